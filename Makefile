@@ -1,0 +1,6 @@
+# vnic: make demo (the main job), make test (every test).
+.PHONY: test vet
+test: vet
+	go test -race ./...
+vet:
+	go vet ./...
