@@ -1,0 +1,96 @@
+package control
+
+import "syscall"
+
+// EtherType of control frames: IEEE 802 local experimental 1.
+const EtherType = 0x88B5
+
+// Sizes of a control frame, in bytes.
+const (
+	EthernetLen = 14
+	HeaderLen   = 20
+	MaxFrame    = 1500 // with the Ethernet header
+	MaxData     = MaxFrame - EthernetLen - HeaderLen
+)
+
+// Version of the protocol: a request of another one is answered with EPROTONOSUPPORT.
+const Version = 1
+
+// MAC is where requests go and where answers come from.
+var MAC = [6]byte{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
+
+// Kind says who speaks.
+type Kind uint8
+
+// Kinds of frames.
+const (
+	KindRequest Kind = 1 // driver to NIC
+	KindReply   Kind = 2 // NIC to driver, with the session and sequence of its request
+	KindNotify  Kind = 3 // NIC to driver, unasked, session and sequence 0; may be lost
+)
+
+// Class groups commands.
+type Class uint8
+
+// Classes of commands.
+const (
+	ClassInfo    Class = 1
+	ClassSplit   Class = 2
+	ClassFlow    Class = 3
+	ClassRSS     Class = 4
+	ClassGPU     Class = 5
+	ClassBuffer  Class = 6
+	ClassBinding Class = 7
+	ClassMeter   Class = 8
+	ClassJob     Class = 9
+)
+
+// Command is the number of a command in its class.
+type Command uint8
+
+// Commands, by class.
+const (
+	InfoHello Command = 1
+
+	SplitSet Command = 1
+	SplitGet Command = 2
+
+	FlowAdd  Command = 1
+	FlowDel  Command = 2
+	FlowList Command = 3
+
+	RSSSet Command = 1
+	RSSGet Command = 2
+
+	GPUList Command = 1
+
+	BufferRegister   Command = 1
+	BufferUnregister Command = 2
+	BufferList       Command = 3
+
+	BindingRx    Command = 1
+	BindingTx    Command = 2
+	BindingUndo  Command = 3
+	BindingList  Command = 4
+	MeterAdd     Command = 1
+	MeterRead    Command = 2
+	MeterDel     Command = 3
+	MeterPort    Command = 4
+	JobSubmit    Command = 1
+	JobPoll      Command = 2
+	JobCancel    Command = 3
+	JobCompleted Command = 4 // notify only
+)
+
+// Header precedes the data of every control frame, after the Ethernet header. All fields are little endian.
+type Header struct {
+	Version    uint8         // offset 0
+	Kind       Kind          // 1
+	Class      Class         // 2
+	Command    Command       // 3
+	Session    uint32        // 4: random, chosen by the client at its start; never 0
+	Seq        uint32        // 8: grows by one for each new request of a session
+	Generation uint32        // 12: of the port's state; 0 in a request
+	Errno      syscall.Errno // 16: Linux's number as u16; 0 in a request and in success
+	Len        uint16        // 18: bytes of data that follow
+}
