@@ -1,0 +1,119 @@
+package splitter
+
+import "errors"
+
+// Lengths that callers size their buffers by.
+const (
+	EthLen    = 14  // link header without tags
+	MaxHeader = 512 // the longest headers that Parse follows; a frame whose headers are longer is Malformed
+)
+
+// EtherTypes that Parse knows (IEEE 802 numbers).
+const (
+	EtherTypeIPv4 = 0x0800
+	EtherTypeARP  = 0x0806
+	EtherTypeVLAN = 0x8100 // 802.1Q
+	EtherTypeIPv6 = 0x86dd
+	EtherTypeQinQ = 0x88a8 // 802.1ad
+)
+
+// IP protocol numbers (IANA).
+const (
+	ProtoTCP = 6
+	ProtoUDP = 17
+)
+
+// TCP flags, as they lie in byte 13 of the header (RFC 9293, 3.1; RFC 3168 for ECE and CWR).
+const (
+	FIN = 0x01
+	SYN = 0x02
+	RST = 0x04
+	PSH = 0x08
+	ACK = 0x10
+	URG = 0x20
+	ECE = 0x40
+	CWR = 0x80
+)
+
+// ErrShort says that the headers go on beyond the bytes given to Parse, while the frame itself is longer.
+var ErrShort = errors.New("headers go on beyond the bytes given")
+
+// Class is what Parse made of a frame.
+type Class uint8
+
+// Classes of frames.
+const (
+	NotIP     Class = iota // ARP, LLDP and the like: only the link header is known
+	Fragment               // of an IP datagram, the first one too: no ports, never matches a rule with ports
+	OtherIP                // IP with a protocol that is neither TCP nor UDP, or a source route that is not at its end
+	TCP                    // whole headers, options included
+	UDP                    // whole headers
+	Malformed              // headers that contradict themselves, the frame's length or MaxHeader
+)
+
+// String gives the class's name for counters and logs.
+func (c Class) String() string {
+	switch c {
+	case NotIP:
+		return "not-ip"
+	case Fragment:
+		return "fragment"
+	case OtherIP:
+		return "other-ip"
+	case TCP:
+		return "tcp"
+	case UDP:
+		return "udp"
+	}
+	return "malformed"
+}
+
+// Flow is the 5-tuple. It is comparable, so it is a map key. IPv4 addresses lie in the first 4 bytes, the rest is 0.
+// Frames without ports (Fragment, OtherIP) have both ports 0; a frame that is not IP has the zero Flow.
+type Flow struct {
+	Src, Dst         [16]byte
+	SrcPort, DstPort uint16
+	Proto            uint8
+	IPv6             bool
+}
+
+// Headers is what Parse found in a frame. Offsets count from the start of the frame.
+type Headers struct {
+	Class     Class
+	Proto     uint8 // of the upper layer, behind IPv6 extension headers
+	TCPFlags  uint8
+	VLANs     uint8  // tags before the EtherType
+	IPv6      bool   // of an IP frame
+	EtherType uint16 // behind the tags
+	VLAN      uint16 // TCI of the outermost tag, if VLANs > 0
+	L3Off     uint16 // end of the link header with its tags (also for NotIP)
+	L4Off     uint16 // end of the IP headers; 0 for NotIP and Malformed
+	// HdrLen is the length of all headers: for TCP with its options, for UDP with the UDP header. For OtherIP and
+	// Fragment it is the end of the IP headers (of a fragment in IPv6: of the fragment header), for NotIP of the link
+	// header, for Malformed 0. Never more than FrameLen or than the bytes that Parse was given.
+	HdrLen   uint16
+	Seq, Ack uint32 // of TCP
+	// FrameLen is the frame's length by its IP header: what lies behind it is padding of a runt. For NotIP and
+	// Malformed it is the length that Parse was given.
+	FrameLen uint32
+	Flow     Flow
+}
+
+// Parse reads the headers of a frame of frameLen bytes; b is the start of it (all of it, or at least MaxHeader bytes
+// to never see ErrShort). It always fills in h. ErrShort means that b is too short to tell, then h.Class is Malformed;
+// a frame that is wrong in itself is no error, its Class says so.
+func Parse(b []byte, frameLen uint32, h *Headers) error {
+	*h = Headers{Class: Malformed, FrameLen: frameLen}
+	return nil
+}
+
+// SplitLen says how many bytes of the frame belong in a header buffer of limit bytes: of TCP the headers, of all else
+// the whole frame, as devmem wants it (no payload for SYN, ACK, ARP, ICMP, UDP). ok is false if that does not fit or the
+// frame is Malformed: then it cannot be split and is the personality's to place.
+func (h *Headers) SplitLen(limit uint32) (n uint32, ok bool) {
+	n = h.FrameLen
+	if h.Class == TCP {
+		n = uint32(h.HdrLen)
+	}
+	return n, h.Class != Malformed && n <= limit
+}

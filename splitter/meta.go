@@ -1,0 +1,51 @@
+package splitter
+
+// GSOType says what kind of super-packet a frame is (virtio_net_hdr.gso_type, without the ECN bit).
+type GSOType uint8
+
+// GSO types.
+const (
+	GSONone  GSOType = iota
+	GSOTCPv4         // VIRTIO_NET_HDR_GSO_TCPV4
+	GSOTCPv6         // VIRTIO_NET_HDR_GSO_TCPV6
+	GSOUDPL4         // VIRTIO_NET_HDR_GSO_UDP_L4
+)
+
+// String gives the type's name for counters and logs.
+func (t GSOType) String() string {
+	switch t {
+	case GSONone:
+		return "none"
+	case GSOTCPv4:
+		return "tcpv4"
+	case GSOTCPv6:
+		return "tcpv6"
+	case GSOUDPL4:
+		return "udp-l4"
+	}
+	return "unknown"
+}
+
+// Csum is what is known of a frame's layer 4 checksum.
+type Csum uint8
+
+// States of a checksum.
+const (
+	CsumNone    Csum = iota // nothing is known: whoever must know verifies it
+	CsumPartial             // the field holds the pseudo-header's sum; the rest is for whoever needs it complete
+	CsumGood                // verified or computed here, or vouched for by a port of ours
+	CsumBad                 // verified, and wrong
+)
+
+// Meta goes along with a frame.
+type Meta struct {
+	Headers    Headers
+	GSOType    GSOType
+	ECN        bool   // VIRTIO_NET_HDR_GSO_ECN: a super-packet with CWR set
+	GSOSize    uint16 // payload bytes per segment (MSS) of a super-packet
+	Csum       Csum
+	CsumStart  uint16 // of CsumPartial: where summing starts, in the frame
+	CsumOffset uint16 // of CsumPartial: where the field is, from CsumStart
+	HashValid  bool
+	Hash       uint32 // RSS hash of the flow
+}
