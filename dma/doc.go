@@ -1,0 +1,19 @@
+// Package dma is a guest's memory as a device sees it: files mapped once, address spaces of regions in them,
+// translation from I/O virtual addresses to places, and the one copier through which every byte moves.
+//
+// A Segment is a place {region, offset, length}, not a slice: only this package turns one into bytes, so bounds, byte
+// counts by domain, faults and (later) dirty pages are dealt with here and nowhere else. Rings are the exception: a Pin
+// hands out their memory, because its owner must use atomics on it.
+//
+// Files owns the mappings: one mmap per (device, inode), counted, so a place in a file has one address and one domain
+// however many spaces map it. A Space owns its table of regions, which is immutable and replaced as a whole. A worker
+// translates and copies between Enter and Leave; Remove, Replace and Close put the new table in place first and then
+// wait for the workers that were inside this space, so what a worker translated stays mapped until it leaves. Nobody
+// waits in Enter. Removing from a space while inside it waits for itself forever.
+//
+// A peer may truncate a file under its mapping. Goroutines that touch mapped memory are started by Go, and the fault is
+// turned by Recover, which guards each call of the Copier, into a *FaultError that names the file: the file is dead
+// from then on, every Space that maps it is told (Faulted), and no other. A fault at any other address panics on.
+//
+// The package knows no rings, no packets and no protocol. Linux only.
+package dma

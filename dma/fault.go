@@ -1,0 +1,120 @@
+package dma
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+)
+
+// ErrFault is what every *FaultError unwraps to.
+var ErrFault = errors.New("memory fault")
+
+// FaultError says that a file could not be read or written through its mapping (SIGBUS): it was truncated, or there is
+// no memory for its pages.
+type FaultError struct {
+	File *File
+	Off  uint64 // in the file
+}
+
+// Error implements error.
+func (e *FaultError) Error() string {
+	return fmt.Sprintf("file %v: fault at offset %#x of %#x: truncated by its owner, or out of memory: %v", e.File, e.Off, e.File.Size(), ErrFault)
+}
+
+// Unwrap returns ErrFault.
+func (e *FaultError) Unwrap() error { return ErrFault }
+
+// Go starts f on a goroutine on which a fault in mapped memory is a panic, which Recover turns into an error, and not
+// the end of the process. The caller waits for f in its own way.
+func Go(f func()) {
+	go func() {
+		debug.SetPanicOnFault(true) // per goroutine
+		f()
+	}()
+}
+
+// Recover is deferred, as `defer dma.Recover(&err)`, by a function that touches mapped memory, on a goroutine
+// started by Go. If the function faults inside a mapped File, *err becomes the *FaultError, the file is dead, and
+// every space that maps it is told. Any other panic goes on.
+func Recover(err *error) {
+	v := recover()
+	if v == nil {
+		return
+	}
+	if e, ok := v.(interface {
+		runtime.Error
+		Addr() uintptr
+	}); ok {
+		if f, off := fileAt(e.Addr()); f != nil {
+			*err = f.die(off)
+			return
+		}
+	}
+	panic(v)
+}
+
+// die marks the file dead for a fault at off and tells the spaces that have it. The first fault is what everybody gets.
+func (f *File) die(off uint64) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fe := &FaultError{File: f, Off: off}
+	if !f.gone.CompareAndSwap(nil, &gone{err: fe, fault: fe}) {
+		return f.gone.Load().err
+	}
+	for s := range f.spaces {
+		s.blame(fe)
+	}
+	return fe
+}
+
+// blame closes Faulted.
+func (s *Space) blame(fe *FaultError) {
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	if s.fault == nil {
+		s.fault = fe
+		close(s.faulted)
+	}
+}
+
+// forgive opens a new Faulted if the file at fault is not mapped here any more.
+func (s *Space) forgive() {
+	s.mu.Lock() // no Add meanwhile
+	defer s.mu.Unlock()
+	s.faultMu.Lock()
+	fe := s.fault
+	s.faultMu.Unlock()
+	if fe == nil {
+		return
+	}
+	next := (*FaultError)(nil)
+	for _, r := range s.table.Load().regions {
+		if r.file != nil && r.file.Dead() {
+			next = r.file.gone.Load().fault
+		}
+	}
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	if s.fault = next; next == nil {
+		s.faulted = make(chan struct{})
+	}
+}
+
+// Faulted returns a channel that is closed once a file mapped here has faulted. When the file is gone from the space,
+// there is a new channel.
+func (s *Space) Faulted() <-chan struct{} {
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	return s.faulted
+}
+
+// FaultErr returns the *FaultError of a file mapped here, or nil.
+func (s *Space) FaultErr() error {
+	s.faultMu.Lock()
+	defer s.faultMu.Unlock()
+	if s.fault == nil {
+		return nil
+	}
+	return s.fault
+}

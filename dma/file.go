@@ -1,0 +1,184 @@
+package dma
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrBadFile is returned by Files.Open and Space.Add for a descriptor that cannot be a guest's memory.
+var ErrBadFile = errors.New("bad memory file")
+
+// ErrClosed is returned by the copier for a place in a file that is not mapped any more: a Segment was kept too long.
+var ErrClosed = errors.New("memory is no longer mapped")
+
+// maxFile bounds what one file takes of the address space (47 bits on amd64): a sparse file costs its owner nothing.
+const maxFile = 1 << 44
+
+type fileID struct{ dev, ino uint64 }
+
+// Files is the registry of mapped files. Files of one process that are to know each other (the guests' and the GPUs')
+// are opened in one registry.
+type Files struct {
+	mu   sync.Mutex
+	open map[fileID]*File // under mu
+}
+
+// NewFiles returns an empty registry.
+func NewFiles() *Files {
+	return &Files{open: make(map[fileID]*File)}
+}
+
+// Len returns how many files are mapped.
+func (fs *Files) Len() int {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return len(fs.open)
+}
+
+// Open maps the file behind fd, whole, shared and writable, unless it is mapped already, and takes a reference. fd
+// stays the caller's and may be closed at once: the mapping keeps the inode. It is an ErrBadFile if fd is not open for
+// reading and writing, is no regular file (memfd, tmpfs, hugetlbfs or disk) of this machine, or is shorter than need. A
+// file that has grown since it was mapped keeps its old size until its last reference is closed.
+func (fs *Files) Open(fd int, need uint64) (*File, error) {
+	id, size, err := check(fd)
+	if err != nil {
+		return nil, err
+	}
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	f := fs.open[id]
+	if f != nil {
+		if err := f.usable(); err != nil {
+			return nil, fmt.Errorf("file %v: %w", f, err)
+		}
+		if need > f.Size() {
+			return nil, fmt.Errorf("%w: file %v: %#x bytes needed, %#x mapped: a grown file must be closed everywhere first", ErrBadFile, f, need, f.Size())
+		}
+		f.refs++
+		return f, nil
+	}
+	if need > size {
+		return nil, fmt.Errorf("%w: file %d:%d: %#x bytes needed, it has %#x", ErrBadFile, id.dev, id.ino, need, size)
+	}
+	f = &File{files: fs, id: id, refs: 1, spaces: make(map[*Space]int)}
+	f.gpu.Store(-1)
+	if err := f.mapFile(fd, int(size)); err != nil { // size <= maxFile, so it is an int
+		return nil, fmt.Errorf("%w: file %d:%d: mmap of %#x bytes: %w", ErrBadFile, id.dev, id.ino, size, err)
+	}
+	fs.open[id] = f
+	return f, nil
+}
+
+// check looks at fd before anything is mapped.
+func check(fd int) (id fileID, size uint64, err error) {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
+	}
+	id = fileID{uint64(st.Dev), st.Ino}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return id, 0, fmt.Errorf("%w: fd %d: mode %#o: not a regular file: use a memfd, or a file in /dev/shm or hugetlbfs", ErrBadFile, fd, st.Mode)
+	}
+	fl, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
+	}
+	if fl&unix.O_ACCMODE != unix.O_RDWR {
+		return id, 0, fmt.Errorf("%w: file %d:%d: not open for reading and writing", ErrBadFile, id.dev, id.ino)
+	}
+	if st.Size <= 0 || st.Size > maxFile {
+		return id, 0, fmt.Errorf("%w: file %d:%d: size %d", ErrBadFile, id.dev, id.ino, st.Size)
+	}
+	// A page fault on these asks a server, which may be the guest's own and never answer.
+	var vfs unix.Statfs_t
+	if err := unix.Fstatfs(fd, &vfs); err != nil {
+		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
+	}
+	switch uint32(vfs.Type) {
+	case unix.FUSE_SUPER_MAGIC, unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC,
+		unix.V9FS_MAGIC, unix.CEPH_SUPER_MAGIC, unix.AFS_SUPER_MAGIC, unix.CODA_SUPER_MAGIC:
+		return id, 0, fmt.Errorf("%w: file %d:%d: on FUSE or a network file system (%#x): use a memfd, or a file in /dev/shm", ErrBadFile, id.dev, id.ino, uint32(vfs.Type))
+	}
+	return id, uint64(st.Size), nil
+}
+
+// File is a file mapped once. Its methods may be called from any goroutine.
+type File struct {
+	files *Files
+	id    fileID
+	mem   []byte  // set by mapFile, never changed
+	base  uintptr // address of mem
+	refs  int     // under files.mu
+
+	gpu  atomic.Int32             // -1 = none
+	gone atomic.Pointer[gone]     // why mem must not be touched any more; nil while it may be
+	bufs atomic.Pointer[[]extent] // registered GPU buffers, sorted, disjoint and not touching; nil = none
+
+	mu         sync.Mutex
+	registered []extent       // under mu: as given to Register, sorted
+	spaces     map[*Space]int // under mu: who maps it, how often
+}
+
+// gone says why a file may not be touched.
+type gone struct {
+	err   error
+	fault *FaultError // nil if it was closed
+}
+
+// Close drops the reference that Open took; the last one unmaps the file.
+func (f *File) Close() {
+	f.files.mu.Lock()
+	f.refs--
+	refs := f.refs
+	if refs == 0 {
+		delete(f.files.open, f.id)
+	}
+	f.files.mu.Unlock()
+	switch {
+	case refs == 0:
+		f.gone.CompareAndSwap(nil, &gone{err: fmt.Errorf("file %v: %w", f, ErrClosed)})
+		f.unmap() // outside the lock: it takes a while for gigabytes, and others may open files
+	case refs < 0:
+		panic("dma: File closed more often than opened") // our own bug: someone else's mapping would be gone
+	}
+}
+
+// hold takes one more reference; the caller knows that there is one.
+func (f *File) hold() {
+	f.files.mu.Lock()
+	f.refs++
+	f.files.mu.Unlock()
+}
+
+// Size returns the mapped size, which is the file's when it was opened first.
+func (f *File) Size() uint64 { return uint64(len(f.mem)) }
+
+// String returns the file's device and inode.
+func (f *File) String() string { return fmt.Sprintf("%d:%d", f.id.dev, f.id.ino) }
+
+// Dead reports whether a fault was seen in the file. It stays dead until its last reference is closed.
+func (f *File) Dead() bool {
+	g := f.gone.Load()
+	return g != nil && g.fault != nil
+}
+
+// usable returns why the file must not be touched, or nil.
+func (f *File) usable() error {
+	if g := f.gone.Load(); g != nil {
+		return g.err
+	}
+	return nil
+}
+
+// Region returns [off, off+n) of the file as a region of no space, for whoever works on the file itself (engines). It
+// is good as long as the caller's reference.
+func (f *File) Region(off, n uint64) (*Region, error) {
+	if off > f.Size() || n > f.Size()-off {
+		return nil, fmt.Errorf("%w: file %v: [%#x, +%#x) of %#x bytes", ErrBounds, f, off, n, f.Size())
+	}
+	return &Region{mem: f.mem[off : off+n : off+n], file: f, off: off}, nil
+}

@@ -1,0 +1,70 @@
+package dma
+
+import (
+	"slices"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// mappings lists every mapped file of the process by address, for the fault path: a fault comes with an address only.
+// Its lock is a leaf, and no mapped memory is touched under it.
+var mappings struct {
+	mu    sync.Mutex
+	files []*File // sorted by base, disjoint
+}
+
+// mapFile maps size bytes of fd, shared and writable, and lists f under their address.
+func (f *File) mapFile(fd int, size int) error {
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	f.mem = mem
+	f.base = uintptr(unsafe.Pointer(unsafe.SliceData(mem))) // a number to compare fault addresses with, never cast back
+	mappings.mu.Lock()
+	defer mappings.mu.Unlock()
+	i, _ := slices.BinarySearchFunc(mappings.files, f.base, byBase)
+	mappings.files = slices.Insert(mappings.files, i, f)
+	return nil
+}
+
+// unmap takes f off the list and unmaps it. The slice header stays in the regions that point into it; the copier
+// refuses a file that is not mapped any more.
+func (f *File) unmap() {
+	mappings.mu.Lock()
+	if i, ok := slices.BinarySearchFunc(mappings.files, f.base, byBase); ok {
+		mappings.files = slices.Delete(mappings.files, i, i+1)
+	}
+	mappings.mu.Unlock()
+	_ = unix.Munmap(f.mem) // fails only for a range that is not a mapping
+}
+
+// fileAt returns the file that is mapped at addr and the offset there, or nil.
+func fileAt(addr uintptr) (*File, uint64) {
+	mappings.mu.Lock()
+	defer mappings.mu.Unlock()
+	i, ok := slices.BinarySearchFunc(mappings.files, addr, byBase)
+	if !ok {
+		i--
+	}
+	if i < 0 {
+		return nil, 0
+	}
+	f := mappings.files[i]
+	if off := uint64(addr - f.base); off < f.Size() {
+		return f, off
+	}
+	return nil, 0
+}
+
+func byBase(f *File, addr uintptr) int {
+	switch {
+	case f.base < addr:
+		return -1
+	case f.base > addr:
+		return 1
+	}
+	return 0
+}

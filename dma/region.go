@@ -1,0 +1,132 @@
+package dma
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrBounds is returned for a range that is not inside its region or file.
+var ErrBounds = errors.New("out of bounds")
+
+// Region is a contiguous piece of memory that a device may use: a piece of a File in a Space, or a host buffer. It
+// does not change.
+type Region struct {
+	mem      []byte
+	file     *File  // nil: process memory
+	off      uint64 // in file
+	iova     uint64
+	size     uint64 // for a region without mem (NoAccess); else len(mem)
+	buf      Domain // of process memory
+	readOnly bool
+	noAccess bool
+}
+
+// NewBuffer returns process memory as a region of domain d (Wire, Host, Private). b is the caller's to keep alive and
+// unchanged in length.
+func NewBuffer(b []byte, d Domain) *Region {
+	return &Region{mem: b, buf: d}
+}
+
+// Size returns the region's length in bytes.
+func (r *Region) Size() uint64 {
+	if r.noAccess {
+		return r.size
+	}
+	return uint64(len(r.mem))
+}
+
+// File returns the file behind the region, nil for process memory.
+func (r *Region) File() *File { return r.file }
+
+// FileOffset returns where the region begins in its file.
+func (r *Region) FileOffset() uint64 { return r.off }
+
+// IOVA returns where the region begins in its space; 0 if it is in none.
+func (r *Region) IOVA() uint64 { return r.iova }
+
+// Segment returns [off, off+n) of the region as a place. Bounds are checked when it is used.
+func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
+
+// domain returns the domain at off and how far it goes on in the region's memory.
+func (r *Region) domain(off uint64) (Domain, uint64) {
+	if r.file == nil {
+		if off > uint64(len(r.mem)) {
+			return r.buf, 0
+		}
+		return r.buf, uint64(len(r.mem)) - off
+	}
+	return r.file.Domain(r.off + off)
+}
+
+// Segment is a place: Len bytes at Off of Region. A Segment that a Space gave is good until Leave.
+type Segment struct {
+	Region *Region
+	Off    uint64
+	Len    uint32
+}
+
+// Domain returns the domain at the segment's first byte and for how many of its bytes it goes on.
+func (s Segment) Domain() (Domain, uint32) {
+	if s.Region == nil {
+		return Private, s.Len
+	}
+	d, n := s.Region.domain(s.Off)
+	return d, uint32(min(n, uint64(s.Len)))
+}
+
+// GPU returns the id of the GPU that the segment lies in, or -1.
+func (s Segment) GPU() int {
+	if s.Region == nil || s.Region.file == nil {
+		return -1
+	}
+	return s.Region.file.GPU()
+}
+
+// bytes returns the memory of a segment, if it may be touched.
+func (s *Segment) bytes(a Access) ([]byte, error) {
+	r := s.Region
+	if r == nil {
+		return nil, fmt.Errorf("%w: segment without a region", ErrBounds)
+	}
+	if r.file != nil {
+		if err := r.file.usable(); err != nil {
+			return nil, err
+		}
+	}
+	if r.noAccess || a != Read && r.readOnly {
+		return nil, fmt.Errorf("%w: %v at %#x", ErrAccess, a, r.iova+s.Off)
+	}
+	size := uint64(len(r.mem))
+	if s.Off > size || uint64(s.Len) > size-s.Off {
+		return nil, fmt.Errorf("%w: segment [%#x, +%#x) of a region of %#x bytes", ErrBounds, s.Off, s.Len, size)
+	}
+	return r.mem[s.Off : s.Off+uint64(s.Len)], nil
+}
+
+// Len returns the bytes in segs.
+func Len(segs []Segment) uint64 {
+	var n uint64
+	for i := range segs {
+		n += uint64(segs[i].Len)
+	}
+	return n
+}
+
+// Cut appends to dst the part [off, off+n) of segs, or as much of it as there is. dst must not lie in segs.
+func Cut(dst, segs []Segment, off, n uint64) []Segment {
+	for _, s := range segs {
+		if n == 0 {
+			break
+		}
+		if off >= uint64(s.Len) {
+			off -= uint64(s.Len)
+			continue
+		}
+		s.Off += off
+		s.Len = uint32(min(uint64(s.Len)-off, n))
+		off = 0
+		n -= uint64(s.Len)
+		dst = append(dst, s)
+	}
+	return dst
+}

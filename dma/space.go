@@ -1,0 +1,291 @@
+package dma
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxRegions is how many regions a space holds (vfio-user's default max_dma_maps).
+const MaxRegions = 65535
+
+// Map asks for a region: Size bytes at IOVA are the file's at FileOffset.
+type Map struct {
+	IOVA, Size uint64
+	FD         int // not used, not kept and may be -1 if NoAccess; never closed
+	FileOffset uint64
+	ReadOnly   bool // the device may not write
+	NoAccess   bool // known to be there, but not accessible: every translation is an ErrAccess
+}
+
+// RegionInfo describes a region of a space.
+type RegionInfo struct {
+	IOVA, Size         uint64
+	File               *File // nil if NoAccess
+	FileOffset         uint64
+	ReadOnly, NoAccess bool
+}
+
+// table is what workers see of a space: immutable, sorted, disjoint.
+type table struct {
+	starts  []uint64 // IOVA of regions[i], dense for the search
+	regions []*Region
+}
+
+// Space is the address space of one device: what its guest lets it reach.
+type Space struct {
+	name  string
+	files *Files
+	table atomic.Pointer[table]
+	gen   atomic.Uint64
+	epoch epoch
+
+	mu sync.Mutex // held while the table is changed; not while waiting
+
+	faultMu sync.Mutex    // leaf
+	faulted chan struct{} // under faultMu
+	fault   *FaultError   // under faultMu; not nil once faulted is closed
+}
+
+// NewSpace returns an empty space whose files are kept in files. The name is for errors.
+func NewSpace(name string, files *Files) *Space {
+	s := &Space{name: name, files: files, faulted: make(chan struct{})}
+	s.epoch.wake = make(chan struct{}, 1)
+	s.table.Store(&table{})
+	return s
+}
+
+// Name returns the name given to NewSpace.
+func (s *Space) Name() string { return s.name }
+
+// Enter begins a section in which what Translate returns stays mapped. It never blocks, and one goroutine may be inside
+// several spaces. The token goes to Leave. Do not wait for anything inside.
+func (s *Space) Enter() (token int) { return s.epoch.enter() }
+
+// Leave ends what Enter began. Segments of this space are void after it.
+func (s *Space) Leave(token int) { s.epoch.leave(token) }
+
+// Generation returns a number that grows with each change of the space.
+func (s *Space) Generation() uint64 { return s.gen.Load() }
+
+// Add maps a region. It waits for nobody. The error is EEXIST if it overlaps another, EINVAL for a bad range, ENOSPC for
+// too many regions, ErrBadFile for a bad file.
+func (s *Space) Add(m Map) error {
+	r, err := s.open(m)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	t, err := s.table.Load().with(r)
+	if err == nil {
+		s.attach(r)
+		s.set(t)
+	}
+	s.mu.Unlock()
+	if err != nil {
+		s.drop(r)
+		return fmt.Errorf("space %s: add %w", s.name, err)
+	}
+	return nil
+}
+
+// Remove unmaps the region that has exactly this address and size, and returns when no worker uses it any more. The error is
+// ENOENT if there is none.
+func (s *Space) Remove(iova, size uint64) error {
+	s.mu.Lock()
+	old := s.table.Load()
+	i := old.find(iova)
+	if i < 0 || old.starts[i] != iova || old.regions[i].Size() != size {
+		s.mu.Unlock()
+		return fmt.Errorf("space %s: remove [%#x, +%#x): no such region: %w", s.name, iova, size, unix.ENOENT)
+	}
+	r := old.regions[i]
+	s.set(newTable(slices.Delete(slices.Clone(old.regions), i, i+1)))
+	s.mu.Unlock()
+	s.retire([]*Region{r})
+	return nil
+}
+
+// Replace puts maps in the place of all regions at once, and returns when no worker uses the old ones any more. On an
+// error nothing has changed.
+func (s *Space) Replace(maps []Map) error {
+	regions := make([]*Region, 0, min(len(maps), MaxRegions))
+	fail := func(err error) error {
+		for _, r := range regions {
+			s.drop(r)
+		}
+		return err
+	}
+	if len(maps) > MaxRegions {
+		return fmt.Errorf("space %s: replace: %d regions: %w", s.name, len(maps), unix.ENOSPC)
+	}
+	for _, m := range maps {
+		r, err := s.open(m)
+		if err != nil {
+			return fail(err)
+		}
+		regions = append(regions, r)
+	}
+	slices.SortFunc(regions, (*Region).compare)
+	for i := 1; i < len(regions); i++ {
+		if a, b := regions[i-1], regions[i]; b.iova-a.iova < a.Size() {
+			return fail(fmt.Errorf("space %s: replace: %v overlaps %v: %w", s.name, b, a, unix.EEXIST))
+		}
+	}
+	s.mu.Lock()
+	old := s.table.Load()
+	for _, r := range regions {
+		s.attach(r)
+	}
+	s.set(newTable(regions))
+	s.mu.Unlock()
+	s.retire(old.regions)
+	return nil
+}
+
+// Close removes everything and returns when no worker uses any of it. The space is empty then, and may be used again.
+func (s *Space) Close() error { return s.Replace(nil) }
+
+// Regions lists what is mapped, by address.
+func (s *Space) Regions() []RegionInfo {
+	t := s.table.Load()
+	infos := make([]RegionInfo, len(t.regions))
+	for i, r := range t.regions {
+		infos[i] = RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess}
+	}
+	return infos
+}
+
+// Has reports whether a region of f is mapped.
+func (s *Space) Has(f *File) bool {
+	if f == nil {
+		return false
+	}
+	for _, r := range s.table.Load().regions {
+		if r.file == f {
+			return true
+		}
+	}
+	return false
+}
+
+// open checks m and takes a reference on its file.
+func (s *Space) open(m Map) (*Region, error) {
+	if m.Size == 0 || m.Size-1 > ^uint64(0)-m.IOVA {
+		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, unix.EINVAL)
+	}
+	if m.NoAccess {
+		return &Region{iova: m.IOVA, size: m.Size, noAccess: true}, nil
+	}
+	if m.FileOffset > ^uint64(0)-m.Size {
+		return nil, fmt.Errorf("space %s: region [%#x, +%#x): file offset %#x: %w", s.name, m.IOVA, m.Size, m.FileOffset, unix.EINVAL)
+	}
+	f, err := s.files.Open(m.FD, m.FileOffset+m.Size)
+	if err != nil {
+		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
+	}
+	r, err := f.Region(m.FileOffset, m.Size)
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("space %s: region at %#x: %w", s.name, m.IOVA, err)
+	}
+	r.iova, r.readOnly = m.IOVA, m.ReadOnly
+	return r, nil
+}
+
+// drop gives back the reference that open took.
+func (s *Space) drop(r *Region) {
+	if r.file != nil {
+		r.file.Close()
+	}
+}
+
+// attach lists the space with the region's file, for faults.
+func (s *Space) attach(r *Region) {
+	f := r.file
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.spaces[s]++
+	if g := f.gone.Load(); g != nil && g.fault != nil { // it died between open and here
+		s.blame(g.fault)
+	}
+}
+
+func (s *Space) detach(r *Region) {
+	f := r.file
+	if f == nil {
+		return
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.spaces[s]--; f.spaces[s] == 0 {
+		delete(f.spaces, s)
+	}
+}
+
+// retire waits until nobody is inside who may know these regions, then lets go of them.
+func (s *Space) retire(old []*Region) {
+	if len(old) == 0 {
+		return
+	}
+	s.epoch.wait()
+	for _, r := range old {
+		s.detach(r)
+	}
+	s.forgive()
+	for _, r := range old {
+		s.drop(r)
+	}
+}
+
+// set makes t the table. Under mu.
+func (s *Space) set(t *table) {
+	s.table.Store(t)
+	s.gen.Add(1)
+}
+
+func (r *Region) compare(q *Region) int {
+	switch {
+	case r.iova < q.iova:
+		return -1
+	case r.iova > q.iova:
+		return 1
+	}
+	return 0
+}
+
+// String returns the region's place, for errors.
+func (r *Region) String() string { return fmt.Sprintf("region [%#x, +%#x)", r.iova, r.Size()) }
+
+func newTable(regions []*Region) *table {
+	t := &table{starts: make([]uint64, len(regions)), regions: regions}
+	for i, r := range regions {
+		t.starts[i] = r.iova
+	}
+	return t
+}
+
+// with returns a table with r added.
+func (t *table) with(r *Region) (*table, error) {
+	if len(t.regions) >= MaxRegions {
+		return nil, fmt.Errorf("%v: %d regions are mapped: %w", r, len(t.regions), unix.ENOSPC)
+	}
+	i := t.find(r.iova) // the one at or before
+	if i >= 0 && r.iova-t.starts[i] < t.regions[i].Size() {
+		return nil, fmt.Errorf("%v: overlaps %v: %w", r, t.regions[i], unix.EEXIST)
+	}
+	if i+1 < len(t.regions) && t.starts[i+1]-r.iova < r.Size() {
+		return nil, fmt.Errorf("%v: overlaps %v: %w", r, t.regions[i+1], unix.EEXIST)
+	}
+	regions := make([]*Region, 0, len(t.regions)+1)
+	regions = append(regions, t.regions[:i+1]...)
+	regions = append(regions, r)
+	regions = append(regions, t.regions[i+1:]...)
+	return newTable(regions), nil
+}

@@ -1,0 +1,137 @@
+package dma
+
+import (
+	"errors"
+	"fmt"
+)
+
+// ErrUnmapped is returned for an address that is in no region.
+var ErrUnmapped = errors.New("unmapped address")
+
+// ErrAccess is returned for a write to a region that is read-only, or any use of one that is not accessible.
+var ErrAccess = errors.New("access denied")
+
+// Access is what a device wants to do with memory.
+type Access uint8
+
+const (
+	Read  Access = iota // the device reads
+	Write               // the device writes
+)
+
+// String returns "read" or "write".
+func (a Access) String() string {
+	if a == Read {
+		return "read"
+	}
+	return "write"
+}
+
+// AddrError says which address could not be used. It formats itself only when asked, because guests cause it.
+type AddrError struct {
+	Space  string
+	IOVA   uint64 // the first address that could not be used
+	Len    uint64 // how many bytes were wanted from there on
+	Access Access
+	Err    error // ErrUnmapped, ErrAccess or ErrBounds
+}
+
+// Error implements error.
+func (e *AddrError) Error() string {
+	return fmt.Sprintf("space %s: %v of %#x bytes at %#x: %v", e.Space, e.Access, e.Len, e.IOVA, e.Err)
+}
+
+// Unwrap returns the sentinel.
+func (e *AddrError) Unwrap() error { return e.Err }
+
+// maxSegment is the longest segment that Translate makes; a multiple of every page size.
+const maxSegment = 1 << 30
+
+// find returns the index of the last region that begins at or before iova, -1 if there is none.
+func (t *table) find(iova uint64) int {
+	lo, hi := 0, len(t.starts)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); t.starts[mid] <= iova {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo - 1
+}
+
+// Translate appends to dst the places of [iova, iova+n), across regions that touch, and never beyond one. The caller is
+// inside the space. On an error, an *AddrError, dst comes back as it was.
+func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
+	t := s.table.Load()
+	out := dst
+	for i := t.find(iova); n > 0; i++ {
+		if i < 0 || i >= len(t.regions) {
+			return dst, &AddrError{s.name, iova, n, a, ErrUnmapped}
+		}
+		r := t.regions[i]
+		off, size := iova-r.iova, r.Size()
+		if iova < r.iova || off >= size {
+			return dst, &AddrError{s.name, iova, n, a, ErrUnmapped}
+		}
+		if r.noAccess || a != Read && r.readOnly {
+			return dst, &AddrError{s.name, iova, n, a, ErrAccess}
+		}
+		k := min(n, size-off)
+		n -= k
+		iova += k // may wrap to 0 behind the last region: then there is no next one
+		for ; k > maxSegment; k -= maxSegment {
+			out = append(out, Segment{r, off, maxSegment})
+			off += maxSegment
+		}
+		out = append(out, Segment{r, off, uint32(k)})
+	}
+	return out, nil
+}
+
+// Pin is a piece of a region whose file stays mapped until Close, whatever happens to the space.
+type Pin struct {
+	file *File
+	mem  []byte
+}
+
+// Pin returns [iova, iova+n) as memory, for rings: it must lie in one region, which the device may write. The caller
+// guards every access with Recover, and drops the pin when the space has changed and the address means something else.
+func (s *Space) Pin(iova, n uint64) (*Pin, error) {
+	token := s.Enter()
+	defer s.Leave(token)
+	t := s.table.Load()
+	i := t.find(iova)
+	if i < 0 {
+		return nil, &AddrError{s.name, iova, n, Write, ErrUnmapped}
+	}
+	r := t.regions[i]
+	off, size := iova-r.iova, r.Size()
+	switch {
+	case off >= size:
+		return nil, &AddrError{s.name, iova, n, Write, ErrUnmapped}
+	case n > size-off:
+		return nil, &AddrError{s.name, iova, n, Write, ErrBounds} // the ring would cross a region's end
+	case r.noAccess || r.readOnly:
+		return nil, &AddrError{s.name, iova, n, Write, ErrAccess}
+	}
+	if err := r.file.usable(); err != nil {
+		return nil, err
+	}
+	r.file.hold() // the region has a reference until we leave
+	return &Pin{file: r.file, mem: r.mem[off : off+n : off+n]}, nil
+}
+
+// Bytes returns the memory. It is shared with the guest and must not be used after Close.
+func (p *Pin) Bytes() []byte { return p.mem }
+
+// File returns the file that the memory is in.
+func (p *Pin) File() *File { return p.file }
+
+// Close lets go of the memory. A second Close does nothing.
+func (p *Pin) Close() {
+	if p.mem != nil {
+		p.mem = nil
+		p.file.Close()
+	}
+}
