@@ -99,14 +99,6 @@ type Headers struct {
 	Flow     Flow
 }
 
-// Parse reads the headers of a frame of frameLen bytes; b is the start of it (all of it, or at least MaxHeader bytes
-// to never see ErrShort). It always fills in h. ErrShort means that b is too short to tell, then h.Class is Malformed;
-// a frame that is wrong in itself is no error, its Class says so.
-func Parse(b []byte, frameLen uint32, h *Headers) error {
-	*h = Headers{Class: Malformed, FrameLen: frameLen}
-	return nil
-}
-
 // SplitLen says how many bytes of the frame belong in a header buffer of limit bytes: of TCP the headers, of all else
 // the whole frame, as devmem wants it (no payload for SYN, ACK, ARP, ICMP, UDP). ok is false if that does not fit or the
 // frame is Malformed: then it cannot be split and is the personality's to place.
