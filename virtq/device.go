@@ -1,0 +1,260 @@
+package virtq
+
+import (
+	"fmt"
+
+	"vnic.dev/vnic/dma"
+)
+
+// Chain is one descriptor chain, translated. Out is what the device reads, In what it writes, each in order.
+// The slices are reused by the next Peek or Load into the same Chain.
+type Chain struct {
+	Head    uint16
+	Out, In []dma.Segment
+	OutLen  uint32
+	InLen   uint32
+}
+
+// Config says where a split ring lies and what was negotiated for it.
+type Config struct {
+	Size              uint16
+	Desc, Avail, Used uint64 // IOVAs
+	Base              uint16 // avail index of the first chain not yet consumed
+	Indirect          bool   // VIRTIO_F_INDIRECT_DESC
+	EventIdx          bool   // VIRTIO_F_EVENT_IDX
+}
+
+// Device is the device's end of a split virtqueue.
+//
+// A chain goes through three states. Peek takes it; several may be held, as long as needed. Commit gives it back,
+// in any order. Publish shows the driver all that was committed since the last one, by one store, as mergeable
+// receive buffers need. Rewind puts the latest peeked back instead, and Peek will find them again.
+//
+// After an error Peek and Load give that error; what was peeked before can still be committed and published.
+type Device struct {
+	space *dma.Space
+	conf  Config
+	ring  deviceRing
+	walk  walker
+	err   error // sticky
+	open  bool
+
+	held  []bool   // by head: peeked and not committed
+	order []uint16 // heads by avail index: what Rewind lets go of
+
+	next   uint16 // avail index to be peeked next
+	seen   uint16 // avail.idx last read
+	staged uint16 // used index, committed ones included
+	shown  uint16 // used.idx as stored
+}
+
+// NewDevice pins the ring's memory and checks its size and alignment. The used index goes on from where ring memory
+// says it is.
+func NewDevice(s *dma.Space, c Config) (*Device, error) {
+	if err := checkSize(c.Size); err != nil {
+		return nil, err
+	}
+	q := &Device{space: s, conf: c, next: c.Base, seen: c.Base}
+	if err := q.pin(); err != nil {
+		return nil, err
+	}
+	q.walk.init(s, &c)
+	q.held = make([]bool, c.Size)
+	q.order = make([]uint16, c.Size)
+	if q.readUsed(); q.err != nil {
+		q.Close()
+		return nil, q.err
+	}
+	return q, nil
+}
+
+// pin sets q.ring, or leaves it alone.
+func (q *Device) pin() error {
+	defer q.space.Leave(q.space.Enter())
+	var r deviceRing
+	if err := r.pin(q.space, &q.conf); err != nil {
+		return err
+	}
+	r.flags = q.ring.flags
+	q.ring.close()
+	q.ring, q.open = r, true
+	return nil
+}
+
+func (q *Device) readUsed() {
+	defer dma.Recover(&q.err)
+	q.shown = q.ring.usedIdx.load()
+	q.staged = q.shown
+}
+
+// Repin takes hold of the ring's memory again, after the space changed. If it is no longer there the queue keeps the
+// memory that it had, and must be closed.
+func (q *Device) Repin() error {
+	if !q.open {
+		return fmt.Errorf("closed: %w", ErrMisuse)
+	}
+	return q.pin()
+}
+
+// Close releases the ring's memory. The queue touches it no more.
+func (q *Device) Close() {
+	q.ring.close()
+	q.ring.descs, q.ring.avails, q.ring.useds = nil, nil, nil
+	q.open = false
+	if q.err == nil {
+		q.err = fmt.Errorf("closed: %w", ErrMisuse)
+	}
+}
+
+// Err is the error that stopped the queue, or nil.
+func (q *Device) Err() error { return q.err }
+
+// Peek loads the next available chain into c; without one it returns false. The caller is inside the space's
+// epoch, and the segments are good as long as it stays there.
+func (q *Device) Peek(c *Chain) (ok bool, err error) {
+	if q.err != nil {
+		return false, q.err
+	}
+	return q.peek(c), q.err
+}
+
+func (q *Device) peek(c *Chain) bool {
+	defer dma.Recover(&q.err)
+	if q.next == q.seen && !q.refresh() {
+		return false
+	}
+	head := q.ring.head(q.next)
+	if int(head) >= len(q.held) {
+		q.err = bad(head, "avail entry %d: ring of %d", q.next, len(q.held))
+		return false
+	}
+	if q.held[head] {
+		q.err = bad(head, "avail entry %d: made available again while in use", q.next)
+		return false
+	}
+	if err := q.walk.walk(&q.ring, head, c); err != nil {
+		q.err = err
+		return false
+	}
+	q.held[head] = true
+	q.order[q.next&q.ring.mask] = head
+	q.next++
+	return true
+}
+
+// refresh reads avail.idx, once for all chains up to it.
+func (q *Device) refresh() (some bool) {
+	idx := q.ring.avail()
+	if n := int(idx - q.next); n > len(q.held) {
+		q.err = fmt.Errorf("%w: avail.idx went from %d to %d, ring of %d", ErrBadChain, q.next, idx, len(q.held))
+		return false
+	}
+	q.seen = idx
+	return idx != q.next
+}
+
+// Load walks a chain again that was peeked and not yet committed: the memory map may have changed since, or the caller
+// has left the epoch and entered it again.
+func (q *Device) Load(head uint16, c *Chain) error {
+	if q.err != nil {
+		return q.err
+	}
+	q.load(head, c)
+	return q.err
+}
+
+func (q *Device) load(head uint16, c *Chain) {
+	defer dma.Recover(&q.err)
+	if !q.holds(head) {
+		q.misused("load of head %d, which is not held", int(head))
+		return
+	}
+	if err := q.walk.walk(&q.ring, head, c); err != nil {
+		q.err = err
+	}
+}
+
+func (q *Device) holds(head uint16) bool { return int(head) < len(q.held) && q.held[head] }
+
+func (q *Device) misused(format string, args ...any) {
+	if q.err == nil {
+		q.err = fmt.Errorf("%w: %w", ErrMisuse, fmt.Errorf(format, args...))
+	}
+}
+
+// Rewind makes the last n peeked chains available again; none of them may be committed.
+func (q *Device) Rewind(n int) {
+	for ; n > 0; n-- {
+		head := q.order[(q.next-1)&q.ring.mask]
+		if !q.holds(head) {
+			q.misused("rewind past head %d, which is not held", int(head))
+			return
+		}
+		q.held[head] = false
+		q.next--
+	}
+}
+
+// Commit stages the used element of a peeked chain, of which written bytes were written, for Publish.
+func (q *Device) Commit(head uint16, written uint32) {
+	if !q.open {
+		return
+	}
+	defer dma.Recover(&q.err)
+	if !q.holds(head) {
+		q.misused("commit of head %d, which is not held", int(head))
+		return
+	}
+	q.ring.put(q.staged, head, written)
+	q.held[head] = false
+	q.staged++
+}
+
+// Publish shows all committed chains to the driver by one store, and tells whether it wants a call.
+func (q *Device) Publish() (call bool) {
+	if !q.open || q.staged == q.shown {
+		return false
+	}
+	defer dma.Recover(&q.err)
+	was := q.shown
+	q.shown = q.staged
+	return q.ring.publish(q.staged, was)
+}
+
+// DisableKick tells the driver that kicks are not needed; one may still come.
+func (q *Device) DisableKick() {
+	if !q.open {
+		return
+	}
+	defer dma.Recover(&q.err)
+	q.ring.disableKick(q.shown, q.next)
+}
+
+// EnableKick asks for a kick at the next chain. more says that there is one already, for which no kick may come: peek
+// before sleeping. It says so of a stopped queue, too, so that its error is found.
+func (q *Device) EnableKick() (more bool) {
+	if q.err != nil {
+		return true
+	}
+	more = true // should the ring fault
+	defer dma.Recover(&q.err)
+	more = q.ring.enableKick(q.shown, q.next) != q.next
+	return more
+}
+
+// Pending tells whether Peek would find something; an error is something.
+func (q *Device) Pending() (some bool) {
+	if q.err != nil || q.next != q.seen {
+		return true
+	}
+	some = true // should the ring fault
+	defer dma.Recover(&q.err)
+	some = q.ring.avail() != q.next
+	return some
+}
+
+// Base is the avail index of the first chain not consumed. With nothing held it is what GET_VRING_BASE answers.
+func (q *Device) Base() uint16 { return q.next }
+
+// Size is the ring's size.
+func (q *Device) Size() uint16 { return q.conf.Size }

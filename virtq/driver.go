@@ -1,0 +1,261 @@
+package virtq
+
+import (
+	"fmt"
+	"math"
+)
+
+// Buf is a piece of memory of the driver, by its address as the device sees it.
+type Buf struct {
+	Addr uint64
+	Len  uint32
+}
+
+// DriverConfig describes a ring that a driver makes.
+type DriverConfig struct {
+	Size uint16
+	Mem  []byte // ring memory, Layout's total long, 16-aligned, not of the Go heap; NewDriver clears it
+	Addr uint64 // IOVA of Mem
+	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC): each of the Size heads has
+	// an equal share of it. A chain of several descriptors that fits into that takes one of the ring's.
+	Indirect     []byte
+	IndirectAddr uint64 // IOVA of Indirect
+	EventIdx     bool   // VIRTIO_F_EVENT_IDX
+}
+
+// Used is a chain that came back. Len is what the device says it wrote, at most what the chain can take.
+type Used struct {
+	Cookie uint32
+	Len    uint32
+}
+
+// Driver is the driver's end of a split virtqueue.
+//
+// What the device needs not to change, the driver does not read back from ring memory: chains, free descriptors and
+// indices are its own copies.
+type Driver struct {
+	ring  driverRing
+	addr  [3]uint64
+	err   error // sticky
+	slots []slot
+	next  []uint16 // links of chains and of the free list
+	free  uint16   // its head
+	nfree int
+
+	tables     []byte // indirect tables, perTable descriptors for each head
+	tablesAddr uint64
+	perTable   int
+
+	added  uint64 // chains added since the start; avail.idx to be is its low half
+	shown  uint64 // of these, published
+	polled uint64 // chains that came back
+	seen   uint16 // used.idx last read
+}
+
+// slot is what the driver knows of a chain in flight, by its head.
+type slot struct {
+	seq    uint64 // added, when it was
+	cookie uint32
+	in     uint32 // bytes the device may write
+	descs  uint16 // of the ring; 0: not in flight
+}
+
+// NewDriver makes an empty ring.
+func NewDriver(c DriverConfig) (*Driver, error) {
+	if err := checkSize(c.Size); err != nil {
+		return nil, err
+	}
+	desc, avail, used, total := Layout(c.Size)
+	if uint64(len(c.Mem)) < total || c.Addr > math.MaxUint64-total {
+		return nil, fmt.Errorf("ring of %d at %#x: %d bytes, needs %d: %w", c.Size, c.Addr, len(c.Mem), total, ErrBadRing)
+	}
+	if c.Addr%descAlign != 0 || !aligned(c.Mem, descAlign) {
+		return nil, fmt.Errorf("ring of %d at %#x: not %d-aligned: %w", c.Size, c.Addr, descAlign, ErrBadRing)
+	}
+	if c.IndirectAddr > math.MaxUint64-uint64(len(c.Indirect)) {
+		return nil, fmt.Errorf("indirect memory at %#x: %d bytes: %w", c.IndirectAddr, len(c.Indirect), ErrBadRing)
+	}
+	d := &Driver{
+		addr:       [3]uint64{c.Addr + desc, c.Addr + avail, c.Addr + used},
+		slots:      make([]slot, c.Size),
+		next:       make([]uint16, c.Size),
+		nfree:      int(c.Size),
+		tables:     c.Indirect,
+		tablesAddr: c.IndirectAddr,
+		perTable:   min(len(c.Indirect)/descLen/int(c.Size), int(c.Size)),
+	}
+	for i := range d.next {
+		d.next[i] = uint16(i + 1)
+	}
+	clear(c.Mem[:total])
+	if err := d.ring.init(c.Size, c.EventIdx, c.Mem[desc:], c.Mem[avail:], c.Mem[used:]); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// Add puts a chain into the ring; Publish shows it to the device. Without room it returns ErrFull.
+func (d *Driver) Add(out, in []Buf, cookie uint32) error {
+	n := len(out) + len(in)
+	if n == 0 || n > len(d.slots) {
+		return fmt.Errorf("chain of %d descriptors, ring of %d: %w", n, len(d.slots), ErrBadBuf)
+	}
+	outLen, inLen := total(out), total(in)
+	if outLen > math.MaxUint32 || inLen > math.MaxUint32-outLen {
+		return fmt.Errorf("chain of %d and %d bytes: %w", outLen, inLen, ErrBadBuf)
+	}
+	head, descs := d.free, n
+	indirect := n > 1 && n <= d.perTable
+	if indirect {
+		descs = 1
+	}
+	if descs > d.nfree {
+		return ErrFull
+	}
+	if indirect {
+		d.addTable(head, out, in)
+		d.free = d.next[head]
+	} else {
+		d.addDirect(out, in)
+	}
+	d.nfree -= descs
+	d.slots[head] = slot{seq: d.added, cookie: cookie, in: uint32(inLen), descs: uint16(descs)}
+	d.ring.put(uint16(d.added), head)
+	d.added++
+	return nil
+}
+
+func total(bufs []Buf) (n uint64) {
+	for i := range bufs {
+		n += uint64(bufs[i].Len)
+	}
+	return n
+}
+
+// addDirect writes the chain into free descriptors and takes them off the list. There are enough.
+func (d *Driver) addDirect(out, in []Buf) {
+	left := len(out) + len(in)
+	put := func(bufs []Buf, flags uint16) {
+		for _, b := range bufs {
+			i := d.free
+			left--
+			e := desc{addr: b.Addr, len: b.Len, flags: flags}
+			if left > 0 {
+				e.flags |= flagNext
+				e.next = d.next[i]
+			}
+			e.encode(d.ring.desc(i))
+			d.free = d.next[i]
+		}
+	}
+	put(out, 0)
+	put(in, flagWrite)
+}
+
+// addTable writes the chain into the head's indirect table (2.7.5.3), and the table's descriptor.
+func (d *Driver) addTable(head uint16, out, in []Buf) {
+	n := len(out) + len(in)
+	off := int(head) * d.perTable * descLen
+	table := d.tables[off : off+n*descLen]
+	i := 0
+	put := func(bufs []Buf, flags uint16) {
+		for _, b := range bufs {
+			e := desc{addr: b.Addr, len: b.Len, flags: flags}
+			if i < n-1 {
+				e.flags |= flagNext
+				e.next = uint16(i + 1)
+			}
+			e.encode((*[descLen]byte)(table[i*descLen:]))
+			i++
+		}
+	}
+	put(out, 0)
+	put(in, flagWrite)
+	e := desc{addr: d.tablesAddr + uint64(off), len: uint32(n * descLen), flags: flagIndirect}
+	e.encode(d.ring.desc(head))
+}
+
+// Publish shows all added chains to the device by one store, and tells whether it wants a kick.
+func (d *Driver) Publish() (kick bool) {
+	if d.added == d.shown {
+		return false
+	}
+	kick = d.ring.publish(uint16(d.added), uint16(d.shown))
+	d.shown = d.added
+	return kick
+}
+
+// Poll fetches chains that the device returned, at most len(dst). What the device made up is ErrBadUsed, after the n
+// good ones before it, and from then on.
+func (d *Driver) Poll(dst []Used) (n int, err error) {
+	if d.err != nil {
+		return 0, d.err
+	}
+	for ; n < len(dst); n++ {
+		last := uint16(d.polled)
+		if last == d.seen {
+			d.seen = d.ring.used()
+			if last == d.seen {
+				break
+			}
+			if inFlight := d.shown - d.polled; uint64(d.seen-last) > inFlight {
+				d.err = fmt.Errorf("%w: used.idx went from %d to %d, in flight %d", ErrBadUsed, last, d.seen, inFlight)
+				return n, d.err
+			}
+		}
+		if dst[n], err = d.take(last); err != nil {
+			d.err = err
+			return n, err
+		}
+		d.polled++
+	}
+	return n, nil
+}
+
+// take checks the used element at index i and frees its chain.
+func (d *Driver) take(i uint16) (Used, error) {
+	id, n := d.ring.element(i)
+	if id >= uint32(len(d.slots)) {
+		return Used{}, fmt.Errorf("%w: element %d: id %d of %d", ErrBadUsed, i, id, len(d.slots))
+	}
+	s := &d.slots[id]
+	if s.descs == 0 || s.seq >= d.shown {
+		return Used{}, fmt.Errorf("%w: element %d: id %d is not in flight", ErrBadUsed, i, id)
+	}
+	switch {
+	case s.in == 0:
+		n = 0 // some devices write a length for what they only read
+	case n > s.in:
+		return Used{}, fmt.Errorf("%w: element %d: id %d: wrote %d bytes into %d", ErrBadUsed, i, id, n, s.in)
+	}
+	last := uint16(id)
+	for range s.descs - 1 {
+		last = d.next[last]
+	}
+	d.next[last] = d.free
+	d.free = uint16(id)
+	d.nfree += int(s.descs)
+	s.descs = 0
+	return Used{Cookie: s.cookie, Len: n}, nil
+}
+
+// DisableCall tells the device that calls are not needed; one may still come.
+func (d *Driver) DisableCall() { d.ring.disableCall(uint16(d.shown), uint16(d.polled)) }
+
+// EnableCall asks for a call at the next used chain. more says that there is one already, for which no call may
+// come: poll before sleeping.
+func (d *Driver) EnableCall() (more bool) {
+	return d.ring.enableCall(uint16(d.shown), uint16(d.polled))
+}
+
+// Free is how many descriptors are free.
+func (d *Driver) Free() int { return d.nfree }
+
+// Size is the ring's size.
+func (d *Driver) Size() uint16 { return uint16(len(d.slots)) }
+
+// Err is the error that stopped the queue, or nil.
+func (d *Driver) Err() error { return d.err }
+
+// Addrs gives the ring's three addresses, as the device must be told.
+func (d *Driver) Addrs() (desc, avail, used uint64) { return d.addr[0], d.addr[1], d.addr[2] }

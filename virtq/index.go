@@ -1,0 +1,116 @@
+//go:build amd64 || arm64
+
+package virtq
+
+import (
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+)
+
+// This file is the only one of the package that touches memory through unsafe: the 16-bit fields that both ends
+// of a ring share. The rest of a ring (descriptors, entries) is ordinary bytes, ordered by these fields.
+//
+// Go has no 16-bit atomics, so:
+//
+//   - A load reads the aligned 32-bit word that contains the field, atomically. The word's other half may lie
+//     outside the ring (the avail ring may be 2 mod 4; used_event and avail_event are the last two bytes of
+//     their rings), but never outside its page: an aligned word does not cross one. That half is not looked at.
+//   - A 32-bit store is allowed only where both halves are ours to write: {flags, idx} of the ring that this end
+//     writes. It is an atomic store.
+//   - avail_event and used_event are stored as 16 bits, by an ordinary aligned store: a 32-bit one would write
+//     two bytes that belong to whoever owns the memory behind the ring.
+//
+// Three orders are needed:
+//
+//   - acquire: loading the peer's idx comes before reading the entries that it covers;
+//   - release: writing entries (and the buffers they name) comes before storing our idx;
+//   - full (store, then load): our idx before the peer's event or flags; our event or flags before the
+//     peer's idx. Without it both ends may miss each other's store, and sleep for ever.
+//
+// Why Go gives them. The compiler keeps memory operations in program order around an atomic one, and neither
+// splits nor repeats an aligned access of up to 8 bytes.
+//
+// amd64: aligned accesses of 1 to 8 bytes are single; loads are not reordered with loads nor stores with stores
+// (TSO), so every load acquires and every store releases. atomic.StoreUint32 is XCHG, which is locked, thus a full
+// barrier; it also drains the non-temporal stores of a large memmove.
+//
+// arm64: atomic.LoadUint32 is LDAR (acquire), atomic.StoreUint32 is STLR (release), and an LDAR does not pass an earlier
+// STLR (Arm ARM B2.3, barrier-ordered-before: [L]; po; [A]). That orders our idx before the peer's event. For
+// the 16-bit STRH of an event, fence puts an STLR to a private word behind it: STRH is before STLR, STLR before
+// LDAR. (A read-modify-write would do only where it is one instruction; without LSE it is a loop
+// around LDAXR and STLXR, into which the later load may move.)
+
+// field is a 16-bit little-endian field in shared memory.
+type field struct {
+	word  *uint32 // the aligned word that contains it
+	shift uint8   // 0: lower half, 16: upper half
+}
+
+// fieldAt proves that the field at off lies in b and is 2-aligned.
+func fieldAt(b []byte, off int) (field, error) {
+	if off < 0 || len(b) < 2 || off > len(b)-2 {
+		return field{}, fmt.Errorf("field at %d of %d bytes: %w", off, len(b), ErrBadRing)
+	}
+	p := unsafe.Pointer(&b[off])
+	if uintptr(p)&1 != 0 {
+		return field{}, fmt.Errorf("field at %d: odd address: %w", off, ErrBadRing)
+	}
+	half := uintptr(p) & 2
+	// In the same aligned word, so in the same page: see above.
+	return field{word: (*uint32)(unsafe.Add(p, -int(half))), shift: uint8(half * 8)}, nil
+}
+
+// load acquires.
+func (f field) load() uint16 { return uint16(atomic.LoadUint32(f.word) >> (f.shift & 31)) }
+
+// store writes the field's own two bytes and nothing else; it orders nothing. The address is that of fieldAt's
+// check again: a little-endian word has its upper half at +2.
+func (f field) store(v uint16) {
+	*(*uint16)(unsafe.Add(unsafe.Pointer(f.word), int(f.shift>>3))) = v
+}
+
+// header is {flags u16, idx u16} at the head of a ring that this end writes: both halves are ours.
+type header struct{ word *uint32 }
+
+// headerAt proves that b starts with a whole, 4-aligned word.
+func headerAt(b []byte) (header, error) {
+	if len(b) < 4 {
+		return header{}, fmt.Errorf("ring of %d bytes: %w", len(b), ErrBadRing)
+	}
+	p := unsafe.Pointer(&b[0])
+	if uintptr(p)&3 != 0 {
+		return header{}, fmt.Errorf("ring not 4-aligned in memory: %w", ErrBadRing)
+	}
+	return header{word: (*uint32)(p)}, nil
+}
+
+// store releases, and is a full barrier before a load that follows.
+func (h header) store(flags, idx uint16) { atomic.StoreUint32(h.word, uint32(flags)|uint32(idx)<<16) }
+
+// fence is a full barrier between the stores before it and the field loads after it.
+type fence struct{ word uint32 }
+
+func (f *fence) full() { atomic.StoreUint32(&f.word, 0) }
+
+// aligned tells whether b starts at a multiple of n in memory.
+func aligned(b []byte, n uintptr) bool {
+	return len(b) > 0 && uintptr(unsafe.Pointer(&b[0]))%n == 0
+}
+
+// place is where a field is to be found.
+type place struct {
+	f   *field
+	b   []byte
+	off int
+}
+
+// fields finds several.
+func fields(ps ...place) (err error) {
+	for _, p := range ps {
+		if *p.f, err = fieldAt(p.b, p.off); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,77 @@
+package virtq
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Little endian, as every virtio 1 device; the word tricks of index.go depend on it too.
+var le = binary.LittleEndian
+
+// Descriptor flags (virtio 1.3, 2.7.5).
+const (
+	flagNext     = 1 // VIRTQ_DESC_F_NEXT
+	flagWrite    = 2 // VIRTQ_DESC_F_WRITE
+	flagIndirect = 4 // VIRTQ_DESC_F_INDIRECT
+)
+
+const (
+	availNoInterrupt = 1 // VIRTQ_AVAIL_F_NO_INTERRUPT (2.7.6)
+	usedNoNotify     = 1 // VIRTQ_USED_F_NO_NOTIFY (2.7.8)
+)
+
+// A split ring's parts (2.7.2): a table of desc; avail {flags, idx, ring[n] u16, used_event}; used {flags, idx,
+// ring[n] {id u32, len u32}, avail_event}. Each event is there whether negotiated or not.
+const (
+	descLen    = 16
+	usedElem   = 8
+	ringHeader = 4 // flags, idx
+
+	descAlign  = 16
+	availAlign = 2
+	usedAlign  = 4
+
+	pageLen = 4096
+)
+
+func availLen(size int) int { return ringHeader + 2*size + 2 }
+func usedLen(size int) int  { return ringHeader + usedElem*size + 2 }
+
+func checkSize(size uint16) error {
+	if size == 0 || size > MaxSize || size&(size-1) != 0 {
+		return fmt.Errorf("size %d is not a power of two up to %d: %w", size, MaxSize, ErrBadRing)
+	}
+	return nil
+}
+
+// Layout gives the offsets of a ring's three parts in its memory and the length of all, each in whole pages.
+func Layout(size uint16) (desc, avail, used, total uint64) {
+	page := func(n uint64) uint64 { return (n + pageLen - 1) &^ (pageLen - 1) }
+	avail = page(descLen * uint64(size))
+	used = avail + page(uint64(availLen(int(size))))
+	total = used + page(uint64(usedLen(int(size))))
+	return 0, avail, used, total
+}
+
+// desc is a private copy of a descriptor (2.7.5).
+type desc struct {
+	addr  uint64 // offset 0
+	len   uint32 // 8
+	flags uint16 // 12
+	next  uint16 // 14
+}
+
+// decode reads each word once, since the peer may rewrite it meanwhile.
+func (d *desc) decode(b *[descLen]byte) {
+	addr, rest := le.Uint64(b[0:]), le.Uint64(b[8:])
+	*d = desc{addr: addr, len: uint32(rest), flags: uint16(rest >> 32), next: uint16(rest >> 48)}
+}
+
+func (d *desc) encode(b *[descLen]byte) {
+	le.PutUint64(b[0:], d.addr)
+	le.PutUint64(b[8:], uint64(d.len)|uint64(d.flags)<<32|uint64(d.next)<<48)
+}
+
+// needEvent tells whether a peer that asked for an event at index event wants one now that the index went from old
+// to new (2.7.7.1, vring_need_event).
+func needEvent(event, new, old uint16) bool { return new-event-1 < new-old }

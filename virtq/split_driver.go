@@ -1,0 +1,89 @@
+package virtq
+
+// driverRing is the memory of a split ring as the driver uses it: it writes desc and avail, and reads used. It
+// keeps no index; the caller's are passed in. The packed ring will have another.
+type driverRing struct {
+	mask     uint16
+	flags    uint16 // avail.flags as stored
+	eventIdx bool
+	fence    fence
+
+	descs  []byte
+	avails []byte // avail.ring
+	useds  []byte // used.ring
+
+	avail      header // avail.flags, avail.idx
+	usedEvent  field
+	usedFlags  field
+	usedIdx    field
+	availEvent field
+}
+
+// init finds the ring's fields in its three parts, which may be longer than needed.
+func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte) (err error) {
+	n := int(size)
+	descs, avail, used = descs[:n*descLen], avail[:availLen(n)], used[:usedLen(n)]
+	*r = driverRing{
+		mask:     size - 1,
+		eventIdx: eventIdx,
+		descs:    descs,
+		avails:   avail[ringHeader : ringHeader+2*n],
+		useds:    used[ringHeader : ringHeader+usedElem*n],
+	}
+	if r.avail, err = headerAt(avail); err != nil {
+		return err
+	}
+	return fields(
+		place{&r.usedEvent, avail, len(avail) - 2},
+		place{&r.usedFlags, used, 0},
+		place{&r.usedIdx, used, 2},
+		place{&r.availEvent, used, len(used) - 2})
+}
+
+// desc is descriptor i of the table.
+func (r *driverRing) desc(i uint16) *[descLen]byte {
+	return (*[descLen]byte)(r.descs[int(i)*descLen:])
+}
+
+// put writes the avail entry at index i.
+func (r *driverRing) put(i, head uint16) { le.PutUint16(r.avails[2*int(i&r.mask):], head) }
+
+// publish moves avail.idx from was to now, and tells whether the device wants a kick. The store is a full barrier
+// before the load.
+func (r *driverRing) publish(now, was uint16) (kick bool) {
+	r.avail.store(r.flags, now)
+	if r.eventIdx {
+		return needEvent(r.availEvent.load(), now, was)
+	}
+	return r.usedFlags.load()&usedNoNotify == 0
+}
+
+// used is used.idx: the elements before it may be read.
+func (r *driverRing) used() uint16 { return r.usedIdx.load() }
+
+// element reads the used element at index i once.
+func (r *driverRing) element(i uint16) (id, n uint32) {
+	e := le.Uint64(r.useds[usedElem*int(i&r.mask):])
+	return uint32(e), uint32(e >> 32)
+}
+
+// disableCall sets the event just behind what was polled, where it is farthest away, or the flag.
+func (r *driverRing) disableCall(idx, polled uint16) {
+	if r.eventIdx {
+		r.usedEvent.store(polled - 1)
+		return
+	}
+	r.flags = availNoInterrupt
+	r.avail.store(r.flags, idx)
+}
+
+func (r *driverRing) enableCall(idx, polled uint16) (more bool) {
+	if r.eventIdx {
+		r.usedEvent.store(polled)
+		r.fence.full()
+	} else {
+		r.flags = 0
+		r.avail.store(0, idx)
+	}
+	return r.usedIdx.load() != polled
+}

@@ -1,0 +1,38 @@
+// Package virtq implements split virtqueues (virtio 1.3, 2.7) from both ends.
+//
+// A Device takes the chains that a driver made available and returns them used; a Driver does the reverse.
+// The peer may rewrite ring memory at any moment: each value is read once, checked, then used. A chain that
+// breaks the rules gives ErrBadChain and stops its queue for good; nothing outside the guest's regions is
+// touched. A device that breaks them gives the driver ErrBadUsed.
+//
+// One goroutine at a time uses a queue; there are no locks. The owner of a Device closes it, the owner of a
+// Driver owns its memory. The package knows no device type and no transport: kicks and calls are results,
+// which the caller turns into eventfd writes, register writes or messages.
+//
+// Ring memory of a Device is memory of a dma.Space, and may fault when the peer truncates the file behind it:
+// goroutines that use a Device must have been started by dma.Go. A fault is the queue's error, like a bad chain.
+//
+// It does not know the packed ring (2.8) yet.
+package virtq
+
+import "errors"
+
+var (
+	// ErrBadChain says that the driver made something available that breaks the rules. It is sticky: the
+	// queue gives it from then on.
+	ErrBadChain = errors.New("bad descriptor chain")
+	// ErrBadRing says that a ring cannot be where, or of the size that, the driver says.
+	ErrBadRing = errors.New("bad ring")
+	// ErrMisuse says that the owner of a queue committed, loaded or rewound a chain that it does not hold. It is
+	// sticky too: a fault of ours, never of the peer.
+	ErrMisuse = errors.New("queue misused by its owner")
+	// ErrBadUsed says that the device returned something that the driver did not give it. It is sticky.
+	ErrBadUsed = errors.New("bad used element")
+	// ErrFull says that a chain needs more descriptors than are free: poll, then add again.
+	ErrFull = errors.New("ring full")
+	// ErrBadBuf says that a chain cannot be added now or later: empty, or longer than the ring.
+	ErrBadBuf = errors.New("bad buffer")
+)
+
+// MaxSize is the largest split ring (virtio 1.3, 2.7).
+const MaxSize = 1 << 15
