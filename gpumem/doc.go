@@ -1,0 +1,16 @@
+// Package gpumem is fake GPUs: their memory, what ports may do with it, and the engines that work on it.
+//
+// A GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset) and never by a guest's address. A port
+// has a Registry of the buffers that it registered in it, and an Engine whose jobs move and hash bytes of these
+// buffers, so that a guest's CPU never touches payload. A Pool gives out the 4 KiB pages of a bound buffer in the
+// guest, and Tokens the ids by which a socket's user returns what it received (Linux devmem TCP: net/core/devmem.c).
+// Topology says where in a PCIe tree GPUs and NICs are, and so whether one can reach the other's memory.
+//
+// FillPattern and Audit are how "no payload in host memory" is proved: payload is made of 64-byte windows that occur
+// nowhere by chance, and Audit finds each that lies in memory where it should not.
+//
+// The package knows no rings, no packets, no frames and no TCP.
+package gpumem
+
+// PageSize is the unit of buffers, pools and bindings, in bytes.
+const PageSize = 4096
