@@ -1,39 +1,246 @@
 // Package guestimages builds the initramfs that vnic's guests boot: one static Go program as /init, and kernel modules.
 //
-// The image is reproducible: the same program and modules give the same bytes, kept in the cache under their hash. What
-// differs from run to run (Config) is a second, small archive that the kernel unpacks over the first. The package does
-// not start anything.
+// The image is reproducible: the same program and modules give the same bytes. It is kept in the cache under a hash of
+// what it is made of. What differs from run to run (agent.Config) is a second, small archive that the kernel unpacks
+// over the first and that never lies in the file system. The package starts no guest.
 package guestimages
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/u-root/u-root/pkg/cpio"
 
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-// Image is a built initramfs.
+// format is part of every image's key: change it with the layout.
+const format = "vnic guest image 1"
+
+// keep is for how long an image that nobody opens stays in the cache.
+const keep = 7 * 24 * time.Hour
+
+// Image is a built initramfs, not compressed: a guest without KVM unpacks slowly.
 type Image struct {
-	Path   string // in the cache
-	Size   int64
-	SHA256 string
+	Path string // in the cache
+	Key  string // hash of what it is made of
+	Size int64
 }
 
 // Options says what goes into an image.
 type Options struct {
-	CacheDir   string   // vnic's cache
-	ModulesDir string   // the kernel's modules
-	Modules    []string // names, as modprobe knows them; what they depend on comes along
-	Program    string   // guest program; "" = the embedded one, else built with the go tool
+	CacheDir   string            // vnic's cache
+	ModulesDir string            // the kernel's modules; may be empty when no module is named
+	Modules    []string          // names as modprobe knows them; what they need comes along
+	Applets    []string          // links /bin/NAME to the program
+	Files      map[string]string // more files: path in the guest to path here; their modes are kept
+	Program    string            // guest program; "" = $VNIC_GUEST, else the embedded one, else built with the go tool
 }
 
 // Build makes the image, or finds it in the cache.
 func Build(ctx context.Context, o Options) (*Image, error) {
-	return nil, errors.New("guestimages: Build: not written yet")
+	program, err := loadProgram(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	mods, err := resolve(o.ModulesDir, o.Modules)
+	if err != nil {
+		return nil, err
+	}
+	files, err := readFiles(o.Files)
+	if err != nil {
+		return nil, err
+	}
+	applets := slices.Sorted(slices.Values(o.Applets))
+	h := sha256.New()
+	part := func(name string, content []byte) {
+		fmt.Fprintf(h, "%s %d %x\n", name, len(content), sha256.Sum256(content))
+	}
+	part(format, nil)
+	part("program", program.content)
+	for _, m := range mods {
+		part("module "+m.name+" "+strings.Join(m.needs, " "), m.packed)
+	}
+	for _, f := range files {
+		part(fmt.Sprintf("file %#o %s", f.mode, f.name), f.content)
+	}
+	fmt.Fprintf(h, "applets %q\n", applets)
+	key := hex.EncodeToString(h.Sum(nil))
+
+	dir := filepath.Join(o.CacheDir, "images")
+	img := &Image{Path: filepath.Join(dir, key+".cpio"), Key: key}
+	if st, err := os.Stat(img.Path); err == nil {
+		now := time.Now()
+		_ = os.Chtimes(img.Path, now, now) // marks it used; a cache we may not write has nobody who prunes it
+		img.Size = st.Size()
+		return img, nil
+	}
+	recs, err := records(program, mods, files, applets)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("guest image: %w", err)
+	}
+	prune(dir, time.Now().Add(-keep))
+	img.Size, err = write(img.Path, recs)
+	if err != nil {
+		return nil, fmt.Errorf("guest image: %w", err)
+	}
+	return img, nil
 }
 
-// Open gives the image's bytes followed by c as an archive: what qemu.Config.Initrd wants.
-func (i *Image) Open(c agent.Config) (io.ReadCloser, error) {
-	return nil, errors.New("guestimages: Open: not written yet")
+// Initrd gives the image's bytes followed by c as an archive: what qemu.Config.Initrd wants. The caller closes it.
+func (i *Image) Initrd(c agent.Config) (io.ReadCloser, error) {
+	conf, err := json.MarshalIndent(c, "", "\t")
+	if err != nil {
+		return nil, err
+	}
+	var second bytes.Buffer
+	name := strings.TrimPrefix(agent.ConfigPath, "/")
+	err = archive(&second, []cpio.Record{
+		cpio.Directory(filepath.Dir(name), 0o755),
+		cpio.StaticFile(name, string(conf), 0o644),
+	})
+	if err != nil {
+		return nil, err
+	}
+	f, err := os.Open(i.Path)
+	if err != nil {
+		return nil, fmt.Errorf("guest image: %w", err)
+	}
+	return struct {
+		io.Reader
+		io.Closer
+	}{io.MultiReader(f, &second), f}, nil
+}
+
+// records is the whole image but for its trailer.
+func records(program program, mods []module, files []file, applets []string) ([]cpio.Record, error) {
+	init, err := program.unpack()
+	if err != nil {
+		return nil, err
+	}
+	recs := []cpio.Record{
+		cpio.Directory("bin", 0o755),
+		cpio.Directory("dev", 0o755),
+		cpio.CharDev("dev/console", 0o600, 5, 1), // init's stdio, before there is a devtmpfs
+		cpio.CharDev("dev/null", 0o666, 1, 3),
+		cpio.Directory("vnic", 0o755),
+		cpio.Directory(strings.TrimPrefix(agent.ModulesPath, "/"), 0o755),
+		cpio.StaticFile("init", string(init), 0o755),
+	}
+	for _, a := range applets {
+		if a == "" || strings.ContainsAny(a, "/\x00") {
+			return nil, fmt.Errorf("guest image: %q is no name for an applet", a)
+		}
+		recs = append(recs, cpio.Symlink("bin/"+a, "/init"))
+	}
+	for _, m := range mods {
+		base := strings.TrimPrefix(agent.ModulesPath, "/") + "/" + m.name
+		recs = append(recs, cpio.StaticFile(base+".needs", strings.Join(m.needs, "\n"), 0o644))
+		if m.content != nil {
+			recs = append(recs, cpio.StaticFile(base+m.ext, string(m.content), 0o644))
+		}
+	}
+	for _, f := range files {
+		recs = append(recs, cpio.StaticFile(f.name, string(f.content), f.mode))
+	}
+	return recs, nil
+}
+
+// archive writes records in newc form, the directories that a path needs before it, and pads the end so that another
+// archive may follow.
+func archive(w io.Writer, recs []cpio.Record) error {
+	n := &counter{w: w}
+	rw := cpio.Newc.Writer(n)
+	for i := range recs {
+		recs[i].Ino = uint64(i + 1)
+	}
+	cpio.MakeAllReproducible(recs)
+	if err := cpio.WriteRecordsAndDirs(rw, recs); err != nil {
+		return err
+	}
+	if err := cpio.WriteTrailer(rw); err != nil {
+		return err
+	}
+	_, err := w.Write(make([]byte, -n.n&511))
+	return err
+}
+
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// write puts the archive where others see it only when it is whole.
+func write(path string, recs []cpio.Record) (size int64, err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.Remove(f.Name()))
+		}
+	}()
+	n := &counter{w: f}
+	err = archive(n, recs)
+	if err == nil {
+		err = f.Chmod(0o644)
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return 0, err
+	}
+	return n.n, os.Rename(f.Name(), path)
+}
+
+// prune removes images, and pieces of them, that were last used before t.
+func prune(dir string, t time.Time) {
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if st, err := e.Info(); err == nil && st.Mode().IsRegular() && st.ModTime().Before(t) {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
+type file struct {
+	name    string
+	mode    uint64
+	content []byte
+}
+
+func readFiles(m map[string]string) ([]file, error) {
+	var files []file
+	for name, path := range m {
+		st, err := os.Stat(path)
+		if err != nil {
+			return nil, fmt.Errorf("guest image: %w", err)
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, fmt.Errorf("guest image: %w", err)
+		}
+		files = append(files, file{name: strings.TrimPrefix(filepath.Clean("/"+name), "/"), mode: uint64(st.Mode().Perm()), content: content})
+	}
+	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })
+	return files, nil
 }

@@ -1,45 +1,117 @@
-// Package agent is the guest's end of the results channel, and the host's client of it: JSON lines both ways over a
-// serial port.
+// Package agent is both ends of the results channel of a vnic guest: JSON lines both ways over a serial port.
 //
-// The host sends a Request; the guest answers each with a Reply that carries its id. Lines of the guest without an id
-// are Events. One operation runs in one goroutine; operations run side by side.
+// In the guest, Serve answers requests with the operations that packages have registered. On the host, a Client sends
+// them. A request is {"id":1,"op":"hello","args":{...}}; the guest may answer {"id":1,"progress":...} any number of
+// times and ends with {"id":1,"ok":...} or {"id":1,"error":"..."}. {"id":1,"cancel":true} asks a running operation to
+// end early. Lines of the guest without an id are events: "boot" once its init is done, "panic" when its agent died.
+//
+// Each operation runs in a goroutine of its own. The host trusts nothing that a guest sends: a line that is too long or
+// no message is dropped and counted. A panic in the guest is not recovered: the agent's process dies and its parent, the
+// guest's init, reports it.
 package agent
 
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"io"
+	"sync"
+)
+
+// Names of events.
+const (
+	EventBoot  = "boot"  // init has done its work and the agent is about to serve
+	EventPanic = "panic" // the agent's process died; data is a Panic
 )
 
 // Config is /vnic/config.json of the initramfs: what the guest's init does before the agent serves.
 type Config struct {
-	Modules  []string          `json:"modules,omitempty"` // loaded in this order
-	Hostname string            `json:"hostname,omitempty"`
-	Channel  string            `json:"channel,omitempty"` // "" = /dev/ttyS1
-	Extra    map[string]string `json:"extra,omitempty"`
+	Modules   []string          `json:"modules,omitempty"`   // loaded in this order, what they need first
+	Hostname  string            `json:"hostname,omitempty"`  // "" = the kernel's
+	Channel   string            `json:"channel,omitempty"`   // "" = /dev/ttyS1
+	HugePages int               `json:"hugepages,omitempty"` // 2 MiB pages to reserve
+	Sysctl    map[string]string `json:"sysctl,omitempty"`    // "net.core.x" or "net/core/x" to value
+	Extra     map[string]string `json:"extra,omitempty"`     // for operations
 }
 
-// Env is what operations know about the guest.
+// DefaultChannel is the guest's results channel.
+const DefaultChannel = "/dev/ttyS1"
+
+// ConfigPath and ModulesPath are where the initramfs keeps what init reads.
+const (
+	ConfigPath  = "/vnic/config.json"
+	ModulesPath = "/vnic/modules"
+)
+
+// Env is what operations know about their guest.
 type Env struct {
-	Config Config
+	Config  Config   `json:"config"`
+	Modules []string `json:"modules"` // loaded by init
 }
 
-// Op is an operation. Its result is sent as JSON.
+// Panic is the data of EventPanic.
+type Panic struct {
+	Status string `json:"status"` // how the process ended
+	Output string `json:"output"` // the last of what it wrote to stderr
+}
+
+// Op is an operation of the guest. Its result is sent as JSON. ctx ends when the host cancels or the guest powers off.
 type Op func(ctx context.Context, args json.RawMessage) (any, error)
 
-// Register adds an operation. It is called before Serve (init functions); a second registration of a name replaces the first.
-func Register(name string, op Op) {}
+// Applet is a program inside the guest's one binary, run under its own name (argv[0]); it returns the exit status.
+type Applet func(args []string) int
 
-// Serve answers requests until the host asks for power-off, ctx ends or rw fails.
-func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
-	return errors.New("agent: Serve: not written yet")
+var registry = struct {
+	sync.Mutex
+	ops     map[string]Op
+	applets map[string]Applet
+}{ops: map[string]Op{}, applets: map[string]Applet{}}
+
+// Register adds an operation, from an init function. A later registration of a name replaces the earlier.
+func Register(name string, op Op) {
+	registry.Lock()
+	defer registry.Unlock()
+	registry.ops[name] = op
 }
 
-// Client is the host's end.
-type Client struct{}
+// RegisterApplet adds an applet, from an init function. The image needs a link of that name (guestimages.Options.Applets).
+func RegisterApplet(name string, main Applet) {
+	registry.Lock()
+	defer registry.Unlock()
+	registry.applets[name] = main
+}
 
-// Call runs an operation in the guest and decodes its result into out (may be nil).
-func (c *Client) Call(ctx context.Context, op string, args, out any) error {
-	return errors.New("agent: Call: not written yet")
+// LookupApplet finds an applet by name.
+func LookupApplet(name string) (Applet, bool) {
+	registry.Lock()
+	defer registry.Unlock()
+	a, ok := registry.applets[name]
+	return a, ok
+}
+
+func lookupOp(name string) (Op, bool) {
+	registry.Lock()
+	defer registry.Unlock()
+	op, ok := registry.ops[name]
+	return op, ok
+}
+
+type ctxKey int
+
+const (
+	envKey ctxKey = iota
+	progressKey
+)
+
+// EnvOf gives an operation its guest's Env.
+func EnvOf(ctx context.Context) Env {
+	e, _ := ctx.Value(envKey).(Env)
+	return e
+}
+
+// Progress sends v to the host while an operation runs. Outside an operation it does nothing.
+func Progress(ctx context.Context, v any) error {
+	send, _ := ctx.Value(progressKey).(func(any) error)
+	if send == nil {
+		return nil
+	}
+	return send(v)
 }

@@ -1,0 +1,139 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Hello is the result of the operation "hello": what the guest sees of itself.
+type Hello struct {
+	Kernel    string   `json:"kernel"`  // uname -r
+	Cmdline   string   `json:"cmdline"` // of the kernel
+	Go        string   `json:"go"`
+	CPUs      int      `json:"cpus"`
+	MemTotal  uint64   `json:"mem_total"` // bytes
+	HugePages int      `json:"hugepages"` // reserved, 2 MiB each
+	BootMS    int64    `json:"boot_ms"`   // since the kernel's start, when init had done its work
+	UptimeMS  int64    `json:"uptime_ms"` // now
+	Modules   []string `json:"modules"`   // loaded by init
+	PCI       []PCI    `json:"pci"`
+}
+
+// PCI is a device of the guest.
+type PCI struct {
+	Addr   string `json:"addr"` // "0000:00:02.0"
+	Vendor uint16 `json:"vendor"`
+	Device uint16 `json:"device"`
+	Class  uint32 `json:"class"`
+	Driver string `json:"driver,omitempty"`
+	BARs   []BAR  `json:"bars,omitempty"`
+}
+
+// BAR is a resource of a PCI device.
+type BAR struct {
+	Index int    `json:"index"`
+	Start uint64 `json:"start"`
+	Size  uint64 `json:"size"`
+	Flags uint64 `json:"flags"` // Linux's IORESOURCE_*
+}
+
+// Find gives the devices with these ids.
+func (h *Hello) Find(vendor, device uint16) []PCI {
+	var found []PCI
+	for _, p := range h.PCI {
+		if p.Vendor == vendor && p.Device == device {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// started is the guest's clock when its init had done its work.
+var started = uptime()
+
+func init() {
+	Register("hello", func(ctx context.Context, _ json.RawMessage) (any, error) { return hello(ctx), nil })
+}
+
+func hello(ctx context.Context) *Hello {
+	h := &Hello{
+		Cmdline: readString("/proc/cmdline"), Go: runtime.Version(), CPUs: runtime.NumCPU(),
+		BootMS: started, UptimeMS: uptime(), Modules: EnvOf(ctx).Modules, PCI: listPCI("/sys/bus/pci/devices"),
+	}
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		h.Kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	var si unix.Sysinfo_t
+	if unix.Sysinfo(&si) == nil {
+		h.MemTotal = si.Totalram * uint64(si.Unit)
+	}
+	h.HugePages, _ = strconv.Atoi(readString("/proc/sys/vm/nr_hugepages"))
+	return h
+}
+
+// uptime is in milliseconds.
+func uptime() int64 {
+	var ts unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts) != nil {
+		return 0
+	}
+	return ts.Nano() / 1e6
+}
+
+func readString(path string) string {
+	b, _ := os.ReadFile(path)
+	return string(bytes.TrimSpace(b))
+}
+
+func listPCI(dir string) []PCI {
+	entries, _ := os.ReadDir(dir)
+	var list []PCI
+	for _, e := range entries {
+		d := filepath.Join(dir, e.Name())
+		p := PCI{
+			Addr:   e.Name(),
+			Vendor: uint16(readHex(filepath.Join(d, "vendor"))),
+			Device: uint16(readHex(filepath.Join(d, "device"))),
+			Class:  uint32(readHex(filepath.Join(d, "class"))),
+			BARs:   parseResource(readString(filepath.Join(d, "resource"))),
+		}
+		if l, err := os.Readlink(filepath.Join(d, "driver")); err == nil {
+			p.Driver = filepath.Base(l)
+		}
+		list = append(list, p)
+	}
+	return list
+}
+
+func readHex(path string) uint64 {
+	v, _ := strconv.ParseUint(strings.TrimPrefix(readString(path), "0x"), 16, 64)
+	return v
+}
+
+// parseResource reads sysfs' "resource": a line "start end flags" for each BAR, ROM after the sixth.
+func parseResource(text string) []BAR {
+	var bars []BAR
+	for i, line := range strings.Split(text, "\n") {
+		f := strings.Fields(line)
+		if len(f) != 3 || i >= 6 {
+			continue
+		}
+		var v [3]uint64
+		for j := range v {
+			v[j], _ = strconv.ParseUint(strings.TrimPrefix(f[j], "0x"), 16, 64)
+		}
+		if v[1] > v[0] {
+			bars = append(bars, BAR{Index: i, Start: v[0], Size: v[1] - v[0] + 1, Flags: v[2]})
+		}
+	}
+	return bars
+}

@@ -1,0 +1,180 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// channelFD is where the agent's process finds the results channel, envFD its agent.Env.
+const (
+	channelFD = 3
+	envFD     = 4
+)
+
+// panicOutput is how much of a dead agent's stderr is reported.
+const panicOutput = 16 << 10
+
+// runInit is process 1. It does not return: at its end the machine is off.
+func runInit() {
+	defer powerOff()
+	if err := mounts(); err != nil {
+		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
+	}
+	env, err := setUp()
+	channel, cerr := openChannel(env.Config.Channel)
+	if cerr != nil {
+		fmt.Fprintln(os.Stderr, "vnic-guest: init:", errors.Join(err, cerr))
+		return
+	}
+	if err != nil {
+		report(channel, "init", err.Error())
+		return
+	}
+	if err := agent.WriteEvent(channel, agent.EventBoot, nil); err != nil {
+		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
+		return
+	}
+	status, output, err := superviseAgent(channel, env)
+	if err != nil {
+		report(channel, "start", err.Error())
+	} else if status.ExitStatus() != 0 {
+		report(channel, describe(status), output)
+	}
+}
+
+// report tells the host, and the console, that there is no agent any more.
+func report(channel *os.File, status, output string) {
+	fmt.Fprintf(os.Stderr, "vnic-guest: agent ended (%s): %s\n", status, output)
+	if err := agent.WriteEvent(channel, agent.EventPanic, agent.Panic{Status: status, Output: output}); err != nil {
+		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
+	}
+}
+
+func describe(ws unix.WaitStatus) string {
+	if ws.Signaled() {
+		return "signal " + strconv.Itoa(int(ws.Signal()))
+	}
+	return "exit status " + strconv.Itoa(ws.ExitStatus())
+}
+
+func powerOff() {
+	if f, err := os.OpenFile(agent.DefaultChannel, os.O_WRONLY|unix.O_NOCTTY, 0); err == nil {
+		_ = unix.IoctlSetInt(int(f.Fd()), unix.TCSBRK, 1) // wait until the last line has left
+		_ = f.Close()
+	}
+	unix.Sync()
+	err := unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	fmt.Fprintln(os.Stderr, "vnic-guest: power off:", err)
+	for {
+		time.Sleep(time.Hour) // the end of process 1 would be a kernel panic
+	}
+}
+
+func mounts() error {
+	var errs []error
+	for _, m := range []struct{ kind, dir string }{
+		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"},
+		{"hugetlbfs", "/dev/hugepages"}, {"tmpfs", "/dev/shm"},
+	} {
+		if err := os.MkdirAll(m.dir, 0o755); err != nil {
+			errs = append(errs, err)
+		}
+		if err := unix.Mount(m.kind, m.dir, m.kind, unix.MS_NOSUID, ""); err != nil && !errors.Is(err, unix.EBUSY) {
+			errs = append(errs, fmt.Errorf("mount %s: %w", m.dir, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// setUp does what the configuration asks for.
+func setUp() (agent.Env, error) {
+	var env agent.Env
+	b, err := os.ReadFile(agent.ConfigPath)
+	if err == nil {
+		err = json.Unmarshal(b, &env.Config)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return env, fmt.Errorf("%s: %w", agent.ConfigPath, err)
+	}
+	c := &env.Config
+	if c.Hostname != "" {
+		if err := unix.Sethostname([]byte(c.Hostname)); err != nil {
+			return env, fmt.Errorf("hostname: %w", err)
+		}
+	}
+	if err := loopbackUp(); err != nil {
+		return env, err
+	}
+	if c.HugePages > 0 {
+		if err := reserve(c.HugePages); err != nil {
+			return env, err
+		}
+	}
+	for k, v := range c.Sysctl {
+		p := filepath.Join("/proc/sys", strings.ReplaceAll(k, ".", "/"))
+		if err := os.WriteFile(p, []byte(v), 0); err != nil {
+			return env, fmt.Errorf("sysctl %s: %w", k, err)
+		}
+	}
+	l := loader{dir: agent.ModulesPath, done: map[string]bool{}}
+	err = l.load(c.Modules)
+	env.Modules = l.order
+	return env, err
+}
+
+// reserve sets huge pages aside; the kernel gives fewer without a word.
+func reserve(n int) error {
+	const path = "/proc/sys/vm/nr_hugepages"
+	if err := os.WriteFile(path, []byte(strconv.Itoa(n)), 0); err != nil {
+		return fmt.Errorf("huge pages: %w", err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("huge pages: %w", err)
+	}
+	if got, _ := strconv.Atoi(strings.TrimSpace(string(b))); got < n {
+		return fmt.Errorf("huge pages: got %d of %d: give the guest more memory", got, n)
+	}
+	return nil
+}
+
+func loopbackUp() error {
+	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("loopback: %w", err)
+	}
+	defer unix.Close(s)
+	r, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, r); err != nil {
+		return fmt.Errorf("loopback: %w", err)
+	}
+	return nil
+}
+
+// runAgent is the agent's process.
+func runAgent() error {
+	var env agent.Env
+	ef := os.NewFile(envFD, "env")
+	err := json.NewDecoder(ef).Decode(&env)
+	_ = ef.Close()
+	if err != nil {
+		return fmt.Errorf("env: %w", err)
+	}
+	channel := os.NewFile(channelFD, "results channel")
+	return agent.Serve(context.Background(), channel, env)
+}

@@ -1,0 +1,61 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// loader loads modules from a flat directory: NAME.ko, its needs one a line in NAME.needs (both made by guest-images).
+type loader struct {
+	dir   string
+	done  map[string]bool
+	order []string
+}
+
+func (l *loader) load(names []string) error {
+	for _, n := range names {
+		n = strings.ReplaceAll(n, "-", "_")
+		if l.done[n] {
+			continue
+		}
+		l.done[n] = true
+		needs, err := os.ReadFile(filepath.Join(l.dir, n+".needs"))
+		if err != nil {
+			return fmt.Errorf("module %s is not in this guest's image: %w", n, err)
+		}
+		if err := l.load(strings.Fields(string(needs))); err != nil {
+			return err
+		}
+		if err := insert(filepath.Join(l.dir, n)); err != nil {
+			return fmt.Errorf("module %s: %w", n, err)
+		}
+		l.order = append(l.order, n)
+	}
+	return nil
+}
+
+// insert loads NAME.ko, or NAME.ko.zst for the kernel to unpack. Neither: the kernel has it built in.
+func insert(base string) error {
+	flags := 0
+	f, err := os.Open(base + ".ko")
+	if errors.Is(err, os.ErrNotExist) {
+		flags = unix.MODULE_INIT_COMPRESSED_FILE
+		f, err = os.Open(base + ".ko.zst")
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.FinitModule(int(f.Fd()), "", flags); err != nil && !errors.Is(err, unix.EEXIST) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// openChannel opens the results channel as a raw line.
+func openChannel(path string) (*os.File, error) {
+	if path == "" {
+		path = agent.DefaultChannel
+	}
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("results channel %s: %w", path, err)
+	}
+	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("results channel %s: %w", path, err)
+	}
+	// cfmakeraw
+	t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+	t.Oflag &^= unix.OPOST
+	t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	t.Cflag &^= unix.CSIZE | unix.PARENB
+	t.Cflag |= unix.CS8 | unix.CLOCAL | unix.CREAD
+	t.Cc[unix.VMIN], t.Cc[unix.VTIME] = 1, 0
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, t); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("results channel %s: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
+
+// superviseAgent runs this program as the agent and gives its end and the last of its stderr. As process 1 it also
+// collects every orphan.
+func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, error) {
+	er, ew, err := os.Pipe()
+	if err != nil {
+		return 0, "", err
+	}
+	defer er.Close()
+	pr, pw, err := os.Pipe()
+	if err != nil {
+		return 0, "", errors.Join(err, ew.Close())
+	}
+	defer pr.Close()
+	raw, err := json.Marshal(env)
+	if err != nil {
+		return 0, "", err
+	}
+	p, err := os.StartProcess("/proc/self/exe", []string{agentName}, &os.ProcAttr{
+		Env:   []string{"PATH=/bin:/sbin", "HOME=/tmp"},
+		Dir:   "/",
+		Files: []*os.File{os.Stdin, os.Stdout, pw, channel, er},
+	})
+	_ = pw.Close()
+	if err != nil {
+		return 0, "", errors.Join(fmt.Errorf("start the agent: %w", err), ew.Close())
+	}
+	pid := p.Pid
+	_ = p.Release()
+	tail := agent.Tail{Max: panicOutput}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, _ = ew.Write(raw)
+		_ = ew.Close()
+	})
+	wg.Go(func() { _, _ = io.Copy(io.MultiWriter(os.Stderr, &tail), pr) })
+	for {
+		var ws unix.WaitStatus
+		got, err := unix.Wait4(-1, &ws, 0, nil)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return 0, "", fmt.Errorf("wait for the agent: %w", err)
+		}
+		if got == pid && (ws.Exited() || ws.Signaled()) {
+			_ = pr.SetReadDeadline(time.Now().Add(time.Second)) // its children may hold the pipe open
+			wg.Wait()
+			return ws, string(tail.Bytes()), nil
+		}
+	}
+}

@@ -1,0 +1,185 @@
+package guestimages
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/ulikunitz/xz"
+)
+
+// ErrNoModule says that a kernel has no module of a name.
+var ErrNoModule = errors.New("not among the kernel's modules")
+
+// module is one kernel module for an image.
+type module struct {
+	name    string   // with underscores, as the kernel has it
+	needs   []string // likewise
+	packed  []byte   // the file as found
+	content []byte   // what goes into the image; nil = built into the kernel
+	ext     string   // ".ko", or ".ko.zst" which the kernel unpacks itself
+}
+
+// resolve finds modules by name in a kernel's module directory, with all that they need. Packages that no maintainer
+// script has finished have no modules.dep, so what a module needs is read from itself.
+func resolve(dir string, names []string) ([]module, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	index, builtin, err := scan(dir)
+	if err != nil {
+		return nil, fmt.Errorf("kernel modules: %w", err)
+	}
+	var mods []module
+	seen := map[string]bool{}
+	var add func(name, from string) error
+	add = func(name, from string) error {
+		name = kernelName(name)
+		if seen[name] {
+			return nil
+		}
+		seen[name] = true
+		path, ok := index[name]
+		if !ok && builtin[name] {
+			mods = append(mods, module{name: name})
+			return nil
+		}
+		if !ok {
+			return fmt.Errorf("module %s%s: %w in %s", name, from, ErrNoModule, dir)
+		}
+		m, err := readModule(name, path)
+		if err != nil {
+			return fmt.Errorf("module %s: %w", name, err)
+		}
+		for _, n := range m.needs {
+			if err := add(n, ", needed by "+name); err != nil {
+				return err
+			}
+		}
+		mods = append(mods, m)
+		return nil
+	}
+	for _, n := range names {
+		if err := add(n, ""); err != nil {
+			return nil, err
+		}
+	}
+	return mods, nil
+}
+
+func kernelName(s string) string { return strings.ReplaceAll(s, "-", "_") }
+
+// moduleName gives the kernel's name of a module file, "" for other files.
+func moduleName(base string) string {
+	name, rest, ok := strings.Cut(base, ".ko")
+	if !ok || (rest != "" && rest != ".xz" && rest != ".gz" && rest != ".zst") {
+		return ""
+	}
+	return kernelName(name)
+}
+
+// scan lists a module directory: files by name, and what its modules.builtin says is part of the kernel.
+func scan(dir string) (index map[string]string, builtin map[string]bool, err error) {
+	if dir == "" {
+		return nil, nil, errors.New("no module directory given: name one with --modules")
+	}
+	index, builtin = map[string]string{}, map[string]bool{}
+	err = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if name := moduleName(e.Name()); name != "" && e.Type().IsRegular() {
+			index[name] = path
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	f, err := os.Open(filepath.Join(dir, "modules.builtin"))
+	if errors.Is(err, os.ErrNotExist) {
+		return index, builtin, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		builtin[moduleName(filepath.Base(s.Text()))] = true
+	}
+	return index, builtin, nil
+}
+
+func readModule(name, path string) (module, error) {
+	m := module{name: name, ext: ".ko"}
+	var err error
+	if m.packed, err = os.ReadFile(path); err != nil {
+		return m, err
+	}
+	if strings.HasSuffix(path, ".zst") {
+		m.content, m.ext = m.packed, ".ko.zst"
+		return m, nil // needs unknown: the caller names them
+	}
+	if m.content, err = decompress(m.packed); err != nil {
+		return m, err
+	}
+	m.needs, err = moduleNeeds(m.content)
+	return m, err
+}
+
+// maxModule bounds an unpacked module.
+const maxModule = 256 << 20
+
+func decompress(b []byte) ([]byte, error) {
+	var r io.Reader
+	var err error
+	switch {
+	case bytes.HasPrefix(b, []byte("\xfd7zXZ\x00")):
+		r, err = xz.NewReader(bytes.NewReader(b))
+	case bytes.HasPrefix(b, []byte{0x1f, 0x8b}):
+		r, err = gzip.NewReader(bytes.NewReader(b))
+	default:
+		return b, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	out, err := io.ReadAll(io.LimitReader(r, maxModule+1))
+	if err == nil && len(out) > maxModule {
+		err = fmt.Errorf("more than %d bytes unpacked", maxModule)
+	}
+	return out, err
+}
+
+// moduleNeeds reads "depends=a,b" in the section .modinfo (Linux include/linux/module.h, MODULE_INFO).
+func moduleNeeds(ko []byte) ([]string, error) {
+	f, err := elf.NewFile(bytes.NewReader(ko))
+	if err != nil {
+		return nil, err
+	}
+	s := f.Section(".modinfo")
+	if s == nil {
+		return nil, errors.New("no .modinfo section")
+	}
+	info, err := s.Data()
+	if err != nil {
+		return nil, err
+	}
+	var needs []string
+	for field := range bytes.SplitSeq(info, []byte{0}) {
+		if list, ok := bytes.CutPrefix(field, []byte("depends=")); ok && len(list) > 0 {
+			for n := range strings.SplitSeq(string(list), ",") {
+				needs = append(needs, kernelName(n))
+			}
+		}
+	}
+	return needs, nil
+}

@@ -1,0 +1,102 @@
+package guestimages
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// ProgramPackage is the guest program's import path.
+const ProgramPackage = "vnic.dev/vnic/guest-images/cmd/vnic-guest"
+
+// EnvProgram names a guest program to use in place of the embedded one.
+const EnvProgram = "VNIC_GUEST"
+
+// ErrNoProgram says that this binary carries no guest program and could not build one.
+var ErrNoProgram = errors.New("no guest program in this binary: build it with make")
+
+// bin holds vnic-guest.gz when the Makefile made it.
+//
+//go:embed all:bin
+var bin embed.FS
+
+type program struct {
+	content []byte
+	gzipped bool
+}
+
+func loadProgram(ctx context.Context, o Options) (program, error) {
+	path := o.Program
+	if path == "" {
+		path = os.Getenv(EnvProgram)
+	}
+	if path != "" {
+		return readProgram(path)
+	}
+	b, err := bin.ReadFile("bin/vnic-guest.gz")
+	if err == nil {
+		return program{content: b, gzipped: true}, nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return program{}, err
+	}
+	dir, err := os.MkdirTemp("", "vnic-guest-")
+	if err != nil {
+		return program{}, err
+	}
+	defer os.RemoveAll(dir)
+	path, err = BuildProgram(ctx, dir)
+	if err != nil {
+		return program{}, fmt.Errorf("%w (%w)", ErrNoProgram, err)
+	}
+	return readProgram(path)
+}
+
+func readProgram(path string) (program, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return program{}, fmt.Errorf("guest program: %w", err)
+	}
+	if bytes.HasPrefix(b, []byte{0x1f, 0x8b}) {
+		return program{content: b, gzipped: true}, nil
+	}
+	if !bytes.HasPrefix(b, []byte("\x7fELF")) {
+		return program{}, fmt.Errorf("guest program %s: neither an ELF program nor a gzipped one", path)
+	}
+	return program{content: b}, nil
+}
+
+func (p program) unpack() ([]byte, error) {
+	if !p.gzipped {
+		return p.content, nil
+	}
+	z, err := gzip.NewReader(bytes.NewReader(p.content))
+	if err == nil {
+		var b []byte
+		if b, err = io.ReadAll(z); err == nil {
+			return b, nil
+		}
+	}
+	return nil, fmt.Errorf("guest program: %w", err)
+}
+
+// BuildProgram builds the guest program into dir with the go tool, from the module that the current directory is in, the
+// way the Makefile does.
+func BuildProgram(ctx context.Context, dir string) (string, error) {
+	path := filepath.Join(dir, "vnic-guest")
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w -buildid=", "-o", path, ProgramPackage)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOFLAGS=-mod=readonly")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build %s: %w: %s", ProgramPackage, err, strings.TrimSpace(string(out)))
+	}
+	return path, nil
+}
