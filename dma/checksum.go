@@ -10,31 +10,28 @@ import (
 
 var le = binary.LittleEndian
 
-// sum64 adds b, padded with a zero byte if odd, to acc.
+// sum64 adds b, padded with a zero byte if odd, to acc. Two chains of carries run side by side: one waits for itself.
 func sum64(b []byte, acc uint64) uint64 {
-	var c uint64
+	var acc2 uint64
 	for len(b) >= 64 {
+		var c, c2 uint64
 		acc, c = bits.Add64(acc, le.Uint64(b[0:8]), 0)
 		acc, c = bits.Add64(acc, le.Uint64(b[8:16]), c)
 		acc, c = bits.Add64(acc, le.Uint64(b[16:24]), c)
 		acc, c = bits.Add64(acc, le.Uint64(b[24:32]), c)
-		acc, c = bits.Add64(acc, le.Uint64(b[32:40]), c)
-		acc, c = bits.Add64(acc, le.Uint64(b[40:48]), c)
-		acc, c = bits.Add64(acc, le.Uint64(b[48:56]), c)
-		acc, c = bits.Add64(acc, le.Uint64(b[56:64]), c)
-		acc += c // cannot carry: a sum that carried is at most 2^64-2
+		acc += c // cannot carry: what a chain leaves when it carries is at most 2^64-2
+		acc2, c2 = bits.Add64(acc2, le.Uint64(b[32:40]), 0)
+		acc2, c2 = bits.Add64(acc2, le.Uint64(b[40:48]), c2)
+		acc2, c2 = bits.Add64(acc2, le.Uint64(b[48:56]), c2)
+		acc2, c2 = bits.Add64(acc2, le.Uint64(b[56:64]), c2)
+		acc2 += c2
 		b = b[64:]
 	}
+	acc = add64(acc, acc2)
 	for len(b) >= 8 {
-		acc, c = bits.Add64(acc, le.Uint64(b), 0)
-		acc += c
+		acc = add64(acc, le.Uint64(b))
 		b = b[8:]
 	}
-	return tail(b, acc)
-}
-
-// tail adds the last, fewer than 8, bytes.
-func tail(b []byte, acc uint64) uint64 {
 	var w uint64
 	for i, v := range b {
 		w |= uint64(v) << (8 * uint(i))
@@ -42,15 +39,55 @@ func tail(b []byte, acc uint64) uint64 {
 	return add64(acc, w)
 }
 
+// copySum64 copies src to dst, which is at least as long, and adds what it copied to acc. Each byte is read once, so the sum is that of
+// the copy even while the owner of src writes to it.
+func copySum64(dst, src []byte, acc uint64) uint64 {
+	var acc2 uint64
+	dst = dst[:len(src)]
+	i := 0
+	for ; i+64 <= len(src); i += 64 {
+		var c, c2 uint64
+		s, d := src[i:i+64:i+64], dst[i:i+64:i+64]
+		w0, w1, w2, w3 := le.Uint64(s[0:8]), le.Uint64(s[8:16]), le.Uint64(s[16:24]), le.Uint64(s[24:32])
+		acc, c = bits.Add64(acc, w0, 0)
+		acc, c = bits.Add64(acc, w1, c)
+		acc, c = bits.Add64(acc, w2, c)
+		acc, c = bits.Add64(acc, w3, c)
+		acc += c
+		le.PutUint64(d[0:8], w0)
+		le.PutUint64(d[8:16], w1)
+		le.PutUint64(d[16:24], w2)
+		le.PutUint64(d[24:32], w3)
+		w4, w5, w6, w7 := le.Uint64(s[32:40]), le.Uint64(s[40:48]), le.Uint64(s[48:56]), le.Uint64(s[56:64])
+		acc2, c2 = bits.Add64(acc2, w4, 0)
+		acc2, c2 = bits.Add64(acc2, w5, c2)
+		acc2, c2 = bits.Add64(acc2, w6, c2)
+		acc2, c2 = bits.Add64(acc2, w7, c2)
+		acc2 += c2
+		le.PutUint64(d[32:40], w4)
+		le.PutUint64(d[40:48], w5)
+		le.PutUint64(d[48:56], w6)
+		le.PutUint64(d[56:64], w7)
+	}
+	acc = add64(acc, acc2)
+	for ; i+8 <= len(src); i += 8 {
+		w := le.Uint64(src[i:])
+		acc = add64(acc, w)
+		le.PutUint64(dst[i:], w)
+	}
+	var w uint64
+	for k := uint(0); i < len(src); k += 8 {
+		v := src[i]
+		w |= uint64(v) << k
+		dst[i] = v
+		i++
+	}
+	return add64(acc, w)
+}
+
 func add64(a, b uint64) uint64 {
 	s, c := bits.Add64(a, b, 0)
 	return s + c
-}
-
-// copySum64 copies src to dst, which is as long, and adds the bytes that it copied to acc.
-func copySum64(dst, src []byte, acc uint64) uint64 {
-	copy(dst, src)
-	return sum64(dst[:len(src)], acc)
 }
 
 // fold64 makes 16 bits of a sum of little-endian words, in network order.

@@ -40,7 +40,8 @@ func (u *cursor) next() (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		u.rest, u.region, u.off, u.segs = b, s.Region, s.Off, u.segs[1:]
+		u.rest, u.region, u.off = b, s.Region, s.Off
+		u.segs = u.segs[1:] // alone: escape analysis knows this form, and so callers' slices may live on their stacks
 	}
 	return true, nil
 }
@@ -97,14 +98,35 @@ func (c *Copier) copy(dst, src cursor) (n uint64, err error) {
 		if ok, err := dst.next(); !ok {
 			return n, err
 		}
-		k := copy(dst.rest, src.rest)
+		k := min(len(dst.rest), len(src.rest))
+		move(&dst, &src, k)
 		c.done(&dst, &src, k)
 		n += uint64(k)
 	}
 }
 
+// move copies the next n bytes of src to dst.
+//
+// Go's memmove copies backwards if dst begins inside src, and on an amd64 without AVX it sets the direction flag to do so. A fault
+// would leave the flag set: the panic and all that follows would run with it, and the runtime's own string instructions then write
+// below what they were given. Moves of up to 256 bytes load everything before they store.
+func move(dst, src *cursor, n int) {
+	d, s := dst.rest[:n], src.rest[:n]
+	if src.region == nil || dst.region == nil || src.region.file != dst.region.file || src.region.file == nil ||
+		dst.region.off+dst.off-(src.region.off+src.off) >= uint64(n) { // also if dst is below src
+		copy(d, s)
+		return
+	}
+	const piece = 256
+	for n > 0 {
+		from := max(0, n-piece)
+		copy(d[from:n], s[from:n])
+		n = from
+	}
+}
+
 // CopySum is Copy, and also returns the ones' complement sum (RFC 1071, not inverted, in host order) of the bytes that it copied, as
-// if they were contiguous and began at an even offset.
+// if they were contiguous and began at an even offset. Where dst begins inside src, what it copies is unspecified.
 func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	defer Recover(&err)
 	d, s := cursor{segs: dst, access: Write}, cursor{segs: src}
@@ -166,7 +188,7 @@ func (c *Copier) View(seg Segment, limit int, f func([]byte) error) (err error) 
 	if limit <= 0 {
 		return fmt.Errorf("%w: view in pieces of %d bytes", ErrBounds, limit)
 	}
-	b, err := seg.bytes(Write)
+	b, err := seg.bytes(Read) // whoever fills has translated for Write
 	if err != nil {
 		return err
 	}

@@ -62,8 +62,11 @@ func NewSpace(name string, files *Files) *Space {
 func (s *Space) Name() string { return s.name }
 
 // Enter begins a section in which what Translate returns stays mapped. It never blocks, and one goroutine may be inside
-// several spaces. The token goes to Leave. Do not wait for anything inside.
-func (s *Space) Enter() (token int) { return s.epoch.enter() }
+// several spaces. The token goes to Leave. Do not wait for anything inside. The goroutine is guarded (see Guard) from now on.
+func (s *Space) Enter() (token int) {
+	Guard()
+	return s.epoch.enter()
+}
 
 // Leave ends what Enter began. Segments of this space are void after it.
 func (s *Space) Leave(token int) { s.epoch.leave(token) }
