@@ -1,33 +1,147 @@
 package splitter
 
-// Sum is the ones' complement sum of b, folded, not inverted, in network order, with initial added.
-func Sum(b []byte, initial uint16) uint16 { return 0 }
+import (
+	"encoding/binary"
+	"math/bits"
+)
+
+// Places of checksum fields in their headers.
+const (
+	ipv4CsumOff = 10
+	tcpCsumOff  = 16
+	udpCsumOff  = 6
+)
+
+// Sum is the ones' complement sum of b (RFC 1071), folded, not inverted, in network order, with initial added. It is
+// meant for headers.
+func Sum(b []byte, initial uint16) uint16 {
+	acc := uint64(initial)
+	for len(b) >= 4 {
+		acc += uint64(binary.BigEndian.Uint32(b))
+		b = b[4:]
+	}
+	if len(b) >= 2 {
+		acc += uint64(binary.BigEndian.Uint16(b))
+		b = b[2:]
+	}
+	if len(b) > 0 {
+		acc += uint64(b[0]) << 8
+	}
+	return fold(acc)
+}
+
+func fold(acc uint64) uint16 {
+	acc = acc>>32 + acc&0xffffffff
+	acc = acc>>16 + acc&0xffff
+	acc = acc>>16 + acc&0xffff
+	acc = acc>>16 + acc&0xffff
+	return uint16(acc)
+}
 
 // Add adds two folded sums.
-func Add(a, b uint16) uint16 { return 0 }
+func Add(a, b uint16) uint16 {
+	s, carry := bits.Add32(uint32(a)<<16, uint32(b)<<16, 0)
+	return uint16(s>>16) + uint16(carry)
+}
 
-// SumAt makes a sum over bytes that start at an odd offset of the whole fit to be added: it swaps its bytes if odd.
-func SumAt(sum uint16, off uint32) uint16 { return 0 }
+// SumAt makes a sum over bytes that start at offset off of the whole fit to be added: it swaps its bytes if off is odd.
+func SumAt(sum uint16, off uint32) uint16 {
+	if off&1 != 0 {
+		return bits.ReverseBytes16(sum)
+	}
+	return sum
+}
+
+// addressSum adds up the addresses and the protocol of the pseudo-header.
+func addressSum(h *Headers, hdr []byte) uint16 {
+	ip := hdr[h.L3Off:]
+	if h.IPv6 {
+		return Sum(ip[8:40], uint16(h.Proto))
+	}
+	return Sum(ip[12:20], uint16(h.Proto))
+}
 
 // PseudoSum is the sum of the pseudo-header (RFC 9293, 3.1; RFC 8200, 8.1) of a TCP or UDP frame, for a layer 4 length
-// (its header and payload) of l4len. hdr is the frame's header.
-func PseudoSum(h *Headers, hdr []byte, l4len uint32) uint16 { return 0 }
+// (its header and payload) of l4len. hdr is the frame's header, all of it, as in each function here that takes both.
+func PseudoSum(h *Headers, hdr []byte, l4len uint32) uint16 {
+	return fold(uint64(addressSum(h, hdr)) + uint64(l4len))
+}
 
 // FixIPv4 writes the IPv4 header checksum; it does nothing to frames that are not IPv4.
-func FixIPv4(h *Headers, hdr []byte) {}
+func FixIPv4(h *Headers, hdr []byte) {
+	if h.IPv6 || h.L4Off == 0 {
+		return
+	}
+	ip := hdr[h.L3Off:h.L4Off]
+	ip[ipv4CsumOff], ip[ipv4CsumOff+1] = 0, 0
+	binary.BigEndian.PutUint16(ip[ipv4CsumOff:], ^Sum(ip, 0))
+}
 
 // VerifyIPv4 says whether the IPv4 header checksum holds; true for frames that are not IPv4.
-func VerifyIPv4(h *Headers, hdr []byte) bool { return false }
+func VerifyIPv4(h *Headers, hdr []byte) bool {
+	return h.IPv6 || h.L4Off == 0 || Sum(hdr[h.L3Off:h.L4Off], 0) == 0xffff
+}
 
-// FixL4 writes the full layer 4 checksum of a TCP or UDP frame whose payload of payloadLen bytes adds up to payloadSum.
-func FixL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) {}
+// CsumPlace returns the start and offset that CsumPartial must have for a frame of this class; ok for TCP and UDP only.
+func CsumPlace(h *Headers) (start, offset uint16, ok bool) {
+	switch h.Class {
+	case TCP:
+		return h.L4Off, tcpCsumOff, true
+	case UDP:
+		return h.L4Off, udpCsumOff, true
+	}
+	return 0, 0, false
+}
 
 // FixPartial writes the pseudo-header's sum into the checksum field of a TCP or UDP frame, as CsumPartial wants it.
-func FixPartial(h *Headers, hdr []byte, payloadLen uint32) {}
+func FixPartial(h *Headers, hdr []byte, payloadLen uint32) {
+	if start, offset, ok := CsumPlace(h); ok {
+		l4len := uint32(h.HdrLen-h.L4Off) + payloadLen
+		binary.BigEndian.PutUint16(hdr[start+offset:], PseudoSum(h, hdr, l4len))
+	}
+}
+
+// FixL4 writes the full layer 4 checksum of a TCP or UDP frame whose payload of payloadLen bytes adds up to payloadSum.
+func FixL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) {
+	start, offset, ok := CsumPlace(h)
+	if !ok {
+		return
+	}
+	FixPartial(h, hdr, payloadLen)
+	PutCsum(hdr[start+offset:], Sum(hdr[start:h.HdrLen], payloadSum), h.Class == UDP)
+}
+
+// PutCsum inverts a sum and writes it as a checksum; a UDP checksum of 0 would mean that there is none (RFC 768).
+func PutCsum(field []byte, sum uint16, udp bool) {
+	if sum = ^sum; sum == 0 && udp {
+		sum = 0xffff
+	}
+	binary.BigEndian.PutUint16(field, sum)
+}
 
 // VerifyL4 checks the layer 4 checksum of a TCP or UDP frame: CsumGood, CsumBad, or CsumNone if there is nothing to
-// check (another class; UDP without a checksum over IPv4).
-func VerifyL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) Csum { return CsumNone }
+// check (another class; UDP without a checksum, or shorter than its datagram).
+func VerifyL4(h *Headers, hdr []byte, payloadLen uint32, payloadSum uint16) Csum {
+	l4 := hdr[h.L4Off:h.HdrLen]
+	l4len := uint32(len(l4)) + payloadLen
+	switch h.Class {
+	case TCP:
+	case UDP:
+		if binary.BigEndian.Uint16(l4[udpCsumOff:]) == 0 || uint32(binary.BigEndian.Uint16(l4[4:])) != l4len {
+			return CsumNone
+		}
+	default:
+		return CsumNone
+	}
+	if Add(Sum(l4, PseudoSum(h, hdr, l4len)), payloadSum) != 0xffff {
+		return CsumBad
+	}
+	return CsumGood
+}
 
-// CsumPlace gives the start and offset that CsumPartial must have for a frame of this class; ok for TCP and UDP only.
-func CsumPlace(h *Headers) (start, offset uint16, ok bool) { return 0, 0, false }
+// Complete turns the CsumPartial of a TCP or UDP frame, whose start and offset are CsumPlace's, into a full checksum;
+// the payload adds up to payloadSum.
+func (m *Meta) Complete(hdr []byte, payloadSum uint16) {
+	FixL4(&m.Headers, hdr, m.Headers.FrameLen-uint32(m.Headers.HdrLen), payloadSum)
+	m.Csum, m.CsumStart, m.CsumOffset = CsumGood, 0, 0
+}

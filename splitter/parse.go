@@ -139,20 +139,22 @@ func (p *parser) ipv6(h *Headers, l3 uint32) error {
 			h.Proto, h.Flow.Proto = next, next
 			return p.transport(h, off)
 		}
-		switch {
-		case next == extFragment: // whole ones too (RFC 6946): nobody splits or steers them
+		switch next {
+		case extFragment: // whole ones too (RFC 6946): nobody splits or steers them
 			next = p.b[off]
 			off += 8
 			h.Class, h.Proto, h.Flow.Proto, h.L4Off, h.HdrLen = Fragment, next, next, uint16(off), uint16(off)
 			return nil
-		case next == extAH:
+		case extAH:
 			n = (uint32(p.b[off+1]) + 2) * 4
-		case next == extRouting && p.b[off+3] != 0: // not at its last stop: the checksum's address is another
-			h.Class, h.Proto, h.Flow.Proto, h.L4Off, h.HdrLen = OtherIP, next, next, uint16(off), uint16(off)
-			return nil
 		}
 		if err := p.need(off + n); err != nil {
 			return err
+		}
+		if next == extRouting && p.b[off+3] != 0 { // not at its last stop: the checksum's address is another
+			off += n
+			h.Class, h.Proto, h.Flow.Proto, h.L4Off, h.HdrLen = OtherIP, next, next, uint16(off), uint16(off)
+			return nil
 		}
 		next = p.b[off]
 		off += n

@@ -1,28 +1,151 @@
 package splitter
 
-import "errors"
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// MinGSOSize is the smallest segment that a super-packet may ask to be cut into (Linux: TCP_MIN_GSO_SIZE).
+const MinGSOSize = 8
 
 // ErrBadGSO says that a super-packet contradicts itself: its type, its headers and its segment size do not fit.
 var ErrBadGSO = errors.New("bad super-packet")
 
+// The errors of Init are made beforehand: a guest can cause as many as it likes.
+var (
+	errGSOType   = fmt.Errorf("%w: type does not fit the headers", ErrBadGSO)
+	errGSOSize   = fmt.Errorf("%w: segments too small", ErrBadGSO)
+	errGSOLength = fmt.Errorf("%w: length does not fit the headers", ErrBadGSO)
+	errGSOFlags  = fmt.Errorf("%w: SYN or RST", ErrBadGSO)
+	errGSOCsum   = fmt.Errorf("%w: checksum neither partial nor good", ErrBadGSO)
+	errPiece     = fmt.Errorf("%w: piece off the segment grid", ErrBadGSO)
+)
+
 // Segmenter cuts one super-packet into MSS segments or into smaller super-packets of k times the MSS. It works by
 // payload offset, in any order, so segments can be left out. It is reused: Init again for the next packet.
-type Segmenter struct{}
+type Segmenter struct {
+	hdr        []byte
+	meta       Meta
+	payloadLen uint32
+	mss        uint32
+	addresses  uint16 // pseudo-header's sum without the length
+	id         uint16 // of IPv4
+}
+
+// CheckGSO says what is wrong with a packet that claims to be a super-packet; nil for GSONone.
+func CheckGSO(hdr []byte, m *Meta, payloadLen uint32) error {
+	h := &m.Headers
+	switch m.GSOType {
+	case GSONone:
+		return nil
+	case GSOTCPv4, GSOTCPv6:
+		if h.Class != TCP || h.IPv6 != (m.GSOType == GSOTCPv6) {
+			return errGSOType
+		}
+		if h.TCPFlags&(SYN|RST) != 0 {
+			return errGSOFlags
+		}
+	case GSOUDPL4:
+		if h.Class != UDP {
+			return errGSOType
+		}
+	default:
+		return errGSOType
+	}
+	if m.GSOSize < MinGSOSize {
+		return errGSOSize
+	}
+	if len(hdr) != int(h.HdrLen) || uint64(h.FrameLen) != uint64(h.HdrLen)+uint64(payloadLen) {
+		return errGSOLength
+	}
+	switch m.Csum {
+	case CsumGood:
+	case CsumPartial:
+		if start, offset, _ := CsumPlace(h); m.CsumStart != start || m.CsumOffset != offset {
+			return errGSOCsum
+		}
+	default:
+		return errGSOCsum
+	}
+	return nil
+}
 
 // Init starts on a packet: hdr is its header (HdrLen bytes, kept until the next Init and never written), m its Meta.
-// The Csum of m must be CsumPartial or CsumGood. A packet that is no super-packet (GSONone) is one segment.
-func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error { return ErrBadGSO }
+// The Csum of a super-packet must be CsumPartial, with CsumPlace's start and offset, or CsumGood. A packet that is no
+// super-packet (GSONone) is one segment.
+func (s *Segmenter) Init(hdr []byte, m *Meta, payloadLen uint32) error {
+	if err := CheckGSO(hdr, m, payloadLen); err != nil {
+		return err
+	}
+	s.hdr, s.meta, s.payloadLen = hdr, *m, payloadLen
+	if m.GSOType == GSONone {
+		s.mss = max(payloadLen, 1)
+		return nil
+	}
+	h := &s.meta.Headers
+	s.mss = uint32(m.GSOSize)
+	s.addresses = addressSum(h, hdr)
+	if !h.IPv6 {
+		s.id = binary.BigEndian.Uint16(hdr[h.L3Off+4:])
+	}
+	return nil
+}
 
-// MSS is the payload length of a segment (only the last one is shorter).
-func (s *Segmenter) MSS() uint32 { return 0 }
+// MSS is the payload length of a segment (only the last one is shorter); not 0.
+func (s *Segmenter) MSS() uint32 { return s.mss }
 
-// Segments says how many segments the packet is.
-func (s *Segmenter) Segments() uint32 { return 0 }
+// Segments says how many segments the packet is: 1 at least.
+func (s *Segmenter) Segments() uint32 {
+	return max(1, uint32((uint64(s.payloadLen)+uint64(s.mss)-1)/uint64(s.mss)))
+}
 
 // Piece writes the header of the piece that carries payload [off, off+n) to dst, which has room for HdrLen bytes, and
 // fills in its Meta. off is a multiple of the MSS; n is too, or goes to the end. A piece of more than one segment is a
-// super-packet. The checksum is left partial.
-func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error { return ErrBadGSO }
-
-// Complete turns the partial checksum of a piece that Piece wrote into a full one, its payload adding up to payloadSum.
-func (s *Segmenter) Complete(dst []byte, m *Meta, payloadSum uint16) {}
+// super-packet. The checksum is left partial (Meta.Complete makes it full). A packet that is no super-packet has one
+// piece: itself, as it was.
+func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
+	if off > s.payloadLen || n > s.payloadLen-off || off%s.mss != 0 || n == 0 && s.payloadLen != 0 ||
+		n%s.mss != 0 && n != s.payloadLen-off || len(dst) < len(s.hdr) {
+		return errPiece
+	}
+	dst = dst[:copy(dst, s.hdr)]
+	*m = s.meta
+	if s.meta.GSOType == GSONone {
+		return nil
+	}
+	h := &m.Headers
+	h.FrameLen = uint32(h.HdrLen) + n
+	l4 := dst[h.L4Off:]
+	l4len := uint32(h.HdrLen-h.L4Off) + n
+	if ip := dst[h.L3Off:]; h.IPv6 {
+		binary.BigEndian.PutUint16(ip[4:], uint16(h.FrameLen-uint32(h.L3Off)-40))
+	} else {
+		binary.BigEndian.PutUint16(ip[2:], uint16(h.FrameLen-uint32(h.L3Off)))
+		binary.BigEndian.PutUint16(ip[4:], s.id+uint16(off/s.mss))
+		FixIPv4(h, dst)
+	}
+	m.Csum, m.CsumStart = CsumPartial, h.L4Off
+	if h.Class == TCP {
+		h.Seq += off
+		if off != 0 {
+			h.TCPFlags &^= CWR
+		}
+		if off+n != s.payloadLen {
+			h.TCPFlags &^= PSH | FIN
+		}
+		binary.BigEndian.PutUint32(l4[4:], h.Seq)
+		l4[13] = h.TCPFlags
+		m.CsumOffset = tcpCsumOff
+	} else {
+		binary.BigEndian.PutUint16(l4[4:], uint16(l4len))
+		m.CsumOffset = udpCsumOff
+	}
+	binary.BigEndian.PutUint16(l4[m.CsumOffset:], fold(uint64(s.addresses)+uint64(l4len)))
+	if n > s.mss {
+		m.ECN = h.Class == TCP && h.TCPFlags&CWR != 0
+	} else {
+		m.GSOType, m.GSOSize, m.ECN = GSONone, 0, false
+	}
+	return nil
+}

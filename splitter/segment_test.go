@@ -1,0 +1,230 @@
+package splitter
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// golden is a super-packet whose segments, as Linux makes them, lie in testdata/gso (kernel_test.go writes them).
+type golden struct {
+	frame
+	gso GSOType
+	mss uint16
+}
+
+func goldenSuperPackets() map[string]golden {
+	push := func(f frame, flags uint8) frame { f.flags |= flags; return f }
+	opts := tcp4(3000)
+	opts.ipOpts = 8
+	g := map[string]golden{
+		"tso4":         {push(tcp4(4000), PSH|FIN), GSOTCPv4, 1448},
+		"tso4-odd":     {push(tcp4(3004), PSH), GSOTCPv4, 1001},
+		"tso4-exact":   {push(tcp4(2896), PSH), GSOTCPv4, 1448},
+		"tso4-cwr":     {push(tcp4(4000), CWR|ECE), GSOTCPv4, 1448},
+		"tso4-options": {opts, GSOTCPv4, 1000},
+		"tso4-vlan":    {tagFrame(tcp4(4000), 0x8100), GSOTCPv4, 1448},
+		"tso4-jumbo":   {push(tcp4(20000), PSH), GSOTCPv4, 8948},
+		"tso6":         {push(tcp6(4000), PSH|FIN), GSOTCPv6, 1428},
+		"tso6-ext":     {extFrame(push(tcp6(4000), PSH), extHopByHop, extDestOpts), GSOTCPv6, 1400},
+		"tso6-cwr":     {push(tcp6(4000), CWR), GSOTCPv6, 1428},
+		"uso4":         {udp(tcp4(4000)), GSOUDPL4, 1472},
+		"uso4-odd":     {udp(tcp4(3001)), GSOUDPL4, 999},
+		"uso6":         {udp(tcp6(4000)), GSOUDPL4, 1452},
+	}
+	return g
+}
+
+func tagFrame(f frame, tags ...uint16) frame { f.tags = tags; return f }
+func extFrame(f frame, ext ...byte) frame    { f.ext = ext; return f }
+
+// super gives the super-packet with a partial checksum, and its Meta.
+func (g *golden) super() ([]byte, *Meta) {
+	b := g.build()
+	m := &Meta{GSOType: g.gso, GSOSize: g.mss, Csum: CsumPartial}
+	if err := Parse(b, uint32(len(b)), &m.Headers); err != nil {
+		panic(err)
+	}
+	m.CsumStart, m.CsumOffset, _ = CsumPlace(&m.Headers)
+	m.ECN = m.Headers.Class == TCP && m.Headers.TCPFlags&CWR != 0
+	FixPartial(&m.Headers, b, uint32(len(b))-uint32(m.Headers.HdrLen))
+	return b, m
+}
+
+// readPcap gives the frames of a classic capture file.
+func readPcap(t *testing.T, path string) (frames [][]byte) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for b = b[24:]; len(b) > 0; {
+		n := binary.LittleEndian.Uint32(b[8:])
+		frames = append(frames, b[16:16+n])
+		b = b[16+n:]
+	}
+	return frames
+}
+
+// TestSegmentsAreThoseOfLinux cuts super-packets into segments and compares them, byte for byte, with the kernel's.
+func TestSegmentsAreThoseOfLinux(t *testing.T) {
+	for name, g := range goldenSuperPackets() {
+		t.Run(name, func(t *testing.T) {
+			super, m := g.super()
+			want := readPcap(t, filepath.Join("testdata", "gso", name+".pcap"))
+			if !bytes.Equal(super, want[0]) {
+				t.Fatal("the capture is of another super-packet")
+			}
+			got := segments(t, super, m, 1)
+			if len(got) != len(want)-1 {
+				t.Fatalf("%d segments, want %d", len(got), len(want)-1)
+			}
+			for i := range got {
+				if !bytes.Equal(got[i], want[i+1]) {
+					t.Errorf("segment %d:\n got %x\nwant %x", i, got[i][:m.Headers.HdrLen], want[i+1][:m.Headers.HdrLen])
+				}
+			}
+			// The same in two steps: super-packets of k segments, and those cut again.
+			for k := uint32(2); k < 5; k++ {
+				var again [][]byte
+				for i, b := range segments(t, super, m, k) {
+					sm := &Meta{}
+					if err := Parse(b, uint32(len(b)), &sm.Headers); err != nil || sm.Headers.FrameLen != uint32(len(b)) {
+						t.Fatalf("piece %d: %v %+v", i, err, sm.Headers)
+					}
+					var s Segmenter
+					if err := s.Init(super[:m.Headers.HdrLen], m, uint32(len(super))-uint32(m.Headers.HdrLen)); err != nil {
+						t.Fatal(err)
+					}
+					off := uint32(i) * k * s.MSS()
+					n := uint32(len(b)) - uint32(m.Headers.HdrLen)
+					dst := make([]byte, len(s.hdr))
+					if err := s.Piece(dst, sm, off, n); err != nil {
+						t.Fatal(err)
+					}
+					again = append(again, segments(t, append(dst, b[len(dst):]...), sm, 1)...)
+				}
+				if len(again) != len(got) {
+					t.Fatalf("%d segments in steps of %d", len(again), k)
+				}
+				for i := range again {
+					if !bytes.Equal(again[i], got[i]) {
+						t.Errorf("in steps of %d: segment %d differs", k, i)
+					}
+				}
+			}
+		})
+	}
+}
+
+// segments cuts a super-packet into pieces of k segments with full checksums.
+func segments(t *testing.T, super []byte, m *Meta, k uint32) (out [][]byte) {
+	t.Helper()
+	hl := m.Headers.HdrLen
+	hdr, payload := super[:hl:hl], super[hl:]
+	var s Segmenter
+	if err := s.Init(hdr, m, uint32(len(payload))); err != nil {
+		t.Fatal(err)
+	}
+	for off := uint32(0); off < uint32(len(payload)); off += k * s.MSS() {
+		n := min(k*s.MSS(), uint32(len(payload))-off)
+		b := make([]byte, hl)
+		var pm Meta
+		if err := s.Piece(b, &pm, off, n); err != nil {
+			t.Fatal(err)
+		}
+		if (n > s.MSS()) != (pm.GSOType != GSONone) || pm.Csum != CsumPartial {
+			t.Fatalf("piece at %d: %+v", off, pm)
+		}
+		part := payload[off : off+n]
+		pm.Complete(b, naive(part))
+		b = append(b, part...)
+		var h Headers
+		if err := Parse(b, uint32(len(b)), &h); err != nil || h != pm.Headers {
+			t.Fatalf("piece at %d: %v:\n got %+v\nwant %+v", off, err, pm.Headers, h)
+		}
+		out = append(out, b)
+	}
+	return out
+}
+
+func TestSegmenterRefuses(t *testing.T) {
+	for name, change := range map[string]func(g *golden, m *Meta, hdr *[]byte, n *uint32){
+		"type of another version": func(_ *golden, m *Meta, _ *[]byte, _ *uint32) { m.GSOType = GSOTCPv6 },
+		"type of udp":             func(_ *golden, m *Meta, _ *[]byte, _ *uint32) { m.GSOType = GSOUDPL4 },
+		"unknown type":            func(_ *golden, m *Meta, _ *[]byte, _ *uint32) { m.GSOType = 9 },
+		"size 0":                  func(_ *golden, m *Meta, _ *[]byte, _ *uint32) { m.GSOSize = 0 },
+		"size 7":                  func(_ *golden, m *Meta, _ *[]byte, _ *uint32) { m.GSOSize = 7 },
+		"no checksum":             func(_ *golden, m *Meta, _ *[]byte, _ *uint32) { m.Csum = CsumNone },
+		"bad checksum":            func(_ *golden, m *Meta, _ *[]byte, _ *uint32) { m.Csum = CsumBad },
+		"checksum elsewhere":      func(_ *golden, m *Meta, _ *[]byte, _ *uint32) { m.CsumStart++ },
+		"short header":            func(_ *golden, _ *Meta, h *[]byte, _ *uint32) { *h = (*h)[:60] },
+		"long payload":            func(_ *golden, _ *Meta, _ *[]byte, n *uint32) { *n++ },
+		"huge payload":            func(_ *golden, _ *Meta, _ *[]byte, n *uint32) { *n = 1<<32 - 1 },
+		"syn":                     func(_ *golden, m *Meta, _ *[]byte, _ *uint32) { m.Headers.TCPFlags |= SYN },
+		"fragment":                func(_ *golden, m *Meta, _ *[]byte, _ *uint32) { m.Headers.Class = Fragment },
+	} {
+		g := golden{tcp4(3000), GSOTCPv4, 1000}
+		super, m := g.super()
+		hdr, n := super[:m.Headers.HdrLen], uint32(3000)
+		change(&g, m, &hdr, &n)
+		var s Segmenter
+		if err := s.Init(hdr, m, n); !errors.Is(err, ErrBadGSO) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	g := golden{tcp4(3000), GSOTCPv4, 1000}
+	super, m := g.super()
+	var s Segmenter
+	if err := s.Init(super[:66], m, 3000); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range [][2]uint32{{1, 1000}, {0, 999}, {0, 3001}, {3000, 0}, {0, 0}, {1000, 2001}, {4000, 1}, {1000, 1<<32 - 1}} {
+		if err := s.Piece(make([]byte, 66), &Meta{}, p[0], p[1]); !errors.Is(err, ErrBadGSO) {
+			t.Errorf("piece [%d, +%d): %v", p[0], p[1], err)
+		}
+	}
+	if err := s.Piece(make([]byte, 65), &Meta{}, 0, 1000); !errors.Is(err, ErrBadGSO) {
+		t.Errorf("no room: %v", err)
+	}
+}
+
+func TestSegmenterOfOnePacket(t *testing.T) {
+	for name, f := range map[string]frame{"data": tcp4(100), "ack": tcp4(0), "icmp": {src: "::1", dst: "::2", proto: 58, payload: pattern(9)}} {
+		b := f.build()
+		m := Meta{Csum: CsumBad}
+		if err := Parse(b, uint32(len(b)), &m.Headers); err != nil {
+			t.Fatal(err)
+		}
+		var s Segmenter
+		n := uint32(len(b)) - uint32(m.Headers.HdrLen)
+		if err := s.Init(b[:m.Headers.HdrLen], &m, n); err != nil || s.Segments() != 1 || s.MSS() == 0 {
+			t.Fatalf("%s: %v, %d segments of %d", name, err, s.Segments(), s.MSS())
+		}
+		dst := make([]byte, m.Headers.HdrLen)
+		var pm Meta
+		if err := s.Piece(dst, &pm, 0, n); err != nil || pm != m || !bytes.Equal(dst, b[:len(dst)]) {
+			t.Errorf("%s: %v %+v", name, err, pm)
+		}
+	}
+}
+
+func BenchmarkPiece(b *testing.B) {
+	g := golden{tcp4(64000), GSOTCPv4, 1448}
+	super, m := g.super()
+	var s Segmenter
+	if err := s.Init(super[:66], m, 64000); err != nil {
+		b.Fatal(err)
+	}
+	dst := make([]byte, 66)
+	var pm Meta
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := s.Piece(dst, &pm, 1448, 1448); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
