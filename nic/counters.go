@@ -1,0 +1,83 @@
+package nic
+
+import (
+	"sync/atomic"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+)
+
+// Counters count one direction of a queue or a meter. Whoever owns them at the moment (a transmit queue's worker, the
+// holder of a receive queue's lock) adds; anyone may read.
+type Counters struct {
+	packets, segments, header        counter
+	device, gpuFile, host            counter
+	bounced, retrans, drops, dropped counter
+}
+
+// counter has one writer at a time, so it needs no locked add.
+type counter struct{ v atomic.Uint64 }
+
+func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
+
+// where is how much of a payload lies in which domain, on this port's side.
+type where struct{ device, gpuFile, host, bounced uint64 }
+
+// locate adds up the domains of segs.
+func (w *where) locate(segs []dma.Segment) {
+	for _, s := range segs {
+		for s.Len > 0 {
+			d, n := s.Domain()
+			n = min(n, s.Len)
+			switch d {
+			case dma.GPU:
+				w.device += uint64(n)
+			case dma.GPUFile:
+				w.gpuFile += uint64(n)
+			default:
+				w.host += uint64(n)
+			}
+			s.Off, s.Len = s.Off+uint64(n), s.Len-n
+		}
+	}
+}
+
+func (c *Counters) count(segments, header uint64, w *where) {
+	c.packets.add(1)
+	c.segments.add(segments)
+	c.header.add(header)
+	c.device.add(w.device)
+	c.gpuFile.add(w.gpuFile)
+	c.host.add(w.host)
+	if w.bounced > 0 {
+		c.bounced.add(w.bounced)
+	}
+}
+
+func (c *Counters) drop(payload uint64) {
+	c.drops.add(1)
+	c.dropped.add(payload)
+}
+
+// Read gives the counters as the control channel carries them.
+func (c *Counters) Read() control.DirCounters {
+	return control.DirCounters{
+		Packets: c.packets.v.Load(), Segments: c.segments.v.Load(), HeaderBytes: c.header.v.Load(),
+		DeviceBytes: c.device.v.Load(), GPUFileBytes: c.gpuFile.v.Load(), HostBytes: c.host.v.Load(),
+		BouncedBytes: c.bounced.v.Load(), RetransBytes: c.retrans.v.Load(),
+		Drops: c.drops.v.Load(), DroppedBytes: c.dropped.v.Load(),
+	}
+}
+
+func sum(a *control.DirCounters, b control.DirCounters) {
+	a.Packets += b.Packets
+	a.Segments += b.Segments
+	a.HeaderBytes += b.HeaderBytes
+	a.DeviceBytes += b.DeviceBytes
+	a.GPUFileBytes += b.GPUFileBytes
+	a.HostBytes += b.HostBytes
+	a.BouncedBytes += b.BouncedBytes
+	a.RetransBytes += b.RetransBytes
+	a.Drops += b.Drops
+	a.DroppedBytes += b.DroppedBytes
+}

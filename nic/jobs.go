@@ -1,0 +1,62 @@
+package nic
+
+import (
+	"sync"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/wire"
+)
+
+// SubmitJob implements control.Handler.
+func (p *Port) SubmitJob(j control.Job) (uint64, error) {
+	return p.engine.Submit(gpumem.Job{Op: gpumem.Op(j.Op), GPU: int(j.GPU), Off: j.Off, Len: j.Len, Seed: j.Seed,
+		Stream: j.Stream, Table: j.Table, TableInGPU: j.TableInGPU, Entries: j.Entries})
+}
+
+// PollJob implements control.Handler.
+func (p *Port) PollJob(id uint64) (control.JobStatus, error) {
+	s, err := p.engine.Poll(id)
+	return jobStatus(s), err
+}
+
+// CancelJob implements control.Handler.
+func (p *Port) CancelJob(id uint64) (control.JobStatus, error) {
+	s, err := p.engine.Cancel(id)
+	return jobStatus(s), err
+}
+
+func jobStatus(s gpumem.Status) control.JobStatus {
+	c := control.JobStatus{ID: s.ID, State: control.JobRunning, Errno: s.Errno, Entry: s.Entry, Bytes: s.Bytes, Sum: s.Sum}
+	if s.Done {
+		c.State = control.JobDone
+	}
+	return c
+}
+
+// notifier tells the driver of ended jobs. Jobs end on goroutines of their own, so it has a copier of its own, and a lock.
+type notifier struct {
+	mu     sync.Mutex
+	copier *dma.Copier
+	frame  []byte
+	pkt    wire.Packet
+}
+
+func (n *notifier) init() {
+	n.copier, n.frame = dma.NewCopier(), make([]byte, control.MaxFrame)
+}
+
+// jobDone sends the notice that a job has ended. Lost notices do no harm: the driver polls as well.
+func (p *Port) jobDone(s gpumem.Status) {
+	c := jobStatus(s)
+	if s.Err != nil {
+		p.conf.Log.Debug("job failed", "port", p.conf.Name, "job", s.ID, "err", s.Err)
+	}
+	p.notify.mu.Lock()
+	defer p.notify.mu.Unlock()
+	ownFrame(&p.notify.pkt, p.dispatcher.NotifyJob(p.notify.frame, p.conf.MAC, &c))
+	if !p.put1(p.notify.copier, &p.notify.pkt) {
+		p.lostReplies.Add(1)
+	}
+}

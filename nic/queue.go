@@ -1,0 +1,60 @@
+package nic
+
+import (
+	"vnic.dev/vnic/wire"
+)
+
+// RxQueue is a receive queue, as a personality gives it to its Port. The Port calls Put and Flush between Lock and
+// Unlock, inside the epoch of the port's address space; under the lock a queue neither waits, logs nor calls out.
+type RxQueue interface {
+	wire.Waitable
+	Lock()
+	Unlock()
+	// Put writes one frame to the queue's buffers: all of it or nothing. Bytes move by m only.
+	Put(m *Mover, f *Frame) Result
+	// Flush publishes what was put since Lock, and says whether the driver wants a call.
+	Flush() (call bool)
+	// Call calls the driver. It is called without the lock.
+	Call()
+}
+
+// Frame is what a receive queue is to write.
+type Frame struct {
+	*wire.Packet
+	// Split says that Header[:HeaderLen] goes to a header buffer and the rest to payload buffers. Without it the frame
+	// is one run of bytes.
+	Split bool
+	// HeaderLen is how many bytes of the frame go to the header buffer. It is len(Header), or all of a frame that has
+	// no payload worth splitting (ARP, SYN, UDP; splitter.Headers.SplitLen).
+	HeaderLen uint32
+}
+
+// Result is what Put did.
+type Result uint8
+
+// Results of Put. After PutNoBuffer, and only then, a sender may wait for the queue.
+const (
+	PutTaken    Result = iota
+	PutNoBuffer        // not enough buffers posted
+	PutDisabled        // not enabled, or not started: no receive
+	PutStopped         // stopped for good by an error of the driver or its memory
+	PutTooBig          // longer than the queue's buffers could ever hold
+	PutUnsplit         // to be split, and the buffers do not allow it
+	PutFault           // the sender's memory went away; nothing was published
+)
+
+var verdicts = [...]wire.Verdict{
+	PutTaken:    {Kind: wire.Taken},
+	PutDisabled: wire.Drop(wire.DropDisabled),
+	PutStopped:  wire.Drop(wire.DropStopped),
+	PutTooBig:   wire.Drop(wire.DropTooBig),
+	PutUnsplit:  wire.Drop(wire.DropUnsplit),
+	PutFault:    wire.Drop(wire.DropFault),
+}
+
+func (r Result) verdict(q RxQueue) wire.Verdict {
+	if r == PutNoBuffer {
+		return wire.Verdict{Kind: wire.Busy, Queue: q}
+	}
+	return verdicts[r]
+}

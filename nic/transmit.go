@@ -1,0 +1,164 @@
+package nic
+
+import (
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// Transmitter is the port's end for one transmit queue: it belongs to that queue's goroutine, which must have been
+// started by dma.Go and be inside the port's address space during Send.
+type Transmitter struct {
+	Worker *wire.Worker
+	port   *Port
+	out    Counters
+	bounce []dma.Segment // host memory for one batch, made when first needed
+	marks  []mark
+	host   []dma.Segment // pieces of bounce that stand for payload
+	ctl    []byte        // a control frame, whole
+	answer []byte
+	reply  wire.Packet
+	linear [1]dma.Segment
+}
+
+// mark remembers where the payload of a packet of the batch lies, before a port may change it.
+type mark struct {
+	where  where
+	skip   bool // the control channel's
+	header uint32
+}
+
+// NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it, for its counters.
+func (p *Port) NewTransmitter(batch int) *Transmitter {
+	t := &Transmitter{Worker: wire.NewWorker(), port: p, marks: make([]mark, batch),
+		ctl: make([]byte, control.MaxFrame), answer: make([]byte, control.MaxFrame)}
+	p.mu.Lock()
+	p.transmitters = append(p.transmitters, t)
+	p.mu.Unlock()
+	return t
+}
+
+// Send takes the control channel's frames out of the batch, hands the rest to the wire, and counts what became of it.
+// It sets every Verdict. The packets were prepared by Describe and Prepare, or are retries.
+func (t *Transmitter) Send(batch []*wire.Packet) {
+	bounced := uint32(0)
+	start := 0
+	for i, p := range batch {
+		m := &t.marks[i]
+		*m = mark{header: uint32(len(p.Header))}
+		if isControl(p) {
+			t.send(batch[start:i])
+			start = i + 1
+			m.skip = true
+			t.command(p)
+			continue
+		}
+		m.where.locate(p.Payload)
+		if m.where.device+m.where.gpuFile > 0 && !t.port.direct(p.Payload) {
+			bounced = t.toHost(p, m, bounced)
+		}
+	}
+	t.send(batch[start:])
+	for i, p := range batch {
+		if m := &t.marks[i]; !m.skip {
+			t.count(p, m)
+		}
+	}
+}
+
+func (t *Transmitter) send(run []*wire.Packet) {
+	if len(run) > 0 {
+		t.port.link.Deliver(t.Worker, run)
+	}
+}
+
+// toHost has the copy engine bring a packet's payload to host memory, for a NIC that cannot read the GPU.
+func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
+	if t.bounce == nil {
+		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)
+		t.host = make([]dma.Segment, len(t.marks))
+	}
+	slot := &t.host[used]
+	*slot = t.bounce[0]
+	slot.Off, slot.Len = uint64(used)*MaxFrame, p.PayloadLen
+	dst := t.host[used : used+1 : used+1]
+	if _, err := t.Worker.Copier.Copy(dst, p.Payload); err != nil {
+		// The memory is gone. The wire meets the same fault when it reads it, and drops the packet.
+		return used
+	}
+	p.Payload = append(p.Payload[:0], *slot)
+	m.where.bounced = m.where.device + m.where.gpuFile
+	m.where.host += m.where.bounced
+	m.where.device, m.where.gpuFile = 0, 0
+	return used + 1
+}
+
+// count counts a packet that is disposed of. One that the link lost was sent all the same.
+func (t *Transmitter) count(p *wire.Packet, m *mark) {
+	switch {
+	case p.Verdict.Kind == wire.Busy:
+		return
+	case p.Verdict.Kind == wire.Dropped && p.Verdict.Reason != wire.DropLinkLoss:
+		t.out.drop(uint64(p.PayloadLen))
+		t.meter(p, m, true)
+		return
+	}
+	t.out.count(uint64(p.Segments()), uint64(m.header), &m.where)
+	t.meter(p, m, false)
+}
+
+// Dropped counts a packet that the personality gave up on after Busy.
+func (t *Transmitter) Dropped(p *wire.Packet) {
+	t.out.drop(uint64(p.PayloadLen))
+	t.meter(p, nil, true)
+}
+
+func (t *Transmitter) meter(p *wire.Packet, m *mark, dropped bool) {
+	ms := t.port.meters.Load()
+	for _, mt := range *ms {
+		if mt.tx.flow != p.Meta.Headers.Flow {
+			continue
+		}
+		if dropped {
+			mt.tx.drop(uint64(p.PayloadLen))
+			continue
+		}
+		mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.where)
+	}
+}
+
+// isControl says whether a packet is for the port itself.
+func isControl(p *wire.Packet) bool {
+	return p.Dst == wire.ControlMAC && p.Meta.Headers.EtherType == wire.EtherTypeControl && p.Meta.Headers.VLANs == 0
+}
+
+// command has a control frame carried out, and the answer put on receive queue 0.
+func (t *Transmitter) command(p *wire.Packet) {
+	p.Verdict = wire.Verdict{Kind: wire.Taken}
+	if p.Len() > uint32(len(t.ctl)) || p.Meta.GSOType != splitter.GSONone {
+		p.Verdict = wire.Drop(wire.DropTooBig)
+		return
+	}
+	n := copy(t.ctl, p.Header)
+	k, err := t.Worker.Copier.Read(t.ctl[n:p.Len()], p.Payload)
+	if err != nil {
+		p.Verdict = wire.Drop(wire.DropFault)
+		return
+	}
+	if answer := t.port.dispatcher.Handle(t.ctl[:n+k], t.answer); answer != nil {
+		ownFrame(&t.reply, answer)
+		if !t.port.put1(t.Worker.Copier, &t.reply) {
+			t.port.lostReplies.Add(1)
+		}
+	}
+}
+
+// ownFrame makes a packet of a frame that is no more than headers.
+func ownFrame(p *wire.Packet, b []byte) {
+	*p = wire.Packet{Header: b}
+	p.Meta.Headers = splitter.Headers{Class: splitter.NotIP, EtherType: wire.EtherTypeControl, L3Off: splitter.EthLen,
+		HdrLen: splitter.EthLen, FrameLen: uint32(len(b))}
+	p.Meta.Csum = splitter.CsumGood
+	p.Prepare()
+}
