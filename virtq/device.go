@@ -13,6 +13,7 @@ type Chain struct {
 	Out, In []dma.Segment
 	OutLen  uint32
 	InLen   uint32
+	InFirst uint32 // bytes of In that lie in the first writable buffer: a header buffer, to whoever splits
 }
 
 // Config says where a split ring lies and what was negotiated for it.
@@ -42,10 +43,11 @@ type Device struct {
 	held  []bool   // by head: peeked and not committed
 	order []uint16 // heads by avail index: what Rewind lets go of
 
-	next   uint16 // avail index to be peeked next
-	seen   uint16 // avail.idx last read
-	staged uint16 // used index, committed ones included
-	shown  uint16 // used.idx as stored
+	next   uint16   // avail index to be peeked next
+	seen   uint16   // avail.idx last read
+	done   uint16   // next, if all that were published had been the first ones; next-done are held or staged
+	shown  uint16   // used.idx as stored
+	staged []uint64 // used elements not yet published; cap is the ring's size, see refresh
 }
 
 // NewDevice pins the ring's memory and checks its size and alignment. The used index goes on from where ring memory
@@ -54,13 +56,14 @@ func NewDevice(s *dma.Space, c Config) (*Device, error) {
 	if err := checkSize(c.Size); err != nil {
 		return nil, err
 	}
-	q := &Device{space: s, conf: c, next: c.Base, seen: c.Base}
+	q := &Device{space: s, conf: c, next: c.Base, seen: c.Base, done: c.Base}
 	if err := q.pin(); err != nil {
 		return nil, err
 	}
 	q.walk.init(s, &c)
 	q.held = make([]bool, c.Size)
 	q.order = make([]uint16, c.Size)
+	q.staged = make([]uint64, 0, c.Size)
 	if q.readUsed(); q.err != nil {
 		q.Close()
 		return nil, q.err
@@ -70,7 +73,6 @@ func NewDevice(s *dma.Space, c Config) (*Device, error) {
 
 // pin sets q.ring, or leaves it alone.
 func (q *Device) pin() error {
-	defer q.space.Leave(q.space.Enter())
 	var r deviceRing
 	if err := r.pin(q.space, &q.conf); err != nil {
 		return err
@@ -84,7 +86,6 @@ func (q *Device) pin() error {
 func (q *Device) readUsed() {
 	defer dma.Recover(&q.err)
 	q.shown = q.ring.usedIdx.load()
-	q.staged = q.shown
 }
 
 // Repin takes hold of the ring's memory again, after the space changed. If it is no longer there the queue keeps the
@@ -142,11 +143,12 @@ func (q *Device) peek(c *Chain) bool {
 	return true
 }
 
-// refresh reads avail.idx, once for all chains up to it.
+// refresh reads avail.idx, once for all chains up to it. It may neither go back nor so far that more chains than the ring
+// has heads are out: available, held or staged.
 func (q *Device) refresh() (some bool) {
 	idx := q.ring.avail()
-	if n := int(idx - q.next); n > len(q.held) {
-		q.err = fmt.Errorf("%w: avail.idx went from %d to %d, ring of %d", ErrBadChain, q.next, idx, len(q.held))
+	if size := uint16(len(q.held)); idx-q.next > size || idx-q.done > size {
+		q.err = fmt.Errorf("%w: avail.idx went from %d to %d, ring of %d with %d in use", ErrBadChain, q.next, idx, size, q.next-q.done)
 		return false
 	}
 	q.seen = idx
@@ -197,28 +199,29 @@ func (q *Device) Rewind(n int) {
 
 // Commit stages the used element of a peeked chain, of which written bytes were written, for Publish.
 func (q *Device) Commit(head uint16, written uint32) {
-	if !q.open {
-		return
-	}
-	defer dma.Recover(&q.err)
 	if !q.holds(head) {
 		q.misused("commit of head %d, which is not held", int(head))
 		return
 	}
-	q.ring.put(q.staged, head, written)
 	q.held[head] = false
-	q.staged++
+	q.staged = append(q.staged, uint64(head)|uint64(written)<<32)
 }
 
 // Publish shows all committed chains to the driver by one store, and tells whether it wants a call.
 func (q *Device) Publish() (call bool) {
-	if !q.open || q.staged == q.shown {
+	if !q.open || len(q.staged) == 0 {
 		return false
 	}
 	defer dma.Recover(&q.err)
-	was := q.shown
-	q.shown = q.staged
-	return q.ring.publish(q.staged, was)
+	i := q.shown
+	for _, e := range q.staged {
+		q.ring.put(i, e)
+		i++
+	}
+	call = q.ring.publish(i, q.shown)
+	q.done += i - q.shown
+	q.shown, q.staged = i, q.staged[:0]
+	return call
 }
 
 // DisableKick tells the driver that kicks are not needed; one may still come.
@@ -239,6 +242,18 @@ func (q *Device) EnableKick() (more bool) {
 	more = true // should the ring fault
 	defer dma.Recover(&q.err)
 	more = q.ring.enableKick(q.shown, q.next) != q.next
+	return more
+}
+
+// EnableKickBeyond is EnableKick for an owner who needs more than n chains and has peeked none: it asks for a kick at
+// the one behind n, and more says that there are more than n already.
+func (q *Device) EnableKickBeyond(n int) (more bool) {
+	if q.err != nil {
+		return true
+	}
+	more = true // should the ring fault
+	defer dma.Recover(&q.err)
+	more = int(q.ring.enableKick(q.shown, q.next+uint16(n))-q.next) > n
 	return more
 }
 

@@ -14,7 +14,7 @@ type Buf struct {
 // DriverConfig describes a ring that a driver makes.
 type DriverConfig struct {
 	Size uint16
-	Mem  []byte // ring memory, Layout's total long, 16-aligned, not of the Go heap; NewDriver clears it
+	Mem  []byte // ring memory, Layout's total long, 16-aligned, shared with the device; NewDriver clears it
 	Addr uint64 // IOVA of Mem
 	// Indirect, if not empty, is memory for indirect tables (VIRTIO_F_INDIRECT_DESC): each of the Size heads has
 	// an equal share of it. A chain of several descriptors that fits into that takes one of the ring's.

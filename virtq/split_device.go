@@ -27,7 +27,7 @@ type deviceRing struct {
 	usedIdx    field // ours, read back once: where the ring was left
 }
 
-// pin takes hold of the ring's three parts and finds its fields. The caller is inside the space's epoch.
+// pin takes hold of the ring's three parts and finds its fields.
 func (r *deviceRing) pin(s *dma.Space, c *Config) (err error) {
 	*r = deviceRing{mask: c.Size - 1, eventIdx: c.EventIdx}
 	defer func() {
@@ -41,18 +41,13 @@ func (r *deviceRing) pin(s *dma.Space, c *Config) (err error) {
 		iova  uint64
 		n     int
 		align uint64
-		a     dma.Access
 	}{
-		{"descriptor table", c.Desc, n * descLen, descAlign, dma.Read},
-		{"avail ring", c.Avail, availLen(n), availAlign, dma.Read},
-		{"used ring", c.Used, usedLen(n), usedAlign, dma.Write},
+		{"descriptor table", c.Desc, n * descLen, descAlign},
+		{"avail ring", c.Avail, availLen(n), availAlign},
+		{"used ring", c.Used, usedLen(n), usedAlign},
 	} {
 		if p.iova%p.align != 0 {
 			return fmt.Errorf("%s at %#x: not %d-aligned: %w", p.name, p.iova, p.align, ErrBadRing)
-		}
-		// Pin does not know what we mean to do there.
-		if _, err := s.Translate(nil, p.iova, uint64(p.n), p.a); err != nil {
-			return fmt.Errorf("%s at %#x: %w: %w", p.name, p.iova, ErrBadRing, err)
 		}
 		if r.pins[i], err = s.Pin(p.iova, uint64(p.n)); err != nil {
 			return fmt.Errorf("%s at %#x: %w: %w", p.name, p.iova, ErrBadRing, err)
@@ -93,10 +88,8 @@ func (r *deviceRing) avail() uint16 { return r.availIdx.load() }
 // head reads the avail entry at index i once.
 func (r *deviceRing) head(i uint16) uint16 { return le.Uint16(r.avails[2*int(i&r.mask):]) }
 
-// put writes the used element at index i.
-func (r *deviceRing) put(i, head uint16, written uint32) {
-	le.PutUint64(r.useds[usedElem*int(i&r.mask):], uint64(head)|uint64(written)<<32)
-}
+// put writes the used element {id u32, len u32} at index i.
+func (r *deviceRing) put(i uint16, e uint64) { le.PutUint64(r.useds[usedElem*int(i&r.mask):], e) }
 
 // publish moves used.idx from was to now, and tells whether the driver wants a call. The store is a full barrier
 // before the load.

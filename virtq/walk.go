@@ -38,7 +38,7 @@ type progress struct {
 func (w *walker) walk(r *deviceRing, head uint16, c *Chain) error {
 	c.Head = head
 	c.Out, c.In = c.Out[:0], c.In[:0]
-	c.OutLen, c.InLen = 0, 0
+	c.OutLen, c.InLen, c.InFirst = 0, 0, 0
 	var p progress
 	for i := head; ; {
 		var d desc
@@ -120,6 +120,9 @@ func (w *walker) add(d desc, p *progress, c *Chain) (err error) {
 	if d.flags&flagWrite != 0 {
 		p.write = true
 		if d.len != 0 {
+			if c.InLen == 0 {
+				c.InFirst = d.len
+			}
 			c.InLen += d.len
 			c.In, err = w.space.Translate(c.In, d.addr, uint64(d.len), dma.Write)
 		}

@@ -1,0 +1,254 @@
+package virtq
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/dma"
+)
+
+func TestLayout(t *testing.T) {
+	for _, c := range []struct {
+		size               uint16
+		avail, used, total uint64
+	}{
+		{1, 0x1000, 0x2000, 0x3000},
+		{256, 0x1000, 0x2000, 0x3000},
+		{512, 0x2000, 0x3000, 0x5000},
+		{1024, 0x4000, 0x5000, 0x8000},
+		{32768, 0x80000, 0x91000, 0xd2000},
+	} {
+		desc, avail, used, total := Layout(c.size)
+		if desc != 0 || avail != c.avail || used != c.used || total != c.total {
+			t.Errorf("%d: %#x %#x %#x %#x", c.size, desc, avail, used, total)
+		}
+	}
+}
+
+func TestDriverRefusesBadMemory(t *testing.T) {
+	g := newGuest(t)
+	mem := g.ring(ringIOVA)
+	for name, c := range map[string]DriverConfig{
+		"size":             {Size: 3, Mem: mem, Addr: ringIOVA},
+		"short":            {Size: 256, Mem: mem[:0x2fff], Addr: ringIOVA},
+		"address aligned":  {Size: 256, Mem: mem, Addr: ringIOVA + 8},
+		"memory aligned":   {Size: 256, Mem: mem[8:], Addr: ringIOVA},
+		"wraps":            {Size: 256, Mem: mem, Addr: math.MaxUint64 - 0x2000 + 1},
+		"indirect wraps":   {Size: 256, Mem: mem, Addr: ringIOVA, Indirect: mem[0x10000:], IndirectAddr: math.MaxUint64 - 15},
+		"no memory at all": {Size: 256},
+	} {
+		if _, err := NewDriver(c); !errors.Is(err, ErrBadRing) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestAddLimits(t *testing.T) {
+	for _, indirect := range []bool{false, true} {
+		g := newGuest(t)
+		d, dev := g.ends(t, 4, indirect, false)
+		b := Buf{bufIOVA, 1}
+		for _, c := range []struct {
+			name    string
+			out, in []Buf
+		}{
+			{"empty", nil, nil},
+			{"longer than the ring", []Buf{b, b, b}, []Buf{b, b}},
+			{"over 4 GiB", []Buf{{0, math.MaxUint32}}, []Buf{{0, 1}}},
+			{"over 4 GiB out", []Buf{{0, math.MaxUint32}, b}, nil},
+		} {
+			if err := d.Add(c.out, c.in, 0); !errors.Is(err, ErrBadBuf) || errors.Is(err, ErrFull) {
+				t.Errorf("%s: %v", c.name, err)
+			}
+		}
+		want := 2 // chains of two in a ring of four
+		if indirect {
+			want = 4
+		}
+		n := 0
+		for ; d.Add([]Buf{b}, []Buf{b}, 0) == nil; n++ {
+		}
+		if n != want || d.Free() != 0 {
+			t.Errorf("indirect %v: %d chains, %d free", indirect, n, d.Free())
+		}
+		if err := d.Add([]Buf{b}, nil, 0); err != ErrFull {
+			t.Errorf("full: %v", err)
+		}
+		var c Chain
+		if ok, err := dev.Peek(&c); ok || err != nil {
+			t.Errorf("not published, and seen: %v %v", ok, err)
+		}
+		if !d.Publish() || d.Publish() {
+			t.Error("kick for nothing new")
+		}
+	}
+}
+
+type (
+	putUsed func(i int, id, n uint32)
+	putIdx  func(idx uint16)
+)
+
+// TestBadUsedIsAnError: a device that lies. Good elements before the lie are delivered, then the queue is stopped.
+func TestBadUsedIsAnError(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		make func(put putUsed, idx putIdx)
+		good int
+		want string
+	}{
+		{"idx too far", func(put putUsed, idx putIdx) { idx(3) }, 0, "used.idx went from 0 to 3, in flight 2"},
+		{"idx backwards", func(put putUsed, idx putIdx) { idx(0xffff) }, 0, "from 0 to 65535"},
+		{"id outside", func(put putUsed, idx putIdx) { put(0, 8, 0); idx(1) }, 0, "element 0: id 8 of 8"},
+		{"id far outside", func(put putUsed, idx putIdx) { put(0, 1<<31, 0); idx(1) }, 0, "id 2147483648 of 8"},
+		{"id with high bits", func(put putUsed, idx putIdx) { put(0, 0x10000, 0); idx(1) }, 0, "id 65536 of 8"},
+		{"id twice", func(put putUsed, idx putIdx) { put(0, 0, 10); put(1, 0, 10); idx(2) }, 1, "element 1: id 0 is not in flight"},
+		{"id free", func(put putUsed, idx putIdx) { put(0, 7, 0); idx(1) }, 0, "id 7 is not in flight"},
+		{"id not a head", func(put putUsed, idx putIdx) { put(0, 1, 0); idx(1) }, 0, "id 1 is not in flight"},
+		{"id not published", func(put putUsed, idx putIdx) { put(0, 2, 0); put(1, 3, 0); idx(2) }, 1, "id 3 is not in flight"},
+		{"longer than its buffers", func(put putUsed, idx putIdx) { put(0, 0, 101); idx(1) }, 0, "id 0: wrote 101 bytes into 100"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := newGuest(t)
+			d, _ := g.ends(t, 8, false, false)
+			_, _, used := d.Addrs()
+			b := Buf{bufIOVA, 50}
+			for i, in := range [][]Buf{{b, b}, {b}} { // heads 0 (with 1) and 2
+				if err := d.Add(nil, in, uint32(100+i)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d.Publish()
+			if err := d.Add(nil, []Buf{b}, 102); err != nil { // head 3, not shown to the device
+				t.Fatal(err)
+			}
+			c.make(func(i int, id, n uint32) {
+				le.PutUint32(g.ring(used+4+8*uint64(i)), id)
+				le.PutUint32(g.ring(used+8+8*uint64(i)), n)
+			}, func(idx uint16) { le.PutUint16(g.ring(used+2), idx) })
+			dst := make([]Used, 8)
+			n, err := d.Poll(dst)
+			if n != c.good || !errors.Is(err, ErrBadUsed) || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("got %d and %v, want %d and %q", n, err, c.good, c.want)
+			}
+			if n, again := d.Poll(dst); n != 0 || again != err || d.Err() != err {
+				t.Errorf("not sticky: %d %v", n, again)
+			}
+			newGuest(t).echo(t)
+		})
+	}
+}
+
+// TestLengthOfWhatIsOnlyReadIsIgnored: devices are known to write one.
+func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
+	g := newGuest(t)
+	d, dev := g.ends(t, 4, false, false)
+	if err := d.Add([]Buf{{bufIOVA, 10}}, nil, 7); err != nil {
+		t.Fatal(err)
+	}
+	d.Publish()
+	g.inside(func() {
+		var c Chain
+		if ok, err := dev.Peek(&c); !ok {
+			t.Fatal(err)
+		}
+		dev.Commit(c.Head, 10)
+		dev.Publish()
+	})
+	var u [1]Used
+	if n, err := d.Poll(u[:]); n != 1 || err != nil || u[0] != (Used{7, 0}) {
+		t.Fatal(n, err, u)
+	}
+}
+
+// TestRingGoesOnAfterReconnect: a device's successor starts where it stopped, from the base and the used ring.
+func TestRingGoesOnAfterReconnect(t *testing.T) {
+	g := newGuest(t)
+	d, dev := g.ends(t, 4, true, true)
+	var c Chain
+	var u [4]Used
+	desc, avail, used := d.Addrs()
+	for round := range uint32(70_000) { // past the wrap
+		if err := d.Add([]Buf{{bufIOVA, 10}}, []Buf{{seamIOVA, 1}}, round); err != nil {
+			t.Fatal(err)
+		}
+		d.Publish()
+		if round%10_000 == 9_999 {
+			base := dev.Base()
+			dev.Close()
+			var err error
+			if dev, err = NewDevice(g.space, Config{Size: 4, Desc: desc, Avail: avail, Used: used, Base: base, Indirect: true, EventIdx: true}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tok := g.space.Enter()
+		if ok, err := dev.Peek(&c); !ok {
+			t.Fatal(round, err)
+		}
+		g.space.Leave(tok)
+		dev.Commit(c.Head, 1)
+		dev.Publish()
+		if n, err := d.Poll(u[:]); n != 1 || err != nil || u[0] != (Used{round, 1}) {
+			t.Fatal(round, n, err, u[0])
+		}
+	}
+	dev.Close()
+}
+
+// TestRepinFollowsTheMemory: SET_MEM_TABLE puts other memory at the ring's addresses, then none.
+func TestRepinFollowsTheMemory(t *testing.T) {
+	g, other := newGuest(t), newGuest(t)
+	d, dev := g.ends(t, 4, false, true)
+	var c Chain
+	step := func(cookie uint32) {
+		t.Helper()
+		if err := d.Add([]Buf{{bufIOVA, 10}}, nil, cookie); err != nil {
+			t.Fatal(err)
+		}
+		d.Publish()
+		g.inside(func() {
+			if ok, err := dev.Peek(&c); !ok {
+				t.Fatal(err)
+			}
+		})
+		dev.Commit(c.Head, 0)
+		dev.Publish()
+		var u [1]Used
+		if n, err := d.Poll(u[:]); n != 1 || err != nil || u[0].Cookie != cookie {
+			t.Fatal(n, err, u)
+		}
+	}
+	step(1)
+	copy(other.mem, g.mem)
+	if err := g.space.Replace(other.maps()); err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.Repin(); err != nil {
+		t.Fatal(err)
+	}
+	clear(g.mem) // nobody looks there any more
+	desc, avail, used := d.Addrs()
+	if err := d.ring.init(4, true, other.ring(desc), other.ring(avail), other.ring(used)); err != nil {
+		t.Fatal(err)
+	}
+	step(2)
+	if n := g.files.Len(); n != 1 {
+		t.Errorf("%d files held", n)
+	}
+	if err := g.space.Remove(ringIOVA, mib); err != nil {
+		t.Fatal(err)
+	}
+	if err := dev.Repin(); !errors.Is(err, ErrBadRing) || !errors.Is(err, dma.ErrUnmapped) {
+		t.Fatalf("ring memory is gone: %v", err)
+	}
+	dev.Close()
+	if err := dev.Repin(); !errors.Is(err, ErrMisuse) {
+		t.Fatalf("closed: %v", err)
+	}
+	g.space.Close()
+	if n := g.files.Len(); n != 0 {
+		t.Errorf("%d files held", n)
+	}
+}

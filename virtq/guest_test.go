@@ -1,0 +1,198 @@
+package virtq
+
+import (
+	"fmt"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/dma"
+)
+
+// A guest's memory in tests. One file, mapped three ways, so that neighbours in the address space are none in the file:
+//
+//	IOVA 0x0010_0000  1 MiB  file 0x0010_0000  rings
+//	IOVA 0x0020_0000  1 MiB  file 0x0030_0000  buffers
+//	IOVA 0x0030_0000  1 MiB  file 0x0020_0000  buffers, adjacent to the one before
+//	IOVA 0x0050_0000  4 KiB  file 0            read-only
+const (
+	mib      = 1 << 20
+	ringIOVA = 1 * mib
+	bufIOVA  = 2 * mib
+	seamIOVA = 3 * mib // between the two buffer regions
+	endIOVA  = 4 * mib
+	roIOVA   = 5 * mib
+	fileLen  = 4 * mib
+)
+
+type guest struct {
+	fd    int
+	mem   []byte
+	files *dma.Files
+	space *dma.Space
+}
+
+func newGuest(t testing.TB) *guest {
+	t.Helper()
+	fd, err := unix.MemfdCreate("virtq", unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Ftruncate(fd, fileLen); err != nil {
+		t.Fatal(err)
+	}
+	mem, err := unix.Mmap(fd, 0, fileLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(mem) })
+	g := &guest{fd: fd, mem: mem, files: dma.NewFiles()}
+	g.space = dma.NewSpace("test", g.files)
+	t.Cleanup(func() { g.space.Close() })
+	for _, m := range g.maps() {
+		if err := g.space.Add(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return g
+}
+
+func (g *guest) maps() []dma.Map {
+	return []dma.Map{
+		{IOVA: ringIOVA, Size: mib, FD: g.fd, FileOffset: 1 * mib},
+		{IOVA: bufIOVA, Size: mib, FD: g.fd, FileOffset: 3 * mib},
+		{IOVA: seamIOVA, Size: mib, FD: g.fd, FileOffset: 2 * mib},
+		{IOVA: roIOVA, Size: pageLen, FD: g.fd, FileOffset: 0, ReadOnly: true},
+	}
+}
+
+// ring is ring memory as the driver maps it, from IOVA on.
+func (g *guest) ring(iova uint64) []byte { return g.mem[iova : ringIOVA+mib] }
+
+// at is n bytes of a buffer, or fewer at the seam.
+func (g *guest) at(iova uint64, n int) []byte {
+	switch {
+	case iova >= seamIOVA:
+		return g.mem[iova-seamIOVA+2*mib:][:n]
+	case iova >= bufIOVA:
+		return g.mem[iova-bufIOVA+3*mib:][:min(n, int(seamIOVA-iova))]
+	}
+	return g.mem[iova:][:n]
+}
+
+func (g *guest) write(iova uint64, b []byte) {
+	for len(b) > 0 {
+		n := copy(g.at(iova, len(b)), b)
+		b = b[n:]
+		iova += uint64(n)
+	}
+}
+
+// ends joins a driver and a device by memory.
+func (g *guest) ends(t testing.TB, size uint16, indirect, eventIdx bool) (*Driver, *Device) {
+	t.Helper()
+	_, _, _, total := Layout(size)
+	c := DriverConfig{Size: size, Mem: g.ring(ringIOVA), Addr: ringIOVA, EventIdx: eventIdx}
+	if indirect {
+		c.IndirectAddr = ringIOVA + total
+		c.Indirect = g.ring(c.IndirectAddr)[:min(int(size)*8*descLen, mib-int(total))]
+	}
+	dr, err := NewDriver(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	desc, avail, used := dr.Addrs()
+	dev, err := NewDevice(g.space, Config{Size: size, Desc: desc, Avail: avail, Used: used, Indirect: indirect, EventIdx: eventIdx})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(dev.Close)
+	return dr, dev
+}
+
+// inside runs f in the guest's epoch.
+func (g *guest) inside(f func()) {
+	defer g.space.Leave(g.space.Enter())
+	f()
+}
+
+// raw is a driver without manners: it writes what it is told.
+type raw struct {
+	g    *guest
+	conf Config
+}
+
+func newRaw(g *guest, c Config) *raw { return &raw{g: g, conf: c} }
+
+// rawConfig is a ring of 8 with every part at a page of its own.
+var rawConfig = Config{Size: 8, Desc: ringIOVA, Avail: ringIOVA + 0x1000, Used: ringIOVA + 0x2000, Indirect: true}
+
+func (r *raw) desc(i int, d desc) {
+	d.encode((*[descLen]byte)(r.g.ring(r.conf.Desc + uint64(i)*descLen)))
+}
+
+// table writes an indirect table.
+func (r *raw) table(iova uint64, ds ...desc) {
+	for i, d := range ds {
+		var b [descLen]byte
+		d.encode(&b)
+		r.g.write(iova+uint64(i)*descLen, b[:])
+	}
+}
+
+func (r *raw) entry(i int, head uint16) {
+	le.PutUint16(r.g.ring(r.conf.Avail+4+2*uint64(i%int(r.conf.Size))), head)
+}
+
+// idx stores avail.idx; tests with two goroutines use a Driver instead.
+func (r *raw) idx(v uint16) { le.PutUint16(r.g.ring(r.conf.Avail+2), v) }
+
+func (r *raw) usedIdx() uint16 { return le.Uint16(r.g.ring(r.conf.Used + 2)) }
+
+func (r *raw) used(i int) (id, n uint32) {
+	b := r.g.ring(r.conf.Used + 4 + 8*uint64(i%int(r.conf.Size)))
+	return le.Uint32(b), le.Uint32(b[4:])
+}
+
+func (r *raw) device(t testing.TB) *Device {
+	t.Helper()
+	q, err := NewDevice(r.g.space, r.conf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(q.Close)
+	return q
+}
+
+// echo shows that another queue still moves bytes.
+func (g *guest) echo(t testing.TB) {
+	t.Helper()
+	dr, dev := g.ends(t, 4, false, true)
+	c, copier := new(Chain), dma.NewCopier()
+	for i := range 10 {
+		word := fmt.Sprintf("echo %04d", i)
+		g.write(bufIOVA, []byte(word))
+		if err := dr.Add([]Buf{{bufIOVA, 9}}, []Buf{{endIOVA - 100, 100}}, uint32(i)); err != nil {
+			t.Fatal(err)
+		}
+		dr.Publish()
+		g.inside(func() {
+			if ok, err := dev.Peek(c); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			n, err := copier.Copy(c.In, c.Out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dev.Commit(c.Head, uint32(n))
+			dev.Publish()
+		})
+		var u [1]Used
+		if n, err := dr.Poll(u[:]); n != 1 || err != nil || u[0] != (Used{uint32(i), 9}) {
+			t.Fatal(n, err, u)
+		}
+		if got := string(g.at(endIOVA-100, 9)); got != word {
+			t.Fatalf("got %q, want %q", got, word)
+		}
+	}
+}
