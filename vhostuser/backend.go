@@ -3,57 +3,159 @@ package vhostuser
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
 )
-
-// Vring is a virtqueue as its frontend described it, ready to be started.
-type Vring struct {
-	Index int
-	Size  uint16
-	// Desc, Avail and Used are guest-physical addresses (IOVAs in the Space), translated from the frontend's own.
-	Desc, Avail, Used uint64
-	Base              uint16 // next available index to take (split rings)
-	// Kick, Call and Err are descriptors, -1 for none. They belong to who receives the Vring.
-	Kick, Call, Err int
-}
-
-// Device is a device type served by a Backend. Its methods are called from the goroutine of Serve, one at a time.
-type Device interface {
-	Features() uint64         // device and ring bits; the protocol adds bit 30
-	ProtocolFeatures() uint64 // subset of what the package supports
-	SetFeatures(f uint64) error
-	MaxQueues() int
-	MTU(mtu uint16) error    // NET_SET_MTU
-	Status() uint8           // GET_STATUS
-	SetStatus(s uint8) error // SET_STATUS; 0 is a reset
-	GetConfig(off uint32, b []byte) error
-	SetConfig(off uint32, b []byte) error
-	StartQueue(v Vring) error
-	SetCall(index, fd int) error
-	SetErr(index, fd int) error
-	EnableQueue(index int, on bool) error
-	StopQueue(index int) (base uint16, err error)
-	Reset() error
-	MemoryChanged() error
-	Disconnected()
-}
-
-var errTODO = errors.New("vhostuser: not written yet")
 
 // Backend serves one Device over vhost-user connections, one after another.
 type Backend struct {
 	dev   Device
 	space *dma.Space
 	log   *slog.Logger
+	busy  atomic.Bool
 }
 
-// NewBackend returns a Backend that gives dev the memory that a frontend shares, by way of space.
+// NewBackend returns a Backend for dev. The memory that a frontend shares is in space while a connection lasts; nobody else
+// changes space. A nil log discards.
 func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
 	return &Backend{dev: dev, space: space, log: log}
 }
 
-// Serve speaks for the device on conn until the frontend hangs up or ctx ends.
-func (b *Backend) Serve(ctx context.Context, conn *net.UnixConn) error { return errTODO }
+// Serve speaks for the device on sock, which it owns, until the frontend hangs up (nil), ctx ends (its cause), memory of
+// the frontend faults (a *dma.FaultError), or the frontend breaks the protocol (ErrBadMessage, ErrUnsupported). When it
+// returns every queue is stopped, every descriptor that came is closed, Disconnected was called and the space is empty.
+func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
+	defer sock.Close()
+	if !b.busy.CompareAndSwap(false, true) {
+		return ErrBusy
+	}
+	defer b.busy.Store(false)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device looks at rings on this goroutine
+
+	s := newSession(b, sock)
+	done := make(chan struct{})
+	var fault error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-b.space.Faulted():
+			fault = b.space.FaultErr()
+		case <-done:
+			return
+		}
+		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the read or write that runs, and each later one
+	})
+	b.log.Info("vhost-user frontend connected")
+	err := s.run()
+	close(done)
+	wg.Wait()
+	s.end()
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case fault != nil:
+		err = fault
+	}
+	b.log.Info("vhost-user frontend disconnected")
+	return err
+}
+
+// run serves messages until the connection ends.
+func (s *session) run() error {
+	for {
+		err := s.serveOne()
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+			return nil // hung up, perhaps with a reply of ours unread
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// serveOne serves one message. An error ends the connection.
+func (s *session) serveOne() error {
+	m := &s.msg
+	m.fds.n, m.Header = 0, Header{}
+	defer m.fds.close()
+	var ru *rule
+	err := s.conn.receive(m, func(h *Header) (err error) {
+		ru, err = ruleFor(h, s.offered)
+		return err
+	})
+	if err != nil {
+		if errors.Is(err, ErrUnsupported) && s.ackDue(m) {
+			s.fail(m) // it waits; an answer is better than a connection that just closes
+		}
+		return err
+	}
+	var reply []byte
+	if err = checkFDs(m, ru); err == nil {
+		reply, err = ru.handle(s, m)
+	}
+	due := ru.answer != own && s.ackDue(m)
+	switch {
+	case err == nil && ru.answer == own:
+		return s.reply(m, reply)
+	case err == nil && due:
+		return s.ack(m, 0)
+	case err == nil:
+		return nil
+	case ru.answer == own:
+		return err
+	case errors.Is(err, ErrBadMessage), errors.Is(err, ErrUnsupported):
+		if due {
+			s.fail(m)
+		}
+		return err
+	case due:
+		s.refused(m, err)
+		return s.ack(m, 1)
+	case ru.answer == vital:
+		return err
+	}
+	s.refused(m, err)
+	return nil
+}
+
+// ackDue reports whether a message without a reply of its own must be answered (vhost-user.rst,
+// "VHOST_USER_PROTOCOL_F_REPLY_ACK"). SET_PROTOCOL_FEATURES is answered if it has just negotiated that.
+func (s *session) ackDue(m *message) bool {
+	return m.Flags&FlagNeedReply != 0 && s.protocol&ProtocolReplyAck != 0
+}
+
+func (s *session) reply(m *message, body []byte) error {
+	return s.conn.send(Header{m.Request, Version | FlagReply, uint32(len(body))}, body, nil)
+}
+
+func (s *session) ack(m *message, result u64) error {
+	var b [u64Len]byte
+	result.encode(&b)
+	return s.reply(m, b[:])
+}
+
+// fail answers a message for which the connection ends; whether the answer arrives changes nothing.
+func (s *session) fail(m *message) { _ = s.ack(m, 1) }
+
+// maxRefusalLogs is how many refusals of a connection are logged one by one: a frontend can ask for ever.
+const maxRefusalLogs = 16
+
+// refused logs a request that failed and did not end the connection.
+func (s *session) refused(m *message, err error) {
+	if s.refusals++; s.refusals <= maxRefusalLogs {
+		s.log.Warn("vhost-user request refused", "request", m.Request.String(), "error", err)
+	}
+}

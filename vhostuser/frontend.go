@@ -1,65 +1,304 @@
 package vhostuser
 
-import "net"
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
 
-// Frontend is the side of vhost-user that owns the memory: what QEMU is, for a Go process.
-type Frontend struct{ conn *net.UnixConn }
+// DefaultTimeout is how long a Frontend waits for an answer. GET_VRING_BASE drains a queue before it is answered.
+const DefaultTimeout = 30 * time.Second
 
-// MemRegion is one piece of the frontend's memory.
-type MemRegion struct {
-	FD                      int    // stays the caller's
-	GPA, User, Size, Offset uint64 // guest-physical and user address; size; offset in FD
+// Frontend is the side of vhost-user that owns the memory: what QEMU is, for a Go process. Its methods may be called from
+// any goroutine; requests go one after another. An error other than ErrRefused is the end of the connection.
+type Frontend struct {
+	mu       sync.Mutex // one request at a time
+	conn     conn
+	msg      message
+	timeout  time.Duration
+	broken   error // why nothing can be sent any more
+	features uint64
+	protocol ProtocolFeatures // acked
+	queues   int
+	table    []MemRegion // what SET_MEM_TABLE sends, with descriptors of our own; unused with CONFIGURE_MEM_SLOTS
 }
 
-// VringSetup describes a ring to the backend. Kick and Call stay the caller's; -1 is none.
-type VringSetup struct {
-	Index             int
-	Size              uint16
-	Desc, Avail, Used uint64 // user addresses
-	Base              uint16
-	Kick, Call        int
+// NewFrontend returns a Frontend that speaks on sock, which it owns.
+func NewFrontend(sock *net.UnixConn) *Frontend {
+	return &Frontend{conn: conn{sock: sock}, timeout: DefaultTimeout}
 }
 
-// NewFrontend returns a Frontend that speaks on conn, which it owns.
-func NewFrontend(conn *net.UnixConn) *Frontend { return &Frontend{conn: conn} }
+// SetTimeout sets how long each request waits for its answer; 0 is for ever. Close ends a wait as well: with a context,
+// context.AfterFunc(ctx, func() { f.Close() }).
+func (f *Frontend) SetTimeout(d time.Duration) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.timeout = d
+}
 
-// Negotiate agrees on features and protocol features, and takes ownership.
+// Close hangs up. A request that waits in another goroutine ends with net.ErrClosed.
+func (f *Frontend) Close() error {
+	err := f.conn.sock.Close() // not under mu, which the waiting request holds
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.fail(net.ErrClosed)
+	return err
+}
+
+// fail is called under mu.
+func (f *Frontend) fail(err error) {
+	if f.broken != nil {
+		return
+	}
+	f.broken = err
+	_ = f.conn.sock.Close()
+	for i := range f.table {
+		closeFD(f.table[i].FD)
+	}
+	f.table = nil
+}
+
+// Features returns the features that Negotiate agreed on.
+func (f *Frontend) Features() (features uint64, protocol ProtocolFeatures) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.features, f.protocol
+}
+
+// command sends a request that has no reply of its own, and waits for REPLY_ACK's if that was negotiated.
+func (f *Frontend) command(r Request, body []byte, fds ...int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.commandLocked(r, body, fds...)
+}
+
+func (f *Frontend) commandLocked(r Request, body []byte, fds ...int) error {
+	if f.protocol&ProtocolReplyAck == 0 {
+		return f.sendLocked(Header{r, Version, uint32(len(body))}, body, fds)
+	}
+	reply, err := f.exchange(Header{r, Version | FlagNeedReply, uint32(len(body))}, body, fds, u64Len)
+	if err != nil {
+		return err
+	}
+	if n := le.Uint64(reply); n != 0 {
+		return fmt.Errorf("%v: answer %d: %w", r, n, ErrRefused)
+	}
+	return nil
+}
+
+// query sends a request that has a reply of size bytes. The result is valid under mu.
+func (f *Frontend) query(r Request, body []byte, size uint32) ([]byte, error) {
+	return f.exchange(Header{r, Version, uint32(len(body))}, body, nil, size)
+}
+
+// queryU64 sends a request without payload whose reply is a number.
+func (f *Frontend) queryU64(r Request) (uint64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b, err := f.query(r, nil, u64Len)
+	if err != nil {
+		return 0, err
+	}
+	return le.Uint64(b), nil
+}
+
+func (f *Frontend) exchange(h Header, body []byte, fds []int, size uint32) ([]byte, error) {
+	if err := f.sendLocked(h, body, fds); err != nil {
+		return nil, err
+	}
+	if err := f.receiveLocked(func(r *Header) error { return checkReply(&h, r, size) }); err != nil {
+		return nil, fmt.Errorf("%v: answer: %w", h.Request, err)
+	}
+	if h.Request == GetConfig && f.msg.Size == 0 {
+		return nil, fmt.Errorf("%v: %w", h.Request, ErrRefused)
+	}
+	return f.msg.body, nil
+}
+
+// checkReply checks the header of the answer to h.
+func checkReply(h, r *Header, size uint32) error {
+	switch {
+	case r.Flags&FlagVersion != Version || r.Flags&FlagReply == 0:
+		return fmt.Errorf("flags %v: %w", r.Flags, ErrBadMessage)
+	case r.Request != h.Request:
+		return fmt.Errorf("to %v: %w", r.Request, ErrBadMessage)
+	case r.Size != size && !(r.Request == GetConfig && r.Size == 0): // zero length: an error (GET_CONFIG)
+		return fmt.Errorf("payload of %d bytes, not %d: %w", r.Size, size, ErrBadMessage)
+	}
+	return nil
+}
+
+func (f *Frontend) sendLocked(h Header, body []byte, fds []int) error {
+	if f.broken != nil {
+		return fmt.Errorf("%v: %w", h.Request, f.broken)
+	}
+	f.setDeadline()
+	if err := f.conn.send(h, body, fds); err != nil {
+		f.fail(err)
+		return fmt.Errorf("%v: %w", h.Request, err)
+	}
+	return nil
+}
+
+// receiveLocked receives into f.msg. No answer carries descriptors for us.
+func (f *Frontend) receiveLocked(check func(*Header) error) error {
+	if f.broken != nil {
+		return f.broken
+	}
+	f.msg.fds.n = 0
+	defer f.msg.fds.close()
+	f.setDeadline()
+	if err := f.conn.receive(&f.msg, check); err != nil {
+		f.fail(err)
+		return err
+	}
+	return nil
+}
+
+func (f *Frontend) setDeadline() {
+	var t time.Time
+	if f.timeout > 0 {
+		t = time.Now().Add(f.timeout)
+	}
+	_ = f.conn.sock.SetDeadline(t) // of a closed socket: the next step says so
+}
+
+// Send sends any message as it is, for tests of backends: neither h nor what it means is checked.
+func (f *Frontend) Send(h Header, body []byte, fds []int) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sendLocked(h, body, fds)
+}
+
+// Receive receives any message, for tests of backends.
+func (f *Frontend) Receive() (h Header, body []byte, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.receiveLocked(func(*Header) error { return nil }); err != nil {
+		return Header{}, nil, err
+	}
+	return f.msg.Header, append([]byte(nil), f.msg.body...), nil
+}
+
+// Negotiate agrees on features (of the device and its rings) and protocol features, and takes ownership, in QEMU's order.
+// It asks for bit 30 unless protocol is 0, and returns what both ends have.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
-	return 0, 0, errTODO
+	if protocol != 0 {
+		features |= FeatureProtocol
+	}
+	have, err := f.queryU64(GetFeatures)
+	if err != nil {
+		return 0, 0, err
+	}
+	gotF, queues := have&features, uint64(1)
+	if gotF&FeatureProtocol != 0 {
+		if gotP, err = f.negotiateProtocol(protocol); err != nil {
+			return 0, 0, err
+		}
+		if ProtocolFeatures(gotP)&ProtocolMQ != 0 {
+			if queues, err = f.queryU64(GetQueueNum); err != nil {
+				return 0, 0, err
+			}
+		}
+	}
+	if queues > MaxVrings {
+		queues = MaxVrings
+	}
+	if err := f.command(SetOwner, nil); err != nil {
+		return 0, 0, err
+	}
+	if err := f.command(SetFeatures, le.AppendUint64(nil, gotF)); err != nil {
+		return 0, 0, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.features, f.queues = gotF, int(queues)
+	return gotF, gotP, nil
 }
 
-// Queues returns how many virtqueues the backend serves.
-func (f *Frontend) Queues() int { return 0 }
+func (f *Frontend) negotiateProtocol(want uint64) (got uint64, err error) {
+	have, err := f.queryU64(GetProtocolFeatures)
+	if err != nil {
+		return 0, err
+	}
+	got = have & want
+	if err := f.command(SetProtocolFeatures, le.AppendUint64(nil, got)); err != nil {
+		return 0, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.protocol = ProtocolFeatures(got)
+	return got, nil
+}
 
-// AddMemory shares [off, off+size) of fd at the guest-physical address gpa and the user address user.
-func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error { return errTODO }
-
-// RemoveMemory takes a region back.
-func (f *Frontend) RemoveMemory(gpa, user, size uint64) error { return errTODO }
-
-// SetMemTable replaces all regions.
-func (f *Frontend) SetMemTable(regions []MemRegion) error { return errTODO }
-
-// SetupVring describes a ring and gives its descriptors.
-func (f *Frontend) SetupVring(v VringSetup) error { return errTODO }
-
-// SetEnable enables or disables ring i.
-func (f *Frontend) SetEnable(i int, on bool) error { return errTODO }
-
-// GetVringBase stops ring i and returns where it stopped.
-func (f *Frontend) GetVringBase(i int) (uint16, error) { return 0, errTODO }
+// Queues returns the backend's answer to GET_QUEUE_NUM: virtqueues, or queue pairs if it is a network device. It is 1 if
+// MQ was not negotiated.
+func (f *Frontend) Queues() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.queues
+}
 
 // SetMTU tells the backend the host's MTU.
-func (f *Frontend) SetMTU(mtu uint16) error { return errTODO }
+func (f *Frontend) SetMTU(mtu uint16) error {
+	return f.command(NetSetMTU, le.AppendUint64(nil, uint64(mtu)))
+}
 
-// SetStatus sets the virtio device status.
-func (f *Frontend) SetStatus(s uint8) error { return errTODO }
+// SetStatus sets the virtio device status; 0 is a reset.
+func (f *Frontend) SetStatus(s uint8) error {
+	return f.command(SetStatus, le.AppendUint64(nil, uint64(s)))
+}
 
 // GetStatus reads the virtio device status.
-func (f *Frontend) GetStatus() (uint8, error) { return 0, errTODO }
+func (f *Frontend) GetStatus() (uint8, error) {
+	s, err := f.queryU64(GetStatus)
+	return uint8(s), err
+}
 
-// GetConfig reads the device's configuration space.
-func (f *Frontend) GetConfig(off uint32, b []byte) error { return errTODO }
+// ResetDevice takes the device to its initial state. Memory stays.
+func (f *Frontend) ResetDevice() error { return f.command(ResetDevice, nil) }
 
-// Close hangs up.
-func (f *Frontend) Close() error { return f.conn.Close() }
+// SendRARP asks the backend to announce mac.
+func (f *Frontend) SendRARP(mac [6]byte) error {
+	return f.command(SendRARP, append(mac[:], 0, 0))
+}
+
+// GetConfig fills b from offset off of the device's configuration space.
+func (f *Frontend) GetConfig(off uint32, b []byte) error {
+	body, err := configBody(off, b)
+	if err != nil {
+		return fmt.Errorf("GET_CONFIG: %w", err)
+	}
+	clear(body[configHeadLen:])
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	reply, err := f.query(GetConfig, body, uint32(len(body)))
+	if err != nil {
+		return err
+	}
+	copy(b, reply[configHeadLen:])
+	return nil
+}
+
+// SetConfig writes b at offset off of the device's configuration space.
+func (f *Frontend) SetConfig(off uint32, b []byte) error {
+	body, err := configBody(off, b)
+	if err != nil {
+		return fmt.Errorf("SET_CONFIG: %w", err)
+	}
+	return f.command(SetConfig, body)
+}
+
+var errTooLong = errors.New("more than fits into a message")
+
+func configBody(off uint32, b []byte) ([]byte, error) {
+	if len(b) > MaxConfig {
+		return nil, fmt.Errorf("%d bytes: %w", len(b), errTooLong)
+	}
+	h := configHead{offset: off, size: uint32(len(b))}
+	var head [configHeadLen]byte
+	h.encode(&head)
+	return append(head[:], b...), nil
+}

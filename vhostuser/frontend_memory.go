@@ -1,0 +1,91 @@
+package vhostuser
+
+import (
+	"fmt"
+	"slices"
+)
+
+// MemRegion is one piece of the frontend's memory.
+type MemRegion struct {
+	FD     int    // a memfd or a file on tmpfs, open for reading and writing; stays the caller's
+	GPA    uint64 // guest-physical address
+	User   uint64 // address in the frontend, by which it names rings. Any number will do that the frontend keeps to
+	Size   uint64
+	Offset uint64 // in FD
+}
+
+func (r *MemRegion) wire() memRegion { return memRegion{r.GPA, r.Size, r.User, r.Offset} }
+
+// AddMemory shares [off, off+size) of fd at the guest-physical address gpa and the user address user. fd stays the caller's.
+// Without CONFIGURE_MEM_SLOTS the whole table is sent again, and there is room for MaxTableRegions.
+func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
+	r := MemRegion{fd, gpa, user, size, off}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.protocol&ProtocolMemSlots != 0 {
+		return f.commandLocked(AddMemReg, r.single(), fd)
+	}
+	return f.sendTable(append(slices.Clone(f.table), r))
+}
+
+// RemoveMemory takes a region back. Once it returns without an error (and with REPLY_ACK) the backend does not touch it any
+// more.
+func (f *Frontend) RemoveMemory(gpa, user, size uint64) error {
+	r := MemRegion{GPA: gpa, User: user, Size: size}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.protocol&ProtocolMemSlots != 0 {
+		return f.commandLocked(RemMemReg, r.single())
+	}
+	i := slices.IndexFunc(f.table, func(q MemRegion) bool { return q.GPA == gpa && q.User == user && q.Size == size })
+	if i < 0 {
+		return fmt.Errorf("SET_MEM_TABLE: no region of %#x bytes at %#x, user address %#x", size, gpa, user)
+	}
+	return f.sendTable(slices.Delete(slices.Clone(f.table), i, i+1))
+}
+
+// SetMemTable replaces all regions, at most MaxTableRegions. The descriptors stay the caller's.
+func (f *Frontend) SetMemTable(regions []MemRegion) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sendTable(regions)
+}
+
+func (r *MemRegion) single() []byte {
+	s := singleRegion{r.wire()}
+	var b [singleRegionLen]byte
+	s.encode(&b)
+	return b[:]
+}
+
+// sendTable makes next the table. f.table keeps descriptors of its own, as every later table needs them again.
+func (f *Frontend) sendTable(next []MemRegion) error {
+	if len(next) > MaxTableRegions {
+		return fmt.Errorf("SET_MEM_TABLE: %d regions: %w: %d at most without CONFIGURE_MEM_SLOTS", len(next), errTooLong, MaxTableRegions)
+	}
+	table := make([]MemRegion, 0, len(next))
+	drop := func(t []MemRegion) {
+		for i := range t {
+			closeFD(t[i].FD)
+		}
+	}
+	wire := make([]memRegion, len(next))
+	fds := make([]int, len(next))
+	for i, r := range next {
+		fd, err := dupFD(r.FD)
+		if err != nil {
+			drop(table)
+			return fmt.Errorf("SET_MEM_TABLE: %w", err)
+		}
+		wire[i], fds[i] = r.wire(), fd
+		r.FD = fd
+		table = append(table, r)
+	}
+	if err := f.commandLocked(SetMemTable, appendMemTable(nil, wire), fds...); err != nil {
+		drop(table)
+		return err
+	}
+	drop(f.table)
+	f.table = table
+	return nil
+}

@@ -1,0 +1,116 @@
+package vhostuser
+
+import "fmt"
+
+// VringSetup describes a ring to the backend.
+type VringSetup struct {
+	Index             int
+	Size              uint16
+	Desc, Avail, Used uint64 // user addresses, in shared memory
+	Base              uint16 // next available index
+	// Kick and Call are eventfds and stay the caller's; -1 is none. They become non-blocking: sleep on them with poll.
+	Kick, Call int
+}
+
+// SetupVring describes a ring and gives its descriptors, in QEMU's order. The backend starts it at its first kick.
+func (f *Frontend) SetupVring(v VringSetup) error {
+	if err := checkIndex(v.Index); err != nil {
+		return err
+	}
+	i := uint32(v.Index)
+	if err := f.vringState(SetVringNum, i, uint32(v.Size)); err != nil {
+		return err
+	}
+	if err := f.vringState(SetVringBase, i, uint32(v.Base)); err != nil {
+		return err
+	}
+	if err := f.SetVringAddr(v.Index, v.Desc, v.Avail, v.Used); err != nil {
+		return err
+	}
+	if err := f.SetVringCall(v.Index, v.Call); err != nil {
+		return err
+	}
+	return f.SetVringKick(v.Index, v.Kick)
+}
+
+// SetVringAddr tells where the parts of a ring lie, as user addresses.
+func (f *Frontend) SetVringAddr(i int, desc, avail, used uint64) error {
+	if err := checkIndex(i); err != nil {
+		return err
+	}
+	a := vringAddr{index: uint32(i), desc: desc, avail: avail, used: used}
+	var b [vringAddrLen]byte
+	a.encode(&b)
+	return f.command(SetVringAddr, b[:])
+}
+
+// SetVringKick sets the eventfd by which the backend is told of new buffers; -1 asks it to poll.
+func (f *Frontend) SetVringKick(i, fd int) error { return f.vringFD(SetVringKick, i, fd) }
+
+// SetVringCall sets the eventfd by which the backend tells of used buffers; -1 is none.
+func (f *Frontend) SetVringCall(i, fd int) error { return f.vringFD(SetVringCall, i, fd) }
+
+// SetVringErr sets the eventfd by which the backend tells that a ring is broken; -1 is none.
+func (f *Frontend) SetVringErr(i, fd int) error { return f.vringFD(SetVringErr, i, fd) }
+
+// SetEnable enables or disables ring i.
+func (f *Frontend) SetEnable(i int, on bool) error {
+	if err := checkIndex(i); err != nil {
+		return err
+	}
+	n := uint32(0)
+	if on {
+		n = 1
+	}
+	return f.vringState(SetVringEnable, uint32(i), n)
+}
+
+// GetVringBase stops ring i and returns the next available index. The backend is done with the ring then.
+func (f *Frontend) GetVringBase(i int) (uint16, error) {
+	if err := checkIndex(i); err != nil {
+		return 0, err
+	}
+	v := vringState{index: uint32(i)}
+	var b [vringStateLen]byte
+	v.encode(&b)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	reply, err := f.query(GetVringBase, b[:], vringStateLen)
+	if err != nil {
+		return 0, err
+	}
+	v.decode((*[vringStateLen]byte)(reply))
+	if v.index != uint32(i) || v.num > 0xffff {
+		err := fmt.Errorf("GET_VRING_BASE: answer of ring %d, base %#x, to ring %d: %w", v.index, v.num, i, ErrBadMessage)
+		f.fail(err)
+		return 0, err
+	}
+	return uint16(v.num), nil
+}
+
+func checkIndex(i int) error {
+	if i < 0 || i >= MaxVrings {
+		return fmt.Errorf("ring %d: %w", i, errTooLong)
+	}
+	return nil
+}
+
+func (f *Frontend) vringState(r Request, i, num uint32) error {
+	v := vringState{i, num}
+	var b [vringStateLen]byte
+	v.encode(&b)
+	return f.command(r, b[:])
+}
+
+func (f *Frontend) vringFD(r Request, i, fd int) error {
+	if err := checkIndex(i); err != nil {
+		return err
+	}
+	v := vringFD{uint8(i), fd < 0}
+	var b [u64Len]byte
+	v.encode(&b)
+	if fd < 0 {
+		return f.command(r, b[:])
+	}
+	return f.command(r, b[:], fd)
+}

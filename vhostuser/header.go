@@ -1,0 +1,62 @@
+package vhostuser
+
+import (
+	"encoding/binary"
+	"fmt"
+	"strings"
+)
+
+// "All numbers are in the machine native byte order" (vhost-user.rst, "Message Specification"): ours are little-endian
+// machines.
+var le = binary.LittleEndian
+
+// Flags are those of a message header (vhost-user.rst, "Header").
+type Flags uint32
+
+// The flags (vhost-user.rst, "Header").
+const (
+	Version       Flags = 1      // value of the version bits: VHOST_USER_VERSION
+	FlagVersion   Flags = 3      // mask of the version: VHOST_USER_VERSION_MASK
+	FlagReply     Flags = 1 << 2 // VHOST_USER_REPLY_MASK
+	FlagNeedReply Flags = 1 << 3 // VHOST_USER_NEED_REPLY_MASK, "REPLY_ACK"
+)
+
+// String returns the version and the names of the flags.
+func (f Flags) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "v%d", uint32(f&FlagVersion))
+	for _, n := range []struct {
+		f    Flags
+		name string
+	}{{FlagReply, "|reply"}, {FlagNeedReply, "|need_reply"}} {
+		if f&n.f != 0 {
+			b.WriteString(n.name)
+			f &^= n.f
+		}
+	}
+	if f &^= FlagVersion; f != 0 {
+		fmt.Fprintf(&b, "|%#x", uint32(f))
+	}
+	return b.String()
+}
+
+const headerLen = 12
+
+// Header precedes every message (vhost-user.rst, "Message Specification").
+type Header struct {
+	Request Request // offset 0
+	Flags   Flags   // 4
+	Size    uint32  // 8: bytes of payload that follow
+}
+
+func (h *Header) decode(b *[headerLen]byte) {
+	h.Request = Request(le.Uint32(b[0:]))
+	h.Flags = Flags(le.Uint32(b[4:]))
+	h.Size = le.Uint32(b[8:])
+}
+
+func (h *Header) encode(b *[headerLen]byte) {
+	le.PutUint32(b[0:], uint32(h.Request))
+	le.PutUint32(b[4:], uint32(h.Flags))
+	le.PutUint32(b[8:], h.Size)
+}

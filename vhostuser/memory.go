@@ -1,0 +1,145 @@
+package vhostuser
+
+import (
+	"fmt"
+	"slices"
+
+	"vnic.dev/vnic/dma"
+)
+
+// check refuses a region that no address can lie in.
+func (r *memRegion) check() error {
+	switch last := r.size - 1; {
+	case r.size == 0:
+		return fmt.Errorf("region at %#x: empty: %w", r.gpa, ErrBadMessage)
+	case last > ^r.gpa:
+		return fmt.Errorf("region at %#x: %#x bytes go beyond the address space: %w", r.gpa, r.size, ErrBadMessage)
+	case last > ^r.user:
+		return fmt.Errorf("region at user address %#x: %#x bytes go beyond the address space: %w", r.user, r.size, ErrBadMessage)
+	case last > ^r.offset:
+		return fmt.Errorf("region at %#x: %#x bytes from mmap offset %#x: %w", r.gpa, r.size, r.offset, ErrBadMessage)
+	}
+	return nil
+}
+
+func (r *memRegion) dma(fd int) dma.Map {
+	return dma.Map{IOVA: r.gpa, Size: r.size, FD: fd, FileOffset: r.offset}
+}
+
+// same reports whether REM_MEM_REG means this region: "identified by its guest address, user address and size. The mmap
+// offset is ignored".
+func (r *memRegion) same(q *memRegion) bool {
+	return r.gpa == q.gpa && r.user == q.user && r.size == q.size
+}
+
+// translate returns the guest-physical address of [user, user+n), which must lie in one region.
+func translate(regions []memRegion, user, n uint64) (uint64, error) {
+	for i := range regions {
+		r := &regions[i]
+		if off := user - r.user; user >= r.user && off < r.size && n <= r.size-off {
+			return r.gpa + off, nil
+		}
+	}
+	return 0, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d memory regions", user, n, len(regions))
+}
+
+// memoryError adds to an error of a mapping what the frontend's user can do about it. Memory without a descriptor never
+// gets here: QEMU does not send it.
+func memoryError(what string, err error) error {
+	return fmt.Errorf("%s: %w: %w (QEMU: use -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram; a file must be on tmpfs or hugetlbfs, with share=on)", what, ErrMemory, err)
+}
+
+// setMemTable replaces all regions.
+func (s *session) setMemTable(m *message) ([]byte, error) {
+	next, err := decodeMemTable(m.body)
+	if err != nil {
+		return nil, fmt.Errorf("SET_MEM_TABLE: %w", err)
+	}
+	if len(next) != m.fds.n {
+		return nil, fmt.Errorf("SET_MEM_TABLE: %d regions with %d descriptors: %w", len(next), m.fds.n, ErrBadMessage)
+	}
+	maps := make([]dma.Map, len(next))
+	for i := range next {
+		if err := next[i].check(); err != nil {
+			return nil, fmt.Errorf("SET_MEM_TABLE: %d: %w", i, err)
+		}
+		maps[i] = next[i].dma(m.fds.fd[i])
+	}
+	return nil, s.remap(next, func() error {
+		if err := s.space.Replace(maps); err != nil {
+			return memoryError("SET_MEM_TABLE", err)
+		}
+		return nil
+	})
+}
+
+func (s *session) getMaxMemSlots(*message) ([]byte, error) { return replyU64(MaxMemSlots) }
+
+// addMemReg adds a region. Its "reply payload" is that of postcopy, which is not offered: otherwise there is none but
+// REPLY_ACK's, and QEMU takes it so.
+func (s *session) addMemReg(m *message) ([]byte, error) {
+	var r singleRegion
+	r.decode((*[singleRegionLen]byte)(m.body))
+	if err := r.check(); err != nil {
+		return nil, fmt.Errorf("ADD_MEM_REG: %w", err)
+	}
+	if len(s.regions) >= MaxMemSlots {
+		return nil, fmt.Errorf("ADD_MEM_REG: all %d slots are used: %w", MaxMemSlots, ErrMemory)
+	}
+	next := append(slices.Clone(s.regions), r.memRegion)
+	return nil, s.remap(next, func() error {
+		if err := s.space.Add(r.dma(m.fds.fd[0])); err != nil {
+			return memoryError("ADD_MEM_REG", err)
+		}
+		return nil
+	})
+}
+
+func (s *session) remMemReg(m *message) ([]byte, error) {
+	var r singleRegion
+	r.decode((*[singleRegionLen]byte)(m.body))
+	i := slices.IndexFunc(s.regions, func(q memRegion) bool { return q.same(&r.memRegion) })
+	if i < 0 {
+		return nil, fmt.Errorf("REM_MEM_REG: no region of %#x bytes at %#x, user address %#x: %w", r.size, r.gpa, r.user, ErrMemory)
+	}
+	next := slices.Delete(slices.Clone(s.regions), i, i+1)
+	return nil, s.remap(next, func() error {
+		if err := s.space.Remove(r.gpa, r.size); err != nil {
+			return fmt.Errorf("REM_MEM_REG: %w: %w", ErrMemory, err)
+		}
+		return nil
+	})
+}
+
+// remap makes next the regions by way of apply. Rings that will not be where they are, or nowhere, are stopped before and
+// started after, if their memory is there then: QEMU takes a region away and adds its parts again one by one.
+func (s *session) remap(next []memRegion, apply func() error) error {
+	for i := range s.rings {
+		r := &s.rings[i]
+		if !r.live {
+			continue
+		}
+		if p, err := r.locate(next); err != nil || p != r.place {
+			if err := s.pauseRing(i); err != nil {
+				s.log.Warn("vhost-user queue did not stop well", "queue", i, "error", err)
+			}
+		}
+	}
+	err := apply()
+	if err == nil {
+		s.regions = next
+		if err = s.dev.MemoryChanged(); err != nil {
+			err = fmt.Errorf("device with new memory: %w", err)
+		}
+	}
+	for i := range s.rings {
+		r := &s.rings[i]
+		if _, e := r.locate(s.regions); e != nil || !r.complete() {
+			continue // its memory may come with the next message
+		}
+		if e := s.startRing(i); e != nil {
+			s.log.Warn("vhost-user queue did not start again", "queue", i, "error", e)
+		}
+	}
+	return err
+}

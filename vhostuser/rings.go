@@ -1,0 +1,296 @@
+package vhostuser
+
+import "fmt"
+
+// place is where a ring lies in the guest's memory.
+type place struct{ desc, avail, used uint64 }
+
+// ring is what the frontend said about a virtqueue. kick, call and err are the session's own, -1 for none; the device gets
+// duplicates, so a queue can be stopped and started again without the frontend.
+type ring struct {
+	size            uint16    // 0: unknown
+	addr            vringAddr // user addresses
+	haveAddr        bool
+	haveKick        bool // since the ring was last stopped: what starts it. Without a descriptor: polled
+	kick, call, err int
+	base            uint16
+	enabled         bool
+
+	live  bool  // the device has it
+	place place // of a live ring
+	ran   bool  // the device had it since haveKick
+}
+
+func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
+
+// complete reports whether enough is known to start the ring. A base that was never sent is 0.
+func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
+
+// locate finds the three parts of the ring, each whole, in regions (virtio 1.3, 2.7: the sizes of a split ring, with the
+// two bytes of VIRTIO_F_EVENT_IDX).
+func (r *ring) locate(regions []memRegion) (p place, err error) {
+	n := uint64(r.size)
+	for _, part := range []struct {
+		name      string
+		user, len uint64
+		gpa       *uint64
+	}{
+		{"descriptor table", r.addr.desc, 16 * n, &p.desc},
+		{"available ring", r.addr.avail, 6 + 2*n, &p.avail},
+		{"used ring", r.addr.used, 6 + 8*n, &p.used},
+	} {
+		if *part.gpa, err = translate(regions, part.user, part.len); err != nil {
+			return place{}, fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return p, nil
+}
+
+// ring returns ring i of a message.
+func (s *session) ring(m *message, i uint32) (*ring, error) {
+	if int64(i) >= int64(len(s.rings)) {
+		return nil, fmt.Errorf("%v: ring %d of %d: %w", m.Request, i, len(s.rings), ErrBadMessage)
+	}
+	return &s.rings[i], nil
+}
+
+func (s *session) anyLive() bool {
+	for i := range s.rings {
+		if s.rings[i].live {
+			return true
+		}
+	}
+	return false
+}
+
+// startRing gives a complete ring to the device, if it has not got it.
+func (s *session) startRing(i int) error {
+	r := &s.rings[i]
+	if r.live || !r.complete() {
+		return nil
+	}
+	p, err := r.locate(s.regions)
+	if err != nil {
+		return fmt.Errorf("ring %d: %w", i, err)
+	}
+	v := Vring{Index: i, Size: r.size, Desc: p.desc, Avail: p.avail, Used: p.used, Base: r.base, Kick: -1, Call: -1, Err: -1, Running: r.ran}
+	for _, d := range []struct {
+		to   *int
+		from int
+	}{{&v.Kick, r.kick}, {&v.Call, r.call}, {&v.Err, r.err}} {
+		if *d.to, err = dupFD(d.from); err != nil {
+			closeFD(v.Kick)
+			closeFD(v.Call)
+			return fmt.Errorf("ring %d: %w", i, err)
+		}
+	}
+	if err := s.dev.StartQueue(v); err != nil {
+		return fmt.Errorf("ring %d: %w", i, err)
+	}
+	r.live, r.ran, r.place = true, true, p
+	return nil
+}
+
+// pauseRing takes a ring from the device and keeps all that is known of it, for startRing.
+func (s *session) pauseRing(i int) error {
+	r := &s.rings[i]
+	if !r.live {
+		return nil
+	}
+	r.live = false
+	base, err := s.dev.StopQueue(i)
+	r.base = base
+	if err != nil {
+		return fmt.Errorf("ring %d: stop: %w", i, err)
+	}
+	return nil
+}
+
+// change applies f to a ring that may be live: a live one is paused for it.
+func (s *session) change(i int, f func()) error {
+	err := s.pauseRing(i)
+	f()
+	if e := s.startRing(i); e != nil {
+		return e
+	}
+	return err
+}
+
+// stopRing takes a ring from the device until it has a new kick. Its call goes too, as in other backends: the frontend may
+// use it for something else now.
+func (s *session) stopRing(i int) error {
+	err := s.pauseRing(i)
+	r := &s.rings[i]
+	closeFD(r.kick)
+	closeFD(r.call)
+	r.kick, r.call, r.haveKick, r.ran = -1, -1, false, false
+	return err
+}
+
+// resetRing takes a ring back to what it is when a connection begins.
+func (s *session) resetRing(i int) error {
+	err := s.stopRing(i)
+	if e := s.enable(i, false); e != nil {
+		err = e
+	}
+	closeFD(s.rings[i].err)
+	s.rings[i] = newRing()
+	return err
+}
+
+// enable tells the device about a change.
+func (s *session) enable(i int, on bool) error {
+	r := &s.rings[i]
+	if r.enabled == on {
+		return nil
+	}
+	if err := s.dev.EnableQueue(i, on); err != nil {
+		return fmt.Errorf("ring %d: enable %t: %w", i, on, err)
+	}
+	r.enabled = on
+	return nil
+}
+
+// vringState returns the payload of a message whose rule says that it is one, and the ring it is for.
+func (s *session) vringState(m *message) (v vringState, r *ring, err error) {
+	v.decode((*[vringStateLen]byte)(m.body))
+	r, err = s.ring(m, v.index)
+	return v, r, err
+}
+
+func (s *session) setVringNum(m *message) ([]byte, error) {
+	v, r, err := s.vringState(m)
+	if err != nil {
+		return nil, err
+	}
+	if v.num == 0 || v.num > MaxRingSize {
+		return nil, fmt.Errorf("SET_VRING_NUM: ring %d of %d descriptors, not 1 to %d: %w", v.index, v.num, MaxRingSize, ErrBadMessage)
+	}
+	if uint32(r.size) == v.num {
+		return nil, nil
+	}
+	return nil, s.change(int(v.index), func() { r.size = uint16(v.num) })
+}
+
+func (s *session) setVringAddr(m *message) ([]byte, error) {
+	var a vringAddr
+	a.decode((*[vringAddrLen]byte)(m.body))
+	r, err := s.ring(m, a.index)
+	if err != nil {
+		return nil, err
+	}
+	if a.flags&vringLog != 0 {
+		return nil, fmt.Errorf("SET_VRING_ADDR: ring %d: VHOST_VRING_F_LOG: live migration is not supported", a.index)
+	}
+	if r.haveAddr && a.desc == r.addr.desc && a.avail == r.addr.avail && a.used == r.addr.used {
+		return nil, s.startRing(int(a.index)) // sent again, perhaps after memory that was missing
+	}
+	return nil, s.change(int(a.index), func() { r.addr, r.haveAddr = a, true })
+}
+
+// setVringBase sets the next available index. A live ring goes on from there.
+func (s *session) setVringBase(m *message) ([]byte, error) {
+	v, r, err := s.vringState(m)
+	if err != nil {
+		return nil, err
+	}
+	if v.num > 0xffff {
+		return nil, fmt.Errorf("SET_VRING_BASE: ring %d: %#x is no index of a split ring: %w", v.index, v.num, ErrBadMessage)
+	}
+	return nil, s.change(int(v.index), func() { r.base = uint16(v.num) })
+}
+
+// getVringBase stops the ring and tells where. The answer is due even if the device had trouble.
+func (s *session) getVringBase(m *message) ([]byte, error) {
+	v, r, err := s.vringState(m)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.stopRing(int(v.index)); err != nil {
+		s.refused(m, err)
+	}
+	v.num = uint32(r.base)
+	var b [vringStateLen]byte
+	v.encode(&b)
+	return b[:], nil
+}
+
+// vringFD returns the ring and the eventfd of a message, which is the caller's, -1 for none.
+func (s *session) vringFD(m *message) (i int, r *ring, fd int, err error) {
+	var v vringFD
+	v.decode((*[u64Len]byte)(m.body))
+	if r, err = s.ring(m, uint32(v.index)); err != nil {
+		return 0, nil, -1, err
+	}
+	want := 1
+	if v.none {
+		want = 0
+	}
+	if m.fds.n != want {
+		return 0, nil, -1, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, v.index, m.fds.n, want, ErrBadMessage)
+	}
+	if v.none {
+		return int(v.index), r, -1, nil
+	}
+	if err := checkEvent(m.fds.fd[0]); err != nil {
+		return 0, nil, -1, fmt.Errorf("%v: ring %d: %w", m.Request, v.index, err)
+	}
+	return int(v.index), r, m.fds.take(0), nil
+}
+
+func (s *session) setVringKick(m *message) ([]byte, error) {
+	i, r, fd, err := s.vringFD(m)
+	if err != nil {
+		return nil, err
+	}
+	return nil, s.change(i, func() {
+		closeFD(r.kick)
+		r.kick, r.haveKick = fd, true
+	})
+}
+
+func (s *session) setVringCall(m *message) ([]byte, error) {
+	i, r, fd, err := s.vringFD(m)
+	if err != nil {
+		return nil, err
+	}
+	closeFD(r.call)
+	r.call = fd
+	return nil, s.tell(i, fd, s.dev.SetCall)
+}
+
+func (s *session) setVringErr(m *message) ([]byte, error) {
+	i, r, fd, err := s.vringFD(m)
+	if err != nil {
+		return nil, err
+	}
+	closeFD(r.err)
+	r.err = fd
+	return nil, s.tell(i, fd, s.dev.SetErr)
+}
+
+// tell gives the device of a live ring a duplicate of fd.
+func (s *session) tell(i, fd int, set func(index, fd int) error) error {
+	if !s.rings[i].live {
+		return nil
+	}
+	fd, err := dupFD(fd)
+	if err != nil {
+		return fmt.Errorf("ring %d: %w", i, err)
+	}
+	if err := set(i, fd); err != nil {
+		return fmt.Errorf("ring %d: %w", i, err)
+	}
+	return nil
+}
+
+func (s *session) setVringEnable(m *message) ([]byte, error) {
+	v, _, err := s.vringState(m)
+	if err != nil {
+		return nil, err
+	}
+	if v.num > 1 {
+		return nil, fmt.Errorf("SET_VRING_ENABLE: ring %d: %d is not 0 or 1: %w", v.index, v.num, ErrBadMessage)
+	}
+	return nil, s.enable(int(v.index), v.num == 1)
+}

@@ -1,0 +1,239 @@
+package vhostuser
+
+import (
+	"fmt"
+	"log/slog"
+	"net"
+
+	"vnic.dev/vnic/dma"
+)
+
+// unservedFeatures are ring features that this package cannot carry for a device: dirty logs, IOTLB, and the packed ring,
+// whose base is 32 bits.
+const unservedFeatures = FeatureLogAll | FeatureAccessPlatform | FeaturePacked
+
+// session is one connection. Everything in it belongs to the goroutine of Serve.
+type session struct {
+	dev   Device
+	space *dma.Space
+	log   *slog.Logger
+	conn  conn
+	msg   message
+
+	offered    ProtocolFeatures
+	protocol   ProtocolFeatures // acked
+	features   uint64           // acked, with bit 30
+	haveFeats  bool             // features has been set since the start or the last reset
+	rings      []ring
+	regions    []memRegion
+	backendReq int // channel for requests of ours, -1 for none; nothing is sent on it yet
+	refusals   int
+}
+
+func newSession(b *Backend, sock *net.UnixConn) *session {
+	s := &session{
+		dev: b.dev, space: b.space, log: b.log,
+		offered:    ProtocolFeatures(b.dev.ProtocolFeatures()) & SupportedProtocol,
+		rings:      make([]ring, min(max(b.dev.MaxQueues(), 0), MaxVrings)),
+		backendReq: -1,
+	}
+	s.conn.sock = sock
+	for i := range s.rings {
+		s.rings[i] = newRing()
+	}
+	return s
+}
+
+// end gives back everything the connection had.
+func (s *session) end() {
+	for i := range s.rings {
+		if err := s.resetRing(i); err != nil {
+			s.log.Warn("vhost-user queue did not stop well", "queue", i, "error", err)
+		}
+	}
+	s.dev.Disconnected()
+	if err := s.space.Replace(nil); err != nil {
+		s.log.Error("guest memory was not unmapped", "error", err)
+	}
+	closeFD(s.backendReq)
+	s.backendReq = -1
+	if n := s.refusals - maxRefusalLogs; n > 0 {
+		s.log.Warn("more vhost-user requests were refused than logged", "count", n)
+	}
+}
+
+// checkFDs checks how many descriptors came with a message.
+func checkFDs(m *message, ru *rule) error {
+	if n := uint32(m.fds.n); n < ru.fds.min || n > ru.fds.max {
+		return fmt.Errorf("%v: %d descriptors, not %d to %d: %w", m.Request, n, ru.fds.min, ru.fds.max, ErrBadMessage)
+	}
+	return nil
+}
+
+func replyU64(v uint64) ([]byte, error) { return le.AppendUint64(nil, v), nil }
+
+// u64 returns the payload of a message whose rule says that it is 8 bytes long.
+func (m *message) u64() uint64 { return le.Uint64(m.body) }
+
+func (s *session) setOwner(*message) ([]byte, error) { return nil, nil }
+
+// offeredFeatures are those of GET_FEATURES.
+func (s *session) offeredFeatures() uint64 {
+	return s.dev.Features()&^unservedFeatures | FeatureProtocol
+}
+
+func (s *session) getFeatures(*message) ([]byte, error) { return replyU64(s.offeredFeatures()) }
+
+func (s *session) named(bits uint64) Features {
+	if n, ok := s.dev.(FeatureNamer); ok {
+		return Features{bits, n.FeatureNames()}
+	}
+	return Features{bits, nil}
+}
+
+func (s *session) setFeatures(m *message) ([]byte, error) {
+	f := m.u64()
+	if extra := f &^ s.offeredFeatures(); extra != 0 {
+		return nil, fmt.Errorf("SET_FEATURES: %v was not offered: %w", s.named(extra), ErrBadMessage)
+	}
+	if !s.haveFeats || f != s.features || !s.anyLive() {
+		if err := s.dev.SetFeatures(f); err != nil {
+			return nil, fmt.Errorf("SET_FEATURES %v: %w", s.named(f), err)
+		}
+		if !s.haveFeats || f != s.features {
+			s.log.Info("vhost-user features negotiated", "features", s.named(f).String(), "protocol", s.protocol.String())
+		}
+	}
+	s.features, s.haveFeats = f, true
+	if f&FeatureProtocol != 0 {
+		return nil, nil
+	}
+	// "Upon receiving a VHOST_USER_SET_FEATURES message from the front-end without VHOST_USER_F_PROTOCOL_FEATURES set,
+	// the back-end must enable all rings immediately" ("Ring states").
+	for i := range s.rings {
+		if err := s.enable(i, true); err != nil {
+			return nil, err
+		}
+	}
+	return nil, nil
+}
+
+func (s *session) getProtocolFeatures(*message) ([]byte, error) { return replyU64(uint64(s.offered)) }
+
+func (s *session) setProtocolFeatures(m *message) ([]byte, error) {
+	p := ProtocolFeatures(m.u64())
+	if extra := p &^ s.offered; extra != 0 {
+		return nil, fmt.Errorf("SET_PROTOCOL_FEATURES: %v was not offered: %w", extra, ErrBadMessage)
+	}
+	s.protocol = p
+	return nil, nil
+}
+
+func (s *session) getQueueNum(*message) ([]byte, error) {
+	if c, ok := s.dev.(QueueCounter); ok {
+		return replyU64(c.QueueNum())
+	}
+	return replyU64(uint64(len(s.rings)))
+}
+
+// setBackendReqFD keeps the channel open, as the frontend watches it.
+func (s *session) setBackendReqFD(m *message) ([]byte, error) {
+	closeFD(s.backendReq)
+	s.backendReq = m.fds.take(0)
+	return nil, nil
+}
+
+func (s *session) netSetMTU(m *message) ([]byte, error) {
+	mtu := m.u64()
+	if mtu < 68 || mtu > 65535 { // virtio 1.3, 5.1.4.1: the range of the field
+		return nil, fmt.Errorf("NET_SET_MTU: %d is not in 68 to 65535", mtu)
+	}
+	if err := s.dev.MTU(uint16(mtu)); err != nil {
+		return nil, fmt.Errorf("NET_SET_MTU %d: %w", mtu, err)
+	}
+	return nil, nil
+}
+
+// sendRARP: "The first 6 bytes of the payload contain the mac address of the guest".
+func (s *session) sendRARP(m *message) ([]byte, error) {
+	if a, ok := s.dev.(Announcer); ok {
+		return nil, a.SendRARP([6]byte(m.body))
+	}
+	return nil, nil
+}
+
+// getConfig: "vhost-user back-end's payload size MUST match the front-end's request, vhost-user back-end uses zero length
+// of payload to indicate an error".
+func (s *session) getConfig(m *message) ([]byte, error) {
+	head, data, err := decodeConfig(m.body)
+	if err != nil {
+		return nil, fmt.Errorf("GET_CONFIG: %w", err)
+	}
+	clear(data)
+	if err := s.dev.GetConfig(head.offset, data); err != nil {
+		s.refused(m, err)
+		return nil, nil
+	}
+	return m.body, nil
+}
+
+// setConfig: "back-ends MUST NOT accept SET_CONFIG for read-only configuration space fields unless the live migration
+// bit is set"; the device knows which are read-only, and there is no migration.
+func (s *session) setConfig(m *message) ([]byte, error) {
+	head, data, err := decodeConfig(m.body)
+	if err != nil {
+		return nil, fmt.Errorf("SET_CONFIG: %w", err)
+	}
+	if head.flags != 0 {
+		return nil, fmt.Errorf("SET_CONFIG: flags %#x: live migration is not supported", head.flags)
+	}
+	if err := s.dev.SetConfig(head.offset, data); err != nil {
+		return nil, fmt.Errorf("SET_CONFIG [%d, +%d): %w", head.offset, head.size, err)
+	}
+	return nil, nil
+}
+
+func (s *session) getStatus(*message) ([]byte, error) { return replyU64(uint64(s.dev.Status())) }
+
+func (s *session) setStatus(m *message) ([]byte, error) {
+	st := m.u64()
+	if st > 0xff {
+		return nil, fmt.Errorf("SET_STATUS: %#x is not a byte: %w", st, ErrBadMessage)
+	}
+	if st == 0 { // virtio 1.3, 2.1: a reset
+		for i := range s.rings {
+			if err := s.stopRing(i); err != nil {
+				s.refused(m, err)
+			}
+		}
+		s.haveFeats = false
+	}
+	if err := s.dev.SetStatus(uint8(st)); err != nil {
+		return nil, fmt.Errorf("SET_STATUS %#x: %w", st, err)
+	}
+	return nil, nil
+}
+
+// resetDevice: "disable all rings and reset all internal device state to the initial state". The memory stays.
+func (s *session) resetDevice(m *message) ([]byte, error) {
+	for i := range s.rings {
+		if err := s.resetRing(i); err != nil {
+			s.refused(m, err)
+		}
+	}
+	s.haveFeats = false
+	if err := s.dev.Reset(); err != nil {
+		return nil, fmt.Errorf("RESET_DEVICE: %w", err)
+	}
+	return nil, nil
+}
+
+// resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it to disable all rings".
+func (s *session) resetOwner(*message) ([]byte, error) {
+	for i := range s.rings {
+		if err := s.enable(i, false); err != nil {
+			return nil, fmt.Errorf("RESET_OWNER: %w", err)
+		}
+	}
+	return nil, nil
+}
