@@ -3,29 +3,71 @@ package qemu
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
-// What callers branch on. Each reaches them inside a *Missing, which also says what to do.
+// What a machine lacks. Each comes inside a *Missing, which also says what to do.
 var (
 	ErrNoQEMU    = errors.New("no usable QEMU")
 	ErrNoKernel  = errors.New("no guest kernel")
-	ErrNoApt     = errors.New("apt-get or dpkg-deb not found")
+	ErrNoApt     = errors.New("not installed")
 	ErrNoMirror  = errors.New("no Debian mirror known")
-	ErrNoKeyring = errors.New("no Debian archive keyring")
+	ErrNoKeyring = errors.New("no keyring of the Debian archive")
 	ErrNoNetwork = errors.New("package mirror not reachable")
 	ErrNoSpace   = errors.New("not enough space")
 	ErrNoCache   = errors.New("no cache directory")
-	ErrOffline   = errors.New("not in the cache, and offline was asked for")
+	ErrOffline   = errors.New("not in the cache, and only that was asked for")
 )
 
 // Missing says that this machine lacks something, and what its owner can do (the command's exit status 3).
 type Missing struct {
 	What string // what is missing or unusable
-	Fix  string // what to do
 	Err  error  // one of the sentinels above, or wraps one
+	Fix  string // what to do
 }
 
 func (m *Missing) Error() string { return fmt.Sprintf("%s: %v: %s", m.What, m.Err, m.Fix) }
 
 // Unwrap gives the sentinel.
 func (m *Missing) Unwrap() error { return m.Err }
+
+// How a run can end other than by power-off or Close. Each comes inside a *RunError.
+var (
+	ErrExited      = errors.New("QEMU ended early")
+	ErrKernelPanic = errors.New("guest kernel panic")
+	ErrReset       = errors.New("guest reset itself")
+	ErrNoInit      = errors.New("guest's init did not report in time")
+	ErrPowerOff    = errors.New("guest powered off before its init reported")
+	ErrTimeLimit   = errors.New("time limit of the run reached")
+	ErrStopped     = errors.New("QEMU stopped the guest")
+	ErrAgent       = errors.New("guest agent died")
+)
+
+// RunError is the end of a run that went wrong, with what the guest and QEMU said last.
+type RunError struct {
+	Name    string   // the machine's
+	Err     error    // one of the sentinels above, a context's error, or wraps one
+	Detail  string   // may be empty
+	Console []string // the last lines of the guest's console
+	Stderr  []string // the last lines of QEMU's own output
+}
+
+// Unwrap gives the cause.
+func (e *RunError) Unwrap() error { return e.Err }
+
+func (e *RunError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %v", e.Name, e.Err)
+	if e.Detail != "" {
+		b.WriteString(": " + e.Detail)
+	}
+	for _, part := range []struct {
+		name  string
+		lines []string
+	}{{"QEMU said", e.Stderr}, {"last lines of its console", e.Console}} {
+		if len(part.lines) > 0 {
+			fmt.Fprintf(&b, "\n%s:\n\t%s", part.name, strings.Join(part.lines, "\n\t"))
+		}
+	}
+	return b.String()
+}

@@ -3,11 +3,16 @@ package qemu
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
 	"os"
+	"os/exec"
+	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
 )
@@ -22,21 +27,27 @@ const (
 	AccelTCG  Accel = "tcg"
 )
 
-// GPU is GPU memory shown to the guest as the BAR of an ivshmem-plain device.
+const (
+	defaultBootLimit = time.Minute
+	defaultTimeLimit = 10 * time.Minute
+)
+
+// GPU is GPU memory shown to the guest as BAR 2 of an ivshmem-plain device (1af4:1110).
 type GPU struct {
-	File *os.File // stays the caller's
+	File *os.File // shared memory; stays the caller's
 	Size uint64   // a power of two
 }
 
 // Netdev is a virtio-net-pci device on a vhost-user backend.
 type Netdev struct {
 	Conn        *os.File         // QEMU's end of a connected socket; Start closes it
-	Path        string           // instead of Conn: socket QEMU connects to, again and again when the backend goes away
+	Path        string           // instead of Conn: the backend's socket, to which QEMU connects again whenever it is lost
 	Queues      int              // queue pairs; 0 = 1
 	MAC         net.HardwareAddr // nil = QEMU's
 	RXQueueSize int              // 0 = 1024
 	TXQueueSize int              // 0 = 1024
 	MTU         int              // host_mtu; 0 = none
+	Options     string           // more options of the device, "packed=on"
 }
 
 // Config describes one machine.
@@ -44,48 +55,315 @@ type Config struct {
 	Name   string // for logs and errors; "" = "guest"
 	QEMU   Binary
 	Kernel Kernel
-	Initrd []io.Reader // concatenated; see guest-images
+	Initrd []io.Reader // read to their end, one after the other; see guest-images
 	Append string      // added to the kernel's command line
 
-	RAM     *os.File // shared memfd of RAMSize; nil = Start makes one; stays the caller's when given
+	RAM     *os.File // shared memfd of RAMSize, stays the caller's; nil = Start makes one
 	RAMSize uint64   // 0 = 512 MiB
 	CPUs    int      // 0 = 1
 	Accel   Accel
+	Cache   string // where AccelAuto keeps what its probe found; "" = only in this process
 	GPUs    []GPU
 	Netdevs []Netdev
 	Args    []string // more QEMU arguments, last
 
 	Console   io.Writer     // also gets the guest's console; may be nil
-	BootLimit time.Duration // until the guest's init reports; 0 = 60 s
+	BootLimit time.Duration // until the guest's init reports; 0 = 1 min
 	TimeLimit time.Duration // whole run; 0 = 10 min
 	Log       *slog.Logger  // may be nil
 }
 
-// Machine is a running QEMU.
-type Machine struct{}
+// Machine is a running QEMU. Its methods may be called from any goroutine.
+type Machine struct {
+	name  string
+	accel Accel
+	log   *slog.Logger
+	child *child
+	ram   *os.File
+	owned bool // ram is ours
+	con   *console
+	conIn net.Conn
+	conOK chan struct{} // closed when the console has been read to its end
+	qmp   *qmp
+	agent *agent.Client
 
-// Start starts QEMU and returns once the guest's init has reported on the results channel.
-func Start(ctx context.Context, c Config) (*Machine, error) {
-	return nil, errors.New("qemu: Start: not written yet")
+	ask    chan struct{} // closed by Close
+	askOne sync.Once
+	up     chan struct{} // closed when init has reported
+	done   chan struct{} // closed when all is over
+	err    error         // set before done is closed
+	stderr agent.Tail    // QEMU's; read after the child's end
+
+	// watcher
+	shutdown string // reason of the SHUTDOWN event
+	cause    error  // why we ended it
+	detail   string
 }
 
+// Start starts QEMU and returns once the guest's init has reported on the results channel. When ctx ends, then or later,
+// the machine is ended. The caller calls Close, whatever else happens.
+func Start(ctx context.Context, c Config) (*Machine, error) {
+	defer func() { // QEMU has its own by then, or never will
+		for _, n := range c.Netdevs {
+			if n.Conn != nil {
+				_ = n.Conn.Close()
+			}
+		}
+	}()
+	if err := c.complete(); err != nil {
+		return nil, err
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	accel := c.Accel
+	if accel == AccelAuto {
+		var why string
+		var err error
+		accel, why, err = ChooseAccel(ctx, &Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", c.Name, err)
+		}
+		c.Log.Info("accelerator chosen", "machine", c.Name, "accel", accel, "why", why)
+	}
+	m, err := launch(&c, accel)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c.Name, err)
+	}
+	go m.watch(ctx, c.BootLimit, c.TimeLimit)
+	select {
+	case <-m.up:
+		return m, nil
+	case <-m.done:
+	}
+	m.closeRAM()
+	if m.err == nil { // booted, and off again before anybody looked
+		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: lastLines(m.Console(), consoleLines)}
+	}
+	return nil, m.err
+}
+
+// ends are the host's ends of a machine's sockets.
+type ends struct{ console, results, qmp net.Conn }
+
+func (e *ends) close() {
+	for _, c := range []net.Conn{e.console, e.results, e.qmp} {
+		if c != nil {
+			_ = c.Close()
+		}
+	}
+}
+
+// launch makes what QEMU inherits, starts it and the readers of its sockets.
+func launch(c *Config, accel Accel) (_ *Machine, err error) {
+	m := &Machine{
+		name: c.Name, accel: accel, log: c.Log, ram: c.RAM,
+		con:   &console{tail: agent.Tail{Max: consoleKept}, also: c.Console},
+		conOK: make(chan struct{}), ask: make(chan struct{}), up: make(chan struct{}), done: make(chan struct{}),
+		stderr: agent.Tail{Max: 8 << 10},
+	}
+	var in inherited
+	var host ends
+	defer func() {
+		for _, f := range []*os.File{in.initrd, in.console, in.results, in.qmp} {
+			if f != nil {
+				_ = f.Close()
+			}
+		}
+		if err != nil {
+			host.close()
+			m.closeRAM()
+		}
+	}()
+	if m.ram == nil {
+		if m.ram, err = NewMemory("vnic-ram", c.RAMSize); err != nil {
+			return nil, err
+		}
+		m.owned = true
+	}
+	in.ram = m.ram
+	if in.initrd, err = gather(c.Initrd); err != nil {
+		return nil, fmt.Errorf("initramfs: %w", err)
+	}
+	for _, p := range []struct {
+		theirs **os.File
+		ours   *net.Conn
+	}{{&in.console, &host.console}, {&in.results, &host.results}, {&in.qmp, &host.qmp}} {
+		if *p.ours, *p.theirs, err = SocketPair(); err != nil {
+			return nil, err
+		}
+	}
+	args, fds := arguments(c, accel, in)
+	cmd := exec.Command(c.QEMU.Args[0], append(c.QEMU.Args[1:len(c.QEMU.Args):len(c.QEMU.Args)], args...)...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LC_ALL=C.UTF-8"}, c.QEMU.Env...)
+	cmd.Dir = "/"
+	cmd.Stdout, cmd.Stderr = &m.stderr, &m.stderr
+	cmd.WaitDelay = grace
+	cmd.ExtraFiles = fds
+	if m.child, err = startChild(cmd); err != nil {
+		return nil, fmt.Errorf("start QEMU: %w", err)
+	}
+	m.log.Debug("QEMU started", "machine", m.name, "pid", cmd.Process.Pid, "accel", accel, "args", cmd.Args)
+	m.conIn = host.console
+	go func() {
+		_, _ = io.Copy(m.con, host.console)
+		close(m.conOK)
+	}()
+	m.qmp = newQMP(host.qmp)
+	m.agent = agent.NewClient(host.results)
+	return m, nil
+}
+
+// gather puts readers into one sealed memfd, one after the other.
+func gather(list []io.Reader) (*os.File, error) {
+	f, err := memfd("vnic-initrd")
+	if err != nil {
+		return nil, err
+	}
+	if _, err = io.Copy(f, io.MultiReader(list...)); err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_WRITE|unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func memfd(name string) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd: %w", err)
+	}
+	return os.NewFile(uintptr(fd), name), nil
+}
+
+// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size that takes up only what is touched.
+func NewMemory(name string, size uint64) (*os.File, error) {
+	f, err := memfd(name)
+	if err != nil {
+		return nil, err
+	}
+	if err = f.Truncate(int64(size)); err == nil {
+		_, err = unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("memory of %d bytes: %w", size, err), f.Close())
+	}
+	return f, nil
+}
+
+// SocketPair makes a connected pair of stream sockets: one for this process, one to be inherited.
+func SocketPair() (net.Conn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "socketpair")
+	f := os.NewFile(uintptr(fds[0]), "socketpair")
+	ours, err := net.FileConn(f) // a duplicate
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, nil, errors.Join(err, theirs.Close())
+	}
+	return ours, theirs, nil
+}
+
+// closeRAM may be called again.
+func (m *Machine) closeRAM() {
+	if m.owned {
+		_ = m.ram.Close()
+	}
+}
+
+// Name is the machine's name.
+func (m *Machine) Name() string { return m.name }
+
+// Accel is how QEMU runs the guest's code.
+func (m *Machine) Accel() Accel { return m.accel }
+
 // Agent is the guest's agent on the results channel.
-func (m *Machine) Agent() *agent.Client { return nil }
+func (m *Machine) Agent() *agent.Client { return m.agent }
 
 // PID is QEMU's process id.
-func (m *Machine) PID() int { return 0 }
+func (m *Machine) PID() int { return m.child.cmd.Process.Pid }
 
-// RAM is guest RAM as a file.
-func (m *Machine) RAM() *os.File { return nil }
+// RAM is guest RAM as a file. When Start made it, Close closes it.
+func (m *Machine) RAM() *os.File { return m.ram }
 
-// Console gives the last lines of the guest's console (up to 256 KiB).
-func (m *Machine) Console() []byte { return nil }
+// Console gives the last of the guest's console (up to 256 KiB).
+func (m *Machine) Console() []byte { return m.con.bytes() }
 
-// Done is closed when QEMU has ended.
-func (m *Machine) Done() <-chan struct{} { return nil }
+// Done is closed when QEMU has ended and nothing of it is left.
+func (m *Machine) Done() <-chan struct{} { return m.done }
 
-// Wait waits until QEMU has ended and says how: nil after an orderly power-off or Close.
-func (m *Machine) Wait() error { return nil }
+// Wait waits until QEMU has ended and says how: nil after the guest's power-off or Close, else a *RunError.
+func (m *Machine) Wait() error {
+	<-m.done
+	return m.err
+}
 
-// Close ends QEMU and frees everything. It may be called more than once.
-func (m *Machine) Close() error { return nil }
+// PowerOff asks the guest to power off and waits for the end, as Wait does.
+func (m *Machine) PowerOff(ctx context.Context) error {
+	if err := m.agent.Call(ctx, "poweroff", nil, nil); err != nil && !errors.Is(err, agent.ErrClosed) {
+		return fmt.Errorf("%s: %w", m.name, err)
+	}
+	select {
+	case <-m.done:
+		return m.err
+	case <-ctx.Done():
+		return fmt.Errorf("%s: power off: %w", m.name, ctx.Err())
+	}
+}
+
+// Close ends QEMU, by force when it must, and frees everything. It may be called more than once. A run that had gone
+// wrong before gives its error.
+func (m *Machine) Close() error {
+	m.askOne.Do(func() { close(m.ask) })
+	<-m.done
+	m.closeRAM()
+	return m.err
+}
+
+// watch lives as long as QEMU does and decides what its end means.
+func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration) {
+	defer close(m.done)
+	boot, limit := time.NewTimer(bootLimit), time.NewTimer(timeLimit)
+	defer boot.Stop()
+	defer limit.Stop()
+	booted, ctxDone, ask, events := m.agent.Booted(), ctx.Done(), m.ask, m.qmp.events
+	_ = m.command("qmp_capabilities")
+	for {
+		select {
+		case <-m.child.done:
+			m.finish()
+			return
+		case e, ok := <-events:
+			if !ok {
+				events = nil
+				continue
+			}
+			m.event(e)
+			continue
+		case <-booted:
+			boot.Stop()
+			booted = nil
+			close(m.up)
+			continue
+		case <-ctxDone:
+			m.cause = ctx.Err()
+		case <-boot.C:
+			m.cause, m.detail = ErrNoInit, fmt.Sprintf("after %v", bootLimit)
+		case <-limit.C:
+			m.cause, m.detail = ErrTimeLimit, timeLimit.String()
+		case <-ask:
+			m.cause = errClosed
+		}
+		if m.cause != nil {
+			m.end()
+			m.finish()
+			return
+		}
+	}
+}
+
+// errClosed is the cause of an end that the caller asked for.
+var errClosed = errors.New("closed")

@@ -1,0 +1,171 @@
+package qemu
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// kernelArgs is the kernel's command line for every guest: few words on a slow serial line, and an end instead of a
+// frozen guest when the kernel is in trouble (with -no-reboot a reset ends QEMU).
+const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic no_timer_check random.trust_cpu=on"
+
+// files are the descriptors that QEMU inherits, from 3 on (exec.Cmd.ExtraFiles).
+type files struct{ list []*os.File }
+
+func (f *files) add(x *os.File) int {
+	f.list = append(f.list, x)
+	return 2 + len(f.list)
+}
+
+// inherited are the descriptors of one machine.
+type inherited struct {
+	ram, initrd, console, results, qmp *os.File
+}
+
+// comma escapes a value for QEMU's option lists.
+func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
+
+func fdPath(n int) string { return "/proc/self/fd/" + strconv.Itoa(n) }
+
+// arguments builds QEMU's command line after the program, and the descriptors that it names. c has been checked and
+// completed; accel is not AccelAuto.
+func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
+	var f files
+	args := []string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-name", "guest=" + comma(c.Name) + ",debug-threads=on",
+		"-M", "q35,memory-backend=ram,usb=off,sata=off,smm=off,vmport=off",
+		"-smp", strconv.Itoa(c.CPUs),
+		"-m", "size=" + strconv.FormatUint(c.RAMSize>>20, 10) + "M",
+		"-object", memory("ram", c.RAMSize, f.add(in.ram)),
+		"-kernel", c.Kernel.Image, "-initrd", fdPath(f.add(in.initrd)),
+		"-append", strings.TrimSpace(kernelArgs + " " + c.Append),
+		"-chardev", socketFD("console", f.add(in.console)), "-serial", "chardev:console",
+		"-chardev", socketFD("results", f.add(in.results)), "-serial", "chardev:results",
+		"-chardev", socketFD("qmp", f.add(in.qmp)), "-mon", "chardev=qmp,mode=control",
+	}
+	switch accel {
+	case AccelKVM:
+		args = append(args, "-accel", "kvm", "-cpu", "host")
+	default:
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
+	}
+	for i, g := range c.GPUs {
+		id := "gpu" + strconv.Itoa(i)
+		args = append(args,
+			"-object", memory(id, g.Size, f.add(g.File)),
+			"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s", id, id))
+	}
+	for i, n := range c.Netdevs {
+		id := "net" + strconv.Itoa(i)
+		if n.Conn != nil {
+			args = append(args, "-chardev", socketFD(id, f.add(n.Conn)))
+		} else {
+			args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,path=%s,reconnect-ms=1000", id, comma(n.Path)))
+		}
+		args = append(args,
+			"-netdev", fmt.Sprintf("vhost-user,id=%s,chardev=%s,queues=%d", id, id, n.Queues),
+			"-device", netDevice(id, n))
+	}
+	return append(args, c.Args...), f.list
+}
+
+// memory is guest or GPU memory out of our memfd: shared, so that QEMU hands it on to a vhost-user backend.
+func memory(id string, size uint64, fd int) string {
+	return fmt.Sprintf("memory-backend-file,id=%s,size=%d,mem-path=%s,share=on", id, size, fdPath(fd))
+}
+
+func socketFD(id string, fd int) string { return fmt.Sprintf("socket,id=%s,fd=%d", id, fd) }
+
+// netDevice is a virtio-net-pci: two vectors for each queue pair, one for the control queue, one for changes of its
+// configuration; no boot ROM.
+func netDevice(id string, n Netdev) string {
+	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,mq=%s,vectors=%d,rx_queue_size=%d,tx_queue_size=%d,romfile=",
+		id, id, onOff(n.Queues > 1), 2*n.Queues+2, n.RXQueueSize, n.TXQueueSize)
+	if n.MAC != nil {
+		s += ",mac=" + n.MAC.String()
+	}
+	if n.MTU != 0 {
+		s += ",host_mtu=" + strconv.Itoa(n.MTU)
+	}
+	if n.Options != "" {
+		s += "," + n.Options
+	}
+	return s
+}
+
+func onOff(b bool) string {
+	if b {
+		return "on"
+	}
+	return "off"
+}
+
+// complete fills in defaults and refuses what QEMU would refuse in worse words.
+func (c *Config) complete() error {
+	if len(c.QEMU.Args) == 0 {
+		return fmt.Errorf("config: no QEMU: %w", ErrNoQEMU)
+	}
+	if c.Kernel.Image == "" {
+		return fmt.Errorf("config: no kernel: %w", ErrNoKernel)
+	}
+	if c.Name == "" {
+		c.Name = "guest"
+	}
+	c.RAMSize = or(c.RAMSize, 512<<20)
+	c.CPUs = or(c.CPUs, 1)
+	c.BootLimit = or(c.BootLimit, defaultBootLimit)
+	c.TimeLimit = or(c.TimeLimit, defaultTimeLimit)
+	if c.RAMSize%(2<<20) != 0 {
+		return fmt.Errorf("config: guest RAM of %d bytes is not a multiple of 2 MiB", c.RAMSize)
+	}
+	if c.RAM != nil {
+		if err := holds(c.RAM, c.RAMSize); err != nil {
+			return fmt.Errorf("config: guest RAM: %w", err)
+		}
+	}
+	for i, g := range c.GPUs {
+		if g.File == nil || g.Size < 4096 || g.Size&(g.Size-1) != 0 {
+			return fmt.Errorf("config: GPU %d: a file and a size that is a power of two are needed, for a BAR", i)
+		}
+		if err := holds(g.File, g.Size); err != nil {
+			return fmt.Errorf("config: GPU %d: %w", i, err)
+		}
+	}
+	c.Netdevs = append([]Netdev(nil), c.Netdevs...) // the caller's stays as it is
+	for i := range c.Netdevs {
+		n := &c.Netdevs[i]
+		n.Queues = or(n.Queues, 1)
+		n.RXQueueSize = or(n.RXQueueSize, 1024)
+		n.TXQueueSize = or(n.TXQueueSize, 1024)
+		if (n.Conn == nil) == (n.Path == "") {
+			return fmt.Errorf("config: network device %d: either a connection or a path", i)
+		}
+		if n.MAC != nil && (len(n.MAC) != 6 || n.MAC[0]&1 != 0) {
+			return fmt.Errorf("config: network device %d: %s is no MAC address of a device", i, net.HardwareAddr(n.MAC))
+		}
+	}
+	return nil
+}
+
+func or[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+func holds(f *os.File, size uint64) error {
+	st, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if uint64(st.Size()) < size {
+		return fmt.Errorf("file of %d bytes, %d needed", st.Size(), size)
+	}
+	return nil
+}

@@ -1,0 +1,78 @@
+package qemu
+
+import (
+	"bytes"
+	"io"
+	"strings"
+	"sync"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// consoleKept is how much of a guest's console a Machine keeps.
+const consoleKept = 256 << 10
+
+// console keeps the last of what a guest wrote.
+type console struct {
+	mu   sync.Mutex
+	tail agent.Tail // under mu
+	also io.Writer  // may be nil
+}
+
+func (c *console) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	_, _ = c.tail.Write(p)
+	c.mu.Unlock()
+	if c.also != nil {
+		_, _ = c.also.Write(p) // a log that cannot be written must not hold the guest up
+	}
+	return len(p), nil
+}
+
+func (c *console) bytes() []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return bytes.Clone(c.tail.Bytes())
+}
+
+// panicLine finds the kernel's last words.
+func panicLine(console []byte) string {
+	const mark = "Kernel panic - not syncing"
+	i := bytes.LastIndex(console, []byte(mark))
+	if i < 0 {
+		return ""
+	}
+	line, _, _ := bytes.Cut(console[i:], []byte("\n"))
+	return plain(string(line))
+}
+
+// lastLines gives up to n lines of a console, fit for a terminal: what a guest prints is not ours to trust.
+func lastLines(console []byte, n int) []string {
+	var lines []string
+	for l := range strings.SplitSeq(string(console), "\n") {
+		if l = strings.TrimSpace(plain(l)); l != "" {
+			lines = append(lines, l)
+		}
+	}
+	return lines[max(0, len(lines)-n):]
+}
+
+// plain drops escape sequences and control characters.
+func plain(s string) string {
+	var b strings.Builder
+	inEscape := false
+	for _, r := range s {
+		switch {
+		case r == 0x1b:
+			inEscape = true
+		case inEscape: // ESC [ parameters letter
+			inEscape = r == '[' || r == '?' || r == ';' || (r >= '0' && r <= '9')
+		case r == '\t':
+			b.WriteByte(' ')
+		case r < ' ' || (r >= 0x7f && r < 0xa0) || r == 0xfffd:
+		default:
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}

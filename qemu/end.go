@@ -1,0 +1,129 @@
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// How many lines of what a guest and QEMU said go into an error.
+const (
+	consoleLines = 12
+	stderrLines  = 8
+)
+
+// command runs a QMP command that should take no time.
+func (m *Machine) command(name string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	_, err := m.qmp.do(ctx, name)
+	return err
+}
+
+// event takes note of what QEMU reports. A stop that nobody asked for is the end: KVM has met what it cannot run.
+func (m *Machine) event(e qmpEvent) {
+	switch e.Event {
+	case "SHUTDOWN":
+		m.shutdown = e.Data.Reason
+	case "STOP":
+		ctx, cancel := context.WithTimeout(context.Background(), grace)
+		defer cancel()
+		status, err := m.qmp.status(ctx)
+		if err == nil && status != "running" && status != "shutdown" {
+			m.cause, m.detail = ErrStopped, status
+		}
+	}
+}
+
+// end ends QEMU: by QMP, by SIGTERM, by SIGKILL. When it returns, the process has been waited for.
+func (m *Machine) end() {
+	_ = m.command("quit")
+	for _, sig := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL} {
+		if sig != 0 {
+			m.log.Warn("QEMU does not end by itself", "machine", m.name, "signal", sig)
+			_ = m.child.cmd.Process.Signal(sig) // by pidfd: never another process
+		}
+		t := time.NewTimer(grace)
+		select {
+		case <-m.child.done:
+			t.Stop()
+			return
+		case <-t.C:
+		}
+	}
+	<-m.child.done
+}
+
+// finish reads what is left and says how the run ended. QEMU has been waited for.
+func (m *Machine) finish() {
+	_ = m.conIn.SetReadDeadline(time.Now().Add(grace)) // its end is closed, unless a child of QEMU's lives
+	<-m.conOK
+	_ = m.conIn.Close()
+	_ = m.agent.Close()
+	for e := range drain(m.qmp) {
+		if e.Event == "SHUTDOWN" {
+			m.shutdown = e.Data.Reason
+		}
+	}
+	m.err = m.verdict()
+}
+
+// drain ends the connection and gives the events that were still to be taken.
+func drain(q *qmp) <-chan qmpEvent {
+	_ = q.conn.SetReadDeadline(time.Now().Add(grace))
+	<-q.done
+	_ = q.conn.Close()
+	return q.events
+}
+
+func (m *Machine) verdict() error {
+	console := m.con.bytes()
+	e := &RunError{Name: m.name, Detail: m.detail, Console: lastLines(console, consoleLines)}
+	booted := false
+	select {
+	case <-m.agent.Booted():
+		booted = true
+	default:
+	}
+	var died *agent.PanicError
+	switch {
+	case errors.Is(m.cause, errClosed) && (errors.As(m.agent.Err(), &died)):
+		e.Err, e.Detail = ErrAgent, died.Error()
+	case errors.Is(m.cause, errClosed):
+		return nil
+	case m.cause != nil:
+		e.Err = m.cause
+	case panicLine(console) != "":
+		e.Err, e.Detail = ErrKernelPanic, panicLine(console)
+	case m.shutdown == "guest-reset":
+		e.Err = ErrReset
+	case errors.As(m.agent.Err(), &died):
+		e.Err, e.Detail = ErrAgent, died.Error()
+	case m.shutdown == "guest-shutdown" && booted:
+		return nil
+	case m.shutdown == "guest-shutdown":
+		e.Err = ErrPowerOff
+	default:
+		e.Err, e.Detail = ErrExited, m.status()
+	}
+	e.Stderr = lastLines(m.stderr.Bytes(), stderrLines)
+	return e
+}
+
+// status says how the process ended.
+func (m *Machine) status() string {
+	exit := (*exec.ExitError)(nil)
+	switch {
+	case m.child.err == nil:
+		return "exit status 0"
+	case errors.As(m.child.err, &exit):
+		return exit.Error()
+	}
+	return strings.TrimSpace(fmt.Sprint(m.child.err))
+}
