@@ -1,94 +1,222 @@
 package driver
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
 
 	"vnic.dev/vnic/control"
 )
 
-var errTODO = errors.New("driver: not there yet")
-
-// Options are those of every transport. The zero value is good.
-type Options struct {
-	QueuePairs int // to use; 0: all that the device has, up to 8
-	HostQueues int // receive queues with buffers in host memory, from queue 0 on; at least 1. The others wait to be bound
-	RingSize   int // entries of each ring, a power of two; 0: 256, or what the device takes
-	Log        *slog.Logger
-	// OnGeneration is called on a goroutine of its own when the device has lost its in-band state, after the split of
-	// bound queues was set again: rules, buffers and bindings are the caller's to set up again.
-	OnGeneration func(generation uint32)
-}
-
-// PCIOptions are those of OpenPCI.
-type PCIOptions struct {
-	Options
-	Address string // of the virtio-net device, "0000:00:02.0"; empty: the only one
-}
-
-// FrontendGPU is a GPU that the process shares with the backend.
-type FrontendGPU struct {
-	ID   int
-	FD   int // stays the caller's
-	Size uint64
-	Addr uint64 // guest-physical address to announce it at: above the NIC's own memory
-}
-
-// FrontendOptions are those of Attach.
-type FrontendOptions struct {
-	Options
-	Conn *net.UnixConn // owned by the NIC from then on
-	MAC  net.HardwareAddr
-	MTU  int // 0: 1500, or what the backend says
-	GPUs []FrontendGPU
-}
-
 // NIC is a virtio-net device in use.
-type NIC struct{}
+type NIC struct {
+	t        transport
+	tmu      sync.Mutex // held while t's queues are set up or stopped
+	opts     Options
+	log      *slog.Logger
+	mac      net.HardwareAddr
+	mtu      int
+	gpus     []GPUInfo
+	features uint64
+	offloads Offloads
+	ctl      *control.Client
 
-// OpenPCI takes a virtio-net PCI device from the kernel and starts it. It wants root.
-func OpenPCI(o PCIOptions) (*NIC, error) { return nil, errTODO }
+	rx []*rxQueue
+	tx []*txQueue
 
-// Attach starts the device behind a vhost-user backend.
-func Attach(o FrontendOptions) (*NIC, error) { return nil, errTODO }
+	receiver atomic.Pointer[Receiver] // set once, by Start
+	poller   poller
+
+	mu     sync.Mutex // orders calls on the polling goroutine against its end, and Bind, Unbind and Close
+	calls  []*call    // waiting; under mu
+	ended  bool       // the polling goroutine takes no more; under mu
+	binder sync.Mutex // held by BindQueue and UnbindQueue for all of their time
+	closed bool       // under binder
+
+	closing  sync.Once
+	closeErr error
+
+	hasCalls atomic.Bool
+	stop     atomic.Bool
+	sleeping atomic.Bool // the polling goroutine is, or about to be
+	err      atomic.Pointer[error]
+	failed   chan struct{} // closed with err
+	done     chan struct{} // closed by the polling goroutine
+
+	// The in-band set-up after a loss of state: see generation.go.
+	life       context.Context // ends with Close
+	endLife    context.CancelFunc
+	background sync.WaitGroup
+	settingUp  atomic.Bool
+	lost       atomic.Bool // in-band state is, and nobody was told
+	wakeOwed   atomic.Bool // the Receiver is to be woken
+	linkDown   atomic.Bool
+}
+
+// open starts the device behind a transport, which it owns.
+func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo) (n *NIC, err error) {
+	n = &NIC{t: t, opts: *o, log: o.Log, gpus: gpus, failed: make(chan struct{}), done: make(chan struct{})}
+	n.life, n.endLife = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			n.endLife()
+			err = errors.Join(err, t.close())
+			n = nil
+		}
+	}()
+	if n.features, err = t.negotiate(); err != nil {
+		return nil, err
+	}
+	n.offloads = offloads(n.features)
+	if err := n.readConfig(mac, mtu); err != nil {
+		return nil, err
+	}
+	if err := n.makeQueues(); err != nil {
+		return nil, err
+	}
+	if err := n.startDevice(); err != nil {
+		return nil, err
+	}
+	n.ctl = control.NewClient((*controlSender)(n), control.ClientOptions{MAC: [6]byte(n.mac), OnGeneration: n.onGeneration})
+	n.poller.init(n)
+	go n.run()
+	n.log.Info("network device started", "mac", n.mac, "mtu", n.mtu, "pairs", len(n.tx), "ring", n.opts.RingSize,
+		"features", featureString(n.features))
+	return n, nil
+}
+
+// makeQueues makes rings and buffers for the pairs in use.
+func (n *NIC) makeQueues() error {
+	for i := range n.opts.QueuePairs {
+		rx, err := newRxQueue(n, i)
+		if err != nil {
+			return fmt.Errorf("receive queue %d: %w", i, err)
+		}
+		n.rx = append(n.rx, rx)
+		tx, err := newTxQueue(n, i)
+		if err != nil {
+			return fmt.Errorf("transmit queue %d: %w", i, err)
+		}
+		n.tx = append(n.tx, tx)
+	}
+	return nil
+}
+
+// startDevice lets the queues go and posts the first buffers.
+func (n *NIC) startDevice() error {
+	var ctrl *controlQueue
+	if vq := n.t.controlQueue(); vq >= 0 && n.features&featCtrlVQ != 0 && len(n.tx) > 1 {
+		var err error
+		if ctrl, err = newControlQueue(n.t, vq, n.features); err != nil {
+			return fmt.Errorf("control queue %d: %w", vq, err)
+		}
+	}
+	if err := n.t.start(); err != nil {
+		return err
+	}
+	if ctrl != nil {
+		if err := ctrl.setPairs(len(n.tx)); err != nil {
+			return fmt.Errorf("enabling %d queue pairs: %w", len(n.tx), err)
+		}
+	}
+	for _, q := range n.rx[:n.opts.HostQueues] {
+		if err := q.postHost(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // MAC is the NIC's address.
-func (n *NIC) MAC() net.HardwareAddr { return nil }
+func (n *NIC) MAC() net.HardwareAddr { return slices.Clone(n.mac) }
 
 // MTU is the largest IP packet, in bytes.
-func (n *NIC) MTU() int { return 0 }
+func (n *NIC) MTU() int { return n.mtu }
 
 // QueuePairs is how many receive queues, and transmit queues, are in use.
-func (n *NIC) QueuePairs() int { return 0 }
+func (n *NIC) QueuePairs() int { return len(n.tx) }
+
+// HostQueues is how many receive queues, from 0 on, have buffers in host memory. The others have none until they are
+// bound: nothing should be steered there.
+func (n *NIC) HostQueues() int { return n.opts.HostQueues }
+
+// Offloads is what the device does for us.
+func (n *NIC) Offloads() Offloads { return n.offloads }
 
 // GPUs lists the GPUs in reach.
-func (n *NIC) GPUs() []GPUInfo { return nil }
+func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 
 // Control is the in-band channel to the NIC.
-func (n *NIC) Control() *control.Client { return nil }
+func (n *NIC) Control() *control.Client { return n.ctl }
 
 // Start names who gets the frames; before it, they are dropped.
-func (n *NIC) Start(r Receiver) error { return errTODO }
+func (n *NIC) Start(r Receiver) error {
+	if r == nil {
+		return errors.New("no receiver")
+	}
+	if !n.receiver.CompareAndSwap(nil, &r) {
+		return errors.New("the NIC has a receiver already")
+	}
+	if err := n.Err(); err != nil {
+		return err
+	}
+	return nil
+}
 
-// Err says why the NIC has stopped, nil if it has not.
-func (n *NIC) Err() error { return nil }
+// Err says why the NIC has stopped, nil if it has not. The Receiver is woken when it does.
+func (n *NIC) Err() error {
+	if e := n.err.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
 
-// Close stops the device and gives all pages back. It waits for callbacks under way.
-func (n *NIC) Close() error { return nil }
+// Failed is closed when the NIC stops, by an error or by Close.
+func (n *NIC) Failed() <-chan struct{} { return n.failed }
 
-// BindQueue turns on header split for a receive queue and posts pages of a GPU to it.
-func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error { return errTODO }
+// fail records why the NIC stops. The first reason stays.
+func (n *NIC) fail(err error) {
+	if n.err.CompareAndSwap(nil, &err) {
+		close(n.failed)
+	}
+}
 
-// UnbindQueue turns header split off, and gives the posted pages back to their source.
-func (n *NIC) UnbindQueue(queue int) error { return errTODO }
+// wake ends the polling goroutine's sleep, for a reason that was stored before.
+func (n *NIC) wake() {
+	if n.sleeping.Load() {
+		n.t.sleeper().wake()
+	}
+}
 
-// Refill says that pages for a bound queue are free again. It never waits.
-func (n *NIC) Refill(queue int) {}
+// Close stops the device and gives all pages back. It waits for callbacks under way. The Receiver is not called
+// again, not even for what is still in flight.
+func (n *NIC) Close() error {
+	n.endLife()
+	n.closing.Do(func() { n.closeErr = n.close() })
+	return n.closeErr
+}
 
-// Transmit puts frames on a transmit queue and returns how many it took: less than all if the ring is full, then
-// Completed tells when to go on. An error is about frame f[n] and is the caller's, or the NIC has stopped.
-func (n *NIC) Transmit(queue int, f []TxFrame) (int, error) { return 0, errTODO }
-
-// Stats counts.
-func (n *NIC) Stats() Stats { return Stats{} }
+func (n *NIC) close() error {
+	n.binder.Lock() // those who bind are through, and no new ones begin
+	n.closed = true
+	n.binder.Unlock()
+	n.ctl.Close()
+	n.stop.Store(true)
+	n.wake()
+	<-n.done
+	n.fail(fmt.Errorf("NIC: %w", ErrClosed))
+	n.background.Wait()
+	for _, q := range n.tx {
+		q.close(n.Err())
+	}
+	err := n.t.halt()
+	for _, q := range n.rx {
+		q.giveBack()
+	}
+	return errors.Join(err, n.t.close())
+}

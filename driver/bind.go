@@ -1,0 +1,210 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+)
+
+// setupTimeout is how long the in-band commands of BindQueue and UnbindQueue may take.
+const setupTimeout = 10 * time.Second
+
+// defaultHeader is the longest header that is split if the NIC does not say, in bytes (DESIGN.md, Split).
+const defaultHeader = 256
+
+// BindQueue turns on header split for a receive queue without host buffers, and posts pages of a GPU to it. Whoever
+// binds sees to it that the NIC knows the pages' buffer before, and steers flows there after.
+func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
+	n.binder.Lock()
+	defer n.binder.Unlock()
+	q, err := n.bindable(queue)
+	if err != nil {
+		return err
+	}
+	g := n.gpu(gpu)
+	switch {
+	case q.split != nil:
+		return fmt.Errorf("receive queue %d is bound: %w", queue, unix.EBUSY)
+	case g == nil:
+		return fmt.Errorf("GPU %d: the device does not reach it: %w", gpu, unix.ENODEV)
+	case n.receiver.Load() == nil:
+		return fmt.Errorf("receive queue %d: no Receiver yet: Start comes first: %w", queue, unix.EINVAL)
+	}
+	ctx, cancel := context.WithTimeout(n.life, setupTimeout)
+	defer cancel()
+	info, err := n.ctl.Hello(ctx)
+	if err != nil {
+		return fmt.Errorf("asking the NIC what it splits: %w", err)
+	}
+	if err := q.makeHeaders(int(info.HeaderLimit)); err != nil {
+		return fmt.Errorf("header buffers of receive queue %d: %w", queue, err)
+	}
+	// Split goes on before the first page is there, so that nothing arrives unsplit.
+	if err := n.setSplit(ctx, queue, true); err != nil {
+		return err
+	}
+	err = n.do(func() error {
+		if err := n.Err(); err != nil {
+			return err
+		}
+		q.split = newSplit(*g, src, q.hdrs, n.opts.PagesPerChain)
+		return q.postSplit(nil)
+	})
+	if err != nil {
+		err = fmt.Errorf("posting pages to receive queue %d: %w", queue, err)
+		if q.split == nil {
+			return err // the NIC has stopped
+		}
+		return errors.Join(err, n.unbind(q))
+	}
+	return nil
+}
+
+// UnbindQueue turns header split off and gives the pages that no frame has used back to their source. Frames that
+// came before are delivered first. Where the device cannot stop a queue (Offloads.QueueReset) it is to return the
+// chains unused when split goes off.
+func (n *NIC) UnbindQueue(queue int) error {
+	n.binder.Lock()
+	defer n.binder.Unlock()
+	if n.closed {
+		return fmt.Errorf("NIC: %w", ErrClosed)
+	}
+	if queue < 0 || queue >= len(n.rx) || n.rx[queue].split == nil {
+		return fmt.Errorf("receive queue %d is not bound: %w", queue, unix.EINVAL)
+	}
+	return n.unbind(n.rx[queue])
+}
+
+// Refill says that pages for a bound queue are free again. It never waits.
+func (n *NIC) Refill(queue int) {
+	if queue < 0 || queue >= len(n.rx) {
+		return
+	}
+	if q := n.rx[queue]; q.refill.CompareAndSwap(false, true) {
+		n.wake()
+	}
+}
+
+// bindable finds a queue that may be bound.
+func (n *NIC) bindable(queue int) (*rxQueue, error) {
+	if n.closed {
+		return nil, fmt.Errorf("NIC: %w", ErrClosed)
+	}
+	if err := n.Err(); err != nil {
+		return nil, err
+	}
+	if queue < 0 || queue >= len(n.rx) {
+		return nil, fmt.Errorf("receive queue %d of %d: %w", queue, len(n.rx), unix.EINVAL)
+	}
+	if queue < n.opts.HostQueues {
+		return nil, fmt.Errorf("receive queue %d has buffers in host memory, as those below %d: %w", queue, n.opts.HostQueues, unix.EBUSY)
+	}
+	return n.rx[queue], nil
+}
+
+// makeHeaders makes the header buffers, once.
+func (q *rxQueue) makeHeaders(limit int) error {
+	if limit == 0 {
+		limit = defaultHeader
+	}
+	size := netHdrLen + limit
+	if limit > PageSize-netHdrLen {
+		return fmt.Errorf("headers of up to %d bytes: more than a page", limit)
+	}
+	if len(q.hdrs) > 0 && len(q.hdrs[0].b) == size {
+		return nil
+	}
+	slot := 512
+	for slot < size {
+		slot *= 2
+	}
+	hdrs, err := slab(q.n.t, int(q.ring.config.Size), slot)
+	if err != nil {
+		return err
+	}
+	for i := range hdrs {
+		hdrs[i] = hdrs[i].cut(0, size)
+	}
+	q.hdrs = hdrs
+	return nil
+}
+
+func (n *NIC) setSplit(ctx context.Context, queue int, on bool) error {
+	if err := n.ctl.SetSplit(ctx, control.Split{Queue: uint16(queue), On: on}); err != nil {
+		return fmt.Errorf("header split of receive queue %d to %v: %w", queue, on, err)
+	}
+	return nil
+}
+
+// unbind takes a queue's chains back from the device, and its pages.
+func (n *NIC) unbind(q *rxQueue) error {
+	ctx, cancel := context.WithTimeout(n.life, setupTimeout)
+	defer cancel()
+	var drained <-chan struct{}
+	if err := n.do(func() error {
+		q.split.draining = true
+		drained = q.split.drained
+		return q.postSplit(nil)
+	}); err != nil {
+		return err
+	}
+	if n.Err() != nil { // the device has been stopped
+		return n.do(func() error { q.giveBack(); return nil })
+	}
+	if !n.offloads.QueueReset {
+		return n.drain(ctx, q, drained)
+	}
+	n.tmu.Lock()
+	err := n.t.stopQueue(q.ring.vq)
+	n.tmu.Unlock()
+	if err != nil {
+		return fmt.Errorf("receive queue %d: its pages stay with the device until Close: %w", q.index, err)
+	}
+	if err := n.setSplit(ctx, q.index, false); err != nil {
+		n.log.Warn("header split stays on", "queue", q.index, "error", err)
+	}
+	err = n.do(func() error {
+		for n.Err() == nil {
+			worked, err := q.poll(&n.poller.batch)
+			if err != nil {
+				n.log.Warn("frames lost at unbinding", "queue", q.index, "error", err)
+			}
+			if err != nil || !worked {
+				break
+			}
+		}
+		q.giveBack()
+		return q.ring.renew()
+	})
+	if err != nil {
+		return err
+	}
+	n.tmu.Lock()
+	defer n.tmu.Unlock()
+	if err := n.t.setupQueue(q.ring.vq, q.ring.place); err != nil {
+		return fmt.Errorf("receive queue %d: setting it up again: %w", q.index, err)
+	}
+	return n.t.startQueue(q.ring.vq)
+}
+
+// drain waits for the device to return all chains by itself.
+func (n *NIC) drain(ctx context.Context, q *rxQueue, drained <-chan struct{}) error {
+	if err := n.setSplit(ctx, q.index, false); err != nil {
+		return err
+	}
+	if drained != nil {
+		select {
+		case <-drained:
+		case <-n.failed:
+		case <-ctx.Done():
+			return fmt.Errorf("receive queue %d: the device lacks RING_RESET (40) and did not return its chains: "+
+				"its pages stay there until Close: %w", q.index, ctx.Err())
+		}
+	}
+	return n.do(func() error { q.giveBack(); return nil })
+}

@@ -1,0 +1,294 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/vhostuser"
+)
+
+// Addresses of a process's NIC. Its memory lies at guest-physical address 0, GPUs that ask for no place of their own
+// lie far behind it. User addresses are those plus userBase: nobody maps anything there, they only name what is meant.
+const (
+	userBase   = 1 << 46
+	gpuBase    = 1 << 40
+	gpuStride  = 1 << 40
+	ramPerPair = 32 << 20 // at 256 entries a ring; what is not allocated is a hole
+)
+
+// backendTimeout is how long a backend may take to stop.
+const backendTimeout = 5 * time.Second
+
+// frontend is the transport of a process: a vhost-user frontend with memory of its own.
+type frontend struct {
+	conn    *net.UnixConn
+	front   *vhostuser.Frontend
+	log     *slog.Logger
+	mtu     int // to tell the backend, 0: nothing
+	feats   uint64
+	proto   uint64
+	gpus    []FrontendGPU
+	fd      int    // memfd
+	ram     []byte // of it
+	used    int    // bytes of ram that are allocated
+	kicks   []int  // eventfds by queue
+	call    int    // the sleeper's eventfd; it belongs to it
+	sl      *sleeper
+	started []bool // by queue
+	halted  bool
+}
+
+// Attach starts the device behind a vhost-user backend. The GPUs are announced to it as memory regions.
+func Attach(o FrontendOptions) (*NIC, error) {
+	if o.Conn == nil {
+		return nil, errors.New("no connection to a vhost-user backend")
+	}
+	o.fill()
+	f := &frontend{conn: o.Conn, front: vhostuser.NewFrontend(o.Conn), log: o.Log, mtu: o.MTU, fd: -1}
+	gpus, err := f.placeGPUs(o.GPUs)
+	if err == nil {
+		err = f.prepare(&o.Options)
+	}
+	if err != nil {
+		f.close()
+		return nil, err
+	}
+	return open(f, &o.Options, o.MAC, o.MTU, gpus)
+}
+
+// prepare makes memory and descriptors.
+func (f *frontend) prepare(o *Options) error {
+	if err := f.makeRAM(o.QueuePairs * ramPerPair * max(1, o.RingSize/256)); err != nil {
+		return err
+	}
+	f.started = make([]bool, 2*o.QueuePairs)
+	for range f.started {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		if err != nil {
+			return fmt.Errorf("eventfd for kicks: %w", err)
+		}
+		f.kicks = append(f.kicks, fd)
+	}
+	call, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		return fmt.Errorf("eventfd for calls: %w", err)
+	}
+	f.call = call
+	file := os.NewFile(uintptr(call), "call eventfd")
+	if f.sl, err = newSleeper(file, 8); err != nil {
+		file.Close()
+	}
+	return err
+}
+
+// makeRAM makes memory that a backend cannot take away: it cannot shrink.
+func (f *frontend) makeRAM(size int) (err error) {
+	if f.fd, err = unix.MemfdCreate("vnic-driver", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING); err != nil {
+		return fmt.Errorf("memfd for rings and buffers: %w", err)
+	}
+	if err := unix.Ftruncate(f.fd, int64(size)); err != nil {
+		return fmt.Errorf("memfd of %d bytes: %w", size, err)
+	}
+	if _, err := unix.FcntlInt(uintptr(f.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+		return fmt.Errorf("sealing memfd: %w", err)
+	}
+	if f.ram, err = unix.Mmap(f.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return fmt.Errorf("mapping memfd of %d bytes: %w", size, err)
+	}
+	return nil
+}
+
+// placeGPUs gives addresses to those without.
+func (f *frontend) placeGPUs(list []FrontendGPU) ([]GPUInfo, error) {
+	var infos []GPUInfo
+	for i, g := range list {
+		if g.Addr == 0 {
+			g.Addr = gpuBase + uint64(i)*gpuStride
+		}
+		if g.Size == 0 || g.Addr%PageSize != 0 || g.Addr >= userBase || g.Size > userBase-g.Addr {
+			return nil, fmt.Errorf("GPU %d: %#x bytes at %#x: not a place in [0, %#x)", g.ID, g.Size, g.Addr, uint64(userBase))
+		}
+		f.gpus = append(f.gpus, g)
+		infos = append(infos, GPUInfo{ID: g.ID, Addr: g.Addr, Size: g.Size})
+	}
+	return infos, nil
+}
+
+func (f *frontend) negotiate() (feats uint64, err error) {
+	proto := vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolMTU | vhostuser.ProtocolConfig |
+		vhostuser.ProtocolMemSlots | vhostuser.ProtocolStatus
+	// There is no control queue to ask on: queue pairs are enabled by messages, queues reset by GET_VRING_BASE.
+	const ours = featCtrlVQ | featRingReset
+	feats, f.proto, err = f.front.Negotiate(featsWanted&^ours, uint64(proto))
+	if err != nil {
+		return 0, fmt.Errorf("negotiation with the vhost-user backend: %w", err)
+	}
+	if feats, err = chooseFeatures(feats | ours); err != nil {
+		return 0, err
+	}
+	if f.mtu > 0 && f.has(vhostuser.ProtocolMTU) {
+		if err := f.front.SetMTU(uint16(f.mtu)); err != nil {
+			return 0, fmt.Errorf("MTU %d: %w", f.mtu, err)
+		}
+	}
+	return feats &^ featCtrlVQ, f.share()
+}
+
+func (f *frontend) has(p vhostuser.ProtocolFeatures) bool { return f.proto&uint64(p) != 0 }
+
+// share shows our memory and the GPUs to the backend.
+func (f *frontend) share() error {
+	regions := []vhostuser.MemRegion{{FD: f.fd, GPA: 0, User: userBase, Size: uint64(len(f.ram))}}
+	for _, g := range f.gpus {
+		if g.Addr < uint64(len(f.ram)) {
+			return fmt.Errorf("GPU %d at %#x: the driver's memory is there, up to %#x", g.ID, g.Addr, len(f.ram))
+		}
+		regions = append(regions, vhostuser.MemRegion{FD: g.FD, GPA: g.Addr, User: userBase + g.Addr, Size: g.Size})
+	}
+	if !f.has(vhostuser.ProtocolMemSlots) {
+		if err := f.front.SetMemTable(regions); err != nil {
+			return fmt.Errorf("memory table of %d regions: %w", len(regions), err)
+		}
+		return nil
+	}
+	for _, r := range regions {
+		if err := f.front.AddMemory(r.FD, r.GPA, r.User, r.Size, r.Offset); err != nil {
+			return fmt.Errorf("memory of %#x bytes at %#x: %w", r.Size, r.GPA, err)
+		}
+	}
+	return nil
+}
+
+func (f *frontend) config(off int, b []byte) error {
+	if !f.has(vhostuser.ProtocolConfig) {
+		return errNoConfig
+	}
+	return f.front.GetConfig(uint32(off), b)
+}
+
+func (f *frontend) pairs() int {
+	if !f.has(vhostuser.ProtocolMQ) {
+		return 1
+	}
+	return max(1, f.front.Queues())
+}
+
+func (f *frontend) controlQueue() int { return -1 }
+
+func (f *frontend) alloc(n int) (memory, error) {
+	n = (n + PageSize - 1) &^ (PageSize - 1)
+	if n > len(f.ram)-f.used {
+		return memory{}, fmt.Errorf("DMA memory: %d bytes more than the %d there are: fewer or smaller rings", n, len(f.ram))
+	}
+	off := f.used
+	if err := unix.Fallocate(f.fd, 0, int64(off), int64(n)); err != nil {
+		return memory{}, fmt.Errorf("DMA memory: %d bytes: %w", n, err)
+	}
+	f.used += n
+	return memory{b: f.ram[off:f.used:f.used], addr: uint64(off)}, nil
+}
+
+func (f *frontend) ringSize(q int, want uint16) uint16 {
+	if q < 0 || q >= len(f.kicks) {
+		return 0
+	}
+	return want
+}
+
+func (f *frontend) setupQueue(q int, r ringPlace) error {
+	err := f.front.SetupVring(vhostuser.VringSetup{
+		Index: q, Size: r.size, Desc: userBase + r.desc, Avail: userBase + r.avail, Used: userBase + r.used,
+		Kick: f.kicks[q], Call: f.call,
+	})
+	if err != nil {
+		return fmt.Errorf("queue %d: %w", q, err)
+	}
+	f.started[q] = true
+	return nil
+}
+
+// start enables the queues. Each starts with its first kick.
+func (f *frontend) start() error {
+	for q, on := range f.started {
+		if !on {
+			continue
+		}
+		if err := f.front.SetEnable(q, true); err != nil {
+			return fmt.Errorf("enabling queue %d: %w", q, err)
+		}
+	}
+	if f.has(vhostuser.ProtocolStatus) {
+		const ok = statusAcknowledge | statusDriver | statusFeaturesOK | statusDriverOK
+		if err := f.front.SetStatus(ok); err != nil {
+			return fmt.Errorf("device status: %w", err)
+		}
+	}
+	return nil
+}
+
+func (f *frontend) stopQueue(q int) error {
+	// A kick that the backend has not read yet belongs to the old ring.
+	var b [8]byte
+	unix.Read(f.kicks[q], b[:])
+	if _, err := f.front.GetVringBase(q); err != nil {
+		return fmt.Errorf("stopping queue %d: %w", q, err)
+	}
+	f.started[q] = false
+	return nil
+}
+
+func (f *frontend) startQueue(q int) error {
+	if err := f.front.SetEnable(q, true); err != nil {
+		return fmt.Errorf("enabling queue %d: %w", q, err)
+	}
+	return nil
+}
+
+var eventfdOne = []byte{1, 0, 0, 0, 0, 0, 0, 0}
+
+func (f *frontend) kick(q int) { unix.Write(f.kicks[q], eventfdOne) } // EAGAIN: it is kicked already
+
+func (f *frontend) arm() (bool, error) { return false, nil }
+
+func (f *frontend) sleeper() *sleeper { return f.sl }
+
+// halt stops all queues, or else the connection: a backend that hangs does not hang us.
+func (f *frontend) halt() error {
+	if f.halted {
+		return nil
+	}
+	f.halted = true
+	var errs []error
+	f.conn.SetDeadline(time.Now().Add(backendTimeout))
+	for q, on := range f.started {
+		if on && len(errs) == 0 {
+			if err := f.stopQueue(q); err != nil {
+				errs = append(errs, err)
+			}
+		}
+	}
+	return errors.Join(append(errs, f.front.Close())...)
+}
+
+func (f *frontend) close() error {
+	err := f.halt()
+	for _, fd := range f.kicks {
+		unix.Close(fd)
+	}
+	if f.sl != nil {
+		f.sl.close()
+	}
+	if f.ram != nil {
+		unix.Munmap(f.ram)
+	}
+	if f.fd >= 0 {
+		unix.Close(f.fd)
+	}
+	return err
+}

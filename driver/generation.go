@@ -1,0 +1,90 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// The in-band state of a port dies with a reset of the device, or of the backend behind it. The driver learns it
+// from a reply of the control channel with a new generation, or from a frame that is not split on a bound queue. Then
+// it sets the split of the bound queues again, and leaves the rest to Options.OnGeneration.
+
+// setUpPause keeps a device that never splits from being asked for each frame.
+const setUpPause = 100 * time.Millisecond
+
+// onGeneration is called by the control client, on the polling goroutine, when the port has lost its state.
+func (n *NIC) onGeneration(old, generation uint32) {
+	n.log.Warn("the network device lost its state", "generation", generation, "before", old)
+	n.lost.Store(true)
+	n.setUpAgain()
+}
+
+// setUpAgain starts the set-up, if it is not under way. It never waits.
+func (n *NIC) setUpAgain() {
+	if n.settingUp.Swap(true) {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.life.Err() != nil { // Close waits for those who are here already
+		return
+	}
+	n.background.Go(n.setUp)
+}
+
+// setUp asks for the generation and sets the split of bound queues again, until nothing is lost meanwhile.
+func (n *NIC) setUp() {
+	for {
+		ctx, cancel := context.WithTimeout(n.life, setupTimeout)
+		err := n.setUpOnce(ctx)
+		cancel()
+		if err != nil && n.life.Err() == nil {
+			n.log.Warn("setting bound queues up again", "error", err)
+		}
+		select {
+		case <-n.life.Done():
+			return
+		case <-time.After(setUpPause):
+		}
+		n.settingUp.Store(false)
+		if !n.lost.Load() || n.settingUp.Swap(true) {
+			return
+		}
+	}
+}
+
+func (n *NIC) setUpOnce(ctx context.Context) error {
+	info, err := n.ctl.Hello(ctx) // a new generation in its reply calls onGeneration
+	if err != nil {
+		return fmt.Errorf("asking for the generation: %w", err)
+	}
+	lost := n.lost.Swap(false)
+	var bound []int
+	if err := n.do(func() error {
+		for _, q := range n.rx {
+			if q.split != nil && !q.split.draining {
+				bound = append(bound, q.index)
+			}
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	var errs []error
+	for _, q := range bound {
+		errs = append(errs, n.setSplit(ctx, q, true))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	if lost {
+		if n.opts.OnGeneration != nil {
+			n.opts.OnGeneration(info.Generation)
+		}
+		n.wakeOwed.Store(true)
+		n.wake()
+	}
+	return nil
+}

@@ -1,0 +1,108 @@
+package driver
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// netHdrLen is the length of struct virtio_net_hdr with num_buffers (virtio 1.3, 5.1.6).
+const netHdrLen = 12
+
+// Flags of virtio_net_hdr.
+const (
+	hdrNeedsCsum = 1 // VIRTIO_NET_HDR_F_NEEDS_CSUM
+	hdrDataValid = 2 // VIRTIO_NET_HDR_F_DATA_VALID
+)
+
+// GSO types of virtio_net_hdr.
+const (
+	hdrGSONone  = 0    // VIRTIO_NET_HDR_GSO_NONE
+	hdrGSOTCPv4 = 1    // VIRTIO_NET_HDR_GSO_TCPV4
+	hdrGSOTCPv6 = 4    // VIRTIO_NET_HDR_GSO_TCPV6
+	hdrGSOUDPL4 = 5    // VIRTIO_NET_HDR_GSO_UDP_L4
+	hdrGSOECN   = 0x80 // VIRTIO_NET_HDR_GSO_ECN
+)
+
+// netHdr is struct virtio_net_hdr (virtio 1.3, 5.1.6).
+type netHdr struct {
+	flags      uint8  // offset 0
+	gsoType    uint8  // 1
+	hdrLen     uint16 // 2
+	gsoSize    uint16 // 4
+	csumStart  uint16 // 6
+	csumOffset uint16 // 8
+	numBuffers uint16 // 10
+}
+
+var le = binary.LittleEndian
+
+// decode reads each word once: the device may write it at any time.
+func (h *netHdr) decode(b *[netHdrLen]byte) {
+	lo, hi := le.Uint64(b[0:]), le.Uint32(b[8:])
+	*h = netHdr{
+		flags: uint8(lo), gsoType: uint8(lo >> 8), hdrLen: uint16(lo >> 16), gsoSize: uint16(lo >> 32), csumStart: uint16(lo >> 48),
+		csumOffset: uint16(hi), numBuffers: uint16(hi >> 16),
+	}
+}
+
+func (h *netHdr) encode(b *[netHdrLen]byte) {
+	b[0], b[1] = h.flags, h.gsoType
+	le.PutUint16(b[2:], h.hdrLen)
+	le.PutUint16(b[4:], h.gsoSize)
+	le.PutUint16(b[6:], h.csumStart)
+	le.PutUint16(b[8:], h.csumOffset)
+	le.PutUint16(b[10:], h.numBuffers)
+}
+
+// offload copies what the header says of checksum and segmentation. A GSO type that was not negotiated or is unknown
+// is the device's fault.
+func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
+	f.CsumGood = o.RxCsum && h.flags&(hdrNeedsCsum|hdrDataValid) != 0
+	f.GSOType, f.GSOSize = splitter.GSONone, 0
+	switch t := h.gsoType &^ hdrGSOECN; {
+	case t == hdrGSONone:
+		return nil
+	case t == hdrGSOTCPv4 && o.RxTSO4:
+		f.GSOType = splitter.GSOTCPv4
+	case t == hdrGSOTCPv6 && o.RxTSO6:
+		f.GSOType = splitter.GSOTCPv6
+	default:
+		return fmt.Errorf("%w: receive queue %d: gso_type %#x was not negotiated", ErrBroken, f.Queue, h.gsoType)
+	}
+	f.GSOSize = h.gsoSize
+	return nil
+}
+
+// netHdrOf makes the header of a frame to send.
+func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
+	h := netHdr{hdrLen: uint16(len(f.Header))}
+	if f.NeedsCsum {
+		if !o.TxCsum {
+			return h, fmt.Errorf("%w: CSUM, for NeedsCsum", ErrFeature)
+		}
+		h.flags, h.csumStart, h.csumOffset = hdrNeedsCsum, f.CsumStart, f.CsumOffset
+	}
+	switch f.GSOType {
+	case splitter.GSONone:
+		return h, nil
+	case splitter.GSOTCPv4:
+		if !o.TxTSO4 {
+			return h, fmt.Errorf("%w: HOST_TSO4", ErrFeature)
+		}
+		h.gsoType = hdrGSOTCPv4
+	case splitter.GSOTCPv6:
+		if !o.TxTSO6 {
+			return h, fmt.Errorf("%w: HOST_TSO6", ErrFeature)
+		}
+		h.gsoType = hdrGSOTCPv6
+	default:
+		return h, fmt.Errorf("%w: segmentation of %v", ErrFeature, f.GSOType)
+	}
+	if f.GSOSize == 0 || !f.NeedsCsum { // 5.1.6.2.1: a GSO frame has NEEDS_CSUM
+		return h, fmt.Errorf("frame of GSO type %v: size %d, NeedsCsum %v: both are needed", f.GSOType, f.GSOSize, f.NeedsCsum)
+	}
+	h.gsoSize = f.GSOSize
+	return h, nil
+}

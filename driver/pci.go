@@ -1,0 +1,308 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// pci is the transport of a guest: a virtio-net PCI device, taken from the kernel (specs: virtio 1.3, 4.1).
+//
+// Interrupts are INTx by uio_pci_generic: its handler sets INTX_DISABLE and makes /dev/uioN readable. Reading the ISR
+// byte takes the interrupt back; clearing INTX_DISABLE lets the next one come. Both wait until the driver wants to
+// sleep, so a busy driver pays for none.
+type pci struct {
+	dev    pciDev
+	log    *slog.Logger
+	cfg    pciConfig
+	intr   *os.File // /dev/uioN; the sleeper's once there is one
+	sl     *sleeper
+	bars   map[uint8][]byte
+	common common
+	notify regs
+	factor uint32 // notify_off_multiplier
+	isr    regs
+	device regs
+	mem    *hugeMem
+
+	command  uint16 // of configuration space, with interrupts on
+	offered  uint64
+	features uint64
+	queues   map[int]int // place in notify, by queue that is set up
+	halted   bool
+}
+
+// OpenPCI takes a virtio-net PCI device from the kernel and starts it; GPUs are the BARs of ivshmem devices, numbered
+// by their PCI addresses. It wants root, huge pages and the module uio_pci_generic.
+func OpenPCI(o PCIOptions) (*NIC, error) { return openPCI("/", o) }
+
+func openPCI(sys sysfs, o PCIOptions) (*NIC, error) {
+	o.fill()
+	gpus, err := sys.gpus()
+	if err != nil {
+		return nil, err
+	}
+	d, err := sys.findNIC(o.Address)
+	if err != nil {
+		return nil, err
+	}
+	p := &pci{dev: d, log: o.Log, bars: map[uint8][]byte{}, queues: map[int]int{}, mem: newHugeMem(sys)}
+	if err := p.take(); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s: %w", d.addr, err), p.close())
+	}
+	var mac net.HardwareAddr
+	n, err := open(p, &o.Options, mac, 0, gpus)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", d.addr, err)
+	}
+	return n, nil
+}
+
+// gpus lists the shared memory devices and sees to it that they answer at their BARs.
+func (s sysfs) gpus() ([]GPUInfo, error) {
+	devs, err := s.find(idIVSHMEM)
+	if err != nil {
+		return nil, err
+	}
+	var gpus []GPUInfo
+	for i, d := range devs {
+		bars, err := d.bars()
+		if err != nil {
+			return nil, fmt.Errorf("GPU %s: %w", d.addr, err)
+		}
+		bar := bars[ivshmemBAR]
+		if bar.size == 0 {
+			return nil, fmt.Errorf("GPU %s: BAR %d has no place: the memory does not fit below the bridge", d.addr, ivshmemBAR)
+		}
+		cfg, err := d.openConfig()
+		if err != nil {
+			return nil, fmt.Errorf("GPU %s: %w", d.addr, err)
+		}
+		err = errors.Join(cfg.setCommand(commandMemory, 0), cfg.f.Close())
+		if err != nil {
+			return nil, fmt.Errorf("GPU %s: turning its BARs on: %w", d.addr, err)
+		}
+		gpus = append(gpus, GPUInfo{ID: i, Addr: bar.addr, Size: bar.size, PCI: d.addr})
+	}
+	return gpus, nil
+}
+
+const ivshmemBAR = 2 // of ivshmem-plain: its memory (QEMU docs/specs/ivshmem-spec.rst)
+
+// take takes the device from the kernel, opens its descriptors and maps its registers.
+func (p *pci) take() error {
+	name, err := p.dev.bindUIO()
+	if err != nil {
+		return err
+	}
+	// Opening comes before bus mastering: closing an earlier descriptor of it turns that off.
+	if p.intr, err = p.dev.openUIO(name); err != nil {
+		return err
+	}
+	if p.sl, err = newSleeper(p.intr, 4); err != nil {
+		return err
+	}
+	if p.cfg, err = p.dev.openConfig(); err != nil {
+		return err
+	}
+	old, err := p.cfg.read16(pciCommand)
+	if err != nil {
+		return err
+	}
+	p.command = old&^commandINTxDisable | commandMemory | commandMaster
+	if err := p.cfg.write16(pciCommand, p.command|commandINTxDisable); err != nil {
+		return err
+	}
+	p.sl.called = true // interrupts are off: the first sleep turns them on
+	return p.mapStructures()
+}
+
+// mapStructures maps the BARs that the capabilities point to.
+func (p *pci) mapStructures() error {
+	space, err := p.cfg.read()
+	if err != nil {
+		return err
+	}
+	caps, err := virtioCaps(&space)
+	if err != nil {
+		return err
+	}
+	bars, err := p.dev.bars()
+	if err != nil {
+		return err
+	}
+	var pieces [len(caps)]regs
+	for kind := capCommon; kind < len(caps); kind++ {
+		c := caps[kind]
+		size := bars[c.bar].size
+		if size == 0 || uint64(c.off) > size || uint64(c.length) > size-uint64(c.off) {
+			return fmt.Errorf("virtio structure %d: %#x bytes at %#x of BAR %d, which has %#x", kind, c.length, c.off, c.bar, size)
+		}
+		if p.bars[c.bar] == nil {
+			if p.bars[c.bar], err = p.dev.mapBAR(int(c.bar), size); err != nil {
+				return err
+			}
+		}
+		pieces[kind] = p.bars[c.bar][c.off : c.off+c.length : c.off+c.length]
+	}
+	p.common, p.notify, p.isr, p.device = common{pieces[capCommon]}, pieces[capNotify], pieces[capISR], pieces[capDevice]
+	p.factor = caps[capNotify].multiplier
+	if len(p.common.regs) < commonLen || len(p.isr) < 1 {
+		return fmt.Errorf("virtio structures: common of %d bytes, ISR of %d: too short", len(p.common.regs), len(p.isr))
+	}
+	return nil
+}
+
+func (p *pci) negotiate() (uint64, error) {
+	if err := p.common.reset(); err != nil {
+		return 0, err
+	}
+	p.common.addStatus(statusAcknowledge)
+	p.common.addStatus(statusDriver)
+	p.offered = p.common.features()
+	offered := p.offered
+	if len(p.common.regs) < regQueueReset+2 {
+		offered &^= featRingReset
+	}
+	f, err := chooseFeatures(offered)
+	if err != nil {
+		p.common.addStatus(statusFailed)
+		return 0, err
+	}
+	p.common.setFeatures(f)
+	p.common.addStatus(statusFeaturesOK)
+	if p.common.read8(regDeviceStatus)&statusFeaturesOK == 0 {
+		p.common.addStatus(statusFailed)
+		return 0, fmt.Errorf("%w: it refuses %s", ErrFeature, featureString(f))
+	}
+	p.features = f
+	return f, nil
+}
+
+// config reads the device structure: whole, or not changed meanwhile (4.1.4.3.1, 2.5.1).
+func (p *pci) config(off int, b []byte) error {
+	if off > len(p.device) || len(b) > len(p.device)-off {
+		return fmt.Errorf("device configuration: %d bytes at %d of %d", len(b), off, len(p.device))
+	}
+	for range 100 {
+		before := p.common.read8(regConfigGeneration)
+		if len(b) == 2 {
+			le.PutUint16(b, p.device.read16(off)) // a field is read by its width
+		} else {
+			for i := range b {
+				b[i] = p.device.read8(off + i)
+			}
+		}
+		if p.common.read8(regConfigGeneration) == before {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: device configuration changes all the time", ErrBroken)
+}
+
+func (p *pci) pairs() int { return 1 } // the configuration space says more
+
+// controlQueue lies behind all pairs that the device has, used or not (5.1.2).
+func (p *pci) controlQueue() int {
+	if p.features&featMQ == 0 {
+		return 2
+	}
+	var b [2]byte
+	if p.config(configPairs, b[:]) != nil {
+		return -1
+	}
+	return 2 * int(le.Uint16(b[:]))
+}
+
+func (p *pci) alloc(n int) (memory, error) { return p.mem.alloc(n) }
+
+func (p *pci) ringSize(q int, want uint16) uint16 {
+	if q >= int(p.common.read16(regNumQueues)) {
+		return 0
+	}
+	most := p.common.selectQueue(q)
+	for want > most {
+		want /= 2
+	}
+	return want
+}
+
+func (p *pci) setupQueue(q int, r ringPlace) error {
+	off, err := p.common.setQueue(q, r)
+	if err != nil {
+		return err
+	}
+	at := uint64(off) * uint64(p.factor)
+	if at+2 > uint64(len(p.notify)) {
+		return fmt.Errorf("%w: virtqueue %d: notification at %#x of %#x", ErrBroken, q, at, len(p.notify))
+	}
+	p.queues[q] = int(at)
+	return nil
+}
+
+func (p *pci) start() error {
+	for q := range p.queues {
+		p.common.enableQueue(q)
+	}
+	p.common.addStatus(statusDriverOK)
+	if s := p.common.read8(regDeviceStatus); s&statusDriverOK == 0 || s&statusNeedsReset != 0 {
+		return fmt.Errorf("%w: device status is %#x after DRIVER_OK: is the backend connected?", ErrBroken, s)
+	}
+	return nil
+}
+
+func (p *pci) stopQueue(q int) error  { return p.common.resetQueue(q) }
+func (p *pci) startQueue(q int) error { p.common.enableQueue(q); return nil }
+
+func (p *pci) kick(q int) { p.notify.write16(p.queues[q], uint16(q)) }
+
+// arm takes an interrupt back that came, and lets the next one come.
+func (p *pci) arm() (changed bool, err error) {
+	if !p.sl.called {
+		return false, nil
+	}
+	p.sl.called = false
+	const configInterrupt = 2 // of the ISR byte (4.1.4.5); 1: a queue
+	changed = p.isr.read8(0)&configInterrupt != 0
+	return changed, p.cfg.write16(pciCommand, p.command)
+}
+
+func (p *pci) sleeper() *sleeper { return p.sl }
+
+// halt resets the device, and takes it off the bus.
+func (p *pci) halt() error {
+	if p.halted || p.common.regs == nil {
+		return nil
+	}
+	err := p.common.reset()
+	if e := p.cfg.setCommand(commandINTxDisable, commandMaster); e != nil {
+		err = errors.Join(err, e)
+	}
+	p.halted = err == nil
+	return err
+}
+
+func (p *pci) close() error {
+	err := p.halt()
+	if err == nil {
+		p.mem.free()
+	} else {
+		err = fmt.Errorf("%w: its memory stays allocated, as it may still write there", err)
+	}
+	p.common, p.notify, p.isr, p.device = common{}, nil, nil, nil
+	for _, b := range p.bars {
+		unix.Munmap(b)
+	}
+	p.bars = nil
+	if p.cfg.f != nil {
+		p.cfg.f.Close()
+	}
+	if p.intr != nil {
+		p.intr.Close()
+	}
+	return err
+}

@@ -1,0 +1,239 @@
+package driver
+
+import (
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// What the polling goroutine does now.
+const (
+	stateBusy = iota
+	stateSpin
+	stateAsleep
+	states
+)
+
+// poller is the state of the polling goroutine.
+//
+// It polls all queues as long as one has something; calls (interrupts) are off meanwhile. When none has, it may go on
+// polling for a short while: the window. Then it asks for calls, looks at all queues once more and sleeps. The window
+// follows what would have paid, as KVM's halt polling does: a sleep shorter than Options.Spin doubles it up to that,
+// a longer one halves it, down to nothing. So a busy request-reply exchange is polled, an idle NIC costs nothing, and
+// with one processor, where polling only keeps the peer from working, there is no window at all.
+//
+// The clock is read when the state changes and while it spins, not for each packet.
+type poller struct {
+	spin spinner
+
+	state                 atomic.Int32
+	since                 atomic.Int64         // when state began, in ns after start
+	spent                 [states]atomic.Int64 // ns, up to since
+	start                 time.Time            // set before the goroutine
+	sleeps, wakes, rounds atomic.Uint64
+
+	batch   batch
+	cookies []uint64
+}
+
+func (p *poller) init(n *NIC) {
+	p.spin.max = max(0, n.opts.Spin)
+	p.start = time.Now()
+	p.batch.init(n.opts.RingSize, n.opts.PagesPerChain)
+}
+
+// enter changes the state and accounts for the one that ends. It returns how long that was.
+func (p *poller) enter(state int32) time.Duration {
+	now := int64(time.Since(p.start))
+	d := now - p.since.Load()
+	p.spent[p.state.Load()].Add(d)
+	p.state.Store(state)
+	p.since.Store(now)
+	return time.Duration(d)
+}
+
+// times reads the account, with the part of the state that goes on.
+func (p *poller) times() (t [states]time.Duration) {
+	for i := range t {
+		t[i] = time.Duration(p.spent[i].Load())
+	}
+	if d := int64(time.Since(p.start)) - p.since.Load(); d > 0 {
+		t[p.state.Load()] += time.Duration(d)
+	}
+	return t
+}
+
+// run is the polling goroutine.
+func (n *NIC) run() {
+	defer close(n.done)
+	defer n.endCalls()
+	err := n.poll()
+	if err == nil {
+		return
+	}
+	n.fail(err)
+	n.log.Error("network device stopped", "error", err)
+	n.afterFailure()
+}
+
+// poll serves the queues until Close, or until the device breaks a rule.
+func (n *NIC) poll() error {
+	p := &n.poller
+	var end time.Time // of spinning
+	for !n.stop.Load() {
+		n.runCalls()
+		worked, err := n.round()
+		if err != nil {
+			return err
+		}
+		spinning := p.state.Load() == stateSpin
+		switch {
+		case worked && spinning:
+			p.enter(stateBusy)
+			fallthrough
+		case worked:
+			runtime.Gosched() // what we delivered is processed by others
+		case !spinning && p.spin.window > 0:
+			p.enter(stateSpin)
+			end = time.Now().Add(p.spin.window)
+		case spinning && time.Now().Before(end):
+			runtime.Gosched()
+		default:
+			if err := n.sleep(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// round polls each queue once.
+func (n *NIC) round() (worked bool, err error) {
+	n.poller.rounds.Add(1)
+	for _, q := range n.rx {
+		w, err := q.poll(&n.poller.batch)
+		if err != nil {
+			return worked, fmt.Errorf("receive queue %d: %w", q.index, err)
+		}
+		worked = worked || w
+	}
+	for _, q := range n.tx {
+		w, err := q.poll(n.poller.cookies[:0])
+		if err != nil {
+			return worked, fmt.Errorf("transmit queue %d: %w", q.index, err)
+		}
+		worked = worked || w
+	}
+	if n.wakeOwed.Swap(false) {
+		if r := n.receiver.Load(); r != nil {
+			(*r).Wake()
+		}
+	}
+	return worked, nil
+}
+
+// owed tells whether somebody wants something of the polling goroutine.
+func (n *NIC) owed() bool { return n.hasCalls.Load() || n.stop.Load() || n.wakeOwed.Load() }
+
+// sleep asks for calls, looks once more, and sleeps. First the device's call is armed, then the queues ask for it,
+// then they are looked at: whatever comes later makes a call that ends the sleep.
+func (n *NIC) sleep() error {
+	p := &n.poller
+	n.sleeping.Store(true) // from here on, what others store wakes us
+	defer n.sleeping.Store(false)
+	changed, err := n.t.arm()
+	if err != nil {
+		return fmt.Errorf("interrupts: %w", err)
+	}
+	if changed {
+		n.configChanged()
+	}
+	more := false
+	for _, q := range n.rx {
+		more = q.enableCall() || more
+	}
+	for _, q := range n.tx {
+		more = q.enableCall() || more
+	}
+	defer func() {
+		for _, q := range n.rx {
+			q.disableCall()
+		}
+		for _, q := range n.tx {
+			q.disableCall()
+		}
+	}()
+	if more || n.owed() {
+		p.enter(stateBusy)
+		return nil
+	}
+	p.enter(stateAsleep)
+	called, err := n.t.sleeper().sleep()
+	slept := p.enter(stateBusy)
+	p.sleeps.Add(1)
+	switch {
+	case err != nil:
+		return fmt.Errorf("waiting for the device: %w", err)
+	case called:
+		p.spin.slept(slept)
+	default:
+		p.wakes.Add(1)
+	}
+	return nil
+}
+
+// configChanged looks at what may have changed in the configuration space.
+func (n *NIC) configChanged() {
+	if up := n.linkUp(); up == n.linkDown.Swap(!up) {
+		n.log.Info("link changed", "up", up)
+		n.wakeOwed.Store(true)
+	}
+}
+
+// afterFailure makes the device stop, gives back what was being sent, and then serves calls only.
+func (n *NIC) afterFailure() {
+	n.tmu.Lock()
+	if err := n.t.halt(); err != nil {
+		n.log.Warn("stopping the network device", "error", err)
+	}
+	n.tmu.Unlock()
+	r := n.receiver.Load()
+	for _, q := range n.tx {
+		cookies := q.close(n.Err())
+		if r != nil && len(cookies) > 0 {
+			(*r).Completed(q.index, cookies)
+		}
+	}
+	if r != nil {
+		(*r).Wake()
+	}
+	n.sleeping.Store(true)
+	for !n.stop.Load() {
+		n.runCalls()
+		if !n.hasCalls.Load() && !n.stop.Load() {
+			if _, err := n.t.sleeper().sleep(); err != nil {
+				return
+			}
+		}
+	}
+}
+
+// spinner decides how long to poll before a sleep.
+type spinner struct {
+	max    time.Duration
+	window time.Duration
+}
+
+const minWindow = 5 * time.Microsecond
+
+// slept learns from a sleep that the device ended.
+func (s *spinner) slept(d time.Duration) {
+	if d < s.max {
+		s.window = min(s.max, max(minWindow, 2*s.window))
+		return
+	}
+	if s.window /= 2; s.window < minWindow {
+		s.window = 0
+	}
+}

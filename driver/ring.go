@@ -1,0 +1,53 @@
+package driver
+
+import (
+	"fmt"
+
+	"vnic.dev/vnic/virtq"
+)
+
+// ring is a virtqueue with its memory, which outlives a queue's reset.
+type ring struct {
+	*virtq.Driver
+	vq     int
+	place  ringPlace
+	config virtq.DriverConfig
+}
+
+// newRing makes a ring of the size that the device takes, with tables of perTable descriptors for each chain where
+// the device knows indirect descriptors.
+func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*ring, error) {
+	size := t.ringSize(vq, want)
+	if size == 0 {
+		return nil, fmt.Errorf("the device has no virtqueue %d", vq)
+	}
+	_, _, _, total := virtq.Layout(size)
+	mem, err := t.alloc(int(total))
+	if err != nil {
+		return nil, err
+	}
+	r := &ring{vq: vq, config: virtq.DriverConfig{
+		Size: size, Mem: mem.b, Addr: mem.addr, EventIdx: features&featEventIdx != 0,
+	}}
+	if features&featIndirect != 0 && perTable > 1 {
+		tables, err := t.alloc(int(size) * perTable * descLen)
+		if err != nil {
+			return nil, err
+		}
+		r.config.Indirect, r.config.IndirectAddr = tables.b[:int(size)*perTable*descLen], tables.addr
+	}
+	return r, r.renew()
+}
+
+const descLen = 16 // struct virtq_desc
+
+// renew empties the ring. The device must not use it.
+func (r *ring) renew() (err error) {
+	if r.Driver, err = virtq.NewDriver(r.config); err != nil {
+		return err
+	}
+	r.DisableCall()
+	desc, avail, used := r.Addrs()
+	r.place = ringPlace{size: r.config.Size, desc: desc, avail: avail, used: used}
+	return nil
+}

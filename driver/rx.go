@@ -1,0 +1,192 @@
+package driver
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/virtq"
+)
+
+// Sizes of reception, in bytes.
+const (
+	hostBuf   = 4096    // a buffer of a host queue
+	maxFrame  = 1 << 17 // longer ones are dropped: IP has none, and a batch must have room for one
+	arenaSize = 4 * maxFrame
+	maxBatch  = 64
+)
+
+// rxQueue is a receive queue. The polling goroutine owns it.
+//
+// A host queue has buffers in host memory, which a frame may take several of (VIRTIO_NET_F_MRG_RXBUF). Any other
+// queue has none until it is bound, then its chains are in split.
+type rxQueue struct {
+	n     *NIC
+	index int
+	ring  *ring
+	host  []memory // buffers of a host queue, by cookie
+	hdrs  []memory // header buffers, once bound; BindQueue's
+	split *split   // of a bound queue
+
+	used []virtq.Used // chains that came back and are not yet posted again
+	have int          // how many
+
+	refill atomic.Bool // Refill was called
+	stats  rxStats
+}
+
+// rxStats are written by the polling goroutine, but for full.
+type rxStats struct {
+	frames, bytes, payload, kicks, full, unsplit, dropped, control atomic.Uint64
+}
+
+func newRxQueue(n *NIC, index int) (*rxQueue, error) {
+	// A bound queue's chain is a header buffer and pages.
+	perTable := 2
+	for perTable < n.opts.PagesPerChain+1 {
+		perTable *= 2
+	}
+	r, err := newRing(n.t, 2*index, uint16(n.opts.RingSize), n.features, perTable)
+	if err != nil {
+		return nil, err
+	}
+	q := &rxQueue{n: n, index: index, ring: r, used: make([]virtq.Used, r.config.Size)}
+	if index < n.opts.HostQueues {
+		if q.host, err = slab(n.t, int(r.config.Size), hostBuf); err != nil {
+			return nil, err
+		}
+	}
+	return q, n.t.setupQueue(r.vq, r.place)
+}
+
+// postHost posts all buffers of a host queue.
+func (q *rxQueue) postHost() error {
+	for i := range q.host {
+		if err := q.addHost(uint32(i)); err != nil {
+			return err
+		}
+	}
+	q.publish()
+	return nil
+}
+
+func (q *rxQueue) addHost(i uint32) error {
+	m := &q.host[i]
+	buf := [1]virtq.Buf{{Addr: m.addr, Len: uint32(len(m.b))}}
+	return q.ring.Add(nil, buf[:], i)
+}
+
+// publish shows the added chains to the device.
+func (q *rxQueue) publish() {
+	if q.ring.Publish() {
+		q.n.t.kick(q.ring.vq)
+		q.stats.kicks.Add(1)
+	}
+}
+
+// poll takes what the device has returned, delivers it, and posts the buffers again.
+func (q *rxQueue) poll(b *batch) (worked bool, err error) {
+	if q.host == nil && q.split == nil {
+		return false, nil
+	}
+	k, err := q.ring.Poll(q.used[q.have:])
+	q.have += k
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", ErrBroken, err)
+	}
+	if q.split != nil {
+		return q.pollSplit(b, k > 0)
+	}
+	if k == 0 {
+		return false, nil
+	}
+	for at := 0; ; {
+		n, err := q.takeHost(b, q.used[at:q.have])
+		if err != nil {
+			return false, err
+		}
+		if n == 0 { // the rest of a frame is not here yet
+			q.have = copy(q.used, q.used[at:q.have])
+			return true, nil
+		}
+		b.deliver(q)
+		for _, u := range q.used[at : at+n] {
+			if err := q.addHost(u.Cookie); err != nil {
+				return false, err
+			}
+		}
+		at += n
+		q.publish()
+	}
+}
+
+// takeHost puts the frames at the start of used into the batch, as many as it has room for, and returns how many
+// buffers they take.
+func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
+	for n < len(used) && b.room() {
+		first := used[n]
+		piece := q.host[first.Cookie].b[:first.Len] // at most its length: virtq checks it
+		if len(piece) < netHdrLen {
+			return n, fmt.Errorf("%w: a buffer with %d bytes, less than virtio_net_hdr", ErrBroken, len(piece))
+		}
+		var h netHdr
+		h.decode((*[netHdrLen]byte)(piece))
+		count := int(h.numBuffers)
+		if count == 0 || count > len(q.used) {
+			return n, fmt.Errorf("%w: a frame in %d buffers, the ring has %d", ErrBroken, count, len(q.used))
+		}
+		if count > len(used)-n {
+			return n, nil
+		}
+		frame := piece[netHdrLen:]
+		ok := true
+		if count > 1 {
+			frame, ok = b.join(frame, func(i int) []byte {
+				u := used[n+i]
+				return q.host[u.Cookie].b[:u.Len]
+			}, count)
+		}
+		n += count
+		if err := q.addFrame(b, &h, frame, ok); err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// addFrame adds a whole frame to the batch, if it is one for the Receiver.
+func (q *rxQueue) addFrame(b *batch, h *netHdr, frame []byte, ok bool) error {
+	if !ok || len(frame) < splitter.EthLen {
+		q.stats.dropped.Add(1)
+		return nil
+	}
+	if q.index == 0 && control.IsControl(frame) {
+		q.stats.control.Add(1)
+		q.n.ctl.Receive(append([]byte(nil), frame...)) // a copy: the device could change it between check and use
+		return nil
+	}
+	f := b.next()
+	*f = RxFrame{Queue: q.index, Header: frame}
+	if err := h.offload(&q.n.offloads, f); err != nil {
+		b.drop()
+		return err
+	}
+	q.stats.frames.Add(1)
+	q.stats.bytes.Add(uint64(len(frame)))
+	return nil
+}
+
+// enableCall asks for a call at the next returned chain; more says that there is something to do now.
+func (q *rxQueue) enableCall() (more bool) {
+	if q.host == nil && q.split == nil {
+		return false
+	}
+	return q.ring.EnableCall() || q.refill.Load()
+}
+
+func (q *rxQueue) disableCall() {
+	if q.host != nil || q.split != nil {
+		q.ring.DisableCall()
+	}
+}

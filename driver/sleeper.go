@@ -1,0 +1,54 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+)
+
+// sleeper is where the polling goroutine waits for the device's calls: on a descriptor (an eventfd, or /dev/uioN)
+// that becomes readable with each.
+//
+// It sleeps in Go's own poller and not in a raw ppoll: a guest may have a single processor, and a raw system call
+// keeps it from the other goroutines until the runtime's monitor notices, up to 10 ms later. A wake of our own is
+// a deadline in the past: no system call, and no second descriptor in the set.
+type sleeper struct {
+	f     *os.File
+	buf   [8]byte
+	size  int // bytes that a read returns: 8 of an eventfd, 4 of uio
+	woken atomic.Bool
+	// called tells that the device's call has ended a sleep since this was last cleared; the sleeping goroutine's.
+	called bool
+}
+
+func newSleeper(f *os.File, size int) (*sleeper, error) {
+	if err := f.SetReadDeadline(time.Time{}); err != nil {
+		return nil, fmt.Errorf("%s cannot be waited for: %w", f.Name(), err)
+	}
+	return &sleeper{f: f, size: size}, nil
+}
+
+// wake ends the sleep, or the next one. What it is about must be stored before.
+func (s *sleeper) wake() {
+	if s.woken.CompareAndSwap(false, true) {
+		s.f.SetReadDeadline(time.Unix(1, 0)) // an error means that it is closed, which ends a sleep as well
+	}
+}
+
+// sleep waits for a call of the device (true) or for wake (false).
+func (s *sleeper) sleep() (called bool, err error) {
+	_, err = s.f.Read(s.buf[:s.size])
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		// First the deadline, then the flag: a wake from here on sets both again, and a wake before it is one
+		// whose cause our caller sees when we return.
+		err = s.f.SetReadDeadline(time.Time{})
+		s.woken.Store(false)
+		return false, err
+	}
+	s.called = s.called || err == nil
+	return err == nil, err
+}
+
+func (s *sleeper) close() error { return s.f.Close() }

@@ -1,0 +1,309 @@
+package driver
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/virtq"
+)
+
+// Sizes of transmission.
+const (
+	chunkLen   = 2048 // DMA memory for headers and linear data comes in chunks: an ordinary frame takes one
+	maxTxDescs = 64   // of a chain
+	// MaxTxRanges is how many device ranges a TxFrame may have, beside 64 KiB of linear data.
+	MaxTxRanges = 30
+	// MaxTxLinear is how much Header and Linear a frame may have together, in bytes.
+	MaxTxLinear = 33*chunkLen - netHdrLen
+)
+
+// txQueue is a transmit queue: used by those who transmit and by the polling goroutine, under mu.
+type txQueue struct {
+	n     *NIC
+	index int
+
+	mu      sync.Mutex
+	ring    *ring
+	err     error    // it is closed
+	chunks  []memory // DMA memory
+	free    []uint32 // chunks that are
+	slots   []txSlot // frames in flight, by the ring's cookie
+	idle    []uint32 // slots that are
+	watched int      // frames in flight with a cookie
+	starved bool     // somebody was told that the ring is full
+	freed   bool     // something came back since
+	asleep  bool     // the polling goroutine is, or about to be
+	calls   bool     // the device is asked for calls
+	done    []uint64 // cookies that came back and are not reported yet
+	bufs    []virtq.Buf
+	used    []virtq.Used
+
+	frames, bytes, payload, kicks, full atomic.Uint64
+}
+
+// txSlot is a frame in flight.
+type txSlot struct {
+	cookie uint64
+	chunks []uint32
+}
+
+func newTxQueue(n *NIC, index int) (*txQueue, error) {
+	r, err := newRing(n.t, 2*index+1, uint16(n.opts.RingSize), n.features, maxTxDescs)
+	if err != nil {
+		return nil, err
+	}
+	size := int(r.config.Size)
+	q := &txQueue{
+		n: n, index: index, ring: r, slots: make([]txSlot, size), bufs: make([]virtq.Buf, 0, maxTxDescs),
+		used: make([]virtq.Used, min(size, 64)), done: make([]uint64, 0, 4*size),
+	}
+	// Each slot has its own first chunk; what is left is for long frames.
+	if q.chunks, err = slab(n.t, max(4*size, 2*MaxTxLinear/chunkLen), chunkLen); err != nil {
+		return nil, err
+	}
+	for i := len(q.chunks) - 1; i >= 0; i-- {
+		q.free = append(q.free, uint32(i))
+	}
+	for i := size - 1; i >= 0; i-- {
+		q.idle = append(q.idle, uint32(i))
+	}
+	return q, n.t.setupQueue(r.vq, r.place)
+}
+
+// Transmit puts frames on a transmit queue and returns how many it took: less than all if the ring is full, then
+// Completed, with or without cookies, tells when to go on. An error is about frame f[n]: that one is wrong, or the
+// NIC has stopped. Any goroutine may call it, the Receiver's too.
+func (n *NIC) Transmit(queue int, f []TxFrame) (int, error) {
+	if queue < 0 || queue >= len(n.tx) {
+		return 0, fmt.Errorf("transmit queue %d of %d: %w", queue, len(n.tx), unix.EINVAL)
+	}
+	return n.tx[queue].transmit(f)
+}
+
+func (q *txQueue) transmit(f []TxFrame) (n int, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err != nil {
+		return 0, q.err
+	}
+	for n < len(f) {
+		if err = q.add(&f[n]); errors.Is(err, virtq.ErrFull) {
+			if err = q.reap(); err != nil {
+				break
+			}
+			err = q.add(&f[n])
+		}
+		if err != nil {
+			break
+		}
+		n++
+	}
+	if q.ring.Publish() {
+		q.n.t.kick(q.ring.vq) // under mu: close may not take the descriptor away
+		q.kicks.Add(1)
+	}
+	if errors.Is(err, virtq.ErrFull) {
+		err, q.starved, q.freed = nil, true, false
+		q.full.Add(1)
+	}
+	if q.asleep && (len(q.done) > 0 || q.wanted() && !q.calls && q.askCalls()) {
+		q.n.t.sleeper().wake()
+	}
+	return n, err
+}
+
+// add puts a frame into the ring, or returns ErrFull, or another error if the frame is wrong.
+func (q *txQueue) add(f *TxFrame) error {
+	linear := len(f.Header) + len(f.Linear)
+	if linear == 0 || linear > MaxTxLinear || len(f.Device) > MaxTxRanges {
+		return fmt.Errorf("frame of %d header and %d linear bytes (at least 1, at most %d) and %d ranges (at most %d): %w",
+			len(f.Header), len(f.Linear), MaxTxLinear, len(f.Device), MaxTxRanges, unix.EMSGSIZE)
+	}
+	h, err := netHdrOf(&q.n.offloads, f)
+	if err != nil {
+		return err
+	}
+	chunks := (netHdrLen + linear + chunkLen - 1) / chunkLen
+	if len(q.idle) == 0 || len(q.free) < chunks || len(q.done) == cap(q.done) {
+		return virtq.ErrFull
+	}
+	id := q.idle[len(q.idle)-1]
+	slot := &q.slots[id]
+	taken := q.free[len(q.free)-chunks:]
+	slot.chunks = append(slot.chunks[:0], taken...)
+	q.copyIn(slot, &h, f)
+	payload, err := q.addDevice(f.Device)
+	if err != nil {
+		return err
+	}
+	if err := q.ring.Add(q.bufs, nil, id); err != nil {
+		return err
+	}
+	q.free = q.free[:len(q.free)-chunks]
+	q.idle = q.idle[:len(q.idle)-1]
+	if slot.cookie = f.Cookie; f.Cookie != 0 {
+		q.watched++
+	}
+	q.frames.Add(1)
+	q.bytes.Add(uint64(linear + payload))
+	q.payload.Add(uint64(payload))
+	return nil
+}
+
+// copyIn writes virtio_net_hdr, Header and Linear to a slot's chunks and starts q.bufs with these.
+func (q *txQueue) copyIn(slot *txSlot, h *netHdr, f *TxFrame) {
+	q.bufs = q.bufs[:0]
+	var hdr [netHdrLen]byte
+	h.encode(&hdr)
+	parts := [...][]byte{hdr[:], f.Header, f.Linear}
+	part := 0
+	for _, c := range slot.chunks {
+		m := &q.chunks[c]
+		at := 0
+		for part < len(parts) && at < len(m.b) {
+			n := copy(m.b[at:], parts[part])
+			at += n
+			if parts[part] = parts[part][n:]; len(parts[part]) == 0 {
+				part++
+			}
+		}
+		q.addBuf(m.addr, uint32(at))
+	}
+}
+
+// addDevice adds device ranges to q.bufs and returns how many bytes they are.
+func (q *txQueue) addDevice(ranges []Range) (payload int, err error) {
+	for i, r := range ranges {
+		g := q.n.gpu(r.GPU)
+		if g == nil || r.Len == 0 || r.Off > g.Size || uint64(r.Len) > g.Size-r.Off || payload > maxFrame {
+			return 0, fmt.Errorf("range %d: %d bytes at %#x of GPU %d: no such place, or more than %d bytes: %w", i, r.Len, r.Off, r.GPU,
+				maxFrame, unix.EFAULT)
+		}
+		q.addBuf(g.Addr+r.Off, r.Len)
+		payload += int(r.Len)
+	}
+	return payload, nil
+}
+
+// addBuf adds to q.bufs, to the last one where it goes on there.
+func (q *txQueue) addBuf(addr uint64, n uint32) {
+	if i := len(q.bufs) - 1; i >= 0 && q.bufs[i].Addr+uint64(q.bufs[i].Len) == addr {
+		q.bufs[i].Len += n
+		return
+	}
+	q.bufs = append(q.bufs, virtq.Buf{Addr: addr, Len: n})
+}
+
+// reap takes back what the device has sent.
+func (q *txQueue) reap() error {
+	for cap(q.done)-len(q.done) >= len(q.used) {
+		n, err := q.ring.Poll(q.used)
+		q.freed = q.freed || n > 0
+		for _, u := range q.used[:n] {
+			slot := &q.slots[u.Cookie]
+			q.free = append(q.free, slot.chunks...)
+			q.idle = append(q.idle, u.Cookie)
+			if slot.cookie != 0 {
+				q.done = append(q.done, slot.cookie)
+				q.watched--
+			}
+			slot.cookie, slot.chunks = 0, slot.chunks[:0]
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrBroken, err)
+		}
+		if n < len(q.used) {
+			break
+		}
+	}
+	return nil
+}
+
+// poll reports what was sent. The polling goroutine calls it; cookies is its scratch.
+func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
+	q.mu.Lock()
+	if q.err != nil {
+		q.mu.Unlock()
+		return false, nil
+	}
+	err = q.reap()
+	cookies = append(cookies, q.done...)
+	q.done = q.done[:0]
+	tell := len(cookies) > 0 || q.starved && q.freed
+	if tell {
+		q.starved = false
+	}
+	q.mu.Unlock()
+	if tell {
+		if r := q.n.receiver.Load(); r != nil {
+			(*r).Completed(q.index, cookies)
+		}
+	}
+	return tell, err
+}
+
+// wanted tells whether anybody waits for frames to be sent. Else they are taken back when their room is needed:
+// most frames of a TCP connection are acknowledgements, and an interrupt for each would cost more than they do.
+func (q *txQueue) wanted() bool { return q.watched > 0 || q.starved }
+
+// askCalls asks the device for a call when it has sent something; more says that it already has.
+func (q *txQueue) askCalls() (more bool) {
+	q.calls = true
+	return q.ring.EnableCall()
+}
+
+// enableCall is the polling goroutine's, before it sleeps.
+func (q *txQueue) enableCall() (more bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err != nil {
+		return false
+	}
+	q.asleep = true
+	if q.wanted() {
+		more = q.askCalls()
+	}
+	return more || len(q.done) > 0
+}
+
+// disableCall is the polling goroutine's, after it slept.
+func (q *txQueue) disableCall() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.asleep = false; q.calls {
+		q.calls = false
+		q.ring.DisableCall()
+	}
+}
+
+// close ends transmission with an error and returns the cookies of what was in flight.
+func (q *txQueue) close(err error) (cookies []uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err == nil {
+		q.err = err
+	}
+	cookies = append(cookies, q.done...)
+	for i := range q.slots {
+		if c := q.slots[i].cookie; c != 0 {
+			cookies = append(cookies, c)
+			q.slots[i].cookie = 0
+		}
+	}
+	q.done = q.done[:0]
+	return cookies
+}
+
+// gpu finds a GPU in reach.
+func (n *NIC) gpu(id int) *GPUInfo {
+	for i := range n.gpus {
+		if n.gpus[i].ID == id {
+			return &n.gpus[i]
+		}
+	}
+	return nil
+}
