@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"time"
 
@@ -19,7 +18,8 @@ const (
 	userBase   = 1 << 46
 	gpuBase    = 1 << 40
 	gpuStride  = 1 << 40
-	ramPerPair = 32 << 20 // at 256 entries a ring; what is not allocated is a hole
+	ramPerPair = 32 << 20  // at 256 entries a ring; what is not allocated is a hole
+	ramExtra   = 256 << 20 // for AllocDMA
 )
 
 // backendTimeout is how long a backend may take to stop.
@@ -27,7 +27,6 @@ const backendTimeout = 5 * time.Second
 
 // frontend is the transport of a process: a vhost-user frontend with memory of its own.
 type frontend struct {
-	conn    *net.UnixConn
 	front   *vhostuser.Frontend
 	log     *slog.Logger
 	mtu     int // to tell the backend, 0: nothing
@@ -50,7 +49,7 @@ func Attach(o FrontendOptions) (*NIC, error) {
 		return nil, errors.New("no connection to a vhost-user backend")
 	}
 	o.fill()
-	f := &frontend{conn: o.Conn, front: vhostuser.NewFrontend(o.Conn), log: o.Log, mtu: o.MTU, fd: -1}
+	f := &frontend{front: vhostuser.NewFrontend(o.Conn), log: o.Log, mtu: o.MTU, fd: -1}
 	gpus, err := f.placeGPUs(o.GPUs)
 	if err == nil {
 		err = f.prepare(&o.Options)
@@ -64,7 +63,7 @@ func Attach(o FrontendOptions) (*NIC, error) {
 
 // prepare makes memory and descriptors.
 func (f *frontend) prepare(o *Options) error {
-	if err := f.makeRAM(o.QueuePairs * ramPerPair * max(1, o.RingSize/256)); err != nil {
+	if err := f.makeRAM(o.QueuePairs*ramPerPair*max(1, o.RingSize/256) + ramExtra); err != nil {
 		return err
 	}
 	f.started = make([]bool, 2*o.QueuePairs)
@@ -265,7 +264,7 @@ func (f *frontend) halt() error {
 	}
 	f.halted = true
 	var errs []error
-	f.conn.SetDeadline(time.Now().Add(backendTimeout))
+	f.front.SetTimeout(backendTimeout)
 	for q, on := range f.started {
 		if on && len(errs) == 0 {
 			if err := f.stopQueue(q); err != nil {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/control"
 )
 
@@ -153,6 +155,24 @@ func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 
 // Control is the in-band channel to the NIC.
 func (n *NIC) Control() *control.Client { return n.ctl }
+
+// AllocDMA gives memory that we and the device can reach, the device at iova: tables and staging buffers of jobs. It is
+// page aligned and contiguous, at most 2 MiB in a guest, and there until Close. There is no way to give it back.
+func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
+	n.binder.Lock()
+	defer n.binder.Unlock()
+	if n.closed {
+		return nil, 0, fmt.Errorf("NIC: %w", ErrClosed)
+	}
+	if size <= 0 {
+		return nil, 0, fmt.Errorf("DMA memory: %d bytes: %w", size, unix.EINVAL)
+	}
+	m, err := n.t.alloc(size)
+	if err != nil {
+		return nil, 0, err
+	}
+	return m.b[:size], m.addr, nil
+}
 
 // Start names who gets the frames; before it, they are dropped.
 func (n *NIC) Start(r Receiver) error {
