@@ -1,122 +1,283 @@
 package control
 
-import "context"
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
 
-// Sender puts a frame on the NIC's transmit queue. The frame is copied before Send returns. An error other than
-// net.ErrClosed is as good as a lost frame: it is sent again later.
+// Sender puts a frame on a transmit queue of the NIC. Send copies the frame before it returns, and is called by many
+// goroutines at once. After an error that is net.ErrClosed the call fails; any other is as good as a lost frame.
 type Sender interface{ Send(frame []byte) error }
 
-// Client is a driver's end of the control channel. Its methods may be called by many goroutines at once.
-type Client struct{}
+// Times of a Client.
+const (
+	firstRetry     = 50 * time.Millisecond // doubles with each repeat
+	lastRetry      = time.Second
+	defaultTimeout = 10 * time.Second
+)
+
+// maxSpan is how far the sequence numbers of a client's requests under way may lie apart. It keeps the oldest inside
+// the dispatcher's window.
+const maxSpan = Window / 2
 
 // ClientOptions configure a Client; the zero value is good.
 type ClientOptions struct {
-	MAC          [6]byte                      // the driver's: source of the frames
-	OnGeneration func(old, generation uint32) // called by Receive when the port's state is known to be new: set it up again
+	MAC     [6]byte       // the driver's: source of the frames
+	Timeout time.Duration // without an answer; 10 s if 0
+	// OnGeneration is called, if set, when an answer shows that the port's state is not the one that earlier answers
+	// came from: it is empty and is to be set up again. It is called by Receive, before the answer reaches its caller,
+	// so it must not wait for the client.
+	OnGeneration func(old, generation uint32)
 }
 
-// NewClient returns a client of a new session.
-func NewClient(s Sender, o ClientOptions) *Client { return &Client{} }
+// Error is a refusal by the NIC. errors.Is finds its errno.
+type Error struct {
+	Class   Class
+	Command Command
+	Errno   syscall.Errno
+	Text    string // the NIC's own words
+}
 
-// Receive takes a frame from receive queue 0. It returns false if the frame is not the control channel's. It never waits.
-func (c *Client) Receive(frame []byte) bool { return false }
+func (e *Error) Error() string {
+	if e.Text == "" {
+		return fmt.Sprintf("control command %d.%d: %v", e.Class, e.Command, e.Errno)
+	}
+	return e.Text
+}
+
+// Unwrap returns the errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// ErrNoAnswer is returned when requests stay without an answer; it is also an ETIMEDOUT.
+var ErrNoAnswer = fmt.Errorf("no answer from the NIC's control channel: %w", syscall.ETIMEDOUT)
+
+// Client is a driver's end of the control channel, with a session of its own. Its methods may be called by many
+// goroutines at once.
+type Client struct {
+	send    Sender
+	o       ClientOptions
+	session uint32
+	closed  chan struct{}
+
+	mu       sync.Mutex
+	seq      uint32           // under mu: of the next request
+	pending  map[uint32]*call // under mu
+	freed    chan struct{}    // under mu: closed, and replaced, when a request ends
+	gen      uint32           // under mu
+	genKnown bool             // under mu
+	done     bool             // under mu: closed
+	jobs     jobBoard         // under mu
+	stats    ClientStats      // under mu
+}
+
+// call is a request under way.
+type call struct {
+	class Class
+	cmd   Command
+	reply chan answer // room for one
+}
+
+type answer struct {
+	errno syscall.Errno
+	data  []byte
+}
+
+// ClientStats counts frames.
+type ClientStats struct {
+	Requests uint64 // first sendings
+	Repeats  uint64 // sent again
+	Replies  uint64 // to requests under way
+	Notifies uint64
+	Strays   uint64 // answers to nothing, of another session, or malformed
+}
+
+// NewClient returns a client with a new session.
+func NewClient(s Sender, o ClientOptions) *Client {
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
+	c := &Client{send: s, o: o, closed: make(chan struct{}), seq: 1, pending: make(map[uint32]*call), freed: make(chan struct{})}
+	for c.session == 0 {
+		var b [4]byte
+		rand.Read(b[:]) // never fails
+		c.session = le.Uint32(b[:])
+	}
+	return c
+}
 
 // Close makes calls under way and later ones return net.ErrClosed.
-func (c *Client) Close() {}
+func (c *Client) Close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.done {
+		c.done = true
+		close(c.closed)
+	}
+}
 
-// Generation is that of the last answer.
-func (c *Client) Generation() uint32 { return 0 }
+// Generation is that of the last answer; 0 before the first.
+func (c *Client) Generation() uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.gen
+}
 
-// Call sends a request and waits for its answer, repeating it until then or until ctx ends.
+// Stats returns the counters.
+func (c *Client) Stats() ClientStats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stats
+}
+
+// Receive takes a frame from receive queue 0. It returns false if the frame is not the control channel's; one that is
+// needs no further handling, good or bad. The frame is not kept. Receive never waits.
+func (c *Client) Receive(frame []byte) bool {
+	if !IsControl(frame) {
+		return false
+	}
+	var f Frame
+	err := f.Parse(frame)
+	old, changed, cl := c.take(&f, err)
+	if changed && c.o.OnGeneration != nil {
+		c.o.OnGeneration(old, f.Generation)
+	}
+	if cl != nil {
+		cl.reply <- answer{f.Errno, bytes.Clone(f.Data)}
+	}
+	return true
+}
+
+// take finds out what a frame is, and returns the request that it answers, if it is an answer.
+func (c *Client) take(f *Frame, err error) (old uint32, changed bool, cl *call) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var status JobStatus
+	switch {
+	case err != nil || f.Src != MAC:
+		err = ErrMalformed
+	case f.Kind == KindReply && f.Session == c.session:
+		if cl = c.pending[f.Seq]; cl == nil || cl.class != f.Class || cl.cmd != f.Command {
+			err = ErrMalformed
+		}
+	case f.Kind == KindNotify && f.Class == ClassJob && f.Command == JobCompleted:
+		err = get(f.Data, status.decode)
+	default:
+		err = ErrMalformed
+	}
+	if err != nil {
+		c.stats.Strays++
+		return 0, false, nil
+	}
+	old, changed = c.gen, c.genKnown && c.gen != f.Generation
+	c.gen, c.genKnown = f.Generation, true
+	if changed {
+		c.jobs.reset()
+	}
+	if cl != nil {
+		c.stats.Replies++
+		c.remove(f.Seq)
+	} else if c.stats.Notifies++; status.State == JobDone {
+		c.jobs.ended(status)
+	}
+	return old, changed, cl
+}
+
+// remove ends a request; under mu.
+func (c *Client) remove(seq uint32) {
+	if c.pending[seq] != nil {
+		delete(c.pending, seq)
+		close(c.freed)
+		c.freed = make(chan struct{})
+	}
+}
+
+// begin gives a request its number as soon as the oldest one under way is near enough.
+func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint32, cl *call, err error) {
+	for {
+		c.mu.Lock()
+		room := !c.done
+		for s := range c.pending {
+			room = room && c.seq-s < maxSpan
+		}
+		if room {
+			seq, cl = c.seq, &call{class: class, cmd: cmd, reply: make(chan answer, 1)}
+			c.seq++
+			c.pending[seq] = cl
+			c.stats.Requests++
+			c.mu.Unlock()
+			return seq, cl, nil
+		}
+		freed := c.freed
+		c.mu.Unlock()
+		select {
+		case <-freed:
+		case <-c.closed:
+			return 0, nil, net.ErrClosed
+		case <-ctx.Done():
+			return 0, nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Call sends a request and waits for its answer, sending it again until then, until ctx ends, or until the client's
+// timeout (ErrNoAnswer). A refusal is an *Error. After any other error it is not known whether the NIC did it.
 func (c *Client) Call(ctx context.Context, class Class, cmd Command, data []byte) ([]byte, error) {
-	return nil, errNotYet
+	if len(data) > MaxData {
+		return nil, badData("%d bytes of data do not fit in a frame of %d", len(data), MaxFrame)
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, c.o.Timeout, ErrNoAnswer)
+	defer cancel()
+	reply, err := c.exchange(ctx, class, cmd, data)
+	if no := (*Error)(nil); err != nil && !errors.As(err, &no) {
+		err = fmt.Errorf("control command %d.%d: %w", class, cmd, err)
+	}
+	return reply, err
 }
 
-// Hello asks what the NIC is and reads the generation of its state.
-func (c *Client) Hello(ctx context.Context) (Info, error) { return Info{}, errNotYet }
-
-// SetSplit sets a receive queue's header split.
-func (c *Client) SetSplit(ctx context.Context, s Split) error { return errNotYet }
-
-// Split reads a receive queue's header split.
-func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) { return Split{}, errNotYet }
-
-// AddFlow adds a rule and returns its id.
-func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) { return 0, errNotYet }
-
-// DelFlow deletes a rule.
-func (c *Client) DelFlow(ctx context.Context, id uint32) error { return errNotYet }
-
-// Flows lists the rules.
-func (c *Client) Flows(ctx context.Context) ([]FlowRule, error) { return nil, errNotYet }
-
-// SetRSS sets receive side scaling.
-func (c *Client) SetRSS(ctx context.Context, r RSS) error { return errNotYet }
-
-// RSS reads receive side scaling.
-func (c *Client) RSS(ctx context.Context) (RSS, error) { return RSS{}, errNotYet }
-
-// GPUs lists the GPUs that the port may use.
-func (c *Client) GPUs(ctx context.Context) ([]GPUInfo, error) { return nil, errNotYet }
-
-// RegisterBuffer registers a range of GPU memory and returns its id.
-func (c *Client) RegisterBuffer(ctx context.Context, gpu uint16, off, size uint64) (uint32, error) {
-	return 0, errNotYet
+func (c *Client) exchange(ctx context.Context, class Class, cmd Command, data []byte) ([]byte, error) {
+	seq, cl, err := c.begin(ctx, class, cmd)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.remove(seq)
+	}()
+	f := Frame{Dst: MAC, Src: c.o.MAC, Data: data}
+	f.Kind, f.Class, f.Command, f.Session, f.Seq = KindRequest, class, cmd, c.session, seq
+	frame := f.Append(make([]byte, 0, EthernetLen+HeaderLen+len(data)))
+	wait := firstRetry
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		if err := c.send.Send(frame); errors.Is(err, net.ErrClosed) {
+			return nil, err
+		}
+		select {
+		case a := <-cl.reply:
+			if a.errno != 0 {
+				return nil, &Error{class, cmd, a.errno, strings.ToValidUTF8(string(a.data), "?")}
+			}
+			return a.data, nil
+		case <-c.closed:
+			return nil, net.ErrClosed
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-timer.C:
+			wait = min(2*wait, lastRetry)
+			timer.Reset(wait)
+			c.mu.Lock()
+			c.stats.Repeats++
+			c.mu.Unlock()
+		}
+	}
 }
-
-// UnregisterBuffer undoes RegisterBuffer.
-func (c *Client) UnregisterBuffer(ctx context.Context, id uint32) error { return errNotYet }
-
-// Buffers lists the registered buffers.
-func (c *Client) Buffers(ctx context.Context) ([]Buffer, error) { return nil, errNotYet }
-
-// BindRx binds receive queues to a buffer and returns the binding's id.
-func (c *Client) BindRx(ctx context.Context, buffer uint32, queues ...uint16) (uint32, error) {
-	return 0, errNotYet
-}
-
-// BindTx allows transmission from a buffer and returns the binding's id.
-func (c *Client) BindTx(ctx context.Context, buffer uint32) (uint32, error) { return 0, errNotYet }
-
-// Unbind ends a binding.
-func (c *Client) Unbind(ctx context.Context, id uint32) error { return errNotYet }
-
-// Bindings lists the bindings.
-func (c *Client) Bindings(ctx context.Context) ([]Binding, error) { return nil, errNotYet }
-
-// AddMeter installs a meter and returns its id.
-func (c *Client) AddMeter(ctx context.Context, m Meter) (uint32, error) { return 0, errNotYet }
-
-// ReadMeter reads a meter.
-func (c *Client) ReadMeter(ctx context.Context, id uint32) (MeterCounters, error) {
-	return MeterCounters{}, errNotYet
-}
-
-// DelMeter removes a meter.
-func (c *Client) DelMeter(ctx context.Context, id uint32) error { return errNotYet }
-
-// PortCounters reads what the port has seen in all.
-func (c *Client) PortCounters(ctx context.Context) (PortCounters, error) {
-	return PortCounters{}, errNotYet
-}
-
-// SubmitJob starts a job and returns its id.
-func (c *Client) SubmitJob(ctx context.Context, j Job) (uint64, error) { return 0, errNotYet }
-
-// PollJob asks for a job's status.
-func (c *Client) PollJob(ctx context.Context, id uint64) (JobStatus, error) {
-	return JobStatus{}, errNotYet
-}
-
-// CancelJob stops a job and waits for its end.
-func (c *Client) CancelJob(ctx context.Context, id uint64) (JobStatus, error) {
-	return JobStatus{}, errNotYet
-}
-
-// WaitJob waits for a job's end.
-func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
-	return JobStatus{}, errNotYet
-}
-
-// RunJob is SubmitJob and WaitJob. The error is also the job's own; ctx's end cancels the job.
-func (c *Client) RunJob(ctx context.Context, j Job) (JobStatus, error) { return JobStatus{}, errNotYet }

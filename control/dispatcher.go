@@ -1,75 +1,222 @@
 package control
 
-import "errors"
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
 
-// Handler is the NIC's side of every command. Calls come from the goroutines of all transmit queues at once.
-// An error's syscall.Errno travels to the driver together with its text (other errors as EIO). Slices that a method
-// is given are its own to keep; slices that it returns are read before the next call of the Dispatcher returns.
-type Handler interface {
-	// Generation of the port's state, put in every reply.
-	Generation() uint32
-	Info() (Info, error)
+// Sizes of what a Dispatcher remembers.
+const (
+	// Window is how many requests of a session are told apart: the newest one and those before it. A client has
+	// fewer under way; an older one is refused with ESTALE, as it may have been handled and forgotten.
+	Window = 64
+	// MaxSessions is how many sessions are remembered; the one unused for longest makes room.
+	MaxSessions = 8
+	// maxText is the most of an error's text that travels.
+	maxText = 256
+)
 
-	SetSplit(s Split) error
-	Split(queue uint16) (Split, error)
+// Dispatcher is a port's end of the control channel. Its methods may be called by many goroutines at once.
+//
+// Each request is handled once: a repeat gets the stored reply, or none while the first is still being handled (the
+// driver will repeat it again). Sessions are only about repeats: what commands have set up belongs to the port and
+// outlives the session, until device reset.
+type Dispatcher struct {
+	h Handler
 
-	AddFlow(r FlowRule) (id uint32, err error)
-	DelFlow(id uint32) error
-	Flows() ([]FlowRule, error) // sorted by ID
+	mu       sync.Mutex
+	sessions map[uint32]*session // under mu
+	clock    uint64              // under mu: counts requests, for the age of sessions
 
-	SetRSS(r RSS) error
-	RSS() (RSS, error)
-
-	GPUs() ([]GPUInfo, error)
-
-	RegisterBuffer(b Buffer) (id uint32, err error)
-	UnregisterBuffer(id uint32) error
-	Buffers() ([]Buffer, error) // sorted by ID
-
-	BindRx(buffer uint32, queues []uint16) (id uint32, err error)
-	BindTx(buffer uint32) (id uint32, err error)
-	Unbind(id uint32) error
-	Bindings() ([]Binding, error) // sorted by ID
-
-	AddMeter(m Meter) (id uint32, err error)
-	ReadMeter(id uint32) (MeterCounters, error)
-	DelMeter(id uint32) error
-	PortCounters() (PortCounters, error)
-
-	SubmitJob(j Job) (id uint64, err error)
-	PollJob(id uint64) (JobStatus, error)
-	CancelJob(id uint64) (JobStatus, error)
+	requests, repeats, stale, malformed, failed atomic.Uint64
 }
 
-// Dispatcher is a port's end of the control channel.
-type Dispatcher struct{ h Handler }
+// session is what is known of one client; all under the dispatcher's mu.
+type session struct {
+	used   uint64
+	newest uint32
+	slots  [Window]slot // by sequence number mod Window
+}
+
+type slot struct {
+	state slotState
+	seq   uint32
+	reply []byte // once done; never changed
+}
+
+type slotState uint8
+
+const (
+	slotEmpty slotState = iota
+	slotBusy            // being handled
+	slotDone
+)
 
 // NewDispatcher returns the dispatcher of a port.
-func NewDispatcher(h Handler) *Dispatcher { return &Dispatcher{h: h} }
-
-// Handle takes a control frame (with its Ethernet header) and returns the reply frame, to be put on receive queue 0,
-// or nil if there is none. The reply is written to reply's storage where that holds MaxFrame bytes.
-func (d *Dispatcher) Handle(frame, reply []byte) []byte { return nil }
-
-// Reset forgets all sessions and their replies: device reset.
-func (d *Dispatcher) Reset() {}
-
-// NotifyJob writes the frame that tells the driver, whose MAC is dst, that a job has ended.
-func (d *Dispatcher) NotifyJob(frame []byte, dst [6]byte, s *JobStatus) []byte { return nil }
+func NewDispatcher(h Handler) *Dispatcher {
+	return &Dispatcher{h: h, sessions: make(map[uint32]*session)}
+}
 
 // DispatcherStats counts frames.
 type DispatcherStats struct {
-	Requests  uint64 // handled, first time
+	Requests  uint64 // given to the handler
+	Failed    uint64 // of these, refused by it, or with data that does not decode
 	Repeats   uint64 // answered from the stored reply, or still being handled
 	Stale     uint64 // too old to tell: refused
-	Malformed uint64
-	Errors    uint64 // requests that the handler refused
+	Malformed uint64 // not a request of this protocol
 }
 
 // Stats returns the counters.
-func (d *Dispatcher) Stats() DispatcherStats { return DispatcherStats{} }
+func (d *Dispatcher) Stats() DispatcherStats {
+	return DispatcherStats{
+		Requests: d.requests.Load(), Failed: d.failed.Load(), Repeats: d.repeats.Load(), Stale: d.stale.Load(),
+		Malformed: d.malformed.Load(),
+	}
+}
 
-// IsControl reports whether a frame belongs to the control channel by EtherType or by either MAC.
-func IsControl(frame []byte) bool { return false }
+// Reset forgets all sessions and their replies: device reset, after the handler's state has got a new generation.
+func (d *Dispatcher) Reset() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	clear(d.sessions)
+}
 
-var errNotYet = errors.New("control: not built yet")
+// Handle takes a control frame, with its Ethernet header, and returns the frame of the reply, to be put on receive
+// queue 0, or nil if there is none. The reply is written to reply's storage if that holds MaxFrame bytes. The frame is
+// not kept. Handle returns when the Handler has.
+func (d *Dispatcher) Handle(frame, reply []byte) []byte {
+	reply = reply[:0]
+	var f Frame
+	err := f.Parse(frame)
+	if err == nil && f.Dst != MAC {
+		d.malformed.Add(1)
+		return nil
+	}
+	if err != nil || f.Kind != KindRequest || f.Session == 0 {
+		d.malformed.Add(1)
+		if f.Kind != KindRequest || f.Session == 0 {
+			return nil // no way to answer; and never an answer to an answer
+		}
+		return d.answer(&f, nil, err).Append(reply)
+	}
+	s, old, run := d.begin(&f)
+	if !run {
+		if old == nil {
+			return nil
+		}
+		return d.refresh(append(reply, old...), &f)
+	}
+	if s == nil {
+		return d.answer(&f, nil, errStale).Append(reply)
+	}
+	d.requests.Add(1)
+	data, err := handle(d.h, f.Class, f.Command, f.Data, make([]byte, 0, MaxData))
+	if err != nil {
+		d.failed.Add(1)
+	}
+	reply = d.answer(&f, data, err).Append(reply)
+	d.end(s, f.Seq, reply)
+	return reply
+}
+
+var errStale = &textError{"this request is older than those that are remembered", syscall.ESTALE}
+
+// begin finds out whether a request is to be run. If not, old is the stored reply, or nil if there is none yet. A
+// request too old to tell is to be run without a session.
+func (d *Dispatcher) begin(f *Frame) (s *session, old []byte, run bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s = d.session(f.Session, f.Seq)
+	if ahead := int32(f.Seq - s.newest); ahead > 0 {
+		s.newest = f.Seq
+	} else if ahead <= -Window {
+		d.stale.Add(1)
+		return nil, nil, true
+	}
+	sl := &s.slots[f.Seq%Window]
+	if sl.state != slotEmpty && sl.seq == f.Seq {
+		d.repeats.Add(1)
+		return nil, sl.reply, false
+	}
+	*sl = slot{state: slotBusy, seq: f.Seq}
+	return s, nil, true
+}
+
+func (d *Dispatcher) session(id, seq uint32) *session {
+	d.clock++
+	s := d.sessions[id]
+	if s == nil {
+		if len(d.sessions) == MaxSessions {
+			oldest := id
+			for i, o := range d.sessions {
+				if oldest == id || o.used < d.sessions[oldest].used {
+					oldest = i
+				}
+			}
+			delete(d.sessions, oldest)
+		}
+		s = &session{newest: seq}
+		d.sessions[id] = s
+	}
+	s.used = d.clock
+	return s
+}
+
+// end stores the reply for repeats, unless the window has gone past it.
+func (d *Dispatcher) end(s *session, seq uint32, reply []byte) {
+	kept := append([]byte(nil), reply...)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if sl := &s.slots[seq%Window]; sl.state == slotBusy && sl.seq == seq {
+		sl.state, sl.reply = slotDone, kept
+	}
+}
+
+// refresh makes a stored reply one of now: its generation is the current one.
+func (d *Dispatcher) refresh(reply []byte, f *Frame) []byte {
+	var r Frame
+	if r.Parse(reply) == nil {
+		r.Generation, r.Dst = d.h.Generation(), f.Src
+		reply = r.Append(reply[:0])
+	}
+	return reply
+}
+
+// answer makes the reply to f.
+func (d *Dispatcher) answer(f *Frame, data []byte, err error) *Frame {
+	r := &Frame{Dst: f.Src, Src: MAC, Header: f.Header, Data: data}
+	r.Kind, r.Generation, r.Errno = KindReply, d.h.Generation(), 0
+	if err != nil {
+		r.Errno = errnoOf(err)
+		text := err.Error()
+		r.Data = []byte(text[:min(len(text), maxText)])
+	}
+	return r
+}
+
+// errnoOf returns the number that an error travels as.
+func errnoOf(err error) syscall.Errno {
+	var no syscall.Errno
+	if errors.As(err, &no) && no > 0 && no <= 0xffff {
+		return no
+	}
+	return syscall.EIO
+}
+
+// NotifyJob appends to frame the frame that tells the driver, whose MAC is dst, that a job has ended.
+func (d *Dispatcher) NotifyJob(frame []byte, dst [6]byte, s *JobStatus) []byte {
+	f := Frame{Dst: dst, Src: MAC, Data: put(nil, s.encode)}
+	f.Kind, f.Class, f.Command, f.Generation = KindNotify, ClassJob, JobCompleted, d.h.Generation()
+	return f.Append(frame)
+}
+
+// textError is an errno with words of its own.
+type textError struct {
+	text  string
+	errno syscall.Errno
+}
+
+func (e *textError) Error() string { return e.text }
+func (e *textError) Unwrap() error { return e.errno }

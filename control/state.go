@@ -1,14 +1,257 @@
 package control
 
+import (
+	"fmt"
+	"slices"
+	"syscall"
+)
+
 // State is all that commands have set up on a port. It can be encoded (encoding/json) and put back; it dies with
-// device reset.
+// device reset. It has no lock: its owner has.
+//
+// Its methods are the rules of each command, with the errnos of Linux's devmem (net/core/netdev-genl.c,
+// net/ethtool/rings.c), and change the State only if they return no error. Doing what the State says is the owner's.
 type State struct {
 	Generation uint32
 	Splits     []Split // one for each receive queue, in order
 	RSS        RSS
-	Rules      []FlowRule
+	Rules      []FlowRule // each list is sorted by ID
 	Buffers    []Buffer
 	Bindings   []Binding
 	Meters     []Meter
-	LastID     uint32 // of rules, buffers, bindings and meters
+	LastID     uint32 // the last one given to a rule, binding or meter
+}
+
+// NewState returns the state of a port after reset: nothing split, all receive queues in RSS as far as the table goes.
+func NewState(generation uint32, i *Info, key [40]byte) *State {
+	s := &State{Generation: generation, RSS: RSS{Key: key, Table: make([]uint16, max(i.MaxRSS, 1))}}
+	for q := range i.QueuePairs {
+		s.Splits = append(s.Splits, Split{Queue: q})
+	}
+	for n := range s.RSS.Table {
+		s.RSS.Table[n] = uint16(n) % max(i.QueuePairs, 1)
+	}
+	s.RSS.HashTypes = HashIPv4 | HashTCPv4 | HashUDPv4 | HashIPv6 | HashTCPv6 | HashUDPv6
+	return s
+}
+
+// Clone returns a copy that shares nothing with s.
+func (s *State) Clone() *State {
+	c := *s
+	c.Splits, c.RSS.Table = slices.Clone(s.Splits), slices.Clone(s.RSS.Table)
+	c.Rules, c.Buffers, c.Meters = slices.Clone(s.Rules), slices.Clone(s.Buffers), slices.Clone(s.Meters)
+	c.Bindings = slices.Clone(s.Bindings)
+	for i := range c.Bindings {
+		c.Bindings[i].Queues = slices.Clone(c.Bindings[i].Queues)
+	}
+	return &c
+}
+
+// refuse makes an error that is an errno and says why.
+func refuse(errno syscall.Errno, what string, args ...any) error {
+	return &textError{fmt.Sprintf(what, args...), errno}
+}
+
+// SetSplit sets a queue's split. A bound queue stays split, with threshold 0; queue 0 is never split, as it takes what
+// must be readable.
+func (s *State) SetSplit(x Split) error {
+	switch {
+	case int(x.Queue) >= len(s.Splits):
+		return refuse(syscall.EINVAL, "split of queue %d: the port has %d", x.Queue, len(s.Splits))
+	case x.On && x.Queue == 0:
+		return refuse(syscall.EINVAL, "queue 0 cannot be split: it takes control frames and all that has no header to split at")
+	case s.Bound(x.Queue) != 0 && !x.On:
+		return refuse(syscall.EINVAL, "can't disable tcp-data-split while device has memory provider enabled (queue %d)", x.Queue)
+	case s.Bound(x.Queue) != 0 && x.Threshold != 0:
+		return refuse(syscall.EINVAL, "hds-thresh of a bound queue must be zero (queue %d)", x.Queue)
+	}
+	s.Splits[x.Queue] = x
+	return nil
+}
+
+// Split returns a queue's split.
+func (s *State) Split(queue uint16) (Split, error) {
+	if int(queue) >= len(s.Splits) {
+		return Split{}, refuse(syscall.EINVAL, "split of queue %d: the port has %d", queue, len(s.Splits))
+	}
+	return s.Splits[queue], nil
+}
+
+// AddFlow adds a rule; limit is the most there can be.
+func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
+	r.ID = 0
+	if _, err := tryPut(nil, r.encode); err != nil {
+		return 0, err
+	}
+	switch {
+	case int(r.Queue) >= len(s.Splits):
+		return 0, refuse(syscall.EINVAL, "rule to queue %d: the port has %d", r.Queue, len(s.Splits))
+	case r.Proto != 6 && r.Proto != 17:
+		return 0, refuse(syscall.EOPNOTSUPP, "rule for protocol %d: only TCP (6) and UDP (17) have rules", r.Proto)
+	case !r.Src.IsValid() && !r.Dst.IsValid() && r.SrcPort == 0 && r.DstPort == 0:
+		return 0, refuse(syscall.EINVAL, "rule without an address or a port would take everything")
+	case len(s.Rules) >= limit:
+		return 0, refuse(syscall.ENOSPC, "rule table is full: %d rules", limit)
+	}
+	for _, o := range s.Rules {
+		if o.ID, o.Queue = 0, r.Queue; o == r {
+			return 0, refuse(syscall.EEXIST, "there is a rule for this flow")
+		}
+	}
+	r.ID = s.nextID()
+	s.Rules = append(s.Rules, r)
+	return r.ID, nil
+}
+
+// DelFlow deletes a rule.
+func (s *State) DelFlow(id uint32) error {
+	return del(&s.Rules, id, "rule", func(r *FlowRule) uint32 { return r.ID })
+}
+
+// SetRSS sets receive side scaling; limit is the most entries of its table.
+func (s *State) SetRSS(r RSS, limit int) error {
+	if n := len(r.Table); n == 0 || n > limit || n&(n-1) != 0 {
+		return refuse(syscall.EINVAL, "RSS table of %d entries: not a power of two up to %d", n, limit)
+	}
+	for i, q := range r.Table {
+		if int(q) >= len(s.Splits) {
+			return refuse(syscall.EINVAL, "RSS table: entry %d is queue %d: the port has %d", i, q, len(s.Splits))
+		}
+	}
+	r.Table = slices.Clone(r.Table)
+	s.RSS = r
+	return nil
+}
+
+// AddBuffer notes a buffer that was registered under b.ID.
+func (s *State) AddBuffer(b Buffer) {
+	i, _ := slices.BinarySearchFunc(s.Buffers, b.ID, func(o Buffer, id uint32) int { return int(int64(o.ID) - int64(id)) })
+	s.Buffers = slices.Insert(s.Buffers, i, b)
+}
+
+// DelBuffer forgets a buffer; a bound one is EBUSY.
+func (s *State) DelBuffer(id uint32) error {
+	for _, n := range s.Bindings {
+		if n.Buffer == id {
+			return refuse(syscall.EBUSY, "buffer %d is bound (binding %d)", id, n.ID)
+		}
+	}
+	return del(&s.Buffers, id, "buffer", func(b *Buffer) uint32 { return b.ID })
+}
+
+// Buffer returns a registered buffer.
+func (s *State) Buffer(id uint32) (Buffer, bool) {
+	for _, b := range s.Buffers {
+		if b.ID == id {
+			return b, true
+		}
+	}
+	return Buffer{}, false
+}
+
+// Bound returns the binding that a receive queue is in, 0 if none.
+func (s *State) Bound(queue uint16) uint32 {
+	for _, n := range s.Bindings {
+		if !n.Tx && slices.Contains(n.Queues, queue) {
+			return n.ID
+		}
+	}
+	return 0
+}
+
+// BindRx binds queues, all or none, to a buffer; limit is the most bindings there can be. A buffer whose bytes another
+// receive binding has is EBUSY: Linux allows it, and the queues overwrite each other.
+func (s *State) BindRx(buffer uint32, queues []uint16, limit int) (uint32, error) {
+	b, ok := s.Buffer(buffer)
+	switch {
+	case !ok:
+		return 0, refuse(syscall.EBADF, "buffer %d is not registered", buffer)
+	case len(queues) == 0:
+		return 0, refuse(syscall.EINVAL, "binding without queues")
+	case len(s.Bindings) >= limit:
+		return 0, refuse(syscall.ENOSPC, "all %d bindings are in use", limit)
+	}
+	queues = slices.Clone(queues)
+	slices.Sort(queues)
+	queues = slices.Compact(queues)
+	for _, q := range queues {
+		switch {
+		case int(q) >= len(s.Splits):
+			return 0, refuse(syscall.EINVAL, "queue %d: the port has %d", q, len(s.Splits))
+		case q == 0:
+			return 0, refuse(syscall.ERANGE, "queue 0 cannot be bound: it takes what must be readable")
+		case !s.Splits[q].On:
+			return 0, refuse(syscall.EINVAL, "tcp-data-split is disabled (queue %d)", q)
+		case s.Splits[q].Threshold != 0:
+			return 0, refuse(syscall.EINVAL, "hds-thresh is not zero (queue %d)", q)
+		case s.Bound(q) != 0:
+			return 0, refuse(syscall.EEXIST, "designated queue already memory provider bound (queue %d)", q)
+		}
+	}
+	for _, n := range s.Bindings {
+		if o, ok := s.Buffer(n.Buffer); ok && !n.Tx && o.GPU == b.GPU && o.Off < b.Off+b.Size && b.Off < o.Off+o.Size {
+			return 0, refuse(syscall.EBUSY, "buffer %d overlaps buffer %d, which is bound for receive (binding %d)", b.ID, o.ID, n.ID)
+		}
+	}
+	return s.bind(Binding{Buffer: buffer, Queues: queues}), nil
+}
+
+// BindTx allows transmission from a buffer; limit is the most bindings there can be.
+func (s *State) BindTx(buffer uint32, limit int) (uint32, error) {
+	if _, ok := s.Buffer(buffer); !ok {
+		return 0, refuse(syscall.EBADF, "buffer %d is not registered", buffer)
+	}
+	if len(s.Bindings) >= limit {
+		return 0, refuse(syscall.ENOSPC, "all %d bindings are in use", limit)
+	}
+	return s.bind(Binding{Buffer: buffer, Tx: true}), nil
+}
+
+func (s *State) bind(n Binding) uint32 {
+	n.ID = s.nextID()
+	s.Bindings = append(s.Bindings, n)
+	return n.ID
+}
+
+// Unbind ends a binding.
+func (s *State) Unbind(id uint32) error {
+	return del(&s.Bindings, id, "binding", func(n *Binding) uint32 { return n.ID })
+}
+
+// AddMeter notes a meter; limit is the most there can be. Several of one connection count each on their own.
+func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
+	m.ID = 0
+	if _, err := tryPut(nil, m.encode); err != nil {
+		return 0, err
+	}
+	if m.Proto != 6 && m.Proto != 17 {
+		return 0, refuse(syscall.EOPNOTSUPP, "meter for protocol %d: only TCP (6) and UDP (17) have meters", m.Proto)
+	}
+	if len(s.Meters) >= limit {
+		return 0, refuse(syscall.ENOSPC, "all %d meters are in use", limit)
+	}
+	m.ID = s.nextID()
+	s.Meters = append(s.Meters, m)
+	return m.ID, nil
+}
+
+// DelMeter forgets a meter.
+func (s *State) DelMeter(id uint32) error {
+	return del(&s.Meters, id, "meter", func(m *Meter) uint32 { return m.ID })
+}
+
+// nextID is a number that no rule, binding or meter had since reset.
+func (s *State) nextID() uint32 {
+	s.LastID++
+	return s.LastID
+}
+
+func del[T any](list *[]T, id uint32, what string, idOf func(*T) uint32) error {
+	for i := range *list {
+		if idOf(&(*list)[i]) == id {
+			*list = slices.Delete(slices.Clone(*list), i, i+1)
+			return nil
+		}
+	}
+	return refuse(syscall.ENOENT, "no %s %d", what, id)
 }

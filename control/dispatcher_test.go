@@ -1,0 +1,193 @@
+package control
+
+import (
+	"bytes"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+)
+
+func request(session, seq uint32, class Class, cmd Command, data []byte) []byte {
+	f := Frame{Dst: MAC, Src: [6]byte{2, 0, 0, 0, 0, 1}, Data: data}
+	f.Kind, f.Class, f.Command, f.Session, f.Seq = KindRequest, class, cmd, session, seq
+	return f.Append(nil)
+}
+
+func answerOf(t *testing.T, d *Dispatcher, frame []byte) *Frame {
+	t.Helper()
+	reply := d.Handle(frame, nil)
+	if reply == nil {
+		return nil
+	}
+	f := new(Frame)
+	if err := f.Parse(reply); err != nil {
+		t.Fatalf("reply %x: %v", reply, err)
+	}
+	if f.Kind != KindReply || f.Src != MAC || f.Dst != [6]byte(frame[6:]) || len(reply) > MaxFrame {
+		t.Fatalf("reply %x", reply)
+	}
+	return f
+}
+
+func TestRepeatGetsTheSameReply(t *testing.T) {
+	p := newPort()
+	d := NewDispatcher(p)
+	buf := Buffer{Size: 4096}
+	frame := request(1, 1, ClassBuffer, BufferRegister, put(nil, buf.encode))
+	first := d.Handle(frame, make([]byte, 0, MaxFrame))
+	if got := d.Handle(frame, nil); !bytes.Equal(got, first) || p.count("buffer") != 1 {
+		t.Fatalf("%x, then %x; handled %d times", first, got, p.count("buffer"))
+	}
+	clear(first) // the caller's storage is not what is kept
+	f := answerOf(t, d, frame)
+	if f.Errno != 0 || !bytes.Equal(f.Data, []byte{1, 0, 0, 0}) {
+		t.Fatalf("%+v", f)
+	}
+	p.s.Generation = 80
+	if f := answerOf(t, d, frame); f.Generation != 80 {
+		t.Fatalf("the generation of a repeat is %d", f.Generation)
+	}
+	answerOf(t, d, request(2, 1, ClassBuffer, BufferRegister, put(nil, buf.encode)))
+	if p.count("buffer") != 2 {
+		t.Fatal("another session's request was taken for a repeat")
+	}
+	d.Reset()
+	answerOf(t, d, frame)
+	if p.count("buffer") != 3 {
+		t.Fatal("a reply outlived reset")
+	}
+}
+
+func TestRepeatOfOneInHandIsNotAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPort()
+		p.block = make(chan struct{})
+		d := NewDispatcher(p)
+		frame := request(1, 1, ClassSplit, SplitSet, put(nil, (&Split{Queue: 1, On: true}).encode))
+		done := make(chan []byte, 1)
+		go func() { done <- d.Handle(frame, nil) }()
+		synctest.Wait()
+		if got := d.Handle(frame, nil); got != nil {
+			t.Fatalf("answered %x", got)
+		}
+		// Another port of call is not held up.
+		if f := answerOf(t, d, request(1, 2, ClassInfo, InfoHello, nil)); f.Errno != 0 {
+			t.Fatal(f.Errno)
+		}
+		close(p.block)
+		if got := d.Handle(frame, nil); got != nil && !bytes.Equal(got, <-done) {
+			t.Fatalf("answered %x", got)
+		}
+	})
+}
+
+func TestOldRequestsAreRefused(t *testing.T) {
+	for _, start := range []uint32{0, 1000, 0xfffffff0} { // also over the wrap
+		p := newPort()
+		d := NewDispatcher(p)
+		hello := func(n uint32) *Frame { return answerOf(t, d, request(1, start+n, ClassInfo, InfoHello, nil)) }
+		for _, n := range []uint32{3, 1, 2, 0, Window - 1} { // in any order, inside of the window
+			if f := hello(n); f.Errno != 0 {
+				t.Fatalf("request %d: %v", n, f.Errno)
+			}
+		}
+		if p.count("info") != 5 {
+			t.Fatalf("handled %d", p.count("info"))
+		}
+		hello(Window)
+		if f := hello(0); f.Errno != syscall.ESTALE {
+			t.Fatalf("an old request: %v", f.Errno)
+		}
+		if f := hello(1); f.Errno != 0 || p.count("info") != 6 {
+			t.Fatalf("the oldest that is kept: %v, handled %d", f.Errno, p.count("info"))
+		}
+	}
+}
+
+func TestSessionsAreBounded(t *testing.T) {
+	p := newPort()
+	d := NewDispatcher(p)
+	for s := range uint32(1000) {
+		answerOf(t, d, request(s+1, 1, ClassInfo, InfoHello, nil))
+		answerOf(t, d, request(1, 1+s, ClassInfo, InfoHello, nil)) // used all the time: stays
+	}
+	if len(d.sessions) != MaxSessions || d.sessions[1] == nil || d.sessions[1000] == nil {
+		t.Fatalf("%d sessions", len(d.sessions))
+	}
+	// Hello 1 of session 1 came twice: new, and as a repeat.
+	if s := d.Stats(); s.Repeats != 1 || s.Requests != 1999 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestMalformedFrames(t *testing.T) {
+	p := newPort()
+	d := NewDispatcher(p)
+	good := request(1, 1, ClassInfo, InfoHello, nil)
+	for _, tc := range []struct {
+		name   string
+		change func(b []byte) []byte
+		errno  syscall.Errno // 0: no answer
+	}{
+		{"empty", func(b []byte) []byte { return nil }, 0},
+		{"short", func(b []byte) []byte { return b[:len(b)-1] }, 0},
+		{"long", func(b []byte) []byte { return append(b, make([]byte, MaxFrame)...) }, 0},
+		{"EtherType", func(b []byte) []byte { b[12] = 8; return b }, 0},
+		{"to another MAC", func(b []byte) []byte { b[0]++; return b }, 0},
+		{"version", func(b []byte) []byte { b[14] = 2; return b }, syscall.EPROTONOSUPPORT},
+		{"reply", func(b []byte) []byte { b[15] = 2; return b }, 0},
+		{"notify", func(b []byte) []byte { b[15] = 3; return b }, 0},
+		{"kind", func(b []byte) []byte { b[15] = 0; return b }, 0},
+		{"session 0", func(b []byte) []byte { copy(b[18:22], "\x00\x00\x00\x00"); return b }, 0},
+		{"length", func(b []byte) []byte { b[32] = 1; return b }, syscall.EINVAL},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			before := d.Stats().Malformed
+			f := answerOf(t, d, tc.change(slices.Clone(good)))
+			if f == nil && tc.errno != 0 || f != nil && (f.Errno != tc.errno || len(f.Data) == 0) {
+				t.Fatalf("%+v", f)
+			}
+			if d.Stats().Malformed != before+1 || p.count("info") != 0 {
+				t.Fatalf("%+v, handled %d", d.Stats(), p.count("info"))
+			}
+		})
+	}
+	if f := answerOf(t, d, good); f.Errno != 0 {
+		t.Fatalf("afterwards: %v", f.Errno)
+	}
+}
+
+// FuzzDispatcher plays frames, each with its length before it, to a port: it never panics, answers only well-formed
+// frames, and is in order afterwards.
+func FuzzDispatcher(f *testing.F) {
+	var all []byte
+	for i, s := range samples() {
+		b := request(1, uint32(i), s.class, s.cmd, s.data)
+		f.Add(append([]byte{byte(len(b)), byte(len(b) >> 8)}, b...))
+		all = append(append(all, byte(len(b)), byte(len(b)>>8)), b...)
+	}
+	f.Add(all)
+	f.Fuzz(func(t *testing.T, in []byte) {
+		p := newPort()
+		d := NewDispatcher(p)
+		for len(in) >= 2 {
+			n := min(int(in[0])|int(in[1])<<8, len(in)-2)
+			frame := in[2 : 2+n]
+			in = in[2+n:]
+			before := slices.Clone(frame)
+			if n >= EthernetLen {
+				answerOf(t, d, frame)
+			} else if d.Handle(frame, nil) != nil {
+				t.Fatal("an answer to nothing")
+			}
+			if !bytes.Equal(before, frame) {
+				t.Fatal("the frame was changed")
+			}
+		}
+		p.s.check(t, &p.info)
+		if f := answerOf(t, d, request(0xfeedface, 1, ClassInfo, InfoHello, nil)); f.Errno != 0 {
+			t.Fatal(f.Errno)
+		}
+	})
+}

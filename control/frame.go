@@ -1,0 +1,96 @@
+package control
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+var le = binary.LittleEndian
+
+// ErrMalformed is returned for a frame that is not a control frame, or whose parts do not fit together.
+var ErrMalformed = errors.New("malformed control frame")
+
+// Frame is a control frame.
+type Frame struct {
+	Dst, Src [6]byte
+	Header
+	Data []byte
+}
+
+func (h *Header) encode(b *[HeaderLen]byte) {
+	b[0], b[1], b[2], b[3] = h.Version, byte(h.Kind), byte(h.Class), byte(h.Command)
+	le.PutUint32(b[4:], h.Session)
+	le.PutUint32(b[8:], h.Seq)
+	le.PutUint32(b[12:], h.Generation)
+	le.PutUint16(b[16:], uint16(h.Errno))
+	le.PutUint16(b[18:], h.Len)
+}
+
+func (h *Header) decode(b *[HeaderLen]byte) {
+	h.Version, h.Kind, h.Class, h.Command = b[0], Kind(b[1]), Class(b[2]), Command(b[3])
+	h.Session = le.Uint32(b[4:])
+	h.Seq = le.Uint32(b[8:])
+	h.Generation = le.Uint32(b[12:])
+	h.Errno = syscall.Errno(le.Uint16(b[16:]))
+	h.Len = le.Uint16(b[18:])
+}
+
+// Append appends the frame's bytes to b. Version and Len are set here. Data that is longer than MaxData is cut: only
+// an error's text can be.
+func (f *Frame) Append(b []byte) []byte {
+	data := f.Data[:min(len(f.Data), MaxData)]
+	f.Version, f.Len = Version, uint16(len(data))
+	var head [EthernetLen + HeaderLen]byte
+	copy(head[0:], f.Dst[:])
+	copy(head[6:], f.Src[:])
+	binary.BigEndian.PutUint16(head[12:], EtherType) // the Ethernet header is in network order
+	f.encode((*[HeaderLen]byte)(head[EthernetLen:]))
+	return append(append(b, head[:]...), data...)
+}
+
+// Parse takes a frame apart. Data points into b; what follows it is padding. After an error, Kind, Session and Seq are
+// those of the frame if it was long enough to have them, and 0 if not.
+func (f *Frame) Parse(b []byte) error {
+	*f = Frame{}
+	if len(b) < EthernetLen+HeaderLen || len(b) > MaxFrame {
+		return fmt.Errorf("%w: %d bytes, not %d to %d", ErrMalformed, len(b), EthernetLen+HeaderLen, MaxFrame)
+	}
+	if t := binary.BigEndian.Uint16(b[12:]); t != EtherType {
+		return fmt.Errorf("%w: EtherType %#04x", ErrMalformed, t)
+	}
+	f.Dst, f.Src = [6]byte(b[0:]), [6]byte(b[6:])
+	f.decode((*[HeaderLen]byte)(b[EthernetLen:]))
+	data := b[EthernetLen+HeaderLen:]
+	switch {
+	case f.Version != Version:
+		return fmt.Errorf("protocol version %d, this end has %d: %w", f.Version, Version, syscall.EPROTONOSUPPORT)
+	case f.Kind < KindRequest || f.Kind > KindNotify:
+		return fmt.Errorf("%w: kind %d: %w", ErrMalformed, f.Kind, syscall.EINVAL)
+	case int(f.Len) > len(data):
+		return fmt.Errorf("%w: %d bytes of data promised, %d there: %w", ErrMalformed, f.Len, len(data), syscall.EINVAL)
+	}
+	f.Data = data[:f.Len]
+	return nil
+}
+
+// IsControl reports whether a frame belongs to the control channel: by EtherType, or by the control MAC at either end.
+func IsControl(frame []byte) bool {
+	return len(frame) >= EthernetLen && (binary.BigEndian.Uint16(frame[12:]) == EtherType ||
+		[6]byte(frame[0:]) == MAC || [6]byte(frame[6:]) == MAC)
+}
+
+// badData is the error of a command's data that does not decode, or of a value that cannot be encoded.
+func badData(what string, args ...any) error {
+	return fmt.Errorf("%w: %s: %w", ErrMalformed, fmt.Sprintf(what, args...), syscall.EINVAL)
+}
+
+func zero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}

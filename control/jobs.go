@@ -1,0 +1,155 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"time"
+)
+
+// Times between polls of a job whose notify may be lost.
+const (
+	firstPoll = 100 * time.Millisecond // doubles with each poll
+	lastPoll  = time.Second
+)
+
+// keepEnded is how many ended jobs are remembered for a WaitJob that comes after the notify.
+const keepEnded = 64
+
+// jobBoard joins notifies with those who wait for them; under the client's mu.
+type jobBoard struct {
+	waiters map[uint64][]chan JobStatus // each with room for one
+	recent  [keepEnded]JobStatus        // nobody waited for these yet; a ring
+	next    int
+}
+
+// ended hands a status to those who wait, or keeps it.
+func (j *jobBoard) ended(s JobStatus) {
+	ws := j.waiters[s.ID]
+	delete(j.waiters, s.ID)
+	for _, w := range ws {
+		w <- s
+	}
+	if len(ws) == 0 {
+		j.recent[j.next] = s
+		j.next = (j.next + 1) % keepEnded
+	}
+}
+
+// wait returns a channel that gets the status, perhaps already has it.
+func (j *jobBoard) wait(id uint64) chan JobStatus {
+	w := make(chan JobStatus, 1)
+	for i := range j.recent {
+		if j.recent[i].ID == id && j.recent[i].State == JobDone {
+			w <- j.recent[i]
+			return w
+		}
+	}
+	if j.waiters == nil {
+		j.waiters = make(map[uint64][]chan JobStatus)
+	}
+	j.waiters[id] = append(j.waiters[id], w)
+	return w
+}
+
+// reset says that the port's state is a new one: its jobs were cancelled, and their ids may come again.
+func (j *jobBoard) reset() {
+	for id, ws := range j.waiters {
+		for _, w := range ws {
+			w <- JobStatus{ID: id, State: JobDone, Errno: syscall.ECANCELED}
+		}
+	}
+	*j = jobBoard{}
+}
+
+func (j *jobBoard) forget(id uint64, w chan JobStatus) {
+	ws := j.waiters[id]
+	for i := range ws {
+		if ws[i] == w {
+			ws = append(ws[:i:i], ws[i+1:]...)
+			break
+		}
+	}
+	if len(ws) == 0 {
+		delete(j.waiters, id)
+	} else {
+		j.waiters[id] = ws
+	}
+}
+
+// SubmitJob starts a job and returns its id. EAGAIN: as many as can be are under way.
+func (c *Client) SubmitJob(ctx context.Context, j Job) (uint64, error) {
+	var id number64
+	b, err := c.Call(ctx, ClassJob, JobSubmit, put(nil, j.encode))
+	if err == nil {
+		err = get(b, id.decode)
+	}
+	return uint64(id), err
+}
+
+// PollJob asks for a job's status. ENOENT: there is no such job, it ended too long ago, or the device was reset.
+func (c *Client) PollJob(ctx context.Context, id uint64) (JobStatus, error) {
+	return c.job(ctx, JobPoll, id)
+}
+
+// CancelJob stops a job; when it returns nothing of the job runs. A job that had ended keeps its status.
+func (c *Client) CancelJob(ctx context.Context, id uint64) (JobStatus, error) {
+	return c.job(ctx, JobCancel, id)
+}
+
+func (c *Client) job(ctx context.Context, cmd Command, id uint64) (JobStatus, error) {
+	var s JobStatus
+	n := number64(id)
+	b, err := c.Call(ctx, ClassJob, cmd, put(nil, n.encode))
+	if err == nil {
+		err = get(b, s.decode)
+	}
+	return s, err
+}
+
+// WaitJob waits for a job's end, by the NIC's notify, and asks now and then in case that is lost. The error is not the
+// job's own: that is JobStatus.Err.
+func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
+	c.mu.Lock()
+	w := c.jobs.wait(id)
+	c.mu.Unlock()
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.jobs.forget(id, w)
+	}()
+	wait := firstPoll
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		select {
+		case s := <-w:
+			return s, nil
+		case <-ctx.Done():
+			return JobStatus{ID: id, State: JobRunning}, ctx.Err()
+		case <-timer.C:
+			if s, err := c.PollJob(ctx, id); err != nil || s.State == JobDone {
+				return s, err
+			}
+			wait = min(2*wait, lastPoll)
+			timer.Reset(wait)
+		}
+	}
+}
+
+// RunJob is SubmitJob and WaitJob; the error is also the job's own. When ctx ends the job is cancelled.
+func (c *Client) RunJob(ctx context.Context, j Job) (JobStatus, error) {
+	id, err := c.SubmitJob(ctx, j)
+	if err != nil {
+		return JobStatus{}, err
+	}
+	s, err := c.WaitJob(ctx, id)
+	if err != nil {
+		if ctx.Err() != nil {
+			_, cancelErr := c.CancelJob(context.WithoutCancel(ctx), id)
+			err = errors.Join(err, cancelErr)
+		}
+		return s, err
+	}
+	return s, s.Err()
+}

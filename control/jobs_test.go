@@ -1,0 +1,104 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestWaitJob ends a job in each order of reply, notify and wait, with notifies that arrive and that are lost.
+func TestWaitJob(t *testing.T) {
+	for _, tc := range []struct {
+		name        string
+		early, lost bool
+		polls       bool
+	}{{name: "notified"}, {name: "notified early", early: true}, {name: "notify lost", lost: true, polls: true}, {name: "lost early", early: true, lost: true, polls: true}} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, l, p := connect(t, ClientOptions{})
+				id, err := c.SubmitJob(t.Context(), Job{Op: JobFill})
+				if err != nil {
+					t.Fatal(err)
+				}
+				end := func() {
+					s := p.end(id, 0)
+					if !tc.lost {
+						l.deliver(l.d.NotifyJob(nil, [6]byte{}, &s))
+					}
+				}
+				if tc.early {
+					end()
+				} else {
+					time.AfterFunc(20*time.Millisecond, end)
+				}
+				s, err := c.WaitJob(t.Context(), id)
+				if err != nil || s.ID != id || s.State != JobDone || s.Bytes != 42 {
+					t.Fatalf("%+v, %v", s, err)
+				}
+				if polled := p.count("poll") > 0; polled != tc.polls {
+					t.Errorf("polled %d times", p.count("poll"))
+				}
+			})
+		})
+	}
+}
+
+func TestRunJobCancelsWhenItsContextEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _, p := connect(t, ClientOptions{})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if _, err := c.RunJob(ctx, Job{Op: JobFill}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if s, _ := p.PollJob(1); s.Errno != syscall.ECANCELED {
+			t.Fatalf("the job goes on: %+v", s)
+		}
+		go func() {
+			time.Sleep(time.Second) // synctest's
+			p.end(2, syscall.EFAULT)
+		}()
+		if _, err := c.RunJob(t.Context(), Job{Op: JobFill}); !errors.Is(err, syscall.EFAULT) {
+			t.Fatalf("the job's own error: %v", err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if len(c.jobs.waiters) != 0 {
+			t.Fatalf("waiters are left: %v", c.jobs.waiters)
+		}
+	})
+}
+
+// TestResetEndsWaits has a port lose its state while a job is waited for; its id comes again later.
+func TestResetEndsWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, l, p := connect(t, ClientOptions{})
+		id, err := c.SubmitJob(t.Context(), Job{Op: JobFill})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(time.Millisecond, func() {
+			p.mu.Lock()
+			p.s = NewState(78, &p.info, [40]byte{})
+			p.jobs, p.last = make(map[uint64]*JobStatus), 0
+			p.mu.Unlock()
+			l.d.Reset()
+			c.Hello(t.Context())
+		})
+		s, err := c.WaitJob(t.Context(), id)
+		if err != nil || s.Errno != syscall.ECANCELED {
+			t.Fatalf("%+v, %v", s, err)
+		}
+		if id, err = c.SubmitJob(t.Context(), Job{Op: JobFill}); err != nil {
+			t.Fatal(err)
+		}
+		s = p.end(id, 0)
+		l.deliver(l.d.NotifyJob(nil, [6]byte{}, &s))
+		if s, err = c.WaitJob(t.Context(), id); err != nil || s.Err() != nil {
+			t.Fatalf("%+v, %v", s, err)
+		}
+	})
+}
