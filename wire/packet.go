@@ -16,48 +16,90 @@ var ControlMAC = MAC{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 const EtherTypeControl = 0x88b5
 
 // Packet is one frame, or one super-packet, described where it lies. The sender owns it and all it points to; a receiver
-// may use it only until its Deliver returns.
+// may use it only until its Deliver returns. The wire writes only Verdict and Progress.
 //
 // For a new packet the sender sets Header, Payload, PayloadLen and Meta (with Meta.Headers from splitter.Parse), then
 // calls Prepare. To retry after Busy it sets Header, Payload and PayloadLen to the same bytes again if they have moved,
-// leaves Meta and Progress as they are, and does not call Prepare.
+// leaves Progress as it is, and does not call Prepare.
 type Packet struct {
 	// Header holds the headers, a private copy: exactly Meta.Headers.HdrLen bytes for TCP and UDP; for all else at
-	// least the link header (EthLen bytes), and as much more as the sender likes. The wire may complete a checksum
-	// in it.
+	// least the link header (splitter.EthLen bytes), and as much more as the sender likes.
 	Header     []byte
-	Payload    []dma.Segment // the rest of the frame, where it lies now
-	PayloadLen uint32        // bytes in Payload
-	Meta       splitter.Meta
+	Payload    []dma.Segment // the rest of the frame, where it lies now: at least PayloadLen bytes
+	PayloadLen uint32        // the frame's bytes behind Header
+	Meta       splitter.Meta // a super-packet is CsumPartial
 	Verdict    Verdict
 	Progress   Progress // how much of it was disposed of before it met a busy port
 	Tag        uint64   // the sender's own; the wire never looks
 	Src, Dst   MAC      // from Header, by Prepare
 
-	flood bool // link.go: some receiver of a flooded packet has taken it
+	taken  bool       // flood: some receiver has it
+	reason DropReason // flood: why the last one that has not
 }
 
 // Prepare makes a new packet ready for Deliver: it clears verdict and progress, takes the addresses from the header and
 // cuts the padding of a runt (what lies behind Meta.Headers.FrameLen).
-func (p *Packet) Prepare() {}
+func (p *Packet) Prepare() {
+	p.Verdict, p.Progress = Verdict{}, Progress{}
+	p.Src, p.Dst = MAC{}, MAC{}
+	if len(p.Header) >= splitter.EthLen {
+		p.Dst, p.Src = MAC(p.Header[0:6]), MAC(p.Header[6:12])
+	}
+	if n := p.Meta.Headers.FrameLen; n >= splitter.EthLen && n < p.Len() {
+		p.Header = p.Header[:min(uint32(len(p.Header)), n)]
+		p.PayloadLen = n - uint32(len(p.Header))
+		p.Payload = trim(p.Payload, p.PayloadLen)
+	}
+}
+
+// trim shortens segs, in place, to their first n bytes.
+func trim(segs []dma.Segment, n uint32) []dma.Segment {
+	for i := range segs {
+		if n <= segs[i].Len {
+			segs[i].Len = n
+			if n > 0 {
+				i++
+			}
+			return segs[:i]
+		}
+		n -= segs[i].Len
+	}
+	return segs
+}
 
 // Len is the frame's length.
 func (p *Packet) Len() uint32 { return uint32(len(p.Header)) + p.PayloadLen }
 
 // Segments says how many segments the packet would be on a real wire.
-func (p *Packet) Segments() uint32 { return 1 }
-
-// Progress remembers what became of a part of a packet (which was cut), so that a retry repeats nothing. The zero value
-// is a new packet's. A sender that builds its Packets anew for a retry carries it over.
-type Progress struct {
-	dst   uint32
-	level [3]level
+func (p *Packet) Segments() uint32 {
+	if p.Meta.GSOType == splitter.GSONone || p.PayloadLen <= uint32(p.Meta.GSOSize) || p.Meta.GSOSize == 0 {
+		return 1
+	}
+	mss := uint32(p.Meta.GSOSize)
+	return (p.PayloadLen + mss - 1) / mss
 }
 
+// Progress remembers what became of the parts of a packet that had to be cut, so that a retry repeats nothing. The zero
+// value is a new packet's. A sender that builds its Packets anew for a retry carries it over.
+type Progress struct {
+	link  uint32 // who met the packet last, on levels down and fit
+	level [levels]level
+}
+
+// Where packets are cut, in their order. What is cut at one level is a packet of its own at the next.
+const (
+	levelUp   = iota // the sender's link is impaired
+	levelDown        // the receiver's link is impaired
+	levelFit         // to what the receiver takes
+	levels
+)
+
+// level is the progress on one level.
 type level struct {
-	done uint32
-	have bool
-	seq  uint64
+	done  uint32 // payload bytes disposed of
+	known bool   // seq is
+	taken bool   // some of it reached its receiver, or a delay line
+	seq   uint64 // number of the packet's first segment on an impaired link
 }
 
 // VerdictKind says what became of a packet.
@@ -66,10 +108,23 @@ type VerdictKind uint8
 // Kinds of verdicts.
 const (
 	Pending VerdictKind = iota // not delivered yet
-	Taken                      // copied, all of it or as much as an impaired link let pass
+	Taken                      // copied: all of it, or what an impaired link let pass
 	Dropped                    // gone, for Reason
 	Busy                       // not taken: retry when Queue has buffers
 )
+
+// String gives the kind's name.
+func (k VerdictKind) String() string {
+	switch k {
+	case Pending:
+		return "pending"
+	case Taken:
+		return "taken"
+	case Dropped:
+		return "dropped"
+	}
+	return "busy"
+}
 
 // Verdict is what Deliver did with a packet.
 type Verdict struct {
@@ -80,33 +135,6 @@ type Verdict struct {
 
 // Drop is the verdict of a packet dropped for a reason.
 func Drop(r DropReason) Verdict { return Verdict{Kind: Dropped, Reason: r} }
-
-// DropReason says why a packet was dropped.
-type DropReason uint8
-
-// Reasons to drop a packet.
-const (
-	DropNone       DropReason = iota
-	DropNoBuffer              // the receiver had no buffer, and waiting was not allowed or went on for too long
-	DropLinkLoss              // lost by an Impairment
-	DropUnknownDst            // no port to give it to
-	DropSamePort              // its destination is the port that it came from
-	DropControlMAC            // control EtherType or control MAC outside the control channel
-	DropTooBig                // longer than the receiver takes, and not to be cut
-	DropStopped               // the port or its queue is stopped, or the link is detached
-	DropFault                 // its memory went away under it
-	DropBadFrame              // too short for a link header, or lengths that do not fit
-	DropBadSource             // a multicast source address
-	DropBadGSO                // a super-packet that contradicts itself
-	DropBadCsum               // a partial checksum outside the frame
-	DropDelay                 // left in a delay line: its link closed, or the receiver stayed busy
-	DropDisabled              // the receiving queue is not enabled
-	DropUnsplit               // the receiver wanted it split, and it cannot be
-	NumDropReasons
-)
-
-// String gives the reason's name in counters.
-func (r DropReason) String() string { return "" }
 
 // Waitable is a receive queue without buffers.
 type Waitable interface {

@@ -2,59 +2,145 @@ package wire
 
 import (
 	"errors"
+	"fmt"
 	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
 )
+
+// MaxPorts is how many ports a switch has.
+const MaxPorts = 1024
 
 // Errors of a Switch.
 var (
-	ErrPorts    = errors.New("too many ports")
-	ErrDetached = errors.New("link is detached")
+	ErrPorts         = errors.New("too many ports")
+	ErrDetached      = errors.New("link is detached")
+	ErrBadImpairment = errors.New("bad impairment")
 )
 
-// LinkOptions says how a port is attached.
-type LinkOptions struct {
-	Up   Impairment // of what the port sends
-	Down Impairment // of what the port receives
+// Switch is a learning Ethernet switch. Ports come and go while traffic runs.
+type Switch struct {
+	log   *slog.Logger
+	table *macTable
+	ports atomic.Pointer[ports]
+
+	mu     sync.Mutex // of changes
+	serial uint32     // of the last link
+	closed bool
 }
 
-// Switch is a learning Ethernet switch. Ports come and go while traffic runs.
-type Switch struct{}
+// ports is what workers see of a switch; immutable.
+type ports struct {
+	byID []*Link // nil where there is none
+	list []*Link // in order of arrival
+}
+
+// everyone stands for all links but the sender's.
+var everyone = new(Link)
 
 // NewSwitch makes an empty switch.
-func NewSwitch(log *slog.Logger) *Switch { return &Switch{} }
+func NewSwitch(log *slog.Logger) *Switch {
+	s := &Switch{log: log, table: newMACTable()}
+	s.ports.Store(new(ports))
+	return s
+}
+
+// find gives the link that an address is behind: everyone if it is a group's or unknown.
+func (s *Switch) find(ps *ports, dst MAC) *Link {
+	if !dst.multicast() {
+		if id, ok := s.table.lookup(dst.key()); ok && int(id) < len(ps.byID) && ps.byID[id] != nil {
+			return ps.byID[id]
+		}
+	}
+	return everyone
+}
 
 // Attach gives a port its way into the switch; from then on it receives.
-func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) { return &Link{}, nil }
+func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
+	for _, im := range []Impairment{opts.Up, opts.Down} {
+		if err := im.check(); err != nil {
+			return nil, fmt.Errorf("port %s: %w", p.Name(), err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.ports.Load()
+	if s.closed {
+		return nil, fmt.Errorf("port %s: switch is closed: %w", p.Name(), ErrDetached)
+	}
+	id := slices.Index(old.byID, nil)
+	next := &ports{byID: slices.Clone(old.byID)}
+	if id < 0 {
+		if id = len(old.byID); id == MaxPorts {
+			return nil, fmt.Errorf("port %s: %w: %d", p.Name(), ErrPorts, MaxPorts)
+		}
+		next.byID = append(next.byID, nil)
+	}
+	s.serial++
+	l := &Link{sw: s, port: p, id: uint16(id), serial: s.serial, drained: make(chan struct{}, 1)}
+	l.up, l.down = newImpaired(l, levelUp, opts.Up), newImpaired(l, levelDown, opts.Down)
+	next.byID[id] = l
+	next.list = append(slices.Clone(old.list), l)
+	s.ports.Store(next)
+	s.log.Info("port attached", "port", p.Name(), "impaired", l.up != nil || l.down != nil)
+	return l, nil
+}
 
 // Detach takes a port away. When it returns, nobody is in the port's Deliver or will be, and nobody is in the link's.
 // It must not be called from inside either.
-func (s *Switch) Detach(l *Link) error { return nil }
+func (s *Switch) Detach(l *Link) error {
+	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
+	if l.sw != s {
+		return err
+	}
+	l.detach.Do(func() {
+		s.remove(l, false)
+		l.drain()
+		l.up.close()
+		l.down.close()
+		s.table.forget(l.id) // nobody learns for it any more
+		s.remove(l, true)
+		s.log.Info("port detached", "port", l.Name())
+		err = nil
+	})
+	return err
+}
+
+// remove takes a link off the list; off the ids only once nothing knows its id, so that no other link gets it before.
+func (s *Switch) remove(l *Link, id bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old := s.ports.Load()
+	next := &ports{byID: slices.Clone(old.byID), list: old.list}
+	if id {
+		next.byID[l.id] = nil
+	} else {
+		next.list = slices.DeleteFunc(slices.Clone(old.list), func(o *Link) bool { return o == l })
+	}
+	s.ports.Store(next)
+}
 
 // Links gives the links attached now, in the order in which they came.
-func (s *Switch) Links() []*Link { return nil }
+func (s *Switch) Links() []*Link { return slices.Clone(s.ports.Load().list) }
 
-// Close detaches all ports.
-func (s *Switch) Close() error { return nil }
+// Find gives the link that an address was last seen behind, nil if the address is not known.
+func (s *Switch) Find(mac MAC) *Link {
+	if l := s.find(s.ports.Load(), mac); l != everyone {
+		return l
+	}
+	return nil
+}
 
-// Link is a port's way into the switch.
-type Link struct{}
-
-// Name is the port's name.
-func (l *Link) Name() string { return "" }
-
-// Deliver sends a batch, setting every Verdict.
-func (l *Link) Deliver(w *Worker, batch []*Packet) {}
-
-// Counters reads the link's counters.
-func (l *Link) Counters() Counters { return Counters{} }
-
-// Counters are a link's. Packets count once they are disposed of, not when they met a busy port.
-type Counters struct {
-	Sent, SentBytes, SentSegments             uint64 // from the port: taken or dropped
-	Received, ReceivedBytes, ReceivedSegments uint64 // taken by the port
-	Busy                                      uint64 // verdicts of the port
-	Drops                                     [NumDropReasons]uint64
-	Held                                      uint64 // segments that went through a delay line
-	DelayFull                                 uint64 // segments that were not held back for want of room
-	NotLearned                                uint64 // source addresses for which there was no room
+// Close detaches all ports; none can be attached after.
+func (s *Switch) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	for _, l := range s.Links() {
+		if err := s.Detach(l); err != nil && !errors.Is(err, ErrDetached) {
+			return err
+		}
+	}
+	return nil
 }

@@ -1,12 +1,138 @@
 package wire
 
-import "vnic.dev/vnic/dma"
+import (
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/splitter"
+)
+
+// maxPieces is how many pieces of a packet go to a port at once.
+const maxPieces = 32
 
 // Worker is a sending goroutine's own: the copier, and the scratch that the wire works in. One goroutine uses it at a
 // time.
 type Worker struct {
 	Copier *dma.Copier
+
+	busy     []busyLink // links that had a busy queue in this batch
+	flooding bool       // then nobody is busy for long
+
+	cutter splitter.Segmenter
+	pieces [maxPieces]piece
+	run    [maxPieces]*Packet // the pieces
+	stages [levelFit]stage
+
+	csum       [splitter.MaxHeader]byte // start of a payload that has a checksum field in it
+	csumRegion *dma.Region              // the same
+	csumSegs   []dma.Segment
+}
+
+// busyLink is a link whose port had no buffers in this batch, and the queue to wait for.
+type busyLink struct {
+	link  *Link
+	queue Waitable
+}
+
+// piece is a part of a packet that was cut.
+type piece struct {
+	Packet
+	hdr [splitter.MaxHeader]byte
+}
+
+// stage is the scratch for one impaired link.
+type stage struct {
+	cutter splitter.Segmenter
+	piece  piece
+	run    [1]*Packet
 }
 
 // NewWorker makes a Worker with all its scratch.
-func NewWorker() *Worker { return &Worker{Copier: dma.NewCopier()} }
+func NewWorker() *Worker {
+	w := &Worker{Copier: dma.NewCopier()}
+	w.csumRegion = dma.NewBuffer(w.csum[:], dma.Wire)
+	for i := range w.pieces {
+		w.run[i] = &w.pieces[i].Packet
+	}
+	for i := range w.stages {
+		w.stages[i].run[0] = &w.stages[i].piece.Packet
+	}
+	return w
+}
+
+// busyWith gives the queue to wait for, if the link's port had none in this batch.
+func (w *Worker) busyWith(l *Link) (Waitable, bool) {
+	if w.flooding {
+		return nil, false
+	}
+	for i := range w.busy {
+		if w.busy[i].link == l {
+			return w.busy[i].queue, true
+		}
+	}
+	return nil, false
+}
+
+func (w *Worker) setBusy(l *Link, q Waitable) {
+	if _, ok := w.busyWith(l); !ok && !w.flooding {
+		w.busy = append(w.busy, busyLink{l, q})
+	}
+}
+
+// setAll gives packets a verdict.
+func setAll(run []*Packet, v Verdict) {
+	for _, p := range run {
+		p.Verdict = v
+	}
+}
+
+// cursor walks over payload.
+type cursor struct {
+	segs []dma.Segment
+	off  uint32 // used of the first
+}
+
+// take appends the next n bytes to dst; ok is false if there are fewer.
+func (c *cursor) take(dst []dma.Segment, n uint32) (out []dma.Segment, ok bool) {
+	for n > 0 {
+		if len(c.segs) == 0 {
+			return dst, false
+		}
+		s := c.segs[0]
+		k := min(s.Len-c.off, n)
+		if k > 0 {
+			dst = append(dst, dma.Segment{Region: s.Region, Off: s.Off + uint64(c.off), Len: k})
+		}
+		c.move(k)
+		n -= k
+	}
+	return dst, true
+}
+
+func (c *cursor) skip(n uint32) {
+	for n > 0 && len(c.segs) > 0 {
+		k := min(c.segs[0].Len-c.off, n)
+		c.move(k)
+		n -= k
+	}
+}
+
+func (c *cursor) move(k uint32) {
+	if c.off += k; c.off == c.segs[0].Len {
+		c.segs, c.off = c.segs[1:], 0
+	}
+}
+
+// cut makes a piece of p: payload [off, off+n), of which at is the cursor, with the header that s makes.
+func (x *piece) cut(s *splitter.Segmenter, p *Packet, at *cursor, off, n uint32) DropReason {
+	x.Header = x.hdr[:copy(x.hdr[:], p.Header)]
+	if len(p.Header) > len(x.hdr) || s.Piece(x.Header, &x.Meta, off, n) != nil {
+		return DropBadFrame
+	}
+	var ok bool
+	if x.Payload, ok = at.take(x.Payload[:0], n); !ok {
+		return DropBadFrame
+	}
+	x.PayloadLen = n
+	x.Src, x.Dst, x.Tag = p.Src, p.Dst, p.Tag
+	x.Verdict, x.Progress = Verdict{}, Progress{}
+	return DropNone
+}

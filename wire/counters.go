@@ -1,0 +1,132 @@
+package wire
+
+import "sync/atomic"
+
+// DropReason says why a packet was dropped.
+type DropReason uint8
+
+// Reasons to drop a packet.
+const (
+	DropNone       DropReason = iota
+	DropNoBuffer              // the receiver had no buffer, and waiting was not allowed or went on for too long
+	DropLinkLoss              // lost by an Impairment; counted by segments
+	DropUnknownDst            // no port to give it to
+	DropSamePort              // its destination is the port that it came from
+	DropControlMAC            // control EtherType or control MAC outside the control channel
+	DropTooBig                // longer than the receiver takes, and not to be cut
+	DropStopped               // the port or its queue is stopped, or the link is detached
+	DropFault                 // its memory went away under it
+	DropBadFrame              // too short for a link header, or lengths that do not fit
+	DropBadSource             // a multicast source address
+	DropBadGSO                // a super-packet that contradicts itself
+	DropBadCsum               // a partial checksum outside the frame
+	DropDelay                 // left in a delay line: its link was detached, or the receiver stayed busy
+	DropDisabled              // the receiving queue is not enabled
+	DropUnsplit               // the receiver wanted it split, and it cannot be
+	NumDropReasons
+)
+
+var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unknown-dst", "same-port", "control-mac", "too-big",
+	"stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit"}
+
+// String gives the reason's name in counters.
+func (r DropReason) String() string {
+	if r < NumDropReasons {
+		return reasonNames[r]
+	}
+	return "unknown"
+}
+
+// Counters are a link's. A packet counts once it is disposed of, not when it meets a busy port. What is dropped before
+// its receiver is known counts at the sender's link, the rest at the receiver's.
+type Counters struct {
+	Sent, SentBytes, SentSegments             uint64 // by the port, whatever became of them; segments lost by Up too
+	Received, ReceivedBytes, ReceivedSegments uint64 // taken by the port; a packet that was cut is several
+	Busy                                      uint64 // times that the port had no buffers
+	Drops                                     [NumDropReasons]uint64
+	Held                                      uint64 // segments held back in a delay line
+	DelayFull                                 uint64 // segments that were to be, and there was no room
+	NotLearned                                uint64 // source addresses for which the table had no room
+}
+
+// counters are the live ones, written by many workers, a few times a batch.
+type counters struct {
+	sent, sentBytes, sentSegments             atomic.Uint64
+	received, receivedBytes, receivedSegments atomic.Uint64
+	busy                                      atomic.Uint64
+	drops                                     [NumDropReasons]atomic.Uint64
+	held, delayFull, notLearned               atomic.Uint64
+}
+
+func (c *counters) load() Counters {
+	out := Counters{
+		Sent: c.sent.Load(), SentBytes: c.sentBytes.Load(), SentSegments: c.sentSegments.Load(),
+		Received: c.received.Load(), ReceivedBytes: c.receivedBytes.Load(), ReceivedSegments: c.receivedSegments.Load(),
+		Busy: c.busy.Load(), Held: c.held.Load(), DelayFull: c.delayFull.Load(), NotLearned: c.notLearned.Load(),
+	}
+	for i := range c.drops {
+		out.Drops[i] = c.drops[i].Load()
+	}
+	return out
+}
+
+// drop gives a packet its verdict and counts it.
+func (c *counters) drop(p *Packet, r DropReason) {
+	p.Verdict = Drop(r)
+	c.dropped(r)
+}
+
+func (c *counters) dropped(r DropReason) {
+	if r >= NumDropReasons {
+		r = DropNone
+	}
+	c.drops[r].Add(1)
+}
+
+// sentAll counts what a port sent, after it has its verdicts.
+func (c *counters) sentAll(batch []*Packet) {
+	var n, bytes, segments uint64
+	for _, p := range batch {
+		if p.Verdict.Kind != Busy {
+			n++
+			bytes += uint64(p.Len())
+			segments += uint64(p.Segments())
+		}
+	}
+	if n > 0 {
+		c.sent.Add(n)
+		c.sentBytes.Add(bytes)
+		c.sentSegments.Add(segments)
+	}
+}
+
+// deliveredAll counts what a port made of a run, and gives the first busy one's queue.
+func (c *counters) deliveredAll(run []*Packet) (q Waitable, busy bool) {
+	var n, bytes, segments, waits uint64
+	for _, p := range run {
+		switch p.Verdict.Kind {
+		case Taken:
+			n++
+			bytes += uint64(p.Len())
+			segments += uint64(p.Segments())
+		case Busy:
+			if waits == 0 {
+				q = p.Verdict.Queue
+			}
+			waits++
+		case Dropped:
+			c.dropped(p.Verdict.Reason)
+		default: // a port that forgot it
+			c.drop(p, DropStopped)
+		}
+	}
+	if n > 0 {
+		c.received.Add(n)
+		c.receivedBytes.Add(bytes)
+		c.receivedSegments.Add(segments)
+	}
+	if waits > 0 {
+		c.busy.Add(waits)
+	}
+	return q, waits > 0
+}

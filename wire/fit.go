@@ -1,0 +1,133 @@
+package wire
+
+import "vnic.dev/vnic/splitter"
+
+// fit hands a run of packets to the link's port, as it is where the port takes it so, else cut and completed. The link
+// is entered. Once the port was busy with one, the rest of the run is busy too.
+func (l *Link) fit(w *Worker, run []*Packet) {
+	lim := l.port.Limits()
+	for len(run) > 0 {
+		n := 0
+		for n < len(run) && lim.takes(run[n]) && !run[n].begun(l) {
+			n++
+		}
+		if n > 0 {
+			l.port.Deliver(w, run[:n])
+			if q, busy := l.count.deliveredAll(run[:n]); busy {
+				w.setBusy(l, q)
+			}
+		} else {
+			l.cut(w, &lim, run[0])
+			n = 1
+		}
+		run = run[n:]
+		if q, busy := w.busyWith(l); busy && len(run) > 0 {
+			setAll(run, Verdict{Kind: Busy, Queue: q})
+			return
+		}
+	}
+}
+
+// begun says whether the link has already got a part of the packet.
+func (p *Packet) begun(l *Link) bool {
+	return p.Progress.level[levelFit].done != 0 && p.Progress.link == l.serial
+}
+
+// at gives the progress on a level below a link; what another link has got does not count.
+func (p *Packet) at(lv int, l *Link) *level {
+	if p.Progress.link != l.serial {
+		p.Progress.link = l.serial
+		p.Progress.level[levelDown], p.Progress.level[levelFit] = level{}, level{}
+	}
+	return &p.Progress.level[lv]
+}
+
+// cut delivers one packet that the port does not take as it is.
+func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
+	at := p.at(levelFit, l)
+	if p.Meta.GSOType == splitter.GSONone {
+		l.complete(w, lim, p)
+		return
+	}
+	s := &w.cutter
+	if s.Init(p.Header, &p.Meta, p.PayloadLen) != nil {
+		l.count.drop(p, DropBadGSO)
+		return
+	}
+	hdr, mss := uint32(len(p.Header)), s.MSS()
+	if !lim.fits(&p.Meta.Headers, hdr+mss) {
+		l.count.drop(p, DropTooBig)
+		return
+	}
+	super := mss // payload of a piece
+	if lim.Csum && lim.GSO.Has(p.Meta.GSOType) {
+		super = p.PayloadLen
+		if room := lim.MaxBytes; room != 0 && super > room-min(room, hdr) {
+			super = max((room-min(room, hdr))/mss, 1) * mss
+		}
+	}
+	from := cursor{segs: p.Payload}
+	from.skip(at.done)
+	for {
+		n, end, reason := 0, at.done, DropNone
+		for ; n < maxPieces && (end < p.PayloadLen || p.PayloadLen == 0 && n == 0); n++ {
+			size := min(super, p.PayloadLen-end)
+			if end == 0 && !lim.ECN && cwr(&p.Meta) {
+				size = min(mss, p.PayloadLen) // CWR goes on a segment of its own
+			}
+			x := &w.pieces[n]
+			if reason = x.cut(s, p, &from, end, size); reason == DropNone && !lim.Csum {
+				reason = x.finish(w)
+			}
+			if reason != DropNone {
+				break
+			}
+			end += size
+		}
+		if n > 0 {
+			l.port.Deliver(w, w.run[:n])
+			q, _ := l.count.deliveredAll(w.run[:n])
+			for i := range n {
+				switch w.pieces[i].Verdict.Kind {
+				case Busy:
+					w.setBusy(l, q)
+					p.Verdict = Verdict{Kind: Busy, Queue: q}
+					return
+				case Taken:
+					at.taken = true
+				default:
+					p.Verdict = w.pieces[i].Verdict
+				}
+				at.done += w.pieces[i].PayloadLen
+			}
+		}
+		if reason != DropNone {
+			l.count.drop(p, reason) // the rest of it
+		}
+		if reason != DropNone || end >= p.PayloadLen {
+			break
+		}
+	}
+	if at.taken {
+		p.Verdict = Verdict{Kind: Taken}
+	}
+}
+
+// complete delivers a frame that is no super-packet to a port that does not take its partial checksum, or any that is
+// not where our own parse has it.
+func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
+	if !lim.fits(&p.Meta.Headers, p.Len()) {
+		l.count.drop(p, DropTooBig)
+		return
+	}
+	x := &w.pieces[0]
+	if reason := x.complete(w, p); reason != DropNone {
+		l.count.drop(p, reason)
+		return
+	}
+	l.port.Deliver(w, w.run[:1])
+	if q, busy := l.count.deliveredAll(w.run[:1]); busy {
+		w.setBusy(l, q)
+	}
+	p.Verdict = x.Verdict
+}

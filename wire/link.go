@@ -1,0 +1,223 @@
+package wire
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// LinkOptions says how a port is attached.
+type LinkOptions struct {
+	Up   Impairment // of what the port sends
+	Down Impairment // of what the port receives
+}
+
+// Link is a port's way into the switch.
+type Link struct {
+	sw     *Switch
+	port   Port
+	id     uint16 // in the tables, while attached
+	serial uint32 // never used again
+	up     *impaired
+	down   *impaired
+	count  counters
+
+	// inside counts the workers in the port's Deliver or in the link's; closed is added once it is to be detached.
+	inside  atomic.Int64
+	drained chan struct{} // capacity 1: nobody is inside any more
+	detach  sync.Once
+}
+
+// closed in Link.inside turns away whoever comes.
+const closed = 1 << 62
+
+// enter counts a worker in; false if the link is being detached. It never waits.
+func (l *Link) enter() bool {
+	if l.inside.Add(1) < closed {
+		return true
+	}
+	l.leave()
+	return false
+}
+
+func (l *Link) leave() {
+	if l.inside.Add(-1) == closed {
+		select {
+		case l.drained <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// drain turns away whoever comes from now on and waits for those inside.
+func (l *Link) drain() {
+	if l.inside.Add(closed) == closed {
+		return
+	}
+	<-l.drained // they only become fewer, but for those who are turned away at once
+	for l.inside.Load() != closed {
+		<-l.drained
+	}
+}
+
+// Name returns the port's name.
+func (l *Link) Name() string { return l.port.Name() }
+
+// Port returns the port.
+func (l *Link) Port() Port { return l.port }
+
+// Counters reads the link's counters.
+func (l *Link) Counters() Counters { return l.count.load() }
+
+// Deliver sends a batch, setting every Verdict: Taken, Dropped or Busy. Packets that a link lost whole are Dropped for
+// DropLinkLoss. It never waits.
+func (l *Link) Deliver(w *Worker, batch []*Packet) {
+	if !l.enter() {
+		for _, p := range batch {
+			l.count.drop(p, DropStopped)
+		}
+		return
+	}
+	defer l.leave()
+	w.busy = w.busy[:0]
+	if l.up != nil {
+		l.up.pass(w, batch)
+	} else {
+		l.forward(w, batch)
+	}
+	l.count.sentAll(batch)
+}
+
+// forward switches packets that came up the link: it groups them by where they go, in order.
+func (l *Link) forward(w *Worker, batch []*Packet) {
+	ports := l.sw.ports.Load()
+	var src, dst MAC  // of the packet before
+	var to, run *Link // where dst is, and where batch[start:i] goes; nil: none
+	start := 0        // of the run
+	for i, p := range batch {
+		if r := admit(p); r != DropNone {
+			l.send(w, ports, run, batch[start:i])
+			l.count.drop(p, r)
+			run, start = nil, i+1
+			continue
+		}
+		if p.Src != src || to == nil {
+			src = p.Src
+			if !l.sw.table.learn(src.key(), l.id) {
+				l.count.notLearned.Add(1)
+			}
+		}
+		if p.Dst != dst || to == nil {
+			dst = p.Dst
+			to = l.sw.find(ports, dst)
+		}
+		if to != run {
+			l.send(w, ports, run, batch[start:i])
+			run, start = to, i
+		}
+	}
+	l.send(w, ports, run, batch[start:])
+}
+
+// send gives a run of packets to the link where they all go.
+func (l *Link) send(w *Worker, ports *ports, to *Link, run []*Packet) {
+	switch {
+	case len(run) == 0:
+	case to == everyone:
+		l.flood(w, ports, run)
+	case to == l:
+		for _, p := range run {
+			l.count.drop(p, DropSamePort)
+		}
+	default:
+		if q, busy := w.busyWith(to); busy {
+			setAll(run, Verdict{Kind: Busy, Queue: q})
+		} else if !to.receive(w, run) {
+			for _, p := range run {
+				l.count.drop(p, DropStopped)
+			}
+		}
+	}
+}
+
+// receive brings packets down the link to its port; false if the link is being detached.
+func (l *Link) receive(w *Worker, run []*Packet) bool {
+	if !l.enter() {
+		return false
+	}
+	defer l.leave()
+	if l.down != nil {
+		l.down.pass(w, run)
+	} else {
+		l.fit(w, run)
+	}
+	return true
+}
+
+// flood gives packets to all links but their own. It never makes anyone wait: a port without buffers misses them.
+func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
+	w.flooding = true
+	defer func() { w.flooding = false }()
+	for _, p := range run {
+		p.taken, p.reason = false, DropNone
+	}
+	for _, to := range ports.list {
+		if to == l {
+			continue
+		}
+		for _, p := range run {
+			p.Verdict, p.Progress.link = Verdict{}, 0
+		}
+		if !to.receive(w, run) {
+			continue
+		}
+		for _, p := range run {
+			switch p.Verdict.Kind {
+			case Taken:
+				p.taken = true
+			case Busy:
+				to.count.dropped(DropNoBuffer)
+				p.reason = DropNoBuffer
+			default:
+				p.reason = p.Verdict.Reason
+			}
+		}
+	}
+	for _, p := range run {
+		switch {
+		case p.taken:
+			p.Verdict = Verdict{Kind: Taken}
+		case p.reason == DropNone:
+			l.count.drop(p, DropUnknownDst)
+		default:
+			p.Verdict = Drop(p.reason)
+		}
+	}
+}
+
+// admit says why a packet cannot pass the wire at all. It looks only at what splitter has parsed.
+func admit(p *Packet) DropReason {
+	h := &p.Meta.Headers
+	if len(p.Header) < splitter.EthLen {
+		return DropBadFrame
+	}
+	if h.EtherType == EtherTypeControl || p.Header[12] == EtherTypeControl>>8 && p.Header[13] == EtherTypeControl&0xff ||
+		p.Dst == ControlMAC || p.Src == ControlMAC {
+		return DropControlMAC
+	}
+	if p.Src.multicast() {
+		return DropBadSource
+	}
+	if (h.Class == splitter.TCP || h.Class == splitter.UDP) && (len(p.Header) != int(h.HdrLen) || p.Len() != h.FrameLen) {
+		return DropBadFrame
+	}
+	if p.Meta.GSOType != splitter.GSONone {
+		if p.Meta.Csum != splitter.CsumPartial || splitter.CheckGSO(p.Header, &p.Meta, p.PayloadLen) != nil {
+			return DropBadGSO
+		}
+	} else if p.Meta.Csum == splitter.CsumPartial && uint32(p.Meta.CsumStart)+uint32(p.Meta.CsumOffset)+2 > p.Len() {
+		return DropBadCsum
+	}
+	return DropNone
+}

@@ -1,0 +1,125 @@
+package wire
+
+import (
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+)
+
+// Bounds of the table of addresses.
+const (
+	buckets    = 1024
+	ways       = 8
+	maxPerLink = 128 // addresses that one link may have; its oldest makes room
+)
+
+// macTable knows behind which link an address is. Each entry is one word, so lookups take no lock and never see half of
+// a change; its size is fixed, so no guest makes it grow, and a guest that invents addresses displaces only its own.
+type macTable struct {
+	seed  uint64
+	slots [buckets][ways]atomic.Uint64 // link id + 1 in the top 16 bits, address below; 0: empty
+
+	mu     sync.Mutex
+	byLink map[uint16][]uint64 // addresses of each link, oldest first
+}
+
+func newMACTable() *macTable {
+	return &macTable{seed: rand.Uint64(), byLink: make(map[uint16][]uint64)}
+}
+
+const macMask = 1<<48 - 1
+
+func (m MAC) key() uint64 {
+	return uint64(m[0])<<40 | uint64(m[1])<<32 | uint64(m[2])<<24 | uint64(m[3])<<16 | uint64(m[4])<<8 | uint64(m[5])
+}
+
+// multicast says whether the address is a group's (broadcast too).
+func (m MAC) multicast() bool { return m[0]&1 != 0 }
+
+// bucket hashes an address. The seed keeps guests from aiming at one bucket.
+func (t *macTable) bucket(key uint64) *[ways]atomic.Uint64 {
+	return &t.slots[mix64(key^t.seed)%buckets]
+}
+
+// lookup gives the id of the link that an address is behind.
+func (t *macTable) lookup(key uint64) (id uint16, ok bool) {
+	b := t.bucket(key)
+	for i := range b {
+		if v := b[i].Load(); v&macMask == key && v != 0 {
+			return uint16(v>>48) - 1, true
+		}
+	}
+	return 0, false
+}
+
+// learn notes that an address is behind a link, where it may have moved to from another. It is false if there is no
+// room.
+func (t *macTable) learn(key uint64, id uint16) bool {
+	if old, ok := t.lookup(key); ok && old == id {
+		return true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.slot(key, false); s != nil {
+		old := uint16(s.Load()>>48) - 1
+		if old == id {
+			return true
+		}
+		t.disown(old, key)
+		t.own(id, key)
+		s.Store(entry(key, id))
+		return true
+	}
+	s := t.slot(key, true)
+	if s == nil {
+		return false
+	}
+	t.own(id, key)
+	s.Store(entry(key, id))
+	return true
+}
+
+func entry(key uint64, id uint16) uint64 { return (uint64(id)+1)<<48 | key }
+
+// slot finds the slot of an address, or an empty one for it. Under mu.
+func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {
+	b := t.bucket(key)
+	for i := range b {
+		if v := b[i].Load(); empty && v == 0 || !empty && v != 0 && v&macMask == key {
+			return &b[i]
+		}
+	}
+	return nil
+}
+
+// own adds an address to a link's, of which the oldest goes if they are too many. Under mu.
+func (t *macTable) own(id uint16, key uint64) {
+	keys := t.byLink[id]
+	if len(keys) >= maxPerLink {
+		if s := t.slot(keys[0], false); s != nil {
+			s.Store(0)
+		}
+		keys = slices.Delete(keys, 0, 1)
+	}
+	t.byLink[id] = append(keys, key)
+}
+
+// disown takes an address from a link's. Under mu.
+func (t *macTable) disown(id uint16, key uint64) {
+	if i := slices.Index(t.byLink[id], key); i >= 0 {
+		t.byLink[id] = slices.Delete(t.byLink[id], i, i+1)
+	}
+}
+
+// forget removes all addresses of a link.
+func (t *macTable) forget(id uint16) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, key := range t.byLink[id] {
+		if s := t.slot(key, false); s != nil {
+			s.Store(0)
+		}
+	}
+	delete(t.byLink, id)
+}
