@@ -1,0 +1,181 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/virtio"
+	"vnic.dev/vnic/wire"
+)
+
+// queuePairs of each NIC: 0 for ordinary traffic, 1 split.
+const queuePairs = 2
+
+// guest is one guest's end of a transfer: transfer.Node, here or behind the results channel.
+type guest interface {
+	Prepare(ctx context.Context, p transfer.Prepare) error
+	Listen(ctx context.Context) error
+	Connect(ctx context.Context) error
+	Accept(ctx context.Context) error
+	Receive(ctx context.Context) (transfer.Result, error)
+	Send(ctx context.Context) (transfer.Result, error)
+	State(ctx context.Context) string
+	Finish(ctx context.Context) error
+}
+
+// end is one side of the lab.
+type end struct {
+	name    string
+	mac     wire.MAC
+	gpu     *gpumem.GPU
+	dev     *virtio.Device
+	port    *nic.Port
+	peer    *os.File // the frontend's end of the socket, until a guest has it
+	cancel  context.CancelFunc
+	served  chan error
+	guest   guest
+	ram     *os.File // guest RAM
+	ramSize uint64
+	close   []func() error // in reverse
+}
+
+// lab is the emulated world.
+type lab struct {
+	opt   *Options
+	files *dma.Files
+	sw    *wire.Switch
+	ends  [2]*end // sender, receiver
+	info  labInfo
+}
+
+type labInfo struct {
+	qemu, kernel, accel string
+	untested            []string
+	boot                time.Duration
+	cpu                 bool // guests have a CPU time of their own
+}
+
+// newLab makes GPUs, NICs and the switch; guests come after.
+func newLab(o *Options) (l *lab, err error) {
+	l = &lab{opt: o, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, l.Close())
+		}
+	}()
+	tree := gpumem.NewTopology()
+	if err := tree.AddRoot("rc0", false); err != nil {
+		return l, err
+	}
+	for i, name := range [2]string{"A", "B"} {
+		e := &end{name: name, mac: wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, byte(i + 1)}}
+		l.ends[i] = e
+		sw, n, g := "sw"+name, "nic"+name, "gpu"+name
+		if err := errors.Join(tree.AddSwitch(sw, "rc0", false), tree.AddDevice(n, sw), tree.AddDevice(g, sw)); err != nil {
+			return l, err
+		}
+		tree.SetOff(!o.P2P)
+		path, err := tree.Path(n, g)
+		if err != nil {
+			return l, err
+		}
+		if e.gpu, err = gpumem.NewGPU(l.files, i, o.GPUMemory, gpumem.Options{Name: "vnic-gpu" + name}); err != nil {
+			return l, err
+		}
+		e.defers(e.gpu.Close)
+		conf := virtio.Config{Files: l.files, Port: nic.Config{Name: name, MAC: e.mac, MTU: uint16(o.MTU), QueuePairs: queuePairs,
+			Log: o.Log, GPUs: []nic.GPU{{GPU: e.gpu, Path: path, Info: control.GPUInfo{Attach: control.AttachBAR, BAR: 2,
+				Vendor: 0x1af4, Device: 0x1110, DevFn: 0xff, Node: 0xff, Place: tree.Place(g)}}}}}
+		if e.dev, err = virtio.New(conf); err != nil {
+			return l, err
+		}
+		e.port = e.dev.Port()
+		e.defers(func() error { e.dev.Close(); return nil })
+		bad := wire.Impairment{Loss: o.Loss, Reorder: o.Reorder, Seed: o.Seed + uint64(i)}
+		if err := e.port.Attach(l.sw, wire.LinkOptions{Up: bad}); err != nil {
+			return l, err
+		}
+		if err := e.serve(); err != nil {
+			return l, err
+		}
+	}
+	return l, nil
+}
+
+// serve starts the backend on one end of a socket pair; the other end is the guest's.
+func (e *end) serve() error {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return os.NewSyscallError("socketpair", err)
+	}
+	ours := os.NewFile(uintptr(fds[0]), "vhost-user")
+	e.peer = os.NewFile(uintptr(fds[1]), "vhost-user-frontend")
+	conn, err := net.FileConn(ours)
+	_ = ours.Close()
+	if err != nil {
+		return errors.Join(err, e.peer.Close())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	e.cancel, e.served = cancel, make(chan error, 1)
+	dma.Go(func() { e.served <- e.dev.Serve(ctx, conn.(*net.UnixConn)) })
+	e.defers(func() error {
+		cancel()
+		err := <-e.served
+		if errors.Is(err, context.Canceled) {
+			err = nil
+		}
+		if e.peer != nil {
+			_ = e.peer.Close()
+		}
+		return err
+	})
+	return nil
+}
+
+func (e *end) defers(f func() error) { e.close = append(e.close, f) }
+
+func (e *end) addr(family int) netip.Prefix {
+	n := byte(1)
+	if e.name == "B" {
+		n = 2
+	}
+	if family == 6 {
+		a := netip.MustParseAddr("fd76:6e69::").As16()
+		a[15] = n
+		return netip.PrefixFrom(netip.AddrFrom16(a), 64)
+	}
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 118, 110, n}), 24)
+}
+
+// Close ends the guests, then the NICs, then the GPUs.
+func (l *lab) Close() error {
+	var errs []error
+	for i := range l.ends {
+		e := l.ends[len(l.ends)-1-i]
+		if e == nil {
+			continue
+		}
+		for j := len(e.close) - 1; j >= 0; j-- {
+			if err := e.close[j](); err != nil {
+				errs = append(errs, fmt.Errorf("guest %s: %w", e.name, err))
+			}
+		}
+		e.close = nil
+	}
+	if err := l.sw.Close(); err != nil {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,114 @@
+package run
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"hash"
+
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/transfer"
+)
+
+// view calls f with [off, off+n) of a GPU's memory, in pieces.
+func view(g *gpumem.GPU, off, n uint64, f func([]byte) error) error {
+	c := dma.NewCopier()
+	errc := make(chan error, 1)
+	dma.Go(func() {
+		for n > 0 {
+			k := min(n, 1<<30)
+			if err := c.View(dma.Segment{Region: g.Region(), Off: off, Len: uint32(k)}, 1<<20, f); err != nil {
+				errc <- err
+				return
+			}
+			off, n = off+k, n-k
+		}
+		errc <- nil
+	})
+	return <-errc
+}
+
+// poisoned makes sure that destination and pool hold nothing of any payload before a round: the digest cannot be that of
+// an earlier one.
+func (l *lab) poisoned(e *end, p transfer.Prepare) error {
+	want := bytes.Repeat([]byte{byte(p.Seed)}, 1<<20)
+	check := func(what string, off, n uint64) error {
+		return view(e.gpu, off, n, func(b []byte) error {
+			if !bytes.Equal(b, want[:len(b)]) {
+				return fmt.Errorf("%s of guest %s is not poisoned as ordered", what, e.name)
+			}
+			return nil
+		})
+	}
+	if err := check("destination", p.Off, p.Bytes); err != nil {
+		return err
+	}
+	if p.Mode != transfer.Devmem {
+		return nil
+	}
+	return check("page pool", p.PoolOff, p.PoolBytes)
+}
+
+// verify digests the destination, and compares with the digest of what the seed says was sent.
+func (l *lab) verify(r *Run, e *end, off, n, seed uint64) error {
+	got, want := sha256.New(), sha256.New()
+	var eg errgroup.Group
+	eg.Go(func() error {
+		return view(e.gpu, off, n, func(b []byte) error { _, err := got.Write(b); return err })
+	})
+	eg.Go(func() error { pattern(want, seed, n); return nil })
+	if err := eg.Wait(); err != nil {
+		return fmt.Errorf("digest of the destination: %w", err)
+	}
+	sum := got.Sum(nil)
+	if !bytes.Equal(sum, want.Sum(nil)) {
+		r.SHA256Match = false
+	}
+	if r.SHA256 == "" {
+		r.SHA256 = hexSum(sum)
+	} else {
+		r.SHA256 += "," + hexSum(sum)
+	}
+	return nil
+}
+
+func pattern(h hash.Hash, seed, n uint64) {
+	b := make([]byte, 1<<18)
+	for off := uint64(0); off < n; {
+		k := min(n-off, uint64(len(b)))
+		gpumem.FillAt(b[:k], seed, off)
+		h.Write(b[:k])
+		off += k
+	}
+}
+
+// audit scans the RAM of both guests for what was sent.
+func (l *lab) audit(_ context.Context, r *Run, s gpumem.Stream) error {
+	if r.Audit == nil {
+		return nil
+	}
+	var hits [2][]gpumem.Hit
+	var eg errgroup.Group
+	for i, e := range l.ends {
+		eg.Go(func() (err error) {
+			if hits[i], err = gpumem.AuditReader(e.ram, int64(e.ramSize), []gpumem.Stream{s}); err != nil {
+				return fmt.Errorf("audit of guest %s: %w", e.name, err)
+			}
+			return nil
+		})
+		r.Audit.BytesScanned += e.ramSize
+	}
+	if err := eg.Wait(); err != nil {
+		return err
+	}
+	r.Audit.HitsSender += len(hits[0])
+	r.Audit.HitsReceiver += len(hits[1])
+	for _, h := range append(hits[0], hits[1]...) {
+		r.Audit.BytesFound += h.Len
+	}
+	return nil
+}
