@@ -150,6 +150,9 @@ type Conn interface {
 	// CloseWrite sends FIN; the peer's data can still be received.
 	CloseWrite() error
 
+	// SetLinger is net.TCPConn's: with 0, Close resets the connection and drops what is not acknowledged.
+	SetLinger(sec int) error
+
 	// RecvDevmem receives up to len(linear) bytes, of either kind together: it is recvmsg(MSG_SOCK_DEVMEM), len(linear) is
 	// the length of the iov, len(frags) the room for control messages. n counts all bytes, nfrags the frags filled, nlinear
 	// the bytes copied to linear.
@@ -195,26 +198,26 @@ type Stats struct {
 	TxDevmemBytes, TxLinearBytes uint64 // accepted from users by SendDevmem and Write
 	RxSegments, TxSegments       uint64
 	Retransmits                  uint64
-	RxFrameDrops                 uint64 // frames that the stack itself dropped
+	RxFrameDrops, TxFrameDrops   uint64 // frames that the stack dropped: malformed, or no room on a ring for long
+	RxRefused                    uint64 // segments out of order that were dropped as a binding had few pages left
+	NICDrops                     uint64 // packets that the NIC dropped for this port, most of them for want of a buffer
 }
 
 // QueueStats is one receive queue.
 type QueueStats struct {
 	Queue   int
 	Binding uint32 // 0 = host memory
-	// NoBuffer counts frames that the device dropped because the queue had no buffers (0 where the device cannot tell).
-	NoBuffer uint64
 }
 
 // BindingStats counts the pages of one binding. A page is in exactly one of the four states of a receive binding.
 type BindingStats struct {
-	ID      uint32
-	TX      bool
-	Closed  bool
-	Pages   int
-	Free    int // may be posted
-	Posted  int // the device may write to it
-	Queued  int // holds data of a connection that was not received yet
-	Held    int // a user holds a token
-	InSends int // TX: bytes not yet complete
+	ID     uint32
+	TX     bool
+	Closed bool
+	Pages  int
+	Free   int // may be posted
+	Posted int // the device may write to it
+	Queued int // holds data of a connection that was not received yet
+	Held   int // a user holds a token
+	Sends  int // TX: calls of SendDevmem that are not complete
 }

@@ -1,12 +1,246 @@
 // Package stack implements package devmem with gVisor netstack over a NIC with header split: a TCP stack that carries
 // payload it cannot read.
+//
+// Received payload in device memory enters netstack as views of a shadow: address space that is reserved and not
+// accessible (mmap PROT_NONE). Netstack trims, reorders, merges and drops such views by their addresses; when it
+// delivers them, the address says which pages of which binding the bytes lie in. Any read of payload by the stack is a
+// fault: the shadow is the proof that it processes headers only. Bytes at any other address are linear: they were in a
+// header buffer. For transmission netstack is given as many bytes of nothing, and the link layer says, by sequence
+// number, where in device memory they lie; a retransmission reads them there again.
+//
+// Pages of a received frame are held until the application has read past the frame's end, and for each token that it was
+// given; until then nobody writes to them. Memory that is sent is the application's again when the peer has
+// acknowledged it and no descriptor of the device points at it.
+//
+// Exhaustion recovers: data out of order is dropped when a pool has few pages left, the segment that is missing never.
+//
+// Locks, from the top: netstack's, a transmit queue's, a flow's, a lane's, a pool's. None is held while the NIC is called
+// except a transmit queue's for Transmit.
+//
+// It does not know: several NICs or addresses that change, IP forwarding, UDP sockets, TCP Fast Open, urgent data (its
+// bytes stay in the stream).
 package stack
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"sync"
+	"sync/atomic"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"vnic.dev/vnic/devmem"
 )
 
-// New starts a stack.
-func New() (devmem.Device, error) { return nil, errors.New("stack: not there yet") }
+// Config describes a stack. NIC and Addrs are needed.
+type Config struct {
+	NIC      NIC            // owned by the stack from New on
+	Control  Control        // nil: nothing can be bound or steered
+	Addrs    []netip.Prefix // of the NIC, IPv4 and IPv6
+	Gateways []netip.Addr   // default routes, one for each family
+
+	MTU        int  // 0: the NIC's
+	SendBuffer int  // bytes of a connection that may be unacknowledged; 0: 1 MiB, and up to 4 MiB by itself
+	RecvBuffer int  // bytes of a connection that may be unread; the window is half of it. 0: 1 MiB, and up to 8 MiB by itself
+	NoGSO      bool // send segments of the MTU's size
+	Log        *slog.Logger
+}
+
+// Stack is a devmem.Device.
+type Stack struct {
+	nic     NIC
+	control Control
+	log     *slog.Logger
+	ns      *stack.Stack
+	link    *link
+	tx      []*txQueue
+	rx      []atomic.Pointer[lane] // by queue; nil: host memory
+	lanes   atomic.Pointer[[]*lane]
+	flows   flows
+	count   counters
+
+	stop    chan struct{}
+	work    sync.WaitGroup
+	failure atomic.Pointer[error] // the NIC is gone
+
+	connMu    sync.Mutex
+	conns     map[*Conn]struct{}
+	listeners map[*Listener]struct{}
+	closed    bool // also read under configMu
+
+	configMu sync.Mutex // of what follows, and of commands to the NIC
+	nextID   uint32
+	buffers  map[*Buffer]struct{}
+	rxBinds  map[uint32]*rxBinding
+	txBinds  sync.Map          // uint32 to *txBinding: senders look without a lock
+	shadows  map[int][]*shadow // of closed bindings, by slots: netstack may still have views of them
+}
+
+type counters struct {
+	rxPackets, rxDropped, rxRefused, txDropped atomic.Uint64
+	rxDevice, rxLinear, txDevice, txLinear     atomic.Uint64
+}
+
+var _ devmem.Device = (*Stack)(nil)
+
+// New starts a stack on a NIC. If it fails, the NIC is still the caller's.
+func New(c Config) (*Stack, error) {
+	if errLayout != nil {
+		return nil, errLayout
+	}
+	if c.MTU == 0 {
+		c.MTU = c.NIC.MTU()
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Stack{
+		nic: c.NIC, control: c.Control, log: c.Log, stop: make(chan struct{}),
+		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
+		buffers: map[*Buffer]struct{}{}, rxBinds: map[uint32]*rxBinding{}, shadows: map[int][]*shadow{},
+	}
+	s.flows = flows{s: s, m: map[flowKey]*flow{}, kick: make(chan struct{}, 1)}
+	s.lanes.Store(&[]*lane{})
+	s.link = &link{s: s, mac: tcpip.LinkAddress(c.NIC.MAC()), mtu: uint32(c.MTU), gso: !c.NoGSO}
+	s.rx = make([]atomic.Pointer[lane], c.NIC.QueuePairs())
+	for i := range c.NIC.QueuePairs() {
+		s.tx = append(s.tx, &txQueue{s: s, queue: i})
+	}
+	s.ns = stack.New(stack.Options{
+		NetworkProtocols: []stack.NetworkProtocolFactory{
+			ipv4.NewProtocol, ipv6.NewProtocolWithOptions(ipv6.Options{DADConfigs: stack.DADConfigurations{}}), arp.NewProtocol,
+		},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+	})
+	if err := s.configure(c); err != nil {
+		s.ns.Destroy()
+		return nil, err
+	}
+	s.work.Go(func() { s.flows.janitor(s.stop) })
+	if err := c.NIC.Start(receiver{s}); err != nil {
+		close(s.stop)
+		s.work.Wait()
+		s.ns.Destroy()
+		return nil, fmt.Errorf("start the nic: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Stack) configure(c Config) error {
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 16 << 10, Default: 1 << 20, Max: 4 << 20}
+	if c.SendBuffer > 0 {
+		send.Min, send.Default, send.Max = min(send.Min, c.SendBuffer), c.SendBuffer, c.SendBuffer
+	}
+	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 16 << 10, Default: 1 << 20, Max: 8 << 20}
+	if c.RecvBuffer > 0 {
+		recv.Min, recv.Default, recv.Max = min(recv.Min, c.RecvBuffer), c.RecvBuffer, c.RecvBuffer
+	}
+	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &recv} {
+		if err := s.ns.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+			return fmt.Errorf("buffers: %s", err)
+		}
+	}
+	if err := s.ns.CreateNIC(nicID, s.link); err != nil {
+		return fmt.Errorf("netstack: %s", err)
+	}
+	var routes []tcpip.Route
+	for _, p := range c.Addrs {
+		proto := ipv4.ProtocolNumber
+		if p.Addr().Is6() {
+			proto = ipv6.ProtocolNumber
+		}
+		a := tcpip.ProtocolAddress{
+			Protocol:          proto,
+			AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()},
+		}
+		if err := s.ns.AddProtocolAddress(nicID, a, stack.AddressProperties{}); err != nil {
+			return fmt.Errorf("address %v: %s", p, err)
+		}
+		routes = append(routes, tcpip.Route{Destination: a.AddressWithPrefix.Subnet(), NIC: nicID})
+	}
+	for _, g := range c.Gateways {
+		to := header.IPv4EmptySubnet
+		if g.Is6() {
+			to = header.IPv6EmptySubnet
+		}
+		routes = append(routes, tcpip.Route{Destination: to, Gateway: tcpip.AddrFromSlice(g.AsSlice()), NIC: nicID})
+	}
+	s.ns.SetRouteTable(routes)
+	return nil
+}
+
+// fail ends every connection: there is no NIC any more.
+func (s *Stack) fail(err error) {
+	if s.failure.CompareAndSwap(nil, &err) {
+		s.log.Error("nic stopped", "err", err)
+		s.work.Go(func() {
+			for _, c := range s.allConns() {
+				c.ep.Abort()
+			}
+		})
+	}
+}
+
+func (s *Stack) allConns() []*Conn {
+	s.connMu.Lock()
+	defer s.connMu.Unlock()
+	cs := make([]*Conn, 0, len(s.conns))
+	for c := range s.conns {
+		cs = append(cs, c)
+	}
+	return cs
+}
+
+// Close resets every connection, ends every binding, and closes the NIC.
+func (s *Stack) Close() error {
+	s.connMu.Lock()
+	if s.closed {
+		s.connMu.Unlock()
+		return nil
+	}
+	s.closed = true
+	var ls []*Listener
+	for l := range s.listeners {
+		ls = append(ls, l)
+	}
+	s.connMu.Unlock()
+	for _, l := range ls {
+		l.Close()
+	}
+	for _, c := range s.allConns() {
+		c.SetLinger(0)
+		c.Close()
+	}
+	s.ns.Close() // connections that nobody owns any more
+	err := s.unbindAll(context.Background())
+	err = errors.Join(err, s.nic.Close()) // from here on nothing comes in
+	close(s.stop)
+	s.work.Wait()
+	s.ns.Wait()
+	for _, q := range s.tx {
+		q.close()
+	}
+	s.flows.mu.Lock()
+	all := s.flows.m
+	s.flows.m = map[flowKey]*flow{}
+	s.flows.mu.Unlock()
+	for _, f := range all {
+		s.flows.forget(f)
+	}
+	s.work.Wait() // bindings that ended by this
+	for _, free := range s.shadows {
+		for _, sh := range free {
+			err = errors.Join(err, sh.close())
+		}
+	}
+	return err
+}

@@ -1,0 +1,194 @@
+package stack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// commandTimeout bounds a command to the NIC that has no context of its own.
+const commandTimeout = 10 * time.Second
+
+// Buffer is a devmem.Buffer.
+type Buffer struct {
+	s         *Stack
+	gpu       int
+	off, size uint64
+
+	// under configMu
+	id     uint32 // the NIC's
+	bound  int
+	closed bool
+}
+
+func (b *Buffer) GPU() int       { return b.gpu }
+func (b *Buffer) Offset() uint64 { return b.off }
+func (b *Buffer) Size() uint64   { return b.size }
+
+// Close unregisters the buffer.
+func (b *Buffer) Close() error {
+	b.s.configMu.Lock()
+	defer b.s.configMu.Unlock()
+	if b.closed {
+		return nil
+	}
+	if b.bound > 0 {
+		return fmt.Errorf("buffer %d: close: bound %d times: close the bindings and wait for Done: %w", b.id, b.bound, syscall.EBUSY)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	if err := b.s.control.UnregisterBuffer(ctx, b.id); err != nil {
+		return fmt.Errorf("buffer %d: close: %w", b.id, err)
+	}
+	b.closed = true
+	delete(b.s.buffers, b)
+	return nil
+}
+
+// rxBinding is a buffer bound for receive.
+type rxBinding struct {
+	s     *Stack
+	id    uint32
+	buf   *Buffer
+	pool  *pool
+	lanes []*lane
+	done  chan struct{}
+
+	// under configMu
+	nicID  uint32
+	closed bool
+}
+
+// txBinding is a buffer bound for transmit.
+type txBinding struct {
+	s      *Stack
+	id     uint32
+	buf    *Buffer
+	nicID  uint32 // under configMu
+	done   chan struct{}
+	refs   atomic.Int64 // 1 until Close, and 1 for each send
+	closed atomic.Bool
+	once   sync.Once
+}
+
+func (b *rxBinding) ID() uint32            { return b.id }
+func (b *rxBinding) Done() <-chan struct{} { return b.done }
+func (b *txBinding) ID() uint32            { return b.id }
+func (b *txBinding) Done() <-chan struct{} { return b.done }
+
+// ref takes a reference for a send; false if the binding is closed.
+func (b *txBinding) ref() bool {
+	for {
+		n := b.refs.Load()
+		if n == 0 || b.closed.Load() {
+			return false
+		}
+		if b.refs.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// unref may be called with any lock held.
+func (b *txBinding) unref() {
+	if b.refs.Add(-1) == 0 {
+		b.s.work.Go(func() { // commands wait for an answer
+			b.s.configMu.Lock()
+			defer b.s.configMu.Unlock()
+			b.s.txBinds.Delete(b.id)
+			b.buf.bound--
+			if err := b.s.unbind(b.nicID); err != nil {
+				b.s.log.Warn("unbind tx", "binding", b.id, "err", err)
+			}
+			close(b.done)
+		})
+	}
+}
+
+// Close ends the binding for new sends.
+func (b *txBinding) Close() error {
+	b.once.Do(func() {
+		b.closed.Store(true)
+		b.unref()
+	})
+	return nil
+}
+
+// Close takes the queues back.
+func (b *rxBinding) Close() error {
+	b.s.configMu.Lock()
+	defer b.s.configMu.Unlock()
+	return b.s.closeRX(b)
+}
+
+func (s *Stack) closeRX(b *rxBinding) error {
+	if b.closed {
+		return nil
+	}
+	b.closed = true
+	var err error
+	for _, l := range b.lanes {
+		if e := s.nic.UnbindQueue(l.queue); e != nil {
+			err = errors.Join(err, fmt.Errorf("queue %d: unbind: %w", l.queue, e))
+		}
+		s.rx[l.queue].Store(nil)
+	}
+	err = errors.Join(err, s.unbind(b.nicID))
+	b.pool.close() // the binding is done when its last page is back
+	return err
+}
+
+// ended is called when the last page of a closed binding is back, under whatever locks.
+func (b *rxBinding) ended() {
+	b.s.work.Go(func() {
+		b.s.configMu.Lock()
+		defer b.s.configMu.Unlock()
+		delete(b.s.rxBinds, b.id)
+		b.buf.bound--
+		b.s.dropLanes(b.lanes)
+		close(b.done)
+	})
+}
+
+// unbind tells the NIC, unless that is gone with all that it knew.
+func (s *Stack) unbind(id uint32) error {
+	if s.nic.Err() != nil || s.isClosed() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	return s.control.Unbind(ctx, id)
+}
+
+func (s *Stack) isClosed() bool {
+	s.connMu.Lock()
+	defer s.connMu.Unlock()
+	return s.closed
+}
+
+// unbindAll closes every binding: the device gets its queues back.
+func (s *Stack) unbindAll(context.Context) error {
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	var err error
+	for _, b := range s.rxBinds {
+		err = errors.Join(err, s.closeRX(b))
+	}
+	s.txBinds.Range(func(_, b any) bool {
+		b.(*txBinding).Close()
+		return true
+	})
+	return err
+}
+
+var (
+	_ devmem.Buffer  = (*Buffer)(nil)
+	_ devmem.Binding = (*rxBinding)(nil)
+	_ devmem.Binding = (*txBinding)(nil)
+)

@@ -1,0 +1,275 @@
+package stack
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+	"vnic.dev/vnic/devmem"
+)
+
+// Conn is a devmem.Conn.
+type Conn struct {
+	s             *Stack
+	f             *flow
+	ep            tcpip.Endpoint
+	wq            *waiter.Queue
+	entry         waiter.Entry
+	local, remote *net.TCPAddr
+	tokens        tokens
+
+	rd, wd *deadline
+	stall  atomic.Int64 // nanoseconds
+	closed chan struct{}
+	once   sync.Once
+
+	rmu  sync.Mutex // one reader at a time
+	sink sink
+	drop []pending // scratch
+	rsig chan struct{}
+
+	wmu    sync.Mutex // one writer at a time
+	reader bytes.Reader
+	wsig   chan struct{}
+
+	cmu  sync.Mutex // one reader of completions at a time
+	csig chan struct{}
+}
+
+var _ devmem.Conn = (*Conn)(nil)
+
+// newConn takes over an endpoint that is connected, or was. The queue is the endpoint's.
+func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
+	c := &Conn{
+		s: s, ep: ep, wq: wq, rd: newDeadline(), wd: newDeadline(), closed: make(chan struct{}),
+		rsig: make(chan struct{}, 1), wsig: make(chan struct{}, 1), csig: make(chan struct{}, 1),
+	}
+	l, lerr := ep.GetLocalAddress()
+	r, rerr := ep.GetRemoteAddress()
+	if lerr != nil || rerr != nil {
+		ep.Abort()
+		return nil, syscall.ECONNABORTED
+	}
+	c.local, c.remote = tcpAddr(l), tcpAddr(r)
+	if c.f = s.flows.claim(keyOf(l, r), c); c.f == nil {
+		ep.Abort()
+		return nil, fmt.Errorf("more than %d connections wait to be accepted: %w", maxUnowned, syscall.ENOBUFS)
+	}
+	s.connMu.Lock()
+	closed := s.closed
+	if !closed {
+		s.conns[c] = struct{}{}
+	}
+	s.connMu.Unlock()
+	if closed {
+		releaseAll(c.f.stop(c))
+		ep.Abort()
+		return nil, net.ErrClosed
+	}
+	ep.SocketOptions().SetDelayOption(false)
+	c.entry.Init(c, waiter.ReadableEvents|waiter.WritableEvents|waiter.EventErr|waiter.EventHUp|waiter.EventRdHUp)
+	wq.EventRegister(&c.entry)
+	c.NotifyEvent(waiter.EventHUp) // it may have ended before
+	return c, nil
+}
+
+// NotifyEvent implements waiter.EventListener. Locks of netstack are held.
+func (c *Conn) NotifyEvent(mask waiter.EventMask) {
+	if mask&(waiter.ReadableEvents|waiter.EventErr|waiter.EventHUp|waiter.EventRdHUp) != 0 {
+		signal(c.rsig)
+	}
+	if mask&(waiter.WritableEvents|waiter.EventErr|waiter.EventHUp) != 0 {
+		signal(c.wsig)
+	}
+	if mask&(waiter.EventErr|waiter.EventHUp) != 0 {
+		switch tcp.EndpointState(c.ep.State()) {
+		case tcp.StateClose, tcp.StateError:
+			c.f.end()
+		}
+	}
+}
+
+// wait waits for sig. It returns an error when the connection is closed, when the deadline has passed, or when the
+// connection makes no progress.
+func (c *Conn) wait(op string, sig <-chan struct{}, d <-chan struct{}) error {
+	var tick <-chan time.Time
+	limit := time.Duration(c.stall.Load())
+	var at time.Time
+	var last uint64
+	if limit > 0 {
+		t := time.NewTicker(max(limit/8, time.Millisecond))
+		defer t.Stop()
+		tick, at, last = t.C, time.Now(), c.f.progress()
+	}
+	for {
+		select {
+		case <-sig:
+			return nil
+		case <-c.closed:
+			return net.ErrClosed
+		case <-d:
+			return os.ErrDeadlineExceeded
+		case now := <-tick:
+			if p := c.f.progress(); p != last {
+				last, at = p, now
+			} else if idle := now.Sub(at); idle >= limit {
+				return &devmem.StallError{Op: op, Idle: idle.Round(time.Millisecond), State: c.State()}
+			}
+		}
+	}
+}
+
+// failure is why the connection does not work any more, given netstack's reason.
+func (c *Conn) failure(err tcpip.Error) error {
+	if f := c.s.failure.Load(); f != nil {
+		return fmt.Errorf("%w: %w", syscall.ENETDOWN, *f)
+	}
+	return errno(err)
+}
+
+func (c *Conn) isClosed() bool {
+	select {
+	case <-c.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// Read implements net.Conn.
+func (c *Conn) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	c.rmu.Lock()
+	defer c.rmu.Unlock()
+	c.sink = sink{c: c, mode: plain, linear: b, room: len(b)}
+	n, err := c.receive("read", 0)
+	c.s.count.rxLinear.Add(uint64(n))
+	return n, c.opError("read", err)
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(b []byte) (int, error) {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	done := 0
+	for done < len(b) {
+		n, err := c.room("write", len(b)-done)
+		if err == nil {
+			c.reader.Reset(b[done : done+n])
+			n, err = c.put("write", &c.reader)
+			done += n
+			c.f.wrote(n)
+			c.s.count.txLinear.Add(uint64(n))
+		}
+		if err != nil {
+			c.reader.Reset(nil)
+			return done, c.opError("write", err)
+		}
+	}
+	c.reader.Reset(nil)
+	return done, nil
+}
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	err := net.ErrClosed
+	c.once.Do(func() {
+		err = nil
+		close(c.closed) // wakes readers and writers
+		c.ep.Close()
+		c.rmu.Lock() // a reader may still be giving out tokens
+		releaseAll(c.f.stop(c))
+		c.tokens.close()
+		c.rmu.Unlock()
+		c.s.connMu.Lock()
+		delete(c.s.conns, c)
+		c.s.connMu.Unlock()
+		c.s.flows.sweepSoon()
+	})
+	if err != nil {
+		return c.opError("close", err)
+	}
+	return nil
+}
+
+// CloseWrite implements devmem.Conn.
+func (c *Conn) CloseWrite() error {
+	if c.isClosed() {
+		return c.opError("close", net.ErrClosed)
+	}
+	if err := c.ep.Shutdown(tcpip.ShutdownWrite); err != nil {
+		return c.opError("shutdown", c.failure(err))
+	}
+	return nil
+}
+
+// SetLinger implements devmem.Conn.
+func (c *Conn) SetLinger(sec int) error {
+	c.ep.SocketOptions().SetLinger(tcpip.LingerOption{Enabled: sec >= 0, Timeout: time.Duration(max(sec, 0)) * time.Second})
+	return nil
+}
+
+// DontNeed implements devmem.Conn.
+func (c *Conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
+	if len(ranges) == 0 || len(ranges) > devmem.MaxTokenRanges {
+		return 0, c.opError("dontneed", syscall.EINVAL)
+	}
+	left := uint32(devmem.MaxFrags)
+	for _, r := range ranges {
+		n := min(r.Count, left)
+		freed += c.tokens.put(r.Start, n)
+		if left -= n; left == 0 {
+			break
+		}
+	}
+	return freed, nil
+}
+
+func (c *Conn) LocalAddr() net.Addr  { return c.local }
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *Conn) SetDeadline(t time.Time) error      { c.rd.set(t); c.wd.set(t); return c.settable() }
+func (c *Conn) SetReadDeadline(t time.Time) error  { c.rd.set(t); return c.settable() }
+func (c *Conn) SetWriteDeadline(t time.Time) error { c.wd.set(t); return c.settable() }
+
+func (c *Conn) settable() error {
+	if c.isClosed() {
+		return c.opError("set", net.ErrClosed)
+	}
+	return nil
+}
+
+// SetStallLimit implements devmem.Conn.
+func (c *Conn) SetStallLimit(d time.Duration) { c.stall.Store(int64(d)) }
+
+// State implements devmem.Conn.
+func (c *Conn) State() string {
+	var info tcpip.TCPInfoOption
+	c.ep.GetSockOpt(&info)
+	unread, _ := c.ep.GetSockOptInt(tcpip.ReceiveQueueSizeOption)
+	f := c.f
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var ours, theirs uint8
+	if f.scale[0] >= 0 && f.scale[1] >= 0 {
+		ours, theirs = uint8(f.scale[0]), uint8(f.scale[1])
+	}
+	return fmt.Sprintf("%v %v->%v snd{iss %d una %d nxt %d written %d wnd %d sends %d cwnd %d ssthresh %d rto %v rtt %v} "+
+		"rcv{irs %d acked %d ahead %d read %d unread %d wnd %d kept %d frames %d pages}",
+		tcp.EndpointState(c.ep.State()), c.local, c.remote,
+		f.iss, f.una, f.nxt, f.written, f.wnd<<theirs, f.sends.len(), info.SndCwnd, info.SndSsthresh, info.RTO, info.RTT,
+		f.irs, f.acked, f.ahead, f.read, unread, f.adv<<ours, f.pending.len(), f.pages)
+}
+
+var _ io.ReadWriteCloser = (*Conn)(nil)

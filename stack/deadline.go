@@ -1,0 +1,60 @@
+package stack
+
+import (
+	"sync"
+	"time"
+)
+
+// deadline is one that can be moved while somebody waits for it.
+type deadline struct {
+	mu     sync.Mutex
+	timer  *time.Timer
+	passed chan struct{}
+}
+
+func newDeadline() *deadline { return &deadline{passed: make(chan struct{})} }
+
+// set moves the deadline; the zero time is never.
+func (d *deadline) set(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil && !d.timer.Stop() {
+		<-d.passed // its function runs, or has run
+	}
+	d.timer = nil
+	over := false
+	select {
+	case <-d.passed:
+		over = true
+	default:
+	}
+	if over {
+		d.passed = make(chan struct{})
+	}
+	if t.IsZero() {
+		return
+	}
+	left := time.Until(t)
+	if left <= 0 {
+		close(d.passed)
+		return
+	}
+	c := d.passed
+	d.timer = time.AfterFunc(left, func() { close(c) })
+}
+
+// wait is closed once the deadline, as set now, has passed.
+func (d *deadline) wait() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.passed
+}
+
+func (d *deadline) over() bool {
+	select {
+	case <-d.wait():
+		return true
+	default:
+		return false
+	}
+}

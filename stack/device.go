@@ -1,0 +1,298 @@
+package stack
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/splitter"
+)
+
+// minPages is how many pages a bound queue needs: with fewer, two of the largest frames do not fit.
+const minPages = 36
+
+// flowKey is the flow of received segments.
+type flowKey = splitter.Flow
+
+// Register implements devmem.Device.
+func (s *Stack) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
+	fail := func(err error, why string) (devmem.Buffer, error) {
+		return nil, fmt.Errorf("register %#x+%#x of gpu %d: %s: %w", off, size, gpu, why, err)
+	}
+	if size == 0 || size%pageSize != 0 || off%pageSize != 0 {
+		return fail(syscall.EINVAL, "not whole pages")
+	}
+	i := slices.IndexFunc(s.nic.GPUs(), func(g driver.GPUInfo) bool { return g.ID == gpu })
+	if i < 0 || s.control == nil {
+		return fail(syscall.ENODEV, "no such gpu")
+	}
+	if n := s.nic.GPUs()[i].Size; off > n || size > n-off {
+		return fail(syscall.EINVAL, fmt.Sprintf("ends past its %#x bytes", n))
+	}
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	id, err := s.control.RegisterBuffer(ctx, uint16(gpu), off, size)
+	if err != nil {
+		return fail(err, "refused by the nic")
+	}
+	b := &Buffer{s: s, gpu: gpu, off: off, size: size, id: id}
+	s.buffers[b] = struct{}{}
+	return b, nil
+}
+
+// BindRX implements devmem.Device.
+func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error) {
+	fail := func(err error, why string) (devmem.Binding, error) {
+		return nil, fmt.Errorf("bind rx queues %v: %s: %w", queues, why, err)
+	}
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	b, ok := buf.(*Buffer)
+	if !ok || b.s != s || b.closed {
+		return fail(syscall.EBADF, "no such buffer")
+	}
+	queues = slices.Compact(slices.Sorted(slices.Values(queues)))
+	if len(queues) == 0 {
+		return fail(syscall.EINVAL, "no queue")
+	}
+	ids := make([]uint16, len(queues))
+	for i, q := range queues {
+		switch {
+		case q < 0 || q >= len(s.rx):
+			return fail(syscall.EINVAL, fmt.Sprintf("queue %d of %d", q, len(s.rx)))
+		case q == 0:
+			return fail(syscall.ERANGE, "queue 0 is for what cannot be split")
+		case s.rx[q].Load() != nil:
+			return fail(syscall.EEXIST, fmt.Sprintf("queue %d is bound", q))
+		}
+		ids[i] = uint16(q)
+	}
+	for _, o := range s.rxBinds {
+		if o.buf.gpu == b.gpu && b.off < o.buf.off+o.buf.size && o.buf.off < b.off+b.size {
+			return fail(syscall.EBUSY, fmt.Sprintf("binding %d receives into the same memory", o.id))
+		}
+	}
+	if b.size/pageSize < uint64(minPages*len(queues)) {
+		return fail(syscall.ENOSPC, fmt.Sprintf("%d pages, %d needed for each queue", b.size/pageSize, minPages))
+	}
+	rb := &rxBinding{s: s, id: s.newID(), buf: b, done: make(chan struct{}), pool: newPool(b.gpu, b.off, b.size)}
+	rb.pool.refill, rb.pool.empty = s.nic.Refill, rb.ended
+	for _, q := range queues {
+		l, err := s.newLane(q, rb)
+		if err != nil {
+			s.dropLanes(rb.lanes)
+			return fail(syscall.ENOMEM, err.Error())
+		}
+		rb.lanes = append(rb.lanes, l)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	id, err := s.control.BindRx(ctx, b.id, ids...)
+	if err != nil {
+		s.dropLanes(rb.lanes)
+		return fail(err, "refused by the nic")
+	}
+	rb.nicID = id
+	s.rxBinds[rb.id] = rb
+	b.bound++
+	s.addLanes(rb.lanes)
+	for i, l := range rb.lanes {
+		s.rx[l.queue].Store(l)
+		if err := s.nic.BindQueue(l.queue, b.gpu, rb.pool); err != nil {
+			s.rx[l.queue].Store(nil)
+			s.dropLanes(rb.lanes[i:])
+			rb.lanes = rb.lanes[:i]
+			s.closeRX(rb)
+			return fail(err, fmt.Sprintf("queue %d", l.queue))
+		}
+	}
+	return rb, nil
+}
+
+// BindTX implements devmem.Device.
+func (s *Stack) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	b, ok := buf.(*Buffer)
+	if !ok || b.s != s || b.closed {
+		return nil, fmt.Errorf("bind tx: no such buffer: %w", syscall.EBADF)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	id, err := s.control.BindTx(ctx, b.id)
+	if err != nil {
+		return nil, fmt.Errorf("bind tx: refused by the nic: %w", err)
+	}
+	tb := &txBinding{s: s, id: s.newID(), buf: b, nicID: id, done: make(chan struct{})}
+	tb.refs.Store(1)
+	s.txBinds.Store(tb.id, tb)
+	b.bound++
+	return tb, nil
+}
+
+func (s *Stack) newID() uint32 {
+	for {
+		s.nextID++
+		_, tx := s.txBinds.Load(s.nextID)
+		if _, rx := s.rxBinds[s.nextID]; !rx && !tx && s.nextID != 0 {
+			return s.nextID
+		}
+	}
+}
+
+// newLane makes a lane with address space of an old one, or new address space. Under configMu.
+func (s *Stack) newLane(queue int, b *rxBinding) (*lane, error) {
+	n := min(len(b.pool.pages), maxSlots-1) + 1 // and the junk slot
+	free := s.shadows[n]
+	if len(free) == 0 {
+		sh, err := newShadow(n)
+		if err != nil {
+			return nil, err
+		}
+		free = []*shadow{sh}
+	}
+	s.shadows[n] = free[:len(free)-1]
+	return newLane(queue, b, free[len(free)-1], n), nil
+}
+
+// dropLanes keeps the address space of lanes that are not in use. Netstack may have views of it, but delivers none.
+func (s *Stack) dropLanes(ls []*lane) {
+	all := slices.DeleteFunc(slices.Clone(*s.lanes.Load()), func(l *lane) bool { return slices.Contains(ls, l) })
+	s.lanes.Store(&all)
+	for _, l := range ls {
+		s.shadows[len(l.slots)] = append(s.shadows[len(l.slots)], l.shadow)
+	}
+}
+
+func (s *Stack) addLanes(ls []*lane) {
+	all := append(slices.Clone(*s.lanes.Load()), ls...)
+	slices.SortFunc(all, func(a, b *lane) int { return cmp.Compare(a.shadow.lo, b.shadow.lo) })
+	s.lanes.Store(&all)
+}
+
+// find says where received bytes lie: in a lane's slot, or, if l is nil, where they are. It reads none.
+func (s *Stack) find(b []byte) (l *lane, slot uint32, off int) {
+	all := *s.lanes.Load()
+	i, j := 0, len(all)
+	for i < j { // the last that does not start behind b
+		if m := int(uint(i+j) / 2); all[m].shadow.startsBehind(b) {
+			j = m
+		} else {
+			i = m + 1
+		}
+	}
+	if i > 0 {
+		if slot, off, ok := all[i-1].shadow.find(b); ok {
+			return all[i-1], slot, off
+		}
+	}
+	return nil, 0, 0
+}
+
+// AddFlow implements devmem.Device.
+func (s *Stack) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
+	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
+	if f.Queue < 0 || f.Queue >= len(s.rx) || !src.IsValid() && !dst.IsValid() ||
+		src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4() {
+		return 0, fmt.Errorf("flow %v to %v, queue %d of %d: needs an address, of one family: %w", f.Src, f.Dst, f.Queue, len(s.rx), syscall.EINVAL)
+	}
+	if s.control == nil {
+		return 0, syscall.EOPNOTSUPP
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	id, err := s.control.AddFlow(ctx, control.FlowRule{
+		IPv6: src.Is6() || dst.Is6(), Proto: splitter.ProtoTCP, Src: src, Dst: dst,
+		SrcPort: f.Src.Port(), DstPort: f.Dst.Port(), Queue: uint16(f.Queue),
+	})
+	if err != nil {
+		return 0, fmt.Errorf("flow %v to %v: %w", f.Src, f.Dst, err)
+	}
+	return devmem.FlowID(id), nil
+}
+
+// DelFlow implements devmem.Device.
+func (s *Stack) DelFlow(id devmem.FlowID) error {
+	if s.control == nil {
+		return syscall.EOPNOTSUPP
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	return s.control.DelFlow(ctx, uint32(id))
+}
+
+// rssKey is Microsoft's example key (RSS hash types, "Verifying the RSS hash calculation"), which Linux drivers use too.
+var rssKey = [40]byte{
+	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
+	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
+}
+
+// SetRSS implements devmem.Device.
+func (s *Stack) SetRSS(n int) error {
+	if n < 1 || n > len(s.rx) {
+		return fmt.Errorf("rss over %d queues of %d: %w", n, len(s.rx), syscall.EINVAL)
+	}
+	if s.control == nil {
+		return syscall.EOPNOTSUPP
+	}
+	r := control.RSS{
+		HashTypes: control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 | control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6,
+		Key:       rssKey, Table: make([]uint16, 128),
+	}
+	for i := range r.Table {
+		r.Table[i] = uint16(i % n)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	return s.control.SetRSS(ctx, r)
+}
+
+// Stats implements devmem.Device. It asks the NIC for what it dropped.
+func (s *Stack) Stats() devmem.Stats {
+	t := s.ns.Stats().TCP
+	st := devmem.Stats{
+		RxDevmemBytes: s.count.rxDevice.Load(), RxLinearBytes: s.count.rxLinear.Load(),
+		TxDevmemBytes: s.count.txDevice.Load(), TxLinearBytes: s.count.txLinear.Load(),
+		RxSegments: t.ValidSegmentsReceived.Value(), TxSegments: t.SegmentsSent.Value(), Retransmits: t.Retransmits.Value(),
+		RxFrameDrops: s.count.rxDropped.Load(), RxRefused: s.count.rxRefused.Load(), TxFrameDrops: s.count.txDropped.Load(),
+	}
+	if s.control != nil && !s.isClosed() {
+		ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+		if c, err := s.control.PortCounters(ctx); err == nil {
+			st.NICDrops = c.Rx.Drops
+		}
+		cancel()
+	}
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	for q := range s.rx {
+		qs := devmem.QueueStats{Queue: q}
+		if l := s.rx[q].Load(); l != nil {
+			qs.Binding = l.binding.id
+		}
+		st.Queues = append(st.Queues, qs)
+	}
+	for _, b := range s.rxBinds {
+		bs := devmem.BindingStats{ID: b.id, Closed: b.closed, Pages: len(b.pool.pages)}
+		bs.Free, bs.Posted, bs.Queued, bs.Held = b.pool.counts()
+		st.Bindings = append(st.Bindings, bs)
+	}
+	s.txBinds.Range(func(_, v any) bool {
+		b := v.(*txBinding)
+		bs := devmem.BindingStats{ID: b.id, TX: true, Closed: b.closed.Load(), Pages: int(b.buf.size / pageSize), Sends: int(b.refs.Load())}
+		if !bs.Closed {
+			bs.Sends--
+		}
+		st.Bindings = append(st.Bindings, bs)
+		return true
+	})
+	slices.SortFunc(st.Bindings, func(a, b devmem.BindingStats) int { return cmp.Compare(a.ID, b.ID) })
+	return st
+}

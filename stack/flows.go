@@ -1,0 +1,165 @@
+package stack
+
+import (
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"vnic.dev/vnic/splitter"
+)
+
+const (
+	sweepEvery = time.Second
+	maxUnowned = 16384 // flows without a Conn, half open ones above all
+	maxAge     = 75    // sweeps that a flow without an endpoint may see: a SYN cookie may yet be answered
+)
+
+// flows finds the flow of a segment.
+type flows struct {
+	s *Stack
+
+	mu      sync.RWMutex
+	m       map[splitter.Flow]*flow
+	unowned int // without a Conn; as of the last sweep, and new ones since
+
+	kick chan struct{} // to the janitor
+}
+
+func (fs *flows) get(k *splitter.Flow) *flow {
+	fs.mu.RLock()
+	f := fs.m[*k]
+	fs.mu.RUnlock()
+	return f
+}
+
+// outgoing finds the flow of one of our segments; our SYN makes it.
+func (fs *flows) outgoing(k splitter.Flow, t header.TCP) *flow {
+	f := fs.get(&k)
+	if flags := t.Flags(); !flags.Contains(header.TCPFlagSyn) {
+		return f
+	} else if f != nil && f.syn(t.SequenceNumber(), flags.Contains(header.TCPFlagAck), t.AckNumber()) {
+		return f
+	}
+	old := f
+	f = &flow{key: k, scale: [2]int8{-1, -1}}
+	f.syn(t.SequenceNumber(), t.Flags().Contains(header.TCPFlagAck), t.AckNumber())
+	fs.mu.Lock()
+	if fs.unowned >= maxUnowned {
+		fs.mu.Unlock()
+		fs.sweepSoon()
+		return nil // the handshake goes on, but a connection that comes of it is refused
+	}
+	fs.m[k] = f
+	fs.unowned++
+	fs.mu.Unlock()
+	if old != nil {
+		fs.forget(old)
+	}
+	fs.sweepSoon()
+	return f
+}
+
+// forget ends a flow that no segment will find any more.
+func (fs *flows) forget(f *flow) {
+	f.end()
+	releaseAll(f.stop(nil)) // if it has a Conn, its application may still read
+}
+
+// claim gives a flow to a Conn. It returns nil if there is none that belongs to nobody.
+func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
+	f := fs.get(&k)
+	if f == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.conn != nil || f.deaf {
+		return nil
+	}
+	f.conn = c
+	return f
+}
+
+func (fs *flows) sweepSoon() { signal(fs.kick) }
+
+// janitor forgets flows whose endpoint is gone: netstack does not say when one ends.
+func (fs *flows) janitor(stop <-chan struct{}) {
+	var tick <-chan time.Time
+	for {
+		select {
+		case <-stop:
+			return
+		case <-fs.kick:
+			if tick == nil {
+				tick = time.After(sweepEvery)
+			}
+		case <-tick:
+			tick = nil
+			if fs.sweep() > 0 {
+				tick = time.After(sweepEvery)
+			}
+		}
+	}
+}
+
+// sweep looks at each flow that has no Conn, and returns how many are left.
+func (fs *flows) sweep() int {
+	fs.mu.RLock()
+	var look []*flow
+	for _, f := range fs.m {
+		f.mu.Lock()
+		if f.conn == nil {
+			look = append(look, f)
+		}
+		f.mu.Unlock()
+	}
+	fs.mu.RUnlock()
+	left := 0
+	for _, f := range look {
+		if fs.alive(f) {
+			left++
+			continue
+		}
+		fs.mu.Lock()
+		if fs.m[f.key] == f {
+			delete(fs.m, f.key)
+		}
+		fs.mu.Unlock()
+		fs.forget(f)
+	}
+	fs.mu.Lock()
+	fs.unowned = left
+	fs.mu.Unlock()
+	return left
+}
+
+// alive says whether netstack may still receive or send for a flow.
+func (fs *flows) alive(f *flow) bool {
+	proto := header.IPv4ProtocolNumber
+	local, remote := tcpip.AddrFrom4Slice(f.key.Dst[:4]), tcpip.AddrFrom4Slice(f.key.Src[:4])
+	if f.key.IPv6 {
+		proto = header.IPv6ProtocolNumber
+		local, remote = tcpip.AddrFrom16(f.key.Dst), tcpip.AddrFrom16(f.key.Src)
+	}
+	id := stack.TransportEndpointID{
+		LocalPort: f.key.DstPort, LocalAddress: local, RemotePort: f.key.SrcPort, RemoteAddress: remote,
+	}
+	ep, ok := fs.s.ns.FindTransportEndpoint(proto, tcp.ProtocolNumber, id, nicID).(tcpip.Endpoint)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if ok {
+		switch tcp.EndpointState(ep.State()) {
+		case tcp.StateListen: // it is not ours, but there may be a SYN cookie under way
+		case tcp.StateClose, tcp.StateError:
+			return false
+		default:
+			f.age = 0
+			return true
+		}
+	}
+	f.age++
+	return f.nxt == 0 && f.acked == 0 && !f.ended && f.conn == nil && !f.deaf && f.age < maxAge
+}

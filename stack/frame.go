@@ -1,0 +1,173 @@
+package stack
+
+import (
+	"encoding/binary"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/splitter"
+)
+
+const (
+	ethLen    = header.EthernetMinimumSize
+	maxHeader = ethLen + header.IPv6MinimumSize + header.TCPHeaderMaximumSize // of what netstack sends split from its payload
+)
+
+// txHeader is the header of an outgoing packet, to be changed for each frame that is made of it.
+type txHeader struct {
+	b    [maxHeader + header.IPv4MaximumHeaderSize]byte
+	n    int // of b in use
+	l4   int // offset of the transport header; 0 if there is none
+	ipv6 bool
+}
+
+// set copies a packet's headers. It returns false if they are longer than any header that netstack makes.
+func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
+	link, network, transport := pkt.LinkHeader().Slice(), pkt.NetworkHeader().Slice(), pkt.TransportHeader().Slice()
+	if len(link)+len(network)+len(transport) > len(h.b) {
+		return false
+	}
+	h.n = copy(h.b[:], link)
+	h.n += copy(h.b[h.n:], network)
+	h.l4 = 0
+	if len(transport) > 0 {
+		h.l4 = h.n
+	}
+	h.n += copy(h.b[h.n:], transport)
+	h.ipv6 = pkt.NetworkProtocolNumber == header.IPv6ProtocolNumber
+	return true
+}
+
+func (h *txHeader) tcp() header.TCP { return header.TCP(h.b[h.l4:h.n]) }
+
+// frame writes the header of a frame that carries payload [pos, pos+n) of the packet's total bytes to dst, and the
+// fields of f that go with it. The checksum is left to the device.
+func (h *txHeader) frame(dst []byte, f *driver.TxFrame, pos, n, total int, mss uint16) {
+	dst = dst[:copy(dst, h.b[:h.n])]
+	f.Header = dst
+	tcp := header.TCP(dst[h.l4:])
+	if n != total {
+		tcp.SetSequenceNumber(tcp.SequenceNumber() + uint32(pos))
+		if pos+n < total {
+			tcp.SetFlags(uint8(tcp.Flags() &^ (header.TCPFlagPsh | header.TCPFlagFin)))
+		}
+	}
+	l4len := uint16(len(tcp) + n)
+	var src, dstAddr tcpip.Address
+	if h.ipv6 {
+		ip := header.IPv6(dst[ethLen:])
+		ip.SetPayloadLength(uint16(h.l4-ethLen-header.IPv6MinimumSize) + l4len)
+		src, dstAddr = ip.SourceAddress(), ip.DestinationAddress()
+	} else {
+		ip := header.IPv4(dst[ethLen:])
+		if n != total {
+			ip.SetTotalLength(uint16(h.l4-ethLen) + l4len)
+			ip.SetChecksum(0)
+			ip.SetChecksum(^ip.CalculateChecksum())
+		}
+		src, dstAddr = ip.SourceAddress(), ip.DestinationAddress()
+	}
+	tcp.SetChecksum(header.PseudoHeaderChecksum(header.TCPProtocolNumber, src, dstAddr, l4len))
+	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.l4), header.TCPChecksumOffset
+	if mss > 0 && n > int(mss) {
+		f.GSOSize, f.GSOType = mss, splitter.GSOTCPv4
+		if h.ipv6 {
+			f.GSOType = splitter.GSOTCPv6
+		}
+	}
+}
+
+// other fills in the frame of a packet that is not TCP. UDP's checksum is left to the device.
+func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer, n int) {
+	dst = dst[:copy(dst, h.b[:h.n])]
+	f.Header = dst
+	if pkt.TransportProtocolNumber != header.UDPProtocolNumber || h.l4 == 0 || h.n-h.l4 != header.UDPMinimumSize {
+		return
+	}
+	udp := header.UDP(dst[h.l4:])
+	if udp.Checksum() != 0 {
+		return
+	}
+	var src, dstAddr tcpip.Address
+	if h.ipv6 {
+		ip := header.IPv6(dst[ethLen:])
+		src, dstAddr = ip.SourceAddress(), ip.DestinationAddress()
+	} else {
+		ip := header.IPv4(dst[ethLen:])
+		if ip.More() || ip.FragmentOffset() != 0 {
+			return // a fragment goes without
+		}
+		src, dstAddr = ip.SourceAddress(), ip.DestinationAddress()
+	}
+	udp.SetChecksum(header.PseudoHeaderChecksum(header.UDPProtocolNumber, src, dstAddr, uint16(len(udp)+n)))
+	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.l4), 6 // RFC 768
+}
+
+// flowKey is the flow that a packet's answers belong to.
+func (h *txHeader) flowKey() splitter.Flow {
+	k := splitter.Flow{Proto: splitter.ProtoTCP, IPv6: h.ipv6}
+	tcp := h.b[h.l4:h.n]
+	k.DstPort, k.SrcPort = binary.BigEndian.Uint16(tcp[0:]), binary.BigEndian.Uint16(tcp[2:])
+	if h.ipv6 {
+		copy(k.Dst[:], h.b[ethLen+8:ethLen+24])
+		copy(k.Src[:], h.b[ethLen+24:ethLen+40])
+	} else {
+		copy(k.Dst[:4], h.b[ethLen+12:ethLen+16])
+		copy(k.Src[:4], h.b[ethLen+16:ethLen+20])
+	}
+	return k
+}
+
+// dataAt returns bytes [pos, pos+n) of a packet's payload: in place if they lie in one view, else in scratch.
+func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) []byte {
+	if n == 0 {
+		return nil
+	}
+	list, skip := pkt.AsViewList()
+	skip += hdrLen + pos
+	out := (*scratch)[:0]
+	for v := list.Front(); v != nil; v = v.Next() {
+		b := v.AsSlice()
+		if skip >= len(b) {
+			skip -= len(b)
+			continue
+		}
+		b = b[skip:]
+		skip = 0
+		if len(out) == 0 && len(b) >= n {
+			return b[:n]
+		}
+		out = append(out, b[:min(len(b), n-len(out))]...)
+		if len(out) == n {
+			break
+		}
+	}
+	*scratch = out
+	return out
+}
+
+// wscale finds the window scale in a SYN's options (RFC 7323, 2.2); -1 if it has none.
+func wscale(tcp []byte) int8 {
+	if len(tcp) < header.TCPMinimumSize {
+		return -1
+	}
+	for o := tcp[header.TCPMinimumSize:]; len(o) > 0; {
+		switch o[0] {
+		case header.TCPOptionEOL:
+			return -1
+		case header.TCPOptionNOP:
+			o = o[1:]
+			continue
+		}
+		if len(o) < 2 || o[1] < 2 || int(o[1]) > len(o) {
+			return -1
+		}
+		if o[0] == header.TCPOptionWS && o[1] == 3 {
+			return int8(min(o[2], 14))
+		}
+		o = o[o[1]:]
+	}
+	return -1
+}

@@ -1,0 +1,65 @@
+package stack
+
+import (
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"vnic.dev/vnic/driver"
+)
+
+// maxSlots bounds a lane's address space to 4 GiB.
+const maxSlots = 1 << 16
+
+// lane is one receive queue's part of a binding: its shadow, and what lies in the shadow's slots. A slot is taken when
+// a frame comes in and given back when no byte of it can be delivered any more; views that netstack still has of it
+// then are never read. The pieces of a slot belong to who took it, until it is given back.
+type lane struct {
+	queue   int
+	binding *rxBinding
+	shadow  *shadow
+	slots   [][]piece
+
+	mu   sync.Mutex // of free and of the shadow
+	free []uint32
+}
+
+func newLane(queue int, b *rxBinding, sh *shadow, n int) *lane {
+	l := &lane{queue: queue, binding: b, shadow: sh, slots: make([][]piece, n), free: make([]uint32, 0, n)}
+	for i := n - 1; i > junkSlot; i-- {
+		l.free = append(l.free, uint32(i))
+	}
+	return l
+}
+
+// take puts n bytes that the device left in ranges into a slot. If it returns false, the ranges are still the caller's.
+func (l *lane) take(ranges []driver.Range, n int) (slot uint32, ok bool) {
+	l.mu.Lock()
+	if len(l.free) == 0 {
+		l.mu.Unlock()
+		return 0, false
+	}
+	slot = l.free[len(l.free)-1]
+	l.free = l.free[:len(l.free)-1]
+	l.mu.Unlock()
+	if l.slots[slot], ok = l.binding.pool.receive(l.slots[slot], ranges, n); !ok {
+		l.mu.Lock()
+		l.free = append(l.free, slot)
+		l.mu.Unlock()
+	}
+	return slot, ok
+}
+
+// view returns a view of a slot's first n bytes, which faults when it is read.
+func (l *lane) view(slot uint32, n int) *buffer.View {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.shadow.view(slot, n)
+}
+
+// release gives a slot back, and the stack's references of its pages.
+func (l *lane) release(slot uint32) {
+	l.binding.pool.release(l.slots[slot])
+	l.mu.Lock()
+	l.free = append(l.free, slot)
+	l.mu.Unlock()
+}

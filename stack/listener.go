@@ -1,0 +1,239 @@
+package stack
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+	"vnic.dev/vnic/devmem"
+)
+
+// backlog is how many connections may wait to be accepted (net.core.somaxconn).
+const backlog = 4096
+
+// Listener is a devmem.Listener.
+type Listener struct {
+	s      *Stack
+	ep     tcpip.Endpoint
+	wq     waiter.Queue
+	addr   *net.TCPAddr
+	closed chan struct{}
+	once   sync.Once
+}
+
+var _ devmem.Listener = (*Listener)(nil)
+
+func netProto(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is4() {
+		return ipv4.ProtocolNumber
+	}
+	return ipv6.ProtocolNumber
+}
+
+func fullAddr(a netip.AddrPort) tcpip.FullAddress {
+	f := tcpip.FullAddress{Port: a.Port()}
+	if a.Addr().IsValid() && !a.Addr().IsUnspecified() {
+		f.NIC, f.Addr = nicID, tcpip.AddrFromSlice(a.Addr().AsSlice())
+	}
+	return f
+}
+
+func tcpAddr(a tcpip.FullAddress) *net.TCPAddr {
+	return &net.TCPAddr{IP: net.IP(a.Addr.AsSlice()), Port: int(a.Port)}
+}
+
+// keyOf is the flow of what an endpoint receives.
+func keyOf(local, remote tcpip.FullAddress) flowKey {
+	k := flowKey{SrcPort: remote.Port, DstPort: local.Port, Proto: uint8(tcp.ProtocolNumber), IPv6: remote.Addr.Len() == 16}
+	copy(k.Src[:], remote.Addr.AsSlice())
+	copy(k.Dst[:], local.Addr.AsSlice())
+	return k
+}
+
+// Listen implements devmem.Device.
+func (s *Stack) Listen(local netip.AddrPort) (devmem.Listener, error) {
+	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
+	fail := func(err error) (devmem.Listener, error) {
+		return nil, &net.OpError{Op: "listen", Net: "tcp", Addr: net.TCPAddrFromAddrPort(local), Err: err}
+	}
+	if !local.Addr().IsValid() {
+		return fail(syscall.EINVAL)
+	}
+	l := &Listener{s: s, closed: make(chan struct{})}
+	ep, err := s.ns.NewEndpoint(tcp.ProtocolNumber, netProto(local.Addr()), &l.wq)
+	if err != nil {
+		return fail(errno(err))
+	}
+	ep.SocketOptions().SetV6Only(true)
+	ep.SocketOptions().SetReuseAddress(true)
+	if err = ep.Bind(fullAddr(local)); err == nil {
+		err = ep.Listen(backlog)
+	}
+	if err != nil {
+		ep.Close()
+		return fail(errno(err))
+	}
+	l.ep = ep
+	at, _ := ep.GetLocalAddress()
+	l.addr = tcpAddr(at)
+	if len(l.addr.IP) == 0 {
+		l.addr.IP = local.Addr().AsSlice()
+	}
+	s.connMu.Lock()
+	closed := s.closed
+	if !closed {
+		s.listeners[l] = struct{}{}
+	}
+	s.connMu.Unlock()
+	if closed {
+		ep.Close()
+		return fail(net.ErrClosed)
+	}
+	return l, nil
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.AcceptConn()
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// AcceptConn implements devmem.Listener.
+func (l *Listener) AcceptConn() (devmem.Conn, error) {
+	fail := func(err error) (devmem.Conn, error) {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Addr: l.addr, Err: err}
+	}
+	entry, ready := waiter.NewChannelEntry(waiter.ReadableEvents | waiter.EventHUp | waiter.EventErr)
+	l.wq.EventRegister(&entry)
+	defer l.wq.EventUnregister(&entry)
+	for {
+		select {
+		case <-l.closed:
+			return fail(net.ErrClosed)
+		default:
+		}
+		ep, wq, err := l.ep.Accept(nil)
+		switch err.(type) {
+		case nil:
+			c, err := l.s.newConn(ep, wq)
+			if err != nil {
+				continue // that one is gone
+			}
+			return c, nil
+		case *tcpip.ErrWouldBlock:
+			select {
+			case <-ready:
+			case <-l.closed:
+			}
+		default:
+			select {
+			case <-l.closed:
+				return fail(net.ErrClosed)
+			default:
+				return fail(errno(err))
+			}
+		}
+	}
+}
+
+// Close implements net.Listener.
+func (l *Listener) Close() error {
+	err := net.ErrClosed
+	l.once.Do(func() {
+		err = nil
+		close(l.closed)
+		l.ep.Close()
+		l.s.connMu.Lock()
+		delete(l.s.listeners, l)
+		l.s.connMu.Unlock()
+		l.s.flows.sweepSoon()
+	})
+	return err
+}
+
+// Addr implements net.Listener.
+func (l *Listener) Addr() net.Addr { return l.addr }
+
+// Dial implements devmem.Device.
+func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
+	remote = netip.AddrPortFrom(remote.Addr().Unmap(), remote.Port())
+	local = netip.AddrPortFrom(local.Addr().Unmap(), local.Port())
+	fail := func(err error) (devmem.Conn, error) {
+		if e, ok := err.(syscall.Errno); ok {
+			err = os.NewSyscallError("connect", e)
+		}
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote), Err: err}
+	}
+	if !remote.IsValid() {
+		return fail(syscall.EINVAL)
+	}
+	if s.isClosed() {
+		return fail(net.ErrClosed)
+	}
+	wq := &waiter.Queue{}
+	ep, err := s.ns.NewEndpoint(tcp.ProtocolNumber, netProto(remote.Addr()), wq)
+	if err != nil {
+		return fail(errno(err))
+	}
+	if local.Addr().IsValid() || local.Port() != 0 {
+		if err := ep.Bind(fullAddr(local)); err != nil {
+			ep.Close()
+			return fail(errno(err))
+		}
+	}
+	entry, ready := waiter.NewChannelEntry(waiter.WritableEvents | waiter.EventErr | waiter.EventHUp)
+	wq.EventRegister(&entry)
+	defer wq.EventUnregister(&entry)
+	err = ep.Connect(fullAddr(remote))
+	if _, ok := err.(*tcpip.ErrConnectStarted); ok {
+		select {
+		case <-ctx.Done():
+			ep.Close()
+			return fail(ctx.Err())
+		case <-s.stop:
+			ep.Close()
+			return fail(net.ErrClosed)
+		case <-ready:
+		}
+		err = ep.LastError()
+	}
+	if err != nil {
+		ep.Close()
+		return fail(errno(err))
+	}
+	c, cerr := s.newConn(ep, wq)
+	if cerr != nil {
+		return fail(cerr)
+	}
+	return c, nil
+}
+
+// DialContext is net.Dialer's, for what wants one. The address is one of numbers: the stack resolves no names.
+func (s *Stack) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	to, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return nil, &net.OpError{Op: "dial", Net: network, Err: fmt.Errorf("%q: not an address and port: %w", address, err)}
+	}
+	switch network {
+	case "tcp", "tcp4", "tcp6":
+	default:
+		return nil, &net.OpError{Op: "dial", Net: network, Err: net.UnknownNetworkError(network)}
+	}
+	c, err := s.Dial(ctx, netip.AddrPort{}, to)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}

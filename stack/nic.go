@@ -1,0 +1,47 @@
+package stack
+
+import (
+	"context"
+	"net"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/driver"
+)
+
+// NIC is the device under a stack: *driver.NIC, or a pair of them in memory (package stacktest). The stack owns it from
+// New on, and closes it.
+//
+// Receive, Completed and Wake are called without a lock held, and may call Transmit and Refill. Every frame that
+// Transmit took has its cookie returned by Completed, unless it is 0, after the device's last look at the frame.
+type NIC interface {
+	MAC() net.HardwareAddr
+	MTU() int
+	QueuePairs() int
+	GPUs() []driver.GPUInfo
+	Start(r driver.Receiver) error
+	Err() error
+	Close() error
+	BindQueue(queue int, gpu int, src driver.PageSource) error
+	UnbindQueue(queue int) error
+	Refill(queue int)
+	Transmit(queue int, f []driver.TxFrame) (int, error)
+	Stats() driver.Stats
+}
+
+// Control is the NIC's control channel: *control.Client.
+type Control interface {
+	RegisterBuffer(ctx context.Context, gpu uint16, off, size uint64) (uint32, error)
+	UnregisterBuffer(ctx context.Context, id uint32) error
+	BindRx(ctx context.Context, buffer uint32, queues ...uint16) (uint32, error)
+	BindTx(ctx context.Context, buffer uint32) (uint32, error)
+	Unbind(ctx context.Context, id uint32) error
+	AddFlow(ctx context.Context, r control.FlowRule) (uint32, error)
+	DelFlow(ctx context.Context, id uint32) error
+	SetRSS(ctx context.Context, r control.RSS) error
+	PortCounters(ctx context.Context) (control.PortCounters, error)
+}
+
+var (
+	_ NIC     = (*driver.NIC)(nil)
+	_ Control = (*control.Client)(nil)
+)

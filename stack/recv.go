@@ -1,0 +1,194 @@
+package stack
+
+import (
+	"errors"
+	"io"
+	"os"
+	"syscall"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"vnic.dev/vnic/devmem"
+)
+
+// errStop ends a read of netstack's queue; what the sink took before is consumed.
+var errStop = errors.New("stop")
+
+type sinkMode uint8
+
+const (
+	plain   sinkMode = iota // Read
+	frags                   // RecvDevmem
+	discard                 // RecvDevmem with Trunc
+)
+
+// sink takes what netstack delivers, slice by slice in stream order, and says when to stop. It looks at addresses, and
+// copies only what lies in host memory.
+type sink struct {
+	c      *Conn
+	mode   sinkMode
+	room   int // bytes that may still be taken
+	linear []byte
+	frags  []devmem.Frag
+	nlin   int
+	nfrags int
+	pos    uint64 // of the next byte
+	began  bool
+	device bool  // what was taken is of packets that are not readable
+	err    error // why it stopped before it took a byte
+}
+
+// Write implements io.Writer: it takes what it can of b.
+func (k *sink) Write(b []byte) (n int, err error) {
+	for n < len(b) {
+		if k.room == 0 {
+			return n, errStop
+		}
+		m, err := k.take(b[n:])
+		n += m
+		k.room -= m
+		k.pos += uint64(m)
+		if err != nil {
+			if n == 0 && !k.began {
+				k.err = err
+			}
+			return n, errStop
+		}
+		k.began = true
+	}
+	return n, nil
+}
+
+// take takes some of b, at least a byte unless it returns an error.
+func (k *sink) take(b []byte) (int, error) {
+	b = b[:min(len(b), k.room)]
+	if k.mode == discard {
+		return len(b), nil
+	}
+	l, slot, off := k.c.s.find(b)
+	head, device := 0, l != nil
+	if !device {
+		head, device = k.c.f.headAt(k.pos)
+	}
+	if k.mode == plain {
+		if device {
+			return 0, syscall.EFAULT
+		}
+		return k.copy(b), nil
+	}
+	if k.began && device != k.device {
+		return 0, errStop
+	}
+	k.device = device
+	switch {
+	case !device:
+		return k.copy(b), nil
+	case k.nfrags == len(k.frags):
+		return 0, devmem.ErrTooSmall
+	case l == nil:
+		n := k.copy(b[:min(len(b), head)])
+		k.frags[k.nfrags] = devmem.Frag{Kind: devmem.Linear, Size: uint32(n)}
+		k.nfrags++
+		return n, nil
+	}
+	return k.token(l, slot, off, len(b))
+}
+
+func (k *sink) copy(b []byte) int {
+	n := copy(k.linear[k.nlin:], b)
+	k.nlin += n
+	return n
+}
+
+// token gives out the bytes [off, off+n) of a slot, up to the end of a page.
+func (k *sink) token(l *lane, slot uint32, off, n int) (int, error) {
+	for _, p := range l.slots[slot] {
+		if off >= int(p.len) {
+			off -= int(p.len)
+			continue
+		}
+		n = min(n, int(p.len)-off)
+		pool := l.binding.pool
+		t, ok := k.c.tokens.issue(pool, p.page)
+		if !ok {
+			return 0, os.ErrClosed
+		}
+		k.frags[k.nfrags] = devmem.Frag{
+			Kind: devmem.Dmabuf, Off: uint64(p.page)*pageSize + uint64(p.off) + uint64(off), Size: uint32(n),
+			Token: t, Binding: l.binding.id,
+		}
+		k.nfrags++
+		return n, nil
+	}
+	return 0, syscall.EIO // payload that was to be dropped
+}
+
+// receive reads into the sink. Under rmu.
+func (c *Conn) receive(op string, flags devmem.RecvFlags) (int, error) {
+	c.f.mu.Lock()
+	c.sink.pos = c.f.read
+	c.f.mu.Unlock()
+	defer func() { c.sink.linear, c.sink.frags = nil, nil }()
+	opts := tcpip.ReadOptions{Peek: flags&devmem.Peek != 0}
+	d := c.rd.wait()
+	for {
+		if c.isClosed() {
+			return 0, errClosed
+		}
+		select {
+		case <-d:
+			return 0, os.ErrDeadlineExceeded
+		default:
+		}
+		res, err := c.ep.Read(&c.sink, opts)
+		switch err.(type) {
+		case nil:
+			if !opts.Peek {
+				c.drop = c.f.advance(res.Count, c.drop[:0])
+				releaseAll(c.drop)
+				c.ep.ModerateRecvBuf(res.Count)
+			}
+			return res.Count, nil
+		case *tcpip.ErrWouldBlock:
+			if flags&devmem.DontWait != 0 {
+				return 0, syscall.EAGAIN
+			}
+			if err := c.wait(op, c.rsig, d); err != nil {
+				return 0, err
+			}
+		case *tcpip.ErrBadBuffer:
+			return 0, c.sink.err
+		case *tcpip.ErrClosedForReceive:
+			return 0, c.end()
+		default:
+			return 0, c.failure(err)
+		}
+	}
+}
+
+// RecvDevmem implements devmem.Conn.
+func (c *Conn) RecvDevmem(fs []devmem.Frag, linear []byte, flags devmem.RecvFlags) (n, nfrags, nlinear int, err error) {
+	if len(linear) == 0 {
+		return 0, 0, 0, nil
+	}
+	c.rmu.Lock()
+	defer c.rmu.Unlock()
+	c.sink = sink{c: c, mode: frags, linear: linear, frags: fs, room: len(linear)}
+	if flags&devmem.Trunc != 0 {
+		c.sink.mode = discard
+	}
+	n, err = c.receive("recv", flags)
+	nfrags, nlinear = c.sink.nfrags, c.sink.nlin
+	if c.sink.mode == frags {
+		c.s.count.rxLinear.Add(uint64(nlinear))
+		c.s.count.rxDevice.Add(uint64(n - nlinear))
+	}
+	return n, nfrags, nlinear, c.opError("recv", err)
+}
+
+// end is why there is nothing more to read.
+func (c *Conn) end() error {
+	if f := c.s.failure.Load(); f != nil {
+		return c.failure(nil)
+	}
+	return io.EOF
+}

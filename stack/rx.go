@@ -1,0 +1,172 @@
+package stack
+
+import (
+	"encoding/binary"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/splitter"
+)
+
+// receiver implements driver.Receiver.
+type receiver struct{ s *Stack }
+
+// Receive gives frames to netstack. What it may keep of a frame is copied first and looked at in the copy: the device
+// could change the original at any time.
+func (r receiver) Receive(frames []driver.RxFrame) {
+	for i := range frames {
+		if f := &frames[i]; len(f.Payload) > 0 {
+			r.s.receiveSplit(f)
+		} else {
+			r.s.receiveWhole(f)
+		}
+	}
+}
+
+// Completed implements driver.Receiver.
+func (r receiver) Completed(queue int, cookies []uint64) {
+	if queue >= 0 && queue < len(r.s.tx) {
+		r.s.tx[queue].completed(cookies)
+	}
+}
+
+// Wake implements driver.Receiver.
+func (r receiver) Wake() {
+	if err := r.s.nic.Err(); err != nil {
+		r.s.fail(err)
+		return
+	}
+	for _, q := range r.s.tx {
+		q.completed(nil)
+	}
+}
+
+// receiveWhole takes a frame that lies in host memory as a whole.
+func (s *Stack) receiveWhole(fr *driver.RxFrame) {
+	var start [splitter.MaxHeader]byte
+	var h splitter.Headers
+	n := copy(start[:], fr.Header)
+	if err := splitter.Parse(start[:n], uint32(len(fr.Header)), &h); err != nil || h.Class == splitter.Malformed || h.VLANs > 0 {
+		s.count.rxDropped.Add(1)
+		return
+	}
+	hdrLen := int(h.HdrLen)
+	if h.Class != splitter.TCP {
+		hdrLen = min(int(h.FrameLen), n) // ICMP wants more than the headers in one piece
+	}
+	buf := buffer.MakeWithView(buffer.NewViewWithData(start[h.L3Off:hdrLen]))
+	if int(h.FrameLen) > hdrLen {
+		payload := buffer.MakeWithView(buffer.NewViewWithData(fr.Header[hdrLen:h.FrameLen]))
+		buf.Merge(&payload)
+	}
+	if (h.Class == splitter.TCP || h.Class == splitter.UDP) && !fr.CsumGood && !s.verify(&h, start[:hdrLen], &buf) {
+		buf.Release()
+		s.count.rxDropped.Add(1)
+		return
+	}
+	if h.Class == splitter.TCP {
+		if f := s.flows.get(&h.Flow); f != nil {
+			f.mu.Lock()
+			f.receive(&h, tcpWindow(start[:n], &h), int(h.FrameLen)-hdrLen, false)
+			f.synOptions(start[h.L4Off:hdrLen], &h)
+			f.mu.Unlock()
+		}
+	}
+	s.inject(&h, buf)
+}
+
+// verify checks the transport checksum of a packet in host memory: netstack will not, as it has a NIC that does.
+func (s *Stack) verify(h *splitter.Headers, hdr []byte, buf *buffer.Buffer) bool {
+	head := int(h.HdrLen)
+	var sum uint16
+	if n := int(h.FrameLen) - head; n > 0 {
+		sum = buf.Checksum(head - int(h.L3Off))
+	}
+	return splitter.VerifyL4(h, hdr[:head], h.FrameLen-uint32(head), sum) != splitter.CsumBad
+}
+
+// receiveSplit takes a frame whose payload lies in device memory. The pages of its payload are ours.
+func (s *Stack) receiveSplit(fr *driver.RxFrame) {
+	var l *lane
+	if fr.Queue >= 0 && fr.Queue < len(s.rx) {
+		l = s.rx[fr.Queue].Load()
+	}
+	if l == nil {
+		s.count.rxDropped.Add(1) // whose pages they are nobody knows
+		return
+	}
+	pool := l.binding.pool
+	var hdr [splitter.MaxHeader]byte
+	var h splitter.Headers
+	n := copy(hdr[:], fr.Header)
+	total := n + fr.PayloadLen
+	err := splitter.Parse(hdr[:n], uint32(total), &h)
+	payload := int(h.FrameLen) - int(h.HdrLen)
+	if err != nil || h.Class != splitter.TCP || h.VLANs > 0 || !fr.CsumGood || n < len(fr.Header) || payload > slotSize {
+		s.count.rxDropped.Add(1)
+		pool.discard(fr.Payload)
+		return
+	}
+	head := min(n-int(h.HdrLen), payload) // payload that the device left in host memory
+	device := payload - head
+	var slot uint32 = junkSlot
+	v := junk
+	if f := s.flows.get(&h.Flow); f != nil {
+		low := pool.low()
+		f.mu.Lock()
+		v = f.receive(&h, tcpWindow(hdr[:n], &h), payload, low)
+		if v == deliver && device > 0 {
+			var ok bool
+			if slot, ok = l.take(fr.Payload, device); ok {
+				f.keep(h.Seq, payload, l, slot)
+				if head > 0 {
+					f.keepLinear(h.Seq, head)
+				}
+			} else {
+				v = refuse
+			}
+		}
+		f.mu.Unlock()
+	}
+	if slot == junkSlot {
+		pool.discard(fr.Payload)
+		if v == refuse {
+			s.count.rxRefused.Add(1)
+			return
+		}
+	}
+	buf := buffer.MakeWithView(buffer.NewViewWithData(hdr[h.L3Off:h.HdrLen]))
+	if head > 0 {
+		b := buffer.MakeWithView(buffer.NewViewWithData(hdr[h.HdrLen : int(h.HdrLen)+head]))
+		buf.Merge(&b) // never Append: it would read the payload
+	}
+	if device > 0 {
+		b := buffer.MakeWithView(l.view(slot, device))
+		buf.Merge(&b)
+	}
+	s.inject(&h, buf)
+}
+
+// inject hands a packet to netstack. No lock is held: an answer may be sent before it returns.
+func (s *Stack) inject(h *splitter.Headers, buf buffer.Buffer) {
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buf})
+	s.count.rxPackets.Add(1)
+	if d := s.link.dispatcher(); d != nil {
+		d.DeliverNetworkPacket(tcpip.NetworkProtocolNumber(h.EtherType), pkt)
+	}
+	pkt.DecRef()
+}
+
+func tcpWindow(hdr []byte, h *splitter.Headers) uint32 {
+	return uint32(binary.BigEndian.Uint16(hdr[h.L4Off+header.TCPWinSizeOffset:]))
+}
+
+// synOptions notes the peer's window scale.
+func (f *flow) synOptions(tcp []byte, h *splitter.Headers) {
+	if h.TCPFlags&splitter.SYN != 0 {
+		f.scale[1] = wscale(tcp)
+	}
+}

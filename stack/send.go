@@ -1,0 +1,210 @@
+package stack
+
+import (
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"vnic.dev/vnic/devmem"
+)
+
+var errClosed = net.ErrClosed
+
+// writeSize is netstack's largest segment: less headers, as snd.go:sendData computes it.
+const writeSize = gsoMaxSize - 160 - 1
+
+// ghost is payload that is not there: netstack counts its bytes and carries memory that nobody wrote.
+type ghost int
+
+func (g *ghost) Len() int { return int(*g) }
+
+// Read implements io.Reader.
+func (g *ghost) Read(b []byte) (int, error) {
+	n := min(len(b), int(*g))
+	*g -= ghost(n)
+	return n, nil
+}
+
+// room waits until a good part of n bytes fits into the send buffer, and says how many to write: whole segments, as far
+// as possible. Under wmu.
+func (c *Conn) room(op string, n int) (int, error) {
+	d := c.wd.wait()
+	for {
+		if c.isClosed() {
+			return 0, errClosed
+		}
+		select {
+		case <-d:
+			return 0, os.ErrDeadlineExceeded
+		default:
+		}
+		size := int(c.ep.SocketOptions().GetSendBufferSize())
+		c.f.mu.Lock()
+		free := size - int(c.f.written-c.f.una)
+		ended := c.f.ended
+		c.f.mu.Unlock()
+		n = min(n, writeSize)
+		if free >= min(n, size/2) || ended {
+			return max(1, min(n, free)), nil
+		}
+		if err := c.wait(op, c.wsig, d); err != nil {
+			return 0, err
+		}
+	}
+}
+
+// put gives netstack payload; it may take less.
+func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
+	d := c.wd.wait()
+	for {
+		n, err := c.ep.Write(p, tcpip.WriteOptions{})
+		switch err.(type) {
+		case nil:
+			return int(n), nil
+		case *tcpip.ErrWouldBlock:
+			if err := c.wait(op, c.wsig, d); err != nil {
+				return 0, err
+			}
+		default:
+			if c.isClosed() {
+				return 0, errClosed
+			}
+			return 0, c.failure(err)
+		}
+	}
+}
+
+// SendDevmem implements devmem.Conn.
+func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err error) {
+	v, ok := c.s.txBinds.Load(binding)
+	if !ok || len(ranges) == 0 {
+		return 0, c.opError("send", syscall.EINVAL)
+	}
+	for _, r := range ranges {
+		if r.Len == 0 {
+			return 0, c.opError("send", syscall.EINVAL)
+		}
+	}
+	b := v.(*txBinding)
+	if !b.ref() {
+		return 0, c.opError("send", syscall.EINVAL)
+	}
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	c.f.openSend(b)
+	for _, r := range ranges {
+		if r.Off > b.buf.size || r.Len > b.buf.size-r.Off {
+			err = syscall.EFAULT
+			break
+		}
+		for done := uint64(0); done < r.Len && err == nil; {
+			var m int
+			if m, err = c.room("send", int(min(r.Len-done, writeSize))); err != nil {
+				break
+			}
+			// Where the bytes lie must be known before netstack sends them, which it may do at once.
+			c.f.addPart(b.buf.gpu, b.buf.off+r.Off+done, m)
+			g := ghost(m)
+			m, err = c.put("send", &g)
+			c.f.cutPart(m)
+			done += uint64(m)
+			n += m
+		}
+		if err != nil {
+			break
+		}
+	}
+	c.f.closeSend(n)
+	c.s.count.txDevice.Add(uint64(n))
+	if n > 0 && err == syscall.EFAULT {
+		err = nil // short, as sendmsg is
+	}
+	return n, c.opError("send", err)
+}
+
+// ReadCompletion implements devmem.Conn.
+func (c *Conn) ReadCompletion(until time.Time) (lo, hi uint32, err error) {
+	c.cmu.Lock()
+	defer c.cmu.Unlock()
+	var d <-chan struct{}
+	if !until.IsZero() {
+		dl := newDeadline()
+		dl.set(until)
+		defer dl.set(time.Time{})
+		d = dl.wait()
+	}
+	for {
+		c.f.mu.Lock()
+		if c.f.done.len() > 0 {
+			r := c.f.done.pop()
+			c.f.mu.Unlock()
+			return r.lo, r.hi, nil
+		}
+		over := c.f.ended && c.f.sends.len() == 0
+		c.f.mu.Unlock()
+		if over && !c.isClosed() {
+			if err := c.ep.LastError(); err != nil {
+				return 0, 0, c.opError("completion", c.failure(err))
+			}
+			return 0, 0, c.opError("completion", syscall.ENOTCONN)
+		}
+		if err := c.wait("completion", c.csig, d); err != nil {
+			return 0, 0, c.opError("completion", err)
+		}
+	}
+}
+
+// wrote counts linear bytes that netstack took.
+func (f *flow) wrote(n int) {
+	f.mu.Lock()
+	f.written += uint64(n)
+	f.mu.Unlock()
+}
+
+// openSend begins a call of SendDevmem; it owns the caller's reference of b.
+func (f *flow) openSend(b *txBinding) {
+	f.mu.Lock()
+	f.sends.push(send{binding: b, open: true})
+	f.mu.Unlock()
+}
+
+// addPart says that the next n bytes lie in a GPU.
+func (f *flow) addPart(gpu int, off uint64, n int) {
+	f.mu.Lock()
+	f.parts.push(part{
+		span: span{f.written, f.written + uint64(n)}, gpu: gpu, off: off,
+		send: f.firstSend + uint32(f.sends.len()-1),
+	})
+	f.mu.Unlock()
+}
+
+// cutPart says that netstack took n bytes of the last part, and not more.
+func (f *flow) cutPart(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.written += uint64(n)
+	if f.parts.len() == 0 {
+		return // acknowledged already, or ended
+	}
+	if p := f.parts.at(f.parts.len() - 1); p.end > f.written {
+		if p.end = f.written; p.start == p.end {
+			f.parts.popBack()
+		}
+	}
+}
+
+// closeSend ends the call. If it queued nothing it never was.
+func (f *flow) closeSend(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n == 0 {
+		s := f.sends.popBack()
+		s.binding.unref()
+		return
+	}
+	s := f.sends.at(f.sends.len() - 1)
+	s.open, s.end = false, f.written
+	f.complete()
+}

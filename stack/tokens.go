@@ -1,0 +1,91 @@
+package stack
+
+import (
+	"math/bits"
+	"sync"
+)
+
+// tokens are what a connection gave out: one for each frag. The lowest free one is given first, from 1, as Linux does.
+type tokens struct {
+	mu     sync.Mutex
+	closed bool
+	held   []held   // by token - 1; pool is nil if free
+	free   []uint64 // bit set: free
+	low    int      // no word of free before it has a bit
+	pages  []uint32 // scratch of put
+}
+
+type held struct {
+	pool *pool
+	page uint32
+}
+
+// issue gives a token for a page that is held; false if the connection is closed.
+func (t *tokens) issue(p *pool, page uint32) (uint32, bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return 0, false
+	}
+	for t.low < len(t.free) && t.free[t.low] == 0 {
+		t.low++
+	}
+	if t.low == len(t.free) {
+		t.free = append(t.free, ^uint64(0))
+		t.held = append(t.held, make([]held, 64)...)
+	}
+	bit := bits.TrailingZeros64(t.free[t.low])
+	t.free[t.low] &^= 1 << bit
+	i := t.low*64 + bit
+	p.hold(page)
+	t.held[i] = held{p, page}
+	return uint32(i + 1), true
+}
+
+// takeLocked takes a token back.
+func (t *tokens) takeLocked(token uint32) (held, bool) {
+	i := int(token) - 1
+	if i < 0 || i >= len(t.held) || t.held[i].pool == nil {
+		return held{}, false
+	}
+	h := t.held[i]
+	t.held[i] = held{}
+	t.free[i/64] |= 1 << (i % 64)
+	t.low = min(t.low, i/64)
+	return h, true
+}
+
+// put takes count tokens from start on back and returns how many there were.
+func (t *tokens) put(start, count uint32) (freed int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var p *pool
+	pages := t.pages[:0]
+	for i := range count {
+		h, ok := t.takeLocked(start + i)
+		if !ok {
+			continue
+		}
+		if p != nil && h.pool != p {
+			p.unhold(pages)
+			pages = pages[:0]
+		}
+		p = h.pool
+		pages = append(pages, h.page)
+		freed++
+	}
+	if p != nil {
+		p.unhold(pages)
+	}
+	t.pages = pages
+	return freed
+}
+
+// close takes all back; none is given out later.
+func (t *tokens) close() {
+	t.mu.Lock()
+	t.closed = true
+	n := len(t.held)
+	t.mu.Unlock()
+	t.put(1, uint32(n))
+}

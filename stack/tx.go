@@ -1,0 +1,331 @@
+package stack
+
+import (
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"vnic.dev/vnic/driver"
+)
+
+const (
+	maxRanges  = 17   // pieces of device memory in a frame: MAX_SKB_FRAGS
+	maxBacklog = 4096 // packets that wait for room on a ring; netstack takes more for lost
+)
+
+// txQueue turns netstack's packets into frames. What goes on a ring is decided anew each time: where the payload of a
+// retransmission lies, and whether it is still needed, is looked up when it is put on the ring.
+//
+// Its lock is taken below netstack's locks and above a flow's.
+type txQueue struct {
+	s     *Stack
+	queue int
+
+	mu      sync.Mutex
+	header  txHeader
+	frames  []txFrame // of one packet
+	out     []driver.TxFrame
+	scratch []byte
+	flights []flight // by cookie
+	idle    []uint32 // cookies that are free
+	backlog deque[backlogged]
+}
+
+// txFrame is a frame and what must be known to take it back.
+type txFrame struct {
+	header  [maxHeader + header.IPv4MaximumHeaderSize]byte
+	ranges  [maxRanges]driver.Range
+	scratch []byte
+	pos, n  int // of the packet's payload
+}
+
+// flight is a frame that the device may read device memory for.
+type flight struct {
+	flow   *flow // nil: the frame has none
+	lo, hi uint32
+}
+
+// backlogged is a packet that did not fit on the ring, from payload byte skip on.
+type backlogged struct {
+	pkt  *stack.PacketBuffer
+	skip int
+}
+
+// write sends a packet, or keeps it for later.
+func (q *txQueue) write(pkt *stack.PacketBuffer) tcpip.Error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.backlog.len() > 0 {
+		if q.backlog.len() >= maxBacklog {
+			q.s.count.txDropped.Add(1)
+			return &tcpip.ErrNoBufferSpace{}
+		}
+		q.backlog.push(backlogged{pkt.IncRef(), 0})
+		return nil
+	}
+	if skip, all := q.transmit(pkt, 0); !all {
+		q.backlog.push(backlogged{pkt.IncRef(), skip})
+	}
+	return nil
+}
+
+// completed takes cookies back and goes on with what waits.
+func (q *txQueue) completed(cookies []uint64) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, c := range cookies {
+		if c == 0 || c > uint64(len(q.flights)) {
+			continue
+		}
+		if fl := q.flights[c-1]; fl.flow != nil {
+			fl.flow.flown(fl.lo, fl.hi)
+		} else {
+			continue
+		}
+		q.flights[c-1] = flight{}
+		q.idle = append(q.idle, uint32(c))
+	}
+	q.flush()
+}
+
+// flush sends from the backlog what fits.
+func (q *txQueue) flush() {
+	for q.backlog.len() > 0 {
+		b := q.backlog.at(0)
+		skip, all := q.transmit(b.pkt, b.skip)
+		if !all {
+			b.skip = skip
+			return
+		}
+		q.backlog.pop().pkt.DecRef()
+	}
+}
+
+// close forgets everything: the NIC is closed.
+func (q *txQueue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for q.backlog.len() > 0 {
+		q.backlog.pop().pkt.DecRef()
+	}
+	for i, fl := range q.flights {
+		if fl.flow != nil {
+			fl.flow.flown(fl.lo, fl.hi)
+			q.flights[i] = flight{}
+		}
+	}
+}
+
+// transmit puts a packet's frames on the ring, those from payload byte skip on. If it did not take all, it returns
+// where to go on.
+func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all bool) {
+	if !q.build(pkt, skip) {
+		q.s.count.txDropped.Add(1)
+		return 0, true
+	}
+	for sent := 0; sent < len(q.out); {
+		n, err := q.s.nic.Transmit(q.queue, q.out[sent:])
+		sent += n
+		switch {
+		case sent == len(q.out):
+		case err != nil: // about this frame, or there is no NIC any more
+			q.s.count.txDropped.Add(1)
+			q.takeBack(q.out[sent : sent+1])
+			sent++
+		default:
+			q.takeBack(q.out[sent:])
+			return q.frames[sent].pos, false
+		}
+	}
+	return 0, true
+}
+
+// takeBack undoes the flights of frames that were not sent.
+func (q *txQueue) takeBack(frames []driver.TxFrame) {
+	for i := range frames {
+		c := frames[i].Cookie
+		if len(frames[i].Device) == 0 {
+			continue
+		}
+		fl := q.flights[c-1]
+		q.flights[c-1] = flight{}
+		q.idle = append(q.idle, uint32(c))
+		fl.flow.flown(fl.lo, fl.hi)
+	}
+}
+
+// next appends an empty frame.
+func (q *txQueue) next() (*txFrame, *driver.TxFrame) {
+	i := len(q.out)
+	if i == len(q.frames) {
+		q.frames = append(q.frames, make([]txFrame, max(1, i))...)
+		for j := range i { // the slices in out point into frames
+			q.out[j].Header = q.frames[j].header[:len(q.out[j].Header)]
+			if len(q.out[j].Device) > 0 {
+				q.out[j].Device = q.frames[j].ranges[:len(q.out[j].Device)]
+			}
+		}
+	}
+	// Completed is to tell when a full ring has room, for frames without device memory too.
+	q.out = append(q.out, driver.TxFrame{Cookie: ^uint64(0)})
+	return &q.frames[i], &q.out[i]
+}
+
+// build makes the frames of a packet. It returns false if the packet is not to be sent.
+func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
+	q.out = q.out[:0]
+	h := &q.header
+	if !h.set(pkt) {
+		return false
+	}
+	total := pkt.Data().Size()
+	if pkt.TransportProtocolNumber != header.TCPProtocolNumber || h.l4 == 0 || h.n-h.l4 < header.TCPMinimumSize {
+		b, f := q.next()
+		h.other(b.header[:], f, pkt, total)
+		f.Linear = dataAt(pkt, h.n, 0, total, &b.scratch)
+		return true
+	}
+	tcp := h.tcp()
+	f := q.s.flows.outgoing(h.flowKey(), tcp)
+	if f == nil {
+		if total > 0 { // where it lies nobody knows
+			return false
+		}
+		b, fr := q.next()
+		h.frame(b.header[:], fr, 0, 0, 0, 0)
+		return true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.sent(tcp, total)
+	if total == 0 {
+		b, fr := q.next()
+		h.frame(b.header[:], fr, 0, 0, 0, 0)
+		return true
+	}
+	if f.ended {
+		return false
+	}
+	base := f.txOffset(tcp.SequenceNumber())
+	if base+int64(total) <= int64(f.una) {
+		// Late: the peer has it all, and its memory is the application's again; or a probe of netstack's. A byte that the
+		// peer has makes it acknowledge, as a keep-alive does.
+		tcp.SetSequenceNumber(f.iss + uint32(f.una))
+		b, fr := q.next()
+		h.frame(b.header[:], fr, 0, 1, total, 0)
+		tcp = header.TCP(fr.Header[h.l4:])
+		tcp.SetFlags(uint8(header.TCPFlagAck))
+		fr.Linear = q.zero()
+		return true
+	}
+	mss := pkt.GSOOptions.MSS
+	if pkt.GSOOptions.Type == stack.GSONone {
+		mss = 0
+	}
+	for pos := max(skip, int(int64(f.una)-base)); pos < total; {
+		b, fr := q.next()
+		linear, device, lo, hi := f.place(uint64(base+int64(pos)), total-pos, b.ranges[:0])
+		n := linear
+		for _, r := range device {
+			n += int(r.Len)
+		}
+		b.pos, b.n = pos, n
+		h.frame(b.header[:], fr, pos, n, total, mss)
+		fr.Linear = dataAt(pkt, h.n, pos, linear, &b.scratch)
+		if len(device) > 0 {
+			fr.Device = device
+			fr.Cookie = q.cookie(f, lo, hi)
+			for i := lo; ; i++ {
+				f.sends.at(int(i-f.firstSend)).inFlight++
+				if i == hi {
+					break
+				}
+			}
+		}
+		pos += n
+	}
+	return true
+}
+
+// zero is the payload of a keep-alive.
+func (q *txQueue) zero() []byte {
+	q.scratch = append(q.scratch[:0], 0)
+	return q.scratch
+}
+
+func (q *txQueue) cookie(f *flow, lo, hi uint32) uint64 {
+	if len(q.idle) == 0 {
+		q.flights = append(q.flights, flight{})
+		q.idle = append(q.idle, uint32(len(q.flights)))
+	}
+	c := q.idle[len(q.idle)-1]
+	q.idle = q.idle[:len(q.idle)-1]
+	q.flights[c-1] = flight{f, lo, hi}
+	return uint64(c)
+}
+
+// sent notes what an outgoing segment says.
+func (f *flow) sent(tcp header.TCP, n int) {
+	flags := tcp.Flags()
+	if f.irsKnown && flags.Contains(header.TCPFlagAck) && !flags.Contains(header.TCPFlagRst) {
+		if off := f.rxOffset(tcp.AckNumber()); off > int64(f.acked) {
+			f.acked = uint64(off)
+			f.ahead = max(f.ahead, f.acked)
+		}
+		f.adv = uint32(tcp.WindowSize())
+	}
+	if flags.Contains(header.TCPFlagSyn) {
+		f.scale[0] = wscale(tcp)
+		return
+	}
+	if end := f.txOffset(tcp.SequenceNumber()) + int64(n); end > int64(f.nxt) && n > 0 {
+		f.nxt = uint64(end)
+	}
+	if flags.Contains(header.TCPFlagFin) {
+		f.finSent = true
+	}
+}
+
+// place says where up to n bytes of the stream from off on lie: first linear bytes that netstack has, then device
+// memory, as far as that goes into one frame. lo and hi are the sends of the device memory.
+func (f *flow) place(off uint64, n int, dst []driver.Range) (linear int, device []driver.Range, lo, hi uint32) {
+	i, j := 0, f.parts.len() // the first part that ends behind off
+	for i < j {
+		if m := int(uint(i+j) / 2); f.parts.at(m).end > off {
+			j = m
+		} else {
+			i = m + 1
+		}
+	}
+	if i == f.parts.len() {
+		return n, nil, 0, 0
+	}
+	end := off + uint64(n)
+	p := f.parts.at(i)
+	if p.start >= end {
+		return n, nil, 0, 0
+	}
+	if p.start > off {
+		linear = int(p.start - off)
+		off = p.start
+	}
+	device, lo = dst, p.send
+	for ; i < f.parts.len() && off < end; i++ {
+		p := f.parts.at(i)
+		if p.start > off {
+			break
+		}
+		at, l := p.off+(off-p.start), uint32(min(p.end, end)-off)
+		if k := len(device) - 1; k >= 0 && device[k].GPU == p.gpu && device[k].Off+uint64(device[k].Len) == at {
+			device[k].Len += l
+		} else if len(device) == cap(device) {
+			break
+		} else {
+			device = append(device, driver.Range{GPU: p.gpu, Off: at, Len: l})
+		}
+		hi = p.send
+		off += uint64(l)
+	}
+	return linear, device, lo, hi
+}
