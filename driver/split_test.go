@@ -1,0 +1,261 @@
+package driver
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// toQueue1 steers all frames but those of the control channel to queue 1.
+func toQueue1(r *rig) { r.dev.do(func() { r.dev.steer = func([]byte) int { return 1 } }) }
+
+// payloads are the lengths of the sweep in specs/devmem.md, 10.16, and super-packets.
+var payloads = []int{0, 1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 20000, 40000, 65000}
+
+func TestPayloadGoesToGPUPages(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		pages  int // per chain
+		mrg    string
+		offer  func(uint64) uint64
+		driver func(*FrontendOptions)
+	}{
+		{name: "four pages a chain"},
+		{name: "one page a chain", driver: func(o *FrontendOptions) { o.PagesPerChain = 1 }},
+		{name: "sixteen pages a chain", driver: func(o *FrontendOptions) { o.PagesPerChain = 16 }},
+		{name: "no indirect descriptors", offer: func(f uint64) uint64 { return f &^ featIndirect }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, rigOptions{pairs: 2, pages: 400, offer: c.offer, driver: c.driver})
+			if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
+				t.Fatal(err)
+			}
+			toQueue1(r)
+			for i, n := range payloads {
+				payload := pattern(make([]byte, n), i)
+				hdr := tcpHeader(n)
+				r.send(t, 1, TxFrame{Header: hdr, Linear: payload})
+				f := r.rcv.waitFrames(1)[0]
+				if !f.Split || f.Queue != 1 || f.PayloadLen != n || !bytes.Equal(f.Header, hdr) || !bytes.Equal(f.whole, append(hdr, payload...)) {
+					t.Fatalf("payload of %d: got %d+%d bytes, split %v", n, len(f.Header), f.PayloadLen, f.Split)
+				}
+				for _, p := range f.Payload {
+					if p.GPU != 3 || p.Off%PageSize != 0 || p.Len > PageSize || p.Off < testGPUSize/2 {
+						t.Errorf("range %+v", p)
+					}
+				}
+			}
+			if err := r.nic.UnbindQueue(1); err != nil {
+				t.Fatal(err)
+			}
+			if n := r.gpu.out(); n != 0 {
+				t.Errorf("%d pages were not given back", n)
+			}
+		})
+	}
+}
+
+func TestGPUToGPU(t *testing.T) {
+	r := newRig(t, rigOptions{pairs: 2, pages: 100})
+	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
+		t.Fatal(err)
+	}
+	toQueue1(r)
+	pattern(r.gpu.mem[:1<<20], 1)
+	for _, ranges := range [][]Range{
+		{{3, 0, 1}},
+		{{3, 1, 1447}, {3, 9000, 1}},
+		{{3, 4095, 2}, {3, 4097, 8191}, {3, 100, 3}},
+		{{3, 0, 65000}},
+	} {
+		var want []byte
+		for _, p := range ranges {
+			want = append(want, r.gpu.mem[p.Off:p.Off+uint64(p.Len)]...)
+		}
+		hdr := tcpHeader(len(want))
+		r.send(t, 0, TxFrame{Header: hdr, Device: ranges, Cookie: 7})
+		if f := r.rcv.waitFrames(1)[0]; !bytes.Equal(f.whole, append(hdr, want...)) {
+			t.Errorf("%v: %d bytes differ from what was sent", ranges, len(f.whole))
+		}
+	}
+	r.rcv.wait(func() bool { return len(r.rcv.cookies) == 4 })
+	if s := r.nic.Stats(); s.Tx[0].Payload != s.Rx[1].Payload || s.Rx[1].Frames != 4 {
+		t.Errorf("stats: %+v", s)
+	}
+}
+
+func TestQueueIsBoundAgain(t *testing.T) {
+	r := newRig(t, rigOptions{pairs: 2, pages: 600})
+	for i := range 5 {
+		r.dev.do(func() { r.dev.steer = func([]byte) int { return 0 } })
+		if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
+			t.Fatal(err)
+		}
+		toQueue1(r)
+		for k := range 300 { // more than the ring: it wraps
+			r.send(t, 0, TxFrame{Header: tcpHeader(5000), Linear: pattern(make([]byte, 5000), i+k)})
+		}
+		for _, f := range r.rcv.waitFrames(300) {
+			if f.PayloadLen != 5000 {
+				t.Fatalf("payload of %d bytes", f.PayloadLen)
+			}
+		}
+		if err := r.nic.UnbindQueue(1); err != nil {
+			t.Fatal(err)
+		}
+		if n := r.gpu.out(); n != 0 {
+			t.Fatalf("round %d: %d pages were not given back", i, n)
+		}
+	}
+}
+
+func TestDeviceWithoutQueueResetReturnsChains(t *testing.T) {
+	r := newRig(t, rigOptions{pairs: 2, pages: 600})
+	r.nic.offloads.QueueReset = false // before anybody reads it
+	r.dev.do(func() { r.dev.flush = true })
+	for i := range 3 {
+		if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
+			t.Fatal(err)
+		}
+		toQueue1(r)
+		r.send(t, 0, TxFrame{Header: tcpHeader(5000), Linear: pattern(make([]byte, 5000), i)})
+		r.rcv.waitFrames(1)
+		if err := r.nic.UnbindQueue(1); err != nil {
+			t.Fatal(err)
+		}
+		if n := r.gpu.out(); n != 0 {
+			t.Fatalf("%d pages were not given back", n)
+		}
+	}
+}
+
+func TestFewPagesAreEnough(t *testing.T) {
+	r := newRig(t, rigOptions{pairs: 2, pages: 3})
+	r.rcv.keep = true
+	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
+		t.Fatal(err)
+	}
+	toQueue1(r)
+	for i := range 50 {
+		payload := pattern(make([]byte, 8193), i) // all three pages
+		r.send(t, 0, TxFrame{Header: tcpHeader(len(payload)), Linear: payload})
+		f := r.rcv.waitFrames(1)[0]
+		if !bytes.Equal(f.whole[54:], payload) {
+			t.Fatalf("frame %d differs", i)
+		}
+		for _, p := range f.Payload {
+			r.gpu.ReturnPages(1, []uint64{p.Off})
+		}
+		r.nic.Refill(1)
+	}
+	if s := r.nic.Stats(); s.Rx[1].Full == 0 {
+		t.Errorf("never out of pages: %+v", s.Rx[1])
+	}
+}
+
+func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
+	generations := make(chan uint32, 10)
+	r := newRig(t, rigOptions{pairs: 2, pages: 400, driver: func(o *FrontendOptions) {
+		o.OnGeneration = func(g uint32) { generations <- g }
+	}})
+	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
+		t.Fatal(err)
+	}
+	r.dev.loseState()
+	toQueue1(r)
+	for _, n := range []int{0, 100, 3000, 30000} {
+		r.send(t, 0, TxFrame{Header: tcpHeader(n), Linear: make([]byte, n)})
+	}
+	if g := <-generations; g != 2 {
+		t.Errorf("generation %d, want 2", g)
+	}
+	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
+	payload := pattern(make([]byte, 3000), 1)
+	for { // frames sent before the split was on again may still be on their way: they are dropped
+		r.send(t, 0, TxFrame{Header: tcpHeader(3000), Linear: payload})
+		r.rcv.mu.Lock()
+		n := len(r.rcv.frames)
+		r.rcv.mu.Unlock()
+		if n > 0 {
+			break
+		}
+	}
+	if f := r.rcv.waitFrames(1)[0]; !f.Split || !bytes.Equal(f.whole[54:], payload) {
+		t.Errorf("got %+v", f.RxFrame)
+	}
+	if s := r.nic.Stats(); s.Rx[1].Unsplit == 0 {
+		t.Errorf("no unsplit frame was counted: %+v", s.Rx[1])
+	}
+}
+
+func TestBindErrors(t *testing.T) {
+	r := newRig(t, rigOptions{pairs: 3, pages: 100, driver: func(o *FrontendOptions) { o.HostQueues = 2 }})
+	if err := r.nic.BindQueue(2, 3, r.gpu); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name       string
+		queue, gpu int
+		want       error
+	}{
+		{"host queue", 1, 3, unix.EBUSY},
+		{"no such queue", 3, 3, unix.EINVAL},
+		{"negative queue", -1, 3, unix.EINVAL},
+		{"bound queue", 2, 3, unix.EBUSY},
+	} {
+		if err := r.nic.BindQueue(c.queue, c.gpu, r.gpu); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	if err := r.nic.UnbindQueue(2); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.nic.BindQueue(2, 4, r.gpu); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("no such GPU: %v", err)
+	}
+	if err := r.nic.UnbindQueue(2); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("unbinding twice: %v", err)
+	}
+}
+
+// badSource gives what is no page.
+type badSource struct{ *testGPU }
+
+func (b badSource) TakePages(queue int, dst []uint64) int {
+	dst[0] = 4097
+	return 1
+}
+func (b badSource) ReturnPages(int, []uint64) {}
+
+func TestBadPageSourceIsRefused(t *testing.T) {
+	r := newRig(t, rigOptions{pairs: 2, pages: 100})
+	if err := r.nic.BindQueue(1, 3, badSource{r.gpu}); err == nil {
+		t.Fatal("no error")
+	}
+	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil { // a good one is welcome
+		t.Fatal(err)
+	}
+	toQueue1(r)
+	r.send(t, 0, TxFrame{Header: tcpHeader(10), Linear: make([]byte, 10)})
+	r.rcv.waitFrames(1)
+}
+
+func TestOffloadsReachReceiver(t *testing.T) {
+	r := newRig(t, rigOptions{pairs: 2, pages: 100})
+	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
+		t.Fatal(err)
+	}
+	for queue := range 2 {
+		r.dev.do(func() { r.dev.steer = func([]byte) int { return queue } })
+		r.send(t, 0, TxFrame{Header: tcpHeader(30000), Linear: make([]byte, 30000), NeedsCsum: true, CsumStart: 34, CsumOffset: 16,
+			GSOType: splitter.GSOTCPv4, GSOSize: 1448})
+		f := r.rcv.waitFrames(1)[0]
+		if f.Queue != queue || !f.CsumGood || f.GSOType != splitter.GSOTCPv4 || f.GSOSize != 1448 {
+			t.Errorf("queue %d: got %+v", queue, f.RxFrame)
+		}
+	}
+}
