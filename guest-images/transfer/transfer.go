@@ -188,7 +188,7 @@ func (n *Node) took(c devmem.Conn) {
 }
 
 // State describes the connection's TCP state.
-func (n *Node) State() string {
+func (n *Node) State(context.Context) string {
 	n.mu.Lock()
 	c := n.conn
 	n.mu.Unlock()

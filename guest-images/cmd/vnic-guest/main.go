@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/transfer"
 )
 
 // agentName is argv[0] of the agent's process.
 const agentName = "vnic-agent"
 
 func main() {
+	transfer.Ops()
 	name := filepath.Base(os.Args[0])
 	if applet, ok := agent.LookupApplet(name); ok {
 		os.Exit(applet(os.Args[1:]))

@@ -6,11 +6,11 @@
 package run
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
-	"time"
+	"slices"
 
 	"vnic.dev/vnic/qemu"
 )
@@ -40,7 +40,6 @@ type Options struct {
 	Stage    func(name string)                     // a new stage begins
 	Progress func(mode string, done, total uint64) // during a transfer
 	Note     func(format string, args ...any)      // what a user should know
-	Stderr   io.Writer
 }
 
 // Stages, in order: what a user sees, and where an interruption is tested.
@@ -74,6 +73,31 @@ func (o *Options) plan() (p plan, err error) {
 	}
 	return p, nil
 }
+
+// Check says what is wrong with the options.
+func (o *Options) Check() error {
+	switch {
+	case o.Family != 4 && o.Family != 6:
+		return fmt.Errorf("--family %d: 4 or 6", o.Family)
+	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
+		return fmt.Errorf("--mtu %d: 576 (IPv6: 1280) to %d", o.MTU, 65535-14)
+	case o.GPUMemory&(o.GPUMemory-1) != 0:
+		return errors.New("--gpu-memory: not a power of two, as a PCI BAR must be")
+	case o.Memory < 192<<20 || o.Memory%(2<<20) != 0:
+		return errors.New("--memory: at least 192M, in steps of 2M")
+	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
+		return errors.New("--modules without --kernel")
+	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
+		return fmt.Errorf("--pause-at %s: none of %v", o.Pause, Stages)
+	}
+	_, err := o.plan()
+	return err
+}
+
+// Schema is the JSON schema of a Report.
+//
+//go:embed schema.json
+var Schema string
 
 func up(n uint64) uint64 { return (n + page - 1) / page * page }
 
@@ -151,6 +175,3 @@ func (r *Run) Rate() float64 {
 
 // ErrProof says that a transfer ended, but not as it must.
 var ErrProof = errors.New("the transfer does not prove what it should")
-
-// stallAfter is how long a transfer may stand still.
-const stallAfter = 60 * time.Second

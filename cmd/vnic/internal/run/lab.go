@@ -37,18 +37,17 @@ type guest interface {
 
 // end is one side of the lab.
 type end struct {
-	name    string
-	mac     wire.MAC
-	gpu     *gpumem.GPU
-	dev     *virtio.Device
-	port    *nic.Port
-	peer    *os.File // the frontend's end of the socket, until a guest has it
-	cancel  context.CancelFunc
-	served  chan error
-	guest   guest
-	ram     *os.File // guest RAM
-	ramSize uint64
-	close   []func() error // in reverse
+	name   string
+	mac    wire.MAC
+	gpu    *gpumem.GPU
+	dev    *virtio.Device
+	port   *nic.Port
+	peer   *os.File // the frontend's end of the socket, until a guest has it
+	cancel context.CancelFunc
+	served chan error
+	guest  guest
+	ram    *os.File       // guest RAM; nil: what an in-process guest shares with its NIC
+	close  []func() error // in reverse
 }
 
 // lab is the emulated world.

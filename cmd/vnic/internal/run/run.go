@@ -50,7 +50,7 @@ func Do(ctx context.Context, o Options) (rep *Report, err error) {
 	for i, mode := range o.Modes {
 		r, err := l.runMode(ctx, p, mode, uint64(i))
 		if err != nil {
-			return nil, l.explain(ctx, fmt.Errorf("mode %s: %w", mode, err))
+			return nil, fmt.Errorf("mode %s: %w", mode, err)
 		}
 		rep.Runs = append(rep.Runs, *r)
 	}

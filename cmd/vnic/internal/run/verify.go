@@ -16,12 +16,17 @@ import (
 
 // view calls f with [off, off+n) of a GPU's memory, in pieces.
 func view(g *gpumem.GPU, off, n uint64, f func([]byte) error) error {
+	return viewRegion(g.Region(), off, n, 1<<20, f)
+}
+
+// viewRegion calls f with [off, off+n) of a region, in pieces of at most limit.
+func viewRegion(r *dma.Region, off, n uint64, limit int, f func([]byte) error) error {
 	c := dma.NewCopier()
 	errc := make(chan error, 1)
 	dma.Go(func() {
 		for n > 0 {
 			k := min(n, 1<<30)
-			if err := c.View(dma.Segment{Region: g.Region(), Off: off, Len: uint32(k)}, 1<<20, f); err != nil {
+			if err := c.View(dma.Segment{Region: r, Off: off, Len: uint32(k)}, limit, f); err != nil {
 				errc <- err
 				return
 			}
@@ -92,23 +97,54 @@ func (l *lab) audit(_ context.Context, r *Run, s gpumem.Stream) error {
 		return nil
 	}
 	var hits [2][]gpumem.Hit
+	var scanned [2]uint64
 	var eg errgroup.Group
 	for i, e := range l.ends {
 		eg.Go(func() (err error) {
-			if hits[i], err = gpumem.AuditReader(e.ram, int64(e.ramSize), []gpumem.Stream{s}); err != nil {
+			if hits[i], scanned[i], err = e.audit(s); err != nil {
 				return fmt.Errorf("audit of guest %s: %w", e.name, err)
 			}
 			return nil
 		})
-		r.Audit.BytesScanned += e.ramSize
 	}
 	if err := eg.Wait(); err != nil {
 		return err
 	}
+	r.Audit.BytesScanned += scanned[0] + scanned[1]
 	r.Audit.HitsSender += len(hits[0])
 	r.Audit.HitsReceiver += len(hits[1])
 	for _, h := range append(hits[0], hits[1]...) {
 		r.Audit.BytesFound += h.Len
 	}
 	return nil
+}
+
+// audit scans a guest's RAM: all that QEMU gave it, or all that an in-process guest shares with its NIC but the GPU.
+func (e *end) audit(s gpumem.Stream) (hits []gpumem.Hit, scanned uint64, err error) {
+	streams := []gpumem.Stream{s}
+	if e.ram != nil {
+		st, err := e.ram.Stat()
+		if err != nil {
+			return nil, 0, err
+		}
+		hits, err = gpumem.AuditReader(e.ram, st.Size(), streams)
+		return hits, uint64(st.Size()), err
+	}
+	for _, r := range e.dev.Space().Regions() {
+		if r.NoAccess || r.File.GPU() >= 0 {
+			continue
+		}
+		region, err := r.File.Region(r.FileOffset, r.Size)
+		if err != nil {
+			return nil, 0, err
+		}
+		if err := viewRegion(region, 0, r.Size, 1<<30, func(b []byte) error {
+			hits = append(hits, gpumem.Audit(b, streams)...)
+			return nil
+		}); err != nil {
+			return nil, 0, err
+		}
+		scanned += r.Size
+	}
+	return hits, scanned, nil
 }

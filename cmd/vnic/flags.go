@@ -1,0 +1,62 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// bytesFlag is a number of bytes: 4096, 64K, 256M, 4G, with or without "iB"; powers of 1024.
+type bytesFlag uint64
+
+func (b *bytesFlag) Type() string { return "bytes" }
+
+func (b *bytesFlag) String() string {
+	n := uint64(*b)
+	for _, u := range []struct {
+		shift uint
+		name  string
+	}{{30, "G"}, {20, "M"}, {10, "K"}} {
+		if n != 0 && n%(1<<u.shift) == 0 {
+			return fmt.Sprint(n>>u.shift, u.name)
+		}
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+func (b *bytesFlag) Set(s string) error {
+	t := strings.TrimSuffix(strings.ToUpper(s), "IB")
+	shift := uint(0)
+	for suffix, sh := range map[string]uint{"K": 10, "M": 20, "G": 30, "T": 40} {
+		if strings.HasSuffix(t, suffix) {
+			t, shift = strings.TrimSuffix(t, suffix), sh
+			break
+		}
+	}
+	n, err := strconv.ParseUint(t, 10, 64)
+	if err != nil || n > math.MaxInt64>>shift {
+		return fmt.Errorf("%q is no number of bytes: 4096, 64K, 256M, 4G", s)
+	}
+	*b = bytesFlag(n << shift)
+	return nil
+}
+
+// fraction is 0 to less than 1: 0.01 or 1%.
+type fraction float64
+
+func (f *fraction) Type() string   { return "part" }
+func (f *fraction) String() string { return strconv.FormatFloat(float64(*f)*100, 'g', -1, 64) + "%" }
+
+func (f *fraction) Set(s string) error {
+	t, percent := strings.CutSuffix(s, "%")
+	v, err := strconv.ParseFloat(t, 64)
+	if percent {
+		v /= 100
+	}
+	if err != nil || math.IsNaN(v) || v < 0 || v >= 1 {
+		return fmt.Errorf("%q is no part: 0.01 or 1%%, less than 100%%", s)
+	}
+	*f = fraction(v)
+	return nil
+}

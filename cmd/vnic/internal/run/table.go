@@ -1,0 +1,82 @@
+package run
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"vnic.dev/vnic/guest-images/transfer"
+)
+
+// Table prints the report for people: one column a mode.
+func (rep *Report) Table(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 3, ' ', tabwriter.AlignRight)
+	row := func(name string, f func(*Run) string) {
+		fmt.Fprintf(tw, "%s\t", name)
+		for i := range rep.Runs {
+			fmt.Fprintf(tw, "%s\t", f(&rep.Runs[i]))
+		}
+		fmt.Fprintln(tw)
+	}
+	row("mode", func(r *Run) string { return r.Mode })
+	row("digest", func(r *Run) string {
+		if r.SHA256Match {
+			return "match"
+		}
+		return "MISMATCH"
+	})
+	row("bytes", func(r *Run) string { return group(r.Bytes) })
+	row("seconds", func(r *Run) string { return fmt.Sprintf("%.2f", r.Seconds) })
+	row("rate MB/s", func(r *Run) string { return fmt.Sprintf("%.1f", r.Rate()/1e6) })
+	row("sent from device memory", func(r *Run) string { return group(r.TX.Device) })
+	row("sent from host memory", func(r *Run) string { return group(r.TX.Host) })
+	row("received in device memory", func(r *Run) string { return group(r.RX.Device) })
+	row("received in host memory", func(r *Run) string { return group(r.RX.Host) })
+	row("header bytes", func(r *Run) string { return group(r.HeaderBytes) })
+	row("copy engine bytes", func(r *Run) string { return group(r.CopyEngineBytes) })
+	row("retransmitted bytes", func(r *Run) string { return group(r.RetransmittedBytes) })
+	row("dropped packets", func(r *Run) string { return group(r.DroppedPackets) })
+	if len(rep.Runs) > 0 && rep.Runs[0].GuestCPU != nil {
+		per := func(f func(*CPU) float64) func(*Run) string {
+			return func(r *Run) string { return fmt.Sprintf("%.2f", f(r.GuestCPU)/(float64(r.Bytes)/1e9)) }
+		}
+		row("guest CPU s/GB, user", per(func(c *CPU) float64 { return c.User }))
+		row("system", per(func(c *CPU) float64 { return c.System }))
+		row("irq", per(func(c *CPU) float64 { return c.IRQ }))
+	}
+	if len(rep.Runs) > 0 && rep.Runs[0].Audit != nil {
+		row("audit: payload found in RAM of A", func(r *Run) string { return fmt.Sprint(r.Audit.HitsSender) })
+		row("in RAM of B", func(r *Run) string { return fmt.Sprint(r.Audit.HitsReceiver) })
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	if rep.Ratio > 0 {
+		fmt.Fprintf(w, "\n%s / %s: %.2f, the emulation's ratio: no performance claim", transfer.Devmem, transfer.Copy, rep.Ratio)
+		if rep.Accel == "tcg" {
+			fmt.Fprint(w, " (guest code is emulated: TCG)")
+		}
+		fmt.Fprintln(w)
+	}
+	fmt.Fprintf(w, "guests: %s", rep.Guest)
+	if rep.Guest == "qemu" {
+		fmt.Fprintf(w, " %s (%s), kernel %s, booted in %.1f s", rep.QEMU, rep.Accel, rep.Kernel, rep.BootSeconds)
+	}
+	_, err := fmt.Fprintf(w, "; seed %d\n", rep.Seed)
+	return err
+}
+
+// group writes a number with its thousands apart.
+func group(n uint64) string {
+	s := strconv.FormatUint(n, 10)
+	var b strings.Builder
+	for i, c := range s {
+		if i > 0 && (len(s)-i)%3 == 0 {
+			b.WriteByte(',')
+		}
+		b.WriteRune(c)
+	}
+	return b.String()
+}

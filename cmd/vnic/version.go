@@ -1,0 +1,31 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "Print the version",
+		Args:  cobra.NoArgs,
+		Run: func(*cobra.Command, []string) {
+			version, revision := "(devel)", ""
+			if i, ok := debug.ReadBuildInfo(); ok {
+				if i.Main.Version != "" {
+					version = i.Main.Version
+				}
+				for _, s := range i.Settings {
+					if s.Key == "vcs.revision" && len(s.Value) >= 12 {
+						revision = " " + s.Value[:12]
+					}
+				}
+			}
+			fmt.Printf("vnic %s%s, %s %s/%s\n", version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+		},
+	}
+}
