@@ -1,9 +1,6 @@
 package dma
 
-import (
-	"sync"
-	"sync/atomic"
-)
+import "sync/atomic"
 
 // epoch lets a writer wait until everyone who was inside has left, as sleepable RCU does (Linux, kernel/rcu/srcutree.c):
 // two counters of who is inside, and an index that says which one those who enter now use. A writer that waits turns
@@ -17,12 +14,16 @@ type epoch struct {
 	index   atomic.Uint32
 	waiting atomic.Bool
 	wake    chan struct{} // capacity 1: a token to look at the counters again
-	grace   sync.Mutex    // one writer waits at a time
+	grace   chan struct{} // capacity 1: one writer waits at a time
 	_       [64]byte
 	inside  [2]struct {
 		n atomic.Int64
 		_ [56]byte // one cache line each
 	}
+}
+
+func (e *epoch) init() {
+	e.wake, e.grace = make(chan struct{}, 1), make(chan struct{}, 1)
 }
 
 func (e *epoch) enter() int {
@@ -47,10 +48,11 @@ func (e *epoch) leave(token int) {
 	}
 }
 
-// wait returns when everyone who was inside at the call has left.
+// wait returns when everyone who was inside at the call has left. Behind another writer it also waits for those who are
+// inside when its turn comes.
 func (e *epoch) wait() {
-	e.grace.Lock()
-	defer e.grace.Unlock()
+	e.grace <- struct{}{}
+	defer func() { <-e.grace }()
 	cur := e.index.Load() & 1
 	e.drain(1 - cur) // those who were slow to count themselves, long ago
 	e.index.Store(1 - cur)

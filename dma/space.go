@@ -53,7 +53,7 @@ type Space struct {
 // NewSpace returns an empty space whose files are kept in files. The name is for errors.
 func NewSpace(name string, files *Files) *Space {
 	s := &Space{name: name, files: files, faulted: make(chan struct{})}
-	s.epoch.wake = make(chan struct{}, 1)
+	s.epoch.init()
 	s.table.Store(&table{})
 	return s
 }

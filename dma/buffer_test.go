@@ -1,0 +1,85 @@
+package dma
+
+import (
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestDomainsOfAGPU(t *testing.T) {
+	leakFree(t)
+	f, err := NewFiles().Open(memfd(t, 64<<10), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if d, n := f.Domain(4096); d != Host || n != 60<<10 || f.GPU() != -1 {
+		t.Fatalf("before SetGPU: %v for %d bytes", d, n)
+	}
+	if err := f.Register(0, 4096); !errors.Is(err, ErrBadFile) {
+		t.Fatalf("Register in host memory: %v", err)
+	}
+	f.SetGPU(3)
+	for _, r := range [][2]uint64{{0, 0}, {0, 64<<10 + 1}, {64 << 10, 1}, {1, ^uint64(0)}, {^uint64(0), 2}} {
+		if err := f.Register(r[0], r[1]); !errors.Is(err, ErrBounds) {
+			t.Errorf("Register [%#x, +%#x): %v", r[0], r[1], err)
+		}
+	}
+	if err := f.Unregister(0, 4096); !errors.Is(err, ErrBounds) {
+		t.Fatalf("Unregister of nothing: %v", err)
+	}
+	if d, n := f.Domain(64 << 10); n != 0 {
+		t.Fatalf("at the end: %v for %d bytes", d, n)
+	}
+}
+
+// The lock-free ranges agree with a count per byte, whatever is registered and in which order.
+func TestDomainAgainstACountPerByte(t *testing.T) {
+	leakFree(t)
+	const size = 64
+	rapid.Check(t, func(t *rapid.T) {
+		f := &File{mem: make([]byte, size)}
+		f.SetGPU(0)
+		var count [size]int
+		type rng struct{ off, n uint64 }
+		var have []rng
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			if len(have) > 0 && rapid.Bool().Draw(t, "unregister") {
+				i := rapid.IntRange(0, len(have)-1).Draw(t, "which")
+				r := have[i]
+				have = append(have[:i], have[i+1:]...)
+				if err := f.Unregister(r.off, r.n); err != nil {
+					t.Fatal(err)
+				}
+				for j := r.off; j < r.off+r.n; j++ {
+					count[j]--
+				}
+			} else {
+				off := rapid.Uint64Range(0, size-1).Draw(t, "off")
+				n := rapid.Uint64Range(1, size-off).Draw(t, "n")
+				have = append(have, rng{off, n})
+				if err := f.Register(off, n); err != nil {
+					t.Fatal(err)
+				}
+				for j := off; j < off+n; j++ {
+					count[j]++
+				}
+			}
+			for off := range uint64(size) {
+				d, n := f.Domain(off)
+				if want := count[off] > 0; (d == GPU) != want || n == 0 || n > size-off {
+					t.Fatalf("byte %d: %v for %d bytes, registered %v", off, d, n, want)
+				}
+				for j := off; j < off+n; j++ {
+					if (count[j] > 0) != (d == GPU) {
+						t.Fatalf("byte %d is not %v: said at %d", j, d, off)
+					}
+				}
+				if end := off + n; end < size && (count[end] > 0) == (d == GPU) {
+					t.Fatalf("%v goes on at %d: said at %d", d, end, off)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,236 @@
+package dma
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// A copy between any segments is the copy of their bytes, its sum is that of the bytes, and each byte is counted once, under
+// the domains it went between.
+func TestCopyAgainstBytes(t *testing.T) {
+	leakFree(t)
+	const size = 2048
+	files := NewFiles()
+	var regions []*Region
+	for i := range 3 {
+		f, err := files.Open(memfd(t, size), 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		r, err := f.Region(0, size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 {
+			f.SetGPU(i * 7)
+			f.Register(100, 300)
+			f.Register(700, 5)
+		}
+		regions = append(regions, r)
+	}
+	regions = append(regions, NewBuffer(make([]byte, size), Wire))
+	domainAt := func(s Segment, i uint32) (Domain, int) {
+		s.Off += uint64(i)
+		s.Len -= i
+		d, n := s.Domain()
+		if n == 0 {
+			t.Fatal("no domain")
+		}
+		return d, s.GPU()
+	}
+	c := NewCopier()
+	rapid.Check(t, func(t *rapid.T) {
+		for _, r := range regions {
+			copy(r.mem, rapid.SliceOfN(rapid.Byte(), 64, 64).Draw(t, "bytes"))
+			for i := 64; i < size; i++ {
+				r.mem[i] = r.mem[i-64] + byte(i)
+			}
+		}
+		half := rapid.IntRange(1, 2).Draw(t, "sources") // no overlap between source and destination regions
+		draw := func(from, to int, name string) (segs []Segment) {
+			for range rapid.IntRange(0, 5).Draw(t, name) {
+				off := rapid.Uint64Range(0, size).Draw(t, "off")
+				segs = append(segs, regions[rapid.IntRange(from, to).Draw(t, "region")].Segment(off, uint32(rapid.Uint64Range(0, min(500, size-off)).Draw(t, "len"))))
+			}
+			return segs
+		}
+		src, dst := draw(0, half, "src"), draw(half+1, 3, "dst")
+		type byteAt struct {
+			d   Domain
+			gpu int
+		}
+		places := func(segs []Segment) (p []byteAt) {
+			for _, s := range segs {
+				for i := range s.Len {
+					d, gpu := domainAt(s, i)
+					p = append(p, byteAt{d, gpu})
+				}
+			}
+			return p
+		}
+		flat := func(segs []Segment) (b []byte) {
+			for _, s := range segs {
+				b = append(b, s.Region.mem[s.Off:s.Off+uint64(s.Len)]...)
+			}
+			return b
+		}
+		from, to := places(src), places(dst)
+		data := flat(src)
+		n := min(len(from), len(to))
+		want := snapshot(c.Counts())
+		for i := range n {
+			gpu := to[i].gpu
+			if gpu < 0 {
+				gpu = from[i].gpu
+			}
+			want[from[i].d][to[i].d][gpu+1]++
+		}
+		// Destinations may overlap each other: the later wins, as in a loop over bytes.
+		model := map[*Region][]byte{}
+		for _, r := range regions {
+			model[r] = bytes.Clone(r.mem)
+		}
+		i := 0
+		for _, s := range dst {
+			k := copy(model[s.Region][s.Off:s.Off+uint64(s.Len)], data[i:n])
+			i += k
+		}
+		var got uint64
+		var err error
+		if rapid.Bool().Draw(t, "sum") {
+			var sum uint16
+			got, sum, err = c.CopySum(dst, src)
+			if w := naiveSum(data[:n]); sum != w {
+				t.Fatalf("sum %#x, want %#x", sum, w)
+			}
+		} else {
+			got, err = c.Copy(dst, src)
+		}
+		if got != uint64(n) || err != nil {
+			t.Fatalf("%d bytes of %d: %v", got, n, err)
+		}
+		for _, r := range regions {
+			if !bytes.Equal(r.mem, model[r]) {
+				t.Fatal("bytes differ")
+			}
+		}
+		if snapshot(c.Counts()) != want {
+			t.Fatal("counts differ")
+		}
+		buf := make([]byte, rapid.IntRange(0, 600).Draw(t, "private"))
+		k, err := c.Read(buf, src)
+		if err != nil || k != min(len(buf), len(data)) || !bytes.Equal(buf[:k], flat(src)[:k]) {
+			t.Fatalf("Read: %d, %v", k, err)
+		}
+		k, err = c.Write(dst, buf)
+		if err != nil || k != min(len(buf), len(to)) {
+			t.Fatalf("Write: %d, %v", k, err)
+		}
+		if sum, err := c.Sum(dst); err != nil || sum != naiveSum(flat(dst)) {
+			t.Fatalf("Sum: %#x, %v", sum, err)
+		}
+	})
+}
+
+func snapshot(c *Counts) (m [NumDomains][NumDomains][MaxGPUs + 1]uint64) {
+	for s := range NumDomains {
+		for d := range NumDomains {
+			for g := range MaxGPUs + 1 {
+				m[s][d][g] = c.Bytes(s, d, g-1)
+			}
+		}
+	}
+	return m
+}
+
+func TestOverlappingCopyIsAMove(t *testing.T) {
+	leakFree(t)
+	f, err := NewFiles().Open(memfd(t, 64<<10), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, _ := f.Region(0, 64<<10)
+	other, _ := f.Region(512, 32<<10) // the same bytes through another region
+	c := NewCopier()
+	for _, d := range []struct{ dst, src Segment }{
+		{r.Segment(1, 5000), r.Segment(0, 5000)}, {r.Segment(0, 5000), r.Segment(1, 5000)},
+		{r.Segment(777, 20000), r.Segment(300, 20000)}, {other.Segment(0, 5000), r.Segment(100, 5000)},
+		{r.Segment(600, 5000), other.Segment(0, 5000)}, {r.Segment(9, 300), r.Segment(9, 300)},
+	} {
+		for i := range r.mem {
+			r.mem[i] = byte(i * 7 >> 3)
+		}
+		want := bytes.Clone(d.src.Region.mem[d.src.Off:][:d.src.Len])
+		if _, err := c.Copy([]Segment{d.dst}, []Segment{d.src}); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(want, d.dst.Region.mem[d.dst.Off:][:d.dst.Len]) {
+			t.Errorf("%v to %v", d.src, d.dst)
+		}
+	}
+}
+
+func TestCopierRefusesToWriteReadOnly(t *testing.T) {
+	leakFree(t)
+	s := NewSpace("guest", NewFiles())
+	defer s.Close()
+	add(t, s, Map{Size: page, FD: memfd(t, page), ReadOnly: true})
+	defer s.Leave(s.Enter())
+	segs, err := s.Translate(nil, 0, page, Read)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewCopier()
+	if n, err := c.Write(segs, []byte("x")); n != 0 || !errors.Is(err, ErrAccess) {
+		t.Fatalf("Write: %d, %v", n, err)
+	}
+	if n, err := c.Read(make([]byte, 8), segs); n != 8 || err != nil {
+		t.Fatalf("Read: %d, %v", n, err)
+	}
+}
+
+func TestViewInPieces(t *testing.T) {
+	r := NewBuffer([]byte("0123456789"), Host)
+	c := NewCopier()
+	var got []string
+	view := func(limit int, stop error) error {
+		got = nil
+		return c.View(r.Segment(1, 8), limit, func(b []byte) error {
+			got = append(got, string(b))
+			if cap(b) != len(b) {
+				t.Error("more than the piece in reach")
+			}
+			return stop
+		})
+	}
+	if err := view(3, nil); err != nil || len(got) != 3 || got[0] != "123" || got[2] != "78" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	stop := errors.New("enough")
+	if err := view(3, stop); !errors.Is(err, stop) || len(got) != 1 {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if err := view(0, nil); !errors.Is(err, ErrBounds) {
+		t.Fatal(err)
+	}
+	if d, n := r.Segment(1, 8).Domain(); d != Host || n != 8 {
+		t.Fatalf("%v for %d", d, n)
+	}
+}
+
+func TestCountsOutOfRange(t *testing.T) {
+	c := NewCopier().Counts()
+	if c.Bytes(NumDomains, 0, 0)+c.Bytes(0, NumDomains, 0)+c.Bytes(0, 0, MaxGPUs)+c.Bytes(0, 0, -2)+c.Total(Host, GPU) != 0 {
+		t.Fatal("counted")
+	}
+	for d := range NumDomains {
+		if d.String() == "" || d.String() == (d+1).String() {
+			t.Fatalf("domain %d has no name", d)
+		}
+	}
+}

@@ -1,0 +1,260 @@
+package dma
+
+import (
+	"encoding/binary"
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+)
+
+// pending starts f, which has to wait, and returns a channel that is closed when it is done.
+func pending(t *testing.T, what string, f func() error) <-chan struct{} {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := f(); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+	}()
+	synctest.Wait() // until it is done or asleep
+	select {
+	case <-done:
+		t.Fatalf("%s did not wait", what)
+	default:
+	}
+	return done
+}
+
+func isDone(c <-chan struct{}) bool {
+	synctest.Wait()
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
+	leakFree(t)
+	fd := memfd(t, 4*page)
+	for _, c := range []struct {
+		name   string
+		change func(*Space) error
+	}{
+		{"Remove", func(s *Space) error { return s.Remove(0, page) }},
+		{"Replace", func(s *Space) error { return s.Replace([]Map{{IOVA: 8 * page, Size: page, FD: fd}}) }},
+		{"Close", func(s *Space) error { return s.Close() }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				files := NewFiles()
+				s, other := NewSpace("a", files), NewSpace("b", files)
+				defer s.Close()
+				defer other.Close()
+				add(t, s, Map{Size: page, FD: fd})
+				add(t, other, Map{Size: page, FD: fd})
+				elsewhere := other.Enter()
+				inside := s.Enter()
+				segs, err := s.Translate(nil, 0, page, Write)
+				if err != nil {
+					t.Fatal(err)
+				}
+				done := pending(t, c.name, func() error { return c.change(s) })
+
+				late := s.Enter() // not blocked by the one who waits, and does not hold it up
+				if _, err := s.Translate(nil, 0, 1, Read); !errors.Is(err, ErrUnmapped) {
+					t.Errorf("after the change: %v", err)
+				}
+				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // neither is Add
+				if _, err := s.Translate(nil, page, 1, Read); err != nil {
+					t.Error(err)
+				}
+				if _, err := NewCopier().Write(segs, []byte("still mapped")); err != nil {
+					t.Error(err)
+				}
+				if isDone(done) {
+					t.Fatal("did not wait for the one inside")
+				}
+				s.Leave(inside)
+				if !isDone(done) {
+					t.Fatal("waits for one who entered later, or for one in another space")
+				}
+				s.Leave(late)
+				done = pending(t, "Remove in the other space", func() error { return other.Remove(0, page) })
+				other.Leave(elsewhere)
+				if !isDone(done) {
+					t.Fatal("the other space sleeps")
+				}
+			})
+		})
+	}
+}
+
+func TestManyRemovesWaitAtOnce(t *testing.T) {
+	leakFree(t)
+	fd := memfd(t, page)
+	synctest.Test(t, func(t *testing.T) {
+		s := NewSpace("a", NewFiles())
+		defer s.Close()
+		var done []<-chan struct{}
+		tokens := make([]int, 0, 8)
+		for i := range uint64(8) {
+			add(t, s, Map{IOVA: i * page, Size: page, FD: fd})
+		}
+		for i := range uint64(8) {
+			tokens = append(tokens, s.Enter())
+			gone := make(chan struct{})
+			go func() {
+				defer close(gone)
+				if err := s.Remove(i*page, page); err != nil {
+					t.Error(err)
+				}
+			}()
+			done = append(done, gone)
+		}
+		for i, token := range tokens { // a Remove may wait for those who entered before its turn, never for fewer
+			for _, gone := range done[i:] {
+				if isDone(gone) {
+					t.Fatalf("a Remove did not wait for worker %d", i)
+				}
+			}
+			s.Leave(token)
+		}
+		for i := range done {
+			if !isDone(done[i]) {
+				t.Fatalf("Remove %d sleeps", i)
+			}
+		}
+	})
+}
+
+func TestLeaveWithoutEnterPanics(t *testing.T) {
+	defer func() {
+		if recover() == nil {
+			t.Fatal("no panic")
+		}
+	}()
+	NewSpace("a", NewFiles()).Leave(0)
+}
+
+// Workers read through translations while regions come and go. A region that went too early is unmapped, and reading it ends
+// the test process; bytes of another region would be seen.
+func TestWorkersReadWhatTheyTranslated(t *testing.T) {
+	leakFree(t)
+	const regions, rounds = 8, 400
+	files := NewFiles()
+	spaces := []*Space{NewSpace("a", files), NewSpace("b", files)}
+	maps := make([][]Map, len(spaces))
+	for k := range spaces {
+		for i := range uint64(regions) {
+			fd := memfd(t, page) // a file each: Remove unmaps it
+			f, err := files.Open(fd, page)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, _ := f.Region(0, page)
+			var b [page]byte
+			for o := 0; o < page; o += 8 {
+				binary.LittleEndian.PutUint64(b[o:], uint64(k)<<32|i)
+			}
+			if _, err := NewCopier().Write([]Segment{r.Segment(0, page)}, b[:]); err != nil {
+				t.Fatal(err)
+			}
+			f.Close()
+			maps[k] = append(maps[k], Map{IOVA: i * page, Size: page, FD: fd})
+			add(t, spaces[k], maps[k][i])
+		}
+	}
+	var stop atomic.Bool
+	var workers, control sync.WaitGroup
+	for w := range uint64(3) {
+		workers.Add(1)
+		Go(func() {
+			defer workers.Done()
+			c := NewCopier()
+			buf := make([]byte, 64)
+			segs := make([]Segment, 0, 4)
+			for i := w; !stop.Load(); i++ {
+				var tokens [2]int
+				for k, s := range spaces {
+					tokens[k] = s.Enter()
+				}
+				for k, s := range spaces {
+					iova := i % regions * page
+					got, err := s.Translate(segs, iova+i%512*8%(page-64), 64, Read)
+					if err != nil {
+						if !errors.Is(err, ErrUnmapped) {
+							t.Error(err)
+						}
+						continue
+					}
+					if _, err := c.Read(buf, got); err != nil {
+						t.Error(err)
+					}
+					if v := binary.LittleEndian.Uint64(buf); v != uint64(k)<<32|i%regions {
+						t.Errorf("space %d at %#x: %#x", k, iova, v)
+					}
+				}
+				for k, s := range spaces {
+					s.Leave(tokens[k])
+				}
+				runtime.Gosched() // the control goroutine may have been woken
+			}
+		})
+	}
+	for k, s := range spaces {
+		control.Go(func() {
+			for i := range rounds {
+				m := maps[k][i%regions]
+				if err := s.Remove(m.IOVA, m.Size); err != nil {
+					t.Error(err)
+				}
+				if i%5 == 0 {
+					if err := s.Replace(maps[k][i%regions:]); err != nil {
+						t.Error(err)
+					}
+					if err := s.Replace(maps[k]); err != nil {
+						t.Error(err)
+					}
+					continue
+				}
+				if err := s.Add(m); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	control.Wait()
+	stop.Store(true)
+	workers.Wait()
+	for _, s := range spaces {
+		s.Close()
+	}
+	if files.Len() != 0 {
+		t.Fatalf("%d files are mapped", files.Len())
+	}
+}
+
+// One who loads the index and then sleeps through a whole grace period counts itself in the counter that is not current.
+func TestWaitSeesThoseWhoCameLateToTheirCounter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var e epoch
+		e.init()
+		index := e.index.Load() & 1
+		e.wait()
+		if e.index.Load()&1 == index {
+			t.Fatal("the index did not turn")
+		}
+		e.inside[index].n.Add(1) // the rest of enter
+		done := pending(t, "wait", func() error { e.wait(); return nil })
+		e.leave(int(index))
+		if !isDone(done) {
+			t.Fatal("wait sleeps")
+		}
+	})
+}

@@ -1,0 +1,343 @@
+package dma
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// on runs f on a goroutine started by Go and waits for it.
+func on(f func()) {
+	done := make(chan struct{})
+	Go(func() {
+		defer close(done)
+		f()
+	})
+	<-done
+}
+
+func closed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// twoGuests returns spaces with 1 MiB each at 0, and their descriptors.
+func twoGuests(t *testing.T) (victim, healthy *Space, fd, healthyFD int) {
+	files := NewFiles()
+	victim, healthy = NewSpace("victim", files), NewSpace("healthy", files)
+	fd, healthyFD = memfd(t, 1<<20), memfd(t, 1<<20)
+	add(t, victim, Map{Size: 1 << 20, FD: fd})
+	add(t, healthy, Map{Size: 1 << 20, FD: healthyFD})
+	t.Cleanup(func() { victim.Close(); healthy.Close() })
+	return
+}
+
+// copyAll copies the whole of from to to, as a worker does.
+func copyAll(c *Copier, to, from *Space) error {
+	defer to.Leave(to.Enter())
+	defer from.Leave(from.Enter())
+	dst, err := to.Translate(nil, 0, 1<<20, Write)
+	if err != nil {
+		return err
+	}
+	src, err := from.Translate(nil, 0, 1<<20, Read)
+	if err != nil {
+		return err
+	}
+	_, err = c.Copy(dst, src)
+	return err
+}
+
+func TestFileTruncatedUnderACopy(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		run  func(c *Copier, victim, healthy *Space) error
+	}{
+		{"as source", func(c *Copier, victim, healthy *Space) error { return copyAll(c, healthy, victim) }},
+		{"as destination", func(c *Copier, victim, healthy *Space) error { return copyAll(c, victim, healthy) }},
+		{"summed", func(c *Copier, victim, healthy *Space) error {
+			defer victim.Leave(victim.Enter())
+			defer healthy.Leave(healthy.Enter())
+			dst, _ := healthy.Translate(nil, 0, 1<<20, Write)
+			src, _ := victim.Translate(nil, 0, 1<<20, Read)
+			if _, err := c.Sum(src); err != nil {
+				return err
+			}
+			_, _, err := c.CopySum(dst, src)
+			return err
+		}},
+		{"in place", func(c *Copier, victim, healthy *Space) error {
+			defer victim.Leave(victim.Enter())
+			src, _ := victim.Translate(nil, 0, 1<<20, Write)
+			return c.View(src[0], 64<<10, func(b []byte) error { clear(b); return nil })
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			leakFree(t)
+			victim, healthy, fd, _ := twoGuests(t)
+			victimFile := victim.Regions()[0].File
+			started, result := make(chan struct{}), make(chan error)
+			copier := NewCopier()
+			Go(func() { // the healthy guest's worker
+				for i := 0; ; i++ {
+					if err := c.run(copier, victim, healthy); err != nil {
+						result <- err
+						return
+					}
+					if i == 0 {
+						close(started)
+					}
+				}
+			})
+			<-started
+			truncate(t, fd, 4096)
+			err := <-result
+			var fe *FaultError
+			if !errors.As(err, &fe) || !errors.Is(err, ErrFault) {
+				t.Fatalf("error %v", err)
+			}
+			if fe.File != victimFile || fe.Off < 4096 || fe.Off >= 1<<20 || !victimFile.Dead() {
+				t.Errorf("blamed %v at %#x", fe.File, fe.Off)
+			}
+			if !closed(victim.Faulted()) || !errors.Is(victim.FaultErr(), fe) {
+				t.Errorf("the victim was not told: %v", victim.FaultErr())
+			}
+			if closed(healthy.Faulted()) || healthy.FaultErr() != nil {
+				t.Error("the healthy guest is blamed")
+			}
+			// From now on the file is refused before it is touched, even where it still has pages.
+			if err := c.run(copier, victim, healthy); !errors.Is(err, fe) {
+				t.Errorf("again: %v", err)
+			}
+			if err := victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}); !errors.Is(err, ErrFault) {
+				t.Errorf("Add of a dead file: %v", err)
+			}
+			if _, err := victim.Pin(0, page); !errors.Is(err, ErrFault) {
+				t.Errorf("Pin of a dead file: %v", err)
+			}
+			// Others go on, on the same copier.
+			on(func() {
+				if err := copyAll(copier, healthy, healthy); err != nil {
+					t.Error(err)
+				}
+			})
+			// The guest comes back with a whole file.
+			if err := victim.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if closed(victim.Faulted()) || victim.FaultErr() != nil {
+				t.Error("an empty space is at fault")
+			}
+			truncate(t, fd, 1<<20)
+			add(t, victim, Map{Size: 1 << 20, FD: fd})
+			on(func() {
+				if err := copyAll(copier, victim, healthy); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+func TestFaultIsToldToEverySpaceThatHasTheFile(t *testing.T) {
+	leakFree(t)
+	victim, healthy, fd, healthyFD := twoGuests(t)
+	files := victim.files
+	sharer := NewSpace("sharer", files)
+	defer sharer.Close()
+	add(t, sharer, Map{IOVA: 0, Size: page, FD: fd, FileOffset: page})
+	add(t, sharer, Map{IOVA: page, Size: page, FD: fd})
+	add(t, sharer, Map{IOVA: 2 * page, Size: page, FD: healthyFD})
+	left := NewSpace("left", files)
+	add(t, left, Map{Size: page, FD: fd})
+	left.Close()
+	truncate(t, fd, 0)
+	on(func() {
+		if err := copyAll(NewCopier(), healthy, victim); !errors.Is(err, ErrFault) {
+			t.Error(err)
+		}
+	})
+	for s, want := range map[*Space]bool{victim: true, sharer: true, healthy: false, left: false} {
+		if closed(s.Faulted()) != want || (s.FaultErr() != nil) != want {
+			t.Errorf("%s: %v", s.Name(), s.FaultErr())
+		}
+	}
+	// The fault goes with the last region of the file.
+	if err := sharer.Remove(0, page); err != nil || !closed(sharer.Faulted()) {
+		t.Errorf("forgiven with the file still there: %v", err)
+	}
+	if err := sharer.Remove(page, page); err != nil || closed(sharer.Faulted()) || sharer.FaultErr() != nil {
+		t.Errorf("not forgiven: %v, %v", err, sharer.FaultErr())
+	}
+}
+
+// netstack's goroutines are not ours, and send: being inside a space is enough.
+func TestEnterGuardsAnyGoroutine(t *testing.T) {
+	leakFree(t)
+	victim, healthy, fd, _ := twoGuests(t)
+	truncate(t, fd, 0)
+	result := make(chan error)
+	go func() { result <- copyAll(NewCopier(), healthy, victim) }()
+	if err := <-result; !errors.Is(err, ErrFault) {
+		t.Fatal(err)
+	}
+}
+
+func TestRingAccessFaults(t *testing.T) {
+	leakFree(t)
+	victim, _, fd, _ := twoGuests(t)
+	p, err := victim.Pin(8*page, page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	ring := p.Bytes()
+	load := func() (b byte, err error) {
+		defer Recover(&err)
+		return ring[100], nil
+	}
+	on(func() {
+		if _, err := load(); err != nil {
+			t.Error(err)
+		}
+		truncate(t, fd, 0)
+		var fe *FaultError
+		if _, err := load(); !errors.As(err, &fe) || fe.File != p.File() || fe.Off != 8*page+100 {
+			t.Errorf("load: %v", err)
+		}
+	})
+	if !closed(victim.Faulted()) {
+		t.Error("the owner was not told")
+	}
+}
+
+func TestOtherPanicsGoOn(t *testing.T) {
+	leakFree(t)
+	_, healthy, _, _ := twoGuests(t)
+	foreign, err := unix.Mmap(-1, 0, page, unix.PROT_NONE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(foreign)
+	var none *Counts
+	for _, c := range []struct {
+		name string
+		f    func()
+		want func(v any) bool
+	}{
+		{"fault at a foreign address", func() { foreign[8]++ }, func(v any) bool {
+			a, ok := v.(interface{ Addr() uintptr })
+			return ok && a.Addr()%page == 8
+		}},
+		{"nil", func() { none.Bytes(0, 0, 0) }, func(v any) bool { _, ok := v.(runtime.Error); return ok }},
+		{"index", func() { foreign = foreign[:len(os.Args)*1e6] }, func(v any) bool { _, ok := v.(runtime.Error); return ok }},
+		{"own panic", func() { panic("mine") }, func(v any) bool { return v == "mine" }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			on(func() {
+				defer healthy.Leave(healthy.Enter())
+				segs, err := healthy.Translate(nil, 0, page, Read)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				defer func() {
+					if v := recover(); !c.want(v) {
+						t.Errorf("panic %v", v)
+					}
+				}()
+				err = NewCopier().View(segs[0], page, func([]byte) error { c.f(); return nil })
+				t.Errorf("View returned %v", err)
+			})
+			if closed(healthy.Faulted()) {
+				t.Error("a space is blamed")
+			}
+			if err := copyAll(NewCopier(), healthy, healthy); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// overlapEnv makes the test binary run faultInOverlap instead of the tests.
+const overlapEnv = "DMA_TEST_FAULT_IN_OVERLAP"
+
+// faultInOverlap faults in a copy to a place that begins inside its source, and then looks whether clear() works.
+func faultInOverlap() {
+	fail := func(v ...any) {
+		for _, x := range v {
+			if e, ok := x.(error); ok {
+				os.Stdout.WriteString(e.Error())
+			} else {
+				os.Stdout.WriteString(x.(string))
+			}
+		}
+		os.Exit(1)
+	}
+	fd, err := unix.MemfdCreate("overlap", unix.MFD_CLOEXEC)
+	if err != nil {
+		fail(err)
+	}
+	if err := unix.Ftruncate(fd, 1<<20); err != nil {
+		fail(err)
+	}
+	s := NewSpace("guest", NewFiles())
+	if err := s.Add(Map{Size: 1 << 20, FD: fd}); err != nil {
+		fail(err)
+	}
+	defer s.Leave(s.Enter())
+	dst, _ := s.Translate(nil, 64, 32<<10, Write)
+	src, _ := s.Translate(nil, 0, 32<<10, Read)
+	if err := unix.Ftruncate(fd, 0); err != nil {
+		fail(err)
+	}
+	b := make([]byte, 64<<10)
+	if _, err := NewCopier().Copy(dst, src); !errors.Is(err, ErrFault) {
+		fail("no fault")
+	}
+	for range 10 {
+		for i := range b {
+			b[i] = 0xff
+		}
+		clear(b)
+		for _, v := range b {
+			if v != 0 {
+				fail("clear does not")
+			}
+		}
+	}
+	os.Stdout.WriteString("sound")
+}
+
+func TestFaultInOverlappingCopyLeavesTheRuntimeSound(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dbg := range []string{"", "cpu.avx=off,cpu.avx2=off,cpu.erms=off"} {
+		cmd := exec.CommandContext(t.Context(), exe)
+		cmd.Env = append(os.Environ(), overlapEnv+"=1", "GODEBUG="+dbg)
+		out, err := cmd.Output()
+		if err != nil || !strings.HasSuffix(string(out), "sound") {
+			t.Errorf("GODEBUG=%q: %s, %v", dbg, out, err)
+		}
+	}
+}
+
+func TestGoGuards(t *testing.T) {
+	on(func() {
+		if !debug.SetPanicOnFault(true) {
+			t.Error("a goroutine started by Go ends the process on a fault")
+		}
+	})
+}

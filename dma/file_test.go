@@ -1,0 +1,173 @@
+package dma
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func TestFileIsMappedOnce(t *testing.T) {
+	leakFree(t)
+	files := NewFiles()
+	fd := memfd(t, 64<<10)
+	a, err := files.Open(fd, 64<<10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dup, err := unix.Dup(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := files.Open(dup, 1)
+	unix.Close(dup) // the mapping keeps the inode
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a != b || files.Len() != 1 {
+		t.Fatalf("two descriptors of one file: %p and %p, %d mapped", a, b, files.Len())
+	}
+	a.Close()
+	r, err := b.Region(0, b.Size())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := NewCopier()
+	if _, err := c.Write([]Segment{r.Segment(100, 5)}, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if _, err := unix.Pread(fd, got, 100); err != nil || string(got) != "hello" {
+		t.Fatalf("the file has %q, %v", got, err)
+	}
+	b.Close()
+	if files.Len() != 0 {
+		t.Fatal("still mapped after the last Close")
+	}
+	if _, err := c.Read(got, []Segment{r.Segment(0, 5)}); !errors.Is(err, ErrClosed) {
+		t.Fatalf("read from a closed file: %v", err)
+	}
+}
+
+func TestFileClosedTooOftenPanics(t *testing.T) {
+	f, err := NewFiles().Open(memfd(t, 4096), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	defer func() {
+		if recover() == nil {
+			t.Fatal("no panic")
+		}
+	}()
+	f.Close()
+}
+
+func TestOpenRefuses(t *testing.T) {
+	leakFree(t)
+	dir := t.TempDir()
+	open := func(flags int, name string) int {
+		fd, err := unix.Open(name, flags|unix.O_CLOEXEC, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		return fd
+	}
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(pipe[0]); unix.Close(pipe[1]) })
+	sealed, err := unix.MemfdCreate("sealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(sealed) })
+	truncate(t, sealed, 4096)
+	if _, err := unix.FcntlInt(uintptr(sealed), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "ro")
+	if err := os.WriteFile(name, make([]byte, 4096), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sparse := memfd(t, maxFile+4096)
+	for _, c := range []struct {
+		name string
+		fd   int
+		need uint64
+	}{
+		{"no descriptor", -1, 0},
+		{"a number that is not open", 1 << 20, 0},
+		{"pipe", pipe[0], 0},
+		{"directory", open(unix.O_RDONLY, dir), 0},
+		{"device", open(unix.O_RDWR, "/dev/zero"), 0},
+		{"read-only", open(unix.O_RDONLY, name), 0},
+		{"write-only", open(unix.O_WRONLY, name), 0},
+		{"path only", open(unix.O_PATH, name), 0},
+		{"empty", memfd(t, 0), 0},
+		{"too short", memfd(t, 4096), 4097},
+		{"sealed against writing", sealed, 0},
+		{"larger than the address space", sparse, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			files := NewFiles()
+			if f, err := files.Open(c.fd, c.need); !errors.Is(err, ErrBadFile) || f != nil || files.Len() != 0 {
+				t.Fatalf("Open: %v, %v; %d mapped", f, err, files.Len())
+			}
+			s := NewSpace("guest", files) // another file still serves
+			defer s.Close()
+			add(t, s, Map{Size: 4096, FD: memfd(t, 4096)})
+		})
+	}
+}
+
+func TestGrownFileKeepsItsSize(t *testing.T) {
+	leakFree(t)
+	files := NewFiles()
+	fd := memfd(t, 4096)
+	a, err := files.Open(fd, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	truncate(t, fd, 8192)
+	if _, err := files.Open(fd, 8192); !errors.Is(err, ErrBadFile) {
+		t.Fatalf("Open of what is not mapped: %v", err)
+	}
+	a.Close()
+	b, err := files.Open(fd, 8192)
+	if err != nil || b.Size() != 8192 {
+		t.Fatal(err)
+	}
+	b.Close()
+}
+
+func TestOpenAndCloseFromManyGoroutines(t *testing.T) {
+	leakFree(t)
+	files := NewFiles()
+	fds := []int{memfd(t, 4096), memfd(t, 8192)}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for i := range 200 {
+				f, err := files.Open(fds[i%2], 4096)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if f.Size() != uint64(4096<<(i%2)) {
+					t.Errorf("size %d", f.Size())
+				}
+				f.Close()
+			}
+		})
+	}
+	wg.Wait()
+	if files.Len() != 0 {
+		t.Fatalf("%d mapped", files.Len())
+	}
+}

@@ -1,0 +1,204 @@
+package dma
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// modelPage is what one page of the fuzzed space should be.
+type modelPage struct {
+	mapped, ro, none bool
+	file, page       int // of the file
+	region           int // which Add made it
+}
+
+// FuzzSpace plays operations against a space and against an array of pages. The window lies at the bottom and at the top
+// of the address space by turns: there the arithmetic may wrap.
+func FuzzSpace(f *testing.F) {
+	f.Add([]byte{0, 0, 4, 0, 0, 0, 4, 4, 1, 0, 3, 0, 9, 200, 30, 1})
+	f.Add([]byte{0, 60, 4, 0, 0, 3, 0, 255, 255, 255, 0, 1, 60, 4, 4, 0, 0, 0, 0})
+	f.Add([]byte{2, 2, 0, 4, 1, 0, 8, 4, 5, 0, 3, 0, 0, 10, 10, 0})
+	const files, filePages, window = 3, 16, 64
+	f.Fuzz(func(t *testing.T, ops []byte) {
+		reg := NewFiles()
+		s := NewSpace("fuzz", reg)
+		var fds [files]int
+		for i := range fds {
+			fd, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer unix.Close(fd)
+			truncate(t, fd, filePages*page)
+			var tag [filePages * page]byte
+			for j := range tag {
+				tag[j] = tagOf(i, j)
+			}
+			if _, err := unix.Pwrite(fd, tag[:], 0); err != nil {
+				t.Fatal(err)
+			}
+			fds[i] = fd
+		}
+		defer func() {
+			s.Close()
+			if reg.Len() != 0 {
+				t.Errorf("%d files are mapped still", reg.Len())
+			}
+		}()
+		var model [window]modelPage
+		base, adds, gen := uint64(0), 0, uint64(0)
+		if len(ops) > 0 && ops[0]&0x80 != 0 {
+			base = uint64(1<<64 - window*page)
+		}
+		next := func() int {
+			if len(ops) == 0 {
+				return 0
+			}
+			b := ops[0]
+			ops = ops[1:]
+			return int(b)
+		}
+		// arg reads a map: start, pages, file and its page, flags. It returns what Add should say.
+		arg := func(m *[window]modelPage) (Map, error) {
+			start, n, file, at, flags := next()%window, next()%(filePages+2), next()%files, next()%filePages, next()
+			x := Map{IOVA: base + uint64(start*page), Size: uint64(n * page), FD: fds[file], FileOffset: uint64(at * page), ReadOnly: flags&1 != 0, NoAccess: flags&6 == 6}
+			switch {
+			case n == 0:
+				return x, unix.EINVAL
+			case start+n > window && base != 0:
+				return x, unix.EINVAL
+			case start+n > window:
+				x.Size = uint64((window - start) * page)
+				n = window - start
+			}
+			if !x.NoAccess && at+n > filePages {
+				return x, ErrBadFile
+			}
+			for i := start; i < start+n; i++ {
+				if m[i].mapped {
+					return x, unix.EEXIST
+				}
+			}
+			adds++
+			for i := start; i < start+n; i++ {
+				m[i] = modelPage{true, x.ReadOnly, x.NoAccess, file, at + i - start, adds}
+			}
+			return x, nil
+		}
+		c := NewCopier()
+		for len(ops) > 0 {
+			switch next() & 7 {
+			case 0, 1:
+				m, want := arg(&model)
+				if err := s.Add(m); !errors.Is(err, want) {
+					t.Fatalf("Add(%+v): %v, want %v", m, err, want)
+				} else if err == nil {
+					gen++
+				}
+			case 2:
+				start, n := next()%window, next()%(filePages+1)
+				ok := n > 0 && start+n <= window && model[start].mapped && (start == 0 || model[start-1].region != model[start].region) &&
+					(start+n == window || model[start+n].region != model[start].region)
+				for i := start; ok && i < start+n; i++ {
+					ok = model[i].mapped && model[i].region == model[start].region
+				}
+				err := s.Remove(base+uint64(start*page), uint64(n*page))
+				if ok != (err == nil) || err != nil && !errors.Is(err, unix.ENOENT) {
+					t.Fatalf("Remove(%d, %d): %v, want ok %v", start, n, err, ok)
+				}
+				if ok {
+					gen++
+					clear(model[start : start+n])
+				}
+			case 3:
+				var fresh [window]modelPage
+				var maps []Map
+				var bad []error
+				for range next() % 5 {
+					m, want := arg(&fresh)
+					maps = append(maps, m)
+					if want != nil {
+						bad = append(bad, want)
+					}
+				}
+				err := s.Replace(maps)
+				if (err == nil) != (len(bad) == 0) {
+					t.Fatalf("Replace(%+v): %v, want %v", maps, err, bad)
+				}
+				if err == nil {
+					gen++
+					model = fresh
+				}
+			case 4:
+				off, n := next()%window*page+next()*16+next()%16, next()
+				if n&1 == 0 {
+					n *= 97
+				}
+				access := Access(next() % 2)
+				checkTranslate(t, s, c, &model, base, off, n, access)
+			case 5:
+				off, n := next()%window*page+next()*16, next()*33+1
+				p, err := s.Pin(base+uint64(off), uint64(n))
+				first, ok := off/page, off+n <= window*page
+				for i := first; ok && i <= (off+n-1)/page; i++ {
+					m := model[i]
+					ok = m.mapped && !m.ro && !m.none && m.region == model[first].region
+				}
+				if ok != (err == nil) {
+					t.Fatalf("Pin(%#x, %#x): %v, want ok %v", off, n, err, ok)
+				}
+				if ok {
+					if want := tagOf(model[first].file, model[first].page*page+off%page); p.Bytes()[0] != want || len(p.Bytes()) != n {
+						t.Fatalf("Pin(%#x): %#x, want %#x", off, p.Bytes()[0], want)
+					}
+					p.Close()
+				}
+			case 6:
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				gen++
+				clear(model[:])
+			case 7: // a worker enters and leaves
+				s.Leave(s.Enter())
+			}
+			if s.Generation() != gen {
+				t.Fatalf("generation %d, want %d", s.Generation(), gen)
+			}
+		}
+	})
+}
+
+func tagOf(file, off int) byte { return byte(file*101 + off/4096*17 + off*3) }
+
+func checkTranslate(t *testing.T, s *Space, c *Copier, model *[64]modelPage, base uint64, off, n int, a Access) {
+	defer s.Leave(s.Enter())
+	segs, err := s.Translate(nil, base+uint64(off), uint64(n), a)
+	var want error
+	for i := off; i < off+n && want == nil; i += page - i%page {
+		switch {
+		case i/page >= len(model) || !model[i/page].mapped:
+			want = ErrUnmapped
+		case model[i/page].none || a == Write && model[i/page].ro:
+			want = ErrAccess
+		}
+	}
+	if !errors.Is(err, want) || Len(segs) != uint64(n) && err == nil || err != nil && segs != nil {
+		t.Fatalf("Translate(%#x, %#x, %v): %d bytes, %v; want %v", off, n, a, Len(segs), err, want)
+	}
+	if err != nil {
+		return
+	}
+	got := make([]byte, n)
+	if k, err := c.Read(got, segs); k != n || err != nil {
+		t.Fatalf("Read: %d of %d, %v", k, n, err)
+	}
+	for i, b := range got {
+		m := model[(off+i)/page]
+		if want := tagOf(m.file, m.page*page+(off+i)%page); b != want {
+			t.Fatalf("byte %#x: %#x, want %#x", off+i, b, want)
+		}
+	}
+}

@@ -1,0 +1,87 @@
+package dma
+
+import (
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+func TestCutAgainstBytes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		r := NewBuffer(make([]byte, 256), Wire)
+		var segs []Segment
+		var bytes []uint64
+		for range rapid.IntRange(0, 6).Draw(t, "segments") {
+			s := r.Segment(rapid.Uint64Range(0, 200).Draw(t, "off"), rapid.Uint32Range(0, 50).Draw(t, "len"))
+			segs = append(segs, s)
+			for i := range uint64(s.Len) {
+				bytes = append(bytes, s.Off+i)
+			}
+		}
+		if Len(segs) != uint64(len(bytes)) {
+			t.Fatalf("Len %d of %d", Len(segs), len(bytes))
+		}
+		off := rapid.Uint64Range(0, uint64(len(bytes))+3).Draw(t, "cut off")
+		n := rapid.OneOf(rapid.Uint64Range(0, uint64(len(bytes))+3), rapid.Just(^uint64(0))).Draw(t, "cut n")
+		want := bytes[min(off, uint64(len(bytes))):]
+		want = want[:min(n, uint64(len(want)))]
+		prefix := r.Segment(1, 1)
+		got := Cut([]Segment{prefix}, segs, off, n)
+		if got[0] != prefix {
+			t.Fatal("Cut does not append")
+		}
+		i := 0
+		for _, s := range got[1:] {
+			if s.Len == 0 {
+				t.Fatal("empty segment")
+			}
+			for k := range uint64(s.Len) {
+				if i >= len(want) || want[i] != s.Off+k {
+					t.Fatalf("byte %d of [%d, +%d): %v", i, off, n, got)
+				}
+				i++
+			}
+		}
+		if i != len(want) {
+			t.Fatalf("%d bytes of %d", i, len(want))
+		}
+	})
+}
+
+func TestSegmentOutsideItsRegionIsAnError(t *testing.T) {
+	leakFree(t)
+	f, err := NewFiles().Open(memfd(t, 8192), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	inFile, err := f.Region(4096, 4096)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Region(4096, 4097); !errors.Is(err, ErrBounds) {
+		t.Fatalf("region past the end: %v", err)
+	}
+	c := NewCopier()
+	ok := NewBuffer(make([]byte, 8192), Wire).Segment(0, 8192)
+	for _, r := range []*Region{inFile, NewBuffer(make([]byte, 4096), Host)} {
+		for _, s := range []Segment{r.Segment(4096, 1), r.Segment(4095, 2), r.Segment(^uint64(0), 2), r.Segment(1, ^uint32(0)), {Len: 1}} {
+			if n, err := c.Copy([]Segment{s}, []Segment{ok}); n != 0 || !errors.Is(err, ErrBounds) {
+				t.Errorf("copy to %v: %d, %v", s, n, err)
+			}
+			if n, _, err := c.CopySum([]Segment{ok}, []Segment{s}); n != 0 || !errors.Is(err, ErrBounds) {
+				t.Errorf("copy from %v: %d, %v", s, n, err)
+			}
+			if _, err := c.Sum([]Segment{s}); !errors.Is(err, ErrBounds) {
+				t.Errorf("sum of %v: %v", s, err)
+			}
+			if err := c.View(s, 10, func([]byte) error { t.Error("called"); return nil }); !errors.Is(err, ErrBounds) {
+				t.Errorf("view of %v: %v", s, err)
+			}
+		}
+		if n, err := c.Copy([]Segment{r.Segment(0, 4096)}, []Segment{ok}); n != 4096 || err != nil {
+			t.Fatalf("copy inside: %d, %v", n, err)
+		}
+	}
+}

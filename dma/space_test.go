@@ -1,0 +1,234 @@
+package dma
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	page = 4096
+	top  = 1<<64 - page // the last page
+)
+
+func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
+	leakFree(t)
+	s := NewSpace("guest", NewFiles())
+	defer s.Close()
+	a, b := memfd(t, 4*page), memfd(t, 4*page)
+	add(t, s, Map{IOVA: 10 * page, Size: 2 * page, FD: a})
+	add(t, s, Map{IOVA: 12 * page, Size: 2 * page, FD: b, FileOffset: page})
+	add(t, s, Map{IOVA: 14 * page, Size: page, FD: a, FileOffset: 3 * page, ReadOnly: true})
+	add(t, s, Map{IOVA: 16 * page, Size: page, FD: a})                  // after a hole
+	add(t, s, Map{IOVA: 20 * page, Size: page, FD: -1, NoAccess: true}) // with neighbour:
+	add(t, s, Map{IOVA: top, Size: page, FD: b})                        // up to 2^64
+	add(t, s, Map{IOVA: 0, Size: page, FD: b, FileOffset: 3 * page})    // not adjacent to the one before
+	if got := len(s.Regions()); got != 7 || s.Generation() != 7 {
+		t.Fatalf("%d regions, generation %d", got, s.Generation())
+	}
+	type place struct{ iova, off, n uint64 }
+	for _, c := range []struct {
+		name    string
+		iova, n uint64
+		access  Access
+		want    []place
+		err     error
+	}{
+		{"inside one", 10*page + 5, 100, Write, []place{{10 * page, 5, 100}}, nil},
+		{"nothing", 99 * page, 0, Write, nil, nil},
+		{"whole", 10 * page, 2 * page, Read, []place{{10 * page, 0, 2 * page}}, nil},
+		{"across", 12*page - 1, 2, Write, []place{{10 * page, 2*page - 1, 1}, {12 * page, 0, 1}}, nil},
+		{"across three", 11 * page, 4 * page, Read, []place{{10 * page, page, page}, {12 * page, 0, 2 * page}, {14 * page, 0, page}}, nil},
+		{"write to read-only", 14*page - 1, 2, Write, nil, ErrAccess},
+		{"unknown access counts as a write", 14 * page, 1, 7, nil, ErrAccess},
+		{"into the hole", 14 * page, page + 1, Read, nil, ErrUnmapped},
+		{"in the hole", 15 * page, 1, Read, nil, ErrUnmapped},
+		{"across the hole", 14 * page, 3 * page, Read, nil, ErrUnmapped},
+		{"no access", 20 * page, 1, Read, nil, ErrAccess},
+		{"before it", 20*page - 1, 2, Read, nil, ErrUnmapped},
+		{"to the top", top, page, Write, []place{{top, 0, page}}, nil},
+		{"last byte", ^uint64(0), 1, Write, []place{{top, page - 1, 1}}, nil},
+		{"round the top", ^uint64(0), 2, Write, nil, ErrUnmapped},
+		{"everything", 0, ^uint64(0), Read, nil, ErrUnmapped},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			first := Segment{Off: 42}
+			got, err := s.Translate([]Segment{first}, c.iova, c.n, c.access)
+			if !errors.Is(err, c.err) {
+				t.Fatalf("error %v, want %v", err, c.err)
+			}
+			if len(got) != len(c.want)+1 || got[0] != first {
+				t.Fatalf("got %v", got)
+			}
+			for i, w := range c.want {
+				if g := got[i+1]; g.Region.IOVA() != w.iova || g.Off != w.off || uint64(g.Len) != w.n {
+					t.Errorf("segment %d: %#x + %#x, %d bytes; want %v", i, g.Region.IOVA(), g.Off, g.Len, w)
+				}
+			}
+			var ae *AddrError
+			if err != nil && (!errors.As(err, &ae) || ae.Error() == "") {
+				t.Errorf("no AddrError: %v", err)
+			}
+		})
+	}
+}
+
+func TestSpaceRefuses(t *testing.T) {
+	leakFree(t)
+	files := NewFiles()
+	s := NewSpace("guest", files)
+	fd := memfd(t, 8*page)
+	add(t, s, Map{IOVA: 10 * page, Size: 4 * page, FD: fd})
+	gen := s.Generation()
+	for _, c := range []struct {
+		name string
+		m    Map
+		err  error
+	}{
+		{"the same", Map{IOVA: 10 * page, Size: 4 * page, FD: fd}, unix.EEXIST},
+		{"over the start", Map{IOVA: 9 * page, Size: page + 1, FD: fd}, unix.EEXIST},
+		{"over the end", Map{IOVA: 14*page - 1, Size: page, FD: fd}, unix.EEXIST},
+		{"inside", Map{IOVA: 11 * page, Size: page, FD: fd}, unix.EEXIST},
+		{"around", Map{IOVA: 9 * page, Size: 8 * page, FD: fd}, unix.EEXIST},
+		{"around, without access", Map{IOVA: 1, Size: ^uint64(0), NoAccess: true}, unix.EEXIST},
+		{"empty", Map{IOVA: 0, Size: 0, FD: fd}, unix.EINVAL},
+		{"past the top", Map{IOVA: top, Size: page + 1, FD: fd}, unix.EINVAL},
+		{"offset past the top", Map{IOVA: 0, Size: page, FD: fd, FileOffset: top + 1}, unix.EINVAL},
+		{"past the file", Map{IOVA: 0, Size: page, FD: fd, FileOffset: 8*page - 1}, ErrBadFile},
+		{"no file", Map{IOVA: 0, Size: page, FD: -1}, ErrBadFile},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if err := s.Add(c.m); !errors.Is(err, c.err) {
+				t.Errorf("Add: %v, want %v", err, c.err)
+			}
+			if c.err != unix.EEXIST {
+				if err := s.Replace([]Map{{Size: page, IOVA: 100 * page, FD: fd}, c.m}); !errors.Is(err, c.err) {
+					t.Errorf("Replace: %v, want %v", err, c.err)
+				}
+			}
+		})
+	}
+	if err := s.Replace([]Map{{IOVA: page, Size: 2 * page, FD: fd}, {IOVA: 0, Size: page + 1, FD: fd}}); !errors.Is(err, unix.EEXIST) {
+		t.Errorf("Replace with an overlap: %v", err)
+	}
+	if err := s.Replace(make([]Map, MaxRegions+1)); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Replace with too many: %v", err)
+	}
+	for _, r := range [][2]uint64{{10 * page, 3 * page}, {11 * page, page}, {9 * page, page}, {0, 0}, {14 * page, page}} {
+		if err := s.Remove(r[0], r[1]); !errors.Is(err, unix.ENOENT) {
+			t.Errorf("Remove [%#x, +%#x): %v", r[0], r[1], err)
+		}
+	}
+	if len(s.Regions()) != 1 || s.Generation() != gen {
+		t.Fatalf("refusals changed the space: %v", s.Regions())
+	}
+	if err := s.Remove(10*page, 4*page); err != nil {
+		t.Fatal(err)
+	}
+	if files.Len() != 0 {
+		t.Fatal("a reference leaked")
+	}
+}
+
+func TestReplaceKeepsFilesMapped(t *testing.T) {
+	leakFree(t)
+	files := NewFiles()
+	s := NewSpace("guest", files)
+	fd, other := memfd(t, 8*page), memfd(t, page)
+	add(t, s, Map{Size: 8 * page, FD: fd})
+	f := s.Regions()[0].File
+	if err := s.Replace([]Map{{IOVA: 8 * page, Size: 8 * page, FD: fd}, {IOVA: 0, Size: page, FD: other}}); err != nil {
+		t.Fatal(err)
+	}
+	r := s.Regions()
+	if len(r) != 2 || r[0].IOVA != 0 || r[1].File != f || !s.Has(f) || s.Has(nil) || files.Len() != 2 {
+		t.Fatalf("after Replace: %+v", r)
+	}
+	if err := s.Close(); err != nil || files.Len() != 0 || s.Has(f) || len(s.Regions()) != 0 {
+		t.Fatalf("after Close: %v, %d files", err, files.Len())
+	}
+	add(t, s, Map{Size: page, FD: other}) // it may be used again
+	s.Close()
+}
+
+func TestPinOutlivesItsRegion(t *testing.T) {
+	leakFree(t)
+	files := NewFiles()
+	s := NewSpace("guest", files)
+	fd := memfd(t, 4*page)
+	add(t, s, Map{IOVA: 10 * page, Size: page, FD: fd, FileOffset: page})
+	add(t, s, Map{IOVA: 11 * page, Size: page, FD: fd, FileOffset: 2 * page})
+	add(t, s, Map{IOVA: 12 * page, Size: page, FD: fd, ReadOnly: true})
+	add(t, s, Map{IOVA: 13 * page, Size: page, NoAccess: true})
+	for _, c := range []struct {
+		iova, n uint64
+		err     error
+	}{
+		{0, 1, ErrUnmapped}, {14 * page, 1, ErrUnmapped}, {11*page - 1, 2, ErrBounds}, {10 * page, ^uint64(0), ErrBounds},
+		{12 * page, 1, ErrAccess}, {13 * page, 1, ErrAccess},
+	} {
+		if p, err := s.Pin(c.iova, c.n); !errors.Is(err, c.err) || p != nil {
+			t.Errorf("Pin(%#x, %#x): %v", c.iova, c.n, err)
+		}
+	}
+	p, err := s.Pin(10*page+16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.File() != s.Regions()[0].File || len(p.Bytes()) != 64 {
+		t.Fatalf("pin: %d bytes", len(p.Bytes()))
+	}
+	s.Close()
+	copy(p.Bytes(), "ring")
+	got := make([]byte, 4)
+	if _, err := unix.Pread(fd, got, page+16); err != nil || string(got) != "ring" {
+		t.Fatalf("file has %q: %v", got, err)
+	}
+	p.Close()
+	p.Close()
+	if files.Len() != 0 {
+		t.Fatal("still mapped")
+	}
+}
+
+func TestSpaceHoldsManyRegions(t *testing.T) {
+	leakFree(t)
+	s := NewSpace("guest", NewFiles())
+	fd := memfd(t, page)
+	maps := make([]Map, MaxRegions)
+	for i := range maps {
+		maps[i] = Map{IOVA: uint64(i) * 2 * page, Size: page, FD: fd}
+	}
+	if err := s.Replace(maps); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Add(Map{IOVA: page, Size: page, FD: fd}); !errors.Is(err, unix.ENOSPC) {
+		t.Fatalf("one more: %v", err)
+	}
+	for _, i := range []uint64{0, 1, MaxRegions / 2, MaxRegions - 1} {
+		if segs, err := s.Translate(nil, i*2*page+7, 9, Write); err != nil || segs[0].Region.IOVA() != i*2*page {
+			t.Fatalf("region %d: %v", i, err)
+		}
+	}
+	s.Close()
+}
+
+func TestTranslateCutsSegmentsOfMoreThan32Bits(t *testing.T) {
+	leakFree(t)
+	s := NewSpace("guest", NewFiles())
+	const size = 5<<30 + page // sparse, never touched
+	add(t, s, Map{IOVA: 1 << 40, Size: size, FD: memfd(t, size)})
+	segs, err := s.Translate(nil, 1<<40+1, size-1, Read)
+	if err != nil || Len(segs) != size-1 {
+		t.Fatalf("%d bytes: %v", Len(segs), err)
+	}
+	off := uint64(1)
+	for _, g := range segs {
+		if g.Off != off || g.Len == 0 {
+			t.Fatalf("segments %v", segs)
+		}
+		off += uint64(g.Len)
+	}
+	s.Close()
+}
