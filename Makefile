@@ -1,6 +1,52 @@
-# vnic: make demo (the main job), make test (every test).
-.PHONY: test vet
-test: vet
-	go test -race ./...
-vet:
-	go vet ./...
+# vnic. The two commands:
+#
+#   make demo   fetch, build, and run the main job: GPU to GPU between two QEMU guests
+#   make test   every test: lint, unit, race, fuzz corpora, guests in the process and in QEMU, acceptance
+#
+# Both need Debian with apt, make and git; what else is missing they fetch into the cache (tools/with-tools).
+
+WITH  := tools/with-tools
+GUEST := guest-images/bin/vnic-guest.gz
+# Everything that Go builds from: a change of any of it builds anew.
+SRC   := $(shell find . -name '*.go' -o -name go.mod -o -name go.sum -o -name '*.json' -path '*/internal/*' | grep -v '^./tools/')
+
+.PHONY: build demo test lint unit race fuzz acceptance clean
+
+build: bin/vnic
+
+# The guest program goes into vnic itself: static, and with nothing in it that differs between machines.
+$(GUEST): $(SRC)
+	@mkdir -p bin
+	$(WITH) go build -trimpath -buildvcs=false -ldflags='-s -w -buildid=' -o bin/vnic-guest ./guest-images/cmd/vnic-guest
+	@gzip -9nc bin/vnic-guest > $@.new && mv $@.new $@
+
+bin/vnic: $(SRC) $(GUEST)
+	$(WITH) go build -trimpath -o $@ ./cmd/vnic
+
+demo: build
+	bin/vnic run
+
+test: lint unit race fuzz acceptance
+
+lint:
+	$(WITH) go vet ./...
+	cd tools && ./with-tools go build -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	$(WITH) bin/golangci-lint run ./...
+
+# Without -race as well: the tests that count allocations mean nothing under it.
+unit: $(GUEST)
+	$(WITH) go test -timeout 10m ./...
+
+race: $(GUEST)
+	$(WITH) --cc go test -race -short -timeout 15m ./...
+
+# Each fuzz target for a moment, on top of its corpus, which `unit` has run. FUZZTIME=10m hunts.
+FUZZTIME ?= 5s
+fuzz:
+	$(WITH) tools/fuzz $(FUZZTIME)
+
+acceptance: build
+	acceptance/run
+
+clean:
+	rm -rf bin $(GUEST)
