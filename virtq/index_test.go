@@ -3,6 +3,8 @@ package virtq
 import (
 	"bytes"
 	"errors"
+	"sync"
+	"sync/atomic"
 	"testing"
 )
 
@@ -223,4 +225,39 @@ func (p *plain) enableCall() (more bool) {
 	}
 	p.fence.full()
 	return p.usedIdx.load() != p.polled
+}
+
+// TestEventStoreDoesNotUndoItsNeighbour: the two bytes behind a ring are somebody's. Reading, changing and writing back
+// the whole word would now and then undo what they do meanwhile.
+func TestEventStoreDoesNotUndoItsNeighbour(t *testing.T) {
+	b := newGuest(t).ring(ringIOVA)
+	event, err := fieldAt(b, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	neighbour, err := fieldAt(b, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	started := make(chan struct{})
+	wg.Go(func() {
+		close(started)
+		for i := uint16(0); !stop.Load(); i++ {
+			event.store(i)
+		}
+	})
+	<-started
+	var f fence
+	for i := range 3_000_000 {
+		neighbour.store(uint16(i))
+		f.full() // out of the store buffer, or we should see our own in it
+		if got := neighbour.load(); got != uint16(i) {
+			t.Errorf("%d became %d", uint16(i), got)
+			break
+		}
+	}
+	stop.Store(true)
+	wg.Wait()
 }
