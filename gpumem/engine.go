@@ -1,35 +1,14 @@
 package gpumem
 
 import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"vnic.dev/vnic/dma"
 )
-
-// Op is what a job does. The numbers are those of the control protocol.
-type Op uint8
-
-// Operations of jobs.
-const (
-	Fill          Op = 1 // write the pattern of Seed from stream position Stream to [Off, Off+Len)
-	Poison        Op = 2 // write the byte Seed&0xff to [Off, Off+Len)
-	Gather        Op = 3 // table: Src and Dst are GPU offsets
-	CopyToGuest   Op = 4 // D2H. Table: Src is a GPU offset, Dst an IOVA
-	CopyFromGuest Op = 5 // H2D. Table: Src is an IOVA, Dst a GPU offset
-	SHA256        Op = 6 // hash [Off, Off+Len)
-)
-
-// Job is work for an engine.
-type Job struct {
-	Op         Op
-	GPU        int
-	Off, Len   uint64
-	Seed       uint64
-	Stream     uint64 // byte position in the pattern's stream
-	Table      uint64 // address of the entries: 24 bytes each, {src u64, dst u64, len u32, zero u32}, little endian
-	TableInGPU bool   // Table is a GPU offset in a registered buffer, not an IOVA
-	Entries    uint32
-}
 
 // Status is how far a job is.
 type Status struct {
@@ -37,38 +16,56 @@ type Status struct {
 	Done  bool
 	Errno syscall.Errno // once done; 0 is success
 	Err   error         // the error behind Errno, for logs
-	Entry uint32        // first entry that was not done in full
+	Entry uint32        // entries done, which is the first one that was not done in full
 	Bytes uint64        // done
 	Sum   [32]byte      // of SHA256
 }
 
 // EngineOptions configure an Engine.
 type EngineOptions struct {
-	MaxJobs int          // under way at one time; 16 if 0
-	Keep    int          // ended jobs whose status is kept for Poll; 256 if 0
-	Done    func(Status) // called from the job's goroutine when it has ended, not after CancelAll returned
+	MaxJobs int // under way at one time; 16 if 0
+	Workers int // of these, how many have a piece in hand at one time; 2 if 0
+	Keep    int // ended jobs whose status is kept for Poll; 256 if 0
+	// Done is called, if set, from the job's goroutine when the job has ended, and not after CancelAll has returned: it
+	// must not wait for whoever calls CancelAll.
+	Done func(Status)
 }
 
-// Engine runs jobs of one port.
-type Engine struct{}
+// Engine runs the jobs of one port. Its methods may be called from any goroutine.
+//
+// A job has its own goroutine and works in pieces of at most 1 MiB. For each it enters the guest's address space and
+// the registry anew, so a map or a buffer that is taken away in between makes the job fail with EFAULT, and whoever
+// takes it away waits for one piece at most.
+type Engine struct {
+	registry *Registry
+	space    *dma.Space
+	o        EngineOptions
+	turns    chan struct{} // holds one for each piece in hand
 
-// NewEngine returns an engine that reaches the buffers of r and the guest memory of space.
-func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine { return &Engine{} }
+	mu    sync.Mutex
+	last  uint64              // under mu: the last id; ids do not come again, not even after Reset
+	jobs  map[uint64]*running // under mu: under way
+	alive map[*running]bool   // under mu: these, and those whose end is being told
+	ended map[uint64]Status   // under mu
+	order []uint64            // under mu: of ended, oldest first
 
-// Submit starts a job and returns its id.
-func (e *Engine) Submit(j Job) (uint64, error) { return 0, errNotYet }
+	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables counter
+}
 
-// Poll returns a job's status: ENOENT if it is not known (any more).
-func (e *Engine) Poll(id uint64) (Status, error) { return Status{}, errNotYet }
+// running is a job under way.
+type running struct {
+	id        uint64
+	job       Job
+	cancelled atomic.Bool
+	done      atomic.Uint32 // entries
+	bytes     atomic.Uint64
+	ended     chan struct{} // closed when its status is final and it touches no memory any more
+	gone      chan struct{} // closed when its goroutine is at its end
+}
 
-// Cancel stops a job and returns its status when nothing of it runs.
-func (e *Engine) Cancel(id uint64) (Status, error) { return Status{}, errNotYet }
+type counter struct{ v atomic.Uint64 }
 
-// CancelAll stops all jobs and returns when nothing of them runs. Done must not wait for its caller.
-func (e *Engine) CancelAll() {}
-
-// Reset is CancelAll, and forgets how jobs ended.
-func (e *Engine) Reset() {}
+func (c *counter) add(n uint64) { c.v.Add(n) }
 
 // EngineStats counts what jobs did, in bytes unless said otherwise.
 type EngineStats struct {
@@ -77,5 +74,149 @@ type EngineStats struct {
 	Filled, Hashed, TableBytes   uint64
 }
 
+// NewEngine returns an engine that reaches the buffers of r and the guest memory of space.
+func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
+	for _, d := range []struct {
+		v   *int
+		def int
+	}{{&o.MaxJobs, 16}, {&o.Workers, 2}, {&o.Keep, 256}} {
+		if *d.v <= 0 {
+			*d.v = d.def
+		}
+	}
+	return &Engine{
+		registry: r, space: space, o: o, turns: make(chan struct{}, o.Workers),
+		jobs: make(map[uint64]*running), alive: make(map[*running]bool), ended: make(map[uint64]Status),
+	}
+}
+
+// Submit starts a job and returns its id. Errors: EINVAL (no such operation, too many entries), ENODEV (no such GPU for
+// this port), EAGAIN (MaxJobs under way). Whether the memory is the port's is found out when the job gets there.
+func (e *Engine) Submit(j Job) (uint64, error) {
+	g := e.registry.GPU(j.GPU)
+	switch {
+	case j.Op < Fill || j.Op > SHA256:
+		return 0, fmt.Errorf("job: no operation %d: %w", j.Op, syscall.EINVAL)
+	case j.Entries > MaxEntries:
+		return 0, fmt.Errorf("job: table of %d entries, more than %d: %w", j.Entries, MaxEntries, syscall.EINVAL)
+	case g == nil:
+		return 0, fmt.Errorf("job: the port has no GPU %d: %w", j.GPU, syscall.ENODEV)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.jobs) >= e.o.MaxJobs {
+		return 0, fmt.Errorf("job: %d are under way: wait for one to end: %w", len(e.jobs), syscall.EAGAIN)
+	}
+	e.last++
+	r := &running{id: e.last, job: j, ended: make(chan struct{}), gone: make(chan struct{})}
+	e.jobs[r.id], e.alive[r] = r, true
+	dma.Go(func() { e.do(r, g) })
+	return r.id, nil
+}
+
+// do is a job's goroutine.
+func (e *Engine) do(r *running, g *GPU) {
+	defer func() {
+		e.mu.Lock()
+		delete(e.alive, r)
+		e.mu.Unlock()
+		close(r.gone)
+	}()
+	w := &work{running: r, e: e, gpu: g, copier: dma.NewCopier()}
+	err := w.run()
+	s := r.status()
+	s.Done, s.Err, s.Errno = true, err, errnoOf(err)
+	if err == nil && w.hash != nil {
+		w.hash.Sum(s.Sum[:0])
+	}
+	e.count.add(1)
+	if err != nil {
+		e.failed.add(1)
+	}
+	e.mu.Lock()
+	delete(e.jobs, r.id)
+	e.ended[r.id] = s
+	if e.order = append(e.order, r.id); len(e.order) > e.o.Keep {
+		delete(e.ended, e.order[0])
+		e.order = append(e.order[:0], e.order[1:]...)
+	}
+	e.mu.Unlock()
+	close(r.ended)
+	if e.o.Done != nil {
+		e.o.Done(s)
+	}
+}
+
+func errnoOf(err error) syscall.Errno {
+	var no syscall.Errno
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &no):
+		return no
+	}
+	return syscall.EIO // a fault: the memory is gone
+}
+
+func (r *running) status() Status {
+	return Status{ID: r.id, Entry: r.done.Load(), Bytes: r.bytes.Load()}
+}
+
+func (e *Engine) release() { <-e.turns }
+
+// Poll returns a job's status: ENOENT if there was none, or it ended too long ago.
+func (e *Engine) Poll(id uint64) (Status, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if r := e.jobs[id]; r != nil {
+		return r.status(), nil
+	}
+	if s, ok := e.ended[id]; ok {
+		return s, nil
+	}
+	return Status{}, fmt.Errorf("no job %d, or it ended too long ago: %w", id, syscall.ENOENT)
+}
+
+// Cancel stops a job and returns its status when it touches no memory any more; Done may still be called after that. A
+// job that has ended keeps its status.
+func (e *Engine) Cancel(id uint64) (Status, error) {
+	e.mu.Lock()
+	r := e.jobs[id]
+	e.mu.Unlock()
+	if r != nil {
+		r.cancelled.Store(true)
+		<-r.ended
+	}
+	return e.Poll(id)
+}
+
+// CancelAll stops the jobs that there are and returns when nothing of them runs, Done included.
+func (e *Engine) CancelAll() {
+	e.mu.Lock()
+	var all []*running
+	for r := range e.alive {
+		r.cancelled.Store(true)
+		all = append(all, r)
+	}
+	e.mu.Unlock()
+	for _, r := range all {
+		<-r.gone
+	}
+}
+
+// Reset is CancelAll, and forgets how jobs ended.
+func (e *Engine) Reset() {
+	e.CancelAll()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	clear(e.ended)
+	e.order = e.order[:0]
+}
+
 // Stats returns the counters.
-func (e *Engine) Stats() EngineStats { return EngineStats{} }
+func (e *Engine) Stats() EngineStats {
+	return EngineStats{
+		Jobs: e.count.v.Load(), Failed: e.failed.v.Load(), Gathered: e.gathered.v.Load(), ToGuest: e.toGuest.v.Load(),
+		FromGuest: e.fromGuest.v.Load(), Filled: e.filled.v.Load(), Hashed: e.hashed.v.Load(), TableBytes: e.tables.v.Load(),
+	}
+}

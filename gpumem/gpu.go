@@ -1,38 +1,112 @@
 package gpumem
 
 import (
-	"errors"
+	"fmt"
+	"syscall"
 
+	"golang.org/x/sys/unix"
 	"vnic.dev/vnic/dma"
 )
-
-var errNotYet = errors.New("gpumem: not built yet")
 
 // Options of a GPU.
 type Options struct {
 	Name string // of the memfd, for /proc; "vnic-gpuN" if empty
 }
 
-// GPU is the memory of one fake GPU.
-type GPU struct{}
+// GPU is the memory of one fake GPU. Its methods may be called from any goroutine.
+type GPU struct {
+	id     int
+	fd     int
+	file   *dma.File
+	region *dma.Region
+}
 
-// NewGPU makes a GPU of size bytes, a multiple of 4 KiB.
-func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) { return nil, errNotYet }
+// fallocStep bounds one fallocate: a signal undoes the whole call.
+const fallocStep = 64 << 20
+
+// NewGPU makes a GPU of size bytes, a multiple of 4 KiB; ids are below dma.MaxGPUs. The memory is a memfd that can
+// neither shrink nor grow, allocated in full, so that no later access lacks a page.
+func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
+	if id < 0 || id >= dma.MaxGPUs {
+		return nil, fmt.Errorf("GPU %d: ids are 0 to %d: %w", id, dma.MaxGPUs-1, syscall.EINVAL)
+	}
+	if size == 0 || size%PageSize != 0 || size > 1<<62 {
+		return nil, fmt.Errorf("GPU %d of %d bytes: not a multiple of %d: %w", id, size, PageSize, syscall.EINVAL)
+	}
+	if err := enough(size, "/"); err != nil {
+		return nil, fmt.Errorf("GPU %d: %w", id, err)
+	}
+	if o.Name == "" {
+		o.Name = fmt.Sprintf("vnic-gpu%d", id)
+	}
+	fd, err := unix.MemfdCreate(o.Name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("GPU %d: memfd_create: %w", id, err)
+	}
+	g := &GPU{id: id, fd: fd}
+	if err := g.open(files, size); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("GPU %d: %w", id, err)
+	}
+	return g, nil
+}
+
+func (g *GPU) open(files *dma.Files, size uint64) error {
+	if err := allocate(g.fd, size); err != nil {
+		return err
+	}
+	const seals = unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(g.fd), unix.F_ADD_SEALS, seals); err != nil {
+		return fmt.Errorf("sealing its memory: %w", err)
+	}
+	file, err := files.Open(g.fd, size)
+	if err != nil {
+		return err
+	}
+	file.SetGPU(g.id)
+	if g.region, err = file.Region(0, size); err != nil {
+		file.Close()
+		return err
+	}
+	g.file = file
+	return nil
+}
+
+func allocate(fd int, size uint64) error {
+	for off := uint64(0); off < size; {
+		n := min(size-off, fallocStep)
+		err := unix.Fallocate(fd, 0, int64(off), int64(n))
+		switch err {
+		case nil:
+			off += n
+		case syscall.EINTR:
+		default:
+			return fmt.Errorf("no memory for %s after %s of it: free some, or make the GPU smaller: %w", human(size), human(off), err)
+		}
+	}
+	return nil
+}
 
 // ID returns the GPU's number.
-func (g *GPU) ID() int { return 0 }
+func (g *GPU) ID() int { return g.id }
 
 // Size returns the bytes of memory.
-func (g *GPU) Size() uint64 { return 0 }
+func (g *GPU) Size() uint64 { return g.region.Size() }
 
 // FD returns the memfd, which stays the GPU's.
-func (g *GPU) FD() int { return -1 }
+func (g *GPU) FD() int { return g.fd }
 
 // File returns the memory as a mapped file.
-func (g *GPU) File() *dma.File { return nil }
+func (g *GPU) File() *dma.File { return g.file }
 
-// Region returns the whole memory as a region, for engines and bounces on the host.
-func (g *GPU) Region() *dma.Region { return nil }
+// Region returns the whole memory as a region, for engines and bounces on the host. It is good until Close.
+func (g *GPU) Region() *dma.Region { return g.region }
 
-// Close lets go of the memory. Ports that use the GPU are closed before.
-func (g *GPU) Close() error { return nil }
+// Close lets go of the memory. Ports and registries that use the GPU are closed before.
+func (g *GPU) Close() error {
+	g.file.Close()
+	return unix.Close(g.fd)
+}
+
+// segment is [off, off+n) of the GPU's memory; n fits in 32 bits.
+func (g *GPU) segment(off, n uint64) dma.Segment { return g.region.Segment(off, uint32(n)) }

@@ -1,0 +1,294 @@
+package gpumem
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"hash"
+	"syscall"
+
+	"vnic.dev/vnic/dma"
+)
+
+// Op is what a job does. The numbers are those of the control protocol.
+type Op uint8
+
+// Operations of jobs.
+const (
+	Fill          Op = 1 // write the pattern of Seed from stream position Stream to [Off, Off+Len)
+	Poison        Op = 2 // write the byte Seed&0xff to [Off, Off+Len)
+	Gather        Op = 3 // table: Src and Dst are GPU offsets
+	CopyToGuest   Op = 4 // D2H. Table: Src is a GPU offset, Dst an IOVA
+	CopyFromGuest Op = 5 // H2D. Table: Src is an IOVA, Dst a GPU offset
+	SHA256        Op = 6 // hash [Off, Off+Len)
+)
+
+// Bounds of a job.
+const (
+	MaxEntries = 1 << 20
+	EntryLen   = 24      // {src u64, dst u64, len u32, zero u32}, little endian
+	pieceLen   = 1 << 20 // most bytes that are moved without a look at the cancel flag
+	batchLen   = 256     // most entries of a table that are read, and moved, in one go
+)
+
+// Job is work for an engine. GPU offsets must lie in one buffer that the port registered, for each entry of a table.
+// Entries are done in their order; source and destination of one must not overlap, else the bytes written are any.
+type Job struct {
+	Op         Op
+	GPU        int    // whose memory all GPU offsets of the job are in
+	Off, Len   uint64 // Fill, Poison, SHA256
+	Seed       uint64 // Fill, Poison
+	Stream     uint64 // Fill: byte position in the pattern's stream
+	Table      uint64 // the others: address of the entries, EntryLen bytes each
+	TableInGPU bool   // Table is a GPU offset, not an IOVA
+	Entries    uint32
+}
+
+// entry is an entry of a table.
+type entry struct {
+	src, dst uint64
+	len      uint32
+}
+
+func (e *entry) decode(b *[EntryLen]byte) error {
+	*e = entry{src: le.Uint64(b[0:]), dst: le.Uint64(b[8:]), len: le.Uint32(b[16:])}
+	if le.Uint32(b[20:]) != 0 {
+		return fmt.Errorf("entry [%#x -> %#x, %d bytes]: reserved bytes not zero: %w", e.src, e.dst, e.len, syscall.EINVAL)
+	}
+	return nil
+}
+
+// work is a job that runs; it belongs to the job's goroutine.
+type work struct {
+	*running
+	e      *Engine
+	gpu    *GPU
+	copier *dma.Copier
+	hash   hash.Hash
+
+	table    [batchLen * EntryLen]byte // scratch
+	entries  [batchLen]entry           // read and not yet done, from first on
+	n, first int
+	part     uint32 // bytes done of entries[first]
+	segs     []dma.Segment
+	dst, src []dma.Segment
+}
+
+// run does the job, piece by piece.
+func (w *work) run() error {
+	switch w.job.Op {
+	case Fill:
+		return w.inPlace(&w.e.filled, func(b []byte, at uint64) { FillAt(b, w.job.Seed, w.job.Stream+at) })
+	case Poison:
+		for i := range w.table {
+			w.table[i] = byte(w.job.Seed)
+		}
+		return w.inPlace(&w.e.filled, func(b []byte, _ uint64) {
+			for len(b) > 0 {
+				b = b[copy(b, w.table[:]):]
+			}
+		})
+	case SHA256:
+		w.hash = sha256.New()
+		return w.inPlace(&w.e.hashed, func(b []byte, _ uint64) { w.hash.Write(b) })
+	case Gather:
+		return w.list(&w.e.gathered)
+	case CopyToGuest:
+		return w.list(&w.e.toGuest)
+	default: // CopyFromGuest: Submit knows no other
+		return w.list(&w.e.fromGuest)
+	}
+}
+
+// inPlace works on [Off, Off+Len) of the GPU's memory. f gets its bytes and their place in the range.
+func (w *work) inPlace(c *counter, f func(b []byte, at uint64)) error {
+	for done := uint64(0); done < w.job.Len; {
+		if err := w.begin(); err != nil {
+			return err
+		}
+		n := min(w.job.Len-done, pieceLen)
+		at := done
+		err := w.piece(func(bufs *buffers) error {
+			if w.job.Off+done < done || !bufs.covers(w.gpu.id, w.job.Off+done, n) {
+				return w.outside(w.job.Off+done, n)
+			}
+			return w.copier.View(w.gpu.segment(w.job.Off+done, n), pieceLen, func(b []byte) error {
+				f(b, at)
+				at += uint64(len(b))
+				return nil
+			})
+		})
+		w.e.release()
+		w.moved(c, at-done)
+		if err != nil {
+			return err
+		}
+		done = at
+	}
+	return nil
+}
+
+// list copies what a table says.
+func (w *work) list(c *counter) error {
+	for next := uint32(0); next < w.job.Entries || w.first < w.n; {
+		if err := w.begin(); err != nil {
+			return err
+		}
+		var copied uint64
+		err := w.piece(func(bufs *buffers) (err error) {
+			if w.first == w.n {
+				if err := w.readTable(bufs, next, min(w.job.Entries-next, batchLen)); err != nil {
+					return err
+				}
+				next += uint32(w.n)
+			}
+			copied, err = w.batch(bufs)
+			return err
+		})
+		w.e.release()
+		w.moved(c, copied)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// readTable reads n entries of the table, from entry number next on.
+func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
+	w.n, w.first = 0, 0
+	at, size := w.job.Table+uint64(next)*EntryLen, uint64(n)*EntryLen
+	if at < w.job.Table {
+		return fmt.Errorf("table at %#x: entry %d is beyond all memory: %w", w.job.Table, next, syscall.EFAULT)
+	}
+	if w.job.TableInGPU {
+		if !bufs.covers(w.gpu.id, at, size) {
+			return fmt.Errorf("table: %w", w.outside(at, size))
+		}
+		w.segs = append(w.segs[:0], w.gpu.segment(at, size))
+	} else if w.segs, err = w.e.space.Translate(w.segs[:0], at, size, dma.Read); err != nil {
+		return fmt.Errorf("table: %w: %w", err, syscall.EFAULT)
+	}
+	if _, err := w.copier.Read(w.table[:size], w.segs); err != nil {
+		return fmt.Errorf("table: %w", err)
+	}
+	w.e.tables.add(size)
+	for i := range n {
+		if err := w.entries[i].decode((*[EntryLen]byte)(w.table[i*EntryLen:])); err != nil {
+			return fmt.Errorf("entry %d: %w", next+i, err)
+		}
+	}
+	w.n = int(n)
+	return nil
+}
+
+// batch copies what is left of the entries read, at most pieceLen bytes.
+func (w *work) batch(bufs *buffers) (copied uint64, err error) {
+	w.dst, w.src = w.dst[:0], w.src[:0]
+	first, part, bad := w.first, w.part, error(nil)
+	total := uint32(0)
+	for first < w.n && total < pieceLen && bad == nil {
+		e := &w.entries[first]
+		n := min(e.len-part, pieceLen-total)
+		if n > 0 {
+			if bad = w.add(bufs, e, uint64(part), uint64(n)); bad != nil {
+				break
+			}
+		}
+		total += n
+		if part += n; part == e.len {
+			first, part = first+1, 0
+		}
+	}
+	if copied, err = w.copier.Copy(w.dst, w.src); err == nil && copied != uint64(total) {
+		err = fmt.Errorf("%d of %d bytes copied: %w", copied, total, syscall.EIO)
+	}
+	if err != nil {
+		w.advance(copied)
+		return copied, err
+	}
+	w.done.Add(uint32(first - w.first))
+	w.first, w.part = first, part
+	return copied, bad
+}
+
+// add appends [part, part+n) of an entry to the segments.
+func (w *work) add(bufs *buffers, e *entry, part, n uint64) (err error) {
+	src, dst := e.src+part, e.dst+part
+	if src < e.src || dst < e.dst {
+		return fmt.Errorf("entry [%#x -> %#x, %d bytes] goes beyond all memory: %w", e.src, e.dst, e.len, syscall.EFAULT)
+	}
+	if w.job.Op == CopyFromGuest {
+		w.src, err = w.guest(w.src, src, n, dma.Read)
+	} else {
+		w.src, err = w.device(bufs, w.src, src, n)
+	}
+	if err != nil {
+		return err
+	}
+	n0 := len(w.dst)
+	if w.job.Op == CopyToGuest {
+		w.dst, err = w.guest(w.dst, dst, n, dma.Write)
+	} else {
+		w.dst, err = w.device(bufs, w.dst, dst, n)
+	}
+	if err != nil {
+		w.dst = w.dst[:n0] // Copy ends with the shorter list
+	}
+	return err
+}
+
+func (w *work) guest(segs []dma.Segment, iova, n uint64, a dma.Access) ([]dma.Segment, error) {
+	out, err := w.e.space.Translate(segs, iova, n, a)
+	if err != nil {
+		return segs, fmt.Errorf("%w: %w", err, syscall.EFAULT)
+	}
+	return out, nil
+}
+
+func (w *work) device(bufs *buffers, segs []dma.Segment, off, n uint64) ([]dma.Segment, error) {
+	if !bufs.covers(w.gpu.id, off, n) {
+		return segs, w.outside(off, n)
+	}
+	return append(segs, w.gpu.segment(off, n)), nil
+}
+
+func (w *work) outside(off, n uint64) error {
+	return fmt.Errorf("[%#x, +%#x) of GPU %d is not in one buffer of this port: %w", off, n, w.gpu.id, syscall.EFAULT)
+}
+
+// advance notes the entries that copied bytes of a failed batch complete.
+func (w *work) advance(copied uint64) {
+	for ; w.first < w.n; w.first++ {
+		left := uint64(w.entries[w.first].len - w.part)
+		if copied < left {
+			return
+		}
+		copied, w.part = copied-left, 0
+		w.done.Add(1)
+	}
+}
+
+// piece does f while neither the guest's memory nor the port's buffers can be taken away.
+func (w *work) piece(f func(*buffers) error) (err error) {
+	defer dma.Recover(&err)
+	token := w.e.space.Enter()
+	defer w.e.space.Leave(token)
+	bufs := w.e.registry.enter()
+	defer w.e.registry.leave(bufs)
+	return f(bufs)
+}
+
+// begin waits for the engine's turn; release gives it up.
+func (w *work) begin() error {
+	w.e.turns <- struct{}{}
+	if w.cancelled.Load() {
+		w.e.release()
+		return fmt.Errorf("job %d: %w", w.id, syscall.ECANCELED)
+	}
+	return nil
+}
+
+func (w *work) moved(c *counter, n uint64) {
+	c.add(n)
+	w.bytes.Add(n)
+}
