@@ -12,7 +12,7 @@ import (
 
 const (
 	never    = math.MaxUint64
-	maxTries = 8        // of a segment whose port is busy, one each HoldMax
+	maxTries = 8 // of a segment whose port is busy, one each HoldMax
 	minBuf   = 2 << 10
 	keepBuf  = 16 << 10 // buffers up to this size are kept for the next segment
 )

@@ -1,0 +1,130 @@
+//go:build !race
+
+package wire
+
+import (
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// sink is a port that takes everything and looks at nothing.
+type sink struct {
+	lim Limits
+	n   int
+}
+
+func (*sink) Name() string     { return "sink" }
+func (k *sink) Limits() Limits { return k.lim }
+func (k *sink) Deliver(_ *Worker, batch []*Packet) {
+	k.n += len(batch)
+	for _, p := range batch {
+		p.Verdict = Verdict{Kind: Taken}
+	}
+}
+
+// attachSink has host a send to a sink that is known by its address.
+func attachSink(t testing.TB, up, down Impairment, lim Limits) (a *host, k *sink, to MAC) {
+	s := newSwitch(t)
+	a = newHost(t, s, 1, LinkOptions{Up: up})
+	k = &sink{lim: lim}
+	l, err := s.Attach(k, LinkOptions{Down: down})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to = MAC{2, 0, 0, 0, 0, 7}
+	s.table.learn(to.key(), l.id)
+	return a, k, to
+}
+
+func TestDeliverDoesNotAllocate(t *testing.T) {
+	bad := Impairment{Loss: 0.01, Reorder: 0.02, HoldMax: time.Hour}
+	for name, c := range map[string]struct {
+		up, down Impairment
+		lim      Limits
+		s        spec
+		flood    bool
+	}{
+		"whole":      {lim: superLimits, s: spec{n: 60000, mss: 1448}},
+		"cut":        {s: spec{n: 60000, mss: 1448}},
+		"cut to k":   {lim: Limits{Csum: true, GSO: superLimits.GSO, MaxBytes: 9000}, s: spec{n: 60000, mss: 1448}},
+		"completed":  {s: spec{n: 1448, csum: splitter.CsumPartial}},
+		"bad links":  {up: bad, down: bad, lim: superLimits, s: spec{n: 60000, mss: 1448}},
+		"small, bad": {up: bad, down: bad, s: spec{n: 100}},
+		"flood":      {s: spec{n: 100}, flood: true},
+		"refused":    {s: spec{n: 100, mss: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a, k, to := attachSink(t, c.up, c.down, c.lim)
+			if c.flood {
+				to = broadcast
+			}
+			var batch []*Packet
+			for range 32 {
+				batch = append(batch, a.packet(to, c.s))
+			}
+			f := func() {
+				for _, p := range batch {
+					p.Prepare()
+				}
+				a.send(batch...)
+			}
+			for range 50 {
+				f() // scratch grows to its size
+			}
+			if n := testing.AllocsPerRun(100, f); n != 0 {
+				t.Errorf("Deliver of %d packets allocates %v times", len(batch), n)
+			}
+			if k.n == 0 && name != "refused" {
+				t.Error("nothing came")
+			}
+		})
+	}
+}
+
+// BenchmarkDeliver is what the wire costs a packet, in batches of 32; the port does nothing.
+func BenchmarkDeliver(b *testing.B) {
+	for _, c := range []struct {
+		name     string
+		up, down Impairment
+		lim      Limits
+		s        spec
+		two      bool
+	}{
+		{name: "1448", s: spec{n: 1448}},
+		{name: "1448 to two ports in turn", s: spec{n: 1448}, two: true},
+		{name: "64K whole", lim: superLimits, s: spec{n: 64000, mss: 1448}},
+		{name: "64K cut to 1448", lim: Limits{Csum: true}, s: spec{n: 64000, mss: 1448}},
+		{name: "64K cut and summed", s: spec{n: 64000, mss: 1448}},
+		{name: "64K lossy", up: Impairment{Loss: 0.01}, lim: superLimits, s: spec{n: 64000, mss: 1448}},
+		{name: "1448 lossy", up: Impairment{Loss: 0.01}, s: spec{n: 1448}},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			a, _, to := attachSink(b, c.up, c.down, c.lim)
+			other := to
+			if c.two {
+				l, err := a.link.sw.Attach(&sink{}, LinkOptions{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				other[5]++
+				a.link.sw.table.learn(other.key(), l.id)
+			}
+			var batch []*Packet
+			for i := range 32 {
+				batch = append(batch, a.packet([]MAC{to, other}[i%2], c.s))
+			}
+			tok := a.space.Enter()
+			defer a.space.Leave(tok)
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, p := range batch {
+					p.Progress = Progress{}
+				}
+				a.link.Deliver(a.w, batch)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batch)), "ns/packet")
+		})
+	}
+}

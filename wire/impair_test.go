@@ -1,0 +1,366 @@
+package wire
+
+import (
+	"bytes"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// arrivals gives the sequence numbers of the segments that frames stand for, in order.
+func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
+	t.Helper()
+	for i := range got {
+		h, b := verify(t, &got[i])
+		for off := 0; off < len(b); off += mss {
+			seqs = append(seqs, (int(h.Seq)+off)/mss)
+		}
+	}
+	return seqs
+}
+
+// over sends segments, in packets of the given numbers of segments, over a link impaired as told, and gives what came.
+func over(t *testing.T, opts, down LinkOptions, lim Limits, sizes []int) ([]int, *host, *host) {
+	t.Helper()
+	s := newSwitch(t)
+	a, b := newHost(t, s, 1, opts), newHost(t, s, 2, down)
+	s.table.learn(b.mac.key(), b.link.id) // without a frame, which would count
+	b.setLimits(lim)
+	const mss = 100
+	var batch []*Packet
+	off := 0
+	for _, n := range sizes {
+		sp := spec{off: off * mss, n: n * mss, seq: uint32(off * mss), csum: splitter.CsumGood}
+		if n > 1 {
+			sp.mss = mss
+		}
+		batch = append(batch, a.packet(b.mac, sp))
+		off += n
+	}
+	for c := range slices.Chunk(batch, 7) {
+		a.sendAll(c...)
+	}
+	got := b.take()
+	for i := range got {
+		h, p := verify(t, &got[i])
+		if !bytes.Equal(p, a.ram[h.Seq:int(h.Seq)+len(p)]) {
+			t.Fatalf("frame %d: wrong payload", i)
+		}
+	}
+	return arrivals(t, got, mss), a, b
+}
+
+// shapes are ways to send 1000 segments.
+func shapes() map[string][]int {
+	m := map[string][]int{"one by one": slices.Repeat([]int{1}, 1000), "by tens": slices.Repeat([]int{10}, 100), "by 500": {500, 500}}
+	var odd []int
+	for n, left := 1, 1000; left > 0; n = n%37 + 1 {
+		odd = append(odd, min(n, left))
+		left -= min(n, left)
+	}
+	m["mixed"] = odd
+	return m
+}
+
+var superLimits = Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4)}
+
+// TestFateOfSegmentsIsTheSeeds: the same segments are lost and held back, however they are packed, whatever the port takes.
+func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
+	bad := Impairment{Seed: 42, Loss: 0.05, Reorder: 0.1, ReorderDepth: 5, HoldMax: time.Hour}
+	for side, o := range map[string][2]LinkOptions{"up": {{Up: bad}, {}}, "down": {{}, {Down: bad}}} {
+		var first []int
+		for name, sizes := range shapes() {
+			for _, lim := range []Limits{{}, superLimits} {
+				seqs, a, b := over(t, o[0], o[1], lim, sizes)
+				if first == nil {
+					first = seqs
+					lost, late := 1000-len(seqs), 0
+					for i := 1; i < len(seqs); i++ {
+						if seqs[i] < seqs[i-1] {
+							late++
+						}
+					}
+					if lost < 20 || lost > 100 || late < 30 {
+						t.Errorf("%s: %d lost, %d late", side, lost, late)
+					}
+				}
+				if !slices.Equal(seqs, first) {
+					t.Errorf("%s, %s: %d segments came, %d before", side, name, len(seqs), len(first))
+				}
+				l := a.link
+				if side == "down" {
+					l = b.link
+				}
+				if n := l.Counters(); n.Held < 50 || n.Drops[DropLinkLoss] == 0 || n.DelayFull != 0 {
+					t.Errorf("%s: %+v", side, n)
+				}
+			}
+		}
+	}
+}
+
+// TestFateSurvivesBusyPorts: the same, when the port runs out of buffers again and again.
+func TestFateSurvivesBusyPorts(t *testing.T) {
+	up := Impairment{Seed: 7, Loss: 0.1}
+	down := Impairment{Seed: 7, Loss: 0.1}
+	run := func(buffers int) (seqs []int) {
+		s := newSwitch(t)
+		a, b := newHost(t, s, 1, LinkOptions{Up: up}), newHost(t, s, 2, LinkOptions{Down: down})
+		s.table.learn(b.mac.key(), b.link.id)
+		for i := range 10 {
+			p := a.packet(b.mac, spec{off: i * 10000, n: 10000, seq: uint32(i * 10000), mss: 100})
+			for tries := 0; p.Verdict.Kind != Taken; tries++ {
+				if tries > 200 || p.Verdict.Kind == Dropped {
+					t.Fatalf("%+v", p.Verdict)
+				}
+				b.post(buffers)
+				a.send(p)
+			}
+		}
+		n, m := a.link.Counters(), b.link.Counters()
+		if lost := n.Drops[DropLinkLoss] + m.Drops[DropLinkLoss]; lost+m.Received != 1000 || n.Sent != 10 || n.SentSegments != 1000 {
+			t.Errorf("%d lost, %d received, %d sent as %d", lost, m.Received, n.Sent, n.SentSegments)
+		}
+		return arrivals(t, b.take(), 100)
+	}
+	want := run(-1)
+	for _, n := range []int{1, 3, 64} {
+		if got := run(n); !slices.Equal(got, want) {
+			t.Errorf("with %d buffers at a time: %d segments, want %d", n, len(got), len(want))
+		}
+	}
+}
+
+func TestSeedsDiffer(t *testing.T) {
+	sizes := slices.Repeat([]int{10}, 100)
+	one, _, _ := over(t, LinkOptions{Up: Impairment{Seed: 1, Loss: 0.1}}, LinkOptions{}, Limits{}, sizes)
+	two, _, _ := over(t, LinkOptions{Up: Impairment{Seed: 2, Loss: 0.1}}, LinkOptions{}, Limits{}, sizes)
+	if slices.Equal(one, two) {
+		t.Error("two seeds, one fate")
+	}
+	both, _, _ := over(t, LinkOptions{Up: Impairment{Seed: 1, Loss: 0.1}}, LinkOptions{Down: Impairment{Seed: 1, Loss: 0.1}}, Limits{}, sizes)
+	if len(both) > len(one)-30 {
+		t.Errorf("%d came over two bad links, %d over one", len(both), len(one))
+	}
+}
+
+func TestAllLostAndNoneLost(t *testing.T) {
+	for _, sizes := range shapes() {
+		if seqs, a, _ := over(t, LinkOptions{Up: Impairment{Loss: 1}}, LinkOptions{}, Limits{}, sizes); len(seqs) != 0 ||
+			a.link.Counters().Drops[DropLinkLoss] != 1000 {
+			t.Errorf("%d came", len(seqs))
+		}
+	}
+	s := newSwitch(t)
+	a, b := newHost(t, s, 1, LinkOptions{Up: Impairment{Loss: 1}}), newHost(t, s, 2, LinkOptions{})
+	meet(b)
+	p := a.packet(b.mac, spec{n: 1000, mss: 100})
+	a.send(p)
+	if p.Verdict != Drop(DropLinkLoss) {
+		t.Errorf("%+v", p.Verdict)
+	}
+}
+
+// TestHeldSegmentsAreOvertakenAsToldAndNeverLost: with reordering alone all segments come, each at most ReorderDepth late.
+func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
+	for _, depth := range []int{1, 4} {
+		bad := Impairment{Seed: 3, Reorder: 0.2, ReorderDepth: depth, HoldMax: time.Hour}
+		seqs, a, b := over(t, LinkOptions{Up: bad}, LinkOptions{}, superLimits, slices.Repeat([]int{20}, 50))
+		for at, seq := range seqs {
+			if at-seq > depth {
+				t.Fatalf("segment %d came at %d", seq, at)
+			}
+		}
+		if missing := 1000 - len(seqs); missing > depth {
+			t.Errorf("%d did not come", missing)
+		}
+		_ = b
+		if n := a.link.Counters(); n.Held < 100 {
+			t.Errorf("%+v", n)
+		}
+	}
+}
+
+// TestHeldPayloadIsACopy: the sender may use its memory again as soon as it has the verdict.
+func TestHeldPayloadIsACopy(t *testing.T) {
+	s := newSwitch(t)
+	a, b := newHost(t, s, 1, LinkOptions{Up: Impairment{Reorder: 1, ReorderDepth: 1, HoldMax: time.Hour}}), newHost(t, s, 2, LinkOptions{})
+	s.table.learn(b.mac.key(), b.link.id)
+	want := bytes.Clone(a.ram[:500])
+	p := a.packet(b.mac, spec{n: 500, csum: splitter.CsumGood, cut: []int{1, 2}})
+	a.send(p)
+	if p.Verdict.Kind != Taken || len(b.take()) != 0 {
+		t.Fatalf("%+v", p.Verdict)
+	}
+	clear(a.ram[:500])
+	a.send(a.packet(b.mac, spec{off: 1000, n: 10}), a.packet(b.mac, spec{off: 1000, n: 10}), a.packet(b.mac, spec{off: 1000, n: 10}))
+	got := b.take()
+	if len(got) == 0 || !got[0].wire || !bytes.Equal(got[0].frame[54:], want) {
+		t.Fatalf("%d frames", len(got))
+	}
+	verify(t, &got[0])
+}
+
+func TestHeldSegmentsAreLetGoInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSwitch(t)
+		a := newHost(t, s, 1, LinkOptions{Up: Impairment{Reorder: 1, HoldMax: 5 * time.Millisecond}})
+		b := newHost(t, s, 2, LinkOptions{Down: Impairment{Reorder: 1, HoldMax: 5 * time.Millisecond}})
+		s.table.learn(b.mac.key(), b.link.id)
+		start := time.Now()
+		a.send(a.packet(b.mac, spec{n: 500}))
+		synctest.Wait()
+		if len(b.take()) != 0 {
+			t.Fatal("it was not held")
+		}
+		<-b.arrived
+		if d := time.Since(start); d != 10*time.Millisecond || len(b.take()) != 1 {
+			t.Errorf("it came after %v", d)
+		}
+		// Nobody else is there to overtake it, and its port is busy for a while.
+		b.post(0)
+		a.send(a.packet(b.mac, spec{n: 500}))
+		for range 3 {
+			<-b.arrived
+		}
+		b.post(1)
+		<-b.arrived
+		if len(b.take()) != 1 || b.link.Counters().Drops[DropDelay] != 0 {
+			t.Error("it did not come")
+		}
+		b.post(0)
+		a.send(a.packet(b.mac, spec{n: 500}))
+		for range maxTries {
+			<-b.arrived
+		}
+		time.Sleep(time.Second)
+		if n := b.link.Counters().Drops[DropDelay]; n != 1 {
+			t.Errorf("%d given up", n)
+		}
+		b.post(-1)
+	})
+}
+
+func TestDelayLineIsBounded(t *testing.T) {
+	for name, bad := range map[string]Impairment{
+		"packets": {Reorder: 1, ReorderDepth: 1000, HoldMax: time.Hour, MaxPackets: 10},
+		"bytes":   {Reorder: 1, ReorderDepth: 1000, HoldMax: time.Hour, MaxBytes: 10 * minBuf},
+	} {
+		s := newSwitch(t)
+		a, b := newHost(t, s, 1, LinkOptions{Up: bad}), newHost(t, s, 2, LinkOptions{})
+		s.table.learn(b.mac.key(), b.link.id)
+		for range 50 {
+			a.send(a.packet(b.mac, spec{n: 500}))
+		}
+		if err := s.Detach(a.link); err != nil {
+			t.Fatal(err)
+		}
+		n := a.link.Counters()
+		if n.DelayFull == 0 || n.Held+n.DelayFull != 50 || n.Drops[DropDelay]+uint64(len(b.take())) != 50 {
+			t.Errorf("%s: %+v", name, n)
+		}
+		if n.Drops[DropDelay] > 10 {
+			t.Errorf("%s: %d were held at once", name, n.Drops[DropDelay])
+		}
+	}
+}
+
+// TestFloodOverBadLinks: each port's own link decides for it.
+func TestFloodOverBadLinks(t *testing.T) {
+	s := newSwitch(t)
+	a := newHost(t, s, 1, LinkOptions{})
+	lossy := newHost(t, s, 2, LinkOptions{Down: Impairment{Loss: 1}})
+	good := newHost(t, s, 3, LinkOptions{})
+	half := newHost(t, s, 4, LinkOptions{Down: Impairment{Seed: 1, Loss: 0.5}})
+	good.setLimits(superLimits)
+	half.post(2)
+	p := a.packet(broadcast, spec{n: 10000, mss: 100})
+	a.send(p)
+	if p.Verdict.Kind != Taken || len(lossy.take()) != 0 {
+		t.Errorf("%+v", p.Verdict)
+	}
+	if got := good.take(); len(got) != 1 || len(stream(t, got, a.ram[:10000], 0)) != 1 {
+		t.Errorf("%d frames", len(got))
+	}
+	if n := len(half.take()); n != 2 || half.link.Counters().Drops[DropNoBuffer] != 1 {
+		t.Errorf("%d frames: %+v", n, half.link.Counters())
+	}
+	half.post(-1)
+	a.send(p)
+	if n := len(half.take()); n < 20 || n > 80 {
+		t.Errorf("%d of 100 segments at one half", n)
+	}
+}
+
+// TestNothingGoesAstray has several workers of one port send over bad links while they are detached: every segment is
+// received, or counted as dropped.
+func TestNothingGoesAstray(t *testing.T) {
+	bad := Impairment{Seed: 5, Loss: 0.05, Reorder: 0.2, HoldMax: 50 * time.Microsecond}
+	s := newSwitch(t)
+	b, c := newHost(t, s, 2, LinkOptions{Down: bad}), newHost(t, s, 3, LinkOptions{})
+	meet(b, c)
+	for range 10 {
+		a := newHost(t, s, 1, LinkOptions{Up: bad})
+		before := b.link.Counters()
+		var wg sync.WaitGroup
+		started := make(chan struct{}, 4)
+		for i := range 4 {
+			var batch []*Packet
+			for range 5 {
+				batch = append(batch, a.packet(b.mac, spec{n: 2000, mss: 100, sport: uint16(i)}), a.packet(b.mac, spec{n: 10, udp: true}))
+			}
+			wg.Go(func() {
+				w := NewWorker()
+				for n := 0; ; n++ {
+					for _, p := range batch {
+						p.Prepare()
+					}
+					tok := a.space.Enter()
+					a.link.Deliver(w, batch)
+					a.space.Leave(tok)
+					if n == 3 {
+						started <- struct{}{}
+					}
+					if batch[0].Verdict == Drop(DropStopped) {
+						return
+					}
+				}
+			})
+		}
+		for range 4 {
+			<-started
+		}
+		if err := s.Detach(a.link); err != nil {
+			t.Fatal(err)
+		}
+		wg.Wait()
+		sent := a.link.Counters()
+		if sent.Held == 0 || sent.Drops[DropLinkLoss] == 0 {
+			t.Errorf("%+v", sent)
+		}
+		// What b's own line still holds comes soon.
+		want := sent.SentSegments - sent.Drops[DropLinkLoss] - sent.Drops[DropDelay]
+		for {
+			now := b.link.Counters()
+			got := now.ReceivedSegments - before.ReceivedSegments + now.Drops[DropLinkLoss] - before.Drops[DropLinkLoss] +
+				now.Drops[DropDelay] - before.Drops[DropDelay]
+			if got > want {
+				t.Fatalf("%d segments came of %d", got, want)
+			}
+			if got == want {
+				break
+			}
+			<-b.arrived
+		}
+		b.take()
+	}
+	p := c.packet(b.mac, spec{n: 10})
+	c.send(p)
+	if p.Verdict.Kind != Taken && p.Verdict != Drop(DropLinkLoss) {
+		t.Errorf("another port: %+v", p.Verdict)
+	}
+}

@@ -1,0 +1,405 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+
+	"vnic.dev/vnic/splitter"
+)
+
+func TestUnicastGoesToOnePortOnly(t *testing.T) {
+	s := newSwitch(t)
+	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
+	meet(a, b, c)
+	p := a.packet(b.mac, spec{off: 100, n: 1000, csum: splitter.CsumGood, cut: []int{1, 300}})
+	a.send(p)
+	if p.Verdict.Kind != Taken {
+		t.Fatalf("%+v", p.Verdict)
+	}
+	got := b.take()
+	if len(got) != 1 || !bytes.Equal(got[0].frame, append(bytes.Clone(p.Header), a.ram[100:1100]...)) {
+		t.Fatalf("%d frames", len(got))
+	}
+	verify(t, &got[0])
+	if n := len(c.take()) + len(a.take()); n != 0 {
+		t.Errorf("%d frames went elsewhere", n)
+	}
+	if n := a.link.Counters(); n.Sent != 2 || n.SentBytes != 42+1054 || n.Drops != [NumDropReasons]uint64{} {
+		t.Errorf("%+v", n)
+	}
+	if n := b.link.Counters(); n.Received != 3 || n.ReceivedBytes != 2*42+1054 {
+		t.Errorf("%+v", n)
+	}
+}
+
+func TestUnknownAndGroupAddressesFlood(t *testing.T) {
+	s := newSwitch(t)
+	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
+	for _, to := range []MAC{broadcast, {1, 0, 0x5e, 0, 0, 1}, b.mac, {2, 9, 9, 9, 9, 9}} {
+		p := a.arp(to)
+		a.send(p)
+		if p.Verdict.Kind != Taken || len(b.take()) != 1 || len(c.take()) != 1 || len(a.take()) != 0 {
+			t.Errorf("to %x: %+v", to, p.Verdict)
+		}
+	}
+	c.post(0) // no buffers: it misses the frame, and nobody waits
+	p := a.arp(broadcast)
+	a.send(p)
+	if p.Verdict.Kind != Taken || len(b.take()) != 1 {
+		t.Errorf("%+v", p.Verdict)
+	}
+	b.post(0)
+	a.send(p)
+	if p.Verdict != Drop(DropNoBuffer) {
+		t.Errorf("%+v", p.Verdict)
+	}
+	if n := c.link.Counters().Drops[DropNoBuffer]; n != 2 {
+		t.Errorf("%d", n)
+	}
+}
+
+func TestFloodWithNobodyThere(t *testing.T) {
+	s := newSwitch(t)
+	a := newHost(t, s, 1, LinkOptions{})
+	p := a.arp(broadcast)
+	a.send(p)
+	if p.Verdict != Drop(DropUnknownDst) || a.link.Counters().Drops[DropUnknownDst] != 1 {
+		t.Errorf("%+v", p.Verdict)
+	}
+}
+
+func TestWhatTheWireRefuses(t *testing.T) {
+	s := newSwitch(t)
+	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
+	impaired := newHost(t, s, 3, LinkOptions{Up: Impairment{Loss: 0.5}})
+	meet(a, b, impaired)
+	for _, from := range []*host{a, impaired} {
+		for _, c := range []struct {
+			name   string
+			change func(p *Packet)
+			want   DropReason
+		}{
+			{"to the control MAC", func(p *Packet) { p.Dst = ControlMAC }, DropControlMAC},
+			{"from the control MAC", func(p *Packet) { p.Src = ControlMAC }, DropControlMAC},
+			{"control type", func(p *Packet) { p.Header[12], p.Header[13] = 0x88, 0xb5 }, DropControlMAC},
+			{"control type in a tag", func(p *Packet) { p.Meta.Headers.EtherType = EtherTypeControl }, DropControlMAC},
+			{"from a group", func(p *Packet) { p.Src = broadcast }, DropBadSource},
+			{"to itself", func(p *Packet) { p.Dst = p.Src }, DropSamePort},
+			{"short", func(p *Packet) { p.Header = p.Header[:13] }, DropBadFrame},
+			{"part of the headers", func(p *Packet) { p.Header = p.Header[:40] }, DropBadFrame},
+			{"too much payload", func(p *Packet) { p.PayloadLen++ }, DropBadFrame},
+			{"checksum past the end", func(p *Packet) { p.Meta.Csum, p.Meta.CsumStart = splitter.CsumPartial, 1100 }, DropBadCsum},
+			{"segments of 0", func(p *Packet) { p.Meta.GSOType = splitter.GSOTCPv4 }, DropBadGSO},
+		} {
+			t.Run(from.Name()+" "+c.name, func(t *testing.T) {
+				if c.want == DropSamePort && from == impaired {
+					t.Skip("it may be lost before")
+				}
+				p := from.packet(b.mac, spec{n: 1000, csum: splitter.CsumGood})
+				c.change(p)
+				before := from.link.Counters().Drops[c.want]
+				from.send(p)
+				if p.Verdict != Drop(c.want) || from.link.Counters().Drops[c.want] != before+1 {
+					t.Errorf("%v %v", p.Verdict.Kind, p.Verdict.Reason)
+				}
+				if n := len(b.take()); n != 0 {
+					t.Errorf("%d frames came", n)
+				}
+			})
+		}
+	}
+	good := a.packet(b.mac, spec{n: 10})
+	bad := a.packet(b.mac, spec{n: 10})
+	bad.Src = ControlMAC
+	good2 := a.packet(b.mac, spec{n: 10})
+	a.send(good, bad, good2)
+	if good.Verdict.Kind != Taken || bad.Verdict.Kind != Dropped || good2.Verdict.Kind != Taken || len(b.take()) != 2 {
+		t.Error("a bad packet takes others with it")
+	}
+}
+
+func TestBatchesPassInRuns(t *testing.T) {
+	s := newSwitch(t)
+	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
+	meet(a, b, c)
+	var batch []*Packet
+	for _, n := range []struct {
+		to *host
+		n  int
+	}{{b, 10}, {c, 1}, {b, 5}, {c, 16}} {
+		for range n.n {
+			batch = append(batch, a.packet(n.to.mac, spec{n: 100}))
+		}
+	}
+	a.send(batch...)
+	if !slices.Equal(b.sizes, []int{10, 5}) || !slices.Equal(c.sizes, []int{1, 16}) {
+		t.Errorf("runs of %v and %v", b.sizes, c.sizes)
+	}
+}
+
+func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
+	s := newSwitch(t)
+	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
+	meet(a, b, c)
+	b.post(2)
+	var batch []*Packet
+	for i := range 8 {
+		to := b
+		if i%2 == 1 {
+			to = c
+		}
+		batch = append(batch, a.packet(to.mac, spec{seq: uint32(i), n: 10}))
+	}
+	a.send(batch...)
+	for i, p := range batch {
+		want := Verdict{Kind: Taken}
+		if i%2 == 0 && i >= 4 {
+			want = Verdict{Kind: Busy, Queue: b}
+		}
+		if p.Verdict != want {
+			t.Errorf("packet %d: %+v", i, p.Verdict)
+		}
+	}
+	if len(b.sizes) != 3 {
+		t.Errorf("b was asked %d times, after it was busy too", len(b.sizes))
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.sendAll(batch[4], batch[6])
+	}()
+	b.post(2)
+	<-done
+	var order []uint32
+	for _, r := range b.take() {
+		order = append(order, r.meta.Headers.Seq)
+	}
+	if !slices.Equal(order, []uint32{0, 2, 4, 6}) {
+		t.Errorf("order %v", order)
+	}
+	if n := a.link.Counters(); n.Sent != 1+8 {
+		t.Errorf("sent %d", n.Sent)
+	}
+}
+
+func TestAddressMovesToAnotherPort(t *testing.T) {
+	s := newSwitch(t)
+	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
+	meet(a, b, c)
+	c.mac = b.mac
+	meet(c)
+	a.take()
+	b.take()
+	a.send(a.arp(b.mac))
+	if len(b.take()) != 0 || len(c.take()) != 1 {
+		t.Error("the old port got it")
+	}
+	if s.Find(b.mac) != c.link {
+		t.Error("Find")
+	}
+	if err := s.Detach(c.link); err != nil {
+		t.Fatal(err)
+	}
+	if s.Find(b.mac) != nil {
+		t.Error("the address outlives its link")
+	}
+}
+
+func TestInventedAddressesDisplaceTheirInventorsOnly(t *testing.T) {
+	s := newSwitch(t)
+	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
+	meet(a, b, c)
+	own := c.mac
+	for i := range 20_000 {
+		c.mac = MAC{2, 1, byte(i >> 16), byte(i >> 8), byte(i), 3}
+		s.table.learn(c.mac.key(), c.link.id)
+	}
+	if n := len(s.table.byLink[c.link.id]); n != maxPerLink {
+		t.Errorf("%d addresses of one link", n)
+	}
+	used := 0
+	for i := range s.table.slots {
+		for j := range s.table.slots[i] {
+			if s.table.slots[i][j].Load() != 0 {
+				used++
+			}
+		}
+	}
+	if used > maxPerLink+2 {
+		t.Errorf("%d slots used", used)
+	}
+	if s.Find(a.mac) != a.link || s.Find(b.mac) != b.link || s.Find(own) != nil {
+		t.Error("others were displaced, or not its own")
+	}
+	c.mac = own
+	meet(c)
+	if s.Find(own) != c.link {
+		t.Error("an address comes back")
+	}
+}
+
+func TestPrepareCutsPadding(t *testing.T) {
+	s := newSwitch(t)
+	a := newHost(t, s, 1, LinkOptions{})
+	p := a.packet(a.mac, spec{n: 2, cut: []int{1}})
+	p.Payload = append(p.Payload, p.Payload[0], p.Payload[0])
+	p.PayloadLen += 2
+	p.Prepare()
+	if p.PayloadLen != 2 || len(p.Payload) != 2 || p.Len() != 56 {
+		t.Errorf("%d in %d", p.PayloadLen, len(p.Payload))
+	}
+	p = a.packet(a.mac, spec{})
+	p.Header = append(p.Header, make([]byte, 6)...)
+	p.Prepare()
+	if len(p.Header) != 54 || p.Dst != a.mac || p.Src != a.mac {
+		t.Errorf("%d", len(p.Header))
+	}
+	(&Packet{Header: []byte{1}}).Prepare()
+}
+
+func TestPortsComeAndGoUnderTraffic(t *testing.T) {
+	s := newSwitch(t)
+	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
+	meet(a, b)
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for i, from := range []*host{a, b} {
+		to := []*host{b, a}[i]
+		var batch []*Packet
+		for n := range 8 {
+			dst := to.mac
+			if n%4 == 3 {
+				dst = MAC{2, 0, 0, 0, 0, 9} // c: now there, now not
+			} else if n%4 == 2 {
+				dst = broadcast
+			}
+			batch = append(batch, from.packet(dst, spec{n: 500}))
+		}
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				from.send(batch...)
+				from.take()
+			}
+		})
+	}
+	for range 100 {
+		c := newHost(t, s, 9, LinkOptions{Down: Impairment{Loss: 0.1, Reorder: 0.2}})
+		c.send(c.arp(broadcast))
+		<-c.arrived
+		if err := s.Detach(c.link); err != nil {
+			t.Error(err)
+		}
+		n := len(c.take())
+		if n == 0 {
+			t.Error("nothing came")
+		}
+		late := c.arp(broadcast)
+		c.send(late)
+		if late.Verdict != Drop(DropStopped) {
+			t.Errorf("%+v", late.Verdict)
+		}
+		if err := s.Detach(c.link); !errors.Is(err, ErrDetached) {
+			t.Errorf("second Detach: %v", err)
+		}
+		if n := len(c.take()); n != 0 {
+			t.Errorf("%d frames after Detach", n)
+		}
+	}
+	close(stop)
+	wg.Wait()
+	p := a.packet(b.mac, spec{n: 10})
+	a.send(p)
+	if p.Verdict.Kind != Taken {
+		t.Errorf("afterwards: %+v", p.Verdict)
+	}
+}
+
+func TestDetachWaitsForDeliver(t *testing.T) {
+	s := newSwitch(t)
+	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
+	meet(a, b, c)
+	in, out := make(chan struct{}), make(chan struct{})
+	b.slow = func() { in <- struct{}{}; <-out }
+	sent, detached := make(chan struct{}), make(chan error)
+	go func() {
+		defer close(sent)
+		a.send(a.arp(b.mac))
+	}()
+	<-in
+	b.slow = nil
+	go func() { detached <- s.Detach(b.link) }()
+	for len(s.Links()) == 3 { // until Detach has begun
+		runtime.Gosched()
+	}
+	if err := s.Detach(c.link); err != nil { // another port goes meanwhile
+		t.Error(err)
+	}
+	select {
+	case err := <-detached:
+		t.Errorf("Detach returned with a worker in Deliver: %v", err)
+	default:
+	}
+	close(out)
+	if err := <-detached; err != nil {
+		t.Error(err)
+	}
+	<-sent
+	if len(b.got) != 1 {
+		t.Error("the packet in flight is gone")
+	}
+}
+
+func TestAttachRefuses(t *testing.T) {
+	s := newSwitch(t)
+	for _, im := range []Impairment{{Loss: 1.5}, {Loss: -1}, {Reorder: 2}, {Loss: nan()}, {HoldMax: -1, Loss: 1}, {MaxBytes: -1}} {
+		if _, err := s.Attach(&host{}, LinkOptions{Down: im}); !errors.Is(err, ErrBadImpairment) {
+			t.Errorf("%+v: %v", im, err)
+		}
+	}
+	var links []*Link
+	for i := range MaxPorts {
+		l, err := s.Attach(&host{}, LinkOptions{})
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		links = append(links, l)
+	}
+	if _, err := s.Attach(&host{}, LinkOptions{}); !errors.Is(err, ErrPorts) {
+		t.Error(err)
+	}
+	if err := s.Detach(links[7]); err != nil {
+		t.Error(err)
+	}
+	if l, err := s.Attach(&host{}, LinkOptions{}); err != nil || l.id != 7 {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Attach(&host{}, LinkOptions{}); !errors.Is(err, ErrDetached) {
+		t.Error(err)
+	}
+}
+
+func nan() float64 { z := 0.0; return z / z }
+
+func TestDropReasonsHaveNames(t *testing.T) {
+	seen := map[string]bool{}
+	for r := range NumDropReasons + 1 {
+		if n := fmt.Sprint(r); n == "" || seen[n] {
+			t.Errorf("reason %d: %q", r, n)
+		} else {
+			seen[n] = true
+		}
+	}
+}
