@@ -2,84 +2,294 @@ package qemu
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"go.uber.org/goleak"
 
 	"vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-var buildOnce = sync.OnceValues(func() (string, error) {
+// program builds the guest program from these sources, once.
+var program = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "vnic-guest-test-")
 	if err != nil {
 		return "", err
 	}
-	builtDir = dir
+	programDir = dir
 	return guestimages.BuildProgram(context.Background(), dir)
 })
 
-var builtDir string
+var programDir string
 
 func TestMain(m *testing.M) {
+	if os.Getenv(envVictim) != "" {
+		victim()
+	}
 	code := m.Run()
-	if builtDir != "" {
-		_ = os.RemoveAll(builtDir)
+	if programDir != "" {
+		_ = os.RemoveAll(programDir)
 	}
 	os.Exit(code)
 }
 
-// guest gives the configuration of a small guest whose program is built from these sources.
+// guest gives the configuration of a small guest.
 func guest(t *testing.T, modules ...string) Config {
 	t.Helper()
 	r := fetched(t)
-	program, err := buildOnce()
+	path, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
-	img, err := guestimages.Build(t.Context(), guestimages.Options{
+	c, closer, err := guestConfig(t.Context(), r, path, modules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = closer.Close() })
+	c.Name = t.Name()
+	return c
+}
+
+func guestConfig(ctx context.Context, r *Resolved, program string, modules []string) (Config, io.Closer, error) {
+	img, err := guestimages.Build(ctx, guestimages.Options{
 		CacheDir: r.Cache, ModulesDir: r.Kernel.Modules, Modules: modules, Program: program,
 	})
 	if err != nil {
-		t.Fatal(err)
+		return Config{}, nil, err
 	}
-	t.Logf("image: %d bytes", img.Size)
 	initrd, err := img.Initrd(agent.Config{Modules: modules, Hostname: "a"})
+	if err != nil {
+		return Config{}, nil, err
+	}
+	return Config{
+		QEMU: r.QEMU, Kernel: r.Kernel, Initrd: []io.Reader{initrd},
+		RAMSize: 256 << 20, Accel: AccelTCG, TimeLimit: 3 * time.Minute,
+	}, initrd, nil
+}
+
+// nothingLeft checks, at the test's end, that descriptors and goroutines are as they were.
+func nothingLeft(t *testing.T) {
+	t.Helper()
+	before := descriptors(t)
+	ignore := goleak.IgnoreCurrent()
+	t.Cleanup(func() {
+		if t.Failed() {
+			return
+		}
+		if after := descriptors(t); len(after) != len(before) {
+			t.Errorf("descriptors before: %v\nafter: %v", before, after)
+		}
+		goleak.VerifyNone(t, ignore)
+	})
+}
+
+func descriptors(t *testing.T) []string {
+	entries, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = initrd.Close() })
-	return Config{
-		Name: t.Name(), QEMU: r.QEMU, Kernel: r.Kernel, Initrd: []io.Reader{initrd},
-		RAMSize: 256 << 20, Accel: AccelTCG, TimeLimit: 3 * time.Minute,
+	var list []string
+	for _, e := range entries {
+		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(l, "anon_inode:") {
+			list = append(list, l)
+		}
 	}
+	return list
 }
 
 func TestGuestBootsAndListsItsDevices(t *testing.T) {
-	c := guest(t, "uio_pci_generic")
+	c := guest(t, "uio-pci-generic")
+	nothingLeft(t)
 	gpu, err := NewMemory("gpu", 16<<20)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer gpu.Close()
 	c.GPUs = []GPU{{File: gpu, Size: 16 << 20}}
-	t0 := time.Now()
+	start := time.Now()
 	m, err := Start(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	t.Logf("booted in %v", time.Since(t0))
+	t.Logf("init after %v", time.Since(start))
 	var h agent.Hello
 	if err := m.Agent().Call(t.Context(), "hello", nil, &h); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("hello after %v: %+v", time.Since(t0), h)
+	t.Logf("hello after %v: %+v", time.Since(start), h)
+	if h.Kernel != c.Kernel.Version {
+		t.Errorf("guest runs kernel %q, not %q", h.Kernel, c.Kernel.Version)
+	}
+	if got := strings.Join(h.Modules, " "); got != "uio uio_pci_generic" {
+		t.Errorf("modules loaded: %q", got)
+	}
+	devices := h.Find(0x1af4, 0x1110)
+	if len(devices) != 1 || len(devices[0].BARs) != 2 || devices[0].BARs[1].Size != 16<<20 {
+		t.Errorf("GPU: %+v", devices)
+	}
+	var r agent.ExecResult
+	if err := m.Agent().Call(t.Context(), "exec", agent.Exec{Args: []string{"/init"}}, &r); err != nil {
+		t.Error(err)
+	} else if r.Status != 2 || !strings.Contains(r.Stderr, "no applet") {
+		t.Errorf("exec: %+v", r)
+	}
+	if err := m.Agent().Call(t.Context(), "nonsense", nil, nil); !errors.As(err, new(*agent.RemoteError)) {
+		t.Errorf("an operation that is not there: %v", err)
+	}
 	if err := m.PowerOff(t.Context()); err != nil {
+		t.Error(err)
+	}
+	t.Logf("off after %v", time.Since(start))
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// crash boots a guest and has it end in some way.
+func crash(t *testing.T, how string) error {
+	c := guest(t)
+	nothingLeft(t)
+	m, err := Start(t.Context(), c)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("off after %v", time.Since(t0))
-	t.Logf("console: %s", m.Console())
+	defer m.Close()
+	if err := m.Agent().Call(t.Context(), "crash", how, nil); err == nil {
+		t.Error("the guest lived on")
+	}
+	err = m.Wait()
+	t.Log(err)
+	return err
+}
+
+func TestKernelPanicIsReported(t *testing.T) {
+	err := crash(t, "kernel")
+	var e *RunError
+	if !errors.As(err, &e) || !errors.Is(err, ErrKernelPanic) || !strings.Contains(e.Detail, "sysrq") || len(e.Console) == 0 {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestGuestResetIsReported(t *testing.T) {
+	if err := crash(t, "reset"); !errors.Is(err, ErrReset) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAgentPanicIsReported(t *testing.T) {
+	err := crash(t, "panic")
+	if !errors.Is(err, ErrAgent) || !strings.Contains(err.Error(), "panic: asked to crash") || !strings.Contains(err.Error(), "opCrash") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestModuleThatIsNotThereIsReported(t *testing.T) {
+	c := guest(t)
+	nothingLeft(t)
+	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	initrd, err := img.Initrd(agent.Config{Modules: []string{"gve"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer initrd.Close()
+	c.Initrd = []io.Reader{initrd}
+	_, err = Start(t.Context(), c)
+	if err == nil || !strings.Contains(err.Error(), "module gve is not in this guest's image") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+func TestGuestWithoutInitIsReported(t *testing.T) {
+	c := guest(t)
+	nothingLeft(t)
+	c.Initrd = []io.Reader{strings.NewReader(strings.Repeat("\x00", 512))}
+	_, err := Start(t.Context(), c)
+	t.Log(err)
+	if !errors.Is(err, ErrKernelPanic) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLimitsEndTheRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*Config)
+		want   error
+	}{
+		"boot": {func(c *Config) { c.BootLimit = time.Millisecond }, ErrNoInit},
+		"run":  {func(c *Config) { c.TimeLimit = time.Millisecond }, ErrTimeLimit},
+	} {
+		t.Run(name, func(t *testing.T) {
+			conf := guest(t)
+			nothingLeft(t)
+			c.change(&conf)
+			_, err := Start(t.Context(), conf)
+			if !errors.Is(err, c.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestCancelEndsQEMU(t *testing.T) {
+	c := guest(t)
+	nothingLeft(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	m, err := Start(ctx, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	cancel()
+	if err := m.Wait(); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if err := m.Agent().Call(t.Context(), "hello", nil, nil); !errors.Is(err, agent.ErrClosed) {
+		t.Errorf("a call after the end: %v", err)
+	}
+}
+
+func TestCloseEndsQEMU(t *testing.T) {
+	c := guest(t)
+	nothingLeft(t)
+	m, err := Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := m.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", m.PID())); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("QEMU %d: %v", m.PID(), err)
+	}
+}
+
+func TestQEMUThatRefusesItsArgumentsIsReported(t *testing.T) {
+	c := guest(t)
+	nothingLeft(t)
+	c.Args = []string{"-device", "no-such-device"}
+	_, err := Start(t.Context(), c)
+	var e *RunError
+	if !errors.As(err, &e) || !errors.Is(err, ErrExited) || !strings.Contains(strings.Join(e.Stderr, " "), "no-such-device") {
+		t.Errorf("got %v", err)
+	}
 }

@@ -43,8 +43,8 @@ func startChild(cmd *exec.Cmd) (*child, error) {
 	return c, nil
 }
 
-// grace is how long a child has between SIGTERM and SIGKILL.
-const grace = 3 * time.Second
+// grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read.
+var grace = 3 * time.Second // a variable for tests
 
 // command is a short-lived tool: apt-get, dpkg-deb, a QEMU asked for its version.
 type command struct {

@@ -16,6 +16,7 @@ import (
 const (
 	consoleLines = 12
 	stderrLines  = 8
+	agentLines   = 60
 )
 
 // command runs a QMP command that should take no time.
@@ -93,8 +94,8 @@ func (m *Machine) verdict() error {
 	}
 	var died *agent.PanicError
 	switch {
-	case errors.Is(m.cause, errClosed) && (errors.As(m.agent.Err(), &died)):
-		e.Err, e.Detail = ErrAgent, died.Error()
+	case errors.Is(m.cause, errClosed) && errors.As(m.agent.Err(), &died):
+		return m.agentEnded(died)
 	case errors.Is(m.cause, errClosed):
 		return nil
 	case m.cause != nil:
@@ -104,7 +105,7 @@ func (m *Machine) verdict() error {
 	case m.shutdown == "guest-reset":
 		e.Err = ErrReset
 	case errors.As(m.agent.Err(), &died):
-		e.Err, e.Detail = ErrAgent, died.Error()
+		return m.agentEnded(died)
 	case m.shutdown == "guest-shutdown" && booted:
 		return nil
 	case m.shutdown == "guest-shutdown":
@@ -114,6 +115,12 @@ func (m *Machine) verdict() error {
 	}
 	e.Stderr = lastLines(m.stderr.Bytes(), stderrLines)
 	return e
+}
+
+// agentEnded leaves out the console, which says the same again.
+func (m *Machine) agentEnded(p *agent.PanicError) error {
+	text := strings.Join(lastLines([]byte(p.Output), agentLines), "\n\t")
+	return &RunError{Name: m.name, Err: ErrAgent, Detail: plain(p.Status) + "\n\t" + text}
 }
 
 // status says how the process ended.

@@ -210,7 +210,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		if err != nil {
 			return fmt.Errorf("cache: %w: remove %s and fetch again", err, root)
 		}
-		line, err := lock.untested(role.name, t.Packages)
+		line, err := lock.untested(role.name, t.Version, t.Packages)
 		if err != nil {
 			return fmt.Errorf("cache: %w: remove %s and fetch again", err, root)
 		}
@@ -266,7 +266,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (*resolved
 			return have, nil
 		}
 	}
-	a, err := findArchive(o, "/etc/apt")
+	a, err := findArchive(o, aptEtc)
 	if err != nil {
 		return nil, err
 	}
@@ -383,7 +383,7 @@ func (f *fetcher) fetch(ctx context.Context, r role) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := lock.untested(r.name, c.list); err != nil {
+	if _, err := lock.untested(r.name, c.version, c.list); err != nil {
 		return nil, err
 	}
 	t := &tree{

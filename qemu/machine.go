@@ -61,6 +61,7 @@ type Config struct {
 	RAM     *os.File // shared memfd of RAMSize, stays the caller's; nil = Start makes one
 	RAMSize uint64   // 0 = 512 MiB
 	CPUs    int      // 0 = 1
+	CPU     string   // QEMU's -cpu; "" = all that the accelerator has
 	Accel   Accel
 	Cache   string // where AccelAuto keeps what its probe found; "" = only in this process
 	GPUs    []GPU

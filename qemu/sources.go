@@ -23,6 +23,9 @@ var debianKeyrings = []string{
 	"/etc/apt/trusted.gpg.d/debian-archive-keyring.gpg",
 }
 
+// aptEtc is where the machine keeps its apt sources.
+const aptEtc = "/etc/apt"
+
 // archive is where Debian's packages come from, and whose signature is believed.
 type archive struct {
 	mirror  string

@@ -106,7 +106,10 @@ func (t *tested) version(role string) string {
 
 // untested compares what was resolved with the lock, and says how it differs; "" = as tested. A package of the tested
 // version with another hash is an error: an archive never builds a version twice.
-func (t *tested) untested(role string, got []Package) (string, error) {
+func (t *tested) untested(role, version string, got []Package) (string, error) {
+	if want := t.version(role); version != want {
+		return fmt.Sprintf("untested %s: %s, tested with %s", role, version, first(want, "none")), nil
+	}
 	byName := map[string]Package{}
 	for _, p := range got {
 		byName[p.Name] = p

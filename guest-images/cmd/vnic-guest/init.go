@@ -38,6 +38,7 @@ func runInit() {
 		return
 	}
 	if err != nil {
+		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
 		report(channel, "init", err.Error())
 		return
 	}
@@ -53,9 +54,9 @@ func runInit() {
 	}
 }
 
-// report tells the host, and the console, that there is no agent any more.
+// report tells the host, and the console, that there is no agent any more. The console has had output already.
 func report(channel *os.File, status, output string) {
-	fmt.Fprintf(os.Stderr, "vnic-guest: agent ended (%s): %s\n", status, output)
+	fmt.Fprintf(os.Stderr, "vnic-guest: agent ended (%s)\n", status)
 	if err := agent.WriteEvent(channel, agent.EventPanic, agent.Panic{Status: status, Output: output}); err != nil {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
 	}

@@ -1,0 +1,35 @@
+package transfer
+
+import (
+	"fmt"
+	"net/netip"
+
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/stack"
+)
+
+// Open starts our stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, to which the driver adds how much
+// of it was idle polling; nil: unknown. The Node owns the NIC, also after an error.
+func Open(n *driver.NIC, addrs []netip.Prefix, mtu int, cpu func() (CPU, error)) (*Node, error) {
+	s, err := stack.New(stack.Config{NIC: n, Control: n.Control(), Addrs: addrs, MTU: mtu})
+	if err != nil {
+		_ = n.Close()
+		return nil, fmt.Errorf("start the stack: %w", err)
+	}
+	var read func() CPU
+	if cpu != nil {
+		if _, err := cpu(); err != nil {
+			_ = s.Close()
+			return nil, fmt.Errorf("read CPU time: %w", err)
+		}
+		read = func() CPU {
+			c, _ := cpu() // it could be read before
+			c.Spin = n.Stats().Spin.Seconds()
+			return c
+		}
+	}
+	return NewNode(s, n.Control(), n, read), nil
+}
+
+// Close closes the device, its connections and bindings.
+func (n *Node) Close() error { return n.dev.Close() }

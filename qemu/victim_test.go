@@ -1,0 +1,81 @@
+package qemu
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// envVictim makes this test's program start a guest and wait: see TestKilledParentLeavesNoQEMU. Its value is the guest's
+// program.
+const envVictim = "VNIC_TEST_VICTIM"
+
+func victim() {
+	fail := func(err error) {
+		fmt.Println("error", err)
+		os.Exit(1)
+	}
+	r, err := Fetch(context.Background(), Options{IgnoreSystemQEMU: true, Offline: true})
+	if err != nil {
+		fail(err)
+	}
+	c, _, err := guestConfig(context.Background(), r, os.Getenv(envVictim), nil)
+	if err != nil {
+		fail(err)
+	}
+	m, err := Start(context.Background(), c)
+	if err != nil {
+		fail(err)
+	}
+	fmt.Println("pid", m.PID())
+	select {}
+}
+
+func TestKilledParentLeavesNoQEMU(t *testing.T) {
+	fetched(t)
+	path, err := program()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), envVictim+"="+path)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line, _ := bufio.NewReader(out).ReadString('\n')
+	pid, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "pid ")))
+	if err != nil {
+		t.Fatalf("helper said %q", line)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	ended := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(ended, 30_000)
+		if err == unix.EINTR {
+			continue
+		}
+		if n != 1 || err != nil {
+			t.Fatalf("QEMU %d lives on after its parent was killed: %v", pid, err)
+		}
+		return
+	}
+}
