@@ -1,0 +1,112 @@
+package stack_test
+
+import (
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	"vnic.dev/vnic/stack"
+	"vnic.dev/vnic/stack/stacktest"
+)
+
+func TestLossless(t *testing.T) {
+	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
+	transfer(t, w, 1, 8<<20, false, 0)
+}
+
+// transfer sends n bytes each way at once, and checks that nothing is left.
+func transfer(t *testing.T, w *world, seed uint64, n int, v6 bool, linear float64) {
+	t.Helper()
+	const half = 8 << 20
+	bindRX(t, w.a, 0, half, 0, 1) // port 0: any; A's connections have ports of their own
+	bindRX(t, w.b, 0, half, 0, 1)
+	atx, btx := bindTX(t, w.a, half, half), bindTX(t, w.b, half, half)
+	ca, cb := w.connect(7, v6)
+	rng := func(i uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, i)) }
+	var g errgroup.Group
+	rb := &receiver{conn: cb, mem: w.nb.Memory()[:half], seed: seed, total: n, rng: rng(1), hold: 64}
+	ra := &receiver{conn: ca, mem: w.na.Memory()[:half], seed: seed + 1, total: n, rng: rng(2), hold: 64}
+	g.Go(func() error {
+		s := sender{conn: ca, binding: atx.ID(), mem: w.na.Memory()[half:], seed: seed, total: n, rng: rng(3), linear: linear}
+		if err := s.run(); err != nil {
+			return fmt.Errorf("a sends: %w", err)
+		}
+		return ca.CloseWrite()
+	})
+	g.Go(func() error {
+		s := sender{conn: cb, binding: btx.ID(), mem: w.nb.Memory()[half:], seed: seed + 1, total: n, rng: rng(4), linear: linear}
+		if err := s.run(); err != nil {
+			return fmt.Errorf("b sends: %w", err)
+		}
+		return cb.CloseWrite()
+	})
+	g.Go(rb.run)
+	g.Go(ra.run)
+	if err := g.Wait(); err != nil {
+		t.Fatalf("%v\na: %s\nb: %s", err, ca.State(), cb.State())
+	}
+	balanced(t, w.a)
+	balanced(t, w.b)
+	if rb.device == 0 || ra.device == 0 {
+		t.Errorf("no byte came in device memory")
+	}
+	for _, c := range []interface{ Close() error }{ca, cb} {
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, s := range []*stack.Stack{w.a, w.b} {
+		if st := s.Stats(); st.RxFrameDrops > 0 || st.TxFrameDrops > 0 {
+			t.Errorf("dropped: %+v", st)
+		}
+	}
+}
+
+// lossy is the wire of the lossy tests.
+func lossy(seed uint64) stacktest.Options {
+	return stacktest.Options{GPUSize: 16 << 20, Seed: seed, Loss: 0.02, Dup: 0.02, Reorder: 0.05}
+}
+
+var seeds = flag.Uint64("seeds", 6, "seeds of each case of TestLossy")
+
+func TestLossy(t *testing.T) {
+	const size = 768 << 10
+	for _, v := range []struct {
+		name   string
+		change func(*stacktest.Options)
+		config func(*stack.Config)
+		linear float64
+	}{
+		{name: "mtu1500", change: func(o *stacktest.Options) {}, config: func(c *stack.Config) { c.NoGSO = true }},
+		{name: "mtu9000", change: func(o *stacktest.Options) { o.MTU = 9000; o.Cut = true }},
+		{name: "gso-whole", change: func(o *stacktest.Options) {}},
+		{name: "gso-cut", change: func(o *stacktest.Options) { o.Cut = true }},
+		{name: "gso-cut-merged", change: func(o *stacktest.Options) { o.Cut, o.Merge = true, true }},
+		{name: "checksums", change: func(o *stacktest.Options) { o.Cut, o.Checksums = true, true }, linear: 0.2},
+		{name: "mixed", change: func(o *stacktest.Options) { o.LinearHead = 300 }, linear: 0.3},
+		{name: "small-ring", change: func(o *stacktest.Options) { o.RingSize = 40 }},
+	} {
+		for _, v6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s/v6=%v", v.name, v6), func(t *testing.T) {
+				t.Parallel()
+				for seed := range *seeds {
+					t.Run(fmt.Sprint(seed), func(t *testing.T) {
+						o := lossy(seed + 1)
+						v.change(&o)
+						w := newWorld(t, o, func(c *stack.Config) {
+							if v.config != nil {
+								v.config(c)
+							}
+						})
+						transfer(t, w, seed, size, v6, v.linear)
+						if w.nb.BadSums()+w.na.BadSums() > 0 {
+							t.Errorf("%d segments with a bad checksum", w.nb.BadSums()+w.na.BadSums())
+						}
+					})
+				}
+			})
+		}
+	}
+}

@@ -1,0 +1,436 @@
+// Package stacktest is a pair of NICs in memory, joined by a bad wire, for tests of package stack and of what is built
+// on it. The NICs split headers, steer, and read and write device memory as a real one does: from a goroutine of their
+// own, without a lock, so that the race detector sees a page that is used by two.
+package stacktest
+
+import (
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/splitter"
+)
+
+// Options describe both NICs and the wire; probabilities are for each packet on the wire.
+type Options struct {
+	MTU      int // 0: 1500
+	Queues   int // 0: 4
+	GPUSize  int // of the one GPU of each NIC, number 0; 0: 4 MiB
+	RingSize int // pages posted to a bound queue, and frames on a transmit queue; 0: 256
+
+	Seed               uint64
+	Loss, Dup, Reorder float64
+	Cut                bool // super-packets are cut to segments on the wire
+	Merge              bool // segments that follow each other are merged on receive, as RSC does
+	Checksums          bool // senders complete checksums, receivers do not vouch for them in host memory
+	LinearHead         int  // up to so many bytes of a split frame's payload stay in the header buffer
+}
+
+// NIC is a stack.NIC and its stack.Control.
+type NIC struct {
+	o    Options
+	mac  net.HardwareAddr
+	gpu  []byte
+	peer *NIC
+	ctl  controlState
+
+	wake chan struct{}
+	stop chan struct{}
+	done chan struct{}
+
+	callback sync.Mutex // held while the receiver is called
+
+	mu       sync.Mutex
+	r        driver.Receiver
+	rng      *rand.Rand
+	inbox    []packet
+	delayed  []packet // by the wire: reordered
+	tx       [][]txFrame
+	full     []bool
+	bound    []boundQueue
+	filter   func(h *splitter.Headers, payload int) bool
+	hold     bool // completions
+	finished []finished
+	drops    uint64 // no buffer
+	lost     uint64
+	closed   bool
+	badSums  int
+}
+
+type packet struct {
+	header  []byte
+	payload []byte
+	mss     int // of a super-packet, else 0
+	bad     bool
+	after   int // packets, if delayed
+}
+
+type txFrame struct {
+	driver.TxFrame
+	header, linear []byte
+	device         []driver.Range
+}
+
+type finished struct {
+	queue  int
+	cookie uint64
+}
+
+type boundQueue struct {
+	src   driver.PageSource
+	pages []uint64
+}
+
+// NewPair joins two NICs.
+func NewPair(o Options) (a, b *NIC) {
+	set := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&o.MTU, 1500)
+	set(&o.Queues, 4)
+	set(&o.GPUSize, 4<<20)
+	set(&o.RingSize, 256)
+	a, b = newNIC(o, 1), newNIC(o, 2)
+	a.peer, b.peer = b, a
+	return a, b
+}
+
+func newNIC(o Options, i byte) *NIC {
+	return &NIC{
+		o: o, mac: net.HardwareAddr{2, 0, 0, 0, 0, i}, gpu: make([]byte, o.GPUSize), rng: rand.New(rand.NewPCG(o.Seed, uint64(i))),
+		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
+		tx: make([][]txFrame, o.Queues), full: make([]bool, o.Queues), bound: make([]boundQueue, o.Queues), ctl: newControlState(),
+	}
+}
+
+// Memory is the GPU's. The NIC touches what lies in posted pages and in ranges under way.
+func (n *NIC) Memory() []byte { return n.gpu }
+
+// Drops is how many frames found no buffer on a bound queue, and Lost how many the wire lost.
+func (n *NIC) Drops() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.drops }
+
+// Lost is how many packets the wire lost that this NIC sent.
+func (n *NIC) Lost() uint64 { n.mu.Lock(); defer n.mu.Unlock(); return n.lost }
+
+// BadSums is how many frames came with a wrong transport checksum (Options.Checksums).
+func (n *NIC) BadSums() int { n.mu.Lock(); defer n.mu.Unlock(); return n.badSums }
+
+// Filter drops packets that this NIC sends and keep returns false for; nil keeps all. keep is called without a lock.
+func (n *NIC) Filter(keep func(h *splitter.Headers, payload int) bool) {
+	n.mu.Lock()
+	n.filter = keep
+	n.mu.Unlock()
+}
+
+// HoldCompletions keeps the device from telling that it has sent frames, until it is called with false.
+func (n *NIC) HoldCompletions(on bool) {
+	n.mu.Lock()
+	n.hold = on
+	n.mu.Unlock()
+	n.kick()
+}
+
+// Break stops the NIC as a device does that broke a rule.
+func (n *NIC) Break() {
+	n.mu.Lock()
+	n.closed = true
+	r := n.r
+	n.mu.Unlock()
+	n.callback.Lock()
+	defer n.callback.Unlock()
+	if r != nil {
+		r.Wake()
+	}
+}
+
+func (n *NIC) MAC() net.HardwareAddr { return n.mac }
+func (n *NIC) MTU() int              { return n.o.MTU }
+func (n *NIC) QueuePairs() int       { return n.o.Queues }
+func (n *NIC) Stats() driver.Stats   { return driver.Stats{} }
+func (n *NIC) GPUs() []driver.GPUInfo {
+	return []driver.GPUInfo{{ID: 0, Size: uint64(len(n.gpu))}}
+}
+
+// Err says whether the NIC was broken or closed.
+func (n *NIC) Err() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		return syscall.ENODEV
+	}
+	return nil
+}
+
+// Start implements stack.NIC.
+func (n *NIC) Start(r driver.Receiver) error {
+	n.mu.Lock()
+	n.r = r
+	n.mu.Unlock()
+	go n.run()
+	return nil
+}
+
+// Close implements stack.NIC.
+func (n *NIC) Close() error {
+	close(n.stop)
+	<-n.done
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.closed, n.r = true, nil
+	for q := range n.bound {
+		n.unbind(q)
+	}
+	return nil
+}
+
+// BindQueue implements stack.NIC.
+func (n *NIC) BindQueue(queue int, gpu int, src driver.PageSource) error {
+	if gpu != 0 {
+		return syscall.ENODEV
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.bound[queue] = boundQueue{src: src}
+	n.post(queue)
+	return nil
+}
+
+// UnbindQueue implements stack.NIC.
+func (n *NIC) UnbindQueue(queue int) error {
+	n.callback.Lock() // frames under way
+	defer n.callback.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.unbind(queue)
+	return nil
+}
+
+func (n *NIC) unbind(queue int) {
+	if b := &n.bound[queue]; b.src != nil {
+		b.src.ReturnPages(queue, b.pages)
+		*b = boundQueue{}
+	}
+}
+
+// post fills a bound queue.
+func (n *NIC) post(queue int) {
+	b := &n.bound[queue]
+	if b.src == nil || len(b.pages) > n.o.RingSize/2 {
+		return
+	}
+	dst := make([]uint64, n.o.RingSize-len(b.pages))
+	b.pages = append(b.pages, dst[:b.src.TakePages(queue, dst)]...)
+}
+
+// Refill implements stack.NIC.
+func (n *NIC) Refill(queue int) {
+	n.mu.Lock()
+	n.post(queue)
+	n.mu.Unlock()
+}
+
+func (n *NIC) kick() {
+	select {
+	case n.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Transmit implements stack.NIC.
+func (n *NIC) Transmit(queue int, f []driver.TxFrame) (int, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	defer n.kick()
+	if n.closed {
+		return 0, syscall.ENODEV
+	}
+	for i := range f {
+		if len(n.tx[queue]) == n.o.RingSize {
+			n.full[queue] = true
+			return i, nil
+		}
+		n.tx[queue] = append(n.tx[queue], txFrame{
+			f[i], slices.Clone(f[i].Header), slices.Clone(f[i].Linear), slices.Clone(f[i].Device),
+		})
+	}
+	return len(f), nil
+}
+
+// run is the device: it sends, completes, receives.
+func (n *NIC) run() {
+	defer close(n.done)
+	idle := time.NewTimer(time.Hour)
+	defer idle.Stop()
+	for {
+		busy := n.send()
+		busy = n.complete() || busy
+		busy = n.receive() || busy
+		if busy {
+			select {
+			case <-n.stop:
+				return
+			default:
+				continue
+			}
+		}
+		n.mu.Lock()
+		late := len(n.delayed) > 0
+		n.mu.Unlock()
+		if late {
+			idle.Reset(time.Millisecond)
+		}
+		select {
+		case <-n.stop:
+			return
+		case <-n.wake:
+		case <-idle.C:
+			n.mu.Lock()
+			n.inbox = append(n.inbox, n.delayed...)
+			n.delayed = nil
+			n.mu.Unlock()
+		}
+	}
+}
+
+// send reads frames from memory and puts them on the wire.
+func (n *NIC) send() bool {
+	busy := false
+	for q := range n.tx {
+		n.mu.Lock()
+		frames := n.tx[q]
+		k := min(len(frames), 64)
+		keep := n.filter
+		n.mu.Unlock()
+		for i := range k {
+			f := &frames[i]
+			p := packet{header: f.header, payload: slices.Clone(f.linear)}
+			for _, r := range f.device {
+				p.payload = append(p.payload, n.gpu[r.Off:r.Off+uint64(r.Len)]...)
+			}
+			if f.GSOType != splitter.GSONone {
+				p.mss = int(f.GSOSize)
+			}
+			n.wire(p, keep)
+		}
+		if k == 0 {
+			continue
+		}
+		busy = true
+		n.mu.Lock()
+		for i := range k {
+			n.finished = append(n.finished, finished{q, n.tx[q][i].Cookie})
+		}
+		n.tx[q] = slices.Delete(n.tx[q], 0, k)
+		n.mu.Unlock()
+	}
+	return busy
+}
+
+// complete tells of frames that were sent.
+func (n *NIC) complete() bool {
+	n.mu.Lock()
+	if n.hold || len(n.finished) == 0 {
+		n.mu.Unlock()
+		return false
+	}
+	done := n.finished
+	n.finished = nil
+	r := n.r
+	n.mu.Unlock()
+	n.callback.Lock()
+	defer n.callback.Unlock()
+	for q := range n.tx {
+		var cookies []uint64
+		for _, f := range done {
+			if f.queue == q && f.cookie != 0 {
+				cookies = append(cookies, f.cookie)
+			}
+		}
+		if len(cookies) > 0 {
+			r.Completed(q, cookies)
+		}
+	}
+	return true
+}
+
+// receive puts packets of the wire into buffers.
+func (n *NIC) receive() bool {
+	n.callback.Lock()
+	defer n.callback.Unlock()
+	n.mu.Lock()
+	k := min(len(n.inbox), 64)
+	batch := slices.Clone(n.inbox[:k])
+	n.inbox = slices.Delete(n.inbox, 0, k)
+	r := n.r
+	if n.o.Merge {
+		batch = merge(batch)
+	}
+	var frames []driver.RxFrame
+	for i := range batch {
+		if f, ok := n.place(&batch[i]); ok {
+			frames = append(frames, f)
+		}
+	}
+	n.mu.Unlock()
+	if len(frames) > 0 {
+		r.Receive(frames)
+		for i := range frames { // what the receiver kept of them is lost
+			clear(frames[i].Header)
+			clear(frames[i].Payload)
+		}
+		n.mu.Lock()
+		for q := range n.bound {
+			n.post(q)
+		}
+		n.mu.Unlock()
+	}
+	return k > 0
+}
+
+// place puts a packet into the buffers of its queue.
+func (n *NIC) place(p *packet) (driver.RxFrame, bool) {
+	var h splitter.Headers
+	if err := splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h); err != nil {
+		return driver.RxFrame{}, false
+	}
+	q := n.ctl.queue(&h)
+	b := &n.bound[q]
+	f := driver.RxFrame{Queue: q, CsumGood: !p.bad}
+	if b.src == nil || h.Class != splitter.TCP {
+		f.Header = append(slices.Clone(p.header), p.payload...)
+		f.Split = b.src != nil
+		f.CsumGood = !n.o.Checksums
+		return f, true
+	}
+	if n.o.Checksums && !n.o.Merge && !valid(&h, p) {
+		n.badSums++
+	}
+	f.Split = true
+	f.Header = slices.Clone(p.header)
+	payload := p.payload
+	if k := n.o.LinearHead; k > 0 && len(payload) > 0 {
+		k = n.rng.IntN(min(k, len(payload)) + 1)
+		f.Header = append(f.Header, payload[:k]...)
+		payload = payload[k:]
+	}
+	need := (len(payload) + driver.PageSize - 1) / driver.PageSize
+	if need > len(b.pages) {
+		n.drops++
+		return driver.RxFrame{}, false
+	}
+	for len(payload) > 0 {
+		at := b.pages[0]
+		b.pages = b.pages[1:]
+		c := copy(n.gpu[at:at+driver.PageSize], payload)
+		f.Payload = append(f.Payload, driver.Range{GPU: 0, Off: at, Len: uint32(c)})
+		f.PayloadLen += c
+		payload = payload[c:]
+	}
+	return f, true
+}

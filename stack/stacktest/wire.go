@@ -1,0 +1,161 @@
+package stacktest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"slices"
+
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"vnic.dev/vnic/splitter"
+)
+
+// wire cuts a packet, loses, repeats and reorders its parts, and gives the rest to the peer.
+func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
+	parts := []packet{p}
+	if n.o.Cut && p.mss > 0 {
+		parts = cut(p)
+	}
+	var out, late []packet
+	for _, p := range parts {
+		var h splitter.Headers
+		splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h)
+		if keep != nil && !keep(&h, len(p.payload)) {
+			n.mu.Lock()
+			n.lost++
+			n.mu.Unlock()
+			continue
+		}
+		if n.o.Checksums {
+			complete(&h, &p)
+		}
+		n.mu.Lock()
+		loss, dup, reorder := n.rng.Float64() < n.o.Loss, n.rng.Float64() < n.o.Dup, n.rng.Float64() < n.o.Reorder
+		after := 1 + n.rng.IntN(8)
+		if loss {
+			n.lost++
+		}
+		n.mu.Unlock()
+		if loss && h.Class == splitter.TCP { // neighbour discovery waits a second for each try
+			continue
+		}
+		switch {
+		case reorder:
+			p.after = after
+			late = append(late, p)
+		default:
+			out = append(out, p)
+		}
+		if dup {
+			d := p
+			d.header = slices.Clone(p.header)
+			out = append(out, d)
+		}
+	}
+	to := n.peer
+	to.mu.Lock()
+	for _, p := range out {
+		to.inbox = append(to.inbox, p)
+		for i := 0; i < len(to.delayed); {
+			if to.delayed[i].after--; to.delayed[i].after > 0 {
+				i++
+				continue
+			}
+			to.inbox = append(to.inbox, to.delayed[i])
+			to.delayed = slices.Delete(to.delayed, i, i+1)
+		}
+	}
+	to.delayed = append(to.delayed, late...)
+	to.mu.Unlock()
+	to.kick()
+}
+
+// complete turns a partial checksum into a full one, and checks what a receiver would.
+func complete(h *splitter.Headers, p *packet) {
+	at := map[splitter.Class]int{splitter.TCP: 16, splitter.UDP: 6}[h.Class]
+	if at == 0 {
+		return
+	}
+	l4 := p.header[h.L4Off:]
+	sum := checksum.Checksum(l4, 0) // the pseudo-header's sum is in the field
+	sum = checksum.Combine(sum, checksum.Checksum(p.payload, 0))
+	binary.BigEndian.PutUint16(l4[at:], ^sum)
+}
+
+// valid computes a TCP segment's checksum from scratch.
+func valid(h *splitter.Headers, p *packet) bool {
+	ip, l4 := p.header[h.L3Off:], p.header[h.L4Off:]
+	addrs := ip[12:20]
+	if h.IPv6 {
+		addrs = ip[8:40]
+	}
+	n := len(l4) + len(p.payload)
+	sum := checksum.Checksum(addrs, 0)
+	sum = checksum.Combine(sum, uint16(n))
+	sum = checksum.Combine(sum, uint16(h.Proto))
+	sum = checksum.Combine(sum, checksum.Checksum(l4, 0))
+	sum = checksum.Combine(sum, checksum.Checksum(p.payload, 0))
+	return sum == 0xffff
+}
+
+// cut makes segments of a super-packet.
+func cut(p packet) []packet {
+	var h splitter.Headers
+	if err := splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h); err != nil || h.Class != splitter.TCP {
+		panic("stacktest: a super-packet that is not TCP")
+	}
+	l4 := int(h.L4Off)
+	var out []packet
+	for off := 0; off < len(p.payload); off += p.mss {
+		s := packet{header: slices.Clone(p.header), payload: p.payload[off:min(off+p.mss, len(p.payload))]}
+		binary.BigEndian.PutUint32(s.header[l4+4:], h.Seq+uint32(off))
+		if off+p.mss < len(p.payload) {
+			s.header[l4+13] &^= splitter.PSH | splitter.FIN
+		}
+		setLen(s.header, &h, len(s.payload))
+		out = append(out, s)
+	}
+	return out
+}
+
+// setLen writes the IP length of a segment, and the sums over it: IPv4's, and the pseudo-header's.
+func setLen(hdr []byte, h *splitter.Headers, payload int) {
+	ip := hdr[h.L3Off:]
+	l4len := len(hdr) - int(h.L4Off) + payload
+	addrs := ip[12:20]
+	if h.IPv6 {
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(hdr)-int(h.L3Off)-40+payload))
+		addrs = ip[8:40]
+	} else {
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(hdr)-int(h.L3Off)+payload))
+		ip[10], ip[11] = 0, 0
+		binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:int(h.L4Off)-int(h.L3Off)], 0))
+	}
+	sum := checksum.Combine(checksum.Checksum(addrs, 0), checksum.Combine(uint16(l4len), uint16(h.Proto)))
+	binary.BigEndian.PutUint16(hdr[int(h.L4Off)+16:], sum)
+}
+
+// merge makes super-packets of segments that follow each other and differ in nothing else.
+func merge(in []packet) []packet {
+	var out []packet
+	var last splitter.Headers
+	for _, p := range in {
+		var h splitter.Headers
+		splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h)
+		if k := len(out) - 1; k >= 0 && h.Class == splitter.TCP && last.Class == splitter.TCP && h.Flow == last.Flow &&
+			len(p.payload) > 0 && len(out[k].payload) > 0 && len(out[k].payload)+len(p.payload) < 65000 &&
+			h.Seq == last.Seq+uint32(len(out[k].payload)) && last.TCPFlags == splitter.ACK && len(p.header) == len(out[k].header) &&
+			h.TCPFlags&^splitter.PSH == splitter.ACK &&
+			bytes.Equal(p.header[h.L4Off+20:], out[k].header[h.L4Off+20:]) && h.Ack == last.Ack {
+			o := &out[k]
+			o.payload = append(slices.Clone(o.payload), p.payload...)
+			o.header[h.L4Off+13] |= h.TCPFlags
+			setLen(o.header, &h, len(o.payload))
+			last.TCPFlags = h.TCPFlags
+			continue
+		}
+		p.header = slices.Clone(p.header)
+		out = append(out, p)
+		last = h
+	}
+	return out
+}

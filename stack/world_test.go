@@ -1,0 +1,402 @@
+package stack_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/stack"
+	"vnic.dev/vnic/stack/stacktest"
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	flag.Set("test.parallel", "16") // the tests of loss wait for timers most of the time
+	goleak.VerifyTestMain(m)
+}
+
+// world is two stacks on a wire. B's queue 1 is bound, A's as well.
+type world struct {
+	t          *testing.T
+	na, nb     *stacktest.NIC
+	a, b       *stack.Stack
+	a4, b4, a6 netip.Addr
+	b6         netip.Addr
+}
+
+func newWorld(t *testing.T, o stacktest.Options, change ...func(*stack.Config)) *world {
+	t.Helper()
+	w := &world{t: t}
+	w.na, w.nb = stacktest.NewPair(o)
+	w.a4, w.b4 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	w.a6, w.b6 = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
+	mk := func(n *stacktest.NIC, a4, a6 netip.Addr) *stack.Stack {
+		c := stack.Config{NIC: n, Control: n, Addrs: []netip.Prefix{netip.PrefixFrom(a4, 24), netip.PrefixFrom(a6, 64)}}
+		for _, f := range change {
+			f(&c)
+		}
+		s, err := stack.New(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Close(); err != nil {
+				t.Errorf("close: %v", err)
+			}
+			for _, b := range s.Stats().Bindings {
+				t.Errorf("binding left after Close: %+v", b)
+			}
+		})
+		return s
+	}
+	w.a, w.b = mk(w.na, w.a4, w.a6), mk(w.nb, w.b4, w.b6)
+	return w
+}
+
+// bindRX binds [off, off+size) of a stack's GPU to a queue, and steers a port to it.
+func bindRX(t testing.TB, s *stack.Stack, off, size uint64, port uint16, queues ...int) devmem.Binding {
+	t.Helper()
+	buf, err := s.Register(0, off, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.BindRX(buf, queues...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range []string{"10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"} {
+		f := devmem.Flow{Dst: netip.AddrPortFrom(netip.MustParseAddr(a), port), Queue: queues[0]}
+		if _, err := s.AddFlow(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
+}
+
+func bindTX(t testing.TB, s *stack.Stack, off, size uint64) devmem.Binding {
+	t.Helper()
+	buf, err := s.Register(0, off, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := s.BindTX(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// connect opens a connection from A to B.
+func (w *world) connect(port uint16, v6 bool) (a, b devmem.Conn) {
+	w.t.Helper()
+	addr := w.b4
+	if v6 {
+		addr = w.b6
+	}
+	l, err := w.b.Listen(netip.AddrPortFrom(addr, port))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
+	defer cancel()
+	got := make(chan devmem.Conn, 1)
+	go func() {
+		c, err := l.AcceptConn()
+		if err != nil {
+			w.t.Error(err)
+		}
+		got <- c
+	}()
+	a, err = w.a.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(addr, port))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	select {
+	case b = <-got:
+	case <-ctx.Done():
+		w.t.Fatal("not accepted")
+	}
+	a.SetStallLimit(time.Minute)
+	b.SetStallLimit(time.Minute)
+	return a, b
+}
+
+// pattern writes the bytes of stream seed from position pos on.
+func pattern(b []byte, seed, pos uint64) {
+	for len(b) > 0 {
+		var w [8]byte
+		binary.LittleEndian.PutUint64(w[:], mix(seed+pos/8))
+		n := copy(b, w[pos%8:])
+		b, pos = b[n:], pos+uint64(n)
+	}
+}
+
+func mix(z uint64) uint64 {
+	z += 0x9e3779b97f4a7c15
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+
+// sender sends total bytes of a pattern from device memory, in pieces at random places, and scribbles over each piece
+// as soon as it is said to be complete.
+type sender struct {
+	conn    devmem.Conn
+	binding uint32
+	mem     []byte // of the binding
+	seed    uint64
+	total   int
+	rng     *rand.Rand
+	linear  float64 // of pieces, that are written from host memory
+}
+
+const arena = 64 << 10
+
+func (s *sender) run() error {
+	slots := len(s.mem) / arena
+	free := make(chan int, slots)
+	for i := range slots {
+		free <- i
+	}
+	var mu sync.Mutex
+	owner := map[uint32]int{} // send to slot
+	var sends uint32
+	quit := make(chan struct{})
+	finished := make(chan error, 1)
+	expect := make(chan uint32, 1)
+	go func() {
+		var next uint32
+		want := ^uint32(0)
+		for next != want {
+			lo, hi, err := s.conn.ReadCompletion(time.Now().Add(time.Second / 4))
+			select {
+			case want = <-expect:
+			default:
+			}
+			select {
+			case <-quit:
+				finished <- nil
+				return
+			default:
+			}
+			if isTimeout(err) {
+				continue
+			}
+			if err != nil || lo != next || hi < lo {
+				finished <- fmt.Errorf("completion [%d, %d], next is %d: %w", lo, hi, next, err)
+				return
+			}
+			for i := lo; i <= hi; i++ {
+				mu.Lock()
+				slot, ok := owner[i]
+				delete(owner, i)
+				mu.Unlock()
+				if ok {
+					clear(s.mem[slot*arena : (slot+1)*arena])
+					free <- slot
+				}
+			}
+			next = hi + 1
+		}
+		finished <- nil
+	}()
+	err := func() error {
+		buf := make([]byte, arena)
+		for pos := 0; pos < s.total; {
+			n := min(s.size(), s.total-pos)
+			if s.rng.Float64() < s.linear {
+				pattern(buf[:n], s.seed, uint64(pos))
+				if m, err := s.conn.Write(buf[:n]); err != nil || m != n {
+					return fmt.Errorf("write %d at %d: %d, %w", n, pos, m, err)
+				}
+				pos += n
+				continue
+			}
+			var slot int
+			select {
+			case slot = <-free:
+			case err := <-finished:
+				finished <- err
+				return fmt.Errorf("no slot at %d: completions ended: %w", pos, err)
+			}
+			at := s.rng.IntN(arena - n + 1)
+			pattern(s.mem[slot*arena+at:][:n], s.seed, uint64(pos))
+			var ranges []devmem.Range
+			for done := 0; done < n; {
+				m := min(n-done, 1+s.rng.IntN(n))
+				ranges = append(ranges, devmem.Range{Off: uint64(slot*arena + at + done), Len: uint64(m)})
+				done += m
+			}
+			mu.Lock()
+			owner[sends] = slot
+			mu.Unlock()
+			sends++
+			if m, err := s.conn.SendDevmem(s.binding, ranges); err != nil || m != n {
+				return fmt.Errorf("send %d at %d: %d, %w", n, pos, m, err)
+			}
+			pos += n
+		}
+		return nil
+	}()
+	if err != nil {
+		close(quit)
+	}
+	expect <- sends
+	return errors.Join(err, <-finished)
+}
+
+func (s *sender) size() int {
+	switch s.rng.IntN(4) {
+	case 0:
+		return 1 + s.rng.IntN(100)
+	case 1:
+		return 1 + s.rng.IntN(4096)
+	}
+	return 1 + s.rng.IntN(arena)
+}
+
+func isTimeout(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.As(err, &t) && t.Timeout()
+}
+
+// receiver reads a pattern through frags, in random pieces, and returns tokens late.
+type receiver struct {
+	conn   devmem.Conn
+	mem    []byte // of the binding
+	seed   uint64
+	total  int
+	rng    *rand.Rand
+	hold   int // tokens kept
+	device int // bytes that came as frags
+	linear int
+}
+
+func (r *receiver) run() error {
+	frags := make([]devmem.Frag, 64)
+	linear := make([]byte, 256<<10)
+	var tokens []devmem.TokenRange
+	want := make([]byte, 64<<10)
+	check := func(got []byte, pos int) error {
+		for len(got) > 0 {
+			n := min(len(got), len(want))
+			pattern(want[:n], r.seed, uint64(pos))
+			for i := range n {
+				if got[i] != want[i] {
+					return fmt.Errorf("byte %d is %#x, not %#x", pos+i, got[i], want[i])
+				}
+			}
+			got, pos = got[n:], pos+n
+		}
+		return nil
+	}
+	for pos := 0; ; {
+		room, size := 1+r.rng.IntN(len(frags)), 1+r.rng.IntN(len(linear))
+		if r.rng.IntN(4) == 0 {
+			size = 1 + r.rng.IntN(3000)
+		}
+		n, nf, nl, err := r.conn.RecvDevmem(frags[:room], linear[:size], 0)
+		if err == io.EOF && pos == r.total {
+			break
+		}
+		if err != nil {
+			return fmt.Errorf("at %d of %d: %w", pos, r.total, err)
+		}
+		if n > size || nf > room || n == 0 {
+			return fmt.Errorf("recv of %d, %d frags gave %d, %d", size, room, n, nf)
+		}
+		got := 0
+		lin := linear[:nl]
+		for _, f := range frags[:nf] {
+			b := lin
+			if f.Kind == devmem.Dmabuf {
+				if f.Off/4096 != (f.Off+uint64(f.Size)-1)/4096 {
+					return fmt.Errorf("frag %+v crosses a page", f)
+				}
+				b = r.mem[f.Off:]
+				tokens = append(tokens, devmem.TokenRange{Start: f.Token, Count: 1})
+				r.device += int(f.Size)
+			} else {
+				lin = lin[f.Size:]
+			}
+			if err := check(b[:f.Size], pos+got); err != nil {
+				return fmt.Errorf("%+v: %w", f, err)
+			}
+			got += int(f.Size)
+		}
+		r.linear += nl
+		if nf == 0 {
+			if err := check(lin, pos); err != nil {
+				return err
+			}
+			got = nl
+		}
+		if got != n {
+			return fmt.Errorf("recv says %d bytes, frags say %d", n, got)
+		}
+		pos += n
+		if pos > r.total {
+			return fmt.Errorf("%d bytes, only %d were sent", pos, r.total)
+		}
+		for len(tokens) > r.hold {
+			k := min(len(tokens), 1+r.rng.IntN(devmem.MaxTokenRanges))
+			r.rng.Shuffle(len(tokens), func(i, j int) { tokens[i], tokens[j] = tokens[j], tokens[i] })
+			if freed, err := r.conn.DontNeed(tokens[:k]); err != nil || freed != k {
+				return fmt.Errorf("dontneed of %d: %d, %w", k, freed, err)
+			}
+			tokens = tokens[k:]
+		}
+	}
+	for len(tokens) > 0 {
+		k := min(len(tokens), devmem.MaxTokenRanges)
+		if freed, err := r.conn.DontNeed(tokens[:k]); err != nil || freed != k {
+			return fmt.Errorf("dontneed of %d: %d, %w", k, freed, err)
+		}
+		tokens = tokens[k:]
+	}
+	return nil
+}
+
+// balanced waits until every page of every binding is free or posted, and no send is open.
+func balanced(t testing.TB, s *stack.Stack) {
+	t.Helper()
+	eventually(t, func() error {
+		for _, b := range s.Stats().Bindings {
+			if b.Queued != 0 || b.Held != 0 || b.Sends != 0 || !b.TX && b.Free+b.Posted != b.Pages {
+				return fmt.Errorf("not balanced: %+v", b)
+			}
+		}
+		return nil
+	})
+}
+
+// eventually waits for a condition that no channel tells of.
+func eventually(t testing.TB, f func() error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := f()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal(err)
+		case <-tick.C:
+		}
+	}
+}
