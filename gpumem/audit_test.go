@@ -1,0 +1,237 @@
+package gpumem
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+var auditStreams = []Stream{{Seed: 0x1234, Bytes: 1 << 20}, {Seed: 0xfeedfacecafe, Bytes: 1<<40 + 3}}
+
+// plant writes n bytes of stream i from byte so on to ram[at:], and breaks the bytes at both ends.
+func plant(ram []byte, at, n, i int, so uint64) {
+	FillAt(ram[at:at+n], auditStreams[i].Seed, so)
+	if at > 0 && so > 0 {
+		var b [1]byte
+		FillAt(b[:], auditStreams[i].Seed, so-1)
+		ram[at-1] = ^b[0]
+	}
+	if at+n < len(ram) {
+		var b [1]byte
+		FillAt(b[:], auditStreams[i].Seed, so+uint64(n))
+		ram[at+n] = ^b[0]
+	}
+}
+
+// TestAuditFindsEachWindow plants one window, or one byte less, at every alignment of memory and stream, next to the
+// edges of blocks and chunks, in zeros and in other bytes.
+func TestAuditFindsEachWindow(t *testing.T) {
+	const size = auditChunk + 3*auditBlock
+	noise := make([]byte, size)
+	random(rand.New(rand.NewPCG(1, 2)), noise)
+	for _, back := range []struct {
+		name string
+		ram  []byte
+	}{{"zeros", make([]byte, size)}, {"noise", noise}} {
+		t.Run(back.name, func(t *testing.T) {
+			ram := slices.Clone(back.ram)
+			for _, edge := range []int{0, auditBlock, auditChunk, auditChunk + auditBlock, size} {
+				for d := -72; d <= 72; d++ {
+					at := edge + d
+					for _, n := range []int{AuditWindow - 1, AuditWindow, AuditWindow + 9} {
+						if at < 0 || at+n > size {
+							continue
+						}
+						so := uint64(1000 + 13*d%64)
+						plant(ram, at, n, 0, so)
+						lo, hi := max(at-auditBlock-1, 0), min(at+n+auditBlock+1, size)
+						s := newScanner(auditStreams)
+						if d%24 == 0 { // the whole way now and then, a part of memory else
+							s.hits = Audit(ram, auditStreams)
+						} else {
+							s.scan(ram[lo:hi], uint64(lo))
+						}
+						want := []Hit{{Off: uint64(at), Len: uint64(n), StreamOff: so}}
+						if n < AuditWindow {
+							want = nil
+						}
+						if got := join(s.hits); !slices.Equal(got, want) {
+							t.Fatalf("%d bytes of stream at %d planted at %d: %+v", n, so, at, got)
+						}
+						copy(ram[max(at-1, 0):], back.ram[max(at-1, 0):min(at+n+1, size)])
+					}
+				}
+			}
+		})
+	}
+}
+
+// TestAuditAgainstSimple plays any plants against a search that tries every window at every place.
+func TestAuditAgainstSimple(t *testing.T) {
+	streams := []Stream{{Seed: 7, Bytes: 300}, {Seed: 8, Bytes: 77}, {Seed: 9, Bytes: 63}, {Seed: 7 + step, Bytes: 200}}
+	full := make([][]byte, len(streams))
+	for i, s := range streams {
+		full[i] = make([]byte, s.Bytes+8)
+		FillPattern(full[i], s.Seed, 0)
+		full[i] = full[i][:s.Bytes]
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		ram := make([]byte, rapid.SampledFrom([]int{0, 10, 63, 64, 70, 500, 2 * auditBlock, 3*auditBlock + 5}).Draw(t, "size"))
+		if rapid.Bool().Draw(t, "noise") {
+			random(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), ram)
+		}
+		for range rapid.IntRange(0, 6).Draw(t, "plants") {
+			if len(ram) == 0 {
+				break
+			}
+			i := rapid.IntRange(0, len(streams)-1).Draw(t, "stream")
+			from := rapid.IntRange(0, len(full[i])-1).Draw(t, "from")
+			n := rapid.IntRange(1, len(full[i])-from).Draw(t, "n")
+			at := rapid.IntRange(0, len(ram)-1).Draw(t, "at")
+			if rapid.Bool().Draw(t, "near an edge") {
+				at = min(len(ram)-1, max(0, at/auditBlock*auditBlock-rapid.IntRange(0, 80).Draw(t, "before")))
+			}
+			copy(ram[at:], full[i][from:from+n])
+		}
+		want := simpleAudit(ram, full)
+		if got := Audit(ram, streams); !slices.Equal(got, want) {
+			t.Fatalf("got  %+v\nwant %+v", got, want)
+		}
+		got, err := AuditReader(bytes.NewReader(ram), int64(len(ram)), streams)
+		if err != nil || !slices.Equal(got, want) {
+			t.Fatalf("got  %+v, %v\nwant %+v", got, err, want)
+		}
+	})
+}
+
+// simpleAudit knows every window of every stream by heart.
+func simpleAudit(ram []byte, streams [][]byte) []Hit {
+	var hits []Hit
+	for i, s := range streams {
+		where := map[[AuditWindow]byte]int{}
+		for at := range max(len(s)-AuditWindow+1, 0) {
+			where[[AuditWindow]byte(s[at:])] = at
+		}
+		for at := range max(len(ram)-AuditWindow+1, 0) {
+			if so, ok := where[[AuditWindow]byte(ram[at:])]; ok {
+				hits = append(hits, Hit{Off: uint64(at), Len: AuditWindow, Stream: i, StreamOff: uint64(so)})
+			}
+		}
+	}
+	return join(hits)
+}
+
+func TestAuditOfLongPieces(t *testing.T) {
+	ram := make([]byte, 3*auditChunk+777)
+	random(rand.New(rand.NewPCG(5, 6)), ram)
+	plant(ram, 5, 2*auditChunk+1000, 1, 1<<40-4*auditChunk) // over two edges of chunks
+	plant(ram, 2*auditChunk+2000, 100, 0, 0)
+	plant(ram, len(ram)-64, 64, 1, 1<<40+3-64) // the end of the stream at the end of memory
+	want := []Hit{
+		{Off: 5, Len: 2*auditChunk + 1000, Stream: 1, StreamOff: 1<<40 - 4*auditChunk},
+		{Off: 2*auditChunk + 2000, Len: 100, Stream: 0, StreamOff: 0},
+		{Off: uint64(len(ram)) - 64, Len: 64, Stream: 1, StreamOff: 1<<40 + 3 - 64},
+	}
+	if got := Audit(ram, auditStreams); !slices.Equal(got, want) {
+		t.Fatalf("got  %+v\nwant %+v", got, want)
+	}
+	if got := Audit(ram, auditStreams[:1]); !slices.Equal(got, want[1:2]) {
+		t.Fatalf("of one stream: %+v", got)
+	}
+	if got := Audit(ram, nil); got != nil {
+		t.Fatalf("of no stream: %+v", got)
+	}
+}
+
+// TestAuditWithTheZeroWord has a window whose words include the one that is zero, between zeros.
+func TestAuditWithTheZeroWord(t *testing.T) {
+	zeroAt := uint64(1000)
+	streams := []Stream{{Seed: -(zeroAt + 1) * step, Bytes: 1 << 20}}
+	if word(streams[0].Seed, zeroAt) != 0 {
+		t.Fatal("no zero word")
+	}
+	for d := range uint64(72) {
+		for _, at := range []int{auditBlock - 40, auditBlock, 2*auditBlock - 64, 100} {
+			ram := make([]byte, 4*auditBlock)
+			so := zeroAt*8 - 64 + d
+			FillAt(ram[at:at+AuditWindow], streams[0].Seed, so)
+			got := Audit(ram, streams)
+			if len(got) != 1 || got[0].StreamOff-got[0].Off != so-uint64(at) || got[0].Off > uint64(at) || got[0].Off+got[0].Len < uint64(at)+AuditWindow {
+				t.Fatalf("stream at %d planted at %d: %+v", so, at, got)
+			}
+		}
+	}
+}
+
+func TestAuditOfSparseFile(t *testing.T) {
+	const size = 1 << 33 // reading all of it would take seconds, and fill it
+	f := memfd(t, size)
+	buf := make([]byte, 300)
+	FillAt(buf, auditStreams[1].Seed, 99)
+	var want []Hit
+	for _, at := range []int64{0, 5*auditChunk - 150, 123456789, size - 300} {
+		if _, err := f.WriteAt(buf, at); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, Hit{Off: uint64(at), Len: 300, Stream: 1, StreamOff: 99})
+	}
+	var before, after unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &before); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := AuditReader(f, size, auditStreams); err != nil || !slices.Equal(got, want) {
+		t.Fatalf("got %+v, %v", got, err)
+	}
+	if err := unix.Fstat(int(f.Fd()), &after); err != nil || after.Blocks != before.Blocks {
+		t.Fatalf("holes were filled: %d blocks, %d before", after.Blocks, before.Blocks)
+	}
+}
+
+func TestAuditOfShortFile(t *testing.T) {
+	_, err := AuditReader(bytes.NewReader(make([]byte, 100)), 3*auditChunk, auditStreams)
+	if !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+	f, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := AuditReader(f, 4096, auditStreams); !errors.Is(err, io.EOF) {
+		t.Fatal(err)
+	}
+}
+
+func BenchmarkAudit(b *testing.B) {
+	for _, streams := range []int{1, 2, 4} {
+		for _, what := range []string{"noise", "zeros", "hits"} {
+			b.Run(fmt.Sprintf("%s-%d", what, streams), func(b *testing.B) {
+				ram := make([]byte, 64<<20)
+				switch what {
+				case "noise":
+					random(rand.New(rand.NewPCG(1, 1)), ram)
+				case "hits":
+					FillAt(ram, 0, 5)
+				}
+				var ss []Stream
+				for i := range streams {
+					ss = append(ss, Stream{Seed: uint64(i) << 60, Bytes: 1 << 36})
+				}
+				b.SetBytes(int64(len(ram)))
+				for b.Loop() {
+					if got := Audit(ram, ss); (len(got) != 0) != (what == "hits") {
+						b.Fatal(got)
+					}
+				}
+			})
+		}
+	}
+}
