@@ -8,7 +8,8 @@ import (
 // benchPlaces is how far a benchmark walks through its files, so that it measures memory and not the first cache.
 const benchPlaces = 8 << 20
 
-// BenchmarkCopier reports, next to the speed of each way to copy, the ratio to copy() of the same bytes ("x-copy", 1 is as fast).
+// BenchmarkCopier reports, next to the speed of each way to copy, the ratio to copy() of the same bytes ("x-copy", 1
+// is as fast).
 func BenchmarkCopier(b *testing.B) {
 	files := NewFiles()
 	s := NewSpace("bench", files)

@@ -39,8 +39,8 @@ func sum64(b []byte, acc uint64) uint64 {
 	return add64(acc, w)
 }
 
-// copySum64 copies src to dst, which is at least as long, and adds what it copied to acc. Each byte is read once, so the sum is that of
-// the copy even while the owner of src writes to it.
+// copySum64 copies src to dst, which is at least as long, and adds what it copied to acc. Each byte is read once, so
+// the sum is that of the copy even while the owner of src writes to it.
 func copySum64(dst, src []byte, acc uint64) uint64 {
 	var acc2 uint64
 	dst = dst[:len(src)]

@@ -8,8 +8,8 @@ import (
 // Copier moves bytes between places. It belongs to one goroutine at a time, started by Go, which is inside the spaces of
 // the segments that it gives. Nothing in it allocates, errors apart.
 //
-// A fault in a file comes back as that file's *FaultError; Space.Has tells whose it is. The count of bytes is then that of the
-// pieces that were copied whole.
+// A fault in a file comes back as that file's *FaultError; Space.Has tells whose it is. The count of bytes is then
+// that of the pieces that were copied whole.
 type Copier struct {
 	counts *Counts
 }
@@ -86,10 +86,10 @@ func (c *Copier) done(dst, src *cursor, n int) {
 
 // Copy copies src to dst until one of them ends, and returns how many bytes that were.
 func (c *Copier) Copy(dst, src []Segment) (n uint64, err error) {
-	return c.copy(cursor{segs: dst, access: Write}, cursor{segs: src})
+	return c.copy(&cursor{segs: dst, access: Write}, &cursor{segs: src})
 }
 
-func (c *Copier) copy(dst, src cursor) (n uint64, err error) {
+func (c *Copier) copy(dst, src *cursor) (n uint64, err error) {
 	defer Recover(&err)
 	for {
 		if ok, err := src.next(); !ok {
@@ -99,17 +99,18 @@ func (c *Copier) copy(dst, src cursor) (n uint64, err error) {
 			return n, err
 		}
 		k := min(len(dst.rest), len(src.rest))
-		move(&dst, &src, k)
-		c.done(&dst, &src, k)
+		move(dst, src, k)
+		c.done(dst, src, k)
 		n += uint64(k)
 	}
 }
 
 // move copies the next n bytes of src to dst.
 //
-// Go's memmove copies backwards if dst begins inside src, and on an amd64 without AVX it sets the direction flag to do so. A fault
-// would leave the flag set: the panic and all that follows would run with it, and the runtime's own string instructions then write
-// below what they were given. Moves of up to 256 bytes load everything before they store.
+// Go's memmove copies backwards if dst begins inside src, and on an amd64 without AVX it sets the direction flag to
+// do so. A fault would leave the flag set: the panic and all that follows would run with it, and the runtime's own
+// string instructions then write below what they were given. Moves of up to 256 bytes load everything before they
+// store.
 func move(dst, src *cursor, n int) {
 	d, s := dst.rest[:n], src.rest[:n]
 	if src.region == nil || dst.region == nil || src.region.file != dst.region.file || src.region.file == nil ||
@@ -125,8 +126,9 @@ func move(dst, src *cursor, n int) {
 	}
 }
 
-// CopySum is Copy, and also returns the ones' complement sum (RFC 1071, not inverted, in host order) of the bytes that it copied, as
-// if they were contiguous and began at an even offset. Where dst begins inside src, what it copies is unspecified.
+// CopySum is Copy, and also returns the ones' complement sum (RFC 1071, not inverted, in host order) of the bytes
+// that it copied, as if they were contiguous and began at an even offset. Where dst begins inside src, what it copies
+// is unspecified.
 func (c *Copier) CopySum(dst, src []Segment) (n uint64, sum uint16, err error) {
 	defer Recover(&err)
 	d, s := cursor{segs: dst, access: Write}, cursor{segs: src}
@@ -171,18 +173,18 @@ func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 
 // Read copies src to dst, a slice of the caller's own, until one of them ends.
 func (c *Copier) Read(dst []byte, src []Segment) (int, error) {
-	n, err := c.copy(cursor{rest: dst}, cursor{segs: src})
+	n, err := c.copy(&cursor{rest: dst}, &cursor{segs: src})
 	return int(n), err
 }
 
 // Write copies src, a slice of the caller's own, to dst until one of them ends.
 func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
-	n, err := c.copy(cursor{segs: dst, access: Write}, cursor{rest: src})
+	n, err := c.copy(&cursor{segs: dst, access: Write}, &cursor{rest: src})
 	return int(n), err
 }
 
-// View calls f with the memory of seg in place, in order, in pieces of at most limit bytes, until f returns an error. It is for
-// engines (hash, fill), which f does not outlive; nothing is counted. A fault in f is guarded as in Copy.
+// View calls f with the memory of seg in place, in order, in pieces of at most limit bytes, until f returns an error.
+// It is for engines (hash, fill), which f does not outlive; nothing is counted. A fault in f is guarded as in Copy.
 func (c *Copier) View(seg Segment, limit int, f func([]byte) error) (err error) {
 	defer Recover(&err)
 	if limit <= 0 {

@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A copy between any segments is the copy of their bytes, its sum is that of the bytes, and each byte is counted once, under
-// the domains it went between.
+// A copy between any segments is the copy of their bytes, its sum is that of the bytes, and each byte is counted
+// once, under the domains it went between.
 func TestCopyAgainstBytes(t *testing.T) {
 	leakFree(t)
 	const size = 2048

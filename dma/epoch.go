@@ -7,9 +7,9 @@ import "sync/atomic"
 // the index, so that the counter it waits for only falls; nobody who enters ever waits.
 //
 // Why it is sound: one who is inside has counted itself before it loads the table, and all of this is sequentially
-// consistent. If a counter is seen to be zero after the new table was stored, everyone who counts itself in it later loads the
-// new table, and everyone before has left. So each counter has to be seen at zero once; one who loaded the index
-// long ago and counts itself in the "wrong" counter is no exception, it may only be waited for needlessly.
+// consistent. If a counter is seen to be zero after the new table was stored, everyone who counts itself in it later
+// loads the new table, and everyone before has left. So each counter has to be seen at zero once; one who loaded the
+// index long ago and counts itself in the "wrong" counter is no exception, it may only be waited for needlessly.
 type epoch struct {
 	index   atomic.Uint32
 	waiting atomic.Bool

@@ -142,8 +142,8 @@ func TestLeaveWithoutEnterPanics(t *testing.T) {
 	NewSpace("a", NewFiles()).Leave(0)
 }
 
-// Workers read through translations while regions come and go. A region that went too early is unmapped, and reading it ends
-// the test process; bytes of another region would be seen.
+// Workers read through translations while regions come and go. A region that went too early is unmapped, and reading
+// it ends the test process; bytes of another region would be seen.
 func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 	leakFree(t)
 	const regions, rounds = 8, 400

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// A worker moves bytes of one guest into GPU memory that another guest maps; the counter says that they went to a registered buffer.
+// A worker moves bytes of one guest into GPU memory that another guest maps; the counter says that they went to a
+// registered buffer.
 func Example() {
 	files := dma.NewFiles()
 	ram, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)

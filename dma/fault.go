@@ -34,13 +34,13 @@ func Go(f func()) {
 	}()
 }
 
-// Guard makes the calling goroutine one on which Recover works, for goroutines that somebody else starts. Enter does so too; it
-// costs a nanosecond.
+// Guard makes the calling goroutine one on which Recover works, for goroutines that somebody else starts. Enter does
+// so too; it costs a nanosecond.
 func Guard() { debug.SetPanicOnFault(true) } // per goroutine
 
-// Recover is deferred, as `defer dma.Recover(&err)`, by a function that touches mapped memory, on a goroutine started by Go, marked
-// by Guard, or inside a Space. If the function faults inside a mapped File, *err becomes the *FaultError, the file is dead, and
-// every space that maps it is told. Any other panic goes on.
+// Recover is deferred, as `defer dma.Recover(&err)`, by a function that touches mapped memory, on a goroutine started
+// by Go, marked by Guard, or inside a Space. If the function faults inside a mapped File, *err becomes the
+// *FaultError, the file is dead, and every space that maps it is told. Any other panic goes on.
 func Recover(err *error) {
 	v := recover()
 	if v == nil {
@@ -82,10 +82,8 @@ func (s *Space) blame(fe *FaultError) {
 	}
 }
 
-// forgive opens a new Faulted if the file at fault is not mapped here any more.
+// forgive opens a new Faulted if the file at fault is not mapped here any more. Under mu, so there is no Add meanwhile.
 func (s *Space) forgive() {
-	s.mu.Lock() // no Add meanwhile
-	defer s.mu.Unlock()
 	s.faultMu.Lock() // a file that dies after we looked at it waits here to blame us
 	defer s.faultMu.Unlock()
 	if s.fault == nil {

@@ -341,3 +341,25 @@ func TestGoGuards(t *testing.T) {
 		}
 	})
 }
+
+func TestFileThatDiesWhileItIsAdded(t *testing.T) {
+	leakFree(t)
+	files := NewFiles()
+	s := NewSpace("late", files)
+	r, err := s.open(Map{Size: page, FD: memfd(t, page)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := r.File().die(8)
+	if again := r.File().die(16); again != first {
+		t.Errorf("the second fault is %v", again)
+	}
+	s.mu.Lock()
+	err = s.attach(r)
+	s.set(newTable([]*Region{r}))
+	s.mu.Unlock()
+	if err != nil || !closed(s.Faulted()) || !errors.Is(s.FaultErr(), first) || r.FileOffset() != 0 {
+		t.Errorf("not told: %v, %v", err, s.FaultErr())
+	}
+	s.Close()
+}

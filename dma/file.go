@@ -15,8 +15,15 @@ var ErrBadFile = errors.New("bad memory file")
 // ErrClosed is returned by the copier for a place in a file that is not mapped any more: a Segment was kept too long.
 var ErrClosed = errors.New("memory is no longer mapped")
 
-// maxFile bounds what one file takes of the address space (47 bits on amd64): a sparse file costs its owner nothing.
-const maxFile = 1 << 44
+// A sparse file costs its owner nothing, but us address space (47 bits on amd64) and a mapping (vm.max_map_count, 65530),
+// which the Go heap needs as well. So one space cannot take what others need, nor all of them what the process needs.
+const (
+	maxFile       = 1 << 43 // bytes
+	maxSpaceBytes = 1 << 43
+	maxSpaceFiles = 1024
+	maxBytes      = 1 << 46
+	maxFiles      = 16384
+)
 
 type fileID struct{ dev, ino uint64 }
 
@@ -25,6 +32,7 @@ type fileID struct{ dev, ino uint64 }
 type Files struct {
 	mu   sync.Mutex
 	open map[fileID]*File // under mu
+	size uint64           // under mu: sum of their sizes
 }
 
 // NewFiles returns an empty registry.
@@ -40,9 +48,10 @@ func (fs *Files) Len() int {
 }
 
 // Open maps the file behind fd, whole, shared and writable, unless it is mapped already, and takes a reference. fd
-// stays the caller's and may be closed at once: the mapping keeps the inode. It is an ErrBadFile if fd is not open for
-// reading and writing, is no regular file (memfd, tmpfs, hugetlbfs or disk) of this machine, or is shorter than need. A
-// file that has grown since it was mapped keeps its old size until its last reference is closed.
+// stays the caller's and may be closed at once: the mapping keeps the inode. It is an ErrBadFile if fd is not open
+// for reading and writing, is no regular file (memfd, tmpfs, hugetlbfs or disk) of this machine, or is shorter than
+// need; ENOSPC if too much is mapped already. A file that has grown since it was mapped keeps its old size until its
+// last reference is closed.
 func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	id, size, err := check(fd)
 	if err != nil {
@@ -64,12 +73,16 @@ func (fs *Files) Open(fd int, need uint64) (*File, error) {
 	if need > size {
 		return nil, fmt.Errorf("%w: file %d:%d: %#x bytes needed, it has %#x", ErrBadFile, id.dev, id.ino, need, size)
 	}
+	if len(fs.open) >= maxFiles || size > maxBytes-fs.size {
+		return nil, fmt.Errorf("file %d:%d: %#x bytes: %d files of %#x bytes are mapped already: %w", id.dev, id.ino, size, len(fs.open), fs.size, unix.ENOSPC)
+	}
 	f = &File{files: fs, id: id, refs: 1, spaces: make(map[*Space]int)}
 	f.gpu.Store(-1)
 	if err := f.mapFile(fd, int(size)); err != nil { // size <= maxFile, so it is an int
 		return nil, fmt.Errorf("%w: file %d:%d: mmap of %#x bytes: %w", ErrBadFile, id.dev, id.ino, size, err)
 	}
 	fs.open[id] = f
+	fs.size += size
 	return f, nil
 }
 
@@ -136,6 +149,7 @@ func (f *File) Close() {
 	refs := f.refs
 	if refs == 0 {
 		delete(f.files.open, f.id)
+		f.files.size -= f.Size()
 	}
 	f.files.mu.Unlock()
 	switch {

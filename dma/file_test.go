@@ -171,3 +171,47 @@ func TestOpenAndCloseFromManyGoroutines(t *testing.T) {
 		t.Fatalf("%d mapped", files.Len())
 	}
 }
+
+// A sparse file costs a guest nothing; the guest must not take the address space or the mappings of the process with it.
+func TestOneGuestCannotTakeTheAddressSpace(t *testing.T) {
+	leakFree(t)
+	files := NewFiles()
+	greedy, other := NewSpace("greedy", files), NewSpace("other", files)
+	huge := []int{memfd(t, maxFile), memfd(t, maxFile)}
+	add(t, greedy, Map{Size: page, FD: huge[0]})
+	add(t, greedy, Map{IOVA: page, Size: page, FD: huge[0]})
+	more := []Map{{IOVA: 2 * page, Size: page, FD: huge[1]}}
+	if err := greedy.Add(more[0]); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Add: %v", err)
+	}
+	if err := greedy.Replace(more); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Replace: %v", err)
+	}
+	add(t, other, more[0])
+	if err := greedy.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(maxSpaceFiles + 1) {
+		fd, err := unix.MemfdCreate("small", unix.MFD_CLOEXEC)
+		if err != nil {
+			t.Fatal(err)
+		}
+		truncate(t, fd, page)
+		err = greedy.Add(Map{IOVA: i * page, Size: page, FD: fd})
+		unix.Close(fd)
+		if full := i == maxSpaceFiles; full != errors.Is(err, unix.ENOSPC) || !full && err != nil {
+			t.Fatalf("file %d: %v", i, err)
+		}
+	}
+	size := files.size
+	files.size = maxBytes - maxFile + 1
+	if _, err := files.Open(huge[0], 0); !errors.Is(err, unix.ENOSPC) {
+		t.Errorf("Open: %v", err)
+	}
+	files.size = size
+	greedy.Close()
+	other.Close()
+	if files.Len() != 0 || files.size != 0 || greedy.nfile != 0 || greedy.reach != 0 {
+		t.Fatalf("left: %d files of %#x bytes", files.Len(), files.size)
+	}
+}

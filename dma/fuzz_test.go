@@ -21,26 +21,20 @@ func FuzzSpace(f *testing.F) {
 	f.Add([]byte{0, 60, 4, 0, 0, 3, 0, 255, 255, 255, 0, 1, 60, 4, 4, 0, 0, 0, 0})
 	f.Add([]byte{2, 2, 0, 4, 1, 0, 8, 4, 5, 0, 3, 0, 0, 10, 10, 0})
 	const files, filePages, window = 3, 16, 64
+	var fds [files]int // only read from here on, so one set serves all runs
+	for i := range fds {
+		fds[i] = memfd(f, filePages*page)
+		var tag [filePages * page]byte
+		for j := range tag {
+			tag[j] = tagOf(i, j)
+		}
+		if _, err := unix.Pwrite(fds[i], tag[:], 0); err != nil {
+			f.Fatal(err)
+		}
+	}
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		reg := NewFiles()
 		s := NewSpace("fuzz", reg)
-		var fds [files]int
-		for i := range fds {
-			fd, err := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer unix.Close(fd)
-			truncate(t, fd, filePages*page)
-			var tag [filePages * page]byte
-			for j := range tag {
-				tag[j] = tagOf(i, j)
-			}
-			if _, err := unix.Pwrite(fd, tag[:], 0); err != nil {
-				t.Fatal(err)
-			}
-			fds[i] = fd
-		}
 		defer func() {
 			s.Close()
 			if reg.Len() != 0 {

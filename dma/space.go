@@ -43,7 +43,9 @@ type Space struct {
 	gen   atomic.Uint64
 	epoch epoch
 
-	mu sync.Mutex // held while the table is changed; not while waiting
+	mu    sync.Mutex // held while the table is changed; not while waiting
+	nfile int        // under mu: distinct files, and the sum of their sizes
+	reach uint64
 
 	faultMu sync.Mutex    // leaf
 	faulted chan struct{} // under faultMu
@@ -61,8 +63,9 @@ func NewSpace(name string, files *Files) *Space {
 // Name returns the name given to NewSpace.
 func (s *Space) Name() string { return s.name }
 
-// Enter begins a section in which what Translate returns stays mapped. It never blocks, and one goroutine may be inside
-// several spaces. The token goes to Leave. Do not wait for anything inside. The goroutine is guarded (see Guard) from now on.
+// Enter begins a section in which what Translate returns stays mapped. It never blocks, and one goroutine may be
+// inside several spaces. The token goes to Leave. Do not wait for anything inside. The goroutine is guarded (see
+// Guard) from now on.
 func (s *Space) Enter() (token int) {
 	Guard()
 	return s.epoch.enter()
@@ -75,7 +78,7 @@ func (s *Space) Leave(token int) { s.epoch.leave(token) }
 func (s *Space) Generation() uint64 { return s.gen.Load() }
 
 // Add maps a region. It waits for nobody. The error is EEXIST if it overlaps another, EINVAL for a bad range, ENOSPC for
-// too many regions, ErrBadFile for a bad file.
+// too many regions or files, ErrBadFile for a bad file, ErrFault for one that has faulted and is still mapped somewhere.
 func (s *Space) Add(m Map) error {
 	r, err := s.open(m)
 	if err != nil {
@@ -84,7 +87,9 @@ func (s *Space) Add(m Map) error {
 	s.mu.Lock()
 	t, err := s.table.Load().with(r)
 	if err == nil {
-		s.attach(r)
+		err = s.attach(r)
+	}
+	if err == nil {
 		s.set(t)
 	}
 	s.mu.Unlock()
@@ -95,8 +100,8 @@ func (s *Space) Add(m Map) error {
 	return nil
 }
 
-// Remove unmaps the region that has exactly this address and size, and returns when no worker uses it any more. The error is
-// ENOENT if there is none.
+// Remove unmaps the region that has exactly this address and size, and returns when no worker uses it any more. The
+// error is ENOENT if there is none.
 func (s *Space) Remove(iova, size uint64) error {
 	s.mu.Lock()
 	old := s.table.Load()
@@ -140,8 +145,14 @@ func (s *Space) Replace(maps []Map) error {
 	}
 	s.mu.Lock()
 	old := s.table.Load()
-	for _, r := range regions {
-		s.attach(r)
+	for i, r := range regions {
+		if err := s.attach(r); err != nil {
+			for _, r := range regions[:i] {
+				s.detach(r)
+			}
+			s.mu.Unlock()
+			return fail(fmt.Errorf("space %s: replace: %w", s.name, err))
+		}
 	}
 	s.set(newTable(regions))
 	s.mu.Unlock()
@@ -206,20 +217,29 @@ func (s *Space) drop(r *Region) {
 	}
 }
 
-// attach lists the space with the region's file, for faults.
-func (s *Space) attach(r *Region) {
+// attach lists the space with the region's file, for faults. Under mu.
+func (s *Space) attach(r *Region) error {
 	f := r.file
 	if f == nil {
-		return
+		return nil
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if f.spaces[s] == 0 {
+		if s.nfile >= maxSpaceFiles || f.Size() > maxSpaceBytes-s.reach {
+			return fmt.Errorf("%v: file of %#x bytes: %d of %#x bytes are mapped already: %w", r, f.Size(), s.nfile, s.reach, unix.ENOSPC)
+		}
+		s.nfile++
+		s.reach += f.Size()
+	}
 	f.spaces[s]++
 	if g := f.gone.Load(); g != nil && g.fault != nil { // it died between open and here
 		s.blame(g.fault)
 	}
+	return nil
 }
 
+// detach undoes attach. Under mu.
 func (s *Space) detach(r *Region) {
 	f := r.file
 	if f == nil {
@@ -229,6 +249,8 @@ func (s *Space) detach(r *Region) {
 	defer f.mu.Unlock()
 	if f.spaces[s]--; f.spaces[s] == 0 {
 		delete(f.spaces, s)
+		s.nfile--
+		s.reach -= f.Size()
 	}
 }
 
@@ -238,10 +260,12 @@ func (s *Space) retire(old []*Region) {
 		return
 	}
 	s.epoch.wait()
+	s.mu.Lock()
 	for _, r := range old {
 		s.detach(r)
 	}
 	s.forgive()
+	s.mu.Unlock()
 	for _, r := range old {
 		s.drop(r)
 	}
