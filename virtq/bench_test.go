@@ -83,15 +83,13 @@ func BenchmarkForward(b *testing.B) {
 				tx.publish(batch)
 				rx.publish(batch)
 				tok := g.space.Enter()
-				for k := range batch {
-					if ok, err := tx.dev.Peek(&txc[k]); !ok {
-						b.Fatal(err)
-					}
+				if k, err := tx.dev.PeekBatch(txc[:]); k != batch {
+					b.Fatal(err)
+				}
+				if k, err := rx.dev.PeekBatch(rxc[:]); k != batch {
+					b.Fatal(err)
 				}
 				for k := range batch {
-					if ok, err := rx.dev.Peek(&rxc[k]); !ok {
-						b.Fatal(err)
-					}
 					m, err := copier.Copy(rxc[k].In, txc[k].Out)
 					if err != nil || m != uint64(n) {
 						b.Fatal(m, err)

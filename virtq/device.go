@@ -31,7 +31,8 @@ type Config struct {
 // in any order. Publish shows the driver all that was committed since the last one, by one store, as mergeable
 // receive buffers need. Rewind puts the latest peeked back instead, and Peek will find them again.
 //
-// After an error Peek and Load give that error; what was peeked before can still be committed and published.
+// After an error Peek and Load give that error; what was peeked before can still be committed and published. Err has it
+// too, also where a method returns none: ring memory may fault under any of them.
 type Device struct {
 	space *dma.Space
 	conf  Config
@@ -119,8 +120,33 @@ func (q *Device) Peek(c *Chain) (ok bool, err error) {
 	return q.peek(c), q.err
 }
 
+// PeekBatch is Peek for up to len(cs) chains, and cheaper. With an error come the n good chains before it.
+func (q *Device) PeekBatch(cs []Chain) (n int, err error) {
+	if q.err != nil {
+		return 0, q.err
+	}
+	q.peekBatch(cs, &n)
+	return n, q.err
+}
+
 func (q *Device) peek(c *Chain) bool {
 	defer dma.Recover(&q.err)
+	return q.take(c)
+}
+
+// peekBatch counts by a pointer, because a fault ends it in the middle.
+func (q *Device) peekBatch(cs []Chain, n *int) {
+	defer dma.Recover(&q.err)
+	for i := range cs {
+		if !q.take(&cs[i]) {
+			return
+		}
+		*n = i + 1
+	}
+}
+
+// take is Peek without a guard.
+func (q *Device) take(c *Chain) bool {
 	if q.next == q.seen && !q.refresh() {
 		return false
 	}
@@ -268,7 +294,11 @@ func (q *Device) Pending() (some bool) {
 	return some
 }
 
-// Base is the avail index of the first chain not consumed. With nothing held it is what GET_VRING_BASE answers.
+// Held is how many chains are peeked and not committed.
+func (q *Device) Held() int { return int(q.next-q.done) - len(q.staged) }
+
+// Base is the avail index of the first chain not consumed. With nothing held, and all published, it is what GET_VRING_BASE
+// answers.
 func (q *Device) Base() uint16 { return q.next }
 
 // Size is the ring's size.

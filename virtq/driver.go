@@ -42,7 +42,7 @@ type Driver struct {
 	free  uint16   // its head
 	nfree int
 
-	tables     []byte // indirect tables, perTable descriptors for each head
+	tables     [][descLen]byte // indirect tables, perTable descriptors for each head
 	tablesAddr uint64
 	perTable   int
 
@@ -80,7 +80,7 @@ func NewDriver(c DriverConfig) (*Driver, error) {
 		slots:      make([]slot, c.Size),
 		next:       make([]uint16, c.Size),
 		nfree:      int(c.Size),
-		tables:     c.Indirect,
+		tables:     rows(c.Indirect),
 		tablesAddr: c.IndirectAddr,
 		perTable:   min(len(c.Indirect)/descLen/int(c.Size), int(c.Size)),
 	}
@@ -144,7 +144,7 @@ func (d *Driver) addDirect(out, in []Buf) {
 				e.flags |= flagNext
 				e.next = d.next[i]
 			}
-			e.encode(d.ring.desc(i))
+			e.encode(&d.ring.descs[i])
 			d.free = d.next[i]
 		}
 	}
@@ -155,8 +155,8 @@ func (d *Driver) addDirect(out, in []Buf) {
 // addTable writes the chain into the head's indirect table (2.7.5.3), and the table's descriptor.
 func (d *Driver) addTable(head uint16, out, in []Buf) {
 	n := len(out) + len(in)
-	off := int(head) * d.perTable * descLen
-	table := d.tables[off : off+n*descLen]
+	first := int(head) * d.perTable
+	table := d.tables[first : first+n]
 	i := 0
 	put := func(bufs []Buf, flags uint16) {
 		for _, b := range bufs {
@@ -165,14 +165,14 @@ func (d *Driver) addTable(head uint16, out, in []Buf) {
 				e.flags |= flagNext
 				e.next = uint16(i + 1)
 			}
-			e.encode((*[descLen]byte)(table[i*descLen:]))
+			e.encode(&table[i])
 			i++
 		}
 	}
 	put(out, 0)
 	put(in, flagWrite)
-	e := desc{addr: d.tablesAddr + uint64(off), len: uint32(n * descLen), flags: flagIndirect}
-	e.encode(d.ring.desc(head))
+	e := desc{addr: d.tablesAddr + uint64(first*descLen), len: uint32(n * descLen), flags: flagIndirect}
+	e.encode(&d.ring.descs[head])
 }
 
 // Publish shows all added chains to the device by one store, and tells whether it wants a kick.

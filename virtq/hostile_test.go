@@ -24,14 +24,14 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 		want string // in the error
 		is   error
 	}{
-		{"loop of one", func(r *raw) { r.desc(3, with(buf, flagNext, 3)) }, "head 3: loop", nil},
+		{"loop of one", func(r *raw) { r.desc(3, with(buf, flagNext, 3)) }, "head 3: descriptor 3: a loop", nil},
 		{"loop of the whole table", func(r *raw) {
 			for i := 1; i < 8; i++ {
 				r.desc(i, with(buf, flagNext, uint16(i%7+1)))
 			}
-		}, "head 3: loop: more than 8 descriptors", nil},
-		{"next outside", func(r *raw) { r.desc(3, with(buf, flagNext, 8)) }, "head 3: descriptor 3: next is 8 of 8", nil},
-		{"next far outside", func(r *raw) { r.desc(3, with(buf, flagNext, 0xffff)) }, "next is 65535 of 8", nil},
+		}, "a loop, or more than 8 descriptors", nil},
+		{"next outside", func(r *raw) { r.desc(3, with(buf, flagNext, 8)) }, "head 3: next descriptor is 8 of 8", nil},
+		{"next far outside", func(r *raw) { r.desc(3, with(buf, flagNext, 0xffff)) }, "next descriptor is 65535 of 8", nil},
 		{"head outside", func(r *raw) { r.entry(1, 8) }, "head 8: avail entry 1: ring of 8", nil},
 		{"same head twice", func(r *raw) { r.entry(1, 0) }, "head 0: avail entry 1: made available again", nil},
 		{"avail.idx too far", func(r *raw) { r.idx(9) }, "avail.idx went from 0 to 9, ring of 8", nil},
@@ -39,13 +39,13 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 		{"readable after writable", func(r *raw) {
 			r.desc(3, with(buf, flagNext|flagWrite, 4))
 			r.desc(4, buf)
-		}, "head 3: a readable buffer follows a writable one", nil},
+		}, "head 3: descriptor 4: a readable buffer follows a writable one", nil},
 		{"readable after an empty writable", func(r *raw) {
 			r.desc(3, desc{flags: flagNext | flagWrite, next: 4})
 			r.desc(4, buf)
 		}, "a readable buffer follows", nil},
 		{"unmapped", func(r *raw) { r.desc(3, desc{addr: endIOVA + mib/2, len: 1}) },
-			"head 3: buffer at 0x480000, 1 bytes: ", dma.ErrUnmapped},
+			"head 3: descriptor 3: buffer at 0x480000, 1 bytes: ", dma.ErrUnmapped},
 		{"past the end", func(r *raw) { r.desc(3, desc{addr: endIOVA - 15, len: 16}) }, "buffer at 0x3ffff1", dma.ErrUnmapped},
 		{"before the beginning", func(r *raw) { r.desc(3, desc{addr: ringIOVA - 1, len: 16}) }, "buffer at 0xfffff", dma.ErrUnmapped},
 		{"wraps around", func(r *raw) { r.desc(3, desc{addr: math.MaxUint64 - 7, len: 16}) }, "buffer at 0xfffffffffffffff8", dma.ErrUnmapped},
@@ -58,7 +58,7 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 		{"longer than 4 GiB", func(r *raw) {
 			r.desc(3, with(buf, flagNext, 4))
 			r.desc(4, desc{addr: bufIOVA, len: math.MaxUint32})
-		}, "head 3: 4294967311 bytes in 2 descriptors", nil},
+		}, "head 3: descriptor 4: 4294967311 bytes in all", nil},
 		{"indirect and next", func(r *raw) { r.desc(3, with(table(1), flagNext, 4)) }, "indirect table with a next", nil},
 		{"empty indirect table", func(r *raw) { r.desc(3, table(0)) }, "indirect table of 0 bytes", nil},
 		{"ragged indirect table", func(r *raw) {
@@ -74,26 +74,26 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 		{"nested table", func(r *raw) {
 			r.table(tableIOVA, with(buf, flagNext, 1), table(1))
 			r.desc(3, table(2))
-		}, "head 3: indirect descriptor 1: nested", nil},
+		}, "head 3: descriptor 1: indirect table in an indirect table", nil},
 		{"table that refers to itself", func(r *raw) {
 			r.table(tableIOVA, table(1))
 			r.desc(3, table(1))
-		}, "nested", nil},
+		}, "descriptor 0: indirect table in an indirect table", nil},
 		{"loop in a table", func(r *raw) {
 			r.table(tableIOVA, with(buf, flagNext, 1), with(buf, flagNext, 0))
 			r.desc(3, table(2))
-		}, "loop in an indirect table of 2", nil},
+		}, "descriptor 0: a loop", nil},
 		{"next outside a table", func(r *raw) {
 			r.table(tableIOVA, with(buf, flagNext, 2), buf)
 			r.desc(3, table(2))
-		}, "indirect descriptor 0: next is 2 of 2", nil},
+		}, "next descriptor is 2 of 2", nil},
 		{"chain and table longer than the ring", func(r *raw) {
 			r.desc(3, with(buf, flagNext, 4))
 			r.desc(4, table(8))
 			for i := range 8 {
 				r.table(tableIOVA+uint64(i)*descLen, with(buf, flagNext, uint16(i+1)))
 			}
-		}, "more than 8 descriptors with its indirect table", nil},
+		}, "more than 8 descriptors", nil},
 		{"readable in a table after writable outside", func(r *raw) {
 			r.desc(3, with(buf, flagNext|flagWrite, 4))
 			r.desc(4, table(1))

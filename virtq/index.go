@@ -8,8 +8,9 @@ import (
 	"unsafe"
 )
 
-// This file is the only one of the package that touches memory through unsafe: the 16-bit fields that both ends
-// of a ring share. The rest of a ring (descriptors, entries) is ordinary bytes, ordered by these fields.
+// This file is the only one of the package that touches memory through unsafe: for the 16-bit fields that both ends
+// of a ring share, and to cut bytes into descriptors. The rest of a ring (descriptors, entries) is ordinary bytes,
+// ordered by these fields.
 //
 // Go has no 16-bit atomics, so:
 //
@@ -92,6 +93,15 @@ func (h header) store(flags, idx uint16) { atomic.StoreUint32(h.word, uint32(fla
 type fence struct{ word uint32 }
 
 func (f *fence) full() { atomic.StoreUint32(&f.word, 0) }
+
+// rows is b as descriptors; what is left over at its end is not in it. Bytes need no alignment.
+func rows(b []byte) [][descLen]byte {
+	n := len(b) / descLen
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*[descLen]byte)(unsafe.Pointer(&b[0])), n)
+}
 
 // aligned tells whether b starts at a multiple of n in memory.
 func aligned(b []byte, n uintptr) bool {

@@ -62,9 +62,9 @@ type desc struct {
 }
 
 // decode reads each word once, since the peer may rewrite it meanwhile.
-func (d *desc) decode(b *[descLen]byte) {
+func decode(b *[descLen]byte) desc {
 	addr, rest := le.Uint64(b[0:]), le.Uint64(b[8:])
-	*d = desc{addr: addr, len: uint32(rest), flags: uint16(rest >> 32), next: uint16(rest >> 48)}
+	return desc{addr: addr, len: uint32(rest), flags: uint16(rest >> 32), next: uint16(rest >> 48)}
 }
 
 func (d *desc) encode(b *[descLen]byte) {

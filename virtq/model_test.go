@@ -268,6 +268,9 @@ func (m *model) check(t *rapid.T) {
 	if m.dev.Base() != uint16(m.base+m.peeked) {
 		t.Fatalf("base %d, want %d", m.dev.Base(), m.base+m.peeked)
 	}
+	if m.dev.Held() != len(m.held) {
+		t.Fatalf("%d held, want %d", m.dev.Held(), len(m.held))
+	}
 	if m.dev.Pending() != (len(m.avail) > 0) {
 		t.Fatalf("pending %v with %d available", m.dev.Pending(), len(m.avail))
 	}

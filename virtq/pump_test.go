@@ -26,8 +26,8 @@ func (b bell) ring() {
 // and back.
 func TestNoWakeupIsLost(t *testing.T) {
 	total := 100_000
-	if testing.Short() {
-		total = 5_000
+	if raceEnabled || testing.Short() {
+		total = 10_000
 	}
 	for _, size := range []uint16{2, 4, 64, 256} {
 		for _, event := range []bool{false, true} {
@@ -164,8 +164,8 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 // TestNoWakeupIsLostWithAvailAtTwoModFour does it with the plain driver, for the halves that a Driver never has.
 func TestNoWakeupIsLostWithAvailAtTwoModFour(t *testing.T) {
 	total := 200_000
-	if testing.Short() {
-		total = 10_000
+	if raceEnabled || testing.Short() {
+		total = 20_000
 	}
 	for _, size := range []uint16{1, 8} {
 		for _, event := range []bool{false, true} {

@@ -15,9 +15,9 @@ type deviceRing struct {
 	fence    fence
 	pins     [3]*dma.Pin // desc, avail, used
 
-	descs  []byte
-	avails []byte // avail.ring
-	useds  []byte // used.ring
+	descs  [][descLen]byte // the descriptor table
+	avails []byte          // avail.ring
+	useds  []byte          // used.ring
 
 	used       header // used.flags, used.idx
 	availEvent field
@@ -54,7 +54,7 @@ func (r *deviceRing) pin(s *dma.Space, c *Config) (err error) {
 		}
 	}
 	avail, used := r.pins[1].Bytes(), r.pins[2].Bytes()
-	r.descs = r.pins[0].Bytes()
+	r.descs = rows(r.pins[0].Bytes())
 	r.avails = avail[ringHeader : ringHeader+2*n]
 	r.useds = used[ringHeader : ringHeader+usedElem*n]
 	if r.used, err = headerAt(used); err != nil {
@@ -75,11 +75,6 @@ func (r *deviceRing) close() {
 			r.pins[i] = nil
 		}
 	}
-}
-
-// desc is descriptor i of the table.
-func (r *deviceRing) desc(i uint16) *[descLen]byte {
-	return (*[descLen]byte)(r.descs[int(i)*descLen:])
 }
 
 // avail is avail.idx: the entries before it may be read.

@@ -8,9 +8,9 @@ type driverRing struct {
 	eventIdx bool
 	fence    fence
 
-	descs  []byte
-	avails []byte // avail.ring
-	useds  []byte // used.ring
+	descs  [][descLen]byte // the descriptor table
+	avails []byte          // avail.ring
+	useds  []byte          // used.ring
 
 	avail      header // avail.flags, avail.idx
 	usedEvent  field
@@ -22,11 +22,11 @@ type driverRing struct {
 // init finds the ring's fields in its three parts, which may be longer than needed.
 func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte) (err error) {
 	n := int(size)
-	descs, avail, used = descs[:n*descLen], avail[:availLen(n)], used[:usedLen(n)]
+	avail, used = avail[:availLen(n)], used[:usedLen(n)]
 	*r = driverRing{
 		mask:     size - 1,
 		eventIdx: eventIdx,
-		descs:    descs,
+		descs:    rows(descs[:n*descLen]),
 		avails:   avail[ringHeader : ringHeader+2*n],
 		useds:    used[ringHeader : ringHeader+usedElem*n],
 	}
@@ -38,11 +38,6 @@ func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte)
 		place{&r.usedFlags, used, 0},
 		place{&r.usedIdx, used, 2},
 		place{&r.availEvent, used, len(used) - 2})
-}
-
-// desc is descriptor i of the table.
-func (r *driverRing) desc(i uint16) *[descLen]byte {
-	return (*[descLen]byte)(r.descs[int(i)*descLen:])
 }
 
 // put writes the avail entry at index i.

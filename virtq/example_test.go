@@ -1,0 +1,89 @@
+package virtq_test
+
+import (
+	"fmt"
+	"log"
+
+	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/virtq"
+)
+
+// Both ends of a ring, joined by a memfd: the driver asks, the device answers. A real one would send the kick and the call
+// through eventfds.
+func Example() {
+	const size, memLen, outAt, inAt = 256, 1 << 20, 0x80000, 0x90000
+	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, memLen); err != nil {
+		log.Fatal(err)
+	}
+	mem, err := unix.Mmap(fd, 0, memLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer unix.Munmap(mem)
+
+	// The driver: its ring at address 0, one chain of a buffer to read and one to write.
+	driver, err := virtq.NewDriver(virtq.DriverConfig{Size: size, Mem: mem, EventIdx: true})
+	if err != nil {
+		log.Fatal(err)
+	}
+	n := copy(mem[outAt:], "ping")
+	err = driver.Add([]virtq.Buf{{Addr: outAt, Len: uint32(n)}}, []virtq.Buf{{Addr: inAt, Len: 100}}, 42)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("kick:", driver.Publish())
+
+	// The device: it knows the memory by its descriptor, and the ring by its addresses.
+	space := dma.NewSpace("example", dma.NewFiles())
+	defer space.Close()
+	if err := space.Add(dma.Map{Size: memLen, FD: fd}); err != nil {
+		log.Fatal(err)
+	}
+	desc, avail, used := driver.Addrs()
+	done := make(chan struct{})
+	dma.Go(func() {
+		defer close(done)
+		device, err := virtq.NewDevice(space, virtq.Config{Size: size, Desc: desc, Avail: avail, Used: used, EventIdx: true})
+		if err != nil {
+			log.Fatal(err)
+		}
+		defer device.Close()
+		defer space.Leave(space.Enter())
+		var chain virtq.Chain
+		for {
+			ok, err := device.Peek(&chain)
+			if err != nil {
+				log.Fatal(err)
+			}
+			if !ok {
+				break
+			}
+			n, err := dma.NewCopier().Copy(chain.In, chain.Out)
+			if err != nil {
+				log.Fatal(err)
+			}
+			device.Commit(chain.Head, uint32(n))
+		}
+		fmt.Println("call:", device.Publish())
+	})
+	<-done
+
+	var back [8]virtq.Used
+	k, err := driver.Poll(back[:])
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, u := range back[:k] {
+		fmt.Printf("chain %d: %s\n", u.Cookie, mem[inAt:][:u.Len])
+	}
+	// Output:
+	// kick: true
+	// call: true
+	// chain 42: ping
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package virtq
+
+const raceEnabled = false
