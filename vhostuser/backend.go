@@ -103,10 +103,11 @@ func (s *session) serveOne() error {
 		return err
 	}
 	var reply []byte
+	due := s.ackDue(m)
 	if err = checkFDs(m, ru); err == nil {
 		reply, err = ru.handle(s, m)
 	}
-	due := ru.answer != own && s.ackDue(m)
+	due = (due || s.ackDue(m)) && ru.answer != own // SET_PROTOCOL_FEATURES changes it
 	switch {
 	case err == nil && ru.answer == own:
 		return s.reply(m, reply)
@@ -132,7 +133,7 @@ func (s *session) serveOne() error {
 }
 
 // ackDue reports whether a message without a reply of its own must be answered (vhost-user.rst,
-// "VHOST_USER_PROTOCOL_F_REPLY_ACK"). SET_PROTOCOL_FEATURES is answered if it has just negotiated that.
+// "VHOST_USER_PROTOCOL_F_REPLY_ACK").
 func (s *session) ackDue(m *message) bool {
 	return m.Flags&FlagNeedReply != 0 && s.protocol&ProtocolReplyAck != 0
 }

@@ -31,8 +31,8 @@ type message struct {
 // when the peer closed between two messages, io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even
 // then.
 //
-// Descriptors ride on the first byte of a message (unix(7): they are a barrier in the stream), so anything that comes
-// with a later byte is an error.
+// Descriptors ride on the first byte of a message, so what comes with bytes that are read later is an error. (A read ends
+// after the piece of the stream that descriptors came with, and none reaches beyond its message: nobody gets another's.)
 func (c *conn) receive(m *message, check func(*Header) error) error {
 	var head [headerLen]byte
 	if err := c.readFull(head[:], &m.fds, true); err != nil {

@@ -1,0 +1,533 @@
+package vhostuser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+)
+
+// wantCalls compares what the device was told.
+func (h *host) wantCalls(want ...string) {
+	h.t.Helper()
+	if got := h.dev.take(); !slices.Equal(got, want) {
+		h.t.Errorf("device was told\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+func TestServeLifeOfARing(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	gotF, gotP, err := l.Negotiate(testFeatures|1<<63, uint64(allProtocol|ProtocolPagefault))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gotF != testFeatures|FeatureProtocol || gotP != uint64(allProtocol) || l.Queues() != 4 {
+		t.Errorf("negotiated %#x, %#x, %d queues", gotF, gotP, l.Queues())
+	}
+	must(t, l.AddMemory(g.fd, 0, userBase, guestSize, 0))
+	must(t, l.SetEnable(0, true))
+	v := g.vring(0)
+	v.Base = 9
+	must(t, l.SetupVring(v))
+	h.dev.answerBase(21)
+	if base, err := l.GetVringBase(0); err != nil || base != 21 {
+		t.Errorf("base %d, %v", base, err)
+	}
+	h.wantCalls(
+		fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol),
+		"MemoryChanged 1",
+		"EnableQueue 0 true",
+		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 9 running false",
+		"StopQueue 0",
+	)
+	if base, err := l.GetVringBase(0); err != nil || base != 21 { // of a stopped ring: where it stopped
+		t.Errorf("base of a stopped ring %d, %v", base, err)
+	}
+	// QEMU starts a ring again with all of it; a new kick is what does it.
+	must(t, l.SetVringAddr(0, v.Desc, v.Avail, v.Used))
+	h.wantCalls()
+	must(t, l.SetVringKick(0, v.Kick))
+	h.wantCalls("StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 21 running false")
+	must(t, l.hangUp())
+	h.wantCalls("StopQueue 0", "EnableQueue 0 false", "Disconnected")
+	h.friendly()
+}
+
+// TestServeQEMUSequence replays what QEMU 10 sends for two queue pairs: a handshake per pair on one socket, rings of the
+// first pair live before the second is negotiated, calls before kicks and again after, REPLY_ACK only where QEMU asks.
+func TestServeQEMUSequence(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	ask := func(r Request, body []byte, want []byte, fds ...int) {
+		t.Helper()
+		must(t, l.Send(Header{r, Version, uint32(len(body))}, body, fds))
+		hd, got, err := l.Receive()
+		must(t, err)
+		if hd.Request != r || hd.Flags != Version|FlagReply || !slices.Equal(got, want) {
+			t.Fatalf("%v: %v %v % x, want % x", r, hd.Request, hd.Flags, got, want)
+		}
+	}
+	tell := func(r Request, body []byte, fds ...int) {
+		t.Helper()
+		must(t, l.Send(Header{r, Version, uint32(len(body))}, body, fds))
+	}
+	need := func(r Request, body []byte, fds ...int) {
+		t.Helper()
+		must(t, l.Send(Header{r, Version | FlagNeedReply, uint32(len(body))}, body, fds))
+		hd, got, err := l.Receive()
+		must(t, err)
+		if hd.Request != r || hd.Flags != Version|FlagReply || !slices.Equal(got, make([]byte, 8)) {
+			t.Fatalf("%v: %v %v % x", r, hd.Request, hd.Flags, got)
+		}
+	}
+	u := func(n uint64) []byte { return le.AppendUint64(nil, n) }
+	state := func(i, n uint32) []byte { return le.AppendUint32(le.AppendUint32(nil, i), n) }
+	feats := u(testFeatures | FeatureProtocol)
+	vr := []VringSetup{g.vring(0), g.vring(1), g.vring(2), g.vring(3)}
+
+	for pair := range uint32(2) { // net_init: chr_event OPENED, once per pair
+		ask(GetFeatures, nil, feats)
+		ask(GetProtocolFeatures, nil, u(uint64(allProtocol)))
+		tell(SetProtocolFeatures, u(uint64(allProtocol&^ProtocolConfig)))
+		ask(GetQueueNum, nil, u(4))
+		ask(GetMaxMemSlots, nil, u(509))
+		if pair == 0 {
+			a, b, err := socketpair()
+			must(t, err)
+			defer a.Close()
+			defer b.Close()
+			f, err := b.File()
+			must(t, err)
+			need(SetBackendReqFD, nil, int(f.Fd()))
+			f.Close()
+			tell(SetOwner, nil)
+		}
+		ask(GetFeatures, nil, feats)
+		for i := 2 * pair; i < 2*pair+2; i++ { // masked notifiers
+			tell(SetVringCall, u(uint64(i)), vr[i].Call)
+			need(SetVringErr, u(uint64(i)|vringNoFD))
+		}
+	}
+	h.wantCalls()
+	for pair := range uint32(2) { // DRIVER_OK: vhost_net_start
+		need(SetVringEnable, state(2*pair, 1))
+		need(SetVringEnable, state(2*pair+1, 1))
+		tell(SetFeatures, feats)
+		if pair == 0 {
+			r := singleRegion{memRegion{0, guestSize, userBase, 0}}
+			var b [singleRegionLen]byte
+			r.encode(&b)
+			need(AddMemReg, b[:], g.fd)
+		}
+		for i := 2 * pair; i < 2*pair+2; i++ {
+			tell(SetVringNum, state(i, 256))
+			tell(SetVringBase, state(i, 0))
+			a := vringAddr{index: i, desc: vr[i].Desc, avail: vr[i].Avail, used: vr[i].Used}
+			var b [vringAddrLen]byte
+			a.encode(&b)
+			tell(SetVringAddr, b[:])
+			tell(SetVringKick, u(uint64(i)), vr[i].Kick)
+			tell(SetVringCall, u(uint64(i)), vr[i].Call)
+		}
+		tell(SetStatus, u(uint64(4*pair+11)))
+	}
+	ask(GetFeatures, nil, feats)
+	h.wantCalls(
+		"EnableQueue 0 true", "EnableQueue 1 true",
+		fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol),
+		"MemoryChanged 1",
+		"StartQueue 0 size 256 at 0x1000 0x2000 0x3000 base 0 running false", "SetCall 0 true",
+		"StartQueue 1 size 256 at 0x4000 0x5000 0x6000 base 0 running false", "SetCall 1 true",
+		"SetStatus 0xb",
+		"EnableQueue 2 true", "EnableQueue 3 true",
+		"StartQueue 2 size 256 at 0x7000 0x8000 0x9000 base 0 running false", "SetCall 2 true",
+		"StartQueue 3 size 256 at 0xa000 0xb000 0xc000 base 0 running false", "SetCall 3 true",
+		"SetStatus 0xf",
+	)
+	for i := range uint32(4) { // reset: vhost_net_stop
+		ask(GetVringBase, state(i, 0), state(i, 0))
+	}
+	tell(SetStatus, u(0))
+	ask(GetStatus, nil, u(0))
+	h.wantCalls("StopQueue 0", "StopQueue 1", "StopQueue 2", "StopQueue 3", "SetStatus 0x0")
+	tell(SetFeatures, feats) // the next driver, with the same features
+	ask(GetStatus, nil, u(0))
+	h.wantCalls(fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol))
+	must(t, l.hangUp())
+	h.friendly()
+}
+
+func TestServeEnablesRingsWithoutBit30(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	if f, p, err := l.Negotiate(testFeatures, 0); err != nil || f != testFeatures || p != 0 || l.Queues() != 1 {
+		t.Fatalf("%#x %#x %v", f, p, err)
+	}
+	must(t, l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}))
+	must(t, l.SetupVring(g.vring(0)))
+	_, err := l.queryU64(GetFeatures) // nothing else is answered: all before has been done
+	must(t, err)
+	h.wantCalls(
+		fmt.Sprintf("SetFeatures %#x", testFeatures),
+		"EnableQueue 0 true", "EnableQueue 1 true", "EnableQueue 2 true", "EnableQueue 3 true",
+		"MemoryChanged 1",
+		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false",
+	)
+	must(t, l.hangUp())
+}
+
+func TestServeLiveChanges(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	g.start(l, 1)
+	h.dev.take()
+	h.dev.answerBase(5)
+	v := g.vring(0)
+	state := func(r Request, n uint32) error { return l.vringState(r, 0, n) }
+	for _, c := range []struct {
+		name string
+		do   func() error
+		want []string
+	}{
+		{"same address", func() error { return l.SetVringAddr(0, v.Desc, v.Avail, v.Used) }, nil},
+		{"same size", func() error { return state(SetVringNum, 128) }, nil},
+		{"call", func() error { return l.SetVringCall(0, v.Call) }, []string{"SetCall 0 true"}},
+		{"no call", func() error { return l.SetVringCall(0, -1) }, []string{"SetCall 0 false"}},
+		{"err", func() error { return l.SetVringErr(0, v.Call) }, []string{"SetErr 0 true"}},
+		{"enabled again", func() error { return l.SetEnable(0, true) }, nil},
+		{"address", func() error { return l.SetVringAddr(0, v.Desc, v.Avail, v.Used+4096) },
+			[]string{"StopQueue 0", "StartQueue 0 size 128 at 0x1000 0x2000 0x4000 base 5 running true"}},
+		{"size", func() error { return state(SetVringNum, 64) },
+			[]string{"StopQueue 0", "StartQueue 0 size 64 at 0x1000 0x2000 0x4000 base 5 running true"}},
+		{"base", func() error { return state(SetVringBase, 40) },
+			[]string{"StopQueue 0", "StartQueue 0 size 64 at 0x1000 0x2000 0x4000 base 40 running true"}},
+		{"kick", func() error { return l.SetVringKick(0, v.Kick) },
+			[]string{"StopQueue 0", "StartQueue 0 size 64 at 0x1000 0x2000 0x4000 base 5 running true"}},
+		{"polled", func() error { return l.SetVringKick(0, -1) },
+			[]string{"StopQueue 0", "StartQueue 0 size 64 at 0x1000 0x2000 0x4000 base 5 running true"}},
+		{"owner reset", func() error { return l.command(ResetOwner, nil) }, []string{"EnableQueue 0 false"}},
+		{"same features", func() error { return l.command(SetFeatures, le.AppendUint64(nil, testFeatures|FeatureProtocol)) }, nil},
+	} {
+		if err := c.do(); err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if got := h.dev.take(); !slices.Equal(got, c.want) {
+			t.Errorf("%s: device was told %q, want %q", c.name, got, c.want)
+		}
+	}
+	h.dev.mu.Lock()
+	if v := h.dev.live[0]; v.Kick != -1 || v.Call != -1 || v.Err < 0 {
+		t.Errorf("device has %+v", v)
+	}
+	h.dev.mu.Unlock()
+	must(t, l.hangUp())
+	h.friendly()
+}
+
+func TestServeMemoryChanges(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	g.start(l, 2)
+	h.dev.take()
+	h.dev.answerBase(8)
+	const half = guestSize / 2
+
+	// QEMU splits a region: takes it away and adds the parts. The rings wait for theirs.
+	must(t, l.RemoveMemory(0, userBase, guestSize))
+	h.wantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 0")
+	must(t, l.AddMemory(g.fd, half, userBase+half, half, half))
+	h.wantCalls("MemoryChanged 1")
+	must(t, l.AddMemory(g.fd, 0, userBase, half, 0))
+	h.wantCalls("MemoryChanged 2",
+		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 8 running true",
+		"StartQueue 1 size 128 at 0x4000 0x5000 0x6000 base 8 running true")
+
+	// Memory that no ring lies in comes and goes beside live rings: a BAR.
+	bar := memfd(t, 1<<16)
+	must(t, l.AddMemory(bar, 1<<40, userBase+1<<30, 1<<16, 0))
+	must(t, l.RemoveMemory(1<<40, userBase+1<<30, 1<<16))
+	h.wantCalls("MemoryChanged 3", "MemoryChanged 2")
+
+	// A table that says the same leaves the rings alone; one that moves them does not.
+	must(t, l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}))
+	h.wantCalls("MemoryChanged 1")
+	must(t, l.SetMemTable([]MemRegion{{g.fd, 1 << 32, userBase, guestSize, 0}}))
+	h.wantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 1",
+		"StartQueue 0 size 128 at 0x100001000 0x100002000 0x100003000 base 8 running true",
+		"StartQueue 1 size 128 at 0x100004000 0x100005000 0x100006000 base 8 running true")
+
+	// A table that cannot be mapped changes nothing; the rings go on.
+	err := l.SetMemTable([]MemRegion{{g.fd, 0, userBase, 2 * guestSize, 0}})
+	if !errors.Is(err, ErrRefused) {
+		t.Errorf("table beyond its file: %v", err)
+	}
+	h.wantCalls("StopQueue 0", "StopQueue 1",
+		"StartQueue 0 size 128 at 0x100001000 0x100002000 0x100003000 base 8 running true",
+		"StartQueue 1 size 128 at 0x100004000 0x100005000 0x100006000 base 8 running true")
+
+	must(t, l.SetMemTable(nil))
+	h.wantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 0")
+	must(t, l.hangUp())
+	h.friendly()
+}
+
+func TestServeRingBeforeItsMemory(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol)); err != nil {
+		t.Fatal(err)
+	}
+	v := g.vring(0)
+	if err := l.SetupVring(v); !errors.Is(err, ErrRefused) { // told, and kept
+		t.Errorf("ring without memory: %v", err)
+	}
+	h.dev.take()
+	must(t, l.AddMemory(g.fd, 0, userBase, guestSize, 0))
+	h.wantCalls("MemoryChanged 1", "StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false")
+	must(t, l.hangUp())
+}
+
+func TestServeManyRegions(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol)); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint64(MaxMemSlots) {
+		must(t, l.AddMemory(g.fd, i*8192, userBase+i*8192, 4096, 4096))
+	}
+	if err := l.AddMemory(g.fd, 1<<40, 1<<46, 4096, 0); !errors.Is(err, ErrRefused) {
+		t.Errorf("slot %d: %v", MaxMemSlots, err)
+	}
+	if n := len(h.space.Regions()); n != MaxMemSlots {
+		t.Errorf("%d regions", n)
+	}
+	must(t, l.hangUp())
+}
+
+func TestServeResets(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	g.start(l, 1)
+	h.dev.take()
+	must(t, l.ResetDevice())
+	h.wantCalls("StopQueue 0", "EnableQueue 0 false", "Reset")
+	if n := len(h.space.Regions()); n != 1 {
+		t.Errorf("%d regions after a reset", n)
+	}
+	must(t, l.SetVringKick(0, g.vring(0).Kick)) // all else is forgotten
+	h.wantCalls()
+	must(t, l.ResetDevice())
+	h.wantCalls("Reset")
+	must(t, l.SetupVring(g.vring(0)))
+	must(t, l.SetStatus(15))
+	must(t, l.SetStatus(0))
+	h.wantCalls("StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false", "SetStatus 0xf", "StopQueue 0", "SetStatus 0x0")
+	must(t, l.hangUp())
+	h.friendly()
+}
+
+func TestServeSmallRequests(t *testing.T) {
+	checkFDLeaks(t)
+	h := newHost(t)
+	l := h.connect()
+	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol)); err != nil {
+		t.Fatal(err)
+	}
+	h.dev.take()
+	must(t, l.SetMTU(9000))
+	if err := l.SetMTU(67); !errors.Is(err, ErrRefused) {
+		t.Errorf("MTU 67: %v", err)
+	}
+	must(t, l.SendRARP([6]byte{2, 0x76, 0x6e, 1, 2, 3}))
+	must(t, l.SetStatus(7))
+	if s, err := l.GetStatus(); err != nil || s != 7 {
+		t.Errorf("status %d, %v", s, err)
+	}
+	h.wantCalls("MTU 9000", "SendRARP 02766e010203", "SetStatus 0x7")
+	must(t, l.SetConfig(2, []byte{1, 2, 3}))
+	b := make([]byte, 4)
+	must(t, l.GetConfig(1, b))
+	if !slices.Equal(b, []byte{0, 1, 2, 3}) {
+		t.Errorf("configuration % x", b)
+	}
+	for _, err := range []error{
+		l.GetConfig(20, make([]byte, 5)), l.GetConfig(1<<32-1, b), l.SetConfig(24, b), // the connection survives them
+		l.command(SetConfig, append([]byte{0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0}, 0)), // for migration
+	} {
+		if !errors.Is(err, ErrRefused) {
+			t.Errorf("configuration: %v", err)
+		}
+	}
+	must(t, l.GetConfig(0, make([]byte, 24)))
+	if err := l.GetConfig(0, make([]byte, MaxConfig+1)); err == nil {
+		t.Error("configuration longer than a message")
+	}
+	must(t, l.hangUp())
+}
+
+// TestServeReportsFailures: what a device refuses is answered if the frontend asked; else it ends the connection where the two
+// would disagree.
+func TestServeReportsFailures(t *testing.T) {
+	boom := errors.New("boom")
+	for _, c := range []struct {
+		method string
+		do     func(g *guest, l *link) error
+		ends   bool // without REPLY_ACK
+	}{
+		{"SetFeatures", func(_ *guest, l *link) error { return l.command(SetFeatures, le.AppendUint64(nil, FeatureVersion1)) }, true},
+		{"MemoryChanged", func(g *guest, l *link) error { return l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}) }, true},
+		{"MTU", func(_ *guest, l *link) error { return l.SetMTU(1500) }, false},
+		{"SetStatus", func(_ *guest, l *link) error { return l.SetStatus(1) }, false},
+		{"Reset", func(_ *guest, l *link) error { return l.ResetDevice() }, false},
+		{"EnableQueue", func(_ *guest, l *link) error { return l.SetEnable(3, true) }, false},
+		{"StartQueue", func(g *guest, l *link) error { return l.SetupVring(g.vring(3)) }, false},
+		{"SetCall", func(g *guest, l *link) error { return l.SetVringCall(0, g.vring(0).Call) }, false},
+		{"SetErr", func(g *guest, l *link) error { return l.SetVringErr(0, g.vring(0).Call) }, false},
+	} {
+		for _, ack := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/ack=%t", c.method, ack), func(t *testing.T) {
+				checkFDLeaks(t)
+				h, g := newHost(t), newGuest(t)
+				l := h.connect()
+				g.start(l, 1)
+				if !ack {
+					must(t, l.command(SetProtocolFeatures, le.AppendUint64(nil, uint64(allProtocol&^ProtocolReplyAck)))) // answered once more
+					l.protocol &^= ProtocolReplyAck
+				}
+				h.dev.failWith(c.method, boom)
+				err := c.do(g, l)
+				if ack != errors.Is(err, ErrRefused) {
+					t.Errorf("frontend: %v", err)
+				}
+				_, err = l.queryU64(GetFeatures)
+				if ends := err != nil; ends != (c.ends && !ack) {
+					t.Errorf("afterwards: %v", err)
+				}
+				h.dev.failWith(c.method, nil)
+				if err := l.hangUp(); errors.Is(err, boom) != (c.ends && !ack) {
+					t.Errorf("Serve: %v", err)
+				}
+				h.friendly()
+			})
+		}
+	}
+}
+
+func TestServeAnswersGetVringBaseOfAFailingDevice(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	g.start(l, 1)
+	h.dev.answerBase(3)
+	h.dev.failWith("StopQueue", errors.New("boom"))
+	if base, err := l.GetVringBase(0); err != nil || base != 3 {
+		t.Errorf("base %d, %v", base, err)
+	}
+	h.dev.failWith("StopQueue", nil)
+	must(t, l.hangUp())
+	h.friendly()
+}
+
+func TestServeEndsWithItsContext(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	g.start(l, 2)
+	reason := errors.New("enough")
+	l.cancel(reason)
+	if err := l.wait(); !errors.Is(err, reason) {
+		t.Errorf("Serve: %v", err)
+	}
+	l.Close()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	a, b, err := socketpair()
+	must(t, err)
+	defer a.Close()
+	if err := h.back.Serve(ctx, b); !errors.Is(err, context.Canceled) {
+		t.Errorf("Serve: %v", err)
+	}
+	h.friendly()
+}
+
+func TestServeOneConnectionAtATime(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	g.start(l, 2)
+	if err := h.connect().wait(); !errors.Is(err, ErrBusy) {
+		t.Errorf("second connection: %v", err)
+	}
+	h.works(l)
+	must(t, l.hangUp())
+	h.friendly()
+}
+
+// TestServeEndsOnAFault: a frontend truncates its memory, which the device then touches.
+func TestServeEndsOnAFault(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	g.start(l, 1)
+	must(t, unix.Ftruncate(g.fd, 0))
+	done := make(chan error)
+	dma.Go(func() { // a queue worker
+		_, err := h.dev.read(0x1000)
+		done <- err
+	})
+	if err := <-done; !errors.Is(err, dma.ErrFault) {
+		t.Errorf("device: %v", err)
+	}
+	if err := l.wait(); !errors.Is(err, dma.ErrFault) {
+		t.Errorf("Serve: %v", err)
+	}
+	l.Close()
+	h.friendly()
+}
+
+// TestServeStartsOnAFault: the memory is gone when Serve's own goroutine looks at a ring.
+func TestServeStartsOnAFault(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	g.start(l, 0)
+	must(t, unix.Ftruncate(g.fd, 0))
+	_ = l.SetupVring(g.vring(0)) // the device complains about its ring, and the connection ends
+	if err := l.wait(); !errors.Is(err, dma.ErrFault) {
+		t.Errorf("Serve: %v", err)
+	}
+	l.Close()
+	h.dev.wrong = nil
+	h.friendly()
+}
+
+func TestServeQueueCounter(t *testing.T) {
+	checkFDLeaks(t)
+	h := newHost(t)
+	h.back.dev = pairs{h.dev}
+	l := h.connect()
+	if _, _, err := l.Negotiate(0, uint64(ProtocolMQ)); err != nil || l.Queues() != 2 {
+		t.Errorf("%d queues, %v", l.Queues(), err)
+	}
+	must(t, l.hangUp())
+}
+
+type pairs struct{ *recorder }
+
+func (p pairs) QueueNum() uint64 { return uint64(p.queues / 2) }
