@@ -52,9 +52,7 @@ func ChooseAccel(ctx context.Context, r *Resolved) (accel Accel, why string, err
 			return "", "", err
 		}
 		p.OK = p.Why == ""
-		if r.Cache != "" {
-			_ = cache{r.Cache}.writeJSON("kvm.json", p) // only saves time
-		}
+		_ = cache{r.Cache}.writeJSON("kvm.json", p) // only saves time
 	}
 	probes.last = p
 	if p.OK {
@@ -68,9 +66,6 @@ func (p *probed) sameAs(q probed) bool {
 }
 
 func readProbe(dir string) *probed {
-	if dir == "" {
-		return nil
-	}
 	b, err := os.ReadFile(filepath.Join(dir, "kvm.json"))
 	p := new(probed)
 	if err != nil || json.Unmarshal(b, p) != nil {
@@ -101,14 +96,7 @@ func kvmMissing() string {
 
 // probe boots a guest under KVM as far as its init. why says how that failed; err is for what has nothing to do with KVM.
 func probe(ctx context.Context, r *Resolved) (why string, err error) {
-	dir := r.Cache
-	if dir == "" {
-		if dir, err = os.MkdirTemp("", "vnic-probe-"); err != nil {
-			return "", err
-		}
-		defer os.RemoveAll(dir)
-	}
-	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: dir})
+	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: r.Cache})
 	if err != nil {
 		return "", fmt.Errorf("KVM probe: %w", err)
 	}

@@ -62,8 +62,8 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	}
 	for i, n := range c.Netdevs {
 		id := "net" + strconv.Itoa(i)
-		if n.Conn != nil {
-			args = append(args, "-chardev", socketFD(id, f.add(n.Conn)))
+		if n.abstract != "" {
+			args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,path=%s,abstract=on", id, n.abstract))
 		} else {
 			args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,path=%s,reconnect-ms=1000", id, comma(n.Path)))
 		}
@@ -81,10 +81,10 @@ func memory(id string, size uint64, fd int) string {
 
 func socketFD(id string, fd int) string { return fmt.Sprintf("socket,id=%s,fd=%d", id, fd) }
 
-// netDevice is a virtio-net-pci: two vectors for each queue pair, one for the control queue, one for changes of its
+// netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue pair, one for the control queue, one for changes of its
 // configuration; no boot ROM.
 func netDevice(id string, n Netdev) string {
-	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,mq=%s,vectors=%d,rx_queue_size=%d,tx_queue_size=%d,romfile=",
+	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,rx_queue_size=%d,tx_queue_size=%d,romfile=",
 		id, id, onOff(n.Queues > 1), 2*n.Queues+2, n.RXQueueSize, n.TXQueueSize)
 	if n.MAC != nil {
 		s += ",mac=" + n.MAC.String()
@@ -142,8 +142,11 @@ func (c *Config) complete() error {
 		n.Queues = or(n.Queues, 1)
 		n.RXQueueSize = or(n.RXQueueSize, 1024)
 		n.TXQueueSize = or(n.TXQueueSize, 1024)
-		if (n.Conn == nil) == (n.Path == "") {
-			return fmt.Errorf("config: network device %d: either a connection or a path", i)
+		if n.Conn != nil {
+			return fmt.Errorf("config: network device %d: QEMU passes no descriptors over an inherited socket, as vhost-user must: use Connected", i)
+		}
+		if (n.Connected == nil) == (n.Path == "") {
+			return fmt.Errorf("config: network device %d: either Connected or Path", i)
 		}
 		if n.MAC != nil && (len(n.MAC) != 6 || n.MAC[0]&1 != 0) {
 			return fmt.Errorf("config: network device %d: %s is no MAC address of a device", i, net.HardwareAddr(n.MAC))

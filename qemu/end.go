@@ -27,18 +27,25 @@ func (m *Machine) command(name string) error {
 	return err
 }
 
-// event takes note of what QEMU reports. A stop that nobody asked for is the end: KVM has met what it cannot run.
+// event takes note of what QEMU reports.
 func (m *Machine) event(e qmpEvent) {
 	switch e.Event {
 	case "SHUTDOWN":
 		m.shutdown = e.Data.Reason
 	case "STOP":
-		ctx, cancel := context.WithTimeout(context.Background(), grace)
-		defer cancel()
-		status, err := m.qmp.status(ctx)
-		if err == nil && status != "running" && status != "shutdown" {
-			m.cause, m.detail = ErrStopped, status
-		}
+		m.checkStatus()
+	}
+}
+
+// checkStatus ends a guest that QEMU has stopped without being asked: KVM has met what it cannot run.
+func (m *Machine) checkStatus() {
+	ctx, cancel := context.WithTimeout(context.Background(), grace)
+	defer cancel()
+	status, err := m.qmp.status(ctx)
+	switch {
+	case err != nil:
+	case status == "internal-error" || status == "io-error" || status == "guest-panicked":
+		m.cause, m.detail = ErrStopped, status
 	}
 }
 
@@ -67,12 +74,20 @@ func (m *Machine) finish() {
 	<-m.conOK
 	_ = m.conIn.Close()
 	_ = m.agent.Close()
+	m.closeNet()
 	for e := range drain(m.qmp) {
 		if e.Event == "SHUTDOWN" {
 			m.shutdown = e.Data.Reason
 		}
 	}
 	m.err = m.verdict()
+}
+
+// closeNet stops listening for a QEMU that is gone.
+func (m *Machine) closeNet() {
+	for _, b := range m.net {
+		b.close()
+	}
 }
 
 // drain ends the connection and gives the events that were still to be taken.
@@ -113,7 +128,10 @@ func (m *Machine) verdict() error {
 	default:
 		e.Err, e.Detail = ErrExited, m.status()
 	}
-	e.Stderr = lastLines(m.stderr.Bytes(), stderrLines)
+	e.Stderr = lastLines(m.stderr.Bytes(), 1<<10)
+	if n := len(e.Stderr); n > stderrLines { // the cause comes first, a dump of registers after it
+		e.Stderr = append(e.Stderr[:stderrLines/2:stderrLines/2], e.Stderr[n-stderrLines/2:]...)
+	}
 	return e
 }
 

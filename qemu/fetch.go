@@ -171,7 +171,8 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	if err := r.fromCache(ctx, cache{dir}, &o); err != nil {
 		return nil, err
 	}
-	return r, r.compare()
+	r.compare()
+	return r, nil
 }
 
 // fromCache fills in what is still open from the cache, after fetching it when need be.
@@ -221,15 +222,15 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	return nil
 }
 
-// compare says which given parts differ from the tested ones.
-func (r *Resolved) compare() error {
-	if want := upstream(lock.version(roleQEMU)); r.QEMU.Source != SourceCache && semver.Compare(upstream(r.QEMU.Version), want) != 0 {
-		r.Untested = append(r.Untested, fmt.Sprintf("untested qemu: %s (%s), tested with %s", r.QEMU.Version, r.QEMU.Source, want[1:]))
+// compare says which parts that are not from the cache differ from the tested ones.
+func (r *Resolved) compare() {
+	for _, p := range []struct{ role, version, source string }{
+		{roleQEMU, r.QEMU.Version, r.QEMU.Source}, {roleKernel, r.Kernel.Version, r.Kernel.Source},
+	} {
+		if want := upstream(lock.version(p.role)); p.source != SourceCache && upstream(p.version) != want {
+			r.Untested = append(r.Untested, fmt.Sprintf("%s %s (%s), tested with %s", p.role, p.version, p.source, want[1:]))
+		}
 	}
-	if want := upstream(lock.version(roleKernel)); r.Kernel.Source != SourceCache && semver.Compare(upstream(r.Kernel.Version), want) != 0 {
-		r.Untested = append(r.Untested, fmt.Sprintf("untested kernel: %s (%s), tested with %s", r.Kernel.Version, r.Kernel.Source, want[1:]))
-	}
-	return nil
 }
 
 func (r *resolved) tree(role string) **tree {

@@ -38,16 +38,21 @@ type GPU struct {
 	Size uint64   // a power of two
 }
 
-// Netdev is a virtio-net-pci device on a vhost-user backend.
+// Netdev is a virtio-net-pci device on a vhost-user backend: in this process (Connected) or elsewhere (Path).
 type Netdev struct {
-	Conn        *os.File         // QEMU's end of a connected socket; Start closes it
-	Path        string           // instead of Conn: the backend's socket, to which QEMU connects again whenever it is lost
+	// Connected is called once, with the connection that QEMU has made, which is then the callee's. It is called from a
+	// goroutine of the Machine's and must not wait for the guest.
+	Connected   func(conn *net.UnixConn)
+	Conn        *os.File         // Deprecated: QEMU cannot use it (see backend.go); Start refuses it. Goes once nobody names it.
+	Path        string           // the backend's socket, to which QEMU connects again whenever it is lost
 	Queues      int              // queue pairs; 0 = 1
 	MAC         net.HardwareAddr // nil = QEMU's
 	RXQueueSize int              // 0 = 1024
 	TXQueueSize int              // 0 = 1024
 	MTU         int              // host_mtu; 0 = none
 	Options     string           // more options of the device, "packed=on"
+
+	abstract string // name of our socket in the abstract namespace
 }
 
 // Config describes one machine.
@@ -63,7 +68,7 @@ type Config struct {
 	CPUs    int      // 0 = 1
 	CPU     string   // QEMU's -cpu; "" = all that the accelerator has
 	Accel   Accel
-	Cache   string // where AccelAuto keeps what its probe found; "" = only in this process
+	Cache   string // where AccelAuto keeps what its probe found; "" = the user's cache
 	GPUs    []GPU
 	Netdevs []Netdev
 	Args    []string // more QEMU arguments, last
@@ -87,6 +92,7 @@ type Machine struct {
 	conOK chan struct{} // closed when the console has been read to its end
 	qmp   *qmp
 	agent *agent.Client
+	net   []*backendSocket
 
 	ask    chan struct{} // closed by Close
 	askOne sync.Once
@@ -104,13 +110,6 @@ type Machine struct {
 // Start starts QEMU and returns once the guest's init has reported on the results channel. When ctx ends, then or later,
 // the machine is ended. The caller calls Close, whatever else happens.
 func Start(ctx context.Context, c Config) (*Machine, error) {
-	defer func() { // QEMU has its own by then, or never will
-		for _, n := range c.Netdevs {
-			if n.Conn != nil {
-				_ = n.Conn.Close()
-			}
-		}
-	}()
 	if err := c.complete(); err != nil {
 		return nil, err
 	}
@@ -121,7 +120,9 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	if accel == AccelAuto {
 		var why string
 		var err error
-		accel, why, err = ChooseAccel(ctx, &Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel})
+		if c.Cache, err = CacheDir(Options{CacheDir: c.Cache}); err == nil {
+			accel, why, err = ChooseAccel(ctx, &Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel})
+		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.Name, err)
 		}
@@ -173,6 +174,7 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 		}
 		if err != nil {
 			host.close()
+			m.closeNet()
 			m.closeRAM()
 		}
 	}()
@@ -194,6 +196,16 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 			return nil, err
 		}
 	}
+	for i := range c.Netdevs {
+		if n := &c.Netdevs[i]; n.Connected != nil {
+			b, err := newBackendSocket(n.Connected)
+			if err != nil {
+				return nil, err
+			}
+			m.net = append(m.net, b)
+			n.abstract = b.name
+		}
+	}
 	args, fds := arguments(c, accel, in)
 	cmd := exec.Command(c.QEMU.Args[0], append(c.QEMU.Args[1:len(c.QEMU.Args):len(c.QEMU.Args)], args...)...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LC_ALL=C.UTF-8"}, c.QEMU.Env...)
@@ -205,6 +217,10 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
 	m.log.Debug("QEMU started", "machine", m.name, "pid", cmd.Process.Pid, "accel", accel, "args", cmd.Args)
+	for _, b := range m.net {
+		b.done = make(chan struct{})
+		go b.accept(m.PID())
+	}
 	m.conIn = host.console
 	go func() {
 		_, _ = io.Copy(m.con, host.console)
@@ -331,8 +347,15 @@ func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration)
 	defer boot.Stop()
 	defer limit.Stop()
 	booted, ctxDone, ask, events := m.agent.Booted(), ctx.Done(), m.ask, m.qmp.events
-	_ = m.command("qmp_capabilities")
+	if m.command("qmp_capabilities") == nil {
+		m.checkStatus() // events before this were lost
+	}
 	for {
+		if m.cause != nil {
+			m.end()
+			m.finish()
+			return
+		}
 		select {
 		case <-m.child.done:
 			m.finish()
@@ -340,15 +363,13 @@ func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration)
 		case e, ok := <-events:
 			if !ok {
 				events = nil
-				continue
+			} else {
+				m.event(e)
 			}
-			m.event(e)
-			continue
 		case <-booted:
 			boot.Stop()
 			booted = nil
 			close(m.up)
-			continue
 		case <-ctxDone:
 			m.cause = ctx.Err()
 		case <-boot.C:
@@ -357,11 +378,6 @@ func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration)
 			m.cause, m.detail = ErrTimeLimit, timeLimit.String()
 		case <-ask:
 			m.cause = errClosed
-		}
-		if m.cause != nil {
-			m.end()
-			m.finish()
-			return
 		}
 	}
 }

@@ -108,7 +108,7 @@ func (t *tested) version(role string) string {
 // version with another hash is an error: an archive never builds a version twice.
 func (t *tested) untested(role, version string, got []Package) (string, error) {
 	if want := t.version(role); version != want {
-		return fmt.Sprintf("untested %s: %s, tested with %s", role, version, first(want, "none")), nil
+		return fmt.Sprintf("%s %s, tested with %s", role, version, first(want, "none")), nil
 	}
 	byName := map[string]Package{}
 	for _, p := range got {
@@ -132,7 +132,7 @@ func (t *tested) untested(role, version string, got []Package) (string, error) {
 	if len(diff) == 0 {
 		return "", nil
 	}
-	return "untested " + role + ": " + strings.Join(diff, "; "), nil
+	return role + " " + version + " with other parts: " + strings.Join(diff, "; "), nil
 }
 
 // upstream gives the upstream part of a Debian version as a semantic version: "1:11.1.2+ds-3" is "v11.1.2".

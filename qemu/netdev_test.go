@@ -1,0 +1,91 @@
+package qemu
+
+import (
+	"bytes"
+	"log/slog"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/vhostuser"
+)
+
+// idle is a network device that does nothing: enough for QEMU to show it to a guest without a driver.
+type idle struct{ mtu uint16 }
+
+func (d *idle) Features() uint64                       { return 1<<32 | 1<<15 | 1<<3 | 1<<22 } // VERSION_1, MRG_RXBUF, MTU, MQ
+func (d *idle) ProtocolFeatures() uint64               { return uint64(vhostuser.SupportedProtocol) }
+func (d *idle) SetFeatures(uint64) error               { return nil }
+func (d *idle) MaxQueues() int                         { return 4 }
+func (d *idle) QueueNum() uint64                       { return 2 }
+func (d *idle) MTU(mtu uint16) error                   { d.mtu = mtu; return nil }
+func (d *idle) Status() uint8                          { return 0 }
+func (d *idle) SetStatus(uint8) error                  { return nil }
+func (d *idle) GetConfig(_ uint32, b []byte) error     { clear(b); return nil }
+func (d *idle) SetConfig(uint32, []byte) error         { return nil }
+func (d *idle) SetCall(_, fd int) error                { return closeFD(fd) }
+func (d *idle) SetErr(_, fd int) error                 { return closeFD(fd) }
+func (d *idle) EnableQueue(int, bool) error            { return nil }
+func (d *idle) StopQueue(int) (base uint16, err error) { return 0, nil }
+func (d *idle) Reset() error                           { return nil }
+func (d *idle) MemoryChanged() error                   { return nil }
+func (d *idle) Disconnected()                          {}
+func (d *idle) StartQueue(v vhostuser.Vring) error {
+	for _, fd := range []int{v.Kick, v.Call, v.Err} {
+		_ = closeFD(fd)
+	}
+	return nil
+}
+
+func closeFD(fd int) error {
+	if fd < 0 {
+		return nil
+	}
+	return unix.Close(fd)
+}
+
+func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
+	c := guest(t)
+	nothingLeft(t)
+	served := make(chan error, 1)
+	c.Netdevs = []Netdev{{Queues: 2, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1500, Connected: func(conn *net.UnixConn) {
+		go func() {
+			space := dma.NewSpace("guest", dma.NewFiles())
+			served <- vhostuser.NewBackend(new(idle), space, slog.New(slog.DiscardHandler)).Serve(t.Context(), conn)
+		}()
+	}}}
+	m, err := Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	var h agent.Hello
+	if err := m.Agent().Call(t.Context(), "hello", nil, &h); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Find(0x1af4, 0x1041); len(got) != 1 {
+		t.Errorf("NIC: %+v", h.PCI)
+	}
+	ram, err := unix.Mmap(int(m.RAM().Fd()), 0, int(c.RAMSize), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(ram, []byte("Linux version "+h.Kernel)) {
+		t.Error("guest RAM does not hold the guest's kernel")
+	}
+	if err := unix.Munmap(ram); err != nil {
+		t.Error(err)
+	}
+	if err := m.PowerOff(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
