@@ -45,6 +45,7 @@ type testDevice struct {
 	flush      bool                   // return the chains of a queue when its split goes off
 	splits     int                    // SetSplit calls
 
+	hangUp context.CancelFunc
 	wakeFD int
 	done   chan struct{}
 }
@@ -54,6 +55,7 @@ type testQueue struct {
 	vring   vhostuser.Vring
 	enabled bool
 	held    []uint16
+	short   int // chains that were not enough
 }
 
 type testFrame struct {
@@ -85,10 +87,16 @@ func (d *testDevice) serve(conn *net.UnixConn) <-chan struct{} {
 	ended := make(chan struct{})
 	worker := make(chan struct{})
 	dma.Go(func() { defer close(worker); d.work() })
+	ctx, cancel := context.WithCancel(context.Background())
+	d.hangUp = cancel
 	dma.Go(func() {
 		defer close(ended)
-		if err := vhostuser.NewBackend(d, d.space, slog.New(slog.DiscardHandler)).Serve(context.Background(), conn); err != nil {
+		defer cancel()
+		if err := vhostuser.NewBackend(d, d.space, slog.New(slog.DiscardHandler)).Serve(ctx, conn); err != nil && ctx.Err() == nil {
 			d.t.Errorf("backend: %v", err)
+		}
+		if ctx.Err() != nil {
+			conn.Close()
 		}
 		close(d.done)
 		d.wake()
@@ -148,8 +156,12 @@ func (d *testDevice) process() (more bool) {
 	}
 	d.deliver()
 	for _, q := range d.queues {
-		if q.vq != nil && (q.vring.Index%2 == 1 || len(d.backlog) > 0) {
-			more = q.vq.EnableKick() && q.vq.Err() == nil && q.vring.Index%2 == 1 || more
+		switch {
+		case q.vq == nil || q.vq.Err() != nil:
+		case q.vring.Index%2 == 1:
+			more = q.vq.EnableKick() || more
+		case len(d.backlog) > 0:
+			more = q.vq.EnableKickBeyond(q.short) || more
 		}
 	}
 	return more
@@ -231,6 +243,7 @@ func (d *testDevice) receive(q *testQueue, f *testFrame) bool {
 		}
 		if !ok {
 			q.vq.Rewind(len(pieces))
+			q.short = len(pieces)
 			return false
 		}
 		in := slices.Clone(c.In)
@@ -273,6 +286,7 @@ func (d *testDevice) receive(q *testQueue, f *testFrame) bool {
 		rest = rest[p.n:]
 		q.vq.Commit(p.head, uint32(written))
 	}
+	q.short = 0
 	return true
 }
 
@@ -323,8 +337,8 @@ func (d *testDevice) do(f func()) {
 	d.wake()
 }
 
-// rawUsed puts a used element that the ring's owner would never write, and calls.
-func (d *testDevice) rawUsed(vring int, id, n uint32) {
+// rawUsed puts used elements {id, length} that the ring's owner would never write, and calls.
+func (d *testDevice) rawUsed(vring int, elems ...[2]uint32) {
 	done := make(chan struct{})
 	dma.Go(func() {
 		defer close(done)
@@ -342,9 +356,12 @@ func (d *testDevice) rawUsed(vring int, id, n uint32) {
 		var b [4]byte
 		d.copier.Read(b[:], segs)
 		idx := binary.LittleEndian.Uint16(b[2:])
-		elem := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, id), n)
-		d.copier.Write(dma.Cut(nil, segs, 4+8*(uint64(idx)%size), 8), elem)
-		binary.LittleEndian.PutUint16(b[2:], idx+1)
+		for _, e := range elems {
+			elem := binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, e[0]), e[1])
+			d.copier.Write(dma.Cut(nil, segs, 4+8*(uint64(idx)%size), 8), elem)
+			idx++
+		}
+		binary.LittleEndian.PutUint16(b[2:], idx)
 		d.copier.Write(dma.Cut(nil, segs, 0, 4), b[:])
 		unix.Write(q.vring.Call, eventfdOne)
 	})

@@ -4,7 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"os"
+	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,12 +39,48 @@ type frontend struct {
 	fd      int    // memfd
 	ram     []byte // of it
 	used    int    // bytes of ram that are allocated
-	kicks   []int  // eventfds by queue
+	kicks   []int  // eventfds by queue, -1: not set up yet
 	call    int    // the sleeper's eventfd; it belongs to it
 	sl      *sleeper
 	started []bool // by queue
 	halted  bool
+
+	conn    *net.UnixConn // the Frontend's
+	peek    *os.File      // a descriptor of the same, to see it end
+	watcher sync.WaitGroup
 }
+
+// watch calls gone once, when the backend hangs up; close ends it. It looks at a descriptor of its own: the Frontend
+// reads the other one when it expects an answer, and not before.
+func (f *frontend) watch(gone func(error)) error {
+	raw, err := f.conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	fd := -1
+	if e := raw.Control(func(c uintptr) { fd, err = unix.FcntlInt(c, unix.F_DUPFD_CLOEXEC, 0) }); e != nil || err != nil {
+		return fmt.Errorf("watching the connection: %w", errors.Join(e, err))
+	}
+	f.peek = os.NewFile(uintptr(fd), "vhost-user connection")
+	if raw, err = f.peek.SyscallConn(); err != nil {
+		return err
+	}
+	f.watcher.Go(func() {
+		hungUp := false
+		_ = raw.Read(func(fd uintptr) bool {
+			var b [1]byte
+			n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			hungUp = n == 0 && err == nil || err != nil && err != unix.EAGAIN && err != unix.EINTR
+			return hungUp
+		})
+		if hungUp {
+			gone(errHangup)
+		}
+	})
+	return nil
+}
+
+var errHangup = errors.New("the vhost-user backend hung up")
 
 // Attach starts the device behind a vhost-user backend. The GPUs are announced to it as memory regions.
 func Attach(o FrontendOptions) (*NIC, error) {
@@ -49,7 +88,7 @@ func Attach(o FrontendOptions) (*NIC, error) {
 		return nil, errors.New("no connection to a vhost-user backend")
 	}
 	o.fill()
-	f := &frontend{front: vhostuser.NewFrontend(o.Conn), log: o.Log, mtu: o.MTU, fd: -1}
+	f := &frontend{conn: o.Conn, front: vhostuser.NewFrontend(o.Conn), log: o.Log, mtu: o.MTU, fd: -1}
 	gpus, err := f.placeGPUs(o.GPUs)
 	if err == nil {
 		err = f.prepare(&o.Options)
@@ -67,13 +106,7 @@ func (f *frontend) prepare(o *Options) error {
 		return err
 	}
 	f.started = make([]bool, 2*o.QueuePairs)
-	for range f.started {
-		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-		if err != nil {
-			return fmt.Errorf("eventfd for kicks: %w", err)
-		}
-		f.kicks = append(f.kicks, fd)
-	}
+	f.kicks = slices.Repeat([]int{-1}, len(f.started))
 	call, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return fmt.Errorf("eventfd for calls: %w", err)
@@ -200,8 +233,13 @@ func (f *frontend) ringSize(q int, want uint16) uint16 {
 	return want
 }
 
-func (f *frontend) setupQueue(q int, r ringPlace) error {
-	err := f.front.SetupVring(vhostuser.VringSetup{
+func (f *frontend) setupQueue(q int, r ringPlace) (err error) {
+	if f.kicks[q] < 0 {
+		if f.kicks[q], err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+			return fmt.Errorf("eventfd for kicks of queue %d: %w", q, err)
+		}
+	}
+	err = f.front.SetupVring(vhostuser.VringSetup{
 		Index: q, Size: r.size, Desc: userBase + r.desc, Avail: userBase + r.avail, Used: userBase + r.used,
 		Kick: f.kicks[q], Call: f.call,
 	})
@@ -263,6 +301,10 @@ func (f *frontend) halt() error {
 		return nil
 	}
 	f.halted = true
+	if f.peek != nil {
+		f.peek.Close()
+		f.watcher.Wait()
+	}
 	var errs []error
 	f.front.SetTimeout(backendTimeout)
 	for q, on := range f.started {
@@ -278,7 +320,9 @@ func (f *frontend) halt() error {
 func (f *frontend) close() error {
 	err := f.halt()
 	for _, fd := range f.kicks {
-		unix.Close(fd)
+		if fd >= 0 {
+			unix.Close(fd)
+		}
 	}
 	if f.sl != nil {
 		f.sl.close()

@@ -18,12 +18,17 @@ const hugePage = maxAlloc
 // hugeMem is DMA memory of a guest without an IOMMU: addresses are physical.
 type hugeMem struct {
 	sys   sysfs
+	page  func() (b []byte, addr uint64, err error) // gets one more page
 	pages [][]byte
 	addr  uint64 // of the last page
 	used  int    // of the last page
 }
 
-func newHugeMem(sys sysfs) *hugeMem { return &hugeMem{sys: sys, used: hugePage} }
+func newHugeMem(sys sysfs) *hugeMem {
+	h := &hugeMem{sys: sys, used: hugePage}
+	h.page = h.newPage
+	return h
+}
 
 func (h *hugeMem) alloc(n int) (memory, error) {
 	n = (n + PageSize - 1) &^ (PageSize - 1)
@@ -31,9 +36,11 @@ func (h *hugeMem) alloc(n int) (memory, error) {
 		return memory{}, fmt.Errorf("DMA memory: %d bytes, more than a huge page", n)
 	}
 	if n > hugePage-h.used {
-		if err := h.grow(); err != nil {
+		b, addr, err := h.page()
+		if err != nil {
 			return memory{}, fmt.Errorf("DMA memory: huge page %d: %w", len(h.pages)+1, err)
 		}
+		h.pages, h.addr, h.used = append(h.pages, b), addr, 0
 	}
 	off := h.used
 	h.used += n
@@ -41,33 +48,32 @@ func (h *hugeMem) alloc(n int) (memory, error) {
 	return memory{b: page[off:h.used:h.used], addr: h.addr + uint64(off)}, nil
 }
 
-// grow takes one more page.
-func (h *hugeMem) grow() error {
-	b, err := h.mmap()
+// newPage takes a huge page from the kernel, which is asked for one more if it has none.
+func (h *hugeMem) newPage() (b []byte, addr uint64, err error) {
+	b, err = mapHuge()
 	if errors.Is(err, unix.ENOMEM) {
 		if err := h.reserve(); err != nil {
-			return err
+			return nil, 0, err
 		}
-		b, err = h.mmap()
+		b, err = mapHuge()
 	}
 	if err != nil {
-		return err
+		return nil, 0, err
 	}
-	addr, err := physical(h.sys.path("proc/self/pagemap"), reflect.ValueOf(b).Pointer())
+	addr, err = physical(h.sys.path("proc/self/pagemap"), reflect.ValueOf(b).Pointer())
 	if err == nil && addr%hugePage != 0 {
 		err = fmt.Errorf("at %#x: not a whole huge page", addr)
 	}
 	if err != nil {
 		unix.Munmap(b)
-		return err
+		return nil, 0, err
 	}
-	h.pages, h.addr, h.used = append(h.pages, b), addr, 0
-	return nil
+	return b, addr, nil
 }
 
 const mapHuge2MB = 21 << 26 // MAP_HUGE_2MB: log2 of the size at MAP_HUGE_SHIFT
 
-func (h *hugeMem) mmap() ([]byte, error) {
+func mapHuge() ([]byte, error) {
 	b, err := unix.Mmap(-1, 0, hugePage, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_ANONYMOUS|unix.MAP_HUGETLB|unix.MAP_POPULATE|unix.MAP_LOCKED|mapHuge2MB)
 	if err != nil {

@@ -45,7 +45,8 @@ type NIC struct {
 
 	hasCalls atomic.Bool
 	stop     atomic.Bool
-	sleeping atomic.Bool // the polling goroutine is, or about to be
+	sleeping atomic.Bool           // the polling goroutine is, or about to be
+	fatal    atomic.Pointer[error] // for the polling goroutine to stop with
 	err      atomic.Pointer[error]
 	failed   chan struct{} // closed with err
 	done     chan struct{} // closed by the polling goroutine
@@ -61,35 +62,43 @@ type NIC struct {
 }
 
 // open starts the device behind a transport, which it owns.
-func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo) (n *NIC, err error) {
-	n = &NIC{t: t, opts: *o, log: o.Log, gpus: gpus, failed: make(chan struct{}), done: make(chan struct{})}
+func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo) (*NIC, error) {
+	n := &NIC{t: t, opts: *o, log: o.Log, gpus: gpus, failed: make(chan struct{}), done: make(chan struct{})}
 	n.life, n.endLife = context.WithCancel(context.Background())
-	defer func() {
-		if err != nil {
-			n.endLife()
-			err = errors.Join(err, t.close())
-			n = nil
-		}
-	}()
-	if n.features, err = t.negotiate(); err != nil {
-		return nil, err
-	}
-	n.offloads = offloads(n.features)
-	if err := n.readConfig(mac, mtu); err != nil {
-		return nil, err
-	}
-	if err := n.makeQueues(); err != nil {
-		return nil, err
-	}
-	if err := n.startDevice(); err != nil {
-		return nil, err
+	if err := n.begin(mac, mtu); err != nil {
+		n.endLife()
+		return nil, errors.Join(err, t.close())
 	}
 	n.ctl = control.NewClient((*controlSender)(n), control.ClientOptions{MAC: [6]byte(n.mac), OnGeneration: n.onGeneration})
 	n.poller.init(n)
 	go n.run()
+	if err := t.watch(n.gone); err != nil {
+		return nil, errors.Join(err, n.Close())
+	}
 	n.log.Info("network device started", "mac", n.mac, "mtu", n.mtu, "pairs", len(n.tx), "ring", n.opts.RingSize,
 		"features", featureString(n.features))
 	return n, nil
+}
+
+// gone is called when the device has gone away.
+func (n *NIC) gone(err error) {
+	n.fatal.CompareAndSwap(nil, &err)
+	n.wake()
+}
+
+// begin takes the device to where it moves frames.
+func (n *NIC) begin(mac net.HardwareAddr, mtu int) (err error) {
+	if n.features, err = n.t.negotiate(); err != nil {
+		return err
+	}
+	n.offloads = offloads(n.features)
+	if err := n.readConfig(mac, mtu); err != nil {
+		return err
+	}
+	if err := n.makeQueues(); err != nil {
+		return err
+	}
+	return n.startDevice()
 }
 
 // makeQueues makes rings and buffers for the pairs in use.

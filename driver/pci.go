@@ -38,9 +38,9 @@ type pci struct {
 
 // OpenPCI takes a virtio-net PCI device from the kernel and starts it; GPUs are the BARs of ivshmem devices, numbered
 // by their PCI addresses. It wants root, huge pages and the module uio_pci_generic.
-func OpenPCI(o PCIOptions) (*NIC, error) { return openPCI("/", o) }
+func OpenPCI(o PCIOptions) (*NIC, error) { return openPCI("/", newHugeMem("/"), o) }
 
-func openPCI(sys sysfs, o PCIOptions) (*NIC, error) {
+func openPCI(sys sysfs, mem *hugeMem, o PCIOptions) (*NIC, error) {
 	o.fill()
 	gpus, err := sys.gpus()
 	if err != nil {
@@ -50,7 +50,7 @@ func openPCI(sys sysfs, o PCIOptions) (*NIC, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &pci{dev: d, log: o.Log, bars: map[uint8][]byte{}, queues: map[int]int{}, mem: newHugeMem(sys)}
+	p := &pci{dev: d, log: o.Log, bars: map[uint8][]byte{}, queues: map[int]int{}, mem: mem}
 	if err := p.take(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", d.addr, err), p.close())
 	}
@@ -268,10 +268,15 @@ func (p *pci) arm() (changed bool, err error) {
 	p.sl.called = false
 	const configInterrupt = 2 // of the ISR byte (4.1.4.5); 1: a queue
 	changed = p.isr.read8(0)&configInterrupt != 0
+	if changed && p.common.read8(regDeviceStatus)&statusNeedsReset != 0 {
+		return true, fmt.Errorf("%w: the device has failed and wants a reset", ErrBroken)
+	}
 	return changed, p.cfg.write16(pciCommand, p.command)
 }
 
 func (p *pci) sleeper() *sleeper { return p.sl }
+
+func (p *pci) watch(func(error)) error { return nil } // DEVICE_NEEDS_RESET tells: see arm
 
 // halt resets the device, and takes it off the bus.
 func (p *pci) halt() error {

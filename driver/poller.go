@@ -82,6 +82,9 @@ func (n *NIC) poll() error {
 	p := &n.poller
 	var end time.Time // of spinning
 	for !n.stop.Load() {
+		if err := n.fatal.Load(); err != nil {
+			return *err
+		}
 		n.runCalls()
 		worked, err := n.round()
 		if err != nil {
@@ -134,7 +137,9 @@ func (n *NIC) round() (worked bool, err error) {
 }
 
 // owed tells whether somebody wants something of the polling goroutine.
-func (n *NIC) owed() bool { return n.hasCalls.Load() || n.stop.Load() || n.wakeOwed.Load() }
+func (n *NIC) owed() bool {
+	return n.hasCalls.Load() || n.stop.Load() || n.wakeOwed.Load() || n.fatal.Load() != nil
+}
 
 // sleep asks for calls, looks once more, and sleeps. First the device's call is armed, then the queues ask for it,
 // then they are looked at: whatever comes later makes a call that ends the sleep.

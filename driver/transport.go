@@ -45,8 +45,9 @@ type transport interface {
 	// last time, as it may swallow one that was made earlier. changed: the configuration space may have changed.
 	arm() (changed bool, err error)
 	sleeper() *sleeper
-	halt() error  // the device does nothing from now on; may be called again
-	close() error // halt, and give back all memory and descriptors
+	watch(gone func(error)) error // gone is called, by another goroutine, if the device goes away; not after halt
+	halt() error                  // the device does nothing from now on; may be called again
+	close() error                 // halt, and give back all memory and descriptors
 }
 
 // maxAlloc is the most DMA memory that is contiguous: a huge page.

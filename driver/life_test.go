@@ -1,0 +1,153 @@
+package driver
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"vnic.dev/vnic/dma"
+)
+
+func TestAttachErrors(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		offer  func(uint64) uint64
+		driver func(*FrontendOptions)
+	}{
+		{"no mergeable buffers", func(f uint64) uint64 { return f &^ featMrgRxBuf }, nil},
+		{"not virtio 1", func(f uint64) uint64 { return f &^ featVersion1 }, nil},
+		{"no MAC", nil, func(o *FrontendOptions) { o.MAC = nil }},
+		{"MTU", nil, func(o *FrontendOptions) { o.MTU = 60 }},
+		{"GPU in the driver's memory", nil, func(o *FrontendOptions) { o.GPUs[0].Addr = 1 << 20 }},
+		{"GPU nowhere", nil, func(o *FrontendOptions) { o.GPUs[0].Addr = 1<<64 - PageSize }},
+		{"GPU without memory", nil, func(o *FrontendOptions) { o.GPUs[0].Size = 0 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			checkFDLeaks(t)
+			g := newTestGPU(t, 1)
+			d := newTestDevice(t, 1, dma.NewFiles())
+			if c.offer != nil {
+				d.offer = c.offer(d.offer)
+			}
+			a, b := socketpair(t)
+			ended := d.serve(b)
+			o := FrontendOptions{Conn: a, MAC: []byte{2, 0, 0, 0, 0, 1}, GPUs: []FrontendGPU{{ID: 3, FD: g.fd, Size: testGPUSize}}}
+			if c.driver != nil {
+				c.driver(&o)
+			}
+			if n, err := Attach(o); err == nil {
+				n.Close()
+				t.Error("no error")
+			} else {
+				t.Log(err)
+			}
+			<-ended
+		})
+	}
+}
+
+func TestAttachToNobody(t *testing.T) {
+	checkFDLeaks(t)
+	a, b := socketpair(t)
+	b.Close()
+	if _, err := Attach(FrontendOptions{Conn: a, MAC: []byte{2, 0, 0, 0, 0, 1}}); err == nil {
+		t.Error("no error")
+	}
+	if _, err := Attach(FrontendOptions{}); err == nil {
+		t.Error("no error without a connection")
+	}
+}
+
+func TestCloseUnderTraffic(t *testing.T) {
+	r := newRig(t, rigOptions{pairs: 2, pages: 400})
+	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
+		t.Fatal(err)
+	}
+	toQueue1(r)
+	var senders sync.WaitGroup
+	for i := range 2 {
+		senders.Go(func() {
+			for {
+				if _, err := r.nic.Transmit(i, []TxFrame{{Header: tcpHeader(3000), Linear: make([]byte, 3000), Cookie: 1}}); err != nil {
+					if !errors.Is(err, ErrClosed) {
+						t.Errorf("Transmit: %v", err)
+					}
+					return
+				}
+				r.nic.Refill(1)
+			}
+		})
+	}
+	r.rcv.waitFrames(1000)
+	if err := r.nic.Close(); err != nil {
+		t.Fatal(err)
+	}
+	senders.Wait()
+	if err := r.nic.Close(); err != nil {
+		t.Errorf("second Close: %v", err)
+	}
+	for name, err := range map[string]error{
+		"BindQueue": r.nic.BindQueue(1, 3, r.gpu), "UnbindQueue": r.nic.UnbindQueue(1), "Err": r.nic.Err(),
+	} {
+		if !errors.Is(err, ErrClosed) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, _, err := r.nic.AllocDMA(1); !errors.Is(err, ErrClosed) {
+		t.Errorf("AllocDMA: %v", err)
+	}
+	if _, err := r.nic.Control().Hello(context.Background()); !errors.Is(err, ErrClosed) {
+		t.Errorf("Hello: %v", err)
+	}
+}
+
+func TestCloseEndsBindThatWaits(t *testing.T) {
+	r := newRig(t, rigOptions{pairs: 2, pages: 100})
+	r.dev.do(func() { r.dev.hold = true }) // no command is answered
+	failed := make(chan error)
+	go func() { failed <- r.nic.BindQueue(1, 3, r.gpu) }()
+	for r.nic.Stats().Tx[0].Frames == 0 {
+		r.dev.do(func() {})
+	}
+	r.nic.Close()
+	if err := <-failed; err == nil {
+		t.Error("BindQueue: no error")
+	}
+}
+
+func TestReceiverMayTransmitAndRefill(t *testing.T) {
+	r := newRig(t, rigOptions{pairs: 2, pages: 100})
+	left := 1000
+	r.rcv.each = func(f *RxFrame) { // the polling goroutine
+		if left--; left > 0 {
+			r.nic.Refill(1)
+			if n, err := r.nic.Transmit(1, []TxFrame{{Header: f.Header, Cookie: uint64(left)}}); n != 1 || err != nil {
+				t.Errorf("Transmit: %d, %v", n, err)
+			}
+		}
+	}
+	r.send(t, 0, TxFrame{Header: tcpHeader(0)})
+	r.rcv.waitFrames(1000)
+}
+
+func TestStart(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	if r.nic.Start(nil) == nil || r.nic.Start(r.rcv) == nil {
+		t.Error("a second receiver, or none, is accepted")
+	}
+}
+
+func TestAllocDMA(t *testing.T) {
+	r := newRig(t, rigOptions{})
+	b, iova, err := r.nic.AllocDMA(2 << 20)
+	if err != nil || len(b) != 2<<20 || iova%PageSize != 0 {
+		t.Fatalf("%d bytes at %#x, %v", len(b), iova, err)
+	}
+	b[0], b[len(b)-1] = 1, 1
+	for _, n := range []int{0, -1, 1 << 40} {
+		if _, _, err := r.nic.AllocDMA(n); err == nil {
+			t.Errorf("%d bytes: no error", n)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package driver
+
+import (
+	"os"
+	"testing"
+)
+
+// TestPCIDeviceFromOpenToClose plays the device's part on the registers' file: they keep what is written to them, so
+// the queue that they tell of in the end is the last one, transmit queue 0.
+func TestPCIDeviceFromOpenToClose(t *testing.T) {
+	checkFDLeaks(t)
+	tree := newPCITree(t)
+	dir := tree.nic(testNIC)
+	tree.gpu("0000:00:03.0", 1<<32, testGPUSize)
+	bar := tree.bar(dir)
+	mem := fakeHugePages()
+	n, err := openPCI(tree.root, mem, PCIOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	if n.MAC().String() != "52:54:00:01:02:03" || n.MTU() != 1500 || n.QueuePairs() != 1 || n.GPUs()[0].Size != testGPUSize {
+		t.Errorf("%v, MTU %d, %d pairs, GPUs %+v", n.MAC(), n.MTU(), n.QueuePairs(), n.GPUs())
+	}
+	for path, want := range map[string]string{
+		"sys/bus/pci/drivers/virtio-pci/unbind":    testNIC,
+		dir + "driver_override":                    uioDriver,
+		"sys/bus/pci/drivers/uio_pci_generic/bind": testNIC,
+	} {
+		if got := tree.read(path); got != want {
+			t.Errorf("%s: %q, want %q", path, got, want)
+		}
+	}
+	if s := bar.read8(regDeviceStatus); s != statusAcknowledge|statusDriver|statusFeaturesOK|statusDriverOK {
+		t.Errorf("device status %#x", s)
+	}
+	if f := bar.read32(regDriverFeature); f != featVersion1>>32 {
+		t.Errorf("features 32 to 63: %#x", f)
+	}
+	command := func() uint16 { return le.Uint16([]byte(tree.read(dir + "config"))[pciCommand:]) }
+	for command()&commandINTxDisable != 0 { // until it sleeps for the first time
+		n.Refill(0)
+	}
+	if c := command(); c != 0x103|commandMemory|commandMaster {
+		t.Errorf("command register %#x", c)
+	}
+
+	r := newTestReceiver(nil)
+	if err := n.Start(r); err != nil {
+		t.Fatal(err)
+	}
+	if k, err := n.Transmit(0, []TxFrame{{Header: tcpHeader(0), Cookie: 9, Device: []Range{{0, 100, 5}}}}); k != 1 || err != nil {
+		t.Fatalf("Transmit: %d, %v", k, err)
+	}
+	notify := bar[0x3000:]
+	if q := notify.read16(0); q != 1 { // all queues have offset 0 here
+		t.Errorf("notified of queue %d", q)
+	}
+	used := mem.at(t, common{bar}.read64(regQueueDevice))
+	le.PutUint32(used[4:], 0)       // id
+	le.PutUint32(used[8:], 0)       // length
+	le.PutUint32(used[0:], 0|1<<16) // flags, idx
+	bar.write8(0x1000, 1)           // the ISR
+	intr, err := os.OpenFile(tree.path("dev/uio0"), os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer intr.Close()
+	cfg, err := pciDev{dir: tree.path(dir)}.openConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cfg.f.Close()
+	cfg.setCommand(commandINTxDisable, 0) // what uio's handler does
+	intr.Write([]byte{1, 0, 0, 0})
+	r.wait(func() bool { return len(r.cookies) == 1 && r.cookies[0] == 9 })
+	for command()&commandINTxDisable != 0 {
+		n.Refill(0)
+	}
+
+	if err := n.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	if s := bar.read8(regDeviceStatus); s != 0 {
+		t.Errorf("device status %#x after Close", s)
+	}
+	if c := command(); c&commandMaster != 0 || c&commandINTxDisable == 0 {
+		t.Errorf("command register %#x after Close", c)
+	}
+}
+
+// at finds the memory at a made-up address.
+func (h *hugeMem) at(t *testing.T, addr uint64) []byte {
+	for i, b := range h.pages { // fakeHugePages counts down
+		if base := uint64(1<<32) - uint64(i+1)*hugePage; addr >= base && addr < base+hugePage {
+			return b[addr-base:]
+		}
+	}
+	t.Fatalf("no memory at %#x", addr)
+	return nil
+}
+
+func TestRegisterAccess(t *testing.T) {
+	r := regs(make([]byte, 64))
+	r.write8(1, 0xaa)
+	r.write16(2, 0xbbcc)
+	r.write32(4, 0xdeadbeef)
+	common{r}.write64(8, 0x0123456789abcdef)
+	if r.read8(1) != 0xaa || r.read16(2) != 0xbbcc || r.read32(4) != 0xdeadbeef || (common{r}).read64(8) != 0x0123456789abcdef {
+		t.Errorf("% x", []byte(r))
+	}
+	for _, f := range []func(){
+		func() { r.read32(61) }, func() { r.write16(63, 0) }, func() { r.read8(64) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Error("an access outside of the registers")
+				}
+			}()
+			f()
+		}()
+	}
+}
