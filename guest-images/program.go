@@ -54,7 +54,7 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 		return program{}, err
 	}
 	defer os.RemoveAll(dir)
-	path, err = BuildProgram(ctx, dir)
+	path, err = BuildProgram(ctx, ProgramPackage, dir)
 	if err != nil {
 		return program{}, fmt.Errorf("%w (%w)", ErrNoProgram, err)
 	}
@@ -89,14 +89,14 @@ func (p program) unpack() ([]byte, error) {
 	return nil, fmt.Errorf("guest program: %w", err)
 }
 
-// BuildProgram builds the guest program into dir with the go tool, from the module that the current directory is in, the
-// way the Makefile does.
-func BuildProgram(ctx context.Context, dir string) (string, error) {
+// BuildProgram builds a guest program (ProgramPackage, or another main package) into dir with the go tool, from the
+// module that the current directory is in, the way the Makefile does.
+func BuildProgram(ctx context.Context, pkg, dir string) (string, error) {
 	path := filepath.Join(dir, "vnic-guest")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w -buildid=", "-o", path, ProgramPackage)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", path, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOFLAGS=-mod=readonly")
 	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build %s: %w: %s", ProgramPackage, err, strings.TrimSpace(string(out)))
+		return "", fmt.Errorf("go build %s: %w: %s", pkg, err, strings.TrimSpace(string(out)))
 	}
 	return path, nil
 }

@@ -133,13 +133,15 @@ func (s *Stack) closeRX(b *rxBinding) error {
 	}
 	b.closed = true
 	var err error
+	if b.nicID != 0 { // first: a bound queue cannot cease to be split
+		err = s.unbind(b.nicID)
+	}
 	for _, l := range b.lanes {
 		if e := s.nic.UnbindQueue(l.queue); e != nil {
 			err = errors.Join(err, fmt.Errorf("queue %d: unbind: %w", l.queue, e))
 		}
 		s.rx[l.queue].Store(nil)
 	}
-	err = errors.Join(err, s.unbind(b.nicID))
 	b.pool.close() // the binding is done when its last page is back
 	return err
 }

@@ -92,18 +92,10 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 		}
 		rb.lanes = append(rb.lanes, l)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
-	defer cancel()
-	id, err := s.control.BindRx(ctx, b.id, ids...)
-	if err != nil {
-		s.dropLanes(rb.lanes)
-		return fail(err, "refused by the nic")
-	}
-	rb.nicID = id
 	s.rxBinds[rb.id] = rb
 	b.bound++
 	s.addLanes(rb.lanes)
-	for i, l := range rb.lanes {
+	for i, l := range rb.lanes { // splits the queue, which the NIC wants of one that is bound
 		s.rx[l.queue].Store(l)
 		if err := s.nic.BindQueue(l.queue, b.gpu, rb.pool); err != nil {
 			s.rx[l.queue].Store(nil)
@@ -113,6 +105,14 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 			return fail(err, fmt.Sprintf("queue %d", l.queue))
 		}
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
+	defer cancel()
+	id, err := s.control.BindRx(ctx, b.id, ids...)
+	if err != nil {
+		s.closeRX(rb)
+		return fail(err, "refused by the nic")
+	}
+	rb.nicID = id
 	return rb, nil
 }
 

@@ -76,10 +76,10 @@ func TestLossy(t *testing.T) {
 	for _, v := range []struct {
 		name   string
 		change func(*stacktest.Options)
-		config func(*stack.Config)
+		config func(*stack.Options)
 		linear float64
 	}{
-		{name: "mtu1500", change: func(o *stacktest.Options) {}, config: func(c *stack.Config) { c.NoGSO = true }},
+		{name: "mtu1500", change: func(o *stacktest.Options) {}, config: func(c *stack.Options) { c.NoGSO = true }},
 		{name: "mtu9000", change: func(o *stacktest.Options) { o.MTU = 9000; o.Cut = true }},
 		{name: "gso-whole", change: func(o *stacktest.Options) {}},
 		{name: "gso-cut", change: func(o *stacktest.Options) { o.Cut = true }},
@@ -95,7 +95,7 @@ func TestLossy(t *testing.T) {
 					t.Run(fmt.Sprint(seed), func(t *testing.T) {
 						o := lossy(seed + 1)
 						v.change(&o)
-						w := newWorld(t, o, func(c *stack.Config) {
+						w := newWorld(t, o, func(c *stack.Options) {
 							if v.config != nil {
 								v.config(c)
 							}

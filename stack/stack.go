@@ -41,12 +41,10 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Config describes a stack. NIC and Addrs are needed.
-type Config struct {
-	NIC      NIC            // owned by the stack from New on
-	Control  Control        // nil: nothing can be bound or steered
-	Addrs    []netip.Prefix // of the NIC, IPv4 and IPv6
-	Gateways []netip.Addr   // default routes, one for each family
+// Options are a stack's. Addresses are needed.
+type Options struct {
+	Addresses []netip.Prefix // of the NIC, IPv4 and IPv6
+	Gateways  []netip.Addr   // default routes, one for each family
 
 	MTU        int  // 0: the NIC's
 	SendBuffer int  // bytes of a connection that may be unacknowledged; 0: 1 MiB, and up to 4 MiB by itself
@@ -92,27 +90,29 @@ type counters struct {
 
 var _ devmem.Device = (*Stack)(nil)
 
-// New starts a stack on a NIC. If it fails, the NIC is still the caller's.
-func New(c Config) (*Stack, error) {
+// New starts a stack on a NIC, which it owns from then on; without control nothing can be bound or steered. If it fails,
+// the NIC is still the caller's.
+func New(nic NIC, control Control, o Options) (*Stack, error) {
 	if errLayout != nil {
 		return nil, errLayout
 	}
-	if c.MTU == 0 {
-		c.MTU = c.NIC.MTU()
+	if o.MTU == 0 {
+		o.MTU = nic.MTU()
 	}
-	if c.Log == nil {
-		c.Log = slog.New(slog.DiscardHandler)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
 	}
+	quiet()
 	s := &Stack{
-		nic: c.NIC, control: c.Control, log: c.Log, stop: make(chan struct{}),
+		nic: nic, control: control, log: o.Log, stop: make(chan struct{}),
 		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
 		buffers: map[*Buffer]struct{}{}, rxBinds: map[uint32]*rxBinding{}, shadows: map[int][]*shadow{},
 	}
 	s.flows = flows{s: s, m: map[flowKey]*flow{}, kick: make(chan struct{}, 1)}
 	s.lanes.Store(&[]*lane{})
-	s.link = &link{s: s, mac: tcpip.LinkAddress(c.NIC.MAC()), mtu: uint32(c.MTU), gso: !c.NoGSO}
-	s.rx = make([]atomic.Pointer[lane], c.NIC.QueuePairs())
-	for i := range c.NIC.QueuePairs() {
+	s.link = &link{s: s, mac: tcpip.LinkAddress(nic.MAC()), mtu: uint32(o.MTU), gso: !o.NoGSO}
+	s.rx = make([]atomic.Pointer[lane], nic.QueuePairs())
+	for i := range nic.QueuePairs() {
 		s.tx = append(s.tx, &txQueue{s: s, queue: i})
 	}
 	s.ns = stack.New(stack.Options{
@@ -121,12 +121,12 @@ func New(c Config) (*Stack, error) {
 		},
 		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
 	})
-	if err := s.configure(c); err != nil {
+	if err := s.configure(o); err != nil {
 		s.ns.Destroy()
 		return nil, err
 	}
 	s.work.Go(func() { s.flows.janitor(s.stop) })
-	if err := c.NIC.Start(receiver{s}); err != nil {
+	if err := nic.Start(receiver{s}); err != nil {
 		close(s.stop)
 		s.work.Wait()
 		s.ns.Destroy()
@@ -135,17 +135,17 @@ func New(c Config) (*Stack, error) {
 	return s, nil
 }
 
-func (s *Stack) configure(c Config) error {
+func (s *Stack) configure(o Options) error {
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 16 << 10, Default: 1 << 20, Max: 4 << 20}
-	if c.SendBuffer > 0 {
-		send.Min, send.Default, send.Max = min(send.Min, c.SendBuffer), c.SendBuffer, c.SendBuffer
+	if o.SendBuffer > 0 {
+		send.Min, send.Default, send.Max = min(send.Min, o.SendBuffer), o.SendBuffer, o.SendBuffer
 	}
 	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 16 << 10, Default: 1 << 20, Max: 8 << 20}
-	if c.RecvBuffer > 0 {
-		recv.Min, recv.Default, recv.Max = min(recv.Min, c.RecvBuffer), c.RecvBuffer, c.RecvBuffer
+	if o.RecvBuffer > 0 {
+		recv.Min, recv.Default, recv.Max = min(recv.Min, o.RecvBuffer), o.RecvBuffer, o.RecvBuffer
 	}
-	for _, o := range []tcpip.SettableTransportProtocolOption{&send, &recv} {
-		if err := s.ns.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
+	for _, r := range []tcpip.SettableTransportProtocolOption{&send, &recv} {
+		if err := s.ns.SetTransportProtocolOption(tcp.ProtocolNumber, r); err != nil {
 			return fmt.Errorf("buffers: %s", err)
 		}
 	}
@@ -153,7 +153,7 @@ func (s *Stack) configure(c Config) error {
 		return fmt.Errorf("netstack: %s", err)
 	}
 	var routes []tcpip.Route
-	for _, p := range c.Addrs {
+	for _, p := range o.Addresses {
 		proto := ipv4.ProtocolNumber
 		if p.Addr().Is6() {
 			proto = ipv6.ProtocolNumber
@@ -167,7 +167,7 @@ func (s *Stack) configure(c Config) error {
 		}
 		routes = append(routes, tcpip.Route{Destination: a.AddressWithPrefix.Subnet(), NIC: nicID})
 	}
-	for _, g := range c.Gateways {
+	for _, g := range o.Gateways {
 		to := header.IPv4EmptySubnet
 		if g.Is6() {
 			to = header.IPv6EmptySubnet

@@ -34,18 +34,18 @@ type world struct {
 	b6         netip.Addr
 }
 
-func newWorld(t *testing.T, o stacktest.Options, change ...func(*stack.Config)) *world {
+func newWorld(t *testing.T, o stacktest.Options, change ...func(*stack.Options)) *world {
 	t.Helper()
 	w := &world{t: t}
 	w.na, w.nb = stacktest.NewPair(o)
 	w.a4, w.b4 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	w.a6, w.b6 = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
 	mk := func(n *stacktest.NIC, a4, a6 netip.Addr) *stack.Stack {
-		c := stack.Config{NIC: n, Control: n, Addrs: []netip.Prefix{netip.PrefixFrom(a4, 24), netip.PrefixFrom(a6, 64)}}
+		c := stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(a4, 24), netip.PrefixFrom(a6, 64)}}
 		for _, f := range change {
 			f(&c)
 		}
-		s, err := stack.New(c)
+		s, err := stack.New(n, n, c)
 		if err != nil {
 			t.Fatal(err)
 		}

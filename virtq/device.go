@@ -52,7 +52,8 @@ type Device struct {
 }
 
 // NewDevice pins the ring's memory and checks its size and alignment. The used index goes on from where ring memory
-// says it is.
+// says it is, and kicks are asked for: a device that was here before may have left them off, and the first kick is what
+// starts a ring. From here on the calling goroutine is guarded (dma.Guard).
 func NewDevice(s *dma.Space, c Config) (*Device, error) {
 	if err := checkSize(c.Size); err != nil {
 		return nil, err
@@ -65,7 +66,7 @@ func NewDevice(s *dma.Space, c Config) (*Device, error) {
 	q.held = make([]bool, c.Size)
 	q.order = make([]uint16, c.Size)
 	q.staged = make([]uint64, 0, c.Size)
-	if q.readUsed(); q.err != nil {
+	if q.start(); q.err != nil {
 		q.Close()
 		return nil, q.err
 	}
@@ -84,9 +85,11 @@ func (q *Device) pin() error {
 	return nil
 }
 
-func (q *Device) readUsed() {
+func (q *Device) start() {
+	dma.Guard()
 	defer dma.Recover(&q.err)
 	q.shown = q.ring.usedIdx.load()
+	q.ring.enableKick(q.shown, q.next)
 }
 
 // Repin takes hold of the ring's memory again, after the space changed. If it is no longer there the queue keeps the
@@ -271,8 +274,8 @@ func (q *Device) EnableKick() (more bool) {
 	return more
 }
 
-// EnableKickBeyond is EnableKick for an owner who needs more than n chains and has peeked none: it asks for a kick at
-// the one behind n, and more says that there are more than n already.
+// EnableKickBeyond is EnableKick for an owner whom n chains did not suffice, and who rewound them: it asks for a kick when
+// there are more than n to peek (without EventIdx, at each), and more says that there are already.
 func (q *Device) EnableKickBeyond(n int) (more bool) {
 	if q.err != nil {
 		return true

@@ -174,13 +174,19 @@ func TestRingGoesOnAfterReconnect(t *testing.T) {
 		if err := d.Add([]Buf{{bufIOVA, 10}}, []Buf{{seamIOVA, 1}}, round); err != nil {
 			t.Fatal(err)
 		}
-		d.Publish()
+		if kick := d.Publish(); round%10_000 == 0 && !kick {
+			t.Fatalf("round %d: kicks are off", round)
+		}
 		if round%10_000 == 9_999 {
+			dev.DisableKick() // and it dies
 			base := dev.Base()
 			dev.Close()
 			var err error
 			if dev, err = NewDevice(g.space, Config{Size: 4, Desc: desc, Avail: avail, Used: used, Base: base, Indirect: true, EventIdx: true}); err != nil {
 				t.Fatal(err)
+			}
+			if dev.EnableKick() != true {
+				t.Fatalf("round %d: nothing there", round)
 			}
 		}
 		tok := g.space.Enter()

@@ -130,7 +130,7 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 					t.Errorf("not sticky: %v", again)
 				}
 			})
-			if !q.Pending() || !q.EnableKick() {
+			if !q.Pending() || !q.EnableKick() || !q.EnableKickBeyond(5) {
 				t.Error("a stopped queue must not let its worker sleep on it")
 			}
 			// What was taken before the bad chain can be given back.
@@ -370,6 +370,12 @@ func TestTruncatedRingIsAnError(t *testing.T) {
 			}
 			return q.Err()
 		},
+		"enable beyond": func(q *Device, c *Chain) error {
+			if !q.EnableKickBeyond(3) {
+				return errors.New("the worker would sleep")
+			}
+			return q.Err()
+		},
 		"disable": func(q *Device, c *Chain) error { q.DisableKick(); return q.Err() },
 		"pending": func(q *Device, c *Chain) error {
 			if !q.Pending() {
@@ -413,6 +419,19 @@ func TestTruncatedRingIsAnError(t *testing.T) {
 			newGuest(t).echo(t)
 		})
 	}
+}
+
+// TestTruncatedBeforeTheStart: setting up a ring comes from whichever goroutine speaks the protocol.
+func TestTruncatedBeforeTheStart(t *testing.T) {
+	g := newGuest(t)
+	if err := unix.Ftruncate(g.fd, 0); err != nil {
+		t.Fatal(err)
+	}
+	var fault *dma.FaultError
+	if _, err := NewDevice(g.space, rawConfig); !errors.As(err, &fault) {
+		t.Fatalf("got %v, want a fault", err)
+	}
+	newGuest(t).echo(t)
 }
 
 func TestMisuseIsAnErrorOfItsOwn(t *testing.T) {

@@ -164,6 +164,13 @@ func (m *model) same(t *rapid.T, c *Chain, want *modelChain) {
 	if err := same(m.g, c.In, c.InLen, want.in); err != nil {
 		t.Fatalf("in: %v", err)
 	}
+	first := uint32(0)
+	if i := slices.IndexFunc(want.in, func(b Buf) bool { return b.Len > 0 }); i >= 0 {
+		first = want.in[i].Len
+	}
+	if c.InFirst != first {
+		t.Fatalf("first writable buffer is %d bytes, want %d", c.InFirst, first)
+	}
 }
 
 // rewind takes back as many of the last peeked as are still held without a gap: those that were peeked after the last
@@ -243,10 +250,15 @@ func (m *model) kick(t *rapid.T) {
 		m.kickAt = m.peeked - 1
 		return
 	}
-	if more := m.dev.EnableKick(); more != (len(m.avail) > 0) {
-		t.Fatalf("more %v with %d available", more, len(m.avail))
+	n := rapid.SampledFrom([]int{0, 0, 1, 3, m.size}).Draw(t, "beyond")
+	enable := m.dev.EnableKick
+	if n > 0 {
+		enable = func() bool { return m.dev.EnableKickBeyond(n) }
 	}
-	m.kickAt = m.peeked
+	if more := enable(); more != (len(m.avail) > n) {
+		t.Fatalf("more %v with %d available, beyond %d", more, len(m.avail), n)
+	}
+	m.kickAt = m.peeked + n
 }
 
 func (m *model) call(t *rapid.T) {

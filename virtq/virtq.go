@@ -10,7 +10,8 @@
 // which the caller turns into eventfd writes, register writes or messages.
 //
 // Ring memory of a Device is memory of a dma.Space, and may fault when the peer truncates the file behind it:
-// goroutines that use a Device must have been started by dma.Go. A fault is the queue's error, like a bad chain.
+// goroutines that use a Device must have been started by dma.Go, or have entered the space, which guards them as well. A
+// fault is the queue's error, like a bad chain.
 //
 // It does not know the packed ring (2.8) yet.
 package virtq

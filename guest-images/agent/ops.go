@@ -5,12 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
 	"os/exec"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // Exec is the argument of the operation "exec": a program or applet of the guest.
@@ -30,7 +26,6 @@ const execOutput = 256 << 10
 
 func init() {
 	Register("exec", opExec)
-	Register("crash", opCrash)
 }
 
 func opExec(ctx context.Context, args json.RawMessage) (any, error) {
@@ -51,25 +46,6 @@ func opExec(ctx context.Context, args json.RawMessage) (any, error) {
 		return nil, err
 	}
 	return &ExecResult{Status: cmd.ProcessState.ExitCode(), Stdout: string(out.Bytes()), Stderr: string(errs.Bytes())}, nil
-}
-
-// opCrash ends the guest in a way that tests ask for: how a host sees each must be tried, not believed.
-func opCrash(_ context.Context, args json.RawMessage) (any, error) {
-	var how string
-	if err := json.Unmarshal(args, &how); err != nil {
-		return nil, err
-	}
-	switch how {
-	case "panic": // the agent
-		go panic("asked to crash")
-	case "kernel":
-		return nil, os.WriteFile("/proc/sysrq-trigger", []byte("c"), 0)
-	case "reset":
-		return nil, unix.Reboot(unix.LINUX_REBOOT_CMD_RESTART)
-	default:
-		return nil, fmt.Errorf("crash how? %q", how)
-	}
-	select {}
 }
 
 // Tail is a writer that keeps the last Max bytes.

@@ -92,14 +92,13 @@ func (l *lab) boot(ctx context.Context, im *images) error {
 
 // inProc makes a guest of a driver and a stack in this process, over the same vhost-user socket.
 func (l *lab) inProc(e *end) error {
-	conn, err := net.FileConn(e.peer)
-	_ = e.peer.Close()
-	e.peer = nil
+	backend, frontend, err := socketPair()
 	if err != nil {
 		return err
 	}
+	e.serve(backend)
 	n, err := driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: queuePairs, HostQueues: 1, Log: l.opt.Log},
-		Conn: conn.(*net.UnixConn), MAC: net.HardwareAddr(e.mac[:]), MTU: l.opt.MTU,
+		Conn: frontend, MAC: net.HardwareAddr(e.mac[:]), MTU: l.opt.MTU,
 		GPUs: []driver.FrontendGPU{{ID: e.gpu.ID(), FD: e.gpu.FD(), Size: e.gpu.Size()}}})
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
@@ -126,11 +125,9 @@ func (l *lab) start(ctx context.Context, e *end, im *images) (*qemu.Machine, err
 	}
 	gpu := os.NewFile(uintptr(fd), "gpu")
 	defer gpu.Close()
-	peer := e.peer
-	e.peer = nil // Start closes it
 	m, err := qemu.Start(ctx, qemu.Config{Name: e.name, QEMU: im.QEMU, Kernel: im.Kernel, Initrd: []io.Reader{initrd}, RAMSize: l.opt.Memory,
 		GPUs:      []qemu.GPU{{File: gpu, Size: e.gpu.Size()}},
-		Netdevs:   []qemu.Netdev{{Conn: peer, Queues: queuePairs, MAC: net.HardwareAddr(e.mac[:]), MTU: l.opt.MTU, RXQueueSize: 1024, TXQueueSize: 1024}},
+		Netdevs:   []qemu.Netdev{{Connected: e.serve, Queues: queuePairs, MAC: net.HardwareAddr(e.mac[:]), MTU: l.opt.MTU, RXQueueSize: 1024, TXQueueSize: 1024}},
 		TimeLimit: time.Hour, Log: l.opt.Log})
 	if m != nil {
 		e.defers(func() error { return l.end(e, m) })

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -37,17 +39,17 @@ type guest interface {
 
 // end is one side of the lab.
 type end struct {
-	name   string
-	mac    wire.MAC
-	gpu    *gpumem.GPU
-	dev    *virtio.Device
-	port   *nic.Port
-	peer   *os.File // the frontend's end of the socket, until a guest has it
-	cancel context.CancelFunc
-	served chan error
-	guest  guest
-	ram    *os.File       // guest RAM; nil: what an in-process guest shares with its NIC
-	close  []func() error // in reverse
+	name    string
+	log     *slog.Logger
+	mac     wire.MAC
+	gpu     *gpumem.GPU
+	dev     *virtio.Device
+	port    *nic.Port
+	ctx     context.Context // of serve: the lab's life
+	serving sync.WaitGroup
+	guest   guest
+	ram     *os.File       // guest RAM; nil: what an in-process guest shares with its NIC
+	close   []func() error // in reverse
 }
 
 // lab is the emulated world.
@@ -79,7 +81,7 @@ func newLab(o *Options) (l *lab, err error) {
 		return l, err
 	}
 	for i, name := range [2]string{"A", "B"} {
-		e := &end{name: name, mac: wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, byte(i + 1)}}
+		e := &end{name: name, log: o.Log, mac: wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, byte(i + 1)}}
 		l.ends[i] = e
 		sw, n, g := "sw"+name, "nic"+name, "gpu"+name
 		if err := errors.Join(tree.AddSwitch(sw, "rc0", false), tree.AddDevice(n, sw), tree.AddDevice(g, sw)); err != nil {
@@ -106,41 +108,49 @@ func newLab(o *Options) (l *lab, err error) {
 		if err := e.port.Attach(l.sw, wire.LinkOptions{Up: bad}); err != nil {
 			return l, err
 		}
-		if err := e.serve(); err != nil {
-			return l, err
-		}
+		var cancel context.CancelFunc
+		e.ctx, cancel = context.WithCancel(context.Background())
+		e.defers(func() error { cancel(); e.serving.Wait(); return nil })
 	}
 	return l, nil
 }
 
-// serve starts the backend on one end of a socket pair; the other end is the guest's.
-func (e *end) serve() error {
+// serve has the NIC speak vhost-user on a connection, until that or the lab ends.
+func (e *end) serve(conn *net.UnixConn) {
+	e.serving.Add(1)
+	dma.Go(func() {
+		defer e.serving.Done()
+		if err := e.dev.Serve(e.ctx, conn); err != nil && e.ctx.Err() == nil {
+			e.log.Error("vhost-user", "port", e.name, "err", err)
+		}
+	})
+}
+
+// socketPair makes a connected pair of sockets.
+func socketPair() (a, b *net.UnixConn, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return os.NewSyscallError("socketpair", err)
+		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
-	ours := os.NewFile(uintptr(fds[0]), "vhost-user")
-	e.peer = os.NewFile(uintptr(fds[1]), "vhost-user-frontend")
-	conn, err := net.FileConn(ours)
-	_ = ours.Close()
-	if err != nil {
-		return errors.Join(err, e.peer.Close())
+	var conns [2]*net.UnixConn
+	var errs [2]error
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "vhost-user")
+		var c net.Conn
+		if c, errs[i] = net.FileConn(f); errs[i] == nil {
+			conns[i] = c.(*net.UnixConn)
+		}
+		_ = f.Close()
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	e.cancel, e.served = cancel, make(chan error, 1)
-	dma.Go(func() { e.served <- e.dev.Serve(ctx, conn.(*net.UnixConn)) })
-	e.defers(func() error {
-		cancel()
-		err := <-e.served
-		if errors.Is(err, context.Canceled) {
-			err = nil
+	if err := errors.Join(errs[0], errs[1]); err != nil {
+		for _, c := range conns {
+			if c != nil {
+				_ = c.Close()
+			}
 		}
-		if e.peer != nil {
-			_ = e.peer.Close()
-		}
-		return err
-	})
-	return nil
+		return nil, nil, err
+	}
+	return conns[0], conns[1], nil
 }
 
 func (e *end) defers(f func() error) { e.close = append(e.close, f) }
