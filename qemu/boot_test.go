@@ -24,7 +24,7 @@ var program = sync.OnceValues(func() (string, error) {
 		return "", err
 	}
 	programDir = dir
-	return guestimages.BuildProgram(context.Background(), dir)
+	return guestimages.BuildProgram(context.Background(), "vnic.dev/vnic/qemu/testdata/guest", dir)
 })
 
 var programDir string
