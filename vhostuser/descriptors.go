@@ -80,7 +80,7 @@ func dupFD(fd int) (int, error) {
 	}
 	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return -1, fmt.Errorf("dup of a ring's descriptor: %w", err)
+		return -1, fmt.Errorf("dup of descriptor %d: %w", fd, err)
 	}
 	return n, nil
 }

@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -14,11 +15,16 @@ type MemRegion struct {
 	Offset uint64 // in FD
 }
 
+var errNoFD = errors.New("memory without a descriptor")
+
 func (r *MemRegion) wire() memRegion { return memRegion{r.GPA, r.Size, r.User, r.Offset} }
 
 // AddMemory shares [off, off+size) of fd at the guest-physical address gpa and the user address user. fd stays the caller's.
 // Without CONFIGURE_MEM_SLOTS the whole table is sent again, and there is room for MaxTableRegions.
 func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
+	if fd < 0 {
+		return errNoFD
+	}
 	r := MemRegion{fd, gpa, user, size, off}
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -73,6 +79,9 @@ func (f *Frontend) sendTable(next []MemRegion) error {
 	fds := make([]int, len(next))
 	for i, r := range next {
 		fd, err := dupFD(r.FD)
+		if err == nil && fd < 0 {
+			err = errNoFD
+		}
 		if err != nil {
 			drop(table)
 			return fmt.Errorf("SET_MEM_TABLE: %w", err)

@@ -119,8 +119,8 @@ func TestGoldenRequests(t *testing.T) {
 func TestGoldenReplies(t *testing.T) {
 	checkFDLeaks(t)
 	h := newHost(t)
-	l := h.connect()
 	copy(h.dev.config[:], "\x02\x76\x6e\x69\x63\x01")
+	l := h.connect()
 	for _, c := range []struct{ name, send, want string }{
 		{"GET_FEATURES", "01000000 01000000 00000000", "01000000 05000000 08000000 2080007001000000"},
 		{"GET_PROTOCOL_FEATURES", "0f000000 01000000 00000000", "0f000000 05000000 08000000 3da2010000000000"},

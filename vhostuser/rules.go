@@ -20,7 +20,7 @@ var (
 	oneOrNone = span{0, 1}
 )
 
-func bytes(n uint32) span { return span{n, n} }
+func exactly(n uint32) span { return span{n, n} }
 
 // rule says what a request looks like and how it is served.
 type rule struct {
@@ -34,33 +34,33 @@ type rule struct {
 // rules are those of the requests that a Backend serves.
 var rules = [...]rule{
 	GetFeatures:         {none, none, own, 0, (*session).getFeatures},
-	SetFeatures:         {bytes(u64Len), none, vital, 0, (*session).setFeatures},
+	SetFeatures:         {exactly(u64Len), none, vital, 0, (*session).setFeatures},
 	SetOwner:            {none, none, ack, 0, (*session).setOwner},
 	ResetOwner:          {none, none, ack, 0, (*session).resetOwner},
 	SetMemTable:         {span{memTableHeadLen, memTableHeadLen + MaxTableRegions*memRegionLen}, span{0, MaxTableRegions}, vital, 0, (*session).setMemTable},
-	SetVringNum:         {bytes(vringStateLen), none, ack, 0, (*session).setVringNum},
-	SetVringAddr:        {bytes(vringAddrLen), none, ack, 0, (*session).setVringAddr},
-	SetVringBase:        {bytes(vringStateLen), none, ack, 0, (*session).setVringBase},
-	GetVringBase:        {bytes(vringStateLen), none, own, 0, (*session).getVringBase},
-	SetVringKick:        {bytes(u64Len), oneOrNone, ack, 0, (*session).setVringKick},
-	SetVringCall:        {bytes(u64Len), oneOrNone, ack, 0, (*session).setVringCall},
-	SetVringErr:         {bytes(u64Len), oneOrNone, ack, 0, (*session).setVringErr},
+	SetVringNum:         {exactly(vringStateLen), none, ack, 0, (*session).setVringNum},
+	SetVringAddr:        {exactly(vringAddrLen), none, ack, 0, (*session).setVringAddr},
+	SetVringBase:        {exactly(vringStateLen), none, ack, 0, (*session).setVringBase},
+	GetVringBase:        {exactly(vringStateLen), none, own, 0, (*session).getVringBase},
+	SetVringKick:        {exactly(u64Len), oneOrNone, ack, 0, (*session).setVringKick},
+	SetVringCall:        {exactly(u64Len), oneOrNone, ack, 0, (*session).setVringCall},
+	SetVringErr:         {exactly(u64Len), oneOrNone, ack, 0, (*session).setVringErr},
 	GetProtocolFeatures: {none, none, own, 0, (*session).getProtocolFeatures},
-	SetProtocolFeatures: {bytes(u64Len), none, vital, 0, (*session).setProtocolFeatures},
+	SetProtocolFeatures: {exactly(u64Len), none, vital, 0, (*session).setProtocolFeatures},
 	GetQueueNum:         {none, none, own, ProtocolMQ, (*session).getQueueNum},
-	SetVringEnable:      {bytes(vringStateLen), none, ack, 0, (*session).setVringEnable},
-	SendRARP:            {bytes(u64Len), none, ack, ProtocolRARP, (*session).sendRARP},
-	NetSetMTU:           {bytes(u64Len), none, ack, ProtocolMTU, (*session).netSetMTU},
+	SetVringEnable:      {exactly(vringStateLen), none, ack, 0, (*session).setVringEnable},
+	SendRARP:            {exactly(u64Len), none, ack, ProtocolRARP, (*session).sendRARP},
+	NetSetMTU:           {exactly(u64Len), none, ack, ProtocolMTU, (*session).netSetMTU},
 	SetBackendReqFD:     {none, one, ack, ProtocolBackendReq, (*session).setBackendReqFD},
 	GetConfig:           {span{configHeadLen, configHeadLen + MaxConfig}, none, own, ProtocolConfig, (*session).getConfig},
 	SetConfig:           {span{configHeadLen, configHeadLen + MaxConfig}, none, ack, ProtocolConfig, (*session).setConfig},
 	ResetDevice:         {none, none, ack, ProtocolResetDevice, (*session).resetDevice},
 	GetMaxMemSlots:      {none, none, own, ProtocolMemSlots, (*session).getMaxMemSlots},
-	AddMemReg:           {bytes(singleRegionLen), one, vital, ProtocolMemSlots, (*session).addMemReg},
+	AddMemReg:           {exactly(singleRegionLen), one, vital, ProtocolMemSlots, (*session).addMemReg},
 	// "For compatibility with existing incorrect implementations, the back-end MAY accept messages with one file
 	// descriptor." It is closed, like each that no handler takes.
-	RemMemReg: {bytes(singleRegionLen), oneOrNone, vital, ProtocolMemSlots, (*session).remMemReg},
-	SetStatus: {bytes(u64Len), none, ack, ProtocolStatus, (*session).setStatus},
+	RemMemReg: {exactly(singleRegionLen), oneOrNone, vital, ProtocolMemSlots, (*session).remMemReg},
+	SetStatus: {exactly(u64Len), none, ack, ProtocolStatus, (*session).setStatus},
 	GetStatus: {none, none, own, ProtocolStatus, (*session).getStatus},
 }
 

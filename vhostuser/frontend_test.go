@@ -1,0 +1,190 @@
+package vhostuser
+
+import (
+	"encoding/hex"
+	"errors"
+	"net"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestFrontendTakesNoBadAnswer: a backend that answers nonsense ends the connection, in every request after it as well.
+func TestFrontendTakesNoBadAnswer(t *testing.T) {
+	for _, c := range []struct {
+		name, answer string // to GET_VRING_BASE of ring 1, with need_reply unset
+		want         error
+	}{
+		{"closes", "", os.ErrDeadlineExceeded}, // replaced below
+		{"half a header", "0b000000 0500", errors.New("")},
+		{"half a payload", "0b000000 05000000 08000000 0100", errors.New("")},
+		{"no reply flag", "0b000000 01000000 08000000 01000000 00000000", ErrBadMessage},
+		{"version 2", "0b000000 06000000 08000000 01000000 00000000", ErrBadMessage},
+		{"another request", "0a000000 05000000 08000000 01000000 00000000", ErrBadMessage},
+		{"short", "0b000000 05000000 04000000 01000000", ErrBadMessage},
+		{"long", "0b000000 05000000 ffffffff 01000000 00000000", ErrBadMessage},
+		{"another ring", "0b000000 05000000 08000000 02000000 00000000", ErrBadMessage},
+		{"packed", "0b000000 05000000 08000000 01000000 00800080", ErrBadMessage},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			checkFDLeaks(t)
+			a, b, err := socketpair()
+			must(t, err)
+			f := NewFrontend(a)
+			defer f.Close()
+			ans, err := hex.DecodeString(strings.ReplaceAll(c.answer, " ", ""))
+			must(t, err)
+			peer := conn{sock: b}
+			must(t, peer.write(append(ans, 0)[:len(ans)], nil))
+			must(t, b.CloseWrite())
+			defer b.Close()
+			if _, err := f.GetVringBase(1); err == nil || c.want == ErrBadMessage && !errors.Is(err, ErrBadMessage) {
+				t.Errorf("GET_VRING_BASE: %v", err)
+			}
+			if err := f.SetStatus(1); err == nil {
+				t.Error("the connection goes on")
+			}
+		})
+	}
+}
+
+func TestFrontendClosesDescriptorsOfAnswers(t *testing.T) {
+	checkFDLeaks(t)
+	a, b, err := socketpair()
+	must(t, err)
+	defer b.Close()
+	f := NewFrontend(a)
+	defer f.Close()
+	fd := eventfd(t)
+	peer := conn{sock: b}
+	must(t, peer.write(raw(GetStatus, Version|FlagReply, u64Body(5)...), []int{fd, fd}))
+	if s, err := f.GetStatus(); err != nil || s != 5 {
+		t.Errorf("%d, %v", s, err)
+	}
+}
+
+func TestFrontendTimeout(t *testing.T) {
+	checkFDLeaks(t)
+	a, b, err := socketpair()
+	must(t, err)
+	defer b.Close()
+	f := NewFrontend(a)
+	f.SetTimeout(time.Nanosecond)
+	if _, err := f.GetStatus(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("%v", err)
+	}
+	f.SetTimeout(0)
+	if _, err := f.GetStatus(); !errors.Is(err, os.ErrDeadlineExceeded) { // its answer may come yet: the connection is no good
+		t.Errorf("%v", err)
+	}
+	if err := f.Close(); err == nil {
+		t.Error("closed twice")
+	}
+}
+
+func TestFrontendCloseEndsAWait(t *testing.T) {
+	checkFDLeaks(t)
+	a, b, err := socketpair()
+	must(t, err)
+	defer b.Close()
+	f := NewFrontend(a)
+	f.SetTimeout(0)
+	result := make(chan error)
+	go func() {
+		_, err := f.GetVringBase(0)
+		result <- err
+	}()
+	peer := conn{sock: b}
+	var m message
+	must(t, peer.receive(&m, func(*Header) error { return nil })) // it waits now, or will
+	must(t, f.Close())
+	if err := <-result; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestFrontendTable: without CONFIGURE_MEM_SLOTS the table is kept, with descriptors of its own.
+func TestFrontendTable(t *testing.T) {
+	checkFDLeaks(t)
+	h := newHost(t)
+	l := h.connect()
+	if _, p, err := l.Negotiate(testFeatures, uint64(ProtocolReplyAck)); err != nil || p != uint64(ProtocolReplyAck) {
+		t.Fatalf("%#x, %v", p, err)
+	}
+	for i := range uint64(MaxTableRegions) {
+		fd, err := unix.MemfdCreate("region", unix.MFD_CLOEXEC)
+		must(t, err)
+		must(t, unix.Ftruncate(fd, 4096))
+		must(t, l.AddMemory(fd, i<<20, i<<30, 4096, 0))
+		must(t, unix.Close(fd)) // needed again for the next table
+	}
+	g := newGuest(t)
+	if err := l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0); !errors.Is(err, errTooLong) {
+		t.Errorf("ninth region: %v", err)
+	}
+	must(t, l.RemoveMemory(3<<20, 3<<30, 4096))
+	if err := l.RemoveMemory(3<<20, 3<<30, 4096); err == nil {
+		t.Error("removed twice")
+	}
+	if err := l.AddMemory(g.fd, 0, 1<<40, 4096, 0); !errors.Is(err, ErrRefused) { // overlaps
+		t.Errorf("overlap: %v", err)
+	}
+	if err := l.AddMemory(-5, 1<<40, 1<<40, 4096, 0); err == nil {
+		t.Error("no descriptor")
+	}
+	must(t, l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0))
+	if n := len(h.space.Regions()); n != MaxTableRegions {
+		t.Errorf("%d regions", n)
+	}
+	must(t, l.hangUp())
+}
+
+func TestFrontendRefusesBadArguments(t *testing.T) {
+	checkFDLeaks(t)
+	a, b, err := socketpair()
+	must(t, err)
+	defer b.Close()
+	f := NewFrontend(a)
+	defer f.Close()
+	for _, i := range []int{-1, MaxVrings} {
+		_, err := f.GetVringBase(i)
+		for _, err := range []error{err, f.SetupVring(VringSetup{Index: i}), f.SetEnable(i, true), f.SetVringAddr(i, 0, 0, 0),
+			f.SetVringCall(i, -1), f.SetVringKick(i, -1), f.SetVringErr(i, -1)} {
+			if !errors.Is(err, errTooLong) {
+				t.Errorf("ring %d: %v", i, err)
+			}
+		}
+	}
+	if err := f.SetConfig(0, make([]byte, MaxConfig+1)); !errors.Is(err, errTooLong) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestFrontendWithAForeignHandshake: a backend that offers no protocol features.
+func TestFrontendWithoutProtocolFeatures(t *testing.T) {
+	checkFDLeaks(t)
+	a, b, err := socketpair()
+	must(t, err)
+	defer b.Close()
+	f := NewFrontend(a)
+	defer f.Close()
+	peer := conn{sock: b}
+	must(t, peer.write(raw(GetFeatures, Version|FlagReply, u64Body(FeatureVersion1|1)...), nil))
+	features, protocol, err := f.Negotiate(testFeatures, uint64(allProtocol))
+	if features != FeatureVersion1 || protocol != 0 || err != nil {
+		t.Errorf("%#x, %#x, %v", features, protocol, err)
+	}
+	if f, p := f.Features(); f != features || p != 0 {
+		t.Errorf("%#x, %v", f, p)
+	}
+	for _, want := range []Request{GetFeatures, SetOwner, SetFeatures} {
+		var m message
+		must(t, peer.receive(&m, func(*Header) error { return nil }))
+		if m.Request != want || m.Flags != Version {
+			t.Errorf("%v %v, want %v", m.Request, m.Flags, want)
+		}
+	}
+}

@@ -1,0 +1,246 @@
+package vhostuser
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+)
+
+// FuzzMessage decodes any message, and encodes what came out again: the same bytes, as far as they mean something.
+func FuzzMessage(f *testing.F) {
+	for _, a := range [][]byte{
+		raw(GetFeatures, Version),
+		raw(SetVringNum, Version|FlagNeedReply, stateBody(3, 64)...),
+		raw(SetVringKick, Version, u64Body(vringNoFD|7)...),
+		raw(SetVringAddr, Version, make([]byte, vringAddrLen)...),
+		raw(SetMemTable, Version, tableBody(memRegion{1, 2, 3, 4}, memRegion{5, 6, 7, 8})...),
+		raw(AddMemReg, Version, singleBody(memRegion{1, 2, 3, 4})...),
+		raw(GetConfig, Version, append(stateBody(2, 3), 0, 0, 0, 0, 1, 2, 3)...),
+	} {
+		f.Add(a)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) < headerLen {
+			return
+		}
+		var h Header
+		h.decode((*[headerLen]byte)(b))
+		var head [headerLen]byte
+		if h.encode(&head); !bytes.Equal(head[:], b[:headerLen]) {
+			t.Fatalf("header % x from % x", head, b[:headerLen])
+		}
+		body := b[headerLen:]
+		h.Size = uint32(len(body))
+		ru, err := ruleFor(&h, allProtocol)
+		if err != nil {
+			if !errors.Is(err, ErrBadMessage) && !errors.Is(err, ErrUnsupported) {
+				t.Fatal(err)
+			}
+			return
+		}
+		if len(body) > maxPayload || ru.body.max > maxPayload {
+			t.Fatalf("%v: %d bytes are let pass", h.Request, len(body))
+		}
+		again := func(got, want []byte) {
+			if !bytes.Equal(got, want) {
+				t.Fatalf("%v: % x from % x", h.Request, got, want)
+			}
+		}
+		switch h.Request {
+		case SetVringNum, SetVringBase, GetVringBase, SetVringEnable:
+			var v vringState
+			v.decode((*[vringStateLen]byte)(body))
+			var a [vringStateLen]byte
+			v.encode(&a)
+			again(a[:], body)
+		case SetVringAddr:
+			var v vringAddr
+			v.decode((*[vringAddrLen]byte)(body))
+			var a [vringAddrLen]byte
+			v.encode(&a)
+			again(a[:], body)
+		case SetVringKick, SetVringCall, SetVringErr:
+			var v vringFD
+			v.decode((*[u64Len]byte)(body))
+			var a [u64Len]byte
+			v.encode(&a)
+			again(a[:], u64Body(le.Uint64(body)&0x1ff))
+		case AddMemReg, RemMemReg:
+			var r singleRegion
+			r.decode((*[singleRegionLen]byte)(body))
+			again(singleBody(r.memRegion)[8:], body[8:])
+			_ = r.check()
+		case SetMemTable:
+			regions, err := decodeMemTable(body)
+			if err != nil {
+				return
+			}
+			again(tableBody(regions...)[8:], body[8:])
+			for i := range regions {
+				if regions[i].check() == nil {
+					if gpa, err := translate(regions[:i+1], regions[i].user, 1); err != nil || i == 0 && gpa != regions[i].gpa {
+						t.Fatalf("%+v: %#x, %v", regions[i], gpa, err)
+					}
+				}
+			}
+		case GetConfig, SetConfig:
+			head, data, err := decodeConfig(body)
+			if err != nil {
+				return
+			}
+			var a [configHeadLen]byte
+			head.encode(&a)
+			again(append(a[:], data...), body)
+		}
+	})
+}
+
+// session operations of FuzzSession: a byte chooses one, the next ones are its arguments.
+type script struct {
+	b    []byte
+	sock *conn
+	mem  int
+	ev   int
+}
+
+func (s *script) next() byte {
+	if len(s.b) == 0 {
+		return 0
+	}
+	n := s.b[0]
+	s.b = s.b[1:]
+	return n
+}
+
+// region is a piece of memory on a grid where pieces meet, overlap and go beyond the file.
+func (s *script) region() memRegion {
+	a, n, o := uint64(s.next()%24), uint64(s.next()%9), uint64(s.next()%20)
+	return memRegion{a << 16, n << 16, userBase + o<<16, o << 16}
+}
+
+// step sends one message.
+func (s *script) step() error {
+	op, ring := s.next(), uint32(s.next()%5)
+	flags := Version
+	if op&0x80 != 0 {
+		flags |= FlagNeedReply
+	}
+	var r Request
+	var body []byte
+	var fds []int
+	switch op % 20 {
+	case 0:
+		r, body = SetProtocolFeatures, u64Body(uint64(allProtocol)&^uint64(s.next()))
+	case 1:
+		r, body = SetFeatures, u64Body((testFeatures|FeatureProtocol)&^(uint64(s.next())<<24))
+	case 2, 3:
+		r, body, fds = AddMemReg, singleBody(s.region()), []int{s.mem}
+	case 4:
+		r, body = RemMemReg, singleBody(s.region())
+	case 5:
+		regions := make([]memRegion, s.next()%4)
+		for i := range regions {
+			regions[i] = s.region()
+			fds = append(fds, s.mem)
+		}
+		r, body = SetMemTable, tableBody(regions...)
+	case 6:
+		r, body = SetVringNum, stateBody(ring, 1<<(s.next()%17))
+	case 7:
+		r, body = SetVringBase, stateBody(ring, uint32(s.next())<<9)
+	case 8, 9:
+		var b [vringAddrLen]byte
+		(&vringAddr{index: ring, flags: uint32(s.next() % 2), desc: userBase + uint64(s.next())<<12,
+			avail: userBase + uint64(s.next())<<12, used: userBase + uint64(s.next())<<12}).encode(&b)
+		r, body = SetVringAddr, b[:]
+	case 10, 11, 12:
+		r = SetVringKick + Request(op%20-10)
+		n := uint64(ring)
+		switch s.next() % 8 {
+		case 0:
+			n |= vringNoFD
+		case 1:
+			fds = []int{s.mem}
+		case 2:
+			fds = []int{s.ev, s.ev}
+		default:
+			fds = []int{s.ev}
+		}
+		body = u64Body(n)
+	case 13:
+		r, body = SetVringEnable, stateBody(ring, uint32(s.next()%3))
+	case 14:
+		r, body = GetVringBase, stateBody(ring, 0)
+	case 15:
+		r, body = SetStatus, u64Body(uint64(s.next()%2)*15)
+	case 16:
+		r = []Request{ResetDevice, ResetOwner, SetOwner, GetFeatures, GetQueueNum, GetStatus}[s.next()%6]
+	case 17:
+		r, body = []Request{GetConfig, SetConfig}[s.next()%2], append(stateBody(uint32(s.next()), 4), 0, 0, 0, 0, 1, 2, 3, 4)
+	case 18:
+		r, fds = SetBackendReqFD, []int{s.ev}
+	case 19: // anything
+		r = Request(s.next())
+		body = make([]byte, s.next()%64)
+		for i := range body {
+			body[i] = s.next()
+		}
+		for range s.next() % 12 {
+			fds = append(fds, s.ev)
+		}
+	}
+	b := raw(r, flags, body...)
+	if cut := s.next(); cut >= 250 { // in two pieces
+		n := int(cut-250) + 1
+		if err := s.sock.write(b[:n], fds); err != nil {
+			return err
+		}
+		b, fds = b[n:], nil
+	}
+	return s.sock.write(b, fds)
+}
+
+// FuzzSession plays a frontend from bytes: messages in any order, with any descriptors. Whatever it says, the device is told
+// only what it may be told, and nothing is left when it hangs up.
+func FuzzSession(f *testing.F) {
+	// Region of 1 MiB at 0, ring 0 on pages 1 to 3, kick, enable, get base.
+	good := []byte{
+		0, 0, 0, 0, 1, 0, 0, 0, // protocol and other features
+		5, 0, 2, 0, 8, 0, 8, 8, 8, 0, // two regions that meet
+		6, 0, 7, 0, 7, 0, 1, 0, 8, 0, 0, 1, 2, 3, 0, // 128 descriptors, base, addresses
+		10, 0, 3, 0, 11, 0, 3, 0, 13, 0, 1, 0, // kick, call, enable
+	}
+	f.Add(append(good, 14, 0, 0))
+	f.Add(append(good, 8, 0, 0, 4, 5, 6, 0, 10, 0, 3, 0, 6, 0, 8, 0, 7, 0, 9, 0, 11, 0, 0, 0))
+	f.Add(append(good, 5, 0, 1, 0, 8, 8, 0, 4, 0, 0, 8, 8, 0, 2, 0, 0, 8, 0, 0))
+	f.Add(append(good, 16, 0, 0, 0, 15, 0, 0, 0, 1, 0, 64, 0))
+	f.Add(append(good, 0x80|14, 0, 255, 19, 0, 12, 8, 1, 1, 1, 1, 1, 1, 1, 1, 9, 0))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 4096 {
+			return
+		}
+		checkFDLeaks(t)
+		h := newHost(t)
+		l := h.connect()
+		s := &script{b: b, sock: &l.conn, mem: memfd(t, guestSize), ev: eventfd(t)}
+		drained := make(chan error, 1)
+		go func() { // the answers, so that nobody waits for room
+			_, err := io.Copy(io.Discard, l.sock)
+			drained <- err
+		}()
+		for len(s.b) > 0 {
+			if err := s.step(); err != nil {
+				break // Serve has ended
+			}
+		}
+		_ = l.sock.CloseWrite()
+		err := l.wait()
+		if err != nil && !errors.Is(err, ErrBadMessage) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrMemory) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("Serve: %v", err)
+		}
+		<-drained
+		l.Close()
+		h.friendly()
+	})
+}
