@@ -1,0 +1,343 @@
+package devmemtest
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// completions waits until sends 0 to n-1 are complete.
+func (e *env) completions(c devmem.Conn, n uint32) {
+	e.Helper()
+	for next := uint32(0); next < n; {
+		lo, hi, err := c.ReadCompletion(time.Now().Add(patience))
+		if err != nil || lo != next || hi < lo || hi >= n {
+			e.Fatalf("completion [%d, %d], %v: next is %d of %d", lo, hi, err, next, n)
+		}
+		next = hi + 1
+	}
+}
+
+func sendAll(c devmem.Conn, b devmem.Binding, ranges ...devmem.Range) error {
+	want := 0
+	for _, r := range ranges {
+		want += int(r.Len)
+	}
+	if n, err := c.SendDevmem(b.ID(), ranges); err != nil || n != want {
+		return fmt.Errorf("send of %d: %d, %w", want, n, err)
+	}
+	return nil
+}
+
+func (e *env) send(c devmem.Conn, b devmem.Binding, ranges ...devmem.Range) {
+	e.Helper()
+	if err := sendAll(c, b, ranges...); err != nil {
+		e.Fatal(err)
+	}
+}
+
+var sendCases = []testCase{
+	{"ranges of any length, at any place, in their order", func(e *env) {
+		b := e.bindTX()
+		c, host := e.accept()
+		mem := data(40, txSize)
+		e.store(0, mem)
+		ranges := []devmem.Range{{Off: 1, Len: 1}, {Off: 4095, Len: 2}, {Off: 9, Len: 7}, {Off: txSize - 1, Len: 1}, {Off: 3, Len: 100_001}, {Off: 8191, Len: 3}}
+		for i := range 200 {
+			ranges = append(ranges, devmem.Range{Off: uint64(txSize - 3 - 17*i), Len: uint64(1 + i%13)})
+		}
+		var want []byte
+		for _, r := range ranges {
+			want = append(want, mem[r.Off:r.Off+r.Len]...)
+		}
+		e.send(c, b, ranges...)
+		e.readAll(host, want)
+		e.completions(c, 1)
+	}},
+	{"a binding that is not there, or not for that", func(e *env) {
+		tx, rx := e.bindTX(), e.bindRX()
+		c, host := e.accept()
+		one := []devmem.Range{{Off: 0, Len: 1}}
+		_, err := c.SendDevmem(0, one)
+		e.is("id 0", err, syscall.EINVAL)
+		_, err = c.SendDevmem(1<<30, one)
+		e.is("unknown id", err, syscall.EINVAL)
+		_, err = c.SendDevmem(rx.ID(), one)
+		e.is("receive binding", err, syscall.EINVAL)
+		_, err = c.SendDevmem(tx.ID(), nil)
+		e.is("no range", err, syscall.EINVAL)
+		_, err = c.SendDevmem(tx.ID(), []devmem.Range{{Off: 5, Len: 0}})
+		e.is("empty range", err, syscall.EINVAL)
+		if err := tx.Close(); err != nil {
+			e.Fatal(err)
+		}
+		_, err = c.SendDevmem(tx.ID(), one)
+		e.is("closed binding", err, syscall.EINVAL)
+		e.write(c, []byte("x")) // nothing of this harmed the stream
+		e.readAll(host, []byte("x"))
+	}},
+	{"a range outside the buffer is EFAULT, or ends the send short", func(e *env) {
+		b := e.bindTX()
+		c, host := e.accept()
+		mem := data(41, txSize)
+		e.store(0, mem)
+		for _, r := range []devmem.Range{{Off: txSize, Len: 1}, {Off: ^uint64(0), Len: 1}, {Off: ^uint64(0) - 1, Len: 4}} {
+			n, err := c.SendDevmem(b.ID(), []devmem.Range{r})
+			e.is("send", err, syscall.EFAULT)
+			if n != 0 {
+				e.Errorf("%+v sent %d", r, n)
+			}
+		}
+		n, err := c.SendDevmem(b.ID(), []devmem.Range{{Off: 10, Len: 20}, {Off: txSize, Len: 1}})
+		if n != 20 || err != nil {
+			e.Errorf("20 good bytes, then a bad one: %d, %v", n, err)
+		}
+		e.readAll(host, mem[10:30])
+		e.completions(c, 1) // those that failed have no number
+	}},
+	{"completions count calls and are merged", func(e *env) {
+		b := e.bindTX()
+		c, host := e.accept()
+		mem := data(42, txSize)
+		e.store(0, mem)
+		for i := range 50 {
+			e.send(c, b, devmem.Range{Off: uint64(100 * i), Len: 100})
+		}
+		e.readAll(host, mem[:5000])
+		e.completions(c, 50)
+		_, _, err := c.ReadCompletion(time.Now().Add(-time.Second))
+		e.is("no more", err, os.ErrDeadlineExceeded)
+		e.send(c, b, devmem.Range{Off: 0, Len: 9})
+		e.readAll(host, mem[:9])
+		if lo, hi, err := c.ReadCompletion(time.Now().Add(patience)); lo != 50 || hi != 50 || err != nil {
+			e.Errorf("the next is [%d, %d], %v", lo, hi, err)
+		}
+	}},
+	{"memory is free to change once a send is complete, and not looked at before it is sent", func(e *env) {
+		b := e.bindTX()
+		c, host := e.accept()
+		wait := e.background(func() error {
+			for i := range 100 {
+				if _, err := e.Memory.WriteAt(data(uint64(1000+i), 20_000), txOff); err != nil {
+					return err
+				}
+				if err := sendAll(c, b, devmem.Range{Off: 0, Len: 20_000}); err != nil {
+					return err
+				}
+				if lo, hi, err := c.ReadCompletion(time.Now().Add(patience)); err != nil || lo != uint32(i) || hi != lo {
+					return fmt.Errorf("completion %d: [%d, %d], %w", i, lo, hi, err)
+				}
+			}
+			return nil
+		})
+		for i := range 100 {
+			e.readAll(host, data(uint64(1000+i), 20_000))
+		}
+		wait()
+	}},
+	{"host and device memory in turns keep their order", func(e *env) {
+		b := e.bindTX()
+		c, host := e.accept()
+		mem := data(43, txSize)
+		e.store(0, mem)
+		sizes := []int{1, 1448, 100, 5000, 17, 70_000, 3}
+		var want []byte
+		sends := uint32(0)
+		for i := range 60 {
+			want = append(want, mem[i*31:i*31+sizes[i%len(sizes)]]...)
+		}
+		wait := e.background(func() (err error) {
+			for i := 0; i < 60 && err == nil; i++ {
+				n := sizes[i%len(sizes)]
+				if i%3 == 0 {
+					err = writeAll(c, mem[i*31:i*31+n])
+				} else {
+					err = sendAll(c, b, devmem.Range{Off: uint64(i * 31), Len: uint64(n)})
+				}
+			}
+			return err
+		})
+		e.readAll(host, want)
+		wait()
+		for i := range 60 {
+			if i%3 != 0 {
+				sends++
+			}
+		}
+		e.completions(c, sends)
+	}},
+	{"a binding closed with sends under way lives until they are complete", func(e *env) {
+		b := e.bindTX()
+		c, host := e.accept()
+		mem := data(44, txSize)
+		e.store(0, mem)
+		wait := e.background(func() error {
+			for range 3 {
+				if err := sendAll(c, b, devmem.Range{Off: 0, Len: txSize}); err != nil {
+					return err
+				}
+			}
+			return b.Close()
+		})
+		for range 3 {
+			e.readAll(host, mem)
+		}
+		wait()
+		e.completions(c, 3)
+		<-b.Done()
+	}},
+	{"write deadline", func(e *env) {
+		b := e.bindTX()
+		c, _ := e.accept()
+		c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+		total := 0
+		for {
+			n, err := c.SendDevmem(b.ID(), []devmem.Range{{Off: 0, Len: txSize}}) // nobody reads
+			total += n
+			if err != nil {
+				e.is("send", err, os.ErrDeadlineExceeded)
+				break
+			}
+			if total > 1<<30 {
+				e.Fatal("a GiB fits into the buffers")
+			}
+		}
+	}},
+}
+
+var closeCases = []testCase{
+	{"half close: the other direction goes on", func(e *env) {
+		e.bindRX()
+		tx := e.bindTX()
+		e.steer()
+		c, host := e.accept()
+		mem := data(50, 200_000)
+		e.store(0, mem)
+		e.send(c, tx, devmem.Range{Off: 0, Len: uint64(len(mem))})
+		if err := c.CloseWrite(); err != nil {
+			e.Fatal(err)
+		}
+		e.readAll(host, mem)
+		if n, err := host.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			e.Errorf("host reads %d, %v", n, err)
+		}
+		_, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})
+		e.is("send after CloseWrite", err, syscall.EPIPE)
+		e.write(host, mem)
+		host.Close()
+		e.recvAll(c, mem)
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			e.Errorf("at the end: %v", err)
+		}
+	}},
+	{"data that is not acknowledged goes out after Close", func(e *env) {
+		tx := e.bindTX()
+		c, host := e.accept()
+		mem := data(51, 600_000)
+		e.store(0, mem)
+		wait := e.background(func() error {
+			return errors.Join(sendAll(c, tx, devmem.Range{Off: 0, Len: uint64(len(mem))}), c.Close(), tx.Close())
+		})
+		e.readAll(host, mem)
+		wait()
+		<-tx.Done()
+	}},
+	{"a reset by the peer ends all calls, and completes sends", func(e *env) {
+		e.bindRX()
+		tx := e.bindTX()
+		e.steer()
+		c, host := e.accept()
+		e.write(host, data(52, 1000))
+		e.arrived(c, 1000)
+		host.(interface{ SetLinger(int) error }).SetLinger(0)
+		host.Close()
+		frags, linear := make([]devmem.Frag, 8), make([]byte, 1000)
+		var err error
+		for range 4 { // what had come may still be read
+			if _, _, _, err = c.RecvDevmem(frags, linear, 0); err != nil {
+				break
+			}
+		}
+		e.is("recv", err, syscall.ECONNRESET)
+		_, err = c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 10}})
+		if !isAny(err, syscall.ECONNRESET, syscall.EPIPE) {
+			e.Errorf("send: %v", err)
+		}
+		if err := tx.Close(); err != nil {
+			e.Error(err)
+		}
+		<-tx.Done()
+	}},
+	{"Close ends calls that wait", func(e *env) {
+		e.bindRX()
+		tx := e.bindTX()
+		e.steer()
+		c, _ := e.accept()
+		errs := make(chan error, 3)
+		go func() {
+			_, _, _, err := c.RecvDevmem(make([]devmem.Frag, 1), make([]byte, 1), 0)
+			errs <- err
+		}()
+		go func() {
+			for {
+				if _, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: txSize}}); err != nil {
+					errs <- err
+					return
+				}
+			}
+		}()
+		go func() {
+			for {
+				if _, _, err := c.ReadCompletion(time.Time{}); err != nil {
+					errs <- err
+					return
+				}
+			}
+		}()
+		e.poll(func() bool { s, _ := e.binding(tx.ID()); return s.Sends > 0 })
+		if err := c.Close(); err != nil {
+			e.Fatal(err)
+		}
+		for range 3 {
+			e.is("call", <-errs, net.ErrClosed)
+		}
+		_, err := c.Read(make([]byte, 1))
+		e.is("read later", err, net.ErrClosed)
+		_, err = c.Write(make([]byte, 1))
+		e.is("write later", err, net.ErrClosed)
+	}},
+	{"the device's Close ends everything", func(e *env) {
+		rx, tx := e.bindRX(), e.bindTX()
+		e.steer()
+		c, host := e.accept()
+		e.write(host, data(53, 100_000))
+		e.arrived(c, 100_000)
+		e.recv(c, 4, 10_000, 0)
+		e.send(c, tx, devmem.Range{Off: 0, Len: 10_000})
+		if err := e.Dev.Close(); err != nil {
+			e.Fatal(err)
+		}
+		<-rx.Done()
+		<-tx.Done()
+		_, err := c.Read(make([]byte, 1))
+		e.is("read", err, net.ErrClosed)
+		if err := e.Dev.Close(); err != nil {
+			e.Errorf("second close: %v", err)
+		}
+	}},
+}
+
+func isAny(err error, want ...error) bool {
+	for _, w := range want {
+		if errors.Is(err, w) {
+			return true
+		}
+	}
+	return false
+}

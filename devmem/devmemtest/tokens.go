@@ -1,0 +1,188 @@
+package devmemtest
+
+import (
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+)
+
+var tokenCases = []testCase{
+	{"are given lowest first, and again once they are back", func(e *env) {
+		if !e.Strict {
+			e.Skip("the implementation gives generations")
+		}
+		e.bindRX()
+		e.steer()
+		c, host := e.accept()
+		want := data(20, 5)
+		e.write(host, want)
+		e.arrived(c, 5)
+		one, _ := e.recv(c, 1, 1, 0)
+		two, _ := e.recv(c, 1, 1, 0)
+		three, _ := e.recv(c, 1, 1, 0)
+		if one[0].Token != 1 || two[0].Token != 2 || three[0].Token != 3 {
+			e.Errorf("tokens %d, %d, %d", one[0].Token, two[0].Token, three[0].Token)
+		}
+		e.free(c, two)
+		four, _ := e.recv(c, 1, 1, 0)
+		five, _ := e.recv(c, 1, 1, 0)
+		if four[0].Token != 2 || five[0].Token != 4 {
+			e.Errorf("then tokens %d, %d", four[0].Token, five[0].Token)
+		}
+	}},
+	{"DontNeed wants 1 to 128 ranges", func(e *env) {
+		e.bindRX()
+		c, _ := e.accept()
+		_, err := c.DontNeed(nil)
+		e.is("none", err, syscall.EINVAL)
+		_, err = c.DontNeed(make([]devmem.TokenRange, devmem.MaxTokenRanges+1))
+		e.is("129", err, syscall.EINVAL)
+		if n, err := c.DontNeed(make([]devmem.TokenRange, devmem.MaxTokenRanges)); n != 0 || err != nil {
+			e.Errorf("128 empty ranges: %d, %v", n, err)
+		}
+	}},
+	{"DontNeed skips what is unknown, and what is back already", func(e *env) {
+		b := e.bindRX()
+		e.steer()
+		c, host := e.accept()
+		e.write(host, data(21, 3))
+		e.arrived(c, 3)
+		var ts []devmem.TokenRange
+		for range 3 {
+			f, _ := e.recv(c, 1, 1, 0)
+			ts = append(ts, devmem.TokenRange{Start: f[0].Token, Count: 1})
+		}
+		ts = append(ts, ts[0], devmem.TokenRange{Start: 1 << 31, Count: 5}, devmem.TokenRange{Start: 0, Count: 1},
+			devmem.TokenRange{Start: ^uint32(0), Count: 1})
+		if n, err := c.DontNeed(ts); n != 3 || err != nil {
+			e.Errorf("three tokens and what is none: %d, %v", n, err)
+		}
+		if n, err := c.DontNeed(ts); n != 0 || err != nil {
+			e.Errorf("again: %d, %v", n, err)
+		}
+		if s, _ := e.binding(b.ID()); e.Pages && s.Held+s.Queued != 0 {
+			e.Errorf("%+v", s)
+		}
+	}},
+	{"DontNeed looks at 1024 tokens, unknown ones too", func(e *env) {
+		if !e.Strict {
+			e.Skip("which tokens are unknown cannot be told")
+		}
+		e.bindRX()
+		e.steer()
+		c, host := e.accept()
+		e.write(host, data(22, 2))
+		e.arrived(c, 2)
+		e.recv(c, 1, 1, 0)
+		e.recv(c, 1, 1, 0) // tokens 1 and 2
+		if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1000, Count: 1023}, {Start: 1, Count: 2}}); n != 1 || err != nil {
+			e.Errorf("1023 unknown ones, then 2: %d, %v", n, err)
+		}
+		if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1000, Count: 1 << 31}, {Start: 2, Count: 1}}); n != 0 || err != nil {
+			e.Errorf("very many, then 1: %d, %v", n, err)
+		}
+		if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1, Count: 1024}}); n != 1 || err != nil {
+			e.Errorf("the last: %d, %v", n, err)
+		}
+	}},
+	{"of one connection mean nothing to another", func(e *env) {
+		e.bindRX()
+		e.steer()
+		c, host := e.accept()
+		other, _ := e.accept()
+		e.write(host, data(23, 10))
+		f, _ := e.recv(c, 1, 10, 0)
+		if n, err := other.DontNeed([]devmem.TokenRange{{Start: f[0].Token, Count: 1}}); n != 0 || err != nil {
+			e.Errorf("%d, %v", n, err)
+		}
+		e.free(c, f)
+	}},
+	{"hold their pages: what they name is not overwritten", func(e *env) {
+		b := e.bindRX()
+		e.steer()
+		c, host := e.accept()
+		want := data(24, 4000)
+		e.write(host, want)
+		e.arrived(c, 4000)
+		kept, _ := e.recv(c, 16, 4000, 0)
+		for i := range 40 { // several times the pool
+			more := data(uint64(30+i), 100_000)
+			wait := e.background(func() error { return writeAll(host, more) })
+			e.recvAll(c, more)
+			wait()
+		}
+		e.equal("what was kept", e.bytes(kept, nil), want)
+		if s, _ := e.binding(b.ID()); e.Pages && s.Held != len(kept) {
+			e.Errorf("%d frags of pages of their own are held: %+v", len(kept), s)
+		}
+		e.free(c, kept)
+	}},
+	{"all held: the device drops, and recovers", func(e *env) {
+		b := e.bindRX()
+		e.steer()
+		c, host := e.accept()
+		want := data(25, 2*rxSize)
+		wait := e.background(func() error { return writeAll(host, want) })
+		var held []devmem.Frag
+		got := 0
+		// Take all that comes and give nothing back, until no page is left.
+		e.poll(func() bool {
+			frags, linear := make([]devmem.Frag, 1024), make([]byte, len(want))
+			n, nf, _, err := c.RecvDevmem(frags, linear, devmem.DontWait)
+			if err == nil {
+				e.equal("before", e.bytes(frags[:nf], nil), want[got:got+n])
+				got += n
+				held = append(held, frags[:nf]...)
+			}
+			s, _ := e.binding(b.ID())
+			return e.Pages && s.Free+s.Posted == 0 || e.Dev.Stats().NICDrops > 0
+		})
+		if e.Dev.Stats().NICDrops == 0 && !e.poll(func() bool { return e.Dev.Stats().NICDrops > 0 }) {
+			e.Error("nothing was dropped")
+		}
+		e.free(c, held)
+		e.recvAll(c, want[got:])
+		wait()
+	}},
+	{"outlive their binding", func(e *env) {
+		b := e.bindRX()
+		id := e.steer()
+		c, host := e.accept()
+		want := data(26, 3000)
+		e.write(host, want)
+		e.arrived(c, 3000)
+		f, _ := e.recv(c, 1, 1000, 0)
+		if err := e.Dev.DelFlow(id); err != nil {
+			e.Fatal(err)
+		}
+		if err := b.Close(); err != nil {
+			e.Fatal(err)
+		}
+		more := data(27, 5000)
+		e.write(host, more)
+		if isDone(b) {
+			e.Error("done, although a token is out and data is queued")
+		}
+		e.equal("first frag", e.bytes(f, nil), want[:len(e.bytes(f, nil))])
+		rest := want[len(e.bytes(f, nil)):]
+		e.free(c, f)
+		e.recvAll(c, rest)
+		<-b.Done()
+		e.readAll(c, more) // in host memory: the stream goes on
+	}},
+	{"are returned by Close", func(e *env) {
+		b := e.bindRX()
+		e.steer()
+		c, host := e.accept()
+		e.write(host, data(28, 50_000))
+		e.arrived(c, 50_000)
+		e.recv(c, 4, 50_000, 0)
+		if err := c.Close(); err != nil {
+			e.Fatal(err)
+		}
+		if err := b.Close(); err != nil {
+			e.Fatal(err)
+		}
+		<-b.Done()
+	}},
+}

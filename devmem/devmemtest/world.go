@@ -1,0 +1,371 @@
+// Package devmemtest is the conformance suite of package devmem: it runs over any implementation and asks for the
+// semantics that must not differ from Linux's (byte accounting, where calls stop, errors by number, tokens, limits,
+// meaning of completions, life of bindings).
+//
+// The implementation's own test makes a World and calls Run:
+//
+//	func TestConformance(t *testing.T) { devmemtest.Run(t, newWorld) }
+//
+// A world is a device and an ordinary TCP host in its reach. Each case gets its own, so nothing a case leaves behind
+// can help or hurt another. Traffic goes over addresses of the world's choice.
+package devmemtest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// World is what a case runs in. Whoever makes it takes it down by t.Cleanup.
+type World struct {
+	Dev  devmem.Device // under test
+	Addr netip.Addr    // of Dev
+	// Queues are receive queues of Dev that can be bound, at least 2, in rising order. They get no traffic but by flow
+	// rules.
+	Queues []int
+	GPU    int
+	// Memory is the GPU's, at least 4 MiB, zero, and visible to the CPU.
+	Memory Memory
+
+	Host Host
+	// Strict says that tokens are given out as Linux does: the lowest free number first, from 1.
+	Strict bool
+	// Pages says that Stats counts pages.
+	Pages bool
+}
+
+// Memory is device memory as the CPU sees it.
+type Memory interface {
+	io.ReaderAt
+	io.WriterAt
+}
+
+// Host is an ordinary TCP host.
+type Host interface {
+	Listen(local netip.AddrPort) (net.Listener, error)
+	Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn, error)
+	Addr() netip.Addr
+}
+
+// Bytes is Memory over a slice.
+type Bytes []byte
+
+// ReadAt implements io.ReaderAt.
+func (b Bytes) ReadAt(p []byte, off int64) (int, error) {
+	if off < 0 || off > int64(len(b)) || len(p) > len(b)-int(off) {
+		return 0, io.ErrUnexpectedEOF
+	}
+	return copy(p, b[off:]), nil
+}
+
+// WriteAt implements io.WriterAt.
+func (b Bytes) WriteAt(p []byte, off int64) (int, error) {
+	if off < 0 || off > int64(len(b)) || len(p) > len(b)-int(off) {
+		return 0, io.ErrShortWrite
+	}
+	return copy(b[off:], p), nil
+}
+
+const (
+	port     = 5201
+	rxOff    = 0 // of the receive buffer in the GPU
+	rxSize   = 1 << 20
+	txOff    = 2 << 20
+	txSize   = 1 << 20
+	patience = time.Minute
+)
+
+// env is a World with helpers that end the test on what is not the case's business.
+type env struct {
+	*testing.T
+	*World
+}
+
+// Run runs the suite.
+func Run(t *testing.T, newWorld func(t *testing.T) *World) {
+	for _, group := range []struct {
+		name  string
+		cases []testCase
+	}{{"bind", bindCases}, {"receive", receiveCases}, {"tokens", tokenCases}, {"send", sendCases}, {"close", closeCases}} {
+		for _, c := range group.cases {
+			t.Run(group.name+"/"+c.name, func(t *testing.T) { c.run(&env{t, newWorld(t)}) })
+		}
+	}
+}
+
+type testCase struct {
+	name string
+	run  func(e *env)
+}
+
+func (e *env) buffer(off, size uint64) devmem.Buffer {
+	e.Helper()
+	b, err := e.Dev.Register(e.GPU, off, size)
+	if err != nil {
+		e.Fatalf("register: %v", err)
+	}
+	return b
+}
+
+func (e *env) bindRX() devmem.Binding {
+	e.Helper()
+	b, err := e.Dev.BindRX(e.buffer(rxOff, rxSize), e.Queues[0])
+	if err != nil {
+		e.Fatalf("bind rx: %v", err)
+	}
+	return b
+}
+
+func (e *env) bindTX() devmem.Binding {
+	e.Helper()
+	b, err := e.Dev.BindTX(e.buffer(txOff, txSize))
+	if err != nil {
+		e.Fatalf("bind tx: %v", err)
+	}
+	return b
+}
+
+// steer sends what comes to the port to the bound queue.
+func (e *env) steer() devmem.FlowID {
+	e.Helper()
+	id, err := e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: e.Queues[0]})
+	if err != nil {
+		e.Fatalf("add flow: %v", err)
+	}
+	return id
+}
+
+// accept opens a connection from the host to the device.
+func (e *env) accept() (devmem.Conn, net.Conn) {
+	e.Helper()
+	l, err := e.Dev.Listen(netip.AddrPortFrom(e.Addr, port))
+	if err != nil {
+		e.Fatalf("listen: %v", err)
+	}
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(e.Context(), patience)
+	defer cancel()
+	type dialed struct {
+		c   net.Conn
+		err error
+	}
+	done := make(chan dialed, 1)
+	go func() {
+		c, err := e.Host.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(e.Addr, port))
+		done <- dialed{c, err}
+	}()
+	c, err := l.AcceptConn()
+	if err != nil {
+		e.Fatalf("accept: %v", err)
+	}
+	d := <-done
+	if d.err != nil {
+		e.Fatalf("dial: %v", d.err)
+	}
+	e.deadlines(c, d.c)
+	return c, d.c
+}
+
+func (e *env) deadlines(cs ...net.Conn) {
+	for _, c := range cs {
+		c.SetDeadline(time.Now().Add(patience))
+		e.Cleanup(func() { c.Close() })
+	}
+}
+
+// data is n bytes that differ from those of other seeds.
+func data(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for i := range b {
+		b[i] = byte(rng.Uint32())
+	}
+	return b
+}
+
+// background runs f beside the case. The case calls wait before it ends.
+func (e *env) background(f func() error) (wait func()) {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	return func() {
+		e.Helper()
+		if err := <-done; err != nil {
+			e.Fatal(err)
+		}
+	}
+}
+
+func writeAll(c net.Conn, b []byte) error {
+	if n, err := c.Write(b); err != nil || n != len(b) {
+		return fmt.Errorf("write of %d: %d, %w", len(b), n, err)
+	}
+	return nil
+}
+
+func (e *env) write(c net.Conn, b []byte) {
+	e.Helper()
+	if err := writeAll(c, b); err != nil {
+		e.Fatal(err)
+	}
+}
+
+// arrived waits until n bytes can be read from c, without taking them.
+func (e *env) arrived(c devmem.Conn, n int) {
+	e.Helper()
+	frags, linear := make([]devmem.Frag, 256), make([]byte, n)
+	got := 0
+	for ok := e.poll(func() bool {
+		m, nf, _, err := c.RecvDevmem(frags, linear, devmem.Peek)
+		if err != nil {
+			e.Fatalf("peek: %v", err)
+		}
+		e.free(c, frags[:nf])
+		got = m
+		return m == n
+	}); !ok; {
+		e.Fatalf("%d bytes arrived, not %d", got, n)
+	}
+}
+
+// poll asks again and again, for what no call waits for.
+func (e *env) poll(f func() bool) bool {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(patience); time.Now().Before(end); <-tick.C {
+		if f() {
+			return true
+		}
+	}
+	return false
+}
+
+// free returns the tokens of frags.
+func (e *env) free(c devmem.Conn, frags []devmem.Frag) {
+	e.Helper()
+	var ts []devmem.TokenRange
+	for _, f := range frags {
+		if f.Kind == devmem.Dmabuf {
+			ts = append(ts, devmem.TokenRange{Start: f.Token, Count: 1})
+		}
+	}
+	for len(ts) > 0 {
+		k := min(len(ts), devmem.MaxTokenRanges)
+		if n, err := c.DontNeed(ts[:k]); err != nil || n != k {
+			e.Fatalf("dontneed of %d: %d, %v", k, n, err)
+		}
+		ts = ts[k:]
+	}
+}
+
+// bytes reads what frags and linear say. With no frags it is linear.
+func (e *env) bytes(frags []devmem.Frag, linear []byte) []byte {
+	e.Helper()
+	if len(frags) == 0 {
+		return linear
+	}
+	var out []byte
+	for _, f := range frags {
+		if f.Kind == devmem.Linear {
+			out = append(out, linear[:f.Size]...)
+			linear = linear[f.Size:]
+			continue
+		}
+		b := make([]byte, f.Size)
+		if _, err := e.Memory.ReadAt(b, int64(rxOff+f.Off)); err != nil {
+			e.Fatalf("frag %+v: %v", f, err)
+		}
+		out = append(out, b...)
+	}
+	if len(linear) > 0 {
+		e.Errorf("%d linear bytes that no frag has", len(linear))
+	}
+	return out
+}
+
+// recv is RecvDevmem that must work, with its bytes.
+func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem.Frag, []byte) {
+	e.Helper()
+	frags, linear := make([]devmem.Frag, room), make([]byte, n)
+	m, nf, nl, err := c.RecvDevmem(frags, linear, flags)
+	if err != nil {
+		e.Fatalf("recv: %v", err)
+	}
+	b := e.bytes(frags[:nf], linear[:nl])
+	if len(b) != m {
+		e.Fatalf("recv gave %d bytes in %d frags, and says %d", len(b), nf, m)
+	}
+	return frags[:nf], b
+}
+
+// recvAll receives n bytes, returns their tokens, and compares them.
+func (e *env) recvAll(c devmem.Conn, want []byte) {
+	e.Helper()
+	for got := 0; got < len(want); {
+		frags, b := e.recv(c, 256, len(want)-got, 0)
+		e.equal("received", b, want[got:got+len(b)])
+		e.free(c, frags)
+		got += len(b)
+	}
+}
+
+func (e *env) readAll(c net.Conn, want []byte) {
+	e.Helper()
+	got := make([]byte, len(want))
+	if n, err := io.ReadFull(c, got); err != nil {
+		e.Fatalf("read %d of %d: %v", n, len(want), err)
+	}
+	e.equal("read", got, want)
+}
+
+func (e *env) equal(what string, got, want []byte) {
+	e.Helper()
+	if !bytes.Equal(got, want) {
+		i := 0
+		for i < len(got) && i < len(want) && got[i] == want[i] {
+			i++
+		}
+		e.Fatalf("%s: %d bytes, want %d; they differ from byte %d on", what, len(got), len(want), i)
+	}
+}
+
+func (e *env) is(what string, err, want error) {
+	e.Helper()
+	if !errors.Is(err, want) {
+		e.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+// store puts bytes in the transmit buffer.
+func (e *env) store(off int, b []byte) {
+	e.Helper()
+	if _, err := e.Memory.WriteAt(b, int64(txOff+off)); err != nil {
+		e.Fatal(err)
+	}
+}
+
+func (e *env) binding(id uint32) (devmem.BindingStats, bool) {
+	for _, b := range e.Dev.Stats().Bindings {
+		if b.ID == id {
+			return b, true
+		}
+	}
+	return devmem.BindingStats{}, false
+}
+
+func isDone(b devmem.Binding) bool {
+	select {
+	case <-b.Done():
+		return true
+	default:
+		return false
+	}
+}
