@@ -2,6 +2,7 @@ package virtq
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -165,29 +166,33 @@ func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 
 // TestRingGoesOnAfterReconnect: a device's successor starts where it stopped, from the base and the used ring.
 func TestRingGoesOnAfterReconnect(t *testing.T) {
+	for _, event := range []bool{false, true} {
+		t.Run(fmt.Sprintf("event=%v", event), func(t *testing.T) { reconnect(t, event) })
+	}
+}
+
+func reconnect(t *testing.T, event bool) {
 	g := newGuest(t)
-	d, dev := g.ends(t, 4, true, true)
+	d, dev := g.ends(t, 4, true, event)
 	var c Chain
 	var u [4]Used
 	desc, avail, used := d.Addrs()
 	for round := range uint32(70_000) { // past the wrap
-		if err := d.Add([]Buf{{bufIOVA, 10}}, []Buf{{seamIOVA, 1}}, round); err != nil {
-			t.Fatal(err)
-		}
-		if kick := d.Publish(); round%10_000 == 0 && !kick {
-			t.Fatalf("round %d: kicks are off", round)
-		}
-		if round%10_000 == 9_999 {
-			dev.DisableKick() // and it dies
+		again := round%10_000 == 0
+		if again {
+			dev.DisableKick() // and there it dies
 			base := dev.Base()
 			dev.Close()
 			var err error
-			if dev, err = NewDevice(g.space, Config{Size: 4, Desc: desc, Avail: avail, Used: used, Base: base, Indirect: true, EventIdx: true}); err != nil {
+			if dev, err = NewDevice(g.space, Config{Size: 4, Desc: desc, Avail: avail, Used: used, Base: base, Indirect: true, EventIdx: event}); err != nil {
 				t.Fatal(err)
 			}
-			if dev.EnableKick() != true {
-				t.Fatalf("round %d: nothing there", round)
-			}
+		}
+		if err := d.Add([]Buf{{bufIOVA, 10}}, []Buf{{seamIOVA, 1}}, round); err != nil {
+			t.Fatal(err)
+		}
+		if kick := d.Publish(); again && !kick {
+			t.Fatalf("round %d: the kick that starts the ring is missing", round)
 		}
 		tok := g.space.Enter()
 		if ok, err := dev.Peek(&c); !ok {
