@@ -53,9 +53,12 @@ func (m *Machine) checkStatus() {
 func (m *Machine) end() {
 	_ = m.command("quit")
 	for _, sig := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL} {
-		if sig != 0 {
-			m.log.Warn("QEMU does not end by itself", "machine", m.name, "signal", sig)
+		switch sig {
+		case syscall.SIGTERM:
+			m.log.Warn("QEMU does not end by itself", "machine", m.name)
 			_ = m.child.cmd.Process.Signal(sig) // by pidfd: never another process
+		case syscall.SIGKILL:
+			_ = syscall.Kill(-m.PID(), sig) // with whatever it has started; it has not been waited for, so the group is its
 		}
 		t := time.NewTimer(grace)
 		select {

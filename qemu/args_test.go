@@ -1,0 +1,103 @@
+package qemu
+
+import (
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func sized(t *testing.T, size uint64) *os.File {
+	t.Helper()
+	f, err := NewMemory("test", size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	return f
+}
+
+func TestArguments(t *testing.T) {
+	gpu := sized(t, 1<<20)
+	c := Config{
+		Name: "a,b", QEMU: Binary{Args: []string{"qemu"}}, Kernel: Kernel{Image: "/k"}, Append: "extra",
+		GPUs: []GPU{{File: gpu, Size: 1 << 20}},
+		Netdevs: []Netdev{
+			{Connected: func(*net.UnixConn) {}, Queues: 4, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: 9000, abstract: "vnic-x"},
+			{Path: "/s,1", Options: "packed=on"},
+		},
+		Args: []string{"-device", "edu"},
+	}
+	if err := c.complete(); err != nil {
+		t.Fatal(err)
+	}
+	var in inherited
+	for _, f := range []**os.File{&in.ram, &in.initrd, &in.console, &in.results, &in.qmp} {
+		*f = sized(t, 1)
+	}
+	args, files := arguments(&c, AccelTCG, in)
+	want := []string{
+		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-name", "guest=a,,b,debug-threads=on",
+		"-M", "q35,memory-backend=ram,usb=off,sata=off,smm=off,vmport=off",
+		"-smp", "1", "-m", "size=512M",
+		"-object", "memory-backend-file,id=ram,size=536870912,mem-path=/proc/self/fd/3,share=on",
+		"-kernel", "/k", "-initrd", "/proc/self/fd/4", "-append", kernelArgs + " extra",
+		"-chardev", "socket,id=console,fd=5", "-serial", "chardev:console",
+		"-chardev", "socket,id=results,fd=6", "-serial", "chardev:results",
+		"-chardev", "socket,id=qmp,fd=7", "-qmp", "chardev:qmp",
+		"-accel", "tcg,thread=multi", "-cpu", "max",
+		"-object", "memory-backend-file,id=gpu0,size=1048576,mem-path=/proc/self/fd/8,share=on",
+		"-device", "ivshmem-plain,id=dev-gpu0,memdev=gpu0",
+		"-chardev", "socket,id=net0,path=vnic-x,abstract=on",
+		"-netdev", "vhost-user,id=net0,chardev=net0,queues=4",
+		"-device", "virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=10,rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:00:00:00:00:01,host_mtu=9000",
+		"-chardev", "socket,id=net1,path=/s,,1,reconnect-ms=1000",
+		"-netdev", "vhost-user,id=net1,chardev=net1,queues=1",
+		"-device", "virtio-net-pci,id=dev-net1,netdev=net1,disable-legacy=on,mq=off,vectors=4,rx_queue_size=1024,tx_queue_size=1024,romfile=,packed=on",
+		"-device", "edu",
+	}
+	if d := cmp.Diff(want, args); d != "" {
+		t.Error(d)
+	}
+	if len(files) != 6 || files[0] != in.ram || files[5] != gpu {
+		t.Errorf("descriptors: %v", files)
+	}
+	args, _ = arguments(&c, AccelKVM, in)
+	if !strings.Contains(strings.Join(args, " "), "-accel kvm -cpu host") {
+		t.Errorf("KVM: %q", args)
+	}
+}
+
+func TestBadConfigIsRefused(t *testing.T) {
+	small := sized(t, 4096)
+	good := func() Config {
+		return Config{QEMU: Binary{Args: []string{"qemu"}}, Kernel: Kernel{Image: "/k"}}
+	}
+	for name, change := range map[string]func(*Config){
+		"no QEMU":        func(c *Config) { c.QEMU = Binary{} },
+		"no kernel":      func(c *Config) { c.Kernel = Kernel{} },
+		"odd RAM":        func(c *Config) { c.RAMSize = 1<<20 + 1 },
+		"short RAM":      func(c *Config) { c.RAM = small },
+		"GPU no file":    func(c *Config) { c.GPUs = []GPU{{Size: 4096}} },
+		"GPU size":       func(c *Config) { c.GPUs = []GPU{{File: small, Size: 5000}} },
+		"GPU short":      func(c *Config) { c.GPUs = []GPU{{File: small, Size: 8192}} },
+		"no backend":     func(c *Config) { c.Netdevs = []Netdev{{}} },
+		"two backends":   func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", Connected: func(*net.UnixConn) {}}} },
+		"multicast MAC":  func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}} },
+		"long MAC":       func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", MAC: make([]byte, 8)}} },
+		"inherited sock": func(c *Config) { c.Netdevs = []Netdev{{Conn: small}} },
+	} {
+		c := good()
+		change(&c)
+		if err := c.complete(); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	c := good()
+	if err := c.complete(); err != nil || c.RAMSize != 512<<20 || c.CPUs != 1 {
+		t.Errorf("%+v, %v", c, err)
+	}
+}

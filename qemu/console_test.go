@@ -1,0 +1,45 @@
+package qemu
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestConsoleTextIsMadePlain(t *testing.T) {
+	for in, want := range map[string]string{
+		"\x1b[1;31mred\x1b[0m \x07bell\ttab\r": "red bell tab",
+		"\x1b]0;title":                         "0;title",
+		"grüß\xff\u009b31m":                    "grüß31m",
+	} {
+		if got := plain(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
+func TestConsoleKeepsTheLastOfIt(t *testing.T) {
+	var also strings.Builder
+	c := &console{also: &also}
+	c.tail.Max = 10
+	for _, s := range []string{"abc", "defgh", "ijklm\n"} {
+		if n, err := c.Write([]byte(s)); n != len(s) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if got := string(c.bytes()); got != "efghijklm\n" || also.String() != "abcdefghijklm\n" {
+		t.Errorf("%q, %q", got, also.String())
+	}
+	if got := lastLines([]byte("a\r\n\n b \nc"), 2); strings.Join(got, "|") != "b|c" {
+		t.Errorf("%q", got)
+	}
+}
+
+func TestPanicLine(t *testing.T) {
+	text := "[ 1.0] x\n[ 2.5] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100\r\n[ 2.6] more\n"
+	if got := panicLine([]byte(text)); got != "Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100" {
+		t.Errorf("%q", got)
+	}
+	if got := panicLine([]byte("all well\n")); got != "" {
+		t.Errorf("%q", got)
+	}
+}

@@ -1,0 +1,80 @@
+package qemu
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+)
+
+// peerQMP answers each line with what answer says, as QEMU would.
+func peerQMP(t *testing.T, answer func(n int, line string) string) *qmp {
+	ours, theirs := net.Pipe()
+	q := newQMP(ours)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer theirs.Close()
+		if _, err := fmt.Fprintln(theirs, `{"QMP": {"version": {}, "capabilities": []}}`); err != nil {
+			return
+		}
+		s := bufio.NewScanner(theirs)
+		for n := 1; s.Scan(); n++ {
+			if _, err := fmt.Fprintln(theirs, answer(n, s.Text())); err != nil {
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		_ = ours.Close()
+		<-q.done
+		<-done
+	})
+	return q
+}
+
+func TestQMPCommandsAndEvents(t *testing.T) {
+	nothingLeft(t)
+	q := peerQMP(t, func(n int, line string) string {
+		switch {
+		case strings.Contains(line, `"qmp_capabilities"`):
+			return fmt.Sprintf(`{"return": {}, "id": %d}`, n)
+		case strings.Contains(line, `"query-status"`):
+			return `{"event": "SHUTDOWN", "data": {"guest": true, "reason": "guest-reset"}}` + "\nnot json\n[]\n" +
+				`{"event": "RTC_CHANGE"}` + "\n" + `{"return": {"status": "other"}, "id": 999}` + "\n" +
+				fmt.Sprintf(`{"return": {"status": "running", "running": true}, "id": %d}`, n)
+		}
+		return fmt.Sprintf(`{"error": {"class": "CommandNotFound", "desc": "no"}, "id": %d}`, n)
+	})
+	if _, err := q.do(t.Context(), "qmp_capabilities"); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := q.status(t.Context()); s != "running" || err != nil {
+		t.Errorf("%q, %v", s, err)
+	}
+	if e := <-q.events; e.Event != "SHUTDOWN" || e.Data.Reason != "guest-reset" {
+		t.Errorf("%+v", e)
+	}
+	if _, err := q.do(t.Context(), "bogus"); err == nil || !strings.Contains(err.Error(), "CommandNotFound") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestQMPGivesUp(t *testing.T) {
+	nothingLeft(t)
+	q := peerQMP(t, func(int, string) string { return "" })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+	defer cancel()
+	if _, err := q.do(ctx, "quit"); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(fmt.Sprint(err), "timeout") {
+		t.Errorf("got %v", err)
+	}
+	_ = q.conn.Close()
+	<-q.done
+	if _, err := q.do(t.Context(), "quit"); err == nil {
+		t.Error("a command on a closed connection: no error")
+	}
+}
