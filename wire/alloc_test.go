@@ -119,8 +119,10 @@ func BenchmarkDeliver(b *testing.B) {
 			defer a.space.Leave(tok)
 			b.ReportAllocs()
 			for b.Loop() {
-				for _, p := range batch {
-					p.Progress = Progress{}
+				if c.up != (Impairment{}) || c.s.mss != 0 {
+					for _, p := range batch {
+						p.Progress = Progress{}
+					}
 				}
 				a.link.Deliver(a.w, batch)
 			}

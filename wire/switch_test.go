@@ -292,7 +292,7 @@ func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 			}
 		})
 	}
-	for range 100 {
+	for range 50 {
 		c := newHost(t, s, 9, LinkOptions{Down: Impairment{Loss: 0.1, Reorder: 0.2}})
 		c.send(c.arp(broadcast))
 		<-c.arrived
