@@ -98,6 +98,23 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 	}
 }
 
+// TestECNIsTakenBackWhereItIsNotTaken: the flag without CWR, which needs no cutting.
+func TestECNIsTakenBackWhereItIsNotTaken(t *testing.T) {
+	s := newSwitch(t)
+	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
+	meet(a, b)
+	for _, ecn := range []bool{false, true} {
+		b.setLimits(Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4), ECN: ecn})
+		p := a.packet(b.mac, spec{n: 5000, mss: 1000})
+		p.Meta.ECN = true
+		a.send(p)
+		got := b.take()
+		if stream(t, got, a.ram[:5000], 0); len(got) != 1 || got[0].meta.GSOType != splitter.GSOTCPv4 || got[0].meta.ECN != ecn {
+			t.Errorf("%d frames", len(got))
+		}
+	}
+}
+
 func TestTooBigIsDropped(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})

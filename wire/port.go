@@ -37,7 +37,7 @@ func (l *Limits) takes(p *Packet) bool {
 		if !l.fits(&m.Headers, p.Len()) {
 			return false
 		}
-	} else if !l.Csum || !l.GSO.Has(m.GSOType) || !l.ECN && cwr(m) || l.MaxBytes != 0 && p.Len() > l.MaxBytes ||
+	} else if !l.Csum || !l.GSO.Has(m.GSOType) || !l.ECN && (m.ECN || cwr(m)) || l.MaxBytes != 0 && p.Len() > l.MaxBytes ||
 		!l.fits(&m.Headers, uint32(m.Headers.HdrLen)+uint32(m.GSOSize)) {
 		return false
 	}
