@@ -46,24 +46,28 @@ const auditChunk = 1 << 20
 // ram must not shrink meanwhile. For the memory of a guest use AuditReader on its file: reading a hole of a mapped memfd
 // would allocate it, and a file may be truncated.
 func Audit(ram []byte, streams []Stream) []Hit {
-	hits, _ := audit(uint64(len(ram)), streams, func(_ []byte, off, n uint64) ([]byte, error) { return ram[off : off+n], nil }, nil)
+	look := func(off, n uint64) ([]byte, error) { return ram[off : off+n], nil }
+	hits, _ := audit(uint64(len(ram)), streams, func() view { return look }, nil) // look has no errors
 	return hits
 }
 
 // AuditReader is Audit of the size bytes of r, which is read by two goroutines at once. If r is an *os.File, its holes
 // are not read (which moves its file offset).
 func AuditReader(r io.ReaderAt, size int64, streams []Stream) ([]Hit, error) {
-	read := func(buf []byte, off, n uint64) ([]byte, error) {
-		if got, err := r.ReadAt(buf[:n], int64(off)); got < int(n) {
-			return nil, fmt.Errorf("audit: read at %#x: %w", off+uint64(got), err)
+	open := func() view {
+		buf := make([]byte, auditChunk+AuditWindow-1)
+		return func(off, n uint64) ([]byte, error) {
+			if got, err := r.ReadAt(buf[:n], int64(off)); got < int(n) {
+				return nil, fmt.Errorf("audit: read at %#x: %w", off+uint64(got), err)
+			}
+			return buf[:n], nil
 		}
-		return buf[:n], nil
 	}
 	var hole func(off, n uint64) bool
 	if f, ok := r.(*os.File); ok {
 		hole = holes(f)
 	}
-	return audit(uint64(size), streams, read, hole)
+	return audit(uint64(size), streams, open, hole)
 }
 
 // holes returns a function that tells whether a range of a file is nothing but hole, for ranges in any order.
@@ -77,9 +81,12 @@ func holes(f *os.File) func(off, n uint64) bool {
 	}
 }
 
+// view gives [off, off+n) of the memory, good until it is called again.
+type view func(off, n uint64) ([]byte, error)
+
 // audit looks at all of size bytes in chunks. Each is seen together with the AuditWindow-1 bytes behind it, so that a
 // window lies in the view of the chunk that it begins in; hits cut at the edges of views are joined afterwards.
-func audit(size uint64, streams []Stream, read func(buf []byte, off, n uint64) ([]byte, error), hole func(off, n uint64) bool) ([]Hit, error) {
+func audit(size uint64, streams []Stream, open func() view, hole func(off, n uint64) bool) ([]Hit, error) {
 	var (
 		next   atomic.Uint64
 		failed atomic.Bool
@@ -90,8 +97,7 @@ func audit(size uint64, streams []Stream, read func(buf []byte, off, n uint64) (
 	)
 	for range min(2, runtime.GOMAXPROCS(0)) {
 		wait.Go(func() {
-			s := newScanner(streams)
-			buf := make([]byte, auditChunk+AuditWindow-1)
+			s, look := newScanner(streams), open()
 			var err error
 			for err == nil && !failed.Load() {
 				off := next.Add(auditChunk) - auditChunk
@@ -102,9 +108,9 @@ func audit(size uint64, streams []Stream, read func(buf []byte, off, n uint64) (
 				if hole != nil && hole(off, n) {
 					continue
 				}
-				var view []byte
-				if view, err = read(buf, off, n); err == nil {
-					s.scan(view, off)
+				var b []byte
+				if b, err = look(off, n); err == nil {
+					s.scan(b, off)
 				}
 			}
 			mu.Lock()
@@ -172,44 +178,44 @@ func newScanner(streams []Stream) *scanner {
 
 const auditBlock = 4096
 
-// scan finds the pieces in view, which lies at off of the memory.
+// scan finds the pieces in b, which lies at off of the memory.
 //
 // Blocks of zeros are stepped over, but for the AuditWindow-1 bytes next to others. No window lies in zeros alone: it
 // has at least seven words of the stream, all different, as mix64 is a bijection.
-func (s *scanner) scan(view []byte, off uint64) {
+func (s *scanner) scan(b []byte, off uint64) {
 	for i := range s.targets {
 		s.targets[i].end = 0
 	}
 	const edge = AuditWindow - 1
-	for at := 0; at < len(view); {
-		for at < len(view) && zero(view[at:min(at+auditBlock, len(view))]) {
+	for at := 0; at < len(b); {
+		for at < len(b) && zero(b[at:min(at+auditBlock, len(b))]) {
 			at += auditBlock
 		}
 		from := at
-		for at < len(view) && !zero(view[at:min(at+auditBlock, len(view))]) {
+		for at < len(b) && !zero(b[at:min(at+auditBlock, len(b))]) {
 			at += auditBlock
 		}
-		if from < len(view) {
-			s.probe(view, off, max(from-edge, 0), min(at+edge, len(view)))
+		if from < len(b) {
+			s.probe(b, off, max(from-edge, 0), min(at+edge, len(b)))
 		}
 	}
 }
 
-// probe finds the pieces that have a window in view[from:to].
+// probe finds the pieces that have a window in b[from:to].
 //
 // A window holds at least seven whole words of its stream, which begin eight bytes apart. Trying the eight offsets
 // at each multiple of 56 hits one of any such seven: their offsets have seven different residues modulo 56, which are
 // all that are congruent to the first one modulo 8, and eight successive residues have one of these.
-func (s *scanner) probe(view []byte, off uint64, from, to int) {
+func (s *scanner) probe(b []byte, off uint64, from, to int) {
 	at := from
 	for ; at+16 <= to; at += 56 {
-		lo, hi := le.Uint64(view[at:]), le.Uint64(view[at+8:])
+		lo, hi := le.Uint64(b[at:]), le.Uint64(b[at+8:])
 		w := lo
 		for k := 0; ; {
 			t := unmix64(w) * stepInv
 			for i := range s.targets {
 				if t-s.targets[i].base < s.targets[i].words {
-					s.confirm(view, off, at+k, i, (t-s.targets[i].base)*8)
+					s.confirm(b, off, at+k, i, (t-s.targets[i].base)*8)
 				}
 			}
 			if k++; k == 8 {
@@ -219,23 +225,23 @@ func (s *scanner) probe(view []byte, off uint64, from, to int) {
 		}
 	}
 	for k := 0; k < 8 && at+k+8 <= to; k++ { // a group cut by the end
-		t := unmix64(le.Uint64(view[at+k:])) * stepInv
+		t := unmix64(le.Uint64(b[at+k:])) * stepInv
 		for i := range s.targets {
 			if t-s.targets[i].base < s.targets[i].words {
-				s.confirm(view, off, at+k, i, (t-s.targets[i].base)*8)
+				s.confirm(b, off, at+k, i, (t-s.targets[i].base)*8)
 			}
 		}
 	}
 }
 
-// confirm compares what is around view[at], where a word of stream i is, with the stream.
-func (s *scanner) confirm(view []byte, off uint64, at, i int, streamOff uint64) {
+// confirm compares what is around b[at], where a word of stream i is, with the stream.
+func (s *scanner) confirm(b []byte, off uint64, at, i int, streamOff uint64) {
 	t, st := &s.targets[i], &s.streams[i]
 	if uint64(at) < t.end && streamOff-uint64(at) == t.distance {
 		return
 	}
-	before := matchBefore(view[:at], st.Seed, streamOff)
-	rest := view[at:]
+	before := matchBefore(b[:at], st.Seed, streamOff)
+	rest := b[at:]
 	rest = rest[:min(uint64(len(rest)), st.Bytes-streamOff)]
 	n := before + MatchAt(rest, st.Seed, streamOff)
 	if n < AuditWindow {

@@ -74,6 +74,64 @@ func TestAuditFindsEachWindow(t *testing.T) {
 	}
 }
 
+// TestAuditAtTheEnds has memory of every length end, and begin, with a window, at every alignment of the stream.
+func TestAuditAtTheEnds(t *testing.T) {
+	for size := AuditWindow; size < 5*AuditWindow; size++ {
+		for so := range uint64(8) {
+			ram := make([]byte, size)
+			for _, at := range []int{size - AuditWindow, 0} {
+				random(rand.New(rand.NewPCG(3, 4)), ram)
+				plant(ram, at, AuditWindow, 0, 80+so)
+				want := []Hit{{Off: uint64(at), Len: AuditWindow, StreamOff: 80 + so}}
+				if got := Audit(ram, auditStreams); !slices.Equal(got, want) {
+					t.Fatalf("%d bytes, stream at %d planted at %d: %+v", size, 80+so, at, got)
+				}
+			}
+		}
+	}
+}
+
+// TestAuditIntoZeros has windows that begin or end with zeros, of which those lie in blocks of zeros.
+func TestAuditIntoZeros(t *testing.T) {
+	stream := pattern(1<<22, auditStreams[0].Seed, 0)[:auditStreams[0].Bytes]
+	for zeros := 1; zeros <= 2; zeros++ {
+		for _, leading := range []bool{true, false} {
+			for align := range 8 {
+				so := align // of a window with so many zeros
+				for ; ; so += 8 {
+					edge := stream[so+AuditWindow-zeros : so+AuditWindow]
+					if leading {
+						edge = stream[so : so+zeros]
+					}
+					if zero(edge) {
+						break
+					}
+				}
+				for blocks := 1; blocks <= 8; blocks++ { // which of a group of seven words comes last differs
+					ram := make([]byte, (blocks+2)*auditBlock)
+					for i := 1; i <= blocks; i++ {
+						ram[i*auditBlock+auditBlock/2] = 1
+					}
+					at := (blocks+1)*auditBlock - AuditWindow + zeros
+					if leading {
+						at = auditBlock - zeros
+					}
+					plant(ram, at, AuditWindow, 0, uint64(so))
+					if leading {
+						ram[at-1] = 0
+					} else {
+						ram[at+AuditWindow] = 0
+					}
+					got := Audit(ram, auditStreams)
+					if len(got) != 1 || got[0].Off > uint64(at) || got[0].Off+got[0].Len < uint64(at)+AuditWindow {
+						t.Fatalf("%d zeros (leading: %v) of the window at %d in %d blocks: %+v", zeros, leading, so, blocks, got)
+					}
+				}
+			}
+		}
+	}
+}
+
 // TestAuditAgainstSimple plays any plants against a search that tries every window at every place.
 func TestAuditAgainstSimple(t *testing.T) {
 	streams := []Stream{{Seed: 7, Bytes: 300}, {Seed: 8, Bytes: 77}, {Seed: 9, Bytes: 63}, {Seed: 7 + step, Bytes: 200}}

@@ -64,6 +64,13 @@ func TestBadGPUs(t *testing.T) {
 	}
 }
 
+func TestAllocateSaysHowMuch(t *testing.T) {
+	err := allocate(-1, 3<<30)
+	if !errors.Is(err, syscall.EBADF) || !strings.Contains(err.Error(), "no memory for 3.0 GiB after 0 bytes of it") {
+		t.Fatal(err)
+	}
+}
+
 // TestNoMemory has each limit say that it is the one.
 func TestNoMemory(t *testing.T) {
 	for _, tc := range []struct {

@@ -63,16 +63,6 @@ func memfd(t testing.TB, size int64) *os.File {
 	return f
 }
 
-// guard runs f on a goroutine that may touch mapped memory.
-func guard(f func()) {
-	done := make(chan struct{})
-	dma.Go(func() {
-		defer close(done)
-		f()
-	})
-	<-done
-}
-
 // peek reads [off, off+n) of a GPU.
 func (g *GPU) peek(t testing.TB, off, n uint64) []byte {
 	t.Helper()

@@ -1,0 +1,516 @@
+package gpumem
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"pgregory.net/rapid"
+	"vnic.dev/vnic/dma"
+)
+
+const (
+	ramAt  = 0x1_0000_0000 // IOVA of the guest's RAM
+	ramLen = 4 << 20
+	gpuLen = 4 << 20
+	bufOff = 1 << 19 // of the port's one buffer
+	bufLen = 3 << 20
+)
+
+// bench is a port as an engine knows it: a guest's RAM, in two pieces that lie next to each other, and a GPU with one
+// buffer.
+type bench struct {
+	t     testing.TB
+	ram   *os.File
+	space *dma.Space
+	gpu   *GPU
+	reg   *Registry
+	e     *Engine
+	done  chan Status
+}
+
+func newBench(t testing.TB, o EngineOptions) *bench {
+	files := dma.NewFiles()
+	noLeak(t, files)
+	b := &bench{t: t, ram: memfd(t, ramLen), space: dma.NewSpace("port0", files), done: make(chan Status, 1000)}
+	b.gpu = newGPU(t, files, 0, gpuLen)
+	for _, m := range []dma.Map{
+		{IOVA: ramAt, Size: ramLen / 2, FD: int(b.ram.Fd())},
+		{IOVA: ramAt + ramLen/2, Size: ramLen / 2, FD: int(b.ram.Fd()), FileOffset: ramLen / 2},
+	} {
+		if err := b.space.Add(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.reg = NewRegistry([]*GPU{b.gpu}, 4)
+	if _, err := b.reg.RegisterBuffer(0, bufOff, bufLen); err != nil {
+		t.Fatal(err)
+	}
+	if o.Done == nil {
+		o.Done = func(s Status) { b.done <- s }
+	}
+	b.e = NewEngine(b.reg, b.space, o)
+	t.Cleanup(func() {
+		b.e.CancelAll()
+		b.reg.CloseAll()
+		if err := b.space.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// run does a job to its end.
+func (b *bench) run(j Job) Status {
+	b.t.Helper()
+	id, err := b.e.Submit(j)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	s := <-b.done
+	if s.ID != id || !s.Done || (s.Err == nil) != (s.Errno == 0) {
+		b.t.Fatalf("job %d: %+v", id, s)
+	}
+	if p, err := b.e.Poll(id); err != nil || p.Errno != s.Errno || !p.Done || p.Sum != s.Sum {
+		b.t.Fatalf("poll: %+v, %v", p, err)
+	}
+	return s
+}
+
+func (b *bench) good(j Job) Status {
+	b.t.Helper()
+	s := b.run(j)
+	if s.Err != nil {
+		b.t.Fatalf("%+v: %v", j, s.Err)
+	}
+	return s
+}
+
+func (b *bench) write(at int64, p []byte) {
+	b.t.Helper()
+	if _, err := b.ram.WriteAt(p, at); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func (b *bench) read(at, n int64) []byte {
+	b.t.Helper()
+	p := make([]byte, n)
+	if _, err := b.ram.ReadAt(p, at); err != nil {
+		b.t.Fatal(err)
+	}
+	return p
+}
+
+func table(es ...entry) []byte {
+	var b []byte
+	for _, e := range es {
+		b = le.AppendUint64(b, e.src)
+		b = le.AppendUint64(b, e.dst)
+		b = le.AppendUint32(b, e.len)
+		b = le.AppendUint32(b, 0)
+	}
+	return b
+}
+
+func pattern(n int, seed, off uint64) []byte {
+	b := make([]byte, n)
+	FillAt(b, seed, off)
+	return b
+}
+
+func TestFillHashPoison(t *testing.T) {
+	b := newBench(t, EngineOptions{})
+	const n = 2<<20 + 77
+	s := b.good(Job{Op: Fill, Off: bufOff + 5, Len: n, Seed: 9, Stream: 13})
+	if s.Bytes != n {
+		t.Fatalf("%+v", s)
+	}
+	want := pattern(n, 9, 13)
+	if !bytes.Equal(b.gpu.peek(t, bufOff+5, n), want) {
+		t.Fatal("fill")
+	}
+	if got := b.gpu.peek(t, bufOff, 5); !bytes.Equal(got, make([]byte, 5)) || b.gpu.peek(t, bufOff+5+n, 1)[0] != 0 {
+		t.Fatal("fill wrote beyond its range")
+	}
+	if s = b.good(Job{Op: SHA256, Off: bufOff + 5, Len: n}); s.Sum != sha256.Sum256(want) {
+		t.Fatal("hash")
+	}
+	if s = b.good(Job{Op: SHA256, Off: bufOff}); s.Sum != sha256.Sum256(nil) || s.Bytes != 0 {
+		t.Fatal("hash of nothing")
+	}
+	b.good(Job{Op: Poison, Off: bufOff, Len: bufLen, Seed: 0x1de})
+	if !bytes.Equal(b.gpu.peek(t, bufOff, bufLen), bytes.Repeat([]byte{0xde}, bufLen)) {
+		t.Fatal("poison")
+	}
+	if b.gpu.peek(t, bufOff-1, 1)[0] != 0 || b.gpu.peek(t, bufOff+bufLen, 1)[0] != 0 {
+		t.Fatal("poison wrote outside of the buffer")
+	}
+	want2 := EngineStats{Jobs: 4, Filled: n + bufLen, Hashed: n}
+	if got := b.e.Stats(); got != want2 {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// TestLists copies random pieces by tables in RAM and in GPU memory, and compares with the same done on slices.
+func TestLists(t *testing.T) {
+	b := newBench(t, EngineOptions{})
+	noise := make([]byte, ramLen+1<<20)
+	FillAt(noise, 1, 0)
+	gpu, ram := make([]byte, gpuLen), make([]byte, ramLen)
+	rapid.Check(t, func(rt *rapid.T) {
+		op := rapid.SampledFrom([]Op{Gather, CopyToGuest, CopyFromGuest}).Draw(rt, "op")
+		inGPU := rapid.Bool().Draw(rt, "table in GPU")
+		r := rand.New(rand.NewPCG(rapid.Uint64().Draw(rt, "seed"), 1))
+		n := rapid.SampledFrom([]int{0, 1, 2, 100, batchLen, batchLen + 1, 3*batchLen + 5}).Draw(rt, "entries")
+		most := rapid.SampledFrom([]int{1, 100, 5000}).Draw(rt, "longest")
+		if n <= 2 {
+			most = 5 << 18 // longer than a piece, over the edge between the regions
+		}
+		// Sources below the middle, destinations above it, so that no entry overlaps itself.
+		const half = 3 << 19
+		copy(gpu, noise[r.IntN(1<<20):])
+		copy(ram, noise[r.IntN(1<<20):])
+		b.gpu.poke(t, 0, gpu)
+		b.write(0, ram)
+		var es []entry
+		total := uint64(0)
+		for range n {
+			l := r.IntN(most + 1)
+			g := uint64(bufOff + r.IntN(half-l))
+			e := entry{len: uint32(l)}
+			switch op {
+			case Gather:
+				e.src, e.dst = g, uint64(bufOff+half+r.IntN(half-l))
+				copy(gpu[e.dst:e.dst+uint64(l)], gpu[e.src:])
+			case CopyToGuest:
+				at := uint64(r.IntN(ramLen - 1<<20 - l))
+				e.src, e.dst = g, ramAt+at
+				copy(ram[at:at+uint64(l)], gpu[g:])
+			case CopyFromGuest:
+				at := uint64(r.IntN(ramLen - 1<<20 - l))
+				e.src, e.dst = ramAt+at, g
+				copy(gpu[g:g+uint64(l)], ram[at:])
+			}
+			es = append(es, e)
+			total += uint64(l)
+		}
+		// The table lies behind all that is copied.
+		j := Job{Op: op, Entries: uint32(n), Table: ramAt + ramLen - 1<<20 + 3}
+		tab := table(es...)
+		if inGPU && op != Gather && len(tab) < 1<<17 {
+			j.TableInGPU, j.Table = true, bufOff+bufLen-1<<17+8
+			b.gpu.poke(t, j.Table, tab)
+			copy(gpu[j.Table:], tab)
+		} else {
+			b.write(ramLen-1<<20+3, tab)
+			copy(ram[ramLen-1<<20+3:], tab)
+		}
+		before := b.e.Stats()
+		s := b.good(j)
+		if s.Bytes != total || s.Entry != uint32(n) {
+			rt.Fatalf("%+v, want %d bytes", s, total)
+		}
+		after := b.e.Stats()
+		moved := map[Op]uint64{Gather: after.Gathered - before.Gathered, CopyToGuest: after.ToGuest - before.ToGuest, CopyFromGuest: after.FromGuest - before.FromGuest}
+		if moved[op] != total || moved[Gather]+moved[CopyToGuest]+moved[CopyFromGuest] != total || after.TableBytes-before.TableBytes != uint64(n*EntryLen) {
+			rt.Fatalf("%+v, then %+v", before, after)
+		}
+		if !bytes.Equal(b.gpu.peek(t, 0, gpuLen), gpu) || !bytes.Equal(b.read(0, ramLen), ram) {
+			rt.Fatal("other bytes than those of the list")
+		}
+	})
+}
+
+// TestHostileJobs: whatever a job says, nothing outside of the port's memory is touched, and the engine goes on.
+func TestHostileJobs(t *testing.T) {
+	const big = 1<<64 - 8
+	in := uint64(bufOff)
+	for _, tc := range []struct {
+		name  string
+		job   Job
+		table []entry
+		raw   []byte
+		want  syscall.Errno
+		entry uint32
+		bytes uint64
+	}{
+		{name: "fill before the buffer", job: Job{Op: Fill, Off: bufOff - 1, Len: 10}, want: syscall.EFAULT},
+		{name: "fill over the end", job: Job{Op: Fill, Off: bufOff, Len: bufLen + 1}, want: syscall.EFAULT, bytes: bufLen},
+		{name: "fill of everything", job: Job{Op: Fill, Off: 0, Len: 1<<64 - 1}, want: syscall.EFAULT},
+		{name: "fill that wraps", job: Job{Op: Poison, Off: big, Len: 16}, want: syscall.EFAULT},
+		{name: "hash elsewhere", job: Job{Op: SHA256, Off: 0, Len: 1}, want: syscall.EFAULT},
+		{name: "gather from elsewhere", job: Job{Op: Gather}, table: []entry{{in, in + 100, 50}, {in - 1, in, 2}}, want: syscall.EFAULT, entry: 1, bytes: 50},
+		{name: "gather to elsewhere", job: Job{Op: Gather}, table: []entry{{in, in + bufLen - 1, 2}}, want: syscall.EFAULT},
+		{name: "gather that wraps", job: Job{Op: Gather}, table: []entry{{big, in, 1 << 31}}, want: syscall.EFAULT},
+		{name: "huge gather", job: Job{Op: Gather}, table: []entry{{in, in, 1<<32 - 1}}, want: syscall.EFAULT, bytes: 3 << 20},
+		{name: "to no RAM", job: Job{Op: CopyToGuest}, table: []entry{{in, 4096, 1}}, want: syscall.EFAULT},
+		{name: "to the end of RAM", job: Job{Op: CopyToGuest}, table: []entry{{in, ramAt + ramLen - 1, 2}}, want: syscall.EFAULT},
+		{name: "to an IOVA that wraps", job: Job{Op: CopyToGuest}, table: []entry{{in, big, 16}}, want: syscall.EFAULT},
+		{name: "from no RAM", job: Job{Op: CopyFromGuest}, table: []entry{{in, in, 1}}, want: syscall.EFAULT},
+		{name: "from RAM to elsewhere", job: Job{Op: CopyFromGuest}, table: []entry{{ramAt, 0, 1}}, want: syscall.EFAULT},
+		{name: "reserved bytes", job: Job{Op: Gather, Entries: 1}, raw: append(table(entry{in, in, 1})[:20], 1, 0, 0, 0), want: syscall.EINVAL},
+		{name: "table in no RAM", job: Job{Op: Gather, Entries: 1, Table: 8}, want: syscall.EFAULT},
+		{name: "table over the end", job: Job{Op: Gather, Entries: 2, Table: ramAt + ramLen - EntryLen}, want: syscall.EFAULT},
+		{name: "table that wraps", job: Job{Op: Gather, Entries: MaxEntries, Table: big}, want: syscall.EFAULT},
+		{name: "table elsewhere in the GPU", job: Job{Op: Gather, Entries: 1, TableInGPU: true}, want: syscall.EFAULT},
+		{name: "table in the GPU that wraps", job: Job{Op: Gather, Entries: 2, TableInGPU: true, Table: big}, want: syscall.EFAULT},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, EngineOptions{})
+			if tc.table != nil {
+				tc.raw, tc.job.Entries = table(tc.table...), uint32(len(tc.table))
+			}
+			if tc.raw != nil {
+				b.write(123, tc.raw)
+				tc.job.Table = ramAt + 123
+			}
+			ram := b.read(0, ramLen)
+			s := b.run(tc.job)
+			if s.Errno != tc.want || s.Entry != tc.entry || s.Bytes != tc.bytes {
+				t.Fatalf("%+v", s)
+			}
+			if !bytes.Equal(b.gpu.peek(t, 0, bufOff), make([]byte, bufOff)) || !bytes.Equal(b.gpu.peek(t, bufOff+bufLen, gpuLen-bufOff-bufLen), make([]byte, gpuLen-bufOff-bufLen)) {
+				t.Fatal("GPU memory outside of the buffer was written")
+			}
+			if !bytes.Equal(b.read(0, ramLen), ram) {
+				t.Fatal("RAM was written")
+			}
+			if st := b.e.Stats(); st.Jobs != 1 || st.Failed != 1 {
+				t.Fatalf("%+v", st)
+			}
+			b.good(Job{Op: Fill, Off: bufOff, Len: 4096, Seed: 1})
+		})
+	}
+}
+
+func TestRefusedJobs(t *testing.T) {
+	b := newBench(t, EngineOptions{})
+	for _, tc := range []struct {
+		job  Job
+		want error
+	}{
+		{Job{}, syscall.EINVAL}, {Job{Op: SHA256 + 1}, syscall.EINVAL}, {Job{Op: Fill, GPU: 1}, syscall.ENODEV},
+		{Job{Op: Fill, GPU: -1}, syscall.ENODEV}, {Job{Op: Gather, Entries: MaxEntries + 1}, syscall.EINVAL},
+	} {
+		if _, err := b.e.Submit(tc.job); !errors.Is(err, tc.want) {
+			t.Errorf("%+v: %v", tc.job, err)
+		}
+	}
+	for _, f := range []func(uint64) (Status, error){b.e.Poll, b.e.Cancel} {
+		if _, err := f(1); !errors.Is(err, syscall.ENOENT) {
+			t.Error(err)
+		}
+	}
+}
+
+// endless is a job of 43690 entries of 1 MiB.
+func (b *bench) endless() Job {
+	var tab []byte
+	one := table(entry{bufOff, bufOff + 1<<20, 1 << 20})
+	for range 1 << 20 / EntryLen {
+		tab = append(tab, one...)
+	}
+	b.gpu.poke(b.t, bufOff+2<<20, tab)
+	return Job{Op: Gather, TableInGPU: true, Table: bufOff + 2<<20, Entries: 1 << 20 / EntryLen}
+}
+
+func TestCancel(t *testing.T) {
+	b := newBench(t, EngineOptions{MaxJobs: 3})
+	j := b.endless()
+	var ids []uint64
+	for range 3 {
+		id, err := b.e.Submit(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids = append(ids, id)
+	}
+	if _, err := b.e.Submit(j); !errors.Is(err, syscall.EAGAIN) {
+		t.Fatalf("a fourth job: %v", err)
+	}
+	s, err := b.e.Cancel(ids[1])
+	if err != nil || s.Errno != syscall.ECANCELED || !s.Done {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	if s, err := b.e.Poll(ids[0]); err != nil || s.Done {
+		t.Fatalf("another job: %+v, %v", s, err)
+	}
+	if got := <-b.done; got.ID != ids[1] {
+		t.Fatalf("%+v", got)
+	}
+	again, err := b.e.Cancel(ids[1])
+	if err != nil || again.Bytes != s.Bytes || again.Errno != s.Errno {
+		t.Fatalf("cancelled twice: %+v, %v", again, err)
+	}
+	if id, err := b.e.Submit(j); err != nil || id != 4 {
+		t.Fatal(id, err)
+	}
+	b.e.Reset()
+	if len(b.done) != 3 {
+		t.Fatalf("%d of 3 ends were told when Reset returned", len(b.done))
+	}
+	before := b.gpu.peek(t, bufOff, bufLen)
+	for range 3 {
+		if s := <-b.done; s.Errno != syscall.ECANCELED {
+			t.Fatalf("%+v", s)
+		}
+	}
+	if _, err := b.e.Poll(ids[0]); !errors.Is(err, syscall.ENOENT) {
+		t.Fatalf("after reset: %v", err)
+	}
+	if !bytes.Equal(before, b.gpu.peek(t, bufOff, bufLen)) {
+		t.Fatal("written after reset")
+	}
+	if s := b.good(Job{Op: Fill, Off: bufOff, Len: 4096}); s.ID != 5 {
+		t.Fatalf("afterwards: %+v", s)
+	}
+}
+
+// TestCancelWhileDoneWaits: Cancel does not wait for the callback, CancelAll does.
+func TestCancelWhileDoneWaits(t *testing.T) {
+	entered, leave := make(chan struct{}), make(chan struct{})
+	var after atomic.Bool
+	b := newBench(t, EngineOptions{Done: func(Status) {
+		close(entered)
+		<-leave
+		if after.Load() {
+			t.Error("Done after CancelAll")
+		}
+	}})
+	id, err := b.e.Submit(b.endless())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err := b.e.Cancel(id); err != nil || !s.Done {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	<-entered
+	go close(leave)
+	b.e.CancelAll()
+	after.Store(true)
+}
+
+func TestOldStatusesAreForgotten(t *testing.T) {
+	b := newBench(t, EngineOptions{Keep: 3})
+	for range 5 {
+		b.good(Job{Op: Poison, Off: bufOff, Len: 1})
+	}
+	for id := range uint64(7) {
+		_, err := b.e.Poll(id)
+		if known := id >= 3 && id <= 5; (err == nil) != known {
+			t.Errorf("job %d: %v", id, err)
+		}
+	}
+}
+
+// TestMemoryGoesAway takes the buffer, or the RAM, from under a job, which fails; the taker waits for a piece at most.
+func TestMemoryGoesAway(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		take func(b *bench) error
+	}{
+		{"buffer", func(b *bench) error { return b.reg.Unregister(1) }},
+		{"all buffers", func(b *bench) error { b.reg.CloseAll(); return nil }},
+		{"RAM", func(b *bench) error { return b.space.Remove(ramAt, ramLen/2) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			b := newBench(t, EngineOptions{})
+			const n = 1 << 15
+			var tab []byte
+			for range n {
+				tab = append(tab, table(entry{bufOff, ramAt, 1 << 20})...)
+			}
+			b.write(ramLen/2, tab)
+			id, err := b.e.Submit(Job{Op: CopyToGuest, Entries: n, Table: ramAt + ramLen/2})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for s, err := b.e.Poll(id); s.Bytes == 0; s, err = b.e.Poll(id) { // it is at work
+				if err != nil || s.Done {
+					t.Fatalf("%+v, %v", s, err)
+				}
+			}
+			if err := tc.take(b); err != nil {
+				t.Fatal(err)
+			}
+			b.write(0, make([]byte, 1<<20))
+			if s := <-b.done; s.Errno != syscall.EFAULT || s.Bytes == 0 || s.Bytes == n<<20 {
+				t.Fatalf("%+v", s)
+			}
+			if tc.name != "RAM" && !bytes.Equal(b.read(0, 1<<20), make([]byte, 1<<20)) {
+				t.Fatal("written after the buffer was gone")
+			}
+		})
+	}
+}
+
+// TestTruncatedRAM has a guest truncate its RAM under a job. Another port goes on.
+func TestTruncatedRAM(t *testing.T) {
+	b, other := newBench(t, EngineOptions{}), newBench(t, EngineOptions{})
+	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096}, entry{bufOff, ramAt + 4096, 4096}))
+	if err := b.ram.Truncate(4096); err != nil {
+		t.Fatal(err)
+	}
+	if s := b.run(Job{Op: CopyToGuest, Entries: 3, Table: ramAt}); s.Errno != syscall.EIO || s.Entry != 1 || s.Bytes != 1000 {
+		t.Fatalf("%+v", s)
+	}
+	if s := b.run(Job{Op: Gather, Entries: 2, Table: ramAt + 4096}); s.Errno != syscall.EIO {
+		t.Fatalf("table: %+v", s)
+	}
+	select {
+	case <-b.space.Faulted():
+	default:
+		t.Fatal("the space was not told")
+	}
+	other.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3})
+	if MatchAt(other.gpu.peek(t, bufOff, bufLen), 3, 0) != bufLen {
+		t.Fatal("the other port's bytes do not move")
+	}
+	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // nor is this port's GPU dead
+}
+
+func BenchmarkEngine(b *testing.B) {
+	for _, tc := range []struct {
+		name string
+		len  uint32
+	}{{"1448", 1448}, {"4096", 4096}, {"1M", 1 << 20}} {
+		b.Run("gather-"+tc.name, func(b *testing.B) {
+			bn := newBench(b, EngineOptions{})
+			var tab []byte
+			n := uint32(1<<20) / tc.len
+			for i := range n {
+				tab = append(tab, table(entry{bufOff + uint64(i*tc.len), bufOff + 1<<20 + uint64(i*tc.len), tc.len})...)
+			}
+			bn.write(0, tab)
+			b.SetBytes(int64(n * tc.len))
+			b.ResetTimer()
+			for range b.N {
+				bn.good(Job{Op: Gather, Entries: n, Table: ramAt})
+			}
+		})
+	}
+	for name, j := range map[string]Job{"fill": {Op: Fill}, "poison": {Op: Poison}, "sha256": {Op: SHA256}} {
+		b.Run(name, func(b *testing.B) {
+			bn := newBench(b, EngineOptions{})
+			j.Off, j.Len = bufOff, bufLen
+			b.SetBytes(bufLen)
+			b.ResetTimer()
+			for range b.N {
+				bn.good(j)
+			}
+		})
+	}
+	b.Run("memcpy", func(b *testing.B) {
+		buf := make([]byte, 2<<20)
+		b.SetBytes(1 << 20)
+		for b.Loop() {
+			copy(buf[:1<<20], buf[1<<20:])
+		}
+	})
+}
