@@ -142,10 +142,8 @@ func (s *session) reply(m *message, body []byte) error {
 	return s.conn.send(Header{m.Request, Version | FlagReply, uint32(len(body))}, body, nil)
 }
 
-func (s *session) ack(m *message, result u64) error {
-	var b [u64Len]byte
-	result.encode(&b)
-	return s.reply(m, b[:])
+func (s *session) ack(m *message, result uint64) error {
+	return s.reply(m, le.AppendUint64(nil, result))
 }
 
 // fail answers a message for which the connection ends; whether the answer arrives changes nothing.
@@ -156,7 +154,12 @@ const maxRefusalLogs = 16
 
 // refused logs a request that failed and did not end the connection.
 func (s *session) refused(m *message, err error) {
-	if s.refusals++; s.refusals <= maxRefusalLogs {
-		s.log.Warn("vhost-user request refused", "request", m.Request.String(), "error", err)
+	if s.refusals++; s.refusals > maxRefusalLogs {
+		return
 	}
+	level := slog.LevelWarn
+	if errors.Is(err, ErrMemory) {
+		level = slog.LevelError // nothing will move
+	}
+	s.log.Log(context.Background(), level, "vhost-user request refused", "request", m.Request.String(), "error", err)
 }

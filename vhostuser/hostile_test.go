@@ -2,7 +2,6 @@ package vhostuser
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -387,13 +386,4 @@ func TestHostileShapes(t *testing.T) {
 		}
 	}
 	h.friendly()
-}
-
-func ExampleBackend_Serve_errors() {
-	// What a frontend of another protocol gets.
-	var h Header
-	h.decode((*[headerLen]byte)([]byte("GET / HTTP/1")))
-	_, err := ruleFor(&h, SupportedProtocol)
-	fmt.Println(err)
-	// Output: request 542393671: protocol version 3, not 1: not a vhost-user frontend?: bad vhost-user message
 }

@@ -40,13 +40,15 @@ func translate(regions []memRegion, user, n uint64) (uint64, error) {
 			return r.gpa + off, nil
 		}
 	}
-	return 0, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d memory regions", user, n, len(regions))
+	return 0, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: %w (%s)", user, n, len(regions), ErrMemory, shareHint)
 }
 
-// memoryError adds to an error of a mapping what the frontend's user can do about it. Memory without a descriptor never
-// gets here: QEMU does not send it.
+// shareHint is what the frontend's user can do about memory that is missing or cannot be used. QEMU says nothing of memory
+// that has no descriptor: it sends the rings, and no region for them.
+const shareHint = "is the guest's memory shared? QEMU: -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
+
 func memoryError(what string, err error) error {
-	return fmt.Errorf("%s: %w: %w (QEMU: use -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram; a file must be on tmpfs or hugetlbfs, with share=on)", what, ErrMemory, err)
+	return fmt.Errorf("%s: %w: %w (%s)", what, ErrMemory, err, shareHint)
 }
 
 // setMemTable replaces all regions.

@@ -33,12 +33,6 @@ const (
 	MaxRingSize = 32768
 )
 
-// u64 is "A single 64-bit integer".
-type u64 uint64
-
-func (u *u64) decode(b *[u64Len]byte) { *u = u64(le.Uint64(b[:])) }
-func (u u64) encode(b *[u64Len]byte)  { le.PutUint64(b[:], uint64(u)) }
-
 // vringState is "A vring state description". In SET_VRING_BASE and GET_VRING_BASE of a split ring the low 16 bits of num
 // are the next index in the available ring ("Vring descriptor index for split virtqueues").
 type vringState struct {

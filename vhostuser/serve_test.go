@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -175,7 +176,8 @@ func TestServeEnablesRingsWithoutBit30(t *testing.T) {
 	}
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}))
 	must(t, l.SetupVring(g.vring(0)))
-	_, err := l.queryU64(GetFeatures) // nothing else is answered: all before has been done
+	must(t, l.command(ResetOwner, nil)) // nothing could enable them again
+	_, err := l.queryU64(GetFeatures)   // nothing else is answered: all before has been done
 	must(t, err)
 	h.wantCalls(
 		fmt.Sprintf("SetFeatures %#x", testFeatures),
@@ -298,6 +300,23 @@ func TestServeRingBeforeItsMemory(t *testing.T) {
 	must(t, l.AddMemory(g.fd, 0, userBase, guestSize, 0))
 	h.wantCalls("MemoryChanged 1", "StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false")
 	must(t, l.hangUp())
+}
+
+// TestServeTellsOfMemoryThatIsNotShared: QEMU sends no region for memory without a descriptor, only rings.
+func TestServeTellsOfMemoryThatIsNotShared(t *testing.T) {
+	checkFDLeaks(t)
+	h, g := newHost(t), newGuest(t)
+	var log strings.Builder // written by Serve, read after it
+	h.back.log = slog.New(slog.NewTextHandler(&log, nil))
+	l := h.connect()
+	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol&^ProtocolReplyAck)); err != nil {
+		t.Fatal(err)
+	}
+	must(t, l.SetupVring(g.vring(0)))
+	must(t, l.hangUp())
+	if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "share=on") || !strings.Contains(got, "SET_VRING_KICK") {
+		t.Errorf("log:\n%s", got)
+	}
 }
 
 func TestServeManyRegions(t *testing.T) {

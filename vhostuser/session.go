@@ -72,7 +72,7 @@ func checkFDs(m *message, ru *rule) error {
 
 func replyU64(v uint64) ([]byte, error) { return le.AppendUint64(nil, v), nil }
 
-// u64 returns the payload of a message whose rule says that it is 8 bytes long.
+// u64 returns the payload, "A single 64-bit integer", of a message whose rule says so.
 func (m *message) u64() uint64 { return le.Uint64(m.body) }
 
 func (s *session) setOwner(*message) ([]byte, error) { return nil, nil }
@@ -229,7 +229,11 @@ func (s *session) resetDevice(m *message) ([]byte, error) {
 }
 
 // resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it to disable all rings".
+// It is ignored where nothing could enable them again.
 func (s *session) resetOwner(*message) ([]byte, error) {
+	if s.haveFeats && s.features&FeatureProtocol == 0 {
+		return nil, nil
+	}
 	for i := range s.rings {
 		if err := s.enable(i, false); err != nil {
 			return nil, fmt.Errorf("RESET_OWNER: %w", err)
