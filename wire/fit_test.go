@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/splitter"
 )
@@ -274,6 +275,36 @@ func TestPayloadThatIsNotThere(t *testing.T) {
 	}
 	if n := b.link.Counters(); n.Drops[DropBadFrame] != 2 || n.Received != 9+1 {
 		t.Errorf("%+v", n)
+	}
+}
+
+// TestMemoryThatGoesAway: a sender's file shrinks under its packets, where the wire itself reads them.
+func TestMemoryThatGoesAway(t *testing.T) {
+	for name, c := range map[string]struct {
+		up Impairment
+		s  spec
+	}{
+		"summed": {Impairment{}, spec{n: 10000, mss: 1000}},
+		"held":   {Impairment{Reorder: 1, HoldMax: time.Hour}, spec{n: 1000}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newSwitch(t)
+			a, b, d := newHost(t, s, 1, LinkOptions{Up: c.up}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
+			meet(b, d)
+			p := a.packet(b.mac, c.s)
+			if err := a.file.Truncate(0); err != nil {
+				t.Fatal(err)
+			}
+			a.send(p)
+			if p.Verdict != Drop(DropFault) || len(b.take()) != 0 {
+				t.Errorf("%+v", p.Verdict)
+			}
+			p = d.packet(b.mac, spec{n: 1000})
+			d.send(p)
+			if p.Verdict.Kind != Taken || len(b.take()) != 1 {
+				t.Errorf("another port: %+v", p.Verdict)
+			}
+		})
 	}
 }
 

@@ -23,7 +23,8 @@ type host struct {
 	link  *Link
 	w     *Worker
 	space *dma.Space
-	ram   []byte // the memfd, as the host sees it
+	file  *os.File // the memfd
+	ram   []byte   // the same, as the host sees it
 
 	mu      sync.Mutex
 	limits  Limits
@@ -72,7 +73,8 @@ func newHost(t testing.TB, s *Switch, n byte, opts LinkOptions) *host {
 		t.Fatal(err)
 	}
 	f := os.NewFile(uintptr(fd), "ram")
-	defer f.Close()
+	h.file = f
+	t.Cleanup(func() { f.Close() })
 	if err := f.Truncate(ramSize); err != nil {
 		t.Fatal(err)
 	}
