@@ -245,6 +245,11 @@ func (p *pci) setupQueue(q int, r ringPlace) error {
 }
 
 func (p *pci) start() error {
+	// Interrupts go on before the device does: QEMU's vhost asks at DRIVER_OK whether INTx is off, and if so gives the
+	// backend no call descriptor, for good.
+	if err := p.cfg.write16(pciCommand, p.command); err != nil {
+		return err
+	}
 	for q := range p.queues {
 		p.common.enableQueue(q)
 	}

@@ -3,6 +3,7 @@ package transfer
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -65,7 +66,7 @@ func Ops() {
 		}
 		return node, nil
 	}
-	agent.Register(OpSetup, func(_ context.Context, args json.RawMessage) (any, error) {
+	agent.Register(OpSetup, func(ctx context.Context, args json.RawMessage) (any, error) {
 		var s Setup
 		if err := json.Unmarshal(args, &s); err != nil {
 			return nil, err
@@ -78,6 +79,9 @@ func Ops() {
 		n, err := driver.OpenPCI(driver.PCIOptions{Options: driver.Options{QueuePairs: s.QueuePairs, HostQueues: 1}})
 		if err != nil {
 			return nil, err
+		}
+		if err := n.IdentifyGPUs(ctx); err != nil {
+			return nil, errors.Join(err, n.Close())
 		}
 		r := SetupResult{MAC: n.MAC().String(), QueuePairs: n.QueuePairs()}
 		for _, g := range n.GPUs() {
