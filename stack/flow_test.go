@@ -1,0 +1,206 @@
+package stack
+
+import (
+	"math"
+	"testing"
+
+	"pgregory.net/rapid"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/splitter"
+)
+
+// Offsets are 64 bits, sequence numbers 32: a stream may wrap around them often, from any start.
+func TestFlowOffsetsWrap(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		iss := rapid.Uint32().Draw(t, "iss")
+		una := rapid.Uint64Range(0, 1<<40).Draw(t, "una")
+		d := rapid.Int64Range(-int64(min(una+1, 1<<30)), 1<<30).Draw(t, "distance")
+		f := &flow{iss: iss, issKnown: true, una: una, irs: iss, irsKnown: true, acked: una}
+		seq := iss + 1 + uint32(int64(una)+d)
+		if got := f.txOffset(seq); got != int64(una)+d {
+			t.Fatalf("sent: %d, want %d", got, int64(una)+d)
+		}
+		if got := f.rxOffset(seq); got != int64(una)+d {
+			t.Fatalf("received: %d, want %d", got, int64(una)+d)
+		}
+	})
+}
+
+// A flow's parts and sends against a plain list of the stream's bytes.
+func TestFlowPlacesAndCompletes(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		f := &flow{iss: math.MaxUint32 - 100, issKnown: true}
+		b := &txBinding{}
+		b.refs.Store(1 << 30)
+		var where []int64 // of each byte: offset in the GPU, or -1
+		type call struct {
+			end      uint64
+			inFlight int
+			number   uint32
+		}
+		var calls []call
+		var sends uint32
+		var nextDone uint32
+		type fly struct{ lo, hi uint32 }
+		var flying []fly
+		check := func() {
+			for f.done.len() > 0 {
+				c := f.done.pop()
+				if c.lo != nextDone || c.hi < c.lo {
+					t.Fatalf("done [%d, %d], next is %d", c.lo, c.hi, nextDone)
+				}
+				nextDone = c.hi + 1
+			}
+			want := uint32(0)
+			for _, c := range calls {
+				if c.end > f.una || c.inFlight > 0 {
+					break
+				}
+				want = c.number + 1
+			}
+			if nextDone != want {
+				t.Fatalf("%d sends are done, want %d", nextDone, want)
+			}
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"": func(*rapid.T) { check() },
+			"write": func(t *rapid.T) {
+				n := rapid.IntRange(1, 3000).Draw(t, "n")
+				f.wrote(n)
+				for range n {
+					where = append(where, -1)
+				}
+			},
+			"send": func(t *rapid.T) {
+				f.openSend(b)
+				total := 0
+				for range rapid.IntRange(1, 30).Draw(t, "ranges") {
+					want := rapid.IntRange(1, 300).Draw(t, "want")
+					n := rapid.IntRange(0, want).Draw(t, "taken")
+					off := rapid.Uint64Range(0, 1<<30).Draw(t, "off")
+					f.addPart(3, off, want)
+					f.cutPart(n)
+					for i := range n {
+						where = append(where, int64(off)+int64(i))
+					}
+					total += n
+				}
+				f.closeSend(total)
+				if total > 0 {
+					calls = append(calls, call{end: uint64(len(where)), number: sends})
+					sends++
+				}
+			},
+			"frame": func(t *rapid.T) {
+				if uint64(len(where)) == f.una {
+					t.Skip("all is acknowledged")
+				}
+				off := rapid.Uint64Range(f.una, uint64(len(where))-1).Draw(t, "off")
+				n := rapid.IntRange(1, int(uint64(len(where))-off)).Draw(t, "n")
+				for pos := off; pos < off+uint64(n); {
+					linear, device, lo, hi := f.place(pos, int(off+uint64(n)-pos), make([]driver.Range, 0, maxRanges))
+					at := pos
+					for range linear {
+						if where[at] != -1 {
+							t.Fatalf("byte %d is not linear", at)
+						}
+						at++
+					}
+					for _, r := range device {
+						for i := range uint64(r.Len) {
+							if r.GPU != 3 || where[at] != int64(r.Off+i) {
+								t.Fatalf("byte %d is placed at %d, not %d", at, r.Off+i, where[at])
+							}
+							at++
+						}
+					}
+					if at == pos || at > off+uint64(n) {
+						t.Fatalf("a frame of %d bytes, %d wanted", at-pos, n)
+					}
+					if len(device) > 0 {
+						flying = append(flying, fly{lo, hi})
+						for i := lo; i <= hi; i++ {
+							f.sends.at(int(i - f.firstSend)).inFlight++
+							calls[i].inFlight++
+						}
+					}
+					pos = at
+				}
+				f.nxt = max(f.nxt, off+uint64(n))
+			},
+			"flown": func(t *rapid.T) {
+				if len(flying) == 0 {
+					t.Skip("nothing flies")
+				}
+				i := rapid.IntRange(0, len(flying)-1).Draw(t, "which")
+				for c := flying[i].lo; c <= flying[i].hi; c++ {
+					calls[c].inFlight--
+				}
+				f.flown(flying[i].lo, flying[i].hi)
+				flying = append(flying[:i], flying[i+1:]...)
+			},
+			"ack": func(t *rapid.T) {
+				to := rapid.Uint64Range(0, uint64(len(where))+10).Draw(t, "to")
+				una := f.una
+				f.acknowledge(f.iss+1+uint32(to), 0)
+				if want := max(una, to); to <= f.nxt && f.una != want || to > f.nxt && f.una != una {
+					t.Fatalf("ack of %d, sent %d: una %d, was %d", to, f.nxt, f.una, una)
+				}
+			},
+		})
+	})
+}
+
+func TestFlowAdmission(t *testing.T) {
+	const irs = 5000
+	for _, c := range []struct {
+		name         string
+		acked, ahead uint64
+		off          int
+		n            int
+		flags        uint8
+		low, deaf    bool
+		want         verdict
+	}{
+		{name: "in order", n: 100, want: deliver},
+		{name: "in order, low", n: 100, low: true, want: deliver},
+		{name: "in order behind what is not acknowledged, low", ahead: 300, off: 300, n: 100, low: true, want: deliver},
+		{name: "the missing one again, low", acked: 100, ahead: 5000, off: 100, n: 50, low: true, want: deliver},
+		{name: "overlaps the missing one, low", acked: 100, ahead: 100, off: 50, n: 51, low: true, want: deliver},
+		{name: "out of order", off: 100, n: 100, want: deliver},
+		{name: "out of order, low", off: 100, n: 100, low: true, want: refuse},
+		{name: "repeated but not acknowledged, low", acked: 100, ahead: 5000, off: 150, n: 50, low: true, want: refuse},
+		{name: "old", acked: 1000, ahead: 1000, off: 900, n: 100, want: junk},
+		{name: "old, low", acked: 1000, ahead: 1000, off: 0, n: 100, low: true, want: junk},
+		{name: "far beyond any window", off: maxWindow + 1, n: 10, want: junk},
+		{name: "with SYN", n: 10, flags: splitter.SYN, want: junk},
+		{name: "with RST", n: 10, flags: splitter.RST, want: junk},
+		{name: "nobody reads", n: 10, deaf: true, want: junk},
+		{name: "no payload, low", low: true, want: deliver},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := &flow{irs: irs, irsKnown: true, acked: c.acked, ahead: c.ahead, deaf: c.deaf}
+			h := &splitter.Headers{Seq: irs + 1 + uint32(c.off), TCPFlags: c.flags}
+			if got := f.receive(h, 0, c.n, c.low); got != c.want {
+				t.Errorf("verdict %d, want %d", got, c.want)
+			}
+		})
+	}
+}
+
+// Payload is kept until the application has read past its end, in whatever order it came.
+func TestFlowKeepsUntilRead(t *testing.T) {
+	l := &lane{slots: make([][]piece, 100)}
+	f := &flow{irsKnown: true}
+	for i, end := range []int{300, 100, 200, 300, 250} {
+		f.keep(uint32(end-99), 100, l, uint32(i))
+	}
+	for _, c := range []struct{ n, want int }{{50, 0}, {49, 0}, {1, 1}, {100, 1}, {99, 1}, {1, 2}} {
+		if got := f.advance(c.n, nil); len(got) != c.want {
+			t.Errorf("at %d: %d dropped, want %d", f.read, len(got), c.want)
+		}
+	}
+	if f.pending.len() > 0 || f.pages != 0 {
+		t.Errorf("%d frames, %d pages left", f.pending.len(), f.pages)
+	}
+}
