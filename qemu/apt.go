@@ -161,15 +161,15 @@ func aptError(what string, err error) error {
 	}
 	switch {
 	case has("No space left on device", "Disk quota exceeded", "don't have enough free space"):
-		return &Missing{What: what, Err: fmt.Errorf("%w: %w", ErrNoSpace, err), Fix: "free some, or set " + EnvCache + " to a directory elsewhere"}
+		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoSpace, te.words()), Fix: "free some, or set " + EnvCache + " to a directory elsewhere"}
 	case has("NO_PUBKEY", "is not signed", "Missing key", "couldn't be verified", "could not be verified"):
-		return &Missing{What: what, Err: fmt.Errorf("%w that signs it: %w", ErrNoKeyring, err), Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}
+		return &Missing{What: what, Err: fmt.Errorf("%w that signs it (%s)", ErrNoKeyring, te.words()), Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}
 	case has("is expired", "not valid yet"):
-		return fmt.Errorf("%s: %w: %w", what, errExpired, err)
+		return fmt.Errorf("%s: %w (%s)", what, errExpired, te.words())
 	case has("does not have a Release file", "404  Not Found", "Unable to locate package"):
 		return fmt.Errorf("%s: %w", what, err)
 	case has("Could not resolve", "Temporary failure", "Could not connect", "Connection refused", "unreachable", "timed out", "Unable to connect", "Failed to fetch", "Connection failed"):
-		return &Missing{What: what, Err: fmt.Errorf("%w: %w", ErrNoNetwork, err), Fix: "connect this machine, name another mirror (--mirror, " + EnvMirror + "), or give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
+		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoNetwork, te.words()), Fix: "connect this machine, name another mirror (--mirror, " + EnvMirror + "), or give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

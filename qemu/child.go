@@ -61,7 +61,17 @@ type toolError struct {
 }
 
 func (e *toolError) Error() string {
-	return fmt.Sprintf("%s: %v: %s", e.name, e.err, strings.TrimSpace(e.stderr))
+	return fmt.Sprintf("%s: %v: %s", e.name, e.err, strings.Join(lastLines([]byte(e.stderr), 4), "; "))
+}
+
+// words are the tool's own on what went wrong, on one line.
+func (e *toolError) words() string {
+	for l := range strings.SplitSeq(e.stderr, "\n") {
+		if w, ok := strings.CutPrefix(l, "E: "); ok {
+			return strings.TrimSpace(plain(w))
+		}
+	}
+	return strings.Join(lastLines([]byte(e.stderr), 1), "")
 }
 
 func (e *toolError) Unwrap() error { return e.err }

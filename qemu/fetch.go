@@ -276,7 +276,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (*resolved
 		return nil, err
 	}
 	defer os.RemoveAll(work)
-	f := &fetcher{cache: c, o: o, archive: a, work: work, suites: map[string]*apt{}}
+	f := &fetcher{cache: c, o: o, archive: a, work: work, suites: map[string]suite{}}
 	for _, role := range want {
 		t, err := f.fetch(ctx, role)
 		if err != nil {
@@ -297,23 +297,29 @@ type fetcher struct {
 	o       *Options
 	archive archive
 	work    string
-	suites  map[string]*apt
+	suites  map[string]suite
+}
+
+// suite is one that was asked for its lists, with or without success.
+type suite struct {
+	apt *apt
+	err error
 }
 
 func (f *fetcher) suite(ctx context.Context, name string) (*apt, error) {
-	if t := f.suites[name]; t != nil {
-		return t, nil
+	s, ok := f.suites[name]
+	if !ok {
+		f.o.Progress(Progress{Step: "update", What: name})
+		s.apt, s.err = newApt(ctx, filepath.Join(f.work, "apt-"+name), name, f.archive)
+		if s.err == nil {
+			s.err = s.apt.update(ctx)
+		}
+		if s.err != nil && ctx.Err() == nil {
+			f.o.Log.Warn("suite passed over", "suite", name, "err", s.err)
+		}
+		f.suites[name] = s
 	}
-	t, err := newApt(ctx, filepath.Join(f.work, "apt-"+name), name, f.archive)
-	if err != nil {
-		return nil, err
-	}
-	f.o.Progress(Progress{Step: "update", What: name})
-	if err := t.update(ctx); err != nil {
-		return nil, err
-	}
-	f.suites[name] = t
-	return t, nil
+	return s.apt, s.err
 }
 
 // candidate is what one suite offers.

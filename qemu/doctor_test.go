@@ -1,0 +1,51 @@
+package qemu
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestDoctorOnABareMachine(t *testing.T) {
+	nothingLeft(t)
+	fakeQEMU(t, "7.2.22")
+	cacheDir := filepath.Join(t.TempDir(), "cache")
+	r := Doctor(t.Context(), Options{CacheDir: cacheDir})
+	facts := map[string]Fact{}
+	for _, f := range r.Facts {
+		facts[f.Name] = f
+		if f.OK != (f.State == Good) || (f.OK && f.Fix != "") || f.Value == "" {
+			t.Errorf("%+v", f)
+		}
+	}
+	for _, name := range []string{"qemu", "kernel", "kvm", "packages", "mirror", "cache", "space", "memory", "memfd", "shm"} {
+		if _, ok := facts[name]; !ok {
+			t.Errorf("no fact %q", name)
+		}
+	}
+	if facts["qemu"].State != Lacking || facts["kernel"].State != Lacking || r.Ready {
+		t.Errorf("%+v", r)
+	}
+	want := lock.fetch[roleQEMU].download + lock.fetch[roleKernel].download
+	if r.DownloadBytes <= want || r.DiskBytes == 0 {
+		t.Errorf("to download: %d, at least %d", r.DownloadBytes, want)
+	}
+	if _, err := os.Stat(cacheDir); err == nil {
+		t.Error("Doctor made a cache directory")
+	}
+	if _, err := json.Marshal(r); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestDoctorWithEverything(t *testing.T) {
+	fetched(t)
+	r := Doctor(t.Context(), Options{})
+	if !r.Ready || r.DownloadBytes != 0 {
+		t.Errorf("%+v", r)
+	}
+	for _, f := range r.Facts {
+		t.Logf("%+v", f)
+	}
+}
