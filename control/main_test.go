@@ -22,7 +22,6 @@ type port struct {
 	last  uint64
 	calls map[string]int
 	block chan struct{} // SetSplit waits for it, if set
-	gen   func() uint32
 }
 
 func newPort() *port {

@@ -475,6 +475,41 @@ func TestTruncatedRAM(t *testing.T) {
 	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // nor is this port's GPU dead
 }
 
+// FuzzEngine runs any job with any table: nothing outside of the port's buffer and RAM is touched.
+func FuzzEngine(f *testing.F) {
+	b := newBench(f, EngineOptions{})
+	seed := func(op Op, off, n uint64, inGPU bool, tab []byte) { f.Add(byte(op), off, n, inGPU, tab) }
+	seed(Fill, bufOff, 100, false, nil)
+	seed(SHA256, bufOff+bufLen-1, 2, false, nil)
+	seed(Gather, 0, 0, false, table(entry{bufOff, bufOff + 5000, 100}, entry{bufOff + bufLen - 1, 0, 1}))
+	seed(CopyToGuest, 0, 0, true, table(entry{bufOff, ramAt + ramLen/2 - 1, 2}))
+	seed(CopyFromGuest, 0, 0, false, table(entry{ramAt, bufOff + bufLen - 1, 2}))
+	before, after := make([]byte, bufOff), make([]byte, gpuLen-bufOff-bufLen)
+	f.Fuzz(func(t *testing.T, op byte, off, n uint64, inGPU bool, tab []byte) {
+		j := Job{Op: Op(op), Off: off, Len: n, TableInGPU: inGPU, Table: ramAt + 64, Entries: uint32(len(tab) / EntryLen)}
+		if len(tab) > 4096 {
+			return
+		}
+		b.t = t
+		if b.write(64, tab); inGPU {
+			j.Table = bufOff + 64
+			b.gpu.poke(t, j.Table, tab)
+		}
+		if id, err := b.e.Submit(j); err != nil {
+			if id != 0 || !errors.Is(err, syscall.EINVAL) {
+				t.Fatal(id, err)
+			}
+			return
+		}
+		if s := <-b.done; s.Errno != 0 && s.Errno != syscall.EFAULT && s.Errno != syscall.EINVAL {
+			t.Fatalf("%+v", s)
+		}
+		if !bytes.Equal(b.gpu.peek(t, 0, bufOff), before) || !bytes.Equal(b.gpu.peek(t, bufOff+bufLen, uint64(len(after))), after) {
+			t.Fatal("GPU memory outside of the buffer was written")
+		}
+	})
+}
+
 func BenchmarkEngine(b *testing.B) {
 	for _, tc := range []struct {
 		name string

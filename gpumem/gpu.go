@@ -1,6 +1,7 @@
 package gpumem
 
 import (
+	"errors"
 	"fmt"
 	"syscall"
 
@@ -45,8 +46,7 @@ func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 	}
 	g := &GPU{id: id, fd: fd}
 	if err := g.open(files, size); err != nil {
-		unix.Close(fd)
-		return nil, fmt.Errorf("GPU %d: %w", id, err)
+		return nil, fmt.Errorf("GPU %d: %w", id, errors.Join(err, unix.Close(fd)))
 	}
 	return g, nil
 }

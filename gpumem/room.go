@@ -1,7 +1,6 @@
 package gpumem
 
 import (
-	"bufio"
 	"fmt"
 	"math"
 	"os"
@@ -89,13 +88,12 @@ func number(name string) (uint64, bool) {
 
 // field reads the number after a key at the start of a line.
 func field(name, key string) (uint64, bool) {
-	f, err := os.Open(name)
+	b, err := os.ReadFile(name)
 	if err != nil {
 		return 0, false
 	}
-	defer f.Close()
-	for s := bufio.NewScanner(f); s.Scan(); {
-		if w := strings.Fields(s.Text()); len(w) >= 2 && w[0] == key {
+	for line := range strings.Lines(string(b)) {
+		if w := strings.Fields(line); len(w) >= 2 && w[0] == key {
 			n, err := strconv.ParseUint(w[1], 10, 64)
 			return n, err == nil
 		}
