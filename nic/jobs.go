@@ -55,7 +55,7 @@ func (p *Port) jobDone(s gpumem.Status) {
 	}
 	p.notify.mu.Lock()
 	defer p.notify.mu.Unlock()
-	ownFrame(&p.notify.pkt, p.dispatcher.NotifyJob(p.notify.frame, p.conf.MAC, &c))
+	ownFrame(&p.notify.pkt, p.dispatcher.NotifyJob(p.notify.frame[:0], p.conf.MAC, &c))
 	if !p.put1(p.notify.copier, &p.notify.pkt) {
 		p.lostReplies.Add(1)
 	}
