@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"os"
+	"runtime/pprof"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -21,6 +22,7 @@ func runCommand() *cobra.Command {
 		loss, reorder            fraction
 		mode, family, p2p, guest = "both", 4, "on", "qemu"
 		asJSON, verbose          bool
+		profile                  string
 		o                        run.Options
 	)
 	c := &cobra.Command{
@@ -71,7 +73,12 @@ func runCommand() *cobra.Command {
 			o.Fetch.Log = o.Log
 			o.Fetch.Progress = ui.fetch
 			o.Stage, o.Progress, o.Note = ui.stage, ui.progress, ui.note
+			stop, err := startProfile(profile)
+			if err != nil {
+				return err
+			}
 			rep, err := run.Do(c.Context(), o)
+			stop()
 			ui.done()
 			if rep != nil {
 				if perr := printReport(rep, asJSON); perr != nil {
@@ -107,6 +114,8 @@ func runCommand() *cobra.Command {
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	f.StringVar(&o.Pause, "pause-at", "", "stop at a stage until interrupted (for tests): "+strings.Join(run.Stages, ", "))
 	f.IntVar(&o.StallSecs, "stall", 60, "seconds without progress after which a transfer fails")
+	f.StringVar(&profile, "cpuprofile", "", "write a CPU profile of this process")
+	_ = f.MarkHidden("cpuprofile")
 	_ = f.MarkHidden("pause-at")
 	_ = f.MarkHidden("stall")
 	schema := f.Bool("json-schema", false, "print the schema of --json")
@@ -128,4 +137,18 @@ func printReport(rep *run.Report, asJSON bool) error {
 		return e.Encode(rep)
 	}
 	return rep.Table(os.Stdout)
+}
+
+func startProfile(name string) (stop func(), err error) {
+	if name == "" {
+		return func() {}, nil
+	}
+	f, err := os.Create(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := pprof.StartCPUProfile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return func() { pprof.StopCPUProfile(); _ = f.Close() }, nil
 }
