@@ -1,0 +1,284 @@
+package guestimages
+
+import (
+	"bytes"
+	"compress/gzip"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/u-root/u-root/pkg/cpio"
+	"github.com/ulikunitz/xz"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// ko makes the smallest ELF file with a .modinfo section.
+func ko(t *testing.T, info string) []byte {
+	t.Helper()
+	const headerLen, sectionLen = 64, 64
+	names := "\x00.modinfo\x00.shstrtab\x00"
+	h := elf.Header64{
+		Ident: [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+		Type:  uint16(elf.ET_REL), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT),
+		Ehsize: headerLen, Shentsize: sectionLen, Shnum: 3, Shstrndx: 2,
+		Shoff: uint64(headerLen + len(info) + len(names)),
+	}
+	var b bytes.Buffer
+	for _, v := range []any{
+		h, []byte(info), []byte(names), elf.Section64{},
+		elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Off: headerLen, Size: uint64(len(info))},
+		elf.Section64{Name: 10, Type: uint32(elf.SHT_STRTAB), Off: uint64(headerLen + len(info)), Size: uint64(len(names))},
+	} {
+		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b.Bytes()
+}
+
+func put(t *testing.T, path string, b []byte) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func xzOf(t *testing.T, b []byte) []byte {
+	var out bytes.Buffer
+	w, err := xz.NewWriter(&out)
+	if err == nil {
+		_, err = w.Write(b)
+	}
+	if err == nil {
+		err = w.Close()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+func gzOf(t *testing.T, b []byte) []byte {
+	var out bytes.Buffer
+	w := gzip.NewWriter(&out)
+	_, err := w.Write(b)
+	if err = errors.Join(err, w.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// kernel makes a module directory: top needs mid and built-in, mid needs low.
+func kernel(t *testing.T) string {
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "kernel/a/top-module.ko.xz"), xzOf(t, ko(t, "license=GPL\x00depends=mid,built-in\x00")))
+	put(t, filepath.Join(dir, "kernel/b/mid.ko.gz"), gzOf(t, ko(t, "depends=low\x00name=mid\x00")))
+	put(t, filepath.Join(dir, "kernel/b/low.ko"), ko(t, "depends=\x00"))
+	put(t, filepath.Join(dir, "kernel/b/lost.ko"), ko(t, "depends=nowhere\x00"))
+	put(t, filepath.Join(dir, "kernel/b/broken.ko"), []byte("no ELF"))
+	put(t, filepath.Join(dir, "modules.builtin"), []byte("kernel/c/built-in.ko\n"))
+	return dir
+}
+
+func TestModulesComeWithWhatTheyNeed(t *testing.T) {
+	dir := kernel(t)
+	mods, err := resolve(dir, []string{"top_module", "low"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range mods {
+		names = append(names, m.name)
+		if (m.content == nil) != (m.name == "built_in") {
+			t.Errorf("%s: content of %d bytes", m.name, len(m.content))
+		}
+	}
+	if got := strings.Join(names, " "); got != "low mid built_in top_module" {
+		t.Errorf("%q", got)
+	}
+	for name, want := range map[string]string{"nothing": "nothing", "lost": "nowhere, needed by lost"} {
+		if _, err := resolve(dir, []string{name}); !errors.Is(err, ErrNoModule) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := resolve(dir, []string{"broken"}); err == nil {
+		t.Error("a broken module: no error")
+	}
+	if _, err := resolve("", []string{"low"}); err == nil {
+		t.Error("no directory: no error")
+	}
+	if mods, err := resolve("", nil); err != nil || mods != nil {
+		t.Errorf("no modules asked for: %v, %v", mods, err)
+	}
+}
+
+func options(t *testing.T) Options {
+	program := filepath.Join(t.TempDir(), "program")
+	put(t, program, []byte("\x7fELF and so on"))
+	extra := filepath.Join(t.TempDir(), "extra")
+	put(t, extra, []byte("text"))
+	return Options{
+		CacheDir: t.TempDir(), ModulesDir: kernel(t), Modules: []string{"top-module"}, Program: program,
+		Applets: []string{"zeta", "devmem"}, Files: map[string]string{"/usr/bin/extra": extra},
+	}
+}
+
+func TestImageHoldsWhatWasAskedFor(t *testing.T) {
+	img, err := Build(t.Context(), options(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	initrd, err := img.Initrd(agent.Config{Hostname: "h", Modules: []string{"top_module"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer initrd.Close()
+	all, err := io.ReadAll(initrd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st, err := os.Stat(img.Path); err != nil || st.Size() != img.Size || img.Size%4 != 0 {
+		t.Errorf("size %d, %v", img.Size, err)
+	}
+	got := map[string]string{}
+	for _, part := range [][]byte{all[:img.Size], all[img.Size:]} {
+		recs, err := cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(part)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range recs {
+			var b []byte
+			if r.ReaderAt != nil {
+				b, _ = io.ReadAll(io.NewSectionReader(r, 0, int64(r.FileSize)))
+			}
+			got[r.Name] = string(b)
+			if r.MTime != 0 || r.UID != 0 || r.GID != 0 {
+				t.Errorf("%s: %+v", r.Name, r.Info)
+			}
+		}
+	}
+	for name, want := range map[string]string{
+		"init": "\x7fELF and so on", "bin/devmem": "/init", "bin/zeta": "/init", "usr/bin/extra": "text", "dev/console": "",
+		"vnic/modules/top_module.needs": "mid\nbuilt_in", "vnic/modules/built_in.needs": "", "vnic/modules/low.ko": string(ko(t, "depends=\x00")),
+	} {
+		if text, ok := got[name]; !ok || text != want {
+			t.Errorf("%s: %q, %v", name, text, ok)
+		}
+	}
+	if _, ok := got["vnic/modules/built_in.ko"]; ok {
+		t.Error("a file for what the kernel has built in")
+	}
+	if c := got["vnic/config.json"]; !strings.Contains(c, `"hostname": "h"`) {
+		t.Errorf("config: %s", c)
+	}
+}
+
+func TestImageIsReproducibleAndKept(t *testing.T) {
+	o := options(t)
+	a, err := Build(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := os.ReadFile(a.Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := time.Now().Add(-time.Hour)
+	if err := os.Chtimes(a.Path, old, old); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Build(t.Context(), o)
+	if err != nil || *again != *a {
+		t.Errorf("%+v, then %+v, %v", a, again, err)
+	}
+	if st, err := os.Stat(a.Path); err != nil || st.ModTime().Equal(old) {
+		t.Errorf("an image in use is not marked so: %v", err)
+	}
+	o.CacheDir = t.TempDir()
+	elsewhere, err := Build(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if second, err := os.ReadFile(elsewhere.Path); err != nil || !bytes.Equal(first, second) {
+		t.Errorf("built again, it differs: %v", err)
+	}
+	o.Applets = o.Applets[:1]
+	if other, err := Build(t.Context(), o); err != nil || other.Key == a.Key {
+		t.Errorf("other content has the same key: %v", err)
+	}
+}
+
+func TestOldImagesGo(t *testing.T) {
+	o := options(t)
+	dir := filepath.Join(o.CacheDir, "images")
+	for name, age := range map[string]time.Duration{"old.cpio": 2 * keep, ".new-1": 2 * keep, "new.cpio": time.Hour} {
+		put(t, filepath.Join(dir, name), nil)
+		when := time.Now().Add(-age)
+		if err := os.Chtimes(filepath.Join(dir, name), when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	img, err := Build(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("%v, %v", entries, err)
+	}
+	if _, err := os.Stat(img.Path); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBadProgramIsRefused(t *testing.T) {
+	o := options(t)
+	for name, content := range map[string]string{"text": "#!/bin/sh\n", "empty": "", "broken gzip": "\x1f\x8bxxxx"} {
+		put(t, o.Program, []byte(content))
+		if _, err := Build(t.Context(), o); err == nil {
+			t.Errorf("%s: no error", name)
+		}
+	}
+	o.Program = filepath.Join(t.TempDir(), "nothing")
+	if _, err := Build(t.Context(), o); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	o = options(t)
+	o.Applets = []string{"a/b"}
+	if _, err := Build(t.Context(), o); err == nil {
+		t.Error("an applet with a slash: no error")
+	}
+}
+
+func TestGzippedProgramIsTheSameInTheGuest(t *testing.T) {
+	p, err := readProgram(options(t).Program)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "p.gz")
+	put(t, path, gzOf(t, p.content))
+	z, err := readProgram(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := z.unpack(); err != nil || !bytes.Equal(b, p.content) {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
+func FuzzModuleNeeds(f *testing.F) {
+	f.Add([]byte("\x7fELF"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = moduleNeeds(b) // an error or a list, no panic
+	})
+}
