@@ -209,14 +209,14 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	}
 	base := f.txOffset(tcp.SequenceNumber())
 	if base+int64(total) <= int64(f.una) {
-		// Late: the peer has it all, and its memory is the application's again; or a probe of netstack's. A byte that the
-		// peer has makes it acknowledge, as a keep-alive does.
+		// Late: the peer has it all, and its memory is the application's again; or a probe of netstack's. An empty segment
+		// below the window makes the peer acknowledge, as a keep-alive does (RFC 9293, 3.8.4), and carries no byte of host
+		// memory in the place of device memory.
 		tcp.SetSequenceNumber(f.iss + uint32(f.una))
 		b, fr := q.next()
-		h.frame(b.header[:], fr, 0, 1, total, 0)
+		h.frame(b.header[:], fr, 0, 0, 0, 0)
 		tcp = header.TCP(fr.Header[h.l4:])
 		tcp.SetFlags(uint8(header.TCPFlagAck))
-		fr.Linear = q.zero()
 		return true
 	}
 	mss := pkt.GSOOptions.MSS
@@ -246,12 +246,6 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 		pos += n
 	}
 	return true
-}
-
-// zero is the payload of a keep-alive.
-func (q *txQueue) zero() []byte {
-	q.scratch = append(q.scratch[:0], 0)
-	return q.scratch
 }
 
 func (q *txQueue) cookie(f *flow, lo, hi uint32) uint64 {
