@@ -65,7 +65,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	applets := slices.Sorted(slices.Values(o.Applets))
 	h := sha256.New()
 	part := func(name string, content []byte) {
-		fmt.Fprintf(h, "%s %d %x\n", name, len(content), sha256.Sum256(content))
+		_, _ = fmt.Fprintf(h, "%s %d %x\n", name, len(content), sha256.Sum256(content))
 	}
 	part(format, nil)
 	part("program", program.content)
@@ -75,7 +75,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	for _, f := range files {
 		part(fmt.Sprintf("file %#o %s", f.mode, f.name), f.content)
 	}
-	fmt.Fprintf(h, "applets %q\n", applets)
+	_, _ = fmt.Fprintf(h, "applets %q\n", applets)
 	key := hex.EncodeToString(h.Sum(nil))
 
 	dir := filepath.Join(o.CacheDir, "images")

@@ -86,6 +86,8 @@ func kernel(t *testing.T) string {
 	put(t, filepath.Join(dir, "kernel/b/low.ko"), ko(t, "depends=\x00"))
 	put(t, filepath.Join(dir, "kernel/b/lost.ko"), ko(t, "depends=nowhere\x00"))
 	put(t, filepath.Join(dir, "kernel/b/broken.ko"), []byte("no ELF"))
+	put(t, filepath.Join(dir, "kernel/z/packed.ko.zst"), []byte("as it is"))
+	put(t, filepath.Join(dir, "modules.dep"), []byte("kernel/z/packed.ko.zst: kernel/b/mid.ko.gz kernel/b/low.ko\nkernel/b/low.ko:\n"))
 	put(t, filepath.Join(dir, "modules.builtin"), []byte("kernel/c/built-in.ko\n"))
 	return dir
 }
@@ -105,6 +107,10 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 	}
 	if got := strings.Join(names, " "); got != "low mid built_in top_module" {
 		t.Errorf("%q", got)
+	}
+	mods, err = resolve(dir, []string{"packed"})
+	if err != nil || len(mods) != 3 || mods[2].ext != zstd || strings.Join(mods[2].needs, " ") != "mid low" || string(mods[2].content) != "as it is" {
+		t.Errorf("a module that the kernel unpacks: %+v, %v", mods, err)
 	}
 	for name, want := range map[string]string{"nothing": "nothing", "lost": "nowhere, needed by lost"} {
 		if _, err := resolve(dir, []string{name}); !errors.Is(err, ErrNoModule) || !strings.Contains(err.Error(), want) {

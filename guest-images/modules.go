@@ -25,8 +25,11 @@ type module struct {
 	needs   []string // likewise
 	packed  []byte   // the file as found
 	content []byte   // what goes into the image; nil = built into the kernel
-	ext     string   // ".ko", or ".ko.zst" which the kernel unpacks itself
+	ext     string   // ".ko", or zstd
 }
+
+// zstd is the end of names of modules that are left to the kernel to unpack.
+const zstd = ".ko.zst"
 
 // resolve finds modules by name in a kernel's module directory, with all that they need. Packages that no maintainer
 // script has finished have no modules.dep, so what a module needs is read from itself.
@@ -35,6 +38,10 @@ func resolve(dir string, names []string) ([]module, error) {
 		return nil, nil
 	}
 	index, builtin, err := scan(dir)
+	if err != nil {
+		return nil, fmt.Errorf("kernel modules: %w", err)
+	}
+	dep, err := readDep(filepath.Join(dir, "modules.dep"))
 	if err != nil {
 		return nil, fmt.Errorf("kernel modules: %w", err)
 	}
@@ -58,6 +65,9 @@ func resolve(dir string, names []string) ([]module, error) {
 		m, err := readModule(name, path)
 		if err != nil {
 			return fmt.Errorf("module %s: %w", name, err)
+		}
+		if m.ext == zstd { // not read here
+			m.needs = dep[name]
 		}
 		for _, n := range m.needs {
 			if err := add(n, ", needed by "+name); err != nil {
@@ -111,11 +121,28 @@ func scan(dir string) (index map[string]string, builtin map[string]bool, err err
 	if err != nil {
 		return nil, nil, err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	for s := bufio.NewScanner(f); s.Scan(); {
 		builtin[moduleName(filepath.Base(s.Text()))] = true
 	}
 	return index, builtin, nil
+}
+
+// readDep reads depmod's list, if there is one: "kernel/a/x.ko.zst: kernel/b/y.ko.zst ...".
+func readDep(path string) (map[string][]string, error) {
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	dep := map[string][]string{}
+	for line := range strings.SplitSeq(string(b), "\n") {
+		module, needs, _ := strings.Cut(line, ":")
+		for n := range strings.FieldsSeq(needs) {
+			name := moduleName(filepath.Base(module))
+			dep[name] = append(dep[name], moduleName(filepath.Base(n)))
+		}
+	}
+	return dep, err
 }
 
 func readModule(name, path string) (module, error) {
@@ -125,8 +152,8 @@ func readModule(name, path string) (module, error) {
 		return m, err
 	}
 	if strings.HasSuffix(path, ".zst") {
-		m.content, m.ext = m.packed, ".ko.zst"
-		return m, nil // needs unknown: the caller names them
+		m.content, m.ext = m.packed, zstd
+		return m, nil
 	}
 	if m.content, err = decompress(m.packed); err != nil {
 		return m, err

@@ -53,7 +53,7 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	if err != nil {
 		return program{}, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	path, err = BuildProgram(ctx, ProgramPackage, dir)
 	if err != nil {
 		return program{}, fmt.Errorf("%w (%w)", ErrNoProgram, err)

@@ -104,7 +104,7 @@ func probe(ctx context.Context, r *Resolved) (why string, err error) {
 	if err != nil {
 		return "", fmt.Errorf("KVM probe: %w", err)
 	}
-	defer initrd.Close()
+	defer func() { _ = initrd.Close() }()
 	m, err := Start(ctx, Config{
 		Name: "KVM probe", QEMU: r.QEMU, Kernel: r.Kernel, Initrd: []io.Reader{initrd}, RAMSize: 256 << 20,
 		Accel: AccelKVM, BootLimit: probeLimit, TimeLimit: 2 * probeLimit,

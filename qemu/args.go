@@ -142,9 +142,6 @@ func (c *Config) complete() error {
 		n.Queues = or(n.Queues, 1)
 		n.RXQueueSize = or(n.RXQueueSize, 1024)
 		n.TXQueueSize = or(n.TXQueueSize, 1024)
-		if n.Conn != nil {
-			return fmt.Errorf("config: network device %d: QEMU passes no descriptors over an inherited socket, as vhost-user must: use Connected", i)
-		}
 		if (n.Connected == nil) == (n.Path == "") {
 			return fmt.Errorf("config: network device %d: either Connected or Path", i)
 		}

@@ -77,18 +77,17 @@ func TestBadConfigIsRefused(t *testing.T) {
 		return Config{QEMU: Binary{Args: []string{"qemu"}}, Kernel: Kernel{Image: "/k"}}
 	}
 	for name, change := range map[string]func(*Config){
-		"no QEMU":        func(c *Config) { c.QEMU = Binary{} },
-		"no kernel":      func(c *Config) { c.Kernel = Kernel{} },
-		"odd RAM":        func(c *Config) { c.RAMSize = 1<<20 + 1 },
-		"short RAM":      func(c *Config) { c.RAM = small },
-		"GPU no file":    func(c *Config) { c.GPUs = []GPU{{Size: 4096}} },
-		"GPU size":       func(c *Config) { c.GPUs = []GPU{{File: small, Size: 5000}} },
-		"GPU short":      func(c *Config) { c.GPUs = []GPU{{File: small, Size: 8192}} },
-		"no backend":     func(c *Config) { c.Netdevs = []Netdev{{}} },
-		"two backends":   func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", Connected: func(*net.UnixConn) {}}} },
-		"multicast MAC":  func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}} },
-		"long MAC":       func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", MAC: make([]byte, 8)}} },
-		"inherited sock": func(c *Config) { c.Netdevs = []Netdev{{Conn: small}} },
+		"no QEMU":       func(c *Config) { c.QEMU = Binary{} },
+		"no kernel":     func(c *Config) { c.Kernel = Kernel{} },
+		"odd RAM":       func(c *Config) { c.RAMSize = 1<<20 + 1 },
+		"short RAM":     func(c *Config) { c.RAM = small },
+		"GPU no file":   func(c *Config) { c.GPUs = []GPU{{Size: 4096}} },
+		"GPU size":      func(c *Config) { c.GPUs = []GPU{{File: small, Size: 5000}} },
+		"GPU short":     func(c *Config) { c.GPUs = []GPU{{File: small, Size: 8192}} },
+		"no backend":    func(c *Config) { c.Netdevs = []Netdev{{}} },
+		"two backends":  func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", Connected: func(*net.UnixConn) {}}} },
+		"multicast MAC": func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", MAC: net.HardwareAddr{1, 0, 0, 0, 0, 0}}} },
+		"long MAC":      func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", MAC: make([]byte, 8)}} },
 	} {
 		c := good()
 		change(&c)

@@ -112,7 +112,7 @@ func kernelVersion(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }()
 	var head [0x210]byte
 	if _, err := f.ReadAt(head[:], 0); err != nil || string(head[0x202:0x206]) != "HdrS" {
 		return "", errors.New("not a bzImage")

@@ -43,7 +43,6 @@ type Netdev struct {
 	// Connected is called once, with the connection that QEMU has made, which is then the callee's. It is called from a
 	// goroutine of the Machine's and must not wait for the guest.
 	Connected   func(conn *net.UnixConn)
-	Conn        *os.File         // Deprecated: QEMU cannot use it (see backend.go); Start refuses it. Goes once nobody names it.
 	Path        string           // the backend's socket, to which QEMU connects again whenever it is lost
 	Queues      int              // queue pairs; 0 = 1
 	MAC         net.HardwareAddr // nil = QEMU's

@@ -134,9 +134,3 @@ func (q *qmp) status(ctx context.Context) (string, error) {
 	err = json.Unmarshal(r, &s)
 	return s.Status, err
 }
-
-// close ends the connection and waits for the reader.
-func (q *qmp) close() {
-	_ = q.conn.Close()
-	<-q.done
-}

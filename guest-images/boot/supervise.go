@@ -49,12 +49,12 @@ func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, e
 	if err != nil {
 		return 0, "", err
 	}
-	defer er.Close()
+	defer func() { _ = er.Close() }()
 	pr, pw, err := os.Pipe()
 	if err != nil {
 		return 0, "", errors.Join(err, ew.Close())
 	}
-	defer pr.Close()
+	defer func() { _ = pr.Close() }()
 	raw, err := json.Marshal(env)
 	if err != nil {
 		return 0, "", err
