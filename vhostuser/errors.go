@@ -8,7 +8,7 @@ var (
 	// ErrUnsupported says that the frontend sent a request which is unknown, not served, or was never offered.
 	ErrUnsupported = errors.New("unsupported vhost-user request")
 	// ErrMemory says that a memory region cannot be used. Its text says what the frontend's user has to do.
-	ErrMemory = errors.New("guest memory cannot be shared")
+	ErrMemory = errors.New("guest memory cannot be used")
 	// ErrRefused says that the backend answered a request with a failure (REPLY_ACK).
 	ErrRefused = errors.New("refused by the vhost-user backend")
 	// ErrBusy is returned by Serve while another connection is served.

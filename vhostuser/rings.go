@@ -127,14 +127,16 @@ func (s *session) stopRing(i int) error {
 	return err
 }
 
-// resetRing takes a ring back to what it is when a connection begins.
+// resetRing takes a ring back to what it is when a connection begins, but for err: QEMU sends that once, before the reset
+// of the device.
 func (s *session) resetRing(i int) error {
 	err := s.stopRing(i)
 	if e := s.enable(i, false); e != nil {
 		err = e
 	}
-	closeFD(s.rings[i].err)
-	s.rings[i] = newRing()
+	r := newRing()
+	r.err = s.rings[i].err
+	s.rings[i] = r
 	return err
 }
 

@@ -62,8 +62,9 @@ func TestServeLifeOfARing(t *testing.T) {
 	h.friendly()
 }
 
-// TestServeQEMUSequence replays what QEMU 10 sends for two queue pairs: a handshake per pair on one socket, rings of the
-// first pair live before the second is negotiated, calls before kicks and again after, REPLY_ACK only where QEMU asks.
+// TestServeQEMUSequence replays what QEMU 11.1.2 was seen to send for two queue pairs: a handshake per pair on one socket, a
+// reset of the device and its rings enabled before anything is known of them, the first pair live before the second is
+// configured, calls before kicks and again after, REPLY_ACK only where QEMU asks.
 func TestServeQEMUSequence(t *testing.T) {
 	checkFDLeaks(t)
 	h, g := newHost(t), newGuest(t)
@@ -114,11 +115,21 @@ func TestServeQEMUSequence(t *testing.T) {
 		}
 		ask(GetFeatures, nil, feats)
 		for i := 2 * pair; i < 2*pair+2; i++ { // masked notifiers
-			tell(SetVringCall, u(uint64(i)), vr[i].Call)
-			need(SetVringErr, u(uint64(i)|vringNoFD))
+			need(SetVringCall, u(uint64(i)), vr[i].Call)
+			need(SetVringErr, u(uint64(i)), vr[i].Call)
 		}
 	}
 	h.wantCalls()
+	reset := func() {
+		t.Helper()
+		tell(ResetDevice, nil)
+		for i := range uint32(4) { // the first pair is there before the guest asks for more
+			need(SetVringEnable, state(i, 1-i/2))
+		}
+	}
+	reset()
+	h.wantCalls("Reset", "EnableQueue 0 true", "EnableQueue 1 true")
+	need(NetSetMTU, u(1500))
 	for pair := range uint32(2) { // DRIVER_OK: vhost_net_start
 		need(SetVringEnable, state(2*pair, 1))
 		need(SetVringEnable, state(2*pair+1, 1))
@@ -136,14 +147,14 @@ func TestServeQEMUSequence(t *testing.T) {
 			var b [vringAddrLen]byte
 			a.encode(&b)
 			tell(SetVringAddr, b[:])
-			tell(SetVringKick, u(uint64(i)), vr[i].Kick)
-			tell(SetVringCall, u(uint64(i)), vr[i].Call)
+			need(SetVringKick, u(uint64(i)), vr[i].Kick)
+			need(SetVringCall, u(uint64(i)), vr[i].Call)
 		}
 		tell(SetStatus, u(uint64(4*pair+11)))
 	}
 	ask(GetFeatures, nil, feats)
 	h.wantCalls(
-		"EnableQueue 0 true", "EnableQueue 1 true",
+		"MTU 1500",
 		fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol),
 		"MemoryChanged 1",
 		"StartQueue 0 size 256 at 0x1000 0x2000 0x3000 base 0 running false", "SetCall 0 true",
@@ -154,12 +165,22 @@ func TestServeQEMUSequence(t *testing.T) {
 		"StartQueue 3 size 256 at 0xa000 0xb000 0xc000 base 0 running false", "SetCall 3 true",
 		"SetStatus 0xf",
 	)
-	for i := range uint32(4) { // reset: vhost_net_stop
+	h.dev.mu.Lock()
+	for i, v := range h.dev.live {
+		if v.Kick < 0 || v.Call < 0 || v.Err < 0 {
+			t.Errorf("queue %d: %+v", i, v)
+		}
+	}
+	h.dev.mu.Unlock()
+	for i := range uint32(4) { // vhost_net_stop
 		ask(GetVringBase, state(i, 0), state(i, 0))
 	}
 	tell(SetStatus, u(0))
 	ask(GetStatus, nil, u(0))
 	h.wantCalls("StopQueue 0", "StopQueue 1", "StopQueue 2", "StopQueue 3", "SetStatus 0x0")
+	reset()
+	h.wantCalls("EnableQueue 0 false", "EnableQueue 1 false", "EnableQueue 2 false", "EnableQueue 3 false", "Reset",
+		"EnableQueue 0 true", "EnableQueue 1 true")
 	tell(SetFeatures, feats) // the next driver, with the same features
 	ask(GetStatus, nil, u(0))
 	h.wantCalls(fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol))

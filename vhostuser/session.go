@@ -50,6 +50,7 @@ func (s *session) end() {
 		if err := s.resetRing(i); err != nil {
 			s.log.Warn("vhost-user queue did not stop well", "queue", i, "error", err)
 		}
+		closeFD(s.rings[i].err)
 	}
 	s.dev.Disconnected()
 	if err := s.space.Replace(nil); err != nil {
