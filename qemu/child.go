@@ -68,7 +68,7 @@ func (e *toolError) Error() string {
 func (e *toolError) words() string {
 	for l := range strings.SplitSeq(e.stderr, "\n") {
 		if w, ok := strings.CutPrefix(l, "E: "); ok {
-			return strings.TrimSpace(plain(w))
+			return strings.TrimSpace(agent.Plain(w))
 		}
 	}
 	return strings.Join(lastLines([]byte(e.stderr), 1), "")

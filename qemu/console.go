@@ -43,36 +43,16 @@ func panicLine(console []byte) string {
 		return ""
 	}
 	line, _, _ := bytes.Cut(console[i:], []byte("\n"))
-	return plain(string(line))
+	return agent.Plain(string(line))
 }
 
 // lastLines gives up to n lines of a console, fit for a terminal: what a guest prints is not ours to trust.
 func lastLines(console []byte, n int) []string {
 	var lines []string
 	for l := range strings.SplitSeq(string(console), "\n") {
-		if l = strings.TrimSpace(plain(l)); l != "" {
+		if l = strings.TrimSpace(agent.Plain(l)); l != "" {
 			lines = append(lines, l)
 		}
 	}
 	return lines[max(0, len(lines)-n):]
-}
-
-// plain drops escape sequences and control characters.
-func plain(s string) string {
-	var b strings.Builder
-	inEscape := false
-	for _, r := range s {
-		switch {
-		case r == 0x1b:
-			inEscape = true
-		case inEscape: // ESC [ parameters letter
-			inEscape = r == '[' || r == '?' || r == ';' || (r >= '0' && r <= '9')
-		case r == '\t':
-			b.WriteByte(' ')
-		case r < ' ' || (r >= 0x7f && r < 0xa0) || r == 0xfffd:
-		default:
-			b.WriteRune(r)
-		}
-	}
-	return b.String()
 }

@@ -5,18 +5,6 @@ import (
 	"testing"
 )
 
-func TestConsoleTextIsMadePlain(t *testing.T) {
-	for in, want := range map[string]string{
-		"\x1b[1;31mred\x1b[0m \x07bell\ttab\r": "red bell tab",
-		"\x1b]0;title":                         "0;title",
-		"grüß\xff\u009b31m":                    "grüß31m",
-	} {
-		if got := plain(in); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
-	}
-}
-
 func TestConsoleKeepsTheLastOfIt(t *testing.T) {
 	var also strings.Builder
 	c := &console{also: &also}

@@ -16,7 +16,6 @@ import (
 const (
 	consoleLines = 12
 	stderrLines  = 8
-	agentLines   = 60
 )
 
 // command runs a QMP command that should take no time.
@@ -140,8 +139,7 @@ func (m *Machine) verdict() error {
 
 // agentEnded leaves out the console, which says the same again.
 func (m *Machine) agentEnded(p *agent.PanicError) error {
-	text := strings.Join(lastLines([]byte(p.Output), agentLines), "\n\t")
-	return &RunError{Name: m.name, Err: ErrAgent, Detail: plain(p.Status) + "\n\t" + text}
+	return &RunError{Name: m.name, Err: fmt.Errorf("%w: %w", ErrAgent, p)}
 }
 
 // status says how the process ended.

@@ -40,7 +40,7 @@ var (
 	ErrPowerOff    = errors.New("guest powered off before its init reported")
 	ErrTimeLimit   = errors.New("time limit of the run reached")
 	ErrStopped     = errors.New("QEMU stopped the guest")
-	ErrAgent       = errors.New("guest agent ended")
+	ErrAgent       = errors.New("guest does not answer any more")
 )
 
 // RunError is the end of a run that went wrong, with what the guest and QEMU said last.

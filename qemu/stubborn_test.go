@@ -9,25 +9,33 @@ import (
 	"time"
 )
 
-// A QEMU that answers nothing and ignores signals is killed, and so much of it goes that nothing is left.
+// script stands for a QEMU.
+func script(t *testing.T, text string) Config {
+	path := filepath.Join(t.TempDir(), "qemu")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return Config{QEMU: Binary{Args: []string{path}}, Kernel: Kernel{Image: "/dev/null"}, Accel: AccelTCG}
+}
+
+// A QEMU that answers nothing and ignores signals is killed, and what it started goes with it.
 func TestStubbornQEMUIsKilled(t *testing.T) {
 	nothingLeft(t)
 	defer func(g time.Duration) { grace = g }(grace)
 	grace = 20 * time.Millisecond
-	path := filepath.Join(t.TempDir(), "qemu")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\ntrap '' TERM\necho words >&2\nwhile :; do sleep 1000; done\n"), 0o755); err != nil {
-		t.Fatal(err)
+	c := script(t, "trap '' TERM\nwhile :; do sleep 1000; done")
+	c.BootLimit = 200 * time.Millisecond
+	if _, err := Start(t.Context(), c); !errors.Is(err, ErrNoInit) {
+		t.Errorf("got %v", err)
 	}
-	_, err := Start(t.Context(), Config{
-		QEMU: Binary{Args: []string{path}}, Kernel: Kernel{Image: "/dev/null"}, Accel: AccelTCG,
-		BootLimit: 200 * time.Millisecond,
-	})
+}
+
+func TestEarlyEndIsReportedWithItsWords(t *testing.T) {
+	nothingLeft(t)
+	_, err := Start(t.Context(), script(t, "seq 100 >&2; exit 3"))
 	var e *RunError
-	if !errors.As(err, &e) || !errors.Is(err, ErrNoInit) {
-		t.Fatalf("got %v", err)
-	}
-	if strings.Join(e.Stderr, " ") != "words" {
-		t.Errorf("stderr: %q", e.Stderr)
+	if !errors.As(err, &e) || !errors.Is(err, ErrExited) || e.Detail != "exit status 3" || strings.Join(e.Stderr, " ") != "1 2 3 4 97 98 99 100" {
+		t.Errorf("got %v", err)
 	}
 }
 

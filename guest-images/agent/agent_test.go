@@ -234,6 +234,18 @@ func TestParseResource(t *testing.T) {
 	}
 }
 
+func TestGuestTextIsMadePlain(t *testing.T) {
+	for in, want := range map[string]string{
+		"\x1b[1;31mred\x1b[0m \x07bell\ttab\r": "red bell tab",
+		"\x1b]0;title":                         "0;title",
+		"grüß\xff\u009b31m":                    "grüß31m",
+	} {
+		if got := Plain(in); got != want {
+			t.Errorf("%q: %q, want %q", in, got, want)
+		}
+	}
+}
+
 func TestTailKeepsTheEnd(t *testing.T) {
 	tail := Tail{Max: 4}
 	for _, s := range []string{"ab", "cdef", "", "ghijklmn", "op"} {

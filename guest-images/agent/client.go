@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"sync"
 	"time"
 )
@@ -16,13 +17,18 @@ var ErrClosed = errors.New("results channel closed")
 // RemoteError is an operation's error, in the guest's words.
 type RemoteError struct{ Op, Text string }
 
-func (e *RemoteError) Error() string { return e.Op + ": " + e.Text }
+func (e *RemoteError) Error() string { return e.Op + ": " + Plain(e.Text) }
 
 // PanicError says that the guest's agent died.
 type PanicError struct{ Panic }
 
 func (e *PanicError) Error() string {
-	return fmt.Sprintf("guest agent died (%s):\n%s", e.Status, e.Output)
+	var b strings.Builder
+	fmt.Fprintf(&b, "guest agent ended (%s)", Plain(e.Status))
+	for line := range strings.SplitSeq(strings.TrimSpace(e.Output), "\n") {
+		b.WriteString("\n\t" + Plain(line))
+	}
+	return b.String()
 }
 
 // Client is the host's end of the results channel. Its methods may be called from any goroutine.

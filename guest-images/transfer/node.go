@@ -10,8 +10,8 @@ import (
 
 // Open starts our stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, to which the driver adds how much
 // of it was idle polling; nil: unknown. The Node owns the NIC, also after an error.
-func Open(n *driver.NIC, addrs []netip.Prefix, mtu int, cpu func() (CPU, error)) (*Node, error) {
-	s, err := stack.New(n, n.Control(), stack.Options{Addresses: addrs, MTU: mtu})
+func Open(n *driver.NIC, addrs []netip.Prefix, mtu int, lossy bool, cpu func() (CPU, error)) (*Node, error) {
+	s, err := stack.New(n, n.Control(), stack.Options{Addresses: addrs, MTU: mtu, RACK: lossy})
 	if err != nil {
 		_ = n.Close()
 		return nil, fmt.Errorf("start the stack: %w", err)

@@ -38,6 +38,7 @@ type Setup struct {
 	Addrs      []netip.Prefix `json:"addrs"`
 	MTU        int            `json:"mtu"`
 	QueuePairs int            `json:"queue_pairs"`
+	Lossy      bool           `json:"lossy,omitempty"` // the link loses segments: recover by RACK
 }
 
 // SetupResult is its result: what the guest found.
@@ -87,7 +88,7 @@ func Ops() {
 		for _, g := range n.GPUs() {
 			r.GPUs = append(r.GPUs, GPU{ID: g.ID, Size: g.Size, PCI: g.PCI})
 		}
-		if node, err = Open(n, s.Addrs, s.MTU, ProcStat); err != nil {
+		if node, err = Open(n, s.Addrs, s.MTU, s.Lossy, ProcStat); err != nil {
 			return nil, err
 		}
 		return r, nil
