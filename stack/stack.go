@@ -29,6 +29,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -50,7 +51,11 @@ type Options struct {
 	SendBuffer int  // bytes of a connection that may be unacknowledged; 0: 1 MiB, and up to 4 MiB by itself
 	RecvBuffer int  // bytes of a connection that may be unread; the window is half of it. 0: 1 MiB, and up to 8 MiB by itself
 	NoGSO      bool // send segments of the MTU's size
-	Log        *slog.Logger
+	// RACK is loss recovery by time with tail loss probes (RFC 8985), for links that lose segments. Without it recovery is
+	// by SACK alone (RFC 6675), and nothing is sent twice only because an acknowledgement is late, as it often is from
+	// emulated guests.
+	RACK bool
+	Log  *slog.Logger
 }
 
 // Stack is a devmem.Device.
@@ -144,9 +149,15 @@ func (s *Stack) configure(o Options) error {
 	if o.RecvBuffer > 0 {
 		recv.Min, recv.Default, recv.Max = min(recv.Min, o.RecvBuffer), o.RecvBuffer, o.RecvBuffer
 	}
-	for _, r := range []tcpip.SettableTransportProtocolOption{&send, &recv} {
+	// A guest that is emulated on a busy host may be silent for long without having lost anything.
+	rto := tcpip.TCPMinRTOOption(time.Second)
+	recovery := tcpip.TCPRecovery(0)
+	if o.RACK {
+		rto, recovery = tcpip.TCPMinRTOOption(200*time.Millisecond), tcpip.TCPRACKLossDetection
+	}
+	for _, r := range []tcpip.SettableTransportProtocolOption{&send, &recv, &rto, &recovery} {
 		if err := s.ns.SetTransportProtocolOption(tcp.ProtocolNumber, r); err != nil {
-			return fmt.Errorf("buffers: %s", err)
+			return fmt.Errorf("tcp option %T: %s", r, err)
 		}
 	}
 	if err := s.ns.CreateNIC(nicID, s.link); err != nil {

@@ -94,6 +94,9 @@ func (o *Options) Check() error {
 	return err
 }
 
+// lossy says whether the link loses or reorders segments.
+func (o *Options) lossy() bool { return o.Loss > 0 || o.Reorder > 0 }
+
 // Schema is the JSON schema of a Report.
 //
 //go:embed schema.json

@@ -103,7 +103,7 @@ func (l *lab) inProc(e *end) error {
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
-	node, err := transfer.Open(n, []netip.Prefix{e.addr(l.opt.Family)}, l.opt.MTU, nil)
+	node, err := transfer.Open(n, []netip.Prefix{e.addr(l.opt.Family)}, l.opt.MTU, l.opt.lossy(), nil)
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
@@ -155,7 +155,7 @@ func (l *lab) end(e *end, m *qemu.Machine) error {
 // setup has a guest take its NIC and start its stack.
 func (l *lab) setup(ctx context.Context, e *end, m *qemu.Machine) error {
 	g := transfer.Remote{Agent: m.Agent()}
-	res, err := g.Setup(ctx, transfer.Setup{Addrs: []netip.Prefix{e.addr(l.opt.Family)}, MTU: l.opt.MTU, QueuePairs: queuePairs})
+	res, err := g.Setup(ctx, transfer.Setup{Addrs: []netip.Prefix{e.addr(l.opt.Family)}, MTU: l.opt.MTU, QueuePairs: queuePairs, Lossy: l.opt.lossy()})
 	if err != nil {
 		return fmt.Errorf("guest %s: set up its NIC: %w", e.name, err)
 	}
