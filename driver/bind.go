@@ -66,8 +66,9 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 }
 
 // UnbindQueue turns header split off and gives the pages that no frame has used back to their source. Frames that
-// came before are delivered first. Where the device cannot stop a queue (Offloads.QueueReset) it is to return the
-// chains unused when split goes off.
+// came before are delivered first. In a process, the device stops the queue meanwhile (GET_VRING_BASE). In a guest it
+// cannot (see pci.negotiate): there it is to return all chains, used.len 0, when it is told that split is off; a binding
+// that forbids that is undone before.
 func (n *NIC) UnbindQueue(queue int) error {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -202,7 +203,7 @@ func (n *NIC) drain(ctx context.Context, q *rxQueue, drained <-chan struct{}) er
 		case <-drained:
 		case <-n.failed:
 		case <-ctx.Done():
-			return fmt.Errorf("receive queue %d: the device lacks RING_RESET (40) and did not return its chains: "+
+			return fmt.Errorf("receive queue %d: the device did not return its chains when split went off: "+
 				"its pages stay there until Close: %w", q.index, ctx.Err())
 		}
 	}

@@ -93,7 +93,7 @@ type Offloads struct {
 	RxCsum     bool // RxFrame.CsumGood
 	RxTSO4     bool // RxFrame.GSOType may be set
 	RxTSO6     bool
-	QueueReset bool // UnbindQueue stops the queue; without it, the device must give the pages back by itself
+	QueueReset bool // UnbindQueue stops the queue; without it, the device must return its chains by itself
 }
 
 func offloads(f uint64) Offloads {

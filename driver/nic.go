@@ -75,7 +75,7 @@ func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo
 	if err := t.watch(n.gone); err != nil {
 		return nil, errors.Join(err, n.Close())
 	}
-	n.log.Info("network device started", "mac", n.mac, "mtu", n.mtu, "pairs", len(n.tx), "ring", n.opts.RingSize,
+	n.log.Info("network device started", "mac", n.mac.String(), "mtu", n.mtu, "pairs", len(n.tx), "ring", n.opts.RingSize,
 		"features", featureString(n.features))
 	return n, nil
 }

@@ -59,8 +59,7 @@ const (
 	regQueueDesc           = 32 // u64, as two u32
 	regQueueDriver         = 40 // u64
 	regQueueDevice         = 48 // u64
-	regQueueReset          = 58 // u16
-	commonLen              = 56 // at least; queue_reset lies behind
+	commonLen              = 56
 )
 
 // Device status (virtio 1.3, 2.1).
@@ -148,13 +147,4 @@ func (c common) setQueue(q int, r ringPlace) (notifyOff uint16, err error) {
 func (c common) enableQueue(q int) {
 	c.selectQueue(q)
 	c.write16(regQueueEnable, 1)
-}
-
-// resetQueue ends the device's use of queue q (4.1.4.3.2, VIRTIO_F_RING_RESET).
-func (c common) resetQueue(q int) error {
-	c.selectQueue(q)
-	c.write16(regQueueReset, 1)
-	return c.wait(fmt.Sprintf("reset of virtqueue %d", q), func() bool {
-		return c.read16(regQueueReset) == 0 && c.read16(regQueueEnable) == 0
-	})
 }

@@ -1,5 +1,7 @@
 package driver
 
+import "errors"
+
 // memory is DMA memory: the same bytes for us and, at addr, for the device. Page aligned, zero at first, there until
 // the transport is closed.
 type memory struct {
@@ -37,7 +39,7 @@ type transport interface {
 	setupQueue(q int, r ringPlace) error
 	start() error // all queues that were set up go
 	// stopQueue ends the device's use of queue q: when it returns nil, no buffer is touched any more. setupQueue and
-	// startQueue make it go again. errNoReset if the device cannot do that.
+	// startQueue make it go again. errNoReset if the transport cannot do that (then featRingReset is not negotiated).
 	stopQueue(q int) error
 	startQueue(q int) error
 	kick(q int)
@@ -49,6 +51,8 @@ type transport interface {
 	halt() error                  // the device does nothing from now on; may be called again
 	close() error                 // halt, and give back all memory and descriptors
 }
+
+var errNoReset = errors.New("the queue cannot be reset")
 
 // maxAlloc is the most DMA memory that is contiguous: a huge page.
 const maxAlloc = 2 << 20
