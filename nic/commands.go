@@ -45,8 +45,12 @@ func (p *Port) SetSplit(s control.Split) error {
 	if b := p.boundTo(s.Queue); b != 0 && (!s.On || s.Threshold != 0) {
 		return fmt.Errorf("receive queue %d is bound (%d) and must split everything: %w", s.Queue, b, syscall.EINVAL)
 	}
+	was := p.state.Splits[s.Queue].On
 	p.state.Splits[s.Queue] = s
 	p.steer0()
+	if was && !s.On {
+		p.queues[s.Queue].giveBack()
+	}
 	return nil
 }
 

@@ -150,6 +150,25 @@ func (rq *rxQueue) put1(c *dma.Copier, pkt *wire.Packet) (call, ok bool) {
 	return rq.q.Flush(), ok
 }
 
+// giveBack returns what is posted on a queue whose split has gone off: header buffers and GPU pages are no use to it. The
+// caller is a transmit worker, inside the epoch.
+func (rq *rxQueue) giveBack() {
+	r, ok := rq.q.(Returner)
+	if !ok {
+		return
+	}
+	if rq.returned(r) {
+		rq.q.Call()
+	}
+}
+
+func (rq *rxQueue) returned(r Returner) (call bool) {
+	rq.q.Lock()
+	defer rq.q.Unlock()
+	r.Return()
+	return rq.q.Flush()
+}
+
 // queueSet is a set of receive queues.
 type queueSet [MaxQueuePairs / 64]uint64
 

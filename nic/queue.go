@@ -18,6 +18,12 @@ type RxQueue interface {
 	Call()
 }
 
+// Returner is an RxQueue whose driver cannot stop it and so cannot take buffers back by itself. Return gives back all
+// that is posted, unused; it is called under the lock, inside the epoch, and followed by Flush.
+type Returner interface {
+	Return()
+}
+
 // Frame is what a receive queue is to write.
 type Frame struct {
 	*wire.Packet

@@ -23,13 +23,13 @@ const (
 	fIndirect   = 1 << 28 // VIRTIO_F_INDIRECT_DESC
 	fEventIdx   = 1 << 29 // VIRTIO_F_EVENT_IDX
 	fVersion1   = 1 << 32 // VIRTIO_F_VERSION_1
-	fRingReset  = 1 << 40 // VIRTIO_F_RING_RESET: the frontend stops and starts the one queue
 	fGSOOfGuest = fHostTSO4 | fHostTSO6 | fHostECN
 )
 
-// offered is what every device offers. The control queue is not ours: QEMU keeps it and answers it.
+// offered is what every device offers. The control queue is not ours: QEMU keeps it and answers it. VIRTIO_F_RING_RESET
+// (40) is left out: QEMU 11.1 answers it itself and leaves the backend on the old ring.
 const offered = fCsum | fGuestCsum | fMTU | fMAC | fGuestTSO4 | fGuestTSO6 | fGuestECN | fHostTSO4 | fHostTSO6 | fHostECN |
-	fMrgRxbuf | fStatus | fMQ | fIndirect | fEventIdx | fVersion1 | fRingReset
+	fMrgRxbuf | fStatus | fMQ | fIndirect | fEventIdx | fVersion1
 
 // limits says what a driver with these features takes.
 func limits(features uint64, mtu uint16) wire.Limits {

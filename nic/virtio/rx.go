@@ -153,6 +153,26 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
+// Return implements nic.Returner: every posted chain comes back with used.len 0.
+func (q *rxQueue) Return() {
+	if q.vq == nil || q.err != nil || !q.started {
+		return
+	}
+	for {
+		c := &q.chains[0]
+		ok, err := q.vq.Peek(c)
+		if err != nil {
+			q.fail(err)
+			return
+		}
+		if !ok {
+			return
+		}
+		q.vq.Commit(c.Head, 0)
+		q.staged = true
+	}
+}
+
 // next peeks chain n of a frame.
 func (q *rxQueue) next(n int) (*virtq.Chain, nic.Result) {
 	c := &q.chains[n]
