@@ -137,9 +137,14 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	}
 }
 
-// RunJob is SubmitJob and WaitJob; the error is also the job's own. When ctx ends the job is cancelled.
+// RunJob is SubmitJob and WaitJob; the error is also the job's own. When ctx ends the job is cancelled: it touches no
+// memory any more when RunJob returns, unless the NIC does not answer.
 func (c *Client) RunJob(ctx context.Context, j Job) (JobStatus, error) {
-	id, err := c.SubmitJob(ctx, j)
+	if err := ctx.Err(); err != nil {
+		return JobStatus{}, err
+	}
+	// Not given up half way: the job might run, and nobody would know which it is.
+	id, err := c.SubmitJob(context.WithoutCancel(ctx), j)
 	if err != nil {
 		return JobStatus{}, err
 	}

@@ -72,6 +72,29 @@ func TestRunJobCancelsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
+// TestRunJobLeavesNoJobThatNobodyKnows has a context end while the answer to the submission is lost: the job runs already.
+func TestRunJobLeavesNoJobThatNobodyKnows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, l, p := connect(t, ClientOptions{})
+		start := time.Now()
+		l.drop = func(n int) (bool, bool) { return n > 1 && time.Since(start) < time.Second, false }
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if _, err := c.RunJob(ctx, Job{Op: JobFill}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if s, _ := p.PollJob(1); s.Errno != syscall.ECANCELED {
+			t.Fatalf("the job goes on: %+v", s)
+		}
+		if _, err := c.RunJob(ctx, Job{Op: JobFill}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		if _, err := p.PollJob(2); !errors.Is(err, syscall.ENOENT) {
+			t.Fatalf("a job was submitted in vain: %v", err)
+		}
+	})
+}
+
 // TestResetEndsWaits has a port lose its state while a job is waited for; its id comes again later.
 func TestResetEndsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
