@@ -15,8 +15,9 @@ type Transmitter struct {
 	out    Counters
 	bounce []dma.Segment // host memory for one batch, made when first needed
 	marks  []mark
-	host   []dma.Segment // pieces of bounce that stand for payload
-	ctl    []byte        // a control frame, whole
+	run    []*wire.Packet // the batch without the control channel's frames
+	host   []dma.Segment  // pieces of bounce that stand for payload
+	ctl    []byte         // a control frame, whole
 	answer []byte
 	reply  wire.Packet
 	linear [1]dma.Segment
@@ -31,7 +32,7 @@ type mark struct {
 
 // NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it, for its counters.
 func (p *Port) NewTransmitter(batch int) *Transmitter {
-	t := &Transmitter{Worker: wire.NewWorker(), port: p, marks: make([]mark, batch),
+	t := &Transmitter{Worker: wire.NewWorker(), port: p, marks: make([]mark, batch), run: make([]*wire.Packet, 0, batch),
 		ctl: make([]byte, control.MaxFrame), answer: make([]byte, control.MaxFrame)}
 	p.mu.Lock()
 	p.transmitters = append(p.transmitters, t)
@@ -43,13 +44,11 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 // It sets every Verdict. The packets were prepared by Describe and Prepare, or are retries.
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
-	start := 0
+	run := t.run[:0]
 	for i, p := range batch {
 		m := &t.marks[i]
 		*m = mark{header: uint32(len(p.Header))}
 		if isControl(p) {
-			t.send(batch[start:i])
-			start = i + 1
 			m.skip = true
 			t.command(p)
 			continue
@@ -58,18 +57,15 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 		if m.where.device+m.where.gpuFile > 0 && !t.port.direct(p.Payload) {
 			bounced = t.toHost(p, m, bounced)
 		}
+		run = append(run, p)
 	}
-	t.send(batch[start:])
+	if len(run) > 0 { // in one piece: only within one Deliver does a busy receiver hold up the rest of a flow
+		t.port.link.Deliver(t.Worker, run)
+	}
 	for i, p := range batch {
 		if m := &t.marks[i]; !m.skip {
 			t.count(p, m)
 		}
-	}
-}
-
-func (t *Transmitter) send(run []*wire.Packet) {
-	if len(run) > 0 {
-		t.port.link.Deliver(t.Worker, run)
 	}
 }
 
