@@ -5,7 +5,6 @@ type batch struct {
 	frames []RxFrame
 	ranges []Range // payload of the frames
 	arena  []byte  // frames that had to be joined
-	full   bool    // no room for what came
 }
 
 func (b *batch) init(ring, pages int) {

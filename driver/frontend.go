@@ -33,7 +33,6 @@ type frontend struct {
 	front   *vhostuser.Frontend
 	log     *slog.Logger
 	mtu     int // to tell the backend, 0: nothing
-	feats   uint64
 	proto   uint64
 	gpus    []FrontendGPU
 	fd      int    // memfd
@@ -94,8 +93,7 @@ func Attach(o FrontendOptions) (*NIC, error) {
 		err = f.prepare(&o.Options)
 	}
 	if err != nil {
-		f.close()
-		return nil, err
+		return nil, errors.Join(err, f.close())
 	}
 	return open(f, &o.Options, o.MAC, o.MTU, gpus)
 }
@@ -272,7 +270,7 @@ func (f *frontend) start() error {
 func (f *frontend) stopQueue(q int) error {
 	// A kick that the backend has not read yet belongs to the old ring.
 	var b [8]byte
-	unix.Read(f.kicks[q], b[:])
+	_, _ = unix.Read(f.kicks[q], b[:])
 	if _, err := f.front.GetVringBase(q); err != nil {
 		return fmt.Errorf("stopping queue %d: %w", q, err)
 	}
@@ -289,7 +287,7 @@ func (f *frontend) startQueue(q int) error {
 
 var eventfdOne = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-func (f *frontend) kick(q int) { unix.Write(f.kicks[q], eventfdOne) } // EAGAIN: it is kicked already
+func (f *frontend) kick(q int) { _, _ = unix.Write(f.kicks[q], eventfdOne) } // EAGAIN: it is kicked already
 
 func (f *frontend) arm() (bool, error) { return false, nil }
 
@@ -325,7 +323,7 @@ func (f *frontend) close() error {
 		}
 	}
 	if f.sl != nil {
-		f.sl.close()
+		_ = f.sl.close()
 	}
 	if f.ram != nil {
 		unix.Munmap(f.ram)

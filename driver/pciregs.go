@@ -7,7 +7,7 @@ import (
 
 // regs is a piece of a BAR. A register must be read and written by one access of its own width, which Go promises
 // for no slice; but a copy of an array of 2 or 4 bytes is one load and one store on amd64 and arm64, with and without
-// -race, and one byte has no parts. TestRegisterAccess holds the compiler to it. Kept out of line, so that accesses
+// -race, and one byte has no parts. TestRegistersAreOneAccess holds the compiler to it. Kept out of line, so that accesses
 // are neither merged nor left out.
 type regs []byte
 

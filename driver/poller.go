@@ -41,6 +41,7 @@ func (p *poller) init(n *NIC) {
 	p.spin.max = max(0, n.opts.Spin)
 	p.start = time.Now()
 	p.batch.init(n.opts.RingSize, n.opts.PagesPerChain)
+	p.cookies = make([]uint64, 0, doneLen(n.opts.RingSize))
 }
 
 // enter changes the state and accounts for the one that ends. It returns how long that was.

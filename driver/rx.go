@@ -182,7 +182,7 @@ func (q *rxQueue) enableCall() (more bool) {
 	if q.host == nil && q.split == nil {
 		return false
 	}
-	return q.ring.EnableCall() || q.refill.Load()
+	return q.ring.EnableCall() || q.split != nil && q.refill.Load()
 }
 
 func (q *rxQueue) disableCall() {

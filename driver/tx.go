@@ -45,6 +45,9 @@ type txQueue struct {
 	frames, bytes, payload, kicks, full atomic.Uint64
 }
 
+// doneLen is how many cookies may wait to be reported, for a ring of a size.
+func doneLen(size int) int { return 4 * size }
+
 // txSlot is a frame in flight.
 type txSlot struct {
 	cookie uint64
@@ -59,7 +62,7 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 	size := int(r.config.Size)
 	q := &txQueue{
 		n: n, index: index, ring: r, slots: make([]txSlot, size), bufs: make([]virtq.Buf, 0, maxTxDescs),
-		used: make([]virtq.Used, min(size, 64)), done: make([]uint64, 0, 4*size),
+		used: make([]virtq.Used, min(size, 64)), done: make([]uint64, 0, doneLen(size)),
 	}
 	// Each slot has its own first chunk; what is left is for long frames.
 	if q.chunks, err = slab(n.t, max(4*size, 2*MaxTxLinear/chunkLen), chunkLen); err != nil {

@@ -1,0 +1,193 @@
+package driver
+
+import (
+	"bufio"
+	"bytes"
+	"os"
+	"os/exec"
+	"regexp"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func newTestSleeper(t *testing.T) (s *sleeper, call func()) {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = newSleeper(os.NewFile(uintptr(fd), "eventfd"), 8); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { s.close() })
+	return s, func() { unix.Write(fd, eventfdOne) }
+}
+
+func TestSleepEndsOnce(t *testing.T) {
+	s, call := newTestSleeper(t)
+	expect := func(want bool) {
+		t.Helper()
+		if called, err := s.sleep(); called != want || err != nil {
+			t.Fatalf("called %v, %v; want %v", called, err, want)
+		}
+	}
+	call() // before the sleep
+	expect(true)
+	s.wake()
+	s.wake() // the same
+	expect(false)
+	s.wake()
+	call()
+	expect(false) // both: the wake first,
+	expect(true)  // the call is not lost
+	go call()
+	expect(true)
+	go s.wake()
+	expect(false)
+	if !s.called {
+		t.Error("called is not set")
+	}
+	s.close()
+	if _, err := s.sleep(); err == nil {
+		t.Error("asleep on a closed descriptor")
+	}
+	s.wake()
+}
+
+// TestNoWakeIsLost: a waker stores what it wants and wakes; the sleeper sees each.
+func TestNoWakeIsLost(t *testing.T) {
+	s, _ := newTestSleeper(t)
+	const wakers, each = 4, 5000
+	wants := make(chan int, wakers)
+	var wg sync.WaitGroup
+	for i := range wakers {
+		wg.Go(func() {
+			for range each {
+				wants <- i
+				s.wake()
+			}
+		})
+	}
+	for seen := 0; seen < wakers*each; {
+		if _, err := s.sleep(); err != nil {
+			t.Fatal(err)
+		}
+		for more := true; more; {
+			select {
+			case <-wants:
+				seen++
+			default:
+				more = false
+			}
+		}
+	}
+	wg.Wait()
+}
+
+func TestSpinFollowsWhatWouldHavePaid(t *testing.T) {
+	const us = time.Microsecond
+	s := spinner{max: 30 * us}
+	for _, c := range []struct{ slept, want time.Duration }{
+		{100 * us, 0}, {10 * us, 5 * us}, {10 * us, 10 * us}, {29 * us, 20 * us}, {1 * us, 30 * us}, {1 * us, 30 * us},
+		{30 * us, 15 * us}, {time.Second, 7500}, {time.Second, 0}, {time.Second, 0},
+	} {
+		if s.slept(c.slept); s.window != c.want {
+			t.Errorf("after a sleep of %v: %v, want %v", c.slept, s.window, c.want)
+		}
+	}
+	s = spinner{}
+	if s.slept(1); s.window != 0 {
+		t.Error("it spins, told not to")
+	}
+}
+
+func TestNetHdrCodec(t *testing.T) {
+	h := netHdr{1, 0x84, 0x0203, 0x0405, 0x0607, 0x0809, 0x0a0b}
+	var b [netHdrLen]byte
+	h.encode(&b)
+	if want := []byte{1, 0x84, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10}; !bytes.Equal(b[:], want) {
+		t.Errorf("% x, want % x", b, want)
+	}
+	var got netHdr
+	if got.decode(&b); got != h {
+		t.Errorf("%+v, want %+v", got, h)
+	}
+}
+
+func TestFeatureChoice(t *testing.T) {
+	const all = featsWanted
+	for _, c := range []struct {
+		name       string
+		offer, got uint64
+	}{
+		{"all", all, all},
+		{"more than we know", ^uint64(0), all},
+		{"no GUEST_CSUM", all &^ featGuestCSUM, all &^ (featGuestCSUM | featGuestTSO4 | featGuestTSO6 | featGuestECN)},
+		{"no CSUM", all &^ featCSUM, all &^ (featCSUM | featHostTSO4 | featHostTSO6 | featHostECN)},
+		{"no CTRL_VQ", all &^ featCtrlVQ, all &^ (featCtrlVQ | featMQ)},
+		{"no TSO", all &^ (featHostTSO4 | featHostTSO6), all &^ (featHostTSO4 | featHostTSO6 | featHostECN)},
+	} {
+		if got, err := chooseFeatures(c.offer); err != nil || got != c.got {
+			t.Errorf("%s: %s, %v; want %s", c.name, featureString(got), err, featureString(c.got))
+		}
+	}
+	if s := featureString(featCSUM | 1<<63); s != "CSUM 0x8000000000000000" {
+		t.Error(s)
+	}
+}
+
+func TestDefaults(t *testing.T) {
+	for _, c := range []struct{ ring, pages, wantRing, wantPages int }{
+		{0, 0, 256, 4}, {1, 1, 8, 1}, {8, 16, 8, 7}, {1000, 3, 512, 3}, {1 << 20, 99, 1024, 16},
+	} {
+		o := Options{RingSize: c.ring, PagesPerChain: c.pages}
+		if o.fill(); o.RingSize != c.wantRing || o.PagesPerChain != c.wantPages {
+			t.Errorf("%+v: ring %d, %d pages", c, o.RingSize, o.PagesPerChain)
+		}
+	}
+}
+
+// TestRegistersAreOneAccess looks at what the compiler made of the register accessors: each has exactly one
+// instruction that touches the register, of the register's width.
+func TestRegistersAreOneAccess(t *testing.T) {
+	want := map[string]map[string]string{
+		"amd64": {"read8": "MOVBLZX", "write8": "MOVB", "read16": "MOVWLZX", "write16": "MOVW", "read32": "MOVL", "write32": "MOVL"},
+		"arm64": {"read8": "MOVBU", "write8": "MOVB", "read16": "MOVHU", "write16": "MOVH", "read32": "MOVWU", "write32": "MOVW"},
+	}[runtime.GOARCH]
+	if want == nil {
+		t.Skip("the driver is for amd64 and arm64")
+	}
+	goTool, err := exec.LookPath("go")
+	if err != nil {
+		t.Skip(err)
+	}
+	out, err := exec.CommandContext(t.Context(), goTool, "build", "-gcflags=-S", "-o", os.DevNull, ".").CombinedOutput()
+	if err != nil {
+		t.Skipf("go build: %v", err) // the tests run, so it is not the code: no sources here, or no cache
+	}
+	function := regexp.MustCompile(`^\S*driver\.regs\.(\w+) STEXT`)
+	indexed := regexp.MustCompile(`\t(MOV\w*)\t.*\((AX|R0)\)\(\w+(\*1)?\)`) // a slice's data pointer and an index
+	got := map[string][]string{}
+	name := ""
+	for lines := bufio.NewScanner(bytes.NewReader(out)); lines.Scan(); {
+		line := lines.Text()
+		if strings.Contains(line, " STEXT") {
+			name = ""
+		}
+		if m := function.FindStringSubmatch(line); m != nil {
+			name = m[1]
+		} else if m := indexed.FindStringSubmatch(line); m != nil && name != "" {
+			got[name] = append(got[name], m[1])
+		}
+	}
+	for f, op := range want {
+		if len(got[f]) != 1 || got[f][0] != op {
+			t.Errorf("%s: accesses %v, want one %s", f, got[f], op)
+		}
+	}
+}
