@@ -1,6 +1,7 @@
 package transfer
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 
@@ -31,5 +32,10 @@ func Open(n *driver.NIC, addrs []netip.Prefix, mtu int, lossy bool, cpu func() (
 	return NewNode(s, n.Control(), n, read), nil
 }
 
-// Close closes the device, its connections and bindings.
-func (n *Node) Close() error { return n.dev.Close() }
+// Close ends what is under way, and closes the device and the NIC: the memory that transfers use is gone then.
+func (n *Node) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), cleanTime)
+	defer cancel()
+	_ = n.Finish(ctx) // what it cannot give back goes with the device
+	return n.dev.Close()
+}

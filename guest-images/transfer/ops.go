@@ -55,82 +55,116 @@ type GPU struct {
 	PCI  string `json:"pci"`
 }
 
-// Ops registers the operations with the agent of this process, whose Node they share.
+// Ops registers the operations with the agent of this process, whose Node they share: one on a PCI device.
 func Ops() {
-	var mu sync.Mutex
-	var node *Node
-	get := func() (*Node, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if node == nil {
-			return nil, fmt.Errorf("no NIC: %s comes first: %w", OpSetup, syscall.EINVAL)
-		}
-		return node, nil
+	for name, op := range (&host{open: openPCI}).ops() {
+		agent.Register(name, op)
 	}
-	agent.Register(OpSetup, func(ctx context.Context, args json.RawMessage) (any, error) {
-		var s Setup
-		if err := json.Unmarshal(args, &s); err != nil {
-			return nil, err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if node != nil {
-			return nil, fmt.Errorf("set up already: %w", syscall.EBUSY)
-		}
-		n, err := driver.OpenPCI(driver.PCIOptions{Options: driver.Options{QueuePairs: s.QueuePairs, HostQueues: 1}})
+}
+
+// openPCI opens a guest's NIC.
+func openPCI(ctx context.Context, s Setup) (*Node, SetupResult, error) {
+	n, err := driver.OpenPCI(driver.PCIOptions{Options: driver.Options{QueuePairs: s.QueuePairs, HostQueues: 1}})
+	if err != nil {
+		return nil, SetupResult{}, err
+	}
+	if err := n.IdentifyGPUs(ctx); err != nil {
+		return nil, SetupResult{}, errors.Join(err, n.Close())
+	}
+	r := SetupResult{MAC: n.MAC().String(), QueuePairs: n.QueuePairs()}
+	for _, g := range n.GPUs() {
+		r.GPUs = append(r.GPUs, GPU{ID: g.ID, Size: g.Size, PCI: g.PCI})
+	}
+	node, err := Open(n, s.Addrs, s.MTU, s.Lossy, ProcStat)
+	return node, r, err
+}
+
+// host is what the operations share.
+type host struct {
+	open func(context.Context, Setup) (*Node, SetupResult, error)
+
+	setup sync.Mutex // one Setup or Close at a time
+	mu    sync.Mutex
+	node  *Node // under mu
+}
+
+func (h *host) get() (*Node, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.node == nil {
+		return nil, fmt.Errorf("no NIC: %s comes first: %w", OpSetup, syscall.EINVAL)
+	}
+	return h.node, nil
+}
+
+func (h *host) set(n *Node) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.node = n
+}
+
+// op is an operation on the Node, with its arguments.
+func op[A any](h *host, f func(ctx context.Context, n *Node, args A) (any, error)) agent.Op {
+	return func(ctx context.Context, raw json.RawMessage) (any, error) {
+		n, err := h.get()
 		if err != nil {
 			return nil, err
 		}
-		if err := n.IdentifyGPUs(ctx); err != nil {
-			return nil, errors.Join(err, n.Close())
-		}
-		r := SetupResult{MAC: n.MAC().String(), QueuePairs: n.QueuePairs()}
-		for _, g := range n.GPUs() {
-			r.GPUs = append(r.GPUs, GPU{ID: g.ID, Size: g.Size, PCI: g.PCI})
-		}
-		if node, err = Open(n, s.Addrs, s.MTU, s.Lossy, ProcStat); err != nil {
-			return nil, err
-		}
-		return r, nil
-	})
-	agent.Register(OpPrepare, func(ctx context.Context, args json.RawMessage) (any, error) {
-		n, err := get()
-		if err != nil {
-			return nil, err
-		}
-		var p Prepare
-		if err := json.Unmarshal(args, &p); err != nil {
-			return nil, err
-		}
-		return nil, n.Prepare(ctx, p)
-	})
-	for name, f := range map[string]func(*Node, context.Context) (any, error){
-		OpListen:  func(n *Node, ctx context.Context) (any, error) { return nil, n.Listen(ctx) },
-		OpConnect: func(n *Node, ctx context.Context) (any, error) { return nil, n.Connect(ctx) },
-		OpAccept:  func(n *Node, ctx context.Context) (any, error) { return nil, n.Accept(ctx) },
-		OpReceive: func(n *Node, ctx context.Context) (any, error) { return n.Receive(ctx) },
-		OpSend:    func(n *Node, ctx context.Context) (any, error) { return n.Send(ctx) },
-		OpState:   func(n *Node, ctx context.Context) (any, error) { return n.State(ctx), nil },
-		OpFinish:  func(n *Node, ctx context.Context) (any, error) { return nil, n.Finish(ctx) },
-	} {
-		agent.Register(name, func(ctx context.Context, _ json.RawMessage) (any, error) {
-			n, err := get()
-			if err != nil {
+		var args A
+		if len(raw) > 0 {
+			if err := json.Unmarshal(raw, &args); err != nil {
 				return nil, err
 			}
-			return f(n, ctx)
-		})
-	}
-	agent.Register(OpClose, func(context.Context, json.RawMessage) (any, error) {
-		mu.Lock()
-		defer mu.Unlock()
-		if node == nil {
-			return nil, nil
 		}
-		err := node.Close()
-		node = nil
+		return f(ctx, n, args)
+	}
+}
+
+type none struct{}
+
+// ops are the operations by name.
+func (h *host) ops() map[string]agent.Op {
+	return map[string]agent.Op{
+		OpSetup:   h.opSetup,
+		OpClose:   h.opClose,
+		OpPrepare: op(h, func(ctx context.Context, n *Node, p Prepare) (any, error) { return nil, n.Prepare(ctx, p) }),
+		OpListen:  op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Listen(ctx) }),
+		OpConnect: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Connect(ctx) }),
+		OpAccept:  op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Accept(ctx) }),
+		OpReceive: op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.Receive(ctx) }),
+		OpSend:    op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.Send(ctx) }),
+		OpState:   op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return n.State(ctx), nil }),
+		OpFinish:  op(h, func(ctx context.Context, n *Node, _ none) (any, error) { return nil, n.Finish(ctx) }),
+	}
+}
+
+func (h *host) opSetup(ctx context.Context, args json.RawMessage) (any, error) {
+	var s Setup
+	if err := json.Unmarshal(args, &s); err != nil {
 		return nil, err
-	})
+	}
+	h.setup.Lock()
+	defer h.setup.Unlock()
+	if n, _ := h.get(); n != nil {
+		return nil, fmt.Errorf("set up already: %w", syscall.EBUSY)
+	}
+	n, r, err := h.open(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	h.set(n)
+	return r, nil
+}
+
+func (h *host) opClose(context.Context, json.RawMessage) (any, error) {
+	h.setup.Lock()
+	defer h.setup.Unlock()
+	n, _ := h.get()
+	if n == nil {
+		return nil, nil
+	}
+	h.set(nil)
+	return nil, n.Close()
 }
 
 // Remote is the Node of a guest, behind its agent.
@@ -178,3 +212,6 @@ func (r Remote) State(ctx context.Context) (s string) {
 
 // Finish is Node.Finish.
 func (r Remote) Finish(ctx context.Context) error { return r.Agent.Call(ctx, OpFinish, nil, nil) }
+
+// Close is Node.Close. The guest's NIC can be set up again after.
+func (r Remote) Close(ctx context.Context) error { return r.Agent.Call(ctx, OpClose, nil, nil) }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"sync"
 	"syscall"
 
 	"vnic.dev/vnic/control"
@@ -14,131 +13,118 @@ import (
 
 // Receive receives all bytes and returns when they lie in the destination, contiguous.
 func (n *Node) Receive(ctx context.Context) (r Result, err error) {
-	conn := n.conn
-	if conn == nil {
-		return r, fmt.Errorf("receive: not connected: %w", syscall.ENOTCONN)
+	ctx, s, end, err := n.move(ctx, "receive", false)
+	if err != nil {
+		return r, err
 	}
+	defer func() { end(err) }()
 	err = n.measure(&r, func() error {
-		if n.conf.Mode == Copy {
-			return n.receiveCopy(ctx, conn, &r)
+		ctx, p := n.newPipe(ctx, s.conn)
+		defer p.end()
+		if s.conf.Mode == Copy {
+			return because(ctx, n.receiveCopy(ctx, p, s, &r))
 		}
-		return n.receiveDevmem(ctx, conn, &r)
+		return because(ctx, n.receiveDevmem(ctx, p, s, &r))
 	})
 	return r, err
 }
 
 // receiveDevmem gathers fragments. Tokens go back when the fragments they stand for have been gathered.
-func (n *Node) receiveDevmem(ctx context.Context, conn devmem.Conn, r *Result) error {
-	p, cancel := n.newPipe(ctx)
-	var jobs sync.WaitGroup
-	defer jobs.Wait()
-	defer cancel()
-	stop := context.AfterFunc(p.ctx, func() { _ = conn.Close() }) // ends a call that waits
-	defer stop()
-
-	frags := make([]devmem.Frag, maxEntries)
-	linear := make([]byte, 4<<20)
+func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result) error {
 	var held uint64
-	for r.Bytes < n.conf.Len {
-		s, err := p.take()
+	for r.Bytes < s.conf.Len {
+		sl, err := p.take(ctx)
 		if err != nil {
 			return err
 		}
 		var tokens tokenSet
-		for s.entries < maxEntries && tokens.room() {
-			var flags devmem.RecvFlags
-			if s.entries > 0 {
-				flags = devmem.DontWait // what there is goes to the engine while more comes
-			}
-			room := min(maxEntries-s.entries, devmem.MaxTokenRanges-len(tokens.ranges))
-			got, nf, nl, err := conn.RecvDevmem(frags[:room], linear[:min(uint64(len(linear)), n.conf.Len-r.Bytes)], flags)
-			if errors.Is(err, syscall.EAGAIN) {
-				break
-			}
-			if err != nil || got == 0 {
-				if err == nil || errors.Is(err, io.EOF) {
-					err = fmt.Errorf("connection ended after %d of %d bytes: %w", r.Bytes, n.conf.Len, io.ErrUnexpectedEOF)
-				}
-				return errors.Join(context.Cause(p.ctx), err)
-			}
-			if err := n.place(ctx, s, frags[:nf], linear[:nl], r, &tokens); err != nil {
-				return err
-			}
-			if r.Bytes == n.conf.Len {
-				break
-			}
+		if err := n.fill(ctx, s, sl, &tokens, r); err != nil {
+			return err
 		}
-		keep := held < n.conf.Hold
+		keep := held < s.conf.Hold
 		if keep {
-			held += uint64(s.entries) * devmem.PageSize
+			held += uint64(sl.entries) * devmem.PageSize
 		}
 		r.Jobs++
-		jobs.Add(1)
-		go func() {
-			defer jobs.Done()
-			if err := n.run(p.ctx, control.JobGather, s); err != nil {
-				p.fail(err)
-				return
-			}
-			if !keep {
-				if _, err := conn.DontNeed(tokens.ranges); err != nil {
-					p.fail(fmt.Errorf("give tokens back: %w", err))
-					return
-				}
-			}
-			p.free <- s
-		}()
-	}
-	return p.drain(len(n.staging))
-}
-
-// place notes where received fragments are to go. Linear bytes, which nobody expects on a bound queue, go through guest
-// RAM at once, and are counted.
-func (n *Node) place(ctx context.Context, s *slot, frags []devmem.Frag, linear []byte, r *Result, t *tokenSet) error {
-	if len(frags) == 0 { // a packet that was not split
-		return n.placeLinear(ctx, linear, r)
-	}
-	for _, f := range frags {
-		if f.Kind == devmem.Linear {
-			if err := n.placeLinear(ctx, linear[:f.Size], r); err != nil {
+		p.start(func() error {
+			if err := n.run(ctx, s, control.JobGather, sl); err != nil {
 				return err
 			}
-			linear = linear[f.Size:]
-			continue
+			if !keep {
+				if err := tokens.giveBack(s.conn); err != nil {
+					return err
+				}
+			}
+			p.free <- sl
+			return nil
+		})
+	}
+	return p.drain(ctx)
+}
+
+// fill waits for a fragment, then takes what there is, until the slot's table is full.
+func (n *Node) fill(ctx context.Context, s *session, sl *slot, t *tokenSet, r *Result) error {
+	for sl.entries < maxEntries && r.Bytes < s.conf.Len {
+		var flags devmem.RecvFlags
+		if sl.entries > 0 {
+			flags = devmem.DontWait // what there is goes to the engine while more comes
 		}
-		s.add(n.pool.Offset()+f.Off, n.conf.Off+r.Bytes, f.Size)
-		t.add(f.Token)
-		r.Bytes += uint64(f.Size)
-		r.Frags++
+		room := n.linear.data[:min(stage, s.conf.Len-r.Bytes)]
+		got, nf, nl, err := s.conn.RecvDevmem(n.frags[:maxEntries-sl.entries], room, flags)
+		switch {
+		case sl.entries > 0 && errors.Is(err, syscall.EAGAIN):
+			return nil
+		case err == nil && got == 0, errors.Is(err, io.EOF):
+			return fmt.Errorf("connection ended after %d of %d bytes: %w", r.Bytes, s.conf.Len, io.ErrUnexpectedEOF)
+		case err != nil:
+			return fmt.Errorf("receive after %d of %d bytes: %w", r.Bytes, s.conf.Len, err)
+		}
+		if err := n.place(ctx, s, sl, n.frags[:nf], nl, t, r); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
-func (n *Node) placeLinear(ctx context.Context, b []byte, r *Result) error {
-	if len(b) == 0 {
+// place notes where received fragments are to go. Linear bytes, which nobody expects on a bound queue, lie in guest RAM
+// now; they go on at once, and are counted.
+func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *tokenSet, r *Result) error {
+	lin := &n.linear
+	lin.reset()
+	host := func(k int) {
+		lin.add(lin.dataIOVA+uint64(lin.n), s.conf.Off+r.Bytes, uint32(k))
+		lin.n += k
+		r.Bytes += uint64(k)
+		r.Linear += uint64(k)
+	}
+	if len(frags) == 0 { // packets that were not split
+		host(linear)
+	}
+	for _, f := range frags {
+		if f.Kind == devmem.Linear {
+			host(int(f.Size))
+			continue
+		}
+		sl.add(s.pool.Offset()+f.Off, s.conf.Off+r.Bytes, f.Size)
+		t.add(f.Token)
+		r.Bytes += uint64(f.Size)
+		r.Frags++
+	}
+	if lin.entries == 0 {
 		return nil
 	}
-	var s slot
-	var err error
-	if s.table, s.tableIOVA, err = n.mem.AllocDMA(control.JobEntryLen); err != nil {
-		return err
-	}
-	if s.data, s.dataIOVA, err = n.mem.AllocDMA(len(b)); err != nil {
-		return err
-	}
-	copy(s.data, b)
-	s.add(s.dataIOVA, n.conf.Off+r.Bytes, uint32(len(b)))
-	r.Bytes += uint64(len(b))
-	r.Linear += uint64(len(b))
-	return n.run(ctx, control.JobFromGuest, &s)
+	r.Jobs++
+	return n.run(ctx, s, control.JobFromGuest, lin)
 }
 
 // tokenSet collects tokens as ranges.
-type tokenSet struct{ ranges []devmem.TokenRange }
-
-func (t *tokenSet) room() bool { return len(t.ranges) < devmem.MaxTokenRanges }
+type tokenSet struct {
+	ranges []devmem.TokenRange
+	n      int
+}
 
 func (t *tokenSet) add(token uint32) {
+	t.n++
 	if k := len(t.ranges); k > 0 && t.ranges[k-1].Start+t.ranges[k-1].Count == token {
 		t.ranges[k-1].Count++
 		return
@@ -146,35 +132,47 @@ func (t *tokenSet) add(token uint32) {
 	t.ranges = append(t.ranges, devmem.TokenRange{Start: token, Count: 1})
 }
 
+func (t *tokenSet) giveBack(c devmem.Conn) error {
+	freed := 0
+	for rest := t.ranges; len(rest) > 0; {
+		k := min(len(rest), devmem.MaxTokenRanges)
+		n, err := c.DontNeed(rest[:k])
+		if err != nil {
+			return fmt.Errorf("give tokens back: %w", err)
+		}
+		freed, rest = freed+n, rest[k:]
+	}
+	if freed != t.n {
+		return fmt.Errorf("give %d tokens back: %d were known: %w", t.n, freed, syscall.EPROTO)
+	}
+	return nil
+}
+
 // receiveCopy reads into guest RAM, from where an engine copies to the GPU.
-func (n *Node) receiveCopy(ctx context.Context, conn devmem.Conn, r *Result) error {
-	p, cancel := n.newPipe(ctx)
-	var jobs sync.WaitGroup
-	defer jobs.Wait()
-	defer cancel()
-	stop := context.AfterFunc(p.ctx, func() { _ = conn.Close() })
-	defer stop()
-	for r.Bytes < n.conf.Len {
-		s, err := p.take()
+func (n *Node) receiveCopy(ctx context.Context, p *pipe, s *session, r *Result) error {
+	for r.Bytes < s.conf.Len {
+		sl, err := p.take(ctx)
 		if err != nil {
 			return err
 		}
-		s.n = int(min(n.conf.Len-r.Bytes, stage))
-		if _, err := io.ReadFull(conn, s.data[:s.n]); err != nil {
-			return errors.Join(context.Cause(p.ctx), fmt.Errorf("read after %d of %d bytes: %w", r.Bytes, n.conf.Len, err))
+		sl.n = int(min(s.conf.Len-r.Bytes, stage))
+		k, err := io.ReadFull(s.conn, sl.data[:sl.n])
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
 		}
-		s.add(s.dataIOVA, n.conf.Off+r.Bytes, uint32(s.n))
-		r.Bytes += uint64(s.n)
+		if err != nil {
+			return fmt.Errorf("read after %d of %d bytes: %w", r.Bytes+uint64(k), s.conf.Len, err)
+		}
+		sl.add(sl.dataIOVA, s.conf.Off+r.Bytes, uint32(sl.n))
+		r.Bytes += uint64(sl.n)
 		r.Jobs++
-		jobs.Add(1)
-		go func() {
-			defer jobs.Done()
-			if err := n.run(p.ctx, control.JobFromGuest, s); err != nil {
-				p.fail(err)
-				return
+		p.start(func() error {
+			err := n.run(ctx, s, control.JobFromGuest, sl)
+			if err == nil {
+				p.free <- sl
 			}
-			p.free <- s
-		}()
+			return err
+		})
 	}
-	return p.drain(len(n.staging))
+	return p.drain(ctx)
 }

@@ -2,7 +2,6 @@ package transfer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"syscall"
 	"time"
@@ -14,40 +13,42 @@ import (
 // sendPiece is how much one send call of mode devmem names.
 const sendPiece = 1 << 20
 
-// Send sends all bytes, and returns when their memory is free again: acknowledged, and not in use by the NIC.
+// Send sends all bytes, and returns when their memory is free again: in mode devmem acknowledged by the peer and not in
+// use by the NIC, in mode copy with the socket, which Finish leaves to send what it has.
 func (n *Node) Send(ctx context.Context) (r Result, err error) {
-	conn := n.conn
-	if conn == nil {
-		return r, fmt.Errorf("send: not connected: %w", syscall.ENOTCONN)
+	ctx, s, end, err := n.move(ctx, "send", true)
+	if err != nil {
+		return r, err
 	}
+	defer func() { end(err) }()
 	err = n.measure(&r, func() error {
-		if n.conf.Mode == Copy {
-			return n.sendCopy(ctx, conn, &r)
+		ctx, p := n.newPipe(ctx, s.conn)
+		defer p.end()
+		if s.conf.Mode == Copy {
+			return because(ctx, n.sendCopy(ctx, p, s, &r))
 		}
-		return n.sendDevmem(ctx, conn, &r)
+		return because(ctx, n.sendDevmem(s, &r))
 	})
 	return r, err
 }
 
-func (n *Node) sendDevmem(ctx context.Context, conn devmem.Conn, r *Result) error {
-	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	defer stop()
+func (n *Node) sendDevmem(s *session, r *Result) error {
 	calls := uint32(0)
-	for r.Bytes < n.conf.Len {
-		k := min(n.conf.Len-r.Bytes, sendPiece)
-		got, err := conn.SendDevmem(n.tx.ID(), []devmem.Range{{Off: r.Bytes, Len: k}})
+	for r.Bytes < s.conf.Len {
+		k := min(s.conf.Len-r.Bytes, sendPiece)
+		got, err := s.conn.SendDevmem(s.tx.ID(), []devmem.Range{{Off: r.Bytes, Len: k}})
 		r.Bytes += uint64(got)
 		if got > 0 {
 			calls++
 		}
 		if err != nil {
-			return errors.Join(ctx.Err(), fmt.Errorf("send after %d of %d bytes: %w", r.Bytes, n.conf.Len, err))
+			return fmt.Errorf("send after %d of %d bytes: %w", r.Bytes, s.conf.Len, err)
 		}
 	}
 	for done := uint32(0); done < calls; { // in any order, each send once
-		lo, hi, err := conn.ReadCompletion(time.Time{})
+		lo, hi, err := s.conn.ReadCompletion(time.Time{})
 		if err != nil {
-			return errors.Join(ctx.Err(), fmt.Errorf("wait for completion of send %d of %d: %w", done, calls, err))
+			return fmt.Errorf("wait for completion of send %d of %d: %w", done+1, calls, err)
 		}
 		if hi < lo || hi >= calls || hi-lo >= calls-done {
 			return fmt.Errorf("completion of sends %d to %d after %d of %d: %w", lo, hi, done, calls, syscall.EPROTO)
@@ -57,44 +58,48 @@ func (n *Node) sendDevmem(ctx context.Context, conn devmem.Conn, r *Result) erro
 	return nil
 }
 
-// sendCopy has an engine copy to guest RAM ahead of the socket.
-func (n *Node) sendCopy(ctx context.Context, conn devmem.Conn, r *Result) error {
-	p, cancel := n.newPipe(ctx)
-	copied := make(chan *slot, len(n.staging))
-	done := make(chan struct{})
-	defer func() { <-done }()
-	defer cancel()
-	stop := context.AfterFunc(p.ctx, func() { _ = conn.Close() })
-	defer stop()
-	go func() {
-		defer close(done)
-		defer close(copied)
-		for off := uint64(0); off < n.conf.Len; {
-			s, err := p.take()
+// sendCopy has engines copy to guest RAM ahead of the socket.
+func (n *Node) sendCopy(ctx context.Context, p *pipe, s *session, r *Result) error {
+	ahead := make(chan *slot, len(n.staging)) // in the order of the stream
+	p.start(func() error {
+		defer close(ahead)
+		for off := uint64(0); off < s.conf.Len; {
+			sl, err := p.take(ctx)
 			if err != nil {
-				return
+				return err
 			}
-			s.n = int(min(n.conf.Len-off, stage))
-			s.add(n.conf.Off+off, s.dataIOVA, uint32(s.n))
-			if err := n.run(p.ctx, control.JobToGuest, s); err != nil {
-				p.fail(err)
-				return
-			}
-			off += uint64(s.n)
-			copied <- s
+			sl.n = int(min(s.conf.Len-off, stage))
+			sl.add(s.conf.Off+off, sl.dataIOVA, uint32(sl.n))
+			off += uint64(sl.n)
+			full := make(chan struct{})
+			sl.full = full
+			ahead <- sl
+			p.start(func() error {
+				err := n.run(ctx, s, control.JobToGuest, sl)
+				if err == nil {
+					close(full)
+				}
+				return err
+			})
 		}
-	}()
-	for s := range copied {
-		got, err := conn.Write(s.data[:s.n])
-		r.Bytes += uint64(got)
+		return nil
+	})
+	for sl := range ahead {
+		select {
+		case <-sl.full:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 		r.Jobs++
+		k, err := s.conn.Write(sl.data[:sl.n])
+		r.Bytes += uint64(k)
 		if err != nil {
-			return errors.Join(context.Cause(p.ctx), fmt.Errorf("write after %d of %d bytes: %w", r.Bytes, n.conf.Len, err))
+			return fmt.Errorf("write after %d of %d bytes: %w", r.Bytes, s.conf.Len, err)
 		}
-		p.free <- s
+		p.free <- sl
 	}
-	if r.Bytes < n.conf.Len {
-		return context.Cause(p.ctx)
+	if r.Bytes < s.conf.Len {
+		return context.Cause(ctx)
 	}
 	return nil
 }

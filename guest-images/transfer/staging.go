@@ -2,19 +2,24 @@ package transfer
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
+	"sync"
+	"syscall"
+	"time"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/devmem"
 )
 
 const (
 	// maxEntries is how many fragments one gather job takes: no more tokens can be given back in one call.
 	maxEntries = 1024
 	tableBytes = maxEntries * control.JobEntryLen
-	// stage is how much of mode copy is in one piece of guest RAM.
+	// stage is how much of mode copy is in one piece of guest RAM, and of linear bytes in mode devmem.
 	stage = 1 << 20
 	slots = 4
+	// minJobTime is how long an engine may take for a job at least, however short the stall limit is.
+	minJobTime = 30 * time.Second
 )
 
 // slot is DMA memory for one job under way: a table, and room for payload on its way through guest RAM.
@@ -24,20 +29,46 @@ type slot struct {
 	data      []byte // in mode copy, and for linear bytes
 	dataIOVA  uint64
 	entries   int
-	n         int // bytes of data in use
+	n         int           // bytes of data in use
+	full      chan struct{} // mode copy, sender: closed when data is there
 }
 
-func (n *Node) makeStaging() error {
-	for len(n.staging) < slots {
-		var s slot
-		var err error
-		if s.table, s.tableIOVA, err = n.mem.AllocDMA(tableBytes); err != nil {
-			return fmt.Errorf("memory for tables: %w", err)
+// makeTables makes what a receiver of mode devmem needs. What there is already is used again.
+func (n *Node) makeTables() error {
+	if n.frags == nil {
+		n.frags = make([]devmem.Frag, maxEntries)
+	}
+	if err := n.makeSlots(false); err != nil {
+		return err
+	}
+	return n.linear.make(n.mem, true)
+}
+
+// makeStaging makes what mode copy needs.
+func (n *Node) makeStaging() error { return n.makeSlots(true) }
+
+func (n *Node) makeSlots(data bool) error {
+	if n.staging == nil {
+		n.staging = make([]slot, slots)
+	}
+	for i := range n.staging {
+		if err := n.staging[i].make(n.mem, data); err != nil {
+			return err
 		}
-		if s.data, s.dataIOVA, err = n.mem.AllocDMA(stage); err != nil {
+	}
+	return nil
+}
+
+func (s *slot) make(m Memory, data bool) (err error) {
+	if s.table == nil {
+		if s.table, s.tableIOVA, err = m.AllocDMA(tableBytes); err != nil {
+			return fmt.Errorf("memory for a table of %d entries: %w", maxEntries, err)
+		}
+	}
+	if data && s.data == nil {
+		if s.data, s.dataIOVA, err = m.AllocDMA(stage); err != nil {
 			return fmt.Errorf("memory for staging: %w", err)
 		}
-		n.staging = append(n.staging, s)
 	}
 	return nil
 }
@@ -45,55 +76,75 @@ func (n *Node) makeStaging() error {
 // reset makes the slot empty.
 func (s *slot) reset() { s.entries, s.n = 0, 0 }
 
-// add puts an entry into the table (control.JobEntry).
+// add puts an entry into the table.
 func (s *slot) add(src, dst uint64, n uint32) {
-	b := s.table[s.entries*control.JobEntryLen:][:control.JobEntryLen]
-	binary.LittleEndian.PutUint64(b[0:], src)
-	binary.LittleEndian.PutUint64(b[8:], dst)
-	binary.LittleEndian.PutUint32(b[16:], n)
-	binary.LittleEndian.PutUint32(b[20:], 0)
+	e := control.JobEntry{Src: src, Dst: dst, Len: n}
+	e.Encode((*[control.JobEntryLen]byte)(s.table[s.entries*control.JobEntryLen:]))
 	s.entries++
 }
 
-// run has an engine carry out the slot's table.
-func (n *Node) run(ctx context.Context, op control.JobOp, s *slot) error {
-	_, err := n.ctl.RunJob(ctx, control.Job{Op: op, GPU: uint16(n.conf.GPU), Table: s.tableIOVA, Entries: uint32(s.entries)})
+// run has an engine carry out a slot's table.
+func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) error {
+	limit := max(s.conf.stall(), minJobTime)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v: %w", limit, syscall.ETIMEDOUT))
+	defer cancel()
+	_, err := n.engine.RunJob(ctx, control.Job{Op: op, GPU: uint16(s.conf.GPU), Table: sl.tableIOVA, Entries: uint32(sl.entries)})
 	if err != nil {
-		return fmt.Errorf("engine job of %d entries: %w", s.entries, err)
+		return fmt.Errorf("engine job of %d entries: %w", sl.entries, because(ctx, err))
 	}
 	return nil
 }
 
-// pipe hands slots round: take waits for a free one, and the first error ends everything.
+// pipe hands slots round, each to one job at a time. The first error ends everything: the pipe's context, whose cause it
+// is then, and the connection, on which calls wait.
 type pipe struct {
-	ctx  context.Context
-	free chan *slot
 	fail context.CancelCauseFunc
+	keep func() bool // stops the connection from being ended
+	free chan *slot
+	jobs sync.WaitGroup
 }
 
-func (n *Node) newPipe(ctx context.Context) (*pipe, context.CancelFunc) {
+// newPipe makes the pipe of one Receive or Send, and its context.
+func (n *Node) newPipe(ctx context.Context, c devmem.Conn) (context.Context, *pipe) {
 	ctx, fail := context.WithCancelCause(ctx)
-	p := &pipe{ctx: ctx, free: make(chan *slot, len(n.staging)), fail: fail}
+	p := &pipe{fail: fail, keep: context.AfterFunc(ctx, func() { abort(c) }), free: make(chan *slot, len(n.staging))}
 	for i := range n.staging {
 		p.free <- &n.staging[i]
 	}
-	return p, func() { fail(nil) }
+	return ctx, p
 }
 
-func (p *pipe) take() (*slot, error) {
+// end cancels jobs that are under way, and waits for them.
+func (p *pipe) end() {
+	p.keep()
+	p.fail(nil)
+	p.jobs.Wait()
+}
+
+// take waits for a slot.
+func (p *pipe) take(ctx context.Context) (*slot, error) {
 	select {
 	case s := <-p.free:
 		s.reset()
 		return s, nil
-	case <-p.ctx.Done():
-		return nil, context.Cause(p.ctx)
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
 	}
 }
 
-// drain waits until all slots are free again: nothing is under way.
-func (p *pipe) drain(n int) error {
-	for range n {
-		if _, err := p.take(); err != nil {
+// start runs f, a job.
+func (p *pipe) start(f func() error) {
+	p.jobs.Go(func() {
+		if err := f(); err != nil {
+			p.fail(err)
+		}
+	})
+}
+
+// drain waits until all slots are free: every job has ended well.
+func (p *pipe) drain(ctx context.Context) error {
+	for range cap(p.free) {
+		if _, err := p.take(ctx); err != nil {
 			return err
 		}
 	}

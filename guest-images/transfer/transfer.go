@@ -8,11 +8,14 @@
 // In mode devmem payload goes from GPU memory into the socket and out of it by reference, and an engine gathers the
 // received fragments into one contiguous buffer. In mode copy an engine copies it to guest RAM, ordinary sockets carry it,
 // and an engine copies it back, both pipelined. The guest's CPU touches payload in mode copy only.
+//
+// A call that is cancelled may go on for a moment in its guest. Finish ends whatever is under way and waits for it before
+// it gives anything back: memory is let go of when neither the NIC nor an engine nor a socket uses it. It can be called at
+// any time, and again. The package does not know what goes on at the other end: who compares both is the orchestrator.
 package transfer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -34,27 +37,32 @@ type Memory interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)
 }
 
-// Node is one guest's end. One transfer is under way at a time.
-type Node struct {
-	dev devmem.Device
-	ctl *control.Client
-	mem Memory
-	cpu func() CPU
-
-	mu       sync.Mutex // guards what follows: State is asked for while something hangs
-	conf     Prepare
-	listener devmem.Listener
-	conn     devmem.Conn
-
-	data, pool devmem.Buffer
-	rx, tx     devmem.Binding
-	flow       devmem.FlowID
-	staging    []slot // for the life of the Node: DMA memory is not given back
+// Engine runs jobs on the guest's GPUs: *control.Client. When RunJob returns the job touches no memory any more.
+type Engine interface {
+	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// NewNode makes a Node of a device, its control channel and its memory. cpu reads the guest's CPU time; nil: unknown.
-func NewNode(dev devmem.Device, ctl *control.Client, mem Memory, cpu func() CPU) *Node {
-	return &Node{dev: dev, ctl: ctl, mem: mem, cpu: cpu}
+// Node is one guest's end. One transfer is under way at a time; methods may be called from any goroutine.
+type Node struct {
+	dev    devmem.Device
+	engine Engine
+	mem    Memory
+	cpu    func() CPU
+
+	finishing sync.Mutex // one Finish at a time
+
+	mu  sync.Mutex // guards what follows, and what session says
+	now *session   // nil: nothing is prepared
+
+	// For the life of the Node, as DMA memory is not given back; used by the session's Prepare, then by its Receive or Send.
+	staging []slot
+	linear  slot
+	frags   []devmem.Frag
+}
+
+// NewNode makes a Node of a device, its engines and its memory. cpu reads the guest's CPU time; nil: unknown.
+func NewNode(dev devmem.Device, engine Engine, mem Memory, cpu func() CPU) *Node {
+	return &Node{dev: dev, engine: engine, mem: mem, cpu: cpu}
 }
 
 // Prepare says what is going to be transferred, and from or to where. Offsets are in the GPU's memory.
@@ -74,10 +82,51 @@ type Prepare struct {
 
 	Local  netip.AddrPort `json:"local"`
 	Remote netip.AddrPort `json:"remote"`
-	// Hold is how many bytes of tokens are kept until the end instead of given back (exhaustion tests).
+	// Hold is how many bytes of tokens, in whole pages, are kept until the end instead of given back (exhaustion tests).
 	Hold uint64 `json:"hold,omitempty"`
 	// StallSeconds is after how many seconds without progress the transfer fails; 0: 60.
 	StallSeconds int `json:"stall_seconds,omitempty"`
+}
+
+// defaultStall is long enough for a guest that is emulated on a busy host and loses the same segment a few times.
+const defaultStall = time.Minute
+
+func (p *Prepare) stall() time.Duration {
+	if p.StallSeconds == 0 {
+		return defaultStall
+	}
+	return time.Duration(p.StallSeconds) * time.Second
+}
+
+// check finds what neither the device nor the engines would refuse, or would refuse too late.
+func (p *Prepare) check() error {
+	wrong := func(format string, args ...any) error {
+		return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), syscall.EINVAL)
+	}
+	local, remote := p.Local.Addr().Unmap(), p.Remote.Addr().Unmap()
+	pool := p.Mode == Devmem && !p.Send
+	switch {
+	case p.Mode != Devmem && p.Mode != Copy:
+		return wrong("mode %q: neither %q nor %q", p.Mode, Devmem, Copy)
+	case p.GPU < 0 || p.GPU > 1<<16-1:
+		return wrong("GPU %d", p.GPU)
+	case p.Len == 0 || p.Len > p.Bytes:
+		return wrong("%d bytes to transfer in a buffer of %d", p.Len, p.Bytes)
+	case p.Off+p.Bytes < p.Off:
+		return wrong("data [%#x, +%#x)", p.Off, p.Bytes)
+	case !p.Local.IsValid() || !p.Remote.IsValid() || local.Is4() != remote.Is4():
+		return wrong("addresses %v and %v: two of one family are needed", p.Local, p.Remote)
+	case p.StallSeconds < 0:
+		return wrong("stall limit of %d seconds", p.StallSeconds)
+	case !pool:
+	case len(p.Queues) == 0:
+		return wrong("no queue to receive on")
+	case p.PoolOff+p.PoolBytes < p.PoolOff:
+		return wrong("page pool [%#x, +%#x)", p.PoolOff, p.PoolBytes)
+	case p.PoolOff < p.Off+p.Bytes && p.Off < p.PoolOff+p.PoolBytes:
+		return wrong("page pool [%#x, +%#x) overlaps the data at [%#x, +%#x)", p.PoolOff, p.PoolBytes, p.Off, p.Bytes)
+	}
+	return nil
 }
 
 // Result is what one end did.
@@ -88,156 +137,6 @@ type Result struct {
 	Jobs        uint64 `json:"jobs"`
 	Retransmits uint64 `json:"retransmits"` // segments
 	CPU         CPU    `json:"cpu"`
-}
-
-// Prepare registers, binds, fills and poisons what the transfer needs.
-func (n *Node) Prepare(ctx context.Context, p Prepare) (err error) {
-	if p.Mode != Devmem && p.Mode != Copy {
-		return fmt.Errorf("mode %q: neither %q nor %q: %w", p.Mode, Devmem, Copy, syscall.EINVAL)
-	}
-	n.mu.Lock()
-	n.conf = p
-	n.mu.Unlock()
-	defer func() {
-		if err != nil {
-			_ = n.Finish(ctx)
-		}
-	}()
-	if n.data, err = n.dev.Register(p.GPU, p.Off, p.Bytes); err != nil {
-		return fmt.Errorf("register data [%#x, +%#x) of GPU %d: %w", p.Off, p.Bytes, p.GPU, err)
-	}
-	job := control.Job{Op: control.JobPoison, GPU: uint16(p.GPU), Off: p.Off, Len: p.Bytes, Seed: p.Seed}
-	if p.Send {
-		job.Op, job.Len = control.JobFill, p.Len
-	}
-	if _, err = n.ctl.RunJob(ctx, job); err != nil {
-		return fmt.Errorf("fill data: %w", err)
-	}
-	if p.Mode == Copy {
-		return n.makeStaging()
-	}
-	if p.Send {
-		if n.tx, err = n.dev.BindTX(n.data); err != nil {
-			return fmt.Errorf("bind-tx: %w", err)
-		}
-		return nil
-	}
-	if n.pool, err = n.dev.Register(p.GPU, p.PoolOff, p.PoolBytes); err != nil {
-		return fmt.Errorf("register pool: %w", err)
-	}
-	job.Off, job.Len = p.PoolOff, p.PoolBytes
-	if _, err = n.ctl.RunJob(ctx, job); err != nil {
-		return fmt.Errorf("poison pool: %w", err)
-	}
-	if n.rx, err = n.dev.BindRX(n.pool, p.Queues...); err != nil {
-		return fmt.Errorf("bind-rx: %w", err)
-	}
-	if n.flow, err = n.dev.AddFlow(devmem.Flow{Src: p.Remote, Dst: p.Local, Queue: p.Queues[0]}); err != nil {
-		return fmt.Errorf("flow rule: %w", err)
-	}
-	return n.makeStaging()
-}
-
-// Listen opens the receiver's socket.
-func (n *Node) Listen(context.Context) error {
-	l, err := n.dev.Listen(n.conf.Local)
-	if err != nil {
-		return fmt.Errorf("listen on %v: %w", n.conf.Local, err)
-	}
-	n.mu.Lock()
-	n.listener = l
-	n.mu.Unlock()
-	return nil
-}
-
-// Connect connects the sender.
-func (n *Node) Connect(ctx context.Context) error {
-	c, err := n.dev.Dial(ctx, n.conf.Local, n.conf.Remote)
-	if err != nil {
-		return fmt.Errorf("connect %v to %v: %w", n.conf.Local, n.conf.Remote, err)
-	}
-	n.took(c)
-	return nil
-}
-
-// Accept takes the sender's connection.
-func (n *Node) Accept(ctx context.Context) error {
-	l := n.listener
-	if l == nil {
-		return fmt.Errorf("accept: not listening: %w", syscall.EINVAL)
-	}
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
-	defer stop()
-	c, err := l.AcceptConn()
-	if err != nil {
-		return fmt.Errorf("accept on %v: %w", n.conf.Local, errors.Join(ctx.Err(), err))
-	}
-	n.took(c)
-	return nil
-}
-
-func (n *Node) took(c devmem.Conn) {
-	limit := time.Duration(n.conf.StallSeconds) * time.Second
-	if limit == 0 {
-		limit = time.Minute
-	}
-	c.SetStallLimit(limit)
-	n.mu.Lock()
-	n.conn = c
-	n.mu.Unlock()
-}
-
-// State describes the connection's TCP state.
-func (n *Node) State(context.Context) string {
-	n.mu.Lock()
-	c := n.conn
-	n.mu.Unlock()
-	if c == nil {
-		return "no connection"
-	}
-	return c.State()
-}
-
-// Finish lets go of everything that Prepare and the rest made.
-func (n *Node) Finish(context.Context) error {
-	n.mu.Lock()
-	conn, listener := n.conn, n.listener
-	n.conn, n.listener = nil, nil
-	n.mu.Unlock()
-	var errs []error
-	note := func(what string, err error) {
-		if err != nil {
-			errs = append(errs, fmt.Errorf("%s: %w", what, err))
-		}
-	}
-	if conn != nil {
-		note("close connection", conn.Close())
-	}
-	if listener != nil {
-		note("close listener", listener.Close())
-	}
-	if n.flow != 0 {
-		note("flow rule", n.dev.DelFlow(n.flow))
-		n.flow = 0
-	}
-	for _, b := range []*devmem.Binding{&n.rx, &n.tx} {
-		if *b != nil {
-			note("unbind", (*b).Close())
-			select { // the buffer can be let go of only then
-			case <-(*b).Done():
-			case <-time.After(10 * time.Second):
-				note("unbind", errors.New("memory still in use after 10 s"))
-			}
-			*b = nil
-		}
-	}
-	for _, b := range []*devmem.Buffer{&n.pool, &n.data} {
-		if *b != nil {
-			note("close buffer", (*b).Close())
-			*b = nil
-		}
-	}
-	return errors.Join(errs...)
 }
 
 // measure runs f and fills in what it cost.

@@ -1,0 +1,154 @@
+package transfer
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// Listen opens the receiver's socket.
+func (n *Node) Listen(ctx context.Context) error {
+	_, s, end, err := n.begin(ctx, "listen")
+	if err != nil {
+		return err
+	}
+	defer end()
+	l, err := n.dev.Listen(s.conf.Local)
+	if err != nil {
+		return fmt.Errorf("listen on %v: %w", s.conf.Local, err)
+	}
+	n.mu.Lock()
+	had := s.listener != nil
+	if !had {
+		s.listener = l
+	}
+	n.mu.Unlock()
+	if had {
+		_ = l.Close()
+		return fmt.Errorf("listen on %v: listening already: %w", s.conf.Local, syscall.EALREADY)
+	}
+	return nil
+}
+
+// Connect connects the sender.
+func (n *Node) Connect(ctx context.Context) error {
+	ctx, s, end, err := n.begin(ctx, "connect")
+	if err != nil {
+		return err
+	}
+	defer end()
+	c, err := n.dev.Dial(ctx, s.conf.Local, s.conf.Remote)
+	if err == nil {
+		err = n.took(s, c)
+	}
+	if err != nil {
+		return fmt.Errorf("connect %v to %v: %w", s.conf.Local, s.conf.Remote, because(ctx, err))
+	}
+	return nil
+}
+
+// Accept takes the sender's connection. Whoever else connects is turned away.
+func (n *Node) Accept(ctx context.Context) error {
+	ctx, s, end, err := n.begin(ctx, "accept")
+	if err != nil {
+		return err
+	}
+	defer end()
+	n.mu.Lock()
+	l := s.listener
+	n.mu.Unlock()
+	if l == nil {
+		return fmt.Errorf("accept: not listening: %w", syscall.EINVAL)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	for {
+		c, err := l.AcceptConn()
+		if err == nil && !isFrom(c, s.conf.Remote) {
+			abort(c)
+			continue
+		}
+		if err == nil {
+			err = n.took(s, c)
+		}
+		if err != nil {
+			return fmt.Errorf("accept on %v: %w", s.conf.Local, because(ctx, err))
+		}
+		return nil
+	}
+}
+
+func isFrom(c devmem.Conn, a netip.AddrPort) bool {
+	t, ok := c.RemoteAddr().(*net.TCPAddr)
+	if !ok {
+		return false
+	}
+	got := t.AddrPort()
+	return got.Port() == a.Port() && got.Addr().Unmap() == a.Addr().Unmap()
+}
+
+func (n *Node) took(s *session, c devmem.Conn) error {
+	c.SetStallLimit(s.conf.stall())
+	n.mu.Lock()
+	had := s.conn != nil
+	if !had {
+		s.conn = c
+	}
+	n.mu.Unlock()
+	if had {
+		abort(c)
+		return syscall.EISCONN
+	}
+	return nil
+}
+
+// State describes the connection's TCP state.
+func (n *Node) State(context.Context) string {
+	n.mu.Lock()
+	var c devmem.Conn
+	if n.now != nil {
+		c = n.now.conn
+	}
+	n.mu.Unlock()
+	if c == nil {
+		return "no connection"
+	}
+	return c.State()
+}
+
+// move enters Receive or Send, which a transfer sees once: both start at the first byte.
+func (n *Node) move(ctx context.Context, what string, send bool) (_ context.Context, s *session, end func(error), err error) {
+	ctx, s, leave, err := n.begin(ctx, what)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if err := n.mayMove(s, send); err != nil {
+		leave()
+		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
+	}
+	return ctx, s, func(err error) {
+		n.mu.Lock()
+		s.whole = err == nil
+		n.mu.Unlock()
+		leave()
+	}, nil
+}
+
+func (n *Node) mayMove(s *session, send bool) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case s.conf.Send != send:
+		return fmt.Errorf("prepared for the other end: %w", syscall.EINVAL)
+	case s.conn == nil:
+		return syscall.ENOTCONN
+	case s.moved:
+		return fmt.Errorf("once already: %w", syscall.EALREADY)
+	}
+	s.moved = true
+	return nil
+}

@@ -1,0 +1,351 @@
+package transfer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/virtio"
+	"vnic.dev/vnic/wire"
+)
+
+// TestMain sees that the tests leave no goroutine and no descriptor behind.
+func TestMain(m *testing.M) {
+	before := descriptors()
+	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if after := descriptors(); after > before+1 && code == 0 { // the runtime's poller keeps one or two
+		fmt.Fprintf(os.Stderr, "%d descriptors, %d at the beginning\n", after, before)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func descriptors() int {
+	c, s, err := socketPair() // makes the runtime open what it keeps
+	if err == nil {
+		_ = c.Close()
+		_ = s.Close()
+	}
+	names, _ := os.ReadDir("/proc/self/fd")
+	return len(names)
+}
+
+// world is two guests in this process, each with a GPU and a NIC of ours, on a switch.
+type world struct {
+	t     testing.TB
+	a, b  *guest
+	ports *atomic.Uint32
+}
+
+// options are a world's; the zero value is good.
+type options struct {
+	mtu     int
+	gpuSize uint64
+	pairs   int
+	bad     wire.Impairment
+}
+
+type guest struct {
+	t    testing.TB
+	gpu  *gpumem.GPU
+	ram  []byte // the GPU's memory
+	port *nic.Port
+	drv  *driver.NIC
+	node *Node
+	end  end // node, or what stands for it
+	v4   netip.Addr
+	v6   netip.Addr
+}
+
+// end is a Node or a Remote.
+type end interface {
+	Prepare(ctx context.Context, p Prepare) error
+	Listen(ctx context.Context) error
+	Connect(ctx context.Context) error
+	Accept(ctx context.Context) error
+	Receive(ctx context.Context) (Result, error)
+	Send(ctx context.Context) (Result, error)
+	State(ctx context.Context) string
+	Finish(ctx context.Context) error
+}
+
+var (
+	_ end = (*Node)(nil)
+	_ end = Remote{}
+)
+
+func newWorld(t testing.TB, o options) *world {
+	t.Helper()
+	if o.mtu == 0 {
+		o.mtu = 1500
+	}
+	if o.gpuSize == 0 {
+		o.gpuSize = 16 << 20
+	}
+	if o.pairs == 0 {
+		o.pairs = 2
+	}
+	w := &world{t: t, ports: new(atomic.Uint32)}
+	w.ports.Store(5000)
+	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
+	t.Cleanup(func() {
+		if err := sw.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	files := dma.NewFiles()
+	w.a, w.b = newGuest(t, sw, files, 0, o), newGuest(t, sw, files, 1, o)
+	return w
+}
+
+func newGuest(t testing.TB, sw *wire.Switch, files *dma.Files, i int, o options) *guest {
+	t.Helper()
+	g := &guest{t: t, v4: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), v6: netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)})}
+	mac := wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}
+	fail := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	var err error
+	g.gpu, err = gpumem.NewGPU(files, i, o.gpuSize, gpumem.Options{})
+	fail(err)
+	t.Cleanup(func() {
+		if err := g.gpu.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	g.ram, err = unix.Mmap(g.gpu.FD(), 0, int(o.gpuSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	fail(err)
+	t.Cleanup(func() { _ = unix.Munmap(g.ram) })
+	dev, err := virtio.New(virtio.Config{Files: files, Port: nic.Config{Name: string(rune('A' + i)), MAC: mac, MTU: uint16(o.mtu),
+		QueuePairs: o.pairs, Log: slog.New(slog.DiscardHandler), GPUs: []nic.GPU{{GPU: g.gpu, Path: gpumem.Path{Kind: gpumem.PathBus},
+			Info: control.GPUInfo{Attach: control.AttachBAR, BAR: 2}}}}})
+	fail(err)
+	t.Cleanup(dev.Close)
+	g.port = dev.Port()
+	bad := o.bad
+	bad.Seed += uint64(i)
+	fail(g.port.Attach(sw, wire.LinkOptions{Up: bad}))
+	back, front, err := socketPair()
+	fail(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	dma.Go(func() { served <- dev.Serve(ctx, back) })
+	t.Cleanup(func() {
+		cancel()
+		if err := <-served; err != nil && !errors.Is(err, context.Canceled) {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	g.drv, err = driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: o.pairs, HostQueues: 1}, Conn: front,
+		MAC: net.HardwareAddr(mac[:]), MTU: o.mtu, GPUs: []driver.FrontendGPU{{ID: i, FD: g.gpu.FD(), Size: o.gpuSize}}})
+	fail(err)
+	lossy := o.bad.Loss > 0 || o.bad.Reorder > 0
+	g.node, err = Open(g.drv, []netip.Prefix{netip.PrefixFrom(g.v4, 24), netip.PrefixFrom(g.v6, 64)}, o.mtu, lossy, nil)
+	fail(err)
+	g.end = g.node
+	t.Cleanup(func() {
+		if err := g.node.Close(); err != nil {
+			t.Errorf("close guest %d: %v", i, err)
+		}
+	})
+	return g
+}
+
+func socketPair() (a, b *net.UnixConn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	var conns [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "vhost-user")
+		c, err := net.FileConn(f)
+		if err := errors.Join(err, f.Close()); err != nil {
+			return nil, nil, err
+		}
+		conns[i] = c.(*net.UnixConn)
+	}
+	return conns[0], conns[1], nil
+}
+
+// in is the world as a subtest sees it.
+func (w *world) in(t testing.TB) *world {
+	a, b := *w.a, *w.b
+	a.t, b.t = t, t
+	n := &world{t: t, a: &a, b: &b, ports: w.ports}
+	return n
+}
+
+// trial is one transfer from A to B.
+type trial struct {
+	mode  string
+	v6    bool
+	size  uint64
+	pages uint64 // of the pool; 0: 1024
+	queue int    // 0: 1
+	hold  uint64
+	stall int
+	seed  uint64
+}
+
+const dataOff = 8 << 20 // of the data in each GPU; the pool lies below
+
+// prepares says what both ends prepare.
+func (w *world) prepares(x trial) (send, recv Prepare) {
+	port := uint16(w.ports.Add(1))
+	from, to := netip.AddrPortFrom(w.a.v4, port), netip.AddrPortFrom(w.b.v4, port)
+	if x.v6 {
+		from, to = netip.AddrPortFrom(w.a.v6, port), netip.AddrPortFrom(w.b.v6, port)
+	}
+	if x.pages == 0 {
+		x.pages = 1024
+	}
+	if x.queue == 0 {
+		x.queue = 1
+	}
+	whole := (x.size + 4095) &^ 4095
+	send = Prepare{Mode: x.mode, Send: true, GPU: 0, Off: dataOff, Bytes: whole, Len: x.size, Seed: x.seed, Local: from, Remote: to,
+		StallSeconds: x.stall}
+	recv = Prepare{Mode: x.mode, GPU: 1, Off: dataOff, Bytes: whole, Len: x.size, Seed: ^x.seed, Local: to, Remote: from,
+		PoolBytes: x.pages << 12, Queues: []int{x.queue}, Hold: x.hold, StallSeconds: x.stall}
+	return send, recv
+}
+
+// connect prepares and connects both ends.
+func (w *world) connect(ctx context.Context, send, recv Prepare) error {
+	if err := both(ctx, func(ctx context.Context) error { return w.a.end.Prepare(ctx, send) },
+		func(ctx context.Context) error { return w.b.end.Prepare(ctx, recv) }); err != nil {
+		return err
+	}
+	if err := w.b.end.Listen(ctx); err != nil {
+		return err
+	}
+	return both(ctx, w.a.end.Connect, w.b.end.Accept)
+}
+
+// move sends and receives.
+func (w *world) move(ctx context.Context) (ra, rb Result, err error) {
+	err = both(ctx, func(ctx context.Context) (err error) { ra, err = w.a.end.Send(ctx); return err },
+		func(ctx context.Context) (err error) { rb, err = w.b.end.Receive(ctx); return err })
+	return ra, rb, err
+}
+
+func (w *world) finish() {
+	w.t.Helper()
+	if err := errors.Join(w.a.end.Finish(w.t.Context()), w.b.end.Finish(w.t.Context())); err != nil {
+		w.t.Error(err)
+	}
+}
+
+// run does a whole transfer, and checks every byte and that nothing is left.
+func (w *world) run(x trial) (ra, rb Result) {
+	w.t.Helper()
+	send, recv := w.prepares(x)
+	if err := w.connect(w.t.Context(), send, recv); err != nil {
+		w.t.Fatal(err)
+	}
+	ra, rb, err := w.move(w.t.Context())
+	if err != nil {
+		w.t.Fatalf("%v\n  A %s\n  B %s", err, w.a.end.State(w.t.Context()), w.b.end.State(w.t.Context()))
+	}
+	w.check(recv, send.Seed)
+	if ra.Bytes != x.size || rb.Bytes != x.size {
+		w.t.Errorf("%d bytes sent, %d received, of %d", ra.Bytes, rb.Bytes, x.size)
+	}
+	w.finish()
+	w.a.empty()
+	w.b.empty()
+	return ra, rb
+}
+
+// check compares the destination with the pattern, and what lies behind it with the poison.
+func (w *world) check(p Prepare, seed uint64) {
+	w.t.Helper()
+	got := w.b.ram[p.Off:][:p.Bytes]
+	want := make([]byte, p.Bytes)
+	gpumem.FillPattern(want[:p.Len], seed, 0)
+	for i := p.Len; i < p.Bytes; i++ {
+		want[i] = byte(p.Seed)
+	}
+	if bytes.Equal(got, want) {
+		return
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			w.t.Fatalf("byte %d of %d is %#x, not %#x (poison %#x)", i, p.Len, got[i], want[i], byte(p.Seed))
+		}
+	}
+}
+
+// empty sees that a guest holds nothing of any transfer, by what its NIC says and by what its stack says.
+func (g *guest) empty() {
+	g.t.Helper()
+	ctx := g.t.Context()
+	c := g.drv.Control()
+	flows, err1 := c.Flows(ctx)
+	buffers, err2 := c.Buffers(ctx)
+	bindings, err3 := c.Bindings(ctx)
+	split, err4 := c.Split(ctx, 1)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		g.t.Error(err)
+	}
+	if len(flows)+len(buffers)+len(bindings) > 0 || split.On {
+		g.t.Errorf("left in the NIC: rules %v, buffers %v, bindings %v, split %v", flows, buffers, bindings, split.On)
+	}
+	if s := g.node.dev.Stats(); len(s.Bindings) > 0 {
+		g.t.Errorf("left in the stack: %+v", s.Bindings)
+	}
+	g.node.mu.Lock()
+	defer g.node.mu.Unlock()
+	if g.node.now != nil {
+		g.t.Error("a transfer is prepared")
+	}
+}
+
+// both runs two ends at the same time; the first error cancels the other.
+func both(ctx context.Context, f, g func(context.Context) error) error {
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.Go(func() error { return f(ctx) })
+	eg.Go(func() error { return g(ctx) })
+	return eg.Wait()
+}
+
+// eventually waits for what no channel tells of.
+func eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !f() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not in time: %s", what)
+		case <-tick.C:
+		}
+	}
+}

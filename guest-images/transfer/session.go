@@ -1,0 +1,176 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// Times that the end of a transfer may take.
+const (
+	unbindTime = 10 * time.Second // a binding, until its memory is out of use
+	cleanTime  = 20 * time.Second // all of it, where nobody says
+)
+
+// errFinished ends what is under way when its transfer is finished.
+var errFinished = fmt.Errorf("the transfer was finished: %w", syscall.ECANCELED)
+
+// session is one transfer, from Prepare to the end of Finish.
+type session struct {
+	conf Prepare
+
+	// Set by Prepare; given back, and cleared, by release when no operation runs.
+	data, pool devmem.Buffer
+	rx, tx     devmem.Binding
+	flow       devmem.FlowID
+
+	// Under Node.mu.
+	listener devmem.Listener
+	conn     devmem.Conn
+	moved    bool // Receive or Send has begun
+	whole    bool // and has moved every byte
+	running  map[*operation]struct{}
+	ending   bool
+	idle     chan struct{} // closed once ending and nothing runs
+}
+
+// operation is a method of the Node that is under way.
+type operation struct{ cancel context.CancelCauseFunc }
+
+// begin enters an operation of the session that is prepared. Its context also ends when that is finished. The caller calls
+// end when it is through.
+func (n *Node) begin(ctx context.Context, what string) (_ context.Context, s *session, end func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.now == nil || n.now.ending {
+		return nil, nil, nil, fmt.Errorf("%s: no transfer is prepared: %w", what, syscall.EINVAL)
+	}
+	ctx, end = n.enter(ctx, n.now)
+	return ctx, n.now, end, nil
+}
+
+// enter is called under mu.
+func (n *Node) enter(ctx context.Context, s *session) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	op := &operation{cancel}
+	s.running[op] = struct{}{}
+	return ctx, func() {
+		cancel(nil)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		delete(s.running, op)
+		if s.ending && len(s.running) == 0 {
+			close(s.idle)
+		}
+	}
+}
+
+// Finish ends what is under way and gives back everything that Prepare and the rest made; without a transfer it does
+// nothing. After an error some of that is still there, and the next Finish tries again.
+func (n *Node) Finish(ctx context.Context) error {
+	n.mu.Lock()
+	s := n.now
+	n.mu.Unlock()
+	return n.finish(ctx, s)
+}
+
+func (n *Node) finish(ctx context.Context, s *session) error {
+	n.finishing.Lock()
+	defer n.finishing.Unlock()
+	n.mu.Lock()
+	if s == nil || n.now != s { // finished meanwhile
+		n.mu.Unlock()
+		return nil
+	}
+	if !s.ending {
+		s.ending = true
+		for op := range s.running {
+			op.cancel(errFinished)
+		}
+		if len(s.running) == 0 {
+			close(s.idle)
+		}
+	}
+	n.mu.Unlock()
+	select {
+	case <-s.idle:
+	case <-ctx.Done():
+		return fmt.Errorf("finish: operations go on: %w", ctx.Err())
+	}
+	if err := n.release(ctx, s); err != nil {
+		return fmt.Errorf("finish: %w", err)
+	}
+	n.mu.Lock()
+	n.now = nil
+	n.mu.Unlock()
+	return nil
+}
+
+// release gives everything back that it can.
+func (n *Node) release(ctx context.Context, s *session) error {
+	var errs []error
+	done := func(what string, err error) bool {
+		if err == nil || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ENOENT) { // or it is gone already
+			return true
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", what, err))
+		return false
+	}
+	n.mu.Lock()
+	conn, listener, whole := s.conn, s.listener, s.whole
+	s.conn, s.listener = nil, nil
+	n.mu.Unlock()
+	if conn != nil {
+		if !whole {
+			conn.SetLinger(0)
+		}
+		done("close connection", conn.Close())
+	}
+	if listener != nil {
+		done("close listener", listener.Close())
+	}
+	if s.flow != 0 && done("flow rule", n.dev.DelFlow(s.flow)) {
+		s.flow = 0
+	}
+	for _, b := range []*devmem.Binding{&s.rx, &s.tx} {
+		if *b != nil && done("unbind", unbind(ctx, *b)) {
+			*b = nil
+		}
+	}
+	for _, b := range []*devmem.Buffer{&s.pool, &s.data} {
+		if *b != nil && done("close buffer", (*b).Close()) {
+			*b = nil
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unbind closes a binding and waits until its memory is out of use: its buffer can be let go of only then.
+func unbind(ctx context.Context, b devmem.Binding) error {
+	if err := b.Close(); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, unbindTime)
+	defer cancel()
+	select {
+	case <-b.Done():
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("binding %d: memory still in use: %w", b.ID(), ctx.Err())
+	}
+}
+
+// abort ends a connection that is not to go on: what is not acknowledged is dropped, as else it would be sent again, from
+// memory that is in use for that, for as long as the peer lives.
+func abort(c devmem.Conn) {
+	_ = c.SetLinger(0) // of a connection that has ended already
+	_ = c.Close()
+}
