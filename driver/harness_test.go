@@ -137,7 +137,7 @@ type testReceiver struct {
 	cookies []uint64
 	tells   int // Completed calls
 	wakes   int
-	each    func(f *RxFrame) // called on the polling goroutine
+	each    func(f *RxFrame) // called on the polling goroutine; set under mu
 }
 
 type gotFrame struct {
@@ -161,8 +161,11 @@ func (r *testReceiver) Receive(frames []RxFrame) {
 				r.gpu.ReturnPages(f.Queue, []uint64{p.Off})
 			}
 		}
-		if r.each != nil {
-			r.each(&frames[i])
+		r.mu.Lock()
+		each := r.each
+		r.mu.Unlock()
+		if each != nil {
+			each(&frames[i])
 		}
 		r.mu.Lock()
 		r.frames = append(r.frames, f)

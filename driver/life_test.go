@@ -119,6 +119,7 @@ func TestCloseEndsBindThatWaits(t *testing.T) {
 func TestReceiverMayTransmitAndRefill(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
 	left := 1000
+	r.rcv.mu.Lock()
 	r.rcv.each = func(f *RxFrame) { // the polling goroutine
 		if left--; left > 0 {
 			r.nic.Refill(1)
@@ -127,6 +128,7 @@ func TestReceiverMayTransmitAndRefill(t *testing.T) {
 			}
 		}
 	}
+	r.rcv.mu.Unlock()
 	r.send(t, 0, TxFrame{Header: tcpHeader(0)})
 	r.rcv.waitFrames(1000)
 }

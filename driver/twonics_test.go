@@ -138,7 +138,7 @@ type pair struct {
 	sink *sink
 }
 
-func newPair(t testing.TB) *pair {
+func newPair(t testing.TB, want uint64, check bool) *pair {
 	t.Helper()
 	checkFDLeaks(t)
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
@@ -161,9 +161,8 @@ func newPair(t testing.TB) *pair {
 
 	pool, err := gpumem.NewPool(0, 4<<20)
 	must(err)
-	p.sink = &sink{t: t, pool: pool, done: make(chan struct{})}
+	p.sink = &sink{t: t, pool: pool, done: make(chan struct{}), gpu: mapGPU(t, p.b.gpu), want: want, check: check}
 	must(p.b.nic.Start(p.sink))
-	p.sink.gpu = mapGPU(t, p.b.gpu)
 	ctl := p.b.nic.Control()
 	buf, err = ctl.RegisterBuffer(ctx, 1, 0, 4<<20)
 	must(err)
@@ -233,10 +232,9 @@ func (p *pair) send(t testing.TB, count int, n uint32, mss uint16) {
 }
 
 func TestGPUToGPUOverTwoNICs(t *testing.T) {
-	p := newPair(t)
+	p := newPair(t, 1<<20, true)
 	mem := mapGPU(t, p.a.gpu)
 	gpumem.FillPattern(mem[:1<<20], 1, 0)
-	p.sink.check, p.sink.want = true, 1<<20
 	p.send(t, 32, 32<<10, 8960)
 	<-p.sink.done
 	c, err := p.b.nic.Control().PortCounters(t.Context())
@@ -261,9 +259,8 @@ func BenchmarkGPUToGPU(b *testing.B) {
 		mss  uint16
 	}{{"64K", 62720, 8960}, {"8960", 8960, 8960}, {"1448", 1448, 8960}} {
 		b.Run(c.name, func(b *testing.B) {
-			p := newPair(b)
+			p := newPair(b, uint64(b.N)*uint64(c.n), false)
 			b.SetBytes(int64(c.n))
-			p.sink.want = uint64(b.N) * uint64(c.n)
 			b.ReportAllocs()
 			b.ResetTimer()
 			p.send(b, b.N, c.n, c.mss)
