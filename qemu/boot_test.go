@@ -33,6 +33,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envVictim) != "" {
 		victim()
 	}
+	if os.Getenv(envSweeper) != "" {
+		sweeper()
+	}
 	code := m.Run()
 	if programDir != "" {
 		_ = os.RemoveAll(programDir)

@@ -92,7 +92,7 @@ func (c cache) load() (*resolved, error) {
 		return r, nil
 	}
 	if err != nil {
-		return r, fmt.Errorf("cache: %w", err)
+		return r, &Missing{What: "cache " + c.dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may write"}
 	}
 	if json.Unmarshal(b, r) != nil {
 		return new(resolved), nil // not ours, or from another version: fetch again

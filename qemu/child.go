@@ -43,8 +43,9 @@ func startChild(cmd *exec.Cmd) (*child, error) {
 	return c, nil
 }
 
-// grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read.
-var grace = 3 * time.Second // a variable for tests
+// grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read. There is nothing in a guest
+// to be saved, and who presses Ctrl-C does not want to wait.
+var grace = time.Second // a variable for tests
 
 // command is a short-lived tool: apt-get, dpkg-deb, a QEMU asked for its version.
 type command struct {
@@ -61,7 +62,11 @@ type toolError struct {
 }
 
 func (e *toolError) Error() string {
-	return fmt.Sprintf("%s: %v: %s", e.name, e.err, strings.Join(lastLines([]byte(e.stderr), 4), "; "))
+	s := fmt.Sprintf("%s: %v", e.name, e.err)
+	if said := lastLines([]byte(e.stderr), 4); len(said) > 0 {
+		s += ": " + strings.Join(said, "; ")
+	}
+	return s
 }
 
 // words are the tool's own on what went wrong, on one line.

@@ -44,7 +44,7 @@ type Report struct {
 }
 
 // What two guests of the default size, their GPUs and this process need; a guest touches less than half of its RAM.
-const needMemory = 1 << 30
+const needMemory = 1536 << 20
 
 // listBytes is what apt's lists of one suite and its base amount to.
 const listBytes = 22 << 20

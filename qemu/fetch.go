@@ -275,7 +275,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (*resolved
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = os.RemoveAll(work) }()
+	defer sweep(work)()
 	f := &fetcher{cache: c, o: o, archive: a, work: work, suites: map[string]suite{}}
 	for _, role := range want {
 		t, err := f.fetch(ctx, role)

@@ -53,6 +53,13 @@ func checkQEMU(ctx context.Context, path, source string) (Binary, error) {
 	b := Binary{Args: []string{path}, Source: source}
 	var err error
 	if b.Version, err = b.version(ctx); err != nil {
+		if ctx.Err() != nil {
+			return b, ctx.Err()
+		}
+		var start *os.PathError // "fork/exec PATH: ": the path is said already
+		if errors.As(err, &start) {
+			err = start.Err
+		}
 		return b, &Missing{What: "QEMU " + path, Err: fmt.Errorf("%w: %w", ErrNoQEMU, err), Fix: "install " + MinQEMU + " or newer, or give its path (--qemu)"}
 	}
 	if semver.Compare(upstream(b.Version), upstream(MinQEMU)) < 0 {
