@@ -81,7 +81,7 @@ func allocate(fd int, size uint64) error {
 			off += n
 		case syscall.EINTR:
 		default:
-			return fmt.Errorf("no memory for %s after %s of it: free some, or make the GPU smaller: %w", human(size), human(off), err)
+			return fmt.Errorf("no memory for %s after %s of it: %w", human(size), human(off), err)
 		}
 	}
 	return nil

@@ -16,7 +16,7 @@ import (
 func enough(size uint64, root string) error {
 	avail, where := available(root)
 	if size > avail {
-		return fmt.Errorf("no memory for %s: %s left (%s): free some, raise the limit, or make the GPU smaller: %w",
+		return fmt.Errorf("no memory for %s: %s left (%s): %w",
 			human(size), human(avail), where, syscall.ENOSPC)
 	}
 	return nil
