@@ -1,7 +1,7 @@
 # Sourced by the scripts of this folder. vnic is the built program; check holds JSON on stdin against conditions.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-vnic=$PWD/bin/vnic
+vnic=${VNIC:-$PWD/bin/vnic} # the program under test
 [ -x "$vnic" ] || { echo "no $vnic: run make build first" >&2; exit 1; }
 mkdir -p bin
 if [ ! -x bin/jsoncheck ] || [ acceptance/internal/jsoncheck/main.go -nt bin/jsoncheck ]; then

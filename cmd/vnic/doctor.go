@@ -3,7 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
+	"io"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -15,48 +15,60 @@ func doctorCommand() *cobra.Command {
 	var o qemu.Options
 	var asJSON bool
 	c := &cobra.Command{
-		Use:     "doctor",
-		Short:   "Say what this machine has, what is missing, and what a run will download and need",
-		Example: "  vnic doctor\n  vnic doctor --json",
-		Args:    cobra.NoArgs,
+		Use:   "doctor",
+		Short: "Say what this machine has, what is missing, and what a run will download and need",
+		Long: `Say what this machine has, what is missing, and what a run will download and need. Nothing is changed, no guest is
+started, and the network is not used.`,
+		Example: `  vnic doctor
+  vnic doctor --json
+  vnic doctor --kernel bzImage --modules lib/modules   would these do?`,
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			rep := qemu.Doctor(c.Context(), o)
 			if asJSON {
-				e := json.NewEncoder(os.Stdout)
+				e := json.NewEncoder(c.OutOrStdout())
 				e.SetIndent("", "  ")
 				return e.Encode(rep)
 			}
-			tw := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
-			for _, f := range rep.Facts {
-				mark := "ok"
-				if !f.OK {
-					mark = "--"
-				}
-				fmt.Fprintf(tw, "%s\t%s\t%s\n", mark, f.Name, f.Value)
-				if f.Fix != "" {
-					fmt.Fprintf(tw, "\t\tto do: %s\n", f.Fix)
-				}
-			}
-			if err := tw.Flush(); err != nil {
-				return err
-			}
-			switch {
-			case rep.Ready:
-				fmt.Println("\nready: 'vnic run' needs no download")
-			case rep.CanFetch:
-				fmt.Printf("\nready: the first 'vnic run' downloads %d MB and needs %d MB in the cache\n", rep.DownloadBytes/1e6, rep.DiskBytes/1e6)
-			default:
-				fmt.Println("\nnot ready for QEMU guests; 'vnic run --guest inproc' works all the same")
-			}
-			return nil
+			return printDoctor(c.OutOrStdout(), rep)
 		},
 	}
+	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
-	c.Flags().StringVar(&o.CacheDir, "cache", "", "cache directory")
-	c.Flags().StringVar(&o.QEMU, "qemu", "", "QEMU to look at")
-	c.Flags().StringVar(&o.Kernel, "kernel", "", "guest kernel to look at")
-	c.Flags().StringVar(&o.Modules, "modules", "", "directory with its modules")
-	c.Flags().StringVar(&o.Mirror, "mirror", "", "Debian mirror")
-	c.Flags().StringVar(&o.Keyring, "keyring", "", "keyring that signs the mirror")
+	sourceFlags(c.Flags(), &o)
 	return c
+}
+
+// printDoctor prints a line for each fact, and a last one that says what a run can count on.
+func printDoctor(w io.Writer, rep *qemu.Report) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, f := range rep.Facts {
+		mark := string(f.State)
+		switch f.State {
+		case qemu.Good:
+			mark = green(w, mark)
+		case qemu.Worse:
+			mark = yellow(w, mark)
+		case qemu.Lacking:
+			mark = red(w, mark)
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Name, mark, f.Value)
+		if f.Fix != "" {
+			fmt.Fprintf(tw, "\t%s\t%s\n", paint(w, "39", ""), f.Fix) // as many escapes as above: tabwriter counts them
+		}
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	var err error
+	switch {
+	case rep.Ready:
+		_, err = fmt.Fprintf(w, "\nready: 'vnic run' needs no download, and %d MB of memory\n", rep.MemoryBytes>>20)
+	case rep.CanFetch && rep.DownloadBytes > 0:
+		_, err = fmt.Fprintf(w, "\nready: the first 'vnic run' downloads %d MB, keeps %d MB in the cache, and needs %d MB of memory\n",
+			rep.DownloadBytes>>20, rep.DiskBytes>>20, rep.MemoryBytes>>20)
+	default:
+		_, err = fmt.Fprintln(w, "\nnot ready for QEMU guests: see above for what to do. 'vnic run --guest inproc' needs none of it.")
+	}
+	return err
 }

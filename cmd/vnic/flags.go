@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -36,7 +37,7 @@ func (b *bytesFlag) Set(s string) error {
 	}
 	n, err := strconv.ParseUint(t, 10, 64)
 	if err != nil || n > math.MaxInt64>>shift {
-		return fmt.Errorf("%q is no number of bytes: 4096, 64K, 256M, 4G", s)
+		return errors.New("not a number of bytes, as 4096, 64K, 256M or 4G")
 	}
 	*b = bytesFlag(n << shift)
 	return nil
@@ -55,7 +56,7 @@ func (f *fraction) Set(s string) error {
 		v /= 100
 	}
 	if err != nil || math.IsNaN(v) || v < 0 || v >= 1 {
-		return fmt.Errorf("%q is no part: 0.01 or 1%%, less than 100%%", s)
+		return errors.New("not a part, as 0.01 or 1%, less than 100%")
 	}
 	*f = fraction(v)
 	return nil

@@ -5,12 +5,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -21,47 +25,104 @@ const (
 	exitMissing = 3 // the machine lacks something, which the message names with its fix
 )
 
-// usageError marks wrong use.
-type usageError struct{ error }
+func main() {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	go interrupts(signals, cancel, func() {
+		fmt.Fprintln(os.Stderr, "vnic: interrupted again: gone without clearing up")
+		os.Exit(exitFailed) // the kernel ends what we have started (PR_SET_PDEATHSIG)
+	})
+	status := realMain(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	os.Exit(status)
+}
 
-func (e usageError) Unwrap() error { return e.error }
+// errInterrupted is the end that a user asked for.
+var errInterrupted = errors.New("interrupted")
 
-func usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+// impatience is after how long a second signal is meant as one: timeout(1) and shells deliver the first more than once.
+const impatience = time.Second
 
-func main() { os.Exit(realMain()) }
+// interrupts ends the command in good order at the first signal, and at once at a later one.
+func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now func()) {
+	<-signals
+	cancel(errInterrupted)
+	for first := time.Now(); ; {
+		<-signals
+		if time.Since(first) > impatience {
+			now()
+		}
+	}
+}
 
-func realMain() int {
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+// realMain runs the command and gives its exit status.
+func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	root := &cobra.Command{
-		Use:           "vnic",
-		Short:         "Device Memory TCP without the hardware",
-		Long:          "vnic gives a QEMU guest a NIC with header split and a fake GPU whose memory the NIC can reach.",
+		Use:   "vnic",
+		Short: "Device Memory TCP without the hardware",
+		Long: `vnic gives a QEMU guest what Device Memory TCP needs and almost nobody owns: a NIC with header split and flow
+steering, and a GPU whose memory the NIC can reach. Both are emulated; the payload goes from GPU memory to GPU memory.`,
+		Example: `  vnic run                  two QEMU guests: GPU to GPU, with the proof of where the bytes went
+  vnic run --guest inproc   the same without QEMU, in a second
+  vnic doctor               what this machine has, and what the first run will download`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          cobra.NoArgs,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error { return usageError{c.CommandPath(), err} })
 	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetUsageTemplate(usageTemplate)
+	root.SetHelpTemplate(helpTemplate)
 	root.AddCommand(runCommand(), doctorCommand(), versionCommand())
-	err := root.ExecuteContext(ctx)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	c, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
 	var usage usageError
 	var missing *qemu.Missing
 	switch {
-	case ctx.Err() != nil:
-		fmt.Fprintln(os.Stderr, "vnic: interrupted")
+	case context.Cause(ctx) != nil: // whatever came of it
+		complain(stderr, errInterrupted)
 		return exitFailed
-	case errors.As(err, &usage), isCobraUsage(err):
-		fmt.Fprintf(os.Stderr, "vnic: %v\nSee 'vnic --help'.\n", err)
+	case errors.As(err, &usage):
+		complain(stderr, fmt.Errorf("%w\nsee '%s --help'", err, usage.command))
+		return exitUsage
+	case isCobraUsage(err):
+		complain(stderr, fmt.Errorf("%w\nsee '%s --help'", err, c.CommandPath()))
 		return exitUsage
 	case errors.As(err, &missing):
-		fmt.Fprintln(os.Stderr, "vnic:", err)
+		complain(stderr, err)
 		return exitMissing
 	}
-	fmt.Fprintln(os.Stderr, "vnic:", err)
+	complain(stderr, err)
 	return exitFailed
+}
+
+// complaint bounds what an error may take up: its first lines say what was wrong, the rest is what guests said.
+const (
+	complaintLines = 40
+	complaintWidth = 1000
+)
+
+// complain prints an error: one line that says it, and below that, indented, what else there is to know.
+func complain(w io.Writer, err error) {
+	lines := strings.Split(strings.TrimSpace(err.Error()), "\n")
+	if cut := len(lines) - complaintLines; cut > 0 {
+		lines = append(lines[:complaintLines], fmt.Sprintf("(%d more lines)", cut))
+	}
+	for i, l := range lines {
+		l = agent.Plain(strings.ReplaceAll(l, "\t", "  ")) // some of it may be a guest's
+		if len(l) > complaintWidth {
+			l = strings.ToValidUTF8(l[:complaintWidth], "") + "..."
+		}
+		if i == 0 {
+			fmt.Fprintln(w, red(w, "vnic:"), l)
+		} else {
+			fmt.Fprintln(w, "  "+l)
+		}
+	}
 }

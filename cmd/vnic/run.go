@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -11,23 +12,27 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/qemu"
 )
 
 func runCommand() *cobra.Command {
 	var (
-		size, memory, gpuMemory  = bytesFlag(256 << 20), bytesFlag(512 << 20), bytesFlag(512 << 20)
-		loss, reorder            fraction
-		mode, family, p2p, guest = "both", 4, "on", "qemu"
-		asJSON, verbose          bool
-		profile                  string
-		o                        run.Options
+		size, memory, gpuMemory = bytesFlag(256 << 20), bytesFlag(512 << 20), bytesFlag(512 << 20)
+		loss, reorder           fraction
+		mode, p2p, guest        = "both", "on", "qemu"
+		asJSON, verbose, schema bool
+		profile                 string
+		o                       run.Options
 	)
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Send a buffer from the GPU of one guest to the GPU of another, and prove where its bytes went",
+		Long: `Send a buffer from the GPU of one guest to the GPU of another, and prove where its bytes went. In mode devmem the NICs
+read and write GPU memory; in mode copy payload goes through guest RAM, as without Device Memory TCP.`,
 		Example: `  vnic run                          two QEMU guests, 256 MiB, devmem against copy
   vnic run --size 64M --loss 1%     over a link that loses packets
   vnic run --p2p off                the negative control: payload bounced through host memory
@@ -36,52 +41,46 @@ func runCommand() *cobra.Command {
   vnic run --json                   one JSON object on stdout`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			if schema {
+				_, err := fmt.Fprint(c.OutOrStdout(), run.Schema)
+				return err
+			}
 			if !c.Flags().Changed("seed") {
 				o.Seed = uint64(rand.Uint32())
 			}
 			o.Size, o.Memory, o.GPUMemory = uint64(size), uint64(memory), uint64(gpuMemory)
-			o.Loss, o.Reorder, o.Family = float64(loss), float64(reorder), family
-			switch mode {
-			case "both":
+			o.Loss, o.Reorder = float64(loss), float64(reorder)
+			if o.Modes = []string{mode}; mode == "both" {
 				o.Modes = []string{transfer.Devmem, transfer.Copy}
-			case transfer.Devmem, transfer.Copy:
-				o.Modes = []string{mode}
-			default:
-				return usagef("--mode %s: devmem, copy or both", mode)
 			}
-			switch p2p {
-			case "on", "off":
-				o.P2P = p2p == "on"
-			default:
-				return usagef("--p2p %s: on or off", p2p)
+			if o.P2P = p2p == "on"; !o.P2P && p2p != "off" {
+				return usagef(c, "--p2p %s: on or off", p2p)
 			}
-			switch guest {
-			case "qemu", "inproc":
-				o.InProc = guest == "inproc"
-			default:
-				return usagef("--guest %s: qemu or inproc", guest)
+			if o.InProc = guest == "inproc"; !o.InProc && guest != "qemu" {
+				return usagef(c, "--guest %s: qemu or inproc", guest)
 			}
 			if err := o.Check(); err != nil {
-				return usageError{err}
+				return usageError{c.CommandPath(), err}
 			}
 			level := slog.LevelError
 			if verbose {
 				level = slog.LevelDebug
 			}
-			ui := newUI(os.Stderr, !asJSON || verbose)
+			ui := newUI(c.ErrOrStderr(), asJSON && !verbose)
 			o.Log = slog.New(slog.NewTextHandler(ui, &slog.HandlerOptions{Level: level}))
 			o.Fetch.Log = o.Log
 			o.Fetch.Progress = ui.fetch
 			o.Stage, o.Progress, o.Note = ui.stage, ui.progress, ui.note
 			stop, err := startProfile(profile)
 			if err != nil {
+				ui.done()
 				return err
 			}
 			rep, err := run.Do(c.Context(), o)
 			stop()
 			ui.done()
 			if rep != nil {
-				if perr := printReport(rep, asJSON); perr != nil {
+				if perr := printReport(c.OutOrStdout(), rep, asJSON); perr != nil {
 					return errors.Join(err, perr)
 				}
 			}
@@ -96,20 +95,15 @@ func runCommand() *cobra.Command {
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
 	f.Var(&loss, "loss", "part of the segments that the link loses, as 0.01 or 1%")
 	f.Var(&reorder, "reorder", "part of the segments that the link holds back")
-	f.IntVar(&family, "family", family, "IP version, 4 or 6")
+	f.IntVar(&o.Family, "family", 4, "IP version, 4 or 6")
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of payload, loss and reordering (default: random, printed)")
 	f.Var(&memory, "memory", "RAM of each guest")
 	f.Var(&gpuMemory, "gpu-memory", "memory of each GPU, a power of two")
-	f.StringVar(&o.Fetch.QEMU, "qemu", "", "QEMU to use (default: the system's if new enough, else fetched)")
-	f.StringVar(&o.Fetch.Kernel, "kernel", "", "guest kernel, a bzImage (default: fetched)")
-	f.StringVar(&o.Fetch.Modules, "modules", "", "directory with the modules of --kernel")
-	f.StringVar(&o.Fetch.CacheDir, "cache", "", "cache directory (default: $VNIC_CACHE, $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
-	f.StringVar(&o.Fetch.Mirror, "mirror", "", "Debian mirror to fetch from (default: this machine's)")
-	f.StringVar(&o.Fetch.Keyring, "keyring", "", "keyring that signs the mirror")
+	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
-	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles in the current directory")
+	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (schema: vnic run --json-schema)")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	f.StringVar(&o.Pause, "pause-at", "", "stop at a stage until interrupted (for tests): "+strings.Join(run.Stages, ", "))
@@ -118,25 +112,32 @@ func runCommand() *cobra.Command {
 	_ = f.MarkHidden("cpuprofile")
 	_ = f.MarkHidden("pause-at")
 	_ = f.MarkHidden("stall")
-	schema := f.Bool("json-schema", false, "print the schema of --json")
-	inner := c.RunE
-	c.RunE = func(c *cobra.Command, args []string) error {
-		if *schema {
-			_, err := fmt.Print(run.Schema)
-			return err
-		}
-		return inner(c, args)
-	}
+	f.BoolVar(&schema, "json-schema", false, "print the schema of --json")
 	return c
 }
 
-func printReport(rep *run.Report, asJSON bool) error {
+// sourceFlags say where QEMU and the kernel come from.
+func sourceFlags(f *pflag.FlagSet, o *qemu.Options) {
+	f.StringVar(&o.QEMU, "qemu", "", "QEMU to use ($"+qemu.EnvQEMU+"; else the system's if new enough, else fetched)")
+	f.StringVar(&o.Kernel, "kernel", "", "guest kernel, a bzImage ($"+qemu.EnvKernel+"; else fetched)")
+	f.StringVar(&o.Modules, "modules", "", "directory with the modules of --kernel ($"+qemu.EnvModules+")")
+	f.StringVar(&o.CacheDir, "cache", "", "cache directory ($"+qemu.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
+	f.StringVar(&o.Mirror, "mirror", "", "Debian mirror to fetch from ($"+qemu.EnvMirror+"; else this machine's)")
+	f.StringVar(&o.Keyring, "keyring", "", "keyring that signs the mirror ($"+qemu.EnvKeyring+"; else Debian's)")
+}
+
+func printReport(w io.Writer, rep *run.Report, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(os.Stdout)
+		e := json.NewEncoder(w)
 		e.SetIndent("", "  ")
 		return e.Encode(rep)
 	}
-	return rep.Table(os.Stdout)
+	var table strings.Builder
+	if err := rep.Table(&table); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, strings.NewReplacer("MISMATCH", red(w, "MISMATCH"), "  match", "  "+green(w, "match")).Replace(table.String()))
+	return err
 }
 
 func startProfile(name string) (stop func(), err error) {

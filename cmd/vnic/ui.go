@@ -2,31 +2,65 @@ package main
 
 import (
 	"fmt"
-	"os"
+	"io"
 	"sync"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
 
+	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/qemu"
 )
 
-// ui is what a user sees on stderr while something runs: on a terminal one progress line, elsewhere plain lines.
+// ui is what a user sees on stderr while something runs: on a terminal one line, which goes away, elsewhere plain lines,
+// few enough for a log.
 type ui struct {
-	mu    sync.Mutex
-	w     *os.File
+	w     io.Writer
 	tty   bool
-	on    bool
+	quiet bool // nothing but notes and what is logged
+
+	mu    sync.Mutex // guards what follows, and what is written
+	doing string     // what the line is about
+	part  uint64     // of it, in quarters
 	bar   *progressbar.ProgressBar
-	mode  string
-	line  string
-	since time.Time
-	tenth uint64
+	since time.Time     // when doing began; zero: bar shows it
+	stop  chan struct{} // closed by done
+	wg    sync.WaitGroup
 }
 
-func newUI(w *os.File, on bool) *ui {
-	return &ui{w: w, on: on, tty: term.IsTerminal(int(w.Fd()))}
+func newUI(w io.Writer, quiet bool) *ui {
+	u := &ui{w: w, quiet: quiet, tty: isTerminal(w), stop: make(chan struct{})}
+	if u.tty && !quiet {
+		u.wg.Go(u.tick)
+	}
+	return u
+}
+
+// tick keeps the time of what has no known length.
+func (u *ui) tick() {
+	t := time.NewTicker(200 * time.Millisecond)
+	defer t.Stop()
+	for {
+		select {
+		case <-u.stop:
+			return
+		case <-t.C:
+			u.mu.Lock()
+			u.paint()
+			u.mu.Unlock()
+		}
+	}
+}
+
+// paint draws the line of something without a known length.
+func (u *ui) paint() {
+	if u.since.IsZero() {
+		return
+	}
+	fmt.Fprintf(u.w, "\r\x1b[K%s", u.doing)
+	if s := time.Since(u.since) / time.Second; s > 0 {
+		fmt.Fprintf(u.w, " %d s", s)
+	}
 }
 
 // Write lets log lines through, above the progress line.
@@ -37,44 +71,54 @@ func (u *ui) Write(b []byte) (int, error) {
 	return u.w.Write(b)
 }
 
-func (u *ui) clear() {
-	if u.bar != nil {
-		_ = u.bar.Clear()
-	}
-}
-
-func (u *ui) say(format string, args ...any) {
-	u.clear()
-	fmt.Fprintf(u.w, format+"\n", args...)
-}
-
-// stage begins a stage.
-func (u *ui) stage(name string) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.on {
-		u.end()
-		u.say("stage: %s", name)
-	}
-}
-
+// note says what a user should know, whatever else is silent.
 func (u *ui) note(format string, args ...any) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.say("note: "+format, args...)
+	u.clear()
+	fmt.Fprintf(u.w, yellow(u.w, "note:")+" "+format+"\n", args...)
 }
 
-// fetch shows the progress of a download.
+// doingWhat is what a stage's name means, on a terminal.
+var doingWhat = map[string]string{
+	"fetch": "looking for QEMU and a kernel", "gpu-memory": "allocating GPU memory", "boot": "booting two guests",
+	"setup": "setting up their NICs", "prepare": "filling GPU memory", "connect": "connecting", "verify": "digesting what arrived",
+}
+
+// stage begins a stage. Elsewhere than on a terminal, only a mode's first round says so.
+func (u *ui) stage(s run.Step) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	what := doingWhat[s.Stage]
+	if s.Mode != "" {
+		what = s.Mode + ": " + what
+	}
+	switch {
+	case u.quiet:
+	case !u.tty && s.Round <= 1:
+		fmt.Fprintf(u.w, "stage: %s\n", s.Stage)
+	case !u.tty, s.Stage == "transfer":
+	case u.bar != nil && !(s.Stage == "verify" && s.Round == s.Rounds): // the bar is about all rounds
+		u.bar.Describe(fmt.Sprintf("%s, round %d of %d", s.Mode, s.Round, s.Rounds))
+	default:
+		u.spin(what)
+	}
+}
+
+// fetch shows a download.
 func (u *ui) fetch(p qemu.Progress) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !u.on {
-		return
-	}
-	line := p.Step + " " + p.What
-	if line != u.line {
-		u.line = line
-		u.say("  %s", line)
+	what := p.Step + " " + p.What
+	switch {
+	case u.quiet:
+	case p.Total > 0:
+		u.advance(what, uint64(p.Done), uint64(p.Total))
+	case u.tty:
+		u.spin(what)
+	case what != u.doing:
+		u.doing = what
+		fmt.Fprintf(u.w, "  %s\n", what)
 	}
 }
 
@@ -82,38 +126,57 @@ func (u *ui) fetch(p qemu.Progress) {
 func (u *ui) progress(mode string, done, total uint64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if !u.on {
-		return
+	if !u.quiet {
+		u.advance(mode, done, total)
 	}
+}
+
+// advance shows how far something with a known end is.
+func (u *ui) advance(what string, done, total uint64) {
 	if !u.tty {
-		if mode != u.mode {
-			u.mode, u.tenth, u.since = mode, 0, time.Now()
+		if what != u.doing {
+			u.doing, u.part = what, 0
 		}
-		if t := done * 10 / max(total, 1); t > u.tenth {
-			u.tenth = t
-			u.say("  %s: %d%%", mode, t*10)
+		if part := done * 4 / max(total, 1); part > u.part {
+			u.part = part
+			fmt.Fprintf(u.w, "  %s: %d%%\n", what, part*25)
 		}
 		return
 	}
-	if u.bar == nil || mode != u.mode {
+	if u.bar == nil || what != u.doing {
 		u.end()
-		u.mode = mode
-		u.bar = progressbar.NewOptions64(int64(total), progressbar.OptionSetWriter(u.w), progressbar.OptionShowBytes(true),
-			progressbar.OptionUseIECUnits(true), progressbar.OptionSetDescription("  "+mode), progressbar.OptionSetWidth(30),
-			progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(100*time.Millisecond))
+		u.doing = what
+		u.bar = progressbar.NewOptions64(int64(total), // it has no goroutine of its own
+			progressbar.OptionSetWriter(u.w), progressbar.OptionShowBytes(true),
+			progressbar.OptionUseIECUnits(true), progressbar.OptionSetDescription(what), progressbar.OptionSetWidth(24),
+			progressbar.OptionUseANSICodes(true), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(50*time.Millisecond))
 	}
-	_ = u.bar.Set64(int64(done))
+	_ = u.bar.Set64(int64(min(done, total)))
+}
+
+// spin shows that something of unknown length is under way, and since when.
+func (u *ui) spin(what string) {
+	u.end()
+	u.doing, u.since = what, time.Now()
+	u.paint()
+}
+
+func (u *ui) clear() {
+	if u.tty && (u.bar != nil || !u.since.IsZero()) {
+		fmt.Fprint(u.w, "\r\x1b[K")
+	}
 }
 
 func (u *ui) end() {
-	if u.bar != nil {
-		_ = u.bar.Clear()
-		u.bar = nil
-	}
+	u.clear()
+	u.bar, u.since = nil, time.Time{}
 }
 
+// done takes the progress line away.
 func (u *ui) done() {
 	u.mu.Lock()
-	defer u.mu.Unlock()
 	u.end()
+	u.mu.Unlock()
+	close(u.stop)
+	u.wg.Wait()
 }

@@ -1,6 +1,23 @@
 package main
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+// usageError is wrong use of a command.
+type usageError struct {
+	command string
+	error
+}
+
+func (e usageError) Unwrap() error { return e.error }
+
+func usagef(c *cobra.Command, format string, args ...any) error {
+	return usageError{c.CommandPath(), fmt.Errorf(format, args...)}
+}
 
 // isCobraUsage recognises cobra's own complaints about arguments, which carry no type.
 func isCobraUsage(err error) bool {
@@ -12,3 +29,24 @@ func isCobraUsage(err error) bool {
 	}
 	return false
 }
+
+// Help opens with examples that can be run.
+const helpTemplate = `{{with (or .Long .Short)}}{{. | trimTrailingWhitespaces}}
+
+{{end}}{{if or .Runnable .HasSubCommands}}{{.UsageString}}{{end}}`
+
+const usageTemplate = `{{if .HasExample}}Examples:
+{{.Example}}
+
+{{end}}Usage:{{if .HasAvailableSubCommands}}
+  {{.CommandPath}} COMMAND [flags]
+
+Commands:{{range .Commands}}{{if .IsAvailableCommand}}
+  {{rpad .Name .NamePadding}} {{.Short}}{{end}}{{end}}
+
+See '{{.CommandPath}} COMMAND --help' for the flags of a command.{{else}}
+  {{.UseLine}}{{end}}{{if .HasAvailableLocalFlags}}
+
+Flags:
+{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
+`

@@ -10,10 +10,11 @@ import (
 
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:   "version",
-		Short: "Print the version",
-		Args:  cobra.NoArgs,
-		Run: func(*cobra.Command, []string) {
+		Use:     "version",
+		Short:   "Print the version",
+		Example: "  vnic version",
+		Args:    cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
 			version, revision := "(devel)", ""
 			if i, ok := debug.ReadBuildInfo(); ok {
 				if i.Main.Version != "" {
@@ -25,7 +26,8 @@ func versionCommand() *cobra.Command {
 					}
 				}
 			}
-			fmt.Printf("vnic %s%s, %s %s/%s\n", version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(c.OutOrStdout(), "vnic %s%s, %s %s/%s\n", version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			return err
 		},
 	}
 }

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -29,7 +28,7 @@ type images struct {
 
 // prepareGuests finds or fetches what guests boot from: stage fetch.
 func prepareGuests(ctx context.Context, o *Options) (*images, error) {
-	if err := o.stage(ctx, "fetch"); err != nil {
+	if err := o.stage(ctx, Step{Stage: "fetch"}); err != nil {
 		return nil, err
 	}
 	if o.InProc {
@@ -56,54 +55,60 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 	return &images{Resolved: res, initrd: img}, nil
 }
 
-func (o *Options) note(format string, args ...any) {
-	if o.Note != nil {
-		o.Note(format, args...)
-	}
-}
-
 // boot starts both guests and their NICs.
 func (l *lab) boot(ctx context.Context, im *images) error {
-	if err := l.opt.stage(ctx, "boot"); err != nil {
+	if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
 		return err
 	}
 	start := time.Now()
 	if im == nil {
 		l.info = labInfo{qemu: "none", kernel: "none", accel: "none"}
-		if err := l.opt.stage(ctx, "setup"); err != nil {
+		if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 			return err
 		}
-		return both(ctx, func(context.Context) error { return l.inProc(l.ends[0]) }, func(context.Context) error { return l.inProc(l.ends[1]) })
+		return both(ctx, l.ends[0].inProc, l.ends[1].inProc)
 	}
 	l.info = labInfo{qemu: im.QEMU.Version, kernel: im.Kernel.Version, untested: im.Untested, cpu: true}
-	// The machines live as long as the lab: they get ctx, so that its end ends them too, but not errgroup's.
-	var m [2]*qemu.Machine
-	if err := both(ctx, func(context.Context) (err error) { m[0], err = l.start(ctx, l.ends[0], im); return err },
-		func(context.Context) (err error) { m[1], err = l.start(ctx, l.ends[1], im); return err }); err != nil {
+	// The machines live as long as the lab, so errgroup's context is not theirs; but one that fails to boot ends the other.
+	mctx, cancel := context.WithCancel(ctx)
+	l.stop = cancel
+	boot := func(e *end) func(context.Context) error {
+		return func(context.Context) error {
+			err := e.boot(mctx, im)
+			if err != nil {
+				cancel()
+			}
+			return err
+		}
+	}
+	if err := both(ctx, boot(l.ends[0]), boot(l.ends[1])); err != nil {
 		return err
 	}
+	l.info.accel = string(l.ends[0].machine.Accel())
 	l.info.boot = time.Since(start)
-	if err := l.opt.stage(ctx, "setup"); err != nil {
+	if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 		return err
 	}
-	return both(ctx, func(ctx context.Context) error { return l.setup(ctx, l.ends[0], m[0]) },
-		func(ctx context.Context) error { return l.setup(ctx, l.ends[1], m[1]) })
+	if err := l.order(ctx, l.opt.patience(), l.ends[0].setup, l.ends[1].setup); err != nil {
+		return fmt.Errorf("set up its NIC: %w", err)
+	}
+	return nil
 }
 
 // inProc makes a guest of a driver and a stack in this process, over the same vhost-user socket.
-func (l *lab) inProc(e *end) error {
+func (e *end) inProc(context.Context) error {
 	backend, frontend, err := socketPair()
 	if err != nil {
-		return err
+		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
 	e.serve(backend)
-	n, err := driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: queuePairs, HostQueues: 1, Log: l.opt.Log},
-		Conn: frontend, MAC: net.HardwareAddr(e.mac[:]), MTU: l.opt.MTU,
+	n, err := driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: queuePairs, HostQueues: 1, Log: e.log},
+		Conn: frontend, MAC: net.HardwareAddr(e.mac[:]), MTU: e.opt.MTU,
 		GPUs: []driver.FrontendGPU{{ID: e.gpu.ID(), FD: e.gpu.FD(), Size: e.gpu.Size()}}})
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
-	node, err := transfer.Open(n, []netip.Prefix{e.addr(l.opt.Family)}, l.opt.MTU, l.opt.lossy(), nil)
+	node, err := transfer.Open(n, []netip.Prefix{e.addr(e.opt.Family)}, e.opt.MTU, e.opt.lossy(), nil)
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
@@ -112,55 +117,57 @@ func (l *lab) inProc(e *end) error {
 	return nil
 }
 
-// start boots a guest under QEMU.
-func (l *lab) start(ctx context.Context, e *end, im *images) (*qemu.Machine, error) {
+// boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
+func (e *end) boot(ctx context.Context, im *images) error {
 	initrd, err := im.initrd.Initrd(agent.Config{Modules: transfer.Modules, Hostname: "vnic-" + strings.ToLower(e.name), HugePages: transfer.HugePages})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer initrd.Close()
 	fd, err := unix.FcntlInt(uintptr(e.gpu.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, os.NewSyscallError("fcntl", err)
+		return os.NewSyscallError("fcntl", err)
 	}
 	gpu := os.NewFile(uintptr(fd), "gpu")
 	defer gpu.Close()
-	m, err := qemu.Start(ctx, qemu.Config{Name: e.name, QEMU: im.QEMU, Kernel: im.Kernel, Initrd: []io.Reader{initrd}, RAMSize: l.opt.Memory,
-		GPUs:      []qemu.GPU{{File: gpu, Size: e.gpu.Size()}},
-		Netdevs:   []qemu.Netdev{{Connected: e.serve, Queues: queuePairs, MAC: net.HardwareAddr(e.mac[:]), MTU: l.opt.MTU, RXQueueSize: 1024, TXQueueSize: 1024}},
-		TimeLimit: time.Hour, Log: l.opt.Log})
-	if m != nil {
-		e.defers(func() error { return l.end(e, m) })
+	conf := qemu.Config{Name: "guest " + e.name, QEMU: im.QEMU, Kernel: im.Kernel, Initrd: []io.Reader{initrd}, RAMSize: e.opt.Memory,
+		GPUs: []qemu.GPU{{File: gpu, Size: e.gpu.Size()}}, Cache: im.Cache, Log: e.log,
+		Netdevs:   []qemu.Netdev{{Connected: e.serve, Queues: queuePairs, MAC: net.HardwareAddr(e.mac[:]), MTU: e.opt.MTU, RXQueueSize: 1024, TXQueueSize: 1024}},
+		BootLimit: bootLimit, TimeLimit: time.Hour + time.Duration(e.opt.Size>>20)*time.Second}
+	if e.opt.Keep {
+		console, err := e.opt.keep("console-" + e.name + ".log")
+		if err != nil {
+			return err
+		}
+		e.defers(console.Close)
+		conf.Console = console
 	}
+	m, err := qemu.Start(ctx, conf)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	e.ram = m.RAM()
-	l.info.accel = string(m.Accel())
-	return m, nil
+	e.machine = m
+	e.defers(func() error {
+		if err := m.Close(); !e.blamed {
+			return err
+		}
+		return nil
+	})
+	return nil
 }
 
-// end keeps what a user asked to keep, then ends the machine.
-func (l *lab) end(e *end, m *qemu.Machine) error {
-	var err error
-	if l.opt.Keep {
-		name := filepath.Join(l.opt.KeepDir, "console-"+e.name+".log")
-		if err = os.WriteFile(name, m.Console(), 0o644); err == nil {
-			l.opt.note("kept %s", name)
-		}
-	}
-	return errors.Join(err, m.Close())
-}
+// bootLimit is how long a guest has to boot: it takes seconds, but may share a small machine with much else.
+const bootLimit = 3 * time.Minute
 
 // setup has a guest take its NIC and start its stack.
-func (l *lab) setup(ctx context.Context, e *end, m *qemu.Machine) error {
-	g := transfer.Remote{Agent: m.Agent()}
-	res, err := g.Setup(ctx, transfer.Setup{Addrs: []netip.Prefix{e.addr(l.opt.Family)}, MTU: l.opt.MTU, QueuePairs: queuePairs, Lossy: l.opt.lossy()})
+func (e *end) setup(ctx context.Context) error {
+	g := transfer.Remote{Agent: e.machine.Agent()}
+	res, err := g.Setup(ctx, transfer.Setup{Addrs: []netip.Prefix{e.addr(e.opt.Family)}, MTU: e.opt.MTU, QueuePairs: queuePairs, Lossy: e.opt.lossy()})
 	if err != nil {
-		return fmt.Errorf("guest %s: set up its NIC: %w", e.name, err)
+		return err
 	}
 	if len(res.GPUs) != 1 || res.GPUs[0].Size != e.gpu.Size() {
-		return fmt.Errorf("guest %s sees GPUs %+v, not the one of %d bytes", e.name, res.GPUs, e.gpu.Size())
+		return fmt.Errorf("sees GPUs %+v, not the one of %d bytes", res.GPUs, e.gpu.Size())
 	}
 	e.guest = g
 	return nil

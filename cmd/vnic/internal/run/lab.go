@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -19,6 +21,7 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/virtio"
+	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/wire"
 )
 
@@ -40,6 +43,7 @@ type guest interface {
 // end is one side of the lab.
 type end struct {
 	name    string
+	opt     *Options
 	log     *slog.Logger
 	mac     wire.MAC
 	gpu     *gpumem.GPU
@@ -48,7 +52,8 @@ type end struct {
 	ctx     context.Context // of serve: the lab's life
 	serving sync.WaitGroup
 	guest   guest
-	ram     *os.File       // guest RAM; nil: what an in-process guest shares with its NIC
+	machine *qemu.Machine  // nil: an in-process guest
+	blamed  bool           // machine's end is the run's error already
 	close   []func() error // in reverse
 }
 
@@ -59,6 +64,7 @@ type lab struct {
 	sw    *wire.Switch
 	ends  [2]*end // sender, receiver
 	info  labInfo
+	stop  context.CancelFunc // ends guests that are still about to boot
 }
 
 type labInfo struct {
@@ -70,7 +76,7 @@ type labInfo struct {
 
 // newLab makes GPUs, NICs and the switch; guests come after.
 func newLab(o *Options) (l *lab, err error) {
-	l = &lab{opt: o, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log)}
+	l = &lab{opt: o, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log), stop: func() {}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, l.Close())
@@ -81,7 +87,7 @@ func newLab(o *Options) (l *lab, err error) {
 		return l, err
 	}
 	for i, name := range [2]string{"A", "B"} {
-		e := &end{name: name, log: o.Log, mac: wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, byte(i + 1)}}
+		e := &end{name: name, opt: o, log: o.Log, mac: wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, byte(i + 1)}}
 		l.ends[i] = e
 		sw, n, g := "sw"+name, "nic"+name, "gpu"+name
 		if err := errors.Join(tree.AddSwitch(sw, "rc0", false), tree.AddDevice(n, sw), tree.AddDevice(g, sw)); err != nil {
@@ -93,7 +99,7 @@ func newLab(o *Options) (l *lab, err error) {
 			return l, err
 		}
 		if e.gpu, err = gpumem.NewGPU(l.files, i, o.GPUMemory, gpumem.Options{Name: "vnic-gpu" + name}); err != nil {
-			return l, err
+			return l, noRoom(o, err)
 		}
 		e.defers(e.gpu.Close)
 		conf := virtio.Config{Files: l.files, Port: nic.Config{Name: name, MAC: e.mac, MTU: uint16(o.MTU), QueuePairs: queuePairs,
@@ -168,23 +174,101 @@ func (e *end) addr(family int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 118, 110, n}), 24)
 }
 
-// Close ends the guests, then the NICs, then the GPUs.
-func (l *lab) Close() error {
-	var errs []error
-	for i := range l.ends {
-		e := l.ends[len(l.ends)-1-i]
-		if e == nil {
+// noRoom makes of a lack of memory something that the machine lacks.
+func noRoom(o *Options, err error) error {
+	for _, e := range []error{unix.ENOSPC, unix.ENOMEM, unix.EFBIG, unix.EDQUOT} {
+		if errors.Is(err, e) {
+			return &qemu.Missing{What: "--gpu-memory " + mebi(o.GPUMemory), Err: err, Fix: "each of two GPUs takes that much: free some, or name less"}
+		}
+	}
+	return err
+}
+
+// blame finds what is behind an error: an interruption, or a guest that is gone, explains whatever came of it.
+func (l *lab) blame(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	for _, e := range l.ends {
+		if e.machine == nil {
 			continue
 		}
-		for j := len(e.close) - 1; j >= 0; j-- {
-			if err := e.close[j](); err != nil {
-				errs = append(errs, fmt.Errorf("guest %s: %w", e.name, err))
-			}
+		if gone := ended(e.machine); gone != nil {
+			e.blamed = true
+			return fmt.Errorf("%w\nwhat it ended: %w\n%s", gone, err, advice(gone))
 		}
-		e.close = nil
 	}
-	if err := l.sw.Close(); err != nil {
-		errs = append(errs, err)
+	return err
+}
+
+// advice says what can be done about a guest that ended.
+func advice(err error) string {
+	var e *qemu.RunError
+	if errors.As(err, &e) && errors.Is(e, qemu.ErrExited) && strings.Contains(e.Detail, "signal: killed") {
+		return "if nobody killed it, the machine ran out of memory: free some, or name less (--memory, --gpu-memory)"
 	}
+	return "--keep keeps all that its console says"
+}
+
+// gone says whether a guest has ended.
+func (l *lab) gone() bool {
+	return slices.ContainsFunc(l.ends[:], func(e *end) bool {
+		if e.machine == nil {
+			return false
+		}
+		select {
+		case <-e.machine.Done():
+		case <-e.machine.Agent().Done():
+		default:
+			return false
+		}
+		return true
+	})
+}
+
+// ended gives the error of a machine that has ended, or whose agent has.
+func ended(m *qemu.Machine) error {
+	select {
+	case <-m.Done():
+	case <-m.Agent().Done(): // QEMU's own end, if it is that, is seen a moment later
+		select {
+		case <-m.Done():
+		case <-time.After(2 * time.Second):
+			return m.Close()
+		}
+	default:
+		return nil
+	}
+	if err := m.Wait(); err != nil {
+		return err
+	}
+	return &qemu.RunError{Name: m.Name(), Err: errPowerOff}
+}
+
+var errPowerOff = errors.New("powered off in the middle of the run")
+
+// Close ends the guests, then their NICs, then their GPUs: both sides at the same time.
+func (l *lab) Close() error {
+	var errs [len(l.ends)]error
+	var wg sync.WaitGroup
+	for i, e := range l.ends {
+		if e != nil {
+			wg.Go(func() { errs[i] = e.Close() })
+		}
+	}
+	wg.Wait()
+	l.stop()
+	return errors.Join(errs[0], errs[1], l.sw.Close())
+}
+
+// Close undoes what defers has noted.
+func (e *end) Close() error {
+	var errs []error
+	for _, f := range slices.Backward(e.close) {
+		if err := f(); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	e.close = nil
 	return errors.Join(errs...)
 }

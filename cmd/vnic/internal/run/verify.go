@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"hash"
 
@@ -15,12 +16,18 @@ import (
 )
 
 // view calls f with [off, off+n) of a GPU's memory, in pieces.
-func view(g *gpumem.GPU, off, n uint64, f func([]byte) error) error {
-	return viewRegion(g.Region(), off, n, 1<<20, f)
+func view(ctx context.Context, g *gpumem.GPU, off, n uint64, f func([]byte) error) error {
+	return viewRegion(ctx, g.Region(), off, n, 1<<20, f)
 }
 
-// viewRegion calls f with [off, off+n) of a region, in pieces of at most limit.
-func viewRegion(r *dma.Region, off, n uint64, limit int, f func([]byte) error) error {
+// viewRegion calls f with [off, off+n) of a region, in pieces of at most limit, until ctx ends.
+func viewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, each func([]byte) error) error {
+	f := func(b []byte) error {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		return each(b)
+	}
 	c := dma.NewCopier()
 	errc := make(chan error, 1)
 	dma.Go(func() {
@@ -39,10 +46,10 @@ func viewRegion(r *dma.Region, off, n uint64, limit int, f func([]byte) error) e
 
 // poisoned makes sure that destination and pool hold nothing of any payload before a round: the digest cannot be that of
 // an earlier one.
-func (l *lab) poisoned(e *end, p transfer.Prepare) error {
+func (l *lab) poisoned(ctx context.Context, e *end, p transfer.Prepare) error {
 	want := bytes.Repeat([]byte{byte(p.Seed)}, 1<<20)
 	check := func(what string, off, n uint64) error {
-		return view(e.gpu, off, n, func(b []byte) error {
+		return view(ctx, e.gpu, off, n, func(b []byte) error {
 			if !bytes.Equal(b, want[:len(b)]) {
 				return fmt.Errorf("%s of guest %s is not poisoned as ordered", what, e.name)
 			}
@@ -59,13 +66,13 @@ func (l *lab) poisoned(e *end, p transfer.Prepare) error {
 }
 
 // verify digests the destination, and compares with the digest of what the seed says was sent.
-func (l *lab) verify(r *Run, e *end, off, n, seed uint64) error {
+func (l *lab) verify(ctx context.Context, r *Run, e *end, off, n, seed uint64) error {
 	got, want := sha256.New(), sha256.New()
 	var eg errgroup.Group
 	eg.Go(func() error {
-		return view(e.gpu, off, n, func(b []byte) error { _, err := got.Write(b); return err })
+		return view(ctx, e.gpu, off, n, func(b []byte) error { _, err := got.Write(b); return err })
 	})
-	eg.Go(func() error { pattern(want, seed, n); return nil })
+	eg.Go(func() error { return pattern(ctx, want, seed, n) })
 	if err := eg.Wait(); err != nil {
 		return fmt.Errorf("digest of the destination: %w", err)
 	}
@@ -74,25 +81,29 @@ func (l *lab) verify(r *Run, e *end, off, n, seed uint64) error {
 		r.SHA256Match = false
 	}
 	if r.SHA256 == "" {
-		r.SHA256 = hexSum(sum)
+		r.SHA256 = hex.EncodeToString(sum)
 	} else {
-		r.SHA256 += "," + hexSum(sum)
+		r.SHA256 += "," + hex.EncodeToString(sum)
 	}
 	return nil
 }
 
-func pattern(h hash.Hash, seed, n uint64) {
+func pattern(ctx context.Context, h hash.Hash, seed, n uint64) error {
 	b := make([]byte, 1<<18)
 	for off := uint64(0); off < n; {
 		k := min(n-off, uint64(len(b)))
 		gpumem.FillAt(b[:k], seed, off)
 		h.Write(b[:k])
 		off += k
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
 	}
+	return nil
 }
 
 // audit scans the RAM of both guests for what was sent.
-func (l *lab) audit(_ context.Context, r *Run, s gpumem.Stream) error {
+func (l *lab) audit(ctx context.Context, r *Run, s gpumem.Stream) error {
 	if r.Audit == nil {
 		return nil
 	}
@@ -101,7 +112,7 @@ func (l *lab) audit(_ context.Context, r *Run, s gpumem.Stream) error {
 	var eg errgroup.Group
 	for i, e := range l.ends {
 		eg.Go(func() (err error) {
-			if hits[i], scanned[i], err = e.audit(s); err != nil {
+			if hits[i], scanned[i], err = e.audit(ctx, s); err != nil {
 				return fmt.Errorf("audit of guest %s: %w", e.name, err)
 			}
 			return nil
@@ -120,14 +131,15 @@ func (l *lab) audit(_ context.Context, r *Run, s gpumem.Stream) error {
 }
 
 // audit scans a guest's RAM: all that QEMU gave it, or all that an in-process guest shares with its NIC but the GPU.
-func (e *end) audit(s gpumem.Stream) (hits []gpumem.Hit, scanned uint64, err error) {
+func (e *end) audit(ctx context.Context, s gpumem.Stream) (hits []gpumem.Hit, scanned uint64, err error) {
 	streams := []gpumem.Stream{s}
-	if e.ram != nil {
-		st, err := e.ram.Stat()
+	if e.machine != nil {
+		ram := e.machine.RAM()
+		st, err := ram.Stat()
 		if err != nil {
 			return nil, 0, err
 		}
-		hits, err = gpumem.AuditReader(e.ram, st.Size(), streams)
+		hits, err = gpumem.AuditReader(ram, st.Size(), streams)
 		return hits, uint64(st.Size()), err
 	}
 	for _, r := range e.dev.Space().Regions() {
@@ -138,7 +150,7 @@ func (e *end) audit(s gpumem.Stream) (hits []gpumem.Hit, scanned uint64, err err
 		if err != nil {
 			return nil, 0, err
 		}
-		if err := viewRegion(region, 0, r.Size, 1<<30, func(b []byte) error {
+		if err := viewRegion(ctx, region, 0, r.Size, 1<<30, func(b []byte) error {
 			hits = append(hits, gpumem.Audit(b, streams)...)
 			return nil
 		}); err != nil {

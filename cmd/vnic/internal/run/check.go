@@ -1,0 +1,72 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+
+	"vnic.dev/vnic/guest-images/transfer"
+)
+
+// ErrProof says that a transfer ended, but not as it must.
+var ErrProof = errors.New("the transfer does not prove what it should")
+
+// check holds the report against what each mode must prove.
+func (rep *Report) check(o *Options) error {
+	var errs []error
+	if len(rep.Runs) != len(o.Modes) {
+		errs = append(errs, fmt.Errorf("%d of %d modes ran", len(rep.Runs), len(o.Modes)))
+	}
+	for i := range rep.Runs {
+		r := &rep.Runs[i]
+		for _, wrong := range append(r.wrong(o), r.wrongAudit()...) {
+			errs = append(errs, fmt.Errorf("mode %s: %s", r.Mode, wrong))
+		}
+	}
+	if len(errs) > 0 {
+		return fmt.Errorf("%w:\n%w", ErrProof, errors.Join(errs...))
+	}
+	return nil
+}
+
+// wrong says what a run's digest and counters show that they must not.
+func (r *Run) wrong(o *Options) (wrong []string) {
+	is := func(bad bool, format string, args ...any) {
+		if bad {
+			wrong = append(wrong, fmt.Sprintf(format, args...))
+		}
+	}
+	is(r.Bytes != o.Size, "%d bytes of %d", r.Bytes, o.Size)
+	is(!r.SHA256Match, "the destination's digest is not the source's")
+	if r.Mode == transfer.Devmem && o.P2P {
+		is(r.TX.Host != 0 || r.RX.Host != 0, "payload in host memory: %d bytes sent, %d received", r.TX.Host, r.RX.Host)
+		is(r.TX.Device < r.Bytes || r.RX.Device < r.Bytes, "device memory saw %d bytes sent, %d received, of %d", r.TX.Device, r.RX.Device, r.Bytes)
+		is(r.LinearBytes != 0, "%d bytes came in host memory", r.LinearBytes)
+		is(r.BouncedBytes != 0, "%d bytes were bounced through host memory", r.BouncedBytes)
+		return wrong
+	}
+	is(r.TX.Host < r.Bytes || r.RX.Host < r.Bytes, "host memory saw %d bytes sent, %d received, of %d: the counters do not see what they must",
+		r.TX.Host, r.RX.Host, r.Bytes)
+	is(r.TX.Device != 0 || r.RX.Device != 0, "device memory saw %d bytes sent, %d received: the counters see what is not there", r.TX.Device, r.RX.Device)
+	is(r.Mode == transfer.Devmem && r.BouncedBytes < r.Bytes, "%d bytes were bounced, of %d: the counters do not see what they must", r.BouncedBytes, r.Bytes)
+	return wrong
+}
+
+// wrongAudit says what the search of the guests' RAM shows that it must not.
+func (r *Run) wrongAudit() (wrong []string) {
+	a := r.Audit
+	if a == nil {
+		return nil
+	}
+	if a.BytesScanned == 0 {
+		wrong = append(wrong, "audit: nothing was searched")
+	}
+	if hits := a.HitsSender + a.HitsReceiver; r.Mode == transfer.Devmem && hits != 0 {
+		wrong = append(wrong, fmt.Sprintf("audit: %d pieces of payload in guest RAM", hits))
+	}
+	// A payload shorter than a window has no window to be found.
+	if r.Mode == transfer.Copy && r.Bytes >= 4096 && (a.HitsSender == 0 || a.HitsReceiver == 0) {
+		wrong = append(wrong, fmt.Sprintf("audit: %d pieces of payload in the sender's RAM, %d in the receiver's: the audit does not see what it must",
+			a.HitsSender, a.HitsReceiver))
+	}
+	return wrong
+}

@@ -1,0 +1,59 @@
+package run
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/wire"
+)
+
+// keep makes a file that outlives the run, in a directory that a user can tell apart from other runs'.
+func (o *Options) keep(name string) (*os.File, error) {
+	dir := o.KeepDir
+	if dir == "" {
+		dir = fmt.Sprintf("vnic-run-%d", o.Seed)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("--keep: %w", err)
+	}
+	f, err := os.Create(filepath.Join(dir, name))
+	if err != nil {
+		return nil, fmt.Errorf("--keep: %w", err)
+	}
+	o.note("keeping %s", f.Name())
+	return f, nil
+}
+
+// keepCounters writes all counters of both NICs as they are now.
+func (l *lab) keepCounters() error {
+	if !l.opt.Keep {
+		return nil
+	}
+	type nic struct {
+		Port  control.PortCounters
+		Link  wire.Counters
+		Drops map[string]uint64 // Link.Drops by name
+	}
+	all := map[string]nic{}
+	for _, e := range l.ends {
+		n := nic{Link: e.port.Link().Counters(), Drops: map[string]uint64{}}
+		n.Port, _ = e.port.PortCounters()
+		for r, count := range n.Link.Drops {
+			if count > 0 {
+				n.Drops[wire.DropReason(r).String()] = count
+			}
+		}
+		all[e.name] = n
+	}
+	f, err := l.opt.keep("counters.json")
+	if err != nil {
+		return err
+	}
+	enc := json.NewEncoder(f)
+	enc.SetIndent("", "  ")
+	return errors.Join(enc.Encode(all), f.Close())
+}

@@ -1,0 +1,98 @@
+package run
+
+import (
+	"context"
+	"net/netip"
+	"time"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/wire"
+)
+
+// meters count the measured connection, and nothing else, on both NICs.
+type meters struct {
+	l  *lab
+	id [2]uint32
+}
+
+func (l *lab) addMeters(from, to netip.AddrPort) (m *meters, err error) {
+	m = &meters{l: l}
+	if m.id[0], err = l.ends[0].port.AddMeter(control.Meter{Proto: 6, Local: from, Remote: to}); err != nil {
+		return nil, err
+	}
+	if m.id[1], err = l.ends[1].port.AddMeter(control.Meter{Proto: 6, Local: to, Remote: from}); err != nil {
+		_ = l.ends[0].port.DelMeter(m.id[0])
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *meters) read() (tx, rx control.DirCounters, a, b control.MeterCounters) {
+	a, _ = m.l.ends[0].port.ReadMeter(m.id[0])
+	b, _ = m.l.ends[1].port.ReadMeter(m.id[1])
+	return a.Tx, b.Rx, a, b
+}
+
+func (m *meters) remove() {
+	_ = m.l.ends[0].port.DelMeter(m.id[0])
+	_ = m.l.ends[1].port.DelMeter(m.id[1])
+}
+
+// settle waits until the sender's worker has counted what the receiver already has: it counts after it has delivered.
+func (m *meters) settle(ctx context.Context, n uint64) {
+	for end := time.Now().Add(time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+		tx, rx, _, _ := m.read()
+		if payload(tx) >= n && payload(rx) >= n {
+			return
+		}
+	}
+}
+
+func payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
+
+// totals are counters that are not the meters': of both ports, as they stand now.
+type totals struct{ engine, drops uint64 }
+
+func (l *lab) counters() (t totals) {
+	for _, e := range l.ends {
+		c, _ := e.port.PortCounters()
+		t.engine += c.Engine.Gathered + c.Engine.ToGuest + c.Engine.FromGuest
+		// What the wire drops for another reason than loss, the sending port counts too, unless it was taken first and held
+		// back; what the port gave up on, as its receiver stayed busy, the wire has never dropped.
+		link := e.port.Link().Counters()
+		lost := link.Drops[wire.DropLinkLoss]
+		var other uint64
+		for _, n := range link.Drops {
+			other += n
+		}
+		t.drops += lost + max(other-lost, c.Tx.Drops)
+	}
+	return t
+}
+
+// account adds what the transfer cost.
+func (t *round) account(r *Run) {
+	tx, rx, a, b := t.meters.read()
+	now := t.l.counters()
+	r.Bytes += t.n
+	r.Seconds += t.took.Seconds()
+	r.TX.Device += tx.DeviceBytes
+	r.TX.Host += tx.HostBytes + tx.GPUFileBytes
+	r.RX.Device += rx.DeviceBytes
+	r.RX.Host += rx.HostBytes + rx.GPUFileBytes
+	r.PayloadBytesDevice, r.PayloadBytesHost = r.RX.Device, r.RX.Host
+	r.HeaderBytes += a.Tx.HeaderBytes + a.Rx.HeaderBytes
+	r.RetransmittedBytes += tx.RetransBytes
+	r.BouncedBytes += tx.BouncedBytes + b.Rx.BouncedBytes
+	r.CopyEngineBytes += now.engine - t.before.engine + tx.BouncedBytes + b.Rx.BouncedBytes
+	r.DroppedPackets += now.drops - t.before.drops
+	r.LinearBytes += t.got.Linear
+	r.Fragments += t.got.Frags
+	if r.GuestCPU != nil {
+		c := t.sent.CPU.Add(t.got.CPU)
+		r.GuestCPU.User += max(0, c.User-c.Spin)
+		r.GuestCPU.System += c.System
+		r.GuestCPU.IRQ += c.IRQ
+		*r.GuestCPUSeconds += c.Work()
+	}
+}

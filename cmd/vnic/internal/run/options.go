@@ -1,0 +1,151 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"time"
+
+	"vnic.dev/vnic/qemu"
+)
+
+// Options are the flags of `vnic run`.
+type Options struct {
+	Size      uint64 // bytes to transfer, in each mode
+	Modes     []string
+	MTU       int
+	Loss      float64 // probability that a segment is lost, in each direction
+	Reorder   float64 // and that it is held back
+	Family    int     // 4 or 6
+	Memory    uint64
+	GPUMemory uint64
+	P2P       bool
+	Audit     bool
+	Seed      uint64
+	InProc    bool
+	Keep      bool   // keep the guests' consoles and the NICs' counters
+	KeepDir   string // where; "" = a directory named for the seed, here
+	Pause     string // stop for ever at this stage (tests)
+	StallSecs int    // without progress, until a transfer fails
+
+	Fetch qemu.Options
+	Log   *slog.Logger
+
+	Stage    func(Step)                            // a stage begins
+	Progress func(mode string, done, total uint64) // during a transfer; from one goroutine at a time
+	Note     func(format string, args ...any)      // what a user should know
+
+	hook func(*lab) // tests: the lab, before its guests boot
+}
+
+// Step is a stage as it begins. The last four stages come once for each round of each mode.
+type Step struct {
+	Stage         string
+	Mode          string // "" before the first transfer
+	Round, Rounds int    // from 1
+}
+
+// Stages, in order: what a user sees, and where an interruption is tested.
+var Stages = []string{"fetch", "gpu-memory", "boot", "setup", "prepare", "connect", "transfer", "verify"}
+
+const (
+	page      = 4096
+	poolShare = 8 // the page pool of the receiver is this part of GPU memory
+	minPool   = 4 << 20
+	maxPool   = 64 << 20
+	basePort  = 5201
+)
+
+// plan is how a size is cut into rounds.
+type plan struct {
+	pool   uint64 // bytes of the receiver's GPU memory, from 0, that its pages come from
+	rounds []uint64
+}
+
+func (o *Options) plan() (p plan, err error) {
+	if o.Size == 0 {
+		return p, errors.New("--size 0: nothing to transfer")
+	}
+	p.pool = min(o.GPUMemory/poolShare, maxPool) / page * page
+	if p.pool < minPool {
+		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", mebi(o.GPUMemory), minPool*poolShare>>20)
+	}
+	room := (o.GPUMemory - p.pool) / page * page
+	if o.Size/room >= maxRounds {
+		return p, fmt.Errorf("--size: more than %d rounds of what fits GPU memory: a larger --gpu-memory makes fewer", maxRounds)
+	}
+	for left := o.Size; left > 0; {
+		n := min(left, room)
+		p.rounds = append(p.rounds, n)
+		left -= n
+	}
+	return p, nil
+}
+
+// maxRounds keeps the plan small; it is a TiB with the smallest GPU.
+const maxRounds = 1 << 15
+
+func mebi(n uint64) string {
+	if n%(1<<20) != 0 {
+		return fmt.Sprint(n)
+	}
+	return fmt.Sprint(n>>20, "M")
+}
+
+// Check says what is wrong with the options.
+func (o *Options) Check() error {
+	for _, m := range o.Modes {
+		if m != "devmem" && m != "copy" {
+			return fmt.Errorf("--mode %s: devmem, copy or both", m)
+		}
+	}
+	switch {
+	case len(o.Modes) == 0:
+		return errors.New("--mode: devmem, copy or both")
+	case o.Family != 4 && o.Family != 6:
+		return fmt.Errorf("--family %d: 4 or 6", o.Family)
+	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
+		return fmt.Errorf("--mtu %d: 576 (IPv6: 1280) to %d", o.MTU, 65535-14)
+	case o.Loss < 0 || o.Loss >= 1 || o.Reorder < 0 || o.Reorder >= 1:
+		return errors.New("--loss, --reorder: at least 0%, less than 100%")
+	case o.GPUMemory&(o.GPUMemory-1) != 0:
+		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", mebi(o.GPUMemory))
+	case o.Memory < 192<<20 || o.Memory%(2<<20) != 0:
+		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", mebi(o.Memory))
+	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
+		return errors.New("--modules without --kernel: give the kernel that they belong to")
+	case o.StallSecs < 1:
+		return fmt.Errorf("--stall %d: at least 1 second", o.StallSecs)
+	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
+		return fmt.Errorf("--pause-at %s: none of %v", o.Pause, Stages)
+	}
+	_, err := o.plan()
+	return err
+}
+
+// lossy says whether the link loses or reorders segments.
+func (o *Options) lossy() bool { return o.Loss > 0 || o.Reorder > 0 }
+
+// patience is how long anything may take that shows no progress.
+func (o *Options) patience() time.Duration { return time.Duration(o.StallSecs) * time.Second }
+
+func (o *Options) note(format string, args ...any) {
+	if o.Note != nil {
+		o.Note(format, args...)
+	}
+}
+
+// stage begins a stage. It returns an error when the run has been interrupted.
+func (o *Options) stage(ctx context.Context, s Step) error {
+	if o.Stage != nil {
+		o.Stage(s)
+	}
+	if o.Pause == s.Stage {
+		<-ctx.Done()
+	}
+	return context.Cause(ctx)
+}
+
+func up(n uint64) uint64 { return (n + page - 1) / page * page }

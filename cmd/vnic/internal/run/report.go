@@ -1,0 +1,81 @@
+package run
+
+import _ "embed" // the schema
+
+// Schema is the JSON schema of a Report.
+//
+//go:embed schema.json
+var Schema string
+
+// Report is the result of `vnic run`, and its --json (schema.json).
+type Report struct {
+	Schema      int      `json:"schema"`
+	Runs        []Run    `json:"runs"`
+	Ratio       float64  `json:"ratio,omitempty"` // rate of devmem over rate of copy; emulation's, no performance claim
+	QEMU        string   `json:"qemu"`
+	Kernel      string   `json:"kernel"`
+	Accel       string   `json:"accel"`
+	Guest       string   `json:"guest"` // "qemu" or "inproc"
+	P2P         bool     `json:"p2p"`
+	MTU         int      `json:"mtu"`
+	Family      int      `json:"family"`
+	Loss        float64  `json:"loss"`
+	Reorder     float64  `json:"reorder"`
+	Seed        uint64   `json:"seed"`
+	Untested    []string `json:"untested,omitempty"`
+	BootSeconds float64  `json:"boot_seconds,omitempty"`
+}
+
+// Run is one mode's transfer, all rounds together.
+type Run struct {
+	Mode               string      `json:"mode"`
+	Bytes              uint64      `json:"bytes"`
+	Seconds            float64     `json:"seconds"`
+	SHA256Match        bool        `json:"sha256_match"`
+	SHA256             string      `json:"sha256"` // of the destination; of several rounds, of their digests one after the other
+	PayloadBytesDevice uint64      `json:"payload_bytes_device"`
+	PayloadBytesHost   uint64      `json:"payload_bytes_host"`
+	LinearBytes        uint64      `json:"linear_bytes"`
+	HeaderBytes        uint64      `json:"header_bytes"`
+	CopyEngineBytes    uint64      `json:"copy_engine_bytes"`
+	RetransmittedBytes uint64      `json:"retransmitted_bytes"`
+	DroppedPackets     uint64      `json:"dropped_packets"`
+	GuestCPUSeconds    *float64    `json:"guest_cpu_seconds"` // null: in-process guests share our CPU time
+	GuestCPU           *CPU        `json:"guest_cpu,omitempty"`
+	TX                 Where       `json:"tx"`
+	RX                 Where       `json:"rx"`
+	Seed               uint64      `json:"seed"`
+	Rounds             int         `json:"rounds"`
+	Fragments          uint64      `json:"fragments"`
+	BouncedBytes       uint64      `json:"bounced_bytes"`
+	Audit              *AuditCount `json:"audit,omitempty"`
+}
+
+// Where is payload by the domain it was read from (tx) or written to (rx) by the NIC.
+type Where struct {
+	Device uint64 `json:"device"` // registered GPU buffers
+	Host   uint64 `json:"host"`   // everything else
+}
+
+// CPU is the guests' CPU time, in seconds, idle polling excluded.
+type CPU struct {
+	User   float64 `json:"user"`
+	System float64 `json:"system"`
+	IRQ    float64 `json:"irq"`
+}
+
+// AuditCount is what a scan of the guests' RAM found: 64-byte windows of the payload, at any alignment.
+type AuditCount struct {
+	HitsSender   int    `json:"hits_sender"`
+	HitsReceiver int    `json:"hits_receiver"`
+	BytesFound   uint64 `json:"bytes_found"`
+	BytesScanned uint64 `json:"bytes_scanned"`
+}
+
+// Rate is bytes per second.
+func (r *Run) Rate() float64 {
+	if r.Seconds == 0 {
+		return 0
+	}
+	return float64(r.Bytes) / r.Seconds
+}

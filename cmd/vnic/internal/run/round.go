@@ -1,0 +1,206 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/transfer"
+)
+
+// round is one transfer of n bytes, metered and verified.
+type round struct {
+	l          *lab
+	mode       string
+	number, of int
+	n, seed    uint64
+	send, recv transfer.Prepare
+	from, to   netip.AddrPort
+	meters     *meters
+	sent, got  transfer.Result
+	took       time.Duration
+	before     totals
+}
+
+func (l *lab) newRound(p plan, mode string, number int, n, seed uint64, port uint16) *round {
+	a, b := l.ends[0], l.ends[1]
+	t := &round{l: l, mode: mode, number: number, of: len(p.rounds), n: n, seed: seed,
+		from: netip.AddrPortFrom(a.addr(l.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(l.opt.Family).Addr(), port)}
+	stall := l.opt.StallSecs + 3 // the host's own watch comes first: it knows both ends
+	t.send = transfer.Prepare{Mode: mode, Send: true, GPU: a.gpu.ID(), Bytes: up(n), Len: n, Seed: seed, Local: t.from,
+		Remote: t.to, StallSeconds: stall}
+	t.recv = transfer.Prepare{Mode: mode, GPU: b.gpu.ID(), Off: p.pool, Bytes: up(n), Len: n, Seed: ^seed, Local: t.to,
+		Remote: t.from, PoolBytes: p.pool, Queues: []int{1}, StallSeconds: stall}
+	return t
+}
+
+// run adds the transfer to r. After an error the guests are as they are: the lab is closed next.
+func (t *round) run(ctx context.Context, r *Run) error {
+	l, a, b := t.l, t.l.ends[0], t.l.ends[1]
+	if err := t.stage(ctx, "prepare"); err != nil {
+		return err
+	}
+	// An engine fills and poisons far faster than 64 MiB/s.
+	fill := l.opt.patience() + time.Duration(t.n>>26)*time.Second
+	if err := l.order(ctx, fill, func(ctx context.Context) error { return a.guest.Prepare(ctx, t.send) },
+		func(ctx context.Context) error { return b.guest.Prepare(ctx, t.recv) }); err != nil {
+		return fmt.Errorf("prepare: %w", err)
+	}
+	if err := l.poisoned(ctx, b, t.recv); err != nil {
+		return err
+	}
+	var err error
+	if t.meters, err = l.addMeters(t.from, t.to); err != nil {
+		return err
+	}
+	defer t.meters.remove()
+
+	if err := t.stage(ctx, "connect"); err != nil {
+		return err
+	}
+	if err := l.order(ctx, l.opt.patience(), nil, b.guest.Listen); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	if err := l.order(ctx, l.opt.patience(), a.guest.Connect, b.guest.Accept); err != nil {
+		return fmt.Errorf("connect: %w", err)
+	}
+
+	if err := t.stage(ctx, "transfer"); err != nil {
+		return err
+	}
+	if err := t.move(ctx, r.Bytes); err != nil {
+		return err
+	}
+
+	if err := t.stage(ctx, "verify"); err != nil {
+		return err
+	}
+	t.meters.settle(ctx, t.n)
+	t.account(r)
+	if err := l.verify(ctx, r, b, t.recv.Off, t.n, t.seed); err != nil {
+		return err
+	}
+	if err := l.audit(ctx, r, gpumem.Stream{Seed: t.seed, Bytes: t.n}); err != nil {
+		return err
+	}
+	// The next round, or the next mode, finds the guests as this one did.
+	if err := l.order(ctx, l.opt.patience(), a.guest.Finish, b.guest.Finish); err != nil {
+		return fmt.Errorf("finish: %w", err)
+	}
+	return nil
+}
+
+func (t *round) stage(ctx context.Context, name string) error {
+	return t.l.opt.stage(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.of})
+}
+
+// order has sender and receiver do something at the same time, within a limit. Either may have nothing to do.
+func (l *lab) order(ctx context.Context, limit time.Duration, sender, receiver func(context.Context) error) error {
+	octx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	do := func(e *end, f func(context.Context) error) func(context.Context) error {
+		return func(ctx context.Context) error {
+			if f == nil {
+				return nil
+			}
+			err := f(ctx)
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = fmt.Errorf("not done after %v: %w", limit, err)
+			}
+			if err != nil {
+				return fmt.Errorf("guest %s: %w", e.name, err)
+			}
+			return nil
+		}
+	}
+	return both(octx, do(l.ends[0], sender), do(l.ends[1], receiver))
+}
+
+// move transfers, watched. base is how much earlier rounds have moved.
+func (t *round) move(ctx context.Context, base uint64) error {
+	a, b := t.l.ends[0], t.l.ends[1]
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done := make(chan struct{})
+	var watching sync.WaitGroup
+	t.before = t.l.counters()
+	start := time.Now()
+	watching.Go(func() { t.watch(ctx, done, cancel, base) })
+	err := both(ctx, func(ctx context.Context) (err error) { t.sent, err = a.guest.Send(ctx); return err },
+		func(ctx context.Context) (err error) {
+			t.got, err = b.guest.Receive(ctx)
+			t.took = time.Since(start)
+			return err
+		})
+	close(done)
+	watching.Wait()
+	if err == nil {
+		if t.sent.Bytes != t.n || t.got.Bytes != t.n {
+			return fmt.Errorf("the guests report %d bytes sent and %d received, of %d", t.sent.Bytes, t.got.Bytes, t.n)
+		}
+		return nil
+	}
+	var stalled *stallError
+	switch {
+	case errors.As(context.Cause(ctx), &stalled):
+		return stalled
+	case t.l.gone(): // which says more than the TCP state of who is left
+		return err
+	}
+	return fmt.Errorf("%w%s", err, t.l.states(ctx))
+}
+
+// stallError is a transfer that does not move any more.
+type stallError struct {
+	limit       time.Duration
+	done, total uint64
+	states      string
+}
+
+func (e *stallError) Error() string {
+	return fmt.Sprintf("no progress for %v after %d of %d bytes%s\n--keep keeps the consoles and counters of another try", e.limit, e.done, e.total, e.states)
+}
+
+// watch reports progress by what the receiving NIC has written. It ends a transfer in which nothing new is written and no
+// engine goes on, also when a guest does not answer any more.
+func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
+	limit := t.l.opt.patience()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	var last uint64
+	for since := time.Now(); ; {
+		_, rx, _, _ := t.meters.read()
+		have := min(t.n, payload(rx))
+		if t.l.opt.Progress != nil {
+			t.l.opt.Progress(t.mode, base+have, t.l.opt.Size)
+		}
+		if moved := payload(rx) - rx.RetransBytes + t.l.counters().engine; moved != last {
+			last, since = moved, time.Now()
+		} else if time.Since(since) >= limit {
+			fail(&stallError{limit: limit, done: have, total: t.n, states: t.l.states(ctx)})
+			return
+		}
+		select {
+		case <-done:
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// states describes the TCP state of both ends, as lines to be added to an error. A guest that does not answer says nothing.
+func (l *lab) states(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
+	defer cancel()
+	var s [2]string
+	var wg sync.WaitGroup
+	for i, e := range l.ends {
+		wg.Go(func() { s[i] = e.guest.State(ctx) })
+	}
+	wg.Wait()
+	return fmt.Sprintf("\nsender A:   %s\nreceiver B: %s", s[0], s[1])
+}
