@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -266,10 +267,24 @@ func BenchmarkGPUToGPU(b *testing.B) {
 			p.send(b, b.N, c.n, c.mss)
 			<-p.sink.done
 			b.StopTimer()
+			took := b.Elapsed() / time.Duration(b.N)
+			b.ReportMetric(float64(memcpy(p, b, int(c.n)))/float64(took), "of-memcpy")
 			s := p.b.nic.Stats()
 			b.ReportMetric(float64(s.Sleeps)/float64(b.N), "sleeps/op")
 			b.ReportMetric(float64(s.Rx[1].Kicks)/float64(b.N), "rxkicks/op")
 			b.ReportMetric(float64(p.a.nic.Stats().Tx[0].Kicks)/float64(b.N), "txkicks/op")
 		})
 	}
+}
+
+// memcpy is how long it takes to copy n bytes from one GPU to the other, walking through as much of them as frames do.
+func memcpy(p *pair, b *testing.B, n int) time.Duration {
+	src, dst := mapGPU(b, p.a.gpu), p.sink.gpu[:4<<20]
+	const rounds = 2000
+	start := time.Now()
+	for i := range rounds {
+		from, to := i*n%(1<<20-n), i*n%(len(dst)-n)
+		copy(dst[to:to+n], src[from:from+n])
+	}
+	return time.Since(start) / rounds
 }
