@@ -1,0 +1,203 @@
+package virtio_test
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/virtio"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/vhostuser"
+	"vnic.dev/vnic/virtq"
+	"vnic.dev/vnic/wire"
+)
+
+// A rawGuest is the least that can be behind a NIC: a vhost-user frontend with memory of its own, and rings filled by
+// hand. It sees each descriptor that the device sees.
+type rawGuest struct {
+	t     testing.TB
+	dev   *virtio.Device
+	front *vhostuser.Frontend
+	mem   []byte // guest-physical 0 on
+	fd    int
+	next  uint64 // of mem, free
+	rings []*virtq.Driver
+	kicks []int
+	calls []int
+	mac   wire.MAC
+}
+
+const (
+	rawMem  = 32 << 20
+	rawUser = 0x7f0000000000 // user address of guest-physical 0
+	rawRing = 256
+
+	fVersion1 = 1 << 32
+	fMrg      = 1 << 15
+	fEventIdx = 1 << 29
+	fIndirect = 1 << 28
+	fOffloads = 1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
+)
+
+// newRawGuest attaches a NIC with one queue pair to the switch, and a guest to the NIC. Its rings run.
+func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, name string, last byte, pairs int) *rawGuest {
+	t.Helper()
+	g := &rawGuest{t: t, mac: wire.MAC{2, 0, 0, 0, 0, last}}
+	var err error
+	g.dev, err = virtio.New(virtio.Config{Files: files, Port: nic.Config{Name: name, MAC: g.mac, MTU: 1500, QueuePairs: pairs}})
+	g.must(err)
+	g.must(g.dev.Port().Attach(sw, wire.LinkOptions{}))
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	g.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	back := unixConn(t, fds[0])
+	dma.Go(func() { served <- g.dev.Serve(ctx, back) })
+	g.front = vhostuser.NewFrontend(unixConn(t, fds[1]))
+	t.Cleanup(func() {
+		_ = g.front.Close()
+		cancel()
+		<-served
+		g.dev.Close()
+		_ = unix.Munmap(g.mem)
+		for _, fd := range append(append(g.kicks, g.calls...), g.fd) {
+			_ = unix.Close(fd)
+		}
+	})
+	g.fd, err = unix.MemfdCreate("rawguest", unix.MFD_CLOEXEC)
+	g.must(err)
+	g.must(unix.Ftruncate(g.fd, rawMem))
+	g.mem, err = unix.Mmap(g.fd, 0, rawMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	g.must(err)
+	_, _, err = g.front.Negotiate(fVersion1|fMrg|fEventIdx|fIndirect|fOffloads, uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots))
+	g.must(err)
+	g.must(g.front.AddMemory(g.fd, 0, rawUser, rawMem, 0))
+	for i := range 2 * pairs {
+		g.startRing(i)
+	}
+	return g
+}
+
+func unixConn(t testing.TB, fd int) *net.UnixConn {
+	t.Helper()
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.(*net.UnixConn)
+}
+
+func (g *rawGuest) must(err error) {
+	g.t.Helper()
+	if err != nil {
+		g.t.Fatal(err)
+	}
+}
+
+// alloc gives n bytes of guest memory, page aligned.
+func (g *rawGuest) alloc(n int) (addr uint64, b []byte) {
+	g.t.Helper()
+	addr = g.next
+	g.next += uint64(n+4095) &^ 4095
+	if g.next > rawMem {
+		g.t.Fatal("guest memory is used up")
+	}
+	return addr, g.mem[addr:][:n]
+}
+
+func (g *rawGuest) startRing(i int) {
+	g.t.Helper()
+	_, _, _, total := virtq.Layout(rawRing)
+	addr, mem := g.alloc(int(total))
+	iaddr, imem := g.alloc(rawRing * 16 * 32)
+	d, err := virtq.NewDriver(virtq.DriverConfig{Size: rawRing, Mem: mem, Addr: addr, Indirect: imem, IndirectAddr: iaddr, EventIdx: true})
+	g.must(err)
+	var fds [2]int
+	for k := range fds {
+		fds[k], err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		g.must(err)
+	}
+	g.rings, g.kicks, g.calls = append(g.rings, d), append(g.kicks, fds[0]), append(g.calls, fds[1])
+	desc, avail, used := d.Addrs()
+	g.must(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: rawRing, Desc: rawUser + desc, Avail: rawUser + avail,
+		Used: rawUser + used, Kick: fds[0], Call: fds[1]}))
+	g.must(g.front.SetEnable(i, true))
+	g.kick(i)
+}
+
+var one8 = [8]byte{1}
+
+func (g *rawGuest) kick(i int) { _, _ = unix.Write(g.kicks[i], one8[:]) }
+
+// publish shows what was added to ring i.
+func (g *rawGuest) publish(i int) {
+	if g.rings[i].Publish() {
+		g.kick(i)
+	}
+}
+
+// poll waits until ring i gave back at least one chain, asleep on its call.
+func (g *rawGuest) poll(i int, dst []virtq.Used) int {
+	for deadline := time.Now().Add(20 * time.Second); ; {
+		n, err := g.rings[i].Poll(dst)
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		if n > 0 {
+			return n
+		}
+		if g.rings[i].EnableCall() {
+			continue
+		}
+		fds := [1]unix.PollFd{{Fd: int32(g.calls[i]), Events: unix.POLLIN}}
+		_, _ = unix.Poll(fds[:], 1000)
+		var b [8]byte
+		_, _ = unix.Read(g.calls[i], b[:])
+		if time.Now().After(deadline) {
+			g.t.Fatalf("ring %d of %s: nothing for 20 s; device errors: %v", i, g.dev.Port().Name(), g.dev.Errors())
+		}
+	}
+}
+
+// frame makes an Ethernet frame with IPv4 and TCP, its checksum left to the device, with n bytes of payload behind it.
+func tcpFrame(dst, src wire.MAC, n int) []byte {
+	b := make([]byte, 54)
+	copy(b[0:], dst[:])
+	copy(b[6:], src[:])
+	be := binary.BigEndian
+	be.PutUint16(b[12:], 0x0800)
+	b[14], b[22], b[23] = 0x45, 64, 6
+	be.PutUint16(b[16:], uint16(40+n))
+	copy(b[26:], []byte{10, 0, 0, src[5], 10, 0, 0, dst[5]})
+	be.PutUint16(b[34:], 1000)
+	be.PutUint16(b[36:], 2000)
+	b[46], b[47] = 0x50, 0x10
+	var h splitter.Headers
+	_ = splitter.Parse(b, uint32(54+n), &h)
+	splitter.FixIPv4(&h, b)
+	splitter.FixPartial(&h, b, uint32(n))
+	return b
+}
+
+// netHeader is virtio_net_hdr of a frame that tcpFrame made; gso is its MSS, or 0.
+func netHeader(gso int) []byte {
+	b := make([]byte, 12)
+	b[0] = 1 // NEEDS_CSUM
+	binary.LittleEndian.PutUint16(b[6:], 34)
+	binary.LittleEndian.PutUint16(b[8:], 16)
+	if gso > 0 {
+		b[1] = 1 // TCPV4
+		binary.LittleEndian.PutUint16(b[2:], 54)
+		binary.LittleEndian.PutUint16(b[4:], uint16(gso))
+	}
+	return b
+}
