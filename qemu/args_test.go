@@ -42,7 +42,7 @@ func TestArguments(t *testing.T) {
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-name", "guest=a,,b,debug-threads=on",
 		"-M", "q35,memory-backend=ram,usb=off,sata=off,smm=off,vmport=off",
-		"-smp", "1", "-m", "size=512M",
+		"-smp", "1,maxcpus=2", "-m", "size=512M",
 		"-object", "memory-backend-file,id=ram,size=536870912,mem-path=/proc/self/fd/3,share=on",
 		"-kernel", "/k", "-initrd", "/proc/self/fd/4", "-append", kernelArgs + " extra",
 		"-chardev", "socket,id=console,fd=5", "-serial", "chardev:console",
