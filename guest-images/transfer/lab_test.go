@@ -73,7 +73,8 @@ type guest struct {
 	port *nic.Port
 	drv  *driver.NIC
 	node *Node
-	end  end // node, or what stands for it
+	new  string // what it holds when nothing is prepared
+	end  end    // node, or what stands for it
 	v4   netip.Addr
 	v6   netip.Addr
 }
@@ -166,7 +167,7 @@ func newGuest(t testing.TB, sw *wire.Switch, files *dma.Files, i int, o options)
 	lossy := o.bad.Loss > 0 || o.bad.Reorder > 0
 	g.node, err = Open(g.drv, []netip.Prefix{netip.PrefixFrom(g.v4, 24), netip.PrefixFrom(g.v6, 64)}, o.mtu, lossy, nil)
 	fail(err)
-	g.end = g.node
+	g.end, g.new = g.node, g.holds()
 	t.Cleanup(func() {
 		if err := g.node.Close(); err != nil {
 			t.Errorf("close guest %d: %v", i, err)
@@ -304,20 +305,8 @@ func (w *world) check(p Prepare, seed uint64) {
 // empty sees that a guest holds nothing of any transfer, by what its NIC says and by what its stack says.
 func (g *guest) empty() {
 	g.t.Helper()
-	ctx := g.t.Context()
-	c := g.drv.Control()
-	flows, err1 := c.Flows(ctx)
-	buffers, err2 := c.Buffers(ctx)
-	bindings, err3 := c.Bindings(ctx)
-	split, err4 := c.Split(ctx, 1)
-	if err := errors.Join(err1, err2, err3, err4); err != nil {
-		g.t.Error(err)
-	}
-	if len(flows)+len(buffers)+len(bindings) > 0 || split.On {
-		g.t.Errorf("left in the NIC: rules %v, buffers %v, bindings %v, split %v", flows, buffers, bindings, split.On)
-	}
-	if s := g.node.dev.Stats(); len(s.Bindings) > 0 {
-		g.t.Errorf("left in the stack: %+v", s.Bindings)
+	if now := g.holds(); now != g.new {
+		g.t.Errorf("left: %s; at the beginning: %s", now, g.new)
 	}
 	g.node.mu.Lock()
 	defer g.node.mu.Unlock()

@@ -1,0 +1,383 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// arrived waits until the receiving guest's NIC has so many bytes of payload from its guest's connection.
+func (w *world) arrived(n uint64) {
+	w.t.Helper()
+	eventually(w.t, "payload", func() bool {
+		var all uint64
+		for i := range 2 {
+			rx, _ := w.b.port.QueueCounters(i)
+			all += rx.DeviceBytes + rx.HostBytes
+		}
+		return all >= n
+	})
+}
+
+// TestCancelInTheMiddle cancels one end or both while bytes flow. What was cancelled returns, and Finish finds all of it.
+func TestCancelInTheMiddle(t *testing.T) {
+	for _, mode := range modes {
+		for _, who := range []string{"sender", "receiver", "both", "connections"} {
+			t.Run(mode+"/"+who, func(t *testing.T) {
+				w := newWorld(t, options{})
+				// In mode devmem it cannot end by itself: no token goes back. And a queue without pages takes nothing, not even
+				// the peer's RST, so that an end that is not cancelled may stall first.
+				send, recv := w.prepares(trial{mode: mode, size: 7 << 20, pages: 128, hold: 1 << 40, stall: 2, seed: 1})
+				if err := w.connect(t.Context(), send, recv); err != nil {
+					t.Fatal(err)
+				}
+				sctx, scancel := context.WithCancel(t.Context())
+				rctx, rcancel := context.WithCancel(t.Context())
+				defer scancel()
+				defer rcancel()
+				serrs, rerrs := make(chan error, 1), make(chan error, 1)
+				go func() { _, err := w.a.end.Send(sctx); serrs <- err }()
+				if mode == Devmem {
+					go func() { _, err := w.b.end.Receive(rctx); rerrs <- err }()
+					w.arrived(100 << 10)
+				} else {
+					w.arrived(100 << 10) // more than the socket takes is not sent before somebody reads
+					go func() { _, err := w.b.end.Receive(rctx); rerrs <- err }()
+					eventually(t, "Receive", func() bool { return w.b.busy() == 1 || len(rerrs) > 0 })
+				}
+				switch who {
+				case "sender":
+					scancel()
+				case "receiver":
+					rcancel()
+				case "both":
+					scancel()
+					rcancel()
+				default:
+					w.b.node.mu.Lock()
+					c := w.b.node.now.conn
+					w.b.node.mu.Unlock()
+					abort(c)
+				}
+				serr, rerr := <-serrs, <-rerrs
+				for _, x := range []struct {
+					name string
+					mine bool
+					err  error
+				}{{"sender", who == "sender" || who == "both", serr}, {"receiver", who == "receiver" || who == "both", rerr}} {
+					if mode == Copy && x.err == nil {
+						continue // it was done before
+					}
+					if x.err == nil || x.mine != errors.Is(x.err, context.Canceled) {
+						t.Errorf("%s: %v", x.name, x.err)
+					}
+				}
+				w.finish()
+				w.finish()
+				w.a.empty()
+				w.b.empty()
+				w.run(trial{mode: mode, size: 1 << 20, seed: 2})
+			})
+		}
+	}
+}
+
+// TestFinishEndsWhatIsUnderWay finishes at every stage, with no word to the operations that are under way.
+func TestFinishEndsWhatIsUnderWay(t *testing.T) {
+	w := newWorld(t, options{})
+	x := trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 9}
+	fails := func(t *testing.T, what string, errs <-chan error, want error) {
+		t.Helper()
+		if err := <-errs; !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	async := func(f func(context.Context) error) <-chan error {
+		errs := make(chan error, 1)
+		go func() { errs <- f(t.Context()) }()
+		return errs
+	}
+	t.Run("prepared", func(t *testing.T) {
+		w := w.in(t)
+		send, recv := w.prepares(x)
+		if err := errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.a.end.Prepare(t.Context(), send); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("a second Prepare: %v", err)
+		}
+		w.finish()
+		w.a.empty()
+		w.b.empty()
+	})
+	t.Run("accepting", func(t *testing.T) {
+		w := w.in(t)
+		_, recv := w.prepares(x)
+		if err := errors.Join(w.b.end.Prepare(t.Context(), recv), w.b.end.Listen(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.b.end.Listen(t.Context()); err == nil {
+			t.Error("a second Listen")
+		}
+		errs := async(w.b.end.Accept)
+		eventually(t, "Accept", func() bool { return w.b.busy() == 1 })
+		w.finish()
+		fails(t, "accept", errs, errFinished)
+		w.b.empty()
+	})
+	t.Run("connecting", func(t *testing.T) {
+		w := w.in(t)
+		send, _ := w.prepares(x)
+		send.Remote = netip.AddrPortFrom(netip.MustParseAddr("10.0.0.99"), send.Remote.Port()) // nobody
+		if err := w.a.end.Prepare(t.Context(), send); err != nil {
+			t.Fatal(err)
+		}
+		errs := async(w.a.end.Connect)
+		eventually(t, "Connect", func() bool { return w.a.busy() == 1 })
+		w.finish()
+		fails(t, "connect", errs, errFinished)
+		w.a.empty()
+	})
+	for _, mode := range modes {
+		t.Run("transferring "+mode, func(t *testing.T) {
+			w := w.in(t)
+			x := x
+			x.mode = mode
+			send, recv := w.prepares(x)
+			if err := w.connect(t.Context(), send, recv); err != nil {
+				t.Fatal(err)
+			}
+			rerrs := async(func(ctx context.Context) error { _, err := w.b.end.Receive(ctx); return err })
+			if mode == Devmem {
+				serrs := async(func(ctx context.Context) error { _, err := w.a.end.Send(ctx); return err })
+				w.arrived(100 << 10)
+				w.finish() // the sender's end first, which resets the receiver's
+				fails(t, "send", serrs, errFinished)
+				if err := <-rerrs; !errors.Is(err, errFinished) && !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("receive: %v", err)
+				}
+			} else { // nobody sends
+				eventually(t, "Receive", func() bool { return w.b.busy() == 1 })
+				if err := w.b.end.Finish(t.Context()); err != nil {
+					t.Error(err)
+				}
+				w.finish()
+				fails(t, "receive", rerrs, errFinished)
+			}
+			w.a.empty()
+			w.b.empty()
+			w.run(trial{mode: mode, size: 1 << 20, seed: 2})
+		})
+	}
+	t.Run("nothing", func(t *testing.T) {
+		w := w.in(t)
+		w.finish()
+		for what, err := range map[string]error{"listen": w.a.end.Listen(t.Context()), "connect": w.a.end.Connect(t.Context()), "accept": w.a.end.Accept(t.Context())} {
+			if !errors.Is(err, syscall.EINVAL) {
+				t.Errorf("%s of nothing: %v", what, err)
+			}
+		}
+		if _, err := w.a.end.Send(t.Context()); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("send of nothing: %v", err)
+		}
+		if s := w.a.end.State(t.Context()); s != "no connection" {
+			t.Errorf("state %q", s)
+		}
+	})
+}
+
+// busy is how many operations are under way.
+func (g *guest) busy() int {
+	g.node.mu.Lock()
+	defer g.node.mu.Unlock()
+	if g.node.now == nil {
+		return 0
+	}
+	return len(g.node.now.running)
+}
+
+// TestOrderOfCalls has an orchestrator that does not know the order.
+func TestOrderOfCalls(t *testing.T) {
+	w := newWorld(t, options{})
+	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
+	if err := errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)); err != nil {
+		t.Fatal(err)
+	}
+	wrong := func(what string, err error, want syscall.Errno) {
+		t.Helper()
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", what, err, want)
+		}
+	}
+	_, err := w.a.end.Send(t.Context())
+	wrong("send before connect", err, syscall.ENOTCONN)
+	wrong("accept before listen", w.b.end.Accept(t.Context()), syscall.EINVAL)
+	if err := errors.Join(w.b.end.Listen(t.Context()), both(t.Context(), w.a.end.Connect, w.b.end.Accept)); err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.a.end.Receive(t.Context())
+	wrong("receive by the sender", err, syscall.EINVAL)
+	_, err = w.b.end.Send(t.Context())
+	wrong("send by the receiver", err, syscall.EINVAL)
+	if _, _, err := w.move(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.check(recv, send.Seed)
+	_, err = w.a.end.Send(t.Context())
+	wrong("send again", err, syscall.EALREADY)
+	w.finish()
+	w.a.empty()
+	w.b.empty()
+}
+
+// TestAcceptTakesOnlyThePeer has a stranger connect first.
+func TestAcceptTakesOnlyThePeer(t *testing.T) {
+	w := newWorld(t, options{})
+	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
+	if err := errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv), w.b.end.Listen(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	c, err := w.a.node.dev.Dial(t.Context(), netip.AddrPort{}, recv.Local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if err := both(t.Context(), w.a.end.Connect, w.b.end.Accept); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
+		t.Errorf("the stranger: %v", err)
+	}
+	if _, _, err := w.move(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.check(recv, send.Seed)
+	w.finish()
+}
+
+var errAny = errors.New("an error")
+
+// TestPrepareLeavesNothingAfterAnError breaks each step of Prepare.
+func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
+	w := newWorld(t, options{pairs: 3})
+	buf, err := w.b.node.dev.Register(1, 4<<20, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken, err := w.b.node.dev.BindRX(buf, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules []devmem.FlowID
+	for _, x := range []struct {
+		name   string
+		want   error
+		change func(p *Prepare)
+	}{
+		{"mode", syscall.EINVAL, func(p *Prepare) { p.Mode = "teleport" }},
+		{"no bytes", syscall.EINVAL, func(p *Prepare) { p.Len = 0 }},
+		{"more bytes than buffer", syscall.EINVAL, func(p *Prepare) { p.Len = p.Bytes + 1 }},
+		{"no such GPU", syscall.ENODEV, func(p *Prepare) { p.GPU = 7 }},
+		{"GPU of A", syscall.ENODEV, func(p *Prepare) { p.GPU = 0 }},
+		{"negative GPU", syscall.EINVAL, func(p *Prepare) { p.GPU = -1 }},
+		{"offset", syscall.EINVAL, func(p *Prepare) { p.Off++ }},
+		{"size", syscall.EINVAL, func(p *Prepare) { p.Bytes++ }},
+		{"beyond the GPU", syscall.EINVAL, func(p *Prepare) { p.Off = 16 << 20 }},
+		{"around the end", syscall.EINVAL, func(p *Prepare) { p.Off = ^uint64(0) &^ 4095 }},
+		{"no address", syscall.EINVAL, func(p *Prepare) { p.Local = netip.AddrPort{} }},
+		{"two families", syscall.EINVAL, func(p *Prepare) { p.Remote = netip.AddrPortFrom(w.a.v6, 1) }},
+		{"stall", syscall.EINVAL, func(p *Prepare) { p.StallSeconds = -1 }},
+		{"no queue", syscall.EINVAL, func(p *Prepare) { p.Queues = nil }},
+		{"queue 0", syscall.ERANGE, func(p *Prepare) { p.Queues = []int{0} }},
+		{"no such queue", syscall.EINVAL, func(p *Prepare) { p.Queues = []int{1, 9} }},
+		{"negative queue", syscall.EINVAL, func(p *Prepare) { p.Queues = []int{-1} }},
+		{"queue bound", syscall.EEXIST, func(p *Prepare) { p.Queues = []int{1, 2} }},
+		{"pool beyond the GPU", syscall.EINVAL, func(p *Prepare) { p.PoolOff = 16 << 20 }},
+		{"pool in the data", syscall.EINVAL, func(p *Prepare) { p.PoolOff = p.Off }},
+		{"no pool", syscall.EINVAL, func(p *Prepare) { p.PoolBytes = 0 }},
+		{"pool too small", syscall.ENOSPC, func(p *Prepare) { p.PoolBytes = 4096 }},
+		{"pool of another binding", syscall.EBUSY, func(p *Prepare) { p.PoolOff = 4 << 20 }},
+		{"rules full", errAny, func(p *Prepare) {
+			for i := 0; ; i++ {
+				f := devmem.Flow{Dst: netip.AddrPortFrom(w.b.v4, uint16(10000+i)), Queue: 1}
+				id, err := w.b.node.dev.AddFlow(f)
+				if err != nil {
+					return
+				}
+				rules = append(rules, id)
+			}
+		}},
+	} {
+		t.Run(strings.ReplaceAll(x.name, " ", "_"), func(t *testing.T) {
+			_, p := w.prepares(trial{mode: Devmem, size: 1 << 20, pages: 256})
+			p.Queues = []int{1}
+			x.change(&p)
+			before := w.b.holds()
+			if err := w.b.end.Prepare(t.Context(), p); err == nil || x.want != errAny && !errors.Is(err, x.want) {
+				t.Errorf("%v, want %v", err, x.want)
+			}
+			if after := w.b.holds(); after != before {
+				t.Errorf("left in the NIC: %s, before: %s", after, before)
+			}
+		})
+	}
+	for _, id := range rules {
+		if err := w.b.node.dev.DelFlow(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Run("cancelled", func(t *testing.T) {
+		_, p := w.prepares(trial{mode: Devmem, size: 1 << 20, pages: 256})
+		before := w.b.holds()
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := w.b.end.Prepare(ctx, p); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		for range 20 { // in the middle, wherever that is
+			ctx, cancel := context.WithCancel(t.Context())
+			errs := make(chan error, 1)
+			go func() { errs <- w.b.end.Prepare(ctx, p) }()
+			eventually(t, "Prepare", func() bool { return w.b.busy() > 0 || len(errs) > 0 })
+			cancel()
+			if err := <-errs; err != nil && !errors.Is(err, context.Canceled) {
+				t.Error(err)
+			}
+			if err := w.b.end.Finish(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if after := w.b.holds(); after != before {
+				t.Fatalf("left in the NIC: %s, before: %s", after, before)
+			}
+		}
+	})
+	if err := errors.Join(unbind(t.Context(), taken), buf.Close()); err != nil {
+		t.Fatal(err)
+	}
+	w.run(trial{mode: Devmem, size: 1 << 20, seed: 1})
+}
+
+// holds says what a guest's NIC and stack hold. The NIC is asked from its own side.
+func (g *guest) holds() string {
+	flows, _ := g.port.Flows()
+	buffers, _ := g.port.Buffers()
+	bindings, _ := g.port.Bindings()
+	var split []int
+	for i := range g.drv.QueuePairs() {
+		if s, err := g.port.Split(uint16(i)); err != nil || s.On {
+			split = append(split, i)
+		}
+	}
+	var ids []uint32
+	for _, b := range g.node.dev.Stats().Bindings {
+		ids = append(ids, b.ID)
+	}
+	return fmt.Sprintf("%d rules, buffers %v, bindings %v, split queues %v; stack: bindings %v", len(flows), buffers, bindings, split, ids)
+}

@@ -1,0 +1,122 @@
+package transfer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/driver"
+)
+
+// dry says how often receive queue 1 of a guest had no page to post, and how many packets its NIC dropped for want of one.
+func (g *guest) dry() (unposted, drops uint64) {
+	rx, _ := g.port.QueueCounters(1)
+	return g.drv.Stats().Rx[1].Full, rx.Drops
+}
+
+// leastPool finds how many pages a pool must have at least.
+func (g *guest) leastPool() uint64 {
+	g.t.Helper()
+	for n := uint64(1); n <= 1024; n++ {
+		buf, err := g.node.dev.Register(g.gpu.ID(), 0, n<<12)
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		b, err := g.node.dev.BindRX(buf, 1)
+		if err == nil {
+			err = unbind(g.t.Context(), b)
+		} else if errors.Is(err, syscall.ENOSPC) {
+			b, err = nil, nil
+		}
+		if err := errors.Join(err, buf.Close()); err != nil {
+			g.t.Fatal(err)
+		}
+		if b != nil {
+			return n
+		}
+	}
+	g.t.Fatal("no pool is large enough")
+	return 0
+}
+
+// TestTinyPool transfers much more than the page pool holds, through pools of every size near the least.
+func TestTinyPool(t *testing.T) {
+	w := newWorld(t, options{})
+	least := w.b.leastPool()
+	for _, pages := range []uint64{least, least + 1, least + 13, 2 * least} {
+		t.Run(fmt.Sprint(pages), func(t *testing.T) {
+			w := w.in(t)
+			was, wasDrops := w.b.dry()
+			w.run(trial{mode: Devmem, size: 3<<20 + 77, pages: pages, seed: pages})
+			unposted, drops := w.b.dry()
+			if unposted == was && drops == wasDrops {
+				t.Errorf("the pool was never dry: %+v", w.b.drv.Stats().Rx[1])
+			}
+			t.Logf("%d times no page to post, %d packets dropped", unposted-was, drops-wasDrops)
+			w.run(trial{mode: Devmem, size: 1 << 20, seed: 5}) // with pages enough
+		})
+	}
+}
+
+// TestHeldTokensRunThePoolDry keeps tokens of most pages until the end: what is left must do.
+func TestHeldTokensRunThePoolDry(t *testing.T) {
+	w := newWorld(t, options{})
+	pages := 2 * w.b.leastPool()
+	for _, hold := range []uint64{pages / 4, pages / 2, pages * 3 / 4} {
+		t.Run(fmt.Sprint(hold), func(t *testing.T) {
+			w := w.in(t)
+			was, wasDrops := w.b.dry()
+			w.run(trial{mode: Devmem, size: 2 << 20, pages: pages, hold: hold << 12, seed: hold})
+			if unposted, drops := w.b.dry(); unposted == was && drops == wasDrops {
+				t.Error("the pool was never dry")
+			}
+		})
+	}
+}
+
+// TestStallIsAnError has a receiver that gives no token back: both ends find out, say where TCP stands, and all is given
+// back.
+func TestStallIsAnError(t *testing.T) {
+	w := newWorld(t, options{})
+	least := w.b.leastPool()
+	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: least, hold: 1 << 40, stall: 1, seed: 3})
+	if err := w.connect(t.Context(), send, recv); err != nil {
+		t.Fatal(err)
+	}
+	errs := make(chan error, 1) // each by itself: none cancels the other
+	go func() { _, err := w.a.end.Send(t.Context()); errs <- err }()
+	_, rerr := w.b.end.Receive(t.Context())
+	for what, err := range map[string]error{"sender": <-errs, "receiver": rerr} {
+		var stall *devmem.StallError
+		if !errors.As(err, &stall) {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		for _, part := range []string{"no progress for", "ESTABLISHED", "snd{", "rcv{", " of 4194304 bytes"} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%s does not say %q: %v", what, part, err)
+			}
+		}
+	}
+	for _, g := range []*guest{w.a, w.b} { // the State of a connection that has stalled is there until Finish
+		if s := g.end.State(t.Context()); !strings.Contains(s, "snd{") {
+			t.Errorf("state %q", s)
+		}
+	}
+	if unposted, _ := w.b.dry(); unposted == 0 {
+		t.Error("the pool was never dry")
+	}
+	for _, b := range w.b.node.dev.Stats().Bindings {
+		if !b.TX && (b.Held == 0 || b.Free > driver.PageSize) {
+			t.Errorf("pages %+v", b)
+		}
+	}
+	w.finish()
+	w.a.empty()
+	w.b.empty()
+	w.run(trial{mode: Devmem, size: 1 << 20, pages: least, seed: 4})
+	w.run(trial{mode: Copy, size: 1 << 20, seed: 4})
+}

@@ -1,0 +1,202 @@
+package transfer
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/stack"
+	"vnic.dev/vnic/stack/stacktest"
+)
+
+// TestRuleThatGoes has a transfer arrive unsplit, on queue 0, from the beginning or from somewhere on: it is in its place
+// all the same, and counted, and takes no memory that is not given back.
+func TestRuleThatGoes(t *testing.T) {
+	w := newWorld(t, options{})
+	const size = 6 << 20
+	var slots [2]*byte
+	for round, name := range []string{"never", "before", "in the middle"} {
+		t.Run(name, func(t *testing.T) {
+			w := w.in(t)
+			send, recv := w.prepares(trial{mode: Devmem, size: size, seed: uint64(round)})
+			if err := w.connect(t.Context(), send, recv); err != nil {
+				t.Fatal(err)
+			}
+			was := slots
+			if slots = [...]*byte{&w.b.node.linear.table[0], &w.b.node.linear.data[0]}; round > 0 && slots != was {
+				t.Error("memory for linear bytes was made again")
+			}
+			s := w.b.node.now
+			forget := func() {
+				if err := w.b.node.dev.DelFlow(s.flow); err != nil {
+					t.Error(err)
+				}
+			}
+			if name == "before" {
+				forget()
+			}
+			errs := make(chan error, 1)
+			var rb Result
+			go func() {
+				var err error
+				_, rb, err = w.move(t.Context())
+				errs <- err
+			}()
+			if name == "in the middle" {
+				w.arrived(2*size + size/3) // after what other rounds received, on all queues
+				forget()
+			}
+			if err := <-errs; err != nil {
+				t.Fatal(err)
+			}
+			if name != "never" {
+				s.flow = 0
+			}
+			w.check(recv, send.Seed)
+			if rb.Bytes != size || name == "never" && rb.Linear != 0 || name == "before" && rb.Linear != size {
+				t.Errorf("%+v", rb)
+			}
+			t.Logf("%d of %d bytes linear", rb.Linear, rb.Bytes)
+			w.finish()
+			w.a.empty()
+			w.b.empty()
+		})
+	}
+}
+
+// fakeHost is the memory and the engines of a guest on a NIC that lives in memory (stacktest), which has neither.
+type fakeHost struct {
+	gpu []byte
+	dma []byte
+}
+
+func (h *fakeHost) AllocDMA(n int) ([]byte, uint64, error) {
+	if n > cap(h.dma)-len(h.dma) {
+		return nil, 0, errors.New("no DMA memory left")
+	}
+	at := len(h.dma)
+	h.dma = h.dma[:at+n]
+	return h.dma[at : at+n : at+n], uint64(at), nil
+}
+
+func (h *fakeHost) RunJob(_ context.Context, j control.Job) (s control.JobStatus, err error) {
+	switch j.Op {
+	case control.JobFill:
+		gpumem.FillAt(h.gpu[j.Off:][:j.Len], j.Seed, j.Stream)
+	case control.JobPoison:
+		for i := range j.Len {
+			h.gpu[j.Off+i] = byte(j.Seed)
+		}
+	case control.JobGather, control.JobFromGuest, control.JobToGuest:
+		src, dst := h.gpu, h.gpu
+		if j.Op == control.JobFromGuest {
+			src = h.dma
+		} else if j.Op == control.JobToGuest {
+			dst = h.dma
+		}
+		for i := range uint64(j.Entries) {
+			e := h.dma[j.Table+i*control.JobEntryLen:]
+			from, to, n := binary.LittleEndian.Uint64(e), binary.LittleEndian.Uint64(e[8:]), binary.LittleEndian.Uint32(e[16:])
+			copy(dst[to:][:n], src[from:][:n])
+		}
+	default:
+		err = fmt.Errorf("no such job: %+v", j)
+	}
+	return s, err
+}
+
+// TestLinearFragments receives from a NIC that leaves the beginning of each payload in the header buffer.
+func TestLinearFragments(t *testing.T) {
+	for _, head := range []int{1, 100} {
+		t.Run(fmt.Sprint(head), func(t *testing.T) {
+			na, nb := stacktest.NewPair(stacktest.Options{GPUSize: 16 << 20, LinearHead: head, Seed: 1, Cut: head == 100})
+			w := &world{t: t}
+			var hosts [2]*fakeHost
+			for i, n := range []*stacktest.NIC{na, nb} {
+				s, err := stack.New(n, n, stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", i+1))}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				hosts[i] = &fakeHost{gpu: n.Memory(), dma: make([]byte, 0, 8<<20)}
+				node := NewNode(s, hosts[i], hosts[i], nil)
+				t.Cleanup(func() {
+					if err := node.Close(); err != nil {
+						t.Error(err)
+					}
+				})
+				g := &guest{t: t, node: node, end: node, ram: n.Memory()}
+				if i == 0 {
+					w.a = g
+				} else {
+					w.b = g
+				}
+			}
+			from, to := netip.MustParseAddrPort("10.0.0.1:5000"), netip.MustParseAddrPort("10.0.0.2:5000")
+			used := 0
+			for round := range uint64(3) {
+				const size = 3<<20 + 99
+				send := Prepare{Mode: Devmem, Send: true, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: round, Local: from, Remote: to}
+				recv := Prepare{Mode: Devmem, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: ^round, Local: to, Remote: from,
+					PoolBytes: 4 << 20, Queues: []int{2}}
+				if err := w.connect(t.Context(), send, recv); err != nil {
+					t.Fatal(err)
+				}
+				_, rb, err := w.move(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.check(recv, send.Seed)
+				if rb.Linear == 0 || rb.Linear == size || rb.Bytes != size {
+					t.Errorf("%+v", rb)
+				}
+				if round > 0 && len(hosts[1].dma) != used {
+					t.Errorf("%d bytes of DMA memory, %d after the first transfer", len(hosts[1].dma), used)
+				}
+				used = len(hosts[1].dma)
+				w.finish()
+				from, to = netip.AddrPortFrom(from.Addr(), from.Port()+1), netip.AddrPortFrom(to.Addr(), to.Port()+1)
+			}
+		})
+	}
+}
+
+// TestTokensGoBackInSeveralCalls has more ranges than a call takes.
+func TestTokensGoBackInSeveralCalls(t *testing.T) {
+	var tokens tokenSet
+	for i := range uint32(1000) {
+		tokens.add(3 * i)
+		tokens.add(3*i + 1)
+	}
+	c := &countingConn{}
+	if err := tokens.giveBack(c); err != nil || c.calls != 8 || c.tokens != 2000 {
+		t.Errorf("%v, %+v", err, c)
+	}
+	c.lose = 1
+	if err := tokens.giveBack(c); err == nil {
+		t.Error("a token that is unknown was not noticed")
+	}
+}
+
+type countingConn struct {
+	devmem.Conn
+	calls, tokens, lose int
+}
+
+func (c *countingConn) DontNeed(ranges []devmem.TokenRange) (int, error) {
+	if len(ranges) > devmem.MaxTokenRanges {
+		return 0, errors.New("too many")
+	}
+	c.calls++
+	n := -c.lose
+	for _, r := range ranges {
+		n += int(r.Count)
+	}
+	c.tokens += n
+	return n, nil
+}

@@ -1,0 +1,172 @@
+package transfer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// agents are the hosts of the guests that tests serve, by hostname: the agent's registry is the process's.
+var agents struct {
+	sync.Mutex
+	hosts map[string]*host
+}
+
+func init() {
+	agents.hosts = map[string]*host{}
+	for name := range new(host).ops() {
+		agent.Register(name, func(ctx context.Context, args json.RawMessage) (any, error) {
+			agents.Lock()
+			h := agents.hosts[agent.EnvOf(ctx).Config.Hostname]
+			agents.Unlock()
+			return h.ops()[name](ctx, args)
+		})
+	}
+}
+
+// remote puts a guest behind an agent of its own. Its NIC is opened by Setup, as in a guest under QEMU.
+func (g *guest) remote(t *testing.T, name string) (Remote, *host) {
+	t.Helper()
+	node := g.node
+	h := &host{open: func(_ context.Context, s Setup) (*Node, SetupResult, error) {
+		if len(s.Addrs) == 0 {
+			return nil, SetupResult{}, errors.New("no address")
+		}
+		r := SetupResult{MAC: g.drv.MAC().String(), QueuePairs: g.drv.QueuePairs()}
+		for _, x := range g.drv.GPUs() {
+			r.GPUs = append(r.GPUs, GPU{ID: x.ID, Size: x.Size})
+		}
+		return node, r, nil
+	}}
+	agents.Lock()
+	agents.hosts[name] = h
+	agents.Unlock()
+	up, down := net.Pipe()
+	served := make(chan error, 1)
+	go func() {
+		served <- agent.Serve(context.Background(), down, agent.Env{Config: agent.Config{Hostname: name}})
+		_ = down.Close()
+	}()
+	c := agent.NewClient(up)
+	t.Cleanup(func() {
+		_ = c.Call(context.Background(), "poweroff", nil, nil)
+		_ = c.Close()
+		if err := <-served; err != nil && !errors.Is(err, net.ErrClosed) {
+			t.Log(err)
+		}
+	})
+	return Remote{Agent: c}, h
+}
+
+func TestRemoteGuests(t *testing.T) {
+	ignore := goleak.IgnoreCurrent()
+	t.Run("world", func(t *testing.T) {
+		w := newWorld(t, options{})
+		ra, _ := w.a.remote(t, "a")
+		rb, _ := w.b.remote(t, "b")
+		w.a.end, w.b.end = ra, rb
+		ctx := t.Context()
+
+		send, recv := w.prepares(trial{mode: Devmem, size: 1 << 20})
+		if err := ra.Prepare(ctx, send); err == nil || !strings.Contains(err.Error(), OpSetup) {
+			t.Errorf("before setup: %v", err)
+		}
+		if err := ra.Finish(ctx); err == nil {
+			t.Error("finish before setup")
+		}
+		if s := ra.State(ctx); !strings.HasPrefix(s, "unknown: ") {
+			t.Errorf("state %q", s)
+		}
+		if _, err := ra.Setup(ctx, Setup{}); err == nil || !strings.Contains(err.Error(), "no address") {
+			t.Errorf("setup that fails: %v", err)
+		}
+		for _, x := range []struct {
+			r Remote
+			g *guest
+		}{{ra, w.a}, {rb, w.b}} {
+			res, err := x.r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}, MTU: 1500, QueuePairs: 2, Lossy: true})
+			if err != nil || res.MAC != x.g.drv.MAC().String() || len(res.GPUs) != 1 || res.GPUs[0].Size != x.g.gpu.Size() {
+				t.Fatalf("%+v, %v", res, err)
+			}
+			if _, err := x.r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}}); err == nil {
+				t.Error("a second setup")
+			}
+		}
+		for _, mode := range modes {
+			for _, size := range []uint64{1, 3<<20 + 5} {
+				w.run(trial{mode: mode, size: size, v6: size > 1, seed: size})
+			}
+		}
+		if err := ra.Prepare(ctx, Prepare{Mode: "none"}); err == nil || !strings.Contains(err.Error(), "neither") {
+			t.Errorf("a bad prepare: %v", err)
+		}
+
+		// A host that gives up: its calls return at once, the guests' go on for a moment, Finish waits for them.
+		for range 5 {
+			send, recv = w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 7})
+			if err := w.connect(ctx, send, recv); err != nil {
+				t.Fatal(err)
+			}
+			part, cancel := context.WithCancel(ctx)
+			done := make(chan error, 1)
+			go func() { _, _, err := w.move(part); done <- err }()
+			eventually(t, "operations", func() bool { return w.a.busy() > 0 && w.b.busy() > 0 })
+			if s := rb.State(ctx); !strings.Contains(s, "ESTABLISHED") {
+				t.Errorf("state %q", s)
+			}
+			cancel()
+			if err := <-done; !errors.Is(err, context.Canceled) {
+				t.Errorf("cancelled: %v", err)
+			}
+			w.finish()
+			w.a.empty()
+			w.b.empty()
+		}
+		for range 5 { // and while it prepares
+			send, _ = w.prepares(trial{mode: Devmem, size: 4 << 20})
+			part, cancel := context.WithCancel(ctx)
+			done := make(chan error, 1)
+			go func() { done <- ra.Prepare(part, send) }()
+			eventually(t, "Prepare", func() bool { return w.a.busy() > 0 || len(done) > 0 })
+			cancel()
+			<-done
+			w.finish()
+			w.a.empty()
+		}
+		w.run(trial{mode: Devmem, size: 1 << 20})
+		if err := errors.Join(ra.Close(ctx), rb.Close(ctx), ra.Close(ctx)); err != nil {
+			t.Error(err)
+		}
+		if w.a.drv.Err() == nil {
+			t.Error("the NIC is still open")
+		}
+	})
+	goleak.VerifyNone(t, ignore)
+}
+
+func TestOpsWithoutNIC(t *testing.T) {
+	h := &host{open: func(context.Context, Setup) (*Node, SetupResult, error) {
+		return nil, SetupResult{}, errors.New("no NIC")
+	}}
+	if _, err := h.opSetup(t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`)); err == nil {
+		t.Error("no error")
+	}
+	if _, err := h.opSetup(t.Context(), json.RawMessage(`[`)); err == nil {
+		t.Error("bad arguments")
+	}
+	if _, err := h.ops()[OpPrepare](t.Context(), nil); err == nil {
+		t.Error("an operation without a NIC")
+	}
+	if _, err := h.opClose(t.Context(), nil); err != nil {
+		t.Error(err)
+	}
+}
