@@ -23,12 +23,15 @@ func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 // where is how much of a payload lies in which domain, on this port's side.
 type where struct{ device, gpuFile, host, bounced uint64 }
 
-// locate adds up the domains of segs.
-func (w *where) locate(segs []dma.Segment) {
+// locate adds up the domains of segs, and returns how many bytes they are.
+func (w *where) locate(segs []dma.Segment) (total uint64) {
 	for _, s := range segs {
+		total += uint64(s.Len)
 		for s.Len > 0 {
 			d, n := s.Domain()
-			n = min(n, s.Len)
+			if n == 0 { // beyond its region: the copier refuses it
+				n = s.Len
+			}
 			switch d {
 			case dma.GPU:
 				w.device += uint64(n)
@@ -40,6 +43,7 @@ func (w *where) locate(segs []dma.Segment) {
 			s.Off, s.Len = s.Off+uint64(n), s.Len-n
 		}
 	}
+	return total
 }
 
 func (c *Counters) count(segments, header uint64, w *where) {

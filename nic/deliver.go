@@ -1,23 +1,25 @@
 package nic
 
 import (
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
 
-// rxQueue is a receive queue with what the port keeps for it. All but policy is used under q's lock.
+// rxQueue is a receive queue with what the port keeps for it, used under q's lock.
 type rxQueue struct {
 	q       RxQueue
 	mover   Mover
 	frame   Frame
 	in      Counters
-	unsplit counter // frames that could not be split and went where the personality wants them
+	unsplit counter // frames that came here because, or although, they could not be split
 }
 
 // steering is what decides the queue and the split of a received packet; immutable, replaced whole.
 type steering struct {
 	rss    *splitter.RSS
+	types  uint32 // what is hashed
 	limit  uint32 // HeaderLimit
 	unsp   int    // queue for frames that cannot be split, or -1: their own
 	splits []splitPolicy
@@ -28,121 +30,204 @@ type splitPolicy struct {
 	threshold uint32
 }
 
+// route is where a packet goes.
+type route struct {
+	home    int // the queue of its flow
+	q       int // the queue that gets it
+	split   bool
+	unsplit bool   // it should have been split, and cannot be
+	hlen    uint32 // of a split packet: bytes for the header buffer
+}
+
 // steer finds the receive queue of a packet, and whether and where it is split.
-func (p *Port) steer(s *steering, m *splitter.Meta, payload uint32) (q int, split bool, hlen uint32) {
-	h := &m.Headers
+func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
+	h := &pkt.Meta.Headers
 	if h.Class != splitter.NotIP && h.Class != splitter.Malformed {
 		if to, ok := p.rules.Lookup(&h.Flow); ok {
-			q = int(to)
-		} else if len(s.rss.Table) > 1 {
-			q = int(s.rss.Queue(s.rss.Hash(&h.Flow)))
+			r.home = int(to)
 		} else {
-			q = int(s.rss.Table[0])
+			r.home = s.scale(h)
 		}
 	}
-	if q >= len(s.splits) || q >= len(p.queues) {
-		q = 0
+	if r.home >= len(s.splits) { // commands refuse such queues
+		r.home = 0
 	}
-	pol := &s.splits[q]
-	if !pol.on || payload < pol.threshold {
-		return q, false, 0
+	r.q = r.home
+	pol := &s.splits[r.home]
+	if !pol.on || pkt.PayloadLen < pol.threshold {
+		return r
 	}
 	n, ok := h.SplitLen(s.limit)
-	if !ok {
-		if s.unsp >= 0 {
-			q = s.unsp
-		}
-		return q, false, 0
+	if h.Class != splitter.TCP {
+		n = pkt.Len() // all of it, whatever its headers say
+		ok = ok && n <= s.limit
 	}
-	return q, true, n
+	if !ok {
+		r.unsplit = true
+		if s.unsp >= 0 {
+			r.q = s.unsp
+		}
+		return r
+	}
+	r.split, r.hlen = true, n
+	return r
+}
+
+// hashTypes are what RSS can hash: 4-tuples of TCP and UDP, 2-tuples of the rest.
+const hashTypes = control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 | control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6
+
+// scale finds the queue of an IP packet by RSS. What is not to be hashed goes to the table's first.
+func (s *steering) scale(h *splitter.Headers) int {
+	if len(s.rss.Table) == 1 {
+		return int(s.rss.Table[0])
+	}
+	pair, tcp, udp := uint32(control.HashIPv4), uint32(control.HashTCPv4), uint32(control.HashUDPv4)
+	if h.IPv6 {
+		pair, tcp, udp = control.HashIPv6, control.HashTCPv6, control.HashUDPv6
+	}
+	switch {
+	case h.Class == splitter.TCP && s.types&tcp != 0, h.Class == splitter.UDP && s.types&udp != 0:
+		return int(s.rss.Queue(s.rss.Hash(&h.Flow)))
+	case s.types&pair != 0:
+		f := h.Flow
+		f.SrcPort, f.DstPort = 0, 0 // zeros add nothing to the hash
+		return int(s.rss.Queue(s.rss.Hash(&f)))
+	}
+	return int(s.rss.Table[0])
+}
+
+// shortage remembers which queues lacked buffers in a batch, so that nothing overtakes a packet of its own flow: neither on
+// the same queue nor by way of the one for what cannot be split.
+type shortage struct {
+	n     int
+	queue [4]struct {
+		home, q int
+		wait    wire.Waitable
+	}
+	all wire.Waitable // more than four: everything waits
+}
+
+// of gives the queue that a packet has to wait for, nil if none.
+func (s *shortage) of(r *route) wire.Waitable {
+	for i := range s.n {
+		switch b := &s.queue[i]; {
+		case b.home == r.home:
+			return b.wait
+		case b.q == r.q:
+			wait := b.wait
+			s.add(r, wait) // for the rest of its flow, which may go elsewhere
+			return wait
+		}
+	}
+	return s.all
+}
+
+func (s *shortage) add(r *route, w wire.Waitable) {
+	if s.n == len(s.queue) {
+		s.all = w
+		return
+	}
+	b := &s.queue[s.n]
+	b.home, b.q, b.wait = r.home, r.q, w
+	s.n++
 }
 
 // Deliver implements wire.Port.
 func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
+	if len(batch) == 0 {
+		return
+	}
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
 	s := p.steering.Load()
-	var busy queueSet
-	for i := 0; i < len(batch); {
-		q, split, hlen := p.steer(s, &batch[i].Meta, batch[i].PayloadLen)
-		rq := p.queues[q]
-		call := rq.fill(w, s, p, batch, &i, q, split, hlen, &busy)
+	var lack shortage
+	for r := p.steer(s, batch[0]); len(batch) > 0; {
+		rq := p.queues[r.q]
+		n, call := rq.fill(w, s, p, batch, &r, &lack)
 		if call {
 			rq.q.Call()
 		}
+		batch = batch[n:]
 	}
 }
 
-// fill puts the run of packets that starts at batch[*i] and goes to queue q into it, under its lock.
-func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Packet, i *int, q int, split bool, hlen uint32, busy *queueSet) (call bool) {
+// fill puts the run of packets at the start of batch that go to r.q into that queue, under its lock, and returns how many
+// those are; r is the first one's route, and then that of the packet behind the run.
+func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Packet, r *route, lack *shortage) (n int, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
 	rq.mover.c = w.Copier
-	for {
-		pkt := batch[*i]
-		if busy.has(q) {
-			pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: rq.q}
+	for q := r.q; r.q == q; {
+		pkt := batch[n]
+		if wait := lack.of(r); wait != nil {
+			pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}
 		} else {
-			res := rq.put(p, pkt, split, hlen)
+			res := rq.put(p, pkt, r)
 			pkt.Verdict = res.verdict(rq.q)
 			if res == PutNoBuffer {
-				busy.add(q)
+				lack.add(r, rq.q)
 			}
 		}
-		*i++
-		if *i == len(batch) {
+		if n++; n == len(batch) {
 			break
 		}
-		var to int
-		if to, split, hlen = p.steer(s, &batch[*i].Meta, batch[*i].PayloadLen); to != q {
-			break
-		}
+		*r = p.steer(s, batch[n])
 	}
 	rq.mover.c = nil
 	rq.frame.Packet = nil
-	return rq.q.Flush()
+	return n, rq.q.Flush()
 }
 
-func (rq *rxQueue) put(p *Port, pkt *wire.Packet, split bool, hlen uint32) Result {
+func (rq *rxQueue) put(p *Port, pkt *wire.Packet, r *route) Result {
 	rq.mover.where = where{}
-	rq.frame = Frame{Packet: pkt, Split: split, HeaderLen: hlen}
+	rq.frame = Frame{Packet: pkt, Split: r.split, HeaderLen: r.hlen}
 	res := rq.q.Put(&rq.mover, &rq.frame)
-	switch res {
-	case PutTaken:
-		segs, head := uint64(pkt.Segments()), uint64(len(pkt.Header))
+	if res == PutNoBuffer {
+		return res
+	}
+	if r.unsplit {
+		rq.unsplit.add(1)
+	}
+	n := uint64(pkt.PayloadLen)
+	segs, head := uint64(pkt.Segments()), uint64(len(pkt.Header))
+	if res == PutTaken {
 		rq.in.count(segs, head, &rq.mover.where)
-		if ms := p.meters.Load(); len(*ms) > 0 {
-			for _, m := range *ms {
-				if m.rx.flow == pkt.Meta.Headers.Flow {
-					m.rx.count(&pkt.Meta.Headers, segs, head, uint64(pkt.PayloadLen), &rq.mover.where)
-				}
+	} else {
+		rq.in.drop(n)
+	}
+	if ms := *p.meters.Load(); len(ms) > 0 {
+		for _, m := range ms {
+			switch {
+			case m.rx.flow != pkt.Meta.Headers.Flow:
+			case res == PutTaken:
+				m.rx.count(&pkt.Meta.Headers, segs, head, n, &rq.mover.where)
+			default:
+				m.rx.lose(n)
 			}
 		}
-	case PutNoBuffer:
-	default:
-		rq.in.drop(uint64(pkt.PayloadLen))
 	}
 	return res
 }
 
-// put1 puts a frame of our own into receive queue 0: the control channel's. It never waits; without a buffer the frame
+// putOwn puts a frame of our own into receive queue 0: the control channel's. It never waits; without a buffer the frame
 // is lost, which the other end makes good.
-func (p *Port) put1(c *dma.Copier, pkt *wire.Packet) bool {
+func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
 	rq := p.queues[0]
-	call, ok := rq.put1(c, pkt)
+	call, ok := rq.putOwn(c, pkt)
 	if call {
 		rq.q.Call()
 	}
-	return ok
+	if !ok {
+		p.lostReplies.Add(1)
+	}
 }
 
-func (rq *rxQueue) put1(c *dma.Copier, pkt *wire.Packet) (call, ok bool) {
+func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) (call, ok bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
 	rq.mover.c = c
-	rq.mover.where = where{}
 	rq.frame = Frame{Packet: pkt}
 	ok = rq.q.Put(&rq.mover, &rq.frame) == PutTaken
 	rq.mover.c = nil
@@ -151,12 +236,15 @@ func (rq *rxQueue) put1(c *dma.Copier, pkt *wire.Packet) (call, ok bool) {
 }
 
 // giveBack returns what is posted on a queue whose split has gone off: header buffers and GPU pages are no use to it. The
-// caller is a transmit worker, inside the epoch.
-func (rq *rxQueue) giveBack() {
+// caller need not be inside the epoch.
+func (p *Port) giveBack(queue uint16) {
+	rq := p.queues[queue]
 	r, ok := rq.q.(Returner)
 	if !ok {
 		return
 	}
+	tok := p.space.Enter()
+	defer p.space.Leave(tok)
 	if rq.returned(r) {
 		rq.q.Call()
 	}
@@ -168,9 +256,3 @@ func (rq *rxQueue) returned(r Returner) (call bool) {
 	r.Return()
 	return rq.q.Flush()
 }
-
-// queueSet is a set of receive queues.
-type queueSet [MaxQueuePairs / 64]uint64
-
-func (s *queueSet) has(q int) bool { return s[q/64]&(1<<(q%64)) != 0 }
-func (s *queueSet) add(q int)      { s[q/64] |= 1 << (q % 64) }

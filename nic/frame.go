@@ -22,34 +22,40 @@ const firstLook = 128
 // ErrBadFrame says that a guest sent something that is no frame: too short or too long.
 var ErrBadFrame = errors.New("bad frame")
 
-// Describe fills in p for the frame of n bytes that lies in segs: its headers, copied to hdr (MaxHeader long, owned by
-// the caller as long as p is), its payload, in place, and Meta.Headers. The rest of Meta is the caller's to set before
-// it calls p.Prepare. p.Payload's storage is reused.
+// Errors that a guest can cause for each frame are made beforehand.
+var (
+	errFrameLen  = fmt.Errorf("%w: its length is not %d to %d", ErrBadFrame, splitter.EthLen, MaxFrame)
+	errShortRead = fmt.Errorf("%w: fewer bytes in memory than promised", ErrBadFrame)
+	errChanged   = fmt.Errorf("%w: its buffers became shorter while it waited", ErrBadFrame)
+)
+
+// Describe fills in p for the frame that lies in segs behind skip bytes of the personality's own (virtio_net_hdr); all is
+// total bytes long. buf holds skip + MaxHeader bytes and is the caller's as long as p is: it gets the personality's bytes,
+// then the frame's headers. Payload stays in place. Meta.Headers is set; the rest of Meta is the caller's to set before it
+// calls p.Prepare. p.Payload's storage is reused.
 //
-// Of the first segment no more than its own bytes are read unless the headers go on behind it, so that a driver that
-// keeps headers and payload apart never has payload read as headers.
-func Describe(c *dma.Copier, segs []dma.Segment, n uint32, hdr []byte, p *wire.Packet) error {
-	if n < splitter.EthLen || n > MaxFrame {
-		return fmt.Errorf("%w: %d bytes, not %d to %d", ErrBadFrame, n, splitter.EthLen, MaxFrame)
+// Of the frame's first segment no more than its own bytes are read unless the headers go on behind it, so that a driver
+// that keeps headers and payload apart never has payload read as headers.
+func Describe(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
+	if total < skip+splitter.EthLen || total > skip+MaxFrame {
+		return errFrameLen
 	}
+	n := total - skip
 	look := min(n, firstLook)
-	if first := segs[0].Len; first >= splitter.EthLen && first < look {
+	if first := firstBytes(segs, skip); first >= splitter.EthLen && first < look {
 		look = first
 	}
-	var h *splitter.Headers = &p.Meta.Headers
+	h := &p.Meta.Headers
 	for {
-		got, err := c.Read(hdr[:look], segs)
+		got, err := c.Read(buf[:skip+look], segs)
 		if err != nil {
 			return err
 		}
-		if uint32(got) < look {
-			return fmt.Errorf("%w: %d bytes in memory, %d promised", ErrBadFrame, got, n)
+		if uint32(got) < skip+look {
+			return errShortRead
 		}
-		err = splitter.Parse(hdr[:look], n, h)
-		if err == nil {
-			break
-		}
-		if look == min(n, MaxHeader) { // as much as Parse ever wants: it says Malformed itself
+		err = splitter.Parse(buf[skip:skip+look], n, h)
+		if err == nil || look == min(n, MaxHeader) { // as much as Parse ever wants: it says Malformed itself
 			break
 		}
 		look = min(n, MaxHeader)
@@ -59,8 +65,29 @@ func Describe(c *dma.Copier, segs []dma.Segment, n uint32, hdr []byte, p *wire.P
 		hlen = uint32(h.HdrLen)
 		n = h.FrameLen // what lies behind the IP packet of a runt is padding
 	}
-	p.Header = hdr[:hlen]
-	p.Payload = dma.Cut(p.Payload[:0], segs, uint64(hlen), uint64(n-hlen))
+	p.Header = buf[skip : skip+hlen]
+	p.Payload = dma.Cut(p.Payload[:0], segs, uint64(skip+hlen), uint64(n-hlen))
 	p.PayloadLen = n - hlen
+	return nil
+}
+
+// firstBytes is how many bytes lie together behind the first skip ones.
+func firstBytes(segs []dma.Segment, skip uint32) uint32 {
+	for i := range segs {
+		if n := segs[i].Len; n > skip {
+			return n - skip
+		}
+		skip -= segs[i].Len
+	}
+	return 0
+}
+
+// Again places the payload of a frame that Describe has seen, after its memory may have moved: the same bytes of segs,
+// total in all. The headers are those that were read then: what has been judged is not read twice.
+func Again(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
+	if total < skip || total-skip < p.Len() {
+		return errChanged
+	}
+	p.Payload = dma.Cut(p.Payload[:0], segs, uint64(skip)+uint64(len(p.Header)), uint64(p.PayloadLen))
 	return nil
 }

@@ -56,7 +56,5 @@ func (p *Port) jobDone(s gpumem.Status) {
 	p.notify.mu.Lock()
 	defer p.notify.mu.Unlock()
 	ownFrame(&p.notify.pkt, p.dispatcher.NotifyJob(p.notify.frame[:0], p.conf.MAC, &c))
-	if !p.put1(p.notify.copier, &p.notify.pkt) {
-		p.lostReplies.Add(1)
-	}
+	p.putOwn(p.notify.copier, &p.notify.pkt)
 }

@@ -1,46 +1,54 @@
 package nic
 
 import (
+	"sync"
+
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/splitter"
 )
 
-// meter counts the packets of one connection on one port. Its receive side is written under the lock of the receive
-// queue that the flow is steered to, its transmit side by the worker of the transmit queue that sends the flow; a driver
-// that moves a metered flow between queues while packets are under way may lose counts, never corrupt them.
+// meter counts the packets of one connection on one port.
 type meter struct {
 	id     uint32
-	spec   control.Meter
 	rx, tx direction
 }
 
-// direction is one flow of a meter's connection.
+// direction is one flow of a meter's connection. A flow keeps to one queue, so the lock is free but while a rule moves it;
+// it is a leaf, held for a few additions, and only packets of metered flows meet it.
 type direction struct {
 	flow splitter.Flow
+
+	mu sync.Mutex
 	Counters
-	seen bool
-	next uint32 // sequence number behind the highest payload byte seen
+	seen seen
 }
 
 // count adds a packet of n payload bytes, and finds which of them were seen before.
 func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *where) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	d.Counters.count(segments, header, w)
-	if h.Class != splitter.TCP || n == 0 {
+	if h.Class != splitter.TCP {
 		return
 	}
-	end := h.Seq + uint32(n)
-	switch fresh := int32(end - d.next); {
-	case !d.seen || uint64(fresh) >= n && fresh > 0:
-		d.seen, d.next = true, end
-	case fresh > 0:
-		d.retrans.add(n - uint64(fresh))
-		d.next = end
-	default:
-		d.retrans.add(n)
+	from := h.Seq
+	if h.TCPFlags&splitter.SYN != 0 {
+		from++ // of the first byte
+		d.seen.begin(from)
+	}
+	if again := d.seen.add(from, uint32(n)); again > 0 {
+		d.retrans.add(uint64(again))
 	}
 }
 
-// flowOf gives the flow of packets from src to dst.
+// lose adds a packet that was dropped.
+func (d *direction) lose(n uint64) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.drop(n)
+}
+
+// meterFlows gives the flows of a connection as the port receives and sends it.
 func meterFlows(m control.Meter) (rx, tx splitter.Flow) {
 	local, remote := m.Local, m.Remote
 	rx.Proto, tx.Proto = m.Proto, m.Proto
@@ -51,4 +59,86 @@ func meterFlows(m control.Meter) (rx, tx splitter.Flow) {
 	rx.SrcPort, rx.DstPort = remote.Port(), local.Port()
 	tx.Src, tx.Dst, tx.SrcPort, tx.DstPort = rx.Dst, rx.Src, rx.DstPort, rx.SrcPort
 	return rx, tx
+}
+
+// maxIslands is how many pieces behind a gap are remembered: at 1 % loss, those of a window of 35 MB.
+const maxIslands = 256
+
+// seen is the set of a TCP flow's sequence numbers that have passed. It tells a byte that comes again from one that
+// comes late, as after a loss or a reordering before the meter. Numbers are compared by their distance to edge, so that
+// they may wrap; a flow's window is far below half of their space.
+type seen struct {
+	begun bool
+	start uint32 // the first number of the connection, if SYN was seen, else of the first packet
+	edge  uint32 // all below have passed
+	n     int
+	piece [maxIslands]island // behind edge, in order, neither touching it nor one another
+}
+
+type island struct{ from, to uint32 }
+
+// begin starts a new connection on the same addresses; a SYN that comes again does not.
+func (s *seen) begin(start uint32) {
+	if s.begun && s.start == start {
+		return
+	}
+	s.begun, s.start, s.edge, s.n = true, start, start, 0
+}
+
+// add puts [from, from+n) into the set and says how many of these were in it.
+func (s *seen) add(from, n uint32) (again uint32) {
+	if n == 0 {
+		return 0
+	}
+	if !s.begun {
+		s.begin(from)
+	}
+	lo := int64(int32(from - s.edge)) // distances from the edge
+	hi := lo + int64(n)
+	if lo < 0 {
+		if hi <= 0 {
+			return n
+		}
+		again, lo = uint32(-lo), 0
+	}
+	if s.n == 0 && lo == 0 {
+		s.edge += uint32(hi)
+		return again
+	}
+	// Pieces [i, j) overlap or touch [lo, hi), and become one with it.
+	i := s.n
+	for i > 0 && int64(s.piece[i-1].to-s.edge) >= lo {
+		i--
+	}
+	j := i
+	first, last := lo, hi
+	for j < s.n && int64(s.piece[j].from-s.edge) <= hi {
+		a, b := int64(s.piece[j].from-s.edge), int64(s.piece[j].to-s.edge)
+		again += uint32(max(0, min(b, hi)-max(a, lo)))
+		first, last = min(first, a), max(last, b)
+		j++
+	}
+	one := island{s.edge + uint32(first), s.edge + uint32(last)}
+	switch {
+	case first == 0: // the gap before it is closed, and with it all that touched
+		s.edge = one.to
+		s.n = copy(s.piece[:], s.piece[j:s.n])
+	case j > i:
+		s.piece[i] = one
+		s.n = i + 1 + copy(s.piece[i+1:], s.piece[j:s.n])
+	default:
+		if s.n == maxIslands { // give up on the oldest gap: what fills it will count as seen
+			if i == 0 {
+				s.edge = one.to
+				return again
+			}
+			s.edge = s.piece[0].to
+			s.n = copy(s.piece[:], s.piece[1:s.n])
+			i--
+		}
+		copy(s.piece[i+1:s.n+1], s.piece[i:s.n])
+		s.piece[i] = one
+		s.n++
+	}
+	return again
 }

@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"errors"
+
 	"vnic.dev/vnic/dma"
 )
 
@@ -10,8 +12,8 @@ type Mover struct {
 	c      *dma.Copier // the sender's, for the time of a Deliver
 	port   *Port
 	where  where
-	part   [64]dma.Segment // scratch: pieces of one copy
-	rest   []dma.Segment
+	step   []dma.Segment // scratch of a bounce
+	rest   []dma.Segment // likewise
 	bounce []dma.Segment // host memory of bounceSize, made when first needed
 }
 
@@ -20,30 +22,31 @@ const bounceSize = 64 << 10
 
 // Header writes bytes that are not payload.
 func (m *Mover) Header(dst []dma.Segment, b []byte) error {
-	_, err := m.c.Write(dst, b)
-	return err
+	if n, err := m.c.Write(dst, b); err != nil || n != len(b) {
+		return short(err, uint64(n), uint64(len(b)))
+	}
+	return nil
 }
 
-// Payload copies payload, as many bytes as src has: dst is at least as long. Where peer to peer is not possible between
+// Payload fills dst with the first bytes of src, which has at least as many. Where peer to peer is not possible between
 // this NIC and the GPU that dst lies in, the bytes go to host memory and the GPU's copy engine takes them on from there.
 func (m *Mover) Payload(dst, src []dma.Segment) error {
-	n := dma.Len(src)
+	var w where
+	n := w.locate(dst)
 	if n == 0 {
 		return nil
 	}
-	var w where
-	w.locate(dst) // dst is cut to src by the caller
 	if w.device+w.gpuFile > 0 && !m.port.direct(dst) {
 		if err := m.bounced(dst, src, n); err != nil {
 			return err
 		}
 		// The NIC wrote host memory: that is what counts. The engine's copy is counted as such.
-		m.where.host += w.device + w.gpuFile + w.host
+		m.where.host += n
 		m.where.bounced += w.device + w.gpuFile
 		return nil
 	}
-	if _, err := m.c.Copy(dst, src); err != nil {
-		return err
+	if k, err := m.c.Copy(dst, src); err != nil || k != n {
+		return short(err, k, n)
 	}
 	m.where.device += w.device
 	m.where.gpuFile += w.gpuFile
@@ -57,17 +60,35 @@ func (m *Mover) bounced(dst, src []dma.Segment, n uint64) error {
 	}
 	for off := uint64(0); off < n; off += bounceSize {
 		k := min(n-off, bounceSize)
-		host := dma.Cut(m.part[:0], m.bounce, 0, k)
+		m.step = dma.Cut(m.step[:0], m.bounce, 0, k)
 		m.rest = dma.Cut(m.rest[:0], src, off, k)
-		if _, err := m.c.Copy(host, m.rest); err != nil {
-			return err
+		if got, err := m.c.Copy(m.step, m.rest); err != nil || got != k {
+			return short(err, got, k)
 		}
 		m.rest = dma.Cut(m.rest[:0], dst, off, k)
-		if _, err := m.c.Copy(m.rest, host); err != nil {
-			return err
+		if got, err := m.c.Copy(m.rest, m.step); err != nil || got != k {
+			return short(err, got, k)
 		}
 	}
 	return nil
+}
+
+// errShortFrame says that a frame has fewer bytes than its sender said.
+var errShortFrame = errors.New("frame shorter than described")
+
+// short is the error of a copy that ended early.
+func short(err error, got, want uint64) error {
+	if err == nil && got < want {
+		err = errShortFrame
+	}
+	return err
+}
+
+// SenderFault says whether an error of a Mover is that of the frame's sender, and not of the receiver that owns space: the
+// memory that it sends from is gone.
+func SenderFault(err error, space *dma.Space) bool {
+	var fault *dma.FaultError
+	return errors.As(err, &fault) && !space.Has(fault.File) || errors.Is(err, errShortFrame)
 }
 
 func newBounce(n uint32) []dma.Segment {
@@ -78,20 +99,9 @@ func newBounce(n uint32) []dma.Segment {
 func (p *Port) direct(segs []dma.Segment) bool {
 	mask := p.p2p.Load()
 	for i := range segs {
-		f := segs[i].Region.File()
-		if f == nil {
-			continue
-		}
-		if g := f.GPU(); g >= 0 && mask&(1<<uint(g)) == 0 {
+		if g := segs[i].GPU(); g >= 0 && mask&(1<<uint(g)) == 0 {
 			return false
 		}
 	}
 	return true
-}
-
-// Whole writes bytes of a frame's payload that go to a header buffer: it has no headers that split.
-func (m *Mover) Whole(dst, src []dma.Segment) error {
-	_, err := m.c.Copy(dst, src)
-	m.where.host += dma.Len(dst)
-	return err
 }

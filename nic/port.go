@@ -3,6 +3,7 @@ package nic
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -32,7 +33,7 @@ type Config struct {
 	HeaderLimit  uint32 // longest header that is split, in bytes
 	UnsplitQueue int    // receive queue for frames on a split queue that cannot be split; -1: their own
 	GPUs         []GPU
-	Log          *slog.Logger // never nil
+	Log          *slog.Logger // nil: none
 }
 
 // GPU is a GPU that a port may use.
@@ -49,8 +50,8 @@ type Port struct {
 	limits func() wire.Limits
 	queues []*rxQueue
 
-	link       *wire.Link   // set by Attach, before traffic
-	sw         *wire.Switch // likewise
+	link       atomic.Pointer[wire.Link] // nil until Attach
+	sw         *wire.Switch              // set by Attach
 	dispatcher *control.Dispatcher
 	registry   *gpumem.Registry
 	engine     *gpumem.Engine
@@ -66,9 +67,9 @@ type Port struct {
 
 	mu           sync.Mutex // guards what follows; taken on no fast path
 	transmitters []*Transmitter
-	state        control.State
+	state        *control.State
+	known        bool // the driver has read this generation
 	resumed      bool // rings went on from an earlier life whose state is lost: see Resumed
-
 }
 
 var (
@@ -78,6 +79,9 @@ var (
 
 // NewPort makes the port of a personality that owns space and queues; limits is asked for what the driver takes.
 func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Limits) (*Port, error) {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
 	if n := len(queues); n < 1 || n > MaxQueuePairs || n != c.QueuePairs {
 		return nil, fmt.Errorf("port %s: %d queue pairs, not 1 to %d", c.Name, c.QueuePairs, MaxQueuePairs)
 	}
@@ -102,58 +106,76 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Li
 		p.queues = append(p.queues, rq)
 	}
 	p.notify.init()
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.clear()
 	return p, nil
 }
 
-// Attach puts the port on a switch. It is called once, before the guest's traffic begins.
+// Attach puts the port on a switch, once. What the guest sends before is dropped.
 func (p *Port) Attach(sw *wire.Switch, o wire.LinkOptions) error {
 	link, err := sw.Attach(p, o)
 	if err != nil {
 		return err
 	}
-	p.sw, p.link = sw, link
+	p.sw = sw
+	p.link.Store(link)
 	return nil
 }
 
 // Close takes the port off the wire and ends its jobs. Its queues are stopped.
 func (p *Port) Close() {
-	if p.link != nil {
-		_ = p.sw.Detach(p.link)
+	if link := p.link.Load(); link != nil {
+		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
 	}
 	p.engine.Reset()
 	p.registry.CloseAll()
 }
 
-// Reset is device reset: everything that commands have set up is gone, and jobs have ended when it returns. Transmit
-// queues are stopped.
+// Reset is device reset: everything that commands have set up is gone, and jobs have ended when it returns.
 func (p *Port) Reset() {
-	p.engine.Reset()
-	p.registry.CloseAll()
-	p.dispatcher.Reset()
-	p.clear()
-}
-
-// clear gives the port the state of a device just reset.
-func (p *Port) clear() {
+	p.engine.Reset() // not under mu: jobs that end put frames into receive queue 0
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, r := range p.state.Rules {
-		_ = p.rules.Del(r.ID)
-	}
-	p.state = control.State{Generation: p.generation.Add(1)}
-	for i := range p.queues {
-		p.state.Splits = append(p.state.Splits, control.Split{Queue: uint16(i)})
-	}
-	p.state.RSS = control.RSS{HashTypes: hashTypes, Key: splitter.DefaultKey, Table: []uint16{0}}
-	p.resumed = false
-	p.meters.Store(&[]*meter{})
-	p.steer0()
+	p.reset()
 }
 
-// steer0 makes the steering that the state asks for; the caller holds mu.
-func (p *Port) steer0() {
-	s := &steering{limit: p.conf.HeaderLimit, unsp: p.conf.UnsplitQueue}
+// Begins says that a driver begins anew, without a device reset before: its guest took the place of one that went away.
+// What commands have set up is the other's, and gone.
+func (p *Port) Begins() {
+	p.mu.Lock()
+	untouched := !p.known && p.state.LastID == 0 && len(p.state.Buffers) == 0 &&
+		!slices.ContainsFunc(p.state.Splits, func(s control.Split) bool { return s.On })
+	p.mu.Unlock()
+	if !untouched {
+		p.Reset()
+	}
+}
+
+func (p *Port) reset() {
+	p.registry.CloseAll()
+	p.clear()
+	p.dispatcher.Reset()
+}
+
+// clear gives the port the state of a device just reset. The caller holds mu.
+func (p *Port) clear() {
+	for _, r := range p.rules.List() {
+		_ = p.rules.Del(r.ID)
+	}
+	generation := p.generation.Add(1)
+	info := p.info()
+	p.state = control.NewState(generation, &info, splitter.DefaultKey)
+	// One queue until the driver asks for more: others may have no buffers, and which have them only it knows.
+	p.state.RSS.Table = []uint16{0}
+	p.known, p.resumed = false, false
+	p.meters.Store(&[]*meter{})
+	p.steerAnew()
+}
+
+// steerAnew makes the steering that the state asks for. The caller holds mu.
+func (p *Port) steerAnew() {
+	s := &steering{limit: p.conf.HeaderLimit, unsp: p.conf.UnsplitQueue, types: p.state.RSS.HashTypes}
 	rss, err := splitter.NewRSS(p.state.RSS.Key, p.state.RSS.Table)
 	if err != nil || p.resumed {
 		rss, _ = splitter.NewRSS(p.state.RSS.Key, []uint16{0})
@@ -165,15 +187,15 @@ func (p *Port) steer0() {
 	p.steering.Store(s)
 }
 
-// Resumed says that a ring goes on where an earlier backend, whose state is lost, left it. If this port has no state
-// either, the driver may have split queues that we know nothing of: everything goes to receive queue 0 until the driver
-// has read the generation (Hello), and so knows.
+// Resumed says that a ring goes on where an earlier backend, whose state is lost, left it. If this port's state is not known
+// to the driver, it may have split queues that we know nothing of: everything goes to receive queue 0 until the driver has
+// read the generation (Hello), and so knows.
 func (p *Port) Resumed() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.state.LastID == 0 && !p.resumed {
+	if !p.known && !p.resumed {
 		p.resumed = true
-		p.steer0()
+		p.steerAnew()
 	}
 }
 
@@ -189,8 +211,8 @@ func (p *Port) SetMTU(mtu uint16) { p.mtu.Store(uint32(mtu)) }
 // Space is the guest's address space.
 func (p *Port) Space() *dma.Space { return p.space }
 
-// Link is the port's way into the switch.
-func (p *Port) Link() *wire.Link { return p.link }
+// Link is the port's way into the switch, nil before Attach.
+func (p *Port) Link() *wire.Link { return p.link.Load() }
 
 // LostReplies counts answers and notices of the control channel that found no buffer on receive queue 0.
 func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
@@ -206,4 +228,12 @@ func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 		tx = p.transmitters[i].out.Read()
 	}
 	return rx, tx
+}
+
+// Unsplit counts the frames that should have been split and could not be, on all queues.
+func (p *Port) Unsplit() (n uint64) {
+	for _, q := range p.queues {
+		n += q.unsplit.v.Load()
+	}
+	return n
 }

@@ -20,7 +20,6 @@ type Transmitter struct {
 	ctl    []byte         // a control frame, whole
 	answer []byte
 	reply  wire.Packet
-	linear [1]dma.Segment
 }
 
 // mark remembers where the payload of a packet of the batch lies, before a port may change it.
@@ -41,7 +40,7 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 }
 
 // Send takes the control channel's frames out of the batch, hands the rest to the wire, and counts what became of it.
-// It sets every Verdict. The packets were prepared by Describe and Prepare, or are retries.
+// It sets every Verdict. The packets were made by Describe and Prepare, or are retries (Again), in their old order.
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
 	run := t.run[:0]
@@ -60,12 +59,22 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 		run = append(run, p)
 	}
 	if len(run) > 0 { // in one piece: only within one Deliver does a busy receiver hold up the rest of a flow
-		t.port.link.Deliver(t.Worker, run)
+		t.deliver(run)
 	}
 	for i, p := range batch {
 		if m := &t.marks[i]; !m.skip {
 			t.count(p, m)
 		}
+	}
+}
+
+func (t *Transmitter) deliver(run []*wire.Packet) {
+	if link := t.port.link.Load(); link != nil {
+		link.Deliver(t.Worker, run)
+		return
+	}
+	for _, p := range run { // on no wire yet
+		p.Verdict = wire.Drop(wire.DropStopped)
 	}
 }
 
@@ -96,35 +105,28 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 	case p.Verdict.Kind == wire.Busy:
 		return
 	case p.Verdict.Kind == wire.Dropped && p.Verdict.Reason != wire.DropLinkLoss:
-		t.out.drop(uint64(p.PayloadLen))
-		t.meter(p, m, true)
+		t.Dropped(p)
 		return
 	}
 	t.out.count(uint64(p.Segments()), uint64(m.header), &m.where)
-	t.meter(p, m, false)
+	for _, mt := range *t.port.meters.Load() {
+		if mt.tx.flow == p.Meta.Headers.Flow {
+			mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.where)
+		}
+	}
 }
 
 // Dropped counts a packet that the personality gave up on after Busy.
 func (t *Transmitter) Dropped(p *wire.Packet) {
 	t.out.drop(uint64(p.PayloadLen))
-	t.meter(p, nil, true)
-}
-
-func (t *Transmitter) meter(p *wire.Packet, m *mark, dropped bool) {
-	ms := t.port.meters.Load()
-	for _, mt := range *ms {
-		if mt.tx.flow != p.Meta.Headers.Flow {
-			continue
+	for _, mt := range *t.port.meters.Load() {
+		if mt.tx.flow == p.Meta.Headers.Flow {
+			mt.tx.lose(uint64(p.PayloadLen))
 		}
-		if dropped {
-			mt.tx.drop(uint64(p.PayloadLen))
-			continue
-		}
-		mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.where)
 	}
 }
 
-// isControl says whether a packet is for the port itself.
+// isControl says whether a packet is for the port itself. A tagged one is not, and the wire drops it.
 func isControl(p *wire.Packet) bool {
 	return p.Dst == wire.ControlMAC && p.Meta.Headers.EtherType == wire.EtherTypeControl && p.Meta.Headers.VLANs == 0
 }
@@ -134,19 +136,19 @@ func (t *Transmitter) command(p *wire.Packet) {
 	p.Verdict = wire.Verdict{Kind: wire.Taken}
 	if p.Len() > uint32(len(t.ctl)) || p.Meta.GSOType != splitter.GSONone {
 		p.Verdict = wire.Drop(wire.DropTooBig)
+		t.out.drop(uint64(p.PayloadLen))
 		return
 	}
 	n := copy(t.ctl, p.Header)
 	k, err := t.Worker.Copier.Read(t.ctl[n:p.Len()], p.Payload)
 	if err != nil {
 		p.Verdict = wire.Drop(wire.DropFault)
+		t.out.drop(uint64(p.PayloadLen))
 		return
 	}
 	if answer := t.port.dispatcher.Handle(t.ctl[:n+k], t.answer); answer != nil {
 		ownFrame(&t.reply, answer)
-		if !t.port.put1(t.Worker.Copier, &t.reply) {
-			t.port.lostReplies.Add(1)
-		}
+		t.port.putOwn(t.Worker.Copier, &t.reply)
 	}
 }
 
@@ -155,6 +157,5 @@ func ownFrame(p *wire.Packet, b []byte) {
 	*p = wire.Packet{Header: b}
 	p.Meta.Headers = splitter.Headers{Class: splitter.NotIP, EtherType: wire.EtherTypeControl, L3Off: splitter.EthLen,
 		HdrLen: splitter.EthLen, FrameLen: uint32(len(b))}
-	p.Meta.Csum = splitter.CsumGood
 	p.Prepare()
 }

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
-	"os"
 	"sync"
 	"sync/atomic"
-
-	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
@@ -23,8 +21,7 @@ import (
 var (
 	errShortBuffer = fmt.Errorf("%w: receive buffer shorter than virtio_net_hdr", virtq.ErrBadChain)
 	errReadable    = fmt.Errorf("%w: device-readable buffer on a receive queue", virtq.ErrBadChain)
-	errNotSplit    = fmt.Errorf("%w: not a header buffer of 12 + 256 bytes and payload buffers, as header split wants", virtq.ErrBadChain)
-	errKickGone    = errors.New("kick descriptor was closed by the frontend")
+	errNotSplit    = fmt.Errorf("%w: not a header buffer of %d bytes and payload buffers, as header split wants", virtq.ErrBadChain, headerBuf)
 )
 
 // HeaderLimit is the longest header that is split; a header buffer has netHdrLen more.
@@ -49,13 +46,23 @@ type Device struct {
 	watcher  *watcher
 	rx       []*rxQueue
 	tx       []*txQueue
-	serving  sync.Mutex
+	serving  chan struct{} // holds one while a frontend is served
 
 	// Of the control goroutine.
-	mtu     uint16
-	status  uint8
-	stopped map[int]string // why queues stopped, for Errors; under mu
+	mtu    uint16
+	status uint8
+	first  firstPair
+
 	mu      sync.Mutex
+	stopped map[int]string // under mu: why queues stopped, for Errors
+	broken  uint64         // under mu: how often one did
+}
+
+// firstPair is what is known of queue pair 0 in a connection: how its rings began tells whether the driver did.
+type firstPair struct {
+	rx, tx  bool // started once
+	goes    bool // one of them goes on where it was before
+	decided bool
 }
 
 var _ vhostuser.Device = (*Device)(nil)
@@ -66,7 +73,7 @@ func New(c Config) (*Device, error) {
 		c.Port.Log = slog.New(slog.DiscardHandler)
 	}
 	d := &Device{log: c.Port.Log.With("port", c.Port.Name), conf: c, space: dma.NewSpace(c.Port.Name, c.Files),
-		mtu: c.Port.MTU, stopped: map[int]string{}}
+		mtu: c.Port.MTU, stopped: map[int]string{}, serving: make(chan struct{}, 1)}
 	d.setLimits()
 	pairs := max(c.Port.QueuePairs, 1)
 	queues := make([]nic.RxQueue, pairs)
@@ -104,29 +111,30 @@ func (d *Device) Port() *nic.Port { return d.port }
 func (d *Device) Space() *dma.Space { return d.space }
 
 // Serve speaks vhost-user on conn, which it closes, until the frontend hangs up or ctx ends. A second call waits for the
-// first to return.
+// first to return, or for its ctx.
 func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
-	d.serving.Lock()
-	defer d.serving.Unlock()
+	select {
+	case d.serving <- struct{}{}:
+	case <-ctx.Done():
+		_ = conn.Close()
+		return context.Cause(ctx)
+	}
+	defer func() { <-d.serving }()
 	return vhostuser.NewBackend(d, d.space, d.log).Serve(ctx, conn)
 }
 
 // Close takes the device off the wire and frees it. Serve has returned.
 func (d *Device) Close() {
 	for _, q := range d.tx {
-		d.stopTx(q)
-		q.wake.close()
+		q.shut()
 	}
 	for _, q := range d.rx {
-		d.stopRx(q)
-		replace(&q.call, -1)
+		q.shut()
 	}
+	d.port.Close() // from here on nobody comes in
+	d.watcher.close()
 	for _, q := range d.tx {
-		replace(&q.call, -1)
-	}
-	d.port.Close()
-	if d.watcher != nil {
-		d.watcher.close()
+		q.wake.close()
 	}
 	_ = d.space.Close()
 }
@@ -155,6 +163,9 @@ func (d *Device) ProtocolFeatures() uint64 {
 	return f
 }
 
+// FeatureNames implements vhostuser.FeatureNamer.
+func (d *Device) FeatureNames() *[64]string { return &featureNames }
+
 // SetFeatures implements vhostuser.Device.
 func (d *Device) SetFeatures(f uint64) error {
 	if extra := f &^ (d.Features() | 1<<30); extra != 0 {
@@ -168,6 +179,9 @@ func (d *Device) SetFeatures(f uint64) error {
 // MaxQueues implements vhostuser.Device.
 func (d *Device) MaxQueues() int { return 2 * len(d.rx) }
 
+// QueueNum implements vhostuser.QueueCounter: QEMU and DPDK want the number of queue pairs.
+func (d *Device) QueueNum() uint64 { return uint64(len(d.rx)) }
+
 // MTU implements vhostuser.Device.
 func (d *Device) MTU(mtu uint16) error {
 	if mtu < 68 {
@@ -175,6 +189,7 @@ func (d *Device) MTU(mtu uint16) error {
 	}
 	d.mtu = mtu
 	d.port.SetMTU(mtu)
+	d.setLimits()
 	return nil
 }
 
@@ -196,225 +211,84 @@ func (d *Device) GetConfig(uint32, []byte) error { return errors.ErrUnsupported 
 // SetConfig implements vhostuser.Device.
 func (d *Device) SetConfig(uint32, []byte) error { return errors.ErrUnsupported }
 
-// StartQueue implements vhostuser.Device.
-func (d *Device) StartQueue(v vhostuser.Vring) error {
-	if _, err := d.StopQueue(v.Index); err != nil {
-		closeAll(v.Kick, v.Call, v.Err)
-		return err
-	}
-	f := d.features.Load()
-	vq, err := virtq.NewDevice(d.space, virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used,
-		Base: v.Base, Indirect: f&fIndirect != 0, EventIdx: f&fEventIdx != 0})
-	if err == nil && v.Kick < 0 {
-		err = errors.New("no kick descriptor: polling is not offered")
-	}
-	if err != nil {
-		if vq != nil {
-			vq.Close()
-		}
-		closeAll(v.Kick, v.Call, v.Err)
-		return fmt.Errorf("vring %d: %w", v.Index, err)
-	}
-	closeAll(v.Err)
-	d.mu.Lock()
-	delete(d.stopped, v.Index)
-	d.mu.Unlock()
-	if v.Base != 0 {
-		d.port.Resumed()
-	}
-	if v.Index%2 == 1 {
-		q := d.tx[v.Index/2]
-		if v.Call >= 0 {
-			replace(&q.call, v.Call)
-		}
-		q.vq, q.kick = vq, v.Kick
-		q.start(v.Running)
-		return nil
-	}
-	q := d.rx[v.Index/2]
-	if v.Call >= 0 {
-		replace(&q.call, v.Call)
-	}
-	q.mu.Lock()
-	q.vq, q.kick, q.started, q.err, q.staged = vq, v.Kick, false, nil, false
-	q.mrg = f&fMrgRxbuf != 0
-	if v.Running {
-		q.started = true
-		q.vq.DisableKick()
-	}
-	q.mu.Unlock()
-	return d.watcher.add(v.Kick, v.Index)
-}
-
-// SetCall implements vhostuser.Device. The new descriptor is fired once: a call may have been lost between the two.
-func (d *Device) SetCall(index, fd int) error {
-	call := d.callOf(index)
-	replace(call, fd)
-	signal(call.Load())
-	return nil
-}
-
-// SetErr implements vhostuser.Device.
-func (d *Device) SetErr(_, fd int) error {
-	closeAll(fd)
-	return nil
-}
-
-// EnableQueue implements vhostuser.Device.
-func (d *Device) EnableQueue(index int, on bool) error {
-	if index%2 == 1 {
-		d.tx[index/2].enabled.Store(on)
-		return nil
-	}
-	q := d.rx[index/2]
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.enabled = on
-	q.wake()
-	return nil
-}
-
-// StopQueue implements vhostuser.Device. What a transmit queue holds is sent or dropped first.
-func (d *Device) StopQueue(index int) (base uint16, err error) {
-	if index%2 == 1 {
-		return d.stopTx(d.tx[index/2]), nil
-	}
-	return d.stopRx(d.rx[index/2]), nil
-}
-
-func (d *Device) stopTx(q *txQueue) (base uint16) {
-	q.halt()
-	if q.vq == nil {
-		return 0
-	}
-	base = q.vq.Base()
-	q.vq.Close()
-	q.vq = nil
-	closeAll(q.kick)
-	q.kick = -1
-	return base
-}
-
-func (d *Device) stopRx(q *rxQueue) (base uint16) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.vq == nil {
-		return 0
-	}
-	d.watcher.remove(q.kick)
-	base = q.vq.Base()
-	q.vq.Close()
-	q.vq = nil
-	closeAll(q.kick)
-	q.kick, q.started = -1, false
-	q.wake()
-	return base
-}
-
 // Reset implements vhostuser.Device.
 func (d *Device) Reset() error {
 	for i := range d.MaxQueues() {
-		if _, err := d.StopQueue(i); err != nil {
-			return err
-		}
+		_, _ = d.StopQueue(i)
 	}
+	d.status = 0
 	d.port.Reset()
+	d.first = firstPair{}
 	return nil
 }
-
-// QueueNum implements vhostuser.QueueCounter: QEMU and DPDK want the number of queue pairs.
-func (d *Device) QueueNum() uint64 { return uint64(len(d.rx)) }
 
 // MemoryChanged implements vhostuser.Device. Queues whose rings are concerned have been stopped before and are started
 // again after; buffers are looked up for each frame.
 func (d *Device) MemoryChanged() error { return nil }
 
-// Disconnected implements vhostuser.Device. The port's state stays: the frontend may come back.
+// Disconnected implements vhostuser.Device. The port's state stays: the frontend may come back, with the same guest.
 func (d *Device) Disconnected() {
 	for i := range d.MaxQueues() {
 		_, _ = d.StopQueue(i)
 		_ = d.EnableQueue(i, false)
-		replace(d.callOf(i), -1)
 	}
+	d.status = 0
+	d.first = firstPair{}
 }
 
-func (d *Device) callOf(index int) *atomic.Pointer[os.File] {
-	if index%2 == 1 {
-		return &d.tx[index/2].call
+// began looks at how the rings of queue pair 0 begin. If none goes on from before, the driver is new: another guest may
+// have taken the place of the one that set this port up.
+func (d *Device) began(v *vhostuser.Vring) {
+	p := &d.first
+	if v.Base != 0 || v.Running {
+		d.port.Resumed()
+		p.goes = true
 	}
-	return &d.rx[index/2].call
-}
-
-// report logs once why a queue stopped.
-func (d *Device) report(index int) {
-	var err error
-	if index%2 == 1 {
-		q := d.tx[index/2]
-		if e := q.err.Load(); e != nil {
-			err = *e
-		}
-	} else {
-		q := d.rx[index/2]
-		q.mu.Lock()
-		err = q.err
-		q.mu.Unlock()
-	}
-	if err == nil {
+	switch v.Index {
+	case 0:
+		p.rx = true
+	case 1:
+		p.tx = true
+	default:
 		return
 	}
-	d.mu.Lock()
-	_, known := d.stopped[index]
-	d.stopped[index] = err.Error()
-	d.mu.Unlock()
-	if !known {
-		dir := [2]string{"rx", "tx"}[index%2]
-		d.log.Error("queue stopped until the driver resets it", "queue", fmt.Sprint(dir, index/2), "err", err)
+	if p.rx && p.tx && !p.decided {
+		p.decided = true
+		if !p.goes {
+			d.port.Begins()
+		}
 	}
 }
 
-// Errors tells, by vring, why queues have stopped.
+// note remembers why a queue stopped. It waits for nobody.
+func (d *Device) note(index int, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stopped[index] = err.Error()
+	d.broken++
+}
+
+// report logs why a queue stopped.
+func (d *Device) report(index int, err error) {
+	dir := [2]string{"rx", "tx"}[index%2]
+	d.log.Error("queue stopped until the driver resets it", "queue", fmt.Sprint(dir, index/2), "err", err)
+}
+
+// Errors tells, by vring, why queues have stopped that are not started again.
 func (d *Device) Errors() map[int]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	m := make(map[int]string, len(d.stopped))
-	for k, v := range d.stopped {
-		m[k] = v
-	}
-	return m
+	return maps.Clone(d.stopped)
 }
 
-// kicked is called by the watcher when the driver has kicked a receive queue.
-func (q *rxQueue) kicked() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.vq == nil {
-		return
+// freeCallers frees those who are stuck in a call.
+func (d *Device) freeCallers() {
+	for _, q := range d.rx {
+		q.call.look()
+		q.fault.look()
 	}
-	drain(q.kick)
-	q.started = true
-	q.vq.DisableKick()
-	q.wake()
-}
-
-// replace puts a new eventfd (none if fd is negative) in the place of the old one, which is closed.
-func replace(p *atomic.Pointer[os.File], fd int) {
-	var f *os.File
-	if fd >= 0 {
-		// A full eventfd must stop neither a worker's thread nor, by way of the netpoller, its goroutine: os.File leaves
-		// descriptors alone that block when it gets them.
-		_ = unix.SetNonblock(fd, false)
-		f = os.NewFile(uintptr(fd), "call")
-		_ = unix.SetNonblock(fd, true)
-	}
-	if old := p.Swap(f); old != nil {
-		_ = old.Close()
-	}
-}
-
-func closeAll(fds ...int) {
-	for _, fd := range fds {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
+	for _, q := range d.tx {
+		q.call.look()
+		q.fault.look()
 	}
 }

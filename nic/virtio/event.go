@@ -15,35 +15,49 @@ func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
 var one = [8]byte{1} // what an eventfd is written
 
-// signal fires an eventfd that may be closed or replaced at the same time; os.File counts its users.
-func signal(f *os.File) {
-	if f != nil {
-		_, _ = f.Write(one[:]) // a driver's broken call is its own loss
-	}
+// eventFile makes a file of an eventfd: it counts its users, so that one may close it while another writes. Its writes go
+// straight to the kernel and never wait in the netpoller, which os.File leaves descriptors to that block when it gets them.
+func eventFile(fd int, name string) *os.File {
+	_ = unix.SetNonblock(fd, false)
+	f := os.NewFile(uintptr(fd), name)
+	_ = unix.SetNonblock(fd, true)
+	return f
 }
 
 // event is an eventfd of our own, to end a sleep in ppoll.
-type event struct{ fd int }
-
-func newEvent() (event, error) {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	return event{fd}, os.NewSyscallError("eventfd", err)
+type event struct {
+	f  *os.File
+	fd int // the sleeper's
 }
 
-// Wake implements wire.Waker.
-func (e event) Wake() { _, _ = unix.Write(e.fd, one[:]) }
+func newEvent() (*event, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	return &event{eventFile(fd, "wake"), fd}, nil
+}
 
-func (e event) close() { _ = unix.Close(e.fd) }
+// Wake implements wire.Waker. It may come late, after close.
+func (e *event) Wake() { _, _ = e.f.Write(one[:]) }
 
-// drain takes the signals of an eventfd (or whatever a frontend gave us for one) that is not blocking.
-func drain(fd int) {
+func (e *event) close() { _ = e.f.Close() }
+
+// take takes the signals of an eventfd and tells whether there were any. It never blocks: O_NONBLOCK belongs to the open
+// file that a frontend shares with us, and it could take the flag away.
+func take(fd int) bool {
 	var b [8]byte
-	_, _ = unix.Read(fd, b[:])
+	iov := [1][]byte{b[:]}
+	n, err := unix.Preadv2(fd, iov[:], -1, unix.RWF_NOWAIT)
+	if err == unix.EOPNOTSUPP || err == unix.ENOSYS { // Linux before 5.8
+		n, err = unix.Read(fd, b[:])
+	}
+	return err == nil && n == len(b)
 }
 
-// sleep waits in ppoll until one of two descriptors is readable, or for at most d (forever if negative). It drains what
-// is readable. The netpoller is not involved: a queue's worker owns its thread, and wakes sooner this way.
-func sleep(wake, kick int, d time.Duration) (woken, kicked bool, err error) {
+// sleep waits in ppoll until one of two descriptors is readable, or for at most d (forever if negative). It takes the
+// signals. The netpoller is not involved: a queue's worker owns its thread, and wakes sooner this way.
+func sleep(wake, kick int, d time.Duration) (kicked bool, err error) {
 	fds := [2]unix.PollFd{{Fd: int32(wake), Events: unix.POLLIN}, {Fd: int32(kick), Events: unix.POLLIN}}
 	var ts *unix.Timespec
 	if d >= 0 {
@@ -51,21 +65,73 @@ func sleep(wake, kick int, d time.Duration) (woken, kicked bool, err error) {
 		ts = &t
 	}
 	if _, err = unix.Ppoll(fds[:], ts, nil); err == unix.EINTR {
-		err = nil
+		return false, nil
 	}
 	if err != nil {
-		return false, false, os.NewSyscallError("ppoll", err)
+		return false, os.NewSyscallError("ppoll", err)
 	}
 	if fds[0].Revents != 0 {
-		woken = true
-		drain(wake)
+		take(wake)
 	}
-	if fds[1].Revents != 0 {
-		kicked = true
-		drain(kick)
-		if fds[1].Revents&(unix.POLLERR|unix.POLLHUP|unix.POLLNVAL) != 0 && fds[1].Revents&unix.POLLIN == 0 {
-			err = errKickGone
+	return fds[1].Revents != 0 && take(kick), nil
+}
+
+// call is an eventfd that a frontend wants written: a queue's call, or its error. Any goroutine fires it, while the control
+// goroutine may replace it.
+//
+// Nothing but O_NONBLOCK keeps a write to a full eventfd from blocking, and that flag the frontend can take away (see take);
+// there is no RWF_NOWAIT for it. So whoever watches the device has an eye on writers that stay inside, and frees them by
+// reading.
+type call struct {
+	file   atomic.Pointer[os.File] // nil: the driver polls
+	inside atomic.Int32            // writers
+	fired  atomic.Uint32           // writes that are done
+	looked uint32                  // the watcher's: fired, when it last looked
+}
+
+// fire writes the eventfd. A driver's broken call is its own loss.
+func (c *call) fire() {
+	f := c.file.Load()
+	if f == nil {
+		return
+	}
+	c.inside.Add(1)
+	_, _ = f.Write(one[:])
+	c.fired.Add(1)
+	c.inside.Add(-1)
+}
+
+// set puts a new eventfd (none if fd is negative) in the place of the old one, which is closed.
+func (c *call) set(fd int) {
+	var f *os.File
+	if fd >= 0 {
+		f = eventFile(fd, "call")
+	}
+	if old := c.file.Swap(f); old != nil {
+		if c.inside.Load() > 0 {
+			free(old)
 		}
+		_ = old.Close()
 	}
-	return woken, kicked, err
+}
+
+// look frees writers if none has come out since the last look.
+func (c *call) look() {
+	fired := c.fired.Load()
+	if f := c.file.Load(); f != nil && c.inside.Load() > 0 && fired == c.looked {
+		free(f)
+	}
+	c.looked = fired
+}
+
+// free makes room in a full eventfd.
+func free(f *os.File) {
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return // closed
+	}
+	_ = raw.Control(func(fd uintptr) {
+		_ = unix.SetNonblock(int(fd), true)
+		take(int(fd))
+	})
 }

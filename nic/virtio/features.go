@@ -7,23 +7,22 @@ import (
 
 // Feature bits of virtio-net (virtio 1.3, 5.1.3) and of the ring (6) that this device knows.
 const (
-	fCsum       = 1 << 0  // VIRTIO_NET_F_CSUM
-	fGuestCsum  = 1 << 1  // VIRTIO_NET_F_GUEST_CSUM
-	fMTU        = 1 << 3  // VIRTIO_NET_F_MTU
-	fMAC        = 1 << 5  // VIRTIO_NET_F_MAC
-	fGuestTSO4  = 1 << 7  // VIRTIO_NET_F_GUEST_TSO4
-	fGuestTSO6  = 1 << 8  // VIRTIO_NET_F_GUEST_TSO6
-	fGuestECN   = 1 << 9  // VIRTIO_NET_F_GUEST_ECN
-	fHostTSO4   = 1 << 11 // VIRTIO_NET_F_HOST_TSO4
-	fHostTSO6   = 1 << 12 // VIRTIO_NET_F_HOST_TSO6
-	fHostECN    = 1 << 13 // VIRTIO_NET_F_HOST_ECN
-	fMrgRxbuf   = 1 << 15 // VIRTIO_NET_F_MRG_RXBUF
-	fStatus     = 1 << 16 // VIRTIO_NET_F_STATUS
-	fMQ         = 1 << 22 // VIRTIO_NET_F_MQ
-	fIndirect   = 1 << 28 // VIRTIO_F_INDIRECT_DESC
-	fEventIdx   = 1 << 29 // VIRTIO_F_EVENT_IDX
-	fVersion1   = 1 << 32 // VIRTIO_F_VERSION_1
-	fGSOOfGuest = fHostTSO4 | fHostTSO6 | fHostECN
+	fCsum      = 1 << 0  // VIRTIO_NET_F_CSUM
+	fGuestCsum = 1 << 1  // VIRTIO_NET_F_GUEST_CSUM
+	fMTU       = 1 << 3  // VIRTIO_NET_F_MTU
+	fMAC       = 1 << 5  // VIRTIO_NET_F_MAC
+	fGuestTSO4 = 1 << 7  // VIRTIO_NET_F_GUEST_TSO4
+	fGuestTSO6 = 1 << 8  // VIRTIO_NET_F_GUEST_TSO6
+	fGuestECN  = 1 << 9  // VIRTIO_NET_F_GUEST_ECN
+	fHostTSO4  = 1 << 11 // VIRTIO_NET_F_HOST_TSO4
+	fHostTSO6  = 1 << 12 // VIRTIO_NET_F_HOST_TSO6
+	fHostECN   = 1 << 13 // VIRTIO_NET_F_HOST_ECN
+	fMrgRxbuf  = 1 << 15 // VIRTIO_NET_F_MRG_RXBUF
+	fStatus    = 1 << 16 // VIRTIO_NET_F_STATUS
+	fMQ        = 1 << 22 // VIRTIO_NET_F_MQ
+	fIndirect  = 1 << 28 // VIRTIO_F_INDIRECT_DESC
+	fEventIdx  = 1 << 29 // VIRTIO_F_EVENT_IDX
+	fVersion1  = 1 << 32 // VIRTIO_F_VERSION_1
 )
 
 // offered is what every device offers. The control queue is not ours: QEMU keeps it and answers it. VIRTIO_F_RING_RESET
@@ -31,9 +30,9 @@ const (
 const offered = fCsum | fGuestCsum | fMTU | fMAC | fGuestTSO4 | fGuestTSO6 | fGuestECN | fHostTSO4 | fHostTSO6 | fHostECN |
 	fMrgRxbuf | fStatus | fMQ | fIndirect | fEventIdx | fVersion1
 
-// limits says what a driver with these features takes.
+// limits says what a driver with these features takes. It is told the MTU (VIRTIO_NET_F_MTU), and has buffers for no more.
 func limits(features uint64, mtu uint16) wire.Limits {
-	l := wire.Limits{Csum: features&fGuestCsum != 0, ECN: features&fGuestECN != 0}
+	l := wire.Limits{Csum: features&fGuestCsum != 0, ECN: features&fGuestECN != 0, MaxFrame: uint32(mtu) + splitter.EthLen}
 	if features&fGuestTSO4 != 0 {
 		l.GSO |= wire.GSO(splitter.GSOTCPv4)
 	}
@@ -45,3 +44,12 @@ func limits(features uint64, mtu uint16) wire.Limits {
 	}
 	return l
 }
+
+// featureNames are those of the bits above, for logs.
+var featureNames = func() (n [64]string) {
+	for bit, name := range map[int]string{0: "CSUM", 1: "GUEST_CSUM", 3: "MTU", 5: "MAC", 7: "GUEST_TSO4", 8: "GUEST_TSO6", 9: "GUEST_ECN",
+		11: "HOST_TSO4", 12: "HOST_TSO6", 13: "HOST_ECN", 15: "MRG_RXBUF", 16: "STATUS", 17: "CTRL_VQ", 22: "MQ"} {
+		n[bit] = name
+	}
+	return n
+}()

@@ -92,13 +92,14 @@ func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	return nil
 }
 
-// describe says of a frame what its receiver may know.
-func (h *netHdr) describe(m *splitter.Meta, hlen uint32) {
+// describe says of a frame what its receiver may know; csum: it has VIRTIO_NET_F_GUEST_CSUM, without which flags are 0.
+func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool) {
 	*h = netHdr{hdrLen: uint16(hlen), numBuffers: 1}
-	switch m.Csum {
-	case splitter.CsumPartial:
+	switch {
+	case !csum:
+	case m.Csum == splitter.CsumPartial:
 		h.flags, h.csumStart, h.csumOffset = hdrNeedsCsum, m.CsumStart, m.CsumOffset
-	case splitter.CsumGood:
+	case m.Csum == splitter.CsumGood:
 		h.flags = hdrDataValid
 	}
 	switch m.GSOType {

@@ -1,13 +1,11 @@
 package virtio
 
 import (
-	"errors"
-	"os"
 	"sync"
-	"sync/atomic"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
 	"vnic.dev/vnic/wire"
 )
@@ -15,22 +13,30 @@ import (
 // maxChains is how many chains one frame may take (MRG_RXBUF): a 64 KiB frame in buffers of 1 KiB.
 const maxChains = 64
 
+// headerBuf is the least that a header buffer has: virtio_net_hdr and the longest header that is split.
+const headerBuf = netHdrLen + HeaderLimit
+
 // rxQueue is a receive virtqueue, an nic.RxQueue. Everything below mu is used under it.
 type rxQueue struct {
 	dev   *Device
-	index int                     // of the vring
-	call  atomic.Pointer[os.File] // nil: the driver polls
+	index int // of the vring
+	call  call
+	fault call // the error descriptor
 
 	mu       sync.Mutex
 	vq       *virtq.Device // nil: stopped
 	kick     int           // -1: stopped
 	enabled  bool
-	started  bool // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
-	err      error
-	mrg      bool
+	started  bool  // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
+	err      error // why it stopped for good
+	mrg      bool  // VIRTIO_NET_F_MRG_RXBUF
+	csum     bool  // VIRTIO_NET_F_GUEST_CSUM
 	staged   bool
 	short    int // how many chains were not enough, when a frame last found too few
+	awaited  uint16
 	waiters  []wire.Waker
+	woken    []wire.Waker // to be woken after Unlock
+	broken   bool         // to be reported after Unlock
 	chains   [maxChains]virtq.Chain
 	buffers  []dma.Segment // of all chains of a frame, in order
 	header   []dma.Segment
@@ -39,7 +45,10 @@ type rxQueue struct {
 	noBuffer counter // frames that met too few buffers, each time they did
 }
 
-var _ nic.RxQueue = (*rxQueue)(nil)
+var (
+	_ nic.RxQueue  = (*rxQueue)(nil)
+	_ nic.Returner = (*rxQueue)(nil)
+)
 
 func newRxQueue(d *Device, index int) *rxQueue {
 	return &rxQueue{dev: d, index: index, kick: -1}
@@ -48,15 +57,30 @@ func newRxQueue(d *Device, index int) *rxQueue {
 // Lock implements nic.RxQueue.
 func (q *rxQueue) Lock() { q.mu.Lock() }
 
-// Unlock implements nic.RxQueue.
-func (q *rxQueue) Unlock() { q.mu.Unlock() }
+// Unlock implements nic.RxQueue. What must not be done under the lock is done after it: to wake senders, and to tell of an
+// error.
+func (q *rxQueue) Unlock() {
+	woken, broken, err := q.woken, q.broken, q.err
+	q.woken, q.broken = nil, false
+	if broken {
+		q.dev.note(q.index, err)
+	}
+	q.mu.Unlock()
+	for _, w := range woken {
+		w.Wake()
+	}
+	if broken {
+		q.dev.watcher.failed(q.index, err)
+		q.fault.fire()
+	}
+}
 
 // Put implements nic.RxQueue.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
 	case q.vq == nil || q.err != nil:
 		return nic.PutStopped
-	case !q.enabled || !q.started:
+	case !q.enabled || !q.started && !q.begin():
 		return nic.PutDisabled
 	}
 	var n int
@@ -66,18 +90,44 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	} else {
 		n, res = q.putWhole(m, f)
 	}
-	if res != nic.PutTaken {
-		if n > 0 && q.err == nil {
-			q.vq.Rewind(n)
-		}
-		if res == nic.PutNoBuffer {
-			q.short = n
-			q.noBuffer.add(1)
-		}
+	if res == nic.PutTaken {
+		q.staged = true
 		return res
 	}
-	q.staged = true
-	return nic.PutTaken
+	q.vq.Rewind(n)
+	if res == nic.PutNoBuffer {
+		if n == int(q.vq.Size()) {
+			return nic.PutTooBig // all that there can be is too little
+		}
+		q.short = n
+		q.noBuffer.add(1)
+	}
+	return res
+}
+
+// begin starts the ring if it has been kicked.
+func (q *rxQueue) begin() bool {
+	if !take(q.kick) {
+		return false
+	}
+	q.started = true
+	q.vq.DisableKick()
+	return true
+}
+
+// kicked is called by the watcher when the driver has kicked the queue.
+func (q *rxQueue) kicked() {
+	q.Lock()
+	defer q.Unlock()
+	switch {
+	case q.vq == nil:
+	case !q.started:
+		q.begin() // not if this kick was for a ring before this one
+	default:
+		take(q.kick)
+		q.vq.DisableKick()
+		q.wake()
+	}
 }
 
 // putWhole writes a frame as one run of bytes: virtio_net_hdr and the frame (virtio 1.3, 5.1.6.4). It returns how many
@@ -85,7 +135,6 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	head := netHdrLen + uint32(len(f.Header))
 	need := head + f.PayloadLen
-	q.buffers = q.buffers[:0]
 	for room := uint32(0); room < need; n++ {
 		if n == maxChains || n == 1 && !q.mrg {
 			return n, nic.PutTooBig
@@ -94,16 +143,30 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		if res != nic.PutTaken {
 			return n, res
 		}
-		if c.InLen < netHdrLen && n == 0 || c.InLen == 0 {
+		if c.InLen < netHdrLen { // also of those that follow (5.1.6.3.1)
 			q.fail(errShortBuffer)
-			return n, nic.PutStopped
+			return n + 1, nic.PutStopped
 		}
-		q.buffers = append(q.buffers, c.In...)
 		room += c.InLen
+		switch n {
+		case 0: // nearly always the only one
+		case 1:
+			q.buffers = append(append(q.buffers[:0], q.chains[0].In...), c.In...)
+		default:
+			q.buffers = append(q.buffers, c.In...)
+		}
 	}
-	q.header = dma.Cut(q.header[:0], q.buffers, 0, uint64(head))
-	q.payload = dma.Cut(q.payload[:0], q.buffers, uint64(head), uint64(f.PayloadLen))
-	if res := q.write(m, f, uint32(len(f.Header)), n); res != nic.PutTaken {
+	buffers := q.chains[0].In
+	if n > 1 {
+		buffers = q.buffers
+	}
+	q.header = dma.Cut(q.header[:0], buffers, 0, uint64(head))
+	q.payload = dma.Cut(q.payload[:0], buffers, uint64(head), uint64(f.PayloadLen))
+	hlen := uint32(0)                       // unsplit: whoever expects split can tell
+	if f.Meta.GSOType != splitter.GSONone { // a receiver's hint (5.1.6.4.1)
+		hlen = uint32(len(f.Header))
+	}
+	if res := q.write(m, f, hlen, n); res != nic.PutTaken {
 		return n, res
 	}
 	for i := range n {
@@ -121,7 +184,6 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload that belongs to the header buffer: of a frame without TCP
 	need := f.PayloadLen - inHeader
 	q.payload = q.payload[:0]
-	var rooms [maxChains]uint32
 	for room := uint32(0); n == 0 || room < need; n++ {
 		if n == maxChains || n == 1 && !q.mrg {
 			return n, nic.PutTooBig
@@ -130,42 +192,41 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		if res != nic.PutTaken {
 			return n, res
 		}
-		if c.InFirst < netHdrLen+f.HeaderLen || need > 0 && c.InLen == c.InFirst {
+		if c.InFirst < headerBuf || c.InLen == c.InFirst && need > 0 {
 			q.fail(errNotSplit)
-			return n, nic.PutStopped
+			return n + 1, nic.PutStopped
 		}
 		k := min(need-room, c.InLen-c.InFirst)
 		q.payload = dma.Cut(q.payload, c.In, uint64(c.InFirst), uint64(k))
-		rooms[n] = k
 		room += k
 	}
-	q.header = dma.Cut(q.header[:0], q.chains[0].In, 0, uint64(netHdrLen+f.HeaderLen))
+	q.header = dma.Cut(q.header[:0], q.chains[0].In, 0, uint64(netHdrLen+len(f.Header)))
+	if inHeader > 0 { // the frame goes to the header buffer whole
+		q.payload = dma.Cut(q.payload[:0], q.chains[0].In, uint64(netHdrLen+len(f.Header)), uint64(inHeader))
+	}
 	if res := q.write(m, f, f.HeaderLen, n); res != nic.PutTaken {
 		return n, res
 	}
+	head := netHdrLen + f.HeaderLen
 	for i := range n {
-		k := rooms[i]
-		if i == 0 {
-			k += netHdrLen + f.HeaderLen
-		}
-		q.vq.Commit(q.chains[i].Head, k)
+		c := &q.chains[i]
+		k := min(need, c.InLen-c.InFirst)
+		need -= k
+		q.vq.Commit(c.Head, head+k)
+		head = 0
 	}
 	return n, nic.PutTaken
 }
 
-// Return implements nic.Returner: every posted chain comes back with used.len 0.
+// Return implements nic.Returner: every posted chain comes back with used.len 0. A driver that goes on posting is not
+// waited for.
 func (q *rxQueue) Return() {
-	if q.vq == nil || q.err != nil || !q.started {
+	if q.vq == nil || q.err != nil || !q.started && !q.begin() {
 		return
 	}
-	for {
-		c := &q.chains[0]
-		ok, err := q.vq.Peek(c)
-		if err != nil {
-			q.fail(err)
-			return
-		}
-		if !ok {
+	for range q.vq.Size() {
+		c, res := q.peek(0)
+		if res != nic.PutTaken {
 			return
 		}
 		q.vq.Commit(c.Head, 0)
@@ -175,17 +236,23 @@ func (q *rxQueue) Return() {
 
 // next peeks chain n of a frame.
 func (q *rxQueue) next(n int) (*virtq.Chain, nic.Result) {
+	c, res := q.peek(n)
+	if res == nic.PutTaken && c.OutLen > 0 {
+		q.vq.Rewind(1)
+		q.fail(errReadable)
+		return nil, nic.PutStopped
+	}
+	return c, res
+}
+
+func (q *rxQueue) peek(n int) (*virtq.Chain, nic.Result) {
 	c := &q.chains[n]
-	ok, err := q.vq.Peek(c)
-	switch {
+	switch ok, err := q.vq.Peek(c); {
 	case err != nil:
 		q.fail(err)
 		return nil, nic.PutStopped
 	case !ok:
 		return nil, nic.PutNoBuffer
-	case c.OutLen > 0:
-		q.fail(errReadable)
-		return nil, nic.PutStopped
 	}
 	return c, nic.PutTaken
 }
@@ -193,28 +260,21 @@ func (q *rxQueue) next(n int) (*virtq.Chain, nic.Result) {
 // write fills the places found: virtio_net_hdr and headers to q.header, payload to q.payload.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, hlen uint32, buffers int) nic.Result {
 	var h netHdr
-	h.describe(&f.Meta, hlen)
+	h.describe(&f.Meta, hlen, q.csum)
 	if q.mrg {
 		h.numBuffers = uint16(buffers)
 	}
 	h.encode((*[netHdrLen]byte)(q.scratch[:netHdrLen]))
 	n := netHdrLen + copy(q.scratch[netHdrLen:], f.Header)
 	err := m.Header(q.header, q.scratch[:n])
-	src := f.Payload
-	if extra := hlen - uint32(len(f.Header)); extra > 0 && err == nil { // a frame that goes to the header buffer whole
-		q.header = dma.Cut(q.header[:0], q.chains[0].In, uint64(n), uint64(extra))
-		err = m.Whole(q.header, src)
-		src = nil
+	if err == nil && f.PayloadLen > 0 {
+		err = m.Payload(q.payload, f.Payload)
 	}
-	if err == nil && len(src) > 0 {
-		err = m.Payload(q.payload, src)
-	}
-	if err == nil {
+	switch {
+	case err == nil:
 		return nic.PutTaken
-	}
-	var fault *dma.FaultError
-	if errors.As(err, &fault) && !q.dev.space.Has(fault.File) {
-		return nic.PutFault // the sender's
+	case nic.SenderFault(err, q.dev.space):
+		return nic.PutFault
 	}
 	q.fail(err)
 	return nic.PutStopped
@@ -227,19 +287,19 @@ func (q *rxQueue) Flush() (call bool) {
 	}
 	q.staged = false
 	call = q.vq.Publish()
-	if err := q.vq.Err(); err != nil && q.err == nil {
+	if err := q.vq.Err(); err != nil {
 		q.fail(err)
 	}
 	return call
 }
 
 // Call implements nic.RxQueue.
-func (q *rxQueue) Call() { signal(q.call.Load()) }
+func (q *rxQueue) Call() { q.call.fire() }
 
 // Arm implements wire.Waitable.
 func (q *rxQueue) Arm(w wire.Waker) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.Lock()
+	defer q.Unlock()
 	if q.vq == nil || q.err != nil || !q.enabled || !q.started {
 		return false
 	}
@@ -247,14 +307,18 @@ func (q *rxQueue) Arm(w wire.Waker) bool {
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
+	if at := q.vq.Base() + uint16(q.short); at != q.awaited { // those who waited for another place get no kick there: they look
+		q.awaited = at
+		q.wake()
+	}
 	q.waiters = append(q.waiters, w)
 	return true
 }
 
 // Disarm implements wire.Waitable.
 func (q *rxQueue) Disarm(w wire.Waker) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+	q.Lock()
+	defer q.Unlock()
 	for i := range q.waiters {
 		if q.waiters[i] == w {
 			q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)
@@ -263,18 +327,18 @@ func (q *rxQueue) Disarm(w wire.Waker) {
 	}
 }
 
-// wake wakes all who wait for buffers; the caller holds the lock.
+// wake has all who wait for buffers woken after Unlock.
 func (q *rxQueue) wake() {
-	for _, w := range q.waiters {
-		w.Wake()
-	}
+	q.woken = append(q.woken, q.waiters...)
 	clear(q.waiters)
 	q.waiters = q.waiters[:0]
 }
 
-// fail stops the queue until the driver or the frontend sets it up again; the caller holds the lock. The watcher logs it.
+// fail stops the queue until the driver or the frontend sets it up again. Unlock sees to the rest.
 func (q *rxQueue) fail(err error) {
-	q.err = err
+	if q.err != nil {
+		return
+	}
+	q.err, q.broken = err, true
 	q.wake()
-	q.dev.watcher.failed(q.index)
 }

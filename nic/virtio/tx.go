@@ -3,7 +3,6 @@ package virtio
 import (
 	"errors"
 	"fmt"
-	"os"
 	"runtime"
 	"sync/atomic"
 	"time"
@@ -17,10 +16,6 @@ import (
 const (
 	// txBatch is how many frames are under way at one time, those that wait for a busy receiver included.
 	txBatch = 32
-	// txPatience is how long a frame waits for a receiver without buffers before it is dropped.
-	txPatience = 500 * time.Millisecond
-	// txGrudge is how long after that frames to the same receiver are not waited for at all, unless it gets buffers.
-	txGrudge = 2 * time.Second
 	// txSpin bounds the busy wait for the next frame.
 	txSpin = 50 * time.Microsecond
 )
@@ -33,53 +28,56 @@ type txQueue struct {
 	dev   *Device
 	index int
 	t     *nic.Transmitter
-	call  atomic.Pointer[os.File] // any goroutine
+	call  call // any goroutine
+	fault call // likewise: the error descriptor
 
 	enabled atomic.Bool // set by the control goroutine
 	stop    atomic.Bool // set by the control goroutine, which then wakes
-	wake    event
+	wake    *event
 	done    chan struct{} // closed by the worker; nil: no worker. Control goroutine
 	kick    int
 	vq      *virtq.Device
-	err     atomic.Pointer[error] // why the worker ended
 
-	slots [txBatch]txSlot
-	order [txBatch]*txSlot // slots in use, oldest first: frames held since an earlier round, then new ones
-	used  int
-	batch [txBatch]*wire.Packet
-	idle  []*txSlot
+	// Frames under way: chains[:used] with their slots, oldest first. Those held since an earlier round come first. What
+	// was in use moves to the front; the slots and chains behind it are free.
+	chains [txBatch]virtq.Chain
+	slots  [txBatch]*txSlot
+	used   int
+	batch  [txBatch]*wire.Packet // slots' packets, in the same order
 
-	segs     []dma.Segment
-	grudge   wire.Waitable // a receiver that was waited for in vain
-	until    time.Time
+	next     uint16                 // avail index of the chain to be peeked next
+	busy     [txBatch]wire.Waitable // those that waitBusy has armed
+	grudges  [4]grudge
+	seen     uint64  // generation of the space for which the held chains' segments are good
 	disabled counter // frames consumed and dropped while the queue was not enabled
 	bad      counter // frames that were none
 	waits    counter // sleeps for a busy receiver
 	gaveUp   counter // frames dropped after waiting
+	putBack  counter // frames that waited when the queue was stopped, and were left to the driver
 }
 
 // txSlot is one frame under way.
 type txSlot struct {
-	chain virtq.Chain
 	pkt   wire.Packet
-	hdr   [nic.MaxHeader]byte
-	since time.Time // held since, for a busy receiver
+	buf   [netHdrLen + nic.MaxHeader]byte // virtio_net_hdr and headers
+	at    uint16                          // avail index of its chain
+	since time.Time                       // held since, for a busy receiver
 }
 
 func newTxQueue(d *Device, index int) (*txQueue, error) {
 	q := &txQueue{dev: d, index: index, kick: -1, t: d.port.NewTransmitter(txBatch)}
+	for i := range q.slots {
+		q.slots[i] = new(txSlot)
+	}
 	var err error
 	q.wake, err = newEvent()
-	for i := range q.slots {
-		q.idle = append(q.idle, &q.slots[i])
-	}
 	return q, err
 }
 
 // start runs the worker; the queue is stopped. A queue that was running before needs no kick to begin.
 func (q *txQueue) start(running bool) {
 	q.stop.Store(false)
-	q.err.Store(nil)
+	q.next = q.vq.Base()
 	done := make(chan struct{})
 	q.done = done
 	dma.Go(func() {
@@ -88,9 +86,12 @@ func (q *txQueue) start(running bool) {
 		defer runtime.UnlockOSThread()
 		workers.Add(1)
 		defer workers.Add(-1)
-		if err := q.run(running); err != nil {
-			q.err.Store(&err)
-			q.dev.watcher.failed(q.index)
+		err := q.run(running)
+		q.forgiveAll()
+		if err != nil {
+			q.dev.note(q.index, err)
+			q.dev.watcher.failed(q.index, err)
+			q.fault.fire()
 		}
 	})
 }
@@ -102,100 +103,139 @@ func (q *txQueue) run(kicked bool) error {
 			return nil
 		}
 		var err error
-		if _, kicked, err = sleep(q.wake.fd, q.kick, -1); err != nil {
+		if kicked, err = sleep(q.wake.fd, q.kick, -1); err != nil {
 			return err
 		}
 	}
 	q.vq.DisableKick()
+	cores := runtime.GOMAXPROCS(0)
 	for {
 		stopping := q.stop.Load()
 		n, err := q.round(stopping)
-		if err != nil {
-			q.abandon()
+		if err != nil || stopping {
+			q.letGo()
 			return err
-		}
-		if stopping {
-			return nil
 		}
 		switch {
 		case q.used > 0:
 			err = q.waitBusy()
 		case n == 0:
-			err = q.waitFrames()
+			err = q.waitFrames(cores)
 		}
 		if err != nil {
-			q.abandon()
+			q.letGo()
 			return err
 		}
 	}
 }
 
-// round sends what is held and what is new, and commits what came of it. If last, nothing stays held and nothing new is
-// taken.
+// round sends what is held and what is new, and commits what came of it. If last, nothing new is taken.
 func (q *txQueue) round(last bool) (n int, err error) {
 	tok := q.dev.space.Enter()
 	call, n, err := q.exchange(last)
 	q.dev.space.Leave(tok)
 	if call {
-		signal(q.call.Load())
+		q.call.fire()
 	}
 	return n, err
 }
 
+// exchange does so inside the epoch. After an error, what was good before it has been sent.
 func (q *txQueue) exchange(last bool) (call bool, n int, err error) {
-	held := q.used
-	for i := range held { // the memory map may have changed while we slept
-		s := q.order[i]
-		if err := q.vq.Load(s.chain.Head, &s.chain); err != nil {
-			return false, 0, err
+	if q.used > 0 {
+		err = q.reload()
+	}
+	if err == nil && !last {
+		n, err = q.take()
+	}
+	if q.used > 0 && (err == nil || n > 0) {
+		for i := range q.used {
+			q.batch[i] = &q.slots[i].pkt
 		}
-		if err := q.place(s); err != nil {
-			return false, 0, err
+		q.t.Send(q.batch[:q.used])
+		q.settle()
+	}
+	return q.vq.Publish(), n, err
+}
+
+// reload finds the memory of held frames again, if the map has changed while we slept.
+func (q *txQueue) reload() error {
+	g := q.dev.space.Generation()
+	for i := range q.used {
+		c, s := &q.chains[i], q.slots[i]
+		if g != q.seen {
+			if err := q.vq.Load(c.Head, c); err != nil {
+				return err
+			}
+		}
+		if err := nic.Again(c.Out, netHdrLen, c.OutLen, &s.pkt); err != nil {
+			return fmt.Errorf("%w: head %d: %w", virtq.ErrBadChain, c.Head, err)
 		}
 	}
-	for !last && len(q.idle) > 0 {
-		s := q.idle[len(q.idle)-1]
-		ok, err := q.vq.Peek(&s.chain)
-		if err != nil {
-			return q.vq.Publish(), n, err
-		}
-		if !ok {
-			break
-		}
-		n++
-		if !q.enabled.Load() {
-			q.disabled.add(1)
-			q.vq.Commit(s.chain.Head, 0)
-			continue
-		}
-		if err := q.describe(s); err != nil {
-			if !errors.Is(err, nic.ErrBadFrame) {
-				return q.vq.Publish(), n, err
-			}
-			q.bad.add(1) // a frame that is none harms nobody: gone
-			q.vq.Commit(s.chain.Head, 0)
-			continue
-		}
-		q.idle = q.idle[:len(q.idle)-1]
-		q.order[q.used] = s
-		q.used++
+	q.seen = g
+	return nil
+}
+
+// take takes new frames, as many as there is room for, and returns how many chains these were.
+func (q *txQueue) take() (n int, err error) {
+	if q.used == txBatch {
+		return 0, nil
 	}
 	if q.used == 0 {
-		return q.vq.Publish(), n, nil
+		q.seen = q.dev.space.Generation()
 	}
-	for i, s := range q.order[:q.used] {
-		q.batch[i] = &s.pkt
+	n, err = q.vq.PeekBatch(q.chains[q.used:])
+	enabled := q.enabled.Load()
+	for i, end := q.used, q.used+n; i < end; i++ {
+		c, s := &q.chains[i], q.slots[q.used]
+		s.at = q.next
+		q.next++
+		if !enabled {
+			q.disabled.add(1)
+			q.vq.Commit(c.Head, 0)
+			continue
+		}
+		if e := q.describe(c, s); e != nil {
+			if !errors.Is(e, nic.ErrBadFrame) { // the queue ends here: what comes behind it stays the driver's
+				q.vq.Rewind(end - i)
+				return i, e
+			}
+			q.bad.add(1) // a frame that is none harms nobody: gone
+			q.vq.Commit(c.Head, 0)
+			continue
+		}
+		if i != q.used {
+			q.chains[i], q.chains[q.used] = q.chains[q.used], q.chains[i]
+		}
+		q.used++
 	}
-	q.t.Send(q.batch[:q.used])
-	q.settle(last)
-	return q.vq.Publish(), n, nil
+	return n, err
+}
+
+// describe makes a packet of a chain: virtio_net_hdr, then the frame.
+func (q *txQueue) describe(c *virtq.Chain, s *txSlot) error {
+	if c.InLen > 0 {
+		return fmt.Errorf("%w: head %d: device-writable buffer on a transmit queue", virtq.ErrBadChain, c.Head)
+	}
+	if err := nic.Describe(q.t.Worker.Copier, c.Out, netHdrLen, c.OutLen, s.buf[:], &s.pkt); err != nil {
+		return err
+	}
+	var h netHdr
+	h.decode((*[netHdrLen]byte)(s.buf[:]))
+	if err := h.meta(&s.pkt.Meta, q.dev.features.Load()); err != nil {
+		return err
+	}
+	s.pkt.Prepare()
+	s.since = time.Time{}
+	return nil
 }
 
 // settle commits the frames that are disposed of, and keeps those that met a busy receiver.
-func (q *txQueue) settle(last bool) {
+func (q *txQueue) settle() {
 	var now time.Time
 	kept := 0
-	for _, s := range q.order[:q.used] {
+	for i := range q.used {
+		s := q.slots[i]
 		if s.pkt.Verdict.Kind == wire.Busy {
 			if now.IsZero() {
 				now = time.Now()
@@ -203,103 +243,49 @@ func (q *txQueue) settle(last bool) {
 			if s.since.IsZero() {
 				s.since = now
 			}
-			if !last && !q.tired(s, now) {
-				q.order[kept] = s
+			if q.worthWaiting(s, now) {
+				q.keep(kept, i)
 				kept++
 				continue
 			}
 			q.gaveUp.add(1)
 			q.t.Dropped(&s.pkt)
 		}
-		s.since = time.Time{}
-		q.vq.Commit(s.chain.Head, 0)
-		q.idle = append(q.idle, s)
+		q.vq.Commit(q.chains[i].Head, 0)
 	}
 	q.used = kept
 }
 
-// tired says whether a held frame has waited long enough.
-func (q *txQueue) tired(s *txSlot, now time.Time) bool {
-	w := s.pkt.Verdict.Queue
-	if w == q.grudge && now.Before(q.until) {
-		return true
+// keep moves frame i to place k.
+func (q *txQueue) keep(k, i int) {
+	if k != i {
+		q.chains[k], q.chains[i] = q.chains[i], q.chains[k]
+		q.slots[k], q.slots[i] = q.slots[i], q.slots[k]
 	}
-	if now.Sub(s.since) < txPatience {
-		return false
-	}
-	q.grudge, q.until = w, now.Add(txGrudge)
-	return true
 }
 
-// describe makes a packet of a chain: virtio_net_hdr, then the frame.
-func (q *txQueue) describe(s *txSlot) error {
-	c := &s.chain
-	if c.InLen > 0 {
-		return fmt.Errorf("%w: head %d: device-writable buffer on a transmit queue", virtq.ErrBadChain, c.Head)
-	}
-	if c.OutLen < netHdrLen {
-		return fmt.Errorf("%w: %d bytes, less than virtio_net_hdr", nic.ErrBadFrame, c.OutLen)
-	}
-	var b [netHdrLen]byte
-	if _, err := q.t.Worker.Copier.Read(b[:], c.Out); err != nil {
-		return err
-	}
-	var h netHdr
-	h.decode(&b)
-	if err := q.place(s); err != nil {
-		return err
-	}
-	if err := h.meta(&s.pkt.Meta, q.dev.features.Load()); err != nil {
-		return err
-	}
-	s.pkt.Progress = wire.Progress{}
-	s.pkt.Prepare()
-	return nil
-}
-
-// place says where the frame's headers and payload lie.
-func (q *txQueue) place(s *txSlot) error {
-	n := s.chain.OutLen - netHdrLen
-	q.segs = dma.Cut(q.segs[:0], s.chain.Out, netHdrLen, uint64(n))
-	meta := s.pkt.Meta
-	err := nic.Describe(q.t.Worker.Copier, q.segs, n, s.hdr[:], &s.pkt)
-	meta.Headers = s.pkt.Meta.Headers
-	s.pkt.Meta = meta
-	return err
-}
-
-// waitBusy sleeps until a receiver of held frames has buffers, the driver has more frames and we have room for them, or
-// patience ends.
-func (q *txQueue) waitBusy() error {
-	q.waits.add(1)
-	oldest := q.order[0].since
-	armed := 0
-	defer func() {
-		for _, s := range q.order[:armed] {
-			s.pkt.Verdict.Queue.Disarm(q.wake)
+// letGo lets go of everything held, as the queue stops. The driver keeps what it can be left: the frames behind which
+// none was taken, for the next start. The rest is gone.
+func (q *txQueue) letGo() {
+	for ; q.used > 0; q.used-- {
+		s, c := q.slots[q.used-1], &q.chains[q.used-1]
+		if s.at == q.vq.Base()-1 {
+			q.vq.Rewind(1)
+			q.putBack.add(1)
+			continue
 		}
-	}()
-	var last wire.Waitable
-	for _, s := range q.order[:q.used] {
-		w := s.pkt.Verdict.Queue
-		if w != last && !w.Arm(q.wake) {
-			return nil
-		}
-		last = w
-		armed++
+		q.gaveUp.add(1)
+		q.t.Dropped(&s.pkt)
+		q.vq.Commit(c.Head, 0)
 	}
-	if len(q.idle) > 0 && q.vq.EnableKick() {
-		q.vq.DisableKick()
-		return nil
+	if q.vq.Publish() {
+		q.call.fire()
 	}
-	_, _, err := sleep(q.wake.fd, q.kick, max(0, txPatience-time.Since(oldest)))
-	q.vq.DisableKick()
-	return err
 }
 
 // waitFrames waits for the driver: first busily, if there are cores to spare, then asleep.
-func (q *txQueue) waitFrames() error {
-	if int(workers.Load()) < runtime.GOMAXPROCS(0) {
+func (q *txQueue) waitFrames(cores int) error {
+	if int(workers.Load()) < cores {
 		for end := time.Now().Add(txSpin); ; {
 			if q.vq.Pending() || q.stop.Load() {
 				return nil
@@ -313,22 +299,12 @@ func (q *txQueue) waitFrames() error {
 		q.vq.DisableKick()
 		return nil
 	}
-	_, _, err := sleep(q.wake.fd, q.kick, -1)
+	_, err := sleep(q.wake.fd, q.kick, -1)
 	q.vq.DisableKick()
 	return err
 }
 
-// abandon lets go of everything held, as the queue stops for good.
-func (q *txQueue) abandon() {
-	for _, s := range q.order[:q.used] {
-		s.since = time.Time{}
-		q.t.Dropped(&s.pkt)
-		q.idle = append(q.idle, s)
-	}
-	q.used = 0
-}
-
-// halt ends the worker after a last round, in which held frames are sent or dropped.
+// halt ends the worker after a last round, in which held frames are sent once more.
 func (q *txQueue) halt() {
 	if q.done == nil {
 		return

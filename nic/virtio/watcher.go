@@ -4,25 +4,32 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
 )
 
-// watcher sleeps on the kicks of receive queues, for all of a device.
+// watcher sleeps on the kicks of receive queues, for all of a device, says why queues stopped, and frees those who are
+// stuck in a call.
 type watcher struct {
 	dev  *Device
 	ep   int
-	wake event
+	wake *event
 	done chan struct{}
 
 	mu     sync.Mutex
 	closed bool
-	broken map[int]bool // vrings that have stopped, not yet reported
+	kicks  int           // watched
+	broken map[int]error // vrings that have stopped, and why, not yet reported
 }
 
-const wakeTag = -1 // epoll data of wake
+const (
+	wakeTag = -1 // epoll data of wake
+	// stuckAfter is how long at most somebody is kept in a call that does not return; twice that in the worst case.
+	stuckAfter = 500 * time.Millisecond
+)
 
 func newWatcher(d *Device) (*watcher, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
@@ -34,8 +41,8 @@ func newWatcher(d *Device) (*watcher, error) {
 		_ = unix.Close(ep)
 		return nil, err
 	}
-	w := &watcher{dev: d, ep: ep, wake: wake, done: make(chan struct{}), broken: map[int]bool{}}
-	if err := w.add(wake.fd, wakeTag); err != nil {
+	w := &watcher{dev: d, ep: ep, wake: wake, done: make(chan struct{}), broken: map[int]error{}}
+	if err := w.ctl(wake.fd, wakeTag); err != nil {
 		wake.close()
 		_ = unix.Close(ep)
 		return nil, err
@@ -44,21 +51,41 @@ func newWatcher(d *Device) (*watcher, error) {
 	return w, nil
 }
 
-// add watches a descriptor for a vring. Edge triggered: a kick that nobody drains must not make us spin.
-func (w *watcher) add(fd, index int) error {
+// ctl adds a descriptor. Edge triggered: a kick that nobody takes must not make us spin. Each write to an eventfd is an
+// edge, and one that is readable already is one when it is added.
+func (w *watcher) ctl(fd, index int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(index)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(w.ep, unix.EPOLL_CTL_ADD, fd, &ev))
 }
 
-// remove stops watching a descriptor; an event of it may still be under way, and finds its queue stopped.
-func (w *watcher) remove(fd int) {
-	_ = unix.EpollCtl(w.ep, unix.EPOLL_CTL_DEL, fd, nil)
+// add watches the kick of a receive queue.
+func (w *watcher) add(fd, index int) error {
+	if err := w.ctl(fd, index); err != nil {
+		return err
+	}
+	w.count(1)
+	return nil
 }
 
-// failed has the end of a queue reported. It never waits, and may be called under a queue's lock.
-func (w *watcher) failed(index int) {
+// remove stops watching a kick; an event of it may still be under way, and finds its queue stopped, or no signal.
+func (w *watcher) remove(fd int) {
+	if unix.EpollCtl(w.ep, unix.EPOLL_CTL_DEL, fd, nil) == nil {
+		w.count(-1)
+	}
+}
+
+func (w *watcher) count(n int) {
 	w.mu.Lock()
-	w.broken[index] = true
+	defer w.mu.Unlock()
+	if w.kicks += n; w.kicks == 1 && n == 1 {
+		w.wake.Wake() // from now on there may be somebody to free
+	}
+}
+
+// failed has the end of a queue reported. It never waits.
+func (w *watcher) failed(index int, err error) {
+	w.mu.Lock()
+	w.broken[index] = err
 	w.mu.Unlock()
 	w.wake.Wake()
 }
@@ -66,28 +93,37 @@ func (w *watcher) failed(index int) {
 func (w *watcher) run() {
 	defer close(w.done)
 	var events [16]unix.EpollEvent
+	timeout := -1
+	looked := time.Now()
 	for {
-		n, err := unix.EpollWait(w.ep, events[:], -1)
+		n, err := unix.EpollWait(w.ep, events[:], timeout)
 		if err != nil && !errors.Is(err, unix.EINTR) {
 			w.dev.log.Error("watching kicks: receive queues that wait for buffers stall", "err", err)
 			return
 		}
 		for _, ev := range events[:max(n, 0)] {
 			if ev.Fd == wakeTag {
-				drain(w.wake.fd)
+				take(w.wake.fd)
 			} else {
 				w.dev.rx[ev.Fd/2].kicked()
 			}
 		}
+		if now := time.Now(); now.Sub(looked) >= stuckAfter {
+			w.dev.freeCallers()
+			looked = now
+		}
 		w.mu.Lock()
 		closed := w.closed
+		if timeout = -1; w.kicks > 0 {
+			timeout = int(stuckAfter / time.Millisecond)
+		}
 		broken := w.broken
 		if len(broken) > 0 {
-			w.broken = map[int]bool{}
+			w.broken = map[int]error{}
 		}
 		w.mu.Unlock()
-		for index := range broken {
-			w.dev.report(index)
+		for index, err := range broken {
+			w.dev.report(index, err)
 		}
 		if closed {
 			return

@@ -1,0 +1,169 @@
+package virtio
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/vhostuser"
+	"vnic.dev/vnic/virtq"
+)
+
+var errNoKick = errors.New("no kick descriptor: polling is not offered")
+
+// StartQueue implements vhostuser.Device.
+func (d *Device) StartQueue(v vhostuser.Vring) error {
+	if _, err := d.StopQueue(v.Index); err != nil { // it never fails
+		return err
+	}
+	vq, err := d.open(&v)
+	if err != nil {
+		closeAll(v.Kick, v.Call, v.Err)
+		return fmt.Errorf("vring %d: %w", v.Index, err)
+	}
+	d.mu.Lock()
+	delete(d.stopped, v.Index)
+	d.mu.Unlock()
+	d.began(&v)
+	call, fault := d.callsOf(v.Index)
+	call.set(v.Call)
+	fault.set(v.Err)
+	if v.Base != 0 || v.Running {
+		call.fire() // the one that was due may have been lost: the classic stall after a reconnect
+	}
+	if v.Index%2 == 1 {
+		q := d.tx[v.Index/2]
+		q.vq, q.kick = vq, v.Kick
+		q.start(v.Running)
+		return nil
+	}
+	return d.rx[v.Index/2].open(vq, &v, d.features.Load())
+}
+
+// open makes the ring.
+func (d *Device) open(v *vhostuser.Vring) (*virtq.Device, error) {
+	if v.Kick < 0 {
+		return nil, errNoKick
+	}
+	f := d.features.Load()
+	return virtq.NewDevice(d.space, virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used, Base: v.Base,
+		Indirect: f&fIndirect != 0, EventIdx: f&fEventIdx != 0})
+}
+
+// open starts a receive queue.
+func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) error {
+	q.Lock()
+	q.vq, q.kick, q.started, q.err, q.staged, q.short = vq, v.Kick, v.Running, nil, false, 0
+	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
+	if v.Running {
+		q.vq.DisableKick()
+	}
+	q.Unlock()
+	if err := q.dev.watcher.add(v.Kick, v.Index); err != nil {
+		q.halt()
+		return fmt.Errorf("vring %d: kick: %w", v.Index, err)
+	}
+	return nil
+}
+
+// SetCall implements vhostuser.Device. The new descriptor is fired once: a call may have been lost between the two.
+func (d *Device) SetCall(index, fd int) error {
+	call, _ := d.callsOf(index)
+	call.set(fd)
+	call.fire()
+	return nil
+}
+
+// SetErr implements vhostuser.Device. It is fired if the queue has an error already.
+func (d *Device) SetErr(index, fd int) error {
+	_, fault := d.callsOf(index)
+	fault.set(fd)
+	d.mu.Lock()
+	_, broken := d.stopped[index]
+	d.mu.Unlock()
+	if broken {
+		fault.fire()
+	}
+	return nil
+}
+
+// EnableQueue implements vhostuser.Device.
+func (d *Device) EnableQueue(index int, on bool) error {
+	if index%2 == 1 {
+		d.tx[index/2].enabled.Store(on)
+		return nil
+	}
+	q := d.rx[index/2]
+	q.Lock()
+	defer q.Unlock()
+	q.enabled = on
+	q.wake()
+	return nil
+}
+
+// StopQueue implements vhostuser.Device. What a transmit queue holds is sent, left to the driver, or dropped.
+func (d *Device) StopQueue(index int) (base uint16, err error) {
+	if index%2 == 1 {
+		return d.tx[index/2].shut(), nil
+	}
+	return d.rx[index/2].shut(), nil
+}
+
+// shut stops the queue and lets go of what the frontend gave for it.
+func (q *txQueue) shut() (base uint16) {
+	q.halt()
+	if q.vq == nil {
+		return 0
+	}
+	base = q.vq.Base()
+	q.vq.Close()
+	q.vq = nil
+	closeAll(q.kick)
+	q.kick = -1
+	q.call.set(-1)
+	q.fault.set(-1)
+	return base
+}
+
+// shut stops the queue and lets go of what the frontend gave for it.
+func (q *rxQueue) shut() (base uint16) {
+	base = q.halt()
+	q.call.set(-1)
+	q.fault.set(-1)
+	return base
+}
+
+// halt stops the queue: who waits for it is woken.
+func (q *rxQueue) halt() (base uint16) {
+	q.Lock()
+	defer q.Unlock()
+	if q.vq == nil {
+		return 0
+	}
+	q.dev.watcher.remove(q.kick)
+	base = q.vq.Base()
+	q.vq.Close()
+	q.vq = nil
+	closeAll(q.kick)
+	q.kick, q.started = -1, false
+	q.wake()
+	return base
+}
+
+func (d *Device) callsOf(index int) (c, fault *call) {
+	if index%2 == 1 {
+		q := d.tx[index/2]
+		return &q.call, &q.fault
+	}
+	q := d.rx[index/2]
+	return &q.call, &q.fault
+}
+
+func closeAll(fds ...int) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
