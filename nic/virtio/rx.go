@@ -3,6 +3,7 @@ package virtio
 import (
 	"sync"
 
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
@@ -12,6 +13,9 @@ import (
 
 // maxChains is how many chains one frame may take (MRG_RXBUF): a 64 KiB frame in buffers of 1 KiB.
 const maxChains = 64
+
+// maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
+const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
 // headerBuf is the least that a header buffer has: virtio_net_hdr and the longest header that is split.
 const headerBuf = netHdrLen + HeaderLimit
@@ -41,7 +45,7 @@ type rxQueue struct {
 	buffers  []dma.Segment // of all chains of a frame, in order
 	header   []dma.Segment
 	payload  []dma.Segment
-	scratch  [netHdrLen + nic.MaxHeader]byte
+	scratch  [netHdrLen + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
 	noBuffer counter // frames that met too few buffers, each time they did
 }
 
@@ -259,6 +263,9 @@ func (q *rxQueue) peek(n int) (*virtq.Chain, nic.Result) {
 
 // write fills the places found: virtio_net_hdr and headers to q.header, payload to q.payload.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, hlen uint32, buffers int) nic.Result {
+	if len(f.Header) > maxOwn {
+		return nic.PutTooBig
+	}
 	var h netHdr
 	h.describe(&f.Meta, hlen, q.csum)
 	if q.mrg {
