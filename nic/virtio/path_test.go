@@ -17,7 +17,6 @@ type lane struct {
 	tx, rx []virtq.Buf // one frame's header and payload; each receive buffer
 	used   [rawRing]virtq.Used
 	frame  int // bytes, virtio_net_hdr included
-	inRing int
 }
 
 const laneBatch = 32
