@@ -1,17 +1,17 @@
-# Sourced by the scripts of this folder. vnic is the built program; check holds JSON on stdin against conditions.
+# Sourced by the scripts of this folder. $vnic is the program under test, $work a directory that goes away.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-vnic=${VNIC:-$PWD/bin/vnic} # the program under test
+root=$PWD
+vnic=${VNIC:-$root/bin/vnic}
 [ -x "$vnic" ] || { echo "no $vnic: run make build first" >&2; exit 1; }
-mkdir -p bin
-if [ ! -x bin/jsoncheck ] || [ acceptance/internal/jsoncheck/main.go -nt bin/jsoncheck ]; then
-  tools/with-tools go build -o bin/jsoncheck ./acceptance/internal/jsoncheck
-fi
-check() { "$OLDPWD_ROOT/bin/jsoncheck" "$@"; }
-OLDPWD_ROOT=$PWD
+cache=${VNIC_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vnic}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
 fail() { echo "FAIL $*" >&2; exit 1; }
+
+# tool NAME: builds acceptance/internal/NAME as $work/NAME.
+tool() { "$root/tools/with-tools" go build -o "$work/$1" "./acceptance/internal/$1"; }
+tool jsoncheck
 
 # within SECONDS COMMAND...: runs it, and fails if it takes longer.
 within() {
@@ -36,8 +36,37 @@ copy_proof() {
 }
 # holds FILE CONDITION...: conditions one a line or one an argument.
 holds() {
-  local file=$1; shift
-  local conds=()
+  local file=$1 conds=(); shift
   mapfile -t conds < <(printf '%s\n' "$@")
-  check "${conds[@]}" < "$file"
+  "$work/jsoncheck" "${conds[@]}" < "$file"
+}
+
+# private_cache DIR: a cache of our own, with what the user's has; only what a run adds is new. Nobody else's run shows in it.
+private_cache() {
+  mkdir "$1"
+  for d in qemu kernel; do [ ! -d "$cache/$d" ] || ln -s "$cache/$d" "$1/$d"; done
+  for f in resolved.json kvm.json; do [ ! -e "$cache/$f" ] || cp "$cache/$f" "$1/"; done
+}
+
+# alive SESSION: the processes of a session. setsid makes one for a run, and nothing that vnic starts makes its own.
+alive() {
+  local p s
+  for p in /proc/[0-9]*; do
+    { read -r s < "$p/stat"; } 2>/dev/null || continue
+    set -- "$1" ${s##*) } # state ppid pgrp session
+    [ "$5" != "$1" ] || [ "$2" = Z ] || echo "${p#/proc/}"
+  done
+}
+# held SESSION: the sockets and memory files that its processes have open.
+held() {
+  local p
+  for p in $(alive "$1"); do
+    find "/proc/$p/fd" -lname 'socket:*' -printf '%l\n' 2>/dev/null || true
+    find "/proc/$p/fd" -lname '/memfd:*' -exec stat -L -c 'memfd:%d:%i' {} + 2>/dev/null || true
+  done | sort -u
+}
+# still FILE: which of these anybody has open.
+still() {
+  { find /proc/[0-9]*/fd -lname 'socket:*' -printf '%l\n' || true; find /proc/[0-9]*/fd -lname '/memfd:*' -exec stat -L -c 'memfd:%d:%i' {} + || true; } 2>/dev/null |
+    sort -u | comm -12 "$1" -
 }

@@ -2,10 +2,11 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
+
+	"vnic.dev/vnic/cmd/vnic/internal/run"
 )
 
 // bytesFlag is a number of bytes: 4096, 64K, 256M, 4G, with or without "iB"; powers of 1024.
@@ -13,18 +14,7 @@ type bytesFlag uint64
 
 func (b *bytesFlag) Type() string { return "bytes" }
 
-func (b *bytesFlag) String() string {
-	n := uint64(*b)
-	for _, u := range []struct {
-		shift uint
-		name  string
-	}{{30, "G"}, {20, "M"}, {10, "K"}} {
-		if n != 0 && n%(1<<u.shift) == 0 {
-			return fmt.Sprint(n>>u.shift, u.name)
-		}
-	}
-	return strconv.FormatUint(n, 10)
-}
+func (b *bytesFlag) String() string { return run.FormatBytes(uint64(*b)) }
 
 func (b *bytesFlag) Set(s string) error {
 	t := strings.TrimSuffix(strings.ToUpper(s), "IB")

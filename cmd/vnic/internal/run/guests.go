@@ -47,7 +47,7 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Modules: transfer.Modules})
 	if err != nil {
 		if errors.Is(err, guestimages.ErrNoModule) {
-			err = &qemu.Missing{What: "kernel " + res.Kernel.Version + " lacks what a guest needs: " + err.Error(), Err: err,
+			err = &qemu.Missing{What: "kernel " + res.Kernel.Version + " lacks what a guest needs", Err: err,
 				Fix: "use a kernel with uio_pci_generic as a module, with its modules by --modules, or none of --kernel"}
 		}
 		return nil, err

@@ -178,7 +178,7 @@ func (e *end) addr(family int) netip.Prefix {
 func noRoom(o *Options, err error) error {
 	for _, e := range []error{unix.ENOSPC, unix.ENOMEM, unix.EFBIG, unix.EDQUOT} {
 		if errors.Is(err, e) {
-			return &qemu.Missing{What: "--gpu-memory " + mebi(o.GPUMemory), Err: err, Fix: "each of two GPUs takes that much: free some, or name less"}
+			return &qemu.Missing{What: "--gpu-memory " + FormatBytes(o.GPUMemory), Err: err, Fix: "each of two GPUs takes that much: free some, or name less"}
 		}
 	}
 	return err

@@ -70,7 +70,7 @@ func (o *Options) plan() (p plan, err error) {
 	}
 	p.pool = min(o.GPUMemory/poolShare, maxPool) / page * page
 	if p.pool < minPool {
-		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", mebi(o.GPUMemory), minPool*poolShare>>20)
+		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", FormatBytes(o.GPUMemory), minPool*poolShare>>20)
 	}
 	room := (o.GPUMemory - p.pool) / page * page
 	if o.Size/room >= maxRounds {
@@ -87,11 +87,13 @@ func (o *Options) plan() (p plan, err error) {
 // maxRounds keeps the plan small; it is a TiB with the smallest GPU.
 const maxRounds = 1 << 15
 
-func mebi(n uint64) string {
-	if n%(1<<20) != 0 {
-		return fmt.Sprint(n)
+// FormatBytes writes a number of bytes as the flags take it: 4097, 64K, 512M, 4G.
+func FormatBytes(n uint64) string {
+	unit := 0
+	for n != 0 && n%1024 == 0 && unit < 4 {
+		n, unit = n/1024, unit+1
 	}
-	return fmt.Sprint(n>>20, "M")
+	return fmt.Sprint(n, []string{"", "K", "M", "G", "T"}[unit])
 }
 
 // Check says what is wrong with the options.
@@ -111,9 +113,9 @@ func (o *Options) Check() error {
 	case o.Loss < 0 || o.Loss >= 1 || o.Reorder < 0 || o.Reorder >= 1:
 		return errors.New("--loss, --reorder: at least 0%, less than 100%")
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
-		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", mebi(o.GPUMemory))
+		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", FormatBytes(o.GPUMemory))
 	case o.Memory < 192<<20 || o.Memory%(2<<20) != 0:
-		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", mebi(o.Memory))
+		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", FormatBytes(o.Memory))
 	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
 	case o.StallSecs < 1:
