@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// minPages is how many pages a bound queue needs: with fewer, two of the largest frames do not fit.
-const minPages = 36
+// minPages is how many pages a bound queue needs: for some of the largest frames, one of them in reserve.
+const minPages = 4 * framePages
 
 // flowKey is the flow of received segments.
 type flowKey = splitter.Flow

@@ -16,9 +16,10 @@ type flow struct {
 	key   splitter.Flow // of received packets
 	heads atomic.Int32  // len(linear): readers look before they lock
 
-	mu   sync.Mutex
-	conn *Conn
-	age  int // sweeps that found no endpoint
+	mu    sync.Mutex
+	conn  *Conn
+	age   int // sweeps that found no endpoint
+	queue int // of the handshake
 
 	// Transmit. What lies in no part was written by Write, and netstack carries its bytes.
 	issKnown, finSent bool
@@ -35,7 +36,7 @@ type flow struct {
 	irsKnown bool
 	irs      uint32
 	acked    uint64 // what we have acknowledged: a lower bound of netstack's RCV.NXT
-	ahead    uint64 // end of what was given to netstack without a gap: mostly an upper bound
+	ahead    uint64 // end of what was given to netstack without a gap, if netstack dropped nothing
 	read     uint64 // position of the application
 	pending  deque[pending]
 	pages    int    // in pending
@@ -84,7 +85,7 @@ func (f *flow) syn(seq uint32, hasAck bool, ack uint32) bool {
 	if f.ended {
 		return false
 	}
-	f.iss, f.issKnown = seq, true
+	f.iss, f.issKnown, f.age = seq, true, 0
 	if hasAck {
 		f.irs, f.irsKnown = ack-1, true
 	}
@@ -184,8 +185,11 @@ const (
 // maxWindow is more than any receive window can be: payload beyond is not in it.
 const maxWindow = 64 << 20
 
-// receive looks at a received segment with n bytes of payload. low says that the pool has few pages left.
-func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, low bool) verdict {
+// receive looks at a received segment with n bytes of payload.
+func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages supply) verdict {
+	if f.conn == nil {
+		f.queue = queue
+	}
 	if h.TCPFlags&splitter.SYN != 0 {
 		if f.issKnown && f.acked == 0 && f.read == 0 && f.ahead == 0 {
 			f.irs, f.irsKnown = h.Seq, true
@@ -206,7 +210,10 @@ func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, low bool) verdict
 	case end <= int64(f.acked), off > int64(f.ahead)+maxWindow:
 		return junk
 	case off <= int64(f.acked): // what we asked for: always
-	case low && uint64(off) != f.ahead:
+		f.ahead = uint64(end) // netstack may have dropped what came behind it before
+		return deliver
+	case uint64(off) == f.ahead && pages < dry: // most likely in order
+	case pages > plenty:
 		return refuse
 	}
 	if off <= int64(f.ahead) {

@@ -120,7 +120,7 @@ func TestFlowPlacesAndCompletes(t *testing.T) {
 					if len(device) > 0 {
 						flying = append(flying, fly{lo, hi})
 						for i := lo; i <= hi; i++ {
-							f.sends.at(int(i - f.firstSend)).inFlight++
+							f.sends.at(int(i-f.firstSend)).inFlight++
 							calls[i].inFlight++
 						}
 					}
@@ -159,29 +159,32 @@ func TestFlowAdmission(t *testing.T) {
 		off          int
 		n            int
 		flags        uint8
-		low, deaf    bool
+		pages        supply
+		deaf         bool
 		want         verdict
 	}{
 		{name: "in order", n: 100, want: deliver},
-		{name: "in order, low", n: 100, low: true, want: deliver},
-		{name: "in order behind what is not acknowledged, low", ahead: 300, off: 300, n: 100, low: true, want: deliver},
-		{name: "the missing one again, low", acked: 100, ahead: 5000, off: 100, n: 50, low: true, want: deliver},
-		{name: "overlaps the missing one, low", acked: 100, ahead: 100, off: 50, n: 51, low: true, want: deliver},
+		{name: "in order, low", n: 100, pages: low, want: deliver},
+		{name: "in order behind what is not acknowledged, low", ahead: 300, off: 300, n: 100, pages: low, want: deliver},
+		{name: "in order behind what is not acknowledged, dry", ahead: 300, off: 300, n: 100, pages: dry, want: refuse},
+		{name: "the missing one, dry", acked: 100, ahead: 300, off: 100, n: 100, pages: dry, want: deliver},
+		{name: "the missing one again, low", acked: 100, ahead: 5000, off: 100, n: 50, pages: low, want: deliver},
+		{name: "overlaps the missing one, low", acked: 100, ahead: 100, off: 50, n: 51, pages: low, want: deliver},
 		{name: "out of order", off: 100, n: 100, want: deliver},
-		{name: "out of order, low", off: 100, n: 100, low: true, want: refuse},
-		{name: "repeated but not acknowledged, low", acked: 100, ahead: 5000, off: 150, n: 50, low: true, want: refuse},
+		{name: "out of order, low", off: 100, n: 100, pages: low, want: refuse},
+		{name: "repeated but not acknowledged, low", acked: 100, ahead: 5000, off: 150, n: 50, pages: low, want: refuse},
 		{name: "old", acked: 1000, ahead: 1000, off: 900, n: 100, want: junk},
-		{name: "old, low", acked: 1000, ahead: 1000, off: 0, n: 100, low: true, want: junk},
+		{name: "old, low", acked: 1000, ahead: 1000, off: 0, n: 100, pages: low, want: junk},
 		{name: "far beyond any window", off: maxWindow + 1, n: 10, want: junk},
 		{name: "with SYN", n: 10, flags: splitter.SYN, want: junk},
 		{name: "with RST", n: 10, flags: splitter.RST, want: junk},
 		{name: "nobody reads", n: 10, deaf: true, want: junk},
-		{name: "no payload, low", low: true, want: deliver},
+		{name: "no payload, low", pages: low, want: deliver},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := &flow{irs: irs, irsKnown: true, acked: c.acked, ahead: c.ahead, deaf: c.deaf}
 			h := &splitter.Headers{Seq: irs + 1 + uint32(c.off), TCPFlags: c.flags}
-			if got := f.receive(h, 0, c.n, c.low); got != c.want {
+			if got := f.receive(h, 0, c.n, 0, c.pages); got != c.want {
 				t.Errorf("verdict %d, want %d", got, c.want)
 			}
 		})

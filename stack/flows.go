@@ -14,7 +14,8 @@ import (
 const (
 	sweepEvery = time.Second
 	maxUnowned = 16384 // flows without a Conn, half open ones above all
-	maxAge     = 75    // sweeps that a flow without an endpoint may see: a SYN cookie may yet be answered
+	maxAge     = 10    // sweeps that a flow without an endpoint may see: a SYN cookie may yet be answered
+	maxKeep    = 3     // the same if it has payload: an answer came, and was none
 )
 
 // flows finds the flow of a segment.
@@ -161,5 +162,8 @@ func (fs *flows) alive(f *flow) bool {
 		}
 	}
 	f.age++
+	if f.pending.len() > 0 && f.age > maxKeep {
+		return false
+	}
 	return f.nxt == 0 && f.acked == 0 && !f.ended && f.conn == nil && !f.deaf && f.age < maxAge
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 
@@ -39,6 +40,11 @@ func netProto(a netip.Addr) tcpip.NetworkProtocolNumber {
 	return ipv6.ProtocolNumber
 }
 
+// local says whether an address is the stack's, or none: netstack binds to others as well.
+func (s *Stack) local(a netip.Addr) bool {
+	return !a.IsValid() || a.IsUnspecified() || slices.ContainsFunc(s.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+}
+
 func fullAddr(a netip.AddrPort) tcpip.FullAddress {
 	f := tcpip.FullAddress{Port: a.Port()}
 	if a.Addr().IsValid() && !a.Addr().IsUnspecified() {
@@ -67,6 +73,9 @@ func (s *Stack) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	}
 	if !local.Addr().IsValid() {
 		return fail(syscall.EINVAL)
+	}
+	if !s.local(local.Addr()) {
+		return fail(syscall.EADDRNOTAVAIL)
 	}
 	l := &Listener{s: s, closed: make(chan struct{})}
 	ep, err := s.ns.NewEndpoint(tcp.ProtocolNumber, netProto(local.Addr()), &l.wq)
@@ -178,6 +187,9 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 	}
 	if !remote.IsValid() {
 		return fail(syscall.EINVAL)
+	}
+	if !s.local(local.Addr()) {
+		return fail(syscall.EADDRNOTAVAIL)
 	}
 	if s.isClosed() {
 		return fail(net.ErrClosed)

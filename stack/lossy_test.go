@@ -80,6 +80,7 @@ func TestLossy(t *testing.T) {
 		linear float64
 	}{
 		{name: "mtu1500", change: func(o *stacktest.Options) {}, config: func(c *stack.Options) { c.NoGSO = true }},
+		{name: "mtu1500-rack", change: func(o *stacktest.Options) { o.Cut = true }, config: rack},
 		{name: "mtu9000", change: func(o *stacktest.Options) { o.MTU = 9000; o.Cut = true }},
 		{name: "gso-whole", change: func(o *stacktest.Options) {}},
 		{name: "gso-cut", change: func(o *stacktest.Options) { o.Cut = true }},

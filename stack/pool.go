@@ -7,7 +7,10 @@ import (
 	"vnic.dev/vnic/driver"
 )
 
-const pageSize = driver.PageSize
+const (
+	pageSize   = driver.PageSize
+	framePages = slotSize/pageSize + 2 // the largest frame, with room to spare
+)
 
 // piece is a part of a page: payload, as the device wrote it.
 type piece struct {
@@ -32,7 +35,7 @@ type page struct {
 type pool struct {
 	gpu int
 	off uint64 // of page 0 in the GPU
-	// reserve is how many pages must be free or posted for data out of order to be kept: so that the segment that is
+	// reserve is how many pages must be free or posted for data out of order to be kept, so that the segment that is
 	// missing always finds a buffer.
 	reserve int
 	refill  func(queue int)
@@ -52,7 +55,7 @@ func newPool(gpu int, off, size uint64) *pool {
 	n := int(size / pageSize)
 	p := &pool{
 		gpu: gpu, off: off, pages: make([]page, n), free: make([]uint32, n),
-		reserve: min(max(n/8, 36), n/2), // 36: two of the largest frames
+		reserve: max(n/8, 2*framePages),
 	}
 	for i := range p.free {
 		p.free[i] = uint32(n - 1 - i)
@@ -104,12 +107,31 @@ func (p *pool) index(off uint64) (uint32, bool) {
 	return uint32((off - p.off) / pageSize), true
 }
 
-// low says whether data out of order is to be refused now.
-func (p *pool) low() bool {
+// supply says how well a pool is off.
+type supply uint8
+
+const (
+	plenty supply = iota
+	low           // data out of order is refused
+	dry           // only the segment that is missing is taken
+)
+
+// supply is low when the reserve is touched, or when queued data has half of the pages. The other half is for tokens and
+// for what comes in order: an application that waits for missing data with up to so many tokens in its hands gets it.
+func (p *pool) supply() supply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return len(p.free)+p.posted < p.reserve
+	switch spare := len(p.free) + p.posted; {
+	case spare < framePages:
+		return dry
+	case spare < p.reserve || 2*(spare+p.held) < len(p.pages):
+		return low
+	}
+	return plenty
 }
+
+// window is the receive buffer that fits the pool, if each page has a segment of mss bytes.
+func (p *pool) window(mss int) int { return len(p.pages) * min(mss, pageSize) }
 
 // receive turns the device's ranges into pieces, n bytes in all, and takes a reference on each page for the stack. The
 // device is not trusted: if it names a page that it did not get from us, or too few bytes, nothing is taken.

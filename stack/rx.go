@@ -70,12 +70,20 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	if h.Class == splitter.TCP {
 		if f := s.flows.get(&h.Flow); f != nil {
 			f.mu.Lock()
-			f.receive(&h, tcpWindow(start[:n], &h), int(h.FrameLen)-hdrLen, false)
+			f.receive(&h, tcpWindow(start[:n], &h), int(h.FrameLen)-hdrLen, s.queueOf(fr), plenty)
 			f.synOptions(start[h.L4Off:hdrLen], &h)
 			f.mu.Unlock()
 		}
 	}
 	s.inject(&h, buf)
+}
+
+// queueOf is the queue of a frame, if there is such a queue.
+func (s *Stack) queueOf(fr *driver.RxFrame) int {
+	if fr.Queue < 0 || fr.Queue >= len(s.rx) {
+		return 0
+	}
+	return fr.Queue
 }
 
 // verify checks the transport checksum of a packet in host memory: netstack will not, as it has a NIC that does.
@@ -115,9 +123,9 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	var slot uint32 = junkSlot
 	v := junk
 	if f := s.flows.get(&h.Flow); f != nil {
-		low := pool.low()
+		pages := pool.supply()
 		f.mu.Lock()
-		v = f.receive(&h, tcpWindow(hdr[:n], &h), payload, low)
+		v = f.receive(&h, tcpWindow(hdr[:n], &h), payload, fr.Queue, pages)
 		if v == deliver && device > 0 {
 			var ok bool
 			if slot, ok = l.take(fr.Payload, device); ok {

@@ -55,7 +55,10 @@ type Options struct {
 	// by SACK alone (RFC 6675), and nothing is sent twice only because an acknowledgement is late, as it often is from
 	// emulated guests.
 	RACK bool
-	Log  *slog.Logger
+	// WideWindow lets a connection's receive window be larger than the pool that its payload comes to, as Linux does; the
+	// NIC drops what then finds no page.
+	WideWindow bool
+	Log        *slog.Logger
 }
 
 // Stack is a devmem.Device.
@@ -70,6 +73,9 @@ type Stack struct {
 	lanes   atomic.Pointer[[]*lane]
 	flows   flows
 	count   counters
+	addrs   []netip.Prefix
+	maxRecv int // bytes of a receive buffer
+	wide    bool
 
 	stop    chan struct{}
 	work    sync.WaitGroup
@@ -109,7 +115,7 @@ func New(nic NIC, control Control, o Options) (*Stack, error) {
 	}
 	quiet()
 	s := &Stack{
-		nic: nic, control: control, log: o.Log, stop: make(chan struct{}),
+		nic: nic, control: control, log: o.Log, addrs: o.Addresses, wide: o.WideWindow, stop: make(chan struct{}),
 		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
 		buffers: map[*Buffer]struct{}{}, rxBinds: map[uint32]*rxBinding{}, shadows: map[int][]*shadow{},
 	}
@@ -149,6 +155,7 @@ func (s *Stack) configure(o Options) error {
 	if o.RecvBuffer > 0 {
 		recv.Min, recv.Default, recv.Max = min(recv.Min, o.RecvBuffer), o.RecvBuffer, o.RecvBuffer
 	}
+	s.maxRecv = recv.Max
 	// A guest that is emulated on a busy host may be silent for long without having lost anything.
 	rto := tcpip.TCPMinRTOOption(time.Second)
 	recovery := tcpip.TCPRecovery(0)

@@ -214,7 +214,7 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 		// memory in the place of device memory.
 		tcp.SetSequenceNumber(f.iss + uint32(f.una))
 		b, fr := q.next()
-		h.frame(b.header[:], fr, 0, 0, 0, 0)
+		h.frame(b.header[:], fr, 0, 0, total, 0)
 		tcp = header.TCP(fr.Header[h.l4:])
 		tcp.SetFlags(uint8(header.TCPFlagAck))
 		return true

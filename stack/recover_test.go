@@ -1,0 +1,557 @@
+package stack_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack"
+	"vnic.dev/vnic/stack/stacktest"
+)
+
+// stream sends total bytes from A to B, and compares them.
+func (w *world) stream(ca, cb devmem.Conn, txID uint32, rx, tx []byte, seed uint64, total, hold int) error {
+	var g errgroup.Group
+	g.Go(func() error {
+		s := sender{conn: ca, binding: txID, mem: tx, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 8))}
+		return errors.Join(s.run(), ca.CloseWrite())
+	})
+	g.Go((&receiver{conn: cb, mem: rx, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 9)), hold: hold}).run)
+	if err := g.Wait(); err != nil {
+		return fmt.Errorf("%w\na: %s\nb: %s", err, ca.State(), cb.State())
+	}
+	return nil
+}
+
+func rack(o *stack.Options) { o.RACK = true }
+
+// A pool with few pages, of which many are held. With a window that is wider than the pool the NIC drops for want of
+// buffers, and everything still arrives; with one that fits nothing need be dropped.
+func TestRecoversFromAnEmptyPool(t *testing.T) {
+	for _, wide := range []bool{true, false} {
+		for _, pages := range []uint64{72, 100, 300} {
+			t.Run(fmt.Sprintf("%d pages, wide=%v", pages, wide), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, stacktest.Options{Cut: true, Seed: pages}, func(o *stack.Options) { o.WideWindow = wide })
+				bindRX(t, w.b, 0, pages*4096, 7, 1)
+				tx := bindTX(t, w.a, 0, 1<<20)
+				ca, cb := w.connect(7, false)
+				if err := w.stream(ca, cb, tx.ID(), w.nb.Memory(), w.na.Memory()[:1<<20], 1, 3<<18, int(pages)/4); err != nil {
+					t.Fatal(err)
+				}
+				if wide && pages < 300 && w.nb.Drops() == 0 {
+					t.Error("the NIC dropped nothing")
+				}
+				balanced(t, w.b)
+				if st := w.b.Stats(); st.NICDrops != w.nb.Drops() {
+					t.Errorf("stats say %d drops, the NIC %d", st.NICDrops, w.nb.Drops())
+				}
+			})
+		}
+	}
+}
+
+// The first segment is lost again and again while the window behind it fills the pool: it must still find a buffer.
+func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
+	const pages = 72
+	w := newWorld(t, stacktest.Options{Cut: true, RingSize: pages}, rack)
+	rx := bindRX(t, w.b, 0, pages*4096, 7, 1)
+	tx := bindTX(t, w.a, 0, 1<<20)
+	ca, cb := w.connect(7, false)
+	// Warm up, so that the congestion window is wide.
+	warm := make([]byte, 300_000)
+	var g errgroup.Group
+	g.Go(func() error { _, err := ca.Write(warm); return err })
+	left := len(warm)
+	for left > 0 {
+		n, _, _, err := cb.RecvDevmem(nil, warm, devmem.Trunc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		left -= n
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var first uint32
+	var seen bool
+	lost := 0
+	w.na.Filter(func(h *splitter.Headers, payload int) bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if payload == 0 || h.Class != splitter.TCP {
+			return true
+		}
+		if !seen {
+			seen, first = true, h.Seq
+		}
+		if h.Seq == first && lost < 4 {
+			lost++
+			return false
+		}
+		return true
+	})
+	done := make(chan error, 1)
+	go func() {
+		s := sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 3, total: 400_000, rng: rand.New(rand.NewPCG(3, 3))}
+		done <- errors.Join(s.run(), ca.CloseWrite())
+	}()
+	r := receiver{conn: cb, mem: w.nb.Memory(), seed: 3, total: 400_000, rng: rand.New(rand.NewPCG(3, 4))}
+	if err := r.run(); err != nil {
+		t.Fatalf("%v\na: %s\nb: %s", err, ca.State(), cb.State())
+	}
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if mu.Lock(); lost != 4 {
+		t.Errorf("the first segment was lost %d times", lost)
+	}
+	mu.Unlock()
+	st := w.b.Stats()
+	if st.RxRefused == 0 {
+		t.Errorf("nothing was refused: the pool was never low: %+v", st)
+	}
+	balanced(t, w.b)
+	_ = rx
+}
+
+// A send is complete when it is acknowledged and the device has let go of it: one of them is not enough.
+func TestCompletionNeedsAckAndDevice(t *testing.T) {
+	for _, v := range []string{"device", "ack"} {
+		t.Run(v, func(t *testing.T) {
+			w := newWorld(t, stacktest.Options{})
+			tx := bindTX(t, w.a, 0, 1<<20)
+			ca, cb := w.connect(7, false)
+			var lost atomic.Bool
+			var acks atomic.Int64
+			if v == "device" {
+				w.na.HoldCompletions(true)
+			} else {
+				lost.Store(true)
+				w.nb.Filter(func(h *splitter.Headers, payload int) bool {
+					acks.Add(1)
+					return !lost.Load()
+				})
+			}
+			pattern(w.na.Memory()[100:5100], 9, 0)
+			if n, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: 100, Len: 5000}}); n != 5000 || err != nil {
+				t.Fatal(n, err)
+			}
+			got, want := make([]byte, 5000), make([]byte, 5000)
+			if _, err := io.ReadFull(cb, got); err != nil {
+				t.Fatal(err)
+			}
+			pattern(want, 9, 0)
+			if string(got) != string(want) {
+				t.Error("wrong bytes")
+			}
+			eventually(t, func() error { // what has to happen before a completion could be wrong
+				if v == "ack" && acks.Load() == 0 || v == "device" && !strings.Contains(ca.State(), "una 5000") {
+					return errors.New(ca.State())
+				}
+				return nil
+			})
+			if lo, hi, err := ca.ReadCompletion(time.Now().Add(-1)); !isTimeout(err) {
+				t.Errorf("complete: [%d, %d], %v", lo, hi, err)
+			}
+			if v == "device" {
+				w.na.HoldCompletions(false)
+			} else {
+				lost.Store(false)
+			}
+			if lo, hi, err := ca.ReadCompletion(time.Now().Add(time.Minute)); lo != 0 || hi != 0 || err != nil {
+				t.Errorf("[%d, %d], %v", lo, hi, err)
+			}
+		})
+	}
+}
+
+// Payload for an ordinary connection that RSS sends to a bound queue is device memory all the same.
+func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
+	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
+	bindRX(t, w.b, 0, 8<<20, 9999, 1)
+	if err := w.b.SetRSS(2); err != nil {
+		t.Fatal(err)
+	}
+	onQueue := [2]int{}
+	for range 16 {
+		ca, cb := w.connect(7, false)
+		if _, err := ca.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		b := make([]byte, 10)
+		switch n, err := cb.Read(b); {
+		case errors.Is(err, syscall.EFAULT):
+			var f [2]devmem.Frag
+			n, nf, _, err := cb.RecvDevmem(f[:], b, 0)
+			if n != 5 || nf != 1 || err != nil || string(w.nb.Memory()[f[0].Off:][:5]) != "hello" {
+				t.Errorf("%d bytes, %+v, %v", n, f[:nf], err)
+			}
+			onQueue[1]++
+		case err == nil && string(b[:n]) == "hello":
+			onQueue[0]++
+		default:
+			t.Errorf("read: %q, %v", b[:n], err)
+		}
+		ca.Close()
+		cb.Close()
+	}
+	if onQueue[0] == 0 || onQueue[1] == 0 {
+		t.Errorf("connections by queue: %v", onQueue)
+	}
+	balanced(t, w.b)
+}
+
+// What the device left in the header buffer comes as Linear frags, packed, in the order of the stream.
+func TestLinearHeads(t *testing.T) {
+	w := newWorld(t, stacktest.Options{LinearHead: 200, Cut: true})
+	bindRX(t, w.b, 0, 1<<20, 7, 1)
+	tx := bindTX(t, w.a, 0, 1<<20)
+	ca, cb := w.connect(7, false)
+	r := receiver{conn: cb, mem: w.nb.Memory(), seed: 5, total: 300_000, rng: rand.New(rand.NewPCG(5, 5))}
+	var g errgroup.Group
+	g.Go(r.run)
+	g.Go(func() error {
+		s := sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 5, total: 300_000, rng: rand.New(rand.NewPCG(5, 6))}
+		return errors.Join(s.run(), ca.CloseWrite())
+	})
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if r.linear == 0 || r.device == 0 || r.linear+r.device != 300_000 {
+		t.Errorf("%d linear bytes, %d in device memory", r.linear, r.device)
+	}
+}
+
+func TestStallLimit(t *testing.T) {
+	w := newWorld(t, stacktest.Options{})
+	tx := bindTX(t, w.a, 0, 1<<20)
+	ca, cb := w.connect(7, false)
+	w.na.Filter(func(*splitter.Headers, int) bool { return false })
+	ca.SetStallLimit(300 * time.Millisecond)
+	cb.SetStallLimit(300 * time.Millisecond)
+	if _, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1000}}); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := ca.ReadCompletion(time.Time{})
+	var stall *devmem.StallError
+	if !errors.As(err, &stall) || !isTimeout(err) || !strings.Contains(err.Error(), "una 0 nxt 1000") {
+		t.Errorf("sender: %v", err)
+	}
+	_, _, _, err = cb.RecvDevmem(make([]devmem.Frag, 1), make([]byte, 1), 0)
+	if !errors.As(err, &stall) || !strings.Contains(stall.State, "ESTABLISHED") {
+		t.Errorf("receiver: %v", err)
+	}
+}
+
+func TestDialErrors(t *testing.T) {
+	w := newWorld(t, stacktest.Options{})
+	_, err := w.a.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(w.b4, 1234))
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("nobody listens: %v", err)
+	}
+	if _, err = w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:1")); !errors.Is(err, syscall.ENETUNREACH) &&
+		!errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("no route: %v", err)
+	}
+	if _, err = w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.77:1")); !errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("no neighbour: %v", err)
+	}
+	l, err := w.a.Listen(netip.AddrPortFrom(w.a4, 80))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.a.Listen(netip.AddrPortFrom(w.a4, 80)); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("second listener: %v", err)
+	}
+	if _, err := w.a.Listen(netip.AddrPortFrom(w.b4, 80)); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("listen on another's address: %v", err)
+	}
+	done := make(chan error, 1)
+	go func() { _, err := l.Accept(); done <- err }()
+	l.Close()
+	if err := <-done; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept: %v", err)
+	}
+}
+
+// Many connections at once over the same bindings, closed from both ends in all ways.
+func TestManyConnections(t *testing.T) {
+	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20, Reorder: 0.02, Seed: 4, Cut: true})
+	rx := bindRX(t, w.b, 0, 8<<20, 7, 1, 2)
+	tx := bindTX(t, w.a, 0, 8<<20)
+	l, err := w.b.Listen(netip.AddrPortFrom(w.b4, 7))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n, size = 60, 30_000
+	pattern(w.na.Memory()[:size], 1, 0)
+	want := string(w.na.Memory()[:size])
+	serve := func(c devmem.Conn) error {
+		c.SetStallLimit(time.Minute)
+		defer c.Close()
+		frags, linear := make([]devmem.Frag, 32), make([]byte, size)
+		got := ""
+		for len(got) < size {
+			_, nf, _, err := c.RecvDevmem(frags, linear[:size-len(got)], 0)
+			if errors.Is(err, syscall.ECONNRESET) {
+				return nil
+			}
+			if err != nil {
+				return fmt.Errorf("recv at %d: %w: %s", len(got), err, c.State())
+			}
+			for _, f := range frags[:nf] {
+				got += string(w.nb.Memory()[f.Off : f.Off+uint64(f.Size)])
+				if _, err := c.DontNeed([]devmem.TokenRange{{Start: f.Token, Count: 1}}); err != nil {
+					return err
+				}
+			}
+		}
+		if got != want {
+			return errors.New("wrong bytes")
+		}
+		c.Write([]byte("!"))
+		return nil
+	}
+	var servers, clients errgroup.Group
+	servers.Go(func() error {
+		for {
+			c, err := l.AcceptConn() // fewer than n, if a client aborts before its handshake is done here
+			if errors.Is(err, net.ErrClosed) {
+				return nil
+			}
+			if err != nil {
+				return err
+			}
+			servers.Go(func() error { return serve(c) })
+		}
+	})
+	for i := range n {
+		clients.Go(func() error {
+			c, err := w.a.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(w.b4, 7))
+			if err != nil {
+				return err
+			}
+			c.SetStallLimit(time.Minute)
+			if k, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: size}}); err != nil || k != size {
+				return fmt.Errorf("send: %d, %w", k, err)
+			}
+			switch i % 4 {
+			case 0: // wait for the peer's answer, and close together with it
+				if _, err := c.Read(make([]byte, 1)); err != nil {
+					return fmt.Errorf("answer: %w", err)
+				}
+			case 1: // abort
+				c.SetLinger(0)
+			case 2:
+				if err := c.CloseWrite(); err != nil {
+					return err
+				}
+				if _, _, err := c.ReadCompletion(time.Time{}); err != nil {
+					return fmt.Errorf("completion: %w", err)
+				}
+			}
+			return c.Close()
+		})
+	}
+	if err := clients.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if err := servers.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	tx.Close()
+	rx.Close()
+	<-tx.Done()
+	<-rx.Done()
+}
+
+// Bindings come and go under a connection's traffic.
+func TestRebindUnderTraffic(t *testing.T) {
+	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
+	buf, err := w.b.Register(0, 0, 8<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.b.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(w.b4, 7), Queue: 1}); err != nil {
+		t.Fatal(err)
+	}
+	tx := bindTX(t, w.a, 0, 8<<20)
+	ca, cb := w.connect(7, false)
+	const total = 24 << 20
+	var g errgroup.Group
+	stop := make(chan struct{})
+	g.Go(func() error {
+		defer close(stop)
+		return w.stream(ca, cb, tx.ID(), w.nb.Memory()[:8<<20], w.na.Memory()[:8<<20], 2, total, 0)
+	})
+	rebinds := 0
+	for running := true; running; rebinds++ {
+		b, err := w.b.BindRX(buf, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := w.b.Stats().RxSegments
+		eventually(t, func() error { // some traffic, or the end
+			select {
+			case <-stop:
+				running = false
+				return nil
+			default:
+			}
+			if w.b.Stats().RxSegments < at+3 {
+				return errors.New("no traffic")
+			}
+			return nil
+		})
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		<-b.Done()
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if rebinds < 3 {
+		t.Errorf("bound %d times only", rebinds)
+	}
+	if err := buf.Close(); err != nil {
+		t.Error(err)
+	}
+	if buffers, bindings := w.nb.Left(); buffers+bindings > 0 {
+		t.Errorf("the NIC knows %d buffers and %d bindings", buffers, bindings)
+	}
+}
+
+// A receiver that does not read, and whose news that it has read are lost: the sender asks.
+func TestZeroWindow(t *testing.T) {
+	for _, device := range []bool{false, true} {
+		for _, v6 := range []bool{false, true} {
+			t.Run(fmt.Sprintf("device=%v/v6=%v", device, v6), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, stacktest.Options{}, rack, func(o *stack.Options) { o.RecvBuffer = 128 << 10 })
+				if device {
+					bindRX(t, w.b, 0, 2<<20, 7, 1)
+				}
+				tx := bindTX(t, w.a, 0, 4<<20)
+				ca, cb := w.connect(7, v6)
+				const total = 512 << 10
+				pattern(w.na.Memory()[:total], 6, 0)
+				if n, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: total}}); n != total || err != nil {
+					t.Fatal(n, err)
+				}
+				eventually(t, func() error {
+					if s := ca.State(); !strings.Contains(s, " wnd 0 sends") {
+						return errors.New(s)
+					}
+					return nil
+				})
+				var deaf atomic.Bool
+				deaf.Store(true)
+				var probes atomic.Int64
+				w.nb.Filter(func(*splitter.Headers, int) bool { return !deaf.Load() })
+				w.na.Filter(func(*splitter.Headers, int) bool {
+					if probes.Add(1) == 2 {
+						deaf.Store(false) // the first answer is lost as well
+					}
+					return true
+				})
+				r := receiver{conn: cb, mem: w.nb.Memory(), seed: 6, total: total, rng: rand.New(rand.NewPCG(6, 6))}
+				if err := ca.CloseWrite(); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.run(); err != nil {
+					t.Fatalf("%v\na: %s\nb: %s", err, ca.State(), cb.State())
+				}
+				if _, _, err := ca.ReadCompletion(time.Now().Add(time.Minute)); err != nil {
+					t.Error(err)
+				}
+				balanced(t, w.b)
+			})
+		}
+	}
+}
+
+// When the NIC dies, everything that waits ends with that error.
+func TestNICStops(t *testing.T) {
+	w := newWorld(t, stacktest.Options{})
+	bindRX(t, w.b, 0, 1<<20, 7, 1)
+	tx := bindTX(t, w.a, 0, 1<<20)
+	ca, cb := w.connect(7, false)
+	if _, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 100}}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := cb.Read(make([]byte, 1)); !errors.Is(err, syscall.EFAULT) {
+		t.Fatal(n, err)
+	}
+	if _, _, _, err := cb.RecvDevmem(nil, make([]byte, 100), devmem.Trunc); err != nil {
+		t.Fatal(err)
+	}
+	errs := make(chan error, 1)
+	go func() {
+		_, _, _, err := cb.RecvDevmem(make([]devmem.Frag, 1), make([]byte, 1), 0)
+		errs <- err
+	}()
+	w.nb.Break()
+	if err := <-errs; !errors.Is(err, syscall.ENETDOWN) || !errors.Is(err, syscall.ENODEV) {
+		t.Errorf("recv: %v", err)
+	}
+	if _, err := cb.Write([]byte("x")); !errors.Is(err, syscall.ENETDOWN) {
+		t.Errorf("write: %v", err)
+	}
+}
+
+// Ordinary traffic of several kinds needs no binding and no control channel.
+func TestOrdinaryTraffic(t *testing.T) {
+	for name, o := range map[string]stacktest.Options{
+		"gso": {}, "cut": {Cut: true, Checksums: true}, "lossy": {MTU: 9000, Cut: true, Merge: true, Loss: 0.01},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, o)
+			for _, v6 := range []bool{false, true} {
+				ca, cb := w.connect(7, v6)
+				const total = 3 << 20
+				var g errgroup.Group
+				for i, c := range []devmem.Conn{ca, cb} {
+					g.Go(func() error {
+						b := make([]byte, total)
+						pattern(b, uint64(i), 0)
+						_, err := c.Write(b)
+						return errors.Join(err, c.CloseWrite())
+					})
+					g.Go(func() error {
+						want := make([]byte, total)
+						pattern(want, uint64(1-i), 0)
+						got, err := io.ReadAll(c)
+						if err == nil && string(got) != string(want) {
+							return fmt.Errorf("%d bytes, wrong", len(got))
+						}
+						return err
+					})
+				}
+				if err := g.Wait(); err != nil {
+					t.Fatalf("%v\na: %s\nb: %s", err, ca.State(), cb.State())
+				}
+				ca.Close()
+				cb.Close()
+			}
+			if w.na.BadSums()+w.nb.BadSums() > 0 {
+				t.Error("bad checksums")
+			}
+		})
+	}
+}
