@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/splitter"
@@ -32,7 +33,25 @@ type rawGuest struct {
 	kicks []int
 	calls []int
 	mac   wire.MAC
+
+	gpu     *gpumem.GPU // nil: none
+	gpuMem  []byte
+	gpuNext uint64 // free, in its first half
 }
+
+// rawOptions are what a rawGuest may differ in.
+type rawOptions struct {
+	pairs int
+	mtu   uint16
+	drop  uint64 // features that the driver does not take
+	gpu   int    // id of its GPU, -1 none
+	p2p   bool
+}
+
+const (
+	rawGPU     = 1 << 40 // guest-physical address of the GPU
+	rawGPUSize = 4 << 20
+)
 
 const (
 	rawMem  = 32 << 20
@@ -49,11 +68,38 @@ const (
 // newRawGuest attaches a NIC with one queue pair to the switch, and a guest to the NIC. Its rings run.
 func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, name string, last byte, pairs int) *rawGuest {
 	t.Helper()
+	return newRawGuestWith(t, files, sw, name, last, rawOptions{pairs: pairs, mtu: 1500, gpu: -1})
+}
+
+func newRawGuestWith(t testing.TB, files *dma.Files, sw *wire.Switch, name string, last byte, o rawOptions) *rawGuest {
+	t.Helper()
 	g := &rawGuest{t: t, mac: wire.MAC{2, 0, 0, 0, 0, last}}
+	conf := nic.Config{Name: name, MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs}
 	var err error
-	g.dev, err = virtio.New(virtio.Config{Files: files, Port: nic.Config{Name: name, MAC: g.mac, MTU: 1500, QueuePairs: pairs}})
+	if o.gpu >= 0 {
+		g.gpu, err = gpumem.NewGPU(files, o.gpu, rawGPUSize, gpumem.Options{})
+		g.must(err)
+		t.Cleanup(func() { _ = g.gpu.Close() })
+		g.gpuMem, err = unix.Mmap(g.gpu.FD(), 0, rawGPUSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		g.must(err)
+		t.Cleanup(func() { _ = unix.Munmap(g.gpuMem) })
+		path := gpumem.Path{}
+		if o.p2p {
+			path.Kind = gpumem.PathBus
+		}
+		conf.GPUs = []nic.GPU{{GPU: g.gpu, Path: path}}
+	}
+	g.dev, err = virtio.New(virtio.Config{Files: files, Port: conf})
 	g.must(err)
 	g.must(g.dev.Port().Attach(sw, wire.LinkOptions{}))
+	g.connect(o)
+	return g
+}
+
+// connect attaches a frontend with memory of its own, and starts its rings.
+func (g *rawGuest) connect(o rawOptions) {
+	t := g.t
+	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	g.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -76,13 +122,15 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, name string, l
 	g.must(unix.Ftruncate(g.fd, rawMem))
 	g.mem, err = unix.Mmap(g.fd, 0, rawMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	g.must(err)
-	_, _, err = g.front.Negotiate(fVersion1|fMrg|fEventIdx|fIndirect|fOffloads, uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots))
+	_, _, err = g.front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop, uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots))
 	g.must(err)
 	g.must(g.front.AddMemory(g.fd, 0, rawUser, rawMem, 0))
-	for i := range 2 * pairs {
+	if g.gpu != nil {
+		g.must(g.front.AddMemory(g.gpu.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
+	}
+	for i := range 2 * o.pairs {
 		g.startRing(i)
 	}
-	return g
 }
 
 func unixConn(t testing.TB, fd int) *net.UnixConn {

@@ -46,7 +46,7 @@ type rxQueue struct {
 	header   []dma.Segment
 	payload  []dma.Segment
 	scratch  [netHdrLen + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
-	noBuffer counter // frames that met too few buffers, each time they did
+	noBuffer counter                  // frames that met too few buffers, each time they did
 }
 
 var (

@@ -1,0 +1,388 @@
+package nictest
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// Run runs the suite.
+func Run(t *testing.T, lab Lab) {
+	for _, c := range []struct {
+		name string
+		run  func(*testing.T, Lab)
+	}{
+		{"SplitSweep", splitSweep},
+		{"UnsplitToQueue0", unsplit},
+		{"RuleBeatsRSS", steer},
+		{"RSSExcludes", excludes},
+		{"ShortageIsWholeFrames", shortage},
+		{"NothingOvertakesItsFlow", overtake},
+		{"SegmentsForWhoLacksTSO", segments},
+		{"SuperPacketIsSplitOnce", super},
+		{"BounceCountsAsHost", bounce},
+		{"Meters", meters},
+		{"ControlChannel", controlChannel},
+		{"SplitOffReturnsBuffers", splitOff},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.run(t, lab) })
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// splitTo has a guest split queue q and gives it all frames for a port.
+func splitTo(t testing.TB, g Guest, q, port uint16) {
+	t.Helper()
+	must(t, g.Port().SetSplit(control.Split{Queue: q, On: true}))
+	for _, v6 := range []bool{false, true} {
+		_, err := g.Port().AddFlow(control.FlowRule{Proto: 6, IPv6: v6, DstPort: port, Queue: q})
+		must(t, err)
+	}
+}
+
+// same compares what was received with what was sent. The checksum field may differ only if it was completed.
+func same(t testing.TB, got, want *Frame) {
+	t.Helper()
+	if !bytes.Equal(got.Bytes(), want.Bytes()) {
+		t.Errorf("got  %d+%d bytes %x\nsent %d+%d bytes %x", len(got.Header), len(got.Payload), got.Header,
+			len(want.Header), len(want.Payload), want.Header)
+	}
+}
+
+// Headers go to the header buffer and payload elsewhere, to the byte, for every length where that could go wrong.
+func splitSweep(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{})
+	splitTo(t, b, 1, 2000)
+	limit := 256
+	specs := map[string]Spec{
+		"v4":    {},
+		"v4-66": {Opts: 12},
+		"v6":    {V6: true},
+		"v6-94": {V6: true, Opts: 20}, "v6-114": {V6: true, Opts: 40},
+		"limit": {V6: true, Ext: 144, Opts: 36}, // lengths of headers are 2 mod 4: 254 is the longest
+		"vlan":  {VLANs: 1, Opts: 12}, "qinq": {VLANs: 2, V6: true},
+	}
+	for name, s := range specs {
+		t.Run(name, func(t *testing.T) {
+			for _, n := range []int{0, 1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193} {
+				s.Payload = n
+				f := Make(b.MAC(), a.MAC(), s)
+				if len(f.Header) > limit {
+					t.Fatalf("headers of %d bytes", len(f.Header))
+				}
+				want := max(1, (n+PayloadBuf-1)/PayloadBuf)
+				b.Post(1, want)
+				a.Send(0, f)
+				got := b.Receive(1)
+				same(t, &got, &f)
+				if !got.Split || got.Dirty || len(got.Header) != len(f.Header) || got.Buffers != want {
+					t.Errorf("payload %d: split %v, dirty %v, %d header bytes of %d, %d buffers of %d", n, got.Split, got.Dirty,
+						len(got.Header), len(f.Header), got.Buffers, want)
+				}
+			}
+		})
+	}
+	if n := b.Port().Unsplit(); n != 0 {
+		t.Errorf("%d frames unsplit", n)
+	}
+}
+
+// What cannot be split arrives whole, on queue 0, and is counted.
+func unsplit(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{})
+	splitTo(t, b, 1, 2000)
+	b.Post(1, 4)
+	b.Post(0, 4)
+	f := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 144, Opts: 40, Payload: 100})
+	if len(f.Header) != 258 {
+		t.Fatal(len(f.Header))
+	}
+	a.Send(0, f)
+	got := b.Receive(0)
+	same(t, &got, &f)
+	if got.Split || b.Port().Unsplit() != 1 {
+		t.Errorf("split %v, %d counted", got.Split, b.Port().Unsplit())
+	}
+	// A frame without payload to speak of stays on its queue, all of it in the header buffer.
+	_, err := b.Port().AddFlow(control.FlowRule{Proto: 17, DstPort: 2000, Queue: 1})
+	must(t, err)
+	f = Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 40})
+	a.Send(0, f)
+	got = b.Receive(1)
+	same(t, &got, &f)
+	if !got.Split || len(got.Payload) != 0 {
+		t.Errorf("UDP: split %v, payload %d", got.Split, len(got.Payload))
+	}
+}
+
+func steer(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{})
+	rss, err := b.Port().RSS()
+	must(t, err)
+	rss.Table = []uint16{2}
+	must(t, b.Port().SetRSS(rss))
+	id, err := b.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 3000, Queue: 1})
+	must(t, err)
+	for q := range 3 {
+		b.Post(q, 4)
+	}
+	f := Make(b.MAC(), a.MAC(), Spec{Port: 3000, Payload: 5})
+	a.Send(0, f)
+	got := b.Receive(1)
+	same(t, &got, &f)
+	must(t, b.Port().DelFlow(id))
+	a.Send(0, f)
+	got = b.Receive(2)
+	same(t, &got, &f)
+}
+
+func excludes(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{})
+	rss, err := b.Port().RSS()
+	must(t, err)
+	rss.Table = []uint16{0, 2}
+	must(t, b.Port().SetRSS(rss))
+	for _, q := range []int{0, 2} {
+		b.Post(q, 64)
+	}
+	var seen [3]uint64
+	for i := range 64 {
+		a.Send(0, Make(b.MAC(), a.MAC(), Spec{Port: uint16(5000 + i)}))
+	}
+	for q := range seen {
+		rx, _ := b.Port().QueueCounters(q)
+		seen[q] = rx.Packets
+	}
+	if seen[0] == 0 || seen[1] != 0 || seen[2] == 0 || seen[0]+seen[2] != 64 {
+		t.Errorf("packets by queue: %v", seen)
+	}
+}
+
+// With too few buffers nothing of a frame is published; it comes when there are enough.
+func shortage(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{})
+	splitTo(t, b, 1, 2000)
+	f := Make(b.MAC(), a.MAC(), Spec{Payload: 8192 + 100})
+	b.Post(1, 2)
+	a.Queue(0, f)
+	b.Post(1, 1)
+	a.Sent(0)
+	got := b.Receive(1)
+	same(t, &got, &f)
+	if got.Buffers != 3 || got.Dirty {
+		t.Errorf("%d buffers, dirty %v", got.Buffers, got.Dirty)
+	}
+	c, err := b.Port().PortCounters()
+	must(t, err)
+	if c.Rx.Packets != 1 || c.Rx.Drops != 0 || c.Rx.DeviceBytes != 8292 || c.Rx.HostBytes != 0 {
+		t.Errorf("counters: %+v", c.Rx)
+	}
+}
+
+// A frame that cannot be split goes to queue 0; it does not overtake those of its flow that wait on their queue, with a
+// control frame between them.
+func overtake(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{})
+	splitTo(t, b, 1, 2000)
+	b.Post(0, 4)
+	first := Make(b.MAC(), a.MAC(), Spec{V6: true, Payload: 10})
+	last := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 144, Opts: 40, Payload: 10, Seq: 10})
+	a.Queue(0, first, hello(a), last)
+	a.Post(0, 1)
+	rx, _ := b.Port().QueueCounters(0)
+	if rx.Packets != 0 {
+		t.Error("a later frame of the flow was delivered first")
+	}
+	b.Post(1, 1)
+	a.Sent(0)
+	got := b.Receive(1)
+	same(t, &got, &first)
+	got = b.Receive(0)
+	same(t, &got, &last)
+}
+
+// A receiver without TSO and checksum offload gets whole segments that hold up.
+func segments(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{NoOffload: true})
+	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000, Seq: 0xfffffc00, Flags: splitter.ACK | splitter.PSH})
+	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
+	b.Post(0, 8)
+	a.Send(0, f)
+	var all []byte
+	for i := range 4 {
+		got := b.Receive(0)
+		frame := got.Bytes()
+		var h splitter.Headers
+		must(t, splitter.Parse(frame, uint32(len(frame)), &h))
+		payload := frame[h.HdrLen:]
+		if got.Partial || got.Good || got.GSO != splitter.GSONone {
+			t.Errorf("segment %d: partial %v, good %v, %v: nothing of it was negotiated", i, got.Partial, got.Good, got.GSO)
+		}
+		if c := splitter.VerifyL4(&h, frame[:h.HdrLen], uint32(len(payload)), splitter.Sum(payload, 0)); c != splitter.CsumGood {
+			t.Errorf("segment %d: checksum is %v", i, c)
+		}
+		if h.Seq != 0xfffffc00+uint32(len(all)) || (h.TCPFlags&splitter.PSH != 0) != (i == 3) {
+			t.Errorf("segment %d: seq %#x, flags %#x", i, h.Seq, h.TCPFlags)
+		}
+		all = append(all, payload...)
+	}
+	if !bytes.Equal(all, f.Payload) {
+		t.Error("payload differs")
+	}
+}
+
+func super(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{})
+	splitTo(t, b, 1, 2000)
+	f := Make(b.MAC(), a.MAC(), Spec{Payload: 40000})
+	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
+	b.Post(1, 10)
+	a.Send(0, f)
+	got := b.Receive(1)
+	same(t, &got, &f)
+	if got.GSO != f.GSO || got.MSS != f.MSS || !got.Partial || got.Start != f.Start || got.Offset != f.Offset || got.Dirty || got.Buffers != 10 {
+		t.Errorf("%+v", got)
+	}
+	rx, _ := b.Port().QueueCounters(1)
+	if rx.Packets != 1 || rx.Segments != 28 || rx.HeaderBytes != 54 || rx.DeviceBytes != 40000 {
+		t.Errorf("counters: %+v", rx)
+	}
+}
+
+// Without peer to peer payload passes host memory at both ends: it is counted so, and arrives all the same.
+func bounce(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{NoP2P: true})
+	splitTo(t, b, 1, 2000)
+	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
+	b.Post(1, 2)
+	a.SendGPU(0, f)
+	got := b.Receive(1)
+	same(t, &got, &f)
+	_, tx := a.Port().QueueCounters(0)
+	rx, _ := b.Port().QueueCounters(1)
+	for _, c := range []control.DirCounters{tx, rx} {
+		if c.DeviceBytes != 0 || c.GPUFileBytes != 0 || c.HostBytes != 5000 || c.BouncedBytes != 5000 {
+			t.Errorf("counters: %+v", c)
+		}
+	}
+}
+
+func meters(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{})
+	from, to := netip.AddrFrom4([4]byte{10, 0, 0, a.MAC()[5]}), netip.AddrFrom4([4]byte{10, 0, 0, b.MAC()[5]})
+	local, remote := netip.AddrPortFrom(from, 1000), netip.AddrPortFrom(to, 2000)
+	ma, err := a.Port().AddMeter(control.Meter{Proto: 6, Local: local, Remote: remote})
+	must(t, err)
+	mb, err := b.Port().AddMeter(control.Meter{Proto: 6, Local: remote, Remote: local})
+	must(t, err)
+	splitTo(t, b, 1, 2000)
+	b.Post(1, 8)
+	b.Post(0, 8)
+	edge := uint32(0xffffff00)
+	// In order across the wrap, one late, one again in part.
+	for _, s := range []Spec{{Seq: edge, Payload: 512}, {Seq: edge + 1024, Payload: 512}, {Seq: edge + 512, Payload: 512}, {Seq: edge + 1000, Payload: 1000}} {
+		a.SendGPU(0, Make(b.MAC(), a.MAC(), s))
+	}
+	a.Send(0, Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 77})) // not of this connection
+	ca, err := a.Port().ReadMeter(ma)
+	must(t, err)
+	cb, err := b.Port().ReadMeter(mb)
+	must(t, err)
+	for _, c := range []control.DirCounters{ca.Tx, cb.Rx} {
+		if want := (control.DirCounters{Packets: 4, Segments: 4, HeaderBytes: 4 * 54, DeviceBytes: 2536, RetransBytes: 536}); c != want {
+			t.Errorf("got  %+v\nwant %+v", c, want)
+		}
+	}
+	if ca.Rx.Packets != 0 || cb.Tx.Packets != 0 {
+		t.Errorf("the other direction: %+v %+v", ca.Rx, cb.Tx)
+	}
+}
+
+// hello is the request that asks what the NIC is.
+func hello(g Guest) Frame {
+	f := control.Frame{Dst: wire.ControlMAC, Src: g.MAC()}
+	f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.ClassInfo, control.InfoHello, 7, 1
+	return Frame{Header: f.Append(nil)}
+}
+
+func controlChannel(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{})
+	a.Post(0, 8)
+	ask := hello(a)
+	a.Send(0, ask)
+	check := func() {
+		t.Helper()
+		got := a.Receive(0)
+		var r control.Frame
+		must(t, r.Parse(got.Bytes()))
+		if r.Kind != control.KindReply || r.Seq != 1 || r.Errno != 0 || r.Generation != a.Port().Generation() || r.Dst != a.MAC() {
+			t.Errorf("reply %+v", r)
+		}
+	}
+	check()
+	a.Send(1, ask) // a repeat is answered again, on any queue
+	check()
+	// Neither tagged, nor as a super-packet, nor too long, nor from the wire.
+	tagged := Frame{Header: append(append(bytes.Clone(ask.Header[:12]), 0x81, 0, 0, 5), ask.Header[12:]...)}
+	long := Frame{Header: append(bytes.Clone(ask.Header), make([]byte, control.MaxFrame)...)}
+	other := Frame{Header: bytes.Clone(ask.Header)}
+	mac := b.MAC()
+	copy(other.Header, mac[:])
+	for i, f := range []Frame{tagged, long, other} {
+		_, before := a.Port().QueueCounters(0)
+		b.Post(0, 1)
+		a.Send(0, f)
+		rx, _ := b.Port().QueueCounters(0)
+		if _, tx := a.Port().QueueCounters(0); tx.Drops != before.Drops+1 || rx.Packets != 0 {
+			t.Errorf("frame %d: drops %d, then %d, received %d", i, before.Drops, tx.Drops, rx.Packets)
+		}
+	}
+	a.Send(0, ask)
+	check()
+	// An answer that is long arrives whole.
+	for i := range 40 {
+		_, err := a.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: uint16(100 + i), Queue: 1})
+		must(t, err)
+	}
+	f := control.Frame{Dst: wire.ControlMAC, Src: a.MAC(), Data: make([]byte, 4)}
+	f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.ClassFlow, control.FlowList, 7, 2
+	a.Send(0, Frame{Header: f.Append(nil)})
+	got := a.Receive(0)
+	var r control.Frame
+	must(t, r.Parse(got.Bytes()))
+	if r.Errno != 0 || len(r.Data) < 1000 || bytes.Count(r.Data[len(r.Data)-200:], []byte{0}) == 200 {
+		t.Errorf("errno %d, %d bytes", r.Errno, len(r.Data))
+	}
+}
+
+// When a queue's split goes off, its driver gets its buffers back unused.
+func splitOff(t *testing.T, lab Lab) {
+	a, b := lab(t, Options{})
+	splitTo(t, b, 1, 2000)
+	b.Post(1, 3)
+	must(t, b.Port().SetSplit(control.Split{Queue: 1}))
+	for range 3 {
+		if f := b.Receive(1); len(f.Bytes()) != 0 {
+			t.Errorf("%d bytes in a buffer that was given back", len(f.Bytes()))
+		}
+	}
+	must(t, b.Port().SetSplit(control.Split{Queue: 1, On: true}))
+	b.Post(1, 1)
+	f := Make(b.MAC(), a.MAC(), Spec{Payload: 9})
+	a.Send(0, f)
+	got := b.Receive(1)
+	same(t, &got, &f)
+	if err := b.Port().SetSplit(control.Split{Queue: 0, On: true}); err == nil {
+		t.Error("queue 0 was split")
+	}
+}

@@ -1,0 +1,236 @@
+package virtio_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"log/slog"
+	"os"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/nictest"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/virtq"
+	"vnic.dev/vnic/wire"
+)
+
+func TestMain(m *testing.M) {
+	r, w, err := os.Pipe() // the poller's own descriptors are there from now on
+	if err != nil {
+		panic(err)
+	}
+	_, _ = r.Close(), w.Close()
+	goleak.VerifyTestMain(m)
+}
+
+func checkFDs(t testing.TB) {
+	t.Helper()
+	count := func() int {
+		names, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(names)
+	}
+	before := count()
+	t.Cleanup(func() {
+		if after := count(); after != before {
+			t.Errorf("%d descriptors before, %d after", before, after)
+		}
+	})
+}
+
+func TestNIC(t *testing.T) {
+	nictest.Run(t, func(t testing.TB, o nictest.Options) (nictest.Guest, nictest.Guest) {
+		checkFDs(t)
+		files := dma.NewFiles()
+		sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
+		t.Cleanup(func() { _ = sw.Close() })
+		var gs [2]*suiteGuest
+		for i := range gs {
+			ro := rawOptions{pairs: 3, mtu: 9000, gpu: i, p2p: !o.NoP2P}
+			if i == 1 && o.NoOffload {
+				ro.drop = fOffloads
+			}
+			g := &suiteGuest{rawGuest: newRawGuestWith(t, files, sw, string(rune('a'+i)), byte(i+1), ro)}
+			for q := range g.posted {
+				g.posted[q] = map[uint32][]virtq.Buf{}
+			}
+			for k := range uint64(2) {
+				_, err := g.Port().RegisterBuffer(control.Buffer{GPU: uint16(i), Off: k * rawGPUSize / 2, Size: rawGPUSize / 2})
+				g.must(err)
+			}
+			gs[i] = g
+		}
+		for i, g := range gs { // unknown yet: flooded, and dropped for want of buffers
+			g.Send(0, nictest.Frame{Header: tcpFrame(gs[1-i].mac, g.mac, 0)})
+		}
+		for _, g := range gs { // the counters begin here
+			g.base()
+		}
+		return gs[0], gs[1]
+	})
+}
+
+// suiteGuest is a nictest.Guest over raw rings.
+type suiteGuest struct {
+	*rawGuest
+	posted [3]map[uint32][]virtq.Buf
+	cookie uint32
+	used   [3][]virtq.Used // come, not yet received
+	flight [3]int          // sent, not yet done
+}
+
+func (g *suiteGuest) base() {
+	if rx, _ := g.Port().QueueCounters(0); rx.Packets != 0 {
+		g.t.Fatalf("frames arrived without buffers: %+v", rx)
+	}
+}
+
+func (g *suiteGuest) Port() *nic.Port { return g.dev.Port() }
+func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
+
+func (g *suiteGuest) split(q int) bool {
+	s, err := g.Port().Split(uint16(q))
+	g.must(err)
+	return s.On
+}
+
+const poison = 0xee
+
+func (g *suiteGuest) Post(q, n int) {
+	g.t.Helper()
+	for range n {
+		var bufs []virtq.Buf
+		if g.split(q) {
+			addr, mem := g.alloc(268)
+			copy(mem, bytes.Repeat([]byte{poison}, len(mem)))
+			bufs = []virtq.Buf{{Addr: addr, Len: 268}, {Addr: rawGPU + g.gpuNext, Len: nictest.PayloadBuf}}
+			g.gpuNext = (g.gpuNext + nictest.PayloadBuf) % (rawGPUSize / 2)
+		} else {
+			addr, _ := g.alloc(68 << 10)
+			bufs = []virtq.Buf{{Addr: addr, Len: 68 << 10}}
+		}
+		g.cookie = (g.cookie + 1) % rawRing
+		g.posted[q][g.cookie] = bufs
+		g.must(g.rings[2*q].Add(nil, bufs, g.cookie))
+	}
+	g.publish(2 * q)
+}
+
+func (g *suiteGuest) at(addr uint64) []byte {
+	if addr >= rawGPU {
+		return g.gpuMem[addr-rawGPU:]
+	}
+	return g.mem[addr:]
+}
+
+func (g *suiteGuest) add(q int, f *nictest.Frame, gpu bool) {
+	g.t.Helper()
+	hdr := make([]byte, 12)
+	if f.Partial {
+		hdr[0] = 1
+		binary.LittleEndian.PutUint16(hdr[6:], f.Start)
+		binary.LittleEndian.PutUint16(hdr[8:], f.Offset)
+	}
+	if f.GSO != splitter.GSONone {
+		hdr[1] = map[splitter.GSOType]byte{splitter.GSOTCPv4: 1, splitter.GSOTCPv6: 4}[f.GSO]
+		binary.LittleEndian.PutUint16(hdr[4:], f.MSS)
+	}
+	head := append(hdr, f.Header...)
+	addr, mem := g.alloc(len(head))
+	copy(mem, head)
+	bufs := []virtq.Buf{{Addr: addr, Len: uint32(len(head))}}
+	if len(f.Payload) > 0 {
+		if addr = rawGPU + rawGPUSize/2; !gpu {
+			addr, _ = g.alloc(len(f.Payload))
+		}
+		copy(g.at(addr), f.Payload)
+		bufs = append(bufs, virtq.Buf{Addr: addr, Len: uint32(len(f.Payload))})
+	}
+	g.must(g.rings[2*q+1].Add(bufs, nil, 0))
+	g.flight[q]++
+}
+
+func (g *suiteGuest) Queue(q int, fs ...nictest.Frame) {
+	g.t.Helper()
+	for i := range fs {
+		g.add(q, &fs[i], false)
+	}
+	g.publish(2*q + 1)
+}
+
+func (g *suiteGuest) Sent(q int) {
+	g.t.Helper()
+	var used [rawRing]virtq.Used
+	for g.flight[q] > 0 {
+		g.flight[q] -= g.poll(2*q+1, used[:])
+	}
+}
+
+func (g *suiteGuest) Send(q int, fs ...nictest.Frame) {
+	g.t.Helper()
+	g.Queue(q, fs...)
+	g.Sent(q)
+}
+
+func (g *suiteGuest) SendGPU(q int, f nictest.Frame) {
+	g.t.Helper()
+	g.add(q, &f, true)
+	g.publish(2*q + 1)
+	g.Sent(q)
+}
+
+func (g *suiteGuest) next(q int) virtq.Used {
+	if len(g.used[q]) == 0 {
+		var used [rawRing]virtq.Used
+		n := g.poll(2*q, used[:])
+		g.used[q] = append(g.used[q], used[:n]...)
+	}
+	u := g.used[q][0]
+	g.used[q] = g.used[q][1:]
+	return u
+}
+
+func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
+	g.t.Helper()
+	u := g.next(q)
+	bufs := g.posted[q][u.Cookie]
+	if f.Split = len(bufs) == 2; u.Len == 0 {
+		return f // given back
+	}
+	first := g.at(bufs[0].Addr)[:bufs[0].Len]
+	hdr := first[:12]
+	le := binary.LittleEndian
+	f.Partial, f.Good = hdr[0]&1 != 0, hdr[0]&2 != 0
+	f.Start, f.Offset, f.MSS = le.Uint16(hdr[6:]), le.Uint16(hdr[8:]), le.Uint16(hdr[4:])
+	f.GSO = map[byte]splitter.GSOType{0: splitter.GSONone, 1: splitter.GSOTCPv4, 4: splitter.GSOTCPv6}[hdr[1]&0x7f]
+	f.Buffers = int(le.Uint16(hdr[10:]))
+	if !f.Split {
+		f.Header = bytes.Clone(first[12:u.Len])
+		if n := le.Uint16(hdr[2:]); n != 0 && f.GSO == splitter.GSONone {
+			g.t.Errorf("hdr_len %d of a frame that is not split", n)
+		}
+		return f
+	}
+	n := uint32(le.Uint16(hdr[2:]))
+	f.Header = bytes.Clone(first[12 : 12+n])
+	clean := 12 + n
+	left := u.Len - 12 - n
+	for i := range f.Buffers {
+		if i > 0 {
+			u = g.next(q)
+			bufs = g.posted[q][u.Cookie]
+			clean, left = 0, u.Len
+		}
+		for _, b := range g.at(bufs[0].Addr)[clean:bufs[0].Len] {
+			f.Dirty = f.Dirty || b != poison
+		}
+		f.Payload = append(f.Payload, g.at(bufs[1].Addr)[:left]...)
+	}
+	return f
+}
