@@ -227,10 +227,18 @@ func (p *pool) unlockAndTell() {
 	f()
 }
 
-// close stops the pool from giving pages out. empty is called when the last one is back.
+// close takes back what a device that has given up its queues did not return, and gives nothing out any more. empty is
+// called when the last page is back.
 func (p *pool) close() {
 	p.mu.Lock()
 	p.closed = true
+	for i := range p.pages {
+		if p.posted > 0 && p.pages[i].refs == pagePosted {
+			p.posted--
+			p.pages[i].refs = pageFree
+			p.free = append(p.free, uint32(i))
+		}
+	}
 	f := p.emptyLocked()
 	p.mu.Unlock()
 	f()

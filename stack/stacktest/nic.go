@@ -59,6 +59,7 @@ type NIC struct {
 	lost     uint64
 	closed   bool
 	badSums  int
+	last     []byte
 }
 
 type packet struct {
@@ -134,6 +135,36 @@ func (n *NIC) HoldCompletions(on bool) {
 	n.hold = on
 	n.mu.Unlock()
 	n.kick()
+}
+
+// Inject gives the receiver frames that no wire brought, as a device could that is out of its mind.
+func (n *NIC) Inject(frames []driver.RxFrame) {
+	n.callback.Lock()
+	defer n.callback.Unlock()
+	n.mu.Lock()
+	r := n.r
+	n.mu.Unlock()
+	if r != nil {
+		r.Receive(frames)
+	}
+}
+
+// TakePosted takes up to k pages away from a bound queue, for frames to inject.
+func (n *NIC) TakePosted(queue, k int) []uint64 {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	b := &n.bound[queue]
+	k = min(k, len(b.pages))
+	pages := slices.Clone(b.pages[:k])
+	b.pages = b.pages[k:]
+	return pages
+}
+
+// LastHeader is the header of the last split frame that was received.
+func (n *NIC) LastHeader() []byte {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.last)
 }
 
 // Break stops the NIC as a device does that broke a rule.
@@ -413,6 +444,7 @@ func (n *NIC) place(p *packet) (driver.RxFrame, bool) {
 	}
 	f.Split = true
 	f.Header = slices.Clone(p.header)
+	n.last = slices.Clone(p.header)
 	payload := p.payload
 	if k := n.o.LinearHead; k > 0 && len(payload) > 0 {
 		k = n.rng.IntN(min(k, len(payload)) + 1)

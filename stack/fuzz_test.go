@@ -1,0 +1,101 @@
+package stack_test
+
+import (
+	"encoding/binary"
+	"io"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/stack/stacktest"
+)
+
+// FuzzReceive has a device deliver frames that make no sense for a connection that does: bytes of the header changed,
+// payload in pages that it has, has not, or has twice. Any touch of payload by the stack is a fault and ends the test. In
+// the end another connection, over another bound queue, still works.
+func FuzzReceive(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte{1, 1, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 3, 0})
+	f.Add([]byte("a frame, and another one, and one that is neither: 0123456789abcdefghijklmnopqrstuvwxyz"))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		w := newWorld(t, stacktest.Options{})
+		bindRX(t, w.b, 0, 1<<20, 7, 1)
+		bindRX(t, w.b, 1<<20, 1<<20, 8, 2)
+		ca, cb := w.connect(7, false)
+		if _, err := ca.Write(make([]byte, 100)); err != nil {
+			t.Fatal(err)
+		}
+		if n, _, _, err := cb.RecvDevmem(nil, make([]byte, 100), devmem.Trunc); n != 100 || err != nil {
+			t.Fatal(n, err)
+		}
+		next := func() byte {
+			if len(in) == 0 {
+				return 0
+			}
+			b := in[0]
+			in = in[1:]
+			return b
+		}
+		template := w.nb.LastHeader()
+		for frames := 0; len(in) > 0 && frames < 40; frames++ {
+			hdr := append([]byte(nil), template...)
+			seq := binary.BigEndian.Uint32(hdr[38:])
+			binary.BigEndian.PutUint32(hdr[38:], seq+100+uint32(int8(next()))*16)
+			fr := driver.RxFrame{Queue: 1, CsumGood: true, Split: true}
+			for range next() % 6 {
+				page := uint64(next()) * 4096
+				if b := next(); b&1 == 0 {
+					if p := w.nb.TakePosted(1, 1); len(p) == 1 {
+						page = p[0]
+					}
+				}
+				r := driver.Range{Off: page, Len: uint32(next()) * 17}
+				fr.Payload = append(fr.Payload, r)
+				fr.PayloadLen += int(r.Len)
+			}
+			if next()&3 != 0 {
+				binary.BigEndian.PutUint16(hdr[16:], uint16(len(hdr)-14+fr.PayloadLen))
+			}
+			for range next() % 4 {
+				hdr[int(next())%len(hdr)] = next()
+			}
+			switch b := next(); {
+			case b&15 == 15:
+				fr.Queue = int(int8(b))
+			case b&15 == 14:
+				fr.CsumGood = false
+			case b&15 == 13:
+				hdr = hdr[:int(next())%len(hdr)]
+			case b&15 == 12:
+				hdr = append(hdr, make([]byte, int(b)*3)...)
+			case b&15 == 11:
+				fr.PayloadLen += int(int8(next()))
+			}
+			fr.Header = hdr
+			w.nb.Inject([]driver.RxFrame{fr})
+			frags := make([]devmem.Frag, 8)
+			if n, nf, _, err := cb.RecvDevmem(frags, make([]byte, 1000), devmem.DontWait); err == nil {
+				for _, f := range frags[:nf] {
+					if f.Kind == devmem.Dmabuf && (f.Off+uint64(f.Size) > 1<<20 || f.Size == 0) {
+						t.Fatalf("%d bytes, %+v", n, frags[:nf])
+					}
+				}
+			}
+		}
+		cc, cd := w.connect(8, true)
+		cd.SetReadDeadline(time.Now().Add(time.Minute))
+		if _, err := cc.Write([]byte("still here")); err != nil {
+			t.Fatal(err)
+		}
+		var fs [1]devmem.Frag
+		if n, nf, _, err := cd.RecvDevmem(fs[:], make([]byte, 10), 0); n != 10 || nf != 1 || err != nil ||
+			string(w.nb.Memory()[1<<20+fs[0].Off:][:10]) != "still here" {
+			t.Fatal(n, nf, err)
+		}
+		cc.Close()
+		if _, err := cd.Read(make([]byte, 1)); err != io.EOF {
+			t.Fatal(err)
+		}
+	})
+}

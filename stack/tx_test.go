@@ -1,0 +1,286 @@
+package stack
+
+import (
+	"encoding/binary"
+	"net"
+	"slices"
+	"syscall"
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/splitter"
+)
+
+// ringNIC is a NIC that takes so many frames, and keeps them.
+type ringNIC struct {
+	NIC
+	room   int
+	frames []driver.TxFrame
+	err    error
+}
+
+func (n *ringNIC) Transmit(_ int, f []driver.TxFrame) (int, error) {
+	if n.err != nil {
+		return 0, n.err
+	}
+	k := min(len(f), n.room)
+	for i := range k {
+		fr := f[i]
+		fr.Header, fr.Linear, fr.Device = slices.Clone(fr.Header), slices.Clone(fr.Linear), slices.Clone(fr.Device)
+		n.frames = append(n.frames, fr)
+	}
+	n.room -= k
+	return k, nil
+}
+
+func (n *ringNIC) MAC() net.HardwareAddr { return nil }
+
+const testISS = 0xffffff00 // wraps soon
+
+// txWorld is a transmit queue with one flow, of which una bytes are acknowledged and the first total are written: bytes
+// from ghostFrom on lie in the GPU, each 100 of them at a place of their own.
+func txWorld(ipv6 bool, una, ghostFrom, total int) (*txQueue, *ringNIC, *flow) {
+	n := &ringNIC{room: 1000}
+	s := &Stack{nic: n}
+	s.flows = flows{s: s, m: map[flowKey]*flow{}, kick: make(chan struct{}, 1)}
+	b := &txBinding{}
+	b.refs.Store(1 << 30)
+	f := &flow{iss: testISS, issKnown: true, una: 0, nxt: uint64(total)}
+	f.wrote(ghostFrom)
+	f.openSend(b)
+	for at := ghostFrom; at < total; at += 100 {
+		m := min(100, total-at)
+		f.addPart(0, uint64(at)*1000, m)
+		f.cutPart(m)
+	}
+	f.closeSend(total - ghostFrom)
+	f.una = uint64(una)
+	f.complete()
+	q := &txQueue{s: s}
+	var h txHeader
+	h.set(testPacket(ipv6, 0, 0, nil))
+	f.key = h.flowKey()
+	s.flows.m[f.key] = f
+	return q, n, f
+}
+
+// testPacket is what netstack would send: n bytes of the stream from pos on.
+func testPacket(ipv6 bool, pos, n int, gso *stack.GSO) *stack.PacketBuffer {
+	payload := make([]byte, n)
+	for i := range payload {
+		payload[i] = byte(pos + i)
+	}
+	p := stack.NewPacketBuffer(stack.PacketBufferOptions{ReserveHeaderBytes: 128, Payload: buffer.MakeWithData(payload)})
+	if gso != nil {
+		p.GSOOptions = *gso
+	}
+	p.TransportProtocolNumber = header.TCPProtocolNumber
+	t := header.TCP(p.TransportHeader().Push(header.TCPMinimumSize + 12))
+	t.Encode(&header.TCPFields{SrcPort: 7, DstPort: 9, SeqNum: testISS + 1 + uint32(pos), AckNum: 5, DataOffset: 32, Flags: header.TCPFlagAck | header.TCPFlagPsh})
+	for i := 20; i < 32; i++ {
+		t[i] = header.TCPOptionNOP
+	}
+	if ipv6 {
+		p.NetworkProtocolNumber = header.IPv6ProtocolNumber
+		header.IPv6(p.NetworkHeader().Push(header.IPv6MinimumSize)).Encode(&header.IPv6Fields{
+			PayloadLength: uint16(32 + n), TransportProtocol: header.TCPProtocolNumber, HopLimit: 64,
+			SrcAddr: tcpip.AddrFrom16([16]byte{0xfd, 15: 1}), DstAddr: tcpip.AddrFrom16([16]byte{0xfd, 15: 2}),
+		})
+	} else {
+		p.NetworkProtocolNumber = header.IPv4ProtocolNumber
+		ip := header.IPv4(p.NetworkHeader().Push(header.IPv4MinimumSize))
+		ip.Encode(&header.IPv4Fields{
+			TotalLength: uint16(52 + n), Protocol: uint8(header.TCPProtocolNumber), TTL: 64,
+			SrcAddr: tcpip.AddrFrom4([4]byte{10, 0, 0, 1}), DstAddr: tcpip.AddrFrom4([4]byte{10, 0, 0, 2}),
+		})
+		ip.SetChecksum(^ip.CalculateChecksum())
+	}
+	eth := header.Ethernet(p.LinkHeader().Push(header.EthernetMinimumSize))
+	eth.Encode(&header.EthernetFields{Type: p.NetworkProtocolNumber})
+	return p
+}
+
+// checkFrames checks that frames are valid and carry bytes [from, to) of the stream, each from where it lies.
+func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, ghostFrom int) {
+	t.Helper()
+	at := from
+	for i, f := range frames {
+		n := len(f.Linear)
+		for _, r := range f.Device {
+			n += int(r.Len)
+		}
+		var h splitter.Headers
+		if err := splitter.Parse(f.Header, uint32(len(f.Header)+n), &h); err != nil || h.Class != splitter.TCP || int(h.HdrLen) != len(f.Header) ||
+			int(h.FrameLen) != len(f.Header)+n {
+			t.Fatalf("frame %d of %d payload: %+v, %v", i, n, h, err)
+		}
+		if h.Seq != testISS+1+uint32(at) {
+			t.Errorf("frame %d has seq %d, want %d", i, h.Seq-testISS-1, at)
+		}
+		if last := i == len(frames)-1; (h.TCPFlags&splitter.PSH != 0) != last {
+			t.Errorf("frame %d of %d: flags %#x", i, len(frames), h.TCPFlags)
+		}
+		if !h.IPv6 && checksum.Checksum(f.Header[ethLen:h.L4Off], 0) != 0xffff {
+			t.Errorf("frame %d: IPv4 checksum", i)
+		}
+		addrs := f.Header[ethLen+12 : ethLen+20]
+		if h.IPv6 {
+			addrs = f.Header[ethLen+8 : ethLen+40]
+		}
+		sum := checksum.Combine(checksum.Checksum(addrs, 0), checksum.Combine(6, uint16(len(f.Header)-int(h.L4Off)+n)))
+		if got := binary.BigEndian.Uint16(f.Header[h.L4Off+16:]); !f.NeedsCsum || f.CsumStart != h.L4Off || f.CsumOffset != 16 || got != sum {
+			t.Errorf("frame %d: checksum %v at %d+%d, pseudo sum %#x, want %#x", i, f.NeedsCsum, f.CsumStart, f.CsumOffset, got, sum)
+		}
+		if want := n > 1448; (f.GSOType != splitter.GSONone) != want || want && (f.GSOSize != 1448 || (f.GSOType == splitter.GSOTCPv6) != h.IPv6) {
+			t.Errorf("frame %d of %d bytes: gso %v %d", i, n, f.GSOType, f.GSOSize)
+		}
+		for _, b := range f.Linear {
+			if at >= ghostFrom || b != byte(at) {
+				t.Fatalf("frame %d: byte %d is linear, %#x", i, at, b)
+			}
+			at++
+		}
+		for _, r := range f.Device {
+			for j := range int(r.Len) {
+				base := (at-ghostFrom)/100*100 + ghostFrom
+				if at < ghostFrom || r.Off+uint64(j) != uint64(base)*1000+uint64(at-base) {
+					t.Fatalf("frame %d: byte %d at %d", i, at, r.Off+uint64(j))
+				}
+				at++
+			}
+		}
+	}
+	if at != to {
+		t.Errorf("frames end at byte %d, want %d", at, to)
+	}
+}
+
+func TestTransmitPlacesPayload(t *testing.T) {
+	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
+	for _, ipv6 := range []bool{false, true} {
+		for _, c := range []struct {
+			name                  string
+			una, ghostFrom, total int
+			pos, n                int
+			frames                int
+		}{
+			{"linear", 0, 5000, 5000, 0, 3000, 1},
+			{"device", 0, 0, 5000, 0, 1448, 1},
+			{"more pieces than a frame has", 0, 0, 5000, 50, 4900, 3},
+			{"linear, then device", 0, 1000, 5000, 500, 1448, 1},
+			{"partly acknowledged", 700, 0, 5000, 0, 1448, 1},
+			{"acknowledged up to the last byte", 1447, 0, 5000, 0, 1448, 1},
+			{"a super-packet, partly acknowledged", 2222, 600, 9000, 300, 8000, 4},
+		} {
+			t.Run(c.name, func(t *testing.T) {
+				q, n, f := txWorld(ipv6, c.una, c.ghostFrom, c.total)
+				pkt := testPacket(ipv6, c.pos, c.n, &gso)
+				defer pkt.DecRef()
+				if err := q.write(pkt); err != nil {
+					t.Fatal(err)
+				}
+				checkFrames(t, n.frames, max(c.pos, c.una), c.pos+c.n, c.ghostFrom)
+				if len(n.frames) != c.frames {
+					t.Errorf("%d frames, want %d", len(n.frames), c.frames)
+				}
+				returnAll(t, q, n, f)
+			})
+		}
+	}
+}
+
+// returnAll completes all frames and the flow.
+func returnAll(t *testing.T, q *txQueue, n *ringNIC, f *flow) {
+	t.Helper()
+	for i := range n.frames {
+		f.acknowledge(f.iss+1+uint32(f.nxt), 0)
+		if len(n.frames[i].Device) > 0 && f.done.len() > 0 {
+			t.Fatal("complete, although a frame is under way")
+		}
+		q.completed([]uint64{n.frames[i].Cookie, n.frames[i].Cookie, 1 << 60, 0})
+	}
+	f.acknowledge(f.iss+1+uint32(f.nxt), 0)
+	if f.sends.len() > 0 || f.parts.len() > 0 || len(q.idle) != len(q.flights) {
+		t.Errorf("%d sends, %d parts, %d of %d cookies left", f.sends.len(), f.parts.len(), len(q.flights)-len(q.idle), len(q.flights))
+	}
+}
+
+// What the peer has is not sent again: its memory may have changed. The peer is asked to acknowledge instead.
+func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		for _, c := range []struct{ una, pos, n int }{{5000, 0, 1448}, {5000, 3552, 1448}, {5000, 4999, 1}, {0, -1, 1}} {
+			q, n, _ := txWorld(ipv6, c.una, 0, 6000)
+			pkt := testPacket(ipv6, c.pos, c.n, nil)
+			if err := q.write(pkt); err != nil || len(n.frames) != 1 {
+				t.Fatal(len(n.frames), err)
+			}
+			pkt.DecRef()
+			fr := n.frames[0]
+			var h splitter.Headers
+			splitter.Parse(fr.Header, uint32(len(fr.Header)), &h)
+			if h.Class != splitter.TCP || int(h.FrameLen) != len(fr.Header) || len(fr.Linear)+len(fr.Device) > 0 ||
+				h.Seq != testISS+uint32(c.una) || h.TCPFlags != splitter.ACK || fr.GSOType != splitter.GSONone {
+				t.Errorf("%+v: %+v, %+v", c, h, fr)
+			}
+			if !ipv6 && checksum.Checksum(fr.Header[ethLen:h.L4Off], 0) != 0xffff {
+				t.Errorf("%+v: IPv4 checksum", c)
+			}
+		}
+	}
+}
+
+// A full ring: what did not fit waits, in order, and goes on where it stopped. Acknowledged bytes are left out then.
+func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
+	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
+	q, n, f := txWorld(false, 0, 0, 9000)
+	n.room = 2
+	for _, c := range [][2]int{{0, 4000}, {4000, 3000}, {7000, 2000}} {
+		pkt := testPacket(false, c[0], c[1], &gso)
+		if err := q.write(pkt); err != nil {
+			t.Fatal(err)
+		}
+		pkt.DecRef()
+	}
+	if len(n.frames) != 2 || q.backlog.len() != 3 {
+		t.Fatalf("%d frames, %d packets wait", len(n.frames), q.backlog.len())
+	}
+	n.room = 1
+	q.completed([]uint64{n.frames[0].Cookie})
+	if len(n.frames) != 3 || q.backlog.len() != 2 {
+		t.Fatalf("%d frames, %d packets wait", len(n.frames), q.backlog.len())
+	}
+	checkFrames(t, n.frames[:3], 0, 4000, 0)
+	n.room = 100
+	f.acknowledge(f.iss+1+6900, 0)
+	q.completed(nil)
+	checkFrames(t, n.frames[3:4], 6900, 7000, 0)
+	checkFrames(t, n.frames[4:], 7000, 9000, 0)
+	n.frames = n.frames[1:]
+	returnAll(t, q, n, f)
+}
+
+// Frames that the NIC refuses, and packets of which nobody knows where their payload lies, are dropped and hold nothing.
+func TestTransmitDrops(t *testing.T) {
+	q, n, f := txWorld(false, 0, 0, 5000)
+	n.err = syscall.EIO
+	pkt := testPacket(false, 0, 4000, nil)
+	defer pkt.DecRef()
+	if err := q.write(pkt); err != nil || q.backlog.len() > 0 {
+		t.Errorf("%v, %d packets wait", err, q.backlog.len())
+	}
+	n.err = nil
+	returnAll(t, q, n, f)
+	delete(q.s.flows.m, f.key)
+	q.write(pkt)
+	f.end()
+	q.s.flows.m[f.key] = f
+	q.write(pkt)
+	if len(n.frames) > 0 || q.s.count.txDropped.Load() < 3 {
+		t.Errorf("%d frames, %d dropped", len(n.frames), q.s.count.txDropped.Load())
+	}
+}
