@@ -34,6 +34,9 @@ type rawGuest struct {
 	calls []int
 	mac   wire.MAC
 
+	served chan error
+	end    func() // of this connection
+
 	gpu     *gpumem.GPU // nil: none
 	gpuMem  []byte
 	gpuNext uint64 // free, in its first half
@@ -91,6 +94,7 @@ func newRawGuestWith(t testing.TB, files *dma.Files, sw *wire.Switch, name strin
 	}
 	g.dev, err = virtio.New(virtio.Config{Files: files, Port: conf})
 	g.must(err)
+	t.Cleanup(func() { g.dev.Close() })
 	g.must(g.dev.Port().Attach(sw, wire.LinkOptions{}))
 	g.connect(o)
 	return g
@@ -103,20 +107,27 @@ func (g *rawGuest) connect(o rawOptions) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	g.must(err)
 	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
+	g.served = make(chan error, 1)
 	back := unixConn(t, fds[0])
+	served := g.served
 	dma.Go(func() { served <- g.dev.Serve(ctx, back) })
 	g.front = vhostuser.NewFrontend(unixConn(t, fds[1]))
-	t.Cleanup(func() {
-		_ = g.front.Close()
+	front, ended := g.front, false
+	g.end = func() {
+		if ended {
+			return
+		}
+		ended = true
+		_ = front.Close()
 		cancel()
 		<-served
-		g.dev.Close()
 		_ = unix.Munmap(g.mem)
 		for _, fd := range append(append(g.kicks, g.calls...), g.fd) {
 			_ = unix.Close(fd)
 		}
-	})
+		g.kicks, g.calls, g.rings, g.next = nil, nil, nil, 0
+	}
+	t.Cleanup(g.end)
 	g.fd, err = unix.MemfdCreate("rawguest", unix.MFD_CLOEXEC)
 	g.must(err)
 	g.must(unix.Ftruncate(g.fd, rawMem))
@@ -132,6 +143,9 @@ func (g *rawGuest) connect(o rawOptions) {
 		g.startRing(i)
 	}
 }
+
+// hangUp ends the connection; connect makes another.
+func (g *rawGuest) hangUp() { g.end() }
 
 func unixConn(t testing.TB, fd int) *net.UnixConn {
 	t.Helper()

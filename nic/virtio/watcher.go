@@ -41,7 +41,7 @@ func newWatcher(d *Device) (*watcher, error) {
 		_ = unix.Close(ep)
 		return nil, err
 	}
-	w := &watcher{dev: d, ep: ep, wake: wake, done: make(chan struct{}), broken: map[int]error{}}
+	w := &watcher{dev: d, ep: ep, wake: wake, done: make(chan struct{})}
 	if err := w.ctl(wake.fd, wakeTag); err != nil {
 		wake.close()
 		_ = unix.Close(ep)
@@ -85,6 +85,9 @@ func (w *watcher) count(n int) {
 // failed has the end of a queue reported. It never waits.
 func (w *watcher) failed(index int, err error) {
 	w.mu.Lock()
+	if w.broken == nil {
+		w.broken = make(map[int]error)
+	}
 	w.broken[index] = err
 	w.mu.Unlock()
 	w.wake.Wake()
@@ -118,9 +121,7 @@ func (w *watcher) run() {
 			timeout = int(stuckAfter / time.Millisecond)
 		}
 		broken := w.broken
-		if len(broken) > 0 {
-			w.broken = map[int]error{}
-		}
+		w.broken = nil
 		w.mu.Unlock()
 		for index, err := range broken {
 			w.dev.report(index, err)
