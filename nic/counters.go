@@ -46,13 +46,60 @@ func (w *where) locate(segs []dma.Segment) (total uint64) {
 	return total
 }
 
+// tally is what a batch adds to Counters: a store that others may read at any time costs as much as a small copy, so there
+// is one for a batch and not for a packet.
+type tally struct {
+	packets, segments, header, drops, dropped uint64
+	where
+}
+
+func (t *tally) count(segments, header uint64, w *where) {
+	t.packets++
+	t.segments += segments
+	t.header += header
+	t.device += w.device
+	t.gpuFile += w.gpuFile
+	t.host += w.host
+	t.bounced += w.bounced
+}
+
+func (t *tally) drop(payload uint64) {
+	t.drops++
+	t.dropped += payload
+}
+
+// flush adds the tally, and empties it.
+func (t *tally) flush(c *Counters) {
+	if t.packets > 0 {
+		c.packets.add(t.packets)
+		c.segments.add(t.segments)
+		c.header.add(t.header)
+		c.place(&t.where)
+	}
+	if t.drops > 0 {
+		c.drops.add(t.drops)
+		c.dropped.add(t.dropped)
+	}
+	*t = tally{}
+}
+
 func (c *Counters) count(segments, header uint64, w *where) {
 	c.packets.add(1)
 	c.segments.add(segments)
 	c.header.add(header)
-	c.device.add(w.device)
-	c.gpuFile.add(w.gpuFile)
-	c.host.add(w.host)
+	c.place(w)
+}
+
+func (c *Counters) place(w *where) {
+	if w.device > 0 {
+		c.device.add(w.device)
+	}
+	if w.gpuFile > 0 {
+		c.gpuFile.add(w.gpuFile)
+	}
+	if w.host > 0 {
+		c.host.add(w.host)
+	}
 	if w.bounced > 0 {
 		c.bounced.add(w.bounced)
 	}

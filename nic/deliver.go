@@ -12,6 +12,7 @@ type rxQueue struct {
 	q       RxQueue
 	mover   Mover
 	frame   Frame
+	tally   tally // of this batch
 	in      Counters
 	unsplit counter // frames that came here because, or although, they could not be split
 }
@@ -175,6 +176,7 @@ func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Pack
 	}
 	rq.mover.c = nil
 	rq.frame.Packet = nil
+	rq.tally.flush(&rq.in) // before the driver sees the frames
 	return n, rq.q.Flush()
 }
 
@@ -191,9 +193,9 @@ func (rq *rxQueue) put(p *Port, pkt *wire.Packet, r *route) Result {
 	n := uint64(pkt.PayloadLen)
 	segs, head := uint64(pkt.Segments()), uint64(len(pkt.Header))
 	if res == PutTaken {
-		rq.in.count(segs, head, &rq.mover.where)
+		rq.tally.count(segs, head, &rq.mover.where)
 	} else {
-		rq.in.drop(n)
+		rq.tally.drop(n)
 	}
 	if ms := *p.meters.Load(); len(ms) > 0 {
 		for _, m := range ms {

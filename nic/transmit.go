@@ -12,6 +12,7 @@ import (
 type Transmitter struct {
 	Worker *wire.Worker
 	port   *Port
+	tally  tally // of this batch
 	out    Counters
 	bounce []dma.Segment // host memory for one batch, made when first needed
 	marks  []mark
@@ -66,6 +67,7 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 			t.count(p, m)
 		}
 	}
+	t.tally.flush(&t.out)
 }
 
 func (t *Transmitter) deliver(run []*wire.Packet) {
@@ -105,10 +107,10 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 	case p.Verdict.Kind == wire.Busy:
 		return
 	case p.Verdict.Kind == wire.Dropped && p.Verdict.Reason != wire.DropLinkLoss:
-		t.Dropped(p)
+		t.lose(p)
 		return
 	}
-	t.out.count(uint64(p.Segments()), uint64(m.header), &m.where)
+	t.tally.count(uint64(p.Segments()), uint64(m.header), &m.where)
 	for _, mt := range *t.port.meters.Load() {
 		if mt.tx.flow == p.Meta.Headers.Flow {
 			mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.where)
@@ -118,7 +120,12 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 
 // Dropped counts a packet that the personality gave up on after Busy.
 func (t *Transmitter) Dropped(p *wire.Packet) {
-	t.out.drop(uint64(p.PayloadLen))
+	t.lose(p)
+	t.tally.flush(&t.out)
+}
+
+func (t *Transmitter) lose(p *wire.Packet) {
+	t.tally.drop(uint64(p.PayloadLen))
 	for _, mt := range *t.port.meters.Load() {
 		if mt.tx.flow == p.Meta.Headers.Flow {
 			mt.tx.lose(uint64(p.PayloadLen))
@@ -136,14 +143,14 @@ func (t *Transmitter) command(p *wire.Packet) {
 	p.Verdict = wire.Verdict{Kind: wire.Taken}
 	if p.Len() > uint32(len(t.ctl)) || p.Meta.GSOType != splitter.GSONone {
 		p.Verdict = wire.Drop(wire.DropTooBig)
-		t.out.drop(uint64(p.PayloadLen))
+		t.tally.drop(uint64(p.PayloadLen))
 		return
 	}
 	n := copy(t.ctl, p.Header)
 	k, err := t.Worker.Copier.Read(t.ctl[n:p.Len()], p.Payload)
 	if err != nil {
 		p.Verdict = wire.Drop(wire.DropFault)
-		t.out.drop(uint64(p.PayloadLen))
+		t.tally.drop(uint64(p.PayloadLen))
 		return
 	}
 	if answer := t.port.dispatcher.Handle(t.ctl[:n+k], t.answer); answer != nil {
