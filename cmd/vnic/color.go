@@ -20,7 +20,6 @@ func colored(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && isTermina
 func red(w io.Writer, s string) string    { return paint(w, "31", s) }
 func green(w io.Writer, s string) string  { return paint(w, "32", s) }
 func yellow(w io.Writer, s string) string { return paint(w, "33", s) }
-func bold(w io.Writer, s string) string   { return paint(w, "1", s) }
 
 func paint(w io.Writer, code, s string) string {
 	if !colored(w) {

@@ -45,18 +45,21 @@ const impatience = time.Second
 
 // interrupts ends the command in good order at the first signal, and at once at a later one.
 func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now func()) {
-	<-signals
-	cancel(errInterrupted)
-	for first := time.Now(); ; {
-		<-signals
-		if time.Since(first) > impatience {
+	var first time.Time
+	for range signals {
+		switch {
+		case first.IsZero():
+			first = time.Now()
+			cancel(errInterrupted)
+		case time.Since(first) > impatience:
 			now()
+			return
 		}
 	}
 }
 
-// realMain runs the command and gives its exit status.
-func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// newRoot makes the command with all its subcommands.
+func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "vnic",
 		Short: "Device Memory TCP without the hardware",
@@ -75,6 +78,12 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.SetUsageTemplate(usageTemplate)
 	root.SetHelpTemplate(helpTemplate)
 	root.AddCommand(runCommand(), doctorCommand(), versionCommand())
+	return root
+}
+
+// realMain runs the command and gives its exit status.
+func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

@@ -98,7 +98,7 @@ func (u *ui) stage(s run.Step) {
 	case !u.tty && s.Round <= 1:
 		fmt.Fprintf(u.w, "stage: %s\n", s.Stage)
 	case !u.tty, s.Stage == "transfer":
-	case u.bar != nil && !(s.Stage == "verify" && s.Round == s.Rounds): // the bar is about all rounds
+	case u.bar != nil && u.doing == s.Mode && !(s.Stage == "verify" && s.Round == s.Rounds): // the bar is about all rounds
 		u.bar.Describe(fmt.Sprintf("%s, round %d of %d", s.Mode, s.Round, s.Rounds))
 	default:
 		u.spin(what)
@@ -149,7 +149,8 @@ func (u *ui) advance(what string, done, total uint64) {
 		u.bar = progressbar.NewOptions64(int64(total), // it has no goroutine of its own
 			progressbar.OptionSetWriter(u.w), progressbar.OptionShowBytes(true),
 			progressbar.OptionUseIECUnits(true), progressbar.OptionSetDescription(what), progressbar.OptionSetWidth(24),
-			progressbar.OptionUseANSICodes(true), progressbar.OptionClearOnFinish(), progressbar.OptionThrottle(50*time.Millisecond))
+			progressbar.OptionUseANSICodes(true), progressbar.OptionClearOnFinish())
+		_ = u.bar.RenderBlank() // its clock starts
 	}
 	_ = u.bar.Set64(int64(min(done, total)))
 }

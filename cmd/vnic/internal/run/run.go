@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,12 +32,14 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		err = l.blame(ctx, err)
 	}
-	err = errors.Join(err, l.keepCounters())
-	if cerr := l.Close(); cerr != nil && context.Cause(ctx) == nil {
-		err = errors.Join(err, fmt.Errorf("clearing up: %w", cerr))
-	}
-	if err != nil {
-		return nil, err
+	kerr, cerr := l.keepCounters(), l.Close()
+	switch {
+	case err != nil && context.Cause(ctx) != nil:
+		return nil, context.Cause(ctx)
+	case cerr != nil:
+		return nil, errors.Join(err, fmt.Errorf("clearing up: %w", cerr))
+	case err != nil || kerr != nil:
+		return nil, cmp.Or(err, kerr)
 	}
 	return rep, rep.check(&o)
 }

@@ -53,8 +53,9 @@ func (rep *Report) Table(w io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
+	fmt.Fprintln(w)
 	if rep.Ratio > 0 {
-		fmt.Fprintf(w, "\n%s / %s: %.2f, the emulation's ratio: no performance claim", transfer.Devmem, transfer.Copy, rep.Ratio)
+		fmt.Fprintf(w, "%s / %s: %.2f, the emulation's ratio: no performance claim", transfer.Devmem, transfer.Copy, rep.Ratio)
 		if rep.Accel == "tcg" {
 			fmt.Fprint(w, " (guest code is emulated: TCG)")
 		}

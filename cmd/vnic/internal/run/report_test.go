@@ -1,0 +1,169 @@
+package run
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestTable(t *testing.T) {
+	inproc := sample()
+	inproc.Guest, inproc.Accel, inproc.Runs = "inproc", "none", inproc.Runs[:1]
+	inproc.Ratio, inproc.Runs[0].GuestCPU, inproc.Runs[0].GuestCPUSeconds, inproc.Runs[0].Audit = 0, nil, nil, nil
+	inproc.Runs[0].SHA256Match, inproc.Runs[0].TX.Host, inproc.Runs[0].Bytes, inproc.Runs[0].Seconds = false, 1234567, 0, 0
+	for name, rep := range map[string]*Report{"qemu": sample(), "inproc": inproc} {
+		t.Run(name, func(t *testing.T) {
+			var b strings.Builder
+			if err := rep.Table(&b); err != nil {
+				t.Fatal(err)
+			}
+			golden := "testdata/table-" + name + ".golden"
+			if *update {
+				if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(golden)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), b.String()); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestTableReportsThatNobodyReads(t *testing.T) {
+	w := errors.New("nobody reads")
+	if err := sample().Table(failing{w}); !errors.Is(err, w) {
+		t.Errorf("%v", err)
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+// The negative controls: a report that shows one thing that must not be does not pass for a proof.
+func TestCheckRefusesWhatIsNoProof(t *testing.T) {
+	o := options(268435456)
+	o.Audit = true
+	if err := sample().check(&o); err != nil {
+		t.Fatalf("a good report: %v", err)
+	}
+	const size = 268435456
+	tests := map[string]struct {
+		change func(devmem, copied *Run)
+		want   string
+	}{
+		"digest":                    {func(d, _ *Run) { d.SHA256Match = false }, "mode devmem: the destination's digest"},
+		"digest of copy":            {func(_, c *Run) { c.SHA256Match = false }, "mode copy: the destination's digest"},
+		"short":                     {func(d, _ *Run) { d.Bytes-- }, "bytes of"},
+		"one byte sent from host":   {func(d, _ *Run) { d.TX.Host = 1 }, "payload in host memory: 1 bytes sent"},
+		"one byte received in host": {func(d, _ *Run) { d.RX.Host = 1 }, "payload in host memory: 0 bytes sent, 1"},
+		"less from device":          {func(d, _ *Run) { d.TX.Device-- }, "device memory saw"},
+		"less into device":          {func(d, _ *Run) { d.RX.Device-- }, "device memory saw"},
+		"linear":                    {func(d, _ *Run) { d.LinearBytes = 1 }, "1 bytes came in host memory"},
+		"bounced":                   {func(d, _ *Run) { d.BouncedBytes = 4096 }, "bounced"},
+		"copy unseen at the sender": {func(_, c *Run) { c.TX.Host = size - 1 }, "do not see"},
+		"copy unseen":               {func(_, c *Run) { c.RX.Host = 0 }, "do not see"},
+		"copy in device":            {func(_, c *Run) { c.RX.Device = 1 }, "see what is not there"},
+		"audit of sender":           {func(d, _ *Run) { d.Audit.HitsSender = 1 }, "audit: 1 pieces"},
+		"audit of receiver":         {func(d, _ *Run) { d.Audit.HitsReceiver = 2 }, "audit: 2 pieces"},
+		"audit of nothing":          {func(d, _ *Run) { d.Audit.BytesScanned = 0 }, "nothing was searched"},
+		"blind audit of sender":     {func(_, c *Run) { c.Audit.HitsSender = 0 }, "audit does not see"},
+		"blind audit of receiver":   {func(_, c *Run) { c.Audit.HitsReceiver = 0 }, "audit does not see"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			rep := sample()
+			tt.change(&rep.Runs[0], &rep.Runs[1])
+			err := rep.check(&o)
+			if !errors.Is(err, ErrProof) || !strings.Contains(err.Error(), tt.want) {
+				t.Errorf("got %v, want %q", err, tt.want)
+			}
+		})
+	}
+	t.Run("a mode that did not run", func(t *testing.T) {
+		rep := sample()
+		rep.Runs = rep.Runs[:1]
+		if err := rep.check(&o); !errors.Is(err, ErrProof) {
+			t.Errorf("got %v", err)
+		}
+	})
+	t.Run("p2p off, and payload in device memory all the same", func(t *testing.T) {
+		off := o
+		off.P2P = false
+		if err := sample().check(&off); !errors.Is(err, ErrProof) || !strings.Contains(err.Error(), "mode devmem: host memory saw 0") {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestPlan(t *testing.T) {
+	tests := []struct {
+		size, gpu uint64
+		pool      uint64
+		rounds    []uint64
+		err       string
+	}{
+		{1, 32 << 20, 4 << 20, []uint64{1}, ""},
+		{28 << 20, 32 << 20, 4 << 20, []uint64{28 << 20}, ""},
+		{28<<20 + 1, 32 << 20, 4 << 20, []uint64{28 << 20, 1}, ""},
+		{256 << 20, 512 << 20, 64 << 20, []uint64{256 << 20}, ""},
+		{1 << 30, 4 << 30, 64 << 20, []uint64{1 << 30}, ""},
+		{0, 512 << 20, 0, nil, "nothing to transfer"},
+		{1, 16 << 20, 0, nil, "too small: 32 MiB"},
+		{1, 0, 0, nil, "too small"},
+		{1 << 62, 32 << 20, 0, nil, "rounds"},
+	}
+	for _, tt := range tests {
+		o := Options{Size: tt.size, GPUMemory: tt.gpu}
+		p, err := o.plan()
+		if tt.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("%d of %d: got %v, want %q", tt.size, tt.gpu, err, tt.err)
+			}
+			continue
+		}
+		if err != nil || p.pool != tt.pool || !cmp.Equal(p.rounds, tt.rounds) {
+			t.Errorf("%d of %d: got %+v, %v", tt.size, tt.gpu, p, err)
+		}
+	}
+}
+
+func TestCheckOfOptions(t *testing.T) {
+	good := options(1 << 20)
+	if err := good.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(*Options){
+		"--mode rdma":      func(o *Options) { o.Modes = []string{"rdma"} },
+		"--mode:":          func(o *Options) { o.Modes = nil },
+		"--family 5":       func(o *Options) { o.Family = 5 },
+		"--mtu 575":        func(o *Options) { o.MTU = 575 },
+		"--mtu 1279":       func(o *Options) { o.MTU, o.Family = 1279, 6 },
+		"--mtu 65522":      func(o *Options) { o.MTU = 65522 },
+		"--loss":           func(o *Options) { o.Loss = 1 },
+		"--gpu-memory 48M": func(o *Options) { o.GPUMemory = 48 << 20 },
+		"--memory 100M":    func(o *Options) { o.Memory = 100 << 20 },
+		"--memory 262148K": func(o *Options) { o.Memory = 256<<20 + 4096 },
+		"--modules":        func(o *Options) { o.Fetch.Modules = "/lib/modules" },
+		"--stall 0":        func(o *Options) { o.StallSecs = 0 },
+		"--pause-at sleep": func(o *Options) { o.Pause = "sleep" },
+		"--size 0":         func(o *Options) { o.Size = 0 },
+	} {
+		o := good
+		change(&o)
+		if err := o.Check(); err == nil || !strings.HasPrefix(err.Error(), strings.TrimSuffix(want, ":")) {
+			t.Errorf("want %q, got %v", want, err)
+		}
+	}
+}

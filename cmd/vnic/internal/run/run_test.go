@@ -1,0 +1,322 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"vnic.dev/vnic/guest-images/transfer"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// options are a short run of guests in this process.
+func options(size uint64) Options {
+	return Options{Size: size, Modes: []string{transfer.Devmem, transfer.Copy}, MTU: 1500, Family: 4, Memory: 512 << 20,
+		GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+}
+
+// descriptors lists what this process has open. Epoll and eventfd of the Go runtime's poller stay.
+func descriptors(t *testing.T) []string {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []string
+	for _, e := range entries {
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:[event") {
+			list = append(list, to)
+		}
+	}
+	slices.Sort(list)
+	return list
+}
+
+// leavesNothing has a test fail that leaves goroutines or descriptors.
+func leavesNothing(t *testing.T) {
+	t.Helper()
+	before := descriptors(t)
+	running := goleak.IgnoreCurrent()
+	t.Cleanup(func() {
+		goleak.VerifyNone(t, running)
+		if after := descriptors(t); !slices.Equal(before, after) {
+			t.Errorf("descriptors before: %q, after: %q", before, after)
+		}
+	})
+}
+
+// do runs with o, and holds the report against its schema too.
+func do(t *testing.T, o Options) *Report {
+	t.Helper()
+	leavesNothing(t)
+	if err := o.Check(); err != nil {
+		t.Fatal(err)
+	}
+	rep, err := Do(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	validReport(t, rep)
+	return rep
+}
+
+func TestTransferIsProved(t *testing.T) {
+	tests := map[string]func(*Options){
+		"plain":        func(*Options) {},
+		"IPv6":         func(o *Options) { o.Family = 6 },
+		"jumbo frames": func(o *Options) { o.MTU = 9000 },
+		"least MTU":    func(o *Options) { o.MTU = 576 },
+		"largest MTU":  func(o *Options) { o.MTU = 65521 },
+		"IPv6, 1280":   func(o *Options) { o.Family, o.MTU = 6, 1280 },
+		"one byte":     func(o *Options) { o.Size = 1 },
+		"a page, less": func(o *Options) { o.Size = 4095 },
+		"a page, more": func(o *Options) { o.Size = 4097 },
+		"odd":          func(o *Options) { o.Size = 1<<20 + 12345 },
+		"devmem only":  func(o *Options) { o.Modes = o.Modes[:1] },
+		"copy only":    func(o *Options) { o.Modes = o.Modes[1:] },
+	}
+	for name, change := range tests {
+		t.Run(name, func(t *testing.T) {
+			o := options(2 << 20)
+			change(&o)
+			rep := do(t, o)
+			if len(rep.Runs) != len(o.Modes) || rep.Guest != "inproc" || rep.Accel != "none" || rep.Family != o.Family {
+				t.Errorf("%+v", rep)
+			}
+			for _, r := range rep.Runs {
+				device, host := r.Bytes, uint64(0)
+				if r.Mode == transfer.Copy {
+					device, host = 0, r.Bytes
+				}
+				all := Where{Device: device, Host: host}
+				if r.Bytes != o.Size || r.TX != all || r.RX != all || !r.SHA256Match || len(r.SHA256) != 64 || r.RetransmittedBytes != 0 {
+					t.Errorf("%+v", r)
+				}
+				if r.GuestCPUSeconds != nil {
+					t.Errorf("in-process guests have no CPU time of their own: %v", *r.GuestCPUSeconds)
+				}
+			}
+		})
+	}
+}
+
+func TestBothModesMoveTheSameWayTwice(t *testing.T) {
+	o := options(1 << 20)
+	a, b := do(t, o), do(t, o)
+	for i := range a.Runs {
+		if a.Runs[i].SHA256 != b.Runs[i].SHA256 {
+			t.Errorf("%s: same seed, digests %s and %s", a.Runs[i].Mode, a.Runs[i].SHA256, b.Runs[i].SHA256)
+		}
+	}
+	if a.Runs[0].SHA256 == a.Runs[1].SHA256 {
+		t.Error("both modes have the same payload: what one left could pass for what the other sent")
+	}
+	o.Seed++
+	if c := do(t, o); c.Runs[0].SHA256 == a.Runs[0].SHA256 {
+		t.Error("another seed, the same payload")
+	}
+}
+
+func TestLossIsMadeGood(t *testing.T) {
+	for seed := range uint64(3) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			o := options(4 << 20)
+			o.Loss, o.Reorder, o.Seed = 0.01, 0.01, seed
+			for _, r := range do(t, o).Runs {
+				if r.RetransmittedBytes == 0 || r.DroppedPackets == 0 {
+					t.Errorf("%s: %d bytes sent again, %d packets dropped: was the link good?", r.Mode, r.RetransmittedBytes, r.DroppedPackets)
+				}
+				if sent := r.TX.Device + r.TX.Host; sent < r.Bytes+r.RetransmittedBytes {
+					t.Errorf("%s: %d sent, of which %d again, of %d", r.Mode, sent, r.RetransmittedBytes, r.Bytes)
+				}
+			}
+		})
+	}
+}
+
+func TestRoundsExceedGPUMemory(t *testing.T) {
+	o := options(60 << 20) // a GPU has 32M
+	var steps []string
+	o.Stage = func(s Step) { steps = append(steps, fmt.Sprintf("%s %s %d/%d", s.Stage, s.Mode, s.Round, s.Rounds)) }
+	var last, back uint64
+	o.Progress = func(_ string, done, total uint64) {
+		if done > total || total != o.Size {
+			t.Errorf("%d of %d", done, total)
+		}
+		if done < last {
+			back++ // the second mode begins again
+		}
+		last = done
+	}
+	for _, r := range do(t, o).Runs {
+		if r.Rounds != 3 || r.Bytes != o.Size || strings.Count(r.SHA256, ",") != 2 {
+			t.Errorf("%+v", r)
+		}
+	}
+	if back != 1 {
+		t.Errorf("progress went back %d times", back)
+	}
+	want := []string{"fetch  0/0", "gpu-memory  0/0", "boot  0/0", "setup  0/0"}
+	for _, mode := range o.Modes {
+		for i := 1; i <= 3; i++ {
+			for _, s := range Stages[4:] {
+				want = append(want, fmt.Sprintf("%s %s %d/3", s, mode, i))
+			}
+		}
+	}
+	if !slices.Equal(steps, want) {
+		t.Errorf("stages %q", steps)
+	}
+}
+
+func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
+	o := options(2 << 20)
+	o.Audit = true
+	rep := do(t, o)
+	direct, copied := rep.Runs[0].Audit, rep.Runs[1].Audit
+	if direct.HitsSender != 0 || direct.HitsReceiver != 0 || direct.BytesScanned < 4<<20 {
+		t.Errorf("devmem: %+v", direct)
+	}
+	if copied.HitsSender == 0 || copied.HitsReceiver == 0 || copied.BytesFound < 1<<20 {
+		t.Errorf("copy: %+v", copied)
+	}
+}
+
+// The negative control: the same bytes arrive, and the counters say that they went through host memory.
+func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
+	o := options(2 << 20)
+	o.Modes = o.Modes[:1]
+	on := do(t, o).Runs[0]
+	o.P2P, o.Audit = false, true
+	off := do(t, o).Runs[0]
+	if off.SHA256 != on.SHA256 {
+		t.Errorf("digests %s with P2P, %s without", on.SHA256, off.SHA256)
+	}
+	if off.TX.Device != 0 || off.RX.Device != 0 || off.TX.Host < o.Size || off.RX.Host < o.Size || off.BouncedBytes < 2*o.Size {
+		t.Errorf("%+v", off)
+	}
+	if off.Audit.HitsSender+off.Audit.HitsReceiver != 0 {
+		t.Errorf("bounced payload is the host's, not the guest's: %+v", off.Audit)
+	}
+}
+
+// A connection that is cut in the middle ends in an error that shows both ends' TCP state.
+func TestStallShowsBothTCPStates(t *testing.T) {
+	leavesNothing(t)
+	for _, mode := range []string{transfer.Devmem, transfer.Copy} {
+		o := options(16 << 20)
+		o.Modes, o.StallSecs = []string{mode}, 1
+		var l *lab
+		o.hook = func(x *lab) { l = x }
+		o.Stage = func(s Step) {
+			if s.Stage == "transfer" {
+				if err := l.sw.Detach(l.ends[1].port.Link()); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		_, err := Do(t.Context(), o)
+		var stalled *stallError
+		if !errors.As(err, &stalled) || stalled.done != 0 || stalled.total != o.Size {
+			t.Fatalf("mode %s: %v", mode, err)
+		}
+		for _, want := range []string{"mode " + mode, "no progress for 1s", "\nsender A:   ESTABLISHED", "\nreceiver B: ESTABLISHED"} {
+			if !strings.Contains(err.Error(), want) {
+				t.Errorf("no %q in: %v", want, err)
+			}
+		}
+	}
+	do(t, options(1<<20)) // and the next run works
+}
+
+func TestConnectionThatCannotBeMade(t *testing.T) {
+	leavesNothing(t)
+	o := options(1 << 20)
+	o.StallSecs = 1
+	var l *lab
+	o.hook = func(x *lab) { l = x }
+	o.Stage = func(s Step) {
+		if s.Stage == "connect" {
+			_ = l.sw.Detach(l.ends[1].port.Link())
+		}
+	}
+	_, err := Do(t.Context(), o)
+	if err == nil || !strings.Contains(err.Error(), "connect: guest ") || !strings.Contains(err.Error(), "not done after 1s") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestInterruptionAtEachStageWinsAndLeavesNothing(t *testing.T) {
+	gone := errors.New("gone away")
+	for _, stage := range Stages {
+		t.Run(stage, func(t *testing.T) {
+			leavesNothing(t)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			o := options(1 << 20)
+			o.Pause = stage
+			o.Stage = func(s Step) {
+				if s.Stage == stage {
+					cancel(gone)
+				}
+			}
+			if rep, err := Do(ctx, o); rep != nil || err != gone {
+				t.Errorf("report %v, error %v", rep, err)
+			}
+		})
+	}
+}
+
+func TestInterruptionInMidTransfer(t *testing.T) {
+	gone := errors.New("gone away")
+	for _, mode := range []string{transfer.Devmem, transfer.Copy} {
+		t.Run(mode, func(t *testing.T) {
+			leavesNothing(t)
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			o := options(1 << 39)
+			o.Modes = []string{mode}
+			o.Progress = func(_ string, done, _ uint64) {
+				if done > 0 {
+					cancel(gone)
+				}
+			}
+			if rep, err := Do(ctx, o); rep != nil || err != gone {
+				t.Errorf("report %v, error %v", rep, err)
+			}
+		})
+	}
+}
+
+func TestNoRoomForGPUMemoryIsSomethingMissing(t *testing.T) {
+	leavesNothing(t)
+	o := options(1 << 20)
+	o.GPUMemory = 1 << 50
+	_, err := Do(t.Context(), o)
+	if err == nil || !strings.HasPrefix(err.Error(), "--gpu-memory 1024T: ") || !strings.Contains(err.Error(), "free some") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestKeepKeepsCounters(t *testing.T) {
+	o := options(1 << 20)
+	o.Keep, o.KeepDir = true, t.TempDir()
+	var notes []string
+	o.Note = func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
+	do(t, o)
+	b, err := os.ReadFile(o.KeepDir + "/counters.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(b), `"DeviceBytes": 1048576`) || len(notes) != 1 || !strings.Contains(notes[0], "counters.json") {
+		t.Errorf("%q %s", notes, b)
+	}
+}

@@ -1,0 +1,204 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"vnic.dev/vnic/qemu"
+)
+
+func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"vnic": main}) }
+
+// The scripts run the command itself. "exits N COMMAND..." expects an exit status, which `!` does not tell apart.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("HOME", e.WorkDir)
+			e.Setenv("XDG_CACHE_HOME", e.WorkDir+"/cache")
+			for _, v := range []string{qemu.EnvCache, qemu.EnvKernel, qemu.EnvKeyring, qemu.EnvMirror, qemu.EnvModules, qemu.EnvQEMU} {
+				e.Setenv(v, "")
+			}
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exits": exits},
+	})
+}
+
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	if err != nil || neg {
+		ts.Fatalf("usage: exits STATUS COMMAND...")
+	}
+	got := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var e *exec.ExitError
+		if !errors.As(err, &e) {
+			ts.Fatalf("%v", err)
+		}
+		got = e.ExitCode()
+	}
+	if got != want {
+		ts.Fatalf("status %d, want %d", got, want)
+	}
+	errs := ts.ReadFile("stderr")
+	if n := strings.Count("\n"+errs, "\nvnic: "); want != 0 && n != 1 || strings.Contains(errs, "goroutine ") {
+		ts.Fatalf("%d messages, or a stack trace", n)
+	}
+}
+
+func TestErrorsAreOneLineAndWhatBelongsToIt(t *testing.T) {
+	long := strings.Repeat("ü", 2000)
+	many := strings.Repeat("\nline", 100)
+	for name, tt := range map[string]struct{ err, want string }{
+		"one line":  {"no QEMU: install it", "vnic: no QEMU: install it\n"},
+		"more":      {"guest B: gone\nlast lines:\n\tpanic\n", "vnic: guest B: gone\n  last lines:\n    panic\n"},
+		"a guest's": {"gone\n\x1b[31mred\x07", "vnic: gone\n  red\n"},
+		"long":      {long, "vnic: " + strings.Repeat("ü", 500) + "...\n"},
+		"many":      {"gone" + many, "vnic: gone" + strings.Repeat("\n  line", 39) + "\n  (61 more lines)\n"},
+	} {
+		var b bytes.Buffer
+		complain(&b, errors.New(tt.err))
+		if b.String() != tt.want {
+			t.Errorf("%s: %q, want %q", name, b.String(), tt.want)
+		}
+	}
+}
+
+// The first signal ends in good order, however often it comes at once; one that comes later means now.
+func TestSecondSignalMeansNow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		signals := make(chan os.Signal)
+		var at time.Time
+		begin := time.Now()
+		go interrupts(signals, cancel, func() { at = time.Now() })
+		for range 3 {
+			signals <- syscall.SIGTERM
+		}
+		synctest.Wait()
+		if context.Cause(ctx) != errInterrupted || !at.IsZero() {
+			t.Errorf("cause %v, gone at %v", context.Cause(ctx), at)
+		}
+		time.Sleep(impatience + time.Millisecond) // the bubble's clock
+		signals <- syscall.SIGINT
+		synctest.Wait()
+		if took := at.Sub(begin); took < impatience {
+			t.Errorf("gone after %v", took)
+		}
+	})
+}
+
+func TestInterruptionWinsOverWhatCameOfIt(t *testing.T) {
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errInterrupted)
+	var out, errs bytes.Buffer
+	for _, args := range [][]string{{"run", "--guest", "inproc", "--size", "1M"}, {"run", "--qemu", "/no/such/qemu"}} {
+		out.Reset()
+		errs.Reset()
+		if status := realMain(ctx, args, &out, &errs); status != exitFailed {
+			t.Errorf("%q: status %d", args, status)
+		}
+		if !strings.HasSuffix("\n"+errs.String(), "\nvnic: interrupted\n") || out.Len() != 0 {
+			t.Errorf("%q: %s%s", args, errs.String(), out.String())
+		}
+	}
+}
+
+// Every command's help begins with examples that the command takes, and each flag says something.
+func TestHelpBeginsWithExamplesThatRun(t *testing.T) {
+	for _, command := range []string{"", "run", "doctor", "version"} {
+		var out bytes.Buffer
+		args := strings.Fields(command + " --help")
+		if status := realMain(t.Context(), args, &out, &out); status != 0 {
+			t.Fatalf("%q: status %d: %s", args, status, out.String())
+		}
+		examples, usage := strings.Index(out.String(), "Examples:\n"), strings.Index(out.String(), "Usage:\n")
+		if examples < 0 || usage < examples {
+			t.Fatalf("%q: no examples, or not first:\n%s", args, out.String())
+		}
+		for line := range strings.Lines(out.String()[examples+len("Examples:\n") : usage]) {
+			line, _, _ = strings.Cut(strings.TrimSpace(line), "  ")
+			words := strings.Fields(line)
+			if len(words) == 0 {
+				continue
+			}
+			if words[0] != "vnic" || len(words) < 2 {
+				t.Errorf("example %q", line)
+				continue
+			}
+			c, rest, err := newRoot().Find(words[1:])
+			if err == nil {
+				err = c.ParseFlags(rest)
+			}
+			if err != nil || c.Name() != words[1] || len(c.Flags().Args()) != 0 {
+				t.Errorf("example %q: %v", line, err)
+			}
+		}
+	}
+}
+
+func TestFlags(t *testing.T) {
+	for s, want := range map[string]uint64{
+		"0": 0, "1": 1, "4096": 4096, "64K": 64 << 10, "64k": 64 << 10, "256M": 256 << 20, "256MiB": 256 << 20, "4G": 4 << 30,
+		"4gib": 4 << 30, "1T": 1 << 40, "8388607T": 8388607 << 40,
+	} {
+		var b bytesFlag
+		if err := b.Set(s); err != nil || uint64(b) != want {
+			t.Errorf("%q: %d, %v", s, b, err)
+		}
+		var again bytesFlag
+		if err := again.Set(b.String()); err != nil || again != b {
+			t.Errorf("%q: %s: %d, %v", s, b.String(), again, err)
+		}
+	}
+	for _, s := range []string{"", "K", "iB", "-1", "+1", "1.5G", "64KB", "64 K", "0x10", "8388608T", "18446744073709551616", "1e6", "nonsense"} {
+		var b bytesFlag
+		if err := b.Set(s); err == nil {
+			t.Errorf("%q is taken for %d", s, b)
+		}
+	}
+	for s, want := range map[string]string{"0": "0%", "1%": "1%", "0.01": "1%", "0.5%": "0.5%", "99.9%": "99.9%", "1e-3": "0.1%", "0%": "0%"} {
+		var f fraction
+		if err := f.Set(s); err != nil || f.String() != want {
+			t.Errorf("%q: %v, %v", s, f.String(), err)
+		}
+	}
+	for _, s := range []string{"", "%", "1", "100%", "150%", "-1%", "-0.1", "NaN", "Inf", "1%%", "half"} {
+		var f fraction
+		if err := f.Set(s); err == nil {
+			t.Errorf("%q is taken for %s", s, f.String())
+		}
+	}
+}
+
+func TestDoctorSaysWhatARunNeeds(t *testing.T) {
+	facts := []qemu.Fact{{Name: "qemu", State: qemu.Good, Value: "11.1.2"}, {Name: "kvm", State: qemu.Worse, Value: "none", Fix: "slower"},
+		{Name: "space", State: qemu.Lacking, Value: "1 MB", Fix: "free some"}}
+	for want, rep := range map[string]qemu.Report{
+		"ready: 'vnic run' needs no download, and 1024 MB of memory":                                          {Ready: true, MemoryBytes: 1 << 30},
+		"ready: the first 'vnic run' downloads 60 MB, keeps 200 MB in the cache, and needs 1024 MB of memory": {CanFetch: true, DownloadBytes: 60 << 20, DiskBytes: 200 << 20, MemoryBytes: 1 << 30},
+		"not ready for QEMU guests": {},
+	} {
+		rep.Facts = facts
+		var b strings.Builder
+		if err := printDoctor(&b, &rep); err != nil {
+			t.Fatal(err)
+		}
+		const table = "qemu   ok       11.1.2\nkvm    worse    none\n                slower\nspace  missing  1 MB\n                free some\n\n"
+		if !strings.HasPrefix(b.String(), table+want) {
+			t.Errorf("%s", b.String())
+		}
+	}
+}

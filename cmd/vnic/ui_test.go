@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/qemu"
+)
+
+// screen is what a terminal shows after b was written to it, for the few sequences that we use.
+func screen(t *testing.T, b string) string {
+	t.Helper()
+	lines := [][]rune{nil}
+	col := 0
+	for b != "" {
+		line := &lines[len(lines)-1]
+		var n int
+		switch {
+		case strings.HasPrefix(b, "\x1b[K"):
+			*line, n = (*line)[:min(col, len(*line))], 3
+		case strings.HasPrefix(b, "\x1b[0K"):
+			*line, n = (*line)[:min(col, len(*line))], 4
+		case strings.HasPrefix(b, "\x1b[2K"):
+			*line, n = nil, 4
+		case b[0] == '\x1b':
+			t.Fatalf("a sequence that this terminal does not know: %q", b[:min(8, len(b))])
+		case b[0] == '\r':
+			col, n = 0, 1
+		case b[0] == '\n':
+			lines, col, n = append(lines, nil), 0, 1
+		default:
+			r := []rune(b[:min(4, len(b))])[0]
+			for len(*line) <= col {
+				*line = append(*line, ' ')
+			}
+			(*line)[col] = r
+			col, n = col+1, len(string(r))
+		}
+		b = b[n:]
+	}
+	var s strings.Builder
+	for i, l := range lines {
+		if i > 0 {
+			s.WriteByte('\n')
+		}
+		s.WriteString(strings.TrimRight(string(l), " "))
+	}
+	return s.String()
+}
+
+// On a terminal there is one line, and in the end none.
+func TestTerminalHasOneProgressLine(t *testing.T) {
+	var b bytes.Buffer
+	u := &ui{w: &b, tty: true, stop: make(chan struct{})}
+	shows := func(want string) {
+		t.Helper()
+		if got := screen(t, b.String()); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != strings.Count(want, "\n") {
+			t.Fatalf("the screen shows %q, not %q", got, want)
+		}
+	}
+	u.stage(run.Step{Stage: "fetch"})
+	shows("looking for QEMU and a kernel")
+	u.fetch(qemu.Progress{Step: "update", What: "forky"})
+	shows("update forky")
+	u.fetch(qemu.Progress{Step: "download", What: "kernel", Done: 10, Total: 100})
+	shows("download kernel  10% ")
+	u.note("%s is untested", "this")
+	shows("note: this is untested\n")
+	u.stage(run.Step{Stage: "boot"})
+	shows("note: this is untested\nbooting two guests")
+	for round := 1; round <= 3; round++ {
+		u.stage(run.Step{Stage: "prepare", Mode: "copy", Round: round, Rounds: 3})
+		u.stage(run.Step{Stage: "transfer", Mode: "copy", Round: round, Rounds: 3})
+		u.progress("copy", uint64(round)*30, 90)
+		u.stage(run.Step{Stage: "verify", Mode: "copy", Round: round, Rounds: 3})
+		if round == 2 {
+			shows("note: this is untested\ncopy, round 2 of 3  66% ")
+			if _, err := u.Write([]byte("a log line\n")); err != nil {
+				t.Fatal(err)
+			}
+			shows("note: this is untested\na log line\n")
+		}
+	}
+	shows("note: this is untested\na log line\ncopy: digesting what arrived")
+	u.done()
+	shows("note: this is untested\na log line\n")
+}
+
+// Elsewhere there are lines, few for many rounds; nothing beside JSON but notes.
+func TestLogHasFewLines(t *testing.T) {
+	play := func(quiet bool) string {
+		var b bytes.Buffer
+		u := newUI(&b, quiet)
+		u.stage(run.Step{Stage: "fetch"})
+		for i := range int64(100) {
+			u.fetch(qemu.Progress{Step: "download", What: "qemu", Done: i, Total: 100})
+		}
+		u.note("a note")
+		for round := 1; round <= 10; round++ {
+			for _, s := range run.Stages[4:] {
+				u.stage(run.Step{Stage: s, Mode: "devmem", Round: round, Rounds: 10})
+				if s == "transfer" {
+					u.progress("devmem", uint64(round)*10-5, 100)
+					u.progress("devmem", uint64(round)*10, 100)
+				}
+			}
+		}
+		u.done()
+		return b.String()
+	}
+	const want = `stage: fetch
+  download qemu: 25%
+  download qemu: 50%
+  download qemu: 75%
+note: a note
+stage: prepare
+stage: connect
+stage: transfer
+stage: verify
+  devmem: 25%
+  devmem: 50%
+  devmem: 75%
+  devmem: 100%
+`
+	if got := play(false); got != want {
+		t.Errorf("got %s", got)
+	}
+	if got := play(true); got != "note: a note\n" {
+		t.Errorf("beside JSON: %q", got)
+	}
+}
