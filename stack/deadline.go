@@ -49,12 +49,3 @@ func (d *deadline) wait() <-chan struct{} {
 	defer d.mu.Unlock()
 	return d.passed
 }
-
-func (d *deadline) over() bool {
-	select {
-	case <-d.wait():
-		return true
-	default:
-		return false
-	}
-}

@@ -101,7 +101,7 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 			s.rx[l.queue].Store(nil)
 			s.dropLanes(rb.lanes[i:])
 			rb.lanes = rb.lanes[:i]
-			s.closeRX(rb)
+			_ = s.closeRX(rb) // the first error says why
 			return fail(err, fmt.Sprintf("queue %d", l.queue))
 		}
 	}
@@ -109,7 +109,7 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 	defer cancel()
 	id, err := s.control.BindRx(ctx, b.id, ids...)
 	if err != nil {
-		s.closeRX(rb)
+		_ = s.closeRX(rb)
 		return fail(err, "refused by the nic")
 	}
 	rb.nicID = id

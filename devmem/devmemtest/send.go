@@ -195,7 +195,7 @@ var sendCases = []testCase{
 	{"write deadline", func(e *env) {
 		b := e.bindTX()
 		c, _ := e.accept()
-		c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
+		_ = c.SetWriteDeadline(time.Now().Add(50 * time.Millisecond))
 		total := 0
 		for {
 			n, err := c.SendDevmem(b.ID(), []devmem.Range{{Off: 0, Len: txSize}}) // nobody reads

@@ -177,7 +177,7 @@ func (e *env) accept() (devmem.Conn, net.Conn) {
 
 func (e *env) deadlines(cs ...net.Conn) {
 	for _, c := range cs {
-		c.SetDeadline(time.Now().Add(patience))
+		_ = c.SetDeadline(time.Now().Add(patience))
 		e.Cleanup(func() { c.Close() })
 	}
 }

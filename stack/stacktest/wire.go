@@ -18,7 +18,7 @@ func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 	var out, late []packet
 	for _, p := range parts {
 		var h splitter.Headers
-		splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h)
+		_ = splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h)
 		if keep != nil && !keep(&h, len(p.payload)) {
 			n.mu.Lock()
 			n.lost++
@@ -140,7 +140,7 @@ func merge(in []packet) []packet {
 	var last splitter.Headers
 	for _, p := range in {
 		var h splitter.Headers
-		splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h)
+		_ = splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h)
 		if k := len(out) - 1; k >= 0 && h.Class == splitter.TCP && last.Class == splitter.TCP && h.Flow == last.Flow &&
 			len(p.payload) > 0 && len(out[k].payload) > 0 && len(out[k].payload)+len(p.payload) < 65000 &&
 			h.Seq == last.Seq+uint32(len(out[k].payload)) && last.TCPFlags == splitter.ACK && len(p.header) == len(out[k].header) &&

@@ -22,6 +22,6 @@ func main() {
 			fmt.Fprintln(os.Stderr, "silent:", err)
 			os.Exit(1)
 		}
-		held = append(held, c)
+		held = append(held, c) //nolint:staticcheck // kept open
 	}
 }
