@@ -120,7 +120,7 @@ func (q *txQueue) waitBusy() error {
 		q.vq.DisableKick()
 		return nil
 	}
-	_, err := sleep(q.wake.fd, q.kick, max(0, txPatience-time.Since(oldest)))
+	_, err := q.sleep(q.wake.fd, q.kick, max(0, txPatience-time.Since(oldest)))
 	q.vq.DisableKick()
 	return err
 }

@@ -27,7 +27,8 @@ type rxQueue struct {
 	call  call
 	fault call // the error descriptor
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	taker
 	vq       *virtq.Device // nil: stopped
 	kick     int           // -1: stopped
 	enabled  bool
@@ -111,7 +112,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 
 // begin starts the ring if it has been kicked.
 func (q *rxQueue) begin() bool {
-	if !take(q.kick) {
+	if !q.take(q.kick) {
 		return false
 	}
 	q.started = true
@@ -128,7 +129,7 @@ func (q *rxQueue) kicked() {
 	case !q.started:
 		q.begin() // not if this kick was for a ring before this one
 	default:
-		take(q.kick)
+		q.take(q.kick)
 		q.vq.DisableKick()
 		q.wake()
 	}

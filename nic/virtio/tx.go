@@ -45,6 +45,8 @@ type txQueue struct {
 	used   int
 	batch  [txBatch]*wire.Packet // slots' packets, in the same order
 
+	sleeper
+
 	next     uint16                 // avail index of the chain to be peeked next
 	busy     [txBatch]wire.Waitable // those that waitBusy has armed
 	grudges  [4]grudge
@@ -103,7 +105,7 @@ func (q *txQueue) run(kicked bool) error {
 			return nil
 		}
 		var err error
-		if kicked, err = sleep(q.wake.fd, q.kick, -1); err != nil {
+		if kicked, err = q.sleep(q.wake.fd, q.kick, -1); err != nil {
 			return err
 		}
 	}
@@ -146,7 +148,7 @@ func (q *txQueue) exchange(last bool) (call bool, n int, err error) {
 		err = q.reload()
 	}
 	if err == nil && !last {
-		n, err = q.take()
+		n, err = q.gather()
 	}
 	if q.used > 0 && (err == nil || n > 0) {
 		for i := range q.used {
@@ -176,8 +178,8 @@ func (q *txQueue) reload() error {
 	return nil
 }
 
-// take takes new frames, as many as there is room for, and returns how many chains these were.
-func (q *txQueue) take() (n int, err error) {
+// gather takes new frames, as many as there is room for, and returns how many chains these were.
+func (q *txQueue) gather() (n int, err error) {
 	if q.used == txBatch {
 		return 0, nil
 	}
@@ -299,7 +301,7 @@ func (q *txQueue) waitFrames(cores int) error {
 		q.vq.DisableKick()
 		return nil
 	}
-	_, err := sleep(q.wake.fd, q.kick, -1)
+	_, err := q.sleep(q.wake.fd, q.kick, -1)
 	q.vq.DisableKick()
 	return err
 }

@@ -96,6 +96,7 @@ func (w *watcher) failed(index int, err error) {
 func (w *watcher) run() {
 	defer close(w.done)
 	var events [16]unix.EpollEvent
+	var in taker
 	timeout := -1
 	looked := time.Now()
 	for {
@@ -106,7 +107,7 @@ func (w *watcher) run() {
 		}
 		for _, ev := range events[:max(n, 0)] {
 			if ev.Fd == wakeTag {
-				take(w.wake.fd)
+				in.take(w.wake.fd)
 			} else {
 				w.dev.rx[ev.Fd/2].kicked()
 			}
