@@ -133,7 +133,7 @@ func (g *rawGuest) connect(o rawOptions) {
 	g.must(unix.Ftruncate(g.fd, rawMem))
 	g.mem, err = unix.Mmap(g.fd, 0, rawMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	g.must(err)
-	_, _, err = g.front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop, uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots))
+	_, _, err = g.front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop, uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
 	g.must(err)
 	g.must(g.front.AddMemory(g.fd, 0, rawUser, rawMem, 0))
 	if g.gpu != nil {
