@@ -2,11 +2,162 @@ package devmemtool
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/devmem"
 )
+
+// Applet is the tool as a guest's program has it: on a PCI device, until it is done or interrupted.
+func Applet(args []string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends a read of stdin
+	return Main(ctx, args, Stdio{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}, Open)
+}
 
 // Main runs the tool with the arguments behind its name, and returns its exit status. ctx ends it early.
 func Main(ctx context.Context, args []string, std Stdio, open Opener) int {
-	fmt.Fprintln(std.Err, "devmem: not there yet")
-	return exitFailed
+	o, err := parse(args, std.Out)
+	if errors.Is(err, errHelp) {
+		return exitDone
+	}
+	if err != nil {
+		_, _ = fmt.Fprintf(std.Err, "devmem: %v\nSee 'devmem -h'.\n", err)
+		return exitUsage
+	}
+	t := &tool{options: o, std: std}
+	if err := t.run(ctx, open); err != nil {
+		var use usageError
+		if cause := context.Cause(ctx); cause != nil {
+			err = fmt.Errorf("interrupted: %w", err)
+		}
+		_, _ = fmt.Fprintf(std.Err, "devmem: %v\n", err)
+		if errors.As(err, &use) {
+			return exitUsage
+		}
+		return exitFailed
+	}
+	return exitDone
+}
+
+// usageError is wrong use that only the device reveals.
+type usageError struct{ error }
+
+// tool is one run.
+type tool struct {
+	*options
+	std  Stdio
+	dev  *Device
+	undo []func() error // in reverse
+}
+
+// unbindTime is how long a binding may take until its memory is out of use.
+const unbindTime = 10 * time.Second
+
+func (t *tool) run(ctx context.Context, open Opener) (err error) {
+	if t.dev, err = open(ctx, Request{Interface: t.iface, Address: t.ours()}); err != nil {
+		return fmt.Errorf("open %s: %w", t.iface, err)
+	}
+	t.later("close "+t.dev.Name, t.dev.Close)
+	defer func() {
+		for i := len(t.undo) - 1; i >= 0; i-- {
+			if uerr := t.undo[i](); uerr != nil && err == nil {
+				err = uerr
+			}
+		}
+	}()
+	if err := t.pickGPU(); err != nil {
+		return err
+	}
+	t.say("using %s: %d receive queues, GPU %d", t.dev.Name, t.dev.Queues, t.gpu)
+	if t.send {
+		return t.sendAll(ctx)
+	}
+	return t.receiveAll(ctx)
+}
+
+// say tells the user what goes on.
+func (t *tool) say(format string, args ...any) { _, _ = fmt.Fprintf(t.std.Err, format+"\n", args...) }
+
+// later has f called at the end, in reverse order.
+func (t *tool) later(what string, f func() error) {
+	t.undo = append(t.undo, func() error {
+		if err := f(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	})
+}
+
+func (t *tool) pickGPU() error {
+	if len(t.dev.GPUs) == 0 {
+		return fmt.Errorf("%s reaches no GPU: %w", t.dev.Name, syscall.ENODEV)
+	}
+	if t.gpu < 0 {
+		t.gpu = t.dev.GPUs[0].ID
+	}
+	for _, g := range t.dev.GPUs {
+		if g.ID == t.gpu {
+			return nil
+		}
+	}
+	return usageError{fmt.Errorf("-g: no GPU %d: there are %v", t.gpu, t.dev.GPUs)}
+}
+
+// numPages is ncdevmem's NUM_PAGES: how large a buffer is, at most.
+const numPages = 16000
+
+// register makes a buffer of numPages, or as much as the GPU has.
+func (t *tool) register() (devmem.Buffer, error) {
+	size := uint64(numPages * devmem.PageSize)
+	for _, g := range t.dev.GPUs {
+		if g.ID == t.gpu {
+			size = min(size, g.Size&^(devmem.PageSize-1))
+		}
+	}
+	buf, err := t.dev.Register(t.gpu, 0, size)
+	if err != nil {
+		return nil, err
+	}
+	t.later("close buffer", buf.Close)
+	return buf, nil
+}
+
+// bound has a binding closed, and its memory out of use, before its buffer is closed.
+func (t *tool) bound(b devmem.Binding) {
+	t.say("got dmabuf id=%d", b.ID())
+	t.later("unbind", func() error {
+		if err := b.Close(); err != nil {
+			return err
+		}
+		select {
+		case <-b.Done():
+			return nil
+		case <-time.After(unbindTime):
+			return fmt.Errorf("memory still in use after %v", unbindTime)
+		}
+	})
+}
+
+// using has a connection closed at the end, or when ctx ends; whole says whether what is not acknowledged may go on.
+func (t *tool) using(ctx context.Context, c devmem.Conn, whole *bool) {
+	c.SetStallLimit(t.stall)
+	abort := func() error {
+		_ = c.SetLinger(0)
+		return c.Close()
+	}
+	stop := context.AfterFunc(ctx, func() { _ = abort() })
+	t.later("close connection", func() error {
+		stop()
+		if *whole {
+			return c.Close()
+		}
+		return abort()
+	})
 }

@@ -4,11 +4,14 @@ package main
 import (
 	"os"
 
+	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/boot"
+	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/transfer"
 )
 
 func main() {
 	transfer.Ops()
+	agent.RegisterApplet(devmemtool.Name, devmemtool.Applet)
 	os.Exit(boot.Main(os.Args))
 }

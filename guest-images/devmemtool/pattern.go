@@ -1,0 +1,57 @@
+package devmemtool
+
+import (
+	"fmt"
+	"io"
+)
+
+// pattern is ncdevmem's: the bytes 1 to n-1 and a newline, again and again.
+type pattern struct{ n int }
+
+func (p pattern) at(pos uint64) byte {
+	if b := (pos + 1) % uint64(p.n); b != 0 {
+		return byte(b)
+	}
+	return '\n'
+}
+
+// fill writes the bytes of the stream from pos on.
+func (p pattern) fill(b []byte, pos uint64) {
+	for i := range b {
+		b[i] = p.at(pos + uint64(i))
+	}
+}
+
+// maxWrong is how many wrong bytes are described.
+const maxWrong = 20
+
+// validator compares a stream with the pattern.
+type validator struct {
+	pattern
+	pos   uint64
+	wrong uint64
+	out   io.Writer
+}
+
+// Write implements io.Writer: it never fails, wrong counts.
+func (v *validator) Write(b []byte) (int, error) {
+	for i, got := range b {
+		if want := v.at(v.pos + uint64(i)); got != want {
+			if v.wrong++; v.wrong <= maxWrong {
+				_, _ = fmt.Fprintf(v.out, "Failed validation: expected=%d, actual=%d, index=%d\n", want, got, v.pos+uint64(i))
+			}
+		}
+	}
+	v.pos += uint64(len(b))
+	return len(b), nil
+}
+
+func (v *validator) err() error {
+	switch {
+	case v.wrong > 0:
+		return fmt.Errorf("validation failed: %d of %d bytes are wrong", v.wrong, v.pos)
+	case v.pos == 0:
+		return fmt.Errorf("validation failed: nothing was received")
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package devmemtool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+)
+
+const (
+	recvBytes = 819200 // of one call, as ncdevmem's iobuf
+	recvFrags = 1024   // no more tokens can be given back in one call
+)
+
+// receiveAll is the server: one connection, until its end.
+func (t *tool) receiveAll(ctx context.Context) error {
+	local := netip.AddrPortFrom(t.server.Addr(), t.port)
+	base, err := t.bindQueues(local)
+	if err != nil {
+		return err
+	}
+	l, err := t.dev.Listen(local)
+	if err != nil {
+		return err
+	}
+	t.later("close listener", l.Close)
+	stop := context.AfterFunc(ctx, func() { _ = l.Close() })
+	defer stop()
+	t.say("Waiting for connection on %s", local)
+	c, err := t.accept(l)
+	if err != nil {
+		return fmt.Errorf("accept: %w", err)
+	}
+	var whole bool
+	t.using(ctx, c, &whole)
+	t.say("Got connection from %s", c.RemoteAddr())
+	r := &receiver{tool: t, conn: c, base: base, frags: make([]devmem.Frag, recvFrags), linear: make([]byte, recvBytes), buf: make([]byte, recvBytes)}
+	var check *validator
+	r.out = t.std.Out
+	if t.pattern > 0 {
+		check = &validator{pattern: pattern{t.pattern}, out: t.std.Err}
+		r.out = check
+	}
+	err = r.loop(ctx)
+	t.say("total_received=%d", r.total)
+	t.say("page_aligned_frags=%d, non_page_aligned_frags=%d, linear_received=%d", r.aligned, r.unaligned, r.inHost)
+	if err != nil {
+		return err
+	}
+	whole = true
+	t.say("client exited")
+	if check == nil {
+		return nil
+	}
+	if err := check.err(); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(t.std.Out, "Validated buffer")
+	return err
+}
+
+// accept takes the first connection; of others than -c, if that is given, none.
+func (t *tool) accept(l devmem.Listener) (devmem.Conn, error) {
+	for {
+		c, err := l.AcceptConn()
+		if err != nil || !t.client.IsValid() {
+			return c, err
+		}
+		if a, ok := c.RemoteAddr().(*net.TCPAddr); ok && a.AddrPort().Addr().Unmap() == t.client.Addr() && a.Port == int(t.port) {
+			return c, nil
+		}
+		t.say("turned away %s", c.RemoteAddr())
+		_ = c.SetLinger(0)
+		_ = c.Close()
+	}
+}
+
+// bindQueues gives device memory to receive queues and steers the flow to the first of them. What no rule matches goes to
+// queue 0, which is never bound: there is no RSS to change. It returns where in the GPU the memory begins.
+func (t *tool) bindQueues(local netip.AddrPort) (base uint64, err error) {
+	if t.first < 0 {
+		t.first, t.queues = t.dev.Queues-1, 1
+	}
+	if t.first < 1 || t.queues > t.dev.Queues-t.first {
+		return 0, usageError{fmt.Errorf("-t %d -q %d: %s has receive queues 1 to %d to bind", t.first, t.queues, t.dev.Name, t.dev.Queues-1)}
+	}
+	var queues []int
+	for i := range t.queues {
+		queues = append(queues, t.first+i)
+	}
+	t.say("using queues %d..%d", queues[0], queues[len(queues)-1])
+	buf, err := t.register()
+	if err != nil {
+		return 0, err
+	}
+	b, err := t.dev.BindRX(buf, queues...)
+	if err != nil {
+		return 0, err
+	}
+	t.bound(b)
+	f := devmem.Flow{Dst: local, Queue: t.first}
+	if t.client.IsValid() {
+		f.Src = netip.AddrPortFrom(t.client.Addr(), t.port)
+	}
+	id, err := t.dev.AddFlow(f)
+	if err != nil {
+		return 0, err
+	}
+	t.later("flow rule", func() error { return t.dev.DelFlow(id) })
+	return buf.Offset(), nil
+}
+
+// receiver takes a stream out of device memory.
+type receiver struct {
+	*tool
+	conn   devmem.Conn
+	base   uint64 // of the buffer, in the GPU
+	out    io.Writer
+	frags  []devmem.Frag
+	linear []byte
+	buf    []byte // what was in device memory
+	pieces []devmem.Range
+	tokens []devmem.TokenRange
+
+	total, inHost      uint64
+	aligned, unaligned uint64
+}
+
+func (r *receiver) loop(ctx context.Context) error {
+	for {
+		n, nf, nl, err := r.conn.RecvDevmem(r.frags, r.linear, 0)
+		if r.describe {
+			r.say("recvmsg ret=%d", n)
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if nf == 0 {
+			return fmt.Errorf("flow steering error: %d bytes came in host memory, on no queue that is bound", nl)
+		}
+		if err := r.take(ctx, r.frags[:nf], r.linear[:nl]); err != nil {
+			return err
+		}
+	}
+}
+
+// take writes out what a call received, in the order of the stream, and gives the tokens back.
+func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte) error {
+	r.pieces, r.tokens = r.pieces[:0], r.tokens[:0]
+	n := 0
+	for _, f := range frags {
+		r.total += uint64(f.Size)
+		if f.Kind == devmem.Linear {
+			if r.describe {
+				r.say("SCM_DEVMEM_LINEAR. dmabuf_cmsg->frag_size=%d", f.Size)
+			}
+			if r.inHost += uint64(f.Size); r.options.linear {
+				return fmt.Errorf("%d bytes came in host memory (-L)", f.Size)
+			}
+			continue
+		}
+		if r.describe {
+			r.say("received frag_page=%d, in_page_offset=%d, frag_offset=%d, frag_size=%d, token=%d, total_received=%d, dmabuf_id=%d",
+				f.Off/devmem.PageSize, f.Off%devmem.PageSize, f.Off, f.Size, f.Token, r.total, f.Binding)
+		}
+		if f.Size%devmem.PageSize == 0 {
+			r.aligned++
+		} else {
+			r.unaligned++
+		}
+		r.pieces = append(r.pieces, devmem.Range{Off: r.base + f.Off, Len: uint64(f.Size)})
+		r.tokens = append(r.tokens, devmem.TokenRange{Start: f.Token, Count: 1})
+		n += int(f.Size)
+	}
+	device := r.buf[:n]
+	if n > 0 {
+		if err := r.dev.Memory.ReadGPU(ctx, r.gpu, r.pieces, device); err != nil {
+			return fmt.Errorf("read device memory: %w", err)
+		}
+	}
+	if err := r.giveBack(); err != nil {
+		return err
+	}
+	for _, f := range frags {
+		from := &device
+		if f.Kind == devmem.Linear {
+			from = &linear
+		}
+		if _, err := r.out.Write((*from)[:f.Size]); err != nil {
+			return err
+		}
+		*from = (*from)[f.Size:]
+	}
+	return nil
+}
+
+func (r *receiver) giveBack() error {
+	for rest := r.tokens; len(rest) > 0; {
+		k := min(len(rest), devmem.MaxTokenRanges)
+		freed, err := r.conn.DontNeed(rest[:k])
+		if err != nil {
+			return err
+		}
+		if freed != k {
+			return fmt.Errorf("SO_DEVMEM_DONTNEED not enough tokens: %d of %d: %w", freed, k, syscall.EPROTO)
+		}
+		rest = rest[k:]
+	}
+	return nil
+}

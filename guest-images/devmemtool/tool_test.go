@@ -1,0 +1,429 @@
+package devmemtool
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// closing sees that the tool leaves nothing in the NIC when it closes its device.
+type closing struct {
+	devmem.Device
+	guest  *guest
+	served chan error
+}
+
+func (c *closing) Close() error {
+	p := c.guest.dev.Port()
+	flows, _ := p.Flows()
+	buffers, _ := p.Buffers()
+	bindings, _ := p.Bindings()
+	if len(flows)+len(buffers)+len(bindings) > 0 {
+		c.guest.t.Errorf("left: rules %v, buffers %v, bindings %v", flows, buffers, bindings)
+	}
+	if s := c.Device.Stats(); len(s.Bindings) > 0 {
+		c.guest.t.Errorf("left: %+v", s.Bindings)
+	}
+	return errors.Join(c.Device.Close(), <-c.served)
+}
+
+func words(s string) []string { return strings.Fields(s) }
+
+func TestPatternArrives(t *testing.T) {
+	for _, x := range []struct{ name, recv, send, want string }{
+		{"v4", "-s 10.0.0.2 -p 5201 -v 7", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 3M", "total_received=3145728"},
+		{"v6", "-s fd00::2 -p 5201 -v 8", "-s fd00::2 -c fd00::1/64 -p 5201 -v 8 -b 1000001", "total_received=1000001"},
+		{"one byte", "-l -s 10.0.0.2 -p 1 -v 7", "-s 10.0.0.2 -c 10.0.0.1 -p 1 -v 7 -b 1", "total_received=1"},
+		{"one flow", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 256 -f virtio", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 256 -b 64K", "total_received=65536"},
+		{"chunks", "-s 10.0.0.2 -p 5201 -v 7", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 5000 -z 3", "total_received=5000"},
+		{"two queues", "-s 10.0.0.2 -p 5201 -v 7 -t 1 -q 2 -g 1 -L", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1M -g 0", "using queues 1..2"},
+		{"second queue", "-s 10.0.0.2 -p 5201 -v 7 -t 2 -q 1", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1M", "using queues 2..2"},
+		{"described", "-s 10.0.0.2 -p 5201 -v 7 -d", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 10000 -d", "frag_offset="},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			w := newWorld(t, 3)
+			r, s := w.both("", words(x.recv), words(x.send))
+			if r.status != 0 || !strings.Contains(r.err, x.want+"\n") && !strings.Contains(r.err, x.want) || r.out != "Validated buffer\n" ||
+				!strings.Contains(r.err, "linear_received=0\n") || !strings.Contains(r.err, "client exited\n") {
+				t.Errorf("recv: %v", r)
+			}
+			if s.status != 0 || !strings.HasSuffix(s.err, "devmem: tx ok\n") || s.out != "" {
+				t.Errorf("send: %v", s)
+			}
+		})
+	}
+}
+
+func TestStdinArrivesAtStdout(t *testing.T) {
+	w := newWorld(t, 2)
+	big := make([]byte, 5<<20+3)
+	rng := rand.NewChaCha8([32]byte{1})
+	_, _ = rng.Read(big)
+	for _, in := range []string{"", "h", "hello\nworld", string(big)} {
+		for _, chunk := range []string{"", " -z 1", " -z 4096", " -z 5000"} {
+			if len(in) > 100 && chunk == " -z 1" {
+				continue
+			}
+			r, s := w.both(in, words("-s 10.0.0.2 -p 5201"), words("-s 10.0.0.2 -c 10.0.0.1 -p 5201"+chunk))
+			if r.status != 0 || r.out != in || !strings.Contains(r.err, fmt.Sprintf("total_received=%d\n", len(in))) {
+				t.Errorf("%d bytes%s: recv: %v", len(in), chunk, r)
+			}
+			if s.status != 0 || !strings.Contains(s.err, fmt.Sprintf("total_sent=%d\n", len(in))) {
+				t.Errorf("%d bytes%s: send: %v", len(in), chunk, s)
+			}
+		}
+	}
+}
+
+func TestWrongBytesFail(t *testing.T) {
+	w := newWorld(t, 2)
+	good := make([]byte, 100000)
+	pattern{7}.fill(good, 0)
+	one := bytes.Clone(good)
+	one[77777] ^= 1
+	shifted := good[1:]
+	for _, x := range []struct{ name, in, want string }{
+		{"one", string(one), "actual=" + fmt.Sprint(one[77777]) + ", index=77777\n"},
+		{"shifted", string(shifted), "validation failed: 99999 of 99999 bytes are wrong"},
+		{"none", "", "validation failed: nothing was received"},
+	} {
+		t.Run(x.name, func(t *testing.T) {
+			r, s := w.both(x.in, words("-s 10.0.0.2 -p 5201 -v 7"), words("-s 10.0.0.2 -c 10.0.0.1 -p 5201"))
+			if r.status != 1 || !strings.Contains(r.err, x.want) || r.out != "" {
+				t.Errorf("recv: %v", r)
+			}
+			if n := strings.Count(r.err, "Failed validation"); n > maxWrong {
+				t.Errorf("%d wrong bytes are described", n)
+			}
+			if s.status != 0 {
+				t.Errorf("send: %v", s)
+			}
+		})
+	}
+	r, _ := w.both(string(good), words("-s 10.0.0.2 -p 5201 -v 7"), words("-s 10.0.0.2 -c 10.0.0.1 -p 5201"))
+	if r.status != 0 || r.out != "Validated buffer\n" {
+		t.Errorf("recv: %v", r)
+	}
+}
+
+func TestWrongUse(t *testing.T) {
+	w := newWorld(t, 3)
+	for _, args := range []string{
+		"", "fetch", "-s 10.0.0.2", "recv", "recv -p 5201", "recv -s 10.0.0.2", "recv -s 10.0.0.2 -p 0", "recv -s 10.0.0.2 -p 65536",
+		"recv -s 10.0.0.300 -p 5201", "recv -s 10.0.0.2/33 -p 5201", "recv -s nobody -p 5201", "recv -s 10.0.0.2 -p 5201 extra",
+		"recv -s 10.0.0.2 -p 5201 -v 1", "recv -s 10.0.0.2 -p 5201 -v 257", "recv -s 10.0.0.2 -p 5201 -v x", "recv -s 10.0.0.2 -p 5201 -t 1",
+		"recv -s 10.0.0.2 -p 5201 -q 1", "recv -s 10.0.0.2 -p 5201 -b 1", "recv -s 10.0.0.2 -p 5201 -z 1", "recv -s 10.0.0.2 -p 5201 -c fd00::1",
+		"recv -s 10.0.0.2 -p 5201 -t -1 -q 1", "recv -s 10.0.0.2 -p 5201 -t 1 -q 0", "recv -s 10.0.0.2 -p 5201 -nosuch",
+		"send -s 10.0.0.2 -p 5201", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -L", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7",
+		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -b 7", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 0", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -z 0",
+		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1T", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b -1", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -t 1 -q 1",
+		// What only the device reveals.
+		"recv -s 10.0.0.2 -p 5201 -t 0 -q 1", "recv -s 10.0.0.2 -p 5201 -t 3 -q 1", "recv -s 10.0.0.2 -p 5201 -t 1 -q 3", "recv -s 10.0.0.2 -p 5201 -g 9",
+		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -g 9",
+	} {
+		d, _ := w.start(t.Context(), 1, "", words(args)...)
+		if r := <-d; r.status != 2 || r.out != "" || !strings.HasPrefix(r.err, "devmem: ") && !strings.Contains(r.err, "\ndevmem: ") {
+			t.Errorf("%q: %v", args, r)
+		}
+	}
+}
+
+func TestHelpOpensWithExamples(t *testing.T) {
+	w := newWorld(t, 2)
+	for _, args := range []string{"-h", "--help", "help", "recv -h", "send -help"} {
+		d, _ := w.start(t.Context(), 0, "", words(args)...)
+		if r := <-d; r.status != 0 || r.err != "" || !strings.HasPrefix(r.out, "  On the receiving guest:   devmem recv -s") {
+			t.Errorf("%q: %v", args, r)
+		}
+	}
+	d, _ := w.start(t.Context(), 0, "", "recv", "-h")
+	r := <-d
+	for _, f := range words("-s -c -p -v -t -q -f -L -g -w -d -l") {
+		if !strings.Contains(r.out, "\n  "+f+" ") && !strings.Contains(r.out, "\n  "+f+"\t") {
+			t.Errorf("no word of %s:\n%s", f, r.out)
+		}
+	}
+}
+
+// TestExamplesRun runs what the help says.
+func TestExamplesRun(t *testing.T) {
+	var lines []string
+	for line := range strings.SplitSeq(help, "\n") {
+		if i := strings.Index(line, "devmem "); i >= 0 && strings.Contains(line, " -s ") {
+			lines = append(lines, line[i+len("devmem "):])
+		}
+	}
+	if len(lines) != 5 {
+		t.Fatalf("%q", lines)
+	}
+	for _, line := range lines {
+		args := words(strings.TrimSuffix(line, " > received"))
+		if _, err := parse(args, io.Discard); err != nil {
+			t.Errorf("%q: %v", line, err)
+		}
+	}
+}
+
+func TestFailures(t *testing.T) {
+	t.Run("no device", func(t *testing.T) {
+		var e bytes.Buffer
+		open := func(context.Context, Request) (*Device, error) { return nil, syscall.ENODEV }
+		status := Main(t.Context(), words("recv -s 10.0.0.2 -p 1"), Stdio{Err: &e, Out: io.Discard}, open)
+		if status != 1 || !strings.Contains(e.String(), "open virtio: no such device") {
+			t.Errorf("%d %s", status, e.String())
+		}
+	})
+	t.Run("no GPU", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.guests[0].change = func(d *Device) { d.GPUs = nil }
+		d, _ := w.start(t.Context(), 0, "", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
+		if r := <-d; r.status != 1 || !strings.Contains(r.err, "reaches no GPU") {
+			t.Error(r)
+		}
+	})
+	t.Run("nobody listens", func(t *testing.T) {
+		w := newWorld(t, 2)
+		rd, listens := w.start(t.Context(), 1, "", words("recv -s 10.0.0.2 -p 5201")...)
+		<-listens
+		sd, _ := w.start(t.Context(), 0, "x", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5202")...)
+		if s := <-sd; s.status != 1 || !strings.Contains(s.err, "connection refused") {
+			t.Errorf("send: %v", s)
+		}
+		sd, _ = w.start(t.Context(), 0, "x", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
+		if r, s := <-rd, <-sd; r.status != 0 || r.out != "x" || s.status != 0 {
+			t.Errorf("recv: %v\nsend: %v", r, s)
+		}
+	})
+	t.Run("a stranger", func(t *testing.T) {
+		w := newWorld(t, 2)
+		rd, listens := w.start(t.Context(), 1, "", words("recv -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
+		<-listens
+		sd, _ := w.start(t.Context(), 0, "x", words("send -s 10.0.0.2 -c 10.0.0.9 -p 5201")...)
+		<-sd // its byte may have been acknowledged before it was turned away
+		sd, _ = w.start(t.Context(), 0, "y", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
+		if r, s := <-rd, <-sd; r.status != 0 || r.out != "y" || s.status != 0 || !strings.Contains(r.err, "turned away 10.0.0.9") {
+			t.Errorf("recv: %v\nsend: %v", r, s)
+		}
+	})
+	t.Run("not steered", func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.guests[1].change = func(d *Device) { d.Device = noRules{d.Device} }
+		r, s := w.both("hello", words("-s 10.0.0.2 -p 5201"), words("-s 10.0.0.2 -c 10.0.0.1 -p 5201"))
+		if r.status != 1 || !strings.Contains(r.err, "flow steering error: 5 bytes") {
+			t.Errorf("recv: %v", r)
+		}
+		_ = s // it may have been done before
+	})
+	t.Run("stdout closed", func(t *testing.T) {
+		w := newWorld(t, 2)
+		rd := make(chan int, 1)
+		e := watched{listens: make(chan struct{})}
+		go func() {
+			defer e.end()
+			rd <- Main(t.Context(), words("recv -s 10.0.0.2 -p 5201"), Stdio{Out: brokenPipe{}, Err: &e}, w.guests[1].open)
+		}()
+		<-e.listens
+		sd, _ := w.start(t.Context(), 0, "hello", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
+		if status := <-rd; status != 1 || !strings.Contains(e.buf.String(), "broken pipe") {
+			t.Errorf("%d: %s", status, e.buf.String())
+		}
+		<-sd
+	})
+	t.Run("stdin fails", func(t *testing.T) {
+		w := newWorld(t, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		rd, listens := w.start(ctx, 1, "", words("recv -s 10.0.0.2 -p 5201")...)
+		<-listens
+		var e bytes.Buffer
+		status := Main(t.Context(), words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201"), Stdio{In: brokenPipe{}, Out: io.Discard, Err: &e}, w.guests[0].open)
+		if status != 1 || !strings.Contains(e.String(), "stdin: broken pipe") {
+			t.Errorf("%d: %s", status, e.String())
+		}
+		cancel() // it may not have seen the connection before that was reset
+		if r := <-rd; r.status != 1 {
+			t.Errorf("recv: %v", r)
+		}
+	})
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+func (brokenPipe) Read([]byte) (int, error)  { return 0, syscall.EPIPE }
+
+// noRules has no flow steering.
+type noRules struct{ devmem.Device }
+
+func (noRules) AddFlow(devmem.Flow) (devmem.FlowID, error) { return 1, nil }
+func (noRules) DelFlow(devmem.FlowID) error                { return nil }
+
+// TestInterrupted ends the tool while it waits for a connection, for data, and for room.
+func TestInterrupted(t *testing.T) {
+	t.Run("accept", func(t *testing.T) {
+		w := newWorld(t, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		rd, listens := w.start(ctx, 1, "", words("recv -s 10.0.0.2 -p 5201")...)
+		<-listens
+		cancel()
+		if r := <-rd; r.status != 1 || !strings.Contains(r.err, "devmem: interrupted") {
+			t.Error(r)
+		}
+	})
+	t.Run("connect", func(t *testing.T) {
+		w := newWorld(t, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		w.guests[0].change = func(d *Device) { d.Device = &dialing{d.Device, cancel} }
+		sd, _ := w.start(ctx, 0, "x", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
+		if s := <-sd; s.status != 1 || !strings.Contains(s.err, "devmem: interrupted") {
+			t.Error(s)
+		}
+	})
+	for _, who := range []string{"recv", "send"} {
+		t.Run(who, func(t *testing.T) {
+			w := newWorld(t, 2)
+			ctx, cancel := context.WithCancel(t.Context())
+			w.guests[1].change = func(d *Device) { d.Memory = &slow{Memory: d.Memory, after: 3, then: cancel} }
+			rctx, sctx := ctx, t.Context()
+			if who == "send" {
+				rctx, sctx = sctx, rctx
+			}
+			rd, listens := w.start(rctx, 1, "", words("recv -s 10.0.0.2 -p 5201 -v 7")...)
+			<-listens
+			sd, _ := w.start(sctx, 0, "", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1G")...)
+			r, s := <-rd, <-sd
+			if r.status != 1 || s.status != 1 {
+				t.Errorf("recv: %v\nsend: %v", r, s)
+			}
+			ended := r
+			if who == "send" {
+				ended = s
+			}
+			if !strings.Contains(ended.err, "devmem: interrupted") {
+				t.Error(ended)
+			}
+			w.guests[1].change = nil
+			r, s = w.both("", words("-s 10.0.0.2 -p 5201 -v 7"), words("-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1M"))
+			if r.status != 0 || s.status != 0 {
+				t.Errorf("afterwards: recv: %v\nsend: %v", r, s)
+			}
+		})
+	}
+}
+
+// dialing interrupts a Dial.
+type dialing struct {
+	devmem.Device
+	cancel func()
+}
+
+func (d *dialing) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
+	d.cancel()
+	return d.Device.Dial(ctx, local, remote)
+}
+
+// slow calls then after some reads.
+type slow struct {
+	Memory
+	after int
+	then  func()
+}
+
+func (s *slow) ReadGPU(ctx context.Context, gpu int, pieces []devmem.Range, b []byte) error {
+	if s.after--; s.after == 0 {
+		s.then()
+	}
+	return s.Memory.ReadGPU(ctx, gpu, pieces, b)
+}
+
+// TestLinearBytes has a call bring bytes of both kinds: they are in their places, or too many with -L.
+func TestLinearBytes(t *testing.T) {
+	gpu := []byte("....world..!")
+	frags := []devmem.Frag{
+		{Kind: devmem.Linear, Size: 6}, {Off: 4, Size: 5, Token: 1}, {Kind: devmem.Linear, Size: 1}, {Off: 11, Size: 1, Token: 5},
+	}
+	conn := &countingConn{}
+	var out, say bytes.Buffer
+	r := &receiver{tool: &tool{options: &options{}, std: Stdio{Err: &say}, dev: &Device{Memory: sliceMemory(gpu)}}, conn: conn, out: &out, buf: make([]byte, 100)}
+	if err := r.take(t.Context(), frags, []byte("hello ,")); err != nil || out.String() != "hello world,!" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	if r.total != 13 || r.inHost != 7 || conn.tokens != 2 {
+		t.Errorf("%+v, %+v", r, conn)
+	}
+	r.options.linear = true
+	if err := r.take(t.Context(), frags, []byte("hello ,")); err == nil {
+		t.Error("-L does not fail")
+	}
+	many := make([]devmem.Frag, 0, 300)
+	for i := range 300 {
+		many = append(many, devmem.Frag{Size: 1, Token: uint32(i)})
+	}
+	conn.calls = 0
+	r.buf = make([]byte, 300)
+	if err := r.take(t.Context(), many, nil); err != nil || conn.calls != 3 {
+		t.Errorf("%d calls, %v", conn.calls, err)
+	}
+	conn.lose = true
+	if err := r.take(t.Context(), many, nil); err == nil {
+		t.Error("an unknown token was not noticed")
+	}
+}
+
+type sliceMemory []byte
+
+func (m sliceMemory) WriteGPU(context.Context, int, uint64, []byte) error { return nil }
+
+func (m sliceMemory) ReadGPU(_ context.Context, _ int, pieces []devmem.Range, b []byte) error {
+	for _, p := range pieces {
+		b = b[copy(b, m[p.Off:][:p.Len]):]
+	}
+	return nil
+}
+
+type countingConn struct {
+	devmem.Conn
+	calls, tokens int
+	lose          bool
+}
+
+func (c *countingConn) DontNeed(ranges []devmem.TokenRange) (int, error) {
+	if len(ranges) > devmem.MaxTokenRanges {
+		return 0, syscall.EINVAL
+	}
+	c.calls++
+	c.tokens += len(ranges)
+	if c.lose {
+		return len(ranges) - 1, nil
+	}
+	return len(ranges), nil
+}
+
+func TestPatternIsNcdevmems(t *testing.T) {
+	b := make([]byte, 15)
+	pattern{7}.fill(b, 0)
+	if string(b) != "\x01\x02\x03\x04\x05\x06\n\x01\x02\x03\x04\x05\x06\n\x01" {
+		t.Errorf("%q", b)
+	}
+	pattern{7}.fill(b[:3], 5)
+	if string(b[:3]) != "\x06\n\x01" {
+		t.Errorf("%q", b[:3])
+	}
+	v := &validator{pattern: pattern{256}, out: io.Discard}
+	all := make([]byte, 1000)
+	v.fill(all, 0)
+	_, _ = v.Write(all[:3])
+	_, _ = v.Write(all[3:])
+	if err := v.err(); err != nil {
+		t.Error(err)
+	}
+}
