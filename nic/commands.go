@@ -45,16 +45,16 @@ func (p *Port) info() control.Info {
 // Where split goes off, what is posted comes back unused.
 func (p *Port) SetSplit(s control.Split) error {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	was, _ := p.state.Split(s.Queue)
-	err := p.state.SetSplit(s)
-	if err == nil {
-		p.steerAnew()
+	if err := p.state.SetSplit(s); err != nil {
+		return err
 	}
-	p.mu.Unlock()
-	if err == nil && was.On && !s.On {
-		p.giveBack(s.Queue)
+	if was.On && !s.On {
+		p.giveBack(s.Queue) // before steering changes: no whole frame may find a chain that is laid out for split ones
 	}
-	return err
+	p.steerAnew()
+	return nil
 }
 
 // Split implements control.Handler.
