@@ -76,7 +76,7 @@ func TestRemoteGuests(t *testing.T) {
 		w.a.end, w.b.end = ra, rb
 		ctx := t.Context()
 
-		send, recv := w.prepares(trial{mode: Devmem, size: 1 << 20})
+		send, _ := w.prepares(trial{mode: Devmem, size: 1 << 20})
 		if err := ra.Prepare(ctx, send); err == nil || !strings.Contains(err.Error(), OpSetup) {
 			t.Errorf("before setup: %v", err)
 		}
@@ -112,7 +112,7 @@ func TestRemoteGuests(t *testing.T) {
 
 		// A host that gives up: its calls return at once, the guests' go on for a moment, Finish waits for them.
 		for range 5 {
-			send, recv = w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 7})
+			send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 7})
 			if err := w.connect(ctx, send, recv); err != nil {
 				t.Fatal(err)
 			}
