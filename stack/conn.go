@@ -243,15 +243,7 @@ func (c *Conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	if len(ranges) == 0 || len(ranges) > devmem.MaxTokenRanges {
 		return 0, c.opError("dontneed", syscall.EINVAL)
 	}
-	left := uint32(devmem.MaxFrags)
-	for _, r := range ranges {
-		n := min(r.Count, left)
-		freed += c.tokens.put(r.Start, n)
-		if left -= n; left == 0 {
-			break
-		}
-	}
-	return freed, nil
+	return c.tokens.put(ranges, devmem.MaxFrags), nil
 }
 
 func (c *Conn) LocalAddr() net.Addr  { return c.local }

@@ -120,32 +120,32 @@ func (h *txHeader) flowKey() splitter.Flow {
 	return k
 }
 
-// dataAt returns bytes [pos, pos+n) of a packet's payload: in place if they lie in one view, else in scratch.
-func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) []byte {
+// dataAt returns bytes [pos, pos+n) of a packet's payload: in place if they lie in one view, else in scratch. ok is
+// false if they are not all there.
+func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []byte, ok bool) {
 	if n == 0 {
-		return nil
+		return nil, true
 	}
 	list, skip := pkt.AsViewList()
 	skip += hdrLen + pos
 	out := (*scratch)[:0]
-	for v := list.Front(); v != nil; v = v.Next() {
-		b := v.AsSlice()
-		if skip >= len(b) {
-			skip -= len(b)
+	for v := list.Front(); v != nil && len(out) < n; v = v.Next() {
+		if size := v.Size(); skip >= size {
+			skip -= size
 			continue
 		}
-		b = b[skip:]
+		if isGhost(v) {
+			return nil, false
+		}
+		b := v.AsSlice()[skip:]
 		skip = 0
 		if len(out) == 0 && len(b) >= n {
-			return b[:n]
+			return b[:n], true
 		}
 		out = append(out, b[:min(len(b), n-len(out))]...)
-		if len(out) == n {
-			break
-		}
 	}
 	*scratch = out
-	return out
+	return out, len(out) == n
 }
 
 // wscale finds the window scale in a SYN's options (RFC 7323, 2.2); -1 if it has none.

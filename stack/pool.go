@@ -183,12 +183,14 @@ func (p *pool) release(pieces []piece) {
 	p.unlockAndTell()
 }
 
-// hold adds a token's reference to a page that is held already.
-func (p *pool) hold(pg uint32) {
+// hold adds a token's reference to each of the pages, which are held already.
+func (p *pool) hold(pages []uint32) {
 	p.mu.Lock()
-	p.pages[pg].refs++
-	if p.pages[pg].tokens++; p.pages[pg].tokens == 1 {
-		p.held++
+	for _, pg := range pages {
+		p.pages[pg].refs++
+		if p.pages[pg].tokens++; p.pages[pg].tokens == 1 {
+			p.held++
+		}
 	}
 	p.mu.Unlock()
 }

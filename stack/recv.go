@@ -100,27 +100,40 @@ func (k *sink) copy(b []byte) int {
 	return n
 }
 
-// token gives out the bytes [off, off+n) of a slot, up to the end of a page.
+// token gives out the bytes [off, off+n) of a slot as frags, each up to the end of its page, as far as there is room.
 func (k *sink) token(l *lane, slot uint32, off, n int) (int, error) {
+	var pages, tokens [framePages]uint32
+	room := min(len(k.frags)-k.nfrags, len(pages))
+	frags := k.frags[k.nfrags : k.nfrags+room]
+	got, given := 0, 0
 	for _, p := range l.slots[slot] {
+		if given == room || got == n {
+			break
+		}
 		if off >= int(p.len) {
 			off -= int(p.len)
 			continue
 		}
-		n = min(n, int(p.len)-off)
-		pool := l.binding.pool
-		t, ok := k.c.tokens.issue(pool, p.page)
-		if !ok {
-			return 0, os.ErrClosed
+		size := min(n-got, int(p.len)-off)
+		pages[given] = p.page
+		frags[given] = devmem.Frag{
+			Kind: devmem.Dmabuf, Off: uint64(p.page)*pageSize + uint64(p.off) + uint64(off), Size: uint32(size), Binding: l.binding.id,
 		}
-		k.frags[k.nfrags] = devmem.Frag{
-			Kind: devmem.Dmabuf, Off: uint64(p.page)*pageSize + uint64(p.off) + uint64(off), Size: uint32(n),
-			Token: t, Binding: l.binding.id,
-		}
-		k.nfrags++
-		return n, nil
+		given++
+		got += size
+		off = 0
 	}
-	return 0, syscall.EIO // payload that was to be dropped
+	if given == 0 {
+		return 0, syscall.EIO // payload that was to be dropped
+	}
+	if !k.c.tokens.issue(l.binding.pool, pages[:given], tokens[:given]) {
+		return 0, errClosed
+	}
+	for i := range given {
+		frags[i].Token = tokens[i]
+	}
+	k.nfrags += given
+	return got, nil
 }
 
 // receive reads into the sink. Under rmu.

@@ -15,18 +15,6 @@ var errClosed = net.ErrClosed
 // writeSize is netstack's largest segment: less headers, as snd.go:sendData computes it.
 const writeSize = gsoMaxSize - 160 - 1
 
-// ghost is payload that is not there: netstack counts its bytes and carries memory that nobody wrote.
-type ghost int
-
-func (g *ghost) Len() int { return int(*g) }
-
-// Read implements io.Reader.
-func (g *ghost) Read(b []byte) (int, error) {
-	n := min(len(b), int(*g))
-	*g -= ghost(n)
-	return n, nil
-}
-
 // room waits until a good part of n bytes fits into the send buffer, and says how many to write: whole segments, as far
 // as possible. Under wmu.
 func (c *Conn) room(op string, n int) (int, error) {
@@ -106,8 +94,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 			}
 			// Where the bytes lie must be known before netstack sends them, which it may do at once.
 			c.f.addPart(b.buf.gpu, b.buf.off+r.Off+done, m)
-			g := ghost(m)
-			m, err = c.put("send", &g)
+			m, err = c.put("send", newGhost(m))
 			c.f.cutPart(m)
 			done += uint64(m)
 			n += m

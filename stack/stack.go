@@ -14,8 +14,8 @@
 //
 // Exhaustion recovers: data out of order is dropped when a pool has few pages left, the segment that is missing never.
 //
-// Locks, from the top: netstack's, a transmit queue's, a flow's, a lane's, a pool's. None is held while the NIC is called
-// except a transmit queue's for Transmit.
+// Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a lane's, a pool's. None is held while the NIC is called
+// except the first two, for Transmit and for Refill.
 //
 // It does not know: several NICs or addresses that change, IP forwarding, UDP sockets, TCP Fast Open, urgent data (its
 // bytes stay in the stream).

@@ -3,9 +3,12 @@ package stack
 import (
 	"math/bits"
 	"sync"
+
+	"vnic.dev/vnic/devmem"
 )
 
 // tokens are what a connection gave out: one for each frag. The lowest free one is given first, from 1, as Linux does.
+// Its lock is above the pools'.
 type tokens struct {
 	mu     sync.Mutex
 	closed bool
@@ -20,26 +23,29 @@ type held struct {
 	page uint32
 }
 
-// issue gives a token for a page that is held; false if the connection is closed.
-func (t *tokens) issue(p *pool, page uint32) (uint32, bool) {
+// issue writes a token for each of the pages, which are held, to dst; false if the connection is closed.
+func (t *tokens) issue(p *pool, pages []uint32, dst []uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		return 0, false
+		return false
 	}
-	for t.low < len(t.free) && t.free[t.low] == 0 {
-		t.low++
+	for j, page := range pages {
+		for t.low < len(t.free) && t.free[t.low] == 0 {
+			t.low++
+		}
+		if t.low == len(t.free) {
+			t.free = append(t.free, ^uint64(0))
+			t.held = append(t.held, make([]held, 64)...)
+		}
+		bit := bits.TrailingZeros64(t.free[t.low])
+		t.free[t.low] &^= 1 << bit
+		i := t.low*64 + bit
+		t.held[i] = held{p, page}
+		dst[j] = uint32(i + 1)
 	}
-	if t.low == len(t.free) {
-		t.free = append(t.free, ^uint64(0))
-		t.held = append(t.held, make([]held, 64)...)
-	}
-	bit := bits.TrailingZeros64(t.free[t.low])
-	t.free[t.low] &^= 1 << bit
-	i := t.low*64 + bit
-	p.hold(page)
-	t.held[i] = held{p, page}
-	return uint32(i + 1), true
+	p.hold(pages)
+	return true
 }
 
 // takeLocked takes a token back.
@@ -55,29 +61,33 @@ func (t *tokens) takeLocked(token uint32) (held, bool) {
 	return h, true
 }
 
-// put takes count tokens from start on back and returns how many there were.
-func (t *tokens) put(start, count uint32) (freed int) {
+// put takes tokens back, limit at most, and returns how many there were.
+func (t *tokens) put(ranges []devmem.TokenRange, limit uint32) (freed int) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	var p *pool
 	pages := t.pages[:0]
-	for i := range count {
-		h, ok := t.takeLocked(start + i)
-		if !ok {
-			continue
+	for _, r := range ranges {
+		n := min(r.Count, limit)
+		limit -= n
+		for i := range n {
+			h, ok := t.takeLocked(r.Start + i)
+			if !ok {
+				continue
+			}
+			if p != nil && h.pool != p {
+				p.unhold(pages)
+				pages = pages[:0]
+			}
+			p = h.pool
+			pages = append(pages, h.page)
+			freed++
 		}
-		if p != nil && h.pool != p {
-			p.unhold(pages)
-			pages = pages[:0]
-		}
-		p = h.pool
-		pages = append(pages, h.page)
-		freed++
 	}
 	if p != nil {
 		p.unhold(pages)
 	}
 	t.pages = pages
+	t.mu.Unlock()
 	return freed
 }
 
@@ -85,7 +95,7 @@ func (t *tokens) put(start, count uint32) (freed int) {
 func (t *tokens) close() {
 	t.mu.Lock()
 	t.closed = true
-	n := len(t.held)
+	n := uint32(len(t.held))
 	t.mu.Unlock()
-	t.put(1, uint32(n))
+	t.put([]devmem.TokenRange{{Start: 1, Count: n}}, n)
 }

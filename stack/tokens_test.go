@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
 )
 
@@ -42,7 +43,8 @@ func TestTokensAreLowestFirst(t *testing.T) {
 			},
 			"issue": func(t *rapid.T) {
 				pg := rapid.Uint32Range(0, 39).Draw(t, "page")
-				got, ok := tk.issue(p, pg)
+				var got [1]uint32
+				ok := tk.issue(p, []uint32{pg}, got[:])
 				want := uint32(1)
 				for {
 					if _, taken := held[want]; !taken {
@@ -50,10 +52,10 @@ func TestTokensAreLowestFirst(t *testing.T) {
 					}
 					want++
 				}
-				if !ok || got != want {
+				if !ok || got[0] != want {
 					t.Fatalf("token %d, %v; want %d", got, ok, want)
 				}
-				held[got] = pg
+				held[want] = pg
 			},
 			"put": func(t *rapid.T) {
 				start := rapid.Uint32Range(0, 200).Draw(t, "start")
@@ -68,7 +70,7 @@ func TestTokensAreLowestFirst(t *testing.T) {
 						want++
 					}
 				}
-				if got := tk.put(start, count); got != want {
+				if got := tk.put([]devmem.TokenRange{{Start: start, Count: count}}, 1<<30); got != want {
 					t.Fatalf("put %d+%d: %d, want %d", start, count, got, want)
 				}
 			},
@@ -78,7 +80,7 @@ func TestTokensAreLowestFirst(t *testing.T) {
 		if free, posted, queued, h := p.counts(); free != 40 || posted+queued+h != 0 {
 			t.Fatalf("at the end: %d free, %d posted, %d queued, %d held", free, posted, queued, h)
 		}
-		if _, ok := tk.issue(p, 0); ok {
+		if tk.issue(p, []uint32{0}, make([]uint32, 1)) {
 			t.Fatal("a token after close")
 		}
 	})

@@ -26,7 +26,6 @@ type txQueue struct {
 	header  txHeader
 	frames  []txFrame // of one packet
 	out     []driver.TxFrame
-	scratch []byte
 	flights []flight // by cookie
 	idle    []uint32 // cookies that are free
 	backlog deque[backlogged]
@@ -121,6 +120,7 @@ func (q *txQueue) close() {
 // where to go on.
 func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all bool) {
 	if !q.build(pkt, skip) {
+		q.takeBack(q.out)
 		q.s.count.txDropped.Add(1)
 		return 0, true
 	}
@@ -172,7 +172,7 @@ func (q *txQueue) next() (*txFrame, *driver.TxFrame) {
 	return &q.frames[i], &q.out[i]
 }
 
-// build makes the frames of a packet. It returns false if the packet is not to be sent.
+// build makes the frames of a packet in out. It returns false if the packet is not to be sent.
 func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	q.out = q.out[:0]
 	h := &q.header
@@ -183,8 +183,9 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	if pkt.TransportProtocolNumber != header.TCPProtocolNumber || h.l4 == 0 || h.n-h.l4 < header.TCPMinimumSize {
 		b, f := q.next()
 		h.other(b.header[:], f, pkt, total)
-		f.Linear = dataAt(pkt, h.n, 0, total, &b.scratch)
-		return true
+		var ok bool
+		f.Linear, ok = dataAt(pkt, h.n, 0, total, &b.scratch)
+		return ok
 	}
 	tcp := h.tcp()
 	f := q.s.flows.outgoing(h.flowKey(), tcp)
@@ -232,7 +233,10 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 		}
 		b.pos, b.n = pos, n
 		h.frame(b.header[:], fr, pos, n, total, mss)
-		fr.Linear = dataAt(pkt, h.n, pos, linear, &b.scratch)
+		var ok bool
+		if fr.Linear, ok = dataAt(pkt, h.n, pos, linear, &b.scratch); !ok { // it would not be the stream's
+			return false
+		}
 		if len(device) > 0 {
 			fr.Device = device
 			fr.Cookie = q.cookie(f, lo, hi)

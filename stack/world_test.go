@@ -27,14 +27,14 @@ func TestMain(m *testing.M) {
 
 // world is two stacks on a wire. B's queue 1 is bound, A's as well.
 type world struct {
-	t          *testing.T
+	t          testing.TB
 	na, nb     *stacktest.NIC
 	a, b       *stack.Stack
 	a4, b4, a6 netip.Addr
 	b6         netip.Addr
 }
 
-func newWorld(t *testing.T, o stacktest.Options, change ...func(*stack.Options)) *world {
+func newWorld(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *world {
 	t.Helper()
 	w := &world{t: t}
 	w.na, w.nb = stacktest.NewPair(o)

@@ -154,6 +154,9 @@ func (n *NIC) TakePosted(queue, k int) []uint64 {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	b := &n.bound[queue]
+	if k > len(b.pages) {
+		n.post(queue)
+	}
 	k = min(k, len(b.pages))
 	pages := slices.Clone(b.pages[:k])
 	b.pages = b.pages[k:]
