@@ -32,7 +32,6 @@ type sink struct {
 	nlin   int
 	nfrags int
 	pos    uint64 // of the next byte
-	pool   *pool  // of the last token
 	began  bool
 	device bool  // what was taken is of packets that are not readable
 	err    error // why it stopped before it took a byte
