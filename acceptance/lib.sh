@@ -1,5 +1,6 @@
 # Sourced by the scripts of this folder. $vnic is the program under test, $work a directory that goes away.
 set -euo pipefail
+unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that runs us
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
 vnic=${VNIC:-$root/bin/vnic}
