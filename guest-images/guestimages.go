@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/u-root/u-root/pkg/cpio"
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
 )
@@ -190,26 +191,40 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// write puts the archive where others see it only when it is whole.
+// write puts the archive where others see it only when it is whole. Until then it has no name, where the file system can
+// do that (open(2), O_TMPFILE): who is killed leaves nothing.
 func write(path string, recs []cpio.Record) (size int64, err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	dir := filepath.Dir(path)
+	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o644)
+	named := err != nil
+	if named {
+		f, err = os.CreateTemp(dir, ".new-*")
+	}
 	if err != nil {
 		return 0, err
 	}
 	defer func() {
-		if err != nil {
+		err = errors.Join(err, f.Close())
+		if err != nil && named {
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
 	n := &counter{w: f}
-	err = archive(n, recs)
-	if err == nil {
+	if err = archive(n, recs); err == nil {
 		err = f.Chmod(0o644)
 	}
-	if err = errors.Join(err, f.Close()); err != nil {
-		return 0, err
+	switch {
+	case err != nil:
+	case named:
+		err = os.Rename(f.Name(), path)
+	default:
+		self := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+		err = unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
+		if errors.Is(err, unix.EEXIST) { // somebody else has made the same
+			err = nil
+		}
 	}
-	return n.n, os.Rename(f.Name(), path)
+	return n.n, err
 }
 
 // prune removes images, and pieces of them, that were last used before t.
