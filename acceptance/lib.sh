@@ -7,7 +7,7 @@ vnic=${VNIC:-$root/bin/vnic}
 [ -x "$vnic" ] || { echo "no $vnic: run make build first" >&2; exit 1; }
 cache=${VNIC_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vnic}
 work=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null; rm -rf "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 fail() { echo "FAIL $*" >&2; exit 1; }
 
 # tool NAME: builds acceptance/internal/NAME as $work/NAME.
