@@ -44,7 +44,8 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 	for _, n := range res.Untested {
 		o.note("untested: %s", n)
 	}
-	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Modules: transfer.Modules})
+	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Modules: transfer.Modules,
+		Applets: []string{"devmem"}})
 	if err != nil {
 		if errors.Is(err, guestimages.ErrNoModule) {
 			err = &qemu.Missing{What: "kernel " + res.Kernel.Version + " lacks what a guest needs", Err: err,
