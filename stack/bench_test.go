@@ -115,12 +115,6 @@ func BenchmarkStream(b *testing.B) {
 			port := uint16(8)
 			if v.device {
 				port = 7
-			} else {
-				w.b.SetRSS(1)
-				w.b.DelFlow(3)
-				w.b.DelFlow(4)
-				w.b.DelFlow(5)
-				w.b.DelFlow(6)
 			}
 			ca, cb := w.connect(port, false)
 			const chunk = 1 << 20

@@ -160,7 +160,7 @@ func (b *rxBinding) ended() {
 
 // unbind tells the NIC, unless that is gone with all that it knew.
 func (s *Stack) unbind(id uint32) error {
-	if s.nic.Err() != nil || s.isClosed() {
+	if id == 0 || s.nic.Err() != nil || s.isClosed() {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)

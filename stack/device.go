@@ -3,7 +3,9 @@ package stack
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"syscall"
 
@@ -208,24 +210,36 @@ func (s *Stack) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	id, err := s.control.AddFlow(ctx, control.FlowRule{
+	r := control.FlowRule{
 		IPv6: src.Is6() || dst.Is6(), Proto: splitter.ProtoTCP, Src: src, Dst: dst,
 		SrcPort: f.Src.Port(), DstPort: f.Dst.Port(), Queue: uint16(f.Queue),
-	})
-	if err != nil {
+	}
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	var err error
+	if r.ID, err = s.control.AddFlow(ctx, r); err != nil {
 		return 0, fmt.Errorf("flow %v to %v: %w", f.Src, f.Dst, err)
 	}
-	return devmem.FlowID(id), nil
+	s.nextFlow++
+	s.rules[s.nextFlow] = r
+	return s.nextFlow, nil
 }
 
 // DelFlow implements devmem.Device.
 func (s *Stack) DelFlow(id devmem.FlowID) error {
-	if s.control == nil {
-		return syscall.EOPNOTSUPP
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	r, ok := s.rules[id]
+	if !ok {
+		return fmt.Errorf("flow %d: %w", id, syscall.ENOENT)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	return s.control.DelFlow(ctx, uint32(id))
+	if err := s.control.DelFlow(ctx, r.ID); err != nil {
+		return fmt.Errorf("flow %d: %w", id, err)
+	}
+	delete(s.rules, id)
+	return nil
 }
 
 // rssKey is Microsoft's example key (RSS hash types, "Verifying the RSS hash calculation"), which Linux drivers use too.
@@ -251,7 +265,54 @@ func (s *Stack) SetRSS(n int) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
-	return s.control.SetRSS(ctx, r)
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	if err := s.control.SetRSS(ctx, r); err != nil {
+		return fmt.Errorf("rss over %d queues: %w", n, err)
+	}
+	s.rss = &r
+	return nil
+}
+
+// Restore sets up again what the NIC knew of buffers, bindings, rules and RSS, after it has lost that: call it from
+// driver.Options.OnGeneration. Connections, tokens and the ids of all these go on as before.
+func (s *Stack) Restore(ctx context.Context) error {
+	s.configMu.Lock()
+	defer s.configMu.Unlock()
+	var errs []error
+	do := func(id *uint32, what string, f func() (uint32, error)) {
+		n, err := f()
+		if err != nil {
+			errs = append(errs, fmt.Errorf("restore %s: %w", what, err))
+		}
+		*id = n // 0 if there is none now
+	}
+	for b := range s.buffers {
+		do(&b.id, "buffer", func() (uint32, error) { return s.control.RegisterBuffer(ctx, uint16(b.gpu), b.off, b.size) })
+	}
+	for _, b := range s.rxBinds {
+		var queues []uint16
+		for _, l := range b.lanes {
+			queues = append(queues, uint16(l.queue))
+		}
+		if !b.closed {
+			do(&b.nicID, "rx binding", func() (uint32, error) { return s.control.BindRx(ctx, b.buf.id, queues...) })
+		}
+	}
+	s.txBinds.Range(func(_, v any) bool {
+		b := v.(*txBinding)
+		do(&b.nicID, "tx binding", func() (uint32, error) { return s.control.BindTx(ctx, b.buf.id) })
+		return true
+	})
+	for _, id := range slices.Sorted(maps.Keys(s.rules)) {
+		r := s.rules[id]
+		do(&r.ID, "rule", func() (uint32, error) { return s.control.AddFlow(ctx, r) })
+		s.rules[id] = r
+	}
+	if s.rss != nil {
+		errs = append(errs, s.control.SetRSS(ctx, *s.rss))
+	}
+	return errors.Join(errs...)
 }
 
 // Stats implements devmem.Device. It asks the NIC for what it dropped.

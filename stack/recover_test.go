@@ -494,6 +494,46 @@ func TestZeroWindow(t *testing.T) {
 	}
 }
 
+// The NIC loses what it was told, in the middle of a transfer, and is told again.
+func TestRestore(t *testing.T) {
+	w := newWorld(t, stacktest.Options{})
+	rx := bindRX(t, w.b, 0, 1<<20, 7, 1)
+	tx := bindTX(t, w.a, 0, 1<<20)
+	if err := w.b.SetRSS(1); err != nil {
+		t.Fatal(err)
+	}
+	id, err := w.b.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(w.b4, 9), Queue: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca, cb := w.connect(7, false)
+	var g errgroup.Group
+	g.Go(func() error {
+		return w.stream(ca, cb, tx.ID(), w.nb.Memory()[:1<<20], w.na.Memory()[:1<<20], 2, 8<<20, 10)
+	})
+	for _, n := range []*stacktest.NIC{w.na, w.nb} {
+		n.Forget()
+	}
+	for _, s := range []*stack.Stack{w.a, w.b} {
+		if err := s.Restore(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.b.DelFlow(id); err != nil {
+		t.Error(err)
+	}
+	tx.Close()
+	rx.Close()
+	<-tx.Done()
+	<-rx.Done()
+	if _, bindings := w.nb.Left(); bindings > 0 {
+		t.Errorf("the NIC knows %d bindings", bindings)
+	}
+}
+
 // When the NIC dies, everything that waits ends with that error.
 func TestNICStops(t *testing.T) {
 	w := newWorld(t, stacktest.Options{})

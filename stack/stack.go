@@ -14,8 +14,8 @@
 //
 // Exhaustion recovers: data out of order is dropped when a pool has few pages left, the segment that is missing never.
 //
-// Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a lane's, a pool's. None is held while the NIC is called
-// except the first two, for Transmit and for Refill.
+// Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a lane's, a pool's. None is
+// held while the NIC is called except the first two, for Transmit and for Refill.
 //
 // It does not know: several NICs or addresses that change, IP forwarding, UDP sockets, TCP Fast Open, urgent data (its
 // bytes stay in the stream).
@@ -39,6 +39,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 )
 
@@ -89,6 +90,9 @@ type Stack struct {
 	configMu sync.Mutex // of what follows, and of commands to the NIC
 	nextID   uint32
 	buffers  map[*Buffer]struct{}
+	rules    map[devmem.FlowID]control.FlowRule // as the NIC has them
+	nextFlow devmem.FlowID
+	rss      *control.RSS
 	rxBinds  map[uint32]*rxBinding
 	txBinds  sync.Map          // uint32 to *txBinding: senders look without a lock
 	shadows  map[int][]*shadow // of closed bindings, by slots: netstack may still have views of them
@@ -103,7 +107,7 @@ var _ devmem.Device = (*Stack)(nil)
 
 // New starts a stack on a NIC, which it owns from then on; without control nothing can be bound or steered. If it fails,
 // the NIC is still the caller's.
-func New(nic NIC, control Control, o Options) (*Stack, error) {
+func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	if errLayout != nil {
 		return nil, errLayout
 	}
@@ -115,8 +119,9 @@ func New(nic NIC, control Control, o Options) (*Stack, error) {
 	}
 	quiet()
 	s := &Stack{
-		nic: nic, control: control, log: o.Log, addrs: o.Addresses, wide: o.WideWindow, stop: make(chan struct{}),
+		nic: nic, control: ctl, log: o.Log, addrs: o.Addresses, wide: o.WideWindow, stop: make(chan struct{}),
 		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
+		rules:   map[devmem.FlowID]control.FlowRule{},
 		buffers: map[*Buffer]struct{}{}, rxBinds: map[uint32]*rxBinding{}, shadows: map[int][]*shadow{},
 	}
 	s.flows = flows{s: s, m: map[flowKey]*flow{}, kick: make(chan struct{}, 1)}

@@ -57,6 +57,16 @@ func remove(m map[uint32]bool, id uint32) error {
 	return nil
 }
 
+// Forget is a reset of what commands set: buffers, bindings, rules and RSS. New ids are others than before.
+func (n *NIC) Forget() {
+	n.ctl.mu.Lock()
+	defer n.ctl.mu.Unlock()
+	n.ctl.next += 100
+	clear(n.ctl.buffers)
+	clear(n.ctl.bindings)
+	n.ctl.rules, n.ctl.table = nil, []uint16{0}
+}
+
 // Left is how many buffers and bindings the NIC knows.
 func (n *NIC) Left() (buffers, bindings int) {
 	n.ctl.mu.Lock()
