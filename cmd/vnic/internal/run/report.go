@@ -11,7 +11,7 @@ var Schema string
 type Report struct {
 	Schema      int      `json:"schema"`
 	Runs        []Run    `json:"runs"`
-	Ratio       float64  `json:"ratio,omitempty"` // rate of devmem over rate of copy; emulation's, no performance claim
+	Ratio       *float64 `json:"ratio"` // rate of devmem over rate of copy, null when one did not run; emulation's, no performance claim
 	QEMU        string   `json:"qemu"`
 	Kernel      string   `json:"kernel"`
 	Accel       string   `json:"accel"`

@@ -15,7 +15,7 @@ var update = flag.Bool("update", false, "write the golden files anew")
 func TestTable(t *testing.T) {
 	inproc := sample()
 	inproc.Guest, inproc.Accel, inproc.Runs = "inproc", "none", inproc.Runs[:1]
-	inproc.Ratio, inproc.Runs[0].GuestCPU, inproc.Runs[0].GuestCPUSeconds, inproc.Runs[0].Audit = 0, nil, nil, nil
+	inproc.Ratio, inproc.Runs[0].GuestCPU, inproc.Runs[0].GuestCPUSeconds, inproc.Runs[0].Audit = nil, nil, nil, nil
 	inproc.Runs[0].SHA256Match, inproc.Runs[0].TX.Host, inproc.Runs[0].Bytes, inproc.Runs[0].Seconds = false, 1234567, 0, 0
 	for name, rep := range map[string]*Report{"qemu": sample(), "inproc": inproc} {
 		t.Run(name, func(t *testing.T) {

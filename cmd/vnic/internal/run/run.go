@@ -75,7 +75,8 @@ func (l *lab) run(ctx context.Context, p plan, im *images) (*Report, error) {
 		rep.Runs = append(rep.Runs, *r)
 	}
 	if len(rep.Runs) == 2 && rep.Runs[1].Rate() > 0 {
-		rep.Ratio = rep.Runs[0].Rate() / rep.Runs[1].Rate()
+		ratio := rep.Runs[0].Rate() / rep.Runs[1].Rate()
+		rep.Ratio = &ratio
 	}
 	return rep, nil
 }

@@ -54,8 +54,8 @@ func (rep *Report) Table(w io.Writer) error {
 		return err
 	}
 	fmt.Fprintln(w)
-	if rep.Ratio > 0 {
-		fmt.Fprintf(w, "%s / %s: %.2f, the emulation's ratio: no performance claim", transfer.Devmem, transfer.Copy, rep.Ratio)
+	if rep.Ratio != nil {
+		fmt.Fprintf(w, "%s / %s: %.2f, the emulation's ratio: no performance claim", transfer.Devmem, transfer.Copy, *rep.Ratio)
 		if rep.Accel == "tcg" {
 			fmt.Fprint(w, " (guest code is emulated: TCG)")
 		}
