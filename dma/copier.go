@@ -64,7 +64,7 @@ func (u *cursor) domain() (d Domain, n uint64, gpu int) {
 }
 
 // done counts the next n bytes of both cursors, which have just been copied, and moves on. Every write to guest and GPU
-// memory passes here or through View.
+// memory passes here or through View, but for those to rings (Pin).
 func (c *Copier) done(dst, src *cursor, n int) {
 	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here.
 	for n > 0 {
@@ -87,6 +87,11 @@ func (c *Copier) done(dst, src *cursor, n int) {
 // Copy copies src to dst until one of them ends, and returns how many bytes that were.
 func (c *Copier) Copy(dst, src []Segment) (n uint64, err error) {
 	return c.copy(&cursor{segs: dst, access: Write}, &cursor{segs: src})
+}
+
+// CopyBehind copies head, a slice of the caller's own, and behind it src to dst until one end is reached.
+func (c *Copier) CopyBehind(dst []Segment, head []byte, src []Segment) (n uint64, err error) {
+	return c.copy(&cursor{segs: dst, access: Write}, &cursor{rest: head, segs: src})
 }
 
 func (c *Copier) copy(dst, src *cursor) (n uint64, err error) {

@@ -130,6 +130,22 @@ func TestCopyAgainstBytes(t *testing.T) {
 		if err != nil || k != min(len(buf), len(to)) {
 			t.Fatalf("Write: %d, %v", k, err)
 		}
+		for _, r := range regions {
+			model[r] = bytes.Clone(r.mem)
+		}
+		both := append(bytes.Clone(buf), flat(src)...)
+		both, i = both[:min(len(both), len(to))], 0
+		for _, s := range dst {
+			i += copy(model[s.Region][s.Off:s.Off+uint64(s.Len)], both[i:])
+		}
+		if got, err := c.CopyBehind(dst, buf, src); err != nil || got != uint64(len(both)) {
+			t.Fatalf("CopyBehind: %d of %d, %v", got, len(both), err)
+		}
+		for _, r := range regions {
+			if !bytes.Equal(r.mem, model[r]) {
+				t.Fatal("CopyBehind: bytes differ")
+			}
+		}
 		if sum, err := c.Sum(dst); err != nil || sum != naiveSum(flat(dst)) {
 			t.Fatalf("Sum: %#x, %v", sum, err)
 		}

@@ -1,6 +1,7 @@
 package dma
 
 import (
+	"bytes"
 	"errors"
 	"testing"
 
@@ -17,6 +18,13 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	s := NewSpace("guest", NewFiles())
 	defer s.Close()
 	a, b := memfd(t, 4*page), memfd(t, 4*page)
+	for i, fd := range []int{a, b} {
+		for p := range 4 {
+			if _, err := unix.Pwrite(fd, bytes.Repeat([]byte{byte(16*i + p + 1)}, page), int64(p*page)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	add(t, s, Map{IOVA: 10 * page, Size: 2 * page, FD: a})
 	add(t, s, Map{IOVA: 12 * page, Size: 2 * page, FD: b, FileOffset: page})
 	add(t, s, Map{IOVA: 14 * page, Size: page, FD: a, FileOffset: 3 * page, ReadOnly: true})
@@ -64,6 +72,16 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 			for i, w := range c.want {
 				if g := got[i+1]; g.Region.IOVA() != w.iova || g.Off != w.off || uint64(g.Len) != w.n {
 					t.Errorf("segment %d: %#x + %#x, %d bytes; want %v", i, g.Region.IOVA(), g.Off, g.Len, w)
+				}
+			}
+			if c.access == Read && c.n <= 64*page {
+				var want []byte
+				for _, g := range got[1:] {
+					want = append(want, g.Region.mem[g.Off:g.Off+uint64(g.Len)]...)
+				}
+				b := make([]byte, c.n)
+				if rerr := s.ReadAt(b, c.iova); !errors.Is(rerr, c.err) || err == nil && !bytes.Equal(b, want) {
+					t.Errorf("ReadAt: %v, or other bytes", rerr)
 				}
 			}
 			var ae *AddrError

@@ -89,6 +89,22 @@ func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, e
 	return out, nil
 }
 
+// ReadAt fills dst with what lies at iova, for structures that a device keeps a private copy of (descriptor tables). The caller
+// is inside the space. Nothing is counted.
+func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
+	defer Recover(&err)
+	var few [2]Segment
+	segs, err := s.Translate(few[:0], iova, uint64(len(dst)), Read)
+	for i := range segs {
+		b, err := segs[i].bytes(Read)
+		if err != nil {
+			return err
+		}
+		dst = dst[copy(dst, b):]
+	}
+	return err
+}
+
 // Pin is a piece of a region whose file stays mapped until Close, whatever happens to the space.
 type Pin struct {
 	file *File

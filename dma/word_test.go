@@ -1,0 +1,39 @@
+package dma_test
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/dma"
+)
+
+// A word is stored whole, in little endian, and nothing beside it; a place where it cannot be is refused.
+func TestStoreWord(t *testing.T) {
+	b := make([]byte, 16)
+	for i := range b {
+		b[i] = 0xee
+	}
+	dma.StoreWord(b[4:], 0x04030201)
+	for i, v := range b {
+		want := byte(0xee)
+		if i >= 4 && i < 8 {
+			want = byte(i - 3)
+		}
+		if v != want {
+			t.Errorf("byte %d is %#x, not %#x", i, v, want)
+		}
+	}
+	if v := dma.LoadWord(b[4:]); v != 0x04030201 {
+		t.Errorf("%#x", v)
+	}
+	for name, at := range map[string][]byte{"odd": b[1:], "2 mod 4": b[2:], "short": b[4:7:7], "empty": nil} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: a word was stored", name)
+				}
+			}()
+			dma.StoreWord(at, 1)
+		}()
+	}
+	dma.StoreWord(b[12:], 7) // the last one
+}

@@ -1,0 +1,69 @@
+package vfiouser_test
+
+import (
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/vfiouser"
+	"vnic.dev/vnic/vfiouser/vfiotest"
+)
+
+// quiet is a device that does nothing.
+type quiet struct{}
+
+func (quiet) Info() vfiouser.Info {
+	return vfiouser.Info{Reset: true, Regions: []vfiouser.Region{{Size: 4096, Read: true, Write: true}}}
+}
+func (quiet) ReadRegion(int, uint64, []byte) error  { return nil }
+func (quiet) WriteRegion(int, uint64, []byte) error { return nil }
+func (quiet) SetIRQ(int, int, int) error            { return nil }
+func (quiet) DisableIRQs(int) error                 { return nil }
+func (quiet) Reset() error                          { return nil }
+func (quiet) Unmapping(uint64, uint64)              {}
+func (quiet) MemoryChanged()                        {}
+func (quiet) Disconnected()                         {}
+
+func serveQuiet(b testing.TB) *vfiotest.Client {
+	b.Helper()
+	h := newHost(b)
+	h.server = vfiouser.NewServer(quiet{}, h.space, nil)
+	l := h.connect()
+	b.Cleanup(func() { must(b, l.hangUp()) })
+	must(b, l.Conn().SetDeadline(time.Time{}))
+	return l.Client
+}
+
+// A doorbell: what a driver's write costs the process that serves it, and the one that sends it.
+func BenchmarkDoorbell(b *testing.B) {
+	c := serveQuiet(b)
+	m := vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply}, Body: append(vfiotest.Access(0, 0, 4), 1, 2, 3, 4)}
+	b.ReportAllocs()
+	for b.Loop() {
+		must(b, c.Send(m))
+	}
+	must(b, c.Reset()) // all of them were served
+}
+
+// A register that is read: a vCPU waits for it.
+func BenchmarkRead(b *testing.B) {
+	c := serveQuiet(b)
+	var v [4]byte
+	b.ReportAllocs()
+	for b.Loop() {
+		must(b, c.Read(0, 0, v[:]))
+	}
+}
+
+// Map and unmap, with a thousand others there: what an IOMMU's driver does for each buffer (gve.md, section 2).
+func BenchmarkMapUnmap(b *testing.B) {
+	c := serveQuiet(b)
+	m := memory(b, 1<<22)
+	for i := range uint64(1000) {
+		must(b, c.MapRange(1<<32+i<<13, 4096, m.FD(), i<<12, true))
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		must(b, c.MapRange(1<<20, 4096, m.FD(), 0, true))
+		must(b, c.Unmap(1<<20, 4096))
+	}
+}

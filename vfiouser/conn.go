@@ -1,0 +1,156 @@
+package vfiouser
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// conn receives and sends whole messages. One goroutine uses it.
+type conn struct {
+	sock *net.UnixConn
+	torn bool // a message was received or sent in part: the stream means nothing any more
+	late bool // a message that was on its way when the connection was to end got its time
+	head [HeaderLen]byte
+	oob  [controlLen]byte
+	out  []byte // the reply in the making: room for a header, and what the handler has appended
+}
+
+// controlLen has room for the control message of MaxFDs descriptors and no more: the kernel drops the rest and sets
+// MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more than needed is no harm.)
+const controlLen = 16 + 4*MaxFDs
+
+// message is a received message. body is valid until the next one; fds are closed by who received it.
+type message struct {
+	Header
+	body []byte
+	fds  descriptors
+	buf  []byte
+}
+
+// receive reads a message. It returns io.EOF when the peer closed between two messages, io.ErrUnexpectedEOF in the middle
+// of one. m.fds may hold descriptors even then.
+//
+// Descriptors ride on the first byte of a message (gve.md, section 2). What comes with later bytes is dropped by the kernel,
+// as nothing asks for it. (A read ends after the piece of the stream that descriptors came with, and none reaches beyond
+// its message: nobody gets another's.)
+func (c *conn) receive(m *message) error {
+	m.Header, m.body, m.fds.n = Header{}, nil, 0
+	n, err := c.first(c.head[:], &m.fds)
+	if err != nil {
+		return err
+	}
+	if err := c.rest(c.head[n:]); err != nil {
+		return fmt.Errorf("header: %w", err)
+	}
+	m.Header.decode(&c.head)
+	if err := m.Header.check(); err != nil {
+		return err
+	}
+	size := int(m.Size - HeaderLen)
+	m.buf = slices.Grow(m.buf[:0], size)
+	m.body = m.buf[:size]
+	if err := c.rest(m.body); err != nil {
+		return fmt.Errorf("%v: payload of %d bytes: %w", m.Command, size, err)
+	}
+	c.torn = false
+	return nil
+}
+
+// first reads what there is of the first bytes of a message, and its descriptors.
+func (c *conn) first(b []byte, fds *descriptors) (int, error) {
+	n, oobn, flags, _, err := c.sock.ReadMsgUnix(b, c.oob[:])
+	c.torn = n > 0
+	if oobn > 0 { // before anything else: whatever is wrong, they are open now
+		if err := fds.collect(c.oob[:oobn]); err != nil {
+			return n, err
+		}
+	}
+	switch {
+	case err != nil:
+		return n, err
+	case n == 0:
+		return n, io.EOF
+	case flags&unix.MSG_CTRUNC != 0:
+		return n, fmt.Errorf("more than %d descriptors with a message, or no room for them in this process: %w", MaxFDs, ErrBadMessage)
+	}
+	return n, nil
+}
+
+// rest fills b with what follows. A connection that is to end does so between two messages: what has begun to arrive gets a
+// moment more, once.
+func (c *conn) rest(b []byte) error {
+	n, err := io.ReadFull(c.sock, b)
+	if errors.Is(err, os.ErrDeadlineExceeded) && !c.late {
+		c.late = true
+		if err = c.sock.SetReadDeadline(time.Now().Add(farewellTime)); err == nil {
+			_, err = io.ReadFull(c.sock, b[n:])
+		}
+		if derr := c.sock.SetReadDeadline(time.Unix(1, 0)); err == nil {
+			err = derr
+		}
+	}
+	if err == io.EOF { //nolint:errorlint // ReadFull returns it bare: nothing has come
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// begin makes room for a reply.
+func (c *conn) begin() { c.out = append(c.out[:0], make([]byte, HeaderLen)...) }
+
+// reply sends what was appended to out since begin, as the reply to m.
+func (c *conn) reply(m *message) error {
+	h := Header{ID: m.ID, Command: m.Command, Size: uint32(len(c.out)), Flags: FlagReply}
+	return c.send(&h)
+}
+
+// refuse sends an error as the reply to m: "the reply message must only include the reply header".
+func (c *conn) refuse(m *message, errno unix.Errno) error {
+	h := Header{ID: m.ID, Command: m.Command, Size: HeaderLen, Flags: FlagReply | FlagError, Errno: uint32(errno)}
+	c.begin()
+	return c.send(&h)
+}
+
+// send sends out, with h at its beginning.
+func (c *conn) send(h *Header) error {
+	h.encode((*[HeaderLen]byte)(c.out))
+	_, err := c.sock.Write(c.out)
+	c.torn = err != nil
+	return err
+}
+
+// discard reads what there is, so that nothing is unread when the socket is closed: see farewell. The socket takes nothing any
+// more, so this waits for nothing. Descriptors that nobody asks for the kernel closes.
+func (c *conn) discard() {
+	if c.sock.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	var b [4096]byte
+	for {
+		if _, err := c.sock.Read(b[:]); err != nil {
+			return
+		}
+	}
+}
+
+// gone reports whether the other end is closed.
+func (c *conn) gone() bool {
+	raw, err := c.sock.SyscallConn()
+	if err != nil {
+		return false
+	}
+	gone := false
+	_ = raw.Control(func(fd uintptr) { // fails only for a socket that is closed here
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		_, err := unix.Poll(p, 0)
+		gone = err == nil && p[0].Revents&unix.POLLHUP != 0
+	})
+	return gone
+}

@@ -1,0 +1,9 @@
+package vfiouser
+
+import "errors"
+
+// ErrBadMessage is returned when the client sent what no client may send, so that the stream cannot be trusted any more.
+var ErrBadMessage = errors.New("bad vfio-user message")
+
+// ErrBusy is returned by Serve while another Serve of the same Server runs.
+var ErrBusy = errors.New("the device is being served on another connection")

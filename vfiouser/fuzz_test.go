@@ -1,0 +1,147 @@
+package vfiouser_test
+
+import (
+	"errors"
+	"io"
+	"testing"
+
+	"vnic.dev/vnic/vfiouser"
+	"vnic.dev/vnic/vfiouser/vfiotest"
+)
+
+// script is session operations of FuzzSession: a byte chooses one, the next ones are its arguments.
+type script struct {
+	b      []byte
+	l      *link
+	mem    *vfiotest.Memory
+	events [3]*vfiotest.Event
+}
+
+func (s *script) next() byte {
+	if len(s.b) == 0 {
+		return 0
+	}
+	n := s.b[0]
+	s.b = s.b[1:]
+	return n
+}
+
+// span is a range on a grid where ranges meet, overlap and wrap around.
+func (s *script) span() (iova, size uint64) {
+	a, n := uint64(s.next()), uint64(s.next()%40)
+	if a >= 240 {
+		return -(256 - a) << 12, n << 12
+	}
+	return a << 12, n << 12
+}
+
+// step sends one message.
+func (s *script) step() error {
+	op := s.next()
+	var m vfiotest.Message
+	m.ID = uint16(len(s.b))
+	if op&0x80 != 0 {
+		m.Flags = vfiouser.FlagNoReply
+	}
+	switch op & 0x7f % 16 {
+	case 0:
+		m.Command, m.Body = vfiouser.CmdVersion, []byte("\x00\x00\x00\x00{\"capabilities\":{}}\x00")
+		m.Body[0] = s.next() % 2
+	case 1, 2, 3:
+		iova, size := s.span()
+		m.Command, m.Body = vfiouser.CmdDMAMap, vfiotest.DMAMap(uint32(s.next()%5), uint64(s.next())<<11, iova, size)
+		if op&0x40 != 0 {
+			m.FDs = []int{s.mem.FD()}
+		}
+	case 4, 5:
+		iova, size := s.span()
+		m.Command, m.Body = vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(0, iova, size)
+	case 6:
+		m.Command, m.Body = vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(uint32(s.next()%4), 0, 0)
+	case 7:
+		m.Command, m.Body = vfiouser.CmdGetRegionInfo, append(bare(uint32(s.next()), 0, uint32(s.next()%12), 0), zeros(16)...)
+	case 8:
+		m.Command, m.Body = vfiouser.CmdGetIRQInfo, bare(uint32(s.next()), 0, uint32(s.next()%8), 0)
+	case 9, 10:
+		n := int(s.next() % 4)
+		m.Command, m.Body = vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, int(s.next()%4), int(s.next()%30), n)
+		for i := range int(s.next() % 4) {
+			m.FDs = append(m.FDs, s.events[i].FD())
+		}
+	case 11:
+		m.Command, m.Body = vfiouser.CmdSetIRQs, vfiotest.IRQSet(uint32(s.next()), int(s.next()%4), int(s.next()%2), int(s.next()%3))
+	case 12:
+		m.Command, m.Body = vfiouser.CmdRegionRead, access(int(s.next()%10), uint64(s.next())<<5, int(s.next()))
+	case 13:
+		n := int(s.next() % 9)
+		m.Command, m.Body = vfiouser.CmdRegionWrite, access(int(s.next()%10), uint64(s.next())<<5, n, zeros(n)...)
+		for i := range n {
+			m.Body[16+i] = s.next()
+		}
+	case 14:
+		m.Command = []vfiouser.Command{vfiouser.CmdReset, vfiouser.CmdRegionWriteMulti, vfiouser.CmdRegionWriteMulti}[s.next()%3]
+		if m.Command == vfiouser.CmdRegionWriteMulti {
+			n := int(s.next() % 3)
+			m.Body = multi(uint64(n))
+			for range n {
+				m.Body = append(m.Body, access(int(s.next()%10), uint64(s.next()), int(s.next()%10), 1, 2, 3, 4, 5, 6, 7, 8)...)
+			}
+		}
+	case 15: // anything
+		m.Command = vfiouser.Command(s.next() % 24)
+		m.Body = zeros(int(s.next() % 64))
+		for i := range m.Body {
+			m.Body[i] = s.next()
+		}
+		for range s.next() % 18 {
+			m.FDs = append(m.FDs, s.mem.FD())
+		}
+		if s.next() > 200 {
+			m.Size = uint32(s.next())
+		}
+	}
+	return s.l.Send(m)
+}
+
+// FuzzSession plays a client from bytes: messages in any order, with any descriptors. Whatever it says, the device is told
+// only what it may be told, and nothing is left when it hangs up.
+func FuzzSession(f *testing.F) {
+	version := []byte{0, 0}
+	ram := []byte{0x41, 0, 32, 3, 0, 0x42, 32, 16, 1, 64} // two maps that meet
+	f.Add(append(version, ram...))
+	f.Add([]byte{12, 0, 0, 4})
+	f.Add([]byte{0, 1})
+	f.Add(append(append(version, ram...), 4, 0, 32, 4, 32, 16, 1, 250, 6, 3, 0, 6, 2))
+	f.Add(append(append(version, ram...), 4, 0, 39, 4, 0, 48, 5, 255, 1, 0x41, 255, 1, 3, 0))
+	f.Add(append(version, 9, 1, 2, 0, 1, 9, 3, 2, 21, 3, 9, 0, 2, 0, 0, 10, 1, 2, 0, 0, 11, 0x21, 2, 0, 0))
+	f.Add(append(version, 0x8d, 4, 0, 1, 1, 2, 3, 4, 12, 0, 1, 4, 13, 8, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 14, 0, 14, 1, 2, 0, 4, 4, 2, 8, 8))
+	f.Add(append(version, 7, 32, 7, 8, 16, 2, 7, 0, 0, 8, 16, 9))
+	f.Add(append(version, 15, 3, 24, 24, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0))
+	f.Add(append(version, 15, 13, 0, 0, 255, 3))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if len(b) > 4096 {
+			return
+		}
+		checkFDLeaks(t)
+		h := newHost(t)
+		l := h.dial()
+		s := &script{b: b, l: l, mem: memory(t, 1<<17), events: [3]*vfiotest.Event{event(t), event(t), event(t)}}
+		drained := make(chan error, 1)
+		go func() { // the answers, so that nobody waits for room
+			_, err := io.Copy(io.Discard, l.Conn())
+			drained <- err
+		}()
+		for len(s.b) > 0 {
+			if err := s.step(); err != nil {
+				break // Serve has ended
+			}
+		}
+		_ = l.Conn().CloseWrite()
+		if err := l.wait(); err != nil && !errors.Is(err, vfiouser.ErrBadMessage) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("Serve: %v", err)
+		}
+		<-drained
+		l.Close()
+		h.friendly()
+	})
+}

@@ -1,0 +1,117 @@
+package vfiouser
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// "all data is in the endianness of the host system" (vfio-user.rst, "Protocol Specification"): ours are little-endian
+// machines.
+var le = binary.LittleEndian
+
+// Command says what a message is about (vfio-user.rst, "Commands").
+type Command uint16
+
+// The commands (vfio-user.rst, "Commands"; QEMU hw/vfio-user/protocol.h for 14).
+const (
+	CmdVersion          Command = 1  // VFIO_USER_VERSION
+	CmdDMAMap           Command = 2  // VFIO_USER_DMA_MAP
+	CmdDMAUnmap         Command = 3  // VFIO_USER_DMA_UNMAP
+	CmdGetInfo          Command = 4  // VFIO_USER_DEVICE_GET_INFO
+	CmdGetRegionInfo    Command = 5  // VFIO_USER_DEVICE_GET_REGION_INFO
+	CmdGetRegionIOFDs   Command = 6  // VFIO_USER_DEVICE_GET_REGION_IO_FDS
+	CmdGetIRQInfo       Command = 7  // VFIO_USER_DEVICE_GET_IRQ_INFO
+	CmdSetIRQs          Command = 8  // VFIO_USER_DEVICE_SET_IRQS
+	CmdRegionRead       Command = 9  // VFIO_USER_REGION_READ
+	CmdRegionWrite      Command = 10 // VFIO_USER_REGION_WRITE
+	CmdDMARead          Command = 11 // VFIO_USER_DMA_READ, server to client
+	CmdDMAWrite         Command = 12 // VFIO_USER_DMA_WRITE, server to client
+	CmdReset            Command = 13 // VFIO_USER_DEVICE_RESET
+	CmdDirtyPages       Command = 14 // VFIO_USER_DIRTY_PAGES
+	CmdRegionWriteMulti Command = 15 // VFIO_USER_REGION_WRITE_MULTI
+	CmdFeature          Command = 16 // VFIO_USER_DEVICE_FEATURE
+	CmdMigDataRead      Command = 17 // VFIO_USER_MIG_DATA_READ
+	CmdMigDataWrite     Command = 18 // VFIO_USER_MIG_DATA_WRITE
+)
+
+// commandNames are the names without VFIO_USER_.
+var commandNames = [...]string{
+	CmdVersion:          "VERSION",
+	CmdDMAMap:           "DMA_MAP",
+	CmdDMAUnmap:         "DMA_UNMAP",
+	CmdGetInfo:          "DEVICE_GET_INFO",
+	CmdGetRegionInfo:    "DEVICE_GET_REGION_INFO",
+	CmdGetRegionIOFDs:   "DEVICE_GET_REGION_IO_FDS",
+	CmdGetIRQInfo:       "DEVICE_GET_IRQ_INFO",
+	CmdSetIRQs:          "DEVICE_SET_IRQS",
+	CmdRegionRead:       "REGION_READ",
+	CmdRegionWrite:      "REGION_WRITE",
+	CmdDMARead:          "DMA_READ",
+	CmdDMAWrite:         "DMA_WRITE",
+	CmdReset:            "DEVICE_RESET",
+	CmdDirtyPages:       "DIRTY_PAGES",
+	CmdRegionWriteMulti: "REGION_WRITE_MULTI",
+	CmdFeature:          "DEVICE_FEATURE",
+	CmdMigDataRead:      "MIG_DATA_READ",
+	CmdMigDataWrite:     "MIG_DATA_WRITE",
+}
+
+// String returns the command's name without VFIO_USER_.
+func (c Command) String() string {
+	if int(c) < len(commandNames) && commandNames[c] != "" {
+		return commandNames[c]
+	}
+	return fmt.Sprintf("command %d", uint16(c))
+}
+
+// Flags are those of a header (vfio-user.rst, "Header").
+type Flags uint32
+
+// The flags (vfio-user.rst, "Header").
+const (
+	FlagType    Flags = 0xf    // mask of the type; 0 is a command
+	FlagReply   Flags = 0x1    // the type of a reply
+	FlagNoReply Flags = 1 << 4 // No_reply: a command that is not answered
+	FlagError   Flags = 1 << 5 // Error: a reply that says why not
+)
+
+// HeaderLen is the length of a Header.
+const HeaderLen = 16
+
+// Header precedes every message (vfio-user.rst, "Header").
+type Header struct {
+	ID      uint16  // offset 0: the reply has the command's
+	Command Command // 2
+	Size    uint32  // 4: of the whole message, this header included
+	Flags   Flags   // 8
+	Errno   uint32  // 12: in a reply with FlagError
+}
+
+func (h *Header) decode(b *[HeaderLen]byte) {
+	h.ID = le.Uint16(b[0:])
+	h.Command = Command(le.Uint16(b[2:]))
+	h.Size = le.Uint32(b[4:])
+	h.Flags = Flags(le.Uint32(b[8:]))
+	h.Errno = le.Uint32(b[12:])
+}
+
+func (h *Header) encode(b *[HeaderLen]byte) {
+	le.PutUint16(b[0:], h.ID)
+	le.PutUint16(b[2:], uint16(h.Command))
+	le.PutUint32(b[4:], h.Size)
+	le.PutUint32(b[8:], uint32(h.Flags))
+	le.PutUint32(b[12:], h.Errno)
+}
+
+// check refuses a header after which nobody knows where the next message begins, or whose it is.
+func (h *Header) check() error {
+	switch {
+	case h.Size < HeaderLen:
+		return fmt.Errorf("%v: message of %d bytes: not a vfio-user client?: %w", h.Command, h.Size, ErrBadMessage)
+	case h.Size-HeaderLen > maxPayload:
+		return fmt.Errorf("%v: message of %d bytes, more than %d: %w", h.Command, h.Size, HeaderLen+maxPayload, ErrBadMessage)
+	case h.Flags&FlagType != 0:
+		return fmt.Errorf("%v: flags %#x where a command is due: %w", h.Command, uint32(h.Flags), ErrBadMessage)
+	}
+	return nil
+}

@@ -1,0 +1,125 @@
+package vfiouser
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+)
+
+// shareHint is what the client's user can do about guest memory that comes without a descriptor.
+const shareHint = "if this is the guest's RAM, it must be shared: -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
+
+// dmaMap adds a range to the space. One that comes without a descriptor is recorded all the same, as QEMU takes a refusal of
+// its ROMs for the end of the device; the device cannot use it. (Reading it by message would be possible; what needs that
+// is a machine without share=on, which is told so.)
+func (s *session) dmaMap(m *message) error {
+	var d dmaMap
+	d.decode((*[dmaMapLen]byte)(m.body))
+	if d.argsz < dmaMapLen || d.flags == 0 || d.flags&^(dmaRead|dmaWrite) != 0 {
+		return fmt.Errorf("%v: argsz %d, flags %#x: %w", m.Command, d.argsz, d.flags, unix.EINVAL)
+	}
+	// A range that may be written and not read (an IOMMU's) is taken for one that may be both: it is the guest's own memory
+	// that its driver gave us to write to.
+	to := dma.Map{IOVA: d.iova, Size: d.size, FileOffset: d.offset, ReadOnly: d.flags&dmaWrite == 0}
+	if m.fds.n == 1 {
+		to.FD = m.fds.fd[0]
+	} else {
+		to.FD, to.NoAccess = -1, true
+	}
+	err := s.space.Add(to)
+	if errors.Is(err, dma.ErrBadFile) && to.ReadOnly {
+		// The file of a ROM, which is not open for writing: nothing that a device needs.
+		to.NoAccess = true
+		err = s.space.Add(to)
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", m.Command, err)
+	}
+	s.maps[d.iova] = d.size
+	if to.NoAccess && !to.ReadOnly && !s.unshared {
+		s.unshared = true // once: there may be many, and some are no loss (video memory)
+		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.iova), "size", d.size, "hint", shareHint)
+	}
+	s.dev.MemoryChanged()
+	return nil
+}
+
+// dmaUnmap takes ranges out of the space. The reply says that the device does not use them any more: it was told before, and
+// Remove waits for every worker that is inside the space.
+//
+// "The address and size of the DMA region being unmapped must match exactly a previous mapping". But when a device with an
+// emulated IOMMU is reset, QEMU 11.1 unmaps the whole address space by powers of two, whatever is mapped (measured), and
+// reports each error. So it is as in Linux (VFIO_IOMMU_UNMAP_DMA of a type 1 v2 IOMMU): a range may contain any number of
+// mappings, none as well, and may not cut one.
+func (s *session) dmaUnmap(m *message) error {
+	var d dmaUnmap
+	d.decode((*[dmaUnmapLen]byte)(m.body))
+	switch {
+	case d.argsz < dmaUnmapLen || d.flags&^(unmapDirty|unmapAll) != 0:
+		return fmt.Errorf("%v: argsz %d, flags %#x: %w", m.Command, d.argsz, d.flags, unix.EINVAL)
+	case d.flags&unmapDirty != 0:
+		return fmt.Errorf("%v: dirty pages are not logged: %w", m.Command, unix.ENOTSUP)
+	}
+	before := len(s.maps)
+	var err error
+	if d.flags&unmapAll != 0 {
+		err = s.unmapAll(&d)
+	} else {
+		err = s.unmap(&d)
+	}
+	if err != nil {
+		return fmt.Errorf("%v: %w", m.Command, err)
+	}
+	if len(s.maps) != before {
+		s.dev.MemoryChanged()
+	}
+	s.out = append(s.out, m.body...) // "The server responds with the original DMA entry in the request"
+	return nil
+}
+
+func (s *session) unmapAll(d *dmaUnmap) error {
+	if d.iova != 0 || d.size != 0 { // as Linux has it
+		return fmt.Errorf("all of [%#x, +%#x): %w", d.iova, d.size, unix.EINVAL)
+	}
+	for iova, size := range s.maps {
+		s.dev.Unmapping(iova, size)
+	}
+	clear(s.maps)
+	return s.space.Replace(nil)
+}
+
+func (s *session) unmap(d *dmaUnmap) error {
+	if d.size == 0 || d.size-1 > ^d.iova {
+		return fmt.Errorf("[%#x, +%#x): %w", d.iova, d.size, unix.EINVAL)
+	}
+	if size, ok := s.maps[d.iova]; ok && size == d.size {
+		return s.remove(d.iova, d.size)
+	}
+	var inside []uint64
+	last := d.iova + (d.size - 1)
+	for iova, size := range s.maps {
+		end := iova + (size - 1)
+		switch {
+		case end < d.iova || iova > last:
+		case iova < d.iova || end > last:
+			return fmt.Errorf("[%#x, +%#x) cuts [%#x, +%#x): %w", d.iova, d.size, iova, size, unix.EINVAL)
+		default:
+			inside = append(inside, iova)
+		}
+	}
+	for _, iova := range inside {
+		if err := s.remove(iova, s.maps[iova]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *session) remove(iova, size uint64) error {
+	s.dev.Unmapping(iova, size)
+	delete(s.maps, iova)
+	return s.space.Remove(iova, size)
+}

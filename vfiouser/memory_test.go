@@ -1,0 +1,267 @@
+package vfiouser_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/vfiouser"
+	"vnic.dev/vnic/vfiouser/vfiotest"
+)
+
+func TestMapAndUnmap(t *testing.T) {
+	checkFDLeaks(t)
+	h := newHost(t)
+	l := h.connect()
+	m := memory(t, guestSize)
+
+	// Guest RAM as QEMU maps it: pieces of one file that touch, one of them read only.
+	must(t, l.MapRange(0, 0xa0000, m.FD(), 0, true))
+	must(t, l.MapRange(0xc0000, 0x10000, m.FD(), 0xc0000, false))
+	must(t, l.MapRange(0xa0000, 0x20000, m.FD(), 0xa0000, true))
+	h.dev.wantCalls(t, "MemoryChanged 1", "MemoryChanged 2", "MemoryChanged 3")
+	must(t, h.dev.write(0x9ffff, 1))
+	must(t, h.dev.write(0xa0000, 2))
+	if b := m.Bytes(); b[0x9ffff] != 1 || b[0xa0000] != 2 {
+		t.Errorf("bytes %d and %d", b[0x9ffff], b[0xa0000])
+	}
+	m.Bytes()[0xc0000] = 3
+	if b, err := h.dev.byteAt(0xc0000); err != nil || b != 3 {
+		t.Errorf("read only memory: %d, %v", b, err)
+	}
+	if err := h.dev.write(0xc0000, 1); !errors.Is(err, dma.ErrAccess) {
+		t.Errorf("write to read only memory: %v", err)
+	}
+
+	want(t, l.MapRange(0x9f000, 0x1000, m.FD(), 0, true), unix.EEXIST)
+	want(t, l.MapRange(0x9f000, 0x1000, -1, 0, true), unix.EEXIST)
+	h.dev.wantCalls(t)
+
+	must(t, l.Unmap(0xa0000, 0x20000))
+	h.dev.wantCalls(t, "Unmapping 0xa0000+0x20000", "MemoryChanged 2")
+	if _, err := h.dev.byteAt(0xa0000); !errors.Is(err, dma.ErrUnmapped) {
+		t.Errorf("unmapped memory: %v", err)
+	}
+	must(t, l.hangUp())
+	h.dev.wantCalls(t, "Disconnected")
+}
+
+// An IOMMU maps pages for the device to write to (DMA_FROM_DEVICE).
+func TestMapWithoutRead(t *testing.T) {
+	checkFDLeaks(t)
+	h := newHost(t)
+	l := h.connect()
+	m := memory(t, 4096)
+	_, err := l.Request(vfiouser.CmdDMAMap, vfiotest.DMAMap(2, 0, guestIOVA, 4096), 0, m.FD())
+	must(t, err)
+	must(t, h.dev.write(guestIOVA, 9))
+	if m.Bytes()[0] != 9 {
+		t.Error("not written")
+	}
+	must(t, l.hangUp())
+}
+
+// ROMs come without a descriptor, or with one that is not open for writing; QEMU takes an error for the end (gve.md, 2).
+func TestMapWithoutAccess(t *testing.T) {
+	checkFDLeaks(t)
+	h := newHost(t)
+	l := h.connect()
+	path := filepath.Join(t.TempDir(), "rom")
+	must(t, os.WriteFile(path, make([]byte, 8192), 0o600))
+	rom, err := os.Open(path)
+	must(t, err)
+	defer rom.Close()
+	must(t, l.MapRange(0xfffc0000, 0x40000, -1, 0, false))
+	must(t, l.MapRange(0xc0000, 0x2000, int(rom.Fd()), 0, false))
+	if s := h.logs.String(); strings.Contains(s, "share=on") {
+		t.Errorf("log: %s", s)
+	}
+	must(t, l.MapRange(0, 0x2000, -1, 0, true))
+	must(t, l.MapRange(0x2000, 0x2000, -1, 0, true))
+	if s := h.logs.String(); strings.Count(s, "share=on") != 1 {
+		t.Errorf("log: %s", s)
+	}
+	for _, iova := range []uint64{0xfffc0000, 0xc0000, 0, 0x2000} {
+		if _, err := h.dev.byteAt(iova); !errors.Is(err, dma.ErrAccess) {
+			t.Errorf("read at %#x: %v", iova, err)
+		}
+	}
+	want(t, l.MapRange(0x1000_0000, 0x2000, int(rom.Fd()), 0, true), unix.EINVAL) // RAM is another matter
+	must(t, l.Unmap(0xfffc0000, 0x40000))
+	must(t, l.Unmap(0xc0000, 0x2000))
+	h.works(l, guestIOVA)
+	must(t, l.hangUp())
+}
+
+func TestUnmapOfSeveral(t *testing.T) {
+	checkFDLeaks(t)
+	h := newHost(t)
+	l := h.connect()
+	m := memory(t, guestSize)
+	const top = 1<<64 - 4096
+	for _, iova := range []uint64{0x1000, 0x3000, 0x5000, top} {
+		must(t, l.MapRange(iova, 0x1000, m.FD(), 0, true))
+	}
+	h.dev.take()
+	for _, c := range []struct{ iova, size uint64 }{{0x1000, 0x2800}, {0x1800, 0x1000}, {0x1800, 0x100}, {0x800, 0x1000}, {top, 4095}} {
+		want(t, l.Unmap(c.iova, c.size), unix.EINVAL) // cuts one
+	}
+	must(t, l.Unmap(0x2000, 0x1000)) // nothing
+	must(t, l.Unmap(1<<47, 1<<47))
+	want(t, l.Unmap(0x1000, 0), unix.EINVAL)
+	want(t, l.Unmap(top, 8192), unix.EINVAL)
+	h.dev.wantCalls(t)
+	must(t, l.Unmap(0, 0x4000))
+	if calls := h.dev.take(); len(calls) != 3 || calls[2] != "MemoryChanged 2" {
+		t.Errorf("calls: %q", calls)
+	}
+	must(t, l.Unmap(top, 4096))
+	h.dev.wantCalls(t, "Unmapping 0xfffffffffffff000+0x1000", "MemoryChanged 1")
+
+	// All.
+	_, err := l.Request(vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(2, 0x1000, 0x1000), 24)
+	want(t, err, unix.EINVAL)
+	must(t, l.UnmapAll())
+	h.dev.wantCalls(t, "Unmapping 0x5000+0x1000", "MemoryChanged 0")
+	must(t, l.UnmapAll())
+	h.dev.wantCalls(t)
+	must(t, l.hangUp())
+}
+
+// The reply to an unmap comes when the device is told and no worker is inside the space; while it waits nothing else is
+// answered.
+func TestUnmapWaitsForWorkers(t *testing.T) {
+	checkFDLeaks(t)
+	for _, all := range []bool{false, true} {
+		h := newHost(t)
+		told := make(chan struct{})
+		h.dev.onCall(func(method string) {
+			if method == "Unmapping" {
+				close(told)
+			}
+		})
+		l := h.connect()
+		m := memory(t, 4096)
+		must(t, l.Map(guestIOVA, m))
+
+		token := h.space.Enter()
+		segs, err := h.space.Translate(nil, guestIOVA, 1, dma.Write)
+		must(t, err)
+		unmapped := make(chan error, 1)
+		go func() {
+			if all {
+				unmapped <- l.UnmapAll()
+			} else {
+				unmapped <- l.Unmap(guestIOVA, 4096)
+			}
+		}()
+		<-told
+		for len(h.space.Regions()) > 0 { // until the range is gone for those who enter now
+			runtime.Gosched()
+		}
+		select {
+		case err := <-unmapped:
+			t.Fatalf("unmapped under a worker: %v", err)
+		default:
+		}
+		_, err = dma.NewCopier().Write(segs, []byte{42}) // still mapped for who was inside
+		must(t, err)
+		h.space.Leave(token)
+		must(t, <-unmapped)
+		if m.Bytes()[0] != 42 || h.files.Len() != 0 {
+			t.Errorf("byte %d, %d files", m.Bytes()[0], h.files.Len())
+		}
+		must(t, l.hangUp())
+	}
+}
+
+// A client may truncate its memory: its own connection ends, with an error that says so.
+func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
+	checkFDLeaks(t)
+	h := newHost(t)
+	l := h.connect()
+	m := memory(t, 8192)
+	must(t, l.Map(guestIOVA, m))
+	must(t, unix.Ftruncate(m.FD(), 0))
+	result := make(chan error, 1)
+	dma.Go(func() { result <- h.dev.write(guestIOVA, 1) })
+	var fault *dma.FaultError
+	if err := <-result; !errors.As(err, &fault) {
+		t.Errorf("write to truncated memory: %v", err)
+	}
+	if err := l.wait(); !errors.As(err, &fault) {
+		t.Errorf("Serve: %v", err)
+	}
+	l.Close()
+	h.friendly()
+}
+
+func TestManyMaps(t *testing.T) {
+	checkFDLeaks(t)
+	h := newHost(t)
+	l := h.connect()
+	m := memory(t, guestSize)
+	n := uint64(3000)
+	for i := range n {
+		must(t, l.MapRange(i<<13, 4096, m.FD(), i%256<<12, true))
+	}
+	for i := range n / 2 {
+		must(t, l.Unmap(i<<13, 4096))
+	}
+	h.works(l, 1<<40)
+	must(t, l.hangUp()) // the rest goes with it
+}
+
+// Workers go on while memory comes and goes; where nothing is mapped they get an error, and never a fault.
+func TestMapAndUnmapUnderTraffic(t *testing.T) {
+	checkFDLeaks(t)
+	h := newHost(t)
+	l := h.connect()
+	done := make(chan struct{})
+	var wg sync.WaitGroup
+	var written atomic.Uint64
+	for w := range uint64(2) {
+		wg.Add(1)
+		dma.Go(func() {
+			defer wg.Done()
+			for i := uint64(0); ; i++ {
+				select {
+				case <-done:
+					return
+				default:
+				}
+				switch err := h.dev.write(guestIOVA+w*4096+i%4096, byte(i)); {
+				case err == nil:
+					written.Add(1)
+				case !errors.Is(err, dma.ErrUnmapped):
+					t.Errorf("write: %v", err)
+					return
+				}
+			}
+		})
+	}
+	for range 25 {
+		m, err := vfiotest.NewMemory(8192) // another file each time, so that the old mapping is gone for good
+		must(t, err)
+		must(t, l.Map(guestIOVA, m))
+		for n := written.Load(); written.Load() == n; {
+			runtime.Gosched()
+		}
+		must(t, l.Unmap(guestIOVA, 8192))
+		if n := h.files.Len(); n != 0 {
+			t.Fatalf("%d files are mapped", n)
+		}
+		m.Close()
+	}
+	close(done)
+	wg.Wait()
+	must(t, l.hangUp())
+}

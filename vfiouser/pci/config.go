@@ -1,0 +1,153 @@
+// Package pci builds the configuration space of an emulated PCI device (PCI Local Bus 3.0, chapter 6; PCI Express Base 5.0,
+// 7.5): identity, base address registers that answer sizing, MSI-X, and the PCI Express capability.
+//
+// A Config keeps what the driver wrote, as far as it may write it, and does nothing about it: addresses, the MSI-X table and
+// masking are the virtual machine's business (QEMU's, gve.md section 2). One goroutine uses it at a time.
+package pci
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+var le = binary.LittleEndian
+
+// ErrBounds is returned for an access beyond the space.
+var ErrBounds = errors.New("beyond the configuration space")
+
+// Sizes of a configuration space.
+const (
+	Size        = 256  // conventional PCI
+	ExpressSize = 4096 // PCI Express
+)
+
+// Registers of a type 0 header (PCI 3.0, 6.1).
+const (
+	regVendor    = 0x00
+	regDevice    = 0x02
+	regCommand   = 0x04
+	regStatus    = 0x06
+	regRevision  = 0x08
+	regClass     = 0x09
+	regCacheLine = 0x0c
+	regBAR0      = 0x10
+	regSubVendor = 0x2c
+	regSubDevice = 0x2e
+	regCapPtr    = 0x34
+	regIntLine   = 0x3c
+	firstCap     = 0x40
+)
+
+// Bits of the command register (PCI 3.0, 6.2.2), and the one of the status register that is not zero (6.2.3).
+const (
+	commandMemory    = 1 << 1
+	commandBusMaster = 1 << 2
+	commandParity    = 1 << 6
+	commandSERR      = 1 << 8
+	commandNoINTx    = 1 << 10
+	statusCapList    = 1 << 4
+)
+
+// Options say what device it is. All memory, no I/O ports, no INTx, no expansion ROM.
+type Options struct {
+	Vendor, Device       uint16
+	SubVendor, SubDevice uint16
+	Class                uint32 // 24 bits: base class, subclass, programming interface
+	Revision             uint8
+	BARs                 [6]BAR
+	MSIX                 MSIX
+	Express              bool // a PCI Express endpoint, with 4096 bytes; else 256
+}
+
+// Config is a configuration space.
+type Config struct {
+	data  []byte
+	mask  []byte // which bits are writable
+	reset []byte // data after reset
+	msix  int    // where the capability is; 0: there is none
+}
+
+// New returns the configuration space of a device after reset. An error means that o makes no device.
+func New(o Options) (*Config, error) {
+	size := Size
+	if o.Express {
+		size = ExpressSize
+	}
+	c := &Config{data: make([]byte, size), mask: make([]byte, size)}
+	if o.Class>>24 != 0 {
+		return nil, fmt.Errorf("class %#x has more than 24 bits", o.Class)
+	}
+	le.PutUint16(c.data[regVendor:], o.Vendor)
+	le.PutUint16(c.data[regDevice:], o.Device)
+	le.PutUint16(c.data[regSubVendor:], o.SubVendor)
+	le.PutUint16(c.data[regSubDevice:], o.SubDevice)
+	le.PutUint32(c.data[regRevision:], o.Class<<8|uint32(o.Revision))
+	le.PutUint16(c.mask[regCommand:], commandMemory|commandBusMaster|commandParity|commandSERR|commandNoINTx)
+	c.mask[regCacheLine] = 0xff
+	c.mask[regIntLine] = 0xff
+	if err := c.addBARs(&o.BARs); err != nil {
+		return nil, err
+	}
+	next, link := firstCap, regCapPtr
+	if o.Express {
+		c.addExpress(next, link)
+		next, link = next+expressLen, next+1
+	}
+	if o.MSIX.Vectors != 0 {
+		if err := c.addMSIX(next, link, &o.MSIX, &o.BARs); err != nil {
+			return nil, err
+		}
+	}
+	c.reset = append([]byte(nil), c.data...)
+	return c, nil
+}
+
+// capability begins a capability at off and hooks it to the list: link is where its predecessor has its pointer.
+func (c *Config) capability(off, link int, id byte) {
+	c.data[regStatus] |= statusCapList
+	c.data[link] = byte(off)
+	c.data[off] = id
+}
+
+// Size returns the size of the space: 256 or 4096.
+func (c *Config) Size() uint64 { return uint64(len(c.data)) }
+
+// Reset puts everything back as New left it.
+func (c *Config) Reset() { copy(c.data, c.reset) }
+
+func (c *Config) check(off uint64, b []byte) error {
+	if size := c.Size(); off > size || uint64(len(b)) > size-off {
+		return fmt.Errorf("[%#x, +%#x) of %#x: %w", off, len(b), size, ErrBounds)
+	}
+	return nil
+}
+
+// Read fills b with what lies at off.
+func (c *Config) Read(off uint64, b []byte) error {
+	if err := c.check(off, b); err != nil {
+		return err
+	}
+	copy(b, c.data[off:])
+	return nil
+}
+
+// Write writes b at off, as far as bits are writable.
+func (c *Config) Write(off uint64, b []byte) error {
+	if err := c.check(off, b); err != nil {
+		return err
+	}
+	data, mask := c.data[off:], c.mask[off:]
+	for i, v := range b {
+		data[i] = data[i]&^mask[i] | v&mask[i]
+	}
+	return nil
+}
+
+func (c *Config) command() uint16 { return le.Uint16(c.data[regCommand:]) }
+
+// MemoryEnabled reports whether the device answers in its BARs (command register, bit 1).
+func (c *Config) MemoryEnabled() bool { return c.command()&commandMemory != 0 }
+
+// BusMaster reports whether the device may do DMA and send MSI-X messages (command register, bit 2).
+func (c *Config) BusMaster() bool { return c.command()&commandBusMaster != 0 }

@@ -1,0 +1,135 @@
+package vfiouser
+
+import (
+	"fmt"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+func (s *session) getInfo(m *message) error {
+	var d deviceInfo
+	d.decode((*[infoLen]byte)(m.body))
+	if d.argsz < infoLen {
+		return fmt.Errorf("%v: argsz %d: %w", m.Command, d.argsz, unix.EINVAL)
+	}
+	d = deviceInfo{argsz: infoLen, flags: infoPCI, regions: NumRegions, irqs: NumIRQs}
+	if s.info.Reset {
+		d.flags |= infoReset
+	}
+	var b [infoLen]byte
+	d.encode(&b)
+	s.out = append(s.out, b[:]...)
+	return nil
+}
+
+func (s *session) getRegionInfo(m *message) error {
+	var r regionInfo
+	r.decode((*[regionInfoLen]byte)(m.body))
+	if r.argsz < regionInfoLen || r.index >= NumRegions {
+		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, r.argsz, r.index, unix.EINVAL)
+	}
+	r = regionInfo{argsz: regionInfoLen, index: r.index}
+	if is := s.region(r.index); is.Size > 0 {
+		r.size = is.Size
+		if is.Read {
+			r.flags |= regionRead
+		}
+		if is.Write {
+			r.flags |= regionWrite
+		}
+	}
+	var b [regionInfoLen]byte
+	r.encode(&b)
+	s.out = append(s.out, b[:]...)
+	return nil
+}
+
+// region returns region i, which is empty if there is none.
+func (s *session) region(i uint32) Region {
+	if int64(i) >= int64(len(s.info.Regions)) {
+		return Region{}
+	}
+	return s.info.Regions[i]
+}
+
+// checkAccess refuses what lies outside a region, or is not allowed there.
+func (s *session) checkAccess(a *access, write bool) error {
+	r := s.region(a.region)
+	switch {
+	case a.count == 0 || a.count > MaxTransfer:
+		return fmt.Errorf("%v: not 1 to %d bytes: %w", a, MaxTransfer, unix.EINVAL)
+	case a.offset > r.Size || uint64(a.count) > r.Size-a.offset:
+		return fmt.Errorf("%v: the region has %#x bytes: %w", a, r.Size, unix.EINVAL)
+	case write && !r.Write, !write && !r.Read:
+		return fmt.Errorf("%v: not allowed: %w", a, unix.EPERM)
+	}
+	return nil
+}
+
+func (s *session) regionRead(m *message) error {
+	var a access
+	a.decode((*[accessLen]byte)(m.body))
+	if err := s.checkAccess(&a, false); err != nil {
+		return fmt.Errorf("%v: %w", m.Command, err)
+	}
+	s.out = append(s.out, m.body...) // the reply begins as the request
+	start := len(s.out)
+	s.out = slices.Grow(s.out, int(a.count))[:start+int(a.count)]
+	data := s.out[start:]
+	clear(data)
+	if err := s.dev.ReadRegion(int(a.region), a.offset, data); err != nil {
+		return fmt.Errorf("%v: %v: %w", m.Command, &a, err)
+	}
+	return nil
+}
+
+func (s *session) regionWrite(m *message) error {
+	var a access
+	a.decode((*[accessLen]byte)(m.body))
+	data := m.body[accessLen:]
+	if uint64(a.count) != uint64(len(data)) {
+		return fmt.Errorf("%v: %v comes with %d bytes: %w", m.Command, &a, len(data), unix.EINVAL)
+	}
+	if err := s.write(&a, data); err != nil {
+		return fmt.Errorf("%v: %w", m.Command, err)
+	}
+	s.out = append(s.out, m.body[:accessLen]...)
+	return nil
+}
+
+func (s *session) write(a *access, data []byte) error {
+	if err := s.checkAccess(a, true); err != nil {
+		return err
+	}
+	if err := s.dev.WriteRegion(int(a.region), a.offset, data); err != nil {
+		return fmt.Errorf("%v: %w", a, err)
+	}
+	return nil
+}
+
+// regionWriteMulti makes the writes one by one, up to the first that fails, or until Serve is to end.
+func (s *session) regionWriteMulti(m *message) error {
+	n, list := le.Uint64(m.body), m.body[multiHeadLen:]
+	if n > maxPayload/multiLen || uint64(len(list)) != n*multiLen {
+		return fmt.Errorf("%v: %d writes in %d bytes: %w", m.Command, n, len(list), unix.EINVAL)
+	}
+	for i := range int(n) {
+		select {
+		case <-s.over:
+			return fmt.Errorf("%v: after %d of %d writes: %w", m.Command, i, n, unix.ESHUTDOWN)
+		default:
+		}
+		entry := list[i*multiLen:][:multiLen]
+		var a access
+		a.decode((*[accessLen]byte)(entry))
+		if a.count > multiData {
+			return fmt.Errorf("%v: write %d of %d: %v: more than %d bytes: %w", m.Command, i, n, &a, multiData, unix.EINVAL)
+		}
+		if err := s.write(&a, entry[accessLen:][:a.count]); err != nil {
+			return fmt.Errorf("%v: write %d of %d: %w", m.Command, i, n, err)
+		}
+	}
+	s.out = le.AppendUint64(s.out, n)
+	return nil
+}

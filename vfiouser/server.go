@@ -1,0 +1,83 @@
+package vfiouser
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"vnic.dev/vnic/dma"
+)
+
+// Server serves one Device over vfio-user connections, one after another.
+type Server struct {
+	dev   Device
+	space *dma.Space
+	log   *slog.Logger
+	busy  atomic.Bool
+}
+
+// NewServer returns a Server for dev. What a client maps is in space while a connection lasts; nobody else changes space. A
+// nil log discards.
+func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Server{dev: dev, space: space, log: log}
+}
+
+// Serve speaks for the device on sock, which it owns, until the client hangs up (nil; io.ErrUnexpectedEOF in the middle of a
+// message), ctx ends (its cause), memory of the client faults (a *dma.FaultError), or the client breaks the protocol
+// (ErrBadMessage). When it returns Disconnected was called, the space is empty, and every descriptor that came is closed or
+// the device's.
+func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
+	defer sock.Close()
+	if !s.busy.CompareAndSwap(false, true) {
+		return ErrBusy
+	}
+	defer s.busy.Store(false)
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device looks at rings on this goroutine
+
+	ses := newSession(s, sock, ctx.Done())
+	done := make(chan struct{})
+	var fault error
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		select {
+		case <-ctx.Done():
+		case <-s.space.Faulted():
+			fault = s.space.FaultErr()
+		case <-done:
+			return
+		}
+		// The read that runs ends, and each later one; an answer on its way has a moment to arrive.
+		_ = sock.SetReadDeadline(time.Unix(1, 0))
+		_ = sock.SetWriteDeadline(time.Now().Add(farewellTime))
+	})
+	err := ses.run()
+	close(done)
+	wg.Wait()
+	hungUp := err == nil || errors.Is(err, io.ErrUnexpectedEOF) || ses.gone()
+	switch {
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case fault != nil:
+		err = fault
+	}
+	ses.end()
+	if hungUp {
+		s.log.Info("vfio-user client disconnected")
+		return err
+	}
+	ses.farewell()
+	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect"), and takes a memory map that it cannot tell anybody
+	// of for the end (hw/vfio/listener.c; measured with a reboot).
+	s.log.Error("the guest has lost a device: reads of its registers give all ones, writes go nowhere, its driver times out and gives up; "+
+		"QEMU goes on, does not connect again, and aborts when the guest reboots: restart the machine", "cause", err)
+	return err
+}

@@ -1,0 +1,178 @@
+package vfiouser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+)
+
+// session is one connection. Everything in it belongs to the goroutine of Serve.
+type session struct {
+	conn
+	dev   Device
+	space *dma.Space
+	log   *slog.Logger
+	over  <-chan struct{} // closed when Serve is to end
+	msg   message
+
+	info       Info
+	negotiated bool
+	maps       map[uint64]uint64 // what is in space: size by IOVA
+	unshared   bool              // it was said that memory came without a descriptor
+	refusals   int
+}
+
+func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
+	info := s.dev.Info()
+	info.Regions = info.Regions[:min(len(info.Regions), NumRegions)]
+	info.IRQs = info.IRQs[:min(len(info.IRQs), NumIRQs)]
+	return &session{conn: conn{sock: sock}, dev: s.dev, space: s.space, log: s.log, over: over, info: info, maps: make(map[uint64]uint64)}
+}
+
+// run serves messages until the connection ends; nil means that the client hung up.
+func (s *session) run() error {
+	for {
+		err := s.serveOne()
+		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
+			return nil // hung up, perhaps with a reply of ours unread
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// patience is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It forgets the message then, and takes a
+// reply that comes later for garbage.
+const patience = 5 * time.Second
+
+// serveOne serves one message. An error ends the connection.
+func (s *session) serveOne() error {
+	m := &s.msg
+	defer m.fds.close()
+	if err := s.receive(m); err != nil {
+		return err
+	}
+	if !s.negotiated && m.Command != CmdVersion {
+		err := fmt.Errorf("%v before VERSION: %w", m.Command, ErrBadMessage)
+		s.fail(m)
+		return err
+	}
+	s.begin()
+	ru, err := ruleFor(m)
+	if err == nil {
+		var start time.Time
+		if ru.slow {
+			start = time.Now()
+		}
+		err = ru.handle(s, m)
+		if ru.slow && time.Since(start) > patience {
+			s.log.Error("a vfio-user request took longer than QEMU waits", "request", m.Command.String(), "took", time.Since(start))
+		}
+	}
+	switch {
+	case errors.Is(err, ErrBadMessage):
+		s.fail(m)
+		return err
+	case err != nil:
+		s.refused(m, err)
+		if m.Flags&FlagNoReply != 0 {
+			return nil
+		}
+		return s.refuse(m, errno(err))
+	case m.Flags&FlagNoReply != 0:
+		return nil
+	}
+	return s.reply(m)
+}
+
+// fail answers a message for which the connection ends; whether the answer arrives changes nothing.
+func (s *session) fail(m *message) {
+	if m.Flags&FlagNoReply == 0 {
+		_ = s.refuse(m, unix.EINVAL)
+	}
+}
+
+// errno returns what a reply says of an error.
+func errno(err error) unix.Errno {
+	var e unix.Errno
+	switch {
+	case errors.As(err, &e) && e != 0:
+		return e
+	case errors.Is(err, dma.ErrBadFile), errors.Is(err, dma.ErrBounds):
+		return unix.EINVAL
+	case errors.Is(err, dma.ErrUnmapped), errors.Is(err, dma.ErrAccess):
+		return unix.EFAULT
+	}
+	return unix.EIO
+}
+
+// maxRefusalLogs is how many refusals of a connection are logged one by one: a client can ask for ever.
+const maxRefusalLogs = 16
+
+// refused logs a request that failed and did not end the connection.
+func (s *session) refused(m *message, err error) {
+	if s.refusals++; s.refusals > maxRefusalLogs {
+		return
+	}
+	level := slog.LevelWarn
+	if m.Command == CmdDMAMap {
+		level = slog.LevelError // the device will miss it
+	}
+	s.log.Log(context.Background(), level, "vfio-user request refused", "request", m.Command.String(), "posted", m.Flags&FlagNoReply != 0, "error", err)
+}
+
+func (s *session) reset(m *message) error {
+	if !s.info.Reset {
+		return fmt.Errorf("%v: the device has no reset: %w", m.Command, unix.ENOTSUP)
+	}
+	if err := s.dev.Reset(); err != nil {
+		return fmt.Errorf("%v: %w", m.Command, err)
+	}
+	return nil
+}
+
+// end gives back everything the connection had.
+func (s *session) end() {
+	s.dev.Disconnected()
+	if err := s.space.Replace(nil); err != nil {
+		s.log.Error("guest memory was not unmapped", "error", err)
+	}
+	clear(s.maps)
+	if n := s.refusals - maxRefusalLogs; n > 0 {
+		s.log.Warn("more vfio-user requests were refused than logged", "count", n)
+	}
+}
+
+// farewellTime is how long a client that does not read its answers may keep us from going.
+const farewellTime = time.Second
+
+// farewell answers what the client has sent already, all of it with an error. A QEMU whose request just goes unanswered waits
+// for it, with its lock held, for as long as patience; what it sends later fails at once. And a socket that is closed with
+// something unread in it is a reset to the other end, which QEMU 11.1 does not survive (util/error.c, an assertion of
+// error_setv; measured).
+func (s *session) farewell() {
+	if s.sock.SetDeadline(time.Now().Add(farewellTime)) != nil || s.sock.CloseRead() != nil {
+		return
+	}
+	defer s.discard()
+	for !s.torn { // ends: no more than what a socket holds is there to be read
+		m := &s.msg
+		err := s.receive(m)
+		m.fds.close()
+		if err != nil {
+			return
+		}
+		if m.Flags&FlagNoReply == 0 && s.refuse(m, unix.ESHUTDOWN) != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package vfiouser
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+)
+
+// The version that is spoken (QEMU sends 0.0; minor versions only add).
+const (
+	major = 0
+	minor = 0
+)
+
+// maxVersionData is how long the JSON of VERSION may be. QEMU's has some 200 bytes.
+const maxVersionData = 64 << 10
+
+// capabilities are the names in VERSION's JSON (vfio-user.rst, "VFIO_USER_VERSION"). Each is optional.
+type capabilities struct {
+	MaxMsgFDs       *uint64 `json:"max_msg_fds,omitempty"`
+	MaxDataXferSize *uint64 `json:"max_data_xfer_size,omitempty"`
+	MaxDMAMaps      *uint64 `json:"max_dma_maps,omitempty"`
+	PgSizes         *uint64 `json:"pgsizes,omitempty"`
+	WriteMultiple   *bool   `json:"write_multiple,omitempty"`
+}
+
+// versionData is VERSION's JSON.
+type versionData struct {
+	Capabilities capabilities `json:"capabilities"`
+}
+
+// decodeVersion decodes VERSION. has says that there is JSON.
+func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, has bool, err error) {
+	gotMajor, gotMinor = le.Uint16(b[0:]), le.Uint16(b[2:])
+	text := b[versionLen:]
+	if len(text) == 0 {
+		return gotMajor, gotMinor, data, false, nil
+	}
+	// "including terminating NUL"
+	if end := bytes.IndexByte(text, 0); end != len(text)-1 {
+		return gotMajor, gotMinor, data, false, fmt.Errorf("version data of %d bytes does not end with a NUL: %w", len(text), ErrBadMessage)
+	}
+	if err := json.Unmarshal(text[:len(text)-1], &data); err != nil {
+		return gotMajor, gotMinor, data, false, fmt.Errorf("version data: %w: %w", err, ErrBadMessage)
+	}
+	return gotMajor, gotMinor, data, true, nil
+}
+
+// answer returns what of the proposed capabilities this end has: "The capability list must be a subset of those proposed".
+// A reply is thus never longer than what QEMU keeps room for, which is the length of its request.
+func (c *capabilities) answer() capabilities {
+	least := func(p *uint64, ours uint64) *uint64 {
+		if p == nil {
+			return nil
+		}
+		n := min(*p, ours)
+		return &n
+	}
+	return capabilities{
+		MaxMsgFDs:       least(c.MaxMsgFDs, MaxFDs),
+		MaxDataXferSize: least(c.MaxDataXferSize, MaxTransfer),
+		MaxDMAMaps:      least(c.MaxDMAMaps, dma.MaxRegions),
+		PgSizes:         c.PgSizes, // files are mapped whole: any will do
+		WriteMultiple:   c.WriteMultiple,
+	}
+}
+
+// version negotiates. An error ends the connection: "or closes the connection if it cannot support the advertised version".
+func (s *session) version(m *message) error {
+	if s.negotiated {
+		return fmt.Errorf("VERSION: once more: %w", unix.EINVAL)
+	}
+	theirMajor, theirMinor, data, has, err := decodeVersion(m.body)
+	if err != nil {
+		return fmt.Errorf("VERSION: %w", err)
+	}
+	if theirMajor != major {
+		return fmt.Errorf("VERSION: the client speaks %d.%d, not %d: %w", theirMajor, theirMinor, major, ErrBadMessage)
+	}
+	s.out = le.AppendUint16(s.out, major)
+	s.out = le.AppendUint16(s.out, min(theirMinor, minor))
+	if has {
+		text, err := json.Marshal(versionData{data.Capabilities.answer()})
+		if err != nil {
+			return fmt.Errorf("VERSION: %w", err)
+		}
+		s.out = append(append(s.out, text...), 0)
+	}
+	s.negotiated = true
+	s.log.Info("vfio-user client connected", "version", fmt.Sprintf("%d.%d", theirMajor, theirMinor))
+	return nil
+}

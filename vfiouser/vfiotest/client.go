@@ -1,0 +1,188 @@
+package vfiotest
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/vfiouser"
+)
+
+var le = binary.LittleEndian
+
+// Pair returns the two ends of a connection: one for Connect, one for Server.Serve.
+func Pair() (client, server *net.UnixConn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair: %w", err)
+	}
+	var conns [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "vfio-user")
+		c, err := net.FileConn(f)
+		f.Close()
+		if err != nil {
+			return nil, nil, fmt.Errorf("socketpair: %w", err)
+		}
+		conns[i] = c.(*net.UnixConn)
+	}
+	return conns[0], conns[1], nil
+}
+
+// Error is an error reply.
+type Error struct {
+	Command vfiouser.Command
+	Errno   unix.Errno
+}
+
+// Error implements error.
+func (e *Error) Error() string {
+	return fmt.Sprintf("%v: the server says: %v", e.Command, e.Errno.Error())
+}
+
+// Unwrap returns the errno, for errors.Is.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// Message is one to send, or one that was received.
+type Message struct {
+	vfiouser.Header // Size is filled in by Send if it is 0
+	Body            []byte
+	FDs             []int // descriptors to send; they stay the caller's
+}
+
+// Client is the client end. Its requests may come from several goroutines and are made one at a time.
+type Client struct {
+	mu   sync.Mutex
+	sock *net.UnixConn
+	id   uint16
+	caps string
+}
+
+// New returns a client that has said nothing yet.
+func New(sock *net.UnixConn) *Client { return &Client{sock: sock} }
+
+// Connect negotiates the version on sock, which the client owns from then on, as QEMU does.
+func Connect(sock *net.UnixConn) (*Client, error) {
+	c := New(sock)
+	const qemu = `{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, "max_data_xfer_size": 1048576, ` +
+		`"migration": {"pgsize": 4096, "max_bitmap_size": 268435456}, "write_multiple": true}}`
+	caps, err := c.Version(0, 0, qemu)
+	if err != nil {
+		sock.Close()
+		return nil, err
+	}
+	c.caps = caps
+	return c, nil
+}
+
+// Capabilities returns the JSON with which the server answered Connect.
+func (c *Client) Capabilities() string { return c.caps }
+
+// Close hangs up.
+func (c *Client) Close() error { return c.sock.Close() }
+
+// SetTimeout bounds everything from now on, for tests that may fail.
+func (c *Client) SetTimeout(d time.Duration) error { return c.sock.SetDeadline(time.Now().Add(d)) }
+
+// Conn returns the connection, for what no client says.
+func (c *Client) Conn() *net.UnixConn { return c.sock }
+
+// Send sends a message as it is.
+func (c *Client) Send(m Message) error {
+	if m.Size == 0 {
+		m.Size = uint32(vfiouser.HeaderLen + len(m.Body))
+	}
+	b := make([]byte, 0, vfiouser.HeaderLen+len(m.Body))
+	b = le.AppendUint16(b, m.ID)
+	b = le.AppendUint16(b, uint16(m.Command))
+	b = le.AppendUint32(b, m.Size)
+	b = le.AppendUint32(b, uint32(m.Flags))
+	b = le.AppendUint32(b, m.Errno)
+	b = append(b, m.Body...)
+	var oob []byte
+	if len(m.FDs) > 0 {
+		oob = unix.UnixRights(m.FDs...)
+	}
+	for len(b) > 0 {
+		n, _, err := c.sock.WriteMsgUnix(b, oob, nil)
+		if err != nil {
+			return fmt.Errorf("%v: %w", m.Command, err)
+		}
+		b, oob = b[n:], nil
+	}
+	return nil
+}
+
+// Receive receives a message. An error reply is no error here.
+func (c *Client) Receive() (Message, error) {
+	var m Message
+	var h [vfiouser.HeaderLen]byte
+	if _, err := io.ReadFull(c.sock, h[:]); err != nil {
+		return m, fmt.Errorf("reply: %w", err)
+	}
+	m.Header = vfiouser.Header{ID: le.Uint16(h[0:]), Command: vfiouser.Command(le.Uint16(h[2:])), Size: le.Uint32(h[4:]),
+		Flags: vfiouser.Flags(le.Uint32(h[8:])), Errno: le.Uint32(h[12:])}
+	if m.Size < vfiouser.HeaderLen || m.Size > 2*vfiouser.MaxTransfer {
+		return m, fmt.Errorf("reply to %v of %d bytes", m.Command, m.Size)
+	}
+	m.Body = make([]byte, m.Size-vfiouser.HeaderLen)
+	if _, err := io.ReadFull(c.sock, m.Body); err != nil {
+		return m, fmt.Errorf("reply to %v: %w", m.Command, err)
+	}
+	return m, nil
+}
+
+// Request sends a command and returns the body of its reply, which must have size bytes; -1 is any. An error reply is an
+// *Error.
+func (c *Client) Request(cmd vfiouser.Command, body []byte, size int, fds ...int) ([]byte, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.id++
+	id := c.id
+	if err := c.Send(Message{Header: vfiouser.Header{ID: id, Command: cmd}, Body: body, FDs: fds}); err != nil {
+		return nil, err
+	}
+	m, err := c.Receive()
+	switch {
+	case err != nil:
+		return nil, err
+	case m.ID != id || m.Command != cmd || m.Flags&vfiouser.FlagType != vfiouser.FlagReply:
+		return nil, fmt.Errorf("%v %d: reply %+v", cmd, id, m.Header)
+	case m.Flags&vfiouser.FlagError != 0 && len(m.Body) != 0:
+		return nil, fmt.Errorf("%v: an error reply with %d bytes", cmd, len(m.Body))
+	case m.Flags&vfiouser.FlagError != 0:
+		return nil, &Error{cmd, unix.Errno(m.Errno)}
+	case size >= 0 && len(m.Body) != size:
+		return nil, fmt.Errorf("%v: a reply with %d bytes, not %d", cmd, len(m.Body), size)
+	}
+	return m.Body, nil
+}
+
+// Version proposes a version, with JSON if there is any, and returns the server's JSON.
+func (c *Client) Version(major, minor uint16, text string) (string, error) {
+	b := le.AppendUint16(le.AppendUint16(nil, major), minor)
+	if text != "" {
+		b = append(append(b, text...), 0)
+	}
+	r, err := c.Request(vfiouser.CmdVersion, b, -1)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case len(r) < 4 || le.Uint16(r) != major || le.Uint16(r[2:]) > minor:
+		return "", fmt.Errorf("VERSION %d.%d: reply % x", major, minor, r)
+	case len(r) > len(b): // QEMU has no more room
+		return "", fmt.Errorf("VERSION: reply of %d bytes to %d", len(r), len(b))
+	case len(r) == 4:
+		return "", nil
+	case r[len(r)-1] != 0:
+		return "", fmt.Errorf("VERSION: reply without a NUL: %q", r)
+	}
+	return string(r[4 : len(r)-1]), nil
+}

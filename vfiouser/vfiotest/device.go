@@ -1,0 +1,140 @@
+package vfiotest
+
+import (
+	"fmt"
+
+	"vnic.dev/vnic/vfiouser"
+)
+
+// Info is the answer to DEVICE_GET_INFO.
+type Info struct {
+	Reset, PCI    bool
+	Regions, IRQs int
+}
+
+// Info asks for the device's.
+func (c *Client) Info() (Info, error) {
+	r, err := c.Request(vfiouser.CmdGetInfo, words(16, 0, 0, 0), 16)
+	if err != nil {
+		return Info{}, err
+	}
+	flags := le.Uint32(r[4:])
+	return Info{flags&1 != 0, flags&2 != 0, int(le.Uint32(r[8:])), int(le.Uint32(r[12:]))}, nil
+}
+
+// RegionInfo is the answer to DEVICE_GET_REGION_INFO.
+type RegionInfo struct {
+	Size        uint64
+	Read, Write bool
+}
+
+// RegionInfo asks for a region's.
+func (c *Client) RegionInfo(region int) (RegionInfo, error) {
+	r, err := c.Request(vfiouser.CmdGetRegionInfo, append(words(32, 0, uint32(region), 0), make([]byte, 16)...), 32)
+	if err != nil {
+		return RegionInfo{}, err
+	}
+	if le.Uint32(r) != 32 || le.Uint32(r[8:]) != uint32(region) || le.Uint32(r[12:]) != 0 || le.Uint64(r[24:]) != 0 {
+		return RegionInfo{}, fmt.Errorf("region %d: reply % x", region, r)
+	}
+	flags := le.Uint32(r[4:])
+	if flags&^3 != 0 {
+		return RegionInfo{}, fmt.Errorf("region %d: flags %#x", region, flags)
+	}
+	return RegionInfo{le.Uint64(r[16:]), flags&1 != 0, flags&2 != 0}, nil
+}
+
+// IRQCount asks how many vectors an index has.
+func (c *Client) IRQCount(index int) (int, error) {
+	r, err := c.Request(vfiouser.CmdGetIRQInfo, words(16, 0, uint32(index), 0), 16)
+	if err != nil {
+		return 0, err
+	}
+	n := le.Uint32(r[12:])
+	if le.Uint32(r[8:]) != uint32(index) || (n > 0) != (le.Uint32(r[4:]) == 1) {
+		return 0, fmt.Errorf("IRQ index %d: reply % x", index, r)
+	}
+	return int(n), nil
+}
+
+// Access returns the body of a REGION_READ, or the head of that of a REGION_WRITE.
+func Access(region int, off uint64, count int) []byte {
+	b := le.AppendUint64(nil, off)
+	b = le.AppendUint32(b, uint32(region))
+	return le.AppendUint32(b, uint32(count))
+}
+
+// Read reads from a region.
+func (c *Client) Read(region int, off uint64, b []byte) error {
+	head := Access(region, off, len(b))
+	r, err := c.Request(vfiouser.CmdRegionRead, head, len(head)+len(b))
+	if err != nil {
+		return err
+	}
+	if string(r[:len(head)]) != string(head) {
+		return fmt.Errorf("REGION_READ: reply % x to % x", r[:len(head)], head)
+	}
+	copy(b, r[len(head):])
+	return nil
+}
+
+// Write writes to a region and waits for the answer.
+func (c *Client) Write(region int, off uint64, b []byte) error {
+	head := Access(region, off, len(b))
+	r, err := c.Request(vfiouser.CmdRegionWrite, append(head, b...), 16)
+	if err != nil {
+		return err
+	}
+	if string(r) != string(head) {
+		return fmt.Errorf("REGION_WRITE: reply % x to % x", r, head)
+	}
+	return nil
+}
+
+// Post writes to a region and does not wait: there is no answer. Later requests are served after it.
+func (c *Client) Post(region int, off uint64, b []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Send(Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply},
+		Body: append(Access(region, off, len(b)), b...)})
+}
+
+// A Write is one of several for WriteMulti; Data has at most 8 bytes.
+type Write struct {
+	Region int
+	Off    uint64
+	Data   []byte
+}
+
+// WriteMulti makes several writes with one message.
+func (c *Client) WriteMulti(writes ...Write) error {
+	b := le.AppendUint64(nil, uint64(len(writes)))
+	for _, w := range writes {
+		b = append(b, Access(w.Region, w.Off, len(w.Data))...)
+		var data [8]byte
+		copy(data[:], w.Data)
+		b = append(b, data[:]...)
+	}
+	r, err := c.Request(vfiouser.CmdRegionWriteMulti, b, 8)
+	if err != nil {
+		return err
+	}
+	if n := le.Uint64(r); n != uint64(len(writes)) {
+		return fmt.Errorf("REGION_WRITE_MULTI: %d of %d made", n, len(writes))
+	}
+	return nil
+}
+
+// Reset resets the device.
+func (c *Client) Reset() error {
+	_, err := c.Request(vfiouser.CmdReset, nil, 0)
+	return err
+}
+
+func words(ws ...uint32) []byte {
+	var b []byte
+	for _, w := range ws {
+		b = le.AppendUint32(b, w)
+	}
+	return b
+}

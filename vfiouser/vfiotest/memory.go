@@ -1,0 +1,103 @@
+package vfiotest
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/vfiouser"
+)
+
+// Memory is a piece of shared memory, a memfd.
+type Memory struct {
+	fd  int
+	mem []byte
+}
+
+// NewMemory makes one.
+func NewMemory(size uint64) (*Memory, error) {
+	fd, err := unix.MemfdCreate("vfiotest", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memfd: %w", err)
+	}
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("memfd of %#x bytes: %w", size, err)
+	}
+	mem, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("memfd of %#x bytes: mmap: %w", size, err)
+	}
+	return &Memory{fd, mem}, nil
+}
+
+// Bytes returns the memory, which is valid until Close. A device works on it at the same time.
+func (m *Memory) Bytes() []byte { return m.mem }
+
+// FD returns the descriptor, which stays the Memory's.
+func (m *Memory) FD() int { return m.fd }
+
+// Close unmaps and closes it. A server that has mapped it keeps its mapping.
+func (m *Memory) Close() {
+	if m.mem != nil {
+		_ = unix.Munmap(m.mem) // fails only for what is not mapped
+		_ = unix.Close(m.fd)
+		m.mem = nil
+	}
+}
+
+// Map maps all of m at iova for reading and writing.
+func (c *Client) Map(iova uint64, m *Memory) error {
+	return c.MapRange(iova, uint64(len(m.mem)), m.fd, 0, true)
+}
+
+// MapRange maps [off, off+size) of fd at iova; write says whether the device may write. An fd of -1 maps a range that the
+// device cannot reach.
+func (c *Client) MapRange(iova, size uint64, fd int, off uint64, write bool) error {
+	flags := uint32(1)
+	if write {
+		flags |= 2
+	}
+	var fds []int
+	if fd >= 0 {
+		fds = []int{fd}
+	}
+	_, err := c.Request(vfiouser.CmdDMAMap, DMAMap(flags, off, iova, size), 0, fds...)
+	return err
+}
+
+// DMAMap returns the body of a DMA_MAP.
+func DMAMap(flags uint32, off, iova, size uint64) []byte {
+	b := le.AppendUint32(nil, 32)
+	b = le.AppendUint32(b, flags)
+	b = le.AppendUint64(b, off)
+	b = le.AppendUint64(b, iova)
+	return le.AppendUint64(b, size)
+}
+
+// DMAUnmap returns the body of a DMA_UNMAP.
+func DMAUnmap(flags uint32, iova, size uint64) []byte {
+	b := le.AppendUint32(nil, 24)
+	b = le.AppendUint32(b, flags)
+	b = le.AppendUint64(b, iova)
+	return le.AppendUint64(b, size)
+}
+
+// Unmap unmaps what Map or MapRange mapped. When it returns the device does not touch it any more.
+func (c *Client) Unmap(iova, size uint64) error { return c.unmap(0, iova, size) }
+
+// UnmapAll unmaps everything.
+func (c *Client) UnmapAll() error { return c.unmap(2, 0, 0) }
+
+func (c *Client) unmap(flags uint32, iova, size uint64) error {
+	b := DMAUnmap(flags, iova, size)
+	r, err := c.Request(vfiouser.CmdDMAUnmap, b, len(b))
+	if err != nil {
+		return err
+	}
+	if string(r) != string(b) {
+		return fmt.Errorf("DMA_UNMAP: reply % x, not the request's entry % x", r, b)
+	}
+	return nil
+}
