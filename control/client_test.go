@@ -77,6 +77,10 @@ func TestEveryCommand(t *testing.T) {
 	check("gpus", err, nil)
 	wantGPUs, _ := p.GPUs()
 	same("gpus", gpus, wantGPUs)
+	maps, err := c.GPUMaps(ctx)
+	check("GPU maps", err, nil)
+	wantMaps, _ := p.GPUMaps()
+	same("GPU maps", maps, wantMaps)
 
 	buf, err := c.RegisterBuffer(ctx, 1, 4096, 8192)
 	check("buffer", err, nil)

@@ -3,7 +3,7 @@ package control
 // array is the fixed arrays that commands are encoded over, so that a type proves its length.
 type array interface {
 	[4]byte | [splitLen]byte | [bufferLen]byte | [infoLen]byte | [ruleLen]byte | [statusLen]byte | [gpuLen]byte |
-		[countersLen]byte | [portLen]byte
+		[countersLen]byte | [portLen]byte | [gpuMapLen]byte
 }
 
 // get decodes data, which must have just the length of decode's array.

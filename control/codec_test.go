@@ -37,6 +37,7 @@ var codecs = []codec{
 	of("buffer", (*Buffer).decode, sure((*Buffer).encode)),
 	of("binding", (*Binding).decode, (*Binding).encode),
 	of("gpu", (*GPUInfo).decode, sure((*GPUInfo).encode)),
+	of("gpu map", (*GPUMap).decode, sure((*GPUMap).encode)),
 	of("meter", (*Meter).decode, (*Meter).encode),
 	of("meter counters", (*MeterCounters).decode, sure((*MeterCounters).encode)),
 	of("port counters", (*PortCounters).decode, sure((*PortCounters).encode)),

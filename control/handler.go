@@ -25,7 +25,8 @@ type Handler interface {
 	SetRSS(r RSS) error
 	RSS() (RSS, error)
 
-	GPUs() ([]GPUInfo, error) // at most MaxGPUs
+	GPUs() ([]GPUInfo, error)   // at most MaxGPUs
+	GPUMaps() ([]GPUMap, error) // sorted by ID
 
 	RegisterBuffer(b Buffer) (id uint32, err error)
 	UnregisterBuffer(id uint32) error
@@ -115,8 +116,11 @@ func handleMemory(h Handler, class Class, cmd Command, data, out []byte) ([]byte
 	var n Binding
 	switch class {
 	case ClassGPU:
-		if cmd == GPUList {
+		switch cmd {
+		case GPUList:
 			return list(data, out, h.GPUs, func(g *GPUInfo) uint32 { return uint32(g.ID) + 1 }, gpuLen, putGPU)
+		case GPUMapList:
+			return list(data, out, h.GPUMaps, func(m *GPUMap) uint32 { return m.ID }, gpuMapLen, putGPUMap)
 		}
 	case ClassBuffer:
 		switch cmd {

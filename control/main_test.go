@@ -72,6 +72,14 @@ func (p *port) GPUs() ([]GPUInfo, error) {
 	return []GPUInfo{{ID: 0, Size: 1 << 20, Place: "rc0/sw0/gpu0"}, {ID: 1, Size: 1 << 20, P2P: P2PBus}}, nil
 }
 
+func (p *port) GPUMaps() ([]GPUMap, error) {
+	var maps []GPUMap
+	for i := range uint32(100) { // more than a frame holds
+		maps = append(maps, GPUMap{ID: i + 1, GPU: uint16(i % 2), IOVA: 1<<40 + uint64(i)<<20, Off: uint64(i) << 12, Size: 1 << 12})
+	}
+	return maps, nil
+}
+
 func (p *port) RegisterBuffer(b Buffer) (uint32, error) {
 	defer p.in("buffer")()
 	if len(p.s.Buffers) == int(p.info.MaxBuffers) {

@@ -62,7 +62,8 @@ const (
 	RSSSet Command = 1
 	RSSGet Command = 2
 
-	GPUList Command = 1
+	GPUList    Command = 1
+	GPUMapList Command = 2
 
 	BufferRegister   Command = 1
 	BufferUnregister Command = 2

@@ -4,7 +4,7 @@
 // SO_DEVMEM_DONTNEED, MSG_ZEROCOPY with a dma-buf).
 //
 // The package holds the types and the rules; it moves no byte and imports no implementation. Package stack implements
-// it over a user-space driver. A [Device] owns bindings, flow rules and connections; a [Conn] owns the tokens that it
+// it over a user-space driver, package kernel over Linux's own sockets. A [Device] owns bindings, flow rules and connections; a [Conn] owns the tokens that it
 // gave out. Memory given to the device by [Device.BindRX] is written by the device at any time until the binding is
 // closed and every token is back; memory named in [Conn.SendDevmem] must not change until [Conn.ReadCompletion] says
 // so, or what is sent, or sent again, changes with it.
@@ -88,7 +88,8 @@ type Binding interface {
 // FlowID names a flow rule.
 type FlowID uint32
 
-// Flow is what a rule matches: fields that are zero match anything. Queue is where to.
+// Flow is what a rule matches: fields that are zero match anything, but one address is needed, as a rule is of one family.
+// Queue is where to.
 type Flow struct {
 	Src, Dst netip.AddrPort // as they stand in received packets: Dst is ours
 	Queue    int

@@ -72,6 +72,7 @@ func (d *direct) arm() (bool, error)                  { return false, nil }
 func (d *direct) sleeper() *sleeper                   { return d.sl }
 func (d *direct) watch(func(error)) error             { return nil }
 func (d *direct) halt() error                         { return nil }
+func (d *direct) emulated() bool                      { return false }
 func (d *direct) close() error                        { return nil }
 
 func (d *direct) alloc(n int) (memory, error) {

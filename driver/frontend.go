@@ -289,6 +289,8 @@ var eventfdOne = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
 func (f *frontend) kick(q int) { _, _ = unix.Write(f.kicks[q], eventfdOne) } // EAGAIN: it is kicked already
 
+func (f *frontend) emulated() bool { return false }
+
 func (f *frontend) arm() (bool, error) { return false, nil }
 
 func (f *frontend) sleeper() *sleeper { return f.sl }

@@ -259,6 +259,8 @@ func (p *pci) start() error {
 func (p *pci) stopQueue(int) error  { return errNoReset }
 func (p *pci) startQueue(int) error { return errNoReset }
 
+func (p *pci) emulated() bool { return true }
+
 func (p *pci) kick(q int) { p.notify.write16(p.queues[q], uint16(q)) }
 
 // arm takes an interrupt back that came, and lets the next one come.

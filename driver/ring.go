@@ -27,7 +27,7 @@ func newRing(t transport, vq int, want uint16, features uint64, perTable int) (*
 		return nil, err
 	}
 	r := &ring{vq: vq, config: virtq.DriverConfig{
-		Size: size, Mem: mem.b, Addr: mem.addr, EventIdx: features&featEventIdx != 0,
+		Size: size, Mem: mem.b, Addr: mem.addr, EventIdx: features&featEventIdx != 0, Emulated: t.emulated(),
 	}}
 	if features&featIndirect != 0 && perTable > 1 {
 		tables, err := t.alloc(int(size) * perTable * descLen)

@@ -43,6 +43,8 @@ type transport interface {
 	stopQueue(q int) error
 	startQueue(q int) error
 	kick(q int)
+	// emulated says that QEMU may be emulating this processor (virtq.DriverConfig).
+	emulated() bool
 	// arm makes the next call (interrupt) of the device end a sleep. It comes before the rings are looked at for the
 	// last time, as it may swallow one that was made earlier. changed: the configuration space may have changed.
 	arm() (changed bool, err error)

@@ -64,17 +64,6 @@ func newStation(t testing.TB, sw *wire.Switch, files *dma.Files, i int) *station
 	return s
 }
 
-// poolSource is a PageSource on a gpumem.Pool.
-type poolSource struct{ *gpumem.Pool }
-
-func (p poolSource) TakePages(_ int, dst []uint64) int { return p.Take(dst) }
-
-func (p poolSource) ReturnPages(_ int, offs []uint64) {
-	if err := p.Put(offs); err != nil {
-		panic(err)
-	}
-}
-
 // sink takes frames, checks that their payload is the pattern of seed 1, and gives the pages back.
 type sink struct {
 	t     testing.TB
@@ -98,8 +87,7 @@ func (s *sink) Receive(frames []RxFrame) {
 			continue
 		}
 		if f.PayloadLen == probeLen {
-			s.pool.Filled(f.Payload[0].Off)
-			s.pool.Drop(f.Payload[0].Off)
+			s.pool.Discard([]gpumem.Range{gpumem.Range(f.Payload[0])})
 			s.probes.Add(1)
 			continue
 		}
@@ -108,8 +96,7 @@ func (s *sink) Receive(frames []RxFrame) {
 				s.t.Errorf("payload at %d differs", s.off)
 			}
 			s.off += uint64(p.Len)
-			s.pool.Filled(p.Off)
-			s.pool.Drop(p.Off)
+			s.pool.Discard([]gpumem.Range{gpumem.Range(p)})
 		}
 		if s.bytes.Add(uint64(f.PayloadLen)) >= s.want && s.want > 0 {
 			s.want = 0
@@ -160,15 +147,14 @@ func newPair(t testing.TB, want uint64, check bool) *pair {
 	_, err = p.a.nic.Control().BindTx(ctx, buf)
 	must(err)
 
-	pool, err := gpumem.NewPool(0, 4<<20)
+	pool, err := gpumem.NewPool(1, 0, 4<<20, p.b.nic.Refill, func() {})
 	must(err)
 	p.sink = &sink{t: t, pool: pool, done: make(chan struct{}), gpu: mapGPU(t, p.b.gpu), want: want, check: check}
 	must(p.b.nic.Start(p.sink))
 	ctl := p.b.nic.Control()
 	buf, err = ctl.RegisterBuffer(ctx, 1, 0, 4<<20)
 	must(err)
-	must(p.b.nic.BindQueue(1, 1, poolSource{pool}))
-	pool.SetNotify(func() { p.b.nic.Refill(1) })
+	must(p.b.nic.BindQueue(1, 1, pool))
 	_, err = ctl.BindRx(ctx, buf, 1)
 	must(err)
 	_, err = ctl.AddFlow(ctx, control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})

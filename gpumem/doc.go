@@ -1,9 +1,13 @@
 // Package gpumem is fake GPUs: their memory, what ports may do with it, and the engines that work on it.
 //
-// A GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset) and never by a guest's address. A port
-// has a Registry of the buffers that it registered in it, and an Engine whose jobs move and hash bytes of these
-// buffers, so that a guest's CPU never touches payload. A Pool gives out the 4 KiB pages of a bound buffer in the
-// guest, and Tokens the ids by which a socket's user returns what it received (Linux devmem TCP: net/core/devmem.c).
+// On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset) and never by a guest's
+// address. A port has a Registry of the buffers that its guest registered in that memory, and an Engine whose jobs move and
+// hash bytes of these buffers, so that a guest's CPU never touches payload.
+//
+// In the guest, a Pool has the 4 KiB pages of a buffer that is bound for receive: it gives them to the NIC's queues, and
+// counts the references to what the NIC wrote there. Tokens are the ids by which a socket's user returns its frags, each a
+// piece {offset, length} of a page (Linux devmem TCP: net/core/devmem.c). Package stack is on both; they touch no memory.
+//
 // Topology says where in a PCIe tree GPUs and NICs are, and so whether one can reach the other's memory.
 //
 // FillPattern and Audit are how "no payload in host memory" is proved: payload is made of 64-byte windows that occur

@@ -2,242 +2,290 @@ package gpumem
 
 import (
 	"fmt"
-	"math/bits"
+	"slices"
 	"sync"
 	"syscall"
 )
 
-// Pool is the pages of one receive binding, in the guest. It may be used by many goroutines at once.
-//
-// A page is free, then posted to the NIC, then, once the NIC wrote to it, held by references: of the stack, which has
-// bytes of it queued, and of tokens, which a user has. With the last reference it is free. Two frags of one page are two
-// references. Pages are taken lowest first, as gen_pool does (lib/genalloc.c), so offsets are dense but not monotonic.
-type Pool struct {
-	off uint64 // of page 0 in the GPU
-	n   int
+// FramePages is more than the pages of the largest frame, of 64 KiB.
+const FramePages = 1<<16/PageSize + 2
 
-	mu     sync.Mutex
-	free   bitmap // under mu
-	pages  []page // under mu
-	counts PoolStats
-	dry    bool   // under mu: somebody was told that there is nothing
-	notify func() // under mu
+// Range is a piece of a GPU's memory.
+type Range struct {
+	GPU int
+	Off uint64
+	Len uint32
 }
 
+// Piece is a part of a page: payload, as the device wrote it.
+type Piece struct {
+	Page uint32
+	Off  uint16
+	Len  uint16 // at most PageSize
+}
+
+// page states: how many hold it, or one of these.
+const (
+	pageFree   = 0
+	pagePosted = -1
+)
+
 type page struct {
-	refs   int32 // 0: free; -1: posted; else references
+	refs   int32 // pagePosted, pageFree, or the queued frames and tokens that hold it
 	tokens int32 // of refs
 }
 
-const posted = -1
+// Pool is the pages of one receive binding, in the guest, shared by the binding's queues. Its lock is held for table work
+// only, and no other is taken under it.
+//
+// A page is free, then posted to the NIC, then, once the NIC has written to it, held by references: of the stack, which has
+// a frame queued there, and of tokens, which a user has. With the last reference it is free. When the pool is exhausted the
+// NIC finds no buffer and drops whole frames, which it counts.
+type Pool struct {
+	gpu int
+	off uint64 // of page 0 in the GPU
+	// reserve is how many pages must be free or posted for data out of order to be kept, so that the segment that is
+	// missing always finds a buffer.
+	reserve int
+	refill  func(queue int)
+	ended   func()
 
-// NewPool returns a pool over [off, off+size) of a GPU, all pages free.
-func NewPool(off, size uint64) (*Pool, error) {
+	mu      sync.Mutex
+	pages   []page
+	free    []uint32 // last out first
+	posted  int
+	held    int   // pages with tokens
+	hungry  []int // queues that got fewer pages than they asked for
+	closed  bool
+	emptied bool
+}
+
+// NewPool returns a pool over [off, off+size) of a GPU, all pages free. refill is called when there is a page for a queue
+// that got too few; ended once, when a closed pool has all its pages back. Both are called without the pool's lock.
+func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
 	}
 	n := int(size / PageSize)
-	p := &Pool{off: off, n: n, free: newBitmap(n), pages: make([]page, n)}
-	for i := range n {
-		p.free.set(i)
+	p := &Pool{
+		gpu: gpu, off: off, pages: make([]page, n), free: make([]uint32, n), reserve: max(n/8, 2*FramePages),
+		refill: refill, ended: ended,
 	}
-	p.counts.Pages, p.counts.Free = n, n
+	for i := range p.free {
+		p.free[i] = uint32(n - 1 - i)
+	}
 	return p, nil
 }
 
-// SetNotify sets what is called, without locks held, when there is a free page again after Take found too few.
-func (p *Pool) SetNotify(f func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.notify = f
-}
+// Pages is how many pages the pool has.
+func (p *Pool) Pages() int { return len(p.pages) }
 
-// Take takes free pages, lowest first, to be posted to the NIC, and returns how many it found. dst gets offsets in the GPU.
-func (p *Pool) Take(dst []uint64) int {
+// TakePages takes free pages, to be posted to a queue, and returns how many it found. dst gets offsets in the GPU.
+func (p *Pool) TakePages(queue int, dst []uint64) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	n := 0
-	for ; n < len(dst); n++ {
-		i, ok := p.free.takeFirst()
-		if !ok {
-			p.dry = true
-			p.counts.Dry++
-			break
-		}
-		p.pages[i].refs = posted
-		dst[n] = p.off + uint64(i)*PageSize
+	n := min(len(dst), len(p.free))
+	if p.closed {
+		n = 0
 	}
-	p.counts.Free -= n
-	p.counts.Posted += n
+	for i := range n {
+		pg := p.free[len(p.free)-1-i]
+		p.pages[pg].refs = pagePosted
+		dst[i] = p.off + uint64(pg)*PageSize
+	}
+	p.free = p.free[:len(p.free)-n]
+	p.posted += n
+	if n < len(dst) && !slices.Contains(p.hungry, queue) {
+		p.hungry = append(p.hungry, queue)
+	}
 	return n
 }
 
-// Put returns posted pages that the NIC did not write (a stopped queue, or buffers of a chain that were not needed).
-func (p *Pool) Put(offs []uint64) error {
-	return p.change(func() error {
-		for _, off := range offs {
-			g, i, err := p.page(off)
-			if err != nil {
-				return err
-			}
-			if g.refs != posted {
-				return p.wrong("put", off, g)
-			}
-			p.counts.Posted--
-			p.release(g, i)
-		}
-		return nil
-	})
-}
-
-// Filled says that the NIC wrote to a posted page: it is the stack's now, with one reference.
-func (p *Pool) Filled(off uint64) error {
-	return p.change(func() error {
-		g, _, err := p.page(off)
-		if err == nil && g.refs != posted {
-			err = p.wrong("filled", off, g)
-		}
-		if err != nil {
-			return err
-		}
-		g.refs = 1
-		p.counts.Posted--
-		p.counts.Queued++
-		return nil
-	})
-}
-
-// Hold adds a reference of the stack to a page with references; off may be anywhere in it.
-func (p *Pool) Hold(off uint64) error { return p.change(func() error { return p.hold(off, 0) }) }
-
-// Drop takes a reference of the stack away.
-func (p *Pool) Drop(off uint64) error { return p.change(func() error { return p.drop(off, 0) }) }
-
-func (p *Pool) hold(off uint64, tokens int32) error {
-	g, _, err := p.page(off)
-	if err == nil && g.refs <= 0 {
-		err = p.wrong("held", off, g)
-	}
-	if err != nil {
-		return err
-	}
-	g.refs++
-	if tokens > 0 && g.tokens == 0 {
-		p.counts.Queued--
-		p.counts.Held++
-	}
-	g.tokens += tokens
-	return nil
-}
-
-func (p *Pool) drop(off uint64, tokens int32) error {
-	g, i, err := p.page(off)
-	if err == nil && (g.refs <= 0 || g.tokens < tokens || tokens == 0 && g.refs == g.tokens) {
-		err = p.wrong("dropped", off, g)
-	}
-	if err != nil {
-		return err
-	}
-	if tokens > 0 && g.tokens == tokens {
-		p.counts.Held--
-		p.counts.Queued++
-	}
-	g.tokens -= tokens
-	if g.refs--; g.refs == 0 {
-		p.counts.Queued--
-		p.release(g, i)
-	}
-	return nil
-}
-
-// release makes a page free; under mu.
-func (p *Pool) release(g *page, i int) {
-	*g = page{}
-	p.free.set(i)
-	p.counts.Free++
-}
-
-// change does f under mu, and tells who waits if pages came free.
-func (p *Pool) change(f func() error) error {
+// ReturnPages takes pages back that the device did not use.
+func (p *Pool) ReturnPages(queue int, offs []uint64) {
 	p.mu.Lock()
-	err := f()
-	tell := p.notify
-	if !p.dry || p.counts.Free == 0 {
-		tell = nil
+	for _, off := range offs {
+		if i, ok := p.index(off); ok && p.pages[i].refs == pagePosted {
+			p.posted--
+			p.pages[i].refs = pageFree
+			p.free = append(p.free, i)
+		}
 	}
-	if tell != nil {
-		p.dry = false
+	f := p.emptyLocked()
+	p.mu.Unlock()
+	f()
+}
+
+// index finds the page of an offset in the GPU.
+func (p *Pool) index(off uint64) (uint32, bool) {
+	if off < p.off || (off-p.off)/PageSize >= uint64(len(p.pages)) {
+		return 0, false
+	}
+	return uint32((off - p.off) / PageSize), true
+}
+
+// Supply says how well a pool is off.
+type Supply uint8
+
+const (
+	Plenty Supply = iota
+	Low           // data out of order is to be refused
+	Dry           // only the segment that is missing is to be taken
+)
+
+// Supply is Low when the reserve is touched, or when queued data has half of the pages. The other half is for tokens and
+// for what comes in order: an application that waits for missing data with up to so many tokens in its hands gets it.
+func (p *Pool) Supply() Supply {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch spare := len(p.free) + p.posted; {
+	case spare < FramePages:
+		return Dry
+	case spare < p.reserve || 2*(spare+p.held) < len(p.pages):
+		return Low
+	}
+	return Plenty
+}
+
+// Window is the receive buffer that fits the pool, if each page has a segment of mss bytes.
+func (p *Pool) Window(mss int) int { return len(p.pages) * min(mss, PageSize) }
+
+// Receive turns the device's ranges into pieces, n bytes in all, and takes a reference on each page for the stack. The
+// device is not trusted: if it names a page that it did not get from us, or too few bytes, nothing is taken.
+func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
+	dst = dst[:0]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ok := true
+	for _, r := range ranges {
+		i, in := p.index(r.Off)
+		off := r.Off % PageSize
+		if !in || r.GPU != p.gpu || uint64(r.Len) > PageSize-off || p.pages[i].refs != pagePosted {
+			ok = false
+			break
+		}
+		p.pages[i].refs = 1
+		dst = append(dst, Piece{Page: i, Off: uint16(off), Len: uint16(min(int(r.Len), n))})
+		n -= min(int(r.Len), n)
+	}
+	if !ok || n > 0 {
+		for _, pc := range dst {
+			p.pages[pc.Page].refs = pagePosted
+		}
+		return dst[:0], false
+	}
+	p.posted -= len(dst)
+	return dst, true
+}
+
+// Discard takes back the pages of a frame that is not delivered, those that the device really had.
+func (p *Pool) Discard(ranges []Range) {
+	p.mu.Lock()
+	for _, r := range ranges {
+		if i, ok := p.index(r.Off); ok && r.GPU == p.gpu && p.pages[i].refs == pagePosted {
+			p.posted--
+			p.pages[i].refs = pageFree
+			p.free = append(p.free, i)
+		}
+	}
+	p.unlockAndTell()
+}
+
+// Release drops the stack's references of a frame.
+func (p *Pool) Release(pieces []Piece) {
+	p.mu.Lock()
+	for _, pc := range pieces {
+		p.unrefLocked(pc.Page)
+	}
+	p.unlockAndTell()
+}
+
+// hold adds a token's reference to each of the pages, which are held already.
+func (p *Pool) hold(pages []uint32) {
+	p.mu.Lock()
+	for _, pg := range pages {
+		p.pages[pg].refs++
+		if p.pages[pg].tokens++; p.pages[pg].tokens == 1 {
+			p.held++
+		}
 	}
 	p.mu.Unlock()
-	if tell != nil {
-		tell()
-	}
-	return err
 }
 
-func (p *Pool) page(off uint64) (*page, int, error) {
-	i := (off - p.off) / PageSize
-	if off < p.off || i >= uint64(p.n) {
-		return nil, 0, fmt.Errorf("offset %#x is not in the page pool [%#x, +%#x): %w", off, p.off, uint64(p.n)*PageSize, syscall.EFAULT)
+// unhold drops the references of tokens.
+func (p *Pool) unhold(pages []uint32) {
+	p.mu.Lock()
+	for _, pg := range pages {
+		if p.pages[pg].tokens--; p.pages[pg].tokens == 0 {
+			p.held--
+		}
+		p.unrefLocked(pg)
 	}
-	return &p.pages[i], int(i), nil
+	p.unlockAndTell()
 }
 
-func (p *Pool) wrong(what string, off uint64, g *page) error {
-	state := fmt.Sprintf("has %d references, %d of them tokens", g.refs, g.tokens)
-	switch g.refs {
-	case 0:
-		state = "is free"
-	case posted:
-		state = "is posted"
+func (p *Pool) unrefLocked(pg uint32) {
+	if p.pages[pg].refs--; p.pages[pg].refs == pageFree {
+		p.free = append(p.free, pg)
 	}
-	return fmt.Errorf("page of offset %#x cannot be %s: it %s: %w", off, what, state, syscall.EINVAL)
+}
+
+// unlockAndTell wakes queues that wait for pages, and whoever waits for a closed pool to be empty.
+func (p *Pool) unlockAndTell() {
+	var queues [8]int
+	tell := queues[:0]
+	if len(p.hungry) > 0 && len(p.free) > 0 && !p.closed {
+		tell = append(tell, p.hungry...)
+		p.hungry = p.hungry[:0]
+	}
+	f := p.emptyLocked()
+	p.mu.Unlock()
+	for _, q := range tell {
+		p.refill(q)
+	}
+	f()
+}
+
+// Close ends the pool: it gives nothing out any more. If the device has stopped using its queues, what it did not return
+// is free; else it may still write there, and posted pages stay so until they are returned, received, or until
+// Close is called again.
+func (p *Pool) Close(stopped bool) {
+	p.mu.Lock()
+	p.closed = true
+	for i := range p.pages {
+		if stopped && p.posted > 0 && p.pages[i].refs == pagePosted {
+			p.posted--
+			p.pages[i].refs = pageFree
+			p.free = append(p.free, uint32(i))
+		}
+	}
+	f := p.emptyLocked()
+	p.mu.Unlock()
+	f()
+}
+
+func (p *Pool) emptyLocked() func() {
+	if p.closed && !p.emptied && len(p.free) == len(p.pages) {
+		p.emptied = true
+		return p.ended
+	}
+	return func() {}
 }
 
 // PoolStats counts pages; a page is in one state.
 type PoolStats struct {
 	Pages  int
 	Free   int
-	Posted int    // the NIC may write to it
-	Queued int    // referenced by the stack only
-	Held   int    // a user has a token
-	Dry    uint64 // calls of Take that got fewer pages than asked for
+	Posted int // the NIC may write to it
+	Queued int // referenced by the stack only
+	Held   int // a user has a token
 }
 
 // Stats returns a snapshot.
 func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.counts
-}
-
-// bitmap is a set of small numbers that finds its least one fast: sum has a bit for each word of words that is not 0.
-type bitmap struct {
-	words, sum []uint64
-	low        int // no word of sum below it has a bit
-}
-
-func newBitmap(n int) bitmap {
-	words := (n + 63) / 64
-	return bitmap{words: make([]uint64, words), sum: make([]uint64, (words+63)/64)}
-}
-
-func (b *bitmap) set(i int) {
-	b.words[i/64] |= 1 << (i % 64)
-	b.sum[i/4096] |= 1 << (i / 64 % 64)
-	b.low = min(b.low, i/4096)
-}
-
-func (b *bitmap) takeFirst() (int, bool) {
-	for ; b.low < len(b.sum); b.low++ {
-		if s := b.sum[b.low]; s != 0 {
-			w := b.low*64 + bits.TrailingZeros64(s)
-			i := w*64 + bits.TrailingZeros64(b.words[w])
-			if b.words[w] &= b.words[w] - 1; b.words[w] == 0 {
-				b.sum[b.low] &= b.sum[b.low] - 1
-			}
-			return i, true
-		}
+	return PoolStats{
+		Pages: len(p.pages), Free: len(p.free), Posted: p.posted, Queued: len(p.pages) - len(p.free) - p.posted - p.held, Held: p.held,
 	}
-	return 0, false
 }

@@ -16,6 +16,7 @@ const (
 	PathHostBridge                 // through a root complex that allows it
 )
 
+// String is the kind as reports name it.
 func (k PathKind) String() string {
 	switch k {
 	case PathBus:

@@ -32,8 +32,8 @@ func (p *Port) Info() (control.Info, error) {
 
 func (p *Port) info() control.Info {
 	i := control.Info{Generation: p.generation.Load(), MAC: p.conf.MAC, MTU: uint16(p.mtu.Load()),
-		QueuePairs: uint16(len(p.queues)), HeaderLimit: uint16(p.conf.HeaderLimit), MaxRSS: control.MaxRSSTable,
-		MaxRules: maxRules, MaxBuffers: maxBuffers, MaxBindings: maxBindings, MaxMeters: maxMeters, MaxJobs: maxJobs,
+		QueuePairs: uint16(len(p.queues)), HeaderLimit: uint16(p.conf.HeaderLimit), MaxRSS: uint16(p.conf.MaxRSS),
+		MaxRules: MaxRules, MaxBuffers: maxBuffers, MaxBindings: maxBindings, MaxMeters: maxMeters, MaxJobs: maxJobs,
 		GPUs: uint16(len(p.conf.GPUs))}
 	if p.p2p.Load() != 0 {
 		i.Flags |= control.InfoP2P
@@ -44,6 +44,9 @@ func (p *Port) info() control.Info {
 // SetSplit implements control.Handler. Queue 0 is never split: it carries what cannot be, and the answers to commands.
 // Where split goes off, what is posted comes back unused.
 func (p *Port) SetSplit(s control.Split) error {
+	if p.conf.QueueSplits {
+		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue, syscall.EOPNOTSUPP)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	was, _ := p.state.Split(s.Queue)
@@ -57,6 +60,15 @@ func (p *Port) SetSplit(s control.Split) error {
 	return nil
 }
 
+// SplitQueue says that a queue is to be started with header split on or off, for personalities with Config.QueueSplits. The
+// queue is stopped meanwhile. Any may be split, 0 too.
+func (p *Port) SplitQueue(queue int, on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state.Splits[queue] = control.Split{Queue: uint16(queue), On: on}
+	p.steerAnew()
+}
+
 // Split implements control.Handler.
 func (p *Port) Split(queue uint16) (control.Split, error) {
 	p.mu.Lock()
@@ -68,7 +80,7 @@ func (p *Port) Split(queue uint16) (control.Split, error) {
 func (p *Port) AddFlow(r control.FlowRule) (uint32, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	id, err := p.state.AddFlow(r, maxRules)
+	id, err := p.state.AddFlow(r, MaxRules)
 	if err != nil {
 		return 0, err
 	}
@@ -76,11 +88,11 @@ func (p *Port) AddFlow(r control.FlowRule) (uint32, error) {
 	rule.Flow.Proto, rule.Flow.IPv6 = r.Proto, r.IPv6
 	if r.Src.IsValid() {
 		rule.Fields |= splitter.FieldSrc
-		putAddr(&rule.Flow.Src, r.Src)
+		copy(rule.Flow.Src[:], r.Src.AsSlice())
 	}
 	if r.Dst.IsValid() {
 		rule.Fields |= splitter.FieldDst
-		putAddr(&rule.Flow.Dst, r.Dst)
+		copy(rule.Flow.Dst[:], r.Dst.AsSlice())
 	}
 	if r.SrcPort != 0 {
 		rule.Fields |= splitter.FieldSrcPort
@@ -120,7 +132,7 @@ func (p *Port) SetRSS(r control.RSS) error {
 	if r.HashTypes&^hashTypes != 0 {
 		return fmt.Errorf("rss: hash types %#x: only %#x are known: %w", r.HashTypes, hashTypes, syscall.EOPNOTSUPP)
 	}
-	if err := p.state.SetRSS(r, control.MaxRSSTable); err != nil {
+	if err := p.state.SetRSS(r, p.conf.MaxRSS); err != nil {
 		return err
 	}
 	p.steerAnew()
@@ -155,6 +167,17 @@ func (p *Port) GPUs() ([]control.GPUInfo, error) {
 	return out, nil
 }
 
+// GPUMaps implements control.Handler.
+func (p *Port) GPUMaps() (maps []control.GPUMap, err error) {
+	for _, r := range p.space.Regions() {
+		if r.NoAccess || r.File.GPU() < 0 || p.registry.GPU(r.File.GPU()) == nil {
+			continue
+		}
+		maps = append(maps, control.GPUMap{ID: uint32(len(maps) + 1), GPU: uint16(r.File.GPU()), IOVA: r.IOVA, Off: r.FileOffset, Size: r.Size})
+	}
+	return maps, nil
+}
+
 // RegisterBuffer implements control.Handler.
 func (p *Port) RegisterBuffer(b control.Buffer) (uint32, error) {
 	p.mu.Lock()
@@ -185,8 +208,14 @@ func (p *Port) Buffers() ([]control.Buffer, error) {
 	return slices.Clone(p.state.Buffers), nil
 }
 
+// errDriverBinds says that a NIC whose driver lays out its queues cannot hold it to a binding.
+var errDriverBinds = fmt.Errorf("binding: the driver's own business on this NIC: %w", syscall.EOPNOTSUPP)
+
 // BindRx implements control.Handler.
 func (p *Port) BindRx(buffer uint32, queues []uint16) (uint32, error) {
+	if p.conf.QueueSplits {
+		return 0, errDriverBinds
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.state.BindRx(buffer, queues, maxBindings)
@@ -194,6 +223,9 @@ func (p *Port) BindRx(buffer uint32, queues []uint16) (uint32, error) {
 
 // BindTx implements control.Handler.
 func (p *Port) BindTx(buffer uint32) (uint32, error) {
+	if p.conf.QueueSplits {
+		return 0, errDriverBinds
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.state.BindTx(buffer, maxBindings)

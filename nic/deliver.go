@@ -21,9 +21,11 @@ type rxQueue struct {
 type steering struct {
 	rss    *splitter.RSS
 	types  uint32 // what is hashed
+	hashes bool   // queues want hashes
 	limit  uint32 // HeaderLimit
 	unsp   int    // queue for frames that cannot be split, or -1: their own
 	splits []splitPolicy
+	first  bool // all goes to queue 0, whole: see Port.Resumed
 }
 
 type splitPolicy struct {
@@ -38,16 +40,28 @@ type route struct {
 	split   bool
 	unsplit bool   // it should have been split, and cannot be
 	hlen    uint32 // of a split packet: bytes for the header buffer
+	hashed  bool
+	hash    uint32
 }
 
 // steer finds the receive queue of a packet, and whether and where it is split.
 func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
+	if s.first {
+		return r
+	}
 	h := &pkt.Meta.Headers
 	if h.Class != splitter.NotIP && h.Class != splitter.Malformed {
-		if to, ok := p.rules.Lookup(&h.Flow); ok {
+		to, ruled := p.rules.Lookup(&h.Flow)
+		if s.hashes || !ruled && len(s.rss.Table) > 1 {
+			r.hash, r.hashed = s.hash(h)
+		}
+		switch {
+		case ruled:
 			r.home = int(to)
-		} else {
-			r.home = s.scale(h)
+		case r.hashed:
+			r.home = int(s.rss.Queue(r.hash))
+		default: // what is not to be hashed goes to the table's first
+			r.home = int(s.rss.Table[0])
 		}
 	}
 	if r.home >= len(s.splits) { // commands refuse such queues
@@ -77,24 +91,21 @@ func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
 // hashTypes are what RSS can hash: 4-tuples of TCP and UDP, 2-tuples of the rest.
 const hashTypes = control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 | control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6
 
-// scale finds the queue of an IP packet by RSS. What is not to be hashed goes to the table's first.
-func (s *steering) scale(h *splitter.Headers) int {
-	if len(s.rss.Table) == 1 {
-		return int(s.rss.Table[0])
-	}
+// hash gives the RSS hash of an IP packet, if it is to be hashed.
+func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
 	pair, tcp, udp := uint32(control.HashIPv4), uint32(control.HashTCPv4), uint32(control.HashUDPv4)
 	if h.IPv6 {
 		pair, tcp, udp = control.HashIPv6, control.HashTCPv6, control.HashUDPv6
 	}
 	switch {
 	case h.Class == splitter.TCP && s.types&tcp != 0, h.Class == splitter.UDP && s.types&udp != 0:
-		return int(s.rss.Queue(s.rss.Hash(&h.Flow)))
+		return s.rss.Hash(&h.Flow), true
 	case s.types&pair != 0:
 		f := h.Flow
 		f.SrcPort, f.DstPort = 0, 0 // zeros add nothing to the hash
-		return int(s.rss.Queue(s.rss.Hash(&f)))
+		return s.rss.Hash(&f), true
 	}
-	return int(s.rss.Table[0])
+	return 0, false
 }
 
 // shortage remembers which queues lacked buffers in a batch, so that nothing overtakes a packet of its own flow: neither on
@@ -135,6 +146,12 @@ func (s *shortage) add(r *route, w wire.Waitable) {
 
 // Deliver implements wire.Port.
 func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
+	if p.down.Load() {
+		for _, pkt := range batch {
+			pkt.Verdict = wire.Drop(wire.DropDisabled)
+		}
+		return
+	}
 	if len(batch) == 0 {
 		return
 	}
@@ -182,7 +199,7 @@ func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Pack
 
 func (rq *rxQueue) put(p *Port, pkt *wire.Packet, r *route) Result {
 	rq.mover.where = where{}
-	rq.frame = Frame{Packet: pkt, Split: r.split, HeaderLen: r.hlen}
+	rq.frame = Frame{Packet: pkt, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit, Hashed: r.hashed, Hash: r.hash}
 	res := rq.q.Put(&rq.mover, &rq.frame)
 	if res == PutNoBuffer {
 		return res
@@ -212,29 +229,40 @@ func (rq *rxQueue) put(p *Port, pkt *wire.Packet, r *route) Result {
 }
 
 // putOwn puts a frame of our own into receive queue 0: the control channel's. It never waits; without a buffer the frame
-// is lost, which the other end makes good.
+// goes there as soon as there is one.
 func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
-	tok := p.space.Enter()
-	defer p.space.Leave(tok)
-	rq := p.queues[0]
-	call, ok := rq.putOwn(c, pkt)
-	if call {
-		rq.q.Call()
+	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.owed.add(pkt.Header) {
+		p.lost(res)
 	}
-	if !ok {
+}
+
+// lost counts a frame of our own that was not taken; the other end makes it good.
+func (p *Port) lost(res Result) {
+	if res != PutTaken {
 		p.lostReplies.Add(1)
 	}
 }
 
-func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) (call, ok bool) {
+func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) Result {
+	tok := p.space.Enter()
+	defer p.space.Leave(tok)
+	rq := p.queues[0]
+	call, res := rq.putOwn(c, pkt)
+	if call {
+		rq.q.Call()
+	}
+	return res
+}
+
+func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) (call bool, res Result) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
 	rq.mover.c = c
 	rq.frame = Frame{Packet: pkt}
-	ok = rq.q.Put(&rq.mover, &rq.frame) == PutTaken
+	res = rq.q.Put(&rq.mover, &rq.frame)
 	rq.mover.c = nil
 	rq.frame.Packet = nil
-	return rq.q.Flush(), ok
+	return rq.q.Flush(), res
 }
 
 // giveBack returns what is posted on a queue whose split has gone off: header buffers and GPU pages are no use to it. The

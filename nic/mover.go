@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/splitter"
 )
 
 // Mover moves the bytes of frames into a receive queue's buffers, and knows afterwards where payload came to lie. There
@@ -14,6 +15,8 @@ type Mover struct {
 	where  where
 	step   []dma.Segment // scratch of a bounce
 	rest   []dma.Segment // likewise
+	head   []dma.Segment // scratch of Whole
+	tail   []dma.Segment // likewise
 	bounce []dma.Segment // host memory of bounceSize, made when first needed
 }
 
@@ -28,33 +31,72 @@ func (m *Mover) Header(dst []dma.Segment, b []byte) error {
 	return nil
 }
 
+// Whole fills dst, which is as long as both, with b, which is not payload, and src, which is.
+func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
+	n := dma.Len(dst)
+	for i := range dst {
+		if dst[i].GPU() >= 0 { // seldom: each part has its own rules then
+			m.head = dma.Cut(m.head[:0], dst, 0, uint64(len(b)))
+			m.tail = dma.Cut(m.tail[:0], dst, uint64(len(b)), n)
+			if err := m.Header(m.head, b); err != nil {
+				return err
+			}
+			return m.Payload(m.tail, src)
+		}
+	}
+	k, err := m.c.CopyBehind(dst, b, src)
+	m.where.host += n - uint64(len(b))
+	return short(err, k, n)
+}
+
 // Payload fills dst with the first bytes of src, which has at least as many. Where peer to peer is not possible between
 // this NIC and the GPU that dst lies in, the bytes go to host memory and the GPU's copy engine takes them on from there.
 func (m *Mover) Payload(dst, src []dma.Segment) error {
+	_, err := m.payload(dst, src, false)
+	return err
+}
+
+// PayloadSum is Payload, and returns the ones' complement sum of what it moved (RFC 1071), as if it began at an even place.
+func (m *Mover) PayloadSum(dst, src []dma.Segment) (sum uint16, err error) {
+	return m.payload(dst, src, true)
+}
+
+func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err error) {
 	var w where
 	n := w.locate(dst)
 	if n == 0 {
-		return nil
+		return 0, nil
 	}
 	if w.device+w.gpuFile > 0 && !m.port.direct(dst) {
-		if err := m.bounced(dst, src, n); err != nil {
-			return err
+		if sum, err = m.bounced(dst, src, n, summed); err != nil {
+			return 0, err
 		}
 		// The NIC wrote host memory: that is what counts. The engine's copy is counted as such.
 		m.where.host += n
 		m.where.bounced += w.device + w.gpuFile
-		return nil
+		return sum, nil
 	}
-	if k, err := m.c.Copy(dst, src); err != nil || k != n {
-		return short(err, k, n)
+	if sum, err = m.copy(dst, src, n, summed); err != nil {
+		return 0, err
 	}
 	m.where.device += w.device
 	m.where.gpuFile += w.gpuFile
 	m.where.host += w.host
-	return nil
+	return sum, nil
 }
 
-func (m *Mover) bounced(dst, src []dma.Segment, n uint64) error {
+// copy copies n bytes.
+func (m *Mover) copy(dst, src []dma.Segment, n uint64, summed bool) (sum uint16, err error) {
+	var k uint64
+	if summed {
+		k, sum, err = m.c.CopySum(dst, src)
+	} else {
+		k, err = m.c.Copy(dst, src)
+	}
+	return sum, short(err, k, n)
+}
+
+func (m *Mover) bounced(dst, src []dma.Segment, n uint64, summed bool) (sum uint16, err error) {
 	if m.bounce == nil {
 		m.bounce = newBounce(bounceSize)
 	}
@@ -62,15 +104,17 @@ func (m *Mover) bounced(dst, src []dma.Segment, n uint64) error {
 		k := min(n-off, bounceSize)
 		m.step = dma.Cut(m.step[:0], m.bounce, 0, k)
 		m.rest = dma.Cut(m.rest[:0], src, off, k)
-		if got, err := m.c.Copy(m.step, m.rest); err != nil || got != k {
-			return short(err, got, k)
+		part, err := m.copy(m.step, m.rest, k, summed)
+		if err != nil {
+			return 0, err
 		}
+		sum = splitter.Add(sum, part) // off is even
 		m.rest = dma.Cut(m.rest[:0], dst, off, k)
-		if got, err := m.c.Copy(m.rest, m.step); err != nil || got != k {
-			return short(err, got, k)
+		if _, err := m.copy(m.rest, m.step, k, false); err != nil {
+			return 0, err
 		}
 	}
-	return nil
+	return sum, nil
 }
 
 // errShortFrame says that a frame has fewer bytes than its sender said.

@@ -17,21 +17,24 @@ import (
 // Bounds of what a port holds.
 const (
 	MaxQueuePairs = 128
-	maxRules      = 1024
+	MaxRules      = 1024 // flow rules
 	maxBuffers    = 64
 	maxBindings   = 64
 	maxMeters     = 16
 	maxJobs       = 16
 )
 
-// Config says what a port is. The personality sets QueuePairs, HeaderLimit and UnsplitQueue to what it can do.
+// Config says what a port is. The personality sets QueuePairs, and from HeaderLimit to Hash, to what it can do.
 type Config struct {
 	Name         string
 	MAC          wire.MAC
 	MTU          uint16
 	QueuePairs   int
 	HeaderLimit  uint32 // longest header that is split, in bytes
+	MaxRSS       int    // entries of the largest RSS table; 0: control.MaxRSSTable
 	UnsplitQueue int    // receive queue for frames on a split queue that cannot be split; -1: their own
+	QueueSplits  bool   // a queue's driver says whether it is split, as it starts it (SplitQueue): no command does
+	Hash         bool   // receive queues want each IP frame's hash
 	GPUs         []GPU
 	Log          *slog.Logger // nil: none
 }
@@ -52,6 +55,7 @@ type Port struct {
 
 	link       atomic.Pointer[wire.Link] // nil until Attach
 	sw         *wire.Switch              // set by Attach
+	down       atomic.Bool               // no carrier
 	dispatcher *control.Dispatcher
 	registry   *gpumem.Registry
 	engine     *gpumem.Engine
@@ -63,7 +67,8 @@ type Port struct {
 	mtu         atomic.Uint32
 	generation  atomic.Uint32
 	notify      notifier
-	lostReplies atomic.Uint64 // answers and notices of the control channel that found no buffer on receive queue 0
+	owed        owed
+	lostReplies atomic.Uint64 // answers and notices of the control channel that did not get into receive queue 0
 
 	mu           sync.Mutex // guards what follows; taken on no fast path
 	transmitters []*Transmitter
@@ -82,13 +87,16 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Li
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if c.MaxRSS == 0 {
+		c.MaxRSS = control.MaxRSSTable
+	}
 	if n := len(queues); n < 1 || n > MaxQueuePairs || n != c.QueuePairs {
 		return nil, fmt.Errorf("port %s: %d queue pairs, not 1 to %d", c.Name, c.QueuePairs, MaxQueuePairs)
 	}
 	if c.MTU < 68 || uint32(c.MTU) > 65535-splitter.EthLen {
 		return nil, fmt.Errorf("port %s: MTU %d, not 68 to %d", c.Name, c.MTU, 65535-splitter.EthLen)
 	}
-	p := &Port{conf: c, space: space, limits: limits, rules: splitter.NewRules(maxRules)}
+	p := &Port{conf: c, space: space, limits: limits, rules: splitter.NewRules(MaxRules)}
 	p.mtu.Store(uint32(c.MTU))
 	gpus := make([]*gpumem.GPU, len(c.GPUs))
 	for i, g := range c.GPUs {
@@ -106,6 +114,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Li
 		p.queues = append(p.queues, rq)
 	}
 	p.notify.init()
+	p.owed.port, p.owed.copier = p, dma.NewCopier()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
@@ -129,6 +138,7 @@ func (p *Port) Close() {
 		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
 	}
 	p.engine.Reset()
+	p.owed.close()
 	p.registry.CloseAll()
 }
 
@@ -156,6 +166,7 @@ func (p *Port) reset() {
 	p.registry.CloseAll()
 	p.clear()
 	p.dispatcher.Reset()
+	p.owed.forget()
 }
 
 // clear gives the port the state of a device just reset. The caller holds mu.
@@ -175,14 +186,15 @@ func (p *Port) clear() {
 
 // steerAnew makes the steering that the state asks for. The caller holds mu.
 func (p *Port) steerAnew() {
-	s := &steering{limit: p.conf.HeaderLimit, unsp: p.conf.UnsplitQueue, types: p.state.RSS.HashTypes}
+	s := &steering{limit: p.conf.HeaderLimit, unsp: p.conf.UnsplitQueue, types: p.state.RSS.HashTypes, first: p.resumed,
+		hashes: p.conf.Hash}
 	rss, err := splitter.NewRSS(p.state.RSS.Key, p.state.RSS.Table)
-	if err != nil || p.resumed {
+	if err != nil {
 		rss, _ = splitter.NewRSS(p.state.RSS.Key, []uint16{0})
 	}
 	s.rss = rss
 	for _, sp := range p.state.Splits {
-		s.splits = append(s.splits, splitPolicy{on: sp.On && !p.resumed, threshold: sp.Threshold})
+		s.splits = append(s.splits, splitPolicy{on: sp.On, threshold: sp.Threshold})
 	}
 	p.steering.Store(s)
 }
@@ -205,6 +217,10 @@ func (p *Port) Name() string { return p.conf.Name }
 // Limits implements wire.Port.
 func (p *Port) Limits() wire.Limits { return p.limits() }
 
+// SetCarrier says whether the link is up, as it is at first. While it is down the port takes nothing from the wire, and what
+// its guest sends is dropped. Telling the guest is the personality's.
+func (p *Port) SetCarrier(up bool) { p.down.Store(!up) }
+
 // SetMTU sets the MTU that the guest is told.
 func (p *Port) SetMTU(mtu uint16) { p.mtu.Store(uint32(mtu)) }
 
@@ -214,7 +230,7 @@ func (p *Port) Space() *dma.Space { return p.space }
 // Link is the port's way into the switch, nil before Attach.
 func (p *Port) Link() *wire.Link { return p.link.Load() }
 
-// LostReplies counts answers and notices of the control channel that found no buffer on receive queue 0.
+// LostReplies counts answers and notices of the control channel that did not get into receive queue 0.
 func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 
 // QueueCounters reads the counters of receive and transmit queue pair i.

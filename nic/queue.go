@@ -33,6 +33,9 @@ type Frame struct {
 	// HeaderLen is how many bytes of the frame go to the header buffer. It is len(Header), or all of a frame that has
 	// no payload worth splitting (ARP, SYN, UDP; splitter.Headers.SplitLen).
 	HeaderLen uint32
+	Unsplit   bool   // the queue is split, and the frame cannot be
+	Hashed    bool   // Hash is valid (Config.Hash)
+	Hash      uint32 // RSS hash: of the 4-tuple, or of the 2-tuple of what has no ports
 }
 
 // Result is what Put did.

@@ -71,11 +71,11 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 }
 
 func (t *Transmitter) deliver(run []*wire.Packet) {
-	if link := t.port.link.Load(); link != nil {
+	if link := t.port.link.Load(); link != nil && !t.port.down.Load() {
 		link.Deliver(t.Worker, run)
 		return
 	}
-	for _, p := range run { // on no wire yet
+	for _, p := range run { // on no wire yet, or the link is down
 		p.Verdict = wire.Drop(wire.DropStopped)
 	}
 }

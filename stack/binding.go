@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/gpumem"
 )
 
 // commandTimeout bounds a command to the NIC that has no context of its own.
@@ -27,9 +28,14 @@ type Buffer struct {
 	closed bool
 }
 
-func (b *Buffer) GPU() int       { return b.gpu }
+// GPU is the number of the GPU that the memory is of.
+func (b *Buffer) GPU() int { return b.gpu }
+
+// Offset is where in the GPU's memory the buffer begins, in bytes.
 func (b *Buffer) Offset() uint64 { return b.off }
-func (b *Buffer) Size() uint64   { return b.size }
+
+// Size is the buffer's, in bytes.
+func (b *Buffer) Size() uint64 { return b.size }
 
 // Close unregisters the buffer.
 func (b *Buffer) Close() error {
@@ -51,18 +57,24 @@ func (b *Buffer) Close() error {
 	return nil
 }
 
-// rxBinding is a buffer bound for receive.
+// rxBinding is a buffer bound for receive: its pages belong to a pool, and each of its queues has a lane.
+//
+// A queue whose pool has no page to post takes nothing, headers and resets neither: a chain of the device is headers and
+// payload, and there is no chain without pages. Frames wait in the NIC then until pages are free, and are dropped after
+// that; so with most pages in an application's hands, super-packets of up to 64 KiB may never fit, and the peer, whose
+// window knows nothing of tokens, goes on with what its retransmissions get through. Bind more than an application holds.
 type rxBinding struct {
 	s     *Stack
 	id    uint32
 	buf   *Buffer
-	pool  *pool
+	pool  *gpumem.Pool
 	lanes []*lane
 	done  chan struct{}
 
 	// under configMu
-	nicID  uint32
-	closed bool
+	nicID   uint32
+	closed  bool
+	unbound bool // closed, and the NIC has given up all queues
 }
 
 // txBinding is a buffer bound for transmit.
@@ -77,9 +89,16 @@ type txBinding struct {
 	once   sync.Once
 }
 
-func (b *rxBinding) ID() uint32            { return b.id }
+// ID implements devmem.Binding.
+func (b *rxBinding) ID() uint32 { return b.id }
+
+// Done implements devmem.Binding.
 func (b *rxBinding) Done() <-chan struct{} { return b.done }
-func (b *txBinding) ID() uint32            { return b.id }
+
+// ID implements devmem.Binding.
+func (b *txBinding) ID() uint32 { return b.id }
+
+// Done implements devmem.Binding.
 func (b *txBinding) Done() <-chan struct{} { return b.done }
 
 // ref takes a reference for a send; false if the binding is closed.
@@ -120,7 +139,8 @@ func (b *txBinding) Close() error {
 	return nil
 }
 
-// Close takes the queues back.
+// Close takes the queues back. If the NIC keeps one it may still write to its pages: the binding is not done then before
+// these are used, or Close is called again and succeeds, or the stack is closed.
 func (b *rxBinding) Close() error {
 	b.s.configMu.Lock()
 	defer b.s.configMu.Unlock()
@@ -128,21 +148,26 @@ func (b *rxBinding) Close() error {
 }
 
 func (s *Stack) closeRX(b *rxBinding) error {
-	if b.closed {
+	if b.unbound {
 		return nil
 	}
-	b.closed = true
-	var err error
-	if b.nicID != 0 { // first: a bound queue cannot cease to be split
-		err = s.unbind(b.nicID)
+	b.closed, b.unbound = true, true
+	err := s.unbind(b.nicID) // first: a bound queue cannot cease to be split
+	if err == nil {
+		b.nicID = 0
 	}
 	for _, l := range b.lanes {
+		if s.rx[l.queue].Load() != l {
+			continue
+		}
 		if e := s.nic.UnbindQueue(l.queue); e != nil {
 			err = errors.Join(err, fmt.Errorf("queue %d: unbind: %w", l.queue, e))
+			b.unbound = false
+			continue // what still comes there is received
 		}
 		s.rx[l.queue].Store(nil)
 	}
-	b.pool.close() // the binding is done when its last page is back
+	b.pool.Close(b.unbound) // the binding is done when its last page is back
 	return err
 }
 
@@ -153,6 +178,9 @@ func (b *rxBinding) ended() {
 		defer b.s.configMu.Unlock()
 		delete(b.s.rxBinds, b.id)
 		b.buf.bound--
+		for _, l := range b.lanes {
+			b.s.rx[l.queue].CompareAndSwap(l, nil) // a queue that the NIC kept, without pages now
+		}
 		b.s.dropLanes(b.lanes)
 		close(b.done)
 	})

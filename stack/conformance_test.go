@@ -26,6 +26,7 @@ func (h host) Dial(ctx context.Context, l, r netip.AddrPort) (net.Conn, error) {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		o    stacktest.Options
@@ -36,17 +37,19 @@ func TestConformance(t *testing.T) {
 		{"mtu9000", stacktest.Options{MTU: 9000, Cut: true, Merge: true}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			devmemtest.Run(t, func(t *testing.T) *devmemtest.World {
-				w := newWorld(t, c.o)
-				dev, peer := w.b4, w.a4
-				if c.v6 {
-					dev, peer = w.b6, w.a6
-				}
-				return &devmemtest.World{
-					Dev: w.b, Addr: dev, Queues: []int{1, 2}, Memory: devmemtest.Bytes(w.nb.Memory()),
-					Host: host{w.a, peer}, Strict: true, Pages: true,
-				}
-			})
+			for _, k := range devmemtest.Cases() {
+				t.Run(k.Name, func(t *testing.T) {
+					w := newWorld(t, c.o)
+					dev, peer := w.b4, w.a4
+					if c.v6 {
+						dev, peer = w.b6, w.a6
+					}
+					k.Run(t, &devmemtest.World{
+						Dev: w.b, Addr: dev, Queues: []int{1, 2}, Memory: devmemtest.Bytes(w.nb.Memory()),
+						Host: host{w.a, peer}, Strict: true, Pages: true,
+					})
+				})
+			}
 		})
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/gpumem"
 )
 
 // Conn is a devmem.Conn.
@@ -25,7 +26,7 @@ type Conn struct {
 	wq            *waiter.Queue
 	entry         waiter.Entry
 	local, remote *net.TCPAddr
-	tokens        tokens
+	tokens        gpumem.Tokens
 
 	rd, wd *deadline
 	stall  atomic.Int64 // nanoseconds
@@ -95,7 +96,7 @@ func (c *Conn) fit() {
 	if l == nil || c.s.wide {
 		return
 	}
-	if n := l.binding.pool.window(int(c.s.link.mtu) - 52); n < c.s.maxRecv { // IPv4 and TCP headers with timestamps
+	if n := l.binding.pool.Window(int(c.s.link.mtu) - 52); n < c.s.maxRecv { // IPv4 and TCP headers with timestamps
 		c.ep.SocketOptions().SetReceiveBufferSize(int64(n), true)
 	}
 }
@@ -208,7 +209,7 @@ func (c *Conn) Close() error {
 		c.ep.Close()
 		c.rmu.Lock() // a reader may still be giving out tokens
 		releaseAll(c.f.stop(c))
-		c.tokens.close()
+		c.tokens.Close()
 		c.rmu.Unlock()
 		c.s.connMu.Lock()
 		delete(c.s.conns, c)
@@ -243,14 +244,26 @@ func (c *Conn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	if len(ranges) == 0 || len(ranges) > devmem.MaxTokenRanges {
 		return 0, c.opError("dontneed", syscall.EINVAL)
 	}
-	return c.tokens.put(ranges, devmem.MaxFrags), nil
+	var rs [devmem.MaxTokenRanges]gpumem.TokenRange
+	for i, r := range ranges {
+		rs[i] = gpumem.TokenRange(r)
+	}
+	return c.tokens.Put(rs[:len(ranges)], devmem.MaxFrags), nil
 }
 
-func (c *Conn) LocalAddr() net.Addr  { return c.local }
+// LocalAddr implements net.Conn.
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-func (c *Conn) SetDeadline(t time.Time) error      { c.rd.set(t); c.wd.set(t); return c.settable() }
-func (c *Conn) SetReadDeadline(t time.Time) error  { c.rd.set(t); return c.settable() }
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error { c.rd.set(t); c.wd.set(t); return c.settable() }
+
+// SetReadDeadline implements net.Conn; it holds for RecvDevmem too.
+func (c *Conn) SetReadDeadline(t time.Time) error { c.rd.set(t); return c.settable() }
+
+// SetWriteDeadline implements net.Conn; it holds for SendDevmem too.
 func (c *Conn) SetWriteDeadline(t time.Time) error { c.wd.set(t); return c.settable() }
 
 func (c *Conn) settable() error {

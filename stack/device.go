@@ -12,11 +12,14 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/splitter"
 )
 
 // minPages is how many pages a bound queue needs: for some of the largest frames, one of them in reserve.
-const minPages = 4 * framePages
+const minPages = 4 * gpumem.FramePages
+
+const pageSize = gpumem.PageSize
 
 // flowKey is the flow of received segments.
 type flowKey = splitter.Flow
@@ -84,8 +87,11 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 	if b.size/pageSize < uint64(minPages*len(queues)) {
 		return fail(syscall.ENOSPC, fmt.Sprintf("%d pages, %d needed for each queue", b.size/pageSize, minPages))
 	}
-	rb := &rxBinding{s: s, id: s.newID(), buf: b, done: make(chan struct{}), pool: newPool(b.gpu, b.off, b.size)}
-	rb.pool.refill, rb.pool.empty = s.nic.Refill, rb.ended
+	rb := &rxBinding{s: s, id: s.newID(), buf: b, done: make(chan struct{})}
+	var err error
+	if rb.pool, err = gpumem.NewPool(b.gpu, b.off, b.size, s.nic.Refill, rb.ended); err != nil {
+		return fail(err, "its pages")
+	}
 	for _, q := range queues {
 		l, err := s.newLane(q, rb)
 		if err != nil {
@@ -151,7 +157,7 @@ func (s *Stack) newID() uint32 {
 
 // newLane makes a lane with address space of an old one, or new address space. Under configMu.
 func (s *Stack) newLane(queue int, b *rxBinding) (*lane, error) {
-	n := min(len(b.pool.pages), maxSlots-1) + 1 // and the junk slot
+	n := min(b.pool.Pages(), maxSlots-1) + 1 // and the junk slot
 	free := s.shadows[n]
 	if len(free) == 0 {
 		sh, err := newShadow(n)
@@ -341,9 +347,10 @@ func (s *Stack) Stats() devmem.Stats {
 		st.Queues = append(st.Queues, qs)
 	}
 	for _, b := range s.rxBinds {
-		bs := devmem.BindingStats{ID: b.id, Closed: b.closed, Pages: len(b.pool.pages)}
-		bs.Free, bs.Posted, bs.Queued, bs.Held = b.pool.counts()
-		st.Bindings = append(st.Bindings, bs)
+		p := b.pool.Stats()
+		st.Bindings = append(st.Bindings, devmem.BindingStats{
+			ID: b.id, Closed: b.closed, Pages: p.Pages, Free: p.Free, Posted: p.Posted, Queued: p.Queued, Held: p.Held,
+		})
 	}
 	s.txBinds.Range(func(_, v any) bool {
 		b := v.(*txBinding)

@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -29,6 +30,7 @@ type flow struct {
 	sends             deque[send]
 	firstSend         uint32 // number of the send in front
 	done              deque[completion]
+	tail              tail
 	ended             bool   // netstack sends no more: nothing needs to be acknowledged
 	wnd               uint32 // as the peer advertised it last, not scaled
 
@@ -115,8 +117,12 @@ func (f *flow) acknowledge(ack, wnd uint32) {
 		return
 	}
 	f.wnd = wnd
+	if uint64(off) >= f.tail.end {
+		f.dropTail()
+	}
 	if una := min(uint64(off), f.nxt); una > f.una {
 		f.una = una
+		f.tail.silent = 0
 		f.complete()
 	}
 }
@@ -165,9 +171,11 @@ func (f *flow) end() {
 	f.mu.Lock()
 	if !f.ended {
 		f.ended = true
+		f.dropTail()
 		f.complete()
-		if f.conn != nil {
+		if f.conn != nil { // who waits for room has seen that there was none, and nothing was ended
 			signal(f.conn.csig)
+			signal(f.conn.wsig)
 		}
 	}
 	f.mu.Unlock()
@@ -186,7 +194,7 @@ const (
 const maxWindow = 64 << 20
 
 // receive looks at a received segment with n bytes of payload.
-func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages supply) verdict {
+func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages gpumem.Supply) verdict {
 	if f.conn == nil {
 		f.queue = queue
 	}
@@ -212,8 +220,8 @@ func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages 
 	case off <= int64(f.acked): // what we asked for: always
 		f.ahead = uint64(end) // netstack may have dropped what came behind it before
 		return deliver
-	case uint64(off) == f.ahead && pages < dry: // most likely in order
-	case pages > plenty:
+	case uint64(off) == f.ahead && pages < gpumem.Dry: // most likely in order
+	case pages > gpumem.Plenty:
 		return refuse
 	}
 	if off <= int64(f.ahead) {

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -159,27 +160,27 @@ func TestFlowAdmission(t *testing.T) {
 		off          int
 		n            int
 		flags        uint8
-		pages        supply
+		pages        gpumem.Supply
 		deaf         bool
 		want         verdict
 	}{
 		{name: "in order", n: 100, want: deliver},
-		{name: "in order, low", n: 100, pages: low, want: deliver},
-		{name: "in order behind what is not acknowledged, low", ahead: 300, off: 300, n: 100, pages: low, want: deliver},
-		{name: "in order behind what is not acknowledged, dry", ahead: 300, off: 300, n: 100, pages: dry, want: refuse},
-		{name: "the missing one, dry", acked: 100, ahead: 300, off: 100, n: 100, pages: dry, want: deliver},
-		{name: "the missing one again, low", acked: 100, ahead: 5000, off: 100, n: 50, pages: low, want: deliver},
-		{name: "overlaps the missing one, low", acked: 100, ahead: 100, off: 50, n: 51, pages: low, want: deliver},
+		{name: "in order, low", n: 100, pages: gpumem.Low, want: deliver},
+		{name: "in order behind what is not acknowledged, low", ahead: 300, off: 300, n: 100, pages: gpumem.Low, want: deliver},
+		{name: "in order behind what is not acknowledged, dry", ahead: 300, off: 300, n: 100, pages: gpumem.Dry, want: refuse},
+		{name: "the missing one, dry", acked: 100, ahead: 300, off: 100, n: 100, pages: gpumem.Dry, want: deliver},
+		{name: "the missing one again, low", acked: 100, ahead: 5000, off: 100, n: 50, pages: gpumem.Low, want: deliver},
+		{name: "overlaps the missing one, low", acked: 100, ahead: 100, off: 50, n: 51, pages: gpumem.Low, want: deliver},
 		{name: "out of order", off: 100, n: 100, want: deliver},
-		{name: "out of order, low", off: 100, n: 100, pages: low, want: refuse},
-		{name: "repeated but not acknowledged, low", acked: 100, ahead: 5000, off: 150, n: 50, pages: low, want: refuse},
+		{name: "out of order, low", off: 100, n: 100, pages: gpumem.Low, want: refuse},
+		{name: "repeated but not acknowledged, low", acked: 100, ahead: 5000, off: 150, n: 50, pages: gpumem.Low, want: refuse},
 		{name: "old", acked: 1000, ahead: 1000, off: 900, n: 100, want: junk},
-		{name: "old, low", acked: 1000, ahead: 1000, off: 0, n: 100, pages: low, want: junk},
+		{name: "old, low", acked: 1000, ahead: 1000, off: 0, n: 100, pages: gpumem.Low, want: junk},
 		{name: "far beyond any window", off: maxWindow + 1, n: 10, want: junk},
 		{name: "with SYN", n: 10, flags: splitter.SYN, want: junk},
 		{name: "with RST", n: 10, flags: splitter.RST, want: junk},
 		{name: "nobody reads", n: 10, deaf: true, want: junk},
-		{name: "no payload, low", pages: low, want: deliver},
+		{name: "no payload, low", pages: gpumem.Low, want: deliver},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := &flow{irs: irs, irsKnown: true, acked: c.acked, ahead: c.ahead, deaf: c.deaf}
@@ -191,9 +192,31 @@ func TestFlowAdmission(t *testing.T) {
 	}
 }
 
+// A frame in pages that the device did not get has no slot, so nothing of it is delivered.
+func TestLaneTakesPostedPagesOnly(t *testing.T) {
+	pool, err := gpumem.NewPool(0, 0, 64*pageSize, func(int) {}, func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newLane(1, &rxBinding{pool: pool}, nil, 4)
+	if slot, ok := l.take([]driver.Range{{Off: 0, Len: 10}}, 10); ok || slot != junkSlot || len(l.free) != 3 {
+		t.Errorf("slot %d, %v, %d slots are free", slot, ok, len(l.free))
+	}
+}
+
+// A writer that waits for room hears of the end: netstack's event came before, when the flow had not ended yet.
+func TestEndWakesWriters(t *testing.T) {
+	c := &Conn{wsig: make(chan struct{}, 1), csig: make(chan struct{}, 1)}
+	f := &flow{conn: c}
+	f.end()
+	if len(c.wsig) != 1 || len(c.csig) != 1 || !f.ended {
+		t.Errorf("woken: writer %d, reader of completions %d", len(c.wsig), len(c.csig))
+	}
+}
+
 // Payload is kept until the application has read past its end, in whatever order it came.
 func TestFlowKeepsUntilRead(t *testing.T) {
-	l := &lane{slots: make([][]piece, 100)}
+	l := &lane{slots: make([][]gpumem.Piece, 100)}
 	f := &flow{irsKnown: true}
 	for i, end := range []int{300, 100, 200, 300, 250} {
 		f.keep(uint32(end-99), 100, l, uint32(i))

@@ -150,24 +150,32 @@ func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []b
 
 // wscale finds the window scale in a SYN's options (RFC 7323, 2.2); -1 if it has none.
 func wscale(tcp []byte) int8 {
+	if o := tcpOption(tcp, header.TCPOptionWS, header.TCPOptionWSLength); o != nil {
+		return int8(min(o[0], 14))
+	}
+	return -1
+}
+
+// tcpOption finds the data of an option of a given size, kind and length included; nil if there is none.
+func tcpOption(tcp []byte, kind, size byte) []byte {
 	if len(tcp) < header.TCPMinimumSize {
-		return -1
+		return nil
 	}
 	for o := tcp[header.TCPMinimumSize:]; len(o) > 0; {
 		switch o[0] {
 		case header.TCPOptionEOL:
-			return -1
+			return nil
 		case header.TCPOptionNOP:
 			o = o[1:]
 			continue
 		}
 		if len(o) < 2 || o[1] < 2 || int(o[1]) > len(o) {
-			return -1
+			return nil
 		}
-		if o[0] == header.TCPOptionWS && o[1] == 3 {
-			return int8(min(o[2], 14))
+		if o[0] == kind && o[1] == size {
+			return o[2:size]
 		}
 		o = o[o[1]:]
 	}
-	return -1
+	return nil
 }

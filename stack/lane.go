@@ -5,6 +5,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/gpumem"
 )
 
 // maxSlots bounds a lane's address space to 4 GiB.
@@ -17,21 +18,22 @@ type lane struct {
 	queue   int
 	binding *rxBinding
 	shadow  *shadow
-	slots   [][]piece
+	slots   [][]gpumem.Piece
 
 	mu   sync.Mutex // of free and of the shadow
 	free []uint32
 }
 
 func newLane(queue int, b *rxBinding, sh *shadow, n int) *lane {
-	l := &lane{queue: queue, binding: b, shadow: sh, slots: make([][]piece, n), free: make([]uint32, 0, n)}
+	l := &lane{queue: queue, binding: b, shadow: sh, slots: make([][]gpumem.Piece, n), free: make([]uint32, 0, n)}
 	for i := n - 1; i > junkSlot; i-- {
 		l.free = append(l.free, uint32(i))
 	}
 	return l
 }
 
-// take puts n bytes that the device left in ranges into a slot. If it returns false, the ranges are still the caller's.
+// take puts n bytes that the device left in ranges into a slot. If it returns false, the slot is the
+// junk slot, and the ranges are still the caller's.
 func (l *lane) take(ranges []driver.Range, n int) (slot uint32, ok bool) {
 	l.mu.Lock()
 	if len(l.free) == 0 {
@@ -41,12 +43,28 @@ func (l *lane) take(ranges []driver.Range, n int) (slot uint32, ok bool) {
 	slot = l.free[len(l.free)-1]
 	l.free = l.free[:len(l.free)-1]
 	l.mu.Unlock()
-	if l.slots[slot], ok = l.binding.pool.receive(l.slots[slot], ranges, n); !ok {
+	var rs [gpumem.FramePages]gpumem.Range
+	if l.slots[slot], ok = l.binding.pool.Receive(l.slots[slot], places(rs[:0], ranges), n); !ok {
 		l.mu.Lock()
 		l.free = append(l.free, slot)
 		l.mu.Unlock()
+		return junkSlot, false
 	}
-	return slot, ok
+	return slot, true
+}
+
+// discard gives back what the device left in ranges for a frame that is not delivered.
+func (l *lane) discard(ranges []driver.Range) {
+	var rs [gpumem.FramePages]gpumem.Range
+	l.binding.pool.Discard(places(rs[:0], ranges))
+}
+
+// places are the driver's ranges in gpumem's words.
+func places(dst []gpumem.Range, ranges []driver.Range) []gpumem.Range {
+	for _, r := range ranges {
+		dst = append(dst, gpumem.Range(r))
+	}
+	return dst
 }
 
 // view returns a view of a slot's first n bytes, which faults when it is read.
@@ -58,7 +76,7 @@ func (l *lane) view(slot uint32, n int) *buffer.View {
 
 // release gives a slot back, and the stack's references of its pages.
 func (l *lane) release(slot uint32) {
-	l.binding.pool.release(l.slots[slot])
+	l.binding.pool.Release(l.slots[slot])
 	l.mu.Lock()
 	l.free = append(l.free, slot)
 	l.mu.Unlock()

@@ -35,11 +35,13 @@ func (l *link) dispatcher() stack.NetworkDispatcher {
 	return nil
 }
 
+// queue is where a packet, and all of its flow, is sent.
+func (l *link) queue(pkt *stack.PacketBuffer) *txQueue { return l.s.tx[int(pkt.Hash)%len(l.s.tx)] }
+
 // WritePackets implements stack.LinkWriter.
 func (l *link) WritePackets(pkts stack.PacketBufferList) (int, tcpip.Error) {
 	for i, pkt := range pkts.AsSlice() {
-		q := l.s.tx[int(pkt.Hash)%len(l.s.tx)]
-		if err := q.write(pkt); err != nil {
+		if err := l.queue(pkt).write(pkt); err != nil {
 			return i, err
 		}
 	}

@@ -23,16 +23,9 @@ import (
 
 // stream sends total bytes from A to B, and compares them.
 func (w *world) stream(ca, cb devmem.Conn, txID uint32, rx, tx []byte, seed uint64, total, hold int) error {
-	var g errgroup.Group
-	g.Go(func() error {
-		s := sender{conn: ca, binding: txID, mem: tx, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 8))}
-		return errors.Join(s.run(), ca.CloseWrite())
-	})
-	g.Go((&receiver{conn: cb, mem: rx, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 9)), hold: hold}).run)
-	if err := g.Wait(); err != nil {
-		return fmt.Errorf("%w\na: %s\nb: %s", err, ca.State(), cb.State())
-	}
-	return nil
+	s := &sender{conn: ca, binding: txID, mem: tx, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 8))}
+	r := &receiver{conn: cb, mem: rx, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 9)), hold: hold}
+	return all([]devmem.Conn{ca, cb}, s.run, r.run)
 }
 
 func rack(o *stack.Options) { o.RACK = true }
@@ -63,83 +56,73 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 	}
 }
 
-// The first segment is lost again and again while the window behind it fills the pool: it must still find a buffer.
-//
-// Whether the window gets that wide before the segment is sent again is the scheduler's to say: it is tried until it does.
+// A segment is lost again and again while what comes behind it finds the pool low, or dry, as the application holds many
+// pages: what is missing must still find a buffer.
 func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
-	for range 20 {
-		if refused := missingSegment(t); refused > 0 || t.Failed() {
-			return
-		}
+	const pages = 72 // of which gpumem's pool.go reserves 36; with less than 18 it takes nothing but what is missing
+	for name, v := range map[string]struct{ held, total int }{"low": {33, 30_000}, "dry": {58, 6_000}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, stacktest.Options{Cut: true, RingSize: pages}, rack)
+			bindRX(t, w.b, 0, pages*4096, 7, 1)
+			tx := bindTX(t, w.a, 0, 1<<20)
+			ca, cb := w.connect(7, false)
+			var tokens []devmem.TokenRange
+			for range v.held { // each byte is a segment of its own, and has a page
+				if _, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}}); err != nil {
+					t.Fatal(err)
+				}
+				if _, _, err := ca.ReadCompletion(time.Now().Add(time.Minute)); err != nil {
+					t.Fatal(err)
+				}
+				var f [1]devmem.Frag
+				if n, nf, _, err := cb.RecvDevmem(f[:], make([]byte, 1), 0); n != 1 || nf != 1 || err != nil {
+					t.Fatal(n, nf, err)
+				}
+				tokens = append(tokens, devmem.TokenRange{Start: f[0].Token, Count: 1})
+			}
+			var mu sync.Mutex
+			var first uint32
+			seen, lost := false, 0
+			w.na.Filter(func(h *splitter.Headers, payload int) bool {
+				if payload == 0 || h.Class != splitter.TCP {
+					return true
+				}
+				refused := w.b.Stats().RxRefused
+				mu.Lock()
+				defer mu.Unlock()
+				if !seen {
+					seen, first = true, h.Seq
+				}
+				if h.Seq == first && (lost < 2 || refused == 0) {
+					lost++
+					return false
+				}
+				return true
+			})
+			s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 3, total: v.total, first: uint32(v.held), rng: rand.New(rand.NewPCG(3, 3))}
+			r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 3, total: v.total, rng: rand.New(rand.NewPCG(3, 4))}
+			if err := all([]devmem.Conn{ca, cb}, s.run, r.run); err != nil {
+				t.Fatal(err)
+			}
+			mu.Lock()
+			if lost < 2 {
+				t.Errorf("the first segment was lost %d times", lost)
+			}
+			mu.Unlock()
+			if n, err := cb.DontNeed(tokens); n != v.held || err != nil {
+				t.Error(n, err)
+			}
+			balanced(t, w.b)
+		})
 	}
-	t.Error("nothing was ever refused: the pool was never low")
-}
-
-func missingSegment(t *testing.T) (refused uint64) {
-	const pages = 72
-	w := newWorld(t, stacktest.Options{Cut: true, RingSize: pages}, rack)
-	rx := bindRX(t, w.b, 0, pages*4096, 7, 1)
-	tx := bindTX(t, w.a, 0, 1<<20)
-	ca, cb := w.connect(7, false)
-	// Warm up, so that the congestion window is wide.
-	warm := make([]byte, 300_000)
-	var g errgroup.Group
-	g.Go(func() error { _, err := ca.Write(warm); return err })
-	left := len(warm)
-	for left > 0 {
-		n, _, _, err := cb.RecvDevmem(nil, warm, devmem.Trunc)
-		if err != nil {
-			t.Fatal(err)
-		}
-		left -= n
-	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	var mu sync.Mutex
-	var first uint32
-	var seen bool
-	lost := 0
-	w.na.Filter(func(h *splitter.Headers, payload int) bool {
-		mu.Lock()
-		defer mu.Unlock()
-		if payload == 0 || h.Class != splitter.TCP {
-			return true
-		}
-		if !seen {
-			seen, first = true, h.Seq
-		}
-		if h.Seq == first && lost < 4 {
-			lost++
-			return false
-		}
-		return true
-	})
-	done := make(chan error, 1)
-	go func() {
-		s := sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 3, total: 400_000, rng: rand.New(rand.NewPCG(3, 3))}
-		done <- errors.Join(s.run(), ca.CloseWrite())
-	}()
-	r := receiver{conn: cb, mem: w.nb.Memory(), seed: 3, total: 400_000, rng: rand.New(rand.NewPCG(3, 4))}
-	if err := r.run(); err != nil {
-		t.Fatalf("%v\na: %s\nb: %s", err, ca.State(), cb.State())
-	}
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	if mu.Lock(); lost != 4 {
-		t.Errorf("the first segment was lost %d times", lost)
-	}
-	mu.Unlock()
-	balanced(t, w.b)
-	_ = rx
-	return w.b.Stats().RxRefused
 }
 
 // A send is complete when it is acknowledged and the device has let go of it: one of them is not enough.
 func TestCompletionNeedsAckAndDevice(t *testing.T) {
 	for _, v := range []string{"device", "ack"} {
 		t.Run(v, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, stacktest.Options{})
 			tx := bindTX(t, w.a, 0, 1<<20)
 			ca, cb := w.connect(7, false)
@@ -189,6 +172,7 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 
 // Payload for an ordinary connection that RSS sends to a bound queue is device memory all the same.
 func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
 	bindRX(t, w.b, 0, 8<<20, 9999, 1)
 	if err := w.b.SetRSS(2); err != nil {
@@ -229,14 +213,9 @@ func TestLinearHeads(t *testing.T) {
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
 	ca, cb := w.connect(7, false)
-	r := receiver{conn: cb, mem: w.nb.Memory(), seed: 5, total: 300_000, rng: rand.New(rand.NewPCG(5, 5))}
-	var g errgroup.Group
-	g.Go(r.run)
-	g.Go(func() error {
-		s := sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 5, total: 300_000, rng: rand.New(rand.NewPCG(5, 6))}
-		return errors.Join(s.run(), ca.CloseWrite())
-	})
-	if err := g.Wait(); err != nil {
+	r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 5, total: 300_000, rng: rand.New(rand.NewPCG(5, 5))}
+	s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 5, total: 300_000, rng: rand.New(rand.NewPCG(5, 6))}
+	if err := all([]devmem.Conn{ca, cb}, s.run, r.run); err != nil {
 		t.Fatal(err)
 	}
 	if r.linear == 0 || r.device == 0 || r.linear+r.device != 300_000 {
@@ -245,6 +224,7 @@ func TestLinearHeads(t *testing.T) {
 }
 
 func TestStallLimit(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stacktest.Options{})
 	tx := bindTX(t, w.a, 0, 1<<20)
 	ca, cb := w.connect(7, false)
@@ -266,6 +246,7 @@ func TestStallLimit(t *testing.T) {
 }
 
 func TestDialErrors(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stacktest.Options{})
 	_, err := w.a.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(w.b4, 1234))
 	if !errors.Is(err, syscall.ECONNREFUSED) {
@@ -298,6 +279,7 @@ func TestDialErrors(t *testing.T) {
 
 // Many connections at once over the same bindings, closed from both ends in all ways.
 func TestManyConnections(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20, Reorder: 0.02, Seed: 4, Cut: true})
 	rx := bindRX(t, w.b, 0, 8<<20, 7, 1, 2)
 	tx := bindTX(t, w.a, 0, 8<<20)
@@ -390,6 +372,7 @@ func TestManyConnections(t *testing.T) {
 
 // Bindings come and go under a connection's traffic.
 func TestRebindUnderTraffic(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
 	buf, err := w.b.Register(0, 0, 8<<20)
 	if err != nil {
@@ -400,7 +383,7 @@ func TestRebindUnderTraffic(t *testing.T) {
 	}
 	tx := bindTX(t, w.a, 0, 8<<20)
 	ca, cb := w.connect(7, false)
-	const total = 24 << 20
+	total := short(24 << 20)
 	var g errgroup.Group
 	stop := make(chan struct{})
 	g.Go(func() error {
@@ -496,6 +479,7 @@ func TestZeroWindow(t *testing.T) {
 
 // The NIC loses what it was told, in the middle of a transfer, and is told again.
 func TestRestore(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, stacktest.Options{})
 	rx := bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
@@ -509,7 +493,7 @@ func TestRestore(t *testing.T) {
 	ca, cb := w.connect(7, false)
 	var g errgroup.Group
 	g.Go(func() error {
-		return w.stream(ca, cb, tx.ID(), w.nb.Memory()[:1<<20], w.na.Memory()[:1<<20], 2, 8<<20, 10)
+		return w.stream(ca, cb, tx.ID(), w.nb.Memory()[:1<<20], w.na.Memory()[:1<<20], 2, short(8<<20), 10)
 	})
 	for _, n := range []*stacktest.NIC{w.na, w.nb} {
 		n.Forget()
@@ -565,14 +549,16 @@ func TestNICStops(t *testing.T) {
 
 // Ordinary traffic of several kinds needs no binding and no control channel.
 func TestOrdinaryTraffic(t *testing.T) {
+	t.Parallel()
 	for name, o := range map[string]stacktest.Options{
 		"gso": {}, "cut": {Cut: true, Checksums: true}, "lossy": {MTU: 9000, Cut: true, Merge: true, Loss: 0.01},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, o)
 			for _, v6 := range []bool{false, true} {
 				ca, cb := w.connect(7, v6)
-				const total = 3 << 20
+				const total = 1 << 20
 				var g errgroup.Group
 				for i, c := range []devmem.Conn{ca, cb} {
 					g.Go(func() error {

@@ -8,6 +8,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/gpumem"
 )
 
 // errStop ends a read of netstack's queue; what the sink took before is consumed.
@@ -101,7 +102,7 @@ func (k *sink) copy(b []byte) int {
 
 // token gives out the bytes [off, off+n) of a slot as frags, each up to the end of its page, as far as there is room.
 func (k *sink) token(l *lane, slot uint32, off, n int) (int, error) {
-	var pages, tokens [framePages]uint32
+	var pages, tokens [gpumem.FramePages]uint32
 	room := min(len(k.frags)-k.nfrags, len(pages))
 	frags := k.frags[k.nfrags : k.nfrags+room]
 	got, given := 0, 0
@@ -109,14 +110,14 @@ func (k *sink) token(l *lane, slot uint32, off, n int) (int, error) {
 		if given == room || got == n {
 			break
 		}
-		if off >= int(p.len) {
-			off -= int(p.len)
+		if off >= int(p.Len) {
+			off -= int(p.Len)
 			continue
 		}
-		size := min(n-got, int(p.len)-off)
-		pages[given] = p.page
+		size := min(n-got, int(p.Len)-off)
+		pages[given] = p.Page
 		frags[given] = devmem.Frag{
-			Kind: devmem.Dmabuf, Off: uint64(p.page)*pageSize + uint64(p.off) + uint64(off), Size: uint32(size), Binding: l.binding.id,
+			Kind: devmem.Dmabuf, Off: uint64(p.Page)*pageSize + uint64(p.Off) + uint64(off), Size: uint32(size), Binding: l.binding.id,
 		}
 		given++
 		got += size
@@ -125,7 +126,7 @@ func (k *sink) token(l *lane, slot uint32, off, n int) (int, error) {
 	if given == 0 {
 		return 0, syscall.EIO // payload that was to be dropped
 	}
-	if !k.c.tokens.issue(l.binding.pool, pages[:given], tokens[:given]) {
+	if !k.c.tokens.Issue(l.binding.pool, pages[:given], tokens[:given]) {
 		return 0, errClosed
 	}
 	for i := range given {

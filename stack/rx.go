@@ -8,6 +8,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -70,7 +71,7 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	if h.Class == splitter.TCP {
 		if f := s.flows.get(&h.Flow); f != nil {
 			f.mu.Lock()
-			f.receive(&h, tcpWindow(start[:n], &h), int(h.FrameLen)-hdrLen, s.queueOf(fr), plenty)
+			f.receive(&h, tcpWindow(start[:n], &h), int(h.FrameLen)-hdrLen, s.queueOf(fr), gpumem.Plenty)
 			f.synOptions(start[h.L4Off:hdrLen], &h)
 			f.mu.Unlock()
 		}
@@ -115,7 +116,7 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	payload := int(h.FrameLen) - int(h.HdrLen)
 	if err != nil || h.Class != splitter.TCP || h.VLANs > 0 || !fr.CsumGood || n < len(fr.Header) || payload > slotSize {
 		s.count.rxDropped.Add(1)
-		pool.discard(fr.Payload)
+		l.discard(fr.Payload)
 		return
 	}
 	head := min(n-int(h.HdrLen), payload) // payload that the device left in host memory
@@ -123,7 +124,7 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	var slot uint32 = junkSlot
 	v := junk
 	if f := s.flows.get(&h.Flow); f != nil {
-		pages := pool.supply()
+		pages := pool.Supply()
 		f.mu.Lock()
 		v = f.receive(&h, tcpWindow(hdr[:n], &h), payload, fr.Queue, pages)
 		if v == deliver && device > 0 {
@@ -140,7 +141,7 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 		f.mu.Unlock()
 	}
 	if slot == junkSlot {
-		pool.discard(fr.Payload)
+		l.discard(fr.Payload)
 		if v == refuse {
 			s.count.rxRefused.Add(1)
 			return

@@ -15,7 +15,9 @@
 // Exhaustion recovers: data out of order is dropped when a pool has few pages left, the segment that is missing never.
 //
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a lane's, a pool's. None is
-// held while the NIC is called except the first two, for Transmit and for Refill.
+// held while the NIC is called except the first two, for Transmit and for Refill. configMu is apart from these: whoever
+// commands the NIC, or binds, holds it meanwhile, and takes connMu, lanes' and pools' under it; it is taken under no other
+// lock, so a binding that ends under one leaves the rest to a goroutine.
 //
 // It does not know: several NICs or addresses that change, IP forwarding, UDP sockets, TCP Fast Open, urgent data (its
 // bytes stay in the stream).
@@ -54,8 +56,13 @@ type Options struct {
 	NoGSO      bool // send segments of the MTU's size
 	// RACK is loss recovery by time with tail loss probes (RFC 8985), for links that lose segments. Without it recovery is
 	// by SACK alone (RFC 6675), and nothing is sent twice only because an acknowledgement is late, as it often is from
-	// emulated guests.
+	// emulated guests. gVisor's RACK needs the help of repeat.go. And it hardly recovers
+	// what a gVisor loses that has closed its own direction before, as that sends no SACK then (tcp/connect.go: sendRaw):
+	// on a link that loses, close when all has arrived.
 	RACK bool
+	// MinRTO is how long at the least an acknowledgement may take before a segment counts as lost (RFC 6298, 2.4). 0: a
+	// second, 200 ms with RACK.
+	MinRTO time.Duration
 	// WideWindow lets a connection's receive window be larger than the pool that its payload comes to, as Linux does; the
 	// NIC drops what then finds no page.
 	WideWindow bool
@@ -77,6 +84,7 @@ type Stack struct {
 	addrs   []netip.Prefix
 	maxRecv int // bytes of a receive buffer
 	wide    bool
+	repeat  bool // the last segment of a flow, when it is silent
 
 	stop    chan struct{}
 	work    sync.WaitGroup
@@ -85,9 +93,9 @@ type Stack struct {
 	connMu    sync.Mutex
 	conns     map[*Conn]struct{}
 	listeners map[*Listener]struct{}
-	closed    bool // also read under configMu
+	closed    bool
 
-	configMu sync.Mutex // of what follows, and of commands to the NIC
+	configMu sync.Mutex // of what follows but txBinds, and held during commands to the NIC
 	nextID   uint32
 	buffers  map[*Buffer]struct{}
 	rules    map[devmem.FlowID]control.FlowRule // as the NIC has them
@@ -119,7 +127,7 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	}
 	quiet()
 	s := &Stack{
-		nic: nic, control: ctl, log: o.Log, addrs: o.Addresses, wide: o.WideWindow, stop: make(chan struct{}),
+		nic: nic, control: ctl, log: o.Log, addrs: o.Addresses, wide: o.WideWindow, repeat: o.RACK, stop: make(chan struct{}),
 		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
 		rules:   map[devmem.FlowID]control.FlowRule{},
 		buffers: map[*Buffer]struct{}{}, rxBinds: map[uint32]*rxBinding{}, shadows: map[int][]*shadow{},
@@ -142,6 +150,9 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 		return nil, err
 	}
 	s.work.Go(func() { s.flows.janitor(s.stop) })
+	if s.repeat {
+		s.work.Go(func() { s.flows.repeater(s.stop) })
+	}
 	if err := nic.Start(receiver{s}); err != nil {
 		close(s.stop)
 		s.work.Wait()
@@ -166,6 +177,9 @@ func (s *Stack) configure(o Options) error {
 	recovery := tcpip.TCPRecovery(0)
 	if o.RACK {
 		rto, recovery = tcpip.TCPMinRTOOption(200*time.Millisecond), tcpip.TCPRACKLossDetection
+	}
+	if o.MinRTO > 0 {
+		rto = tcpip.TCPMinRTOOption(o.MinRTO)
 	}
 	for _, r := range []tcpip.SettableTransportProtocolOption{&send, &recv, &rto, &recovery} {
 		if err := s.ns.SetTransportProtocolOption(tcp.ProtocolNumber, r); err != nil {
@@ -246,6 +260,11 @@ func (s *Stack) Close() error {
 	s.ns.Close() // connections that nobody owns any more
 	err := s.unbindAll(context.Background())
 	err = errors.Join(err, s.nic.Close()) // from here on nothing comes in
+	s.configMu.Lock()
+	for _, b := range s.rxBinds {
+		b.pool.Close(true)
+	}
+	s.configMu.Unlock()
 	close(s.stop)
 	s.work.Wait()
 	s.ns.Wait()

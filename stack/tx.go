@@ -199,6 +199,10 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if q.s.repeat {
+		f.refresh(tcp)
+		f.remember(pkt, tcp, total)
+	}
 	f.sent(tcp, total)
 	if total == 0 {
 		b, fr := q.next()

@@ -284,3 +284,60 @@ func TestTransmitDrops(t *testing.T) {
 		t.Errorf("%d frames, %d dropped", len(n.frames), q.s.count.txDropped.Load())
 	}
 }
+
+// A segment that is sent some time after it was made has the acknowledgement and the timestamp of now, and nothing else
+// is changed; one that is not late is not changed at all.
+func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
+	for _, ipv6 := range []bool{false, true} {
+		q, n, f := txWorld(ipv6, 0, 0, 2000)
+		q.s.repeat = true
+		f.irsKnown, f.irs = true, 0xfffffff0
+		stamped := func(pos int, ack, ts uint32) *stack.PacketBuffer {
+			p := testPacket(ipv6, pos, 500, nil)
+			tcp := header.TCP(p.TransportHeader().Slice())
+			tcp.SetAckNumber(ack)
+			tcp.SetWindowSize(uint16(ts))
+			header.EncodeTSOption(ts, 1, tcp[22:])
+			return p
+		}
+		for _, v := range []struct {
+			pos              int
+			ack, ts          uint32
+			wantAck, wantTSV uint32
+		}{
+			{0, 0xfffffff1, 100, 0xfffffff1, 100},
+			{500, 5, 200, 5, 200},
+			{0, 0xfffffff1, 100, 5, 200}, // again
+			{1000, 7, 300, 7, 300},
+		} {
+			p := stamped(v.pos, v.ack, v.ts)
+			n.frames = n.frames[:0]
+			if _, all := q.transmit(p, 0); !all {
+				t.Fatal("no room")
+			}
+			p.DecRef()
+			checkFrames(t, n.frames, v.pos, v.pos+500, 0)
+			tcp := header.TCP(n.frames[0].Header[q.header.l4:])
+			ts := tcp.ParsedOptions().TSVal
+			if tcp.AckNumber() != v.wantAck || ts != v.wantTSV || uint32(tcp.WindowSize()) != v.wantTSV {
+				t.Errorf("%+v: ack %d, timestamp %d, window %d", v, tcp.AckNumber(), ts, tcp.WindowSize())
+			}
+		}
+		if f.tail.pkt == nil || f.tail.end != 1500 {
+			t.Errorf("tail ends at %d", f.tail.end)
+		}
+		iss := uint32(testISS)
+		f.acknowledge(iss+1+1499, 1)
+		for i := range repeatAfter {
+			p := f.silence()
+			if (p != nil) != (i == repeatAfter-1) {
+				t.Errorf("tick %d: %v", i, p)
+			} else if p != nil {
+				p.DecRef()
+			}
+		}
+		if f.acknowledge(iss+1+1500, 1); f.tail.pkt != nil {
+			t.Error("an acknowledged tail is kept")
+		}
+	}
+}

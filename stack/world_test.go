@@ -9,11 +9,13 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/netip"
+	"os"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/stack"
 	"vnic.dev/vnic/stack/stacktest"
@@ -21,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	flag.Set("test.parallel", "16") // the tests of loss wait for timers most of the time
+	flag.Set("test.parallel", "32") // the tests of loss wait for timers most of the time
 	goleak.VerifyTestMain(m)
 }
 
@@ -96,6 +98,9 @@ func bindTX(t testing.TB, s *stack.Stack, off, size uint64) devmem.Binding {
 	return b
 }
 
+// at is one of B's addresses.
+func (w *world) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(w.b4, port) }
+
 // connect opens a connection from A to B.
 func (w *world) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 	w.t.Helper()
@@ -150,7 +155,7 @@ func mix(z uint64) uint64 {
 }
 
 // sender sends total bytes of a pattern from device memory, in pieces at random places, and scribbles over each piece
-// as soon as it is said to be complete.
+// as soon as it is said to be complete; then it closes its side.
 type sender struct {
 	conn    devmem.Conn
 	binding uint32
@@ -158,7 +163,9 @@ type sender struct {
 	seed    uint64
 	total   int
 	rng     *rand.Rand
-	linear  float64 // of pieces, that are written from host memory
+	linear  float64         // of pieces, that are written from host memory
+	first   uint32          // number of the first send
+	after   <-chan struct{} // close no sooner; nil: at once
 }
 
 const arena = 64 << 10
@@ -171,12 +178,12 @@ func (s *sender) run() error {
 	}
 	var mu sync.Mutex
 	owner := map[uint32]int{} // send to slot
-	var sends uint32
+	sends := s.first
 	quit := make(chan struct{})
 	finished := make(chan error, 1)
 	expect := make(chan uint32, 1)
 	go func() {
-		var next uint32
+		next := s.first
 		want := ^uint32(0)
 		for next != want {
 			lo, hi, err := s.conn.ReadCompletion(time.Now().Add(time.Second / 4))
@@ -190,7 +197,7 @@ func (s *sender) run() error {
 				return
 			default:
 			}
-			if isTimeout(err) {
+			if errors.Is(err, os.ErrDeadlineExceeded) {
 				continue
 			}
 			if err != nil || lo != next || hi < lo {
@@ -253,7 +260,13 @@ func (s *sender) run() error {
 		close(quit)
 	}
 	expect <- sends
-	return errors.Join(err, <-finished)
+	if err = errors.Join(err, <-finished); err != nil {
+		return fmt.Errorf("sender: %w", err)
+	}
+	if s.after != nil {
+		<-s.after
+	}
+	return s.conn.CloseWrite()
 }
 
 func (s *sender) size() int {
@@ -281,6 +294,7 @@ type receiver struct {
 	hold   int // tokens kept
 	device int // bytes that came as frags
 	linear int
+	got    chan struct{} // closed when all bytes are there, or none will come; may be nil
 }
 
 func (r *receiver) run() error {
@@ -301,7 +315,17 @@ func (r *receiver) run() error {
 		}
 		return nil
 	}
+	var once sync.Once
+	got := func() {
+		if r.got != nil {
+			once.Do(func() { close(r.got) })
+		}
+	}
+	defer got()
 	for pos := 0; ; {
+		if pos == r.total {
+			got()
+		}
 		room, size := 1+r.rng.IntN(len(frags)), 1+r.rng.IntN(len(linear))
 		if r.rng.IntN(4) == 0 {
 			size = 1 + r.rng.IntN(3000)
@@ -366,6 +390,37 @@ func (r *receiver) run() error {
 		tokens = tokens[k:]
 	}
 	return nil
+}
+
+// short is fewer bytes for short tests.
+func short(n int) int {
+	if testing.Short() {
+		return n / 4
+	}
+	return n
+}
+
+// all runs functions side by side. When one fails, the connections are closed, and so the others end.
+func all(conns []devmem.Conn, fs ...func() error) error {
+	var g errgroup.Group
+	var once sync.Once
+	for _, f := range fs {
+		g.Go(func() error {
+			err := f()
+			if err != nil {
+				once.Do(func() {
+					for _, c := range conns {
+						err = fmt.Errorf("%w\n%s", err, c.State())
+					}
+					for _, c := range conns {
+						c.Close()
+					}
+				})
+			}
+			return err
+		})
+	}
+	return g.Wait()
 }
 
 // balanced waits until every page of every binding is free or posted, and no send is open.

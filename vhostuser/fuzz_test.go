@@ -77,10 +77,12 @@ func FuzzMessage(f *testing.F) {
 				return
 			}
 			again(tableBody(regions...)[8:], body[8:])
+			known := make([]region, len(regions))
 			for i := range regions {
+				known[i].memRegion = regions[i]
 				if regions[i].check() == nil {
-					if gpa, err := translate(regions[:i+1], regions[i].user, 1); err != nil || i == 0 && gpa != regions[i].gpa {
-						t.Fatalf("%+v: %#x, %v", regions[i], gpa, err)
+					if at, err := translate(known[:i+1], regions[i].user, 1); err != nil || i == 0 && at != (spot{gpa: regions[i].gpa, off: regions[i].offset}) {
+						t.Fatalf("%+v: %#x, %v", regions[i], at, err)
 					}
 				}
 			}

@@ -4,8 +4,26 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/dma"
 )
+
+// region is a piece of the frontend's memory, and which file it is of: another file may come to lie where one was.
+type region struct {
+	memRegion
+	dev, ino uint64
+}
+
+// newRegion takes down what file fd is. If it is none, it cannot be mapped either.
+func newRegion(r memRegion, fd int) region {
+	var st unix.Stat_t
+	_ = unix.Fstat(fd, &st)
+	return region{r, uint64(st.Dev), st.Ino}
+}
+
+// spot is a guest-physical address, and which byte of which file is there.
+type spot struct{ gpa, dev, ino, off uint64 }
 
 // check refuses a region that no address can lie in.
 func (r *memRegion) check() error {
@@ -32,15 +50,15 @@ func (r *memRegion) same(q *memRegion) bool {
 	return r.gpa == q.gpa && r.user == q.user && r.size == q.size
 }
 
-// translate returns the guest-physical address of [user, user+n), which must lie in one region.
-func translate(regions []memRegion, user, n uint64) (uint64, error) {
+// translate finds [user, user+n), which must lie in one region.
+func translate(regions []region, user, n uint64) (spot, error) {
 	for i := range regions {
 		r := &regions[i]
 		if off := user - r.user; user >= r.user && off < r.size && n <= r.size-off {
-			return r.gpa + off, nil
+			return spot{r.gpa + off, r.dev, r.ino, r.offset + off}, nil
 		}
 	}
-	return 0, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: %w (%s)", user, n, len(regions), ErrMemory, shareHint)
+	return spot{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: %w (%s)", user, n, len(regions), ErrMemory, shareHint)
 }
 
 // shareHint is what the frontend's user can do about memory that is missing or cannot be used. QEMU says nothing of memory
@@ -53,19 +71,21 @@ func memoryError(what string, err error) error {
 
 // setMemTable replaces all regions.
 func (s *session) setMemTable(m *message) ([]byte, error) {
-	next, err := decodeMemTable(m.body)
+	table, err := decodeMemTable(m.body)
 	if err != nil {
 		return nil, fmt.Errorf("SET_MEM_TABLE: %w", err)
 	}
-	if len(next) != m.fds.n {
-		return nil, fmt.Errorf("SET_MEM_TABLE: %d regions with %d descriptors: %w", len(next), m.fds.n, ErrBadMessage)
+	if len(table) != m.fds.n {
+		return nil, fmt.Errorf("SET_MEM_TABLE: %d regions with %d descriptors: %w", len(table), m.fds.n, ErrBadMessage)
 	}
-	maps := make([]dma.Map, len(next))
-	for i := range next {
-		if err := next[i].check(); err != nil {
+	next := make([]region, len(table))
+	maps := make([]dma.Map, len(table))
+	for i := range table {
+		if err := table[i].check(); err != nil {
 			return nil, fmt.Errorf("SET_MEM_TABLE: %d: %w", i, err)
 		}
-		maps[i] = next[i].dma(m.fds.fd[i])
+		next[i] = newRegion(table[i], m.fds.fd[i])
+		maps[i] = table[i].dma(m.fds.fd[i])
 	}
 	return nil, s.remap(next, func() error {
 		if err := s.space.Replace(maps); err != nil {
@@ -88,7 +108,7 @@ func (s *session) addMemReg(m *message) ([]byte, error) {
 	if len(s.regions) >= MaxMemSlots {
 		return nil, fmt.Errorf("ADD_MEM_REG: all %d slots are used: %w", MaxMemSlots, ErrMemory)
 	}
-	next := append(slices.Clone(s.regions), r.memRegion)
+	next := append(slices.Clone(s.regions), newRegion(r.memRegion, m.fds.fd[0]))
 	return nil, s.remap(next, func() error {
 		if err := s.space.Add(r.dma(m.fds.fd[0])); err != nil {
 			return memoryError("ADD_MEM_REG", err)
@@ -100,7 +120,7 @@ func (s *session) addMemReg(m *message) ([]byte, error) {
 func (s *session) remMemReg(m *message) ([]byte, error) {
 	var r singleRegion
 	r.decode((*[singleRegionLen]byte)(m.body))
-	i := slices.IndexFunc(s.regions, func(q memRegion) bool { return q.same(&r.memRegion) })
+	i := slices.IndexFunc(s.regions, func(q region) bool { return q.same(&r.memRegion) })
 	if i < 0 {
 		return nil, fmt.Errorf("REM_MEM_REG: no region of %#x bytes at %#x, user address %#x: %w", r.size, r.gpa, r.user, ErrMemory)
 	}
@@ -113,9 +133,10 @@ func (s *session) remMemReg(m *message) ([]byte, error) {
 	})
 }
 
-// remap makes next the regions by way of apply. Rings that will not be where they are, or nowhere, are stopped before and
-// started after, if their memory is there then: QEMU takes a region away and adds its parts again one by one.
-func (s *session) remap(next []memRegion, apply func() error) error {
+// remap makes next the regions by way of apply. Rings that will not be where they are, in the same bytes of the same files,
+// are stopped before and started after, if their memory is there then: QEMU takes a region away and adds its parts again
+// one by one.
+func (s *session) remap(next []region, apply func() error) error {
 	for i := range s.rings {
 		r := &s.rings[i]
 		if !r.live {

@@ -3,7 +3,7 @@ package vhostuser
 import "fmt"
 
 // place is where a ring lies in the guest's memory.
-type place struct{ desc, avail, used uint64 }
+type place struct{ desc, avail, used spot }
 
 // ring is what the frontend said about a virtqueue. kick, call and err are the session's own, -1 for none; the device gets
 // duplicates, so a queue can be stopped and started again without the frontend.
@@ -28,18 +28,18 @@ func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
 
 // locate finds the three parts of the ring, each whole, in regions (virtio 1.3, 2.7: the sizes of a split ring, with the
 // two bytes of VIRTIO_F_EVENT_IDX).
-func (r *ring) locate(regions []memRegion) (p place, err error) {
+func (r *ring) locate(regions []region) (p place, err error) {
 	n := uint64(r.size)
 	for _, part := range []struct {
 		name      string
 		user, len uint64
-		gpa       *uint64
+		at        *spot
 	}{
 		{"descriptor table", r.addr.desc, 16 * n, &p.desc},
 		{"available ring", r.addr.avail, 6 + 2*n, &p.avail},
 		{"used ring", r.addr.used, 6 + 8*n, &p.used},
 	} {
-		if *part.gpa, err = translate(regions, part.user, part.len); err != nil {
+		if *part.at, err = translate(regions, part.user, part.len); err != nil {
 			return place{}, fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
@@ -73,7 +73,8 @@ func (s *session) startRing(i int) error {
 	if err != nil {
 		return fmt.Errorf("ring %d: %w", i, err)
 	}
-	v := Vring{Index: i, Size: r.size, Desc: p.desc, Avail: p.avail, Used: p.used, Base: r.base, Kick: -1, Call: -1, Err: -1, Running: r.ran}
+	v := Vring{Index: i, Size: r.size, Desc: p.desc.gpa, Avail: p.avail.gpa, Used: p.used.gpa, Base: r.base,
+		Kick: -1, Call: -1, Err: -1, Running: r.ran}
 	for _, d := range []struct {
 		to   *int
 		from int

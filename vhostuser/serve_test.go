@@ -291,6 +291,17 @@ func TestServeMemoryChanges(t *testing.T) {
 		"StartQueue 0 size 128 at 0x100001000 0x100002000 0x100003000 base 8 running true",
 		"StartQueue 1 size 128 at 0x100004000 0x100005000 0x100006000 base 8 running true")
 
+	// The same place in another file, or in another part of the file, is another place.
+	other := newGuest(t)
+	for _, r := range []MemRegion{{other.fd, 1 << 32, userBase, guestSize, 0}, {other.fd, 1 << 32, userBase, half, half}} {
+		must(t, l.SetMemTable([]MemRegion{r}))
+		h.wantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 1",
+			"StartQueue 0 size 128 at 0x100001000 0x100002000 0x100003000 base 8 running true",
+			"StartQueue 1 size 128 at 0x100004000 0x100005000 0x100006000 base 8 running true")
+	}
+	must(t, l.SetMemTable([]MemRegion{{other.fd, 1 << 32, userBase, half, half}}))
+	h.wantCalls("MemoryChanged 1")
+
 	// A table that cannot be mapped changes nothing; the rings go on.
 	err := l.SetMemTable([]MemRegion{{g.fd, 0, userBase, 2 * guestSize, 0}})
 	if !errors.Is(err, ErrRefused) {

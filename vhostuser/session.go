@@ -25,7 +25,7 @@ type session struct {
 	features   uint64           // acked, with bit 30
 	haveFeats  bool             // features has been set since the start or the last reset
 	rings      []ring
-	regions    []memRegion
+	regions    []region
 	backendReq int // channel for requests of ours, -1 for none; nothing is sent on it yet
 	refusals   int
 }

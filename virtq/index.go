@@ -41,6 +41,11 @@ import (
 // the 16-bit STRH of an event, fence puts an STLR to a private word behind it: STRH is before STLR, STLR before
 // LDAR. (A read-modify-write would do only where it is one instruction; without LSE it is a loop
 // around LDAXR and STLXR, into which the later load may move.)
+//
+// A driver in a guest that QEMU emulates needs more. With one virtual processor TCG makes a load and a store of a locked
+// instruction (CF_PARALLEL is not set), and STLR before LDAR orders nothing, though the device is another thread or
+// process. TCG keeps explicit barriers whatever the number of processors (tcg_gen_mb: "even with a single cpu we have i/o
+// threads running in parallel"), so such a driver has one: barrier, in fence_$GOARCH.s.
 
 // field is a 16-bit little-endian field in shared memory.
 type field struct {
@@ -86,8 +91,11 @@ func headerAt(b []byte) (header, error) {
 	return header{word: (*uint32)(p)}, nil
 }
 
-// store releases, and is a full barrier before a load that follows.
+// store releases, and is a full barrier before a load that follows, on a processor that is not emulated.
 func (h header) store(flags, idx uint16) { atomic.StoreUint32(h.word, uint32(flags)|uint32(idx)<<16) }
+
+// barrier is an instruction that is a full barrier and nothing else: MFENCE, DMB ISH.
+func barrier()
 
 // fence is a full barrier between the stores before it and the field loads after it.
 type fence struct{ word uint32 }

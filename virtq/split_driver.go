@@ -6,6 +6,7 @@ type driverRing struct {
 	mask     uint16
 	flags    uint16 // avail.flags as stored
 	eventIdx bool
+	emulated bool // the processor may be emulated: see barrier
 	fence    fence
 
 	descs  [][descLen]byte // the descriptor table
@@ -47,6 +48,9 @@ func (r *driverRing) put(i, head uint16) { le.PutUint16(r.avails[2*int(i&r.mask)
 // before the load.
 func (r *driverRing) publish(now, was uint16) (kick bool) {
 	r.avail.store(r.flags, now)
+	if r.emulated {
+		barrier()
+	}
 	if r.eventIdx {
 		return needEvent(r.availEvent.load(), now, was)
 	}
@@ -79,6 +83,9 @@ func (r *driverRing) enableCall(idx, polled uint16) (more bool) {
 	} else {
 		r.flags = 0
 		r.avail.store(0, idx)
+	}
+	if r.emulated {
+		barrier()
 	}
 	return r.usedIdx.load() != polled
 }

@@ -14,16 +14,13 @@ type walker struct {
 	size     int  // of the ring: no chain is longer
 	indirect bool // VIRTIO_F_INDIRECT_DESC was negotiated
 
-	copier *dma.Copier     // for indirect tables
-	segs   []dma.Segment   // where a table lies
-	table  []byte          // private copy of a table
-	rows   [][descLen]byte // the same
+	table []byte          // private copy of an indirect table
+	rows  [][descLen]byte // the same
 }
 
 func (w *walker) init(s *dma.Space, c *Config) {
 	*w = walker{space: s, size: int(c.Size), indirect: c.Indirect}
 	if c.Indirect {
-		w.copier = dma.NewCopier()
 		w.table = make([]byte, w.size*descLen)
 		w.rows = rows(w.table)
 	}
@@ -100,17 +97,10 @@ func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	case t.len > uint32(len(w.table)):
 		return nil, bad(head, "indirect table of %d descriptors, ring of %d", t.len/descLen, w.size)
 	}
-	if w.segs, err = w.space.Translate(w.segs[:0], t.addr, uint64(t.len), dma.Read); err != nil {
+	if err = w.space.ReadAt(w.table[:t.len], t.addr); err != nil {
 		return nil, bad(head, "indirect table at %#x, %d bytes: %w", t.addr, t.len, err)
 	}
-	n, err := w.copier.Read(w.table[:t.len], w.segs)
-	if err != nil {
-		return nil, fmt.Errorf("head %d: indirect table at %#x: %w", head, t.addr, err)
-	}
-	if n != int(t.len) {
-		return nil, bad(head, "indirect table at %#x: %d of %d bytes", t.addr, n, t.len)
-	}
-	return w.rows[:n/descLen], nil
+	return w.rows[:t.len/descLen], nil
 }
 
 // chainError is ErrBadChain with the head and what is wrong with it. Is makes both, and what lies below, findable.

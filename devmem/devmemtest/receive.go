@@ -15,7 +15,7 @@ var receiveCases = []testCase{
 		e.steer()
 		c, host := e.accept()
 		want := data(1, 100_000)
-		e.write(host, want)
+		wait := e.background(func() error { return writeAll(host, want) })
 		for got := 0; got < len(want); {
 			frags, p := e.recv(c, 64, len(want), 0)
 			for _, f := range frags {
@@ -28,6 +28,7 @@ var receiveCases = []testCase{
 			got += len(p)
 			e.free(c, frags)
 		}
+		wait()
 	}},
 	{"payload that is not steered is copied, without a frag", func(e *env) {
 		e.bindRX()
@@ -239,8 +240,9 @@ var receiveCases = []testCase{
 		c, host := e.accept()
 		for i, n := range []int{1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 65536, 100_001} {
 			want := data(uint64(100+i), n)
-			e.write(host, want)
+			wait := e.background(func() error { return writeAll(host, want) })
 			e.recvAll(c, want)
+			wait()
 		}
 	}},
 }

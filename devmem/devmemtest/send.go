@@ -30,7 +30,7 @@ func sendAll(c devmem.Conn, b devmem.Binding, ranges ...devmem.Range) error {
 		want += int(r.Len)
 	}
 	if n, err := c.SendDevmem(b.ID(), ranges); err != nil || n != want {
-		return fmt.Errorf("send of %d: %d, %w", want, n, err)
+		return fmt.Errorf("send of %d: %d, %w: %s", want, n, err, c.State())
 	}
 	return nil
 }
@@ -56,9 +56,36 @@ var sendCases = []testCase{
 		for _, r := range ranges {
 			want = append(want, mem[r.Off:r.Off+r.Len]...)
 		}
-		e.send(c, b, ranges...)
+		wait := e.background(func() error { return sendAll(c, b, ranges...) })
 		e.readAll(host, want)
+		wait()
 		e.completions(c, 1)
+	}},
+	{"segments of many small pieces", func(e *env) {
+		b := e.bindTX()
+		c, host := e.accept()
+		mem := data(45, txSize)
+		e.store(0, mem)
+		var want []byte
+		var sends [][]devmem.Range
+		for _, size := range []uint64{1, 8, 63, 144, 160, 161, 180, 181, 182, 400, 1000} {
+			var ranges []devmem.Range
+			for i := range uint64(120) {
+				r := devmem.Range{Off: (i*7919 + size) % (txSize - 1000), Len: size}
+				ranges = append(ranges, r)
+				want = append(want, mem[r.Off:r.Off+r.Len]...)
+			}
+			sends = append(sends, ranges)
+		}
+		wait := e.background(func() (err error) {
+			for _, ranges := range sends {
+				err = errors.Join(err, sendAll(c, b, ranges...))
+			}
+			return err
+		})
+		e.readAll(host, want)
+		wait()
+		e.completions(c, uint32(len(sends)))
 	}},
 	{"a binding that is not there, or not for that", func(e *env) {
 		tx, rx := e.bindTX(), e.bindRX()
@@ -219,19 +246,19 @@ var closeCases = []testCase{
 		c, host := e.accept()
 		mem := data(50, 200_000)
 		e.store(0, mem)
-		e.send(c, tx, devmem.Range{Off: 0, Len: uint64(len(mem))})
-		if err := c.CloseWrite(); err != nil {
-			e.Fatal(err)
-		}
+		wait := e.background(func() error {
+			return errors.Join(sendAll(c, tx, devmem.Range{Off: 0, Len: uint64(len(mem))}), c.CloseWrite())
+		})
 		e.readAll(host, mem)
 		if n, err := host.Read(make([]byte, 1)); n != 0 || err != io.EOF {
 			e.Errorf("host reads %d, %v", n, err)
 		}
+		wait()
 		_, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})
 		e.is("send after CloseWrite", err, syscall.EPIPE)
-		e.write(host, mem)
-		host.Close()
+		wait = e.background(func() error { return errors.Join(writeAll(host, mem), host.Close()) })
 		e.recvAll(c, mem)
+		wait()
 		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
 			e.Errorf("at the end: %v", err)
 		}
@@ -316,8 +343,8 @@ var closeCases = []testCase{
 		rx, tx := e.bindRX(), e.bindTX()
 		e.steer()
 		c, host := e.accept()
-		e.write(host, data(53, 100_000))
-		e.arrived(c, 100_000)
+		e.write(host, data(53, 20_000))
+		e.arrived(c, 20_000)
 		e.recv(c, 4, 10_000, 0)
 		e.send(c, tx, devmem.Range{Off: 0, Len: 10_000})
 		if err := e.Dev.Close(); err != nil {

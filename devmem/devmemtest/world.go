@@ -2,9 +2,15 @@
 // semantics that must not differ from Linux's (byte accounting, where calls stop, errors by number, tokens, limits,
 // meaning of completions, life of bindings).
 //
-// The implementation's own test makes a World and calls Run:
+// The implementation's own test makes a World for each case:
 //
-//	func TestConformance(t *testing.T) { devmemtest.Run(t, newWorld) }
+//	func TestConformance(t *testing.T) {
+//		for _, c := range devmemtest.Cases() {
+//			t.Run(c.Name, func(t *testing.T) { c.Run(t, newWorld(t)) })
+//		}
+//	}
+//
+// A program that is no test, say in a guest, has Check run a case.
 //
 // A world is a device and an ordinary TCP host in its reach. Each case gets its own, so nothing a case leaves behind
 // can help or hurt another. Traffic goes over addresses of the world's choice.
@@ -19,13 +25,25 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
-	"testing"
 	"time"
 
 	"vnic.dev/vnic/devmem"
 )
 
-// World is what a case runs in. Whoever makes it takes it down by t.Cleanup.
+// T is what a case needs of a *testing.T.
+type T interface {
+	Helper()
+	Name() string
+	Context() context.Context
+	Cleanup(f func())
+	Error(args ...any)
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Skip(args ...any)
+}
+
+// World is what a case runs in. Whoever makes it takes it down by T.Cleanup.
 type World struct {
 	Dev  devmem.Device // under test
 	Addr netip.Addr    // of Dev
@@ -86,20 +104,33 @@ const (
 
 // env is a World with helpers that end the test on what is not the case's business.
 type env struct {
-	*testing.T
+	T
 	*World
 }
 
-// Run runs the suite.
-func Run(t *testing.T, newWorld func(t *testing.T) *World) {
+// Case is one case of the suite.
+type Case struct {
+	Name string // group/what it is about
+	run  func(e *env)
+}
+
+// Run runs the case in a world of its own.
+func (c Case) Run(t T, w *World) {
+	t.Helper()
+	c.run(&env{t, w})
+}
+
+// Cases is the suite.
+func Cases() (cs []Case) {
 	for _, group := range []struct {
 		name  string
 		cases []testCase
 	}{{"bind", bindCases}, {"receive", receiveCases}, {"tokens", tokenCases}, {"send", sendCases}, {"close", closeCases}} {
 		for _, c := range group.cases {
-			t.Run(group.name+"/"+c.name, func(t *testing.T) { c.run(&env{t, newWorld(t)}) })
+			cs = append(cs, Case{group.name + "/" + c.name, c.run})
 		}
 	}
+	return cs
 }
 
 type testCase struct {
@@ -192,7 +223,8 @@ func data(seed uint64, n int) []byte {
 	return b
 }
 
-// background runs f beside the case. The case calls wait before it ends.
+// background runs f beside the case, which calls wait before it ends. What is more than a few segments is sent so, while
+// the other end receives: how much lies between two ends is theirs to say.
 func (e *env) background(f func() error) (wait func()) {
 	done := make(chan error, 1)
 	go func() { done <- f() }()

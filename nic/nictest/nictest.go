@@ -38,6 +38,8 @@ func (f *Frame) Bytes() []byte { return append(append([]byte(nil), f.Header...),
 type Guest interface {
 	Port() *nic.Port
 	MAC() wire.MAC
+	// SetSplit turns a receive queue's header split on or off.
+	SetSplit(queue int, on bool)
 	// Post gives a receive queue n buffers: of at least 64 KiB, or, where its split is on, a header buffer and a payload
 	// buffer of PayloadBuf bytes in GPU memory. Header buffers are filled with a pattern before.
 	Post(queue, n int)
@@ -54,8 +56,15 @@ type Guest interface {
 
 // Options are how a lab is made.
 type Options struct {
-	NoOffload bool // the receiver takes neither partial checksums nor super-packets
+	NoOffload bool // the receiver takes no super-packets, nor partial checksums if any does
 	NoP2P     bool // the receiver's NIC does not reach its GPU, nor the sender's its
+}
+
+// Traits are what personalities may differ in.
+type Traits struct {
+	OwnUnsplit bool // frames that cannot be split stay on their queue; else they go to queue 0
+	Completes  bool // who takes offloads gets checksums complete and vouched for, never partial
+	SplitStops bool // a queue whose split changes is stopped for it, so buffers do not come back; queue 0 may be split
 }
 
 // Lab makes two guests with three queue pairs each and an MTU of 9000 on one switch. Both have sent a frame, so that the

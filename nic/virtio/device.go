@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
@@ -33,6 +34,8 @@ type Config struct {
 	Port  nic.Config // Name, MAC, MTU, QueuePairs, GPUs, Log; the rest is this package's to set
 	// SetMemTable makes the device refuse CONFIGURE_MEM_SLOTS, so that the frontend sends whole tables (tests).
 	SetMemTable bool
+	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: 500 ms.
+	Patience time.Duration
 }
 
 // Device is one virtio-net NIC. It serves one frontend at a time.
@@ -71,6 +74,9 @@ var _ vhostuser.Device = (*Device)(nil)
 func New(c Config) (*Device, error) {
 	if c.Port.Log == nil {
 		c.Port.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Patience == 0 {
+		c.Patience = nic.DefaultPatience
 	}
 	d := &Device{log: c.Port.Log.With("port", c.Port.Name), conf: c, space: dma.NewSpace(c.Port.Name, c.Files),
 		mtu: c.Port.MTU, stopped: map[int]string{}, serving: make(chan struct{}, 1)}

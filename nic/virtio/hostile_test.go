@@ -10,7 +10,6 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic/nictest"
-	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 	"vnic.dev/vnic/wire"
 )
@@ -21,11 +20,15 @@ type world struct {
 }
 
 func newWorld(t *testing.T) *world {
+	return newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true})
+}
+
+func newWorldWith(t *testing.T, ro rawOptions) *world {
+	t.Helper()
 	checkFDs(t)
 	files := dma.NewFiles()
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { _ = sw.Close() })
-	ro := rawOptions{pairs: 3, mtu: 9000, p2p: true}
 	w := &world{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro), bad: newSuiteGuest(t, files, sw, 2, ro)}
 	return w
 }
@@ -183,7 +186,7 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 
 // Frames that wait for a receiver when their queue is stopped are the driver's again: each arrives once after the restart.
 func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, patience: patient})
 	const n = 20
 	for i := range n {
 		w.a.Queue(0, tcp(w.a, w.b, 100+i))
@@ -197,10 +200,7 @@ func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
 		t.Errorf("base %d", base)
 	}
 	w.b.Post(0, n+1)
-	d, a, u := w.a.rings[1].Addrs()
-	w.a.must(w.a.front.SetupVring(vhostuser.VringSetup{Index: 1, Size: rawRing, Desc: rawUser + d, Avail: rawUser + a, Used: rawUser + u,
-		Base: base, Kick: w.a.kicks[1], Call: w.a.calls[1]}))
-	w.a.kick(1)
+	w.a.setup(1, base)
 	w.a.Sent(0)
 	for i := range n {
 		if got := w.b.Receive(0); len(got.Bytes()) != 54+100+i {
@@ -269,7 +269,7 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 
 // Memory that goes away while frames wait in it ends the queue that needs it, and nothing else.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
-	w := newWorld(t)
+	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient})
 	for range 4 {
 		f := tcp(w.bad, w.a, 4000)
 		w.bad.add(0, &f, true)

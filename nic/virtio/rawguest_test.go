@@ -35,7 +35,8 @@ type rawGuest struct {
 	mac   wire.MAC
 
 	served chan error
-	end    func() // of this connection
+	hang   func() // ends this connection
+	end    func() // likewise, and gives up the memory
 
 	gpu     *gpumem.GPU // nil: none
 	gpuMem  []byte
@@ -49,6 +50,9 @@ type rawOptions struct {
 	drop  uint64 // features that the driver does not take
 	gpu   int    // id of its GPU, -1 none
 	p2p   bool
+	table bool // memory comes by SET_MEM_TABLE
+
+	patience time.Duration // virtio.Config's
 }
 
 const (
@@ -57,9 +61,10 @@ const (
 )
 
 const (
-	rawMem  = 32 << 20
-	rawUser = 0x7f0000000000 // user address of guest-physical 0
-	rawRing = 256
+	rawMem    = 32 << 20
+	rawBehind = 4096           // of the file, and not shared: nobody writes there
+	rawUser   = 0x7f0000000000 // user address of guest-physical 0
+	rawRing   = 256
 
 	fVersion1 = 1 << 32
 	fMrg      = 1 << 15
@@ -92,7 +97,7 @@ func newRawGuestWith(t testing.TB, files *dma.Files, sw *wire.Switch, name strin
 		}
 		conf.GPUs = []nic.GPU{{GPU: g.gpu, Path: path}}
 	}
-	g.dev, err = virtio.New(virtio.Config{Files: files, Port: conf})
+	g.dev, err = virtio.New(virtio.Config{Files: files, Port: conf, SetMemTable: o.table, Patience: o.patience})
 	g.must(err)
 	t.Cleanup(func() { g.dev.Close() })
 	g.must(g.dev.Port().Attach(sw, wire.LinkOptions{}))
@@ -104,23 +109,13 @@ func newRawGuestWith(t testing.TB, files *dma.Files, sw *wire.Switch, name strin
 func (g *rawGuest) connect(o rawOptions) {
 	t := g.t
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	g.must(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	g.served = make(chan error, 1)
-	back := unixConn(t, fds[0])
-	served := g.served
-	dma.Go(func() { served <- g.dev.Serve(ctx, back) })
-	g.front = vhostuser.NewFrontend(unixConn(t, fds[1]))
-	front, ended := g.front, false
+	ended := false
 	g.end = func() {
 		if ended {
 			return
 		}
 		ended = true
-		_ = front.Close()
-		cancel()
-		<-served
+		g.hang()
 		_ = unix.Munmap(g.mem)
 		for _, fd := range append(append(g.kicks, g.calls...), g.fd) {
 			_ = unix.Close(fd)
@@ -128,20 +123,76 @@ func (g *rawGuest) connect(o rawOptions) {
 		g.kicks, g.calls, g.rings, g.next = nil, nil, nil, 0
 	}
 	t.Cleanup(g.end)
-	g.fd, err = unix.MemfdCreate("rawguest", unix.MFD_CLOEXEC)
-	g.must(err)
-	g.must(unix.Ftruncate(g.fd, rawMem))
+	g.fd = memfd(t, "rawguest", rawMem+rawBehind)
+	var err error
 	g.mem, err = unix.Mmap(g.fd, 0, rawMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	g.must(err)
-	_, _, err = g.front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop, uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
-	g.must(err)
-	g.must(g.front.AddMemory(g.fd, 0, rawUser, rawMem, 0))
-	if g.gpu != nil {
-		g.must(g.front.AddMemory(g.gpu.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
-	}
+	g.dial(o)
 	for i := range 2 * o.pairs {
 		g.startRing(i)
 	}
+}
+
+func memfd(t testing.TB, name string, size int64) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	if err == nil {
+		err = unix.Ftruncate(fd, size)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// dial attaches a frontend with the memory that there is.
+func (g *rawGuest) dial(o rawOptions) {
+	t := g.t
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	g.must(err)
+	ctx, cancel := context.WithCancel(context.Background())
+	served := make(chan error, 1)
+	back := unixConn(t, fds[0])
+	dma.Go(func() { served <- g.dev.Serve(ctx, back) })
+	front := vhostuser.NewFrontend(unixConn(t, fds[1]))
+	g.served, g.front = served, front
+	gone := false
+	g.hang = func() {
+		if gone {
+			return
+		}
+		gone = true
+		_ = front.Close()
+		cancel()
+		<-served
+	}
+	_, _, err = front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop, uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
+	g.must(err)
+	g.must(front.AddMemory(g.fd, 0, rawUser, rawMem, 0))
+	if g.gpu != nil {
+		g.must(front.AddMemory(g.gpu.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
+	}
+}
+
+// redial hangs up and attaches another frontend, of the same guest: its rings go on from base.
+func (g *rawGuest) redial(o rawOptions, base func(ring int) uint16) {
+	g.t.Helper()
+	g.hang()
+	g.dial(o)
+	for i := range g.rings {
+		g.setup(i, base(i))
+	}
+}
+
+// setup tells of ring i and starts it.
+func (g *rawGuest) setup(i int, base uint16) {
+	g.t.Helper()
+	desc, avail, used := g.rings[i].Addrs()
+	g.must(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: rawRing, Desc: rawUser + desc, Avail: rawUser + avail,
+		Used: rawUser + used, Base: base, Kick: g.kicks[i], Call: g.calls[i]}))
+	g.must(g.front.SetEnable(i, true))
+	g.kick(i)
 }
 
 // hangUp ends the connection; connect makes another.
@@ -189,11 +240,7 @@ func (g *rawGuest) startRing(i int) {
 		g.must(err)
 	}
 	g.rings, g.kicks, g.calls = append(g.rings, d), append(g.kicks, fds[0]), append(g.calls, fds[1])
-	desc, avail, used := d.Addrs()
-	g.must(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: rawRing, Desc: rawUser + desc, Avail: rawUser + avail,
-		Used: rawUser + used, Kick: fds[0], Call: fds[1]}))
-	g.must(g.front.SetEnable(i, true))
-	g.kick(i)
+	g.setup(i, 0)
 }
 
 var one8 = [8]byte{1}

@@ -87,6 +87,8 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 		return nic.PutStopped
 	case !q.enabled || !q.started && !q.begin():
 		return nic.PutDisabled
+	case len(f.Header) > maxOwn:
+		return nic.PutTooBig
 	}
 	var n int
 	var res nic.Result
@@ -165,13 +167,12 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	if n > 1 {
 		buffers = q.buffers
 	}
-	q.header = dma.Cut(q.header[:0], buffers, 0, uint64(head))
-	q.payload = dma.Cut(q.payload[:0], buffers, uint64(head), uint64(f.PayloadLen))
+	q.payload = dma.Cut(q.payload[:0], buffers, 0, uint64(need))
 	hlen := uint32(0)                       // unsplit: whoever expects split can tell
 	if f.Meta.GSOType != splitter.GSONone { // a receiver's hint (5.1.6.4.1)
 		hlen = uint32(len(f.Header))
 	}
-	if res := q.write(m, f, hlen, n); res != nic.PutTaken {
+	if res := q.result(m.Whole(q.payload, q.headers(f, hlen, n), f.Payload)); res != nic.PutTaken {
 		return n, res
 	}
 	for i := range n {
@@ -209,7 +210,11 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	if inHeader > 0 { // the frame goes to the header buffer whole
 		q.payload = dma.Cut(q.payload[:0], q.chains[0].In, uint64(netHdrLen+len(f.Header)), uint64(inHeader))
 	}
-	if res := q.write(m, f, f.HeaderLen, n); res != nic.PutTaken {
+	err := m.Header(q.header, q.headers(f, f.HeaderLen, n))
+	if err == nil && f.PayloadLen > 0 {
+		err = m.Payload(q.payload, f.Payload)
+	}
+	if res := q.result(err); res != nic.PutTaken {
 		return n, res
 	}
 	head := netHdrLen + f.HeaderLen
@@ -262,22 +267,19 @@ func (q *rxQueue) peek(n int) (*virtq.Chain, nic.Result) {
 	return c, nic.PutTaken
 }
 
-// write fills the places found: virtio_net_hdr and headers to q.header, payload to q.payload.
-func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, hlen uint32, buffers int) nic.Result {
-	if len(f.Header) > maxOwn {
-		return nic.PutTooBig
-	}
+// headers gives virtio_net_hdr and the headers of a frame, which is no longer than maxOwn.
+func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
 	var h netHdr
 	h.describe(&f.Meta, hlen, q.csum)
 	if q.mrg {
 		h.numBuffers = uint16(buffers)
 	}
 	h.encode((*[netHdrLen]byte)(q.scratch[:netHdrLen]))
-	n := netHdrLen + copy(q.scratch[netHdrLen:], f.Header)
-	err := m.Header(q.header, q.scratch[:n])
-	if err == nil && f.PayloadLen > 0 {
-		err = m.Payload(q.payload, f.Payload)
-	}
+	return q.scratch[:netHdrLen+copy(q.scratch[netHdrLen:], f.Header)]
+}
+
+// result says what became of a frame by the error of the move, and stops the queue if that is its own.
+func (q *rxQueue) result(err error) nic.Result {
 	switch {
 	case err == nil:
 		return nic.PutTaken

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -50,14 +51,17 @@ func TestNIC(t *testing.T) {
 		files := dma.NewFiles()
 		sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 		t.Cleanup(func() { _ = sw.Close() })
-		ro := rawOptions{pairs: 3, mtu: 9000, p2p: !o.NoP2P}
+		ro := rawOptions{pairs: 3, mtu: 9000, p2p: !o.NoP2P, patience: patient}
 		a := newSuiteGuest(t, files, sw, 0, ro)
 		if o.NoOffload {
 			ro.drop = fOffloads
 		}
 		return a, newSuiteGuest(t, files, sw, 1, ro)
-	})
+	}, nictest.Traits{})
 }
+
+// patient is for tests with frames that wait until the test goes on, however long a loaded machine keeps it from that.
+const patient = time.Minute
 
 // newSuiteGuest makes a guest with a GPU that has told the switch where it is.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, ro rawOptions) *suiteGuest {
@@ -86,6 +90,11 @@ type suiteGuest struct {
 
 func (g *suiteGuest) Port() *nic.Port { return g.dev.Port() }
 func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
+
+func (g *suiteGuest) SetSplit(q int, on bool) {
+	g.t.Helper()
+	g.must(g.Port().SetSplit(control.Split{Queue: uint16(q), On: on}))
+}
 
 func (g *suiteGuest) split(q int) bool {
 	s, err := g.Port().Split(uint16(q))

@@ -13,15 +13,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-const (
-	// txBatch is how many frames are under way at one time, those that wait for a busy receiver included.
-	txBatch = 32
-	// txSpin bounds the busy wait for the next frame.
-	txSpin = 50 * time.Microsecond
-)
-
-// workers counts the transmit workers of the process that run now. Where they outnumber the cores none of them spins.
-var workers atomic.Int32
+// txBatch is how many frames are under way at one time, those that wait for a busy receiver included.
+const txBatch = 32
 
 // txQueue is a transmit virtqueue. Its worker, a goroutine locked to a thread, owns all but the marked fields.
 type txQueue struct {
@@ -49,7 +42,7 @@ type txQueue struct {
 
 	next     uint16                 // avail index of the chain to be peeked next
 	busy     [txBatch]wire.Waitable // those that waitBusy has armed
-	grudges  [4]grudge
+	temper   nic.Patience
 	seen     uint64  // generation of the space for which the held chains' segments are good
 	disabled counter // frames consumed and dropped while the queue was not enabled
 	bad      counter // frames that were none
@@ -68,6 +61,7 @@ type txSlot struct {
 
 func newTxQueue(d *Device, index int) (*txQueue, error) {
 	q := &txQueue{dev: d, index: index, kick: -1, t: d.port.NewTransmitter(txBatch)}
+	q.temper.Limit = d.conf.Patience
 	for i := range q.slots {
 		q.slots[i] = new(txSlot)
 	}
@@ -84,17 +78,15 @@ func (q *txQueue) start(running bool) {
 	q.done = done
 	dma.Go(func() {
 		defer close(done)
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		workers.Add(1)
-		defer workers.Add(-1)
-		err := q.run(running)
-		q.forgiveAll()
-		if err != nil {
-			q.dev.note(q.index, err)
-			q.dev.watcher.failed(q.index, err)
-			q.fault.fire()
-		}
+		nic.Work(func() {
+			err := q.run(running)
+			q.temper.Forgive()
+			if err != nil {
+				q.dev.note(q.index, err)
+				q.dev.watcher.failed(q.index, err)
+				q.fault.fire()
+			}
+		})
 	})
 }
 
@@ -245,7 +237,7 @@ func (q *txQueue) settle() {
 			if s.since.IsZero() {
 				s.since = now
 			}
-			if q.worthWaiting(s, now) {
+			if q.temper.Worth(s.pkt.Verdict.Queue, s.since, now) {
 				q.keep(kept, i)
 				kept++
 				continue
@@ -287,8 +279,8 @@ func (q *txQueue) letGo() {
 
 // waitFrames waits for the driver: first busily, if there are cores to spare, then asleep.
 func (q *txQueue) waitFrames(cores int) error {
-	if int(workers.Load()) < cores {
-		for end := time.Now().Add(txSpin); ; {
+	if nic.MaySpin(cores) {
+		for end := time.Now().Add(nic.Spin); ; {
 			if q.vq.Pending() || q.stop.Load() {
 				return nil
 			}

@@ -54,6 +54,7 @@ type NIC struct {
 	bound    []boundQueue
 	filter   func(h *splitter.Headers, payload int) bool
 	hold     bool // completions
+	keep     error
 	finished []finished
 	drops    uint64 // no buffer
 	lost     uint64
@@ -235,12 +236,22 @@ func (n *NIC) BindQueue(queue int, gpu int, src driver.PageSource) error {
 	return nil
 }
 
+// KeepQueues makes UnbindQueue fail with err: the NIC keeps the queues, and the pages that are posted there.
+func (n *NIC) KeepQueues(err error) {
+	n.mu.Lock()
+	n.keep = err
+	n.mu.Unlock()
+}
+
 // UnbindQueue implements stack.NIC.
 func (n *NIC) UnbindQueue(queue int) error {
 	n.callback.Lock() // frames under way
 	defer n.callback.Unlock()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.keep != nil {
+		return n.keep
+	}
 	n.unbind(queue)
 	return nil
 }

@@ -1,0 +1,187 @@
+package virtio_test
+
+import (
+	"encoding/binary"
+	"runtime"
+	"testing"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/nic/nictest"
+	"vnic.dev/vnic/virtq"
+)
+
+// A frontend that comes back goes on with its rings where GET_VRING_BASE said, or, if it went without asking, where the
+// used ring says. What its guest sends arrives once and in order; what is sent to it meanwhile is dropped and counted,
+// and the rest arrives once and in order.
+func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
+	for name, ask := range map[string]bool{"GET_VRING_BASE": true, "abrupt": false} {
+		t.Run(name, func(t *testing.T) {
+			ro := rawOptions{pairs: 3, mtu: 9000, patience: patient}
+			w := newWorldWith(t, ro)
+			const frames, hangUps = 3000, 8
+			w.b.Post(0, 64)
+			w.a.Post(0, 64)
+			_, before := w.a.Port().QueueCounters(0)
+			out, in := newNumbered(w.a, w.b), newNumbered(w.b, w.a) // as b's guest sees it, in is sent
+			for round := 1; round <= hangUps; round++ {
+				for int(in.sent) < frames*round/hangUps {
+					out.send()
+					in.send()
+					out.receive(t)
+					if round%2 == 0 || in.sent-in.next > 40 { // else b's frames wait for buffers of a
+						in.receive(t)
+					}
+				}
+				base := map[int]uint16{}
+				if ask {
+					for i := range w.b.rings {
+						var err error
+						base[i], err = w.b.front.GetVringBase(i)
+						w.b.must(err)
+					}
+				}
+				w.b.hang()
+				w.a.Sent(0)
+				for range 5 { // for nobody
+					out.send()
+				}
+				w.a.Sent(0)
+				w.b.redial(ro, func(i int) uint16 {
+					if ask {
+						return base[i]
+					}
+					_, _, used := w.b.rings[i].Addrs()
+					return binary.LittleEndian.Uint16(w.b.mem[used+2:])
+				})
+			}
+			for in.next < in.sent {
+				in.receive(t)
+			}
+			for w.a.flight[0] > 0 { // what lacks a buffer needs one
+				out.receive(t)
+				k, err := w.a.rings[1].Poll(make([]virtq.Used, inFlight))
+				w.a.must(err)
+				w.a.flight[0] -= k
+			}
+			out.receive(t)
+			_, tx := w.a.Port().QueueCounters(0)
+			if dropped := uint32(tx.Drops - before.Drops); in.got != in.sent || out.got+dropped != out.sent || dropped < 5*hangUps {
+				t.Errorf("of %d from b %d arrived; of %d to b %d, and %d were dropped", in.sent, in.got, out.sent, out.got, dropped)
+			}
+			w.moves(t)
+		})
+	}
+}
+
+// numbered is a flow of frames with a number each, between guests that use but few buffers.
+type numbered struct {
+	from, to   *suiteGuest
+	frame      nictest.Frame
+	sent, next uint32 // numbers: of the next to be sent, and of the next to come if none is lost
+	got        uint32
+	bufs       []virtq.Buf // header and payload, by number
+	mems       [][]byte
+}
+
+const inFlight = 64
+
+func newNumbered(from, to *suiteGuest) *numbered {
+	n := &numbered{from: from, to: to, frame: nictest.Make(to.mac, from.mac, nictest.Spec{Payload: 4})}
+	for range inFlight {
+		addr, mem := from.alloc(16 + len(n.frame.Header))
+		copy(mem[12:], n.frame.Header)
+		n.bufs, n.mems = append(n.bufs, virtq.Buf{Addr: addr, Len: uint32(len(mem))}), append(n.mems, mem)
+	}
+	return n
+}
+
+// send sends a frame, if there is room in the ring.
+func (n *numbered) send() {
+	var used [rawRing]virtq.Used
+	k, err := n.from.rings[1].Poll(used[:])
+	n.from.must(err)
+	if n.from.flight[0] -= k; n.from.flight[0] == inFlight {
+		runtime.Gosched()
+		return
+	}
+	i := n.sent % inFlight
+	binary.LittleEndian.PutUint32(n.mems[i][len(n.mems[i])-4:], n.sent)
+	n.from.must(n.from.rings[1].Add(n.bufs[i:i+1], nil, 0))
+	n.from.publish(1)
+	n.from.flight[0]++
+	n.sent++
+}
+
+// receive takes what has come, and gives the buffers back.
+func (n *numbered) receive(t *testing.T) {
+	t.Helper()
+	var used [rawRing]virtq.Used
+	k, err := n.to.rings[0].Poll(used[:])
+	n.to.must(err)
+	for _, u := range used[:k] {
+		mem := n.to.mem[n.to.posted[0][u.Cookie][0].Addr:][:u.Len]
+		no := binary.LittleEndian.Uint32(mem[len(mem)-4:])
+		if no < n.next || no >= n.sent {
+			t.Fatalf("%s got frame %d, of %d sent, after %d", n.to.Port().Name(), no, n.sent, n.next)
+		}
+		n.next = no + 1
+		n.got++
+		n.to.must(n.to.rings[0].Add(nil, n.to.posted[0][u.Cookie], u.Cookie))
+	}
+	n.to.publish(0)
+}
+
+// A port that was never asked for its generation, and whose rings go on from before, may know less than the driver set up:
+// it splits nothing and uses queue 0 until the driver has asked.
+func TestResumedPortUsesQueue0UntilTheDriverAsks(t *testing.T) {
+	for name, known := range map[string]bool{"known": true, "unknown": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			ask := func() {
+				w.b.Post(0, 1)
+				w.b.Send(0, nictest.Frame{Header: helloFrame(w.b)})
+				var r control.Frame
+				got := w.b.Receive(0)
+				w.b.must(r.Parse(got.Bytes()))
+				if r.Kind != control.KindReply || r.Generation != w.b.Port().Generation() {
+					t.Errorf("answer %+v", r)
+				}
+			}
+			if known {
+				ask()
+			}
+			w.b.must(w.b.Port().SetSplit(control.Split{Queue: 1, On: true}))
+			_, err := w.b.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
+			w.b.must(err)
+			w.b.Post(1, 2)
+			bases := map[int]uint16{}
+			for i := range w.b.rings {
+				bases[i], err = w.b.front.GetVringBase(i)
+				w.b.must(err)
+			}
+			w.b.redial(rawOptions{pairs: 3}, func(i int) uint16 { return bases[i] })
+			f := tcp(w.a, w.b, 500)
+			arrives := func(queue int, split bool) {
+				t.Helper()
+				w.a.Send(0, f)
+				got := w.b.Receive(queue)
+				if got.Split != split || string(got.Bytes()) != string(f.Bytes()) {
+					t.Errorf("queue %d: split %v, %d bytes", queue, got.Split, len(got.Bytes()))
+				}
+			}
+			if !known {
+				w.b.Post(0, 1)
+				arrives(0, false)
+				ask()
+			}
+			arrives(1, true)
+			arrives(1, true)
+		})
+	}
+}
+
+func helloFrame(g *suiteGuest) []byte {
+	f := control.Frame{Dst: control.MAC, Src: g.mac}
+	f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.ClassInfo, control.InfoHello, 7, 1
+	return f.Append(nil)
+}

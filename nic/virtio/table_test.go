@@ -1,0 +1,176 @@
+package virtio_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/vhostuser"
+	"vnic.dev/vnic/virtq"
+)
+
+// A frontend replaces memory by SET_MEM_TABLE while frames flow into it and out of it. Once it has the reply nothing is
+// written to the old memory, which is not mapped any more; frames go on in the new.
+func TestTableReplacedUnderTraffic(t *testing.T) {
+	const (
+		gpa   = 1 << 38
+		size  = 1 << 20
+		posts = 32
+		buf   = 16 << 10
+	)
+	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, table: true, patience: patient})
+	b := w.b.rawGuest
+	ram := vhostuser.MemRegion{FD: b.fd, GPA: 0, User: rawUser, Size: rawMem}
+	old := memfd(t, "replaced-0", size)
+	show := func(fd int) {
+		b.must(b.front.SetMemTable([]vhostuser.MemRegion{ram, {FD: fd, GPA: gpa, User: rawUser + gpa, Size: size}}))
+	}
+	show(old)
+
+	// a sends to b, whose buffers lie in that memory, and b to a, with payload from there.
+	var got [2]atomic.Uint64
+	var stop [2]chan struct{} // senders, receivers: who sends waits for who receives
+	var flows [2]sync.WaitGroup
+	for i := range stop {
+		stop[i] = make(chan struct{})
+	}
+	flow := func(n *atomic.Uint64, from, to *suiteGuest, payload uint64, post func(cookie uint32)) {
+		for i := range uint32(posts) {
+			post(i)
+		}
+		to.publish(0)
+		f := tcp(from, to, 3000)
+		addr, mem := from.alloc(12 + len(f.Header))
+		copy(mem[12:], f.Header)
+		bufs := []virtq.Buf{{Addr: addr, Len: uint32(len(mem))}, {Addr: payload, Len: 3000}}
+		for i, run := range []func([]virtq.Used){
+			func(used []virtq.Used) {
+				from.must(from.rings[1].Add(bufs, nil, 0))
+				from.publish(1)
+				from.poll(1, used)
+			},
+			func(used []virtq.Used) {
+				k, err := to.rings[0].Poll(used)
+				to.must(err)
+				for _, u := range used[:k] {
+					post(u.Cookie)
+				}
+				to.publish(0)
+				if n.Add(uint64(k)); k == 0 {
+					runtime.Gosched()
+				}
+			},
+		} {
+			flows[i].Go(func() {
+				var used [rawRing]virtq.Used
+				for {
+					select {
+					case <-stop[i]:
+						return
+					default:
+						run(used[:])
+					}
+				}
+			})
+		}
+	}
+	aBuf, _ := w.a.alloc(posts * buf)
+	flow(&got[0], w.a, w.b, aBuf, func(i uint32) {
+		b.must(b.rings[0].Add(nil, []virtq.Buf{{Addr: gpa + uint64(i)*buf, Len: buf}}, i))
+	})
+	flow(&got[1], w.b, w.a, gpa+size/2, func(i uint32) {
+		w.a.must(w.a.rings[0].Add(nil, []virtq.Buf{{Addr: aBuf + uint64(i)*buf, Len: buf}}, i))
+	})
+	onward := func() {
+		for i := range got {
+			for at := got[i].Load(); got[i].Load() < at+4*posts; {
+				runtime.Gosched()
+			}
+		}
+	}
+	blank := bytes.Repeat([]byte{poison}, size)
+	now := make([]byte, size)
+	for round := range 10 {
+		onward()
+		name := fmt.Sprint("replaced-", round+1)
+		next := memfd(t, name, size)
+		show(next)
+		if m := mapped(t, fmt.Sprint("replaced-", round)); m != "" {
+			t.Errorf("round %d: still mapped: %s", round, m)
+		}
+		_, err := unix.Pwrite(old, blank, 0)
+		b.must(err)
+		onward()
+		_, err = unix.Pread(old, now, 0)
+		b.must(err)
+		if !bytes.Equal(now, blank) {
+			t.Errorf("round %d: the old memory was written", round)
+		}
+		_, err = unix.Pread(next, now, 0)
+		b.must(err)
+		if !bytes.Contains(now[:buf], w.b.mac[:]) {
+			t.Errorf("round %d: no frame in the new memory", round)
+		}
+		_ = unix.Close(old)
+		old = next
+	}
+	for i := range stop {
+		close(stop[i])
+		flows[i].Wait()
+	}
+	_ = unix.Close(old)
+	if len(b.dev.Errors()) != 0 || len(w.a.dev.Errors()) != 0 {
+		t.Errorf("errors: %v, %v", w.a.dev.Errors(), b.dev.Errors())
+	}
+}
+
+// The same with all of a guest's memory, the rings too: they go on in the new.
+func TestRingsReplacedByTable(t *testing.T) {
+	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, table: true})
+	w.moves(t)
+	b := w.b.rawGuest
+	next := memfd(t, "rawguest-next", rawMem)
+	_, err := unix.Pwrite(next, b.mem, 0)
+	b.must(err)
+	b.must(b.front.SetMemTable([]vhostuser.MemRegion{{FD: next, GPA: 0, User: rawUser, Size: rawMem}}))
+	// The test's own view follows, at the same address: rings keep pointers.
+	_, err = unix.MmapPtr(next, 0, unsafe.Pointer(&b.mem[0]), rawMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+	b.must(err)
+	old := b.fd
+	b.fd = next
+	blank := bytes.Repeat([]byte{poison}, rawMem)
+	_, err = unix.Pwrite(old, blank, 0)
+	b.must(err)
+	w.moves(t)
+	w.moves(t)
+	now := make([]byte, rawMem)
+	_, err = unix.Pread(old, now, 0)
+	b.must(err)
+	if !bytes.Equal(now, blank) {
+		t.Error("the old memory was written")
+	}
+	_ = unix.Close(old)
+}
+
+// mapped gives the line of a memfd in this process's map, "" if there is none.
+func mapped(t *testing.T, memfd string) string {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		if strings.Contains(line, "memfd:"+memfd+" ") {
+			return line
+		}
+	}
+	return ""
+}

@@ -1,0 +1,71 @@
+package stack_test
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/stack/stacktest"
+)
+
+// A NIC that does not give a queue back may still write to the pages that are posted there: the binding is not done, and
+// what comes is received, until the NIC gives up.
+func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
+	for _, again := range []bool{true, false} { // closed again, or ended by Stack.Close
+		w := newWorld(t, stacktest.Options{})
+		buf, err := w.b.Register(0, 0, 1<<20)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rx, err := w.b.BindRX(buf, 1, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.b.AddFlow(devmem.Flow{Queue: 1, Dst: w.at(7)}); err != nil {
+			t.Fatal(err)
+		}
+		ca, cb := w.connect(7, false)
+		w.nb.KeepQueues(syscall.ETIMEDOUT)
+		if err := rx.Close(); !errors.Is(err, syscall.ETIMEDOUT) {
+			t.Fatal(err)
+		}
+		if _, err := ca.Write([]byte("late")); err != nil {
+			t.Fatal(err)
+		}
+		var f [1]devmem.Frag
+		if n, nf, _, err := cb.RecvDevmem(f[:], make([]byte, 10), 0); n != 4 || nf != 1 || err != nil || string(w.nb.Memory()[f[0].Off:][:4]) != "late" {
+			t.Fatal(n, f, err)
+		}
+		if n, err := cb.DontNeed([]devmem.TokenRange{{Start: f[0].Token, Count: 1}}); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		for _, b := range w.b.Stats().Bindings {
+			if !b.Closed || b.Posted == 0 {
+				t.Errorf("%+v", b)
+			}
+		}
+		select {
+		case <-rx.Done():
+			t.Error("done")
+		default:
+		}
+		if err := buf.Close(); !errors.Is(err, syscall.EBUSY) {
+			t.Errorf("close of the buffer: %v", err)
+		}
+		if _, err := w.b.BindRX(buf, 1); err == nil {
+			t.Error("a queue that the NIC keeps is bound again")
+		}
+		if again {
+			w.nb.KeepQueues(nil)
+			if err := rx.Close(); err != nil {
+				t.Error(err)
+			}
+		} else {
+			if err := w.b.Close(); !errors.Is(err, syscall.ETIMEDOUT) {
+				t.Error(err)
+			}
+		}
+		<-rx.Done()
+	}
+}

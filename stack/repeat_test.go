@@ -1,0 +1,97 @@
+package stack_test
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack"
+	"vnic.dev/vnic/stack/stacktest"
+)
+
+// What is sent last, while another segment is being recovered, is lost, and its tail loss probe with it. With RACK,
+// gVisor then has no timer that would send it again: so repeat.go does.
+func TestLastSegmentIsSentUntilItArrives(t *testing.T) {
+	const total = 12 * 1448
+	for _, withRACK := range []bool{true, false} {
+		for _, last := range []string{"FIN", "data"} {
+			t.Run(fmt.Sprintf("RACK=%v/%s", withRACK, last), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, stacktest.Options{Cut: true}, func(o *stack.Options) { o.RACK = withRACK })
+				bindRX(t, w.b, 0, 1<<20, 7, 1)
+				tx := bindTX(t, w.a, 0, 1<<20)
+				ca, cb := w.connect(7, false)
+				ca.SetStallLimit(5 * time.Second)
+				cb.SetStallLimit(5 * time.Second)
+				buf := make([]byte, 4096)
+				receive := func(want int) {
+					for got := 0; got < want; {
+						n, _, _, err := cb.RecvDevmem(nil, buf, devmem.Trunc)
+						if err != nil {
+							t.Fatalf("%v\na: %s", err, ca.State())
+						}
+						got += n
+					}
+				}
+				send := func(off, n uint64) {
+					if k, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: off, Len: n}}); k != int(n) || err != nil {
+						t.Error(k, err)
+					}
+				}
+				send(0, 50_000) // opens the congestion window; netstack recovers no first segment without a time out
+				receive(50_000)
+				if _, _, err := ca.ReadCompletion(time.Now().Add(time.Minute)); err != nil {
+					t.Fatal(err)
+				}
+				var mu sync.Mutex
+				var first, end uint32
+				seen, lost := 0, 0 // of the first segment; of what comes last
+				recovering, queued := make(chan struct{}), make(chan struct{})
+				w.na.Filter(func(h *splitter.Headers, payload int) bool {
+					mu.Lock()
+					defer mu.Unlock()
+					switch {
+					case payload == 0 && h.TCPFlags&splitter.FIN == 0:
+						return true
+					case seen == 0:
+						first, end, seen = h.Seq, h.Seq+total, 1
+						return false
+					case h.Seq == first:
+						if seen++; seen == 2 { // it is sent again: the recovery goes on until this arrives
+							close(recovering)
+							<-queued
+						}
+						return true
+					case h.Seq == end && lost < 2:
+						lost++
+						return false
+					}
+					return true
+				})
+				send(0, total)
+				<-recovering
+				want := total
+				if last == "data" {
+					send(0, 100)
+					want += 100
+				} else if err := ca.CloseWrite(); err != nil {
+					t.Error(err)
+				}
+				close(queued)
+				receive(want)
+				if last == "FIN" {
+					if _, _, _, err := cb.RecvDevmem(nil, buf, devmem.Trunc); err != io.EOF {
+						t.Fatalf("%v\na: %s", err, ca.State())
+					}
+				}
+				if lost != 2 {
+					t.Errorf("the last segment was lost %d times", lost)
+				}
+			})
+		}
+	}
+}
