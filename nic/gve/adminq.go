@@ -1,0 +1,199 @@
+package gve
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/bits"
+)
+
+// Commands of the admin queue (gve_adminq.h, enum gve_adminq_opcodes).
+const (
+	opDescribeDevice     = 0x1
+	opConfigureResources = 0x2
+	opCreateTx           = 0x5
+	opCreateRx           = 0x6
+	opDestroyTx          = 0x7
+	opDestroyRx          = 0x8
+	opDeconfigure        = 0x9
+	opConfigureRSS       = 0xa
+	opReportStats        = 0xc
+	opReportLinkSpeed    = 0xd
+	opGetPtypeMap        = 0xe
+	opVerifyDriver       = 0xf
+	opQueryFlowRules     = 0x10
+	opQueryRSS           = 0x12
+	opExtended           = 0xff
+	opConfigureFlowRule  = 0x101 // inner, of opExtended
+	slotLen              = 64
+	slotStatus           = 4 // offset
+	bodyLen              = 56
+)
+
+// body is what a command carries behind opcode and status.
+type body [bodyLen]byte
+
+// adminQueue is the ring of commands. The control goroutine owns it.
+//
+// A command's slot is read once and is carried out inside the register write that rings the doorbell; its status is written
+// before the event counter shows that it is done (gve_adminq_kick_and_wait).
+type adminQueue struct {
+	running bool
+	base    uint64
+	slots   uint32 // a power of two
+	done    uint32 // commands done since the last reset, free running
+}
+
+// run starts the admin queue where the registers say.
+func (d *Device) run() {
+	if d.used { // what a driver that never said goodbye has set up
+		regs := d.regs
+		d.reset()
+		d.regs = regs
+	}
+	slots := uint32(d.regs.length) / slotLen
+	if slots == 0 || bits.OnesCount32(slots) != 1 || d.regs.length%slotLen != 0 {
+		d.stopAdminQueue(fmt.Errorf("length %d: not a power of two of %d byte slots", d.regs.length, slotLen))
+		return
+	}
+	d.used = true
+	d.status.And(^uint32(statusResetDone))
+	d.aq = adminQueue{running: true, base: uint64(d.regs.baseHi)<<32 | uint64(d.regs.baseLo), slots: slots}
+}
+
+// writeDoorbell carries out commands up to the driver's count.
+func (d *Device) writeDoorbell(count uint32) {
+	d.regs.doorbell = count
+	q := &d.aq
+	if !q.running {
+		return
+	}
+	if n := count - q.done; n > q.slots {
+		d.stopAdminQueue(fmt.Errorf("doorbell %d: %d commands in %d slots", count, n, q.slots))
+		return
+	}
+	for q.done != count {
+		if err := d.command(q.base + uint64(q.done&(q.slots-1))*slotLen); err != nil {
+			d.stopAdminQueue(err)
+			return
+		}
+		q.done++
+	}
+}
+
+// stopAdminQueue has no further command carried out until the driver resets the device: what it meant cannot be known.
+func (d *Device) stopAdminQueue(err error) {
+	d.aq.running = false
+	d.voices.stop.say(d.log, slog.LevelError, "admin queue stopped until the driver resets the NIC", "err", err)
+}
+
+// command carries out the command in a slot. An error is one of the queue itself.
+func (d *Device) command(slot uint64) error {
+	var b [slotLen]byte
+	if err := d.mem.read(slot, b[:]); err != nil {
+		return err
+	}
+	op := be.Uint32(b[:])
+	err := d.execute(op, (*body)(b[slotLen-bodyLen:]))
+	st := statusOf(err)
+	if st != statusPassed {
+		d.voices.refusal.say(d.log, slog.LevelWarn, "command refused", "command", commandName(op), "status", st, "err", err)
+	}
+	var out [4]byte
+	be.PutUint32(out[:], uint32(st))
+	return d.mem.write(slot+slotStatus, out[:])
+}
+
+// execute carries out a command.
+func (d *Device) execute(op uint32, b *body) error {
+	switch op {
+	case opDescribeDevice:
+		return d.describe(b)
+	case opVerifyDriver:
+		return d.verifyDriver(b)
+	case opConfigureResources:
+		return d.configure(b)
+	case opDeconfigure:
+		return d.deconfigure()
+	case opCreateTx:
+		return d.createTx(b)
+	case opCreateRx:
+		return d.createRx(b)
+	case opDestroyTx:
+		return d.destroyTx(be.Uint32(b[0:]))
+	case opDestroyRx:
+		return d.destroyRx(be.Uint32(b[0:]))
+	case opConfigureRSS:
+		return d.configureRSS(b)
+	case opQueryRSS:
+		return d.queryRSS(b)
+	case opReportStats:
+		return d.reportStats(b)
+	case opReportLinkSpeed:
+		return d.reportLinkSpeed(b)
+	case opGetPtypeMap:
+		return d.getPtypeMap(b)
+	case opQueryFlowRules:
+		return d.queryFlowRules(b)
+	case opExtended:
+		return d.extended(b)
+	}
+	return statusUnimplemented
+}
+
+// extended carries out a command that is too long for a slot: inner opcode u32, its length u32, where it lies u64.
+func (d *Device) extended(b *body) error {
+	op, n, addr := be.Uint32(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:])
+	if op != opConfigureFlowRule {
+		return fmt.Errorf("inner command %#x: %w", op, statusUnimplemented)
+	}
+	var inner [flowCommandLen]byte
+	if n != uint32(len(inner)) {
+		return fmt.Errorf("inner command of %d bytes, not %d: %w", n, len(inner), statusInvalidArgument)
+	}
+	if err := d.mem.read(addr, inner[:]); err != nil {
+		return err
+	}
+	return d.configureFlowRule(&inner)
+}
+
+// invalid makes an INVALID_ARGUMENT with its reason.
+func invalid(format string, args ...any) error {
+	return errors.Join(fmt.Errorf(format, args...), statusInvalidArgument)
+}
+
+func commandName(op uint32) string {
+	switch op {
+	case opDescribeDevice:
+		return "DESCRIBE_DEVICE"
+	case opConfigureResources:
+		return "CONFIGURE_DEVICE_RESOURCES"
+	case opCreateTx:
+		return "CREATE_TX_QUEUE"
+	case opCreateRx:
+		return "CREATE_RX_QUEUE"
+	case opDestroyTx:
+		return "DESTROY_TX_QUEUE"
+	case opDestroyRx:
+		return "DESTROY_RX_QUEUE"
+	case opDeconfigure:
+		return "DECONFIGURE_DEVICE_RESOURCES"
+	case opConfigureRSS:
+		return "CONFIGURE_RSS"
+	case opReportStats:
+		return "REPORT_STATS"
+	case opReportLinkSpeed:
+		return "REPORT_LINK_SPEED"
+	case opGetPtypeMap:
+		return "GET_PTYPE_MAP"
+	case opVerifyDriver:
+		return "VERIFY_DRIVER_COMPATIBILITY"
+	case opQueryFlowRules:
+		return "QUERY_FLOW_RULES"
+	case opQueryRSS:
+		return "QUERY_RSS"
+	case opExtended:
+		return "EXTENDED"
+	}
+	return fmt.Sprintf("%#x", op)
+}

@@ -1,0 +1,131 @@
+package gve
+
+import (
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic/nictest"
+)
+
+// A guest that starts and stops its queues, splits them or not, and loses and gets back its GPU's memory, all while two others
+// send to it and it sends to them, harms itself only: nobody hangs, and in the end all is well.
+func TestChurn(t *testing.T) {
+	checkFDs(t)
+	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true, device: true})
+	g := w.bad
+	for q := range uint16(3) {
+		_, err := g.port.AddFlow(control.FlowRule{Proto: 6, DstPort: 5000 + q, Queue: q})
+		g.must(err)
+	}
+	var ended atomic.Bool
+	var senders sync.WaitGroup
+	for i, from := range []*suiteGuest{w.a, w.b} {
+		senders.Add(1)
+		dma.Go(func() {
+			defer senders.Done()
+			var fs []nictest.Frame
+			for k := range 12 {
+				f := nictest.Make(g.mac, from.mac, nictest.Spec{Port: uint16(5000 + k%3), Payload: 700 * k})
+				if k > 9 {
+					f.GSO, f.MSS = 1, 1448
+				}
+				fs = append(fs, f)
+			}
+			for !ended.Load() {
+				from.next = 8 << 20
+				for k := range fs {
+					from.add(i, &fs[k], k%4 == 3)
+				}
+				from.txd[i].doorbell()
+				from.txd[i].sent()
+			}
+		})
+	}
+	rnd := rand.New(rand.NewPCG(1, 2))
+	base := g.next
+	gpu := true
+	for range 2000 {
+		q := rnd.IntN(3)
+		switch rnd.IntN(6) {
+		case 0, 1: // its memory is used again: of other queues, too
+			g.next = base + uint64(q)*(1<<20)
+			g.startRx(q, rnd.IntN(2) == 0)
+			clear(g.rxd[q].ring)
+			clear(g.rxd[q].compl)
+		case 2:
+			g.next = base + uint64(3+q)*(1<<20)
+			g.startTx(q)
+		case 3:
+			g.next = base + 6<<20
+			for range 8 {
+				f := nictest.Make(w.a.mac, g.mac, nictest.Spec{Payload: rnd.IntN(8000)})
+				if d := g.txd[q]; d.room() > 20 {
+					g.add(q, &f, gpu && rnd.IntN(2) == 0)
+				}
+			}
+			g.txd[q].doorbell()
+			w.a.refill(0, 24<<20)
+		case 4:
+			if gpu {
+				g.dev.Unmapping(rawGPU, rawGPUSize)
+				g.must(g.space.Remove(rawGPU, rawGPUSize))
+			} else {
+				g.must(g.space.Add(dma.Map{IOVA: rawGPU, Size: rawGPUSize, FD: g.gpu.FD()}))
+			}
+			gpu = !gpu
+		case 5:
+			if g.rxd[q].split {
+				g.refill(q, rawGPU)
+			} else {
+				g.refill(q, 24<<20)
+			}
+		}
+	}
+	if !gpu {
+		g.must(g.space.Add(dma.Map{IOVA: rawGPU, Size: rawGPUSize, FD: g.gpu.FD()}))
+	}
+	ended.Store(true)
+	for q := range 3 { // nobody waits for it any more
+		g.command(opDestroyRx, words(uint32(q)))
+		g.command(opDestroyTx, words(uint32(q)))
+		g.dev.liveRx[q], g.dev.liveTx[q] = false, false
+	}
+	senders.Wait()
+	w.a.next, w.b.next, g.next = 16<<20, 16<<20, base
+	w.a.startRx(0, false)
+	g.startRx(0, true)
+	g.startTx(0)
+	g.Post(0, 1)
+	f := nictest.Make(g.mac, w.a.mac, nictest.Spec{Port: 5000, Payload: 3000})
+	w.a.Send(0, f)
+	arrives(t, g, 0, &f)
+	w.a.Post(0, 1)
+	f = tcp(g, w.a, 2000)
+	g.Send(0, f)
+	arrives(t, w.a, 0, &f)
+	w.moves(t)
+	if n := g.dev.Failures(); n != 0 {
+		t.Errorf("%d queues failed", n)
+	}
+	c, err := g.port.PortCounters()
+	g.must(err)
+	t.Logf("received %d, lost %d; sent %d, lost %d", c.Rx.Packets, c.Rx.Drops, c.Tx.Packets, c.Tx.Drops)
+	if c.Rx.Packets < 100 || c.Tx.Packets < 100 {
+		t.Errorf("received %d frames and sent %d only", c.Rx.Packets, c.Tx.Packets)
+	}
+}
+
+// refill takes what has come on a queue, whatever it is, and posts buffers from base on.
+func (g *suiteGuest) refill(q int, base uint64) {
+	d := g.rxd[q]
+	for c := (rxCompl{}); d.poll(&c); {
+	}
+	for d.posted-d.seen < 200 {
+		d.post(base + uint64(d.posted%512)*4096)
+	}
+	d.doorbell()
+}

@@ -1,0 +1,501 @@
+package gve
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/vfiouser"
+)
+
+// option is one that DESCRIBE_DEVICE listed.
+type option struct {
+	id   uint16
+	body []byte
+}
+
+// parseOptions reads a reply of DESCRIBE_DEVICE as the driver does (gve_process_device_options).
+func parseOptions(t testing.TB, b []byte) (out []option) {
+	t.Helper()
+	total := int(be.Uint16(b[32:]))
+	if total > len(b) {
+		t.Fatalf("total length %d in %d bytes", total, len(b))
+	}
+	at := b[descriptorLen:total]
+	for range be.Uint16(b[30:]) {
+		if len(at) < optionHeadLen || len(at)-optionHeadLen < int(be.Uint16(at[2:])) {
+			t.Fatal("options exceed the descriptor's total length")
+		}
+		n := int(be.Uint16(at[2:]))
+		if be.Uint32(at[4:]) != 0 {
+			t.Errorf("option %#x requires features", be.Uint16(at))
+		}
+		out = append(out, option{be.Uint16(at), at[optionHeadLen:][:n]})
+		at = at[optionHeadLen+n:]
+	}
+	if len(at) != 0 {
+		t.Errorf("%d bytes behind the last option", len(at))
+	}
+	return out
+}
+
+func TestHandshake(t *testing.T) {
+	c := newCtl(t, queues(3))
+	if tx, rx := c.read32(regMaxTx), c.read32(regMaxRx); tx != 3 || rx != 3 {
+		t.Errorf("%d transmit and %d receive queues", tx, rx)
+	}
+	if s := c.read32(regDeviceStatus); s != statusLink|statusResetDone {
+		t.Errorf("device status %#x at first", s)
+	}
+	for _, b := range []byte("GVE-1.0.0\n") {
+		c.must(c.dev.WriteRegion(registersBAR, regDriverVersion, []byte{b}))
+	}
+	if !strings.Contains(c.said.String(), "GVE-1.0.0") {
+		t.Errorf("log has no driver version: %s", c.said.String())
+	}
+	c.start()
+	if s := c.read32(regDeviceStatus); s != statusLink {
+		t.Errorf("device status %#x when it runs", s)
+	}
+	to := c.alloc(4096)
+	c.pass(opDescribeDevice, words(to, uint32(1), uint32(4096)))
+	d := c.at(to, 4096)
+	if mac := d[24:30]; !bytes.Equal(mac, ctlMAC[:]) {
+		t.Errorf("MAC %x", mac)
+	}
+	if tx, rx, n, mtu := be.Uint16(d[10:]), be.Uint16(d[12:]), be.Uint16(d[14:]), be.Uint16(d[16:]); tx != 512 || rx != 1024 || n != 3 || mtu != 9000 {
+		t.Errorf("rings of %d and %d, %d queues, MTU %d", tx, rx, n, mtu)
+	}
+	want := []option{
+		{optDQORDA, words(uint32(0xb5), uint32(0))[:8]},
+		{optModifyRing, words(uint32(1), uint16(4096), uint16(4096), uint16(64), uint16(256))[:12]},
+		{optJumbo, words(uint32(4), uint16(9000), uint16(0))[:8]},
+		{optBufferSizes, words(uint32(0x10), uint16(4096), uint16(256))[:8]},
+		{optFlowSteering, words(uint32(0x20), uint32(0), uint32(1024))[:12]},
+		{optRSSConfig, words(uint32(0x80), uint16(40), uint16(128))[:8]},
+	}
+	got := parseOptions(t, d)
+	if !slices.EqualFunc(got, want, func(a, b option) bool { return a.id == b.id && bytes.Equal(a.body, b.body) }) {
+		t.Errorf("options %x, not %x", got, want)
+	}
+}
+
+// The driver's whole life, as Linux 7.2 leads it.
+func TestLife(t *testing.T) {
+	c := newCtl(t, queues(2))
+	for range 2 { // and again after a reset: rmmod, insmod
+		c.used = 64 * slotLen
+		c.start()
+		info := make([]byte, driverInfoLen)
+		info[0] = 1
+		be.PutUint64(info[16:], 0x7b)
+		copy(info[48:], "7.2.12-cloud-amd64")
+		c.pass(opVerifyDriver, words(uint64(driverInfoLen), c.put(info)))
+		if !strings.Contains(c.said.String(), "7.2.12-cloud-amd64") {
+			t.Errorf("log has no kernel: %s", c.said.String())
+		}
+		c.pass(opDescribeDevice, words(c.alloc(4096), uint32(1), uint32(4096)))
+		irqs := c.configure(4)
+		for i := range 4 {
+			if w := be.Uint32(c.at(irqs+64*uint64(i), 4)); w != uint32(i) {
+				t.Errorf("block %d: doorbell %d", i, w)
+			}
+		}
+		m := c.alloc(2048)
+		c.pass(opGetPtypeMap, words(uint64(2048), m))
+		for _, x := range []struct {
+			h      splitter.Headers
+			l3, l4 byte
+		}{
+			{splitter.Headers{Class: splitter.TCP}, 2, 2}, {splitter.Headers{Class: splitter.UDP, IPv6: true}, 3, 3},
+			{splitter.Headers{Class: splitter.OtherIP, Proto: 1}, 2, 4}, {splitter.Headers{Class: splitter.OtherIP, Proto: 58, IPv6: true}, 3, 4},
+			{splitter.Headers{Class: splitter.OtherIP, Proto: 132}, 2, 5}, {splitter.Headers{Class: splitter.Fragment}, 2, 1},
+			{splitter.Headers{Class: splitter.NotIP}, 1, 1}, {splitter.Headers{Class: splitter.Malformed}, 0, 0},
+		} {
+			if p := c.at(m+2*uint64(ptypeOf(&x.h)), 2); p[0] != x.l3 || p[1] != x.l4 {
+				t.Errorf("%+v: layers %d and %d", x.h, p[0], p[1])
+			}
+		}
+		stats := c.alloc(4096)
+		c.pass(opReportStats, words(uint64(8+16*20), stats, uint64(20000)))
+		// All transmit queues at once.
+		var done []func() status
+		var cmds []txCommand
+		for i := range 2 {
+			cmd := c.txCreate(i)
+			var b body
+			cmd.encode(&b)
+			done = append(done, c.slot(opCreateTx, &b))
+			cmds = append(cmds, cmd)
+		}
+		c.write32(regDoorbell, c.count)
+		for i, st := range done {
+			if w := be.Uint32(c.at(cmds[i].resources, 4)); st() != statusPassed || w != txDoorbells+uint32(i) {
+				t.Errorf("transmit queue %d: %v, doorbell %#x", i, st(), w)
+			}
+		}
+		for i := range 2 {
+			cmd := c.rxCreate(i, 0)
+			if st := c.rx(cmd); st != statusPassed {
+				t.Errorf("receive queue %d: %v", i, st)
+			}
+			if w := be.Uint32(c.at(cmd.resources, 4)); w != rxDoorbells+uint32(i) {
+				t.Errorf("receive queue %d: doorbell %#x", i, w)
+			}
+		}
+		speed := c.alloc(8)
+		c.pass(opReportLinkSpeed, words(speed))
+		if s := be.Uint64(c.at(speed, 8)); s != linkSpeed {
+			t.Errorf("link speed %d", s)
+		}
+		for i := range uint32(2) {
+			c.pass(opDestroyRx, words(i))
+			c.pass(opDestroyTx, words(i))
+		}
+		c.pass(opReportStats, words(uint64(0), uint64(0), uint64(20000)))
+		c.pass(opDeconfigure, new(body))
+		c.reset()
+	}
+	if n := c.dev.Failures(); n != 0 {
+		t.Errorf("%d queues failed", n)
+	}
+}
+
+// More commands than slots: the ring goes round.
+func TestAdminQueueGoesRound(t *testing.T) {
+	c := newCtl(t, queues(1))
+	c.start()
+	to := c.alloc(8)
+	for range 200 {
+		c.pass(opReportLinkSpeed, words(to))
+	}
+	for range 3 { // full
+		for range c.slots {
+			c.slot(opReportLinkSpeed, words(to))
+		}
+		c.write32(regDoorbell, c.count)
+		if n := c.read32(regEvents); n != c.count {
+			t.Fatalf("event counter %d, not %d", n, c.count)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	tx := func(change func(*txCommand)) func(c *ctl) status {
+		return func(c *ctl) status {
+			cmd := c.txCreate(0)
+			change(&cmd)
+			return c.tx(cmd)
+		}
+	}
+	rx := func(change func(*rxCommand)) func(c *ctl) status {
+		return func(c *ctl) status {
+			cmd := c.rxCreate(0, 0)
+			change(&cmd)
+			return c.rx(cmd)
+		}
+	}
+	configure := func(change func(*configureCommand)) func(c *ctl) status {
+		return func(c *ctl) status {
+			c.pass(opDeconfigure, new(body))
+			cmd := configureCommand{irqs: c.alloc(256), count: 4, stride: 64, format: formatDQORDA}
+			change(&cmd)
+			var b body
+			cmd.encode(&b)
+			return c.command(opConfigureResources, &b)
+		}
+	}
+	command := func(op uint32, b *body) func(c *ctl) status {
+		return func(c *ctl) status { return c.command(op, b) }
+	}
+	nowhere := uint64(0xdead000)
+	end := uint64(ctlBase + ctlSize - 4)
+	for _, r := range []struct {
+		name string
+		do   func(c *ctl) status
+		want status
+	}{
+		{"no such command", command(0x77, new(body)), statusUnimplemented},
+		{"command 0", command(0, new(body)), statusUnimplemented},
+		{"page list", command(3, new(body)), statusUnimplemented},
+		{"driver parameter", command(0xb, new(body)), statusUnimplemented},
+		{"timestamp", command(0x11, new(body)), statusUnimplemented},
+		{"describe: version", command(opDescribeDevice, words(uint64(ctlBase), uint32(2), uint32(4096))), statusUnimplemented},
+		{"describe: no room", command(opDescribeDevice, words(uint64(ctlBase), uint32(1), uint32(40))), statusResourceExhausted},
+		{"describe: nowhere", command(opDescribeDevice, words(nowhere, uint32(1), uint32(4096))), statusInvalidArgument},
+		{"describe: beyond the end", command(opDescribeDevice, words(end, uint32(1), uint32(4096))), statusInvalidArgument},
+		{"describe: wraps", command(opDescribeDevice, words(^uint64(0)-3, uint32(1), uint32(4096))), statusInvalidArgument},
+		{"verify: length", command(opVerifyDriver, words(uint64(300), uint64(ctlBase))), statusInvalidArgument},
+		{"verify: nowhere", command(opVerifyDriver, words(uint64(304), nowhere)), statusInvalidArgument},
+		{"verify: no DQO", func(c *ctl) status { return c.command(opVerifyDriver, words(uint64(304), c.alloc(304))) }, statusFailedPrecondition},
+		{"ptypes: length", command(opGetPtypeMap, words(uint64(2047), uint64(ctlBase))), statusInvalidArgument},
+		{"ptypes: nowhere", command(opGetPtypeMap, words(uint64(2048), nowhere)), statusInvalidArgument},
+		{"speed: nowhere", command(opReportLinkSpeed, words(end)), statusInvalidArgument},
+		{"stats: too short", command(opReportStats, words(uint64(7), uint64(ctlBase), uint64(1))), statusInvalidArgument},
+		{"stats: too long", command(opReportStats, words(uint64(1)<<40, uint64(ctlBase), uint64(1))), statusInvalidArgument},
+		{"stats: nowhere", command(opReportStats, words(uint64(64), nowhere, uint64(1))), statusInvalidArgument},
+		{"configure: twice", func(c *ctl) status {
+			var b body
+			(&configureCommand{irqs: c.alloc(64), count: 1, stride: 64, format: formatDQORDA}).encode(&b)
+			return c.command(opConfigureResources, &b)
+		}, statusAlreadyExists},
+		{"configure: format", configure(func(c *configureCommand) { c.format = 1 }), statusUnimplemented},
+		{"configure: none", configure(func(c *configureCommand) { c.count = 0 }), statusInvalidArgument},
+		{"configure: many", configure(func(c *configureCommand) { c.count = 5 }), statusInvalidArgument},
+		{"configure: very many", configure(func(c *configureCommand) { c.count = ^uint32(0) }), statusInvalidArgument},
+		{"configure: stride 0", configure(func(c *configureCommand) { c.stride = 0 }), statusInvalidArgument},
+		{"configure: stride", configure(func(c *configureCommand) { c.stride = 1 << 31 }), statusInvalidArgument},
+		{"configure: base", configure(func(c *configureCommand) { c.base = 2 }), statusInvalidArgument},
+		{"configure: nowhere", configure(func(c *configureCommand) { c.irqs = end }), statusInvalidArgument},
+		{"deconfigure: twice", func(c *ctl) status {
+			c.pass(opDeconfigure, new(body))
+			return c.command(opDeconfigure, new(body))
+		}, statusFailedPrecondition},
+		{"tx: not configured", func(c *ctl) status {
+			c.pass(opDeconfigure, new(body))
+			return c.tx(c.txCreate(0))
+		}, statusFailedPrecondition},
+		{"tx: id", tx(func(c *txCommand) { c.id = 2 }), statusInvalidArgument},
+		{"tx: big id", tx(func(c *txCommand) { c.id = 1 << 31 }), statusInvalidArgument},
+		{"tx: page list", tx(func(c *txCommand) { c.pages = 1 }), statusUnimplemented},
+		{"tx: block", tx(func(c *txCommand) { c.block = 4 }), statusInvalidArgument},
+		{"tx: ring of 0", tx(func(c *txCommand) { c.size, c.complSize = 0, 0 }), statusInvalidArgument},
+		{"tx: ring of 32", tx(func(c *txCommand) { c.size, c.complSize = 32, 32 }), statusInvalidArgument},
+		{"tx: ring of 100", tx(func(c *txCommand) { c.size, c.complSize = 100, 100 }), statusInvalidArgument},
+		{"tx: ring of 8192", tx(func(c *txCommand) { c.size, c.complSize = 8192, 8192 }), statusInvalidArgument},
+		{"tx: completions", tx(func(c *txCommand) { c.complSize = 64 }), statusInvalidArgument},
+		{"tx: ring nowhere", tx(func(c *txCommand) { c.ring = nowhere }), statusInvalidArgument},
+		{"tx: ring beyond the end", tx(func(c *txCommand) { c.ring = end &^ 15 }), statusInvalidArgument},
+		{"tx: completions nowhere", tx(func(c *txCommand) { c.compl = nowhere }), statusInvalidArgument},
+		{"tx: resources nowhere", tx(func(c *txCommand) { c.resources = end }), statusInvalidArgument},
+		{"tx: twice", func(c *ctl) status {
+			tx(func(*txCommand) {})(c)
+			return tx(func(*txCommand) {})(c)
+		}, statusAlreadyExists},
+		{"rx: id", rx(func(c *rxCommand) { c.id = 2 }), statusInvalidArgument},
+		{"rx: block", rx(func(c *rxCommand) { c.block = 1 << 20 }), statusInvalidArgument},
+		{"rx: ring of 32", rx(func(c *rxCommand) { c.size, c.complSize = 32, 32 }), statusInvalidArgument},
+		{"rx: completions", rx(func(c *rxCommand) { c.complSize = 128 }), statusInvalidArgument},
+		{"rx: no buffer", rx(func(c *rxCommand) { c.buf = 0 }), statusInvalidArgument},
+		{"rx: big buffer", rx(func(c *rxCommand) { c.buf = 0xffff }), statusInvalidArgument},
+		{"rx: short headers", rx(func(c *rxCommand) { c.header = 128 }), statusInvalidArgument},
+		{"rx: long headers", rx(func(c *rxCommand) { c.header = 1024 }), statusInvalidArgument},
+		{"rx: ring nowhere", rx(func(c *rxCommand) { c.ring = nowhere }), statusInvalidArgument},
+		{"rx: completions nowhere", rx(func(c *rxCommand) { c.compl = nowhere }), statusInvalidArgument},
+		{"rx: resources nowhere", rx(func(c *rxCommand) { c.resources = nowhere }), statusInvalidArgument},
+		{"destroy: not there", command(opDestroyTx, words(uint32(1))), statusNotFound},
+		{"destroy: no such queue", command(opDestroyRx, words(uint32(1<<31))), statusNotFound},
+		{"extended: inner", command(opExtended, words(uint32(0x102), uint32(92), uint64(ctlBase))), statusUnimplemented},
+		{"extended: length", command(opExtended, words(uint32(0x101), uint32(91), uint64(ctlBase))), statusInvalidArgument},
+		{"extended: nowhere", command(opExtended, words(uint32(0x101), uint32(92), nowhere)), statusInvalidArgument},
+	} {
+		t.Run(r.name, func(t *testing.T) {
+			c := newCtl(t, queues(2))
+			c.start()
+			c.configure(4)
+			if st := r.do(c); st != r.want {
+				t.Errorf("%v, not %v", st, r.want)
+			}
+			c.reset() // and it works as before
+			c.up(256)
+		})
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	for name, o := range map[string]Options{
+		"many queues":     {Queues: 17},
+		"less than none":  {Queues: -1},
+		"odd ring":        {RxRing: 1000},
+		"long ring":       {TxRing: 8192},
+		"beyond the most": {RxRing: 1024, MaxRxRing: 512},
+		"small MTU":       {Port: nic.Config{MTU: 60}},
+	} {
+		if o.Port.MTU == 0 {
+			o.Port.MTU = 1500
+		}
+		if d, err := New(o, newCtl(t, queues(1)).space); err == nil {
+			t.Errorf("%s: no error", name)
+			d.Close()
+		}
+	}
+}
+
+// Whatever the driver asks for before its admin queue runs does nothing.
+func TestNothingBeforeRun(t *testing.T) {
+	c := newCtl(t, queues(1))
+	c.slot(opDescribeDevice, words(uint64(ctlBase), uint32(1), uint32(4096)))
+	c.write32(regDoorbell, 1)
+	if n := c.read32(regEvents); n != 0 {
+		t.Errorf("%d commands done", n)
+	}
+	for i := range uint32(0x1000) {
+		c.bell(4*i, 1)
+	}
+}
+
+// An admin queue that makes no sense stops, until it is reset.
+func TestBadAdminQueue(t *testing.T) {
+	for name, break_ := range map[string]func(c *ctl){
+		"jump":       func(c *ctl) { c.start(); c.write32(regDoorbell, 65) },
+		"jump back":  func(c *ctl) { c.start(); c.write32(regDoorbell, ^uint32(0)) },
+		"nowhere":    func(c *ctl) { c.ring = 0x1000; c.start(); c.write32(regDoorbell, 1) },
+		"at the end": func(c *ctl) { c.ring = ctlBase + ctlSize - 32; c.start(); c.write32(regDoorbell, 1) },
+		"wraps":      func(c *ctl) { c.ring = ^uint64(0) - 63; c.start(); c.write32(regDoorbell, 2) },
+		"no length":  func(c *ctl) { c.slots = 0; c.start(); c.write32(regDoorbell, 1) },
+		"odd length": func(c *ctl) { c.slots = 3; c.start(); c.write32(regDoorbell, 1) },
+		"memory is gone": func(c *ctl) {
+			c.up(0)
+			c.dev.Unmapping(ctlBase, ctlSize)
+			c.must(c.space.Remove(ctlBase, ctlSize))
+			c.dev.MemoryChanged()
+			c.write32(regDoorbell, c.count+1)
+			c.must(c.space.Add(dmaAll(c)))
+			c.dev.MemoryChanged()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCtl(t, queues(1))
+			good := c.ring
+			break_(c)
+			before := c.read32(regEvents)
+			c.write32(regDoorbell, before+1)
+			if n := c.read32(regEvents); n != before {
+				t.Errorf("%d commands done after the queue broke", n-before)
+			}
+			c.ring, c.slots = good, 64
+			c.reset()
+			c.up(0)
+		})
+	}
+}
+
+// A register write counts only if it covers the register, and reads have every width.
+func TestRegisterAccess(t *testing.T) {
+	c := newCtl(t, queues(2))
+	all := make([]byte, registersLen)
+	c.must(c.dev.ReadRegion(registersBAR, 0, all))
+	if be.Uint32(all[regMaxRx:]) != 2 || be.Uint32(all[0x2c:]) != 0 {
+		t.Errorf("registers %x", all[:64])
+	}
+	var one [1]byte
+	c.must(c.dev.ReadRegion(registersBAR, regMaxTx+3, one[:]))
+	if one[0] != 2 {
+		t.Errorf("last byte of the number of queues: %d", one[0])
+	}
+	c.must(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3}))
+	c.must(c.dev.WriteRegion(registersBAR, regBaseHi+1, []byte{1, 2, 3}))
+	if c.read32(regBaseHi) != 0 {
+		t.Error("part of a register was written")
+	}
+	c.must(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
+	if c.read32(regBaseHi) != 0x01020304 || c.read32(regBaseLo) != 0x05060708 {
+		t.Error("two registers were not written")
+	}
+	c.write32(regMaxTx, 99)
+	c.write32(regDeviceStatus, 0)
+	if c.read32(regMaxTx) != 2 || c.read32(regDeviceStatus)&statusLink == 0 {
+		t.Error("a register that is read only was written")
+	}
+	for off := range uint64(registersLen) {
+		c.must(c.dev.WriteRegion(registersBAR, off, []byte{0xff}))
+	}
+	c.must(c.dev.WriteRegion(registersBAR, 0, bytes.Repeat([]byte{0xff}, registersLen)))
+	c.reset()
+	c.up(0)
+}
+
+func TestPCI(t *testing.T) {
+	c := newCtl(t, queues(4))
+	i := c.dev.Info()
+	if n := i.IRQs[vfiouser.IRQMSIX].Count; n != 9 {
+		t.Errorf("%d vectors", n)
+	}
+	if !i.Reset || i.Regions[0].Size != 4096 || i.Regions[2].Size != 65536 {
+		t.Errorf("%+v", i)
+	}
+	id := make([]byte, 64)
+	c.must(c.dev.ReadRegion(vfiouser.RegionConfig, 0, id))
+	if le.Uint32(id) != 0x00421ae0 || id[8] < 1 || le.Uint32(id[0x2c:]) != 0x00581ae0 || id[11] != 2 {
+		t.Errorf("identity %x", id)
+	}
+	if err := c.dev.ReadRegion(vfiouser.RegionROM, 0, id); err == nil {
+		t.Error("a ROM was read")
+	}
+	if err := c.dev.WriteRegion(vfiouser.RegionVGA, 0, id); err == nil {
+		t.Error("VGA was written")
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	c.must(err)
+	c.must(c.dev.SetIRQ(vfiouser.IRQErr, 0, fd))
+	c.must(c.dev.DisableIRQs(vfiouser.IRQErr))
+	for _, bad := range [][2]int{{vfiouser.IRQErr, 1}, {vfiouser.IRQINTx, 0}, {vfiouser.IRQMSIX, 9}, {vfiouser.IRQMSIX, -1}} {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		c.must(err)
+		if c.dev.SetIRQ(bad[0], bad[1], fd) == nil {
+			t.Errorf("interrupt %v was set", bad)
+		}
+	}
+}
+
+func TestHeaderSplit(t *testing.T) {
+	c := newCtl(t, queues(3))
+	c.up(0)
+	split := func() (on []bool) {
+		for _, s := range c.dev.port.State().Splits {
+			on = append(on, s.On)
+		}
+		return on
+	}
+	if got := split(); slices.Contains(got, true) {
+		t.Errorf("split %v without header buffers", got)
+	}
+	for i := range 3 {
+		c.pass(opDestroyRx, words(uint32(i)))
+		if st := c.rx(c.rxCreate(i, 256)); st != statusPassed {
+			t.Fatalf("queue %d: %v", i, st)
+		}
+	}
+	if got := split(); slices.Contains(got, false) {
+		t.Errorf("split %v with header buffers", got)
+	}
+	if err := c.dev.port.SetSplit(control.Split{Queue: 1}); err == nil {
+		t.Error("a command changed what the driver has set up")
+	}
+	c.reset()
+	if got := split(); slices.Contains(got, true) {
+		t.Errorf("split %v after reset", got)
+	}
+}
+
+// Super-packets go to a driver only while all its receive queues take them.
+func TestLimits(t *testing.T) {
+	c := newCtl(t, queues(2))
+	c.up(256)
+	if l := c.dev.port.Limits(); !l.GSO.Has(splitter.GSOTCPv4) || !l.GSO.Has(splitter.GSOTCPv6) || l.GSO.Has(splitter.GSOUDPL4) || l.MaxFrame != 9014 {
+		t.Errorf("%+v", l)
+	}
+	c.pass(opDestroyRx, words(uint32(1)))
+	cmd := c.rxCreate(1, 256)
+	cmd.rsc = 0
+	c.rx(cmd)
+	if l := c.dev.port.Limits(); l.GSO.Has(splitter.GSOTCPv4) {
+		t.Errorf("%+v with a queue that does not coalesce", l)
+	}
+	c.pass(opDestroyRx, words(uint32(1)))
+	cmd = c.rxCreate(1, 256)
+	cmd.buf = 2048
+	c.rx(cmd)
+	if l := c.dev.port.Limits(); l.MaxBytes != maxRSC(2048) {
+		t.Errorf("%+v with a queue of small buffers", l)
+	}
+}
+
+func dmaAll(c *ctl) dma.Map { return dma.Map{IOVA: ctlBase, Size: ctlSize, FD: c.fd} }

@@ -1,0 +1,72 @@
+package gve
+
+import (
+	"encoding/hex"
+	"testing"
+	"testing/quick"
+)
+
+// Layouts are those of Linux's bit-fields (gve_desc_dqo.h): the bytes here are what gcc makes of fields of these widths with
+// the same values.
+func TestLayouts(t *testing.T) {
+	full := rxCompl{bad: true, ptype: 0x232, length: 0x1abc, headerLen: 0x142, split: true, overflow: true, eop: true, checked: true,
+		ipBad: true, l4Bad: true, segLen: 1448, id: 0xbeef, hash: 0x12345678}
+	var rc [rxComplLen]byte
+	le.PutUint32(rc[4:], full.encode(rc[:])|rxGeneration)
+	var p, tso [txDescLen]byte
+	packet := txDesc{kind: txPacket, addr: 0x1122334455667788, eop: true, csum: true, report: true, tag: 0x7abc, length: 0x3001}
+	packet.encode(&p)
+	super := txDesc{kind: txTSO, total: 0xabcdef, mss: 1448, headerLen: 54, tso: true}
+	super.encode(&tso)
+	var done, read [txComplLen]byte
+	le.PutUint32(done[:], txComplWord(0x405, txPacketDone, 0x7abc)|txGeneration)
+	le.PutUint32(read[:], txComplWord(0x405, txDescDone, 33))
+	for name, c := range map[string]struct {
+		got  []byte
+		want string
+	}{
+		"rx completion": {rc[:], "01043202bc5a420d3f000000efbea80578563412000000000000000000000000"},
+		"tx packet":     {p[:], "8877665544332211ec000000bc7a0130"},
+		"tx TSO":        {tso[:], "efcdab00a80536002500000000000000"},
+		"packet done":   {done[:], "0594bc7a00000000"},
+		"desc done":     {read[:], "0524210000000000"},
+	} {
+		if got := hex.EncodeToString(c.got); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
+func TestDecodeIsEncodeBackwards(t *testing.T) {
+	check := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	check(quick.Check(func(id uint16, addr, header uint64) bool {
+		want, got := rxBuf{id, addr, header}, rxBuf{}
+		var b [rxBufLen]byte
+		want.encode(&b)
+		got.decode(&b)
+		return got == want
+	}, nil))
+	check(quick.Check(func(flags uint16, ptype, length, header, seg, id uint16, hash uint32) bool {
+		on := func(i int) bool { return flags>>i&1 != 0 }
+		want := rxCompl{bad: on(0), ptype: ptype % ptypes, length: length & rxMaxLen, headerLen: header & rxMaxHdr, split: on(1),
+			overflow: on(2), eop: on(3), checked: on(4), ipBad: on(5), l4Bad: on(6), segLen: seg, id: id, hash: hash}
+		var b [rxComplLen]byte
+		var got rxCompl
+		le.PutUint32(b[4:], want.encode(b[:]))
+		return !got.decode(&b) && got == want
+	}, nil))
+	check(quick.Check(func(kind uint8, b [txDescLen]byte) bool {
+		kinds := []uint8{txPacket, txTSO, txGeneral}
+		b[8] = b[8]&^0x1f | kinds[int(kind)%len(kinds)]
+		var d, again txDesc
+		d.decode(&b)
+		d.encode(&b)
+		again.decode(&b)
+		return d == again
+	}, nil))
+}

@@ -1,0 +1,335 @@
+package gve
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"math/bits"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/vfiouser"
+	"vnic.dev/vnic/vfiouser/pci"
+	"vnic.dev/vnic/wire"
+)
+
+// Options say what a device is.
+type Options struct {
+	Port   nic.Config // Name, MAC, MTU, GPUs, Log; the rest is this package's to set
+	Queues int        // queue pairs; 0: 4, at most 16
+	// RxRing and TxRing are the lengths of rings that the driver comes up with, MaxRxRing and MaxTxRing the most it may ask for;
+	// 0: 1024, 512, 4096, 4096. They are powers of two from 64 to 4096.
+	RxRing, TxRing, MaxRxRing, MaxTxRing int
+	LinkSpeed                            uint32 // as the driver shows it, in Mbit/s; 0: 100,000
+	Express                              bool   // a PCI Express endpoint, for a slot behind a root port
+	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: nic.DefaultPatience.
+	Patience time.Duration
+}
+
+const (
+	defaultQueues = 4
+	maxQueues     = 16
+)
+
+// PCI identity and layout (specs/gve.md 3.1). The driver takes revisions below 1 for devices with another admin queue.
+const (
+	vendorGoogle    = 0x1ae0
+	deviceGVNIC     = 0x0042
+	subsystemGVNIC  = 0x0058
+	classEthernet   = 0x020000
+	revision        = 1
+	registersBAR    = 0
+	msixBAR         = 1
+	doorbellsBAR    = 2
+	registersLen    = 4096
+	msixLen         = 4096
+	pendingBits     = 2048 // offset in msixBAR
+	doorbellsLen    = 64 << 10
+	noManagement    = -1
+	vectorsPerQueue = 2 // for each pair, and one for the management
+)
+
+// Device is one NIC, a vfiouser.Device. It serves one frontend at a time, on one goroutine: the control goroutine.
+type Device struct {
+	log     *slog.Logger
+	conf    Options
+	space   *dma.Space
+	port    *nic.Port
+	rx      []*rxQueue
+	tx      []*txQueue
+	vectors vectors
+	keeper  *keeper
+	stats   statsReport
+
+	limits     atomic.Pointer[wire.Limits]
+	status     atomic.Uint32 // the device's status register
+	management atomic.Int32  // vector; -1: none
+	voices     struct{ version, driver, reset, refusal, stop voice }
+	failures   atomic.Uint64 // queues that stopped for an error
+
+	// Of the control goroutine.
+	config *pci.Config
+	mem    *memory
+	regs   registers
+	aq     adminQueue
+	res    resources
+	rss    rssDefault
+	flows  flowTable
+	used   bool // a driver has begun since the last reset
+}
+
+var _ vfiouser.Device = (*Device)(nil)
+
+// New makes a device for the guest whose memory is in space. It is on no wire until Port().Attach, and moves nothing until it
+// is served (vfiouser.Server) and a driver has begun.
+func New(o Options, space *dma.Space) (*Device, error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	d := &Device{log: o.Port.Log.With("port", o.Port.Name), conf: o, space: space, mem: newMemory(space)}
+	d.stats = statsReport{dev: d, mem: newMemory(space)}
+	d.status.Store(statusLink | statusResetDone)
+	d.management.Store(noManagement)
+	d.vectors.init(vectorsPerQueue*o.Queues + 1)
+	d.res = resources{rx: make([]queueState, o.Queues), tx: make([]queueState, o.Queues)}
+	d.setLimits()
+	var err error
+	if d.config, err = pci.New(d.identity()); err != nil {
+		return nil, fmt.Errorf("gve %s: %w", o.Port.Name, err)
+	}
+	common := &shared{space: space, notify: &d.vectors, patience: o.Patience, failed: d.failed}
+	queues := make([]nic.RxQueue, o.Queues)
+	for i := range queues {
+		q := newRxQueue(common, i)
+		d.rx = append(d.rx, q)
+		queues[i] = q
+	}
+	if d.port, err = nic.NewPort(o.Port, space, queues, func() wire.Limits { return *d.limits.Load() }); err != nil {
+		return nil, err
+	}
+	for i := range o.Queues {
+		q, err := newTxQueue(common, i, d.port)
+		if err != nil {
+			d.close()
+			return nil, err
+		}
+		d.tx = append(d.tx, q)
+	}
+	d.keeper = newKeeper(d)
+	return d, nil
+}
+
+// complete checks options and fills in what is not said.
+func (o *Options) complete() error {
+	if o.Port.Log == nil {
+		o.Port.Log = slog.New(slog.DiscardHandler)
+	}
+	o.Queues = cmp.Or(o.Queues, defaultQueues)
+	o.MaxRxRing = cmp.Or(o.MaxRxRing, maxRing)
+	o.MaxTxRing = cmp.Or(o.MaxTxRing, maxRing)
+	o.RxRing = cmp.Or(o.RxRing, min(1024, o.MaxRxRing))
+	o.TxRing = cmp.Or(o.TxRing, min(512, o.MaxTxRing))
+	o.LinkSpeed = cmp.Or(o.LinkSpeed, linkSpeed)
+	if o.Queues < 1 || o.Queues > maxQueues {
+		return fmt.Errorf("gve %s: %d queue pairs, not 1 to %d", o.Port.Name, o.Queues, maxQueues)
+	}
+	for _, n := range []int{o.RxRing, o.TxRing, o.MaxRxRing, o.MaxTxRing} {
+		if n < minRing || n > maxRing || bits.OnesCount(uint(n)) != 1 {
+			return fmt.Errorf("gve %s: ring of %d, not a power of two from %d to %d", o.Port.Name, n, minRing, maxRing)
+		}
+	}
+	if o.RxRing > o.MaxRxRing || o.TxRing > o.MaxTxRing {
+		return fmt.Errorf("gve %s: rings of %d and %d are longer than the longest", o.Port.Name, o.RxRing, o.TxRing)
+	}
+	o.Port.QueuePairs = o.Queues
+	o.Port.HeaderLimit = headerLimit
+	o.Port.MaxRSS = rssTableLen
+	o.Port.UnsplitQueue = -1
+	o.Port.QueueSplits = true
+	o.Port.Hash = true
+	return nil
+}
+
+// identity is the device in PCI's terms.
+func (d *Device) identity() pci.Options {
+	return pci.Options{Vendor: vendorGoogle, Device: deviceGVNIC, SubVendor: vendorGoogle, SubDevice: subsystemGVNIC,
+		Class: classEthernet, Revision: revision, Express: d.conf.Express,
+		BARs: [6]pci.BAR{registersBAR: {Size: registersLen}, msixBAR: {Size: msixLen}, doorbellsBAR: {Size: doorbellsLen}},
+		MSIX: pci.MSIX{Vectors: len(d.vectors.v), BAR: msixBAR, PBAOff: pendingBits}}
+}
+
+// Port is the device's port.
+func (d *Device) Port() *nic.Port { return d.port }
+
+// Space is the guest's address space, as far as the frontend has shared it.
+func (d *Device) Space() *dma.Space { return d.space }
+
+// Failures counts queues that have stopped for an error.
+func (d *Device) Failures() uint64 { return d.failures.Load() }
+
+// Close takes the device off the wire and frees it. Nothing serves it any more.
+func (d *Device) Close() {
+	d.release()
+	d.close()
+	d.keeper.close()
+	d.vectors.close()
+	d.vectors.free()
+}
+
+// close lets go of what New has made before the keeper. Queues are stopped.
+func (d *Device) close() {
+	d.port.Close() // from here on nobody comes in
+	for _, q := range d.tx {
+		q.close()
+	}
+}
+
+// setLimits says what the driver takes: super-packets only while all its receive queues do.
+func (d *Device) setLimits() {
+	l := wire.Limits{Csum: true, MaxFrame: uint32(d.conf.Port.MTU) + splitter.EthLen}
+	buf := 0
+	rsc := true
+	for _, q := range d.res.rx {
+		if q.live {
+			rsc = rsc && q.rsc
+			if buf == 0 || q.buf < buf {
+				buf = q.buf
+			}
+		}
+	}
+	if rsc && buf > 0 {
+		l.GSO = wire.GSO(splitter.GSOTCPv4, splitter.GSOTCPv6)
+		l.MaxBytes = maxRSC(buf)
+	}
+	d.limits.Store(&l)
+}
+
+// failed is told by a queue that it has stopped for good. The driver is asked to reset the device: a receive queue that
+// stays silent is nothing that it would notice.
+func (d *Device) failed(tx bool, id int, err error) {
+	d.failures.Add(1)
+	dir := "rx"
+	if tx {
+		dir = "tx"
+	}
+	d.voices.stop.say(d.log, slog.LevelError, "queue stopped until the driver resets the NIC", "queue", fmt.Sprint(dir, id), "err", err)
+	d.AskReset()
+}
+
+// reset is device reset: nothing does DMA for the driver when it returns, and all that it and commands have set up is gone.
+func (d *Device) reset() {
+	d.release()
+	d.port.Reset()
+	d.regs, d.aq, d.rss = registers{}, adminQueue{}, rssDefault{}
+	d.flows.forget()
+	d.used = false
+	d.status.And(^uint32(statusReset))
+	d.status.Or(statusResetDone)
+}
+
+// Info implements vfiouser.Device.
+func (d *Device) Info() vfiouser.Info {
+	i := vfiouser.Info{Reset: true, Regions: make([]vfiouser.Region, vfiouser.NumRegions), IRQs: make([]vfiouser.IRQ, vfiouser.NumIRQs)}
+	for region, size := range map[int]uint64{registersBAR: registersLen, msixBAR: msixLen, doorbellsBAR: doorbellsLen,
+		vfiouser.RegionConfig: d.config.Size()} {
+		i.Regions[region] = vfiouser.Region{Size: size, Read: true, Write: true}
+	}
+	i.IRQs[vfiouser.IRQMSIX].Count = len(d.vectors.v)
+	i.IRQs[vfiouser.IRQErr].Count = 1 // QEMU warns if it cannot be told of PCI errors, of which there are none
+	return i
+}
+
+// ReadRegion implements vfiouser.Device.
+func (d *Device) ReadRegion(region int, off uint64, b []byte) error {
+	switch region {
+	case registersBAR:
+		d.readRegs(off, b)
+	case msixBAR, doorbellsBAR:
+		clear(b) // the frontend keeps the table of vectors itself; doorbells say nothing
+	case vfiouser.RegionConfig:
+		return d.config.Read(off, b)
+	default:
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// WriteRegion implements vfiouser.Device.
+func (d *Device) WriteRegion(region int, off uint64, b []byte) error {
+	switch region {
+	case registersBAR:
+		d.writeRegs(off, b)
+	case msixBAR:
+	case doorbellsBAR:
+		d.writeDoorbells(off, b)
+	case vfiouser.RegionConfig:
+		return d.config.Write(off, b)
+	default:
+		return unix.EINVAL
+	}
+	return nil
+}
+
+// SetIRQ implements vfiouser.Device.
+func (d *Device) SetIRQ(index, vector int, fd int) error {
+	if index == vfiouser.IRQMSIX && d.vectors.at(vector) != nil {
+		d.vectors.setFD(vector, fd)
+		d.keeper.poke() // from now on there may be somebody to free
+		return nil
+	}
+	if fd >= 0 {
+		_ = unix.Close(fd)
+	}
+	if index == vfiouser.IRQErr && vector == 0 {
+		return nil
+	}
+	return unix.EINVAL
+}
+
+// DisableIRQs implements vfiouser.Device.
+func (d *Device) DisableIRQs(index int) error {
+	if index == vfiouser.IRQMSIX {
+		d.vectors.close()
+	}
+	return nil
+}
+
+// Reset implements vfiouser.Device.
+func (d *Device) Reset() error {
+	d.reset()
+	d.config.Reset()
+	return nil
+}
+
+// Unmapping implements vfiouser.Device. A queue whose ring goes away stops.
+func (d *Device) Unmapping(iova, size uint64) {
+	for i, q := range d.res.tx {
+		if q.live {
+			d.tx[i].unmapping(iova, size)
+		}
+	}
+	for i, q := range d.res.rx {
+		if q.live {
+			d.rx[i].unmapping(iova, size)
+		}
+	}
+}
+
+// MemoryChanged implements vfiouser.Device. Buffers are looked up for each frame, and so is the admin queue.
+func (d *Device) MemoryChanged() {}
+
+// Disconnected implements vfiouser.Device. The port's state stays to be read; the next driver finds it gone.
+func (d *Device) Disconnected() {
+	d.release()
+	d.vectors.close()
+	d.vectors.hostile.Store(false)
+	d.regs, d.aq = registers{}, adminQueue{}
+	d.config.Reset()
+	d.status.And(^uint32(statusReset))
+	d.status.Or(statusResetDone)
+}

@@ -1,0 +1,322 @@
+package gve
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/nic"
+)
+
+// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The port's rules are the only ones; what is kept here is where the
+// driver has put each (its location). Rules that came over the control channel get the lowest locations that are free
+// (ethtool takes the highest), so that the driver sees them too and can delete them.
+
+const (
+	flowSpecLen    = 40                  // struct gve_flow_spec
+	flowRuleLen    = 4 + 2*flowSpecLen   // struct gve_adminq_flow_rule
+	flowCommandLen = 4 + flowRuleLen + 4 // struct gve_adminq_configure_flow_rule
+
+	queriedRuleLen = 4 + flowRuleLen // struct gve_adminq_queried_flow_rule
+	queryHeadLen   = 16              // struct gve_query_flow_rules_descriptor
+)
+
+// What to do with a rule, and what to ask about rules.
+const (
+	flowAdd   = 0 // GVE_FLOW_RULE_CFG_ADD
+	flowDel   = 1 // GVE_FLOW_RULE_CFG_DEL
+	flowReset = 2 // GVE_FLOW_RULE_CFG_RESET
+
+	queryRules = 0 // GVE_FLOW_RULE_QUERY_RULES
+	queryIDs   = 1 // GVE_FLOW_RULE_QUERY_IDS
+	queryStats = 2 // GVE_FLOW_RULE_QUERY_STATS
+)
+
+// Types of flows (enum gve_adminq_flow_type). SCTP, AH and ESP (2 to 4, 7 to 9) have no rules here.
+const (
+	flowTCPv4  = 0
+	flowUDPv4  = 1
+	flowTCPv6  = 5
+	flowUDPv6  = 6
+	flowESPv6  = 9
+	maxFlowLoc = nic.MaxRules
+)
+
+// flowSpec is what a rule's key or mask says of a packet (struct gve_flow_spec).
+type flowSpec struct {
+	src, dst         [16]byte // offset 0, 16: IPv4 in the first four bytes
+	srcPort, dstPort [2]byte  // 32, 34
+	tos              uint8    // 36
+}
+
+func (s *flowSpec) decode(b *[flowSpecLen]byte) {
+	*s = flowSpec{src: [16]byte(b[0:]), dst: [16]byte(b[16:]), srcPort: [2]byte(b[32:]), dstPort: [2]byte(b[34:]), tos: b[36]}
+}
+
+func (s *flowSpec) encode(b *[flowSpecLen]byte) {
+	*b = [flowSpecLen]byte{}
+	copy(b[0:], s.src[:])
+	copy(b[16:], s.dst[:])
+	copy(b[32:], s.srcPort[:])
+	copy(b[34:], s.dstPort[:])
+	b[36] = s.tos
+}
+
+// flowRule is a rule as the driver has it (struct gve_adminq_flow_rule).
+type flowRule struct {
+	kind      uint16   // offset 0
+	queue     uint16   // 2
+	key, mask flowSpec // 4, 44
+}
+
+func (r *flowRule) decode(b *[flowRuleLen]byte) {
+	r.kind, r.queue = be.Uint16(b[0:]), be.Uint16(b[2:])
+	r.key.decode((*[flowSpecLen]byte)(b[4:]))
+	r.mask.decode((*[flowSpecLen]byte)(b[44:]))
+}
+
+func (r *flowRule) encode(b *[flowRuleLen]byte) {
+	be.PutUint16(b[0:], r.kind)
+	be.PutUint16(b[2:], r.queue)
+	r.key.encode((*[flowSpecLen]byte)(b[4:]))
+	r.mask.encode((*[flowSpecLen]byte)(b[44:]))
+}
+
+// exact says whether a field is compared. It is, or is not, whole: there are no rules for parts.
+func exact(mask []byte) (bool, error) {
+	switch {
+	case bytes.Count(mask, []byte{0}) == len(mask):
+		return false, nil
+	case bytes.Count(mask, []byte{0xff}) == len(mask):
+		return true, nil
+	}
+	return false, fmt.Errorf("mask %x: a field is compared whole or not at all: %w", mask, statusUnimplemented)
+}
+
+// rule makes a rule for the port.
+func (r *flowRule) rule() (c control.FlowRule, err error) {
+	c = control.FlowRule{Queue: r.queue, Proto: 6}
+	n := 4
+	switch r.kind {
+	case flowTCPv4:
+	case flowUDPv4:
+		c.Proto = 17
+	case flowTCPv6:
+		c.IPv6, n = true, 16
+	case flowUDPv6:
+		c.IPv6, c.Proto, n = true, 17, 16
+	default:
+		if r.kind > flowESPv6 {
+			return c, invalid("flow type %d", r.kind)
+		}
+		return c, fmt.Errorf("flow type %d: only TCP and UDP have rules: %w", r.kind, statusUnimplemented)
+	}
+	if r.mask.tos != 0 {
+		return c, fmt.Errorf("rule for a type of service: %w", statusUnimplemented)
+	}
+	addr := func(a *netip.Addr, key, mask *[16]byte) {
+		on, e := exact(mask[:n])
+		if on {
+			*a, _ = netip.AddrFromSlice(key[:n])
+		}
+		err = errors.Join(err, e)
+	}
+	port := func(p *uint16, key, mask *[2]byte) {
+		on, e := exact(mask[:])
+		if on {
+			if *p = be.Uint16(key[:]); *p == 0 {
+				e = invalid("rule for port 0")
+			}
+		}
+		err = errors.Join(err, e)
+	}
+	addr(&c.Src, &r.key.src, &r.mask.src)
+	addr(&c.Dst, &r.key.dst, &r.mask.dst)
+	port(&c.SrcPort, &r.key.srcPort, &r.mask.srcPort)
+	port(&c.DstPort, &r.key.dstPort, &r.mask.dstPort)
+	return c, err
+}
+
+// set makes the driver's form of a rule of the port.
+func (r *flowRule) set(c *control.FlowRule) {
+	*r = flowRule{kind: flowTCPv4, queue: c.Queue}
+	if c.IPv6 {
+		r.kind = flowTCPv6
+	}
+	if c.Proto == 17 {
+		r.kind++ // flowUDPv4, flowUDPv6
+	}
+	addr := func(key, mask *[16]byte, a netip.Addr) {
+		if a.IsValid() {
+			copy(mask[:copy(key[:], a.AsSlice())], bytes.Repeat([]byte{0xff}, 16))
+		}
+	}
+	port := func(key, mask *[2]byte, p uint16) {
+		if p != 0 {
+			be.PutUint16(key[:], p)
+			*mask = [2]byte{0xff, 0xff}
+		}
+	}
+	addr(&r.key.src, &r.mask.src, c.Src)
+	addr(&r.key.dst, &r.mask.dst, c.Dst)
+	port(&r.key.srcPort, &r.mask.srcPort, c.SrcPort)
+	port(&r.key.dstPort, &r.mask.dstPort, c.DstPort)
+}
+
+// flowTable is where the port's rules are, as the driver counts. The control goroutine owns it.
+type flowTable struct {
+	at map[uint32]uint32 // location by the port's id
+}
+
+// located is a rule with its place.
+type located struct {
+	loc  uint32
+	rule control.FlowRule
+}
+
+// forget forgets all places: the port's rules are gone.
+func (t *flowTable) forget() { t.at = nil }
+
+// list gives the rules by location. It drops what has gone from the port since, and places what has come.
+func (t *flowTable) list(rules []control.FlowRule) []located {
+	at := make(map[uint32]uint32, len(rules))
+	used := make(map[uint32]bool, len(rules))
+	for _, r := range rules {
+		if loc, ok := t.at[r.ID]; ok {
+			at[r.ID], used[loc] = loc, true
+		}
+	}
+	out := make([]located, 0, len(rules))
+	next := uint32(0)
+	for _, r := range rules {
+		loc, ok := at[r.ID]
+		if !ok {
+			for used[next] {
+				next++
+			}
+			loc = next
+			at[r.ID], used[loc] = loc, true
+		}
+		out = append(out, located{loc, r})
+	}
+	t.at = at
+	slices.SortFunc(out, func(a, b located) int { return cmp.Compare(a.loc, b.loc) })
+	return out
+}
+
+func (d *Device) flowRules() ([]located, error) {
+	rules, err := d.port.Flows()
+	return d.flows.list(rules), err
+}
+
+// configureFlowRule carries out CONFIGURE_FLOW_RULE: what to do u16, zero u16, the rule, its location u32. A rule at a
+// location that is taken replaces the one there, as ethtool means it.
+func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
+	var r flowRule
+	r.decode((*[flowRuleLen]byte)(b[4:]))
+	loc := be.Uint32(b[4+flowRuleLen:])
+	rules, err := d.flowRules()
+	if err != nil {
+		return err
+	}
+	i, found := slices.BinarySearchFunc(rules, loc, func(l located, loc uint32) int { return cmp.Compare(l.loc, loc) })
+	switch op := be.Uint16(b[0:]); op {
+	case flowAdd:
+		if loc >= maxFlowLoc {
+			return invalid("location %d of %d", loc, maxFlowLoc)
+		}
+		c, err := r.rule()
+		if err != nil {
+			return err
+		}
+		if found {
+			return d.replaceFlow(c, rules[i])
+		}
+		return d.addFlow(c, loc)
+	case flowDel:
+		if !found {
+			return fmt.Errorf("no rule at %d: %w", loc, statusNotFound)
+		}
+		return d.port.DelFlow(rules[i].rule.ID)
+	case flowReset:
+		for _, l := range rules {
+			err = errors.Join(err, d.port.DelFlow(l.rule.ID))
+		}
+		return err
+	default:
+		return invalid("what is %d to do with a rule", op)
+	}
+}
+
+func (d *Device) addFlow(c control.FlowRule, loc uint32) error {
+	id, err := d.port.AddFlow(c)
+	if err == nil {
+		d.flows.at[id] = loc
+	}
+	return err
+}
+
+// replaceFlow puts a rule in the place of another, which stays if that cannot be.
+func (d *Device) replaceFlow(c control.FlowRule, old located) error {
+	if err := d.port.DelFlow(old.rule.ID); err != nil {
+		return err
+	}
+	err := d.addFlow(c, old.loc)
+	if err != nil {
+		err = errors.Join(err, d.addFlow(old.rule, old.loc))
+	}
+	return err
+}
+
+// queryFlowRules carries out QUERY_FLOW_RULES: what u16, zero u16, first location u32, room u64, where u64. The reply is
+// {rules, most, returned, length}, u32 each, and as many rules, or locations, from the first on as there is room for. The
+// driver asks for locations until none come.
+func (d *Device) queryFlowRules(b *body) error {
+	what, first, room, addr := be.Uint16(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:]), be.Uint64(b[16:])
+	if room < queryHeadLen {
+		return fmt.Errorf("%d bytes for %d: %w", room, queryHeadLen, statusResourceExhausted)
+	}
+	rules, err := d.flowRules()
+	if err != nil {
+		return err
+	}
+	out := make([]byte, queryHeadLen, queryHeadLen+len(rules)*queriedRuleLen)
+	be.PutUint32(out[0:], uint32(len(rules)))
+	be.PutUint32(out[4:], nic.MaxRules)
+	var n uint32
+	for _, l := range rules {
+		if l.loc < first {
+			continue
+		}
+		size := 4
+		if what == queryRules {
+			size = queriedRuleLen
+		}
+		if what == queryStats || uint64(len(out)+size) > room {
+			break
+		}
+		out = be.AppendUint32(out, l.loc)
+		if what == queryRules {
+			var r flowRule
+			var raw [flowRuleLen]byte
+			r.set(&l.rule)
+			r.encode(&raw)
+			out = append(out, raw[:]...)
+		}
+		n++
+	}
+	switch {
+	case what > queryStats:
+		return invalid("query %d about flow rules", what)
+	case what == queryRules && n == 0:
+		// Linux looks at the last of those it gets without asking whether there is one (gve_get_flow_rule_entry).
+		return fmt.Errorf("no rule from %d on: %w", first, statusNotFound)
+	}
+	be.PutUint32(out[8:], n)
+	be.PutUint32(out[12:], uint32(len(out)))
+	return d.mem.write(addr, out)
+}

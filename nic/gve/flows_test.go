@@ -1,0 +1,230 @@
+package gve
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/nic"
+)
+
+// flow has something done with a rule.
+func (c *ctl) flow(op uint16, r flowRule, loc uint32) status {
+	c.Helper()
+	var b [flowCommandLen]byte
+	be.PutUint16(b[0:], op)
+	r.encode((*[flowRuleLen]byte)(b[4:]))
+	be.PutUint32(b[4+flowRuleLen:], loc)
+	return c.command(opExtended, words(uint32(opConfigureFlowRule), uint32(len(b)), c.put(b[:])))
+}
+
+// query asks for rules or their places.
+func (c *ctl) query(what uint16, first uint32, room uint64) (st status, count uint32, reply []byte) {
+	c.Helper()
+	to := c.alloc(int(room))
+	st = c.command(opQueryFlowRules, words(what, uint16(0), first, room, to))
+	h := c.at(to, queryHeadLen)
+	n, length := be.Uint32(h[8:]), be.Uint32(h[12:])
+	size := map[uint16]uint32{queryRules: queriedRuleLen, queryIDs: 4}[what]
+	if st == statusPassed && (length != queryHeadLen+n*size || uint64(length) > room || be.Uint32(h[4:]) != nic.MaxRules) {
+		c.Errorf("query %d: reply %x for room of %d", what, h, room)
+	}
+	return st, be.Uint32(h[0:]), c.at(to, int(length))[min(queryHeadLen, length):]
+}
+
+// places asks for the places of all rules, as the driver does (gve_get_flow_rule_ids).
+func (c *ctl) places(room uint64) (locs []uint32) {
+	c.Helper()
+	for first := uint32(0); ; {
+		st, _, reply := c.query(queryIDs, first, room)
+		if st != statusPassed {
+			c.Fatal(st)
+		}
+		if len(reply) == 0 {
+			return locs
+		}
+		for ; len(reply) > 0; reply = reply[4:] {
+			locs = append(locs, be.Uint32(reply))
+		}
+		first = locs[len(locs)-1] + 1
+	}
+}
+
+func tcp4(port uint16, queue uint16) (r flowRule) {
+	r.set(&control.FlowRule{Proto: 6, DstPort: port, Queue: queue})
+	return r
+}
+
+func TestFlowRules(t *testing.T) {
+	c := newCtl(t, queues(4))
+	c.up(256)
+	p := c.dev.port
+	v4, v6 := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00::2")
+	rules := []control.FlowRule{
+		{Proto: 6, Src: v4, Dst: netip.MustParseAddr("10.0.0.1"), SrcPort: 1000, DstPort: 2000, Queue: 1},
+		{Proto: 17, Dst: v4, Queue: 2},
+		{Proto: 6, IPv6: true, Src: v6, DstPort: 2000, Queue: 3},
+		{Proto: 17, IPv6: true, SrcPort: 53, Queue: 0},
+	}
+	for i, r := range rules {
+		var fr flowRule
+		fr.set(&r)
+		if st := c.flow(flowAdd, fr, uint32(511-i)); st != statusPassed {
+			t.Fatalf("rule %d: %v\n%s", i, st, c.said.String())
+		}
+	}
+	got, err := p.Flows()
+	c.must(err)
+	for i := range got {
+		got[i].ID = 0
+	}
+	if !slices.Equal(got, rules) {
+		t.Errorf("rules %+v, not %+v", got, rules)
+	}
+	if locs := c.places(4096); !slices.Equal(locs, []uint32{508, 509, 510, 511}) {
+		t.Errorf("places %d", locs)
+	}
+	if locs := c.places(queryHeadLen + 4); !slices.Equal(locs, []uint32{508, 509, 510, 511}) {
+		t.Errorf("one at a time: places %d", locs)
+	}
+	_, n, reply := c.query(queryRules, 509, 4096)
+	if n != 4 || len(reply) != 3*queriedRuleLen {
+		t.Fatalf("%d rules, %d bytes", n, len(reply))
+	}
+	for i := range 3 {
+		var fr flowRule
+		raw := reply[i*queriedRuleLen:]
+		fr.decode((*[flowRuleLen]byte)(raw[4:]))
+		r, err := fr.rule()
+		if loc := be.Uint32(raw); err != nil || loc != uint32(509+i) || r != rules[2-i] {
+			t.Errorf("rule at %d: %+v, %v", loc, r, err)
+		}
+	}
+	if st, n, reply := c.query(queryStats, 0, queryHeadLen); st != statusPassed || n != 4 || len(reply) != 0 {
+		t.Errorf("statistics: %v, %d rules, %d bytes", st, n, len(reply))
+	}
+	// A rule that comes over the control channel is seen and can be deleted; one that goes that way is gone.
+	id, err := p.AddFlow(control.FlowRule{Proto: 6, DstPort: 77, Queue: 1})
+	c.must(err)
+	if locs := c.places(4096); !slices.Equal(locs, []uint32{0, 508, 509, 510, 511}) {
+		t.Errorf("places with a rule of the control channel %d", locs)
+	}
+	if st := c.flow(flowAdd, tcp4(78, 1), 1); st != statusPassed {
+		t.Error(st)
+	}
+	c.must(p.DelFlow(id))
+	if locs := c.places(4096); !slices.Equal(locs, []uint32{1, 508, 509, 510, 511}) {
+		t.Errorf("places without it %d", locs)
+	}
+	if _, err = p.AddFlow(control.FlowRule{Proto: 6, DstPort: 79, Queue: 1}); err != nil {
+		t.Error(err)
+	}
+	if st := c.flow(flowDel, flowRule{}, 0); st != statusPassed {
+		t.Error(st)
+	}
+	if st := c.flow(flowDel, flowRule{}, 0); st != statusNotFound {
+		t.Errorf("deleted twice: %v", st)
+	}
+	// One at a place that is taken takes it; one that cannot be leaves it.
+	if st := c.flow(flowAdd, tcp4(80, 2), 511); st != statusPassed {
+		t.Error(st)
+	}
+	if st := c.flow(flowAdd, tcp4(80, 3), 510); st != statusAlreadyExists {
+		t.Errorf("the same flow at two places: %v", st)
+	}
+	if locs := c.places(4096); !slices.Equal(locs, []uint32{1, 508, 509, 510, 511}) {
+		t.Errorf("places after that %d", locs)
+	}
+	if st := c.flow(flowReset, flowRule{}, 0); st != statusPassed {
+		t.Error(st)
+	}
+	if rules, _ := p.Flows(); len(rules) != 0 {
+		t.Errorf("%d rules after reset", len(rules))
+	}
+	// Linux would look at the last of no rules.
+	if st, _, _ := c.query(queryRules, 0, 4096); st != statusNotFound {
+		t.Errorf("rules when there are none: %v", st)
+	}
+	if locs := c.places(4096); len(locs) != 0 {
+		t.Errorf("places when there are none: %d", locs)
+	}
+}
+
+// A full table is listed in pages.
+func TestFlowRulesInPages(t *testing.T) {
+	c := newCtl(t, queues(2))
+	c.start()
+	c.configure(4)
+	for i := range nic.MaxRules {
+		c.used = 64*slotLen + 4096
+		if st := c.flow(flowAdd, tcp4(uint16(i+1), 1), uint32(nic.MaxRules-1-i)); st != statusPassed {
+			t.Fatalf("rule %d: %v", i, st)
+		}
+	}
+	if st := c.flow(flowAdd, tcp4(5000, 1), 0); st != statusPassed {
+		t.Errorf("one in the place of another: %v", st)
+	}
+	if locs := c.places(4096); len(locs) != nic.MaxRules || !slices.IsSorted(locs) {
+		t.Errorf("%d places", len(locs))
+	}
+	for first := uint32(0); first < nic.MaxRules; {
+		st, n, reply := c.query(queryRules, first, 4096)
+		if want := min(46, nic.MaxRules-first); st != statusPassed || n != nic.MaxRules || len(reply) != int(want)*queriedRuleLen {
+			t.Fatalf("from %d: %v, %d rules, %d bytes", first, st, n, len(reply))
+		}
+		first += uint32(len(reply) / queriedRuleLen)
+	}
+	c.reset()
+	if rules, _ := c.dev.port.Flows(); len(rules) != 0 {
+		t.Errorf("%d rules after reset", len(rules))
+	}
+}
+
+func TestFlowRefusals(t *testing.T) {
+	c := newCtl(t, queues(2))
+	c.start()
+	change := func(f func(*flowRule)) flowRule {
+		r := tcp4(80, 1)
+		f(&r)
+		return r
+	}
+	for name, x := range map[string]struct {
+		op   uint16
+		r    flowRule
+		loc  uint32
+		want status
+	}{
+		"op":             {op: 3, r: tcp4(80, 1), want: statusInvalidArgument},
+		"place":          {r: tcp4(80, 1), loc: nic.MaxRules, want: statusInvalidArgument},
+		"queue":          {r: tcp4(80, 2), want: statusInvalidArgument},
+		"type":           {r: change(func(r *flowRule) { r.kind = 10 }), want: statusInvalidArgument},
+		"SCTP":           {r: change(func(r *flowRule) { r.kind = 2 }), want: statusUnimplemented},
+		"ESP":            {r: change(func(r *flowRule) { r.kind = 9 }), want: statusUnimplemented},
+		"part of a port": {r: change(func(r *flowRule) { r.mask.dstPort[0] = 0xf0 }), want: statusUnimplemented},
+		"prefix":         {r: change(func(r *flowRule) { r.mask.src[0] = 0xff }), want: statusUnimplemented},
+		"service":        {r: change(func(r *flowRule) { r.mask.tos = 0xff }), want: statusUnimplemented},
+		"port 0":         {r: change(func(r *flowRule) { r.key.dstPort = [2]byte{} }), want: statusInvalidArgument},
+		"everything":     {r: change(func(r *flowRule) { r.mask = flowSpec{} }), want: statusInvalidArgument},
+		"no such rule":   {op: flowDel, loc: ^uint32(0), want: statusNotFound},
+	} {
+		if st := c.flow(x.op, x.r, x.loc); st != x.want {
+			t.Errorf("%s: %v, not %v", name, st, x.want)
+		}
+	}
+	if st := c.command(opQueryFlowRules, words(uint16(3), uint16(0), uint32(0), uint64(4096), c.alloc(4096))); st != statusInvalidArgument {
+		t.Errorf("another query: %v", st)
+	}
+	if st := c.command(opQueryFlowRules, words(uint16(0), uint16(0), uint32(0), uint64(15), c.alloc(4096))); st != statusResourceExhausted {
+		t.Errorf("no room: %v", st)
+	}
+	if st := c.command(opQueryFlowRules, words(uint16(1), uint16(0), uint32(0), ^uint64(0), uint64(0xdead000))); st != statusInvalidArgument {
+		t.Errorf("nowhere: %v", st)
+	}
+	if st := c.command(opQueryFlowRules, words(uint16(1), uint16(0), uint32(0), ^uint64(0), c.alloc(16))); st != statusPassed {
+		t.Errorf("all the room in the world: %v", st)
+	}
+	if rules, _ := c.dev.port.Flows(); len(rules) != 0 {
+		t.Errorf("%d rules", len(rules))
+	}
+}

@@ -1,0 +1,144 @@
+package gve
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"vnic.dev/vnic/vfiouser"
+)
+
+// FuzzDevice plays a hostile driver and frontend: operations as bytes. Whatever they do, the device neither panics nor hangs,
+// and serves the next driver.
+func FuzzDevice(f *testing.F) {
+	op := func(kind byte, vs ...any) []byte { return append([]byte{kind}, words(vs...)[:16]...) }
+	f.Add([]byte{})
+	f.Add(op(0, uint32(opDescribeDevice), uint32(0), uint64(ctlBase+4096)))
+	f.Add(append(op(1), append(op(2), op(3, uint32(0), uint32(65))...)...))
+	f.Add(append(op(4, uint64(0x400), uint32(5)), op(6)...))
+	for i := range byte(9) {
+		f.Add(append(op(i, uint64(ctlBase), uint32(1), uint32(4096)), op(i^3, uint32(3))...))
+	}
+	f.Fuzz(func(t *testing.T, ops []byte) {
+		c := newBareCtl(t, queues(2))
+		c.up(256)
+		mapped := true
+		for n := 0; len(ops) >= 17 && n < 64; n, ops = n+1, ops[17:] {
+			arg := ops[1:17]
+			a, b := be.Uint64(arg), be.Uint64(arg[8:])
+			c.count = c.read32(regEvents)
+			switch ops[0] % 9 {
+			case 0: // any command, its body chosen by the bytes; addresses often good
+				c.slot(uint32(a>>32)%0x14, fuzzBody(a, b))
+				c.write32(regDoorbell, c.count)
+			case 1:
+				c.write32(regDriverStatus, uint32(a))
+			case 2: // an extended command
+				in := c.at(ctlBase+ctlSize-4096, flowCommandLen)
+				copy(in, fuzzBody(a, b)[:])
+				be.PutUint16(in, uint16(a)%4)
+				be.PutUint16(in[4:], uint16(b)%11)
+				c.slot(opExtended, words(uint32(opConfigureFlowRule), uint32(flowCommandLen), uint64(ctlBase+ctlSize-4096)))
+				c.write32(regDoorbell, c.count)
+			case 3:
+				_ = c.dev.WriteRegion(registersBAR, a%regsLen, arg[8:8+b%8])
+			case 4:
+				_ = c.dev.WriteRegion(doorbellsBAR, a%0x4000*4, arg[8:])
+				c.bell(uint32(a>>32)%3*txDoorbells+uint32(a)%5, uint32(b))
+			case 5:
+				_ = c.dev.WriteRegion(vfiouser.RegionConfig, a%64*4, arg[8:12])
+			case 6:
+				c.dev.Unmapping(ctlBase, ctlSize)
+				if mapped {
+					c.must(c.space.Remove(ctlBase, ctlSize))
+				} else {
+					c.must(c.space.Add(dmaAll(c)))
+				}
+				mapped = !mapped
+				c.dev.MemoryChanged()
+			case 7:
+				c.must(c.dev.Reset())
+			case 8:
+				c.start()
+			}
+		}
+		if !mapped {
+			c.must(c.space.Add(dmaAll(c)))
+		}
+		c.must(c.dev.Reset())
+		c.used = 64 * slotLen
+		c.ring, c.slots = ctlBase, 64
+		c.up(0)
+	})
+}
+
+// fuzzBody makes a command's body of two numbers: each word is small, an address of memory, or anything.
+func fuzzBody(a, b uint64) *body {
+	r := rand.New(rand.NewPCG(a, b))
+	var out body
+	for i := 0; i < bodyLen; i += 4 {
+		switch r.IntN(6) {
+		case 0:
+			be.PutUint32(out[i:], r.Uint32())
+		case 1:
+			be.PutUint32(out[i:], rawAddresses)
+		case 2:
+			if i%8 == 0 {
+				be.PutUint64(out[i:], ctlBase+r.Uint64N(ctlSize))
+				i += 4
+			}
+		case 3:
+			be.PutUint16(out[i:], 1<<r.IntN(16))
+			be.PutUint16(out[i+2:], 1<<r.IntN(16))
+		default:
+			be.PutUint32(out[i:], r.Uint32N(5))
+		}
+	}
+	return &out
+}
+
+// FuzzCommands: what is decoded and encoded again is the same in every field that is not reserved.
+func FuzzCommands(f *testing.F) {
+	f.Add(make([]byte, flowRuleLen))
+	f.Fuzz(func(t *testing.T, in []byte) {
+		var b, again body
+		copy(b[:], in)
+		var conf, conf2 configureCommand
+		conf.decode(&b)
+		conf.encode(&again)
+		if conf2.decode(&again); conf != conf2 {
+			t.Errorf("%+v, then %+v", conf, conf2)
+		}
+		var tx, tx2 txCommand
+		tx.decode(&b)
+		tx.encode(&again)
+		if tx2.decode(&again); tx != tx2 {
+			t.Errorf("%+v, then %+v", tx, tx2)
+		}
+		var rx, rx2 rxCommand
+		rx.decode(&b)
+		rx.encode(&again)
+		if rx2.decode(&again); rx != rx2 {
+			t.Errorf("%+v, then %+v", rx, rx2)
+		}
+		var rss, rss2 rssCommand
+		rss.decode(&b)
+		rss.encode(&again)
+		if rss2.decode(&again); rss != rss2 {
+			t.Errorf("%+v, then %+v", rss, rss2)
+		}
+		var raw, raw2 [flowRuleLen]byte
+		copy(raw[:], in)
+		var r, r2 flowRule
+		r.decode(&raw)
+		r.encode(&raw2)
+		if r2.decode(&raw2); r != r2 {
+			t.Errorf("%+v, then %+v", r, r2)
+		}
+		if c, err := r.rule(); err == nil { // what the port is given says the same as what the driver is told
+			r2.set(&c)
+			if c2, err := r2.rule(); err != nil || c2 != c {
+				t.Errorf("%+v, then %+v: %v", c, c2, err)
+			}
+		}
+	})
+}

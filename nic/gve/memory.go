@@ -1,0 +1,59 @@
+package gve
+
+import (
+	"encoding/binary"
+	"fmt"
+	"io"
+
+	"vnic.dev/vnic/dma"
+)
+
+// The control plane is big endian: registers, admin queue, what its commands point at (gve_adminq.h). Doorbells and
+// descriptors are little endian.
+var (
+	be = binary.BigEndian
+	le = binary.LittleEndian
+)
+
+// memory is guest memory as one goroutine of the control plane reads and writes it: by copies, each translated anew.
+type memory struct {
+	space  *dma.Space
+	copier *dma.Copier
+	segs   []dma.Segment
+}
+
+func newMemory(space *dma.Space) *memory { return &memory{space: space, copier: dma.NewCopier()} }
+
+// read fills b from iova.
+func (m *memory) read(iova uint64, b []byte) error { return m.move(iova, b, dma.Read) }
+
+// write writes b to iova.
+func (m *memory) write(iova uint64, b []byte) error { return m.move(iova, b, dma.Write) }
+
+func (m *memory) move(iova uint64, b []byte, a dma.Access) error {
+	tok := m.space.Enter()
+	defer m.space.Leave(tok)
+	segs, err := m.space.Translate(m.segs[:0], iova, uint64(len(b)), a)
+	if err != nil {
+		return err
+	}
+	m.segs = segs
+	var n int
+	if a == dma.Read {
+		n, err = m.copier.Read(b, segs)
+	} else {
+		n, err = m.copier.Write(segs, b)
+	}
+	if err == nil && n < len(b) {
+		err = fmt.Errorf("%v of %d bytes at %#x: %w", a, len(b), iova, io.ErrUnexpectedEOF)
+	}
+	return err
+}
+
+// has says whether n bytes at iova could be written now.
+func (m *memory) has(iova, n uint64) error {
+	tok := m.space.Enter()
+	defer m.space.Leave(tok)
+	_, err := m.space.Translate(m.segs[:0], iova, n, dma.Write)
+	return err
+}

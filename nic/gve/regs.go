@@ -1,0 +1,112 @@
+package gve
+
+import "log/slog"
+
+// Registers of BAR0, big endian (gve_register.h, struct gve_registers).
+const (
+	regDeviceStatus  = 0x00
+	regDriverStatus  = 0x04
+	regMaxTx         = 0x08
+	regMaxRx         = 0x0c
+	regDoorbell      = 0x14 // of the admin queue
+	regEvents        = 0x18 // commands done
+	regDriverVersion = 0x1f // a byte, written again and again
+	regBaseHi        = 0x20
+	regBaseLo        = 0x24
+	regLength        = 0x28 // of the admin queue, in bytes
+	regsLen          = 0x2a
+)
+
+// Bits of the device's status (enum gve_device_status_flags).
+const (
+	statusReset     = 1 << 1 // GVE_DEVICE_STATUS_RESET_MASK: the driver is asked to reset the device
+	statusLink      = 1 << 2 // GVE_DEVICE_STATUS_LINK_STATUS_MASK
+	statusResetDone = 1 << 4 // GVE_DEVICE_STATUS_DEVICE_IS_RESET
+)
+
+// Bits of the driver's (enum gve_driver_status_flags).
+const (
+	driverRun   = 1 << 0 // GVE_DRIVER_STATUS_RUN_MASK
+	driverReset = 1 << 1 // GVE_DRIVER_STATUS_RESET_MASK
+)
+
+// maxVersion is the longest driver version that is kept.
+const maxVersion = 64
+
+// registers are those that keep what is written to them.
+type registers struct {
+	driverStatus   uint32
+	doorbell       uint32
+	baseHi, baseLo uint32
+	length         uint16
+	version        []byte // so far
+}
+
+// readRegs reads BAR0.
+func (d *Device) readRegs(off uint64, b []byte) {
+	var r [regsLen]byte
+	be.PutUint32(r[regDeviceStatus:], d.status.Load())
+	be.PutUint32(r[regDriverStatus:], d.regs.driverStatus)
+	be.PutUint32(r[regMaxTx:], uint32(len(d.tx)))
+	be.PutUint32(r[regMaxRx:], uint32(len(d.rx)))
+	be.PutUint32(r[regDoorbell:], d.regs.doorbell)
+	be.PutUint32(r[regEvents:], d.aq.done)
+	be.PutUint32(r[regBaseHi:], d.regs.baseHi)
+	be.PutUint32(r[regBaseLo:], d.regs.baseLo)
+	be.PutUint16(r[regLength:], d.regs.length)
+	clear(b)
+	if off < regsLen {
+		copy(b, r[off:])
+	}
+}
+
+// writable are the registers that may be written, in order of address.
+var writable = [...]struct {
+	off, size uint64
+	write     func(d *Device, v uint32)
+}{
+	{regDriverStatus, 4, (*Device).writeDriverStatus},
+	{regDoorbell, 4, (*Device).writeDoorbell},
+	{regDriverVersion, 1, (*Device).writeVersion},
+	{regBaseHi, 4, func(d *Device, v uint32) { d.regs.baseHi = v }},
+	{regBaseLo, 4, func(d *Device, v uint32) { d.regs.baseLo = v }},
+	{regLength, 2, func(d *Device, v uint32) { d.regs.length = uint16(v) }},
+}
+
+// writeRegs writes BAR0. A write counts for the registers that it covers whole.
+func (d *Device) writeRegs(off uint64, b []byte) {
+	for i := range writable {
+		r := &writable[i]
+		if r.off < off || r.off-off > uint64(len(b)) || r.size > uint64(len(b))-(r.off-off) {
+			continue
+		}
+		var v uint32
+		for _, c := range b[r.off-off:][:r.size] {
+			v = v<<8 | uint32(c)
+		}
+		r.write(d, v)
+	}
+}
+
+func (d *Device) writeDriverStatus(v uint32) {
+	switch {
+	case v&driverReset != 0:
+		d.voices.reset.say(d.log, slog.LevelInfo, "the driver resets the NIC")
+		d.reset()
+	case v&driverRun != 0:
+		d.run()
+	}
+	d.regs.driverStatus = v
+}
+
+// writeVersion takes the driver's version, a byte at a time up to a newline.
+func (d *Device) writeVersion(v uint32) {
+	if c := byte(v); c != '\n' {
+		if len(d.regs.version) < maxVersion {
+			d.regs.version = append(d.regs.version, c)
+		}
+		return
+	}
+	d.voices.version.say(d.log, slog.LevelInfo, "driver", "version", text(d.regs.version))
+	d.regs.version = d.regs.version[:0]
+}

@@ -1,0 +1,272 @@
+package gve
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/vfiouser"
+	"vnic.dev/vnic/vfiouser/vfiotest"
+)
+
+// idle says whether the device has forgotten its driver.
+func (c *ctl) idle(what string) {
+	c.Helper()
+	d := c.dev
+	for i := range d.rx {
+		if d.res.rx[i].live || d.res.tx[i].live {
+			c.Errorf("%s: queue pair %d is there", what, i)
+		}
+	}
+	if d.res.blocks != 0 || d.aq.running || d.aq.done != 0 || d.management.Load() != noManagement || d.stats.count != 0 {
+		c.Errorf("%s: %+v, %+v", what, d.res, d.aq)
+	}
+	if s := d.status.Load(); s != statusLink|statusResetDone {
+		c.Errorf("%s: status %#x", what, s)
+	}
+}
+
+// A device is reset by its driver, by the machine, by a frontend that hangs up: each time nothing is left, and it works again.
+func TestReset(t *testing.T) {
+	c := newCtl(t, queues(2))
+	for name, reset := range map[string]func(){
+		"driver":     c.reset,
+		"machine":    func() { c.must(c.dev.Reset()) },
+		"disconnect": c.dev.Disconnected,
+	} {
+		for _, half := range []func(){
+			func() {},
+			func() { c.start() },
+			func() { c.start(); c.configure(4); c.tx(c.txCreate(1)) },
+			func() { c.up(256) },
+			func() {
+				c.up(256)
+				c.pass(opReportStats, words(uint64(8+16*32), c.alloc(4096), uint64(1)))
+				c.pass(opDestroyRx, words(uint32(1)))
+				c.flow(flowAdd, tcp4(80, 1), 5)
+				c.rss(0, 1, make([]byte, 40), nil)
+				_, err := c.dev.port.AddFlow(control.FlowRule{Proto: 17, DstPort: 9, Queue: 1})
+				c.must(err)
+				c.dev.AskReset()
+			},
+		} {
+			c.used = 64 * slotLen
+			half()
+			reset()
+			c.idle(name)
+		}
+		c.up(0)
+		if rules, _ := c.dev.port.Flows(); len(rules) != 0 {
+			t.Errorf("%s: %d rules are left", name, len(rules))
+		}
+		if _, key, table := c.queryRSS(); key[0] == 0 || table[1] != 1 {
+			t.Errorf("%s: RSS of the driver before", name)
+		}
+	}
+}
+
+// A driver that begins without a reset (kexec, a frontend's new guest) finds the device as after one.
+func TestRunTwice(t *testing.T) {
+	c := newCtl(t, queues(2))
+	c.up(256)
+	c.flow(flowAdd, tcp4(80, 1), 5)
+	generation := c.dev.port.Generation()
+	c.start()
+	if n := c.read32(regEvents); n != 0 || c.dev.res.blocks != 0 {
+		t.Errorf("%d commands done, %d blocks", n, c.dev.res.blocks)
+	}
+	if rules, _ := c.dev.port.Flows(); len(rules) != 0 || c.dev.port.Generation() == generation {
+		t.Errorf("%d rules of the driver before", len(rules))
+	}
+	c.configure(4)
+}
+
+// A queue that has stopped for an error asks the driver for a reset, and is there until the driver ends it.
+func TestFailedQueue(t *testing.T) {
+	c := newCtl(t, queues(2))
+	c.up(0)
+	management := c.irq(4)
+	c.dev.failed(true, 1, errors.New("bad descriptor"))
+	if c.read32(regDeviceStatus)&statusReset == 0 || management.fired() != 1 {
+		t.Error("the driver is not asked to reset")
+	}
+	if !strings.Contains(c.said.String(), "bad descriptor") || c.dev.Failures() != 1 {
+		t.Errorf("log: %s", c.said.String())
+	}
+	c.pass(opDestroyTx, words(uint32(1)))
+	c.reset()
+	if c.read32(regDeviceStatus)&statusReset != 0 {
+		t.Error("a reset is still asked for")
+	}
+}
+
+// A ring whose memory goes away stops its queue; the others go on.
+func TestUnmappedRing(t *testing.T) {
+	c := newCtl(t, queues(2))
+	c.start()
+	c.configure(4)
+	for i := range 2 {
+		c.tx(c.txCreate(i))
+		c.rx(c.rxCreate(i, 0))
+	}
+	cmd := c.rxCreate(0, 0)
+	c.pass(opDestroyRx, words(uint32(0)))
+	c.rx(cmd)
+	c.dev.Unmapping(cmd.compl, 4096)
+	if c.dev.Failures() != 1 {
+		t.Errorf("%d queues failed, not 1", c.dev.Failures())
+	}
+	c.bell(rxDoorbells, 32)
+	c.bell(rxDoorbells+1, 32)
+	c.reset()
+	c.up(0)
+}
+
+// The stats report has the device's counters at its end, four for each receive queue.
+func TestStatsReport(t *testing.T) {
+	c := newCtl(t, queues(2))
+	c.up(0)
+	const room = 20
+	at := c.alloc(8 + 16*room)
+	report := c.at(at, 8+16*room)
+	be.PutUint32(report[8+16*3:], 4) // the driver's own
+	c.pass(opReportStats, words(uint64(len(report)), at, uint64(1<<40)))
+	s := &c.dev.stats
+	put := func() { // as the keeper does when it is time
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.put()
+	}
+	put()
+	entry := func(i int) (name, queue uint32) { return be.Uint32(report[8+16*i:]), be.Uint32(report[8+16*i+4:]) }
+	for i := range 8 {
+		if name, queue := entry(12 + i); name != uint32(65+i%4) || queue != uint32(i/4) {
+			t.Errorf("counter %d: name %d of queue %d", i, name, queue)
+		}
+	}
+	if name, _ := entry(11); name != 0 || be.Uint32(report[8+16*3:]) != 4 || be.Uint64(report) != 0 {
+		t.Error("the driver's part was written")
+	}
+	c.pass(opDestroyRx, words(uint32(0)))
+	put()
+	if name, _ := entry(12); name != 0 {
+		t.Error("a queue that is gone is still reported")
+	}
+	if name, queue := entry(16); name != 65 || queue != 1 {
+		t.Errorf("name %d of queue %d", name, queue)
+	}
+	c.pass(opReportStats, words(uint64(0), uint64(0), uint64(20000)))
+	clear(report)
+	put()
+	if strings.Trim(string(report), "\x00") != "" {
+		t.Error("written after the end")
+	}
+	// Room for less than there is: nothing is written.
+	c.pass(opReportStats, words(uint64(8+16*3), at, uint64(1<<40)))
+	put()
+	if strings.Trim(string(report), "\x00") != "" {
+		t.Error("written where there is no room")
+	}
+}
+
+// A drop is reported soon, however long the driver's period is.
+func TestStatsReportIsFresh(t *testing.T) {
+	c := newCtl(t, queues(1))
+	c.up(0)
+	const room = 4
+	at := c.alloc(8 + 16*room)
+	report := c.at(at, 8+16*room)
+	c.pass(opReportStats, words(uint64(len(report)), at, uint64(20000)))
+	s := &c.dev.stats
+	now := time.Now()
+	noBuffers := func() uint64 {
+		s.mu.Lock() // the keeper writes too
+		defer s.mu.Unlock()
+		return be.Uint64(report[8+16*1+8:])
+	}
+	s.write(now)
+	for i := range uint64(3) {
+		if n := noBuffers(); n != i {
+			t.Fatalf("%d frames without a buffer reported, not %d", n, i)
+		}
+		c.dev.rx[0].count.noBuffer.add(1)
+		now = now.Add(freshStats)
+		if next := s.write(now); next.After(now.Add(freshStats)) || !next.After(now) {
+			t.Errorf("looks again after %v", next.Sub(now))
+		}
+	}
+}
+
+// The same life over vfio-user.
+func TestOverVFIOUser(t *testing.T) {
+	c := newCtl(t, queues(2))
+	c.must(c.space.Remove(ctlBase, ctlSize))
+	near, far, err := vfiotest.Pair()
+	c.must(err)
+	done := make(chan error, 1)
+	go func() { done <- vfiouser.NewServer(c.dev, c.space, nil).Serve(context.Background(), far) }()
+	cl, err := vfiotest.Connect(near)
+	c.must(err)
+	c.must(cl.MapRange(ctlBase, ctlSize, c.fd, 0, true))
+	info, err := cl.Info()
+	c.must(err)
+	if !info.Reset || !info.PCI {
+		t.Errorf("%+v", info)
+	}
+	if n, err := cl.IRQCount(vfiouser.IRQMSIX); err != nil || n != 5 {
+		t.Errorf("%d vectors: %v", n, err)
+	}
+	e, err := vfiotest.NewEvent()
+	c.must(err)
+	defer e.Close()
+	c.must(cl.SetIRQ(vfiouser.IRQMSIX, 4, e))
+	w32 := func(off uint64, v uint32) {
+		t.Helper()
+		c.must(cl.Post(registersBAR, off, be.AppendUint32(nil, v)))
+	}
+	r32 := func(off uint64) uint32 {
+		t.Helper()
+		var b [4]byte
+		c.must(cl.Read(registersBAR, off, b[:]))
+		return be.Uint32(b[:])
+	}
+	c.must(cl.Post(registersBAR, regLength, []byte{0x10, 0}))
+	w32(regBaseHi, uint32(c.ring>>32))
+	w32(regBaseLo, uint32(c.ring))
+	w32(regDriverStatus, driverRun)
+	var b body
+	(&configureCommand{irqs: c.alloc(256), count: 4, stride: 64, format: formatDQORDA}).encode(&b)
+	did := []func() status{c.slot(opConfigureResources, &b)}
+	for i := range 2 {
+		rx := c.rxCreate(i, 256)
+		rx.encode(&b)
+		did = append(did, c.slot(opCreateRx, &b))
+		tx := c.txCreate(i)
+		tx.encode(&b)
+		did = append(did, c.slot(opCreateTx, &b))
+	}
+	w32(regDoorbell, c.count)
+	if n := r32(regEvents); n != c.count {
+		t.Errorf("%d commands done", n)
+	}
+	for i, st := range did {
+		if st() != statusPassed {
+			t.Errorf("command %d: %v", i, st())
+		}
+	}
+	c.dev.SetLink(false)
+	if n, err := e.Wait(t.Context()); err != nil || n != 1 || r32(regDeviceStatus)&statusLink != 0 {
+		t.Errorf("link down: %d interrupts: %v", n, err)
+	}
+	c.must(cl.Reset())
+	if s := r32(regDeviceStatus); s != statusResetDone {
+		t.Errorf("status %#x after reset", s)
+	}
+	c.dev.SetLink(true)
+	c.must(cl.Close())
+	c.must(<-done)
+	c.idle("hung up")
+}

@@ -1,0 +1,379 @@
+package gve
+
+import (
+	"bytes"
+	"runtime"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic/nictest"
+)
+
+// Over many laps of small rings, with packets that lie across their ends, nothing is lost, repeated or changed: generation
+// bits, indices and descriptor completions wrap.
+func TestRingsWrap(t *testing.T) {
+	checkFDs(t)
+	for _, ring := range []int{64, 128} {
+		w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true, rsc: true, ring: ring, bufSize: 2048})
+		for i := range 40 * ring {
+			w.bad.next, w.a.next = 24<<20, 24<<20
+			f := tcp(w.bad, w.a, i*37%8900)
+			w.a.postFor(0, &f)
+			w.bad.Send(0, f)
+			arrives(t, w.a, 0, &f)
+			f = tcp(w.a, w.bad, i*41%8900)
+			w.bad.postFor(0, &f)
+			w.a.Send(0, f)
+			arrives(t, w.bad, 0, &f)
+		}
+		if tx, rx := w.bad.txd[0].posted, w.bad.rxd[0].posted; tx < uint32(10*ring) || rx < uint32(10*ring) {
+			t.Errorf("%d descriptors and %d buffers in rings of %d", tx, rx, ring)
+		}
+	}
+}
+
+// postFor posts the buffers that a frame needs if it is not split, in memory that is used again and again.
+func (g *suiteGuest) postFor(q int, f *nictest.Frame) {
+	d := g.rxd[q]
+	for range (len(f.Header) + len(f.Payload) + g.o.bufSize - 1) / g.o.bufSize {
+		d.post(16<<20 + uint64(d.posted&d.mask)*16384)
+	}
+	d.doorbell()
+}
+
+// Buffers of any size are filled to the last byte, and a frame that needs more than a frame may have is too big, not waited for.
+func TestOddBufferSizes(t *testing.T) {
+	checkFDs(t)
+	for _, size := range []int{4, 5, 64, 1000, 4095, 4097, rxMaxLen} {
+		w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, bufSize: size, p2p: true})
+		d := w.bad.rxd[0]
+		most := min(maxRxBufs*size, 9014)
+		for _, n := range []int{0, 1, 2, 7, 9, 10, 100, 1000, most - 54} {
+			if 54+n > most {
+				continue
+			}
+			need := (54 + n + size - 1) / size
+			f := tcp(w.a, w.bad, n)
+			w.bad.postFor(0, &f)
+			w.a.Send(0, f)
+			arrives(t, w.bad, 0, &f)
+			if d.posted != d.seen {
+				t.Errorf("buffers of %d, frame of %d: %d were used, not %d", size, 54+n, int(d.seen-d.posted)+need, need)
+			}
+		}
+		if most < 9014 {
+			before := w.bad.rx[0].stats().overMRU
+			w.a.Send(0, tcp(w.a, w.bad, most-53))
+			if n := w.bad.rx[0].stats().overMRU; n != before+1 || w.bad.port.Link().Counters().Busy != 0 {
+				t.Errorf("%d frames too big", n-before)
+			}
+		}
+		w.moves(t)
+	}
+}
+
+// A receive queue that is stopped under traffic writes nowhere any more when stop returns, and other queues of the same
+// traffic lose nothing and keep their place. That is what binding memory to a queue does to a NIC.
+func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
+	w := newWorld(t)
+	b := w.b
+	for q := range uint16(2) {
+		_, err := b.port.AddFlow(control.FlowRule{Proto: 6, DstPort: 5000 + q, Queue: q + 1})
+		b.must(err)
+	}
+	var ended atomic.Bool
+	done := make(chan struct{})
+	dma.Go(func() { // streams to queue 2, which is restarted again and again
+		defer close(done)
+		f := nictest.Make(b.mac, w.a.mac, nictest.Spec{Port: 5001, Payload: 3000})
+		for !ended.Load() {
+			w.a.next = 8 << 20
+			for range 16 {
+				w.a.add(1, &f, false)
+			}
+			w.a.txd[1].doorbell()
+			w.a.txd[1].sent()
+		}
+	})
+	ringsAt := b.next
+	steady := b.rxd[1]
+	delivered := uint64(0)
+	for i := range 100 {
+		b.next = ringsAt
+		split := i%2 == 1
+		clear(b.mem[ringsAt:][:1<<20])
+		b.startRx(2, split)
+		d := b.rxd[2]
+		for k := range 200 {
+			d.post(20<<20 + uint64(k)*4096)
+		}
+		d.doorbell()
+		var c rxCompl
+		for range 3 { // it runs
+			d.next(&c)
+			if c.bad || c.split && !split {
+				t.Fatalf("%+v", c)
+			}
+		}
+		// Traffic of the same sender to another queue, between.
+		b.next = 6 << 20
+		f := nictest.Make(b.mac, w.bad.mac, nictest.Spec{Port: 5000, Payload: 2000})
+		b.Post(1, 1)
+		w.bad.Send(0, f)
+		arrives(t, b, 1, &f)
+		delivered++
+		b.rx[2].stop()
+		rings := bytes.Clone(b.mem[ringsAt:][:1<<20])
+		buffers := b.mem[20<<20:][:200*4096]
+		for k := range buffers {
+			buffers[k] = byte(i)
+		}
+		for range 50 {
+			runtime.Gosched()
+		}
+		for k := range buffers {
+			if buffers[k] != byte(i) {
+				t.Fatalf("round %d: byte %d of the buffers was written after stop", i, k)
+			}
+		}
+		if !bytes.Equal(rings, b.mem[ringsAt:][:1<<20]) {
+			t.Fatalf("round %d: rings were written after stop", i)
+		}
+	}
+	ended.Store(true)
+	<-done
+	if rx, _ := b.port.QueueCounters(1); rx.Packets != delivered || rx.Drops != 0 || b.rxd[1] != steady {
+		t.Errorf("the other queue: %+v", rx)
+	}
+	w.moves(t)
+}
+
+// A transmit queue that is stopped while its frames wait for a receiver ends at once; what waited is gone, and counted.
+func TestStopWhileFramesWait(t *testing.T) {
+	w := newWorld(t)
+	const n = 20
+	var fs []nictest.Frame
+	for range n {
+		fs = append(fs, tcp(w.bad, w.b, 100))
+	}
+	w.bad.Queue(1, fs...)
+	w.bad.waits(1)
+	w.bad.tx[1].stop()
+	if _, tx := w.bad.port.QueueCounters(1); tx.Drops != n {
+		t.Errorf("%+v", tx)
+	}
+	w.bad.startTx(1)
+	w.b.Post(0, 1)
+	f := tcp(w.bad, w.b, 7)
+	w.bad.Send(1, f)
+	arrives(t, w.b, 0, &f)
+	w.moves(t)
+}
+
+// waits waits until a transmit queue sleeps because its frames wait for a receiver.
+func (g *suiteGuest) waits(q int) {
+	for g.tx[q].count.waits.v.Load() == 0 {
+		runtime.Gosched()
+	}
+}
+
+// A packet whose rest is not posted is looked at once for each doorbell, and not again and again.
+func TestHalfAPacketIsNotPolled(t *testing.T) {
+	w := newWorld(t)
+	dma.Guard()
+	q, d := w.bad.tx[0], w.bad.txd[0]
+	q.stop() // its worker's rounds are ours
+	w.bad.must(q.in.pin(w.bad.space, d.params.desc, rawRing, txDescLen))
+	w.bad.must(q.out.pin(w.bad.space, d.params.compl, rawRing, txComplLen))
+	defer q.in.close()
+	defer q.out.close()
+	f := tcp(w.bad, w.a, 100)
+	w.a.Post(0, 1)
+	at := d.posted
+	w.bad.add(0, &f, false)
+	for at++; ; at++ {
+		q.tail.Store(at & d.mask)
+		if !q.pending() {
+			t.Error("a doorbell is not seen")
+		}
+		n, err := q.round(false)
+		if err != nil || q.pending() {
+			t.Fatalf("%v, pending %v", err, q.pending())
+		}
+		if at == d.posted {
+			if n != 1 {
+				t.Errorf("%d packets", n)
+			}
+			break
+		}
+	}
+	arrives(t, w.a, 0, &f)
+}
+
+// A guest that never posts buffers holds up neither the sender's frames to another nor the sender for ever.
+func TestDeadGuestStallsNobody(t *testing.T) {
+	w := newWorld(t)
+	w.b.Post(0, 8)
+	for range 8 {
+		w.a.Queue(0, tcp(w.a, w.bad, 1000), tcp(w.a, w.b, 1000))
+	}
+	for range 8 {
+		w.b.Receive(0)
+	}
+	w.moves(t)
+	w.a.Sent(0) // patience ends
+	w.a.Send(0, tcp(w.a, w.bad, 10))
+	w.moves(t)
+	w.bad.Post(0, 2) // it lives after all: nothing is held against it
+	f := tcp(w.a, w.bad, 20)
+	w.a.Send(0, f)
+	arrives(t, w.bad, 0, &f)
+}
+
+// flag is a waker.
+type flag struct{ atomic.Int32 }
+
+func (f *flag) Wake() { f.Add(1) }
+
+// Who found too few buffers is only let wait if there are still no more, and is woken by the next that come, or when the
+// queue ends.
+func TestArm(t *testing.T) {
+	w := newWorld(t)
+	f := tcp(w.a, w.b, 9000-40) // takes three
+	q, d := w.b.rx[0], w.b.rxd[0]
+	var woken flag
+	d.post(16 << 20)
+	d.doorbell()
+	w.a.Queue(0, f)
+	w.a.waits(0)
+	if !q.Arm(&woken) || woken.Load() != 0 {
+		t.Error("not let wait")
+	}
+	n := w.a.tx[0].count.waits.v.Load()
+	d.post(17 << 20)
+	d.doorbell() // too few still, but more than there were
+	if woken.Load() != 1 {
+		t.Error("not woken")
+	}
+	for w.a.tx[0].count.waits.v.Load() == n {
+		runtime.Gosched()
+	}
+	d.post(18 << 20)
+	q.tail.Store(d.posted) // a doorbell that sees no waiter yet
+	if q.Arm(&woken) {
+		t.Error("let wait, with buffers there")
+	}
+	d.doorbell()
+	w.a.Sent(0)
+	arrives(t, w.b, 0, &f)
+	if !q.Arm(&woken) {
+		t.Error("not let wait")
+	}
+	q.Disarm(&woken)
+	q.Disarm(&woken)
+	w.b.Post(0, 1)
+	if woken.Load() != 1 {
+		t.Error("woken in spite of Disarm")
+	}
+	w.b.startRx(0, false)
+	if !q.Arm(&woken) {
+		t.Error("not let wait for a new ring")
+	}
+	q.stop()
+	if woken.Load() != 2 || q.Arm(&woken) {
+		t.Error("waits for a stopped queue")
+	}
+}
+
+// Buffers that come while a sender is about to sleep wake it: none of many frames waits for patience to end.
+func TestNoWakeIsLost(t *testing.T) {
+	w := newWorld(t)
+	f := tcp(w.a, w.b, 100)
+	for range 2000 {
+		w.a.next, w.b.next = 8<<20, 8<<20
+		w.a.Queue(0, f)
+		w.b.rxd[0].post(16 << 20)
+		w.b.rxd[0].doorbell()
+		w.a.Sent(0)
+		arrives(t, w.b, 0, &f)
+	}
+	if n := w.a.tx[0].count.gaveUp.v.Load(); n != 0 {
+		t.Errorf("%d frames were given up", n)
+	}
+}
+
+// A guest whose memory is truncated under traffic loses its queue; who sends to it, or gets frames of it, does not.
+func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
+	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t)
+			w.a.Post(0, 4)
+			w.bad.Post(0, 4)
+			if sender {
+				f := tcp(w.bad, w.a, 6000)
+				w.bad.add(0, &f, false)
+				tail := w.bad.txd[0].posted & w.bad.txd[0].mask
+				w.bad.must(unix.Ftruncate(w.bad.fd, 0))
+				w.bad.must(w.bad.tx[0].doorbell(tail))
+				w.bad.broken(t, "tx0", dma.ErrFault)
+			} else {
+				w.bad.must(unix.Ftruncate(w.bad.fd, 0))
+				w.a.Send(0, tcp(w.a, w.bad, 100))
+				w.bad.broken(t, "rx0", dma.ErrFault)
+			}
+			if len(w.a.irq.errs) != 0 {
+				t.Errorf("blamed: %v", w.a.irq.errs)
+			}
+			w.moves(t)
+		})
+	}
+}
+
+// Memory that goes away while frames wait in it costs these frames; if rings lie in it, their queues stop before it is gone.
+func TestMemoryRemovedUnderTraffic(t *testing.T) {
+	w := newWorld(t)
+	for range 4 {
+		f := tcp(w.bad, w.b, 4000)
+		w.bad.add(0, &f, true)
+	}
+	w.bad.txd[0].doorbell()
+	w.bad.waits(0)
+	for i := range w.bad.rx {
+		w.bad.rx[i].unmapping(rawGPU, rawGPUSize)
+		w.bad.tx[i].unmapping(rawGPU, rawGPUSize)
+	}
+	w.bad.must(w.bad.space.Remove(rawGPU, rawGPUSize))
+	w.b.Post(0, 8)
+	w.bad.Sent(0) // dropped or sent, but done
+	if n := w.bad.tx[0].count.unmapped.v.Load(); n != 4 || w.bad.irq.err("tx0") != nil {
+		t.Errorf("%d frames, %v", n, w.bad.irq.err("tx0"))
+	}
+	f := tcp(w.bad, w.b, 400)
+	w.bad.Send(0, f)
+	arrives(t, w.b, 0, &f)
+	w.bad.Post(0, 4)
+	for i := range w.bad.rx {
+		w.bad.rx[i].unmapping(0, rawMem)
+		w.bad.tx[i].unmapping(0, rawMem)
+	}
+	w.bad.must(w.bad.space.Remove(0, rawMem))
+	w.a.Send(0, tcp(w.a, w.bad, 100))
+	for range 2 * len(w.bad.rx) {
+		<-w.bad.irq.failed
+	}
+	w.bad.broken0(t)
+	w.moves(t)
+}
+
+func (g *suiteGuest) broken0(t *testing.T) {
+	t.Helper()
+	for _, name := range []string{"rx0", "rx1", "rx2", "tx0", "tx1", "tx2"} {
+		if g.irq.err(name) == nil {
+			t.Errorf("%s has not failed", name)
+		}
+	}
+}

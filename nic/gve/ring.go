@@ -1,0 +1,81 @@
+package gve
+
+import (
+	"errors"
+	"fmt"
+
+	"vnic.dev/vnic/dma"
+)
+
+// ringLimit is the longest ring: its indices are 16 bits in transmit completions.
+const ringLimit = 1 << 15
+
+// errBadRing says that a ring cannot be one.
+var errBadRing = errors.New("bad ring")
+
+// ringPage is the piece in which a ring is pinned that lies in more than one region: an IOMMU maps no less.
+const ringPage = 4096
+
+// ring is the pinned memory of a ring of 2^n entries.
+type ring struct {
+	iova, size uint64
+	mask       uint32 // entries - 1
+	entry      uint32 // bytes of one
+	pages      [][]byte
+	shift      uint // of the pages' length
+	pins       []*dma.Pin
+}
+
+// pin finds the memory of a ring. The caller guards its use with dma.Recover.
+func (r *ring) pin(space *dma.Space, iova uint64, entries, entry int) (err error) {
+	if entries < 2 || entries > ringLimit || entries&(entries-1) != 0 {
+		return fmt.Errorf("ring of %d: not a power of two up to %d: %w", entries, ringLimit, errBadRing)
+	}
+	*r = ring{iova: iova, size: uint64(entries) * uint64(entry), mask: uint32(entries - 1), entry: uint32(entry)}
+	if iova%uint64(entry) != 0 || iova > ^uint64(0)-r.size {
+		return fmt.Errorf("ring at %#x: not aligned to its descriptors, or beyond the end: %w", iova, errBadRing)
+	}
+	piece := r.size // a power of two, at most one page where it is not aligned to more
+	p, err := space.Pin(iova, piece)
+	if err != nil && iova%ringPage == 0 && piece > ringPage {
+		piece = ringPage
+		p, err = space.Pin(iova, piece)
+	}
+	for r.shift = 0; 1<<r.shift < piece; r.shift++ {
+	}
+	for off := piece; err == nil; off += piece {
+		r.pins, r.pages = append(r.pins, p), append(r.pages, p.Bytes())
+		if !p.Aligned(4) {
+			err = fmt.Errorf("ring at %#x: not aligned in its memory: %w", iova, errBadRing)
+			break
+		}
+		if off >= r.size {
+			return nil
+		}
+		p, err = space.Pin(iova+off, piece)
+	}
+	r.close()
+	return err
+}
+
+// at gives entry i, modulo the ring. An entry lies in one page: it is aligned to its length.
+func (r *ring) at(i uint32) []byte {
+	off := uint64(i&r.mask) * uint64(r.entry)
+	in := off & (1<<r.shift - 1)
+	return r.pages[off>>r.shift][in : in+uint64(r.entry)]
+}
+
+// even tells whether i lies in an even lap: the first one is, and its generation is 1.
+func (r *ring) even(i uint32) bool { return i&(r.mask+1) == 0 }
+
+// overlaps tells whether the ring has bytes in [iova, iova+n).
+func (r *ring) overlaps(iova, n uint64) bool {
+	return r.pins != nil && (iova >= r.iova && iova-r.iova < r.size || r.iova >= iova && r.iova-iova < n)
+}
+
+func (r *ring) close() {
+	for _, p := range r.pins {
+		p.Close()
+	}
+	r.pins, r.pages = nil, nil
+}

@@ -1,0 +1,178 @@
+package gve
+
+import (
+	"fmt"
+	"slices"
+
+	"vnic.dev/vnic/control"
+)
+
+// Receive side scaling: CONFIGURE_RSS and QUERY_RSS, on the port's one control.RSS.
+
+const (
+	rssKeyLen   = 40  // GVE_RSS_KEY_SIZE
+	rssTableLen = 128 // GVE_RSS_INDIR_SIZE
+	rssToeplitz = 1   // as ethtool's ETH_RSS_HASH_TOP
+	rssHeadLen  = 8   // struct gve_query_rss_descriptor
+)
+
+// hashTypes are the bits of hash types (enum gve_rss_hash_type) beside those of control.RSS. Those for IPv6 with extension
+// headers (3, 5, 8) are taken and not given back: the hash never looks at extension headers.
+var hashTypes = [...]struct {
+	gve uint16
+	rss uint32
+}{
+	{1 << 0, control.HashIPv4}, {1 << 1, control.HashTCPv4}, {1 << 6, control.HashUDPv4},
+	{1 << 2, control.HashIPv6}, {1 << 4, control.HashTCPv6}, {1 << 7, control.HashUDPv6},
+}
+
+const allHashTypes = 1<<9 - 1
+
+// rssCommand is CONFIGURE_RSS (struct gve_adminq_configure_rss). What is 0 stays as it is.
+type rssCommand struct {
+	types     uint16 // offset 0
+	alg       uint8  // 2
+	keyLen    uint16 // 4
+	tableLen  uint16 // 6: entries
+	keyAddr   uint64 // 8
+	tableAddr uint64 // 16: u32 each
+}
+
+func (c *rssCommand) decode(b *body) {
+	*c = rssCommand{types: be.Uint16(b[0:]), alg: b[2], keyLen: be.Uint16(b[4:]), tableLen: be.Uint16(b[6:]),
+		keyAddr: be.Uint64(b[8:]), tableAddr: be.Uint64(b[16:])}
+}
+
+func (c *rssCommand) encode(b *body) {
+	*b = body{}
+	be.PutUint16(b[0:], c.types)
+	b[2] = c.alg
+	be.PutUint16(b[4:], c.keyLen)
+	be.PutUint16(b[6:], c.tableLen)
+	be.PutUint64(b[8:], c.keyAddr)
+	be.PutUint64(b[16:], c.tableAddr)
+}
+
+func (d *Device) configureRSS(b *body) error {
+	var c rssCommand
+	c.decode(b)
+	r, err := d.port.RSS()
+	if err != nil {
+		return err
+	}
+	switch {
+	case c.alg > rssToeplitz:
+		return fmt.Errorf("hash algorithm %d: only Toeplitz is offered: %w", c.alg, statusUnimplemented)
+	case c.types&^allHashTypes != 0:
+		return invalid("hash types %#x", c.types)
+	case c.keyLen != 0 && c.keyLen != rssKeyLen:
+		return invalid("key of %d bytes, not %d", c.keyLen, rssKeyLen)
+	case c.tableLen != 0 && c.tableLen != rssTableLen:
+		return invalid("table of %d entries, not %d", c.tableLen, rssTableLen)
+	}
+	if c.types != 0 {
+		r.HashTypes = 0
+		for _, t := range hashTypes {
+			if c.types&t.gve != 0 {
+				r.HashTypes |= t.rss
+			}
+		}
+	}
+	if c.keyLen != 0 {
+		if err := d.mem.read(c.keyAddr, r.Key[:]); err != nil {
+			return err
+		}
+	}
+	if c.tableLen != 0 {
+		var table [4 * rssTableLen]byte
+		if err := d.mem.read(c.tableAddr, table[:]); err != nil {
+			return err
+		}
+		r.Table = make([]uint16, rssTableLen)
+		for i := range r.Table {
+			q := be.Uint32(table[4*i:])
+			if q >= uint32(len(d.rx)) {
+				return invalid("table entry %d is queue %d of %d", i, q, len(d.rx))
+			}
+			r.Table[i] = uint16(q)
+		}
+	}
+	return d.port.SetRSS(r)
+}
+
+// queryRSS carries out QUERY_RSS: room u64, where u64. The reply is {length u32, types u16, algorithm u8, 0}, key, table.
+func (d *Device) queryRSS(b *body) error {
+	room, addr := be.Uint64(b[0:]), be.Uint64(b[8:])
+	r, err := d.port.RSS()
+	if err != nil {
+		return err
+	}
+	var out [rssHeadLen + rssKeyLen + 4*rssTableLen]byte
+	if room < uint64(len(out)) {
+		return fmt.Errorf("%d bytes for %d: %w", room, len(out), statusResourceExhausted)
+	}
+	be.PutUint32(out[0:], uint32(len(out)))
+	var types uint16
+	for _, t := range hashTypes {
+		if r.HashTypes&t.rss != 0 {
+			types |= t.gve
+		}
+	}
+	be.PutUint16(out[4:], types)
+	out[6] = rssToeplitz
+	copy(out[rssHeadLen:], r.Key[:])
+	for i := range rssTableLen { // the port's table is no longer than this, and a power of two: a shorter one repeats
+		be.PutUint32(out[rssHeadLen+rssKeyLen+4*i:], uint32(r.Table[i%len(r.Table)]))
+	}
+	return d.mem.write(addr, out[:])
+}
+
+// spread is what nobody has asked for, the default: all receive queues that there are take part in RSS. The driver counts
+// on it where it is told that the device keeps the table (gve_init_rss_config does nothing then). A table that somebody has
+// set stays. A queue that ends while others go on (a restart) keeps its share.
+func (d *Device) spread() error {
+	n := 0
+	for i := range d.res.rx {
+		if d.res.rx[i].live {
+			n = i + 1
+		}
+	}
+	if n <= d.rss.queues {
+		return nil
+	}
+	d.rss.queues = n
+	r, err := d.port.RSS()
+	if err != nil {
+		return err
+	}
+	if !d.rss.untouched(r.Table) {
+		return nil
+	}
+	r.Table = make([]uint16, rssTableLen)
+	for i := range r.Table {
+		r.Table[i] = uint16(i % n)
+	}
+	d.rss.table = slices.Clone(r.Table)
+	return d.port.SetRSS(r)
+}
+
+// unspread notes that a receive queue has ended: the number of queues is found anew when all have.
+func (d *Device) unspread() {
+	if !slices.ContainsFunc(d.res.rx, func(q queueState) bool { return q.live }) {
+		d.rss.queues = 0
+	}
+}
+
+// rssDefault is the table that spread has set.
+type rssDefault struct {
+	queues int
+	table  []uint16 // nil: none since reset
+}
+
+// untouched says whether nobody has set another table.
+func (s *rssDefault) untouched(table []uint16) bool {
+	if s.table == nil {
+		return len(table) == 1
+	}
+	return slices.Equal(table, s.table)
+}

@@ -1,0 +1,236 @@
+package gve
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/wire"
+)
+
+// maxRxBufs is how many buffers a frame may take: as many as an skb has fragments (MAX_SKB_FRAGS).
+const maxRxBufs = 17
+
+// maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
+const maxOwn = max(nic.MaxHeader, control.MaxFrame)
+
+// maxRSC is the longest super-packet that queues with buffers of that size take whole (wire.Limits.MaxBytes).
+func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFrame)) }
+
+// rxQueue is a receive queue, an nic.RxQueue: the ring in which the driver posts buffers, and the one in which each of them
+// comes back, in the same order. It exists from New on and is started and stopped by the driver.
+//
+// start, stop, doorbell and unmapping belong to the control goroutine; what is below mu is used under it.
+type rxQueue struct {
+	*shared
+	id      int
+	tail    atomic.Uint32 // as the doorbell says: where the driver posts next
+	waiting atomic.Bool   // there are waiters; stored under mu
+	vector  atomic.Int32  // notification block
+
+	mu      sync.Mutex
+	p       rxParams
+	on      bool
+	err     error // why it stopped for good
+	in, out ring  // buffers; completions
+	head    uint32
+	shown   uint32   // completions before it are published; head counts them, and buffers, since the start
+	words   []uint32 // the words that publish completions, for each place of the ring
+	short   uint32   // how many buffers were not enough, when a frame last found too few
+	waiters []wire.Waker
+	woken   []wire.Waker // to be woken after Unlock
+	broken  bool         // to be reported after Unlock
+	bufs    [maxRxBufs]rxBuf
+	frame   placed
+	scratch [maxOwn]byte // a frame's headers
+	count   struct{ noBuffer, tooBig, badCsum, badBuffer counter }
+}
+
+var _ nic.RxQueue = (*rxQueue)(nil)
+
+func newRxQueue(s *shared, id int) *rxQueue { return &rxQueue{shared: s, id: id} }
+
+// start begins with empty rings, which the driver has zeroed.
+func (q *rxQueue) start(p rxParams) (err error) {
+	q.stop()
+	switch {
+	case p.bufSize <= 0 || p.bufSize > rxMaxLen:
+		return fmt.Errorf("receive queue %d: buffers of %d bytes, not 1 to %d: %w", q.id, p.bufSize, rxMaxLen, errBadRing)
+	case p.headerSize < 0 || p.headerSize > rxMaxHdr:
+		return fmt.Errorf("receive queue %d: header buffers of %d bytes, not up to %d: %w", q.id, p.headerSize, rxMaxHdr, errBadRing)
+	case p.complSize < p.size:
+		return fmt.Errorf("receive queue %d: %d completions for %d buffers: %w", q.id, p.complSize, p.size, errBadRing)
+	}
+	var in, out ring
+	if err = in.pin(q.space, p.desc, p.size, rxBufLen); err != nil {
+		return fmt.Errorf("receive queue %d: buffers: %w", q.id, err)
+	}
+	if err = out.pin(q.space, p.compl, p.complSize, rxComplLen); err != nil {
+		in.close()
+		return fmt.Errorf("receive queue %d: completions: %w", q.id, err)
+	}
+	q.Lock()
+	defer q.Unlock()
+	q.p, q.in, q.out = p, in, out
+	q.head, q.shown, q.short = 0, 0, 0
+	q.tail.Store(0)
+	q.vector.Store(int32(p.notify))
+	q.words = make([]uint32, p.complSize)
+	q.on, q.err = true, nil
+	return nil
+}
+
+// stop returns when nothing touches rings or buffers any more. A queue that is stopped already stays so.
+func (q *rxQueue) stop() {
+	q.Lock()
+	defer q.Unlock()
+	q.on, q.err = false, nil
+	q.shut()
+}
+
+// shut lets go of the rings. Who waits for the queue is woken.
+func (q *rxQueue) shut() {
+	q.in.close()
+	q.out.close()
+	q.wake()
+}
+
+// close lets go of the queue, for good.
+func (q *rxQueue) close() { q.stop() }
+
+// doorbell says that buffers are posted up to tail. An error has stopped the queue, and failed was told.
+func (q *rxQueue) doorbell(tail uint32) error {
+	if !q.on {
+		return nil
+	}
+	if err := checkTail(tail, &q.in); err != nil {
+		err = fmt.Errorf("receive queue %d: %w", q.id, err)
+		q.Lock()
+		defer q.Unlock()
+		q.fail(err)
+		return err
+	}
+	q.tail.Store(tail)
+	if q.waiting.Load() {
+		q.Lock()
+		defer q.Unlock()
+		q.wake()
+	}
+	return nil
+}
+
+// unmapping stops the queue, and has failed told, if one of its rings lies in [iova, iova+n).
+func (q *rxQueue) unmapping(iova, n uint64) {
+	q.Lock()
+	defer q.Unlock()
+	if q.in.overlaps(iova, n) || q.out.overlaps(iova, n) {
+		q.fail(fmt.Errorf("receive queue %d: %w", q.id, errUnmapped))
+		q.shut()
+	}
+}
+
+// rxStats are frames that a queue lost, or did not vouch for, since New.
+type rxStats struct {
+	noBuf, overMRU, badCsum, drops uint64
+}
+
+func (q *rxQueue) stats() rxStats {
+	c := &q.count
+	return rxStats{noBuf: c.noBuffer.v.Load(), overMRU: c.tooBig.v.Load(), badCsum: c.badCsum.v.Load(), drops: c.badBuffer.v.Load()}
+}
+
+// Lock implements nic.RxQueue.
+func (q *rxQueue) Lock() { q.mu.Lock() }
+
+// Unlock implements nic.RxQueue. What must not be done under the lock is done after it: to wake senders, and to tell of an
+// error.
+func (q *rxQueue) Unlock() {
+	woken, broken, err := q.woken, q.broken, q.err
+	q.woken, q.broken = nil, false
+	q.mu.Unlock()
+	for _, w := range woken {
+		w.Wake()
+	}
+	if broken {
+		q.failed(false, q.id, err)
+	}
+}
+
+// Flush implements nic.RxQueue.
+func (q *rxQueue) Flush() (call bool) {
+	if q.shown == q.head || q.out.pins == nil {
+		return false
+	}
+	if err := q.publish(); err != nil {
+		q.fail(fmt.Errorf("receive queue %d: completions: %w", q.id, err))
+	}
+	return true
+}
+
+// publish shows completions to the driver. Each is valid by the generation bit in its word, which flips with each lap.
+func (q *rxQueue) publish() (err error) {
+	defer dma.Recover(&err)
+	for ; q.shown != q.head; q.shown++ {
+		word := q.words[q.shown&q.out.mask]
+		if q.out.even(q.shown) {
+			word |= rxGeneration
+		}
+		dma.StoreWord(q.out.at(q.shown)[4:], word)
+	}
+	return nil
+}
+
+// Call implements nic.RxQueue.
+func (q *rxQueue) Call() { q.notify.fire(int(q.vector.Load())) }
+
+// avail is how many buffers are posted.
+func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
+
+// Arm implements wire.Waitable.
+func (q *rxQueue) Arm(w wire.Waker) bool {
+	q.Lock()
+	defer q.Unlock()
+	if !q.on || q.err != nil {
+		return false
+	}
+	q.waiting.Store(true) // before we look: doorbell does it the other way round
+	if q.avail() > q.short {
+		q.waiting.Store(len(q.waiters) > 0)
+		return false
+	}
+	q.waiters = append(q.waiters, w)
+	return true
+}
+
+// Disarm implements wire.Waitable.
+func (q *rxQueue) Disarm(w wire.Waker) {
+	q.Lock()
+	defer q.Unlock()
+	for i := range q.waiters {
+		if q.waiters[i] == w {
+			q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)
+			break
+		}
+	}
+	q.waiting.Store(len(q.waiters) > 0)
+}
+
+// wake has all who wait for buffers woken after Unlock.
+func (q *rxQueue) wake() {
+	q.woken = append(q.woken, q.waiters...)
+	clear(q.waiters)
+	q.waiters = q.waiters[:0]
+	q.waiting.Store(false)
+}
+
+// fail stops the queue until the driver sets it up again. Unlock sees to the rest.
+func (q *rxQueue) fail(err error) {
+	if q.err != nil || !q.on {
+		return
+	}
+	q.err, q.broken = err, true
+	q.wake()
+}

@@ -1,0 +1,98 @@
+package gve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// status is what a command ends with (gve_adminq.h, enum gve_adminq_statuses). Those that are errors implement error.
+type status uint32
+
+const (
+	statusPassed             status = 1
+	statusAlreadyExists      status = 0xfffffff1
+	statusFailedPrecondition status = 0xfffffff5
+	statusInternal           status = 0xfffffff6
+	statusInvalidArgument    status = 0xfffffff7
+	statusNotFound           status = 0xfffffff8
+	statusResourceExhausted  status = 0xfffffffc
+	statusUnimplemented      status = 0xfffffffe
+)
+
+// Error implements error.
+func (s status) Error() string {
+	switch s {
+	case statusPassed:
+		return "passed"
+	case statusAlreadyExists:
+		return "already exists"
+	case statusFailedPrecondition:
+		return "failed precondition"
+	case statusInternal:
+		return "internal error"
+	case statusInvalidArgument:
+		return "invalid argument"
+	case statusNotFound:
+		return "not found"
+	case statusResourceExhausted:
+		return "resource exhausted"
+	case statusUnimplemented:
+		return "unimplemented"
+	}
+	return fmt.Sprintf("status %#x", uint32(s))
+}
+
+// statusOf finds the status for an error of a command. What the port refuses comes with an errno.
+func statusOf(err error) status {
+	var s status
+	switch {
+	case err == nil:
+		return statusPassed
+	case errors.As(err, &s):
+		return s
+	case errors.Is(err, syscall.EEXIST):
+		return statusAlreadyExists
+	case errors.Is(err, syscall.ENOENT):
+		return statusNotFound
+	case errors.Is(err, syscall.ENOSPC):
+		return statusResourceExhausted
+	case errors.Is(err, syscall.EOPNOTSUPP):
+		return statusUnimplemented
+	}
+	return statusInvalidArgument // EINVAL, and memory that is not there
+}
+
+// voice says a thing once a second at most, and how often it did not: a guest can cause as many as it likes.
+type voice struct {
+	mu   sync.Mutex
+	next time.Time // under mu
+	held int       // under mu
+}
+
+// say logs msg, unless it did so within the last second.
+func (v *voice) say(log *slog.Logger, level slog.Level, msg string, attrs ...any) {
+	held, ok := v.may(time.Now())
+	if !ok {
+		return
+	}
+	if held > 0 {
+		attrs = append(attrs, "heldBack", held)
+	}
+	log.Log(context.Background(), level, msg, attrs...)
+}
+
+func (v *voice) may(now time.Time) (held int, ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if now.Before(v.next) {
+		v.held++
+		return 0, false
+	}
+	held, v.held, v.next = v.held, 0, now.Add(time.Second)
+	return held, true
+}

@@ -1,0 +1,237 @@
+package gve
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+const (
+	// maxTxBufs is how many buffers a packet may lie in (GVE_TX_MAX_DATA_DESCS); of a super-packet, each of its segments. For
+	// those a whole skb's fragments, cut to what a descriptor can say, are far less than maxTSOBufs.
+	maxTxBufs  = 10
+	maxTSOBufs = 64
+	// Segments of super-packets, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).
+	minMSS, maxMSS = 88, 9728
+)
+
+// txSlot is one packet under way.
+type txSlot struct {
+	pkt   wire.Packet
+	buf   [nic.MaxHeader]byte // headers
+	tag   uint16
+	since time.Time // held since, for a busy receiver
+	tso   txDesc    // of a super-packet
+	super bool
+	csum  bool
+	n     int // buffers
+	bufs  [maxTSOBufs]txBuf
+	total uint32        // bytes in them
+	segs  []dma.Segment // their places
+}
+
+// txBuf is a piece of a packet.
+type txBuf struct {
+	addr uint64
+	len  uint16
+}
+
+// Errors that a guest can cause for each packet are made beforehand.
+var (
+	errBadTSO = fmt.Errorf("%w: not the super-packet that its descriptor says", nic.ErrBadFrame)
+
+	errTooManyBufs = fmt.Errorf("%w: packet of too many", errBadDesc)
+	errKind        = fmt.Errorf("%w: of unknown type", errBadDesc)
+	errContext     = fmt.Errorf("%w: context inside a packet, or twice", errBadDesc)
+)
+
+// reload finds the memory of held packets again, if the map has changed while we slept. What has gone with it is dropped.
+func (q *txQueue) reload() (err error) {
+	g := q.space.Generation()
+	if g == q.seen {
+		for i := range q.used { // the wire may have changed the segments of a retried packet's payload (bounce)
+			if err := nic.Again(q.slots[i].segs, 0, q.slots[i].total, &q.slots[i].pkt); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	q.seen = g
+	defer dma.Recover(&err)
+	kept := 0
+	for i := range q.used {
+		s := q.slots[i]
+		e := s.find(q.space)
+		if e == nil {
+			e = nic.Again(s.segs, 0, s.total, &s.pkt)
+		}
+		if e != nil {
+			q.count.unmapped.add(1)
+			q.t.Dropped(&s.pkt)
+			q.finish(txPacketDone, s.tag)
+			continue
+		}
+		q.slots[kept], q.slots[i] = q.slots[i], q.slots[kept]
+		kept++
+	}
+	q.used = kept
+	return nil
+}
+
+// gather takes new packets, as many as there is room for, and returns how many it saw.
+func (q *txQueue) gather() (n int, err error) {
+	defer dma.Recover(&err)
+	if q.used == 0 {
+		q.seen = q.space.Generation()
+	}
+	tail := q.tail.Load()
+	for q.used < txBatch {
+		s := q.slots[q.used]
+		posted := (tail - q.head) & q.in.mask
+		k, e := q.read(s, posted)
+		if e != nil {
+			return n, e
+		}
+		if k == 0 {
+			if q.partly = noTail; posted > 0 {
+				q.partly = tail // the rest of the packet is not posted yet
+			}
+			return n, nil
+		}
+		n++
+		q.partly = noTail
+		switch e := q.describe(s); {
+		case e == nil:
+			q.used++
+		case errors.Is(e, nic.ErrBadFrame): // a frame that is none harms nobody: gone
+			q.count.bad.add(1)
+			q.finish(txPacketDone, s.tag)
+		case errors.Is(e, dma.ErrFault): // our own memory is gone
+			return n, e
+		default: // not mapped, or not to be read
+			q.count.unmapped.add(1)
+			q.finish(txPacketDone, s.tag)
+		}
+	}
+	return n, nil
+}
+
+// read takes the descriptors of one packet, of those posted. It returns how many these are, 0 if the packet is not whole.
+func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
+	s.n, s.total, s.super, s.csum = 0, 0, false, false
+	report := false
+	for n < posted {
+		var d txDesc
+		d.decode((*[txDescLen]byte)(q.in.at(q.head + n))) // each field once: the driver may rewrite it while we look
+		n++
+		switch d.kind {
+		case txPacket:
+		case txTSO:
+			if s.super || s.n > 0 {
+				return 0, errContext
+			}
+			s.super, s.tso = true, d
+			continue
+		case txGeneral: // path hash, for multi-path networks: there is one path here
+			if s.n > 0 || n > 2 {
+				return 0, errContext
+			}
+			continue
+		default:
+			return 0, errKind
+		}
+		if s.n == maxTSOBufs || s.n == maxTxBufs && !s.super {
+			return 0, errTooManyBufs
+		}
+		if s.n == 0 {
+			s.csum, s.tag = d.csum, d.tag
+		}
+		s.bufs[s.n] = txBuf{d.addr, d.length}
+		s.n++
+		s.total += uint32(d.length)
+		report = report || d.report
+		if d.eop {
+			q.head += n
+			if report {
+				q.finish(txDescDone, uint16(q.head&q.in.mask))
+			}
+			return n, nil
+		}
+	}
+	return 0, nil
+}
+
+// find finds the memory of a packet's buffers.
+func (s *txSlot) find(space *dma.Space) (err error) {
+	s.segs = s.segs[:0]
+	for i := range s.bufs[:s.n] {
+		b := &s.bufs[i]
+		if s.segs, err = space.Translate(s.segs, b.addr, uint64(b.len), dma.Read); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// describe makes a packet of a slot's buffers.
+func (q *txQueue) describe(s *txSlot) error {
+	if err := s.find(q.space); err != nil {
+		return err
+	}
+	p := &s.pkt
+	if err := nic.Describe(q.t.Worker.Copier, s.segs, 0, s.total, s.buf[:], p); err != nil {
+		return err
+	}
+	m := &p.Meta
+	m.GSOType, m.GSOSize, m.ECN, m.HashValid = splitter.GSONone, 0, false, false
+	m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumNone, 0, 0
+	if s.csum || s.super {
+		if start, offset, ok := splitter.CsumPlace(&m.Headers); ok { // of what has none, there is nothing to compute
+			m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumPartial, start, offset
+		}
+	}
+	if s.super {
+		if err := s.cut(); err != nil {
+			return err
+		}
+	}
+	p.Prepare()
+	s.since = time.Time{}
+	return nil
+}
+
+// cut makes a super-packet of the packet, as its TSO descriptor says. Its checksum field has the pseudo-header's sum without
+// the length, which differs between segments (gve_prep_tso); as all others have it, it is to be with the length of the whole.
+func (s *txSlot) cut() error {
+	p := &s.pkt
+	m := &p.Meta
+	h := &m.Headers
+	switch {
+	case h.Class == splitter.UDP:
+		m.GSOType = splitter.GSOUDPL4
+	case h.Class == splitter.TCP && h.IPv6:
+		m.GSOType = splitter.GSOTCPv6
+	case h.Class == splitter.TCP:
+		m.GSOType = splitter.GSOTCPv4
+	default:
+		return errBadTSO
+	}
+	d := &s.tso
+	if !d.tso || d.mss < minMSS || d.mss > maxMSS || uint16(d.headerLen) != h.HdrLen || d.total != p.PayloadLen {
+		return errBadTSO
+	}
+	splitter.FixIPv4(h, p.Header)
+	splitter.FixPartial(h, p.Header, p.PayloadLen)
+	if p.PayloadLen <= uint32(d.mss) { // one segment
+		m.GSOType = splitter.GSONone
+		return nil
+	}
+	m.GSOSize = d.mss
+	m.ECN = h.Class == splitter.TCP && h.TCPFlags&splitter.CWR != 0
+	return nil
+}

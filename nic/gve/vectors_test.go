@@ -1,0 +1,186 @@
+package gve
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/vfiouser"
+)
+
+// A vector fires once for each time that it is armed, and loses nothing.
+func TestVectorFiresOnce(t *testing.T) {
+	c := newCtl(t, queues(1))
+	c.start()
+	c.configure(2)
+	e := c.irq(1)
+	expect := func(what string, n uint64) {
+		t.Helper()
+		if got := e.fired(); got != n {
+			t.Errorf("%s: %d interrupts, not %d", what, got, n)
+		}
+	}
+	c.dev.vectors.fire(1)
+	expect("before it was armed", 0)
+	c.bell(irqDoorbells+1, irqEnable)
+	expect("what came before", 1)
+	c.bell(irqDoorbells+1, irqEnable)
+	expect("armed, and nothing came", 0)
+	c.dev.vectors.fire(1)
+	c.dev.vectors.fire(1)
+	c.dev.vectors.fire(1)
+	expect("armed once", 1)
+	c.bell(irqDoorbells+1, irqEnable|3<<3) // as the driver writes it: no update of the interval
+	expect("those that came while it was masked", 1)
+	c.bell(irqDoorbells+1, irqEnable)
+	c.bell(irqDoorbells+1, 0)
+	c.dev.vectors.fire(1)
+	expect("masked by the driver", 0)
+	// The frontend takes the eventfd away for a while, and gives another.
+	c.must(c.dev.SetIRQ(vfiouser.IRQMSIX, 1, -1))
+	c.bell(irqDoorbells+1, irqEnable)
+	e2 := c.irq(1)
+	expect("an eventfd that was taken away", 0)
+	e = e2
+	expect("a new one", 1)
+	c.must(c.dev.DisableIRQs(vfiouser.IRQMSIX))
+	c.bell(irqDoorbells+1, irqEnable)
+	c.dev.vectors.fire(1)
+	expect("none any more", 0)
+	// What was latched does not outlive a reset.
+	c.reset()
+	c.start()
+	c.configure(2)
+	e = c.irq(1)
+	c.bell(irqDoorbells+1, irqEnable)
+	expect("after reset", 0)
+}
+
+// The management vector is the last one, or the first, and is never masked.
+func TestManagementVector(t *testing.T) {
+	for _, base := range []uint32{0, 1} {
+		c := newCtl(t, queues(2))
+		c.start()
+		var es []*event
+		for v := range 5 {
+			es = append(es, c.irq(v))
+		}
+		var b body
+		(&configureCommand{irqs: c.alloc(256), count: 4, stride: 64, base: base, format: formatDQORDA}).encode(&b)
+		c.pass(opConfigureResources, &b)
+		c.bell(irqDoorbells+3, irqEnable)
+		want := make([]uint64, 5)
+		management := 4 * (1 - int(base))
+		link := func(up bool) {
+			c.dev.SetLink(up)
+			want[management]++
+			if on := c.read32(regDeviceStatus)&statusLink != 0; on != up {
+				t.Errorf("link %v, not %v", on, up)
+			}
+		}
+		link(false)
+		link(true)
+		c.dev.vectors.fire(3 + int(base)) // of block 3
+		want[3+base]++
+		var got []uint64
+		for _, e := range es {
+			got = append(got, e.fired())
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("base %d: interrupts %d, not %d", base, got, want)
+		}
+		c.reset()
+		c.dev.SetLink(false) // nobody to tell
+		c.dev.SetLink(true)
+	}
+}
+
+// A frontend that makes an eventfd block, and leaves it full, keeps nobody.
+func TestStuckInterrupt(t *testing.T) {
+	c := newCtl(t, queues(1))
+	c.start()
+	c.configure(2)
+	e := c.irq(0)
+	if _, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1)); err != nil {
+		t.Fatal(err)
+	}
+	c.must(unix.SetNonblock(e.fd, false)) // of the open file: ours too
+	c.bell(irqDoorbells, irqEnable)
+	c.dev.vectors.fire(0) // returns
+	c.must(unix.SetNonblock(e.fd, true))
+	if e.fired() == 0 && !c.dev.vectors.hostile.Load() {
+		t.Error("no interrupt")
+	}
+}
+
+// The same while the frontend gives another eventfd.
+func TestStuckInterruptIsReplaced(t *testing.T) {
+	c := newCtl(t, queues(1))
+	c.start()
+	c.configure(2)
+	e := c.irq(0)
+	if _, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1)); err != nil {
+		t.Fatal(err)
+	}
+	c.must(unix.SetNonblock(e.fd, false))
+	c.bell(irqDoorbells, irqEnable)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.dev.vectors.fire(0)
+	}()
+	e = c.irq(0)
+	<-done
+	c.bell(irqDoorbells, irqEnable)
+	c.dev.vectors.fire(0)
+	if e.fired() == 0 && !c.dev.vectors.hostile.Load() { // the keeper may have been faster
+		t.Error("no interrupt on the new eventfd")
+	}
+}
+
+// An interrupt that is on its way to an eventfd as that is taken away goes to the next.
+func TestInterruptOnItsWay(t *testing.T) {
+	c := newCtl(t, queues(1))
+	c.start()
+	c.configure(2)
+	c.irq(0)
+	v := c.dev.vectors.at(0)
+	v.l.inside.Add(1) // as change does, before it writes
+	old := v.l
+	c.must(c.dev.DisableIRQs(vfiouser.IRQMSIX))
+	old.inside.Add(-1)
+	if e := c.irq(0); e.fired() == 0 {
+		t.Error("no interrupt on the new eventfd")
+	}
+}
+
+func TestFireAllocatesNothing(t *testing.T) {
+	c := newCtl(t, queues(1))
+	c.start()
+	c.configure(2)
+	c.irq(0)
+	if n := testing.AllocsPerRun(1000, func() {
+		c.dev.vectors.fire(0)
+		c.dev.vectors.arm(0, irqEnable)
+	}); n != 0 {
+		t.Errorf("an interrupt allocates %v times", n)
+	}
+}
+
+// What a guest can make us say is said once a second, with how often it was not.
+func TestVoice(t *testing.T) {
+	var v voice
+	var got []int
+	now := time.Unix(0, 0)
+	for range 30 {
+		if held, ok := v.may(now); ok {
+			got = append(got, held)
+		}
+		now = now.Add(100 * time.Millisecond)
+	}
+	if !slices.Equal(got, []int{0, 9, 9}) {
+		t.Errorf("%d", got)
+	}
+}
