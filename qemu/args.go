@@ -1,9 +1,11 @@
 package qemu
 
 import (
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -12,6 +14,15 @@ import (
 // fifth of the boot under TCG), and an end instead of a frozen guest when the kernel is in trouble: with -no-reboot a
 // reset ends QEMU.
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no_timer_check random.trust_cpu=on"
+
+// kernelArgs is the kernel's command line. A kernel that looks for a random place may find one on a node that is a GPU's.
+func (c *Config) kernelArgs() string {
+	args := kernelArgs
+	if slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }) {
+		args += " nokaslr"
+	}
+	return strings.TrimSpace(args + " " + c.Append)
+}
 
 // files are the descriptors that QEMU inherits, from 3 on (exec.Cmd.ExtraFiles).
 type files struct{ list []*os.File }
@@ -35,11 +46,13 @@ func fdPath(n int) string { return "/proc/self/fd/" + strconv.Itoa(n) }
 // stores without a barrier: to a device in another process a driver's store of avail.idx and its load of avail_event then
 // change places, and a kick is lost for good (measured: 36 stalls in 10 runs, none with room for a second CPU).
 func cpus(n int, accel Accel) string {
-	if n == 1 && accel != AccelKVM {
+	if spareCPU(n, accel) {
 		return "1,maxcpus=2"
 	}
 	return strconv.Itoa(n)
 }
+
+func spareCPU(n int, accel Accel) bool { return n == 1 && accel != AccelKVM }
 
 // arguments builds QEMU's command line after the program, and the descriptors that it names. c has been checked and
 // completed; accel is not AccelAuto.
@@ -48,16 +61,16 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	args := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-name", "guest=" + comma(c.Name) + ",debug-threads=on",
-		"-M", "q35,memory-backend=ram,usb=off,sata=off,smm=off,vmport=off",
 		"-smp", cpus(c.CPUs, accel),
-		"-m", "size=" + strconv.FormatUint(c.RAMSize>>20, 10) + "M",
-		"-object", memory("ram", c.RAMSize, f.add(in.ram)),
+	}
+	args = append(args, c.memory(&f, in.ram, accel)...)
+	args = append(args,
 		"-kernel", c.Kernel.Image, "-initrd", fdPath(f.add(in.initrd)),
-		"-append", strings.TrimSpace(kernelArgs + " " + c.Append),
+		"-append", c.kernelArgs(),
 		"-chardev", socketFD("console", f.add(in.console)), "-serial", "chardev:console",
 		"-chardev", socketFD("results", f.add(in.results)), "-serial", "chardev:results",
 		"-chardev", socketFD("qmp", f.add(in.qmp)), "-qmp", "chardev:qmp",
-	}
+	)
 	switch accel {
 	case AccelKVM:
 		args = append(args, "-accel", "kvm", "-cpu", or(c.CPU, "host"))
@@ -65,6 +78,9 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", or(c.CPU, "max"))
 	}
 	for i, g := range c.GPUs {
+		if g.Node {
+			continue
+		}
 		id := "gpu" + strconv.Itoa(i)
 		args = append(args,
 			"-object", memory(id, g.Size, f.add(g.File)),
@@ -72,6 +88,10 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	}
 	for i, n := range c.Netdevs {
 		id := "net" + strconv.Itoa(i)
+		if n.VFIOUser {
+			args = append(args, "-device", vfioUser(id, n, &f))
+			continue
+		}
 		if n.abstract != "" {
 			args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,path=%s,abstract=on", id, n.abstract))
 		} else {
@@ -82,6 +102,31 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 			"-device", netDevice(id, n))
 	}
 	return append(args, c.Args...), f.list
+}
+
+// memory is the machine and its memory: one piece, or NUMA nodes when GPUs are such.
+func (c *Config) memory(f *files, ram *os.File, accel Accel) []string {
+	const machine = "q35,usb=off,sata=off,smm=off,vmport=off"
+	total := c.RAMSize
+	args := []string{"-object", memory("ram", c.RAMSize, f.add(ram))}
+	last := c.CPUs - 1
+	if spareCPU(c.CPUs, accel) {
+		last++
+	}
+	nodes := []string{"-numa", fmt.Sprintf("node,nodeid=0,cpus=0-%d,memdev=ram", last)}
+	for i, g := range c.GPUs {
+		if g.Node {
+			id := "gpu" + strconv.Itoa(i)
+			args = append(args, "-object", memory(id, g.Size, f.add(g.File)))
+			nodes = append(nodes, "-numa", fmt.Sprintf("node,nodeid=%d,memdev=%s", len(nodes)/2, id))
+			total += g.Size
+		}
+	}
+	size := "size=" + strconv.FormatUint(total>>20, 10) + "M"
+	if len(nodes) == 2 {
+		return append([]string{"-M", machine + ",memory-backend=ram", "-m", size}, args...)
+	}
+	return append(append([]string{"-M", machine, "-m", size}, args...), nodes...)
 }
 
 // memory is guest or GPU memory out of our memfd: shared, so that QEMU hands it on to a vhost-user backend.
@@ -106,6 +151,18 @@ func netDevice(id string, n Netdev) string {
 		s += "," + n.Options
 	}
 	return s
+}
+
+// vfioUser is a vfio-user-pci. Its socket has to be given in JSON, and of that QEMU takes the path alone (hw/vfio-user/pci.c,
+// vfio_user_pci_realize): a name in the abstract namespace, or a descriptor, is not to be had.
+func vfioUser(id string, n Netdev, f *files) string {
+	path := n.Path
+	if n.socket != nil {
+		path = fdPath(f.add(n.socket))
+	}
+	b, _ := json.Marshal(map[string]any{"driver": "vfio-user-pci", "id": "dev-" + id, // never fails
+		"socket": map[string]string{"type": "unix", "path": path}})
+	return string(b)
 }
 
 func onOff(b bool) string {
@@ -139,7 +196,10 @@ func (c *Config) complete() error {
 		}
 	}
 	for i, g := range c.GPUs {
-		if g.File == nil || g.Size < 4096 || g.Size&(g.Size-1) != 0 {
+		if g.Node && (g.File == nil || g.Size == 0 || g.Size%(2<<20) != 0) {
+			return fmt.Errorf("config: GPU %d: a file and a size that is a multiple of 2 MiB are needed, for a NUMA node", i)
+		}
+		if !g.Node && (g.File == nil || g.Size < 4096 || g.Size&(g.Size-1) != 0) {
 			return fmt.Errorf("config: GPU %d: a file and a size that is a power of two are needed, for a BAR", i)
 		}
 		if err := holds(g.File, g.Size); err != nil {
@@ -152,6 +212,9 @@ func (c *Config) complete() error {
 		n.Queues = or(n.Queues, 1)
 		n.RXQueueSize = or(n.RXQueueSize, 1024)
 		n.TXQueueSize = or(n.TXQueueSize, 1024)
+		if n.VFIOUser && older(c.QEMU.Version, MinVFIOUser) {
+			return tooOld(c.QEMU.Version, MinVFIOUser)
+		}
 		if (n.Connected == nil) == (n.Path == "") {
 			return fmt.Errorf("config: network device %d: either Connected or Path", i)
 		}

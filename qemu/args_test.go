@@ -41,8 +41,8 @@ func TestArguments(t *testing.T) {
 	want := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-name", "guest=a,,b,debug-threads=on",
-		"-M", "q35,memory-backend=ram,usb=off,sata=off,smm=off,vmport=off",
-		"-smp", "1,maxcpus=2", "-m", "size=512M",
+		"-smp", "1,maxcpus=2",
+		"-M", "q35,usb=off,sata=off,smm=off,vmport=off,memory-backend=ram", "-m", "size=512M",
 		"-object", "memory-backend-file,id=ram,size=536870912,mem-path=/proc/self/fd/3,share=on",
 		"-kernel", "/k", "-initrd", "/proc/self/fd/4", "-append", kernelArgs + " extra",
 		"-chardev", "socket,id=console,fd=5", "-serial", "chardev:console",
@@ -71,6 +71,47 @@ func TestArguments(t *testing.T) {
 	}
 }
 
+func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
+	gpu, sock := sized(t, 6<<20), sized(t, 1)
+	c := Config{
+		QEMU: Binary{Args: []string{"qemu"}, Version: "10.1.0"}, Kernel: Kernel{Image: "/k"},
+		GPUs: []GPU{{File: gpu, Size: 4 << 20}, {File: gpu, Size: 6 << 20, Node: true}, {File: gpu, Size: 2 << 20, Node: true}},
+		Netdevs: []Netdev{
+			{Connected: func(*net.UnixConn) {}, VFIOUser: true, socket: sock},
+			{Path: "/s,1", VFIOUser: true},
+		},
+	}
+	if err := c.complete(); err != nil {
+		t.Fatal(err)
+	}
+	var in inherited
+	for _, f := range []**os.File{&in.ram, &in.initrd, &in.console, &in.results, &in.qmp} {
+		*f = sized(t, 1)
+	}
+	args, files := arguments(&c, AccelTCG, in)
+	for _, want := range []string{
+		"-M q35,usb=off,sata=off,smm=off,vmport=off -m size=520M " +
+			"-object memory-backend-file,id=ram,size=536870912,mem-path=/proc/self/fd/3,share=on " +
+			"-object memory-backend-file,id=gpu1,size=6291456,mem-path=/proc/self/fd/4,share=on " +
+			"-object memory-backend-file,id=gpu2,size=2097152,mem-path=/proc/self/fd/5,share=on " +
+			"-numa node,nodeid=0,cpus=0-1,memdev=ram -numa node,nodeid=1,memdev=gpu1 -numa node,nodeid=2,memdev=gpu2 ",
+		"-device ivshmem-plain,id=dev-gpu0,memdev=gpu0 ",
+		`-device {"driver":"vfio-user-pci","id":"dev-net0","socket":{"path":"/proc/self/fd/11","type":"unix"}} `,
+		`-device {"driver":"vfio-user-pci","id":"dev-net1","socket":{"path":"/s,1","type":"unix"}}`,
+	} {
+		if got := strings.Join(args, " ") + " "; !strings.Contains(got, want) {
+			t.Errorf("no %s\nin %s", want, got)
+		}
+	}
+	if len(files) != 9 || files[1] != gpu || files[8] != sock {
+		t.Errorf("descriptors: %v", files)
+	}
+	args, _ = arguments(&c, AccelKVM, in)
+	if !strings.Contains(strings.Join(args, " "), ",cpus=0-0,") {
+		t.Errorf("KVM has no spare CPU: %q", args)
+	}
+}
+
 func TestBadConfigIsRefused(t *testing.T) {
 	small := sized(t, 4096)
 	good := func() Config {
@@ -83,6 +124,10 @@ func TestBadConfigIsRefused(t *testing.T) {
 		"short RAM":     func(c *Config) { c.RAM = small },
 		"GPU no file":   func(c *Config) { c.GPUs = []GPU{{Size: 4096}} },
 		"GPU size":      func(c *Config) { c.GPUs = []GPU{{File: small, Size: 5000}} },
+		"node no file":  func(c *Config) { c.GPUs = []GPU{{Size: 2 << 20, Node: true}} },
+		"node size":     func(c *Config) { c.GPUs = []GPU{{File: small, Size: 1 << 20, Node: true}} },
+		"node short":    func(c *Config) { c.GPUs = []GPU{{File: small, Size: 2 << 20, Node: true}} },
+		"old QEMU":      func(c *Config) { c.Netdevs, c.QEMU.Version = []Netdev{{Path: "/x", VFIOUser: true}}, "10.0.13" },
 		"GPU short":     func(c *Config) { c.GPUs = []GPU{{File: small, Size: 8192}} },
 		"no backend":    func(c *Config) { c.Netdevs = []Netdev{{}} },
 		"two backends":  func(c *Config) { c.Netdevs = []Netdev{{Path: "/x", Connected: func(*net.UnixConn) {}}} },

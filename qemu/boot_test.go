@@ -36,6 +36,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envSweeper) != "" {
 		sweeper()
 	}
+	if os.Getenv(envCaller) != "" {
+		caller()
+	}
 	code := m.Run()
 	if programDir != "" {
 		_ = os.RemoveAll(programDir)

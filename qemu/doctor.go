@@ -26,7 +26,7 @@ const (
 
 // Fact is one thing that a machine has or lacks.
 type Fact struct {
-	Name  string `json:"name"` // "qemu", "kernel", "kvm", "packages", "mirror", "keyring", "cache", "space", "memory", "memfd", "shm"
+	Name  string `json:"name"` // "qemu", "kernel", "nic virtio", "nic gve", "kvm", "packages", "mirror", "keyring", "cache", "space", "memory", "memfd", "shm"
 	OK    bool   `json:"ok"`   // State is Good
 	State State  `json:"state"`
 	Value string `json:"value"`         // what was found
@@ -59,6 +59,7 @@ func Doctor(ctx context.Context, o Options) *Report {
 	}
 	binary, haveQEMU := d.qemu(ctx, o, dir, have)
 	kernel, haveKernel := d.kernel(o, dir, have)
+	d.personalities(binary, kernel, have)
 	d.kvm(dir, binary, kernel)
 	packages := d.packages(o, haveQEMU && haveKernel)
 	for role, there := range map[string]bool{roleQEMU: haveQEMU, roleKernel: haveKernel} {
@@ -98,7 +99,7 @@ func (d *doctor) addError(name string, err error) {
 
 func (d *doctor) qemu(ctx context.Context, o Options, dir string, have *resolved) (Binary, bool) {
 	if path := first(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
-		b, err := checkQEMU(ctx, path, SourceGiven)
+		b, err := checkQEMU(ctx, path, SourceGiven, o.oldest())
 		if err != nil {
 			d.addError("qemu", err)
 			return b, false
@@ -108,7 +109,7 @@ func (d *doctor) qemu(ctx context.Context, o Options, dir string, have *resolved
 	}
 	note := ""
 	if !o.IgnoreSystemQEMU {
-		b, n, ok := systemQEMU(ctx)
+		b, n, ok := systemQEMU(ctx, o.oldest())
 		if ok {
 			d.add("qemu", Good, fmt.Sprintf("%s (%s)", b.Version, b.Args[0]), "")
 			return b, true

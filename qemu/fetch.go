@@ -12,8 +12,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/mod/semver"
 )
 
 // Environment variables that stand for options left empty.
@@ -35,12 +33,21 @@ type Options struct {
 	Kernel   string // "" = $VNIC_KERNEL, else the cache, else fetched
 	Modules  string // module directory that goes with Kernel; "" = $VNIC_MODULES
 
+	VFIOUser         bool // QEMU is to have vfio-user-pci
 	IgnoreSystemQEMU bool // do not look in PATH
 	Offline          bool // the cache only
 	Refresh          bool // ask the mirror again even when the cache has everything
 
 	Progress func(Progress) // called from one goroutine at a time; may be nil
 	Log      *slog.Logger   // may be nil
+}
+
+// oldest is the oldest QEMU that will do.
+func (o *Options) oldest() string {
+	if o.VFIOUser {
+		return MinVFIOUser
+	}
+	return MinQEMU
 }
 
 // Progress is one step of a fetch.
@@ -149,9 +156,9 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	}
 	r := &Resolved{Cache: dir}
 	if path := first(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
-		r.QEMU, err = checkQEMU(ctx, path, SourceGiven)
+		r.QEMU, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
 	} else if !o.IgnoreSystemQEMU {
-		b, note, ok := systemQEMU(ctx)
+		b, note, ok := systemQEMU(ctx, o.oldest())
 		if ok {
 			r.QEMU = b
 		}
@@ -190,7 +197,10 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	if err != nil {
 		return err
 	}
-	lacks := func(role role) bool { return *have.tree(role.name) == nil }
+	lacks := func(role role) bool {
+		t := *have.tree(role.name)
+		return t == nil || role.name == roleQEMU && older(t.Version, o.oldest())
+	}
 	if slices.ContainsFunc(want, lacks) || (o.Refresh && !o.Offline) {
 		if o.Offline {
 			return &Missing{What: "QEMU or a guest kernel in " + c.dir, Err: ErrOffline, Fix: "fetch once with the network, or give them yourself (--qemu, --kernel, --modules)"}
@@ -378,8 +388,8 @@ func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, 
 		return nil, fmt.Errorf("suite %s: %s comes without the packages that are looked for", suite, r.install)
 	}
 	c.version = c.list[i].Version
-	if r.name == roleQEMU && semver.Compare(upstream(c.version), upstream(MinQEMU)) < 0 {
-		return nil, fmt.Errorf("suite %s: QEMU %s is older than %s", suite, c.version, MinQEMU)
+	if r.name == roleQEMU && older(c.version, MinVFIOUser) {
+		return nil, fmt.Errorf("suite %s: QEMU %s is older than %s", suite, c.version, MinVFIOUser)
 	}
 	return c, nil
 }

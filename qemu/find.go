@@ -11,8 +11,6 @@ import (
 	"regexp"
 	"strings"
 	"time"
-
-	"golang.org/x/mod/semver"
 )
 
 // Where a Binary or a Kernel is from.
@@ -22,8 +20,8 @@ const (
 	SourceCache  = "cache"
 )
 
-// ErrTooOld says that a QEMU is older than MinQEMU.
-var ErrTooOld = errors.New("too old for vhost-user")
+// ErrTooOld says that a QEMU is older than MinQEMU, or than MinVFIOUser where that is needed.
+var ErrTooOld = errors.New("too old")
 
 var versionLine = regexp.MustCompile(`(?m)^QEMU emulator version (\d+\.\d+(?:\.\d+)?)`)
 
@@ -48,8 +46,18 @@ func (b Binary) version(ctx context.Context) (string, error) {
 	return parseQEMUVersion(string(out))
 }
 
-// checkQEMU asks the program at path for its version and refuses old ones.
-func checkQEMU(ctx context.Context, path, source string) (Binary, error) {
+// tooOld is the error for a QEMU older than oldest.
+func tooOld(version, oldest string) error {
+	use := "vhost-user"
+	if oldest == MinVFIOUser {
+		use = "vfio-user"
+	}
+	return &Missing{What: "QEMU " + version, Err: fmt.Errorf("%w: %w for %s", ErrNoQEMU, ErrTooOld, use),
+		Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
+}
+
+// checkQEMU asks the program at path for its version and refuses what is older than oldest.
+func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error) {
 	b := Binary{Args: []string{path}, Source: source}
 	var err error
 	if b.Version, err = b.version(ctx); err != nil {
@@ -60,26 +68,26 @@ func checkQEMU(ctx context.Context, path, source string) (Binary, error) {
 		if errors.As(err, &start) {
 			err = start.Err
 		}
-		return b, &Missing{What: "QEMU " + path, Err: fmt.Errorf("%w: %w", ErrNoQEMU, err), Fix: "install " + MinQEMU + " or newer, or give its path (--qemu)"}
+		return b, &Missing{What: "QEMU " + path, Err: fmt.Errorf("%w: %w", ErrNoQEMU, err), Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
 	}
-	if semver.Compare(upstream(b.Version), upstream(MinQEMU)) < 0 {
-		return b, &Missing{What: "QEMU " + b.Version, Err: fmt.Errorf("%w: %w", ErrNoQEMU, ErrTooOld), Fix: "install " + MinQEMU + " or newer, or give its path (--qemu)"}
+	if older(b.Version, oldest) {
+		return b, tooOld(b.Version, oldest)
 	}
 	return b, nil
 }
 
 // systemQEMU looks in PATH. No QEMU there is no error: note then says nothing.
-func systemQEMU(ctx context.Context) (b Binary, note string, ok bool) {
+func systemQEMU(ctx context.Context, oldest string) (b Binary, note string, ok bool) {
 	path, err := exec.LookPath("qemu-system-x86_64")
 	if err != nil {
 		return b, "", false
 	}
-	b, err = checkQEMU(ctx, path, SourceSystem)
+	b, err = checkQEMU(ctx, path, SourceSystem, oldest)
 	switch {
 	case err == nil:
 		return b, "", true
 	case errors.Is(err, ErrTooOld):
-		return b, fmt.Sprintf("QEMU %s in PATH is too old (%s or newer is needed)", b.Version, MinQEMU), false
+		return b, fmt.Sprintf("QEMU %s in PATH is too old (%s or newer is needed)", b.Version, oldest), false
 	default:
 		return b, fmt.Sprintf("QEMU in PATH cannot be used: %v", err), false
 	}

@@ -64,8 +64,25 @@ func TestOldSystemQEMUIsPassedOver(t *testing.T) {
 	if !errors.Is(err, ErrOffline) || !errors.As(err, &m) {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, note, ok := systemQEMU(t.Context()); ok || !strings.Contains(note, "7.2.22") {
+	if _, note, ok := systemQEMU(t.Context(), MinQEMU); ok || !strings.Contains(note, "7.2.22") {
 		t.Errorf("%q, %v", note, ok)
+	}
+}
+
+func TestQEMUWithoutVFIOUserIsPassedOver(t *testing.T) {
+	path := fakeQEMU(t, "10.0.13")
+	o := Options{CacheDir: t.TempDir(), Kernel: bzImage(t, "6.12.1"), Offline: true, VFIOUser: true}
+	if r, err := Fetch(t.Context(), o); !errors.Is(err, ErrOffline) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	o.QEMU = path
+	if _, err := Fetch(t.Context(), o); !errors.Is(err, ErrTooOld) || !strings.Contains(err.Error(), "too old for vfio-user: install 10.1 or newer") {
+		t.Errorf("got %v", err)
+	}
+	fakeQEMU(t, "10.1.0")
+	o.QEMU = ""
+	if r, err := Fetch(t.Context(), o); err != nil || r.QEMU.Version != "10.1.0" {
+		t.Errorf("%+v, %v", r, err)
 	}
 }
 

@@ -32,18 +32,25 @@ const (
 	defaultTimeLimit = 10 * time.Minute
 )
 
-// GPU is GPU memory shown to the guest as BAR 2 of an ivshmem-plain device (1af4:1110).
+// GPU is GPU memory shown to the guest: as BAR 2 of an ivshmem-plain device (1af4:1110), or as a NUMA node.
 type GPU struct {
 	File *os.File // shared memory; stays the caller's
-	Size uint64   // a power of two
+	Size uint64   // of a BAR a power of two, of a node a multiple of 2 MiB
+	// Node makes it the memory of a NUMA node without CPUs. Guest RAM and all CPUs are node 0 then; the GPUs that are nodes
+	// follow, in their order, from 1.
+	Node bool
 }
 
-// Netdev is a virtio-net-pci device on a vhost-user backend: in this process (Connected) or elsewhere (Path).
+// Netdev is a network device on a backend in this process (Connected) or elsewhere (Path): a virtio-net-pci on a vhost-user
+// backend, or a vfio-user-pci, whose backend is the whole device.
 type Netdev struct {
 	// Connected is called once, with the connection that QEMU has made, which is then the callee's. It is called from a
 	// goroutine of the Machine's and must not wait for the guest.
-	Connected   func(conn *net.UnixConn)
-	Path        string           // the backend's socket, to which QEMU connects again whenever it is lost
+	Connected func(conn *net.UnixConn)
+	Path      string // the backend's socket, to which QEMU connects again whenever it is lost (vfio-user: connects once)
+	VFIOUser  bool   // vfio-user-pci: QEMU 10.1 or newer, and nothing of what follows
+
+	// Of a virtio-net-pci.
 	Queues      int              // queue pairs; 0 = 1
 	MAC         net.HardwareAddr // nil = QEMU's
 	RXQueueSize int              // 0 = 1024
@@ -51,7 +58,8 @@ type Netdev struct {
 	MTU         int              // host_mtu; 0 = none
 	Options     string           // more options of the device, "packed=on"
 
-	abstract string // name of our socket in the abstract namespace
+	abstract string   // vhost-user: name of our socket in the abstract namespace
+	socket   *os.File // vfio-user: our socket, to be inherited
 }
 
 // Config describes one machine.
@@ -197,12 +205,12 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	}
 	for i := range c.Netdevs {
 		if n := &c.Netdevs[i]; n.Connected != nil {
-			b, err := newBackendSocket(n.Connected)
+			b, err := newBackendSocket(n.Connected, n.VFIOUser)
 			if err != nil {
 				return nil, err
 			}
 			m.net = append(m.net, b)
-			n.abstract = b.name
+			n.abstract, n.socket = b.name, b.file
 		}
 	}
 	args, fds := arguments(c, accel, in)

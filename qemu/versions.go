@@ -9,8 +9,14 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// MinQEMU is the oldest QEMU that works as vhost-user's frontend here: older ones crash at the guest's probe.
-const MinQEMU = "10.0"
+// The oldest QEMU that will do: MinQEMU as vhost-user's frontend, where older ones crash at the guest's probe; MinVFIOUser
+// with vfio-user-pci, which older ones do not have. What is fetched does both.
+const (
+	MinQEMU     = "10.0"
+	MinVFIOUser = "10.1"
+)
+
+func older(version, than string) bool { return semver.Compare(upstream(version), upstream(than)) < 0 }
 
 //go:embed versions.lock
 var versionsLock string

@@ -67,8 +67,8 @@ func TestVersionsLockIsCurrent(t *testing.T) {
 			t.Errorf("versions.lock lacks %s", role.name)
 		}
 	}
-	if v := upstream(got.version(roleQEMU)); semver.Compare(v, upstream(MinQEMU)) < 0 {
-		t.Errorf("versions.lock names QEMU %s, older than %s", v, MinQEMU)
+	if v := upstream(got.version(roleQEMU)); semver.Compare(v, upstream(MinVFIOUser)) < 0 {
+		t.Errorf("versions.lock names QEMU %s, older than %s", v, MinVFIOUser)
 	}
 }
 

@@ -34,6 +34,7 @@ func runCommand() *cobra.Command {
 		Long: `Send a buffer from the GPU of one guest to the GPU of another, and prove where its bytes went. In mode devmem the NICs
 read and write GPU memory; in mode copy payload goes through guest RAM, as without Device Memory TCP.`,
 		Example: `  vnic run                          two QEMU guests, 256 MiB, devmem against copy
+  vnic run --nic gve                the same, but driver and TCP stack are the kernel's
   vnic run --size 64M --loss 1%     over a link that loses packets
   vnic run --p2p off                the negative control: payload bounced through host memory
   vnic run --audit                  also search both guests' RAM for pieces of the payload
@@ -91,11 +92,14 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 	f.SortFlags = false
 	f.Var(&size, "size", "bytes to send in each mode (K, M, G); more than fits GPU memory runs in rounds")
 	f.StringVar(&mode, "mode", mode, "devmem, copy or both")
+	f.StringVar(&o.NIC, "nic", run.NICVirtio, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+qemu.MinVFIOUser)
 	f.StringVar(&guest, "guest", guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
 	f.Var(&loss, "loss", "part of the segments that the link loses, as 0.01 or 1%")
 	f.Var(&reorder, "reorder", "part of the segments that the link holds back")
 	f.IntVar(&o.Family, "family", 4, "IP version, 4 or 6")
+	f.IntVar(&o.BindQueues, "bind-queues", 1, "receive queues that are bound to GPU memory")
+	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0, "tokens that the receiver keeps until nothing comes any more (exhaustion test)")
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of payload, loss and reordering (default: random, printed)")

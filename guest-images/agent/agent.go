@@ -28,6 +28,7 @@ type Config struct {
 	Hostname  string            `json:"hostname,omitempty"`  // "" = the kernel's
 	Channel   string            `json:"channel,omitempty"`   // "" = /dev/ttyS1
 	HugePages int               `json:"hugepages,omitempty"` // 2 MiB pages to reserve
+	Node0     bool              `json:"node0,omitempty"`     // nodes but 0 are GPU memory: all tasks, and the huge pages, keep to node 0
 	Sysctl    map[string]string `json:"sysctl,omitempty"`    // "net.core.x" or "net/core/x" to value
 	Extra     map[string]string `json:"extra,omitempty"`     // for operations
 }
@@ -65,14 +66,14 @@ var registry = struct {
 	applets map[string]Applet
 }{ops: map[string]Op{}, applets: map[string]Applet{}}
 
-// Register adds an operation, from an init function. A later registration of a name replaces the earlier.
+// Register adds an operation, before the agent serves. A later registration of a name replaces the earlier.
 func Register(name string, op Op) {
 	registry.Lock()
 	defer registry.Unlock()
 	registry.ops[name] = op
 }
 
-// RegisterApplet adds an applet, from an init function. The image needs a link of that name (guestimages.Options.Applets).
+// RegisterApplet adds an applet, before boot.Main looks for it. The image needs a link of that name (guestimages.Options.Applets).
 func RegisterApplet(name string, main Applet) {
 	registry.Lock()
 	defer registry.Unlock()

@@ -38,13 +38,15 @@ type Device struct {
 	devmem.Device
 	Name   string
 	Queues int // receive queues
+	// Shared says that RSS spreads over all of them, and those that are to be bound must be taken out of it.
+	Shared bool
 	GPUs   []GPU
 	Memory Memory
 }
 
 // Request says which device to open, and as whom.
 type Request struct {
-	Interface string       // PCI address, or "virtio": the only one
+	Interface string       // PCI address, or "virtio": the only one; else the name of a network interface
 	Address   netip.Prefix // ours
 }
 

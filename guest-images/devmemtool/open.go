@@ -5,16 +5,22 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"syscall"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/stack"
 )
 
-// Open opens a virtio network device of ours on the PCI bus, with our driver and stack.
+// Open opens a virtio network device of ours on the PCI bus, with our driver and stack; or, by its name, a network interface
+// of the kernel's whose NIC is ours.
 func Open(ctx context.Context, r Request) (*Device, error) {
+	if r.Interface != "virtio" && !strings.Contains(r.Interface, ":") {
+		return openKernel(ctx, r)
+	}
 	o := driver.PCIOptions{Options: driver.Options{HostQueues: 1}}
 	if r.Interface != "virtio" {
 		o.Address = r.Interface
@@ -27,6 +33,40 @@ func Open(ctx context.Context, r Request) (*Device, error) {
 		return nil, errors.Join(err, n.Close())
 	}
 	return attach(n, r.Interface, r.Address)
+}
+
+// openKernel opens a network interface of the kernel's, with as much GPU memory as the tool uses.
+func openKernel(ctx context.Context, r Request) (*Device, error) {
+	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: r.Interface, Addrs: []netip.Prefix{r.Address}, Window: numPages * devmem.PageSize, Guard: true})
+	if err != nil {
+		return nil, err
+	}
+	w := n.Window()
+	return &Device{Device: n.Device(), Name: r.Interface, Queues: n.Queues(), Shared: true, GPUs: []GPU{{ID: int(n.GPU().ID), Size: w.Size()}},
+		Memory: windowMemory{w}}, nil
+}
+
+// windowMemory reaches GPU memory by CPU.
+type windowMemory struct{ w *kernelnic.Window }
+
+// WriteGPU implements Memory.
+func (m windowMemory) WriteGPU(_ context.Context, _ int, off uint64, b []byte) error {
+	_, err := m.w.WriteAt(b, int64(off))
+	return err
+}
+
+// ReadGPU implements Memory.
+func (m windowMemory) ReadGPU(_ context.Context, _ int, pieces []devmem.Range, b []byte) error {
+	for _, p := range pieces {
+		if p.Len > uint64(len(b)) {
+			return fmt.Errorf("piece of %d bytes, room for %d: %w", p.Len, len(b), syscall.EINVAL)
+		}
+		if _, err := m.w.ReadAt(b[:p.Len], int64(p.Off)); err != nil {
+			return err
+		}
+		b = b[p.Len:]
+	}
+	return nil
 }
 
 // attach starts a stack on a NIC, which the Device owns, also after an error.

@@ -18,7 +18,7 @@ const help = `  On the receiving guest:   devmem recv -s 10.0.0.2 -p 5201 -v 7
   One flow, two queues:     devmem recv -s fd00::2/64 -c fd00::1 -p 5201 -t 1 -q 2
 
 Netcat for device memory TCP: payload goes from one guest's GPU memory to another's. The flags are ncdevmem's, but for
--b, -g, -w and -d. Payload is written to stdout, all else to stderr. Exit status: 0 done, 1 failed, 2 wrong use.
+-b, -g, -w, -d and -H. Payload is written to stdout, all else to stderr. Exit status: 0 done, 1 failed, 2 wrong use.
 
 `
 
@@ -37,6 +37,7 @@ type options struct {
 	gpu      int    // -1: the first
 	stall    time.Duration
 	linear   bool // -L: fails
+	hold     bool // -H
 	describe bool // -d
 }
 
@@ -54,7 +55,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 	o := &options{send: args[0] == "send", first: -1, queues: -1}
 	fs := flag.NewFlagSet("devmem "+args[0], flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	fs.StringVar(&o.iface, "f", "virtio", "`device`: the PCI address of a virtio network device, or virtio for the only one")
+	fs.StringVar(&o.iface, "f", "virtio", "`device`: the PCI address of a virtio network device, or virtio for the only one; or a network interface, as eth0")
 	fs.Func("s", "server `address`, of the receiver, with /prefix length if that is not 24 or 64", address(&o.server))
 	fs.Func("c", "client `address`, of the sender; recv: only this client, from port -p", address(&o.client))
 	fs.Func("p", "`port` of the server, and of the client", port(&o.port))
@@ -70,6 +71,7 @@ func parse(args []string, out io.Writer) (*options, error) {
 		fs.Func("t", "`first` queue to bind (with -q); the last if not given", number(&o.first, 0, 1<<16-1))
 		fs.Func("q", "`number` of queues to bind (with -t); the first gets the flow", number(&o.queues, 1, 1<<16-1))
 		fs.BoolVar(&o.linear, "L", false, "fail if any byte comes in host memory")
+		fs.BoolVar(&o.hold, "H", false, "hold all tokens, so that the page pool runs dry and the connection stalls")
 	}
 	if err := fs.Parse(args[1:]); errors.Is(err, flag.ErrHelp) {
 		usage(out, fs)

@@ -80,8 +80,8 @@ func (t *tool) accept(l devmem.Listener) (devmem.Conn, error) {
 	}
 }
 
-// bindQueues gives device memory to receive queues and steers the flow to the first of them. What no rule matches goes to
-// queue 0, which is never bound: there is no RSS to change. It returns where in the GPU the memory begins.
+// bindQueues gives device memory to receive queues and steers the flow to the first of them. What no rule matches goes to the
+// queues before them: of our own stack to queue 0, so there is no RSS to change. It returns where in the GPU the memory begins.
 func (t *tool) bindQueues(local netip.AddrPort) (base uint64, err error) {
 	if t.first < 0 {
 		t.first, t.queues = t.dev.Queues-1, 1
@@ -94,6 +94,11 @@ func (t *tool) bindQueues(local netip.AddrPort) (base uint64, err error) {
 		queues = append(queues, t.first+i)
 	}
 	t.say("using queues %d..%d", queues[0], queues[len(queues)-1])
+	if t.dev.Shared {
+		if err := t.dev.SetRSS(t.first); err != nil {
+			return 0, err
+		}
+	}
 	buf, err := t.register()
 	if err != nil {
 		return 0, err
@@ -186,8 +191,10 @@ func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte)
 			return fmt.Errorf("read device memory: %w", err)
 		}
 	}
-	if err := r.giveBack(); err != nil {
-		return err
+	if !r.hold {
+		if err := r.giveBack(); err != nil {
+			return err
+		}
 	}
 	for _, f := range frags {
 		from := &device

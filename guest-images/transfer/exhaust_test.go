@@ -77,6 +77,28 @@ func TestHeldTokensRunThePoolDry(t *testing.T) {
 	}
 }
 
+// TestStalledConnectionGoesOn keeps every token until nothing comes any more.
+func TestStalledConnectionGoesOn(t *testing.T) {
+	w := newWorld(t, options{})
+	least := w.b.leastPool()
+	const size = 4 << 20
+	send, recv := w.prepares(trial{mode: Devmem, size: size, pages: least, hold: 1 << 40, stall: 60, seed: 6})
+	recv.HoldSeconds = 1
+	if err := w.connect(t.Context(), send, recv); err != nil {
+		t.Fatal(err)
+	}
+	_, got, err := w.move(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Bytes != size || got.Stalls != 1 || got.Held == 0 || got.Held > least {
+		t.Errorf("%+v of a pool of %d pages", got, least)
+	}
+	w.finish()
+	w.a.empty()
+	w.b.empty()
+}
+
 // TestStallIsAnError has a receiver that gives no token back: both ends find out, say where TCP stands, and all is given
 // back.
 func TestStallIsAnError(t *testing.T) {

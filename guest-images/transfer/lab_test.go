@@ -164,8 +164,11 @@ func newGuest(t testing.TB, sw *wire.Switch, files *dma.Files, i int, o options)
 	g.drv, err = driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: o.pairs, HostQueues: 1}, Conn: front,
 		MAC: net.HardwareAddr(mac[:]), MTU: o.mtu, GPUs: []driver.FrontendGPU{{ID: i, FD: g.gpu.FD(), Size: o.gpuSize}}})
 	fail(err)
-	lossy := o.bad.Loss > 0 || o.bad.Reorder > 0
-	g.node, err = Open(g.drv, []netip.Prefix{netip.PrefixFrom(g.v4, 24), netip.PrefixFrom(g.v6, 64)}, o.mtu, lossy, nil)
+	loss := PoolLoss
+	if o.bad.Loss > 0 || o.bad.Reorder > 0 {
+		loss = LinkLoss
+	}
+	g.node, err = Open(g.drv, []netip.Prefix{netip.PrefixFrom(g.v4, 24), netip.PrefixFrom(g.v6, 64)}, o.mtu, loss, nil)
 	fail(err)
 	g.end, g.new = g.node, g.holds()
 	t.Cleanup(func() {

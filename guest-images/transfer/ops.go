@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/kernelnic"
 )
 
 // Names of the operations of a guest's agent; each is the Node's method of that name.
@@ -35,10 +36,13 @@ const HugePages = 24
 
 // Setup is the argument of OpSetup.
 type Setup struct {
+	Kernel     bool           `json:"kernel,omitempty"` // the NIC is the kernel's, and so is device memory TCP; else both are ours
 	Addrs      []netip.Prefix `json:"addrs"`
 	MTU        int            `json:"mtu"`
 	QueuePairs int            `json:"queue_pairs"`
-	Lossy      bool           `json:"lossy,omitempty"` // the link loses segments: recover by RACK
+	HostQueues int            `json:"host_queues"`      // receive queues, from 0, for ordinary traffic; the others can be bound
+	Window     uint64         `json:"window,omitempty"` // Kernel: bytes to take of the GPU's node
+	Loss       Loss           `json:"loss,omitempty"`
 }
 
 // SetupResult is its result: what the guest found.
@@ -48,23 +52,49 @@ type SetupResult struct {
 	GPUs       []GPU  `json:"gpus"`
 }
 
-// GPU is a GPU as a guest sees it.
+// GPU is a GPU as a guest sees it: all of its memory, as a PCI device, or a window of it, whose parts are in GPU memory where
+// Extents say.
 type GPU struct {
-	ID   int    `json:"id"`
-	Size uint64 `json:"size"`
-	PCI  string `json:"pci"`
+	ID      int                `json:"id"`
+	Size    uint64             `json:"size"`
+	PCI     string             `json:"pci,omitempty"`
+	Extents []kernelnic.Extent `json:"extents,omitempty"`
 }
 
-// Ops registers the operations with the agent of this process, whose Node they share: one on a PCI device.
+// Ops registers the operations with the agent of this process, whose Node they share.
 func Ops() {
-	for name, op := range (&host{open: openPCI}).ops() {
+	for name, op := range (&host{open: openNIC}).ops() {
 		agent.Register(name, op)
 	}
 }
 
-// openPCI opens a guest's NIC.
+func openNIC(ctx context.Context, s Setup) (*Node, SetupResult, error) {
+	if s.Kernel {
+		return openKernel(ctx, s)
+	}
+	return openPCI(ctx, s)
+}
+
+// openKernel opens a NIC of the kernel's.
+func openKernel(ctx context.Context, s Setup) (*Node, SetupResult, error) {
+	n, err := kernelnic.Open(ctx, kernelnic.Options{Addrs: s.Addrs, MTU: s.MTU, Window: s.Window, HostQueues: s.HostQueues, Lossless: s.Loss != LinkLoss})
+	if err != nil {
+		return nil, SetupResult{}, err
+	}
+	if n.Queues() < s.QueuePairs {
+		return nil, SetupResult{}, errors.Join(fmt.Errorf("%d queues of %d: %w", n.Queues(), s.QueuePairs, syscall.ENODEV), n.Close())
+	}
+	w := n.Window()
+	r := SetupResult{MAC: n.MAC().String(), QueuePairs: n.Queues(), GPUs: []GPU{{ID: int(n.GPU().ID), Size: w.Size(), Extents: w.Extents()}}}
+	return NewNode(n.Device(), n.Engine(), n.Memory(), func() CPU {
+		c, _ := ProcStat() // times of 0 say that there was an error
+		return c
+	}), r, nil
+}
+
+// openPCI opens a NIC with our driver.
 func openPCI(ctx context.Context, s Setup) (*Node, SetupResult, error) {
-	n, err := driver.OpenPCI(driver.PCIOptions{Options: driver.Options{QueuePairs: s.QueuePairs, HostQueues: 1}})
+	n, err := driver.OpenPCI(driver.PCIOptions{Options: driver.Options{QueuePairs: s.QueuePairs, HostQueues: s.HostQueues}})
 	if err != nil {
 		return nil, SetupResult{}, err
 	}
@@ -75,7 +105,7 @@ func openPCI(ctx context.Context, s Setup) (*Node, SetupResult, error) {
 	for _, g := range n.GPUs() {
 		r.GPUs = append(r.GPUs, GPU{ID: g.ID, Size: g.Size, PCI: g.PCI})
 	}
-	node, err := Open(n, s.Addrs, s.MTU, s.Lossy, ProcStat)
+	node, err := Open(n, s.Addrs, s.MTU, s.Loss, ProcStat)
 	return node, r, err
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"syscall"
+	"time"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
@@ -31,26 +32,23 @@ func (n *Node) Receive(ctx context.Context) (r Result, err error) {
 
 // receiveDevmem gathers fragments. Tokens go back when the fragments they stand for have been gathered.
 func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result) error {
-	var held uint64
+	h := &held{limit: s.conf.Hold / devmem.PageSize, wait: time.Duration(s.conf.HoldSeconds) * time.Second}
+	defer func() { r.Held, r.Stalls = h.counts() }()
 	for r.Bytes < s.conf.Len {
 		sl, err := p.take(ctx)
 		if err != nil {
 			return err
 		}
 		var tokens tokenSet
-		if err := n.fill(ctx, s, sl, &tokens, r); err != nil {
+		if err := n.fill(ctx, s, sl, h, &tokens, r); err != nil {
 			return err
-		}
-		keep := held < s.conf.Hold
-		if keep {
-			held += uint64(sl.entries) * devmem.PageSize
 		}
 		r.Jobs++
 		p.start(func() error {
 			if err := n.run(ctx, s, control.JobGather, sl); err != nil {
 				return err
 			}
-			if !keep {
+			if !h.take(tokens) {
 				if err := tokens.giveBack(s.conn); err != nil {
 					return err
 				}
@@ -63,14 +61,25 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 }
 
 // fill waits for a fragment, then takes what there is, until the slot's table is full.
-func (n *Node) fill(ctx context.Context, s *session, sl *slot, t *tokenSet, r *Result) error {
+func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *tokenSet, r *Result) error {
 	for sl.entries < maxEntries && r.Bytes < s.conf.Len {
 		var flags devmem.RecvFlags
 		if sl.entries > 0 {
 			flags = devmem.DontWait // what there is goes to the engine while more comes
 		}
 		room := n.linear.data[:min(stage, s.conf.Len-r.Bytes)]
+		if h.limit > 0 {
+			if err := s.conn.SetReadDeadline(h.deadline()); err != nil {
+				return err
+			}
+		}
 		got, nf, nl, err := s.conn.RecvDevmem(n.frags[:maxEntries-sl.entries], room, flags)
+		if late, herr := h.stalled(s.conn, err); late {
+			if herr != nil {
+				return herr
+			}
+			continue
+		}
 		switch {
 		case sl.entries > 0 && errors.Is(err, syscall.EAGAIN):
 			return nil

@@ -37,7 +37,7 @@ type Memory interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)
 }
 
-// Engine runs jobs on the guest's GPUs: *control.Client. When RunJob returns the job touches no memory any more.
+// Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. When RunJob returns the job touches no memory any more.
 type Engine interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
@@ -65,7 +65,8 @@ func NewNode(dev devmem.Device, engine Engine, mem Memory, cpu func() CPU) *Node
 	return &Node{dev: dev, engine: engine, mem: mem, cpu: cpu}
 }
 
-// Prepare says what is going to be transferred, and from or to where. Offsets are in the GPU's memory.
+// Prepare says what is going to be transferred, and from or to where. Offsets are in the GPU's memory, or
+// in what the guest has of it (GPU.Extents).
 type Prepare struct {
 	Mode  string `json:"mode"`
 	Send  bool   `json:"send"`
@@ -84,6 +85,8 @@ type Prepare struct {
 	Remote netip.AddrPort `json:"remote"`
 	// Hold is how many bytes of tokens, in whole pages, are kept until the end instead of given back (exhaustion tests).
 	Hold uint64 `json:"hold,omitempty"`
+	// HoldSeconds is after how many seconds without any data they are given back all the same; 0: not before the end.
+	HoldSeconds int `json:"hold_seconds,omitempty"`
 	// StallSeconds is after how many seconds without progress the transfer fails; 0: 60.
 	StallSeconds int `json:"stall_seconds,omitempty"`
 }
@@ -116,8 +119,8 @@ func (p *Prepare) check() error {
 		return wrong("data [%#x, +%#x)", p.Off, p.Bytes)
 	case !p.Local.IsValid() || !p.Remote.IsValid() || local.Is4() != remote.Is4():
 		return wrong("addresses %v and %v: two of one family are needed", p.Local, p.Remote)
-	case p.StallSeconds < 0:
-		return wrong("stall limit of %d seconds", p.StallSeconds)
+	case p.StallSeconds < 0 || p.HoldSeconds < 0:
+		return wrong("stall limit of %d seconds, tokens held for %d", p.StallSeconds, p.HoldSeconds)
 	case !pool:
 	case len(p.Queues) == 0:
 		return wrong("no queue to receive on")
@@ -135,7 +138,9 @@ type Result struct {
 	Linear      uint64 `json:"linear_bytes"` // in mode devmem: payload that came in host memory
 	Frags       uint64 `json:"frags"`
 	Jobs        uint64 `json:"jobs"`
-	Retransmits uint64 `json:"retransmits"` // segments
+	Held        uint64 `json:"held,omitempty"`   // tokens that were kept
+	Stalls      uint64 `json:"stalls,omitempty"` // how often they were given back, as nothing came any more
+	Retransmits uint64 `json:"retransmits"`      // segments
 	CPU         CPU    `json:"cpu"`
 }
 

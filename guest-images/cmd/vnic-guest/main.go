@@ -7,11 +7,13 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/boot"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 )
 
 func main() {
 	transfer.Ops()
+	agent.RegisterApplet(kernelnic.GuardName, kernelnic.Guard)
 	agent.RegisterApplet(devmemtool.Name, devmemtool.Applet)
 	os.Exit(boot.Main(os.Args))
 }

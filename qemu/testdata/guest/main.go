@@ -1,20 +1,28 @@
-// Command guest is a guest of qemu's tests: the frame of every guest, and an operation that ends it in several ways.
+// Command guest is the program of the guests that the tests of package qemu boot: what every guest has, operations that
+// end it badly, and one that looks at the memory of a node.
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/boot"
+	"vnic.dev/vnic/guest-images/kernelnic"
 )
 
 func main() {
 	agent.Register("crash", opCrash)
+	agent.Register("node", opNode)
 	os.Exit(boot.Main(os.Args))
 }
 
@@ -34,4 +42,93 @@ func opCrash(_ context.Context, args json.RawMessage) (any, error) {
 		return nil, fmt.Errorf("crash how? %q", how)
 	}
 	select {}
+}
+
+// node is what opNode is asked, and what it found.
+type node struct {
+	Base, GPU uint64 // the node's memory in the guest's address space
+	Window    uint64
+
+	Extents  []kernelnic.Extent
+	Policies map[string]int // of mappings in all processes: how many
+	Node1    []string       // mappings other than the window that have pages of node 1
+	Free     string         // of node 1, before
+}
+
+// opNode takes a window, marks its pages, and looks at it through a dma-buf.
+func opNode(_ context.Context, args json.RawMessage) (any, error) {
+	var n node
+	if err := json.Unmarshal(args, &n); err != nil {
+		return nil, err
+	}
+	info, err := os.ReadFile("/sys/devices/system/node/node1/meminfo")
+	if err != nil {
+		return nil, err
+	}
+	n.Free = string(info)
+	w, err := kernelnic.NewWindow(3, 1, n.Window, []control.GPUMap{{GPU: 3, IOVA: n.Base, Size: n.GPU}})
+	if err != nil {
+		return nil, fmt.Errorf("%w\n%s", err, n.Free)
+	}
+	n.Extents = w.Extents()
+	for off := int64(0); off < int64(w.Size()); off += 4096 {
+		if _, err := w.WriteAt(fmt.Appendf(nil, "page %10d", off/4096), off); err != nil {
+			return nil, err
+		}
+	}
+	if err := throughDMABuf(w); err != nil {
+		return nil, err
+	}
+	if err := n.look(); err != nil {
+		return nil, err
+	}
+	return n, w.Close()
+}
+
+// throughDMABuf looks at all of the window but its first page through a dma-buf, which must show the same.
+func throughDMABuf(w *kernelnic.Window) (err error) {
+	const skip = 4096
+	fd, err := w.DMABuf(skip, w.Size()-skip)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unix.Close(fd)) }()
+	b, err := unix.Mmap(fd, 0, int(w.Size()-skip), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map dma-buf: %w", err)
+	}
+	defer func() { err = errors.Join(err, unix.Munmap(b)) }()
+	for off := 0; off < len(b); off += 4096 {
+		if want := fmt.Appendf(nil, "page %10d", (off+skip)/4096); !bytes.HasPrefix(b[off:], want) {
+			return fmt.Errorf("dma-buf at %#x: %q, not %q", off, b[off:off+16], want)
+		}
+	}
+	return nil
+}
+
+// look finds out where the memory of all processes is (Linux Documentation/admin-guide/mm/numa_memory_policy.rst).
+func (n *node) look() error {
+	n.Policies = map[string]int{}
+	files, err := filepath.Glob("/proc/[0-9]*/numa_maps")
+	if err != nil {
+		return err
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return err
+		}
+		for line := range strings.Lines(string(b)) {
+			words := strings.Fields(line)
+			if strings.Contains(line, "/memfd:gpu") {
+				n.Policies["window "+words[1]]++
+				continue
+			}
+			n.Policies[words[1]]++
+			if strings.Contains(line, " N1=") && !strings.Contains(line, " file=/init ") { // unpacked before any task could be bound
+				n.Node1 = append(n.Node1, f+": "+strings.TrimSpace(line))
+			}
+		}
+	}
+	return nil
 }

@@ -34,6 +34,7 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 	if o.InProc {
 		return nil, nil
 	}
+	o.Fetch.VFIOUser = o.personality().vfioUser
 	res, err := qemu.Fetch(ctx, o.Fetch)
 	if err != nil {
 		return nil, err
@@ -44,12 +45,12 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 	for _, n := range res.Untested {
 		o.note("untested: %s", n)
 	}
-	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Modules: transfer.Modules,
+	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Modules: o.personality().modules,
 		Applets: []string{"devmem"}})
 	if err != nil {
 		if errors.Is(err, guestimages.ErrNoModule) {
 			err = &qemu.Missing{What: "kernel " + res.Kernel.Version + " lacks what a guest needs", Err: err,
-				Fix: "use a kernel with uio_pci_generic as a module, with its modules by --modules, or none of --kernel"}
+				Fix: "use a kernel with " + strings.Join(o.personality().modules, ", ") + " as a module, with its modules by --modules, or none of --kernel"}
 		}
 		return nil, err
 	}
@@ -58,17 +59,34 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 
 // boot starts both guests and their NICs.
 func (l *lab) boot(ctx context.Context, im *images) error {
-	if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
-		return err
-	}
-	start := time.Now()
 	if im == nil {
 		l.info = labInfo{qemu: "none", kernel: "none", accel: "none"}
+		if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
+			return err
+		}
 		if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 			return err
 		}
 		return both(ctx, l.ends[0].inProc, l.ends[1].inProc)
 	}
+	if err := l.start(ctx, im); err != nil {
+		return err
+	}
+	if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
+		return err
+	}
+	if err := l.order(ctx, l.opt.patience(), l.ends[0].setup, l.ends[1].setup); err != nil {
+		return fmt.Errorf("set up its NIC: %w", err)
+	}
+	return nil
+}
+
+// start starts both machines: stage boot.
+func (l *lab) start(ctx context.Context, im *images) error {
+	if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
+		return err
+	}
+	start := time.Now()
 	l.info = labInfo{qemu: im.QEMU.Version, kernel: im.Kernel.Version, untested: im.Untested, cpu: true}
 	// The machines live as long as the lab, so errgroup's context is not theirs; but one that fails to boot ends the other.
 	mctx, cancel := context.WithCancel(ctx)
@@ -87,12 +105,6 @@ func (l *lab) boot(ctx context.Context, im *images) error {
 	}
 	l.info.accel = string(l.ends[0].machine.Accel())
 	l.info.boot = time.Since(start)
-	if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
-		return err
-	}
-	if err := l.order(ctx, l.opt.patience(), l.ends[0].setup, l.ends[1].setup); err != nil {
-		return fmt.Errorf("set up its NIC: %w", err)
-	}
 	return nil
 }
 
@@ -103,13 +115,13 @@ func (e *end) inProc(context.Context) error {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
 	e.serve(backend)
-	n, err := driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: queuePairs, HostQueues: 1, Log: e.log},
+	n, err := driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: e.opt.queuePairs(), HostQueues: e.opt.hostQueues(), Log: e.log},
 		Conn: frontend, MAC: net.HardwareAddr(e.mac[:]), MTU: e.opt.MTU,
 		GPUs: []driver.FrontendGPU{{ID: e.gpu.ID(), FD: e.gpu.FD(), Size: e.gpu.Size()}}})
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
-	node, err := transfer.Open(n, []netip.Prefix{e.addr(e.opt.Family)}, e.opt.MTU, e.opt.lossy(), nil)
+	node, err := transfer.Open(n, []netip.Prefix{e.addr(e.opt.Family)}, e.opt.MTU, e.opt.loss(), nil)
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
@@ -120,7 +132,8 @@ func (e *end) inProc(context.Context) error {
 
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *images) error {
-	initrd, err := im.initrd.Initrd(agent.Config{Modules: transfer.Modules, Hostname: "vnic-" + strings.ToLower(e.name), HugePages: transfer.HugePages})
+	p := e.opt.personality()
+	initrd, err := im.initrd.Initrd(agent.Config{Modules: p.modules, Hostname: "vnic-" + strings.ToLower(e.name), HugePages: p.hugePages, Node0: p.node})
 	if err != nil {
 		return err
 	}
@@ -133,8 +146,8 @@ func (e *end) boot(ctx context.Context, im *images) error {
 	defer gpu.Close()
 	conf := qemu.Config{Name: "guest " + e.name, QEMU: im.QEMU, Kernel: im.Kernel, Initrd: []io.Reader{initrd}, RAMSize: e.opt.Memory,
 		GPUs: []qemu.GPU{{File: gpu, Size: e.gpu.Size()}}, Cache: im.Cache, Log: e.log,
-		Netdevs:   []qemu.Netdev{{Connected: e.serve, Queues: queuePairs, MAC: net.HardwareAddr(e.mac[:]), MTU: e.opt.MTU, RXQueueSize: 1024, TXQueueSize: 1024}},
 		BootLimit: bootLimit, TimeLimit: time.Hour + time.Duration(e.opt.Size>>20)*time.Second}
+	e.hardware(&conf)
 	if e.opt.Keep {
 		console, err := e.opt.keep("console-" + e.name + ".log")
 		if err != nil {
@@ -163,13 +176,20 @@ const bootLimit = 3 * time.Minute
 // setup has a guest take its NIC and start its stack.
 func (e *end) setup(ctx context.Context) error {
 	g := transfer.Remote{Agent: e.machine.Agent()}
-	res, err := g.Setup(ctx, transfer.Setup{Addrs: []netip.Prefix{e.addr(e.opt.Family)}, MTU: e.opt.MTU, QueuePairs: queuePairs, Lossy: e.opt.lossy()})
+	s := transfer.Setup{Addrs: []netip.Prefix{e.addr(e.opt.Family)}, MTU: e.opt.MTU, QueuePairs: e.opt.queuePairs(),
+		HostQueues: e.opt.hostQueues(), Loss: e.opt.loss()}
+	want := e.gpu.Size()
+	if e.opt.personality().node {
+		s.Kernel, s.Window = true, e.opt.window()
+		want = s.Window
+	}
+	res, err := g.Setup(ctx, s)
 	if err != nil {
 		return err
 	}
-	if len(res.GPUs) != 1 || res.GPUs[0].Size != e.gpu.Size() {
-		return fmt.Errorf("sees GPUs %+v, not the one of %d bytes", res.GPUs, e.gpu.Size())
+	if len(res.GPUs) != 1 || res.GPUs[0].Size != want {
+		return fmt.Errorf("sees GPUs %+v, not the one of %d bytes", res.GPUs, want)
 	}
-	e.guest = g
+	e.guest, e.window = g, res.GPUs[0].Extents
 	return nil
 }

@@ -18,15 +18,12 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/wire"
 )
-
-// queuePairs of each NIC: 0 for ordinary traffic, 1 split.
-const queuePairs = 2
 
 // guest is one guest's end of a transfer: transfer.Node, here or behind the results channel.
 type guest interface {
@@ -47,7 +44,8 @@ type end struct {
 	log     *slog.Logger
 	mac     wire.MAC
 	gpu     *gpumem.GPU
-	dev     *virtio.Device
+	window  []kernelnic.Extent // where in the GPU's memory that is what the guest has of it
+	dev     device
 	port    *nic.Port
 	ctx     context.Context // of serve: the lab's life
 	serving sync.WaitGroup
@@ -102,10 +100,8 @@ func newLab(o *Options) (l *lab, err error) {
 			return l, noRoom(o, err)
 		}
 		e.defers(e.gpu.Close)
-		conf := virtio.Config{Files: l.files, Port: nic.Config{Name: name, MAC: e.mac, MTU: uint16(o.MTU), QueuePairs: queuePairs,
-			Log: o.Log, GPUs: []nic.GPU{{GPU: e.gpu, Path: path, Info: control.GPUInfo{Attach: control.AttachBAR, BAR: 2,
-				Vendor: 0x1af4, Device: 0x1110, DevFn: 0xff, Node: 0xff, Place: tree.Place(g)}}}}}
-		if e.dev, err = virtio.New(conf); err != nil {
+		if e.dev, err = o.newDevice(l.files, nic.Config{Name: name, MAC: e.mac, MTU: uint16(o.MTU), QueuePairs: o.queuePairs(), Log: o.Log,
+			GPUs: []nic.GPU{{GPU: e.gpu, Path: path, Info: control.GPUInfo{Place: tree.Place(g)}}}}); err != nil {
 			return l, err
 		}
 		e.port = e.dev.Port()
@@ -116,20 +112,39 @@ func newLab(o *Options) (l *lab, err error) {
 		}
 		var cancel context.CancelFunc
 		e.ctx, cancel = context.WithCancel(context.Background())
-		e.defers(func() error { cancel(); e.serving.Wait(); return nil })
+		e.defers(func() error { e.endServing(cancel); return nil })
 	}
 	return l, nil
 }
 
-// serve has the NIC speak vhost-user on a connection, until that or the lab ends.
+// serve has the NIC speak its protocol on a connection, until that or the lab ends.
 func (e *end) serve(conn *net.UnixConn) {
 	e.serving.Add(1)
 	dma.Go(func() {
 		defer e.serving.Done()
 		if err := e.dev.Serve(e.ctx, conn); err != nil && e.ctx.Err() == nil {
-			e.log.Error("vhost-user", "port", e.name, "err", err)
+			e.log.Error("connection to QEMU", "port", e.name, "err", err)
 		}
 	})
+}
+
+// endServing waits until serve has ended: by itself when it was QEMU that it served, as that is gone, though the end of the
+// connection may be seen a moment later; else because it is told to.
+func (e *end) endServing(cancel context.CancelFunc) {
+	defer cancel()
+	ended := make(chan struct{})
+	go func() {
+		e.serving.Wait()
+		close(ended)
+	}()
+	if !e.opt.InProc {
+		select {
+		case <-ended:
+		case <-time.After(2 * time.Second):
+		}
+	}
+	cancel()
+	<-ended
 }
 
 // socketPair makes a connected pair of sockets.

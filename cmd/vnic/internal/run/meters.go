@@ -88,6 +88,12 @@ func (t *round) account(r *Run) {
 	r.DroppedPackets += now.drops - t.before.drops
 	r.LinearBytes += t.got.Linear
 	r.Fragments += t.got.Frags
+	if t.recv.Hold > 0 {
+		if r.Hold == nil {
+			r.Hold = &Hold{}
+		}
+		r.Hold.Tokens, r.Hold.Stalls = max(r.Hold.Tokens, t.got.Held), r.Hold.Stalls+t.got.Stalls
+	}
 	if r.GuestCPU != nil {
 		c := t.sent.CPU.Add(t.got.CPU)
 		r.GuestCPU.User += max(0, c.User-c.Spin)

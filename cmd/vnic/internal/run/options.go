@@ -8,27 +8,31 @@ import (
 	"slices"
 	"time"
 
+	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/qemu"
 )
 
 // Options are the flags of `vnic run`.
 type Options struct {
-	Size      uint64 // bytes to transfer, in each mode
-	Modes     []string
-	MTU       int
-	Loss      float64 // probability that a segment is lost, in each direction
-	Reorder   float64 // and that it is held back
-	Family    int     // 4 or 6
-	Memory    uint64
-	GPUMemory uint64
-	P2P       bool
-	Audit     bool
-	Seed      uint64
-	InProc    bool
-	Keep      bool   // keep the guests' consoles and the NICs' counters
-	KeepDir   string // where; "" = a directory named for the seed, here
-	Pause     string // stop for ever at this stage (tests)
-	StallSecs int    // without progress, until a transfer fails
+	NIC        string // NICVirtio or NICGVE
+	BindQueues int    // receive queues that are bound to GPU memory in mode devmem
+	HoldTokens uint64 // tokens that the receiver keeps until nothing comes any more, in each round of mode devmem
+	Size       uint64 // bytes to transfer, in each mode
+	Modes      []string
+	MTU        int
+	Loss       float64 // probability that a segment is lost, in each direction
+	Reorder    float64 // and that it is held back
+	Family     int     // 4 or 6
+	Memory     uint64
+	GPUMemory  uint64
+	P2P        bool
+	Audit      bool
+	Seed       uint64
+	InProc     bool
+	Keep       bool   // keep the guests' consoles and the NICs' counters
+	KeepDir    string // where; "" = a directory named for the seed, here
+	Pause      string // stop for ever at this stage (tests)
+	StallSecs  int    // without progress, until a transfer fails
 
 	Fetch qemu.Options
 	Log   *slog.Logger
@@ -56,6 +60,10 @@ const (
 	minPool   = 4 << 20
 	maxPool   = 64 << 20
 	basePort  = 5201
+	maxBind   = 15   // a NIC has 16 queue pairs at most
+	maxGVE    = 9198 // MTU
+	maxHold   = 1 << 32
+	holdTime  = 3 // seconds without data until tokens that are held are given back
 )
 
 // plan is how a size is cut into rounds.
@@ -68,11 +76,16 @@ func (o *Options) plan() (p plan, err error) {
 	if o.Size == 0 {
 		return p, errors.New("--size 0: nothing to transfer")
 	}
-	p.pool = min(o.GPUMemory/poolShare, maxPool) / page * page
+	memory := o.usable()
+	p.pool = min(memory/poolShare, maxPool) / page * page
 	if p.pool < minPool {
-		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", FormatBytes(o.GPUMemory), minPool*poolShare>>20)
+		least := uint64(minPool * poolShare)
+		if o.personality().node { // a power of two
+			least *= 2
+		}
+		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", FormatBytes(o.GPUMemory), least>>20)
 	}
-	room := (o.GPUMemory - p.pool) / page * page
+	room := (memory - p.pool) / page * page
 	if o.Size/room >= maxRounds {
 		return p, fmt.Errorf("--size: more than %d rounds of what fits GPU memory: a larger --gpu-memory makes fewer", maxRounds)
 	}
@@ -82,6 +95,30 @@ func (o *Options) plan() (p plan, err error) {
 		left -= n
 	}
 	return p, nil
+}
+
+// usable is the GPU memory that a guest can use. Of a node's, its kernel takes what it needs to know the rest: measured, 8 MiB
+// of 128.
+func (o *Options) usable() uint64 {
+	if !o.personality().node {
+		return o.GPUMemory
+	}
+	return (o.GPUMemory - min(o.GPUMemory, max(o.GPUMemory/nodeShare, nodeLeast))) &^ (hugePage - 1)
+}
+
+const (
+	nodeShare = 8 // a 16th was too little once in five runs: how much the kernel keeps there varies
+	nodeLeast = 16 << 20
+	hugePage  = 2 << 20
+)
+
+// window is what a guest takes of a node: as much as the largest round needs.
+func (o *Options) window() uint64 {
+	p, err := o.plan()
+	if err != nil {
+		return o.usable()
+	}
+	return (p.pool + up(slices.Max(p.rounds)) + hugePage - 1) &^ (hugePage - 1)
 }
 
 // maxRounds keeps the plan small; it is a TiB with the smallest GPU.
@@ -103,7 +140,17 @@ func (o *Options) Check() error {
 			return fmt.Errorf("--mode %s: devmem, copy or both", m)
 		}
 	}
-	switch {
+	switch _, known := personalities[o.NIC]; {
+	case !known:
+		return fmt.Errorf("--nic %s: virtio or gve", o.NIC)
+	case o.NIC == NICGVE && o.InProc:
+		return errors.New("--nic gve: its guests' network stack is the kernel's, so there are none with --guest inproc")
+	case o.NIC == NICGVE && o.MTU > maxGVE:
+		return fmt.Errorf("--mtu %d: at most %d with --nic gve", o.MTU, maxGVE)
+	case o.BindQueues < 1 || o.BindQueues > maxBind:
+		return fmt.Errorf("--bind-queues %d: 1 to %d", o.BindQueues, maxBind)
+	case o.HoldTokens > maxHold:
+		return fmt.Errorf("--hold-tokens %d: at most %d", o.HoldTokens, uint64(maxHold))
 	case len(o.Modes) == 0:
 		return errors.New("--mode: devmem, copy or both")
 	case o.Family != 4 && o.Family != 6:
@@ -127,8 +174,16 @@ func (o *Options) Check() error {
 	return err
 }
 
-// lossy says whether the link loses or reorders segments.
-func (o *Options) lossy() bool { return o.Loss > 0 || o.Reorder > 0 }
+// loss says where segments are lost.
+func (o *Options) loss() transfer.Loss {
+	switch {
+	case o.Loss > 0 || o.Reorder > 0:
+		return transfer.LinkLoss
+	case o.HoldTokens > 0:
+		return transfer.PoolLoss
+	}
+	return transfer.NoLoss
+}
 
 // patience is how long anything may take that shows no progress.
 func (o *Options) patience() time.Duration { return time.Duration(o.StallSecs) * time.Second }

@@ -12,6 +12,8 @@ type Report struct {
 	Schema      int      `json:"schema"`
 	Runs        []Run    `json:"runs"`
 	Ratio       *float64 `json:"ratio"` // rate of devmem over rate of copy, null when one did not run; emulation's, no performance claim
+	NIC         string   `json:"nic"`   // "virtio" or "gve"
+	BindQueues  int      `json:"bind_queues"`
 	QEMU        string   `json:"qemu"`
 	Kernel      string   `json:"kernel"`
 	Accel       string   `json:"accel"`
@@ -49,6 +51,7 @@ type Run struct {
 	Fragments          uint64      `json:"fragments"`
 	BouncedBytes       uint64      `json:"bounced_bytes"`
 	Audit              *AuditCount `json:"audit,omitempty"`
+	Hold               *Hold       `json:"hold,omitempty"`
 }
 
 // Where is payload by the domain it was read from (tx) or written to (rx) by the NIC.
@@ -62,6 +65,12 @@ type CPU struct {
 	User   float64 `json:"user"`
 	System float64 `json:"system"`
 	IRQ    float64 `json:"irq"`
+}
+
+// Hold is what a receiver with --hold-tokens did.
+type Hold struct {
+	Tokens uint64 `json:"tokens"` // the most that it held
+	Stalls uint64 `json:"stalls"` // how often nothing came any more, and it gave them back
 }
 
 // AuditCount is what a scan of the guests' RAM found: 64-byte windows of the payload, at any alignment.

@@ -16,6 +16,7 @@ func TestTable(t *testing.T) {
 	inproc := sample()
 	inproc.Guest, inproc.Accel, inproc.Runs = "inproc", "none", inproc.Runs[:1]
 	inproc.Ratio, inproc.Runs[0].GuestCPU, inproc.Runs[0].GuestCPUSeconds, inproc.Runs[0].Audit = nil, nil, nil, nil
+	inproc.Runs[0].Hold = nil
 	inproc.Runs[0].SHA256Match, inproc.Runs[0].TX.Host, inproc.Runs[0].Bytes, inproc.Runs[0].Seconds = false, 1234567, 0, 0
 	for name, rep := range map[string]*Report{"qemu": sample(), "inproc": inproc} {
 		t.Run(name, func(t *testing.T) {
@@ -125,7 +126,7 @@ func TestPlan(t *testing.T) {
 		{1 << 62, 32 << 20, 0, nil, "rounds"},
 	}
 	for _, tt := range tests {
-		o := Options{Size: tt.size, GPUMemory: tt.gpu}
+		o := Options{NIC: NICVirtio, Size: tt.size, GPUMemory: tt.gpu}
 		p, err := o.plan()
 		if tt.err != "" {
 			if err == nil || !strings.Contains(err.Error(), tt.err) {
@@ -139,12 +140,52 @@ func TestPlan(t *testing.T) {
 	}
 }
 
+// Of a node not all memory is the guest's to use.
+func TestPlanOfANode(t *testing.T) {
+	for _, tt := range []struct{ size, gpu, window uint64 }{
+		{1, 64 << 20, 8 << 20},
+		{16 << 20, 256 << 20, 44 << 20},
+		{256 << 20, 512 << 20, 312 << 20},
+		{1 << 30, 512 << 20, 448 << 20},
+	} {
+		o := Options{NIC: NICGVE, Size: tt.size, GPUMemory: tt.gpu}
+		p, err := o.plan()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w := o.window(); w != tt.window || w > o.usable() || p.pool+p.rounds[0] > w {
+			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, o.usable()>>20, p)
+		}
+	}
+	if _, err := (&Options{NIC: NICGVE, Size: 1, GPUMemory: 32 << 20}).plan(); err == nil || !strings.Contains(err.Error(), "64 MiB at least") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestQueuesToBind(t *testing.T) {
+	for _, tt := range []struct {
+		nic               string
+		bind, pairs, host int
+	}{{NICVirtio, 1, 2, 1}, {NICVirtio, 3, 4, 1}, {NICGVE, 1, 4, 3}, {NICGVE, 2, 4, 2}, {NICGVE, 7, 8, 1}} {
+		o := Options{NIC: tt.nic, BindQueues: tt.bind}
+		if b := o.bound(); o.queuePairs() != tt.pairs || o.hostQueues() != tt.host || len(b) != tt.bind || b[0] != tt.host {
+			t.Errorf("%+v: %d pairs, %d for the host, bound %v", tt, o.queuePairs(), o.hostQueues(), b)
+		}
+	}
+}
+
 func TestCheckOfOptions(t *testing.T) {
 	good := options(1 << 20)
 	if err := good.Check(); err != nil {
 		t.Fatal(err)
 	}
 	for want, change := range map[string]func(*Options){
+		"--nic e1000":      func(o *Options) { o.NIC = "e1000" },
+		"--nic gve":        func(o *Options) { o.NIC = NICGVE }, // in this process
+		"--hold-tokens":    func(o *Options) { o.HoldTokens = 1 << 40 },
+		"--bind-queues 0":  func(o *Options) { o.BindQueues = 0 },
+		"--bind-queues 16": func(o *Options) { o.BindQueues = 16 },
+		"--mtu 9199":       func(o *Options) { o.NIC, o.InProc, o.MTU = NICGVE, false, 9199 },
 		"--mode rdma":      func(o *Options) { o.Modes = []string{"rdma"} },
 		"--mode:":          func(o *Options) { o.Modes = nil },
 		"--family 5":       func(o *Options) { o.Family = 5 },

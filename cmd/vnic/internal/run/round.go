@@ -34,7 +34,10 @@ func (l *lab) newRound(p plan, mode string, number int, n, seed uint64, port uin
 	t.send = transfer.Prepare{Mode: mode, Send: true, GPU: a.gpu.ID(), Bytes: up(n), Len: n, Seed: seed, Local: t.from,
 		Remote: t.to, StallSeconds: stall}
 	t.recv = transfer.Prepare{Mode: mode, GPU: b.gpu.ID(), Off: p.pool, Bytes: up(n), Len: n, Seed: ^seed, Local: t.to,
-		Remote: t.from, PoolBytes: p.pool, Queues: []int{1}, StallSeconds: stall}
+		Remote: t.from, PoolBytes: p.pool, Queues: l.opt.bound(), StallSeconds: stall}
+	if mode == transfer.Devmem && l.opt.HoldTokens > 0 {
+		t.recv.Hold, t.recv.HoldSeconds = l.opt.HoldTokens*page, holdTime
+	}
 	return t
 }
 
@@ -91,7 +94,16 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := l.order(ctx, l.opt.patience(), a.guest.Finish, b.guest.Finish); err != nil {
 		return fmt.Errorf("finish: %w", err)
 	}
-	return nil
+	return errors.Join(a.empty(), b.empty())
+}
+
+// empty makes sure that a guest has given back what it registered with its NIC.
+func (e *end) empty() error {
+	list, err := e.port.Buffers()
+	if err == nil && len(list) > 0 {
+		err = fmt.Errorf("guest %s left %d buffers registered: %+v", e.name, len(list), list)
+	}
+	return err
 }
 
 func (t *round) stage(ctx context.Context, name string) error {

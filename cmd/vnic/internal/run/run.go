@@ -61,7 +61,7 @@ func (l *lab) run(ctx context.Context, p plan, im *images) (*Report, error) {
 	if err := l.boot(ctx, im); err != nil {
 		return nil, err
 	}
-	rep := &Report{Schema: 1, QEMU: l.info.qemu, Kernel: l.info.kernel, Accel: l.info.accel, Guest: "qemu", P2P: o.P2P,
+	rep := &Report{Schema: 1, NIC: o.NIC, BindQueues: o.BindQueues, QEMU: l.info.qemu, Kernel: l.info.kernel, Accel: l.info.accel, Guest: "qemu", P2P: o.P2P,
 		MTU: o.MTU, Family: o.Family, Loss: o.Loss, Reorder: o.Reorder, Seed: o.Seed, Untested: l.info.untested,
 		BootSeconds: l.info.boot.Seconds()}
 	if o.InProc {

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // options are a short run of guests in this process.
 func options(size uint64) Options {
-	return Options{Size: size, Modes: []string{transfer.Devmem, transfer.Copy}, MTU: 1500, Family: 4, Memory: 512 << 20,
+	return Options{NIC: NICVirtio, BindQueues: 1, Size: size, Modes: []string{transfer.Devmem, transfer.Copy}, MTU: 1500, Family: 4, Memory: 512 << 20,
 		GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 }
 

@@ -46,6 +46,18 @@ func (rep *Report) Table(w io.Writer) error {
 		row("system", per(func(c *CPU) float64 { return c.System }))
 		row("irq", per(func(c *CPU) float64 { return c.IRQ }))
 	}
+	if len(rep.Runs) > 0 && rep.Runs[0].Hold != nil {
+		held := func(f func(*Hold) uint64) func(*Run) string {
+			return func(r *Run) string {
+				if r.Hold == nil {
+					return ""
+				}
+				return group(f(r.Hold))
+			}
+		}
+		row("tokens held", held(func(h *Hold) uint64 { return h.Tokens }))
+		row("until it stalled, times", held(func(h *Hold) uint64 { return h.Stalls }))
+	}
 	if len(rep.Runs) > 0 && rep.Runs[0].Audit != nil {
 		row("audit: payload found in RAM of A", func(r *Run) string { return fmt.Sprint(r.Audit.HitsSender) })
 		row("in RAM of B", func(r *Run) string { return fmt.Sprint(r.Audit.HitsReceiver) })
@@ -65,7 +77,7 @@ func (rep *Report) Table(w io.Writer) error {
 	if rep.Guest == "qemu" {
 		fmt.Fprintf(w, " %s (%s), kernel %s, booted in %.1f s", rep.QEMU, rep.Accel, rep.Kernel, rep.BootSeconds)
 	}
-	_, err := fmt.Fprintf(w, "; seed %d\n", rep.Seed)
+	_, err := fmt.Fprintf(w, "; NIC: %s; seed %d\n", rep.NIC, rep.Seed)
 	return err
 }
 

@@ -15,9 +15,28 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 )
 
-// view calls f with [off, off+n) of a GPU's memory, in pieces.
-func view(ctx context.Context, g *gpumem.GPU, off, n uint64, f func([]byte) error) error {
-	return viewRegion(ctx, g.Region(), off, n, 1<<20, f)
+// view calls f with [off, off+n) of a guest's GPU memory, in pieces: of the GPU's, or of the window that a guest has of it.
+func (e *end) view(ctx context.Context, off, n uint64, f func([]byte) error) error {
+	if e.window == nil {
+		return viewRegion(ctx, e.gpu.Region(), off, n, 1<<20, f)
+	}
+	for _, x := range e.window {
+		if n == 0 {
+			return nil
+		}
+		if off < x.Off || off-x.Off >= x.Size {
+			continue
+		}
+		k := min(n, x.Size-(off-x.Off))
+		if err := viewRegion(ctx, e.gpu.Region(), x.GPUOff+(off-x.Off), k, 1<<20, f); err != nil {
+			return err
+		}
+		off, n = off+k, n-k
+	}
+	if n > 0 {
+		return fmt.Errorf("guest %s: %d bytes at %#x are outside its window", e.name, n, off)
+	}
+	return nil
 }
 
 // viewRegion calls f with [off, off+n) of a region, in pieces of at most limit, until ctx ends.
@@ -49,7 +68,7 @@ func viewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 func (l *lab) poisoned(ctx context.Context, e *end, p transfer.Prepare) error {
 	want := bytes.Repeat([]byte{byte(p.Seed)}, 1<<20)
 	check := func(what string, off, n uint64) error {
-		return view(ctx, e.gpu, off, n, func(b []byte) error {
+		return e.view(ctx, off, n, func(b []byte) error {
 			if !bytes.Equal(b, want[:len(b)]) {
 				return fmt.Errorf("%s of guest %s is not poisoned as ordered", what, e.name)
 			}
@@ -70,7 +89,7 @@ func (l *lab) verify(ctx context.Context, r *Run, e *end, off, n, seed uint64) e
 	got, want := sha256.New(), sha256.New()
 	var eg errgroup.Group
 	eg.Go(func() error {
-		return view(ctx, e.gpu, off, n, func(b []byte) error { _, err := got.Write(b); return err })
+		return e.view(ctx, off, n, func(b []byte) error { _, err := got.Write(b); return err })
 	})
 	eg.Go(func() error { return pattern(ctx, want, seed, n) })
 	if err := eg.Wait(); err != nil {

@@ -1,0 +1,143 @@
+package kernel
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// dmabuf is an open dma-buf that one binding may use.
+type dmabuf struct {
+	fd      int
+	release func() error
+	refs    int64 // of others than the binding
+}
+
+func (b *dmabuf) close() error {
+	err := os.NewSyscallError("close", unix.Close(b.fd))
+	if b.release != nil {
+		err = errors.Join(err, b.release())
+	}
+	return err
+}
+
+// inUse says whether the kernel's binding holds the dma-buf: it does until no queue, no packet and no token does
+// (net/core/devmem.c:__net_devmem_dmabuf_binding_free), and nothing else tells of that.
+func (b *dmabuf) inUse(refs func(fd int) (int64, error)) (bool, error) {
+	n, err := refs(b.fd)
+	return n > b.refs, err
+}
+
+// dmabufRefs is how many references there are to a dma-buf (drivers/dma-buf/dma-buf.c:dma_buf_show_fdinfo).
+func dmabufRefs(fd int) (int64, error) {
+	f, err := os.Open("/proc/self/fdinfo/" + strconv.Itoa(fd))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = f.Close() }()
+	for s := bufio.NewScanner(f); s.Scan(); {
+		if n, ok := strings.CutPrefix(s.Text(), "count:"); ok {
+			return strconv.ParseInt(strings.TrimSpace(n), 10, 64)
+		}
+	}
+	return 0, fmt.Errorf("descriptor %d is not of a dma-buf: %w", fd, syscall.EINVAL)
+}
+
+// buffer is a devmem.Buffer.
+type buffer struct {
+	d         *Device
+	gpu       int
+	off, size uint64
+
+	// under d.mu
+	spare  *dmabuf // that no binding uses
+	bound  int
+	closed bool
+}
+
+func (b *buffer) GPU() int       { return b.gpu }
+func (b *buffer) Offset() uint64 { return b.off }
+func (b *buffer) Size() uint64   { return b.size }
+
+// Register implements devmem.Device.
+func (d *Device) Register(gpu int, off, size uint64) (devmem.Buffer, error) {
+	fail := func(err error) (devmem.Buffer, error) {
+		return nil, fmt.Errorf("register %#x+%#x of gpu %d: %w", off, size, gpu, err)
+	}
+	if size == 0 || size%devmem.PageSize != 0 || off%devmem.PageSize != 0 {
+		return fail(fmt.Errorf("not whole pages: %w", syscall.EINVAL))
+	}
+	if off+size < off {
+		return fail(fmt.Errorf("ends past the end: %w", syscall.EINVAL))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.use(); err != nil {
+		return fail(err)
+	}
+	b := &buffer{d: d, gpu: gpu, off: off, size: size}
+	var err error
+	if b.spare, err = b.export(); err != nil {
+		return fail(err)
+	}
+	d.buffers[b] = struct{}{}
+	return b, nil
+}
+
+// export makes a dma-buf of the buffer. Each binding has its own, so that its references tell of that binding.
+func (b *buffer) export() (*dmabuf, error) {
+	if b.d.exporter == nil {
+		return nil, fmt.Errorf("%s was opened without an exporter: %w", b.d.name, syscall.ENODEV)
+	}
+	fd, release, err := b.d.exporter.Export(b.gpu, b.off, b.size)
+	if err != nil {
+		return nil, err
+	}
+	m := &dmabuf{fd: fd, release: release}
+	if m.refs, err = b.d.refs(fd); err != nil {
+		return nil, errors.Join(err, m.close())
+	}
+	return m, nil
+}
+
+// take gives a binding its dma-buf.
+func (b *buffer) take() (*dmabuf, error) {
+	if m := b.spare; m != nil {
+		b.spare = nil
+		return m, nil
+	}
+	return b.export()
+}
+
+// Close implements devmem.Buffer.
+func (b *buffer) Close() error {
+	b.d.mu.Lock()
+	defer b.d.mu.Unlock()
+	if b.closed {
+		return nil
+	}
+	if b.bound > 0 {
+		return fmt.Errorf("buffer %#x+%#x of gpu %d: close: bound %d times: close the bindings and wait for Done: %w",
+			b.off, b.size, b.gpu, b.bound, syscall.EBUSY)
+	}
+	return b.close()
+}
+
+func (b *buffer) close() error {
+	b.closed = true
+	delete(b.d.buffers, b)
+	if b.spare == nil {
+		return nil
+	}
+	err := b.spare.close()
+	b.spare = nil
+	return err
+}

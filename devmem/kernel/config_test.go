@@ -1,0 +1,377 @@
+package kernel
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// configuration is what of an interface a device may change.
+type configuration struct {
+	split  dataSplit
+	thresh uint32
+	ntuple bool
+	rules  int
+	rss    string
+	dflt   bool
+	bound  int
+}
+
+func (f *fakeNIC) configuration() configuration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return configuration{f.split, f.thresh, f.ntuple, len(f.rules), string(encodeTable(f.rss)), f.dflt, len(f.bound)}
+}
+
+func encodeTable(t []uint32) (b []byte) {
+	for _, q := range t {
+		b = append(b, byte(q))
+	}
+	return b
+}
+
+func (td *testDevice) buffer(t *testing.T, off, size uint64) devmem.Buffer {
+	t.Helper()
+	b, err := td.Register(0, off, size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func flowTo(port uint16) devmem.Flow {
+	return devmem.Flow{Dst: netip.AddrPortFrom(localhost, port), Queue: 1}
+}
+
+// useAll changes all that a device can change.
+func useAll(t *testing.T, td *testDevice) {
+	t.Helper()
+	if _, err := td.BindRX(td.buffer(t, 0, 1<<20), 1, 3); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := td.BindTX(td.buffer(t, 0, 1<<20)); err != nil {
+		t.Fatal(err)
+	}
+	for p := range uint16(3) {
+		if _, err := td.AddFlow(flowTo(p + 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range []int{1, 2} {
+		if err := td.SetRSS(n); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestCloseSetsTheInterfaceBack(t *testing.T) {
+	for name, prepare := range map[string]func(f *fakeNIC){
+		"as it comes":          func(*fakeNIC) {},
+		"split off":            func(f *fakeNIC) { f.split, f.unknown = splitOff, splitOn },
+		"split off by default": func(f *fakeNIC) { f.split, f.unknown = splitUnknown, splitOff },
+		"threshold":            func(f *fakeNIC) { f.thresh = 256 },
+		"no threshold":         func(f *fakeNIC) { f.noThresh = true },
+		"ntuple on, with a rule": func(f *fakeNIC) {
+			f.ntuple = true
+			f.rules[7] = []byte{1}
+		},
+		"an rss table of its own": func(f *fakeNIC) { f.rss, f.dflt = slices.Repeat([]uint32{3, 0}, 64), false },
+		"a driver that places rules": func(f *fakeNIC) {
+			f.special = true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			td := newTestDevice(t)
+			prepare(td.nic)
+			before := td.nic.configuration()
+			useAll(t, td)
+			in := td.nic.configuration()
+			if in.split != splitOn || in.thresh != 0 || !in.ntuple || in.rules != before.rules+3 || in.bound != 2 ||
+				in.rss != string(encodeTable(equalTable(128, 2))) {
+				t.Errorf("in use: %+v", in)
+			}
+			if err := td.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if after := td.nic.configuration(); after != before {
+				t.Errorf("before: %+v\nafter: %+v", before, after)
+			}
+		})
+	}
+}
+
+func TestUnusedDeviceChangesNothing(t *testing.T) {
+	td := newTestDevice(t)
+	before := td.nic.configuration()
+	td.buffer(t, 0, 4096)
+	if n := td.Queues(); n != 4 {
+		t.Errorf("%d queues", n)
+	}
+	if err := td.SetRSS(4); err != nil { // as it is
+		t.Error(err)
+	}
+	if after := td.nic.configuration(); after != before {
+		t.Errorf("before: %+v\nafter: %+v", before, after)
+	}
+}
+
+func TestErrorsOfTheKernelKeepTheirNumber(t *testing.T) {
+	td := newTestDevice(t)
+	td.nic.fixed = true
+	_, err := td.AddFlow(flowTo(1))
+	is(t, "no flow rules", err, syscall.EOPNOTSUPP)
+	td.nic.fixed, td.nic.ruleRoom = false, 2
+	for p := range uint16(2) {
+		if _, err := td.AddFlow(flowTo(p + 1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err = td.AddFlow(flowTo(3))
+	is(t, "table full", err, syscall.ENOSPC)
+	_, err = td.AddFlow(flowTo(2))
+	is(t, "twice", err, syscall.EEXIST)
+	is(t, "no such rule", td.DelFlow(77), syscall.ENOENT)
+	v6 := devmem.Flow{Src: netip.MustParseAddrPort("[::1]:1"), Dst: netip.AddrPortFrom(localhost, 1), Queue: 1}
+	_, err = td.AddFlow(v6)
+	is(t, "two families", err, syscall.EINVAL)
+
+	_, err = td.BindRX(nil, 1)
+	is(t, "no buffer", err, syscall.EBADF)
+	td.nic.mu.Lock()
+	td.nic.split = splitOn
+	td.nic.bound[99] = &fakeBinding{fd: -1, queues: []int{1}} // another process's
+	td.nic.mu.Unlock()
+	_, err = td.BindRX(td.buffer(t, 0, 1<<20), 1)
+	is(t, "bound by another", err, syscall.EEXIST)
+	td.nic.let(99)
+
+	td.nic.mu.Lock()
+	td.nic.queues = 0
+	td.nic.mu.Unlock()
+	_, err = td.BindRX(td.buffer(t, 0, 1<<20), 1)
+	is(t, "interface down", err, syscall.ENETDOWN)
+	is(t, "interface down", td.SetRSS(1), syscall.ENETDOWN)
+	td.nic.mu.Lock()
+	td.nic.queues = 4
+	td.nic.mu.Unlock()
+}
+
+func TestRuleOnTheWire(t *testing.T) {
+	b := insertRule(devmem.Flow{
+		Src: netip.MustParseAddrPort("10.0.0.2:4000"), Dst: netip.MustParseAddrPort("10.0.0.1:5201"), Queue: 3,
+	}, 511)
+	fs := b[rxnfcSpec:]
+	if len(b) != 192 || native.Uint32(b) != ethtoolSRXCLSRLINS || native.Uint32(fs) != tcpV4Flow || native.Uint64(fs[152:]) != 3 || native.Uint32(fs[160:]) != 511 {
+		t.Errorf("% x", b)
+	}
+	if got := string(fs[4:17]); got != "\x0a\x00\x00\x02\x0a\x00\x00\x01\x0f\xa0\x14\x51\x00" {
+		t.Errorf("key %x", got)
+	}
+	if got := string(fs[76:89]); got != strings.Repeat("\xff", 12)+"\x00" {
+		t.Errorf("mask %x", got)
+	}
+	b = insertRule(devmem.Flow{Dst: netip.MustParseAddrPort("[fd00::1]:80"), Queue: 1}, 0)
+	fs = b[rxnfcSpec:]
+	if native.Uint32(fs) != tcpV6Flow || fs[4+16] != 0xfd || fs[4+31] != 1 || string(fs[4+32:4+36]) != "\x00\x00\x00\x50" {
+		t.Errorf("% x", fs[4:44])
+	}
+	if got := string(fs[76:112]); got != strings.Repeat("\x00", 16)+strings.Repeat("\xff", 16)+"\x00\x00\xff\xff" {
+		t.Errorf("mask %x", got)
+	}
+}
+
+// A binding is done when the kernel has let go of its dma-buf, not before.
+func TestDoneWaitsForTheKernel(t *testing.T) {
+	td := newTestDevice(t)
+	buf := td.buffer(t, 0, 1<<20)
+	rx, err := td.BindRX(buf, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := td.BindTX(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	td.nic.mu.Lock()
+	td.nic.bound[rx.ID()].kept = true
+	td.nic.mu.Unlock()
+	if err := errors.Join(rx.Close(), tx.Close()); err != nil {
+		t.Fatal(err)
+	}
+	<-tx.Done()
+	is(t, "close of the buffer", buf.Close(), syscall.EBUSY)
+	_, err = td.BindRX(td.buffer(t, 4096, 1<<20), 2)
+	is(t, "bind of the memory", err, syscall.EBUSY)
+	if st := td.Stats(); len(st.Bindings) != 1 || !st.Bindings[0].Closed {
+		t.Errorf("%+v", st.Bindings)
+	}
+	select {
+	case <-rx.Done():
+		t.Error("done too early")
+	default:
+	}
+	td.nic.let(rx.ID())
+	<-rx.Done()
+	if err := buf.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// Memory whose packets the interface has forgotten comes back when they are dropped, and only then: never while there are
+// connections that could be using it.
+func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
+	was := flushTime
+	flushTime = time.Millisecond
+	defer func() { flushTime = was }()
+	td := newTestDevice(t)
+	buf := td.buffer(t, 0, 1<<20)
+	tx, err := td.BindTX(buf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	td.nic.mu.Lock()
+	td.nic.bound[tx.ID()].kept = true
+	td.nic.mu.Unlock()
+	dropped := 0
+	td.flush = func() error {
+		dropped++
+		td.nic.let(tx.ID())
+		return nil
+	}
+	if err := tx.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if dropped > 0 {
+		t.Error("dropped before Close")
+	}
+	if err := td.Close(); err != nil {
+		t.Error(err)
+	}
+	<-tx.Done()
+	if dropped != 1 {
+		t.Errorf("dropped %d times", dropped)
+	}
+}
+
+func TestCloseGivesUpOnMemoryThatStaysInUse(t *testing.T) {
+	was := closeTime
+	closeTime = 50 * time.Millisecond
+	defer func() { closeTime = was }()
+	td := newTestDevice(t)
+	rx, err := td.BindRX(td.buffer(t, 0, 1<<20), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	td.nic.bound[rx.ID()].kept = true
+	if err := td.Close(); err == nil || !strings.Contains(err.Error(), "still in use") {
+		t.Errorf("%v", err)
+	}
+	select {
+	case <-rx.Done():
+		t.Error("done")
+	default:
+	}
+	if c := td.nic.configuration(); c.split != splitUnknown {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestStats(t *testing.T) {
+	td := newTestDevice(t)
+	td.nic.strings, td.nic.values = []string{"rx_packets", "rx_no_buffers_posted[0]", "rx_no_buffers_posted[1]"}, []uint64{100, 3, 4}
+	if n := td.Stats().NICDrops; n != 7 { // opened when they were 0
+		t.Errorf("%d drops", n)
+	}
+	td.nic.values = []uint64{100, 0, 0} // the driver forgot
+	td.nic.drops = 9
+	if n := td.Stats().NICDrops; n != 9 {
+		t.Errorf("%d drops", n)
+	}
+	rx, err := td.BindRX(td.buffer(t, 0, 1<<20), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	td.nic.pages[rx.ID()] = 100
+	st := td.Stats()
+	want := devmem.BindingStats{ID: rx.ID(), Pages: 256, Free: 156, Posted: 100}
+	if len(st.Queues) != 4 || st.Queues[2].Binding != rx.ID() || st.Queues[1].Binding != 0 || st.Bindings[0] != want {
+		t.Errorf("%+v", st)
+	}
+	if err := td.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := td.Stats().NICDrops; n != 9 {
+		t.Errorf("%d drops after Close", n)
+	}
+}
+
+// Tokens are followed by the kernel's rules: lowest free number first, at most 1024 looked at in a call.
+func TestTokensAreFollowed(t *testing.T) {
+	td := newTestDevice(t)
+	x, err := td.BindRX(td.buffer(t, 0, 1<<20), 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rx := x.(*rxBinding)
+	var ts tokens
+	var frags []devmem.Frag
+	for i := range uint32(20) {
+		frags = append(frags, devmem.Frag{Token: i + 1, Binding: rx.ID(), Size: 1}, devmem.Frag{Kind: devmem.Linear, Size: 4})
+	}
+	ts.issued(td.Device, frags)
+	ts.issued(td.Device, []devmem.Frag{{Token: 21, Binding: 12345}, {Token: 1 << 31, Binding: rx.ID()}}) // not ours; absurd
+	for _, c := range []struct {
+		name   string
+		ranges []devmem.TokenRange
+		want   int64
+	}{
+		{"two", []devmem.TokenRange{{Start: 1, Count: 2}}, 18},
+		{"again", []devmem.TokenRange{{Start: 1, Count: 2}}, 18},
+		{"beyond the limit", []devmem.TokenRange{{Start: 1000, Count: 1023}, {Start: 3, Count: 2}}, 17},
+		{"around the end of numbers", []devmem.TokenRange{{Start: ^uint32(0), Count: 6}}, 16},
+		{"another's", []devmem.TokenRange{{Start: 21, Count: 1}}, 16},
+	} {
+		ts.returned(c.ranges)
+		if n := rx.held.Load(); n != c.want {
+			t.Errorf("%s: %d held, want %d", c.name, n, c.want)
+		}
+	}
+	ts.forget()
+	if n := rx.held.Load(); n != 0 {
+		t.Errorf("%d held", n)
+	}
+}
+
+// What a process that was killed has left: whoever is alone with the interface starts without it.
+func TestRulesOfTheDeadAreDeleted(t *testing.T) {
+	td := newTestDevice(t)
+	for i := range uint16(3) {
+		if _, err := td.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(localhost, 7000+i), Queue: 1}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again := func(alone bool) {
+		d, err := newDevice(Options{Interface: td.name, Alone: alone}, td.index, td.nic.dial, td.nic.ioctl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	again(false)
+	if n := len(td.nic.rules); n != 3 {
+		t.Errorf("%d rules of 3", n)
+	}
+	again(true)
+	if n := len(td.nic.rules); n != 0 {
+		t.Errorf("%d rules", n)
+	}
+	again(true)
+}

@@ -1,0 +1,261 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// Conn is a devmem.Conn: a TCP socket of the kernel.
+type Conn struct {
+	d             *Device
+	s             *sock
+	local, remote *net.TCPAddr
+	rd, wd        *deadline
+	stall         atomic.Int64 // nanoseconds
+	failed        atomic.Pointer[syscall.Errno]
+	setLinger     atomic.Bool
+	once          sync.Once
+
+	rmu     sync.Mutex // one reader at a time
+	control []byte     // scratch
+
+	tokens tokens
+
+	wmu sync.Mutex // one writer at a time
+	iov []iovec    // scratch
+	tx  [txSpace]byte
+
+	cmu   sync.Mutex // one reader of completions at a time
+	sends sendLog
+}
+
+var _ devmem.Conn = (*Conn)(nil)
+
+// newConn takes over a connected socket, also after an error.
+func (d *Device) newConn(s *sock) (*Conn, error) {
+	c := &Conn{d: d, s: s, rd: newDeadline(), wd: newDeadline()}
+	fd, ok := s.use()
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	local, lerr := unix.Getsockname(fd)
+	remote, rerr := unix.Getpeername(fd)
+	err := errors.Join(
+		os.NewSyscallError("TCP_NODELAY", unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1)),
+		os.NewSyscallError("SO_ZEROCOPY", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ZEROCOPY, 1)))
+	s.unuse()
+	if lerr != nil || rerr != nil {
+		err = errors.Join(syscall.ECONNABORTED, err) // reset before we looked
+	}
+	if err == nil {
+		c.local, c.remote = tcpAddr(local), tcpAddr(remote)
+		err = d.adopt(c)
+	}
+	if err != nil {
+		_ = s.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// wait waits for sig. It returns an error when the connection is closed, when the deadline has passed, or when the
+// connection makes no progress.
+func (c *Conn) wait(op string, sig, d <-chan struct{}) error {
+	var tick <-chan time.Time
+	limit := time.Duration(c.stall.Load())
+	var at time.Time
+	var last uint64
+	if limit > 0 {
+		t := time.NewTicker(max(limit/8, time.Millisecond))
+		defer t.Stop()
+		tick, at, last = t.C, time.Now(), c.progress()
+	}
+	for {
+		select {
+		case <-sig:
+			return nil
+		case <-c.s.closed:
+			return net.ErrClosed
+		case <-d:
+			return os.ErrDeadlineExceeded
+		case now := <-tick:
+			if p := c.progress(); p != last {
+				last, at = p, now
+			} else if idle := now.Sub(at); idle >= limit {
+				return &devmem.StallError{Op: op, Idle: idle.Round(time.Millisecond), State: c.State()}
+			}
+		}
+	}
+}
+
+// attempt calls f until it does not say EAGAIN, and waits for sig in between.
+func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) error {
+	for {
+		if c.s.isClosed() {
+			return net.ErrClosed
+		}
+		if passed(d) {
+			return os.ErrDeadlineExceeded
+		}
+		fd, ok := c.s.use()
+		if !ok {
+			return net.ErrClosed
+		}
+		err := f(fd)
+		c.s.unuse()
+		if err != syscall.EAGAIN {
+			return err
+		}
+		if err := c.wait(op, sig, d); err != nil {
+			return err
+		}
+	}
+}
+
+// fails notes an error of the connection itself: Linux reports it once, to whichever call comes first.
+func (c *Conn) fails(err error) error {
+	if err == nil {
+		return nil
+	}
+	var e syscall.Errno
+	if errors.As(err, &e) {
+		switch e {
+		case syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNABORTED, syscall.ENETDOWN:
+			c.failed.CompareAndSwap(nil, &e)
+		}
+	}
+	return err
+}
+
+// end is why there is nothing more to read: the error that ended the connection, if one did.
+func (c *Conn) end() error {
+	if e := c.failed.Load(); e != nil {
+		return *e
+	}
+	return io.EOF
+}
+
+// Write implements net.Conn.
+func (c *Conn) Write(b []byte) (int, error) {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	done := 0
+	for done < len(b) || len(b) == 0 {
+		err := c.attempt("write", c.s.wsig, c.wd.wait(), func(fd int) error {
+			if len(b) == 0 {
+				return nil
+			}
+			n, err := unix.SendmsgN(fd, b[done:], nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+			if err == nil {
+				done += n
+				c.d.count.txLinear.Add(uint64(n))
+			}
+			if err == unix.EINTR {
+				return nil
+			}
+			return err
+		})
+		if err != nil || len(b) == 0 {
+			return done, c.opError("write", c.fails(err))
+		}
+	}
+	return done, nil
+}
+
+// Close implements net.Conn.
+func (c *Conn) Close() error {
+	err := net.ErrClosed
+	c.once.Do(func() { err = c.close() })
+	return c.opError("close", err)
+}
+
+func (c *Conn) close() error {
+	lingers := false
+	if fd, ok := c.s.use(); ok {
+		c.tokens.release(fd) // Linux would keep them until the socket is destroyed
+		lingers = c.mustLinger(fd)
+		if !lingers {
+			c.count(fd)
+		}
+		c.s.unuse()
+	}
+	var err error
+	if !lingers || !c.d.lingerOn(c) {
+		err = c.s.close()
+		c.sends.abandon()
+	}
+	c.rd.set(time.Time{})
+	c.wd.set(time.Time{})
+	c.tokens.forget()
+	c.d.dropConn(c)
+	return err
+}
+
+// CloseWrite implements devmem.Conn.
+func (c *Conn) CloseWrite() error {
+	return c.opError("shutdown", c.onFD(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) }))
+}
+
+// SetLinger implements devmem.Conn.
+func (c *Conn) SetLinger(sec int) error {
+	l := unix.Linger{Linger: int32(max(sec, 0))}
+	if sec >= 0 {
+		l.Onoff = 1
+	}
+	c.setLinger.Store(sec >= 0)
+	return c.opError("set linger", c.onFD(func(fd int) error {
+		return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &l)
+	}))
+}
+
+// onFD calls f, which does not wait.
+func (c *Conn) onFD(f func(fd int) error) error {
+	fd, ok := c.s.use()
+	if !ok {
+		return net.ErrClosed
+	}
+	defer c.s.unuse()
+	return f(fd)
+}
+
+func (c *Conn) LocalAddr() net.Addr  { return c.local }
+func (c *Conn) RemoteAddr() net.Addr { return c.remote }
+
+func (c *Conn) SetDeadline(t time.Time) error      { return c.setDeadlines(t, c.rd, c.wd) }
+func (c *Conn) SetReadDeadline(t time.Time) error  { return c.setDeadlines(t, c.rd) }
+func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, c.wd) }
+
+func (c *Conn) setDeadlines(t time.Time, ds ...*deadline) error {
+	return c.opError("set", c.onFD(func(int) error {
+		for _, d := range ds {
+			d.set(t)
+		}
+		return nil
+	}))
+}
+
+// SetStallLimit implements devmem.Conn.
+func (c *Conn) SetStallLimit(d time.Duration) { c.stall.Store(int64(d)) }
+
+func (c *Conn) opError(op string, err error) error {
+	if err == nil || err == io.EOF {
+		return err
+	}
+	if e, ok := err.(syscall.Errno); ok {
+		err = os.NewSyscallError(op, e)
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: c.local, Addr: c.remote, Err: err}
+}
+
+func (c *Conn) String() string { return fmt.Sprintf("%v->%v", c.local, c.remote) }

@@ -1,0 +1,262 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// Exporter gives dma-bufs of device memory: a GPU driver, or [UDMABuf] where there is none.
+type Exporter interface {
+	// Export gives [off, off+size) of GPU gpu as a dma-buf of its own. The caller owns fd, keeps it open while it uses the
+	// memory, and calls release, which may be nil, after it has closed fd. Errors: ENODEV (no such GPU), EINVAL (outside it).
+	Export(gpu int, off, size uint64) (fd int, release func() error, err error)
+}
+
+// Options of Open.
+type Options struct {
+	Interface string       // a network interface's name, in the network namespace of the calling thread
+	Buffers   Exporter     // nil: Register is ENODEV
+	Log       *slog.Logger // nil: none
+	// Alone says that nobody else has flow rules on the interface: those that are there are of a process that was killed, and
+	// Open deletes them.
+	Alone bool
+}
+
+// Device is a devmem.Device: a network interface, and the kernel's stack on it.
+type Device struct {
+	name     string
+	index    int
+	exporter Exporter
+	log      *slog.Logger
+	dial     dialFunc
+	ioctl    func(b []byte) error // SIOCETHTOOL on the interface
+	refs     func(fd int) (int64, error)
+	poll     *poller
+	work     sync.WaitGroup // watchers of bindings, and connections that linger
+	giveUp   chan struct{}  // closed when watchers are to stop
+	aborted  chan struct{}  // closed when no connection is to linger
+	late     chan struct{}  // closed when watchers are to drop what the interface has not sent
+	flush    func() error   // drops it
+	flushed  sync.Once
+	count    counters
+
+	rxBinds, txBinds sync.Map // by id: *rxBinding until done, *txBinding; written under mu
+
+	mu              sync.Mutex // configuration
+	netdev, ethtool *genl
+	buffers         map[*buffer]struct{}
+	flows           map[devmem.FlowID]devmem.Flow
+	undo            undo
+	closing         bool
+
+	connMu    sync.Mutex
+	conns     map[*Conn]struct{}
+	listeners map[*Listener]struct{}
+	closed    bool
+
+	once sync.Once
+}
+
+// undo is what Close sets back.
+type undo struct {
+	rings  *rings   // as they were reported
+	ntuple bool     // was off
+	rss    []uint32 // the table as it was, empty for the default; nil: not changed
+}
+
+var _ devmem.Device = (*Device)(nil)
+
+// Open opens a network interface. It changes nothing there, but for Options.Alone, until a method needs it.
+func Open(o Options) (*Device, error) {
+	ifc, err := net.InterfaceByName(o.Interface)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", o.Interface, err)
+	}
+	d, err := newDevice(o, ifc.Index, dialKernel, func(b []byte) error { return ethtoolIoctl(o.Interface, b) })
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", o.Interface, err)
+	}
+	return d, nil
+}
+
+func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d *Device, err error) {
+	d = &Device{
+		name: o.Interface, index: index, exporter: o.Buffers, log: o.Log, dial: dial, ioctl: ioctl, refs: dmabufRefs,
+		giveUp: make(chan struct{}), aborted: make(chan struct{}), late: make(chan struct{}),
+		flush:   func() error { return dropQueued(index) },
+		buffers: map[*buffer]struct{}{}, flows: map[devmem.FlowID]devmem.Flow{},
+		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
+	}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if d.netdev, err = dial.open(netdevFamily); err != nil {
+		return nil, err
+	}
+	if d.ethtool, err = dial.open(ethtoolFamily); err != nil {
+		return nil, errors.Join(err, d.netdev.Close())
+	}
+	if d.poll, err = newPoller(); err != nil {
+		return nil, errors.Join(err, d.netdev.Close(), d.ethtool.Close())
+	}
+	d.count.start(d.nicCounters())
+	if o.Alone {
+		if err := d.dropRules(); err != nil {
+			return nil, errors.Join(err, d.Close())
+		}
+	}
+	return d, nil
+}
+
+// use refuses work on a device that is being closed. Under mu.
+func (d *Device) use() error {
+	if d.closing {
+		return fmt.Errorf("%s: %w", d.name, net.ErrClosed)
+	}
+	return nil
+}
+
+// queues is the number of receive queues. Under mu.
+func (d *Device) queues() (int, error) {
+	qs, err := d.netdev.rxQueues(d.index)
+	if err != nil {
+		return 0, fmt.Errorf("list queues: %w", err)
+	}
+	if len(qs) == 0 {
+		return 0, fmt.Errorf("no queue: is the interface up? %w", errDown)
+	}
+	return len(qs), nil
+}
+
+// Queues is the number of receive queues; 0 when it is not to be had.
+func (d *Device) Queues() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.use() != nil {
+		return 0
+	}
+	n, _ := d.queues()
+	return n
+}
+
+// closeTime bounds how long Close waits for the memory of bindings; tests shorten it.
+var closeTime = 10 * time.Second
+
+// flushTime is how long Close waits for memory before it has the interface drop what it has not sent. All connections are
+// aborted by then, but their packets may lie in a queueing discipline for good: the kernel's gve stops the transmit queues
+// while a receive queue is bound or unbound, and then starts them without having the disciplines run (gve_turnup), so that
+// what waits there goes out with the next packet to that queue, if one comes.
+var flushTime = 500 * time.Millisecond
+
+// Close implements devmem.Device: besides, it sets back what the device changed at the interface. Memory that the NIC or
+// another process still uses after 10 seconds is an error; the Done of its binding then stays open.
+func (d *Device) Close() error {
+	var err error
+	d.once.Do(func() { err = d.close() })
+	return err
+}
+
+func (d *Device) close() error {
+	d.abort()
+	d.mu.Lock()
+	d.closing = true
+	var errs []error
+	d.eachBinding(func(b *binding) { errs = append(errs, b.close()) })
+	d.mu.Unlock()
+
+	late := time.AfterFunc(flushTime, func() { close(d.late) })
+	stop := time.AfterFunc(closeTime, func() { close(d.giveUp) })
+	d.work.Wait()
+	late.Stop()
+	stop.Stop()
+
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.eachBinding(func(b *binding) {
+		errs = append(errs, fmt.Errorf("binding %d: memory still in use after %v", b.id, closeTime), b.mem.close())
+	})
+	errs = append(errs, d.restore())
+	for b := range d.buffers {
+		errs = append(errs, b.close())
+	}
+	d.poll.close()
+	errs = append(errs, d.netdev.Close(), d.ethtool.Close())
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("close %s: %w", d.name, err)
+	}
+	return nil
+}
+
+// abort ends all connections and listeners.
+func (d *Device) abort() {
+	d.connMu.Lock()
+	d.closed = true
+	close(d.aborted)
+	var conns []*Conn
+	for c := range d.conns {
+		conns = append(conns, c)
+	}
+	var ls []*Listener
+	for l := range d.listeners {
+		ls = append(ls, l)
+	}
+	d.connMu.Unlock()
+	for _, l := range ls {
+		_ = l.Close()
+	}
+	for _, c := range conns {
+		_ = c.SetLinger(0)
+		_ = c.Close()
+	}
+}
+
+func (d *Device) eachBinding(f func(*binding)) {
+	d.rxBinds.Range(func(_, b any) bool { f(&b.(*rxBinding).binding); return true })
+	d.txBinds.Range(func(_, b any) bool { f(&b.(*txBinding).binding); return true })
+}
+
+// restore sets the interface back, in the reverse order of what needs what.
+func (d *Device) restore() error {
+	var errs []error
+	for id := range d.flows {
+		errs = append(errs, d.delFlow(id))
+	}
+	if d.undo.rss != nil {
+		errs = append(errs, wrap("restore rss", d.setIndir(d.undo.rss)))
+	}
+	if d.undo.ntuple {
+		errs = append(errs, wrap("turn ntuple off", d.ethtool.setFeature(d.index, ntupleFeature, false)))
+	}
+	if d.undo.rings != nil {
+		errs = append(errs, wrap("restore tcp-data-split", d.restoreRings(*d.undo.rings)))
+	}
+	d.undo = undo{}
+	return errors.Join(errs...)
+}
+
+// restoreRings leaves the split to the driver, unless that reports another than before then.
+func (d *Device) restoreRings(was rings) error {
+	back := was
+	back.split = splitUnknown
+	if err := d.ethtool.setRings(d.index, back); err != nil {
+		return err
+	}
+	now, err := d.ethtool.getRings(d.index)
+	if err != nil || now.split == was.split {
+		return err
+	}
+	return d.ethtool.setRings(d.index, was)
+}
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

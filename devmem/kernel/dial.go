@@ -1,0 +1,174 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// errDown is what there is no queue for.
+const errDown = syscall.ENETDOWN
+
+func sockaddr(a netip.AddrPort, index int) (unix.Sockaddr, int) {
+	ip := a.Addr().Unmap()
+	if !ip.Is6() {
+		s := &unix.SockaddrInet4{Port: int(a.Port())}
+		if ip.Is4() {
+			s.Addr = ip.As4()
+		}
+		return s, unix.AF_INET
+	}
+	s := &unix.SockaddrInet6{Port: int(a.Port()), Addr: ip.As16()}
+	if ip.IsLinkLocalUnicast() || ip.IsLinkLocalMulticast() {
+		s.ZoneId = uint32(index)
+	}
+	return s, unix.AF_INET6
+}
+
+func tcpAddr(s unix.Sockaddr) *net.TCPAddr {
+	switch s := s.(type) {
+	case *unix.SockaddrInet4:
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.AddrFrom4(s.Addr), uint16(s.Port)))
+	case *unix.SockaddrInet6:
+		a := netip.AddrFrom16(s.Addr)
+		if s.ZoneId != 0 {
+			if ifc, err := net.InterfaceByIndex(int(s.ZoneId)); err == nil {
+				a = a.WithZone(ifc.Name)
+			}
+		}
+		return net.TCPAddrFromAddrPort(netip.AddrPortFrom(a, uint16(s.Port)))
+	}
+	return &net.TCPAddr{}
+}
+
+// socket makes a socket of the device's: a send from a binding works on no other (net/core/datagram.c).
+func (d *Device) socket(family int) (int, error) {
+	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
+	if err != nil {
+		return -1, os.NewSyscallError("socket", err)
+	}
+	if err := unix.BindToDevice(fd, d.name); err != nil {
+		_ = unix.Close(fd)
+		return -1, os.NewSyscallError("SO_BINDTODEVICE", err)
+	}
+	return fd, nil
+}
+
+// Dial implements devmem.Device.
+func (d *Device) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.Conn, error) {
+	c, err := d.connect(ctx, local, remote)
+	if err != nil {
+		e := &net.OpError{Op: "dial", Net: "tcp", Addr: net.TCPAddrFromAddrPort(remote), Err: err}
+		if local.IsValid() {
+			e.Source = net.TCPAddrFromAddrPort(local)
+		}
+		return nil, e
+	}
+	return c, nil
+}
+
+func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Conn, error) {
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	if !remote.IsValid() || local.IsValid() && local.Addr().Unmap().Is4() != remote.Addr().Unmap().Is4() {
+		return nil, fmt.Errorf("from %v to %v: %w", local, remote, syscall.EINVAL)
+	}
+	to, family := sockaddr(remote, d.index)
+	fd, err := d.socket(family)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.poll.newSock(fd)
+	if err != nil {
+		return nil, err
+	}
+	err = s.on(func(fd int) error {
+		if local.IsValid() || local.Port() != 0 {
+			if !local.Addr().IsValid() {
+				local = netip.AddrPortFrom(anyOf(family), local.Port())
+			}
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // a fixed port may have been used just now
+			from, _ := sockaddr(local, d.index)
+			if err := unix.Bind(fd, from); err != nil {
+				return os.NewSyscallError("bind", err)
+			}
+		}
+		return os.NewSyscallError("connect", unix.Connect(fd, to))
+	})
+	if errors.Is(err, syscall.EINPROGRESS) || errors.Is(err, syscall.EINTR) {
+		err = s.connected(ctx)
+	}
+	if err != nil {
+		_ = s.close()
+		return nil, err
+	}
+	return d.newConn(s)
+}
+
+func anyOf(family int) netip.Addr {
+	if family == unix.AF_INET6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
+func (s *sock) on(f func(fd int) error) error {
+	fd, ok := s.use()
+	if !ok {
+		return net.ErrClosed
+	}
+	defer s.unuse()
+	return f(fd)
+}
+
+// connected waits for the end of a connect.
+func (s *sock) connected(ctx context.Context) error {
+	for {
+		err := s.on(func(fd int) error {
+			e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+			if err == nil && e != 0 {
+				err = syscall.Errno(e)
+			}
+			if err == nil {
+				_, err = unix.Getpeername(fd)
+			}
+			return os.NewSyscallError("connect", err)
+		})
+		if !errors.Is(err, syscall.ENOTCONN) { // an event from before the connect
+			return err
+		}
+		select {
+		case <-s.wsig:
+		case <-s.closed:
+			return net.ErrClosed
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// adopt makes a connection one of the device's.
+func (d *Device) adopt(c *Conn) error {
+	d.connMu.Lock()
+	defer d.connMu.Unlock()
+	if d.closed {
+		return net.ErrClosed
+	}
+	d.conns[c] = struct{}{}
+	return nil
+}
+
+func (d *Device) dropConn(c *Conn) {
+	d.connMu.Lock()
+	defer d.connMu.Unlock()
+	delete(d.conns, c)
+}

@@ -1,0 +1,18 @@
+package kernel
+
+import (
+	"bytes"
+	"os"
+	"testing"
+)
+
+// The documents show it whole.
+func TestSnippetIsShort(t *testing.T) {
+	b, err := os.ReadFile("docs/dmabuf.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := bytes.Count(b, []byte("\n")); n > 40 {
+		t.Errorf("docs/dmabuf.c has %d lines", n)
+	}
+}

@@ -1,0 +1,167 @@
+package kerneltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// peer is an ordinary TCP host behind an interface in a network namespace of its own, which ends with it and gives the
+// interface back.
+type peer struct {
+	addr  netip.Addr
+	calls chan func() // run by the thread in the namespace
+	done  chan struct{}
+}
+
+// newPeer moves an interface to a new namespace and gives it its addresses.
+func newPeer(name string, addrs []netip.Prefix) (*peer, error) {
+	p := &peer{addr: addrs[0].Addr(), calls: make(chan func()), done: make(chan struct{})}
+	ready := make(chan error)
+	go p.run(name, addrs, ready)
+	if err := <-ready; err != nil {
+		<-p.done
+		return nil, fmt.Errorf("peer %s: %w", name, err)
+	}
+	return p, nil
+}
+
+func (p *peer) run(name string, addrs []netip.Prefix, ready chan<- error) {
+	defer close(p.done)
+	runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and the namespace with the thread
+	err := enter(name)
+	if err == nil {
+		err = bringUp(name, addrs)
+	}
+	ready <- err
+	if err != nil {
+		return
+	}
+	for f := range p.calls {
+		f()
+	}
+}
+
+// enter takes this thread, and the interface, to a new namespace.
+func enter(name string) error {
+	was, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	defer was.Close()
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		return os.NewSyscallError("unshare", err)
+	}
+	now, err := os.Open("/proc/thread-self/ns/net")
+	if err != nil {
+		return err
+	}
+	defer now.Close()
+	if err := unix.Setns(int(was.Fd()), unix.CLONE_NEWNET); err != nil {
+		return os.NewSyscallError("setns", err)
+	}
+	if err := netlink.LinkSetNsFd(link, int(now.Fd())); err != nil {
+		return fmt.Errorf("move: %w", err)
+	}
+	return os.NewSyscallError("setns", unix.Setns(int(now.Fd()), unix.CLONE_NEWNET))
+}
+
+// bringUp brings an interface up with its addresses.
+func bringUp(name string, addrs []netip.Prefix) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return err
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fmt.Errorf("up: %w", err)
+	}
+	for _, p := range addrs {
+		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+		if p.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD
+		}
+		if err := netlink.AddrReplace(link, a); err != nil {
+			return fmt.Errorf("address %v: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// do runs f in the namespace.
+func (p *peer) do(f func()) {
+	ran := make(chan struct{})
+	p.calls <- func() { defer close(ran); f() }
+	<-ran
+}
+
+// close ends the namespace.
+func (p *peer) close() {
+	close(p.calls)
+	<-p.done
+}
+
+// Addr implements devmemtest.Host.
+func (p *peer) Addr() netip.Addr { return p.addr }
+
+// Listen implements devmemtest.Host.
+func (p *peer) Listen(local netip.AddrPort) (l net.Listener, err error) {
+	p.do(func() { l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(local)) })
+	return l, err
+}
+
+// Dial implements devmemtest.Host. Only the socket is made in the namespace: others may dial at the same time.
+func (p *peer) Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn, error) {
+	family, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(remote.Port())})
+	if a := remote.Addr().Unmap(); a.Is4() {
+		to.(*unix.SockaddrInet4).Addr = a.As4()
+	} else {
+		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(remote.Port()), Addr: a.As16()}
+	}
+	if local.IsValid() {
+		return nil, fmt.Errorf("dial from %v: %w", local, errors.ErrUnsupported)
+	}
+	fd, err := -1, error(nil)
+	p.do(func() { fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0) })
+	if err != nil {
+		return nil, os.NewSyscallError("socket", err)
+	}
+	f := os.NewFile(uintptr(fd), "tcp")
+	defer f.Close()
+	if err := unix.Connect(fd, to); err != nil && err != unix.EINPROGRESS {
+		return nil, os.NewSyscallError("connect", err)
+	}
+	if err := f.SetWriteDeadline(deadlineOf(ctx)); err != nil {
+		return nil, err
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var failed error
+	err = raw.Write(func(fd uintptr) bool {
+		e, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
+		if failed = err; err == nil && e != 0 {
+			failed = unix.Errno(e)
+		}
+		if failed == nil {
+			_, err := unix.Getpeername(int(fd))
+			return err == nil
+		}
+		return true
+	})
+	if err := errors.Join(err, os.NewSyscallError("connect", failed)); err != nil {
+		return nil, err
+	}
+	return net.FileConn(f)
+}

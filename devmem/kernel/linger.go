@@ -1,0 +1,84 @@
+package kernel
+
+import (
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// lingerTime bounds how long a connection that was closed tries to send what its peer has not acknowledged.
+const lingerTime = 2 * time.Minute
+
+// mustLinger says whether a connection has sends under way when it is closed. The kernel would go on with them after the
+// last descriptor was closed; but then nobody could abort them, and their memory would be in use for minutes if the peer
+// has gone. Close does not wait in any case. With unread data the kernel resets the connection, as it should.
+func (c *Conn) mustLinger(fd int) bool {
+	if c.setLinger.Load() {
+		return false
+	}
+	if n, err := unix.IoctlGetInt(fd, unix.SIOCINQ); err != nil || n > 0 {
+		return false
+	}
+	c.reap(fd)
+	return c.sends.pending()
+}
+
+func (l *sendLog) pending() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open > 0
+}
+
+// lingerOn ends a connection for its user, and has a goroutine keep its socket until its sends are complete or the device
+// is closed. It returns false if the device is.
+func (d *Device) lingerOn(c *Conn) bool {
+	d.connMu.Lock()
+	defer d.connMu.Unlock()
+	if d.closed {
+		return false
+	}
+	fd, err := c.s.handOver()
+	if err != nil {
+		return true // closed by somebody else
+	}
+	// A peer that sends something from now on is answered by a reset, as after close.
+	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+	_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(lingerTime/time.Millisecond))
+	s, err := d.poll.newSock(fd)
+	if err != nil {
+		c.sends.abandon()
+		return true
+	}
+	d.work.Go(func() { c.lingers(s) })
+	return true
+}
+
+func (c *Conn) lingers(s *sock) {
+	fd := s.fd // nobody else closes it
+	for c.reap(fd); c.sends.pending(); c.reap(fd) {
+		select {
+		case <-s.esig:
+			continue
+		case <-c.d.aborted:
+			_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		}
+		break
+	}
+	c.count(fd)
+	_ = s.close()
+	c.sends.abandon()
+}
+
+// handOver closes a socket for its users, and gives its descriptor to the caller.
+func (s *sock) handOver() (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return -1, net.ErrClosed
+	}
+	fd := s.fd
+	_ = s.p.control(unix.EPOLL_CTL_DEL, fd, nil)
+	s.forget()
+	return fd, nil
+}

@@ -1,0 +1,67 @@
+package kernel
+
+import (
+	"io"
+	"syscall"
+	"testing"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// fillPeer sends until the peer, which does not read, takes no more, and closes the connection.
+func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser, sent int) {
+	t.Helper()
+	c, h := pair(t, td)
+	fd, _ := c.s.use()
+	syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 1<<20)
+	c.s.unuse()
+	for sent < 8<<20 && !full(t, c) {
+		n, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 64 << 10}})
+		if sent += n; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return h, sent
+}
+
+// full says whether there is data that the peer has no room for.
+func full(t *testing.T, c *Conn) bool {
+	info, ok := c.info()
+	if !ok {
+		t.Fatal("no tcp_info")
+	}
+	return info.Notsent_bytes > 0
+}
+
+func TestClosedConnectionSendsOn(t *testing.T) {
+	td := newTestDevice(t)
+	tx := bindTX(t, td)
+	h, sent := fillPeer(t, td, tx)
+	if st := td.Stats(); st.Bindings[0].Sends == 0 {
+		t.Errorf("%+v", st.Bindings)
+	}
+	if b, err := io.ReadAll(h); len(b) != sent || err != nil {
+		t.Errorf("%d of %d bytes, %v", len(b), sent, err)
+	}
+	for td.Stats().Bindings[0].Sends > 0 { // its goroutine reads completions
+		continue
+	}
+}
+
+func TestDeviceCloseAbortsWhatLingers(t *testing.T) {
+	td := newTestDevice(t)
+	tx := bindTX(t, td)
+	h, sent := fillPeer(t, td, tx)
+	if err := td.Close(); err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(h)
+	if len(b) >= sent {
+		t.Errorf("%d bytes of %d came", len(b), sent)
+	}
+	is(t, "read", err, syscall.ECONNRESET)
+	<-tx.Done()
+}

@@ -1,0 +1,134 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// Listener is a devmem.Listener.
+type Listener struct {
+	d     *Device
+	s     *sock
+	local *net.TCPAddr
+	mu    sync.Mutex // one accept at a time
+}
+
+var _ devmem.Listener = (*Listener)(nil)
+
+// Listen implements devmem.Device.
+func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
+	l, err := d.listen(local)
+	if err != nil {
+		return nil, &net.OpError{Op: "listen", Net: "tcp", Source: net.TCPAddrFromAddrPort(local), Err: err}
+	}
+	return l, nil
+}
+
+func (d *Device) listen(local netip.AddrPort) (*Listener, error) {
+	a, family := sockaddr(local, d.index)
+	fd, err := d.socket(family)
+	if err != nil {
+		return nil, err
+	}
+	s, err := d.poll.newSock(fd)
+	if err != nil {
+		return nil, err
+	}
+	l := &Listener{d: d, s: s}
+	err = s.on(func(fd int) error {
+		if family == unix.AF_INET6 {
+			if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
+				return os.NewSyscallError("IPV6_V6ONLY", err)
+			}
+		}
+		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+			return os.NewSyscallError("SO_REUSEADDR", err)
+		}
+		if err := unix.Bind(fd, a); err != nil {
+			return os.NewSyscallError("bind", err)
+		}
+		if err := unix.Listen(fd, unix.SOMAXCONN); err != nil {
+			return os.NewSyscallError("listen", err)
+		}
+		name, err := unix.Getsockname(fd)
+		l.local = tcpAddr(name)
+		return os.NewSyscallError("getsockname", err)
+	})
+	if err == nil {
+		d.connMu.Lock()
+		if d.closed {
+			err = net.ErrClosed
+		} else {
+			d.listeners[l] = struct{}{}
+		}
+		d.connMu.Unlock()
+	}
+	if err != nil {
+		_ = s.close()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Accept implements net.Listener.
+func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
+
+// AcceptConn implements devmem.Listener.
+func (l *Listener) AcceptConn() (devmem.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		c, err := l.accept()
+		switch {
+		case err == nil:
+			return c, nil
+		case errors.Is(err, syscall.ECONNABORTED) || errors.Is(err, syscall.EINTR): // it has gone, the listener has not
+			continue
+		case !errors.Is(err, syscall.EAGAIN):
+			return nil, &net.OpError{Op: "accept", Net: "tcp", Source: l.local, Err: err}
+		}
+		select {
+		case <-l.s.rsig:
+		case <-l.s.closed:
+		}
+	}
+}
+
+func (l *Listener) accept() (*Conn, error) {
+	fd := -1
+	err := l.s.on(func(at int) (err error) {
+		fd, _, err = unix.Accept4(at, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+		return os.NewSyscallError("accept", err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	s, err := l.d.poll.newSock(fd)
+	if err != nil {
+		return nil, err
+	}
+	return l.d.newConn(s)
+}
+
+// Addr implements net.Listener.
+func (l *Listener) Addr() net.Addr { return l.local }
+
+// Close implements net.Listener.
+func (l *Listener) Close() error {
+	if err := l.s.close(); err != nil {
+		return fmt.Errorf("close listener on %v: %w", l.local, err)
+	}
+	l.d.connMu.Lock()
+	defer l.d.connMu.Unlock()
+	delete(l.d.listeners, l)
+	return nil
+}

@@ -1,0 +1,237 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"github.com/mdlayher/genetlink"
+	"github.com/mdlayher/netlink"
+)
+
+// Of the family "netdev" (Documentation/netlink/specs/netdev.yaml, include/uapi/linux/netdev.h).
+const (
+	netdevFamily = "netdev"
+
+	cmdPagePoolGet = 5  // NETDEV_CMD_PAGE_POOL_GET
+	cmdQueueGet    = 10 // NETDEV_CMD_QUEUE_GET
+	cmdQstatsGet   = 12 // NETDEV_CMD_QSTATS_GET
+	cmdBindRx      = 13 // NETDEV_CMD_BIND_RX
+	cmdBindTx      = 15 // NETDEV_CMD_BIND_TX
+
+	attrDmabufIfindex = 1 // NETDEV_A_DMABUF_*
+	attrDmabufQueues  = 2
+	attrDmabufFD      = 3
+	attrDmabufID      = 4
+
+	attrQueueID      = 1 // NETDEV_A_QUEUE_*
+	attrQueueIfindex = 2
+	attrQueueType    = 3
+	attrQueueDmabuf  = 5
+
+	attrPoolIfindex  = 2 // NETDEV_A_PAGE_POOL_*
+	attrPoolInflight = 4
+	attrPoolDmabuf   = 7
+
+	attrQstatsIfindex = 1 // NETDEV_A_QSTATS_*
+	attrQstatsHWDrops = 13
+
+	queueTypeRx = 0 // NETDEV_QUEUE_TYPE_RX
+)
+
+// genlConn is what is needed of a *genetlink.Conn.
+type genlConn interface {
+	GetFamily(name string) (genetlink.Family, error)
+	Execute(m genetlink.Message, family uint16, flags netlink.HeaderFlags) ([]genetlink.Message, error)
+	SetOption(option netlink.ConnOption, enable bool) error
+	Close() error
+}
+
+// genl is a generic netlink socket, and the family's number.
+type genl struct {
+	genlConn
+	family genetlink.Family
+}
+
+// dialFunc opens a generic netlink socket.
+type dialFunc func() (genlConn, error)
+
+func dialKernel() (genlConn, error) { return genetlink.Dial(nil) }
+
+func (f dialFunc) open(family string) (*genl, error) {
+	c, err := f()
+	if err != nil {
+		return nil, fmt.Errorf("generic netlink: %w", err)
+	}
+	// Errors then say what is wrong (extack); a kernel that lacks this says less.
+	_ = c.SetOption(netlink.ExtendedAcknowledge, true)
+	g := &genl{genlConn: c}
+	if g.family, err = c.GetFamily(family); err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("netlink family %q: %w", family, notThere(err))
+	}
+	return g, nil
+}
+
+// notThere makes of a missing family what a missing feature is.
+func notThere(err error) error {
+	if errors.Is(err, syscall.ENOENT) {
+		return errors.Join(syscall.EOPNOTSUPP, err)
+	}
+	return err
+}
+
+// ask executes a command. fill adds its attributes, reply gets those of each answer; nil says that there is none, but an
+// acknowledgement: Execute reads one or the other.
+func (g *genl) ask(cmd uint8, dump bool, fill func(*netlink.AttributeEncoder), reply func(*netlink.AttributeDecoder)) error {
+	flags := netlink.Request
+	switch {
+	case dump:
+		flags |= netlink.Dump
+	case reply == nil:
+		flags |= netlink.Acknowledge
+	}
+	ae := netlink.NewAttributeEncoder()
+	fill(ae)
+	b, err := ae.Encode()
+	if err != nil {
+		return err
+	}
+	m := genetlink.Message{Header: genetlink.Header{Command: cmd, Version: g.family.Version}, Data: b}
+	answers, err := g.Execute(m, g.family.ID, flags)
+	if err != nil {
+		return err
+	}
+	for _, a := range answers {
+		ad, err := netlink.NewAttributeDecoder(a.Data)
+		if err != nil {
+			return err
+		}
+		if reply != nil {
+			reply(ad)
+		}
+		if err := ad.Err(); err != nil {
+			return fmt.Errorf("answer to command %d: %w", cmd, err)
+		}
+	}
+	return nil
+}
+
+// number decodes attributes of type "uint", which have 4 or 8 bytes.
+func number(ad *netlink.AttributeDecoder) uint64 {
+	if len(ad.Bytes()) == 8 {
+		return ad.Uint64()
+	}
+	return uint64(ad.Uint32())
+}
+
+// bindRX binds a dma-buf for receive. The binding is the socket's: it ends when that is closed.
+func (g *genl) bindRX(ifindex, fd int, queues []int) (id uint32, err error) {
+	err = g.ask(cmdBindRx, false, func(ae *netlink.AttributeEncoder) {
+		ae.Uint32(attrDmabufIfindex, uint32(ifindex))
+		ae.Uint32(attrDmabufFD, uint32(fd))
+		for _, q := range queues {
+			ae.Nested(attrDmabufQueues, func(ae *netlink.AttributeEncoder) error {
+				ae.Uint32(attrQueueID, uint32(q))
+				ae.Uint32(attrQueueType, queueTypeRx)
+				return nil
+			})
+		}
+	}, takeID(&id))
+	return id, hasID(id, err)
+}
+
+// bindTX binds a dma-buf for transmit.
+func (g *genl) bindTX(ifindex, fd int) (id uint32, err error) {
+	err = g.ask(cmdBindTx, false, func(ae *netlink.AttributeEncoder) {
+		ae.Uint32(attrDmabufIfindex, uint32(ifindex))
+		ae.Uint32(attrDmabufFD, uint32(fd))
+	}, takeID(&id))
+	return id, hasID(id, err)
+}
+
+func takeID(id *uint32) func(*netlink.AttributeDecoder) {
+	return func(ad *netlink.AttributeDecoder) {
+		for ad.Next() {
+			if ad.Type() == attrDmabufID {
+				*id = ad.Uint32()
+			}
+		}
+	}
+}
+
+func hasID(id uint32, err error) error {
+	if err == nil && id == 0 {
+		return fmt.Errorf("the answer has no id: %w", syscall.EPROTO)
+	}
+	return err
+}
+
+// rxQueue is a receive queue, with the binding it has; 0: none.
+type rxQueue struct {
+	queue   int
+	binding uint32
+}
+
+// rxQueues lists the receive queues in use, none of an interface that is down.
+func (g *genl) rxQueues(ifindex int) (qs []rxQueue, err error) {
+	err = g.ask(cmdQueueGet, true, func(ae *netlink.AttributeEncoder) {
+		ae.Uint32(attrQueueIfindex, uint32(ifindex))
+	}, func(ad *netlink.AttributeDecoder) {
+		var q rxQueue
+		of, kind := uint32(0), ^uint32(0)
+		for ad.Next() {
+			switch ad.Type() {
+			case attrQueueID:
+				q.queue = int(ad.Uint32())
+			case attrQueueIfindex:
+				of = ad.Uint32()
+			case attrQueueType:
+				kind = ad.Uint32()
+			case attrQueueDmabuf:
+				q.binding = ad.Uint32()
+			}
+		}
+		if of == uint32(ifindex) && kind == queueTypeRx {
+			qs = append(qs, q)
+		}
+	})
+	return qs, err
+}
+
+// inflight counts the pages of each binding that its page pools hold: posted, queued, held, or in a cache.
+func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
+	pages := map[uint32]uint64{}
+	err := g.ask(cmdPagePoolGet, true, func(*netlink.AttributeEncoder) {}, func(ad *netlink.AttributeDecoder) {
+		var of, binding uint32
+		var n uint64
+		for ad.Next() {
+			switch ad.Type() {
+			case attrPoolIfindex:
+				of = ad.Uint32()
+			case attrPoolInflight:
+				n = number(ad)
+			case attrPoolDmabuf:
+				binding = ad.Uint32()
+			}
+		}
+		if binding != 0 && of == uint32(ifindex) {
+			pages[binding] += n
+		}
+	})
+	return pages, err
+}
+
+// hwDrops is how many packets the NIC dropped, where its driver tells that.
+func (g *genl) hwDrops(ifindex int) (n uint64, err error) {
+	err = g.ask(cmdQstatsGet, true, func(ae *netlink.AttributeEncoder) {
+		ae.Uint32(attrQstatsIfindex, uint32(ifindex))
+	}, func(ad *netlink.AttributeDecoder) {
+		for ad.Next() {
+			if ad.Type() == attrQstatsHWDrops {
+				n += number(ad)
+			}
+		}
+	})
+	return n, err
+}

@@ -1,0 +1,174 @@
+package kernel
+
+import (
+	"errors"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// poller waits for all sockets of a device. Go's own poller waits for its epoll descriptor only: given the sockets
+// themselves it takes an event that says nothing but EPOLLERR, which is what a completion on the error queue is, for the
+// end of the descriptor (runtime/netpoll.go, setEventErr), and reads fail with ErrNotPollable.
+type poller struct {
+	ep   *os.File
+	raw  syscall.RawConn
+	done chan struct{}
+
+	mu    sync.Mutex
+	socks map[int32]*sock
+	next  int32
+}
+
+func newPoller() (*poller, error) {
+	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil { // which tells os.NewFile to poll it
+		_ = unix.Close(fd)
+		return nil, os.NewSyscallError("fcntl", err)
+	}
+	p := &poller{ep: os.NewFile(uintptr(fd), "epoll"), done: make(chan struct{}), socks: map[int32]*sock{}}
+	if p.raw, err = p.ep.SyscallConn(); err != nil {
+		_ = p.ep.Close()
+		return nil, err
+	}
+	go p.run()
+	return p, nil
+}
+
+func (p *poller) run() {
+	defer close(p.done)
+	var events [64]unix.EpollEvent
+	for {
+		n := 0
+		err := p.raw.Read(func(fd uintptr) bool {
+			var err error
+			n, err = unix.EpollWait(int(fd), events[:], 0)
+			return n > 0 && err == nil
+		})
+		if err != nil {
+			return // closed
+		}
+		p.mu.Lock()
+		for _, e := range events[:n] {
+			if s := p.socks[e.Fd]; s != nil { // else it was closed meanwhile
+				s.notify(e.Events)
+			}
+		}
+		p.mu.Unlock()
+	}
+}
+
+// close ends the poller; sockets get no event any more.
+func (p *poller) close() {
+	_ = p.ep.Close()
+	<-p.done
+}
+
+// control is epoll_ctl, unless the poller is closed.
+func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
+	var err error
+	if cerr := p.raw.Control(func(ep uintptr) { err = unix.EpollCtl(int(ep), op, fd, e) }); cerr != nil {
+		return net.ErrClosed
+	}
+	return os.NewSyscallError("epoll_ctl", err)
+}
+
+// sock is a socket that does not block. Its descriptor is closed when nobody is in a call on it.
+type sock struct {
+	p      *poller
+	id     int32
+	closed chan struct{}
+	// A value in each says that a call of its kind is worth another try.
+	rsig, wsig, esig chan struct{}
+
+	mu sync.RWMutex // held for reading during a system call on fd
+	fd int          // -1: closed
+}
+
+// newSock takes over a descriptor, also after an error.
+func (p *poller) newSock(fd int) (*sock, error) {
+	s := &sock{
+		p: p, fd: fd, closed: make(chan struct{}),
+		rsig: make(chan struct{}, 1), wsig: make(chan struct{}, 1), esig: make(chan struct{}, 1),
+	}
+	p.mu.Lock()
+	for s.id == 0 || p.socks[s.id] != nil {
+		p.next++
+		s.id = p.next
+	}
+	p.socks[s.id] = s
+	p.mu.Unlock()
+	e := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET, Fd: s.id}
+	if err := p.control(unix.EPOLL_CTL_ADD, fd, &e); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// notify is called under the poller's lock.
+func (s *sock) notify(events uint32) {
+	if events&(unix.EPOLLIN|unix.EPOLLRDHUP|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		signal(s.rsig)
+	}
+	if events&(unix.EPOLLOUT|unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		signal(s.wsig)
+	}
+	if events&(unix.EPOLLHUP|unix.EPOLLERR) != 0 {
+		signal(s.esig)
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// use gives the descriptor for one call, after which comes unuse; false: the socket is closed, and there is no unuse.
+func (s *sock) use() (fd int, ok bool) {
+	s.mu.RLock()
+	if s.fd < 0 {
+		s.mu.RUnlock()
+		return -1, false
+	}
+	return s.fd, true
+}
+
+func (s *sock) unuse() { s.mu.RUnlock() }
+
+func (s *sock) isClosed() bool {
+	select {
+	case <-s.closed:
+		return true
+	default:
+		return false
+	}
+}
+
+// close wakes all that wait, and closes the descriptor when the calls on it have returned.
+func (s *sock) close() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fd < 0 {
+		return net.ErrClosed
+	}
+	fd := s.fd
+	s.forget()
+	return os.NewSyscallError("close", unix.Close(fd)) // and epoll forgets it
+}
+
+// forget takes the descriptor from the socket's users. Under mu.
+func (s *sock) forget() {
+	close(s.closed)
+	s.p.mu.Lock()
+	delete(s.p.socks, s.id)
+	s.p.mu.Unlock()
+	s.fd = -1
+}

@@ -1,0 +1,308 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// Flow rules and RSS are set by ioctl: the netlink family has the first not at all, the second since 6.17 only
+// (include/uapi/linux/ethtool.h).
+const (
+	ethtoolGRXCLSRLCNT = 0x2e
+	ethtoolGRXCLSRLALL = 0x30
+	ethtoolSRXCLSRLDEL = 0x31
+	ethtoolSRXCLSRLINS = 0x32
+	ethtoolGRXFHINDIR  = 0x38
+	ethtoolSRXFHINDIR  = 0x39
+
+	tcpV4Flow = 0x01 // TCP_V4_FLOW
+	tcpV6Flow = 0x05 // TCP_V6_FLOW
+
+	locSpecial = 0x80000000 // RX_CLS_LOC_SPECIAL: the driver takes locAny
+	locAny     = 0xffffffff // RX_CLS_LOC_ANY
+
+	// struct ethtool_rxnfc: u32 cmd, u32 flow_type, u64 data, struct ethtool_rx_flow_spec fs, u32 rule_cnt, u32 rule_locs[].
+	rxnfcLen    = 192
+	rxnfcData   = 8
+	rxnfcSpec   = 16
+	rxnfcCount  = 184
+	rxnfcLocs   = 188
+	specKey     = 4   // in fs: u32 flow_type, then what to match
+	specMask    = 76  // and which bits of it
+	specCookie  = 152 // the queue
+	specLoc     = 160
+	maxLocs     = 1 << 16
+	maxIndirLen = 1 << 16
+)
+
+var big = binary.BigEndian
+
+// ruleMatch writes what a flow matches, and its mask: struct ethtool_tcpip4_spec or ethtool_tcpip6_spec.
+func ruleMatch(f devmem.Flow, key, mask []byte) (flowType uint32) {
+	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
+	flowType, size := tcpV4Flow, 4
+	if src.Is6() || dst.Is6() {
+		flowType, size = tcpV6Flow, 16
+	}
+	addr := func(off int, a netip.Addr) {
+		if !a.IsValid() {
+			return
+		}
+		copy(key[off:], a.AsSlice())
+		for i := range size {
+			mask[off+i] = 0xff
+		}
+	}
+	port := func(off int, p uint16) {
+		if p != 0 {
+			big.PutUint16(key[off:], p)
+			big.PutUint16(mask[off:], 0xffff)
+		}
+	}
+	addr(0, src)
+	addr(size, dst)
+	port(2*size, f.Src.Port())
+	port(2*size+2, f.Dst.Port())
+	return uint32(flowType)
+}
+
+// insertRule encodes ETHTOOL_SRXCLSRLINS.
+func insertRule(f devmem.Flow, location uint32) []byte {
+	b := make([]byte, rxnfcLen)
+	native.PutUint32(b, ethtoolSRXCLSRLINS)
+	fs := b[rxnfcSpec:]
+	native.PutUint32(fs, ruleMatch(f, fs[specKey:], fs[specMask:]))
+	native.PutUint64(fs[specCookie:], uint64(f.Queue))
+	native.PutUint32(fs[specLoc:], location)
+	return b
+}
+
+func deleteRule(location uint32) []byte {
+	b := make([]byte, rxnfcLen)
+	native.PutUint32(b, ethtoolSRXCLSRLDEL)
+	native.PutUint32(b[rxnfcSpec+specLoc:], location)
+	return b
+}
+
+// freeRule finds a place for a rule: the last free one, as ethtool does, where the driver does not choose.
+func (d *Device) freeRule() (uint32, error) {
+	b := make([]byte, rxnfcLen)
+	native.PutUint32(b, ethtoolGRXCLSRLCNT)
+	if err := d.ioctl(b); err != nil {
+		return 0, fmt.Errorf("count rules: %w", err)
+	}
+	if native.Uint64(b[rxnfcData:])&locSpecial != 0 {
+		return locAny, nil
+	}
+	count := native.Uint32(b[rxnfcCount:])
+	if count > maxLocs {
+		return 0, fmt.Errorf("%d rules: %w", count, syscall.E2BIG)
+	}
+	used, size, err := d.ruleLocs(count)
+	if err != nil {
+		return 0, err
+	}
+	for i := min(size, maxLocs); i > 0; i-- {
+		if !slices.Contains(used, uint32(i-1)) {
+			return uint32(i - 1), nil
+		}
+	}
+	return 0, fmt.Errorf("all %d rules are in use: %w", size, syscall.ENOSPC)
+}
+
+// ruleLocs lists where up to count rules are, of size places that there are.
+func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) {
+	b := make([]byte, rxnfcLen+4*int(count))
+	native.PutUint32(b, ethtoolGRXCLSRLALL)
+	native.PutUint32(b[rxnfcCount:], count)
+	if err := d.ioctl(b); err != nil {
+		return nil, 0, fmt.Errorf("list rules: %w", err)
+	}
+	for i := range min(count, native.Uint32(b[rxnfcCount:])) {
+		used = append(used, native.Uint32(b[rxnfcLocs+4*i:]))
+	}
+	return used, native.Uint64(b[rxnfcData:]), nil
+}
+
+// dropRules deletes all flow rules.
+func (d *Device) dropRules() error {
+	b := make([]byte, rxnfcLen)
+	native.PutUint32(b, ethtoolGRXCLSRLCNT)
+	if err := d.ioctl(b); errors.Is(err, syscall.EOPNOTSUPP) {
+		return nil // or ntuple is off
+	} else if err != nil {
+		return fmt.Errorf("count rules: %w", err)
+	}
+	locs, _, err := d.ruleLocs(min(native.Uint32(b[rxnfcCount:]), maxLocs))
+	if err != nil {
+		return err
+	}
+	for _, loc := range locs {
+		if err := d.ioctl(deleteRule(loc)); err != nil && !errors.Is(err, syscall.ENOENT) {
+			return fmt.Errorf("delete rule %d: %w", loc, err)
+		}
+	}
+	return nil
+}
+
+// AddFlow implements devmem.Device. It turns the interface's feature ntuple on.
+func (d *Device) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
+	fail := func(err error) (devmem.FlowID, error) {
+		return 0, fmt.Errorf("%s: flow %v to %v, queue %d: %w", d.name, f.Src, f.Dst, f.Queue, err)
+	}
+	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
+	if !src.IsValid() && !dst.IsValid() || src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4() {
+		return fail(fmt.Errorf("needs an address, of one family: %w", syscall.EINVAL))
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.use(); err != nil {
+		return fail(err)
+	}
+	if n, err := d.queues(); err != nil {
+		return fail(err)
+	} else if f.Queue < 0 || f.Queue >= n {
+		return fail(fmt.Errorf("there are %d queues: %w", n, syscall.EINVAL))
+	}
+	match := devmem.Flow{Src: f.Src, Dst: f.Dst}
+	for _, o := range d.flows {
+		if (devmem.Flow{Src: o.Src, Dst: o.Dst}) == match {
+			return fail(fmt.Errorf("there is a rule for that: %w", syscall.EEXIST))
+		}
+	}
+	if err := d.enableNtuple(); err != nil {
+		return fail(fmt.Errorf("turn ntuple on: %w", err))
+	}
+	loc, err := d.freeRule()
+	if err != nil {
+		return fail(err)
+	}
+	b := insertRule(f, loc)
+	if err := d.ioctl(b); err != nil {
+		return fail(err)
+	}
+	id := devmem.FlowID(native.Uint32(b[rxnfcSpec+specLoc:])) + 1 // 0 is no rule
+	d.flows[id] = f
+	return id, nil
+}
+
+// DelFlow implements devmem.Device.
+func (d *Device) DelFlow(id devmem.FlowID) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.use(); err != nil {
+		return err
+	}
+	return d.delFlow(id)
+}
+
+func (d *Device) delFlow(id devmem.FlowID) error {
+	if _, ok := d.flows[id]; !ok {
+		return fmt.Errorf("%s: flow %d: %w", d.name, id, syscall.ENOENT)
+	}
+	err := d.ioctl(deleteRule(uint32(id - 1)))
+	if err == nil || errors.Is(err, syscall.ENOENT) { // somebody else was faster
+		delete(d.flows, id)
+		return nil
+	}
+	return fmt.Errorf("%s: flow %d: %w", d.name, id, err)
+}
+
+func (d *Device) enableNtuple() error {
+	f, err := d.ethtool.getFeature(d.index, ntupleFeature)
+	if err != nil || f.active {
+		return err
+	}
+	if !f.changeable {
+		return fmt.Errorf("the driver has no flow rules: %w", syscall.EOPNOTSUPP)
+	}
+	if err := d.ethtool.setFeature(d.index, ntupleFeature, true); err != nil {
+		return err
+	}
+	d.undo.ntuple = true
+	return nil
+}
+
+// indir reads the RSS table.
+func (d *Device) indir() ([]uint32, error) {
+	var b [8]byte // struct ethtool_rxfh_indir: u32 cmd, u32 size, u32 ring_index[]
+	native.PutUint32(b[:], ethtoolGRXFHINDIR)
+	if err := d.ioctl(b[:]); err != nil {
+		return nil, err
+	}
+	n := native.Uint32(b[4:])
+	if n == 0 || n > maxIndirLen {
+		return nil, fmt.Errorf("rss table of %d entries: %w", n, syscall.EOPNOTSUPP)
+	}
+	t := make([]byte, 8+4*n)
+	native.PutUint32(t, ethtoolGRXFHINDIR)
+	native.PutUint32(t[4:], n)
+	if err := d.ioctl(t); err != nil {
+		return nil, err
+	}
+	table := make([]uint32, n)
+	for i := range table {
+		table[i] = native.Uint32(t[8+4*i:])
+	}
+	return table, nil
+}
+
+// setIndir sets the RSS table; with none, the driver's own.
+func (d *Device) setIndir(table []uint32) error {
+	b := make([]byte, 8+4*len(table))
+	native.PutUint32(b, ethtoolSRXFHINDIR)
+	native.PutUint32(b[4:], uint32(len(table)))
+	for i, q := range table {
+		native.PutUint32(b[8+4*i:], q)
+	}
+	return d.ioctl(b)
+}
+
+// equalTable is ethtool's -X equal n, and for all queues what drivers start with (ethtool_rxfh_indir_default).
+func equalTable(size, n int) []uint32 {
+	t := make([]uint32, size)
+	for i := range t {
+		t[i] = uint32(i % n)
+	}
+	return t
+}
+
+// SetRSS implements devmem.Device.
+func (d *Device) SetRSS(n int) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fail := func(err error) error { return fmt.Errorf("%s: rss over %d queues: %w", d.name, n, err) }
+	if err := d.use(); err != nil {
+		return fail(err)
+	}
+	all, err := d.queues()
+	if err != nil {
+		return fail(err)
+	}
+	if n < 1 || n > all {
+		return fail(fmt.Errorf("there are %d: %w", all, syscall.EINVAL))
+	}
+	was, err := d.indir()
+	if err != nil {
+		return fail(err)
+	}
+	table := equalTable(len(was), n)
+	if slices.Equal(was, table) {
+		return nil
+	}
+	if err := d.setIndir(table); err != nil {
+		return fail(err)
+	}
+	if d.undo.rss == nil {
+		if d.undo.rss = was; slices.Equal(was, equalTable(len(was), all)) {
+			d.undo.rss = []uint32{} // the default
+		}
+	}
+	return nil
+}

@@ -1,0 +1,213 @@
+package kernel
+
+import (
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// maxPieces is how many pieces of memory a segment may be made of. Drivers have a limit for each segment that the NIC
+// cuts, and drop what exceeds it, again and again, as they cannot linearize what they cannot read; the lowest known is
+// gve's: 9 besides the header (gve_tx_dqo.c:gve_can_send_tso).
+const maxPieces = 9
+
+// SendDevmem implements devmem.Conn.
+func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err error) {
+	b := c.d.txBinding(binding)
+	if b == nil || len(ranges) == 0 {
+		return 0, c.opError("send", syscall.EINVAL)
+	}
+	good := len(ranges)
+	for i, r := range ranges {
+		if r.Len == 0 {
+			return 0, c.opError("send", syscall.EINVAL)
+		}
+		if (r.Off > b.buf.size || r.Len > b.buf.size-r.Off) && i < good {
+			good = i
+		}
+	}
+	if good == 0 {
+		return 0, c.opError("send", syscall.EFAULT)
+	}
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	var call *sendCall
+	rest := ranges[:good]
+	mss := 0
+	if 2*len(rest) > maxPieces { // each may begin and end with a small piece
+		mss = c.mss()
+	}
+	for len(rest) > 0 && err == nil {
+		k := group(rest, mss)
+		var m int
+		call, m, err = c.sendGroup(b, rest[:k], call)
+		n += m
+		rest = rest[k:]
+	}
+	c.sends.end(call)
+	c.d.count.txDevice.Add(uint64(n))
+	return n, c.opError("send", c.fails(err))
+}
+
+// group is how many of ranges go into one sendmsg, which ends a packet: of neighbouring pieces, more than maxPieces must
+// never lie in one segment. The kernel cuts ranges into pages.
+func group(ranges []devmem.Range, mss int) int {
+	var sizes [maxPieces - 1]uint64 // of the last pieces
+	var inner uint64                // their sum: what lies in a segment with a byte of those before and behind
+	pieces := 0
+	for i, r := range ranges {
+		if i == maxIovecs {
+			return i
+		}
+		for off, left := r.Off, r.Len; left > 0; {
+			if pieces >= maxPieces && inner+2 <= uint64(mss) && i > 0 {
+				return i
+			}
+			k := min(left, devmem.PageSize-off%devmem.PageSize)
+			at := &sizes[pieces%len(sizes)]
+			inner += k - *at
+			*at = k
+			pieces++
+			off, left = off+k, left-k
+		}
+	}
+	return len(ranges)
+}
+
+// sendGroup queues ranges, and waits for room until the write deadline.
+func (c *Conn) sendGroup(b *txBinding, ranges []devmem.Range, call *sendCall) (_ *sendCall, sent int, err error) {
+	c.iov = c.iov[:0]
+	left := 0
+	for _, r := range ranges {
+		c.iov = append(c.iov, iovec{b.base + r.Off, r.Len})
+		left += int(r.Len)
+	}
+	iov := c.iov
+	var control []byte
+	if !b.host {
+		control = txCmsg(&c.tx, b.id)
+	}
+	for left > 0 && err == nil {
+		err = c.attempt("send", c.s.wsig, c.wd.wait(), func(fd int) error {
+			c.sends.mu.Lock()
+			n, err := sendmsg(fd, iov, control, unix.MSG_ZEROCOPY|unix.MSG_EOR|unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+			if err == nil && n > 0 {
+				call = c.sends.queued(call, b)
+				iov = cut(iov, n)
+				left -= n
+				sent += n
+			}
+			c.sends.mu.Unlock()
+			if err == syscall.ENOBUFS {
+				return c.noRoomForNotes(fd)
+			}
+			return err
+		})
+	}
+	return call, sent, err
+}
+
+// cut takes the first n bytes off iov.
+func cut(iov []iovec, n int) []iovec {
+	for n > 0 {
+		k := min(uint64(n), iov[0].len)
+		iov[0].base += k
+		iov[0].len -= k
+		n -= int(k)
+		if iov[0].len == 0 {
+			iov = iov[1:]
+		}
+	}
+	return iov
+}
+
+// noRoomForNotes handles ENOBUFS: every send keeps a note of itself in the memory that net.core.optmem_max limits, until
+// its completion is read.
+func (c *Conn) noRoomForNotes(fd int) error {
+	if c.reap(fd) {
+		return nil // try again
+	}
+	c.sends.mu.Lock()
+	defer c.sends.mu.Unlock()
+	if c.sends.open == 0 {
+		return syscall.ENOBUFS // others use it up
+	}
+	return syscall.EAGAIN
+}
+
+// reap reads the error queue, and says whether there was a completion in it.
+func (c *Conn) reap(fd int) (some bool) {
+	var control [completeRoom]byte
+	for {
+		_, nc, _, err := recvmsg(fd, nil, control[:], unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+		if err != nil {
+			break // EAGAIN: empty
+		}
+		r, ok, err := parseCompletion(control[:nc])
+		if err != nil || !ok {
+			continue
+		}
+		c.sends.mu.Lock()
+		c.sends.completed(r)
+		c.sends.mu.Unlock()
+		some = true
+	}
+	if some {
+		signal(c.s.esig) // whoever waits for completions need not be who reads them
+	}
+	return some
+}
+
+// ReadCompletion implements devmem.Conn.
+func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
+	c.cmu.Lock()
+	defer c.cmu.Unlock()
+	d := newDeadline()
+	d.set(limit)
+	defer d.set(time.Time{})
+	end := d.wait()
+	for {
+		fd, ok := c.s.use()
+		if !ok {
+			return 0, 0, c.opError("completion", net.ErrClosed)
+		}
+		over := c.over(fd) // before the queue is read: what ended the connection completes all sends
+		c.reap(fd)
+		c.s.unuse()
+		r, ok, none := c.sends.take()
+		switch {
+		case ok:
+			return r.lo, r.hi, nil
+		case none && over != nil:
+			return 0, 0, c.opError("completion", over)
+		case passed(end):
+			return 0, 0, c.opError("completion", os.ErrDeadlineExceeded)
+		}
+		if err := c.wait("completion", c.s.esig, end); err != nil && err != os.ErrDeadlineExceeded {
+			return 0, 0, c.opError("completion", err)
+		}
+	}
+}
+
+// over is the error that has ended the connection, if one did.
+func (c *Conn) over(fd int) error {
+	if e := c.failed.Load(); e != nil {
+		return *e
+	}
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil || info.State != tcpClose {
+		return nil
+	}
+	if e, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && e != 0 { // which clears it
+		_ = c.fails(syscall.Errno(e))
+	}
+	if e := c.failed.Load(); e != nil {
+		return *e
+	}
+	return syscall.EPIPE // both ends have closed, or another call got the error
+}

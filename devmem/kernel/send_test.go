@@ -1,0 +1,175 @@
+package kernel
+
+import (
+	"math"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"vnic.dev/vnic/devmem"
+)
+
+func small(n int) []devmem.Range { return slices.Repeat([]devmem.Range{{Off: 10, Len: 1}}, n) }
+
+func TestGroup(t *testing.T) {
+	page := devmem.Range{Off: 0, Len: devmem.PageSize}
+	for _, c := range []struct {
+		name   string
+		ranges []devmem.Range
+		mss    int
+		want   int
+	}{
+		{"one", small(1), 1448, 1},
+		{"as many as may be", small(maxPieces), 1448, maxPieces},
+		{"one more", small(maxPieces + 1), 1448, maxPieces},
+		{"a large one of many pieces", []devmem.Range{{Off: 5, Len: 1 << 20}}, 1448, 1},
+		{"pages in between", slices.Concat(small(8), []devmem.Range{page}, small(8)), 1448, 17},
+		{"pieces on either side of a page's end", slices.Repeat([]devmem.Range{{Off: devmem.PageSize - 1, Len: 2}}, 6), 1448, 4},
+		{"large enough pieces", slices.Repeat([]devmem.Range{{Off: 0, Len: 200}}, 50), 1448, 50},
+		{"too many for a call", slices.Repeat([]devmem.Range{page}, maxIovecs+5), 1448, maxIovecs},
+		{"segments of 9000 bytes", slices.Repeat([]devmem.Range{{Off: 0, Len: 200}}, 50), 8948, maxPieces},
+	} {
+		if got := group(c.ranges, c.mss); got != c.want {
+			t.Errorf("%s: %d of %d, want %d", c.name, got, len(c.ranges), c.want)
+		}
+	}
+}
+
+// Wherever a group is cut into segments, none of them has too many pieces, unless a single range has.
+func TestNoSegmentHasTooManyPieces(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		mss := rapid.IntRange(500, 9000).Draw(t, "mss")
+		var ranges []devmem.Range
+		for range rapid.IntRange(1, 60).Draw(t, "n") {
+			ranges = append(ranges, devmem.Range{
+				Off: rapid.Uint64Range(0, 3*devmem.PageSize).Draw(t, "off"),
+				Len: rapid.OneOf(rapid.Uint64Range(1, 20), rapid.Uint64Range(1, 3*devmem.PageSize)).Draw(t, "len"),
+			})
+		}
+		for len(ranges) > 0 {
+			k := group(ranges, mss)
+			if k < 1 {
+				t.Fatal("no progress")
+			}
+			var at []int // where pieces begin
+			end := 0
+			for _, r := range ranges[:k] {
+				for off, left := r.Off, r.Len; left > 0; {
+					at = append(at, end)
+					n := min(left, devmem.PageSize-off%devmem.PageSize)
+					end += int(n)
+					off, left = off+n, left-n
+				}
+			}
+			for i := range at { // the segment that begins with the last byte of piece i-1
+				if n := pieces(at, max(at[i]-1, 0), mss); n > maxPieces {
+					t.Fatalf("%d pieces in the %d bytes from %d: pieces begin at %v", n, mss, at[i], at)
+				}
+			}
+			ranges = ranges[k:]
+		}
+	})
+}
+
+// pieces counts those that have bytes in [from, from+n).
+func pieces(at []int, from, n int) (count int) {
+	for i, a := range at {
+		if a < from+n && (i+1 == len(at) || at[i+1] > from) {
+			count++
+		}
+	}
+	return count
+}
+
+func TestCut(t *testing.T) {
+	iov := []iovec{{100, 10}, {200, 5}, {300, 1}}
+	for _, c := range []struct {
+		n    int
+		want []iovec
+	}{{0, iov}, {3, []iovec{{103, 7}, {200, 5}, {300, 1}}}, {10, iov[1:]}, {12, []iovec{{202, 3}, {300, 1}}}, {16, nil}} {
+		if got := cut(slices.Clone(iov), c.n); !slices.Equal(got, c.want) {
+			t.Errorf("%d: %v", c.n, got)
+		}
+	}
+}
+
+// The kernel completes sendmsgs in any order and merged; calls are complete when all of theirs are, each once, in ranges
+// that rise and do not touch.
+func TestSendLog(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := sendLog{base: rapid.SampledFrom([]uint32{0, math.MaxUint32 - 3}).Draw(t, "base")}
+		var b txBinding
+		next := l.base
+		parts := map[uint32]int{} // sendmsgs of a call that are not complete
+		of := map[uint32]uint32{}
+		var open []uint32 // sendmsgs
+		var calls uint32
+		got := map[uint32]bool{}
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			switch rapid.IntRange(0, 2).Draw(t, "what") {
+			case 0:
+				var call *sendCall
+				k := rapid.IntRange(0, 3).Draw(t, "sendmsgs")
+				for range k {
+					call = l.queued(call, &b)
+					of[next] = calls
+					open = append(open, next)
+					next++
+				}
+				l.end(call)
+				if k > 0 {
+					parts[calls] = k
+					calls++
+				}
+			case 1:
+				if len(open) == 0 {
+					break
+				}
+				i := rapid.IntRange(0, len(open)-1).Draw(t, "first")
+				j := i
+				for j+1 < len(open) && open[j+1] == open[j]+1 && rapid.Bool().Draw(t, "more") {
+					j++
+				}
+				l.completed(seqRange{open[i], open[j]})
+				if rapid.Bool().Draw(t, "again") {
+					l.completed(seqRange{open[i], open[j]})
+				}
+				for _, s := range open[i : j+1] {
+					parts[of[s]]--
+				}
+				open = slices.Delete(open, i, j+1)
+			case 2:
+				r, ok, none := l.take()
+				if none != (l.open == 0 && !ok) || ok && r.lo > r.hi {
+					t.Fatalf("%+v, %v, %v", r, ok, none)
+				}
+				for n := r.lo; ok && n <= r.hi; n++ {
+					if got[n] || parts[n] != 0 {
+						t.Fatalf("call %d: %d parts, got %v", n, parts[n], got[n])
+					}
+					got[n] = true
+				}
+			}
+			want := 0
+			for n := range calls {
+				if parts[n] > 0 {
+					want++
+				}
+			}
+			if l.open != want || int(b.sends.Load()) != want {
+				t.Fatalf("%d calls open, binding has %d, want %d", l.open, b.sends.Load(), want)
+			}
+			for i := 1; i < len(l.done); i++ {
+				if l.done[i].lo <= l.done[i-1].hi+1 {
+					t.Fatalf("%v", l.done)
+				}
+			}
+		}
+		l.completed(seqRange{next + 5, next + 1<<20}) // what was never sent
+		l.abandon()
+		if l.open != 0 || b.sends.Load() != 0 {
+			t.Fatalf("%d, %d after the end", l.open, b.sends.Load())
+		}
+	})
+}

@@ -1,0 +1,123 @@
+package kernel
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+)
+
+// sendLog translates the kernel's numbers of completed sends, which count sendmsg, to those of SendDevmem, which may take
+// several sendmsg to queue all that it was given.
+type sendLog struct {
+	mu    sync.Mutex // also held during sendmsg: a completion must not come before what it is of is noted
+	base  uint32     // the kernel's number of recs[0]
+	recs  []sendRec
+	calls uint32     // numbers given out
+	done  []seqRange // complete calls, rising, not adjacent, not yet read
+	open  int        // calls that are not complete
+}
+
+type sendRec struct {
+	call *sendCall
+	done bool
+}
+
+// sendCall is one SendDevmem that queued a byte.
+type sendCall struct {
+	b      *txBinding
+	number uint32
+	left   int  // sendmsgs that are not complete
+	ended  bool // there will be no more
+}
+
+// queued notes a sendmsg that queued something; call is nil for the first of a SendDevmem. Under mu.
+func (l *sendLog) queued(call *sendCall, b *txBinding) *sendCall {
+	if call == nil {
+		call = &sendCall{b: b, number: l.calls}
+		l.calls++
+		l.open++
+		b.sends.Add(1)
+	}
+	call.left++
+	l.recs = append(l.recs, sendRec{call: call})
+	return call
+}
+
+// end says that a SendDevmem has queued all that it will.
+func (l *sendLog) end(call *sendCall) {
+	if call == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	call.ended = true
+	l.settle(call)
+}
+
+func (l *sendLog) settle(call *sendCall) {
+	if !call.ended || call.left > 0 {
+		return
+	}
+	l.open--
+	call.b.sends.Add(-1)
+	i, _ := slices.BinarySearchFunc(l.done, call.number, func(r seqRange, n uint32) int { return cmp.Compare(r.lo, n) })
+	l.done = slices.Insert(l.done, i, seqRange{call.number, call.number})
+	if i+1 < len(l.done) && l.done[i+1].lo == call.number+1 {
+		l.done[i].hi = l.done[i+1].hi
+		l.done = slices.Delete(l.done, i+1, i+2)
+	}
+	if i > 0 && l.done[i-1].hi+1 == call.number {
+		l.done[i-1].hi = l.done[i].hi
+		l.done = slices.Delete(l.done, i, i+1)
+	}
+}
+
+// completed notes what the kernel says is complete. Under mu.
+func (l *sendLog) completed(r seqRange) {
+	n := r.hi - r.lo // less one; numbers wrap
+	for i := uint32(0); ; i++ {
+		if k := r.lo + i - l.base; k < uint32(len(l.recs)) && !l.recs[k].done {
+			l.recs[k].done = true
+			l.recs[k].call.left--
+			l.settle(l.recs[k].call)
+		}
+		if i == n || i >= uint32(len(l.recs)) {
+			break
+		}
+	}
+	k := 0
+	for k < len(l.recs) && l.recs[k].done {
+		k++
+	}
+	l.recs = slices.Delete(l.recs, 0, k)
+	l.base += uint32(k)
+}
+
+// take gives the first complete calls; none says that no other call is under way either.
+func (l *sendLog) take() (r seqRange, ok, none bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.done) == 0 {
+		return r, false, l.open == 0
+	}
+	r = l.done[0]
+	l.done = slices.Delete(l.done, 0, 1)
+	return r, true, false
+}
+
+// abandon ends the count of what is under way: who asks Done waits for the kernel itself.
+func (l *sendLog) abandon() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.recs {
+		if r.done {
+			continue
+		}
+		r.call.ended = true
+		if r.call.left--; r.call.left == 0 {
+			l.open--
+			r.call.b.sends.Add(-1)
+		}
+	}
+	l.recs = nil
+}

@@ -1,0 +1,250 @@
+package kernel
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// counters of a device. Those of the interface count from its boot, ours from Open.
+type counters struct {
+	rxDevice, rxLinear, txDevice, txLinear atomic.Uint64
+
+	mu       sync.Mutex
+	segments segments // of connections that were closed
+	base     nicCounters
+	last     nicCounters // they never go down, though drivers forget at a reset
+}
+
+type segments struct{ in, out, retrans uint64 }
+
+// nicCounters are the interface's.
+type nicCounters struct{ rxDrops, txDrops, nicDrops uint64 }
+
+func (c *counters) start(n nicCounters) { c.base = n }
+
+// since gives what was counted since Open.
+func (c *counters) since(n nicCounters) nicCounters {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	up := func(last *uint64, now, base uint64) uint64 {
+		if now > base {
+			*last = max(*last, now-base)
+		}
+		return *last
+	}
+	return nicCounters{
+		up(&c.last.rxDrops, n.rxDrops, c.base.rxDrops), up(&c.last.txDrops, n.txDrops, c.base.txDrops),
+		up(&c.last.nicDrops, n.nicDrops, c.base.nicDrops),
+	}
+}
+
+// count adds what a connection did, when it ends.
+func (c *Conn) count(fd int) {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	if err != nil {
+		return
+	}
+	c.d.count.mu.Lock()
+	defer c.d.count.mu.Unlock()
+	c.d.count.segments.add(info)
+}
+
+func (s *segments) add(i *unix.TCPInfo) {
+	s.in += uint64(i.Segs_in)
+	s.out += uint64(i.Segs_out)
+	s.retrans += uint64(i.Total_retrans)
+}
+
+// nicCounters asks the kernel. What cannot be had is 0.
+func (d *Device) nicCounters() nicCounters {
+	var n nicCounters
+	link, err := linkCounters(d.index)
+	if err == nil {
+		n.rxDrops, n.txDrops = link.rxDropped, link.txDropped
+		n.nicDrops = link.rxMissed
+	}
+	// Drivers tell of the same drops in several ways, and some in none of the general ones.
+	if hw, err := d.netdev.hwDrops(d.index); err == nil {
+		n.nicDrops = max(n.nicDrops, hw)
+	}
+	if own, err := d.driverDrops(); err == nil {
+		n.nicDrops = max(n.nicDrops, own)
+	}
+	return n
+}
+
+// linkStats is what of struct rtnl_link_stats64 is of interest (include/uapi/linux/if_link.h).
+type linkStats struct{ rxDropped, txDropped, rxMissed uint64 }
+
+const iflaStats64 = 23 // IFLA_STATS64
+
+func linkCounters(index int) (s linkStats, err error) {
+	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
+	if err != nil {
+		return s, err
+	}
+	defer func() { _ = c.Close() }()
+	var ifinfo [unix.SizeofIfInfomsg]byte
+	native.PutUint32(ifinfo[4:], uint32(index))
+	ms, err := c.Execute(netlink.Message{Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request}, Data: ifinfo[:]})
+	if err != nil {
+		return s, err
+	}
+	for _, m := range ms {
+		if len(m.Data) < len(ifinfo) {
+			return s, syscall.EPROTO
+		}
+		ad, err := netlink.NewAttributeDecoder(m.Data[len(ifinfo):])
+		if err != nil {
+			return s, err
+		}
+		for ad.Next() {
+			if b := ad.Bytes(); ad.Type() == iflaStats64 && len(b) >= 16*8 {
+				s = linkStats{native.Uint64(b[6*8:]), native.Uint64(b[7*8:]), native.Uint64(b[15*8:])}
+			}
+		}
+	}
+	return s, nil
+}
+
+// Of include/uapi/linux/ethtool.h.
+const (
+	ethtoolGSTRINGS   = 0x1b
+	ethtoolGSTATS     = 0x1d
+	ethtoolGSSETINFO  = 0x37
+	ethSSStats        = 1 // ETH_SS_STATS
+	ethGStringLen     = 32
+	maxDriverCounters = 1 << 14
+)
+
+// driverDrops sums those of the driver's own counters (ethtool -S) that by their names count packets that the NIC had no
+// place for.
+func (d *Device) driverDrops() (sum uint64, err error) {
+	var info [16 + 4]byte // struct ethtool_sset_info: u32 cmd, u32, u64 mask, u32 data[]
+	native.PutUint32(info[:], ethtoolGSSETINFO)
+	native.PutUint64(info[8:], 1<<ethSSStats)
+	if err := d.ioctl(info[:]); err != nil {
+		return 0, err
+	}
+	n := native.Uint32(info[16:])
+	if n == 0 || n > maxDriverCounters {
+		return 0, fmt.Errorf("%d counters: %w", n, syscall.EOPNOTSUPP)
+	}
+	// The kernel writes as many as there are by then, so there is room for those of more queues.
+	room := 2*int(n) + maxDriverCounters/16
+	names := make([]byte, 12+room*ethGStringLen) // struct ethtool_gstrings: u32 cmd, set, len
+	native.PutUint32(names, ethtoolGSTRINGS)
+	native.PutUint32(names[4:], ethSSStats)
+	native.PutUint32(names[8:], n)
+	if err := d.ioctl(names); err != nil {
+		return 0, err
+	}
+	values := make([]byte, 8+room*8) // struct ethtool_stats: u32 cmd, u32 n_stats
+	native.PutUint32(values, ethtoolGSTATS)
+	native.PutUint32(values[4:], n)
+	if err := d.ioctl(values); err != nil {
+		return 0, err
+	}
+	for i := range min(n, native.Uint32(names[8:]), native.Uint32(values[4:])) {
+		name, _, _ := bytes.Cut(names[12+i*ethGStringLen:][:ethGStringLen], []byte{0})
+		if countsDrops(string(name)) {
+			sum += native.Uint64(values[8+8*i:])
+		}
+	}
+	return sum, nil
+}
+
+// countsDrops knows the words that drivers use. A sum over queues must not be counted beside its parts, so only names of
+// parts and of the whole NIC's own are wanted: gve rx_no_buffers_posted[q], mlx5 rx_out_of_buffer, bnxt rx_discards.
+func countsDrops(name string) bool {
+	for _, word := range []string{"no_buffers_posted", "queue_drop_cnt", "out_of_buffer", "rx_missed", "rx_discards"} {
+		if strings.Contains(name, word) {
+			return true
+		}
+	}
+	return false
+}
+
+// Stats implements devmem.Device. Counters of the interface, the drops, count what others do with it too. The kernel does
+// not tell where a binding's pages are: Posted counts those in receive buffers, in sockets, and in caches together, Held
+// counts tokens, of which one page may have several, and Sends is right when completions were read or there is one to be
+// read.
+func (d *Device) Stats() devmem.Stats {
+	st := devmem.Stats{
+		RxDevmemBytes: d.count.rxDevice.Load(), RxLinearBytes: d.count.rxLinear.Load(),
+		TxDevmemBytes: d.count.txDevice.Load(), TxLinearBytes: d.count.txLinear.Load(),
+	}
+	seg := d.segments()
+	st.RxSegments, st.TxSegments, st.Retransmits = seg.in, seg.out, seg.retrans
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	pages := map[uint32]uint64{}
+	if d.closing {
+		n := d.count.since(nicCounters{})
+		st.RxFrameDrops, st.TxFrameDrops, st.NICDrops = n.rxDrops, n.txDrops, n.nicDrops
+	} else {
+		n := d.count.since(d.nicCounters())
+		st.RxFrameDrops, st.TxFrameDrops, st.NICDrops = n.rxDrops, n.txDrops, n.nicDrops
+		qs, _ := d.netdev.rxQueues(d.index) // none while the interface is down
+		for _, q := range qs {
+			st.Queues = append(st.Queues, devmem.QueueStats{Queue: q.queue, Binding: q.binding})
+		}
+		if m, err := d.netdev.inflight(d.index); err == nil {
+			pages = m
+		}
+	}
+	d.rxBinds.Range(func(_, v any) bool {
+		b := v.(*rxBinding)
+		s := devmem.BindingStats{ID: b.id, Closed: b.closed.Load(), Pages: int(b.buf.size / devmem.PageSize)}
+		out := min(int(pages[b.id]), s.Pages)
+		s.Free = s.Pages - out
+		s.Held = min(int(b.held.Load()), out)
+		s.Posted = out - s.Held
+		st.Bindings = append(st.Bindings, s)
+		return true
+	})
+	d.txBinds.Range(func(_, v any) bool {
+		b := v.(*txBinding)
+		st.Bindings = append(st.Bindings, devmem.BindingStats{
+			ID: b.id, TX: true, Closed: b.closed.Load(), Pages: int(b.buf.size / devmem.PageSize), Sends: int(b.sends.Load()),
+		})
+		return true
+	})
+	slices.SortFunc(st.Bindings, func(a, b devmem.BindingStats) int { return cmp.Compare(a.ID, b.ID) })
+	return st
+}
+
+// segments sums over connections, and reads the completions that lie there.
+func (d *Device) segments() segments {
+	d.connMu.Lock()
+	var conns []*Conn
+	for c := range d.conns {
+		conns = append(conns, c)
+	}
+	d.count.mu.Lock()
+	sum := d.count.segments
+	d.count.mu.Unlock()
+	d.connMu.Unlock()
+	for _, c := range conns {
+		_ = c.onFD(func(fd int) error {
+			c.reap(fd)
+			info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			if err == nil {
+				sum.add(info)
+			}
+			return err
+		})
+	}
+	return sum
+}

@@ -1,0 +1,161 @@
+package kernel
+
+import (
+	"fmt"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// What golang.org/x/sys/unix cannot say: calls whose vectors hold no pointers, or whose results it drops. Each pointer
+// given to the kernel here is that of a slice whose length goes with it.
+
+// Of include/linux/socket.h and include/uapi/asm-generic/socket.h.
+const (
+	msgSockDevmem    = 0x2000000 // MSG_SOCK_DEVMEM
+	scmDevmemLinear  = 78        // SO_DEVMEM_LINEAR, SCM_DEVMEM_LINEAR
+	scmDevmemDmabuf  = 79        // SO_DEVMEM_DMABUF, SCM_DEVMEM_DMABUF
+	soDevmemDontNeed = 80        // SO_DEVMEM_DONTNEED
+)
+
+// iovec is struct iovec with an address that Go need not know: an offset in a dma-buf.
+type iovec struct{ base, len uint64 }
+
+// The kernel's iovec on every 64-bit architecture, and nothing else is supported.
+var _ [unsafe.Sizeof(unix.Iovec{})]byte = [unsafe.Sizeof(iovec{})]byte{}
+
+// maxIovecs is UIO_MAXIOV: sendmsg takes no more.
+const maxIovecs = 1024
+
+// errAgain is EAGAIN, of which there are many, made once.
+var errAgain error = unix.EAGAIN
+
+// again calls f until no signal interrupts it.
+func again(f func() (uintptr, syscall.Errno)) (int, error) {
+	for {
+		n, e := f()
+		switch e {
+		case 0:
+			return int(n), nil
+		case unix.EINTR:
+		case unix.EAGAIN:
+			return 0, errAgain
+		default:
+			return 0, e
+		}
+	}
+}
+
+// sendmsg sends what iov names.
+func sendmsg(fd int, iov []iovec, control []byte, flags int) (int, error) {
+	var m unix.Msghdr
+	if len(iov) > 0 {
+		m.Iov = (*unix.Iovec)(unsafe.Pointer(&iov[0]))
+		m.SetIovlen(len(iov))
+	}
+	if len(control) > 0 {
+		m.Control = &control[0]
+		m.SetControllen(len(control))
+	}
+	return again(func() (uintptr, syscall.Errno) {
+		n, _, e := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), uintptr(flags))
+		return n, e
+	})
+}
+
+// recvmsg receives n bytes into b, or as many of device memory, and nc bytes of control messages.
+func recvmsg(fd int, b, control []byte, flags int) (n, nc, rflags int, err error) {
+	var m unix.Msghdr
+	var v unix.Iovec
+	if len(b) > 0 {
+		v.Base = &b[0]
+		v.SetLen(len(b))
+		m.Iov = &v
+		m.SetIovlen(1)
+	}
+	if len(control) > 0 {
+		m.Control = &control[0]
+	}
+	n, err = again(func() (uintptr, syscall.Errno) {
+		m.SetControllen(len(control))
+		n, _, e := unix.Syscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), uintptr(flags))
+		return n, e
+	})
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	return n, min(int(m.Controllen), len(control)), int(m.Flags), nil
+}
+
+// dontNeed is setsockopt(SO_DEVMEM_DONTNEED), which returns how many frags it freed (net/core/sock.c:sock_devmem_dontneed).
+func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
+	var b [devmem.MaxTokenRanges * tokenLen]byte
+	k := encodeTokens(&b, ranges)
+	return again(func() (uintptr, syscall.Errno) {
+		n, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, soDevmemDontNeed,
+			uintptr(unsafe.Pointer(&b[0])), uintptr(k), 0)
+		return n, e
+	})
+}
+
+// ifreq is struct ifreq (include/uapi/linux/if.h) with ifr_data.
+type ifreq struct {
+	name [unix.IFNAMSIZ]byte
+	data unsafe.Pointer
+	_    [16]byte // the union is 24 bytes
+}
+
+// ethtoolIoctl is SIOCETHTOOL on a network interface; b begins with the command and has room for what it gives.
+func ethtoolIoctl(name string, b []byte) error {
+	if len(b) < 4 || len(name) >= unix.IFNAMSIZ {
+		return unix.EINVAL
+	}
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	r := ifreq{data: unsafe.Pointer(&b[0])}
+	copy(r.name[:], name)
+	_, err = again(func() (uintptr, syscall.Errno) {
+		n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&r)))
+		return n, e
+	})
+	return err
+}
+
+// Of include/uapi/linux/udmabuf.h and mempolicy.h.
+const (
+	udmabufCreate  = 0x40187542 // UDMABUF_CREATE: _IOW('u', 0x42, struct udmabuf_create)
+	udmabufCloexec = 1          // UDMABUF_FLAGS_CLOEXEC
+	mpolBind       = 2          // MPOL_BIND
+)
+
+// createUDMABuf makes a dma-buf of a part of a memfd; dev is /dev/udmabuf.
+func createUDMABuf(dev, memfd int, off, size uint64) (int, error) {
+	c := struct {
+		memfd, flags uint32
+		off, size    uint64
+	}{uint32(memfd), udmabufCloexec, off, size}
+	return again(func() (uintptr, syscall.Errno) {
+		n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(dev), udmabufCreate, uintptr(unsafe.Pointer(&c)))
+		return n, e
+	})
+}
+
+// bindToNode has the pages of a mapping come from one NUMA node.
+func bindToNode(b []byte, node int) error {
+	if len(b) == 0 || node < 0 || node > 63 {
+		return fmt.Errorf("numa node %d: %w", node, unix.EINVAL)
+	}
+	mask := uint64(1) << node
+	_, err := again(func() (uintptr, syscall.Errno) {
+		_, _, e := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), mpolBind,
+			uintptr(unsafe.Pointer(&mask)), 64+1, 0) // the kernel takes one off maxnode
+		return 0, e
+	})
+	return err
+}

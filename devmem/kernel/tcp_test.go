@@ -1,0 +1,440 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/devmemtest"
+)
+
+func TestMain(m *testing.M) {
+	if p, err := newPoller(); err == nil { // Go's own poller, which stays, has its descriptors now
+		p.close()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func loopback(t testing.TB) *net.Interface {
+	t.Helper()
+	ifs, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range ifs {
+		if i.Flags&net.FlagLoopback != 0 {
+			return &i
+		}
+	}
+	t.Fatal("no loopback interface")
+	return nil
+}
+
+var errNever = errors.New("never")
+
+var localhost = netip.MustParseAddr("127.0.0.1")
+
+// host is the ordinary sockets of this machine.
+type host struct{ addr netip.Addr }
+
+func (h host) Addr() netip.Addr { return h.addr }
+
+func (h host) Listen(a netip.AddrPort) (net.Listener, error) {
+	return net.ListenTCP("tcp", net.TCPAddrFromAddrPort(a))
+}
+
+func (h host) Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn, error) {
+	return (&net.Dialer{}).DialContext(ctx, "tcp", remote.String())
+}
+
+// onLoopback are the cases that need no payload in device memory.
+func onLoopback(name string) bool {
+	for _, part := range []string{
+		"bind/", "send/", "receive/payload that is not steered", "tokens/DontNeed wants 1 to 128", "close/data that is not acknowledged",
+		"close/Close ends calls that wait",
+	} {
+		if strings.HasPrefix(name, part) {
+			return true
+		}
+	}
+	return false
+}
+
+func TestConformanceOverLoopback(t *testing.T) {
+	for _, c := range devmemtest.Cases() {
+		if !onLoopback(c.Name) {
+			continue
+		}
+		t.Run(c.Name, func(t *testing.T) {
+			td := newTestDevice(t)
+			c.Run(t, &devmemtest.World{
+				Dev: td, Addr: localhost, Queues: []int{1, 2}, Memory: devmemtest.Bytes(td.mem), Host: host{localhost}, Strict: true,
+			})
+		})
+	}
+}
+
+// pair is a connection of the device's, and the host's end.
+func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
+	t.Helper()
+	l, err := d.Listen(netip.AddrPortFrom(localhost, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	h, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { h.Close() })
+	c, err := l.AcceptConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c.(*Conn), h
+}
+
+func is(t *testing.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func TestDialAndListen(t *testing.T) {
+	for _, addr := range []string{"127.0.0.1", "::1", "0.0.0.0", "::"} {
+		t.Run(addr, func(t *testing.T) {
+			td := newTestDevice(t)
+			l, err := td.Listen(netip.AddrPortFrom(netip.MustParseAddr(addr), 0))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer l.Close()
+			port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+			at, from := netip.MustParseAddr(addr), netip.AddrPort{}
+			if at.IsUnspecified() {
+				at = map[bool]netip.Addr{true: localhost, false: netip.IPv6Loopback()}[at.Is4()]
+				from = netip.AddrPortFrom(at, 0)
+			}
+			c, err := td.Dial(t.Context(), from, netip.AddrPortFrom(at, port))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			p, err := l.AcceptConn()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Close()
+			if c.LocalAddr().String() != p.RemoteAddr().String() || p.LocalAddr().String() != c.RemoteAddr().String() {
+				t.Errorf("%v->%v meets %v->%v", c.LocalAddr(), c.RemoteAddr(), p.LocalAddr(), p.RemoteAddr())
+			}
+			if _, err := c.Write([]byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+			b := make([]byte, 5)
+			if _, err := io.ReadFull(p, b); err != nil || string(b) != "hello" {
+				t.Errorf("%q, %v", b, err)
+			}
+			if st := td.Stats(); st.RxLinearBytes != 5 || st.TxLinearBytes != 5 || st.RxSegments == 0 || st.TxSegments == 0 {
+				t.Errorf("%+v", st)
+			}
+		})
+	}
+}
+
+func TestDialErrors(t *testing.T) {
+	td := newTestDevice(t)
+	l, err := td.Listen(netip.AddrPortFrom(localhost, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().(*net.TCPAddr).AddrPort()
+	_, err = td.Listen(at)
+	is(t, "listen twice", err, syscall.EADDRINUSE)
+	l.Close()
+	_, err = td.Dial(t.Context(), netip.AddrPort{}, at)
+	is(t, "nobody listens", err, syscall.ECONNREFUSED)
+	_, err = td.Dial(t.Context(), netip.AddrPortFrom(netip.IPv6Loopback(), 0), at)
+	is(t, "two families", err, syscall.EINVAL)
+	_, err = td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPort{})
+	is(t, "nowhere", err, syscall.EINVAL)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errNever)
+	_, err = td.Dial(ctx, netip.AddrPort{}, at)
+	is(t, "cancelled", err, errNever)
+	_, err = l.AcceptConn()
+	is(t, "accept of a closed listener", err, net.ErrClosed)
+}
+
+func TestDialEndsWithItsContext(t *testing.T) {
+	td := newTestDevice(t)
+	// A listener whose backlog is full drops SYNs.
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: localhost.As4()}), unix.Listen(fd, 0)); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := netip.AddrPortFrom(localhost, uint16(name.(*unix.SockaddrInet4).Port))
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	for range 3 {
+		ended := make(chan error)
+		go func() {
+			c, err := td.Dial(ctx, netip.AddrPort{}, at)
+			if err == nil {
+				c.Close()
+			}
+			ended <- err
+		}()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatal(err)
+			}
+		case <-time.After(100 * time.Millisecond): // full
+			cancel(errNever)
+			is(t, "dial", <-ended, errNever)
+			return
+		}
+	}
+	t.Error("the backlog never was full")
+}
+
+func TestAcceptEndsWithTheListener(t *testing.T) {
+	td := newTestDevice(t)
+	l, err := td.Listen(netip.AddrPortFrom(localhost, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error)
+	go func() {
+		_, err := l.Accept()
+		got <- err
+	}()
+	l.Close()
+	is(t, "accept", <-got, net.ErrClosed)
+	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("second close: %v", err)
+	}
+}
+
+func TestReceiveOrdinaryData(t *testing.T) {
+	td := newTestDevice(t)
+	c, h := pair(t, td)
+	if n, err := c.Read(nil); n != 0 || err != nil {
+		t.Errorf("nothing wanted: %d, %v", n, err)
+	}
+	frags, linear := make([]devmem.Frag, 4), make([]byte, 8)
+	_, _, _, err := c.RecvDevmem(frags, linear, devmem.DontWait)
+	is(t, "nothing there", err, syscall.EAGAIN)
+	c.SetReadDeadline(time.Now().Add(time.Millisecond))
+	_, _, _, err = c.RecvDevmem(frags, linear, 0)
+	is(t, "deadline", err, os.ErrDeadlineExceeded)
+	c.SetReadDeadline(time.Now().Add(-time.Second))
+	_, err = c.Read(linear)
+	is(t, "deadline in the past", err, os.ErrDeadlineExceeded)
+	c.SetDeadline(time.Time{})
+
+	h.Write([]byte("0123456789abcdef"))
+	for _, s := range []struct {
+		flags   devmem.RecvFlags
+		n, nlin int
+		want    string
+	}{
+		{devmem.Peek, 8, 8, "01234567"}, {devmem.Peek | devmem.Trunc, 8, 0, ""}, {0, 8, 8, "01234567"}, {devmem.Trunc, 8, 0, ""},
+	} {
+		n, nf, nl, err := c.RecvDevmem(frags, linear, s.flags)
+		if n != s.n || nf != 0 || nl != s.nlin || string(linear[:nl]) != s.want || err != nil {
+			t.Errorf("flags %d: %d, %d, %d, %v: %q", s.flags, n, nf, nl, err, linear[:nl])
+		}
+	}
+	h.CloseWrite()
+	for range 2 {
+		if _, _, _, err := c.RecvDevmem(frags, linear, 0); err != io.EOF {
+			t.Errorf("end: %v", err)
+		}
+	}
+	if _, err := c.Read(linear); err != io.EOF {
+		t.Errorf("end: %v", err)
+	}
+	if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1, Count: 7}}); n != 0 || err != nil {
+		// A kernel without devmem TCP has no such option.
+		if !errors.Is(err, syscall.ENOPROTOOPT) {
+			t.Errorf("unknown tokens: %d, %v", n, err)
+		}
+	}
+}
+
+func TestResetIsToldToEveryCall(t *testing.T) {
+	td := newTestDevice(t)
+	tx := bindTX(t, td)
+	c, h := pair(t, td)
+	if _, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1000}}); err != nil {
+		t.Fatal(err)
+	}
+	h.SetLinger(0)
+	h.Close()
+	if lo, hi, err := c.ReadCompletion(time.Time{}); lo != 0 || hi != 0 || err != nil {
+		t.Errorf("completion [%d, %d], %v", lo, hi, err)
+	}
+	for range 2 {
+		_, _, err := c.ReadCompletion(time.Time{})
+		is(t, "completion", err, syscall.ECONNRESET)
+		_, err = c.Read(make([]byte, 1))
+		is(t, "read", err, syscall.ECONNRESET)
+		_, err = c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})
+		is(t, "send", err, syscall.EPIPE)
+		_, err = c.Write([]byte{1})
+		is(t, "write", err, syscall.EPIPE)
+	}
+}
+
+func TestStallLimit(t *testing.T) {
+	td := newTestDevice(t)
+	c, h := pair(t, td)
+	c.SetStallLimit(20 * time.Millisecond)
+	var stall *devmem.StallError
+	_, err := c.Read(make([]byte, 1))
+	if !errors.As(err, &stall) || stall.Op != "read" || !strings.HasPrefix(stall.State, "ESTABLISHED 127.0.0.1") {
+		t.Errorf("read: %v", err)
+	}
+	for err = nil; err == nil; { // nobody reads
+		_, err = c.Write(make([]byte, 1<<20))
+	}
+	if !errors.As(err, &stall) || stall.Op != "write" {
+		t.Errorf("write: %v", err)
+	}
+	c.SetStallLimit(0)
+	h.Write([]byte{1})
+	if n, err := c.Read(make([]byte, 1)); n != 1 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	c.Close()
+	if s := c.State(); !strings.HasPrefix(s, "closed ") {
+		t.Errorf("%q", s)
+	}
+}
+
+func TestCloseWriteAndLinger(t *testing.T) {
+	td := newTestDevice(t)
+	c, h := pair(t, td)
+	c.Write([]byte("bye"))
+	if err := c.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(h); string(b) != "bye" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+	_, err := c.Write([]byte("more"))
+	is(t, "write", err, syscall.EPIPE)
+	h.Write([]byte("still here"))
+	b := make([]byte, 10)
+	if _, err := io.ReadFull(c, b); err != nil || string(b) != "still here" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := c.SetLinger(0); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	_, err = h.Write([]byte("x"))
+	for err == nil {
+		_, err = h.Write([]byte("x"))
+	}
+	if _, rerr := h.Read(b); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("after a close with linger 0 the peer's write: %v, read: %v", err, rerr)
+	}
+	for _, err := range []error{c.Close(), c.CloseWrite(), c.SetLinger(1), c.SetDeadline(time.Time{})} {
+		is(t, "after Close", err, net.ErrClosed)
+	}
+	_, _, err = c.ReadCompletion(time.Time{})
+	is(t, "completion after Close", err, net.ErrClosed)
+}
+
+func TestDeviceCloseEndsCalls(t *testing.T) {
+	td := newTestDevice(t)
+	c, _ := pair(t, td)
+	l, err := td.Listen(netip.AddrPortFrom(localhost, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	errs := make(chan error)
+	go func() { _, err := c.Read(make([]byte, 1)); errs <- err }()
+	go func() { _, _, err := c.ReadCompletion(time.Time{}); errs <- err }()
+	go func() { _, err := l.Accept(); errs <- err }()
+	if err := td.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		is(t, "call", <-errs, net.ErrClosed)
+	}
+	_, err = td.Listen(netip.AddrPortFrom(localhost, 0))
+	is(t, "listen", err, net.ErrClosed)
+	_, err = td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(localhost, 1))
+	is(t, "dial", err, net.ErrClosed)
+	_, err = td.Register(0, 0, 4096)
+	is(t, "register", err, net.ErrClosed)
+	is(t, "rss", td.SetRSS(1), net.ErrClosed)
+	if n := td.Queues(); n != 0 {
+		t.Errorf("%d queues", n)
+	}
+	td.Stats()
+}
+
+func bindTX(t *testing.T, td *testDevice) devmem.Binding {
+	t.Helper()
+	b, err := td.Register(0, 0, memSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := td.BindTX(b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tx
+}
+
+// Sends that nobody waits for keep notes in memory that is limited: SendDevmem makes room itself.
+func TestSendsWithoutReadingCompletions(t *testing.T) {
+	td := newTestDevice(t)
+	tx := bindTX(t, td)
+	c, h := pair(t, td)
+	const sends = 3000
+	go io.Copy(io.Discard, h)
+	for i := range sends {
+		if n, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: uint64(i), Len: 1}}); n != 1 || err != nil {
+			t.Fatalf("send %d: %d, %v", i, n, err)
+		}
+	}
+	for next := uint32(0); next < sends; {
+		lo, hi, err := c.ReadCompletion(time.Time{})
+		if lo != next || hi < lo || err != nil {
+			t.Fatalf("completion [%d, %d], %v: next is %d", lo, hi, err, next)
+		}
+		next = hi + 1
+	}
+	if st := td.Stats(); st.TxDevmemBytes != sends || st.Bindings[0].Sends != 0 {
+		t.Errorf("%+v", st)
+	}
+}

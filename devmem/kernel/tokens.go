@@ -1,0 +1,90 @@
+package kernel
+
+import (
+	"sync"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// tokens knows which tokens a connection has given out, so that Close can return them and Stats can count them. The
+// kernel gives the lowest free numbers, from 1 (net/ipv4/tcp.c:tcp_xa_pool_refill), so a slice is enough.
+type tokens struct {
+	mu   sync.Mutex
+	held []*rxBinding // by token; nil: not held
+}
+
+// stray is the binding of tokens whose binding is not ours.
+var stray = &rxBinding{}
+
+// maxTrack bounds the slice: no binding has as many pages.
+const maxTrack = 1 << 26
+
+func (t *tokens) issued(d *Device, frags []devmem.Frag) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range frags {
+		if f.Kind != devmem.Dmabuf || f.Token >= maxTrack {
+			continue
+		}
+		for uint32(len(t.held)) <= f.Token {
+			t.held = append(t.held, nil)
+		}
+		b := d.rxBinding(f.Binding)
+		t.held[f.Token] = b
+		b.held.Add(1)
+	}
+}
+
+// returned notes what DONTNEED is going to free, by its rules: tokens beyond the limit of a call stay. It comes before the
+// call, as a freed token can be issued again at once.
+func (t *tokens) returned(ranges []devmem.TokenRange) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := 0
+	for _, r := range ranges {
+		for i := uint32(0); i < r.Count; i++ {
+			if n++; n > devmem.MaxFrags {
+				return
+			}
+			if k := r.Start + i; k < uint32(len(t.held)) && t.held[k] != nil {
+				t.held[k].held.Add(-1)
+				t.held[k] = nil
+			}
+		}
+	}
+}
+
+// release returns what is held.
+func (t *tokens) release(fd int) {
+	t.mu.Lock()
+	var rs []devmem.TokenRange
+	for i, b := range t.held {
+		if b == nil {
+			continue
+		}
+		if k := len(rs); k > 0 && rs[k-1].Start+rs[k-1].Count == uint32(i) && rs[k-1].Count < devmem.MaxFrags/devmem.MaxTokenRanges {
+			rs[k-1].Count++
+			continue
+		}
+		rs = append(rs, devmem.TokenRange{Start: uint32(i), Count: 1})
+	}
+	t.mu.Unlock()
+	for len(rs) > 0 { // 128 ranges of 8 tokens are the limit of a call
+		k := min(len(rs), devmem.MaxTokenRanges)
+		if _, err := dontNeed(fd, rs[:k]); err != nil {
+			return // the kernel does it when the socket is gone
+		}
+		rs = rs[k:]
+	}
+}
+
+func (t *tokens) forget() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, b := range t.held {
+		if b != nil {
+			b.held.Add(-1)
+		}
+	}
+	t.held = nil
+}

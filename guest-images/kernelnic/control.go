@@ -1,0 +1,80 @@
+package kernelnic
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+)
+
+// channel is the NIC's control channel behind a kernel's driver: a packet socket for its EtherType (packet(7)).
+type channel struct {
+	f    *os.File
+	ctl  *control.Client
+	done chan struct{} // closed when nobody reads any more
+}
+
+func openChannel(name string, index int, mac net.HardwareAddr) (*channel, error) {
+	fail := func(err error) (*channel, error) {
+		return nil, fmt.Errorf("%s: packet socket for the NIC's control channel: %w", name, err)
+	}
+	if len(mac) != 6 {
+		return fail(fmt.Errorf("MAC %v: %w", mac, unix.EINVAL))
+	}
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return fail(err)
+	}
+	var proto [2]byte
+	binary.BigEndian.PutUint16(proto[:], control.EtherType)
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(proto[:]), Ifindex: index}); err != nil {
+		_ = unix.Close(fd)
+		return fail(err)
+	}
+	c := &channel{f: os.NewFile(uintptr(fd), name), done: make(chan struct{})}
+	c.ctl = control.NewClient(sender{c.f}, control.ClientOptions{MAC: [6]byte(mac)})
+	go c.read()
+	return c, nil
+}
+
+func (c *channel) read() {
+	defer close(c.done)
+	var b [control.MaxFrame + 64]byte
+	for {
+		n, err := c.f.Read(b[:])
+		if n > 0 {
+			c.ctl.Receive(b[:n])
+		}
+		if err != nil && !passes(err) {
+			return
+		}
+	}
+}
+
+func (c *channel) close() error {
+	c.ctl.Close()
+	err := c.f.Close()
+	<-c.done
+	return err
+}
+
+// sender is a control.Sender. A frame that the interface does not take is as good as lost.
+type sender struct{ f *os.File }
+
+func (s sender) Send(frame []byte) error {
+	_, err := s.f.Write(frame)
+	if err != nil && !passes(err) {
+		return fmt.Errorf("%w: %w", net.ErrClosed, err)
+	}
+	return err
+}
+
+// passes says whether an error of the socket is one of a moment: the interface is down, or its queue full.
+func passes(err error) bool {
+	return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENXIO)
+}

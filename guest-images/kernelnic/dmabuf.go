@@ -1,0 +1,97 @@
+package kernelnic
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+)
+
+// udmabuf is the device that makes a dma-buf of pages of memfds (Linux include/uapi/linux/udmabuf.h).
+const (
+	udmabufPath       = "/dev/udmabuf"
+	udmabufCreateList = 0x40087543 // UDMABUF_CREATE_LIST: _IOW('u', 0x43, struct udmabuf_create_list)
+	udmabufCloexec    = 1          // UDMABUF_FLAGS_CLOEXEC
+	udmabufHead       = 8          // flags u32, count u32
+	udmabufItem       = 24         // memfd u32, pad u32, offset u64, size u64
+)
+
+// KernelArgs let udmabuf make dma-bufs of any size, and of any number of pieces; by itself it stops at 64 MiB.
+const KernelArgs = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
+
+// item is a piece of the memfd.
+type item struct{ off, size uint64 }
+
+// items are the pieces of the memfd that [off, off+size) of the window consists of.
+func (w *Window) items(off, size uint64) []item {
+	var list []item
+	for size > 0 {
+		at := uint64(w.order[off/hugePage])*hugePage + off%hugePage
+		n := min(size, hugePage-off%hugePage)
+		if k := len(list); k > 0 && list[k-1].off+list[k-1].size == at {
+			list[k-1].size += n
+		} else {
+			list = append(list, item{at, n})
+		}
+		off, size = off+n, size-n
+	}
+	return list
+}
+
+// DMABuf makes a dma-buf of [off, off+size) of the window, whole 4 KiB pages. The pages are pinned as long as it lives.
+func (w *Window) DMABuf(off, size uint64) (fd int, err error) {
+	if _, err := w.pieces(off, size); err != nil {
+		return -1, err
+	}
+	f, err := os.Open(udmabufPath)
+	if err != nil {
+		return -1, fmt.Errorf("%w: the kernel has no CONFIG_UDMABUF, or the module is not loaded", err)
+	}
+	defer f.Close()
+	ne := binary.NativeEndian
+	list := w.items(off, size)
+	arg := make([]byte, 0, udmabufHead+len(list)*udmabufItem)
+	arg = ne.AppendUint32(arg, udmabufCloexec)
+	arg = ne.AppendUint32(arg, uint32(len(list)))
+	for _, i := range list {
+		arg = ne.AppendUint32(arg, uint32(w.fd))
+		arg = ne.AppendUint32(arg, 0)
+		arg = ne.AppendUint64(arg, i.off)
+		arg = ne.AppendUint64(arg, i.size)
+	}
+	n, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), udmabufCreateList, reflect.ValueOf(arg).Pointer())
+	runtime.KeepAlive(arg)
+	if errno != 0 {
+		return -1, fmt.Errorf("dma-buf of [%#x, +%#x), %d pieces: %w", off, size, len(list), errno)
+	}
+	return int(n), nil
+}
+
+// Export gives [off, off+size) of the window as a dma-buf, and has the NIC know it as device memory
+// (devmem/kernel.Exporter).
+func (n *NIC) Export(gpu int, off, size uint64) (fd int, release func() error, err error) {
+	w := n.window
+	if w == nil || gpu != w.gpu {
+		return -1, nil, fmt.Errorf("GPU %d: %w", gpu, unix.ENODEV)
+	}
+	ids, err := n.register(off, size)
+	if err != nil {
+		return -1, nil, err
+	}
+	if fd, err = w.DMABuf(off, size); err != nil {
+		return -1, nil, errors.Join(err, n.unregister(ids))
+	}
+	w.mu.Lock()
+	w.inUse++
+	w.mu.Unlock()
+	return fd, func() error {
+		w.mu.Lock()
+		w.inUse--
+		w.mu.Unlock()
+		return n.unregister(ids)
+	}, nil
+}

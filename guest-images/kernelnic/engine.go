@@ -1,0 +1,201 @@
+package kernelnic
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+)
+
+// maxEntries is how many entries a table of ours has room for.
+const (
+	maxEntries = 1024
+	maxTables  = 8
+)
+
+// runner carries out jobs that name GPU memory by its own offsets: *control.Client.
+type runner interface {
+	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
+}
+
+// Engine runs jobs whose GPU offsets are offsets in the window. It is control.Client's RunJob otherwise, but that a job may
+// become several: bytes are those of all of them, and the table is read before they begin.
+type Engine struct {
+	run    runner
+	w      *Window
+	mem    *Memory
+	tables chan table // those not in use
+}
+
+type table struct {
+	b    []byte
+	iova uint64
+}
+
+func newEngine(run runner, w *Window, mem *Memory) *Engine {
+	e := &Engine{run: run, w: w, mem: mem, tables: make(chan table, maxTables)}
+	for range maxTables {
+		e.tables <- table{} // made when first used
+	}
+	return e
+}
+
+// RunJob implements transfer.Engine.
+func (e *Engine) RunJob(ctx context.Context, j control.Job) (control.JobStatus, error) {
+	if int(j.GPU) != e.w.gpu {
+		return control.JobStatus{}, fmt.Errorf("job on GPU %d: %w", j.GPU, unix.ENODEV)
+	}
+	switch j.Op {
+	case control.JobFill, control.JobPoison, control.JobSHA256:
+		return e.onRange(ctx, j)
+	case control.JobGather, control.JobToGuest, control.JobFromGuest:
+		return e.onTable(ctx, j)
+	}
+	return control.JobStatus{}, fmt.Errorf("job operation %d: %w", j.Op, unix.EINVAL)
+}
+
+func (e *Engine) onRange(ctx context.Context, j control.Job) (sum control.JobStatus, err error) {
+	pieces, err := e.w.pieces(j.Off, j.Len)
+	if err != nil {
+		return sum, err
+	}
+	if j.Op == control.JobSHA256 && len(pieces) > 1 {
+		return sum, fmt.Errorf("digest of memory in %d pieces: %w", len(pieces), unix.EOPNOTSUPP)
+	}
+	for _, p := range pieces {
+		k := j
+		k.Off, k.Len, k.Stream = p.GPUOff, p.Size, j.Stream+(p.Off-j.Off)
+		if err := e.add(ctx, &sum, k); err != nil {
+			return sum, err
+		}
+	}
+	return sum, nil
+}
+
+// add runs a job and adds its status.
+func (e *Engine) add(ctx context.Context, sum *control.JobStatus, j control.Job) error {
+	s, err := e.run.RunJob(ctx, j)
+	s.Bytes += sum.Bytes
+	*sum = s
+	return err
+}
+
+func (e *Engine) onTable(ctx context.Context, j control.Job) (sum control.JobStatus, err error) {
+	if j.TableInGPU {
+		return sum, fmt.Errorf("job with a table in GPU memory: %w", unix.EOPNOTSUPP)
+	}
+	in, err := e.mem.at(j.Table, uint64(j.Entries)*control.JobEntryLen)
+	if err != nil {
+		return sum, fmt.Errorf("job table: %w", err)
+	}
+	t, err := e.take(ctx)
+	if err != nil {
+		return sum, err
+	}
+	defer func() { e.tables <- t }()
+	j.Table, j.Entries = t.iova, 0
+	flush := func() error {
+		if j.Entries == 0 {
+			return nil
+		}
+		err := e.add(ctx, &sum, j)
+		j.Entries = 0
+		return err
+	}
+	for ; len(in) > 0; in = in[control.JobEntryLen:] {
+		rest := decode(in)
+		for rest.Len > 0 {
+			n, one, err := e.translate(j.Op, rest)
+			if err != nil {
+				return sum, err
+			}
+			if j.Entries == maxEntries {
+				if err := flush(); err != nil {
+					return sum, err
+				}
+			}
+			one.Encode((*[control.JobEntryLen]byte)(t.b[j.Entries*control.JobEntryLen:]))
+			j.Entries++
+			rest.Src, rest.Dst, rest.Len = rest.Src+uint64(n), rest.Dst+uint64(n), rest.Len-n
+		}
+	}
+	return sum, flush()
+}
+
+// translate gives the first part of an entry that is contiguous in GPU memory, in its offsets.
+func (e *Engine) translate(op control.JobOp, in control.JobEntry) (n uint32, out control.JobEntry, err error) {
+	out = in
+	for _, side := range []struct {
+		gpu bool
+		at  *uint64
+	}{{op != control.JobFromGuest, &out.Src}, {op != control.JobToGuest, &out.Dst}} {
+		if !side.gpu {
+			continue
+		}
+		pieces, err := e.w.pieces(*side.at, uint64(out.Len))
+		if err != nil {
+			return 0, out, fmt.Errorf("job entry: %w", err)
+		}
+		*side.at, out.Len = pieces[0].GPUOff, uint32(pieces[0].Size)
+	}
+	return out.Len, out, nil
+}
+
+func decode(b []byte) control.JobEntry {
+	le := binary.LittleEndian
+	return control.JobEntry{Src: le.Uint64(b[0:]), Dst: le.Uint64(b[8:]), Len: le.Uint32(b[16:])}
+}
+
+// take waits for a table.
+func (e *Engine) take(ctx context.Context) (t table, err error) {
+	select {
+	case t = <-e.tables:
+	case <-ctx.Done():
+		return t, context.Cause(ctx)
+	}
+	if t.b == nil {
+		if t.b, t.iova, err = e.mem.AllocDMA(maxEntries * control.JobEntryLen); err != nil {
+			e.tables <- table{}
+			return t, fmt.Errorf("job table: %w", err)
+		}
+	}
+	return t, nil
+}
+
+// register has the NIC take [off, off+size) of the window for device memory.
+func (n *NIC) register(off, size uint64) (ids []uint32, err error) {
+	pieces, err := n.window.pieces(off, size)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	defer cancel()
+	for _, p := range pieces {
+		id, err := n.channel.ctl.RegisterBuffer(ctx, uint16(n.window.gpu), p.GPUOff, p.Size)
+		if err != nil {
+			return nil, errors.Join(fmt.Errorf("register [%#x, +%#x) of GPU %d: %w", p.GPUOff, p.Size, n.window.gpu, err), n.unregister(ids))
+		}
+		ids = append(ids, id)
+		if err := n.guard.note('+', id); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", GuardName, err), n.unregister(ids))
+		}
+	}
+	return ids, nil
+}
+
+func (n *NIC) unregister(ids []uint32) (err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	defer cancel()
+	for _, id := range ids {
+		uerr := unregister(ctx, n.channel.ctl, id)
+		if uerr == nil {
+			uerr = n.guard.note('-', id)
+		}
+		err = errors.Join(err, uerr)
+	}
+	return err
+}

@@ -1,0 +1,130 @@
+package kernelnic
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+)
+
+// GuardName is the name under which a program that uses Options.Guard must run Guard, when it is started so (argv[0]).
+const GuardName = "vnic-guard"
+
+// guard is a process that outlives this one and undoes what this one has registered with the NIC, should it be killed: what
+// a GPU's driver does when a file is closed. The kernel undoes the rest by itself.
+type guard struct {
+	mu   sync.Mutex
+	pipe *os.File // its stdin; under mu: whole lines
+	proc *os.Process
+}
+
+func startGuard(name string) (*guard, error) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Close() }()
+	p, err := os.StartProcess("/proc/self/exe", []string{GuardName, name}, &os.ProcAttr{
+		Dir: "/", Files: []*os.File{r, nil, os.Stderr}, Sys: &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", GuardName, err), w.Close())
+	}
+	return &guard{pipe: w, proc: p}, nil
+}
+
+// note tells of a buffer that is registered, or not any more. A nil guard wants to know nothing.
+func (g *guard) note(sign byte, id uint32) error {
+	if g == nil {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	_, err := fmt.Fprintf(g.pipe, "%c%d\n", sign, id)
+	return err
+}
+
+// close ends the guard, which does what is left to do.
+func (g *guard) close() error {
+	if g == nil {
+		return nil
+	}
+	err := g.pipe.Close()
+	st, werr := g.proc.Wait()
+	if werr == nil && !st.Success() {
+		werr = fmt.Errorf("%s: %v", GuardName, st)
+	}
+	return errors.Join(err, werr)
+}
+
+// Guard is the guard's program: it reads what is registered until its stdin ends, and unregisters what is left.
+func Guard(args []string) int {
+	if len(args) != 1 {
+		fmt.Fprintf(os.Stderr, "%s: not to be started by hand\n", GuardName)
+		return 2
+	}
+	left := registered(os.Stdin)
+	if len(left) == 0 {
+		return 0
+	}
+	if err := unregisterOf(args[0], left); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", GuardName, err)
+		return 1
+	}
+	return 0
+}
+
+// registered reads lines "+ID" and "-ID" to their end.
+func registered(r io.Reader) map[uint32]struct{} {
+	left := map[uint32]struct{}{}
+	for s := bufio.NewScanner(r); s.Scan(); {
+		id, err := strconv.ParseUint(strings.TrimLeft(s.Text(), "+-"), 10, 32)
+		switch {
+		case err != nil:
+		case s.Text()[0] == '+':
+			left[uint32(id)] = struct{}{}
+		default:
+			delete(left, uint32(id))
+		}
+	}
+	return left
+}
+
+func unregisterOf(name string, ids map[uint32]struct{}) (err error) {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	c, err := openChannel(name, link.Attrs().Index, link.Attrs().HardwareAddr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.close()) }()
+	ctx, cancel := context.WithTimeout(context.Background(), callTime)
+	defer cancel()
+	for id := range ids {
+		if uerr := unregister(ctx, c.ctl, id); uerr != nil {
+			err = errors.Join(err, uerr)
+		}
+	}
+	return err
+}
+
+// unregister has the NIC forget a buffer; after a reset it has.
+func unregister(ctx context.Context, c *control.Client, id uint32) error {
+	if err := c.UnregisterBuffer(ctx, id); err != nil && !errors.Is(err, unix.ENOENT) {
+		return fmt.Errorf("unregister buffer %d: %w", id, err)
+	}
+	return nil
+}

@@ -1,0 +1,62 @@
+package kernelnic
+
+import (
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if os.Args[0] == GuardName {
+		os.Exit(Guard(os.Args[1:]))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestGuardKnowsWhatIsLeft(t *testing.T) {
+	for in, want := range map[string][]uint32{
+		"":                     nil,
+		"+1\n-1\n":             nil,
+		"+1\n+2\n+3\n-2\n":     {1, 3},
+		"+1\n-1\n+1\n":         {1},
+		"+4294967295\n-7\nx\n": {4294967295},
+		"\n+\n-\n+99999999999": nil,
+		"+5\n+6":               {5, 6}, // killed before the end of the line
+	} {
+		if got := slices.Sorted(maps.Keys(registered(strings.NewReader(in)))); !slices.Equal(got, want) {
+			t.Errorf("%q: %v, not %v", in, got, want)
+		}
+	}
+}
+
+func TestGuardEnds(t *testing.T) {
+	g, err := startGuard("no-such-interface")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []byte("+-") {
+		if err := g.note(s, 7); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := g.close(); err != nil {
+		t.Errorf("nothing was left: %v", err)
+	}
+	if g, err = startGuard("no-such-interface"); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.note('+', 7); err != nil {
+		t.Error(err)
+	}
+	if err := g.close(); err == nil || !strings.Contains(err.Error(), "exit status 1") {
+		t.Errorf("it has tried: %v", err)
+	}
+	var none *guard
+	if err := none.note('+', 1); err != nil || none.close() != nil {
+		t.Error(err)
+	}
+}

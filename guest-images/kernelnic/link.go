@@ -1,0 +1,93 @@
+package kernelnic
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// findInterface gives the name of the one network interface of a driver.
+func findInterface(sys, driver string) (string, error) {
+	links, err := filepath.Glob(filepath.Join(sys, "class/net/*/device/driver"))
+	if err != nil {
+		return "", err
+	}
+	var names []string
+	for _, l := range links {
+		if to, err := os.Readlink(l); err == nil && filepath.Base(to) == driver {
+			names = append(names, filepath.Base(filepath.Dir(filepath.Dir(l))))
+		}
+	}
+	switch len(names) {
+	case 0:
+		return "", fmt.Errorf("no network interface of driver %s: is the module loaded, and did its probe succeed? %w", driver, unix.ENODEV)
+	case 1:
+		return names[0], nil
+	}
+	return "", fmt.Errorf("network interfaces %s of driver %s: name one: %w", strings.Join(names, ", "), driver, unix.EINVAL)
+}
+
+// bringUp sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once.
+func bringUp(name string, mtu int, addrs []netip.Prefix) (net.HardwareAddr, int, error) {
+	fail := func(what string, err error) (net.HardwareAddr, int, error) {
+		return nil, 0, fmt.Errorf("%s: %s: %w", name, what, err)
+	}
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fail("find", err)
+	}
+	if mtu != 0 && mtu != link.Attrs().MTU {
+		if err := netlink.LinkSetMTU(link, mtu); err != nil {
+			return fail(fmt.Sprintf("MTU %d", mtu), err)
+		}
+	}
+	if err := netlink.LinkSetUp(link); err != nil {
+		return fail("up", err)
+	}
+	for _, p := range addrs {
+		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+		if p.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD // nobody else is here
+		}
+		if err := netlink.AddrAdd(link, a); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fail("address "+p.String(), err)
+		}
+	}
+	return link.Attrs().HardwareAddr, link.Attrs().Index, nil
+}
+
+// patience are settings of TCP (Linux Documentation/networking/ip-sysctl.rst): no tail loss probes, and 2 s at least until a
+// retransmission.
+var patience = map[string]string{"tcp_early_retrans": "0", "tcp_rto_min_us": "2000000"}
+
+// bePatient makes TCP so. A setting that a kernel does not have it does without.
+func bePatient() error {
+	for name, value := range patience {
+		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}
+
+// takeDown undoes bringUp, but for the MTU.
+func takeDown(name string, addrs []netip.Prefix) error {
+	link, err := netlink.LinkByName(name)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	for _, p := range addrs {
+		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+		if derr := netlink.AddrDel(link, a); derr != nil && !errors.Is(derr, unix.EADDRNOTAVAIL) {
+			err = errors.Join(err, fmt.Errorf("%s: remove %v: %w", name, p, derr))
+		}
+	}
+	return err
+}

@@ -1,0 +1,217 @@
+package kernelnic
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/kernel"
+)
+
+// Modules are the kernel modules of a guest, those that are not part of its kernel.
+var Modules = []string{driverName}
+
+// HugePages is how many 2 MiB pages of node 0 a guest sets aside for Memory.
+const HugePages = 8
+
+const driverName = "gve"
+
+// callTime is how long the NIC may take for a command.
+const callTime = 10 * time.Second
+
+// Options of Open.
+type Options struct {
+	Interface  string // "" = the one of our driver
+	Addrs      []netip.Prefix
+	MTU        int    // 0 = as it is
+	Window     uint64 // bytes of GPU memory; 0 = none
+	HostQueues int    // receive queues that RSS spreads over, from 0; the others are free to be bound. 0 = as it is
+	Log        *slog.Logger
+	// Lossless says that the link loses nothing: TCP then waits before it takes what is late for lost, as a guest that is
+	// emulated is late all the time.
+	Lossless bool
+	// Guard has a process of its own see to it that nothing stays registered with the NIC when this one is killed.
+	Guard bool
+}
+
+// NIC is a network interface under the kernel's driver, with its NIC's control channel and GPU memory.
+type NIC struct {
+	name    string
+	mac     net.HardwareAddr
+	addrs   []netip.Prefix
+	info    control.Info
+	gpu     control.GPUInfo
+	channel *channel
+	window  *Window // nil: none was asked for
+	memory  *Memory
+	engine  *Engine
+	device  *kernel.Device
+	guard   *guard // nil: none
+}
+
+// Open brings the interface up, takes GPU memory and opens the device.
+func Open(ctx context.Context, o Options) (n *NIC, err error) {
+	n = &NIC{name: o.Interface, memory: new(Memory)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Close())
+			n = nil
+		}
+	}()
+	if n.name == "" {
+		if n.name, err = findInterface("/sys", driverName); err != nil {
+			return n, err
+		}
+	}
+	var index int
+	if n.mac, index, err = bringUp(n.name, o.MTU, o.Addrs); err != nil {
+		return n, err
+	}
+	n.addrs = o.Addrs
+	if o.Lossless {
+		if err := bePatient(); err != nil {
+			return n, err
+		}
+	}
+	if n.channel, err = openChannel(n.name, index, n.mac); err != nil {
+		return n, err
+	}
+	if n.info, err = n.channel.ctl.Hello(ctx); err != nil {
+		return n, fmt.Errorf("%s: is it a NIC of ours? %w", n.name, err)
+	}
+	if o.Guard {
+		if n.guard, err = startGuard(n.name); err != nil {
+			return n, err
+		}
+	}
+	if o.Window > 0 {
+		if err := n.takeWindow(ctx, o.Window); err != nil {
+			return n, err
+		}
+	}
+	if n.device, err = kernel.Open(kernel.Options{Interface: n.name, Buffers: n, Log: o.Log, Alone: true}); err != nil {
+		return n, err
+	}
+	if o.HostQueues > 0 {
+		if err := n.device.SetRSS(o.HostQueues); err != nil {
+			return n, fmt.Errorf("%s: RSS over %d queues: %w", n.name, o.HostQueues, err)
+		}
+	}
+	return n, nil
+}
+
+// takeWindow takes memory of the first GPU that is a node, and makes sure that it is that.
+func (n *NIC) takeWindow(ctx context.Context, size uint64) error {
+	gpus, err := n.channel.ctl.GPUs(ctx)
+	if err != nil {
+		return fmt.Errorf("asking the NIC for its GPUs: %w", err)
+	}
+	i := slices.IndexFunc(gpus, func(g control.GPUInfo) bool { return g.Attach == control.AttachNode })
+	if i < 0 {
+		return fmt.Errorf("the NIC knows of no GPU whose memory is a NUMA node: %w", unix.ENODEV)
+	}
+	n.gpu = gpus[i]
+	maps, err := n.channel.ctl.GPUMaps(ctx)
+	if err != nil {
+		return fmt.Errorf("asking the NIC where GPU memory is: %w", err)
+	}
+	if n.window, err = NewWindow(int(n.gpu.ID), int(n.gpu.Node), size, maps); err != nil {
+		return err
+	}
+	n.engine = newEngine(n.channel.ctl, n.window, n.memory)
+	return n.checkWindow(ctx)
+}
+
+// checkWindow has an engine write to each end of each extent what the CPU must then find there.
+func (n *NIC) checkWindow(ctx context.Context) error {
+	for i, e := range n.window.extents {
+		for j, off := range []uint64{e.Off, e.Off + e.Size - devmem.PageSize} {
+			mark := byte(2*i + j + 1)
+			if err := n.mark(ctx, off, mark); err != nil {
+				return fmt.Errorf("window at %#x, GPU memory at %#x: %w", off, e.GPUOff+off-e.Off, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (n *NIC) mark(ctx context.Context, off uint64, mark byte) error {
+	ids, err := n.register(off, devmem.PageSize)
+	if err != nil {
+		return err
+	}
+	_, err = n.engine.RunJob(ctx, control.Job{Op: control.JobPoison, GPU: n.gpu.ID, Off: off, Len: devmem.PageSize, Seed: uint64(mark)})
+	if err := errors.Join(err, n.unregister(ids)); err != nil {
+		return err
+	}
+	if got := n.window.page(off)[:devmem.PageSize]; !bytes.Equal(got, bytes.Repeat([]byte{mark}, devmem.PageSize)) {
+		return fmt.Errorf("the GPU's memory is not what the NIC says it is: %#x, %#x expected: %w", got[:8], mark, unix.EIO)
+	}
+	return nil
+}
+
+// MAC is the interface's address.
+func (n *NIC) MAC() net.HardwareAddr { return n.mac }
+
+// Queues is how many receive queues the interface has.
+func (n *NIC) Queues() int { return n.device.Queues() }
+
+// GPU is the GPU that the window is of.
+func (n *NIC) GPU() control.GPUInfo { return n.gpu }
+
+// Window is GPU memory, nil if none was asked for.
+func (n *NIC) Window() *Window { return n.window }
+
+// Memory is guest RAM that the GPU's engines reach.
+func (n *NIC) Memory() *Memory { return n.memory }
+
+// Engine runs jobs on the GPU.
+func (n *NIC) Engine() *Engine { return n.engine }
+
+// Control is the NIC's control channel.
+func (n *NIC) Control() *control.Client { return n.channel.ctl }
+
+// Device is the kernel's device memory TCP on the interface. Its Close closes the NIC.
+func (n *NIC) Device() devmem.Device { return device{n.device, n} }
+
+type device struct {
+	*kernel.Device
+	nic *NIC
+}
+
+func (d device) Close() error { return d.nic.Close() }
+
+// Close closes the device, gives the memory back and takes the addresses off; the interface stays up.
+func (n *NIC) Close() error {
+	var errs []error
+	if n.device != nil {
+		errs = append(errs, n.device.Close())
+		n.device = nil
+	}
+	if n.window != nil {
+		errs = append(errs, n.window.Close())
+		n.window = nil
+	}
+	errs = append(errs, n.guard.close())
+	n.guard = nil
+	if n.channel != nil {
+		errs = append(errs, n.channel.close())
+		n.channel = nil
+	}
+	if n.addrs != nil {
+		errs = append(errs, takeDown(n.name, n.addrs))
+		n.addrs = nil
+	}
+	errs = append(errs, n.memory.Close())
+	return errors.Join(errs...)
+}

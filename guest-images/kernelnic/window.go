@@ -1,0 +1,287 @@
+package kernelnic
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"reflect"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+)
+
+// hugePage is the size of the pages that a window consists of.
+const hugePage = 2 << 20
+
+// Extent is a piece of a window that is contiguous in GPU memory.
+type Extent struct {
+	Off    uint64 `json:"off"` // in the window
+	GPUOff uint64 `json:"gpu_off"`
+	Size   uint64 `json:"size"`
+}
+
+// Window is GPU memory that this process has: huge pages of a NUMA node, in the order of their addresses, so that a window
+// of a node that nobody else uses is one extent or a few.
+type Window struct {
+	gpu     int
+	fd      int
+	mem     []byte   // the memfd
+	order   []uint32 // order[i] is the page of the memfd that is the window's page i
+	extents []Extent
+	restore func() error // gives the huge pages back
+
+	mu    sync.Mutex
+	inUse int // under mu: dma-bufs that were exported and not released
+}
+
+// NewWindow takes size bytes, rounded up to huge pages, from a node. maps says what of its memory is where in GPU gpu.
+func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, err error) {
+	if size == 0 || size > 1<<46 {
+		return nil, fmt.Errorf("window of %d bytes: %w", size, unix.EINVAL)
+	}
+	pages := int((size + hugePage - 1) / hugePage)
+	w = &Window{gpu: gpu, fd: -1, restore: func() error { return nil }}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("window of %d MiB on node %d: %w", pages*hugePage>>20, node, errors.Join(err, w.Close()))
+			w = nil
+		}
+	}()
+	if w.restore, err = reserve(node, pages); err != nil {
+		return w, err
+	}
+	if w.fd, err = unix.MemfdCreate("gpu", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB); err != nil {
+		return w, os.NewSyscallError("memfd_create", err)
+	}
+	length := pages * hugePage
+	if err := unix.Ftruncate(w.fd, int64(length)); err != nil {
+		return w, os.NewSyscallError("ftruncate", err)
+	}
+	if _, err := unix.FcntlInt(uintptr(w.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil { // udmabuf wants it
+		return w, os.NewSyscallError("seal", err)
+	}
+	// No reservation: the kernel would look for it on the nodes of this task's own policy (mm/hugetlb.c, allowed_mems_nr).
+	if w.mem, err = unix.Mmap(w.fd, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
+		return w, os.NewSyscallError("mmap", err)
+	}
+	if err := bind(w.mem, node); err != nil {
+		return w, err
+	}
+	for i := 0; i < length; i += hugePage {
+		w.mem[i] = 0
+	}
+	addrs, err := physical(w.mem, hugePage)
+	if err != nil {
+		return w, err
+	}
+	return w, w.arrange(addrs, maps)
+}
+
+// bind has a mapping's pages come from a node, whatever the policy of who touches them (mbind(2)).
+func bind(b []byte, node int) error {
+	mask := make([]uint64, node/64+1)
+	mask[node/64] = 1 << (node % 64)
+	_, _, errno := unix.Syscall6(unix.SYS_MBIND, reflect.ValueOf(b).Pointer(), uintptr(len(b)), unix.MPOL_BIND,
+		reflect.ValueOf(mask).Pointer(), uintptr(64*len(mask)+1), 0)
+	runtime.KeepAlive(mask)
+	if errno != 0 {
+		return fmt.Errorf("bind memory to node %d: %w", node, errno)
+	}
+	return nil
+}
+
+// releaseTime is for how long the memory of a process that was killed may be with the network still.
+const releaseTime = 20 * time.Second
+
+// reserve makes sure that a node has n free huge pages. The kernel gives fewer without a word, also when it meets a signal on
+// the way, which the Go runtime sends its threads now and then (mm/hugetlb.c, set_max_huge_pages); and those of a process that
+// was killed come back only when the network has let go of them.
+func reserve(node, n int) (restore func() error, err error) {
+	dir := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/", node, hugePage>>10)
+	had, err := readInt(dir + "nr_hugepages")
+	if err != nil {
+		return func() error { return nil }, err
+	}
+	free, err := readInt(dir + "free_hugepages")
+	if err != nil {
+		return func() error { return nil }, err
+	}
+	restore = func() error { return writeInt(dir+"nr_hugepages", had) }
+	if free >= n {
+		return restore, nil
+	}
+	want := had + n - free
+	for start, tries, last := time.Now(), 0, free; time.Since(start) < releaseTime; last = free {
+		if err := writeInt(dir+"nr_hugepages", want); err != nil {
+			return restore, err
+		}
+		if free, err = readInt(dir + "free_hugepages"); err != nil || free >= n {
+			return restore, err
+		}
+		if free > last {
+			continue
+		}
+		if tries++; tries >= 10 {
+			time.Sleep(50 * time.Millisecond)
+		}
+	}
+	return restore, fmt.Errorf("%d free huge pages of %d: %w", free, n, unix.ENOMEM)
+}
+
+func readInt(path string) (int, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", path, err)
+	}
+	return n, nil
+}
+
+func writeInt(path string, n int) error { return os.WriteFile(path, []byte(strconv.Itoa(n)), 0) }
+
+// physical finds where the pages of a mapping are, which must be in memory, and stay (Linux
+// Documentation/admin-guide/mm/pagemap.rst).
+func physical(b []byte, page int) ([]uint64, error) {
+	const (
+		entryLen = 8
+		present  = 1 << 63
+		pfnMask  = 1<<55 - 1
+	)
+	f, err := os.Open("/proc/self/pagemap")
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	small := os.Getpagesize()
+	at := int(reflect.ValueOf(b).Pointer())
+	var addrs []uint64
+	for i := 0; i < len(b); i += page {
+		var raw [entryLen]byte
+		if _, err := f.ReadAt(raw[:], int64((at+i)/small*entryLen)); err != nil {
+			return nil, err
+		}
+		e := binary.NativeEndian.Uint64(raw[:])
+		if e&present == 0 || e&pfnMask == 0 {
+			return nil, fmt.Errorf("pagemap: no address of the page at %#x: in memory? root?", at+i)
+		}
+		addrs = append(addrs, e&pfnMask*uint64(small))
+	}
+	return addrs, nil
+}
+
+// arrange orders the pages and finds their places in GPU memory.
+func (w *Window) arrange(addrs []uint64, maps []control.GPUMap) error {
+	w.order = make([]uint32, len(addrs))
+	for i := range w.order {
+		w.order[i] = uint32(i)
+	}
+	slices.SortFunc(w.order, func(a, b uint32) int { return cmp.Compare(addrs[a], addrs[b]) })
+	w.extents = nil
+	for i, page := range w.order {
+		off, err := locate(w.gpu, addrs[page], maps)
+		if err != nil {
+			return err
+		}
+		if k := len(w.extents); k > 0 && w.extents[k-1].GPUOff+w.extents[k-1].Size == off {
+			w.extents[k-1].Size += hugePage
+			continue
+		}
+		w.extents = append(w.extents, Extent{Off: uint64(i) * hugePage, GPUOff: off, Size: hugePage})
+	}
+	return nil
+}
+
+// locate finds a huge page in GPU memory.
+func locate(gpu int, addr uint64, maps []control.GPUMap) (uint64, error) {
+	for _, m := range maps {
+		if int(m.GPU) == gpu && addr >= m.IOVA && addr-m.IOVA < m.Size && hugePage <= m.Size-(addr-m.IOVA) {
+			return m.Off + (addr - m.IOVA), nil
+		}
+	}
+	return 0, fmt.Errorf("the huge page at %#x is not of GPU %d: %w", addr, gpu, unix.ENODEV)
+}
+
+// Size is the window's size in bytes.
+func (w *Window) Size() uint64 { return uint64(len(w.mem)) }
+
+// Extents say where in GPU memory the window is.
+func (w *Window) Extents() []Extent { return slices.Clone(w.extents) }
+
+// pieces gives the parts of [off, off+size) of the window in GPU memory.
+func (w *Window) pieces(off, size uint64) ([]Extent, error) {
+	if off > w.Size() || size > w.Size()-off {
+		return nil, fmt.Errorf("[%#x, +%#x) is outside the window of %d bytes: %w", off, size, w.Size(), unix.EINVAL)
+	}
+	var list []Extent
+	for _, e := range w.extents {
+		if off < e.Off+e.Size && size > 0 {
+			skip := off - e.Off
+			n := min(size, e.Size-skip)
+			list = append(list, Extent{Off: off, GPUOff: e.GPUOff + skip, Size: n})
+			off, size = off+n, size-n
+		}
+	}
+	return list, nil
+}
+
+// page is the CPU's view of the huge page that holds an offset of the window, from there on.
+func (w *Window) page(off uint64) []byte {
+	p := uint64(w.order[off/hugePage])
+	return w.mem[p*hugePage+off%hugePage : (p+1)*hugePage]
+}
+
+// ReadAt reads the window by CPU (io.ReaderAt).
+func (w *Window) ReadAt(b []byte, off int64) (n int, err error) {
+	if _, err := w.pieces(uint64(off), uint64(len(b))); err != nil {
+		return 0, err
+	}
+	for n < len(b) {
+		n += copy(b[n:], w.page(uint64(off)+uint64(n)))
+	}
+	return n, nil
+}
+
+// WriteAt writes the window by CPU (io.WriterAt).
+func (w *Window) WriteAt(b []byte, off int64) (n int, err error) {
+	if _, err := w.pieces(uint64(off), uint64(len(b))); err != nil {
+		return 0, err
+	}
+	for n < len(b) {
+		n += copy(w.page(uint64(off)+uint64(n)), b[n:])
+	}
+	return n, nil
+}
+
+// Close gives the memory back; while dma-bufs of it are in use that is EBUSY.
+func (w *Window) Close() error {
+	w.mu.Lock()
+	busy := w.inUse
+	w.mu.Unlock()
+	if busy > 0 {
+		return fmt.Errorf("%d dma-bufs of the window are in use: %w", busy, unix.EBUSY)
+	}
+	var errs []error
+	if w.mem != nil {
+		errs = append(errs, unix.Munmap(w.mem))
+		w.mem = nil
+	}
+	if w.fd >= 0 {
+		errs = append(errs, unix.Close(w.fd))
+		w.fd = -1
+	}
+	errs = append(errs, w.restore())
+	w.restore = func() error { return nil }
+	return errors.Join(errs...)
+}

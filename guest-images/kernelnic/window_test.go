@@ -1,0 +1,349 @@
+package kernelnic
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+)
+
+// Where the test's GPU 2 is in the guest's address space: in two pieces, the second of them before the first in GPU memory.
+var testMaps = []control.GPUMap{
+	{GPU: 1, IOVA: 0, Off: 0, Size: 1 << 40},
+	{GPU: 2, IOVA: 0x4000_0000, Off: 32 << 20, Size: 32 << 20},
+	{GPU: 2, IOVA: 1 << 32, Off: 0, Size: 32 << 20},
+}
+
+// window makes a window of pages at the given addresses, its memory ordinary.
+func window(t *testing.T, addrs ...uint64) *Window {
+	t.Helper()
+	w := &Window{gpu: 2, fd: -1, mem: make([]byte, len(addrs)*hugePage), restore: func() error { return nil }}
+	if err := w.arrange(addrs, testMaps); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// scattered is a window of five pages in three extents.
+func scattered(t *testing.T) *Window {
+	return window(t, 1<<32+2*hugePage, 0x4000_0000+3*hugePage, 1<<32, 1<<32+hugePage, 0x4000_0000+5*hugePage)
+}
+
+func TestPagesAreInTheOrderOfTheirAddresses(t *testing.T) {
+	w := scattered(t)
+	want := []Extent{
+		{0, 32<<20 + 3*hugePage, hugePage},
+		{hugePage, 32<<20 + 5*hugePage, hugePage},
+		{2 * hugePage, 0, 3 * hugePage},
+	}
+	got := w.Extents()
+	if len(got) != len(want) {
+		t.Fatalf("%+v", got)
+	}
+	for i := range want {
+		if got[i] != want[i] {
+			t.Errorf("extent %d: %+v, not %+v", i, got[i], want[i])
+		}
+	}
+	if one := window(t, 1<<32+hugePage, 1<<32); len(one.extents) != 1 || one.extents[0] != (Extent{0, 0, 2 * hugePage}) {
+		t.Errorf("%+v", one.extents)
+	}
+}
+
+func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
+	for name, addr := range map[string]uint64{"before": 0x4000_0000 - hugePage, "behind": 0x4000_0000 + 32<<20, "over the end": 1<<32 + 32<<20 - 4096} {
+		w := &Window{gpu: 2}
+		if err := w.arrange([]uint64{1 << 32, addr}, testMaps); !errors.Is(err, unix.ENODEV) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The pieces of any range follow each other, and are where each byte of the range is.
+func TestPiecesAgainstAByteAtATime(t *testing.T) {
+	w := scattered(t)
+	place := func(off uint64) uint64 {
+		for _, e := range w.extents {
+			if off >= e.Off && off < e.Off+e.Size {
+				return e.GPUOff + off - e.Off
+			}
+		}
+		t.Fatalf("%#x is nowhere", off)
+		return 0
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 2000 {
+		off := r.Uint64N(w.Size() + 1)
+		size := r.Uint64N(w.Size() - off + 1)
+		pieces, err := w.pieces(off, size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := off
+		for _, p := range pieces {
+			if p.Off != at || p.Size == 0 || p.GPUOff != place(at) || p.GPUOff+p.Size-1 != place(at+p.Size-1) {
+				t.Fatalf("[%#x, +%#x): %+v", off, size, pieces)
+			}
+			at += p.Size
+		}
+		if at != off+size {
+			t.Fatalf("[%#x, +%#x): ends at %#x", off, size, at)
+		}
+		at = off
+		for _, i := range w.items(off, size) {
+			for n := uint64(0); n < i.size; n += min(4096, i.size-n) {
+				if want := uint64(w.order[(at+n)/hugePage])*hugePage + (at+n)%hugePage; i.off+n != want {
+					t.Fatalf("item %+v at %#x: not %#x", i, at+n, want)
+				}
+			}
+			at += i.size
+		}
+		if at != off+size {
+			t.Fatalf("items of [%#x, +%#x): end at %#x", off, size, at)
+		}
+	}
+	for _, bad := range [][2]uint64{{w.Size(), 1}, {w.Size() + 1, 0}, {1, w.Size()}, {^uint64(0), 2}, {1, ^uint64(0)}} {
+		if _, err := w.pieces(bad[0], bad[1]); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("[%#x, +%#x): %v", bad[0], bad[1], err)
+		}
+	}
+}
+
+func TestWindowIsReadAndWritten(t *testing.T) {
+	w := scattered(t)
+	data := make([]byte, 3*hugePage+5)
+	for i := range data {
+		data[i] = byte(i * 7 >> 3)
+	}
+	if n, err := w.WriteAt(data, hugePage-3); n != len(data) || err != nil {
+		t.Fatal(n, err)
+	}
+	got := make([]byte, len(data))
+	if n, err := w.ReadAt(got, hugePage-3); n != len(got) || err != nil || !bytes.Equal(got, data) {
+		t.Error(n, err)
+	}
+	for _, e := range w.extents {
+		if p := w.page(e.Off); &p[0] != &w.mem[uint64(w.order[e.Off/hugePage])*hugePage] {
+			t.Errorf("%+v is elsewhere", e)
+		}
+	}
+	if _, err := w.ReadAt(got, int64(w.Size())-1); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("past the end: %v", err)
+	}
+	if _, err := w.WriteAt(data, -1); !errors.Is(err, unix.EINVAL) {
+		t.Errorf("before the beginning: %v", err)
+	}
+}
+
+func TestWindowInUseIsNotClosed(t *testing.T) {
+	w := &Window{fd: -1, inUse: 1, restore: func() error { t.Error("closed"); return nil }}
+	if err := w.Close(); !errors.Is(err, unix.EBUSY) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWindowOfNoSize(t *testing.T) {
+	for _, size := range []uint64{0, 1 << 47} {
+		if _, err := NewWindow(0, 1, size, nil); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("%d: %v", size, err)
+		}
+	}
+}
+
+// jobs is a GPU that notes its jobs, and carries out those that it can check: tables of byte positions.
+type jobs struct {
+	mem  *Memory
+	list []control.Job
+	ents []control.JobEntry
+	fail int // this job fails, from 1
+}
+
+func (g *jobs) RunJob(_ context.Context, j control.Job) (s control.JobStatus, err error) {
+	g.list = append(g.list, j)
+	if len(g.list) == g.fail {
+		return s, unix.EIO
+	}
+	if j.Entries > 0 {
+		b, err := g.mem.at(j.Table, uint64(j.Entries)*control.JobEntryLen)
+		if err != nil {
+			return s, err
+		}
+		for ; len(b) > 0; b = b[control.JobEntryLen:] {
+			e := decode(b)
+			g.ents = append(g.ents, e)
+			s.Bytes += uint64(e.Len)
+		}
+	}
+	s.Bytes += j.Len
+	s.State = control.JobDone
+	return s, nil
+}
+
+// ram is Memory of one made-up page.
+func ram() *Memory {
+	return &Memory{pages: [][]byte{make([]byte, hugePage)}, addrs: []uint64{0x1000_0000}}
+}
+
+func TestJobsOnRangesAreTranslated(t *testing.T) {
+	g := &jobs{}
+	e := newEngine(g, scattered(t), ram())
+	s, err := e.RunJob(t.Context(), control.Job{Op: control.JobFill, GPU: 2, Off: hugePage + 10, Len: 2 * hugePage, Seed: 5, Stream: 100})
+	if err != nil || s.Bytes != 2*hugePage {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	want := []control.Job{
+		{Op: control.JobFill, GPU: 2, Off: 32<<20 + 5*hugePage + 10, Len: hugePage - 10, Seed: 5, Stream: 100},
+		{Op: control.JobFill, GPU: 2, Off: 0, Len: hugePage + 10, Seed: 5, Stream: 100 + hugePage - 10},
+	}
+	if len(g.list) != 2 || g.list[0] != want[0] || g.list[1] != want[1] {
+		t.Errorf("%+v", g.list)
+	}
+	g.list, g.fail = nil, 1
+	if _, err := e.RunJob(t.Context(), control.Job{Op: control.JobPoison, GPU: 2, Len: 3 * hugePage}); !errors.Is(err, unix.EIO) || len(g.list) != 1 {
+		t.Errorf("%v, %+v", err, g.list)
+	}
+	for _, bad := range []struct {
+		j    control.Job
+		want error
+	}{
+		{control.Job{Op: control.JobFill, GPU: 1, Len: 1}, unix.ENODEV},
+		{control.Job{Op: control.JobFill, GPU: 2, Off: 5 * hugePage, Len: 1}, unix.EINVAL},
+		{control.Job{Op: control.JobSHA256, GPU: 2, Len: 2 * hugePage}, unix.EOPNOTSUPP},
+		{control.Job{Op: 99, GPU: 2, Len: 1}, unix.EINVAL},
+		{control.Job{Op: control.JobGather, GPU: 2, Entries: 1, TableInGPU: true}, unix.EOPNOTSUPP},
+		{control.Job{Op: control.JobGather, GPU: 2, Entries: 1, Table: 7}, unix.EFAULT},
+	} {
+		if _, err := e.RunJob(t.Context(), bad.j); !errors.Is(err, bad.want) {
+			t.Errorf("%+v: %v, not %v", bad.j, err, bad.want)
+		}
+	}
+}
+
+// Every byte of every entry goes where it was to go, for each operation, also in more jobs than one.
+func TestJobTablesAreTranslated(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	w := scattered(t)
+	gpuPlace := func(off uint64) uint64 {
+		p, err := w.pieces(off, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p[0].GPUOff
+	}
+	for op, side := range map[control.JobOp][2]bool{control.JobGather: {true, true}, control.JobToGuest: {true, false}, control.JobFromGuest: {false, true}} {
+		mem := ram()
+		g := &jobs{mem: mem}
+		e := newEngine(g, w, mem)
+		table, iova, err := mem.AllocDMA(1000 * control.JobEntryLen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var in []control.JobEntry
+		var bytes uint64
+		for i := range 1000 {
+			n := 1 + r.Uint32N(3*hugePage)
+			x := control.JobEntry{Src: r.Uint64N(w.Size() - uint64(n)), Dst: r.Uint64N(w.Size() - uint64(n)), Len: n}
+			x.Encode((*[control.JobEntryLen]byte)(table[i*control.JobEntryLen:]))
+			in, bytes = append(in, x), bytes+uint64(n)
+		}
+		s, err := e.RunJob(t.Context(), control.Job{Op: op, GPU: 2, Table: iova, Entries: 1000})
+		if err != nil || s.Bytes != bytes || len(g.list) < 2 {
+			t.Fatalf("%+v of %d, %d jobs, %v", s, bytes, len(g.list), err)
+		}
+		at := func(gpu bool, off uint64) uint64 {
+			if gpu {
+				return gpuPlace(off)
+			}
+			return off
+		}
+		for _, out := range g.ents {
+			for len(in) > 0 && in[0].Len == 0 {
+				in = in[1:]
+			}
+			x := &in[0]
+			last := uint64(out.Len - 1)
+			if out.Len == 0 || out.Len > x.Len || out.Src != at(side[0], x.Src) || out.Dst != at(side[1], x.Dst) ||
+				out.Src+last != at(side[0], x.Src+last) || out.Dst+last != at(side[1], x.Dst+last) {
+				t.Fatalf("operation %d: %+v of %+v", op, out, *x)
+			}
+			x.Src, x.Dst, x.Len = x.Src+uint64(out.Len), x.Dst+uint64(out.Len), x.Len-out.Len
+		}
+		bad := control.JobEntry{Src: w.Size() - 1, Dst: w.Size() - 1, Len: 2}
+		bad.Encode((*[control.JobEntryLen]byte)(table))
+		if _, err := e.RunJob(t.Context(), control.Job{Op: op, GPU: 2, Table: iova, Entries: 1}); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("operation %d past the end: %v", op, err)
+		}
+		if len(e.tables) != maxTables {
+			t.Errorf("%d tables of %d are back", len(e.tables), maxTables)
+		}
+	}
+}
+
+func TestWaitForATableEnds(t *testing.T) {
+	mem := ram()
+	e := newEngine(&jobs{mem: mem}, scattered(t), mem)
+	for range maxTables {
+		<-e.tables
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := e.RunJob(ctx, control.Job{Op: control.JobGather, GPU: 2, Table: 0x1000_0000, Entries: 1}); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestMemoryIsFoundByItsAddress(t *testing.T) {
+	m := ram()
+	b, iova, err := m.AllocDMA(5000)
+	if err != nil || len(b) != 8192 || iova != 0x1000_0000 {
+		t.Fatalf("%d bytes at %#x, %v", len(b), iova, err)
+	}
+	c, next, err := m.AllocDMA(1)
+	if err != nil || next != iova+8192 {
+		t.Fatalf("%#x, %v", next, err)
+	}
+	c[0] = 9
+	if got, err := m.at(next, 1); err != nil || got[0] != 9 {
+		t.Errorf("%v, %v", got, err)
+	}
+	for _, bad := range [][2]uint64{{iova - 1, 1}, {iova + hugePage, 1}, {iova + hugePage - 1, 2}, {iova, ^uint64(0)}, {0, 1}} {
+		if _, err := m.at(bad[0], bad[1]); !errors.Is(err, unix.EFAULT) {
+			t.Errorf("[%#x, +%#x): %v", bad[0], bad[1], err)
+		}
+	}
+	for _, n := range []int{0, -1, hugePage + 1} {
+		if _, _, err := m.AllocDMA(n); !errors.Is(err, unix.EINVAL) {
+			t.Errorf("%d bytes: %v", n, err)
+		}
+	}
+}
+
+func TestInterfaceIsFoundByItsDriver(t *testing.T) {
+	sys := t.TempDir()
+	add := func(name, driver string) {
+		dir := filepath.Join(sys, "class/net", name, "device")
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink("../../../bus/pci/drivers/"+driver, filepath.Join(dir, "driver"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	add("eth0", "virtio_net")
+	if _, err := findInterface(sys, "gve"); !errors.Is(err, unix.ENODEV) {
+		t.Errorf("none: %v", err)
+	}
+	add("eth1", "gve")
+	if name, err := findInterface(sys, "gve"); err != nil || name != "eth1" {
+		t.Errorf("%q, %v", name, err)
+	}
+	add("eth2", "gve")
+	if _, err := findInterface(sys, "gve"); err == nil || !strings.Contains(err.Error(), "eth1, eth2") {
+		t.Errorf("two: %v", err)
+	}
+}

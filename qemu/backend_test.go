@@ -1,0 +1,91 @@
+package qemu
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"testing"
+)
+
+// envCaller makes this test's program connect to the socket of that name once it is told to, and say what it gets: see
+// TestOnlyTheChosenProcessIsLetIn.
+const envCaller = "VNIC_TEST_CALLER"
+
+func caller() {
+	_, _ = os.Stdin.Read(make([]byte, 1))
+	c, err := net.Dial("unix", os.Getenv(envCaller))
+	if err != nil {
+		panic(err)
+	}
+	_, _ = io.Copy(os.Stdout, c)
+	os.Exit(0)
+}
+
+// Whoever else connects to the backend's socket, by a process of the same user even, is turned away, and the one that is
+// meant comes in after that.
+func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
+	for name, vfioUser := range map[string]bool{"vhost-user": false, "vfio-user": true} {
+		t.Run(name, func(t *testing.T) {
+			conns := make(chan *net.UnixConn, 2)
+			b, err := newBackendSocket(func(c *net.UnixConn) { conns <- c }, vfioUser)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.close()
+			cmd := exec.Command("/proc/self/exe")
+			ours, theirs := "@"+b.name, "@"+b.name
+			if vfioUser {
+				cmd.ExtraFiles = []*os.File{b.file}
+				ours, theirs = fdPath(int(b.file.Fd())), fdPath(3)
+			}
+			cmd.Env = append(os.Environ(), envCaller+"="+theirs)
+			in, err := cmd.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			b.done = make(chan struct{})
+			go b.accept(cmd.Process.Pid)
+
+			for range 3 {
+				c, err := net.Dial("unix", ours)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
+					t.Errorf("a stranger read: %v", err)
+				}
+				_ = c.Close()
+			}
+			if len(conns) != 0 {
+				t.Error("a stranger was let in")
+			}
+			if _, err := in.Write([]byte{1}); err != nil {
+				t.Fatal(err)
+			}
+			c := <-conns
+			if _, err := c.Write([]byte("welcome")); err != nil {
+				t.Error(err)
+			}
+			_ = c.Close()
+			if said, err := io.ReadAll(out); err != nil || string(said) != "welcome" {
+				t.Errorf("the one that is meant got %q, %v", said, err)
+			}
+			if err := cmd.Wait(); err != nil {
+				t.Error(err)
+			}
+			if c, err := net.Dial("unix", ours); err == nil { // nobody listens any more
+				_ = c.Close()
+				t.Error("a second one could connect")
+			}
+		})
+	}
+}

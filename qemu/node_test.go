@@ -1,0 +1,81 @@
+package qemu
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/kernelnic"
+)
+
+// A GPU that is a NUMA node: what a guest takes of it lies in the GPU's file, where the guest thinks, and nothing else of the
+// guest's processes is there.
+func TestGPUOnANodeIsTheGuestsToTake(t *testing.T) {
+	const gpuSize, window, ramSize = 128 << 20, 112 << 20, 256 << 20
+	c := guest(t)
+	nothingLeft(t)
+	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	initrd, err := img.Initrd(agent.Config{Node0: true, HugePages: 4})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer initrd.Close()
+	gpu, err := NewMemory("gpu", gpuSize)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer gpu.Close()
+	c.RAMSize, c.Initrd, c.Append = ramSize, []io.Reader{initrd}, kernelnic.KernelArgs
+	c.GPUs = []GPU{{File: gpu, Size: gpuSize, Node: true}}
+	m, err := Start(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	n := struct {
+		Base, GPU, Window uint64
+		Extents           []kernelnic.Extent
+		Policies          map[string]int
+		Node1             []string
+		Free              string
+	}{Base: ramSize, GPU: gpuSize, Window: window}
+	start := time.Now()
+	if err := m.Agent().Call(t.Context(), "node", n, &n); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%v, extents %+v, policies %v\n%s", time.Since(start), n.Extents, n.Policies, n.Free)
+	if len(n.Node1) != 0 {
+		t.Errorf("memory of the node besides the window: %q", n.Node1)
+	}
+	for p := range n.Policies {
+		if p != "bind:0" && p != "window bind:1" {
+			t.Errorf("a policy %s", p)
+		}
+	}
+	var size uint64
+	for _, e := range n.Extents {
+		b := make([]byte, e.Size)
+		if _, err := gpu.ReadAt(b, int64(e.GPUOff)); err != nil {
+			t.Fatal(err)
+		}
+		for i := uint64(0); i < e.Size; i += 4096 {
+			if want := fmt.Appendf(nil, "page %10d", (e.Off+i)/4096); !bytes.HasPrefix(b[i:], want) {
+				t.Fatalf("extent %+v at %#x: %q, not %q", e, i, b[i:i+16], want)
+			}
+		}
+		size += e.Size
+	}
+	if size != window {
+		t.Errorf("extents of %d bytes, a window of %d", size, window)
+	}
+	if err := m.PowerOff(t.Context()); err != nil {
+		t.Error(err)
+	}
+}

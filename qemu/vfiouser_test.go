@@ -1,0 +1,213 @@
+package qemu_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/vfiouser"
+	"vnic.dev/vnic/vfiouser/pci"
+)
+
+// plain is a device of registers, all of them memory. What happens to it goes to its channels.
+type plain struct {
+	config  *pci.Config
+	enabled chan struct{} // closed when firmware has given its BARs addresses
+	resets  chan struct{}
+}
+
+func (d *plain) Info() vfiouser.Info {
+	bar := vfiouser.Region{Size: 4096, Read: true, Write: true}
+	return vfiouser.Info{Reset: true,
+		Regions: []vfiouser.Region{0: bar, 1: bar, vfiouser.RegionConfig: {Size: d.config.Size(), Read: true, Write: true}},
+		IRQs:    []vfiouser.IRQ{vfiouser.IRQMSIX: {Count: 3}, vfiouser.IRQErr: {Count: 1}}}
+}
+
+func (d *plain) ReadRegion(region int, off uint64, b []byte) error {
+	if region == vfiouser.RegionConfig {
+		return d.config.Read(off, b)
+	}
+	return nil
+}
+
+func (d *plain) WriteRegion(region int, off uint64, b []byte) error {
+	if region != vfiouser.RegionConfig {
+		return nil
+	}
+	was := d.config.MemoryEnabled()
+	err := d.config.Write(off, b)
+	if !was && d.config.MemoryEnabled() {
+		select {
+		case d.enabled <- struct{}{}:
+		default:
+		}
+	}
+	return err
+}
+
+func (d *plain) SetIRQ(_, _, fd int) error {
+	if fd >= 0 {
+		return unix.Close(fd)
+	}
+	return nil
+}
+
+func (d *plain) Reset() error {
+	d.config.Reset()
+	select {
+	case d.resets <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+func (d *plain) DisableIRQs(int) error    { return nil }
+func (d *plain) Unmapping(uint64, uint64) {}
+func (d *plain) MemoryChanged()           {}
+func (d *plain) Disconnected()            {}
+
+// QEMU's own vfio-user client with a device of ours, and firmware but no guest: it takes the device, shares memory, resets
+// it, and still ends when it is told to after the server has gone.
+func TestVFIOUserDeviceInQEMU(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs QEMU, and the network the first time")
+	}
+	r, err := qemu.Fetch(t.Context(), qemu.Options{IgnoreSystemQEMU: true, VFIOUser: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, express := range []bool{false, true} {
+		t.Run(fmt.Sprintf("express=%t", express), func(t *testing.T) { vfioUserDevice(t, r.QEMU, express) })
+	}
+}
+
+func vfioUserDevice(t *testing.T, b qemu.Binary, express bool) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // only of a test that fails
+	defer cancel()
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	config, err := pci.New(pci.Options{Vendor: 0x1af4, Device: 0x10f0, Class: 0xff0000, Express: express,
+		BARs: [6]pci.BAR{{Size: 4096}, {Size: 4096}}, MSIX: pci.MSIX{Vectors: 3, BAR: 1, PBAOff: 2048}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := &plain{config, make(chan struct{}, 1), make(chan struct{}, 1)}
+	files := dma.NewFiles()
+	space := dma.NewSpace("plain", files)
+	var log bytes.Buffer
+	stop, stopServer := context.WithCancelCause(ctx)
+	served := make(chan error, 1)
+	go func() {
+		sock, err := l.AcceptUnix()
+		if err == nil {
+			err = vfiouser.NewServer(dev, space, slog.New(slog.NewTextHandler(&log, nil))).Serve(stop, sock)
+		}
+		served <- err
+	}()
+	defer stopServer(nil)
+
+	device, err := json.Marshal(map[string]any{"driver": "vfio-user-pci", "socket": map[string]string{"type": "unix", "path": path}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append(b.Args[1:len(b.Args):len(b.Args)], "-nodefaults", "-display", "none", "-accel", "tcg", "-m", "64M",
+		"-M", "q35,memory-backend=ram", "-object", "memory-backend-memfd,id=ram,size=64M,share=on", "-qmp", "stdio", "-device", string(device))
+	cmd := exec.CommandContext(ctx, b.Args[0], args...)
+	cmd.Env = append(os.Environ(), b.Env...)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(out)
+	do := func(command string) {
+		t.Helper()
+		if _, err := fmt.Fprintf(in, "{\"execute\":%q}\n", command); err != nil {
+			t.Fatal(err)
+		}
+		for lines.Scan() {
+			if strings.Contains(lines.Text(), `"return"`) {
+				return
+			}
+		}
+		t.Fatalf("QEMU has not answered %s: %v\n%s", command, ctx.Err(), &stderr)
+	}
+	await := func(what string, c <-chan struct{}) {
+		t.Helper()
+		select {
+		case <-c:
+		case <-ctx.Done():
+			t.Fatalf("no %s: %v\n%s", what, ctx.Err(), &stderr)
+		}
+	}
+	do("qmp_capabilities")
+	await("addresses by the firmware", dev.enabled)
+
+	do("stop") // the firmware changes the memory map
+	var ram uint64
+	for _, r := range space.Regions() {
+		if !r.NoAccess {
+			ram += r.Size
+		}
+	}
+	if ram < 63<<20 || files.Len() != 1 {
+		t.Errorf("%d bytes of %d files are shared: %+v", ram, files.Len(), space.Regions())
+	}
+	do("cont")
+	for range 2 {
+		for len(dev.resets) > 0 {
+			<-dev.resets
+		}
+		do("system_reset")
+		await("reset", dev.resets)
+	}
+
+	do("stop") // else QEMU may want to tell the server of a change, and takes its absence badly
+	gone := errors.New("stopped by the test")
+	stopServer(gone)
+	if err := <-served; !errors.Is(err, gone) {
+		t.Errorf("Serve: %v", err)
+	}
+	if s := log.String(); !strings.Contains(s, "the guest has lost a device") || strings.Contains(s, "refused") {
+		t.Errorf("log: %s", s)
+	}
+	if s := space.Regions(); len(s) > 0 {
+		t.Errorf("still mapped: %+v", s)
+	}
+	do("quit")
+	for lines.Scan() { // to its end
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("QEMU: %v\n%s", err, &stderr)
+	}
+	if s := stderr.String(); strings.Contains(s, "warning") || strings.Contains(s, "timed out") {
+		t.Errorf("QEMU says:\n%s", s)
+	}
+}
