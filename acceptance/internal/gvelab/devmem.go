@@ -1,0 +1,229 @@
+package gvelab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/devmem/kernel"
+)
+
+const (
+	devmemPort = 7002     // the peer's; ours are those that follow
+	rxSize     = 12 << 20 // two rings of buffers, and what is held: a queue that is short of 32 never receives (devmem.md, section 3)
+	txSize     = 1 << 20
+)
+
+// dut is the interface under test as a device memory device, with a connection to the peer.
+type dut struct {
+	dev  *kernel.Device
+	conn devmem.Conn
+	far  net.Conn
+	gpu  *kernel.UDMABuf
+
+	rxBuf, txBuf devmem.Buffer
+	flow         devmem.Flow
+	rule         devmem.FlowID
+
+	device, host *meter // bytes received, by where they lay
+	out          *meter // bytes sent from device memory, as they arrived
+
+	rx, tx devmem.Binding
+	source chan devmem.Binding // what the sender is to send from
+}
+
+// openDevice opens the interface under test, and connects it.
+func openDevice(ctx context.Context, g *guest) (_ *dut, err error) {
+	d := &dut{gpu: g.gpu, device: newMeter("device memory TCP, received in device memory"),
+		host: newMeter("device memory TCP, received in host memory"), out: newMeter("device memory TCP, sent"), source: make(chan devmem.Binding)}
+	if d.dev, err = kernel.Open(kernel.Options{Interface: underTestName, Buffers: g.gpu}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, d.close())
+		}
+	}()
+	if n := d.dev.Queues(); n < 4 {
+		return nil, fmt.Errorf("%s has %d queues, not 4", underTestName, n)
+	}
+	if err := d.dev.SetRSS(2); err != nil {
+		return nil, err
+	}
+	if d.rxBuf, err = d.dev.Register(0, 0, rxSize); err != nil {
+		return nil, err
+	}
+	if d.txBuf, err = d.dev.Register(0, rxSize, txSize); err != nil {
+		return nil, err
+	}
+	g.opened++
+	local := netip.AddrPortFrom(underTest.Addr(), devmemPort+g.opened)
+	d.flow = devmem.Flow{Dst: local, Queue: 3}
+	if d.rule, err = d.dev.AddFlow(d.flow); err != nil {
+		return nil, err
+	}
+	var l net.Listener
+	if err := g.peer.do(func() (err error) {
+		l, err = net.Listen("tcp", fmt.Sprintf("%v:%d", peerAddr.Addr(), devmemPort))
+		return err
+	}); err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	if d.conn, err = d.dev.Dial(ctx, local, netip.AddrPortFrom(peerAddr.Addr(), devmemPort)); err != nil {
+		return nil, err
+	}
+	if d.far, err = l.Accept(); err != nil {
+		return nil, err
+	}
+	go send(d.far, newMeter(""))
+	go receive(d.far, d.out)
+	go d.receive()
+	go d.send()
+	return d, nil
+}
+
+// close ends it. What the device memory still holds is an error.
+func (d *dut) close() error {
+	var err error
+	if d.far != nil {
+		err = d.far.Close()
+	}
+	return errors.Join(err, d.dev.Close())
+}
+
+// receive compares what comes, wherever it lies.
+func (d *dut) receive() {
+	frags, linear := make([]devmem.Frag, 64), make([]byte, 256<<10)
+	var tokens []devmem.TokenRange
+	fail := func(err error) { d.device.fail(err); d.host.fail(err) }
+	for o := uint64(0); ; {
+		n, nf, nl, err := d.conn.RecvDevmem(frags, linear, 0)
+		if err != nil {
+			fail(err)
+			return
+		}
+		if nf == 0 {
+			err = compare(o, linear[:nl])
+		}
+		at, inDevice := o, 0
+		tokens = tokens[:0]
+		for _, f := range frags[:nf] {
+			if f.Kind != devmem.Dmabuf {
+				fail(fmt.Errorf("%d linear bytes in a packet of a bound queue", f.Size))
+				return
+			}
+			if err == nil {
+				err = compare(at, d.gpu.Bytes()[f.Off:f.Off+uint64(f.Size)])
+			}
+			at, inDevice = at+uint64(f.Size), inDevice+int(f.Size)
+			tokens = append(tokens, devmem.TokenRange{Start: f.Token, Count: 1})
+		}
+		if err == nil && inDevice+nl != n {
+			err = fmt.Errorf("%d bytes in device memory and %d in host memory are not %d", inDevice, nl, n)
+		}
+		if err == nil && len(tokens) > 0 {
+			_, err = d.conn.DontNeed(tokens)
+		}
+		if err != nil {
+			fail(err)
+			return
+		}
+		o += uint64(n)
+		d.device.add(inDevice)
+		d.host.add(nl)
+	}
+}
+
+// send sends from the binding it was given last. It waits for each send's completion, as the memory is used again.
+func (d *dut) send() {
+	const size = 64 << 10
+	mem := d.gpu.Bytes()[rxSize:]
+	t := time.NewTicker(pace)
+	defer t.Stop()
+	var from devmem.Binding
+	var o uint64
+	for {
+		var tick <-chan time.Time
+		if from != nil {
+			tick = t.C
+		}
+		select {
+		case from = <-d.source:
+			continue
+		case <-d.out.dead:
+			return
+		case <-tick:
+		}
+		for i := 0; i < size; i += chunk {
+			copy(mem[i:], pattern(o+uint64(i), chunk))
+		}
+		n, err := d.conn.SendDevmem(from.ID(), []devmem.Range{{Off: 0, Len: size}})
+		o += uint64(n)
+		if errors.Is(err, syscall.EINVAL) { // it was closed: the next is awaited
+			from, err = nil, nil
+		}
+		if n > 0 {
+			_, _, cerr := d.conn.ReadCompletion(time.Time{})
+			err = errors.Join(err, cerr)
+		}
+		if err != nil {
+			d.out.fail(err)
+			return
+		}
+	}
+}
+
+// bind binds queues for receive, of which the connection's is the last, and for transmit.
+func (d *dut) bind(ctx context.Context, queues ...int) error {
+	if last := queues[len(queues)-1]; last != d.flow.Queue {
+		if err := d.dev.DelFlow(d.rule); err != nil {
+			return err
+		}
+		d.flow.Queue = last
+		var err error
+		if d.rule, err = d.dev.AddFlow(d.flow); err != nil {
+			return err
+		}
+	}
+	var err error
+	if d.rx, err = d.dev.BindRX(d.rxBuf, queues...); err != nil {
+		return err
+	}
+	if d.tx, err = d.dev.BindTX(d.txBuf); err != nil {
+		return err
+	}
+	select {
+	case d.source <- d.tx:
+		return nil
+	case <-d.out.dead:
+		return fmt.Errorf("%s: %w", d.out.name, d.out.err)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// unbind undoes bind in the middle of all that arrives and is sent, and waits until nobody uses the memory any more.
+func (d *dut) unbind(ctx context.Context) error {
+	for _, b := range []devmem.Binding{d.rx, d.tx} {
+		if err := b.Close(); err != nil {
+			return err
+		}
+	}
+	limit, cancel := context.WithTimeoutCause(ctx, patience, errStalled)
+	defer cancel()
+	for _, b := range []devmem.Binding{d.rx, d.tx} {
+		select {
+		case <-b.Done():
+		case <-limit.Done():
+			return fmt.Errorf("memory of binding %d is still in use: %w", b.ID(), context.Cause(limit))
+		}
+	}
+	d.rx, d.tx = nil, nil
+	return nil
+}

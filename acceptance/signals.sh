@@ -1,0 +1,59 @@
+# Sourced, after lib.sh, by scripts that end runs by signals. Each run is a session; what it has open is noted before the signal,
+# and looked for on the whole machine after it. The cache and the directory for temporary files are our own.
+export TMPDIR=$work/tmp VNIC_CACHE=$work/cache
+mkdir "$TMPDIR"
+private_cache "$VNIC_CACHE"
+files() { find "$TMPDIR" "$VNIC_CACHE" -mindepth 1 -maxdepth 4 | sort; find /dev/shm -maxdepth 1 -name '*vnic*' | sort; }
+
+# begin ARGS...: starts a run in a session of its own.
+begin() {
+  files > "$work/before"
+  : > "$work/err" # now: until_line must not find what the run before has said
+  setsid "$vnic" run "$@" > "$work/out" 2> "$work/err" &
+  pid=$!
+}
+# until_line PATTERN: waits for a line on its stderr; until_alive N: for that many processes.
+until_line() { until_ grep -q "$1" "$work/err"; }
+until_alive() { until_ enough "$1"; }
+enough() { [ "$(alive "$pid" | wc -l)" -ge "$1" ]; }
+until_() {
+  local i
+  for ((i = 0; i < 1200; i++)); do
+    ! "$@" || return 0
+    kill -0 "$pid" 2>/dev/null || { cat "$work/err" >&2; fail "ended before: $*"; }
+    sleep 0.05
+  done
+  fail "waited in vain for: $*"
+}
+# end SIGNAL WHAT [PROCESSES]: sends it, and holds what is left, the status and the message against what they must be.
+end() {
+  local sig=$1 what=$2 status=0 t0 took
+  [ "$(alive "$pid" | wc -l)" -ge "${3:-1}" ] || fail "$what: fewer than ${3:-1} processes before the signal: this test would see nothing"
+  held "$pid" > "$work/held"
+  t0=${EPOCHREALTIME/./}
+  case $sig in GROUP) kill -INT -- "-$pid" ;; TWICE) kill -INT "$pid"; sleep 1.2; kill -INT "$pid" ;; *) kill "-$sig" "$pid" ;; esac
+  wait "$pid" 2>/dev/null || status=$?
+  while [ -n "$(alive "$pid")" ]; do
+    [ $((${EPOCHREALTIME/./} - t0)) -lt 5000000 ] || { for p in $(alive "$pid"); do tr '\0' ' ' < "/proc/$p/cmdline"; echo; done >&2; fail "$sig $what: processes are left"; }
+    sleep 0.05
+  done
+  took=$((${EPOCHREALTIME/./} - t0))
+  [ $took -lt 5000000 ] || fail "$sig $what: took $((took / 1000)) ms"
+  still "$work/held" > "$work/still"
+  [ ! -s "$work/still" ] || { cat "$work/still" >&2; fail "$sig $what: somebody has its sockets or memory"; }
+  files > "$work/after"
+  diff "$work/before" "$work/after" >&2 || fail "$sig $what: files are left"
+  case $sig in
+    KILL) [ $status = 137 ] || fail "$sig $what: status $status" ;;
+    *) [ $status = 1 ] || { cat "$work/err" >&2; fail "$sig $what: status $status"; }
+      [ "$(grep -c '^vnic: interrupted' "$work/err")" = 1 ] && [ "$(grep -c '^vnic: ' "$work/err")" = 1 ] || { cat "$work/err" >&2; fail "$sig $what: not one message"; } ;;
+  esac
+  echo "ok   $sig $what: $(wc -l < "$work/held") sockets and memory files, none left after $((took / 1000)) ms, status $status"
+}
+
+one_message() { # PATTERN WHAT
+  [ "$(grep -c '^vnic: ' "$work/err")" = 1 ] || { cat "$work/err" >&2; fail "not one message: $2"; }
+  grep -Eq "^vnic: .*($1)" "$work/err" || { cat "$work/err" >&2; fail "no /$1/: $2"; }
+  ! grep -q 'goroutine ' "$work/err" || fail "a stack trace: $2"
+  [ ! -s "$work/out" ] || fail "output beside the message: $2"
+}

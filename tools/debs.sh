@@ -1,0 +1,62 @@
+# debs: sourced by the scripts beside it. Debian packages, unpacked into vnic's cache: nothing is installed, apt's own
+# state is not touched, and root is not needed.
+#
+#   VNIC_CACHE    the cache (default: $XDG_CACHE_HOME/vnic or ~/.cache/vnic)
+#   VNIC_MIRROR   a Debian mirror (default: the first one that this machine's apt uses)
+#   VNIC_KEYRING  the keyring that signs it (default: Debian's own)
+cache=${VNIC_CACHE:-${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/vnic}/tools
+keyring=${VNIC_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
+arch=$(dpkg --print-architecture 2>/dev/null || echo amd64)
+
+say() { echo "${0##*/}: $*" >&2; }
+die() { say "$*"; exit 3; }
+
+mirror() {
+  if [ -n "${VNIC_MIRROR:-}" ]; then echo "$VNIC_MIRROR"; return; fi
+  # deb822 sources ("URIs:") and one-line sources ("deb [options] URI suite ..."); security archives are no mirrors.
+  { cat /etc/apt/sources.list.d/*.sources 2>/dev/null | sed -n 's/^URIs:[[:space:]]*//p' | tr ' ' '\n'
+    cat /etc/apt/sources.list /etc/apt/sources.list.d/*.list 2>/dev/null |
+      sed -n 's/^deb[[:space:]]\{1,\}\(\[[^]]*\][[:space:]]*\)\{0,1\}\([^[:space:]]*\).*/\2/p'
+  } | grep -E '/debian/?$' | head -n 1 || true
+}
+
+suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" ); }
+
+# fetch NAME SUITE PACKAGE...: the closure of the packages (or, with closure=no, the packages alone) unpacked as $cache/NAME.
+fetch() {
+  local name=$1 suite=$2; shift 2
+  local dir=$cache/$name
+  [ -e "$dir/.complete" ] && return 0
+  command -v apt-get >/dev/null || die "no apt-get here: this needs a Debian machine"
+  local from; from=$(mirror)
+  [ -n "$from" ] || die "no Debian mirror in this machine's apt sources: set VNIC_MIRROR"
+  [ -r "$keyring" ] || die "no keyring $keyring: install debian-archive-keyring or set VNIC_KEYRING"
+  mkdir -p "$cache"
+  local s; s=$(mktemp -d "$cache/.apt-XXXXXX")
+  trap "rm -rf '$s'" EXIT
+  mkdir -p "$s/lists/partial" "$s/archives/partial"; : > "$s/status"
+  echo "deb [signed-by=$keyring] $from $suite main" > "$s/sources.list"
+  # The machine's own hooks (package caches of desktops, say) are not ours to run.
+  printf '#clear %s;\n' APT::Update::Pre-Invoke APT::Update::Post-Invoke APT::Update::Post-Invoke-Success > "$s/apt.conf"
+  local opts=(-qq -c "$s/apt.conf" -o "Dir::Etc::sourcelist=$s/sources.list" -o Dir::Etc::sourceparts=/dev/null
+    -o "Dir::State::lists=$s/lists" -o "Dir::State::status=$s/status" -o "Dir::Cache::archives=$s/archives"
+    -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o APT::Install-Recommends=false
+    -o APT::Sandbox::User= -o Debug::NoLocking=1)
+  say "fetching $* ($suite) into $dir"
+  apt-get "${opts[@]}" update >&2 || return 1
+  if [ "${closure:-yes}" = yes ]; then
+    apt-get "${opts[@]}" -d -y install "$@" >&2 || return 1
+  else
+    ( cd "$s/archives" && apt-get "${opts[@]}" download "$@" >&2 ) || return 1
+  fi
+  mkdir "$s/root"
+  # On a system with merged /usr, package files under /bin and /lib belong under /usr.
+  mkdir -p "$s/root/usr/bin" "$s/root/usr/sbin" "$s/root/usr/lib" "$s/root/usr/lib64"
+  ln -s usr/bin usr/sbin usr/lib usr/lib64 "$s/root/"
+  local deb
+  for deb in "$s"/archives/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink -C "$s/root"; done
+  touch "$s/root/.complete"
+  rm -rf "$dir"
+  mv -T "$s/root" "$dir"
+  rm -rf "$s"
+}

@@ -1,0 +1,33 @@
+// Linked into ncdevmem with -Wl,--wrap=memfd_create: a memfd's pages, and nothing else of the program, come from the NUMA
+// node that GPU_NODE names. Shared memory keeps the policy of a mapping in its inode, so it outlives the mapping
+// (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy would move the program's socket buffers as well.
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define MPOL_BIND 2      // linux/mempolicy.h
+#define SPAN (1UL << 32) // more than any buffer; no page is touched
+
+int __real_memfd_create(const char *name, unsigned int flags);
+
+int __wrap_memfd_create(const char *name, unsigned int flags)
+{
+	int fd = __real_memfd_create(name, flags);
+	const char *node = getenv("GPU_NODE");
+	unsigned long mask;
+	void *p;
+
+	if (fd < 0 || !node)
+		return fd;
+	mask = 1UL << atoi(node);
+	p = mmap(NULL, SPAN, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (p == MAP_FAILED || syscall(SYS_mbind, p, SPAN, MPOL_BIND, &mask, 8 * sizeof(mask) + 1, 0)) {
+		perror("node-memfd: cannot bind a memfd to GPU_NODE");
+		exit(3);
+	}
+	munmap(p, SPAN);
+	return fd;
+}
