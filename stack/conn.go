@@ -14,8 +14,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/deadline"
 )
 
 // Conn is a devmem.Conn.
@@ -28,7 +30,7 @@ type Conn struct {
 	local, remote *net.TCPAddr
 	tokens        gpumem.Tokens
 
-	rd, wd *deadline
+	rd, wd *deadline.Deadline
 	stall  atomic.Int64 // nanoseconds
 	closed chan struct{}
 	once   sync.Once
@@ -51,7 +53,7 @@ var _ devmem.Conn = (*Conn)(nil)
 // newConn takes over an endpoint that is connected, or was. The queue is the endpoint's.
 func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	c := &Conn{
-		s: s, ep: ep, wq: wq, rd: newDeadline(), wd: newDeadline(), closed: make(chan struct{}),
+		s: s, ep: ep, wq: wq, rd: deadline.New(), wd: deadline.New(), closed: make(chan struct{}),
 		rsig: make(chan struct{}, 1), wsig: make(chan struct{}, 1), csig: make(chan struct{}, 1),
 	}
 	l, lerr := ep.GetLocalAddress()
@@ -258,13 +260,13 @@ func (c *Conn) LocalAddr() net.Addr { return c.local }
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
 // SetDeadline implements net.Conn.
-func (c *Conn) SetDeadline(t time.Time) error { c.rd.set(t); c.wd.set(t); return c.settable() }
+func (c *Conn) SetDeadline(t time.Time) error { c.rd.Set(t); c.wd.Set(t); return c.settable() }
 
 // SetReadDeadline implements net.Conn; it holds for RecvDevmem too.
-func (c *Conn) SetReadDeadline(t time.Time) error { c.rd.set(t); return c.settable() }
+func (c *Conn) SetReadDeadline(t time.Time) error { c.rd.Set(t); return c.settable() }
 
 // SetWriteDeadline implements net.Conn; it holds for SendDevmem too.
-func (c *Conn) SetWriteDeadline(t time.Time) error { c.wd.set(t); return c.settable() }
+func (c *Conn) SetWriteDeadline(t time.Time) error { c.wd.Set(t); return c.settable() }
 
 func (c *Conn) settable() error {
 	if c.isClosed() {

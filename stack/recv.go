@@ -143,7 +143,7 @@ func (c *Conn) receive(op string, flags devmem.RecvFlags) (int, error) {
 	c.f.mu.Unlock()
 	defer func() { c.sink.linear, c.sink.frags = nil, nil }()
 	opts := tcpip.ReadOptions{Peek: flags&devmem.Peek != 0}
-	d := c.rd.wait()
+	d := c.rd.Wait()
 	for {
 		if c.isClosed() {
 			return 0, errClosed

@@ -8,6 +8,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/deadline"
 )
 
 var errClosed = net.ErrClosed
@@ -18,7 +19,7 @@ const writeSize = gsoMaxSize - 160 - 1
 // room waits until a good part of n bytes fits into the send buffer, and says how many to write: whole segments, as far
 // as possible. Under wmu.
 func (c *Conn) room(op string, n int) (int, error) {
-	d := c.wd.wait()
+	d := c.wd.Wait()
 	for {
 		if c.isClosed() {
 			return 0, errClosed
@@ -45,7 +46,7 @@ func (c *Conn) room(op string, n int) (int, error) {
 
 // put gives netstack payload; it may take less.
 func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
-	d := c.wd.wait()
+	d := c.wd.Wait()
 	for {
 		n, err := c.ep.Write(p, tcpip.WriteOptions{})
 		switch err.(type) {
@@ -117,10 +118,10 @@ func (c *Conn) ReadCompletion(until time.Time) (lo, hi uint32, err error) {
 	defer c.cmu.Unlock()
 	var d <-chan struct{}
 	if !until.IsZero() {
-		dl := newDeadline()
-		dl.set(until)
-		defer dl.set(time.Time{})
-		d = dl.wait()
+		dl := deadline.New()
+		dl.Set(until)
+		defer dl.Set(time.Time{})
+		d = dl.Wait()
 	}
 	for {
 		c.f.mu.Lock()

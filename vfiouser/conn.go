@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 // conn receives and sends whole messages. One goroutine uses it.
@@ -22,6 +24,9 @@ type conn struct {
 	out  []byte // the reply in the making: room for a header, and what the handler has appended
 }
 
+// MaxFDs is how many descriptors one message may carry (max_msg_fds; QEMU sends no more than 16).
+const MaxFDs = scm.MaxFDs
+
 // controlLen has room for the control message of MaxFDs descriptors and no more: the kernel drops the rest and sets
 // MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more than needed is no harm.)
 const controlLen = 16 + 4*MaxFDs
@@ -30,7 +35,7 @@ const controlLen = 16 + 4*MaxFDs
 type message struct {
 	Header
 	body []byte
-	fds  descriptors
+	fds  scm.FDs
 	buf  []byte
 }
 
@@ -41,7 +46,7 @@ type message struct {
 // as nothing asks for it. (A read ends after the piece of the stream that descriptors came with, and none reaches beyond
 // its message: nobody gets another's.)
 func (c *conn) receive(m *message) error {
-	m.Header, m.body, m.fds.n = Header{}, nil, 0
+	m.Header, m.body = Header{}, nil
 	n, err := c.first(c.head[:], &m.fds)
 	if err != nil {
 		return err
@@ -64,12 +69,12 @@ func (c *conn) receive(m *message) error {
 }
 
 // first reads what there is of the first bytes of a message, and its descriptors.
-func (c *conn) first(b []byte, fds *descriptors) (int, error) {
+func (c *conn) first(b []byte, fds *scm.FDs) (int, error) {
 	n, oobn, flags, _, err := c.sock.ReadMsgUnix(b, c.oob[:])
 	c.torn = n > 0
 	if oobn > 0 { // before anything else: whatever is wrong, they are open now
-		if err := fds.collect(c.oob[:oobn]); err != nil {
-			return n, err
+		if err := fds.Collect(c.oob[:oobn], MaxFDs); err != nil {
+			return n, fmt.Errorf("%w: %w", err, ErrBadMessage)
 		}
 	}
 	switch {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 // vectors returns how many vectors IRQ index i has.
@@ -42,8 +44,8 @@ func (s *session) setIRQs(m *message) error {
 		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, i.argsz, i.index, unix.EINVAL)
 	case i.start > n || i.count > n-i.start:
 		return fmt.Errorf("%v: index %d: vectors [%d, +%d) of %d: %w", m.Command, i.index, i.start, i.count, n, unix.EINVAL)
-	case i.flags&irqFDs == 0 && m.fds.n > 0:
-		return fmt.Errorf("%v: flags %#x with %d descriptors: %w", m.Command, i.flags, m.fds.n, unix.EINVAL)
+	case i.flags&irqFDs == 0 && m.fds.Len() > 0:
+		return fmt.Errorf("%v: flags %#x with %d descriptors: %w", m.Command, i.flags, m.fds.Len(), unix.EINVAL)
 	}
 	switch i.flags {
 	case irqFDs | irqTrigger:
@@ -64,18 +66,18 @@ func (s *session) setIRQs(m *message) error {
 // setEvents gives each vector of i its eventfd, or all of them none: "If no file descriptors are provided, this de-assigns
 // the specified previously configured interrupts".
 func (s *session) setEvents(m *message, i *irqSet) error {
-	if i.count == 0 || m.fds.n != 0 && uint32(m.fds.n) != i.count {
-		return fmt.Errorf("%v: index %d: %d descriptors for %d vectors: %w", m.Command, i.index, m.fds.n, i.count, unix.EINVAL)
+	if i.count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.count {
+		return fmt.Errorf("%v: index %d: %d descriptors for %d vectors: %w", m.Command, i.index, m.fds.Len(), i.count, unix.EINVAL)
 	}
-	for k := range m.fds.n { // all before the first is given away
-		if err := checkEvent(m.fds.fd[k]); err != nil {
+	for k := range m.fds.Len() { // all before the first is given away
+		if err := scm.CheckEvent(m.fds.At(k)); err != nil {
 			return fmt.Errorf("%v: index %d: vector %d: %w", m.Command, i.index, int(i.start)+k, err)
 		}
 	}
 	for k := range int(i.count) {
 		fd := -1
-		if m.fds.n > 0 {
-			fd = m.fds.take(k)
+		if m.fds.Len() > 0 {
+			fd = m.fds.Take(k)
 		}
 		if err := s.dev.SetIRQ(int(i.index), int(i.start)+k, fd); err != nil {
 			return fmt.Errorf("%v: index %d: vector %d: %w", m.Command, i.index, int(i.start)+k, err)

@@ -24,8 +24,8 @@ func (s *session) dmaMap(m *message) error {
 	// A range that may be written and not read (an IOMMU's) is taken for one that may be both: it is the guest's own memory
 	// that its driver gave us to write to.
 	to := dma.Map{IOVA: d.iova, Size: d.size, FileOffset: d.offset, ReadOnly: d.flags&dmaWrite == 0}
-	if m.fds.n == 1 {
-		to.FD = m.fds.fd[0]
+	if m.fds.Len() == 1 {
+		to.FD = m.fds.At(0)
 	} else {
 		to.FD, to.NoAccess = -1, true
 	}

@@ -57,7 +57,7 @@ const patience = 5 * time.Second
 // serveOne serves one message. An error ends the connection.
 func (s *session) serveOne() error {
 	m := &s.msg
-	defer m.fds.close()
+	defer m.fds.Close()
 	if err := s.receive(m); err != nil {
 		return err
 	}
@@ -167,7 +167,7 @@ func (s *session) farewell() {
 	for !s.torn { // ends: no more than what a socket holds is there to be read
 		m := &s.msg
 		err := s.receive(m)
-		m.fds.close()
+		m.fds.Close()
 		if err != nil {
 			return
 		}

@@ -89,8 +89,8 @@ func (s *session) run() error {
 // serveOne serves one message. An error ends the connection.
 func (s *session) serveOne() error {
 	m := &s.msg
-	m.fds.n, m.Header = 0, Header{}
-	defer m.fds.close()
+	m.Header = Header{}
+	defer m.fds.Close()
 	var ru *rule
 	err := s.conn.receive(m, func(h *Header) (err error) {
 		ru, err = ruleFor(h, s.offered)

@@ -7,6 +7,8 @@ import (
 	"net"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 // conn sends and receives whole messages. One goroutine receives and one sends at a time.
@@ -14,6 +16,9 @@ type conn struct {
 	sock *net.UnixConn
 	oob  [controlLen]byte
 }
+
+// maxFDs is how many descriptors one message may carry: a SET_MEM_TABLE's.
+const maxFDs = MaxTableRegions
 
 // controlLen has room for the control message of maxFDs descriptors and no more: the kernel drops the rest and sets
 // MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more than needed is no harm.)
@@ -23,7 +28,7 @@ const controlLen = 16 + 4*maxFDs
 type message struct {
 	Header
 	body []byte
-	fds  descriptors
+	fds  scm.FDs
 	buf  [maxPayload]byte
 }
 
@@ -53,21 +58,21 @@ func (c *conn) receive(m *message, check func(*Header) error) error {
 }
 
 // readFull fills b. With first, b starts a message: there an end of the stream is in order, and descriptors are.
-func (c *conn) readFull(b []byte, fds *descriptors, first bool) error {
+func (c *conn) readFull(b []byte, fds *scm.FDs, first bool) error {
 	for done := 0; done < len(b); {
 		n, oobn, flags, _, err := c.sock.ReadMsgUnix(b[done:], c.oob[:])
 		// Descriptors first: whatever else is wrong, they are open now.
 		start := first && done == 0
-		had := fds.n
+		had := fds.Len()
 		if oobn > 0 {
-			if err := fds.collect(c.oob[:oobn]); err != nil {
-				return err
+			if err := fds.Collect(c.oob[:oobn], maxFDs); err != nil {
+				return fmt.Errorf("%w: %w", err, ErrBadMessage)
 			}
 		}
 		switch {
 		case flags&unix.MSG_CTRUNC != 0:
 			return fmt.Errorf("more than %d descriptors with a message, or no room for them in this process: %w", maxFDs, ErrBadMessage)
-		case fds.n > had && !start:
+		case fds.Len() > had && !start:
 			return fmt.Errorf("descriptors in the middle of a message: %w", ErrBadMessage)
 		}
 		done += n

@@ -6,6 +6,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 // DefaultTimeout is how long a Frontend waits for an answer. GET_VRING_BASE drains a queue before it is answered.
@@ -55,7 +57,7 @@ func (f *Frontend) fail(err error) {
 	f.broken = err
 	_ = f.conn.sock.Close()
 	for i := range f.table {
-		closeFD(f.table[i].FD)
+		scm.Close(f.table[i].FD)
 	}
 	f.table = nil
 }
@@ -147,8 +149,7 @@ func (f *Frontend) receiveLocked(check func(*Header) error) error {
 	if f.broken != nil {
 		return f.broken
 	}
-	f.msg.fds.n = 0
-	defer f.msg.fds.close()
+	defer f.msg.fds.Close()
 	f.setDeadline()
 	if err := f.conn.receive(&f.msg, check); err != nil {
 		f.fail(err)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 // MemRegion is one piece of the frontend's memory.
@@ -72,13 +74,13 @@ func (f *Frontend) sendTable(next []MemRegion) error {
 	table := make([]MemRegion, 0, len(next))
 	drop := func(t []MemRegion) {
 		for i := range t {
-			closeFD(t[i].FD)
+			scm.Close(t[i].FD)
 		}
 	}
 	wire := make([]memRegion, len(next))
 	fds := make([]int, len(next))
 	for i, r := range next {
-		fd, err := dupFD(r.FD)
+		fd, err := scm.Dup(r.FD)
 		if err == nil && fd < 0 {
 			err = errNoFD
 		}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 // TestGoldenRequests checks the bytes of every request that a Frontend sends, against hand-written ones: little endian, as
@@ -97,15 +99,15 @@ func TestGoldenRequests(t *testing.T) {
 			peer := conn{sock: b}
 			defer b.Close()
 			var m message
-			defer m.fds.close()
+			defer m.fds.Close()
 			must(t, peer.receive(&m, func(*Header) error { return nil }))
 			if m.Request.String() != c.name {
 				t.Errorf("name %v", m.Request)
 			}
 			var head [headerLen]byte
 			m.Header.encode(&head)
-			if got, want := hex.EncodeToString(append(head[:], m.body...)), strings.ReplaceAll(c.want, " ", ""); got != want || m.fds.n != c.fds {
-				t.Errorf("sent    %s with %d descriptors\n want %s with %d", got, m.fds.n, want, c.fds)
+			if got, want := hex.EncodeToString(append(head[:], m.body...)), strings.ReplaceAll(c.want, " ", ""); got != want || m.fds.Len() != c.fds {
+				t.Errorf("sent    %s with %d descriptors\n want %s with %d", got, m.fds.Len(), want, c.fds)
 			}
 			ans, err := hex.DecodeString(strings.ReplaceAll(c.ans, " ", ""))
 			must(t, err)
@@ -147,7 +149,7 @@ func TestGoldenReplies(t *testing.T) {
 		want, err := hex.DecodeString(strings.ReplaceAll(c.want, " ", ""))
 		must(t, err)
 		got := make([]byte, len(want))
-		var none descriptors
+		var none scm.FDs
 		if err := l.conn.readFull(got, &none, true); err != nil || string(got) != string(want) {
 			t.Errorf("%s: %x, %v\nwant %x", c.name, got, err, want)
 		}

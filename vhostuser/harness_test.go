@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/scm"
 )
 
 func TestMain(m *testing.M) {
@@ -204,9 +205,9 @@ func (d *recorder) read(iova uint64) (byte, error) {
 }
 
 func closeVring(v Vring) {
-	closeFD(v.Kick)
-	closeFD(v.Call)
-	closeFD(v.Err)
+	scm.Close(v.Kick)
+	scm.Close(v.Call)
+	scm.Close(v.Err)
 }
 
 func (d *recorder) SetCall(i, fd int) error {
@@ -225,7 +226,7 @@ func (d *recorder) setFD(what string, i, fd int, field func(*Vring) *int) error 
 	if !ok {
 		d.complain("%s on queue %d, which is not started", what, i)
 	}
-	closeFD(*field(&v))
+	scm.Close(*field(&v))
 	*field(&v) = fd
 	d.live[i] = v
 	return d.fail[what]

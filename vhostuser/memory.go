@@ -75,8 +75,8 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("SET_MEM_TABLE: %w", err)
 	}
-	if len(table) != m.fds.n {
-		return nil, fmt.Errorf("SET_MEM_TABLE: %d regions with %d descriptors: %w", len(table), m.fds.n, ErrBadMessage)
+	if len(table) != m.fds.Len() {
+		return nil, fmt.Errorf("SET_MEM_TABLE: %d regions with %d descriptors: %w", len(table), m.fds.Len(), ErrBadMessage)
 	}
 	next := make([]region, len(table))
 	maps := make([]dma.Map, len(table))
@@ -84,8 +84,8 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 		if err := table[i].check(); err != nil {
 			return nil, fmt.Errorf("SET_MEM_TABLE: %d: %w", i, err)
 		}
-		next[i] = newRegion(table[i], m.fds.fd[i])
-		maps[i] = table[i].dma(m.fds.fd[i])
+		next[i] = newRegion(table[i], m.fds.At(i))
+		maps[i] = table[i].dma(m.fds.At(i))
 	}
 	return nil, s.remap(next, func() error {
 		if err := s.space.Replace(maps); err != nil {
@@ -108,9 +108,9 @@ func (s *session) addMemReg(m *message) ([]byte, error) {
 	if len(s.regions) >= MaxMemSlots {
 		return nil, fmt.Errorf("ADD_MEM_REG: all %d slots are used: %w", MaxMemSlots, ErrMemory)
 	}
-	next := append(slices.Clone(s.regions), newRegion(r.memRegion, m.fds.fd[0]))
+	next := append(slices.Clone(s.regions), newRegion(r.memRegion, m.fds.At(0)))
 	return nil, s.remap(next, func() error {
-		if err := s.space.Add(r.dma(m.fds.fd[0])); err != nil {
+		if err := s.space.Add(r.dma(m.fds.At(0))); err != nil {
 			return memoryError("ADD_MEM_REG", err)
 		}
 		return nil

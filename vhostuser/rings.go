@@ -1,6 +1,10 @@
 package vhostuser
 
-import "fmt"
+import (
+	"fmt"
+
+	"vnic.dev/vnic/internal/scm"
+)
 
 // place is where a ring lies in the guest's memory.
 type place struct{ desc, avail, used spot }
@@ -79,9 +83,9 @@ func (s *session) startRing(i int) error {
 		to   *int
 		from int
 	}{{&v.Kick, r.kick}, {&v.Call, r.call}, {&v.Err, r.err}} {
-		if *d.to, err = dupFD(d.from); err != nil {
-			closeFD(v.Kick)
-			closeFD(v.Call)
+		if *d.to, err = scm.Dup(d.from); err != nil {
+			scm.Close(v.Kick)
+			scm.Close(v.Call)
 			return fmt.Errorf("ring %d: %w", i, err)
 		}
 	}
@@ -122,8 +126,8 @@ func (s *session) change(i int, f func()) error {
 func (s *session) stopRing(i int) error {
 	err := s.pauseRing(i)
 	r := &s.rings[i]
-	closeFD(r.kick)
-	closeFD(r.call)
+	scm.Close(r.kick)
+	scm.Close(r.call)
 	r.kick, r.call, r.haveKick, r.ran = -1, -1, false, false
 	return err
 }
@@ -229,16 +233,16 @@ func (s *session) vringFD(m *message) (i int, r *ring, fd int, err error) {
 	if v.none {
 		want = 0
 	}
-	if m.fds.n != want {
-		return 0, nil, -1, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, v.index, m.fds.n, want, ErrBadMessage)
+	if m.fds.Len() != want {
+		return 0, nil, -1, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, v.index, m.fds.Len(), want, ErrBadMessage)
 	}
 	if v.none {
 		return int(v.index), r, -1, nil
 	}
-	if err := checkEvent(m.fds.fd[0]); err != nil {
-		return 0, nil, -1, fmt.Errorf("%v: ring %d: %w", m.Request, v.index, err)
+	if err := scm.CheckEvent(m.fds.At(0)); err != nil {
+		return 0, nil, -1, fmt.Errorf("%v: ring %d: %w: %w", m.Request, v.index, err, ErrBadMessage)
 	}
-	return int(v.index), r, m.fds.take(0), nil
+	return int(v.index), r, m.fds.Take(0), nil
 }
 
 func (s *session) setVringKick(m *message) ([]byte, error) {
@@ -247,7 +251,7 @@ func (s *session) setVringKick(m *message) ([]byte, error) {
 		return nil, err
 	}
 	return nil, s.change(i, func() {
-		closeFD(r.kick)
+		scm.Close(r.kick)
 		r.kick, r.haveKick = fd, true
 	})
 }
@@ -257,7 +261,7 @@ func (s *session) setVringCall(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	closeFD(r.call)
+	scm.Close(r.call)
 	r.call = fd
 	return nil, s.tell(i, fd, s.dev.SetCall)
 }
@@ -267,7 +271,7 @@ func (s *session) setVringErr(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	closeFD(r.err)
+	scm.Close(r.err)
 	r.err = fd
 	return nil, s.tell(i, fd, s.dev.SetErr)
 }
@@ -277,7 +281,7 @@ func (s *session) tell(i, fd int, set func(index, fd int) error) error {
 	if !s.rings[i].live {
 		return nil
 	}
-	fd, err := dupFD(fd)
+	fd, err := scm.Dup(fd)
 	if err != nil {
 		return fmt.Errorf("ring %d: %w", i, err)
 	}

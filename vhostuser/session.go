@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/scm"
 )
 
 // unservedFeatures are ring features that this package cannot carry for a device: dirty logs, IOTLB, and the packed ring,
@@ -50,13 +51,13 @@ func (s *session) end() {
 		if err := s.resetRing(i); err != nil {
 			s.log.Warn("vhost-user queue did not stop well", "queue", i, "error", err)
 		}
-		closeFD(s.rings[i].err)
+		scm.Close(s.rings[i].err)
 	}
 	s.dev.Disconnected()
 	if err := s.space.Replace(nil); err != nil {
 		s.log.Error("guest memory was not unmapped", "error", err)
 	}
-	closeFD(s.backendReq)
+	scm.Close(s.backendReq)
 	s.backendReq = -1
 	if n := s.refusals - maxRefusalLogs; n > 0 {
 		s.log.Warn("more vhost-user requests were refused than logged", "count", n)
@@ -65,7 +66,7 @@ func (s *session) end() {
 
 // checkFDs checks how many descriptors came with a message.
 func checkFDs(m *message, ru *rule) error {
-	if n := uint32(m.fds.n); n < ru.fds.min || n > ru.fds.max {
+	if n := uint32(m.fds.Len()); n < ru.fds.min || n > ru.fds.max {
 		return fmt.Errorf("%v: %d descriptors, not %d to %d: %w", m.Request, n, ru.fds.min, ru.fds.max, ErrBadMessage)
 	}
 	return nil
@@ -139,8 +140,8 @@ func (s *session) getQueueNum(*message) ([]byte, error) {
 
 // setBackendReqFD keeps the channel open, as the frontend watches it.
 func (s *session) setBackendReqFD(m *message) ([]byte, error) {
-	closeFD(s.backendReq)
-	s.backendReq = m.fds.take(0)
+	scm.Close(s.backendReq)
+	s.backendReq = m.fds.Take(0)
 	return nil, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/deadline"
 )
 
 // Conn is a devmem.Conn: a TCP socket of the kernel.
@@ -21,7 +22,7 @@ type Conn struct {
 	d             *Device
 	s             *sock
 	local, remote *net.TCPAddr
-	rd, wd        *deadline
+	rd, wd        *deadline.Deadline
 	stall         atomic.Int64 // nanoseconds
 	failed        atomic.Pointer[syscall.Errno]
 	setLinger     atomic.Bool
@@ -44,7 +45,7 @@ var _ devmem.Conn = (*Conn)(nil)
 
 // newConn takes over a connected socket, also after an error.
 func (d *Device) newConn(s *sock) (*Conn, error) {
-	c := &Conn{d: d, s: s, rd: newDeadline(), wd: newDeadline()}
+	c := &Conn{d: d, s: s, rd: deadline.New(), wd: deadline.New()}
 	fd, ok := s.use()
 	if !ok {
 		return nil, net.ErrClosed
@@ -152,7 +153,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	defer c.wmu.Unlock()
 	done := 0
 	for done < len(b) || len(b) == 0 {
-		err := c.attempt("write", c.s.wsig, c.wd.wait(), func(fd int) error {
+		err := c.attempt("write", c.s.wsig, c.wd.Wait(), func(fd int) error {
 			if len(b) == 0 {
 				return nil
 			}
@@ -195,8 +196,8 @@ func (c *Conn) close() error {
 		err = c.s.close()
 		c.sends.abandon()
 	}
-	c.rd.set(time.Time{})
-	c.wd.set(time.Time{})
+	c.rd.Set(time.Time{})
+	c.wd.Set(time.Time{})
 	c.tokens.forget()
 	c.d.dropConn(c)
 	return err
@@ -236,10 +237,10 @@ func (c *Conn) SetDeadline(t time.Time) error      { return c.setDeadlines(t, c.
 func (c *Conn) SetReadDeadline(t time.Time) error  { return c.setDeadlines(t, c.rd) }
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, c.wd) }
 
-func (c *Conn) setDeadlines(t time.Time, ds ...*deadline) error {
+func (c *Conn) setDeadlines(t time.Time, ds ...*deadline.Deadline) error {
 	return c.opError("set", c.onFD(func(int) error {
 		for _, d := range ds {
-			d.set(t)
+			d.Set(t)
 		}
 		return nil
 	}))
@@ -259,3 +260,12 @@ func (c *Conn) opError(op string, err error) error {
 }
 
 func (c *Conn) String() string { return fmt.Sprintf("%v->%v", c.local, c.remote) }
+
+func passed(d <-chan struct{}) bool {
+	select {
+	case <-d:
+		return true
+	default:
+		return false
+	}
+}

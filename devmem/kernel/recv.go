@@ -34,7 +34,7 @@ func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, 
 		control = c.control[:len(frags)*fragSpace]
 	}
 	wait := flags&unix.MSG_DONTWAIT == 0
-	err = c.attempt(op, c.s.rsig, c.rd.wait(), func(fd int) error {
+	err = c.attempt(op, c.s.rsig, c.rd.Wait(), func(fd int) error {
 		var nc int
 		var err error
 		n, nc, _, err = recvmsg(fd, b, control, flags|unix.MSG_DONTWAIT)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/deadline"
 )
 
 // maxPieces is how many pieces of memory a segment may be made of. Drivers have a limit for each segment that the NIC
@@ -93,7 +94,7 @@ func (c *Conn) sendGroup(b *txBinding, ranges []devmem.Range, call *sendCall) (_
 		control = txCmsg(&c.tx, b.id)
 	}
 	for left > 0 && err == nil {
-		err = c.attempt("send", c.s.wsig, c.wd.wait(), func(fd int) error {
+		err = c.attempt("send", c.s.wsig, c.wd.Wait(), func(fd int) error {
 			c.sends.mu.Lock()
 			n, err := sendmsg(fd, iov, control, unix.MSG_ZEROCOPY|unix.MSG_EOR|unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
 			if err == nil && n > 0 {
@@ -167,10 +168,10 @@ func (c *Conn) reap(fd int) (some bool) {
 func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 	c.cmu.Lock()
 	defer c.cmu.Unlock()
-	d := newDeadline()
-	d.set(limit)
-	defer d.set(time.Time{})
-	end := d.wait()
+	d := deadline.New()
+	d.Set(limit)
+	defer d.Set(time.Time{})
+	end := d.Wait()
 	for {
 		fd, ok := c.s.use()
 		if !ok {

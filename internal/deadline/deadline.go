@@ -1,0 +1,49 @@
+// Package deadline has a deadline that can be moved while somebody waits for it, as net.Conn's can.
+package deadline
+
+import (
+	"sync"
+	"time"
+)
+
+// Deadline is such a deadline; New makes one. Its methods may be called on any goroutine.
+type Deadline struct {
+	mu     sync.Mutex
+	timer  *time.Timer   // under mu
+	passed chan struct{} // under mu
+}
+
+// New returns a deadline that never passes, until it is set.
+func New() *Deadline { return &Deadline{passed: make(chan struct{})} }
+
+// Set moves the deadline; the zero time is never.
+func (d *Deadline) Set(t time.Time) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.timer != nil && !d.timer.Stop() {
+		<-d.passed // its function runs, or has run
+	}
+	d.timer = nil
+	select {
+	case <-d.passed:
+		d.passed = make(chan struct{})
+	default:
+	}
+	if t.IsZero() {
+		return
+	}
+	left := time.Until(t)
+	c := d.passed
+	if left <= 0 {
+		close(c)
+		return
+	}
+	d.timer = time.AfterFunc(left, func() { close(c) })
+}
+
+// Wait is closed once the deadline, as set now, has passed.
+func (d *Deadline) Wait() <-chan struct{} {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.passed
+}

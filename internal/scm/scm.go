@@ -1,0 +1,118 @@
+// Package scm holds the descriptors that come over a Unix socket (SCM_RIGHTS, unix(7)), as vhost-user and vfio-user carry
+// them, so that none is ever leaked: what nobody takes is closed with its message, and what is too many is closed at once.
+//
+// Descriptors come from a peer that may be hostile: CheckEvent tells whether one is what a datapath may write to.
+package scm
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxFDs is how many descriptors an FDs can hold: vfio-user's max_msg_fds. vhost-user sends 8 at most.
+const MaxFDs = 16
+
+// ErrAncillary is the cause of errors about control messages that are not what the protocol allows.
+var ErrAncillary = errors.New("bad ancillary data")
+
+// FDs are the descriptors that came with a message. Who wants to keep one takes it; Close closes the others. The zero FDs is
+// ready for use.
+type FDs struct {
+	fd [MaxFDs]int
+	n  int
+}
+
+// Len is how many came, the taken ones included.
+func (d *FDs) Len() int { return d.n }
+
+// At returns descriptor i, which stays d's; -1 if it was taken.
+func (d *FDs) At(i int) int { return d.fd[:d.n][i] }
+
+// Take hands over descriptor i.
+func (d *FDs) Take(i int) int {
+	fd := d.At(i)
+	d.fd[i] = -1
+	return fd
+}
+
+// Close closes what nobody took, and empties d.
+func (d *FDs) Close() {
+	for i, fd := range d.fd[:d.n] {
+		Close(fd)
+		d.fd[i] = -1
+	}
+	d.n = 0
+}
+
+// Collect adds the descriptors in control messages. It closes those by which d would hold more than limit, which is MaxFDs at
+// the most, and says so. Errors wrap ErrAncillary.
+func (d *FDs) Collect(oob []byte, limit int) error {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrAncillary, err)
+	}
+	over := 0
+	for i := range msgs {
+		fds, err := unix.ParseUnixRights(&msgs[i])
+		if errors.Is(err, unix.EINVAL) {
+			continue // credentials or the like
+		} else if err != nil {
+			return fmt.Errorf("%w: %w", ErrAncillary, err)
+		}
+		for _, fd := range fds {
+			if d.n == min(limit, MaxFDs) {
+				Close(fd)
+				over++
+				continue
+			}
+			d.fd[d.n] = fd
+			d.n++
+		}
+	}
+	if over > 0 {
+		return fmt.Errorf("%w: %d descriptors, more than %d", ErrAncillary, d.n+over, limit)
+	}
+	return nil
+}
+
+// Close closes fd unless it is -1.
+func Close(fd int) {
+	if fd >= 0 {
+		_ = unix.Close(fd) // of a descriptor that is ours: EIO at worst, and gone all the same
+	}
+}
+
+// Dup returns another descriptor of the same file, or -1 for -1.
+func Dup(fd int) (int, error) {
+	if fd < 0 {
+		return -1, nil
+	}
+	n, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return -1, fmt.Errorf("dup of descriptor %d: %w", fd, err)
+	}
+	return n, nil
+}
+
+// CheckEvent makes sure that fd is an eventfd, which is what every Linux peer sends (vhost-user.rst, "Support for platforms
+// other than Linux", allows pipes elsewhere), and makes it non-blocking. Whoever holds it later reads and writes it on a
+// datapath: anything else (a full pipe, a file on FUSE) could stop that for ever.
+//
+// O_NONBLOCK belongs to the open file, so the peer sees it as well. QEMU and DPDK set it themselves.
+func CheckEvent(fd int) error {
+	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(fd))
+	if err != nil {
+		return fmt.Errorf("what is the descriptor: %w", err)
+	}
+	if name != "anon_inode:[eventfd]" {
+		return fmt.Errorf("descriptor is %s, not an eventfd: %w", name, unix.EINVAL)
+	}
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	return nil
+}
