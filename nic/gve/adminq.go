@@ -104,41 +104,41 @@ func (d *Device) command(slot uint64) error {
 	return d.mem.write(slot+slotStatus, out[:])
 }
 
+// commands are what a driver can ask for, with the specification's names.
+var commands = map[uint32]struct {
+	name string
+	run  func(*Device, *body) error
+}{
+	opDescribeDevice:     {"DESCRIBE_DEVICE", (*Device).describe},
+	opVerifyDriver:       {"VERIFY_DRIVER_COMPATIBILITY", (*Device).verifyDriver},
+	opConfigureResources: {"CONFIGURE_DEVICE_RESOURCES", (*Device).configure},
+	opDeconfigure:        {"DECONFIGURE_DEVICE_RESOURCES", func(d *Device, _ *body) error { return d.deconfigure() }},
+	opCreateTx:           {"CREATE_TX_QUEUE", (*Device).createTx},
+	opCreateRx:           {"CREATE_RX_QUEUE", (*Device).createRx},
+	opDestroyTx:          {"DESTROY_TX_QUEUE", func(d *Device, b *body) error { return d.destroyTx(be.Uint32(b[0:])) }},
+	opDestroyRx:          {"DESTROY_RX_QUEUE", func(d *Device, b *body) error { return d.destroyRx(be.Uint32(b[0:])) }},
+	opConfigureRSS:       {"CONFIGURE_RSS", (*Device).configureRSS},
+	opQueryRSS:           {"QUERY_RSS", (*Device).queryRSS},
+	opReportStats:        {"REPORT_STATS", (*Device).reportStats},
+	opReportLinkSpeed:    {"REPORT_LINK_SPEED", (*Device).reportLinkSpeed},
+	opGetPtypeMap:        {"GET_PTYPE_MAP", (*Device).getPtypeMap},
+	opQueryFlowRules:     {"QUERY_FLOW_RULES", (*Device).queryFlowRules},
+	opExtended:           {"EXTENDED", (*Device).extended},
+}
+
 // execute carries out a command.
 func (d *Device) execute(op uint32, b *body) error {
-	switch op {
-	case opDescribeDevice:
-		return d.describe(b)
-	case opVerifyDriver:
-		return d.verifyDriver(b)
-	case opConfigureResources:
-		return d.configure(b)
-	case opDeconfigure:
-		return d.deconfigure()
-	case opCreateTx:
-		return d.createTx(b)
-	case opCreateRx:
-		return d.createRx(b)
-	case opDestroyTx:
-		return d.destroyTx(be.Uint32(b[0:]))
-	case opDestroyRx:
-		return d.destroyRx(be.Uint32(b[0:]))
-	case opConfigureRSS:
-		return d.configureRSS(b)
-	case opQueryRSS:
-		return d.queryRSS(b)
-	case opReportStats:
-		return d.reportStats(b)
-	case opReportLinkSpeed:
-		return d.reportLinkSpeed(b)
-	case opGetPtypeMap:
-		return d.getPtypeMap(b)
-	case opQueryFlowRules:
-		return d.queryFlowRules(b)
-	case opExtended:
-		return d.extended(b)
+	if c, ok := commands[op]; ok {
+		return c.run(d, b)
 	}
 	return statusUnimplemented
+}
+
+func commandName(op uint32) string {
+	if c, ok := commands[op]; ok {
+		return c.name
+	}
+	return fmt.Sprintf("%#x", op)
 }
 
 // extended carries out a command that is too long for a slot: inner opcode u32, its length u32, where it lies u64.
@@ -160,40 +160,4 @@ func (d *Device) extended(b *body) error {
 // invalid makes an INVALID_ARGUMENT with its reason.
 func invalid(format string, args ...any) error {
 	return errors.Join(fmt.Errorf(format, args...), statusInvalidArgument)
-}
-
-func commandName(op uint32) string {
-	switch op {
-	case opDescribeDevice:
-		return "DESCRIBE_DEVICE"
-	case opConfigureResources:
-		return "CONFIGURE_DEVICE_RESOURCES"
-	case opCreateTx:
-		return "CREATE_TX_QUEUE"
-	case opCreateRx:
-		return "CREATE_RX_QUEUE"
-	case opDestroyTx:
-		return "DESTROY_TX_QUEUE"
-	case opDestroyRx:
-		return "DESTROY_RX_QUEUE"
-	case opDeconfigure:
-		return "DECONFIGURE_DEVICE_RESOURCES"
-	case opConfigureRSS:
-		return "CONFIGURE_RSS"
-	case opReportStats:
-		return "REPORT_STATS"
-	case opReportLinkSpeed:
-		return "REPORT_LINK_SPEED"
-	case opGetPtypeMap:
-		return "GET_PTYPE_MAP"
-	case opVerifyDriver:
-		return "VERIFY_DRIVER_COMPATIBILITY"
-	case opQueryFlowRules:
-		return "QUERY_FLOW_RULES"
-	case opQueryRSS:
-		return "QUERY_RSS"
-	case opExtended:
-		return "EXTENDED"
-	}
-	return fmt.Sprintf("%#x", op)
 }
