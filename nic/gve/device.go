@@ -178,7 +178,7 @@ func (d *Device) Close() {
 	d.close()
 	d.keeper.close()
 	d.vectors.close()
-	d.vectors.free()
+	d.vectors.Free()
 }
 
 // close lets go of what New has made before the keeper. Queues are stopped.
@@ -327,7 +327,7 @@ func (d *Device) MemoryChanged() {}
 func (d *Device) Disconnected() {
 	d.release()
 	d.vectors.close()
-	d.vectors.hostile.Store(false)
+	d.vectors.Trust()
 	d.regs, d.aq = registers{}, adminQueue{}
 	d.config.Reset()
 	d.status.And(^uint32(statusReset))

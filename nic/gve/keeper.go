@@ -52,7 +52,7 @@ func (k *keeper) run(d *Device) {
 		if due := d.stats.write(now); !due.IsZero() {
 			next = max(0, due.Sub(now))
 		}
-		if d.vectors.open() {
+		if d.vectors.Open() {
 			if now.Sub(looked) >= stuckAfter {
 				if d.vectors.look() {
 					d.log.Error("interrupts that nobody takes: the frontend gets no more until it connects again")

@@ -43,7 +43,7 @@ type txQueue struct {
 	batch [txBatch]*wire.Packet // slots' packets, in the same order
 	seen  uint64                // generation of the space for which the held packets' segments are good
 
-	busy   [txBatch]wire.Waitable // those that waitBusy has armed
+	busy   *nic.Waits
 	temper nic.Patience
 	count  struct{ bad, unmapped, gaveUp, waits counter }
 }
@@ -57,7 +57,7 @@ func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &txQueue{shared: s, id: id, t: p.NewTransmitter(txBatch), sleep: sleep}
+	q := &txQueue{shared: s, id: id, t: p.NewTransmitter(txBatch), sleep: sleep, busy: nic.NewWaits(sleep, txBatch)}
 	if q.temper.Limit = s.patience; s.patience == 0 {
 		q.temper.Limit = nic.DefaultPatience
 	}
@@ -280,34 +280,16 @@ func (q *txQueue) waitFrames(cores int) error {
 // patience ends.
 func (q *txQueue) waitBusy() error {
 	q.count.waits.add(1)
-	oldest := q.slots[0].since
-	armed := 0
-	var last wire.Waitable
 	q.sleep.Doze()
-	defer func() {
-		for _, w := range q.busy[:armed] {
-			w.Disarm(q.sleep)
-		}
-		clear(q.busy[:armed])
-		q.sleep.Awake()
-	}()
+	defer q.sleep.Awake()
+	defer q.busy.End()
 	for _, s := range q.slots[:q.used] {
-		if s.since.Before(oldest) {
-			oldest = s.since
-		}
-		w := s.pkt.Verdict.Queue
-		if w == last {
-			continue
-		}
-		if !w.Arm(q.sleep) {
+		if !q.busy.Add(s.pkt.Verdict.Queue, s.since) {
 			return nil
 		}
-		last = w
-		q.busy[armed] = w
-		armed++
 	}
 	if q.used < txBatch && q.pending() || q.ending.Load() {
 		return nil
 	}
-	return q.sleep.Sleep(max(0, q.temper.Limit-time.Since(oldest)))
+	return q.sleep.Sleep(q.busy.Left(q.temper.Limit))
 }

@@ -50,6 +50,7 @@ type Device struct {
 	rx       []*rxQueue
 	tx       []*txQueue
 	serving  chan struct{} // holds one while a frontend is served
+	lines    nic.Lines     // calls and errors
 
 	// Of the control goroutine.
 	mtu    uint16
@@ -139,6 +140,7 @@ func (d *Device) Close() {
 	}
 	d.port.Close() // from here on nobody comes in
 	d.watcher.close()
+	d.lines.Free()
 	for _, q := range d.tx {
 		q.wake.close()
 	}
@@ -238,6 +240,7 @@ func (d *Device) Disconnected() {
 		_, _ = d.StopQueue(i)
 		_ = d.EnableQueue(i, false)
 	}
+	d.lines.Trust() // the next frontend
 	d.status = 0
 	d.first = firstPair{}
 }
@@ -287,14 +290,24 @@ func (d *Device) Errors() map[int]string {
 	return maps.Clone(d.stopped)
 }
 
-// freeCallers frees those who are stuck in a call.
+// freeCallers frees those who are stuck in a call, and takes all eventfds away from the frontend if there are any.
 func (d *Device) freeCallers() {
-	for _, q := range d.rx {
-		q.call.look()
-		q.fault.look()
+	stuck := false
+	each := func(f func(*call)) {
+		for _, q := range d.rx {
+			f(&q.call)
+			f(&q.fault)
+		}
+		for _, q := range d.tx {
+			f(&q.call)
+			f(&q.fault)
+		}
 	}
-	for _, q := range d.tx {
-		q.call.look()
-		q.fault.look()
+	each(func(c *call) { stuck = stuck || c.stuck() })
+	if stuck {
+		d.lines.Distrust()
+		each(func(c *call) { c.set(-1) })
+		d.log.Error("calls that nobody takes: the frontend gets no more until it connects again")
 	}
+	d.lines.Free()
 }

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/nic"
 )
 
 // counter has one writer at a time.
@@ -89,61 +91,30 @@ func (s *sleeper) sleep(wake, kick int, d time.Duration) (kicked bool, err error
 }
 
 // call is an eventfd that a frontend wants written: a queue's call, or its error. Any goroutine fires it, while the control
-// goroutine may replace it.
-//
-// Nothing but O_NONBLOCK keeps a write to a full eventfd from blocking, and that flag the frontend can take away (see take);
-// there is no RWF_NOWAIT for it. So whoever watches the device has an eye on writers that stay inside, and frees them by
-// reading.
+// goroutine may replace it, and the watcher take it away.
 type call struct {
-	file   atomic.Pointer[os.File] // nil: the driver polls
-	inside atomic.Int32            // writers
-	fired  atomic.Uint32           // writes that are done
-	looked uint32                  // the watcher's: fired, when it last looked
+	lines *nic.Lines               // the device's
+	line  atomic.Pointer[nic.Line] // nil: the driver polls
 }
 
 // fire writes the eventfd. A driver's broken call is its own loss.
 func (c *call) fire() {
-	f := c.file.Load()
-	if f == nil {
-		return
+	if l := c.line.Load(); l != nil {
+		l.Fire()
 	}
-	c.inside.Add(1)
-	_, _ = f.Write(one[:])
-	c.fired.Add(1)
-	c.inside.Add(-1)
 }
 
-// set puts a new eventfd (none if fd is negative) in the place of the old one, which is closed.
+// set puts a new eventfd (none if fd is negative) in the place of the old one.
 func (c *call) set(fd int) {
-	var f *os.File
+	var l *nic.Line
 	if fd >= 0 {
-		f = eventFile(fd, "call")
+		l = c.lines.New(fd)
 	}
-	if old := c.file.Swap(f); old != nil {
-		if c.inside.Load() > 0 {
-			free(old)
-		}
-		_ = old.Close()
-	}
+	c.lines.End(c.line.Swap(l))
 }
 
-// look frees writers if none has come out since the last look.
-func (c *call) look() {
-	fired := c.fired.Load()
-	if f := c.file.Load(); f != nil && c.inside.Load() > 0 && fired == c.looked {
-		free(f)
-	}
-	c.looked = fired
-}
-
-// free makes room in a full eventfd.
-func free(f *os.File) {
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return // closed
-	}
-	_ = raw.Control(func(fd uintptr) {
-		_ = unix.SetNonblock(int(fd), true)
-		new(taker).take(int(fd))
-	})
+// stuck says whether somebody is kept in fire.
+func (c *call) stuck() bool {
+	l := c.line.Load()
+	return l != nil && l.Stuck()
 }

@@ -27,8 +27,8 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	d.mu.Unlock()
 	d.began(&v)
 	call, fault := d.callsOf(v.Index)
-	call.set(v.Call)
-	fault.set(v.Err)
+	d.give(call, v.Call)
+	d.give(fault, v.Err)
 	if v.Base != 0 || v.Running {
 		call.fire() // the one that was due may have been lost: the classic stall after a reconnect
 	}
@@ -67,10 +67,18 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	return nil
 }
 
+// give gives an eventfd of the frontend's to a call. From then on the watcher looks for those who are stuck in it.
+func (d *Device) give(c *call, fd int) {
+	c.set(fd)
+	if fd >= 0 {
+		d.watcher.wake.Wake()
+	}
+}
+
 // SetCall implements vhostuser.Device. The new descriptor is fired once: a call may have been lost between the two.
 func (d *Device) SetCall(index, fd int) error {
 	call, _ := d.callsOf(index)
-	call.set(fd)
+	d.give(call, fd)
 	call.fire()
 	return nil
 }
@@ -78,7 +86,7 @@ func (d *Device) SetCall(index, fd int) error {
 // SetErr implements vhostuser.Device. It is fired if the queue has an error already.
 func (d *Device) SetErr(index, fd int) error {
 	_, fault := d.callsOf(index)
-	fault.set(fd)
+	d.give(fault, fd)
 	d.mu.Lock()
 	_, broken := d.stopped[index]
 	d.mu.Unlock()

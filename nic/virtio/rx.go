@@ -56,7 +56,7 @@ var (
 )
 
 func newRxQueue(d *Device, index int) *rxQueue {
-	return &rxQueue{dev: d, index: index, kick: -1}
+	return &rxQueue{dev: d, index: index, kick: -1, call: call{lines: &d.lines}, fault: call{lines: &d.lines}}
 }
 
 // Lock implements nic.RxQueue.

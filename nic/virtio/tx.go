@@ -40,8 +40,8 @@ type txQueue struct {
 
 	sleeper
 
-	next     uint16                 // avail index of the chain to be peeked next
-	busy     [txBatch]wire.Waitable // those that waitBusy has armed
+	next     uint16 // avail index of the chain to be peeked next
+	busy     *nic.Waits
 	temper   nic.Patience
 	seen     uint64  // generation of the space for which the held chains' segments are good
 	disabled counter // frames consumed and dropped while the queue was not enabled
@@ -60,14 +60,17 @@ type txSlot struct {
 }
 
 func newTxQueue(d *Device, index int) (*txQueue, error) {
-	q := &txQueue{dev: d, index: index, kick: -1, t: d.port.NewTransmitter(txBatch)}
+	q := &txQueue{dev: d, index: index, kick: -1, call: call{lines: &d.lines}, fault: call{lines: &d.lines}, t: d.port.NewTransmitter(txBatch)}
 	q.temper.Limit = d.conf.Patience
 	for i := range q.slots {
 		q.slots[i] = new(txSlot)
 	}
 	var err error
-	q.wake, err = newEvent()
-	return q, err
+	if q.wake, err = newEvent(); err != nil {
+		return nil, err
+	}
+	q.busy = nic.NewWaits(q.wake, txBatch)
+	return q, nil
 }
 
 // start runs the worker; the queue is stopped. A queue that was running before needs no kick to begin.
@@ -307,4 +310,23 @@ func (q *txQueue) halt() {
 	q.wake.Wake()
 	<-q.done
 	q.done = nil
+}
+
+// waitBusy sleeps until a receiver of held frames has buffers, the driver has more frames and we have room for them, or
+// patience ends.
+func (q *txQueue) waitBusy() error {
+	q.waits.add(1)
+	defer q.busy.End()
+	for _, s := range q.slots[:q.used] {
+		if !q.busy.Add(s.pkt.Verdict.Queue, s.since) {
+			return nil
+		}
+	}
+	if q.used < txBatch && q.vq.EnableKick() {
+		q.vq.DisableKick()
+		return nil
+	}
+	_, err := q.sleep(q.wake.fd, q.kick, q.busy.Left(q.temper.Limit))
+	q.vq.DisableKick()
+	return err
 }

@@ -21,7 +21,6 @@ type watcher struct {
 
 	mu     sync.Mutex
 	closed bool
-	kicks  int           // watched
 	broken map[int]error // vrings that have stopped, and why, not yet reported
 }
 
@@ -60,26 +59,12 @@ func (w *watcher) ctl(fd, index int) error {
 
 // add watches the kick of a receive queue.
 func (w *watcher) add(fd, index int) error {
-	if err := w.ctl(fd, index); err != nil {
-		return err
-	}
-	w.count(1)
-	return nil
+	return w.ctl(fd, index)
 }
 
 // remove stops watching a kick; an event of it may still be under way, and finds its queue stopped, or no signal.
 func (w *watcher) remove(fd int) {
-	if unix.EpollCtl(w.ep, unix.EPOLL_CTL_DEL, fd, nil) == nil {
-		w.count(-1)
-	}
-}
-
-func (w *watcher) count(n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.kicks += n; w.kicks == 1 && n == 1 {
-		w.wake.Wake() // from now on there may be somebody to free
-	}
+	_ = unix.EpollCtl(w.ep, unix.EPOLL_CTL_DEL, fd, nil)
 }
 
 // failed has the end of a queue reported. It never waits.
@@ -118,7 +103,7 @@ func (w *watcher) run() {
 		}
 		w.mu.Lock()
 		closed := w.closed
-		if timeout = -1; w.kicks > 0 {
+		if timeout = -1; w.dev.lines.Open() {
 			timeout = int(stuckAfter / time.Millisecond)
 		}
 		broken := w.broken

@@ -1,0 +1,159 @@
+package nic
+
+import (
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Line is an eventfd that a frontend wants written: the call of a virtqueue, an MSI-X vector. Lines makes it and ends it; it
+// is fired on any goroutine.
+//
+// Nothing but O_NONBLOCK keeps a write to a full eventfd from blocking (eventfd(2)), and that flag belongs to the open file,
+// which the frontend shares with us and may change; there is no RWF_NOWAIT for it. Who writes is another guest's worker, most
+// often. So whoever watches a device looks for writers that are inside of a full one, takes the frontend's eventfds away, and
+// frees the writers by reading. No honest eventfd is ever full.
+type Line struct {
+	f      *os.File     // counts its users: it may be closed while somebody is about to write
+	inside atomic.Int32 // writers
+}
+
+// Enter says that Write follows.
+func (l *Line) Enter() { l.inside.Add(1) }
+
+// Write signals, after Enter.
+func (l *Line) Write() {
+	_, _ = l.f.Write(wakeUp[:]) // a full counter is a signal already, a broken eventfd its owner's loss
+	l.inside.Add(-1)
+}
+
+// Fire signals.
+func (l *Line) Fire() {
+	l.Enter()
+	l.Write()
+}
+
+// Busy says whether somebody is between Enter and the end of Write.
+func (l *Line) Busy() bool { return l.inside.Load() > 0 }
+
+// Stuck says whether somebody is kept in Write.
+func (l *Line) Stuck() (stuck bool) {
+	if l.Busy() {
+		l.do(func(fd int) { stuck = isFull(fd) })
+	}
+	return stuck
+}
+
+// drain makes room in the eventfd, if it is full: else what is read is a signal that is lost. Who is stuck in a write to it
+// goes on, unless somebody else is faster.
+func (l *Line) drain() {
+	l.do(func(fd int) {
+		if isFull(fd) {
+			_ = unix.SetNonblock(fd, true)
+			var b [8]byte
+			_, _ = unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT) // whatever the file's flags say
+		}
+	})
+}
+
+// do does something with the descriptor that does not block.
+func (l *Line) do(f func(fd int)) {
+	if raw, err := l.f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { f(int(fd)) })
+	}
+}
+
+func isFull(fd int) bool {
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+	_, err := unix.Poll(p, 0)
+	return err == nil && p[0].Revents&unix.POLLOUT == 0
+}
+
+// Lines are the eventfds of a device, given to it by one frontend after another. The zero Lines is ready; its methods may be
+// called on any goroutine.
+type Lines struct {
+	hostile atomic.Bool
+
+	mu   sync.Mutex
+	open int     // under mu: made, and not closed
+	left []*Line // under mu: ended with writers inside
+}
+
+// New makes a Line of an eventfd, which it owns from then on. nil: the frontend is not trusted any more, and fd is closed.
+func (ls *Lines) New(fd int) *Line {
+	if ls.hostile.Load() {
+		_ = unix.Close(fd)
+		return nil
+	}
+	// Writes go straight to the kernel: os.File leaves descriptors to the netpoller that do not block when it gets them.
+	_ = unix.SetNonblock(fd, false)
+	l := &Line{f: os.NewFile(uintptr(fd), "interrupt")}
+	_ = unix.SetNonblock(fd, true)
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.open++
+	return l
+}
+
+// End ends a Line that its owner has let go of; nil is none. If there are writers inside, Free closes it.
+func (ls *Lines) End(l *Line) {
+	if l == nil {
+		return
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if l.Busy() { // perhaps stuck
+		ls.left = append(ls.left, l)
+		return
+	}
+	ls.open--
+	_ = l.f.Close()
+}
+
+// Open says whether there is any Line that is not closed.
+func (ls *Lines) Open() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return ls.open > 0
+}
+
+// Distrust has New refuse all eventfds, as the frontend was caught at keeping writers; Trust ends it: there is another one.
+func (ls *Lines) Distrust() { ls.hostile.Store(true) }
+
+// Trust takes Distrust back.
+func (ls *Lines) Trust() { ls.hostile.Store(false) }
+
+// Distrusted says which of the two it was last.
+func (ls *Lines) Distrusted() bool { return ls.hostile.Load() }
+
+// freeTime is how long at most Free works at one go: others may fill an eventfd again meanwhile.
+const freeTime = 100 * time.Millisecond
+
+// Free frees the writers of Lines that have ended, and closes those that nobody writes to any more.
+func (ls *Lines) Free() {
+	ls.mu.Lock()
+	left := ls.left
+	ls.left = nil
+	ls.mu.Unlock()
+	var still []*Line
+	closed := 0
+	for end := time.Now().Add(freeTime); len(left) > 0; left = left[1:] {
+		l := left[0]
+		for l.Busy() && time.Now().Before(end) {
+			l.drain()
+		}
+		if l.Busy() {
+			still = append(still, l)
+			continue
+		}
+		_ = l.f.Close()
+		closed++
+	}
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	ls.open -= closed
+	ls.left = append(ls.left, still...)
+}

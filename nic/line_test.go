@@ -1,0 +1,115 @@
+package nic_test
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/nic"
+)
+
+// almost is the greatest count an eventfd can have: no write finds room.
+var almost = []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// frontend makes an eventfd, a Line of it, and the frontend's own descriptor.
+func frontend(t *testing.T, ls *nic.Lines) (l *nic.Line, front int) {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if front, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(front) })
+	return ls.New(fd), front
+}
+
+func TestLineSignals(t *testing.T) {
+	var ls nic.Lines
+	l, front := frontend(t, &ls)
+	l.Fire()
+	l.Fire()
+	var b [8]byte
+	if _, err := unix.Read(front, b[:]); err != nil || b[0] != 2 {
+		t.Errorf("%v, count %d", err, b[0])
+	}
+	if _, err := unix.Write(front, almost); err != nil {
+		t.Fatal(err)
+	}
+	l.Fire() // full, and returns
+	if l.Stuck() || l.Busy() || !ls.Open() {
+		t.Error("full: stuck, busy, or not open")
+	}
+	ls.End(l)
+	ls.End(nil)
+	l.Fire() // too late, of nobody's harm
+	if ls.Open() {
+		t.Error("open after its end")
+	}
+}
+
+// Writers that a frontend keeps, who makes the eventfd block and fills it as fast as it can, go on.
+func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
+	var ls nic.Lines
+	l, front := frontend(t, &ls)
+	if _, err := unix.Write(front, almost); err != nil { // before all others: it finds room in an empty one only
+		t.Fatal(err)
+	}
+	var stop atomic.Bool
+	var filling atomic.Int32
+	for range 4 {
+		filling.Add(1)
+		go func() {
+			defer filling.Add(-1)
+			for !stop.Load() {
+				_ = unix.SetNonblock(front, false)
+				_, _ = unix.Write(front, almost) // waits for us
+			}
+		}()
+	}
+	var writers sync.WaitGroup
+	for range 3 {
+		writers.Go(func() {
+			for !ls.Distrusted() {
+				l.Fire()
+			}
+		})
+	}
+	for !l.Stuck() {
+		runtime.Gosched()
+	}
+	ls.Distrust()
+	ls.End(l)
+	for ls.Open() {
+		ls.Free()
+	}
+	writers.Wait()
+
+	stop.Store(true)
+	for filling.Load() > 0 {
+		_ = unix.SetNonblock(front, true)
+		var b [8]byte
+		_, _ = unix.Read(front, b[:])
+	}
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ls.New(fd) != nil {
+		t.Error("a frontend that is not trusted gave an eventfd")
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
+		t.Errorf("it is open: %v", err)
+	}
+	ls.Trust()
+	if l, _ := frontend(t, &ls); l == nil {
+		t.Error("the next frontend could not")
+	} else {
+		ls.End(l)
+	}
+}
