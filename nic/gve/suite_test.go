@@ -66,6 +66,9 @@ const poison = 0xee
 func (g *suiteGuest) Port() *nic.Port { return g.port }
 func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
 
+// Copied asks the queue's worker.
+func (g *suiteGuest) Copied(q int) *dma.Counts { return g.tx[q].t.Worker.Copier.Counts() }
+
 // SetSplit restarts a queue.
 func (g *suiteGuest) SetSplit(q int, on bool) {
 	g.t.Helper()

@@ -8,6 +8,7 @@ import (
 	"encoding/binary"
 	"testing"
 
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
@@ -52,6 +53,8 @@ type Guest interface {
 	Sent(queue int)
 	// Receive waits for a frame on a queue.
 	Receive(queue int) Frame
+	// Copied is what the worker of a transmit queue has copied: all that is moved of its frames, at both ends.
+	Copied(queue int) *dma.Counts
 }
 
 // Options are how a lab is made.
@@ -65,6 +68,7 @@ type Traits struct {
 	OwnUnsplit bool // frames that cannot be split stay on their queue; else they go to queue 0
 	Completes  bool // who takes offloads gets checksums complete and vouched for, never partial
 	SplitStops bool // a queue whose split changes is stopped for it, so buffers do not come back; queue 0 may be split
+	RingHeader int  // bytes that go with the headers of each frame (virtio_net_hdr)
 }
 
 // Lab makes two guests with three queue pairs each and an MTU of 9000 on one switch. Both have sent a frame, so that the

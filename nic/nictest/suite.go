@@ -26,6 +26,7 @@ func Run(t *testing.T, lab Lab, traits Traits) {
 		{"SegmentsForWhoLacksTSO", segments},
 		{"SuperPacketIsSplitOnce", super},
 		{"BounceCountsAsHost", bounce},
+		{"PayloadIsCopiedOnce", once},
 		{"Meters", meters},
 		{"ControlChannel", controlChannel},
 		{"SplitOffReturnsBuffers", splitOff},

@@ -57,7 +57,7 @@ func TestNIC(t *testing.T) {
 			ro.drop = fOffloads
 		}
 		return a, newSuiteGuest(t, files, sw, 1, ro)
-	}, nictest.Traits{})
+	}, nictest.Traits{RingHeader: 12})
 }
 
 // patient is for tests with frames that wait until the test goes on, however long a loaded machine keeps it from that.
@@ -90,6 +90,9 @@ type suiteGuest struct {
 
 func (g *suiteGuest) Port() *nic.Port { return g.dev.Port() }
 func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
+
+// Copied asks the queue's worker.
+func (g *suiteGuest) Copied(q int) *dma.Counts { return g.dev.Counts(q) }
 
 func (g *suiteGuest) SetSplit(q int, on bool) {
 	g.t.Helper()

@@ -1,11 +1,9 @@
-package virtio_test
+package nictest
 
 import (
 	"testing"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/nic/nictest"
 )
 
 // moved is what a copier has moved, by domain of source and destination.
@@ -20,18 +18,13 @@ func counted(c *dma.Counts) (m moved) {
 	return m
 }
 
-// Payload is copied once from one guest to the other, and nothing else of a frame but its headers is. Without peer to
+// once: payload is copied once from one guest to the other, and nothing else of a frame but its headers is. Without peer to
 // peer it is three times: the same counters see each bounce.
-func TestPayloadIsCopiedOnce(t *testing.T) {
+func once(t *testing.T, lab Lab, traits Traits) {
 	const (
 		n    = 40
 		size = 5000
 	)
-	headers := func(m moved, frame *nictest.Frame) moved { // in and out, with virtio_net_hdr
-		m[dma.Host][dma.Private] = n * uint64(12+len(frame.Header))
-		m[dma.Private][dma.Host] = m[dma.Host][dma.Private]
-		return m
-	}
 	for name, c := range map[string]struct {
 		gpu, p2p bool
 		want     moved
@@ -41,34 +34,33 @@ func TestPayloadIsCopiedOnce(t *testing.T) {
 		"GPU to GPU off": {true, false, moved{dma.GPU: {dma.Host: n * size}, dma.Host: {dma.Host: n * size, dma.GPU: n * size}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: c.p2p})
+			a, b := lab(t, Options{NoP2P: !c.p2p})
 			to := 0
 			if c.gpu {
 				to = 1
-				w.b.must(w.b.Port().SetSplit(control.Split{Queue: 1, On: true}))
-				_, err := w.b.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
-				w.b.must(err)
+				splitTo(t, b, 1, 2000)
 			}
-			frame := tcp(w.a, w.b, size)
-			before := counted(w.a.dev.Counts(0))
+			frame := Make(b.MAC(), a.MAC(), Spec{Payload: size})
+			before := counted(a.Copied(0))
 			for range n {
-				w.b.Post(to, 2)
+				b.Post(to, 2)
 				if c.gpu {
-					w.a.SendGPU(0, frame)
+					a.SendGPU(0, frame)
 				} else {
-					w.a.Send(0, frame)
+					a.Send(0, frame)
 				}
-				if got := w.b.Receive(to); string(got.Bytes()) != string(frame.Bytes()) {
-					t.Fatal("bytes differ")
-				}
+				got := b.Receive(to)
+				same(t, &got, &frame)
 			}
-			got := counted(w.a.dev.Counts(0))
+			got, want := counted(a.Copied(0)), c.want
 			for s := range got {
 				for d := range got[s] {
 					got[s][d] -= before[s][d]
 				}
 			}
-			if want := headers(c.want, &frame); got != want {
+			want[dma.Host][dma.Private] = n * uint64(traits.RingHeader+len(frame.Header)) // in
+			want[dma.Private][dma.Host] = want[dma.Host][dma.Private]                     // and out
+			if got != want {
 				t.Errorf("bytes moved, by source and destination (private, host, GPU's file, GPU, wire):\n got %v\nwant %v", got, want)
 			}
 		})
