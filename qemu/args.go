@@ -81,27 +81,42 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 		if g.Node {
 			continue
 		}
-		id := "gpu" + strconv.Itoa(i)
-		args = append(args,
-			"-object", memory(id, g.Size, f.add(g.File)),
-			"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s", id, id))
+		args = append(args, BARArgs("gpu"+strconv.Itoa(i), g.Size, fdPath(f.add(g.File)))...)
 	}
 	for i, n := range c.Netdevs {
-		id := "net" + strconv.Itoa(i)
-		if n.VFIOUser {
-			args = append(args, "-device", vfioUser(id, n, &f))
-			continue
-		}
-		if n.abstract != "" {
-			args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,path=%s,abstract=on", id, n.abstract))
-		} else {
-			args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,path=%s,reconnect-ms=1000", id, comma(n.Path)))
-		}
-		args = append(args,
-			"-netdev", fmt.Sprintf("vhost-user,id=%s,chardev=%s,queues=%d", id, id, n.Queues),
-			"-device", netDevice(id, n))
+		args = append(args, n.args("net"+strconv.Itoa(i), &f)...)
 	}
 	return append(args, c.Args...), f.list
+}
+
+// Args are the arguments for a network device with a Path, under a QEMU that somebody else starts; id is in all its names.
+func (n Netdev) Args(id string) []string {
+	n.complete()
+	return n.args(id, nil)
+}
+
+// args needs f for a device that is Connected.
+func (n *Netdev) args(id string, f *files) []string {
+	if n.VFIOUser {
+		return []string{"-device", vfioUser(id, *n, f)}
+	}
+	chardev := fmt.Sprintf("socket,id=%s,path=%s,", id, comma(or(n.abstract, n.Path)))
+	switch {
+	case n.abstract != "":
+		chardev += "abstract=on"
+	case n.Listens:
+		chardev += "server=on"
+	default:
+		chardev += "reconnect-ms=1000"
+	}
+	return []string{"-chardev", chardev, "-netdev", fmt.Sprintf("vhost-user,id=%s,chardev=%s,queues=%d", id, id, n.Queues),
+		"-device", netDevice(id, *n)}
+}
+
+func (n *Netdev) complete() {
+	n.Queues = or(n.Queues, 1)
+	n.RXQueueSize = or(n.RXQueueSize, 1024)
+	n.TXQueueSize = or(n.TXQueueSize, 1024)
 }
 
 // memory is the machine and its memory: one piece, or NUMA nodes when GPUs are such.
@@ -129,9 +144,17 @@ func (c *Config) memory(f *files, ram *os.File, accel Accel) []string {
 	return append(append([]string{"-M", machine, "-m", size}, args...), nodes...)
 }
 
-// memory is guest or GPU memory out of our memfd: shared, so that QEMU hands it on to a vhost-user backend.
-func memory(id string, size uint64, fd int) string {
-	return fmt.Sprintf("memory-backend-file,id=%s,size=%d,mem-path=%s,share=on", id, size, fdPath(fd))
+// memory is guest or GPU memory out of our memfd.
+func memory(id string, size uint64, fd int) string { return MemoryFile(id, size, fdPath(fd)) }
+
+// MemoryFile is -object for memory that is a file of ours: shared, so that QEMU hands it on to a backend.
+func MemoryFile(id string, size uint64, path string) string {
+	return fmt.Sprintf("memory-backend-file,id=%s,size=%d,mem-path=%s,share=on", id, size, comma(path))
+}
+
+// BARArgs are the arguments for GPU memory that is a BAR.
+func BARArgs(id string, size uint64, path string) []string {
+	return []string{"-object", MemoryFile(id, size, path), "-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s", id, id)}
 }
 
 func socketFD(id string, fd int) string { return fmt.Sprintf("socket,id=%s,fd=%d", id, fd) }
@@ -209,9 +232,7 @@ func (c *Config) complete() error {
 	c.Netdevs = append([]Netdev(nil), c.Netdevs...) // the caller's stays as it is
 	for i := range c.Netdevs {
 		n := &c.Netdevs[i]
-		n.Queues = or(n.Queues, 1)
-		n.RXQueueSize = or(n.RXQueueSize, 1024)
-		n.TXQueueSize = or(n.TXQueueSize, 1024)
+		n.complete()
 		if n.VFIOUser && older(c.QEMU.Version, MinVFIOUser) {
 			return tooOld(c.QEMU.Version, MinVFIOUser)
 		}

@@ -112,6 +112,19 @@ func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 	}
 }
 
+// For a QEMU that somebody else starts.
+func TestNetdevArgs(t *testing.T) {
+	for want, n := range map[string]Netdev{
+		"-chardev socket,id=a,path=/x,,y,reconnect-ms=1000 -netdev vhost-user,id=a,chardev=a,queues=2 -device virtio-net-pci,id=dev-a,netdev=a,": {Path: "/x,y", Queues: 2},
+		"-chardev socket,id=a,path=/x,server=on -netdev vhost-user,id=a,chardev=a,queues=1 -device virtio-net-pci,id=dev-a,netdev=a,":            {Path: "/x", Listens: true},
+		`-device {"driver":"vfio-user-pci","id":"dev-a","socket":{"path":"/x,y","type":"unix"}}`:                                                 {Path: "/x,y", VFIOUser: true},
+	} {
+		if got := strings.Join(n.Args("a"), " "); !strings.HasPrefix(got, want) {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
 func TestBadConfigIsRefused(t *testing.T) {
 	small := sized(t, 4096)
 	good := func() Config {

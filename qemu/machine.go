@@ -48,6 +48,7 @@ type Netdev struct {
 	// goroutine of the Machine's and must not wait for the guest.
 	Connected func(conn *net.UnixConn)
 	Path      string // the backend's socket, to which QEMU connects again whenever it is lost (vfio-user: connects once)
+	Listens   bool   // with Path: QEMU listens there, and waits until the backend has connected; vhost-user only
 	VFIOUser  bool   // vfio-user-pci: QEMU 10.1 or newer, and nothing of what follows
 
 	// Of a virtio-net-pci.
