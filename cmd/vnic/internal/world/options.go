@@ -12,7 +12,7 @@ import (
 )
 
 // MaxPorts is how many ports a world has: the last byte of an address says which one it is, and some are the gateway's and
-// broadcast. Only the first MaxGPUs can have GPU memory.
+// broadcast. MaxGPUs of them can have GPU memory.
 const (
 	MaxPorts = 250
 	MaxGPUs  = dma.MaxGPUs
@@ -39,6 +39,7 @@ type PortOptions struct {
 	MAC   wire.MAC         // zero: MAC(i)
 	Addr4 netip.Prefix     // what the guest is meant to have; zero: Addr4(i)
 	Addr6 netip.Prefix     // zero: Addr6(i)
+	NoGPU bool             // it has none, whatever GPUMemory says
 	Link  wire.LinkOptions // impairment
 }
 
@@ -61,6 +62,7 @@ func Addr6(i int) netip.Prefix {
 func (o *Options) Check() error {
 	p, known := Of(o.NIC)
 	n := len(o.Ports)
+	gpus := o.gpus()
 	switch {
 	case !known:
 		return fmt.Errorf("--nic %s: virtio or gve", o.NIC)
@@ -70,8 +72,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--mtu %d: 576 to %d with --nic %s", o.MTU, p.MaxMTU, o.NIC)
 	case o.QueuePairs < 0 || o.QueuePairs > maxQueuePairs:
 		return fmt.Errorf("%d queue pairs: 1 to %d", o.QueuePairs, maxQueuePairs)
-	case o.GPUMemory != 0 && n > MaxGPUs:
-		return fmt.Errorf("%d ports with GPU memory: %d at most: fewer ports, or --gpu-memory 0", n, MaxGPUs)
+	case gpus > MaxGPUs:
+		return fmt.Errorf("%d ports with GPU memory: %d at most: fewer ports, or --gpu-memory 0", gpus, MaxGPUs)
 	case o.GPUMemory != 0 && !p.Node && (o.GPUMemory < 4096 || o.GPUMemory&(o.GPUMemory-1) != 0):
 		return fmt.Errorf("--gpu-memory %s: not a power of two from 4K, as a PCI BAR must be", FormatBytes(o.GPUMemory))
 	case p.Node && o.GPUMemory%hugePage != 0:
@@ -81,6 +83,16 @@ func (o *Options) Check() error {
 }
 
 const hugePage = 2 << 20
+
+// gpus counts the ports that have a GPU.
+func (o *Options) gpus() (n int) {
+	for _, p := range o.Ports {
+		if o.GPUMemory != 0 && !p.NoGPU {
+			n++
+		}
+	}
+	return n
+}
 
 // FormatBytes writes a number of bytes as the flags take it: 4097, 64K, 512M, 4G.
 func FormatBytes(n uint64) string {

@@ -77,8 +77,8 @@ func (w *World) newPort(i int, tree *gpumem.Topology) (*Port, error) {
 		Addr6: cmp.Or(o.Addr6, Addr6(i))}
 	p.begin()
 	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(w.opt.MTU), QueuePairs: w.opt.QueuePairs, Log: w.opt.Log}
-	if w.opt.GPUMemory != 0 {
-		g, err := p.addGPU(i, tree)
+	if w.opt.GPUMemory != 0 && !o.NoGPU {
+		g, err := p.addGPU(tree)
 		if err != nil {
 			return p, err
 		}
@@ -92,7 +92,7 @@ func (w *World) newPort(i int, tree *gpumem.Topology) (*Port, error) {
 }
 
 // addGPU makes the port's GPU, below the same PCIe switch as its NIC.
-func (p *Port) addGPU(i int, tree *gpumem.Topology) (g nic.GPU, err error) {
+func (p *Port) addGPU(tree *gpumem.Topology) (g nic.GPU, err error) {
 	name := "gpu" + p.Name
 	sw, n := "sw"+p.Name, "nic"+p.Name
 	if err := errors.Join(tree.AddSwitch(sw, "rc0", false), tree.AddDevice(n, sw), tree.AddDevice(name, sw)); err != nil {
@@ -102,11 +102,21 @@ func (p *Port) addGPU(i int, tree *gpumem.Topology) (g nic.GPU, err error) {
 		return g, err
 	}
 	g.Info = control.GPUInfo{Place: tree.Place(name)}
-	if p.gpu, err = gpumem.NewGPU(p.w.files, i, p.w.opt.GPUMemory, gpumem.Options{Name: "vnic-" + name}); err != nil {
+	if p.gpu, err = gpumem.NewGPU(p.w.files, p.w.gpuID(), p.w.opt.GPUMemory, gpumem.Options{Name: "vnic-" + name}); err != nil {
 		return g, p.w.noRoom(err)
 	}
 	g.GPU = p.gpu
 	return g, p.openGPU()
+}
+
+// gpuID is the number of the next GPU.
+func (w *World) gpuID() (n int) {
+	for _, p := range w.ports {
+		if p.gpu != nil {
+			n++
+		}
+	}
+	return n
 }
 
 // noRoom makes of a lack of memory something that the machine lacks.
@@ -114,7 +124,7 @@ func (w *World) noRoom(err error) error {
 	for _, e := range []error{unix.ENOSPC, unix.ENOMEM, unix.EFBIG, unix.EDQUOT} {
 		if errors.Is(err, e) {
 			fix := "free some, or name less"
-			if n := len(w.opt.Ports); n > 1 {
+			if n := w.opt.gpus(); n > 1 {
 				fix = fmt.Sprintf("each of %d GPUs takes that much: %s", n, fix)
 			}
 			return &qemu.Missing{What: "--gpu-memory " + FormatBytes(w.opt.GPUMemory), Err: err, Fix: fix}
