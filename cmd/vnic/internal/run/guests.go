@@ -7,11 +7,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"os"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/driver"
 	guestimages "vnic.dev/vnic/guest-images"
@@ -34,7 +31,7 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 	if o.InProc {
 		return nil, nil
 	}
-	o.Fetch.VFIOUser = o.personality().vfioUser
+	o.Fetch.VFIOUser = o.personality().VFIOUser
 	res, err := qemu.Fetch(ctx, o.Fetch)
 	if err != nil {
 		return nil, err
@@ -45,12 +42,12 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 	for _, n := range res.Untested {
 		o.note("untested: %s", n)
 	}
-	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Modules: o.personality().modules,
+	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Modules: o.personality().Modules,
 		Applets: []string{"devmem"}})
 	if err != nil {
 		if errors.Is(err, guestimages.ErrNoModule) {
 			err = &qemu.Missing{What: "kernel " + res.Kernel.Version + " lacks what a guest needs", Err: err,
-				Fix: "use a kernel with " + strings.Join(o.personality().modules, ", ") + " as a module, with its modules by --modules, or none of --kernel"}
+				Fix: "use a kernel with " + strings.Join(o.personality().Modules, ", ") + " as a module, with its modules by --modules, or none of --kernel"}
 		}
 		return nil, err
 	}
@@ -114,9 +111,9 @@ func (e *end) inProc(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
-	e.serve(backend)
+	e.nic.Connected(backend)
 	n, err := driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: e.opt.queuePairs(), HostQueues: e.opt.hostQueues(), Log: e.log},
-		Conn: frontend, MAC: net.HardwareAddr(e.mac[:]), MTU: e.opt.MTU,
+		Conn: frontend, MAC: net.HardwareAddr(e.nic.MAC[:]), MTU: e.opt.MTU,
 		GPUs: []driver.FrontendGPU{{ID: e.gpu.ID(), FD: e.gpu.FD(), Size: e.gpu.Size()}}})
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
@@ -133,21 +130,14 @@ func (e *end) inProc(context.Context) error {
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *images) error {
 	p := e.opt.personality()
-	initrd, err := im.initrd.Initrd(agent.Config{Modules: p.modules, Hostname: "vnic-" + strings.ToLower(e.name), HugePages: p.hugePages, Node0: p.node})
+	initrd, err := im.initrd.Initrd(agent.Config{Modules: p.Modules, Hostname: "vnic-" + strings.ToLower(e.name), HugePages: p.HugePages, Node0: p.Node})
 	if err != nil {
 		return err
 	}
 	defer initrd.Close()
-	fd, err := unix.FcntlInt(uintptr(e.gpu.FD()), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return os.NewSyscallError("fcntl", err)
-	}
-	gpu := os.NewFile(uintptr(fd), "gpu")
-	defer gpu.Close()
-	conf := qemu.Config{Name: "guest " + e.name, QEMU: im.QEMU, Kernel: im.Kernel, Initrd: []io.Reader{initrd}, RAMSize: e.opt.Memory,
-		GPUs: []qemu.GPU{{File: gpu, Size: e.gpu.Size()}}, Cache: im.Cache, Log: e.log,
+	conf := qemu.Config{Name: "guest " + e.name, QEMU: im.QEMU, Kernel: im.Kernel, Initrd: []io.Reader{initrd}, RAMSize: e.opt.Memory, Cache: im.Cache, Log: e.log,
 		BootLimit: bootLimit, TimeLimit: time.Hour + time.Duration(e.opt.Size>>20)*time.Second}
-	e.hardware(&conf)
+	e.nic.Hardware(&conf)
 	if e.opt.Keep {
 		console, err := e.opt.keep("console-" + e.name + ".log")
 		if err != nil {
@@ -179,7 +169,7 @@ func (e *end) setup(ctx context.Context) error {
 	s := transfer.Setup{Addrs: []netip.Prefix{e.addr(e.opt.Family)}, MTU: e.opt.MTU, QueuePairs: e.opt.queuePairs(),
 		HostQueues: e.opt.hostQueues(), Loss: e.opt.loss()}
 	want := e.gpu.Size()
-	if e.opt.personality().node {
+	if e.opt.personality().Node {
 		s.Kernel, s.Window = true, e.opt.window()
 		want = s.Window
 	}

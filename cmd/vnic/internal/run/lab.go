@@ -15,8 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
@@ -42,23 +41,20 @@ type end struct {
 	name    string
 	opt     *Options
 	log     *slog.Logger
-	mac     wire.MAC
+	nic     *world.Port
 	gpu     *gpumem.GPU
 	window  []kernelnic.Extent // where in the GPU's memory that is what the guest has of it
-	dev     device
 	port    *nic.Port
-	ctx     context.Context // of serve: the lab's life
-	serving sync.WaitGroup
 	guest   guest
 	machine *qemu.Machine  // nil: an in-process guest
 	blamed  bool           // machine's end is the run's error already
 	close   []func() error // in reverse
 }
 
-// lab is the emulated world.
+// lab is the emulated world, and its guests.
 type lab struct {
 	opt   *Options
-	files *dma.Files
+	world *world.World
 	sw    *wire.Switch
 	ends  [2]*end // sender, receiver
 	info  labInfo
@@ -72,79 +68,31 @@ type labInfo struct {
 	cpu                 bool // guests have a CPU time of their own
 }
 
+// farewell is how long a NIC waits until it has seen the end of the QEMU that it served.
+const farewell = 2 * time.Second
+
 // newLab makes GPUs, NICs and the switch; guests come after.
-func newLab(o *Options) (l *lab, err error) {
-	l = &lab{opt: o, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log), stop: func() {}}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, l.Close())
-		}
-	}()
-	tree := gpumem.NewTopology()
-	if err := tree.AddRoot("rc0", false); err != nil {
-		return l, err
+func newLab(o *Options) (*lab, error) {
+	names := [2]string{"A", "B"}
+	conf := world.Options{NIC: o.NIC, QueuePairs: o.queuePairs(), MTU: o.MTU, GPUMemory: o.GPUMemory, NoP2P: !o.P2P, Log: o.Log,
+		Services: o.Services}
+	if !o.InProc {
+		conf.Farewell = farewell
 	}
-	for i, name := range [2]string{"A", "B"} {
-		e := &end{name: name, opt: o, log: o.Log, mac: wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, byte(i + 1)}}
-		l.ends[i] = e
-		sw, n, g := "sw"+name, "nic"+name, "gpu"+name
-		if err := errors.Join(tree.AddSwitch(sw, "rc0", false), tree.AddDevice(n, sw), tree.AddDevice(g, sw)); err != nil {
-			return l, err
-		}
-		tree.SetOff(!o.P2P)
-		path, err := tree.Path(n, g)
-		if err != nil {
-			return l, err
-		}
-		if e.gpu, err = gpumem.NewGPU(l.files, i, o.GPUMemory, gpumem.Options{Name: "vnic-gpu" + name}); err != nil {
-			return l, noRoom(o, err)
-		}
-		e.defers(e.gpu.Close)
-		if e.dev, err = o.newDevice(l.files, nic.Config{Name: name, MAC: e.mac, MTU: uint16(o.MTU), QueuePairs: o.queuePairs(), Log: o.Log,
-			GPUs: []nic.GPU{{GPU: e.gpu, Path: path, Info: control.GPUInfo{Place: tree.Place(g)}}}}); err != nil {
-			return l, err
-		}
-		e.port = e.dev.Port()
-		e.defers(func() error { e.dev.Close(); return nil })
+	for i, name := range names {
 		bad := wire.Impairment{Loss: o.Loss, Reorder: o.Reorder, Seed: o.Seed + uint64(i)}
-		if err := e.port.Attach(l.sw, wire.LinkOptions{Up: bad}); err != nil {
-			return l, err
-		}
-		var cancel context.CancelFunc
-		e.ctx, cancel = context.WithCancel(context.Background())
-		e.defers(func() error { e.endServing(cancel); return nil })
+		conf.Ports = append(conf.Ports, world.PortOptions{Name: name, Link: wire.LinkOptions{Up: bad}})
+	}
+	w, err := world.New(conf)
+	if err != nil {
+		return nil, err
+	}
+	l := &lab{opt: o, world: w, sw: w.Switch(), stop: func() {}}
+	for i, name := range names {
+		p := w.Port(i)
+		l.ends[i] = &end{name: name, opt: o, log: o.Log, nic: p, gpu: p.GPU(), port: p.NIC()}
 	}
 	return l, nil
-}
-
-// serve has the NIC speak its protocol on a connection, until that or the lab ends.
-func (e *end) serve(conn *net.UnixConn) {
-	e.serving.Add(1)
-	dma.Go(func() {
-		defer e.serving.Done()
-		if err := e.dev.Serve(e.ctx, conn); err != nil && e.ctx.Err() == nil {
-			e.log.Error("connection to QEMU", "port", e.name, "err", err)
-		}
-	})
-}
-
-// endServing waits until serve has ended: by itself when it was QEMU that it served, as that is gone, though the end of the
-// connection may be seen a moment later; else because it is told to.
-func (e *end) endServing(cancel context.CancelFunc) {
-	defer cancel()
-	ended := make(chan struct{})
-	go func() {
-		e.serving.Wait()
-		close(ended)
-	}()
-	if !e.opt.InProc {
-		select {
-		case <-ended:
-		case <-time.After(2 * time.Second):
-		}
-	}
-	cancel()
-	<-ended
 }
 
 // socketPair makes a connected pair of sockets.
@@ -177,26 +125,10 @@ func socketPair() (a, b *net.UnixConn, err error) {
 func (e *end) defers(f func() error) { e.close = append(e.close, f) }
 
 func (e *end) addr(family int) netip.Prefix {
-	n := byte(1)
-	if e.name == "B" {
-		n = 2
-	}
 	if family == 6 {
-		a := netip.MustParseAddr("fd76:6e69::").As16()
-		a[15] = n
-		return netip.PrefixFrom(netip.AddrFrom16(a), 64)
+		return e.nic.Addr6
 	}
-	return netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 118, 110, n}), 24)
-}
-
-// noRoom makes of a lack of memory something that the machine lacks.
-func noRoom(o *Options, err error) error {
-	for _, e := range []error{unix.ENOSPC, unix.ENOMEM, unix.EFBIG, unix.EDQUOT} {
-		if errors.Is(err, e) {
-			return &qemu.Missing{What: "--gpu-memory " + FormatBytes(o.GPUMemory), Err: err, Fix: "each of two GPUs takes that much: free some, or name less"}
-		}
-	}
-	return err
+	return e.nic.Addr4
 }
 
 // blame finds what is behind an error: an interruption, or a guest that is gone, explains whatever came of it.
@@ -262,18 +194,16 @@ func ended(m *qemu.Machine) error {
 
 var errPowerOff = errors.New("powered off in the middle of the run")
 
-// Close ends the guests, then their NICs, then their GPUs: both sides at the same time.
+// Close ends the guests, both at the same time, and then takes the world down.
 func (l *lab) Close() error {
 	var errs [len(l.ends)]error
 	var wg sync.WaitGroup
 	for i, e := range l.ends {
-		if e != nil {
-			wg.Go(func() { errs[i] = e.Close() })
-		}
+		wg.Go(func() { errs[i] = e.Close() })
 	}
 	wg.Wait()
 	l.stop()
-	return errors.Join(errs[0], errs[1], l.sw.Close())
+	return errors.Join(errs[0], errs[1], l.world.Close())
 }
 
 // Close undoes what defers has noted.

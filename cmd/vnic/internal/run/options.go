@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"slices"
 	"time"
 
+	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/qemu"
 )
@@ -41,6 +43,8 @@ type Options struct {
 	Progress func(mode string, done, total uint64) // during a transfer; from one goroutine at a time
 	Note     func(format string, args ...any)      // what a user should know
 
+	Services []func(*world.World) (io.Closer, error) // what else is to see the world: counters, a capture
+
 	hook func(*lab) // tests: the lab, before its guests boot
 }
 
@@ -60,8 +64,7 @@ const (
 	minPool   = 4 << 20
 	maxPool   = 64 << 20
 	basePort  = 5201
-	maxBind   = 15   // a NIC has 16 queue pairs at most
-	maxGVE    = 9198 // MTU
+	maxBind   = 15 // a NIC has 16 queue pairs at most
 	maxHold   = 1 << 32
 	holdTime  = 3 // seconds without data until tokens that are held are given back
 )
@@ -80,10 +83,10 @@ func (o *Options) plan() (p plan, err error) {
 	p.pool = min(memory/poolShare, maxPool) / page * page
 	if p.pool < minPool {
 		least := uint64(minPool * poolShare)
-		if o.personality().node { // a power of two
+		if o.personality().Node { // a power of two
 			least *= 2
 		}
-		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", FormatBytes(o.GPUMemory), least>>20)
+		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", world.FormatBytes(o.GPUMemory), least>>20)
 	}
 	room := (memory - p.pool) / page * page
 	if o.Size/room >= maxRounds {
@@ -100,7 +103,7 @@ func (o *Options) plan() (p plan, err error) {
 // usable is the GPU memory that a guest can use. Of a node's, its kernel takes what it needs to know the rest: measured, 8 MiB
 // of 128.
 func (o *Options) usable() uint64 {
-	if !o.personality().node {
+	if !o.personality().Node {
 		return o.GPUMemory
 	}
 	return (o.GPUMemory - min(o.GPUMemory, max(o.GPUMemory/nodeShare, nodeLeast))) &^ (hugePage - 1)
@@ -124,15 +127,6 @@ func (o *Options) window() uint64 {
 // maxRounds keeps the plan small; it is a TiB with the smallest GPU.
 const maxRounds = 1 << 15
 
-// FormatBytes writes a number of bytes as the flags take it: 4097, 64K, 512M, 4G.
-func FormatBytes(n uint64) string {
-	unit := 0
-	for n != 0 && n%1024 == 0 && unit < 4 {
-		n, unit = n/1024, unit+1
-	}
-	return fmt.Sprint(n, []string{"", "K", "M", "G", "T"}[unit])
-}
-
 // Check says what is wrong with the options.
 func (o *Options) Check() error {
 	for _, m := range o.Modes {
@@ -140,13 +134,14 @@ func (o *Options) Check() error {
 			return fmt.Errorf("--mode %s: devmem, copy or both", m)
 		}
 	}
-	switch _, known := personalities[o.NIC]; {
+	p, known := world.Of(o.NIC)
+	switch {
 	case !known:
 		return fmt.Errorf("--nic %s: virtio or gve", o.NIC)
 	case o.NIC == NICGVE && o.InProc:
 		return errors.New("--nic gve: its guests' network stack is the kernel's, so there are none with --guest inproc")
-	case o.NIC == NICGVE && o.MTU > maxGVE:
-		return fmt.Errorf("--mtu %d: at most %d with --nic gve", o.MTU, maxGVE)
+	case p.VFIOUser && o.MTU > p.MaxMTU:
+		return fmt.Errorf("--mtu %d: at most %d with --nic %s", o.MTU, p.MaxMTU, o.NIC)
 	case o.BindQueues < 1 || o.BindQueues > maxBind:
 		return fmt.Errorf("--bind-queues %d: 1 to %d", o.BindQueues, maxBind)
 	case o.HoldTokens > maxHold:
@@ -160,9 +155,9 @@ func (o *Options) Check() error {
 	case o.Loss < 0 || o.Loss >= 1 || o.Reorder < 0 || o.Reorder >= 1:
 		return errors.New("--loss, --reorder: at least 0%, less than 100%")
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
-		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", FormatBytes(o.GPUMemory))
+		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", world.FormatBytes(o.GPUMemory))
 	case o.Memory < 192<<20 || o.Memory%(2<<20) != 0:
-		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", FormatBytes(o.Memory))
+		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", world.FormatBytes(o.Memory))
 	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
 	case o.StallSecs < 1:

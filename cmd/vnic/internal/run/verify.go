@@ -161,7 +161,7 @@ func (e *end) audit(ctx context.Context, s gpumem.Stream) (hits []gpumem.Hit, sc
 		hits, err = gpumem.AuditReader(ram, st.Size(), streams)
 		return hits, uint64(st.Size()), err
 	}
-	for _, r := range e.dev.Space().Regions() {
+	for _, r := range e.nic.Space().Regions() {
 		if r.NoAccess || r.File.GPU() >= 0 {
 			continue
 		}

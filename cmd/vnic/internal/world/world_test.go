@@ -1,0 +1,180 @@
+package world_test
+
+import (
+	"errors"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/vfiouser/vfiotest"
+)
+
+func open(t *testing.T, o world.Options) *world.World {
+	t.Helper()
+	w, err := world.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return w
+}
+
+// attach has a guest on a port.
+func attach(t *testing.T, p *world.Port) *worldtest.Guest {
+	t.Helper()
+	client, server, err := vfiotest.Pair() // any pair of sockets
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Connected(server)
+	var gpus []driver.FrontendGPU
+	if g := p.GPU(); g != nil {
+		gpus = append(gpus, driver.FrontendGPU{ID: g.ID(), FD: int(p.GPUFile().Fd()), Size: g.Size()})
+	}
+	g, err := worldtest.New(client, "02:76:6e:69:00:"+string([]byte{'0', byte('1' + p.Index)}), []netip.Prefix{p.Addr4, p.Addr6}, gpus...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return g
+}
+
+func TestGuestsReachEachOtherAndComeAgain(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	w := open(t, world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 3), GPUMemory: 2 << 20})
+	for range 2 {
+		a, b, c := attach(t, w.Port(0)), attach(t, w.Port(1)), attach(t, w.Port(2))
+		if err := errors.Join(a.Exchange(t.Context(), b, 100_000), b.Exchange(t.Context(), c, 100_000)); err != nil {
+			t.Error(err)
+		}
+		if err := errors.Join(a.Close(), b.Close(), c.Close()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestGVEAnswersByVFIOUser(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	w := open(t, world.Options{NIC: world.GVE, Ports: make([]world.PortOptions, 2), GPUMemory: 6 << 20})
+	for range 2 { // one after the other
+		client, server, err := vfiotest.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- w.Port(1).Serve(t.Context(), server) }()
+		c, err := vfiotest.Connect(client)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var id [4]byte
+		if err := c.Read(7, 0, id[:]); err != nil || id != [4]byte{0xe0, 0x1a, 0x42, 0} {
+			t.Errorf("PCI identity %x, %v", id, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Close ends what is served.
+func TestCloseEndsConnections(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	for _, nic := range []string{world.Virtio, world.GVE} {
+		w, err := world.New(world.Options{NIC: nic, Ports: make([]world.PortOptions, 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := w.Port(0)
+		client, server, err := vfiotest.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.Connected(server)
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := client.Read(make([]byte, 1)); err != io.EOF {
+			t.Errorf("%s: the connection is open: %v", nic, err)
+		}
+		_ = client.Close()
+		client, server, err = vfiotest.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+		if err := p.Serve(t.Context(), server); !errors.Is(err, world.ErrClosed) {
+			t.Errorf("%s: served when closed: %v", nic, err)
+		}
+	}
+}
+
+// closer notes that it was closed, while the ports were there.
+type closer struct {
+	w      *world.World
+	closed *[]string
+	name   string
+}
+
+func (c closer) Close() error {
+	if len(c.w.Ports()) > 0 && len(c.w.Switch().Links()) > 0 {
+		*c.closed = append(*c.closed, c.name)
+	}
+	return nil
+}
+
+func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	var closed []string
+	service := func(name string) func(*world.World) (io.Closer, error) {
+		return func(w *world.World) (io.Closer, error) { return closer{w, &closed, name}, nil }
+	}
+	bad := errors.New("bad")
+	o := world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 2), Services: []func(*world.World) (io.Closer, error){service("a"), service("b")}}
+	w, err := world.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil || strings.Join(closed, "") != "ba" {
+		t.Errorf("%q, %v", closed, err)
+	}
+	closed = nil
+	o.Services = append(o.Services, func(*world.World) (io.Closer, error) { return nil, bad })
+	if w, err := world.New(o); w != nil || !errors.Is(err, bad) || strings.Join(closed, "") != "ba" {
+		t.Errorf("%v, %v, closed %q", w, err, closed)
+	}
+}
+
+func TestBadOptionsAreRefused(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	for want, o := range map[string]world.Options{
+		"--nic e1000":          {NIC: "e1000", Ports: make([]world.PortOptions, 1)},
+		"0 ports":              {NIC: world.Virtio},
+		"251 ports":            {NIC: world.Virtio, Ports: make([]world.PortOptions, 251)},
+		"--mtu 9199":           {NIC: world.GVE, Ports: make([]world.PortOptions, 1), MTU: 9199},
+		"17 queue pairs":       {NIC: world.GVE, Ports: make([]world.PortOptions, 1), QueuePairs: 17},
+		"17 ports with GPU":    {NIC: world.Virtio, Ports: make([]world.PortOptions, 17), GPUMemory: 4096},
+		"--gpu-memory 3M: not": {NIC: world.Virtio, Ports: make([]world.PortOptions, 1), GPUMemory: 3 << 20},
+		"--gpu-memory 1M: not": {NIC: world.GVE, Ports: make([]world.PortOptions, 1), GPUMemory: 1 << 20},
+	} {
+		if w, err := world.New(o); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: %v, %v", want, w, err)
+		}
+	}
+	var missing *qemu.Missing
+	w, err := world.New(world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 2), GPUMemory: 1 << 50})
+	if w != nil || !errors.As(err, &missing) || !strings.Contains(err.Error(), "each of 2 GPUs") {
+		t.Errorf("%v, %v", w, err)
+	}
+}
