@@ -33,7 +33,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "vnic: interrupted again: gone without clearing up")
 		os.Exit(exitFailed) // the kernel ends what we have started (PR_SET_PDEATHSIG)
 	})
-	status := realMain(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	status := realMain(ctx, backendArgs(os.Args), os.Stdout, os.Stderr)
 	os.Exit(status)
 }
 
@@ -77,12 +77,16 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetUsageTemplate(usageTemplate)
 	root.SetHelpTemplate(helpTemplate)
+	root.AddCommand(serveCommand())
 	root.AddCommand(runCommand(), doctorCommand(), versionCommand())
 	return root
 }
 
 // realMain runs the command and gives its exit status.
 func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	if asksCapabilities(args) {
+		args = []string{"serve", capabilitiesFlag}
+	}
 	root := newRoot()
 	root.SetArgs(args)
 	root.SetOut(stdout)

@@ -141,7 +141,8 @@ func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
 		return func(w *world.World) (io.Closer, error) { return closer{w, &closed, name}, nil }
 	}
 	bad := errors.New("bad")
-	o := world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 2), Services: []func(*world.World) (io.Closer, error){service("a"), service("b")}}
+	o := world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 2)}
+	o.Services = append(o.Services, service("a"), service("b"))
 	w, err := world.New(o)
 	if err != nil {
 		t.Fatal(err)

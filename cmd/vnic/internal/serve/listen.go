@@ -1,0 +1,160 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// listener is a socket that we listen at.
+type listener struct {
+	*net.UnixListener
+	name string
+	file os.FileInfo // what we made at name; nil: the socket came open
+	once sync.Once
+}
+
+// listen makes a socket at path. A file that a dead process has left there is replaced.
+func listen(ctx context.Context, path string) (*listener, error) {
+	unlock, err := lockDir(ctx, filepath.Dir(path))
+	if err != nil {
+		return nil, fmt.Errorf("socket %s: %w", path, err)
+	}
+	defer unlock()
+	for range 3 { // others than us take no lock
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+		if err == nil {
+			l.SetUnlinkOnClose(false)
+			st, err := os.Lstat(path)
+			if err != nil {
+				return nil, errors.Join(err, l.Close())
+			}
+			return &listener{UnixListener: l, name: path, file: st}, nil
+		}
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return nil, fmt.Errorf("socket %s: %w", path, plain(err))
+		}
+		if err := removeStale(path); err != nil {
+			return nil, fmt.Errorf("socket %s: %w", path, err)
+		}
+	}
+	return nil, fmt.Errorf("socket %s: somebody else makes and removes it all the time", path)
+}
+
+// plain is the error of a system call without what net says around it.
+func plain(err error) error {
+	var s *os.SyscallError
+	if errors.As(err, &s) {
+		return s.Err
+	}
+	return err
+}
+
+// lockDir keeps others of our kind from making sockets in a directory. Where that cannot be done, it is done without.
+func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
+	d, err := os.Open(dir)
+	if errors.Is(err, fs.ErrPermission) { // who may write may not always read
+		return func() {}, nil
+	}
+	if err != nil {
+		return nil, plainPath(err)
+	}
+	retry := time.NewTicker(5 * time.Millisecond)
+	defer retry.Stop()
+	limit := time.After(2 * time.Second) // it takes a millisecond; whoever holds it longer is not of our kind
+	for {
+		if err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != unix.EWOULDBLOCK && err != unix.EINTR {
+			return func() { _ = d.Close() }, nil
+		}
+		select {
+		case <-ctx.Done():
+			_ = d.Close()
+			return nil, context.Cause(ctx)
+		case <-limit:
+			return func() { _ = d.Close() }, nil
+		case <-retry.C:
+		}
+	}
+}
+
+func plainPath(err error) error {
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		return fmt.Errorf("%s: %w", p.Path, p.Err)
+	}
+	return err
+}
+
+// removeStale removes a socket's file behind which nobody is.
+func removeStale(path string) error {
+	st, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return plainPath(err)
+	}
+	if st.Mode().Type() != fs.ModeSocket {
+		return errors.New("there is a file of this name, which is no socket: give another name, or remove it")
+	}
+	switch pid, err := listening(path); {
+	case err == nil && pid > 0:
+		return fmt.Errorf("in use: process %d listens there: end it, or give another name", pid)
+	case err == nil, errors.Is(err, unix.EAGAIN): // its queue is full
+		return errors.New("in use: somebody listens there: end that, or give another name")
+	case errors.Is(err, unix.ECONNREFUSED):
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("a dead process has left it: %w", err)
+		}
+		return nil
+	case errors.Is(err, unix.ENOENT):
+		return nil
+	default:
+		return fmt.Errorf("there is a socket of this name already: %w", err)
+	}
+}
+
+// listening tells who listens at a socket: nobody is ECONNREFUSED. It never waits.
+func listening(path string) (pid int, err error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return 0, os.NewSyscallError("socket", err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return 0, err
+	}
+	if c, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+		return int(c.Pid), nil
+	}
+	return 0, nil
+}
+
+// Close ends accepting, and removes the file if it is still ours.
+func (l *listener) Close() (err error) {
+	l.once.Do(func() {
+		if err = l.UnixListener.Close(); l.file == nil {
+			return
+		}
+		if st, serr := os.Lstat(l.name); serr == nil && os.SameFile(st, l.file) && sameTime(st, l.file) {
+			err = errors.Join(err, os.Remove(l.name))
+		}
+	})
+	return err
+}
+
+// sameTime tells two files apart that had the same inode one after the other.
+func sameTime(a, b os.FileInfo) bool {
+	x, ok := a.Sys().(*syscall.Stat_t)
+	y, ok2 := b.Sys().(*syscall.Stat_t)
+	return ok && ok2 && x.Mtim == y.Mtim
+}

@@ -1,0 +1,101 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+)
+
+// Options are the flags of `vnic serve`.
+type Options struct {
+	World  world.Options // but Ports, which follow from the sockets
+	Paths  []string      // sockets' files, one a port
+	FDs    []int         // instead: sockets that are open already
+	Client bool          // QEMU listens at Paths
+
+	Ready func(*Report) error                    // all sockets are there, and QEMU may come
+	Note  func(port, format string, args ...any) // what happens at a port
+}
+
+// maxPath is the longest name of a socket (sockaddr_un).
+const maxPath = 107
+
+// Paths makes the sockets' names of what a user gave: names, or one with %d in it, for n ports.
+func Paths(given []string, n int) ([]string, error) {
+	if len(given) == 1 && strings.Contains(given[0], "%d") {
+		var paths []string
+		for i := range max(n, 1) {
+			paths = append(paths, strings.Replace(given[0], "%d", strconv.Itoa(i), 1))
+		}
+		return paths, nil
+	}
+	if n > 0 && n != len(given) {
+		return nil, fmt.Errorf("--ports %d, and %d sockets: give --socket-path %d times, or once with %%d in it, for the port's number",
+			n, len(given), n)
+	}
+	return given, nil
+}
+
+// Inherited are the descriptors of the sockets that systemd has passed (sd_listen_fds(3)).
+func Inherited() (fds []int) {
+	if pid, err := strconv.Atoi(os.Getenv("LISTEN_PID")); err != nil || pid != os.Getpid() {
+		return nil
+	}
+	const first = 3
+	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
+	for i := range min(n, world.MaxPorts+1) { // Check complains of too many
+		fds = append(fds, first+i)
+	}
+	return fds
+}
+
+// Check says what is wrong with the options.
+func (o *Options) Check() error {
+	seen := map[string]bool{}
+	for _, p := range o.Paths {
+		abs, err := filepath.Abs(p)
+		switch {
+		case err != nil:
+			return err
+		case p == "":
+			return errors.New("--socket-path: no name")
+		case len(p) > maxPath:
+			return fmt.Errorf("--socket-path %s: %d bytes, a socket's name has %d at most", p, len(p), maxPath)
+		case seen[abs]:
+			return fmt.Errorf("--socket-path %s: twice", p)
+		}
+		seen[abs] = true
+	}
+	fds := map[int]bool{}
+	for _, fd := range o.FDs {
+		if fd < 0 || fds[fd] {
+			return fmt.Errorf("--fd %d: not a descriptor, or twice", fd)
+		}
+		fds[fd] = true
+	}
+	switch {
+	case len(o.Paths) == 0 && len(o.FDs) == 0:
+		return errors.New("no socket: give --socket-path PATH, or --fd N")
+	case len(o.Paths) > 0 && len(o.FDs) > 0:
+		return errors.New("--socket-path and --fd: one or the other")
+	case o.Client && len(o.FDs) > 0:
+		return errors.New("--client and --fd: an open socket is what it is")
+	}
+	if kind, _ := world.Of(o.World.NIC); o.Client && kind.VFIOUser {
+		return fmt.Errorf("--client and --nic %s: QEMU listens at no vfio-user socket, it only connects", o.World.NIC)
+	}
+	w := o.world()
+	return w.Check()
+}
+
+// world has a port for each socket.
+func (o *Options) world() world.Options {
+	w := o.World
+	w.Ports = make([]world.PortOptions, len(o.Paths)+len(o.FDs))
+	return w
+}

@@ -1,0 +1,84 @@
+package serve
+
+import (
+	"context"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+)
+
+// port is a NIC that one QEMU after the other has.
+type port struct {
+	*world.Port
+	src  source
+	note func(port, format string, args ...any)
+	turn chan struct{} // holds one while a QEMU is served
+	peer atomic.Int64  // its process
+}
+
+// takeover is how long one who comes waits for one who is about to go.
+const takeover = time.Second
+
+// serve serves one connection, which it owns.
+func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
+	if !speaks(ctx, conn) {
+		_ = conn.Close()
+		return
+	}
+	pid := peer(conn)
+	late := time.NewTimer(takeover)
+	defer late.Stop()
+	select {
+	case p.turn <- struct{}{}:
+	case <-late.C:
+		p.note(p.Name, "process %d is refused: process %d has this NIC; a second QEMU needs a port of its own (--ports)", pid, p.peer.Load())
+		_ = conn.Close()
+		return
+	case <-ctx.Done():
+		_ = conn.Close()
+		return
+	}
+	defer func() { <-p.turn }()
+	p.peer.Store(int64(pid))
+	p.note(p.Name, "process %d connected", pid)
+	switch err := p.Serve(ctx, conn); {
+	case ctx.Err() != nil:
+	case err != nil:
+		p.note(p.Name, "process %d: connection ended: %v", pid, err)
+	default:
+		p.note(p.Name, "process %d hung up", pid)
+	}
+}
+
+// speaks waits until the peer has said something, and reads none of it. false: it hung up, or ctx ended.
+func speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return false
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	_ = raw.Read(func(fd uintptr) bool {
+		var b [1]byte
+		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+		some = n > 0
+		return err != unix.EAGAIN && err != unix.EINTR
+	})
+	return some && ctx.Err() == nil
+}
+
+// peer is the process at the other end; 0 if that cannot be told.
+func peer(conn *net.UnixConn) (pid int) {
+	if raw, err := conn.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) {
+			if c, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
+				pid = int(c.Pid)
+			}
+		})
+	}
+	return pid
+}

@@ -1,0 +1,152 @@
+package serve
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strconv"
+	"strings"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/qemu"
+)
+
+// Report is what `vnic serve` prints when QEMU may come. Its keys are API.
+type Report struct {
+	Schema        int          `json:"schema"` // 1
+	NIC           string       `json:"nic"`
+	PID           int          `json:"pid"`
+	OldestQEMU    string       `json:"oldest_qemu"`
+	Client        bool         `json:"client"` // QEMU listens
+	KernelArgs    string       `json:"kernel_args"`
+	ResidentBytes uint64       `json:"resident_bytes"` // this process's own memory, without GPUs' and guests'
+	PortBytes     uint64       `json:"port_bytes"`     // what each port added to it
+	Ports         []PortReport `json:"ports"`
+}
+
+// PortReport is one port.
+type PortReport struct {
+	Name     string   `json:"name"`
+	Socket   string   `json:"socket"` // "": it has no name
+	MAC      string   `json:"mac"`
+	Addr4    string   `json:"addr4"` // meant for the guest
+	Addr6    string   `json:"addr6"`
+	GPUBytes uint64   `json:"gpu_bytes"` // 0: no GPU
+	GPUPath  string   `json:"gpu_path"`
+	QEMU     []string `json:"qemu"` // arguments
+}
+
+// guestRAM is what the printed flags have; users name their own.
+const guestRAM = 1 << 30
+
+func newReport(w *world.World, sources []source, client bool) *Report {
+	kind := w.Personality()
+	r := &Report{Schema: 1, NIC: world.Virtio, PID: os.Getpid(), OldestQEMU: qemu.MinQEMU, Client: client, KernelArgs: kind.KernelArgs}
+	if kind.VFIOUser {
+		r.NIC, r.OldestQEMU = world.GVE, qemu.MinVFIOUser
+	}
+	if kind.Node && w.Port(0).GPU() != nil {
+		r.KernelArgs = strings.TrimSpace("nokaslr " + r.KernelArgs) // else the kernel may put itself where the GPU is
+	}
+	for i, p := range w.Ports() {
+		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(), Addr6: p.Addr6.String()}
+		if path := sources[i].path(); path != "" {
+			e.Socket, _ = filepath.Abs(path)
+		}
+		if g := p.GPU(); g != nil {
+			e.GPUBytes, e.GPUPath = g.Size(), fmt.Sprintf("/proc/%d/fd/%d", r.PID, p.GPUFile().Fd())
+		}
+		e.QEMU = append(machine(kind, &e), nicArgs(w, p, &e, client)...)
+		r.Ports = append(r.Ports, e)
+	}
+	return r
+}
+
+// machine is memory that a backend can reach, and the GPU's. Two CPUs, as one under TCG loses kicks (qemu/args.go).
+func machine(kind world.Personality, e *PortReport) []string {
+	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=ram,size=%dM,share=on", guestRAM>>20)}
+	if !kind.Node || e.GPUBytes == 0 {
+		args := append([]string{"-M", "q35,memory-backend=ram", "-smp", "2", "-m", fmt.Sprintf("%dM", guestRAM>>20)}, ram...)
+		if e.GPUBytes != 0 {
+			args = append(args, qemu.BARArgs("gpu0", e.GPUBytes, e.GPUPath)...)
+		}
+		return args
+	}
+	args := append([]string{"-M", "q35", "-smp", "2", "-m", fmt.Sprintf("%dM", (guestRAM+e.GPUBytes)>>20)}, ram...)
+	return append(args, "-object", qemu.MemoryFile("gpu0", e.GPUBytes, e.GPUPath),
+		"-numa", "node,nodeid=0,cpus=0-1,memdev=ram", "-numa", "node,nodeid=1,memdev=gpu0")
+}
+
+func nicArgs(w *world.World, p *world.Port, e *PortReport, client bool) []string {
+	if e.Socket == "" {
+		return nil
+	}
+	n := qemu.Netdev{Path: e.Socket, Listens: client, VFIOUser: w.Personality().VFIOUser, Queues: w.QueuePairs(),
+		MAC: net.HardwareAddr(p.MAC[:]), MTU: w.MTU()}
+	return n.Args("net0")
+}
+
+// Memory notes what the process takes now, and how much more than before that is for each port.
+func (r *Report) Memory(before uint64) {
+	r.ResidentBytes = resident()
+	r.PortBytes = (r.ResidentBytes - min(before, r.ResidentBytes)) / uint64(len(r.Ports))
+}
+
+// resident is the memory of this process that is nobody else's: neither files' nor shared. Garbage is not counted.
+func resident() uint64 {
+	debug.FreeOSMemory()
+	b, _ := os.ReadFile("/proc/self/status")
+	for line := range bytes.Lines(b) {
+		if f := strings.Fields(string(line)); len(f) == 3 && f[0] == "RssAnon:" {
+			kib, _ := strconv.ParseUint(f[1], 10, 64)
+			return kib << 10
+		}
+	}
+	return 0
+}
+
+// Print writes the report for people: for each port, what to give QEMU.
+func (r *Report) Print(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports), plural(len(r.Ports), r.NIC+" NIC"),
+		r.PortBytes>>10, r.ResidentBytes>>10)
+	fmt.Fprintf(&b, "QEMU %s or newer. Any guest RAM will do, as long as it is shared memory.\n", r.OldestQEMU)
+	if r.KernelArgs != "" {
+		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", r.KernelArgs)
+	}
+	for i := range r.Ports {
+		p := &r.Ports[i]
+		fmt.Fprintf(&b, "\n# %s: %s, for %s and %s\n", p.Name, p.MAC, p.Addr4, p.Addr6)
+		if p.Socket == "" {
+			fmt.Fprintln(&b, "# its socket has no name: QEMU has it already")
+		}
+		for j := 0; j < len(p.QEMU); j += 2 {
+			end := " \\"
+			if j+2 >= len(p.QEMU) {
+				end = ""
+			}
+			fmt.Fprintf(&b, "  %s %s%s\n", p.QEMU[j], quote(p.QEMU[j+1]), end)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func plural(n int, s string) string {
+	if n == 1 {
+		return s
+	}
+	return s + "s"
+}
+
+// quote makes one word of s in a shell.
+func quote(s string) string {
+	if s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=.,:/@%") == "" {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

@@ -1,0 +1,156 @@
+package serve
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
+)
+
+// What is printed for people is what the report says, when a shell reads it.
+func TestPrintedFlagsCanBePasted(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	dir := t.TempDir() + "/it's, $HOME"
+	for _, nic := range []string{world.Virtio, world.GVE} {
+		for _, gpu := range []uint64{0, 2 << 20} {
+			w, err := world.New(world.Options{NIC: nic, Ports: make([]world.PortOptions, 2), GPUMemory: gpu})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := newReport(w, []source{dialer(dir + "/a"), dialer("/tmp/b")}, false)
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+			var b bytes.Buffer
+			if err := r.Print(&b); err != nil {
+				t.Fatal(err)
+			}
+			_, rest, _ := strings.Cut(b.String(), "# port0")
+			for i, block := range strings.Split(rest, "# port1") {
+				_, flags, _ := strings.Cut(block, "\n")
+				out, err := exec.Command("sh", "-c", "printf '%s\\n' "+strings.TrimSpace(flags)).Output()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if d := cmp.Diff(r.Ports[i].QEMU, strings.Split(strings.TrimSpace(string(out)), "\n")); d != "" {
+					t.Error(d)
+				}
+			}
+		}
+	}
+}
+
+func TestFlags(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	flags := func(o world.Options, client bool) string {
+		o.Ports = make([]world.PortOptions, 1)
+		w, err := world.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer w.Close()
+		r := newReport(w, []source{dialer("/s")}, client)
+		return strings.Replace(strings.Join(r.Ports[0].QEMU, " "), "mem-path="+r.Ports[0].GPUPath, "mem-path=GPU", 1) + " " + r.KernelArgs
+	}
+	const ram = "-object memory-backend-memfd,id=ram,size=1024M,share=on "
+	const nic = " -netdev vhost-user,id=net0,chardev=net0,queues=3 -device virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=8," +
+		"rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:76:6e:69:00:01,host_mtu=1500 "
+	const gve = `-device {"driver":"vfio-user-pci","id":"dev-net0","socket":{"path":"/s","type":"unix"}} `
+	const udmabuf = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
+	for _, tt := range []struct {
+		o      world.Options
+		client bool
+		want   string
+	}{
+		{world.Options{NIC: world.Virtio, QueuePairs: 3, GPUMemory: 2 << 20}, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
+			"-object memory-backend-file,id=gpu0,size=2097152,mem-path=GPU,share=on -device ivshmem-plain,id=dev-gpu0,memdev=gpu0 " +
+			"-chardev socket,id=net0,path=/s,reconnect-ms=1000" + nic},
+		{world.Options{NIC: world.Virtio, QueuePairs: 3}, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + "-chardev socket,id=net0,path=/s,server=on" + nic},
+		{world.Options{NIC: world.GVE}, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + gve + udmabuf},
+		{world.Options{NIC: world.GVE, GPUMemory: 6 << 20}, false, "-M q35 -smp 2 -m 1030M " + ram + "-object memory-backend-file,id=gpu0,size=6291456,mem-path=GPU,share=on " +
+			"-numa node,nodeid=0,cpus=0-1,memdev=ram -numa node,nodeid=1,memdev=gpu0 " + gve + "nokaslr " + udmabuf},
+	} {
+		if d := cmp.Diff(tt.want, flags(tt.o, tt.client)); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+// QEMU's docs/interop/vhost-user.json: VHostUserBackendCapabilities has nothing but a type for type net; VhostUserBackend has a
+// description, a type, a binary, and may have tags.
+func TestCapabilitiesAndDescriptionKeepToTheSchema(t *testing.T) {
+	var b bytes.Buffer
+	if err := PrintCapabilities(&b); err != nil {
+		t.Fatal(err)
+	}
+	var caps map[string]any
+	if err := json.Unmarshal(b.Bytes(), &caps); err != nil || len(caps) != 1 || caps["type"] != "net" {
+		t.Errorf("%v, %v", caps, err)
+	}
+	b.Reset()
+	if err := PrintDescription(&b, "/usr/libexec/"+BackendName); err != nil {
+		t.Fatal(err)
+	}
+	var d map[string]any
+	if err := json.Unmarshal(b.Bytes(), &d); err != nil || d["type"] != "net" || d["binary"] != "/usr/libexec/vhost-user-vnic" ||
+		!slices.Equal(slices.Sorted(maps.Keys(d)), []string{"binary", "description", "type"}) {
+		t.Errorf("%v, %v", d, err)
+	}
+}
+
+func TestBadOptions(t *testing.T) {
+	for want, o := range map[string]Options{
+		"no socket":             {},
+		"--socket-path: no":     {Paths: []string{""}},
+		"--socket-path /./x: t": {Paths: []string{"/x", "/./x"}},
+		"108 bytes":             {Paths: []string{strings.Repeat("x", 108)}},
+		"--fd 3":                {FDs: []int{3, 3}},
+		"--fd -1":               {FDs: []int{-1}},
+		"one or the other":      {Paths: []string{"/x"}, FDs: []int{3}},
+		"--client and --fd":     {FDs: []int{3}, Client: true},
+		"--client and --nic":    {Paths: []string{"/x"}, Client: true, World: world.Options{NIC: world.GVE}},
+		"--nic e1000":           {Paths: []string{"/x"}, World: world.Options{NIC: "e1000"}},
+		"17 ports with GPU mem": {Paths: strings.Split("abcdefghijklmnopq", ""), World: world.Options{GPUMemory: 4096}},
+	} {
+		if o.World.NIC == "" {
+			o.World.NIC = world.Virtio
+		}
+		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+}
+
+func TestPaths(t *testing.T) {
+	for _, tt := range []struct {
+		given, want string
+		n           int
+	}{
+		{"a", "a", 0}, {"a", "a", 1}, {"a%d", "a0", 0}, {"a%d", "a0 a1 a2", 3}, {"a b", "a b", 0}, {"a b", "a b", 2}, {"", "", 0},
+		{"a", "bad", 2}, {"a b", "bad", 1},
+	} {
+		got, err := Paths(strings.Fields(tt.given), tt.n)
+		if err != nil {
+			got = []string{"bad"}
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("%q for %d: %q, %v", tt.given, tt.n, got, err)
+		}
+	}
+}
+
+func TestInheritedSocketsAreForThisProcess(t *testing.T) {
+	t.Setenv("LISTEN_FDS", "2")
+	t.Setenv("LISTEN_PID", "1")
+	if fds := Inherited(); fds != nil {
+		t.Errorf("another's: %v", fds)
+	}
+}

@@ -1,0 +1,459 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/vfiouser/vfiotest"
+)
+
+// served is a Do under way.
+type served struct {
+	t     *testing.T
+	rep   *Report
+	notes chan string
+	stop  context.CancelFunc
+	done  chan error
+}
+
+// serve runs Do until the end of the test, or of stop.
+func serve(t *testing.T, o Options) *served {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	s := &served{t: t, notes: make(chan string, 100), stop: stop, done: make(chan error, 1)}
+	ready := make(chan *Report, 1)
+	o.Ready = func(r *Report) error { ready <- r; return nil }
+	o.Note = func(port, format string, args ...any) { s.notes <- port + ": " + fmt.Sprintf(format, args...) }
+	if o.World.NIC == "" {
+		o.World.NIC = world.Virtio
+	}
+	go func() { s.done <- Do(ctx, o) }()
+	t.Cleanup(func() {
+		stop()
+		for range s.notes {
+		}
+	})
+	select {
+	case s.rep = <-ready:
+	case err := <-s.done:
+		close(s.notes)
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		s.end()
+		close(s.notes)
+	})
+	return s
+}
+
+// end stops it, as SIGTERM does.
+func (s *served) end() {
+	s.t.Helper()
+	s.stop()
+	if err := <-s.done; err != nil {
+		s.t.Error(err)
+	}
+	s.done <- nil // for the next who asks
+}
+
+// noted waits for a note.
+func (s *served) noted(want string) {
+	s.t.Helper()
+	late := time.After(worldtest.Patience)
+	for {
+		select {
+		case n := <-s.notes:
+			if strings.Contains(n, want) {
+				return
+			}
+		case <-late:
+			s.t.Fatalf("no note of %q", want)
+		}
+	}
+}
+
+// guest has a guest on port i.
+func (s *served) guest(i int) *worldtest.Guest {
+	s.t.Helper()
+	p := s.rep.Ports[i]
+	var gpus []driver.FrontendGPU
+	if p.GPUPath != "" {
+		f, err := os.OpenFile(p.GPUPath, os.O_RDWR, 0) // as QEMU does
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		defer f.Close()
+		gpus = append(gpus, driver.FrontendGPU{FD: int(f.Fd()), ID: i, Size: p.GPUBytes})
+	}
+	g, err := worldtest.Dial(p.Socket, p.MAC, addrs(p), gpus...)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return g
+}
+
+func addrs(p PortReport) []netip.Prefix {
+	return []netip.Prefix{netip.MustParsePrefix(p.Addr4), netip.MustParsePrefix(p.Addr6)}
+}
+
+// talk has two guests exchange something, and go.
+func (s *served) talk(a, b *worldtest.Guest) {
+	s.t.Helper()
+	if err := errors.Join(a.Exchange(s.t.Context(), b, 200_000), a.Close(), b.Close()); err != nil {
+		s.t.Error(err)
+	}
+}
+
+func TestGuestsOnOneServeComeAndGo(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	dir := t.TempDir()
+	paths, err := Paths([]string{dir + "/n%d"}, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, Options{Paths: paths, World: world.Options{GPUMemory: 2 << 20}})
+	for range 3 {
+		a, b := s.guest(0), s.guest(1)
+		if buf, err := a.Register(0, 0, 1<<20); err != nil { // the GPU's memory is known for what it is
+			t.Error(err)
+		} else if err := buf.Close(); err != nil {
+			t.Error(err)
+		}
+		s.talk(a, b)
+	}
+	a := s.guest(0) // is there when it ends
+	s.end()
+	if err := a.Close(); err == nil {
+		t.Log("the guest's driver has not noticed the end")
+	}
+	if list, err := os.ReadDir(dir); err != nil || len(list) != 0 {
+		t.Errorf("left: %v, %v", list, err)
+	}
+}
+
+// In client mode QEMU listens, and it may be there first or not.
+func TestClientConnectsWheneverQEMUListens(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	path := t.TempDir() + "/q"
+	s := serve(t, Options{Paths: []string{path}, Client: true})
+	for range 2 {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		conn, err := l.AcceptUnix()
+		if err := errors.Join(err, l.Close()); err != nil {
+			t.Fatal(err)
+		}
+		g, err := worldtest.New(conn, s.rep.Ports[0].MAC, addrs(s.rep.Ports[0]))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := g.Close(); err != nil {
+			t.Error(err)
+		}
+		s.noted("hung up")
+	}
+}
+
+func TestOpenSocketsAreServed(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := t.TempDir() + "/l"
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := l.File()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, Options{FDs: []int{fds[0], fd}})
+	if p := s.rep.Ports; p[0].Socket != "" || p[1].Socket != path {
+		t.Errorf("%+v", p)
+	}
+	c := os.NewFile(uintptr(fds[1]), "guest")
+	conn, err := net.FileConn(c)
+	if err := errors.Join(err, c.Close()); err != nil {
+		t.Fatal(err)
+	}
+	a, err := worldtest.New(conn.(*net.UnixConn), s.rep.Ports[0].MAC, addrs(s.rep.Ports[0]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.talk(a, s.guest(1))
+	s.end()
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("a socket that is somebody else's was removed: %v", err)
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A program that was started with a connection ends with it.
+func TestEndsWithItsLastConnection(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, Options{FDs: fds[:1]})
+	if err := unix.Close(fds[1]); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-s.done; err != nil {
+		t.Error(err)
+	}
+	s.done <- nil
+}
+
+func TestWhatIsNoSocketIsRefused(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	const foreign = "not a Unix domain socket"
+	for fd, want := range map[int]string{fds[0]: "not a stream socket", int(null.Fd()): foreign, 1 << 20: foreign} {
+		err := Do(t.Context(), Options{FDs: []int{fd}, World: world.Options{NIC: world.Virtio}})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%d: %v", fd, err)
+		}
+	}
+}
+
+func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	o := Options{Paths: []string{t.TempDir() + "/s"}}
+	s := serve(t, o)
+	o.World.NIC = world.Virtio
+	want := fmt.Sprintf("socket %s: in use: process %d listens there", o.Paths[0], os.Getpid())
+	if err := Do(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %s", err, want)
+	}
+	g := s.guest(0)
+	if err := g.Close(); err != nil {
+		t.Error(err)
+	}
+	for _, want := range []string{" connected", " hung up"} {
+		if n := <-s.notes; !strings.HasSuffix(n, want) {
+			t.Errorf("note %q, want %q", n, want)
+		}
+	}
+}
+
+// stale leaves a socket's file as a killed process does.
+func stale(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	path := t.TempDir() + "/s"
+	for range 20 {
+		stale(t, path)
+		const n = 4
+		got := make(chan *listener, n)
+		for range n {
+			go func() {
+				l, err := listen(t.Context(), path)
+				if err != nil && !strings.Contains(err.Error(), "in use") {
+					t.Error(err)
+				}
+				got <- l
+			}()
+		}
+		var won []*listener
+		for range n {
+			if l := <-got; l != nil {
+				won = append(won, l)
+			}
+		}
+		if len(won) != 1 {
+			t.Fatalf("%d have it", len(won))
+		}
+		if pid, err := listening(path); err != nil || pid != os.Getpid() {
+			t.Errorf("nobody is behind it: %d, %v", pid, err)
+		}
+		if err := won[0].Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("left: %v", err)
+		}
+	}
+}
+
+func TestFilesOfOthersAreLeftAlone(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	dir := t.TempDir()
+	file := dir + "/file"
+	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listen(t.Context(), file); err == nil || !strings.Contains(err.Error(), "no socket") {
+		t.Errorf("%v", err)
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
+		t.Errorf("%q, %v", b, err)
+	}
+	path := dir + "/s"
+	l, err := listen(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	stale(t, path) // somebody else's, of the same name
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); err != nil {
+		t.Errorf("removed what is not ours: %v", err)
+	}
+	for path, want := range map[string]string{
+		dir + "/none/s": "no such file or directory",
+		file + "/s":     "not a directory",
+	} {
+		if _, err := listen(t.Context(), path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// A second QEMU is turned away with a message; one that says nothing is in nobody's way; one that talks rubbish ends its own
+// connection.
+func TestOneQEMUAtATime(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	dir := t.TempDir()
+	s := serve(t, Options{Paths: []string{dir + "/a", dir + "/b"}})
+	dial := func() *net.UnixConn {
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: dir + "/a"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	silent := dial()
+	defer silent.Close()
+	a, b := s.guest(0), s.guest(1)
+	second := dial()
+	if _, err := second.Write([]byte{1}); err != nil {
+		t.Fatal(err)
+	}
+	s.noted(fmt.Sprintf("port0: process %d is refused: process %d has this NIC", os.Getpid(), os.Getpid()))
+	if _, err := second.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("the second: %v", err)
+	}
+	_ = second.Close()
+	s.talk(a, b)
+	for range 20 {
+		c := dial()
+		if _, err := c.Write([]byte(strings.Repeat("rubbish", 10))); err != nil {
+			t.Fatal(err)
+		}
+		s.noted("connection ended")
+		_ = c.Close()
+	}
+	s.talk(s.guest(0), s.guest(1))
+}
+
+func TestGVEIsServedByVFIOUser(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	s := serve(t, Options{Paths: []string{t.TempDir() + "/g"}, World: world.Options{NIC: world.GVE, GPUMemory: 4 << 20}})
+	for range 2 {
+		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: s.rep.Ports[0].Socket})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := vfiotest.Connect(conn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		s.noted("hung up")
+	}
+}
+
+// What ends before it has begun has ended well.
+func TestToldToEndAtOnce(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	path := filepath.Join(t.TempDir(), "s")
+	o := Options{Paths: []string{path}, World: world.Options{NIC: world.Virtio}, Ready: func(*Report) error { return nil }}
+	if err := Do(ctx, o); err != nil {
+		t.Error(err)
+	}
+	full := errors.New("disk full")
+	o.Ready = func(*Report) error { return full }
+	if err := Do(t.Context(), o); !errors.Is(err, full) {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("left: %v", err)
+	}
+}
+
+// 64 ports: the memory of each is small, also with somebody at each.
+func TestManyPorts(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	for _, nic := range []string{world.Virtio, world.GVE} {
+		t.Run(nic, func(t *testing.T) {
+			paths, err := Paths([]string{t.TempDir() + "/%d"}, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := serve(t, Options{Paths: paths, World: world.Options{NIC: nic}})
+			t.Logf("%d KiB a port, %d KiB in all", s.rep.PortBytes>>10, s.rep.ResidentBytes>>10)
+			if s.rep.PortBytes > 2<<20 {
+				t.Errorf("%d bytes a port", s.rep.PortBytes)
+			}
+			if nic == world.Virtio {
+				s.talk(s.guest(0), s.guest(63))
+			}
+			s.end()
+		})
+	}
+}

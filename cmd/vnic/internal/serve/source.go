@@ -1,0 +1,155 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// source is where a port's connections come from.
+type source interface {
+	// each calls serve with each connection, on any goroutine, until ctx ends or there can be no more, and waits until every
+	// serve has returned. serve owns the connection.
+	each(ctx context.Context, serve func(context.Context, *net.UnixConn))
+	// path is the name by which QEMU finds the socket; "" if it has none.
+	path() string
+	Close() error
+}
+
+// open makes the sources of all ports, in order. The caller closes them, even when there is an error.
+func (o *Options) open(ctx context.Context) (list []source, err error) {
+	for _, p := range o.Paths {
+		if o.Client {
+			list = append(list, dialer(p))
+			continue
+		}
+		l, err := listen(ctx, p)
+		if err != nil {
+			return list, err
+		}
+		list = append(list, l)
+	}
+	for _, fd := range o.FDs {
+		s, err := inherit(fd)
+		if err != nil {
+			return list, fmt.Errorf("--fd %d: %w", fd, err)
+		}
+		list = append(list, s)
+	}
+	return list, nil
+}
+
+// maxWaiting is how many connections of a port wait for their turn, or for something to be said.
+const maxWaiting = 8
+
+func (l *listener) path() string { return l.name }
+
+func (l *listener) each(ctx context.Context, serve func(context.Context, *net.UnixConn)) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer context.AfterFunc(ctx, func() { _ = l.UnixListener.SetDeadline(time.Unix(1, 0)) })() // long past
+	waiting := make(chan struct{}, maxWaiting)
+	for {
+		conn, err := l.AcceptUnix()
+		switch {
+		case ctx.Err() != nil || errors.Is(err, net.ErrClosed):
+			if err == nil {
+				_ = conn.Close()
+			}
+			return
+		case err != nil: // no descriptors left: what is connected goes on
+			pause(ctx, time.Second)
+			continue
+		}
+		select {
+		case waiting <- struct{}{}:
+			wg.Go(func() {
+				defer func() { <-waiting }()
+				serve(ctx, conn)
+			})
+		default:
+			_ = conn.Close()
+		}
+	}
+}
+
+// dialer is the name of a socket that QEMU listens at.
+type dialer string
+
+func (d dialer) path() string { return string(d) }
+func (d dialer) Close() error { return nil }
+
+// redial is how often we look whether QEMU is there: it may be started before us or after.
+const redial = 250 * time.Millisecond
+
+func (d dialer) each(ctx context.Context, serve func(context.Context, *net.UnixConn)) {
+	for ctx.Err() == nil {
+		if conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: string(d)}); err == nil {
+			serve(ctx, conn)
+		}
+		pause(ctx, redial)
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// once is a connection that we were started with.
+type once struct {
+	conn *net.UnixConn
+	used sync.Once
+}
+
+func (o *once) path() string { return "" }
+
+func (o *once) each(ctx context.Context, serve func(context.Context, *net.UnixConn)) {
+	o.used.Do(func() { serve(ctx, o.conn) })
+}
+
+func (o *once) Close() (err error) {
+	o.used.Do(func() { err = o.conn.Close() })
+	return err
+}
+
+// inherit takes a socket that is open: connected, or listening.
+func inherit(fd int) (source, error) {
+	if domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN); err != nil || domain != unix.AF_UNIX {
+		return nil, errors.New("not a Unix domain socket")
+	}
+	if kind, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TYPE); err != nil || kind != unix.SOCK_STREAM {
+		return nil, errors.New("not a stream socket")
+	}
+	listens, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
+	if err != nil {
+		return nil, os.NewSyscallError("getsockopt", err)
+	}
+	f := os.NewFile(uintptr(fd), "socket")
+	defer f.Close()
+	if listens != 0 {
+		l, err := net.FileListener(f)
+		if err != nil {
+			return nil, err
+		}
+		u := l.(*net.UnixListener)
+		name := u.Addr().String()
+		if name == "" || name[0] == '@' {
+			name = "" // no path that QEMU could be given
+		}
+		return &listener{UnixListener: u, name: name}, nil
+	}
+	c, err := net.FileConn(f)
+	if err != nil {
+		return nil, err
+	}
+	return &once{conn: c.(*net.UnixConn)}, nil
+}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"github.com/spf13/cobra"
+
+	"vnic.dev/vnic/cmd/vnic/internal/serve"
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/qemu"
+)
+
+const capabilitiesFlag = "--print-capabilities"
+
+// backendArgs are the arguments of a program that may have been started by a backend's name, without a subcommand.
+func backendArgs(args []string) []string {
+	if filepath.Base(args[0]) == serve.BackendName {
+		return append([]string{"serve"}, args[1:]...)
+	}
+	return args[1:]
+}
+
+// asksCapabilities says whether nothing else is asked: "Other options and arguments should be ignored" (vhost-user.rst, "Backend
+// program conventions"), those that are not known, too.
+func asksCapabilities(args []string) bool {
+	return len(args) > 0 && args[0] == "serve" && slices.Contains(args, capabilitiesFlag)
+}
+
+func serveCommand() *cobra.Command {
+	var (
+		gpuMemory       = bytesFlag(256 << 20)
+		paths           []string
+		p2p             = "on"
+		ports           int
+		asJSON, verbose bool
+		capabilities    bool
+		o               serve.Options
+	)
+	c := &cobra.Command{
+		Use:   "serve",
+		Short: "Serve NICs, with their GPUs, to a QEMU of your own",
+		Long: `Serve NICs, with their GPUs, to a QEMU of your own, until interrupted. It prints what QEMU is to be given. A QEMU that hangs
+up may be followed by the next; the GPU's memory stays. For management software it keeps to QEMU's conventions of backend programs.`,
+		Example: `  vnic serve --socket-path /tmp/vnic.sock                        one virtio NIC
+  vnic serve --socket-path /tmp/vnic%d.sock --ports 2            two on one switch
+  vnic serve --socket-path /tmp/vnic.sock --nic gve              a gVNIC, by vfio-user
+  vnic serve --socket-path /tmp/vnic%d.sock --ports 64 --gpu-memory 0
+  vnic serve --socket-path /tmp/vnic.sock --client               QEMU listens, with server=on
+  vnic serve --socket-path /tmp/vnic.sock --json                 the same as one JSON object, for scripts`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if capabilities {
+				return serve.PrintCapabilities(c.OutOrStdout())
+			}
+			var err error
+			if o.Paths, err = serve.Paths(paths, ports); err != nil {
+				return usageError{c.CommandPath(), err}
+			}
+			if len(o.Paths) == 0 && len(o.FDs) == 0 {
+				o.FDs = serve.Inherited()
+			}
+			o.World.GPUMemory = uint64(gpuMemory)
+			if o.World.NoP2P = p2p == "off"; !o.World.NoP2P && p2p != "on" {
+				return usagef(c, "--p2p %s: on or off", p2p)
+			}
+			if err := o.Check(); err != nil {
+				return usageError{c.CommandPath(), err}
+			}
+			level := slog.LevelWarn
+			if verbose {
+				level = slog.LevelDebug
+			}
+			stderr := &lines{w: c.ErrOrStderr()}
+			o.World.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+			o.Note = func(port, format string, args ...any) { fmt.Fprintf(stderr, port+": "+format+"\n", args...) }
+			o.Ready = func(r *serve.Report) error {
+				if !asJSON {
+					return r.Print(c.OutOrStdout())
+				}
+				e := json.NewEncoder(c.OutOrStdout())
+				e.SetIndent("", "  ")
+				return e.Encode(r)
+			}
+			return serve.Do(c.Context(), o)
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringArrayVar(&paths, "socket-path", nil, "socket to listen at; once for each port, or with %d for the port's number")
+	f.IntVar(&ports, "ports", 0, "how many NICs, with %d in --socket-path")
+	f.IntSliceVar(&o.FDs, "fd", nil, "socket that is open already, connected or listening (default: those of systemd's LISTEN_FDS)")
+	f.BoolVar(&o.Client, "client", false, "connect to --socket-path, where QEMU listens (server=on)")
+	f.BoolVar(&capabilities, capabilitiesFlag[2:], false, "print the capabilities as management software wants them, and nothing else")
+	f.StringVar(&o.World.NIC, "nic", world.Virtio, "virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+qemu.MinVFIOUser)
+	f.Var(&gpuMemory, "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
+	f.IntVar(&o.World.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
+	f.IntVar(&o.World.MTU, "mtu", 1500, "MTU of the link")
+	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
+	f.BoolVar(&asJSON, "json", false, "print one JSON object")
+	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
+	return c
+}
+
+// lines has whole lines of several goroutines written one after the other.
+type lines struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(b)
+}
