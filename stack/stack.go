@@ -43,6 +43,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/stack/internal/netlog"
 )
 
 // Options are a stack's. Addresses are needed.
@@ -125,7 +126,7 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	quiet()
+	netlog.Quiet()
 	s := &Stack{
 		nic: nic, control: ctl, log: o.Log, addrs: o.Addresses, wide: o.WideWindow, repeat: o.RACK, stop: make(chan struct{}),
 		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},

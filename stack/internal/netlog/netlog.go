@@ -1,4 +1,5 @@
-package stack
+// Package netlog says where what netstack logs goes.
+package netlog
 
 import (
 	"context"
@@ -10,9 +11,9 @@ import (
 	"gvisor.dev/gvisor/pkg/log"
 )
 
-// quiet sends what netstack logs, through a logger of its own that all of a process has, to slog's default at level
+// Quiet sends what netstack logs, through a logger of its own that all of a process has, to slog's default at level
 // Debug: nearly all of it is about what a peer sent.
-var quiet = sync.OnceFunc(func() { log.SetTarget(emitter{}) })
+var Quiet = sync.OnceFunc(func() { log.SetTarget(emitter{}) })
 
 type emitter struct{}
 

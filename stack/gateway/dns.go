@@ -1,0 +1,179 @@
+package gateway
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+)
+
+const (
+	maxQuestions = 128              // that are forwarded at one time
+	maxDNSConns  = 32               // connections for questions
+	dnsIdle      = 10 * time.Second // that such a connection may be silent
+	maxQuestion  = 4096             // bytes
+)
+
+// dnsServer is what the gateway's DNS services share.
+type dnsServer struct {
+	g     *Gateway
+	asked chan struct{} // one for each question that is forwarded
+	conns chan struct{} // one for each connection
+}
+
+// startDNS serves DNS on each of the gateway's addresses.
+func (g *Gateway) startDNS() error {
+	s := &dnsServer{g: g, asked: make(chan struct{}, maxQuestions), conns: make(chan struct{}, maxDNSConns)}
+	for _, p := range []netip.Prefix{g.o.Prefix4, g.o.Prefix6} {
+		if !p.IsValid() {
+			continue
+		}
+		at := fullAddress(netip.AddrPortFrom(p.Addr(), portDNS))
+		c, err := gonet.DialUDP(g.ns, &at, nil, protocolOf(p.Addr()))
+		if err != nil {
+			return fmt.Errorf("dns: %w", err)
+		}
+		g.serve(func() { s.datagrams(c) })
+		l, err := gonet.ListenTCP(g.ns, at, protocolOf(p.Addr()))
+		if err != nil {
+			return fmt.Errorf("dns: %w", err)
+		}
+		context.AfterFunc(g.ctx, l.Shutdown)
+		g.serve(func() { s.listen(l) })
+	}
+	return nil
+}
+
+// datagrams answers questions over UDP.
+func (s *dnsServer) datagrams(c *gonet.UDPConn) {
+	defer c.Close()
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := c.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		reply := func(b []byte) { _, _ = c.WriteTo(b, from) } // what is lost is asked again
+		if b, forward := s.answer(buf[:n]); b != nil {
+			reply(b)
+		} else if forward != nil {
+			s.begin(forward, "udp", reply)
+		}
+	}
+}
+
+// begin has a question forwarded on a goroutine of its own, if there are not too many.
+func (s *dnsServer) begin(q *question, network string, reply func([]byte)) {
+	select {
+	case s.asked <- struct{}{}:
+	default:
+		reply(s.bad(q, dnsmessage.RCodeServerFailure))
+		return
+	}
+	s.g.serve(func() {
+		defer func() { <-s.asked }()
+		reply(s.ask(q, network))
+	})
+}
+
+// listen answers questions over TCP (RFC 7766).
+func (s *dnsServer) listen(l *gonet.TCPListener) {
+	defer l.Close()
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		select {
+		case s.conns <- struct{}{}:
+		default:
+			s.g.count.refused.Add(1)
+			c.Close()
+			continue
+		}
+		s.g.serve(func() {
+			defer func() { <-s.conns }()
+			stop := context.AfterFunc(s.g.ctx, func() { _ = c.SetDeadline(time.Now()) })
+			defer stop()
+			defer c.Close()
+			s.stream(c)
+		})
+	}
+}
+
+// stream answers the questions of a connection, one after the other.
+func (s *dnsServer) stream(c net.Conn) {
+	buf := make([]byte, 2+maxQuestion)
+	for s.g.ctx.Err() == nil {
+		_ = c.SetDeadline(time.Now().Add(dnsIdle))
+		if _, err := io.ReadFull(c, buf[:2]); err != nil {
+			return
+		}
+		n := int(binary.BigEndian.Uint16(buf))
+		if n > maxQuestion {
+			return
+		}
+		if _, err := io.ReadFull(c, buf[2:2+n]); err != nil {
+			return
+		}
+		b, forward := s.answer(buf[2 : 2+n])
+		if forward != nil {
+			b = s.ask(forward, "tcp")
+		}
+		if b == nil || len(b) > 0xffff {
+			return
+		}
+		if _, err := c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...)); err != nil {
+			return
+		}
+	}
+}
+
+// question is one to forward.
+type question struct {
+	header dnsmessage.Header
+	q      dnsmessage.Question
+	raw    []byte // the whole message
+}
+
+// answer answers a message, or says what is to be forwarded. If it does neither, the message deserves nothing.
+func (s *dnsServer) answer(b []byte) ([]byte, *question) {
+	s.g.count.queries.Add(1)
+	var p dnsmessage.Parser
+	h, err := p.Start(b)
+	if err != nil || h.Response {
+		s.g.count.badQueries.Add(1)
+		return nil, nil
+	}
+	if h.OpCode != 0 {
+		return s.refuse(&h, nil, dnsmessage.RCodeNotImplemented), nil
+	}
+	qs, err := p.AllQuestions()
+	if err != nil || len(qs) != 1 || len(b) > maxQuestion {
+		return s.refuse(&h, nil, dnsmessage.RCodeFormatError), nil
+	}
+	if qs[0].Class == dnsmessage.ClassINET || qs[0].Class == dnsmessage.ClassANY {
+		if out := s.g.names.answer(&h, &qs[0]); out != nil {
+			return out, nil
+		}
+	}
+	if !s.g.o.NAT { // nothing leaves this network
+		return s.refuse(&h, &qs[0], dnsmessage.RCodeRefused), nil
+	}
+	return nil, &question{header: h, q: qs[0], raw: append([]byte(nil), b...)}
+}
+
+func (s *dnsServer) refuse(h *dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode) []byte {
+	s.g.count.badQueries.Add(1)
+	return fail(h, q, code)
+}
+
+func (s *dnsServer) bad(q *question, code dnsmessage.RCode) []byte {
+	return s.refuse(&q.header, &q.q, code)
+}

@@ -1,0 +1,27 @@
+// Package gateway is a machine of its own on a switch: a router for guests, made of gVisor's netstack.
+//
+// It is a wire.Port without a NIC. What the wire delivers is copied into memory of the process and given to netstack by one
+// goroutine; what netstack sends is handed to the wire by another. It takes super-packets and partial checksums, and sends
+// them. It offers, at addresses of its own:
+//
+//   - ARP, neighbor discovery and router advertisements (RFC 4861), ICMP echo of its own addresses;
+//   - DHCPv4 (RFC 2131): the address of each Host by its MAC, and a pool for all others;
+//   - DNS over UDP and TCP: the Hosts' names and its own; everything else goes to the resolvers of the machine it runs on;
+//   - NAT, if asked: TCP connections and UDP flows of guests end here, and go on as sockets of the host. The gateway's own
+//     address stands for the host's loopback;
+//   - forwards: sockets of the host that lead to a guest.
+//
+// Guests are hostile. What may come in is decided by addresses alone, in filter.go, before netstack sees it: netstack is
+// promiscuous when there is NAT, and would answer for everybody. Queues, flows, leases and questions under way have bounds;
+// what is beyond them is refused or dropped, and counted in Stats. A full queue towards netstack makes senders wait (Busy),
+// as it is always emptied; towards a guest without buffers the gateway waits as a NIC's worker does (nic.Patience).
+//
+// Locks are leaves: the inbox's and the outbox's queues, the leases, the UDP forwards' tables. Nothing is called under them
+// but a Waker.
+//
+// It does not know: DHCPv6; ICMP beyond its own addresses (guests cannot ping the world); IP multicast, and protocols other
+// than TCP and UDP; VLANs; guests' addresses outside its prefixes; more than one gateway on a switch with the same
+// addresses. A guest that takes another's address or MAC is not found out: all guests of a switch trust each other that
+// far. TCP options, urgent data and the peer's port numbers end here; so does path MTU discovery. A host's ICMP error ends a
+// UDP flow, and the guest is not told. To guests with NAT the host's own network is open, its loopback included.
+package gateway

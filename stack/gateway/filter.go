@@ -1,0 +1,135 @@
+package gateway
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// filter decides, by addresses, what netstack gets to see. It is immutable.
+type filter struct {
+	prefix4, prefix6 netip.Prefix // invalid: none
+	local6           netip.Addr   // our link-local address
+	nat              bool
+}
+
+// ports that the filter knows.
+const (
+	portDNS        = 53
+	portDHCPServer = 67
+	portDHCPClient = 68
+)
+
+const (
+	protoICMPv6      = 58
+	ndRouterSolicit  = 133 // RFC 4861, 4.1
+	ndNeighborAdvert = 136 // 4.4
+	ndSolicit        = 135 // 4.3
+)
+
+var broadcast4 = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// admits says whether a frame is for us. b is the frame.
+func (f *filter) admits(h *splitter.Headers, b []byte) bool {
+	if h.VLANs > 0 || int(h.L3Off) > len(b) {
+		return false
+	}
+	switch {
+	case h.Class == splitter.Malformed:
+		return false
+	case h.Class == splitter.NotIP:
+		return h.EtherType == splitter.EtherTypeARP && f.arp(b[h.L3Off:])
+	case h.IPv6:
+		return f.ipv6(h, b)
+	}
+	return splitter.VerifyIPv4(h, b) && f.ipv4(h)
+}
+
+// arp admits requests for our address, and answers of neighbors (RFC 826).
+func (f *filter) arp(b []byte) bool {
+	if len(b) < 28 || !f.prefix4.IsValid() || [6]byte(b[0:6]) != [6]byte{0, 1, 8, 0, 6, 4} {
+		return false
+	}
+	from, to := netip.AddrFrom4([4]byte(b[14:18])), netip.AddrFrom4([4]byte(b[24:28]))
+	switch binary.BigEndian.Uint16(b[6:8]) {
+	case 1: // a request; from nobody yet, if it is a probe (RFC 5227)
+		return to == f.prefix4.Addr() && (f.neighbor4(from) || from.IsUnspecified())
+	case 2:
+		return f.neighbor4(from)
+	}
+	return false
+}
+
+// neighbor4 says whether an address may be a guest's.
+func (f *filter) neighbor4(a netip.Addr) bool {
+	return f.prefix4.Contains(a) && a != f.prefix4.Addr() && a != lastOf(f.prefix4) &&
+		(a != f.prefix4.Masked().Addr() || f.prefix4.Bits() >= 31)
+}
+
+func (f *filter) ipv4(h *splitter.Headers) bool {
+	if !f.prefix4.IsValid() {
+		return false
+	}
+	src, dst := netip.AddrFrom4([4]byte(h.Flow.Src[:4])), netip.AddrFrom4([4]byte(h.Flow.Dst[:4]))
+	own := dst == f.prefix4.Addr()
+	if h.Class == splitter.UDP && h.Flow.DstPort == portDHCPServer && (own || dst == broadcast4 || dst == lastOf(f.prefix4)) {
+		return f.neighbor4(src) || src.IsUnspecified()
+	}
+	switch {
+	case !f.neighbor4(src):
+		return false
+	case own:
+		return true
+	}
+	return f.outside(h, dst) && !f.prefix4.Contains(dst) && h.Flow.Dst[0] != 0 && dst != broadcast4
+}
+
+// outside says whether a packet may go to an address that is not on the link.
+func (f *filter) outside(h *splitter.Headers, dst netip.Addr) bool {
+	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP) && dst.IsGlobalUnicast() && !dst.Is4In6()
+}
+
+func (f *filter) ipv6(h *splitter.Headers, b []byte) bool {
+	if !f.prefix6.IsValid() {
+		return false
+	}
+	src, dst := netip.AddrFrom16(h.Flow.Src), netip.AddrFrom16(h.Flow.Dst)
+	own := dst == f.prefix6.Addr() || dst == f.local6
+	neighbor := (f.prefix6.Contains(src) || src.IsLinkLocalUnicast()) && src != f.prefix6.Addr() && src != f.local6
+	if h.Proto == protoICMPv6 && h.Class != splitter.Fragment {
+		at := int(h.L4Off)
+		switch {
+		case len(b) < at+4:
+			return false
+		case b[at] == ndSolicit: // also of one that has no address yet
+			if len(b) < at+24 || !neighbor && !src.IsUnspecified() {
+				return false
+			}
+			target := netip.AddrFrom16([16]byte(b[at+8 : at+24]))
+			return target == f.prefix6.Addr() || target == f.local6
+		case b[at] == ndNeighborAdvert:
+			return neighbor
+		case b[at] == ndRouterSolicit:
+			return neighbor || src.IsUnspecified()
+		}
+	}
+	switch {
+	case !neighbor:
+		return false
+	case own:
+		return true
+	}
+	return f.outside(h, dst) && !f.prefix6.Contains(dst) && !src.IsLinkLocalUnicast()
+}
+
+// lastOf gives the last address of an IPv4 prefix: its broadcast address, but for prefixes of one or two addresses.
+func lastOf(p netip.Prefix) netip.Addr {
+	if p.Bits() >= 31 {
+		return netip.Addr{}
+	}
+	b := p.Masked().Addr().As4()
+	n := binary.BigEndian.Uint32(b[:]) | uint32(1)<<(32-p.Bits()) - 1
+	binary.BigEndian.PutUint32(b[:], n)
+	return netip.AddrFrom4(b)
+}

@@ -1,0 +1,424 @@
+package gateway
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/wire"
+)
+
+// noise is n bytes that differ from run to run of the sequence.
+func noise(n int, seed uint64) []byte {
+	b := make([]byte, n)
+	var key [32]byte
+	key[0], key[1] = byte(seed), byte(seed>>8)
+	rand.NewChaCha8(key).Read(b)
+	return b
+}
+
+type halfCloser interface {
+	io.ReadWriter
+	CloseWrite() error
+}
+
+// exchange sends data, ends its direction, and compares what comes back to the end.
+func exchange(c halfCloser, data []byte) error {
+	var eg errgroup.Group
+	eg.Go(func() error {
+		if _, err := c.Write(data); err != nil {
+			return fmt.Errorf("write: %w", err)
+		}
+		return c.CloseWrite()
+	})
+	got, err := io.ReadAll(c)
+	err = errors.Join(err, eg.Wait())
+	if err == nil && !bytes.Equal(got, data) {
+		err = fmt.Errorf("%d bytes came back of %d, or others", len(got), len(data))
+	}
+	return err
+}
+
+func TestConnectionsToTheHost(t *testing.T) {
+	for _, c := range []struct {
+		name, network string
+		own           func(uint16) netip.AddrPort
+		mtu           int
+		link          wire.LinkOptions
+	}{
+		{"IPv4", "tcp4", own4, 1500, wire.LinkOptions{}},
+		{"IPv6", "tcp6", own6, 1500, wire.LinkOptions{}},
+		{"MTU 9000", "tcp4", own4, 9000, wire.LinkOptions{}},
+		{"loss", "tcp4", own4, 1500, wire.LinkOptions{Up: wire.Impairment{Seed: 1, Loss: .01}, Down: wire.Impairment{Seed: 2, Loss: .01}}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sw := newSwitch(t)
+			o := options()
+			o.MTU = c.mtu
+			g := newTestGateway(t, sw, o)
+			v := newGuest(t, sw, 1, c.mtu, c.link)
+			port := echoServer(t, c.network).Port()
+			var eg errgroup.Group
+			for i := range 3 {
+				eg.Go(func() error {
+					conn, err := v.dial(c.own(port))
+					if err != nil {
+						return err
+					}
+					defer conn.Close()
+					return exchange(conn, noise(1<<20, uint64(i)))
+				})
+			}
+			if err := eg.Wait(); err != nil {
+				t.Fatal(err)
+			}
+			if s := g.Stats(); s.TCPFlows != 3 || s.OutBad != 0 || s.Refused != 0 || s.Unreached != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}
+
+// What a guest ends the host sees ended, while the other direction goes on; and the reverse.
+func TestHalfClose(t *testing.T) {
+	sw := newSwitch(t)
+	newTestGateway(t, sw, options())
+	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn := v.mustDial(own4(l.Addr().(*net.TCPAddr).AddrPort().Port()))
+	defer conn.Close()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := c.(*net.TCPConn)
+	defer host.Close()
+	_ = host.SetDeadline(time.Now().Add(patience))
+	if err := conn.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := host.Read(make([]byte, 1)); err != io.EOF {
+		t.Fatalf("the host reads %d, %v", n, err)
+	}
+	if _, err := host.Write([]byte("still here")); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, 10)
+	if _, err := io.ReadFull(conn, buf); err != nil || string(buf) != "still here" {
+		t.Fatalf("the guest reads %q, %v", buf, err)
+	}
+	if err := host.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(buf); err != io.EOF {
+		t.Fatalf("the guest reads %d, %v", n, err)
+	}
+}
+
+// A connection that the host resets is reset for the guest, and the reverse.
+func TestResetsArePassedOn(t *testing.T) {
+	sw := newSwitch(t)
+	newTestGateway(t, sw, options())
+	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	conn := v.mustDial(own4(l.Addr().(*net.TCPAddr).AddrPort().Port()))
+	defer conn.Close()
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	hostConn{c.(*net.TCPConn)}.reset()
+	if _, err := conn.Read(make([]byte, 1)); err == nil || err == io.EOF {
+		t.Fatalf("the guest reads %v", err)
+	}
+}
+
+func TestRefusedConnections(t *testing.T) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+	for _, c := range []struct {
+		name      string
+		nat, open bool
+		want      bool
+	}{
+		{"NAT", true, true, true},
+		{"no NAT", false, true, false},
+		{"nobody listens", true, false, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if !c.open {
+				l.Close()
+			}
+			sw := newSwitch(t)
+			o := options()
+			o.NAT = c.nat
+			newTestGateway(t, sw, o)
+			conn, err := newGuest(t, sw, 1, 1500, wire.LinkOptions{}).dial(own4(port))
+			if err == nil {
+				conn.Close()
+			}
+			if (err == nil) != c.want {
+				t.Errorf("dial: %v", err)
+			}
+			if err != nil && !strings.Contains(err.Error(), "refused") {
+				t.Errorf("not refused: %v", err)
+			}
+		})
+	}
+}
+
+func udpEcho(t testing.TB) netip.AddrPort {
+	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 64<<10)
+		for {
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = c.WriteTo(buf[:n], from)
+		}
+	}()
+	t.Cleanup(func() {
+		c.Close()
+		<-done
+	})
+	return c.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+func TestDatagramsToTheHost(t *testing.T) {
+	sw := newSwitch(t)
+	g := newTestGateway(t, sw, options(), func(g *Gateway) { g.udpIdle = 300 * time.Millisecond })
+	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	conn := v.dialUDP(own4(udpEcho(t).Port()))
+	defer conn.Close()
+	buf := make([]byte, 64<<10)
+	for i, n := range []int{0, 1, 1400, 1472, 1473, 9000, 60000} { // the last ones are fragments
+		data := noise(n, uint64(i))
+		if _, err := conn.Write(data); err != nil {
+			t.Fatal(err)
+		}
+		k, err := conn.Read(buf)
+		if err != nil || !bytes.Equal(buf[:k], data) {
+			t.Fatalf("of %d bytes %d came back: %v", n, k, err)
+		}
+	}
+	if s := g.Stats(); s.UDPFlows != 1 {
+		t.Errorf("%+v", s)
+	}
+	for end := time.Now().Add(patience); g.Stats().UDPOpen != 0; { // it ends by itself
+		if time.Now().After(end) {
+			t.Fatal("a silent flow stays")
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+func TestForwards(t *testing.T) {
+	sw := newSwitch(t)
+	o := options()
+	o.NAT = false // forwards do without
+	lo := netip.MustParseAddrPort("127.0.0.1:0")
+	o.Forwards = []Forward{
+		{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 80)}, {"udp", lo, netip.AddrPortFrom(addr6Of(1), 90)},
+		{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 81)}, // nobody listens
+	}
+	g := newTestGateway(t, sw, o)
+	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	l := v.listen(addr4Of(1), 80)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(c, c)
+			}()
+		}
+	}()
+	fs := g.Forwards()
+	for i := range 2 {
+		c, err := net.Dial("tcp4", fs[0].Listen.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetDeadline(time.Now().Add(patience))
+		if err := exchange(c.(*net.TCPConn), noise(1<<20, uint64(i))); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+	}
+	c, err := net.Dial("tcp4", fs[2].Listen.String())
+	if err == nil { // else it was reset within the call
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, err = c.Read(make([]byte, 1))
+		c.Close()
+	}
+	if !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("a forward to nowhere: %v", err)
+	}
+
+	at := fullAddress(netip.AddrPortFrom(addr6Of(1), 90))
+	u, err := newUDP(v, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	go func() {
+		buf := make([]byte, 2000)
+		for {
+			n, from, err := u.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			_, _ = u.WriteTo(buf[:n], from)
+		}
+	}()
+	for i := range 3 { // three senders, each gets its own answer
+		c, err := net.Dial("udp4", fs[1].Listen.String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetDeadline(time.Now().Add(patience))
+		data := noise(700, uint64(i))
+		buf := make([]byte, 2000)
+		_, _ = c.Write(data)
+		if n, err := c.Read(buf); err != nil || !bytes.Equal(buf[:n], data) {
+			t.Errorf("sender %d: %d bytes, %v", i, n, err)
+		}
+	}
+}
+
+// Close ends connections in all states, in both directions, and what waits for somebody.
+func TestCloseUnderTraffic(t *testing.T) {
+	sw := newSwitch(t)
+	o := options()
+	o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}} // nobody is there
+	g := newTestGateway(t, sw, o)
+	port := echoServer(t, "tcp4").Port()
+	var eg errgroup.Group
+	began := make(chan struct{}, 2)
+	for n := range byte(2) {
+		v := newGuest(t, sw, n+1, 1500, wire.LinkOptions{})
+		eg.Go(func() error {
+			conn, err := v.dial(own4(port))
+			if err != nil {
+				return err
+			}
+			defer conn.Close()
+			go func() {
+				data := noise(64<<10, 1)
+				for {
+					if _, err := conn.Write(data); err != nil {
+						return
+					}
+				}
+			}()
+			buf := make([]byte, 64<<10)
+			for i := 0; ; i++ {
+				if _, err := conn.Read(buf); err != nil {
+					return nil
+				}
+				if i == 10 {
+					began <- struct{}{}
+				}
+			}
+		})
+		u := v.dialUDP(own4(udpEcho(t).Port()))
+		defer u.Close()
+		_, _ = u.Write([]byte("x"))
+	}
+	c, err := net.Dial("tcp4", g.Forwards()[0].Listen.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	<-began
+	<-began
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := eg.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if s := g.Stats(); s.TCPOpen != 0 || s.UDPOpen != 0 {
+		t.Errorf("%+v", s)
+	}
+	if err := g.Close(); err != nil {
+		t.Fatal(err)
+	}
+	// The address is free again.
+	newTestGateway(t, sw, options())
+}
+
+// Connections that come and go leave nothing in netstack, so that the bound on them stays what it is.
+func TestConnectionsLeaveNothing(t *testing.T) {
+	sw := newSwitch(t)
+	g := newTestGateway(t, sw, options())
+	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	port := echoServer(t, "tcp4").Port()
+	for i := range 50 {
+		c := v.mustDial(own4(port))
+		if i%2 == 0 {
+			if err := exchange(c, []byte("hello")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		c.Close()
+	}
+	tcp := g.ns.Stats().TCP
+	for end := time.Now().Add(patience); tcp.CurrentConnected.Value() > 0 || g.Stats().TCPOpen > 0; {
+		if time.Now().After(end) {
+			t.Fatalf("%d connections left, %+v", tcp.CurrentConnected.Value(), g.Stats())
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestUDPFlowsAreBounded(t *testing.T) {
+	sw := newSwitch(t)
+	g := newTestGateway(t, sw, options())
+	r := newRaw(t, sw, 1)
+	to := own4(udpEcho(t).Port())
+	for i := range uint16(maxUDP + 100) {
+		r.send(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000+i), to, []byte("x")))
+	}
+	for end := time.Now().Add(patience); g.Stats().Received < maxUDP+100; {
+		if time.Now().After(end) {
+			t.Fatalf("%+v", g.Stats())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if s := g.Stats(); s.UDPOpen > maxUDP || s.Refused < 100 {
+		t.Errorf("%+v", s)
+	}
+}

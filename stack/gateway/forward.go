@@ -1,0 +1,186 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+)
+
+// startForwards listens on the host.
+func (g *Gateway) startForwards() error {
+	for _, f := range g.o.Forwards {
+		var err error
+		if f.Proto == "tcp" {
+			err = g.listenTCP(&f)
+		} else {
+			err = g.listenUDP(&f)
+		}
+		if err != nil {
+			return fmt.Errorf("forward %s %v to %v: %w", f.Proto, f.Listen, f.To, err)
+		}
+		g.mu.Lock()
+		g.forwards = append(g.forwards, f)
+		g.mu.Unlock()
+	}
+	return nil
+}
+
+// Forwards gives the forwards, with the ports that they listen on.
+func (g *Gateway) Forwards() []Forward {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.Clone(g.forwards)
+}
+
+func (g *Gateway) listenTCP(f *Forward) error {
+	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(f.Listen))
+	if err != nil {
+		return err
+	}
+	f.Listen = netip.AddrPortFrom(f.Listen.Addr(), l.Addr().(*net.TCPAddr).AddrPort().Port())
+	to := f.To
+	context.AfterFunc(g.ctx, func() { l.Close() })
+	g.serve(func() {
+		defer l.Close()
+		for {
+			c, err := l.AcceptTCP()
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if err != nil { // out of descriptors, or the like
+				select {
+				case <-time.After(100 * time.Millisecond):
+					continue
+				case <-g.ctx.Done():
+					return
+				}
+			}
+			if host := (hostConn{c}); g.takeTCP() {
+				g.serve(func() { g.inward(host, to) })
+			} else {
+				host.reset()
+			}
+		}
+	})
+	return nil
+}
+
+// inward carries on a connection of the host to a guest.
+func (g *Gateway) inward(host hostConn, to netip.AddrPort) {
+	defer g.count.tcpOpen.Add(-1)
+	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
+	defer cancel()
+	guest, err := g.dialGuest(ctx, to)
+	if err != nil {
+		g.count.unreached.Add(1)
+		host.reset()
+		return
+	}
+	g.count.tcpFlows.Add(1)
+	splice(g.ctx, guest, host)
+}
+
+// udpForward is a socket of the host whose datagrams go to a guest; each sender's is a flow of its own.
+type udpForward struct {
+	g    *Gateway
+	host *net.UDPConn
+	to   netip.AddrPort
+
+	mu    sync.Mutex
+	flows map[netip.AddrPort]*outerFlow
+}
+
+// outerFlow is the host's end of such a flow, as a net.Conn that relay can use.
+type outerFlow struct {
+	*gonet.UDPConn
+	state udpFlow
+}
+
+func (g *Gateway) listenUDP(f *Forward) error {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(f.Listen))
+	if err != nil {
+		return err
+	}
+	f.Listen = netip.AddrPortFrom(f.Listen.Addr(), c.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+	u := &udpForward{g: g, host: c, to: f.To, flows: map[netip.AddrPort]*outerFlow{}}
+	context.AfterFunc(g.ctx, func() { c.Close() })
+	g.serve(u.run)
+	return nil
+}
+
+// run brings the host's datagrams to the guest.
+func (u *udpForward) run() {
+	defer u.host.Close()
+	buf := make([]byte, maxUDPSize)
+	for {
+		n, from, err := u.host.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // what became of a datagram that we sent
+			continue
+		}
+		if f := u.flow(from); f != nil {
+			f.state.touch()
+			_, _ = f.Write(buf[:n])
+		}
+	}
+}
+
+// flow finds the flow of a sender, or begins it; nil if there are too many.
+func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if f := u.flows[from]; f != nil {
+		return f
+	}
+	if !u.g.take(&u.g.count.udpOpen, maxUDP) {
+		return nil
+	}
+	to := fullAddress(u.to)
+	c, err := gonet.DialUDP(u.g.ns, nil, &to, protocolOf(u.to.Addr()))
+	if err != nil || !u.g.begin() {
+		if err == nil {
+			c.Close()
+		}
+		u.g.count.unreached.Add(1)
+		u.g.count.udpOpen.Add(-1)
+		return nil
+	}
+	f := &outerFlow{UDPConn: c, state: udpFlow{g: u.g}}
+	f.state.touch()
+	u.flows[from] = f
+	u.g.count.udpFlows.Add(1)
+	go func() {
+		defer u.g.end()
+		u.back(f, from)
+	}()
+	return f
+}
+
+// back brings the guest's answers to the sender, until the flow ends.
+func (u *udpForward) back(f *outerFlow, from netip.AddrPort) {
+	defer u.g.count.udpOpen.Add(-1)
+	stop := context.AfterFunc(u.g.ctx, func() { _ = f.SetReadDeadline(time.Now()) })
+	defer stop()
+	f.state.pour(answerTo{u.host, from}, f.UDPConn)
+	u.mu.Lock()
+	delete(u.flows, from)
+	u.mu.Unlock()
+	f.Close()
+}
+
+// answerTo writes to one of the senders of a socket.
+type answerTo struct {
+	c  *net.UDPConn
+	to netip.AddrPort
+}
+
+func (a answerTo) Write(b []byte) (int, error) { return a.c.WriteToUDPAddrPort(b, a.to) }

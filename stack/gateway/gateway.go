@@ -1,0 +1,263 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
+	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/stack/internal/netlog"
+	"vnic.dev/vnic/wire"
+)
+
+// Gateway is a gateway that serves.
+type Gateway struct {
+	o      Options
+	log    *slog.Logger
+	sw     *wire.Switch
+	link   *wire.Link
+	port   *port
+	out    *outbox
+	ns     *stack.Stack
+	count  counters
+	leases *leases
+	names  *names
+
+	// settings that tests change before start
+	resolvers func() []netip.AddrPort
+	udpIdle   time.Duration
+
+	ctx    context.Context // of all that runs
+	cancel context.CancelFunc
+	work   sync.WaitGroup // all that runs and uses netstack
+
+	mu       sync.Mutex
+	closed   bool
+	forwards []Forward
+}
+
+// New makes a gateway, attaches it to a switch, and has it serve.
+func New(sw *wire.Switch, o Options) (*Gateway, error) {
+	g, err := newGateway(sw, o)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.start(); err != nil {
+		return nil, err
+	}
+	return g, nil
+}
+
+// newGateway makes a gateway that does not run yet.
+func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
+	o.Hosts, o.Forwards = slices.Clone(o.Hosts), slices.Clone(o.Forwards)
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	netlog.Quiet()
+	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, udpIdle: udpIdle}
+	g.ctx, g.cancel = context.WithCancel(context.Background())
+	g.leases = newLeases(&g.o)
+	g.names = newNames(&g.o)
+	return g, nil
+}
+
+// start starts what the gateway is made of, and attaches it. If it fails, nothing is left.
+func (g *Gateway) start() error {
+	var err error
+	if g.out, err = newOutbox(&g.count); err != nil {
+		return err
+	}
+	ep := &endpoint{mac: tcpip.LinkAddress(g.o.MAC[:]), mtu: uint32(g.o.MTU), out: g.out}
+	g.port = &port{
+		name: g.o.Name, mac: g.o.MAC, limits: portLimits(g.o.MTU), count: &g.count, in: newInbox(), ep: ep,
+		filter: filter{prefix4: g.o.Prefix4, prefix6: g.o.Prefix6, local6: g.local6(), nat: g.o.NAT},
+		advise: make(chan struct{}, 1), done: make(chan struct{}),
+	}
+	g.ns = stack.New(stack.Options{
+		NetworkProtocols: []stack.NetworkProtocolFactory{
+			ipv4.NewProtocol, ipv6.NewProtocolWithOptions(ipv6.Options{DADConfigs: stack.DADConfigurations{}}), arp.NewProtocol,
+		},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+	})
+	err = g.configure(ep)
+	if err == nil {
+		g.startNAT()
+		err = errors.Join(g.startDHCP(), g.startDNS(), g.startForwards())
+	}
+	if err == nil { // the last step: netstack is not to be configured under traffic
+		g.link, err = g.sw.Attach(g.port, wire.LinkOptions{})
+	}
+	go g.port.run()
+	g.out.link = g.link
+	dma.Go(func() { nic.Work(g.out.run) })
+	if err != nil {
+		return errors.Join(err, g.Close())
+	}
+	g.startAdvertising()
+	g.log.Info("gateway serves", "ipv4", g.o.Prefix4, "ipv6", g.o.Prefix6, "nat", g.o.NAT, "hosts", len(g.o.Hosts))
+	return nil
+}
+
+// local6 is the link-local address.
+func (g *Gateway) local6() netip.Addr {
+	a := header.LinkLocalAddr(tcpip.LinkAddress(g.o.MAC[:]))
+	return netip.AddrFrom16(a.As16())
+}
+
+// configure gives netstack its addresses, routes and bounds.
+func (g *Gateway) configure(ep *endpoint) error {
+	recovery, rto := tcpip.TCPRecovery(0), tcpip.TCPMinRTOOption(200*time.Millisecond)
+	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 512 << 10, Max: 4 << 20}
+	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 512 << 10, Max: 4 << 20}
+	linger, timeWait := tcpip.TCPLingerTimeoutOption(10*time.Second), tcpip.TCPTimeWaitTimeoutOption(5*time.Second)
+	sack, moderate, syn := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true), tcpip.TCPSynRetriesOption(4)
+	for _, r := range []tcpip.SettableTransportProtocolOption{&recovery, &rto, &send, &recv, &linger, &timeWait, &sack, &moderate, &syn} {
+		if err := g.ns.SetTransportProtocolOption(tcp.ProtocolNumber, r); err != nil {
+			return fmt.Errorf("netstack: tcp option %T: %s", r, err)
+		}
+	}
+	for _, o := range []any{
+		tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 256 << 10, Max: 256 << 10},
+		tcpip.SendBufferSizeOption{Min: 4 << 10, Default: 256 << 10, Max: 256 << 10},
+	} {
+		if err := g.ns.SetOption(o); err != nil {
+			return fmt.Errorf("netstack: option %T: %s", o, err)
+		}
+	}
+	if err := g.ns.CreateNIC(nicID, ep); err != nil {
+		return fmt.Errorf("netstack: %s", err)
+	}
+	var routes []tcpip.Route
+	for _, p := range []netip.Prefix{g.o.Prefix4, g.o.Prefix6, netip.PrefixFrom(g.local6(), 64)} {
+		if !p.IsValid() || p.Addr().Is6() && !g.o.Prefix6.IsValid() {
+			continue
+		}
+		a := tcpip.ProtocolAddress{
+			Protocol:          protocolOf(p.Addr()),
+			AddressWithPrefix: tcpip.AddressWithPrefix{Address: addressOf(p.Addr()), PrefixLen: p.Bits()},
+		}
+		if err := g.ns.AddProtocolAddress(nicID, a, stack.AddressProperties{}); err != nil {
+			return fmt.Errorf("netstack: address %v: %s", p, err)
+		}
+		routes = append(routes, tcpip.Route{Destination: a.AddressWithPrefix.Subnet(), NIC: nicID})
+	}
+	g.ns.SetRouteTable(routes)
+	if g.o.Prefix6.IsValid() && g.o.NAT { // its neighbor advertisements say that it is a router (RFC 4861, 4.4)
+		if _, err := g.ns.SetNICForwarding(nicID, ipv6.ProtocolNumber, true); err != nil {
+			return fmt.Errorf("netstack: forwarding: %s", err)
+		}
+	}
+	return nil
+}
+
+// Addr4 is the gateway's IPv4 address in its network.
+func (g *Gateway) Addr4() netip.Prefix { return g.o.Prefix4 }
+
+// Addr6 is the gateway's IPv6 address in its network.
+func (g *Gateway) Addr6() netip.Prefix { return g.o.Prefix6 }
+
+// MAC is the address of its port.
+func (g *Gateway) MAC() wire.MAC { return g.o.MAC }
+
+// Link is its link on the switch.
+func (g *Gateway) Link() *wire.Link { return g.link }
+
+// begin says that something runs that uses netstack; false if the gateway is being closed. end says that it does not any more.
+func (g *Gateway) begin() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.closed {
+		g.work.Add(1)
+	}
+	return !g.closed
+}
+
+func (g *Gateway) end() { g.work.Done() }
+
+// serve runs f on a goroutine, unless the gateway is being closed.
+func (g *Gateway) serve(f func()) {
+	if g.begin() {
+		go func() {
+			defer g.end()
+			f()
+		}()
+	}
+}
+
+// Close resets every connection, takes the gateway off its switch, and returns when nothing of it runs any more. The
+// switch may be closed before or after.
+func (g *Gateway) Close() error {
+	g.mu.Lock()
+	closed := g.closed
+	g.closed = true
+	g.mu.Unlock()
+	if closed {
+		return nil
+	}
+	g.cancel()
+	g.port.in.close() // from here on nothing comes in
+	<-g.port.done
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		g.work.Wait()
+	}()
+	g.ns.Close()
+	for again := time.NewTicker(5 * time.Millisecond); ; {
+		for _, e := range g.ns.RegisteredEndpoints() { // also of a handshake that began just now
+			e.Abort()
+		}
+		select {
+		case <-again.C:
+			continue
+		case <-ended:
+			again.Stop()
+		}
+		break
+	}
+	g.ns.Wait()
+	g.out.close() // what says goodbye is sent
+	if g.link == nil {
+		return nil
+	}
+	err := g.sw.Detach(g.link)
+	if errors.Is(err, wire.ErrDetached) {
+		err = nil
+	}
+	return err
+}
+
+func protocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
+	if a.Is4() {
+		return ipv4.ProtocolNumber
+	}
+	return ipv6.ProtocolNumber
+}
+
+func addressOf(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
+
+func fullAddress(ap netip.AddrPort) tcpip.FullAddress {
+	return tcpip.FullAddress{NIC: nicID, Addr: addressOf(ap.Addr()), Port: ap.Port()}
+}
+
+func addrPort(a tcpip.Address, port uint16) netip.AddrPort {
+	ip, _ := netip.AddrFromSlice(a.AsSlice())
+	return netip.AddrPortFrom(ip, port)
+}

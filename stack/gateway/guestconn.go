@@ -1,0 +1,87 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// Times after which a guest that is silent counts as gone.
+const (
+	keepIdle     = tcpip.KeepaliveIdleOption(60 * time.Second)
+	keepInterval = tcpip.KeepaliveIntervalOption(15 * time.Second)
+	keepCount    = 4
+	unackedTime  = tcpip.TCPUserTimeoutOption(90 * time.Second)
+)
+
+// guestConn is a connection to a guest, in netstack.
+type guestConn struct {
+	*gonet.TCPConn
+	ep tcpip.Endpoint
+}
+
+func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
+	o := ep.SocketOptions()
+	o.SetDelayOption(false)
+	o.SetKeepAlive(true)
+	idle, interval, unacked := keepIdle, keepInterval, unackedTime
+	_ = ep.SetSockOpt(&idle)
+	_ = ep.SetSockOpt(&interval)
+	_ = ep.SetSockOpt(&unacked)
+	_ = ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepCount)
+	return &guestConn{gonet.NewTCPConn(wq, ep), ep}
+}
+
+// reset ends the connection at once.
+func (c *guestConn) reset() {
+	_ = c.SetDeadline(time.Now()) // for those who wait in it
+	c.ep.Abort()
+}
+
+// dialGuest connects to a guest.
+func (g *Gateway) dialGuest(ctx context.Context, to netip.AddrPort) (*guestConn, error) {
+	wq := new(waiter.Queue)
+	ep, err := g.ns.NewEndpoint(tcp.ProtocolNumber, protocolOf(to.Addr()), wq)
+	if err != nil {
+		return nil, fmt.Errorf("netstack: %s", err)
+	}
+	done := make(chan struct{}, 1)
+	entry := waiter.NewFunctionEntry(waiter.WritableEvents|waiter.EventErr|waiter.EventHUp, func(waiter.EventMask) { signal(done) })
+	wq.EventRegister(&entry)
+	defer wq.EventUnregister(&entry)
+	err = ep.Connect(fullAddress(to))
+	if _, started := err.(*tcpip.ErrConnectStarted); started {
+		select {
+		case <-done:
+			err = ep.LastError()
+		case <-ctx.Done():
+			ep.Abort()
+			return nil, ctx.Err()
+		}
+	}
+	if err == nil && tcp.EndpointState(ep.State()) != tcp.StateEstablished {
+		if err = ep.LastError(); err == nil && ep.Readiness(waiter.EventHUp) != 0 {
+			err = &tcpip.ErrConnectionAborted{}
+		}
+	}
+	if err != nil {
+		ep.Abort()
+		return nil, fmt.Errorf("connect to %v: %s", to, err)
+	}
+	return newGuestConn(wq, ep), nil
+}
+
+// hostConn is a connection of the host.
+type hostConn struct{ *net.TCPConn }
+
+func (c hostConn) reset() {
+	_ = c.SetLinger(0)
+	c.Close()
+}

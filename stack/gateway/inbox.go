@@ -1,0 +1,141 @@
+package gateway
+
+import (
+	"slices"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/buffer"
+
+	"vnic.dev/vnic/wire"
+)
+
+// Bounds of what waits for netstack.
+const (
+	inboxFrames = 512
+	inboxBytes  = 4 << 20
+)
+
+// arrived is a frame that the wire delivered, from its network header on.
+type arrived struct {
+	view   *buffer.View
+	proto  uint16 // EtherType
+	group  bool   // its link address was a group's
+	advise bool   // it is a router solicitation
+}
+
+// inbox is the queue of frames for netstack. Senders are told to wait when it is full; they do not wait for long, as its
+// reader waits for nobody.
+type inbox struct {
+	mu      sync.Mutex
+	queue   []arrived // oldest first
+	used    int       // frames in the queue, and those for which a sender has taken room
+	bytes   int       // of the same
+	waiting []wire.Waker
+	closed  bool
+	filled  chan struct{} // capacity 1: there is something in the queue, or it is closed
+}
+
+func newInbox() *inbox { return &inbox{filled: make(chan struct{}, 1)} }
+
+// room takes room for a frame of n bytes. full: there is none now.
+func (q *inbox) room(n int) (full, closed bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || q.used >= inboxFrames || q.bytes+n > inboxBytes && q.used > 0 {
+		return !q.closed, q.closed
+	}
+	q.used++
+	q.bytes += n
+	return false, false
+}
+
+// giveBack returns room for n bytes that was not needed.
+func (q *inbox) giveBack(n int) {
+	q.mu.Lock()
+	q.used--
+	q.bytes -= n
+	wake := q.relief()
+	q.mu.Unlock()
+	wakeAll(wake)
+}
+
+// put adds a frame, for which room was taken.
+func (q *inbox) put(a arrived) {
+	q.mu.Lock()
+	q.queue = append(q.queue, a)
+	q.mu.Unlock()
+	signal(q.filled)
+}
+
+// take gives all that is there, and makes room for as much. It appends to into, whose room it reuses.
+func (q *inbox) take(into []arrived) (got []arrived, closed bool) {
+	q.mu.Lock()
+	into = append(into, q.queue...)
+	clear(q.queue)
+	q.queue = q.queue[:0]
+	for i := range into {
+		q.used--
+		q.bytes -= into[i].view.Size()
+	}
+	wake := q.relief()
+	closed = q.closed
+	q.mu.Unlock()
+	wakeAll(wake)
+	return into, closed
+}
+
+// relief gives who is to be woken, as there is room. Under mu.
+func (q *inbox) relief() []wire.Waker {
+	if len(q.waiting) == 0 || !q.closed && (q.used > inboxFrames/2 || q.bytes > inboxBytes/2) {
+		return nil
+	}
+	w := q.waiting
+	q.waiting = nil
+	return w
+}
+
+// close turns away whoever comes. What is in the queue stays there.
+func (q *inbox) close() {
+	q.mu.Lock()
+	q.closed = true
+	wake := q.relief()
+	q.mu.Unlock()
+	wakeAll(wake)
+	signal(q.filled)
+}
+
+// Arm implements wire.Waitable.
+func (q *inbox) Arm(w wire.Waker) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed || q.used <= inboxFrames/2 && q.bytes <= inboxBytes/2 {
+		return false
+	}
+	if !slices.Contains(q.waiting, w) {
+		q.waiting = append(q.waiting, w)
+	}
+	return true
+}
+
+// Disarm implements wire.Waitable.
+func (q *inbox) Disarm(w wire.Waker) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if i := slices.Index(q.waiting, w); i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+	}
+}
+
+func wakeAll(ws []wire.Waker) {
+	for _, w := range ws {
+		w.Wake()
+	}
+}
+
+// signal sets a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}

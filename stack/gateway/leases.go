@@ -1,0 +1,162 @@
+package gateway
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/wire"
+)
+
+const (
+	poolSize  = 128              // addresses for unknown MACs, at most
+	leaseTime = time.Hour        // of a lease
+	offerTime = 20 * time.Second // that an offered address is kept for its client
+	badTime   = 10 * time.Minute // that an address is not given out which a client found in use (RFC 2131, 4.4.4)
+)
+
+// leases are the IPv4 addresses that the gateway gives out. Their number is fixed from the start.
+type leases struct {
+	hosts map[wire.MAC]*Host // with an IPv4 address
+
+	mu   sync.Mutex
+	pool []lease // in the order of their addresses
+}
+
+// lease is an address of the pool.
+type lease struct {
+	addr  netip.Addr
+	owner wire.MAC  // zero: nobody's
+	until time.Time // then it is free again
+}
+
+// newLeases makes a pool of the addresses in the gateway's network that belong to nobody.
+func newLeases(o *Options) *leases {
+	l := &leases{hosts: map[wire.MAC]*Host{}}
+	p := o.Prefix4
+	if !p.IsValid() {
+		return l
+	}
+	taken := map[netip.Addr]bool{p.Addr(): true}
+	for i := range o.Hosts {
+		h := &o.Hosts[i]
+		if !h.Addr4.IsValid() {
+			continue
+		}
+		taken[h.Addr4] = true
+		if h.MAC != (wire.MAC{}) {
+			l.hosts[h.MAC] = h
+		}
+	}
+	last := lastOf(p)
+	for a := p.Masked().Addr().Next(); a != last && len(l.pool) < poolSize; a = a.Next() {
+		if !taken[a] {
+			l.pool = append(l.pool, lease{addr: a})
+		}
+	}
+	return l
+}
+
+// offer gives the address that a client may have: its own, else that which it wants, if that is free, else any. The
+// address is kept for it for some time.
+func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr, bool) {
+	if h := l.hosts[mac]; h != nil {
+		return h.Addr4, true
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.of(mac)
+	if at == nil {
+		if at = l.at(want); at == nil || !at.free(now) {
+			at = l.oldest(now)
+		}
+	}
+	if at == nil {
+		return netip.Addr{}, false
+	}
+	if at.owner != mac || at.free(now) {
+		at.owner, at.until = mac, now.Add(offerTime)
+	}
+	return at.addr, true
+}
+
+// confirm says whether a client may use an address for leaseTime from now on.
+func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
+	if h := l.hosts[mac]; h != nil {
+		return h.Addr4 == addr
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.at(addr)
+	if at == nil || at.owner != mac && !at.free(now) {
+		return false
+	}
+	if old := l.of(mac); old != nil && old != at {
+		*old = lease{addr: old.addr}
+	}
+	at.owner, at.until = mac, now.Add(leaseTime)
+	return true
+}
+
+// release takes an address back from its client.
+func (l *leases) release(mac wire.MAC, addr netip.Addr) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at := l.at(addr); at != nil && at.owner == mac {
+		*at = lease{addr: at.addr}
+	}
+}
+
+// decline keeps an address from everybody for a while: its client found it in use.
+func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if at := l.at(addr); at != nil && at.owner == mac {
+		at.owner, at.until = wire.MAC{}, now.Add(badTime)
+	}
+}
+
+// taken says how many addresses of the pool are somebody's.
+func (l *leases) taken() (n int64) {
+	now := time.Now()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i := range l.pool {
+		if !l.pool[i].free(now) {
+			n++
+		}
+	}
+	return n
+}
+
+func (at *lease) free(now time.Time) bool { return !now.Before(at.until) }
+
+// of finds a client's address, also one that has run out and is nobody else's. Under mu.
+func (l *leases) of(mac wire.MAC) *lease {
+	for i := range l.pool {
+		if l.pool[i].owner == mac && mac != (wire.MAC{}) {
+			return &l.pool[i]
+		}
+	}
+	return nil
+}
+
+// at finds an address of the pool. Under mu.
+func (l *leases) at(a netip.Addr) *lease {
+	for i := range l.pool {
+		if l.pool[i].addr == a {
+			return &l.pool[i]
+		}
+	}
+	return nil
+}
+
+// oldest finds the free address that has been free for longest, so that clients that come back find theirs. Under mu.
+func (l *leases) oldest(now time.Time) (found *lease) {
+	for i := range l.pool {
+		if at := &l.pool[i]; at.free(now) && (found == nil || at.until.Before(found.until)) {
+			found = at
+		}
+	}
+	return found
+}

@@ -1,0 +1,201 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// Bounds of flows, those of NAT and forwards together.
+const (
+	maxTCP     = 1024
+	maxPending = 256 // connections of guests that are being made
+	maxUDP     = 512
+	dialTime   = 10 * time.Second
+	udpIdle    = 30 * time.Second // that a UDP flow may be silent
+	maxUDPSize = 64 << 10
+)
+
+// startNAT has guests reach the host's network, if they may.
+func (g *Gateway) startNAT() {
+	if !g.o.NAT {
+		return
+	}
+	connections := tcp.NewForwarder(g.ns, 0, maxPending, g.connection)
+	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, connections.HandlePacket)
+	flows := udp.NewForwarder(g.ns, g.flow)
+	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, flows.HandlePacket)
+	// From here on netstack answers for any address. The filter has let in what it may answer for.
+	_ = g.ns.SetPromiscuousMode(nicID, true)
+	_ = g.ns.SetSpoofing(nicID, true)
+}
+
+// hostSide gives the host's address for one that a guest sends to: the gateway's own is the host's loopback.
+func (g *Gateway) hostSide(to netip.AddrPort) netip.AddrPort {
+	switch to.Addr() {
+	case g.o.Prefix4.Addr():
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port())
+	case g.o.Prefix6.Addr(), g.port.filter.local6:
+		return netip.AddrPortFrom(netip.IPv6Loopback(), to.Port())
+	}
+	return to
+}
+
+// take counts one flow more; false if there are as many as there may be, which counts as refused.
+func (g *Gateway) take(open *atomic.Int64, limit int64) bool {
+	if open.Add(1) > limit {
+		open.Add(-1)
+		g.count.refused.Add(1)
+		return false
+	}
+	return true
+}
+
+// takeTCP is take for connections. Those that nobody owns any more, but whose guest has not confirmed the end, count too.
+func (g *Gateway) takeTCP() bool {
+	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP {
+		g.count.refused.Add(1)
+		return false
+	}
+	return g.take(&g.count.tcpOpen, maxTCP)
+}
+
+// connection carries on a connection that a guest asks for. Netstack calls it on a goroutine of its own.
+func (g *Gateway) connection(r *tcp.ForwarderRequest) {
+	if !g.begin() {
+		r.Complete(true)
+		return
+	}
+	defer g.end()
+	if !g.takeTCP() {
+		r.Complete(true)
+		return
+	}
+	defer g.count.tcpOpen.Add(-1)
+	id := r.ID()
+	to := g.hostSide(addrPort(id.LocalAddress, id.LocalPort))
+	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, "tcp", to.String())
+	if err != nil {
+		g.count.unreached.Add(1)
+		r.Complete(true)
+		return
+	}
+	host := hostConn{c.(*net.TCPConn)}
+	wq := new(waiter.Queue)
+	ep, terr := r.CreateEndpoint(wq)
+	if terr != nil {
+		g.count.unreached.Add(1)
+		host.reset()
+		r.Complete(true)
+		return
+	}
+	r.Complete(false)
+	g.count.tcpFlows.Add(1)
+	splice(g.ctx, newGuestConn(wq, ep), host)
+}
+
+// flow carries on a UDP flow that a guest begins. Netstack calls it with the flow's first datagram, on the goroutine that
+// brought it.
+func (g *Gateway) flow(r *udp.ForwarderRequest) bool {
+	if !g.begin() {
+		return true
+	}
+	if !g.take(&g.count.udpOpen, maxUDP) {
+		g.end()
+		return true
+	}
+	wq := new(waiter.Queue)
+	ep, terr := r.CreateEndpoint(wq)
+	if terr != nil {
+		g.count.udpOpen.Add(-1)
+		g.end()
+		return true
+	}
+	id := r.ID()
+	to := g.hostSide(addrPort(id.LocalAddress, id.LocalPort))
+	guest := gonet.NewUDPConn(wq, ep)
+	go func() {
+		defer g.end()
+		defer g.count.udpOpen.Add(-1)
+		host, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) // waits for nothing
+		if err != nil {
+			g.count.unreached.Add(1)
+			guest.Close()
+			return
+		}
+		g.count.udpFlows.Add(1)
+		g.relay(guest, host)
+	}()
+	return true
+}
+
+// relay joins the two ends of a UDP flow until it has been silent for a while, or one end fails. It closes both.
+func (g *Gateway) relay(a, b net.Conn) {
+	end := func() {
+		a.Close()
+		b.Close()
+	}
+	stop := context.AfterFunc(g.ctx, func() { // a reader that has a deadline sees that
+		_ = a.SetReadDeadline(time.Now())
+		_ = b.SetReadDeadline(time.Now())
+	})
+	defer stop()
+	f := &udpFlow{g: g}
+	f.touch()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer end()
+		f.pour(a, b)
+	}()
+	f.pour(b, a)
+	end()
+	<-done
+}
+
+// udpFlow knows when the last datagram came, in either direction.
+type udpFlow struct {
+	g    *Gateway
+	last atomic.Int64 // nanoseconds since epoch
+}
+
+var epoch = time.Now()
+
+func (f *udpFlow) touch() { f.last.Store(int64(time.Since(epoch))) }
+
+// left is how long the flow may stay silent from now on.
+func (f *udpFlow) left() time.Duration {
+	return f.g.udpIdle - (time.Since(epoch) - time.Duration(f.last.Load()))
+}
+
+// pour passes datagrams on from src to dst, until the flow ends.
+func (f *udpFlow) pour(dst io.Writer, src net.Conn) {
+	chunk := chunks.Get().(*[maxUDPSize]byte)
+	defer chunks.Put(chunk)
+	for left := f.left(); left > 0; left = f.left() {
+		_ = src.SetReadDeadline(time.Now().Add(left))
+		if f.g.ctx.Err() != nil { // the deadline that Close has set is gone
+			return
+		}
+		n, err := src.Read(chunk[:])
+		if err != nil {
+			if ne, ok := err.(net.Error); ok && ne.Timeout() {
+				continue // perhaps the other direction is alive
+			}
+			return
+		}
+		f.touch()
+		_, _ = dst.Write(chunk[:n]) // datagrams may be lost; an end that is gone is seen by its reader
+	}
+}

@@ -1,0 +1,142 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"strings"
+
+	"vnic.dev/vnic/wire"
+)
+
+// ErrBadOptions is what New returns for options that contradict themselves.
+var ErrBadOptions = errors.New("bad gateway options")
+
+// Options are a gateway's.
+type Options struct {
+	Name string   // of the port; "" is "gateway"
+	MAC  wire.MAC // of the port
+	MTU  int      // of the network; 0: 1500
+	// Prefix4 and Prefix6 are the gateway's own addresses, each in its network: 10.118.110.254/24, fd76:6e69::fe/64. One of
+	// them may be missing. Without an IPv4 network there is no DHCP. In a Prefix6 of 64 bits guests make up their own
+	// addresses, see EUI64.
+	Prefix4, Prefix6 netip.Prefix
+	Hosts            []Host
+	Forwards         []Forward
+	NAT              bool // guests reach the host's network, and its loopback by the gateway's addresses
+	Log              *slog.Logger
+}
+
+// Host is a guest that the gateway knows: it gets its address by DHCP, and has a name.
+type Host struct {
+	Name         string   // "": none
+	MAC          wire.MAC // zero: it gets no address
+	Addr4, Addr6 netip.Addr
+}
+
+// Forward has connections, or datagrams, that come to a socket of the host go to a guest.
+type Forward struct {
+	Proto  string         // "tcp" or "udp"
+	Listen netip.AddrPort // on the host; port 0 is any, see Gateway.Forwards
+	To     netip.AddrPort // in one of the gateway's networks
+}
+
+// GatewayName is the gateway's own name.
+const GatewayName = "gateway"
+
+// EUI64 gives the address that a guest with this MAC makes up in a network of 64 bits by itself (RFC 4862; RFC 4291,
+// appendix A).
+func EUI64(network netip.Prefix, mac wire.MAC) netip.Addr {
+	b := network.Masked().Addr().As16()
+	copy(b[8:], []byte{mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
+	return netip.AddrFrom16(b)
+}
+
+func bad(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrBadOptions, fmt.Errorf(format, args...))
+}
+
+// check refuses options that contradict themselves, and fills in what has a default.
+func (o *Options) check() error {
+	if o.Name == "" {
+		o.Name = GatewayName
+	}
+	if o.MTU == 0 {
+		o.MTU = 1500
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	switch p4, p6 := o.Prefix4, o.Prefix6; {
+	case o.MAC == wire.MAC{} || o.MAC[0]&1 != 0 || o.MAC == wire.ControlMAC:
+		return bad("%x is no MAC for it", o.MAC)
+	case !p4.IsValid() && !p6.IsValid():
+		return bad("it has neither an IPv4 nor an IPv6 address")
+	case p4.IsValid() && (!p4.Addr().Is4() || p4.Bits() < 8 || p4.Bits() > 30 || p4.Addr() == p4.Masked().Addr() || p4.Addr() == lastOf(p4)):
+		return bad("%v is no address in an IPv4 network of 8 to 30 bits", p4)
+	case p6.IsValid() && (!p6.Addr().Is6() || p6.Addr().Is4In6() || !p6.Addr().IsGlobalUnicast() || p6.Bits() > 126):
+		return bad("%v is no address in an IPv6 network", p6)
+	case o.MTU < 576 || o.MTU > 65521 || p6.IsValid() && o.MTU < 1280: // RFC 791; RFC 8200, 5
+		return bad("an MTU of %d", o.MTU)
+	}
+	return errors.Join(o.checkHosts(), o.checkForwards())
+}
+
+func (o *Options) checkHosts() error {
+	names, macs := map[string]bool{GatewayName: true}, map[wire.MAC]bool{o.MAC: true}
+	addrs := map[netip.Addr]bool{o.Prefix4.Addr(): true, o.Prefix6.Addr(): true}
+	for _, h := range o.Hosts {
+		name := strings.ToLower(h.Name)
+		switch {
+		case name != "" && !isLabel(name):
+			return bad("host name %q: letters, digits and - only, at most 63", h.Name)
+		case name != "" && names[name]:
+			return bad("host name %q twice", h.Name)
+		case h.MAC != wire.MAC{} && (macs[h.MAC] || h.MAC[0]&1 != 0):
+			return bad("host %q: MAC %x is another's, or a group's", h.Name, h.MAC)
+		}
+		names[name], macs[h.MAC] = true, true
+		for _, a := range []netip.Addr{h.Addr4, h.Addr6} {
+			switch {
+			case !a.IsValid():
+			case addrs[a]:
+				return bad("host %q: address %v twice", h.Name, a)
+			case !o.Prefix4.Contains(a) && !o.Prefix6.Contains(a):
+				return bad("host %q: address %v is in no network of the gateway", h.Name, a)
+			default:
+				addrs[a] = true
+			}
+		}
+		if h.Addr4.IsValid() && !h.Addr4.Is4() || h.Addr6.IsValid() && !h.Addr6.Is6() {
+			return bad("host %q: %v and %v are not an IPv4 and an IPv6 address", h.Name, h.Addr4, h.Addr6)
+		}
+	}
+	return nil
+}
+
+func (o *Options) checkForwards() error {
+	for _, f := range o.Forwards {
+		switch {
+		case f.Proto != "tcp" && f.Proto != "udp":
+			return bad("forward of %q: only tcp and udp", f.Proto)
+		case !f.Listen.Addr().IsValid():
+			return bad("forward to %v: no address to listen on", f.To)
+		case f.To.Port() == 0 || !o.Prefix4.Contains(f.To.Addr()) && !o.Prefix6.Contains(f.To.Addr()):
+			return bad("forward to %v: no guest's port", f.To)
+		case f.To.Addr() == o.Prefix4.Addr() || f.To.Addr() == o.Prefix6.Addr():
+			return bad("forward to %v: that is the gateway", f.To)
+		}
+	}
+	return nil
+}
+
+// isLabel says whether s is a label of a host name (RFC 1123, 2.1), in lower case.
+func isLabel(s string) bool {
+	for _, c := range s {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 63 && s[0] != '-' && s[len(s)-1] != '-'
+}

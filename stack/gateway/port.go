@@ -1,0 +1,151 @@
+package gateway
+
+import (
+	"gvisor.dev/gvisor/pkg/buffer"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// port is the gateway's end of the wire, for what comes in.
+type port struct {
+	name   string
+	mac    wire.MAC
+	limits wire.Limits
+	filter filter
+	count  *counters
+	in     *inbox
+	ep     *endpoint
+	advise chan struct{} // capacity 1: somebody asks for a router advertisement
+	done   chan struct{} // closed when run is done
+}
+
+var _ wire.Port = (*port)(nil)
+
+// portLimits is what a gateway takes: all that netstack can do without reading payload.
+func portLimits(mtu int) wire.Limits {
+	return wire.Limits{
+		GSO: wire.GSO(splitter.GSOTCPv4, splitter.GSOTCPv6), ECN: true, Csum: true,
+		MaxFrame: uint32(mtu) + splitter.EthLen, MaxBytes: 65535 + splitter.EthLen,
+	}
+}
+
+// Name implements wire.Port.
+func (p *port) Name() string { return p.name }
+
+// Limits implements wire.Port.
+func (p *port) Limits() wire.Limits { return p.limits }
+
+// Deliver implements wire.Port: it copies what is for us to the inbox.
+func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
+	for i, pkt := range batch {
+		if !p.wants(w, pkt) {
+			p.count.filtered.Add(1)
+			pkt.Verdict = wire.Drop(wire.DropUnknownDst)
+			continue
+		}
+		n := int(pkt.Len()) - int(pkt.Meta.Headers.L3Off)
+		full, closed := p.in.room(n)
+		switch {
+		case closed:
+			pkt.Verdict = wire.Drop(wire.DropStopped)
+			continue
+		case full:
+			for _, rest := range batch[i:] {
+				rest.Verdict = wire.Verdict{Kind: wire.Busy, Queue: p.in}
+			}
+			return
+		}
+		a, reason := receive(w, pkt, n)
+		if reason != wire.DropNone {
+			p.in.giveBack(n)
+			pkt.Verdict = wire.Drop(reason)
+			continue
+		}
+		p.in.put(a)
+		pkt.Verdict = wire.Verdict{Kind: wire.Taken}
+	}
+}
+
+// wants says whether a packet is for us.
+func (p *port) wants(w *wire.Worker, pkt *wire.Packet) bool {
+	if pkt.Dst != p.mac && pkt.Dst[0]&1 == 0 {
+		return false
+	}
+	h := &pkt.Meta.Headers
+	if h.Class == splitter.TCP || h.Class == splitter.UDP {
+		return p.filter.admits(h, pkt.Header)
+	}
+	// Of anything else the sender may have left all but the link header in the payload.
+	var b [splitter.MaxHeader]byte
+	n := copy(b[:], pkt.Header)
+	if k, err := w.Copier.Read(b[n:min(len(b), int(pkt.Len()))], pkt.Payload); err == nil {
+		n += k
+	}
+	return p.filter.admits(h, b[:n])
+}
+
+// receive copies a packet, n bytes from its network header on, and looks at its checksum: netstack will not.
+func receive(w *wire.Worker, pkt *wire.Packet, n int) (arrived, wire.DropReason) {
+	h := &pkt.Meta.Headers
+	v := buffer.NewViewSize(n)
+	b := v.AsSlice()
+	hdr := copy(b, pkt.Header[h.L3Off:])
+	if k, err := w.Copier.Read(b[hdr:], pkt.Payload); err != nil || hdr+k != n {
+		v.Release()
+		return arrived{}, wire.DropFault
+	}
+	bad := pkt.Meta.Csum == splitter.CsumBad
+	if pkt.Meta.Csum == splitter.CsumNone && (h.Class == splitter.TCP || h.Class == splitter.UDP) {
+		sum := dma.Fold(dma.Checksum(b[hdr:], 0))
+		bad = splitter.VerifyL4(h, pkt.Header, pkt.PayloadLen, sum) == splitter.CsumBad
+	}
+	if bad {
+		v.Release()
+		return arrived{}, wire.DropBadCsum
+	}
+	advise := false
+	if at := int(h.L4Off) - int(h.L3Off); h.IPv6 && h.Proto == protoICMPv6 && h.Class == splitter.OtherIP && at < n {
+		advise = b[at] == ndRouterSolicit
+	}
+	return arrived{view: v, proto: h.EtherType, group: pkt.Dst[0]&1 != 0, advise: advise}, wire.DropNone
+}
+
+// run gives what arrives to netstack, until the inbox is closed. It waits for nobody.
+func (p *port) run() {
+	defer close(p.done)
+	var batch []arrived
+	for range p.in.filled {
+		var closed bool
+		batch, closed = p.in.take(batch[:0])
+		for i := range batch {
+			p.inject(&batch[i], closed)
+			batch[i] = arrived{}
+		}
+		if closed {
+			return
+		}
+	}
+}
+
+// inject hands a frame to netstack, or lets go of it.
+func (p *port) inject(a *arrived, closed bool) {
+	d := p.ep.dispatcher()
+	if closed || d == nil {
+		a.view.Release()
+		return
+	}
+	if a.advise {
+		signal(p.advise)
+	}
+	p.count.received.Add(1)
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(a.view)})
+	if a.group {
+		pkt.PktType = tcpip.PacketBroadcast
+	}
+	d.DeliverNetworkPacket(tcpip.NetworkProtocolNumber(a.proto), pkt)
+	pkt.DecRef()
+}

@@ -1,0 +1,250 @@
+package gateway
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+func TestFilter(t *testing.T) {
+	f := filter{prefix4: prefix4, prefix6: prefix6, local6: netip.MustParseAddr("fe80::fe"), nat: true}
+	shut := f
+	shut.nat = false
+	for _, c := range []struct {
+		src, dst string
+		class    splitter.Class
+		proto    uint8
+		port     uint16
+		open     bool // with NAT
+		shut     bool // without
+	}{
+		{"10.118.110.1", "10.118.110.254", splitter.TCP, 6, 80, true, true},
+		{"10.118.110.1", "8.8.8.8", splitter.TCP, 6, 80, true, false},
+		{"10.118.110.1", "8.8.8.8", splitter.Fragment, 17, 0, true, false},
+		{"10.118.110.1", "8.8.8.8", splitter.OtherIP, 1, 0, false, false},
+		{"10.118.110.1", "8.8.8.8", splitter.Fragment, 1, 0, false, false},
+		{"10.118.110.1", "8.8.8.8", splitter.Malformed, 6, 0, false, false},
+		{"10.118.110.1", "10.118.110.2", splitter.TCP, 6, 80, false, false},
+		{"10.118.110.1", "10.118.110.255", splitter.UDP, 17, 80, false, false},
+		{"10.118.110.1", "127.0.0.1", splitter.TCP, 6, 80, false, false},
+		{"10.118.110.1", "0.0.0.0", splitter.TCP, 6, 80, false, false},
+		{"10.118.110.1", "0.1.2.3", splitter.TCP, 6, 80, false, false},
+		{"10.118.110.1", "169.254.169.254", splitter.TCP, 6, 80, false, false},
+		{"10.118.110.1", "224.0.0.251", splitter.UDP, 17, 5353, false, false},
+		{"10.118.110.1", "255.255.255.255", splitter.UDP, 17, 80, false, false},
+		{"0.0.0.0", "255.255.255.255", splitter.UDP, 17, 67, true, true},
+		{"10.118.110.1", "255.255.255.255", splitter.UDP, 17, 67, true, true},
+		{"0.0.0.0", "10.118.110.254", splitter.TCP, 6, 80, false, false},
+		{"0.0.0.0", "8.8.8.8", splitter.UDP, 17, 67, false, false},
+		{"10.118.110.254", "10.118.110.254", splitter.TCP, 6, 80, false, false},
+		{"10.118.110.255", "10.118.110.254", splitter.TCP, 6, 80, false, false},
+		{"10.118.110.0", "10.118.110.254", splitter.TCP, 6, 80, false, false},
+		{"192.168.0.1", "10.118.110.254", splitter.TCP, 6, 80, false, false},
+		{"fd76:6e69::1", "fd76:6e69::fe", splitter.TCP, 6, 80, true, true},
+		{"fe80::1", "fe80::fe", splitter.TCP, 6, 80, true, true},
+		{"fd76:6e69::1", "2001:db8::1", splitter.TCP, 6, 80, true, false},
+		{"fd76:6e69::1", "2001:db8::1", splitter.OtherIP, 58, 0, false, false},
+		{"fe80::1", "2001:db8::1", splitter.TCP, 6, 80, false, false},
+		{"fd76:6e69::1", "fd76:6e69::2", splitter.TCP, 6, 80, false, false},
+		{"fd76:6e69::1", "fe80::2", splitter.TCP, 6, 80, false, false},
+		{"fd76:6e69::1", "::1", splitter.TCP, 6, 80, false, false},
+		{"fd76:6e69::1", "::", splitter.TCP, 6, 80, false, false},
+		{"fd76:6e69::1", "::ffff:127.0.0.1", splitter.TCP, 6, 80, false, false},
+		{"fd76:6e69::1", "::ffff:8.8.8.8", splitter.TCP, 6, 80, false, false},
+		{"fd76:6e69::1", "ff02::1", splitter.UDP, 17, 80, false, false},
+		{"fd76:6e69::fe", "fd76:6e69::fe", splitter.TCP, 6, 80, false, false},
+		{"2001:db8::1", "fd76:6e69::fe", splitter.TCP, 6, 80, false, false},
+	} {
+		src, dst := netip.MustParseAddr(c.src), netip.MustParseAddr(c.dst)
+		h := splitter.Headers{Class: c.class, Proto: c.proto, IPv6: src.Is6(), L3Off: 14, L4Off: 54, Flow: splitter.Flow{DstPort: c.port, IPv6: src.Is6()}}
+		copy(h.Flow.Src[:], src.AsSlice())
+		copy(h.Flow.Dst[:], dst.AsSlice())
+		b := make([]byte, 100)
+		b[54] = 128 // of ICMPv6: an echo request
+		for _, f := range []filter{f, shut} {
+			var got bool
+			switch {
+			case c.class == splitter.Malformed:
+				got = f.admits(&h, b)
+			case src.Is6():
+				got = f.ipv6(&h, b)
+			default: // the header's checksum is another matter
+				got = f.ipv4(&h)
+			}
+			if want := f.nat && c.open || !f.nat && c.shut; got != want {
+				t.Errorf("%s to %s, %v %d, port %d, NAT %v: %v", c.src, c.dst, c.class, c.proto, c.port, f.nat, got)
+			}
+		}
+	}
+}
+
+// A full inbox makes senders wait, and wakes them; Deliver itself returns.
+func TestFullInboxIsBusy(t *testing.T) {
+	q := newInbox()
+	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: q}
+	sw := newSwitch(t)
+	if _, err := sw.Attach(p, wire.LinkOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r := newRaw(t, sw, 1)
+	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), own4(2), make([]byte, 1000))
+	one := func() wire.Verdict {
+		pkts := []*wire.Packet{describe(t, r, frame)}
+		p.Deliver(r.w, pkts)
+		return pkts[0].Verdict
+	}
+	for i := range inboxFrames {
+		if v := one(); v.Kind != wire.Taken {
+			t.Fatalf("%d: %+v", i, v)
+		}
+	}
+	v := one()
+	if v.Kind != wire.Busy || v.Queue != wire.Waitable(q) {
+		t.Fatalf("%+v", v)
+	}
+	w, gone := make(waker, 1), make(waker, 1)
+	if !q.Arm(w) || !q.Arm(gone) {
+		t.Fatal("there are buffers")
+	}
+	q.Disarm(gone)
+	got, _ := q.take(nil)
+	if len(got) != inboxFrames {
+		t.Fatal(len(got))
+	}
+	<-w
+	if len(gone) != 0 {
+		t.Error("who has disarmed is woken")
+	}
+	if q.Arm(w) {
+		t.Error("there are buffers, and it waits")
+	}
+	if v := one(); v.Kind != wire.Taken {
+		t.Fatalf("%+v", v)
+	}
+	q.close()
+	if v := one(); v.Kind != wire.Dropped || v.Reason != wire.DropStopped {
+		t.Fatalf("%+v", v)
+	}
+}
+
+func TestBadChecksumsAreDropped(t *testing.T) {
+	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: newInbox()}
+	sw := newSwitch(t)
+	r := newRaw(t, sw, 1)
+	body := noise(999, 1)
+	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), own4(2), body)
+	var h splitter.Headers
+	if err := splitter.Parse(frame, uint32(len(frame)), &h); err != nil {
+		t.Fatal(err)
+	}
+	splitter.FixL4(&h, frame[:h.HdrLen], uint32(len(body)), splitter.Sum(body, 0))
+	for _, c := range []struct {
+		name   string
+		change func(b []byte)
+		want   wire.VerdictKind
+	}{
+		{"good", func([]byte) {}, wire.Taken},
+		{"payload", func(b []byte) { b[500] ^= 1 }, wire.Dropped},
+		{"header", func(b []byte) { b[40] ^= 1 }, wire.Dropped},
+		{"IPv4 header", func(b []byte) { b[24] ^= 1 }, wire.Dropped},
+	} {
+		b := append([]byte(nil), frame...)
+		c.change(b)
+		pkt := describe(t, r, b)
+		p.Deliver(r.w, []*wire.Packet{pkt})
+		if pkt.Verdict.Kind != c.want {
+			t.Errorf("%s: %+v", c.name, pkt.Verdict)
+		}
+	}
+}
+
+// A guest without buffers holds up nothing but what goes to it.
+func TestDeadGuestStallsNobody(t *testing.T) {
+	sw := newSwitch(t)
+	g := newTestGateway(t, sw, options())
+	dead := &deadPort{}
+	link, err := sw.Attach(dead, wire.LinkOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRaw(t, sw, 1)
+	r.link, r.mac = link, macOf(2) // its frames, by hand
+	r.send(r.arp(1, addr4Of(2), prefix4.Addr(), wire.MAC{}))
+	to := udpEcho(t)
+	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	conn := v.mustDial(own4(echoServer(t, "tcp4").Port()))
+	defer conn.Close()
+	for i := range uint16(5) {
+		r.send(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(2), 1000+i), own4(to.Port()), []byte("x")))
+	}
+	if err := exchange(conn, noise(1<<20, 1)); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(patience); g.Stats().OutGaveUp == 0; {
+		if time.Now().After(end) {
+			t.Fatalf("it waits forever: %+v", g.Stats())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+type deadPort struct{}
+
+func (*deadPort) Name() string        { return "dead" }
+func (*deadPort) Limits() wire.Limits { return wire.Limits{} }
+func (*deadPort) Arm(wire.Waker) bool { return true }
+func (*deadPort) Disarm(wire.Waker)   {}
+func (p *deadPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
+	for _, pkt := range batch {
+		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: p}
+	}
+}
+
+// describe makes a packet of a frame.
+func describe(t testing.TB, r *raw, frame []byte) *wire.Packet {
+	t.Helper()
+	if !r.describe(frame) {
+		t.Fatalf("%x", frame)
+	}
+	return &r.slot.pkt
+}
+
+func TestBadOptions(t *testing.T) {
+	sw := newSwitch(t)
+	for name, change := range map[string]func(*Options){
+		"no MAC":             func(o *Options) { o.MAC = wire.MAC{} },
+		"group MAC":          func(o *Options) { o.MAC[0] = 1 },
+		"no address":         func(o *Options) { o.Prefix4, o.Prefix6 = netip.Prefix{}, netip.Prefix{} },
+		"network address":    func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.0/24") },
+		"broadcast address":  func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.255/24") },
+		"IPv6 for IPv4":      func(o *Options) { o.Prefix4 = prefix6 },
+		"IPv4 for IPv6":      func(o *Options) { o.Prefix6 = prefix4 },
+		"small MTU":          func(o *Options) { o.MTU = 1279 },
+		"large MTU":          func(o *Options) { o.MTU = 65536 },
+		"host name":          func(o *Options) { o.Hosts[0].Name = "a.b" },
+		"name twice":         func(o *Options) { o.Hosts[0].Name = "B" },
+		"gateway's name":     func(o *Options) { o.Hosts[0].Name = GatewayName },
+		"MAC twice":          func(o *Options) { o.Hosts[0].MAC = macOf(2) },
+		"address twice":      func(o *Options) { o.Hosts[0].Addr4 = addr4Of(2) },
+		"address of no net":  func(o *Options) { o.Hosts[0].Addr4 = netip.MustParseAddr("10.0.0.1") },
+		"protocol":           func(o *Options) { o.Forwards = []Forward{{"sctp", own4(1), netip.AddrPortFrom(addr4Of(1), 1)}} },
+		"forward to gateway": func(o *Options) { o.Forwards = []Forward{{"tcp", own4(1), own4(2)}} },
+		"forward to nowhere": func(o *Options) { o.Forwards = []Forward{{"tcp", own4(1), netip.MustParseAddrPort("8.8.8.8:1")}} },
+	} {
+		o := options()
+		change(&o)
+		if g, err := New(sw, o); !errors.Is(err, ErrBadOptions) {
+			t.Errorf("%s: %v, %v", name, g, err)
+		}
+	}
+	// What fails later leaves nothing: no port, no goroutine.
+	o := options()
+	o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("192.0.2.1:1"), netip.AddrPortFrom(addr4Of(1), 1)}}
+	if _, err := New(sw, o); err == nil || errors.Is(err, ErrBadOptions) || len(sw.Links()) != 0 {
+		t.Errorf("%v, %d links", err, len(sw.Links()))
+	}
+}

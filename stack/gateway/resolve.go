@@ -1,0 +1,119 @@
+package gateway
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+)
+
+const (
+	maxResolvers = 3               // as in resolv.conf(5)
+	askTime      = 2 * time.Second // that one resolver has
+)
+
+var errNotTheAnswer = errors.New("not an answer to this question")
+
+// hostResolvers are the resolvers of the machine, as they are now.
+func hostResolvers() []netip.AddrPort {
+	f, err := os.Open("/etc/resolv.conf")
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	return readResolvers(f)
+}
+
+// readResolvers reads resolv.conf(5).
+func readResolvers(r io.Reader) (found []netip.AddrPort) {
+	for lines := bufio.NewScanner(r); lines.Scan() && len(found) < maxResolvers; {
+		if f := strings.Fields(lines.Text()); len(f) >= 2 && f[0] == "nameserver" {
+			if a, err := netip.ParseAddr(f[1]); err == nil {
+				found = append(found, netip.AddrPortFrom(a, portDNS))
+			}
+		}
+	}
+	return found
+}
+
+// ask forwards a question to the host's resolvers, one after the other, until one answers.
+func (s *dnsServer) ask(q *question, network string) []byte {
+	s.g.count.forwarded.Add(1)
+	for _, r := range s.g.resolvers() {
+		if b, err := askOne(s.g.ctx, q, network, r); err == nil {
+			binary.BigEndian.PutUint16(b, q.header.ID)
+			return b
+		}
+	}
+	return s.bad(q, dnsmessage.RCodeServerFailure)
+}
+
+// askOne asks one resolver. The question gets a number of our own: the guest's is not to be trusted to be hard to guess.
+func askOne(ctx context.Context, q *question, network string, to netip.AddrPort) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTime)
+	defer cancel()
+	var d net.Dialer
+	c, err := d.DialContext(ctx, network, to.String())
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
+	defer stop()
+	msg := append(make([]byte, 2, 2+len(q.raw)), q.raw...)
+	binary.BigEndian.PutUint16(msg, uint16(len(q.raw)))
+	_, _ = rand.Read(msg[2:4])
+	id := binary.BigEndian.Uint16(msg[2:])
+	if network == "udp" {
+		msg = msg[2:]
+	}
+	if _, err := c.Write(msg); err != nil {
+		return nil, err
+	}
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := readMessage(c, network, buf)
+		if err != nil {
+			return nil, err
+		}
+		if answers(buf[:n], id, &q.q) {
+			return buf[:n], nil
+		}
+		if network != "udp" { // a datagram may be somebody else's
+			return nil, errNotTheAnswer
+		}
+	}
+}
+
+func readMessage(c net.Conn, network string, buf []byte) (int, error) {
+	if network == "udp" {
+		return c.Read(buf)
+	}
+	if _, err := io.ReadFull(c, buf[:2]); err != nil {
+		return 0, err
+	}
+	return io.ReadFull(c, buf[:binary.BigEndian.Uint16(buf)])
+}
+
+// answers says whether b is an answer to a question that was asked with this number.
+func answers(b []byte, id uint16, q *dnsmessage.Question) bool {
+	var p dnsmessage.Parser
+	h, err := p.Start(b)
+	if err != nil || !h.Response || h.ID != id {
+		return false
+	}
+	got, err := p.Question()
+	if errors.Is(err, dnsmessage.ErrSectionDone) { // some errors come without the question
+		return h.RCode != dnsmessage.RCodeSuccess
+	}
+	return err == nil && got.Type == q.Type && got.Class == q.Class && strings.EqualFold(got.Name.String(), q.Name.String())
+}

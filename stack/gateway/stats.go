@@ -1,0 +1,44 @@
+package gateway
+
+import "sync/atomic"
+
+// Stats are a gateway's counters.
+type Stats struct {
+	Received   uint64 // frames given to netstack
+	Filtered   uint64 // frames that were not for us, or may not come in
+	Sent       uint64 // frames that the wire took
+	OutDropped uint64 // frames that the wire dropped
+	OutGaveUp  uint64 // frames whose receiver had no buffers for too long
+	OutFull    uint64 // packets for which the queue to the wire had no room
+	OutBad     uint64 // packets of netstack that are no frames
+	TCPFlows   uint64 // connections through NAT and forwards, in all
+	UDPFlows   uint64
+	TCPOpen    int64 // now
+	UDPOpen    int64
+	Refused    uint64 // flows beyond the bound
+	Unreached  uint64 // flows whose other end could not be reached
+	Leases     int64  // given to unknown MACs, now
+	BadDHCP    uint64 // requests that were none, or got no answer
+	Queries    uint64 // of names
+	Forwarded  uint64 // of these, to the host's resolvers
+	BadQueries uint64 // that were none, or got an error of ours
+}
+
+type counters struct {
+	received, filtered, sent, outDropped, outGaveUp, outFull, outBad atomic.Uint64
+	tcpFlows, udpFlows, refused, unreached                           atomic.Uint64
+	tcpOpen, udpOpen                                                 atomic.Int64
+	badDHCP, queries, forwarded, badQueries                          atomic.Uint64
+}
+
+// Stats reads the counters.
+func (g *Gateway) Stats() Stats {
+	c := &g.count
+	return Stats{
+		Received: c.received.Load(), Filtered: c.filtered.Load(), Sent: c.sent.Load(), OutDropped: c.outDropped.Load(),
+		OutGaveUp: c.outGaveUp.Load(), OutFull: c.outFull.Load(), OutBad: c.outBad.Load(),
+		TCPFlows: c.tcpFlows.Load(), UDPFlows: c.udpFlows.Load(), TCPOpen: c.tcpOpen.Load(), UDPOpen: c.udpOpen.Load(),
+		Refused: c.refused.Load(), Unreached: c.unreached.Load(), Leases: g.leases.taken(), BadDHCP: c.badDHCP.Load(),
+		Queries: c.queries.Load(), Forwarded: c.forwarded.Load(), BadQueries: c.badQueries.Load(),
+	}
+}
