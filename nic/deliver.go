@@ -147,8 +147,12 @@ func (s *shortage) add(r *route, w wire.Waitable) {
 // Deliver implements wire.Port.
 func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	if p.down.Load() {
+		tap := p.tap()
 		for _, pkt := range batch {
 			pkt.Verdict = wire.Drop(wire.DropDisabled)
+			if tap != nil {
+				tap.Received(w, pkt, wire.Nowhere)
+			}
 		}
 		return
 	}
@@ -175,6 +179,7 @@ func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Pack
 	rq.q.Lock()
 	defer rq.q.Unlock()
 	rq.mover.c = w.Copier
+	tap := p.tap()
 	for q := r.q; r.q == q; {
 		pkt := batch[n]
 		if wait := lack.of(r); wait != nil {
@@ -184,6 +189,8 @@ func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Pack
 			pkt.Verdict = res.verdict(rq.q)
 			if res == PutNoBuffer {
 				lack.add(r, rq.q)
+			} else if tap != nil {
+				tap.Received(w, pkt, rq.placement(r, pkt))
 			}
 		}
 		if n++; n == len(batch) {
@@ -198,7 +205,7 @@ func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Pack
 }
 
 func (rq *rxQueue) put(p *Port, pkt *wire.Packet, r *route) Result {
-	rq.mover.where = where{}
+	rq.mover.where, rq.mover.at = where{}, nil
 	rq.frame = Frame{Packet: pkt, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit, Hashed: r.hashed, Hash: r.hash}
 	res := rq.q.Put(&rq.mover, &rq.frame)
 	if res == PutNoBuffer {
@@ -226,6 +233,26 @@ func (rq *rxQueue) put(p *Port, pkt *wire.Packet, r *route) Result {
 		}
 	}
 	return res
+}
+
+// placement says where the packet lies that was just put, for as long as the lock is held.
+func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
+	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit, Bounced: rq.mover.where.bounced > 0}
+	if pkt.Verdict.Kind == wire.Taken {
+		at.Payload = rq.mover.placed(pkt.PayloadLen)
+	}
+	return at
+}
+
+// TellsTap implements wire.Placer.
+func (p *Port) TellsTap() {}
+
+// tap is who watches the port's link, nil if nobody does.
+func (p *Port) tap() wire.Tap {
+	if link := p.link.Load(); link != nil {
+		return link.Tap()
+	}
+	return nil
 }
 
 // putOwn puts a frame of our own into receive queue 0: the control channel's. It never waits; without a buffer the frame

@@ -13,6 +13,9 @@ type Mover struct {
 	c      *dma.Copier // the sender's, for the time of a Deliver
 	port   *Port
 	where  where
+	at     []dma.Segment // where the payload of this frame went to, behind skip bytes of something else
+	skip   uint64
+	shown  []dma.Segment // scratch of placed
 	step   []dma.Segment // scratch of a bounce
 	rest   []dma.Segment // likewise
 	head   []dma.Segment // scratch of Whole
@@ -44,6 +47,7 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 			return m.Payload(m.tail, src)
 		}
 	}
+	m.at, m.skip = dst, uint64(len(b))
 	k, err := m.c.CopyBehind(dst, b, src)
 	m.where.host += n - uint64(len(b))
 	return short(err, k, n)
@@ -67,6 +71,7 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 	if n == 0 {
 		return 0, nil
 	}
+	m.at, m.skip = dst, 0
 	if w.device+w.gpuFile > 0 && !m.port.direct(dst) {
 		if sum, err = m.bounced(dst, src, n, summed); err != nil {
 			return 0, err
@@ -83,6 +88,12 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 	m.where.gpuFile += w.gpuFile
 	m.where.host += w.host
 	return sum, nil
+}
+
+// placed is where the first n bytes of payload of the frame just moved lie, until the next one.
+func (m *Mover) placed(n uint32) []dma.Segment {
+	m.shown = dma.Cut(m.shown[:0], m.at, m.skip, uint64(n))
+	return m.shown
 }
 
 // copy copies n bytes.

@@ -78,7 +78,7 @@ type Port struct {
 }
 
 var (
-	_ wire.Port       = (*Port)(nil)
+	_ wire.Placer     = (*Port)(nil)
 	_ control.Handler = (*Port)(nil)
 )
 

@@ -71,12 +71,16 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 }
 
 func (t *Transmitter) deliver(run []*wire.Packet) {
-	if link := t.port.link.Load(); link != nil && !t.port.down.Load() {
+	link := t.port.link.Load()
+	if link != nil && !t.port.down.Load() {
 		link.Deliver(t.Worker, run)
 		return
 	}
 	for _, p := range run { // on no wire yet, or the link is down
 		p.Verdict = wire.Drop(wire.DropStopped)
+		if link != nil {
+			link.GaveUp(t.Worker, p, wire.DropStopped)
+		}
 	}
 }
 
@@ -120,6 +124,9 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 
 // Dropped counts a packet that the personality gave up on after Busy.
 func (t *Transmitter) Dropped(p *wire.Packet) {
+	if link := t.port.link.Load(); link != nil {
+		link.GaveUp(t.Worker, p, wire.DropNoBuffer)
+	}
 	t.lose(p)
 	t.tally.flush(&t.out)
 }

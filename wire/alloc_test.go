@@ -24,6 +24,13 @@ func (k *sink) Deliver(_ *Worker, batch []*Packet) {
 	}
 }
 
+// blind is a Tap that does nothing.
+type blind struct{}
+
+func (blind) Sending(*Packet) uint64               { return 0 }
+func (blind) Sent(*Worker, *Packet, uint64)        {}
+func (blind) Received(*Worker, *Packet, Placement) {}
+
 // attachSink has host a send to a sink that is known by its address.
 func attachSink(t testing.TB, up, down Impairment, lim Limits) (a *host, k *sink, to MAC) {
 	s := newSwitch(t)
@@ -75,6 +82,12 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 			}
 			if n := testing.AllocsPerRun(100, f); n != 0 {
 				t.Errorf("Deliver of %d packets allocates %v times", len(batch), n)
+			}
+			for _, l := range a.link.sw.Links() {
+				l.SetTap(blind{})
+			}
+			if n := testing.AllocsPerRun(100, f); n != 0 {
+				t.Errorf("Deliver of %d packets allocates %v times with a tap", len(batch), n)
 			}
 			if k.n == 0 && name != "refused" {
 				t.Error("nothing came")

@@ -12,8 +12,7 @@ func (l *Link) fit(w *Worker, run []*Packet) {
 			n++
 		}
 		if n > 0 {
-			l.port.Deliver(w, run[:n])
-			if q, busy := l.count.deliveredAll(run[:n]); busy {
+			if q, busy := l.deliver(w, run[:n]); busy {
 				w.setBusy(l, q)
 			}
 		} else {
@@ -26,6 +25,14 @@ func (l *Link) fit(w *Worker, run []*Packet) {
 			return
 		}
 	}
+}
+
+// deliver hands packets to the port and counts what it made of them. It gives the first busy one's queue.
+func (l *Link) deliver(w *Worker, run []*Packet) (q Waitable, busy bool) {
+	l.port.Deliver(w, run)
+	q, busy = l.count.deliveredAll(run)
+	l.arrived(w, run)
+	return q, busy
 }
 
 // begun says whether the link has already got a part of the packet.
@@ -85,8 +92,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 			end += size
 		}
 		if n > 0 {
-			l.port.Deliver(w, w.run[:n])
-			q, _ := l.count.deliveredAll(w.run[:n])
+			q, _ := l.deliver(w, w.run[:n])
 			for i := range n {
 				switch w.pieces[i].Verdict.Kind {
 				case Busy:
@@ -125,8 +131,7 @@ func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 		l.count.drop(p, reason)
 		return
 	}
-	l.port.Deliver(w, w.run[:1])
-	if q, busy := l.count.deliveredAll(w.run[:1]); busy {
+	if q, busy := l.deliver(w, w.run[:1]); busy {
 		w.setBusy(l, q)
 	}
 	p.Verdict = x.Verdict

@@ -183,8 +183,7 @@ func (im *impaired) cut(w *Worker, one []*Packet, at *level, segments uint64) {
 		end := uint32(min(j*mss, uint64(p.PayloadLen)))
 		switch {
 		case f == lost:
-			from.skip(end - at.done)
-			im.link.count.dropped(DropLinkLoss)
+			im.lose(w, &st.piece, p, &from, at.done, end-at.done)
 		case f == passes && i == 0 && j == segments:
 			im.on(w, one) // whole, after what had to be let go
 			return
@@ -214,6 +213,17 @@ func (im *impaired) cut(w *Worker, one []*Packet, at *level, segments uint64) {
 		p.Verdict = Verdict{Kind: Taken}
 	} else if p.Verdict.Kind != Dropped {
 		p.Verdict = Drop(DropLinkLoss)
+	}
+}
+
+// lose loses the piece [off, off+n) of a packet, of which from is the cursor. What is lost on its way up, the sender's tap asks
+// for (Link.Lost).
+func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n uint32) {
+	im.link.count.dropped(DropLinkLoss)
+	here := *from
+	from.skip(n)
+	if im.lv == levelDown && im.link.Tap() != nil && x.cut(&w.stages[im.lv].cutter, p, &here, off, n) == DropNone {
+		im.link.missed(w, &x.Packet, DropLinkLoss)
 	}
 }
 

@@ -22,6 +22,8 @@ type Link struct {
 	up     *impaired
 	down   *impaired
 	count  counters
+	tap    atomic.Pointer[Tap] // nil: none
+	places bool                // port is a Placer
 
 	// inside counts the workers in the port's Deliver or in the link's; closed is added once it is to be detached.
 	inside  atomic.Int64
@@ -81,12 +83,19 @@ func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	}
 	defer l.leave()
 	w.busy = w.busy[:0]
+	tap := l.Tap()
+	if tap != nil {
+		sending(tap, batch)
+	}
 	if l.up != nil {
 		l.up.pass(w, batch)
 	} else {
 		l.forward(w, batch)
 	}
 	l.count.sentAll(batch)
+	if tap != nil {
+		sent(tap, w, batch)
+	}
 }
 
 // forward switches packets that came up the link: it groups them by where they go, in order.
@@ -178,6 +187,7 @@ func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 				p.taken = true
 			case Busy:
 				to.count.dropped(DropNoBuffer)
+				to.missed(w, p, DropNoBuffer)
 				p.reason = DropNoBuffer
 			default:
 				p.reason = p.Verdict.Reason

@@ -35,6 +35,7 @@ type Packet struct {
 
 	taken  bool       // flood: some receiver has it
 	reason DropReason // flood: why the last one that has not
+	mark   uint64     // of the sender's tap
 }
 
 // Prepare makes a new packet ready for Deliver: it clears verdict and progress, takes the addresses from the header and

@@ -21,6 +21,8 @@ type Worker struct {
 	run    [maxPieces]*Packet // the pieces
 	stages [levelFit]stage
 
+	gone Packet // see GaveUp
+
 	csum       [splitter.MaxHeader]byte // start of a payload that has a checksum field in it
 	csumRegion *dma.Region              // the same
 	csumSegs   []dma.Segment

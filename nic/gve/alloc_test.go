@@ -5,6 +5,8 @@ package gve
 import (
 	"fmt"
 	"testing"
+
+	"vnic.dev/vnic/nic/nictest"
 )
 
 // The whole datapath, from a descriptor on one guest's transmit ring to a completion on the other's receive ring, split or
@@ -20,6 +22,19 @@ func TestPathAllocatesNothing(t *testing.T) {
 				}
 				if n := testing.AllocsPerRun(500, l.round); n != 0 {
 					t.Fatalf("%d frames of %d bytes cost %v allocations", laneBatch, c.payload, n)
+				}
+				var tap nictest.Quiet
+				for _, g := range []*suiteGuest{l.a, l.b} {
+					g.Port().Link().SetTap(&tap)
+				}
+				for range 10 {
+					l.round()
+				}
+				if n := testing.AllocsPerRun(100, l.round); n != 0 {
+					t.Fatalf("%d frames of %d bytes cost %v allocations with a tap", laneBatch, c.payload, n)
+				}
+				if sent, came := tap.Seen(); sent < 100*laneBatch || came < 100*laneBatch {
+					t.Errorf("the tap saw %d frames sent, %d received", sent, came)
 				}
 			})
 		}

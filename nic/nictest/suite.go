@@ -30,6 +30,8 @@ func Run(t *testing.T, lab Lab, traits Traits) {
 		{"Meters", meters},
 		{"ControlChannel", controlChannel},
 		{"SplitOffReturnsBuffers", splitOff},
+		{"TapSeesPlaces", tap},
+		{"TapSeesBounces", tapBounced},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, lab, traits) })
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
 )
 
@@ -22,6 +23,19 @@ func TestPathAllocatesNothing(t *testing.T) {
 			}
 			if n := testing.AllocsPerRun(500, l.round); n != 0 {
 				t.Fatalf("%d frames of %d bytes cost %v allocations", laneBatch, payload, n)
+			}
+			var tap nictest.Quiet
+			for _, g := range []*rawGuest{l.a, l.b} {
+				g.dev.Port().Link().SetTap(&tap)
+			}
+			for range 10 {
+				l.round()
+			}
+			if n := testing.AllocsPerRun(100, l.round); n != 0 {
+				t.Fatalf("%d frames of %d bytes cost %v allocations with a tap", laneBatch, payload, n)
+			}
+			if sent, came := tap.Seen(); sent < 100*laneBatch || came < 100*laneBatch {
+				t.Errorf("the tap saw %d frames sent, %d received", sent, came)
 			}
 		})
 	}

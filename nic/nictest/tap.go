@@ -1,0 +1,162 @@
+package nictest
+
+import (
+	"bytes"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/wire"
+)
+
+// Quiet is a wire.Tap that only counts, for tests of what a tap may cost.
+type Quiet struct{ sent, came atomic.Int64 }
+
+// Sending implements wire.Tap.
+func (*Quiet) Sending(*wire.Packet) uint64 { return 0 }
+
+// Sent implements wire.Tap.
+func (q *Quiet) Sent(*wire.Worker, *wire.Packet, uint64) { q.sent.Add(1) }
+
+// Received implements wire.Tap.
+func (q *Quiet) Received(*wire.Worker, *wire.Packet, wire.Placement) { q.came.Add(1) }
+
+// Seen says how many packets it was told of.
+func (q *Quiet) Seen() (sent, came int64) { return q.sent.Load(), q.came.Load() }
+
+// watcher is a wire.Tap that notes what it is shown.
+type watcher struct {
+	mu    sync.Mutex
+	begun int
+	sent  []wire.Verdict
+	came  []arrival
+}
+
+type arrival struct {
+	verdict wire.Verdict
+	at      wire.Placement // Payload is gone
+	payload []byte         // what lay there
+	offs    []uint64       // of the pieces, in their GPU's memory
+	domain  dma.Domain     // of the first
+}
+
+func (w *watcher) Sending(*wire.Packet) uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.begun++
+	return uint64(w.begun)
+}
+
+func (w *watcher) Sent(_ *wire.Worker, p *wire.Packet, _ uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.Verdict.Kind != wire.Busy {
+		w.sent = append(w.sent, wire.Verdict{Kind: p.Verdict.Kind, Reason: p.Verdict.Reason})
+	}
+}
+
+func (w *watcher) Received(worker *wire.Worker, p *wire.Packet, at wire.Placement) {
+	a := arrival{verdict: p.Verdict, at: at, payload: make([]byte, dma.Len(at.Payload))}
+	if _, err := worker.Copier.Read(a.payload, at.Payload); err != nil {
+		panic(err)
+	}
+	for i, s := range at.Payload {
+		if i == 0 {
+			a.domain, _ = s.Domain()
+		}
+		if s.GPU() >= 0 {
+			a.offs = append(a.offs, s.Region.FileOffset()+s.Off)
+		}
+	}
+	a.at.Payload = nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.came = append(w.came, a)
+}
+
+// take gives what came and the verdicts of what was sent, and forgets them.
+func (w *watcher) take() (sent []wire.Verdict, came []arrival) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	sent, came = w.sent, w.came
+	w.sent, w.came = nil, nil
+	return sent, came
+}
+
+// tap: who watches a link is told where each frame lies, while it lies there, and what became of it; answers of the control
+// channel do not pass the wire, so nobody is told of them.
+func tap(t *testing.T, lab Lab, _ Traits) {
+	a, b := lab(t, Options{})
+	var from, to watcher
+	a.Port().Link().SetTap(&from)
+	b.Port().Link().SetTap(&to)
+	splitTo(t, b, 1, 2000)
+	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
+	b.Post(1, 2)
+	a.SendGPU(0, f)
+	got := b.Receive(1)
+	same(t, &got, &f)
+	taken := wire.Verdict{Kind: wire.Taken}
+	sent, _ := from.take()
+	_, came := to.take()
+	if len(sent) != 1 || sent[0] != taken || len(came) != 1 {
+		t.Fatalf("sent %v, came %v", sent, came)
+	}
+	want := wire.Placement{Queue: 1, Split: true, HeaderLen: uint32(len(f.Header))}
+	if c := came[0]; c.verdict != taken || c.at.Queue != want.Queue || !c.at.Split || c.at.HeaderLen != want.HeaderLen || c.at.Bounced || c.at.Unsplit ||
+		!bytes.Equal(c.payload, f.Payload) || c.domain != dma.GPU || len(c.offs) == 0 {
+		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.domain, c.offs, c.at)
+	}
+
+	f = Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 3000}) // no rule: whole, in host memory
+	b.Post(0, 1)
+	a.Send(0, f)
+	got = b.Receive(0)
+	same(t, &got, &f)
+	_, came = to.take()
+	if len(came) != 1 || came[0].at.Queue != 0 || came[0].at.Split || came[0].domain != dma.Host || !bytes.Equal(came[0].payload, f.Payload) {
+		t.Errorf("%+v", came)
+	}
+
+	b.Port().SetCarrier(false)
+	a.Send(0, f)
+	b.Port().SetCarrier(true)
+	a.Port().SetCarrier(false)
+	a.Send(0, f)
+	a.Port().SetCarrier(true)
+	sent, _ = from.take()
+	_, came = to.take()
+	if len(sent) != 3 || sent[1] != wire.Drop(wire.DropDisabled) || sent[2] != wire.Drop(wire.DropStopped) ||
+		len(came) != 1 || came[0].verdict != wire.Drop(wire.DropDisabled) || came[0].at.Queue != -1 {
+		t.Errorf("sent %v, came %+v", sent, came)
+	}
+
+	a.Post(0, 1)
+	a.Send(0, hello(a))
+	a.Receive(0)
+	a.Port().Link().SetTap(nil)
+	b.Port().Link().SetTap(nil)
+	b.Post(0, 1)
+	a.Send(0, f)
+	b.Receive(0)
+	if sent, came := from.take(); len(sent) != 0 || len(came) != 0 {
+		t.Errorf("of the control channel, or after it was taken away: sent %v, came %v", sent, came)
+	}
+}
+
+// tapBounced: the same where the NIC does not reach the GPU: it lies there all the same, and how it came is told.
+func tapBounced(t *testing.T, lab Lab, _ Traits) {
+	a, b := lab(t, Options{NoP2P: true})
+	var to watcher
+	b.Port().Link().SetTap(&to)
+	splitTo(t, b, 1, 2000)
+	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
+	b.Post(1, 2)
+	a.SendGPU(0, f)
+	b.Receive(1)
+	_, came := to.take()
+	if len(came) != 1 || !came[0].at.Bounced || came[0].domain != dma.GPU || !bytes.Equal(came[0].payload, f.Payload) {
+		t.Errorf("%+v", came)
+	}
+}

@@ -1,0 +1,104 @@
+//go:build !race
+
+package capture
+
+import (
+	"io"
+	"testing"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/wire"
+)
+
+// stuck is a writer that takes nothing until it is told to.
+type stuck struct{ entered, free chan struct{} }
+
+func (s stuck) Write(b []byte) (int, error) {
+	select {
+	case s.entered <- struct{}{}:
+	case <-s.free:
+	}
+	<-s.free
+	return len(b), nil
+}
+
+// TestTapAllocatesNothing: neither while there is room nor when there is none. The writer is kept from its work: what it does,
+// on its own goroutine, is counted too.
+func TestTapAllocatesNothing(t *testing.T) {
+	for name, records := range map[string]int{"room": 1 << 14, "full": 2} {
+		for _, payload := range []int{0, 256} {
+			sw := newSwitch(t)
+			a := newHost(t, sw, 0, wire.LinkOptions{Up: wire.Impairment{Loss: 0.1}})
+			b := newHost(t, sw, 1, wire.LinkOptions{})
+			b.send(b.arp())
+			s := stuck{make(chan struct{}), make(chan struct{})}
+			c, err := New(s, Options{Records: records, Payload: payload})
+			must(t, err)
+			c.Attach(a.link)
+			c.Attach(b.link)
+			batch := []*wire.Packet{a.tcp(b.mac, a.gpu, 0, 1448, 0, 0), a.tcp(b.mac, a.gpu, 0, 14480, 1448, 0)}
+			f := func() {
+				for _, p := range batch {
+					p.Prepare()
+				}
+				a.send(batch...)
+			}
+			<-s.entered
+			f()
+			if n := testing.AllocsPerRun(1000, f); n > 0 {
+				t.Errorf("%s, %d bytes of payload: %v allocations", name, payload, n)
+			}
+			if missed := c.Stats().Missed; (missed > 0) != (name == "full") {
+				t.Errorf("%s: %d missed", name, missed)
+			}
+			close(s.free)
+			must(t, c.Close())
+		}
+	}
+}
+
+// BenchmarkDeliver is what a capture costs a packet that is sent and received, against none; the file takes everything.
+func BenchmarkDeliver(b *testing.B) {
+	for _, c := range []struct {
+		name    string
+		capture bool
+		payload int
+	}{{"bare", false, 0}, {"headers", true, 0}, {"256 bytes", true, 256}} {
+		b.Run(c.name, func(b *testing.B) {
+			sw := newSwitch(b)
+			x, y := newHost(b, sw, 0, wire.LinkOptions{}), newHost(b, sw, 1, wire.LinkOptions{})
+			hello(x, y)
+			cap, err := New(io.Discard, Options{Payload: c.payload})
+			must(b, err)
+			if c.capture {
+				cap.Attach(x.link)
+				cap.Attach(y.link)
+			}
+			var batch []*wire.Packet
+			for range 32 {
+				batch = append(batch, x.tcp(y.mac, x.gpu, 0, 1448, 0, 0))
+			}
+			for b.Loop() {
+				x.send(batch...)
+			}
+			must(b, cap.Close())
+			s := cap.Stats()
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batch)), "ns/packet")
+			b.ReportMetric(100*float64(s.Missed)/float64(max(1, s.Missed+s.Packets)), "%missed")
+		})
+	}
+}
+
+// BenchmarkWrite is what the writer needs for a packet.
+func BenchmarkWrite(b *testing.B) {
+	c := &Capture{out: io.Discard}
+	w := &writer{c: c}
+	i := &iface{name: "x"}
+	must(b, w.add(i))
+	r := &record{iface: i, data: make([]byte, 66), n: 66, length: 1514, payload: 1448, segments: 1, verdict: wire.Taken, queue: -1}
+	r.places.add(frag{gpu: 0, domain: dma.GPU, off: 0x123000, len: 1448})
+	b.ReportAllocs()
+	for b.Loop() {
+		must(b, w.packet(r))
+	}
+}

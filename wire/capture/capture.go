@@ -1,0 +1,200 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/wire"
+)
+
+// MaxPayload is the most of a packet's payload that can be captured: all of it.
+const MaxPayload = 1 << 16
+
+// ErrStuck says that Close gave up on whoever was to take the file: a pipe that nobody reads.
+var ErrStuck = errors.New("nothing more can be written: is it a pipe that nobody reads?")
+
+// Options say what is captured.
+type Options struct {
+	Payload int             // bytes of payload of each packet, 0 to MaxPayload; 0: headers only
+	Records int             // packets that may wait to be written; 0: as many as fit 32 MiB, 256 to 8192
+	Comment string          // of the whole file
+	Failed  func(err error) // called once, on a goroutine of Capture's, when a write has failed; nil: Close tells
+
+	patience time.Duration // tests: of Close
+}
+
+// Capture writes a pcapng file.
+type Capture struct {
+	ring    *ring
+	payload int
+	comment string
+	failed  func(error)
+	limit   time.Duration
+
+	out   io.Writer
+	file  *os.File // out, if it is to be closed
+	start time.Time
+
+	kick   chan struct{} // capacity 1
+	asleep atomic.Bool   // the writer is, or about to be: who commits wakes it
+	ending atomic.Bool
+	done   chan struct{} // the writer has ended
+	broken atomic.Bool   // nothing more is captured
+
+	written atomic.Uint64 // packets
+	moved   atomic.Uint64 // records that the writer is done with
+	closing sync.Once
+
+	mu     sync.Mutex // guards what follows; never held while writing
+	ifaces []*iface
+	links  []*wire.Link
+	err    error
+}
+
+// Stats says how much was captured.
+type Stats struct {
+	Packets uint64 // in the file
+	Missed  uint64 // that were not captured, as the file was not written fast enough or at all
+}
+
+// Create makes the file and captures to it. A FIFO must have its reader already.
+func Create(name string, o Options) (*Capture, error) {
+	// Without O_NONBLOCK a FIFO keeps us here until somebody reads it, and no signal ends that.
+	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o644)
+	if errors.Is(err, unix.ENXIO) {
+		return nil, fmt.Errorf("%s: a FIFO that nobody reads: start its reader first", name)
+	}
+	if err != nil {
+		return nil, err
+	}
+	c, err := New(f, o)
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	c.file = f
+	return c, nil
+}
+
+// New captures to w until Close. It does not close w.
+func New(w io.Writer, o Options) (*Capture, error) {
+	if o.Payload < 0 || o.Payload > MaxPayload {
+		return nil, fmt.Errorf("%d bytes of payload of each packet: 0 to %d", o.Payload, MaxPayload)
+	}
+	if o.Records == 0 {
+		o.Records = min(max((32<<20)/room(o.Payload), 256), 8192)
+	}
+	n := 1
+	for n < o.Records {
+		n *= 2
+	}
+	c := &Capture{ring: newRing(n, room(o.Payload)), payload: o.Payload, comment: o.Comment, failed: o.Failed, limit: o.patience, out: w,
+		start: time.Now(), kick: make(chan struct{}, 1), done: make(chan struct{})}
+	if c.limit == 0 {
+		c.limit = 2 * time.Second
+	}
+	go c.run()
+	return c, nil
+}
+
+// Attach captures what passes a port from now on. The link must have no other tap.
+func (c *Capture) Attach(l *wire.Link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ending.Load() {
+		return
+	}
+	t := &tap{c: c, link: l}
+	t.tx = c.add(l.Name()+"-tx", "what the guest of port "+l.Name()+" sends", false)
+	t.rx = c.add(l.Name()+"-rx", "what comes for port "+l.Name(), true)
+	c.links = append(c.links, l)
+	l.SetTap(t)
+	c.wake() // the file's header, and so perhaps the first error, comes before traffic
+}
+
+func (c *Capture) add(name, about string, rx bool) *iface {
+	i := &iface{id: len(c.ifaces), name: name, about: about, rx: rx}
+	c.ifaces = append(c.ifaces, i)
+	return i
+}
+
+// interfaces gives the interfaces there are.
+func (c *Capture) interfaces() []*iface {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ifaces
+}
+
+// Stats tells how much was captured so far.
+func (c *Capture) Stats() (s Stats) {
+	s.Packets = c.written.Load()
+	for _, i := range c.interfaces() {
+		s.Missed += i.missed.Load()
+	}
+	return s
+}
+
+// Close ends the capture when all is written that was captured, and gives the first error there was. It waits for as long as
+// the file takes bytes, and a moment more; a writer that is kept for ever in w.Write keeps its goroutine.
+func (c *Capture) Close() error {
+	c.closing.Do(c.end)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+func (c *Capture) end() {
+	c.mu.Lock()
+	c.ending.Store(true)
+	for _, l := range c.links {
+		l.SetTap(nil)
+	}
+	c.mu.Unlock()
+	c.wake()
+	tick := time.NewTicker(c.limit)
+	defer tick.Stop()
+	for last, stuck := c.moved.Load(), false; ; {
+		select {
+		case <-c.done:
+		case <-tick.C:
+			now := c.moved.Load()
+			if now != last {
+				last = now
+				continue
+			}
+			if !stuck {
+				stuck = true
+				c.fail(ErrStuck)
+				if d, ok := c.out.(interface{ SetWriteDeadline(time.Time) error }); ok && d.SetWriteDeadline(time.Unix(1, 0)) == nil {
+					continue // the write ends now
+				}
+			}
+		}
+		break
+	}
+	if c.file != nil {
+		if err := c.file.Close(); err != nil {
+			c.fail(err)
+		}
+	}
+}
+
+// fail ends the capture for the first error there is.
+func (c *Capture) fail(err error) {
+	c.mu.Lock()
+	first := c.err == nil
+	if first {
+		c.err = err
+	}
+	c.mu.Unlock()
+	c.broken.Store(true)
+	if first && c.failed != nil {
+		c.failed(err)
+	}
+}

@@ -1,0 +1,204 @@
+package capture
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"testing"
+
+	"github.com/gopacket/gopacket"
+	"github.com/gopacket/gopacket/pcapgo"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const gpuSize = 1 << 20
+
+// host is a machine on the switch: it takes everything, tells where, and looks at nothing.
+type host struct {
+	t    testing.TB
+	name string
+	mac  wire.MAC
+	w    *wire.Worker
+	link *wire.Link
+	gpu  *dma.Region // its GPU's memory
+	mem  []byte      // the same
+	ram  *dma.Region
+	came atomic.Int64
+	busy bool // it has no buffers
+	seg  [1]dma.Segment
+}
+
+var broadcast = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+func newSwitch(t testing.TB) *wire.Switch {
+	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
+	t.Cleanup(func() {
+		if err := sw.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return sw
+}
+
+// newHost makes host n, whose GPU n has its first half registered.
+func newHost(t testing.TB, sw *wire.Switch, n int, o wire.LinkOptions) *host {
+	t.Helper()
+	h := &host{t: t, name: string(rune('A' + n)), mac: wire.MAC{2, 0, 0, 0, 0, byte(n)}, w: wire.NewWorker()}
+	fd, err := unix.MemfdCreate("gpu", unix.MFD_CLOEXEC)
+	must(t, err)
+	f := os.NewFile(uintptr(fd), "gpu")
+	defer f.Close()
+	must(t, f.Truncate(gpuSize))
+	file, err := dma.NewFiles().Open(fd, gpuSize)
+	must(t, err)
+	t.Cleanup(file.Close)
+	file.SetGPU(n)
+	must(t, file.Register(0, gpuSize/2))
+	h.gpu, err = file.Region(0, gpuSize)
+	must(t, err)
+	fill := make([]byte, gpuSize)
+	for i := range fill {
+		fill[i] = byte(i*7 + i>>8*13 + n)
+	}
+	_, err = h.w.Copier.Write([]dma.Segment{h.gpu.Segment(0, gpuSize)}, fill)
+	must(t, err)
+	h.mem = fill
+	h.ram = dma.NewBuffer(bytes.Clone(fill), dma.Host)
+	h.link, err = sw.Attach(h, o)
+	must(t, err)
+	return h
+}
+
+func (h *host) Name() string { return h.name }
+func (h *host) TellsTap()    {}
+func (h *host) Limits() wire.Limits {
+	return wire.Limits{Csum: true, GSO: wire.GSO(splitter.GSOTCPv4)}
+}
+
+// Deliver "puts" payload of TCP at 0x80000-64 of the GPU, so that it lies half outside of the registered buffer.
+func (h *host) Deliver(w *wire.Worker, batch []*wire.Packet) {
+	tap := h.link.Tap()
+	for _, p := range batch {
+		if h.busy {
+			p.Verdict = wire.Verdict{Kind: wire.Busy}
+			continue
+		}
+		h.came.Add(1)
+		p.Verdict = wire.Verdict{Kind: wire.Taken}
+		at := wire.Placement{Queue: 3}
+		if p.Meta.Headers.Class == splitter.TCP && p.PayloadLen > 0 {
+			h.seg[0] = h.gpu.Segment(gpuSize/2-64, p.PayloadLen)
+			at.Split, at.HeaderLen, at.Payload = true, uint32(len(p.Header)), h.seg[:]
+			if _, err := w.Copier.Copy(at.Payload, p.Payload); err != nil {
+				p.Verdict = wire.Drop(wire.DropFault)
+			}
+		}
+		if tap != nil {
+			tap.Received(w, p, at)
+		}
+	}
+}
+
+func (h *host) send(ps ...*wire.Packet) { h.link.Deliver(h.w, ps) }
+
+// hello tells the switch where hosts are.
+func hello(hosts ...*host) {
+	for _, h := range hosts {
+		h.send(h.arp())
+	}
+}
+
+// tcp makes a packet of n bytes that lie at off of a region; mss: a super-packet.
+func (h *host) tcp(to wire.MAC, from *dma.Region, off uint64, n int, mss uint16, seq uint32) *wire.Packet {
+	h.t.Helper()
+	be := binary.BigEndian
+	b := append(append([]byte{}, to[:]...), h.mac[:]...)
+	ip := make([]byte, 40)
+	ip[0], ip[8], ip[9] = 0x45, 64, splitter.ProtoTCP
+	be.PutUint16(ip[2:], uint16(40+n))
+	copy(ip[12:], []byte{10, 0, 0, h.mac[5], 10, 0, 0, to[5]})
+	be.PutUint16(ip[20:], 1000)
+	be.PutUint16(ip[22:], 2000)
+	be.PutUint32(ip[24:], seq)
+	ip[32], ip[33] = 5<<4, splitter.ACK
+	p := &wire.Packet{Header: append(be.AppendUint16(b, splitter.EtherTypeIPv4), ip...), PayloadLen: uint32(n)}
+	if n > 0 {
+		cut := uint32(min(n, 4096-int(off%4096)))
+		p.Payload = append(p.Payload, from.Segment(off, cut))
+		if rest := uint32(n) - cut; rest > 0 {
+			p.Payload = append(p.Payload, from.Segment(off+uint64(cut), rest))
+		}
+	}
+	must(h.t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
+	splitter.FixIPv4(&p.Meta.Headers, p.Header)
+	p.Meta.Csum = splitter.CsumGood
+	if mss > 0 {
+		p.Meta.GSOType, p.Meta.GSOSize, p.Meta.Csum = splitter.GSOTCPv4, mss, splitter.CsumPartial
+		splitter.FixPartial(&p.Meta.Headers, p.Header, p.PayloadLen)
+		p.Meta.CsumStart, p.Meta.CsumOffset, _ = splitter.CsumPlace(&p.Meta.Headers)
+	}
+	p.Prepare()
+	return p
+}
+
+func (h *host) arp() *wire.Packet {
+	b := append(append([]byte{}, broadcast[:]...), h.mac[:]...)
+	p := &wire.Packet{Header: append(append(b, 8, 6), make([]byte, 28)...)}
+	must(h.t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
+	p.Prepare()
+	return p
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// frame is one of a file.
+type frame struct {
+	iface   string
+	data    []byte
+	length  int
+	comment string
+	opts    pcapgo.NgPacketOptions
+	info    gopacket.CaptureInfo
+}
+
+// read reads a file.
+func read(t testing.TB, r io.Reader) (frames []frame, stats map[string]pcapgo.NgInterfaceStatistics) {
+	t.Helper()
+	stats = map[string]pcapgo.NgInterfaceStatistics{}
+	var ng *pcapgo.NgReader
+	ng, err := pcapgo.NewNgReader(r, pcapgo.NgReaderOptions{StatisticsCallback: func(i int, s pcapgo.NgInterfaceStatistics) {
+		about, err := ng.Interface(i)
+		must(t, err)
+		stats[about.Name] = s
+	}})
+	must(t, err)
+	for {
+		data, info, opts, err := ng.ReadPacketDataWithOptions()
+		if errors.Is(err, io.EOF) {
+			return frames, stats
+		}
+		must(t, err)
+		about, err := ng.Interface(info.InterfaceIndex)
+		must(t, err)
+		if len(opts.Comments) != 1 || opts.Flags == nil || info.CaptureLength != len(data) {
+			t.Fatalf("%+v: %+v", info, opts)
+		}
+		frames = append(frames, frame{about.Name, data, info.Length, opts.Comments[0], opts, info})
+	}
+}

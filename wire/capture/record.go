@@ -1,0 +1,130 @@
+package capture
+
+import (
+	"sync/atomic"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// Bounds of what a record tells; the rest is only counted.
+const (
+	maxFrags = 20 // a super-packet is 17 pages
+	maxLost  = 8
+)
+
+// record is one frame on its way to the file. Who has reserved it writes it, then the writer reads it.
+type record struct {
+	turn atomic.Uint64 // see ring
+	at   uint64        // its place in the ring
+
+	iface    *iface // nil: it is nothing after all
+	when     int64  // Unix time in ns
+	data     []byte // room for the frame
+	n        int    // of data
+	length   uint32 // of the frame
+	payload  uint32 // of length
+	segments uint32
+	mss      uint32
+	verdict  wire.VerdictKind
+	reason   wire.DropReason
+	queue    int // -1: none
+	split    bool
+	header   uint32 // if split: bytes in the header buffer
+	unsplit  bool
+	bounced  bool
+	places   places
+	lost     [maxLost]run // segments that the link lost
+	losses   int          // how many there are in lost
+	lostMore bool
+}
+
+// run is segments [first, first+n) of a packet.
+type run struct{ first, n uint32 }
+
+// frame notes a packet whose payload lies in segs.
+func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, payload int) {
+	r.length, r.payload, r.segments, r.mss = p.Len(), p.PayloadLen, p.Segments(), uint32(p.Meta.GSOSize)
+	r.verdict, r.reason = p.Verdict.Kind, p.Verdict.Reason
+	r.queue, r.split, r.unsplit, r.bounced = -1, false, false, false
+	r.losses, r.lostMore = 0, false
+	r.places.set(segs, p.PayloadLen)
+	r.n = copy(r.data, p.Header)
+	k := min(payload, int(p.PayloadLen), len(r.data)-r.n)
+	if k <= 0 || r.n < len(p.Header) || len(segs) == 0 {
+		return
+	}
+	// A fault ends the frame early here; whoever moves the payload meets it too, and sees to it.
+	got, _ := w.Copier.Read(r.data[r.n:r.n+k], segs)
+	r.n += got
+}
+
+// loss notes what the link lost of a packet.
+func (r *record) loss(l *wire.Link, p *wire.Packet) {
+	for from := uint32(0); ; {
+		first, n := l.Lost(p, from)
+		if n == 0 {
+			return
+		}
+		if r.losses == maxLost {
+			r.lostMore = true
+			return
+		}
+		r.lost[r.losses] = run{first, n}
+		r.losses++
+		from = first + n
+	}
+}
+
+// places are where a payload lies.
+type places struct {
+	frag [maxFrags]frag
+	n    int
+	more int // frags that did not fit
+}
+
+// frag is a piece of payload. Pieces of GPU memory are as the driver or the application gave them, those of other memory are
+// added up.
+type frag struct {
+	gpu    int // -1: none
+	domain dma.Domain
+	off    uint64 // in the GPU's memory
+	len    uint32
+}
+
+// set finds the places of the first n bytes of segs.
+func (ps *places) set(segs []dma.Segment, n uint32) {
+	ps.n, ps.more = 0, 0
+	for _, s := range segs {
+		s.Len = min(s.Len, n)
+		n -= s.Len
+		for s.Len > 0 {
+			d, k := s.Domain()
+			if k == 0 { // beyond its region: the copier refuses it
+				k = s.Len
+			}
+			f := frag{gpu: s.GPU(), domain: d, len: k}
+			if f.gpu >= 0 {
+				f.off = s.Region.FileOffset() + s.Off
+			}
+			ps.add(f)
+			s.Off, s.Len = s.Off+uint64(k), s.Len-k
+		}
+	}
+}
+
+func (ps *places) add(f frag) {
+	switch last := ps.n - 1; {
+	case f.gpu < 0 && last >= 0 && ps.more == 0 && ps.frag[last].gpu < 0 && ps.frag[last].domain == f.domain:
+		ps.frag[last].len += f.len
+	case ps.n == maxFrags:
+		ps.more++
+	default:
+		ps.frag[ps.n] = f
+		ps.n++
+	}
+}
+
+// room is how much of a frame a record holds.
+func room(payload int) int { return splitter.MaxHeader + payload }

@@ -1,0 +1,103 @@
+package capture
+
+import (
+	"sync/atomic"
+	"time"
+
+	"vnic.dev/vnic/wire"
+)
+
+// iface is one direction of a port, an interface in the file.
+type iface struct {
+	id     int
+	name   string
+	about  string
+	rx     bool          // as the port's guest sees it
+	seen   atomic.Uint64 // frames that passed
+	missed atomic.Uint64 // of these, not captured
+	told   uint64        // of missed; the writer's
+}
+
+// tap is a port's wire.Tap.
+type tap struct {
+	c      *Capture
+	link   *wire.Link
+	tx, rx *iface
+}
+
+// Sending implements wire.Tap.
+func (t *tap) Sending(*wire.Packet) (mark uint64) {
+	if r := t.c.reserve(); r != nil {
+		return r.at + 1
+	}
+	return 0
+}
+
+// Sent implements wire.Tap.
+func (t *tap) Sent(w *wire.Worker, p *wire.Packet, mark uint64) {
+	busy := p.Verdict.Kind == wire.Busy
+	if !busy {
+		t.tx.seen.Add(1)
+	}
+	if mark == 0 {
+		if !busy {
+			t.tx.missed.Add(1)
+		}
+		return
+	}
+	r := t.c.ring.at(mark - 1)
+	if r.iface = nil; !busy {
+		r.iface = t.tx
+		r.frame(w, p, p.Payload, t.c.payload)
+		r.loss(t.link, p)
+	}
+	t.c.commit(r)
+}
+
+// Received implements wire.Tap.
+func (t *tap) Received(w *wire.Worker, p *wire.Packet, at wire.Placement) {
+	t.rx.seen.Add(1)
+	r := t.c.reserve()
+	if r == nil {
+		t.rx.missed.Add(1)
+		return
+	}
+	r.iface = t.rx
+	segs := at.Payload
+	if segs == nil {
+		segs = p.Payload // what was dropped is still where it came from
+	}
+	r.frame(w, p, segs, t.c.payload)
+	if at.Payload == nil && p.Verdict.Kind == wire.Taken {
+		r.places.set(nil, 0) // where it went only its port knows
+	}
+	r.queue, r.split, r.header, r.unsplit, r.bounced = at.Queue, at.Split, at.HeaderLen, at.Unsplit, at.Bounced
+	t.c.commit(r)
+}
+
+// reserve gives a record with its time set, nil if there is none.
+func (c *Capture) reserve() *record {
+	if c.broken.Load() {
+		return nil
+	}
+	r := c.ring.reserve()
+	if r != nil {
+		r.when = time.Now().UnixNano()
+	}
+	return r
+}
+
+// commit hands a record to the writer, and wakes it if it sleeps. That blocks nobody: at most a thread is woken.
+func (c *Capture) commit(r *record) {
+	r.commit()
+	if c.asleep.Load() && c.asleep.CompareAndSwap(true, false) {
+		c.wake()
+	}
+}
+
+func (c *Capture) wake() {
+	select {
+	case c.kick <- struct{}{}:
+	default: // it is awake, or about to be
+	}
+}

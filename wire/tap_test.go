@@ -1,0 +1,170 @@
+package wire
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// watcher is a Tap that notes what it is told.
+type watcher struct {
+	mu    sync.Mutex
+	link  *Link
+	marks uint64
+	log   []string
+	lost  int // segments, of what was sent
+	bytes int // of payload, of what came
+	none  int // of what came, segments that were lost
+}
+
+func watch(l *Link) *watcher {
+	w := &watcher{link: l}
+	l.SetTap(w)
+	return w
+}
+
+func (t *watcher) Sending(p *Packet) uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.marks++
+	t.log = append(t.log, fmt.Sprintf("sending %d", t.marks))
+	return t.marks
+}
+
+func (t *watcher) Sent(_ *Worker, p *Packet, mark uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.log = append(t.log, fmt.Sprintf("sent %d: %v %v", mark, p.Verdict.Kind, p.Verdict.Reason))
+	for from := uint32(0); p.Verdict.Kind != Busy; {
+		first, n := t.link.Lost(p, from)
+		if n == 0 {
+			break
+		}
+		t.lost += int(n)
+		from = first + n
+	}
+}
+
+func (t *watcher) Received(_ *Worker, p *Packet, at Placement) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.log = append(t.log, fmt.Sprintf("received %d: %v %v", p.Len(), p.Verdict.Kind, p.Verdict.Reason))
+	if p.Verdict == Drop(DropLinkLoss) {
+		t.none += int(p.Segments())
+		return
+	}
+	t.bytes += int(p.PayloadLen)
+}
+
+func (t *watcher) take() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	log := t.log
+	t.log = nil
+	return log
+}
+
+func expect(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Errorf("\n got %q\nwant %q", got, want)
+	}
+}
+
+// TestTapIsToldOfEachPacketOnce: a packet that meets a busy port is told of again, and what was cut comes as its pieces.
+func TestTapIsToldOfEachPacketOnce(t *testing.T) {
+	s := newSwitch(t)
+	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
+	meet(a, b)
+	up, down := watch(a.link), watch(b.link)
+	p, q := a.packet(b.mac, spec{n: 300, mss: 100}), a.packet(b.mac, spec{n: 10})
+	b.post(2)
+	a.send(p, q)
+	expect(t, up.take(), "sending 1", "sending 2", "sent 1: busy none", "sent 2: busy none")
+	expect(t, down.take(), "received 154: taken none", "received 154: taken none")
+	b.post(-1)
+	a.send(p, q)
+	expect(t, up.take(), "sending 3", "sending 4", "sent 3: taken none", "sent 4: taken none")
+	expect(t, down.take(), "received 154: taken none", "received 64: taken none")
+
+	// A port without buffers misses what is flooded.
+	b.post(0)
+	a.send(a.arp(broadcast))
+	expect(t, down.take(), "received 42: dropped no-buffer")
+	b.post(-1)
+	up.take()
+
+	// What the port itself gave up on.
+	a.link.GaveUp(a.w, p, DropNoBuffer)
+	expect(t, up.take(), "sending 6", "sent 6: dropped no-buffer")
+	if p.Verdict.Kind != Taken || p.Payload == nil {
+		t.Errorf("the packet itself is another: %+v", p)
+	}
+	a.link.SetTap(nil)
+	b.link.SetTap(nil)
+	a.send(a.packet(b.mac, spec{n: 10}))
+	a.link.GaveUp(a.w, p, DropNoBuffer)
+	if n := len(up.take()) + len(down.take()); n != 0 || a.link.Tap() != nil {
+		t.Errorf("%d calls after it was taken away", n)
+	}
+}
+
+// TestTapIsToldWhatTheLinkLost: going up, the sender's tap can ask for it; going down, the receiver's sees it go.
+func TestTapIsToldWhatTheLinkLost(t *testing.T) {
+	bad := Impairment{Seed: 11, Loss: 0.2, Reorder: 0.1, HoldMax: time.Hour}
+	for name, sizes := range shapes() {
+		for _, lim := range []Limits{{}, superLimits} {
+			s := newSwitch(t)
+			a, b := newHost(t, s, 1, LinkOptions{Up: bad}), newHost(t, s, 2, LinkOptions{Down: bad})
+			s.table.learn(b.mac.key(), b.link.id)
+			b.setLimits(lim)
+			up, down := watch(a.link), watch(b.link)
+			off := 0
+			for _, n := range sizes {
+				sp := spec{off: off * 100, n: n * 100, seq: uint32(off * 100), csum: splitter.CsumGood}
+				if n > 1 {
+					sp.mss = 100
+				}
+				a.sendAll(a.packet(b.mac, sp))
+				off += n
+			}
+			got := 0
+			for _, r := range b.take() {
+				h, p := verify(t, &r)
+				_, got = h, got+len(p)
+			}
+			n, m := a.link.Counters(), b.link.Counters()
+			if up.lost == 0 || up.lost != int(n.Drops[DropLinkLoss]) {
+				t.Errorf("%s: told of %d segments lost going up, counted %d", name, up.lost, n.Drops[DropLinkLoss])
+			}
+			if down.none == 0 || down.none != int(m.Drops[DropLinkLoss]) || down.bytes != got {
+				t.Errorf("%s: told of %d segments lost going down, counted %d; of %d bytes, %d came", name, down.none, m.Drops[DropLinkLoss], down.bytes, got)
+			}
+		}
+	}
+}
+
+// placer is a port that tells the tap itself.
+type placer struct{ *host }
+
+func (placer) TellsTap() {}
+
+func TestPlacerTellsTheTapItself(t *testing.T) {
+	s := newSwitch(t)
+	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
+	l, err := s.Attach(placer{b}, LinkOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	to := MAC{2, 0, 0, 0, 0, 9}
+	s.table.learn(to.key(), l.id)
+	w := watch(l)
+	a.send(a.packet(to, spec{n: 10}))
+	if len(b.take()) != 1 || len(w.take()) != 0 {
+		t.Error("the link told of what only the port can know")
+	}
+}
