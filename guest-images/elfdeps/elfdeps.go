@@ -1,0 +1,195 @@
+// Package elfdeps finds the files that a dynamic program needs to start on another machine: its interpreter and its
+// libraries, and what these need, where the dynamic linker would find them on this one (ld.so(8), "DESCRIPTION").
+//
+// It reads ELF files and runs none of them. What a program opens by itself, with dlopen(3) or otherwise, it does not know,
+// but for libgcc_s, which glibc opens when a thread ends.
+package elfdeps
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// ErrMissing says that a library is nowhere to be found.
+var ErrMissing = errors.New("not found on this machine")
+
+// maxLibraries and maxPath bound what a file can make us read.
+const (
+	maxLibraries = 1000
+	maxPath      = 4096
+)
+
+// Finder looks for libraries.
+type Finder struct {
+	Root        string   // where the file system to look in begins; "" = "/"
+	LibraryPath []string // directories of LD_LIBRARY_PATH
+}
+
+// object is an ELF file that takes part.
+type object struct {
+	path    string // in the Finder's Root
+	class   elf.Class
+	machine elf.Machine
+	interp  string
+	soname  string
+	needed  []string
+	rpath   []string
+	runpath []string
+	parent  *object // who needed it first; nil: the program
+}
+
+// Find gives the files that a program or library needs, as absolute paths, the interpreter first; none for a static
+// program. A path is the one that the dynamic linker will ask for, which may be a symbolic link here.
+func (f Finder) Find(program string) ([]string, error) {
+	program, err := filepath.Abs(program)
+	if err != nil {
+		return nil, err
+	}
+	if real, err := filepath.EvalSymlinks(program); err == nil && f.Root == "" {
+		program = real // $ORIGIN of a program is where the kernel has found it
+	}
+	o, err := f.read(program)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	if o.interp != "" {
+		if _, err := os.Stat(f.host(o.interp)); err != nil {
+			return nil, fmt.Errorf("%s: its interpreter %s: %w", program, o.interp, ErrMissing)
+		}
+		files = append(files, o.interp)
+	}
+	found := map[string]bool{} // by the name that is asked for, and by DT_SONAME
+	if o.interp != "" {
+		found[filepath.Base(o.interp)] = true
+	}
+	dirs := f.systemDirs(o)
+	add := func(lib *object, name string) {
+		found[name], found[lib.soname] = true, true
+		if !slices.Contains(files, lib.path) {
+			files = append(files, lib.path)
+		}
+	}
+	for queue := []*object{o}; len(queue) > 0; queue = queue[1:] {
+		for _, name := range queue[0].needed {
+			if found[name] {
+				continue
+			}
+			lib, searched := f.find(name, queue[0], dirs)
+			if lib == nil {
+				return nil, fmt.Errorf("%s needs the library %s: %w (looked in %s)", queue[0].path, name, ErrMissing, strings.Join(searched, ", "))
+			}
+			add(lib, name)
+			if queue = append(queue, lib); len(files) > maxLibraries {
+				return nil, fmt.Errorf("%s: needs more than %d libraries", program, maxLibraries)
+			}
+		}
+	}
+	const unwinder = "libgcc_s.so.1"
+	if found["libc.so.6"] && !found[unwinder] {
+		if lib, _ := f.find(unwinder, o, dirs); lib != nil {
+			add(lib, unwinder)
+		}
+	}
+	return files, nil
+}
+
+// host is where a path of the Root lies.
+func (f Finder) host(path string) string { return filepath.Join(f.Root, path) }
+
+// find finds a library for who needs it, and else says where it looked.
+func (f Finder) find(name string, by *object, system []string) (*object, []string) {
+	if strings.Contains(name, "/") {
+		if lib := f.fits(name, by); lib != nil && filepath.IsAbs(name) {
+			return lib, nil
+		}
+		return nil, []string{name}
+	}
+	var dirs []string
+	if len(by.runpath) == 0 { // DT_RUNPATH has DT_RPATH ignored
+		for o := by; o != nil; o = o.parent {
+			if len(o.runpath) == 0 {
+				dirs = append(dirs, o.rpath...)
+			}
+		}
+	}
+	dirs = slices.Concat(dirs, f.LibraryPath, by.runpath, system)
+	for _, dir := range dirs {
+		if lib := f.fits(filepath.Join(dir, name), by); lib != nil {
+			return lib, nil
+		}
+	}
+	return nil, slices.Compact(dirs)
+}
+
+// fits reads a library if it is one for the same machine; others the dynamic linker passes over.
+func (f Finder) fits(path string, by *object) *object {
+	lib, err := f.read(path)
+	if err != nil || lib.class != by.class || lib.machine != by.machine {
+		return nil
+	}
+	lib.parent = by
+	return lib
+}
+
+// read reads what matters of an ELF file.
+func (f Finder) read(path string) (*object, error) {
+	e, err := elf.Open(f.host(path))
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = e.Close() }()
+	o := &object{path: path, class: e.Class, machine: e.Machine}
+	dynamic := false
+	for _, p := range e.Progs {
+		switch p.Type {
+		case elf.PT_INTERP:
+			b, err := io.ReadAll(io.LimitReader(p.Open(), maxPath))
+			if err != nil {
+				return nil, fmt.Errorf("%s: interpreter: %w", path, err)
+			}
+			o.interp = strings.TrimRight(string(b), "\x00")
+		case elf.PT_DYNAMIC:
+			dynamic = true
+		}
+	}
+	if dynamic && e.SectionByType(elf.SHT_DYNAMIC) == nil {
+		return nil, fmt.Errorf("%s: its section headers were stripped: its libraries cannot be found: copy them yourself, and link it statically or keep the headers", path)
+	}
+	strs := func(tag elf.DynTag) []string {
+		list, serr := e.DynString(tag)
+		err = errors.Join(err, serr)
+		return list
+	}
+	o.needed = strs(elf.DT_NEEDED)
+	o.soname = strings.Join(strs(elf.DT_SONAME), "")
+	o.rpath, o.runpath = o.search(strs(elf.DT_RPATH)), o.search(strs(elf.DT_RUNPATH))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return o, nil
+}
+
+// search expands a search path (ld.so(8), "Dynamic string tokens").
+func (o *object) search(values []string) (dirs []string) {
+	for _, v := range values {
+		for dir := range strings.SplitSeq(v, ":") {
+			for _, lib := range o.libDirs() {
+				d := dir
+				for token, value := range map[string]string{"ORIGIN": filepath.Dir(o.path), "LIB": lib, "PLATFORM": platform(o.machine)} {
+					d = strings.NewReplacer("${"+token+"}", value, "$"+token, value).Replace(d)
+				}
+				if filepath.IsAbs(d) && !slices.Contains(dirs, d) {
+					dirs = append(dirs, d)
+				}
+			}
+		}
+	}
+	return dirs
+}

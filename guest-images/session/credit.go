@@ -1,0 +1,45 @@
+package session
+
+import (
+	"context"
+	"sync"
+)
+
+// credit is how many bytes the host has room for.
+type credit struct {
+	mu   sync.Mutex
+	left int           // under mu
+	more chan struct{} // under mu: closed, and made anew, when there is more
+}
+
+func newCredit(n int) *credit { return &credit{left: n, more: make(chan struct{})} }
+
+// give adds to it.
+func (c *credit) give(n int) {
+	if n == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.left += n
+	close(c.more)
+	c.more = make(chan struct{})
+}
+
+// take takes up to most bytes of it. It waits until there are any, and gives 0 when ctx has ended.
+func (c *credit) take(ctx context.Context, most int) int {
+	for {
+		c.mu.Lock()
+		n, more := min(c.left, most), c.more
+		c.left -= n
+		c.mu.Unlock()
+		if n > 0 {
+			return n
+		}
+		select {
+		case <-more:
+		case <-ctx.Done():
+			return 0
+		}
+	}
+}

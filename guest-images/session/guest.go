@@ -1,0 +1,287 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// grace is how long the output of a program that has ended may stay silent until it is taken for whole, while somebody
+// that it has started holds it open.
+const grace = 500 * time.Millisecond
+
+// running is a program that runs in this guest.
+type running struct {
+	id      uint64
+	stdin   *os.File // the terminal, or a pipe
+	tty     bool
+	streams map[int]*stream
+	exited  chan struct{}
+}
+
+// stream is one of a program's outputs.
+type stream struct {
+	from   *os.File
+	credit *credit
+}
+
+// sessions are the programs that run, by the host's number.
+var sessions = struct {
+	sync.Mutex
+	m map[uint64]*running
+}{m: map[uint64]*running{}}
+
+// Ops registers the operations.
+func Ops() {
+	agent.Register(opRun, opRunProgram)
+	agent.Register(opInput, opGiveInput)
+	agent.Register(opCredit, opGiveCredit)
+	agent.Register(opSize, opSetSize)
+}
+
+func lookup(id uint64) (*running, error) {
+	sessions.Lock()
+	defer sessions.Unlock()
+	r := sessions.m[id]
+	if r == nil {
+		return nil, fmt.Errorf("no session %d", id)
+	}
+	return r, nil
+}
+
+// opRunProgram is the operation "session". It ends with the program and its output.
+func opRunProgram(ctx context.Context, raw json.RawMessage) (any, error) {
+	var a runArgs
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return nil, err
+	}
+	if len(a.Args) == 0 {
+		return nil, errors.New("no program named")
+	}
+	path, err := look(a.Path, a.Env)
+	if err != nil {
+		return nil, err
+	}
+	dir := a.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: a.Env, Dir: dir}
+	r, theirs, err := connect(&a, cmd)
+	if err != nil {
+		return nil, err
+	}
+	defer r.close()
+	err = cmd.Start()
+	for _, f := range theirs {
+		_ = f.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := r.enter(); err != nil {
+		_ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL)
+		return nil, errors.Join(err, cmd.Wait())
+	}
+	defer r.leave()
+	_ = agent.Progress(ctx, report{})
+	// What the host does not want any more ends, with all that it has started in its session.
+	stop := context.AfterFunc(ctx, func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
+	var wg sync.WaitGroup
+	for n, s := range r.streams {
+		wg.Go(func() { r.pump(ctx, n, s) })
+	}
+	err = cmd.Wait()
+	stop()
+	close(r.exited)
+	for _, s := range r.streams {
+		_ = s.from.SetReadDeadline(time.Now().Add(grace))
+	}
+	wg.Wait()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		return nil, err
+	}
+	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ws.Signaled() {
+		return Status{Signal: int(ws.Signal())}, nil
+	}
+	return Status{Code: ws.ExitStatus()}, nil
+}
+
+// look finds a program as a shell does.
+func look(name string, env []string) (string, error) {
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	var path string
+	for _, e := range env {
+		if v, ok := strings.CutPrefix(e, "PATH="); ok {
+			path = v
+		}
+	}
+	for _, dir := range filepath.SplitList(path) {
+		p := filepath.Join(dir, name)
+		if st, err := os.Stat(p); err == nil && st.Mode().IsRegular() && st.Mode()&0o111 != 0 {
+			return p, nil
+		}
+	}
+	return "", fmt.Errorf("%s: not in the guest's PATH, %s: %w", name, path, fs.ErrNotExist)
+}
+
+// connect makes the program's streams. The files that are returned are the program's ends, to be closed when it has them.
+func connect(a *runArgs, cmd *exec.Cmd) (r *running, theirs []*os.File, err error) {
+	r = &running{id: a.ID, tty: a.TTY, streams: map[int]*stream{}, exited: make(chan struct{})}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if a.TTY {
+		master, slave, err := openTerminal(a.Size)
+		if err != nil {
+			return nil, nil, err
+		}
+		cmd.Stdin, cmd.Stdout, cmd.Stderr = slave, slave, slave
+		cmd.SysProcAttr.Setctty = true // of descriptor 0
+		r.stdin = master
+		r.streams[stdout] = &stream{from: master, credit: newCredit(window)}
+		return r, []*os.File{slave}, nil
+	}
+	defer func() {
+		if err != nil {
+			r.close()
+			for _, f := range theirs {
+				_ = f.Close()
+			}
+		}
+	}()
+	in, w, err := os.Pipe()
+	if err != nil {
+		return r, theirs, err
+	}
+	r.stdin, cmd.Stdin, theirs = w, in, append(theirs, in)
+	for _, n := range []int{stdout, stderr} {
+		from, w, err := os.Pipe()
+		if err != nil {
+			return r, theirs, err
+		}
+		r.streams[n] = &stream{from: from, credit: newCredit(window)}
+		theirs = append(theirs, w)
+	}
+	cmd.Stdout, cmd.Stderr = theirs[1], theirs[2]
+	return r, theirs, nil
+}
+
+func (r *running) close() {
+	if r.stdin != nil {
+		_ = r.stdin.Close()
+	}
+	for _, s := range r.streams {
+		_ = s.from.Close() // of a terminal a second time
+	}
+}
+
+func (r *running) enter() error {
+	sessions.Lock()
+	defer sessions.Unlock()
+	if sessions.m[r.id] != nil {
+		return fmt.Errorf("session %d is running", r.id)
+	}
+	sessions.m[r.id] = r
+	return nil
+}
+
+func (r *running) leave() {
+	sessions.Lock()
+	defer sessions.Unlock()
+	delete(sessions.m, r.id)
+}
+
+// pump sends a stream's bytes to the host, as far as that has room for them, until their end. When the program has ended,
+// what it has written is read to its end, or until nothing more comes.
+func (r *running) pump(ctx context.Context, n int, s *stream) {
+	buf := make([]byte, chunk)
+	for {
+		room := s.credit.take(ctx, len(buf))
+		if room == 0 {
+			return
+		}
+		select {
+		case <-r.exited:
+			_ = s.from.SetReadDeadline(time.Now().Add(grace))
+		default:
+		}
+		got, err := s.from.Read(buf[:room])
+		s.credit.give(room - got)
+		if got > 0 && agent.Progress(ctx, report{Stream: n, Data: buf[:got]}) != nil || err != nil { // a terminal's end is EIO
+			return
+		}
+	}
+}
+
+// opGiveInput is the operation "session-input". It is answered when the program's pipe or terminal has taken the bytes.
+func opGiveInput(ctx context.Context, raw json.RawMessage) (any, error) {
+	var a inputArgs
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return nil, err
+	}
+	r, err := lookup(a.ID)
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = r.stdin.SetWriteDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if _, err := r.stdin.Write(a.Data); err != nil {
+		return nil, err
+	}
+	switch {
+	case a.End && r.tty:
+		_, err = r.stdin.Write([]byte{4}) // VEOF: what a terminal has for an end
+	case a.End:
+		err = r.stdin.Close()
+	}
+	return nil, err
+}
+
+// opGiveCredit is the operation "session-credit".
+func opGiveCredit(_ context.Context, raw json.RawMessage) (any, error) {
+	var a creditArgs
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return nil, err
+	}
+	r, err := lookup(a.ID)
+	if err != nil {
+		return nil, err
+	}
+	s := r.streams[a.Stream]
+	if s == nil || a.Bytes < 0 || a.Bytes > window {
+		return nil, fmt.Errorf("session %d: %d bytes of stream %d", a.ID, a.Bytes, a.Stream)
+	}
+	s.credit.give(a.Bytes)
+	return nil, nil
+}
+
+// opSetSize is the operation "session-size".
+func opSetSize(_ context.Context, raw json.RawMessage) (any, error) {
+	var a sizeArgs
+	if err := json.Unmarshal(raw, &a); err != nil {
+		return nil, err
+	}
+	r, err := lookup(a.ID)
+	if err != nil {
+		return nil, err
+	}
+	if !r.tty {
+		return nil, fmt.Errorf("session %d has no terminal", a.ID)
+	}
+	return nil, setSize(r.stdin, a.Size)
+}

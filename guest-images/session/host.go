@@ -1,0 +1,156 @@
+package session
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// next numbers sessions.
+var next atomic.Uint64
+
+// host is the host's end of a session.
+type host struct {
+	client  *agent.Client
+	id      uint64
+	cmd     *Command
+	started chan struct{}
+	streams map[int]*sink
+	fail    context.CancelCauseFunc
+}
+
+// Run runs a program in the guest, and returns when it has ended and its output is written. When ctx ends, the program is
+// killed and ctx's cause returned; only then may a Write that does not return still be under way.
+func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
+	ctx, fail := context.WithCancelCause(ctx)
+	defer fail(nil)
+	h := &host{client: c, id: next.Add(1), cmd: &cmd, started: make(chan struct{}), fail: fail,
+		streams: map[int]*sink{stdout: newSink(cmd.Stdout), stderr: newSink(cmd.Stderr)}}
+	var writers, feeders sync.WaitGroup
+	for n, s := range h.streams {
+		writers.Go(func() { h.write(ctx, n, s) })
+	}
+	feeding, stop := context.WithCancel(ctx)
+	feeders.Go(func() { h.feed(feeding) })
+	feeders.Go(func() { h.resize(feeding) })
+	a := runArgs{ID: h.id, Path: cmd.Path, Args: cmd.Args, Env: cmd.Env, Dir: cmd.Dir, TTY: cmd.TTY, Size: cmd.Size}
+	var status Status
+	err := c.CallProgress(ctx, opRun, a, &status, h.progress)
+	for _, s := range h.streams {
+		s.end()
+	}
+	stop()
+	if in, ok := cmd.Stdin.(io.Closer); ok {
+		_ = in.Close()
+	}
+	feeders.Wait()
+	written := make(chan struct{})
+	go func() {
+		writers.Wait()
+		close(written)
+	}()
+	select {
+	case <-written:
+	case <-ctx.Done():
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	return status, err
+}
+
+// progress takes output. It is called by the channel's reader, which must not wait.
+func (h *host) progress(raw json.RawMessage) {
+	var r report
+	if err := json.Unmarshal(raw, &r); err != nil {
+		h.fail(fmt.Errorf("output: %w", err))
+		return
+	}
+	s := h.streams[r.Stream]
+	switch {
+	case s == nil:
+		select {
+		case <-h.started:
+		default:
+			close(h.started)
+		}
+	case !s.push(r.Data):
+		h.fail(ErrFlood)
+	}
+}
+
+// write hands a stream's bytes on, and gives the guest room for more.
+func (h *host) write(ctx context.Context, n int, s *sink) {
+	taken := 0
+	for {
+		b := s.pop(ctx)
+		if b == nil {
+			return
+		}
+		if _, err := s.to.Write(b); err != nil {
+			h.fail(err)
+			return
+		}
+		if taken += len(b); taken >= window/4 {
+			s.makeRoom(taken)
+			err := h.client.Call(ctx, opCredit, creditArgs{ID: h.id, Stream: n, Bytes: taken}, nil)
+			if remote := (*agent.RemoteError)(nil); err != nil && !errors.As(err, &remote) { // a session that is over wants none
+				return
+			}
+			taken = 0
+		}
+	}
+}
+
+// feed gives the program its input.
+func (h *host) feed(ctx context.Context) {
+	select {
+	case <-h.started:
+	case <-ctx.Done():
+		return
+	}
+	if h.cmd.Stdin == nil {
+		_ = h.client.Call(ctx, opInput, inputArgs{ID: h.id, End: true}, nil)
+		return
+	}
+	buf := make([]byte, input)
+	for {
+		n, err := h.cmd.Stdin.Read(buf)
+		if ctx.Err() != nil {
+			return
+		}
+		if n == 0 && err == nil {
+			continue
+		}
+		a := inputArgs{ID: h.id, Data: buf[:n], End: err != nil}
+		if h.client.Call(ctx, opInput, a, nil) != nil || err != nil { // a program that reads no more has the rest dropped
+			return
+		}
+	}
+}
+
+// resize passes on the terminal's new sizes.
+func (h *host) resize(ctx context.Context) {
+	select {
+	case <-h.started:
+	case <-ctx.Done():
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case size, ok := <-h.cmd.Resize:
+			if !ok {
+				return
+			}
+			_ = h.client.Call(ctx, opSize, sizeArgs{ID: h.id, Size: size}, nil)
+		}
+	}
+}

@@ -1,0 +1,300 @@
+package session
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+func TestMain(m *testing.M) {
+	Ops()
+	m.Run()
+}
+
+// link serves a guest's end in this process.
+func link(t *testing.T) *agent.Client {
+	t.Helper()
+	ignore := goleak.IgnoreCurrent()
+	host, guest := net.Pipe()
+	c := agent.NewClient(host)
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- agent.Serve(ctx, guest, agent.Env{}) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; errors.Is(err, agent.ErrBusy) {
+			t.Error(err)
+		}
+		_ = c.Close()
+		_ = guest.Close()
+		goleak.VerifyNone(t, ignore)
+	})
+	return c
+}
+
+var env = []string{"PATH=/usr/bin:/bin", "X=y"}
+
+func sh(script string, args ...string) Command {
+	return Command{Path: "sh", Args: append([]string{"sh", "-c", script, "sh"}, args...), Env: env}
+}
+
+func TestOutputInputAndStatusArePassedOn(t *testing.T) {
+	c := link(t)
+	for name, tt := range map[string]struct {
+		script, in  string
+		out, errs   string
+		code, signl int
+	}{
+		"status":      {"exit 7", "", "", "", 7, 0},
+		"both":        {"echo out; echo err >&2", "", "out\n", "err\n", 0, 0},
+		"no newline":  {"printf 'a\\000b'", "", "a\x00b", "", 0, 0},
+		"input":       {"cat", "some\r\ninput", "some\r\ninput", "", 0, 0},
+		"environment": {"echo $X; pwd", "", "y\n/\n", "", 0, 0},
+		"signal":      {"kill -SEGV $$", "", "", "", 0, 11},
+		"unread":      {"exit 3", strings.Repeat("x", 1<<20), "", "", 3, 0},
+	} {
+		var out, errs bytes.Buffer
+		cmd := sh(tt.script)
+		cmd.Stdout, cmd.Stderr, cmd.Stdin = &out, &errs, strings.NewReader(tt.in)
+		st, err := Run(t.Context(), c, cmd)
+		if err != nil || st != (Status{tt.code, tt.signl}) || out.String() != tt.out || errs.String() != tt.errs {
+			t.Errorf("%s: %+v, %v, %q, %q", name, st, err, out.String(), errs.String())
+		}
+	}
+	if st, err := Run(t.Context(), c, sh("cat; exit 4")); err != nil || st.Exit() != 4 {
+		t.Errorf("without streams: %+v, %v", st, err)
+	}
+	if got := (Status{Signal: 9}).Exit(); got != 137 {
+		t.Errorf("a signal is status %d", got)
+	}
+	var remote *agent.RemoteError
+	for _, path := range []string{"/no/such/program", "nosuchprogram", "/"} {
+		if _, err := Run(t.Context(), c, Command{Path: path, Args: []string{"x"}, Env: env}); !errors.As(err, &remote) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// Many times the window, both ways at once, byte for byte.
+func TestMuchComesOutAsItIs(t *testing.T) {
+	c := link(t)
+	in := make([]byte, 5*window/2+1)
+	_, _ = rand.Read(in)
+	var out, errs bytes.Buffer
+	cmd := sh("tee /dev/stderr")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &out, &errs
+	if st, err := Run(t.Context(), c, cmd); err != nil || st.Code != 0 {
+		t.Fatal(st, err)
+	}
+	if !bytes.Equal(out.Bytes(), in) || !bytes.Equal(errs.Bytes(), in) {
+		t.Errorf("%d bytes in, %d and %d out", len(in), out.Len(), errs.Len())
+	}
+}
+
+// stuck is a writer that takes nothing until it is let go.
+type stuck struct {
+	begun, free chan struct{}
+	n           int
+}
+
+func (s *stuck) Write(b []byte) (int, error) {
+	if s.n == 0 {
+		close(s.begun)
+	}
+	<-s.free
+	s.n += len(b)
+	return len(b), nil
+}
+
+// A host that does not read holds the program up, not the guest, and loses nothing.
+func TestSlowHostHoldsTheProgramUp(t *testing.T) {
+	c := link(t)
+	const size = 4 * window
+	w := &stuck{begun: make(chan struct{}), free: make(chan struct{})}
+	cmd := sh("head -c " + itoa(size) + " /dev/zero; echo done >&2")
+	var errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = w, &errs
+	done := make(chan error, 1)
+	go func() {
+		_, err := Run(t.Context(), c, cmd)
+		done <- err
+	}()
+	<-w.begun
+	var out bytes.Buffer // another program of the guest runs meanwhile
+	other := sh("echo here")
+	other.Stdout = &out
+	if _, err := Run(t.Context(), c, other); err != nil || out.String() != "here\n" {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+	select {
+	case err := <-done:
+		t.Errorf("ended, though nobody reads: %v", err)
+	default:
+	}
+	close(w.free)
+	if err := <-done; err != nil || w.n != size || errs.String() != "done\n" {
+		t.Errorf("%d bytes of %d, %q, %v", w.n, size, errs.String(), err)
+	}
+}
+
+func itoa(n int) string {
+	b, _ := json.Marshal(n)
+	return string(b)
+}
+
+func TestCancelEndsTheProgram(t *testing.T) {
+	c := link(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	why := errors.New("enough")
+	r, w := io.Pipe()
+	cmd := sh("echo up; sleep 1000")
+	cmd.Stdout = w
+	go func() {
+		b := make([]byte, 3)
+		_, _ = io.ReadFull(r, b)
+		cancel(why)
+	}()
+	if _, err := Run(ctx, c, cmd); !errors.Is(err, why) {
+		t.Errorf("got %v", err)
+	}
+	if st, err := Run(t.Context(), c, sh("exit 5")); err != nil || st.Code != 5 { // and the guest serves the next
+		t.Errorf("%+v, %v", st, err)
+	}
+}
+
+// What a program leaves behind holds its output open; the program's end is the end all the same.
+func TestChildThatGoesOnKeepsNobody(t *testing.T) {
+	c := link(t)
+	var out bytes.Buffer
+	cmd := sh("sleep 1000 & echo $!")
+	cmd.Stdout = &out
+	if st, err := Run(t.Context(), c, cmd); err != nil || st.Code != 0 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	var pid int
+	if err := json.Unmarshal(out.Bytes(), &pid); err != nil || pid < 2 {
+		t.Fatalf("%q, %v", out.String(), err)
+	}
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Kill()
+}
+
+func TestTerminalHasASessionASizeAndNewSizes(t *testing.T) {
+	c := link(t)
+	var out bytes.Buffer
+	sizes := make(chan Size, 1)
+	r, w := io.Pipe()
+	cmd := sh("trap 'stty size; exit 9' WINCH; test -t 0 && test -t 1 && test -t 2 && stty size; ps -o tty= -p $$; echo ready; read x; read x")
+	cmd.TTY, cmd.Size, cmd.Resize, cmd.Stdin = true, Size{Rows: 11, Cols: 22}, sizes, r
+	seen := make(chan struct{})
+	cmd.Stdout = writer(func(b []byte) {
+		before := strings.Contains(out.String(), "ready")
+		out.Write(b)
+		if !before && strings.Contains(out.String(), "ready") {
+			close(seen)
+		}
+	})
+	go func() {
+		<-seen
+		sizes <- Size{Rows: 33, Cols: 44}
+	}()
+	st, err := Run(t.Context(), c, cmd)
+	if err != nil || st.Code != 9 {
+		t.Errorf("%+v, %v, %q", st, err, out.String())
+	}
+	_ = w.Close()
+	got := strings.ReplaceAll(out.String(), "\r\n", "\n")
+	if !strings.HasPrefix(got, "11 22\npts/") || !strings.HasSuffix(got, "ready\n33 44\n") {
+		t.Errorf("%q", got)
+	}
+}
+
+type writer func([]byte)
+
+func (w writer) Write(b []byte) (int, error) { w(b); return len(b), nil }
+
+// Ctrl-C at the terminal reaches who is in the foreground.
+func TestInterruptAtTheTerminalIsTheProgramsOwn(t *testing.T) {
+	c := link(t)
+	r, w := io.Pipe()
+	var out bytes.Buffer
+	cmd := sh("echo ready; exec sleep 1000")
+	cmd.TTY, cmd.Size, cmd.Stdin = true, Size{24, 80}, r
+	once := false
+	cmd.Stdout = writer(func(b []byte) {
+		out.Write(b)
+		if !once && strings.Contains(out.String(), "ready") {
+			once = true
+			go func() { _, _ = w.Write([]byte{3}) }()
+		}
+	})
+	st, err := Run(t.Context(), c, cmd)
+	if err != nil || st.Signal != 2 {
+		t.Errorf("%+v, %v, %q", st, err, out.String())
+	}
+}
+
+// A guest that sends more than it may is found out; one that sends nonsense, too.
+func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
+	for name, tt := range map[string]struct {
+		reports []any
+		flood   bool
+	}{
+		"flood":    {[]any{report{Stream: 1, Data: make([]byte, window)}, report{Stream: 1, Data: make([]byte, window)}}, true},
+		"nonsense": {[]any{"text"}, false},
+	} {
+		ignore := goleak.IgnoreCurrent()
+		host, guest := net.Pipe()
+		c := agent.NewClient(host)
+		ctx, cancel := context.WithCancel(t.Context())
+		agent.Register("session", func(ctx context.Context, _ json.RawMessage) (any, error) {
+			for _, r := range tt.reports {
+				if err := agent.Progress(ctx, r); err != nil {
+					return nil, err
+				}
+			}
+			<-ctx.Done()
+			return nil, ctx.Err()
+		})
+		done := make(chan error, 1)
+		go func() { done <- agent.Serve(ctx, guest, agent.Env{}) }()
+		w := &stuck{begun: make(chan struct{}), free: make(chan struct{})}
+		_, err := Run(t.Context(), c, Command{Path: "x", Args: []string{"x"}, Stdout: w})
+		if err == nil || errors.Is(err, ErrFlood) != tt.flood {
+			t.Errorf("%s: %v", name, err)
+		}
+		close(w.free)
+		cancel()
+		<-done
+		_, _ = c.Close(), guest.Close()
+		goleak.VerifyNone(t, ignore)
+	}
+	Ops()
+}
+
+// Requests about sessions that are not there, or beyond what makes sense, are refused.
+func TestBadRequestsAreRefused(t *testing.T) {
+	c := link(t)
+	var remote *agent.RemoteError
+	for op, args := range map[string]any{
+		opRun: runArgs{ID: 1, Path: "sh"}, opInput: inputArgs{ID: 77}, opCredit: creditArgs{ID: 77, Stream: 1, Bytes: 1}, opSize: sizeArgs{ID: 77},
+	} {
+		if err := c.Call(t.Context(), op, args, nil); !errors.As(err, &remote) {
+			t.Errorf("%s: %v", op, err)
+		}
+	}
+}

@@ -1,0 +1,57 @@
+package session
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// openTerminal makes a pseudoterminal (pty(7)).
+func openTerminal(size Size) (master, slave *os.File, err error) {
+	fd, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("terminal: /dev/ptmx: %w: has the kernel UNIX98_PTYS?", err)
+	}
+	master = os.NewFile(uintptr(fd), "/dev/ptmx")
+	defer func() {
+		if err != nil {
+			_ = master.Close()
+			master = nil
+		}
+	}()
+	if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+		return nil, nil, fmt.Errorf("terminal: unlock: %w", err)
+	}
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err != nil {
+		return nil, nil, fmt.Errorf("terminal: number: %w", err)
+	}
+	if err := setSize(master, size); err != nil {
+		return nil, nil, err
+	}
+	if slave, err = os.OpenFile("/dev/pts/"+strconv.Itoa(n), os.O_RDWR|unix.O_NOCTTY, 0); err != nil {
+		return nil, nil, fmt.Errorf("terminal: %w", err)
+	}
+	return master, slave, nil
+}
+
+// setSize sets a terminal's size; its foreground processes get SIGWINCH.
+func setSize(master *os.File, size Size) error {
+	raw, err := master.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var serr error
+	err = raw.Control(func(fd uintptr) {
+		serr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
+	})
+	if err == nil {
+		err = serr
+	}
+	if err != nil {
+		return fmt.Errorf("terminal: size: %w", err)
+	}
+	return nil
+}
