@@ -42,6 +42,7 @@ type Image struct {
 // Options says what goes into an image.
 type Options struct {
 	CacheDir   string            // vnic's cache
+	Kernel     string            // uname -r of the kernel that is to load them; "" = not checked
 	ModulesDir string            // the kernel's modules; may be empty when no module is named
 	Modules    []string          // names as modprobe knows them; what they need comes along
 	Applets    []string          // links /bin/NAME to the program
@@ -56,6 +57,9 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 		return nil, err
 	}
 	mods, err := resolve(o.ModulesDir, o.Modules)
+	if err == nil {
+		err = checkRelease(mods, o.Kernel, o.ModulesDir)
+	}
 	if err != nil {
 		return nil, err
 	}

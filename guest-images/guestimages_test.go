@@ -128,6 +128,21 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 	}
 }
 
+func TestModulesOfAnotherKernelAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "a.ko"), ko(t, "depends=\x00vermagic=6.1.0 SMP preempt\x00"))
+	put(t, filepath.Join(dir, "b.ko"), ko(t, "depends=a\x00"))
+	o := options(t)
+	o.ModulesDir, o.Modules, o.Kernel = dir, []string{"b"}, "6.12.0"
+	if _, err := Build(t.Context(), o); !errors.Is(err, ErrOtherKernel) || !strings.Contains(err.Error(), "its is 6.1.0, this is 6.12.0") {
+		t.Errorf("got %v", err)
+	}
+	o.Kernel = "6.1.0"
+	if _, err := Build(t.Context(), o); err != nil {
+		t.Error(err)
+	}
+}
+
 func options(t *testing.T) Options {
 	program := filepath.Join(t.TempDir(), "program")
 	put(t, program, []byte("\x7fELF and so on"))
@@ -285,6 +300,6 @@ func TestGzippedProgramIsTheSameInTheGuest(t *testing.T) {
 func FuzzModuleNeeds(f *testing.F) {
 	f.Add([]byte("\x7fELF"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		_, _ = moduleNeeds(b) // an error or a list, no panic
+		_, _, _ = moduleInfo(b) // an error or a list, no panic
 	})
 }

@@ -19,10 +19,14 @@ import (
 // ErrNoModule says that a kernel has no module of a name.
 var ErrNoModule = errors.New("not among the kernel's modules")
 
+// ErrOtherKernel says that modules were made for another kernel, which would not load them.
+var ErrOtherKernel = errors.New("made for another kernel")
+
 // module is one kernel module for an image.
 type module struct {
 	name    string   // with underscores, as the kernel has it
 	needs   []string // likewise
+	release string   // of the kernel that it was made for; "" = not known
 	packed  []byte   // the file as found
 	content []byte   // what goes into the image; nil = built into the kernel
 	ext     string   // ".ko", or zstd
@@ -158,8 +162,18 @@ func readModule(name, path string) (module, error) {
 	if m.content, err = decompress(m.packed); err != nil {
 		return m, err
 	}
-	m.needs, err = moduleNeeds(m.content)
+	m.needs, m.release, err = moduleInfo(m.content)
 	return m, err
+}
+
+// checkRelease says whether modules are a kernel's.
+func checkRelease(mods []module, release, dir string) error {
+	for _, m := range mods {
+		if release != "" && m.release != "" && m.release != release {
+			return fmt.Errorf("module %s of %s: %w: its is %s, this is %s", m.name, dir, ErrOtherKernel, m.release, release)
+		}
+	}
+	return nil
 }
 
 // maxModule bounds an unpacked module.
@@ -186,27 +200,30 @@ func decompress(b []byte) ([]byte, error) {
 	return out, err
 }
 
-// moduleNeeds reads "depends=a,b" in the section .modinfo (Linux include/linux/module.h, MODULE_INFO).
-func moduleNeeds(ko []byte) ([]string, error) {
+// moduleInfo reads "depends=a,b" and "vermagic=RELEASE ..." in the section .modinfo (Linux include/linux/module.h,
+// MODULE_INFO).
+func moduleInfo(ko []byte) (needs []string, release string, err error) {
 	f, err := elf.NewFile(bytes.NewReader(ko))
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	s := f.Section(".modinfo")
 	if s == nil {
-		return nil, errors.New("no .modinfo section")
+		return nil, "", errors.New("no .modinfo section")
 	}
 	info, err := s.Data()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	var needs []string
 	for field := range bytes.SplitSeq(info, []byte{0}) {
 		if list, ok := bytes.CutPrefix(field, []byte("depends=")); ok && len(list) > 0 {
 			for n := range strings.SplitSeq(string(list), ",") {
 				needs = append(needs, kernelName(n))
 			}
 		}
+		if magic, ok := bytes.CutPrefix(field, []byte("vermagic=")); ok {
+			release, _, _ = strings.Cut(string(magic), " ")
+		}
 	}
-	return needs, nil
+	return needs, release, nil
 }

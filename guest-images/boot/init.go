@@ -87,14 +87,17 @@ func powerOff() {
 
 func mounts() error {
 	var errs []error
-	for _, m := range []struct{ kind, dir string }{
-		{"proc", "/proc"}, {"sysfs", "/sys"}, {"devtmpfs", "/dev"}, {"tmpfs", "/tmp"},
-		{"hugetlbfs", "/dev/hugepages"}, {"tmpfs", "/dev/shm"},
+	for _, m := range []struct{ kind, dir, options string }{
+		{"proc", "/proc", ""}, {"sysfs", "/sys", ""}, {"devtmpfs", "/dev", ""}, {"tmpfs", "/tmp", ""},
+		{"hugetlbfs", "/dev/hugepages", ""}, {"tmpfs", "/dev/shm", ""}, {"devpts", "/dev/pts", "mode=620,ptmxmode=666"},
 	} {
 		if err := os.MkdirAll(m.dir, 0o755); err != nil {
 			errs = append(errs, err)
 		}
-		if err := unix.Mount(m.kind, m.dir, m.kind, unix.MS_NOSUID, ""); err != nil && !errors.Is(err, unix.EBUSY) {
+		if files, _ := os.ReadDir(m.dir); m.dir == "/tmp" && len(files) > 0 {
+			continue // the image has brought files there, which a mount would hide; where they are is memory, too
+		}
+		if err := unix.Mount(m.kind, m.dir, m.kind, unix.MS_NOSUID, m.options); err != nil && !errors.Is(err, unix.EBUSY) {
 			errs = append(errs, fmt.Errorf("mount %s: %w", m.dir, err))
 		}
 	}
@@ -162,6 +165,10 @@ func reserve(n int, node0 bool) error {
 	path := "/proc/sys/vm/nr_hugepages"
 	if node0 {
 		path = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages"
+	}
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		fmt.Fprintln(os.Stderr, "vnic-guest: init: this kernel has no huge pages")
+		return nil // not everybody needs them: who does says so
 	}
 	got := 0
 	for tries, last := 10, 0; got < n && tries > 0; last = got {

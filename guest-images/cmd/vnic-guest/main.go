@@ -7,12 +7,16 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/boot"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/guest-images/transfer"
 )
 
 func main() {
 	transfer.Ops()
+	session.Ops()
+	guestnet.Ops()
 	agent.RegisterApplet(kernelnic.GuardName, kernelnic.Guard)
 	agent.RegisterApplet(devmemtool.Name, devmemtool.Applet)
 	os.Exit(boot.Main(os.Args))

@@ -1,0 +1,136 @@
+package guestnet
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// alone puts the test into a network namespace of its own, on a thread of its own.
+func alone(t *testing.T) {
+	t.Helper()
+	runtime.LockOSThread() // for good: the thread ends with the test's goroutine
+	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+		t.Skipf("no network namespace of our own: %v", err)
+	}
+}
+
+func dummy(t *testing.T, name, mac string) {
+	t.Helper()
+	hw, err := net.ParseMAC(mac)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: hw}}); err != nil {
+		t.Skipf("no interface to play with: %v", err)
+	}
+}
+
+func TestInterfacesGetAddressesRoutesAndNames(t *testing.T) {
+	alone(t)
+	dummy(t, "d0", "02:00:00:00:00:01")
+	dummy(t, "d1", "02:00:00:00:00:02")
+	root := t.TempDir()
+	c := Config{
+		Interfaces: []Interface{
+			{MAC: "02:00:00:00:00:02", MTU: 4000, Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.8.7/24"), netip.MustParsePrefix("fd00::7/64")}},
+			{MAC: "02:00:00:00:00:01"},
+		},
+		Gateways: []netip.Addr{netip.MustParseAddr("10.9.8.1")}, DNS: []netip.Addr{netip.MustParseAddr("10.9.8.1")},
+		Hosts: []Host{{netip.MustParseAddr("10.9.8.7"), []string{"a", "b"}}},
+	}
+	for range 2 { // doing it again changes nothing
+		r, err := c.apply(t.Context(), root)
+		if err != nil || len(r.Interfaces) != 2 || r.Interfaces[0].Name != "d1" || r.Interfaces[1].Name != "d0" {
+			t.Fatalf("%+v, %v", r, err)
+		}
+	}
+	l, err := netlink.LinkByName("d1")
+	if err != nil || l.Attrs().MTU != 4000 || l.Attrs().Flags&net.FlagUp == 0 {
+		t.Errorf("%+v, %v", l, err)
+	}
+	addrs, err := netlink.AddrList(l, netlink.FAMILY_ALL)
+	var got []string
+	for _, a := range addrs {
+		got = append(got, a.IPNet.String())
+	}
+	if text := strings.Join(got, " "); err != nil || !strings.Contains(text, "10.9.8.7/24") {
+		t.Errorf("%q, %v", text, err)
+	}
+	routes, err := netlink.RouteList(l, netlink.FAMILY_V4)
+	if err != nil || len(routes) != 2 {
+		t.Errorf("%v, %v", routes, err)
+	}
+	for name, want := range map[string]string{
+		"hosts": "127.0.0.1 localhost\n::1 localhost\n10.9.8.7 a b\n", "resolv.conf": "nameserver 10.9.8.1\n",
+	} {
+		if b, err := os.ReadFile(filepath.Join(root, "etc", name)); err != nil || string(b) != want {
+			t.Errorf("%s: %q, %v", name, b, err)
+		}
+	}
+}
+
+// An interface whose driver is late is waited for; one that never comes is named.
+func TestInterfaceThatIsLateIsWaitedFor(t *testing.T) {
+	alone(t)
+	c := Config{Interfaces: []Interface{{MAC: "02:00:00:00:00:03"}}}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := c.apply(ctx, t.TempDir()); err == nil {
+		t.Error("an interface that is not there: no error")
+	}
+	dummy(t, "d3", "02:00:00:00:00:03")
+	if _, err := c.apply(t.Context(), t.TempDir()); err != nil {
+		t.Error(err)
+	}
+	c.Interfaces[0].Leave = true
+	if _, err := c.apply(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no PCI device") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The PCI device of a virtio interface is its parent's parent; a driver lets go of it by its address.
+func TestDeviceIsFoundAndLeft(t *testing.T) {
+	root := t.TempDir()
+	device := filepath.Join(root, "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/virtio3")
+	driver := filepath.Join(root, "sys/bus/pci/drivers/virtio-pci")
+	for _, dir := range []string{device, driver, filepath.Join(root, "sys/class/net/eth9"), filepath.Join(root, "sys/bus/pci/devices")} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pci := filepath.Dir(device)
+	for from, to := range map[string]string{"sys/class/net/eth9/device": device, "sys/bus/pci/devices/0000:01:00.0": pci} {
+		if err := os.Symlink(to, filepath.Join(root, from)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f := Found{"eth9", pciAddress(root, "eth9")}
+	if f.PCI != "0000:01:00.0" || pciAddress(root, "eth8") != "" {
+		t.Errorf("%+v", f)
+	}
+	if err := leave(root, f); err == nil {
+		t.Error("no driver: no error")
+	}
+	if err := os.Symlink(driver, filepath.Join(pci, "driver")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(driver, "unbind"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := leave(root, f); err != nil {
+		t.Error(err)
+	}
+	if b, _ := os.ReadFile(filepath.Join(driver, "unbind")); string(b) != f.PCI {
+		t.Errorf("%q", b)
+	}
+}

@@ -1,0 +1,146 @@
+package guestnet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// appears is how long an interface may take to appear, once its driver is loaded.
+const appears = 20 * time.Second
+
+// find waits until all interfaces are there, and gives them in their order.
+func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
+	updates, done := make(chan netlink.LinkUpdate, 16), make(chan struct{})
+	defer func() {
+		close(done)
+		go func() { // the subscription's goroutine may be about to send
+			for range updates {
+			}
+		}()
+	}()
+	if err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{}); err != nil {
+		return nil, fmt.Errorf("network interfaces: %w", err)
+	}
+	limit := time.NewTimer(appears)
+	defer limit.Stop()
+	for {
+		links, err := netlink.LinkList()
+		if err != nil {
+			return nil, fmt.Errorf("network interfaces: %w", err)
+		}
+		found, missing := c.sort(links)
+		if missing == "" {
+			return found, nil
+		}
+		select {
+		case _, ok := <-updates:
+			if !ok {
+				return nil, errors.New("network interfaces: netlink has ended")
+			}
+		case <-limit.C:
+			var names []string
+			for _, l := range links {
+				names = append(names, l.Attrs().Name)
+			}
+			return nil, fmt.Errorf("no network interface %s, only %v: its driver is not in the kernel, or its probe has failed: %w", missing, names, unix.ENODEV)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// sort puts links in the order of the interfaces, and gives the MAC address of one that is missing.
+func (c *Config) sort(links []netlink.Link) (found []netlink.Link, missing string) {
+	for _, i := range c.Interfaces {
+		var link netlink.Link
+		for _, l := range links {
+			if l.Attrs().HardwareAddr.String() == i.MAC {
+				link = l
+			}
+		}
+		if link == nil {
+			return nil, i.MAC
+		}
+		found = append(found, link)
+	}
+	return found, ""
+}
+
+// up sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once.
+func (i *Interface) up(l netlink.Link) error {
+	if i.MTU != 0 && i.MTU != l.Attrs().MTU {
+		if err := netlink.LinkSetMTU(l, i.MTU); err != nil {
+			return fmt.Errorf("MTU %d: %w", i.MTU, err)
+		}
+	}
+	if err := netlink.LinkSetUp(l); err != nil {
+		return fmt.Errorf("up: %w", err)
+	}
+	for _, p := range i.Addrs {
+		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+		if p.Addr().Is6() {
+			a.Flags = unix.IFA_F_NODAD // nobody else is here
+		}
+		if err := netlink.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) && !without6(p.Addr().Is6(), err) {
+			return fmt.Errorf("address %v: %w", p, err)
+		}
+	}
+	return nil
+}
+
+// without6 says whether the kernel has no IPv6, or has it turned off.
+func without6(is6 bool, err error) bool {
+	return is6 && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
+}
+
+// routes makes the default routes.
+func (c *Config) routes(l netlink.Link) error {
+	for _, gw := range c.Gateways {
+		r := &netlink.Route{LinkIndex: l.Attrs().Index, Gw: gw.AsSlice()}
+		if err := netlink.RouteAdd(r); err != nil && !errors.Is(err, unix.EEXIST) && !without6(gw.Is6(), err) {
+			return fmt.Errorf("route by %v: %w", gw, err)
+		}
+	}
+	return nil
+}
+
+var pciName = regexp.MustCompile(`[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]\b`)
+
+// pciAddress gives the PCI device of an interface, which may be its parent's parent: virtio's is.
+func pciAddress(root, name string) string {
+	path, err := filepath.EvalSymlinks(filepath.Join(root, "sys/class/net", name, "device"))
+	if err != nil {
+		return ""
+	}
+	all := pciName.FindAllString(path, -1)
+	if len(all) == 0 {
+		return ""
+	}
+	return all[len(all)-1]
+}
+
+// leave has the kernel's driver let go of an interface's device.
+func leave(root string, f Found) error {
+	if f.PCI == "" {
+		return fmt.Errorf("no PCI device: %w", unix.ENODEV)
+	}
+	path := filepath.Join(root, "sys/bus/pci/devices", f.PCI, "driver/unbind")
+	file, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err == nil {
+		_, err = file.WriteString(f.PCI)
+		err = errors.Join(err, file.Close())
+	}
+	if err != nil {
+		return fmt.Errorf("taking %s from its driver: %w", f.PCI, err)
+	}
+	return nil
+}

@@ -1,0 +1,352 @@
+package guestimages
+
+import (
+	"bufio"
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/u-root/u-root/pkg/cpio"
+	"github.com/u-root/uio/uio"
+
+	"vnic.dev/vnic/guest-images/elfdeps"
+)
+
+// ErrTooMuch says that files do not fit a guest's memory.
+var ErrTooMuch = errors.New("too much for the guest's memory")
+
+// maxFiles is how many files an Overlay takes.
+const maxFiles = 100_000
+
+// Overlay is a user's files, as an archive that the kernel unpacks over an image. With a dynamic program come its
+// interpreter and its libraries, at the places that they have on this machine. Files are read when the archive is written.
+// One goroutine may use an Overlay.
+type Overlay struct {
+	Limit uint64   // of all files together, in bytes; 0 = none
+	Notes []string // what a user should know
+
+	recs  map[string]overlayRecord // by path without the first slash
+	bytes uint64
+	find  elfdeps.Finder
+}
+
+type overlayRecord struct {
+	cpio.Record
+	from string // on this machine; "" = made up
+}
+
+// NewOverlay makes one that looks for libraries where this process would find them.
+func NewOverlay(limit uint64) *Overlay {
+	return &Overlay{Limit: limit, recs: map[string]overlayRecord{}, find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
+}
+
+// hidden are places of the guest where other file systems are mounted, or that are ours.
+var hidden = []string{"/proc", "/sys", "/dev", "/init", "/vnic"}
+
+// guestPath checks a path of the guest.
+func guestPath(p string) (string, error) {
+	if !path.IsAbs(p) || strings.ContainsRune(p, 0) {
+		return "", fmt.Errorf("%q is no absolute path in the guest", p)
+	}
+	p = path.Clean(p)
+	for _, h := range hidden {
+		if p == h || strings.HasPrefix(p, h+"/") {
+			return "", fmt.Errorf("%s: files cannot be put below %s of the guest", p, h)
+		}
+	}
+	return p, nil
+}
+
+// Has says whether there is something at a path of the guest.
+func (o *Overlay) Has(guest string) bool {
+	_, ok := o.recs[strings.TrimPrefix(path.Clean(guest), "/")]
+	return ok
+}
+
+// Text adds a file with this content.
+func (o *Overlay) Text(guest, text string) {
+	o.put(guest, cpio.StaticFile("", text, 0o644), "")
+}
+
+// Link adds a symbolic link.
+func (o *Overlay) Link(guest, target string) { o.put(guest, cpio.Symlink("", target), "") }
+
+// Dir adds a directory.
+func (o *Overlay) Dir(guest string) { o.put(guest, cpio.Directory("", 0o755), "") }
+
+// put adds a record; what is there already stays.
+func (o *Overlay) put(guest string, r cpio.Record, from string) {
+	r.Name = strings.TrimPrefix(path.Clean(guest), "/")
+	if _, ok := o.recs[r.Name]; !ok && r.Name != "" {
+		o.recs[r.Name] = overlayRecord{r, from}
+	}
+}
+
+// Copy adds a file or a directory of this machine, links in a directory as they are. Modes are kept.
+func (o *Overlay) Copy(host, guest string) error {
+	guest, err := guestPath(guest)
+	if err != nil {
+		return err
+	}
+	st, err := os.Stat(host)
+	if err != nil {
+		return err
+	}
+	if !st.IsDir() {
+		return o.file(host, guest, st, needAll)
+	}
+	return filepath.WalkDir(host, func(p string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(host, p)
+		if err != nil {
+			return err
+		}
+		to := path.Join(guest, filepath.ToSlash(rel))
+		st, err := e.Info()
+		if err != nil {
+			return err
+		}
+		switch {
+		case p == host: // may be a link to the directory
+			st, err = os.Stat(host)
+			o.put(to, cpio.Directory("", uint64(st.Mode().Perm())), host)
+			return err
+		case e.IsDir():
+			o.put(to, cpio.Directory("", uint64(st.Mode().Perm())), p)
+		case st.Mode()&fs.ModeSymlink != 0:
+			target, err := os.Readlink(p)
+			if err != nil {
+				return err
+			}
+			o.put(to, cpio.Symlink("", target), p)
+		case st.Mode().IsRegular():
+			return o.file(p, to, st, needSome)
+		default:
+			o.Notes = append(o.Notes, p+" is not copied: neither a file nor a directory")
+		}
+		return nil
+	})
+}
+
+// Program adds a program that is to be run, with what it needs: ELF for a processor that the guest has, or a script, with
+// its interpreter.
+func (o *Overlay) Program(host, guest string) error { return o.program(host, guest, 0) }
+
+const maxScripts = 4 // interpreters of interpreters (execve(2), "Interpreter scripts")
+
+func (o *Overlay) program(host, guest string, depth int) error {
+	st, err := os.Stat(host)
+	switch {
+	case err != nil:
+		return err
+	case !st.Mode().IsRegular():
+		return fmt.Errorf("%s: not a program", host)
+	case st.Mode()&0o111 == 0:
+		return fmt.Errorf("%s: not executable: chmod +x it", host)
+	}
+	f, err := os.Open(host)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	line, err := bufio.NewReaderSize(io.LimitReader(f, 256), 256).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return fmt.Errorf("%s: %w", host, err)
+	}
+	switch {
+	case strings.HasPrefix(line, "#!"):
+		if err := o.interpreter(line, depth); err != nil {
+			return fmt.Errorf("%s: %w", host, err)
+		}
+	case strings.HasPrefix(line, elf.ELFMAG):
+		if err := o.runs(host); err != nil {
+			return err
+		}
+	default:
+		return fmt.Errorf("%s: neither an ELF program nor a script that names its interpreter", host)
+	}
+	return o.Copy(host, guest)
+}
+
+// runs says whether a guest can run an ELF program.
+func (o *Overlay) runs(host string) error {
+	e, err := elf.Open(host)
+	if err != nil {
+		return fmt.Errorf("%s: %w", host, err)
+	}
+	defer func() { _ = e.Close() }()
+	if e.Machine != elf.EM_X86_64 && e.Machine != elf.EM_386 || e.Type != elf.ET_EXEC && e.Type != elf.ET_DYN {
+		return fmt.Errorf("%s: not a program for the guest, which is x86-64: %v, %v", host, e.Machine, e.Type)
+	}
+	return nil
+}
+
+// interpreter adds what a script's first line names.
+func (o *Overlay) interpreter(line string, depth int) error {
+	words := strings.Fields(strings.TrimPrefix(line, "#!"))
+	if len(words) == 0 || depth >= maxScripts {
+		return errors.New("a script without an interpreter, or too many of them")
+	}
+	list := words[:1]
+	if path.Base(words[0]) == "env" && len(words) > 1 {
+		found, err := exec.LookPath(words[1])
+		if err != nil {
+			return fmt.Errorf("its interpreter: %w", err)
+		}
+		list = append(list, found)
+	}
+	for _, p := range list {
+		if err := o.program(p, p, depth+1); err != nil {
+			return fmt.Errorf("its interpreter: %w", err)
+		}
+	}
+	return nil
+}
+
+// needs says which of the libraries that a file needs are to come with it.
+type needs int
+
+const (
+	needNone needs = iota
+	needSome       // those that are on this machine: nobody has asked for this very file
+	needAll
+)
+
+// file adds a regular file.
+func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
+	if !st.Mode().IsRegular() {
+		return fmt.Errorf("%s: neither a file nor a directory", host)
+	}
+	name := strings.TrimPrefix(guest, "/")
+	if name == "" {
+		return fmt.Errorf("%s: a file cannot be the guest's root", host)
+	}
+	if old, ok := o.recs[name]; ok {
+		if same(old.from, host) {
+			return nil
+		}
+		return fmt.Errorf("%s and %s: both would be %s in the guest", old.from, host, guest)
+	}
+	if o.bytes += uint64(st.Size()); o.Limit > 0 && o.bytes > o.Limit || len(o.recs) >= maxFiles {
+		return fmt.Errorf("%s: %w: with it there are %d MB in %d files, and %d MB is the most", host, ErrTooMuch, o.bytes>>20, len(o.recs)+1, o.Limit>>20)
+	}
+	mode := uint64(st.Mode().Perm())
+	for bit, m := range map[fs.FileMode]uint64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
+		if st.Mode()&bit != 0 {
+			mode |= m
+		}
+	}
+	r := cpio.Record{Info: cpio.Info{Mode: cpio.S_IFREG | mode, FileSize: uint64(st.Size())}}
+	if st.Size() > 0 {
+		r.ReaderAt = uio.NewLazyLimitFile(host, st.Size())
+	}
+	o.put(guest, r, host)
+	if n == needNone {
+		return nil
+	}
+	return o.libraries(host, guest, n)
+}
+
+// same says whether two paths are one file.
+func same(a, b string) bool {
+	sa, err1 := os.Stat(a)
+	sb, err2 := os.Stat(b)
+	return err1 == nil && err2 == nil && os.SameFile(sa, sb)
+}
+
+// libraries adds what a file needs, if it is a dynamic program or library.
+func (o *Overlay) libraries(host, guest string, need needs) error {
+	var magic [4]byte
+	f, err := os.Open(host)
+	if err != nil {
+		return err
+	}
+	n, err := io.ReadFull(f, magic[:])
+	_ = f.Close()
+	if n < len(magic) || !bytes.Equal(magic[:], []byte(elf.ELFMAG)) {
+		if err == io.EOF || err == io.ErrUnexpectedEOF {
+			err = nil
+		}
+		return err
+	}
+	libs, err := o.find.Find(host)
+	switch {
+	case err == nil:
+	case need == needAll:
+		return err
+	case errors.Is(err, elfdeps.ErrMissing):
+		o.Notes = append(o.Notes, err.Error())
+	}
+	for _, lib := range libs {
+		if err := o.library(lib, host, guest); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// library adds a library at its place on this machine, and where $ORIGIN leads from the program's place in the guest.
+func (o *Overlay) library(lib, program, guest string) error {
+	if p, err := guestPath(lib); err != nil {
+		return err
+	} else if !o.Has(p) {
+		st, err := os.Stat(lib)
+		if err != nil {
+			return err
+		}
+		if err := o.file(lib, p, st, needNone); err != nil {
+			return err
+		}
+	}
+	if program, err := filepath.EvalSymlinks(program); err == nil && path.Dir(guest) != filepath.Dir(program) && !ofSystem(lib) {
+		if rel, err := filepath.Rel(filepath.Dir(program), lib); err == nil {
+			if at, err := guestPath(path.Join(path.Dir(guest), rel)); err == nil {
+				o.put(at, cpio.Symlink("", lib), lib)
+			}
+		}
+	}
+	if cache := "/etc/ld.so.cache"; !o.Has(cache) { // says where libraries are that lie in no directory of the linker's own
+		if st, err := os.Stat(cache); err == nil {
+			return o.file(cache, cache, st, needNone)
+		}
+	}
+	return nil
+}
+
+// ofSystem says whether a library is found without $ORIGIN.
+func ofSystem(lib string) bool {
+	return strings.HasPrefix(lib, "/lib") || strings.HasPrefix(lib, "/usr/lib") || strings.HasPrefix(lib, "/usr/local/lib")
+}
+
+// Write writes the archive.
+func (o *Overlay) Write(w io.Writer) error {
+	for _, name := range slices.Collect(maps.Keys(o.recs)) {
+		for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+			r := cpio.Directory("", 0o755)
+			if dir == "tmp" {
+				r = cpio.Directory("", 0o1777)
+			}
+			o.put(dir, r, "")
+		}
+	}
+	var recs []cpio.Record
+	for _, name := range slices.Sorted(maps.Keys(o.recs)) { // a directory before what is in it
+		recs = append(recs, o.recs[name].Record)
+	}
+	if err := archive(w, recs); err != nil {
+		return fmt.Errorf("guest's files: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,151 @@
+package guestimages
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/u-root/u-root/pkg/cpio"
+
+	"vnic.dev/vnic/guest-images/elfdeps"
+)
+
+// unpacked reads an overlay's archive: "mode content" by name, a link as "-> target".
+func unpacked(t *testing.T, o *Overlay) map[string]string {
+	t.Helper()
+	var b bytes.Buffer
+	if err := o.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]string{}
+	r := cpio.EOFReader{RecordReader: cpio.Newc.Reader(bytes.NewReader(b.Bytes()))}
+	for {
+		rec, err := r.ReadRecord()
+		if err == io.EOF {
+			return m
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var content []byte
+		if rec.ReaderAt != nil {
+			content, _ = io.ReadAll(io.NewSectionReader(rec, 0, int64(rec.FileSize)))
+		}
+		if dir := filepath.Dir(rec.Name); dir != "." && m[dir] == "" {
+			t.Errorf("%s comes before its directory", rec.Name)
+		}
+		switch rec.Mode & cpio.S_IFMT {
+		case cpio.S_IFLNK:
+			m[rec.Name] = "-> " + string(content)
+		case cpio.S_IFDIR:
+			m[rec.Name] = fmt.Sprintf("dir %o", rec.Mode&^cpio.S_IFMT)
+		default:
+			m[rec.Name] = fmt.Sprintf("%o %s", rec.Mode&^cpio.S_IFMT, content)
+		}
+	}
+}
+
+func TestCopiesKeepModesLinksAndDirectories(t *testing.T) {
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "tree/sub/run"), []byte("#!/bin/sh\n"))
+	put(t, filepath.Join(dir, "tree/empty"), nil)
+	put(t, filepath.Join(dir, "one"), []byte("1"))
+	for path, mode := range map[string]os.FileMode{"tree/sub": 0o750, "tree/empty": 0o600, "one": 0o4755 | os.ModeSetuid} {
+		if err := os.Chmod(filepath.Join(dir, path), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("sub/run", filepath.Join(dir, "tree/link")); err != nil {
+		t.Fatal(err)
+	}
+	o := NewOverlay(0)
+	for host, guest := range map[string]string{"tree": "/opt/tree", "one": "/usr/bin/one", "tree/link": "/followed"} {
+		if err := o.Copy(filepath.Join(dir, host), guest); err != nil {
+			t.Fatal(err)
+		}
+	}
+	o.Text("/etc/passwd", "root")
+	o.Text("/usr/bin/one", "not this")
+	o.Link("/bin/x", "/usr/bin/one")
+	if !o.Has("/opt/tree/sub/run") || o.Has("/opt/none") {
+		t.Error("Has")
+	}
+	m := unpacked(t, o)
+	for name, want := range map[string]string{
+		"opt": "dir 755", "opt/tree": "dir 755", "opt/tree/sub": "dir 750", "opt/tree/sub/run": "755 #!/bin/sh\n", "opt/tree/empty": "600 ",
+		"opt/tree/link": "-> sub/run", "usr/bin/one": "4755 1", "followed": "755 #!/bin/sh\n", "etc/passwd": "644 root", "bin/x": "-> /usr/bin/one",
+	} {
+		if m[name] != want {
+			t.Errorf("%s: %q, want %q", name, m[name], want)
+		}
+	}
+}
+
+func TestCopiesThatCannotBeAreRefused(t *testing.T) {
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "a"), []byte("aaaa"))
+	put(t, filepath.Join(dir, "b"), []byte("bbbb"))
+	a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+	for _, guest := range []string{"relative", "", "/proc/x", "/dev", "/x/../sys/y", "/init", "/vnic/config.json", "/"} {
+		if err := NewOverlay(0).Copy(a, guest); err == nil {
+			t.Errorf("%q: no error", guest)
+		}
+	}
+	o := NewOverlay(6)
+	if err := o.Copy(filepath.Join(dir, "none"), "/x"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+	if err := errors.Join(o.Copy(a, "/x"), o.Copy(a, "/x")); err != nil {
+		t.Errorf("twice the same: %v", err)
+	}
+	if err := o.Copy(b, "/x"); err == nil || !strings.Contains(err.Error(), a) {
+		t.Errorf("two files at one place: %v", err)
+	}
+	if err := o.Copy(b, "/y"); !errors.Is(err, ErrTooMuch) {
+		t.Errorf("got %v", err)
+	}
+	if err := os.Truncate(a, 1); err != nil { // shrinks before it is read
+		t.Fatal(err)
+	}
+	if err := o.Write(io.Discard); err == nil {
+		t.Error("a file that became shorter: no error")
+	}
+}
+
+func TestProgramsComeWithWhatTheyNeed(t *testing.T) {
+	files, err := elfdeps.Finder{}.Find("/bin/sh")
+	if err != nil || len(files) == 0 {
+		t.Skipf("/bin/sh is not dynamic here: %v", err)
+	}
+	dir := t.TempDir()
+	put(t, filepath.Join(dir, "script"), []byte("#!/usr/bin/env -S\n"))
+	put(t, filepath.Join(dir, "ok"), []byte("#!/bin/sh -e\necho\n"))
+	put(t, filepath.Join(dir, "nested"), []byte("#!"+filepath.Join(dir, "ok")+"\n"))
+	put(t, filepath.Join(dir, "loop"), []byte("#!"+filepath.Join(dir, "loop")+"\n"))
+	put(t, filepath.Join(dir, "text"), []byte("text"))
+	put(t, filepath.Join(dir, "object"), ko(t, "depends=\x00"))
+	put(t, filepath.Join(dir, "plain"), []byte("\x7fELF"))
+	if err := os.Chmod(filepath.Join(dir, "plain"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o := NewOverlay(0)
+	if err := o.Program(filepath.Join(dir, "nested"), "/run/it"); err != nil {
+		t.Fatal(err)
+	}
+	m := unpacked(t, o)
+	for _, name := range append(files, "/run/it", "/bin/sh", filepath.Join(dir, "ok")) {
+		if m[strings.TrimPrefix(name, "/")] == "" {
+			t.Errorf("%s is missing", name)
+		}
+	}
+	for _, bad := range []string{"script", "loop", "text", "object", "plain", "none", "."} {
+		if err := NewOverlay(0).Program(filepath.Join(dir, bad), "/p"); err == nil {
+			t.Errorf("%s: no error", bad)
+		}
+	}
+}
