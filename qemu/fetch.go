@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Environment variables that stand for options left empty.
@@ -90,6 +92,18 @@ type Resolved struct {
 	Kernel   Kernel
 	Untested []string // a line for each part that is not as versions.lock has it; empty = as tested
 	Notes    []string // what else a user may want to know, such as a QEMU that was passed over
+
+	held []int // the trees that it uses: see hold
+}
+
+// Close lets others remove from the cache what r names. Until then, or the end of this process, nobody does.
+func (r *Resolved) Close() error {
+	var errs []error
+	for _, fd := range r.held {
+		errs = append(errs, unix.Close(fd))
+	}
+	r.held = nil
+	return errors.Join(errs...)
 }
 
 // role is one of the two things that are fetched.
@@ -176,7 +190,7 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 		return nil, err
 	}
 	if err := r.fromCache(ctx, cache{dir}, &o); err != nil {
-		return nil, err
+		return nil, errors.Join(err, r.Close())
 	}
 	r.compare()
 	return r, nil
@@ -212,6 +226,11 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	for _, role := range want {
 		t := *have.tree(role.name)
 		root := filepath.Join(c.dir, t.Dir)
+		fd, err := hold(root)
+		if err != nil {
+			return fmt.Errorf("cache: %w: it was removed in this moment: try again", err)
+		}
+		r.held = append(r.held, fd)
 		if role.name == roleQEMU {
 			r.QEMU, err = binaryOf(root)
 			r.QEMU.Version = strings.TrimPrefix(upstream(t.Version), "v")
@@ -453,7 +472,7 @@ func (f *fetcher) prune(r role, now *tree) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		st, err := e.Info()
-		if err == nil && e.Name() != filepath.Base(now.Dir) && time.Since(st.ModTime()) > 30*24*time.Hour {
+		if err == nil && e.Name() != filepath.Base(now.Dir) && time.Since(st.ModTime()) > 30*24*time.Hour { // hold marks it
 			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
 		}
 	}
