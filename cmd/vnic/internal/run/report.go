@@ -1,6 +1,10 @@
 package run
 
-import _ "embed" // the schema
+import (
+	_ "embed" // the schema
+
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+)
 
 // Schema is the JSON schema of a Report.
 //
@@ -26,6 +30,8 @@ type Report struct {
 	Seed        uint64   `json:"seed"`
 	Untested    []string `json:"untested,omitempty"`
 	BootSeconds float64  `json:"boot_seconds,omitempty"`
+
+	Pcap *pcap.Report `json:"pcap,omitempty"` // the caller's to set, who captured
 }
 
 // Run is one mode's transfer, all rounds together.

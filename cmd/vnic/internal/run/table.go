@@ -78,6 +78,9 @@ func (rep *Report) Table(w io.Writer) error {
 		fmt.Fprintf(w, " %s (%s), kernel %s, booted in %.1f s", rep.QEMU, rep.Accel, rep.Kernel, rep.BootSeconds)
 	}
 	_, err := fmt.Fprintf(w, "; NIC: %s; seed %d\n", rep.NIC, rep.Seed)
+	if err == nil && rep.Pcap != nil {
+		_, err = fmt.Fprintln(w, rep.Pcap)
+	}
 	return err
 }
 

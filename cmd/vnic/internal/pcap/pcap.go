@@ -1,0 +1,125 @@
+// Package pcap is --pcap of the commands that have a world: what passes its ports, in a file.
+package pcap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/wire/capture"
+)
+
+// Options are the flags. Without a File nothing is captured.
+type Options struct {
+	File    string // "-": Stdout
+	Payload int    // bytes of payload of each packet
+	Stdout  io.Writer
+}
+
+// Flags adds the flags to a command's.
+func (o *Options) Flags(f *pflag.FlagSet) {
+	f.StringVar(&o.File, "pcap", "", "write what passes each port to this file, as pcapng (-: to stdout)")
+	f.IntVar(&o.Payload, "pcap-payload", 0, "bytes of payload of each packet that --pcap writes, read from where it lies (default: headers only)")
+}
+
+// Check says what is wrong with the flags. taken says that something else goes to stdout.
+func (o *Options) Check(taken bool) error {
+	switch {
+	case o.Payload != 0 && o.File == "":
+		return errors.New("--pcap-payload without --pcap: name the file")
+	case o.Payload < 0 || o.Payload > capture.MaxPayload:
+		return fmt.Errorf("--pcap-payload %d: 0 to %d", o.Payload, capture.MaxPayload)
+	case o.File != "-":
+		return nil
+	case taken:
+		return errors.New("--pcap - with --json: both would go to stdout: name a file")
+	}
+	if f, ok := o.Stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		return errors.New("--pcap -: stdout is a terminal: redirect it, or name a file")
+	}
+	return nil
+}
+
+// Pcap is a capture under way. A nil Pcap captures nothing.
+type Pcap struct {
+	c    *capture.Capture
+	file string
+}
+
+// Start makes the file, before there is anything to capture. It gives nil if nothing is to be captured. note tells a user at once
+// that the file cannot be written any more.
+func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
+	if o.File == "" {
+		return nil, nil
+	}
+	about := capture.Options{Payload: o.Payload, Comment: "-tx is what a port's guest sent, -rx what came for it: a frame between two ports is here twice",
+		Failed: func(err error) { note("--pcap %s: nothing more is captured: %v", o.File, err) }}
+	p := &Pcap{file: o.File}
+	var err error
+	if o.File == "-" {
+		p.c, err = capture.New(o.Stdout, about)
+	} else {
+		p.c, err = capture.Create(o.File, about)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("--pcap: %w", err)
+	}
+	return p, nil
+}
+
+// Service is for world.Options.Services, behind all that have ports of their own: it captures all ports that there are, until the
+// world is closed. An error of the file is not the world's: see Report.
+func (p *Pcap) Service(w *world.World) (io.Closer, error) {
+	if p != nil {
+		for _, l := range w.Switch().Links() {
+			p.c.Attach(l)
+		}
+	}
+	return p, nil
+}
+
+// Close ends the capture. Report tells how it went.
+func (p *Pcap) Close() error {
+	if p != nil {
+		_ = p.c.Close()
+	}
+	return nil
+}
+
+// Report is what there is to say at the end, and its JSON.
+type Report struct {
+	File    string `json:"file"`
+	Packets uint64 `json:"packets"`         // written; a packet between two ports is two
+	Missed  uint64 `json:"missed"`          // not captured, as the file was not written fast enough, or not at all
+	Error   string `json:"error,omitempty"` // why nothing more was written
+}
+
+// Report says how it went, after Close; nil if nothing was captured.
+func (p *Pcap) Report() *Report {
+	if p == nil {
+		return nil
+	}
+	s := p.c.Stats()
+	r := &Report{File: p.file, Packets: s.Packets, Missed: s.Missed}
+	if err := p.c.Close(); err != nil {
+		r.Error = err.Error()
+	}
+	return r
+}
+
+// String is the report in one line.
+func (r *Report) String() string {
+	s := fmt.Sprintf("pcap: %s, %d packets, %d not captured", r.File, r.Packets, r.Missed)
+	switch {
+	case r.Error != "":
+		s += ": " + r.Error
+	case r.Missed > 0:
+		s += ": it was not written fast enough"
+	}
+	return s
+}

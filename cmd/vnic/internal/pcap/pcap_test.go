@@ -1,0 +1,100 @@
+package pcap
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func note(t *testing.T) func(string, ...any) {
+	return func(format string, args ...any) { t.Errorf("note: "+format, args...) }
+}
+
+func TestCheckRefuses(t *testing.T) {
+	for _, o := range []Options{{Payload: 1}, {File: "x", Payload: -1}, {File: "x", Payload: 1 << 20}} {
+		if err := o.Check(false); err == nil {
+			t.Errorf("%+v is taken", o)
+		}
+	}
+	o := Options{File: "-", Stdout: new(bytes.Buffer)}
+	if err := o.Check(true); err == nil || !strings.Contains(err.Error(), "--json") {
+		t.Errorf("stdout twice: %v", err)
+	}
+	if err := o.Check(false); err != nil {
+		t.Error(err)
+	}
+	if err := (&Options{}).Check(true); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBadFileIsSaidBeforeAnythingBegins(t *testing.T) {
+	_, err := Start(Options{File: filepath.Join(t.TempDir(), "none", "x.pcapng")}, note(t))
+	if err == nil || !strings.HasPrefix(err.Error(), "--pcap: ") || !strings.Contains(err.Error(), "no such file or directory") {
+		t.Error(err)
+	}
+}
+
+// TestWorldIsCaptured: a world with and without a capture; its end is the capture's.
+func TestWorldIsCaptured(t *testing.T) {
+	none, err := Start(Options{}, note(t))
+	if none != nil || err != nil || none.Report() != nil {
+		t.Fatal(none, err)
+	}
+	var out bytes.Buffer
+	p, err := Start(Options{File: "-", Stdout: &out}, note(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range []*Pcap{none, p} {
+		w, err := world.New(world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 2), Services: []func(*world.World) (io.Closer, error){p.Service}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range w.Switch().Links() {
+			if (l.Tap() != nil) != (p != nil) {
+				t.Errorf("port %s: watched by %v", l.Name(), l.Tap())
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if r := p.Report(); *r != (Report{File: "-"}) || fmt.Sprint(r) != "pcap: -, 0 packets, 0 not captured" {
+		t.Errorf("%+v", r)
+	}
+	if out.Len() == 0 {
+		t.Error("an empty file")
+	}
+}
+
+// TestErrorIsToldAtOnceAndAtTheEnd: and it is no error of the world's.
+func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
+	told := make(chan string, 10)
+	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { told <- fmt.Sprintf(format, args...) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := world.New(world.Options{NIC: world.GVE, Ports: make([]world.PortOptions, 1), Services: []func(*world.World) (io.Closer, error){p.Service}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := <-told; !strings.Contains(s, "/dev/full") || !strings.Contains(s, "no space left") {
+		t.Error(s)
+	}
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if r := p.Report(); !strings.Contains(r.Error, "no space left") || len(told) != 0 {
+		t.Errorf("%+v, told %d times more", r, len(told))
+	}
+}
