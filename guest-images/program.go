@@ -22,7 +22,8 @@ const ProgramPackage = "vnic.dev/vnic/guest-images/cmd/vnic-guest"
 const EnvProgram = "VNIC_GUEST"
 
 // ErrNoProgram says that this binary carries no guest program and could not build one.
-var ErrNoProgram = errors.New("no guest program in this binary: build it with make")
+var ErrNoProgram = errors.New("this vnic carries no guest program, and building one did not work: build vnic with make or take a release, " +
+	"put Go in PATH, or give one by $" + EnvProgram)
 
 // bin holds vnic-guest.gz when the Makefile made it.
 //
@@ -49,6 +50,9 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	if !errors.Is(err, fs.ErrNotExist) {
 		return program{}, err
 	}
+	if m, ok := builtFrom(); ok {
+		return m.program(ctx, o.CacheDir)
+	}
 	dir, err := os.MkdirTemp("", "vnic-guest-")
 	if err != nil {
 		return program{}, err
@@ -56,7 +60,7 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	defer func() { _ = os.RemoveAll(dir) }()
 	path, err = BuildProgram(ctx, ProgramPackage, dir)
 	if err != nil {
-		return program{}, fmt.Errorf("%w (%w)", ErrNoProgram, err)
+		return program{}, fmt.Errorf("%w\n%w", ErrNoProgram, err)
 	}
 	return readProgram(path)
 }
@@ -92,8 +96,14 @@ func (p program) unpack() ([]byte, error) {
 // BuildProgram builds a guest program (ProgramPackage, or another main package) into dir with the go tool, from the
 // module that the current directory is in, the way the Makefile does.
 func BuildProgram(ctx context.Context, pkg, dir string) (string, error) {
+	return buildProgram(ctx, "", pkg, dir)
+}
+
+// buildProgram builds from the module that source is in.
+func buildProgram(ctx context.Context, source, pkg, dir string) (string, error) {
 	path := filepath.Join(dir, "vnic-guest")
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", path, pkg)
+	cmd.Dir = source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOFLAGS=-mod=readonly")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("go build %s: %w: %s", pkg, err, strings.TrimSpace(string(out)))

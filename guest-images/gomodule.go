@@ -1,0 +1,82 @@
+package guestimages
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+)
+
+// goModule is what `go install MODULE/cmd/vnic@VERSION` built this binary from. A module holds sources only, so there is no guest
+// program in the binary; but there was a go tool, which can build it from the same sources.
+type goModule struct{ path, version, sum string }
+
+// builtFrom gives the module of this binary; false if it was built in a checkout.
+func builtFrom() (goModule, bool) {
+	i, ok := debug.ReadBuildInfo()
+	if !ok || i.Main.Sum == "" || i.Main.Version == "" {
+		return goModule{}, false
+	}
+	return goModule{i.Main.Path, i.Main.Version, i.Main.Sum}, true
+}
+
+// program gives the module's guest program: from the cache, or built into it.
+func (m goModule) program(ctx context.Context, cacheDir string) (program, error) {
+	dir := filepath.Join(cacheDir, "programs")
+	path := filepath.Join(dir, fmt.Sprintf("vnic-guest-%x", sha256.Sum256([]byte(m.path+" "+m.version+" "+m.sum))))
+	if _, err := os.Stat(path); err == nil {
+		return readProgram(path)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return program{}, fmt.Errorf("guest program: %w", err)
+	}
+	work, err := os.MkdirTemp(dir, ".new-")
+	if err != nil {
+		return program{}, fmt.Errorf("guest program: %w", err)
+	}
+	defer func() { _ = os.RemoveAll(work) }()
+	built, err := m.build(ctx, work)
+	if err != nil {
+		return program{}, fmt.Errorf("%w\n%w", ErrNoProgram, err)
+	}
+	if err := os.Rename(built, path); err != nil {
+		return program{}, fmt.Errorf("guest program: %w", err)
+	}
+	return readProgram(path)
+}
+
+// build has the go tool find the module's sources, in its own cache as a rule, and build from them.
+func (m goModule) build(ctx context.Context, work string) (string, error) {
+	cmd := exec.CommandContext(ctx, "go", "mod", "download", "-json", m.path+"@"+m.version)
+	cmd.Dir = work // in no module
+	cmd.Env = append(os.Environ(), "GOFLAGS=-mod=mod", "GOWORK=off")
+	out, err := cmd.Output()
+	var found struct{ Dir, Sum, Error string }
+	if uerr := json.Unmarshal(out, &found); err == nil {
+		err = uerr
+	}
+	switch {
+	case found.Error != "":
+		return "", fmt.Errorf("go mod download %s@%s: %s", m.path, m.version, found.Error)
+	case err != nil:
+		return "", fmt.Errorf("go mod download %s@%s: %w%s", m.path, m.version, err, said(err))
+	case found.Sum != m.sum:
+		return "", fmt.Errorf("module %s@%s is not the one that this vnic was built from: %s, not %s", m.path, m.version, found.Sum, m.sum)
+	}
+	return buildProgram(ctx, found.Dir, ProgramPackage, work)
+}
+
+// said is what a program that failed said on stderr.
+func said(err error) string {
+	var e *exec.ExitError
+	if errors.As(err, &e) && len(e.Stderr) > 0 {
+		return ": " + strings.TrimSpace(string(e.Stderr))
+	}
+	return ""
+}
