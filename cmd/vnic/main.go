@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/qemu"
 )
@@ -79,6 +80,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.SetHelpTemplate(helpTemplate)
 	root.AddCommand(serveCommand())
 	root.AddCommand(runCommand(), doctorCommand(), versionCommand())
+	root.AddCommand(statCommand(), cacheCommand())
 	return root
 }
 
@@ -107,7 +109,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	case isCobraUsage(err):
 		complain(stderr, fmt.Errorf("%w\nsee '%s --help'", err, c.CommandPath()))
 		return exitUsage
-	case errors.As(err, &missing):
+	case errors.As(err, &missing), errors.Is(err, guestimages.ErrNoProgram):
 		complain(stderr, err)
 		return exitMissing
 	}

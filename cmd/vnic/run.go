@@ -14,7 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/qemu"
 )
@@ -26,6 +28,8 @@ func runCommand() *cobra.Command {
 		mode, p2p, guest        = "both", "on", "qemu"
 		asJSON, verbose, schema bool
 		profile                 string
+		dump                    pcap.Options
+		show                    = stat.Options{Command: "run"}
 		o                       run.Options
 	)
 	c := &cobra.Command{
@@ -39,6 +43,7 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
   vnic run --p2p off                the negative control: payload bounced through host memory
   vnic run --audit                  also search both guests' RAM for pieces of the payload
   vnic run --guest inproc           the same job without QEMU, in seconds
+  vnic run --pcap run.pcapng        every packet as tshark reads it, with where its payload lay
   vnic run --json                   one JSON object on stdout`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -60,7 +65,14 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 			if o.InProc = guest == "inproc"; !o.InProc && guest != "qemu" {
 				return usagef(c, "--guest %s: qemu or inproc", guest)
 			}
-			if err := o.Check(); err != nil {
+			if err := errors.Join(o.Check(), show.Check()); err != nil {
+				return usageError{c.CommandPath(), err}
+			}
+			out := c.OutOrStdout()
+			if dump.Stdout = out; dump.File == "-" {
+				out = c.ErrOrStderr()
+			}
+			if err := dump.Check(asJSON); err != nil {
 				return usageError{c.CommandPath(), err}
 			}
 			level := slog.LevelError
@@ -72,6 +84,21 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 			o.Fetch.Log = o.Log
 			o.Fetch.Progress = ui.fetch
 			o.Stage, o.Progress, o.Note = ui.stage, ui.progress, ui.note
+			show.Log = o.Log
+			counters, err := startStat(show, ui.note)
+			if err != nil {
+				ui.done()
+				return err
+			}
+			defer counters.Close()
+			o.Services = append(o.Services, counters.Watch)
+			capture, err := pcap.Start(dump, ui.note)
+			if err != nil {
+				ui.done()
+				return err
+			}
+			defer capture.Close()
+			o.Services = append(o.Services, capture.Service)
 			stop, err := startProfile(profile)
 			if err != nil {
 				ui.done()
@@ -81,7 +108,8 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 			stop()
 			ui.done()
 			if rep != nil {
-				if perr := printReport(c.OutOrStdout(), rep, asJSON); perr != nil {
+				rep.Pcap = capture.Report()
+				if perr := printReport(out, rep, asJSON); perr != nil {
 					return errors.Join(err, perr)
 				}
 			}
@@ -108,7 +136,9 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
+	dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object (schema: vnic run --json-schema)")
+	metricsFlag(f, &show)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	f.StringVar(&o.Pause, "pause-at", "", "stop at a stage until interrupted (for tests): "+strings.Join(run.Stages, ", "))
 	f.IntVar(&o.StallSecs, "stall", 60, "seconds without progress after which a transfer fails")

@@ -23,6 +23,13 @@ type images struct {
 	initrd *guestimages.Image
 }
 
+// close lets go of what of the cache is used; im may be nil.
+func (im *images) close() {
+	if im != nil {
+		_ = im.Resolved.Close() // of directories that were only held
+	}
+}
+
 // prepareGuests finds or fetches what guests boot from: stage fetch.
 func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 	if err := o.stage(ctx, Step{Stage: "fetch"}); err != nil {
@@ -49,7 +56,7 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 			err = &qemu.Missing{What: "kernel " + res.Kernel.Version + " lacks what a guest needs", Err: err,
 				Fix: "use a kernel with " + strings.Join(o.personality().Modules, ", ") + " as a module, with its modules by --modules, or none of --kernel"}
 		}
-		return nil, err
+		return nil, errors.Join(err, res.Close())
 	}
 	return &images{Resolved: res, initrd: img}, nil
 }

@@ -18,6 +18,7 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	im, err := prepareGuests(ctx, &o) // stage fetch
+	defer im.close()
 	if err == nil {
 		err = o.stage(ctx, Step{Stage: "gpu-memory"})
 	}

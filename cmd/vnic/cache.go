@@ -1,0 +1,176 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"vnic.dev/vnic/qemu"
+)
+
+func cacheCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "cache",
+		Short: "List what the cache keeps (QEMU, kernels, images, tools), or remove some of it",
+		Long: `List what the cache keeps, or remove some of it: QEMU and guest kernels that were fetched, guest images that were
+built from them, and tools. What is removed and needed again is fetched or built again.`,
+		Example: `  vnic cache ls              what is there, how large, and when it was last used
+  vnic cache rm images       remove all of a kind
+  vnic cache rm --all        remove everything that is not in use`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(cacheListCommand(), cacheRemoveCommand())
+	return c
+}
+
+func cacheFlag(f *pflag.FlagSet, o *qemu.Options) {
+	f.StringVar(&o.CacheDir, "cache", "", "cache directory ($"+qemu.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
+}
+
+func cacheListCommand() *cobra.Command {
+	var o qemu.Options
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "ls",
+		Short: "List what the cache keeps",
+		Long: `List what the cache keeps: names as 'vnic cache rm' takes them, what each takes up, and when it was last used (tools: when
+they were made).`,
+		Example: `  vnic cache ls
+  vnic cache ls --json | jq .bytes`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			dir, list, err := qemu.ListCache(o)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				return printCacheJSON(c.OutOrStdout(), dir, list)
+			}
+			return printCache(c.OutOrStdout(), dir, list)
+		},
+	}
+	c.Flags().SortFlags = false
+	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	cacheFlag(c.Flags(), &o)
+	return c
+}
+
+func cacheRemoveCommand() *cobra.Command {
+	var o qemu.Options
+	var everything bool
+	c := &cobra.Command{
+		Use:   "rm NAME...",
+		Short: "Remove some of the cache",
+		Long: `Remove some of the cache: by name, by what a name begins with, or by kind (qemu, kernel, images, programs, tools, tmp).
+What a running vnic or QEMU uses stays. Links are removed, not what they lead to.`,
+		Example: `  vnic cache rm images kernel
+  vnic cache rm images/2445763a
+  vnic cache rm --all`,
+		RunE: func(c *cobra.Command, args []string) error {
+			if everything == (len(args) > 0) {
+				return usagef(c, "rm: names ('vnic cache ls' lists them), or --all")
+			}
+			removed, err := qemu.RemoveCached(c.Context(), o, func(list []qemu.CacheEntry) ([]qemu.CacheEntry, error) {
+				if everything {
+					return list, nil
+				}
+				return qemu.Choose(list, args)
+			})
+			for _, e := range removed {
+				if _, perr := fmt.Fprintf(c.OutOrStdout(), "removed %s, %s\n", e.Name, size(e)); perr != nil {
+					return errors.Join(err, perr)
+				}
+			}
+			return err
+		},
+	}
+	c.Flags().SortFlags = false
+	c.Flags().BoolVar(&everything, "all", false, "remove everything that is not in use")
+	cacheFlag(c.Flags(), &o)
+	return c
+}
+
+func size(e qemu.CacheEntry) string {
+	if e.Link != "" {
+		return "a link"
+	}
+	return humanize.IBytes(uint64(e.Bytes))
+}
+
+func total(list []qemu.CacheEntry) (n int64) {
+	for _, e := range list {
+		n += e.Bytes
+	}
+	return n
+}
+
+func printCacheJSON(w io.Writer, dir string, list []qemu.CacheEntry) error {
+	if list == nil {
+		list = []qemu.CacheEntry{}
+	}
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(struct {
+		Cache   string            `json:"cache"`
+		Bytes   int64             `json:"bytes"`
+		Entries []qemu.CacheEntry `json:"entries"`
+	}{dir, total(list), list})
+}
+
+func printCache(w io.Writer, dir string, list []qemu.CacheEntry) error {
+	if len(list) == 0 {
+		_, err := fmt.Fprintf(w, "nothing in %s\n", dir)
+		return err
+	}
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "NAME\tSIZE\tLAST USED\tNOTE")
+	for _, e := range list {
+		used := "-"
+		if !e.Used.IsZero() {
+			used = e.Used.Local().Format(time.DateTime)
+		}
+		fmt.Fprintln(tw, strings.TrimRight(shortName(e)+"\t"+size(e)+"\t"+used+"\t"+cacheNote(e), "\t"))
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "%s in %s\n", humanize.IBytes(uint64(total(list))), dir)
+	return err
+}
+
+// shortName is as much of a name as tells it apart: an image's is a hash.
+func shortName(e qemu.CacheEntry) string {
+	const enough = len("images/") + 12
+	if e.Kind == "images" && len(e.Name) > enough && !e.Partial {
+		return e.Name[:enough]
+	}
+	return e.Name
+}
+
+func cacheNote(e qemu.CacheEntry) string {
+	var notes []string
+	if e.Link != "" {
+		notes = append(notes, "leads to "+e.Link)
+	}
+	if e.Current {
+		notes = append(notes, "current")
+	}
+	if e.Partial {
+		notes = append(notes, "unfinished")
+	}
+	if e.InUse && len(e.PIDs) > 0 {
+		notes = append(notes, "in use by "+strings.Trim(fmt.Sprint(e.PIDs), "[]"))
+	} else if e.InUse {
+		notes = append(notes, "in use")
+	}
+	return strings.Join(notes, ", ")
+}

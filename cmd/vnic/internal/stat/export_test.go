@@ -1,0 +1,3 @@
+package stat
+
+var MetricsHandler = metricsHandler

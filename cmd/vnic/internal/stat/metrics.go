@@ -1,0 +1,196 @@
+package stat
+
+import (
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// The metrics. Each is made from a Snapshot when it is asked for.
+var (
+	queueLabels = []string{"port", "queue", "direction"}
+
+	descPort     = desc("port_info", "What a port is.", "port", "kind", "mac")
+	descPackets  = desc("packets_total", "Packets of a queue, as the guest saw or sent them.", queueLabels...)
+	descSegments = desc("segments_total", "Packets of a queue, counted as packets of the wire's size.", queueLabels...)
+	descHeader   = desc("header_bytes_total", "Header bytes of a queue.", queueLabels...)
+	descPayload  = desc("payload_bytes_total", "Payload bytes of a queue, by the memory where they were written (rx) or lay (tx).", append(queueLabels, "domain")...)
+	descBounced  = desc("bounced_bytes_total", "Payload bytes that went through host memory, as P2P was not possible.", queueLabels...)
+	descDrops    = desc("queue_drops_total", "Packets of a queue that its port dropped.", queueLabels...)
+	descDropped  = desc("queue_dropped_bytes_total", "Payload bytes of the packets that a queue's port dropped.", queueLabels...)
+	descSplit    = desc("queue_split", "Whether a receive queue splits headers off.", "port", "queue")
+
+	descLinkPackets  = desc("link_packets_total", "Packets of a port on the wire.", "port", "direction")
+	descLinkSegments = desc("link_segments_total", "Packets of a port on the wire, counted as packets of the wire's size.", "port", "direction")
+	descLinkBytes    = desc("link_bytes_total", "Bytes of a port on the wire.", "port", "direction")
+	descLinkDrops    = desc("link_drops_total", "Packets dropped on the way from or to a port.", "port", "reason")
+	descBusy         = desc("link_busy_total", "Times that a port had no buffers.", "port")
+	descUnsplit      = desc("unsplit_frames_total", "Frames that a queue was to split, and that could not be.", "port")
+	descLost         = desc("lost_replies_total", "Answers of the control channel that did not reach the guest.", "port")
+	descRules        = desc("flow_rules", "Flow rules that are set.", "port")
+
+	descJobs       = desc("engine_jobs_total", "Jobs of the GPU engines that have ended.", "port")
+	descFailed     = desc("engine_failed_jobs_total", "Jobs of the GPU engines that have ended with an error.", "port")
+	descEngine     = desc("engine_bytes_total", "Bytes that GPU engines worked on.", "port", "operation")
+	descMemory     = desc("gpu_memory_bytes", "Memory of a GPU.", "port", "gpu")
+	descRegistered = desc("gpu_registered_bytes", "Memory of a GPU that a guest has registered as buffers.", "port", "gpu")
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("vnic_"+name, help, labels, nil)
+}
+
+// Describe implements prometheus.Collector: the metrics follow from the ports, which come and go.
+func (s *Server) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (s *Server) Collect(ch chan<- prometheus.Metric) {
+	for _, p := range s.Snapshot().Ports {
+		p.collect(ch)
+	}
+}
+
+func (p *PortCounters) collect(ch chan<- prometheus.Metric) {
+	count := func(d *prometheus.Desc, n uint64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(n), append([]string{p.Name}, labels...)...)
+	}
+	gauge := func(d *prometheus.Desc, n float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, n, append([]string{p.Name}, labels...)...)
+	}
+	gauge(descPort, 1, p.Kind, p.MAC)
+	l := &p.Link
+	count(descLinkPackets, l.Received, "rx")
+	count(descLinkPackets, l.Sent, "tx")
+	count(descLinkSegments, l.ReceivedSegments, "rx")
+	count(descLinkSegments, l.SentSegments, "tx")
+	count(descLinkBytes, l.ReceivedBytes, "rx")
+	count(descLinkBytes, l.SentBytes, "tx")
+	count(descBusy, l.Busy)
+	for reason, n := range l.Drops {
+		count(descLinkDrops, n, reason)
+	}
+	for _, q := range p.Queues {
+		i := strconv.Itoa(q.Index)
+		split := 0.0
+		if q.Split {
+			split = 1
+		}
+		gauge(descSplit, split, i)
+		for _, half := range []struct {
+			name string
+			Direction
+		}{{"rx", q.RX}, {"tx", q.TX}} {
+			count(descPackets, half.Packets, i, half.name)
+			count(descSegments, half.Segments, i, half.name)
+			count(descHeader, half.HeaderBytes, i, half.name)
+			count(descPayload, half.DeviceBytes, i, half.name, "device")
+			count(descPayload, half.GPUFileBytes, i, half.name, "gpu_file")
+			count(descPayload, half.HostBytes, i, half.name, "host")
+			count(descBounced, half.BouncedBytes, i, half.name)
+			count(descDrops, half.Drops, i, half.name)
+			count(descDropped, half.DroppedBytes, i, half.name)
+		}
+	}
+	if p.Engine == nil {
+		return
+	}
+	count(descUnsplit, p.Unsplit)
+	count(descLost, p.LostReplies)
+	gauge(descRules, float64(p.Rules))
+	e := p.Engine
+	count(descJobs, e.Jobs)
+	count(descFailed, e.Failed)
+	count(descEngine, e.Gathered, "gather")
+	count(descEngine, e.ToGuest, "to_guest")
+	count(descEngine, e.FromGuest, "from_guest")
+	count(descEngine, e.Filled, "fill")
+	count(descEngine, e.Hashed, "hash")
+	for _, g := range p.GPUs {
+		gauge(descMemory, float64(g.Bytes), strconv.Itoa(g.ID))
+		gauge(descRegistered, float64(g.Registered), strconv.Itoa(g.ID))
+	}
+}
+
+// Check says what is wrong with the options, as a user gave them.
+func (o *Options) Check() error {
+	if o.Metrics == "" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(o.Metrics)
+	if err == nil {
+		_, err = strconv.ParseUint(port, 10, 16)
+	}
+	if err != nil {
+		return fmt.Errorf("--metrics %s: not HOST:PORT, as localhost:9118", o.Metrics)
+	}
+	return nil
+}
+
+// metricsHandler serves the metrics of s, and those of its process.
+func metricsHandler(s *Server) http.Handler {
+	r := prometheus.NewRegistry()
+	r.MustRegister(s, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorLog: errorLog{s.log}}))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "vnic: see /metrics\n") })
+	return mux
+}
+
+type errorLog struct{ log *slog.Logger }
+
+func (l errorLog) Println(v ...any) { l.log.Warn("metrics", "err", fmt.Sprint(v...)) }
+
+// metricsServer is an HTTP server. A client has seconds, and headers of 16 KiB.
+type metricsServer struct {
+	listener net.Listener
+	http     http.Server
+	handler  http.Handler
+	wg       sync.WaitGroup
+
+	mu     sync.Mutex // guards closed, and that nobody enters wg after it
+	closed bool
+}
+
+// ServeHTTP has close wait for who is inside.
+func (m *metricsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return
+	}
+	m.wg.Add(1)
+	m.mu.Unlock()
+	defer m.wg.Done()
+	m.handler.ServeHTTP(w, r)
+}
+
+func serveMetrics(addr string, s *Server) (*metricsServer, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("--metrics %s: %w: give another address", addr, err)
+	}
+	m := &metricsServer{listener: l, handler: metricsHandler(s)}
+	m.http = http.Server{
+		Handler: m, ReadTimeout: patience, WriteTimeout: 2 * patience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
+		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	m.wg.Go(func() { _ = m.http.Serve(l) }) // ErrServerClosed
+	return m, nil
+}
+
+func (m *metricsServer) close() {
+	m.mu.Lock()
+	m.closed = true
+	m.mu.Unlock()
+	_ = m.http.Close()
+	m.wg.Wait()
+}

@@ -1,0 +1,216 @@
+package stat
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds of what clients can make a server hold.
+const (
+	maxClients = 32              // at a time; who comes then is turned away
+	patience   = 5 * time.Second // that a client has, to take a snapshot
+)
+
+// Options say what a Server is to show, and where.
+type Options struct {
+	Command string       // of this process: "run", "boot", "serve"
+	Metrics string       // HOST:PORT for Prometheus; "" = none
+	Log     *slog.Logger // nil: none
+
+	patience time.Duration // tests; 0: patience
+}
+
+// Server shows this process's counters until Close.
+type Server struct {
+	command string
+	log     *slog.Logger
+	began   time.Time
+	wait    time.Duration // for a client
+	ports   atomic.Pointer[func() []Port]
+
+	dir      *os.File // of the socket; nil: none
+	path     string   // dir's name
+	listener *net.UnixListener
+	metrics  *metricsServer
+	wg       sync.WaitGroup
+
+	mu      sync.Mutex // guards what follows
+	clients map[*net.UnixConn]bool
+	closed  bool
+}
+
+// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. Without a place for a socket it
+// goes without, which the log tells: nothing else depends on it. Only metrics that cannot be served are an error.
+func Start(o Options) (*Server, error) {
+	if err := o.Check(); err != nil {
+		return nil, err
+	}
+	s := &Server{command: o.Command, log: o.Log, began: time.Now(), wait: cmp.Or(o.patience, patience), clients: map[*net.UnixConn]bool{}}
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if o.Metrics != "" {
+		var err error
+		if s.metrics, err = serveMetrics(o.Metrics, s); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.listen(); err != nil {
+		s.log.Debug("no socket for 'vnic stat'", "err", err)
+	}
+	return s, nil
+}
+
+// SetPorts says what there is to be shown from now on; nil: nothing. ports is called whenever somebody asks, by several
+// goroutines at a time, also for a moment after it was replaced.
+func (s *Server) SetPorts(ports func() []Port) {
+	if ports == nil {
+		s.ports.Store(nil)
+		return
+	}
+	s.ports.Store(&ports)
+}
+
+// Snapshot reads the counters of all ports.
+func (s *Server) Snapshot() *Snapshot {
+	var list []Port
+	if ports := s.ports.Load(); ports != nil {
+		list = (*ports)()
+	}
+	return snapshot(s.command, s.began, list)
+}
+
+// MetricsURL is where Prometheus finds the metrics; "" if nowhere.
+func (s *Server) MetricsURL() string {
+	if s.metrics == nil {
+		return ""
+	}
+	return fmt.Sprintf("http://%s/metrics", s.metrics.listener.Addr())
+}
+
+// Close ends it. Nothing of it is left, and nobody is in a function of SetPorts.
+func (s *Server) Close() {
+	if s.metrics != nil {
+		s.metrics.close()
+	}
+	if s.listener != nil {
+		_ = s.listener.Close()
+		_ = unix.Unlinkat(int(s.dir.Fd()), socketName(), 0)
+	}
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.clients {
+		_ = c.Close()
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	if s.dir != nil {
+		_ = s.dir.Close()
+		_ = os.Remove(s.path) // if it is empty
+	}
+}
+
+func socketName() string { return strconv.Itoa(os.Getpid()) + suffix }
+
+// listen makes the socket, in the first place that will do.
+func (s *Server) listen() error {
+	var errs []error
+	for _, path := range candidates() {
+		err := os.ErrNotExist
+		for range 3 { // another vnic may remove the directory as it ends
+			if err = s.listenIn(path); !errors.Is(err, os.ErrNotExist) {
+				break
+			}
+		}
+		if err == nil {
+			s.wg.Go(s.accept)
+			return nil
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Server) listenIn(path string) error {
+	d, err := openDir(path, true)
+	if err != nil {
+		return err
+	}
+	sweep(d)
+	name := socketName()
+	at := within(d, name)
+	if errors.Is(connects(at), unix.ECONNREFUSED) { // of an earlier process with our number
+		_ = unix.Unlinkat(int(d.Fd()), name, 0)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: at, Net: "unix"})
+	if err != nil {
+		return errors.Join(fmt.Errorf("%s/%s: %w", path, name, err), d.Close())
+	}
+	l.SetUnlinkOnClose(false) // Close does, while d is open
+	s.dir, s.path, s.listener = d, path, l
+	return nil
+}
+
+func (s *Server) accept() {
+	for {
+		c, err := s.listener.AcceptUnix()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // out of descriptors, say
+			s.log.Debug("a client of 'vnic stat'", "err", err)
+			time.Sleep(100 * time.Millisecond)
+			continue
+		}
+		if s.enter(c) {
+			s.wg.Go(func() {
+				defer s.leave(c)
+				s.answer(c)
+			})
+		} else {
+			_ = c.Close()
+		}
+	}
+}
+
+func (s *Server) enter(c *net.UnixConn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(s.clients) == maxClients {
+		return false
+	}
+	s.clients[c] = true
+	return true
+}
+
+func (s *Server) leave(c *net.UnixConn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.clients, c)
+	_ = c.Close()
+}
+
+// answer gives a client one snapshot.
+func (s *Server) answer(c *net.UnixConn) {
+	b, err := json.Marshal(s.Snapshot())
+	if err == nil {
+		err = c.SetWriteDeadline(time.Now().Add(s.wait))
+	}
+	if err == nil {
+		_, err = c.Write(append(b, '\n'))
+	}
+	if err != nil {
+		s.log.Debug("a client of 'vnic stat'", "err", err)
+	}
+}

@@ -1,0 +1,200 @@
+// Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
+//
+// A Server takes a Snapshot of its ports whenever somebody asks, and only then; the datapath knows nothing of it. Its socket
+// lies in a directory that is this user's alone, named for the process. Who connects gets one Snapshot as JSON, and the
+// connection ends: a client that never reads costs a goroutine for some seconds. What a process leaves that was killed, the
+// next one removes.
+package stat
+
+import (
+	"fmt"
+	"os"
+	"time"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/wire"
+)
+
+// Port is what is to be shown of a port of the switch.
+type Port struct {
+	Kind string     // "virtio", "gve", "gateway"
+	MAC  wire.MAC   // zero: none of its own
+	NIC  *nic.Port  // nil: a port without queues
+	Link *wire.Link // of a port without NIC
+	Name string     // "" = the link's
+}
+
+// Snapshot is what a vnic's counters were at one moment. Counters begin at 0 with the process and only grow, but those of a
+// port that goes away go with it. The JSON keys are API: schema 1.
+type Snapshot struct {
+	Schema  int            `json:"schema"`
+	PID     int            `json:"pid"`
+	Command string         `json:"command"` // "run", "boot", "serve"
+	Time    time.Time      `json:"time"`
+	Uptime  float64        `json:"uptime_seconds"` // by a clock that nobody sets: rates go by it
+	Ports   []PortCounters `json:"ports"`
+}
+
+// PortCounters are those of one port.
+type PortCounters struct {
+	Name        string          `json:"name"`
+	Kind        string          `json:"kind"`
+	MAC         string          `json:"mac,omitempty"`
+	Link        LinkCounters    `json:"link"`
+	Unsplit     uint64          `json:"unsplit"`      // frames that a split queue was to split, and that could not be
+	LostReplies uint64          `json:"lost_replies"` // of the control channel
+	Rules       int             `json:"rules"`        // flow rules that are set
+	Engine      *EngineCounters `json:"engine,omitempty"`
+	GPUs        []GPU           `json:"gpus,omitempty"`
+	Queues      []Queue         `json:"queues"`
+}
+
+// LinkCounters are the wire's, of one port: wire.Counters.
+type LinkCounters struct {
+	Sent             uint64            `json:"sent"`
+	SentBytes        uint64            `json:"sent_bytes"`
+	SentSegments     uint64            `json:"sent_segments"`
+	Received         uint64            `json:"received"`
+	ReceivedBytes    uint64            `json:"received_bytes"`
+	ReceivedSegments uint64            `json:"received_segments"`
+	Busy             uint64            `json:"busy"`
+	Held             uint64            `json:"held"`
+	DelayFull        uint64            `json:"delay_full"`
+	NotLearned       uint64            `json:"not_learned"`
+	Drops            map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
+}
+
+// dropped is how many, for whatever reason.
+func (l *LinkCounters) dropped() (n uint64) {
+	for _, d := range l.Drops {
+		n += d
+	}
+	return n
+}
+
+// EngineCounters are those of a NIC's GPU engines, in bytes but for the first two.
+type EngineCounters struct {
+	Jobs      uint64 `json:"jobs"`
+	Failed    uint64 `json:"failed"`
+	Gathered  uint64 `json:"gathered_bytes"`
+	ToGuest   uint64 `json:"to_guest_bytes"`
+	FromGuest uint64 `json:"from_guest_bytes"`
+	Filled    uint64 `json:"filled_bytes"`
+	Hashed    uint64 `json:"hashed_bytes"`
+}
+
+// GPU is one that a port uses.
+type GPU struct {
+	ID         int    `json:"id"`
+	Bytes      uint64 `json:"bytes"`
+	Buffers    int    `json:"buffers"` // that the guest has registered
+	Registered uint64 `json:"registered_bytes"`
+}
+
+// Queue is a queue pair, as the guest sees it.
+type Queue struct {
+	Index int       `json:"index"`
+	Split bool      `json:"split"` // the receive queue splits headers off
+	RX    Direction `json:"rx"`
+	TX    Direction `json:"tx"`
+}
+
+// Direction is one half of a queue pair. Payload is counted by where it was written (rx) or lay (tx).
+type Direction struct {
+	Packets      uint64 `json:"packets"`  // a super-packet is one
+	Segments     uint64 `json:"segments"` // a super-packet is many
+	HeaderBytes  uint64 `json:"header_bytes"`
+	DeviceBytes  uint64 `json:"device_bytes"`   // payload in registered GPU buffers
+	GPUFileBytes uint64 `json:"gpu_file_bytes"` // payload elsewhere in GPU memory
+	HostBytes    uint64 `json:"host_bytes"`     // payload in host memory
+	BouncedBytes uint64 `json:"bounced_bytes"`  // payload that went through host memory, as P2P was not possible
+	Drops        uint64 `json:"drops"`          // by this port
+	DroppedBytes uint64 `json:"dropped_bytes"`
+}
+
+// bytes is all that went by.
+func (d *Direction) bytes() uint64 {
+	return d.HeaderBytes + d.DeviceBytes + d.GPUFileBytes + d.HostBytes
+}
+
+func direction(c control.DirCounters) Direction {
+	return Direction{Packets: c.Packets, Segments: c.Segments, HeaderBytes: c.HeaderBytes, DeviceBytes: c.DeviceBytes,
+		GPUFileBytes: c.GPUFileBytes, HostBytes: c.HostBytes, BouncedBytes: c.BouncedBytes, Drops: c.Drops, DroppedBytes: c.DroppedBytes}
+}
+
+// snapshot reads all counters.
+func snapshot(command string, began time.Time, ports []Port) *Snapshot {
+	now := time.Now()
+	s := &Snapshot{Schema: 1, PID: os.Getpid(), Command: command, Time: now, Uptime: now.Sub(began).Seconds(),
+		Ports: make([]PortCounters, 0, len(ports))}
+	names := map[string]int{}
+	for _, p := range ports {
+		c := p.read()
+		if names[c.Name]++; names[c.Name] > 1 { // a name tells ports apart, in metrics too
+			c.Name = fmt.Sprintf("%s#%d", c.Name, names[c.Name])
+		}
+		s.Ports = append(s.Ports, c)
+	}
+	return s
+}
+
+func (p *Port) read() PortCounters {
+	c := PortCounters{Name: p.Name, Kind: p.Kind, Link: LinkCounters{Drops: map[string]uint64{}}, Queues: []Queue{}}
+	if p.MAC != (wire.MAC{}) {
+		m := p.MAC
+		c.MAC = fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+	}
+	link := p.Link
+	if p.NIC != nil {
+		c.readNIC(p.NIC)
+		link = p.NIC.Link()
+	}
+	if link != nil {
+		c.Link.read(link)
+		if c.Name == "" {
+			c.Name = link.Name()
+		}
+	}
+	return c
+}
+
+func (c *PortCounters) readNIC(p *nic.Port) {
+	if c.Name == "" {
+		c.Name = p.Name()
+	}
+	c.Unsplit, c.LostReplies = p.Unsplit(), p.LostReplies()
+	all, _ := p.PortCounters()
+	e := all.Engine
+	c.Engine = &EngineCounters{Jobs: e.Jobs, Failed: e.Failed, Gathered: e.Gathered, ToGuest: e.ToGuest, FromGuest: e.FromGuest,
+		Filled: e.Filled, Hashed: e.Hashed}
+	state := p.State()
+	c.Rules = len(state.Rules)
+	gpus, _ := p.GPUs()
+	for _, g := range gpus {
+		gpu := GPU{ID: int(g.ID), Bytes: g.Size}
+		for _, b := range state.Buffers {
+			if b.GPU == g.ID {
+				gpu.Buffers++
+				gpu.Registered += b.Size
+			}
+		}
+		c.GPUs = append(c.GPUs, gpu)
+	}
+	for i, split := range state.Splits { // one for each queue pair
+		rx, tx := p.QueueCounters(i)
+		c.Queues = append(c.Queues, Queue{Index: i, Split: split.On, RX: direction(rx), TX: direction(tx)})
+	}
+}
+
+func (l *LinkCounters) read(link *wire.Link) {
+	n := link.Counters()
+	*l = LinkCounters{Sent: n.Sent, SentBytes: n.SentBytes, SentSegments: n.SentSegments, Received: n.Received,
+		ReceivedBytes: n.ReceivedBytes, ReceivedSegments: n.ReceivedSegments, Busy: n.Busy, Held: n.Held, DelayFull: n.DelayFull,
+		NotLearned: n.NotLearned, Drops: map[string]uint64{}}
+	for r, count := range n.Drops {
+		if count > 0 {
+			l.Drops[wire.DropReason(r).String()] = count
+		}
+	}
+}

@@ -1,0 +1,378 @@
+package stat
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// place makes a place for sockets that nobody else has.
+func place(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "run")
+	t.Setenv(EnvDir, dir)
+	return dir
+}
+
+func start(t *testing.T, o Options) *Server {
+	t.Helper()
+	s, err := Start(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// many is more than a socket holds.
+func many() (ports []Port) {
+	for i := range 5000 {
+		ports = append(ports, Port{Name: fmt.Sprint("port", i), Kind: "host"})
+	}
+	return ports
+}
+
+func self(t *testing.T) *Snapshot {
+	t.Helper()
+	snap, err := Read(t.Context(), os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return snap
+}
+
+func TestSnapshotComesOverTheSocket(t *testing.T) {
+	dir := place(t)
+	s := start(t, Options{Command: "run"})
+	if snap := self(t); snap.Command != "run" || snap.PID != os.Getpid() || len(snap.Ports) != 0 || snap.Uptime <= 0 {
+		t.Errorf("%+v", snap)
+	}
+	s.SetPorts(func() []Port { return []Port{{Name: "a", Kind: "gve", MAC: [6]byte{2, 3}}, {Name: "a"}} })
+	if p := self(t).Ports; len(p) != 2 || p[0].Name != "a" || p[0].MAC != "02:03:00:00:00:00" || p[1].Name != "a#2" || p[1].MAC != "" {
+		t.Errorf("%+v", p)
+	}
+	found, err := Find(t.Context())
+	if err != nil || len(found) != 1 || found[0].PID != os.Getpid() {
+		t.Errorf("found %v, %v", found, err)
+	}
+	s.SetPorts(many)
+	if n := len(self(t).Ports); n != 5000 {
+		t.Errorf("%d ports", n)
+	}
+	st, err := os.Stat(dir)
+	if err != nil || st.Mode().Perm() != 0o700 {
+		t.Errorf("%v, %v", st, err)
+	}
+	s.Close()
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("left: %v", err)
+	}
+	if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
+		t.Errorf("after its end: %v", err)
+	}
+	if found, err := Find(t.Context()); !errors.Is(err, ErrNone) || found != nil {
+		t.Errorf("after its end: %v, %v", found, err)
+	}
+}
+
+// Clients that connect and never read keep nobody from asking, until there are too many of them, and no server from ending.
+func TestClientThatNeverReads(t *testing.T) {
+	dir := place(t)
+	s := start(t, Options{patience: time.Hour})
+	s.SetPorts(many)
+	var held []net.Conn
+	connect := func() {
+		c, err := net.Dial("unix", filepath.Join(dir, socketName()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, c)
+		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // it is being answered
+			t.Fatal(err)
+		}
+	}
+	for range maxClients - 1 {
+		connect()
+	}
+	self(t)
+	connect()
+	if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
+		t.Errorf("one too many: %v", err)
+	}
+	for _, c := range held[:maxClients/2] {
+		_ = c.Close()
+	}
+	for { // until it has seen that they are gone
+		if _, err := Read(t.Context(), os.Getpid()); err == nil {
+			break
+		} else if !errors.Is(err, ErrNone) {
+			t.Fatal(err)
+		}
+	}
+	s.Close() // while the others still hold
+	for _, c := range held {
+		_ = c.Close()
+	}
+}
+
+// A server that is not ours may say anything.
+func TestServerThatSpeaksNonsense(t *testing.T) {
+	dir := place(t)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("unix", filepath.Join(dir, "1"+suffix))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for says, want := range map[string]string{
+		"": "does not answer", "{": "cannot be read", "[]": "cannot be read", `{"schema":2}`: "another version", "\x00\xff": "cannot be read",
+	} {
+		go func() {
+			c, err := l.Accept()
+			if err == nil {
+				_, _ = io.WriteString(c, says)
+				_ = c.Close()
+			}
+		}()
+		if _, err := Read(t.Context(), 1); says == "" && !errors.Is(err, ErrNone) || says != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%q: %v", says, err)
+		}
+	}
+}
+
+func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
+	base := t.TempDir()
+	theirs, open, link, fine := filepath.Join(base, "theirs"), filepath.Join(base, "open"), filepath.Join(base, "link"), filepath.Join(base, "fine")
+	for _, err := range []error{os.Mkdir(theirs, 0o700), os.Mkdir(open, 0o700), os.Chmod(open, 0o755), os.Mkdir(fine, 0o700), os.Symlink(fine, link)} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	bad := map[string]string{open: "open to others", link: ""}
+	if os.Geteuid() == 0 {
+		if err := os.Chown(theirs, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+		bad[theirs] = "belongs to user 65534"
+	} else {
+		t.Log("not root: cannot give a directory away")
+	}
+	for dir, why := range bad {
+		if d, err := openDir(dir, true); err == nil || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: %v, %v", dir, d, err)
+		}
+		// The command goes on without, and nothing is put there.
+		t.Setenv(EnvDir, dir)
+		var log bytes.Buffer
+		s := start(t, Options{Log: debugLog(&log)})
+		s.Close()
+		if entries, err := os.ReadDir(dir); len(entries) != 0 || err != nil || !strings.Contains(log.String(), "level=DEBUG msg=\"no socket") {
+			t.Errorf("%s: %v, %v, log %q", dir, entries, err, log.String())
+		}
+		if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+	if _, err := os.Stat(fine); err != nil {
+		t.Error(err)
+	}
+}
+
+// What a process left that was killed goes; what somebody listens at, or a living process may be about to, stays.
+func TestStaleSocketsAreSwept(t *testing.T) {
+	dir := place(t)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dead := func() int {
+		cmd := exec.Command("/bin/true")
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		return cmd.Process.Pid
+	}
+	listen := func(pid int) net.Listener {
+		l, err := net.Listen("unix", filepath.Join(dir, fmt.Sprint(pid, suffix)))
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.(*net.UnixListener).SetUnlinkOnClose(false)
+		return l
+	}
+	gone, parent, elsewhere := dead(), os.Getppid(), dead()
+	listen(gone).Close()
+	listen(parent).Close()
+	listen(os.Getpid()).Close() // of an earlier process with our number
+	l := listen(elsewhere)
+	defer l.Close()
+	if err := os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, Options{})
+	self(t)
+	for name, there := range map[string]bool{fmt.Sprint(gone, suffix): false, fmt.Sprint(parent, suffix): true, fmt.Sprint(elsewhere, suffix): true, "notes": true} {
+		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != there {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	s.Close()
+	if _, err := os.Lstat(filepath.Join(dir, socketName())); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("our own: %v", err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Errorf("others' directory: %v", err)
+	}
+}
+
+func TestPlacesAreThisUsers(t *testing.T) {
+	t.Setenv(EnvDir, "")
+	t.Setenv("XDG_RUNTIME_DIR", "/x")
+	tmp := fmt.Sprintf("/tmp/vnic-%d", os.Geteuid())
+	if c := candidates(); c[0] != "/x/vnic" || c[len(c)-1] != tmp || len(c) != 3 {
+		t.Errorf("%q", c)
+	}
+	t.Setenv("XDG_RUNTIME_DIR", "relative")
+	if c := candidates(); len(c) != 2 {
+		t.Errorf("%q", c)
+	}
+}
+
+func TestMetricsAreServed(t *testing.T) {
+	place(t)
+	s := start(t, Options{Command: "serve", Metrics: "localhost:0"})
+	s.SetPorts(func() []Port { return []Port{{Name: `a"b`, Kind: "host"}, {Name: `a"b`, Kind: "host"}} })
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	resp, err := client.Get(s.MetricsURL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	text := string(b)
+	if err != nil || resp.StatusCode != 200 || !strings.Contains(text, `vnic_link_packets_total{direction="rx",port="a\"b#2"} 0`) ||
+		!strings.Contains(text, "process_resident_memory_bytes ") || !strings.Contains(text, "go_goroutines ") {
+		t.Errorf("%v, %v: %s", resp.Status, err, text)
+	}
+	if _, err := Start(Options{Metrics: s.metrics.listener.Addr().String()}); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "give another address") {
+		t.Errorf("an address that is taken: %v", err)
+	}
+	for _, addr := range []string{"9118", "localhost", "localhost:http2", "localhost:70000", "::1:9118"} {
+		if _, err := Start(Options{Metrics: addr}); err == nil || !strings.Contains(err.Error(), "not HOST:PORT") {
+			t.Errorf("%q: %v", addr, err)
+		}
+	}
+	s.Close()
+	if _, err := client.Get(s.MetricsURL()); err == nil {
+		t.Error("served after its end")
+	}
+}
+
+func TestMetricsHandlerTakesGETOnly(t *testing.T) {
+	h := metricsHandler(start(t, Options{}))
+	for req, want := range map[string]int{"GET /metrics": 200, "GET /": 200, "POST /metrics": 405, "GET /debug": 404} {
+		method, path, _ := strings.Cut(req, " ")
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(method, path, nil))
+		if w.Code != want {
+			t.Errorf("%s: %d", req, w.Code)
+		}
+	}
+}
+
+func TestTableShowsRatesAndTotals(t *testing.T) {
+	before := &Snapshot{PID: 7, Command: "run", Uptime: 10, Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 10, ReceivedBytes: 1 << 20},
+		Queues: []Queue{{}, {Index: 1, Split: true, RX: Direction{Packets: 5, HeaderBytes: 24, DeviceBytes: 1000}}}}}}
+	b, err := json.Marshal(before)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := new(Snapshot)
+	if err := json.Unmarshal(b, now); err != nil {
+		t.Fatal(err)
+	}
+	now.Uptime = 12
+	now.Ports[0].Link = LinkCounters{Received: 2010, ReceivedBytes: 5 << 20, Drops: map[string]uint64{"no-buffer": 8}}
+	now.Ports[0].Queues[1].RX = Direction{Packets: 2005, HeaderBytes: 24 + 2048, DeviceBytes: 1000 + 4<<20, Drops: 2}
+	now.Ports = append(now.Ports, PortCounters{Name: "new"})
+	table := func(a, b *Snapshot) string {
+		var out bytes.Buffer
+		if err := Table(&out, a, b); err != nil {
+			t.Fatal(err)
+		}
+		var lines []string
+		for line := range strings.Lines(out.String()) {
+			lines = append(lines, strings.Join(strings.Fields(line), " "))
+		}
+		return strings.Join(lines, "\n") + "\n"
+	}
+	const rates = `vnic run, process 7, up 12s; per second:
+PORT QUEUE PACKETS BYTES DEVICE GPU FILE HOST DROPS
+A wire rx 1,000 2.0 MiB
+A wire tx 0 0 B
+A wire no-buffer 4
+A 1 split rx 1,000 2.0 MiB 2.0 MiB 0 B 0 B 1
+new wire rx 0 0 B
+new wire tx 0 0 B
+`
+	if got := table(before, now); got != rates {
+		t.Errorf("got %s", got)
+	}
+	if got := table(nil, before); !strings.Contains(got, "since it began:") || !strings.Contains(got, "A 1 split rx 5 1.0 KiB 1000 B") {
+		t.Errorf("got %s", got)
+	}
+	began := &Snapshot{PID: 8, Command: "run", Uptime: 1} // another process with another number
+	if got := table(before, began); got != "vnic run, process 8, up 1s; since it began:\nno ports\n" {
+		t.Errorf("got %s", got)
+	}
+	smaller := &Snapshot{PID: 7, Uptime: 11, Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 3}}}}
+	if got := table(before, smaller); !strings.Contains(got, "A wire rx 3 0 B") {
+		t.Errorf("a port that began again: %s", got)
+	}
+}
+
+// A client has to be served while ports come and go, and a server's end waits for whoever is inside.
+func TestPortsComeAndGo(t *testing.T) {
+	place(t)
+	s := start(t, Options{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 200 {
+			s.SetPorts(many)
+			s.SetPorts(nil)
+		}
+	}()
+	for {
+		if n := len(self(t).Ports); n != 0 && n != 5000 {
+			t.Fatalf("%d ports", n)
+		}
+		select {
+		case <-done:
+			return
+		case <-time.After(0):
+		}
+	}
+}
+
+func debugLog(w io.Writer) *slog.Logger {
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
