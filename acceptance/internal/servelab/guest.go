@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/qemu"
+)
+
+// image is what guests boot from.
+type image struct {
+	*qemu.Resolved
+	initrd string // file
+}
+
+// prepare takes QEMU and kernel from the cache, and makes a guest of ours.
+func prepare(ctx context.Context) (*image, error) {
+	res, err := qemu.Fetch(ctx, qemu.Options{CacheDir: *cache, Offline: true, IgnoreSystemQEMU: true, VFIOUser: true})
+	if err != nil {
+		return nil, err
+	}
+	conf := agent.Config{Modules: transfer.Modules, HugePages: transfer.HugePages}
+	if *nic == "gve" {
+		conf = agent.Config{Modules: kernelnic.Modules, HugePages: kernelnic.HugePages, Node0: true}
+	}
+	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Modules: conf.Modules, Applets: []string{"devmem"}})
+	if err != nil {
+		return nil, err
+	}
+	r, err := img.Initrd(conf)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	im := &image{Resolved: res, initrd: filepath.Join(*dir, "initrd")}
+	f, err := os.Create(im.initrd)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	_, err = io.Copy(f, r)
+	return im, err
+}
+
+// guest is a QEMU of somebody else's.
+type guest struct {
+	*agent.Client
+	cmd   *exec.Cmd
+	addr  string
+	ended chan error
+}
+
+// boot starts QEMU with the arguments for port i, and what any machine has besides.
+func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
+	p := s.rep.Ports[i]
+	addr, _, _ := strings.Cut(p.Addr4, "/")
+	results := filepath.Join(*dir, fmt.Sprintf("results-%d", i))
+	_ = os.Remove(results)
+	l, err := net.Listen("unix", results)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Image, "-initrd", im.initrd,
+		"-append", "console=ttyS0 quiet panic=-1 "+s.rep.KernelArgs, "-serial", "file:"+consoleOf(i),
+		"-chardev", "socket,id=results,path="+results, "-serial", "chardev:results")
+	g := &guest{cmd: exec.CommandContext(ctx, im.QEMU.Args[0], append(args, p.QEMU...)...), addr: addr, ended: make(chan error, 1)}
+	g.cmd.Env = append(os.Environ(), im.QEMU.Env...)
+	g.cmd.Stderr = os.Stderr
+	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := g.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		g.ended <- g.cmd.Wait()
+		_ = l.Close()
+	}()
+	conn, err := l.Accept()
+	if err != nil {
+		return nil, fmt.Errorf("QEMU %d ended: %w", i, <-g.ended)
+	}
+	g.Client = agent.NewClient(conn)
+	select {
+	case <-g.Booted():
+		return g, nil
+	case <-g.Done():
+		g.kill()
+		return nil, fmt.Errorf("guest %d: %w", i, g.Err())
+	case <-ctx.Done():
+		g.kill()
+		return nil, fmt.Errorf("guest %d has not booted: %w", i, ctx.Err())
+	}
+}
+
+// run runs a program in the guest.
+func (g *guest) run(ctx context.Context, r *agent.ExecResult, args []string) error {
+	return g.Call(ctx, "exec", agent.Exec{Args: args}, r)
+}
+
+func (g *guest) kill() {
+	_ = g.cmd.Process.Kill()
+	g.ended <- <-g.ended
+	_ = g.Close()
+}
