@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/qemu"
 )
@@ -40,18 +43,22 @@ func serveCommand() *cobra.Command {
 		ports           int
 		asJSON, verbose bool
 		capabilities    bool
+		dump            pcap.Options
+		show            = stat.Options{Command: "serve"}
 		o               serve.Options
 	)
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve NICs, with their GPUs, to a QEMU of your own",
 		Long: `Serve NICs, with their GPUs, to a QEMU of your own, until interrupted. It prints what QEMU is to be given. A QEMU that hangs
-up may be followed by the next; the GPU's memory stays. For management software it keeps to QEMU's conventions of backend programs.`,
+up may be followed by the next; the GPU's memory stays. A gateway gives guests addresses by DHCP, names, and a way out; port0,
+port1, ... are their names, gateway is this machine. For management software it keeps to QEMU's conventions of backend programs.`,
 		Example: `  vnic serve --socket-path /tmp/vnic.sock                        one virtio NIC
   vnic serve --socket-path /tmp/vnic%d.sock --ports 2            two on one switch
   vnic serve --socket-path /tmp/vnic.sock --nic gve              a gVNIC, by vfio-user
   vnic serve --socket-path /tmp/vnic%d.sock --ports 64 --gpu-memory 0
   vnic serve --socket-path /tmp/vnic.sock --client               QEMU listens, with server=on
+  vnic serve --socket-path /tmp/vnic.sock --forward 2222:22      ssh -p 2222 localhost leads to the guest
   vnic serve --socket-path /tmp/vnic.sock --json                 the same as one JSON object, for scripts`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -69,7 +76,14 @@ up may be followed by the next; the GPU's memory stays. For management software 
 			if o.World.NoP2P = p2p == "off"; !o.World.NoP2P && p2p != "on" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
-			if err := o.Check(); err != nil {
+			if err := errors.Join(o.Check(), show.Check()); err != nil {
+				return usageError{c.CommandPath(), err}
+			}
+			out := c.OutOrStdout()
+			if dump.Stdout = out; dump.File == "-" {
+				out = c.ErrOrStderr()
+			}
+			if err := dump.Check(asJSON); err != nil {
 				return usageError{c.CommandPath(), err}
 			}
 			level := slog.LevelWarn
@@ -78,16 +92,33 @@ up may be followed by the next; the GPU's memory stays. For management software 
 			}
 			stderr := &lines{w: c.ErrOrStderr()}
 			o.World.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
-			o.Note = func(port, format string, args ...any) { fmt.Fprintf(stderr, port+": "+format+"\n", args...) }
+			note := func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) }
+			o.Note = func(port, format string, args ...any) { note(port+": "+format, args...) }
 			o.Ready = func(r *serve.Report) error {
 				if !asJSON {
-					return r.Print(c.OutOrStdout())
+					return r.Print(out)
 				}
-				e := json.NewEncoder(c.OutOrStdout())
+				e := json.NewEncoder(out)
 				e.SetIndent("", "  ")
 				return e.Encode(r)
 			}
-			return serve.Do(c.Context(), o)
+			show.Log = o.World.Log
+			counters, err := startStat(show, note)
+			if err != nil {
+				return err
+			}
+			defer counters.Close()
+			capture, err := pcap.Start(dump, note)
+			if err != nil {
+				return err
+			}
+			defer capture.Close()
+			o.World.Services = append(o.World.Services, counters.Watch, capture.Service)
+			err = serve.Do(c.Context(), o)
+			if r := capture.Report(); r != nil {
+				note("%v", r)
+			}
+			return err
 		},
 	}
 	f := c.Flags()
@@ -102,7 +133,11 @@ up may be followed by the next; the GPU's memory stays. For management software 
 	f.IntVar(&o.World.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
 	f.IntVar(&o.World.MTU, "mtu", 1500, "MTU of the link")
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
+	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network")
+	f.StringArrayVar(&o.Forwards, "forward", nil, "lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
+	dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
+	metricsFlag(f, &show)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }

@@ -5,18 +5,22 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
 	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/stack/gateway"
 )
 
 // Options are the flags of `vnic serve`.
 type Options struct {
-	World  world.Options // but Ports, which follow from the sockets
-	Paths  []string      // sockets' files, one a port
-	FDs    []int         // instead: sockets that are open already
-	Client bool          // QEMU listens at Paths
+	World     world.Options // but Ports, which follow from the sockets
+	Paths     []string      // sockets' files, one a port
+	FDs       []int         // instead: sockets that are open already
+	Client    bool          // QEMU listens at Paths
+	NoGateway bool
+	Forwards  []string // as world.ParseForward takes them
 
 	Ready func(*Report) error                    // all sockets are there, and QEMU may come
 	Note  func(port, format string, args ...any) // what happens at a port
@@ -89,13 +93,31 @@ func (o *Options) Check() error {
 	if kind, _ := world.Of(o.World.NIC); o.Client && kind.VFIOUser {
 		return fmt.Errorf("--client and --nic %s: QEMU listens at no vfio-user socket, it only connects", o.World.NIC)
 	}
-	w := o.world()
+	if o.NoGateway && len(o.Forwards) > 0 {
+		return errors.New("--forward is the gateway's: not with --no-gateway")
+	}
+	w, err := o.world()
+	if err != nil {
+		return err
+	}
 	return w.Check()
 }
 
-// world has a port for each socket.
-func (o *Options) world() world.Options {
+// world has a port for each socket, and the gateway before the user's services.
+func (o *Options) world() (world.Options, error) {
 	w := o.World
 	w.Ports = make([]world.PortOptions, len(o.Paths)+len(o.FDs))
-	return w
+	if o.NoGateway {
+		return w, nil
+	}
+	g := gateway.Options{NAT: true}
+	for _, s := range o.Forwards {
+		f, err := world.ParseForward(s, world.PortName, len(w.Ports))
+		if err != nil {
+			return w, err
+		}
+		g.Forwards = append(g.Forwards, f)
+	}
+	w.Services = slices.Insert(slices.Clone(w.Services), 0, world.Gateway(g))
+	return w, nil
 }

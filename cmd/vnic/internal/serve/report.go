@@ -21,7 +21,8 @@ type Report struct {
 	NIC           string       `json:"nic"`
 	PID           int          `json:"pid"`
 	OldestQEMU    string       `json:"oldest_qemu"`
-	Client        bool         `json:"client"` // QEMU listens
+	Client        bool         `json:"client"`  // QEMU listens
+	Gateway       string       `json:"gateway"` // its address; "": none
 	KernelArgs    string       `json:"kernel_args"`
 	ResidentBytes uint64       `json:"resident_bytes"` // this process's own memory, without GPUs' and guests'
 	PortBytes     uint64       `json:"port_bytes"`     // what each port added to it
@@ -33,7 +34,7 @@ type PortReport struct {
 	Name     string   `json:"name"`
 	Socket   string   `json:"socket"` // "": it has no name
 	MAC      string   `json:"mac"`
-	Addr4    string   `json:"addr4"` // meant for the guest
+	Addr4    string   `json:"addr4"` // meant for the guest: the gateway's DHCP gives it
 	Addr6    string   `json:"addr6"`
 	GPUBytes uint64   `json:"gpu_bytes"` // 0: no GPU
 	GPUPath  string   `json:"gpu_path"`
@@ -90,12 +91,6 @@ func nicArgs(w *world.World, p *world.Port, e *PortReport, client bool) []string
 	return n.Args("net0")
 }
 
-// Memory notes what the process takes now, and how much more than before that is for each port.
-func (r *Report) Memory(before uint64) {
-	r.ResidentBytes = resident()
-	r.PortBytes = (r.ResidentBytes - min(before, r.ResidentBytes)) / uint64(len(r.Ports))
-}
-
 // resident is the memory of this process that is nobody else's: neither files' nor shared. Garbage is not counted.
 func resident() uint64 {
 	debug.FreeOSMemory()
@@ -115,6 +110,9 @@ func (r *Report) Print(w io.Writer) error {
 	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports), plural(len(r.Ports), r.NIC+" NIC"),
 		r.PortBytes>>10, r.ResidentBytes>>10)
 	fmt.Fprintf(&b, "QEMU %s or newer. Any guest RAM will do, as long as it is shared memory.\n", r.OldestQEMU)
+	if r.Gateway != "" {
+		fmt.Fprintf(&b, "gateway %s: DHCP, DNS, and this machine's network; its own address leads to this machine's loopback\n", r.Gateway)
+	}
 	if r.KernelArgs != "" {
 		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", r.KernelArgs)
 	}

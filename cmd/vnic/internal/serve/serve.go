@@ -3,6 +3,8 @@ package serve
 import (
 	"context"
 	"errors"
+	"io"
+	"slices"
 	"sync"
 
 	"vnic.dev/vnic/cmd/vnic/internal/world"
@@ -25,14 +27,29 @@ func Do(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	conf, err := o.world()
+	if err != nil {
+		return err
+	}
 	before := resident()
-	w, err := world.New(o.world())
+	var ports uint64 // what they have added
+	// Ports are measured by themselves: what else is on the switch comes after them.
+	conf.Services = slices.Insert(conf.Services, 0, func(*world.World) (io.Closer, error) {
+		now := resident()
+		ports = now - min(now, before)
+		return io.NopCloser(nil), nil
+	})
+	w, err := world.New(conf)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	rep := newReport(w, sources, o.Client)
-	rep.Memory(before)
+	if !o.NoGateway {
+		gw, _ := world.GatewayAddrs()
+		rep.Gateway = gw.Addr().String()
+	}
+	rep.ResidentBytes, rep.PortBytes = resident(), ports/uint64(len(rep.Ports))
 	if err := o.Ready(rep); err != nil {
 		return err
 	}

@@ -45,6 +45,9 @@ type PortOptions struct {
 
 const defaultMTU = 1500
 
+// PortName and its number is a port that has no other name.
+const PortName = "port"
+
 // MAC is the address of port i: 02:76:6e:69:00:01 is the first.
 func MAC(i int) wire.MAC { return wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, byte(i + 1)} }
 

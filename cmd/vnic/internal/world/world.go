@@ -73,7 +73,7 @@ func New(o Options) (w *World, err error) {
 // newPort makes a port. The caller closes it even when there is an error, unless it is nil.
 func (w *World) newPort(i int, tree *gpumem.Topology) (*Port, error) {
 	o := w.opt.Ports[i]
-	p := &Port{w: w, Index: i, Name: cmp.Or(o.Name, fmt.Sprint("port", i)), MAC: cmp.Or(o.MAC, MAC(i)), Addr4: cmp.Or(o.Addr4, Addr4(i)),
+	p := &Port{w: w, Index: i, Name: cmp.Or(o.Name, fmt.Sprint(PortName, i)), MAC: cmp.Or(o.MAC, MAC(i)), Addr4: cmp.Or(o.Addr4, Addr4(i)),
 		Addr6: cmp.Or(o.Addr6, Addr6(i))}
 	p.begin()
 	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(w.opt.MTU), QueuePairs: w.opt.QueuePairs, Log: w.opt.Log}

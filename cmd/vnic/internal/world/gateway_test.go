@@ -1,0 +1,111 @@
+package world_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
+	"vnic.dev/vnic/stack/gateway"
+)
+
+// A guest reaches a server of the host by the gateway's address, and the host the guest by a forward.
+func TestGatewayLeadsBothWays(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	host, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := net.SplitHostPort(free.Addr().String())
+	if err := free.Close(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := world.ParseForward(port+":port1:80", "port", 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := open(t, world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 2),
+		Services: []func(*world.World) (io.Closer, error){world.Gateway(gateway.Options{NAT: true, Forwards: []gateway.Forward{f}})}})
+	g := attach(t, w.Port(1))
+	defer g.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), worldtest.Patience)
+	defer cancel()
+	gw, _ := world.GatewayAddrs()
+	out, err := g.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(gw.Addr(), uint16(host.Addr().(*net.TCPAddr).Port)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at, err := host.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(t, out, at)
+	l, err := g.Listen(netip.AddrPortFrom(w.Port(1).Addr4.Addr(), 80))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	in, err := net.Dial("tcp", "127.0.0.1:"+port)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	says(t, in, got)
+}
+
+// says has both ends of a connection say something, and closes it.
+func says(t *testing.T, a, b net.Conn) {
+	t.Helper()
+	for _, c := range []net.Conn{a, b} {
+		_ = c.SetDeadline(time.Now().Add(worldtest.Patience))
+		if _, err := io.WriteString(c, "hello"); err != nil {
+			t.Error(err)
+		}
+	}
+	for _, c := range []net.Conn{a, b} {
+		var got [5]byte
+		if _, err := io.ReadFull(c, got[:]); err != nil || string(got[:]) != "hello" {
+			t.Errorf("%q, %v", got, err)
+		}
+		_ = c.Close()
+	}
+}
+
+func TestParseForward(t *testing.T) {
+	for s, want := range map[string]string{
+		"8080:80":           "tcp 127.0.0.1:8080 10.118.110.1:80",
+		"tcp:8080:port2:80": "tcp 127.0.0.1:8080 10.118.110.3:80",
+		"udp:53:port0:5353": "udp 127.0.0.1:53 10.118.110.1:5353",
+		"":                  "",
+		"80":                "",
+		"8080:port3:80":     "",
+		"8080:port-1:80":    "",
+		"8080:guest1:80":    "",
+		"0:80":              "",
+		"8080:65536":        "",
+		"sctp:1:2":          "",
+		"a:b:c:d":           "",
+	} {
+		f, err := world.ParseForward(s, "port", 3)
+		got := fmt.Sprint(f.Proto, " ", f.Listen, " ", f.To)
+		if err != nil {
+			got = ""
+		}
+		if got != want {
+			t.Errorf("%q: %s, %v", s, got, err)
+		}
+	}
+}
