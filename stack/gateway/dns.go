@@ -23,13 +23,14 @@ const (
 // dnsServer is what the gateway's DNS services share.
 type dnsServer struct {
 	g     *Gateway
-	asked chan struct{} // one for each question that is forwarded
-	conns chan struct{} // one for each connection
+	asked *quota // of questions that are forwarded
+	conns *quota // of connections
 }
 
 // startDNS serves DNS on each of the gateway's addresses.
 func (g *Gateway) startDNS() error {
-	s := &dnsServer{g: g, asked: make(chan struct{}, maxQuestions), conns: make(chan struct{}, maxDNSConns)}
+	s := &dnsServer{g: g, asked: newQuota(maxQuestions, maxQuestions/4, &g.count.refused),
+		conns: newQuota(maxDNSConns, maxDNSConns/4, &g.count.refused)}
 	for _, p := range []netip.Prefix{g.o.Prefix4, g.o.Prefix6} {
 		if !p.IsValid() {
 			continue
@@ -63,23 +64,32 @@ func (s *dnsServer) datagrams(c *gonet.UDPConn) {
 		if b, forward := s.answer(buf[:n]); b != nil {
 			reply(b)
 		} else if forward != nil {
-			s.begin(forward, "udp", reply)
+			s.begin(forward, guestOf(from), reply)
 		}
 	}
 }
 
+// guestOf is the guest at the other end.
+func guestOf(a net.Addr) netip.Addr {
+	if a == nil { // it is gone
+		return netip.Addr{}
+	}
+	ap, _ := netip.ParseAddrPort(a.String())
+	return ap.Addr().Unmap()
+}
+
 // begin has a question forwarded on a goroutine of its own, if there are not too many.
-func (s *dnsServer) begin(q *question, network string, reply func([]byte)) {
-	select {
-	case s.asked <- struct{}{}:
-	default:
+func (s *dnsServer) begin(q *question, guest netip.Addr, reply func([]byte)) {
+	if !s.asked.take(guest) {
 		reply(s.bad(q, dnsmessage.RCodeServerFailure))
 		return
 	}
-	s.g.serve(func() {
-		defer func() { <-s.asked }()
-		reply(s.ask(q, network))
-	})
+	if !s.g.serve(func() {
+		defer s.asked.give(guest)
+		reply(s.ask(q, "udp"))
+	}) {
+		s.asked.give(guest)
+	}
 }
 
 // listen answers questions over TCP (RFC 7766).
@@ -90,20 +100,22 @@ func (s *dnsServer) listen(l *gonet.TCPListener) {
 		if err != nil {
 			return
 		}
-		select {
-		case s.conns <- struct{}{}:
-		default:
-			s.g.count.refused.Add(1)
+		guest := guestOf(c.RemoteAddr())
+		if !s.conns.take(guest) {
 			c.Close()
 			continue
 		}
-		s.g.serve(func() {
-			defer func() { <-s.conns }()
+		began := s.g.serve(func() {
+			defer s.conns.give(guest)
 			stop := context.AfterFunc(s.g.ctx, func() { _ = c.SetDeadline(time.Now()) })
 			defer stop()
 			defer c.Close()
 			s.stream(c)
 		})
+		if !began {
+			s.conns.give(guest)
+			c.Close()
+		}
 	}
 }
 

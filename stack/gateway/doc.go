@@ -12,16 +12,18 @@
 //   - forwards: sockets of the host that lead to a guest.
 //
 // Guests are hostile. What may come in is decided by addresses alone, in filter.go, before netstack sees it: netstack is
-// promiscuous when there is NAT, and would answer for everybody. Queues, flows, leases and questions under way have bounds;
-// what is beyond them is refused or dropped, and counted in Stats. A full queue towards netstack makes senders wait (Busy),
-// as it is always emptied; towards a guest without buffers the gateway waits as a NIC's worker does (nic.Patience).
+// promiscuous when there is NAT, and would answer for everybody. Queues, flows, leases and questions under way have bounds,
+// most of them also a share for each guest address; what is beyond them is refused or dropped, and counted in Stats. A full
+// queue towards netstack makes senders wait (Busy), as it is always emptied; towards a guest without buffers the gateway
+// waits as a NIC's worker does (nic.Patience).
 //
-// Locks are leaves: the inbox's and the outbox's queues, the leases, the UDP forwards' tables. Nothing is called under them
-// but a Waker.
+// Locks are leaves: the inbox's and the outbox's queues, the leases, quotas, the UDP forwards' tables. Under them nothing is
+// called but wakers, a quota, and what makes a socket in netstack.
 //
 // It does not know: DHCPv6; ICMP beyond its own addresses (guests cannot ping the world); IP multicast, and protocols other
-// than TCP and UDP; VLANs; guests' addresses outside its prefixes; more than one gateway on a switch with the same
-// addresses. A guest that takes another's address or MAC is not found out: all guests of a switch trust each other that
-// far. TCP options, urgent data and the peer's port numbers end here; so does path MTU discovery. A host's ICMP error ends a
-// UDP flow, and the guest is not told. To guests with NAT the host's own network is open, its loopback included.
+// than TCP and UDP; VLANs; guests' addresses outside its prefixes; two gateways with the same addresses on a switch. A guest
+// that takes another's address or MAC is not found out: the guests of a switch trust each other that far, and one that takes
+// many addresses can use up flows and leases that others want. TCP options, urgent data and path MTU discovery end here. A
+// host's ICMP error ends a UDP flow, and the guest is not told. To guests with NAT the network of the host is open, its
+// loopback included; without NAT no question of a guest leaves either.
 package gateway

@@ -59,7 +59,8 @@ func TestConnectionsToTheHost(t *testing.T) {
 		{"IPv4", "tcp4", own4, 1500, wire.LinkOptions{}},
 		{"IPv6", "tcp6", own6, 1500, wire.LinkOptions{}},
 		{"MTU 9000", "tcp4", own4, 9000, wire.LinkOptions{}},
-		{"loss", "tcp4", own4, 1500, wire.LinkOptions{Up: wire.Impairment{Seed: 1, Loss: .01}, Down: wire.Impairment{Seed: 2, Loss: .01}}},
+		{"loss", "tcp4", own4, 1500, wire.LinkOptions{
+			Up: wire.Impairment{Seed: 1, Loss: .01}, Down: wire.Impairment{Seed: 2, Loss: .01}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			sw := newSwitch(t)
@@ -404,21 +405,50 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 	}
 }
 
-func TestUDPFlowsAreBounded(t *testing.T) {
+// One guest's flood of flows is bounded, and leaves room for another guest.
+func TestFloodOfDatagrams(t *testing.T) {
 	sw := newSwitch(t)
 	g := newTestGateway(t, sw, options())
 	r := newRaw(t, sw, 1)
 	to := own4(udpEcho(t).Port())
-	for i := range uint16(maxUDP + 100) {
+	for i := range uint16(maxUDP) {
 		r.send(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000+i), to, []byte("x")))
 	}
-	for end := time.Now().Add(patience); g.Stats().Received < maxUDP+100; {
-		if time.Now().After(end) {
-			t.Fatalf("%+v", g.Stats())
-		}
-		time.Sleep(time.Millisecond)
+	conn := newGuest(t, sw, 2, 1500, wire.LinkOptions{}).dialUDP(to)
+	defer conn.Close()
+	buf := make([]byte, 10)
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
 	}
-	if s := g.Stats(); s.UDPOpen > maxUDP || s.Refused < 100 {
+	if n, err := conn.Read(buf); err != nil || string(buf[:n]) != "hello" {
+		t.Errorf("%q, %v", buf[:n], err)
+	}
+	if s := g.Stats(); s.UDPOpen != maxUDP/2+1 || s.Refused != maxUDP/2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Nor does a flood of connections that are never made keep others from making theirs.
+func TestFloodOfConnections(t *testing.T) {
+	sw := newSwitch(t)
+	g := newTestGateway(t, sw, options())
+	r := newRaw(t, sw, 1)
+	to := own4(echoServer(t, "tcp4").Port())
+	for i := range uint16(2 * maxPending) {
+		r.send(r.syn(netip.AddrPortFrom(addr4Of(1), 1000+i), to))
+	}
+	r.await("refusal", func(b []byte) bool {
+		if b[12] == 8 && b[13] == 6 && b[21] == 1 {
+			r.send(r.arp(2, addr4Of(1), prefix4.Addr(), gatewayMAC))
+		}
+		return b[12] == 8 && b[13] == 0 && b[23] == 6 && b[47]&4 != 0 // RST
+	})
+	conn := newGuest(t, sw, 2, 1500, wire.LinkOptions{}).mustDial(to)
+	defer conn.Close()
+	if err := exchange(conn, noise(100<<10, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if s := g.Stats(); s.TCPOpen > maxPending/4+1 || s.Refused == 0 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -62,9 +62,11 @@ func (g *Gateway) listenTCP(f *Forward) error {
 					return
 				}
 			}
-			if host := (hostConn{c}); g.takeTCP() {
-				g.serve(func() { g.inward(host, to) })
-			} else {
+			host := hostConn{c}
+			if !g.takeTCP(to.Addr()) {
+				host.reset()
+			} else if !g.serve(func() { g.inward(host, to) }) {
+				g.tcp.give(to.Addr())
 				host.reset()
 			}
 		}
@@ -74,7 +76,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 
 // inward carries on a connection of the host to a guest.
 func (g *Gateway) inward(host hostConn, to netip.AddrPort) {
-	defer g.count.tcpOpen.Add(-1)
+	defer g.tcp.give(to.Addr())
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()
 	guest, err := g.dialGuest(ctx, to)
@@ -141,7 +143,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	if f := u.flows[from]; f != nil {
 		return f
 	}
-	if !u.g.take(&u.g.count.udpOpen, maxUDP) {
+	if !u.g.udp.take(u.to.Addr()) {
 		return nil
 	}
 	to := fullAddress(u.to)
@@ -151,7 +153,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 			c.Close()
 		}
 		u.g.count.unreached.Add(1)
-		u.g.count.udpOpen.Add(-1)
+		u.g.udp.give(u.to.Addr())
 		return nil
 	}
 	f := &outerFlow{UDPConn: c, state: udpFlow{g: u.g}}
@@ -167,7 +169,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 
 // back brings the guest's answers to the sender, until the flow ends.
 func (u *udpForward) back(f *outerFlow, from netip.AddrPort) {
-	defer u.g.count.udpOpen.Add(-1)
+	defer u.g.udp.give(u.to.Addr())
 	stop := context.AfterFunc(u.g.ctx, func() { _ = f.SetReadDeadline(time.Now()) })
 	defer stop()
 	f.state.pour(answerTo{u.host, from}, f.UDPConn)

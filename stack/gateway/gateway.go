@@ -38,6 +38,8 @@ type Gateway struct {
 	count  counters
 	leases *leases
 	names  *names
+	tcp    *quota // of connections; NAT and forwards alike
+	udp    *quota // of flows
 
 	// settings that tests change before start
 	resolvers func() []netip.AddrPort
@@ -75,6 +77,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
 	g.names = newNames(&g.o)
+	g.tcp, g.udp = newQuota(maxTCP, maxTCP/2, &g.count.refused), newQuota(maxUDP, maxUDP/2, &g.count.refused)
 	return g, nil
 }
 
@@ -128,7 +131,9 @@ func (g *Gateway) configure(ep *endpoint) error {
 	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 512 << 10, Max: 4 << 20}
 	linger, timeWait := tcpip.TCPLingerTimeoutOption(10*time.Second), tcpip.TCPTimeWaitTimeoutOption(5*time.Second)
 	sack, moderate, syn := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true), tcpip.TCPSynRetriesOption(4)
-	for _, r := range []tcpip.SettableTransportProtocolOption{&recovery, &rto, &send, &recv, &linger, &timeWait, &sack, &moderate, &syn} {
+	for _, r := range []tcpip.SettableTransportProtocolOption{
+		&recovery, &rto, &send, &recv, &linger, &timeWait, &sack, &moderate, &syn,
+	} {
 		if err := g.ns.SetTransportProtocolOption(tcp.ProtocolNumber, r); err != nil {
 			return fmt.Errorf("netstack: tcp option %T: %s", r, err)
 		}
@@ -191,14 +196,16 @@ func (g *Gateway) begin() bool {
 
 func (g *Gateway) end() { g.work.Done() }
 
-// serve runs f on a goroutine, unless the gateway is being closed.
-func (g *Gateway) serve(f func()) {
-	if g.begin() {
-		go func() {
-			defer g.end()
-			f()
-		}()
+// serve runs f on a goroutine; false if the gateway is being closed.
+func (g *Gateway) serve(f func()) bool {
+	if !g.begin() {
+		return false
 	}
+	go func() {
+		defer g.end()
+		f()
+	}()
+	return true
 }
 
 // Close resets every connection, takes the gateway off its switch, and returns when nothing of it runs any more. The

@@ -5,19 +5,22 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// Bounds of flows, those of NAT and forwards together.
+// Bounds of flows, those of NAT and forwards together. A guest has no more than half of them; of the pending a quarter.
 const (
 	maxTCP     = 1024
-	maxPending = 256 // connections of guests that are being made
+	maxPending = 256 // connections that guests ask for and do not have yet
 	maxUDP     = 512
 	dialTime   = 10 * time.Second
 	udpIdle    = 30 * time.Second // that a UDP flow may be silent
@@ -29,8 +32,9 @@ func (g *Gateway) startNAT() {
 	if !g.o.NAT {
 		return
 	}
-	connections := tcp.NewForwarder(g.ns, 0, maxPending, g.connection)
-	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, connections.HandlePacket)
+	p := &pending{g: g, quota: newQuota(maxPending, maxPending/4, &g.count.refused), ids: map[stack.TransportEndpointID]bool{}}
+	p.next = tcp.NewForwarder(g.ns, 0, maxPending+1, p.connection)
+	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	flows := udp.NewForwarder(g.ns, g.flow)
 	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, flows.HandlePacket)
 	// From here on netstack answers for any address. The filter has let in what it may answer for.
@@ -49,38 +53,71 @@ func (g *Gateway) hostSide(to netip.AddrPort) netip.AddrPort {
 	return to
 }
 
-// take counts one flow more; false if there are as many as there may be, which counts as refused.
-func (g *Gateway) take(open *atomic.Int64, limit int64) bool {
-	if open.Add(1) > limit {
-		open.Add(-1)
+// takeTCP counts one connection more. Those that nobody owns any more, but whose guest has not confirmed the end, count too.
+func (g *Gateway) takeTCP(guest netip.Addr) bool {
+	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP {
 		g.count.refused.Add(1)
+		return false
+	}
+	return g.tcp.take(guest)
+}
+
+// pending are the connections that guests ask for and do not have yet.
+type pending struct {
+	g     *Gateway
+	next  *tcp.Forwarder
+	quota *quota
+
+	mu  sync.Mutex
+	ids map[stack.TransportEndpointID]bool
+}
+
+// segment gets the segments of TCP that belong to no connection; false: they are refused.
+func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	h := header.TCP(pkt.TransportHeader().Slice())
+	if len(h) < header.TCPMinimumSize || h.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) != header.TCPFlagSyn {
+		return false
+	}
+	p.mu.Lock()
+	known := p.ids[id]
+	taken := !known && p.quota.take(addrPort(id.RemoteAddress, 0).Addr())
+	if taken {
+		p.ids[id] = true
+	}
+	p.mu.Unlock()
+	if !taken {
+		return known // what is known is on its way
+	}
+	if !p.next.HandlePacket(id, pkt) { // a bad checksum, or the like
+		p.end(id)
 		return false
 	}
 	return true
 }
 
-// takeTCP is take for connections. Those that nobody owns any more, but whose guest has not confirmed the end, count too.
-func (g *Gateway) takeTCP() bool {
-	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP {
-		g.count.refused.Add(1)
-		return false
-	}
-	return g.take(&g.count.tcpOpen, maxTCP)
+func (p *pending) end(id stack.TransportEndpointID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.ids, id)
+	p.quota.give(addrPort(id.RemoteAddress, 0).Addr())
 }
 
 // connection carries on a connection that a guest asks for. Netstack calls it on a goroutine of its own.
-func (g *Gateway) connection(r *tcp.ForwarderRequest) {
+func (p *pending) connection(r *tcp.ForwarderRequest) {
+	g, id := p.g, r.ID()
+	made := sync.OnceFunc(func() { p.end(id) })
+	defer made()
 	if !g.begin() {
 		r.Complete(true)
 		return
 	}
 	defer g.end()
-	if !g.takeTCP() {
+	from := addrPort(id.RemoteAddress, id.RemotePort).Addr()
+	if !g.takeTCP(from) {
 		r.Complete(true)
 		return
 	}
-	defer g.count.tcpOpen.Add(-1)
-	id := r.ID()
+	defer g.tcp.give(from)
 	to := g.hostSide(addrPort(id.LocalAddress, id.LocalPort))
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()
@@ -101,6 +138,7 @@ func (g *Gateway) connection(r *tcp.ForwarderRequest) {
 		return
 	}
 	r.Complete(false)
+	made()
 	g.count.tcpFlows.Add(1)
 	splice(g.ctx, newGuestConn(wq, ep), host)
 }
@@ -111,23 +149,24 @@ func (g *Gateway) flow(r *udp.ForwarderRequest) bool {
 	if !g.begin() {
 		return true
 	}
-	if !g.take(&g.count.udpOpen, maxUDP) {
+	id := r.ID()
+	from := addrPort(id.RemoteAddress, id.RemotePort).Addr()
+	if !g.udp.take(from) {
 		g.end()
 		return true
 	}
 	wq := new(waiter.Queue)
 	ep, terr := r.CreateEndpoint(wq)
 	if terr != nil {
-		g.count.udpOpen.Add(-1)
+		g.udp.give(from)
 		g.end()
 		return true
 	}
-	id := r.ID()
 	to := g.hostSide(addrPort(id.LocalAddress, id.LocalPort))
 	guest := gonet.NewUDPConn(wq, ep)
 	go func() {
 		defer g.end()
-		defer g.count.udpOpen.Add(-1)
+		defer g.udp.give(from)
 		host, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) // waits for nothing
 		if err != nil {
 			g.count.unreached.Add(1)

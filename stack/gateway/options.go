@@ -73,7 +73,8 @@ func (o *Options) check() error {
 		return bad("%x is no MAC for it", o.MAC)
 	case !p4.IsValid() && !p6.IsValid():
 		return bad("it has neither an IPv4 nor an IPv6 address")
-	case p4.IsValid() && (!p4.Addr().Is4() || p4.Bits() < 8 || p4.Bits() > 30 || p4.Addr() == p4.Masked().Addr() || p4.Addr() == lastOf(p4)):
+	case p4.IsValid() && (!p4.Addr().Is4() || p4.Bits() < 8 || p4.Bits() > 30 || p4.Addr() == p4.Masked().Addr() ||
+		p4.Addr() == lastOf(p4)):
 		return bad("%v is no address in an IPv4 network of 8 to 30 bits", p4)
 	case p6.IsValid() && (!p6.Addr().Is6() || p6.Addr().Is4In6() || !p6.Addr().IsGlobalUnicast() || p6.Bits() > 126):
 		return bad("%v is no address in an IPv6 network", p6)

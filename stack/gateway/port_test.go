@@ -60,7 +60,8 @@ func TestFilter(t *testing.T) {
 		{"2001:db8::1", "fd76:6e69::fe", splitter.TCP, 6, 80, false, false},
 	} {
 		src, dst := netip.MustParseAddr(c.src), netip.MustParseAddr(c.dst)
-		h := splitter.Headers{Class: c.class, Proto: c.proto, IPv6: src.Is6(), L3Off: 14, L4Off: 54, Flow: splitter.Flow{DstPort: c.port, IPv6: src.Is6()}}
+		h := splitter.Headers{Class: c.class, Proto: c.proto, IPv6: src.Is6(), L3Off: 14, L4Off: 54,
+			Flow: splitter.Flow{DstPort: c.port, IPv6: src.Is6()}}
 		copy(h.Flow.Src[:], src.AsSlice())
 		copy(h.Flow.Dst[:], dst.AsSlice())
 		b := make([]byte, 100)

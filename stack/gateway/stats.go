@@ -15,7 +15,7 @@ type Stats struct {
 	UDPFlows   uint64
 	TCPOpen    int64 // now
 	UDPOpen    int64
-	Refused    uint64 // flows beyond the bound
+	Refused    uint64 // flows, and questions to be forwarded, beyond the bounds
 	Unreached  uint64 // flows whose other end could not be reached
 	Leases     int64  // given to unknown MACs, now
 	BadDHCP    uint64 // requests that were none, or got no answer
@@ -27,7 +27,6 @@ type Stats struct {
 type counters struct {
 	received, filtered, sent, outDropped, outGaveUp, outFull, outBad atomic.Uint64
 	tcpFlows, udpFlows, refused, unreached                           atomic.Uint64
-	tcpOpen, udpOpen                                                 atomic.Int64
 	badDHCP, queries, forwarded, badQueries                          atomic.Uint64
 }
 
@@ -37,7 +36,7 @@ func (g *Gateway) Stats() Stats {
 	return Stats{
 		Received: c.received.Load(), Filtered: c.filtered.Load(), Sent: c.sent.Load(), OutDropped: c.outDropped.Load(),
 		OutGaveUp: c.outGaveUp.Load(), OutFull: c.outFull.Load(), OutBad: c.outBad.Load(),
-		TCPFlows: c.tcpFlows.Load(), UDPFlows: c.udpFlows.Load(), TCPOpen: c.tcpOpen.Load(), UDPOpen: c.udpOpen.Load(),
+		TCPFlows: c.tcpFlows.Load(), UDPFlows: c.udpFlows.Load(), TCPOpen: g.tcp.taken(), UDPOpen: g.udp.taken(),
 		Refused: c.refused.Load(), Unreached: c.unreached.Load(), Leases: g.leases.taken(), BadDHCP: c.badDHCP.Load(),
 		Queries: c.queries.Load(), Forwarded: c.forwarded.Load(), BadQueries: c.badQueries.Load(),
 	}

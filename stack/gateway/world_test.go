@@ -105,7 +105,8 @@ func newGuest(t testing.TB, sw *wire.Switch, n byte, mtu int, lo wire.LinkOption
 		t.Fatal(err)
 	}
 	mac := macOf(n)
-	v := &guest{t: t, n: n, in: newInbox(), limits: portLimits(mtu), ep: &endpoint{mac: tcpip.LinkAddress(mac[:]), mtu: uint32(mtu), out: out}}
+	v := &guest{t: t, n: n, in: newInbox(), limits: portLimits(mtu),
+		ep: &endpoint{mac: tcpip.LinkAddress(mac[:]), mtu: uint32(mtu), out: out}}
 	v.ns = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			ipv4.NewProtocol, ipv6.NewProtocolWithOptions(ipv6.Options{DADConfigs: stack.DADConfigurations{}}), arp.NewProtocol,
@@ -254,7 +255,8 @@ type raw struct {
 func newRaw(t testing.TB, sw *wire.Switch, n byte) *raw {
 	t.Helper()
 	b := make([]byte, slotSize)
-	r := &raw{t: t, mac: macOf(n), slot: &outSlot{frame: b, mem: dma.NewBuffer(b, dma.Wire)}, w: wire.NewWorker(), got: make(chan []byte, 4096)}
+	r := &raw{t: t, mac: macOf(n), slot: &outSlot{frame: b, mem: dma.NewBuffer(b, dma.Wire)}, w: wire.NewWorker(),
+		got: make(chan []byte, 4096)}
 	var err error
 	if r.link, err = sw.Attach(r, wire.LinkOptions{}); err != nil {
 		t.Fatal(err)
@@ -303,7 +305,14 @@ func (r *raw) describe(frame []byte) bool {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})
 	defer pkt.DecRef()
 	ok := r.slot.describe(pkt)
-	r.slot.pkt.Meta.Csum = splitter.CsumNone
+	p := &r.slot.pkt
+	if p.Meta.Csum = splitter.CsumNone; !ok && len(frame) >= splitter.EthLen && p.Meta.Headers.Class == splitter.Malformed {
+		p.Header = append([]byte(nil), frame[:min(len(frame), nic.MaxHeader)]...) // as nic.Describe does
+		p.PayloadLen = uint32(len(frame) - len(p.Header))
+		p.Payload = append(p.Payload[:0], r.slot.mem.Segment(uint64(len(p.Header)), p.PayloadLen))
+		p.Prepare()
+		ok = true
+	}
 	return ok
 }
 
@@ -345,6 +354,20 @@ func (r *raw) udp4(to wire.MAC, src, dst netip.AddrPort, body []byte) []byte {
 	u := make([]byte, 8)
 	header.UDP(u).Encode(&header.UDPFields{SrcPort: src.Port(), DstPort: dst.Port(), Length: uint16(8 + len(body))})
 	return r.eth(to, splitter.EtherTypeIPv4, ip, u, body) // no checksum
+}
+
+// syn makes the first segment of a connection over IPv4.
+func (r *raw) syn(src, dst netip.AddrPort) []byte {
+	ip, s, d := make([]byte, 20), src.Addr().As4(), dst.Addr().As4()
+	header.IPv4(ip).Encode(&header.IPv4Fields{TotalLength: 40, TTL: 64, Protocol: 6,
+		SrcAddr: tcpip.AddrFrom4(s), DstAddr: tcpip.AddrFrom4(d)})
+	header.IPv4(ip).SetChecksum(^header.IPv4(ip).CalculateChecksum())
+	seg := make([]byte, 20)
+	header.TCP(seg).Encode(&header.TCPFields{SrcPort: src.Port(), DstPort: dst.Port(), DataOffset: 20,
+		Flags: header.TCPFlagSyn, WindowSize: 1000})
+	sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, tcpip.AddrFrom4(s), tcpip.AddrFrom4(d), 20)
+	header.TCP(seg).SetChecksum(^header.TCP(seg).CalculateChecksum(sum))
+	return r.eth(gatewayMAC, splitter.EtherTypeIPv4, ip, seg)
 }
 
 // echoServer serves connections of the host's loopback: it sends back what comes, and ends when the other side does.

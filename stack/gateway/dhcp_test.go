@@ -1,0 +1,162 @@
+package gateway
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+var broadcastMAC = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// dhcp sends a request as a client without an address does, and gives the answer.
+func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
+	r.t.Helper()
+	mods = append([]dhcpv4.Modifier{dhcpv4.WithHwAddr(r.mac[:])}, mods...)
+	req, err := dhcpv4.New(mods...)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	src, dst := netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67)
+	if a := addr4(req.ClientIPAddr); !a.IsUnspecified() {
+		src = netip.AddrPortFrom(a, 68)
+	}
+	if v := r.send(r.udp4(broadcastMAC, src, dst, req.ToBytes())); v.Kind != wire.Taken {
+		r.t.Fatalf("%+v", v)
+	}
+	var m *dhcpv4.DHCPv4
+	r.await("answer to "+req.Summary(), func(b []byte) bool {
+		if len(b) > 28 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == 1 { // so that it finds us
+			_ = r.send(r.arp(2, netip.AddrFrom4([4]byte(b[38:42])), prefix4.Addr(), gatewayMAC))
+		}
+		var h splitter.Headers
+		if splitter.Parse(b, uint32(len(b)), &h) != nil || h.Class != splitter.UDP || h.Flow.DstPort != 68 {
+			return false
+		}
+		m, err = dhcpv4.FromBytes(b[h.HdrLen:])
+		return err == nil && m.TransactionID == req.TransactionID
+	})
+	return m
+}
+
+// arp makes an ARP message.
+func (r *raw) arp(op byte, from, to netip.Addr, toMAC wire.MAC) []byte {
+	s, d := from.As4(), to.As4()
+	dst := toMAC
+	if op == 1 {
+		dst = broadcastMAC
+	}
+	return r.eth(dst, splitter.EtherTypeARP, []byte{0, 1, 8, 0, 6, 4, 0, op}, r.mac[:], s[:], toMAC[:], d[:])
+}
+
+func TestDHCP(t *testing.T) {
+	sw := newSwitch(t)
+	o := options()
+	o.MTU = 9000
+	newTestGateway(t, sw, o)
+	known, other := newRaw(t, sw, 2), newRaw(t, sw, 77)
+	kind := dhcpv4.WithMessageType
+	want := func(a netip.Addr) dhcpv4.Modifier {
+		return dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(a.AsSlice()))
+	}
+
+	offer := known.dhcp(kind(dhcpv4.MessageTypeDiscover))
+	ack := known.dhcp(kind(dhcpv4.MessageTypeRequest), want(addr4(offer.YourIPAddr)),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(offer.ServerIdentifier())))
+	for _, m := range []*dhcpv4.DHCPv4{offer, ack} {
+		gw := net.IP(prefix4.Addr().AsSlice())
+		if addr4(m.YourIPAddr) != addr4Of(2) || !m.ServerIdentifier().Equal(gw) || len(m.Router()) != 1 || !m.Router()[0].Equal(gw) ||
+			len(m.DNS()) != 1 || !m.DNS()[0].Equal(gw) || m.HostName() != "b" || m.DomainName() != domain ||
+			m.IPAddressLeaseTime(0) != leaseTime || !bytes.Equal(m.SubnetMask(), net.CIDRMask(24, 32)) ||
+			!bytes.Equal(m.Options.Get(dhcpv4.OptionInterfaceMTU), []byte{0x23, 0x28}) {
+			t.Error(m.Summary())
+		}
+	}
+	if offer.MessageType() != dhcpv4.MessageTypeOffer || ack.MessageType() != dhcpv4.MessageTypeAck {
+		t.Error(offer.MessageType(), ack.MessageType())
+	}
+
+	offer = other.dhcp(kind(dhcpv4.MessageTypeDiscover))
+	got := addr4(offer.YourIPAddr)
+	if !prefix4.Contains(got) || got == addr4Of(1) || got == addr4Of(2) || got == prefix4.Addr() || offer.HostName() != "" {
+		t.Error(offer.Summary())
+	}
+	for _, c := range []struct {
+		name string
+		mods []dhcpv4.Modifier
+		want dhcpv4.MessageType
+	}{
+		{"request", []dhcpv4.Modifier{want(got)}, dhcpv4.MessageTypeAck},
+		{"renewal", []dhcpv4.Modifier{dhcpv4.WithClientIP(got.AsSlice())}, dhcpv4.MessageTypeAck},
+		{"another guest's", []dhcpv4.Modifier{want(addr4Of(1))}, dhcpv4.MessageTypeNak},
+		{"the gateway's", []dhcpv4.Modifier{want(prefix4.Addr())}, dhcpv4.MessageTypeNak},
+		{"of elsewhere", []dhcpv4.Modifier{want(netip.MustParseAddr("192.168.1.1"))}, dhcpv4.MessageTypeNak},
+	} {
+		m := other.dhcp(append(c.mods, kind(dhcpv4.MessageTypeRequest))...)
+		if m.MessageType() != c.want || c.want == dhcpv4.MessageTypeAck && addr4(m.YourIPAddr) != got {
+			t.Errorf("%s: %s", c.name, m.Summary())
+		}
+	}
+	if m := other.dhcp(kind(dhcpv4.MessageTypeInform), dhcpv4.WithClientIP(got.AsSlice())); m.MessageType() !=
+		dhcpv4.MessageTypeAck ||
+		!m.YourIPAddr.IsUnspecified() || m.Options.Has(dhcpv4.OptionIPAddressLeaseTime) || len(m.DNS()) != 1 {
+		t.Error(m.Summary())
+	}
+	if m := other.dhcp(kind(dhcpv4.MessageTypeDiscover)); addr4(m.YourIPAddr) != got {
+		t.Errorf("it had %v: %s", got, m.Summary())
+	}
+}
+
+func TestLeases(t *testing.T) {
+	o := options()
+	o.Prefix4 = netip.MustParsePrefix("10.118.110.6/29") // .1 and .2 are hosts', .3 to .5 are free
+	l := newLeases(&o)
+	now := time.Unix(1e9, 0)
+	if len(l.pool) != 3 {
+		t.Fatalf("%+v", l.pool)
+	}
+	var got []netip.Addr
+	for n := byte(10); n < 13; n++ {
+		a, ok := l.offer(macOf(n), netip.Addr{}, now)
+		if !ok || slices.Contains(got, a) || !l.confirm(macOf(n), a, now) {
+			t.Fatalf("%v of %v", a, got)
+		}
+		got = append(got, a)
+	}
+	if _, ok := l.offer(macOf(20), netip.Addr{}, now); ok {
+		t.Error("there is one more")
+	}
+	if a, ok := l.offer(macOf(1), netip.Addr{}, now); !ok || a != addr4Of(1) {
+		t.Errorf("a host has %v", a)
+	}
+	if l.confirm(macOf(20), got[0], now) || l.confirm(macOf(20), addr4Of(1), now) {
+		t.Error("it has another's address")
+	}
+	l.release(macOf(20), got[1])
+	if _, ok := l.offer(macOf(20), netip.Addr{}, now); ok {
+		t.Error("it released another's address")
+	}
+	l.release(macOf(11), got[1])
+	if a, ok := l.offer(macOf(20), netip.Addr{}, now); !ok || a != got[1] {
+		t.Errorf("%v is free, not %v", got[1], a)
+	}
+	l.decline(macOf(20), got[1], now)
+	if _, ok := l.offer(macOf(20), netip.Addr{}, now.Add(badTime-1)); ok {
+		t.Error("an address in use is given out")
+	}
+	now = now.Add(leaseTime)
+	if a, ok := l.offer(macOf(10), netip.Addr{}, now); !ok || a != got[0] {
+		t.Errorf("who comes back gets %v, not %v", a, got[0])
+	}
+	if !l.confirm(macOf(30), got[2], now) {
+		t.Error("an address that has run out is not to be had")
+	}
+}

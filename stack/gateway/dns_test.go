@@ -1,0 +1,197 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+
+	"golang.org/x/net/dns/dnsmessage"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+
+	"vnic.dev/vnic/wire"
+)
+
+// resolver asks the gateway from a guest, over UDP or TCP.
+func (v *guest) resolver(network string, at netip.AddrPort) *net.Resolver {
+	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, n, _ string) (net.Conn, error) {
+		if network == "udp" {
+			a := fullAddress(at)
+			return gonet.DialUDP(v.ns, nil, &a, protocolOf(at.Addr()))
+		}
+		c, err := gonet.DialContextTCP(ctx, v.ns, fullAddress(at), protocolOf(at.Addr()))
+		return c, err
+	}}
+}
+
+func TestNames(t *testing.T) {
+	sw := newSwitch(t)
+	upstream := newResolver(t)
+	g := newTestGateway(t, sw, options(), func(g *Gateway) { g.resolvers = func() []netip.AddrPort { return upstream } })
+	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	for _, network := range []string{"udp", "tcp"} {
+		for _, at := range []netip.AddrPort{own4(53), own6(53)} {
+			r := v.resolver(network, at)
+			ctx, cancel := context.WithTimeout(t.Context(), patience)
+			defer cancel()
+			for name, want := range map[string][]netip.Addr{
+				"b.vnic.": {addr4Of(2), addr6Of(2)}, "B.": {addr4Of(2), addr6Of(2)}, "gateway.": {prefix4.Addr(), prefix6.Addr()},
+				"nobody.vnic.": nil, "example.org.": {netip.MustParseAddr("192.0.2.1")}, "missing.org.": nil,
+			} {
+				got, err := r.LookupNetIP(ctx, "ip", name)
+				for i := range got {
+					got[i] = got[i].Unmap()
+				}
+				slices.SortFunc(got, netip.Addr.Compare)
+				if !slices.Equal(got, want) || (err == nil) != (want != nil) {
+					t.Errorf("%s %v %s: %v, %v", network, at, name, got, err)
+				}
+			}
+		}
+	}
+	if s := g.Stats(); s.Forwarded == 0 || s.Queries <= s.Forwarded {
+		t.Errorf("%+v", s)
+	}
+}
+
+// newResolver is a resolver of the host's that knows example.org, over UDP and TCP. A first one does not answer right.
+func newResolver(t testing.TB) []netip.AddrPort {
+	t.Helper()
+	answer := func(b []byte) []byte {
+		var p dnsmessage.Parser
+		h, err := p.Start(b)
+		if err != nil {
+			return nil
+		}
+		q, err := p.Question()
+		if err != nil {
+			return nil
+		}
+		n := &names{addrs: map[string][2]netip.Addr{"example.org": {netip.MustParseAddr("192.0.2.1")}}}
+		if out := n.answer(&h, &q); out != nil {
+			return out
+		}
+		return fail(&h, &q, dnsmessage.RCodeNameError)
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().(*net.TCPAddr).AddrPort()
+	u, err := net.ListenPacket("udp4", at.String())
+	if err != nil {
+		t.Skip(err) // somebody has the port
+	}
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			buf := make([]byte, 64<<10)
+			if n, err := readMessage(c, "tcp", buf); err == nil {
+				b := answer(buf[:n])
+				_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
+			}
+			c.Close()
+		}
+	}()
+	go func() {
+		buf := make([]byte, 64<<10)
+		for {
+			n, from, err := u.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			b := answer(buf[:n])
+			forged := bytes.Clone(b)
+			forged[0] ^= 1
+			_, _ = u.WriteTo(forged, from) // who takes this is easy to fool
+			_, _ = u.WriteTo(b, from)
+		}
+	}()
+	t.Cleanup(func() {
+		l.Close()
+		u.Close()
+	})
+	closed, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dead := closed.Addr().(*net.TCPAddr).AddrPort()
+	closed.Close()
+	return []netip.AddrPort{dead, at}
+}
+
+// ask asks in one message, and gives the answer's code.
+func ask(t testing.TB, g *Gateway, name string, change ...func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
+	t.Helper()
+	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
+	for _, f := range change {
+		f(&m)
+	}
+	b, err := m.Pack()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &dnsServer{g: g}
+	out, forward := s.answer(b)
+	if forward != nil {
+		out = s.ask(forward, "udp")
+	}
+	var a dnsmessage.Message
+	if out == nil {
+		return 0, false
+	}
+	if err := a.Unpack(out); err != nil || a.ID != 7 || !a.Response {
+		t.Fatalf("%v: %+v", err, a)
+	}
+	return a.RCode, true
+}
+
+func TestQuestionsThatGetNoAddress(t *testing.T) {
+	g := newTestGateway(t, newSwitch(t), options())
+	o := options()
+	o.NAT = false
+	isolated := newTestGateway(t, newSwitch(t), o)
+	for _, c := range []struct {
+		name, q string
+		g       *Gateway
+		change  func(*dnsmessage.Message)
+		code    dnsmessage.RCode
+		silent  bool
+	}{
+		{"no resolvers", "example.org.", g, nil, dnsmessage.RCodeServerFailure, false},
+		{"nothing leaves", "example.org.", isolated, nil, dnsmessage.RCodeRefused, false},
+		{"own names all the same", "a.", isolated, nil, dnsmessage.RCodeSuccess, false},
+		{"not there", "c.vnic.", isolated, nil, dnsmessage.RCodeNameError, false},
+		{"an answer", "a.", g, func(m *dnsmessage.Message) { m.Response = true }, 0, true},
+		{"another operation", "a.", g, func(m *dnsmessage.Message) { m.OpCode = 4 }, dnsmessage.RCodeNotImplemented, false},
+		{"two questions", "a.", g, func(m *dnsmessage.Message) { m.Questions = append(m.Questions, m.Questions[0]) },
+			dnsmessage.RCodeFormatError, false},
+		{"no question", "a.", g, func(m *dnsmessage.Message) { m.Questions = nil }, dnsmessage.RCodeFormatError, false},
+		{"another type", "a.", g, func(m *dnsmessage.Message) { m.Questions[0].Type = dnsmessage.TypeMX },
+			dnsmessage.RCodeSuccess, false},
+	} {
+		if c.change == nil {
+			c.change = func(*dnsmessage.Message) {}
+		}
+		if code, ok := ask(t, c.g, c.q, c.change); code != c.code || ok == c.silent {
+			t.Errorf("%s: %v, %v", c.name, code, ok)
+		}
+	}
+}
+
+func TestResolvConf(t *testing.T) {
+	got := readResolvers(bytes.NewReader([]byte("# nameserver 9.9.9.9\nsearch x\nnameserver 127.0.0.53\nnameserver\n" +
+		"nameserver fe80::1%eth0 x\nnameserver nobody\nnameserver 1.1.1.1\nnameserver 2.2.2.2\n")))
+	want := []netip.AddrPort{netip.MustParseAddrPort("127.0.0.53:53"), netip.MustParseAddrPort("[fe80::1%eth0]:53"),
+		netip.MustParseAddrPort("1.1.1.1:53")}
+	if !slices.Equal(got, want) {
+		t.Error(got)
+	}
+}

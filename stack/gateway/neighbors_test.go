@@ -1,0 +1,151 @@
+package gateway
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// The gateway answers for its own addresses, and for nobody else.
+func TestNeighbors(t *testing.T) {
+	sw := newSwitch(t)
+	g := newTestGateway(t, sw, options())
+	r := newRaw(t, sw, 1)
+	arpReply := func(b []byte) bool { return binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == 2 }
+	for range 3 { // whatever it answers to the others comes before
+		r.send(r.arp(1, addr4Of(1), addr4Of(2), wire.MAC{}))
+		r.send(r.arp(1, addr4Of(1), netip.MustParseAddr("8.8.8.8"), wire.MAC{}))
+	}
+	r.send(r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{}))
+	b := r.await("answer", arpReply)
+	if netip.AddrFrom4([4]byte(b[28:32])) != prefix4.Addr() || wire.MAC(b[22:28]) != gatewayMAC {
+		t.Errorf("%x", b)
+	}
+
+	advert := func(b []byte) bool { return len(b) >= 78 && b[20] == protoICMPv6 && b[54] == ndNeighborAdvert }
+	r.send(r.solicit(addr6Of(2)))
+	r.send(r.solicit(netip.MustParseAddr("2001:db8::1")))
+	for _, a := range []netip.Addr{prefix6.Addr(), g.local6()} {
+		r.send(r.solicit(a))
+		b := r.await("advertisement", advert)
+		if netip.AddrFrom16([16]byte(b[62:78])) != a || wire.MAC(b[6:12]) != gatewayMAC || b[58]&0x80 == 0 {
+			t.Errorf("%x", b)
+		}
+	}
+}
+
+// icmp6 makes an ICMPv6 message with a good checksum.
+func (r *raw) icmp6(to wire.MAC, src, dst netip.Addr, msg []byte) []byte {
+	ip := make([]byte, 40)
+	header.IPv6(ip).Encode(&header.IPv6Fields{PayloadLength: uint16(len(msg)), TransportProtocol: header.ICMPv6ProtocolNumber,
+		HopLimit: 255, SrcAddr: addressOf(src), DstAddr: addressOf(dst)})
+	msg[2], msg[3] = 0, 0
+	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: header.ICMPv6(msg), Src: addressOf(src), Dst: addressOf(dst)})
+	binary.BigEndian.PutUint16(msg[2:], sum)
+	return r.eth(to, splitter.EtherTypeIPv6, ip, msg)
+}
+
+// solicit makes a neighbor solicitation.
+func (r *raw) solicit(target netip.Addr) []byte {
+	a := target.As16()
+	msg := append(append(make([]byte, 8), a[:]...), append([]byte{1, 1}, r.mac[:]...)...)
+	msg[0] = ndSolicit
+	group := header.SolicitedNodeAddr(tcpip.AddrFrom16(a)).As16()
+	return r.icmp6(wire.MAC{0x33, 0x33, group[12], group[13], group[14], group[15]}, addr6Of(1), netip.AddrFrom16(group), msg)
+}
+
+func TestRouterAdvertisements(t *testing.T) {
+	sw := newSwitch(t)
+	newTestGateway(t, sw, options())
+	r := newRaw(t, sw, 1)
+	all := netip.MustParseAddr("ff02::2")
+	r.send(r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, netip.MustParseAddr("fe80::1"), all,
+		[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}))
+	b := r.await("router advertisement", func(b []byte) bool { return len(b) > 60 && b[20] == protoICMPv6 && b[54] == 134 })
+	src, dst := tcpip.AddrFrom16([16]byte(b[22:38])), tcpip.AddrFrom16([16]byte(b[38:54]))
+	msg := header.ICMPv6(b[54:])
+	want := msg.Checksum()
+	if got := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: msg, Src: src, Dst: dst}); got != want {
+		t.Errorf("checksum %#x, not %#x", want, got)
+	}
+	ra := header.NDPRouterAdvert(msg.MessageBody())
+	if ra.RouterLifetime() != 1800*time.Second || !header.IsV6LinkLocalUnicastAddress(src) {
+		t.Errorf("%v from %v", ra.RouterLifetime(), src)
+	}
+	it, err := ra.Options().Iter(true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var prefix header.NDPPrefixInformation
+	var dns header.NDPRecursiveDNSServer
+	for o, done, err := it.Next(); !done && err == nil; o, done, err = it.Next() {
+		switch o := o.(type) {
+		case header.NDPPrefixInformation:
+			prefix = o
+		case header.NDPRecursiveDNSServer:
+			dns = o
+		}
+	}
+	if prefix == nil || prefix.Prefix() != addressOf(prefix6.Masked().Addr()) || !prefix.OnLinkFlag() ||
+		!prefix.AutonomousAddressConfigurationFlag() {
+		t.Errorf("prefix: %x", prefix)
+	}
+	if as, err := dns.Addresses(); err != nil || len(as) != 1 || as[0] != addressOf(prefix6.Addr()) {
+		t.Errorf("dns: %v, %v", as, err)
+	}
+	if a := EUI64(prefix6, wire.MAC{0x52, 0x54, 0, 1, 2, 3}); a != netip.MustParseAddr("fd76:6e69::5054:ff:fe01:203") {
+		t.Error(a)
+	}
+}
+
+// The gateway answers pings of its own addresses only.
+func TestPing(t *testing.T) {
+	sw := newSwitch(t)
+	newTestGateway(t, sw, options())
+	r := newRaw(t, sw, 1)
+	ping4 := func(dst netip.Addr, seq byte) {
+		ip := make([]byte, 20)
+		header.IPv4(ip).Encode(&header.IPv4Fields{TotalLength: 20 + 64, TTL: 64, Protocol: 1,
+			SrcAddr: addressOf(addr4Of(1)), DstAddr: addressOf(dst)})
+		header.IPv4(ip).SetChecksum(^header.IPv4(ip).CalculateChecksum())
+		msg := make([]byte, 64)
+		msg[0], msg[7] = 8, seq
+		header.ICMPv4(msg).SetChecksum(^splitter.Sum(msg, 0))
+		r.send(r.eth(gatewayMAC, splitter.EtherTypeIPv4, ip, msg))
+	}
+	ping6 := func(dst netip.Addr, seq byte) {
+		msg := make([]byte, 64)
+		msg[0], msg[7] = 128, seq
+		r.send(r.icmp6(gatewayMAC, addr6Of(1), dst, msg))
+	}
+	ping4(netip.MustParseAddr("8.8.8.8"), 1)
+	ping4(prefix4.Addr(), 2)
+	ping6(netip.MustParseAddr("2001:db8::1"), 3)
+	ping6(prefix6.Addr(), 4)
+	got := map[byte]bool{}
+	r.await("pongs", func(b []byte) bool {
+		switch {
+		case binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == 1:
+			r.send(r.arp(2, addr4Of(1), prefix4.Addr(), gatewayMAC))
+		case b[12] == 8 && b[13] == 0 && b[23] == 1 && b[34] == 0:
+			got[b[41]] = true
+		case b[20] == protoICMPv6 && b[54] == ndSolicit:
+			a := addr6Of(1).As16()
+			msg := append(append([]byte{ndNeighborAdvert, 0, 0, 0, 0x60, 0, 0, 0}, a[:]...), append([]byte{2, 1}, r.mac[:]...)...)
+			r.send(r.icmp6(gatewayMAC, addr6Of(1), netip.AddrFrom16([16]byte(b[22:38])), msg))
+		case b[20] == protoICMPv6 && b[54] == 129:
+			got[b[61]] = true
+		}
+		return got[2] && got[4]
+	})
+	if got[1] || got[3] {
+		t.Error("it answers for others")
+	}
+}
