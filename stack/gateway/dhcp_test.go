@@ -105,8 +105,8 @@ func TestDHCP(t *testing.T) {
 			t.Errorf("%s: %s", c.name, m.Summary())
 		}
 	}
-	if m := other.dhcp(kind(dhcpv4.MessageTypeInform), dhcpv4.WithClientIP(got.AsSlice())); m.MessageType() !=
-		dhcpv4.MessageTypeAck ||
+	m := other.dhcp(kind(dhcpv4.MessageTypeInform), dhcpv4.WithClientIP(got.AsSlice()))
+	if m.MessageType() != dhcpv4.MessageTypeAck ||
 		!m.YourIPAddr.IsUnspecified() || m.Options.Has(dhcpv4.OptionIPAddressLeaseTime) || len(m.DNS()) != 1 {
 		t.Error(m.Summary())
 	}

@@ -6,7 +6,7 @@
 //
 //   - ARP, neighbor discovery and router advertisements (RFC 4861), ICMP echo of its own addresses;
 //   - DHCPv4 (RFC 2131): the address of each Host by its MAC, and a pool for all others;
-//   - DNS over UDP and TCP: the Hosts' names and its own; everything else goes to the resolvers of the machine it runs on;
+//   - DNS over UDP and TCP: the Hosts' names and its own; with NAT, everything else goes to the host's resolvers;
 //   - NAT, if asked: TCP connections and UDP flows of guests end here, and go on as sockets of the host. The gateway's own
 //     address stands for the host's loopback;
 //   - forwards: sockets of the host that lead to a guest.

@@ -1,0 +1,66 @@
+package gateway
+
+import (
+	"io"
+	"net"
+	"testing"
+
+	"vnic.dev/vnic/wire"
+)
+
+// BenchmarkToHost is a connection from a guest's netstack to a socket of the host, and its reference the same bytes over
+// the host's loopback. What it costs is two netstacks and four copies.
+func BenchmarkToHost(b *testing.B) {
+	const chunk = 1 << 20
+	sink := func(b *testing.B) net.Listener {
+		l, err := net.Listen("tcp4", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		go func() {
+			for {
+				c, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go func() {
+					_, _ = io.Copy(struct{ io.Writer }{io.Discard}, c)
+					c.Close()
+				}()
+			}
+		}()
+		b.Cleanup(func() { l.Close() })
+		return l
+	}
+	run := func(b *testing.B, c halfCloser) {
+		data := noise(chunk, 1)
+		b.SetBytes(chunk)
+		for b.Loop() {
+			if _, err := c.Write(data); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := c.CloseWrite(); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := c.Read(data); err != io.EOF {
+			b.Fatal(err)
+		}
+	}
+	b.Run("gateway", func(b *testing.B) {
+		sw := newSwitch(b)
+		newTestGateway(b, sw, options())
+		v := newGuest(b, sw, 1, 1500, wire.LinkOptions{})
+		c := v.mustDial(own4(sink(b).Addr().(*net.TCPAddr).AddrPort().Port()))
+		defer c.Close()
+		run(b, c)
+	})
+	b.Run("loopback", func(b *testing.B) {
+		c, err := net.Dial("tcp4", sink(b).Addr().String())
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer c.Close()
+		run(b, c.(*net.TCPConn))
+	})
+}
