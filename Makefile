@@ -3,14 +3,24 @@
 #   make demo   fetch, build, and run the main job: GPU to GPU between two QEMU guests, on either NIC
 #   make test   every test: lint, unit, race, fuzz corpora, guests in the process and in QEMU, acceptance
 #
-# Both need Debian with apt, make and git; what else is missing they fetch into the cache (tools/with-tools).
+# and for others to use it (packaging/INSTALL.md):
+#
+#   make install [PREFIX=/usr/local] [DESTDIR=]   program, man pages, completions, systemd unit
+#   make release                                  the same as a tarball, in dist/
+#
+# They need Debian with apt, make and git; what else is missing they fetch into the cache (tools/with-tools).
 
 WITH  := tools/with-tools
 GUEST := guest-images/bin/vnic-guest.gz
 # Everything that Go builds from: a change of any of it builds anew.
 SRC   := $(shell find . -name '*.go' -o -name go.mod -o -name go.sum -o -name '*.json' -path '*/internal/*' | grep -v '^./tools/')
 
-.PHONY: build demo test lint unit race fuzz acceptance clean
+# What is made bears the date of its source, not of its making.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
+PREFIX  ?= /usr/local
+
+.PHONY: build install release demo test lint unit race fuzz acceptance clean
 
 build: bin/vnic
 
@@ -22,6 +32,16 @@ $(GUEST): $(SRC)
 
 bin/vnic: $(SRC) $(GUEST)
 	$(WITH) go build -trimpath -o $@ ./cmd/vnic
+
+# The same with a command that writes man pages and completions: cmd/vnic/docs.go.
+bin/vnic-docs: $(SRC)
+	$(WITH) go build -trimpath -buildvcs=false -tags docs -o $@ ./cmd/vnic
+
+install: build bin/vnic-docs
+	packaging/install.sh "$(DESTDIR)" "$(PREFIX)"
+
+release: build bin/vnic-docs
+	packaging/release.sh "$(VERSION)" "$(PREFIX)"
 
 demo: build
 	bin/vnic run
@@ -54,4 +74,4 @@ acceptance: build
 	acceptance/run $(ACCEPTANCE)
 
 clean:
-	rm -rf bin $(GUEST)
+	rm -rf bin dist $(GUEST)

@@ -93,6 +93,14 @@ What a running vnic or QEMU uses stays. Links are removed, not what they lead to
 			return err
 		},
 	}
+	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		var names []string
+		_, list, _ := qemu.ListCache(o)
+		for _, e := range list {
+			names = append(names, e.Name)
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
 	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&everything, "all", false, "remove everything that is not in use")
 	cacheFlag(c.Flags(), &o)

@@ -59,6 +59,9 @@ func interrupts(signals <-chan os.Signal, cancel context.CancelCauseFunc, now fu
 	}
 }
 
+// more are commands that only some builds have.
+var more []func() *cobra.Command
+
 // newRoot makes the command with all its subcommands.
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
@@ -81,6 +84,9 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.AddCommand(serveCommand())
 	root.AddCommand(runCommand(), doctorCommand(), versionCommand())
 	root.AddCommand(statCommand(), cacheCommand())
+	for _, c := range more {
+		root.AddCommand(c())
+	}
 	return root
 }
 

@@ -118,7 +118,7 @@ func TestInterruptionWinsOverWhatCameOfIt(t *testing.T) {
 
 // Every command's help begins with examples that the command takes, and each flag says something.
 func TestHelpBeginsWithExamplesThatRun(t *testing.T) {
-	for _, command := range []string{"", "run", "serve", "doctor", "version"} {
+	for _, command := range []string{"", "run", "serve", "stat", "cache", "cache ls", "cache rm", "doctor", "version"} {
 		var out bytes.Buffer
 		args := strings.Fields(command + " --help")
 		if status := realMain(t.Context(), args, &out, &out); status != 0 {
@@ -130,6 +130,7 @@ func TestHelpBeginsWithExamplesThatRun(t *testing.T) {
 		}
 		for line := range strings.Lines(out.String()[examples+len("Examples:\n") : usage]) {
 			line, _, _ = strings.Cut(strings.TrimSpace(line), "  ")
+			line, _, _ = strings.Cut(line, " | ")
 			words := strings.Fields(line)
 			if len(words) == 0 {
 				continue
@@ -142,7 +143,10 @@ func TestHelpBeginsWithExamplesThatRun(t *testing.T) {
 			if err == nil {
 				err = c.ParseFlags(rest)
 			}
-			if err != nil || c.Name() != words[1] || len(c.Flags().Args()) != 0 {
+			if err == nil {
+				err = c.ValidateArgs(c.Flags().Args())
+			}
+			if err != nil || !c.HasParent() || !strings.HasPrefix(line+" ", c.CommandPath()+" ") {
 				t.Errorf("example %q: %v", line, err)
 			}
 		}

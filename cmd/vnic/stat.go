@@ -44,6 +44,16 @@ written or lay. Once a second, by the second, until interrupted or until that vn
 			return watch(c.Context(), newRepaint(c.OutOrStdout()), c.ErrOrStderr(), snap)
 		},
 	}
+	c.ValidArgsFunction = func(c *cobra.Command, args []string, _ string) (pids []string, _ cobra.ShellCompDirective) {
+		found, _ := stat.Find(c.Context())
+		for _, s := range found {
+			pids = append(pids, fmt.Sprintf("%d\tvnic %s", s.PID, s.Command))
+		}
+		if len(args) > 0 {
+			pids = nil
+		}
+		return pids, cobra.ShellCompDirectiveNoFileComp
+	}
 	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&once, "once", false, "print the totals since that vnic began, once")
 	c.Flags().BoolVar(&asJSON, "json", false, "the same as one JSON object")
