@@ -17,6 +17,7 @@ import (
 // often. So whoever watches a device looks for writers that are inside of a full one, takes the frontend's eventfds away, and
 // frees the writers by reading. No honest eventfd is ever full.
 type Line struct {
+	lines  *Lines
 	f      *os.File     // counts its users: it may be closed while somebody is about to write
 	inside atomic.Int32 // writers
 }
@@ -26,6 +27,9 @@ func (l *Line) Enter() { l.inside.Add(1) }
 
 // Write signals, after Enter.
 func (l *Line) Write() {
+	if ls := l.lines; ls.dozing.Load() && ls.dozing.Swap(false) {
+		ls.wake()
+	}
 	_, _ = l.f.Write(wakeUp[:]) // a full counter is a signal already, a broken eventfd its owner's loss
 	l.inside.Add(-1)
 }
@@ -76,6 +80,8 @@ func isFull(fd int) bool {
 // called on any goroutine.
 type Lines struct {
 	hostile atomic.Bool
+	dozing  atomic.Bool // whoever watches sleeps until wake
+	wake    func()      // set before the first Doze
 
 	mu   sync.Mutex
 	open int     // under mu: made, and not closed
@@ -90,7 +96,7 @@ func (ls *Lines) New(fd int) *Line {
 	}
 	// Writes go straight to the kernel: os.File leaves descriptors to the netpoller that do not block when it gets them.
 	_ = unix.SetNonblock(fd, false)
-	l := &Line{f: os.NewFile(uintptr(fd), "interrupt")}
+	l := &Line{lines: ls, f: os.NewFile(uintptr(fd), "interrupt")}
 	_ = unix.SetNonblock(fd, true)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -119,6 +125,28 @@ func (ls *Lines) Open() bool {
 	defer ls.mu.Unlock()
 	return ls.open > 0
 }
+
+// Watched says what wakes the watcher that dozes: it is called on the goroutine that writes, under none of its locks, and never
+// waits. Without it there is no Doze.
+func (ls *Lines) Watched(wake func()) { ls.wake = wake }
+
+// Doze says that the watcher has no need to look, until the next one writes: that wakes it. So a device that is idle costs
+// nothing. false: there are writers inside, so it looks again after a while. busy says whether there are any in Lines that have
+// not ended.
+func (ls *Lines) Doze(busy func() bool) bool {
+	ls.dozing.Store(true) // before looking: who comes in after sees it
+	ls.mu.Lock()
+	left := len(ls.left) > 0
+	ls.mu.Unlock()
+	if left || busy() {
+		ls.dozing.Store(false)
+		return false
+	}
+	return true
+}
+
+// Dozing says whether nobody has written since Doze.
+func (ls *Lines) Dozing() bool { return ls.dozing.Load() }
 
 // Distrust has New refuse all eventfds, as the frontend was caught at keeping writers; Trust ends it: there is another one.
 func (ls *Lines) Distrust() { ls.hostile.Store(true) }

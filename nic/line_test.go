@@ -53,6 +53,66 @@ func TestLineSignals(t *testing.T) {
 	}
 }
 
+// The watcher need not look while nobody writes: the first one wakes it, before the write that may keep him.
+func TestFirstWriterWakesTheWatcher(t *testing.T) {
+	var ls nic.Lines
+	l, front := frontend(t, &ls)
+	woken := make(chan bool, 9)
+	ls.Watched(func() { woken <- true })
+	l.Fire() // it does not doze yet
+	if ls.Doze(func() bool { return true }) || ls.Dozing() {
+		t.Error("dozes while somebody is inside")
+	}
+	l.Fire()
+	l.Enter()
+	ls.End(l)
+	if ls.Doze(l.Busy) || ls.Dozing() {
+		t.Error("dozes while somebody is inside of what has ended")
+	}
+	l.Write()
+	ls.Free()
+	if len(woken) != 0 {
+		t.Errorf("woken %d times, awake", len(woken))
+	}
+	l, front = frontend(t, &ls)
+	for range 3 {
+		if !ls.Doze(l.Busy) || !ls.Dozing() {
+			t.Fatal("does not doze")
+		}
+		l.Fire()
+		l.Fire()
+		if len(woken) != 1 || ls.Dozing() {
+			t.Fatalf("woken %d times, dozing %t", len(woken), ls.Dozing())
+		}
+		<-woken
+	}
+	if _, err := unix.Read(front, make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(front, almost); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetNonblock(front, false); err != nil {
+		t.Fatal(err)
+	}
+	ls.Doze(l.Busy)
+	written := make(chan bool)
+	go func() {
+		l.Fire()
+		close(written)
+	}()
+	<-woken // whoever is stuck has said so before
+	for !l.Stuck() {
+		runtime.Gosched()
+	}
+	ls.Distrust()
+	ls.End(l)
+	for ls.Open() {
+		ls.Free()
+	}
+	<-written
+}
+
 // Writers that a frontend keeps, who makes the eventfd block and fills it as fast as it can, go on.
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var ls nic.Lines

@@ -18,6 +18,7 @@ type keeper struct {
 
 func newKeeper(d *Device) *keeper {
 	k := &keeper{wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	d.vectors.Watched(k.poke)
 	dma.Go(func() { k.run(d) })
 	return k
 }
@@ -40,6 +41,7 @@ func (k *keeper) run(d *Device) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var looked time.Time
+	dozes := false
 	for {
 		select {
 		case <-k.stop:
@@ -52,16 +54,17 @@ func (k *keeper) run(d *Device) {
 		if due := d.stats.write(now); !due.IsZero() {
 			next = max(0, due.Sub(now))
 		}
-		if d.vectors.Open() {
-			if now.Sub(looked) >= stuckAfter {
-				if d.vectors.look() {
-					d.log.Error("interrupts that nobody takes: the frontend gets no more until it connects again")
-				}
-				looked = now
+		switch {
+		case dozes && !d.vectors.Dozing(): // somebody has fired: is he stuck in it, a moment from now?
+			looked, dozes = now, false
+		case !dozes && now.Sub(looked) >= stuckAfter:
+			if d.vectors.look() {
+				d.log.Error("interrupts that nobody takes: the frontend gets no more until it connects again")
 			}
-			if next < 0 || next > stuckAfter {
-				next = stuckAfter
-			}
+			looked, dozes = now, d.vectors.Doze(d.vectors.firing)
+		}
+		if !dozes && d.vectors.Open() && (next < 0 || next > stuckAfter) {
+			next = stuckAfter
 		}
 		if next >= 0 {
 			timer.Reset(next)

@@ -126,6 +126,16 @@ func (vs *vectors) look() (caught bool) {
 	return caught
 }
 
+// firing says whether somebody is in fire.
+func (vs *vectors) firing() bool {
+	for i := range vs.v {
+		if l := vs.v[i].line(); l != nil && l.Busy() {
+			return true
+		}
+	}
+	return false
+}
+
 func (v *vector) line() *nic.Line {
 	v.mu.Lock()
 	defer v.mu.Unlock()

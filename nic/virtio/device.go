@@ -290,23 +290,31 @@ func (d *Device) Errors() map[int]string {
 	return maps.Clone(d.stopped)
 }
 
+// calls gives each call and error to f.
+func (d *Device) calls(f func(*call)) {
+	for _, q := range d.rx {
+		f(&q.call)
+		f(&q.fault)
+	}
+	for _, q := range d.tx {
+		f(&q.call)
+		f(&q.fault)
+	}
+}
+
+// calling says whether somebody is in a call.
+func (d *Device) calling() (busy bool) {
+	d.calls(func(c *call) { busy = busy || c.busy() })
+	return busy
+}
+
 // freeCallers frees those who are stuck in a call, and takes all eventfds away from the frontend if there are any.
 func (d *Device) freeCallers() {
 	stuck := false
-	each := func(f func(*call)) {
-		for _, q := range d.rx {
-			f(&q.call)
-			f(&q.fault)
-		}
-		for _, q := range d.tx {
-			f(&q.call)
-			f(&q.fault)
-		}
-	}
-	each(func(c *call) { stuck = stuck || c.stuck() })
+	d.calls(func(c *call) { stuck = stuck || c.stuck() })
 	if stuck {
 		d.lines.Distrust()
-		each(func(c *call) { c.set(-1) })
+		d.calls(func(c *call) { c.set(-1) })
 		d.log.Error("calls that nobody takes: the frontend gets no more until it connects again")
 	}
 	d.lines.Free()

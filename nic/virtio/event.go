@@ -113,6 +113,12 @@ func (c *call) set(fd int) {
 	c.lines.End(c.line.Swap(l))
 }
 
+// busy says whether somebody is in fire.
+func (c *call) busy() bool {
+	l := c.line.Load()
+	return l != nil && l.Busy()
+}
+
 // stuck says whether somebody is kept in fire.
 func (c *call) stuck() bool {
 	l := c.line.Load()

@@ -46,6 +46,7 @@ func newWatcher(d *Device) (*watcher, error) {
 		_ = unix.Close(ep)
 		return nil, err
 	}
+	d.lines.Watched(wake.Wake)
 	dma.Go(w.run)
 	return w, nil
 }
@@ -83,7 +84,7 @@ func (w *watcher) run() {
 	var events [16]unix.EpollEvent
 	var in taker
 	timeout := -1
-	looked := time.Now()
+	looked, dozes := time.Now(), false
 	for {
 		n, err := unix.EpollWait(w.ep, events[:], timeout)
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -97,13 +98,16 @@ func (w *watcher) run() {
 				w.dev.rx[ev.Fd/2].kicked()
 			}
 		}
-		if now := time.Now(); now.Sub(looked) >= stuckAfter {
+		switch now := time.Now(); {
+		case dozes && !w.dev.lines.Dozing(): // somebody has called: is he stuck in it, a moment from now?
+			looked, dozes = now, false
+		case !dozes && now.Sub(looked) >= stuckAfter:
 			w.dev.freeCallers()
-			looked = now
+			looked, dozes = now, w.dev.lines.Doze(w.dev.calling)
 		}
 		w.mu.Lock()
 		closed := w.closed
-		if timeout = -1; w.dev.lines.Open() {
+		if timeout = -1; !dozes && w.dev.lines.Open() {
 			timeout = int(stuckAfter / time.Millisecond)
 		}
 		broken := w.broken
