@@ -52,6 +52,15 @@ func TestNames(t *testing.T) {
 			}
 		}
 	}
+	r := v.resolver("udp", own4(53))
+	for addr, want := range map[string][]string{
+		"10.118.110.2": {"b.vnic."}, "fd76:6e69::2": {"b.vnic."}, "fd76:6e69::fe": {"gateway.vnic."},
+		"10.118.110.9": nil, "fd76:6e69::9": nil,
+	} {
+		if got, err := r.LookupAddr(t.Context(), addr); !slices.Equal(got, want) || (err == nil) != (want != nil) {
+			t.Errorf("%s: %v, %v", addr, got, err)
+		}
+	}
 	if s := g.Stats(); s.Forwarded == 0 || s.Queries <= s.Forwarded {
 		t.Errorf("%+v", s)
 	}
@@ -182,6 +191,19 @@ func TestQuestionsThatGetNoAddress(t *testing.T) {
 		}
 		if code, ok := ask(t, c.g, c.q, c.change); code != c.code || ok == c.silent {
 			t.Errorf("%s: %v, %v", c.name, code, ok)
+		}
+	}
+}
+
+func TestReversed(t *testing.T) {
+	for name, want := range map[string]string{
+		"4.3.2.1.in-addr.arpa.": "1.2.3.4", "4.3.2.1.IN-ADDR.ARPA": "1.2.3.4",
+		"1.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.8.b.d.0.1.0.0.2.ip6.arpa.": "2001:db8::1",
+		"3.2.1.in-addr.arpa.": "", "5.4.3.2.1.in-addr.arpa.": "", "in-addr.arpa.": "", "x.3.2.1.in-addr.arpa.": "",
+		"1.0.0.ip6.arpa.": "", "1xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx.2.ip6.arpa.": "", "": "",
+	} {
+		if a, ok := reversed(name); ok != (want != "") || ok && a.String() != want {
+			t.Errorf("%q: %v, %v", name, a, ok)
 		}
 	}
 }

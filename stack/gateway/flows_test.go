@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"vnic.dev/vnic/wire"
 )
@@ -87,6 +89,69 @@ func TestConnectionsToTheHost(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		})
+	}
+}
+
+// What is not on the link is reached as the host would: here, by a host that has the whole world on its loopback.
+func TestFlowsToElsewhere(t *testing.T) {
+	sw := newSwitch(t)
+	tcp, udp := echoServer(t, "tcp4"), udpEcho(t)
+	asked := make(chan string, 10)
+	newTestGateway(t, sw, options(), func(g *Gateway) {
+		g.dial = func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+			asked <- network + " " + to.String()
+			if network == "udp" {
+				to = udp
+			} else {
+				to = tcp
+			}
+			return dialHost(ctx, network, to)
+		}
+	})
+	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	for _, to := range []string{"192.0.2.1:80", "[2001:db8::1]:80"} {
+		c := v.mustDial(netip.MustParseAddrPort(to))
+		if err := exchange(c, noise(100<<10, 1)); err != nil {
+			t.Error(err)
+		}
+		c.Close()
+		if got := <-asked; got != "tcp "+to {
+			t.Error(got)
+		}
+		u := v.dialUDP(netip.MustParseAddrPort(to))
+		buf := make([]byte, 10)
+		_, _ = u.Write([]byte("hello"))
+		if n, err := u.Read(buf); err != nil || string(buf[:n]) != "hello" { // from that address, else netstack drops it
+			t.Errorf("%q, %v", buf[:n], err)
+		}
+		u.Close()
+		if got := <-asked; got != "udp "+to {
+			t.Error(got)
+		}
+	}
+}
+
+// A gateway may have one family only.
+func TestOneFamily(t *testing.T) {
+	for _, c := range []struct {
+		name, network string
+		own           netip.AddrPort
+		change        func(*Options)
+	}{
+		{"IPv4", "tcp4", own4(0), func(o *Options) { o.Prefix6 = netip.Prefix{} }},
+		{"IPv6", "tcp6", own6(0), func(o *Options) { o.Prefix4 = netip.Prefix{} }},
+	} {
+		sw := newSwitch(t)
+		o := options()
+		o.Hosts = nil
+		c.change(&o)
+		newTestGateway(t, sw, o)
+		v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+		conn := v.mustDial(netip.AddrPortFrom(c.own.Addr(), echoServer(t, c.network).Port()))
+		if err := exchange(conn, []byte("hello")); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		conn.Close()
 	}
 }
 
@@ -424,6 +489,39 @@ func TestFloodOfDatagrams(t *testing.T) {
 		t.Errorf("%q, %v", buf[:n], err)
 	}
 	if s := g.Stats(); s.UDPOpen != maxUDP/2+1 || s.Refused != maxUDP/2 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Fragments that never become whole take no more than netstack gives them.
+func TestFloodOfFragments(t *testing.T) {
+	sw := newSwitch(t)
+	g := newTestGateway(t, sw, options())
+	r := newRaw(t, sw, 1)
+	to := own4(udpEcho(t).Port())
+	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000), to, make([]byte, 1400))
+	ip := header.IPv4(frame[14:34])
+	r.send(r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{})) // the switch is to know where the gateway is
+	r.await("answer", func(b []byte) bool { return b[12] == 8 && b[13] == 6 && b[21] == 2 })
+	for i := range uint16(10000) { // 14 MB
+		ip.SetID(i)
+		ip.SetFlagsFragmentOffset(header.IPv4FlagMoreFragments, (i%40)*1400/8*8)
+		ip.SetChecksum(0)
+		ip.SetChecksum(^ip.CalculateChecksum())
+		if v := r.send(frame); v.Kind != wire.Taken {
+			t.Fatalf("%+v", v)
+		}
+	}
+	conn := newGuest(t, sw, 2, 1500, wire.LinkOptions{}).dialUDP(to)
+	defer conn.Close()
+	data, buf := noise(5000, 1), make([]byte, 6000)
+	if _, err := conn.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := conn.Read(buf); err != nil || !bytes.Equal(buf[:n], data) {
+		t.Errorf("%d bytes, %v", n, err)
+	}
+	if s := g.Stats(); s.UDPFlows != 1 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -55,12 +55,10 @@ func (g *Gateway) listenTCP(f *Forward) error {
 				return
 			}
 			if err != nil { // out of descriptors, or the like
-				select {
-				case <-time.After(100 * time.Millisecond):
-					continue
-				case <-g.ctx.Done():
+				if !g.pause() {
 					return
 				}
+				continue
 			}
 			host := hostConn{c}
 			if !g.takeTCP(to.Addr()) {
@@ -126,7 +124,10 @@ func (u *udpForward) run() {
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if err != nil { // what became of a datagram that we sent
+		if err != nil {
+			if !u.g.pause() {
+				return
+			}
 			continue
 		}
 		if f := u.flow(from); f != nil {

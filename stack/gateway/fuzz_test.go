@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"context"
+	"net"
 	"net/netip"
 	"testing"
 	"time"
@@ -65,6 +67,7 @@ func FuzzDNS(f *testing.F) {
 		"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x01a\x04vnic\x00\x00\x01\x00\x01",
 		"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x07example\x03org\x00\x00\x1c\x00\x01",
 		"\x00\x07\x01\x00\x00\x02\x00\x00\x00\x00\x00\x00\x01a\x00\x00\x01\x00\x01\xc0\x0c\x00\xff\x00\x01",
+		"\x00\x07\x01\x00\x00\x01\x00\x00\x00\x00\x00\x00\x012\x03110\x03118\x0210\x07in-addr\x04arpa\x00\x00\x0c\x00\x01",
 		"\x00\x07\x81\x00\x00\x01\x00\x00\x00\x00\x00\x00\xc0\x0c\x00\x01\x00\x01", "", "\x00",
 	} {
 		f.Add([]byte(s))
@@ -88,15 +91,20 @@ func FuzzDNS(f *testing.F) {
 // Whatever a guest sends, another one is answered.
 func FuzzFrames(f *testing.F) {
 	sw := newSwitch(f)
-	o := options()
-	o.NAT = false // nothing that a fuzzer says is to reach this machine's network
-	newTestGateway(f, sw, o)
+	newTestGateway(f, sw, options(), func(g *Gateway) {
+		g.dial = func(context.Context, string, netip.AddrPort) (net.Conn, error) { // nothing that a fuzzer says leaves
+			return nil, net.ErrClosed
+		}
+	})
 	r, other := newRaw(f, sw, 1), newRaw(f, sw, 2)
 	for _, b := range [][]byte{
 		r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{}), r.arp(2, addr4Of(1), prefix4.Addr(), gatewayMAC),
 		r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), own4(53), []byte("question")),
 		r.udp4(broadcastMAC, netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67), make([]byte, 240)),
 		r.solicit(prefix6.Addr()), r.solicit(addr6Of(7)),
+		r.syn(netip.AddrPortFrom(addr4Of(1), 1), own4(53)),
+		r.syn(netip.AddrPortFrom(addr4Of(1), 1), netip.MustParseAddrPort("192.0.2.1:80")),
+		r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), netip.MustParseAddrPort("192.0.2.1:80"), make([]byte, 99)),
 		r.icmp6(gatewayMAC, addr6Of(1), prefix6.Addr(), make([]byte, 64)),
 		r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, addr6Of(1), netip.MustParseAddr("ff02::2"),
 			[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}),

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"slices"
 	"sync"
@@ -21,7 +22,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/internal/netlog"
 	"vnic.dev/vnic/wire"
 )
@@ -43,6 +43,7 @@ type Gateway struct {
 
 	// settings that tests change before start
 	resolvers func() []netip.AddrPort
+	dial      func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) // for NAT
 	udpIdle   time.Duration
 
 	ctx    context.Context // of all that runs
@@ -73,7 +74,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 		return nil, err
 	}
 	netlog.Quiet()
-	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, udpIdle: udpIdle}
+	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost, udpIdle: udpIdle}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
 	g.names = newNames(&g.o)
@@ -109,7 +110,7 @@ func (g *Gateway) start() error {
 	}
 	go g.port.run()
 	g.out.link = g.link
-	dma.Go(func() { nic.Work(g.out.run) })
+	dma.Go(g.out.run) // it never spins, so it is not one of nic.Work's
 	if err != nil {
 		return errors.Join(err, g.Close())
 	}
@@ -206,6 +207,16 @@ func (g *Gateway) serve(f func()) bool {
 		f()
 	}()
 	return true
+}
+
+// pause waits for a while, after an error that may come again; false if the gateway is being closed.
+func (g *Gateway) pause() bool {
+	select {
+	case <-time.After(50 * time.Millisecond):
+		return true
+	case <-g.ctx.Done():
+		return false
+	}
 }
 
 // Close resets every connection, takes the gateway off its switch, and returns when nothing of it runs any more. The

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 
 	"golang.org/x/net/dns/dnsmessage"
@@ -14,15 +15,20 @@ const (
 
 // names are the names that the gateway knows; immutable.
 type names struct {
-	addrs map[string][2]netip.Addr // IPv4 and IPv6, by name in lower case
+	addrs    map[string][2]netip.Addr // IPv4 and IPv6, by name in lower case
+	names    map[netip.Addr]string    // the reverse, with the domain and a dot
+	networks [2]netip.Prefix          // of which no address has another name
 }
 
 func newNames(o *Options) *names {
-	n := &names{addrs: map[string][2]netip.Addr{GatewayName: {o.Prefix4.Addr(), o.Prefix6.Addr()}}}
-	for _, h := range o.Hosts {
-		if h.Name != "" {
-			n.addrs[strings.ToLower(h.Name)] = [2]netip.Addr{h.Addr4, h.Addr6}
+	n := &names{addrs: map[string][2]netip.Addr{}, names: map[netip.Addr]string{}, networks: [2]netip.Prefix{o.Prefix4, o.Prefix6}}
+	for _, h := range append([]Host{{Name: GatewayName, Addr4: o.Prefix4.Addr(), Addr6: o.Prefix6.Addr()}}, o.Hosts...) {
+		if h.Name == "" {
+			continue
 		}
+		name := strings.ToLower(h.Name)
+		n.addrs[name] = [2]netip.Addr{h.Addr4, h.Addr6}
+		n.names[h.Addr4], n.names[h.Addr6] = name+"."+domain+".", name+"."+domain+"."
 	}
 	return n
 }
@@ -34,9 +40,14 @@ func (n *names) lookup(name string) (addrs [2]netip.Addr, found, ours bool) {
 	return addrs, found, ours || name == domain
 }
 
-// answer answers a question about a name that is ours; nil if it is not.
+// answer answers a question about a name or an address that is ours; nil if it is not.
 func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 	addrs, found, ours := n.lookup(q.Name.String())
+	name := ""
+	if a, ok := reversed(q.Name.String()); ok && (n.networks[0].Contains(a) || n.networks[1].Contains(a)) {
+		name, found = n.names[a]
+		ours = true
+	}
 	if !found && !ours {
 		return nil
 	}
@@ -49,12 +60,19 @@ func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 		return nil
 	}
 	rh := dnsmessage.ResourceHeader{Name: q.Name, Class: dnsmessage.ClassINET, TTL: nameTTL}
+	asked := func(t dnsmessage.Type) bool { return q.Type == t || q.Type == dnsmessage.TypeALL }
 	var err error
-	if a := addrs[0]; a.IsValid() && (q.Type == dnsmessage.TypeA || q.Type == dnsmessage.TypeALL) {
+	if a := addrs[0]; a.IsValid() && asked(dnsmessage.TypeA) {
 		err = b.AResource(rh, dnsmessage.AResource{A: a.As4()})
 	}
-	if a := addrs[1]; err == nil && a.IsValid() && (q.Type == dnsmessage.TypeAAAA || q.Type == dnsmessage.TypeALL) {
+	if a := addrs[1]; err == nil && a.IsValid() && asked(dnsmessage.TypeAAAA) {
 		err = b.AAAAResource(rh, dnsmessage.AAAAResource{AAAA: a.As16()})
+	}
+	if err == nil && name != "" && asked(dnsmessage.TypePTR) {
+		var ptr dnsmessage.Name
+		if ptr, err = dnsmessage.NewName(name); err == nil {
+			err = b.PTRResource(rh, dnsmessage.PTRResource{PTR: ptr})
+		}
 	}
 	if err != nil {
 		return nil
@@ -64,6 +82,28 @@ func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 		return nil
 	}
 	return out
+}
+
+// reversed is the address whose name is asked for (RFC 1035, 3.5; RFC 3596, 2.5).
+func reversed(name string) (netip.Addr, bool) {
+	name = strings.ToLower(strings.TrimSuffix(name, "."))
+	if four, ok := strings.CutSuffix(name, ".in-addr.arpa"); ok {
+		labels := strings.Split(four, ".")
+		slices.Reverse(labels)
+		a, err := netip.ParseAddr(strings.Join(labels, "."))
+		return a, err == nil && a.Is4()
+	}
+	if six, ok := strings.CutSuffix(name, ".ip6.arpa"); ok && len(six) == 63 {
+		var b strings.Builder
+		for i := 62; i >= 0; i -= 2 {
+			if b.WriteByte(six[i]); i%8 == 0 && i > 0 {
+				b.WriteByte(':')
+			}
+		}
+		a, err := netip.ParseAddr(b.String())
+		return a, err == nil && a.Is6()
+	}
+	return netip.Addr{}, false
 }
 
 // respond begins an answer.

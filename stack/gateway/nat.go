@@ -53,6 +53,12 @@ func (g *Gateway) hostSide(to netip.AddrPort) netip.AddrPort {
 	return to
 }
 
+// dialHost makes a socket of the host.
+func dialHost(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, network, to.String())
+}
+
 // takeTCP counts one connection more. Those that nobody owns any more, but whose guest has not confirmed the end, count too.
 func (g *Gateway) takeTCP(guest netip.Addr) bool {
 	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP {
@@ -121,8 +127,7 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	to := g.hostSide(addrPort(id.LocalAddress, id.LocalPort))
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", to.String())
+	c, err := g.dial(ctx, "tcp", to)
 	if err != nil {
 		g.count.unreached.Add(1)
 		r.Complete(true)
@@ -167,7 +172,7 @@ func (g *Gateway) flow(r *udp.ForwarderRequest) bool {
 	go func() {
 		defer g.end()
 		defer g.udp.give(from)
-		host, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(to)) // waits for nothing
+		host, err := g.dial(g.ctx, "udp", to)
 		if err != nil {
 			g.count.unreached.Add(1)
 			guest.Close()

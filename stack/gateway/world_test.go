@@ -139,7 +139,7 @@ func newGuest(t testing.TB, sw *wire.Switch, n byte, mtu int, lo wire.LinkOption
 		t.Fatal(err)
 	}
 	out.link = v.link
-	dma.Go(func() { nic.Work(out.run) })
+	dma.Go(out.run)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
