@@ -105,10 +105,13 @@ func (r *record) lostText(t *text) {
 		return
 	}
 	for i, l := range r.lost[:r.losses] {
-		if i == 0 {
-			t.str(", segments ")
-		} else {
+		switch {
+		case i > 0:
 			t.str(", ")
+		case r.losses == 1 && l.n == 1:
+			t.str(", segment ")
+		default:
+			t.str(", segments ")
 		}
 		t.num(uint64(l.first) + 1)
 		if l.n > 1 {

@@ -98,7 +98,8 @@ func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 func (c *captured) findLost(t *testing.T) {
 	n := c.FrameLen - uint32(c.HdrLen)
 	_, text, some := strings.Cut(c.comment, "lost on the link")
-	list, segments := strings.CutPrefix(text, ", segments ")
+	list, segments := strings.CutPrefix(text, ", segment")
+	list = strings.TrimPrefix(list, "s")
 	switch {
 	case n == 0 || !some:
 		return
