@@ -82,7 +82,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.SetUsageTemplate(usageTemplate)
 	root.SetHelpTemplate(helpTemplate)
 	root.AddCommand(serveCommand())
-	root.AddCommand(runCommand(), doctorCommand(), versionCommand())
+	root.AddCommand(runCommand(), bootCommand(), doctorCommand(), versionCommand())
 	root.AddCommand(statCommand(), cacheCommand())
 	for _, c := range more {
 		root.AddCommand(c())
@@ -105,10 +105,13 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	}
 	var usage usageError
 	var missing *qemu.Missing
+	var status exitStatus
 	switch {
 	case context.Cause(ctx) != nil: // whatever came of it
 		complain(stderr, errInterrupted)
 		return exitFailed
+	case errors.As(err, &status):
+		return int(status)
 	case errors.As(err, &usage):
 		complain(stderr, fmt.Errorf("%w\nsee '%s --help'", err, usage.command))
 		return exitUsage

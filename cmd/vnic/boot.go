@@ -1,0 +1,111 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vnic.dev/vnic/cmd/vnic/internal/boot"
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/qemu"
+)
+
+// exitStatus is the status of a program that ran in a guest: the command's own, and nothing to complain of.
+type exitStatus int
+
+func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)) }
+
+func bootCommand() *cobra.Command {
+	var (
+		memory, gpuMemory = bytesFlag(512 << 20), bytesFlag(256 << 20)
+		verbose           bool
+		o                 boot.Options
+	)
+	c := &cobra.Command{
+		Use:   "boot [flags] [-- COMMAND ARGS...]",
+		Short: "Boot a guest of your own, with NIC and GPU memory, and run a program in it",
+		Long: `Boot a guest of your own, with NIC and GPU memory, and run a program in it. The program comes from this machine with its
+libraries, to the same place in the guest; its streams are the command's, and so is its exit status (128 and more: a signal).
+When stdin, stdout and stderr are a terminal, it has one too. Without a command there is a shell, with these tools of this
+machine, as far as it has them: ` + strings.Join(boot.Tools, " ") + `.
+
+In the guest, eth0 is the kernel's. guest0, guest1, ... are names of the guests; gateway leads to this machine: its address is
+this machine's loopback, and TCP and UDP to anywhere else goes out by this machine's sockets. A
+program that does device memory TCP opens $VNIC_DEVICE and gives it the address $VNIC_ADDR (guest1's is the name
+guest1-devmem); devmem is such a program, netcat, and always there. $VNIC_INDEX and $VNIC_GUESTS say which guest it is.`,
+		Example: `  vnic boot                                   a shell
+  vnic boot -- ./test --all                   a program, its status is vnic's
+  vnic boot --nic gve -- ip address           on the kernel's own devmem TCP
+  vnic boot --guests 2 -- ./test              two guests on one switch; $VNIC_INDEX is 0 and 1
+  vnic boot --kernel bzImage --modules lib    a kernel of your own
+  vnic boot --copy data:/data -- ls -l /data  with files`,
+		Args: func(c *cobra.Command, args []string) error {
+			if n := c.ArgsLenAtDash(); n > 0 || n < 0 && len(args) > 0 {
+				return fmt.Errorf("unknown command %q: a program for the guest stands behind --", args[0])
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			o.Command = args
+			o.Memory, o.GPUMemory = uint64(memory), uint64(gpuMemory)
+			if err := o.Check(); err != nil {
+				return usageError{c.CommandPath(), err}
+			}
+			level := slog.LevelError
+			if verbose {
+				level = slog.LevelDebug
+			}
+			ui := newUI(c.ErrOrStderr(), false)
+			defer ui.done()
+			o.Log = slog.New(slog.NewTextHandler(ui, &slog.HandlerOptions{Level: level}))
+			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
+			o.Note, o.Stage = ui.note, ui.doingNow
+			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
+			status, err := boot.Do(c.Context(), o)
+			var use *boot.UseError
+			switch {
+			case errors.As(err, &use):
+				return usageError{c.CommandPath(), err}
+			case err == nil && status != 0:
+				return exitStatus(status)
+			}
+			return err
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVar(&o.NIC, "nic", world.Virtio, "virtio; or gve, whose devmem TCP is the kernel's, and which needs QEMU "+qemu.MinVFIOUser)
+	f.IntVar(&o.Guests, "guests", 1, "how many guests; the command runs in all of them")
+	f.StringArrayVar(&o.Copies, "copy", nil, "HOST:GUEST, a file or directory for the guests, libraries included; HOST alone: to the same place")
+	f.StringArrayVar(&o.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
+	f.IntVar(&o.CPUs, "cpus", 1, "CPUs of each guest")
+	f.Var(&memory, "memory", "RAM of each guest")
+	f.Var(&gpuMemory, "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
+	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
+	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")
+	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the guests")
+	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")
+	f.StringArrayVar(&o.QEMUArgs, "qemu-arg", nil, "an argument for QEMU; once for each")
+	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")
+	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles")
+	sourceFlags(f, &o.Fetch)
+	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
+	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
+	return c
+}
+
+// doingNow shows what is being done; "": nothing any more.
+func (u *ui) doingNow(what string) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch {
+	case what == "":
+		u.end()
+	case u.tty && !u.quiet:
+		u.spin(what)
+	}
+}

@@ -1,0 +1,213 @@
+package boot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/qemu"
+)
+
+// lab is the guests and what they are in.
+type lab struct {
+	opt     *Options
+	program *program
+	images  *images
+	world   *world.World
+	guests  []*guest
+
+	mu   sync.Mutex
+	logs []io.Closer // under mu
+}
+
+// images is what guests boot from.
+type images struct {
+	*qemu.Resolved
+	initrd  *guestimages.Image
+	modules []string
+	files   *os.File // the user's
+	size    int64
+}
+
+// Do boots the guests, runs the program in all of them and gives its exit status: of several guests the first one that is not 0.
+// Whatever happens, nothing of the lab is left when it returns. When ctx ends, its cause is returned.
+func Do(ctx context.Context, o Options) (status int, err error) {
+	l := &lab{opt: &o}
+	defer func() {
+		if cerr := l.close(); cerr != nil && err == nil {
+			err = fmt.Errorf("clearing up: %w", cerr)
+		}
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+	}()
+	if l.program, err = o.prepare(); err != nil {
+		return 0, err
+	}
+	if err := l.fetch(ctx); err != nil {
+		return 0, err
+	}
+	w := o.world()
+	if err := o.gateway(&w); err != nil {
+		return 0, err
+	}
+	if l.world, err = world.New(w); err != nil {
+		return 0, err
+	}
+	if err := l.boot(ctx); err != nil {
+		return 0, err
+	}
+	o.stage("")
+	return l.run(ctx)
+}
+
+func (o *Options) stage(what string) {
+	if o.Stage != nil {
+		o.Stage(what)
+	}
+}
+
+// fetch finds or fetches QEMU and the kernel, and makes what the guests boot from.
+func (l *lab) fetch(ctx context.Context) error {
+	o := l.opt
+	o.stage("looking for QEMU and a kernel")
+	kind, _ := world.Of(o.NIC)
+	o.Fetch.VFIOUser = kind.VFIOUser
+	res, err := qemu.Fetch(ctx, o.Fetch)
+	if err != nil {
+		return err
+	}
+	l.images = &images{Resolved: res}
+	for _, n := range res.Notes {
+		o.Note("%s", n)
+	}
+	if err := l.initrd(ctx); err != nil {
+		return err
+	}
+	return l.files()
+}
+
+// driver is the kernel's module for eth0.
+func (o *Options) driver() string {
+	if o.NIC == world.GVE {
+		return "gve"
+	}
+	return "virtio_net"
+}
+
+// initrd makes the image. Without the modules for devmem programs others run all the same; a kernel that comes without any has
+// what it needs built in, or else the guest will say so.
+func (l *lab) initrd(ctx context.Context) error {
+	o, im := l.opt, l.images
+	kind, _ := world.Of(o.NIC)
+	build := func(modules []string) (err error) {
+		im.modules = modules
+		im.initrd, err = guestimages.Build(ctx, guestimages.Options{CacheDir: im.Cache, Kernel: im.Kernel.Version, ModulesDir: im.Kernel.Modules,
+			Modules: modules, Applets: []string{devmemtool.Name}})
+		return err
+	}
+	if im.Kernel.Modules == "" {
+		return build(nil)
+	}
+	all := []string{o.driver()}
+	for _, m := range kind.Modules {
+		if !slices.Contains(all, m) {
+			all = append(all, m)
+		}
+	}
+	err := build(all)
+	if errors.Is(err, guestimages.ErrNoModule) && len(all) > 1 {
+		if err1 := build(all[:1]); err1 == nil {
+			o.Note("kernel %s has no module %s: no program of the guest can drive the second NIC", im.Kernel.Version, strings.Join(all[1:], ", "))
+			return nil
+		}
+	}
+	if errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) {
+		return &qemu.Missing{What: "kernel " + im.Kernel.Version, Err: err,
+			Fix: "give its own modules by --modules, with " + o.driver() + " among them; or no --kernel, and one is fetched"}
+	}
+	return err
+}
+
+// files writes the user's files into one archive, which all guests read.
+func (l *lab) files() error {
+	fd, err := unix.MemfdCreate("vnic-files", unix.MFD_CLOEXEC)
+	if err != nil {
+		return os.NewSyscallError("memfd_create", err)
+	}
+	l.images.files = os.NewFile(uintptr(fd), "vnic-files")
+	if err := l.program.files.Write(l.images.files); err != nil {
+		return err
+	}
+	l.images.size, err = l.images.files.Seek(0, io.SeekCurrent)
+	return err
+}
+
+// boot starts all guests, and their networks. One that fails ends the others.
+func (l *lab) boot(ctx context.Context) error {
+	o := l.opt
+	o.stage("booting")
+	eg, ready := errgroup.WithContext(ctx)
+	for _, p := range o.places(l.world) {
+		g := &guest{place: p, lab: l}
+		l.guests = append(l.guests, g)
+		eg.Go(func() error { return g.boot(ctx, ready) })
+	}
+	return eg.Wait()
+}
+
+// run runs the program in all guests. One that has lost its guest ends the others.
+func (l *lab) run(ctx context.Context) (int, error) {
+	status := make([]int, len(l.guests))
+	streams := l.streams()
+	eg, ctx := errgroup.WithContext(ctx)
+	for i, g := range l.guests {
+		eg.Go(func() (err error) {
+			status[i], err = g.run(ctx, streams[i])
+			return err
+		})
+	}
+	if err := eg.Wait(); err != nil {
+		return 0, err
+	}
+	for _, s := range status {
+		if s != 0 {
+			return s, nil
+		}
+	}
+	return 0, nil
+}
+
+// close ends the guests, all at the same time, then the world.
+func (l *lab) close() error {
+	errs := make([]error, len(l.guests))
+	var wg sync.WaitGroup
+	for i, g := range l.guests {
+		wg.Go(func() { errs[i] = g.close() })
+	}
+	wg.Wait()
+	if l.world != nil {
+		errs = append(errs, l.world.Close())
+	}
+	if l.images != nil {
+		if l.images.files != nil {
+			errs = append(errs, l.images.files.Close())
+		}
+		errs = append(errs, l.images.Close())
+	}
+	for _, f := range l.logs {
+		errs = append(errs, f.Close())
+	}
+	return errors.Join(errs...)
+}

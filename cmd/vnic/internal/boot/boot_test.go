@@ -1,0 +1,263 @@
+package boot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/qemu"
+)
+
+func good() Options {
+	return Options{NIC: world.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20, MTU: 1500, Command: []string{"x"},
+		Note: func(string, ...any) {}}
+}
+
+func TestBadOptionsAreRefusedByName(t *testing.T) {
+	o := good()
+	if err := o.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for want, change := range map[string]func(o *Options){
+		"--nic e1000":         func(o *Options) { o.NIC = "e1000" },
+		"--guests 0":          func(o *Options) { o.Guests = 0 },
+		"--guests 17":         func(o *Options) { o.Guests = 17 },
+		"--guests: a shell":   func(o *Options) { o.Guests, o.Command = 2, nil },
+		"--cpus 0":            func(o *Options) { o.CPUs = 0 },
+		"--memory 100M":       func(o *Options) { o.Memory = 100 << 20 },
+		"--gpu-memory 3M":     func(o *Options) { o.GPUMemory = 3 << 20 },
+		"--mtu 60":            func(o *Options) { o.MTU = 60 },
+		"--modules without":   func(o *Options) { o.Fetch.Modules = "/x" },
+		"--gdb 65535":         func(o *Options) { o.GDB = 65535 },
+		"--env \"=x\"":        func(o *Options) { o.Env = []string{"=x"} },
+		"--forward 80":        func(o *Options) { o.Forwards = []string{"80"} },
+		"no guest \"guest1\"": func(o *Options) { o.Forwards = []string{"80:guest1:80"} },
+		"not with --no-gate":  func(o *Options) { o.Forwards, o.NoGateway = []string{"80:80"}, true },
+	} {
+		o := good()
+		change(&o)
+		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v does not say %q", err, want)
+		}
+	}
+	for _, nic := range []string{world.Virtio, world.GVE} {
+		o := good()
+		o.NIC, o.Guests, o.GPUMemory = nic, MaxGuests, 0
+		if err := o.Check(); err != nil {
+			t.Errorf("%s: %v", nic, err)
+		}
+	}
+}
+
+// What each guest has is its own: addresses, MACs, and on virtio a second NIC with the GPU.
+func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
+	defer goleak.VerifyNone(t)
+	for nic, each := range map[string]int{world.Virtio: 2, world.GVE: 1} {
+		o := good()
+		o.NIC, o.Guests, o.Forwards = nic, 3, []string{"udp:1:guest2:2"}
+		o.Forwards = nil // a port of the machine's
+		opt := o.world()
+		if err := o.gateway(&opt); err != nil {
+			t.Fatal(err)
+		}
+		w, err := world.New(opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen := map[string]bool{}
+		for _, p := range o.places(w) {
+			var c qemu.Config
+			p.kernel.Hardware(&c)
+			if p.devmem != p.kernel {
+				p.devmem.Hardware(&c)
+			}
+			n := o.network(p)
+			if len(c.Netdevs) != each || len(c.GPUs) != 1 || len(n.Interfaces) != each || n.Interfaces[each-1].Leave != (each == 2) || len(n.Gateways) != 2 {
+				t.Errorf("%s: %+v, %+v", nic, c, n)
+			}
+			for _, i := range n.Interfaces {
+				if seen[i.MAC] {
+					t.Errorf("%s twice", i.MAC)
+				}
+				seen[i.MAC] = true
+			}
+			var names []string
+			for _, h := range n.Hosts {
+				if seen[h.Addr.String()] && p.index == 0 {
+					t.Errorf("%v twice", h.Addr)
+				}
+				seen[h.Addr.String()] = true
+				names = append(names, h.Names...)
+			}
+			for _, want := range []string{"guest0", "guest2", "guest2-devmem", "gateway"} {
+				if !slices.Contains(names, want) {
+					t.Errorf("%s: %q does not resolve", nic, want)
+				}
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestCommandsAreFoundOrRefused(t *testing.T) {
+	dir := t.TempDir()
+	t.Chdir(dir)
+	for name, mode := range map[string]os.FileMode{"run": 0o755, "plain": 0o644} {
+		if err := os.WriteFile(name, []byte("#!/bin/sh\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		command, copies []string
+		path, says      string
+	}{
+		"relative":       {[]string{"./run", "a"}, nil, dir + "/run", ""},
+		"in PATH":        {[]string{"sh"}, nil, "/sh", ""},
+		"guest's":        {[]string{"devmem"}, nil, "devmem", ""},
+		"copied":         {[]string{"/opt/x"}, []string{"run:/opt/x"}, "/opt/x", ""},
+		"copied into":    {[]string{"/opt/run"}, []string{"run:/opt/"}, "/opt/run", ""},
+		"same place":     {[]string{"./plain"}, []string{"plain"}, dir + "/plain", ""},
+		"shell":          {nil, nil, "sh", ""},
+		"none":           {[]string{"./none"}, nil, "", "command ./none: no such file on this machine, and no --copy"},
+		"none in PATH":   {[]string{"no-such-program"}, nil, "", "not found on this machine, in PATH"},
+		"not executable": {[]string{"./plain"}, nil, "", "not executable: chmod +x"},
+		"directory":      {[]string{"./"}, nil, "", "not a program"},
+		"bad copy":       {[]string{"sh"}, []string{"none:/x"}, "", "--copy none:/x: "},
+		"copy nowhere":   {[]string{"sh"}, []string{"run:"}, "", "--copy run:: HOST:GUEST"},
+		"copy to proc":   {[]string{"sh"}, []string{"run:/proc/x"}, "", "below /proc"},
+	} {
+		o := good()
+		o.Command, o.Copies = c.command, c.copies
+		p, err := o.prepare()
+		var use *UseError
+		switch {
+		case c.says != "" && (!errors.As(err, &use) || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("%s: %v", name, err)
+		case c.says == "" && err != nil:
+			t.Errorf("%s: %v", name, err)
+		case c.says == "" && !strings.HasSuffix(p.path, c.path):
+			t.Errorf("%s: %q", name, p.path)
+		}
+	}
+}
+
+func TestLinesKeepWholeAndSayWhose(t *testing.T) {
+	var b bytes.Buffer
+	mu := new(sync.Mutex)
+	x, y := &lines{mu: mu, w: &b, prefix: "[0] "}, &lines{mu: mu, w: &b, prefix: "[1] "}
+	for _, s := range []struct {
+		l    *lines
+		text string
+	}{{x, "one\ntw"}, {y, "a"}, {x, "o\n\n"}, {y, "b\nlast"}, {x, ""}} {
+		if n, err := s.l.Write([]byte(s.text)); n != len(s.text) || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	x.end()
+	y.end()
+	if want := "[0] one\n[0] two\n[0] \n[1] ab\n[1] last\n"; b.String() != want {
+		t.Errorf("%q", b.String())
+	}
+	b.Reset()
+	long := bytes.Repeat([]byte("x"), 3*maxLine) // never ends
+	if n, err := x.Write(long); n != len(long) || err != nil || len(x.buf) > maxLine {
+		t.Errorf("%d, %v, %d kept", n, err, len(x.buf))
+	}
+	x.end()
+	if got := strings.Count(b.String(), "x"); got != len(long) {
+		t.Errorf("%d of %d bytes", got, len(long))
+	}
+}
+
+// A Read that waits ends with Close, and the file stays open and whole.
+func TestInputCanBeEnded(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	in, err := newInput(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.WriteString("ab"); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 8)
+	if n, err := in.Read(b); n != 2 || err != nil {
+		t.Errorf("%d, %v", n, err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := in.Read(b)
+		ended <- err
+	}()
+	_, _ = in.Close(), in.Close()
+	if err := <-ended; err != io.EOF {
+		t.Errorf("got %v", err)
+	}
+	if _, err := in.Read(b); err != io.EOF {
+		t.Errorf("got %v", err)
+	}
+	if _, err := w.WriteString("c"); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := r.Read(b); n != 1 || err != nil {
+		t.Errorf("the file: %d, %v", n, err)
+	}
+}
+
+// A guest under QEMU runs a program of this machine: its bytes come out as they are, and its status.
+func TestProgramRunsInAGuest(t *testing.T) {
+	if testing.Short() {
+		t.Skip("QEMU in -short")
+	}
+	dir, err := qemu.CacheDir(qemu.Options{})
+	if err == nil {
+		_, err = qemu.Fetch(t.Context(), qemu.Options{CacheDir: dir, Offline: true, VFIOUser: true})
+	}
+	if err != nil {
+		t.Skipf("no QEMU or kernel without the network: %v", err)
+	}
+	for _, nic := range []string{world.Virtio, world.GVE} {
+		t.Run(nic, func(t *testing.T) {
+			ignore := goleak.IgnoreCurrent()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			var out, errs bytes.Buffer
+			o := good()
+			o.NIC, o.Guests, o.Stdout, o.Stderr, o.Fetch.Offline, o.LogDir = nic, 2, &out, &errs, true, t.TempDir()
+			o.Note = t.Logf
+			o.Command = []string{"sh", "-c", `printf 'a\001\377\r\n'; cat /proc/sys/kernel/hostname >&2; exit $((VNIC_INDEX * 7))`}
+			status, err := Do(ctx, o)
+			if err != nil || status != 7 {
+				t.Errorf("status %d, %v", status, err)
+			}
+			for _, w := range []struct{ got, want string }{{out.String(), "a\001\377\r\n"}, {errs.String(), "guest%d\n"}} {
+				for i, s := range []string{"[0] ", "[1] "} {
+					if !strings.Contains(w.got, s+strings.ReplaceAll(w.want, "%d", string(rune('0'+i)))) {
+						t.Errorf("%q", w.got)
+					}
+				}
+			}
+			if files, err := filepath.Glob(filepath.Join(o.LogDir, "console-guest?.log")); len(files) != 2 {
+				t.Errorf("%q, %v", files, err)
+			}
+			goleak.VerifyNone(t, ignore)
+		})
+	}
+}

@@ -1,0 +1,162 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/guest-images/elfdeps"
+	"vnic.dev/vnic/qemu"
+)
+
+// program is what runs in the guests, and the files that it needs there.
+type program struct {
+	path  string // in the guest
+	args  []string
+	dir   string
+	files *guestimages.Overlay
+}
+
+// fileShare is the part of a guest's memory that files may take up: until they are unpacked they are there twice.
+const fileShare = 3
+
+// UseError is a mistake of the user's that only looking at files reveals.
+type UseError struct{ Err error }
+
+func (e *UseError) Error() string { return e.Err.Error() }
+func (e *UseError) Unwrap() error { return e.Err }
+
+// prepare finds the command and all files on this machine, before anything boots.
+func (o *Options) prepare() (*program, error) {
+	p := &program{args: o.Command, files: guestimages.NewOverlay(o.Memory / fileShare), dir: "/"}
+	for _, c := range o.Copies {
+		if err := p.copy(c); err != nil {
+			return nil, o.explain("--copy "+c, err)
+		}
+	}
+	var err error
+	if len(o.Command) == 0 {
+		err = p.shell()
+	} else {
+		err = p.command(o.Command[0])
+	}
+	if err != nil {
+		return nil, o.explain("", err)
+	}
+	p.system()
+	for _, n := range p.files.Notes {
+		o.Note("%s", n)
+	}
+	return p, nil
+}
+
+// explain says what can be done.
+func (o *Options) explain(flag string, err error) error {
+	if flag != "" {
+		err = fmt.Errorf("%s: %w", flag, err)
+	}
+	switch {
+	case errors.Is(err, elfdeps.ErrMissing):
+		return &qemu.Missing{What: "a library for the guest", Err: err, Fix: "install it, name its directory in LD_LIBRARY_PATH, or link statically"}
+	case errors.Is(err, guestimages.ErrTooMuch):
+		return &UseError{fmt.Errorf("%w: give the guest more memory (--memory), or copy less", err)}
+	}
+	return &UseError{err}
+}
+
+// copy adds files as --copy says.
+func (p *program) copy(arg string) error {
+	host, guest, ok := strings.Cut(arg, ":")
+	if host == "" || ok && guest == "" {
+		return errors.New("HOST:GUEST, or HOST for the same place in the guest")
+	}
+	abs, err := filepath.Abs(host)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		guest = abs
+	}
+	if strings.HasSuffix(guest, "/") && !strings.HasSuffix(host, "/") { // into a directory, as cp does
+		guest = path.Join(guest, filepath.Base(abs))
+	}
+	return p.files.Copy(abs, guest)
+}
+
+// command finds the program: of the guest when its name is that of one there, else of this machine, from where it comes along,
+// and the guest has it at the same place.
+func (p *program) command(name string) error {
+	if wd, err := os.Getwd(); err == nil && usable(wd) {
+		p.dir = wd
+		defer p.files.Dir(wd)
+	}
+	switch {
+	case name == devmemtool.Name, p.files.Has(name) && path.IsAbs(name):
+		p.path = name
+		return nil
+	case !strings.Contains(name, "/"):
+		found, err := exec.LookPath(name)
+		if err != nil {
+			return fmt.Errorf("command %s: not found on this machine, in PATH: if it is a file, give its path", name)
+		}
+		name = found
+	}
+	abs, err := filepath.Abs(name)
+	if err != nil {
+		return err
+	}
+	p.path = abs
+	if p.files.Has(abs) { // a copy has brought it
+		return nil
+	}
+	if _, err := os.Stat(abs); errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("command %s: no such file on this machine, and no --copy puts one there", name)
+	}
+	if err := p.files.Program(abs, abs); err != nil {
+		return fmt.Errorf("command %w", err)
+	}
+	if shells[path.Base(abs)] || p.script() {
+		p.tools()
+	}
+	return nil
+}
+
+// script says whether a shell has come along, as the interpreter of a script.
+func (p *program) script() bool {
+	for s := range shells {
+		if p.files.Has("/bin/"+s) || p.files.Has("/usr/bin/"+s) {
+			return true
+		}
+	}
+	return false
+}
+
+// usable says whether the guest can have a directory of this name.
+func usable(dir string) bool {
+	for _, d := range []string{"/proc", "/sys", "/dev", "/vnic"} {
+		if dir == d || strings.HasPrefix(dir, d+"/") {
+			return false
+		}
+	}
+	return true
+}
+
+// system adds what programs expect of a system. What a copy has brought stays.
+func (p *program) system() {
+	for _, dir := range []string{"/root", "/run", "/var/tmp", "/var/log", "/tmp"} {
+		p.files.Dir(dir)
+	}
+	for name, text := range map[string]string{
+		"passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n",
+		"group":  "root:x:0:\nnogroup:x:65534:\n", "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
+	} {
+		p.files.Text("/etc/"+name, text)
+	}
+}

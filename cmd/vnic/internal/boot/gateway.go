@@ -1,0 +1,29 @@
+package boot
+
+import (
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/stack/gateway"
+)
+
+// gateway adds a router to the world's services, unless there is to be none.
+func (o *Options) gateway(w *world.Options) error {
+	if o.NoGateway {
+		return nil
+	}
+	g := gateway.Options{NAT: true}
+	for i := range o.Guests {
+		d4, d6 := o.devmemAddrs(i)
+		g.Hosts = append(g.Hosts,
+			gateway.Host{Name: hostName(i), MAC: world.MAC(i), Addr4: world.Addr4(i).Addr(), Addr6: world.Addr6(i).Addr()},
+			gateway.Host{Name: devmemName(i), Addr4: d4.Addr(), Addr6: d6.Addr()}) // DHCP is not for it
+	}
+	for _, s := range o.Forwards {
+		f, err := world.ParseForward(s, guestName, o.Guests)
+		if err != nil {
+			return err
+		}
+		g.Forwards = append(g.Forwards, f)
+	}
+	w.Services = append(w.Services, world.Gateway(g))
+	return nil
+}

@@ -1,0 +1,57 @@
+package boot
+
+import (
+	"bytes"
+	"io"
+	"sync"
+)
+
+// maxLine is how long a line may be until it is cut: nobody else's comes out meanwhile.
+const maxLine = 64 << 10
+
+// lines puts a prefix before each line, and writes whole lines only.
+type lines struct {
+	mu     *sync.Mutex // held to write to w: shared by all that do
+	w      io.Writer
+	prefix string
+	buf    []byte // one goroutine's
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	n := len(b)
+	for len(b) > 0 {
+		i := bytes.IndexByte(b, '\n')
+		if i < 0 && len(l.buf)+len(b) < maxLine {
+			l.buf = append(l.buf, b...)
+			return n, nil
+		}
+		if i < 0 {
+			i = len(b) - 1
+		}
+		l.buf = append(l.buf, b[:i+1]...)
+		b = b[i+1:]
+		if err := l.flush(); err != nil {
+			return n - len(b), err
+		}
+	}
+	return n, nil
+}
+
+// end writes a last line that has no end.
+func (l *lines) end() {
+	if len(l.buf) > 0 {
+		_ = l.flush()
+	}
+}
+
+func (l *lines) flush() error {
+	line := append([]byte(l.prefix), l.buf...)
+	l.buf = l.buf[:0]
+	if line[len(line)-1] != '\n' {
+		line = append(line, '\n')
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, err := l.w.Write(line)
+	return err
+}

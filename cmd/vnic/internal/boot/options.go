@@ -1,0 +1,81 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/qemu"
+)
+
+// Options are the flags of `vnic boot`.
+type Options struct {
+	NIC       string // world.Virtio or world.GVE
+	Guests    int
+	CPUs      int
+	Memory    uint64
+	GPUMemory uint64
+	MTU       int
+
+	NoGateway bool
+	Forwards  []string // [tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT
+
+	Copies   []string // HOST:GUEST, or HOST for the same place
+	Env      []string // NAME=VALUE, or NAME for its value here
+	Append   string   // to the kernel's command line
+	QEMUArgs []string
+	GDB      int    // port of the first guest's, 0 = none
+	LogDir   string // for consoles; "" = none are kept
+
+	Command []string // empty: a shell
+
+	Fetch          qemu.Options
+	Log            *slog.Logger
+	Note           func(format string, args ...any)
+	Stage          func(what string) // "" = nothing more to be shown: the guests' programs have the terminal
+	Stdin          *os.File
+	Stdout, Stderr io.Writer
+}
+
+// MaxGuests is how many guests there can be: each has a GPU.
+const MaxGuests = world.MaxGPUs
+
+const minMemory = 192 << 20
+
+// Check says what is wrong with the options, in terms of flags.
+func (o *Options) Check() error {
+	switch {
+	case o.Guests < 1 || o.Guests > MaxGuests:
+		return fmt.Errorf("--guests %d: 1 to %d", o.Guests, MaxGuests)
+	case o.Guests > 1 && len(o.Command) == 0:
+		return errors.New("--guests: a shell is for one guest: name a command, after --")
+	case o.CPUs < 1 || o.CPUs > 64:
+		return fmt.Errorf("--cpus %d: 1 to 64", o.CPUs)
+	case o.Memory < minMemory || o.Memory%(2<<20) != 0:
+		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", world.FormatBytes(o.Memory))
+	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
+		return errors.New("--modules without --kernel: give the kernel that they belong to")
+	case o.GDB < 0 || o.GDB > 65535-o.Guests:
+		return fmt.Errorf("--gdb %d: no port, or too high for that of the last guest", o.GDB)
+	}
+	for _, e := range o.Env {
+		if name, _, _ := strings.Cut(e, "="); name == "" {
+			return fmt.Errorf("--env %q: NAME=VALUE, or NAME for its value here", e)
+		}
+	}
+	if o.NoGateway && len(o.Forwards) > 0 {
+		return errors.New("--forward is the gateway's: not with --no-gateway")
+	}
+	w := o.world()
+	return errors.Join(w.Check(), o.gateway(&w))
+}
+
+// node says whether GPU memory is a NUMA node's.
+func (o *Options) node() bool {
+	p, _ := world.Of(o.NIC)
+	return p.Node
+}

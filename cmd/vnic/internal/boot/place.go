@@ -1,0 +1,89 @@
+package boot
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/stack/gateway"
+)
+
+// place is what a guest has on the switch.
+type place struct {
+	index  int
+	name   string      // "guest0"
+	kernel *world.Port // the kernel's NIC
+	devmem *world.Port // that for devmem programs: another on virtio, the same on gve
+}
+
+// devmemHost is added to a guest's index for what its devmem programs are to have: addresses of their own, as they take them
+// off the interface when they end.
+const devmemHost = 100
+
+// guestName and a number are a guest's name.
+const guestName = "guest"
+
+func hostName(i int) string   { return fmt.Sprint(guestName, i) }
+func devmemName(i int) string { return hostName(i) + "-devmem" }
+
+// devmemAddrs are what the devmem programs of guest i are to have.
+func (o *Options) devmemAddrs(i int) (v4, v6 netip.Prefix) {
+	return world.Addr4(devmemHost + i), world.Addr6(devmemHost + i)
+}
+
+// farewell is how long the end of a connection to a QEMU that is gone may take to be seen.
+const farewell = 2 * time.Second
+
+// world is what the guests are in: of each guest the kernel's NIC, and on virtio another, which the GPU is at.
+func (o *Options) world() world.Options {
+	w := world.Options{NIC: o.NIC, MTU: o.MTU, GPUMemory: o.GPUMemory, Farewell: farewell, Log: o.Log}
+	for i := range o.Guests {
+		w.Ports = append(w.Ports, world.PortOptions{Name: hostName(i), MAC: world.MAC(i), Addr4: world.Addr4(i), Addr6: world.Addr6(i),
+			NoGPU: !o.node()})
+		if !o.node() {
+			d := devmemHost + i
+			w.Ports = append(w.Ports, world.PortOptions{Name: devmemName(i), MAC: world.MAC(d), Addr4: world.Addr4(d), Addr6: world.Addr6(d)})
+		}
+	}
+	return w
+}
+
+// places says which ports are whose.
+func (o *Options) places(w *world.World) (list []place) {
+	ports := w.Ports()
+	each := len(ports) / o.Guests
+	for i := range o.Guests {
+		list = append(list, place{index: i, name: hostName(i), kernel: ports[i*each], devmem: ports[(i+1)*each-1]})
+	}
+	return list
+}
+
+// network is what the guest is told of it.
+func (o *Options) network(p place) guestnet.Config {
+	c := guestnet.Config{Interfaces: []guestnet.Interface{{MAC: mac(p.kernel), MTU: o.MTU, Addrs: []netip.Prefix{p.kernel.Addr4, p.kernel.Addr6}}}}
+	if p.devmem != p.kernel {
+		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(p.devmem), Leave: true})
+	}
+	for i := range o.Guests {
+		for _, a := range []netip.Prefix{world.Addr4(i), world.Addr6(i)} {
+			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: []string{hostName(i)}})
+		}
+		a4, a6 := o.devmemAddrs(i)
+		for _, a := range []netip.Prefix{a4, a6} {
+			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: []string{devmemName(i)}})
+		}
+	}
+	if !o.NoGateway {
+		g4, g6 := world.GatewayAddrs()
+		c.Gateways, c.DNS = []netip.Addr{g4.Addr(), g6.Addr()}, []netip.Addr{g4.Addr()}
+		for _, a := range c.Gateways {
+			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a, Names: []string{gateway.GatewayName}})
+		}
+	}
+	return c
+}
+
+func mac(p *world.Port) string { return net.HardwareAddr(p.MAC[:]).String() }

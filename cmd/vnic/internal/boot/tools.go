@@ -1,0 +1,58 @@
+package boot
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// shells are programs beside which one expects tools.
+var shells = map[string]bool{"sh": true, "bash": true, "dash": true, "zsh": true, "busybox": true}
+
+// Tools come along with a shell, as far as this machine has them.
+var Tools = strings.Fields(`cat chmod clear cp cut date dd df dmesg du echo env ethtool false find free grep head hexdump hostname
+	id ip kill less ln ls lsmod lspci mkdir mount mv nproc od ping ps pwd reset rm rmdir sed seq sha256sum sleep sort ss stty tail
+	tee timeout top touch tr true tty umount uname uniq uptime wc`)
+
+// toolDirs are where tools of an administrator may be that PATH does not lead to.
+var toolDirs = []string{"/usr/sbin", "/sbin"}
+
+// shell has a shell of this machine run: bash, for its line editing, or sh.
+func (p *program) shell() error {
+	p.dir = "/root"
+	for _, s := range []struct{ path, args string }{{"/bin/bash", "bash --noprofile --norc"}, {"/bin/sh", "sh"}} {
+		if p.files.Program(s.path, s.path) == nil {
+			p.path, p.args = s.path, strings.Fields(s.args)
+			p.tools()
+			return nil
+		}
+	}
+	return errors.New("no shell on this machine: no /bin/bash and no /bin/sh: name a command, after --")
+}
+
+// tools adds the tools that this machine has. One that cannot be had is no error.
+func (p *program) tools() {
+	notes := p.files.Notes
+	defer func() { p.files.Notes = notes }()
+	if !p.files.Has("/bin/sh") {
+		_ = p.files.Program("/bin/sh", "/bin/sh")
+	}
+	for _, t := range Tools {
+		found, err := exec.LookPath(t)
+		for _, dir := range toolDirs {
+			if err != nil {
+				found, err = exec.LookPath(filepath.Join(dir, t))
+			}
+		}
+		if err == nil && filepath.IsAbs(found) && !p.files.Has(found) {
+			_ = p.files.Program(found, found)
+		}
+	}
+	if term := os.Getenv("TERM"); term != "" && filepath.Base(term) == term {
+		for _, dir := range []string{"/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo"} { // terminfo(5)
+			_ = p.files.Copy(filepath.Join(dir, term[:1], term), filepath.Join(dir, term[:1], term))
+		}
+	}
+}
