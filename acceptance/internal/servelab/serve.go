@@ -15,7 +15,6 @@ import (
 type report struct {
 	NIC        string `json:"nic"`
 	KernelArgs string `json:"kernel_args"`
-	PortBytes  uint64 `json:"port_bytes"`
 	Ports      []struct {
 		Socket string   `json:"socket"`
 		Addr4  string   `json:"addr4"`
@@ -34,7 +33,7 @@ type server struct {
 func startServe(ctx context.Context) (*server, error) {
 	s := &server{ended: make(chan error, 1)}
 	s.cmd = exec.CommandContext(ctx, *bin, "serve", "--socket-path", filepath.Join(*dir, "nic%d"), "--ports", "2", "--nic", *nic,
-		"--gpu-memory", "128M", "--json")
+		"--gpu-memory", "128M", "--json", fmt.Sprintf("--client=%t", *client))
 	s.cmd.Stderr = &s.stderr
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := s.cmd.StdoutPipe()

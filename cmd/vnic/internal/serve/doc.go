@@ -9,7 +9,7 @@
 // A socket's file that a dead process has left is replaced, one that somebody listens at is not. While that is found out the
 // directory is locked, so that of two who start at once one wins. At the end, our files are removed, if they are still ours.
 //
-// GPU memory is a memfd, which QEMU opens as /proc/PID/fd/N: a process of the same user may. It is no link to that in the file
-// system: QEMU 11.1 takes a link that leads nowhere for a file in the making, and looks for it for ever (util/oslib-posix.c,
-// backends/hostmem-file.c: file_ram_open).
+// GPU memory is a memfd, which QEMU opens as /proc/PID/fd/N: a process of the same user may. There is no link to that in the file
+// system, as QEMU takes one that leads nowhere for a file in the making, and looks for it for ever (system/physmem.c,
+// file_ram_open; seen with 11.1.2): whoever starts QEMU before us gets an error instead.
 package serve

@@ -110,6 +110,9 @@ func (r *Report) Print(w io.Writer) error {
 	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports), plural(len(r.Ports), r.NIC+" NIC"),
 		r.PortBytes>>10, r.ResidentBytes>>10)
 	fmt.Fprintf(&b, "QEMU %s or newer. Any guest RAM will do, as long as it is shared memory.\n", r.OldestQEMU)
+	if r.NIC == world.Virtio {
+		fmt.Fprintln(&b, "To boot from the network (iPXE), leave out romfile=.")
+	}
 	if r.Gateway != "" {
 		fmt.Fprintf(&b, "gateway %s: DHCP, DNS, and this machine's network; its own address leads to this machine's loopback\n", r.Gateway)
 	}

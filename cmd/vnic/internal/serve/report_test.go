@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
+	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -152,5 +154,9 @@ func TestInheritedSocketsAreForThisProcess(t *testing.T) {
 	t.Setenv("LISTEN_PID", "1")
 	if fds := Inherited(); fds != nil {
 		t.Errorf("another's: %v", fds)
+	}
+	t.Setenv("LISTEN_PID", strconv.Itoa(os.Getpid()))
+	if fds := Inherited(); !slices.Equal(fds, []int{3, 4}) {
+		t.Errorf("ours: %v", fds)
 	}
 }

@@ -85,15 +85,19 @@ type dialer string
 func (d dialer) path() string { return string(d) }
 func (d dialer) Close() error { return nil }
 
-// redial is how often we look whether QEMU is there: it may be started before us or after.
-const redial = 250 * time.Millisecond
+// QEMU may be started before us or after: at first we look often, then seldom.
+const (
+	redial    = 50 * time.Millisecond
+	maxRedial = time.Second
+)
 
 func (d dialer) each(ctx context.Context, serve func(context.Context, *net.UnixConn)) {
-	for ctx.Err() == nil {
+	for wait := redial; ctx.Err() == nil; wait = min(2*wait, maxRedial) {
 		if conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: string(d)}); err == nil {
 			serve(ctx, conn)
+			wait = redial
 		}
-		pause(ctx, redial)
+		pause(ctx, wait)
 	}
 }
 
