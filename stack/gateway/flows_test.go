@@ -217,6 +217,23 @@ func TestResetsArePassedOn(t *testing.T) {
 	}
 }
 
+// A server that listens on one of the host's loopback addresses is found by either of the gateway's.
+func TestEitherLoopback(t *testing.T) {
+	sw := newSwitch(t)
+	newTestGateway(t, sw, options())
+	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	for _, network := range []string{"tcp4", "tcp6"} {
+		port := echoServer(t, network).Port()
+		for _, to := range []netip.AddrPort{own4(port), own6(port)} {
+			c := v.mustDial(to)
+			if err := exchange(c, []byte("hello")); err != nil {
+				t.Errorf("%s by %v: %v", network, to, err)
+			}
+			c.Close()
+		}
+	}
+}
+
 func TestRefusedConnections(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {

@@ -42,15 +42,33 @@ func (g *Gateway) startNAT() {
 	_ = g.ns.SetSpoofing(nicID, true)
 }
 
-// hostSide gives the host's address for one that a guest sends to: the gateway's own is the host's loopback.
-func (g *Gateway) hostSide(to netip.AddrPort) netip.AddrPort {
+// loopbacks are the host's, those of a guest's family first: a server of the host may listen on one of them only, and a
+// name like "gateway" has both families.
+var (
+	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	loopback6 = netip.IPv6Loopback()
+)
+
+// hostSide gives the host's addresses for one that a guest sends to: the gateway's own is the host's loopback.
+func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
+	v4, v6 := netip.AddrPortFrom(loopback4, to.Port()), netip.AddrPortFrom(loopback6, to.Port())
 	switch to.Addr() {
 	case g.o.Prefix4.Addr():
-		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), to.Port())
+		return []netip.AddrPort{v4, v6}
 	case g.o.Prefix6.Addr(), g.port.filter.local6:
-		return netip.AddrPortFrom(netip.IPv6Loopback(), to.Port())
+		return []netip.AddrPort{v6, v4}
 	}
-	return to
+	return []netip.AddrPort{to}
+}
+
+// dialFirst makes a connection to the first of the addresses that takes it.
+func (g *Gateway) dialFirst(ctx context.Context, to []netip.AddrPort) (c net.Conn, err error) {
+	for _, a := range to {
+		if c, err = g.dial(ctx, "tcp", a); err == nil {
+			break
+		}
+	}
+	return c, err
 }
 
 // dialHost makes a socket of the host.
@@ -127,7 +145,7 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	to := g.hostSide(addrPort(id.LocalAddress, id.LocalPort))
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()
-	c, err := g.dial(ctx, "tcp", to)
+	c, err := g.dialFirst(ctx, to)
 	if err != nil {
 		g.count.unreached.Add(1)
 		r.Complete(true)
@@ -172,7 +190,7 @@ func (g *Gateway) flow(r *udp.ForwarderRequest) bool {
 	go func() {
 		defer g.end()
 		defer g.udp.give(from)
-		host, err := g.dial(g.ctx, "udp", to)
+		host, err := g.dial(g.ctx, "udp", to[0])
 		if err != nil {
 			g.count.unreached.Add(1)
 			guest.Close()

@@ -24,7 +24,7 @@ type Options struct {
 	Prefix4, Prefix6 netip.Prefix
 	Hosts            []Host
 	Forwards         []Forward
-	NAT              bool // guests reach the host's network, and its loopback by the gateway's addresses
+	NAT              bool // guests reach the host's network, and its loopback (TCP: of either family) by the gateway's addresses
 	Log              *slog.Logger
 }
 
