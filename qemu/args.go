@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"vnic.dev/vnic/guest-images/agent"
 )
 
 // kernelArgs is the kernel's command line for every guest: few words on a slow serial line, no self-test of ciphers (a
@@ -35,6 +37,7 @@ func (f *files) add(x *os.File) int {
 // inherited are the descriptors of one machine.
 type inherited struct {
 	ram, initrd, console, results, qmp *os.File
+	port                               *os.File // nil without Config.ResultsPort
 }
 
 // comma escapes a value for QEMU's option lists.
@@ -71,6 +74,10 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 		"-chardev", socketFD("results", f.add(in.results)), "-serial", "chardev:results",
 		"-chardev", socketFD("qmp", f.add(in.qmp)), "-qmp", "chardev:qmp",
 	)
+	if in.port != nil {
+		args = append(args, "-chardev", socketFD("port", f.add(in.port)),
+			"-device", "virtio-serial-pci,id=ports", "-device", "virtserialport,chardev=port,name="+agent.PortName)
+	}
 	switch accel {
 	case AccelKVM:
 		args = append(args, "-accel", "kvm", "-cpu", or(c.CPU, "host"))

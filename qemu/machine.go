@@ -80,6 +80,9 @@ type Config struct {
 	GPUs    []GPU
 	Netdevs []Netdev
 	Args    []string // more QEMU arguments, last
+	// ResultsPort offers the results channel as a port of a virtio-serial device, too (agent.PortName): much faster than a
+	// serial line, for guests whose kernel has a driver for it. The guest picks one (agent.Config.Port).
+	ResultsPort bool
 
 	Console   io.Writer     // also gets the guest's console; may be nil
 	BootLimit time.Duration // until the guest's init reports; 0 = 1 min
@@ -154,10 +157,10 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 }
 
 // ends are the host's ends of a machine's sockets.
-type ends struct{ console, results, qmp net.Conn }
+type ends struct{ console, results, qmp, port net.Conn }
 
 func (e *ends) close() {
-	for _, c := range []net.Conn{e.console, e.results, e.qmp} {
+	for _, c := range []net.Conn{e.console, e.results, e.qmp, e.port} {
 		if c != nil {
 			_ = c.Close()
 		}
@@ -175,7 +178,7 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	var in inherited
 	var host ends
 	defer func() {
-		for _, f := range []*os.File{in.initrd, in.console, in.results, in.qmp} {
+		for _, f := range []*os.File{in.initrd, in.console, in.results, in.qmp, in.port} {
 			if f != nil {
 				_ = f.Close()
 			}
@@ -201,6 +204,11 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 		ours   *net.Conn
 	}{{&in.console, &host.console}, {&in.results, &host.results}, {&in.qmp, &host.qmp}} {
 		if *p.ours, *p.theirs, err = SocketPair(); err != nil {
+			return nil, err
+		}
+	}
+	if c.ResultsPort {
+		if host.port, in.port, err = SocketPair(); err != nil {
 			return nil, err
 		}
 	}
@@ -235,7 +243,11 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 		close(m.conOK)
 	}()
 	m.qmp = newQMP(host.qmp)
-	m.agent = agent.NewClient(host.results)
+	channel := host.results
+	if host.port != nil {
+		channel = newEither(host.results, host.port)
+	}
+	m.agent = agent.NewClient(channel)
 	return m, nil
 }
 

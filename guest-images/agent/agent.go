@@ -27,6 +27,7 @@ type Config struct {
 	Modules   []string          `json:"modules,omitempty"`   // loaded in this order, what they need first
 	Hostname  string            `json:"hostname,omitempty"`  // "" = the kernel's
 	Channel   string            `json:"channel,omitempty"`   // "" = /dev/ttyS1
+	Port      bool              `json:"port,omitempty"`      // the virtio port PortName in place of Channel, if the kernel has it
 	HugePages int               `json:"hugepages,omitempty"` // 2 MiB pages to reserve
 	Node0     bool              `json:"node0,omitempty"`     // nodes but 0 are GPU memory: all tasks, and the huge pages, keep to node 0
 	Sysctl    map[string]string `json:"sysctl,omitempty"`    // "net.core.x" or "net/core/x" to value
@@ -35,6 +36,9 @@ type Config struct {
 
 // DefaultChannel is the guest's results channel.
 const DefaultChannel = "/dev/ttyS1"
+
+// PortName is the name of the virtio port that may be the results channel.
+const PortName = "vnic.results"
 
 // ConfigPath and ModulesPath are where the initramfs keeps what init reads.
 const (

@@ -35,7 +35,7 @@ func runInit() {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
 	}
 	env, err := setUp()
-	channel, cerr := openChannel(env.Config.Channel)
+	channel, cerr := openResults(&env.Config)
 	if cerr != nil {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init:", errors.Join(err, cerr))
 		return

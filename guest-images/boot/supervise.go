@@ -14,34 +14,6 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-// openChannel opens the results channel as a raw line.
-func openChannel(path string) (*os.File, error) {
-	if path == "" {
-		path = agent.DefaultChannel
-	}
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("results channel %s: %w", path, err)
-	}
-	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
-	if err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("results channel %s: %w", path, err)
-	}
-	// cfmakeraw
-	t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
-	t.Oflag &^= unix.OPOST
-	t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
-	t.Cflag &^= unix.CSIZE | unix.PARENB
-	t.Cflag |= unix.CS8 | unix.CLOCAL | unix.CREAD
-	t.Cc[unix.VMIN], t.Cc[unix.VTIME] = 1, 0
-	if err := unix.IoctlSetTermios(fd, unix.TCSETS, t); err != nil {
-		_ = unix.Close(fd)
-		return nil, fmt.Errorf("results channel %s: %w", path, err)
-	}
-	return os.NewFile(uintptr(fd), path), nil
-}
-
 // superviseAgent runs this program as the agent and gives its end and the last of its stderr. As process 1 it also
 // collects every orphan.
 func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, error) {

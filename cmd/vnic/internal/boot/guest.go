@@ -34,13 +34,13 @@ const (
 // boot starts the guest, which lives as long as ctx, and its network. When ready ends first, that was for nothing.
 func (g *guest) boot(ctx, ready context.Context) error {
 	o, im := g.lab.opt, g.lab.images
-	initrd, err := im.initrd.Initrd(agent.Config{Modules: im.modules, Hostname: g.name, HugePages: g.lab.world.Personality().HugePages, Node0: o.node()})
+	initrd, err := im.initrd.Initrd(agent.Config{Modules: im.modules, Hostname: g.name, HugePages: g.lab.world.Personality().HugePages, Node0: o.node(), Port: true})
 	if err != nil {
 		return err
 	}
 	defer func() { _ = initrd.Close() }()
 	c := qemu.Config{Name: g.name, QEMU: im.QEMU, Kernel: im.Kernel, Initrd: []io.Reader{initrd, io.NewSectionReader(im.files, 0, im.size)},
-		RAMSize: o.Memory, CPUs: o.CPUs, Cache: im.Cache, Log: o.Log, Args: o.QEMUArgs, BootLimit: bootLimit, TimeLimit: forever}
+		RAMSize: o.Memory, CPUs: o.CPUs, Cache: im.Cache, Log: o.Log, Args: o.QEMUArgs, BootLimit: bootLimit, TimeLimit: forever, ResultsPort: true}
 	if o.GDB != 0 {
 		port := o.GDB + g.index
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))

@@ -1,0 +1,97 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// openResults opens the results channel that the configuration wants.
+func openResults(c *agent.Config) (*os.File, error) {
+	if c.Port {
+		f, err := openPort("/", agent.PortName)
+		if err == nil {
+			return f, nil
+		}
+		fmt.Fprintln(os.Stderr, "vnic-guest: init: results over the serial line, which is slow:", err)
+	}
+	return openChannel(c.Channel)
+}
+
+// portTime is how long a virtio port may take to appear, and to be connected: QEMU tells of both after the driver's start.
+const portTime = 3 * time.Second
+
+// openPort opens the virtio port of this name (Linux drivers/char/virtio_console.c), if the kernel has a driver for it.
+func openPort(root, name string) (*os.File, error) {
+	if _, err := os.Stat(filepath.Join(root, "sys/bus/virtio/drivers/virtio_console")); err != nil {
+		return nil, errors.New("this kernel has no VIRTIO_CONSOLE")
+	}
+	for end := time.Now().Add(portTime); ; time.Sleep(10 * time.Millisecond) { // sysfs tells nobody
+		names, _ := filepath.Glob(filepath.Join(root, "sys/class/virtio-ports/*/name"))
+		for _, n := range names {
+			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == name {
+				return connected(filepath.Join(root, "dev", filepath.Base(filepath.Dir(n))), end)
+			}
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("no virtio port %s", name)
+		}
+	}
+}
+
+// connected opens a port and waits until somebody is at its other end: before that a read gives the end of the file.
+func connected(path string, end time.Time) (*os.File, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	for {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+		n, err := unix.Poll(fds, max(0, int(time.Until(end).Milliseconds())))
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err == nil && n > 0 && fds[0].Revents&unix.POLLOUT != 0:
+			return os.NewFile(uintptr(fd), path), nil
+		case err != nil || !time.Now().Before(end):
+			_ = unix.Close(fd)
+			return nil, fmt.Errorf("%s: not connected: %w", path, errors.Join(err, os.ErrDeadlineExceeded))
+		default: // POLLHUP, until it is connected
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// openChannel opens the results channel as a raw line.
+func openChannel(path string) (*os.File, error) {
+	if path == "" {
+		path = agent.DefaultChannel
+	}
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("results channel %s: %w", path, err)
+	}
+	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("results channel %s: %w", path, err)
+	}
+	// cfmakeraw
+	t.Iflag &^= unix.IGNBRK | unix.BRKINT | unix.PARMRK | unix.ISTRIP | unix.INLCR | unix.IGNCR | unix.ICRNL | unix.IXON
+	t.Oflag &^= unix.OPOST
+	t.Lflag &^= unix.ECHO | unix.ECHONL | unix.ICANON | unix.ISIG | unix.IEXTEN
+	t.Cflag &^= unix.CSIZE | unix.PARENB
+	t.Cflag |= unix.CS8 | unix.CLOCAL | unix.CREAD
+	t.Cc[unix.VMIN], t.Cc[unix.VTIME] = 1, 0
+	if err := unix.IoctlSetTermios(fd, unix.TCSETS, t); err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("results channel %s: %w", path, err)
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}

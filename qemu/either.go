@@ -1,0 +1,107 @@
+package qemu
+
+import (
+	"net"
+	"sync"
+	"time"
+)
+
+// either is one connection out of several: that on which the guest, which has the choice, sends first. The others are closed
+// then. Until then nothing can be written.
+type either struct {
+	conns  []net.Conn
+	picked chan struct{} // closed when the rest is set
+
+	mu    sync.Mutex
+	left  int      // under mu: conns that may still be picked
+	conn  net.Conn // one of conns
+	first []byte   // what came on it; the reader's
+	err   error    // nothing has come, nor will
+}
+
+func newEither(conns ...net.Conn) *either {
+	e := &either{conns: conns, picked: make(chan struct{}), left: len(conns)}
+	for _, c := range conns {
+		go e.wait(c)
+	}
+	return e
+}
+
+// wait waits until something comes on c.
+func (e *either) wait(c net.Conn) {
+	b := make([]byte, 4096)
+	n, err := c.Read(b)
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.left--
+	if e.conn != nil || n == 0 && e.left > 0 {
+		return
+	}
+	e.conn, e.first, e.err = c, b[:n], err
+	close(e.picked)
+	for _, other := range e.conns {
+		if other != c {
+			_ = other.Close()
+		}
+	}
+}
+
+// Read implements net.Conn.
+func (e *either) Read(b []byte) (int, error) {
+	<-e.picked
+	if len(e.first) > 0 {
+		n := copy(b, e.first)
+		e.first = e.first[n:]
+		return n, nil
+	}
+	if e.err != nil {
+		return 0, e.err
+	}
+	return e.conn.Read(b)
+}
+
+// Write implements net.Conn.
+func (e *either) Write(b []byte) (int, error) {
+	select {
+	case <-e.picked:
+		return e.conn.Write(b)
+	default:
+		return 0, net.ErrClosed
+	}
+}
+
+// Close implements net.Conn.
+func (e *either) Close() error {
+	var err error
+	for _, c := range e.conns {
+		if cerr := c.Close(); err == nil && c == e.one() {
+			err = cerr
+		}
+	}
+	return err
+}
+
+// one is the connection that was picked, else any: for what is the same of all.
+func (e *either) one() net.Conn {
+	select {
+	case <-e.picked:
+		return e.conn
+	default:
+		return e.conns[0]
+	}
+}
+
+// LocalAddr implements net.Conn.
+func (e *either) LocalAddr() net.Addr { return e.one().LocalAddr() }
+
+// RemoteAddr implements net.Conn.
+func (e *either) RemoteAddr() net.Addr { return e.one().RemoteAddr() }
+
+// SetDeadline implements net.Conn.
+func (e *either) SetDeadline(t time.Time) error { return e.one().SetDeadline(t) }
+
+// SetReadDeadline implements net.Conn.
+func (e *either) SetReadDeadline(t time.Time) error { return e.one().SetReadDeadline(t) }
+
+// SetWriteDeadline implements net.Conn.
+func (e *either) SetWriteDeadline(t time.Time) error { return e.one().SetWriteDeadline(t) }
