@@ -31,7 +31,7 @@ $(GUEST): $(SRC)
 	@gzip -9nc bin/vnic-guest > $@.new && mv $@.new $@
 
 bin/vnic: $(SRC) $(GUEST)
-	$(WITH) go build -trimpath -o $@ ./cmd/vnic
+	$(WITH) go build -trimpath -buildvcs=false -ldflags='-X main.stamped=$(VERSION)' -o $@ ./cmd/vnic
 
 # The same with a command that writes man pages and completions: cmd/vnic/docs.go.
 bin/vnic-docs: $(SRC)
@@ -51,6 +51,7 @@ test: lint unit race fuzz acceptance
 
 lint:
 	$(WITH) go vet ./...
+	GOARCH=arm64 $(WITH) go vet ./...
 	cd tools && ./with-tools go build -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	$(WITH) bin/golangci-lint run ./...
 
