@@ -77,6 +77,10 @@ echo "== on stdout, for a tshark that reads along"
 grep SYN "$work/syn"
 grep '^pcap: -, .* 0 not captured' "$work/table"
 
+"$vnic" run --guest inproc --mode devmem --size 16M --loss 0.1% --pcap - 2> "$work/table" | head -c 1000 > /dev/null || fail "a reader that went away ended the run"
+grep 'digest *match' "$work/table"
+grep '^pcap: -, .*broken pipe' "$work/table"
+
 echo "== a reader that takes nothing holds nobody up"
 mkfifo "$work/fifo"
 if "$vnic" run --guest inproc --size 4M --pcap "$work/fifo" 2> "$work/err"; then fail "a FIFO that nobody has open was taken"; fi

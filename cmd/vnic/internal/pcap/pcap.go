@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"vnic.dev/vnic/cmd/vnic/internal/world"
@@ -62,6 +64,8 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	p := &Pcap{file: o.File}
 	var err error
 	if o.File == "-" {
+		// A reader that goes away ends the capture, not the command: without this the runtime has SIGPIPE of stdout kill us.
+		signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 		p.c, err = capture.New(o.Stdout, about)
 	} else {
 		p.c, err = capture.Create(o.File, about)
