@@ -1,0 +1,113 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+)
+
+// udpForward is a socket of the host whose datagrams go to a guest; each sender's is a flow of its own.
+type udpForward struct {
+	g    *Gateway
+	host *net.UDPConn
+	to   netip.AddrPort
+
+	mu    sync.Mutex
+	flows map[netip.AddrPort]*outerFlow
+}
+
+// outerFlow is the host's end of such a flow, as a net.Conn that relay can use.
+type outerFlow struct {
+	*gonet.UDPConn
+	state udpFlow
+}
+
+func (g *Gateway) listenUDP(f *Forward) error {
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(f.Listen))
+	if err != nil {
+		return err
+	}
+	f.Listen = netip.AddrPortFrom(f.Listen.Addr(), c.LocalAddr().(*net.UDPAddr).AddrPort().Port())
+	u := &udpForward{g: g, host: c, to: f.To, flows: map[netip.AddrPort]*outerFlow{}}
+	context.AfterFunc(g.ctx, func() { c.Close() })
+	g.serve(u.run)
+	return nil
+}
+
+// run brings the host's datagrams to the guest.
+func (u *udpForward) run() {
+	defer u.host.Close()
+	buf := make([]byte, maxUDPSize)
+	for {
+		n, from, err := u.host.ReadFromUDPAddrPort(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			if !u.g.pause() {
+				return
+			}
+			continue
+		}
+		if f := u.flow(from); f != nil {
+			f.state.touch()
+			_, _ = f.Write(buf[:n])
+		}
+	}
+}
+
+// flow finds the flow of a sender, or begins it; nil if there are too many.
+func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if f := u.flows[from]; f != nil {
+		return f
+	}
+	if !u.g.udp.take(u.to.Addr()) {
+		return nil
+	}
+	to := fullAddress(u.to)
+	c, err := gonet.DialUDP(u.g.ns, nil, &to, protocolOf(u.to.Addr()))
+	if err != nil || !u.g.begin() {
+		if err == nil {
+			c.Close()
+		}
+		u.g.count.unreached.Add(1)
+		u.g.udp.give(u.to.Addr())
+		return nil
+	}
+	f := &outerFlow{UDPConn: c, state: udpFlow{g: u.g}}
+	f.state.touch()
+	u.flows[from] = f
+	u.g.count.udpFlows.Add(1)
+	go func() {
+		defer u.g.end()
+		u.back(f, from)
+	}()
+	return f
+}
+
+// back brings the guest's answers to the sender, until the flow ends.
+func (u *udpForward) back(f *outerFlow, from netip.AddrPort) {
+	defer u.g.udp.give(u.to.Addr())
+	stop := context.AfterFunc(u.g.ctx, func() { _ = f.SetReadDeadline(time.Now()) })
+	defer stop()
+	f.state.pour(answerTo{u.host, from}, f.UDPConn)
+	u.mu.Lock()
+	delete(u.flows, from)
+	u.mu.Unlock()
+	f.Close()
+}
+
+// answerTo writes to one of the senders of a socket.
+type answerTo struct {
+	c  *net.UDPConn
+	to netip.AddrPort
+}
+
+func (a answerTo) Write(b []byte) (int, error) { return a.c.WriteToUDPAddrPort(b, a.to) }

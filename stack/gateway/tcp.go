@@ -1,0 +1,102 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync"
+
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// takeTCP counts one connection more. Those that nobody owns any more, but whose guest has not confirmed the end, count too.
+func (g *Gateway) takeTCP(guest netip.Addr) bool {
+	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP {
+		g.count.refused.Add(1)
+		return false
+	}
+	return g.tcp.take(guest)
+}
+
+// pending are the connections that guests ask for and do not have yet.
+type pending struct {
+	g     *Gateway
+	next  *tcp.Forwarder
+	quota *quota
+
+	mu  sync.Mutex
+	ids map[stack.TransportEndpointID]bool
+}
+
+// segment gets the segments of TCP that belong to no connection; false: they are refused.
+func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
+	h := header.TCP(pkt.TransportHeader().Slice())
+	if len(h) < header.TCPMinimumSize || h.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) != header.TCPFlagSyn {
+		return false
+	}
+	p.mu.Lock()
+	known := p.ids[id]
+	taken := !known && p.quota.take(addrPort(id.RemoteAddress, 0).Addr())
+	if taken {
+		p.ids[id] = true
+	}
+	p.mu.Unlock()
+	if !taken {
+		return known // what is known is on its way
+	}
+	if !p.next.HandlePacket(id, pkt) { // a bad checksum, or the like
+		p.end(id)
+		return false
+	}
+	return true
+}
+
+func (p *pending) end(id stack.TransportEndpointID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.ids, id)
+	p.quota.give(addrPort(id.RemoteAddress, 0).Addr())
+}
+
+// connection carries on a connection that a guest asks for. Netstack calls it on a goroutine of its own.
+func (p *pending) connection(r *tcp.ForwarderRequest) {
+	g, id := p.g, r.ID()
+	made := sync.OnceFunc(func() { p.end(id) })
+	defer made()
+	if !g.begin() {
+		r.Complete(true)
+		return
+	}
+	defer g.end()
+	from := addrPort(id.RemoteAddress, id.RemotePort).Addr()
+	if !g.takeTCP(from) {
+		r.Complete(true)
+		return
+	}
+	defer g.tcp.give(from)
+	to := g.hostSide(addrPort(id.LocalAddress, id.LocalPort))
+	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
+	defer cancel()
+	c, err := g.dialFirst(ctx, to)
+	if err != nil {
+		g.count.unreached.Add(1)
+		r.Complete(true)
+		return
+	}
+	host := hostConn{c.(*net.TCPConn)}
+	wq := new(waiter.Queue)
+	ep, terr := r.CreateEndpoint(wq)
+	if terr != nil {
+		g.count.unreached.Add(1)
+		host.reset()
+		r.Complete(true)
+		return
+	}
+	r.Complete(false)
+	made()
+	g.count.tcpFlows.Add(1)
+	splice(g.ctx, newGuestConn(wq, ep), host)
+}

@@ -1,0 +1,109 @@
+package gateway
+
+import (
+	"context"
+	"io"
+	"net"
+	"sync/atomic"
+	"time"
+
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+)
+
+// flow carries on a UDP flow that a guest begins. Netstack calls it with the flow's first datagram, on the goroutine that
+// brought it.
+func (g *Gateway) flow(r *udp.ForwarderRequest) bool {
+	if !g.begin() {
+		return true
+	}
+	id := r.ID()
+	from := addrPort(id.RemoteAddress, id.RemotePort).Addr()
+	if !g.udp.take(from) {
+		g.end()
+		return true
+	}
+	wq := new(waiter.Queue)
+	ep, terr := r.CreateEndpoint(wq)
+	if terr != nil {
+		g.udp.give(from)
+		g.end()
+		return true
+	}
+	to := g.hostSide(addrPort(id.LocalAddress, id.LocalPort))
+	guest := gonet.NewUDPConn(wq, ep)
+	go func() {
+		defer g.end()
+		defer g.udp.give(from)
+		host, err := g.dial(g.ctx, "udp", to[0])
+		if err != nil {
+			g.count.unreached.Add(1)
+			guest.Close()
+			return
+		}
+		g.count.udpFlows.Add(1)
+		g.relay(guest, host)
+	}()
+	return true
+}
+
+// relay joins the two ends of a UDP flow until it has been silent for a while, or one end fails. It closes both.
+func (g *Gateway) relay(a, b net.Conn) {
+	end := func() {
+		a.Close()
+		b.Close()
+	}
+	stop := context.AfterFunc(g.ctx, func() { // a reader that has a deadline sees that
+		_ = a.SetReadDeadline(time.Now())
+		_ = b.SetReadDeadline(time.Now())
+	})
+	defer stop()
+	f := &udpFlow{g: g}
+	f.touch()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer end()
+		f.pour(a, b)
+	}()
+	f.pour(b, a)
+	end()
+	<-done
+}
+
+// udpFlow knows when the last datagram came, in either direction.
+type udpFlow struct {
+	g    *Gateway
+	last atomic.Int64 // nanoseconds since epoch
+}
+
+var epoch = time.Now()
+
+func (f *udpFlow) touch() { f.last.Store(int64(time.Since(epoch))) }
+
+// left is how long the flow may stay silent from now on.
+func (f *udpFlow) left() time.Duration {
+	return f.g.udpIdle - (time.Since(epoch) - time.Duration(f.last.Load()))
+}
+
+// pour passes datagrams on from src to dst, until the flow ends.
+func (f *udpFlow) pour(dst io.Writer, src net.Conn) {
+	chunk := chunks.Get().(*[maxUDPSize]byte)
+	defer chunks.Put(chunk)
+	for left := f.left(); left > 0; left = f.left() {
+		_ = src.SetReadDeadline(time.Now().Add(left))
+		if f.g.ctx.Err() != nil { // the deadline that Close has set is gone
+			return
+		}
+		n, err := src.Read(chunk[:])
+		if err != nil {
+			if ne, ok := err.(net.Error); ok && ne.Timeout() {
+				continue // perhaps the other direction is alive
+			}
+			return
+		}
+		f.touch()
+		_, _ = dst.Write(chunk[:n]) // datagrams may be lost; an end that is gone is seen by its reader
+	}
+}
