@@ -115,6 +115,24 @@ func TestDHCP(t *testing.T) {
 	}
 }
 
+// Without NAT the gateway is no router, and says so.
+func TestNoRouterWithoutNAT(t *testing.T) {
+	sw := newSwitch(t)
+	o := options()
+	o.NAT = false
+	newTestGateway(t, sw, o)
+	r := newRaw(t, sw, 2)
+	if m := r.dhcp(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)); len(m.Router()) != 0 || addr4(m.YourIPAddr) != addr4Of(2) {
+		t.Error(m.Summary())
+	}
+	r.send(r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::2"),
+		[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}))
+	b := r.await("router advertisement", func(b []byte) bool { return len(b) > 62 && b[20] == protoICMPv6 && b[54] == 134 })
+	if b[60] != 0 || b[61] != 0 {
+		t.Errorf("router lifetime %x", b[60:62])
+	}
+}
+
 func TestLeases(t *testing.T) {
 	o := options()
 	o.Prefix4 = netip.MustParsePrefix("10.118.110.6/29") // .1 and .2 are hosts', .3 to .5 are free

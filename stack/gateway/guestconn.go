@@ -13,12 +13,12 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// Times after which a guest that is silent counts as gone.
+// Times after which a guest that is silent counts as gone. They are long: a guest may be stopped by a debugger.
 const (
-	keepIdle     = tcpip.KeepaliveIdleOption(60 * time.Second)
-	keepInterval = tcpip.KeepaliveIntervalOption(15 * time.Second)
-	keepCount    = 4
-	unackedTime  = tcpip.TCPUserTimeoutOption(90 * time.Second)
+	keepIdle     = tcpip.KeepaliveIdleOption(5 * time.Minute)
+	keepInterval = tcpip.KeepaliveIntervalOption(time.Minute)
+	keepCount    = 5
+	unackedTime  = tcpip.TCPUserTimeoutOption(10 * time.Minute)
 )
 
 // guestConn is a connection to a guest, in netstack.
