@@ -17,7 +17,9 @@ func Example() {
 	g, err := gateway.New(sw, gateway.Options{
 		MAC:     wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, 0xfe},
 		Prefix4: netip.MustParsePrefix("10.118.110.254/24"),
-		Hosts:   []gateway.Host{{Name: "guest0", MAC: wire.MAC{0x02, 0x76, 0x6e, 0x69, 0, 1}, Addr4: netip.MustParseAddr("10.118.110.1")}},
+		Hosts: []gateway.Host{
+			{Name: "guest0", MAC: wire.MAC{0x02, 0x76, 0x6e, 0x69, 0, 1}, Addr4: netip.MustParseAddr("10.118.110.1")},
+		},
 		Forwards: []gateway.Forward{
 			{Proto: "tcp", Listen: netip.MustParseAddrPort("127.0.0.1:0"), To: netip.MustParseAddrPort("10.118.110.1:80")},
 		},
