@@ -192,6 +192,7 @@ func (im *impaired) cut(w *Worker, one []*Packet, at *level, segments uint64) {
 			r := x.cut(s, p, &from, at.done, end-at.done)
 			if r == DropNone && f == held && im.line.hold(w, &x.Packet, due, &r) {
 				at.taken = true
+				at.held++
 			} else if r == DropNone {
 				x.resume(p, im.lv)
 				im.on(w, st.run[:])

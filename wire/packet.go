@@ -100,6 +100,7 @@ type level struct {
 	done  uint32 // payload bytes disposed of
 	known bool   // seq is
 	taken bool   // some of it reached its receiver, or a delay line
+	held  uint16 // segments that went to a delay line
 	seq   uint64 // number of the packet's first segment on an impaired link
 }
 

@@ -100,6 +100,9 @@ func (l *Link) arrived(w *Worker, run []*Packet) {
 	}
 }
 
+// Held says how many segments of a packet the link held back as the port sent them; they come later. It is for taps, as Lost is.
+func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }
+
 // Lost gives the first run of segments of a packet, from segment number from on, that the link lost as the port sent them:
 // segments [first, first+n). n is 0 if there is none. It is for taps, while they are told of the packet.
 func (l *Link) Lost(p *Packet, from uint32) (first, n uint32) {

@@ -17,6 +17,7 @@ type watcher struct {
 	marks uint64
 	log   []string
 	lost  int // segments, of what was sent
+	held  int // likewise
 	bytes int // of payload, of what came
 	none  int // of what came, segments that were lost
 }
@@ -39,6 +40,9 @@ func (t *watcher) Sent(_ *Worker, p *Packet, mark uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.log = append(t.log, fmt.Sprintf("sent %d: %v %v", mark, p.Verdict.Kind, p.Verdict.Reason))
+	if p.Verdict.Kind != Busy {
+		t.held += p.Held()
+	}
 	for from := uint32(0); p.Verdict.Kind != Busy; {
 		first, n := t.link.Lost(p, from)
 		if n == 0 {
@@ -140,6 +144,9 @@ func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 			n, m := a.link.Counters(), b.link.Counters()
 			if up.lost == 0 || up.lost != int(n.Drops[DropLinkLoss]) {
 				t.Errorf("%s: told of %d segments lost going up, counted %d", name, up.lost, n.Drops[DropLinkLoss])
+			}
+			if up.held == 0 || up.held != int(n.Held) {
+				t.Errorf("%s: told of %d segments held back going up, counted %d", name, up.held, n.Held)
 			}
 			if down.none == 0 || down.none != int(m.Drops[DropLinkLoss]) || down.bytes != got {
 				t.Errorf("%s: told of %d segments lost going down, counted %d; of %d bytes, %d came", name, down.none, m.Drops[DropLinkLoss], down.bytes, got)

@@ -233,6 +233,9 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	r.lost[0].n = 1
 	check("super-packet of 12 segments of 100 bytes; lost on the link, segment 3 of 12; taken")
 	r.lost[0].n = 2
+	r.held = 2
+	check("super-packet of 12 segments of 100 bytes; lost on the link, segments 3-4 of 12; 2 of its segments held back on the link; taken")
+	r.held = 0
 	r.losses, r.lost[1], r.lostMore = 2, run{7, 1}, true
 	check("super-packet of 12 segments of 100 bytes; lost on the link, segments 3-4, 8 and more of 12; taken")
 	r = record{iface: rx, queue: 2, segments: 1, verdict: wire.Dropped, reason: wire.DropTooBig, payload: 10}

@@ -72,6 +72,14 @@ func (r *record) comment(t *text) {
 		t.str("lost on the link")
 		r.lostText(t)
 	}
+	if r.held > 0 {
+		t.part()
+		if r.segments > 1 {
+			t.num(uint64(r.held))
+			t.str(" of its segments ")
+		}
+		t.str("held back on the link")
+	}
 	r.fate(t)
 }
 

@@ -38,6 +38,7 @@ type record struct {
 	lost     [maxLost]run // segments that the link lost
 	losses   int          // how many there are in lost
 	lostMore bool
+	held     int // segments that the link held back
 }
 
 // run is segments [first, first+n) of a packet.
@@ -48,7 +49,7 @@ func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, paylo
 	r.length, r.payload, r.segments, r.mss = p.Len(), p.PayloadLen, p.Segments(), uint32(p.Meta.GSOSize)
 	r.verdict, r.reason = p.Verdict.Kind, p.Verdict.Reason
 	r.queue, r.split, r.unsplit, r.bounced = -1, false, false, false
-	r.losses, r.lostMore = 0, false
+	r.losses, r.lostMore, r.held = 0, false, 0
 	r.places.set(segs, p.PayloadLen)
 	r.n = copy(r.data, p.Header)
 	k := min(payload, int(p.PayloadLen), len(r.data)-r.n)
@@ -60,8 +61,9 @@ func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, paylo
 	r.n += got
 }
 
-// loss notes what the link lost of a packet.
+// loss notes what the link lost of a packet, and what it held back.
 func (r *record) loss(l *wire.Link, p *wire.Packet) {
+	r.held = p.Held()
 	for from := uint32(0); ; {
 		first, n := l.Lost(p, from)
 		if n == 0 {

@@ -19,7 +19,7 @@ type writer struct {
 	ng      *pcapgo.NgWriter // nil: nothing is written yet
 	ifaces  int              // that the file knows
 	text    text
-	unflush bool             // something may not be in the file yet
+	unflush bool // something may not be in the file yet
 }
 
 // run writes what is captured until Close.

@@ -1,0 +1,86 @@
+package pcap
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
+	"vnic.dev/vnic/vfiouser/vfiotest"
+	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/wire/capture"
+)
+
+// TestEightGuestsAreNotHeldUp: eight guests with real NICs move bytes at the same time while a capture's reader takes nothing.
+// All arrive; what was not captured is counted.
+func TestEightGuestsAreNotHeldUp(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	r, out, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := capture.New(out, capture.Options{Records: 64, Payload: 256})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const guests, bytes = 8, 2 << 20
+	ports := make([]world.PortOptions, guests)
+	for i := range ports {
+		ports[i].Link.Up = wire.Impairment{Seed: uint64(i), Loss: 0.001}
+	}
+	p := &Pcap{c: c, file: "a pipe"}
+	w, err := world.New(world.Options{NIC: world.Virtio, Ports: ports, Services: []func(*world.World) (io.Closer, error){p.Service}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all [guests]*worldtest.Guest
+	for i := range all {
+		client, server, err := vfiotest.Pair()
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := w.Port(i)
+		port.Connected(server)
+		if all[i], err = worldtest.New(client, fmt.Sprintf("02:76:6e:69:00:%02x", i+1), []netip.Prefix{port.Addr4}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var g errgroup.Group
+	for i := range all {
+		g.Go(func() error { return all[i].Exchange(t.Context(), all[(i+1)%guests], bytes) })
+	}
+	if err := g.Wait(); err != nil {
+		t.Error(err)
+	}
+	if s := c.Stats(); s.Missed == 0 || s.Packets == 0 {
+		t.Errorf("%+v: is there a pipe that is full?", s)
+	}
+	for _, guest := range all {
+		if err := guest.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	var seen uint64
+	for i := range all {
+		n := w.Port(i).NIC().Link().Counters()
+		seen += n.Sent + n.Received
+	}
+	_ = r.Close() // who was to read goes away
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := c.Close(); err == nil || errors.Is(err, capture.ErrStuck) {
+		t.Errorf("the pipe broke, and the capture says %v", err)
+	}
+	_ = out.Close()
+	// What is flooded and finds no buffer is seen by the tap too, and not received.
+	if s := c.Stats(); s.Packets+s.Missed < seen {
+		t.Errorf("%d captured and %d missed, of %d", s.Packets, s.Missed, seen)
+	}
+}
