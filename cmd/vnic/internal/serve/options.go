@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/stack/gateway"
@@ -24,6 +25,8 @@ type Options struct {
 
 	Ready func(*Report) error                    // all sockets are there, and QEMU may come
 	Note  func(port, format string, args ...any) // what happens at a port
+
+	silence time.Duration // tests
 }
 
 // maxPath is the longest name of a socket (sockaddr_un).

@@ -14,18 +14,22 @@ import (
 // port is a NIC that one QEMU after the other has.
 type port struct {
 	*world.Port
-	src  source
-	note func(port, format string, args ...any)
-	turn chan struct{} // holds one while a QEMU is served
-	peer atomic.Int64  // its process
+	src     source
+	note    func(port, format string, args ...any)
+	silence time.Duration
+	turn    chan struct{} // holds one while a QEMU is served
+	peer    atomic.Int64  // its process
 }
+
+// silence is how long who has connected may say nothing: QEMU speaks at once.
+const silence = 10 * time.Second
 
 // takeover is how long one who comes waits for one who is about to go.
 const takeover = time.Second
 
 // serve serves one connection, which it owns.
 func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
-	if !speaks(ctx, conn) {
+	if !p.speaks(ctx, conn) {
 		_ = conn.Close()
 		return
 	}
@@ -54,21 +58,23 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// speaks waits until the peer has said something, and reads none of it. false: it hung up, or ctx ended.
-func speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
+// speaks waits until the peer has said something, and reads none of it. false: it hung up, or said nothing for too long, or ctx
+// ended.
+func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return false
 	}
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
+	giveUp := func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) } // long past
+	stop, limit := context.AfterFunc(ctx, giveUp), time.AfterFunc(p.silence, giveUp)
 	_ = raw.Read(func(fd uintptr) bool {
 		var b [1]byte
 		n, _, err := unix.Recvfrom(int(fd), b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
 		some = n > 0
 		return err != unix.EAGAIN && err != unix.EINTR
 	})
-	return some && ctx.Err() == nil
+	inTime, on := limit.Stop(), stop() // or the deadline is set, or about to be
+	return some && inTime && on
 }
 
 // peer is the process at the other end; 0 if that cannot be told.

@@ -397,6 +397,30 @@ func TestOneQEMUAtATime(t *testing.T) {
 	s.talk(s.guest(0), s.guest(1))
 }
 
+// As many as can wait connect, and say nothing: they are shown the door, and QEMU comes in.
+func TestSilentOnesKeepNobodyOut(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	path := t.TempDir() + "/s"
+	s := serve(t, Options{Paths: []string{path}, silence: 50 * time.Millisecond})
+	var silent []*net.UnixConn
+	for range 2 * maxWaiting {
+		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		silent = append(silent, c)
+	}
+	for _, c := range silent {
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Error(err)
+		}
+		_ = c.Close()
+	}
+	if err := s.guest(0).Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestGVEIsServedByVFIOUser(t *testing.T) {
 	worldtest.LeavesNothing(t)
 	s := serve(t, Options{Paths: []string{t.TempDir() + "/g"}, World: world.Options{NIC: world.GVE, GPUMemory: 4 << 20}})
