@@ -23,6 +23,7 @@ mirror() {
 suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" ); }
 
 # fetch NAME SUITE PACKAGE...: the closure of the packages (or, with closure=no, the packages alone) unpacked as $cache/NAME.
+# base=SUITE is where else their closure is found: of backports the suite that they are for.
 fetch() {
   local name=$1 suite=$2; shift 2
   local dir=$cache/$name
@@ -35,12 +36,12 @@ fetch() {
   local s; s=$(mktemp -d "$cache/.apt-XXXXXX")
   trap "rm -rf '$s'" EXIT
   mkdir -p "$s/lists/partial" "$s/archives/partial"; : > "$s/status"
-  echo "deb [signed-by=$keyring] $from $suite main" > "$s/sources.list"
+  printf "deb [signed-by=$keyring] $from %s main\n" "$suite" ${base:-} > "$s/sources.list"
   # The machine's own hooks (package caches of desktops, say) are not ours to run.
   printf '#clear %s;\n' APT::Update::Pre-Invoke APT::Update::Post-Invoke APT::Update::Post-Invoke-Success > "$s/apt.conf"
   local opts=(-qq -c "$s/apt.conf" -o "Dir::Etc::sourcelist=$s/sources.list" -o Dir::Etc::sourceparts=/dev/null
     -o "Dir::State::lists=$s/lists" -o "Dir::State::status=$s/status" -o "Dir::Cache::archives=$s/archives"
-    -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o APT::Install-Recommends=false
+    -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o "APT::Default-Release=$suite" -o APT::Install-Recommends=false
     -o APT::Sandbox::User= -o Debug::NoLocking=1)
   say "fetching $* ($suite) into $dir"
   apt-get "${opts[@]}" update >&2 || return 1
