@@ -15,6 +15,7 @@ func TestFloodOfDatagrams(t *testing.T) {
 	sw := newSwitch(t)
 	g := newTestGateway(t, sw, options())
 	r := newRaw(t, sw, 1)
+	r.meet()
 	to := own4(udpEcho(t).Port())
 	for i := range uint16(maxUDP) {
 		r.send(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000+i), to, []byte("x")))
@@ -41,8 +42,7 @@ func TestFloodOfFragments(t *testing.T) {
 	to := own4(udpEcho(t).Port())
 	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000), to, make([]byte, 1400))
 	ip := header.IPv4(frame[14:34])
-	r.send(r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{})) // the switch is to know where the gateway is
-	r.await("answer", func(b []byte) bool { return b[12] == 8 && b[13] == 6 && b[21] == 2 })
+	r.meet()
 	for i := range uint16(10000) { // 14 MB
 		ip.SetID(i)
 		ip.SetFlagsFragmentOffset(header.IPv4FlagMoreFragments, (i%40)*1400/8*8)
@@ -71,6 +71,7 @@ func TestFloodOfConnections(t *testing.T) {
 	sw := newSwitch(t)
 	g := newTestGateway(t, sw, options())
 	r := newRaw(t, sw, 1)
+	r.meet()
 	to := own4(echoServer(t, "tcp4").Port())
 	for i := range uint16(2 * maxPending) {
 		r.send(r.syn(netip.AddrPortFrom(addr4Of(1), 1000+i), to))

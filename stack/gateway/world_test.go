@@ -336,6 +336,13 @@ func (r *raw) await(what string, accept func(b []byte) bool) []byte {
 	}
 }
 
+// meet has the switch learn where the gateway is: frames to who is not known are lost where there is no room for them.
+func (r *raw) meet() {
+	r.t.Helper()
+	r.send(r.arp(1, addr4Of(r.mac[5]), prefix4.Addr(), wire.MAC{}))
+	r.await("answer", func(b []byte) bool { return b[12] == 8 && b[13] == 6 && b[21] == 2 })
+}
+
 // eth makes a frame from r.
 func (r *raw) eth(to wire.MAC, etherType uint16, body ...[]byte) []byte {
 	b := append(append(append([]byte{}, to[:]...), r.mac[:]...), byte(etherType>>8), byte(etherType))
