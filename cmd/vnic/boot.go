@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/qemu"
 )
@@ -23,6 +24,7 @@ func bootCommand() *cobra.Command {
 	var (
 		memory, gpuMemory = bytesFlag(512 << 20), bytesFlag(256 << 20)
 		verbose           bool
+		dump              pcap.Options
 		o                 boot.Options
 	)
 	c := &cobra.Command{
@@ -52,7 +54,10 @@ guest1-devmem); devmem is such a program, netcat, and always there. $VNIC_INDEX 
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Command = args
 			o.Memory, o.GPUMemory = uint64(memory), uint64(gpuMemory)
-			if err := o.Check(); err != nil {
+			if dump.File == "-" {
+				return usagef(c, "--pcap -: stdout is the program's: name a file")
+			}
+			if err := errors.Join(o.Check(), dump.Check(false)); err != nil {
 				return usageError{c.CommandPath(), err}
 			}
 			level := slog.LevelError
@@ -65,7 +70,16 @@ guest1-devmem); devmem is such a program, netcat, and always there. $VNIC_INDEX 
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Note, o.Stage = ui.note, ui.doingNow
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
+			capture, err := pcap.Start(dump, ui.note)
+			if err != nil {
+				return err
+			}
+			defer capture.Close()
+			o.Services = append(o.Services, capture.Service)
 			status, err := boot.Do(c.Context(), o)
+			if r := capture.Report(); r != nil && (r.Missed > 0 || verbose) {
+				ui.note("%v", r)
+			}
 			var use *boot.UseError
 			switch {
 			case errors.As(err, &use):
@@ -91,6 +105,7 @@ guest1-devmem); devmem is such a program, netcat, and always there. $VNIC_INDEX 
 	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")
 	f.StringArrayVar(&o.QEMUArgs, "qemu-arg", nil, "an argument for QEMU; once for each")
 	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")
+	dump.Flags(f)
 	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles")
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")

@@ -62,6 +62,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	if err := o.gateway(&w); err != nil {
 		return 0, err
 	}
+	w.Services = append(w.Services, o.Services...)
 	if l.world, err = world.New(w); err != nil {
 		return 0, err
 	}

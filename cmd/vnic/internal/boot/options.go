@@ -33,6 +33,8 @@ type Options struct {
 
 	Command []string // empty: a shell
 
+	Services []func(*world.World) (io.Closer, error) // what else is to see the world: a capture
+
 	Fetch          qemu.Options
 	Log            *slog.Logger
 	Note           func(format string, args ...any)
