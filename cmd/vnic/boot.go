@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/qemu"
 )
@@ -25,6 +26,7 @@ func bootCommand() *cobra.Command {
 		memory, gpuMemory = bytesFlag(512 << 20), bytesFlag(256 << 20)
 		verbose           bool
 		dump              pcap.Options
+		show              = stat.Options{Command: "boot"}
 		o                 boot.Options
 	)
 	c := &cobra.Command{
@@ -57,7 +59,7 @@ guest1-devmem); devmem is such a program, netcat, and always there. $VNIC_INDEX 
 			if dump.File == "-" {
 				return usagef(c, "--pcap -: stdout is the program's: name a file")
 			}
-			if err := errors.Join(o.Check(), dump.Check(false)); err != nil {
+			if err := errors.Join(o.Check(), dump.Check(false), show.Check()); err != nil {
 				return usageError{c.CommandPath(), err}
 			}
 			level := slog.LevelError
@@ -70,12 +72,18 @@ guest1-devmem); devmem is such a program, netcat, and always there. $VNIC_INDEX 
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Note, o.Stage = ui.note, ui.doingNow
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
+			show.Log = o.Log
+			counters, err := startStat(show, ui.note)
+			if err != nil {
+				return err
+			}
+			defer counters.Close()
 			capture, err := pcap.Start(dump, ui.note)
 			if err != nil {
 				return err
 			}
 			defer capture.Close()
-			o.Services = append(o.Services, capture.Service)
+			o.Services = append(o.Services, counters.Watch, capture.Service)
 			status, err := boot.Do(c.Context(), o)
 			if r := capture.Report(); r != nil && (r.Missed > 0 || verbose) {
 				ui.note("%v", r)
@@ -106,6 +114,7 @@ guest1-devmem); devmem is such a program, netcat, and always there. $VNIC_INDEX 
 	f.StringArrayVar(&o.QEMUArgs, "qemu-arg", nil, "an argument for QEMU; once for each")
 	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")
 	dump.Flags(f)
+	metricsFlag(f, &show)
 	f.StringVar(&o.LogDir, "log-dir", "", "directory for the guests' consoles")
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
