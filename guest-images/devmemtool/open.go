@@ -37,7 +37,7 @@ func Open(ctx context.Context, r Request) (*Device, error) {
 
 // openKernel opens a network interface of the kernel's, with as much GPU memory as the tool uses.
 func openKernel(ctx context.Context, r Request) (*Device, error) {
-	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: r.Interface, Addrs: []netip.Prefix{r.Address}, Window: numPages * devmem.PageSize, Guard: true})
+	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: r.Interface, Addrs: []netip.Prefix{r.Address}, Window: numPages * devmem.PageSize, Guard: !r.Unguarded})
 	if err != nil {
 		return nil, err
 	}

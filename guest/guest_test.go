@@ -1,0 +1,56 @@
+package guest
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/guest-images/devmemtool"
+)
+
+func TestOutsideOfAGuestItSaysSo(t *testing.T) {
+	for name, env := range map[string]map[string]string{
+		"nothing":    {},
+		"no address": {"VNIC_DEVICE": "eth0", "VNIC_ADDR": "10.0.0.1"},
+		"no index":   {"VNIC_DEVICE": "eth0", "VNIC_ADDR": "10.0.0.1/24", "VNIC_INDEX": "x"},
+	} {
+		for _, k := range []string{"VNIC_DEVICE", "VNIC_ADDR", "VNIC_INDEX", "VNIC_GUESTS"} {
+			t.Setenv(k, env[k])
+		}
+		if _, err := Open(t.Context()); !errors.Is(err, ErrNoGuest) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+type device struct {
+	devmem.Device
+	rss int
+}
+
+func (d *device) SetRSS(n int) error { d.rss = n; return nil }
+
+func TestLastQueueIsTheOneToBind(t *testing.T) {
+	for _, shared := range []bool{false, true} {
+		under := &device{}
+		d := &Device{}
+		err := d.take(&devmemtool.Device{Device: under, Queues: 4, Shared: shared, GPUs: []devmemtool.GPU{{ID: 3, Size: 10000}}},
+			netip.MustParseAddr("10.118.110.101"))
+		if err != nil || d.Queue != 3 || d.GPU != 3 || d.Size != 8192 || (under.rss == 3) != shared {
+			t.Errorf("%+v, %v", d, err)
+		}
+		if a := d.AddrOf(2); a != netip.MustParseAddr("10.118.110.103") {
+			t.Errorf("%v", a)
+		}
+	}
+	d := &Device{Addr: netip.MustParseAddr("fd76:6e69::65")}
+	if a := d.AddrOf(1); a != netip.MustParseAddr("fd76:6e69::66") {
+		t.Errorf("%v", a)
+	}
+	for _, bad := range []devmemtool.Device{{Queues: 2}, {Queues: 1, GPUs: make([]devmemtool.GPU, 1)}} {
+		if err := d.take(&bad, d.Addr); err == nil {
+			t.Errorf("%+v: no error", bad)
+		}
+	}
+}
