@@ -65,14 +65,6 @@ type LinkCounters struct {
 	Drops            map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
 }
 
-// dropped is how many, for whatever reason.
-func (l *LinkCounters) dropped() (n uint64) {
-	for _, d := range l.Drops {
-		n += d
-	}
-	return n
-}
-
 // EngineCounters are those of a NIC's GPU engines, in bytes but for the first two.
 type EngineCounters struct {
 	Jobs      uint64 `json:"jobs"`

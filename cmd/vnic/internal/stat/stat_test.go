@@ -281,7 +281,8 @@ func TestMetricsAreServed(t *testing.T) {
 		}
 	}
 	s.Close()
-	if _, err := client.Get(s.MetricsURL()); err == nil {
+	if resp, err := client.Get(s.MetricsURL()); err == nil {
+		resp.Body.Close()
 		t.Error("served after its end")
 	}
 }

@@ -30,12 +30,21 @@ func Table(w io.Writer, before, now *Snapshot) error {
 		_, err := fmt.Fprintln(w, "no ports")
 		return err
 	}
-	t.tw = tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	var b strings.Builder
+	t.tw = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
 	t.row("PORT", "QUEUE", "", "PACKETS", "BYTES", "DEVICE", "GPU FILE", "HOST", "DROPS")
 	for i := range now.Ports {
 		t.port(before.find(now.Ports[i].Name), &now.Ports[i])
 	}
-	return t.tw.Flush()
+	if err := t.tw.Flush(); err != nil {
+		return err
+	}
+	for line := range strings.Lines(b.String()) {
+		if _, err := io.WriteString(w, strings.TrimRight(line, " \n")+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // find gives the counters of a port; nothing if it was not there.

@@ -1,0 +1,52 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+)
+
+func numbered(n int) func(io.Writer) error {
+	return func(w io.Writer) error {
+		for i := range n {
+			if _, err := fmt.Fprintf(w, "%d %s\n", i, strings.Repeat("x", 100)); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// On a terminal a view is painted over the last one, and no line of it is longer or lower than the screen: else the next one
+// would not be painted over it.
+func TestViewIsPaintedOverTheLast(t *testing.T) {
+	var b strings.Builder
+	r := &repaint{w: &b, size: func() (int, int) { return 10, 5 }}
+	for _, n := range []int{2, 7, 1} {
+		if err := r.paint(numbered(n)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const row = "xxxxxxxx\x1b[K\n"
+	const want = "0 " + row + "1 " + row + "\x1b[J" +
+		"\x1b[2A\r0 " + row + "1 " + row + "2 " + row + "(4 more li\x1b[K\n\x1b[J" +
+		"\x1b[4A\r0 " + row + "\x1b[J"
+	if b.String() != want {
+		t.Errorf("%q, not %q", b.String(), want)
+	}
+}
+
+func TestViewInAFileIsPlain(t *testing.T) {
+	var b strings.Builder
+	r := newRepaint(&b)
+	for range 2 {
+		if err := r.paint(numbered(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	line := "0 " + strings.Repeat("x", 100) + "\n\n"
+	if b.String() != line+line {
+		t.Errorf("%q", b.String())
+	}
+}
