@@ -119,13 +119,17 @@ func (f Finder) find(name string, by *object, system []string) (*object, []strin
 			}
 		}
 	}
-	dirs = slices.Concat(dirs, f.LibraryPath, by.runpath, system)
-	for _, dir := range dirs {
+	var searched []string
+	for _, dir := range slices.Concat(dirs, f.LibraryPath, by.runpath, system) {
+		if slices.Contains(searched, dir) {
+			continue
+		}
+		searched = append(searched, dir)
 		if lib := f.fits(filepath.Join(dir, name), by); lib != nil {
 			return lib, nil
 		}
 	}
-	return nil, slices.Compact(dirs)
+	return nil, searched
 }
 
 // fits reads a library if it is one for the same machine; others the dynamic linker passes over.

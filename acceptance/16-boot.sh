@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# "A static program that exits 7, and a dynamic one that prints, on both fetched kernels and on a kernel given by path; output
+# unmangled, status passed on." "A devmem sender and receiver written from the godoc alone ... run by `vnic boot --guests 2` on
+# either personality." And errors, signals, what is left.
+. "$(dirname "$0")/lib.sh"
+tool strangerrecv; tool strangersend
+private_cache "$work/cache"
+export VNIC_CACHE=$work/cache VNIC_QEMU= VNIC_KERNEL= VNIC_MODULES=
+cd "$work"
+
+cat > static.go <<'GO'
+package main
+
+import "os"
+
+// All bytes, a line without an end, and input as it comes.
+func main() {
+	all := make([]byte, 256)
+	for i := range all {
+		all[i] = byte(i)
+	}
+	os.Stdout.Write(all)
+	os.Stderr.WriteString("to stderr\n")
+	b := make([]byte, 1<<20)
+	for {
+		n, err := os.Stdin.Read(b)
+		os.Stdout.Write(b[:n])
+		if err != nil {
+			os.Exit(7)
+		}
+	}
+}
+GO
+cat > dynamic.c <<'C'
+#include <stdio.h>
+#include <math.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+  char host[64];
+  gethostname(host, sizeof host);
+  printf("%s: %d arguments, the root of 2 is %.6f\n", host, argc, sqrt(argc));
+  return 0;
+}
+C
+(cd "$root" && tools/with-tools go build -o "$work/static" "$work/static.go")
+tools=$root/tools
+"$tools/with-tools" --cc sh -c '"${CC:-gcc}" -o dynamic dynamic.c -lm'
+readelf -d dynamic 2>/dev/null | grep -q NEEDED || grep -aq 'libm\.so' dynamic || fail "dynamic is static"
+head -c 300000 /dev/urandom > input
+{ printf "$(printf '\\%03o' $(seq 0 255))"; cat input; } > want
+
+# programs WHAT ARGUMENT...: both, in a guest of that kind.
+programs() {
+  local what=$1 s=0; shift
+  timeout 240 "$vnic" boot "$@" -- ./static < input > out 2> err || s=$?
+  [ $s = 7 ] || { cat err >&2; fail "$what: static: status $s"; }
+  cmp out want || fail "$what: its output is mangled"
+  [ "$(cat err)" = "to stderr" ] || fail "$what: stderr: $(cat err)"
+  within 240 "$vnic" boot "$@" -- ./dynamic 2 > out 2> err2 < /dev/null || { cat err2 >&2; fail "$what: dynamic: status $?"; }
+  [ "$(cat out)" = "guest0: 2 arguments, the root of 2 is 1.414214" ] || fail "$what: dynamic: $(cat out)"
+  echo "ok   $what: static: status 7, $(stat -c %s want) bytes as they are; dynamic prints"
+}
+programs "fetched kernel, virtio"
+programs "fetched kernel, gve" --nic gve
+kernel=$(find -L "$cache/kernel" -name 'vmlinuz*' | head -n 1)
+cp "$kernel" bzImage
+cp -r "$(dirname "$(find -L "$cache/kernel" -name modules.order -o -name kernel -type d -path '*/modules/*' | head -n 1)")" modules
+programs "kernel by path" --kernel bzImage --modules modules
+if older=$(VNIC_CACHE=$cache "$tools/kernel" bookworm-backports); then
+  read -r image dir <<< "$older"
+  programs "kernel $(basename "$dir"), virtio" --kernel "$image" --modules "$dir"
+  programs "kernel $(basename "$dir"), gve" --nic gve --kernel "$image" --modules "$dir"
+  s=0; "$vnic" boot --kernel "$image" --modules modules -- ./static > out 2> err || s=$?
+  [ $s = 3 ] && [ ! -s out ] && grep -q 'made for another kernel' err || fail "modules of another kernel: status $s: $(cat err)"
+  echo "ok   modules of another kernel: $(head -n 1 err)"
+else
+  echo "skip kernel 6.12: this machine's mirror has no bookworm-backports"
+fi
+
+# Devmem programs of a stranger's, on either NIC.
+for nic in virtio gve; do
+  within 240 "$vnic" boot --nic $nic --guests 2 --copy strangerrecv --copy strangersend -- \
+    sh -c 'if [ $VNIC_INDEX = 0 ]; then exec ./strangerrecv; else exec ./strangersend; fi' > out 2> err || { cat out err >&2; fail "$nic: strangers"; }
+  sum=$(sed -n 's/^\[1\] sent 2400000 bytes, sha256 //p' out)
+  [ -n "$sum" ] && grep -qx "\[0\] received 2400000 bytes, 0 not in GPU memory, sha256 $sum" out || { cat out err >&2; fail "$nic: strangers"; }
+  sed "s/^/ok   $nic: /" out
+done
+
+# Names, the gateway, a server of the host's loopback, and one of the guest's behind a forward.
+python3 -m http.server 0 --bind 127.0.0.1 --directory "$work" > http 2>&1 &
+for _ in $(seq 100); do port=$(sed -n 's/.*port \([0-9]*\).*/\1/p' http); [ -z "$port" ] || break; sleep 0.1; done
+if [ -n "$port" ]; then
+  cat > get <<'SH'
+#!/bin/bash
+exec 3<>/dev/tcp/gateway/$1
+printf 'GET /dynamic.c HTTP/1.0\r\n\r\n' >&3
+cat <&3
+SH
+  chmod +x get
+  within 240 "$vnic" boot -- ./get "$port" > out 2> err || { cat out err >&2; fail "gateway"; }
+  grep -q 'int main' out || { cat out err >&2; fail "nothing from the host's server"; }
+  echo "ok   a guest reads from a server on the host's loopback"
+fi
+
+# Mistakes are found before anything boots.
+# refused STATUS TEXT ARGUMENT...
+refused() {
+  local status=$1 text=$2 s=0; shift 2
+  timeout 20 "$vnic" boot "$@" > out 2> err || s=$?
+  [ $s = "$status" ] && [ ! -s out ] && [ "$(grep -c '^vnic: ' err)" = 1 ] && grep -q "$text" err || fail "status $s: $(cat err)"
+  echo "ok   status $s: $(head -n 1 err)"
+}
+refused 2 'no such file' -- ./nothing
+refused 2 'not executable' -- ./static.go
+"$tools/with-tools" --cc sh -c 'echo "int f(void){return 1;}" | "${CC:-gcc}" -shared -Wl,-soname,libgone.so -o libgone.so -x c - &&
+  echo "int f(void);int main(void){return f();}" | "${CC:-gcc}" -o needs -x c - -x none ./libgone.so'
+rm libgone.so
+refused 3 'libgone.so' -- ./needs
+refused 3 'not a bzImage' --kernel static.go -- ./static
+refused 2 'too much' --memory 192M --copy "$(head -c 100000000 /dev/zero > big; echo big)" -- ./static
+
+# Ctrl-C, and SIGTERM, end all of it at once, and leave nothing.
+for sig in INT TERM; do
+  setsid "$vnic" boot -- sh -c 'echo up; sleep 1000' > out 2> err < /dev/null &
+  pid=$!
+  for _ in $(seq 1200); do grep -q up out && break; sleep 0.1; done
+  grep -q up out || fail "no program: $(cat err)"
+  held $pid > held
+  start=$(date +%s%N); kill -$sig $pid; s=0; wait $pid || s=$?
+  took=$((($(date +%s%N) - start) / 1000000))
+  [ $s = 1 ] && grep -qx 'vnic: interrupted' err || fail "SIG$sig: status $s: $(cat err)"
+  [ -z "$(alive $pid)" ] && [ -z "$(still held)" ] || fail "SIG$sig leaves $(alive $pid) $(still held)"
+  echo "ok   SIG$sig: gone after $took ms, nothing left"
+done
+echo PASS
