@@ -26,10 +26,15 @@ func builtFrom() (goModule, bool) {
 	return goModule{i.Main.Path, i.Main.Version, i.Main.Sum}, true
 }
 
+// cached is where the cache has its guest program, if it has.
+func (m goModule) cached(cacheDir string) string {
+	return filepath.Join(cacheDir, "programs", fmt.Sprintf("vnic-guest-%x", sha256.Sum256([]byte(m.path+" "+m.version+" "+m.sum))))
+}
+
 // program gives the module's guest program: from the cache, or built into it.
 func (m goModule) program(ctx context.Context, cacheDir string) (program, error) {
-	dir := filepath.Join(cacheDir, "programs")
-	path := filepath.Join(dir, fmt.Sprintf("vnic-guest-%x", sha256.Sum256([]byte(m.path+" "+m.version+" "+m.sum))))
+	path := m.cached(cacheDir)
+	dir := filepath.Dir(path)
 	if _, err := os.Stat(path); err == nil {
 		return readProgram(path)
 	}

@@ -65,6 +65,32 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	return readProgram(path)
 }
 
+// FindProgram says where a guest program will come from, in words for a user, and whether it is there already. An error,
+// ErrNoProgram or another, says that there will be none.
+func FindProgram(cacheDir string) (from string, there bool, err error) {
+	if path := os.Getenv(EnvProgram); path != "" {
+		_, err := readProgram(path)
+		return "given: " + path, err == nil, err
+	}
+	if _, err := fs.Stat(bin, "bin/vnic-guest.gz"); err == nil {
+		return "in this program", true, nil
+	}
+	m, installed := builtFrom()
+	if installed {
+		if _, err := os.Stat(m.cached(cacheDir)); err == nil {
+			return "in the cache", true, nil
+		}
+	}
+	tool, err := exec.LookPath("go")
+	if err != nil {
+		return "", false, ErrNoProgram
+	}
+	if installed {
+		return "none yet: " + tool + " builds it for the first guest", false, nil
+	}
+	return tool + " builds it for each guest, in a checkout (this vnic was built without make)", false, nil
+}
+
 func readProgram(path string) (program, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

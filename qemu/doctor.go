@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images"
 )
 
 // State says what a Fact means for a run.
@@ -26,7 +28,7 @@ const (
 
 // Fact is one thing that a machine has or lacks.
 type Fact struct {
-	Name  string `json:"name"` // "qemu", "kernel", "nic virtio", "nic gve", "kvm", "packages", "mirror", "keyring", "cache", "space", "memory", "memfd", "shm"
+	Name  string `json:"name"` // "qemu", "kernel", "nic virtio", "nic gve", "guest program", "kvm", "packages", "mirror", "keyring", "cache", "space", "memory", "memfd", "shm"
 	OK    bool   `json:"ok"`   // State is Good
 	State State  `json:"state"`
 	Value string `json:"value"`         // what was found
@@ -60,6 +62,7 @@ func Doctor(ctx context.Context, o Options) *Report {
 	binary, haveQEMU := d.qemu(ctx, o, dir, have)
 	kernel, haveKernel := d.kernel(o, dir, have)
 	d.personalities(binary, kernel, have)
+	program := d.program(dir)
 	d.kvm(dir, binary, kernel)
 	packages := d.packages(o, haveQEMU && haveKernel)
 	for role, there := range map[string]bool{roleQEMU: haveQEMU, roleKernel: haveKernel} {
@@ -73,8 +76,8 @@ func Doctor(ctx context.Context, o Options) *Report {
 	}
 	room := d.cache(dir, err)
 	memory := d.memory()
-	d.Ready = haveQEMU && haveKernel && memory
-	d.CanFetch = packages && room
+	d.Ready = haveQEMU && haveKernel && program && memory
+	d.CanFetch = packages && program && room
 	return &d.Report
 }
 
@@ -259,6 +262,20 @@ func (d *doctor) memory() bool {
 		d.add("shm", Good, fmt.Sprintf("%d MB free in /dev/shm; vnic uses memfds", int64(st.Bavail)*st.Bsize>>20), "")
 	}
 	return ok
+}
+
+// program looks for the guests' own program: a vnic that was built without make has none inside.
+func (d *doctor) program(dir string) bool {
+	from, there, err := guestimages.FindProgram(dir)
+	switch {
+	case err != nil:
+		d.add("guest program", Lacking, err.Error(), "")
+	case there:
+		d.add("guest program", Good, from, "")
+	default:
+		d.add("guest program", Worse, from, "")
+	}
+	return err == nil
 }
 
 // availableMemory is what the kernel says can be had, or what is left of this control group's limit.
