@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -34,7 +35,13 @@ func prepare(ctx context.Context) (*image, error) {
 	if *nic == "gve" {
 		conf = agent.Config{Modules: kernelnic.Modules, HugePages: kernelnic.HugePages, Node0: true}
 	}
-	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Modules: conf.Modules, Applets: []string{"devmem"}})
+	what := guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Applets: []string{"devmem"}}
+	if *linux {
+		conf = agent.Config{Modules: stockModules}
+		what.Program, what.Applets = "/proc/self/exe", nil
+	}
+	what.Modules = conf.Modules
+	img, err := guestimages.Build(ctx, what)
 	if err != nil {
 		return nil, err
 	}
@@ -59,6 +66,31 @@ type guest struct {
 	cmd   *exec.Cmd
 	addr  string
 	ended chan error
+}
+
+// pair is the guests of both ports.
+type pair [2]*guest
+
+func (p *pair) kill() {
+	for _, g := range p {
+		if g != nil {
+			g.kill()
+		}
+	}
+}
+
+// bootAll boots both. The caller kills them, even when there is an error.
+func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
+	var p pair
+	errs := make(chan error)
+	for i := range p {
+		go func() {
+			var err error
+			p[i], err = im.boot(ctx, s, i)
+			errs <- err
+		}()
+	}
+	return &p, errors.Join(<-errs, <-errs)
 }
 
 // boot starts QEMU with the arguments for port i, and what any machine has besides.

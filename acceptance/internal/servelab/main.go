@@ -1,11 +1,10 @@
 // Command servelab is a stranger with a QEMU of his own: it starts `vnic serve --json`, gives two QEMUs the arguments that it
 // prints, and has their guests send from GPU to GPU. One of them is killed and comes again. At the end vnic gets a SIGTERM while
-// both run.
+// both run. With -stock the guests have the kernel's virtio_net, and everything is tried that people do to it.
 package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -23,17 +22,23 @@ var (
 	cache  = flag.String("cache", "", "its cache")
 	nic    = flag.String("nic", "virtio", "virtio or gve")
 	dir    = flag.String("dir", "", "for sockets and consoles")
+	linux  = flag.Bool("stock", false, "guests with the kernel's virtio_net instead")
 	client = flag.Bool("client", false, "QEMU listens, vnic connects")
 	limit  = flag.Duration("limit", 3*time.Minute, "for all of it")
 )
 
 func main() {
+	inGuest()
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx, cancel := context.WithTimeout(ctx, *limit)
 	defer cancel()
-	if err := do(ctx); err != nil {
+	f := devmem
+	if *linux {
+		f = stock
+	}
+	if err := f(ctx); err != nil {
 		fmt.Fprintln(os.Stderr, "FAIL", err)
 		os.Exit(1)
 	}
@@ -45,40 +50,21 @@ func ok(format string, args ...any) {
 	fmt.Printf("ok   %5.1f s  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
 }
 
-func do(ctx context.Context) (err error) {
+// devmem has the guests' tool send from GPU to GPU.
+func devmem(ctx context.Context) error {
 	im, err := prepare(ctx)
 	if err != nil {
 		return err
 	}
-	s, err := startServe(ctx)
+	s, err := startServe(ctx, "--nic", *nic, "--gpu-memory", "128M", fmt.Sprintf("--client=%t", *client))
 	if err != nil {
 		return err
 	}
 	defer s.kill()
 	ok("vnic serve --nic %s --client=%t: %d ports", s.rep.NIC, *client, len(s.rep.Ports))
-	var guests [2]*guest
-	defer func() {
-		for _, g := range guests {
-			if g != nil {
-				g.kill()
-			}
-		}
-	}()
-	boot := func(list ...int) error {
-		errs := make(chan error)
-		for _, i := range list {
-			go func() {
-				var err error
-				guests[i], err = im.boot(ctx, s, i)
-				errs <- err
-			}()
-		}
-		for range list {
-			err = errors.Join(err, <-errs)
-		}
-		return err
-	}
-	if err := boot(0, 1); err != nil {
+	guests, err := im.bootAll(ctx, s)
+	defer guests.kill()
+	if err != nil {
 		return err
 	}
 	ok("QEMU %s runs with what was printed, twice", im.QEMU.Version)
@@ -87,7 +73,7 @@ func do(ctx context.Context) (err error) {
 	}
 	ok("64 MiB from GPU to GPU")
 	guests[1].kill()
-	if err := boot(1); err != nil {
+	if guests[1], err = im.boot(ctx, s, 1); err != nil {
 		return err
 	}
 	ok("one QEMU was killed, and another took its NIC")

@@ -15,6 +15,7 @@ import (
 type report struct {
 	NIC        string `json:"nic"`
 	KernelArgs string `json:"kernel_args"`
+	Gateway    string `json:"gateway"`
 	Ports      []struct {
 		Socket string   `json:"socket"`
 		Addr4  string   `json:"addr4"`
@@ -30,10 +31,10 @@ type server struct {
 	ended  chan error
 }
 
-func startServe(ctx context.Context) (*server, error) {
+func startServe(ctx context.Context, args ...string) (*server, error) {
 	s := &server{ended: make(chan error, 1)}
-	s.cmd = exec.CommandContext(ctx, *bin, "serve", "--socket-path", filepath.Join(*dir, "nic%d"), "--ports", "2", "--nic", *nic,
-		"--gpu-memory", "128M", "--json", fmt.Sprintf("--client=%t", *client))
+	args = append([]string{"serve", "--socket-path", filepath.Join(*dir, "nic%d"), "--ports", "2", "--json"}, args...)
+	s.cmd = exec.CommandContext(ctx, *bin, args...)
 	s.cmd.Stderr = &s.stderr
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := s.cmd.StdoutPipe()

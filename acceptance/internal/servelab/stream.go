@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"time"
+)
+
+// A stream begins with what its client wants: a byte, 'd' (down) or 'u' (up), and a length. What follows is the pattern; up is
+// answered with a byte when it was right.
+
+// patience is for one stream.
+const patience = time.Minute
+
+// stuff is n bytes that all streams have.
+func stuff(n uint64) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{1}).Read(b)
+	return b
+}
+
+const maxStream = 64 << 20
+
+// serveStreams serves all who come.
+func serveStreams(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			_ = serveStream(c)
+		}()
+	}
+}
+
+func serveStream(c net.Conn) error {
+	_ = c.SetDeadline(time.Now().Add(patience))
+	var head [9]byte
+	if _, err := io.ReadFull(c, head[:]); err != nil {
+		return err
+	}
+	n := binary.LittleEndian.Uint64(head[1:])
+	if n > maxStream {
+		return errors.New("too long")
+	}
+	if head[0] == 'd' {
+		_, err := c.Write(stuff(n))
+		return err
+	}
+	if err := receive(c, n); err != nil {
+		return err
+	}
+	_, err := c.Write([]byte{1})
+	return err
+}
+
+func receive(c net.Conn, n uint64) error {
+	got := make([]byte, n)
+	if k, err := io.ReadFull(c, got); err != nil {
+		return fmt.Errorf("%d of %d bytes: %w", k, n, err)
+	}
+	if !bytes.Equal(got, stuff(n)) {
+		return fmt.Errorf("%d bytes came changed", n)
+	}
+	return nil
+}
+
+// stream moves n bytes down and up, to and from a server.
+func stream(addr string, n uint64) error {
+	for _, way := range []byte{'d', 'u'} {
+		c, err := net.DialTimeout("tcp", addr, patience)
+		if err != nil {
+			return err
+		}
+		_ = c.SetDeadline(time.Now().Add(patience))
+		_, err = c.Write(binary.LittleEndian.AppendUint64([]byte{way}, n))
+		if way == 'd' {
+			err = errors.Join(err, receive(c, n))
+		} else if err == nil {
+			if _, err = c.Write(stuff(n)); err == nil {
+				_, err = io.ReadFull(c, make([]byte, 1))
+			}
+		}
+		if err := errors.Join(err, c.Close()); err != nil {
+			return fmt.Errorf("%s, %c: %w", addr, way, err)
+		}
+	}
+	return nil
+}
+
+// streams is k of them at a time.
+func streams(addr string, n uint64, k int) error {
+	errs := make(chan error)
+	for range k {
+		go func() { errs <- stream(addr, n) }()
+	}
+	var err error
+	for range k {
+		err = errors.Join(err, <-errs)
+	}
+	return err
+}
