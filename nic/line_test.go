@@ -56,7 +56,7 @@ func TestLineSignals(t *testing.T) {
 // The watcher need not look while nobody writes: the first one wakes it, before the write that may keep him.
 func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	var ls nic.Lines
-	l, front := frontend(t, &ls)
+	l, _ := frontend(t, &ls)
 	woken := make(chan bool, 9)
 	ls.Watched(func() { woken <- true })
 	l.Fire() // it does not doze yet
@@ -74,6 +74,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	if len(woken) != 0 {
 		t.Errorf("woken %d times, awake", len(woken))
 	}
+	var front int
 	l, front = frontend(t, &ls)
 	for range 3 {
 		if !ls.Doze(l.Busy) || !ls.Dozing() {
