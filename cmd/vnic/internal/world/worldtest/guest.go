@@ -4,6 +4,7 @@ package worldtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -77,8 +78,7 @@ func (g *Guest) Exchange(ctx context.Context, peer *Guest, n int) error {
 	c, err := g.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(peer.addr, 7))
 	if err != nil {
 		_ = l.Close()
-		<-echoed
-		return err
+		return errors.Join(err, <-echoed)
 	}
 	defer c.Close()
 	_ = c.SetDeadline(time.Now().Add(Patience))
