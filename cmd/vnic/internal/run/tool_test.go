@@ -34,6 +34,7 @@ func newTools(t *testing.T, nic, iface string) *tools {
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(im.close)
 	l, err := newLab(&o)
 	if err != nil {
 		t.Fatal(err)
