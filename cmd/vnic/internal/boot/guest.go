@@ -71,7 +71,10 @@ func (g *guest) boot(ctx, ready context.Context) error {
 		return context.Cause(ready)
 	}
 	if g.network, err = guestnet.Apply(ready, m.Agent(), o.network(g.place)); err != nil {
-		return g.blame(err)
+		if err = g.blame(err); im.modules == nil {
+			err = fmt.Errorf("%w\nkernel %s came without modules: give them by --modules, or build %s in", err, im.Kernel.Version, o.driver())
+		}
+		return err
 	}
 	return nil
 }
