@@ -9,7 +9,6 @@ import (
 	"os"
 	"syscall"
 	"time"
-	"unsafe"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/vishvananda/netlink"
@@ -174,63 +173,4 @@ func addVLAN(addr string) error {
 		return err
 	}
 	return errors.Join(netlink.AddrAdd(v, a), netlink.LinkSetUp(v))
-}
-
-// ethtool does an ioctl on eth0 (SIOCETHTOOL); cmd is the first word of v.
-func ethtool(v unsafe.Pointer) error {
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	ifr := struct {
-		name [unix.IFNAMSIZ]byte
-		data unsafe.Pointer
-		_    [16]byte
-	}{data: v}
-	copy(ifr.name[:], iface)
-	if _, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&ifr))); errno != 0 {
-		return errno
-	}
-	return nil
-}
-
-// offloads turns checksums, scatter-gather, TSO, GSO and GRO on or off: in that order on, in the other off. Received checksums
-// cannot be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that, which QEMU does not offer with vhost-user.
-func offloads(on bool) error {
-	cmds := []uint32{unix.ETHTOOL_STXCSUM, unix.ETHTOOL_SSG, unix.ETHTOOL_STSO, unix.ETHTOOL_SGSO, unix.ETHTOOL_SGRO}
-	for i := range cmds {
-		v := struct{ cmd, data uint32 }{cmds[i], 1}
-		if !on {
-			v.cmd, v.data = cmds[len(cmds)-1-i], 0
-		}
-		if err := ethtool(unsafe.Pointer(&v)); err != nil {
-			return fmt.Errorf("ethtool command %#x to %d: %w", v.cmd, v.data, err)
-		}
-	}
-	v := struct{ cmd, data uint32 }{cmd: unix.ETHTOOL_GTSO}
-	if err := ethtool(unsafe.Pointer(&v)); err != nil || v.data != 0 != on {
-		return fmt.Errorf("TSO is %d: %w", v.data, err)
-	}
-	return nil
-}
-
-// channels is ethtool -L combined n.
-func channels(n uint32) error {
-	v := struct{ cmd, maxRX, maxTX, maxOther, maxCombined, rx, tx, other, combined uint32 }{cmd: unix.ETHTOOL_GCHANNELS}
-	if err := ethtool(unsafe.Pointer(&v)); err != nil {
-		return err
-	}
-	if v.combined == n {
-		return fmt.Errorf("there are %d already", n)
-	}
-	v.cmd, v.combined = unix.ETHTOOL_SCHANNELS, n
-	if err := ethtool(unsafe.Pointer(&v)); err != nil {
-		return fmt.Errorf("%d of %d: %w", n, v.maxCombined, err)
-	}
-	v.cmd, v.combined = unix.ETHTOOL_GCHANNELS, 0
-	if err := ethtool(unsafe.Pointer(&v)); err != nil || v.combined != n {
-		return fmt.Errorf("%d, not %d: %w", v.combined, n, err)
-	}
-	return nil
 }
