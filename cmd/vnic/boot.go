@@ -35,12 +35,14 @@ func bootCommand() *cobra.Command {
 		Long: `Boot a guest of your own, with NIC and GPU memory, and run a program in it. The program comes from this machine with its
 libraries, to the same place in the guest; its streams are the command's, and so is its exit status (128 and more: a signal).
 When stdin, stdout and stderr are a terminal, it has one too. Without a command there is a shell, with these tools of this
-machine, as far as it has them: ` + strings.Join(boot.Tools, " ") + `.
-
+machine, as far as it has them:
+` + indented(boot.Tools) + `
 In the guest, eth0 is the kernel's. guest0, guest1, ... are names of the guests; gateway leads to this machine: its address is
-this machine's loopback, and TCP and UDP to anywhere else goes out by this machine's sockets. A
-program that does device memory TCP opens $VNIC_DEVICE and gives it the address $VNIC_ADDR (guest1's is the name
-guest1-devmem); devmem is such a program, netcat, and always there. $VNIC_INDEX and $VNIC_GUESTS say which guest it is.`,
+this machine's loopback, and TCP and UDP to anywhere else goes out by this machine's sockets.
+
+A program that does device memory TCP opens $VNIC_DEVICE and gives it the address $VNIC_ADDR (guest1's is the name
+guest1-devmem); the Go package vnic.dev/vnic/guest does that. devmem is such a program, netcat, and always there.
+$VNIC_INDEX and $VNIC_GUESTS say which guest it is.`,
 		Example: `  vnic boot                                   a shell
   vnic boot -- ./test --all                   a program, its status is vnic's
   vnic boot --nic gve -- ip address           on the kernel's own devmem TCP
@@ -120,6 +122,20 @@ guest1-devmem); devmem is such a program, netcat, and always there. $VNIC_INDEX 
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
+}
+
+// indented puts words into lines of a help text.
+func indented(words []string) string {
+	var b strings.Builder
+	line := " "
+	for _, w := range words {
+		if len(line)+len(w) > 110 {
+			b.WriteString(line + "\n")
+			line = " "
+		}
+		line += " " + w
+	}
+	return b.String() + line + "\n"
 }
 
 // doingNow shows what is being done; "": nothing any more.

@@ -71,6 +71,7 @@ func newRoot() *cobra.Command {
 steering, and a GPU whose memory the NIC can reach. Both are emulated; the payload goes from GPU memory to GPU memory.`,
 		Example: `  vnic run                  two QEMU guests: GPU to GPU, with the proof of where the bytes went
   vnic run --guest inproc   the same without QEMU, in a second
+  vnic boot -- ./test       a program of yours in a guest with such a NIC and GPU
   vnic doctor               what this machine has, and what the first run will download`,
 		SilenceErrors: true,
 		SilenceUsage:  true,
