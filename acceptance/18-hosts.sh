@@ -28,6 +28,9 @@ for nic in virtio gve; do
   holds "$work/$nic.json" "$(devmem_proof 0)" "$(copy_proof 1)" 'accel == "tcg"' "nic == \"$nic\""
 done
 
+echo "== it compiles for arm64, no more"
+GOARCH=arm64 tools/with-tools go vet ./...
+
 echo "== what the machine lacks is said"
 "$work/container" "$vnic" doctor | tee "$work/doctor"
 grep -Eq '^kvm +(worse|no|missing)' "$work/doctor" || fail "doctor does not say that KVM is not there"
