@@ -98,7 +98,7 @@ func (c *Conn) fit() {
 	if l == nil || c.s.wide {
 		return
 	}
-	if n := l.binding.pool.Window(int(c.s.link.mtu) - 52); n < c.s.maxRecv { // IPv4 and TCP headers with timestamps
+	if n := l.binding.pool.Window(int(c.s.link.MTU()) - 52); n < c.s.maxRecv { // IPv4 and TCP headers with timestamps
 		c.ep.SocketOptions().SetReceiveBufferSize(int64(n), true)
 	}
 }

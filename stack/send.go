@@ -7,14 +7,16 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/deadline"
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 var errClosed = net.ErrClosed
 
 // writeSize is netstack's largest segment: less headers, as snd.go:sendData computes it.
-const writeSize = gsoMaxSize - 160 - 1
+const writeSize = ether.MaxGSO - 160 - 1
 
 // room waits until a good part of n bytes fits into the send buffer, and says how many to write: whole segments, as far
 // as possible. Under wmu.

@@ -41,8 +41,10 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
 )
 
@@ -135,7 +137,7 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	}
 	s.flows = flows{s: s, m: map[flowKey]*flow{}, kick: make(chan struct{}, 1)}
 	s.lanes.Store(&[]*lane{})
-	s.link = &link{s: s, mac: tcpip.LinkAddress(nic.MAC()), mtu: uint32(o.MTU), gso: !o.NoGSO}
+	s.link = &link{Link: ether.Link{Addr: tcpip.LinkAddress(nic.MAC()), Bytes: uint32(o.MTU)}, s: s, gso: !o.NoGSO}
 	s.rx = make([]atomic.Pointer[lane], nic.QueuePairs())
 	for i := range nic.QueuePairs() {
 		s.tx = append(s.tx, &txQueue{s: s, queue: i})

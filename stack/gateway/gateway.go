@@ -22,6 +22,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
 	"vnic.dev/vnic/wire"
 )
@@ -88,7 +89,7 @@ func (g *Gateway) start() error {
 	if g.out, err = newOutbox(&g.count); err != nil {
 		return err
 	}
-	ep := &endpoint{mac: tcpip.LinkAddress(g.o.MAC[:]), mtu: uint32(g.o.MTU), out: g.out}
+	ep := &endpoint{Link: ether.Link{Addr: tcpip.LinkAddress(g.o.MAC[:]), Bytes: uint32(g.o.MTU)}, out: g.out}
 	g.port = &port{
 		name: g.o.Name, mac: g.o.MAC, limits: portLimits(g.o.MTU), count: &g.count, in: newInbox(), ep: ep,
 		filter: filter{prefix4: g.o.Prefix4, prefix6: g.o.Prefix6, local6: g.local6(), nat: g.o.NAT},

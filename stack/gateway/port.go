@@ -133,7 +133,7 @@ func (p *port) run() {
 
 // inject hands a frame to netstack, or lets go of it.
 func (p *port) inject(a *arrived, closed bool) {
-	d := p.ep.dispatcher()
+	d := p.ep.Dispatcher()
 	if closed || d == nil {
 		a.view.Release()
 		return

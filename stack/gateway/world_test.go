@@ -24,6 +24,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
 )
 
@@ -106,7 +107,7 @@ func newGuest(t testing.TB, sw *wire.Switch, n byte, mtu int, lo wire.LinkOption
 	}
 	mac := macOf(n)
 	v := &guest{t: t, n: n, in: newInbox(), limits: portLimits(mtu),
-		ep: &endpoint{mac: tcpip.LinkAddress(mac[:]), mtu: uint32(mtu), out: out}}
+		ep: &endpoint{Link: ether.Link{Addr: tcpip.LinkAddress(mac[:]), Bytes: uint32(mtu)}, out: out}}
 	v.ns = stack.New(stack.Options{
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			ipv4.NewProtocol, ipv6.NewProtocolWithOptions(ipv6.Options{DADConfigs: stack.DADConfigurations{}}), arp.NewProtocol,
@@ -186,7 +187,7 @@ func (v *guest) run() {
 		var closed bool
 		batch, closed = v.in.take(batch[:0])
 		for _, a := range batch {
-			if d := v.ep.dispatcher(); d != nil && !closed {
+			if d := v.ep.Dispatcher(); d != nil && !closed {
 				pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(a.view)})
 				d.DeliverNetworkPacket(tcpip.NetworkProtocolNumber(a.proto), pkt)
 				pkt.DecRef()
