@@ -6,7 +6,6 @@ import (
 	"net"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -14,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/leaktest"
 )
 
 func TestMain(m *testing.M) {
@@ -24,32 +24,6 @@ func TestMain(m *testing.M) {
 	r.Close()
 	w.Close()
 	goleak.VerifyTestMain(m)
-}
-
-func openFDs(t testing.TB) []string {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var fds []string
-	for _, e := range entries {
-		if name, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
-			fds = append(fds, e.Name()+" "+name)
-		}
-	}
-	slices.Sort(fds)
-	return fds
-}
-
-func checkFDLeaks(t testing.TB) {
-	t.Helper()
-	before := openFDs(t)
-	t.Cleanup(func() {
-		if after := openFDs(t); !slices.Equal(before, after) {
-			t.Errorf("descriptors before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
-		}
-	})
 }
 
 func socketpair(t testing.TB) (a, b *net.UnixConn) {
@@ -227,7 +201,7 @@ type rigOptions struct {
 
 func newRig(t testing.TB, o rigOptions) *rig {
 	t.Helper()
-	checkFDLeaks(t)
+	leaktest.CheckFDs(t)
 	files := dma.NewFiles()
 	o.pairs = max(1, o.pairs)
 	g := newTestGPU(t, max(o.pages, 1))

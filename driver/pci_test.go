@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/leaktest"
 )
 
 func TestVirtioCapabilities(t *testing.T) {
@@ -192,7 +194,7 @@ func TestPCIErrors(t *testing.T) {
 		}, "", "notification at"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			checkFDLeaks(t)
+			leaktest.CheckFDs(t)
 			tree := newPCITree(t)
 			dir := tree.nic(testNIC)
 			if c.edit != nil {

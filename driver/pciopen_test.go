@@ -4,12 +4,14 @@ import (
 	"os"
 	"runtime"
 	"testing"
+
+	"vnic.dev/vnic/internal/leaktest"
 )
 
 // TestPCIDeviceFromOpenToClose plays the device's part on the registers' file: they keep what is written to them, so
 // the queue that they tell of in the end is the last one, transmit queue 0.
 func TestPCIDeviceFromOpenToClose(t *testing.T) {
-	checkFDLeaks(t)
+	leaktest.CheckFDs(t)
 	tree := newPCITree(t)
 	dir := tree.nic(testNIC)
 	tree.gpu("0000:00:03.0", 1<<32, testGPUSize)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -30,34 +29,6 @@ func TestMain(m *testing.M) {
 	a.Close()
 	b.Close()
 	goleak.VerifyTestMain(m)
-}
-
-// openFDs lists the process's descriptors.
-func openFDs(t testing.TB) []string {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
-	var fds []string
-	for _, e := range entries {
-		name, err := os.Readlink("/proc/self/fd/" + e.Name())
-		if err != nil {
-			continue // the directory itself
-		}
-		fds = append(fds, e.Name()+" "+name)
-	}
-	slices.Sort(fds)
-	return fds
-}
-
-// checkFDLeaks fails the test if it ends with other descriptors than it began with.
-func checkFDLeaks(t testing.TB) {
-	t.Helper()
-	before := openFDs(t)
-	t.Cleanup(func() {
-		if after := openFDs(t); !slices.Equal(before, after) {
-			t.Errorf("descriptors before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
-		}
-	})
 }
 
 // must fails the test on an error.

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/leaktest"
 )
 
 // TestFrontendTakesNoBadAnswer: a backend that answers nonsense ends the connection, in every request after it as well.
@@ -30,7 +32,7 @@ func TestFrontendTakesNoBadAnswer(t *testing.T) {
 		{"packed", "0b000000 05000000 08000000 01000000 00800080", ErrBadMessage},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			checkFDLeaks(t)
+			leaktest.CheckFDs(t)
 			a, b, err := socketpair()
 			must(t, err)
 			f := NewFrontend(a)
@@ -52,7 +54,7 @@ func TestFrontendTakesNoBadAnswer(t *testing.T) {
 }
 
 func TestFrontendClosesDescriptorsOfAnswers(t *testing.T) {
-	checkFDLeaks(t)
+	leaktest.CheckFDs(t)
 	a, b, err := socketpair()
 	must(t, err)
 	defer b.Close()
@@ -67,7 +69,7 @@ func TestFrontendClosesDescriptorsOfAnswers(t *testing.T) {
 }
 
 func TestFrontendTimeout(t *testing.T) {
-	checkFDLeaks(t)
+	leaktest.CheckFDs(t)
 	a, b, err := socketpair()
 	must(t, err)
 	defer b.Close()
@@ -86,7 +88,7 @@ func TestFrontendTimeout(t *testing.T) {
 }
 
 func TestFrontendCloseEndsAWait(t *testing.T) {
-	checkFDLeaks(t)
+	leaktest.CheckFDs(t)
 	a, b, err := socketpair()
 	must(t, err)
 	defer b.Close()
@@ -108,7 +110,7 @@ func TestFrontendCloseEndsAWait(t *testing.T) {
 
 // TestFrontendTable: without CONFIGURE_MEM_SLOTS the table is kept, with descriptors of its own.
 func TestFrontendTable(t *testing.T) {
-	checkFDLeaks(t)
+	leaktest.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	if _, p, err := l.Negotiate(testFeatures, uint64(ProtocolReplyAck)); err != nil || p != uint64(ProtocolReplyAck) {
@@ -143,7 +145,7 @@ func TestFrontendTable(t *testing.T) {
 }
 
 func TestFrontendRefusesBadArguments(t *testing.T) {
-	checkFDLeaks(t)
+	leaktest.CheckFDs(t)
 	a, b, err := socketpair()
 	must(t, err)
 	defer b.Close()
@@ -165,7 +167,7 @@ func TestFrontendRefusesBadArguments(t *testing.T) {
 
 // TestFrontendWithAForeignHandshake: a backend that offers no protocol features.
 func TestFrontendWithoutProtocolFeatures(t *testing.T) {
-	checkFDLeaks(t)
+	leaktest.CheckFDs(t)
 	a, b, err := socketpair()
 	must(t, err)
 	defer b.Close()

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"testing"
+
+	"vnic.dev/vnic/internal/leaktest"
 )
 
 // FuzzMessage decodes any message, and encodes what came out again: the same bytes, as far as they mean something.
@@ -225,7 +227,7 @@ func FuzzSession(f *testing.F) {
 		if len(b) > 4096 {
 			return
 		}
-		checkFDLeaks(t)
+		leaktest.CheckFDs(t)
 		h := newHost(t)
 		l := h.connect()
 		s := &script{b: b, sock: &l.conn, mem: memfd(t, guestSize), ev: eventfd(t)}

@@ -7,8 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -46,36 +44,6 @@ func socketpair() (a, b *net.UnixConn, err error) {
 		conns[i] = c.(*net.UnixConn)
 	}
 	return conns[0], conns[1], nil
-}
-
-// openFDs lists the process's descriptors.
-func openFDs(t testing.TB) []string {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var fds []string
-	for _, e := range entries {
-		name, err := os.Readlink("/proc/self/fd/" + e.Name())
-		if err != nil {
-			continue // the directory itself
-		}
-		fds = append(fds, e.Name()+" "+name)
-	}
-	slices.Sort(fds)
-	return fds
-}
-
-// checkFDLeaks fails the test if it ends with other descriptors than it began with.
-func checkFDLeaks(t testing.TB) {
-	t.Helper()
-	before := openFDs(t)
-	t.Cleanup(func() {
-		if after := openFDs(t); !slices.Equal(before, after) {
-			t.Errorf("descriptors before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
-		}
-	})
 }
 
 // recorder is a Device that writes down what it is told, and complains about what no Backend may do.
