@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/cmd/vnic/internal/lastly"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/qemu"
@@ -30,8 +31,12 @@ func main() {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	if !signal.Ignored(syscall.SIGHUP) { // as under nohup(1)
+		signal.Notify(signals, syscall.SIGHUP)
+	}
 	go interrupts(signals, cancel, func() {
-		fmt.Fprintln(os.Stderr, "vnic: interrupted again: gone without clearing up")
+		lastly.Run()
+		fmt.Fprintln(os.Stderr, "vnic: interrupted again: gone at once")
 		os.Exit(exitFailed) // the kernel ends what we have started (PR_SET_PDEATHSIG)
 	})
 	status := realMain(ctx, backendArgs(os.Args), os.Stdout, os.Stderr)

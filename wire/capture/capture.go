@@ -9,8 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"vnic.dev/vnic/internal/outfile"
 	"vnic.dev/vnic/wire"
 )
 
@@ -64,13 +63,9 @@ type Stats struct {
 	Missed  uint64 // that were not captured, as the file was not written fast enough or at all
 }
 
-// Create makes the file and captures to it. A FIFO must have its reader already.
+// Create makes the file and captures to it. A FIFO must have its reader already, and no other capture the file.
 func Create(name string, o Options) (*Capture, error) {
-	// Without O_NONBLOCK a FIFO keeps us here until somebody reads it, and no signal ends that.
-	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|unix.O_NONBLOCK, 0o644)
-	if errors.Is(err, unix.ENXIO) {
-		return nil, fmt.Errorf("%s: a FIFO that nobody reads: start its reader first", name)
-	}
+	f, err := outfile.Create(name)
 	if err != nil {
 		return nil, err
 	}

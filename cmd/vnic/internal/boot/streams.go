@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
+	"vnic.dev/vnic/cmd/vnic/internal/lastly"
 	"vnic.dev/vnic/guest-images/session"
 )
 
@@ -60,8 +61,10 @@ func (o *Options) own() streams {
 	if err != nil {
 		return s
 	}
+	back := func() { _ = term.Restore(fd, old) }
+	done := lastly.Do(back)
 	s.tty, s.size, s.resize = true, size(fd), make(chan session.Size, 1)
-	changes, done := make(chan os.Signal, 1), make(chan struct{})
+	changes, end := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(changes, unix.SIGWINCH)
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -73,16 +76,17 @@ func (o *Options) own() streams {
 				default:
 				}
 				s.resize <- size(fd) // only we send
-			case <-done:
+			case <-end:
 				return
 			}
 		}
 	})
 	s.close = func() {
 		signal.Stop(changes)
-		close(done)
+		close(end)
 		wg.Wait()
-		_ = term.Restore(fd, old)
+		back()
+		done()
 	}
 	return s
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/cmd/vnic/internal/lastly"
 )
 
 // listener is a socket that we listen at.
@@ -20,6 +22,7 @@ type listener struct {
 	*net.UnixListener
 	name string
 	file os.FileInfo // what we made at name; nil: the socket came open
+	gone func()      // the file is
 	once sync.Once
 }
 
@@ -27,7 +30,7 @@ type listener struct {
 func listen(ctx context.Context, path string) (*listener, error) {
 	unlock, err := lockDir(ctx, filepath.Dir(path))
 	if err != nil {
-		return nil, fmt.Errorf("socket %s: %w", path, err)
+		return nil, fmt.Errorf("socket %s: %w", path, advise(err))
 	}
 	defer unlock()
 	for range 3 { // others than us take no lock
@@ -38,16 +41,31 @@ func listen(ctx context.Context, path string) (*listener, error) {
 			if err != nil {
 				return nil, errors.Join(err, l.Close())
 			}
-			return &listener{UnixListener: l, name: path, file: st}, nil
+			made := &listener{UnixListener: l, name: path, file: st}
+			made.gone = lastly.Do(func() { _ = made.remove() })
+			return made, nil
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {
-			return nil, fmt.Errorf("socket %s: %w", path, plain(err))
+			return nil, fmt.Errorf("socket %s: %w", path, advise(plain(err)))
 		}
 		if err := removeStale(path); err != nil {
 			return nil, fmt.Errorf("socket %s: %w", path, err)
 		}
 	}
 	return nil, fmt.Errorf("socket %s: somebody else makes and removes it all the time", path)
+}
+
+// advise says what can be done.
+func advise(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%w: make its directory, or give another name", err)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS), errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%w: give a name in a directory that you may write", err)
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return fmt.Errorf("%w: free some, or give a name elsewhere", err)
+	}
+	return err
 }
 
 // plain is the error of a system call without what net says around it.
@@ -145,11 +163,18 @@ func (l *listener) Close() (err error) {
 		if err = l.UnixListener.Close(); l.file == nil {
 			return
 		}
-		if st, serr := os.Lstat(l.name); serr == nil && os.SameFile(st, l.file) && sameTime(st, l.file) {
-			err = errors.Join(err, os.Remove(l.name))
-		}
+		err = errors.Join(err, l.remove())
+		l.gone()
 	})
 	return err
+}
+
+// remove removes the file if it is still ours.
+func (l *listener) remove() error {
+	if st, err := os.Lstat(l.name); err != nil || !os.SameFile(st, l.file) || !sameTime(st, l.file) {
+		return nil
+	}
+	return os.Remove(l.name)
 }
 
 // sameTime tells two files apart that had the same inode one after the other.

@@ -3,6 +3,7 @@ package serve
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -112,6 +113,10 @@ func (o *Options) world() (world.Options, error) {
 	w.Ports = make([]world.PortOptions, len(o.Paths)+len(o.FDs))
 	if o.NoGateway {
 		return w, nil
+	}
+	for i := range w.Ports { // the kernel's drivers make it up: a name is to lead to what they have
+		net6 := world.Addr6(i)
+		w.Ports[i].Addr6 = netip.PrefixFrom(gateway.EUI64(net6, world.MAC(i)), net6.Bits())
 	}
 	g := gateway.Options{NAT: true}
 	for _, s := range o.Forwards {

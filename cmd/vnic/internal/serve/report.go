@@ -110,6 +110,9 @@ func (r *Report) Print(w io.Writer) error {
 	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports), plural(len(r.Ports), r.NIC+" NIC"),
 		r.PortBytes>>10, r.ResidentBytes>>10)
 	fmt.Fprintf(&b, "QEMU %s or newer. Any guest RAM will do, as long as it is shared memory.\n", r.OldestQEMU)
+	if r.OldestQEMU == qemu.MinVFIOUser {
+		fmt.Fprintln(&b, "An older one says: 'vfio-user-pci' is not a valid device model name. A virtio NIC (--nic virtio) does with QEMU "+qemu.MinQEMU+".")
+	}
 	if r.NIC == world.Virtio {
 		fmt.Fprintln(&b, "To boot from the network (iPXE), leave out romfile=.")
 	}

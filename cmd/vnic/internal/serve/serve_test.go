@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/cmd/vnic/internal/lastly"
 	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
 	"vnic.dev/vnic/driver"
@@ -351,8 +352,8 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 		t.Errorf("removed what is not ours: %v", err)
 	}
 	for path, want := range map[string]string{
-		dir + "/none/s": "no such file or directory",
-		file + "/s":     "not a directory",
+		dir + "/none/s": "no such file or directory: make its directory, or give another name",
+		file + "/s":     "not a directory: give a name in a directory that you may write",
 	} {
 		if _, err := listen(t.Context(), path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", path, err)
@@ -479,5 +480,30 @@ func TestManyPorts(t *testing.T) {
 			}
 			s.end()
 		})
+	}
+}
+
+// A process that ends in a hurry leaves no socket's file, and takes no other's away.
+func TestSocketsGoAlsoInAHurry(t *testing.T) {
+	dir := t.TempDir()
+	var list []*listener
+	for _, name := range []string{"a", "b"} {
+		l, err := listen(t.Context(), filepath.Join(dir, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		list = append(list, l)
+	}
+	if err := os.Remove(list[1].name); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(list[1].name, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lastly.Run()
+	left, err := os.ReadDir(dir)
+	if err != nil || len(left) != 1 || left[0].Name() != "b" {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }

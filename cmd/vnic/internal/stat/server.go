@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/cmd/vnic/internal/lastly"
 )
 
 // Bounds of what clients can make a server hold.
@@ -42,6 +44,7 @@ type Server struct {
 	dir      *os.File // of the socket; nil: none
 	path     string   // dir's name
 	listener *net.UnixListener
+	gone     func() // the socket's name is
 	metrics  *metricsServer
 	wg       sync.WaitGroup
 
@@ -116,6 +119,7 @@ func (s *Server) Close() {
 	s.mu.Unlock()
 	s.wg.Wait()
 	if s.dir != nil {
+		s.gone()
 		_ = s.dir.Close()
 		_ = os.Remove(s.path) // if it is empty
 	}
@@ -159,6 +163,7 @@ func (s *Server) listenIn(path string) error {
 	}
 	l.SetUnlinkOnClose(false) // Close does, while d is open
 	s.dir, s.path, s.listener = d, path, l
+	s.gone = lastly.Do(func() { _ = unix.Unlinkat(int(d.Fd()), name, 0) })
 	return nil
 }
 

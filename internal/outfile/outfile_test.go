@@ -1,0 +1,67 @@
+package outfile
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// Who comes second is refused, and what the first has written stays; when it is gone, its file is written anew.
+func TestSecondIsRefused(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "x")
+	if err := os.WriteFile(name, []byte("something old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	f, err := Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("first"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Create(name); !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), name) {
+		t.Errorf("second: %v", err)
+	}
+	if b, err := os.ReadFile(name); string(b) != "first" || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if f, err = Create(name); err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if b, err := os.ReadFile(name); len(b) != 0 || err != nil {
+		t.Errorf("%q, %v", b, err)
+	}
+}
+
+func TestErrorsSayWhatCanBeDone(t *testing.T) {
+	dir := t.TempDir()
+	fifo := filepath.Join(dir, "fifo")
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{
+		dir:              dir + ": is a directory: give another name",
+		dir + "/no/file": dir + "/no/file: no such file or directory: make its directory, or give another name",
+		fifo:             fifo + ": a FIFO that nobody reads: start its reader first",
+	} {
+		if f, err := Create(name); err == nil || err.Error() != want {
+			t.Errorf("%v, %v\nwant %s", f, err, want)
+		}
+	}
+	f, err := Create("/dev/full") // a device is what it is
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteString("x"); !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
+	}
+	_ = f.Close()
+}
