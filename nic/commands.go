@@ -23,7 +23,10 @@ func (p *Port) Info() (control.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known = true
-	if p.resumed {
+	if spread := !p.asked && len(p.state.RSS.Table) > 1; spread || p.resumed {
+		if spread {
+			p.state.RSS.Table = []uint16{0} // it was for a driver that asks for nothing
+		}
 		p.resumed = false
 		p.steerAnew()
 	}
@@ -135,6 +138,7 @@ func (p *Port) SetRSS(r control.RSS) error {
 	if err := p.state.SetRSS(r, p.conf.MaxRSS); err != nil {
 		return err
 	}
+	p.asked = true
 	p.steerAnew()
 	return nil
 }

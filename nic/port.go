@@ -74,6 +74,7 @@ type Port struct {
 	transmitters []*Transmitter
 	state        *control.State
 	known        bool // the driver has read this generation
+	asked        bool // RSS is as somebody has set it
 	resumed      bool // rings went on from an earlier life whose state is lost: see Resumed
 }
 
@@ -177,9 +178,9 @@ func (p *Port) clear() {
 	generation := p.generation.Add(1)
 	info := p.info()
 	p.state = control.NewState(generation, &info, splitter.DefaultKey)
-	// One queue until the driver asks for more: others may have no buffers, and which have them only it knows.
+	// One queue until the driver asks for more, or Spread: others may have no buffers.
 	p.state.RSS.Table = []uint16{0}
-	p.known, p.resumed = false, false
+	p.known, p.asked, p.resumed = false, false, false
 	p.meters.Store(&[]*meter{})
 	p.steerAnew()
 }
@@ -207,6 +208,28 @@ func (p *Port) Resumed() {
 	defer p.mu.Unlock()
 	if !p.known && !p.resumed {
 		p.resumed = true
+		p.steerAnew()
+	}
+}
+
+// spreadTable is a length that is even enough for any number of queues.
+const spreadTable = 128
+
+// Spread says which receive queues the driver uses: they are enabled, and have had buffers. Flows are spread over them for as
+// long as nobody has set RSS and no driver of ours has said Hello, which keeps queues for what it binds: one that knows nothing
+// of our commands, as the kernel's virtio_net, expects it of a device that has no RSS.
+func (p *Port) Spread(queues []uint16) {
+	table := []uint16{0}
+	if len(queues) > 1 {
+		table = make([]uint16, min(spreadTable, p.conf.MaxRSS))
+		for i := range table {
+			table[i] = queues[i%len(queues)]
+		}
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.known && !p.asked && !slices.Equal(p.state.RSS.Table, table) {
+		p.state.RSS.Table = table
 		p.steerAnew()
 	}
 }

@@ -25,6 +25,7 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	d.mu.Lock()
 	delete(d.stopped, v.Index)
 	d.mu.Unlock()
+	defer d.spread() // also when a port has begun anew
 	d.began(&v)
 	call, fault := d.callsOf(v.Index)
 	d.give(call, v.Call)
@@ -56,8 +57,9 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	q.Lock()
 	q.vq, q.kick, q.started, q.err, q.staged, q.short = vq, v.Kick, v.Running, nil, false, 0
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
+	q.fed = v.Base != 0
 	if v.Running {
-		q.vq.DisableKick()
+		q.quiet()
 	}
 	q.Unlock()
 	if err := q.dev.watcher.add(v.Kick, v.Index); err != nil {
@@ -102,12 +104,29 @@ func (d *Device) EnableQueue(index int, on bool) error {
 		d.tx[index/2].enabled.Store(on)
 		return nil
 	}
-	q := d.rx[index/2]
+	d.rx[index/2].enable(on)
+	d.spread()
+	return nil
+}
+
+func (q *rxQueue) enable(on bool) {
 	q.Lock()
 	defer q.Unlock()
 	q.enabled = on
 	q.wake()
-	return nil
+}
+
+// spread tells the port which receive queues the driver uses, whenever that may have changed.
+func (d *Device) spread() {
+	d.spreads.Lock() // what was found last is told last
+	defer d.spreads.Unlock()
+	var used []uint16
+	for i, q := range d.rx {
+		if q.used() {
+			used = append(used, uint16(i))
+		}
+	}
+	d.port.Spread(used)
 }
 
 // StopQueue implements vhostuser.Device. What a transmit queue holds is sent, left to the driver, or dropped.
@@ -115,7 +134,9 @@ func (d *Device) StopQueue(index int) (base uint16, err error) {
 	if index%2 == 1 {
 		return d.tx[index/2].shut(), nil
 	}
-	return d.rx[index/2].shut(), nil
+	base = d.rx[index/2].shut()
+	d.spread()
+	return base, nil
 }
 
 // shut stops the queue and lets go of what the frontend gave for it.

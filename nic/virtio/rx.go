@@ -33,6 +33,7 @@ type rxQueue struct {
 	kick     int           // -1: stopped
 	enabled  bool
 	started  bool  // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
+	fed      bool  // it has had buffers. QEMU's first kick says nothing of them, so kicks are wanted until then
 	err      error // why it stopped for good
 	mrg      bool  // VIRTIO_NET_F_MRG_RXBUF
 	csum     bool  // VIRTIO_NET_F_GUEST_CSUM
@@ -118,8 +119,27 @@ func (q *rxQueue) begin() bool {
 		return false
 	}
 	q.started = true
-	q.vq.DisableKick()
+	q.quiet()
 	return true
+}
+
+// quiet asks for no more kicks, once there are buffers.
+func (q *rxQueue) quiet() {
+	switch {
+	case q.fed:
+		q.vq.DisableKick()
+	case q.vq.EnableKick(): // there are some
+		q.fed = true
+		q.vq.DisableKick()
+		q.dev.watcher.fed()
+	}
+}
+
+// used says whether the driver uses the queue.
+func (q *rxQueue) used() bool {
+	q.Lock()
+	defer q.Unlock()
+	return q.vq != nil && q.enabled && q.fed
 }
 
 // kicked is called by the watcher when the driver has kicked the queue.
@@ -132,7 +152,7 @@ func (q *rxQueue) kicked() {
 		q.begin() // not if this kick was for a ring before this one
 	default:
 		q.take(q.kick)
-		q.vq.DisableKick()
+		q.quiet()
 		q.wake()
 	}
 }

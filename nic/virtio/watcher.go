@@ -21,6 +21,7 @@ type watcher struct {
 
 	mu     sync.Mutex
 	closed bool
+	spread bool          // a queue has got its first buffers
 	broken map[int]error // vrings that have stopped, and why, not yet reported
 }
 
@@ -68,6 +69,14 @@ func (w *watcher) remove(fd int) {
 	_ = unix.EpollCtl(w.ep, unix.EPOLL_CTL_DEL, fd, nil)
 }
 
+// fed has flows spread anew: a queue has got its first buffers. It never waits.
+func (w *watcher) fed() {
+	w.mu.Lock()
+	w.spread = true
+	w.mu.Unlock()
+	w.wake.Wake()
+}
+
 // failed has the end of a queue reported. It never waits.
 func (w *watcher) failed(index int, err error) {
 	w.mu.Lock()
@@ -110,9 +119,12 @@ func (w *watcher) run() {
 		if timeout = -1; !dozes && w.dev.lines.Open() {
 			timeout = int(stuckAfter / time.Millisecond)
 		}
-		broken := w.broken
-		w.broken = nil
+		broken, spread := w.broken, w.spread
+		w.broken, w.spread = nil, false
 		w.mu.Unlock()
+		if spread {
+			w.dev.spread()
+		}
 		for index, err := range broken {
 			w.dev.report(index, err)
 		}
