@@ -11,5 +11,6 @@
 //
 // GPU memory is a memfd, which QEMU opens as /proc/PID/fd/N: a process of the same user may. There is no link to that in the file
 // system, as QEMU takes one that leads nowhere for a file in the making, and looks for it for ever (system/physmem.c,
-// file_ram_open; seen with 11.1.2): whoever starts QEMU before us gets an error instead.
+// file_ram_open; seen with 11.1.2): whoever starts QEMU before us gets an error instead. A QEMU that lives on while vnic is started
+// anew comes back by itself, with the memory of the GPU that is gone. Nothing can tell its guest; the user is warned (hasOldGPU).
 package serve

@@ -18,6 +18,9 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
+// GPUFilePrefix and the port's name is the name of its GPU's memory in /proc.
+const GPUFilePrefix = "vnic-gpu"
+
 // ErrClosed is a port's whose world has been closed.
 var ErrClosed = errors.New("port closed")
 

@@ -102,7 +102,7 @@ func (p *Port) addGPU(tree *gpumem.Topology) (g nic.GPU, err error) {
 		return g, err
 	}
 	g.Info = control.GPUInfo{Place: tree.Place(name)}
-	if p.gpu, err = gpumem.NewGPU(p.w.files, p.w.gpuID(), p.w.opt.GPUMemory, gpumem.Options{Name: "vnic-" + name}); err != nil {
+	if p.gpu, err = gpumem.NewGPU(p.w.files, p.w.gpuID(), p.w.opt.GPUMemory, gpumem.Options{Name: GPUFilePrefix + p.Name}); err != nil {
 		return g, p.w.noRoom(err)
 	}
 	g.GPU = p.gpu

@@ -1,0 +1,118 @@
+package serve
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
+)
+
+// survivor is another process, which has the memory mapped that is its fourth file, and connects to a socket once for each byte
+// that it is told.
+const survivor = "VNIC_TEST_SURVIVOR"
+
+func survive(path string) error {
+	if _, err := unix.Mmap(3, 0, 4096, unix.PROT_READ, unix.MAP_SHARED); err != nil {
+		return err
+	}
+	for {
+		if _, err := os.Stdin.Read(make([]byte, 1)); err != nil {
+			return nil
+		}
+		c, err := net.Dial("unix", path)
+		if err == nil {
+			_, err = c.Write([]byte(strings.Repeat("rubbish", 10))) // what it says is not the point
+		}
+		if err != nil {
+			return err
+		}
+		_, _ = c.Read(make([]byte, 1))
+		_ = c.Close()
+	}
+}
+
+// A QEMU that outlives a vnic has the memory of that one's GPU: the next vnic says so, and does not of a QEMU that has its own.
+func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	path := t.TempDir() + "/s"
+	o := Options{Paths: []string{path}, World: world.Options{GPUMemory: 2 << 20}}
+	// connects starts a process that has the GPU of a report, and gives what makes it connect.
+	connects := func(r *Report) (once func()) {
+		gpu, err := os.OpenFile(r.Ports[0].GPUPath, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer gpu.Close()
+		c := exec.Command("/proc/self/exe")
+		c.Env, c.ExtraFiles, c.Stderr = append(os.Environ(), survivor+"="+path), []*os.File{gpu}, os.Stderr
+		in, err := c.StdinPipe()
+		if err := errors.Join(err, c.Start()); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := errors.Join(in.Close(), c.Wait()); err != nil {
+				t.Error(err)
+			}
+		})
+		return func() {
+			if _, err := io.WriteString(in, "x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	// notes are those until a connection has ended.
+	notes := func(s *served) (list []string) {
+		for n := range s.notes {
+			if list = append(list, n); strings.Contains(n, "connection ended") {
+				break
+			}
+		}
+		return list
+	}
+	first := serve(t, o)
+	old := connects(first.rep)
+	old()
+	if n := notes(first); len(n) != 2 || strings.Contains(n[0]+n[1], "warning") {
+		t.Errorf("of its own GPU: %q", n)
+	}
+	first.end()
+	second := serve(t, o)
+	old()
+	if n := notes(second); len(n) != 3 || !strings.Contains(n[1], "has the GPU memory of an earlier vnic") {
+		t.Errorf("of an earlier one: %q", n)
+	}
+	connects(second.rep)()
+	if n := notes(second); len(n) != 2 {
+		t.Errorf("of a new QEMU: %q", n)
+	}
+	second.end()
+	o.World.GPUMemory = 0
+	third := serve(t, o)
+	old()
+	if n := notes(third); len(n) != 2 {
+		t.Errorf("where there is no GPU: %q", n)
+	}
+}
+
+// A port's IPv6 address is what the kernel makes of its MAC, where there is a gateway that tells the network.
+func TestAddressIsWhatTheKernelMakesUp(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	for alone, want := range map[bool]string{false: "fd76:6e69::76:6eff:fe69:%d/64", true: "fd76:6e69::%d/64"} {
+		s := serve(t, Options{Paths: []string{t.TempDir() + "/a", t.TempDir() + "/b"}, NoGateway: alone})
+		for i, p := range s.rep.Ports {
+			if want := fmt.Sprintf(want, i+1); p.Addr6 != want {
+				t.Errorf("--no-gateway=%t: port %d has %s, want %s", alone, i, p.Addr6, want)
+			}
+		}
+		s.end()
+	}
+}
