@@ -65,6 +65,15 @@ func loadProgram(ctx context.Context, o Options) (program, error) {
 	return readProgram(path)
 }
 
+// Program gives the guest program itself, as guests have it: static, for any Linux on x86-64.
+func Program(ctx context.Context, cacheDir string) ([]byte, error) {
+	p, err := loadProgram(ctx, Options{CacheDir: cacheDir})
+	if err != nil {
+		return nil, err
+	}
+	return p.unpack()
+}
+
 // FindProgram says where a guest program will come from, in words for a user, and whether it is there already. An error,
 // ErrNoProgram or another, says that there will be none.
 func FindProgram(cacheDir string) (from string, there bool, err error) {

@@ -89,6 +89,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.SetHelpTemplate(helpTemplate)
 	root.AddCommand(serveCommand())
 	root.AddCommand(runCommand(), bootCommand(), doctorCommand(), versionCommand())
+	root.AddCommand(imageCommand())
 	root.AddCommand(statCommand(), cacheCommand())
 	for _, c := range more {
 		root.AddCommand(c())

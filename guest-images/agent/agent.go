@@ -13,6 +13,9 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
 	"sync"
 )
 
@@ -61,7 +64,8 @@ type Panic struct {
 // Op is an operation of the guest. Its result is sent as JSON. ctx ends when the host cancels or the guest powers off.
 type Op func(ctx context.Context, args json.RawMessage) (any, error)
 
-// Applet is a program inside the guest's one binary, run under its own name (argv[0]); it returns the exit status.
+// Applet is a program inside the guest's one binary, run under its own name (argv[0], or the first argument); it returns the exit
+// status.
 type Applet func(args []string) int
 
 var registry = struct {
@@ -90,6 +94,16 @@ func LookupApplet(name string) (Applet, bool) {
 	defer registry.Unlock()
 	a, ok := registry.applets[name]
 	return a, ok
+}
+
+// ownPrefix begins the names of applets that are not for users.
+const ownPrefix = "vnic-"
+
+// Tools are the names of the applets that users may want.
+func Tools() []string {
+	registry.Lock()
+	defer registry.Unlock()
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(registry.applets)), func(n string) bool { return strings.HasPrefix(n, ownPrefix) })
 }
 
 func lookupOp(name string) (Op, bool) {

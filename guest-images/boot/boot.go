@@ -29,9 +29,27 @@ func Main(args []string) int {
 			return 1
 		}
 		return 0
-	case os.Getpid() == 1:
+	case os.Getpid() == 1: // whatever the arguments: they may be words of the kernel's command line
 		runInit()
+	case len(args) > 1:
+		if applet, ok := agent.LookupApplet(args[1]); ok {
+			return applet(args[2:])
+		}
 	}
-	fmt.Fprintf(os.Stderr, "vnic-guest: no applet %q; it is the /init of vnic's guests\n", name)
-	return 2
+	return usage(args)
+}
+
+// usage says what the program is to somebody who has it outside of vnic's guests, and gives the exit status.
+func usage(args []string) int {
+	w, status := os.Stderr, 2
+	if len(args) > 1 && (args[1] == "-h" || args[1] == "-help" || args[1] == "--help" || args[1] == "help") {
+		w, status = os.Stdout, 0
+	} else if len(args) > 1 {
+		_, _ = fmt.Fprintf(w, "%s: no tool %q\n", filepath.Base(args[0]), args[1])
+	}
+	_, _ = fmt.Fprintln(w, "The tools of vnic's guests, and their /init. A tool is named by the first argument, or by a link of its name to this program:")
+	for _, t := range agent.Tools() {
+		_, _ = fmt.Fprintf(w, "  %s    (%s %s -h)\n", t, args[0], t)
+	}
+	return status
 }

@@ -1,0 +1,96 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"strings"
+
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/qemu"
+)
+
+// ExportOptions are the flags of `vnic image export`.
+type ExportOptions struct {
+	File     string // "-": Stdout
+	Force    bool
+	CacheDir string // "" = as qemu.CacheDir has it
+	Stdout   io.Writer
+}
+
+// Export writes the tools.
+func Export(ctx context.Context, o ExportOptions) error {
+	if o.File == "" {
+		return errors.New("no name of a file")
+	}
+	if o.File != "-" { // before anything is built
+		if err := replaceable(o.File, o.Force, fs.FileMode.IsRegular, "not a file"); err != nil {
+			return err
+		}
+	}
+	cache, err := qemu.CacheDir(qemu.Options{CacheDir: o.CacheDir})
+	if _, here, _ := guestimages.FindProgram(cache); err != nil && !here {
+		return err
+	}
+	program, err := guestimages.Program(ctx, cache)
+	if err != nil {
+		return err
+	}
+	if o.File == "-" {
+		_, err := o.Stdout.Write(program)
+		return err
+	}
+	return writeFile(o.File, o.Force, content{mode: 0o755, write: func(w io.Writer) error {
+		_, err := w.Write(program)
+		return err
+	}})
+}
+
+// Tool is one of those that Export writes.
+type Tool struct {
+	Name  string
+	What  string
+	Needs []Need
+}
+
+// Need is what a tool needs in a guest.
+type Need struct {
+	NIC  string // "": any
+	What string
+}
+
+// Tools are those that Export writes.
+func Tools() []Tool {
+	return []Tool{{
+		Name: "devmem",
+		What: "netcat for device memory TCP: devmem recv -h, devmem send -h",
+		Needs: []Need{
+			{"", "root; /proc, /sys and devtmpfs mounted; 2 MiB huge pages in the kernel (it takes what it needs)"},
+			{"virtio", "modules uio and " + strings.Join(transfer.Modules, ", ") + "; a NIC that it takes from the kernel's driver, which does not get it back: " +
+				"the only one, or -f PCI-ADDRESS"},
+			{"gve", "-f INTERFACE; module " + strings.Join(kernelnic.Modules, ", ") + "; a kernel with NET_DEVMEM, UDMABUF and MEMFD_CREATE (7.2 is tested), and on " +
+				"its command line: nokaslr " + kernelnic.KernelArgs + "; 64 MiB that are free on node 1: have all else use node 0 (numactl --membind=0)"},
+		},
+	}}
+}
+
+// WriteList writes them for people.
+func WriteList(w io.Writer) error {
+	var b strings.Builder
+	for _, t := range Tools() {
+		fmt.Fprintf(&b, "%s    %s\n", t.Name, t.What)
+		for _, n := range t.Needs {
+			with := "needs"
+			if n.NIC != "" {
+				with = "with a " + n.NIC + " NIC"
+			}
+			fmt.Fprintf(&b, "  %s: %s\n", with, n.What)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

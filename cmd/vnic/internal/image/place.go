@@ -1,0 +1,188 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrExists says that there is something of this name already.
+var ErrExists = errors.New("is there already: give another name, or --force to replace it")
+
+// content is what a file is to have.
+type content struct {
+	mode  fs.FileMode
+	write func(io.Writer) error
+}
+
+// writeFile writes a file at one go: others see all of it or nothing.
+func writeFile(path string, force bool, c content) (err error) {
+	if err := replaceable(path, force, fs.FileMode.IsRegular, "not a file"); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+	if err != nil {
+		return plain(path, err)
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	if err := c.fill(f, path); err != nil {
+		return err
+	}
+	if force {
+		return plain(path, os.Rename(f.Name(), path))
+	}
+	return rename(f.Name(), path, unix.RENAME_NOREPLACE)
+}
+
+// fill writes the content to a file and closes that. Errors of the file are said of path, those of the content as they are.
+func (c content) fill(f *os.File, path string) error {
+	w := &writer{f: f}
+	err := c.write(w)
+	if w.err == nil && err == nil {
+		w.err = f.Chmod(c.mode)
+	}
+	if cerr := f.Close(); w.err == nil && err == nil {
+		w.err = cerr
+	}
+	if w.err != nil {
+		return plain(path, w.err)
+	}
+	return err
+}
+
+// writer remembers a file's error, to be told from one of what is written to it.
+type writer struct {
+	f   *os.File
+	err error
+}
+
+func (w *writer) Write(b []byte) (int, error) {
+	n, err := w.f.Write(b)
+	if err != nil && w.err == nil {
+		w.err = err
+	}
+	return n, err
+}
+
+// writeDir makes a directory of files at one go. An older one is replaced only if all that it has are files of such names.
+func writeDir(path string, force bool, files map[string]content) (err error) {
+	path = filepath.Clean(path)
+	if err := replaceable(path, force, fs.FileMode.IsDir, "not a directory"); err != nil {
+		return err
+	}
+	if err := onlyThese(path, files); err != nil {
+		return err
+	}
+	dir, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+	if err != nil {
+		return plain(path, err)
+	}
+	defer func() { // after an exchange it is the older one
+		if rerr := os.RemoveAll(dir); err == nil && rerr != nil {
+			err = rerr
+		}
+	}()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		return plain(path, err)
+	}
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		f, err := os.Create(filepath.Join(dir, name))
+		if err != nil {
+			return plain(path, err)
+		}
+		if err := files[name].fill(f, path); err != nil {
+			return err
+		}
+	}
+	if _, err := os.Lstat(path); force && err == nil {
+		return rename(dir, path, unix.RENAME_EXCHANGE)
+	}
+	return rename(dir, path, unix.RENAME_NOREPLACE)
+}
+
+// replaceable says whether something new may come to path.
+func replaceable(path string, force bool, kind func(fs.FileMode) bool, not string) error {
+	st, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return plain(path, err)
+	case !kind(st.Mode()):
+		return fmt.Errorf("%s: there is something of this name, and it is %s: give another name", path, not)
+	case !force:
+		return fmt.Errorf("%s: %w", path, ErrExists)
+	}
+	return nil
+}
+
+// onlyThese refuses a directory in which there is anything but files of these names.
+func onlyThese(dir string, files map[string]content) error {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return plain(dir, err)
+	}
+	for _, e := range entries {
+		if _, known := files[e.Name()]; !known || !e.Type().IsRegular() {
+			return fmt.Errorf("%s: %s in it is not of a guest image: give another name, or remove it", dir, e.Name())
+		}
+	}
+	return nil
+}
+
+// rename needs a file system that can rename without replacing, or exchange (rename(2)); on others there is a moment between the
+// look and the renaming.
+func rename(from, to string, how uint) error {
+	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, how)
+	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {
+		if how == unix.RENAME_EXCHANGE {
+			err = os.RemoveAll(to)
+		} else if _, serr := os.Lstat(to); serr == nil {
+			err = unix.EEXIST
+		} else {
+			err = nil
+		}
+		if err == nil {
+			err = os.Rename(from, to)
+		}
+	}
+	if errors.Is(err, unix.EEXIST) { // somebody was quicker
+		return fmt.Errorf("%s: %w", to, ErrExists)
+	}
+	return plain(to, err)
+}
+
+// plain is an error of a file that is being written, in terms of the name that the user gave.
+func plain(path string, err error) error {
+	var p *fs.PathError
+	var l *os.LinkError
+	var what string
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &p):
+		err = p.Err
+	case errors.As(err, &l):
+		err = l.Err
+	}
+	switch {
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		what = ": free some, or give a name elsewhere"
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR):
+		what = ": make its directory, or give a name elsewhere"
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.EROFS):
+		what = ": give a name where you may write"
+	}
+	return fmt.Errorf("%s: %w%s", path, err, what)
+}

@@ -1,0 +1,125 @@
+package image
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+func text(s string) content {
+	return content{mode: 0o644, write: func(w io.Writer) error { _, err := io.WriteString(w, s); return err }}
+}
+
+func left(t *testing.T, dir string) string {
+	t.Helper()
+	var names []string
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return strings.Join(names, " ")
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestFileIsWholeOrNotThere(t *testing.T) {
+	dir := t.TempDir()
+	f := filepath.Join(dir, "f")
+	broken := errors.New("broken")
+	half := content{mode: 0o644, write: func(w io.Writer) error { _, _ = io.WriteString(w, "half"); return broken }}
+	if err := writeFile(f, false, half); !errors.Is(err, broken) || left(t, dir) != "" {
+		t.Errorf("%v, left %s", err, left(t, dir))
+	}
+	if err := writeFile(f, false, text("one")); err != nil || read(t, f) != "one" {
+		t.Fatal(err)
+	}
+	if err := writeFile(f, false, text("two")); !errors.Is(err, ErrExists) || read(t, f) != "one" {
+		t.Errorf("a second: %v", err)
+	}
+	if err := writeFile(f, true, half); !errors.Is(err, broken) || read(t, f) != "one" {
+		t.Errorf("half of it: %v", err)
+	}
+	if err := writeFile(f, true, text("two")); err != nil || read(t, f) != "two" {
+		t.Error(err)
+	}
+	// Somebody makes it while it is written.
+	g := filepath.Join(dir, "g")
+	late := content{mode: 0o644, write: func(io.Writer) error { return os.WriteFile(g, []byte("theirs"), 0o644) }}
+	if err := writeFile(g, false, late); !errors.Is(err, ErrExists) || read(t, g) != "theirs" {
+		t.Errorf("theirs: %v", err)
+	}
+	if err := writeFile(dir, true, text("x")); err == nil || !strings.Contains(err.Error(), "it is not a file") {
+		t.Errorf("a directory: %v", err)
+	}
+	if got := left(t, dir); got != "f g" {
+		t.Errorf("left %s", got)
+	}
+}
+
+func TestDirectoryIsWholeOrNotThere(t *testing.T) {
+	top := t.TempDir()
+	d := filepath.Join(top, "d")
+	files := map[string]content{"a": text("1"), "b": text("2")}
+	if err := writeDir(d, false, files); err != nil || left(t, d) != "a b" {
+		t.Fatal(err)
+	}
+	if err := writeDir(d+"/", false, files); !errors.Is(err, ErrExists) {
+		t.Errorf("a second: %v", err)
+	}
+	broken := errors.New("broken")
+	files["b"] = content{mode: 0o644, write: func(io.Writer) error { return broken }}
+	if err := writeDir(d, true, files); !errors.Is(err, broken) || read(t, filepath.Join(d, "b")) != "2" {
+		t.Errorf("half of it: %v", err)
+	}
+	files["b"] = text("3")
+	if err := writeDir(d, true, files); err != nil || read(t, filepath.Join(d, "b")) != "3" {
+		t.Error(err)
+	}
+	// What is not ours stays.
+	if err := os.WriteFile(filepath.Join(d, "thesis.tex"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := writeDir(d, true, files); err == nil || !strings.Contains(err.Error(), "thesis.tex in it is not of a guest image") || left(t, d) != "a b thesis.tex" {
+		t.Errorf("a thesis: %v", err)
+	}
+	if got := left(t, top); got != "d" {
+		t.Errorf("left %s", got)
+	}
+}
+
+// Errors of the file are in the user's terms, those of what is to be written are left as they are.
+func TestErrorsSayWhatCanBeDone(t *testing.T) {
+	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	if err := text("x").fill(full, "out"); !errors.Is(err, unix.ENOSPC) || err.Error() != "out: no space left on device: free some, or give a name elsewhere" {
+		t.Error(err)
+	}
+	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := content{write: func(io.Writer) error { _, err := os.Open("/no/such/library.so"); return err }}
+	if err := gone.fill(null, "out"); err == nil || strings.Contains(err.Error(), "out") {
+		t.Error(err)
+	}
+	if err := writeFile("/no/such/dir/x", false, text("x")); err == nil || strings.Contains(err.Error(), ".new-") {
+		t.Error(err)
+	}
+}
