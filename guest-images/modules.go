@@ -22,6 +22,9 @@ var ErrNoModule = errors.New("not among the kernel's modules")
 // ErrOtherKernel says that modules were made for another kernel, which would not load them.
 var ErrOtherKernel = errors.New("made for another kernel")
 
+// ErrBadModule says that a file is no module, or is packed in a way that is not known.
+var ErrBadModule = errors.New("cannot be read as a module")
+
 // module is one kernel module for an image.
 type module struct {
 	name    string   // with underscores, as the kernel has it
@@ -68,7 +71,7 @@ func resolve(dir string, names []string) ([]module, error) {
 		}
 		m, err := readModule(name, path)
 		if err != nil {
-			return fmt.Errorf("module %s: %w", name, err)
+			return fmt.Errorf("module %s: %s: %w: %w", name, path, ErrBadModule, err)
 		}
 		if m.ext == zstd { // not read here
 			m.needs = dep[name]

@@ -42,11 +42,11 @@ func CacheDir(o Options) (string, error) {
 // lock makes the cache directory and takes its lock, waiting for another vnic when there is one.
 func (c cache) lock(ctx context.Context, waiting func()) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Join(c.dir, "tmp"), 0o755); err != nil {
-		return nil, &Missing{What: "cache " + c.dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may write"}
+		return nil, c.noCache(err)
 	}
 	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {
-		return nil, &Missing{What: "cache " + c.dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may write"}
+		return nil, c.noCache(err)
 	}
 	tick := time.NewTicker(100 * time.Millisecond) // flock cannot be cancelled
 	defer tick.Stop()
@@ -66,6 +66,15 @@ func (c cache) lock(ctx context.Context, waiting func()) (unlock func(), err err
 			return nil, ctx.Err()
 		}
 	}
+}
+
+// noCache is the error of a cache that cannot be made.
+func (c cache) noCache(err error) error {
+	var known *Missing
+	if err = CacheError(c.dir, err); errors.As(err, &known) {
+		return err
+	}
+	return &Missing{What: "cache " + c.dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may write"}
 }
 
 // resolved is resolved.json.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"regexp"
 	"strings"
 	"syscall"
 	"time"
@@ -131,10 +132,25 @@ func (m *Machine) verdict() error {
 		e.Err, e.Detail = ErrExited, m.status()
 	}
 	e.Stderr = lastLines(m.stderr.Bytes(), 1<<10)
+	if d := unknownDevice(e.Stderr); d != "" && !booted {
+		return &Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d), Fix: "give another (--qemu), or none, and one is fetched"}
+	}
 	if n := len(e.Stderr); n > stderrLines { // the cause comes first, a dump of registers after it
 		e.Stderr = append(e.Stderr[:stderrLines/2:stderrLines/2], e.Stderr[n-stderrLines/2:]...)
 	}
 	return e
+}
+
+var deviceLine = regexp.MustCompile(`'([^']*)' is not a valid device model name`)
+
+// unknownDevice finds in QEMU's words the device that it does not have: distributions leave some out.
+func unknownDevice(stderr []string) string {
+	for _, l := range stderr {
+		if d := deviceLine.FindStringSubmatch(l); d != nil {
+			return d[1]
+		}
+	}
+	return ""
 }
 
 // agentEnded leaves out the console, which says the same again.

@@ -3,7 +3,11 @@ package qemu
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // What a machine lacks. Each comes inside a *Missing, which also says what to do.
@@ -16,6 +20,7 @@ var (
 	ErrNoNetwork = errors.New("package mirror not reachable")
 	ErrNoSpace   = errors.New("not enough space")
 	ErrNoCache   = errors.New("no cache directory")
+	ErrNoDevice  = errors.New("this QEMU lacks a device")
 	ErrOffline   = errors.New("not in the cache, and only that was asked for")
 )
 
@@ -30,6 +35,34 @@ func (m *Missing) Error() string { return fmt.Sprintf("%s: %v: %s", m.What, m.Er
 
 // Unwrap gives the sentinel.
 func (m *Missing) Unwrap() error { return m.Err }
+
+// CacheError says what can be done about an error of the cache in dir, if it is one that its owner can do something about: it is
+// full, or may not be written.
+func CacheError(dir string, err error) error {
+	var missing *Missing
+	switch {
+	case err == nil, errors.As(err, &missing):
+		return err
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EFBIG):
+		return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", ErrNoSpace, err), Fix: "free some, or set " + EnvCache + " to a directory elsewhere"}
+	case below(dir, err) && (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOTDIR)):
+		return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may write"}
+	}
+	return err
+}
+
+// below says whether an error is about a file in dir.
+func below(dir string, err error) bool {
+	var p *fs.PathError
+	var l *os.LinkError
+	switch {
+	case errors.As(err, &p):
+		return strings.HasPrefix(p.Path, dir)
+	case errors.As(err, &l):
+		return strings.HasPrefix(l.New, dir)
+	}
+	return false
+}
 
 // How a run can end other than by power-off or Close. Each comes inside a *RunError.
 var (

@@ -220,7 +220,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 			return &Missing{What: "QEMU or a guest kernel in " + c.dir, Err: ErrOffline, Fix: "fetch once with the network, or give them yourself (--qemu, --kernel, --modules)"}
 		}
 		if have, err = fetchInto(ctx, c, o, want); err != nil {
-			return err
+			return CacheError(c.dir, err)
 		}
 	}
 	for _, role := range want {

@@ -3,6 +3,8 @@ package qemu
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"testing"
 
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 )
 
 // fetched gives QEMU and a kernel from the user's cache, fetching them when they are not there.
@@ -206,6 +209,29 @@ func TestNoSpaceIsSaid(t *testing.T) {
 	}
 	if err := c.room(1 << 60); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What a full or read-only cache does to a fetch or to an image is said with its fix; other errors are what they are.
+func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
+	at := func(name string, err error) error {
+		return fmt.Errorf("guest image: %w", &fs.PathError{Op: "open", Path: name, Err: err})
+	}
+	for name, c := range map[string]struct{ err, want error }{
+		"full":      {at("/cache/images", unix.ENOSPC), ErrNoSpace},
+		"limited":   {fmt.Errorf("write: %w", unix.EFBIG), ErrNoSpace},
+		"read-only": {at("/cache/images", unix.EROFS), ErrNoCache},
+		"a link":    {&os.LinkError{Op: "rename", Old: "/x", New: "/cache/x", Err: unix.EACCES}, ErrNoCache},
+	} {
+		var m *Missing
+		if err := CacheError("/cache", c.err); !errors.As(err, &m) || !errors.Is(err, c.want) || !errors.Is(err, c.err) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, err := range []error{nil, errors.New("other"), at("/modules/x.ko", unix.EACCES), &Missing{Err: at("", unix.ENOSPC)}} {
+		if got := CacheError("/cache", err); got != err {
+			t.Errorf("%v became %v", err, got)
+		}
 	}
 }
 

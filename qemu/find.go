@@ -132,6 +132,11 @@ func kernelVersion(path string) (string, error) {
 	if _, err := f.ReadAt(head[:], 0); err != nil || string(head[0x202:0x206]) != "HdrS" {
 		return "", errors.New("not a bzImage")
 	}
+	// setup_sects at 0x1f1 counts sectors of real-mode code behind the first, syssize at 0x1f4 paragraphs of the rest.
+	whole := (int64(head[0x1f1])+1)*512 + int64(binary.LittleEndian.Uint32(head[0x1f4:]))*16
+	if st, err := f.Stat(); err == nil && st.Size() < whole {
+		return "", fmt.Errorf("a bzImage that is cut short: %d of %d bytes", st.Size(), whole)
+	}
 	at := int64(binary.LittleEndian.Uint16(head[0x20e:])) + 0x200
 	var text [128]byte
 	n, _ := f.ReadAt(text[:], at)

@@ -99,7 +99,8 @@ func TestOldGivenQEMUIsRefused(t *testing.T) {
 
 // bzImage makes a file with a kernel's header.
 func bzImage(t *testing.T, version string) string {
-	b := make([]byte, 0x400)
+	b := make([]byte, 512+16*32)
+	binary.LittleEndian.PutUint32(b[0x1f4:], 32)
 	copy(b[0x202:], "HdrS")
 	binary.LittleEndian.PutUint16(b[0x20e:], 0x100)
 	copy(b[0x300:], version+" (someone@somewhere) #1 SMP\x00")

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"strings"
 	"sync"
 	"time"
 
@@ -93,6 +94,7 @@ type Config struct {
 // Machine is a running QEMU. Its methods may be called from any goroutine.
 type Machine struct {
 	name  string
+	qemu  string // in words
 	accel Accel
 	log   *slog.Logger
 	child *child
@@ -170,7 +172,7 @@ func (e *ends) close() {
 // launch makes what QEMU inherits, starts it and the readers of its sockets.
 func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
-		name: c.Name, accel: accel, log: c.Log, ram: c.RAM,
+		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), accel: accel, log: c.Log, ram: c.RAM,
 		con:   &console{tail: agent.Tail{Max: consoleKept}, also: c.Console},
 		conOK: make(chan struct{}), ask: make(chan struct{}), up: make(chan struct{}), done: make(chan struct{}),
 		stderr: agent.Tail{Max: 8 << 10},

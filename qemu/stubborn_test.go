@@ -39,6 +39,17 @@ func TestEarlyEndIsReportedWithItsWords(t *testing.T) {
 	}
 }
 
+func TestDeviceThatQEMULacksIsNamed(t *testing.T) {
+	nothingLeft(t)
+	c := script(t, `echo "qemu-system-x86_64: -device {...}: 'vfio-user-pci' is not a valid device model name" >&2; exit 1`)
+	c.QEMU.Version = "10.1.0"
+	_, err := Start(t.Context(), c)
+	var m *Missing
+	if !errors.As(err, &m) || !errors.Is(err, ErrNoDevice) || !strings.HasPrefix(err.Error(), "guest: QEMU 10.1.0: this QEMU lacks a device: vfio-user-pci: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestMissingProgramIsReported(t *testing.T) {
 	nothingLeft(t)
 	_, err := Start(t.Context(), Config{QEMU: Binary{Args: []string{"/no/such/qemu"}}, Kernel: Kernel{Image: "/dev/null"}, Accel: AccelTCG})

@@ -134,11 +134,11 @@ func (l *lab) initrd(ctx context.Context) error {
 			return nil
 		}
 	}
-	if errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) {
+	if errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule) {
 		return &qemu.Missing{What: "kernel " + im.Kernel.Version, Err: err,
 			Fix: "give its own modules by --modules, with " + o.driver() + " among them; or no --kernel, and one is fetched"}
 	}
-	return err
+	return qemu.CacheError(im.Cache, err)
 }
 
 // files writes the user's files into one archive, which all guests read.

@@ -49,14 +49,14 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 	for _, n := range res.Untested {
 		o.note("untested: %s", n)
 	}
-	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Modules: o.personality().Modules,
+	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: res.Cache, Kernel: res.Kernel.Version, ModulesDir: res.Kernel.Modules, Modules: o.personality().Modules,
 		Applets: []string{"devmem"}})
 	if err != nil {
-		if errors.Is(err, guestimages.ErrNoModule) {
+		if errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule) {
 			err = &qemu.Missing{What: "kernel " + res.Kernel.Version + " lacks what a guest needs", Err: err,
 				Fix: "use a kernel with " + strings.Join(o.personality().Modules, ", ") + " as a module, with its modules by --modules, or none of --kernel"}
 		}
-		return nil, errors.Join(err, res.Close())
+		return nil, errors.Join(qemu.CacheError(res.Cache, err), res.Close())
 	}
 	return &images{Resolved: res, initrd: img}, nil
 }
