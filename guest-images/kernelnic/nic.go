@@ -42,6 +42,8 @@ type Options struct {
 	Lossless bool
 	// Guard has a process of its own see to it that nothing stays registered with the NIC when this one is killed.
 	Guard bool
+	// MemoryOnly is for who wants memory to Export and nothing of the interface's devmem: Device must not be called.
+	MemoryOnly bool
 }
 
 // NIC is a network interface under the kernel's driver, with its NIC's control channel and GPU memory.
@@ -99,6 +101,9 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 			return n, err
 		}
 	}
+	if o.MemoryOnly {
+		return n, nil
+	}
 	if n.device, err = kernel.Open(kernel.Options{Interface: n.name, Buffers: n, Log: o.Log, Alone: true}); err != nil {
 		return n, err
 	}
@@ -121,6 +126,9 @@ func (n *NIC) takeWindow(ctx context.Context, size uint64) error {
 		return fmt.Errorf("the NIC knows of no GPU whose memory is a NUMA node: %w", unix.ENODEV)
 	}
 	n.gpu = gpus[i]
+	if size > n.gpu.Size {
+		return fmt.Errorf("%d bytes of GPU %d, which has %d: %w", size, n.gpu.ID, n.gpu.Size, unix.ENOMEM)
+	}
 	maps, err := n.channel.ctl.GPUMaps(ctx)
 	if err != nil {
 		return fmt.Errorf("asking the NIC where GPU memory is: %w", err)

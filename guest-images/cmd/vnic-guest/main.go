@@ -7,6 +7,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/boot"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/session"
@@ -17,6 +18,7 @@ func main() {
 	transfer.Ops()
 	session.Ops()
 	guestnet.Ops()
+	gpusocket.Ops()
 	agent.RegisterApplet(kernelnic.GuardName, kernelnic.Guard)
 	agent.RegisterApplet(devmemtool.Name, devmemtool.Applet)
 	os.Exit(boot.Main(os.Args))

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/session"
 	"vnic.dev/vnic/qemu"
@@ -76,6 +77,11 @@ func (g *guest) boot(ctx, ready context.Context) error {
 		}
 		return err
 	}
+	if o.gpuSocket() {
+		if err := gpusocket.Start(ready, m.Agent(), g.network.Interfaces[0].Name); err != nil {
+			return g.blame(err)
+		}
+	}
 	return nil
 }
 
@@ -106,6 +112,9 @@ func (g *guest) env() []string {
 	}
 	a4, a6 := o.devmemAddrs(g.index)
 	env = append(env, "VNIC_DEVICE="+name, "VNIC_ADDR="+a4.String(), "VNIC_ADDR6="+a6.String())
+	if o.gpuSocket() {
+		env = append(env, "VNIC_GPU="+gpusocket.Path)
+	}
 	for _, e := range []string{"TERM", "COLORTERM", "LD_LIBRARY_PATH"} {
 		if v, ok := os.LookupEnv(e); ok {
 			env = append(env, e+"="+v)

@@ -81,3 +81,6 @@ func (o *Options) node() bool {
 	p, _ := world.Of(o.NIC)
 	return p.Node
 }
+
+// gpuSocket says whether programs of the guests can get GPU memory for the kernel's sockets.
+func (o *Options) gpuSocket() bool { return o.node() && o.GPUMemory > 0 }

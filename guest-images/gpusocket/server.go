@@ -1,0 +1,136 @@
+package gpusocket
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	requestLen = 8 // u64: bytes
+	answerLen  = 4 // u32: errno
+	page       = 4096
+)
+
+// memory is GPU memory of a program.
+type memory struct {
+	fd      int          // of the dma-buf; who has it sent closes it
+	release func() error // when the program has gone
+}
+
+// server serves programs. Each has a goroutine, which owns its connection.
+type server struct {
+	l    *net.UnixListener
+	take func(ctx context.Context, size uint64) (*memory, error)
+	log  func(error) // set before serve
+
+	taking sync.Mutex // one take at a time: all count the same pages
+}
+
+// listen makes the socket, for root's programs only.
+func listen(path string, take func(context.Context, uint64) (*memory, error)) (*server, error) {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return nil, err
+	}
+	l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	return &server{l: l, take: take, log: func(error) {}}, nil
+}
+
+// serve ends with ctx, and when it has returned all memory is given back.
+func (s *server) serve(ctx context.Context) {
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = s.l.Close() })()
+	for {
+		c, err := s.l.AcceptUnix()
+		if err != nil {
+			if ctx.Err() == nil {
+				s.log(err)
+			}
+			return
+		}
+		wg.Go(func() {
+			defer context.AfterFunc(ctx, func() { _ = c.Close() })()
+			defer func() { _ = c.Close() }()
+			if err := s.program(ctx, c); err != nil && ctx.Err() == nil {
+				s.log(err)
+			}
+		})
+	}
+}
+
+// program serves one connection to its end.
+func (s *server) program(ctx context.Context, c *net.UnixConn) (err error) {
+	var held []*memory
+	defer func() {
+		s.taking.Lock()
+		defer s.taking.Unlock()
+		for _, m := range held {
+			err = errors.Join(err, m.release())
+		}
+	}()
+	for {
+		var b [requestLen + 1]byte
+		n, err := c.Read(b[:])
+		if n == 0 || err != nil { // it has gone
+			return nil
+		}
+		m, err := s.request(ctx, b[:n])
+		if err != nil {
+			s.log(err)
+			if _, err := c.Write(answer(errno(err))); err != nil {
+				return nil
+			}
+			continue
+		}
+		held = append(held, m)
+		_, _, err = c.WriteMsgUnix(answer(0), unix.UnixRights(m.fd), nil)
+		_ = unix.Close(m.fd)
+		if err != nil {
+			return nil
+		}
+	}
+}
+
+func (s *server) request(ctx context.Context, b []byte) (*memory, error) {
+	if len(b) != requestLen {
+		return nil, fmt.Errorf("a request of %d bytes, %d expected: %w", len(b), requestLen, unix.EINVAL)
+	}
+	size := binary.NativeEndian.Uint64(b)
+	if size == 0 || size%page != 0 {
+		return nil, fmt.Errorf("%d bytes of GPU memory: not whole pages: %w", size, unix.EINVAL)
+	}
+	s.taking.Lock()
+	defer s.taking.Unlock()
+	m, err := s.take(ctx, size)
+	if err != nil {
+		return nil, fmt.Errorf("%d bytes of GPU memory: %w", size, err)
+	}
+	return m, nil
+}
+
+func answer(e unix.Errno) []byte { return binary.NativeEndian.AppendUint32(make([]byte, 0, answerLen), uint32(e)) }
+
+// errno is an error in one number.
+func errno(err error) unix.Errno {
+	var e unix.Errno
+	if errors.As(err, &e) && e != 0 {
+		return e
+	}
+	return unix.EIO
+}

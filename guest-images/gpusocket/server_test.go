@@ -1,0 +1,182 @@
+package gpusocket
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/scm"
+)
+
+// gpu gives memfds for GPU memory, of which there are 1 MiB.
+type gpu struct{ released chan uint64 }
+
+func (g *gpu) take(_ context.Context, size uint64) (*memory, error) {
+	if size > 1<<20 {
+		return nil, fmt.Errorf("only 1 MiB: %w", unix.ENOMEM)
+	}
+	fd, err := unix.MemfdCreate("gpu", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return nil, err
+	}
+	return &memory{fd, func() error { g.released <- size; return nil }}, nil
+}
+
+// start serves until the test ends; nothing is left of it then.
+func start(t *testing.T) (*gpu, string) {
+	t.Helper()
+	leaktest.CheckFDs(t)
+	ignore := goleak.IgnoreCurrent()
+	g := &gpu{make(chan uint64, 100)}
+	path := filepath.Join(t.TempDir(), "run", "gpu")
+	s, err := listen(path, g.take)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		s.serve(ctx)
+		close(done)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+		goleak.VerifyNone(t, ignore)
+	})
+	return g, path
+}
+
+func dial(t *testing.T, path string) *net.UnixConn {
+	t.Helper()
+	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// ask sends a request and gives what the descriptor that comes has in bytes; -1: none.
+func ask(t *testing.T, c *net.UnixConn, request []byte) (e unix.Errno, size int64) {
+	t.Helper()
+	if _, err := c.Write(request); err != nil {
+		t.Fatal(err)
+	}
+	b, oob := make([]byte, 100), make([]byte, 100)
+	n, noob, _, _, err := c.ReadMsgUnix(b, oob)
+	if err != nil || n != answerLen {
+		t.Fatalf("%d bytes, %v", n, err)
+	}
+	var fds scm.FDs
+	defer fds.Close()
+	if err := fds.Collect(oob[:noob], 1); err != nil {
+		t.Fatal(err)
+	}
+	size = -1
+	if fds.Len() == 1 {
+		var st unix.Stat_t
+		if err := unix.Fstat(fds.At(0), &st); err != nil {
+			t.Fatal(err)
+		}
+		size = st.Size
+	}
+	return unix.Errno(binary.NativeEndian.Uint32(b)), size
+}
+
+func request(size uint64) []byte { return binary.NativeEndian.AppendUint64(nil, size) }
+
+func TestProgramGetsMemoryUntilItGoes(t *testing.T) {
+	g, path := start(t)
+	a, b := dial(t, path), dial(t, path)
+	defer b.Close()
+	for _, size := range []uint64{4096, 1 << 20} { // as many as it wants
+		if e, got := ask(t, a, request(size)); e != 0 || got != int64(size) {
+			t.Errorf("errno %v, %d bytes of %d", e, got, size)
+		}
+	}
+	if e, got := ask(t, b, request(8192)); e != 0 || got != 8192 {
+		t.Errorf("errno %v, %d bytes", e, got)
+	}
+	select {
+	case size := <-g.released:
+		t.Errorf("%d bytes are given back while they are in use", size)
+	default:
+	}
+	_ = a.Close()
+	if x, y := <-g.released, <-g.released; x != 4096 || y != 1<<20 {
+		t.Errorf("given back: %d, %d", x, y)
+	}
+	if e, got := ask(t, b, request(4096)); e != 0 || got != 4096 { // the other has its connection still
+		t.Errorf("errno %v, %d bytes", e, got)
+	}
+}
+
+// What is no request, or too much, is refused by errno; the connection, and others, go on.
+func TestBadRequestsAreRefused(t *testing.T) {
+	_, path := start(t)
+	c, other := dial(t, path), dial(t, path)
+	defer c.Close()
+	defer other.Close()
+	for name, bad := range map[string]struct {
+		request []byte
+		want    unix.Errno
+	}{
+		"short":       {[]byte{1}, unix.EINVAL},
+		"long":        {make([]byte, 5000), unix.EINVAL},
+		"no bytes":    {request(0), unix.EINVAL},
+		"half a page": {request(2048), unix.EINVAL},
+		"much":        {request(1 << 62), unix.ENOMEM},
+	} {
+		if e, got := ask(t, c, bad.request); e != bad.want || got != -1 {
+			t.Errorf("%s: errno %v, %d bytes", name, e, got)
+		}
+	}
+	for range 50 { // and takes no answer
+		if _, err := other.Write(request(4096)); err != nil {
+			break
+		}
+	}
+	if e, got := ask(t, c, request(4096)); e != 0 || got != 4096 {
+		t.Errorf("errno %v, %d bytes", e, got)
+	}
+}
+
+func TestEndGivesAllBack(t *testing.T) {
+	ignore := goleak.IgnoreCurrent()
+	g := &gpu{make(chan uint64, 1)}
+	path := filepath.Join(t.TempDir(), "gpu")
+	s, err := listen(path, g.take)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := listen(path, g.take); err == nil {
+		t.Error("two at one place: no error")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		s.serve(ctx)
+		close(done)
+	}()
+	c := dial(t, path)
+	defer c.Close()
+	if e, _ := ask(t, c, request(4096)); e != 0 {
+		t.Error(e)
+	}
+	cancel()
+	<-done
+	if size := <-g.released; size != 4096 {
+		t.Errorf("%d bytes", size)
+	}
+	goleak.VerifyNone(t, ignore)
+}
