@@ -17,13 +17,19 @@ import (
 // reset ends QEMU.
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no_timer_check random.trust_cpu=on"
 
-// kernelArgs is the kernel's command line. A kernel that looks for a random place may find one on a node that is a GPU's.
+// kernelArgs is the kernel's command line.
 func (c *Config) kernelArgs() string {
+	return KernelArgs(slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }), c.Append)
+}
+
+// KernelArgs is the kernel's command line of a guest, with more words behind. A kernel that looks for a random place may find one
+// on a node that is a GPU's.
+func KernelArgs(node bool, more string) string {
 	args := kernelArgs
-	if slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }) {
+	if node {
 		args += " nokaslr"
 	}
-	return strings.TrimSpace(args + " " + c.Append)
+	return strings.TrimSpace(args + " " + more)
 }
 
 // files are the descriptors that QEMU inherits, from 3 on (exec.Cmd.ExtraFiles).

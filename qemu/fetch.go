@@ -35,6 +35,7 @@ type Options struct {
 	Kernel   string // "" = $VNIC_KERNEL, else the cache, else fetched
 	Modules  string // module directory that goes with Kernel; "" = $VNIC_MODULES
 
+	KernelOnly       bool // no QEMU is wanted
 	VFIOUser         bool // QEMU is to have vfio-user-pci
 	IgnoreSystemQEMU bool // do not look in PATH
 	Offline          bool // the cache only
@@ -169,9 +170,11 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 		return nil, err
 	}
 	r := &Resolved{Cache: dir}
-	if path := first(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
+	switch path := first(o.QEMU, os.Getenv(EnvQEMU)); {
+	case o.KernelOnly:
+	case path != "":
 		r.QEMU, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
-	} else if !o.IgnoreSystemQEMU {
+	case !o.IgnoreSystemQEMU:
 		b, note, ok := systemQEMU(ctx, o.oldest())
 		if ok {
 			r.QEMU = b
@@ -200,7 +203,7 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	var want []role
 	for _, role := range roles {
-		if (role.name == roleQEMU && r.QEMU.Args == nil) || (role.name == roleKernel && r.Kernel.Image == "") {
+		if (role.name == roleQEMU && r.QEMU.Args == nil && !o.KernelOnly) || (role.name == roleKernel && r.Kernel.Image == "") {
 			want = append(want, role)
 		}
 	}
@@ -256,7 +259,7 @@ func (r *Resolved) compare() {
 	for _, p := range []struct{ role, version, source string }{
 		{roleQEMU, r.QEMU.Version, r.QEMU.Source}, {roleKernel, r.Kernel.Version, r.Kernel.Source},
 	} {
-		if want := upstream(lock.version(p.role)); p.source != SourceCache && upstream(p.version) != want {
+		if want := upstream(lock.version(p.role)); p.version != "" && p.source != SourceCache && upstream(p.version) != want {
 			r.Untested = append(r.Untested, fmt.Sprintf("%s %s (%s), tested with %s", p.role, p.version, p.source, want[1:]))
 		}
 	}

@@ -62,6 +62,15 @@ func TestFetchedWorksOffline(t *testing.T) {
 	}
 }
 
+// Who has a kernel, and a QEMU that starts it without us, needs nothing of the cache.
+func TestKernelAloneNeedsNoQEMU(t *testing.T) {
+	k := fetched(t).Kernel
+	r, err := Fetch(t.Context(), Options{KernelOnly: true, Offline: true, CacheDir: t.TempDir(), Kernel: k.Image, Modules: k.Modules})
+	if err != nil || r.Kernel.Version != k.Version || r.QEMU.Args != nil || len(r.Untested) > 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
 // needsApt skips on machines without apt.
 func needsApt(t *testing.T) {
 	t.Helper()
