@@ -44,6 +44,9 @@ func CacheError(dir string, err error) error {
 	case err == nil, errors.As(err, &missing):
 		return err
 	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EFBIG):
+		if p := (*fs.PathError)(nil); errors.As(err, &p) {
+			err = p
+		}
 		return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", ErrNoSpace, err), Fix: "free some, or set " + EnvCache + " to a directory elsewhere"}
 	case below(dir, err) && (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOTDIR)):
 		return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may write"}

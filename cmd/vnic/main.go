@@ -25,6 +25,8 @@ const (
 	exitFailed  = 1
 	exitUsage   = 2 // wrong use
 	exitMissing = 3 // the machine lacks something, which the message names with its fix
+
+	exitPipe = 128 + int(syscall.SIGPIPE) // whoever read stdout has gone: as a shell says it
 )
 
 func main() {
@@ -34,6 +36,7 @@ func main() {
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup(1)
 		signal.Notify(signals, syscall.SIGHUP)
 	}
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // or the runtime has SIGPIPE of stdout kill us, and nothing is cleared up
 	go interrupts(signals, cancel, func() {
 		lastly.Run()
 		fmt.Fprintln(os.Stderr, "vnic: interrupted again: gone at once")
@@ -119,6 +122,8 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 		return exitFailed
 	case errors.As(err, &status):
 		return int(status)
+	case readerGone(err):
+		return exitPipe
 	case errors.As(err, &usage):
 		complain(stderr, fmt.Errorf("%w\nsee '%s --help'", err, usage.command))
 		return exitUsage
@@ -131,6 +136,12 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	}
 	complain(stderr, err)
 	return exitFailed
+}
+
+// readerGone says whether stdout is a pipe that nobody reads any more: nothing to complain of, as in `vnic stat | head`.
+func readerGone(err error) bool {
+	var p *os.PathError
+	return errors.As(err, &p) && p.Path == os.Stdout.Name() && errors.Is(p.Err, syscall.EPIPE)
 }
 
 // complaint bounds what an error may take up: its first lines say what was wrong, the rest is what guests said.

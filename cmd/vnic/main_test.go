@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"strconv"
@@ -73,6 +74,18 @@ func TestErrorsAreOneLineAndWhatBelongsToIt(t *testing.T) {
 		if b.String() != tt.want {
 			t.Errorf("%s: %q, want %q", name, b.String(), tt.want)
 		}
+	}
+}
+
+// A reader of stdout that goes away is told apart from other pipes that break.
+func TestReaderOfStdoutThatIsGone(t *testing.T) {
+	for name, want := range map[string]bool{os.Stdout.Name(): true, "/tmp/fifo": false} {
+		if readerGone(fmt.Errorf("x: %w", &os.PathError{Op: "write", Path: name, Err: syscall.EPIPE})) != want {
+			t.Errorf("%s: not %v", name, want)
+		}
+	}
+	if readerGone(&os.PathError{Op: "write", Path: os.Stdout.Name(), Err: syscall.ENOSPC}) || readerGone(nil) {
+		t.Error("another error is taken for it")
 	}
 }
 

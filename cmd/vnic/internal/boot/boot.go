@@ -26,9 +26,7 @@ type lab struct {
 	images  *images
 	world   *world.World
 	guests  []*guest
-
-	mu   sync.Mutex
-	logs []io.Closer // under mu
+	logs    []*log // with LogDir, one a guest
 }
 
 // images is what guests boot from.
@@ -53,6 +51,9 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 		}
 	}()
 	if l.program, err = o.prepare(); err != nil {
+		return 0, err
+	}
+	if err := errors.Join(o.checkGDB(), l.openLogs()); err != nil {
 		return 0, err
 	}
 	if err := l.fetch(ctx); err != nil {

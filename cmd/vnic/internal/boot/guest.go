@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -54,11 +53,7 @@ func (g *guest) boot(ctx, ready context.Context) error {
 	}
 	c.Append = strings.TrimSpace(c.Append + " " + o.Append)
 	if o.LogDir != "" {
-		f, err := g.lab.log("console-" + g.name + ".log")
-		if err != nil {
-			return err
-		}
-		c.Console = f
+		c.Console = g.lab.logs[g.index]
 	}
 	starting, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ready, cancel)
@@ -83,21 +78,6 @@ func (g *guest) boot(ctx, ready context.Context) error {
 		}
 	}
 	return nil
-}
-
-// log makes a file in the directory for logs.
-func (l *lab) log(name string) (*os.File, error) {
-	if err := os.MkdirAll(l.opt.LogDir, 0o755); err != nil {
-		return nil, fmt.Errorf("--log-dir: %w", err)
-	}
-	f, err := os.Create(filepath.Join(l.opt.LogDir, name))
-	if err != nil {
-		return nil, fmt.Errorf("--log-dir: %w", err)
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.logs = append(l.logs, f)
-	return f, nil
 }
 
 // env is the program's environment.

@@ -116,12 +116,12 @@ func (p *Pcap) Report() *Report {
 	return r
 }
 
-// String is the report in one line.
+// String is the report in one line. Why it could not be written was told when that happened.
 func (r *Report) String() string {
 	s := fmt.Sprintf("pcap: %s, %d packets, %d not captured", r.File, r.Packets, r.Missed)
 	switch {
 	case r.Error != "":
-		s += ": " + r.Error
+		s += ": it could not be written to its end"
 	case r.Missed > 0:
 		s += ": it was not written fast enough"
 	}

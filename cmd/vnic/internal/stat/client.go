@@ -30,7 +30,7 @@ func Find(ctx context.Context) ([]*Snapshot, error) {
 	})
 	slices.SortFunc(found, func(a, b *Snapshot) int { return a.PID - b.PID })
 	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("%w: looked in %s", ErrNone, strings.Join(candidates(), ", "))
+		err = errNone("")
 	}
 	return found, err
 }
@@ -52,7 +52,23 @@ func Read(ctx context.Context, pid int) (snap *Snapshot, err error) {
 	case failed != nil && !errors.Is(failed, ErrNone):
 		return nil, fmt.Errorf("vnic %d: %w", pid, failed)
 	}
-	return nil, fmt.Errorf("%w as process %d", ErrNone, pid)
+	return nil, errNone(fmt.Sprintf(" as process %d", pid))
+}
+
+// errNone says where nobody is, and where nobody could be found.
+func errNone(who string) error {
+	var places []string
+	for _, path := range candidates() {
+		d, err := openDir(path, false)
+		if err == nil {
+			_ = d.Close()
+		}
+		if errors.Is(err, errRefused) {
+			path = err.Error()
+		}
+		places = append(places, path)
+	}
+	return fmt.Errorf("%w%s: looked in %s", ErrNone, who, strings.Join(places, ", "))
 }
 
 // each calls f for the sockets that there are.

@@ -35,6 +35,9 @@ func candidates() (dirs []string) {
 	return append(dirs, fmt.Sprintf("/tmp/vnic-%d", uid))
 }
 
+// errRefused says that others could have put something in a directory.
+var errRefused = errors.New("not to be trusted")
+
 // openDir opens a directory of sockets, and makes it first if told to. It must be this user's and nobody else's: what is
 // below is then what this user has put there.
 func openDir(path string, create bool) (*os.File, error) {
@@ -52,9 +55,9 @@ func openDir(path string, create bool) (*os.File, error) {
 	switch {
 	case err != nil:
 	case int(st.Uid) != os.Geteuid():
-		err = fmt.Errorf("%s: belongs to user %d: not to be trusted", path, st.Uid)
+		err = fmt.Errorf("%s (%w: belongs to user %d)", path, errRefused, st.Uid)
 	case st.Mode&0o077 != 0:
-		err = fmt.Errorf("%s: open to others (mode %#o): chmod 700 it", path, st.Mode&0o777)
+		err = fmt.Errorf("%s (%w: open to others, mode %#o: chmod 700 it)", path, errRefused, st.Mode&0o777)
 	}
 	if err != nil {
 		return nil, errors.Join(err, d.Close())

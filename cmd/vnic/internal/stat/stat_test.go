@@ -191,6 +191,9 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
 			t.Errorf("%s: %v", dir, err)
 		}
+		if _, err := Find(t.Context()); !errors.Is(err, ErrNone) || !strings.Contains(err.Error(), why) {
+			t.Errorf("%s: who asks is not told why: %v", dir, err)
+		}
 	}
 	if _, err := os.Stat(fine); err != nil {
 		t.Error(err)

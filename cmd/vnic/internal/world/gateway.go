@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/stack/gateway"
 )
 
@@ -30,7 +32,10 @@ func Gateway(o gateway.Options) func(*World) (io.Closer, error) {
 			}
 		}
 		g, err := gateway.New(w.sw, o)
-		if err != nil {
+		switch {
+		case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EACCES): // a forward's
+			return nil, fmt.Errorf("%w: give another port (--forward)", err)
+		case err != nil:
 			return nil, fmt.Errorf("gateway: %w", err)
 		}
 		return g, nil

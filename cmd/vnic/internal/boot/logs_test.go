@@ -1,0 +1,72 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/internal/outfile"
+)
+
+// Two commands with one directory do not write over each other's consoles; with another number of guests neither.
+func TestDirectoryForLogsIsOfOne(t *testing.T) {
+	o := good()
+	o.Guests, o.LogDir = 2, filepath.Join(t.TempDir(), "made")
+	first := &lab{opt: &o}
+	if err := first.openLogs(); err != nil || len(first.logs) != 2 {
+		t.Fatal(err)
+	}
+	other := o
+	other.Guests = 1
+	second := &lab{opt: &other}
+	if err := second.openLogs(); !errors.Is(err, outfile.ErrInUse) || !strings.HasPrefix(err.Error(), "--log-dir: "+o.LogDir) {
+		t.Errorf("got %v", err)
+	}
+	if err := first.close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := second.openLogs(); err != nil {
+		t.Error(err)
+	}
+	if err := second.close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFullLogIsToldOnce(t *testing.T) {
+	f, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer f.Close()
+	var notes []string
+	l := &log{File: f, note: func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }}
+	for range 3 {
+		if _, err := l.Write([]byte("x")); err == nil {
+			t.Error("written")
+		}
+	}
+	if len(notes) != 1 || !strings.Contains(notes[0], "no space left") {
+		t.Errorf("%q", notes)
+	}
+}
+
+func TestPortForGDBThatIsTaken(t *testing.T) {
+	s, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := good()
+	o.GDB, o.Guests = s.Addr().(*net.TCPAddr).Port-1, 2
+	if err := o.checkGDB(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d of guest1 is in use", o.GDB+1)) {
+		t.Skipf("the port before it is taken, too: %v", err)
+	}
+	_ = s.Close()
+	if err := o.checkGDB(); err != nil {
+		t.Error(err)
+	}
+}
