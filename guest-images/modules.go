@@ -97,10 +97,15 @@ func kernelName(s string) string { return strings.ReplaceAll(s, "-", "_") }
 // moduleName gives the kernel's name of a module file, "" for other files.
 func moduleName(base string) string {
 	name, rest, ok := strings.Cut(base, ".ko")
-	if !ok || (rest != "" && rest != ".xz" && rest != ".gz" && rest != ".zst") {
+	if !ok || (rest != "" && rest != ".xz" && rest != ".gz" && rest != ".zst" && !unknownPack(rest)) {
 		return ""
 	}
 	return kernelName(name)
+}
+
+// unknownPack says whether a name's end is that of a file which nobody here unpacks.
+func unknownPack(ext string) bool {
+	return ext == ".bz2" || ext == ".lz4" || ext == ".lzma" || ext == ".lzo"
 }
 
 // scan lists a module directory: files by name, and what its modules.builtin says is part of the kernel.
@@ -154,6 +159,9 @@ func readDep(path string) (map[string][]string, error) {
 
 func readModule(name, path string) (module, error) {
 	m := module{name: name, ext: ".ko"}
+	if ext := filepath.Ext(path); unknownPack(ext) {
+		return m, fmt.Errorf("%s is unknown: it must be unpacked, or packed by xz, gzip or zstd", ext)
+	}
 	var err error
 	if m.packed, err = os.ReadFile(path); err != nil {
 		return m, err

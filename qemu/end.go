@@ -155,6 +155,10 @@ func unknownDevice(stderr []string) string {
 
 // agentEnded leaves out the console, which says the same again.
 func (m *Machine) agentEnded(p *agent.PanicError) error {
+	if why, ok := strings.CutPrefix(p.Output, "module "); ok && p.Status == "init" && m.kernel.Source == SourceGiven {
+		return &Missing{What: m.name + ": kernel " + m.kernel.Version, Err: fmt.Errorf("%w %s", ErrModule, agent.Plain(strings.TrimSpace(why))),
+			Fix: "give the modules of this very kernel (--modules), packed as it unpacks them itself or not at all"}
+	}
 	return &RunError{Name: m.name, Err: fmt.Errorf("%w: %w", ErrAgent, p)}
 }
 

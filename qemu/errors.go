@@ -21,6 +21,7 @@ var (
 	ErrNoSpace   = errors.New("not enough space")
 	ErrNoCache   = errors.New("no cache directory")
 	ErrNoDevice  = errors.New("this QEMU lacks a device")
+	ErrModule    = errors.New("the guest's kernel does not load module")
 	ErrOffline   = errors.New("not in the cache, and only that was asked for")
 )
 

@@ -93,19 +93,20 @@ type Config struct {
 
 // Machine is a running QEMU. Its methods may be called from any goroutine.
 type Machine struct {
-	name  string
-	qemu  string // in words
-	accel Accel
-	log   *slog.Logger
-	child *child
-	ram   *os.File
-	owned bool // ram is ours
-	con   *console
-	conIn net.Conn
-	conOK chan struct{} // closed when the console has been read to its end
-	qmp   *qmp
-	agent *agent.Client
-	net   []*backendSocket
+	name   string
+	qemu   string // in words
+	kernel Kernel
+	accel  Accel
+	log    *slog.Logger
+	child  *child
+	ram    *os.File
+	owned  bool // ram is ours
+	con    *console
+	conIn  net.Conn
+	conOK  chan struct{} // closed when the console has been read to its end
+	qmp    *qmp
+	agent  *agent.Client
+	net    []*backendSocket
 
 	ask    chan struct{} // closed by Close
 	askOne sync.Once
@@ -172,7 +173,7 @@ func (e *ends) close() {
 // launch makes what QEMU inherits, starts it and the readers of its sockets.
 func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
-		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), accel: accel, log: c.Log, ram: c.RAM,
+		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel, log: c.Log, ram: c.RAM,
 		con:   &console{tail: agent.Tail{Max: consoleKept}, also: c.Console},
 		conOK: make(chan struct{}), ask: make(chan struct{}), up: make(chan struct{}), done: make(chan struct{}),
 		stderr: agent.Tail{Max: 8 << 10},

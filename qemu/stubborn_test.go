@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vnic.dev/vnic/guest-images/agent"
 )
 
 // script stands for a QEMU.
@@ -46,6 +48,20 @@ func TestDeviceThatQEMULacksIsNamed(t *testing.T) {
 	_, err := Start(t.Context(), c)
 	var m *Missing
 	if !errors.As(err, &m) || !errors.Is(err, ErrNoDevice) || !strings.HasPrefix(err.Error(), "guest: QEMU 10.1.0: this QEMU lacks a device: vfio-user-pci: ") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
+	died := &agent.PanicError{Panic: agent.Panic{Status: "init", Output: "module gve: exec format error\n"}}
+	m := &Machine{name: "guest", kernel: Kernel{Version: "7.2.0", Source: SourceGiven}}
+	err := m.agentEnded(died)
+	var missing *Missing
+	if !errors.As(err, &missing) || !strings.HasPrefix(err.Error(), "guest: kernel 7.2.0: the guest's kernel does not load module gve: exec format error: give") {
+		t.Errorf("got %v", err)
+	}
+	m.kernel.Source = SourceCache // ours go together: it is another trouble
+	if err := m.agentEnded(died); errors.As(err, &missing) || !errors.Is(err, ErrAgent) {
 		t.Errorf("got %v", err)
 	}
 }
