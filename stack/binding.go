@@ -122,8 +122,10 @@ func (b *txBinding) unref() {
 			defer b.s.configMu.Unlock()
 			b.s.txBinds.Delete(b.id)
 			b.buf.bound--
-			if err := b.s.unbind(b.nicID); err != nil {
-				b.s.log.Warn("unbind tx", "binding", b.id, "err", err)
+			if !b.s.isClosed() { // else the NIC is about to forget all
+				if err := b.s.unbind(b.nicID); err != nil {
+					b.s.log.Warn("unbind tx", "binding", b.id, "err", err)
+				}
 			}
 			close(b.done)
 		})
@@ -188,7 +190,7 @@ func (b *rxBinding) ended() {
 
 // unbind tells the NIC, unless that is gone with all that it knew.
 func (s *Stack) unbind(id uint32) error {
-	if id == 0 || s.nic.Err() != nil || s.isClosed() {
+	if id == 0 || s.nic.Err() != nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)

@@ -69,3 +69,23 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 		<-rx.Done()
 	}
 }
+
+// A stack that is closed with a receive binding open undoes it at the NIC first: a queue that is bound does not cease to split.
+func TestCloseUndoesBindingsAtTheNIC(t *testing.T) {
+	w := newWorld(t, stacktest.Options{})
+	buf, err := w.b.Register(0, 0, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rx, err := w.b.BindRX(buf, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.b.Close(); err != nil {
+		t.Error(err)
+	}
+	<-rx.Done()
+	if _, bindings := w.nb.Left(); bindings > 0 {
+		t.Errorf("the NIC knows %d bindings", bindings)
+	}
+}
