@@ -1,14 +1,23 @@
-// Package guest opens the device for device memory TCP that `vnic boot` gives the programs in its guests, whichever NIC it is:
-// with --nic virtio our driver and stack on a second NIC, with --nic gve Linux's own on eth0.
+// Package guest is for programs in guests of `vnic boot` that do device memory TCP: it opens the device that there is,
+// whichever NIC it is (with --nic virtio our driver and stack on a second NIC, with --nic gve Linux's own on eth0), and does what
+// every such program needs: memory, steering, a way to the other guests. What it gives are a [devmem.Device] and its
+// connections: receiving and sending are as package devmem has them.
 //
-//	d, err := guest.Open(ctx)      // in the guest, as root
-//	buf, err := d.Register(d.GPU, 0, d.Size)
-//	b, err := d.BindRX(buf, d.Queue)
-//	f, err := d.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(d.Addr, 5201), Queue: d.Queue})
-//	l, err := d.Listen(netip.AddrPortFrom(d.Addr, 5201))  // and so on: see package devmem
+// A program is a function that gets the device, as root, in the guest:
+//
+//	func main() { guest.Main(receive) }
+//
+//	func receive(ctx context.Context, d *guest.Device) error {
+//		l, err := d.ListenGPU(5201, 16<<20) // what comes lands in 16 MiB of the GPU's memory: l.Memory
+//		...
+//	}
+//
+// The examples are whole programs, a receiver and a sender. Both guests run the same command; [Device.Index] tells them apart:
+//
+//	vnic boot --nic gve --guests 2 -- ./program
 //
 // The device is the program's alone while it is open. What it is comes from the environment that vnic boot makes, VNIC_DEVICE
-// and so on; a program that is started in another way gets an error that says so.
+// and so on; a program that is started in another way gets [ErrNoGuest].
 package guest
 
 import (
@@ -18,6 +27,7 @@ import (
 	"net/netip"
 	"os"
 	"strconv"
+	"sync"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/devmemtool"
@@ -29,20 +39,25 @@ var ErrNoGuest = errors.New("not in a guest of vnic boot")
 // devmemHost is what the index of a guest is added to for the last part of its Addr.
 const devmemHost = 101
 
-// Device is the device, and who we are.
+// Device is the device, and who we are. Its methods, [devmem.Device]'s included, may be called from many goroutines.
 type Device struct {
 	devmem.Device
 
 	Index, Guests int        // which guest this is, from 0, and of how many
 	Addr          netip.Addr // the device's
-	Queue         int        // a receive queue that can be bound
+	Queue         int        // a receive queue that can be bound, the one that ListenGPU binds
 	GPU           int        // what Register wants
 	Size          uint64     // how much of the GPU's memory can be used, from 0: a multiple of devmem.PageSize
 
-	memory devmemtool.Memory
+	mu     sync.Mutex
+	memory devmemtool.Memory // under mu: one call at a time
+	used   uint64            // of Size, by Alloc; under mu
+
+	once     sync.Once
+	closeErr error // of once
 }
 
-// Open opens the device. Its Close closes all that was opened of it.
+// Open opens the device. Its Close closes all that was opened of it. Most programs leave both to [Main].
 func Open(ctx context.Context) (*Device, error) {
 	d := &Device{}
 	name, addr := os.Getenv("VNIC_DEVICE"), os.Getenv("VNIC_ADDR")
@@ -82,20 +97,16 @@ func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 	return nil
 }
 
+// Close closes the device and all that was opened of it. It may be called again, and while others use the device: their calls
+// end.
+func (d *Device) Close() error {
+	d.once.Do(func() { d.closeErr = d.Device.Close() })
+	return d.closeErr
+}
+
 // AddrOf is the address of the device of another guest.
 func (d *Device) AddrOf(guest int) netip.Addr {
 	a := d.Addr.As16()
 	a[15] = byte(devmemHost + guest)
 	return netip.AddrFrom16(a).Unmap()
-}
-
-// Write puts bytes into the GPU's memory, which must be registered there. It is for a program's own few bytes: what the device
-// receives and sends does not pass here.
-func (d *Device) Write(ctx context.Context, off uint64, b []byte) error {
-	return d.memory.WriteGPU(ctx, d.GPU, off, b)
-}
-
-// Read gets bytes of the GPU's memory, as Write puts them there.
-func (d *Device) Read(ctx context.Context, off uint64, b []byte) error {
-	return d.memory.ReadGPU(ctx, d.GPU, []devmem.Range{{Off: off, Len: uint64(len(b))}}, b)
 }

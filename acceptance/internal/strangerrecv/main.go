@@ -4,37 +4,18 @@ package main
 import (
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
 	"io"
-	"log"
-	"net/netip"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest"
 )
 
-func main() {
-	if err := receive(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { guest.Main(receive) }
 
-func receive(ctx context.Context) error {
-	d, err := guest.Open(ctx)
+func receive(_ context.Context, d *guest.Device) error {
+	l, err := d.ListenGPU(5201, 16<<20)
 	if err != nil {
-		return err
-	}
-	defer d.Close()
-	addr := netip.AddrPortFrom(d.Addr, 5201)
-	buf, err := d.Register(d.GPU, 0, 16<<20)
-	if err != nil {
-		return err
-	}
-	_, err1 := d.BindRX(buf, d.Queue)
-	_, err2 := d.AddFlow(devmem.Flow{Dst: addr, Queue: d.Queue})
-	l, err3 := d.Listen(addr)
-	if err := errors.Join(err1, err2, err3); err != nil {
 		return err
 	}
 	c, err := l.AcceptConn()
@@ -48,18 +29,17 @@ func receive(ctx context.Context) error {
 		if err == io.EOF {
 			fmt.Printf("received %d bytes, %d not in GPU memory, sha256 %x\n", total, linear, sum.Sum(nil))
 			return c.Close()
-		}
-		if err != nil {
+		} else if err != nil {
 			return err
 		}
 		total, linear = total+n, linear+nlinear
 		for _, f := range frags[:nfrags] {
-			b := make([]byte, f.Size)
-			terr := d.Read(ctx, f.Off, b)
-			if _, err := c.DontNeed([]devmem.TokenRange{{Start: f.Token, Count: 1}}); errors.Join(terr, err) != nil {
-				return errors.Join(terr, err)
+			if _, err := io.Copy(sum, io.NewSectionReader(l.Memory, int64(f.Off), int64(f.Size))); err != nil {
+				return err
 			}
-			sum.Write(b)
+			if _, err := c.DontNeed([]devmem.TokenRange{{Start: f.Token, Count: 1}}); err != nil {
+				return err
+			}
 		}
 	}
 }

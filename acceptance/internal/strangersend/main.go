@@ -5,44 +5,29 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"fmt"
-	"log"
-	"net/netip"
 	"time"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest"
 )
 
-func main() {
-	if err := send(context.Background()); err != nil {
-		log.Fatal(err)
-	}
-}
+func main() { guest.Main(send) }
 
-func send(ctx context.Context) error {
-	d, err := guest.Open(ctx)
-	if err != nil {
-		return err
-	}
-	defer d.Close()
+func send(ctx context.Context, d *guest.Device) error {
 	data := bytes.Repeat([]byte("from one GPU to another\n"), 100_000)
-	buf, err := d.Register(d.GPU, 0, 4<<20)
+	m, err := d.Alloc(4 << 20)
 	if err != nil {
 		return err
 	}
-	b, err1 := d.BindTX(buf)
-	if err := errors.Join(err1, d.Write(ctx, 0, data)); err != nil {
+	if _, err := m.WriteAt(data, 0); err != nil {
 		return err
 	}
-	to := netip.AddrPortFrom(d.AddrOf(0), 5201)
-	var c devmem.Conn
-	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) { // until it listens
-		if c, err = d.Dial(ctx, netip.AddrPortFrom(d.Addr, 0), to); err == nil || time.Now().After(end) {
-			break
-		}
+	b, err := d.BindTX(m.Buffer)
+	if err != nil {
+		return err
 	}
+	c, err := d.DialGuest(ctx, 0, 5201)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,118 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// Listener accepts connections whose payload lands in Memory.
+type Listener struct {
+	devmem.Listener
+	Memory *Memory
+}
+
+// ListenGPU listens on a port of Addr for connections whose payload is to land in GPU memory: it allocates that, binds receive
+// queue Queue to it, and steers what comes to the port there. The device's Close undoes it. Memory should have room for what is
+// on its way and for the frags that the program holds; 16 MiB are plenty. Port 0 picks one, and all that comes to Addr is steered.
+// It can be done once: who wants several calls Alloc, BindRX, AddFlow and Listen.
+func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
+	m, err := d.Alloc(size)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := d.BindRX(m.Buffer, d.Queue); err != nil {
+		return nil, err
+	}
+	local := netip.AddrPortFrom(d.Addr, port)
+	if _, err := d.AddFlow(devmem.Flow{Dst: local, Queue: d.Queue}); err != nil {
+		return nil, err
+	}
+	l, err := d.Listen(local)
+	if err != nil {
+		return nil, err
+	}
+	return &Listener{l, m}, nil
+}
+
+// AcceptConn waits for a connection. Its Close is that of DialGuest's.
+func (l *Listener) AcceptConn() (devmem.Conn, error) {
+	c, err := l.Listener.AcceptConn()
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c}, nil
+}
+
+// Accept is AcceptConn, for net.Listener.
+func (l *Listener) Accept() (net.Conn, error) { return l.AcceptConn() }
+
+// Retries of DialGuest.
+const (
+	dialTime  = time.Minute // a guest boots in seconds, but may share a small machine with much else
+	dialPause = 100 * time.Millisecond
+)
+
+// DialGuest connects to the device of a guest. Programs of several guests start in no order, so while nobody listens there it
+// tries again, for a minute.
+//
+// The connection's Close ends what we send and waits until the peer has ended too, but not for longer than 5 seconds: once the
+// device is closed nobody is left to send again what is lost. SetLinger(0) makes Close abort the connection at once.
+func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.Conn, error) {
+	to := netip.AddrPortFrom(d.AddrOf(guest), port)
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	defer cancel()
+	for {
+		c, err := d.Dial(ctx, netip.AddrPortFrom(d.Addr, 0), to)
+		if err == nil {
+			return &conn{Conn: c}, nil
+		}
+		if !notYet(err) {
+			return nil, fmt.Errorf("guest%d: %w", guest, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("guest%d: %w", guest, errors.Join(err, context.Cause(ctx)))
+		case <-time.After(dialPause):
+		}
+	}
+}
+
+// notYet says whether an error is that nobody is there, who may come.
+func notYet(err error) bool {
+	return slices.ContainsFunc([]syscall.Errno{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.EHOSTDOWN,
+		syscall.ENETUNREACH, syscall.ETIMEDOUT}, func(e syscall.Errno) bool { return errors.Is(err, e) })
+}
+
+// lastWords is how long a connection's Close waits for the peer's.
+const lastWords = 5 * time.Second
+
+// conn is a connection that ends before its device does.
+type conn struct {
+	devmem.Conn
+	abort atomic.Bool // by Close
+}
+
+// Close implements net.Conn. What the peer still sends is dropped; what lies in device memory ends the wait, as it cannot be read.
+func (c *conn) Close() error {
+	if !c.abort.Load() && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lastWords)) == nil {
+		for b, err := make([]byte, 4096), error(nil); err == nil; {
+			_, err = c.Read(b)
+		}
+	}
+	return c.Conn.Close()
+}
+
+// SetLinger implements devmem.Conn.
+func (c *conn) SetLinger(sec int) error {
+	c.abort.Store(sec == 0)
+	return c.Conn.SetLinger(sec)
+}

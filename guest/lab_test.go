@@ -1,0 +1,249 @@
+package guest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/stack"
+	"vnic.dev/vnic/stack/stacktest"
+)
+
+// plain is a GPU's memory that tests see.
+type plain []byte
+
+func (m plain) WriteGPU(_ context.Context, _ int, off uint64, b []byte) error {
+	copy(m[off:], b)
+	return nil
+}
+
+func (m plain) ReadGPU(_ context.Context, _ int, pieces []devmem.Range, b []byte) error {
+	for _, p := range pieces {
+		b = b[copy(b, m[p.Off:p.Off+p.Len]):]
+	}
+	return nil
+}
+
+// pair is the devices of two guests, on a wire in memory.
+func pair(t *testing.T) (a, b *Device) {
+	t.Helper()
+	ignore := goleak.IgnoreCurrent()
+	na, nb := stacktest.NewPair(stacktest.Options{})
+	var list []*Device
+	for i, n := range []*stacktest.NIC{na, nb} {
+		addr := netip.AddrFrom4([4]byte{10, 118, 110, byte(devmemHost + i)})
+		s, err := stack.New(n, n, stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := &Device{Index: i, Guests: 2}
+		if err := d.take(&devmemtool.Device{Device: s, Queues: 4, GPUs: []devmemtool.GPU{{Size: 4 << 20}}, Memory: plain(n.Memory())}, addr); err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, d)
+	}
+	t.Cleanup(func() {
+		for _, d := range list {
+			if err := errors.Join(d.Close(), d.Close()); err != nil {
+				t.Error(err)
+			}
+		}
+		goleak.VerifyNone(t, ignore)
+	})
+	return list[0], list[1]
+}
+
+func TestMemoryIsApartAndBounded(t *testing.T) {
+	d, _ := pair(t)
+	x, err := d.Alloc(1 << 20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := d.Alloc(3 << 20)
+	if err != nil || y.Buffer.Offset() != 1<<20 {
+		t.Fatalf("%+v, %v", y, err)
+	}
+	if _, err := d.Alloc(devmem.PageSize); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("more than there is: %v", err)
+	}
+	var _ interface {
+		io.ReaderAt
+		io.WriterAt
+	} = x
+	for _, m := range []*Memory{x, y} {
+		if n, err := m.WriteAt(fmt.Appendf(nil, "at %07d", m.Buffer.Offset()), 10); n != 10 || err != nil {
+			t.Errorf("%d, %v", n, err)
+		}
+	}
+	b := make([]byte, 10)
+	for m, want := range map[*Memory]string{x: "at 0000000", y: "at 1048576"} {
+		if n, err := m.ReadAt(b, 10); n != 10 || err != nil || string(b) != want {
+			t.Errorf("%d, %v, %q", n, err, b)
+		}
+	}
+	if n, err := x.ReadAt(b, 1<<20-4); n != 4 || err != io.EOF {
+		t.Errorf("over the end: %d, %v", n, err)
+	}
+	if n, err := x.WriteAt(b, 1<<20-4); n != 4 || err != io.ErrShortWrite {
+		t.Errorf("over the end: %d, %v", n, err)
+	}
+	for _, off := range []int64{-1, 1<<20 + 1} {
+		if _, err := x.ReadAt(b, off); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("at %d: %v", off, err)
+		}
+	}
+}
+
+// Who dials first waits for who listens, and all bytes come in GPU memory.
+func TestGuestsFindEachOther(t *testing.T) {
+	to, from := pair(t)
+	const text = "from GPU to GPU"
+	sent := make(chan error, 1)
+	refused := make(chan struct{})
+	go func() {
+		_, err := from.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(from.AddrOf(0), 5201))
+		if !errors.Is(err, syscall.ECONNREFUSED) {
+			err = fmt.Errorf("nobody listens yet: %w", err)
+		} else {
+			err = nil
+		}
+		close(refused)
+		m, aerr := from.Alloc(1 << 20)
+		if err = errors.Join(err, aerr); err != nil {
+			sent <- err
+			return
+		}
+		_, werr := m.WriteAt([]byte(text), 5000)
+		b, berr := from.BindTX(m.Buffer)
+		c, derr := from.DialGuest(t.Context(), 0, 5201)
+		if err := errors.Join(werr, berr, derr); err != nil {
+			sent <- err
+			return
+		}
+		_, err = c.SendDevmem(b.ID(), []devmem.Range{{Off: 5000, Len: uint64(len(text))}})
+		_, _, cerr := c.ReadCompletion(time.Time{})
+		sent <- errors.Join(err, cerr, c.Close())
+	}()
+	<-refused
+	l, err := to.ListenGPU(5201, 2<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	frags := make([]devmem.Frag, 4)
+	var got string
+	for {
+		_, n, linear, err := c.(devmem.Conn).RecvDevmem(frags, make([]byte, 100), 0)
+		if err == io.EOF {
+			break
+		}
+		if err != nil || linear != 0 {
+			t.Fatalf("%d linear bytes, %v", linear, err)
+		}
+		for _, f := range frags[:n] {
+			b := make([]byte, f.Size)
+			if _, err := l.Memory.ReadAt(b, int64(f.Off)); err != nil {
+				t.Error(err)
+			}
+			got += string(b)
+		}
+	}
+	if got != text {
+		t.Errorf("%q", got)
+	}
+	if err := errors.Join(c.Close(), <-sent); err != nil {
+		t.Error(err)
+	}
+	if _, err := to.ListenGPU(5202, 1<<20); !errors.Is(err, syscall.EEXIST) {
+		t.Errorf("a second time: %v", err)
+	}
+}
+
+func TestDialEndsWithItsContextAndOnErrors(t *testing.T) {
+	d, _ := pair(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := d.DialGuest(ctx, 1, 5201); err == nil || !strings.Contains(err.Error(), "guest1") {
+		t.Errorf("%v", err)
+	}
+	d.Addr = netip.MustParseAddr("10.9.9.9") // not ours: no use in trying again
+	if _, err := d.DialGuest(t.Context(), 1, 5201); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestProgramEndsWithItsDeviceClosed(t *testing.T) {
+	ours := errors.New("ours")
+	open := func(d *Device) func(context.Context) (*Device, error) {
+		return func(context.Context) (*Device, error) { return d, nil }
+	}
+	for _, want := range []error{nil, ours} {
+		d, _ := pair(t)
+		err := run(t.Context(), open(d), func(context.Context, *Device) error { return want })
+		if !errors.Is(err, want) {
+			t.Errorf("%v", err)
+		}
+		if _, err := d.Listen(netip.AddrPortFrom(d.Addr, 1)); err == nil {
+			t.Error("the device is open")
+		}
+	}
+	err := run(t.Context(), func(context.Context) (*Device, error) { return nil, ErrNoGuest }, nil)
+	if !errors.Is(err, ErrNoGuest) {
+		t.Errorf("%v", err)
+	}
+	// A program that waits, for ever by itself, ends when it is told to.
+	d, _ := pair(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	err = run(ctx, open(d), func(_ context.Context, d *Device) error {
+		l, err := d.ListenGPU(5201, 1<<20)
+		if err != nil {
+			t.Error(err)
+			return err
+		}
+		cancel()
+		_, err = l.AcceptConn()
+		return err
+	})
+	if err == nil || !strings.HasPrefix(err.Error(), "interrupted: ") {
+		t.Errorf("%v", err)
+	}
+}
+
+// A connection that is to be aborted is, at once.
+func TestLingerOfZeroAborts(t *testing.T) {
+	a, b := pair(t)
+	l, err := a.ListenGPU(5201, 1<<20)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := b.DialGuest(t.Context(), 0, 5201)
+	if err != nil {
+		t.Fatal(err)
+	}
+	y, err := l.AcceptConn()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(x.SetLinger(0), x.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, err := y.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("%v", err)
+	}
+	if err := y.Close(); err != nil {
+		t.Error(err)
+	}
+}
