@@ -49,12 +49,7 @@ $VNIC_INDEX and $VNIC_GUESTS say which guest it is.`,
   vnic boot --guests 2 -- ./test              two guests on one switch; $VNIC_INDEX is 0 and 1
   vnic boot --kernel bzImage --modules lib    a kernel of your own
   vnic boot --copy data:/data -- ls -l /data  with files`,
-		Args: func(c *cobra.Command, args []string) error {
-			if n := c.ArgsLenAtDash(); n > 0 || n < 0 && len(args) > 0 {
-				return fmt.Errorf("unknown command %q: a program for the guest stands behind --", args[0])
-			}
-			return nil
-		},
+		Args: programArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Command = args
 			o.Memory, o.GPUMemory = uint64(memory), uint64(gpuMemory)
@@ -122,6 +117,14 @@ $VNIC_INDEX and $VNIC_GUESTS say which guest it is.`,
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
+}
+
+// programArgs wants all arguments behind --: a program for the guest.
+func programArgs(c *cobra.Command, args []string) error {
+	if n := c.ArgsLenAtDash(); n > 0 || n < 0 && len(args) > 0 {
+		return fmt.Errorf("unknown command %q: a program for the guest stands behind --", args[0])
+	}
+	return nil
 }
 
 // indented puts words into lines of a help text.

@@ -1,9 +1,14 @@
 package main
 
 import (
+	"errors"
+	"log/slog"
+
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/image"
+	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -13,12 +18,79 @@ func imageCommand() *cobra.Command {
 		Short: "Write guest images, and the guests' tools, to files for QEMUs and guests of your own",
 		Long: `Write what guests of vnic consist of to files: a kernel and an initrd to boot by a QEMU of your own, on a NIC of 'vnic serve';
 or the tools alone, for a guest or a root file system of your own.`,
-		Example: `  vnic image export                    the tools: ./devmem, one static program
-  vnic image export --list             what they are, and what they need`,
+		Example: `  vnic image build                     ./guest: a kernel and an initrd, with a shell
+  vnic image build -- ./test --all     the same that runs a program of yours, and powers off
+  vnic image export                    the tools: ./devmem, one static program`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(imageExportCommand())
+	c.AddCommand(imageBuildCommand(), imageExportCommand())
+	return c
+}
+
+func imageBuildCommand() *cobra.Command {
+	var (
+		memory  = bytesFlag(512 << 20)
+		verbose bool
+		o       image.BuildOptions
+	)
+	c := &cobra.Command{
+		Use:   "build [flags] [-- COMMAND ARGS...]",
+		Short: "Write a guest image: kernel and initrd for a QEMU of your own",
+		Long: `Write a guest image for a QEMU of your own, on a NIC of 'vnic serve': a directory with kernel, initrd, append (the kernel's command
+line) and a README with the flags for QEMU. The guest is that of 'vnic boot': the kernel drives eth0, and the program comes from
+this machine with its libraries. It runs on the serial line, and with its end the guest powers off; without a command there is a
+shell. eth0 gets its address by DHCP from vnic serve's gateway, names resolve (port0, port1, ..., gateway).
+
+devmem is there, and for programs that use the Go package vnic.dev/vnic/guest $VNIC_DEVICE, $VNIC_ADDR (100 more than eth0's) and
+$VNIC_INDEX, by the port's number; how many guests there are you tell them by --env VNIC_GUESTS=N. On virtio they drive the NIC
+themselves: eth0 is gone when the first of them starts, unless QEMU gives the guest a second NIC.
+
+The same flags, files and kernel give the same image, byte for byte.`,
+		Example: `  vnic image build                            to ./guest, with a shell
+  vnic image build --nic gve -o out           for a gVNIC: the kernel's own devmem TCP
+  vnic image build --copy data:/data -- ./test /data
+  vnic image build --kernel bzImage --modules lib
+  qemu-system-x86_64 FLAGS -kernel guest/kernel -initrd guest/initrd -append "$(cat guest/append)" -nographic -no-reboot`,
+		Args: programArgs,
+		RunE: func(c *cobra.Command, args []string) error {
+			g := &o.Guest
+			g.Command, g.Memory = args, uint64(memory)
+			g.Guests, g.CPUs, g.MTU = 1, 1, 1500
+			if o.Dir == "" {
+				return usagef(c, "-o: no name of a directory")
+			}
+			if err := g.Check(); err != nil {
+				return usageError{c.CommandPath(), err}
+			}
+			level := slog.LevelError
+			if verbose {
+				level = slog.LevelDebug
+			}
+			ui := newUI(c.ErrOrStderr(), false)
+			defer ui.done()
+			g.Log = slog.New(slog.NewTextHandler(ui, &slog.HandlerOptions{Level: level}))
+			g.Fetch.Log, g.Fetch.Progress, g.Note = g.Log, ui.fetch, ui.note
+			err := image.Build(c.Context(), o, c.OutOrStdout())
+			var use *boot.UseError
+			if errors.As(err, &use) {
+				return usageError{c.CommandPath(), err}
+			}
+			return err
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.StringVarP(&o.Dir, "output", "o", "guest", "directory to make")
+	f.BoolVar(&o.Force, "force", false, "replace it if there is one")
+	f.StringVar(&o.Guest.NIC, "nic", world.Virtio, "virtio or gve, as of vnic serve")
+	f.StringArrayVar(&o.Guest.Copies, "copy", nil, "HOST:GUEST, a file or directory for the guest, libraries included; HOST alone: to the same place")
+	f.StringArrayVar(&o.Guest.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
+	f.Var(&memory, "memory", "RAM that the guest will have at least: files may take up a third of it")
+	f.StringVar(&o.Guest.Append, "append", "", "words for the kernel's command line")
+	kernelFlags(f, &o.Guest.Fetch)
+	f.BoolVar(&o.Guest.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
+	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
 }
 

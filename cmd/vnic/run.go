@@ -153,6 +153,11 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 // sourceFlags say where QEMU and the kernel come from.
 func sourceFlags(f *pflag.FlagSet, o *qemu.Options) {
 	f.StringVar(&o.QEMU, "qemu", "", "QEMU to use ($"+qemu.EnvQEMU+"; else the system's if new enough, else fetched)")
+	kernelFlags(f, o)
+}
+
+// kernelFlags say where the kernel comes from.
+func kernelFlags(f *pflag.FlagSet, o *qemu.Options) {
 	f.StringVar(&o.Kernel, "kernel", "", "guest kernel, a bzImage ($"+qemu.EnvKernel+"; else fetched)")
 	f.StringVar(&o.Modules, "modules", "", "directory with the modules of --kernel ($"+qemu.EnvModules+")")
 	f.StringVar(&o.CacheDir, "cache", "", "cache directory ($"+qemu.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")

@@ -13,7 +13,10 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -35,6 +38,31 @@ type Config struct {
 	Node0     bool              `json:"node0,omitempty"`     // nodes but 0 are GPU memory: all tasks, and the huge pages, keep to node 0
 	Sysctl    map[string]string `json:"sysctl,omitempty"`    // "net.core.x" or "net/core/x" to value
 	Extra     map[string]string `json:"extra,omitempty"`     // for operations
+	Alone     *Alone            `json:"alone,omitempty"`     // nobody is at a results channel
+}
+
+// Alone is what a guest does whose QEMU is not ours: it brings its network up, runs a program on its console and powers off.
+type Alone struct {
+	Path   string   `json:"path"` // without a slash it is looked for in PATH of Env
+	Args   []string `json:"args"` // with argv[0]
+	Env    []string `json:"env"`
+	Dir    string   `json:"dir"`
+	Shell  bool     `json:"shell,omitempty"` // somebody sits before it
+	Driver string   `json:"driver"`          // the kernel's, of the interfaces
+	// OwnDriver says that devmem programs drive a NIC themselves: the last interface, of which the kernel lets go if there are others.
+	OwnDriver bool `json:"own_driver,omitempty"`
+}
+
+// ReadConfig reads what the initramfs has of it; nothing is the zero Config.
+func ReadConfig() (c Config, err error) {
+	b, err := os.ReadFile(ConfigPath)
+	if err == nil {
+		err = json.Unmarshal(b, &c)
+	}
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return c, fmt.Errorf("%s: %w", ConfigPath, err)
+	}
+	return c, nil
 }
 
 // DefaultChannel is the guest's results channel.
@@ -95,6 +123,9 @@ func LookupApplet(name string) (Applet, bool) {
 	a, ok := registry.applets[name]
 	return a, ok
 }
+
+// ConsoleApplet is the name of the applet that does what Alone says.
+const ConsoleApplet = "vnic-console"
 
 // ownPrefix begins the names of applets that are not for users.
 const ownPrefix = "vnic-"

@@ -1,8 +1,9 @@
 // Package boot is the frame of a guest's one program: process 1, the agent's process, and applets.
 //
 // As process 1 it mounts, loads modules, opens the results channel, starts itself again as the agent and powers off when
-// that has ended: so an agent that dies still leaves somebody to say so. What the agent can do, its operations and
-// applets, is registered with package agent before Main is called.
+// that has ended: so an agent that dies still leaves somebody to say so. Where there is nobody at the other end of a channel
+// (agent.Alone), it starts the applet for the console in the agent's place. What the agent can do, its operations and applets, is
+// registered with package agent before Main is called.
 package boot
 
 import (

@@ -35,6 +35,10 @@ func runInit() {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
 	}
 	env, err := setUp()
+	if env.Config.Alone != nil {
+		runAlone(err)
+		return
+	}
 	channel, cerr := openResults(&env.Config)
 	if cerr != nil {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init:", errors.Join(err, cerr))
@@ -107,12 +111,9 @@ func mounts() error {
 // setUp does what the configuration asks for.
 func setUp() (agent.Env, error) {
 	var env agent.Env
-	b, err := os.ReadFile(agent.ConfigPath)
-	if err == nil {
-		err = json.Unmarshal(b, &env.Config)
-	}
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return env, fmt.Errorf("%s: %w", agent.ConfigPath, err)
+	var err error
+	if env.Config, err = agent.ReadConfig(); err != nil {
+		return env, err
 	}
 	c := &env.Config
 	if c.Node0 {

@@ -49,19 +49,26 @@ func superviseAgent(channel *os.File, env agent.Env) (unix.WaitStatus, string, e
 		_ = ew.Close()
 	})
 	wg.Go(func() { _, _ = io.Copy(io.MultiWriter(os.Stderr, &tail), pr) })
+	ws, err := reap(pid)
+	if err != nil {
+		return 0, "", fmt.Errorf("wait for the agent: %w", err)
+	}
+	_ = pr.SetReadDeadline(time.Now().Add(time.Second)) // its children may hold the pipe open
+	wg.Wait()
+	return ws, string(tail.Bytes()), nil
+}
+
+// reap collects every process that ends, until it is this one.
+func reap(pid int) (unix.WaitStatus, error) {
 	for {
 		var ws unix.WaitStatus
 		got, err := unix.Wait4(-1, &ws, 0, nil)
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return 0, "", fmt.Errorf("wait for the agent: %w", err)
-		}
-		if got == pid && (ws.Exited() || ws.Signaled()) {
-			_ = pr.SetReadDeadline(time.Now().Add(time.Second)) // its children may hold the pipe open
-			wg.Wait()
-			return ws, string(tail.Bytes()), nil
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return 0, err
+		case got == pid && (ws.Exited() || ws.Signaled()):
+			return ws, nil
 		}
 	}
 }

@@ -71,7 +71,7 @@ func opRunProgram(ctx context.Context, raw json.RawMessage) (any, error) {
 	if len(a.Args) == 0 {
 		return nil, errors.New("no program named")
 	}
-	path, err := look(a.Path, a.Env)
+	path, err := Look(a.Path, a.Env)
 	if err != nil {
 		return nil, err
 	}
@@ -121,8 +121,8 @@ func opRunProgram(ctx context.Context, raw json.RawMessage) (any, error) {
 	return Status{Code: ws.ExitStatus()}, nil
 }
 
-// look finds a program as a shell does.
-func look(name string, env []string) (string, error) {
+// Look finds a program in this guest as a shell does: by PATH of env, if its name has no slash.
+func Look(name string, env []string) (string, error) {
 	if strings.Contains(name, "/") {
 		return name, nil
 	}

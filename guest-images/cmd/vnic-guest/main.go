@@ -6,6 +6,7 @@ import (
 
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/boot"
+	"vnic.dev/vnic/guest-images/console"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
@@ -19,6 +20,7 @@ func main() {
 	session.Ops()
 	guestnet.Ops()
 	gpusocket.Ops()
+	agent.RegisterApplet(agent.ConsoleApplet, console.Applet)
 	agent.RegisterApplet(kernelnic.GuardName, kernelnic.Guard)
 	agent.RegisterApplet(devmemtool.Name, devmemtool.Applet)
 	os.Exit(boot.Main(os.Args))

@@ -22,6 +22,7 @@ type program struct {
 	args  []string
 	dir   string
 	files *guestimages.Overlay
+	terms []string // terminals that it may be run on
 }
 
 // fileShare is the part of a guest's memory that files may take up: until they are unpacked they are there twice.
@@ -35,7 +36,10 @@ func (e *UseError) Unwrap() error { return e.Err }
 
 // prepare finds the command and all files on this machine, before anything boots.
 func (o *Options) prepare() (*program, error) {
-	p := &program{args: o.Command, files: guestimages.NewOverlay(o.Memory / fileShare), dir: "/"}
+	p := &program{args: o.Command, files: guestimages.NewOverlay(o.Memory / fileShare), dir: "/", terms: []string{os.Getenv("TERM")}}
+	if o.image {
+		p.terms = imageTerms
+	}
 	for _, c := range o.Copies {
 		if err := p.copy(c); err != nil {
 			return nil, o.explain("--copy "+c, err)

@@ -41,6 +41,8 @@ type Options struct {
 	Stage          func(what string) // "" = nothing more to be shown: the guests' programs have the terminal
 	Stdin          *os.File
 	Stdout, Stderr io.Writer
+
+	image bool // for a QEMU that is not ours
 }
 
 // MaxGuests is how many guests there can be: each has a GPU.

@@ -2,7 +2,6 @@ package boot
 
 import (
 	"errors"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -50,7 +49,10 @@ func (p *program) tools() {
 			_ = p.files.Program(found, found)
 		}
 	}
-	if term := os.Getenv("TERM"); term != "" && filepath.Base(term) == term {
+	for _, term := range p.terms {
+		if term == "" || filepath.Base(term) != term {
+			continue
+		}
 		for _, dir := range []string{"/etc/terminfo", "/lib/terminfo", "/usr/share/terminfo"} { // terminfo(5)
 			_ = p.files.Copy(filepath.Join(dir, term[:1], term), filepath.Join(dir, term[:1], term))
 		}

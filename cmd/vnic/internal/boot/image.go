@@ -1,0 +1,89 @@
+package boot
+
+import (
+	"context"
+	"io"
+	"os"
+	"strings"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/qemu"
+)
+
+// Image is what a guest boots from under a QEMU that is not ours: the same as ours do, but that it brings up its network by itself
+// and runs the program on its console.
+type Image struct {
+	Kernel qemu.Kernel
+	Append string // the kernel's command line
+
+	lab    *lab
+	config agent.Config
+}
+
+// NewImage finds all that belongs to an image. Of o it takes no notice of what is a machine's or a network's. Without an error the
+// caller closes it.
+func NewImage(ctx context.Context, o Options) (i *Image, err error) {
+	l := &lab{opt: &o}
+	o.image, o.Fetch.KernelOnly = true, true
+	if l.program, err = o.prepare(); err != nil {
+		return nil, err
+	}
+	if err := l.fetch(ctx); err != nil {
+		_ = l.close()
+		return nil, err
+	}
+	kind, _ := world.Of(o.NIC)
+	p := l.program
+	i = &Image{Kernel: l.images.Kernel, Append: qemu.KernelArgs(kind.Node, strings.TrimSpace(kind.KernelArgs+" "+o.Append)), lab: l}
+	i.config = agent.Config{Modules: l.images.modules, HugePages: kind.HugePages, Node0: kind.Node, Alone: &agent.Alone{
+		Path: p.path, Args: p.args, Env: o.imageEnv(), Dir: p.dir, Shell: len(o.Command) == 0, Driver: o.driver(), OwnDriver: !kind.Node}}
+	return i, nil
+}
+
+// imageEnv is what is known of a program's environment before its guest boots. Of this process's there is in it only where its
+// libraries were found, and what the user asks for: the same flags are to give the same image.
+func (o *Options) imageEnv() []string {
+	env := append(plainEnv(), `PS1=\h:\w\$ `, "TERM="+imageTerms[0], "VNIC_NIC="+o.NIC)
+	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
+		env = append(env, "LD_LIBRARY_PATH="+v)
+	}
+	return append(env, o.given()...)
+}
+
+// imageTerms are terminals that may be at the other end of an image's console. Most are like the first one.
+var imageTerms = strings.Fields("xterm xterm-256color screen screen-256color tmux-256color linux vt100 vt220")
+
+// plainEnv is what any program expects.
+func plainEnv() []string {
+	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh",
+		"LANG=C.UTF-8"}
+}
+
+// given is the part of the environment that the user named.
+func (o *Options) given() (env []string) {
+	for _, e := range o.Env {
+		if !strings.Contains(e, "=") {
+			e += "=" + os.Getenv(e)
+		}
+		env = append(env, e)
+	}
+	return env
+}
+
+// WriteInitrd writes the initramfs.
+func (i *Image) WriteInitrd(w io.Writer) error {
+	r, err := i.lab.images.initrd.Initrd(i.config)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = r.Close() }()
+	if _, err := io.Copy(w, r); err != nil {
+		return err
+	}
+	_, err = io.Copy(w, io.NewSectionReader(i.lab.images.files, 0, i.lab.images.size))
+	return err
+}
+
+// Close lets go of the cache.
+func (i *Image) Close() error { return i.lab.close() }

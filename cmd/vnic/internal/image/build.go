@@ -1,0 +1,111 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"vnic.dev/vnic/cmd/vnic/internal/boot"
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/qemu"
+)
+
+// Files of an image's directory.
+const (
+	kernelFile = "kernel"
+	initrdFile = "initrd"
+	appendFile = "append"
+	readmeFile = "README"
+)
+
+// BuildOptions are the flags of `vnic image build`.
+type BuildOptions struct {
+	Dir   string
+	Force bool
+	Guest boot.Options
+}
+
+// Build writes the directory, and to out how it is used.
+func Build(ctx context.Context, o BuildOptions, out io.Writer) (err error) {
+	o.Dir = filepath.Clean(o.Dir)
+	if err := replaceable(o.Dir, o.Force, fs.FileMode.IsDir, "not a directory"); err != nil { // before anything is fetched
+		return err
+	}
+	img, err := boot.NewImage(ctx, o.Guest)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := img.Close(); err == nil {
+			err = cerr
+		}
+	}()
+	var readme bytes.Buffer
+	u := usage{NIC: o.Guest.NIC, Dir: ".", Kernel: img.Kernel.Version, Memory: o.Guest.Memory}
+	u.print(&readme)
+	if err := writeDir(o.Dir, o.Force, map[string]content{
+		kernelFile: {0o644, func(w io.Writer) error { return copyFile(w, img.Kernel.Image) }},
+		initrdFile: {0o644, func(w io.Writer) error { return img.WriteInitrd(stopping{ctx, w}) }},
+		appendFile: {0o644, func(w io.Writer) error { _, err := fmt.Fprintln(w, img.Append); return err }},
+		readmeFile: {0o644, func(w io.Writer) error { _, err := w.Write(readme.Bytes()); return err }},
+	}); err != nil {
+		return err
+	}
+	u.Dir = o.Dir
+	return u.print(out)
+}
+
+func copyFile(w io.Writer, path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	_, err = io.Copy(w, f)
+	return err
+}
+
+// stopping is a writer until ctx ends.
+type stopping struct {
+	ctx context.Context
+	w   io.Writer
+}
+
+func (s stopping) Write(b []byte) (int, error) {
+	if err := context.Cause(s.ctx); err != nil {
+		return 0, err
+	}
+	return s.w.Write(b)
+}
+
+// usage says how an image is used.
+type usage struct {
+	NIC    string
+	Dir    string
+	Kernel string
+	Memory uint64
+}
+
+func (u *usage) print(w io.Writer) error {
+	oldest := qemu.MinQEMU
+	if p, _ := world.Of(u.NIC); p.VFIOUser {
+		oldest = qemu.MinVFIOUser
+	}
+	at := func(name string) string { return filepath.Join(u.Dir, name) }
+	_, err := fmt.Fprintf(w, `Guest image for a %s NIC, kernel %s. In one terminal:
+
+  vnic serve --socket-path /tmp/vnic.sock --nic %s
+
+In another, QEMU %s or newer, with the flags that it prints for the port and with these. RAM may be any from %s.
+
+  -kernel %s -initrd %s -append "$(cat %s)" \
+  -nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max
+
+With KVM: -accel kvm -cpu host. A program ends by its end, QEMU by C-a x.
+`, u.NIC, u.Kernel, u.NIC, oldest, world.FormatBytes(u.Memory), at(kernelFile), at(initrdFile), at(appendFile))
+	return err
+}

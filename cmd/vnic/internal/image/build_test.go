@@ -1,0 +1,150 @@
+package image
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/u-root/u-root/pkg/cpio"
+
+	"vnic.dev/vnic/cmd/vnic/internal/boot"
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/qemu"
+)
+
+// options build an image of a kernel without modules, and a program.
+func options(t *testing.T) BuildOptions {
+	t.Helper()
+	dir := t.TempDir()
+	kernel := make([]byte, 0x300) // the least of a bzImage: Linux Documentation/arch/x86/boot.rst
+	copy(kernel[0x202:], "HdrS")
+	binary.LittleEndian.PutUint16(kernel[0x20e:], 0x10)
+	copy(kernel[0x210:], "9.9.9-none (nobody) #1\x00")
+	put := func(name string, mode os.FileMode, b []byte) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, b, mode); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	for _, e := range []string{qemu.EnvKernel, qemu.EnvModules, qemu.EnvQEMU, "LD_LIBRARY_PATH"} {
+		t.Setenv(e, "")
+	}
+	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: world.Virtio, Guests: 1, CPUs: 1, MTU: 1500, Memory: 512 << 20,
+		Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"}, Command: []string{"/bin/sh", "-c", "cat /data"}, Env: []string{"A=b"},
+		Append: "more", Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
+		Fetch: qemu.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}
+}
+
+// files gives what the archives of an initrd have; later ones count, as for the kernel.
+func files(t *testing.T, initrd []byte) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	for len(initrd) > 0 {
+		r := bytes.NewReader(initrd)
+		recs := cpio.Newc.Reader(r)
+		for {
+			rec, err := recs.ReadRecord()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			var content bytes.Buffer
+			if rec.ReaderAt != nil {
+				if _, err := io.Copy(&content, io.NewSectionReader(rec, 0, int64(rec.FileSize))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			all[rec.Name] = content.String()
+		}
+		end := bytes.Index(initrd, []byte("TRAILER!!!"))
+		initrd = bytes.TrimLeft(initrd[end+len("TRAILER!!!"):], "\x00")
+	}
+	return all
+}
+
+func TestImageIsWholeAndReproducible(t *testing.T) {
+	o := options(t)
+	var said bytes.Buffer
+	if err := Build(t.Context(), o, &said); err != nil {
+		t.Fatal(err)
+	}
+	if got := left(t, o.Dir); got != "README append initrd kernel" {
+		t.Errorf("made %s", got)
+	}
+	if !strings.Contains(said.String(), "-initrd "+o.Dir+"/initrd") || strings.Contains(read(t, o.Dir+"/README"), o.Dir) {
+		t.Errorf("said %s\nand %s", said.String(), read(t, o.Dir+"/README"))
+	}
+	if got := read(t, o.Dir+"/append"); !strings.HasPrefix(got, "console=ttyS0 ") || !strings.HasSuffix(got, " more\n") || strings.Contains(got, "nokaslr") {
+		t.Errorf("append %q", got)
+	}
+	initrd := read(t, o.Dir+"/initrd")
+	all := files(t, []byte(initrd))
+	if all["data"] != "some data" || !strings.HasPrefix(all["init"], "\x7fELF") || all["bin/devmem"] != "/init" {
+		t.Errorf("data %q, %d bytes of init, devmem %q", all["data"], len(all["init"]), all["bin/devmem"])
+	}
+	if conf := all["vnic/config.json"]; !strings.Contains(conf, `"cat /data"`) || !strings.Contains(conf, `"A=b"`) || !strings.Contains(conf, `"virtio_net"`) {
+		t.Error(conf)
+	}
+	before := o.Dir
+	o.Dir += "2"
+	t.Setenv("TERM", "another")
+	if err := Build(t.Context(), o, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range strings.Fields(left(t, o.Dir)) {
+		if read(t, filepath.Join(o.Dir, name)) != read(t, filepath.Join(before, name)) {
+			t.Errorf("%s differs", name)
+		}
+	}
+}
+
+func TestGPUOfAGVENICIsANode(t *testing.T) {
+	o := options(t)
+	o.Guest.NIC = world.GVE
+	if err := Build(t.Context(), o, io.Discard); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, o.Dir+"/append"); !strings.Contains(got, " nokaslr udmabuf.") {
+		t.Errorf("append %q", got)
+	}
+	if conf := files(t, []byte(read(t, o.Dir+"/initrd")))["vnic/config.json"]; !strings.Contains(conf, `"node0": true`) || strings.Contains(conf, "own_driver") {
+		t.Error(conf)
+	}
+}
+
+func TestMistakesLeaveNothing(t *testing.T) {
+	for want, change := range map[string]func(*BuildOptions){
+		"no such file or directory: make its directory": func(o *BuildOptions) { o.Dir += "/no/where" },
+		"it is not a directory":                         func(o *BuildOptions) { o.Dir = o.Guest.Fetch.Kernel },
+		"no such file on this machine":                  func(o *BuildOptions) { o.Guest.Command = []string{"/no/such/program"} },
+		"not a bzImage":                                 func(o *BuildOptions) { o.Guest.Fetch.Kernel = o.Guest.Copies[0][:len(o.Guest.Copies[0])-len(":/data")] },
+	} {
+		o := options(t)
+		change(&o)
+		if err := Build(t.Context(), o, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, not %s", err, want)
+		}
+		if got := strings.Replace(left(t, filepath.Dir(o.Guest.Fetch.CacheDir)), " cache", "", 1); got != "bzImage data" {
+			t.Errorf("%s: left %s", want, got)
+		}
+	}
+	o := options(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := Build(ctx, o, io.Discard); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(o.Dir); err == nil {
+		t.Error("cancelled, and made")
+	}
+}

@@ -1,0 +1,30 @@
+package boot
+
+import (
+	"fmt"
+	"os"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// runAlone is process 1 of a guest with nobody at a results channel: another process runs what is to be run on the console. What
+// could not be set up is said there, and the program is run all the same: it may not need that, or may find out why.
+func runAlone(setUp error) {
+	say := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "vnic-guest: init:", err)
+		}
+	}
+	say(setUp)
+	p, err := os.StartProcess("/proc/self/exe", []string{agent.ConsoleApplet}, &os.ProcAttr{
+		Env: []string{"PATH=/bin:/sbin", "HOME=/root"}, Dir: "/", Files: []*os.File{os.Stdin, os.Stdout, os.Stderr},
+	})
+	if err != nil {
+		say(err)
+		return
+	}
+	pid := p.Pid
+	_ = p.Release()
+	_, err = reap(pid)
+	say(err)
+}

@@ -1,0 +1,118 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/session"
+)
+
+// Applet does what the image says.
+func Applet([]string) int {
+	c, err := agent.ReadConfig()
+	if err == nil && c.Alone == nil {
+		err = errors.New("not to be started by hand")
+	}
+	if err != nil {
+		say(os.Stderr, err)
+		return 2
+	}
+	n, err := connect(context.Background(), c.Alone)
+	if err != nil {
+		say(os.Stderr, err)
+	}
+	tty, err := open("/")
+	if err != nil {
+		say(os.Stderr, err)
+		tty = os.Stdin
+	}
+	words, _ := os.ReadFile("/proc/cmdline")
+	env := environment(c.Alone.Env, n.env, strings.Fields(string(words)))
+	if c.Alone.Shell {
+		greet(tty, &n)
+	}
+	how, status := run(c.Alone, env, tty)
+	// The terminal was hung up when its session ended, which /dev/console survives.
+	_, _ = fmt.Fprintf(os.Stdout, "vnic-guest: %s: %s\n", c.Alone.Args[0], how)
+	_ = unix.IoctlSetInt(int(os.Stdout.Fd()), unix.TCSBRK, 1) // wait until the last line has left (tcdrain(3))
+	return status
+}
+
+func say(w io.Writer, err error) { _, _ = fmt.Fprintln(w, "vnic-guest:", err) }
+
+// greet tells who sits before it what there is.
+func greet(w io.Writer, n *network) {
+	if n.lease.Addr.IsValid() {
+		_, _ = fmt.Fprintf(w, "vnic-guest: %s has %v; devmem programs: device, address and more are in the environment (env | grep VNIC)\n", n.name, n.lease.Addr)
+	}
+	_, _ = fmt.Fprintln(w, "vnic-guest: a serial line has no size: stty rows 50 cols 120. The end of the shell powers off.")
+}
+
+// open opens the terminal that is the console: a program cannot have /dev/console itself for a controlling one.
+func open(root string) (*os.File, error) {
+	b, err := os.ReadFile(filepath.Join(root, "sys/class/tty/console/active"))
+	if err != nil {
+		return nil, err
+	}
+	names := strings.Fields(string(b))
+	if len(names) == 0 {
+		return nil, errors.New("the kernel has no console: console=ttyS0 on its command line gives it one")
+	}
+	return os.OpenFile(filepath.Join(root, "dev", names[len(names)-1]), os.O_RDWR|unix.O_NOCTTY, 0) // the last one is /dev/console
+}
+
+// environment is the image's, what is known of the network, and a terminal's name from the kernel's command line. What the image
+// says comes first.
+func environment(image, found, words []string) []string {
+	env := append([]string(nil), image...)
+	has := map[string]bool{}
+	for _, e := range image {
+		name, _, _ := strings.Cut(e, "=")
+		has[name] = true
+	}
+	for _, e := range found {
+		if name, _, _ := strings.Cut(e, "="); !has[name] {
+			env = append(env, e)
+		}
+	}
+	for _, w := range words {
+		if strings.HasPrefix(w, "TERM=") {
+			env = append(env, w) // the last one counts (os/exec)
+		}
+	}
+	return env
+}
+
+// run runs the program in a session of its own, whose terminal is tty if it is one, and says how it ended.
+func run(a *agent.Alone, env []string, tty *os.File) (how string, status int) {
+	path, err := session.Look(a.Path, env)
+	if err != nil {
+		return err.Error(), 127
+	}
+	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: env, Dir: a.Dir, Stdin: tty, Stdout: tty, Stderr: tty, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	if _, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS); err == nil {
+		cmd.SysProcAttr.Setctty = true // of descriptor 0
+	}
+	if err := cmd.Start(); err != nil {
+		return err.Error(), 126
+	}
+	err = cmd.Wait()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		return err.Error(), 1
+	}
+	ws := cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ws.Signaled() {
+		return fmt.Sprintf("ended by signal %d", int(ws.Signal())), 128 + int(ws.Signal())
+	}
+	return fmt.Sprintf("exit status %d", ws.ExitStatus()), ws.ExitStatus()
+}

@@ -1,0 +1,138 @@
+package console
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/dhcp"
+	"vnic.dev/vnic/guest-images/guestnet"
+)
+
+// network is what the guest has of one.
+type network struct {
+	name  string // of the kernel's interface; "" = none
+	lease dhcp.Lease
+	env   []string // for programs
+}
+
+// appears is how long an interface may take to appear, once its driver is loaded.
+const appears = 5 * time.Second
+
+// connect brings the first interface up, by DHCP. With an error there may be some of a network all the same.
+func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
+	names, err := interfaces(ctx, "/", a.Driver, appears)
+	if err != nil {
+		return n, err
+	}
+	n.name = names[0]
+	var c guestnet.Config
+	for _, name := range names {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			return n, fmt.Errorf("%s: %w", name, err)
+		}
+		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: l.Attrs().HardwareAddr.String()})
+	}
+	device := names[0]
+	if last := len(names) - 1; a.OwnDriver {
+		device = guestnet.PCIAddress(names[last])
+		c.Interfaces[last].Leave = last > 0
+	}
+	n.env = append(n.env, "VNIC_DEVICE="+device)
+	first, err := netlink.LinkByName(n.name)
+	if err == nil {
+		err = netlink.LinkSetUp(first)
+	}
+	if err != nil {
+		return n, fmt.Errorf("%s: up: %w", n.name, err)
+	}
+	var without error
+	if n.lease, without = dhcp.Ask(ctx, n.name, first.Attrs().HardwareAddr); without == nil {
+		n.env = append(n.env, identity(n.lease.Addr)...)
+		use(&c, n.lease)
+	}
+	if _, err := guestnet.Configure(ctx, c); err != nil {
+		return n, err
+	}
+	if n.lease.Name != "" {
+		if err := unix.Sethostname([]byte(n.lease.Name)); err != nil {
+			return n, fmt.Errorf("hostname: %w", err)
+		}
+	}
+	return n, without
+}
+
+// gatewayName is what the gateway is called everywhere else.
+const gatewayName = "gateway"
+
+// use makes a lease the network's configuration.
+func use(c *guestnet.Config, l dhcp.Lease) {
+	c.Interfaces[0].Addrs = []netip.Prefix{l.Addr}
+	c.Gateways, c.DNS = l.Routers, l.DNS
+	if l.Name != "" {
+		c.Hosts = append(c.Hosts, guestnet.Host{Addr: l.Addr.Addr(), Names: []string{l.Name}})
+	}
+	for _, r := range l.Routers {
+		c.Hosts = append(c.Hosts, guestnet.Host{Addr: r, Names: []string{gatewayName}})
+	}
+}
+
+// devmemHost is added to the last part of a guest's address for that of its devmem programs, as in guests of vnic boot.
+const devmemHost = 100
+
+// identity says which guest of a `vnic serve` this is, by its address. How many there are nobody here knows.
+func identity(p netip.Prefix) []string {
+	a := p.Addr().As4()
+	if a[3] < 1 || a[3] > devmemHost {
+		return nil
+	}
+	index := int(a[3]) - 1
+	a[3] += devmemHost
+	return []string{"VNIC_INDEX=" + strconv.Itoa(index), "VNIC_GUESTS=0", "VNIC_ADDR=" + netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
+}
+
+// interfaces waits for network interfaces of a driver, and gives them in the order of their PCI addresses.
+func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
+	for end := time.Now().Add(limit); ; { // sysfs tells nobody
+		links, err := filepath.Glob(filepath.Join(root, "sys/class/net/*/device/driver"))
+		if err != nil {
+			return nil, err
+		}
+		type found struct{ name, place string }
+		var list []found
+		for _, l := range links {
+			to, err := os.Readlink(l)
+			place, perr := filepath.EvalSymlinks(filepath.Dir(l))
+			if err == nil && perr == nil && filepath.Base(to) == driver {
+				list = append(list, found{filepath.Base(filepath.Dir(filepath.Dir(l))), place})
+			}
+		}
+		if len(list) > 0 {
+			slices.SortFunc(list, func(a, b found) int { return cmp.Compare(a.place, b.place) })
+			var names []string
+			for _, f := range list {
+				names = append(names, f.name)
+			}
+			return names, nil
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("no network interface of driver %s: is there a NIC of vnic serve, and is the driver in the kernel? %w", driver, unix.ENODEV)
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}

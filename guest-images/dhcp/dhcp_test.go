@@ -1,0 +1,151 @@
+package dhcp
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+)
+
+var mac = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+
+// pair gives a client, and the socket of its server.
+func pair(t *testing.T) (*client, net.PacketConn) {
+	t.Helper()
+	var ends [2]net.PacketConn
+	for i := range ends {
+		pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = pc.Close() })
+		ends[i] = pc
+	}
+	return &client{pc: ends[0], server: ends[1].LocalAddr(), mac: mac, wait: 10 * time.Second}, ends[1]
+}
+
+// serve answers n messages: each with what answers gives for it.
+func serve(t *testing.T, pc net.PacketConn, n int, answers func(i int, m *dhcpv4.DHCPv4) [][]byte) (done chan struct{}) {
+	done = make(chan struct{})
+	go func() {
+		defer close(done)
+		b := make([]byte, 1500)
+		for i := range n {
+			got, from, err := pc.ReadFrom(b)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			m, err := dhcpv4.FromBytes(b[:got])
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, a := range answers(i, m) {
+				if _, err := pc.WriteTo(a, from); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	}()
+	return done
+}
+
+func reply(t *testing.T, m *dhcpv4.DHCPv4, kind dhcpv4.MessageType, more ...dhcpv4.Modifier) []byte {
+	r, err := dhcpv4.NewReplyFromRequest(m, append([]dhcpv4.Modifier{
+		dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
+		dhcpv4.WithRouter(net.IPv4(10, 1, 2, 254)), dhcpv4.WithDNS(net.IPv4(10, 1, 2, 254)), dhcpv4.WithOption(dhcpv4.OptHostName("port2")),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 1, 2, 254)))}, more...)...)
+	if err != nil {
+		t.Error(err)
+		return nil
+	}
+	return r.ToBytes()
+}
+
+func answer(t *testing.T, i int, m *dhcpv4.DHCPv4) []byte {
+	if i == 0 {
+		return reply(t, m, dhcpv4.MessageTypeOffer)
+	}
+	return reply(t, m, dhcpv4.MessageTypeAck)
+}
+
+// Answers to others, and what is none, are passed over.
+func TestLeaseIsTaken(t *testing.T) {
+	c, pc := pair(t)
+	done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {
+		other := *m
+		other.TransactionID[0] ^= 1
+		return [][]byte{{1, 2, 3}, reply(t, &other, dhcpv4.MessageTypeOffer), reply(t, &other, dhcpv4.MessageTypeAck), m.ToBytes(), answer(t, i, m)}
+	})
+	l, err := c.lease(t.Context())
+	<-done
+	gw := []netip.Addr{netip.MustParseAddr("10.1.2.254")}
+	if err != nil || l.Addr != netip.MustParsePrefix("10.1.2.3/24") || !slices.Equal(l.Routers, gw) || !slices.Equal(l.DNS, gw) || l.Name != "port2" {
+		t.Errorf("%+v, %v", l, err)
+	}
+}
+
+func TestAsksAgainAndGivesUp(t *testing.T) {
+	c, pc := pair(t)
+	c.wait = time.Millisecond
+	n := 0
+	done := serve(t, pc, tries, func(int, *dhcpv4.DHCPv4) [][]byte { n++; return nil })
+	if _, err := c.lease(t.Context()); !errors.Is(err, ErrNoAnswer) {
+		t.Error(err)
+	}
+	<-done
+	if n != tries {
+		t.Errorf("asked %d times", n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	c.wait = time.Hour
+	done = serve(t, pc, 1, func(int, *dhcpv4.DHCPv4) [][]byte { cancel(); return nil })
+	if _, err := c.lease(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	<-done
+}
+
+func TestBadLeasesAreRefused(t *testing.T) {
+	for name, bad := range map[string]dhcpv4.Modifier{
+		"no address": dhcpv4.WithYourIP(net.IPv4zero), "multicast": dhcpv4.WithYourIP(net.IPv4(224, 0, 0, 1)),
+		"no mask": dhcpv4.WithoutOption(dhcpv4.OptionSubnetMask), "mask with holes": dhcpv4.WithNetmask(net.IPv4Mask(255, 0, 255, 0)),
+	} {
+		c, pc := pair(t)
+		done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {
+			if i == 0 {
+				return [][]byte{reply(t, m, dhcpv4.MessageTypeOffer)}
+			}
+			return [][]byte{reply(t, m, dhcpv4.MessageTypeAck, bad)}
+		})
+		if l, err := c.lease(t.Context()); err == nil {
+			t.Errorf("%s: %+v", name, l)
+		}
+		<-done
+	}
+}
+
+func FuzzLease(f *testing.F) {
+	m, err := dhcpv4.New(dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithRouter(net.IPv4(10, 1, 2, 254)),
+		dhcpv4.WithOption(dhcpv4.OptHostName("a\nb")))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(m.ToBytes())
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := dhcpv4.FromBytes(b)
+		if err != nil {
+			return
+		}
+		l, err := read(m)
+		if err == nil && (!l.Addr.IsValid() || !l.Addr.Addr().Is4() || !hostName(l.Name)) {
+			t.Errorf("%+v", l)
+		}
+	})
+}
