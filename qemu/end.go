@@ -19,6 +19,9 @@ const (
 	stderrLines  = 8
 )
 
+// kernelNeeds is for those who have given a kernel of their own, and see it end before anything of ours has run.
+const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, and a serial port (8250) or virtio's console"
+
 // command runs a QMP command that should take no time.
 func (m *Machine) command(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
@@ -130,6 +133,9 @@ func (m *Machine) verdict() error {
 		e.Err = ErrPowerOff
 	default:
 		e.Err, e.Detail = ErrExited, m.status()
+	}
+	if !booted && m.kernel.Source == SourceGiven && (e.Err == ErrKernelPanic || e.Err == ErrPowerOff || e.Err == ErrNoInit) {
+		e.Detail = strings.TrimPrefix(e.Detail+": "+kernelNeeds, ": ")
 	}
 	e.Stderr = lastLines(m.stderr.Bytes(), 1<<10)
 	if d := unknownDevice(e.Stderr); d != "" && !booted {

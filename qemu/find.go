@@ -60,6 +60,11 @@ func tooOld(version, oldest string) error {
 func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error) {
 	b := Binary{Args: []string{path}, Source: source}
 	var err error
+	if strings.Contains(path, "/") { // machines are started elsewhere
+		if b.Args[0], err = filepath.Abs(path); err != nil {
+			return b, err
+		}
+	}
 	if b.Version, err = b.version(ctx); err != nil {
 		if ctx.Err() != nil {
 			return b, ctx.Err()

@@ -111,6 +111,15 @@ func bzImage(t *testing.T, version string) string {
 	return path
 }
 
+// A machine is started in another directory than the one that a user's path is relative to.
+func TestGivenQEMUIsFoundFromElsewhere(t *testing.T) {
+	path := fakeQEMU(t, "11.0.0")
+	t.Chdir(filepath.Dir(path))
+	if b, err := checkQEMU(t.Context(), "./"+filepath.Base(path), SourceGiven, MinQEMU); err != nil || b.Args[0] != path {
+		t.Errorf("%+v, %v", b, err)
+	}
+}
+
 func TestGivenKernelFindsItsModules(t *testing.T) {
 	k := bzImage(t, "6.12.1-test")
 	dir := t.TempDir()

@@ -52,6 +52,19 @@ func TestDeviceThatQEMULacksIsNamed(t *testing.T) {
 	}
 }
 
+func TestWhatAKernelNeedsIsSaidOfOneThatWasGiven(t *testing.T) {
+	nothingLeft(t)
+	defer func(g time.Duration) { grace = g }(grace)
+	grace = 20 * time.Millisecond
+	for source, want := range map[string]bool{SourceGiven: true, SourceCache: false} {
+		c := script(t, "exec sleep 1000")
+		c.Kernel.Source, c.BootLimit = source, 10*time.Millisecond
+		if _, err := Start(t.Context(), c); !errors.Is(err, ErrNoInit) || strings.Contains(err.Error(), kernelNeeds) != want {
+			t.Errorf("%s: %v", source, err)
+		}
+	}
+}
+
 func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
 	died := &agent.PanicError{Panic: agent.Panic{Status: "init", Output: "module gve: exec format error\n"}}
 	m := &Machine{name: "guest", kernel: Kernel{Version: "7.2.0", Source: SourceGiven}}
