@@ -2,8 +2,10 @@
 // name server would do, known beforehand. It is both ends: Ops registers the operation "network" with package agent, Apply
 // is the host's call of it.
 //
-// Interfaces are known by their MAC addresses. Of those that are to be left, the kernel's driver lets go: they are for a
-// driver in a program. The package changes the files /etc/hosts and /etc/resolv.conf of the machine that it runs in.
+// Interfaces are known by their MAC addresses. When all is set Apply waits, by netlink's events, until links are up and
+// addresses can be used: who is started then finds a network that works. Of the interfaces that are to be left the kernel's
+// driver lets go: they are for a driver in a program. The package changes the files /etc/hosts and /etc/resolv.conf of the
+// machine that it runs in.
 package guestnet
 
 import (
@@ -43,6 +45,7 @@ type Host struct {
 // Result says what the guest calls the interfaces, in their order.
 type Result struct {
 	Interfaces []Found `json:"interfaces"`
+	NotReady   string  `json:"not_ready,omitempty"` // what cannot be used, though it was waited for
 }
 
 // Found is an interface as the guest has it.
@@ -98,7 +101,11 @@ func (c *Config) apply(ctx context.Context, root string) (Result, error) {
 			return r, fmt.Errorf("%s: %w", links[0].Attrs().Name, err)
 		}
 	}
-	return r, c.files(root)
+	if err := c.files(root); err != nil {
+		return r, err
+	}
+	r.NotReady, err = c.ready(ctx, links, readyTime)
+	return r, err
 }
 
 // files writes what the resolver reads.

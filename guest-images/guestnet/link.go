@@ -82,6 +82,7 @@ func (i *Interface) up(l netlink.Link) error {
 			return fmt.Errorf("MTU %d: %w", i.MTU, err)
 		}
 	}
+	withoutDAD(l.Attrs().Name)
 	if err := netlink.LinkSetUp(l); err != nil {
 		return fmt.Errorf("up: %w", err)
 	}
@@ -95,6 +96,12 @@ func (i *Interface) up(l netlink.Link) error {
 		}
 	}
 	return nil
+}
+
+// withoutDAD has an interface's own link-local address be good at once (Linux Documentation/networking/ip-sysctl.rst, accept_dad).
+// A kernel without IPv6 has no such setting.
+func withoutDAD(name string) {
+	_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "accept_dad"), []byte("0"), 0)
 }
 
 // without6 says whether the kernel has no IPv6, or has it turned off.

@@ -72,6 +72,9 @@ func (g *guest) boot(ctx, ready context.Context) error {
 		}
 		return err
 	}
+	if missing := g.network.NotReady; missing != "" {
+		o.Note("%s: the network is not ready: %s: the program starts without it", g.name, missing)
+	}
 	if o.gpuSocket() {
 		if err := gpusocket.Start(ready, m.Agent(), g.network.Interfaces[0].Name); err != nil {
 			return g.blame(err)

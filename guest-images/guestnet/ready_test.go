@@ -1,0 +1,120 @@
+package guestnet
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+)
+
+// cable is two interfaces, of which the second is the peer's; the first has a link when the second is up.
+func cable(t *testing.T) (ours, peers netlink.Link) {
+	t.Helper()
+	v := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "v0"}, PeerName: "v1"}
+	if err := netlink.LinkAdd(v); err != nil {
+		t.Skipf("no interfaces to play with: %v", err)
+	}
+	for i, name := range []string{"v0", "v1"} {
+		l, err := netlink.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			ours = l
+		} else {
+			peers = l
+		}
+	}
+	return ours, peers
+}
+
+func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
+	alone(t)
+	ignore := goleak.IgnoreCurrent()
+	ours, peers := cable(t)
+	c := Config{Interfaces: []Interface{{MAC: ours.Attrs().HardwareAddr.String(),
+		Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.8.7/24"), netip.MustParsePrefix("fd00::7/64")}}}}
+	if err := c.Interfaces[0].up(ours); err != nil {
+		t.Fatal(err)
+	}
+	links := []netlink.Link{ours}
+	missing, err := c.ready(t.Context(), links, time.Millisecond)
+	if err != nil || !strings.Contains(missing, "v0: the link is ") || !strings.Contains(missing, " after it was to be up") {
+		t.Fatalf("without a link: %q, %v", missing, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.ready(ctx, links, time.Hour); err != context.Canceled {
+		t.Errorf("%v", err)
+	}
+	// It comes while somebody waits: ready has seen that it is not there when its events have begun.
+	events, stop, err := changes()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.LinkSetUp(peers); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := <-events; !ok {
+		t.Error("no event")
+	}
+	stop()
+	if missing, err = c.ready(t.Context(), links, time.Minute); missing != "" || err != nil {
+		t.Errorf("with a link: %q, %v", missing, err)
+	}
+	l, err := netlink.LinkByName("v0")
+	if err != nil || l.Attrs().OperState != netlink.OperUp {
+		t.Errorf("%v, %v", l.Attrs().OperState, err)
+	}
+	for range events { // the end of what stop has stopped
+	}
+	goleak.VerifyNone(t, ignore)
+}
+
+// An address that the kernel still asks the network about cannot be bound: it is waited for.
+func TestTentativeAddressIsWaitedFor(t *testing.T) {
+	alone(t)
+	if _, err := os.Stat("/proc/sys/net/ipv6"); err != nil {
+		t.Skip("no IPv6")
+	}
+	ours, peers := cable(t)
+	for _, l := range []netlink.Link{ours, peers} {
+		if err := netlink.LinkSetUp(l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a, err := netlink.ParseAddr("fd00::7/64")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := netlink.AddrAdd(ours, a); err != nil { // with duplicate address detection
+		t.Fatal(err)
+	}
+	c := Config{Interfaces: []Interface{{MAC: ours.Attrs().HardwareAddr.String(), Addrs: []netip.Prefix{netip.MustParsePrefix("fd00::7/64")}}}}
+	links := []netlink.Link{ours}
+	if missing, err := c.ready(t.Context(), links, 0); err != nil || !strings.Contains(missing, "address fd00::7 is tentative") {
+		t.Fatalf("at first: %q, %v", missing, err)
+	}
+	if missing, err := c.ready(t.Context(), links, time.Minute); missing != "" || err != nil {
+		t.Errorf("%q, %v", missing, err)
+	}
+	s, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(s) }()
+	if err := unix.Bind(s, &unix.SockaddrInet6{Addr: [16]byte{0: 0xfd, 15: 7}}); err != nil {
+		t.Errorf("bind: %v", err)
+	}
+	// One that was to be there and is not.
+	c.Interfaces[0].Addrs = append(c.Interfaces[0].Addrs, netip.MustParsePrefix("10.9.8.7/24"))
+	if missing, err := c.ready(t.Context(), links, 0); err != nil || !strings.Contains(missing, "v0: no address 10.9.8.7") {
+		t.Errorf("%q, %v", missing, err)
+	}
+}
