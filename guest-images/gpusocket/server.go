@@ -124,7 +124,9 @@ func (s *server) request(ctx context.Context, b []byte) (*memory, error) {
 	return m, nil
 }
 
-func answer(e unix.Errno) []byte { return binary.NativeEndian.AppendUint32(make([]byte, 0, answerLen), uint32(e)) }
+func answer(e unix.Errno) []byte {
+	return binary.NativeEndian.AppendUint32(make([]byte, 0, answerLen), uint32(e))
+}
 
 // errno is an error in one number.
 func errno(err error) unix.Errno {
