@@ -5,5 +5,8 @@ import "vnic.dev/vnic/dma"
 // Counts are what the worker of transmit queue i has copied: all that is moved of its frames, at both ends.
 func (d *Device) Counts(i int) *dma.Counts { return d.tx[i].t.Worker.Copier.Counts() }
 
-// Round has the caller do a round of transmit queue i, whose worker sleeps and is not to be kicked.
+// EndWorker ends the worker of transmit queue i, whose ring stays: the caller does its rounds.
+func (d *Device) EndWorker(i int) { d.tx[i].halt() }
+
+// Round is a round of transmit queue i.
 func (d *Device) Round(i int) (frames int, err error) { return d.tx[i].round(false) }

@@ -217,6 +217,7 @@ func BenchmarkWorker(b *testing.B) {
 			runtime.LockOSThread()
 			defer runtime.UnlockOSThread()
 			l := newLane(b, payload)
+			l.a.dev.EndWorker(0)
 			var spent time.Duration
 			frames := 0
 			for b.Loop() {
