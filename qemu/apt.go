@@ -160,7 +160,7 @@ func aptError(what string, err error) error {
 		return false
 	}
 	switch {
-	case has("No space left on device", "Disk quota exceeded", "don't have enough free space"):
+	case has("No space left on device", "Disk quota exceeded", "don't have enough free space", "File too large", "received signal 25"): // SIGXFSZ
 		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoSpace, te.words()), Fix: "free some, or set " + EnvCache + " to a directory elsewhere"}
 	case has("NO_PUBKEY", "is not signed", "Missing key", "couldn't be verified", "could not be verified"):
 		return &Missing{What: what, Err: fmt.Errorf("%w that signs it (%s)", ErrNoKeyring, te.words()), Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}

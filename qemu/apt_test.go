@@ -68,6 +68,7 @@ func TestAptErrorsSayWhatToDo(t *testing.T) {
 		"The following signatures couldn't be verified because the public key is not available: NO_PUBKEY 1": ErrNoKeyring,
 		"E: The repository 'http://m s InRelease' is not signed.":                                            ErrNoKeyring,
 		"tar: ./x: Cannot write: No space left on device":                                                    ErrNoSpace,
+		"E: Sub-process http received signal 25.":                                                            ErrNoSpace,
 		"E: Release file for http://m is expired (invalid since 14d)":                                        errExpired,
 	} {
 		err := aptError("suite s", &toolError{name: "apt-get", err: errors.New("exit status 100"), stderr: words})

@@ -19,6 +19,7 @@ var (
 	ErrNoKeyring = errors.New("no keyring of the Debian archive")
 	ErrNoNetwork = errors.New("package mirror not reachable")
 	ErrNoSpace   = errors.New("not enough space")
+	ErrNoMemory  = errors.New("not enough memory")
 	ErrNoCache   = errors.New("no cache directory")
 	ErrNoDevice  = errors.New("this QEMU lacks a device")
 	ErrModule    = errors.New("the guest's kernel does not load module")
@@ -53,6 +54,17 @@ func CacheError(dir string, err error) error {
 		return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may write"}
 	}
 	return err
+}
+
+// MemoryError says what can be done about an error of memory that lies in a file of ours, if it is that there is too little of it.
+func MemoryError(what string, err error) error {
+	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EFBIG) {
+		return err
+	}
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		err = p.Err
+	}
+	return &Missing{What: what, Err: fmt.Errorf("%w: %w", ErrNoMemory, err), Fix: "free some, or raise the limit of files (ulimit -f) or of the container"}
 }
 
 // below says whether an error is about a file in dir.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 
@@ -239,6 +240,19 @@ func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 	}
 	for _, err := range []error{nil, errors.New("other"), at("/modules/x.ko", unix.EACCES), &Missing{Err: at("", unix.ENOSPC)}} {
 		if got := CacheError("/cache", err); got != err {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+}
+
+func TestTooLittleMemoryIsSaid(t *testing.T) {
+	var m *Missing
+	err := MemoryError("guest0", fmt.Errorf("x: %w", &fs.PathError{Op: "write", Path: "vnic-ram", Err: unix.EFBIG}))
+	if !errors.As(err, &m) || !errors.Is(err, ErrNoMemory) || !strings.HasPrefix(err.Error(), "guest0: not enough memory: file too large: free some") {
+		t.Errorf("got %v", err)
+	}
+	for _, err := range []error{nil, errors.New("other")} {
+		if got := MemoryError("x", err); got != err {
 			t.Errorf("%v became %v", err, got)
 		}
 	}

@@ -144,7 +144,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	}
 	m, err := launch(&c, accel)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", c.Name, err)
+		return nil, MemoryError(c.Name, fmt.Errorf("%s: %w", c.Name, err))
 	}
 	go m.watch(ctx, c.BootLimit, c.TimeLimit)
 	select {

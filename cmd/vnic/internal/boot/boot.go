@@ -150,7 +150,7 @@ func (l *lab) files() error {
 	}
 	l.images.files = os.NewFile(uintptr(fd), "vnic-files")
 	if err := l.program.files.Write(l.images.files); err != nil {
-		return err
+		return qemu.MemoryError("files for the guests", err)
 	}
 	l.images.size, err = l.images.files.Seek(0, io.SeekCurrent)
 	return err
