@@ -16,6 +16,8 @@ import (
 	"go.uber.org/goleak"
 
 	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/guest-images/gpusocket"
+	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -108,6 +110,33 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 		}
 		if err := w.Close(); err != nil {
 			t.Error(err)
+		}
+	}
+}
+
+// What programs find in their environment: GPU memory for the kernel's sockets where these are devmem's.
+func TestEnvironmentSaysWhatThereIs(t *testing.T) {
+	for _, c := range []struct {
+		nic    string
+		memory uint64
+		device string
+		gpu    bool
+	}{{world.Virtio, 64 << 20, "0000:00:04.0", false}, {world.GVE, 64 << 20, "eth0", true}, {world.GVE, 0, "eth0", false}} {
+		o := good()
+		o.NIC, o.GPUMemory, o.Guests = c.nic, c.memory, 2
+		g := &guest{lab: &lab{opt: &o}, place: place{index: 1},
+			network: guestnet.Result{Interfaces: []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}}}
+		if c.nic == world.GVE {
+			g.network.Interfaces = g.network.Interfaces[:1]
+		}
+		env := g.env()
+		for _, want := range []string{"VNIC_INDEX=1", "VNIC_GUESTS=2", "VNIC_DEVICE=" + c.device, "VNIC_ADDR=10.118.110.102/24"} {
+			if !slices.Contains(env, want) {
+				t.Errorf("%+v: no %s in %q", c, want, env)
+			}
+		}
+		if slices.Contains(env, "VNIC_GPU="+gpusocket.Path) != c.gpu {
+			t.Errorf("%+v: %q", c, env)
 		}
 	}
 }
