@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# "`vnic image build` and `vnic image export` (the static guest tool)", for a QEMU of the user's own on `vnic serve`: two QEMUs are
+# started by hand with the flags that it prints, on either NIC. One boots an image of `vnic image build` and has a shell on its serial
+# line, the other somebody else's initramfs with nothing of ours but the exported tool. The tool sends from GPU to GPU; the host
+# counts where the payload lay.
+. "$(dirname "$0")/lib.sh"
+export CGO_ENABLED=0
+tool bareguest
+private_cache "$work/cache"
+export VNIC_CACHE=$work/cache VNIC_KERNEL= VNIC_MODULES=
+cd "$work"
+
+# A QEMU of the user's own: the one of the cache, as a program.
+tree=$(find -L "$cache/qemu" -path '*/usr/bin/qemu-system-x86_64' | head -n 1); tree=${tree%/usr/bin/*}
+[ -n "$tree" ] || fail "no QEMU in $cache: run vnic run first"
+cat > qemu <<SH
+#!/bin/sh
+QEMU_MODULE_DIR='$tree/usr/lib/x86_64-linux-gnu/qemu' exec '$tree/usr/lib64/ld-linux-x86-64.so.2' --library-path \
+  '$tree/usr/lib/x86_64-linux-gnu' '$tree/usr/bin/qemu-system-x86_64' -L '$tree/usr/share/qemu' -L '$tree/usr/share/seabios' "\$@"
+SH
+chmod +x qemu
+common='-nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max'
+
+# waits FILE TEXT SECONDS: until it is there.
+waits() {
+  local i
+  for i in $(seq $(($3 * 10))); do grep -aq -- "$2" "$1" 2>/dev/null && return; sleep 0.1; done
+  tail -n 20 "$1" >&2
+  fail "no '$2' in $1"
+}
+
+# The tool, and what becomes of mistakes.
+"$vnic" image export
+[ "$(stat -c %a devmem)" = 755 ] || fail "the tool is not executable"
+(ldd devmem 2>&1 || true) | grep -q 'not a dynamic' || fail "the tool is no static program"
+s=0; "$vnic" image export 2> err || s=$?
+[ $s = 1 ] && grep -q 'devmem: is there already' err || fail "status $s: $(cat err)"
+cat > small <<'SH'
+mount -t tmpfs -o size=1M tmpfs "$1"
+says() {
+  s=0; "$vnic" image "$@" 2> err || s=$?
+  [ $s = 1 ] && grep -q "$text" err || { echo "status $s"; cat err; exit 1; }
+}
+vnic=$2
+text='^vnic: .*/devmem: no space left on device: free some, or give a name elsewhere$' says export -o "$1/devmem"
+text='^vnic: .*/guest: no space left on device: ' says build --offline -o "$1/guest"
+[ -z "$(ls -A "$1")" ] || { ls -lA "$1"; exit 1; }
+mount -o remount,ro "$1"
+text='read-only file system: give a name where you may write$' says build --offline -o "$1/guest"
+SH
+mkdir disk
+unshare --user --map-root-user --mount bash -eu small "$work/disk" "$vnic" || fail "full, or read-only"
+echo "ok   a full disk, a read-only one: said, and nothing is left"
+
+# image NIC DIR ARGUMENT...: the same twice, byte for byte.
+image() {
+  local nic=$1 dir=$2; shift 2
+  "$vnic" image build --offline --nic "$nic" -o "$dir" --copy devmem:/opt/ "$@" > "$dir.txt"
+  TERM=dumb "$vnic" image build --offline --nic "$nic" -o "$dir.again" --copy devmem:/opt/ "$@" > /dev/null
+  diff -r "$dir" "$dir.again" || fail "two builds differ"
+  rm -r "$dir.again"
+}
+# flags PORT: what vnic serve says, as words for a shell.
+flags() { sed -n "/^# $1:/,/^\$/p" serve.out | sed -n 's/^  //p' | sed 's/ \\$//' | tr '\n' ' '; }
+# sum PORT rx|tx WHAT [QUEUE]: of vnic stat's counters.
+sum() {
+  tr -d ' ,"{}' < stat.json | awk -F: -v port="$1" -v dir="$2" -v what="$3" -v queue="${4:-}" '
+    $1 == "name" { p = $2 } $1 == "index" { q = $2 } $1 == "rx" || $1 == "tx" { d = $1 }
+    p == port && d == dir && $1 == what && (queue == "" || q == queue) { n += $2 } END { print n + 0 }'
+}
+bytes=16777216
+
+# pair NIC DEVICE QUEUE ARGUMENT...: the transfer, on a vnic serve with these arguments; QUEUE is the one that the receiver binds.
+pair() {
+  local nic=$1 device=$2 words serve recv send sha; shift 3
+  rm -f in serve.out ./*.log; mkfifo in
+  "$vnic" serve --nic "$nic" --socket-path "$work/s%d" --ports 2 --gpu-memory 128M "$@" > serve.out 2> serve.err & serve=$!
+  waits serve.out 'dev-net0.*\(s1\|:02,\)' 20
+  words=$(sed -n 's/^for devmem TCP.*: //p' serve.out)
+  eval "timeout 150 ./qemu $(flags port0) $common -kernel $nic/kernel -initrd bare-$nic" \
+    "-append 'console=ttyS0 quiet panic=-1 $words -- recv -f $device -s 10.118.110.101 -p 5201 -L'" < /dev/null > recv.log 2>&1 & recv=$!
+  eval "timeout 150 ./qemu $(flags port1) $common -kernel $nic/kernel -initrd $nic/initrd -append \"\$(cat $nic/append)\"" < in > send.log 2>&1 & send=$!
+  exec 3> in
+  waits send.log 'port1:~# ' 100
+  waits recv.log 'Waiting for connection on 10.118.110.101:5201' 100
+  grep -aq 'eth0 has 10.118.110.2/24' send.log || fail "no address by DHCP"
+  echo "head -c $bytes /dev/urandom > /tmp/x; sha256sum /tmp/x; sleep 1000 & jobs" >&3
+  echo "/opt/devmem send -f \$VNIC_DEVICE -s 10.118.110.101 -c \$VNIC_ADDR -p 5201 < /tmp/x; exit 5" >&3
+  wait $send || { cat send.log >&2; fail "the sender's QEMU"; }
+  wait $recv || { cat recv.log >&2; fail "the receiver's QEMU"; }
+  exec 3>&-
+  "$vnic" stat --json $serve > stat.json
+  kill -TERM $serve; wait $serve || fail "vnic serve: $(cat serve.err)"
+  tr -d '\r' < send.log > s.log; tr -d '\r' < recv.log > r.log
+  grep -q 'Running *sleep 1000' s.log || { cat s.log >&2; fail "no job control"; }
+  grep -q '^vnic-guest: .*sh: exit status 5$' s.log || { cat s.log >&2; fail "the shell's end"; }
+  sha=$(sed -n 's/^.*\([0-9a-f]\{64\}\)  \/tmp\/x$/\1/p' s.log)
+  [ -n "$sha" ] && grep -q "^bareguest: recv: $bytes bytes, sha256 $sha: exit status 0\$" r.log || { cat s.log r.log >&2; fail "$nic: not what was sent"; }
+  echo "ok   $nic $*: $bytes bytes, sha256 $sha, in both guests"
+}
+
+modules=$(dirname "$(find -L "$cache/kernel" -name kernel -type d -path '*/modules/*' | head -n 1)")
+for nic in virtio gve; do
+  image $nic $nic
+  case $nic in
+    virtio) device=virtio queue=1 files="uio/uio.ko uio/uio_pci_generic.ko" ;;
+    gve) device=eth0 queue=3 files=net/ethernet/google/gve/gve.ko ;;
+  esac
+  ./bareguest -o bare-$nic -tool devmem $(for f in $files; do ls "$modules/kernel/drivers/$f"*; done)
+  pair $nic $device $queue
+  # Payload is sent again now and then at most: no frame is lost. Host memory: that of DHCP.
+  tx=$(sum port1 tx device_bytes) host=$(sum port1 tx host_bytes) rx=$(sum port0 rx device_bytes) rxhost=$(sum port0 rx host_bytes $queue)
+  echo "ok   $nic: sent from device memory $tx, from host memory $host; received in device memory $rx, in host memory $rxhost"
+  [ "$tx" = "$rx" ] && [ "$tx" -ge $bytes ] && [ "$tx" -lt $((bytes + bytes / 20)) ] && [ "$host" -lt 8192 ] && [ "$rxhost" = 0 ] || fail "counters"
+done
+
+# The negative control: where the NIC cannot reach the GPU the same bytes arrive, and are counted as host memory.
+pair virtio virtio 1 --p2p off
+tx=$(sum port1 tx device_bytes) host=$(sum port1 tx host_bytes) rx=$(sum port0 rx device_bytes) rxhost=$(sum port0 rx host_bytes 1)
+echo "ok   --p2p off: sent from device memory $tx, from host memory $host; received in device memory $rx, in host memory $rxhost"
+[ "$tx" = 0 ] && [ "$rx" = 0 ] && [ "$host" -ge $bytes ] && [ "$rxhost" -ge $bytes ] || fail "counters without P2P"
+
+# A program of the user's: its output and its end are on the console.
+image gve program -- sh -c 'echo "I am $(hostname) with $VNIC_DEVICE"; exit 7'
+rm serve.out
+"$vnic" serve --nic gve --socket-path "$work/s%d" --gpu-memory 128M > serve.out 2> serve.err & serve=$!
+waits serve.out 'dev-net0' 20
+eval "timeout 150 ./qemu $(flags port0) $common -kernel program/kernel -initrd program/initrd -append \"\$(cat program/append)\"" \
+  < /dev/null > send.log 2>&1 || { cat send.log >&2; fail "QEMU"; }
+kill -TERM $serve; wait $serve
+tr -d '\r' < send.log > s.log
+grep -q 'I am port0 with eth0$' s.log && grep -q '^vnic-guest: sh: exit status 7$' s.log || { cat s.log >&2; fail "a program"; }
+echo "ok   a program's output and exit status are on the console"
+[ -z "$(ls | grep '^s[0-9]$')" ] || fail "sockets are left"
+echo PASS

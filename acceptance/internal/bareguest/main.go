@@ -1,0 +1,123 @@
+// Command bareguest is the least of a guest, with nothing of vnic's in it but the tool that is given: somebody's own. On the host
+// it writes an initramfs,
+//
+//	bareguest -o initrd -tool ./devmem a.ko.xz b.ko.xz
+//
+// and in that it is /init: it mounts what is usual, loads the modules in their order, runs the tool with the words behind -- of the
+// kernel's command line, and tells the console what the tool has written to stdout, and how it ended.
+package main
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"flag"
+	"fmt"
+	"hash"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/u-root/u-root/pkg/cpio"
+	"golang.org/x/sys/unix"
+)
+
+const toolPath = "/usr/bin/devmem"
+
+func main() {
+	if os.Getpid() == 1 {
+		inGuest()
+	}
+	out, tool := flag.String("o", "", "file to write"), flag.String("tool", "", "the tool")
+	flag.Parse()
+	if err := write(*out, *tool, flag.Args()); err != nil {
+		fmt.Fprintln(os.Stderr, "bareguest:", err)
+		os.Exit(1)
+	}
+}
+
+// write makes the initramfs.
+func write(out, tool string, modules []string) error {
+	recs := []cpio.Record{cpio.Directory("proc", 0o755), cpio.Directory("sys", 0o755), cpio.Directory("dev", 0o755), cpio.Directory("modules", 0o755),
+		cpio.Directory("usr", 0o755), cpio.Directory("usr/bin", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1)}
+	add := func(name, from string, mode uint64) error {
+		b, err := os.ReadFile(from)
+		recs = append(recs, cpio.StaticFile(name, string(b), mode))
+		return err
+	}
+	if err := add("init", "/proc/self/exe", 0o755); err != nil {
+		return err
+	}
+	if err := add(strings.TrimPrefix(toolPath, "/"), tool, 0o755); err != nil {
+		return err
+	}
+	for i, m := range modules {
+		if err := add(fmt.Sprintf("modules/%02d-%s", i, filepath.Base(m)), m, 0o644); err != nil {
+			return err
+		}
+	}
+	var b bytes.Buffer
+	w := cpio.Newc.Writer(&b)
+	if err := cpio.WriteRecords(w, recs); err != nil {
+		return err
+	}
+	if err := cpio.WriteTrailer(w); err != nil {
+		return err
+	}
+	return os.WriteFile(out, b.Bytes(), 0o644)
+}
+
+// inGuest is process 1.
+func inGuest() {
+	if err := run(); err != nil {
+		fmt.Println("bareguest:", err)
+	}
+	time.Sleep(time.Second) // the serial line is slow
+	_ = unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF)
+	select {}
+}
+
+func run() error {
+	for dir, kind := range map[string]string{"/proc": "proc", "/sys": "sysfs", "/dev": "devtmpfs"} {
+		if err := unix.Mount(kind, dir, kind, 0, ""); err != nil && err != unix.EBUSY {
+			return fmt.Errorf("mount %s: %w", dir, err)
+		}
+	}
+	modules, err := filepath.Glob("/modules/*")
+	if err != nil {
+		return err
+	}
+	for _, m := range modules { // in the order of their names
+		f, err := os.Open(m)
+		if err != nil {
+			return err
+		}
+		if err := unix.FinitModule(int(f.Fd()), "", unix.MODULE_INIT_COMPRESSED_FILE); err != nil {
+			return fmt.Errorf("%s: %w", m, err)
+		}
+	}
+	words, err := os.ReadFile("/proc/cmdline")
+	if err != nil {
+		return err
+	}
+	args := strings.Fields(string(words))
+	args = args[slices.Index(args, "--")+1:]
+	sum := &counting{Hash: sha256.New()}
+	cmd := exec.Command(toolPath, args...)
+	cmd.Stdout, cmd.Stderr = sum, os.Stdout
+	err = cmd.Run()
+	fmt.Printf("bareguest: %v: %d bytes, sha256 %x: %v\n", args[0], sum.n, sum.Sum(nil), cmd.ProcessState)
+	return err
+}
+
+type counting struct {
+	hash.Hash
+	n int
+}
+
+func (c *counting) Write(b []byte) (int, error) {
+	c.n += len(b)
+	return c.Hash.Write(b)
+}
