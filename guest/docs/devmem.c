@@ -73,6 +73,7 @@ static int gpu_memory(uint64_t size, uint8_t **map)
 	struct msghdr m = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control };
 	const char *path = getenv("VNIC_GPU");
 
+	errno = ENODEV;
 	check(path != NULL, "no VNIC_GPU: run by vnic boot --nic gve");
 	strncpy(to.sun_path, path, sizeof to.sun_path - 1);
 	check(!connect(s, (struct sockaddr *)&to, sizeof to), path);
@@ -223,6 +224,7 @@ static int steer(struct sockaddr_in *to)
 	check(queues > 1, "a queue to spare");
 	check(!ethtool(s, &size), "RSS");
 	rss = calloc(1, sizeof *rss + size.size * sizeof rss->ring_index[0]);
+	check(rss != NULL, "RSS");
 	rss->cmd = ETHTOOL_SRXFHINDIR;
 	rss->size = size.size;
 	for (unsigned i = 0; i < size.size; i++)
