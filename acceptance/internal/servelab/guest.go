@@ -25,9 +25,10 @@ type image struct {
 	initrd string // file
 }
 
-// prepare takes QEMU and kernel from the cache, and makes a guest of ours.
-func prepare(ctx context.Context) (*image, error) {
-	res, err := qemu.Fetch(ctx, qemu.Options{CacheDir: *cache, Offline: true, IgnoreSystemQEMU: true, VFIOUser: true})
+// prepare takes QEMU, unless one is given, and a kernel from the cache, and makes a guest of ours, with more files if it is a stock
+// one.
+func prepare(ctx context.Context, files map[string]string) (*image, error) {
+	res, err := qemu.Fetch(ctx, qemu.Options{CacheDir: *cache, Offline: true, QEMU: *given, IgnoreSystemQEMU: true, VFIOUser: *nic == "gve"})
 	if err != nil {
 		return nil, err
 	}
@@ -38,7 +39,7 @@ func prepare(ctx context.Context) (*image, error) {
 	what := guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Applets: []string{"devmem"}}
 	if *linux {
 		conf = agent.Config{Modules: stockModules}
-		what.Program, what.Applets = "/proc/self/exe", nil
+		what.Program, what.Applets, what.Files = "/proc/self/exe", nil, files
 	}
 	what.Modules = conf.Modules
 	img, err := guestimages.Build(ctx, what)
@@ -110,7 +111,12 @@ func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 		"-chardev", "socket,id=results,path="+results, "-serial", "chardev:results")
 	g := &guest{cmd: exec.CommandContext(ctx, im.QEMU.Args[0], append(args, p.QEMU...)...), addr: addr, ended: make(chan error, 1)}
 	g.cmd.Env = append(os.Environ(), im.QEMU.Env...)
-	g.cmd.Stderr = os.Stderr
+	said, err := os.Create(consoleOf(i) + "-qemu") // much, when vnic goes away
+	if err != nil {
+		return nil, err
+	}
+	defer said.Close()
+	g.cmd.Stderr = said
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := g.cmd.Start(); err != nil {
 		return nil, err

@@ -23,6 +23,7 @@ var (
 	nic    = flag.String("nic", "virtio", "virtio or gve")
 	dir    = flag.String("dir", "", "for sockets and consoles")
 	linux  = flag.Bool("stock", false, "guests with the kernel's virtio_net instead")
+	given  = flag.String("qemu", "", "the user's QEMU (default: the cache's)")
 	client = flag.Bool("client", false, "QEMU listens, vnic connects")
 	limit  = flag.Duration("limit", 3*time.Minute, "for all of it")
 )
@@ -52,7 +53,7 @@ func ok(format string, args ...any) {
 
 // devmem has the guests' tool send from GPU to GPU.
 func devmem(ctx context.Context) error {
-	im, err := prepare(ctx)
+	im, err := prepare(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -60,7 +61,7 @@ func devmem(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	defer s.kill()
+	defer func() { s.kill() }()
 	ok("vnic serve --nic %s --client=%t: %d ports", s.rep.NIC, *client, len(s.rep.Ports))
 	guests, err := im.bootAll(ctx, s)
 	defer guests.kill()
@@ -81,6 +82,17 @@ func devmem(ctx context.Context) error {
 		return err
 	}
 	ok("64 MiB from GPU to GPU")
+	if *nic == "virtio" { // QEMU's vfio-user does not come back
+		if s, err = s.again(ctx); err != nil {
+			return err
+		}
+		for _, p := range s.rep.Ports {
+			if err := s.says(ctx, p.Name+": warning: process "); err != nil {
+				return err
+			}
+		}
+		ok("vnic was killed and started again, and warns of both QEMUs: they have the GPU memory of the first")
+	}
 	took, err := s.term()
 	if err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 
@@ -50,6 +51,9 @@ func inGuest() {
 		"stock.offloads": func(a *args) (any, error) { return nil, offloads(a.On) },
 		"stock.queues":   func(a *args) (any, error) { return nil, channels(a.Queues) },
 		"stock.vlan":     func(a *args) (any, error) { return nil, addVLAN(a.Addr) },
+		"stock.got":      func(a *args) (any, error) { return nil, got(a.Addr) },
+		"stock.resolve":  resolve, "stock.addr6": addr6,
+		"stock.interrupts": func(*args) (any, error) { return interrupts() },
 	} {
 		agent.Register(name, func(_ context.Context, raw json.RawMessage) (any, error) {
 			var a args
@@ -71,7 +75,7 @@ func inGuest() {
 // lease is what DHCP gave.
 type lease struct{ Addr, Router, DNS, MTU string }
 
-// up brings eth0 up by DHCP, and starts a server of streams.
+// up brings eth0 up by DHCP, and starts servers of streams and HTTP.
 func up(*args) (any, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
@@ -94,11 +98,23 @@ func up(*args) (any, error) {
 	if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: ack.Router()[0]}); err != nil {
 		return nil, err
 	}
-	l, err := net.Listen("tcp", fmt.Sprint(":", guestPort))
-	if err != nil {
+	if err := os.MkdirAll("/etc", 0o755); err != nil {
 		return nil, err
 	}
-	go serveStreams(l)
+	var resolvers strings.Builder
+	for _, a := range ack.DNS() {
+		fmt.Fprintln(&resolvers, "nameserver", a)
+	}
+	if err := os.WriteFile("/etc/resolv.conf", []byte(resolvers.String()), 0o644); err != nil {
+		return nil, err
+	}
+	for port, serve := range map[int]func(net.Listener){guestPort: serveStreams, webPort: serveHTTP} {
+		l, err := net.Listen("tcp", fmt.Sprint(":", port))
+		if err != nil {
+			return nil, err
+		}
+		go serve(l)
+	}
 	return &lease{Addr: ack.YourIPAddr.String(), Router: ack.Router()[0].String(), DNS: fmt.Sprint(ack.DNS()),
 		MTU: fmt.Sprint(link.Attrs().MTU)}, nil
 }
@@ -156,6 +172,37 @@ func setMTU(name string, mtu int) error {
 		return err
 	}
 	return netlink.LinkSetMTU(link, mtu)
+}
+
+// resolve asks for the IPv6 address of a name.
+func resolve(a *args) (any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip6", a.Addr)
+	if err != nil || len(list) != 1 {
+		return nil, fmt.Errorf("AAAA of %s: %v: %w", a.Addr, list, err)
+	}
+	return &args{Addr: list[0].String()}, nil
+}
+
+// addr6 waits for the address that the kernel makes up when it has heard from a router, and has found that nobody else has it.
+func addr6(*args) (any, error) {
+	link, err := netlink.LinkByName(iface)
+	if err != nil {
+		return nil, err
+	}
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // there is no file to wait at
+		list, err := netlink.AddrList(link, unix.AF_INET6)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range list {
+			if a.Scope == unix.RT_SCOPE_UNIVERSE && a.Flags&unix.IFA_F_TENTATIVE == 0 {
+				return &args{Addr: a.IPNet.String()}, nil
+			}
+		}
+	}
+	return nil, errors.New("no global IPv6 address")
 }
 
 func addVLAN(addr string) error {

@@ -1,0 +1,136 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+)
+
+// pairs is how many queue pairs each NIC has.
+const pairs = 4
+
+// counts are of the first NIC's queues: packets received and sent by vnic's counters, interrupts of receive queues by the guest's;
+// and how many packets anybody dropped.
+type counts struct {
+	rx, tx, irqs [pairs]uint64
+	drops        uint64
+}
+
+func (c counts) minus(b counts) counts {
+	for i := range pairs {
+		c.rx[i] -= b.rx[i]
+		c.tx[i] -= b.tx[i]
+		c.irqs[i] -= b.irqs[i]
+	}
+	c.drops -= b.drops
+	return c
+}
+
+// some says how many of the first n are not 0.
+func some(list [pairs]uint64, n int) (k int) {
+	for _, v := range list[:n] {
+		if v > 0 {
+			k++
+		}
+	}
+	return k
+}
+
+func (l *stockLab) counts(ctx context.Context) (c counts, err error) {
+	if err := l.guests[0].Call(ctx, "stock.interrupts", nil, &c.irqs); err != nil {
+		return c, err
+	}
+	out, err := exec.CommandContext(ctx, *bin, "stat", "--json", strconv.Itoa(l.cmd.Process.Pid)).Output()
+	if err != nil {
+		return c, fmt.Errorf("vnic stat: %w", err)
+	}
+	type direction struct{ Packets, Drops uint64 }
+	var snap struct {
+		Ports []struct {
+			Queues []struct{ RX, TX direction }
+			Link   struct{ Drops map[string]uint64 }
+		}
+	}
+	if err := json.Unmarshal(out, &snap); err != nil || len(snap.Ports) == 0 || len(snap.Ports[0].Queues) != pairs {
+		return c, fmt.Errorf("vnic stat: %s: %w", out, err)
+	}
+	for i, q := range snap.Ports[0].Queues {
+		c.rx[i], c.tx[i] = q.RX.Packets, q.TX.Packets
+	}
+	for _, p := range snap.Ports {
+		for _, n := range p.Link.Drops {
+			c.drops += n
+		}
+	}
+	return c, nil
+}
+
+// queues has many flows go over 4, 2 and 1 queue pairs (ethtool -L): over all that the driver uses, and over no other.
+func (l *stockLab) queues(ctx context.Context) error {
+	for _, n := range []int{pairs, 2, 1, pairs} {
+		what := fmt.Sprintf("%d of %d queue pairs", n, pairs)
+		if err := l.do(ctx, what, step{0, "stock.queues", args{Queues: uint32(n)}}); err != nil {
+			return err
+		}
+		before, err := l.counts(ctx)
+		if err != nil {
+			return err
+		}
+		if err := l.streams(ctx, what, 16, short/4); err != nil {
+			return err
+		}
+		after, err := l.counts(ctx)
+		if err != nil {
+			return err
+		}
+		c := after.minus(before)
+		for name, list := range map[string][pairs]uint64{"received": c.rx, "sent": c.tx, "interrupts of receive queues": c.irqs} {
+			if used := some(list, n); some(list, pairs) != used || used < min(n, 2) {
+				return fmt.Errorf("%s: %s: %v", what, name, list)
+			}
+		}
+		if c.drops != 0 {
+			return fmt.Errorf("%s: %d packets were dropped", what, c.drops)
+		}
+		ok("%s: received %v, interrupts %v, sent %v, none dropped", what, c.rx, c.irqs, c.tx)
+	}
+	return nil
+}
+
+// interrupts are those of the guest's receive queues.
+func interrupts() (n [pairs]uint64, err error) {
+	f, err := os.Open("/proc/interrupts")
+	if err != nil {
+		return n, err
+	}
+	defer f.Close()
+	found := 0
+	for lines := bufio.NewScanner(f); lines.Scan(); { // "25:  CPU0  CPU1  PCI-MSIX-0000:00:02.0 1-edge virtio0-input.0"
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 {
+			continue
+		}
+		_, queue, ok := strings.Cut(fields[len(fields)-1], "-input.")
+		i, err := strconv.Atoi(queue)
+		if !ok || err != nil || i >= pairs {
+			continue
+		}
+		found++
+		for _, v := range fields[1:] {
+			k, err := strconv.ParseUint(v, 10, 64)
+			if err != nil {
+				break
+			}
+			n[i] += k
+		}
+	}
+	if found != pairs {
+		return n, fmt.Errorf("/proc/interrupts names %d receive queues, not %d", found, pairs)
+	}
+	return n, nil
+}
