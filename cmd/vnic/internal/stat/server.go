@@ -2,6 +2,7 @@ package stat
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -70,7 +71,11 @@ func Start(o Options) (*Server, error) {
 		}
 	}
 	if err := s.listen(); err != nil {
-		s.log.Debug("no socket for 'vnic stat'", "err", err)
+		level := slog.LevelDebug
+		if os.Getenv(EnvDir) != "" { // somebody has asked for one
+			level = slog.LevelWarn
+		}
+		s.log.Log(context.Background(), level, "no socket for 'vnic stat'", "err", err)
 	}
 	return s, nil
 }

@@ -185,7 +185,7 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		var log bytes.Buffer
 		s := start(t, Options{Log: debugLog(&log)})
 		s.Close()
-		if entries, err := os.ReadDir(dir); len(entries) != 0 || err != nil || !strings.Contains(log.String(), "level=DEBUG msg=\"no socket") {
+		if entries, err := os.ReadDir(dir); len(entries) != 0 || err != nil || !strings.Contains(log.String(), "level=WARN msg=\"no socket") {
 			t.Errorf("%s: %v, %v, log %q", dir, entries, err, log.String())
 		}
 		if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
