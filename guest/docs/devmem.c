@@ -250,9 +250,12 @@ static struct sockaddr_in address(const char *name)
 {
 	struct addrinfo hints = { .ai_family = AF_INET, .ai_socktype = SOCK_STREAM }, *a;
 	struct sockaddr_in sin;
+	int err = getaddrinfo(name, PORT, &hints, &a);
 
-	errno = EADDRNOTAVAIL;
-	check(!getaddrinfo(name, PORT, &hints, &a), name);
+	if (err) {
+		fprintf(stderr, "devmem: %s: %s\n", name, gai_strerror(err));
+		exit(1);
+	}
 	memcpy(&sin, a->ai_addr, sizeof sin);
 	freeaddrinfo(a);
 	return sin;
