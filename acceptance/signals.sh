@@ -5,11 +5,12 @@ mkdir "$TMPDIR"
 private_cache "$VNIC_CACHE"
 files() { find "$TMPDIR" "$VNIC_CACHE" -mindepth 1 -maxdepth 4 | sort; find /dev/shm -maxdepth 1 -name '*vnic*' | sort; }
 
-# begin ARGS...: starts a run in a session of its own.
-begin() {
+# begin ARGS...: starts a run in a session of its own. launch COMMAND ARGS...: another command.
+begin() { launch run "$@"; }
+launch() {
   files > "$work/before"
   : > "$work/err" # now: until_line must not find what the run before has said
-  setsid "$vnic" run "$@" > "$work/out" 2> "$work/err" &
+  setsid "$vnic" "$@" > "$work/out" 2> "$work/err" < /dev/null &
   pid=$!
 }
 # until_line PATTERN: waits for a line on its stderr; until_alive N: for that many processes.
