@@ -40,11 +40,11 @@ func imageBuildCommand() *cobra.Command {
 		Long: `Write a guest image for a QEMU of your own, on a NIC of 'vnic serve': a directory with kernel, initrd, append (the kernel's command
 line) and a README with the flags for QEMU. The guest is that of 'vnic boot': the kernel drives eth0, and the program comes from
 this machine with its libraries. It runs on the serial line, and with its end the guest powers off; without a command there is a
-shell. eth0 gets its address by DHCP from vnic serve's gateway, names resolve (port0, port1, ..., gateway).
+shell. eth0 gets its address by DHCP from vnic serve's gateway; the guest at port0 is guest0, and so on.
 
-devmem is there, and for programs that use the Go package vnic.dev/vnic/guest $VNIC_DEVICE, $VNIC_ADDR (100 more than eth0's) and
-$VNIC_INDEX, by the port's number; how many guests there are you tell them by --env VNIC_GUESTS=N. On virtio they drive the NIC
-themselves: eth0 is gone when the first of them starts, unless QEMU gives the guest a second NIC.
+Programs for guests of vnic boot run as they are: devmem, those that use the Go package vnic.dev/vnic/guest, and on gve C programs that
+get GPU memory at $VNIC_GPU. $VNIC_INDEX is the port's number; how many guests there are you tell them by --env VNIC_GUESTS=N. On
+virtio they drive the NIC themselves: eth0 is gone when the first of them starts, unless QEMU gives the guest a second NIC.
 
 The same flags, files and kernel give the same image, byte for byte.`,
 		Example: `  vnic image build                            to ./guest, with a shell
@@ -102,7 +102,8 @@ func imageExportCommand() *cobra.Command {
 		Use:   "export",
 		Short: "Write the guests' tools: one static program, for guests of your own",
 		Long: `Write the guests' tools: one static program for Linux on x86-64, to be copied into a guest or a root file system of your own.
-It is the tool that it is called by: devmem, netcat for device memory TCP; called by another name, the first argument says which.
+It is the tool that it is called by: devmem, netcat for device memory TCP; called by another name, the first argument says which:
+'devmem', or 'gpusocket', which gives GPU memory to programs in any language.
 
 In the guest, devmem takes a NIC of 'vnic serve' and the GPU beside it. On virtio it drives the NIC itself and takes it from the
 kernel's driver: give the guest another NIC (or eth0 is gone) and the module uio_pci_generic. On gve it uses the kernel's own

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/session"
 )
 
@@ -38,6 +39,14 @@ func Applet([]string) int {
 	}
 	words, _ := os.ReadFile("/proc/cmdline")
 	env := environment(c.Alone.Env, n.env, strings.Fields(string(words)))
+	if n.name != "" && !c.Alone.OwnDriver { // GPU memory is the kernel's to give: programs of any language may want it
+		go func() {
+			if err := gpusocket.Serve(context.Background(), n.name); err != nil {
+				say(os.Stderr, err)
+			}
+		}()
+		env = append(env, "VNIC_GPU="+gpusocket.Path)
+	}
 	if c.Alone.Shell {
 		greet(tty, &n)
 	}

@@ -59,8 +59,20 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	l := dhcp.Lease{Addr: netip.MustParsePrefix("10.118.110.2/24"), Routers: []netip.Addr{netip.MustParseAddr("10.118.110.254")}, Name: "port1"}
 	c := guestnet.Config{Interfaces: []guestnet.Interface{{MAC: "x"}, {MAC: "y", Leave: true}}}
 	use(&c, l)
-	if c.Interfaces[0].Addrs[0] != l.Addr || len(c.Interfaces[1].Addrs) != 0 || len(c.Hosts) != 2 || c.Hosts[0].Names[0] != "port1" || c.Hosts[1].Names[0] != "gateway" {
+	if c.Interfaces[0].Addrs[0] != l.Addr || len(c.Interfaces[1].Addrs) != 0 || c.Hosts[0].Names[0] != "port1" || c.Hosts[1].Names[0] != "gateway" {
 		t.Errorf("%+v", c)
+	}
+	names := map[string]string{}
+	for _, h := range c.Hosts {
+		names[h.Names[0]] = h.Addr.String()
+	}
+	if names["guest0"] != "10.118.110.1" || names["guest15-devmem"] != "10.118.110.116" {
+		t.Errorf("%v", names)
+	}
+	other := guestnet.Config{Interfaces: make([]guestnet.Interface, 1)}
+	use(&other, dhcp.Lease{Addr: l.Addr, Name: "somebody"})
+	if len(other.Hosts) != 1 {
+		t.Errorf("names in a stranger's network: %+v", other.Hosts)
 	}
 	if got := strings.Join(identity(l.Addr), " "); got != "VNIC_INDEX=1 VNIC_GUESTS=0 VNIC_ADDR=10.118.110.102/24" {
 		t.Error(got)

@@ -73,8 +73,15 @@ func connect(ctx context.Context, a *agent.Alone) (n network, err error) {
 	return n, without
 }
 
-// gatewayName is what the gateway is called everywhere else.
-const gatewayName = "gateway"
+// gatewayName is what the gateway is called everywhere else, portName with a number what it calls us.
+const (
+	gatewayName = "gateway"
+	portName    = "port"
+)
+
+// peers is how many guests of `vnic serve` can have names as guests of vnic boot have, so that the same programs run: as many as
+// can have GPUs.
+const peers = 16
 
 // use makes a lease the network's configuration.
 func use(c *guestnet.Config, l dhcp.Lease) {
@@ -85,6 +92,17 @@ func use(c *guestnet.Config, l dhcp.Lease) {
 	}
 	for _, r := range l.Routers {
 		c.Hosts = append(c.Hosts, guestnet.Host{Addr: r, Names: []string{gatewayName}})
+	}
+	if l.Name != portName+strconv.Itoa(int(l.Addr.Addr().As4()[3])-1) {
+		return // not a vnic's network
+	}
+	for i := range peers {
+		a := l.Addr.Addr().As4()
+		a[3] = byte(i + 1)
+		kernel := netip.AddrFrom4(a)
+		a[3] += devmemHost
+		c.Hosts = append(c.Hosts, guestnet.Host{Addr: kernel, Names: []string{fmt.Sprint("guest", i)}},
+			guestnet.Host{Addr: netip.AddrFrom4(a), Names: []string{fmt.Sprint("guest", i, "-devmem")}})
 	}
 }
 

@@ -1,11 +1,13 @@
 package devmemtool
 
 import (
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -18,7 +20,7 @@ const help = `  On the receiving guest:   devmem recv -s 10.0.0.2 -p 5201 -v 7
   One flow, two queues:     devmem recv -s fd00::2/64 -c fd00::1 -p 5201 -t 1 -q 2
 
 Netcat for device memory TCP: payload goes from one guest's GPU memory to another's. The flags are ncdevmem's, but for
--b, -g, -w, -d and -H. Payload is written to stdout, all else to stderr. Exit status: 0 done, 1 failed, 2 wrong use.
+-b, -g, -w, -d and -H. In a guest of vnic boot or vnic image, -f and our own address need not be given. Payload is written to stdout, all else to stderr. Exit status: 0 done, 1 failed, 2 wrong use.
 
 `
 
@@ -55,7 +57,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 	o := &options{send: args[0] == "send", first: -1, queues: -1}
 	fs := flag.NewFlagSet("devmem "+args[0], flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	fs.StringVar(&o.iface, "f", "virtio", "`device`: the PCI address of a virtio network device, or virtio for the only one; or a network interface, as eth0")
+	fs.StringVar(&o.iface, "f", cmp.Or(os.Getenv("VNIC_DEVICE"), "virtio"),
+		"`device`: the PCI address of a virtio network device, or virtio for the only one; or a network interface, as eth0")
 	fs.Func("s", "server `address`, of the receiver, with /prefix length if that is not 24 or 64", address(&o.server))
 	fs.Func("c", "client `address`, of the sender; recv: only this client, from port -p", address(&o.client))
 	fs.Func("p", "`port` of the server, and of the client", port(&o.port))
@@ -77,6 +80,9 @@ func parse(args []string, out io.Writer) (*options, error) {
 		usage(out, fs)
 		return nil, errHelp
 	} else if err != nil {
+		return nil, err
+	}
+	if err := o.ourselves(); err != nil {
 		return nil, err
 	}
 	o.stall = time.Duration(*stall) * time.Second
@@ -107,6 +113,25 @@ func (o *options) check(rest []string) error {
 		return errors.New("-b: of which pattern? -v says it")
 	case o.send && o.pattern > 0 && o.bytes == 0:
 		return errors.New("-v: how many bytes of the pattern? -b says it")
+	}
+	return nil
+}
+
+// ourselves takes our address from what the guest says of it, unless it was given.
+func (o *options) ourselves() error {
+	p, name := &o.server, "VNIC_ADDR"
+	if o.send {
+		p = &o.client
+		if o.server.IsValid() && o.server.Addr().Is6() {
+			name = "VNIC_ADDR6"
+		}
+	}
+	addr := os.Getenv(name)
+	if p.IsValid() || addr == "" {
+		return nil
+	}
+	if err := address(p)(addr); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
 	return nil
 }

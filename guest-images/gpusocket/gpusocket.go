@@ -7,7 +7,8 @@
 // takes the memory for the GPU's until the program closes the connection, or ends.
 //
 // It is both ends: Ops registers the operation "gpu" with package agent, which has the agent serve; Start is the host's
-// call of it. A program may send what it likes: it gets EINVAL, and others are served.
+// call of it. Applet is the tool of that name, for guests of other people's. A program may send what it likes: it gets EINVAL, and
+// others are served.
 package gpusocket
 
 import (
@@ -41,14 +42,32 @@ func Ops() {
 		if err := json.Unmarshal(raw, &a); err != nil {
 			return nil, err
 		}
-		s, err := listen(Path, func(ctx context.Context, size uint64) (*memory, error) { return take(ctx, a.Interface, size) })
+		s, err := open(a.Interface)
 		if err != nil {
 			return nil, err
 		}
-		s.log = func(err error) { fmt.Fprintln(os.Stderr, "vnic-guest: gpu:", err) }
 		go s.serve(context.Background())
 		return nil, nil
 	})
+}
+
+// open makes the socket, for the memory of the GPU that the NIC of an interface reaches.
+func open(name string) (*server, error) {
+	s, err := listen(Path, func(ctx context.Context, size uint64) (*memory, error) { return take(ctx, name, size) })
+	if err != nil {
+		return nil, err
+	}
+	s.log = func(err error) { fmt.Fprintln(os.Stderr, "vnic-guest: gpu:", err) }
+	return s, nil
+}
+
+// Serve serves until ctx ends, where there is no agent.
+func Serve(ctx context.Context, name string) error {
+	s, err := open(name)
+	if err == nil {
+		s.serve(ctx)
+	}
+	return err
 }
 
 // take gets memory from the NIC.

@@ -22,6 +22,7 @@ func main() {
 	gpusocket.Ops()
 	agent.RegisterApplet(agent.ConsoleApplet, console.Applet)
 	agent.RegisterApplet(kernelnic.GuardName, kernelnic.Guard)
+	agent.RegisterApplet(gpusocket.Name, gpusocket.Applet)
 	agent.RegisterApplet(devmemtool.Name, devmemtool.Applet)
 	os.Exit(boot.Main(os.Args))
 }

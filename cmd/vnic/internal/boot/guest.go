@@ -86,8 +86,7 @@ func (g *guest) boot(ctx, ready context.Context) error {
 // env is the program's environment.
 func (g *guest) env() []string {
 	o := g.lab.opt
-	env := []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh",
-		"LANG=C.UTF-8", "PS1=" + g.name + `:\w\$ `, "VNIC_INDEX=" + strconv.Itoa(g.index), "VNIC_GUESTS=" + strconv.Itoa(o.Guests), "VNIC_NIC=" + o.NIC}
+	env := append(plainEnv(), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index), "VNIC_GUESTS="+strconv.Itoa(o.Guests), "VNIC_NIC="+o.NIC)
 	device := g.network.Interfaces[len(g.network.Interfaces)-1]
 	name := device.PCI
 	if o.node() {
@@ -103,13 +102,7 @@ func (g *guest) env() []string {
 			env = append(env, e+"="+v)
 		}
 	}
-	for _, e := range o.Env {
-		if !strings.Contains(e, "=") {
-			e += "=" + os.Getenv(e)
-		}
-		env = append(env, e)
-	}
-	return env
+	return append(env, o.given()...)
 }
 
 // run runs the program and gives its exit status as a shell does.

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/qemu"
@@ -66,7 +68,7 @@ type Need struct {
 // Tools are those that Export writes.
 func Tools() []Tool {
 	return []Tool{{
-		Name: "devmem",
+		Name: devmemtool.Name,
 		What: "netcat for device memory TCP: devmem recv -h, devmem send -h",
 		Needs: []Need{
 			{"", "root; /proc, /sys and devtmpfs mounted; 2 MiB huge pages in the kernel (it takes what it needs)"},
@@ -75,6 +77,10 @@ func Tools() []Tool {
 			{"gve", "-f INTERFACE; module " + strings.Join(kernelnic.Modules, ", ") + "; a kernel with NET_DEVMEM, UDMABUF and MEMFD_CREATE (7.2 is tested), and on " +
 				"its command line: nokaslr " + kernelnic.KernelArgs + "; 64 MiB that are free on node 1: have all else use node 0 (numactl --membind=0)"},
 		},
+	}, {
+		Name:  gpusocket.Name,
+		What:  "GPU memory as dma-bufs, for programs in any language that use the kernel's devmem TCP: gpusocket -h",
+		Needs: []Need{{"gve", "the same, and an interface's name"}},
 	}}
 }
 

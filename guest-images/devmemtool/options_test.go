@@ -1,0 +1,34 @@
+package devmemtool
+
+import (
+	"io"
+	"strings"
+	"testing"
+)
+
+// What a guest's environment says of the device and of us need not be said again; what is said counts.
+func TestGuestSaysWhoWeAre(t *testing.T) {
+	t.Setenv("VNIC_DEVICE", "eth7")
+	t.Setenv("VNIC_ADDR", "10.0.0.101/16")
+	t.Setenv("VNIC_ADDR6", "fd00::101/64")
+	for args, want := range map[string]string{
+		"recv -p 1":                             "eth7 10.0.0.101/16",
+		"recv -p 1 -s 10.0.0.9 -f virtio":       "virtio 10.0.0.9/24",
+		"send -p 1 -s 10.0.0.9":                 "eth7 10.0.0.101/16",
+		"send -p 1 -s fd00::9":                  "eth7 fd00::101/64",
+		"send -p 1 -s 10.0.0.9 -c 10.0.0.8":     "eth7 10.0.0.8/24",
+		"send -p 1 -s fd00::9 -c fd00::8 -f e0": "e0 fd00::8/64",
+	} {
+		o, err := parse(strings.Fields(args), io.Discard)
+		if err != nil || o.iface+" "+o.ours().String() != want {
+			t.Errorf("%s: %+v, %v", args, o, err)
+		}
+	}
+	if _, err := parse(strings.Fields("send -p 1"), io.Discard); err == nil || !strings.Contains(err.Error(), "missing -s") {
+		t.Errorf("nobody to send to: %v", err)
+	}
+	t.Setenv("VNIC_ADDR", "nonsense")
+	if _, err := parse(strings.Fields("recv -p 1"), io.Discard); err == nil || !strings.Contains(err.Error(), "VNIC_ADDR: ") {
+		t.Errorf("nonsense: %v", err)
+	}
+}
