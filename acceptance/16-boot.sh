@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # "A static program that exits 7, and a dynamic one that prints, on both fetched kernels and on a kernel given by path; output
 # unmangled, status passed on." "A devmem sender and receiver written from the godoc alone ... run by `vnic boot --guests 2` on
-# either personality." And errors, signals, what is left.
+# either personality; a C program with the kernel's API on gve." And errors, signals, what is left.
 . "$(dirname "$0")/lib.sh"
 tool strangerrecv; tool strangersend
 private_cache "$work/cache"
@@ -77,14 +77,91 @@ else
   echo "skip kernel 6.12: this machine's mirror has no bookworm-backports"
 fi
 
-# Devmem programs of a stranger's, on either NIC.
+# A program finds a network that works: the link is up, and no address is one that cannot be bound yet (IFA_F_TENTATIVE).
+cat > ready <<'SH'
+#!/bin/bash
+echo "eth0 $(cat /sys/class/net/eth0/operstate)"
+while read -r addr _ _ _ flags name; do
+  [ $name != eth0 ] || echo "$addr $((0x$flags & 0x40))"
+done < /proc/net/if_inet6
+exec 3<>/dev/tcp/gateway/53 && echo "the gateway answers"
+SH
+chmod +x ready
 for nic in virtio gve; do
-  within 240 "$vnic" boot --nic $nic --guests 2 --copy strangerrecv --copy strangersend -- \
-    sh -c 'if [ $VNIC_INDEX = 0 ]; then exec ./strangerrecv; else exec ./strangersend; fi' > out 2> err || { cat out err >&2; fail "$nic: strangers"; }
+  within 240 "$vnic" boot --nic $nic -- ./ready > out 2> err < /dev/null || { cat out err >&2; fail "$nic: ready"; }
+  grep -qx 'eth0 up' out && grep -qx 'the gateway answers' out && ! grep -q 'not ready' err || { cat out err >&2; fail "$nic: ready"; }
+  grep -q '^fd766e69.*1 0$' out && grep -q '^fe80' out && ! grep -q ' 64$' out || { cat out err >&2; fail "$nic: addresses"; }
+  echo "ok   $nic: eth0 is up and no address tentative when the program starts"
+done
+
+# The host's counters, of runs whose payload lies in one kind of memory, at both ends, and nowhere else.
+export VNIC_RUNTIME_DIR=$work/run
+cat > sums.py <<'PY'
+import json, sys
+want, size = sys.argv[1], int(sys.argv[2])
+for p in json.load(sys.stdin)["ports"]:
+    for way in ("rx", "tx"):
+        sums = {k: sum(q[way][k + "_bytes"] for q in p["queues"]) for k in ("device", "host", "gpu_file", "bounced")}
+        busy = (p["name"].split("-")[0], way) in (("guest0", "rx"), ("guest1", "tx")) and (p["gpus"] if "gpus" in p else 0)
+        got = sums.pop(want)
+        if any(sums.values()) or (got < size if busy else got > 0): # more: what TCP has sent again
+            sys.exit("%s %s: %d in %s memory, elsewhere %s: %d expected" % (p["name"], way, got, want, sums, size if busy else 0))
+        if busy:
+            print("ok   %s %s: %d bytes of payload in %s memory, of %d, 0 elsewhere" % (p["name"], way, got, want, size))
+    for g in p.get("gpus") or []:
+        if g["registered_bytes"]:
+            sys.exit("%s: %d bytes are registered still" % (p["name"], g["registered_bytes"]))
+PY
+# counted NIC MEMORY BYTES SCRIPT: runs a shell's script in two guests, and looks at the counters when it has succeeded in both.
+counted() {
+  local nic=$1 memory=$2 size=$3 pid s=0
+  "$vnic" boot --nic $nic --guests 2 --copy strangerrecv --copy strangersend --copy cdevmem -- sh -c "$4; s=\$?; echo status \$s; sleep 1000" > out 2> err < /dev/null &
+  pid=$!
+  for _ in $(seq 2400); do [ "$(grep -c ' status ' out)" != 2 ] && kill -0 $pid 2>/dev/null || break; sleep 0.1; done
+  [ "$(grep -c ' status 0$' out)" = 2 ] || { cat out err >&2; fail "$nic: $4"; }
+  "$vnic" stat --json > stat || { cat out err >&2; fail "$nic: $4: no counters"; }
+  kill $pid; wait $pid || s=$?
+  [ $s = 1 ] || { cat out err >&2; fail "$nic: $4: status $s"; }
+  python3 sums.py "$memory" "$size" < stat || fail "$nic: $4: the host's counters"
+}
+"$tools/with-tools" --cc sh -c '"${CC:-gcc}" -O2 -Wall -Wextra -Werror -o cdevmem "$0"' "$root/guest/docs/devmem.c"
+
+# Devmem programs of a stranger's, on either NIC.
+[ "$(cat "$root"/acceptance/internal/stranger{recv,send}/main.go | wc -l)" -le 100 ] || fail "the strangers' programs have grown: what they lack belongs to package guest"
+for nic in virtio gve; do
+  counted $nic device 2400000 'if [ $VNIC_INDEX = 0 ]; then ./strangerrecv; else ./strangersend; fi'
   sum=$(sed -n 's/^\[1\] sent 2400000 bytes, sha256 //p' out)
   [ -n "$sum" ] && grep -qx "\[0\] received 2400000 bytes, 0 not in GPU memory, sha256 $sum" out || { cat out err >&2; fail "$nic: strangers"; }
-  sed "s/^/ok   $nic: /" out
+  grep -v status out | sed "s/^/ok   $nic: /"
 done
+
+# A C program on Linux's own API. With "host", where nothing is bound, it is the control: the same counters say host memory.
+counted gve device 25165824 ./cdevmem
+grep -qx '\[0\] received 25165824 bytes, 0 not in GPU memory, 0 wrong' out || fail "C: $(cat out)"
+counted gve host 25165824 './cdevmem host'
+grep -qx '\[0\] received 25165824 bytes, 25165824 not in GPU memory, 0 wrong' out || fail "C, control: $(cat out)"
+
+# GPU memory of a program that is killed, while it waits or receives, comes back: 64 MiB are enough for any number of them.
+cat > killed <<'SH'
+#!/bin/bash
+listens() { grep -q '^ *[0-9]*: [0-9A-F]*:1451 0*:0000 0A' /proc/net/tcp; }
+if [ $VNIC_INDEX = 1 ]; then
+  until ./cdevmem; do sleep 0.1; done
+  exit 0
+fi
+for i in 1 2 3 4 5 6; do
+  ./cdevmem & pid=$!
+  until listens; do kill -0 $pid || exit 1; sleep 0.1; done
+  [ $i -lt 4 ] || sleep 0.$((i - 3))
+  kill -9 $pid; wait $pid
+  while listens; do sleep 0.1; done
+done
+exec ./cdevmem
+SH
+chmod +x killed
+within 240 "$vnic" boot --nic gve --guests 2 --gpu-memory 64M --copy cdevmem -- ./killed > out 2> err < /dev/null || { cat out err >&2; fail "C, killed"; }
+grep -qx '\[0\] received 25165824 bytes, 0 not in GPU memory, 0 wrong' out || { cat out err >&2; fail "C, killed"; }
+echo "ok   C: after six that were killed one receives all, with $(grep -c 'reset by peer' err || true) connections reset on the way"
 
 # Names, the gateway, a server of the host's loopback, and one of the guest's behind a forward.
 python3 -m http.server 0 --bind 127.0.0.1 --directory "$work" > http 2>&1 &
