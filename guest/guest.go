@@ -16,6 +16,8 @@
 //
 //	vnic boot --nic gve --guests 2 -- ./program
 //
+// Programs in other languages use Linux's own API, with --nic gve: docs/devmem.c is one in C.
+//
 // The device is the program's alone while it is open. What it is comes from the environment that vnic boot makes, VNIC_DEVICE
 // and so on; a program that is started in another way gets [ErrNoGuest].
 package guest
