@@ -24,12 +24,20 @@ works() {
   private_cache "$2/cache"
   bare "$2" "$1" run --size 4M --mode devmem --json > "$work/qemu.json" || fail "$1 run"
   holds "$work/qemu.json" "$(devmem_proof 0)" 'guest == "qemu"'
+  exports "$1" "$2"
+  bare "$2" "$1" image build --offline > "$work/image" || fail "$1 image build"
+  [ -s "$work/empty/guest/initrd" ] || fail "$1 image build: no initrd"
+}
+# exports PROGRAM HOME: the guests' tools come out of it.
+exports() {
+  bare "$2" "$1" image export || fail "$1 image export"
+  "$work/empty/devmem" recv -h | grep -q '^Netcat for device memory TCP' || fail "$1 image export: no devmem"
 }
 
 # complete PREFIX WHERE: all that is to be there, and fit for use. PREFIX is where it says that it is, WHERE where it is.
 complete() {
   local prefix=$1 at=$2 f
-  for f in bin/vnic libexec/vhost-user-vnic share/man/man1/vnic.1 share/man/man1/vnic-run.1 share/man/man1/vnic-stat.1 share/man/man1/vnic-cache-rm.1 \
+  for f in bin/vnic libexec/vhost-user-vnic share/man/man1/vnic.1 share/man/man1/vnic-run.1 share/man/man1/vnic-stat.1 share/man/man1/vnic-cache-rm.1 share/man/man1/vnic-image-build.1 \
     share/bash-completion/completions/vnic share/zsh/site-functions/_vnic share/fish/vendor_completions.d/vnic.fish \
     share/qemu/vhost-user/50-vnic.json lib/systemd/system/vnic@.service share/doc/vnic/README.md share/doc/vnic/LICENSE; do
     [ -s "$at/$f" ] || fail "no $f"
@@ -105,5 +113,6 @@ with_go "$work/gobin/vnic" run --size 4M --mode devmem --json > "$work/first.jso
 holds "$work/first.json" "$(devmem_proof 0)"
 bare "$work/home3" "$work/gobin/vnic" run --size 4M --mode devmem --json > "$work/second.json" || fail "the next run, without Go"
 holds "$work/second.json" "$(devmem_proof 0)"
+exports "$work/gobin/vnic" "$work/home3"
 bare "$work/home3" "$work/gobin/vnic" cache ls | grep '^programs/' || fail "the guest program is not in the cache"
 echo PASS

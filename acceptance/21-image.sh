@@ -85,7 +85,7 @@ pair() {
   waits recv.log 'Waiting for connection on 10.118.110.101:5201' 100
   grep -aq 'eth0 has 10.118.110.2/24' send.log || fail "no address by DHCP"
   echo "head -c $bytes /dev/urandom > /tmp/x; sha256sum /tmp/x; sleep 1000 & jobs" >&3
-  echo "/opt/devmem send -f \$VNIC_DEVICE -s 10.118.110.101 -c \$VNIC_ADDR -p 5201 < /tmp/x; exit 5" >&3
+  echo "/opt/devmem send -s 10.118.110.101 -p 5201 < /tmp/x; exit 5" >&3
   wait $send || { cat send.log >&2; fail "the sender's QEMU"; }
   wait $recv || { cat recv.log >&2; fail "the receiver's QEMU"; }
   exec 3>&-
@@ -120,16 +120,24 @@ tx=$(sum port1 tx device_bytes) host=$(sum port1 tx host_bytes) rx=$(sum port0 r
 echo "ok   --p2p off: sent from device memory $tx, from host memory $host; received in device memory $rx, in host memory $rxhost"
 [ "$tx" = 0 ] && [ "$rx" = 0 ] && [ "$host" -ge $bytes ] && [ "$rxhost" -ge $bytes ] || fail "counters without P2P"
 
-# A program of the user's: its output and its end are on the console.
-image gve program -- sh -c 'echo "I am $(hostname) with $VNIC_DEVICE"; exit 7'
+# A program of the user's in both guests, which sends by the kernel's own API: its output and its end are on the console.
+"$root/tools/with-tools" --cc sh -c '"${CC:-gcc}" -O2 -o cdevmem "$0"' "$root/guest/docs/devmem.c"
+image gve program --copy cdevmem:/opt/ -- sh -c 'echo "I am $(hostname) with $VNIC_DEVICE"; /opt/cdevmem && exit 7'
 rm serve.out
-"$vnic" serve --nic gve --socket-path "$work/s%d" --gpu-memory 128M > serve.out 2> serve.err & serve=$!
-waits serve.out 'dev-net0' 20
-eval "timeout 150 ./qemu $(flags port0) $common -kernel program/kernel -initrd program/initrd -append \"\$(cat program/append)\"" \
-  < /dev/null > send.log 2>&1 || { cat send.log >&2; fail "QEMU"; }
+"$vnic" serve --nic gve --socket-path "$work/s%d" --ports 2 --gpu-memory 128M > serve.out 2> serve.err & serve=$!
+waits serve.out 'dev-net0.*s1' 20
+for i in 0 1; do
+  eval "timeout 150 ./qemu $(flags port$i) $common -kernel program/kernel -initrd program/initrd -append \"\$(cat program/append)\"" \
+    < /dev/null > $i.log 2>&1 &
+  guest[$i]=$!
+done
+for i in 0 1; do
+  wait ${guest[$i]} || { cat $i.log >&2; fail "QEMU $i"; }
+  tr -d '\r' < $i.log > s.log
+  grep -q "I am port$i with eth0\$" s.log && grep -q '^vnic-guest: sh: exit status 7$' s.log || { cat s.log >&2; fail "a program"; }
+done
+tr -d '\r' < 0.log | grep -q 'received 25165824 bytes, 0 not in GPU memory, 0 wrong$' || fail "$(cat 0.log)"
 kill -TERM $serve; wait $serve
-tr -d '\r' < send.log > s.log
-grep -q 'I am port0 with eth0$' s.log && grep -q '^vnic-guest: sh: exit status 7$' s.log || { cat s.log >&2; fail "a program"; }
-echo "ok   a program's output and exit status are on the console"
+echo "ok   a C program sends from GPU to GPU; its output and exit status are on the console"
 [ -z "$(ls | grep '^s[0-9]$')" ] || fail "sockets are left"
 echo PASS

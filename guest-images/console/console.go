@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -59,12 +60,20 @@ func Applet([]string) int {
 
 func say(w io.Writer, err error) { _, _ = fmt.Fprintln(w, "vnic-guest:", err) }
 
+// patience is how long a terminal may take to say its size: the line is fast enough for that, and a file says nothing.
+const patience = 500 * time.Millisecond
+
 // greet tells who sits before it what there is.
-func greet(w io.Writer, n *network) {
+func greet(tty *os.File, n *network) {
 	if n.lease.Addr.IsValid() {
-		_, _ = fmt.Fprintf(w, "vnic-guest: %s has %v; devmem programs: device, address and more are in the environment (env | grep VNIC)\n", n.name, n.lease.Addr)
+		_, _ = fmt.Fprintf(tty, "vnic-guest: %s has %v; devmem programs: device, address and more are in the environment (env | grep VNIC)\n", n.name, n.lease.Addr)
 	}
-	_, _ = fmt.Fprintln(w, "vnic-guest: a serial line has no size: stty rows 50 cols 120. The end of the shell powers off.")
+	_, _ = fmt.Fprintln(tty, "vnic-guest: the end of the shell powers off")
+	if size, ok := askSize(tty, patience); ok {
+		_ = unix.IoctlSetWinsize(int(tty.Fd()), unix.TIOCSWINSZ, &size)
+	} else {
+		_, _ = fmt.Fprintln(tty, "vnic-guest: the terminal does not say its size: stty rows 50 cols 120")
+	}
 }
 
 // open opens the terminal that is the console: a program cannot have /dev/console itself for a controlling one.

@@ -38,7 +38,7 @@ func options(t *testing.T) BuildOptions {
 		t.Setenv(e, "")
 	}
 	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: world.Virtio, Guests: 1, CPUs: 1, MTU: 1500, Memory: 512 << 20,
-		Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"}, Command: []string{"/bin/sh", "-c", "cat /data"}, Env: []string{"A=b"},
+		Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"}, Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"},
 		Append: "more", Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
 		Fetch: qemu.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}
 }
@@ -92,7 +92,7 @@ func TestImageIsWholeAndReproducible(t *testing.T) {
 	if all["data"] != "some data" || !strings.HasPrefix(all["init"], "\x7fELF") || all["bin/devmem"] != "/init" {
 		t.Errorf("data %q, %d bytes of init, devmem %q", all["data"], len(all["init"]), all["bin/devmem"])
 	}
-	if conf := all["vnic/config.json"]; !strings.Contains(conf, `"cat /data"`) || !strings.Contains(conf, `"A=b"`) || !strings.Contains(conf, `"virtio_net"`) {
+	if conf := all["vnic/config.json"]; !strings.Contains(conf, `"/data"`) || !strings.Contains(conf, `"A=b"`) || !strings.Contains(conf, `"virtio_net"`) {
 		t.Error(conf)
 	}
 	before := o.Dir
