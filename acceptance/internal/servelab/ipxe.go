@@ -21,14 +21,20 @@ const (
 // prompt of iPXE's command line.
 const prompt = "iPXE> "
 
-// ipxe boots port i from the network, with the flags as printed, but for the one that the text before them says to leave out. At
-// iPXE's command line it gets an address, and runs a script from an HTTP server at url.
-func (im *image) ipxe(ctx context.Context, s *server, i int, url string) error {
+// romfile is printed so that nothing is booted from the network.
+const romfile = "romfile=,"
+
+// ipxe boots port i from the network, with the flags as printed, but for what the text before them says to leave out. At iPXE's
+// command line it gets an address, and runs a script from an HTTP server at url.
+func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOut []string) error {
 	p := s.rep.Ports[i]
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-nographic", "-monitor", "none",
 		"-accel", "tcg", "-cpu", "max", "-boot", "n", "-serial", "stdio")
 	for _, a := range p.QEMU {
-		args = append(args, strings.Replace(a, "romfile=,", "", 1))
+		for _, not := range leaveOut {
+			a = strings.Replace(a, not, "", 1)
+		}
+		args = append(args, a)
 	}
 	c, err := newConsole(ctx, exec.Command(im.QEMU.Args[0], args...), im.QEMU.Env)
 	if err != nil {

@@ -67,14 +67,21 @@ func stock(ctx context.Context) (err error) {
 	return err
 }
 
-// network boots from the network.
+// network boots from the network, with frames of usual length and longer ones.
 func (l *stockLab) network(ctx context.Context) error {
-	s, err := startServe(ctx, "--gpu-memory", "0")
-	if err != nil {
-		return err
+	for mtu, leaveOut := range map[int][]string{1500: {romfile}, 9000: {romfile, ",host_mtu=9000"}} {
+		s, err := startServe(ctx, "--gpu-memory", "0", "--mtu", strconv.Itoa(mtu))
+		if err != nil {
+			return err
+		}
+		err = l.im.ipxe(ctx, s, 0, "http://gateway:"+l.web, leaveOut)
+		s.kill()
+		if err != nil {
+			return fmt.Errorf("MTU %d: %w", mtu, err)
+		}
+		ok("iPXE, MTU %d", mtu)
 	}
-	defer s.kill()
-	return l.im.ipxe(ctx, s, 0, "http://gateway:"+l.web)
+	return nil
 }
 
 func (l *stockLab) boot(ctx context.Context) (err error) {

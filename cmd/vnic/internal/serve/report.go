@@ -27,6 +27,8 @@ type Report struct {
 	ResidentBytes uint64       `json:"resident_bytes"` // this process's own memory, without GPUs' and guests'
 	PortBytes     uint64       `json:"port_bytes"`     // what each port added to it
 	Ports         []PortReport `json:"ports"`
+
+	mtu int
 }
 
 // PortReport is one port.
@@ -46,7 +48,7 @@ const guestRAM = 1 << 30
 
 func newReport(w *world.World, sources []source, client bool) *Report {
 	kind := w.Personality()
-	r := &Report{Schema: 1, NIC: world.Virtio, PID: os.Getpid(), OldestQEMU: qemu.MinQEMU, Client: client, KernelArgs: kind.KernelArgs}
+	r := &Report{Schema: 1, NIC: world.Virtio, PID: os.Getpid(), OldestQEMU: qemu.MinQEMU, Client: client, KernelArgs: kind.KernelArgs, mtu: w.MTU()}
 	if kind.VFIOUser {
 		r.NIC, r.OldestQEMU = world.GVE, qemu.MinVFIOUser
 	}
@@ -114,7 +116,11 @@ func (r *Report) Print(w io.Writer) error {
 		fmt.Fprintln(&b, "An older one says: 'vfio-user-pci' is not a valid device model name. A virtio NIC (--nic virtio) does with QEMU "+qemu.MinQEMU+".")
 	}
 	if r.NIC == world.Virtio {
-		fmt.Fprintln(&b, "To boot from the network (iPXE), leave out romfile=.")
+		also := ""
+		if r.mtu > 1500 {
+			also = fmt.Sprintf(" and host_mtu=%d: iPXE 2.0.0 (QEMU 11.1) crashes when a router tells it an MTU above 1500 that it can use", r.mtu)
+		}
+		fmt.Fprintf(&b, "To boot from the network (iPXE), leave out romfile=%s.\n", also)
 	}
 	if r.Gateway != "" {
 		fmt.Fprintf(&b, "gateway %s: DHCP, DNS, and this machine's network; its own address leads to this machine's loopback\n", r.Gateway)

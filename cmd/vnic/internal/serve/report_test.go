@@ -3,6 +3,7 @@ package serve
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"maps"
 	"os"
 	"os/exec"
@@ -46,6 +47,36 @@ func TestPrintedFlagsCanBePasted(t *testing.T) {
 					t.Error(d)
 				}
 			}
+		}
+	}
+}
+
+// Before the flags stands what QEMU and iPXE make of them.
+func TestPrintedAdvice(t *testing.T) {
+	worldtest.LeavesNothing(t)
+	const ipxe, old = "leave out romfile=", "'vfio-user-pci' is not a valid device model name"
+	for _, tt := range []struct {
+		o            world.Options
+		says, saysNo string
+	}{
+		{world.Options{NIC: world.Virtio}, "QEMU 10.0 or newer.", old},
+		{world.Options{NIC: world.Virtio}, ipxe + ".\n", "host_mtu=1500:"},
+		{world.Options{NIC: world.Virtio, MTU: 9000}, ipxe + " and host_mtu=9000: ", old},
+		{world.Options{NIC: world.GVE}, "QEMU 10.1 or newer.", ipxe},
+		{world.Options{NIC: world.GVE}, old, ipxe},
+	} {
+		tt.o.Ports = make([]world.PortOptions, 1)
+		w, err := world.New(tt.o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := newReport(w, []source{dialer("/s")}, false)
+		var b bytes.Buffer
+		if err := errors.Join(r.Print(&b), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		if s := b.String(); !strings.Contains(s, tt.says) || strings.Contains(s, tt.saysNo) {
+			t.Errorf("%+v: not %q, or %q: %s", tt.o, tt.says, tt.saysNo, s)
 		}
 	}
 }
