@@ -1,0 +1,101 @@
+"""terminal.py END COMMAND...: runs vnic boot's shell on a terminal of our own, ends it in one way, and says what it found.
+
+END is exit, which tries job control and resizing first, QEMU (it is killed), TWICE (two signals, QEMU hangs), or a signal's name."""
+import fcntl, os, pty, select, signal, struct, sys, termios, time
+
+end, command = sys.argv[1], sys.argv[2:]
+master, slave = pty.openpty()
+
+
+def resize(rows, columns):
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+resize(33, 101)
+before = termios.tcgetattr(slave)
+pid = os.fork()
+if pid == 0:
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    for fd in (0, 1, 2):
+        os.dup2(slave, fd)
+    os.execv(command[0], command)
+seen = b""
+
+
+def fail(what):
+    os.kill(pid, signal.SIGKILL)
+    sys.exit("terminal.py: %s: %s; last seen: %r" % (end, what, seen[-500:]))
+
+
+def until(want, key=b""):
+    """Reads until the shell has written this, and strikes a key every second: the shell may not have given the terminal away."""
+    global seen
+    last = time.monotonic() + 120
+    while want not in seen:
+        os.write(master, key)
+        if select.select([master], [], [], 1)[0]:
+            seen += os.read(master, 65536)
+        elif time.monotonic() > last:
+            fail("no %r" % want)
+    seen = seen[seen.index(want) + len(want):]
+
+
+def say(line):
+    os.write(master, line)
+
+
+def qemu():
+    for task in os.listdir("/proc/%d/task" % pid):
+        children = open("/proc/%d/task/%s/children" % (pid, task)).read().split()
+        if children:
+            return int(children[0])
+    fail("no QEMU")
+
+
+until(b"guest0:")
+until(b"# ")
+if termios.tcgetattr(slave) == before:
+    fail("the terminal is as it was: this test would see nothing")
+if end == "exit":
+    say(b"echo it has $(stty size)\n")
+    until(b"it has 33 101\r\n")
+    resize(44, 122)
+    say(b"until [ \"$(stty size)\" = '44 122' ]; do sleep 0.1; done; echo resi''zed\n")
+    until(b"resized\r\n")
+    say(b"sh -c 'echo in''side; exec sleep 1000'\n")
+    until(b"inside\r\n")
+    until(b"Stopped", b"\x1a")  # Ctrl-Z
+    say(b"bg; jobs; echo $((6 * 7))\n")
+    until(b"Running")
+    until(b"42\r\n")
+    say(b"fg\n")
+    until(b"sleep 1000'\r\n")
+    until(b"# ", b"\x03")  # Ctrl-C
+    say(b"echo status $?\n")
+    until(b"status 130\r\n")
+    say(b"exit 5\n")
+elif end == "QEMU":
+    os.kill(qemu(), signal.SIGKILL)
+elif end == "TWICE":
+    os.kill(qemu(), signal.SIGSTOP)
+    os.kill(pid, signal.SIGTERM)
+    time.sleep(1.1)  # a signal that comes sooner is taken for the same one
+    os.kill(pid, signal.SIGTERM)
+else:
+    os.kill(pid, getattr(signal, "SIG" + end))
+began = time.monotonic()
+while True:
+    gone, status = os.waitpid(pid, os.WNOHANG)
+    if gone:
+        break
+    if time.monotonic() - began > 10:
+        fail("does not end")
+    if select.select([master], [], [], 0.05)[0]:
+        seen += os.read(master, 65536)
+while select.select([master], [], [], 0.1)[0]:
+    seen += os.read(master, 65536)
+if termios.tcgetattr(slave) != before:
+    fail("the terminal is not as it was")
+words = seen.decode(errors="replace").split("\x1b[31mvnic:\x1b[0m ")[-1] if b"vnic:" in seen else ""
+print("status %d, the terminal is as it was: %s" % (os.waitstatus_to_exitcode(status), words.strip().splitlines()[-1] if words.strip() else ""))
