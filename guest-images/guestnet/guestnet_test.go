@@ -2,6 +2,7 @@ package guestnet
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/netip"
 	"os"
@@ -30,7 +31,18 @@ func dummy(t *testing.T, name, mac string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := netlink.LinkAdd(&netlink.Dummy{LinkAttrs: netlink.LinkAttrs{Name: name, HardwareAddr: hw}}); err != nil {
+	a := netlink.LinkAttrs{Name: name, HardwareAddr: hw}
+	err = netlink.LinkAdd(&netlink.Dummy{LinkAttrs: a})
+	if errors.Is(err, unix.EOPNOTSUPP) { // no such module: one end of a pair, the other of which is up
+		peer := name + "-peer"
+		if err = netlink.LinkAdd(&netlink.Veth{LinkAttrs: a, PeerName: peer}); err == nil {
+			var l netlink.Link
+			if l, err = netlink.LinkByName(peer); err == nil {
+				err = netlink.LinkSetUp(l)
+			}
+		}
+	}
+	if err != nil {
 		t.Skipf("no interface to play with: %v", err)
 	}
 }
@@ -76,6 +88,29 @@ func TestInterfacesGetAddressesRoutesAndNames(t *testing.T) {
 		if b, err := os.ReadFile(filepath.Join(root, "etc", name)); err != nil || string(b) != want {
 			t.Errorf("%s: %q, %v", name, b, err)
 		}
+	}
+}
+
+// Without IPv6, by the kernel's command line or a user's setting, the rest is as it is to be.
+func TestNetworkWithoutIPv6(t *testing.T) {
+	alone(t)
+	dummy(t, "d0", "02:00:00:00:00:01")
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/d0/disable_ipv6", []byte("1"), 0); err != nil {
+		t.Skip(err)
+	}
+	c := Config{
+		Interfaces: []Interface{{MAC: "02:00:00:00:00:01", Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.8.7/24"), netip.MustParsePrefix("fd00::7/64")}}},
+		Gateways:   []netip.Addr{netip.MustParseAddr("10.9.8.1"), netip.MustParseAddr("fd00::1")},
+	}
+	if r, err := c.apply(t.Context(), t.TempDir()); err != nil || r.NotReady != "" {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	l, err := netlink.LinkByName("d0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if routes, err := netlink.RouteList(l, netlink.FAMILY_V4); err != nil || len(routes) != 2 {
+		t.Errorf("%v, %v", routes, err)
 	}
 }
 

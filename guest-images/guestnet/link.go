@@ -109,9 +109,14 @@ func without6(is6 bool, err error) bool {
 	return is6 && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 }
 
-// routes makes the default routes.
+// routes makes the default routes, as far as the interface has addresses of their kind: a kernel without IPv6 has refused those.
 func (c *Config) routes(l netlink.Link) error {
+	six, err := netlink.AddrList(l, netlink.FAMILY_V6)
+	no6 := err == nil && len(six) == 0
 	for _, gw := range c.Gateways {
+		if gw.Is6() && no6 {
+			continue
+		}
 		r := &netlink.Route{LinkIndex: l.Attrs().Index, Gw: gw.AsSlice()}
 		if err := netlink.RouteAdd(r); err != nil && !errors.Is(err, unix.EEXIST) && !without6(gw.Is6(), err) {
 			return fmt.Errorf("route by %v: %w", gw, err)
