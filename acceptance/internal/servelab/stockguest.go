@@ -8,15 +8,14 @@ import (
 	"net"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/boot"
+	"vnic.dev/vnic/guest-images/dhcp"
 )
 
 // In a guest this program is process 1, with operations on eth0, whose driver is the kernel's.
@@ -85,24 +84,25 @@ func up(*args) (any, error) {
 	if err := errors.Join(err, netlink.LinkSetUp(lo), netlink.LinkSetUp(link)); err != nil {
 		return nil, err
 	}
-	ack, err := dhcp(link.Attrs().HardwareAddr)
+	ack, err := dhcp.Ask(context.Background(), iface, link.Attrs().HardwareAddr)
 	if err != nil {
-		return nil, fmt.Errorf("DHCP: %w", err)
-	}
-	if err := netlink.AddrReplace(link, &netlink.Addr{IPNet: &net.IPNet{IP: ack.YourIPAddr, Mask: ack.SubnetMask()}}); err != nil {
 		return nil, err
 	}
-	if len(ack.Router()) == 0 {
+	addr := &net.IPNet{IP: ack.Addr.Addr().AsSlice(), Mask: net.CIDRMask(ack.Addr.Bits(), 32)}
+	if err := netlink.AddrReplace(link, &netlink.Addr{IPNet: addr}); err != nil {
+		return nil, err
+	}
+	if len(ack.Routers) == 0 {
 		return nil, errors.New("DHCP: no router")
 	}
-	if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: ack.Router()[0]}); err != nil {
+	if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: ack.Routers[0].AsSlice()}); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll("/etc", 0o755); err != nil {
 		return nil, err
 	}
 	var resolvers strings.Builder
-	for _, a := range ack.DNS() {
+	for _, a := range ack.DNS {
 		fmt.Fprintln(&resolvers, "nameserver", a)
 	}
 	if err := os.WriteFile("/etc/resolv.conf", []byte(resolvers.String()), 0o644); err != nil {
@@ -115,55 +115,8 @@ func up(*args) (any, error) {
 		}
 		go serve(l)
 	}
-	return &lease{Addr: ack.YourIPAddr.String(), Router: ack.Router()[0].String(), DNS: fmt.Sprint(ack.DNS()),
+	return &lease{Addr: ack.Addr.Addr().String(), Router: ack.Routers[0].String(), DNS: fmt.Sprint(ack.DNS),
 		MTU: fmt.Sprint(link.Attrs().MTU)}, nil
-}
-
-// dhcp asks for an address, as a client that has none (RFC 2131).
-func dhcp(mac net.HardwareAddr) (*dhcpv4.DHCPv4, error) {
-	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
-		cerr := c.Control(func(fd uintptr) {
-			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.BindToDevice(int(fd), iface))
-		})
-		return errors.Join(err, cerr)
-	}}
-	pc, err := lc.ListenPacket(context.Background(), "udp4", ":68")
-	if err != nil {
-		return nil, err
-	}
-	defer pc.Close()
-	ask := func(m *dhcpv4.DHCPv4, want dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
-		b := make([]byte, 1500)
-		for range 10 {
-			if _, err := pc.WriteTo(m.ToBytes(), &net.UDPAddr{IP: net.IPv4bcast, Port: 67}); err != nil {
-				return nil, err
-			}
-			_ = pc.SetReadDeadline(time.Now().Add(time.Second))
-			n, _, err := pc.ReadFrom(b)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				continue
-			}
-			if err != nil {
-				return nil, err
-			}
-			if r, err := dhcpv4.FromBytes(b[:n]); err == nil && r.TransactionID == m.TransactionID && r.MessageType() == want {
-				return r, nil
-			}
-		}
-		return nil, fmt.Errorf("no %v", want)
-	}
-	m, err := dhcpv4.NewDiscovery(mac, dhcpv4.WithBroadcast(true))
-	if err != nil {
-		return nil, err
-	}
-	offer, err := ask(m, dhcpv4.MessageTypeOffer)
-	if err != nil {
-		return nil, err
-	}
-	if m, err = dhcpv4.NewRequestFromOffer(offer, dhcpv4.WithBroadcast(true)); err != nil {
-		return nil, err
-	}
-	return ask(m, dhcpv4.MessageTypeAck)
 }
 
 func setMTU(name string, mtu int) error {
