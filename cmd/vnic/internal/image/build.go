@@ -46,7 +46,9 @@ func Build(ctx context.Context, o BuildOptions, out io.Writer) (err error) {
 	}()
 	var readme bytes.Buffer
 	u := usage{NIC: o.Guest.NIC, Dir: ".", Kernel: img.Kernel.Version, Memory: o.Guest.Memory}
-	u.print(&readme)
+	if err := u.print(&readme); err != nil {
+		return err
+	}
 	if err := writeDir(o.Dir, o.Force, map[string]content{
 		kernelFile: {0o644, func(w io.Writer) error { return copyFile(w, img.Kernel.Image) }},
 		initrdFile: {0o644, func(w io.Writer) error { return img.WriteInitrd(stopping{ctx, w}) }},
