@@ -45,7 +45,7 @@ const devmemHost = 101
 type Device struct {
 	devmem.Device
 
-	Index, Guests int        // which guest this is, from 0, and of how many
+	Index, Guests int        // which guest this is, from 0, and of how many; 0: not known, in an image of vnic image build
 	Addr          netip.Addr // the device's
 	Queue         int        // a receive queue that can be bound, the one that ListenGPU binds
 	GPU           int        // what Register wants
