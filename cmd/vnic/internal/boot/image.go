@@ -34,6 +34,9 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 		return nil, err
 	}
 	kind, _ := world.Of(o.NIC)
+	if l.images.Kernel.Modules == "" {
+		o.Note("kernel %s came without modules: unless it has %s built in, its guest has no network: give them by --modules", l.images.Kernel.Version, o.driver())
+	}
 	p := l.program
 	i = &Image{Kernel: l.images.Kernel, Append: qemu.KernelArgs(kind.Node, strings.TrimSpace(kind.KernelArgs+" "+o.Append)), lab: l}
 	i.config = agent.Config{Modules: l.images.modules, HugePages: kind.HugePages, Node0: kind.Node, Alone: &agent.Alone{

@@ -107,7 +107,7 @@ In another, QEMU %s or newer, with the flags that it prints for the port and wit
   -kernel %s -initrd %s -append "$(cat %s)" \
   -nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max
 
-With KVM: -accel kvm -cpu host. A program ends by its end, QEMU by C-a x.
+With KVM: -accel kvm -cpu host. The guest powers off when its program ends; C-a x ends QEMU at once.
 `, u.NIC, u.Kernel, u.NIC, oldest, world.FormatBytes(u.Memory), at(kernelFile), at(initrdFile), at(appendFile))
 	return err
 }
