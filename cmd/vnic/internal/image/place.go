@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -27,10 +28,12 @@ func writeFile(path string, force bool, c content) (err error) {
 	if err := replaceable(path, force, fs.FileMode.IsRegular, "not a file"); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+	sweep(path)
+	f, err := os.CreateTemp(filepath.Dir(path), unfinished(path)+"*")
 	if err != nil {
 		return plain(path, err)
 	}
+	_ = own(f)
 	defer func() {
 		if err != nil {
 			_ = os.Remove(f.Name())
@@ -84,9 +87,14 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 	if err := onlyThese(path, files); err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp(filepath.Dir(path), "."+filepath.Base(path)+".new-*")
+	sweep(path)
+	dir, err := os.MkdirTemp(filepath.Dir(path), unfinished(path)+"*")
 	if err != nil {
 		return plain(path, err)
+	}
+	if d, err := os.Open(dir); err == nil {
+		_ = own(d)
+		defer func() { _ = d.Close() }()
 	}
 	defer func() { // after an exchange it is the older one
 		if rerr := os.RemoveAll(dir); err == nil && rerr != nil {
@@ -109,6 +117,32 @@ func writeDir(path string, force bool, files map[string]content) (err error) {
 		return rename(dir, path, unix.RENAME_EXCHANGE)
 	}
 	return rename(dir, path, unix.RENAME_NOREPLACE)
+}
+
+// unfinished begins the names of what is to be path, until it is whole.
+func unfinished(path string) string { return "." + filepath.Base(path) + ".new-" }
+
+// own marks something unfinished as that of a process that lives: as long as it has f open.
+func own(f *os.File) error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) }
+
+// sweep removes what killed processes have left on their way to path. What cannot be removed stays.
+func sweep(path string) {
+	dir := filepath.Dir(path)
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), unfinished(path)) || !e.IsDir() && !e.Type().IsRegular() {
+			continue
+		}
+		name := filepath.Join(dir, e.Name())
+		f, err := os.Open(name)
+		if err != nil {
+			continue
+		}
+		if own(f) == nil {
+			_ = os.RemoveAll(name)
+		}
+		_ = f.Close()
+	}
 }
 
 // replaceable says whether something new may come to path.

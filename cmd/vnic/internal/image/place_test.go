@@ -102,6 +102,39 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	}
 }
 
+// What a killed process has left goes, what one that lives is making stays, and so does what is for another name.
+func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
+	top := t.TempDir()
+	d := filepath.Join(top, "d")
+	for _, name := range []string{".d.new-1", ".d.new-2", ".dd.new-3"} {
+		if err := errors.Join(os.Mkdir(filepath.Join(top, name), 0o755), os.WriteFile(filepath.Join(top, name, "a"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(top, ".d.new-4"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	alive, err := os.Open(filepath.Join(top, ".d.new-2"))
+	if err == nil {
+		err = own(alive)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer alive.Close()
+	during := ""
+	c := content{mode: 0o644, write: func(io.Writer) error { during = left(t, top); sweep(d); return nil }}
+	if err := writeDir(d, false, map[string]content{"a": c}); err != nil {
+		t.Fatal(err)
+	}
+	if got := left(t, top); got != ".d.new-2 .dd.new-3 d" || left(t, d) != "a" || len(strings.Fields(during)) != 3 {
+		t.Errorf("left %s, while it was made %s", got, during)
+	}
+	if err := writeFile(filepath.Join(top, "dd"), false, text("x")); err != nil || left(t, top) != ".d.new-2 d dd" {
+		t.Errorf("%v, left %s", err, left(t, top))
+	}
+}
+
 // Errors of the file are in the user's terms, those of what is to be written are left as they are.
 func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
