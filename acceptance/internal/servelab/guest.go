@@ -28,7 +28,8 @@ type image struct {
 // prepare takes QEMU, unless one is given, and a kernel from the cache, and makes a guest of ours, with more files if it is a stock
 // one.
 func prepare(ctx context.Context, files map[string]string) (*image, error) {
-	res, err := qemu.Fetch(ctx, qemu.Options{CacheDir: *cache, Offline: true, QEMU: *given, IgnoreSystemQEMU: true, VFIOUser: *nic == "gve"})
+	res, err := qemu.Fetch(ctx, qemu.Options{CacheDir: *cache, Offline: true, QEMU: *given, IgnoreSystemQEMU: true,
+		VFIOUser: *nic == "gve"})
 	if err != nil {
 		return nil, err
 	}

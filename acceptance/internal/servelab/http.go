@@ -50,7 +50,8 @@ func findCurl() (c curl, err error) {
 
 // curlArgs have it get the stuff of a server, as a file.
 func curlArgs(prog, server, to string) []string {
-	return []string{prog, "--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "60", "--output", to, "http://" + server + stuffPath}
+	return []string{prog, "--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "60", "--output", to,
+		"http://" + server + stuffPath}
 }
 
 // get runs curl in the guest.

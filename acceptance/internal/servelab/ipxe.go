@@ -28,8 +28,8 @@ const romfile = "romfile=,"
 // command line it gets an address, and runs a script from an HTTP server at url.
 func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOut []string) error {
 	p := s.rep.Ports[i]
-	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-nographic", "-monitor", "none",
-		"-accel", "tcg", "-cpu", "max", "-boot", "n", "-serial", "stdio")
+	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-nographic",
+		"-monitor", "none", "-accel", "tcg", "-cpu", "max", "-boot", "n", "-serial", "stdio")
 	for _, a := range p.QEMU {
 		for _, not := range leaveOut {
 			a = strings.Replace(a, not, "", 1)

@@ -166,8 +166,9 @@ func (l *stockLab) names(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if got.Addr+"/64" != has.Addr || has.Addr != l.rep.Ports[1].Addr6 {
-		return fmt.Errorf("the AAAA of %s is %s, and printed is %s; the guest has %s", l.rep.Ports[1].Name, got.Addr, l.rep.Ports[1].Addr6, has.Addr)
+	port := l.rep.Ports[1]
+	if got.Addr+"/64" != has.Addr || has.Addr != port.Addr6 {
+		return fmt.Errorf("the AAAA of %s is %s, and printed is %s; the guest has %s", port.Name, got.Addr, port.Addr6, has.Addr)
 	}
 	to := step{0, "stock.stream", args{Addr: net.JoinHostPort(got.Addr, strconv.Itoa(guestPort)), Bytes: short}}
 	if err := l.do(ctx, "IPv6", to); err != nil {
@@ -189,19 +190,21 @@ func (l *stockLab) fetch(ctx context.Context) error {
 			return fmt.Errorf("in a guest: %w", err)
 		}
 	}
-	if err := errors.Join(a.get(ctx, "gateway:"+l.web, "-6"), a.get(ctx, fmt.Sprint(l.rep.Ports[1].Name, ":", webPort), "-6")); err != nil {
+	other := fmt.Sprint(l.rep.Ports[1].Name, ":", webPort)
+	if err := errors.Join(a.get(ctx, "gateway:"+l.web, "-6"), a.get(ctx, other, "-6")); err != nil {
 		return fmt.Errorf("in a guest: IPv6: %w", err)
 	}
 	if err := l.curl.get(ctx, "127.0.0.1:"+l.webIn); err != nil {
 		return fmt.Errorf("by --forward: %w", err)
 	}
-	ok("curl: a guest from the host's loopback, by name, IPv4 and IPv6, and from the other; the host from a guest, by --forward: %d KiB each",
-		whole>>10)
+	ok("curl: a guest from the host's loopback, by name, IPv4 and IPv6, and from the other; the host from a guest, by --forward: "+
+		"%d KiB each", whole>>10)
 	return nil
 }
 
 func (l *stockLab) vlan(ctx context.Context) error {
-	if err := l.do(ctx, "VLAN", step{0, "stock.vlan", args{Addr: "192.168.5.1/24"}}, step{1, "stock.vlan", args{Addr: "192.168.5.2/24"}}); err != nil {
+	if err := l.do(ctx, "VLAN", step{0, "stock.vlan", args{Addr: "192.168.5.1/24"}},
+		step{1, "stock.vlan", args{Addr: "192.168.5.2/24"}}); err != nil {
 		return err
 	}
 	over := step{0, "stock.stream", args{Addr: net.JoinHostPort("192.168.5.2", strconv.Itoa(guestPort)), Bytes: whole}}
