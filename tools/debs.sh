@@ -55,9 +55,8 @@ fetch() {
   mkdir -p "$s/root/usr/bin" "$s/root/usr/sbin" "$s/root/usr/lib" "$s/root/usr/lib64"
   ln -s usr/bin usr/sbin usr/lib usr/lib64 "$s/root/"
   local deb
-  for deb in "$s"/archives/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink -C "$s/root"; done
-  touch "$s/root/.complete"
-  rm -rf "$dir"
-  mv -T "$s/root" "$dir"
+  for deb in "$s"/archives/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink -C "$s/root" || return 1; done
+  # Behind ||, as some call us, set -e is off.
+  touch "$s/root/.complete" && rm -rf "$dir" && mv -T "$s/root" "$dir" || return 1
   rm -rf "$s"
 }
