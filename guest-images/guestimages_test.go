@@ -120,6 +120,11 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 	if _, err := resolve(dir, []string{"broken"}); !errors.Is(err, ErrBadModule) || !strings.Contains(err.Error(), "/broken.ko") {
 		t.Errorf("a broken module: %v", err)
 	}
+	for name, want := range map[string]bool{"top-module": true, "built-in": false, "nothing": false} {
+		if HasModule(dir, name) != want {
+			t.Errorf("has %s: not %v", name, want)
+		}
+	}
 	odd := t.TempDir()
 	put(t, filepath.Join(odd, "low.ko.bz2"), []byte("BZh9"))
 	if _, err := resolve(odd, []string{"low"}); !errors.Is(err, ErrBadModule) || !strings.Contains(err.Error(), "packed by xz, gzip or zstd") {

@@ -92,6 +92,13 @@ func resolve(dir string, names []string) ([]module, error) {
 	return mods, nil
 }
 
+// HasModule says whether a kernel has a module of that name, which is not built in.
+func HasModule(dir, name string) bool {
+	index, _, err := scan(dir)
+	_, ok := index[kernelName(name)]
+	return err == nil && ok
+}
+
 func kernelName(s string) string { return strings.ReplaceAll(s, "-", "_") }
 
 // moduleName gives the kernel's name of a module file, "" for other files.

@@ -108,6 +108,9 @@ func (o *Options) driver() string {
 	return "virtio_net"
 }
 
+// busDriver is what virtio_net needs, and does not name: many kernels have it as a module.
+const busDriver = "virtio_pci"
+
 // initrd makes the image. Without the modules for devmem programs others run all the same; a kernel that comes without any has
 // what it needs built in, or else the guest will say so.
 func (l *lab) initrd(ctx context.Context) error {
@@ -123,15 +126,19 @@ func (l *lab) initrd(ctx context.Context) error {
 		return build(nil)
 	}
 	all := []string{o.driver()}
+	if !o.node() && guestimages.HasModule(im.Kernel.Modules, busDriver) {
+		all = []string{busDriver, o.driver()}
+	}
+	need := len(all)
 	for _, m := range kind.Modules {
 		if !slices.Contains(all, m) {
 			all = append(all, m)
 		}
 	}
 	err := build(all)
-	if errors.Is(err, guestimages.ErrNoModule) && len(all) > 1 {
-		if err1 := build(all[:1]); err1 == nil {
-			o.Note("kernel %s has no module %s: no program of the guest can drive the second NIC", im.Kernel.Version, strings.Join(all[1:], ", "))
+	if errors.Is(err, guestimages.ErrNoModule) && len(all) > need {
+		if err1 := build(all[:need]); err1 == nil {
+			o.Note("kernel %s has no module %s: no program of the guest can drive the second NIC", im.Kernel.Version, strings.Join(all[need:], ", "))
 			return nil
 		}
 	}

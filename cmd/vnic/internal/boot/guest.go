@@ -67,8 +67,13 @@ func (g *guest) boot(ctx, ready context.Context) error {
 		return context.Cause(ready)
 	}
 	if g.network, err = guestnet.Apply(ready, m.Agent(), o.network(g.place)); err != nil {
-		if err = g.blame(err); im.modules == nil {
-			err = fmt.Errorf("%w\nkernel %s came without modules: give them by --modules, or build %s in", err, im.Kernel.Version, o.driver())
+		err = g.blame(err)
+		if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && im.Kernel.Source == qemu.SourceGiven {
+			fix := "take a newer one (6.12 and 7.2 are tested), or none, and one is fetched"
+			if im.modules == nil {
+				fix = "it came without modules: give them by --modules, or build " + o.driver() + " in"
+			}
+			return &qemu.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
 		}
 		return err
 	}
