@@ -47,7 +47,8 @@ $VNIC_INDEX and $VNIC_GUESTS say which guest it is.
 With --nic gve a program in any language can use Linux's own devmem sockets on eth0, with its addresses. Its GPU memory comes
 from the socket $VNIC_GPU (AF_UNIX, SOCK_SEQPACKET): send a size in bytes, a uint64_t, and receive an int, 0 or an errno, with a
 dma-buf as SCM_RIGHTS: for bind-rx, bind-tx and mmap. The NIC takes that memory for the GPU's until the program closes the
-socket or ends. Example, sender and receiver in C: guest/docs/devmem.c of the source.`,
+socket or ends. Example, sender and receiver in C: devmem.c, in share/doc/vnic/examples
+beside bin, and in guest/docs of the source.`,
 		Example: `  vnic boot                                   a shell
   vnic boot -- ./test --all                   a program, its status is vnic's
   vnic boot --nic gve -- ip address           on the kernel's own devmem TCP
