@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
 # "an unprivileged Debian container with 64 MiB of /dev/shm and no /dev/kvm": the same made of namespaces, which need no engine.
+# "Ubuntu 24.04 by --mirror/--keyring": this machine, with what apt and /etc say there.
 . "$(dirname "$0")/lib.sh"
 
 # As a user who is nobody outside, without privileges and network, without /dev/kvm, with a small /dev/shm.
@@ -27,6 +28,32 @@ for nic in virtio gve; do
   within 180 "$work/container" "$vnic" run --nic "$nic" --size 64M --json > "$work/$nic.json"
   holds "$work/$nic.json" "$(devmem_proof 0)" "$(copy_proof 1)" 'accel == "tcg"' "nic == \"$nic\""
 done
+
+echo "== as on Ubuntu 24.04: apt knows no Debian mirror, and there is no key of Debian's where Debian has it"
+mirror=${VNIC_MIRROR:-$(. tools/debs.sh; mirror)} key=${VNIC_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
+mkdir "$work/etc" "$work/keys"
+cp "$key" "$work/keys/debian.gpg"
+printf 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nPRETTY_NAME="Ubuntu 24.04 LTS"\n' > "$work/etc/os-release"
+printf 'Types: deb\nURIs: http://archive.ubuntu.com/ubuntu/\nSuites: noble\nComponents: main\nSigned-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\n' \
+  > "$work/etc/ubuntu.sources"
+cat > "$work/ubuntu" <<'EOF'
+#!/bin/sh
+exec unshare --user --map-root-user --mount sh -euc '
+  here=$1; shift
+  mount --bind "$here/etc/os-release" /etc/os-release
+  mount -t tmpfs tmpfs /usr/share/keyrings
+  [ ! -s /etc/apt/sources.list ] || mount --bind /dev/null /etc/apt/sources.list
+  mount -t tmpfs tmpfs /etc/apt/sources.list.d
+  cp "$here/etc/ubuntu.sources" /etc/apt/sources.list.d/
+  unset VNIC_MIRROR VNIC_KEYRING
+  exec "$@"' sh "${0%/*}" "$@"
+EOF
+chmod +x "$work/ubuntu"
+s=0; "$work/ubuntu" "$vnic" run --size 1M --cache "$work/empty" > "$work/out" 2> "$work/err" || s=$?
+[ $s = 3 ] && grep -q '^vnic: .*--mirror' "$work/err" || fail "status $s: $(cat "$work/err")"
+echo "ok   status 3: $(grep '^vnic: ' "$work/err")"
+within 300 "$work/ubuntu" "$vnic" run --nic gve --size 1M --mode devmem --cache "$work/empty" --mirror "$mirror" --keyring "$work/keys/debian.gpg" --json > "$work/ubuntu.json"
+holds "$work/ubuntu.json" "$(devmem_proof 0)" 'nic == "gve"'
 
 echo "== it compiles for arm64, no more"
 GOARCH=arm64 tools/with-tools go vet ./...
