@@ -1,5 +1,7 @@
 # Sourced by the scripts of this folder. $vnic is the program under test, $work a directory that goes away.
 set -euo pipefail
+# SIGHUP as it is by default: below nohup(1) it is ignored, by vnic too, and what waits for its end here would wait for ever.
+[ "${SIGHUP-}" = default ] || SIGHUP=default exec env --default-signal=HUP "$BASH" "$0" "$@"
 unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that runs us
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 root=$PWD
