@@ -33,13 +33,11 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/guest-images/guestnet"
 )
 
 // ErrNoGuest says that a program does not run in a guest of vnic boot.
 var ErrNoGuest = errors.New("not in a guest of vnic boot")
-
-// devmemHost is what the index of a guest is added to for the last part of its Addr.
-const devmemHost = 101
 
 // Device is the device, and who we are. Its methods, [devmem.Device]'s included, may be called from many goroutines.
 type Device struct {
@@ -109,6 +107,6 @@ func (d *Device) Close() error {
 // AddrOf is the address of the device of another guest.
 func (d *Device) AddrOf(guest int) netip.Addr {
 	a := d.Addr.As16()
-	a[15] = byte(devmemHost + guest)
+	a[15] = byte(guestnet.DevmemHost + guest + 1)
 	return netip.AddrFrom16(a).Unmap()
 }

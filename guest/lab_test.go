@@ -15,6 +15,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/stack"
 	"vnic.dev/vnic/stack/stacktest"
 )
@@ -41,7 +42,7 @@ func pair(t *testing.T) (a, b *Device) {
 	na, nb := stacktest.NewPair(stacktest.Options{})
 	var list []*Device
 	for i, n := range []*stacktest.NIC{na, nb} {
-		addr := netip.AddrFrom4([4]byte{10, 118, 110, byte(devmemHost + i)})
+		addr := netip.AddrFrom4([4]byte{10, 118, 110, byte(guestnet.DevmemHost + i + 1)})
 		s, err := stack.New(n, n, stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}})
 		if err != nil {
 			t.Fatal(err)

@@ -100,23 +100,20 @@ func use(c *guestnet.Config, l dhcp.Lease) {
 		a := l.Addr.Addr().As4()
 		a[3] = byte(i + 1)
 		kernel := netip.AddrFrom4(a)
-		a[3] += devmemHost
-		c.Hosts = append(c.Hosts, guestnet.Host{Addr: kernel, Names: []string{fmt.Sprint("guest", i)}},
-			guestnet.Host{Addr: netip.AddrFrom4(a), Names: []string{fmt.Sprint("guest", i, "-devmem")}})
+		a[3] += guestnet.DevmemHost
+		c.Hosts = append(c.Hosts, guestnet.Host{Addr: kernel, Names: []string{guestnet.HostName(i)}},
+			guestnet.Host{Addr: netip.AddrFrom4(a), Names: []string{guestnet.DevmemName(i)}})
 	}
 }
-
-// devmemHost is added to the last part of a guest's address for that of its devmem programs, as in guests of vnic boot.
-const devmemHost = 100
 
 // identity says which guest of a `vnic serve` this is, by its address. How many there are nobody here knows.
 func identity(p netip.Prefix) []string {
 	a := p.Addr().As4()
-	if a[3] < 1 || a[3] > devmemHost {
+	if a[3] < 1 || a[3] > guestnet.DevmemHost {
 		return nil
 	}
 	index := int(a[3]) - 1
-	a[3] += devmemHost
+	a[3] += guestnet.DevmemHost
 	return []string{"VNIC_INDEX=" + strconv.Itoa(index), "VNIC_GUESTS=0", "VNIC_ADDR=" + netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
 }
 

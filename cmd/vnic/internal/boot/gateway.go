@@ -2,6 +2,7 @@ package boot
 
 import (
 	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/stack/gateway"
 )
 
@@ -14,11 +15,11 @@ func (o *Options) gateway(w *world.Options) error {
 	for i := range o.Guests {
 		d4, d6 := o.devmemAddrs(i)
 		g.Hosts = append(g.Hosts,
-			gateway.Host{Name: hostName(i), MAC: world.MAC(i), Addr4: world.Addr4(i).Addr(), Addr6: world.Addr6(i).Addr()},
-			gateway.Host{Name: devmemName(i), Addr4: d4.Addr(), Addr6: d6.Addr()}) // DHCP is not for it
+			gateway.Host{Name: guestnet.HostName(i), MAC: world.MAC(i), Addr4: world.Addr4(i).Addr(), Addr6: world.Addr6(i).Addr()},
+			gateway.Host{Name: guestnet.DevmemName(i), Addr4: d4.Addr(), Addr6: d6.Addr()}) // DHCP is not for it
 	}
 	for _, s := range o.Forwards {
-		f, err := world.ParseForward(s, guestName, o.Guests)
+		f, err := world.ParseForward(s, guestnet.GuestName, o.Guests)
 		if err != nil {
 			return err
 		}

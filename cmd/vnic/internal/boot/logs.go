@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/outfile"
 )
 
@@ -40,7 +41,7 @@ func (l *lab) openLogs() error {
 		return fmt.Errorf("--log-dir: %w: give a directory that you may write", err)
 	}
 	for i := range l.opt.Guests {
-		f, err := outfile.Create(filepath.Join(dir, "console-"+hostName(i)+".log"))
+		f, err := outfile.Create(filepath.Join(dir, "console-"+guestnet.HostName(i)+".log"))
 		if err != nil {
 			return fmt.Errorf("--log-dir: %w", err)
 		}
@@ -58,7 +59,7 @@ func (o *Options) checkGDB() error {
 		s, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(o.GDB+i))
 		switch {
 		case errors.Is(err, unix.EADDRINUSE):
-			return fmt.Errorf("--gdb: port %d of %s is in use: give another", o.GDB+i, hostName(i))
+			return fmt.Errorf("--gdb: port %d of %s is in use: give another", o.GDB+i, guestnet.HostName(i))
 		case err != nil:
 			return fmt.Errorf("--gdb: %w", err)
 		}

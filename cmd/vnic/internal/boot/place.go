@@ -1,7 +1,6 @@
 package boot
 
 import (
-	"fmt"
 	"net"
 	"net/netip"
 	"time"
@@ -19,19 +18,9 @@ type place struct {
 	devmem *world.Port // that for devmem programs: another on virtio, the same on gve
 }
 
-// devmemHost is added to a guest's index for what its devmem programs are to have: addresses of their own, as they take them
-// off the interface when they end.
-const devmemHost = 100
-
-// guestName and a number are a guest's name.
-const guestName = "guest"
-
-func hostName(i int) string   { return fmt.Sprint(guestName, i) }
-func devmemName(i int) string { return hostName(i) + "-devmem" }
-
 // devmemAddrs are what the devmem programs of guest i are to have.
 func (o *Options) devmemAddrs(i int) (v4, v6 netip.Prefix) {
-	return world.Addr4(devmemHost + i), world.Addr6(devmemHost + i)
+	return world.Addr4(guestnet.DevmemHost + i), world.Addr6(guestnet.DevmemHost + i)
 }
 
 // farewell is how long the end of a connection to a QEMU that is gone may take to be seen.
@@ -41,11 +30,11 @@ const farewell = 2 * time.Second
 func (o *Options) world() world.Options {
 	w := world.Options{NIC: o.NIC, MTU: o.MTU, GPUMemory: o.GPUMemory, Farewell: farewell, Log: o.Log}
 	for i := range o.Guests {
-		w.Ports = append(w.Ports, world.PortOptions{Name: hostName(i), MAC: world.MAC(i), Addr4: world.Addr4(i), Addr6: world.Addr6(i),
+		w.Ports = append(w.Ports, world.PortOptions{Name: guestnet.HostName(i), MAC: world.MAC(i), Addr4: world.Addr4(i), Addr6: world.Addr6(i),
 			NoGPU: !o.node()})
 		if !o.node() {
-			d := devmemHost + i
-			w.Ports = append(w.Ports, world.PortOptions{Name: devmemName(i), MAC: world.MAC(d), Addr4: world.Addr4(d), Addr6: world.Addr6(d)})
+			d := guestnet.DevmemHost + i
+			w.Ports = append(w.Ports, world.PortOptions{Name: guestnet.DevmemName(i), MAC: world.MAC(d), Addr4: world.Addr4(d), Addr6: world.Addr6(d)})
 		}
 	}
 	return w
@@ -56,7 +45,7 @@ func (o *Options) places(w *world.World) (list []place) {
 	ports := w.Ports()
 	each := len(ports) / o.Guests
 	for i := range o.Guests {
-		list = append(list, place{index: i, name: hostName(i), kernel: ports[i*each], devmem: ports[(i+1)*each-1]})
+		list = append(list, place{index: i, name: guestnet.HostName(i), kernel: ports[i*each], devmem: ports[(i+1)*each-1]})
 	}
 	return list
 }
@@ -69,11 +58,11 @@ func (o *Options) network(p place) guestnet.Config {
 	}
 	for i := range o.Guests {
 		for _, a := range []netip.Prefix{world.Addr4(i), world.Addr6(i)} {
-			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: []string{hostName(i)}})
+			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: []string{guestnet.HostName(i)}})
 		}
 		a4, a6 := o.devmemAddrs(i)
 		for _, a := range []netip.Prefix{a4, a6} {
-			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: []string{devmemName(i)}})
+			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: []string{guestnet.DevmemName(i)}})
 		}
 	}
 	if !o.NoGateway {
