@@ -80,9 +80,17 @@ func (l *lab) boot(ctx context.Context, im *images) error {
 		return err
 	}
 	if err := l.order(ctx, l.opt.patience(), l.ends[0].setup, l.ends[1].setup); err != nil {
-		return fmt.Errorf("set up its NIC: %w", err)
+		return im.blame(fmt.Errorf("set up its NIC: %w", err))
 	}
 	return nil
+}
+
+// blame names the user's kernel where its driver refused the NIC: it may be too old, as gve of 6.1 is.
+func (im *images) blame(err error) error {
+	if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && im.Kernel.Source == qemu.SourceGiven {
+		return &qemu.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: "take a newer one (6.12 and 7.2 are tested), or none, and one is fetched"}
+	}
+	return err
 }
 
 // start starts both machines: stage boot.

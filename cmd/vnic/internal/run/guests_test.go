@@ -1,0 +1,30 @@
+package run
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/qemu"
+)
+
+func TestUsersKernelIsBlamedForItsDriver(t *testing.T) {
+	refused := fmt.Errorf("set up its NIC: guest A: %w", &agent.RemoteError{Op: "transfer.setup", Text: "no network interface of driver gve"})
+	for _, c := range []struct {
+		source string
+		err    error
+		blamed bool
+	}{
+		{qemu.SourceGiven, refused, true},
+		{qemu.SourceCache, refused, false},
+		{qemu.SourceGiven, errors.New("guest A: agent ended"), false},
+	} {
+		im := &images{Resolved: &qemu.Resolved{Kernel: qemu.Kernel{Version: "6.1.0", Source: c.source}}}
+		err := im.blame(c.err)
+		missing := (*qemu.Missing)(nil)
+		if errors.As(err, &missing) != c.blamed || !errors.Is(err, c.err) || c.blamed && missing.What != "kernel 6.1.0" {
+			t.Errorf("%s kernel, %v: got %v", c.source, c.err, err)
+		}
+	}
+}
