@@ -23,11 +23,8 @@ func (p *Port) Info() (control.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known = true
-	if spread := !p.asked && len(p.state.RSS.Table) > 1; spread || p.resumed {
-		if spread {
-			p.state.RSS.Table = []uint16{0} // it was for a driver that asks for nothing
-		}
-		p.resumed = false
+	if !p.asked && len(p.state.RSS.Table) > 1 { // it was for a driver that asks for nothing
+		p.state.RSS.Table = []uint16{0}
 		p.steerAnew()
 	}
 	return p.info(), nil

@@ -25,7 +25,6 @@ type steering struct {
 	limit  uint32 // HeaderLimit
 	unsp   int    // queue for frames that cannot be split, or -1: their own
 	splits []splitPolicy
-	first  bool // all goes to queue 0, whole: see Port.Resumed
 }
 
 type splitPolicy struct {
@@ -46,9 +45,6 @@ type route struct {
 
 // steer finds the receive queue of a packet, and whether and where it is split.
 func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
-	if s.first {
-		return r
-	}
 	h := &pkt.Meta.Headers
 	if h.Class != splitter.NotIP && h.Class != splitter.Malformed {
 		to, ruled := p.rules.Lookup(&h.Flow)

@@ -75,7 +75,6 @@ type Port struct {
 	state        *control.State
 	known        bool // the driver has read this generation
 	asked        bool // RSS is as somebody has set it
-	resumed      bool // rings went on from an earlier life whose state is lost: see Resumed
 }
 
 var (
@@ -180,15 +179,14 @@ func (p *Port) clear() {
 	p.state = control.NewState(generation, &info, splitter.DefaultKey)
 	// One queue until the driver asks for more, or Spread: others may have no buffers.
 	p.state.RSS.Table = []uint16{0}
-	p.known, p.asked, p.resumed = false, false, false
+	p.known, p.asked = false, false
 	p.meters.Store(&[]*meter{})
 	p.steerAnew()
 }
 
 // steerAnew makes the steering that the state asks for. The caller holds mu.
 func (p *Port) steerAnew() {
-	s := &steering{limit: p.conf.HeaderLimit, unsp: p.conf.UnsplitQueue, types: p.state.RSS.HashTypes, first: p.resumed,
-		hashes: p.conf.Hash}
+	s := &steering{limit: p.conf.HeaderLimit, unsp: p.conf.UnsplitQueue, types: p.state.RSS.HashTypes, hashes: p.conf.Hash}
 	rss, err := splitter.NewRSS(p.state.RSS.Key, p.state.RSS.Table)
 	if err != nil {
 		rss, _ = splitter.NewRSS(p.state.RSS.Key, []uint16{0})
@@ -198,18 +196,6 @@ func (p *Port) steerAnew() {
 		s.splits = append(s.splits, splitPolicy{on: sp.On, threshold: sp.Threshold})
 	}
 	p.steering.Store(s)
-}
-
-// Resumed says that a ring goes on where an earlier backend, whose state is lost, left it. If this port's state is not known
-// to the driver, it may have split queues that we know nothing of: everything goes to receive queue 0 until the driver has
-// read the generation (Hello), and so knows.
-func (p *Port) Resumed() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.known && !p.resumed {
-		p.resumed = true
-		p.steerAnew()
-	}
 }
 
 // spreadTable is a length that is even enough for any number of queues.

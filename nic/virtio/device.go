@@ -57,7 +57,6 @@ type Device struct {
 	mtu    uint16
 	status uint8
 	first  firstPair
-	here   []bool // rings that this connection has started
 
 	mu      sync.Mutex
 	stopped map[int]string // under mu: why queues stopped, for Errors
@@ -85,7 +84,6 @@ func New(c Config) (*Device, error) {
 		mtu: c.Port.MTU, stopped: map[int]string{}, serving: make(chan struct{}, 1)}
 	d.setLimits()
 	pairs := max(c.Port.QueuePairs, 1)
-	d.here = make([]bool, 2*pairs)
 	queues := make([]nic.RxQueue, pairs)
 	for i := range pairs {
 		q := newRxQueue(d, 2*i)
@@ -246,17 +244,12 @@ func (d *Device) Disconnected() {
 	d.lines.Trust() // the next frontend
 	d.status = 0
 	d.first = firstPair{}
-	clear(d.here)
 }
 
 // began looks at how the rings of queue pair 0 begin. If none goes on from before, the driver is new: another guest may
 // have taken the place of the one that set this port up.
 func (d *Device) began(v *vhostuser.Vring) {
 	p := &d.first
-	if v.Base != 0 && !d.here[v.Index] {
-		d.port.Resumed()
-	}
-	d.here[v.Index] = true
 	p.goes = p.goes || v.Base != 0 || v.Running
 	switch v.Index {
 	case 0:

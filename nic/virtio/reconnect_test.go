@@ -131,57 +131,24 @@ func (n *numbered) receive(t *testing.T) {
 	n.to.publish(0)
 }
 
-// A port that was never asked for its generation, and whose rings go on from before, may know less than the driver set up:
-// it splits nothing and uses queue 0 until the driver has asked.
-func TestResumedPortUsesQueue0UntilTheDriverAsks(t *testing.T) {
-	for name, known := range map[string]bool{"known": true, "unknown": false} {
-		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
-			ask := func() {
-				w.b.Post(0, 1)
-				w.b.Send(0, nictest.Frame{Header: helloFrame(w.b)})
-				var r control.Frame
-				got := w.b.Receive(0)
-				w.b.must(r.Parse(got.Bytes()))
-				if r.Kind != control.KindReply || r.Generation != w.b.Port().Generation() {
-					t.Errorf("answer %+v", r)
-				}
-			}
-			if known {
-				ask()
-			}
-			w.b.must(w.b.Port().SetSplit(control.Split{Queue: 1, On: true}))
-			_, err := w.b.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
-			w.b.must(err)
-			w.b.Post(1, 2)
-			bases := map[int]uint16{}
-			for i := range w.b.rings {
-				bases[i], err = w.b.front.GetVringBase(i)
-				w.b.must(err)
-			}
-			w.b.redial(rawOptions{pairs: 3}, func(i int) uint16 { return bases[i] })
-			f := tcp(w.a, w.b, 500)
-			arrives := func(queue int, split bool) {
-				t.Helper()
-				w.a.Send(0, f)
-				got := w.b.Receive(queue)
-				if got.Split != split || string(got.Bytes()) != string(f.Bytes()) {
-					t.Errorf("queue %d: split %v, %d bytes", queue, got.Split, len(got.Bytes()))
-				}
-			}
-			if !known {
-				w.b.Post(0, 1)
-				arrives(0, false)
-				ask()
-			}
-			arrives(1, true)
-			arrives(1, true)
-		})
+// A frontend that comes back finds its port as its driver set it up.
+func TestReconnectKeepsWhatCommandsSetUp(t *testing.T) {
+	w := newWorld(t)
+	w.b.must(w.b.Port().SetSplit(control.Split{Queue: 1, On: true}))
+	_, err := w.b.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
+	w.b.must(err)
+	w.b.Post(1, 2)
+	bases := map[int]uint16{}
+	for i := range w.b.rings {
+		bases[i], err = w.b.front.GetVringBase(i)
+		w.b.must(err)
 	}
-}
-
-func helloFrame(g *suiteGuest) []byte {
-	f := control.Frame{Dst: control.MAC, Src: g.mac}
-	f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.ClassInfo, control.InfoHello, 7, 1
-	return f.Append(nil)
+	w.b.redial(rawOptions{pairs: 3}, func(i int) uint16 { return bases[i] })
+	f := tcp(w.a, w.b, 500)
+	for range 2 {
+		w.a.Send(0, f)
+		if got := w.b.Receive(1); !got.Split || string(got.Bytes()) != string(f.Bytes()) {
+			t.Errorf("split %v, %d bytes", got.Split, len(got.Bytes()))
+		}
+	}
 }

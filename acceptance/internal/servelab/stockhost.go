@@ -227,7 +227,11 @@ func (l *stockLab) restart(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return l.streams(ctx, "vnic was killed and started again", 1, short)
+	const what = "vnic was killed and started again"
+	if err := l.streams(ctx, what, 1, short); err != nil {
+		return err
+	}
+	return l.spread(ctx, what+fmt.Sprintf(", %d queue pairs", pairs), pairs)
 }
 
 func freePort() (string, error) {
