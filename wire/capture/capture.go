@@ -19,6 +19,9 @@ const MaxPayload = 1 << 16
 // ErrStuck says that Close gave up on whoever was to take the file: a pipe that nobody reads.
 var ErrStuck = errors.New("nothing more can be written: is it a pipe that nobody reads?")
 
+// unblocked is how long a writer may take whose write has been ended: it has only to get a processor.
+const unblocked = 20 * time.Second
+
 // Options say what is captured.
 type Options struct {
 	Payload int             // bytes of payload of each packet, 0 to MaxPayload; 0: headers only
@@ -46,6 +49,7 @@ type Capture struct {
 	ending atomic.Bool
 	done   chan struct{} // the writer has ended
 	broken atomic.Bool   // nothing more is captured
+	left   atomic.Bool   // Close gave up on the writer
 
 	written atomic.Uint64 // packets
 	moved   atomic.Uint64 // records that the writer is done with
@@ -129,8 +133,13 @@ func (c *Capture) interfaces() []*iface {
 // Stats tells how much was captured so far.
 func (c *Capture) Stats() (s Stats) {
 	s.Packets = c.written.Load()
+	var seen uint64
 	for _, i := range c.interfaces() {
 		s.Missed += i.missed.Load()
+		seen += i.seen.Load()
+	}
+	if c.left.Load() { // what still waits for the writer is in no file
+		s.Missed = seen - s.Packets
 	}
 	return s
 }
@@ -167,9 +176,11 @@ func (c *Capture) end() {
 				stuck = true
 				c.fail(ErrStuck)
 				if d, ok := c.out.(interface{ SetWriteDeadline(time.Time) error }); ok && d.SetWriteDeadline(time.Unix(1, 0)) == nil {
-					continue // the write ends now
+					tick.Reset(max(c.limit, unblocked)) // the write ends now
+					continue
 				}
 			}
+			c.left.Store(true)
 		}
 		break
 	}

@@ -344,6 +344,86 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	}
 }
 
+// stuckWriter writes nothing, and ends when it is told.
+type stuckWriter chan struct{}
+
+func (w stuckWriter) Write([]byte) (int, error) {
+	<-w
+	return 0, unix.EIO
+}
+
+// TestWriterThatNeverEndsIsLeft: what waits for it is counted as missed.
+func TestWriterThatNeverEndsIsLeft(t *testing.T) {
+	sw := newSwitch(t)
+	hosts := eight(t, sw)
+	w := make(stuckWriter)
+	c, err := New(w, Options{patience: 10 * time.Millisecond})
+	must(t, err)
+	for _, h := range hosts {
+		c.Attach(h.link)
+	}
+	sent := load(t, hosts, 5)
+	if err := c.Close(); !errors.Is(err, ErrStuck) {
+		t.Error(err)
+	}
+	check := func() {
+		t.Helper()
+		if s := c.Stats(); s != (Stats{Missed: 2 * sent}) {
+			t.Errorf("%+v of %d", s, 2*sent)
+		}
+	}
+	check()
+	close(w)
+	<-c.done
+	check()
+}
+
+// shortWriter takes so many bytes.
+type shortWriter struct {
+	bytes.Buffer
+	room int
+}
+
+func (w *shortWriter) Write(b []byte) (int, error) {
+	n := min(len(b), w.room-w.Len())
+	w.Buffer.Write(b[:n])
+	if n < len(b) {
+		return n, unix.ENOSPC
+	}
+	return n, nil
+}
+
+// TestWhatIsCapturedIsInTheFile: packets that were on their way when the disk was full are missed.
+func TestWhatIsCapturedIsInTheFile(t *testing.T) {
+	sw := newSwitch(t)
+	hosts := eight(t, sw)
+	w := &shortWriter{room: 100_000}
+	c, err := New(w, Options{Records: 1 << 14})
+	must(t, err)
+	for _, h := range hosts {
+		c.Attach(h.link)
+	}
+	sent := load(t, hosts, 20)
+	if err := c.Close(); !errors.Is(err, unix.ENOSPC) {
+		t.Error(err)
+	}
+	s := c.Stats()
+	if s.Packets == 0 || s.Packets+s.Missed != 2*sent {
+		t.Errorf("%+v of %d", s, 2*sent)
+	}
+	r, err := pcapgo.NewNgReader(&w.Buffer, pcapgo.NgReaderOptions{})
+	must(t, err)
+	var n uint64
+	for ; ; n++ {
+		if _, _, err = r.ReadPacketData(); err != nil {
+			break
+		}
+	}
+	if n != s.Packets {
+		t.Errorf("the file has %d packets, then %v; told were %d", n, err, s.Packets)
+	}
+}
+
 // TestNothingIsMissedWhenThereIsRoom is the negative control, and shows that what several workers do is captured in order.
 func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	sw := newSwitch(t)

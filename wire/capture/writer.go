@@ -1,7 +1,6 @@
 package capture
 
 import (
-	"bufio"
 	"fmt"
 	"runtime"
 	"time"
@@ -16,6 +15,7 @@ import (
 // writer is what the writing goroutine owns.
 type writer struct {
 	c       *Capture
+	file    *file
 	ng      *pcapgo.NgWriter // nil: nothing is written yet
 	ifaces  int              // that the file knows
 	text    text
@@ -25,7 +25,7 @@ type writer struct {
 // run writes what is captured until Close.
 func (c *Capture) run() {
 	defer close(c.done)
-	w := &writer{c: c}
+	w := &writer{c: c, file: newFile(c.out)}
 	for {
 		w.try(w.sync)
 		for r := c.ring.next(); r != nil; r = c.ring.next() {
@@ -48,6 +48,8 @@ func (c *Capture) run() {
 		<-c.kick
 	}
 	w.try(w.finish)
+	w.c.written.Add(w.file.settle())
+	w.file.lose()
 }
 
 // try does something with the file, unless there was an error before.
@@ -79,7 +81,7 @@ func (w *writer) add(i *iface) (err error) {
 	if w.ng != nil {
 		_, err = w.ng.AddInterface(about)
 	} else {
-		w.ng, err = pcapgo.NewNgWriterInterface(bufio.NewWriterSize(w.c.out, 1<<16), about, pcapgo.NgWriterOptions{
+		w.ng, err = pcapgo.NewNgWriterInterface(w.file.buf, about, pcapgo.NgWriterOptions{
 			SectionInfo: pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "vnic", Comment: w.c.comment}})
 	}
 	w.ifaces++
@@ -105,7 +107,8 @@ func (w *writer) take(r *record) {
 		w.c.fail(err)
 		return
 	}
-	w.c.written.Add(1)
+	w.file.put(r.iface)
+	w.c.written.Add(w.file.settle())
 }
 
 func (w *writer) packet(r *record) error {
@@ -143,7 +146,9 @@ func (w *writer) flush() error {
 	if w.ng == nil {
 		return nil
 	}
-	return w.ng.Flush()
+	err := w.ng.Flush()
+	w.c.written.Add(w.file.settle())
+	return err
 }
 
 // finish says for each interface what was seen and what was missed.
