@@ -182,7 +182,8 @@ func TestEachRequestIsHandledOnce(t *testing.T) {
 				if s := c.Stats(); s.Requests != 90 || s.Repeats == 0 || s.Replies != 90 {
 					t.Errorf("%+v", s)
 				}
-				if s := l.d.Stats(); s.Stale != 0 || s.Malformed != 0 || s.Failed != 0 || s.Repeats == 0 {
+				// A second copy may come so late that it is stale, and is refused to nobody.
+				if s := l.d.Stats(); s.Malformed != 0 || s.Failed != 0 || s.Repeats == 0 {
 					t.Errorf("%+v", s)
 				}
 			})
