@@ -189,9 +189,9 @@ func (g *rawGuest) redial(o rawOptions, base func(ring int) uint16) {
 func (g *rawGuest) setup(i int, base uint16) {
 	g.t.Helper()
 	desc, avail, used := g.rings[i].Addrs()
+	g.must(g.front.SetEnable(i, true)) // before it starts, as QEMU does: what a disabled ring is given is dropped
 	g.must(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: rawRing, Desc: rawUser + desc, Avail: rawUser + avail,
 		Used: rawUser + used, Base: base, Kick: g.kicks[i], Call: g.calls[i]}))
-	g.must(g.front.SetEnable(i, true))
 	g.kick(i)
 }
 
