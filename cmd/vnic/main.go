@@ -109,7 +109,11 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
+	helped := keepHelpError(root)
 	c, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		err = *helped
+	}
 	if err == nil {
 		return 0
 	}
@@ -136,6 +140,20 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	}
 	complain(stderr, err)
 	return exitFailed
+}
+
+// keepHelpError has the error of printing a help kept, which cobra would print and forget.
+func keepHelpError(root *cobra.Command) *error {
+	help, kept := root.HelpFunc(), new(error)
+	root.SetHelpFunc(func(c *cobra.Command, args []string) {
+		var text strings.Builder
+		out := c.OutOrStdout()
+		c.SetOut(&text)
+		help(c, args)
+		c.SetOut(out)
+		_, *kept = io.WriteString(out, text.String())
+	})
+	return kept
 }
 
 // readerGone says whether stdout is a pipe that nobody reads any more: nothing to complain of, as in `vnic stat | head`.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strconv"
@@ -86,6 +87,32 @@ func TestReaderOfStdoutThatIsGone(t *testing.T) {
 	}
 	if readerGone(&os.PathError{Op: "write", Path: os.Stdout.Name(), Err: syscall.ENOSPC}) || readerGone(nil) {
 		t.Error("another error is taken for it")
+	}
+}
+
+// noWriter takes nothing.
+type noWriter struct{ err error }
+
+func (w noWriter) Write([]byte) (int, error) { return 0, w.err }
+
+func TestHelpThatNobodyReads(t *testing.T) {
+	gone := &os.PathError{Op: "write", Path: os.Stdout.Name(), Err: syscall.EPIPE}
+	full := &os.PathError{Op: "write", Path: os.Stdout.Name(), Err: syscall.ENOSPC}
+	for _, args := range [][]string{{}, {"--help"}, {"run", "-h"}, {"help", "cache", "rm"}} {
+		for _, tt := range []struct {
+			err    error
+			status int
+			says   string
+		}{{gone, exitPipe, ""}, {full, exitFailed, "vnic: " + full.Error() + "\n"}, {nil, 0, ""}} {
+			var errs bytes.Buffer
+			out := io.Writer(noWriter{tt.err})
+			if tt.err == nil {
+				out = io.Discard
+			}
+			if status := realMain(t.Context(), args, out, &errs); status != tt.status || errs.String() != tt.says {
+				t.Errorf("vnic %s: %v: status %d, %q", strings.Join(args, " "), tt.err, status, errs.String())
+			}
+		}
 	}
 }
 
