@@ -128,13 +128,30 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 		case <-ctx.Done():
 			return JobStatus{ID: id, State: JobRunning}, ctx.Err()
 		case <-timer.C:
-			if s, err := c.PollJob(ctx, id); err != nil || s.State == JobDone {
+			s, err := c.PollJob(ctx, id)
+			if errors.Is(err, syscall.ENOENT) { // it ended meanwhile, and many after it
+				return toldLate(ctx, w, err)
+			}
+			if err != nil || s.State == JobDone {
 				return s, err
 			}
 			wait = min(2*wait, lastPoll)
 			timer.Reset(wait)
 		}
 	}
+}
+
+// toldLate gives what a notify said that came before the answer to a poll, or is still on its way; after a while, err.
+func toldLate(ctx context.Context, w chan JobStatus, err error) (JobStatus, error) {
+	late := time.NewTimer(lastPoll)
+	defer late.Stop()
+	select {
+	case s := <-w:
+		return s, nil
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	return JobStatus{}, err
 }
 
 // RunJob is SubmitJob and WaitJob; the error is also the job's own. When ctx ends the job is cancelled: it touches no

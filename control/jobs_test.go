@@ -46,6 +46,39 @@ func TestWaitJob(t *testing.T) {
 	}
 }
 
+// TestWaitJobOfAJobThatIsForgotten has a NIC forget how a job ended, as many have ended since, before it is asked. The notify
+// may still be on its way.
+func TestWaitJobOfAJobThatIsForgotten(t *testing.T) {
+	for name, notify := range map[string]time.Duration{"told before": firstPoll - 1, "told after": firstPoll + lastPoll/2, "never told": 0} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, l, p := connect(t, ClientOptions{})
+				id, err := c.SubmitJob(t.Context(), Job{Op: JobFill})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ended := p.end(id, 0)
+				p.mu.Lock()
+				delete(p.jobs, id)
+				p.mu.Unlock()
+				if notify > 0 {
+					time.AfterFunc(notify, func() { l.deliver(l.d.NotifyJob(nil, [6]byte{}, &ended)) })
+				}
+				s, err := c.WaitJob(t.Context(), id)
+				if notify == 0 {
+					if !errors.Is(err, syscall.ENOENT) {
+						t.Fatalf("%+v, %v", s, err)
+					}
+					return
+				}
+				if err != nil || s.ID != id || s.State != JobDone || s.Bytes != 42 {
+					t.Fatalf("%+v, %v", s, err)
+				}
+			})
+		})
+	}
+}
+
 func TestRunJobCancelsWhenItsContextEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, p := connect(t, ClientOptions{})
