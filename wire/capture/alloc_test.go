@@ -92,7 +92,7 @@ func BenchmarkDeliver(b *testing.B) {
 // BenchmarkWrite is what the writer needs for a packet.
 func BenchmarkWrite(b *testing.B) {
 	c := &Capture{out: io.Discard}
-	w := &writer{c: c, file: newFile(c.out)}
+	w := &writer{c: c, sink: newSink(c.out)}
 	i := &iface{name: "x"}
 	must(b, w.add(i))
 	r := &record{iface: i, data: make([]byte, 66), n: 66, length: 1514, payload: 1448, segments: 1, verdict: wire.Taken, queue: -1}

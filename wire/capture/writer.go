@@ -15,7 +15,7 @@ import (
 // writer is what the writing goroutine owns.
 type writer struct {
 	c       *Capture
-	file    *file
+	sink    *sink
 	ng      *pcapgo.NgWriter // nil: nothing is written yet
 	ifaces  int              // that the file knows
 	text    text
@@ -25,7 +25,7 @@ type writer struct {
 // run writes what is captured until Close.
 func (c *Capture) run() {
 	defer close(c.done)
-	w := &writer{c: c, file: newFile(c.out)}
+	w := &writer{c: c, sink: newSink(c.out)}
 	for {
 		w.try(w.sync)
 		for r := c.ring.next(); r != nil; r = c.ring.next() {
@@ -48,8 +48,8 @@ func (c *Capture) run() {
 		<-c.kick
 	}
 	w.try(w.finish)
-	w.c.written.Add(w.file.settle())
-	w.file.lose()
+	w.settle()
+	w.sink.lose()
 }
 
 // try does something with the file, unless there was an error before.
@@ -81,7 +81,7 @@ func (w *writer) add(i *iface) (err error) {
 	if w.ng != nil {
 		_, err = w.ng.AddInterface(about)
 	} else {
-		w.ng, err = pcapgo.NewNgWriterInterface(w.file.buf, about, pcapgo.NgWriterOptions{
+		w.ng, err = pcapgo.NewNgWriterInterface(w.sink.buf, about, pcapgo.NgWriterOptions{
 			SectionInfo: pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "vnic", Comment: w.c.comment}})
 	}
 	w.ifaces++
@@ -107,8 +107,8 @@ func (w *writer) take(r *record) {
 		w.c.fail(err)
 		return
 	}
-	w.file.put(r.iface)
-	w.c.written.Add(w.file.settle())
+	w.sink.put(r.iface)
+	w.settle()
 }
 
 func (w *writer) packet(r *record) error {
@@ -147,9 +147,12 @@ func (w *writer) flush() error {
 		return nil
 	}
 	err := w.ng.Flush()
-	w.c.written.Add(w.file.settle())
+	w.settle()
 	return err
 }
+
+// settle counts the packets that have come out whole.
+func (w *writer) settle() { w.c.written.Add(w.sink.settle()) }
 
 // finish says for each interface what was seen and what was missed.
 func (w *writer) finish() error {
