@@ -14,7 +14,7 @@ lab() {
   within 400 "$work/servelab" -vnic "$vnic" -cache "$work/cache" -dir "$dir" -limit 390s "$@" ||
     { tail -n 20 "$dir"/console-* >&2; fail "servelab $*"; }
 }
-s=0; old=$(VNIC_CACHE=$cache tools/qemu trixie) || s=$?
+s=0; old=$(VNIC_CACHE=$cache tools/qemu trixie bookworm-backports) || s=$?
 [ $s = 0 ] || [ $s = 3 ] || fail "QEMU 10.0: status $s"
 lab -nic virtio
 lab -nic gve
@@ -35,7 +35,7 @@ if [ -n "$old" ]; then
   [ $s = 3 ] && grep 'too old for vfio-user: install 10.1 or newer' "$work/says" | sed 's/^/ok   /' || fail "status $s: $(cat "$work/says")"
 else
   lab -nic virtio -client
-  echo "skip QEMU 10.0: this machine's mirror has no trixie"
+  echo "skip QEMU 10.0: this machine's mirror has neither trixie nor bookworm-backports"
 fi
 
 # 64 ports: one clear message for whoever takes one of theirs; the memory of each; CPU time in 10 s.

@@ -66,7 +66,7 @@ kernel=$(find -L "$cache/kernel" -name 'vmlinuz*' | head -n 1)
 cp "$kernel" bzImage
 cp -r "$(dirname "$(find -L "$cache/kernel" -name modules.order -o -name kernel -type d -path '*/modules/*' | head -n 1)")" modules
 programs "kernel by path" --kernel bzImage --modules modules
-if older=$(VNIC_CACHE=$cache "$tools/kernel" bookworm-backports); then
+if older=$(VNIC_CACHE=$cache "$tools/kernel" bookworm-backports trixie); then
   read -r image dir <<< "$older"
   programs "kernel $(basename "$dir"), virtio" --kernel "$image" --modules "$dir"
   programs "kernel $(basename "$dir"), gve" --nic gve --kernel "$image" --modules "$dir"
@@ -74,7 +74,7 @@ if older=$(VNIC_CACHE=$cache "$tools/kernel" bookworm-backports); then
   [ $s = 3 ] && [ ! -s out ] && grep -q 'made for another kernel' err || fail "modules of another kernel: status $s: $(cat err)"
   echo "ok   modules of another kernel: $(head -n 1 err)"
 else
-  echo "skip kernel 6.12: this machine's mirror has no bookworm-backports"
+  echo "skip kernel 6.12: this machine's mirror has neither bookworm-backports nor trixie"
 fi
 
 # A program finds a network that works: the link is up, and no address is one that cannot be bound yet (IFA_F_TENTATIVE).

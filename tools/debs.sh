@@ -22,41 +22,50 @@ mirror() {
 
 suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" ); }
 
-# fetch NAME SUITE PACKAGE...: the closure of the packages (or, with closure=no, the packages alone) unpacked as $cache/NAME.
-# base=SUITE is where else their closure is found: of backports the suite that they are for.
+# fetch NAME SUITES PACKAGE...: the closure of the packages (or, with closure=no, the packages alone) unpacked as $cache/NAME,
+# from the first of SUITES (one argument, separated by spaces) that has them all. A suite whose index is expired, cannot be
+# reached, or has moved on to other packages is a note, not an end, as long as another one serves.
 fetch() {
-  local name=$1 suite=$2; shift 2
-  local dir=$cache/$name
-  [ -e "$dir/.complete" ] && return 0
+  local name=$1 suites=$2 suite; shift 2
+  [ ! -e "$cache/$name/.complete" ] || return 0
   command -v apt-get >/dev/null || die "no apt-get here: this needs a Debian machine"
   local from; from=$(mirror)
   [ -n "$from" ] || die "no Debian mirror in this machine's apt sources: set VNIC_MIRROR"
   [ -r "$keyring" ] || die "no keyring $keyring: install debian-archive-keyring or set VNIC_KEYRING"
   mkdir -p "$cache"
-  local s; s=$(mktemp -d "$cache/.apt-XXXXXX")
-  trap "rm -rf '$s'" EXIT
-  mkdir -p "$s/lists/partial" "$s/archives/partial"; : > "$s/status"
-  printf "deb [signed-by=$keyring] $from %s main\n" "$suite" ${base:-} > "$s/sources.list"
+  for suite in $suites; do
+    say "fetching $* ($suite) into $cache/$name"
+    if fetch_from "$suite" "$from" "$cache/$name" "$@"; then return 0; fi
+    say "note: $suite does not serve $* (see above)"
+  done
+  return 1
+}
+
+# fetch_from SUITE MIRROR DIRECTORY PACKAGE...: the same from one suite. Its closure may also come from the suite that backports
+# are for.
+fetch_from() (
+  suite=$1 from=$2 dir=$3; shift 3
+  s=$(mktemp -d "$cache/.apt-XXXXXX")
+  trap 'rm -rf "$s"' EXIT
+  mkdir -p "$s/lists/partial" "$s/archives/partial" "$s/root"; : > "$s/status"
+  base=${suite%-backports}; [ "$base" != "$suite" ] || base=
+  printf "deb [signed-by=$keyring] $from %s main\n" "$suite" $base > "$s/sources.list"
   # The machine's own hooks (package caches of desktops, say) are not ours to run.
   printf '#clear %s;\n' APT::Update::Pre-Invoke APT::Update::Post-Invoke APT::Update::Post-Invoke-Success > "$s/apt.conf"
-  local opts=(-qq -c "$s/apt.conf" -o "Dir::Etc::sourcelist=$s/sources.list" -o Dir::Etc::sourceparts=/dev/null
+  opts=(-qq -c "$s/apt.conf" -o "Dir::Etc::sourcelist=$s/sources.list" -o Dir::Etc::sourceparts=/dev/null
     -o "Dir::State::lists=$s/lists" -o "Dir::State::status=$s/status" -o "Dir::Cache::archives=$s/archives"
     -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o "APT::Default-Release=$suite" -o APT::Install-Recommends=false
-    -o APT::Sandbox::User= -o Debug::NoLocking=1)
-  say "fetching $* ($suite) into $dir"
-  apt-get "${opts[@]}" update >&2 || return 1
+    -o APT::Sandbox::User= -o APT::Update::Error-Mode=any -o Debug::NoLocking=1)
+  # Behind || and in conditions, as some call us, set -e is off.
+  apt-get "${opts[@]}" update >&2 || exit 1
   if [ "${closure:-yes}" = yes ]; then
-    apt-get "${opts[@]}" -d -y install "$@" >&2 || return 1
+    apt-get "${opts[@]}" -d -y install "$@" >&2 || exit 1
   else
-    ( cd "$s/archives" && apt-get "${opts[@]}" download "$@" >&2 ) || return 1
+    cd "$s/archives" && apt-get "${opts[@]}" download "$@" >&2 || exit 1
   fi
-  mkdir "$s/root"
   # On a system with merged /usr, package files under /bin and /lib belong under /usr.
   mkdir -p "$s/root/usr/bin" "$s/root/usr/sbin" "$s/root/usr/lib" "$s/root/usr/lib64"
   ln -s usr/bin usr/sbin usr/lib usr/lib64 "$s/root/"
-  local deb
-  for deb in "$s"/archives/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink -C "$s/root" || return 1; done
-  # Behind ||, as some call us, set -e is off.
-  touch "$s/root/.complete" && rm -rf "$dir" && mv -T "$s/root" "$dir" || return 1
-  rm -rf "$s"
-}
+  for deb in "$s"/archives/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink -C "$s/root" || exit 1; done
+  touch "$s/root/.complete" && rm -rf "$dir" && mv -T "$s/root" "$dir"
+)
