@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 )
 
 // bytesFlag is a number of bytes: 4096, 64K, 256M, 4G, with or without "iB"; powers of 1024.
@@ -14,7 +14,7 @@ type bytesFlag uint64
 
 func (b *bytesFlag) Type() string { return "bytes" }
 
-func (b *bytesFlag) String() string { return world.FormatBytes(uint64(*b)) }
+func (b *bytesFlag) String() string { return lab.FormatBytes(uint64(*b)) }
 
 func (b *bytesFlag) Set(s string) error {
 	t := strings.TrimSuffix(strings.ToUpper(s), "IB")

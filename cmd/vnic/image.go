@@ -8,7 +8,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/image"
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -83,7 +83,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 	f.SortFlags = false
 	f.StringVarP(&o.Dir, "output", "o", "guest", "directory to make")
 	f.BoolVar(&o.Force, "force", false, "replace it if there is one")
-	f.StringVar(&o.Guest.NIC, "nic", world.Virtio, "virtio or gve, as of vnic serve")
+	f.StringVar(&o.Guest.NIC, "nic", lab.Virtio, "virtio or gve, as of vnic serve")
 	f.StringArrayVar(&o.Guest.Copies, "copy", nil, "HOST:GUEST, a file or directory for the guest, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Guest.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
 	f.Var(&memory, "memory", "RAM that the guest will have at least: files may take up a third of it")

@@ -13,18 +13,18 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
-// lab is the guests and what they are in.
-type lab struct {
+// runner is the guests and what they are in.
+type runner struct {
 	opt     *Options
 	program *program
 	images  *images
-	world   *world.World
+	world   *lab.Lab
 	guests  []*guest
 	logs    []*log // with LogDir, one a guest
 }
@@ -41,7 +41,7 @@ type images struct {
 // Do boots the guests, runs the program in all of them and gives its exit status: of several guests the first one that is not 0.
 // Whatever happens, nothing of the lab is left when it returns. When ctx ends, its cause is returned.
 func Do(ctx context.Context, o Options) (status int, err error) {
-	l := &lab{opt: &o}
+	l := &runner{opt: &o}
 	defer func() {
 		if cerr := l.close(); cerr != nil && err == nil {
 			err = fmt.Errorf("clearing up: %w", cerr)
@@ -64,7 +64,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 		return 0, err
 	}
 	w.Services = append(w.Services, o.Services...)
-	if l.world, err = world.New(w); err != nil {
+	if l.world, err = lab.New(w); err != nil {
 		return 0, err
 	}
 	if err := l.boot(ctx); err != nil {
@@ -81,10 +81,10 @@ func (o *Options) stage(what string) {
 }
 
 // fetch finds or fetches QEMU and the kernel, and makes what the guests boot from.
-func (l *lab) fetch(ctx context.Context) error {
+func (l *runner) fetch(ctx context.Context) error {
 	o := l.opt
 	o.stage("looking for QEMU and a kernel")
-	kind, _ := world.Of(o.NIC)
+	kind, _ := lab.Of(o.NIC)
 	o.Fetch.VFIOUser = kind.VFIOUser
 	res, err := qemu.Fetch(ctx, o.Fetch)
 	if err != nil {
@@ -102,7 +102,7 @@ func (l *lab) fetch(ctx context.Context) error {
 
 // driver is the kernel's module for eth0.
 func (o *Options) driver() string {
-	if o.NIC == world.GVE {
+	if o.NIC == lab.GVE {
 		return "gve"
 	}
 	return "virtio_net"
@@ -113,9 +113,9 @@ const busDriver = "virtio_pci"
 
 // initrd makes the image. Without the modules for devmem programs others run all the same; a kernel that comes without any has
 // what it needs built in, or else the guest will say so.
-func (l *lab) initrd(ctx context.Context) error {
+func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
-	kind, _ := world.Of(o.NIC)
+	kind, _ := lab.Of(o.NIC)
 	build := func(modules []string) (err error) {
 		im.modules = modules
 		im.initrd, err = guestimages.Build(ctx, guestimages.Options{CacheDir: im.Cache, Kernel: im.Kernel.Version, ModulesDir: im.Kernel.Modules,
@@ -150,7 +150,7 @@ func (l *lab) initrd(ctx context.Context) error {
 }
 
 // files writes the user's files into one archive, which all guests read.
-func (l *lab) files() error {
+func (l *runner) files() error {
 	fd, err := unix.MemfdCreate("vnic-files", unix.MFD_CLOEXEC)
 	if err != nil {
 		return os.NewSyscallError("memfd_create", err)
@@ -164,7 +164,7 @@ func (l *lab) files() error {
 }
 
 // boot starts all guests, and their networks. One that fails ends the others.
-func (l *lab) boot(ctx context.Context) error {
+func (l *runner) boot(ctx context.Context) error {
 	o := l.opt
 	o.stage("booting")
 	eg, ready := errgroup.WithContext(ctx)
@@ -177,7 +177,7 @@ func (l *lab) boot(ctx context.Context) error {
 }
 
 // run runs the program in all guests. One that has lost its guest ends the others.
-func (l *lab) run(ctx context.Context) (int, error) {
+func (l *runner) run(ctx context.Context) (int, error) {
 	status := make([]int, len(l.guests))
 	streams := l.streams()
 	eg, ctx := errgroup.WithContext(ctx)
@@ -199,7 +199,7 @@ func (l *lab) run(ctx context.Context) (int, error) {
 }
 
 // close ends the guests, all at the same time, then the world.
-func (l *lab) close() error {
+func (l *runner) close() error {
 	errs := make([]error, len(l.guests))
 	var wg sync.WaitGroup
 	for i, g := range l.guests {

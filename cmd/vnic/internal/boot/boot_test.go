@@ -15,14 +15,14 @@ import (
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
 func good() Options {
-	return Options{NIC: world.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20, MTU: 1500, Command: []string{"x"},
+	return Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20, MTU: 1500, Command: []string{"x"},
 		Note: func(string, ...any) {}}
 }
 
@@ -53,7 +53,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 			t.Errorf("%v does not say %q", err, want)
 		}
 	}
-	for _, nic := range []string{world.Virtio, world.GVE} {
+	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		o := good()
 		o.NIC, o.Guests, o.GPUMemory = nic, MaxGuests, 0
 		if err := o.Check(); err != nil {
@@ -65,7 +65,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 // What each guest has is its own: addresses, MACs, and on virtio a second NIC with the GPU.
 func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 	defer goleak.VerifyNone(t)
-	for nic, each := range map[string]int{world.Virtio: 2, world.GVE: 1} {
+	for nic, each := range map[string]int{lab.Virtio: 2, lab.GVE: 1} {
 		o := good()
 		o.NIC, o.Guests, o.Forwards = nic, 3, []string{"udp:1:guest2:2"}
 		o.Forwards = nil // a port of the machine's
@@ -73,7 +73,7 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 		if err := o.gateway(&opt); err != nil {
 			t.Fatal(err)
 		}
-		w, err := world.New(opt)
+		w, err := lab.New(opt)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -121,12 +121,12 @@ func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 		memory uint64
 		device string
 		gpu    bool
-	}{{world.Virtio, 64 << 20, "0000:00:04.0", false}, {world.GVE, 64 << 20, "eth0", true}, {world.GVE, 0, "eth0", false}} {
+	}{{lab.Virtio, 64 << 20, "0000:00:04.0", false}, {lab.GVE, 64 << 20, "eth0", true}, {lab.GVE, 0, "eth0", false}} {
 		o := good()
 		o.NIC, o.GPUMemory, o.Guests = c.nic, c.memory, 2
-		g := &guest{lab: &lab{opt: &o}, place: place{index: 1},
+		g := &guest{lab: &runner{opt: &o}, place: place{index: 1},
 			network: guestnet.Result{Interfaces: []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}}}
-		if c.nic == world.GVE {
+		if c.nic == lab.GVE {
 			g.network.Interfaces = g.network.Interfaces[:1]
 		}
 		env := g.env()
@@ -262,7 +262,7 @@ func TestProgramRunsInAGuest(t *testing.T) {
 	if err != nil {
 		t.Skipf("no QEMU or kernel without the network: %v", err)
 	}
-	for _, nic := range []string{world.Virtio, world.GVE} {
+	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		t.Run(nic, func(t *testing.T) {
 			ignore := goleak.IgnoreCurrent()
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)

@@ -1,13 +1,13 @@
 package boot
 
 import (
-	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack/gateway"
 )
 
 // gateway adds a router to the world's services, unless there is to be none.
-func (o *Options) gateway(w *world.Options) error {
+func (o *Options) gateway(w *lab.Options) error {
 	if o.NoGateway {
 		return nil
 	}
@@ -15,16 +15,16 @@ func (o *Options) gateway(w *world.Options) error {
 	for i := range o.Guests {
 		d4, d6 := o.devmemAddrs(i)
 		g.Hosts = append(g.Hosts,
-			gateway.Host{Name: guestnet.HostName(i), MAC: world.MAC(i), Addr4: world.Addr4(i).Addr(), Addr6: world.Addr6(i).Addr()},
+			gateway.Host{Name: guestnet.HostName(i), MAC: lab.MAC(i), Addr4: lab.Addr4(i).Addr(), Addr6: lab.Addr6(i).Addr()},
 			gateway.Host{Name: guestnet.DevmemName(i), Addr4: d4.Addr(), Addr6: d6.Addr()}) // DHCP is not for it
 	}
 	for _, s := range o.Forwards {
-		f, err := world.ParseForward(s, guestnet.GuestName, o.Guests)
+		f, err := lab.ParseForward(s, guestnet.GuestName, o.Guests)
 		if err != nil {
 			return err
 		}
 		g.Forwards = append(g.Forwards, f)
 	}
-	w.Services = append(w.Services, world.Gateway(g))
+	w.Services = append(w.Services, lab.Gateway(g))
 	return nil
 }

@@ -20,7 +20,7 @@ import (
 // guest is one of them.
 type guest struct {
 	place
-	lab     *lab
+	lab     *runner
 	machine *qemu.Machine // nil: not booted
 	network guestnet.Result
 	blamed  bool // the machine's end is the command's error already

@@ -6,8 +6,8 @@ import (
 	"os"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -17,14 +17,14 @@ type Image struct {
 	Kernel qemu.Kernel
 	Append string // the kernel's command line
 
-	lab    *lab
+	lab    *runner
 	config agent.Config
 }
 
 // NewImage finds all that belongs to an image. Of o it takes no notice of what is a machine's or a network's. Without an error the
 // caller closes it.
 func NewImage(ctx context.Context, o Options) (i *Image, err error) {
-	l := &lab{opt: &o}
+	l := &runner{opt: &o}
 	o.image, o.Fetch.KernelOnly = true, true
 	if l.program, err = o.prepare(); err != nil {
 		return nil, err
@@ -33,7 +33,7 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 		_ = l.close()
 		return nil, err
 	}
-	kind, _ := world.Of(o.NIC)
+	kind, _ := lab.Of(o.NIC)
 	if l.images.Kernel.Modules == "" {
 		o.Note("kernel %s came without modules: unless it has %s built in, its guest has no network: give them by --modules", l.images.Kernel.Version, o.driver())
 	}

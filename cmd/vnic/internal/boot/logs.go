@@ -32,7 +32,7 @@ func (l *log) Write(b []byte) (int, error) {
 }
 
 // openLogs makes the files for consoles, before anything boots.
-func (l *lab) openLogs() error {
+func (l *runner) openLogs() error {
 	dir := l.opt.LogDir
 	if dir == "" {
 		return nil

@@ -16,13 +16,13 @@ import (
 func TestDirectoryForLogsIsOfOne(t *testing.T) {
 	o := good()
 	o.Guests, o.LogDir = 2, filepath.Join(t.TempDir(), "made")
-	first := &lab{opt: &o}
+	first := &runner{opt: &o}
 	if err := first.openLogs(); err != nil || len(first.logs) != 2 {
 		t.Fatal(err)
 	}
 	other := o
 	other.Guests = 1
-	second := &lab{opt: &other}
+	second := &runner{opt: &other}
 	if err := second.openLogs(); !errors.Is(err, outfile.ErrInUse) || !strings.HasPrefix(err.Error(), "--log-dir: "+o.LogDir) {
 		t.Errorf("got %v", err)
 	}

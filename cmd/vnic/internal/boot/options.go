@@ -8,13 +8,13 @@ import (
 	"os"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
 // Options are the flags of `vnic boot`.
 type Options struct {
-	NIC       string // world.Virtio or world.GVE
+	NIC       string // lab.Virtio or lab.GVE
 	Guests    int
 	CPUs      int
 	Memory    uint64
@@ -33,7 +33,7 @@ type Options struct {
 
 	Command []string // empty: a shell
 
-	Services []func(*world.World) (io.Closer, error) // what else is to see the world: a capture
+	Services []func(*lab.Lab) (io.Closer, error) // what else is to see the world: a capture
 
 	Fetch          qemu.Options
 	Log            *slog.Logger
@@ -46,7 +46,7 @@ type Options struct {
 }
 
 // MaxGuests is how many guests there can be: each has a GPU.
-const MaxGuests = world.MaxGPUs
+const MaxGuests = lab.MaxGPUs
 
 const minMemory = 192 << 20
 
@@ -60,7 +60,7 @@ func (o *Options) Check() error {
 	case o.CPUs < 1 || o.CPUs > 64:
 		return fmt.Errorf("--cpus %d: 1 to 64", o.CPUs)
 	case o.Memory < minMemory || o.Memory%(2<<20) != 0:
-		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", world.FormatBytes(o.Memory))
+		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
 	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
 	case o.GDB < 0 || o.GDB > 65535-o.Guests:
@@ -80,7 +80,7 @@ func (o *Options) Check() error {
 
 // node says whether GPU memory is a NUMA node's.
 func (o *Options) node() bool {
-	p, _ := world.Of(o.NIC)
+	p, _ := lab.Of(o.NIC)
 	return p.Node
 }
 

@@ -5,43 +5,43 @@ import (
 	"net/netip"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack/gateway"
 )
 
 // place is what a guest has on the switch.
 type place struct {
 	index  int
-	name   string      // "guest0"
-	kernel *world.Port // the kernel's NIC
-	devmem *world.Port // that for devmem programs: another on virtio, the same on gve
+	name   string    // "guest0"
+	kernel *lab.Port // the kernel's NIC
+	devmem *lab.Port // that for devmem programs: another on virtio, the same on gve
 }
 
 // devmemAddrs are what the devmem programs of guest i are to have.
 func (o *Options) devmemAddrs(i int) (v4, v6 netip.Prefix) {
-	return world.Addr4(guestnet.DevmemHost + i), world.Addr6(guestnet.DevmemHost + i)
+	return lab.Addr4(guestnet.DevmemHost + i), lab.Addr6(guestnet.DevmemHost + i)
 }
 
 // farewell is how long the end of a connection to a QEMU that is gone may take to be seen.
 const farewell = 2 * time.Second
 
 // world is what the guests are in: of each guest the kernel's NIC, and on virtio another, which the GPU is at.
-func (o *Options) world() world.Options {
-	w := world.Options{NIC: o.NIC, MTU: o.MTU, GPUMemory: o.GPUMemory, Farewell: farewell, Log: o.Log}
+func (o *Options) world() lab.Options {
+	w := lab.Options{NIC: o.NIC, MTU: o.MTU, GPUMemory: o.GPUMemory, Farewell: farewell, Log: o.Log}
 	for i := range o.Guests {
-		w.Ports = append(w.Ports, world.PortOptions{Name: guestnet.HostName(i), MAC: world.MAC(i), Addr4: world.Addr4(i), Addr6: world.Addr6(i),
+		w.Ports = append(w.Ports, lab.PortOptions{Name: guestnet.HostName(i), MAC: lab.MAC(i), Addr4: lab.Addr4(i), Addr6: lab.Addr6(i),
 			NoGPU: !o.node()})
 		if !o.node() {
 			d := guestnet.DevmemHost + i
-			w.Ports = append(w.Ports, world.PortOptions{Name: guestnet.DevmemName(i), MAC: world.MAC(d), Addr4: world.Addr4(d), Addr6: world.Addr6(d)})
+			w.Ports = append(w.Ports, lab.PortOptions{Name: guestnet.DevmemName(i), MAC: lab.MAC(d), Addr4: lab.Addr4(d), Addr6: lab.Addr6(d)})
 		}
 	}
 	return w
 }
 
 // places says which ports are whose.
-func (o *Options) places(w *world.World) (list []place) {
+func (o *Options) places(w *lab.Lab) (list []place) {
 	ports := w.Ports()
 	each := len(ports) / o.Guests
 	for i := range o.Guests {
@@ -57,7 +57,7 @@ func (o *Options) network(p place) guestnet.Config {
 		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(p.devmem), Leave: true})
 	}
 	for i := range o.Guests {
-		for _, a := range []netip.Prefix{world.Addr4(i), world.Addr6(i)} {
+		for _, a := range []netip.Prefix{lab.Addr4(i), lab.Addr6(i)} {
 			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: []string{guestnet.HostName(i)}})
 		}
 		a4, a6 := o.devmemAddrs(i)
@@ -66,7 +66,7 @@ func (o *Options) network(p place) guestnet.Config {
 		}
 	}
 	if !o.NoGateway {
-		g4, g6 := world.GatewayAddrs()
+		g4, g6 := lab.GatewayAddrs()
 		c.Gateways, c.DNS = []netip.Addr{g4.Addr(), g6.Addr()}, []netip.Addr{g4.Addr()}
 		for _, a := range c.Gateways {
 			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a, Names: []string{gateway.GatewayName}})
@@ -75,4 +75,4 @@ func (o *Options) network(p place) guestnet.Config {
 	return c
 }
 
-func mac(p *world.Port) string { return net.HardwareAddr(p.MAC[:]).String() }
+func mac(p *lab.Port) string { return net.HardwareAddr(p.MAC[:]).String() }

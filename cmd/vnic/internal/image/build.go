@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -94,7 +94,7 @@ type usage struct {
 
 func (u *usage) print(w io.Writer) error {
 	oldest := qemu.MinQEMU
-	if p, _ := world.Of(u.NIC); p.VFIOUser {
+	if p, _ := lab.Of(u.NIC); p.VFIOUser {
 		oldest = qemu.MinVFIOUser
 	}
 	at := func(name string) string { return filepath.Join(u.Dir, name) }
@@ -108,6 +108,6 @@ In another, QEMU %s or newer, with the flags that it prints for the port and wit
   -nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max
 
 With KVM: -accel kvm -cpu host. The guest powers off when its program ends; C-a x ends QEMU at once.
-`, u.NIC, u.Kernel, u.NIC, oldest, world.FormatBytes(u.Memory), at(kernelFile), at(initrdFile), at(appendFile))
+`, u.NIC, u.Kernel, u.NIC, oldest, lab.FormatBytes(u.Memory), at(kernelFile), at(initrdFile), at(appendFile))
 	return err
 }

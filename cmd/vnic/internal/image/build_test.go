@@ -15,7 +15,7 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -37,7 +37,7 @@ func options(t *testing.T) BuildOptions {
 	for _, e := range []string{qemu.EnvKernel, qemu.EnvModules, qemu.EnvQEMU, "LD_LIBRARY_PATH"} {
 		t.Setenv(e, "")
 	}
-	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: world.Virtio, Guests: 1, CPUs: 1, MTU: 1500, Memory: 512 << 20,
+	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, MTU: 1500, Memory: 512 << 20,
 		Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"}, Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"},
 		Append: "more", Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
 		Fetch: qemu.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}
@@ -110,7 +110,7 @@ func TestImageIsWholeAndReproducible(t *testing.T) {
 
 func TestGPUOfAGVENICIsANode(t *testing.T) {
 	o := options(t)
-	o.Guest.NIC = world.GVE
+	o.Guest.NIC = lab.GVE
 	if err := Build(t.Context(), o, io.Discard); err != nil {
 		t.Fatal(err)
 	}

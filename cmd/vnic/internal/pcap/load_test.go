@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
-	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 	"vnic.dev/vnic/wire"
 	"vnic.dev/vnic/wire/capture"
@@ -20,7 +20,7 @@ import (
 // TestEightGuestsAreNotHeldUp: eight guests with real NICs move bytes at the same time while a capture's reader takes nothing.
 // All arrive; what was not captured is counted.
 func TestEightGuestsAreNotHeldUp(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	r, out, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -30,16 +30,16 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	const guests, bytes = 8, 2 << 20
-	ports := make([]world.PortOptions, guests)
+	ports := make([]lab.PortOptions, guests)
 	for i := range ports {
 		ports[i].Link.Up = wire.Impairment{Seed: uint64(i), Loss: 0.001}
 	}
 	p := &Pcap{c: c, file: "a pipe"}
-	w, err := world.New(world.Options{NIC: world.Virtio, Ports: ports, Services: []func(*world.World) (io.Closer, error){p.Service}})
+	w, err := lab.New(lab.Options{NIC: lab.Virtio, Ports: ports, Services: []func(*lab.Lab) (io.Closer, error){p.Service}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var all [guests]*worldtest.Guest
+	var all [guests]*labtest.Guest
 	for i := range all {
 		client, server, err := vfiotest.Pair()
 		if err != nil {
@@ -47,7 +47,7 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 		}
 		port := w.Port(i)
 		port.Connected(server)
-		if all[i], err = worldtest.New(client, fmt.Sprintf("02:76:6e:69:00:%02x", i+1), []netip.Prefix{port.Addr4}); err != nil {
+		if all[i], err = labtest.New(client, fmt.Sprintf("02:76:6e:69:00:%02x", i+1), []netip.Prefix{port.Addr4}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/wire/capture"
 )
 
@@ -76,9 +76,9 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	return p, nil
 }
 
-// Service is for world.Options.Services, behind all that have ports of their own: it captures all ports that there are, until the
+// Service is for lab.Options.Services, behind all that have ports of their own: it captures all ports that there are, until the
 // world is closed. An error of the file is not the world's: see Report.
-func (p *Pcap) Service(w *world.World) (io.Closer, error) {
+func (p *Pcap) Service(w *lab.Lab) (io.Closer, error) {
 	if p != nil {
 		for _, l := range w.Switch().Links() {
 			p.c.Attach(l)

@@ -10,7 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -56,7 +56,7 @@ func TestWorldIsCaptured(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []*Pcap{none, p} {
-		w, err := world.New(world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 2), Services: []func(*world.World) (io.Closer, error){p.Service}})
+		w, err := lab.New(lab.Options{NIC: lab.Virtio, Ports: make([]lab.PortOptions, 2), Services: []func(*lab.Lab) (io.Closer, error){p.Service}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +84,7 @@ func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := world.New(world.Options{NIC: world.GVE, Ports: make([]world.PortOptions, 1), Services: []func(*world.World) (io.Closer, error){p.Service}})
+	w, err := lab.New(lab.Options{NIC: lab.GVE, Ports: make([]lab.PortOptions, 1), Services: []func(*lab.Lab) (io.Closer, error){p.Service}})
 	if err != nil {
 		t.Fatal(err)
 	}

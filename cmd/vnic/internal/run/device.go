@@ -1,17 +1,17 @@
 package run
 
 import (
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 )
 
 // Personalities of the NIC.
 const (
-	NICVirtio = world.Virtio
-	NICGVE    = world.GVE
+	NICVirtio = lab.Virtio
+	NICGVE    = lab.GVE
 )
 
-func (o *Options) personality() world.Personality {
-	p, _ := world.Of(o.NIC)
+func (o *Options) personality() lab.Personality {
+	p, _ := lab.Of(o.NIC)
 	return p
 }
 

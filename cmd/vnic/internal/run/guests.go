@@ -62,9 +62,9 @@ func prepareGuests(ctx context.Context, o *Options) (*images, error) {
 }
 
 // boot starts both guests and their NICs.
-func (l *lab) boot(ctx context.Context, im *images) error {
+func (l *runner) boot(ctx context.Context, im *images) error {
 	if im == nil {
-		l.info = labInfo{qemu: "none", kernel: "none", accel: "none"}
+		l.info = guestInfo{qemu: "none", kernel: "none", accel: "none"}
 		if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
 			return err
 		}
@@ -94,12 +94,12 @@ func (im *images) blame(err error) error {
 }
 
 // start starts both machines: stage boot.
-func (l *lab) start(ctx context.Context, im *images) error {
+func (l *runner) start(ctx context.Context, im *images) error {
 	if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
 		return err
 	}
 	start := time.Now()
-	l.info = labInfo{qemu: im.QEMU.Version, kernel: im.Kernel.Version, untested: im.Untested, cpu: true}
+	l.info = guestInfo{qemu: im.QEMU.Version, kernel: im.Kernel.Version, untested: im.Untested, cpu: true}
 	// The machines live as long as the lab, so errgroup's context is not theirs; but one that fails to boot ends the other.
 	mctx, cancel := context.WithCancel(ctx)
 	l.stop = cancel

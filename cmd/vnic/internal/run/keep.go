@@ -29,7 +29,7 @@ func (o *Options) keep(name string) (*os.File, error) {
 }
 
 // keepCounters writes all counters of both NICs as they are now.
-func (l *lab) keepCounters() error {
+func (l *runner) keepCounters() error {
 	if !l.opt.Keep {
 		return nil
 	}

@@ -15,10 +15,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/wire"
@@ -41,7 +41,7 @@ type end struct {
 	name    string
 	opt     *Options
 	log     *slog.Logger
-	nic     *world.Port
+	nic     *lab.Port
 	gpu     *gpumem.GPU
 	window  []kernelnic.Extent // where in the GPU's memory that is what the guest has of it
 	port    *nic.Port
@@ -51,17 +51,17 @@ type end struct {
 	close   []func() error // in reverse
 }
 
-// lab is the emulated world, and its guests.
-type lab struct {
+// runner is the emulated world, and its guests.
+type runner struct {
 	opt   *Options
-	world *world.World
+	world *lab.Lab
 	sw    *wire.Switch
 	ends  [2]*end // sender, receiver
-	info  labInfo
+	info  guestInfo
 	stop  context.CancelFunc // ends guests that are still about to boot
 }
 
-type labInfo struct {
+type guestInfo struct {
 	qemu, kernel, accel string
 	untested            []string
 	boot                time.Duration
@@ -71,23 +71,23 @@ type labInfo struct {
 // farewell is how long a NIC waits until it has seen the end of the QEMU that it served.
 const farewell = 2 * time.Second
 
-// newLab makes GPUs, NICs and the switch; guests come after.
-func newLab(o *Options) (*lab, error) {
+// newRunner makes GPUs, NICs and the switch; guests come after.
+func newRunner(o *Options) (*runner, error) {
 	names := [2]string{"A", "B"}
-	conf := world.Options{NIC: o.NIC, QueuePairs: o.queuePairs(), MTU: o.MTU, GPUMemory: o.GPUMemory, NoP2P: !o.P2P, Log: o.Log,
+	conf := lab.Options{NIC: o.NIC, QueuePairs: o.queuePairs(), MTU: o.MTU, GPUMemory: o.GPUMemory, NoP2P: !o.P2P, Log: o.Log,
 		Services: o.Services}
 	if !o.InProc {
 		conf.Farewell = farewell
 	}
 	for i, name := range names {
 		bad := wire.Impairment{Loss: o.Loss, Reorder: o.Reorder, Seed: o.Seed + uint64(i)}
-		conf.Ports = append(conf.Ports, world.PortOptions{Name: name, Link: wire.LinkOptions{Up: bad}})
+		conf.Ports = append(conf.Ports, lab.PortOptions{Name: name, Link: wire.LinkOptions{Up: bad}})
 	}
-	w, err := world.New(conf)
+	w, err := lab.New(conf)
 	if err != nil {
 		return nil, err
 	}
-	l := &lab{opt: o, world: w, sw: w.Switch(), stop: func() {}}
+	l := &runner{opt: o, world: w, sw: w.Switch(), stop: func() {}}
 	for i, name := range names {
 		p := w.Port(i)
 		l.ends[i] = &end{name: name, opt: o, log: o.Log, nic: p, gpu: p.GPU(), port: p.NIC()}
@@ -132,7 +132,7 @@ func (e *end) addr(family int) netip.Prefix {
 }
 
 // blame finds what is behind an error: an interruption, or a guest that is gone, explains whatever came of it.
-func (l *lab) blame(ctx context.Context, err error) error {
+func (l *runner) blame(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
@@ -158,7 +158,7 @@ func advice(err error) string {
 }
 
 // gone says whether a guest has ended.
-func (l *lab) gone() bool {
+func (l *runner) gone() bool {
 	return slices.ContainsFunc(l.ends[:], func(e *end) bool {
 		if e.machine == nil {
 			return false
@@ -195,7 +195,7 @@ func ended(m *qemu.Machine) error {
 var errPowerOff = errors.New("powered off in the middle of the run")
 
 // Close ends the guests, both at the same time, and then takes the world down.
-func (l *lab) Close() error {
+func (l *runner) Close() error {
 	var errs [len(l.ends)]error
 	var wg sync.WaitGroup
 	for i, e := range l.ends {

@@ -11,11 +11,11 @@ import (
 
 // meters count the measured connection, and nothing else, on both NICs.
 type meters struct {
-	l  *lab
+	l  *runner
 	id [2]uint32
 }
 
-func (l *lab) addMeters(from, to netip.AddrPort) (m *meters, err error) {
+func (l *runner) addMeters(from, to netip.AddrPort) (m *meters, err error) {
 	m = &meters{l: l}
 	if m.id[0], err = l.ends[0].port.AddMeter(control.Meter{Proto: 6, Local: from, Remote: to}); err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileByt
 // totals are counters that are not the meters': of both ports, as they stand now.
 type totals struct{ engine, drops uint64 }
 
-func (l *lab) counters() (t totals) {
+func (l *runner) counters() (t totals) {
 	for _, e := range l.ends {
 		c, _ := e.port.PortCounters()
 		t.engine += c.Engine.Gathered + c.Engine.ToGuest + c.Engine.FromGuest

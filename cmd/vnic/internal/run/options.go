@@ -9,8 +9,8 @@ import (
 	"slices"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -43,9 +43,9 @@ type Options struct {
 	Progress func(mode string, done, total uint64) // during a transfer; from one goroutine at a time
 	Note     func(format string, args ...any)      // what a user should know
 
-	Services []func(*world.World) (io.Closer, error) // what else is to see the world: counters, a capture
+	Services []func(*lab.Lab) (io.Closer, error) // what else is to see the world: counters, a capture
 
-	hook func(*lab) // tests: the lab, before its guests boot
+	hook func(*runner) // tests: the lab, before its guests boot
 }
 
 // Step is a stage as it begins. The last four stages come once for each round of each mode.
@@ -86,7 +86,7 @@ func (o *Options) plan() (p plan, err error) {
 		if o.personality().Node { // a power of two
 			least *= 2
 		}
-		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", world.FormatBytes(o.GPUMemory), least>>20)
+		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", lab.FormatBytes(o.GPUMemory), least>>20)
 	}
 	room := (memory - p.pool) / page * page
 	if o.Size/room >= maxRounds {
@@ -134,7 +134,7 @@ func (o *Options) Check() error {
 			return fmt.Errorf("--mode %s: devmem, copy or both", m)
 		}
 	}
-	p, known := world.Of(o.NIC)
+	p, known := lab.Of(o.NIC)
 	switch {
 	case !known:
 		return fmt.Errorf("--nic %s: virtio or gve", o.NIC)
@@ -155,9 +155,9 @@ func (o *Options) Check() error {
 	case o.Loss < 0 || o.Loss >= 1 || o.Reorder < 0 || o.Reorder >= 1:
 		return errors.New("--loss, --reorder: at least 0%, less than 100%")
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
-		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", world.FormatBytes(o.GPUMemory))
+		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
 	case o.Memory < 192<<20 || o.Memory%(2<<20) != 0:
-		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", world.FormatBytes(o.Memory))
+		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
 	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
 	case o.StallSecs < 1:

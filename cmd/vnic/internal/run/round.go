@@ -14,7 +14,7 @@ import (
 
 // round is one transfer of n bytes, metered and verified.
 type round struct {
-	l          *lab
+	l          *runner
 	mode       string
 	number, of int
 	n, seed    uint64
@@ -26,7 +26,7 @@ type round struct {
 	before     totals
 }
 
-func (l *lab) newRound(p plan, mode string, number int, n, seed uint64, port uint16) *round {
+func (l *runner) newRound(p plan, mode string, number int, n, seed uint64, port uint16) *round {
 	a, b := l.ends[0], l.ends[1]
 	t := &round{l: l, mode: mode, number: number, of: len(p.rounds), n: n, seed: seed,
 		from: netip.AddrPortFrom(a.addr(l.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(l.opt.Family).Addr(), port)}
@@ -111,7 +111,7 @@ func (t *round) stage(ctx context.Context, name string) error {
 }
 
 // order has sender and receiver do something at the same time, within a limit. Either may have nothing to do.
-func (l *lab) order(ctx context.Context, limit time.Duration, sender, receiver func(context.Context) error) error {
+func (l *runner) order(ctx context.Context, limit time.Duration, sender, receiver func(context.Context) error) error {
 	octx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	do := func(e *end, f func(context.Context) error) func(context.Context) error {
@@ -205,7 +205,7 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 }
 
 // states describes the TCP state of both ends, as lines to be added to an error. A guest that does not answer says nothing.
-func (l *lab) states(ctx context.Context) string {
+func (l *runner) states(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()
 	var s [2]string

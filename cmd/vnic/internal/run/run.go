@@ -22,9 +22,9 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	if err == nil {
 		err = o.stage(ctx, Step{Stage: "gpu-memory"})
 	}
-	var l *lab
+	var l *runner
 	if err == nil {
-		l, err = newLab(&o)
+		l, err = newRunner(&o)
 	}
 	if err != nil {
 		return nil, orCause(ctx, err)
@@ -54,7 +54,7 @@ func orCause(ctx context.Context, err error) error {
 }
 
 // run boots the guests and transfers in each mode.
-func (l *lab) run(ctx context.Context, p plan, im *images) (*Report, error) {
+func (l *runner) run(ctx context.Context, p plan, im *images) (*Report, error) {
 	o := l.opt
 	if o.hook != nil {
 		o.hook(l)
@@ -83,7 +83,7 @@ func (l *lab) run(ctx context.Context, p plan, im *images) (*Report, error) {
 }
 
 // runMode transfers o.Size in one mode, in rounds that fit GPU memory.
-func (l *lab) runMode(ctx context.Context, p plan, mode string, number uint64) (*Run, error) {
+func (l *runner) runMode(ctx context.Context, p plan, mode string, number uint64) (*Run, error) {
 	seeds := rand.New(rand.NewPCG(l.opt.Seed, number)) // each (mode, round) has its own
 	r := &Run{Mode: mode, SHA256Match: true, Seed: l.opt.Seed, Rounds: len(p.rounds)}
 	if l.opt.Audit {

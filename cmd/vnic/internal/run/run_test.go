@@ -214,8 +214,8 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 	for _, mode := range []string{transfer.Devmem, transfer.Copy} {
 		o := options(16 << 20)
 		o.Modes, o.StallSecs = []string{mode}, 1
-		var l *lab
-		o.hook = func(x *lab) { l = x }
+		var l *runner
+		o.hook = func(x *runner) { l = x }
 		o.Stage = func(s Step) {
 			if s.Stage == "transfer" {
 				if err := l.sw.Detach(l.ends[1].port.Link()); err != nil {
@@ -241,8 +241,8 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	leavesNothing(t)
 	o := options(1 << 20)
 	o.StallSecs = 1
-	var l *lab
-	o.hook = func(x *lab) { l = x }
+	var l *runner
+	o.hook = func(x *runner) { l = x }
 	o.Stage = func(s Step) {
 		if s.Stage == "connect" {
 			_ = l.sw.Detach(l.ends[1].port.Link())

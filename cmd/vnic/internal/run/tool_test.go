@@ -14,7 +14,7 @@ import (
 // tools is two guests in which nothing runs but what a test starts: the tool devmem.
 type tools struct {
 	*testing.T
-	*lab
+	*runner
 	iface string
 }
 
@@ -35,7 +35,7 @@ func newTools(t *testing.T, nic, iface string) *tools {
 		t.Fatal(err)
 	}
 	t.Cleanup(im.close)
-	l, err := newLab(&o)
+	l, err := newRunner(&o)
 	if err != nil {
 		t.Fatal(err)
 	}

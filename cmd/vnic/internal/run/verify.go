@@ -65,7 +65,7 @@ func viewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 
 // poisoned makes sure that destination and pool hold nothing of any payload before a round: the digest cannot be that of
 // an earlier one.
-func (l *lab) poisoned(ctx context.Context, e *end, p transfer.Prepare) error {
+func (l *runner) poisoned(ctx context.Context, e *end, p transfer.Prepare) error {
 	want := bytes.Repeat([]byte{byte(p.Seed)}, 1<<20)
 	check := func(what string, off, n uint64) error {
 		return e.view(ctx, off, n, func(b []byte) error {
@@ -85,7 +85,7 @@ func (l *lab) poisoned(ctx context.Context, e *end, p transfer.Prepare) error {
 }
 
 // verify digests the destination, and compares with the digest of what the seed says was sent.
-func (l *lab) verify(ctx context.Context, r *Run, e *end, off, n, seed uint64) error {
+func (l *runner) verify(ctx context.Context, r *Run, e *end, off, n, seed uint64) error {
 	got, want := sha256.New(), sha256.New()
 	var eg errgroup.Group
 	eg.Go(func() error {
@@ -122,7 +122,7 @@ func pattern(ctx context.Context, h hash.Hash, seed, n uint64) error {
 }
 
 // audit scans the RAM of both guests for what was sent.
-func (l *lab) audit(ctx context.Context, r *Run, s gpumem.Stream) error {
+func (l *runner) audit(ctx context.Context, r *Run, s gpumem.Stream) error {
 	if r.Audit == nil {
 		return nil
 	}

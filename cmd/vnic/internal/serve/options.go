@@ -11,18 +11,18 @@ import (
 	"strings"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack/gateway"
 )
 
 // Options are the flags of `vnic serve`.
 type Options struct {
-	World     world.Options // but Ports, which follow from the sockets
-	Paths     []string      // sockets' files, one a port
-	FDs       []int         // instead: sockets that are open already
-	Client    bool          // QEMU listens at Paths
+	World     lab.Options // but Ports, which follow from the sockets
+	Paths     []string    // sockets' files, one a port
+	FDs       []int       // instead: sockets that are open already
+	Client    bool        // QEMU listens at Paths
 	NoGateway bool
-	Forwards  []string // as world.ParseForward takes them
+	Forwards  []string // as lab.ParseForward takes them
 
 	Ready func(*Report) error                    // all sockets are there, and QEMU may come
 	Note  func(port, format string, args ...any) // what happens at a port
@@ -56,7 +56,7 @@ func Inherited() (fds []int) {
 	}
 	const first = 3
 	n, _ := strconv.Atoi(os.Getenv("LISTEN_FDS"))
-	for i := range min(n, world.MaxPorts+1) { // Check complains of too many
+	for i := range min(n, lab.MaxPorts+1) { // Check complains of too many
 		fds = append(fds, first+i)
 	}
 	return fds
@@ -94,7 +94,7 @@ func (o *Options) Check() error {
 	case o.Client && len(o.FDs) > 0:
 		return errors.New("--client and --fd: an open socket is what it is")
 	}
-	if kind, _ := world.Of(o.World.NIC); o.Client && kind.VFIOUser {
+	if kind, _ := lab.Of(o.World.NIC); o.Client && kind.VFIOUser {
 		return fmt.Errorf("--client and --nic %s: QEMU listens at no vfio-user socket, it only connects", o.World.NIC)
 	}
 	if o.NoGateway && len(o.Forwards) > 0 {
@@ -108,24 +108,24 @@ func (o *Options) Check() error {
 }
 
 // world has a port for each socket, and the gateway before the user's services.
-func (o *Options) world() (world.Options, error) {
+func (o *Options) world() (lab.Options, error) {
 	w := o.World
-	w.Ports = make([]world.PortOptions, len(o.Paths)+len(o.FDs))
+	w.Ports = make([]lab.PortOptions, len(o.Paths)+len(o.FDs))
 	if o.NoGateway {
 		return w, nil
 	}
 	for i := range w.Ports { // the kernel's drivers make it up: a name is to lead to what they have
-		net6 := world.Addr6(i)
-		w.Ports[i].Addr6 = netip.PrefixFrom(gateway.EUI64(net6, world.MAC(i)), net6.Bits())
+		net6 := lab.Addr6(i)
+		w.Ports[i].Addr6 = netip.PrefixFrom(gateway.EUI64(net6, lab.MAC(i)), net6.Bits())
 	}
 	g := gateway.Options{NAT: true}
 	for _, s := range o.Forwards {
-		f, err := world.ParseForward(s, world.PortName, len(w.Ports))
+		f, err := lab.ParseForward(s, lab.PortName, len(w.Ports))
 		if err != nil {
 			return w, err
 		}
 		g.Forwards = append(g.Forwards, f)
 	}
-	w.Services = slices.Insert(slices.Clone(w.Services), 0, world.Gateway(g))
+	w.Services = slices.Insert(slices.Clone(w.Services), 0, lab.Gateway(g))
 	return w, nil
 }

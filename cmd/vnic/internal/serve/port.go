@@ -8,12 +8,12 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 )
 
 // port is a NIC that one QEMU after the other has.
 type port struct {
-	*world.Port
+	*lab.Port
 	src     source
 	note    func(port, format string, args ...any)
 	silence time.Duration

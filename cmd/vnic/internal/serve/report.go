@@ -11,7 +11,7 @@ import (
 	"strconv"
 	"strings"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -46,11 +46,11 @@ type PortReport struct {
 // guestRAM is what the printed flags have; users name their own.
 const guestRAM = 1 << 30
 
-func newReport(w *world.World, sources []source, client bool) *Report {
+func newReport(w *lab.Lab, sources []source, client bool) *Report {
 	kind := w.Personality()
-	r := &Report{Schema: 1, NIC: world.Virtio, PID: os.Getpid(), OldestQEMU: qemu.MinQEMU, Client: client, KernelArgs: kind.KernelArgs, mtu: w.MTU()}
+	r := &Report{Schema: 1, NIC: lab.Virtio, PID: os.Getpid(), OldestQEMU: qemu.MinQEMU, Client: client, KernelArgs: kind.KernelArgs, mtu: w.MTU()}
 	if kind.VFIOUser {
-		r.NIC, r.OldestQEMU = world.GVE, qemu.MinVFIOUser
+		r.NIC, r.OldestQEMU = lab.GVE, qemu.MinVFIOUser
 	}
 	if kind.Node && w.Port(0).GPU() != nil {
 		r.KernelArgs = strings.TrimSpace("nokaslr " + r.KernelArgs) // else the kernel may put itself where the GPU is
@@ -70,7 +70,7 @@ func newReport(w *world.World, sources []source, client bool) *Report {
 }
 
 // machine is memory that a backend can reach, and the GPU's. Two CPUs, as one under TCG loses kicks (qemu/args.go).
-func machine(kind world.Personality, e *PortReport) []string {
+func machine(kind lab.Personality, e *PortReport) []string {
 	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=ram,size=%dM,share=on", guestRAM>>20)}
 	if !kind.Node || e.GPUBytes == 0 {
 		args := append([]string{"-M", "q35,memory-backend=ram", "-smp", "2", "-m", fmt.Sprintf("%dM", guestRAM>>20)}, ram...)
@@ -84,7 +84,7 @@ func machine(kind world.Personality, e *PortReport) []string {
 		"-numa", "node,nodeid=0,cpus=0-1,memdev=ram", "-numa", "node,nodeid=1,memdev=gpu0")
 }
 
-func nicArgs(w *world.World, p *world.Port, e *PortReport, client bool) []string {
+func nicArgs(w *lab.Lab, p *lab.Port, e *PortReport, client bool) []string {
 	if e.Socket == "" {
 		return nil
 	}
@@ -115,7 +115,7 @@ func (r *Report) Print(w io.Writer) error {
 	if r.OldestQEMU == qemu.MinVFIOUser {
 		fmt.Fprintln(&b, "An older one says: 'vfio-user-pci' is not a valid device model name. A virtio NIC (--nic virtio) does with QEMU "+qemu.MinQEMU+".")
 	}
-	if r.NIC == world.Virtio {
+	if r.NIC == lab.Virtio {
 		also := ""
 		if r.mtu > 1500 {
 			also = fmt.Sprintf(" and host_mtu=%d: iPXE 2.0.0 (QEMU 11.1) crashes when a router tells it an MTU above 1500 that it can use", r.mtu)

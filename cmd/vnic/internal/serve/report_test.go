@@ -14,17 +14,17 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
-	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 )
 
 // What is printed for people is what the report says, when a shell reads it.
 func TestPrintedFlagsCanBePasted(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	dir := t.TempDir() + "/it's, $HOME"
-	for _, nic := range []string{world.Virtio, world.GVE} {
+	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		for _, gpu := range []uint64{0, 2 << 20} {
-			w, err := world.New(world.Options{NIC: nic, Ports: make([]world.PortOptions, 2), GPUMemory: gpu})
+			w, err := lab.New(lab.Options{NIC: nic, Ports: make([]lab.PortOptions, 2), GPUMemory: gpu})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -53,20 +53,20 @@ func TestPrintedFlagsCanBePasted(t *testing.T) {
 
 // Before the flags stands what QEMU and iPXE make of them.
 func TestPrintedAdvice(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	const ipxe, old = "leave out romfile=", "'vfio-user-pci' is not a valid device model name"
 	for _, tt := range []struct {
-		o            world.Options
+		o            lab.Options
 		says, saysNo string
 	}{
-		{world.Options{NIC: world.Virtio}, "QEMU 10.0 or newer.", old},
-		{world.Options{NIC: world.Virtio}, ipxe + ".\n", "host_mtu=1500:"},
-		{world.Options{NIC: world.Virtio, MTU: 9000}, ipxe + " and host_mtu=9000: ", old},
-		{world.Options{NIC: world.GVE}, "QEMU 10.1 or newer.", ipxe},
-		{world.Options{NIC: world.GVE}, old, ipxe},
+		{lab.Options{NIC: lab.Virtio}, "QEMU 10.0 or newer.", old},
+		{lab.Options{NIC: lab.Virtio}, ipxe + ".\n", "host_mtu=1500:"},
+		{lab.Options{NIC: lab.Virtio, MTU: 9000}, ipxe + " and host_mtu=9000: ", old},
+		{lab.Options{NIC: lab.GVE}, "QEMU 10.1 or newer.", ipxe},
+		{lab.Options{NIC: lab.GVE}, old, ipxe},
 	} {
-		tt.o.Ports = make([]world.PortOptions, 1)
-		w, err := world.New(tt.o)
+		tt.o.Ports = make([]lab.PortOptions, 1)
+		w, err := lab.New(tt.o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -82,10 +82,10 @@ func TestPrintedAdvice(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
-	worldtest.LeavesNothing(t)
-	flags := func(o world.Options, client bool) string {
-		o.Ports = make([]world.PortOptions, 1)
-		w, err := world.New(o)
+	labtest.LeavesNothing(t)
+	flags := func(o lab.Options, client bool) string {
+		o.Ports = make([]lab.PortOptions, 1)
+		w, err := lab.New(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,16 +99,16 @@ func TestFlags(t *testing.T) {
 	const gve = `-device {"driver":"vfio-user-pci","id":"dev-net0","socket":{"path":"/s","type":"unix"}} `
 	const udmabuf = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
 	for _, tt := range []struct {
-		o      world.Options
+		o      lab.Options
 		client bool
 		want   string
 	}{
-		{world.Options{NIC: world.Virtio, QueuePairs: 3, GPUMemory: 2 << 20}, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
+		{lab.Options{NIC: lab.Virtio, QueuePairs: 3, GPUMemory: 2 << 20}, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
 			"-object memory-backend-file,id=gpu0,size=2097152,mem-path=GPU,share=on -device ivshmem-plain,id=dev-gpu0,memdev=gpu0 " +
 			"-chardev socket,id=net0,path=/s,reconnect-ms=1000" + nic},
-		{world.Options{NIC: world.Virtio, QueuePairs: 3}, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + "-chardev socket,id=net0,path=/s,server=on" + nic},
-		{world.Options{NIC: world.GVE}, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + gve + udmabuf},
-		{world.Options{NIC: world.GVE, GPUMemory: 6 << 20}, false, "-M q35 -smp 2 -m 1030M " + ram + "-object memory-backend-file,id=gpu0,size=6291456,mem-path=GPU,share=on " +
+		{lab.Options{NIC: lab.Virtio, QueuePairs: 3}, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + "-chardev socket,id=net0,path=/s,server=on" + nic},
+		{lab.Options{NIC: lab.GVE}, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + gve + udmabuf},
+		{lab.Options{NIC: lab.GVE, GPUMemory: 6 << 20}, false, "-M q35 -smp 2 -m 1030M " + ram + "-object memory-backend-file,id=gpu0,size=6291456,mem-path=GPU,share=on " +
 			"-numa node,nodeid=0,cpus=0-1,memdev=ram -numa node,nodeid=1,memdev=gpu0 " + gve + "nokaslr " + udmabuf},
 	} {
 		if d := cmp.Diff(tt.want, flags(tt.o, tt.client)); d != "" {
@@ -149,12 +149,12 @@ func TestBadOptions(t *testing.T) {
 		"--fd -1":               {FDs: []int{-1}},
 		"one or the other":      {Paths: []string{"/x"}, FDs: []int{3}},
 		"--client and --fd":     {FDs: []int{3}, Client: true},
-		"--client and --nic":    {Paths: []string{"/x"}, Client: true, World: world.Options{NIC: world.GVE}},
-		"--nic e1000":           {Paths: []string{"/x"}, World: world.Options{NIC: "e1000"}},
-		"17 ports with GPU mem": {Paths: strings.Split("abcdefghijklmnopq", ""), World: world.Options{GPUMemory: 4096}},
+		"--client and --nic":    {Paths: []string{"/x"}, Client: true, World: lab.Options{NIC: lab.GVE}},
+		"--nic e1000":           {Paths: []string{"/x"}, World: lab.Options{NIC: "e1000"}},
+		"17 ports with GPU mem": {Paths: strings.Split("abcdefghijklmnopq", ""), World: lab.Options{GPUMemory: 4096}},
 	} {
 		if o.World.NIC == "" {
-			o.World.NIC = world.Virtio
+			o.World.NIC = lab.Virtio
 		}
 		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)

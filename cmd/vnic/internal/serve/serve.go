@@ -8,7 +8,7 @@ import (
 	"slices"
 	"sync"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 )
 
 // Do serves until ctx ends, which is a good end, or until no connection can come any more. Nothing is left when it returns.
@@ -35,19 +35,19 @@ func Do(ctx context.Context, o Options) (err error) {
 	before := resident()
 	var ports uint64 // what they have added
 	// Ports are measured by themselves: what else is on the switch comes after them.
-	conf.Services = slices.Insert(conf.Services, 0, func(*world.World) (io.Closer, error) {
+	conf.Services = slices.Insert(conf.Services, 0, func(*lab.Lab) (io.Closer, error) {
 		now := resident()
 		ports = now - min(now, before)
 		return io.NopCloser(nil), nil
 	})
-	w, err := world.New(conf)
+	w, err := lab.New(conf)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	rep := newReport(w, sources, o.Client)
 	if !o.NoGateway {
-		gw, _ := world.GatewayAddrs()
+		gw, _ := lab.GatewayAddrs()
 		rep.Gateway = gw.Addr().String()
 	}
 	rep.ResidentBytes, rep.PortBytes = resident(), ports/uint64(len(rep.Ports))

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/lastly"
-	"vnic.dev/vnic/cmd/vnic/internal/world"
-	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
@@ -41,7 +41,7 @@ func serve(t *testing.T, o Options) *served {
 	o.Ready = func(r *Report) error { ready <- r; return nil }
 	o.Note = func(port, format string, args ...any) { s.notes <- port + ": " + fmt.Sprintf(format, args...) }
 	if o.World.NIC == "" {
-		o.World.NIC = world.Virtio
+		o.World.NIC = lab.Virtio
 	}
 	go func() { s.done <- Do(ctx, o) }()
 	t.Cleanup(func() {
@@ -75,7 +75,7 @@ func (s *served) end() {
 // noted waits for a note.
 func (s *served) noted(want string) {
 	s.t.Helper()
-	late := time.After(worldtest.Patience)
+	late := time.After(labtest.Patience)
 	for {
 		select {
 		case n := <-s.notes:
@@ -89,7 +89,7 @@ func (s *served) noted(want string) {
 }
 
 // guest has a guest on port i.
-func (s *served) guest(i int) *worldtest.Guest {
+func (s *served) guest(i int) *labtest.Guest {
 	s.t.Helper()
 	p := s.rep.Ports[i]
 	var gpus []driver.FrontendGPU
@@ -101,7 +101,7 @@ func (s *served) guest(i int) *worldtest.Guest {
 		defer f.Close()
 		gpus = append(gpus, driver.FrontendGPU{FD: int(f.Fd()), ID: i, Size: p.GPUBytes})
 	}
-	g, err := worldtest.Dial(p.Socket, p.MAC, addrs(p), gpus...)
+	g, err := labtest.Dial(p.Socket, p.MAC, addrs(p), gpus...)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -113,7 +113,7 @@ func addrs(p PortReport) []netip.Prefix {
 }
 
 // talk has two guests exchange something, and go.
-func (s *served) talk(a, b *worldtest.Guest) {
+func (s *served) talk(a, b *labtest.Guest) {
 	s.t.Helper()
 	if err := errors.Join(a.Exchange(s.t.Context(), b, 200_000), a.Close(), b.Close()); err != nil {
 		s.t.Error(err)
@@ -121,13 +121,13 @@ func (s *served) talk(a, b *worldtest.Guest) {
 }
 
 func TestGuestsOnOneServeComeAndGo(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	dir := t.TempDir()
 	paths, err := Paths([]string{dir + "/n%d"}, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, Options{Paths: paths, World: world.Options{GPUMemory: 2 << 20}})
+	s := serve(t, Options{Paths: paths, World: lab.Options{GPUMemory: 2 << 20}})
 	for range 3 {
 		a, b := s.guest(0), s.guest(1)
 		if buf, err := a.Register(0, 0, 1<<20); err != nil { // the GPU's memory is known for what it is
@@ -149,7 +149,7 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 
 // In client mode QEMU listens, and it may be there first or not.
 func TestClientConnectsWheneverQEMUListens(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	path := t.TempDir() + "/q"
 	s := serve(t, Options{Paths: []string{path}, Client: true})
 	for range 2 {
@@ -161,7 +161,7 @@ func TestClientConnectsWheneverQEMUListens(t *testing.T) {
 		if err := errors.Join(err, l.Close()); err != nil {
 			t.Fatal(err)
 		}
-		g, err := worldtest.New(conn, s.rep.Ports[0].MAC, addrs(s.rep.Ports[0]))
+		g, err := labtest.New(conn, s.rep.Ports[0].MAC, addrs(s.rep.Ports[0]))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,7 +173,7 @@ func TestClientConnectsWheneverQEMUListens(t *testing.T) {
 }
 
 func TestOpenSocketsAreServed(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -200,7 +200,7 @@ func TestOpenSocketsAreServed(t *testing.T) {
 	if err := errors.Join(err, c.Close()); err != nil {
 		t.Fatal(err)
 	}
-	a, err := worldtest.New(conn.(*net.UnixConn), s.rep.Ports[0].MAC, addrs(s.rep.Ports[0]))
+	a, err := labtest.New(conn.(*net.UnixConn), s.rep.Ports[0].MAC, addrs(s.rep.Ports[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +216,7 @@ func TestOpenSocketsAreServed(t *testing.T) {
 
 // A program that was started with a connection ends with it.
 func TestEndsWithItsLastConnection(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -232,7 +232,7 @@ func TestEndsWithItsLastConnection(t *testing.T) {
 }
 
 func TestWhatIsNoSocketIsRefused(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -246,7 +246,7 @@ func TestWhatIsNoSocketIsRefused(t *testing.T) {
 	defer null.Close()
 	const foreign = "not a Unix domain socket"
 	for fd, want := range map[int]string{fds[0]: "not a stream socket", int(null.Fd()): foreign, 1 << 20: foreign} {
-		err := Do(t.Context(), Options{FDs: []int{fd}, World: world.Options{NIC: world.Virtio}})
+		err := Do(t.Context(), Options{FDs: []int{fd}, World: lab.Options{NIC: lab.Virtio}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%d: %v", fd, err)
 		}
@@ -254,10 +254,10 @@ func TestWhatIsNoSocketIsRefused(t *testing.T) {
 }
 
 func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	o := Options{Paths: []string{t.TempDir() + "/s"}}
 	s := serve(t, o)
-	o.World.NIC = world.Virtio
+	o.World.NIC = lab.Virtio
 	want := fmt.Sprintf("socket %s: in use: process %d listens there", o.Paths[0], os.Getpid())
 	if err := Do(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
@@ -287,7 +287,7 @@ func stale(t *testing.T, path string) {
 }
 
 func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	path := t.TempDir() + "/s"
 	for range 20 {
 		stale(t, path)
@@ -324,7 +324,7 @@ func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
 }
 
 func TestFilesOfOthersAreLeftAlone(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	dir := t.TempDir()
 	file := dir + "/file"
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
@@ -364,7 +364,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 // A second QEMU is turned away with a message; one that says nothing is in nobody's way; one that talks rubbish ends its own
 // connection.
 func TestOneQEMUAtATime(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	dir := t.TempDir()
 	s := serve(t, Options{Paths: []string{dir + "/a", dir + "/b"}})
 	dial := func() *net.UnixConn {
@@ -400,7 +400,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 
 // As many as can wait connect, and say nothing: they are shown the door, and QEMU comes in.
 func TestSilentOnesKeepNobodyOut(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	path := t.TempDir() + "/s"
 	s := serve(t, Options{Paths: []string{path}, silence: 50 * time.Millisecond})
 	var silent []*net.UnixConn
@@ -423,8 +423,8 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 }
 
 func TestGVEIsServedByVFIOUser(t *testing.T) {
-	worldtest.LeavesNothing(t)
-	s := serve(t, Options{Paths: []string{t.TempDir() + "/g"}, World: world.Options{NIC: world.GVE, GPUMemory: 4 << 20}})
+	labtest.LeavesNothing(t)
+	s := serve(t, Options{Paths: []string{t.TempDir() + "/g"}, World: lab.Options{NIC: lab.GVE, GPUMemory: 4 << 20}})
 	for range 2 {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: s.rep.Ports[0].Socket})
 		if err != nil {
@@ -443,11 +443,11 @@ func TestGVEIsServedByVFIOUser(t *testing.T) {
 
 // What ends before it has begun has ended well.
 func TestToldToEndAtOnce(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	path := filepath.Join(t.TempDir(), "s")
-	o := Options{Paths: []string{path}, World: world.Options{NIC: world.Virtio}, Ready: func(*Report) error { return nil }}
+	o := Options{Paths: []string{path}, World: lab.Options{NIC: lab.Virtio}, Ready: func(*Report) error { return nil }}
 	if err := Do(ctx, o); err != nil {
 		t.Error(err)
 	}
@@ -463,19 +463,19 @@ func TestToldToEndAtOnce(t *testing.T) {
 
 // 64 ports: the memory of each is small, also with somebody at each.
 func TestManyPorts(t *testing.T) {
-	worldtest.LeavesNothing(t)
-	for _, nic := range []string{world.Virtio, world.GVE} {
+	labtest.LeavesNothing(t)
+	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		t.Run(nic, func(t *testing.T) {
 			paths, err := Paths([]string{t.TempDir() + "/%d"}, 64)
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := serve(t, Options{Paths: paths, World: world.Options{NIC: nic}})
+			s := serve(t, Options{Paths: paths, World: lab.Options{NIC: nic}})
 			t.Logf("%d KiB a port, %d KiB in all", s.rep.PortBytes>>10, s.rep.ResidentBytes>>10)
 			if s.rep.PortBytes > 2<<20 {
 				t.Errorf("%d bytes a port", s.rep.PortBytes)
 			}
-			if nic == world.Virtio {
+			if nic == lab.Virtio {
 				s.talk(s.guest(0), s.guest(63))
 			}
 			s.end()

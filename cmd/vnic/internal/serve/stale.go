@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 )
 
 // hasOldGPU says whether a process has memory of a vnic's GPU mapped, and none of this one's: a QEMU that lives on has that of
@@ -25,7 +25,7 @@ func hasOldGPU(pid int, own *os.File) bool {
 	defer maps.Close()
 	old := false
 	for lines := bufio.NewScanner(maps); lines.Scan(); {
-		_, name, ok := strings.Cut(lines.Text(), " /memfd:"+world.GPUFilePrefix)
+		_, name, ok := strings.Cut(lines.Text(), " /memfd:"+lab.GPUFilePrefix)
 		if !ok || name == "" {
 			continue
 		}

@@ -12,8 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
-	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 )
 
 // survivor is another process, which has the memory mapped that is its fourth file, and connects to a socket once for each byte
@@ -42,9 +42,9 @@ func survive(path string) error {
 
 // A QEMU that outlives a vnic has the memory of that one's GPU: the next vnic says so, and does not of a QEMU that has its own.
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	path := t.TempDir() + "/s"
-	o := Options{Paths: []string{path}, World: world.Options{GPUMemory: 2 << 20}}
+	o := Options{Paths: []string{path}, World: lab.Options{GPUMemory: 2 << 20}}
 	// connects starts a process that has the GPU of a report, and gives what makes it connect.
 	connects := func(r *Report) (once func()) {
 		gpu, err := os.OpenFile(r.Ports[0].GPUPath, os.O_RDWR, 0)
@@ -105,7 +105,7 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 
 // A port's IPv6 address is what the kernel makes of its MAC, where there is a gateway that tells the network.
 func TestAddressIsWhatTheKernelMakesUp(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	for alone, want := range map[bool]string{false: "fd76:6e69::76:6eff:fe69:%d/64", true: "fd76:6e69::%d/64"} {
 		s := serve(t, Options{Paths: []string{t.TempDir() + "/a", t.TempDir() + "/b"}, NoGateway: alone})
 		for i, p := range s.rep.Ports {

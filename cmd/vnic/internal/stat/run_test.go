@@ -12,7 +12,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 )
 
 // What a run has counted is seen from outside, by either way, and it is what the run itself reports.
@@ -34,7 +34,7 @@ func TestCountersOfARun(t *testing.T) {
 	var text string
 	rep, err := run.Do(t.Context(), run.Options{NIC: run.NICVirtio, BindQueues: 1, Size: size, Modes: []string{"devmem"}, MTU: 1500, Family: 4,
 		Memory: 512 << 20, GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60, Log: slog.New(slog.DiscardHandler),
-		Services: []func(*world.World) (io.Closer, error){s.Watch},
+		Services: []func(*lab.Lab) (io.Closer, error){s.Watch},
 		Stage: func(step run.Step) {
 			if step.Stage == "verify" { // all is there, and nothing is sent any more
 				text = metrics()
@@ -51,7 +51,7 @@ func TestCountersOfARun(t *testing.T) {
 	}
 	var sent, received, host uint64
 	for i, p := range snap.Ports {
-		if p.Kind != world.Virtio || len(p.Queues) != 2 || p.Link.Received == 0 || p.Link.Sent == 0 || p.Engine == nil || p.Engine.Jobs == 0 ||
+		if p.Kind != lab.Virtio || len(p.Queues) != 2 || p.Link.Received == 0 || p.Link.Sent == 0 || p.Engine == nil || p.Engine.Jobs == 0 ||
 			len(p.GPUs) != 1 || p.GPUs[0].Bytes != 32<<20 || p.GPUs[0].Buffers == 0 || p.GPUs[0].Registered < size {
 			t.Errorf("%+v", p)
 		}

@@ -3,16 +3,16 @@ package stat
 import (
 	"io"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/wire"
 )
 
-// Watch has s show all ports on a world's switch, until what it gives is closed: one of world.Options.Services.
-func (s *Server) Watch(w *world.World) (io.Closer, error) {
-	kind := world.Virtio
+// Watch has s show all ports on a world's switch, until what it gives is closed: one of lab.Options.Services.
+func (s *Server) Watch(w *lab.Lab) (io.Closer, error) {
+	kind := lab.Virtio
 	if w.Personality().VFIOUser {
-		kind = world.GVE
+		kind = lab.GVE
 	}
 	addrs := map[wire.Port]wire.MAC{}
 	for _, p := range w.Ports() {

@@ -1,4 +1,4 @@
-package world_test
+package lab_test
 
 import (
 	"errors"
@@ -7,16 +7,16 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
-	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
-func open(t *testing.T, o world.Options) *world.World {
+func open(t *testing.T, o lab.Options) *lab.Lab {
 	t.Helper()
-	w, err := world.New(o)
+	w, err := lab.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func open(t *testing.T, o world.Options) *world.World {
 }
 
 // attach has a guest on a port.
-func attach(t *testing.T, p *world.Port) *worldtest.Guest {
+func attach(t *testing.T, p *lab.Port) *labtest.Guest {
 	t.Helper()
 	client, server, err := vfiotest.Pair() // any pair of sockets
 	if err != nil {
@@ -40,7 +40,7 @@ func attach(t *testing.T, p *world.Port) *worldtest.Guest {
 	if g := p.GPU(); g != nil {
 		gpus = append(gpus, driver.FrontendGPU{ID: g.ID(), FD: int(p.GPUFile().Fd()), Size: g.Size()})
 	}
-	g, err := worldtest.New(client, "02:76:6e:69:00:"+string([]byte{'0', byte('1' + p.Index)}), []netip.Prefix{p.Addr4, p.Addr6}, gpus...)
+	g, err := labtest.New(client, "02:76:6e:69:00:"+string([]byte{'0', byte('1' + p.Index)}), []netip.Prefix{p.Addr4, p.Addr6}, gpus...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,8 +48,8 @@ func attach(t *testing.T, p *world.Port) *worldtest.Guest {
 }
 
 func TestGuestsReachEachOtherAndComeAgain(t *testing.T) {
-	worldtest.LeavesNothing(t)
-	w := open(t, world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 3), GPUMemory: 2 << 20})
+	labtest.LeavesNothing(t)
+	w := open(t, lab.Options{NIC: lab.Virtio, Ports: make([]lab.PortOptions, 3), GPUMemory: 2 << 20})
 	for range 2 {
 		a, b, c := attach(t, w.Port(0)), attach(t, w.Port(1)), attach(t, w.Port(2))
 		if err := errors.Join(a.Exchange(t.Context(), b, 100_000), b.Exchange(t.Context(), c, 100_000)); err != nil {
@@ -62,8 +62,8 @@ func TestGuestsReachEachOtherAndComeAgain(t *testing.T) {
 }
 
 func TestGVEAnswersByVFIOUser(t *testing.T) {
-	worldtest.LeavesNothing(t)
-	w := open(t, world.Options{NIC: world.GVE, Ports: make([]world.PortOptions, 2), GPUMemory: 6 << 20})
+	labtest.LeavesNothing(t)
+	w := open(t, lab.Options{NIC: lab.GVE, Ports: make([]lab.PortOptions, 2), GPUMemory: 6 << 20})
 	for range 2 { // one after the other
 		client, server, err := vfiotest.Pair()
 		if err != nil {
@@ -90,9 +90,9 @@ func TestGVEAnswersByVFIOUser(t *testing.T) {
 
 // Close ends what is served.
 func TestCloseEndsConnections(t *testing.T) {
-	worldtest.LeavesNothing(t)
-	for _, nic := range []string{world.Virtio, world.GVE} {
-		w, err := world.New(world.Options{NIC: nic, Ports: make([]world.PortOptions, 1)})
+	labtest.LeavesNothing(t)
+	for _, nic := range []string{lab.Virtio, lab.GVE} {
+		w, err := lab.New(lab.Options{NIC: nic, Ports: make([]lab.PortOptions, 1)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestCloseEndsConnections(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer client.Close()
-		if err := p.Serve(t.Context(), server); !errors.Is(err, world.ErrClosed) {
+		if err := p.Serve(t.Context(), server); !errors.Is(err, lab.ErrClosed) {
 			t.Errorf("%s: served when closed: %v", nic, err)
 		}
 	}
@@ -122,7 +122,7 @@ func TestCloseEndsConnections(t *testing.T) {
 
 // closer notes that it was closed, while the ports were there.
 type closer struct {
-	w      *world.World
+	w      *lab.Lab
 	closed *[]string
 	name   string
 }
@@ -135,15 +135,15 @@ func (c closer) Close() error {
 }
 
 func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	var closed []string
-	service := func(name string) func(*world.World) (io.Closer, error) {
-		return func(w *world.World) (io.Closer, error) { return closer{w, &closed, name}, nil }
+	service := func(name string) func(*lab.Lab) (io.Closer, error) {
+		return func(w *lab.Lab) (io.Closer, error) { return closer{w, &closed, name}, nil }
 	}
 	bad := errors.New("bad")
-	o := world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 2)}
+	o := lab.Options{NIC: lab.Virtio, Ports: make([]lab.PortOptions, 2)}
 	o.Services = append(o.Services, service("a"), service("b"))
-	w, err := world.New(o)
+	w, err := lab.New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,30 +151,30 @@ func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
 		t.Errorf("%q, %v", closed, err)
 	}
 	closed = nil
-	o.Services = append(o.Services, func(*world.World) (io.Closer, error) { return nil, bad })
-	if w, err := world.New(o); w != nil || !errors.Is(err, bad) || strings.Join(closed, "") != "ba" {
+	o.Services = append(o.Services, func(*lab.Lab) (io.Closer, error) { return nil, bad })
+	if w, err := lab.New(o); w != nil || !errors.Is(err, bad) || strings.Join(closed, "") != "ba" {
 		t.Errorf("%v, %v, closed %q", w, err, closed)
 	}
 }
 
 func TestBadOptionsAreRefused(t *testing.T) {
-	worldtest.LeavesNothing(t)
-	for want, o := range map[string]world.Options{
-		"--nic e1000":          {NIC: "e1000", Ports: make([]world.PortOptions, 1)},
-		"0 ports":              {NIC: world.Virtio},
-		"251 ports":            {NIC: world.Virtio, Ports: make([]world.PortOptions, 251)},
-		"--mtu 9199":           {NIC: world.GVE, Ports: make([]world.PortOptions, 1), MTU: 9199},
-		"17 queue pairs":       {NIC: world.GVE, Ports: make([]world.PortOptions, 1), QueuePairs: 17},
-		"17 ports with GPU":    {NIC: world.Virtio, Ports: make([]world.PortOptions, 17), GPUMemory: 4096},
-		"--gpu-memory 3M: not": {NIC: world.Virtio, Ports: make([]world.PortOptions, 1), GPUMemory: 3 << 20},
-		"--gpu-memory 1M: not": {NIC: world.GVE, Ports: make([]world.PortOptions, 1), GPUMemory: 1 << 20},
+	labtest.LeavesNothing(t)
+	for want, o := range map[string]lab.Options{
+		"--nic e1000":          {NIC: "e1000", Ports: make([]lab.PortOptions, 1)},
+		"0 ports":              {NIC: lab.Virtio},
+		"251 ports":            {NIC: lab.Virtio, Ports: make([]lab.PortOptions, 251)},
+		"--mtu 9199":           {NIC: lab.GVE, Ports: make([]lab.PortOptions, 1), MTU: 9199},
+		"17 queue pairs":       {NIC: lab.GVE, Ports: make([]lab.PortOptions, 1), QueuePairs: 17},
+		"17 ports with GPU":    {NIC: lab.Virtio, Ports: make([]lab.PortOptions, 17), GPUMemory: 4096},
+		"--gpu-memory 3M: not": {NIC: lab.Virtio, Ports: make([]lab.PortOptions, 1), GPUMemory: 3 << 20},
+		"--gpu-memory 1M: not": {NIC: lab.GVE, Ports: make([]lab.PortOptions, 1), GPUMemory: 1 << 20},
 	} {
-		if w, err := world.New(o); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
+		if w, err := lab.New(o); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, %v", want, w, err)
 		}
 	}
 	var missing *qemu.Missing
-	w, err := world.New(world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 2), GPUMemory: 1 << 50})
+	w, err := lab.New(lab.Options{NIC: lab.Virtio, Ports: make([]lab.PortOptions, 2), GPUMemory: 1 << 50})
 	if w != nil || !errors.As(err, &missing) || !strings.Contains(err.Error(), "each of 2 GPUs") {
 		t.Errorf("%v, %v", w, err)
 	}

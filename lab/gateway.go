@@ -1,4 +1,4 @@
-package world
+package lab
 
 import (
 	"errors"
@@ -21,8 +21,8 @@ func GatewayAddrs() (v4, v6 netip.Prefix) { return Addr4(gatewayHost - 1), Addr6
 
 // Gateway is a router, for Options.Services. In o, Hosts and Forwards are the caller's; addresses and MTU are filled in. Without
 // Hosts, these are the ports, by their names.
-func Gateway(o gateway.Options) func(*World) (io.Closer, error) {
-	return func(w *World) (io.Closer, error) {
+func Gateway(o gateway.Options) func(*Lab) (io.Closer, error) {
+	return func(w *Lab) (io.Closer, error) {
 		o := o
 		o.MAC, o.MTU, o.Log = MAC(gatewayHost-1), w.MTU(), w.opt.Log
 		o.Prefix4, o.Prefix6 = GatewayAddrs()

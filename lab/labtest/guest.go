@@ -1,5 +1,5 @@
-// Package worldtest has guests in this process for tests of whoever serves NICs: our driver, over vhost-user, and our stack.
-package worldtest
+// Package labtest has guests in this process for tests of whoever serves NICs: our driver, over vhost-user, and our stack.
+package labtest
 
 import (
 	"bytes"

@@ -1,4 +1,4 @@
-package world_test
+package lab_test
 
 import (
 	"testing"

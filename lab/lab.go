@@ -1,4 +1,4 @@
-package world
+package lab
 
 import (
 	"cmp"
@@ -19,8 +19,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// World is some NICs on a switch. Its methods may be called from any goroutine, Close once.
-type World struct {
+// Lab is some NICs on a switch. Its methods may be called from any goroutine, Close once.
+type Lab struct {
 	opt      Options
 	kind     Personality
 	files    *dma.Files
@@ -30,7 +30,7 @@ type World struct {
 }
 
 // New makes a world. An error that is a *qemu.Missing says what the machine lacks.
-func New(o Options) (w *World, err error) {
+func New(o Options) (w *Lab, err error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
@@ -40,7 +40,7 @@ func New(o Options) (w *World, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	w = &World{opt: o, kind: kind, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log)}
+	w = &Lab{opt: o, kind: kind, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log)}
 	defer func() {
 		if err != nil {
 			w, err = nil, errors.Join(err, w.Close())
@@ -71,7 +71,7 @@ func New(o Options) (w *World, err error) {
 }
 
 // newPort makes a port. The caller closes it even when there is an error, unless it is nil.
-func (w *World) newPort(i int, tree *gpumem.Topology) (*Port, error) {
+func (w *Lab) newPort(i int, tree *gpumem.Topology) (*Port, error) {
 	o := w.opt.Ports[i]
 	p := &Port{w: w, Index: i, Name: cmp.Or(o.Name, fmt.Sprint(PortName, i)), MAC: cmp.Or(o.MAC, MAC(i)), Addr4: cmp.Or(o.Addr4, Addr4(i)),
 		Addr6: cmp.Or(o.Addr6, Addr6(i))}
@@ -110,7 +110,7 @@ func (p *Port) addGPU(tree *gpumem.Topology) (g nic.GPU, err error) {
 }
 
 // gpuID is the number of the next GPU.
-func (w *World) gpuID() (n int) {
+func (w *Lab) gpuID() (n int) {
 	for _, p := range w.ports {
 		if p.gpu != nil {
 			n++
@@ -120,7 +120,7 @@ func (w *World) gpuID() (n int) {
 }
 
 // noRoom makes of a lack of memory something that the machine lacks.
-func (w *World) noRoom(err error) error {
+func (w *Lab) noRoom(err error) error {
 	for _, e := range []error{unix.ENOSPC, unix.ENOMEM, unix.EFBIG, unix.EDQUOT} {
 		if errors.Is(err, e) {
 			fix := "free some, or name less"
@@ -134,25 +134,25 @@ func (w *World) noRoom(err error) error {
 }
 
 // Ports gives all ports, in the order of Options.
-func (w *World) Ports() []*Port { return slices.Clone(w.ports) }
+func (w *Lab) Ports() []*Port { return slices.Clone(w.ports) }
 
 // Port gives port i.
-func (w *World) Port(i int) *Port { return w.ports[i] }
+func (w *Lab) Port(i int) *Port { return w.ports[i] }
 
 // Switch is what the ports are on.
-func (w *World) Switch() *wire.Switch { return w.sw }
+func (w *Lab) Switch() *wire.Switch { return w.sw }
 
 // Personality is that of all NICs.
-func (w *World) Personality() Personality { return w.kind }
+func (w *Lab) Personality() Personality { return w.kind }
 
 // MTU is that of all NICs.
-func (w *World) MTU() int { return w.opt.MTU }
+func (w *Lab) MTU() int { return w.opt.MTU }
 
 // QueuePairs is how many each NIC has.
-func (w *World) QueuePairs() int { return w.opt.QueuePairs }
+func (w *Lab) QueuePairs() int { return w.opt.QueuePairs }
 
 // Close ends what is served, then takes down services, NICs, GPUs and the switch. Nothing of the world is left.
-func (w *World) Close() error {
+func (w *Lab) Close() error {
 	var wg sync.WaitGroup
 	for _, p := range w.ports {
 		wg.Go(p.endServing)

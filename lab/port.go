@@ -1,4 +1,4 @@
-package world
+package lab
 
 import (
 	"context"
@@ -31,7 +31,7 @@ type Port struct {
 	MAC          wire.MAC
 	Addr4, Addr6 netip.Prefix // meant for its guest
 
-	w    *World
+	w    *Lab
 	dev  device
 	gpu  *gpumem.GPU
 	file *os.File // the GPU's memory, for QEMU

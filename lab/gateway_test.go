@@ -1,4 +1,4 @@
-package world_test
+package lab_test
 
 import (
 	"context"
@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
-	"vnic.dev/vnic/cmd/vnic/internal/world/worldtest"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/stack/gateway"
 )
 
 // A guest reaches a server of the host by the gateway's address, and the host the guest by a forward.
 func TestGatewayLeadsBothWays(t *testing.T) {
-	worldtest.LeavesNothing(t)
+	labtest.LeavesNothing(t)
 	host, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -30,17 +30,17 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 	if err := free.Close(); err != nil {
 		t.Fatal(err)
 	}
-	f, err := world.ParseForward(port+":port1:80", "port", 2)
+	f, err := lab.ParseForward(port+":port1:80", "port", 2)
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := open(t, world.Options{NIC: world.Virtio, Ports: make([]world.PortOptions, 2),
-		Services: []func(*world.World) (io.Closer, error){world.Gateway(gateway.Options{NAT: true, Forwards: []gateway.Forward{f}})}})
+	w := open(t, lab.Options{NIC: lab.Virtio, Ports: make([]lab.PortOptions, 2),
+		Services: []func(*lab.Lab) (io.Closer, error){lab.Gateway(gateway.Options{NAT: true, Forwards: []gateway.Forward{f}})}})
 	g := attach(t, w.Port(1))
 	defer g.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), worldtest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), labtest.Patience)
 	defer cancel()
-	gw, _ := world.GatewayAddrs()
+	gw, _ := lab.GatewayAddrs()
 	out, err := g.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(gw.Addr(), uint16(host.Addr().(*net.TCPAddr).Port)))
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 func says(t *testing.T, a, b net.Conn) {
 	t.Helper()
 	for _, c := range []net.Conn{a, b} {
-		_ = c.SetDeadline(time.Now().Add(worldtest.Patience))
+		_ = c.SetDeadline(time.Now().Add(labtest.Patience))
 		if _, err := io.WriteString(c, "hello"); err != nil {
 			t.Error(err)
 		}
@@ -99,7 +99,7 @@ func TestParseForward(t *testing.T) {
 		"sctp:1:2":          "",
 		"a:b:c:d":           "",
 	} {
-		f, err := world.ParseForward(s, "port", 3)
+		f, err := lab.ParseForward(s, "port", 3)
 		got := fmt.Sprint(f.Proto, " ", f.Listen, " ", f.To)
 		if err != nil {
 			got = ""

@@ -1,4 +1,4 @@
-package world
+package lab
 
 import (
 	"fmt"
@@ -30,7 +30,7 @@ type Options struct {
 	Log        *slog.Logger  // nil: none
 	// Services are what else is on the switch, a gateway or a capture: each is made when all ports are there, and closed, last one
 	// first, before they go.
-	Services []func(*World) (io.Closer, error)
+	Services []func(*Lab) (io.Closer, error)
 }
 
 // PortOptions say what is particular about a port. The zero PortOptions is a good one.
