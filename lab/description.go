@@ -1,52 +1,89 @@
 package lab
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"net/netip"
+	"slices"
 	"time"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/wire"
 )
 
-// MaxPorts is how many ports a world has: the last byte of an address says which one it is, and some are the gateway's and
-// broadcast. MaxGPUs of them can have GPU memory.
+// MaxPorts is how many ports a lab has: the last byte of an address says which one it is, and some are the gateway's and
+// broadcast. MaxGPUs is how many GPUs there are in all.
 const (
 	MaxPorts = 250
 	MaxGPUs  = dma.MaxGPUs
 )
 
-// Options say what a world has.
-type Options struct {
-	NIC        string // Virtio or GVE
-	Ports      []PortOptions
-	QueuePairs int           // of each NIC; 0: the personality's
-	MTU        int           // 0: 1500
-	GPUMemory  uint64        // of each port's GPU; 0: none has one
-	NoP2P      bool          // no NIC reaches its GPU's memory: payload is bounced through host memory
-	Farewell   time.Duration // how long Close waits for connections to end by themselves, where each QEMU has been ended before
-	Log        *slog.Logger  // nil: none
-	// Services are what else is on the switch, a gateway or a capture: each is made when all ports are there, and closed, last one
-	// first, before they go.
-	Services []func(*Lab) (io.Closer, error)
+// Description says what a lab has. Nothing in it is shared with a lab that was made of it.
+type Description struct {
+	Guests []Guest
+	NoP2P  bool // no NIC reaches GPU memory: payload is bounced through host memory
 }
 
-// PortOptions say what is particular about a port. The zero PortOptions is a good one.
-type PortOptions struct {
-	Name  string           // for logs, counters and captures; "": port0, port1, ...
-	MAC   wire.MAC         // zero: MAC(i)
-	Addr4 netip.Prefix     // what the guest is meant to have; zero: Addr4(i)
-	Addr6 netip.Prefix     // zero: Addr6(i)
-	NoGPU bool             // it has none, whatever GPUMemory says
-	Link  wire.LinkOptions // impairment
+// Guest is the hardware of one guest.
+type Guest struct {
+	Name string // for messages; "": guest0, guest1, ...
+	NICs []NIC
+	GPUs []GPU
 }
+
+// NIC is a network device, and its port on the switch. Of the zero NIC only Model is wanting.
+type NIC struct {
+	Name       string           // of its port, for logs, counters and captures; "": port0, port1, ... counted over all guests
+	Model      string           // Virtio or GVE
+	MAC        wire.MAC         // zero: MAC(i) of port i
+	Addr4      netip.Prefix     // what the guest is meant to have; zero: Addr4(i)
+	Addr6      netip.Prefix     // zero: Addr6(i)
+	MTU        int              // bytes; 0: 1500
+	QueuePairs int              // 0: the model's
+	GPUs       []int            // which of the guest's GPUs it may address, by number; nil: all of them
+	Link       wire.LinkOptions // impairment, in either direction
+}
+
+// GPU is memory that is neither the guest's RAM nor its CPUs'. How the guest sees it follows from the model of the first NIC that
+// may address it (Model.Node).
+type GPU struct {
+	Name   string // "": that of the first NIC that may address it
+	Memory uint64 // bytes: a power of two from 4 KiB; where it is a NUMA node, a multiple of 2 MiB
+}
+
+// Uniform describes n guests of one NIC each, and one GPU each unless gpuMemory is 0.
+func Uniform(n int, nic NIC, gpuMemory uint64) (d Description) {
+	for range max(n, 0) {
+		g := Guest{NICs: []NIC{nic}}
+		if gpuMemory != 0 {
+			g.GPUs = []GPU{{Memory: gpuMemory}}
+		}
+		d.Guests = append(d.Guests, g)
+	}
+	return d
+}
+
+// Options are what of a lab is not described.
+type Options struct {
+	Farewell time.Duration // how long Close waits for connections to end by themselves, where each QEMU has been ended before
+	Log      *slog.Logger  // nil: none
+	Services []Service
+}
+
+// Service is something else that is on the switch, a gateway or a capture: it is made when all ports are there, and closed, last
+// one first, before they go.
+type Service func(*Lab) (io.Closer, error)
 
 const defaultMTU = 1500
 
-// PortName and its number is a port that has no other name.
-const PortName = "port"
+// PortName and its number is a port that has no other name, as GuestName is of a guest.
+const (
+	PortName  = "port"
+	GuestName = "guest"
+)
 
 // MAC is the address of port i: 02:76:6e:69:00:01 is the first.
 func MAC(i int) wire.MAC { return wire.MAC{0x02, 0x76, 0x6e, 0x69, 0x00, byte(i + 1)} }
@@ -61,41 +98,130 @@ func Addr6(i int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0: 0xfd, 1: 0x76, 2: 0x6e, 3: 0x69, 15: byte(i + 1)}), 64)
 }
 
-// Check says what is wrong with the options, in terms of flags, as a user gives them.
-func (o *Options) Check() error {
-	p, known := Of(o.NIC)
-	n := len(o.Ports)
-	gpus := o.gpus()
+// Check says what is wrong with the description, in terms of flags, as a user gives them.
+func (d *Description) Check() error {
+	ports, gpus := 0, 0
+	for _, g := range d.Guests {
+		for _, n := range g.NICs {
+			if err := n.check(len(g.GPUs)); err != nil {
+				return err
+			}
+		}
+		ports, gpus = ports+len(g.NICs), gpus+len(g.GPUs)
+	}
 	switch {
-	case !known:
-		return fmt.Errorf("--nic %s: virtio or gve", o.NIC)
-	case n < 1 || n > MaxPorts:
-		return fmt.Errorf("%d ports: 1 to %d", n, MaxPorts)
-	case o.MTU != 0 && (o.MTU < 576 || o.MTU > p.MaxMTU):
-		return fmt.Errorf("--mtu %d: 576 to %d with --nic %s", o.MTU, p.MaxMTU, o.NIC)
-	case o.QueuePairs < 0 || o.QueuePairs > maxQueuePairs:
-		return fmt.Errorf("%d queue pairs: 1 to %d", o.QueuePairs, maxQueuePairs)
+	case ports < 1 || ports > MaxPorts:
+		return fmt.Errorf("%d ports: 1 to %d", ports, MaxPorts)
 	case gpus > MaxGPUs:
 		return fmt.Errorf("%d ports with GPU memory: %d at most: fewer ports, or --gpu-memory 0", gpus, MaxGPUs)
-	case o.GPUMemory != 0 && !p.Node && (o.GPUMemory < 4096 || o.GPUMemory&(o.GPUMemory-1) != 0):
-		return fmt.Errorf("--gpu-memory %s: not a power of two from 4K, as a PCI BAR must be", FormatBytes(o.GPUMemory))
-	case p.Node && o.GPUMemory%hugePage != 0:
-		return fmt.Errorf("--gpu-memory %s: not a multiple of 2M, as a NUMA node must be", FormatBytes(o.GPUMemory))
+	}
+	for _, g := range d.Guests {
+		if err := g.checkGPUs(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (n *NIC) check(gpus int) error {
+	m, known := Of(n.Model)
+	switch {
+	case !known:
+		return fmt.Errorf("--nic %s: virtio or gve", n.Model)
+	case n.MTU != 0 && (n.MTU < 576 || n.MTU > m.MaxMTU):
+		return fmt.Errorf("--mtu %d: 576 to %d with --nic %s", n.MTU, m.MaxMTU, n.Model)
+	case n.QueuePairs < 0 || n.QueuePairs > maxQueuePairs:
+		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, maxQueuePairs)
+	}
+	for i, g := range n.GPUs {
+		if g < 0 || g >= gpus || slices.Contains(n.GPUs[:i], g) {
+			return fmt.Errorf("NIC %s: GPU %d: not one of the guest's %d, or twice", n.Name, g, gpus)
+		}
+	}
+	return nil
+}
+
+// checkGPUs looks at GPUs as the NICs that may address them show them to the guest.
+func (g *Guest) checkGPUs() error {
+	for i, gpu := range g.GPUs {
+		owner := g.owner(i)
+		if owner < 0 {
+			return fmt.Errorf("GPU %d of guest %s: no NIC of the guest may address it", i, g.Name)
+		}
+		m, _ := Of(g.NICs[owner].Model)
+		for _, n := range g.NICs {
+			if other, _ := Of(n.Model); n.reaches(i) && other.Node != m.Node {
+				return fmt.Errorf("GPU %d of guest %s: NICs of both models may address it, and it can only be one of PCI device and NUMA node", i, g.Name)
+			}
+		}
+		switch {
+		case !m.Node && (gpu.Memory < 4096 || gpu.Memory&(gpu.Memory-1) != 0):
+			return fmt.Errorf("--gpu-memory %s: not a power of two from 4K, as a PCI BAR must be", FormatBytes(gpu.Memory))
+		case m.Node && (gpu.Memory == 0 || gpu.Memory%hugePage != 0):
+			return fmt.Errorf("--gpu-memory %s: not a multiple of 2M, as a NUMA node must be", FormatBytes(gpu.Memory))
+		}
 	}
 	return nil
 }
 
 const hugePage = 2 << 20
 
-// gpus counts the ports that have a GPU.
-func (o *Options) gpus() (n int) {
-	for _, p := range o.Ports {
-		if o.GPUMemory != 0 && !p.NoGPU {
-			n++
-		}
-	}
-	return n
+// reaches says whether the NIC may address GPU i of its guest.
+func (n *NIC) reaches(i int) bool { return n.GPUs == nil || slices.Contains(n.GPUs, i) }
+
+// owner is the first NIC that may address GPU i: the GPU is below the same PCIe switch; -1: none.
+func (g *Guest) owner(i int) int {
+	return slices.IndexFunc(g.NICs, func(n NIC) bool { return n.reaches(i) })
 }
+
+// complete gives a copy in which every name, address and size is set.
+func (d *Description) complete() (c Description) {
+	c.NoP2P = d.NoP2P
+	port := 0
+	for i, g := range d.Guests {
+		g.Name = cmp.Or(g.Name, fmt.Sprint(GuestName, i))
+		g.NICs, g.GPUs = slices.Clone(g.NICs), slices.Clone(g.GPUs)
+		for j := range g.NICs {
+			n := &g.NICs[j]
+			m, _ := Of(n.Model)
+			n.Name, n.MAC = cmp.Or(n.Name, fmt.Sprint(PortName, port)), cmp.Or(n.MAC, MAC(port))
+			n.Addr4, n.Addr6 = cmp.Or(n.Addr4, Addr4(port)), cmp.Or(n.Addr6, Addr6(port))
+			n.MTU, n.QueuePairs = cmp.Or(n.MTU, defaultMTU), cmp.Or(n.QueuePairs, m.QueuePairs)
+			n.GPUs = slices.Clone(n.GPUs)
+			port++
+		}
+		for j := range g.GPUs {
+			owner := g.owner(j)
+			name := g.NICs[owner].Name
+			for k := range j { // another of the same NIC has the name already
+				if g.owner(k) == owner {
+					name = fmt.Sprint(g.NICs[owner].Name, ".", j)
+				}
+			}
+			g.GPUs[j].Name = cmp.Or(g.GPUs[j].Name, name)
+		}
+		c.Guests = append(c.Guests, g)
+	}
+	return c
+}
+
+// MemoryError says that there is not enough memory for a GPU, and what to do.
+type MemoryError struct {
+	Size uint64 // bytes of the GPU
+	GPUs int    // of the lab
+	Err  error
+}
+
+func (e *MemoryError) Error() string {
+	fix := "free some, or name less"
+	if e.GPUs > 1 {
+		fix = fmt.Sprintf("each of %d GPUs takes that much: %s", e.GPUs, fix)
+	}
+	return fmt.Sprintf("--gpu-memory %s: %v: %s", FormatBytes(e.Size), e.Err, fix)
+}
+
+// Unwrap gives the system's error.
+func (e *MemoryError) Unwrap() error { return e.Err }
 
 // FormatBytes writes a number of bytes as the flags take it: 4097, 64K, 512M, 4G.
 func FormatBytes(n uint64) string {
@@ -105,3 +231,6 @@ func FormatBytes(n uint64) string {
 	}
 	return fmt.Sprint(n, []string{"", "K", "M", "G", "T"}[unit])
 }
+
+// ErrClosed is a port's whose lab has been closed.
+var ErrClosed = errors.New("port closed")

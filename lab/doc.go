@@ -1,8 +1,12 @@
-// Package lab is what `vnic run`, `vnic boot` and `vnic serve` have in common: some NICs of one personality, each with a GPU of
-// its own if wanted, on one switch, perhaps with a gateway. It is the only package of the command that knows how the personalities
-// differ on the host.
+// Package lab makes an emulated world of a description: guests' NICs, of either device model, and GPUs, all on one switch, perhaps
+// with a gateway, captures and impaired links. `vnic run`, `boot` and `serve` are thin users, and so are tests of packages above it.
 //
-// A Lab is made in one go from Options and taken down in one go by Close, which leaves nothing: no goroutine, no descriptor, no
-// memory. It has no guests: who has a connection to a QEMU, or to a driver in this process, gives it to Port.Connected or
-// Port.Serve. A port serves one connection at a time, and any number one after the other.
+// A Description is a plain value, made from flags or by a test. Open makes a Lab of it, and Close takes that down and leaves
+// nothing: no goroutine, no descriptor, no memory. A Lab boots nobody and knows no QEMU: package lab/machines does that. Whoever
+// has a connection to a QEMU, or to a driver in this process, gives it to Port.Connected or Port.Serve; Port.InProcess makes such
+// a driver. A port serves one connection at a time, and any number one after the other.
+//
+// A lab has at most MaxPorts ports and MaxGPUs GPUs; GPU memory is allocated in full by Open, all else is what its parts say.
+//
+// The package makes no promise to importers outside of this module.
 package lab

@@ -21,17 +21,17 @@ func GatewayAddrs() (v4, v6 netip.Prefix) { return Addr4(gatewayHost - 1), Addr6
 
 // Gateway is a router, for Options.Services. In o, Hosts and Forwards are the caller's; addresses and MTU are filled in. Without
 // Hosts, these are the ports, by their names.
-func Gateway(o gateway.Options) func(*Lab) (io.Closer, error) {
-	return func(w *Lab) (io.Closer, error) {
+func Gateway(o gateway.Options) Service {
+	return func(l *Lab) (io.Closer, error) {
 		o := o
-		o.MAC, o.MTU, o.Log = MAC(gatewayHost-1), w.MTU(), w.opt.Log
+		o.MAC, o.MTU, o.Log = MAC(gatewayHost-1), l.MTU(), l.opt.Log
 		o.Prefix4, o.Prefix6 = GatewayAddrs()
 		if o.Hosts == nil {
-			for _, p := range w.ports {
+			for _, p := range l.ports {
 				o.Hosts = append(o.Hosts, gateway.Host{Name: p.Name, MAC: p.MAC, Addr4: p.Addr4.Addr(), Addr6: p.Addr6.Addr()})
 			}
 		}
-		g, err := gateway.New(w.sw, o)
+		g, err := gateway.New(l.sw, o)
 		switch {
 		case errors.Is(err, unix.EADDRINUSE), errors.Is(err, unix.EACCES): // a forward's
 			return nil, fmt.Errorf("%w: give another port (--forward)", err)

@@ -34,8 +34,8 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := open(t, lab.Options{NIC: lab.Virtio, Ports: make([]lab.PortOptions, 2),
-		Services: []func(*lab.Lab) (io.Closer, error){lab.Gateway(gateway.Options{NAT: true, Forwards: []gateway.Forward{f}})}})
+	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0),
+		lab.Options{Services: []lab.Service{lab.Gateway(gateway.Options{NAT: true, Forwards: []gateway.Forward{f}})}})
 	g := attach(t, w.Port(1))
 	defer g.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), labtest.Patience)

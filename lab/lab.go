@@ -1,168 +1,161 @@
 package lab
 
 import (
-	"cmp"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"slices"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/wire"
 )
 
-// Lab is some NICs on a switch. Its methods may be called from any goroutine, Close once.
+// Lab is NICs and GPUs of guests, on a switch. Its methods may be called from any goroutine, Close once.
 type Lab struct {
+	desc     Description // complete
 	opt      Options
-	kind     Personality
 	files    *dma.Files
 	sw       *wire.Switch
-	ports    []*Port
+	machines []*Machine
+	ports    []*Port // of all machines, in their order
 	services []io.Closer
 }
 
-// New makes a world. An error that is a *qemu.Missing says what the machine lacks.
-func New(o Options) (w *Lab, err error) {
-	if err := o.Check(); err != nil {
+// Machine is the hardware of a guest: what is to be given to a QEMU, or to a driver in this process.
+type Machine struct {
+	Name  string
+	Ports []*Port
+	GPUs  []*GPUMemory
+}
+
+// Open makes a lab. A *MemoryError says that GPU memory is not to be had.
+func Open(d Description, o Options) (l *Lab, err error) {
+	if err := d.Check(); err != nil {
 		return nil, err
 	}
-	kind, _ := Of(o.NIC)
-	o.MTU = cmp.Or(o.MTU, defaultMTU)
-	o.QueuePairs = cmp.Or(o.QueuePairs, kind.QueuePairs)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	w = &Lab{opt: o, kind: kind, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log)}
+	l = &Lab{desc: d.complete(), opt: o, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log)}
 	defer func() {
 		if err != nil {
-			w, err = nil, errors.Join(err, w.Close())
+			l, err = nil, errors.Join(err, l.Close())
 		}
 	}()
 	tree := gpumem.NewTopology()
-	if err := tree.AddRoot("rc0", false); err != nil {
-		return w, err
+	if err := tree.AddRoot(rootComplex, false); err != nil {
+		return l, err
 	}
-	tree.SetOff(o.NoP2P)
-	for i := range o.Ports {
-		p, err := w.newPort(i, tree)
-		if p != nil {
-			w.ports = append(w.ports, p)
-		}
-		if err != nil {
-			return w, err
+	tree.SetOff(d.NoP2P)
+	for i := range l.desc.Guests {
+		if err := l.addMachine(&l.desc.Guests[i], tree); err != nil {
+			return l, err
 		}
 	}
 	for _, f := range o.Services {
-		s, err := f(w)
+		s, err := f(l)
 		if err != nil {
-			return w, err
+			return l, err
 		}
-		w.services = append(w.services, s)
+		l.services = append(l.services, s)
 	}
-	return w, nil
+	return l, nil
 }
 
-// newPort makes a port. The caller closes it even when there is an error, unless it is nil.
-func (w *Lab) newPort(i int, tree *gpumem.Topology) (*Port, error) {
-	o := w.opt.Ports[i]
-	p := &Port{w: w, Index: i, Name: cmp.Or(o.Name, fmt.Sprint(PortName, i)), MAC: cmp.Or(o.MAC, MAC(i)), Addr4: cmp.Or(o.Addr4, Addr4(i)),
-		Addr6: cmp.Or(o.Addr6, Addr6(i))}
-	p.begin()
-	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(w.opt.MTU), QueuePairs: w.opt.QueuePairs, Log: w.opt.Log}
-	if w.opt.GPUMemory != 0 && !o.NoGPU {
-		g, err := p.addGPU(tree)
+// rootComplex forwards nothing between its ports, and each NIC has a PCIe switch of its own below it.
+const rootComplex = "rc0"
+
+// addMachine makes a guest's GPUs and NICs. What it has made when there is an error, Close takes down.
+func (l *Lab) addMachine(g *Guest, tree *gpumem.Topology) error {
+	m := &Machine{Name: g.Name}
+	l.machines = append(l.machines, m)
+	for _, n := range g.NICs {
+		if err := errors.Join(tree.AddSwitch("sw"+n.Name, rootComplex, false), tree.AddDevice("nic"+n.Name, "sw"+n.Name)); err != nil {
+			return err
+		}
+	}
+	nodes := 0
+	for i, spec := range g.GPUs {
+		owner := &g.NICs[g.owner(i)]
+		model, _ := Of(owner.Model)
+		if err := tree.AddDevice("gpu"+spec.Name, "sw"+owner.Name); err != nil {
+			return err
+		}
+		if model.Node {
+			nodes++
+		}
+		gpu, err := l.newGPU(spec, model, nodes)
 		if err != nil {
-			return p, err
+			return err
 		}
-		c.GPUs = []nic.GPU{g}
+		m.GPUs = append(m.GPUs, gpu)
 	}
-	var err error
-	if p.dev, err = newDevice(w.opt.NIC, w.files, c); err != nil {
-		return p, err
-	}
-	return p, p.NIC().Attach(w.sw, o.Link)
-}
-
-// addGPU makes the port's GPU, below the same PCIe switch as its NIC.
-func (p *Port) addGPU(tree *gpumem.Topology) (g nic.GPU, err error) {
-	name := "gpu" + p.Name
-	sw, n := "sw"+p.Name, "nic"+p.Name
-	if err := errors.Join(tree.AddSwitch(sw, "rc0", false), tree.AddDevice(n, sw), tree.AddDevice(name, sw)); err != nil {
-		return g, err
-	}
-	if g.Path, err = tree.Path(n, name); err != nil {
-		return g, err
-	}
-	g.Info = control.GPUInfo{Place: tree.Place(name)}
-	if p.gpu, err = gpumem.NewGPU(p.w.files, p.w.gpuID(), p.w.opt.GPUMemory, gpumem.Options{Name: GPUFilePrefix + p.Name}); err != nil {
-		return g, p.w.noRoom(err)
-	}
-	g.GPU = p.gpu
-	return g, p.openGPU()
-}
-
-// gpuID is the number of the next GPU.
-func (w *Lab) gpuID() (n int) {
-	for _, p := range w.ports {
-		if p.gpu != nil {
-			n++
-		}
-	}
-	return n
-}
-
-// noRoom makes of a lack of memory something that the machine lacks.
-func (w *Lab) noRoom(err error) error {
-	for _, e := range []error{unix.ENOSPC, unix.ENOMEM, unix.EFBIG, unix.EDQUOT} {
-		if errors.Is(err, e) {
-			fix := "free some, or name less"
-			if n := w.opt.gpus(); n > 1 {
-				fix = fmt.Sprintf("each of %d GPUs takes that much: %s", n, fix)
+	for i := range g.NICs {
+		n := &g.NICs[i]
+		var gpus []nic.GPU
+		var reached []*GPUMemory
+		for j, gpu := range m.GPUs {
+			if !n.reaches(j) {
+				continue
 			}
-			return &qemu.Missing{What: "--gpu-memory " + FormatBytes(w.opt.GPUMemory), Err: err, Fix: fix}
+			path, err := tree.Path("nic"+n.Name, "gpu"+g.GPUs[j].Name)
+			if err != nil {
+				return err
+			}
+			info := gpu.info
+			info.Place = tree.Place("gpu" + g.GPUs[j].Name)
+			gpus, reached = append(gpus, nic.GPU{GPU: gpu.GPU, Info: info, Path: path}), append(reached, gpu)
+		}
+		p, err := l.newPort(n, gpus, reached)
+		if p != nil {
+			l.ports, m.Ports = append(l.ports, p), append(m.Ports, p)
+		}
+		if err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
-// Ports gives all ports, in the order of Options.
-func (w *Lab) Ports() []*Port { return slices.Clone(w.ports) }
+// Machines gives all guests' hardware, in the order of the description.
+func (l *Lab) Machines() []*Machine { return slices.Clone(l.machines) }
 
-// Port gives port i.
-func (w *Lab) Port(i int) *Port { return w.ports[i] }
+// Machine gives that of guest i.
+func (l *Lab) Machine(i int) *Machine { return l.machines[i] }
+
+// Ports gives all ports, guest by guest.
+func (l *Lab) Ports() []*Port { return slices.Clone(l.ports) }
+
+// Port gives port i of all.
+func (l *Lab) Port(i int) *Port { return l.ports[i] }
 
 // Switch is what the ports are on.
-func (w *Lab) Switch() *wire.Switch { return w.sw }
+func (l *Lab) Switch() *wire.Switch { return l.sw }
 
-// Personality is that of all NICs.
-func (w *Lab) Personality() Personality { return w.kind }
+// MTU is the smallest of all NICs'.
+func (l *Lab) MTU() int {
+	mtu := l.ports[0].MTU
+	for _, p := range l.ports {
+		mtu = min(mtu, p.MTU)
+	}
+	return mtu
+}
 
-// MTU is that of all NICs.
-func (w *Lab) MTU() int { return w.opt.MTU }
-
-// QueuePairs is how many each NIC has.
-func (w *Lab) QueuePairs() int { return w.opt.QueuePairs }
-
-// Close ends what is served, then takes down services, NICs, GPUs and the switch. Nothing of the world is left.
-func (w *Lab) Close() error {
+// Close ends what is served, then takes down services, NICs, GPUs and the switch. Nothing of the lab is left.
+func (l *Lab) Close() error {
 	var wg sync.WaitGroup
-	for _, p := range w.ports {
+	for _, p := range l.ports {
 		wg.Go(p.endServing)
 	}
 	wg.Wait()
 	var errs []error
-	for _, s := range slices.Backward(w.services) {
+	for _, s := range slices.Backward(l.services) {
 		errs = append(errs, s.Close())
 	}
-	for _, p := range w.ports {
+	for _, p := range l.ports {
 		wg.Go(func() {
 			if p.dev != nil {
 				p.dev.Close()
@@ -170,9 +163,11 @@ func (w *Lab) Close() error {
 		})
 	}
 	wg.Wait()
-	for _, p := range w.ports { // no NIC is left that reads another's GPU
-		errs = append(errs, p.closeGPU())
+	for _, m := range l.machines { // no NIC is left that reads another's GPU
+		for _, g := range m.GPUs {
+			errs = append(errs, g.close())
+		}
 	}
-	w.ports, w.services = nil, nil
-	return errors.Join(append(errs, w.sw.Close())...)
+	l.ports, l.machines, l.services = nil, nil, nil
+	return errors.Join(append(errs, l.sw.Close())...)
 }

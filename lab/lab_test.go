@@ -10,13 +10,12 @@ import (
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
-	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
-func open(t *testing.T, o lab.Options) *lab.Lab {
+func open(t *testing.T, d lab.Description, o lab.Options) *lab.Lab {
 	t.Helper()
-	w, err := lab.New(o)
+	w, err := lab.Open(d, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,7 +37,7 @@ func attach(t *testing.T, p *lab.Port) *labtest.Guest {
 	p.Connected(server)
 	var gpus []driver.FrontendGPU
 	if g := p.GPU(); g != nil {
-		gpus = append(gpus, driver.FrontendGPU{ID: g.ID(), FD: int(p.GPUFile().Fd()), Size: g.Size()})
+		gpus = append(gpus, driver.FrontendGPU{ID: g.ID(), FD: int(g.File.Fd()), Size: g.Size()})
 	}
 	g, err := labtest.New(client, "02:76:6e:69:00:"+string([]byte{'0', byte('1' + p.Index)}), []netip.Prefix{p.Addr4, p.Addr6}, gpus...)
 	if err != nil {
@@ -49,7 +48,7 @@ func attach(t *testing.T, p *lab.Port) *labtest.Guest {
 
 func TestGuestsReachEachOtherAndComeAgain(t *testing.T) {
 	labtest.LeavesNothing(t)
-	w := open(t, lab.Options{NIC: lab.Virtio, Ports: make([]lab.PortOptions, 3), GPUMemory: 2 << 20})
+	w := open(t, lab.Uniform(3, lab.NIC{Model: lab.Virtio}, 2<<20), lab.Options{})
 	for range 2 {
 		a, b, c := attach(t, w.Port(0)), attach(t, w.Port(1)), attach(t, w.Port(2))
 		if err := errors.Join(a.Exchange(t.Context(), b, 100_000), b.Exchange(t.Context(), c, 100_000)); err != nil {
@@ -63,7 +62,7 @@ func TestGuestsReachEachOtherAndComeAgain(t *testing.T) {
 
 func TestGVEAnswersByVFIOUser(t *testing.T) {
 	labtest.LeavesNothing(t)
-	w := open(t, lab.Options{NIC: lab.GVE, Ports: make([]lab.PortOptions, 2), GPUMemory: 6 << 20})
+	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.GVE}, 6<<20), lab.Options{})
 	for range 2 { // one after the other
 		client, server, err := vfiotest.Pair()
 		if err != nil {
@@ -92,7 +91,7 @@ func TestGVEAnswersByVFIOUser(t *testing.T) {
 func TestCloseEndsConnections(t *testing.T) {
 	labtest.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
-		w, err := lab.New(lab.Options{NIC: nic, Ports: make([]lab.PortOptions, 1)})
+		w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: nic}, 0), lab.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,13 +136,13 @@ func (c closer) Close() error {
 func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
 	labtest.LeavesNothing(t)
 	var closed []string
-	service := func(name string) func(*lab.Lab) (io.Closer, error) {
+	service := func(name string) lab.Service {
 		return func(w *lab.Lab) (io.Closer, error) { return closer{w, &closed, name}, nil }
 	}
 	bad := errors.New("bad")
-	o := lab.Options{NIC: lab.Virtio, Ports: make([]lab.PortOptions, 2)}
+	d, o := lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}
 	o.Services = append(o.Services, service("a"), service("b"))
-	w, err := lab.New(o)
+	w, err := lab.Open(d, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,29 +151,36 @@ func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
 	}
 	closed = nil
 	o.Services = append(o.Services, func(*lab.Lab) (io.Closer, error) { return nil, bad })
-	if w, err := lab.New(o); w != nil || !errors.Is(err, bad) || strings.Join(closed, "") != "ba" {
+	if w, err := lab.Open(d, o); w != nil || !errors.Is(err, bad) || strings.Join(closed, "") != "ba" {
 		t.Errorf("%v, %v, closed %q", w, err, closed)
 	}
 }
 
 func TestBadOptionsAreRefused(t *testing.T) {
 	labtest.LeavesNothing(t)
-	for want, o := range map[string]lab.Options{
-		"--nic e1000":          {NIC: "e1000", Ports: make([]lab.PortOptions, 1)},
-		"0 ports":              {NIC: lab.Virtio},
-		"251 ports":            {NIC: lab.Virtio, Ports: make([]lab.PortOptions, 251)},
-		"--mtu 9199":           {NIC: lab.GVE, Ports: make([]lab.PortOptions, 1), MTU: 9199},
-		"17 queue pairs":       {NIC: lab.GVE, Ports: make([]lab.PortOptions, 1), QueuePairs: 17},
-		"17 ports with GPU":    {NIC: lab.Virtio, Ports: make([]lab.PortOptions, 17), GPUMemory: 4096},
-		"--gpu-memory 3M: not": {NIC: lab.Virtio, Ports: make([]lab.PortOptions, 1), GPUMemory: 3 << 20},
-		"--gpu-memory 1M: not": {NIC: lab.GVE, Ports: make([]lab.PortOptions, 1), GPUMemory: 1 << 20},
+	virtio := lab.NIC{Model: lab.Virtio}
+	two := lab.Guest{NICs: []lab.NIC{virtio, {Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: 2 << 20}}}
+	none := lab.Guest{NICs: []lab.NIC{{Model: lab.Virtio, GPUs: []int{}}}, GPUs: []lab.GPU{{Memory: 2 << 20}}}
+	far := lab.Guest{NICs: []lab.NIC{{Model: lab.Virtio, GPUs: []int{1}}}, GPUs: []lab.GPU{{Memory: 2 << 20}}}
+	for want, d := range map[string]lab.Description{
+		"--nic e1000":                      lab.Uniform(1, lab.NIC{Model: "e1000"}, 0),
+		"0 ports":                          lab.Uniform(0, virtio, 0),
+		"251 ports":                        lab.Uniform(251, virtio, 0),
+		"--mtu 9199":                       lab.Uniform(1, lab.NIC{Model: lab.GVE, MTU: 9199}, 0),
+		"17 queue pairs":                   lab.Uniform(1, lab.NIC{Model: lab.GVE, QueuePairs: 17}, 0),
+		"17 ports with GPU":                lab.Uniform(17, virtio, 4096),
+		"--gpu-memory 3M: not":             lab.Uniform(1, virtio, 3<<20),
+		"--gpu-memory 1M: not":             lab.Uniform(1, lab.NIC{Model: lab.GVE}, 1<<20),
+		"GPU 0 of guest : NICs of both":    {Guests: []lab.Guest{two}},
+		"GPU 0 of guest : no NIC":          {Guests: []lab.Guest{none}},
+		"NIC : GPU 1: not one of the gues": {Guests: []lab.Guest{far}},
 	} {
-		if w, err := lab.New(o); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
+		if w, err := lab.Open(d, lab.Options{}); w != nil || err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%s: %v, %v", want, w, err)
 		}
 	}
-	var missing *qemu.Missing
-	w, err := lab.New(lab.Options{NIC: lab.Virtio, Ports: make([]lab.PortOptions, 2), GPUMemory: 1 << 50})
+	var missing *lab.MemoryError
+	w, err := lab.Open(lab.Uniform(2, virtio, 1<<50), lab.Options{})
 	if w != nil || !errors.As(err, &missing) || !strings.Contains(err.Error(), "each of 2 GPUs") {
 		t.Errorf("%v, %v", w, err)
 	}

@@ -7,15 +7,13 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/guest-images/kernelnic"
-	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/gve"
 	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/vfiouser"
 )
 
-// Personalities of the NIC.
+// Device models of a NIC.
 const (
 	Virtio = "virtio" // our driver and stack in the guest, or any virtio-net driver
 	GVE    = "gve"    // the kernel's
@@ -23,30 +21,38 @@ const (
 
 const maxQueuePairs = 16 // of either
 
-// Personality is what there is to know of a NIC besides the device itself: what QEMU and a guest of ours are to be given.
-type Personality struct {
-	Modules    []string // of the kernel, for a guest of ours
-	HugePages  int      // of 2 MiB, that a guest of ours sets aside on node 0
-	KernelArgs string   // for the guest kernel's command line
-	Node       bool     // GPU memory is a NUMA node's; else BAR 2 of an ivshmem device
-	VFIOUser   bool     // the transport is vfio-user; else vhost-user
-	QueuePairs int      // unless more are asked for
+// Model is what differs between device models on the host, besides the device itself.
+type Model struct {
+	Name       string // Virtio or GVE
+	Node       bool   // GPU memory is a NUMA node's; else BAR 2 of an ivshmem device
+	VFIOUser   bool   // the transport is vfio-user; else vhost-user
+	QueuePairs int    // unless more are asked for
 	MaxMTU     int
+
+	open func(files *dma.Files, c nic.Config) (device, error)
 }
 
-var personalities = map[string]Personality{
-	Virtio: {Modules: transfer.Modules, HugePages: transfer.HugePages, QueuePairs: 2, MaxMTU: 65535 - 14},
-	GVE: {Modules: kernelnic.Modules, HugePages: kernelnic.HugePages, KernelArgs: kernelnic.KernelArgs, Node: true, VFIOUser: true,
-		QueuePairs: 4, MaxMTU: 9198},
+var models = map[string]Model{
+	Virtio: {Name: Virtio, QueuePairs: 2, MaxMTU: 65535 - 14, open: newVirtio},
+	GVE:    {Name: GVE, Node: true, VFIOUser: true, QueuePairs: 4, MaxMTU: 9198, open: newGVE},
 }
 
-// Of gives the personality that has a name.
-func Of(nic string) (p Personality, known bool) {
-	p, known = personalities[nic]
-	return p, known
+// Of gives the model that has a name.
+func Of(name string) (m Model, known bool) {
+	m, known = models[name]
+	return m, known
 }
 
-// device is a NIC of either personality.
+// gpuInfo says how a guest finds a GPU: as BAR 2 of an ivshmem-plain (1af4:1110), or as NUMA node number node.
+func (m Model) gpuInfo(node int) control.GPUInfo {
+	info := control.GPUInfo{DevFn: 0xff, Attach: control.AttachBAR, BAR: 2, Vendor: 0x1af4, Device: 0x1110, Node: 0xff}
+	if m.Node {
+		info.Attach, info.BAR, info.Vendor, info.Device, info.Node = control.AttachNode, 0, 0, 0, uint8(node)
+	}
+	return info
+}
+
+// device is a NIC of either model.
 type device interface {
 	Port() *nic.Port
 	Space() *dma.Space
@@ -54,17 +60,7 @@ type device interface {
 	Close()
 }
 
-func newDevice(name string, files *dma.Files, c nic.Config) (device, error) {
-	for i := range c.GPUs {
-		info := &c.GPUs[i].Info
-		info.Attach, info.BAR, info.Vendor, info.Device, info.DevFn, info.Node = control.AttachBAR, 2, 0x1af4, 0x1110, 0xff, 0xff
-		if personalities[name].Node {
-			info.Attach, info.BAR, info.Vendor, info.Device, info.Node = control.AttachNode, 0, 0, 0, uint8(i+1)
-		}
-	}
-	if name == GVE {
-		return newGVE(files, c)
-	}
+func newVirtio(files *dma.Files, c nic.Config) (device, error) {
 	return virtio.New(virtio.Config{Files: files, Port: c})
 }
 

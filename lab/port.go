@@ -5,36 +5,27 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/wire"
 )
 
-// GPUFilePrefix and the port's name is the name of its GPU's memory in /proc.
-const GPUFilePrefix = "vnic-gpu"
-
-// ErrClosed is a port's whose world has been closed.
-var ErrClosed = errors.New("port closed")
-
-// Port is a NIC, and its GPU if it has one.
+// Port is a NIC of a lab: the device, and its end on the switch.
 type Port struct {
-	Index        int
+	Index        int // of all ports
 	Name         string
+	Model        Model
 	MAC          wire.MAC
 	Addr4, Addr6 netip.Prefix // meant for its guest
+	MTU          int
+	QueuePairs   int
+	GPUs         []*GPUMemory // that it may address
 
-	w    *Lab
-	dev  device
-	gpu  *gpumem.GPU
-	file *os.File // the GPU's memory, for QEMU
+	lab *Lab
+	dev device
 
 	life context.Context // ends what is served
 	end  context.CancelCauseFunc
@@ -44,7 +35,19 @@ type Port struct {
 	serving sync.WaitGroup
 }
 
-func (p *Port) begin() { p.life, p.end = context.WithCancelCause(context.Background()) }
+// newPort makes a port. The caller closes it even when there is an error, unless it is nil.
+func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory) (*Port, error) {
+	model, _ := Of(n.Model)
+	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6, MTU: n.MTU, QueuePairs: n.QueuePairs,
+		GPUs: reached, lab: l}
+	p.life, p.end = context.WithCancelCause(context.Background())
+	var err error
+	if p.dev, err = model.open(l.files, nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MTU), QueuePairs: p.QueuePairs, GPUs: gpus, Log: l.opt.Log}); err != nil {
+		p.dev = nil // not an interface of a nil pointer
+		return p, err
+	}
+	return p, p.NIC().Attach(l.sw, n.Link)
+}
 
 // NIC is the port's end on the wire: counters, meters, link.
 func (p *Port) NIC() *nic.Port { return p.dev.Port() }
@@ -52,13 +55,15 @@ func (p *Port) NIC() *nic.Port { return p.dev.Port() }
 // Space is the guest's memory, as far as it is shared with the NIC.
 func (p *Port) Space() *dma.Space { return p.dev.Space() }
 
-// GPU is nil if the port has none.
-func (p *Port) GPU() *gpumem.GPU { return p.gpu }
+// GPU is the first GPU that the NIC may address, nil if there is none.
+func (p *Port) GPU() *GPUMemory {
+	if len(p.GPUs) == 0 {
+		return nil
+	}
+	return p.GPUs[0]
+}
 
-// GPUFile is the GPU's memory, to be mapped or handed on; nil if the port has none. It is the port's.
-func (p *Port) GPUFile() *os.File { return p.file }
-
-// Serve has the NIC speak its protocol on conn, which it owns, until the peer hangs up (nil), ctx or the world ends, or the peer
+// Serve has the NIC speak its protocol on conn, which it owns, until the peer hangs up (nil), ctx or the lab ends, or the peer
 // breaks the protocol. One connection is served at a time: the caller waits for one Serve to return before the next.
 func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	if !p.enter() {
@@ -71,7 +76,7 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return p.dev.Serve(ctx, conn)
 }
 
-// Connected serves conn on a goroutine of its own, until that or the world ends: it is what qemu.Netdev wants. An error is logged.
+// Connected serves conn on a goroutine of its own, until that or the lab ends: it is what qemu.Netdev wants. An error is logged.
 func (p *Port) Connected(conn *net.UnixConn) {
 	if !p.enter() {
 		_ = conn.Close()
@@ -80,7 +85,7 @@ func (p *Port) Connected(conn *net.UnixConn) {
 	dma.Go(func() {
 		defer p.serving.Done()
 		if err := p.dev.Serve(p.life, conn); err != nil && p.life.Err() == nil {
-			p.w.opt.Log.Error("connection to QEMU", "port", p.Name, "err", err)
+			p.lab.opt.Log.Error("connection to QEMU", "port", p.Name, "err", err)
 		}
 	})
 }
@@ -108,43 +113,8 @@ func (p *Port) endServing() {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(p.w.opt.Farewell):
+	case <-time.After(p.lab.opt.Farewell):
 	}
 	p.end(ErrClosed)
 	<-ended
-}
-
-// openGPU makes GPUFile.
-func (p *Port) openGPU() error {
-	fd, err := unix.FcntlInt(uintptr(p.gpu.FD()), unix.F_DUPFD_CLOEXEC, 0)
-	if err != nil {
-		return os.NewSyscallError("fcntl", err)
-	}
-	p.file = os.NewFile(uintptr(fd), "gpu")
-	return nil
-}
-
-func (p *Port) closeGPU() error {
-	if p.gpu == nil {
-		return nil
-	}
-	err := p.gpu.Close()
-	if p.file != nil {
-		err = errors.Join(err, p.file.Close())
-	}
-	return err
-}
-
-// Hardware gives a machine the NIC and its GPU: of c it adds to GPUs, Netdevs and Append.
-func (p *Port) Hardware(c *qemu.Config) {
-	kind := p.w.kind
-	if c.Append != "" && kind.KernelArgs != "" {
-		c.Append += " "
-	}
-	c.Append += kind.KernelArgs
-	if p.gpu != nil {
-		c.GPUs = append(c.GPUs, qemu.GPU{File: p.file, Size: p.gpu.Size(), Node: kind.Node})
-	}
-	c.Netdevs = append(c.Netdevs, qemu.Netdev{Connected: p.Connected, VFIOUser: kind.VFIOUser, Queues: p.w.opt.QueuePairs,
-		MAC: net.HardwareAddr(p.MAC[:]), MTU: p.w.opt.MTU, RXQueueSize: 1024, TXQueueSize: 1024})
 }

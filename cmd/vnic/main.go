@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/lastly"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -119,6 +120,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	}
 	var usage usageError
 	var missing *qemu.Missing
+	var memory *lab.MemoryError
 	var status exitStatus
 	switch {
 	case context.Cause(ctx) != nil: // whatever came of it
@@ -134,7 +136,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 	case isCobraUsage(err):
 		complain(stderr, fmt.Errorf("%w\nsee '%s --help'", err, c.CommandPath()))
 		return exitUsage
-	case errors.As(err, &missing), errors.Is(err, guestimages.ErrNoProgram):
+	case errors.As(err, &missing), errors.As(err, &memory), errors.Is(err, guestimages.ErrNoProgram):
 		complain(stderr, err)
 		return exitMissing
 	}

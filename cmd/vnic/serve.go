@@ -73,8 +73,8 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			if len(o.Paths) == 0 && len(o.FDs) == 0 {
 				o.FDs = serve.Inherited()
 			}
-			o.World.GPUMemory = uint64(gpuMemory)
-			if o.World.NoP2P = p2p == "off"; !o.World.NoP2P && p2p != "on" {
+			o.GPUMemory = uint64(gpuMemory)
+			if o.NoP2P = p2p == "off"; !o.NoP2P && p2p != "on" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
 			if err := errors.Join(o.Check(), show.Check()); err != nil {
@@ -92,7 +92,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 				level = slog.LevelDebug
 			}
 			stderr := &lines{w: c.ErrOrStderr()}
-			o.World.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+			o.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
 			note := func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) }
 			o.Note = func(port, format string, args ...any) { note(port+": "+format, args...) }
 			o.Ready = func(r *serve.Report) error {
@@ -103,7 +103,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 				e.SetIndent("", "  ")
 				return e.Encode(r)
 			}
-			show.Log = o.World.Log
+			show.Log = o.Log
 			counters, err := startStat(show, note)
 			if err != nil {
 				return err
@@ -114,7 +114,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 				return err
 			}
 			defer capture.Close()
-			o.World.Services = append(o.World.Services, counters.Watch, capture.Service)
+			o.Services = append(o.Services, counters.Watch, capture.Service)
 			err = serve.Do(c.Context(), o)
 			if r := capture.Report(); r != nil {
 				note("%v", r)
@@ -129,10 +129,10 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 	f.IntSliceVar(&o.FDs, "fd", nil, "socket that is open already, connected or listening (default: those of systemd's LISTEN_FDS)")
 	f.BoolVar(&o.Client, "client", false, "connect to --socket-path, where QEMU listens (server=on)")
 	f.BoolVar(&capabilities, capabilitiesFlag[2:], false, "print the capabilities as management software wants them, and nothing else")
-	f.StringVar(&o.World.NIC, "nic", lab.Virtio, "virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+qemu.MinVFIOUser)
+	f.StringVar(&o.NIC.Model, "nic", lab.Virtio, "virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+qemu.MinVFIOUser)
 	f.Var(&gpuMemory, "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
-	f.IntVar(&o.World.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
-	f.IntVar(&o.World.MTU, "mtu", 1500, "MTU of the link")
+	f.IntVar(&o.NIC.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
+	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link")
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network")
 	f.StringArrayVar(&o.Forwards, "forward", nil, "lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")

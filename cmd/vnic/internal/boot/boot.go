@@ -16,6 +16,7 @@ import (
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -24,18 +25,16 @@ type runner struct {
 	opt     *Options
 	program *program
 	images  *images
-	world   *lab.Lab
+	lab     *lab.Lab
 	guests  []*guest
 	logs    []*log // with LogDir, one a guest
 }
 
 // images is what guests boot from.
 type images struct {
-	*qemu.Resolved
-	initrd  *guestimages.Image
-	modules []string
-	files   *os.File // the user's
-	size    int64
+	*machines.Images
+	files *os.File // the user's
+	size  int64
 }
 
 // Do boots the guests, runs the program in all of them and gives its exit status: of several guests the first one that is not 0.
@@ -59,12 +58,11 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	if err := l.fetch(ctx); err != nil {
 		return 0, err
 	}
-	w := o.world()
-	if err := o.gateway(&w); err != nil {
+	services, err := o.gateway()
+	if err != nil {
 		return 0, err
 	}
-	w.Services = append(w.Services, o.Services...)
-	if l.world, err = lab.New(w); err != nil {
+	if l.lab, err = lab.Open(o.describe(), lab.Options{Farewell: machines.Farewell, Log: o.Log, Services: append(services, o.Services...)}); err != nil {
 		return 0, err
 	}
 	if err := l.boot(ctx); err != nil {
@@ -84,16 +82,11 @@ func (o *Options) stage(what string) {
 func (l *runner) fetch(ctx context.Context) error {
 	o := l.opt
 	o.stage("looking for QEMU and a kernel")
-	kind, _ := lab.Of(o.NIC)
-	o.Fetch.VFIOUser = kind.VFIOUser
-	res, err := qemu.Fetch(ctx, o.Fetch)
+	im, err := machines.Fetch(ctx, o.Fetch, []string{o.NIC}, o.Note)
 	if err != nil {
 		return err
 	}
-	l.images = &images{Resolved: res}
-	for _, n := range res.Notes {
-		o.Note("%s", n)
-	}
+	l.images = &images{Images: im}
 	if err := l.initrd(ctx); err != nil {
 		return err
 	}
@@ -101,12 +94,7 @@ func (l *runner) fetch(ctx context.Context) error {
 }
 
 // driver is the kernel's module for eth0.
-func (o *Options) driver() string {
-	if o.NIC == lab.GVE {
-		return "gve"
-	}
-	return "virtio_net"
-}
+func (o *Options) driver() string { return machines.For(o.NIC).Driver }
 
 // busDriver is what virtio_net needs, and does not name: many kernels have it as a module.
 const busDriver = "virtio_pci"
@@ -115,13 +103,7 @@ const busDriver = "virtio_pci"
 // what it needs built in, or else the guest will say so.
 func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
-	kind, _ := lab.Of(o.NIC)
-	build := func(modules []string) (err error) {
-		im.modules = modules
-		im.initrd, err = guestimages.Build(ctx, guestimages.Options{CacheDir: im.Cache, Kernel: im.Kernel.Version, ModulesDir: im.Kernel.Modules,
-			Modules: modules, Applets: []string{devmemtool.Name}})
-		return err
-	}
+	build := func(modules []string) error { return im.Build(ctx, modules, devmemtool.Name) }
 	if im.Kernel.Modules == "" {
 		return build(nil)
 	}
@@ -130,7 +112,7 @@ func (l *runner) initrd(ctx context.Context) error {
 		all = []string{busDriver, o.driver()}
 	}
 	need := len(all)
-	for _, m := range kind.Modules {
+	for _, m := range machines.For(o.NIC).Modules {
 		if !slices.Contains(all, m) {
 			all = append(all, m)
 		}
@@ -142,11 +124,11 @@ func (l *runner) initrd(ctx context.Context) error {
 			return nil
 		}
 	}
-	if errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule) {
+	if machines.LacksModules(err) {
 		return &qemu.Missing{What: "kernel " + im.Kernel.Version, Err: err,
 			Fix: "give its own modules by --modules, with " + o.driver() + " among them; or no --kernel, and one is fetched"}
 	}
-	return qemu.CacheError(im.Cache, err)
+	return err
 }
 
 // files writes the user's files into one archive, which all guests read.
@@ -168,8 +150,8 @@ func (l *runner) boot(ctx context.Context) error {
 	o := l.opt
 	o.stage("booting")
 	eg, ready := errgroup.WithContext(ctx)
-	for _, p := range o.places(l.world) {
-		g := &guest{place: p, lab: l}
+	for _, p := range o.places(l.lab) {
+		g := &guest{place: p, runner: l}
 		l.guests = append(l.guests, g)
 		eg.Go(func() error { return g.boot(ctx, ready) })
 	}
@@ -198,7 +180,7 @@ func (l *runner) run(ctx context.Context) (int, error) {
 	return 0, nil
 }
 
-// close ends the guests, all at the same time, then the world.
+// close ends the guests, all at the same time, then the lab.
 func (l *runner) close() error {
 	errs := make([]error, len(l.guests))
 	var wg sync.WaitGroup
@@ -206,8 +188,8 @@ func (l *runner) close() error {
 		wg.Go(func() { errs[i] = g.close() })
 	}
 	wg.Wait()
-	if l.world != nil {
-		errs = append(errs, l.world.Close())
+	if l.lab != nil {
+		errs = append(errs, l.lab.Close())
 	}
 	if l.images != nil {
 		if l.images.files != nil {

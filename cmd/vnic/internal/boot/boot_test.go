@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -69,21 +70,18 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 		o := good()
 		o.NIC, o.Guests, o.Forwards = nic, 3, []string{"udp:1:guest2:2"}
 		o.Forwards = nil // a port of the machine's
-		opt := o.world()
-		if err := o.gateway(&opt); err != nil {
+		services, err := o.gateway()
+		if err != nil {
 			t.Fatal(err)
 		}
-		w, err := lab.New(opt)
+		w, err := lab.Open(o.describe(), lab.Options{Services: services})
 		if err != nil {
 			t.Fatal(err)
 		}
 		seen := map[string]bool{}
 		for _, p := range o.places(w) {
 			var c qemu.Config
-			p.kernel.Hardware(&c)
-			if p.devmem != p.kernel {
-				p.devmem.Hardware(&c)
-			}
+			machines.Attach(&c, p.hw)
 			n := o.network(p)
 			if len(c.Netdevs) != each || len(c.GPUs) != 1 || len(n.Interfaces) != each || n.Interfaces[each-1].Leave != (each == 2) || len(n.Gateways) != 2 {
 				t.Errorf("%s: %+v, %+v", nic, c, n)
@@ -124,7 +122,7 @@ func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 	}{{lab.Virtio, 64 << 20, "0000:00:04.0", false}, {lab.GVE, 64 << 20, "eth0", true}, {lab.GVE, 0, "eth0", false}} {
 		o := good()
 		o.NIC, o.GPUMemory, o.Guests = c.nic, c.memory, 2
-		g := &guest{lab: &runner{opt: &o}, place: place{index: 1},
+		g := &guest{runner: &runner{opt: &o}, place: place{index: 1},
 			network: guestnet.Result{Interfaces: []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}}}
 		if c.nic == lab.GVE {
 			g.network.Interfaces = g.network.Interfaces[:1]

@@ -6,10 +6,10 @@ import (
 	"vnic.dev/vnic/stack/gateway"
 )
 
-// gateway adds a router to the world's services, unless there is to be none.
-func (o *Options) gateway(w *lab.Options) error {
+// gateway is a router among the lab's services, unless there is to be none.
+func (o *Options) gateway() ([]lab.Service, error) {
 	if o.NoGateway {
-		return nil
+		return nil, nil
 	}
 	g := gateway.Options{NAT: true}
 	for i := range o.Guests {
@@ -21,10 +21,9 @@ func (o *Options) gateway(w *lab.Options) error {
 	for _, s := range o.Forwards {
 		f, err := lab.ParseForward(s, guestnet.GuestName, o.Guests)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		g.Forwards = append(g.Forwards, f)
 	}
-	w.Services = append(w.Services, lab.Gateway(g))
-	return nil
+	return []lab.Service{lab.Gateway(g)}, nil
 }

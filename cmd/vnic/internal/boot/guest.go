@@ -14,50 +14,36 @@ import (
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/guest-images/session"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/lab/machines"
 )
 
 // guest is one of them.
 type guest struct {
 	place
-	lab     *runner
-	machine *qemu.Machine // nil: not booted
+	runner  *runner
+	machine *machines.Guest // nil: not booted
 	network guestnet.Result
-	blamed  bool // the machine's end is the command's error already
 }
 
-const (
-	bootLimit = 3 * time.Minute      // it takes seconds, but may share a small machine with much else
-	forever   = 365 * 24 * time.Hour // the program says when it is done
-)
+const forever = 365 * 24 * time.Hour // the program says when it is done
 
 // boot starts the guest, which lives as long as ctx, and its network. When ready ends first, that was for nothing.
 func (g *guest) boot(ctx, ready context.Context) error {
-	o, im := g.lab.opt, g.lab.images
-	initrd, err := im.initrd.Initrd(agent.Config{Modules: im.modules, Hostname: g.name, HugePages: g.lab.world.Personality().HugePages, Node0: o.node(), Port: true})
-	if err != nil {
-		return err
-	}
-	defer func() { _ = initrd.Close() }()
-	c := qemu.Config{Name: g.name, QEMU: im.QEMU, Kernel: im.Kernel, Initrd: []io.Reader{initrd, io.NewSectionReader(im.files, 0, im.size)},
-		RAMSize: o.Memory, CPUs: o.CPUs, Cache: im.Cache, Log: o.Log, Args: o.QEMUArgs, BootLimit: bootLimit, TimeLimit: forever, ResultsPort: true}
+	o, im := g.runner.opt, g.runner.images
+	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true}, Files: io.NewSectionReader(im.files, 0, im.size),
+		RAMSize: o.Memory, CPUs: o.CPUs, Append: o.Append, Args: o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log}
 	if o.GDB != 0 {
 		port := o.GDB + g.index
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))
-		c.Append, c.BootLimit = "nokaslr", forever // who debugs the boot takes time
+		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // who debugs the boot takes time
 		o.Note("%s: gdb: target remote 127.0.0.1:%d", g.name, port)
 	}
-	g.kernel.Hardware(&c)
-	if g.devmem != g.kernel {
-		g.devmem.Hardware(&c)
-	}
-	c.Append = strings.TrimSpace(c.Append + " " + o.Append)
 	if o.LogDir != "" {
-		c.Console = g.lab.logs[g.index]
+		c.Console = g.runner.logs[g.index]
 	}
 	starting, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(ready, cancel)
-	m, err := qemu.Start(starting, c)
+	m, err := im.Boot(starting, g.hw, c)
 	if err != nil {
 		cancel()
 		return err
@@ -67,15 +53,11 @@ func (g *guest) boot(ctx, ready context.Context) error {
 		return context.Cause(ready)
 	}
 	if g.network, err = guestnet.Apply(ready, m.Agent(), o.network(g.place)); err != nil {
-		err = g.blame(err)
-		if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && im.Kernel.Source == qemu.SourceGiven {
-			fix := "take a newer one (6.12 and 7.2 are tested), or none, and one is fetched"
-			if im.modules == nil {
-				fix = "it came without modules: give them by --modules, or build " + o.driver() + " in"
-			}
-			return &qemu.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
+		fix := machines.NewerKernel
+		if im.Modules == nil {
+			fix = "it came without modules: give them by --modules, or build " + o.driver() + " in"
 		}
-		return err
+		return im.BlameKernel(g.blame(err), fix)
 	}
 	if missing := g.network.NotReady; missing != "" {
 		o.Note("%s: the network is not ready: %s: the program starts without it", g.name, missing)
@@ -90,7 +72,7 @@ func (g *guest) boot(ctx, ready context.Context) error {
 
 // env is the program's environment.
 func (g *guest) env() []string {
-	o := g.lab.opt
+	o := g.runner.opt
 	env := append(plainEnv(), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index), "VNIC_GUESTS="+strconv.Itoa(o.Guests), "VNIC_NIC="+o.NIC)
 	device := g.network.Interfaces[len(g.network.Interfaces)-1]
 	name := device.PCI
@@ -112,7 +94,7 @@ func (g *guest) env() []string {
 
 // run runs the program and gives its exit status as a shell does.
 func (g *guest) run(ctx context.Context, s streams) (int, error) {
-	p := g.lab.program
+	p := g.runner.program
 	status, err := session.Run(ctx, g.machine.Agent(), session.Command{Path: p.path, Args: p.args, Env: g.env(), Dir: p.dir,
 		Stdin: s.in, Stdout: s.out, Stderr: s.err, TTY: s.tty, Size: s.size, Resize: s.resize})
 	s.close()
@@ -121,43 +103,28 @@ func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	}
 	s.end()
 	if status.Signal != 0 {
-		g.lab.opt.Note("%s: %s was ended by signal %d", g.name, p.args[0], status.Signal)
+		g.runner.opt.Note("%s: %s was ended by signal %d", g.name, p.args[0], status.Signal)
 	}
 	return status.Exit(), nil
 }
 
-// errPowerOff is a guest that has ended of its own accord.
-var errPowerOff = errors.New("powered off while its program ran")
-
 // blame finds what is behind an error: a guest that is gone explains whatever came of it.
 func (g *guest) blame(err error) error {
-	remote := (*agent.RemoteError)(nil)
-	if errors.As(err, &remote) {
+	if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) {
 		return fmt.Errorf("%s: %w", g.name, err)
 	}
-	select {
-	case <-g.machine.Agent().Done():
-	default:
-		return fmt.Errorf("%s: %w", g.name, err)
-	}
-	select { // QEMU's own end, if it is that, is seen a moment later
-	case <-g.machine.Done():
-	case <-time.After(farewell):
-	}
-	g.blamed = true
-	if gone := g.machine.Close(); gone != nil {
+	if gone := g.machine.Gone("while its program ran"); gone != nil {
 		return gone
 	}
-	return fmt.Errorf("%s: %w", g.name, errPowerOff)
+	return fmt.Errorf("%s: %w", g.name, err)
 }
 
 func (g *guest) close() error {
 	if g.machine == nil {
 		return nil
 	}
-	err := g.machine.Close()
-	if g.blamed || errors.Is(err, context.Canceled) {
-		return nil
+	if err := g.machine.Close(); !errors.Is(err, context.Canceled) {
+		return err
 	}
-	return err
+	return nil
 }

@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -17,7 +18,7 @@ type Image struct {
 	Kernel qemu.Kernel
 	Append string // the kernel's command line
 
-	lab    *runner
+	runner *runner
 	config agent.Config
 }
 
@@ -33,14 +34,15 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 		_ = l.close()
 		return nil, err
 	}
-	kind, _ := lab.Of(o.NIC)
+	model, _ := lab.Of(o.NIC)
+	software := machines.For(o.NIC)
 	if l.images.Kernel.Modules == "" {
 		o.Note("kernel %s came without modules: unless it has %s built in, its guest has no network: give them by --modules", l.images.Kernel.Version, o.driver())
 	}
 	p := l.program
-	i = &Image{Kernel: l.images.Kernel, Append: qemu.KernelArgs(kind.Node, strings.TrimSpace(kind.KernelArgs+" "+o.Append)), lab: l}
-	i.config = agent.Config{Modules: l.images.modules, HugePages: kind.HugePages, Node0: kind.Node, Alone: &agent.Alone{
-		Path: p.path, Args: p.args, Env: o.imageEnv(), Dir: p.dir, Shell: len(o.Command) == 0, Driver: o.driver(), OwnDriver: !kind.Node}}
+	i = &Image{Kernel: l.images.Kernel, Append: qemu.KernelArgs(model.Node, strings.TrimSpace(software.KernelArgs+" "+o.Append)), runner: l}
+	i.config = agent.Config{Modules: l.images.Modules, HugePages: software.HugePages, Node0: model.Node, Alone: &agent.Alone{
+		Path: p.path, Args: p.args, Env: o.imageEnv(), Dir: p.dir, Shell: len(o.Command) == 0, Driver: o.driver(), OwnDriver: !model.Node}}
 	return i, nil
 }
 
@@ -76,7 +78,7 @@ func (o *Options) given() (env []string) {
 
 // WriteInitrd writes the initramfs.
 func (i *Image) WriteInitrd(w io.Writer) error {
-	r, err := i.lab.images.initrd.Initrd(i.config)
+	r, err := i.runner.images.Initrd(i.config)
 	if err != nil {
 		return err
 	}
@@ -84,9 +86,9 @@ func (i *Image) WriteInitrd(w io.Writer) error {
 	if _, err := io.Copy(w, r); err != nil {
 		return err
 	}
-	_, err = io.Copy(w, io.NewSectionReader(i.lab.images.files, 0, i.lab.images.size))
+	_, err = io.Copy(w, io.NewSectionReader(i.runner.images.files, 0, i.runner.images.size))
 	return err
 }
 
 // Close lets go of the cache.
-func (i *Image) Close() error { return i.lab.close() }
+func (i *Image) Close() error { return i.runner.close() }

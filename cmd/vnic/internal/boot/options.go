@@ -33,7 +33,7 @@ type Options struct {
 
 	Command []string // empty: a shell
 
-	Services []func(*lab.Lab) (io.Closer, error) // what else is to see the world: a capture
+	Services []lab.Service // what else is to see the lab: a capture
 
 	Fetch          qemu.Options
 	Log            *slog.Logger
@@ -74,8 +74,9 @@ func (o *Options) Check() error {
 	if o.NoGateway && len(o.Forwards) > 0 {
 		return errors.New("--forward is the gateway's: not with --no-gateway")
 	}
-	w := o.world()
-	return errors.Join(w.Check(), o.gateway(&w))
+	d := o.describe()
+	_, err := o.gateway()
+	return errors.Join(d.Check(), err)
 }
 
 // node says whether GPU memory is a NUMA node's.

@@ -3,7 +3,6 @@ package boot
 import (
 	"net"
 	"net/netip"
-	"time"
 
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
@@ -13,7 +12,8 @@ import (
 // place is what a guest has on the switch.
 type place struct {
 	index  int
-	name   string    // "guest0"
+	name   string // "guest0"
+	hw     *lab.Machine
 	kernel *lab.Port // the kernel's NIC
 	devmem *lab.Port // that for devmem programs: another on virtio, the same on gve
 }
@@ -23,29 +23,28 @@ func (o *Options) devmemAddrs(i int) (v4, v6 netip.Prefix) {
 	return lab.Addr4(guestnet.DevmemHost + i), lab.Addr6(guestnet.DevmemHost + i)
 }
 
-// farewell is how long the end of a connection to a QEMU that is gone may take to be seen.
-const farewell = 2 * time.Second
-
-// world is what the guests are in: of each guest the kernel's NIC, and on virtio another, which the GPU is at.
-func (o *Options) world() lab.Options {
-	w := lab.Options{NIC: o.NIC, MTU: o.MTU, GPUMemory: o.GPUMemory, Farewell: farewell, Log: o.Log}
+// describe is the lab that the guests are in: of each the kernel's NIC, and on virtio another, which the GPU is at.
+func (o *Options) describe() (d lab.Description) {
 	for i := range o.Guests {
-		w.Ports = append(w.Ports, lab.PortOptions{Name: guestnet.HostName(i), MAC: lab.MAC(i), Addr4: lab.Addr4(i), Addr6: lab.Addr6(i),
-			NoGPU: !o.node()})
+		g := lab.Guest{Name: guestnet.HostName(i), NICs: []lab.NIC{{Name: guestnet.HostName(i), Model: o.NIC, MAC: lab.MAC(i), Addr4: lab.Addr4(i),
+			Addr6: lab.Addr6(i), MTU: o.MTU}}}
 		if !o.node() {
-			d := guestnet.DevmemHost + i
-			w.Ports = append(w.Ports, lab.PortOptions{Name: guestnet.DevmemName(i), MAC: lab.MAC(d), Addr4: lab.Addr4(d), Addr6: lab.Addr6(d)})
+			g.NICs[0].GPUs = []int{} // none
+			n := guestnet.DevmemHost + i
+			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n), Addr6: lab.Addr6(n), MTU: o.MTU})
 		}
+		if o.GPUMemory != 0 {
+			g.GPUs = []lab.GPU{{Memory: o.GPUMemory}}
+		}
+		d.Guests = append(d.Guests, g)
 	}
-	return w
+	return d
 }
 
 // places says which ports are whose.
-func (o *Options) places(w *lab.Lab) (list []place) {
-	ports := w.Ports()
-	each := len(ports) / o.Guests
-	for i := range o.Guests {
-		list = append(list, place{index: i, name: guestnet.HostName(i), kernel: ports[i*each], devmem: ports[(i+1)*each-1]})
+func (o *Options) places(l *lab.Lab) (list []place) {
+	for i, m := range l.Machines() {
+		list = append(list, place{index: i, name: m.Name, hw: m, kernel: m.Ports[0], devmem: m.Ports[len(m.Ports)-1]})
 	}
 	return list
 }

@@ -94,7 +94,7 @@ type usage struct {
 
 func (u *usage) print(w io.Writer) error {
 	oldest := qemu.MinQEMU
-	if p, _ := lab.Of(u.NIC); p.VFIOUser {
+	if m, _ := lab.Of(u.NIC); m.VFIOUser {
 		oldest = qemu.MinVFIOUser
 	}
 	at := func(name string) string { return filepath.Join(u.Dir, name) }

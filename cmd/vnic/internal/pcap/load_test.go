@@ -3,7 +3,6 @@ package pcap
 import (
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"testing"
@@ -30,12 +29,12 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	const guests, bytes = 8, 2 << 20
-	ports := make([]lab.PortOptions, guests)
-	for i := range ports {
-		ports[i].Link.Up = wire.Impairment{Seed: uint64(i), Loss: 0.001}
+	d := lab.Uniform(guests, lab.NIC{Model: lab.Virtio}, 0)
+	for i := range d.Guests {
+		d.Guests[i].NICs[0].Link.Up = wire.Impairment{Seed: uint64(i), Loss: 0.001}
 	}
 	p := &Pcap{c: c, file: "a pipe"}
-	w, err := lab.New(lab.Options{NIC: lab.Virtio, Ports: ports, Services: []func(*lab.Lab) (io.Closer, error){p.Service}})
+	w, err := lab.Open(d, lab.Options{Services: []lab.Service{p.Service}})
 	if err != nil {
 		t.Fatal(err)
 	}

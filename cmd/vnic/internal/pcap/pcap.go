@@ -76,12 +76,12 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	return p, nil
 }
 
-// Service is for lab.Options.Services, behind all that have ports of their own: it captures all ports that there are, until the
-// world is closed. An error of the file is not the world's: see Report.
-func (p *Pcap) Service(w *lab.Lab) (io.Closer, error) {
+// Service is a lab.Service, behind all that have ports of their own: it captures all ports that there are, until the lab is
+// closed. An error of the file is not the lab's: see Report.
+func (p *Pcap) Service(l *lab.Lab) (io.Closer, error) {
 	if p != nil {
-		for _, l := range w.Switch().Links() {
-			p.c.Attach(l)
+		for _, link := range l.Switch().Links() {
+			p.c.Attach(link)
 		}
 	}
 	return p, nil

@@ -3,7 +3,6 @@ package pcap
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -56,7 +55,7 @@ func TestWorldIsCaptured(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range []*Pcap{none, p} {
-		w, err := lab.New(lab.Options{NIC: lab.Virtio, Ports: make([]lab.PortOptions, 2), Services: []func(*lab.Lab) (io.Closer, error){p.Service}})
+		w, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0), lab.Options{Services: []lab.Service{p.Service}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,7 +83,7 @@ func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w, err := lab.New(lab.Options{NIC: lab.GVE, Ports: make([]lab.PortOptions, 1), Services: []func(*lab.Lab) (io.Closer, error){p.Service}})
+	w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.GVE}, 0), lab.Options{Services: []lab.Service{p.Service}})
 	if err != nil {
 		t.Fatal(err)
 	}

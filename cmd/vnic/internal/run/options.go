@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"slices"
 	"time"
@@ -16,7 +15,7 @@ import (
 
 // Options are the flags of `vnic run`.
 type Options struct {
-	NIC        string // NICVirtio or NICGVE
+	NIC        string // NICVirtio or NICGVE; or the sender's and the receiver's, with a comma between
 	BindQueues int    // receive queues that are bound to GPU memory in mode devmem
 	HoldTokens uint64 // tokens that the receiver keeps until nothing comes any more, in each round of mode devmem
 	Size       uint64 // bytes to transfer, in each mode
@@ -43,9 +42,9 @@ type Options struct {
 	Progress func(mode string, done, total uint64) // during a transfer; from one goroutine at a time
 	Note     func(format string, args ...any)      // what a user should know
 
-	Services []func(*lab.Lab) (io.Closer, error) // what else is to see the world: counters, a capture
+	Services []lab.Service // what else is to see the lab: counters, a capture
 
-	hook func(*runner) // tests: the lab, before its guests boot
+	hook func(*runner) // tests: the runner, before its guests boot
 }
 
 // Step is a stage as it begins. The last four stages come once for each round of each mode.
@@ -79,16 +78,20 @@ func (o *Options) plan() (p plan, err error) {
 	if o.Size == 0 {
 		return p, errors.New("--size 0: nothing to transfer")
 	}
-	memory := o.usable()
-	p.pool = min(memory/poolShare, maxPool) / page * page
+	models, err := o.models()
+	if err != nil {
+		return p, err
+	}
+	send, recv := o.usable(models[0]), o.usable(models[1])
+	p.pool = min(recv/poolShare, maxPool) / page * page
 	if p.pool < minPool {
 		least := uint64(minPool * poolShare)
-		if o.personality().Node { // a power of two
+		if models[1].Node { // a power of two
 			least *= 2
 		}
 		return p, fmt.Errorf("--gpu-memory %s is too small: %d MiB at least", lab.FormatBytes(o.GPUMemory), least>>20)
 	}
-	room := (memory - p.pool) / page * page
+	room := min(send, recv-p.pool) / page * page
 	if o.Size/room >= maxRounds {
 		return p, fmt.Errorf("--size: more than %d rounds of what fits GPU memory: a larger --gpu-memory makes fewer", maxRounds)
 	}
@@ -102,8 +105,8 @@ func (o *Options) plan() (p plan, err error) {
 
 // usable is the GPU memory that a guest can use. Of a node's, its kernel takes what it needs to know the rest: measured, 8 MiB
 // of 128.
-func (o *Options) usable() uint64 {
-	if !o.personality().Node {
+func (o *Options) usable(m lab.Model) uint64 {
+	if !m.Node {
 		return o.GPUMemory
 	}
 	return (o.GPUMemory - min(o.GPUMemory, max(o.GPUMemory/nodeShare, nodeLeast))) &^ (hugePage - 1)
@@ -116,11 +119,7 @@ const (
 )
 
 // window is what a guest takes of a node: as much as the largest round needs.
-func (o *Options) window() uint64 {
-	p, err := o.plan()
-	if err != nil {
-		return o.usable()
-	}
+func (p *plan) window() uint64 {
 	return (p.pool + up(slices.Max(p.rounds)) + hugePage - 1) &^ (hugePage - 1)
 }
 
@@ -134,14 +133,16 @@ func (o *Options) Check() error {
 			return fmt.Errorf("--mode %s: devmem, copy or both", m)
 		}
 	}
-	p, known := lab.Of(o.NIC)
+	models, err := o.models()
+	if err != nil {
+		return err
+	}
+	for _, m := range models {
+		if m.VFIOUser && o.MTU > m.MaxMTU {
+			return fmt.Errorf("--mtu %d: at most %d with --nic %s", o.MTU, m.MaxMTU, m.Name)
+		}
+	}
 	switch {
-	case !known:
-		return fmt.Errorf("--nic %s: virtio or gve", o.NIC)
-	case o.NIC == NICGVE && o.InProc:
-		return errors.New("--nic gve: its guests' network stack is the kernel's, so there are none with --guest inproc")
-	case p.VFIOUser && o.MTU > p.MaxMTU:
-		return fmt.Errorf("--mtu %d: at most %d with --nic %s", o.MTU, p.MaxMTU, o.NIC)
 	case o.BindQueues < 1 || o.BindQueues > maxBind:
 		return fmt.Errorf("--bind-queues %d: 1 to %d", o.BindQueues, maxBind)
 	case o.HoldTokens > maxHold:
@@ -165,7 +166,7 @@ func (o *Options) Check() error {
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):
 		return fmt.Errorf("--pause-at %s: none of %v", o.Pause, Stages)
 	}
-	_, err := o.plan()
+	_, err = o.plan()
 	return err
 }
 

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"vnic.dev/vnic/lab"
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
@@ -153,8 +155,9 @@ func TestPlanOfANode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if w := o.window(); w != tt.window || w > o.usable() || p.pool+p.rounds[0] > w {
-			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, o.usable()>>20, p)
+		m, _ := lab.Of(NICGVE)
+		if w := p.window(); w != tt.window || w > o.usable(m) || p.pool+p.rounds[0] > w {
+			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, o.usable(m)>>20, p)
 		}
 	}
 	if _, err := (&Options{NIC: NICGVE, Size: 1, GPUMemory: 32 << 20}).plan(); err == nil || !strings.Contains(err.Error(), "64 MiB at least") {
@@ -168,8 +171,9 @@ func TestQueuesToBind(t *testing.T) {
 		bind, pairs, host int
 	}{{NICVirtio, 1, 2, 1}, {NICVirtio, 3, 4, 1}, {NICGVE, 1, 4, 3}, {NICGVE, 2, 4, 2}, {NICGVE, 7, 8, 1}} {
 		o := Options{NIC: tt.nic, BindQueues: tt.bind}
-		if b := o.bound(); o.queuePairs() != tt.pairs || o.hostQueues() != tt.host || len(b) != tt.bind || b[0] != tt.host {
-			t.Errorf("%+v: %d pairs, %d for the host, bound %v", tt, o.queuePairs(), o.hostQueues(), b)
+		m, _ := lab.Of(tt.nic)
+		if b := o.bound(m); o.queuePairs(m) != tt.pairs || o.hostQueues(m) != tt.host || len(b) != tt.bind || b[0] != tt.host {
+			t.Errorf("%+v: %d pairs, %d for the host, bound %v", tt, o.queuePairs(m), o.hostQueues(m), b)
 		}
 	}
 }
@@ -182,6 +186,10 @@ func TestCheckOfOptions(t *testing.T) {
 	for want, change := range map[string]func(*Options){
 		"--nic e1000":      func(o *Options) { o.NIC = "e1000" },
 		"--nic gve":        func(o *Options) { o.NIC = NICGVE }, // in this process
+		"--nic gve: its":   func(o *Options) { o.NIC = "virtio,gve" },
+		"--nic virtio,ab":  func(o *Options) { o.NIC = "virtio,ab" },
+		"--nic gve,gve,gv": func(o *Options) { o.NIC, o.InProc = "gve,gve,gve", false },
+		"--nic ,":          func(o *Options) { o.NIC = "," },
 		"--hold-tokens":    func(o *Options) { o.HoldTokens = 1 << 40 },
 		"--bind-queues 0":  func(o *Options) { o.BindQueues = 0 },
 		"--bind-queues 16": func(o *Options) { o.BindQueues = 16 },

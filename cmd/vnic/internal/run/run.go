@@ -8,6 +8,8 @@ import (
 	"math/rand/v2"
 
 	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/lab/machines"
 )
 
 // Do makes the lab, transfers in each mode, and reports. Whatever happens, nothing of the lab is left when it returns.
@@ -18,13 +20,13 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 		return nil, err
 	}
 	im, err := prepareGuests(ctx, &o) // stage fetch
-	defer im.close()
+	defer func() { _ = im.Close() }() // of directories that were only held
 	if err == nil {
 		err = o.stage(ctx, Step{Stage: "gpu-memory"})
 	}
 	var l *runner
 	if err == nil {
-		l, err = newRunner(&o)
+		l, err = newRunner(&o, p)
 	}
 	if err != nil {
 		return nil, orCause(ctx, err)
@@ -54,7 +56,7 @@ func orCause(ctx context.Context, err error) error {
 }
 
 // run boots the guests and transfers in each mode.
-func (l *runner) run(ctx context.Context, p plan, im *images) (*Report, error) {
+func (l *runner) run(ctx context.Context, p plan, im *machines.Images) (*Report, error) {
 	o := l.opt
 	if o.hook != nil {
 		o.hook(l)

@@ -5,20 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/wire"
@@ -38,27 +35,28 @@ type guest interface {
 
 // end is one side of the lab.
 type end struct {
-	name    string
-	opt     *Options
-	log     *slog.Logger
-	nic     *lab.Port
-	gpu     *gpumem.GPU
-	window  []kernelnic.Extent // where in the GPU's memory that is what the guest has of it
-	port    *nic.Port
-	guest   guest
-	machine *qemu.Machine  // nil: an in-process guest
-	blamed  bool           // machine's end is the run's error already
-	close   []func() error // in reverse
+	name   string
+	opt    *Options
+	log    *slog.Logger
+	hw     *lab.Machine
+	nic    *lab.Port
+	gpu    *gpumem.GPU
+	size   uint64             // of the window that a guest takes of a node
+	window []kernelnic.Extent // where in the GPU's memory that is what the guest has of it
+	port   *nic.Port
+	guest  guest
+	qemu   *machines.Guest // nil: an in-process guest
+	close  []func() error  // in reverse
 }
 
-// runner is the emulated world, and its guests.
+// runner is the lab, and its guests.
 type runner struct {
-	opt   *Options
-	world *lab.Lab
-	sw    *wire.Switch
-	ends  [2]*end // sender, receiver
-	info  guestInfo
-	stop  context.CancelFunc // ends guests that are still about to boot
+	opt  *Options
+	lab  *lab.Lab
+	sw   *wire.Switch
+	ends [2]*end // sender, receiver
+	info guestInfo
+	stop context.CancelFunc // ends guests that are still about to boot
 }
 
 type guestInfo struct {
@@ -68,58 +66,41 @@ type guestInfo struct {
 	cpu                 bool // guests have a CPU time of their own
 }
 
-// farewell is how long a NIC waits until it has seen the end of the QEMU that it served.
-const farewell = 2 * time.Second
+// describe is the lab of a run: two guests, sender and receiver, each with a NIC and a GPU.
+func (o *Options) describe() (d lab.Description, err error) {
+	models, err := o.models()
+	if err != nil {
+		return d, err
+	}
+	d.NoP2P = !o.P2P
+	for i, name := range [2]string{"A", "B"} {
+		bad := wire.Impairment{Loss: o.Loss, Reorder: o.Reorder, Seed: o.Seed + uint64(i)}
+		d.Guests = append(d.Guests, lab.Guest{Name: name, GPUs: []lab.GPU{{Memory: o.GPUMemory}}, NICs: []lab.NIC{{Name: name, Model: models[i].Name,
+			MTU: o.MTU, QueuePairs: o.queuePairs(models[i]), Link: wire.LinkOptions{Up: bad}}}})
+	}
+	return d, nil
+}
 
 // newRunner makes GPUs, NICs and the switch; guests come after.
-func newRunner(o *Options) (*runner, error) {
-	names := [2]string{"A", "B"}
-	conf := lab.Options{NIC: o.NIC, QueuePairs: o.queuePairs(), MTU: o.MTU, GPUMemory: o.GPUMemory, NoP2P: !o.P2P, Log: o.Log,
-		Services: o.Services}
-	if !o.InProc {
-		conf.Farewell = farewell
-	}
-	for i, name := range names {
-		bad := wire.Impairment{Loss: o.Loss, Reorder: o.Reorder, Seed: o.Seed + uint64(i)}
-		conf.Ports = append(conf.Ports, lab.PortOptions{Name: name, Link: wire.LinkOptions{Up: bad}})
-	}
-	w, err := lab.New(conf)
+func newRunner(o *Options, p plan) (*runner, error) {
+	d, err := o.describe()
 	if err != nil {
 		return nil, err
 	}
-	l := &runner{opt: o, world: w, sw: w.Switch(), stop: func() {}}
-	for i, name := range names {
-		p := w.Port(i)
-		l.ends[i] = &end{name: name, opt: o, log: o.Log, nic: p, gpu: p.GPU(), port: p.NIC()}
+	conf := lab.Options{Log: o.Log, Services: o.Services}
+	if !o.InProc {
+		conf.Farewell = machines.Farewell
 	}
-	return l, nil
-}
-
-// socketPair makes a connected pair of sockets.
-func socketPair() (a, b *net.UnixConn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	l, err := lab.Open(d, conf)
 	if err != nil {
-		return nil, nil, os.NewSyscallError("socketpair", err)
+		return nil, err
 	}
-	var conns [2]*net.UnixConn
-	var errs [2]error
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "vhost-user")
-		var c net.Conn
-		if c, errs[i] = net.FileConn(f); errs[i] == nil {
-			conns[i] = c.(*net.UnixConn)
-		}
-		_ = f.Close()
+	r := &runner{opt: o, lab: l, sw: l.Switch(), stop: func() {}}
+	for i, hw := range l.Machines() {
+		port := hw.Ports[0]
+		r.ends[i] = &end{name: hw.Name, opt: o, log: o.Log, hw: hw, nic: port, gpu: port.GPU().GPU, size: p.window(), port: port.NIC()}
 	}
-	if err := errors.Join(errs[0], errs[1]); err != nil {
-		for _, c := range conns {
-			if c != nil {
-				_ = c.Close()
-			}
-		}
-		return nil, nil, err
-	}
-	return conns[0], conns[1], nil
+	return r, nil
 }
 
 func (e *end) defers(f func() error) { e.close = append(e.close, f) }
@@ -137,11 +118,10 @@ func (l *runner) blame(ctx context.Context, err error) error {
 		return cause
 	}
 	for _, e := range l.ends {
-		if e.machine == nil {
+		if e.qemu == nil {
 			continue
 		}
-		if gone := ended(e.machine); gone != nil {
-			e.blamed = true
+		if gone := e.qemu.Gone("in the middle of the run"); gone != nil {
 			return fmt.Errorf("%w\nwhat it ended: %w\n%s", gone, err, advice(gone))
 		}
 	}
@@ -159,42 +139,10 @@ func advice(err error) string {
 
 // gone says whether a guest has ended.
 func (l *runner) gone() bool {
-	return slices.ContainsFunc(l.ends[:], func(e *end) bool {
-		if e.machine == nil {
-			return false
-		}
-		select {
-		case <-e.machine.Done():
-		case <-e.machine.Agent().Done():
-		default:
-			return false
-		}
-		return true
-	})
+	return slices.ContainsFunc(l.ends[:], func(e *end) bool { return e.qemu != nil && e.qemu.Ended() })
 }
 
-// ended gives the error of a machine that has ended, or whose agent has.
-func ended(m *qemu.Machine) error {
-	select {
-	case <-m.Done():
-	case <-m.Agent().Done(): // QEMU's own end, if it is that, is seen a moment later
-		select {
-		case <-m.Done():
-		case <-time.After(2 * time.Second):
-			return m.Close()
-		}
-	default:
-		return nil
-	}
-	if err := m.Wait(); err != nil {
-		return err
-	}
-	return &qemu.RunError{Name: m.Name(), Err: errPowerOff}
-}
-
-var errPowerOff = errors.New("powered off in the middle of the run")
-
-// Close ends the guests, both at the same time, and then takes the world down.
+// Close ends the guests, both at the same time, and then takes the lab down.
 func (l *runner) Close() error {
 	var errs [len(l.ends)]error
 	var wg sync.WaitGroup
@@ -203,7 +151,7 @@ func (l *runner) Close() error {
 	}
 	wg.Wait()
 	l.stop()
-	return errors.Join(errs[0], errs[1], l.world.Close())
+	return errors.Join(errs[0], errs[1], l.lab.Close())
 }
 
 // Close undoes what defers has noted.

@@ -34,8 +34,12 @@ func newTools(t *testing.T, nic, iface string) *tools {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(im.close)
-	l, err := newRunner(&o)
+	t.Cleanup(func() { _ = im.Close() })
+	p, err := o.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := newRunner(&o, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +59,7 @@ func newTools(t *testing.T, nic, iface string) *tools {
 // run runs devmem in a guest.
 func (x *tools) run(ctx context.Context, e *end, args ...string) (r agent.ExecResult, err error) {
 	args = append([]string{"/bin/devmem", args[0], "-f", x.iface}, args[1:]...)
-	err = e.machine.Agent().Call(ctx, "exec", agent.Exec{Args: args}, &r)
+	err = e.qemu.Agent().Call(ctx, "exec", agent.Exec{Args: args}, &r)
 	return r, err
 }
 

@@ -152,8 +152,8 @@ func (l *runner) audit(ctx context.Context, r *Run, s gpumem.Stream) error {
 // audit scans a guest's RAM: all that QEMU gave it, or all that an in-process guest shares with its NIC but the GPU.
 func (e *end) audit(ctx context.Context, s gpumem.Stream) (hits []gpumem.Hit, scanned uint64, err error) {
 	streams := []gpumem.Stream{s}
-	if e.machine != nil {
-		ram := e.machine.RAM()
+	if e.qemu != nil {
+		ram := e.qemu.RAM()
 		st, err := ram.Stat()
 		if err != nil {
 			return nil, 0, err

@@ -3,10 +3,10 @@ package serve
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,12 +17,17 @@ import (
 
 // Options are the flags of `vnic serve`.
 type Options struct {
-	World     lab.Options // but Ports, which follow from the sockets
-	Paths     []string    // sockets' files, one a port
-	FDs       []int       // instead: sockets that are open already
-	Client    bool        // QEMU listens at Paths
+	NIC       lab.NIC  // what all ports have in common
+	GPUMemory uint64   // of each port's GPU; 0: none has one
+	NoP2P     bool     // no NIC reaches its GPU's memory
+	Paths     []string // sockets' files, one a port
+	FDs       []int    // instead: sockets that are open already
+	Client    bool     // QEMU listens at Paths
 	NoGateway bool
 	Forwards  []string // as lab.ParseForward takes them
+
+	Log      *slog.Logger
+	Services []lab.Service // behind the gateway
 
 	Ready func(*Report) error                    // all sockets are there, and QEMU may come
 	Note  func(port, format string, args ...any) // what happens at a port
@@ -94,38 +99,44 @@ func (o *Options) Check() error {
 	case o.Client && len(o.FDs) > 0:
 		return errors.New("--client and --fd: an open socket is what it is")
 	}
-	if kind, _ := lab.Of(o.World.NIC); o.Client && kind.VFIOUser {
-		return fmt.Errorf("--client and --nic %s: QEMU listens at no vfio-user socket, it only connects", o.World.NIC)
+	if m, _ := lab.Of(o.NIC.Model); o.Client && m.VFIOUser {
+		return fmt.Errorf("--client and --nic %s: QEMU listens at no vfio-user socket, it only connects", m.Name)
 	}
 	if o.NoGateway && len(o.Forwards) > 0 {
 		return errors.New("--forward is the gateway's: not with --no-gateway")
 	}
-	w, err := o.world()
-	if err != nil {
+	if _, err := o.gateway(); err != nil {
 		return err
 	}
-	return w.Check()
+	d := o.describe()
+	return d.Check()
 }
 
-// world has a port for each socket, and the gateway before the user's services.
-func (o *Options) world() (lab.Options, error) {
-	w := o.World
-	w.Ports = make([]lab.PortOptions, len(o.Paths)+len(o.FDs))
-	if o.NoGateway {
-		return w, nil
+// describe has a guest with one port for each socket.
+func (o *Options) describe() lab.Description {
+	d := lab.Uniform(len(o.Paths)+len(o.FDs), o.NIC, o.GPUMemory)
+	d.NoP2P = o.NoP2P
+	if !o.NoGateway {
+		for i := range d.Guests { // the kernel's drivers make it up: a name is to lead to what they have
+			net6 := lab.Addr6(i)
+			d.Guests[i].NICs[0].Addr6 = netip.PrefixFrom(gateway.EUI64(net6, lab.MAC(i)), net6.Bits())
+		}
 	}
-	for i := range w.Ports { // the kernel's drivers make it up: a name is to lead to what they have
-		net6 := lab.Addr6(i)
-		w.Ports[i].Addr6 = netip.PrefixFrom(gateway.EUI64(net6, lab.MAC(i)), net6.Bits())
+	return d
+}
+
+// gateway is a router among the lab's services, unless there is to be none.
+func (o *Options) gateway() ([]lab.Service, error) {
+	if o.NoGateway {
+		return nil, nil
 	}
 	g := gateway.Options{NAT: true}
 	for _, s := range o.Forwards {
-		f, err := lab.ParseForward(s, lab.PortName, len(w.Ports))
+		f, err := lab.ParseForward(s, lab.PortName, len(o.Paths)+len(o.FDs))
 		if err != nil {
-			return w, err
+			return nil, err
 		}
 		g.Forwards = append(g.Forwards, f)
 	}
-	w.Services = slices.Insert(slices.Clone(w.Services), 0, lab.Gateway(g))
-	return w, nil
+	return []lab.Service{lab.Gateway(g)}, nil
 }

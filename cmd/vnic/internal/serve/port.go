@@ -49,7 +49,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	defer func() { <-p.turn }()
 	p.peer.Store(int64(pid))
 	p.note(p.Name, "process %d connected", pid)
-	if hasOldGPU(pid, p.GPUFile()) {
+	if g := p.GPU(); g != nil && hasOldGPU(pid, g.File) {
 		p.note(p.Name, "warning: process %d has the GPU memory of an earlier vnic, not that of this one, and nothing tells its guest: payload "+
 			"that goes to GPU memory is lost to it; ordinary sockets go on. End that QEMU, and start it anew with the flags above", pid)
 	}

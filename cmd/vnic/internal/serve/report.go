@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -46,33 +47,34 @@ type PortReport struct {
 // guestRAM is what the printed flags have; users name their own.
 const guestRAM = 1 << 30
 
-func newReport(w *lab.Lab, sources []source, client bool) *Report {
-	kind := w.Personality()
-	r := &Report{Schema: 1, NIC: lab.Virtio, PID: os.Getpid(), OldestQEMU: qemu.MinQEMU, Client: client, KernelArgs: kind.KernelArgs, mtu: w.MTU()}
-	if kind.VFIOUser {
-		r.NIC, r.OldestQEMU = lab.GVE, qemu.MinVFIOUser
+func newReport(l *lab.Lab, sources []source, client bool) *Report {
+	first := l.Port(0)
+	m := first.Model
+	r := &Report{Schema: 1, NIC: m.Name, PID: os.Getpid(), OldestQEMU: qemu.MinQEMU, Client: client, KernelArgs: machines.For(m.Name).KernelArgs, mtu: first.MTU}
+	if m.VFIOUser {
+		r.OldestQEMU = qemu.MinVFIOUser
 	}
-	if kind.Node && w.Port(0).GPU() != nil {
+	if m.Node && first.GPU() != nil {
 		r.KernelArgs = strings.TrimSpace("nokaslr " + r.KernelArgs) // else the kernel may put itself where the GPU is
 	}
-	for i, p := range w.Ports() {
+	for i, p := range l.Ports() {
 		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(), Addr6: p.Addr6.String()}
 		if path := sources[i].path(); path != "" {
 			e.Socket, _ = filepath.Abs(path)
 		}
 		if g := p.GPU(); g != nil {
-			e.GPUBytes, e.GPUPath = g.Size(), fmt.Sprintf("/proc/%d/fd/%d", r.PID, p.GPUFile().Fd())
+			e.GPUBytes, e.GPUPath = g.Size(), fmt.Sprintf("/proc/%d/fd/%d", r.PID, g.File.Fd())
 		}
-		e.QEMU = append(machine(kind, &e), nicArgs(w, p, &e, client)...)
+		e.QEMU = append(machine(m, &e), nicArgs(p, &e, client)...)
 		r.Ports = append(r.Ports, e)
 	}
 	return r
 }
 
 // machine is memory that a backend can reach, and the GPU's. Two CPUs, as one under TCG loses kicks (qemu/args.go).
-func machine(kind lab.Personality, e *PortReport) []string {
+func machine(m lab.Model, e *PortReport) []string {
 	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=ram,size=%dM,share=on", guestRAM>>20)}
-	if !kind.Node || e.GPUBytes == 0 {
+	if !m.Node || e.GPUBytes == 0 {
 		args := append([]string{"-M", "q35,memory-backend=ram", "-smp", "2", "-m", fmt.Sprintf("%dM", guestRAM>>20)}, ram...)
 		if e.GPUBytes != 0 {
 			args = append(args, qemu.BARArgs("gpu0", e.GPUBytes, e.GPUPath)...)
@@ -84,12 +86,11 @@ func machine(kind lab.Personality, e *PortReport) []string {
 		"-numa", "node,nodeid=0,cpus=0-1,memdev=ram", "-numa", "node,nodeid=1,memdev=gpu0")
 }
 
-func nicArgs(w *lab.Lab, p *lab.Port, e *PortReport, client bool) []string {
+func nicArgs(p *lab.Port, e *PortReport, client bool) []string {
 	if e.Socket == "" {
 		return nil
 	}
-	n := qemu.Netdev{Path: e.Socket, Listens: client, VFIOUser: w.Personality().VFIOUser, Queues: w.QueuePairs(),
-		MAC: net.HardwareAddr(p.MAC[:]), MTU: w.MTU()}
+	n := qemu.Netdev{Path: e.Socket, Listens: client, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs, MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU}
 	return n.Args("net0")
 }
 

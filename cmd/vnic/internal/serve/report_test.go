@@ -24,7 +24,7 @@ func TestPrintedFlagsCanBePasted(t *testing.T) {
 	dir := t.TempDir() + "/it's, $HOME"
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		for _, gpu := range []uint64{0, 2 << 20} {
-			w, err := lab.New(lab.Options{NIC: nic, Ports: make([]lab.PortOptions, 2), GPUMemory: gpu})
+			w, err := lab.Open(lab.Uniform(2, lab.NIC{Model: nic}, gpu), lab.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -56,17 +56,16 @@ func TestPrintedAdvice(t *testing.T) {
 	labtest.LeavesNothing(t)
 	const ipxe, old = "leave out romfile=", "'vfio-user-pci' is not a valid device model name"
 	for _, tt := range []struct {
-		o            lab.Options
+		nic          lab.NIC
 		says, saysNo string
 	}{
-		{lab.Options{NIC: lab.Virtio}, "QEMU 10.0 or newer.", old},
-		{lab.Options{NIC: lab.Virtio}, ipxe + ".\n", "host_mtu=1500:"},
-		{lab.Options{NIC: lab.Virtio, MTU: 9000}, ipxe + " and host_mtu=9000: ", old},
-		{lab.Options{NIC: lab.GVE}, "QEMU 10.1 or newer.", ipxe},
-		{lab.Options{NIC: lab.GVE}, old, ipxe},
+		{lab.NIC{Model: lab.Virtio}, "QEMU 10.0 or newer.", old},
+		{lab.NIC{Model: lab.Virtio}, ipxe + ".\n", "host_mtu=1500:"},
+		{lab.NIC{Model: lab.Virtio, MTU: 9000}, ipxe + " and host_mtu=9000: ", old},
+		{lab.NIC{Model: lab.GVE}, "QEMU 10.1 or newer.", ipxe},
+		{lab.NIC{Model: lab.GVE}, old, ipxe},
 	} {
-		tt.o.Ports = make([]lab.PortOptions, 1)
-		w, err := lab.New(tt.o)
+		w, err := lab.Open(lab.Uniform(1, tt.nic, 0), lab.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -76,16 +75,15 @@ func TestPrintedAdvice(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s := b.String(); !strings.Contains(s, tt.says) || strings.Contains(s, tt.saysNo) {
-			t.Errorf("%+v: not %q, or %q: %s", tt.o, tt.says, tt.saysNo, s)
+			t.Errorf("%+v: not %q, or %q: %s", tt.nic, tt.says, tt.saysNo, s)
 		}
 	}
 }
 
 func TestFlags(t *testing.T) {
 	labtest.LeavesNothing(t)
-	flags := func(o lab.Options, client bool) string {
-		o.Ports = make([]lab.PortOptions, 1)
-		w, err := lab.New(o)
+	flags := func(nic lab.NIC, gpu uint64, client bool) string {
+		w, err := lab.Open(lab.Uniform(1, nic, gpu), lab.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,19 +97,20 @@ func TestFlags(t *testing.T) {
 	const gve = `-device {"driver":"vfio-user-pci","id":"dev-net0","socket":{"path":"/s","type":"unix"}} `
 	const udmabuf = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
 	for _, tt := range []struct {
-		o      lab.Options
+		nic    lab.NIC
+		gpu    uint64
 		client bool
 		want   string
 	}{
-		{lab.Options{NIC: lab.Virtio, QueuePairs: 3, GPUMemory: 2 << 20}, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
+		{lab.NIC{Model: lab.Virtio, QueuePairs: 3}, 2 << 20, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
 			"-object memory-backend-file,id=gpu0,size=2097152,mem-path=GPU,share=on -device ivshmem-plain,id=dev-gpu0,memdev=gpu0 " +
 			"-chardev socket,id=net0,path=/s,reconnect-ms=1000" + nic},
-		{lab.Options{NIC: lab.Virtio, QueuePairs: 3}, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + "-chardev socket,id=net0,path=/s,server=on" + nic},
-		{lab.Options{NIC: lab.GVE}, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + gve + udmabuf},
-		{lab.Options{NIC: lab.GVE, GPUMemory: 6 << 20}, false, "-M q35 -smp 2 -m 1030M " + ram + "-object memory-backend-file,id=gpu0,size=6291456,mem-path=GPU,share=on " +
+		{lab.NIC{Model: lab.Virtio, QueuePairs: 3}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + "-chardev socket,id=net0,path=/s,server=on" + nic},
+		{lab.NIC{Model: lab.GVE}, 0, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + gve + udmabuf},
+		{lab.NIC{Model: lab.GVE}, 6 << 20, false, "-M q35 -smp 2 -m 1030M " + ram + "-object memory-backend-file,id=gpu0,size=6291456,mem-path=GPU,share=on " +
 			"-numa node,nodeid=0,cpus=0-1,memdev=ram -numa node,nodeid=1,memdev=gpu0 " + gve + "nokaslr " + udmabuf},
 	} {
-		if d := cmp.Diff(tt.want, flags(tt.o, tt.client)); d != "" {
+		if d := cmp.Diff(tt.want, flags(tt.nic, tt.gpu, tt.client)); d != "" {
 			t.Error(d)
 		}
 	}
@@ -149,12 +148,12 @@ func TestBadOptions(t *testing.T) {
 		"--fd -1":               {FDs: []int{-1}},
 		"one or the other":      {Paths: []string{"/x"}, FDs: []int{3}},
 		"--client and --fd":     {FDs: []int{3}, Client: true},
-		"--client and --nic":    {Paths: []string{"/x"}, Client: true, World: lab.Options{NIC: lab.GVE}},
-		"--nic e1000":           {Paths: []string{"/x"}, World: lab.Options{NIC: "e1000"}},
-		"17 ports with GPU mem": {Paths: strings.Split("abcdefghijklmnopq", ""), World: lab.Options{GPUMemory: 4096}},
+		"--client and --nic":    {Paths: []string{"/x"}, Client: true, NIC: lab.NIC{Model: lab.GVE}},
+		"--nic e1000":           {Paths: []string{"/x"}, NIC: lab.NIC{Model: "e1000"}},
+		"17 ports with GPU mem": {Paths: strings.Split("abcdefghijklmnopq", ""), GPUMemory: 4096},
 	} {
-		if o.World.NIC == "" {
-			o.World.NIC = lab.Virtio
+		if o.NIC.Model == "" {
+			o.NIC.Model = lab.Virtio
 		}
 		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", want, err)

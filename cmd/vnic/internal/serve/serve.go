@@ -28,24 +28,24 @@ func Do(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	conf, err := o.world()
+	services, err := o.gateway()
 	if err != nil {
 		return err
 	}
 	before := resident()
 	var ports uint64 // what they have added
 	// Ports are measured by themselves: what else is on the switch comes after them.
-	conf.Services = slices.Insert(conf.Services, 0, func(*lab.Lab) (io.Closer, error) {
+	measure := func(*lab.Lab) (io.Closer, error) {
 		now := resident()
 		ports = now - min(now, before)
 		return io.NopCloser(nil), nil
-	})
-	w, err := lab.New(conf)
+	}
+	l, err := lab.Open(o.describe(), lab.Options{Log: o.Log, Services: slices.Concat([]lab.Service{measure}, services, o.Services)})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, w.Close()) }()
-	rep := newReport(w, sources, o.Client)
+	defer func() { err = errors.Join(err, l.Close()) }()
+	rep := newReport(l, sources, o.Client)
 	if !o.NoGateway {
 		gw, _ := lab.GatewayAddrs()
 		rep.Gateway = gw.Addr().String()
@@ -56,7 +56,7 @@ func Do(ctx context.Context, o Options) (err error) {
 	}
 	var wg sync.WaitGroup
 	for i, s := range sources {
-		p := &port{Port: w.Port(i), src: s, note: o.Note, silence: cmp.Or(o.silence, silence),
+		p := &port{Port: l.Port(i), src: s, note: o.Note, silence: cmp.Or(o.silence, silence),
 			turn: make(chan struct{}, 1)}
 		wg.Go(func() { s.each(ctx, p.serve) })
 	}

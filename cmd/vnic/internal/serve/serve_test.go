@@ -40,8 +40,8 @@ func serve(t *testing.T, o Options) *served {
 	ready := make(chan *Report, 1)
 	o.Ready = func(r *Report) error { ready <- r; return nil }
 	o.Note = func(port, format string, args ...any) { s.notes <- port + ": " + fmt.Sprintf(format, args...) }
-	if o.World.NIC == "" {
-		o.World.NIC = lab.Virtio
+	if o.NIC.Model == "" {
+		o.NIC.Model = lab.Virtio
 	}
 	go func() { s.done <- Do(ctx, o) }()
 	t.Cleanup(func() {
@@ -127,7 +127,7 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := serve(t, Options{Paths: paths, World: lab.Options{GPUMemory: 2 << 20}})
+	s := serve(t, Options{Paths: paths, GPUMemory: 2 << 20})
 	for range 3 {
 		a, b := s.guest(0), s.guest(1)
 		if buf, err := a.Register(0, 0, 1<<20); err != nil { // the GPU's memory is known for what it is
@@ -246,7 +246,7 @@ func TestWhatIsNoSocketIsRefused(t *testing.T) {
 	defer null.Close()
 	const foreign = "not a Unix domain socket"
 	for fd, want := range map[int]string{fds[0]: "not a stream socket", int(null.Fd()): foreign, 1 << 20: foreign} {
-		err := Do(t.Context(), Options{FDs: []int{fd}, World: lab.Options{NIC: lab.Virtio}})
+		err := Do(t.Context(), Options{FDs: []int{fd}, NIC: lab.NIC{Model: lab.Virtio}})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%d: %v", fd, err)
 		}
@@ -257,7 +257,7 @@ func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
 	labtest.LeavesNothing(t)
 	o := Options{Paths: []string{t.TempDir() + "/s"}}
 	s := serve(t, o)
-	o.World.NIC = lab.Virtio
+	o.NIC.Model = lab.Virtio
 	want := fmt.Sprintf("socket %s: in use: process %d listens there", o.Paths[0], os.Getpid())
 	if err := Do(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %s", err, want)
@@ -424,7 +424,7 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 
 func TestGVEIsServedByVFIOUser(t *testing.T) {
 	labtest.LeavesNothing(t)
-	s := serve(t, Options{Paths: []string{t.TempDir() + "/g"}, World: lab.Options{NIC: lab.GVE, GPUMemory: 4 << 20}})
+	s := serve(t, Options{Paths: []string{t.TempDir() + "/g"}, NIC: lab.NIC{Model: lab.GVE}, GPUMemory: 4 << 20})
 	for range 2 {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: s.rep.Ports[0].Socket})
 		if err != nil {
@@ -447,7 +447,7 @@ func TestToldToEndAtOnce(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	path := filepath.Join(t.TempDir(), "s")
-	o := Options{Paths: []string{path}, World: lab.Options{NIC: lab.Virtio}, Ready: func(*Report) error { return nil }}
+	o := Options{Paths: []string{path}, NIC: lab.NIC{Model: lab.Virtio}, Ready: func(*Report) error { return nil }}
 	if err := Do(ctx, o); err != nil {
 		t.Error(err)
 	}
@@ -470,7 +470,7 @@ func TestManyPorts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := serve(t, Options{Paths: paths, World: lab.Options{NIC: nic}})
+			s := serve(t, Options{Paths: paths, NIC: lab.NIC{Model: nic}})
 			t.Logf("%d KiB a port, %d KiB in all", s.rep.PortBytes>>10, s.rep.ResidentBytes>>10)
 			if s.rep.PortBytes > 2<<20 {
 				t.Errorf("%d bytes a port", s.rep.PortBytes)

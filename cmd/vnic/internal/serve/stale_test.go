@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 )
 
@@ -44,7 +43,7 @@ func survive(path string) error {
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	labtest.LeavesNothing(t)
 	path := t.TempDir() + "/s"
-	o := Options{Paths: []string{path}, World: lab.Options{GPUMemory: 2 << 20}}
+	o := Options{Paths: []string{path}, GPUMemory: 2 << 20}
 	// connects starts a process that has the GPU of a report, and gives what makes it connect.
 	connects := func(r *Report) (once func()) {
 		gpu, err := os.OpenFile(r.Ports[0].GPUPath, os.O_RDWR, 0)
@@ -95,7 +94,7 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 		t.Errorf("of a new QEMU: %q", n)
 	}
 	second.end()
-	o.World.GPUMemory = 0
+	o.GPUMemory = 0
 	third := serve(t, o)
 	old()
 	if n := notes(third); len(n) != 2 {

@@ -2,7 +2,6 @@ package stat_test
 
 import (
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http/httptest"
 	"os"
@@ -34,7 +33,7 @@ func TestCountersOfARun(t *testing.T) {
 	var text string
 	rep, err := run.Do(t.Context(), run.Options{NIC: run.NICVirtio, BindQueues: 1, Size: size, Modes: []string{"devmem"}, MTU: 1500, Family: 4,
 		Memory: 512 << 20, GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60, Log: slog.New(slog.DiscardHandler),
-		Services: []func(*lab.Lab) (io.Closer, error){s.Watch},
+		Services: []lab.Service{s.Watch},
 		Stage: func(step run.Step) {
 			if step.Stage == "verify" { // all is there, and nothing is sent any more
 				text = metrics()

@@ -8,25 +8,21 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// Watch has s show all ports on a world's switch, until what it gives is closed: one of lab.Options.Services.
-func (s *Server) Watch(w *lab.Lab) (io.Closer, error) {
-	kind := lab.Virtio
-	if w.Personality().VFIOUser {
-		kind = lab.GVE
+// Watch has s show all ports on a lab's switch, until what it gives is closed: a lab.Service.
+func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
+	ports := map[wire.Port]*lab.Port{}
+	for _, p := range l.Ports() {
+		ports[p.NIC()] = p
 	}
-	addrs := map[wire.Port]wire.MAC{}
-	for _, p := range w.Ports() {
-		addrs[p.NIC()] = p.MAC
-	}
-	s.SetPorts(func() (ports []Port) {
-		for _, l := range w.Switch().Links() {
-			p := Port{Kind: "host", Link: l} // a gateway's: the host itself is behind it
-			if n, ok := l.Port().(*nic.Port); ok {
-				p = Port{Kind: kind, NIC: n, MAC: addrs[n]}
+	s.SetPorts(func() (list []Port) {
+		for _, link := range l.Switch().Links() {
+			p := Port{Kind: "host", Link: link} // a gateway's: the host itself is behind it
+			if n, ok := link.Port().(*nic.Port); ok {
+				p = Port{Kind: ports[n].Model.Name, NIC: n, MAC: ports[n].MAC}
 			}
-			ports = append(ports, p)
+			list = append(list, p)
 		}
-		return ports
+		return list
 	})
 	return forgetter{s}, nil
 }

@@ -1,4 +1,4 @@
-package run
+package machines
 
 import (
 	"errors"
@@ -20,8 +20,8 @@ func TestUsersKernelIsBlamedForItsDriver(t *testing.T) {
 		{qemu.SourceCache, refused, false},
 		{qemu.SourceGiven, errors.New("guest A: agent ended"), false},
 	} {
-		im := &images{Resolved: &qemu.Resolved{Kernel: qemu.Kernel{Version: "6.1.0", Source: c.source}}}
-		err := im.blame(c.err)
+		im := &Images{Resolved: &qemu.Resolved{Kernel: qemu.Kernel{Version: "6.1.0", Source: c.source}}}
+		err := im.BlameKernel(c.err, NewerKernel)
 		missing := (*qemu.Missing)(nil)
 		if errors.As(err, &missing) != c.blamed || !errors.Is(err, c.err) || c.blamed && missing.What != "kernel 6.1.0" {
 			t.Errorf("%s kernel, %v: got %v", c.source, c.err, err)

@@ -1,0 +1,136 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
+)
+
+// BootLimit is how long a guest has to boot, unless its Config says otherwise: it takes seconds, but may share a small machine with
+// much else.
+const BootLimit = 3 * time.Minute
+
+// Farewell is how long the end of a connection to a QEMU that is gone, or of a QEMU whose guest is gone, may take to be seen.
+const Farewell = 2 * time.Second
+
+// Config says how a guest of ours is booted.
+type Config struct {
+	Name        string
+	Agent       agent.Config // modules, huge pages and nodes follow from the hardware
+	Files       io.Reader    // archive with files of a user's, behind the initramfs; may be nil
+	RAMSize     uint64       // bytes
+	CPUs        int          // 0: 1
+	Append      string       // last words of the kernel's command line
+	Args        []string     // last arguments of QEMU
+	Console     io.Writer    // gets the console; may be nil
+	ResultsPort bool         // offer the results channel as a virtio port, too
+	BootLimit   time.Duration
+	TimeLimit   time.Duration
+	Log         *slog.Logger
+}
+
+// Guest is a machine that has booted.
+type Guest struct {
+	*qemu.Machine
+	gone bool // Gone has told of its end
+}
+
+// Boot boots a guest with the hardware of a machine of a lab. It lives as long as ctx, at most until it is closed.
+func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, error) {
+	conf := qemu.Config{Name: c.Name, QEMU: im.QEMU, Kernel: im.Kernel, RAMSize: c.RAMSize, CPUs: c.CPUs, Cache: im.Cache, Log: c.Log, Args: c.Args,
+		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort}
+	if conf.BootLimit == 0 {
+		conf.BootLimit = BootLimit
+	}
+	a := c.Agent
+	a.Modules = im.Modules
+	for _, model := range modelsOf(hw) {
+		s := For(model)
+		conf.Append = strings.TrimSpace(conf.Append + " " + s.KernelArgs)
+		a.HugePages += s.HugePages
+	}
+	conf.Append = strings.TrimSpace(conf.Append + " " + c.Append)
+	Attach(&conf, hw)
+	a.Node0 = slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Node })
+	initrd, err := im.Initrd(a)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = initrd.Close() }()
+	conf.Initrd = []io.Reader{initrd}
+	if c.Files != nil {
+		conf.Initrd = append(conf.Initrd, c.Files)
+	}
+	m, err := qemu.Start(ctx, conf)
+	if err != nil {
+		return nil, err
+	}
+	return &Guest{Machine: m}, nil
+}
+
+// Attach gives a machine of QEMU's the GPUs and NICs of one of a lab.
+func Attach(c *qemu.Config, hw *lab.Machine) {
+	for _, g := range hw.GPUs {
+		c.GPUs = append(c.GPUs, qemu.GPU{File: g.File, Size: g.Size(), Node: g.Node})
+	}
+	for _, p := range hw.Ports {
+		c.Netdevs = append(c.Netdevs, qemu.Netdev{Connected: p.Connected, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
+			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU, RXQueueSize: 1024, TXQueueSize: 1024})
+	}
+}
+
+// modelsOf lists the models of a machine's NICs, each once.
+func modelsOf(hw *lab.Machine) (list []string) {
+	for _, p := range hw.Ports {
+		if !slices.Contains(list, p.Model.Name) {
+			list = append(list, p.Model.Name)
+		}
+	}
+	return list
+}
+
+// Gone gives the error of a guest that has ended, or whose agent has; nil: it is there. Whatever came of that is explained by it,
+// and Close does not tell of it again. while says in what a guest that has powered itself off has done so.
+func (g *Guest) Gone(while string) error {
+	if !g.Ended() {
+		return nil
+	}
+	select { // QEMU's own end, if it is that, is seen a moment after the agent's
+	case <-g.Done():
+	case <-time.After(Farewell):
+	}
+	g.gone = true
+	if err := g.Machine.Close(); err != nil {
+		return err
+	}
+	return &qemu.RunError{Name: g.Name(), Err: errors.New("powered off " + while)}
+}
+
+// Ended says whether the guest has ended, or its agent.
+func (g *Guest) Ended() bool {
+	select {
+	case <-g.Done():
+	case <-g.Agent().Done():
+	default:
+		return false
+	}
+	return true
+}
+
+// Close ends the guest. An end that Gone has told of is no error.
+func (g *Guest) Close() error {
+	err := g.Machine.Close()
+	if g.gone {
+		return nil
+	}
+	return err
+}

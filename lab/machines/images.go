@@ -1,0 +1,93 @@
+package machines
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
+)
+
+// Software is what a guest of ours needs, besides its programs, for a NIC of some model.
+type Software struct {
+	Modules    []string // of the kernel, for devmem programs
+	HugePages  int      // of 2 MiB, to be set aside on node 0
+	KernelArgs string   // for the kernel's command line
+	Driver     string   // the kernel's module for an interface
+}
+
+var software = map[string]Software{
+	lab.Virtio: {Modules: transfer.Modules, HugePages: transfer.HugePages, Driver: "virtio_net"},
+	lab.GVE:    {Modules: kernelnic.Modules, HugePages: kernelnic.HugePages, KernelArgs: kernelnic.KernelArgs, Driver: "gve"},
+}
+
+// For gives the software for a model.
+func For(model string) Software { return software[model] }
+
+// Images is what guests boot from.
+type Images struct {
+	*qemu.Resolved
+	Modules []string // that are in the initramfs, with what they need
+
+	initrd *guestimages.Image
+}
+
+// Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note is told what a user should know. Without an
+// error the caller closes the Images.
+func Fetch(ctx context.Context, o qemu.Options, models []string, note func(format string, args ...any)) (*Images, error) {
+	for _, name := range models {
+		m, _ := lab.Of(name)
+		o.VFIOUser = o.VFIOUser || m.VFIOUser
+	}
+	res, err := qemu.Fetch(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range res.Notes {
+		note("%s", n)
+	}
+	return &Images{Resolved: res}, nil
+}
+
+// Build makes the initramfs, with these modules and applets.
+func (im *Images) Build(ctx context.Context, modules []string, applets ...string) error {
+	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: im.Cache, Kernel: im.Kernel.Version, ModulesDir: im.Kernel.Modules,
+		Modules: modules, Applets: applets})
+	if err != nil {
+		return qemu.CacheError(im.Cache, err)
+	}
+	im.initrd, im.Modules = img, modules
+	return nil
+}
+
+// Initrd is the initramfs with a configuration of the guest's agent. The caller closes it.
+func (im *Images) Initrd(c agent.Config) (io.ReadCloser, error) { return im.initrd.Initrd(c) }
+
+// Close lets go of what of the cache is used; im may be nil.
+func (im *Images) Close() error {
+	if im == nil {
+		return nil
+	}
+	return im.Resolved.Close()
+}
+
+// LacksModules says whether an error of Build is that the kernel's modules are not what is needed.
+func LacksModules(err error) bool {
+	return errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule)
+}
+
+// BlameKernel names the user's kernel where its driver refused the NIC: it may be too old, as gve of 6.1 is. fix is what to do.
+func (im *Images) BlameKernel(err error, fix string) error {
+	if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && im.Kernel.Source == qemu.SourceGiven {
+		return &qemu.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
+	}
+	return err
+}
+
+// NewerKernel is the advice to who gave a kernel that does not serve.
+const NewerKernel = "take a newer one (6.12 and 7.2 are tested), or none, and one is fetched"
