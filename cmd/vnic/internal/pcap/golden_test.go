@@ -1,0 +1,143 @@
+package pcap_test
+
+import (
+	"encoding/binary"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/golden"
+)
+
+// TestGoldenCaptures holds that the structure of a run's capture is the one that was frozen: its blocks, interfaces and
+// options, and the forms that the parts of comments have. The bytes, and what is lost, are frozen by wire/capture.
+func TestGoldenCaptures(t *testing.T) {
+	got := make(map[string]string)
+	for name, change := range map[string]func(*run.Options, *pcap.Options){
+		"devmem":  func(*run.Options, *pcap.Options) {},
+		"copy":    func(o *run.Options, p *pcap.Options) { o.Modes, p.Payload = []string{transfer.Copy}, 100 },
+		"bounced": func(o *run.Options, _ *pcap.Options) { o.P2P, o.Family = false, 6 },
+	} {
+		o := run.Options{NIC: run.NICVirtio, BindQueues: 1, Size: 512 << 10, MTU: 1500,
+			Modes: []string{transfer.Devmem}, Family: 4, Memory: 512 << 20, GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60,
+			Log: slog.New(slog.DiscardHandler)}
+		what := pcap.Options{File: filepath.Join(t.TempDir(), "run.pcapng")}
+		change(&o, &what)
+		p, err := pcap.Start(what, func(format string, args ...any) { t.Errorf("note: "+format, args...) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		o.Services = append(o.Services, p.Service)
+		if _, err := run.Do(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		if r := p.Report(); r.Packets == 0 || r.Missed != 0 || r.Error != "" {
+			t.Fatalf("%s: %+v", name, r)
+		}
+		file, err := os.ReadFile(what.File)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[name] = structure(t, file)
+	}
+	golden.Check(t, "testdata/golden", got)
+}
+
+// What differs from run to run in a comment, and what is written in its place.
+var variable = []struct {
+	pattern *regexp.Regexp
+	by      string
+}{
+	{regexp.MustCompile(`0x[0-9a-f]+\+[0-9]+(, 0x[0-9a-f]+\+[0-9]+)*`), "PIECES"},
+	{regexp.MustCompile(`\b[0-9]+\b`), "N"},
+}
+
+// last are parts of comments that only frames have which are on their way while a guest ends.
+var last = []string{"dropped: stopped", "dropped: stopped, queue N"}
+
+// structure describes a pcapng file: the section's header and the interfaces as they come, then for each interface
+// which options its packets have, and which parts their comments; then the statistics.
+func structure(t *testing.T, file []byte) string {
+	t.Helper()
+	le := binary.LittleEndian
+	var b strings.Builder
+	var names []string
+	kinds := ""
+	packets := make(map[string]bool)
+	for len(file) > 0 {
+		kind, n := le.Uint32(file), le.Uint32(file[4:])
+		body := file[8 : n-4]
+		file = file[n:]
+		switch kind {
+		case 0x0a0d0d0a:
+			kinds += "H"
+			fmt.Fprintf(&b, "# section header\n%x\n%s\n", body[:16], optionTexts(body[16:], 4, 1, 3))
+		case 1:
+			kinds += "I"
+			names = append(names, strings.TrimPrefix(optionTexts(body[8:], 2), " 2="))
+			fmt.Fprintf(&b, "\n# interface %d\n%x\n%s\n", len(names)-1, body[:8], optionTexts(body[8:], 2, 3, 12, 9))
+		case 6:
+			if !strings.HasSuffix(kinds, "P") {
+				kinds += "P"
+			}
+			about := names[le.Uint32(body)]
+			options := body[20+(le.Uint32(body[12:])+3)&^3:]
+			packets[about+": options "+optionCodes(options)+optionTexts(options, 2)] = true
+			if !strings.Contains(optionTexts(options, 4), "=") {
+				packets[about+": no packet was missed before"] = true
+			}
+			_, comment, _ := strings.Cut(strings.TrimSpace(optionTexts(options, 1)), "=")
+			for _, v := range variable {
+				comment = v.pattern.ReplaceAllString(comment, v.by)
+			}
+			for part := range strings.SplitSeq(strings.Trim(comment, `"`), "; ") {
+				if !slices.Contains(last, part) {
+					packets[about+": comment: "+part] = true
+				}
+			}
+		case 5:
+			kinds += "S"
+			fmt.Fprintf(&b, "\n# statistics of interface %d: options %s\n", le.Uint32(body), optionCodes(body[12:]))
+		default:
+			t.Fatalf("block of type %#x", kind)
+		}
+	}
+	fmt.Fprintf(&b, "\n# blocks: H section header, I interface, P packets, S statistics\n%s\n\n# packets\n", kinds)
+	for _, line := range slices.Sorted(maps.Keys(packets)) {
+		b.WriteString(line + "\n")
+	}
+	return b.String()
+}
+
+func eachOption(b []byte, do func(code uint16, value []byte)) {
+	for len(b) >= 4 {
+		n := binary.LittleEndian.Uint16(b[2:])
+		do(binary.LittleEndian.Uint16(b), b[4:4+n])
+		b = b[4+(n+3)&^3:]
+	}
+}
+
+func optionCodes(b []byte) string {
+	var codes []string
+	eachOption(b, func(code uint16, _ []byte) { codes = append(codes, fmt.Sprint(code)) })
+	return strings.Join(codes, " ")
+}
+
+// optionTexts gives those options that have one of the codes.
+func optionTexts(b []byte, codes ...uint16) (s string) {
+	eachOption(b, func(code uint16, value []byte) {
+		if slices.Contains(codes, code) {
+			s += fmt.Sprintf(" %d=%q", code, value)
+		}
+	})
+	return s
+}
