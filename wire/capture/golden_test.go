@@ -78,6 +78,7 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 
 	third := newHost(t, sw, 2, wire.LinkOptions{})
 	hello(third)
+	step() // what the others got of it is in the file before the third port's interfaces
 	c.Attach(third.link)
 	step()
 	send(third, third.tcp(b.mac, third.gpu, 0x3000, 5, 0, 9), third.tcp(a.mac, third.gpu, 0x4000, 5, 0, 10)) // a batch
@@ -184,15 +185,18 @@ func goldenMissed(t *testing.T, out io.Writer) {
 	must(t, err)
 	c.Attach(a.link)
 	step()
-	for i := range 7 {
-		a.send(a.tcp(b.mac, a.gpu, 0, 10, 0, uint32(i)))
-		b.send(b.tcp(a.mac, b.gpu, 0, 10, 0, uint32(i)))
+	for round := range uint32(2) { // what is told once is not told again
+		for i := range uint32(7) {
+			a.send(a.tcp(b.mac, a.gpu, 0, 10, 0, 100*round+i))
+			b.send(b.tcp(a.mac, b.gpu, 0, 10, 0, 100*round+i))
+		}
+		close(g.open)
+		step()
+		g.open = make(chan struct{})
+		a.send(a.tcp(b.mac, a.gpu, 0, 10, 0, 100*round+50))
+		step() // the writer has it, and waits for the file again
 	}
 	close(g.open)
-	step()
-	a.send(a.tcp(b.mac, a.gpu, 0, 10, 0, 100))
-	step()
-	b.send(b.tcp(a.mac, b.gpu, 0, 10, 0, 100))
 	step()
 	must(t, c.Close())
 }
