@@ -28,7 +28,8 @@ func TestGoldenCaptures(t *testing.T) {
 		"bounced": func(o *run.Options, _ *pcap.Options) { o.P2P, o.Family = false, 6 },
 	} {
 		o := run.Options{NIC: run.NICVirtio, BindQueues: 1, Size: 512 << 10, MTU: 1500,
-			Modes: []string{transfer.Devmem}, Family: 4, Memory: 512 << 20, GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60,
+			Modes: []string{transfer.Devmem}, Family: 4, Memory: 512 << 20, GPUMemory: 32 << 20, P2P: true, Seed: 1,
+			InProc: true, StallSecs: 60,
 			Log: slog.New(slog.DiscardHandler)}
 		what := pcap.Options{File: filepath.Join(t.TempDir(), "run.pcapng")}
 		change(&o, &what)
