@@ -1,0 +1,296 @@
+package gve
+
+import (
+	"bytes"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/vfiouser"
+)
+
+// recorder writes down what a driver sees: registers, and for each admin command its slot and the memory that the
+// device has written.
+type recorder struct {
+	*ctl
+	b      strings.Builder
+	passed map[uint32]bool // commands that passed, by opcode
+}
+
+// watched is how much of memory a recorder looks at.
+const watched = 1 << 20
+
+func newRecorder(t *testing.T, pairs int) *recorder {
+	return &recorder{ctl: newCtl(t, queues(pairs)), passed: make(map[uint32]bool)}
+}
+
+func (r *recorder) say(what string, args ...any) { fmt.Fprintf(&r.b, "\n# "+what+"\n", args...) }
+
+// dump writes bytes in lines of 32, without those lines that are zeros.
+func (r *recorder) dump(at uint64, b []byte) {
+	for i, line := 0, []byte(nil); i < len(b); i += len(line) {
+		line = b[i:min(i+32, len(b))]
+		if bytes.Trim(line, "\x00") == nil {
+			continue
+		}
+		var words []string
+		for w := range slices.Chunk(line, 4) {
+			words = append(words, hex.EncodeToString(w))
+		}
+		fmt.Fprintf(&r.b, "  %06x: %s\n", at+uint64(i), strings.Join(words, " "))
+	}
+}
+
+func (r *recorder) registers(when string) {
+	r.Helper()
+	r.say("registers %s", when)
+	b := make([]byte, 64)
+	r.must(r.dev.ReadRegion(registersBAR, 0, b))
+	r.dump(0, b)
+}
+
+// reply allocates memory for an answer, with bytes in it that no answer has.
+func (r *recorder) reply(n int) uint64 {
+	at := r.alloc(n)
+	copy(r.at(at, n), bytes.Repeat([]byte{0xee}, n))
+	return at
+}
+
+// watch has something done by admin commands, and writes down their slots and what else of memory changed.
+func (r *recorder) watch(what string, do func() status) {
+	r.Helper()
+	r.say("%s", what)
+	from := r.count
+	before := bytes.Clone(r.mem[:watched])
+	used := r.used
+	st := do()
+	if r.used > watched {
+		r.Fatalf("%#x bytes of memory are used, %#x watched", r.used, watched)
+	}
+	slots := r.at(r.ring, int(r.slots)*slotLen)
+	for n := from; n != r.count; n++ {
+		at := uint64(n % r.slots * slotLen)
+		if status(be.Uint32(slots[at+slotStatus:])) == statusPassed {
+			r.passed[be.Uint32(slots[at:])] = true
+		}
+		r.dump(r.ring-ctlBase+at, slots[at:][:slotLen])
+	}
+	fmt.Fprintf(&r.b, "  status %08x: %v\n", uint32(st), st)
+	for i := uint64(0); i < r.used; {
+		if in := i >= r.ring-ctlBase && i < r.ring-ctlBase+uint64(len(slots)); in || r.mem[i] == before[i] {
+			i++
+			continue
+		}
+		end := i + 1
+		for k := end; k < min(end+64, r.used); k++ {
+			if r.mem[k] != before[k] {
+				end = k + 1
+			}
+		}
+		i &^= 3
+		end = (end + 3) &^ 3
+		what := "written"
+		if i >= used-used%4096 && i >= used {
+			what = "given and written" // memory that came with the command
+		}
+		fmt.Fprintf(&r.b, "  %s, %d bytes\n", what, end-i)
+		r.dump(i, r.mem[i:end])
+		i = end
+	}
+}
+
+// TestGolden holds that a driver sees what was frozen: registers, PCI configuration space, the bytes that each admin
+// command is and is answered with, and the descriptors' layouts that TestLayouts leaves out.
+func TestGolden(t *testing.T) {
+	golden.Check(t, "testdata/golden", map[string]string{
+		"pci":         goldenPCI(t),
+		"admin":       goldenAdmin(t),
+		"refusals":    goldenRefusals(t),
+		"descriptors": goldenDescriptors(),
+	})
+}
+
+func goldenPCI(t *testing.T) string {
+	r := newRecorder(t, 4)
+	r.b.WriteString("# What vfio-user shows of a NIC with 4 queue pairs\n")
+	info := r.dev.Info()
+	for i, x := range info.Regions {
+		if x.Size != 0 {
+			fmt.Fprintf(&r.b, "region %d: %d bytes\n", i, x.Size)
+		}
+	}
+	for i, x := range info.IRQs {
+		if x.Count != 0 {
+			fmt.Fprintf(&r.b, "interrupts %d: %d\n", i, x.Count)
+		}
+	}
+	fmt.Fprintf(&r.b, "reset: %v\n", info.Reset)
+	r.say("configuration space")
+	config := make([]byte, info.Regions[vfiouser.RegionConfig].Size)
+	r.must(r.dev.ReadRegion(vfiouser.RegionConfig, 0, config))
+	r.dump(0, config)
+	return r.b.String()
+}
+
+// handshake is what a driver asks first.
+func (r *recorder) handshake() {
+	r.registers("at first")
+	r.start()
+	r.registers("when it runs")
+	info := make([]byte, driverInfoLen)
+	info[0] = 1
+	be.PutUint64(info[16:], 0x7b)
+	copy(info[48:], "7.2.12-cloud-amd64")
+	r.watch("VERIFY_DRIVER_COMPATIBILITY", func() status {
+		return r.command(opVerifyDriver, words(uint64(driverInfoLen), r.put(info)))
+	})
+	to := r.reply(4096)
+	r.watch("DESCRIBE_DEVICE", func() status {
+		return r.command(opDescribeDevice, words(to, uint32(1), uint32(4096)))
+	})
+}
+
+func goldenAdmin(t *testing.T) string {
+	r := newRecorder(t, 2)
+	r.b.WriteString("# The life of a driver of a NIC with 2 queue pairs\n")
+	r.handshake()
+	r.watch("CONFIGURE_DEVICE_RESOURCES: 4 notification blocks", func() status { r.configure(4); return statusPassed })
+	types := r.reply(2048)
+	r.watch("GET_PTYPE_MAP", func() status { return r.command(opGetPtypeMap, words(uint64(2048), types)) })
+	for i := range 2 {
+		r.watch(fmt.Sprintf("CREATE_TX_QUEUE %d", i), func() status { return r.tx(r.txCreate(i)) })
+		r.watch(fmt.Sprintf("CREATE_RX_QUEUE %d", i), func() status { return r.rx(r.rxCreate(i, 256)) })
+	}
+	speed := r.reply(8)
+	r.watch("REPORT_LINK_SPEED", func() status { return r.command(opReportLinkSpeed, words(speed)) })
+	r.registers("with queues")
+
+	rss := r.reply(4096)
+	r.watch("QUERY_RSS", func() status { return r.command(opQueryRSS, words(uint64(4096), rss)) })
+	key := make([]byte, rssKeyLen)
+	for i := range key {
+		key[i] = byte(i + 1)
+	}
+	table := make([]uint32, rssTableLen)
+	for i := range table {
+		table[i] = uint32(i/3) % 2
+	}
+	r.watch("CONFIGURE_RSS", func() status { return r.rss(0xd7, rssToeplitz, key, table) })
+	rss = r.reply(4096)
+	r.watch("QUERY_RSS, of what was configured", func() status { return r.command(opQueryRSS, words(uint64(4096), rss)) })
+
+	v4, v6 := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00:1:2:3:4:5:6:7")
+	for i, x := range []control.FlowRule{
+		{Proto: 6, Src: v4, Dst: netip.MustParseAddr("10.0.0.1"), SrcPort: 1000, DstPort: 2000, Queue: 1},
+		{Proto: 17, IPv6: true, Src: v6, SrcPort: 53, Queue: 0},
+	} {
+		var fr flowRule
+		fr.set(&x)
+		r.watch(fmt.Sprintf("CONFIGURE_FLOW_RULE: add, place %d", 511-i), func() status {
+			return r.flow(flowAdd, fr, uint32(511-i))
+		})
+	}
+	for _, what := range []uint16{queryRules, queryIDs, queryStats} {
+		to := r.reply(4096)
+		r.watch(fmt.Sprintf("QUERY_FLOW_RULES %d", what), func() status {
+			return r.command(opQueryFlowRules, words(what, uint16(0), uint32(0), uint64(4096), to))
+		})
+	}
+	r.watch("CONFIGURE_FLOW_RULE: delete, place 511", func() status { return r.flow(flowDel, flowRule{}, 511) })
+
+	r.stats()
+	r.watch("REPORT_STATS: no more", func() status {
+		return r.command(opReportStats, words(uint64(0), uint64(0), uint64(20000)))
+	})
+	r.watch("DESTROY_RX_QUEUE 1", func() status { return r.command(opDestroyRx, words(uint32(1))) })
+	r.watch("DESTROY_TX_QUEUE 1", func() status { return r.command(opDestroyTx, words(uint32(1))) })
+	r.watch("DECONFIGURE_DEVICE_RESOURCES", func() status { return r.command(opDeconfigure, new(body)) })
+	r.reset()
+	r.registers("after a reset")
+	for op := range commands {
+		if !r.passed[op] {
+			t.Errorf("no golden file has a %s that passed", commandName(op))
+		}
+	}
+	return r.b.String()
+}
+
+// stats has a report that REPORT_STATS asks for. Reports come when it is time, and all have the same bytes here.
+func (r *recorder) stats() {
+	r.Helper()
+	const room = statsHeadLen + 20*statLen
+	at := r.alloc(room)
+	cmd := words(uint64(room), at, uint64(1<<40))
+	r.pass(opReportStats, cmd)
+	r.say("REPORT_STATS, and what is reported")
+	slot := uint64((r.count - 1) % r.slots * slotLen)
+	r.dump(r.ring-ctlBase+slot, r.at(r.ring+slot, slotLen))
+	s := &r.dev.stats
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(r.at(at, room))
+	s.put()
+	r.dump(at-ctlBase, r.at(at, room))
+}
+
+// goldenRefusals has the status of commands that are wrong.
+func goldenRefusals(t *testing.T) string {
+	r := newRecorder(t, 2)
+	r.b.WriteString("# What is refused, and with which status\n")
+	r.start()
+	to := r.alloc(4096)
+	for _, x := range []struct {
+		what string
+		op   uint32
+		b    *body
+	}{
+		{"no such command", 0x3, new(body)},
+		{"DESCRIBE_DEVICE of another version", opDescribeDevice, words(to, uint32(2), uint32(4096))},
+		{"DESCRIBE_DEVICE in no room", opDescribeDevice, words(to, uint32(1), uint32(8))},
+		{"DESCRIBE_DEVICE where no memory is", opDescribeDevice, words(uint64(1), uint32(1), uint32(4096))},
+		{"VERIFY_DRIVER_COMPATIBILITY of another length", opVerifyDriver, words(uint64(1), to)},
+		{"VERIFY_DRIVER_COMPATIBILITY of a driver without DQO-RDA", opVerifyDriver, words(uint64(driverInfoLen), to)},
+		{"CONFIGURE_DEVICE_RESOURCES of another format", opConfigureResources,
+			words(uint64(0), to, uint32(0), uint32(4), uint32(64))},
+		{"CREATE_TX_QUEUE before resources", opCreateTx, new(body)},
+		{"CREATE_RX_QUEUE before resources", opCreateRx, new(body)},
+		{"DESTROY_TX_QUEUE that is not", opDestroyTx, words(uint32(1))},
+		{"DESTROY_RX_QUEUE that is not", opDestroyRx, words(uint32(9))},
+		{"GET_PTYPE_MAP of another length", opGetPtypeMap, words(uint64(2), to)},
+		{"REPORT_STATS of no length", opReportStats, words(uint64(1), to, uint64(1))},
+		{"QUERY_RSS in no room", opQueryRSS, words(uint64(1), to)},
+		{"CONFIGURE_RSS of another key", opConfigureRSS,
+			words(uint16(1), uint16(0x100), uint16(1), uint16(0), to, uint64(0))},
+		{"QUERY_FLOW_RULES of another kind", opQueryFlowRules, words(uint16(9), uint16(0), uint32(0), uint64(4096), to)},
+		{"an extended command that is none", opExtended, words(uint32(0x999), uint32(8), to)},
+	} {
+		r.watch(x.what, func() status { return r.command(x.op, x.b) })
+	}
+	r.registers("then")
+	return r.b.String()
+}
+
+// goldenDescriptors has layouts of descriptors, of which each field has another value.
+func goldenDescriptors() string {
+	var b strings.Builder
+	b.WriteString("# Descriptors; see TestLayouts for the others\n")
+	var post [rxBufLen]byte
+	buf := rxBuf{0x0102, 0x1112131415161718, 0x2122232425262728}
+	buf.encode(&post)
+	fmt.Fprintf(&b, "\n# receive buffer: id 0x0102, data 0x1112131415161718, header 0x2122232425262728\n%x\n", post)
+	for _, x := range []struct {
+		what string
+		word uint32
+	}{
+		{"packet done, tag 0x1234, queue 5", txComplWord(5, txPacketDone, 0x1234)},
+		{"descriptors done, head 0x123, queue 5", txComplWord(5, txDescDone, 0x123)},
+	} {
+		fmt.Fprintf(&b, "\n# transmit completion: %s\n%x\n", x.what, le.AppendUint32(nil, x.word))
+	}
+	return b.String()
+}
