@@ -1,0 +1,207 @@
+package layers
+
+import (
+	_ "embed" // the table
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "vnic.dev/vnic/"
+
+// everywhere is what any package may import, small things that know nothing of ours; everywhereInTests
+// is what any package's tests may.
+const (
+	everywhere        = "internal/deadline internal/outfile internal/scm"
+	everywhereInTests = "internal/golden internal/leaktest"
+)
+
+// layer says what a package may import of ours, and what its tests may besides.
+type layer struct {
+	pkg            string
+	imports, tests []string
+}
+
+// table is the layers: all packages that import something of ours, from the ground up, as "PACKAGE: IMPORTS...",
+// continued on indented lines; behind "tests:" stands what the package's tests may import besides.
+//
+//go:embed layers.txt
+var table string
+
+var layers = func() (list []layer) {
+	tests := false
+	for line := range strings.Lines(table) {
+		line, _, _ = strings.Cut(line, "#")
+		if name, rest, ok := strings.Cut(line, ":"); ok && !strings.HasPrefix(line, "\t") {
+			list, line, tests = append(list, layer{pkg: name}), rest, false
+		} else if rest, ok := strings.CutPrefix(line, "\ttests:"); ok {
+			line, tests = rest, true
+		}
+		if len(list) == 0 {
+			continue
+		}
+		if l := &list[len(list)-1]; tests {
+			l.tests = append(l.tests, strings.Fields(line)...)
+		} else {
+			l.imports = append(l.imports, strings.Fields(line)...)
+		}
+	}
+	return list
+}()
+
+// foreign are packages of others that some of ours may not import: nothing of an implementation shows
+// through the API.
+var foreign = []struct{ pkg, not string }{
+	{"devmem", "gvisor.dev/"}, {"devmem/kernel", "gvisor.dev/"}, {"driver", "gvisor.dev/"}, {"guest", "gvisor.dev/"},
+	{"dma", "gvisor.dev/"}, {"virtq", "gvisor.dev/"}, {"vhostuser", "gvisor.dev/"}, {"vfiouser", "gvisor.dev/"},
+	{"splitter", "gvisor.dev/"},
+}
+
+// unsafeFiles may import unsafe, each use with its bound check beside it; a name that ends in a slash is
+// a whole package.
+var unsafeFiles = []string{"dma/", "virtq/", "stack/shadow.go", "devmem/kernel/sys.go"}
+
+// pkg is what go list says of a package.
+type pkg struct {
+	ImportPath, Dir                    string
+	GoFiles, CgoFiles, IgnoredGoFiles  []string
+	Imports, TestImports, XTestImports []string
+}
+
+func packages(t *testing.T) (list []pkg) {
+	t.Helper()
+	const fields = "ImportPath,Dir,GoFiles,CgoFiles,IgnoredGoFiles,Imports,TestImports,XTestImports"
+	out, err := exec.Command("go", "list", "-e", "-json="+fields, module+"...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p pkg
+		if err := d.Decode(&p); errors.Is(err, io.EOF) {
+			return list
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, p)
+	}
+}
+
+// broken lists what a package imports against the table.
+func broken(p *pkg) (list []string) {
+	name := strings.TrimPrefix(p.ImportPath, module)
+	var row layer
+	if i := slices.IndexFunc(layers, func(l layer) bool { return l.pkg == name }); i >= 0 {
+		row = layers[i]
+	}
+	may := slices.Concat(row.imports, strings.Fields(everywhere))
+	inTests := slices.Concat(row.tests, strings.Fields(everywhereInTests), []string{name}, may)
+	check := func(what string, imports, allowed []string) {
+		for _, i := range imports {
+			if of, ours := strings.CutPrefix(i, module); ours && !slices.Contains(allowed, of) {
+				list = append(list, fmt.Sprintf("%s%s imports %s: the table of layers does not allow it", what, name, of))
+			}
+			for _, f := range foreign {
+				if what == "" && f.pkg == name && strings.HasPrefix(i, f.not) {
+					list = append(list, fmt.Sprintf("%s imports %s", name, i))
+				}
+			}
+		}
+	}
+	check("", p.Imports, may)
+	check("a test of ", append(slices.Clone(p.TestImports), p.XTestImports...), inTests)
+	return list
+}
+
+func TestImportsPointDown(t *testing.T) {
+	list := packages(t)
+	if len(list) < 40 {
+		t.Fatalf("go list knows %d packages", len(list))
+	}
+	seen := map[string]bool{}
+	for i := range list {
+		for _, b := range broken(&list[i]) {
+			t.Error(b)
+		}
+		seen[strings.TrimPrefix(list[i].ImportPath, module)] = true
+	}
+	for i, l := range layers {
+		if !seen[l.pkg] {
+			t.Errorf("the table names %s, which is not there", l.pkg)
+		}
+		for _, below := range l.imports {
+			if slices.ContainsFunc(layers[i:], func(o layer) bool { return o.pkg == below }) {
+				t.Errorf("the table has %s, which %s imports, below it", below, l.pkg)
+			}
+		}
+	}
+}
+
+// The table refuses imports that would turn the layers over, and all of a package that it does not know.
+func TestForbiddenImportsAreFound(t *testing.T) {
+	for _, p := range []pkg{
+		{ImportPath: module + "dma", Imports: []string{module + "virtq"}},
+		{ImportPath: module + "virtq", Imports: []string{module + "vhostuser"}},
+		{ImportPath: module + "virtq", TestImports: []string{module + "nic"}},
+		{ImportPath: module + "nic", Imports: []string{module + "nic/virtio"}},
+		{ImportPath: module + "nic/virtio", Imports: []string{module + "nic/gve"}},
+		{ImportPath: module + "nic/gve", Imports: []string{module + "vhostuser"}},
+		{ImportPath: module + "wire", Imports: []string{module + "gpumem"}},
+		{ImportPath: module + "control", Imports: []string{module + "vhostuser"}},
+		{ImportPath: module + "devmem", Imports: []string{"gvisor.dev/gvisor/pkg/tcpip"}},
+		{ImportPath: module + "devmem/kernel", Imports: []string{module + "control"}},
+		{ImportPath: module + "driver", Imports: []string{module + "nic"}},
+		{ImportPath: module + "lab", Imports: []string{module + "qemu"}},
+		{ImportPath: module + "stack", Imports: []string{module + "cmd/vnic"}},
+		{ImportPath: module + "new", Imports: []string{module + "dma"}},
+		{ImportPath: module + "nic", Imports: []string{module + "internal/golden"}},
+	} {
+		if len(broken(&p)) != 1 {
+			t.Errorf("%+v: %q", p, broken(&p))
+		}
+	}
+	for _, p := range []pkg{
+		{ImportPath: module + "virtq", Imports: []string{module + "dma", "os"}},
+		{ImportPath: module + "new", Imports: []string{"os"}, TestImports: []string{module + "internal/leaktest"}},
+	} {
+		if b := broken(&p); len(b) != 0 {
+			t.Errorf("%+v: %q", p, b)
+		}
+	}
+}
+
+func TestUnsafeStaysWhereItIs(t *testing.T) {
+	found := 0
+	for _, p := range packages(t) {
+		for _, f := range slices.Concat(p.GoFiles, p.CgoFiles, p.IgnoredGoFiles) {
+			if strings.HasSuffix(f, "_test.go") {
+				continue
+			}
+			tree, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, f), nil, parser.ImportsOnly)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, i := range tree.Imports {
+				if i.Path.Value != `"unsafe"` {
+					continue
+				}
+				found++
+				name := strings.TrimPrefix(p.ImportPath, module) + "/" + f
+				if !slices.Contains(unsafeFiles, name) && !slices.Contains(unsafeFiles, filepath.Dir(name)+"/") {
+					t.Errorf("%s imports unsafe", name)
+				}
+			}
+		}
+	}
+	if found == 0 {
+		t.Error("no file imports unsafe: is this the module?")
+	}
+}
