@@ -52,11 +52,13 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 		lim      Limits
 		s        spec
 		flood    bool
+		mpls     bool // with a partial checksum behind the labels
 	}{
 		"whole":      {lim: superLimits, s: spec{n: 60000, mss: 1448}},
 		"cut":        {s: spec{n: 60000, mss: 1448}},
 		"cut to k":   {lim: Limits{Csum: true, GSO: superLimits.GSO, MaxBytes: 9000}, s: spec{n: 60000, mss: 1448}},
 		"completed":  {s: spec{n: 1448, csum: splitter.CsumPartial}},
+		"elsewhere":  {s: spec{n: 1448}, mpls: true},
 		"bad links":  {up: bad, down: bad, lim: superLimits, s: spec{n: 60000, mss: 1448}},
 		"small, bad": {up: bad, down: bad, s: spec{n: 100}},
 		"flood":      {s: spec{n: 100}, flood: true},
@@ -69,7 +71,15 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 			}
 			var batch []*Packet
 			for range 32 {
-				batch = append(batch, a.packet(to, c.s))
+				p := a.packet(to, c.s)
+				if c.mpls {
+					p.Header[12], p.Header[13] = 0x88, 0x47
+					if err := splitter.Parse(p.Header, p.Len(), &p.Meta.Headers); err != nil {
+						t.Fatal(err)
+					}
+					partial(p, 34, 40) // the field lies in the payload
+				}
+				batch = append(batch, p)
 			}
 			f := func() {
 				for _, p := range batch {

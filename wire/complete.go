@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// finish makes the partial checksum of a piece, which is where our own parse has it, a full one.
+// finish makes the partial checksum of a piece of TCP or UDP a full one.
 func (x *piece) finish(w *Worker) DropReason {
 	sum, err := w.Copier.Sum(x.Payload)
 	if err != nil {
@@ -24,19 +24,43 @@ func faultReason(err error) DropReason {
 	return DropBadFrame
 }
 
-// complete makes a copy of p, but for the payload, with its checksum complete.
-func (x *piece) complete(w *Worker, p *Packet) DropReason {
-	if w.cutter.Init(p.Header, &p.Meta, p.PayloadLen) != nil {
+// elsewhere says whether a packet that admit let pass has a partial checksum that no receiver of
+// ours can place: one of neither TCP nor UDP.
+func elsewhere(m *splitter.Meta) bool {
+	return m.Csum == splitter.CsumPartial && m.Headers.Class != splitter.TCP && m.Headers.Class != splitter.UDP
+}
+
+// reachable says whether the field of a checksum elsewhere lies in the part of a packet that
+// completed copies.
+func reachable(p *Packet) bool {
+	end := uint32(p.Meta.CsumStart) + uint32(p.Meta.CsumOffset) + 2
+	return end <= uint32(len(p.Header))+splitter.MaxHeader
+}
+
+// completed makes a copy of p, but for the payload, with its checksum complete. p has one
+// elsewhere. The copy's headers are parsed again: they are p's, as the field lies behind them. The
+// copy is the worker's, until the next one.
+func (w *Worker) completed(p *Packet) DropReason {
+	x := &w.whole
+	if len(p.Header) > len(x.hdr) || len(p.Header) < int(p.Meta.Headers.HdrLen) {
 		return DropBadFrame
 	}
-	all := cursor{segs: p.Payload}
-	if r := x.cut(&w.cutter, p, &all, 0, p.PayloadLen); r != DropNone {
+	x.Header = x.hdr[:copy(x.hdr[:], p.Header)]
+	from := cursor{segs: p.Payload}
+	var ok bool
+	if x.Payload, ok = from.take(x.Payload[:0], p.PayloadLen); !ok {
+		return DropBadFrame
+	}
+	x.PayloadLen, x.Meta = p.PayloadLen, p.Meta
+	x.Src, x.Dst, x.Tag = p.Src, p.Dst, p.Tag
+	x.Verdict, x.Progress = Verdict{}, p.Progress
+	if r := x.sumAnywhere(w); r != DropNone {
 		return r
 	}
-	if placed(&p.Meta) {
-		return x.finish(w)
+	if splitter.Parse(x.Header, x.Len(), &x.Meta.Headers) != nil || x.Meta.Headers != p.Meta.Headers {
+		return DropBadCsum // the sender's headers were not those of its bytes
 	}
-	return x.sumAnywhere(w)
+	return DropNone
 }
 
 // sumAnywhere completes a checksum that the sender put where only it knows why: it sums from start to the frame's end,
@@ -44,14 +68,9 @@ func (x *piece) complete(w *Worker, p *Packet) DropReason {
 func (x *piece) sumAnywhere(w *Worker) DropReason {
 	start, hdr := uint32(x.Meta.CsumStart), uint32(len(x.Header))
 	field := start + uint32(x.Meta.CsumOffset)
-	if field+2 > x.Len() {
-		return DropBadCsum
-	}
 	n := uint32(0) // bytes of payload that are copied
 	if field+2 > hdr {
-		if n = field + 2 - hdr; n > uint32(len(w.csum)) {
-			return DropBadCsum
-		}
+		n = field + 2 - hdr // at most len(w.csum) and PayloadLen: admit has seen to that
 		all := cursor{segs: x.Payload}
 		own := append(w.csumSegs[:0], dma.Segment{Region: w.csumRegion, Len: n})
 		if _, err := w.Copier.Copy(own, x.Payload); err != nil {

@@ -19,7 +19,7 @@ const (
 	DropBadFrame              // too short for a link header, or lengths that do not fit
 	DropBadSource             // a multicast source address
 	DropBadGSO                // a super-packet that contradicts itself
-	DropBadCsum               // a partial checksum outside the frame
+	DropBadCsum               // a partial checksum where it would change what is judged, or outside the frame
 	DropDelay                 // left in a delay line: its link was detached, or the receiver stayed busy
 	DropDisabled              // the receiving queue is not enabled
 	DropUnsplit               // the receiver wanted it split, and it cannot be

@@ -119,15 +119,24 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 	}
 }
 
-// complete delivers a frame that is no super-packet to a port that does not take its partial checksum, or any that is
-// not where our own parse has it.
+// complete delivers a frame that is no super-packet to a port that does not take its partial
+// checksum. That is one of TCP or UDP: any other is complete since forward.
 func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	if !lim.fits(&p.Meta.Headers, p.Len()) {
 		l.count.drop(p, DropTooBig)
 		return
 	}
 	x := &w.pieces[0]
-	if reason := x.complete(w, p); reason != DropNone {
+	if w.cutter.Init(p.Header, &p.Meta, p.PayloadLen) != nil {
+		l.count.drop(p, DropBadFrame)
+		return
+	}
+	all := cursor{segs: p.Payload}
+	reason := x.cut(&w.cutter, p, &all, 0, p.PayloadLen)
+	if reason == DropNone {
+		reason = x.finish(w)
+	}
+	if reason != DropNone {
 		l.count.drop(p, reason)
 		return
 	}

@@ -105,10 +105,16 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	var to, run *Link // where dst is, and where batch[start:i] goes; nil: none
 	start := 0        // of the run
 	for i, p := range batch {
-		if r := admit(p); r != DropNone {
+		r := admit(p)
+		if r != DropNone || elsewhere(&p.Meta) {
 			l.send(w, ports, run, batch[start:i])
-			l.count.drop(p, r)
 			run, start = nil, i+1
+			if r == DropNone {
+				r = l.forwardCompleted(w, p)
+			}
+			if r != DropNone {
+				l.count.drop(p, r)
+			}
 			continue
 		}
 		if p.Src != src || to == nil {
@@ -127,6 +133,17 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 		}
 	}
 	l.send(w, ports, run, batch[start:])
+}
+
+// forwardCompleted switches one packet whose checksum is elsewhere: it is complete before anybody
+// looks at the packet.
+func (l *Link) forwardCompleted(w *Worker, p *Packet) DropReason {
+	if r := w.completed(p); r != DropNone {
+		return r
+	}
+	l.forward(w, w.wholeRun[:])
+	p.Verdict, p.Progress = w.whole.Verdict, w.whole.Progress
+	return DropNone
 }
 
 // send gives a run of packets to the link where they all go.
@@ -222,12 +239,13 @@ func admit(p *Packet) DropReason {
 	if (h.Class == splitter.TCP || h.Class == splitter.UDP) && (len(p.Header) != int(h.HdrLen) || p.Len() != h.FrameLen) {
 		return DropBadFrame
 	}
+	if p.Meta.Csum == splitter.CsumPartial && (!p.Meta.CsumAllowed(p.Len()) || elsewhere(&p.Meta) && !reachable(p)) {
+		return DropBadCsum
+	}
 	if p.Meta.GSOType != splitter.GSONone {
 		if p.Meta.Csum != splitter.CsumPartial || splitter.CheckGSO(p.Header, &p.Meta, p.PayloadLen) != nil {
 			return DropBadGSO
 		}
-	} else if p.Meta.Csum == splitter.CsumPartial && uint32(p.Meta.CsumStart)+uint32(p.Meta.CsumOffset)+2 > p.Len() {
-		return DropBadCsum
 	}
 	return DropNone
 }

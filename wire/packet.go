@@ -27,7 +27,7 @@ type Packet struct {
 	Header     []byte
 	Payload    []dma.Segment // the rest of the frame, where it lies now: at least PayloadLen bytes
 	PayloadLen uint32        // the frame's bytes behind Header
-	Meta       splitter.Meta // a super-packet is CsumPartial
+	Meta       splitter.Meta // a super-packet is CsumPartial; of CsumPartial, CsumAllowed holds
 	Verdict    Verdict
 	Progress   Progress // how much of it was disposed of before it met a busy port
 	Tag        uint64   // the sender's own; the wire never looks

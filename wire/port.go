@@ -20,7 +20,7 @@ func (m GSOMask) Has(t splitter.GSOType) bool { return t == splitter.GSONone || 
 type Limits struct {
 	GSO      GSOMask // super-packets it takes whole; none without Csum
 	ECN      bool    // super-packets with CWR
-	Csum     bool    // CsumPartial
+	Csum     bool    // CsumPartial, of TCP and UDP: start and offset are splitter.CsumPlace's
 	MaxFrame uint32  // longest frame, and segment of a super-packet, with link header but without tags; 0: any
 	MaxBytes uint32  // longest super-packet, headers included; 0: any
 }
@@ -41,18 +41,12 @@ func (l *Limits) takes(p *Packet) bool {
 		!l.fits(&m.Headers, uint32(m.Headers.HdrLen)+uint32(m.GSOSize)) {
 		return false
 	}
-	return m.Csum != splitter.CsumPartial || l.Csum && placed(m)
+	return m.Csum != splitter.CsumPartial || l.Csum
 }
 
 // cwr says whether a super-packet needs the ECN treatment: CWR on its first segment only.
 func cwr(m *splitter.Meta) bool {
 	return m.Headers.Class == splitter.TCP && m.Headers.TCPFlags&splitter.CWR != 0
-}
-
-// placed says whether a partial checksum is where our own parse has it.
-func placed(m *splitter.Meta) bool {
-	start, offset, ok := splitter.CsumPlace(&m.Headers)
-	return ok && m.CsumStart == start && m.CsumOffset == offset
 }
 
 // Port is a receiver attached to the wire.

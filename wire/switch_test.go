@@ -113,6 +113,15 @@ func TestWhatTheWireRefuses(t *testing.T) {
 			})
 		}
 	}
+	for _, from := range []*host{a, impaired} {
+		for name, p := range refused(from, b) {
+			before := from.link.Counters().Drops[DropBadCsum]
+			from.send(p)
+			if p.Verdict != Drop(DropBadCsum) || from.link.Counters().Drops[DropBadCsum] != before+1 || len(b.take()) != 0 {
+				t.Errorf("%s, checksum over %s: %v %v", from.Name(), name, p.Verdict.Kind, p.Verdict.Reason)
+			}
+		}
+	}
 	good := a.packet(b.mac, spec{n: 10})
 	bad := a.packet(b.mac, spec{n: 10})
 	bad.Src = ControlMAC

@@ -23,7 +23,9 @@ type Worker struct {
 
 	gone Packet // see GaveUp
 
-	csum       [splitter.MaxHeader]byte // start of a payload that has a checksum field in it
+	whole      piece                    // a packet whose checksum was completed, see completed
+	wholeRun   [1]*Packet               // the same
+	csum       [splitter.MaxHeader]byte // start of its payload, if the checksum field lies there
 	csumRegion *dma.Region              // the same
 	csumSegs   []dma.Segment
 }
@@ -54,6 +56,7 @@ func NewWorker() *Worker {
 	for i := range w.pieces {
 		w.run[i] = &w.pieces[i].Packet
 	}
+	w.wholeRun[0] = &w.whole.Packet
 	for i := range w.stages {
 		w.stages[i].run[0] = &w.stages[i].piece.Packet
 	}

@@ -29,6 +29,7 @@ func Run(t *testing.T, lab Lab, traits Traits) {
 		{"PayloadIsCopiedOnce", once},
 		{"Meters", meters},
 		{"ControlChannel", controlChannel},
+		{"ChecksumsChangeNothingJudged", judged},
 		{"SplitOffReturnsBuffers", splitOff},
 		{"TapSeesPlaces", tap},
 		{"TapSeesBounces", tapBounced},
@@ -394,6 +395,39 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	must(t, r.Parse(got.Bytes()))
 	if r.Errno != 0 || len(r.Data) < 1000 || bytes.Count(r.Data[len(r.Data)-200:], []byte{0}) == 200 {
 		t.Errorf("errno %d, %d bytes", r.Errno, len(r.Data))
+	}
+}
+
+// A frame whose checksum field lies in what is judged of it is dropped, or arrives as it is where
+// the driver cannot say where the field lies. In no case does it become another one: of the control
+// channel, of another flow.
+func judged(t *testing.T, lab Lab, _ Traits) {
+	a, b := lab(t, Options{})
+	to, from := b.MAC(), wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}
+	spoof := Frame{Header: append(append(append([]byte(nil), to[:]...), from[:]...), 0x99, 0xb5), Partial: true, Start: 11}
+	spoof.Header = append(spoof.Header, make([]byte, 51)...)
+	free := spoof.Header[len(spoof.Header)-2:]
+	sum := splitter.Add(^uint16(0x0188), ^splitter.Sum(spoof.Header[11:], 0)) // makes it control's: 02:76:6e:69:63:01, 88b5
+	free[0], free[1] = byte(sum>>8), byte(sum)
+	fragment := Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 100})
+	fragment.Header[20] = 0x20 // more of them
+	fragment.Start, fragment.Offset = 30, 0
+	other := Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 100})
+	other.Header[23] = 132 // SCTP
+	other.Start, other.Offset = 26, 4
+	arp := Frame{Header: append(append(append([]byte(nil), to[:]...), from[:]...), 8, 6), Payload: make([]byte, 46), Partial: true, Start: 28}
+	for i, f := range []Frame{spoof, fragment, other, arp} {
+		b.Post(0, 2)
+		last := Make(b.MAC(), a.MAC(), Spec{Payload: 7})
+		a.Send(0, f, last)
+		got := b.Receive(0)
+		if sent := f.Bytes(); len(got.Bytes()) == len(sent) {
+			if !bytes.Equal(got.Bytes(), sent) {
+				t.Errorf("frame %d: got  %x\nsent %x", i, got.Bytes(), sent)
+			}
+			got = b.Receive(0)
+		}
+		same(t, &got, &last)
 	}
 }
 

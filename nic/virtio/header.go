@@ -55,6 +55,7 @@ func (h *netHdr) encode(b *[netHdrLen]byte) {
 }
 
 // meta reads what a driver said of a frame that it sends. The features decide what it may say.
+// Where its checksum may lie the wire decides (splitter.Meta.CsumAllowed).
 func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	m.GSOType, m.GSOSize, m.ECN = splitter.GSONone, 0, false
 	m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumNone, 0, 0

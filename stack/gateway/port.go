@@ -79,13 +79,16 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet) bool {
 	if h.Class == splitter.TCP || h.Class == splitter.UDP {
 		return p.filter.admits(h, pkt.Header)
 	}
-	// Of anything else the sender may have left all but the link header in the payload.
+	// Of anything else the sender may have left all but the link header in the payload. The filter
+	// gets what JudgedLen says that it reads, and no more: behind that, the wire may have completed
+	// a checksum.
 	var b [splitter.MaxHeader]byte
-	n := copy(b[:], pkt.Header)
-	if k, err := w.Copier.Read(b[n:min(len(b), int(pkt.Len()))], pkt.Payload); err == nil {
+	judged := b[:min(len(b), int(h.JudgedLen()))]
+	n := copy(judged, pkt.Header)
+	if k, err := w.Copier.Read(judged[n:], pkt.Payload); err == nil {
 		n += k
 	}
-	return p.filter.admits(h, b[:n])
+	return p.filter.admits(h, judged[:n])
 }
 
 // receive copies a packet, n bytes from its network header on, and looks at its checksum: netstack will not.

@@ -1,0 +1,137 @@
+package gateway
+
+import (
+	"context"
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"testing"
+
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// sendPartial sends a frame whose checksum is left to be completed.
+func (r *raw) sendPartial(frame []byte, start, offset uint16) wire.Verdict {
+	r.t.Helper()
+	p := describe(r.t, r, frame)
+	p.Meta.Csum, p.Meta.CsumStart, p.Meta.CsumOffset = splitter.CsumPartial, start, offset
+	r.link.Deliver(r.w, []*wire.Packet{p})
+	return p.Verdict
+}
+
+// bypass is a frame to an address that the filter lets pass, and a checksum that would make it one
+// to an address that it does not: of metadata services.
+type bypass struct {
+	frame         []byte
+	start, offset uint16
+}
+
+func (b *bypass) check(t *testing.T) {
+	t.Helper()
+	f := append([]byte(nil), b.frame...)
+	sum := ^splitter.Sum(f[b.start:], 0)
+	binary.BigEndian.PutUint16(f[b.start+b.offset:], sum)
+	var h splitter.Headers
+	if err := splitter.Parse(f, uint32(len(f)), &h); err != nil {
+		t.Fatal(err)
+	}
+	if dst := netip.AddrFrom4([4]byte(f[30:34])); dst != metadata.Addr() || !splitter.VerifyIPv4(&h, f[:h.HdrLen]) ||
+		splitter.VerifyL4(&h, f[:h.HdrLen], uint32(len(f))-uint32(h.HdrLen), splitter.Sum(f[h.HdrLen:], 0)) == splitter.CsumBad {
+		t.Fatalf("completed, the frame is none to %v: %x", metadata, f)
+	}
+}
+
+var (
+	metadata = netip.MustParseAddrPort("169.254.169.254:80")
+	harmless = []byte{11, 9} // in the place of its first half
+)
+
+// notDialled is a gateway that only notes what it is asked to reach.
+func notDialled(t *testing.T, sw *wire.Switch) (*Gateway, chan string) {
+	asked := make(chan string, 10)
+	g := newTestGateway(t, sw, options(), func(g *Gateway) {
+		g.dial = func(_ context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+			asked <- network + " " + to.String()
+			return nil, net.ErrClosed
+		}
+	})
+	return g, asked
+}
+
+// TestFilterIsNotBypassedByChecksums: what the filter has judged is what netstack gets. The gateway
+// dials nobody whom the filter would refuse, whatever checksum a guest asks for.
+func TestFilterIsNotBypassedByChecksums(t *testing.T) {
+	for name, make := range map[string]func(r *raw) bypass{
+		"UDP": func(r *raw) bypass {
+			f := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000), metadata, []byte{1, 2, 3, 4, 0, 0})
+			copy(f[30:], harmless)
+			tune(f, 30, 0xa9fe, len(f)-2) // the checksum from the address on is the address's first half
+			return bypass{f, 30, 0}
+		},
+		"TCP": func(r *raw) bypass {
+			// From the IPv4 header's checksum on, the sum depends on that checksum alone, as TCP's
+			// own makes up for all else. The identification, which lies before, makes it what it
+			// has to be.
+			f := r.syn(netip.AddrPortFrom(addr4Of(1), 1000), metadata)
+			copy(f[30:], harmless)
+			tune(f, 24, 0xa9fe, 24)
+			final := append([]byte(nil), f[14:34]...)
+			copy(final[16:], []byte{169, 254})
+			binary.BigEndian.PutUint16(f[18:], ^splitter.Sum(final, 0))
+			return bypass{f, 24, 6}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sw := newSwitch(t)
+			g, asked := notDialled(t, sw)
+			r := newRaw(t, sw, 1)
+			r.meet()
+			b := make(r)
+			b.check(t)
+			taken := g.Stats().Received
+			if v := r.sendPartial(b.frame, b.start, b.offset); v != wire.Drop(wire.DropBadCsum) {
+				t.Errorf("%+v", v)
+			}
+			// Whatever passed has been dialled before this one is.
+			good := netip.MustParseAddrPort("192.0.2.1:80")
+			if v := r.send(r.syn(netip.AddrPortFrom(addr4Of(1), 2000), good)); v.Kind != wire.Taken {
+				t.Fatalf("%+v", v)
+			}
+			if got := <-asked; got != "tcp "+good.String() {
+				t.Errorf("the gateway dials %s", got)
+			}
+			if n := g.Stats().Received; n != taken+1 {
+				t.Errorf("netstack got %d frames", n-taken)
+			}
+		})
+	}
+}
+
+// tune changes the two bytes at free so that the checksum from start on is want.
+func tune(f []byte, start int, want uint16, free int) {
+	binary.BigEndian.PutUint16(f[free:], 0)
+	binary.BigEndian.PutUint16(f[free:], splitter.Add(^want, ^splitter.Sum(f[start:], 0)))
+}
+
+// TestFilterReadsNoFurther: of what is neither TCP nor UDP the filter gets only what counts as
+// judged, and answers by that.
+func TestFilterReadsNoFurther(t *testing.T) {
+	f := filter{prefix4: prefix4, prefix6: prefix6, local6: netip.MustParseAddr("fe80::fe"), nat: true}
+	r := newRaw(t, newSwitch(t), 1)
+	for name, b := range map[string][]byte{
+		"ARP":                   r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{}),
+		"neighbor solicitation": r.solicit(prefix6.Addr()),
+		"router solicitation": r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, addr6Of(1), netip.MustParseAddr("ff02::2"),
+			[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}),
+		"echo": r.icmp6(gatewayMAC, addr6Of(1), prefix6.Addr(), make([]byte, 64)),
+	} {
+		var h splitter.Headers
+		if err := splitter.Parse(b, uint32(len(b)), &h); err != nil {
+			t.Fatal(err)
+		}
+		if !f.admits(&h, b) || !f.admits(&h, b[:h.JudgedLen()]) {
+			t.Errorf("%s: the filter needs more than %d bytes", name, h.JudgedLen())
+		}
+	}
+}
