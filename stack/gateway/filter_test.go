@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -133,5 +134,42 @@ func TestFilterReadsNoFurther(t *testing.T) {
 		if !f.admits(&h, b) || !f.admits(&h, b[:h.JudgedLen()]) {
 			t.Errorf("%s: the filter needs more than %d bytes", name, h.JudgedLen())
 		}
+	}
+}
+
+// TestNetstackGetsWhatWasJudged: a guest that changes its memory after the filter has read it does
+// not get the new bytes past it.
+func TestNetstackGetsWhatWasJudged(t *testing.T) {
+	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4, prefix6: prefix6}, count: new(counters), in: newInbox()}
+	r := newRaw(t, newSwitch(t), 1)
+	for name, frame := range map[string][]byte{
+		"ARP":                   r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{}),
+		"neighbor solicitation": r.solicit(prefix6.Addr()),
+	} {
+		mem := append([]byte(nil), frame...)
+		region := dma.NewBuffer(mem, dma.Wire)
+		pkt := &wire.Packet{}
+		h := &pkt.Meta.Headers
+		if err := splitter.Parse(frame, uint32(len(frame)), h); err != nil {
+			t.Fatal(err)
+		}
+		pkt.Header = append([]byte(nil), frame[:h.HdrLen]...)
+		pkt.PayloadLen = uint32(len(frame)) - uint32(h.HdrLen)
+		pkt.Payload = []dma.Segment{region.Segment(uint64(h.HdrLen), pkt.PayloadLen)}
+		pkt.Prepare()
+		var buf [splitter.MaxHeader]byte
+		judged, ok := p.wants(r.w, pkt, &buf)
+		if !ok {
+			t.Fatalf("%s is not wanted", name)
+		}
+		clear(mem[h.HdrLen:])
+		a, reason := receive(r.w, pkt, judged, int(pkt.Len())-int(h.L3Off))
+		if reason != wire.DropNone {
+			t.Fatal(name, reason)
+		}
+		if got := a.view.AsSlice()[:h.JudgedLen()-uint32(h.L3Off)]; string(got) != string(frame[h.L3Off:h.JudgedLen()]) {
+			t.Errorf("%s: netstack gets %x", name, got)
+		}
+		a.view.Release()
 	}
 }

@@ -41,8 +41,10 @@ func (p *port) Limits() wire.Limits { return p.limits }
 
 // Deliver implements wire.Port: it copies what is for us to the inbox.
 func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
+	var buf [splitter.MaxHeader]byte
 	for i, pkt := range batch {
-		if !p.wants(w, pkt) {
+		judged, ok := p.wants(w, pkt, &buf)
+		if !ok {
 			p.count.filtered.Add(1)
 			pkt.Verdict = wire.Drop(wire.DropUnknownDst)
 			continue
@@ -59,7 +61,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			}
 			return
 		}
-		a, reason := receive(w, pkt, n)
+		a, reason := receive(w, pkt, judged, n)
 		if reason != wire.DropNone {
 			p.in.giveBack(n)
 			pkt.Verdict = wire.Drop(reason)
@@ -70,29 +72,32 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// wants says whether a packet is for us.
-func (p *port) wants(w *wire.Worker, pkt *wire.Packet) bool {
+// wants says whether a packet is for us, and gives the bytes at its start by which that was
+// decided: in its Header, or buf.
+func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]byte) (judged []byte, ok bool) {
 	if pkt.Dst != p.mac && pkt.Dst[0]&1 == 0 {
-		return false
+		return nil, false
 	}
 	h := &pkt.Meta.Headers
 	if h.Class == splitter.TCP || h.Class == splitter.UDP {
-		return p.filter.admits(h, pkt.Header)
+		return pkt.Header, p.filter.admits(h, pkt.Header)
 	}
 	// Of anything else the sender may have left all but the link header in the payload. The filter
 	// gets what JudgedLen says that it reads, and no more: behind that, the wire may have completed
 	// a checksum.
-	var b [splitter.MaxHeader]byte
-	judged := b[:min(len(b), int(h.JudgedLen()))]
+	judged = buf[:min(len(buf), int(h.JudgedLen()))]
 	n := copy(judged, pkt.Header)
 	if k, err := w.Copier.Read(judged[n:], pkt.Payload); err == nil {
 		n += k
 	}
-	return p.filter.admits(h, judged[:n])
+	judged = judged[:n]
+	return judged, p.filter.admits(h, judged)
 }
 
-// receive copies a packet, n bytes from its network header on, and looks at its checksum: netstack will not.
-func receive(w *wire.Worker, pkt *wire.Packet, n int) (arrived, wire.DropReason) {
+// receive copies a packet, n bytes from its network header on, and looks at its checksum: netstack
+// will not. The payload may lie in memory that the sender writes to meanwhile: what was judged is
+// taken from where it was read then.
+func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
 	v := buffer.NewViewSize(n)
 	b := v.AsSlice()
@@ -100,6 +105,9 @@ func receive(w *wire.Worker, pkt *wire.Packet, n int) (arrived, wire.DropReason)
 	if k, err := w.Copier.Read(b[hdr:], pkt.Payload); err != nil || hdr+k != n {
 		v.Release()
 		return arrived{}, wire.DropFault
+	}
+	if int(h.L3Off) < len(judged) {
+		copy(b, judged[h.L3Off:])
 	}
 	bad := pkt.Meta.Csum == splitter.CsumBad
 	if pkt.Meta.Csum == splitter.CsumNone && (h.Class == splitter.TCP || h.Class == splitter.UDP) {

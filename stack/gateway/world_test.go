@@ -173,7 +173,7 @@ func (v *guest) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			}
 			return
 		}
-		a, reason := receive(w, p, n)
+		a, reason := receive(w, p, nil, n)
 		if p.Verdict = wire.Drop(reason); reason == wire.DropNone {
 			p.Verdict = wire.Verdict{Kind: wire.Taken}
 			v.in.put(a)
