@@ -1,8 +1,8 @@
 package layers
 
 import (
-	_ "embed" // the table
 	"bytes"
+	_ "embed" // the table
 	"encoding/json"
 	"errors"
 	"fmt"
