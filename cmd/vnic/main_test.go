@@ -17,10 +17,13 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/qemu"
 )
 
-func TestMain(m *testing.M) { testscript.Main(m, map[string]func(){"vnic": main}) }
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"vnic": main, serve.BackendName: main})
+}
 
 // The scripts run the command itself. "exits N COMMAND..." expects an exit status, which `!` does not tell apart.
 func TestScripts(t *testing.T) {

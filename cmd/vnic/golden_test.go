@@ -1,0 +1,527 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/wire"
+)
+
+// The golden files are what a user sees of vnic: help, messages, exit statuses, JSON, metrics, printed flags, files. A test
+// fails where one byte of that changes. To change it on purpose:
+//
+//	go test ./cmd/vnic -run Golden -update
+//
+// and commit the changed golden file with a line in CHANGELOG.md.
+//
+// Each script collects a transcript of what its commands say, and compares it with the file "golden" at its end. Only what
+// differs from run to run or from machine to machine is replaced, by a name in <angle brackets> or by $NAME.
+var update = flag.Bool("update", false, "write the golden files anew")
+
+func TestGolden(t *testing.T) {
+	mask := unix.Umask(0o022) // modes of files are in the golden files
+	t.Cleanup(func() { unix.Umask(mask) })
+	testscript.Run(t, goldenParams("testdata/golden", func(*testscript.Env) {}))
+}
+
+// TestGoldenOfGuests has what only a booted guest shows.
+func TestGoldenOfGuests(t *testing.T) {
+	if testing.Short() {
+		t.Skip("QEMU in -short")
+	}
+	dir, err := qemu.CacheDir(qemu.Options{})
+	if err == nil {
+		_, err = qemu.Fetch(t.Context(), qemu.Options{CacheDir: dir, Offline: true, VFIOUser: true})
+	}
+	if err != nil {
+		t.Skipf("no QEMU or kernel without the network: %v", err)
+	}
+	testscript.Run(t, goldenParams("testdata/golden-qemu", func(e *testscript.Env) { e.Setenv(qemu.EnvCache, dir) }))
+}
+
+// TestGoldenHasEveryCommand holds that no command is without a golden help.
+func TestGoldenHasEveryCommand(t *testing.T) {
+	script, err := os.ReadFile("testdata/golden/help.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, golden, _ := strings.Cut(string(script), "-- golden --\n")
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		if line := "> " + c.CommandPath() + " --help\n"; !strings.Contains(golden, line) {
+			t.Errorf("no golden help of '%s'", c.CommandPath())
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	root := newRoot()
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	walk(root)
+}
+
+// TestGoldenDropReasons holds the names that stat, JSON and metrics give to dropped packets: most cannot be provoked at will.
+func TestGoldenDropReasons(t *testing.T) {
+	var names []string
+	for r := range wire.NumDropReasons {
+		names = append(names, r.String()+"\n")
+	}
+	slices.Sort(names)
+	got := strings.Join(names, "")
+	const file = "testdata/golden/drop-reasons"
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("drop reasons are now\n%snot\n%s", got, want)
+	}
+}
+
+// goldenParams run the scripts in dir, in an environment that is the same everywhere.
+func goldenParams(dir string, more func(*testscript.Env)) testscript.Params {
+	commands := map[string]func(*transcript, []string){
+		"says": (*transcript).says, "unread": (*transcript).unread, "begin": (*transcript).begin, "end": (*transcript).end,
+		"typed": (*transcript).typed, "scrape": (*transcript).scrape, "files": (*transcript).files, "initrd": (*transcript).initrd,
+		"port": (*transcript).port, "socket": (*transcript).socket, "bzimage": (*transcript).bzimage, "module": (*transcript).module,
+		"sparse": (*transcript).sparse, "replace": (*transcript).replace, "inherit": (*transcript).inherit,
+	}
+	p := testscript.Params{
+		Dir: dir, RequireExplicitExec: true, RequireUniqueNames: true, UpdateScripts: *update,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){},
+		Setup: func(e *testscript.Env) error {
+			for name, value := range map[string]string{
+				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "XDG_RUNTIME_DIR": "", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
+				"TERM": "dumb", "LANG": "C", "TZ": "UTC", "LISTEN_FDS": "", "LISTEN_PID": "", "LD_LIBRARY_PATH": "", "COLORTERM": "",
+				qemu.EnvCache: "", qemu.EnvKernel: "", qemu.EnvKeyring: "", qemu.EnvMirror: "", qemu.EnvModules: "", qemu.EnvQEMU: "",
+			} {
+				e.Setenv(name, value)
+			}
+			more(e)
+			var names []string
+			for _, v := range e.Vars {
+				name, _, _ := strings.Cut(v, "=")
+				names = append(names, name)
+			}
+			e.Values[transcriptKey{}] = &transcript{env: names, running: map[string]*process{}, values: map[string]string{}}
+			return nil
+		},
+	}
+	for name, f := range commands {
+		p.Cmds[name] = func(ts *testscript.TestScript, neg bool, args []string) {
+			if neg {
+				ts.Fatalf("! %s: status and output are in the transcript", name)
+			}
+			tr := ts.Value(transcriptKey{}).(*transcript)
+			tr.TestScript = ts
+			f(tr, args)
+			ts.Check(os.WriteFile(ts.MkAbs("transcript"), tr.text, 0o644))
+		}
+	}
+	return p
+}
+
+type transcriptKey struct{}
+
+// transcript is what the commands of a script have said.
+type transcript struct {
+	*testscript.TestScript
+	env     []string // names of the variables that commands get
+	text    []byte
+	running map[string]*process
+	values  map[string]string // what is replaced, and by what
+	pids    []int             // of all that ran in the background
+
+	inherited []*os.File // of the next one
+}
+
+const (
+	commandLimit = 2 * time.Minute // of one command; it takes milliseconds
+	readyLimit   = 5 * time.Minute // until a background command is ready: one boots guests
+)
+
+// command makes a command in the script's environment.
+func (tr *transcript) command(ctx context.Context, args []string) *exec.Cmd {
+	if len(args) == 0 {
+		tr.Fatalf("no command")
+	}
+	path := args[0]
+	if strings.Contains(path, "/") {
+		path = tr.MkAbs(path)
+	} else {
+		found, err := exec.LookPath(path)
+		tr.Check(err)
+		path = found
+	}
+	c := exec.CommandContext(ctx, path, args[1:]...)
+	c.Args[0] = args[0]
+	c.Dir = tr.MkAbs(".")
+	for _, name := range tr.env {
+		c.Env = append(c.Env, name+"="+tr.Getenv(name))
+	}
+	c.Env = append(c.Env, "PWD="+c.Dir)
+	c.WaitDelay = 10 * time.Second
+	return c
+}
+
+// status is a process's as a shell has it.
+func status(c *exec.Cmd, err error) (int, error) {
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		return 0, err
+	}
+	w := c.ProcessState.Sys().(syscall.WaitStatus)
+	if w.Signaled() {
+		return 128 + int(w.Signal()), nil
+	}
+	return w.ExitStatus(), nil
+}
+
+// says runs a command to its end.
+func (tr *transcript) says(args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), commandLimit)
+	defer cancel()
+	c := tr.command(ctx, args)
+	var out, errs bytes.Buffer
+	c.Stdout, c.Stderr = &out, &errs
+	s, err := status(c, c.Run())
+	tr.Check(err)
+	tr.add(line(args), s, out.String(), errs.String())
+}
+
+// unread runs a command whose stdout nobody reads.
+func (tr *transcript) unread(args []string) {
+	ctx, cancel := context.WithTimeout(context.Background(), commandLimit)
+	defer cancel()
+	r, w, err := os.Pipe()
+	tr.Check(err)
+	tr.Check(r.Close())
+	defer func() { _ = w.Close() }()
+	c := tr.command(ctx, args)
+	var errs bytes.Buffer
+	c.Stdout, c.Stderr = w, &errs
+	s, err := status(c, c.Run())
+	tr.Check(err)
+	tr.add(line(args)+" | (nobody)", s, "", errs.String())
+}
+
+// line is a command as one would type it.
+func line(args []string) string {
+	var words []string
+	for _, a := range args {
+		if a == "" || strings.ContainsAny(a, " \t\n'\"$;|>&*()\\") {
+			a = "'" + strings.ReplaceAll(a, "'", `'\''`) + "'"
+		}
+		words = append(words, a)
+	}
+	return strings.Join(words, " ")
+}
+
+// add adds a command and what came of it.
+func (tr *transcript) add(command string, status int, out, errs string) {
+	for _, pid := range tr.pids {
+		command = regexp.MustCompile(`\b`+strconv.Itoa(pid)+`\b`).ReplaceAllString(command, "PID")
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "> %s\n= %d", command, status)
+	for _, s := range []struct{ name, text string }{{"stdout", out}, {"stderr", errs}} {
+		if s.text != "" {
+			fmt.Fprintf(&b, ", %s:\n%s", s.name, s.text)
+			if !strings.HasSuffix(s.text, "\n") {
+				b.WriteString("(no end of line)\n")
+			}
+			b.WriteString("=")
+		}
+	}
+	tr.append(strings.TrimSuffix(b.String(), "\n=") + "\n\n")
+}
+
+func (tr *transcript) append(s string) { tr.text = append(tr.text, tr.clean(s)...) }
+
+var varying = []struct {
+	what *regexp.Regexp
+	is   string
+}{
+	{regexp.MustCompile(`/proc/PID/fd/\d+`), "/proc/PID/fd/<n>"},
+	{regexp.MustCompile(`\d+ KiB of memory for each, \d+ KiB in all`), "<n> KiB of memory for each, <n> KiB in all"},
+	{regexp.MustCompile(`\bup \d+s`), "up <n>s"},
+	{regexp.MustCompile(`127\.0\.0\.1:\d+/metrics`), "127.0.0.1:<port>/metrics"},
+	{regexp.MustCompile(`\d+ packets, \d+ not captured`), "<n> packets, <n> not captured"},
+	{regexp.MustCompile(`(?m)^  (devmem|copy): \d+%\n`), ""}, // how far a transfer is
+	{regexp.MustCompile(`"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[^"]*"`), `"<time>"`},
+}
+
+// clean replaces what differs from run to run.
+func (tr *transcript) clean(s string) string {
+	s = strings.ReplaceAll(s, tr.Getenv("WORK"), "$WORK")
+	for value, name := range tr.values {
+		s = regexp.MustCompile(`\b`+value+`\b`).ReplaceAllLiteralString(s, name)
+	}
+	for _, pid := range tr.pids {
+		s = regexp.MustCompile(`(process |vnic |vnic stat |/proc/|"pid": )`+strconv.Itoa(pid)+`\b`).ReplaceAllString(s, "${1}PID")
+	}
+	for _, v := range varying {
+		s = v.what.ReplaceAllLiteralString(s, v.is)
+	}
+	return s
+}
+
+// process is a command in the background.
+type process struct {
+	*exec.Cmd
+	line      string
+	out, errs output
+	ended     chan error
+}
+
+// output is what a process has written so far.
+type output struct {
+	mu      *sync.Mutex
+	changed *sync.Cond
+	b       bytes.Buffer
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	defer o.changed.Broadcast()
+	return o.b.Write(b)
+}
+
+// begin NAME PATTERN COMMAND...: runs a command in the background, and waits until something of what it writes is as PATTERN
+// says. NAME stands for its number in later commands, as $NAME.
+func (tr *transcript) begin(args []string) {
+	if len(args) < 3 {
+		tr.Fatalf("usage: begin NAME PATTERN COMMAND...")
+	}
+	name, ready := args[0], regexp.MustCompile("(?m)"+args[1])
+	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
+	p := &process{Cmd: tr.command(ctx, args[2:]), line: line(args[2:]), ended: make(chan error, 1)}
+	mu := new(sync.Mutex)
+	changed := sync.NewCond(mu)
+	p.out.mu, p.out.changed, p.errs.mu, p.errs.changed = mu, changed, mu, changed
+	p.Stdout, p.Stderr = &p.out, &p.errs
+	p.ExtraFiles, tr.inherited = tr.inherited, nil
+	tr.Check(p.Start())
+	for _, f := range p.ExtraFiles {
+		tr.Check(f.Close())
+	}
+	gone := false
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		err := p.Wait()
+		cancel()
+		mu.Lock()
+		defer mu.Unlock()
+		gone = true
+		p.ended <- err
+		changed.Broadcast()
+	})
+	tr.Defer(func() { cancel(); wg.Wait() })
+	tr.running[name] = p
+	tr.pids = append(tr.pids, p.Process.Pid)
+	tr.Setenv(name, strconv.Itoa(p.Process.Pid))
+	mu.Lock()
+	defer mu.Unlock()
+	for !ready.Match(p.out.b.Bytes()) && !ready.Match(p.errs.b.Bytes()) {
+		if gone {
+			tr.Fatalf("%s: it has ended:\n%s%s", p.line, p.out.b.String(), p.errs.b.String())
+		}
+		changed.Wait()
+	}
+}
+
+// end NAME [SIGNAL]: sends a process of begin a signal, and waits until it has ended.
+func (tr *transcript) end(args []string) {
+	if len(args) < 1 || len(args) > 2 || tr.running[args[0]] == nil {
+		tr.Fatalf("usage: end NAME [SIGNAL]")
+	}
+	p, how := tr.running[args[0]], ""
+	if len(args) == 2 {
+		sig := unix.SignalNum("SIG" + args[1])
+		if sig == 0 {
+			tr.Fatalf("no signal %s", args[1])
+		}
+		tr.Check(p.Process.Signal(sig))
+		how = " # ended by SIG" + args[1]
+	}
+	s, err := status(p.Cmd, <-p.ended)
+	tr.Check(err)
+	tr.add(p.line+how, s, p.out.b.String(), p.errs.b.String())
+	delete(tr.running, args[0])
+}
+
+var numberLine = regexp.MustCompile(`(?m)^( *"(\w+)": )(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(,?)$`)
+
+// typed [KEY=TYPE|KEY]...: of JSON in the transcript, numbers become <number> or <integer>. KEY=TYPE does it to those of that
+// key; without any of these all are replaced but those of each KEY.
+func (tr *transcript) typed(args []string) {
+	kinds, stay := map[string]string{}, map[string]bool{}
+	for _, a := range args {
+		if key, kind, ok := strings.Cut(a, "="); ok {
+			kinds[key] = kind
+		} else {
+			stay[a] = true
+		}
+	}
+	done := map[string]bool{}
+	tr.text = numberLine.ReplaceAllFunc(tr.text, func(l []byte) []byte {
+		m := numberLine.FindSubmatch(l)
+		key, kind := string(m[2]), "integer"
+		if bytes.ContainsAny(m[3], ".eE") {
+			kind = "number"
+		}
+		want, ok := kinds[key]
+		switch {
+		case stay[key] || !ok && len(stay) == 0:
+			return l
+		case ok && want != "number" && want != kind:
+			tr.Fatalf("%s is no %s: %s", key, want, m[3])
+		case ok:
+			kind = want
+		}
+		done[key] = true
+		return fmt.Appendf(nil, "%s<%s>%s", m[1], kind, m[4])
+	})
+	for key := range kinds {
+		if !done[key] {
+			tr.Fatalf("%s is not in the transcript", key)
+		}
+	}
+}
+
+// replace PATTERN TEXT: in the transcript. It must be there.
+func (tr *transcript) replace(args []string) {
+	if len(args) != 2 {
+		tr.Fatalf("usage: replace PATTERN TEXT")
+	}
+	pattern := regexp.MustCompile("(?m)" + args[0])
+	if !pattern.Match(tr.text) {
+		tr.Fatalf("nothing is as %s:\n%s", args[0], tr.text)
+	}
+	tr.text = pattern.ReplaceAll(tr.text, []byte(args[1]))
+}
+
+var metricsURL = regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`)
+
+// scrape NAME PATTERN: those metrics of a process of begin whose names are as PATTERN says, without values.
+func (tr *transcript) scrape(args []string) {
+	if len(args) != 2 || tr.running[args[0]] == nil {
+		tr.Fatalf("usage: scrape NAME PATTERN")
+	}
+	p, pattern := tr.running[args[0]], regexp.MustCompile("^(# (HELP|TYPE) )?("+args[1]+")")
+	p.errs.mu.Lock()
+	url := metricsURL.FindString(p.errs.b.String())
+	p.errs.mu.Unlock()
+	client := http.Client{Timeout: commandLimit, Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
+	resp, err := client.Get(url)
+	tr.Check(err)
+	body, err := io.ReadAll(resp.Body)
+	tr.Check(errors.Join(err, resp.Body.Close()))
+	if resp.StatusCode != http.StatusOK {
+		tr.Fatalf("%s: %s", url, resp.Status)
+	}
+	var b strings.Builder
+	for l := range strings.Lines(string(body)) {
+		if !pattern.MatchString(l) {
+			continue
+		}
+		if !strings.HasPrefix(l, "#") { // the value
+			l = l[:strings.LastIndexByte(l, ' ')] + "\n"
+		}
+		b.WriteString(l)
+	}
+	tr.append("> GET /metrics # " + args[1] + "\n= " + resp.Header.Get("Content-Type") + "\n" + b.String() + "\n")
+}
+
+// port NAME: a TCP port of 127.0.0.1 that is in use until the script ends.
+func (tr *transcript) port(args []string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	tr.Check(err)
+	tr.Defer(func() { _ = l.Close() })
+	value := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	tr.Setenv(args[0], value)
+	tr.values[value] = "$" + args[0]
+}
+
+// socket NAME: a Unix socket that nobody listens at any more.
+func (tr *transcript) socket(args []string) {
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: tr.MkAbs(args[0])})
+	tr.Check(err)
+	l.SetUnlinkOnClose(false)
+	tr.Check(l.Close())
+}
+
+// inherit listening NAME, inherit connected: a Unix socket that the next process of begin has open, from descriptor 3 on.
+func (tr *transcript) inherit(args []string) {
+	if len(args) == 2 && args[0] == "listening" {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: tr.MkAbs(args[1])})
+		tr.Check(err)
+		f, err := l.File()
+		tr.Check(err)
+		tr.inherited = append(tr.inherited, f)
+		tr.Defer(func() { _ = l.Close() })
+		return
+	}
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	tr.Check(err)
+	tr.inherited = append(tr.inherited, os.NewFile(uintptr(pair[0]), "socket"))
+	tr.Defer(func() { _ = unix.Close(pair[1]) })
+}
+
+// sparse NAME SIZE: a file that takes up no room.
+func (tr *transcript) sparse(args []string) {
+	n, err := strconv.ParseInt(args[1], 10, 64)
+	tr.Check(err)
+	tr.Check(os.WriteFile(tr.MkAbs(args[0]), nil, 0o644))
+	tr.Check(os.Truncate(tr.MkAbs(args[0]), n))
+}
+
+// files DIR: what is below it.
+func (tr *transcript) files(args []string) {
+	var b strings.Builder
+	root := tr.MkAbs(args[0])
+	tr.Check(filepath.WalkDir(root, func(path string, e os.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if path == tr.MkAbs("golden") || path == tr.MkAbs("transcript") {
+			return nil
+		}
+		st, err := e.Info()
+		if err == nil {
+			name, _ := filepath.Rel(filepath.Dir(root), path)
+			fmt.Fprintf(&b, "%v %s\n", st.Mode(), name)
+		}
+		return err
+	}))
+	tr.append("> files " + args[0] + "\n" + b.String() + "\n")
+}
