@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/u-root/u-root/pkg/cpio"
@@ -29,13 +30,16 @@ func (tr *transcript) initrd(args []string) {
 				break
 			}
 			tr.Check(err)
+			if tr.above(rec.Name) {
+				continue
+			}
 			content := make([]byte, rec.FileSize)
 			if rec.FileSize > 0 {
 				_, err = io.ReadFull(io.NewSectionReader(rec, 0, int64(rec.FileSize)), content)
 				tr.Check(err)
 			}
 			fmt.Fprintf(&b, "%06o uid %d gid %d nlink %d mtime %d dev %d:%d rdev %d:%d %s", rec.Mode, rec.UID, rec.GID, rec.NLink, rec.MTime,
-				rec.Major, rec.Minor, rec.Rmajor, rec.Rminor, rec.Name)
+				rec.Major, rec.Minor, rec.Rmajor, rec.Rminor, strings.Replace(rec.Name, tr.Getenv("WORK")[1:], "$WORK", 1))
 			switch {
 			case rec.Mode&cpio.S_IFMT == cpio.S_IFLNK:
 				fmt.Fprintf(&b, " -> %s\n", content)
@@ -44,8 +48,9 @@ func (tr *transcript) initrd(args []string) {
 			case bytes.HasPrefix(content, []byte(elf.ELFMAG)):
 				b.WriteString(", a program or module\n")
 			default:
-				fmt.Fprintf(&b, ", %d bytes:\n", len(content))
-				for l := range strings.Lines(string(content)) {
+				text := tr.clean(string(content))
+				fmt.Fprintf(&b, ", %d bytes:\n", len(text))
+				for l := range strings.Lines(text) {
 					b.WriteString("    " + strings.TrimSuffix(l, "\n") + "\n")
 				}
 			}
@@ -54,6 +59,11 @@ func (tr *transcript) initrd(args []string) {
 		rest = bytes.TrimLeft(rest[end+len("TRAILER!!!"):], "\x00")
 	}
 	tr.append(b.String() + "\n")
+}
+
+// above says whether a name is that of a directory that is there only because the script's is below it.
+func (tr *transcript) above(name string) bool {
+	return strings.HasPrefix(tr.Getenv("WORK"), "/"+name+"/") && !slices.Contains([]string{"root", "run", "tmp", "var", "var/tmp"}, name)
 }
 
 // bzimage FILE VERSION: the least that passes for a kernel (Linux Documentation/arch/x86/boot.rst).
@@ -67,23 +77,58 @@ func (tr *transcript) bzimage(args []string) {
 
 // module FILE [NAME=VALUE...]: the least of a kernel module, with these words of .modinfo.
 func (tr *transcript) module(args []string) {
-	info := strings.Join(args[1:], "\x00") + "\x00"
-	const headerLen, sectionLen = 64, 64
-	names := "\x00.modinfo\x00.shstrtab\x00"
+	tr.elf(args[0], elf.ET_REL, section{".modinfo", elf.SHT_PROGBITS, []byte(strings.Join(args[1:], "\x00") + "\x00")})
+}
+
+// program FILE LIBRARY: the least of a dynamic program that needs a library.
+func (tr *transcript) program(args []string) {
+	var dynamic bytes.Buffer
+	for _, d := range []elf.Dyn64{{Tag: int64(elf.DT_NEEDED), Val: 1}, {Tag: int64(elf.DT_NULL)}} {
+		tr.Check(binary.Write(&dynamic, binary.LittleEndian, d))
+	}
+	tr.elf(args[0], elf.ET_DYN, section{".dynstr", elf.SHT_STRTAB, []byte("\x00" + args[1] + "\x00")},
+		section{".dynamic", elf.SHT_DYNAMIC, dynamic.Bytes()})
+}
+
+type section struct {
+	name    string
+	kind    elf.SectionType
+	content []byte
+}
+
+// elf writes an ELF file of these sections. A dynamic one follows that of its strings.
+func (tr *transcript) elf(name string, kind elf.Type, sections ...section) {
+	const headerLen, progLen, sectionLen = 64, 56, 64
+	names := "\x00"
+	for _, s := range sections {
+		names += s.name + "\x00"
+	}
+	sections = append(sections, section{".shstrtab", elf.SHT_STRTAB, []byte(names + ".shstrtab\x00")})
 	h := elf.Header64{
 		Ident: [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
-		Type:  uint16(elf.ET_REL), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT),
-		Ehsize: headerLen, Shentsize: sectionLen, Shnum: 3, Shstrndx: 2, Shoff: uint64(headerLen + len(info) + len(names)),
+		Type:  uint16(kind), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT), Ehsize: headerLen,
+		Phoff: headerLen, Phentsize: progLen, Phnum: 1, Shentsize: sectionLen, Shnum: uint16(len(sections) + 1), Shstrndx: uint16(len(sections)),
 	}
+	prog := elf.Prog64{Type: uint32(elf.PT_NULL)}
+	table, nameAt := []elf.Section64{{}}, uint32(1)
+	var content bytes.Buffer
+	for i, s := range sections {
+		at := uint64(headerLen + progLen + content.Len())
+		t := elf.Section64{Name: nameAt, Type: uint32(s.kind), Off: at, Size: uint64(len(s.content))}
+		if s.kind == elf.SHT_DYNAMIC {
+			t.Link = uint32(i)
+			prog = elf.Prog64{Type: uint32(elf.PT_DYNAMIC), Off: at, Filesz: t.Size, Memsz: t.Size}
+		}
+		table = append(table, t)
+		nameAt += uint32(len(s.name) + 1)
+		content.Write(s.content)
+	}
+	h.Shoff = uint64(headerLen + progLen + content.Len())
 	var b bytes.Buffer
-	for _, v := range []any{
-		h, []byte(info), []byte(names), elf.Section64{},
-		elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Off: headerLen, Size: uint64(len(info))},
-		elf.Section64{Name: 10, Type: uint32(elf.SHT_STRTAB), Off: uint64(headerLen + len(info)), Size: uint64(len(names))},
-	} {
+	for _, v := range []any{h, prog, content.Bytes(), table} {
 		tr.Check(binary.Write(&b, binary.LittleEndian, v))
 	}
-	file := tr.MkAbs(args[0])
+	file := tr.MkAbs(name)
 	tr.Check(os.MkdirAll(filepath.Dir(file), 0o755))
-	tr.Check(os.WriteFile(file, b.Bytes(), 0o644))
+	tr.Check(os.WriteFile(file, b.Bytes(), 0o755))
 }

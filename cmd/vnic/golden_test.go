@@ -111,7 +111,7 @@ func goldenParams(dir string, more func(*testscript.Env)) testscript.Params {
 	commands := map[string]func(*transcript, []string){
 		"says": (*transcript).says, "unread": (*transcript).unread, "begin": (*transcript).begin, "end": (*transcript).end,
 		"typed": (*transcript).typed, "scrape": (*transcript).scrape, "files": (*transcript).files, "initrd": (*transcript).initrd,
-		"port": (*transcript).port, "socket": (*transcript).socket, "bzimage": (*transcript).bzimage, "module": (*transcript).module,
+		"port": (*transcript).port, "socket": (*transcript).socket, "bzimage": (*transcript).bzimage, "module": (*transcript).module, "program": (*transcript).program,
 		"sparse": (*transcript).sparse, "replace": (*transcript).replace, "inherit": (*transcript).inherit,
 	}
 	p := testscript.Params{
@@ -121,7 +121,9 @@ func goldenParams(dir string, more func(*testscript.Env)) testscript.Params {
 			for name, value := range map[string]string{
 				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "XDG_RUNTIME_DIR": "", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
 				"TERM": "dumb", "LANG": "C", "TZ": "UTC", "LISTEN_FDS": "", "LISTEN_PID": "", "LD_LIBRARY_PATH": "", "COLORTERM": "",
-				qemu.EnvCache: "", qemu.EnvKernel: "", qemu.EnvKeyring: "", qemu.EnvMirror: "", qemu.EnvModules: "", qemu.EnvQEMU: "",
+				qemu.EnvCache: "", qemu.EnvKernel: "", qemu.EnvKeyring: "", qemu.EnvModules: "", qemu.EnvQEMU: "",
+				qemu.EnvMirror: "http://127.0.0.1:9/none", // nothing is fetched
+				"VNIC_ADDR":    "", "VNIC_ADDR6": "", "VNIC_DEVICE": "", "FROM_HERE": "",
 			} {
 				e.Setenv(name, value)
 			}
@@ -185,7 +187,9 @@ func (tr *transcript) command(ctx context.Context, args []string) *exec.Cmd {
 	c.Args[0] = args[0]
 	c.Dir = tr.MkAbs(".")
 	for _, name := range tr.env {
-		c.Env = append(c.Env, name+"="+tr.Getenv(name))
+		if value := tr.Getenv(name); value != "" { // else it is not there at all
+			c.Env = append(c.Env, name+"="+value)
+		}
 	}
 	c.Env = append(c.Env, "PWD="+c.Dir)
 	c.WaitDelay = 10 * time.Second
@@ -272,6 +276,10 @@ var varying = []struct {
 }{
 	{regexp.MustCompile(`/proc/PID/fd/\d+`), "/proc/PID/fd/<n>"},
 	{regexp.MustCompile(`\d+ KiB of memory for each, \d+ KiB in all`), "<n> KiB of memory for each, <n> KiB in all"},
+	{regexp.MustCompile(`[\d.]+ [KMGT]iB left \([^)]*\)`), "<n> left (<where>)"},
+	{regexp.MustCompile(`\b[0-9a-f]{64}\.cpio`), "<hash>.cpio"},
+	{regexp.MustCompile(`\(looked in [^)]*\)`), "(looked in <directories>)"},
+	{regexp.MustCompile(`/rt/\d+\.sock\b`), "/rt/PID.sock"},
 	{regexp.MustCompile(`\bup \d+s`), "up <n>s"},
 	{regexp.MustCompile(`127\.0\.0\.1:\d+/metrics`), "127.0.0.1:<port>/metrics"},
 	{regexp.MustCompile(`\d+ packets, \d+ not captured`), "<n> packets, <n> not captured"},
