@@ -112,7 +112,7 @@ func goldenParams(dir string, more func(*testscript.Env)) testscript.Params {
 		"says": (*transcript).says, "unread": (*transcript).unread, "begin": (*transcript).begin, "end": (*transcript).end,
 		"typed": (*transcript).typed, "scrape": (*transcript).scrape, "files": (*transcript).files, "initrd": (*transcript).initrd,
 		"port": (*transcript).port, "socket": (*transcript).socket, "bzimage": (*transcript).bzimage, "module": (*transcript).module, "program": (*transcript).program,
-		"sparse": (*transcript).sparse, "replace": (*transcript).replace, "inherit": (*transcript).inherit,
+		"sparse": (*transcript).sparse, "replace": (*transcript).replace, "inherit": (*transcript).inherit, "sorted": (*transcript).sorted,
 	}
 	p := testscript.Params{
 		Dir: dir, RequireExplicitExec: true, RequireUniqueNames: true, UpdateScripts: *update,
@@ -166,8 +166,8 @@ type transcript struct {
 }
 
 const (
-	commandLimit = 2 * time.Minute // of one command; it takes milliseconds
-	readyLimit   = 5 * time.Minute // until a background command is ready: one boots guests
+	commandLimit = 5 * time.Minute // of one command; most take milliseconds, some boot guests
+	readyLimit   = 5 * time.Minute // of one in the background
 )
 
 // command makes a command in the script's environment.
@@ -436,6 +436,15 @@ func (tr *transcript) replace(args []string) {
 		tr.Fatalf("nothing is as %s:\n%s", args[0], tr.text)
 	}
 	tr.text = pattern.ReplaceAll(tr.text, []byte(args[1]))
+}
+
+// sorted puts the lines of the last command's output into order: those of several guests come as they come.
+func (tr *transcript) sorted([]string) {
+	at := bytes.LastIndex(tr.text, []byte("\n= ")) + 1
+	at += bytes.IndexByte(tr.text[at:], '\n') + 1
+	lines := strings.Split(strings.TrimSpace(string(tr.text[at:])), "\n")
+	slices.Sort(lines)
+	tr.text = append(tr.text[:at:at], strings.Join(lines, "\n")+"\n\n"...)
 }
 
 var metricsURL = regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`)

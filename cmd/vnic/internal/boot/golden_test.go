@@ -1,0 +1,71 @@
+package boot
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/cmd/vnic/internal/world"
+	"vnic.dev/vnic/guest-images/guestnet"
+)
+
+var update = flag.Bool("update", false, "write the golden file anew")
+
+// TestGoldenEnvironment holds the environment of programs, and what their guest is told of its network, as a golden file: see
+// golden_test.go of the command. What a booted guest shows of it is in testdata/golden-qemu there.
+func TestGoldenEnvironment(t *testing.T) {
+	t.Setenv("TERM", "vt100")
+	t.Setenv("COLORTERM", "truecolor")
+	t.Setenv("LD_LIBRARY_PATH", "/lib/of/mine")
+	t.Setenv("FROM_HERE", "value")
+	var b strings.Builder
+	for _, c := range []struct {
+		name   string
+		change func(*Options)
+	}{
+		{"virtio", func(*Options) {}},
+		{"virtio, 2 guests", func(o *Options) { o.Guests = 2 }},
+		{"virtio, no GPUs, no gateway", func(o *Options) { o.GPUMemory, o.NoGateway = 0, true }},
+		{"gve", func(o *Options) { o.NIC = world.GVE }},
+		{"gve, 2 guests", func(o *Options) { o.NIC, o.Guests = world.GVE, 2 }},
+		{"gve, no GPUs, --env", func(o *Options) {
+			o.NIC, o.GPUMemory, o.Env, o.MTU = world.GVE, 0, []string{"A=b=c", "FROM_HERE", "NOT_HERE"}, 9000
+		}},
+	} {
+		o := good()
+		c.change(&o)
+		w, err := world.New(o.world())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range o.places(w) {
+			n := o.network(p)
+			found := []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}[:len(n.Interfaces)]
+			g := &guest{lab: &lab{opt: &o}, place: p, network: guestnet.Result{Interfaces: found}}
+			conf, err := json.MarshalIndent(n, "", "  ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, "== %s: %s\n%s\n%s\n\n", c.name, p.name, strings.Join(g.env(), "\n"), conf)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	const file = "testdata/golden/environment"
+	if *update {
+		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.String() != string(want) {
+		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
+	}
+}
