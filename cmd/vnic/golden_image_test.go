@@ -15,7 +15,8 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 )
 
-// initrd FILE: what each of its archives has, in order; a text's content, but not the bytes of programs.
+// initrd FILE: what each of its archives has, in order; a text's content, but not the bytes of
+// programs.
 func (tr *transcript) initrd(args []string) {
 	rest, err := os.ReadFile(tr.MkAbs(args[0]))
 	tr.Check(err)
@@ -38,8 +39,9 @@ func (tr *transcript) initrd(args []string) {
 				_, err = io.ReadFull(io.NewSectionReader(rec, 0, int64(rec.FileSize)), content)
 				tr.Check(err)
 			}
-			fmt.Fprintf(&b, "%06o uid %d gid %d nlink %d mtime %d dev %d:%d rdev %d:%d %s", rec.Mode, rec.UID, rec.GID, rec.NLink, rec.MTime,
-				rec.Major, rec.Minor, rec.Rmajor, rec.Rminor, strings.Replace(rec.Name, tr.Getenv("WORK")[1:], "$WORK", 1))
+			fmt.Fprintf(&b, "%06o uid %d gid %d nlink %d mtime %d dev %d:%d rdev %d:%d %s", rec.Mode,
+				rec.UID, rec.GID, rec.NLink, rec.MTime, rec.Major, rec.Minor, rec.Rmajor, rec.Rminor,
+				strings.Replace(rec.Name, tr.Getenv("WORK")[1:], "$WORK", 1))
 			switch {
 			case rec.Mode&cpio.S_IFMT == cpio.S_IFLNK:
 				fmt.Fprintf(&b, " -> %s\n", content)
@@ -61,9 +63,11 @@ func (tr *transcript) initrd(args []string) {
 	tr.append(b.String() + "\n")
 }
 
-// above says whether a name is that of a directory that is there only because the script's is below it.
+// above says whether a name is that of a directory that is there only because the script's is below
+// it.
 func (tr *transcript) above(name string) bool {
-	return strings.HasPrefix(tr.Getenv("WORK"), "/"+name+"/") && !slices.Contains([]string{"root", "run", "tmp", "var", "var/tmp"}, name)
+	always := []string{"root", "run", "tmp", "var", "var/tmp"}
+	return strings.HasPrefix(tr.Getenv("WORK"), "/"+name+"/") && !slices.Contains(always, name)
 }
 
 // bzimage FILE VERSION: the least that passes for a kernel (Linux Documentation/arch/x86/boot.rst).
@@ -107,7 +111,8 @@ func (tr *transcript) elf(name string, kind elf.Type, sections ...section) {
 	h := elf.Header64{
 		Ident: [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
 		Type:  uint16(kind), Machine: uint16(elf.EM_X86_64), Version: uint32(elf.EV_CURRENT), Ehsize: headerLen,
-		Phoff: headerLen, Phentsize: progLen, Phnum: 1, Shentsize: sectionLen, Shnum: uint16(len(sections) + 1), Shstrndx: uint16(len(sections)),
+		Phoff: headerLen, Phentsize: progLen, Phnum: 1,
+		Shentsize: sectionLen, Shnum: uint16(len(sections) + 1), Shstrndx: uint16(len(sections)),
 	}
 	prog := elf.Prog64{Type: uint32(elf.PT_NULL)}
 	table, nameAt := []elf.Section64{{}}, uint32(1)

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -29,20 +30,26 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// The golden files are what a user sees of vnic: help, messages, exit statuses, JSON, metrics, printed flags, files. A test
-// fails where one byte of that changes. To change it on purpose:
+// The golden files are what a user sees of vnic: help, messages, exit statuses, JSON, metrics,
+// printed flags, files. A test fails where one byte of that changes. To change it on purpose:
 //
 //	go test ./cmd/vnic -run Golden -update
 //
 // and commit the changed golden file with a line in CHANGELOG.md.
 //
-// Each script collects a transcript of what its commands say, and compares it with the file "golden" at its end. Only what
-// differs from run to run or from machine to machine is replaced, by a name in <angle brackets> or by $NAME.
+// Each script collects a transcript of what its commands say, and compares it with the file
+// "golden" at its end. Only what differs from run to run or from machine to machine is replaced, by
+// a name in <angle brackets> or by $NAME.
 var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestGolden(t *testing.T) {
 	mask := unix.Umask(0o022) // modes of files are in the golden files
 	t.Cleanup(func() { unix.Umask(mask) })
+	if signal.Ignored(unix.SIGHUP) { // as under nohup(1): commands would ignore it, too
+		hup := make(chan os.Signal, 1)
+		signal.Notify(hup, unix.SIGHUP)
+		t.Cleanup(func() { signal.Stop(hup) })
+	}
 	testscript.Run(t, goldenParams("testdata/golden", func(*testscript.Env) {}))
 }
 
@@ -83,7 +90,8 @@ func TestGoldenHasEveryCommand(t *testing.T) {
 	walk(root)
 }
 
-// TestGoldenDropReasons holds the names that stat, JSON and metrics give to dropped packets: most cannot be provoked at will.
+// TestGoldenDropReasons holds the names that stat, JSON and metrics give to the reasons of drops:
+// most cannot be provoked at will.
 func TestGoldenDropReasons(t *testing.T) {
 	var names []string
 	for r := range wire.NumDropReasons {
@@ -109,21 +117,24 @@ func TestGoldenDropReasons(t *testing.T) {
 // goldenParams run the scripts in dir, in an environment that is the same everywhere.
 func goldenParams(dir string, more func(*testscript.Env)) testscript.Params {
 	commands := map[string]func(*transcript, []string){
-		"says": (*transcript).says, "unread": (*transcript).unread, "begin": (*transcript).begin, "end": (*transcript).end,
-		"typed": (*transcript).typed, "scrape": (*transcript).scrape, "files": (*transcript).files, "initrd": (*transcript).initrd,
-		"port": (*transcript).port, "socket": (*transcript).socket, "bzimage": (*transcript).bzimage, "module": (*transcript).module, "program": (*transcript).program,
-		"sparse": (*transcript).sparse, "replace": (*transcript).replace, "inherit": (*transcript).inherit, "sorted": (*transcript).sorted,
+		"says": (*transcript).says, "unread": (*transcript).unread, "begin": (*transcript).begin,
+		"end": (*transcript).end, "typed": (*transcript).typed, "scrape": (*transcript).scrape,
+		"files": (*transcript).files, "initrd": (*transcript).initrd, "port": (*transcript).port,
+		"socket": (*transcript).socket, "bzimage": (*transcript).bzimage, "module": (*transcript).module,
+		"program": (*transcript).program, "sparse": (*transcript).sparse,
+		"replace": (*transcript).replace, "inherit": (*transcript).inherit,
+		"sorted": (*transcript).sorted,
 	}
 	p := testscript.Params{
 		Dir: dir, RequireExplicitExec: true, RequireUniqueNames: true, UpdateScripts: *update,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){},
 		Setup: func(e *testscript.Env) error {
 			for name, value := range map[string]string{
-				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "XDG_RUNTIME_DIR": "", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
-				"TERM": "dumb", "LANG": "C", "TZ": "UTC", "LISTEN_FDS": "", "LISTEN_PID": "", "LD_LIBRARY_PATH": "", "COLORTERM": "",
-				qemu.EnvCache: "", qemu.EnvKernel: "", qemu.EnvKeyring: "", qemu.EnvModules: "", qemu.EnvQEMU: "",
+				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
+				"TERM": "dumb", "LANG": "C", "TZ": "UTC",
 				qemu.EnvMirror: "http://127.0.0.1:9/none", // nothing is fetched
-				"VNIC_ADDR":    "", "VNIC_ADDR6": "", "VNIC_DEVICE": "", "FROM_HERE": "",
+				// What scripts may set; nothing else of this process's environment reaches a command.
+				qemu.EnvCache: "", "VNIC_ADDR": "", "FROM_HERE": "",
 			} {
 				e.Setenv(name, value)
 			}
@@ -294,7 +305,8 @@ func (tr *transcript) clean(s string) string {
 		s = regexp.MustCompile(`\b`+value+`\b`).ReplaceAllLiteralString(s, name)
 	}
 	for _, pid := range tr.pids {
-		s = regexp.MustCompile(`(process |vnic |vnic stat |/proc/|"pid": )`+strconv.Itoa(pid)+`\b`).ReplaceAllString(s, "${1}PID")
+		own := regexp.MustCompile(`(process |vnic |vnic stat |/proc/|"pid": )` + strconv.Itoa(pid) + `\b`)
+		s = own.ReplaceAllString(s, "${1}PID")
 	}
 	for _, v := range varying {
 		s = v.what.ReplaceAllLiteralString(s, v.is)
@@ -324,8 +336,8 @@ func (o *output) Write(b []byte) (int, error) {
 	return o.b.Write(b)
 }
 
-// begin NAME PATTERN COMMAND...: runs a command in the background, and waits until something of what it writes is as PATTERN
-// says. NAME stands for its number in later commands, as $NAME.
+// begin NAME PATTERN COMMAND...: runs a command in the background, and waits until something of
+// what it writes is as PATTERN says. NAME stands for its number in later commands, as $NAME.
 func (tr *transcript) begin(args []string) {
 	if len(args) < 3 {
 		tr.Fatalf("usage: begin NAME PATTERN COMMAND...")
@@ -389,8 +401,8 @@ func (tr *transcript) end(args []string) {
 
 var numberLine = regexp.MustCompile(`(?m)^( *"(\w+)": )(-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(,?)$`)
 
-// typed [KEY=TYPE|KEY]...: of JSON in the transcript, numbers become <number> or <integer>. KEY=TYPE does it to those of that
-// key; without any of these all are replaced but those of each KEY.
+// typed [KEY=TYPE|KEY]...: of JSON in the transcript, numbers become <number> or <integer>. KEY=TYPE
+// does it to those of that key; with any KEY alone, to all but those of such keys.
 func (tr *transcript) typed(args []string) {
 	kinds, stay := map[string]string{}, map[string]bool{}
 	for _, a := range args {
@@ -438,7 +450,8 @@ func (tr *transcript) replace(args []string) {
 	tr.text = pattern.ReplaceAll(tr.text, []byte(args[1]))
 }
 
-// sorted puts the lines of the last command's output into order: those of several guests come as they come.
+// sorted puts the lines of the last command's output into order: those of several guests come as
+// they come.
 func (tr *transcript) sorted([]string) {
 	at := bytes.LastIndex(tr.text, []byte("\n= ")) + 1
 	at += bytes.IndexByte(tr.text[at:], '\n') + 1
@@ -449,7 +462,8 @@ func (tr *transcript) sorted([]string) {
 
 var metricsURL = regexp.MustCompile(`http://127\.0\.0\.1:\d+/metrics`)
 
-// scrape NAME PATTERN: those metrics of a process of begin whose names are as PATTERN says, without values.
+// scrape NAME PATTERN: those metrics of a process of begin whose names are as PATTERN says, without
+// values.
 func (tr *transcript) scrape(args []string) {
 	if len(args) != 2 || tr.running[args[0]] == nil {
 		tr.Fatalf("usage: scrape NAME PATTERN")
@@ -497,7 +511,8 @@ func (tr *transcript) socket(args []string) {
 	tr.Check(l.Close())
 }
 
-// inherit listening NAME, inherit connected: a Unix socket that the next process of begin has open, from descriptor 3 on.
+// inherit listening NAME, inherit connected: a Unix socket that the next process of begin has open,
+// from descriptor 3 on.
 func (tr *transcript) inherit(args []string) {
 	if len(args) == 2 && args[0] == "listening" {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: tr.MkAbs(args[1])})

@@ -14,8 +14,9 @@ import (
 
 var update = flag.Bool("update", false, "write the golden file anew")
 
-// TestGoldenEnvironment holds the environment of programs, and what their guest is told of its network, as a golden file: see
-// golden_test.go of the command. What a booted guest shows of it is in testdata/golden-qemu there.
+// TestGoldenEnvironment holds the environment of programs, and what their guest is told of its
+// network, as a golden file: see golden_test.go of the command. What a booted guest shows of it is in
+// testdata/golden-qemu there.
 func TestGoldenEnvironment(t *testing.T) {
 	t.Setenv("TERM", "vt100")
 	t.Setenv("COLORTERM", "truecolor")
@@ -43,7 +44,8 @@ func TestGoldenEnvironment(t *testing.T) {
 		}
 		for _, p := range o.places(w) {
 			n := o.network(p)
-			found := []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}[:len(n.Interfaces)]
+			found := []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}
+			found = found[:len(n.Interfaces)]
 			g := &guest{lab: &lab{opt: &o}, place: p, network: guestnet.Result{Interfaces: found}}
 			conf, err := json.MarshalIndent(n, "", "  ")
 			if err != nil {
