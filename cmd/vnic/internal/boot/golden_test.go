@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/cmd/vnic/internal/world"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/lab"
 )
 
 var update = flag.Bool("update", false, "write the golden file anew")
@@ -30,15 +30,15 @@ func TestGoldenEnvironment(t *testing.T) {
 		{"virtio", func(*Options) {}},
 		{"virtio, 2 guests", func(o *Options) { o.Guests = 2 }},
 		{"virtio, no GPUs, no gateway", func(o *Options) { o.GPUMemory, o.NoGateway = 0, true }},
-		{"gve", func(o *Options) { o.NIC = world.GVE }},
-		{"gve, 2 guests", func(o *Options) { o.NIC, o.Guests = world.GVE, 2 }},
+		{"gve", func(o *Options) { o.NIC = lab.GVE }},
+		{"gve, 2 guests", func(o *Options) { o.NIC, o.Guests = lab.GVE, 2 }},
 		{"gve, no GPUs, --env", func(o *Options) {
-			o.NIC, o.GPUMemory, o.Env, o.MTU = world.GVE, 0, []string{"A=b=c", "FROM_HERE", "NOT_HERE"}, 9000
+			o.NIC, o.GPUMemory, o.Env, o.MTU = lab.GVE, 0, []string{"A=b=c", "FROM_HERE", "NOT_HERE"}, 9000
 		}},
 	} {
 		o := good()
 		c.change(&o)
-		w, err := world.New(o.world())
+		w, err := lab.Open(o.describe(), lab.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,7 +46,7 @@ func TestGoldenEnvironment(t *testing.T) {
 			n := o.network(p)
 			found := []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}
 			found = found[:len(n.Interfaces)]
-			g := &guest{lab: &lab{opt: &o}, place: p, network: guestnet.Result{Interfaces: found}}
+			g := &guest{runner: &runner{opt: &o}, place: p, network: guestnet.Result{Interfaces: found}}
 			conf, err := json.MarshalIndent(n, "", "  ")
 			if err != nil {
 				t.Fatal(err)
