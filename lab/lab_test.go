@@ -7,10 +7,12 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/vfiouser/vfiotest"
+	"vnic.dev/vnic/wire"
 )
 
 func open(t *testing.T, d lab.Description, o lab.Options) *lab.Lab {
@@ -183,5 +185,53 @@ func TestBadOptionsAreRefused(t *testing.T) {
 	w, err := lab.Open(lab.Uniform(2, virtio, 1<<50), lab.Options{})
 	if w != nil || !errors.As(err, &missing) || !strings.Contains(err.Error(), "each of 2 GPUs") {
 		t.Errorf("%v, %v", w, err)
+	}
+}
+
+// Impaired links lose segments, and TCP makes up for it; others lose none.
+func TestImpairedLinksLose(t *testing.T) {
+	labtest.LeavesNothing(t)
+	for _, loss := range []float64{0, 0.05} {
+		d := lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0)
+		d.Impair(lab.Impairment{Loss: loss, Seed: 1})
+		w, err := lab.Open(d, lab.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, b := attach(t, w.Port(0)), attach(t, w.Port(1))
+		if err := errors.Join(a.Exchange(t.Context(), b, 1_000_000), a.Close(), b.Close()); err != nil {
+			t.Error(err)
+		}
+		for _, p := range w.Ports() {
+			if lost := p.NIC().Link().Counters().Drops[wire.DropLinkLoss]; (lost > 0) != (loss > 0) {
+				t.Errorf("%s lost %d segments, with --loss %g", p.Name, lost, loss)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// A guest may have NICs of both models, each with a GPU of its own; a NIC has only the GPUs that it may address.
+func TestGuestWithTwoModels(t *testing.T) {
+	labtest.LeavesNothing(t)
+	w := open(t, lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE, GPUs: []int{0}}, {Model: lab.Virtio, GPUs: []int{2, 1}}},
+		GPUs: []lab.GPU{{Memory: 6 << 20}, {Memory: 4 << 20}, {Memory: 2 << 20}}}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}, lab.Options{})
+	m := w.Machine(0)
+	for i, g := range m.GPUs {
+		if g.ID() != i || g.Node != (i == 0) {
+			t.Errorf("GPU %d: number %d, a node: %v", i, g.ID(), g.Node)
+		}
+	}
+	if len(m.GPUs) != 3 || len(m.Ports) != 2 || len(m.Ports[0].GPUs) != 1 || len(m.Ports[1].GPUs) != 2 || len(w.Port(2).GPUs) != 0 || w.Port(2).Index != 2 {
+		t.Errorf("%+v", m)
+	}
+	gpus, err := m.Ports[1].NIC().GPUs()
+	if err != nil || len(gpus) != 2 || gpus[0].Attach != control.AttachBAR || gpus[0].P2P != control.P2PBus || gpus[1].P2P != control.P2PBus {
+		t.Errorf("%+v, %v", gpus, err)
+	}
+	if gpus, err = m.Ports[0].NIC().GPUs(); err != nil || len(gpus) != 1 || gpus[0].Attach != control.AttachNode || gpus[0].Node != 1 {
+		t.Errorf("%+v, %v", gpus, err)
 	}
 }

@@ -75,20 +75,15 @@ beside bin, and in guest/docs of the source.`,
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Note, o.Stage = ui.note, ui.doingNow
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
-			show.Log = o.Log
-			counters, err := startStat(show, ui.note)
+			seeded(c.Flags(), &o.Impair, ui.note)
+			look, err := observe(show, dump, o.Log, ui.note)
 			if err != nil {
 				return err
 			}
-			defer counters.Close()
-			capture, err := pcap.Start(dump, ui.note)
-			if err != nil {
-				return err
-			}
-			defer capture.Close()
-			o.Services = append(o.Services, counters.Watch, capture.Service)
+			defer look.close()
+			o.Services = look.services
 			status, err := boot.Do(c.Context(), o)
-			if r := capture.Report(); r != nil && (r.Missed > 0 || verbose) {
+			if r := look.capture.Report(); r != nil && (r.Missed > 0 || verbose) {
 				ui.note("%v", r)
 			}
 			var use *boot.UseError

@@ -3,8 +3,11 @@ package main
 import (
 	"errors"
 	"math"
+	"math/rand/v2"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/lab"
 )
@@ -50,4 +53,23 @@ func (f *fraction) Set(s string) error {
 	}
 	*f = fraction(v)
 	return nil
+}
+
+// impairFlags say what links do to the segments that guests send.
+func impairFlags(f *pflag.FlagSet, i *lab.Impairment) {
+	f.Var((*fraction)(&i.Loss), "loss", "part of the segments that the link loses, as 0.01 or 1%")
+	f.Var((*fraction)(&i.Reorder), "reorder", "part of the segments that the link holds back")
+}
+
+// impairSeedFlag is for commands of which nothing else is random.
+func impairSeedFlag(f *pflag.FlagSet, i *lab.Impairment) {
+	f.Uint64Var(&i.Seed, "seed", 0, "seed of loss and reordering (default: random, printed)")
+}
+
+// seeded draws a seed where links are impaired and the user gave none, and says which it is.
+func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args ...any)) {
+	if i.Lossy() && !f.Changed("seed") {
+		i.Seed = uint64(rand.Uint32())
+		note("--loss and --reorder: seed %d", i.Seed)
+	}
 }

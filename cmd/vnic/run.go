@@ -24,7 +24,6 @@ import (
 func runCommand() *cobra.Command {
 	var (
 		size, memory, gpuMemory = bytesFlag(256 << 20), bytesFlag(512 << 20), bytesFlag(512 << 20)
-		loss, reorder           fraction
 		mode, p2p, guest        = "both", "on", "qemu"
 		asJSON, verbose, schema bool
 		profile                 string
@@ -55,7 +54,6 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 				o.Seed = uint64(rand.Uint32())
 			}
 			o.Size, o.Memory, o.GPUMemory = uint64(size), uint64(memory), uint64(gpuMemory)
-			o.Loss, o.Reorder = float64(loss), float64(reorder)
 			if o.Modes = []string{mode}; mode == "both" {
 				o.Modes = []string{transfer.Devmem, transfer.Copy}
 			}
@@ -84,21 +82,13 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 			o.Fetch.Log = o.Log
 			o.Fetch.Progress = ui.fetch
 			o.Stage, o.Progress, o.Note = ui.stage, ui.progress, ui.note
-			show.Log = o.Log
-			counters, err := startStat(show, ui.note)
+			look, err := observe(show, dump, o.Log, ui.note)
 			if err != nil {
 				ui.done()
 				return err
 			}
-			defer counters.Close()
-			o.Services = append(o.Services, counters.Watch)
-			capture, err := pcap.Start(dump, ui.note)
-			if err != nil {
-				ui.done()
-				return err
-			}
-			defer capture.Close()
-			o.Services = append(o.Services, capture.Service)
+			defer look.close()
+			o.Services = look.services
 			stop, err := startProfile(profile)
 			if err != nil {
 				ui.done()
@@ -108,7 +98,7 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 			stop()
 			ui.done()
 			if rep != nil {
-				rep.Pcap = capture.Report()
+				rep.Pcap = look.capture.Report()
 				if perr := printReport(out, rep, asJSON); perr != nil {
 					return errors.Join(err, perr)
 				}
@@ -123,8 +113,7 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 	f.StringVar(&o.NIC, "nic", run.NICVirtio, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+qemu.MinVFIOUser)
 	f.StringVar(&guest, "guest", guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
-	f.Var(&loss, "loss", "part of the segments that the link loses, as 0.01 or 1%")
-	f.Var(&reorder, "reorder", "part of the segments that the link holds back")
+	impairFlags(f, &o.Impair)
 	f.IntVar(&o.Family, "family", 4, "IP version, 4 or 6")
 	f.IntVar(&o.BindQueues, "bind-queues", 1, "receive queues that are bound to GPU memory")
 	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0, "tokens that the receiver keeps until nothing comes any more (exhaustion test)")

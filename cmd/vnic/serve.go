@@ -103,20 +103,15 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 				e.SetIndent("", "  ")
 				return e.Encode(r)
 			}
-			show.Log = o.Log
-			counters, err := startStat(show, note)
+			seeded(c.Flags(), &o.Impair, note)
+			look, err := observe(show, dump, o.Log, note)
 			if err != nil {
 				return err
 			}
-			defer counters.Close()
-			capture, err := pcap.Start(dump, note)
-			if err != nil {
-				return err
-			}
-			defer capture.Close()
-			o.Services = append(o.Services, counters.Watch, capture.Service)
+			defer look.close()
+			o.Services = look.services
 			err = serve.Do(c.Context(), o)
-			if r := capture.Report(); r != nil {
+			if r := look.capture.Report(); r != nil {
 				note("%v", r)
 			}
 			return err

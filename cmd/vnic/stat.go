@@ -171,12 +171,3 @@ func (r *repaint) paint(f func(io.Writer) error) error {
 func metricsFlag(f *pflag.FlagSet, o *stat.Options) {
 	f.StringVar(&o.Metrics, "metrics", "", "serve Prometheus metrics at this HOST:PORT while it runs")
 }
-
-// startStat shows the counters of this command, and says where metrics are. The caller closes what it gets.
-func startStat(o stat.Options, note func(format string, args ...any)) (*stat.Server, error) {
-	s, err := stat.Start(o)
-	if err == nil && s.MetricsURL() != "" {
-		note("metrics at %s", s.MetricsURL())
-	}
-	return s, err
-}

@@ -20,6 +20,7 @@ type Options struct {
 	Memory    uint64
 	GPUMemory uint64
 	MTU       int
+	Impair    lab.Impairment // of all links
 
 	NoGateway bool
 	Forwards  []string // [tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT
@@ -76,7 +77,7 @@ func (o *Options) Check() error {
 	}
 	d := o.describe()
 	_, err := o.gateway()
-	return errors.Join(d.Check(), err)
+	return errors.Join(d.Check(), o.Impair.Check(), err)
 }
 
 // node says whether GPU memory is a NUMA node's.

@@ -38,6 +38,7 @@ func (o *Options) describe() (d lab.Description) {
 		}
 		d.Guests = append(d.Guests, g)
 	}
+	d.Impair(o.Impair)
 	return d
 }
 

@@ -21,9 +21,8 @@ type Options struct {
 	Size       uint64 // bytes to transfer, in each mode
 	Modes      []string
 	MTU        int
-	Loss       float64 // probability that a segment is lost, in each direction
-	Reorder    float64 // and that it is held back
-	Family     int     // 4 or 6
+	Impair     lab.Impairment // of the link, in each direction; its seed is Seed
+	Family     int            // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
 	P2P        bool
@@ -153,8 +152,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--family %d: 4 or 6", o.Family)
 	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
 		return fmt.Errorf("--mtu %d: 576 (IPv6: 1280) to %d", o.MTU, 65535-14)
-	case o.Loss < 0 || o.Loss >= 1 || o.Reorder < 0 || o.Reorder >= 1:
-		return errors.New("--loss, --reorder: at least 0%, less than 100%")
+	case o.Impair.Check() != nil:
+		return o.Impair.Check()
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
 	case o.Memory < 192<<20 || o.Memory%(2<<20) != 0:
@@ -173,7 +172,7 @@ func (o *Options) Check() error {
 // loss says where segments are lost.
 func (o *Options) loss() transfer.Loss {
 	switch {
-	case o.Loss > 0 || o.Reorder > 0:
+	case o.Impair.Lossy():
 		return transfer.LinkLoss
 	case o.HoldTokens > 0:
 		return transfer.PoolLoss

@@ -127,7 +127,7 @@ func (c *captured) findLost(t *testing.T) {
 // came lies there.
 func TestCaptureOfALossyRun(t *testing.T) {
 	o := options(4 << 20)
-	o.Loss = 0.02
+	o.Impair.Loss = 0.02
 	rep, frames := capturedRun(t, o, 0)
 	lost, again := 0, 0
 	first := uint32(0)
@@ -174,7 +174,7 @@ func TestCaptureOfALossyRun(t *testing.T) {
 func TestCaptureHasThePayload(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
 		o := options(2 << 20)
-		o.Loss = loss
+		o.Impair.Loss = loss
 		rep, frames := capturedRun(t, o, capture.MaxPayload)
 		for _, iface := range []string{"A-tx", "B-rx"} {
 			data := make([]byte, o.Size)

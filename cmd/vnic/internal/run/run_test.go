@@ -129,7 +129,7 @@ func TestLossIsMadeGood(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			o := options(4 << 20)
-			o.Loss, o.Reorder, o.Seed = 0.01, 0.01, seed
+			o.Impair.Loss, o.Impair.Reorder, o.Seed = 0.01, 0.01, seed
 			for _, r := range do(t, o).Runs {
 				if r.RetransmittedBytes == 0 || r.DroppedPackets == 0 {
 					t.Errorf("%s: %d bytes sent again, %d packets dropped: was the link good?", r.Mode, r.RetransmittedBytes, r.DroppedPackets)

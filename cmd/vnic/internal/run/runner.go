@@ -74,10 +74,10 @@ func (o *Options) describe() (d lab.Description, err error) {
 	}
 	d.NoP2P = !o.P2P
 	for i, name := range [2]string{"A", "B"} {
-		bad := wire.Impairment{Loss: o.Loss, Reorder: o.Reorder, Seed: o.Seed + uint64(i)}
 		d.Guests = append(d.Guests, lab.Guest{Name: name, GPUs: []lab.GPU{{Memory: o.GPUMemory}}, NICs: []lab.NIC{{Name: name, Model: models[i].Name,
-			MTU: o.MTU, QueuePairs: o.queuePairs(models[i]), Link: wire.LinkOptions{Up: bad}}}})
+			MTU: o.MTU, QueuePairs: o.queuePairs(models[i])}}})
 	}
+	d.Impair(lab.Impairment{Loss: o.Impair.Loss, Reorder: o.Impair.Reorder, Seed: o.Seed})
 	return d, nil
 }
 

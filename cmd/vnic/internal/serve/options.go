@@ -17,12 +17,13 @@ import (
 
 // Options are the flags of `vnic serve`.
 type Options struct {
-	NIC       lab.NIC  // what all ports have in common
-	GPUMemory uint64   // of each port's GPU; 0: none has one
-	NoP2P     bool     // no NIC reaches its GPU's memory
-	Paths     []string // sockets' files, one a port
-	FDs       []int    // instead: sockets that are open already
-	Client    bool     // QEMU listens at Paths
+	NIC       lab.NIC        // what all ports have in common
+	GPUMemory uint64         // of each port's GPU; 0: none has one
+	Impair    lab.Impairment // of all links
+	NoP2P     bool           // no NIC reaches its GPU's memory
+	Paths     []string       // sockets' files, one a port
+	FDs       []int          // instead: sockets that are open already
+	Client    bool           // QEMU listens at Paths
 	NoGateway bool
 	Forwards  []string // as lab.ParseForward takes them
 
@@ -109,13 +110,14 @@ func (o *Options) Check() error {
 		return err
 	}
 	d := o.describe()
-	return d.Check()
+	return errors.Join(d.Check(), o.Impair.Check())
 }
 
 // describe has a guest with one port for each socket.
 func (o *Options) describe() lab.Description {
 	d := lab.Uniform(len(o.Paths)+len(o.FDs), o.NIC, o.GPUMemory)
 	d.NoP2P = o.NoP2P
+	d.Impair(o.Impair)
 	if !o.NoGateway {
 		for i := range d.Guests { // the kernel's drivers make it up: a name is to lead to what they have
 			net6 := lab.Addr6(i)

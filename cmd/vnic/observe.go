@@ -1,0 +1,39 @@
+package main
+
+import (
+	"log/slog"
+
+	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/lab"
+)
+
+// observers look on at the lab of a command: its counters, for `vnic stat` and --metrics, and a capture.
+type observers struct {
+	counters *stat.Server
+	capture  *pcap.Pcap // nil: none
+	services []lab.Service
+}
+
+// observe starts them before the lab is made. Without an error the caller closes them.
+func observe(counters stat.Options, dump pcap.Options, log *slog.Logger, note func(format string, args ...any)) (*observers, error) {
+	counters.Log = log
+	s, err := stat.Start(counters)
+	if err != nil {
+		return nil, err
+	}
+	if s.MetricsURL() != "" {
+		note("metrics at %s", s.MetricsURL())
+	}
+	p, err := pcap.Start(dump, note)
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	return &observers{counters: s, capture: p, services: []lab.Service{s.Watch, p.Service}}, nil
+}
+
+func (o *observers) close() {
+	_ = o.capture.Close()
+	o.counters.Close()
+}

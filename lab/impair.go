@@ -1,0 +1,36 @@
+package lab
+
+import (
+	"errors"
+
+	"vnic.dev/vnic/wire"
+)
+
+// Impairment is what the links of a lab do to the segments that guests send.
+type Impairment struct {
+	Loss    float64 // probability that a segment is lost: 0 to less than 1
+	Reorder float64 // probability that one that is not lost is held back
+	Seed    uint64  // decides which; each port has its own, counted from it
+}
+
+// Check says what is wrong with it, in terms of flags.
+func (i Impairment) Check() error {
+	if i.Loss < 0 || i.Loss >= 1 || i.Reorder < 0 || i.Reorder >= 1 {
+		return errors.New("--loss, --reorder: at least 0%, less than 100%")
+	}
+	return nil
+}
+
+// Lossy says whether segments are lost or held back at all.
+func (i Impairment) Lossy() bool { return i.Loss > 0 || i.Reorder > 0 }
+
+// Impair has every port's link do so.
+func (d *Description) Impair(i Impairment) {
+	port := uint64(0)
+	for g := range d.Guests {
+		for n := range d.Guests[g].NICs {
+			d.Guests[g].NICs[n].Link.Up = wire.Impairment{Loss: i.Loss, Reorder: i.Reorder, Seed: i.Seed + port}
+			port++
+		}
+	}
+}
