@@ -106,6 +106,8 @@ beside bin, and in guest/docs of the source.`,
 	f.Var(&memory, "memory", "RAM of each guest")
 	f.Var(&gpuMemory, "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
+	impairFlags(f, &o.Impair)
+	impairSeedFlag(f, &o.Impair)
 	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")
 	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the guests")
 	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")

@@ -38,6 +38,7 @@ func runCommand() *cobra.Command {
 read and write GPU memory; in mode copy payload goes through guest RAM, as without Device Memory TCP.`,
 		Example: `  vnic run                          two QEMU guests, 256 MiB, devmem against copy
   vnic run --nic gve                the same, but driver and TCP stack are the kernel's
+  vnic run --nic gve,virtio         from the kernel's stack to ours
   vnic run --size 64M --loss 1%     over a link that loses packets
   vnic run --p2p off                the negative control: payload bounced through host memory
   vnic run --audit                  also search both guests' RAM for pieces of the payload
@@ -110,7 +111,8 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 	f.SortFlags = false
 	f.Var(&size, "size", "bytes to send in each mode (K, M, G); more than fits GPU memory runs in rounds")
 	f.StringVar(&mode, "mode", mode, "devmem, copy or both")
-	f.StringVar(&o.NIC, "nic", run.NICVirtio, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+qemu.MinVFIOUser)
+	f.StringVar(&o.NIC, "nic", run.NICVirtio, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+qemu.MinVFIOUser+
+		"; or two, with a comma: the sender's and the receiver's")
 	f.StringVar(&guest, "guest", guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
 	impairFlags(f, &o.Impair)

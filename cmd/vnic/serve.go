@@ -128,6 +128,8 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 	f.Var(&gpuMemory, "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
 	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link")
+	impairFlags(f, &o.Impair)
+	impairSeedFlag(f, &o.Impair)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network")
 	f.StringArrayVar(&o.Forwards, "forward", nil, "lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
