@@ -1,0 +1,153 @@
+// Package tree says what the files of a checkout are: product, tests, test support, acceptance,
+// tools. The other programs of tools/ ask it, so that the list of what is no product stands once.
+package tree
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Module is the path of the module that the checkouts hold.
+const Module = "vnic.dev/vnic"
+
+// Support names the directories of packages that only tests import. All below such a directory is
+// test support too. A package that imports "testing" outside its _test.go files must be in this
+// list: tools/size says so if it is not.
+var Support = []string{
+	"devmemtest", "kerneltest", "labtest", "leaktest", "nictest", "stacktest", "testkit", "vfiotest",
+	"vhostusertest", "worldtest",
+}
+
+// A Class is what a file is for.
+type Class string
+
+// The classes. A file of no class (data, documents) is not counted.
+const (
+	Product    Class = "product"
+	Test       Class = "test"
+	TestHelp   Class = "support"
+	Acceptance Class = "acceptance"
+	Tools      Class = "tools"
+)
+
+// A Language is what a file is written in, as far as that matters for comments.
+type Language string
+
+// The languages.
+const (
+	Go       Language = "Go"
+	Shell    Language = "shell"
+	Python   Language = "Python"
+	C        Language = "C"
+	Assembly Language = "assembly"
+	Script   Language = "testscript" // a script of testscript, in an archive (.txtar)
+	Markdown Language = "Markdown"
+	Other    Language = "other" // Makefile, YAML, units, go.mod
+	Data     Language = "data"  // nobody writes it line by line
+)
+
+// Files lists the files of a checkout that git tracks or would track, with slashes, sorted.
+func Files(dir string) ([]string, error) {
+	cmd := exec.Command("git", "-C", dir, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("files of %s: it must be a git checkout: %w: %s", dir, err, bytes.TrimSpace(stderr.Bytes()))
+	}
+	var files []string
+	for name := range strings.SplitSeq(string(out), "\x00") {
+		// What is deleted but not yet committed is listed still.
+		if info, err := os.Lstat(filepath.Join(dir, name)); name != "" && err == nil && info.Mode().IsRegular() {
+			files = append(files, name)
+		}
+	}
+	slices.Sort(files)
+	return slices.Compact(files), nil
+}
+
+// ClassOf says what a file is for. Go files and testscripts below testdata are tests.
+func ClassOf(name string) Class {
+	dirs := strings.Split(path.Dir(name), "/")
+	switch {
+	case dirs[0] == "acceptance":
+		return Acceptance
+	case dirs[0] == "tools" || dirs[0] == ".ci" || dirs[0] == ".github":
+		return Tools
+	case strings.HasSuffix(name, "_test.go") || slices.Contains(dirs, "testdata"):
+		return Test
+	case slices.ContainsFunc(dirs, func(d string) bool { return slices.Contains(Support, d) }):
+		return TestHelp
+	}
+	return Product
+}
+
+// LanguageOf says what a file is written in. It reads the first line of one without a suffix.
+func LanguageOf(dir, name string) Language {
+	base := path.Base(name)
+	ext := path.Ext(name)
+	if strings.Contains("/"+name, "/testdata/") && ext != ".go" && ext != ".txtar" {
+		return Data
+	}
+	switch ext {
+	case ".go":
+		return Go
+	case ".sh":
+		return Shell
+	case ".py":
+		return Python
+	case ".c", ".h":
+		return C
+	case ".s":
+		return Assembly
+	case ".txtar":
+		return Script
+	case ".md":
+		return Markdown
+	case ".yml", ".yaml", ".mod", ".service":
+		return Other
+	case "":
+		if base == "LICENSE" {
+			return Data
+		}
+		f, err := os.Open(filepath.Join(dir, name))
+		if err != nil {
+			return Data
+		}
+		defer f.Close()
+		head := make([]byte, 64)
+		n, _ := f.Read(head)
+		line, _, _ := strings.Cut(string(head[:n]), "\n")
+		if strings.HasPrefix(line, "#!") {
+			if strings.Contains(line, "python") {
+				return Python
+			}
+			return Shell
+		}
+		return Other
+	}
+	if base == ".gitignore" {
+		return Other
+	}
+	return Data
+}
+
+// Packages lists the directories of the checkout's main module that hold Go files, tools and testdata
+// excepted, sorted.
+func Packages(files []string) []string {
+	var dirs []string
+	for _, name := range files {
+		if path.Ext(name) != ".go" || strings.HasPrefix(name, "tools/") || strings.Contains("/"+name, "/testdata/") {
+			continue
+		}
+		dirs = append(dirs, path.Dir(name))
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
