@@ -1,0 +1,99 @@
+// Package entry has the lines of an inventory: what proves something in a checkout.
+//
+// An inventory is text, one entry a line, "KIND PACKAGE NAME", sorted, none twice; lines that begin
+// with # are comments. PACKAGE is a directory, or the file of a script. NAME goes to the end of the
+// line and may contain spaces.
+package entry
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+)
+
+// The kinds.
+const (
+	Main    = "main"    // TestMain
+	Test    = "test"    // TestX
+	Subtest = "subtest" // TestX/y
+	Fuzz    = "fuzz"    // FuzzX
+	Corpus  = "corpus"  // FuzzX/file, FuzzX/seed#0
+	Bench   = "bench"   // BenchmarkX
+	Sub     = "subbench"
+	Example = "example" // ExampleX
+	Check   = "check"   // a line of a script, or an error of a program of acceptance/
+)
+
+var kinds = []string{Main, Test, Subtest, Fuzz, Corpus, Bench, Sub, Example, Check}
+
+// Arrow stands between an entry and its heir, so no entry contains it.
+const Arrow = " -> "
+
+// An Entry is one line.
+type Entry struct{ Kind, Package, Name string }
+
+func (e Entry) String() string { return e.Kind + " " + e.Package + " " + e.Name }
+
+// Compare orders entries by package, kind and name.
+func Compare(a, b Entry) int {
+	return cmp.Or(cmp.Compare(a.Package, b.Package), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+}
+
+// Parse reads a line.
+func Parse(line string) (Entry, error) {
+	f := strings.SplitN(line, " ", 3)
+	if len(f) != 3 || f[1] == "" || f[2] == "" || strings.TrimSpace(f[2]) != f[2] {
+		return Entry{}, fmt.Errorf("%q: not KIND PACKAGE NAME", line)
+	}
+	if !slices.Contains(kinds, f[0]) {
+		return Entry{}, fmt.Errorf("%q: kind %q: not one of %s", line, f[0], strings.Join(kinds, ", "))
+	}
+	return Entry{f[0], f[1], f[2]}, nil
+}
+
+// Read reads an inventory.
+func Read(file string) ([]Entry, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var all []Entry
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, 1<<20)
+	for n := 1; lines.Scan(); n++ {
+		if line := lines.Text(); line != "" && line[0] != '#' {
+			e, err := Parse(line)
+			if err != nil {
+				return nil, fmt.Errorf("%s:%d: %w", file, n, err)
+			}
+			if strings.Contains(line, Arrow) {
+				return nil, fmt.Errorf("%s:%d: %q contains %q", file, n, line, Arrow)
+			}
+			all = append(all, e)
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return Sort(all), nil
+}
+
+// Sort puts entries into order and drops those that are there twice.
+func Sort(all []Entry) []Entry {
+	slices.SortFunc(all, Compare)
+	return slices.Compact(all)
+}
+
+// Write writes an inventory.
+func Write(w io.Writer, all []Entry) error {
+	b := bufio.NewWriter(w)
+	for _, e := range all {
+		fmt.Fprintln(b, e)
+	}
+	return b.Flush()
+}

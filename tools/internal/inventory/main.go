@@ -1,0 +1,48 @@
+// Command inventory lists what proves something in a checkout, and finds the heirs of such a list in
+// another. See the heads of tools/inventory/list and tools/inventory/heirs.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+)
+
+const usage = `usage: tools/inventory/list [--run] [--results DIR] [--timeout T] [DIR]
+       tools/inventory/heirs [--shallow] [--moved] OLD NEW MAPPING
+their heads tell more`
+
+func main() {
+	err := run(os.Args[1:], os.Stdout, os.Stderr)
+	if errors.Is(err, flag.ErrHelp) {
+		fmt.Println(usage)
+	} else if err != nil {
+		fmt.Fprintln(os.Stderr, "inventory:", err)
+		os.Exit(1)
+	}
+}
+
+func run(args []string, out, errs io.Writer) error {
+	if len(args) > 0 {
+		switch args[0] {
+		case "list":
+			return list(args[1:], out, errs)
+		case "heirs":
+			return closing(args[1:], out, errs)
+		}
+	}
+	return wrongUse(nil)
+}
+
+// wrongUse makes an error of one of flag's, which may be nil.
+func wrongUse(err error) error {
+	if err == nil {
+		return errors.New(usage)
+	}
+	if errors.Is(err, flag.ErrHelp) {
+		return err
+	}
+	return fmt.Errorf("%w\n%s", err, usage)
+}
