@@ -133,6 +133,17 @@ func (r *Rules) Packages(old string) []string {
 	return []string{old}
 }
 
+// BenchmarksOf returns the packages that have benchmarks of an old one by rules of their own.
+func (r *Rules) BenchmarksOf(old string) []string {
+	var all []string
+	for _, rule := range r.entries {
+		if rule.old.Package == old && (rule.old.Kind == entry.Bench || rule.old.Kind == entry.Sub) {
+			all = append(all, rule.to.Package)
+		}
+	}
+	return all
+}
+
 // Candidates returns what may be the heir of an entry, best first.
 func (r *Rules) Candidates(e entry.Entry) []entry.Entry {
 	var found []entry.Entry

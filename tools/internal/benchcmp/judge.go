@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// How much slower the new code may be.
+const (
+	maxMean   = 1.02 // a package's geometric mean, the A/A spread beside
+	maxOne    = 1.10 // a benchmark, unless it may be chance
+	maxChance = 0.01
+)
+
+// noisy is an A/A spread above which a measurement says little: the limit grows with it.
+const noisy = 0.05
+
+// judge compares what measure has written to a directory.
+func judge(ctx context.Context, tools, dir string, out io.Writer) error {
+	bases, err := filepath.Glob(filepath.Join(dir, "*."+sideBase))
+	if err != nil {
+		return err
+	}
+	if len(bases) == 0 {
+		return fmt.Errorf("%s: no results: files PACKAGE.%s, PACKAGE.%s and PACKAGE.%s", dir, sideBase, sideSame, sideNew)
+	}
+	slices.Sort(bases)
+	var wrong []error
+	for _, base := range bases {
+		if base, err = filepath.Abs(base); err != nil {
+			return err
+		}
+		name := strings.TrimSuffix(base, sideBase)
+		args := []string{"tool", "benchstat", "-format", "csv"}
+		for _, side := range []string{sideBase, sideSame, sideNew} {
+			args = append(args, side+"="+name+side)
+		}
+		text, err := output(ctx, tools, "go", args...)
+		if err != nil {
+			return err
+		}
+		tables, err := readTables(text)
+		if err != nil {
+			return fmt.Errorf("benchstat of %s: %w", base, err)
+		}
+		wrong = append(wrong, judgePackage(tables, out))
+	}
+	return errors.Join(wrong...)
+}
+
+// A table has what benchstat says of a unit in a package.
+type table struct {
+	pkg, unit string
+	rows      []row
+}
+
+// row is a benchmark: its medians, NaN where a side has none, and how likely chance made them differ.
+type row struct {
+	name            string
+	base, same, now float64
+	p               float64
+}
+
+// readTables reads benchstat's CSV of three files: configuration as "key: value", then for each unit two
+// lines of heads, a line for each benchmark and one of geometric means, and an empty line.
+func readTables(text string) ([]table, error) {
+	var all []table
+	pkg := ""
+	for block := range strings.SplitSeq(text, "\n\n") {
+		r := csv.NewReader(strings.NewReader(block))
+		r.FieldsPerRecord = -1
+		r.LazyQuotes = true
+		lines, err := r.ReadAll()
+		if err != nil {
+			return nil, err
+		}
+		for len(lines) > 0 && len(lines[0]) == 1 {
+			if rest, ok := strings.CutPrefix(lines[0][0], "pkg: "); ok {
+				pkg = rest
+			}
+			lines = lines[1:]
+		}
+		if len(lines) == 0 {
+			continue
+		}
+		// Names of files, with two columns of the first and four of each other; then units.
+		head := lines[0]
+		if len(lines) < 2 || len(head) < 8 || head[1] != sideBase || head[3] != sideSame || head[7] != sideNew {
+			return nil, fmt.Errorf("not a table of %s, %s and %s: %q", sideBase, sideSame, sideNew, head)
+		}
+		t := table{pkg: pkg, unit: lines[1][1]}
+		for _, l := range lines[2:] {
+			if l[0] == "geomean" {
+				continue
+			}
+			r := row{name: l[0], base: number(l, 1), same: number(l, 3), now: number(l, 7), p: math.NaN()}
+			if len(l) > 10 {
+				p, _, _ := strings.Cut(strings.TrimPrefix(l[10], "p="), " ")
+				if r.p, err = strconv.ParseFloat(p, 64); err != nil {
+					return nil, fmt.Errorf("%s: p: %w", l[0], err)
+				}
+			}
+			t.rows = append(t.rows, r)
+		}
+		all = append(all, t)
+	}
+	return all, nil
+}
+
+func number(line []string, at int) float64 {
+	if at >= len(line) || line[at] == "" {
+		return math.NaN()
+	}
+	v, err := strconv.ParseFloat(line[at], 64)
+	if err != nil {
+		return math.NaN()
+	}
+	return v
+}
+
+func judgePackage(tables []table, out io.Writer) error {
+	var wrong []error
+	timed := false
+	for _, t := range tables {
+		for _, r := range t.rows {
+			if math.IsNaN(r.base) || math.IsNaN(r.same) || math.IsNaN(r.now) {
+				wrong = append(wrong, fmt.Errorf("%s %s: %s of not all sides", t.pkg, r.name, t.unit))
+			}
+		}
+		switch t.unit {
+		case "sec/op":
+			timed = true
+			wrong = append(wrong, judgeTimes(t, out))
+		case "allocs/op":
+			for _, r := range t.rows {
+				if r.base == 0 && r.now > 0 {
+					wrong = append(wrong, fmt.Errorf("%s %s allocates %v times, where it did not", t.pkg, r.name, r.now))
+				}
+			}
+		}
+	}
+	if !timed {
+		wrong = append(wrong, errors.New("no times: nothing was compared"))
+	}
+	return errors.Join(wrong...)
+}
+
+func judgeTimes(t table, out io.Writer) error {
+	var wrong []error
+	var logSame, logNow float64
+	for _, r := range t.rows {
+		ratio := r.now / r.base
+		logSame += math.Log(r.same / r.base)
+		logNow += math.Log(ratio)
+		mark := "ok  "
+		if ratio > maxOne && r.p < maxChance {
+			mark = "SLOW"
+			wrong = append(wrong, fmt.Errorf("%s %s: %.3f times as long (p=%.3f), more than %.2f",
+				t.pkg, r.name, ratio, r.p, maxOne))
+		}
+		fmt.Fprintf(out, "%s %-14s %-48s %12s -> %12s: %.3f (p=%.3f), A/A %.3f\n",
+			mark, t.pkg, r.name, duration(r.base), duration(r.now), ratio, r.p, r.same/r.base)
+	}
+	n := float64(len(t.rows))
+	mean, spread := math.Exp(logNow/n), math.Exp(math.Abs(logSame/n))-1
+	mark := "ok  "
+	if !(mean <= maxMean+spread) { // NaN is not good
+		mark = "SLOW"
+		wrong = append(wrong, fmt.Errorf("%s: geometric mean %.3f, more than %.2f and the A/A spread of %.3f",
+			t.pkg, mean, maxMean, spread))
+	}
+	fmt.Fprintf(out, "%s %-14s geometric mean of %d: %.3f, A/A spread %.3f\n", mark, t.pkg, len(t.rows), mean, spread)
+	if spread > noisy {
+		fmt.Fprintf(out, "note %-14s A/A spread above %.2f: measure again when the machine has nothing else to do\n",
+			t.pkg, noisy)
+	}
+	return errors.Join(wrong...)
+}
+
+func duration(seconds float64) string {
+	return strconv.FormatFloat(seconds*1e9, 'f', 1, 64) + " ns"
+}

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/tools/internal/entry"
+	"vnic.dev/vnic/tools/internal/heirs"
+)
+
+// attempts is how often a benchmark binary may fail before that is an error: at 1acd496 a benchmark
+// can fall over a worker with which it shares a ring.
+const attempts = 3
+
+// A comparison says what is to be measured.
+type comparison struct {
+	base, now string // commits; now may be empty: the checkout as it is
+	pairs     int
+	benchtime string
+	core      int
+	packages  []string // their names in the base
+	rules     *heirs.Rules
+	temp      string
+	errs      io.Writer
+}
+
+// The sides of a comparison: the base, the base against itself, the new code.
+const (
+	sideBase = "base"
+	sideSame = "aa"
+	sideNew  = "new"
+)
+
+// binary is the compiled tests of a package.
+type binary struct{ pkg, dir, file string }
+
+// measure runs the benchmarks of both commits, and writes for each package of the base what each side
+// has printed, by the base's names, as PACKAGE.SIDE.
+func (c *comparison) measure(ctx context.Context, dir string) (err error) {
+	base, end, err := c.worktree(ctx, c.base)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end()) }()
+	now := "."
+	if c.now != "" {
+		var end func() error
+		if now, end, err = c.worktree(ctx, c.now); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, end()) }()
+	}
+	top, err := output(ctx, now, "git", "rev-parse", "--show-toplevel")
+	if err != nil {
+		return err
+	}
+
+	old, err := c.build(ctx, base, sideBase, c.packages)
+	if err != nil {
+		return err
+	}
+	anew, err := c.build(ctx, strings.TrimSpace(top), sideNew, c.newPackages())
+	if err != nil {
+		return err
+	}
+	sides := []struct {
+		name     string
+		binaries []binary
+	}{{sideBase, old}, {sideSame, old}, {sideNew, anew}}
+	samples := map[string][]sample{}
+	for round := range c.pairs {
+		fmt.Fprintf(c.errs, "benchcmp: round %d of %d\n", round+1, c.pairs)
+		for i := range sides {
+			s := sides[(round+i)%len(sides)] // each comes first as often as the others
+			for _, b := range s.binaries {
+				found, err := c.run(ctx, b)
+				if err != nil {
+					return fmt.Errorf("%s: %w", s.name, err)
+				}
+				samples[s.name] = append(samples[s.name], found...)
+			}
+		}
+	}
+	return write(dir, samples, c.rules)
+}
+
+// newPackages are where the base's packages, or some benchmarks of theirs, are now.
+func (c *comparison) newPackages() []string {
+	var all []string
+	for _, pkg := range c.packages {
+		all = append(all, c.rules.Packages(pkg)...)
+		all = append(all, c.rules.BenchmarksOf(pkg)...)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// worktree checks a commit out. What it returns removes that again.
+func (c *comparison) worktree(ctx context.Context, commit string) (string, func() error, error) {
+	if _, err := output(ctx, ".", "git", "rev-parse", "--verify", "--quiet", commit+"^{commit}"); err != nil {
+		return "", nil, fmt.Errorf("no commit %s here: git fetch --unshallow, if this clone is shallow", commit)
+	}
+	dir := filepath.Join(c.temp, "tree-"+commit)
+	if _, err := output(ctx, ".", "git", "worktree", "add", "--quiet", "--detach", dir, commit); err != nil {
+		return "", nil, err
+	}
+	return dir, func() error {
+		_, err := output(context.WithoutCancel(ctx), ".", "git", "worktree", "remove", "--force", dir)
+		return err
+	}, nil
+}
+
+// build compiles the tests of packages. One that has none, or is not there, has no binary.
+func (c *comparison) build(ctx context.Context, tree, side string, packages []string) ([]binary, error) {
+	var all []binary
+	for _, pkg := range packages {
+		b := binary{pkg, filepath.Join(tree, pkg), filepath.Join(c.temp, side+"-"+flat(pkg))}
+		tests, err := filepath.Glob(filepath.Join(b.dir, "*_test.go"))
+		if err != nil {
+			return nil, err
+		}
+		if len(tests) == 0 {
+			fmt.Fprintf(c.errs, "benchcmp: %s: %s has no tests\n", side, pkg)
+			continue
+		}
+		if _, err := output(ctx, tree, "go", "test", "-c", "-trimpath", "-o", b.file, "./"+pkg); err != nil {
+			return nil, err
+		}
+		all = append(all, b)
+	}
+	return all, nil
+}
+
+// sample is a line that a benchmark has printed.
+type sample struct{ pkg, name, rest string }
+
+// run runs all benchmarks of a binary once.
+func (c *comparison) run(ctx context.Context, b binary) ([]sample, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	for try := 1; ; try++ {
+		out, err := output(ctx, b.dir, "taskset", "-c", strconv.Itoa(c.core), b.file, "-test.run", "^$", "-test.bench", ".",
+			"-test.benchmem", "-test.benchtime", c.benchtime)
+		if err == nil {
+			return samplesOf(b.pkg, out), nil
+		}
+		if ctx.Err() != nil || try == attempts {
+			return nil, fmt.Errorf("benchmarks of %s: %w", b.pkg, err)
+		}
+		fmt.Fprintf(c.errs, "benchcmp: once more: benchmarks of %s: %v\n", b.pkg, err)
+	}
+}
+
+// samplesOf picks the results from what a binary printed. What benchmarks log stands between them.
+func samplesOf(pkg, out string) []sample {
+	var all []sample
+	for line := range strings.Lines(out) {
+		name, rest, ok := strings.Cut(strings.TrimSpace(line), "\t")
+		name = strings.TrimSpace(name)
+		if ok && strings.HasPrefix(name, "Benchmark") && strings.Contains(rest, "/op") && !strings.Contains(name, " ") {
+			all = append(all, sample{pkg, name, rest})
+		}
+	}
+	return all
+}
+
+// benchmark is the entry of an inventory that a sample is of.
+func (s sample) benchmark() entry.Entry {
+	e := entry.Entry{Kind: entry.Bench, Package: s.pkg, Name: s.name}
+	if strings.Contains(s.name, "/") {
+		e.Kind = entry.Sub
+	}
+	return e
+}
+
+// write writes the samples of each package of the base, those of the new side by the names of the base.
+// A benchmark of the base without an heir is an error.
+func write(dir string, samples map[string][]sample, rules *heirs.Rules) error {
+	there := map[entry.Entry]bool{}
+	for _, s := range samples[sideNew] {
+		there[s.benchmark()] = true
+	}
+	heirOf := map[entry.Entry][]entry.Entry{} // what it inherits from
+	var wrong []error
+	done := map[entry.Entry]bool{}
+	for _, s := range samples[sideBase] {
+		old := s.benchmark()
+		if done[old] {
+			continue
+		}
+		done[old] = true
+		candidates := rules.Candidates(old)
+		at := slices.IndexFunc(candidates, func(e entry.Entry) bool { return there[e] })
+		if at < 0 {
+			wrong = append(wrong, fmt.Errorf("%s has no heir: say in the mapping what it is called now", old))
+			continue
+		}
+		heirOf[candidates[at]] = append(heirOf[candidates[at]], old)
+	}
+	if err := errors.Join(wrong...); err != nil {
+		return err
+	}
+	files := map[string]*bytes.Buffer{}
+	add := func(pkg, side, name, rest string) {
+		file := flat(pkg) + "." + side
+		if files[file] == nil {
+			files[file] = &bytes.Buffer{}
+			fmt.Fprintf(files[file], "pkg: %s\n", pkg)
+		}
+		fmt.Fprintf(files[file], "%s\t%s\n", name, rest)
+	}
+	for side, all := range samples {
+		for _, s := range all {
+			if side != sideNew {
+				add(s.pkg, side, s.name, s.rest)
+				continue
+			}
+			for _, old := range heirOf[s.benchmark()] {
+				add(old.Package, side, old.Name, s.rest)
+			}
+		}
+	}
+	if len(files) == 0 {
+		return errors.New("no benchmarks: nothing was measured")
+	}
+	for name, text := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), text.Bytes(), 0o666); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func flat(pkg string) string { return strings.ReplaceAll(pkg, "/", "_") }
+
+// output runs a command and returns what it printed.
+func output(ctx context.Context, dir, name string, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = dir
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		says := append(bytes.TrimSpace(out), stderr.Bytes()...)
+		return "", fmt.Errorf("%s %s: %w\n%s", name, strings.Join(args, " "), err, says[max(0, len(says)-4096):])
+	}
+	return string(out), nil
+}
