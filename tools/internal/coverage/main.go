@@ -20,7 +20,7 @@ import (
 	"vnic.dev/vnic/tools/internal/tree"
 )
 
-const usage = `usage: tools/coverage [--times N] [--timeout T] [CHECKOUT]
+const usage = `usage: tools/coverage [--times N] [--timeout T] [CHECKOUT [PACKAGE...]]
        tools/coverage --compare OLD NEW MAPPING
 its head tells more`
 
@@ -52,9 +52,9 @@ func run(args []string, out, errs io.Writer) error {
 	case *compare && flags.NArg() == 3:
 		return compareFiles(flags.Arg(0), flags.Arg(1), flags.Arg(2), out)
 	case !*compare && flags.NArg() == 0 && *times > 0:
-		return measure(".", *times, *timeout, out, errs)
-	case !*compare && flags.NArg() == 1 && *times > 0:
-		return measure(flags.Arg(0), *times, *timeout, out, errs)
+		return measure(".", nil, *times, *timeout, out, errs)
+	case !*compare && flags.NArg() > 0 && *times > 0:
+		return measure(flags.Arg(0), flags.Args()[1:], *times, *timeout, out, errs)
 	}
 	return errors.New(usage)
 }
@@ -69,7 +69,8 @@ func (c covered) percent() float64 {
 	return 100 * float64(c.reached) / float64(c.all)
 }
 
-func measure(dir string, times int, timeout string, out, errs io.Writer) error {
+// measure measures packages of a checkout, all if none is named.
+func measure(dir string, packages []string, times int, timeout string, out, errs io.Writer) error {
 	files, err := tree.Files(dir)
 	if err != nil {
 		return err
@@ -80,10 +81,18 @@ func measure(dir string, times int, timeout string, out, errs io.Writer) error {
 	}
 	defer func() { _ = os.RemoveAll(temp) }()
 	profile := filepath.Join(temp, "profile")
-	for _, pkg := range tree.Packages(files) {
-		if tree.ClassOf(pkg+"/x.go") != tree.Product {
-			continue
+	all := slices.DeleteFunc(tree.Packages(files), func(pkg string) bool {
+		return tree.ClassOf(pkg+"/x.go") != tree.Product
+	})
+	for _, pkg := range packages {
+		if !slices.Contains(all, pkg) {
+			return fmt.Errorf("%s: no product package of %s", pkg, dir)
 		}
+	}
+	if len(packages) == 0 {
+		packages = all
+	}
+	for _, pkg := range packages {
 		lowest := covered{-1, 0}
 		for range times {
 			fmt.Fprintln(errs, "coverage: testing", pkg)

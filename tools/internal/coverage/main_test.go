@@ -36,6 +36,13 @@ func TestMeasure(t *testing.T) {
 	if want := "half 2 4 50.00\nnone 0 1 0.00\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
+	out.Reset()
+	if err := run([]string{"--times", "1", dir, "none"}, &out, &errs); err != nil || out.String() != "none 0 1 0.00\n" {
+		t.Errorf("of one package: %q, error %v", out.String(), err)
+	}
+	if err := run([]string{dir, "nic/nictest"}, &out, &errs); err == nil {
+		t.Error("test support is measured")
+	}
 	treetest.Write(t, filepath.Join(dir, "half/b_test.go"),
 		"package half\n\nimport \"testing\"\n\nfunc TestG(t *testing.T) { t.Fatal(\"no\") }\n")
 	if err := run([]string{dir}, &out, &errs); err == nil || !strings.Contains(err.Error(), "TestG") {
