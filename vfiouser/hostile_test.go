@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
@@ -263,7 +263,7 @@ const attackIOVA = 0x1000_0000
 func TestHostileClients(t *testing.T) {
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
-			leaktest.CheckFDs(t)
+			testkit.CheckFDs(t)
 			h := newHost(t)
 			l := h.connect()
 			must(t, l.Map(attackIOVA, memory(t, 8192)))
@@ -308,7 +308,7 @@ func TestHostileVersions(t *testing.T) {
 		{"deep", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00" + strings.Repeat("[", 60000) + "\x00")}, "version data"},
 	} {
 		t.Run(a.name, func(t *testing.T) {
-			leaktest.CheckFDs(t)
+			testkit.CheckFDs(t)
 			h := newHost(t)
 			l := h.dial()
 			must(t, l.Send(a.m))
@@ -326,12 +326,12 @@ func TestHostileVersions(t *testing.T) {
 
 // Whatever a client does with descriptors, this process keeps none.
 func TestDescriptorsAreClosed(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	e := event(t)
 	m := memory(t, 8192)
-	before := len(leaktest.FDs(t))
+	before := len(testkit.FDs(t))
 	for cmd := range vfiouser.Command(32) {
 		if cmd == vfiouser.CmdVersion {
 			continue
@@ -345,7 +345,7 @@ func TestDescriptorsAreClosed(t *testing.T) {
 	for range 100 {
 		must(t, l.SetIRQ(vfiouser.IRQMSIX, 1, e))
 	}
-	if n := len(leaktest.FDs(t)); n != before+1 {
+	if n := len(testkit.FDs(t)); n != before+1 {
 		t.Errorf("%d descriptors, %d before", n, before)
 	}
 	h.works(l, guestIOVA)

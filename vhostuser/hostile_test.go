@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // attack is what a hostile frontend does on a connection with two live rings. wait, if not nil, is the error with which
@@ -299,7 +299,7 @@ func openFile(name string, mode int) func(*testing.T, *guest) []int {
 func TestHostileFrontends(t *testing.T) {
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
-			leaktest.CheckFDs(t)
+			testkit.CheckFDs(t)
 			bystander, other := newHost(t), newGuest(t)
 			b := bystander.connect()
 			other.start(b, 2)
@@ -327,7 +327,7 @@ func TestHostileFrontends(t *testing.T) {
 
 // TestHostileFrontendDoesNotRead: the answers fill the socket, Serve waits to write, and its context still ends it.
 func TestHostileFrontendDoesNotRead(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	g.start(l, 2)
@@ -370,7 +370,7 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 
 // TestHostileShapes sends every request with every wrong size and number of descriptors.
 func TestHostileShapes(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	fd := eventfd(t)
 	for r := Request(0); r <= GetShmemConfig+1; r++ {

@@ -1,5 +1,5 @@
-// Package leaktest tells whether a test leaves descriptors open. (Goroutines are goleak's.)
-package leaktest
+// Package testkit tells whether a test leaves descriptors open. (Goroutines are goleak's.)
+package testkit
 
 import (
 	"os"
