@@ -331,7 +331,7 @@ func TestDescriptorsAreClosed(t *testing.T) {
 	l := h.connect()
 	e := event(t)
 	m := memory(t, 8192)
-	before := len(testkit.FDs(t))
+	before := len(testkit.FDs())
 	for cmd := range vfiouser.Command(32) {
 		if cmd == vfiouser.CmdVersion {
 			continue
@@ -345,7 +345,7 @@ func TestDescriptorsAreClosed(t *testing.T) {
 	for range 100 {
 		must(t, l.SetIRQ(vfiouser.IRQMSIX, 1, e))
 	}
-	if n := len(testkit.FDs(t)); n != before+1 {
+	if n := len(testkit.FDs()); n != before+1 {
 		t.Errorf("%d descriptors, %d before", n, before)
 	}
 	h.works(l, guestIOVA)

@@ -3,7 +3,6 @@ package devmemtool
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -18,12 +17,11 @@ import (
 // closing sees that the tool leaves nothing in the NIC when it closes its device.
 type closing struct {
 	devmem.Device
-	guest  *guest
-	served chan error
+	guest *guest
 }
 
 func (c *closing) Close() error {
-	p := c.guest.dev.Port()
+	p := c.guest.port.NIC()
 	flows, _ := p.Flows()
 	buffers, _ := p.Buffers()
 	bindings, _ := p.Bindings()
@@ -33,7 +31,7 @@ func (c *closing) Close() error {
 	if s := c.Device.Stats(); len(s.Bindings) > 0 {
 		c.guest.t.Errorf("left: %+v", s.Bindings)
 	}
-	return errors.Join(c.Device.Close(), <-c.served)
+	return c.Device.Close()
 }
 
 func words(s string) []string { return strings.Fields(s) }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -23,7 +24,7 @@ func newTools(t *testing.T, nic, iface string) *tools {
 	if testing.Short() {
 		t.Skip("boots QEMU")
 	}
-	leavesNothing(t)
+	testkit.LeavesNothing(t)
 	o := options(1)
 	o.NIC, o.InProc, o.Memory, o.GPUMemory = nic, false, 256<<20, 128<<20
 	o.Fetch.Offline = true
