@@ -92,7 +92,8 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	}
 }
 
-// A range may need as many segments as its user takes, and no more: the walk over the regions ends there.
+// A range may need as many segments as its user takes, and no more: the walk over the regions ends
+// there.
 func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 	leakFree(t)
 	s := NewSpace("guest", NewFiles())

@@ -70,8 +70,9 @@ func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, e
 	return s.TranslateMax(dst, math.MaxInt, iova, n, a)
 }
 
-// TranslateMax is Translate into at most limit segments, those in dst before included. A range that would need more is
-// ErrScattered, found before one more is made: limit bounds time and memory, however many regions the guest has made.
+// TranslateMax is Translate into at most limit segments, those in dst before included. A range that
+// would need more is ErrScattered, found before one more is made: limit bounds time and memory,
+// however many regions the guest has made.
 func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	t := s.table.Load()
 	out := dst
