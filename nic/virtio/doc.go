@@ -9,6 +9,10 @@
 // Receive queues have no goroutine: senders enter them under a lock. One watcher a device sleeps on their kicks, which
 // matter only to start a ring and to wake senders that wait for buffers, and logs why a queue stopped.
 //
+// What a driver's ring costs others is bounded by chain (package virtq) and by frame: a frame takes
+// at most 64 chains, and none more once these have 4096 segments. Lists of segments that were long
+// are dropped when a queue sleeps, stops, or takes a frame that does not need them.
+//
 // Header split (layout after virtio-spec issue 144): on a queue whose split is on, a chain is one header buffer, of
 // at least 12 + 256 bytes, and payload buffers.
 package virtio

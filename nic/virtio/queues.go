@@ -176,6 +176,8 @@ func (q *rxQueue) halt() (base uint16) {
 	q.vq = nil
 	closeAll(q.kick)
 	q.kick, q.started = -1, false
+	q.trim(0)
+	q.buffers, q.header, q.payload = nil, nil, nil
 	q.wake()
 	return base
 }

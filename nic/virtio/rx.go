@@ -14,6 +14,10 @@ import (
 // maxChains is how many chains one frame may take (MRG_RXBUF): a 64 KiB frame in buffers of 1 KiB.
 const maxChains = 64
 
+// maxSegments is how many segments the chains of one frame may have before another one is taken: as
+// many as one chain may have.
+const maxSegments = virtq.MaxSegments
+
 // maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
@@ -44,6 +48,7 @@ type rxQueue struct {
 	woken    []wire.Waker // to be woken after Unlock
 	broken   bool         // to be reported after Unlock
 	chains   [maxChains]virtq.Chain
+	peeked   int           // how many of chains the last frame needed
 	buffers  []dma.Segment // of all chains of a frame, in order
 	header   []dma.Segment
 	payload  []dma.Segment
@@ -98,6 +103,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	} else {
 		n, res = q.putWhole(m, f)
 	}
+	q.trim(n)
 	if res == nic.PutTaken {
 		q.staged = true
 		return res
@@ -111,6 +117,14 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 		q.noBuffer.add(1)
 	}
 	return res
+}
+
+// trim lets go of the lists of chains that the frame before needed and this one, of n, did not.
+func (q *rxQueue) trim(n int) {
+	for i := n; i < q.peeked; i++ {
+		q.chains[i].Trim()
+	}
+	q.peeked = n
 }
 
 // begin starts the ring if it has been kicked.
@@ -162,14 +176,15 @@ func (q *rxQueue) kicked() {
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	head := netHdrLen + uint32(len(f.Header))
 	need := head + f.PayloadLen
-	for room := uint32(0); room < need; n++ {
-		if n == maxChains || n == 1 && !q.mrg {
+	for room, segs := uint32(0), 0; room < need; n++ {
+		if n == maxChains || n == 1 && !q.mrg || segs > maxSegments {
 			return n, nic.PutTooBig
 		}
 		c, res := q.next(n)
 		if res != nic.PutTaken {
 			return n, res
 		}
+		segs += len(c.In)
 		if c.InLen < netHdrLen { // also of those that follow (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
@@ -178,7 +193,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		switch n {
 		case 0: // nearly always the only one
 		case 1:
-			q.buffers = append(append(q.buffers[:0], q.chains[0].In...), c.In...)
+			q.buffers = append(append(dma.Reuse(q.buffers), q.chains[0].In...), c.In...)
 		default:
 			q.buffers = append(q.buffers, c.In...)
 		}
@@ -187,7 +202,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	if n > 1 {
 		buffers = q.buffers
 	}
-	q.payload = dma.Cut(q.payload[:0], buffers, 0, uint64(need))
+	q.payload = dma.Cut(dma.Reuse(q.payload), buffers, 0, uint64(need))
 	hlen := uint32(0)                       // unsplit: whoever expects split can tell
 	if f.Meta.GSOType != splitter.GSONone { // a receiver's hint (5.1.6.4.1)
 		hlen = uint32(len(f.Header))
@@ -209,15 +224,16 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload that belongs to the header buffer: of a frame without TCP
 	need := f.PayloadLen - inHeader
-	q.payload = q.payload[:0]
-	for room := uint32(0); n == 0 || room < need; n++ {
-		if n == maxChains || n == 1 && !q.mrg {
+	q.payload = dma.Reuse(q.payload)
+	for room, segs := uint32(0), 0; n == 0 || room < need; n++ {
+		if n == maxChains || n == 1 && !q.mrg || segs > maxSegments {
 			return n, nic.PutTooBig
 		}
 		c, res := q.next(n)
 		if res != nic.PutTaken {
 			return n, res
 		}
+		segs += len(c.In)
 		if c.InFirst < headerBuf || c.InLen == c.InFirst && need > 0 {
 			q.fail(errNotSplit)
 			return n + 1, nic.PutStopped
@@ -226,9 +242,9 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		q.payload = dma.Cut(q.payload, c.In, uint64(c.InFirst), uint64(k))
 		room += k
 	}
-	q.header = dma.Cut(q.header[:0], q.chains[0].In, 0, uint64(netHdrLen+len(f.Header)))
+	q.header = dma.Cut(dma.Reuse(q.header), q.chains[0].In, 0, uint64(netHdrLen+len(f.Header)))
 	if inHeader > 0 { // the frame goes to the header buffer whole
-		q.payload = dma.Cut(q.payload[:0], q.chains[0].In, uint64(netHdrLen+len(f.Header)), uint64(inHeader))
+		q.payload = dma.Cut(dma.Reuse(q.payload), q.chains[0].In, uint64(netHdrLen+len(f.Header)), uint64(inHeader))
 	}
 	err := m.Header(q.header, q.headers(f, f.HeaderLen, n))
 	if err == nil && f.PayloadLen > 0 {
@@ -254,6 +270,8 @@ func (q *rxQueue) Return() {
 	if q.vq == nil || q.err != nil || !q.started && !q.begin() {
 		return
 	}
+	defer q.trim(0)
+	q.peeked = max(q.peeked, 1)
 	for range q.vq.Size() {
 		c, res := q.peek(0)
 		if res != nic.PutTaken {

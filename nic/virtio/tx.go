@@ -36,6 +36,7 @@ type txQueue struct {
 	chains [txBatch]virtq.Chain
 	slots  [txBatch]*txSlot
 	used   int
+	peak   int                   // how many of chains have been in use since they were last trimmed
 	batch  [txBatch]*wire.Packet // slots' packets, in the same order
 
 	sleeper
@@ -182,6 +183,7 @@ func (q *txQueue) gather() (n int, err error) {
 		q.seen = q.dev.space.Generation()
 	}
 	n, err = q.vq.PeekBatch(q.chains[q.used:])
+	q.peak = max(q.peak, q.used+n)
 	enabled := q.enabled.Load()
 	for i, end := q.used, q.used+n; i < end; i++ {
 		c, s := &q.chains[i], q.slots[q.used]
@@ -275,9 +277,20 @@ func (q *txQueue) letGo() {
 		q.t.Dropped(&s.pkt)
 		q.vq.Commit(c.Head, 0)
 	}
+	q.trim()
 	if q.vq.Publish() {
 		q.call.fire()
 	}
+}
+
+// trim lets go of the lists of frames that are disposed of, as it may be long until the next ones.
+func (q *txQueue) trim() {
+	for i := q.used; i < q.peak; i++ {
+		q.chains[i].Trim()
+		p := &q.slots[i].pkt
+		p.Payload = dma.Reuse(p.Payload[:0])
+	}
+	q.peak = q.used
 }
 
 // waitFrames waits for the driver: first busily, if there are cores to spare, then asleep.
@@ -296,6 +309,7 @@ func (q *txQueue) waitFrames(cores int) error {
 		q.vq.DisableKick()
 		return nil
 	}
+	q.trim()
 	_, err := q.sleep(q.wake.fd, q.kick, -1)
 	q.vq.DisableKick()
 	return err
@@ -326,6 +340,7 @@ func (q *txQueue) waitBusy() error {
 		q.vq.DisableKick()
 		return nil
 	}
+	q.trim()
 	_, err := q.sleep(q.wake.fd, q.kick, q.busy.Left(q.temper.Limit))
 	q.vq.DisableKick()
 	return err
