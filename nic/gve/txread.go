@@ -113,7 +113,7 @@ func (q *txQueue) gather() (n int, err error) {
 			q.finish(txPacketDone, s.tag)
 		case errors.Is(e, dma.ErrFault): // our own memory is gone
 			return n, e
-		default: // not mapped, or not to be read
+		default: // not mapped, not to be read, or in too many pieces
 			q.count.unmapped.add(1)
 			q.finish(txPacketDone, s.tag)
 		}
@@ -171,7 +171,8 @@ func (s *txSlot) find(space *dma.Space) (err error) {
 	s.segs = s.segs[:0]
 	for i := range s.bufs[:s.n] {
 		b := &s.bufs[i]
-		if s.segs, err = space.Translate(s.segs, b.addr, uint64(b.len), dma.Read); err != nil {
+		s.segs, err = space.TranslateMax(s.segs, len(s.segs)+maxPieces, b.addr, uint64(b.len), dma.Read)
+		if err != nil {
 			return err
 		}
 	}
