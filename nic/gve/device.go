@@ -69,7 +69,7 @@ type Device struct {
 	limits     atomic.Pointer[wire.Limits]
 	status     atomic.Uint32 // the device's status register
 	management atomic.Int32  // vector; -1: none
-	voices     struct{ version, driver, reset, refusal, stop voice }
+	limited    struct{ version, driver, reset, refusal, stop LogLimit }
 	failures   atomic.Uint64 // queues that stopped for an error
 
 	// Of the control goroutine.
@@ -217,7 +217,7 @@ func (d *Device) failed(tx bool, id int, err error) {
 	if tx {
 		dir = "tx"
 	}
-	d.voices.stop.say(d.log, slog.LevelError, "queue stopped until the driver resets the NIC", "queue", fmt.Sprint(dir, id), "err", err)
+	d.limited.stop.Log(d.log, slog.LevelError, "queue stopped until the driver resets the NIC", "queue", fmt.Sprint(dir, id), "err", err)
 	d.AskReset()
 }
 

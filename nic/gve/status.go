@@ -67,16 +67,17 @@ func statusOf(err error) status {
 	return statusInvalidArgument // EINVAL, and memory that is not there
 }
 
-// voice says a thing once a second at most, and how often it did not: a guest can cause as many as it likes.
-type voice struct {
+// LogLimit logs once a second at most, and says how often it did not: a guest can cause as many
+// lines as it likes. Any goroutine may use it.
+type LogLimit struct {
 	mu   sync.Mutex
 	next time.Time // under mu
 	held int       // under mu
 }
 
-// say logs msg, unless it did so within the last second.
-func (v *voice) say(log *slog.Logger, level slog.Level, msg string, attrs ...any) {
-	held, ok := v.may(time.Now())
+// Log logs msg, unless it did so within the last second.
+func (l *LogLimit) Log(log *slog.Logger, level slog.Level, msg string, attrs ...any) {
+	held, ok := l.allow(time.Now())
 	if !ok {
 		return
 	}
@@ -86,13 +87,13 @@ func (v *voice) say(log *slog.Logger, level slog.Level, msg string, attrs ...any
 	log.Log(context.Background(), level, msg, attrs...)
 }
 
-func (v *voice) may(now time.Time) (held int, ok bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if now.Before(v.next) {
-		v.held++
+func (l *LogLimit) allow(now time.Time) (held int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Before(l.next) {
+		l.held++
 		return 0, false
 	}
-	held, v.held, v.next = v.held, 0, now.Add(time.Second)
+	held, l.held, l.next = l.held, 0, now.Add(time.Second)
 	return held, true
 }

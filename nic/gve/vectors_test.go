@@ -170,12 +170,12 @@ func TestFireAllocatesNothing(t *testing.T) {
 }
 
 // What a guest can make us say is said once a second, with how often it was not.
-func TestVoice(t *testing.T) {
-	var v voice
+func TestLogLimit(t *testing.T) {
+	var l LogLimit
 	var got []int
 	now := time.Unix(0, 0)
 	for range 30 {
-		if held, ok := v.may(now); ok {
+		if held, ok := l.allow(now); ok {
 			got = append(got, held)
 		}
 		now = now.Add(100 * time.Millisecond)
