@@ -69,7 +69,7 @@ type Device struct {
 	limits     atomic.Pointer[wire.Limits]
 	status     atomic.Uint32 // the device's status register
 	management atomic.Int32  // vector; -1: none
-	limited    struct{ version, driver, reset, refusal, stop LogLimit }
+	limited    struct{ version, driver, reset, refusal, stop nic.LogLimit }
 	failures   atomic.Uint64 // queues that stopped for an error
 
 	// Of the control goroutine.
