@@ -1,10 +1,19 @@
 package virtio_test
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
@@ -17,6 +26,7 @@ type handRing struct {
 	g                 *suiteGuest
 	index             int
 	desc, avail, used []byte
+	setup             vhostuser.VringSetup
 	next, entries     uint16 // free descriptor, avail.idx
 }
 
@@ -36,11 +46,25 @@ func (g *suiteGuest) handRing(i int) *handRing {
 	at[0], r.desc = g.alloc(16 * virtq.MaxSize)
 	at[1], r.avail = g.alloc(6 + 2*virtq.MaxSize)
 	at[2], r.used = g.alloc(6 + 8*virtq.MaxSize)
+	r.setup = vhostuser.VringSetup{Index: i, Size: virtq.MaxSize, Desc: rawUser + at[0], Avail: rawUser + at[1],
+		Used: rawUser + at[2], Kick: g.kicks[i], Call: g.calls[i]}
+	r.begin()
+	return r
+}
+
+func (r *handRing) begin() {
 	clear(r.avail)
 	clear(r.used)
-	g.must(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: virtq.MaxSize, Desc: rawUser + at[0],
-		Avail: rawUser + at[1], Used: rawUser + at[2], Kick: g.kicks[i], Call: g.calls[i]}))
-	return r
+	r.next, r.entries = 0, 0
+	r.g.must(r.g.front.SetupVring(r.setup))
+}
+
+// restart stops the ring, and begins anew.
+func (r *handRing) restart() {
+	r.g.t.Helper()
+	_, err := r.g.front.GetVringBase(r.index)
+	r.g.must(err)
+	r.begin()
 }
 
 // put writes descriptor i of a table.
@@ -259,4 +283,71 @@ func TestSlowWalk(t *testing.T) {
 		short(t, "stopped", append(chains, frame)...)
 		w.moves(t)
 	})
+}
+
+// A guest that breaks its queue and sets it up again, as fast as it can, does not fill the log.
+func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
+	var log lockedBuffer
+	began := time.Now()
+	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true, log: slog.New(slog.NewJSONHandler(&log, nil))})
+	const breaks = 500
+	fault := eventfd(t)
+	r := w.bad.handRing(1)
+	for range breaks {
+		w.bad.must(w.bad.front.SetVringErr(1, fault))
+		put(r.desc, 0, virtq.Buf{Addr: 1 << 50, Len: 100}, 0, 0)
+		r.head(0)
+		r.publish()
+		w.bad.broken(t, 1, fault)
+		var b [8]byte
+		_, err := unix.Read(fault, b[:])
+		w.bad.must(err)
+		r.restart()
+	}
+	w.moves(t)
+	lines, held := 0, 0
+	for dec := json.NewDecoder(strings.NewReader(log.String())); ; {
+		var line struct {
+			Msg, Queue, Port string
+			HeldBack         int
+		}
+		if err := dec.Decode(&line); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(line.Msg, "queue stopped") {
+			continue
+		}
+		if line.Queue != "tx0" || line.Port != "c" {
+			t.Errorf("%+v", line)
+		}
+		lines++
+		held += line.HeldBack
+	}
+	if most := int(time.Since(began)/time.Second) + 1; lines < 1 || lines > most {
+		t.Errorf("%d lines, want 1 to %d", lines, most)
+	}
+	if lines > 1 && held == 0 || lines+held > breaks {
+		t.Errorf("%d lines, %d held back, of %d", lines, held, breaks)
+	}
+	t.Logf("%d lines, %d held back", lines, held)
+}
+
+// lockedBuffer is a log's.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
 }

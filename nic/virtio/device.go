@@ -61,6 +61,8 @@ type Device struct {
 	mu      sync.Mutex
 	stopped map[int]string // under mu: why queues stopped, for Errors
 	broken  uint64         // under mu: how often one did
+
+	stops []nic.LogLimit // by vring: a guest can break a queue, and set it up again, as often as it likes
 }
 
 // firstPair is what is known of queue pair 0 in a connection: how its rings began tells whether the driver did.
@@ -84,6 +86,7 @@ func New(c Config) (*Device, error) {
 		mtu: c.Port.MTU, stopped: map[int]string{}, serving: make(chan struct{}, 1)}
 	d.setLimits()
 	pairs := max(c.Port.QueuePairs, 1)
+	d.stops = make([]nic.LogLimit, 2*pairs)
 	queues := make([]nic.RxQueue, pairs)
 	for i := range pairs {
 		q := newRxQueue(d, 2*i)
@@ -275,10 +278,11 @@ func (d *Device) note(index int, err error) {
 	d.broken++
 }
 
-// report logs why a queue stopped.
+// report logs why a queue stopped, for each queue once a second at most.
 func (d *Device) report(index int, err error) {
 	dir := [2]string{"rx", "tx"}[index%2]
-	d.log.Error("queue stopped until the driver resets it", "queue", fmt.Sprint(dir, index/2), "err", err)
+	d.stops[index].Log(d.log, slog.LevelError, "queue stopped until the driver resets it",
+		"queue", fmt.Sprint(dir, index/2), "err", err)
 }
 
 // Errors tells, by vring, why queues have stopped that are not started again.

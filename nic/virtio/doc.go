@@ -13,6 +13,8 @@
 // at most 64 chains, and none more once these have 4096 segments. Lists of segments that were long
 // are dropped when a queue sleeps, stops, or takes a frame that does not need them.
 //
+// Why a queue stopped is logged once a second at most for each queue, with how often it was not.
+//
 // Header split (layout after virtio-spec issue 144): on a queue whose split is on, a chain is one header buffer, of
 // at least 12 + 256 bytes, and payload buffers.
 package virtio
