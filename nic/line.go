@@ -30,7 +30,7 @@ func (l *Line) Write() {
 	if ls := l.lines; ls.dozing.Load() && ls.dozing.Swap(false) {
 		ls.wake()
 	}
-	_, _ = l.f.Write(wakeUp[:]) // a full counter is a signal already, a broken eventfd its owner's loss
+	_, _ = l.f.Write(signal[:]) // a full counter is a signal already, a broken eventfd its owner's loss
 	l.inside.Add(-1)
 }
 
@@ -94,10 +94,7 @@ func (ls *Lines) New(fd int) *Line {
 		_ = unix.Close(fd)
 		return nil
 	}
-	// Writes go straight to the kernel: os.File leaves descriptors to the netpoller that do not block when it gets them.
-	_ = unix.SetNonblock(fd, false)
-	l := &Line{lines: ls, f: os.NewFile(uintptr(fd), "interrupt")}
-	_ = unix.SetNonblock(fd, true)
+	l := &Line{lines: ls, f: eventFile(fd, "interrupt")}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	ls.open++

@@ -268,20 +268,21 @@ func (q *txQueue) waitFrames(cores int) error {
 			}
 		}
 	}
-	q.sleep.Doze()
+	q.sleep.Park()
 	if q.pending() || q.ending.Load() {
-		q.sleep.Awake()
+		q.sleep.Unpark()
 		return nil
 	}
-	return q.sleep.Sleep(-1)
+	_, err := q.sleep.Sleep(-1, -1)
+	return err
 }
 
 // waitBusy sleeps until a receiver of held packets has buffers, the driver has more packets and we have room for them, or
 // patience ends.
 func (q *txQueue) waitBusy() error {
 	q.count.waits.add(1)
-	q.sleep.Doze()
-	defer q.sleep.Awake()
+	q.sleep.Park()
+	defer q.sleep.Unpark()
 	defer q.busy.End()
 	for _, s := range q.slots[:q.used] {
 		if !q.busy.Add(s.pkt.Verdict.Queue, s.since) {
@@ -291,5 +292,6 @@ func (q *txQueue) waitBusy() error {
 	if q.used < txBatch && q.pending() || q.ending.Load() {
 		return nil
 	}
-	return q.sleep.Sleep(q.busy.Left(q.temper.Limit))
+	_, err := q.sleep.Sleep(-1, q.busy.Left(q.temper.Limit))
+	return err
 }

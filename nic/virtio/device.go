@@ -143,7 +143,7 @@ func (d *Device) Close() {
 	d.watcher.close()
 	d.lines.Free()
 	for _, q := range d.tx {
-		q.wake.close()
+		q.sleep.Close()
 	}
 	_ = d.space.Close()
 }

@@ -27,8 +27,8 @@ type rxQueue struct {
 	call  call
 	fault call // the error descriptor
 
-	mu sync.Mutex
-	taker
+	mu       sync.Mutex
+	kicks    nic.EventReader
 	vq       *virtq.Device // nil: stopped
 	kick     int           // -1: stopped
 	enabled  bool
@@ -115,7 +115,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 
 // begin starts the ring if it has been kicked.
 func (q *rxQueue) begin() bool {
-	if !q.take(q.kick) {
+	if !q.kicks.Consume(q.kick) {
 		return false
 	}
 	q.started = true
@@ -151,7 +151,7 @@ func (q *rxQueue) kicked() {
 	case !q.started:
 		q.begin() // not if this kick was for a ring before this one
 	default:
-		q.take(q.kick)
+		q.kicks.Consume(q.kick)
 		q.quiet()
 		q.wake()
 	}

@@ -26,7 +26,7 @@ type txQueue struct {
 
 	enabled atomic.Bool // set by the control goroutine
 	stop    atomic.Bool // set by the control goroutine, which then wakes
-	wake    *event
+	sleep   *nic.Sleeper
 	done    chan struct{} // closed by the worker; nil: no worker. Control goroutine
 	kick    int
 	vq      *virtq.Device
@@ -37,8 +37,6 @@ type txQueue struct {
 	slots  [txBatch]*txSlot
 	used   int
 	batch  [txBatch]*wire.Packet // slots' packets, in the same order
-
-	sleeper
 
 	next     uint16 // avail index of the chain to be peeked next
 	busy     *nic.Waits
@@ -66,10 +64,10 @@ func newTxQueue(d *Device, index int) (*txQueue, error) {
 		q.slots[i] = new(txSlot)
 	}
 	var err error
-	if q.wake, err = newEvent(); err != nil {
+	if q.sleep, err = nic.NewSleeper(); err != nil {
 		return nil, err
 	}
-	q.busy = nic.NewWaits(q.wake, txBatch)
+	q.busy = nic.NewWaits(q.sleep, txBatch)
 	return q, nil
 }
 
@@ -96,11 +94,13 @@ func (q *txQueue) start(running bool) {
 // run moves frames until the queue is told to stop, or until something of it is broken.
 func (q *txQueue) run(kicked bool) error {
 	for !kicked { // "A ring starts when its kick descriptor is first readable"
+		q.sleep.Park()
 		if q.stop.Load() {
+			q.sleep.Unpark()
 			return nil
 		}
 		var err error
-		if kicked, err = q.sleep(q.wake.fd, q.kick, -1); err != nil {
+		if kicked, err = q.sleep.Sleep(q.kick, -1); err != nil {
 			return err
 		}
 	}
@@ -292,11 +292,13 @@ func (q *txQueue) waitFrames(cores int) error {
 			}
 		}
 	}
-	if q.vq.EnableKick() {
+	q.sleep.Park()
+	if q.stop.Load() || q.vq.EnableKick() {
+		q.sleep.Unpark()
 		q.vq.DisableKick()
 		return nil
 	}
-	_, err := q.sleep(q.wake.fd, q.kick, -1)
+	_, err := q.sleep.Sleep(q.kick, -1)
 	q.vq.DisableKick()
 	return err
 }
@@ -307,7 +309,7 @@ func (q *txQueue) halt() {
 		return
 	}
 	q.stop.Store(true)
-	q.wake.Wake()
+	q.sleep.Wake()
 	<-q.done
 	q.done = nil
 }
@@ -316,17 +318,19 @@ func (q *txQueue) halt() {
 // patience ends.
 func (q *txQueue) waitBusy() error {
 	q.waits.add(1)
+	q.sleep.Park()
+	defer q.sleep.Unpark()
 	defer q.busy.End()
 	for _, s := range q.slots[:q.used] {
 		if !q.busy.Add(s.pkt.Verdict.Queue, s.since) {
 			return nil
 		}
 	}
-	if q.used < txBatch && q.vq.EnableKick() {
+	if q.stop.Load() || q.used < txBatch && q.vq.EnableKick() {
 		q.vq.DisableKick()
 		return nil
 	}
-	_, err := q.sleep(q.wake.fd, q.kick, q.busy.Left(q.temper.Limit))
+	_, err := q.sleep.Sleep(q.kick, q.busy.Left(q.temper.Limit))
 	q.vq.DisableKick()
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
 )
 
 // watcher sleeps on the kicks of receive queues, for all of a device, says why queues stopped, and frees those who are
@@ -91,7 +92,7 @@ func (w *watcher) failed(index int, err error) {
 func (w *watcher) run() {
 	defer close(w.done)
 	var events [16]unix.EpollEvent
-	var in taker
+	var in nic.EventReader
 	timeout := -1
 	looked, dozes := time.Now(), false
 	for {
@@ -102,7 +103,7 @@ func (w *watcher) run() {
 		}
 		for _, ev := range events[:max(n, 0)] {
 			if ev.Fd == wakeTag {
-				in.take(w.wake.fd)
+				in.Consume(w.wake.fd)
 			} else {
 				w.dev.rx[ev.Fd/2].kicked()
 			}

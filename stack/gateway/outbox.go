@@ -238,13 +238,14 @@ func (o *outbox) sleepBusy() error {
 
 // sleep sleeps for at most d, forever if it is negative. Not at all if there is something to do.
 func (o *outbox) sleep(d time.Duration) error {
-	o.wake.Doze()
+	o.wake.Park()
 	o.mu.Lock()
 	work := o.closed || len(o.queue) > 0 && o.used < outBatch
 	o.mu.Unlock()
 	if work {
-		o.wake.Awake()
+		o.wake.Unpark()
 		return nil
 	}
-	return o.wake.Sleep(d)
+	_, err := o.wake.Sleep(-1, d)
+	return err
 }
