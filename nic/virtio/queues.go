@@ -55,7 +55,8 @@ func (d *Device) open(v *vhostuser.Vring) (*virtq.Device, error) {
 // open starts a receive queue.
 func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) error {
 	q.Lock()
-	q.vq, q.kick, q.started, q.err, q.staged, q.short = vq, v.Kick, v.Running, nil, false, 0
+	q.Restart()
+	q.vq, q.kick, q.started, q.staged, q.short = vq, v.Kick, v.Running, false, 0
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
 	q.fed = v.Base != 0
 	if v.Running {
@@ -113,7 +114,7 @@ func (q *rxQueue) enable(on bool) {
 	q.Lock()
 	defer q.Unlock()
 	q.enabled = on
-	q.wake()
+	q.WakeAll()
 }
 
 // spread tells the port which receive queues the driver uses, whenever that may have changed.
@@ -176,7 +177,7 @@ func (q *rxQueue) halt() (base uint16) {
 	q.vq = nil
 	closeAll(q.kick)
 	q.kick, q.started = -1, false
-	q.wake()
+	q.WakeAll()
 	return base
 }
 
