@@ -8,3 +8,10 @@ func (s *Sleeper) Signaled() bool {
 	n, err := unix.Poll(p, 0)
 	return err == nil && n == 1
 }
+
+// Open says whether there is any Line that is not closed.
+func (ls *Lines) Open() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return len(ls.open)+len(ls.left) > 0
+}

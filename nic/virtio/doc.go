@@ -6,7 +6,7 @@
 // channel.
 //
 // Each started transmit queue has one worker, which does all the work of its frames up to the receiving queue's buffers.
-// Receive queues have no goroutine: senders enter them under a lock. One watcher a device sleeps on their kicks, which
+// Receive queues have no goroutine: senders enter them under a lock. One monitor a device (nic.Monitor) sleeps on their kicks, which
 // matter only to start a ring and to wake senders that wait for buffers, and logs why a queue stopped.
 //
 // Header split (layout after virtio-spec issue 144): on a queue whose split is on, a chain is one header buffer, of

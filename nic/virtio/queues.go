@@ -28,8 +28,8 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	defer d.spread() // also when a port has begun anew
 	d.began(&v)
 	call, fault := d.callsOf(v.Index)
-	d.give(call, v.Call)
-	d.give(fault, v.Err)
+	call.set(v.Call)
+	fault.set(v.Err)
 	if v.Base != 0 || v.Running {
 		call.fire() // the one that was due may have been lost: the classic stall after a reconnect
 	}
@@ -63,25 +63,17 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 		q.quiet()
 	}
 	q.Unlock()
-	if err := q.dev.watcher.add(v.Kick, v.Index); err != nil {
+	if err := q.dev.monitor.Watch(v.Kick, v.Index); err != nil {
 		q.halt()
 		return fmt.Errorf("vring %d: kick: %w", v.Index, err)
 	}
 	return nil
 }
 
-// give gives an eventfd of the frontend's to a call. From then on the watcher looks for those who are stuck in it.
-func (d *Device) give(c *call, fd int) {
-	c.set(fd)
-	if fd >= 0 {
-		d.watcher.wake.Wake()
-	}
-}
-
 // SetCall implements vhostuser.Device. The new descriptor is fired once: a call may have been lost between the two.
 func (d *Device) SetCall(index, fd int) error {
 	call, _ := d.callsOf(index)
-	d.give(call, fd)
+	call.set(fd)
 	call.fire()
 	return nil
 }
@@ -89,7 +81,7 @@ func (d *Device) SetCall(index, fd int) error {
 // SetErr implements vhostuser.Device. It is fired if the queue has an error already.
 func (d *Device) SetErr(index, fd int) error {
 	_, fault := d.callsOf(index)
-	d.give(fault, fd)
+	fault.set(fd)
 	d.mu.Lock()
 	_, broken := d.stopped[index]
 	d.mu.Unlock()
@@ -171,7 +163,7 @@ func (q *rxQueue) halt() (base uint16) {
 	if q.vq == nil {
 		return 0
 	}
-	q.dev.watcher.remove(q.kick)
+	q.dev.monitor.Unwatch(q.kick)
 	base = q.vq.Base()
 	q.vq.Close()
 	q.vq = nil

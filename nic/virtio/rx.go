@@ -105,7 +105,7 @@ func (q *rxQueue) quiet() {
 	case q.vq.EnableKick(): // there are some
 		q.fed = true
 		q.vq.DisableKick()
-		q.dev.watcher.fed()
+		q.dev.fed()
 	}
 }
 
@@ -116,7 +116,7 @@ func (q *rxQueue) used() bool {
 	return q.vq != nil && q.enabled && q.fed
 }
 
-// kicked is called by the watcher when the driver has kicked the queue.
+// kicked is called by the monitor when the driver has kicked the queue.
 func (q *rxQueue) kicked() {
 	q.Lock()
 	defer q.Unlock()
@@ -325,6 +325,6 @@ func (q *rxQueue) fail(err error) {
 
 // Stopped implements nic.RxModel.
 func (q *rxQueue) Stopped(err error) {
-	q.dev.watcher.failed(q.index, err)
+	q.dev.failed(q.index, err)
 	q.fault.fire()
 }

@@ -84,7 +84,7 @@ func (q *txQueue) start(running bool) {
 			q.temper.Forgive()
 			if err != nil {
 				q.dev.note(q.index, err)
-				q.dev.watcher.failed(q.index, err)
+				q.dev.failed(q.index, err)
 				q.fault.fire()
 			}
 		})
