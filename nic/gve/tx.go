@@ -43,9 +43,9 @@ type txQueue struct {
 	batch [txBatch]*wire.Packet // slots' packets, in the same order
 	seen  uint64                // generation of the space for which the held packets' segments are good
 
-	busy   *nic.Waits
-	temper nic.Patience
-	count  struct{ bad, unmapped, gaveUp, waits counter }
+	busy     *nic.Waits
+	patience nic.Patience
+	count    struct{ bad, unmapped, gaveUp, waits counter }
 }
 
 // noTail is no value of tail.
@@ -58,8 +58,8 @@ func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 		return nil, err
 	}
 	q := &txQueue{shared: s, id: id, t: p.NewTransmitter(txBatch), sleep: sleep, busy: nic.NewWaits(sleep, txBatch)}
-	if q.temper.Limit = s.patience; s.patience == 0 {
-		q.temper.Limit = nic.DefaultPatience
+	if q.patience.Limit = s.patience; s.patience == 0 {
+		q.patience.Limit = nic.DefaultPatience
 	}
 	for i := range q.slots {
 		q.slots[i] = new(txSlot)
@@ -86,7 +86,7 @@ func (q *txQueue) start(p txParams) error {
 		defer close(done)
 		nic.Work(func() {
 			err := q.run()
-			q.temper.Forgive()
+			q.patience.Reset()
 			if err != nil {
 				q.failed(true, q.id, fmt.Errorf("transmit queue %d: %w", q.id, err))
 			}
@@ -216,7 +216,7 @@ func (q *txQueue) settle() (err error) {
 			if s.since.IsZero() {
 				s.since = now
 			}
-			if q.temper.Worth(s.pkt.Verdict.Queue, s.since, now) {
+			if q.patience.ShouldWait(s.pkt.Verdict.Queue, nic.Window{From: s.since, To: now}) {
 				q.slots[kept], q.slots[i] = q.slots[i], q.slots[kept]
 				kept++
 				continue
@@ -292,6 +292,6 @@ func (q *txQueue) waitBusy() error {
 	if q.used < txBatch && q.pending() || q.ending.Load() {
 		return nil
 	}
-	_, err := q.sleep.Sleep(-1, q.busy.Left(q.temper.Limit))
+	_, err := q.sleep.Sleep(-1, q.busy.Left(q.patience.Limit))
 	return err
 }

@@ -40,7 +40,7 @@ type txQueue struct {
 
 	next     uint16 // avail index of the chain to be peeked next
 	busy     *nic.Waits
-	temper   nic.Patience
+	patience nic.Patience
 	seen     uint64  // generation of the space for which the held chains' segments are good
 	disabled counter // frames consumed and dropped while the queue was not enabled
 	bad      counter // frames that were none
@@ -59,7 +59,7 @@ type txSlot struct {
 
 func newTxQueue(d *Device, index int) (*txQueue, error) {
 	q := &txQueue{dev: d, index: index, kick: -1, call: call{lines: &d.lines}, fault: call{lines: &d.lines}, t: d.port.NewTransmitter(txBatch)}
-	q.temper.Limit = d.conf.Patience
+	q.patience.Limit = d.conf.Patience
 	for i := range q.slots {
 		q.slots[i] = new(txSlot)
 	}
@@ -81,7 +81,7 @@ func (q *txQueue) start(running bool) {
 		defer close(done)
 		nic.Work(func() {
 			err := q.run(running)
-			q.temper.Forgive()
+			q.patience.Reset()
 			if err != nil {
 				q.dev.note(q.index, err)
 				q.dev.failed(q.index, err)
@@ -240,7 +240,7 @@ func (q *txQueue) settle() {
 			if s.since.IsZero() {
 				s.since = now
 			}
-			if q.temper.Worth(s.pkt.Verdict.Queue, s.since, now) {
+			if q.patience.ShouldWait(s.pkt.Verdict.Queue, nic.Window{From: s.since, To: now}) {
 				q.keep(kept, i)
 				kept++
 				continue
@@ -330,7 +330,7 @@ func (q *txQueue) waitBusy() error {
 		q.vq.DisableKick()
 		return nil
 	}
-	_, err := q.sleep.Sleep(q.kick, q.busy.Left(q.temper.Limit))
+	_, err := q.sleep.Sleep(q.kick, q.busy.Left(q.patience.Limit))
 	q.vq.DisableKick()
 	return err
 }

@@ -32,12 +32,12 @@ type outbox struct {
 	closed bool
 
 	// The worker's.
-	worker *wire.Worker
-	slots  [outBatch]*outSlot
-	used   int // slots[:used] are under way, oldest first
-	batch  [outBatch]*wire.Packet
-	waits  *nic.Waits
-	temper nic.Patience
+	worker   *wire.Worker
+	slots    [outBatch]*outSlot
+	used     int // slots[:used] are under way, oldest first
+	batch    [outBatch]*wire.Packet
+	waits    *nic.Waits
+	patience nic.Patience
 }
 
 // outSlot is a frame under way: its bytes lie in memory of ours, of the wire's domain.
@@ -49,7 +49,7 @@ type outSlot struct {
 }
 
 func newOutbox(count *counters) (*outbox, error) {
-	o := &outbox{count: count, done: make(chan struct{}), worker: wire.NewWorker(), temper: nic.Patience{Limit: nic.DefaultPatience}}
+	o := &outbox{count: count, done: make(chan struct{}), worker: wire.NewWorker(), patience: nic.Patience{Limit: nic.DefaultPatience}}
 	var err error
 	if o.wake, err = nic.NewSleeper(); err != nil {
 		return nil, err
@@ -91,7 +91,7 @@ func (o *outbox) close() {
 // run is the worker.
 func (o *outbox) run() {
 	defer close(o.done)
-	defer o.temper.Forgive()
+	defer o.patience.Reset()
 	for {
 		last := o.gather()
 		if o.used > 0 {
@@ -212,7 +212,7 @@ func (o *outbox) settle(last bool) {
 			if s.since.IsZero() {
 				s.since = now
 			}
-			if !last && o.temper.Worth(s.pkt.Verdict.Queue, s.since, now) {
+			if !last && o.patience.ShouldWait(s.pkt.Verdict.Queue, nic.Window{From: s.since, To: now}) {
 				o.slots[kept], o.slots[i] = o.slots[i], o.slots[kept]
 				kept++
 				continue
@@ -233,7 +233,7 @@ func (o *outbox) sleepBusy() error {
 			return nil
 		}
 	}
-	return o.sleep(o.waits.Left(o.temper.Limit))
+	return o.sleep(o.waits.Left(o.patience.Limit))
 }
 
 // sleep sleeps for at most d, forever if it is negative. Not at all if there is something to do.
