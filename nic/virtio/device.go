@@ -79,9 +79,6 @@ func New(c Config) (*Device, error) {
 	if c.Port.Log == nil {
 		c.Port.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.Patience == 0 {
-		c.Patience = nic.DefaultPatience
-	}
 	d := &Device{log: c.Port.Log.With("port", c.Port.Name), conf: c, space: dma.NewSpace(c.Port.Name, c.Files),
 		mtu: c.Port.MTU, stopped: map[int]string{}, serving: make(chan struct{}, 1)}
 	d.setLimits()
@@ -145,7 +142,7 @@ func (d *Device) Close() {
 	d.monitor.Close()
 	d.lines.Free()
 	for _, q := range d.tx {
-		q.sleep.Close()
+		q.sender.Close()
 	}
 	_ = d.space.Close()
 }

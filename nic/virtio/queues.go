@@ -36,7 +36,7 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
 		q.vq, q.kick = vq, v.Kick
-		q.start(v.Running)
+		q.sender.Start(v.Kick, !v.Running) // a ring starts when its kick descriptor is first readable
 		return nil
 	}
 	return d.rx[v.Index/2].open(vq, &v, d.features.Load())
@@ -134,7 +134,7 @@ func (d *Device) StopQueue(index int) (base uint16, err error) {
 
 // shut stops the queue and lets go of what the frontend gave for it.
 func (q *txQueue) shut() (base uint16) {
-	q.halt()
+	q.sender.Stop()
 	if q.vq == nil {
 		return 0
 	}
