@@ -28,7 +28,8 @@ type TxQueue interface {
 	// they are malformed. An error stops the queue, when what was filled has been sent; what comes behind it stays the
 	// driver's.
 	Gather(free []*TxFrame) (filled, taken int, err error)
-	// Reload finds the payload of a held frame again (Again). moved says that the address space has changed since Gather or
+	// Reload finds the payload of a held frame again, before each retry (Again): Send may have put other segments in its
+	// place. moved says that the address space has changed since Gather or
 	// the last Reload, so that translations are void. ok is false if the frame's memory has gone: it is dropped. An error
 	// stops the queue.
 	Reload(f *TxFrame, moved bool) (ok bool, err error)
@@ -183,13 +184,13 @@ func (s *Sender) run(kickFirst bool) error {
 		n, err := s.Round(last)
 		switch {
 		case err != nil, last:
-			s.release()
+			s.Release()
 			if err != nil || n == 0 {
 				return err
 			}
 		case s.held > 0 || n == 0:
 			if err = s.wait(); err != nil {
-				s.release()
+				s.Release()
 				return err
 			}
 		}
@@ -264,7 +265,7 @@ func (s *Sender) reload(moved bool) (err error) {
 	kept := 0
 	for i, f := range s.frames[:s.held] {
 		ok := true
-		if err == nil { // else the rest stays held, for release
+		if err == nil { // else the rest stays held, for Release
 			ok, err = s.q.Reload(f, moved)
 		}
 		if ok || err != nil {
@@ -315,8 +316,8 @@ func (s *Sender) settle(old int) error {
 // keep moves frame i to place k.
 func (s *Sender) keep(k, i int) { s.frames[k], s.frames[i] = s.frames[i], s.frames[k] }
 
-// release lets go of everything held, as the queue stops.
-func (s *Sender) release() {
+// Release lets go of everything held, as the queue stops. The worker does so by itself.
+func (s *Sender) Release() {
 	for ; s.held > 0; s.held-- {
 		f := s.frames[s.held-1]
 		if s.q.Abandon(f) {
