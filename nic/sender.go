@@ -362,10 +362,10 @@ func (s *Sender) wait() error {
 
 // spin waits busily for a moment, and says whether there is something to do.
 func (s *Sender) spin() bool {
-	if !s.o.Spin || !MaySpin(s.cores) {
+	if !s.o.Spin || int(workers.Load()) >= s.cores {
 		return false
 	}
-	for end := time.Now().Add(Spin); ; {
+	for end := time.Now().Add(spinTime); ; {
 		if s.q.Pending() || s.stopping.Load() {
 			return true
 		}
@@ -412,11 +412,19 @@ func (s *Sender) left() time.Duration {
 	return max(0, time.Until(first))
 }
 
+// spinTime bounds the busy wait of a worker for its next frame.
+const spinTime = 50 * time.Microsecond
+
+// workers counts the workers with a thread of their own that run now. Where they outnumber the cores none of them spins.
+var workers atomic.Int32
+
 // work runs the body of the worker.
 func (s *Sender) work(f func()) {
 	if s.o.Spin {
-		Work(f)
-		return
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		workers.Add(1)
+		defer workers.Add(-1)
 	}
 	f()
 }

@@ -2,18 +2,10 @@ package nic
 
 import (
 	"os"
-	"runtime"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
-
-// Spin bounds the busy wait of a transmit worker for its next frame.
-const Spin = 50 * time.Microsecond
-
-// workers counts the transmit workers of the process that run now. Where they outnumber the cores none of them spins.
-var workers atomic.Int32
 
 // Sleeper lets a transmit worker, which owns its thread, sleep in ppoll until it is woken, its driver kicks it, or time is up:
 // the netpoller is not involved, and it wakes sooner this way. Its protocol is Park, look, Sleep or Unpark (see event).
@@ -54,15 +46,3 @@ func (s *Sleeper) Sleep(kick int, d time.Duration) (kicked bool, err error) {
 	}
 	return s.fds[1].Revents != 0 && s.kicks.Consume(kick), nil
 }
-
-// Work runs the body of a transmit worker on a thread of its own.
-func Work(f func()) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	workers.Add(1)
-	defer workers.Add(-1)
-	f()
-}
-
-// MaySpin says whether there are cores to spare for a worker that waits busily; cores is GOMAXPROCS.
-func MaySpin(cores int) bool { return int(workers.Load()) < cores }
