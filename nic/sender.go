@@ -90,7 +90,7 @@ type Sender struct {
 	kick       int        // the driver's eventfd; -1: it calls Wake
 	frames     []*TxFrame // frames[:held] are under way, oldest first; the others are free
 	held       int
-	batch      []*wire.Packet  // frames' packets, in the same order
+	batch      []*wire.Packet  // frames' packets, always in the same order
 	disposed   []*TxFrame      // memory of settle
 	generation uint64          // of the space for which the held frames' segments are good
 	armed      []wire.Waitable // receivers that held frames wait for, while we sleep
@@ -118,6 +118,7 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 		disposed: make([]*TxFrame, 0, o.Batch), armed: make([]wire.Waitable, 0, o.Batch), patience: Patience{Limit: o.Patience}}
 	for i := range s.frames {
 		s.frames[i] = &TxFrame{Slot: i}
+		s.batch[i] = &s.frames[i].Packet
 	}
 	return s, nil
 }
@@ -248,9 +249,6 @@ func (s *Sender) exchange(last bool) (n int, err error) {
 		s.held += filled
 	}
 	if s.held > 0 {
-		for i, f := range s.frames[:s.held] {
-			s.batch[i] = &f.Packet
-		}
 		s.out.Send(s.batch[:s.held])
 		if e := s.settle(old); err == nil {
 			err = e
@@ -285,14 +283,20 @@ func (s *Sender) reload(moved bool) (err error) {
 
 // settle gives back the frames that are disposed of, and keeps those that met a busy receiver; the first old ones have before.
 func (s *Sender) settle(old int) error {
+	all := s.frames[:s.held]
+	first := 0 // that is busy
+	for first < len(all) && all[first].Packet.Verdict.Kind != wire.Busy {
+		first++
+	}
+	if first == len(all) {
+		s.held = 0
+		return s.q.Done(all)
+	}
+	now := time.Now()
 	done := s.disposed[:0]
 	kept := 0
-	var now time.Time
-	for i, f := range s.frames[:s.held] {
+	for i, f := range all {
 		if f.Packet.Verdict.Kind == wire.Busy {
-			if now.IsZero() {
-				now = time.Now()
-			}
 			if i >= old {
 				f.since = now
 			}
@@ -314,7 +318,10 @@ func (s *Sender) settle(old int) error {
 }
 
 // keep moves frame i to place k.
-func (s *Sender) keep(k, i int) { s.frames[k], s.frames[i] = s.frames[i], s.frames[k] }
+func (s *Sender) keep(k, i int) {
+	s.frames[k], s.frames[i] = s.frames[i], s.frames[k]
+	s.batch[k], s.batch[i] = s.batch[i], s.batch[k]
+}
 
 // Release lets go of everything held, as the queue stops. The worker does so by itself.
 func (s *Sender) Release() {

@@ -25,6 +25,7 @@ type txQueue struct {
 	kick    int           // control goroutine
 	vq      *virtq.Device // set before the worker starts
 
+	peeked   [txBatch]virtq.Chain // by the last Gather
 	slots    [txBatch]txSlot
 	disabled counter // frames consumed and dropped while the queue was not enabled
 	bad      counter // frames that were none
@@ -34,7 +35,8 @@ var _ nic.TxQueue = (*txQueue)(nil)
 
 // txSlot is what the queue knows of a frame under way.
 type txSlot struct {
-	chain virtq.Chain
+	chain *virtq.Chain                    // in peeked, or own
+	own   virtq.Chain                     // of a frame that is held
 	at    uint16                          // avail index of the chain
 	buf   [netHdrLen + nic.MaxHeader]byte // virtio_net_hdr and headers
 }
@@ -48,36 +50,35 @@ func newTxQueue(d *Device, index int) (*txQueue, error) {
 
 // Gather implements nic.TxQueue.
 func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
+	at := q.vq.Base()
+	taken, err = q.vq.PeekBatch(q.peeked[:len(free)])
 	enabled := q.enabled.Load()
-	for ; taken < len(free); taken++ {
-		f := free[filled]
-		s := &q.slots[f.Slot]
-		if ok, err := q.vq.Peek(&s.chain); !ok {
-			return filled, taken, err
-		}
-		s.at = q.vq.Base() - 1
+	for i := range q.peeked[:taken] {
+		c, f := &q.peeked[i], free[filled]
 		if !enabled {
 			q.disabled.add(1)
-			q.vq.Commit(s.chain.Head, 0)
+			q.vq.Commit(c.Head, 0)
 			continue
 		}
-		if err := q.describe(f, s); err != nil {
-			if !errors.Is(err, nic.ErrBadFrame) {
-				q.vq.Rewind(1)
-				return filled, taken, err
+		s := &q.slots[f.Slot]
+		s.chain, s.at = c, at+uint16(i)
+		if e := q.describe(f, s); e != nil {
+			if !errors.Is(e, nic.ErrBadFrame) { // the queue ends here: what comes behind it stays the driver's
+				q.vq.Rewind(taken - i)
+				return filled, i, e
 			}
 			q.bad.add(1) // a malformed frame harms nobody: gone
-			q.vq.Commit(s.chain.Head, 0)
+			q.vq.Commit(c.Head, 0)
 			continue
 		}
 		filled++
 	}
-	return filled, taken, nil
+	return filled, taken, err
 }
 
 // describe makes a packet of a chain: virtio_net_hdr, then the frame.
 func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
-	c, p := &s.chain, &f.Packet
+	c, p := s.chain, &f.Packet
 	if c.InLen > 0 {
 		return fmt.Errorf("%w: head %d: device-writable buffer on a transmit queue", virtq.ErrBadChain, c.Head)
 	}
@@ -95,7 +96,12 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 
 // Reload implements nic.TxQueue. A driver that changes the chain of a frame under way stops its queue.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
-	c := &q.slots[f.Slot].chain
+	s := &q.slots[f.Slot]
+	if s.chain != &s.own { // the next Gather peeks anew
+		s.own, *s.chain = *s.chain, s.own
+		s.chain = &s.own
+	}
+	c := s.chain
 	if moved {
 		if err := q.vq.Load(c.Head, c); err != nil {
 			return false, err
