@@ -19,8 +19,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// This is a device model as small as one can be: its rings are slices, its registers methods. All that it has beside them is
-// in package nic (see its doc).
+// This is a device model as small as one can be: its rings are slices, its registers methods. All
+// that it has beside them is in package nic (see its doc).
 
 const toyBatch = 8
 
@@ -32,7 +32,8 @@ type toy struct {
 	tx   *toyTx
 }
 
-// newToy makes a NIC on a switch, which knows its address by the time it is there. Its transmit queue is stopped.
+// newToy makes a NIC on a switch, which knows its address by the time it is there. Its transmit
+// queue is stopped.
 func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions) *toy {
 	t.Helper()
 	d := &toy{t: t, mac: wire.MAC{2, 0, 0, 0, 0, n}, rx: &toyRx{called: make(chan struct{}, 1)}}
@@ -45,7 +46,8 @@ func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions) *toy {
 		t.Fatal(err)
 	}
 	o.Space, o.Batch = space, toyBatch
-	d.tx = &toyTx{space: space, t: d.port.NewTransmitter(toyBatch), called: make(chan struct{}, 1), stopped: make(chan error, 1), failAt: -1}
+	d.tx = &toyTx{space: space, t: d.port.NewTransmitter(toyBatch), called: make(chan struct{}, 1),
+		stopped: make(chan error, 1), failAt: -1}
 	if d.tx.sender, err = nic.NewSender(d.tx, d.tx.t, o); err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +385,8 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	}
 }
 
-// A dead receiver's frames come back, are dropped and counted when patience ends, and hold up nobody for long.
+// A dead receiver's frames come back, are dropped and counted when patience ends, and hold up
+// nobody for long.
 func TestSenderGivesUp(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 5 * time.Millisecond})
 	a, dead, other := ds[0], ds[1], ds[2]
@@ -402,8 +405,8 @@ func TestSenderGivesUp(t *testing.T) {
 	dead.receives(a, 99)
 }
 
-// A queue that is stopped while frames are held ends at once. They are left to the driver for the next start if the ring can
-// take them, else they are dropped.
+// A queue that is stopped while frames are held ends at once. They are left to the driver for the
+// next start if the ring can take them, else they are dropped.
 func TestSenderStopsWithFramesHeld(t *testing.T) {
 	for _, keeps := range []bool{true, false} {
 		t.Run(fmt.Sprint("keeps=", keeps), func(t *testing.T) {
@@ -434,8 +437,8 @@ func TestSenderStopsWithFramesHeld(t *testing.T) {
 	}
 }
 
-// An error of the ring stops its queue: what was good before it has been sent, what is behind it stays the driver's, and a
-// new start goes on.
+// An error of the ring stops its queue: what was good before it has been sent, what is behind it
+// stays the driver's, and a new start goes on.
 func TestSenderStopsOnAnError(t *testing.T) {
 	t.Run("new", func(t *testing.T) {
 		ds := toys(t, 2, patient)
@@ -476,8 +479,8 @@ func TestSenderStopsOnAnError(t *testing.T) {
 	})
 }
 
-// A held frame's memory is found again when the map has changed, and only then is it asked for; a frame whose memory has gone
-// is dropped, and the others are sent.
+// A held frame's memory is found again when the map has changed, and only then is it asked for; a
+// frame whose memory has gone is dropped, and the others are sent.
 func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	for _, change := range []bool{true, false} {
 		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {
@@ -506,7 +509,8 @@ func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	}
 }
 
-// A ring that starts with the first kick is not touched before; a kick wakes the sender by the driver's eventfd alone.
+// A ring that starts with the first kick is not touched before; a kick wakes the sender by the
+// driver's eventfd alone.
 func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	ds := toys(t, 2, patient)
 	a, b := ds[0], ds[1]
@@ -542,7 +546,8 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	}
 }
 
-// A sender that drains sends all that is in the ring before Stop returns, to those who take it; the rest is dropped.
+// A sender that drains sends all that is in the ring before Stop returns, to those who take it; the
+// rest is dropped.
 func TestSenderDrains(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: time.Minute, Drain: true})
 	a, b, dead := ds[0], ds[1], ds[2]
@@ -560,7 +565,8 @@ func TestSenderDrains(t *testing.T) {
 	}
 }
 
-// Neither a frame that is posted nor a buffer that is posted while the sender is about to sleep is missed.
+// Neither a frame that is posted nor a buffer that is posted while the sender is about to sleep is
+// missed.
 func TestSenderMissesNoWake(t *testing.T) {
 	for _, spin := range []bool{true, false} {
 		t.Run(fmt.Sprint("spin=", spin), func(t *testing.T) {

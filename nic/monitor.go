@@ -12,12 +12,13 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// stuckAfter is how long at most somebody is kept in a write that does not return; twice that in the worst case.
+// stuckAfter is how long at most somebody is kept in a write that does not return; twice that in
+// the worst case.
 const stuckAfter = 500 * time.Millisecond
 
-// Monitor is the goroutine of a device that does what none of its queues can do: it frees writers that are stuck in the
-// frontend's eventfds (Lines), passes on kicks of receive queues, and lets the device do what is due at times. While nothing
-// of that happens it sleeps.
+// Monitor is the goroutine of a device that does what none of its queues can do: it frees writers
+// that are stuck in the frontend's eventfds (Lines), passes on kicks of receive queues, and lets
+// the device do what is due at times. While nothing of that happens it sleeps.
 type Monitor struct {
 	event
 	dev     Monitored
@@ -36,11 +37,11 @@ type Monitor struct {
 type Monitored interface {
 	// Kicked says that a descriptor added by Watch has got a signal, or may have.
 	Kicked(tag int)
-	// Tend does what is due, and says when it is to be called again; the zero Time: not before Wake. It is called after each
-	// Wake, and also when nothing is due.
+	// Tend does what is due, and says when it is to be called again; the zero Time: not before
+	// Wake. It is called after each Wake, and also when nothing is due.
 	Tend(now time.Time) (next time.Time)
-	// TakeEventFDs takes all eventfds away from the frontend, which was caught at keeping writers (Lines.End); Lines gives
-	// it no more.
+	// TakeEventFDs takes all eventfds away from the frontend, which was caught at keeping writers
+	// (Lines.End); Lines gives it no more.
 	TakeEventFDs()
 }
 
@@ -67,9 +68,9 @@ func NewMonitor(d Monitored, ls *Lines, log *slog.Logger) (*Monitor, error) {
 	return m, nil
 }
 
-// Watch has Kicked called with tag, which is not negative, for the signals of an eventfd. It is edge triggered: a signal that
-// nobody takes must not make us spin. Each write to an eventfd is an edge, and one that is readable already is one when it is
-// added.
+// Watch has Kicked called with tag, which is not negative, for the signals of an eventfd. It is
+// edge triggered: a signal that nobody takes must not make us spin. Each write to an eventfd is an
+// edge, and one that is readable already is one when it is added.
 func (m *Monitor) Watch(fd, tag int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(tag)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(m.ep, unix.EPOLL_CTL_ADD, fd, &ev))
@@ -120,7 +121,8 @@ func (m *Monitor) run() {
 	}
 }
 
-// look frees stuck writers if it is time to look for them, and says when it is next; the zero Time: when somebody writes.
+// look frees stuck writers if it is time to look for them, and says when it is next; the zero Time:
+// when somebody writes.
 func (m *Monitor) look(now time.Time) (next time.Time) {
 	switch {
 	case m.dozing && !m.lines.Dozing(): // a write began: look again after stuckAfter whether it still blocks

@@ -36,7 +36,8 @@ func (m *monitored) TakeEventFDs() {
 	close(m.taken)
 }
 
-// A monitor passes on kicks by their tags, calls Tend when it is due and when it is woken, and once more as it is closed.
+// A monitor passes on kicks by their tags, calls Tend when it is due and when it is woken, and once
+// more as it is closed.
 func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
 	m, err := nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler))
@@ -82,7 +83,8 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	m.Wake() // too late, of nobody's harm
 }
 
-// A writer that a frontend keeps in a full eventfd that blocks is freed, and the frontend loses its eventfds.
+// A writer that a frontend keeps in a full eventfd that blocks is freed, and the frontend loses its
+// eventfds.
 func TestMonitorFreesAStuckWriter(t *testing.T) {
 	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
 	m, err := nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler))

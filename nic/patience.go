@@ -8,16 +8,17 @@ import (
 )
 
 const (
-	// DefaultPatience is how long a frame waits for a receiver without buffers, unless a user says otherwise.
+	// DefaultPatience is how long a frame waits for a receiver without buffers, unless a user says
+	// otherwise.
 	DefaultPatience = 500 * time.Millisecond
-	// firstPenalty is how long after that frames to the same receiver are not waited for at all, unless it gets buffers
-	// before; it doubles each time, up to maxPenalty.
+	// firstPenalty is how long after that frames to the same receiver are not waited for at all,
+	// unless it gets buffers before; it doubles each time, up to maxPenalty.
 	firstPenalty = 2 * time.Second
 	maxPenalty   = 32 * time.Second
 )
 
-// Patience decides for a Sender how long frames wait for busy receivers: a dead guest must not stall frames to others again
-// and again. The zero value, with Limit set, is ready.
+// Patience decides for a Sender how long frames wait for busy receivers: a dead guest must not
+// stall frames to others again and again. The zero value, with Limit set, is ready.
 type Patience struct {
 	Limit   time.Duration
 	stalled [4]stalled
@@ -26,7 +27,8 @@ type Patience struct {
 // Window is the time for which a frame has waited.
 type Window struct{ From, To time.Time }
 
-// stalled is a receiver that was waited for in vain. It is forgotten as soon as the receiver gets buffers.
+// stalled is a receiver that was waited for in vain. It is forgotten as soon as the receiver gets
+// buffers.
 type stalled struct {
 	receiver wire.Waitable // nil: none
 	until    time.Time     // the next frame is waited for again

@@ -7,9 +7,10 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// RxBase is the part of a receive queue that is the same in all device models: its lock, the list of senders that wait for
-// buffers, and the error that stopped it. A device model embeds it in its RxQueue, of which it implements Lock, Unlock, Arm
-// and Disarm, and calls Init before the queue is used.
+// RxBase is the part of a receive queue that is the same in all device models: its lock, the list
+// of senders that wait for buffers, and the error that stopped it. A device model embeds it in its
+// RxQueue, of which it implements Lock, Unlock, Arm and Disarm, and calls Init before the queue is
+// used.
 //
 // What must not be done under the lock is done by Unlock: senders are woken, and an error is told.
 type RxBase struct {
@@ -25,10 +26,12 @@ type RxBase struct {
 
 // RxModel is what a device model says to its queue's RxBase.
 type RxModel interface {
-	// AwaitBuffers asks the driver to say when it posts buffers; WakeAll is called then. It returns false if there are more
-	// buffers already than the last frame found, or if the queue does not run. It is called under the lock.
+	// AwaitBuffers asks the driver to say when it posts buffers; WakeAll is called then. It returns
+	// false if there are more buffers already than the last frame found, or if the queue does not
+	// run. It is called under the lock.
 	AwaitBuffers() bool
-	// Stopped is called once after each Fail, without the lock, on the goroutine that held it. It does not wait.
+	// Stopped is called once after each Fail, without the lock, on the goroutine that held it. It
+	// does not wait.
 	Stopped(err error)
 }
 
@@ -77,7 +80,8 @@ func (b *RxBase) Disarm(w wire.Waker) {
 	}
 }
 
-// Waiting says whether senders wait. It needs no lock: whoever has made buffers visible before it misses nobody.
+// Waiting says whether senders wait. It needs no lock: whoever has made buffers visible before it
+// misses nobody.
 func (b *RxBase) Waiting() bool { return b.waiting.Load() > 0 }
 
 // WakeAll has all senders that wait woken by Unlock.
@@ -91,7 +95,8 @@ func (b *RxBase) WakeAll() {
 // Err is the error that stopped the queue.
 func (b *RxBase) Err() error { return b.err }
 
-// Fail stops the queue and has all senders that wait woken. It returns false if the queue has stopped already.
+// Fail stops the queue and has all senders that wait woken. It returns false if the queue has
+// stopped already.
 func (b *RxBase) Fail(err error) bool {
 	if b.err != nil {
 		return false

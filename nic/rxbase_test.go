@@ -39,7 +39,8 @@ type wakes int
 
 func (w *wakes) Wake() { *w++ }
 
-// Senders wait while there are too few buffers and the queue runs; each is woken once, after the lock is free.
+// Senders wait while there are too few buffers and the queue runs; each is woken once, after the
+// lock is free.
 func TestRxBaseWakesWhoeverWaits(t *testing.T) {
 	q := new(waitRing)
 	q.Init(q)

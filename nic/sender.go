@@ -13,39 +13,42 @@ import (
 // TxFrame is a frame on its way through a Sender.
 type TxFrame struct {
 	Packet wire.Packet
-	// Slot is which of the Sender's frames this is, from 0 to Batch-1. At this index the queue keeps what it knows of the
-	// frame, from Gather to Done or Abandon.
+	// Slot is which of the Sender's frames this is, from 0 to Batch-1. At this index the queue
+	// keeps what it knows of the frame, from Gather to Done or Abandon.
 	Slot int
 
 	since time.Time // held since, for a busy receiver; only of frames that are held
 }
 
-// TxQueue is the ring of a transmit queue, as a device model gives it to its Sender. The Sender's worker calls all methods;
-// Gather, Reload, Done and Publish inside the epoch of the queue's address space. None of them waits.
+// TxQueue is the ring of a transmit queue, as a device model gives it to its Sender. The Sender's
+// worker calls all methods; Gather, Reload, Done and Publish inside the epoch of the queue's
+// address space. None of them waits.
 type TxQueue interface {
-	// Gather takes new frames from the ring, at most as many as free has, and describes those that are to be sent in
-	// free[:filled], in their order (Describe, Meta, Prepare). taken counts also those that the queue disposed of by itself, as
-	// they are malformed. An error stops the queue, when what was filled has been sent; what comes behind it stays the
-	// driver's.
+	// Gather takes new frames from the ring, at most as many as free has, and describes those that
+	// are to be sent in free[:filled], in their order (Describe, Meta, Prepare). taken counts also
+	// those that the queue disposed of by itself, as they are malformed. An error stops the queue,
+	// when what was filled has been sent; what comes behind it stays the driver's.
 	Gather(free []*TxFrame) (filled, taken int, err error)
-	// Reload finds the payload of a held frame again, before each retry (Again): Send may have put other segments in its
-	// place. moved says that the address space has changed since Gather or
-	// the last Reload, so that translations are void. ok is false if the frame's memory has gone: it is dropped. An error
-	// stops the queue.
+	// Reload finds the payload of a held frame again, before each retry (Again): Send may have put
+	// other segments in its place. moved says that the address space has changed since Gather or
+	// the last Reload, so that translations are void. ok is false if the frame's memory has gone:
+	// it is dropped. An error stops the queue.
 	Reload(f *TxFrame, moved bool) (ok bool, err error)
-	// Done gives frames back to the driver, in this order; what became of each says its Verdict. An error stops the queue.
+	// Done gives frames back to the driver, in this order; what became of each says its Verdict. An
+	// error stops the queue.
 	Done(fs []*TxFrame) error
-	// Abandon disposes of a held frame, as the queue stops: the newest is the first. It returns true if the ring has the
-	// frame again, for the next start; else it is dropped.
+	// Abandon disposes of a held frame, as the queue stops: the newest is the first. It returns
+	// true if the ring has the frame again, for the next start; else it is dropped.
 	Abandon(f *TxFrame) (kept bool)
 	// Publish shows the driver what Done gave back, and says whether it wants a call.
 	Publish() (call bool)
 	// Call calls the driver.
 	Call()
-	// Pending says whether Gather would find something; an error is something. It is cheap: it is polled.
+	// Pending says whether Gather would find something; an error is something. It is cheap: it is
+	// polled.
 	Pending() bool
-	// EnableKick asks the driver to kick, or to Wake the Sender, at the next frame. more says that there are frames already,
-	// for which no kick may come. DisableKick takes it back.
+	// EnableKick asks the driver to kick, or to Wake the Sender, at the next frame. more says that
+	// there are frames already, for which no kick may come. DisableKick takes it back.
 	EnableKick() (more bool)
 	DisableKick()
 	// Stopped is called as the worker's last deed, if an error of the queue has ended it.
@@ -69,13 +72,14 @@ type SenderOptions struct {
 	Drain    bool          // Stop sends what the ring has, to those who take it at once
 }
 
-// Sender is the worker of a transmit queue. It gathers frames, sends them, gives back what is disposed of, and holds what
-// meets a busy receiver: that is retried, before all new frames and in its order, when the receiver has buffers, until
-// patience ends. It sleeps until one of these receivers, the driver or Stop wakes it.
+// Sender is the worker of a transmit queue. It gathers frames, sends them, gives back what is
+// disposed of, and holds what meets a busy receiver: that is retried, before all new frames and in
+// its order, when the receiver has buffers, until patience ends. It sleeps until one of these
+// receivers, the driver or Stop wakes it.
 //
-// One goroutine, the control goroutine, calls Start, Stop and Close. The worker's steps do not depend on one another's stack
-// or thread: Round does no waiting, and what the worker waits for are a Sleeper, its kick and a deadline. So one thread can
-// come to serve several Senders.
+// One goroutine, the control goroutine, calls Start, Stop and Close. The worker's steps do not
+// depend on one another's stack or thread: Round does no waiting, and what the worker waits for are
+// a Sleeper, its kick and a deadline. So one thread can come to serve several Senders.
 type Sender struct {
 	q     TxQueue
 	out   Outlet
@@ -114,8 +118,11 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 	if o.Patience == 0 {
 		o.Patience = DefaultPatience
 	}
-	s := &Sender{q: q, out: out, o: o, sleep: sleep, kick: -1, frames: make([]*TxFrame, o.Batch), batch: make([]*wire.Packet, o.Batch),
-		disposed: make([]*TxFrame, 0, o.Batch), armed: make([]wire.Waitable, 0, o.Batch), patience: Patience{Limit: o.Patience}}
+	s := &Sender{
+		q: q, out: out, o: o, sleep: sleep, kick: -1, patience: Patience{Limit: o.Patience},
+		frames: make([]*TxFrame, o.Batch), batch: make([]*wire.Packet, o.Batch),
+		disposed: make([]*TxFrame, 0, o.Batch), armed: make([]wire.Waitable, 0, o.Batch),
+	}
 	for i := range s.frames {
 		s.frames[i] = &TxFrame{Slot: i}
 		s.batch[i] = &s.frames[i].Packet
@@ -123,8 +130,8 @@ func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 	return s, nil
 }
 
-// Start runs the worker of a stopped queue. kick is the driver's eventfd, or -1 if the queue calls Wake. If kickFirst, the
-// ring is not touched before there is a signal in it.
+// Start runs the worker of a stopped queue. kick is the driver's eventfd, or -1 if the queue calls
+// Wake. If kickFirst, the ring is not touched before there is a signal in it.
 func (s *Sender) Start(kick int, kickFirst bool) {
 	s.kick = kick
 	s.stopping.Store(false)
@@ -142,7 +149,8 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 	})
 }
 
-// Stop ends the worker after a last round, in which held frames are sent once more: when it returns nothing touches the ring.
+// Stop ends the worker after a last round, in which held frames are sent once more: when it returns
+// nothing touches the ring.
 func (s *Sender) Stop() {
 	if s.done == nil {
 		return
@@ -212,8 +220,8 @@ func (s *Sender) waitKick() error {
 	}
 }
 
-// Round sends what is held and what is new, and publishes what came of it. It returns how many new frames there were, which
-// are none if it is the last one.
+// Round sends what is held and what is new, and publishes what came of it. It returns how many new
+// frames there were, which are none if it is the last one.
 func (s *Sender) Round(last bool) (n int, err error) {
 	token := 0
 	if s.o.Space != nil {
@@ -257,7 +265,8 @@ func (s *Sender) exchange(last bool) (n int, err error) {
 	return n, err
 }
 
-// reload finds the memory of held frames again, as the map may have changed while we slept. What has gone with it is dropped.
+// reload finds the memory of held frames again, as the map may have changed while we slept. What
+// has gone with it is dropped.
 func (s *Sender) reload(moved bool) (err error) {
 	gone := s.disposed[:0]
 	kept := 0
@@ -281,7 +290,8 @@ func (s *Sender) reload(moved bool) (err error) {
 	return err
 }
 
-// settle gives back the frames that are disposed of, and keeps those that met a busy receiver; the first old ones have before.
+// settle gives back the frames that are disposed of, and keeps those that met a busy receiver; the
+// first old ones have before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]
 	first := 0 // that is busy
@@ -339,8 +349,8 @@ func (s *Sender) Release() {
 	}
 }
 
-// wait waits until the driver has more frames and we have room for them, a receiver of held frames has buffers, or patience
-// ends: first busily, if that is allowed and nothing is held, then asleep.
+// wait waits until the driver has more frames and we have room for them, a receiver of held frames
+// has buffers, or patience ends: first busily, if that is allowed and nothing is held, then asleep.
 func (s *Sender) wait() error {
 	if s.held == 0 && s.spin() {
 		return nil
@@ -422,7 +432,8 @@ func (s *Sender) left() time.Duration {
 // spinTime bounds the busy wait of a worker for its next frame.
 const spinTime = 50 * time.Microsecond
 
-// workers counts the workers with a thread of their own that run now. Where they outnumber the cores none of them spins.
+// workers counts the workers with a thread of their own that run now. Where they outnumber the
+// cores none of them spins.
 var workers atomic.Int32
 
 // work runs the body of the worker.

@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/nic"
 )
 
-// A sleeper wakes for a Wake, for its driver's kick, whose signals it takes, and when its time is up, and for nothing that was
-// said while it did not sleep.
+// A sleeper wakes for a Wake, for its driver's kick, whose signals it takes, and when its time is
+// up, and for nothing that was said while it did not sleep.
 func TestSleeperWakesForEachReason(t *testing.T) {
 	s, err := nic.NewSleeper()
 	if err != nil {
@@ -65,7 +65,8 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 	}
 }
 
-// Whoever makes something visible and then calls Wake is never missed by a sleeper that parks, looks and sleeps.
+// Whoever makes something visible and then calls Wake is never missed by a sleeper that parks,
+// looks and sleeps.
 func TestSleeperMissesNoWake(t *testing.T) {
 	s, err := nic.NewSleeper()
 	if err != nil {

@@ -8,14 +8,17 @@ import (
 	"vnic.dev/vnic/nic"
 )
 
-// txBatch is how many packets of a queue are under way at one time, those that wait for a busy receiver included.
+// txBatch is how many packets of a queue are under way at one time, those that wait for a busy
+// receiver included.
 const txBatch = 32
 
-// txQueue is a transmit queue, an nic.TxQueue. While it is started its sender's worker owns all but the marked fields.
+// txQueue is a transmit queue, an nic.TxQueue. While it is started its sender's worker owns all but
+// the marked fields.
 //
-// A descriptor is the driver's again when it is read, which a completion of its own says if asked for; a packet's buffers
-// are when the packet is disposed of, which its completion says. So what waits for a busy receiver holds up no descriptors,
-// and is never given back: it is sent, or dropped.
+// A descriptor is the driver's again when it is read, which a completion of its own says if asked
+// for; a packet's buffers are when the packet is disposed of, which its completion says. So what
+// waits for a busy receiver holds up no descriptors, and is never given back: it is sent, or
+// dropped.
 //
 // start, stop, doorbell, unmapping and close belong to the control goroutine.
 type txQueue struct {
@@ -44,8 +47,9 @@ const noTail = ^uint32(0)
 // newTxQueue makes a stopped queue, which close lets go of. The port exists already.
 func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 	q := &txQueue{shared: s, id: id, t: p.NewTransmitter(txBatch)}
+	o := nic.SenderOptions{Space: s.space, Batch: txBatch, Patience: s.patience, Spin: true}
 	var err error
-	q.sender, err = nic.NewSender(q, q.t, nic.SenderOptions{Space: s.space, Batch: txBatch, Patience: s.patience, Spin: true})
+	q.sender, err = nic.NewSender(q, q.t, o)
 	return q, err
 }
 
@@ -65,14 +69,16 @@ func (q *txQueue) start(p txParams) error {
 	return nil
 }
 
-// stop returns when nothing touches rings or buffers any more. What was read from the ring is sent, or dropped.
+// stop returns when nothing touches rings or buffers any more. What was read from the ring is sent,
+// or dropped.
 func (q *txQueue) stop() {
 	q.sender.Stop()
 	q.in.close()
 	q.out.close()
 }
 
-// doorbell says that descriptors are posted up to tail. An error has stopped the queue, and failed was told.
+// doorbell says that descriptors are posted up to tail. An error has stopped the queue, and failed
+// was told.
 func (q *txQueue) doorbell(tail uint32) error {
 	if !q.sender.Started() {
 		return nil

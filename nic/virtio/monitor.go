@@ -15,7 +15,8 @@ var _ nic.Monitored = (*monitored)(nil)
 // Kicked implements nic.Monitored: receive queues are watched by the indices of their vrings.
 func (m *monitored) Kicked(vring int) { m.rx[vring/2].kicked() }
 
-// Tend implements nic.Monitored: it spreads flows and reports why queues stopped, as the queues themselves must not.
+// Tend implements nic.Monitored: it spreads flows and reports why queues stopped, as the queues
+// themselves must not.
 func (m *monitored) Tend(time.Time) (next time.Time) {
 	d := (*Device)(m)
 	d.mu.Lock()

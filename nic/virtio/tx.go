@@ -9,10 +9,12 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// txBatch is how many frames are under way at one time, those that wait for a busy receiver included.
+// txBatch is how many frames are under way at one time, those that wait for a busy receiver
+// included.
 const txBatch = 32
 
-// txQueue is a transmit virtqueue, an nic.TxQueue: its sender's worker owns all but the marked fields.
+// txQueue is a transmit virtqueue, an nic.TxQueue: its sender's worker owns all but the marked
+// fields.
 type txQueue struct {
 	dev    *Device
 	index  int
@@ -42,9 +44,11 @@ type txSlot struct {
 }
 
 func newTxQueue(d *Device, index int) (*txQueue, error) {
-	q := &txQueue{dev: d, index: index, kick: -1, call: call{lines: &d.lines}, fault: call{lines: &d.lines}, t: d.port.NewTransmitter(txBatch)}
+	q := &txQueue{dev: d, index: index, kick: -1, t: d.port.NewTransmitter(txBatch),
+		call: call{lines: &d.lines}, fault: call{lines: &d.lines}}
+	o := nic.SenderOptions{Space: d.space, Batch: txBatch, Patience: d.conf.Patience, Spin: true}
 	var err error
-	q.sender, err = nic.NewSender(q, q.t, nic.SenderOptions{Space: d.space, Batch: txBatch, Patience: d.conf.Patience, Spin: true})
+	q.sender, err = nic.NewSender(q, q.t, o)
 	return q, err
 }
 
@@ -94,7 +98,8 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// Reload implements nic.TxQueue. A driver that changes the chain of a frame under way stops its queue.
+// Reload implements nic.TxQueue. A driver that changes the chain of a frame under way stops its
+// queue.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
 	if s.chain != &s.own { // the next Gather peeks anew
