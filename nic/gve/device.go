@@ -63,7 +63,7 @@ type Device struct {
 	rx      []*rxQueue
 	tx      []*txQueue
 	vectors vectors
-	keeper  *keeper
+	monitor *nic.Monitor
 	stats   statsReport
 
 	limits     atomic.Pointer[wire.Limits]
@@ -120,7 +120,10 @@ func New(o Options, space *dma.Space) (*Device, error) {
 		}
 		d.tx = append(d.tx, q)
 	}
-	d.keeper = newKeeper(d)
+	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.vectors.Lines, d.log); err != nil {
+		d.close()
+		return nil, err
+	}
 	return d, nil
 }
 
@@ -176,12 +179,12 @@ func (d *Device) Failures() uint64 { return d.failures.Load() }
 func (d *Device) Close() {
 	d.release()
 	d.close()
-	d.keeper.close()
+	d.monitor.Close()
 	d.vectors.close()
 	d.vectors.Free()
 }
 
-// close lets go of what New has made before the keeper. Queues are stopped.
+// close lets go of what New has made before the monitor. Queues are stopped.
 func (d *Device) close() {
 	d.port.Close() // from here on nobody comes in
 	for _, q := range d.tx {
@@ -279,7 +282,6 @@ func (d *Device) WriteRegion(region int, off uint64, b []byte) error {
 func (d *Device) SetIRQ(index, vector int, fd int) error {
 	if index == vfiouser.IRQMSIX && d.vectors.at(vector) != nil {
 		d.vectors.setFD(vector, fd)
-		d.keeper.poke() // from now on there may be somebody to free
 		return nil
 	}
 	if fd >= 0 {

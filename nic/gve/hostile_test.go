@@ -432,7 +432,7 @@ func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 	}
 	g.tx[0].stop()
 	for i, s := range g.tx[0].slots {
-		if room := max(cap(s.segs), cap(s.pkt.Payload)); room > 2*maxTSOBufs*maxPieces {
+		if room := max(cap(s.segs), cap(g.tx[0].sender.Frames()[i].Packet.Payload)); room > 2*maxTSOBufs*maxPieces {
 			t.Errorf("slot %d has room for %d segments", i, room)
 		}
 	}

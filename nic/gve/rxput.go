@@ -26,7 +26,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
 	case !q.on:
 		return nic.PutDisabled
-	case q.err != nil:
+	case q.Err() != nil:
 		return nic.PutStopped
 	case len(f.Header) > maxOwn || f.Meta.GSOType != splitter.GSONone && !q.p.rsc:
 		q.count.tooBig.add(1)

@@ -134,7 +134,7 @@ func TestStuckInterruptIsReplaced(t *testing.T) {
 	<-done
 	c.bell(irqDoorbells, irqEnable)
 	c.dev.vectors.fire(0)
-	if e.fired() == 0 && !c.dev.vectors.Distrusted() { // the keeper may have been faster
+	if e.fired() == 0 && !c.dev.vectors.Distrusted() { // the monitor may have been faster
 		t.Error("no interrupt on the new eventfd")
 	}
 }

@@ -6,7 +6,7 @@
 // channel.
 //
 // Each started transmit queue has one worker, which does all the work of its frames up to the receiving queue's buffers.
-// Receive queues have no goroutine: senders enter them under a lock. One watcher a device sleeps on their kicks, which
+// Receive queues have no goroutine: senders enter them under a lock. One monitor a device (nic.Monitor) sleeps on their kicks, which
 // matter only to start a ring and to wake senders that wait for buffers, and logs why a queue stopped.
 //
 // What a driver's ring costs others is bounded by chain (package virtq) and by frame: a frame takes

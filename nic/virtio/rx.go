@@ -1,14 +1,11 @@
 package virtio
 
 import (
-	"sync"
-
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
-	"vnic.dev/vnic/wire"
 )
 
 // maxChains is how many chains one frame may take (MRG_RXBUF): a 64 KiB frame in buffers of 1 KiB.
@@ -24,29 +21,25 @@ const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 // headerBuf is the least that a header buffer has: virtio_net_hdr and the longest header that is split.
 const headerBuf = netHdrLen + HeaderLimit
 
-// rxQueue is a receive virtqueue, an nic.RxQueue. Everything below mu is used under it.
+// rxQueue is a receive virtqueue, an nic.RxQueue. Everything below RxBase is used under its lock.
 type rxQueue struct {
 	dev   *Device
 	index int // of the vring
 	call  call
 	fault call // the error descriptor
 
-	mu sync.Mutex
-	taker
+	nic.RxBase
+	kicks    nic.EventReader
 	vq       *virtq.Device // nil: stopped
 	kick     int           // -1: stopped
 	enabled  bool
-	started  bool  // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
-	fed      bool  // it has had buffers. QEMU's first kick says nothing of them, so kicks are wanted until then
-	err      error // why it stopped for good
-	mrg      bool  // VIRTIO_NET_F_MRG_RXBUF
-	csum     bool  // VIRTIO_NET_F_GUEST_CSUM
+	started  bool // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
+	fed      bool // it has had buffers. QEMU's first kick says nothing of them, so kicks are wanted until then
+	mrg      bool // VIRTIO_NET_F_MRG_RXBUF
+	csum     bool // VIRTIO_NET_F_GUEST_CSUM
 	staged   bool
 	short    int // how many chains were not enough, when a frame last found too few
 	awaited  uint16
-	waiters  []wire.Waker
-	woken    []wire.Waker // to be woken after Unlock
-	broken   bool         // to be reported after Unlock
 	chains   [maxChains]virtq.Chain
 	peeked   int           // how many of chains the last frame needed
 	buffers  []dma.Segment // of all chains of a frame, in order
@@ -62,34 +55,15 @@ var (
 )
 
 func newRxQueue(d *Device, index int) *rxQueue {
-	return &rxQueue{dev: d, index: index, kick: -1, call: call{lines: &d.lines}, fault: call{lines: &d.lines}}
-}
-
-// Lock implements nic.RxQueue.
-func (q *rxQueue) Lock() { q.mu.Lock() }
-
-// Unlock implements nic.RxQueue. What must not be done under the lock is done after it: to wake senders, and to tell of an
-// error.
-func (q *rxQueue) Unlock() {
-	woken, broken, err := q.woken, q.broken, q.err
-	q.woken, q.broken = nil, false
-	if broken {
-		q.dev.note(q.index, err)
-	}
-	q.mu.Unlock()
-	for _, w := range woken {
-		w.Wake()
-	}
-	if broken {
-		q.dev.watcher.failed(q.index, err)
-		q.fault.fire()
-	}
+	q := &rxQueue{dev: d, index: index, kick: -1, call: call{lines: &d.lines}, fault: call{lines: &d.lines}}
+	q.Init(q)
+	return q
 }
 
 // Put implements nic.RxQueue.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
-	case q.vq == nil || q.err != nil:
+	case q.vq == nil || q.Err() != nil:
 		return nic.PutStopped
 	case !q.enabled || !q.started && !q.begin():
 		return nic.PutDisabled
@@ -129,7 +103,7 @@ func (q *rxQueue) trim(n int) {
 
 // begin starts the ring if it has been kicked.
 func (q *rxQueue) begin() bool {
-	if !q.take(q.kick) {
+	if !q.kicks.Consume(q.kick) {
 		return false
 	}
 	q.started = true
@@ -145,7 +119,7 @@ func (q *rxQueue) quiet() {
 	case q.vq.EnableKick(): // there are some
 		q.fed = true
 		q.vq.DisableKick()
-		q.dev.watcher.fed()
+		q.dev.fed()
 	}
 }
 
@@ -156,7 +130,7 @@ func (q *rxQueue) used() bool {
 	return q.vq != nil && q.enabled && q.fed
 }
 
-// kicked is called by the watcher when the driver has kicked the queue.
+// kicked is called by the monitor when the driver has kicked the queue.
 func (q *rxQueue) kicked() {
 	q.Lock()
 	defer q.Unlock()
@@ -165,9 +139,9 @@ func (q *rxQueue) kicked() {
 	case !q.started:
 		q.begin() // not if this kick was for a ring before this one
 	default:
-		q.take(q.kick)
+		q.kicks.Consume(q.kick)
 		q.quiet()
-		q.wake()
+		q.WakeAll()
 	}
 }
 
@@ -267,7 +241,7 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 // Return implements nic.Returner: every posted chain comes back with used.len 0. A driver that goes on posting is not
 // waited for.
 func (q *rxQueue) Return() {
-	if q.vq == nil || q.err != nil || !q.started && !q.begin() {
+	if q.vq == nil || q.Err() != nil || !q.started && !q.begin() {
 		return
 	}
 	defer q.trim(0)
@@ -344,11 +318,9 @@ func (q *rxQueue) Flush() (call bool) {
 // Call implements nic.RxQueue.
 func (q *rxQueue) Call() { q.call.fire() }
 
-// Arm implements wire.Waitable.
-func (q *rxQueue) Arm(w wire.Waker) bool {
-	q.Lock()
-	defer q.Unlock()
-	if q.vq == nil || q.err != nil || !q.enabled || !q.started {
+// AwaitBuffers implements nic.RxModel.
+func (q *rxQueue) AwaitBuffers() bool {
+	if q.vq == nil || !q.enabled || !q.started {
 		return false
 	}
 	// The chains that are there were not enough: wait for one more than there were.
@@ -357,36 +329,20 @@ func (q *rxQueue) Arm(w wire.Waker) bool {
 	}
 	if at := q.vq.Base() + uint16(q.short); at != q.awaited { // those who waited for another place get no kick there: they look
 		q.awaited = at
-		q.wake()
+		q.WakeAll()
 	}
-	q.waiters = append(q.waiters, w)
 	return true
 }
 
-// Disarm implements wire.Waitable.
-func (q *rxQueue) Disarm(w wire.Waker) {
-	q.Lock()
-	defer q.Unlock()
-	for i := range q.waiters {
-		if q.waiters[i] == w {
-			q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)
-			return
-		}
-	}
-}
-
-// wake has all who wait for buffers woken after Unlock.
-func (q *rxQueue) wake() {
-	q.woken = append(q.woken, q.waiters...)
-	clear(q.waiters)
-	q.waiters = q.waiters[:0]
-}
-
-// fail stops the queue until the driver or the frontend sets it up again. Unlock sees to the rest.
+// fail stops the queue until the driver or the frontend sets it up again.
 func (q *rxQueue) fail(err error) {
-	if q.err != nil {
-		return
+	if q.Fail(err) {
+		q.dev.note(q.index, err) // before anybody sets it up again
 	}
-	q.err, q.broken = err, true
-	q.wake()
+}
+
+// Stopped implements nic.RxModel.
+func (q *rxQueue) Stopped(err error) {
+	q.dev.failed(q.index, err)
+	q.fault.fire()
 }
