@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -77,7 +78,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			if o.NoP2P = p2p == "off"; !o.NoP2P && p2p != "on" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
-			if err := errors.Join(o.Check(), show.Check()); err != nil {
+			if err := cmp.Or(errors.Join(o.Check(), show.Check()), serve.CheckInherited(o.FDs)); err != nil {
 				return usageError{c.CommandPath(), err}
 			}
 			out := c.OutOrStdout()

@@ -254,6 +254,23 @@ func TestWhatIsNoSocketIsRefused(t *testing.T) {
 	}
 }
 
+// A descriptor of vnic's own is not taken for one that its user has named.
+func TestOwnDescriptorsAreNotInherited(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0) // as they are inherited: not closed on exec
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	if err := CheckInherited([]int{fds[0], 1 << 20}); err != nil {
+		t.Error(err)
+	}
+	unix.CloseOnExec(fds[1])
+	if err := CheckInherited(fds[:]); err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("--fd %d: not a descriptor", fds[1])) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := Options{Paths: []string{t.TempDir() + "/s"}}
