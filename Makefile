@@ -64,6 +64,7 @@ test-all: test
 
 # go vet is one of the linter's.
 lint:
+	$(WITH) go mod tidy -diff
 	$(WITH) go vet -tags docs ./cmd/vnic
 	$(WITH) go vet -C tools ./...
 	cd tools && ./with-tools go build -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
