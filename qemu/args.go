@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -86,9 +87,9 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	}
 	switch accel {
 	case AccelKVM:
-		args = append(args, "-accel", "kvm", "-cpu", or(c.CPU, "host"))
+		args = append(args, "-accel", "kvm", "-cpu", cmp.Or(c.CPU, "host"))
 	default:
-		args = append(args, "-accel", "tcg,thread=multi", "-cpu", or(c.CPU, "max"))
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", cmp.Or(c.CPU, "max"))
 	}
 	for i, g := range c.GPUs {
 		if g.Node {
@@ -113,7 +114,7 @@ func (n *Netdev) args(id string, f *files) []string {
 	if n.VFIOUser {
 		return []string{"-device", vfioUser(id, *n, f)}
 	}
-	chardev := fmt.Sprintf("socket,id=%s,path=%s,", id, comma(or(n.abstract, n.Path)))
+	chardev := fmt.Sprintf("socket,id=%s,path=%s,", id, comma(cmp.Or(n.abstract, n.Path)))
 	switch {
 	case n.abstract != "":
 		chardev += "abstract=on"
@@ -127,9 +128,9 @@ func (n *Netdev) args(id string, f *files) []string {
 }
 
 func (n *Netdev) complete() {
-	n.Queues = or(n.Queues, 1)
-	n.RXQueueSize = or(n.RXQueueSize, 1024)
-	n.TXQueueSize = or(n.TXQueueSize, 1024)
+	n.Queues = cmp.Or(n.Queues, 1)
+	n.RXQueueSize = cmp.Or(n.RXQueueSize, 1024)
+	n.TXQueueSize = cmp.Or(n.TXQueueSize, 1024)
 }
 
 // memory is the machine and its memory: one piece, or NUMA nodes when GPUs are such.
@@ -219,10 +220,10 @@ func (c *Config) complete() error {
 	if c.Name == "" {
 		c.Name = "guest"
 	}
-	c.RAMSize = or(c.RAMSize, 512<<20)
-	c.CPUs = or(c.CPUs, 1)
-	c.BootLimit = or(c.BootLimit, defaultBootLimit)
-	c.TimeLimit = or(c.TimeLimit, defaultTimeLimit)
+	c.RAMSize = cmp.Or(c.RAMSize, 512<<20)
+	c.CPUs = cmp.Or(c.CPUs, 1)
+	c.BootLimit = cmp.Or(c.BootLimit, defaultBootLimit)
+	c.TimeLimit = cmp.Or(c.TimeLimit, defaultTimeLimit)
 	if c.RAMSize%(2<<20) != 0 {
 		return fmt.Errorf("config: guest RAM of %d bytes is not a multiple of 2 MiB", c.RAMSize)
 	}
@@ -257,14 +258,6 @@ func (c *Config) complete() error {
 		}
 	}
 	return nil
-}
-
-func or[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
 }
 
 func holds(f *os.File, size uint64) error {

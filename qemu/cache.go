@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,7 +29,7 @@ type cache struct{ dir string }
 
 // CacheDir says where the cache is, without making it.
 func CacheDir(o Options) (string, error) {
-	dir := first(o.CacheDir, os.Getenv(EnvCache))
+	dir := cmp.Or(o.CacheDir, os.Getenv(EnvCache))
 	if dir == "" {
 		base, err := os.UserCacheDir()
 		if err != nil {

@@ -2,6 +2,7 @@ package qemu
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,7 +102,7 @@ func (d *doctor) addError(name string, err error) {
 }
 
 func (d *doctor) qemu(ctx context.Context, o Options, dir string, have *resolved) (Binary, bool) {
-	if path := first(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
+	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
 		b, err := checkQEMU(ctx, path, SourceGiven, o.oldest())
 		if err != nil {
 			d.addError("qemu", err)
@@ -135,8 +136,8 @@ func (d *doctor) qemu(ctx context.Context, o Options, dir string, have *resolved
 }
 
 func (d *doctor) kernel(o Options, dir string, have *resolved) (Kernel, bool) {
-	if image := first(o.Kernel, os.Getenv(EnvKernel)); image != "" {
-		k, err := givenKernel(image, first(o.Modules, os.Getenv(EnvModules)))
+	if image := cmp.Or(o.Kernel, os.Getenv(EnvKernel)); image != "" {
+		k, err := givenKernel(image, cmp.Or(o.Modules, os.Getenv(EnvModules)))
 		if err != nil {
 			d.addError("kernel", err)
 			return k, false

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -170,7 +171,7 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 		return nil, err
 	}
 	r := &Resolved{Cache: dir}
-	switch path := first(o.QEMU, os.Getenv(EnvQEMU)); {
+	switch path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); {
 	case o.KernelOnly:
 	case path != "":
 		r.QEMU, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
@@ -185,8 +186,8 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 		}
 	}
 	if err == nil {
-		if image := first(o.Kernel, os.Getenv(EnvKernel)); image != "" {
-			r.Kernel, err = givenKernel(image, first(o.Modules, os.Getenv(EnvModules)))
+		if image := cmp.Or(o.Kernel, os.Getenv(EnvKernel)); image != "" {
+			r.Kernel, err = givenKernel(image, cmp.Or(o.Modules, os.Getenv(EnvModules)))
 		}
 	}
 	if err != nil {

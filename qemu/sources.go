@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -34,11 +35,11 @@ type archive struct {
 
 // findArchive takes what the options and the environment leave open from the machine's apt sources.
 func findArchive(o *Options, etc string) (archive, error) {
-	a := archive{mirror: first(o.Mirror, os.Getenv(EnvMirror)), keyring: first(o.Keyring, os.Getenv(EnvKeyring))}
+	a := archive{mirror: cmp.Or(o.Mirror, os.Getenv(EnvMirror)), keyring: cmp.Or(o.Keyring, os.Getenv(EnvKeyring))}
 	sources, readErr := readSources(etc)
 	s, ok := debianSource(sources)
 	if ok {
-		a.mirror = first(a.mirror, s.uris[0])
+		a.mirror = cmp.Or(a.mirror, s.uris[0])
 	}
 	if a.mirror == "" {
 		return a, &Missing{
@@ -65,15 +66,6 @@ func findArchive(o *Options, etc string) (archive, error) {
 		}
 	}
 	return a, nil
-}
-
-func first(list ...string) string {
-	for _, s := range list {
-		if s != "" {
-			return s
-		}
-	}
-	return ""
 }
 
 func readable(path string) bool {

@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	_ "embed"
 	"fmt"
 	"strconv"
@@ -114,7 +115,7 @@ func (t *tested) version(role string) string {
 // version with another hash is an error: an archive never builds a version twice.
 func (t *tested) untested(role, version string, got []Package) (string, error) {
 	if want := t.version(role); version != want {
-		return fmt.Sprintf("%s %s, tested with %s", role, version, first(want, "none")), nil
+		return fmt.Sprintf("%s %s, tested with %s", role, version, cmp.Or(want, "none")), nil
 	}
 	byName := map[string]Package{}
 	for _, p := range got {
