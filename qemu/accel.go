@@ -52,7 +52,7 @@ func ChooseAccel(ctx context.Context, r *Resolved) (accel Accel, why string, err
 			return "", "", err
 		}
 		p.OK = p.Why == ""
-		_ = cache{r.Cache}.writeJSON("kvm.json", p) // only saves time
+		_ = SaveJSON(r.Cache, "kvm.json", p) // only saves time
 	}
 	probes.last = p
 	if p.OK {

@@ -38,7 +38,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 			return nil, err
 		}
 	}
-	kept, err := command{}.run(ctx, "apt-config", "dump", "Acquire")
+	kept, err := Command{}.Run(ctx, "apt-config", "dump", "Acquire")
 	if err != nil {
 		return nil, err
 	}
@@ -80,19 +80,19 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	return t, nil
 }
 
-func (t *apt) command(dir string, stdout func(string)) command {
-	return command{dir: dir, env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf")}, stdout: stdout}
+func (t *apt) command(dir string, stdout func(string)) Command {
+	return Command{Dir: dir, Env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf")}, Stdout: stdout}
 }
 
 // update reads the archive's lists.
 func (t *apt) update(ctx context.Context) error {
-	_, err := t.command(t.dir, nil).run(ctx, "apt-get", "update")
+	_, err := t.command(t.dir, nil).Run(ctx, "apt-get", "update")
 	return aptError("suite "+t.suite, err)
 }
 
 // closure gives a package and all that it needs, as the archive has them.
 func (t *apt) closure(ctx context.Context, name string) ([]Package, error) {
-	out, err := t.command(t.dir, nil).run(ctx, "apt-get", "--print-uris", "-y", "-d", "install", name)
+	out, err := t.command(t.dir, nil).Run(ctx, "apt-get", "--print-uris", "-y", "-d", "install", name)
 	if err != nil {
 		return nil, aptError("suite "+t.suite, err)
 	}
@@ -138,7 +138,7 @@ func (t *apt) download(ctx context.Context, dir string, list []Package, done fun
 				done(int64(pc / 100 * float64(total)))
 			}
 		}
-	}).run(ctx, "apt-get", args...)
+	}).Run(ctx, "apt-get", args...)
 	return aptError("suite "+t.suite, err)
 }
 
@@ -147,13 +147,13 @@ var errExpired = errors.New("the mirror's copy is out of date")
 
 // aptError finds out from apt's words what is wrong.
 func aptError(what string, err error) error {
-	var te *toolError
+	var te *ToolError
 	if !errors.As(err, &te) {
 		return err
 	}
 	has := func(words ...string) bool {
 		for _, w := range words {
-			if strings.Contains(te.stderr, w) {
+			if strings.Contains(te.Stderr, w) {
 				return true
 			}
 		}
@@ -161,15 +161,15 @@ func aptError(what string, err error) error {
 	}
 	switch {
 	case has("No space left on device", "Disk quota exceeded", "don't have enough free space", "File too large", "received signal 25"): // SIGXFSZ
-		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoSpace, te.words()), Fix: "free some, or set " + EnvCache + " to a directory elsewhere"}
+		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoSpace, te.Words()), Fix: "free some, or set " + EnvCache + " to a directory elsewhere"}
 	case has("NO_PUBKEY", "is not signed", "Missing key", "couldn't be verified", "could not be verified"):
-		return &Missing{What: what, Err: fmt.Errorf("%w that signs it (%s)", ErrNoKeyring, te.words()), Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}
+		return &Missing{What: what, Err: fmt.Errorf("%w that signs it (%s)", ErrNoKeyring, te.Words()), Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}
 	case has("is expired", "not valid yet"):
-		return fmt.Errorf("%s: %w (%s)", what, errExpired, te.words())
+		return fmt.Errorf("%s: %w (%s)", what, errExpired, te.Words())
 	case has("does not have a Release file", "404  Not Found", "Unable to locate package"):
 		return fmt.Errorf("%s: %w", what, err)
 	case has("Could not resolve", "Temporary failure", "Could not connect", "Connection refused", "unreachable", "timed out", "Unable to connect", "Failed to fetch", "Connection failed"):
-		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoNetwork, te.words()), Fix: "connect this machine, name another mirror (--mirror, " + EnvMirror + "), or give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
+		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoNetwork, te.Words()), Fix: "connect this machine, name another mirror (--mirror, " + EnvMirror + "), or give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

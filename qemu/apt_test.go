@@ -3,8 +3,6 @@ package qemu
 import (
 	"context"
 	"errors"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -71,7 +69,7 @@ func TestAptErrorsSayWhatToDo(t *testing.T) {
 		"E: Sub-process http received signal 25.":                                                            ErrNoSpace,
 		"E: Release file for http://m is expired (invalid since 14d)":                                        errExpired,
 	} {
-		err := aptError("suite s", &toolError{name: "apt-get", err: errors.New("exit status 100"), stderr: words})
+		err := aptError("suite s", &ToolError{Name: "apt-get", Err: errors.New("exit status 100"), Stderr: words})
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v", words, err)
 		}
@@ -95,30 +93,5 @@ func TestAptKeepsTheMachinesProxyOnly(t *testing.T) {
 		if aptKept.MatchString(line) != want {
 			t.Errorf("%s: want %v", line, want)
 		}
-	}
-}
-
-func TestCommandIsKilledWithItsGroup(t *testing.T) {
-	nothingLeft(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	c := command{stdout: func(line string) {
-		if line == "ready" {
-			cancel()
-		}
-	}}
-	_, err := c.run(ctx, "sh", "-c", "sleep 1000 & echo ready; wait")
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
-}
-
-func TestCommandErrorHasItsWords(t *testing.T) {
-	_, err := command{}.run(t.Context(), "sh", "-c", "echo to you >&2; exit 3")
-	if err == nil || !strings.Contains(err.Error(), "to you") || !strings.Contains(err.Error(), "exit status 3") {
-		t.Errorf("got %v", err)
-	}
-	if _, err = (command{}).run(t.Context(), filepath.Join(t.TempDir(), "nothing")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
 	}
 }

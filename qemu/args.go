@@ -247,8 +247,10 @@ func (c *Config) complete() error {
 	for i := range c.Netdevs {
 		n := &c.Netdevs[i]
 		n.complete()
-		if n.VFIOUser && older(c.QEMU.Version, MinVFIOUser) {
-			return tooOld(c.QEMU.Version, MinVFIOUser)
+		if n.VFIOUser {
+			if err := CheckVersion(c.QEMU.Version, MinVFIOUser); err != nil {
+				return err
+			}
 		}
 		if (n.Connected == nil) == (n.Path == "") {
 			return fmt.Errorf("config: network device %d: either Connected or Path", i)

@@ -120,21 +120,22 @@ func (c cache) load() (*resolved, error) {
 	return r, nil
 }
 
-func (c cache) save(r *resolved) error { return c.writeJSON("resolved.json", r) }
+func (c cache) save(r *resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
 
-func (c cache) writeJSON(name string, v any) error {
+// SaveJSON writes a file of the cache in dir, so that whoever reads it finds the old one or the new one whole.
+func SaveJSON(dir, name string, v any) error {
 	b, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(c.dir, "."+name+"-*")
+	f, err := os.CreateTemp(dir, "."+name+"-*")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(append(b, '\n'))
 	err = errors.Join(err, f.Chmod(0o644), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(c.dir, name))
+		err = os.Rename(f.Name(), filepath.Join(dir, name))
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 const (
@@ -52,7 +54,7 @@ func only(names ...string) func([]CacheEntry) ([]CacheEntry, error) {
 }
 
 func TestCacheIsListed(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	c := filled(t)
 	dir, list, err := ListCache(Options{CacheDir: c.dir})
 	if err != nil || dir != c.dir {
@@ -73,7 +75,7 @@ func TestCacheIsListed(t *testing.T) {
 
 // What is not ours stays, whatever directory somebody has called the cache.
 func TestAllThatIsRemovedIsOurs(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	c := filled(t)
 	removed, err := RemoveCached(t.Context(), Options{CacheDir: c.dir}, all)
 	if err != nil || len(removed) != 5 || c.names(t) != nil {
@@ -108,7 +110,7 @@ func TestCacheNamesAreUnderstood(t *testing.T) {
 
 // A tree that a vnic holds stays, and so does one that a program runs from; the others go.
 func TestWhatIsInUseStays(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	c := filled(t)
 	o := Options{CacheDir: c.dir}
 	fd, err := hold(filepath.Join(c.dir, treeA))
@@ -154,7 +156,7 @@ func TestWhatIsInUseStays(t *testing.T) {
 }
 
 func TestNothingIsRemovedDuringAFetch(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	c := filled(t)
 	unlock, err := c.lock(t.Context(), func() {})
 	if err != nil {
@@ -174,7 +176,7 @@ func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 
 // Links are removed, and what they lead to is not, wherever they stand.
 func TestLinksOutOfTheCacheAreNotFollowed(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	c := filled(t)
 	outside := t.TempDir()
 	write(t, filepath.Join(outside, "precious-0123456789ab/x"), "")
@@ -228,7 +230,7 @@ func TestCacheThatIsNotThereIsNotMade(t *testing.T) {
 }
 
 func TestHeldTreeIsTheOneThatIsThere(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	if _, err := hold(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a tree that is not there: %v", err)
 	}

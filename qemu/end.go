@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
 	"vnic.dev/vnic/guest-images/agent"
@@ -21,6 +20,10 @@ const (
 
 // kernelNeeds is for those who have given a kernel of their own, and see it end before anything of ours has run.
 const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, and a serial port (8250) or virtio's console"
+
+// grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read. There is nothing in a guest
+// to be saved, and who presses Ctrl-C does not want to wait.
+var grace = time.Second // a variable for tests
 
 // command runs a QMP command that should take no time.
 func (m *Machine) command(name string) error {
@@ -55,23 +58,10 @@ func (m *Machine) checkStatus() {
 // end ends QEMU: by QMP, by SIGTERM, by SIGKILL. When it returns, the process has been waited for.
 func (m *Machine) end() {
 	_ = m.command("quit")
-	for _, sig := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL} {
-		switch sig {
-		case syscall.SIGTERM:
-			m.log.Warn("QEMU does not end by itself", "machine", m.name)
-			_ = m.child.cmd.Process.Signal(sig) // by pidfd: never another process
-		case syscall.SIGKILL:
-			_ = syscall.Kill(-m.PID(), sig) // with whatever it has started; it has not been waited for, so the group is its
-		}
-		t := time.NewTimer(grace)
-		select {
-		case <-m.child.done:
-			t.Stop()
-			return
-		case <-t.C:
-		}
+	if !m.child.Ends(grace) {
+		m.log.Warn("QEMU does not end by itself", "machine", m.name)
+		m.child.End(grace)
 	}
-	<-m.child.done
 }
 
 // finish reads what is left and says how the run ended. QEMU has been waited for.
@@ -106,7 +96,7 @@ func drain(q *qmp) <-chan qmpEvent {
 
 func (m *Machine) verdict() error {
 	console := m.con.bytes()
-	e := &RunError{Name: m.name, Detail: m.detail, Console: lastLines(console, consoleLines)}
+	e := &RunError{Name: m.name, Detail: m.detail, Console: LastLines(console, consoleLines)}
 	booted := false
 	select {
 	case <-m.agent.Booted():
@@ -137,7 +127,7 @@ func (m *Machine) verdict() error {
 	if !booted && m.kernel.Source == SourceGiven && (e.Err == ErrKernelPanic || e.Err == ErrPowerOff || e.Err == ErrNoInit) {
 		e.Detail = strings.TrimPrefix(e.Detail+": "+kernelNeeds, ": ")
 	}
-	e.Stderr = lastLines(m.stderr.Bytes(), 1<<10)
+	e.Stderr = LastLines(m.stderr.Bytes(), 1<<10)
 	if d := unknownDevice(e.Stderr); d != "" && !booted {
 		return &Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d), Fix: "give another (--qemu), or none, and one is fetched"}
 	}
@@ -171,11 +161,12 @@ func (m *Machine) agentEnded(p *agent.PanicError) error {
 // status says how the process ended.
 func (m *Machine) status() string {
 	exit := (*exec.ExitError)(nil)
-	switch {
-	case m.child.err == nil:
+	switch err := m.child.Err(); {
+	case err == nil:
 		return "exit status 0"
-	case errors.As(m.child.err, &exit):
+	case errors.As(err, &exit):
 		return exit.Error()
+	default:
+		return strings.TrimSpace(err.Error())
 	}
-	return strings.TrimSpace(fmt.Sprint(m.child.err))
 }

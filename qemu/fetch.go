@@ -308,7 +308,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (*resolved
 	if err != nil {
 		return nil, err
 	}
-	defer sweep(work)()
+	defer Sweep(work)()
 	f := &fetcher{cache: c, o: o, archive: a, work: work, suites: map[string]suite{}}
 	for _, role := range want {
 		t, err := f.fetch(ctx, role)

@@ -10,12 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"sync"
 	"testing"
 
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // fetched gives QEMU and a kernel from the user's cache, fetching them when they are not there.
@@ -104,7 +105,7 @@ func TestNoNetworkIsSaid(t *testing.T) {
 		t.Skip("apt tries four times, for seven seconds")
 	}
 	needsApt(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	s := httptest.NewServer(http.NotFoundHandler())
 	s.Close() // its port answers nobody now
 	o := from(t, s.URL+"/debian")
@@ -128,7 +129,7 @@ func TestMirrorWithoutASuiteIsSaid(t *testing.T) {
 
 func TestCancelledFetchLeavesNothing(t *testing.T) {
 	needsApt(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
@@ -172,7 +173,7 @@ func TestCacheIsHeldByOneAtATime(t *testing.T) {
 }
 
 func TestWaitForTheCacheEndsWithItsContext(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	c := cache{t.TempDir()}
 	unlock, err := c.lock(t.Context(), func() {})
 	if err != nil {
@@ -240,19 +241,6 @@ func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 	}
 	for _, err := range []error{nil, errors.New("other"), at("/modules/x.ko", unix.EACCES), &Missing{Err: at("", unix.ENOSPC)}} {
 		if got := CacheError("/cache", err); got != err {
-			t.Errorf("%v became %v", err, got)
-		}
-	}
-}
-
-func TestTooLittleMemoryIsSaid(t *testing.T) {
-	var m *Missing
-	err := MemoryError("guest0", fmt.Errorf("x: %w", &fs.PathError{Op: "write", Path: "vnic-ram", Err: unix.EFBIG}))
-	if !errors.As(err, &m) || !errors.Is(err, ErrNoMemory) || !strings.HasPrefix(err.Error(), "guest0: not enough memory: file too large: free some") {
-		t.Errorf("got %v", err)
-	}
-	for _, err := range []error{nil, errors.New("other")} {
-		if got := MemoryError("x", err); got != err {
 			t.Errorf("%v became %v", err, got)
 		}
 	}

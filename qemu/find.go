@@ -39,15 +39,18 @@ func parseQEMUVersion(out string) (string, error) {
 func (b Binary) version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	out, err := command{env: b.Env}.run(ctx, b.Args[0], append(b.Args[1:len(b.Args):len(b.Args)], "--version")...)
+	out, err := Command{Env: b.Env}.Run(ctx, b.Args[0], append(b.Args[1:len(b.Args):len(b.Args)], "--version")...)
 	if err != nil {
 		return "", err
 	}
 	return parseQEMUVersion(string(out))
 }
 
-// tooOld is the error for a QEMU older than oldest.
-func tooOld(version, oldest string) error {
+// CheckVersion refuses a QEMU older than oldest, MinQEMU or MinVFIOUser.
+func CheckVersion(version, oldest string) error {
+	if !older(version, oldest) {
+		return nil
+	}
 	use := "vhost-user"
 	if oldest == MinVFIOUser {
 		use = "vfio-user"
@@ -75,10 +78,7 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 		}
 		return b, &Missing{What: "QEMU " + path, Err: fmt.Errorf("%w: %w", ErrNoQEMU, err), Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
 	}
-	if older(b.Version, oldest) {
-		return b, tooOld(b.Version, oldest)
-	}
-	return b, nil
+	return b, CheckVersion(b.Version, oldest)
 }
 
 // systemQEMU looks in PATH. No QEMU there is no error: note then says nothing.

@@ -98,7 +98,7 @@ type Machine struct {
 	kernel Kernel
 	accel  Accel
 	log    *slog.Logger
-	child  *child
+	child  *Child
 	ram    *os.File
 	owned  bool // ram is ours
 	con    *console
@@ -154,7 +154,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	}
 	m.closeRAM()
 	if m.err == nil { // booted, and off again before anybody looked
-		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: lastLines(m.Console(), consoleLines)}
+		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: LastLines(m.Console(), consoleLines)}
 	}
 	return nil, m.err
 }
@@ -232,7 +232,7 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	cmd.Stdout, cmd.Stderr = &m.stderr, &m.stderr
 	cmd.WaitDelay = grace
 	cmd.ExtraFiles = fds
-	if m.child, err = startChild(cmd); err != nil {
+	if m.child, err = StartChild(cmd); err != nil {
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
 	m.log.Debug("QEMU started", "machine", m.name, "pid", cmd.Process.Pid, "accel", accel, "args", cmd.Args)
@@ -324,7 +324,7 @@ func (m *Machine) Accel() Accel { return m.accel }
 func (m *Machine) Agent() *agent.Client { return m.agent }
 
 // PID is QEMU's process id.
-func (m *Machine) PID() int { return m.child.cmd.Process.Pid }
+func (m *Machine) PID() int { return m.child.PID() }
 
 // RAM is guest RAM as a file. When Start made it, Close closes it.
 func (m *Machine) RAM() *os.File { return m.ram }
@@ -380,7 +380,7 @@ func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration)
 			return
 		}
 		select {
-		case <-m.child.done:
+		case <-m.child.Done():
 			m.finish()
 			return
 		case e, ok := <-events:

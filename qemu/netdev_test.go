@@ -10,6 +10,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vhostuser"
 )
 
@@ -49,7 +50,7 @@ func closeFD(fd int) error {
 
 func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
 	c := guest(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	served := make(chan error, 1)
 	c.Netdevs = []Netdev{{Queues: 2, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1500, Connected: func(conn *net.UnixConn) {
 		go func() {

@@ -14,24 +14,24 @@ var personalities = []struct{ nic, oldest, module string }{
 	{"gve", MinVFIOUser, "gve"},
 }
 
-// personalities says which NICs a guest can have. b is the QEMU of a run that does not say; a cached one that is newer serves
-// where that is too old.
-func (d *doctor) personalities(b Binary, k Kernel, have *resolved) {
+// nics says which NICs a guest can have. A cached QEMU that is newer serves where that of a run which does not say is too
+// old.
+func (s *Survey) nics(have *resolved) {
 	for _, p := range personalities {
-		version := b.Version
+		version := s.QEMU.Version
 		if older(version, p.oldest) && have.QEMU != nil {
 			version = strings.TrimPrefix(upstream(have.QEMU.Version), "v")
 		}
 		name := "nic " + p.nic
-		switch module := k.module(p.module); {
-		case version == "" || k.Image == "":
-			d.add(name, Worse, "QEMU or a guest kernel is missing", "the first run fetches both; see above")
+		switch module := s.Kernel.module(p.module); {
+		case version == "" || s.Kernel.Image == "":
+			s.found(name, Worse, "QEMU or a guest kernel is missing", "the first run fetches both; see above")
 		case older(version, p.oldest):
-			d.add(name, Worse, fmt.Sprintf("QEMU %s is older than %s", version, p.oldest), "the first run with --nic "+p.nic+" fetches a newer one")
+			s.found(name, Worse, fmt.Sprintf("QEMU %s is older than %s", version, p.oldest), "the first run with --nic "+p.nic+" fetches a newer one")
 		case !module:
-			d.add(name, Lacking, fmt.Sprintf("kernel %s has no module %s", k.Version, p.module), "give another kernel, or none and one is fetched")
+			s.found(name, Lacking, fmt.Sprintf("kernel %s has no module %s", s.Kernel.Version, p.module), "give another kernel, or none and one is fetched")
 		default:
-			d.add(name, Good, fmt.Sprintf("QEMU %s, kernel %s", version, k.Version), "")
+			s.found(name, Good, fmt.Sprintf("QEMU %s, kernel %s", version, s.Kernel.Version), "")
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // script stands for a QEMU.
@@ -22,7 +23,7 @@ func script(t *testing.T, text string) Config {
 
 // A QEMU that answers nothing and ignores signals is killed, and what it started goes with it.
 func TestStubbornQEMUIsKilled(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	defer func(g time.Duration) { grace = g }(grace)
 	grace = 20 * time.Millisecond
 	c := script(t, "trap '' TERM\nwhile :; do sleep 1000; done")
@@ -33,7 +34,7 @@ func TestStubbornQEMUIsKilled(t *testing.T) {
 }
 
 func TestEarlyEndIsReportedWithItsWords(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	_, err := Start(t.Context(), script(t, "seq 100 >&2; exit 3"))
 	var e *RunError
 	if !errors.As(err, &e) || !errors.Is(err, ErrExited) || e.Detail != "exit status 3" || strings.Join(e.Stderr, " ") != "1 2 3 4 97 98 99 100" {
@@ -42,7 +43,7 @@ func TestEarlyEndIsReportedWithItsWords(t *testing.T) {
 }
 
 func TestDeviceThatQEMULacksIsNamed(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	c := script(t, `echo "qemu-system-x86_64: -device {...}: 'vfio-user-pci' is not a valid device model name" >&2; exit 1`)
 	c.QEMU.Version = "10.1.0"
 	_, err := Start(t.Context(), c)
@@ -53,7 +54,7 @@ func TestDeviceThatQEMULacksIsNamed(t *testing.T) {
 }
 
 func TestWhatAKernelNeedsIsSaidOfOneThatWasGiven(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	defer func(g time.Duration) { grace = g }(grace)
 	grace = 20 * time.Millisecond
 	for source, want := range map[string]bool{SourceGiven: true, SourceCache: false} {
@@ -80,7 +81,7 @@ func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
 }
 
 func TestMissingProgramIsReported(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	_, err := Start(t.Context(), Config{QEMU: Binary{Args: []string{"/no/such/qemu"}}, Kernel: Kernel{Image: "/dev/null"}, Accel: AccelTCG})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)

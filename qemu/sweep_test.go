@@ -7,24 +7,26 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // envSweeper makes this test's program make a directory to be swept, say so, and wait to be killed.
 const envSweeper = "VNIC_TEST_SWEEPER"
 
 func sweeper() {
-	_ = sweep(os.Getenv(envSweeper))
+	_ = Sweep(os.Getenv(envSweeper))
 	_, _ = os.Stdout.WriteString("x")
 	select {}
 }
 
 func TestSweepRemovesNow(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	dir := filepath.Join(t.TempDir(), "a b")
 	if err := os.MkdirAll(filepath.Join(dir, "c"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	sweep(dir)()
+	Sweep(dir)()
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("still there: %v", err)
 	}
