@@ -12,6 +12,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"vnic.dev/vnic/internal/proc"
 )
 
 // apt is apt-get with a state of its own below dir: the system's is neither read nor written, but for how the machine
@@ -38,7 +40,7 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 			return nil, err
 		}
 	}
-	kept, err := Command{}.Run(ctx, "apt-config", "dump", "Acquire")
+	kept, err := proc.Command{}.Run(ctx, "apt-config", "dump", "Acquire")
 	if err != nil {
 		return nil, err
 	}
@@ -80,8 +82,8 @@ func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	return t, nil
 }
 
-func (t *apt) command(dir string, stdout func(string)) Command {
-	return Command{Dir: dir, Env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf")}, Stdout: stdout}
+func (t *apt) command(dir string, stdout func(string)) proc.Command {
+	return proc.Command{Dir: dir, Env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf")}, Stdout: stdout}
 }
 
 // update reads the archive's lists.
@@ -147,7 +149,7 @@ var errExpired = errors.New("the mirror's copy is out of date")
 
 // aptError finds out from apt's words what is wrong.
 func aptError(what string, err error) error {
-	var te *ToolError
+	var te *proc.ToolError
 	if !errors.As(err, &te) {
 		return err
 	}

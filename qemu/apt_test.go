@@ -5,6 +5,8 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
+	"vnic.dev/vnic/internal/proc"
 )
 
 func TestParsePrintedURIs(t *testing.T) {
@@ -69,7 +71,7 @@ func TestAptErrorsSayWhatToDo(t *testing.T) {
 		"E: Sub-process http received signal 25.":                                                            ErrNoSpace,
 		"E: Release file for http://m is expired (invalid since 14d)":                                        errExpired,
 	} {
-		err := aptError("suite s", &ToolError{Name: "apt-get", Err: errors.New("exit status 100"), Stderr: words})
+		err := aptError("suite s", &proc.ToolError{Name: "apt-get", Err: errors.New("exit status 100"), Stderr: words})
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v", words, err)
 		}

@@ -32,9 +32,6 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envVictim) != "" {
 		victim()
 	}
-	if os.Getenv(envSweeper) != "" {
-		sweeper()
-	}
 	if os.Getenv(envCaller) != "" {
 		caller()
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/proc"
 )
 
 // How many lines of what a guest and QEMU said go into an error.
@@ -96,7 +97,7 @@ func drain(q *qmp) <-chan qmpEvent {
 
 func (m *Machine) verdict() error {
 	console := m.con.bytes()
-	e := &RunError{Name: m.name, Detail: m.detail, Console: LastLines(console, consoleLines)}
+	e := &RunError{Name: m.name, Detail: m.detail, Console: proc.LastLines(console, consoleLines)}
 	booted := false
 	select {
 	case <-m.agent.Booted():
@@ -127,7 +128,7 @@ func (m *Machine) verdict() error {
 	if !booted && m.kernel.Source == SourceGiven && (e.Err == ErrKernelPanic || e.Err == ErrPowerOff || e.Err == ErrNoInit) {
 		e.Detail = strings.TrimPrefix(e.Detail+": "+kernelNeeds, ": ")
 	}
-	e.Stderr = LastLines(m.stderr.Bytes(), 1<<10)
+	e.Stderr = proc.LastLines(m.stderr.Bytes(), 1<<10)
 	if d := unknownDevice(e.Stderr); d != "" && !booted {
 		return &Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d), Fix: "give another (--qemu), or none, and one is fetched"}
 	}

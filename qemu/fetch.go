@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/proc"
 )
 
 // Environment variables that stand for options left empty.
@@ -308,7 +310,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (*resolved
 	if err != nil {
 		return nil, err
 	}
-	defer Sweep(work)()
+	defer proc.Sweep(work)()
 	f := &fetcher{cache: c, o: o, archive: a, work: work, suites: map[string]suite{}}
 	for _, role := range want {
 		t, err := f.fetch(ctx, role)

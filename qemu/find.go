@@ -11,6 +11,8 @@ import (
 	"regexp"
 	"strings"
 	"time"
+
+	"vnic.dev/vnic/internal/proc"
 )
 
 // Where a Binary or a Kernel is from.
@@ -39,7 +41,7 @@ func parseQEMUVersion(out string) (string, error) {
 func (b Binary) version(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	out, err := Command{Env: b.Env}.Run(ctx, b.Args[0], append(b.Args[1:len(b.Args):len(b.Args)], "--version")...)
+	out, err := proc.Command{Env: b.Env}.Run(ctx, b.Args[0], append(b.Args[1:len(b.Args):len(b.Args)], "--version")...)
 	if err != nil {
 		return "", err
 	}

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/proc"
 )
 
 // Accel says how QEMU runs the guest's code.
@@ -98,7 +99,7 @@ type Machine struct {
 	kernel Kernel
 	accel  Accel
 	log    *slog.Logger
-	child  *Child
+	child  *proc.Child
 	ram    *os.File
 	owned  bool // ram is ours
 	con    *console
@@ -154,7 +155,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	}
 	m.closeRAM()
 	if m.err == nil { // booted, and off again before anybody looked
-		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: LastLines(m.Console(), consoleLines)}
+		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}
 	return nil, m.err
 }
@@ -232,7 +233,7 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	cmd.Stdout, cmd.Stderr = &m.stderr, &m.stderr
 	cmd.WaitDelay = grace
 	cmd.ExtraFiles = fds
-	if m.child, err = StartChild(cmd); err != nil {
+	if m.child, err = proc.StartChild(cmd); err != nil {
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
 	m.log.Debug("QEMU started", "machine", m.name, "pid", cmd.Process.Pid, "accel", accel, "args", cmd.Args)

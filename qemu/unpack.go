@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/proc"
 )
 
 // useless are parts of packages that nothing here reads.
@@ -27,7 +29,7 @@ func unpack(ctx context.Context, dir, root string, list []Package, done func(byt
 		if err := checkSum(path, p.SHA256); err != nil {
 			return err
 		}
-		if _, err := (Command{}).Run(ctx, "dpkg-deb", "-x", path, root); err != nil {
+		if _, err := (proc.Command{}).Run(ctx, "dpkg-deb", "-x", path, root); err != nil {
 			return aptError("package "+p.Name, err)
 		}
 		if err := os.Remove(path); err != nil {
