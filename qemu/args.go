@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
 )
 
@@ -212,10 +213,10 @@ func onOff(b bool) string {
 // complete fills in defaults and refuses what QEMU would refuse in worse words.
 func (c *Config) complete() error {
 	if len(c.QEMU.Args) == 0 {
-		return fmt.Errorf("config: no QEMU: %w", ErrNoQEMU)
+		return fmt.Errorf("config: no QEMU: %w", assets.ErrNoQEMU)
 	}
 	if c.Kernel.Image == "" {
-		return fmt.Errorf("config: no kernel: %w", ErrNoKernel)
+		return fmt.Errorf("config: no kernel: %w", assets.ErrNoKernel)
 	}
 	if c.Name == "" {
 		c.Name = "guest"
@@ -248,7 +249,7 @@ func (c *Config) complete() error {
 		n := &c.Netdevs[i]
 		n.complete()
 		if n.VFIOUser {
-			if err := CheckVersion(c.QEMU.Version, MinVFIOUser); err != nil {
+			if err := assets.CheckVersion(c.QEMU.Version, assets.MinVFIOUser); err != nil {
 				return err
 			}
 		}

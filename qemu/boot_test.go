@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/testkit"
@@ -59,7 +60,7 @@ func guest(t *testing.T, modules ...string) Config {
 	return c
 }
 
-func guestConfig(ctx context.Context, r *Resolved, program string, modules []string) (Config, io.Closer, error) {
+func guestConfig(ctx context.Context, r *assets.Resolved, program string, modules []string) (Config, io.Closer, error) {
 	img, err := guestimages.Build(ctx, guestimages.Options{
 		CacheDir: r.Cache, ModulesDir: r.Kernel.Modules, Modules: modules, Program: program,
 	})

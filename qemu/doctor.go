@@ -11,25 +11,26 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images"
 )
 
 // Report is what Doctor found.
 type Report struct {
-	Facts         []Fact `json:"facts"`
-	Ready         bool   `json:"ready"`          // a run needs no download
-	CanFetch      bool   `json:"can_fetch"`      // what is missing can be downloaded, if the mirror can be reached
-	DownloadBytes int64  `json:"download_bytes"` // what the first run will download
-	DiskBytes     int64  `json:"disk_bytes"`     // what that takes up in the cache
-	MemoryBytes   int64  `json:"memory_bytes"`   // memory that two guests need
+	Facts         []assets.Fact `json:"facts"`
+	Ready         bool          `json:"ready"`          // a run needs no download
+	CanFetch      bool          `json:"can_fetch"`      // what is missing can be downloaded, if the mirror can be reached
+	DownloadBytes int64         `json:"download_bytes"` // what the first run will download
+	DiskBytes     int64         `json:"disk_bytes"`     // what that takes up in the cache
+	MemoryBytes   int64         `json:"memory_bytes"`   // memory that two guests need
 }
 
 // What two guests of the default size, their GPUs and this process need; a guest touches less than half of its RAM.
 const needMemory = 1536 << 20
 
 // Doctor looks at this machine. It changes nothing, starts no guest and uses no network.
-func Doctor(ctx context.Context, o Options) *Report {
-	s := Look(ctx, o)
+func Doctor(ctx context.Context, o assets.Options) *Report {
+	s := assets.Look(ctx, o)
 	d := &doctor{Report: Report{
 		Facts: s.Found, MemoryBytes: needMemory, DownloadBytes: s.DownloadBytes, DiskBytes: s.DiskBytes,
 	}}
@@ -44,23 +45,23 @@ func Doctor(ctx context.Context, o Options) *Report {
 
 type doctor struct{ Report }
 
-func (d *doctor) add(name string, s State, value, fix string) {
-	d.Facts = append(d.Facts, NewFact(name, s, value, fix))
+func (d *doctor) add(name string, s assets.State, value, fix string) {
+	d.Facts = append(d.Facts, assets.NewFact(name, s, value, fix))
 }
 
-func (d *doctor) kvm(s *Survey) {
+func (d *doctor) kvm(s *assets.Survey) {
 	if why := kvmMissing(); why != "" {
-		d.add("kvm", Worse, why, "guests run by TCG, which needs no more but is slower")
+		d.add("kvm", assets.Worse, why, "guests run by TCG, which needs no more but is slower")
 		return
 	}
 	key := probed{BootID: bootID(), QEMU: s.QEMU.Version, Kernel: s.Kernel.Version}
 	switch p := readProbe(s.Cache); {
 	case p == nil || !p.sameAs(key):
-		d.add("kvm", Worse, "/dev/kvm is there, not tried yet", "the first run tries it")
+		d.add("kvm", assets.Worse, "/dev/kvm is there, not tried yet", "the first run tries it")
 	case p.OK:
-		d.add("kvm", Good, "works (tried since this boot)", "")
+		d.add("kvm", assets.Good, "works (tried since this boot)", "")
 	default:
-		d.add("kvm", Worse, "does not work: "+p.Why, "guests run by TCG, which needs no more but is slower")
+		d.add("kvm", assets.Worse, "does not work: "+p.Why, "guests run by TCG, which needs no more but is slower")
 	}
 }
 
@@ -69,22 +70,22 @@ func (d *doctor) memory() bool {
 	have := availableMemory()
 	if value := fmt.Sprintf("%d MB available", have>>20); have < needMemory {
 		ok = false
-		d.add("memory", Lacking, value, fmt.Sprintf("two guests need about %d MB", needMemory>>20))
+		d.add("memory", assets.Lacking, value, fmt.Sprintf("two guests need about %d MB", needMemory>>20))
 	} else {
-		d.add("memory", Good, value, "")
+		d.add("memory", assets.Good, value, "")
 	}
 	if f, err := NewMemory("vnic-doctor", 4096); err != nil {
 		ok = false
-		d.add("memfd", Lacking, err.Error(), "allow memfd_create: guest and GPU memory is shared by it")
+		d.add("memfd", assets.Lacking, err.Error(), "allow memfd_create: guest and GPU memory is shared by it")
 	} else {
 		_ = f.Close()
-		d.add("memfd", Good, "can be made and sealed", "")
+		d.add("memfd", assets.Good, "can be made and sealed", "")
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs("/dev/shm", &st); err != nil {
-		d.add("shm", Worse, "/dev/shm: "+err.Error(), "needed only by other programs that share memory there; vnic uses memfds")
+		d.add("shm", assets.Worse, "/dev/shm: "+err.Error(), "needed only by other programs that share memory there; vnic uses memfds")
 	} else {
-		d.add("shm", Good, fmt.Sprintf("%d MB free in /dev/shm; vnic uses memfds", int64(st.Bavail)*st.Bsize>>20), "")
+		d.add("shm", assets.Good, fmt.Sprintf("%d MB free in /dev/shm; vnic uses memfds", int64(st.Bavail)*st.Bsize>>20), "")
 	}
 	return ok
 }
@@ -94,11 +95,11 @@ func (d *doctor) program(dir string) bool {
 	from, there, err := guestimages.FindProgram(dir)
 	switch {
 	case err != nil:
-		d.add("guest program", Lacking, err.Error(), "")
+		d.add("guest program", assets.Lacking, err.Error(), "")
 	case there:
-		d.add("guest program", Good, from, "")
+		d.add("guest program", assets.Good, from, "")
 	default:
-		d.add("guest program", Worse, from, "")
+		d.add("guest program", assets.Worse, from, "")
 	}
 	return err == nil
 }

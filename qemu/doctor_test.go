@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -13,11 +14,11 @@ func TestDoctorOnABareMachine(t *testing.T) {
 	testkit.LeavesNothing(t)
 	fakeQEMU(t, "7.2.22")
 	cacheDir := filepath.Join(t.TempDir(), "cache")
-	r := Doctor(t.Context(), Options{CacheDir: cacheDir})
-	facts := map[string]Fact{}
+	r := Doctor(t.Context(), assets.Options{CacheDir: cacheDir})
+	facts := map[string]assets.Fact{}
 	for _, f := range r.Facts {
 		facts[f.Name] = f
-		if f.OK != (f.State == Good) || (f.OK && f.Fix != "") || f.Value == "" {
+		if f.OK != (f.State == assets.Good) || (f.OK && f.Fix != "") || f.Value == "" {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -26,7 +27,7 @@ func TestDoctorOnABareMachine(t *testing.T) {
 			t.Errorf("no fact %q", name)
 		}
 	}
-	if facts["qemu"].State != Lacking || facts["kernel"].State != Lacking || r.Ready {
+	if facts["qemu"].State != assets.Lacking || facts["kernel"].State != assets.Lacking || r.Ready {
 		t.Errorf("%+v", r)
 	}
 	if r.DownloadBytes == 0 || r.DiskBytes == 0 {
@@ -42,7 +43,7 @@ func TestDoctorOnABareMachine(t *testing.T) {
 
 func TestDoctorWithEverything(t *testing.T) {
 	fetched(t)
-	r := Doctor(t.Context(), Options{})
+	r := Doctor(t.Context(), assets.Options{})
 	if !r.Ready || r.DownloadBytes != 0 {
 		t.Errorf("%+v", r)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/proc"
 )
@@ -125,12 +126,12 @@ func (m *Machine) verdict() error {
 	default:
 		e.Err, e.Detail = ErrExited, m.status()
 	}
-	if !booted && m.kernel.Source == SourceGiven && (e.Err == ErrKernelPanic || e.Err == ErrPowerOff || e.Err == ErrNoInit) {
+	if !booted && m.kernel.Source == assets.SourceGiven && (e.Err == ErrKernelPanic || e.Err == ErrPowerOff || e.Err == ErrNoInit) {
 		e.Detail = strings.TrimPrefix(e.Detail+": "+kernelNeeds, ": ")
 	}
 	e.Stderr = proc.LastLines(m.stderr.Bytes(), 1<<10)
 	if d := unknownDevice(e.Stderr); d != "" && !booted {
-		return &Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d), Fix: "give another (--qemu), or none, and one is fetched"}
+		return &assets.Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d), Fix: "give another (--qemu), or none, and one is fetched"}
 	}
 	if n := len(e.Stderr); n > stderrLines { // the cause comes first, a dump of registers after it
 		e.Stderr = append(e.Stderr[:stderrLines/2:stderrLines/2], e.Stderr[n-stderrLines/2:]...)
@@ -152,8 +153,8 @@ func unknownDevice(stderr []string) string {
 
 // agentEnded leaves out the console, which says the same again.
 func (m *Machine) agentEnded(p *agent.PanicError) error {
-	if why, ok := strings.CutPrefix(p.Output, "module "); ok && p.Status == "init" && m.kernel.Source == SourceGiven {
-		return &Missing{What: m.name + ": kernel " + m.kernel.Version, Err: fmt.Errorf("%w %s", ErrModule, agent.Plain(strings.TrimSpace(why))),
+	if why, ok := strings.CutPrefix(p.Output, "module "); ok && p.Status == "init" && m.kernel.Source == assets.SourceGiven {
+		return &assets.Missing{What: m.name + ": kernel " + m.kernel.Version, Err: fmt.Errorf("%w %s", ErrModule, agent.Plain(strings.TrimSpace(why))),
 			Fix: "give the modules of this very kernel (--modules), packed as it unpacks them itself or not at all"}
 	}
 	return &RunError{Name: m.name, Err: fmt.Errorf("%w: %w", ErrAgent, p)}

@@ -8,10 +8,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/assets"
 )
 
 func TestTooLittleMemoryIsSaid(t *testing.T) {
-	var m *Missing
+	var m *assets.Missing
 	err := MemoryError("guest0", fmt.Errorf("x: %w", &fs.PathError{Op: "write", Path: "vnic-ram", Err: unix.EFBIG}))
 	if !errors.As(err, &m) || !errors.Is(err, ErrNoMemory) || !strings.HasPrefix(err.Error(), "guest0: not enough memory: file too large: free some") {
 		t.Errorf("got %v", err)

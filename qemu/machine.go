@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/proc"
 )
@@ -68,8 +69,8 @@ type Netdev struct {
 // Config describes one machine.
 type Config struct {
 	Name   string // for logs and errors; "" = "guest"
-	QEMU   Binary
-	Kernel Kernel
+	QEMU   assets.Binary
+	Kernel assets.Kernel
 	Initrd []io.Reader // read to their end, one after the other; see guest-images
 	Append string      // added to the kernel's command line
 
@@ -96,7 +97,7 @@ type Config struct {
 type Machine struct {
 	name   string
 	qemu   string // in words
-	kernel Kernel
+	kernel assets.Kernel
 	accel  Accel
 	log    *slog.Logger
 	child  *proc.Child
@@ -135,8 +136,8 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	if accel == AccelAuto {
 		var why string
 		var err error
-		if c.Cache, err = CacheDir(Options{CacheDir: c.Cache}); err == nil {
-			accel, why, err = ChooseAccel(ctx, &Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel})
+		if c.Cache, err = assets.CacheDir(assets.Options{CacheDir: c.Cache}); err == nil {
+			accel, why, err = ChooseAccel(ctx, &assets.Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel})
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.Name, err)

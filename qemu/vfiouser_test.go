@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
 )
@@ -87,7 +87,7 @@ func TestVFIOUserDeviceInQEMU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU, and the network the first time")
 	}
-	r, err := qemu.Fetch(t.Context(), qemu.Options{IgnoreSystemQEMU: true, VFIOUser: true})
+	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, VFIOUser: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestVFIOUserDeviceInQEMU(t *testing.T) {
 	}
 }
 
-func vfioUserDevice(t *testing.T, b qemu.Binary, express bool) {
+func vfioUserDevice(t *testing.T, b assets.Binary, express bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // only of a test that fails
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "s")

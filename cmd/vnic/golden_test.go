@@ -26,7 +26,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/wire"
 )
 
@@ -58,14 +58,14 @@ func TestGoldenOfGuests(t *testing.T) {
 	if testing.Short() {
 		t.Skip("QEMU in -short")
 	}
-	dir, err := qemu.CacheDir(qemu.Options{})
+	dir, err := assets.CacheDir(assets.Options{})
 	if err == nil {
-		_, err = qemu.Fetch(t.Context(), qemu.Options{CacheDir: dir, Offline: true, VFIOUser: true})
+		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
 	}
 	if err != nil {
 		t.Skipf("no QEMU or kernel without the network: %v", err)
 	}
-	testscript.Run(t, goldenParams(t, "testdata/golden-qemu", 5*time.Minute, func(e *testscript.Env) { e.Setenv(qemu.EnvCache, dir) }))
+	testscript.Run(t, goldenParams(t, "testdata/golden-qemu", 5*time.Minute, func(e *testscript.Env) { e.Setenv(assets.EnvCache, dir) }))
 }
 
 // TestGoldenHasEveryCommand holds that no command is without a golden help.
@@ -143,9 +143,9 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 			for name, value := range map[string]string{
 				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
 				"TERM": "dumb", "LANG": "C", "TZ": "UTC",
-				qemu.EnvMirror: "http://127.0.0.1:9/none", // nothing is fetched
+				assets.EnvMirror: "http://127.0.0.1:9/none", // nothing is fetched
 				// What scripts may set; nothing else of this process's environment reaches a command.
-				qemu.EnvCache: "", "VNIC_ADDR": "", "FROM_HERE": "",
+				assets.EnvCache: "", "VNIC_ADDR": "", "FROM_HERE": "",
 			} {
 				e.Setenv(name, value)
 			}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/dma"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
@@ -60,7 +61,7 @@ type Lab struct {
 // Boot starts the guest. Close ends it, also when Boot has failed: what it returns is never nil.
 func Boot(ctx context.Context, o Options) (*Lab, error) {
 	l := &Lab{}
-	r, err := qemu.Fetch(ctx, qemu.Options{CacheDir: o.Cache, VFIOUser: true})
+	r, err := assets.Fetch(ctx, assets.Options{CacheDir: o.Cache, VFIOUser: true})
 	if err != nil {
 		return l, err
 	}

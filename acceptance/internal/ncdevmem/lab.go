@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/driver"
@@ -156,7 +157,7 @@ func socketPair() (a, b *net.UnixConn, err error) {
 
 // boot starts the guest on a gVNIC of ours.
 func (l *lab) boot(ctx context.Context, tools string) error {
-	r, err := qemu.Fetch(ctx, qemu.Options{VFIOUser: true})
+	r, err := assets.Fetch(ctx, assets.Options{VFIOUser: true})
 	if err != nil {
 		return err
 	}

@@ -12,23 +12,23 @@ import (
 	"strings"
 	"syscall"
 
+	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/qemu"
 )
 
 // image is what guests boot from.
 type image struct {
-	*qemu.Resolved
+	*assets.Resolved
 	initrd string // file
 }
 
 // prepare takes QEMU, unless one is given, and a kernel from the cache, and makes a guest of ours, with more files if it is a stock
 // one.
 func prepare(ctx context.Context, files map[string]string) (*image, error) {
-	res, err := qemu.Fetch(ctx, qemu.Options{CacheDir: *cache, Offline: true, QEMU: *given, IgnoreSystemQEMU: true,
+	res, err := assets.Fetch(ctx, assets.Options{CacheDir: *cache, Offline: true, QEMU: *given, IgnoreSystemQEMU: true,
 		VFIOUser: *nic == "gve"})
 	if err != nil {
 		return nil, err

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/dma"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
@@ -64,7 +65,7 @@ func TestConformanceOfTheKernel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU and a kernel, and the network the first time")
 	}
-	r, err := qemu.Fetch(t.Context(), qemu.Options{IgnoreSystemQEMU: true})
+	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true})
 	if err != nil {
 		t.Fatal(err)
 	}

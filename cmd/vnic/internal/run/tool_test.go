@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/qemu"
 )
 
 // tools is two guests in which nothing runs but what a test starts: the tool devmem.
@@ -29,7 +29,7 @@ func newTools(t *testing.T, nic, iface string) *tools {
 	o.NIC, o.InProc, o.Memory, o.GPUMemory = nic, false, 256<<20, 128<<20
 	o.Fetch.Offline = true
 	im, err := prepareGuests(t.Context(), &o)
-	if errors.Is(err, qemu.ErrOffline) {
+	if errors.Is(err, assets.ErrOffline) {
 		t.Skip(err)
 	}
 	if err != nil {
