@@ -12,7 +12,7 @@ import (
 var update = flag.Bool("update", false, "write versions.lock from what the cache holds, after every test has passed with it")
 
 const lockHead = `# What vnic is tested with. Fetch takes these versions while a suite has them, else the nearest, and says so.
-# Made by: go test ./qemu -run TestVersionsLockIsCurrent -update
+# Made by: go test ./assets -run TestVersionsLockIsCurrent -update
 #
 # total ROLE DOWNLOAD DISK, all packages of a role together, bytes
 # ROLE PACKAGE VERSION BYTES SHA-256; a role's first package gives its version
