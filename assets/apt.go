@@ -27,13 +27,18 @@ type apt struct {
 // aptKept are the system's settings that hold for us too.
 var aptKept = regexp.MustCompile(`(?i)^Acquire::((https?|ftp|tor|socks5?h?)::|Retries |ForceIPv[46] |Check-Valid-Until |Check-Date )`)
 
-// newApt writes the configuration; nothing is asked of the network yet.
-func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
+// lackingTools are those that a fetch needs and this machine lacks.
+func lackingTools() (lacking []string) {
 	for _, tool := range []string{"apt-get", "apt-config", "dpkg-deb"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			return nil, &Missing{What: tool, Err: ErrNoApt, Fix: "packages can only be fetched on Debian and its relatives: give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
+			lacking = append(lacking, tool)
 		}
 	}
+	return lacking
+}
+
+// newApt writes the configuration; nothing is asked of the network yet.
+func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
 	t := &apt{dir: dir, suite: suite}
 	for _, d := range []string{"lists/partial", "archives/partial", "state", "cache", "log"} {
 		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {

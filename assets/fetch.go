@@ -302,7 +302,11 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (*resolved
 			return have, nil
 		}
 	}
-	a, err := findArchive(o, aptEtc)
+	if lacking := lackingTools(); lacking != nil {
+		return nil, fmt.Errorf("fetch %s: %w", want[0].name, &Missing{What: lacking[0], Err: ErrNoApt,
+			Fix: "packages can only be fetched on Debian and its relatives: give QEMU and a kernel yourself (--qemu, --kernel, --modules)"})
+	}
+	a, err := findArchive(ctx, o, aptEtc)
 	if err != nil {
 		return nil, err
 	}

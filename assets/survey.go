@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 
@@ -165,26 +164,19 @@ func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	if done {
 		worst = Worse
 	}
-	ok := true
-	var lacking []string
-	for _, tool := range []string{"apt-get", "apt-config", "dpkg-deb"} {
-		if _, err := exec.LookPath(tool); err != nil {
-			lacking = append(lacking, tool)
-		}
-	}
+	lacking := lackingTools()
 	if lacking == nil {
 		s.means("packages", Good, "apt-get and dpkg-deb", "")
 	} else {
-		ok = false
 		s.means("packages", worst, "no "+strings.Join(lacking, ", "), "give QEMU and a kernel yourself (--qemu, --kernel, --modules)")
 	}
-	a, err := findArchive(&o, aptEtc)
+	a, err := findArchive(ctx, &o, aptEtc)
 	var m *Missing
 	switch {
 	case err == nil:
 		s.means("mirror", Good, a.mirror, "")
 		s.means("keyring", Good, a.keyring, "")
-		return ok
+		return lacking == nil
 	case errors.As(err, &m) && errors.Is(err, ErrNoKeyring):
 		s.means("mirror", Good, a.mirror, "")
 		s.means("keyring", worst, m.Err.Error(), m.Fix)
