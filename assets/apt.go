@@ -149,8 +149,11 @@ func (t *apt) download(ctx context.Context, dir string, list []Package, done fun
 	return aptError("suite "+t.suite, err)
 }
 
-// errExpired is a suite's Release file that is too old for this machine's apt.
-var errExpired = errors.New("the mirror's copy is out of date")
+// What may be wrong with one suite of a mirror.
+var (
+	errExpired = errors.New("the mirror's copy is out of date") // its Release file is too old for this machine's apt
+	errTorn    = errors.New("the mirror's copy is not whole")   // its files are of different days, or gone
+)
 
 // aptError finds out from apt's words what is wrong.
 func aptError(what string, err error) error {
@@ -175,6 +178,8 @@ func aptError(what string, err error) error {
 		return fmt.Errorf("%s: %w (%s)", what, errExpired, te.Words())
 	case has("does not have a Release file", "404  Not Found", "Unable to locate package"):
 		return fmt.Errorf("%s: %w", what, err)
+	case has("Hash Sum mismatch", "unexpected size", "Mirror sync in progress", "File not found"):
+		return fmt.Errorf("%s: %w (%s)", what, errTorn, te.Words())
 	case has("Could not resolve", "Temporary failure", "Could not connect", "Connection refused", "unreachable", "timed out", "Unable to connect", "Failed to fetch", "Connection failed"):
 		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoNetwork, te.Words()), Fix: "connect this machine, name another mirror (--mirror, " + EnvMirror + "), or give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
 	}

@@ -63,13 +63,15 @@ func TestKernelPackagesArePicked(t *testing.T) {
 
 func TestAptErrorsSayWhatToDo(t *testing.T) {
 	for words, want := range map[string]error{
-		"E: Failed to fetch http://m/x  Temporary failure resolving 'm'":                                     ErrNoNetwork,
-		"Could not connect to m:80 (10.0.0.1), connection timed out":                                         ErrNoNetwork,
-		"The following signatures couldn't be verified because the public key is not available: NO_PUBKEY 1": ErrNoKeyring,
-		"E: The repository 'http://m s InRelease' is not signed.":                                            ErrNoKeyring,
-		"tar: ./x: Cannot write: No space left on device":                                                    ErrNoSpace,
-		"E: Sub-process http received signal 25.":                                                            ErrNoSpace,
-		"E: Release file for http://m is expired (invalid since 14d)":                                        errExpired,
+		"E: Failed to fetch http://m/x  Temporary failure resolving 'm'":                                      ErrNoNetwork,
+		"Could not connect to m:80 (10.0.0.1), connection timed out":                                          ErrNoNetwork,
+		"The following signatures couldn't be verified because the public key is not available: NO_PUBKEY 1":  ErrNoKeyring,
+		"E: The repository 'http://m s InRelease' is not signed.":                                             ErrNoKeyring,
+		"tar: ./x: Cannot write: No space left on device":                                                     ErrNoSpace,
+		"E: Sub-process http received signal 25.":                                                             ErrNoSpace,
+		"E: Release file for http://m is expired (invalid since 14d)":                                         errExpired,
+		"E: Failed to fetch http://m/x/Packages  File has unexpected size (1 != 2). Mirror sync in progress?": errTorn,
+		"E: Failed to fetch http://m/pool/x.deb  Hash Sum mismatch":                                           errTorn,
 	} {
 		err := aptError("suite s", &proc.ToolError{Name: "apt-get", Err: errors.New("exit status 100"), Stderr: words})
 		if !errors.Is(err, want) {

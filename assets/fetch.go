@@ -225,9 +225,11 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		if o.Offline {
 			return &Missing{What: "QEMU or a guest kernel in " + c.dir, Err: ErrOffline, Fix: "fetch once with the network, or give them yourself (--qemu, --kernel, --modules)"}
 		}
-		if have, err = fetchInto(ctx, c, o, want); err != nil {
+		var notes []string
+		if have, notes, err = fetchInto(ctx, c, o, want); err != nil {
 			return CacheError(c.dir, err)
 		}
+		r.Notes = append(r.Notes, notes...)
 	}
 	for _, role := range want {
 		t := *have.tree(role.name)
@@ -275,10 +277,11 @@ func (r *resolved) tree(role string) **tree {
 	return &r.Kernel
 }
 
-// fetchInto does the work under the cache's lock. Another process may have done it while this one waited.
-func fetchInto(ctx context.Context, c cache, o *Options, want []role) (*resolved, error) {
+// fetchInto does the work under the cache's lock, and tells of suites that were passed over. Another process may have done it
+// while this one waited.
+func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
-		return nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU, Fix: "the packages that are fetched are for amd64: give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
+		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU, Fix: "the packages that are fetched are for amd64: give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
 	}
 	told := false
 	unlock, err := c.lock(ctx, func() {
@@ -288,46 +291,46 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (*resolved
 		}
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer unlock()
-	have, err := c.load()
+	have, err = c.load()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c.clean()
 	if !o.Refresh || told {
 		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return *have.tree(r.name) != nil })
 		if len(want) == 0 {
-			return have, nil
+			return have, nil, nil
 		}
 	}
 	if lacking := lackingTools(); lacking != nil {
-		return nil, fmt.Errorf("fetch %s: %w", want[0].name, &Missing{What: lacking[0], Err: ErrNoApt,
+		return nil, nil, fmt.Errorf("fetch %s: %w", want[0].name, &Missing{What: lacking[0], Err: ErrNoApt,
 			Fix: "packages can only be fetched on Debian and its relatives: give QEMU and a kernel yourself (--qemu, --kernel, --modules)"})
 	}
 	a, err := findArchive(ctx, o, aptEtc)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	work, err := os.MkdirTemp(filepath.Join(c.dir, "tmp"), "fetch-")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer proc.Sweep(work)()
 	f := &fetcher{cache: c, o: o, archive: a, work: work, suites: map[string]suite{}}
 	for _, role := range want {
 		t, err := f.fetch(ctx, role)
 		if err != nil {
-			return nil, fmt.Errorf("fetch %s: %w", role.name, err)
+			return nil, nil, fmt.Errorf("fetch %s: %w", role.name, err)
 		}
 		*have.tree(role.name) = t
 		if err := c.save(have); err != nil {
-			return nil, fmt.Errorf("cache: %w", err)
+			return nil, nil, fmt.Errorf("cache: %w", err)
 		}
 		f.prune(role, t)
 	}
-	return have, nil
+	return have, f.notes, nil
 }
 
 // fetcher is one fetch, with the suites' lists that it has read.
@@ -337,6 +340,15 @@ type fetcher struct {
 	archive archive
 	work    string
 	suites  map[string]suite
+	notes   []string
+}
+
+// passOver takes note of a suite that is not used, and why.
+func (f *fetcher) passOver(why error) {
+	f.o.Log.Warn("suite passed over", "why", why)
+	if n := fmt.Sprintf("%v: passed over", why); !slices.Contains(f.notes, n) { // one that both roles have met
+		f.notes = append(f.notes, n)
+	}
 }
 
 // suite is one that was asked for its lists, with or without success.
@@ -353,9 +365,6 @@ func (f *fetcher) suite(ctx context.Context, name string) (*apt, error) {
 		if s.err == nil {
 			s.err = s.apt.update(ctx)
 		}
-		if s.err != nil && ctx.Err() == nil {
-			f.o.Log.Warn("suite passed over", "suite", name, "err", s.err)
-		}
 		f.suites[name] = s
 	}
 	return s.apt, s.err
@@ -368,21 +377,30 @@ type candidate struct {
 	version string
 }
 
-// choose looks through the suites for the tested version and, failing that, takes the nearest.
-func (f *fetcher) choose(ctx context.Context, r role) (*candidate, error) {
+// hopeless says of an error that another suite would fare no better.
+func hopeless(err error) bool {
+	return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrNoApt) || errors.Is(err, ErrNoNetwork)
+}
+
+// choose looks through the suites, but for those that have failed, for the tested version and, failing that, takes the nearest.
+func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (*candidate, error) {
 	want := lock.version(r.name)
 	var best *candidate
 	var errs []error
 	for _, name := range lock.suites {
-		c, err := f.offer(ctx, r, name)
+		c, err := (*candidate)(nil), failed[name]
+		if err == nil {
+			c, err = f.offer(ctx, r, name)
+		}
 		if err != nil {
 			if ctx.Err() != nil {
 				return nil, ctx.Err()
 			}
 			errs = append(errs, err)
-			if errors.Is(err, ErrNoSpace) || errors.Is(err, ErrNoApt) || errors.Is(err, ErrNoNetwork) {
-				break // the next suite would fare no better
+			if hopeless(err) {
+				break
 			}
+			f.passOver(err)
 			continue
 		}
 		if c.version == want {
@@ -423,16 +441,32 @@ func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, 
 	return c, nil
 }
 
-// fetch makes the tree of a role, or finds that the cache has it already.
+// notServed is what a suite lists and the mirror does not give.
+type notServed struct{ error }
+
+func (e notServed) Unwrap() error { return e.error }
+
+// fetch makes the tree of a role from the best suite whose packages are to be had.
 func (f *fetcher) fetch(ctx context.Context, r role) (*tree, error) {
-	c, err := f.choose(ctx, r)
-	if err != nil {
-		return nil, err
+	for failed := map[string]error{}; ; {
+		c, err := f.choose(ctx, r, failed)
+		if err != nil {
+			return nil, err
+		}
+		t, err := f.install(ctx, r, c)
+		if err == nil || ctx.Err() != nil || hopeless(err) || !errors.As(err, new(notServed)) {
+			return t, err
+		}
+		failed[c.apt.suite] = err
 	}
+}
+
+// install makes the tree of a role, or finds that the cache has it already.
+func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, err error) {
 	if _, err := lock.untested(r.name, c.version, c.list); err != nil {
 		return nil, err
 	}
-	t := &tree{
+	t = &tree{
 		Dir:     filepath.Join(r.name, treeKey(c.version, c.list)),
 		Version: c.version, Suite: c.apt.suite, Fetched: time.Now().UTC().Truncate(time.Second), Packages: c.list,
 	}
@@ -462,7 +496,7 @@ func (f *fetcher) fetch(ctx context.Context, r role) (*tree, error) {
 		return func(n int64) { f.o.Progress(Progress{Step: name, What: r.name, Done: n, Total: download}) }
 	}
 	if err := c.apt.download(ctx, debs, c.list, step("download")); err != nil {
-		return nil, err
+		return nil, errors.Join(notServed{err}, os.RemoveAll(debs))
 	}
 	if err := unpack(ctx, debs, root, c.list, step("unpack")); err != nil {
 		return nil, err
