@@ -84,23 +84,6 @@ func parseVersions(text string) (*tested, error) {
 	return t, nil
 }
 
-// formatVersions is the other direction; head is the file's comment.
-func formatVersions(t *tested, head string) string {
-	var b strings.Builder
-	b.WriteString(head)
-	fmt.Fprintf(&b, "suites %s\n", strings.Join(t.suites, " "))
-	for _, role := range []string{roleQEMU, roleKernel} {
-		s := t.fetch[role]
-		fmt.Fprintf(&b, "\ntotal %s %d %d\n", role, s.download, s.disk)
-		for _, key := range t.order {
-			if p := t.packages[key]; strings.HasPrefix(key, role+" ") {
-				fmt.Fprintf(&b, "%s %s %s %d %s\n", role, p.Name, p.Version, p.Size, p.SHA256)
-			}
-		}
-	}
-	return b.String()
-}
-
 // version gives the tested version of a role: that of its first package.
 func (t *tested) version(role string) string {
 	for _, key := range t.order {

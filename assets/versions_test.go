@@ -2,6 +2,7 @@ package assets
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -21,6 +22,23 @@ const lockHead = `# What vnic is tested with. Fetch takes these versions while a
 
 // lockNames are the packages of the closure that make up QEMU itself; libraries may differ.
 var lockNames = []string{"qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"}
+
+// formatVersions is the other direction of parseVersions; head is the file's comment.
+func formatVersions(t *tested, head string) string {
+	var b strings.Builder
+	b.WriteString(head)
+	fmt.Fprintf(&b, "suites %s\n", strings.Join(t.suites, " "))
+	for _, role := range []string{roleQEMU, roleKernel} {
+		s := t.fetch[role]
+		fmt.Fprintf(&b, "\ntotal %s %d %d\n", role, s.download, s.disk)
+		for _, key := range t.order {
+			if p := t.packages[key]; strings.HasPrefix(key, role+" ") {
+				fmt.Fprintf(&b, "%s %s %s %d %s\n", role, p.Name, p.Version, p.Size, p.SHA256)
+			}
+		}
+	}
+	return b.String()
+}
 
 func TestVersionsLockIsCurrent(t *testing.T) {
 	got, err := parseVersions(versionsLock)

@@ -248,7 +248,7 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 		close(m.conOK)
 	}()
 	m.qmp = newQMP(host.qmp)
-	channel := host.results
+	channel := agent.Conn(host.results)
 	if host.port != nil {
 		channel = newEither(host.results, host.port)
 	}
