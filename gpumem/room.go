@@ -11,19 +11,19 @@ import (
 	"syscall"
 )
 
-// enough tells whether size bytes of memory can be had: an allocation beyond a limit is not refused by the kernel but
+// Enough tells whether size bytes of memory can be had: an allocation beyond a limit is not refused by the kernel but
 // ends some process. root is "/", or a copy of /proc and /sys.
-func enough(size uint64, root string) error {
-	avail, where := available(root)
+func Enough(size uint64, root string) error {
+	avail, where := Available(root)
 	if size > avail {
 		return fmt.Errorf("no memory for %s: %s left (%s): %w",
-			human(size), human(avail), where, syscall.ENOSPC)
+			Human(size), Human(avail), where, syscall.ENOSPC)
 	}
 	return nil
 }
 
-// available returns how much memory there is to be had, and what says so. What cannot be read limits nothing.
-func available(root string) (avail uint64, where string) {
+// Available returns how much memory there is to be had, and what says so. What cannot be read limits nothing.
+func Available(root string) (avail uint64, where string) {
 	avail = math.MaxUint64
 	meminfo := filepath.Join(root, "proc/meminfo")
 	if kib, ok := field(meminfo, "MemAvailable:"); ok {
@@ -101,8 +101,8 @@ func field(name, key string) (uint64, bool) {
 	return 0, false
 }
 
-// human writes a number of bytes for people.
-func human(n uint64) string {
+// Human writes a number of bytes for people.
+func Human(n uint64) string {
 	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
 	v, u := float64(n), 0
 	for v >= 1024 && u < len(units)-1 {
