@@ -1,4 +1,4 @@
-package gpumem
+package memavail
 
 import (
 	"errors"
