@@ -1,18 +1,14 @@
 package qemu
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/internal/memavail"
 )
 
 // Report is what Doctor found.
@@ -67,7 +63,7 @@ func (d *doctor) kvm(s *assets.Survey) {
 
 func (d *doctor) memory() bool {
 	ok := true
-	have := availableMemory()
+	have, _ := memavail.Available("/")
 	if value := fmt.Sprintf("%d MB available", have>>20); have < needMemory {
 		ok = false
 		d.add("memory", assets.Lacking, value, fmt.Sprintf("two guests need about %d MB", needMemory>>20))
@@ -102,39 +98,4 @@ func (d *doctor) program(dir string) bool {
 		d.add("guest program", assets.Worse, from, "")
 	}
 	return err == nil
-}
-
-// availableMemory is what the kernel says can be had, or what is left of this control group's limit.
-func availableMemory() int64 {
-	have := int64(1) << 62
-	if f, err := os.Open("/proc/meminfo"); err == nil {
-		for s := bufio.NewScanner(f); s.Scan(); {
-			if v, ok := strings.CutPrefix(s.Text(), "MemAvailable:"); ok {
-				kb, _ := strconv.ParseInt(strings.TrimSuffix(strings.TrimSpace(v), " kB"), 10, 64)
-				have = kb << 10
-			}
-		}
-		_ = f.Close()
-	}
-	b, err := os.ReadFile("/proc/self/cgroup")
-	group, ok := strings.CutPrefix(strings.TrimSpace(string(b)), "0::")
-	if err != nil || !ok {
-		return have
-	}
-	for dir := filepath.Join("/sys/fs/cgroup", group); strings.HasPrefix(dir, "/sys/fs/cgroup"); dir = filepath.Dir(dir) {
-		limit, err1 := readInt(filepath.Join(dir, "memory.max"))
-		used, err2 := readInt(filepath.Join(dir, "memory.current"))
-		if err1 == nil && err2 == nil {
-			have = min(have, max(0, limit-used))
-		}
-	}
-	return have
-}
-
-func readInt(path string) (int64, error) {
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return 0, err
-	}
-	return strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 }
