@@ -2,7 +2,6 @@ package assets
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net/url"
@@ -106,26 +105,27 @@ func (t *apt) closure(ctx context.Context, name string) ([]Package, error) {
 	return parseURIs(string(out))
 }
 
-// parseURIs reads apt-get --print-uris: 'URI' FILE SIZE SHA256:HEX. File names have "%3a" for the epoch's colon.
+// printedURI is a line of apt-get --print-uris: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:HEX. File names
+// have "%3a" for the epoch's colon.
+var printedURI = regexp.MustCompile(`^'[^']*' (([^_/\s]+)_([^_/\s]+)_[^_/\s]+) (\d+) SHA256:([0-9a-f]{64})\s*$`)
+
 func parseURIs(text string) ([]Package, error) {
 	var list []Package
 	for line := range strings.SplitSeq(text, "\n") {
 		if !strings.HasPrefix(line, "'") {
 			continue
 		}
-		f := strings.Fields(line)
-		if len(f) != 4 {
+		f := printedURI.FindStringSubmatch(line)
+		if f == nil {
 			return nil, fmt.Errorf("apt-get --print-uris: cannot read %q", line)
 		}
-		file, err := url.PathUnescape(f[1])
-		parts := strings.Split(file, "_")
-		size, serr := strconv.ParseInt(f[2], 10, 64)
-		sum, isSHA := strings.CutPrefix(f[3], "SHA256:")
-		raw, herr := hex.DecodeString(sum)
-		if err != nil || serr != nil || herr != nil || !isSHA || len(raw) != 32 || len(parts) != 3 || strings.ContainsAny(f[1], "/\x00") {
-			return nil, fmt.Errorf("apt-get --print-uris: cannot read %q", line)
+		name, err1 := url.PathUnescape(f[2])
+		version, err2 := url.PathUnescape(f[3])
+		size, err3 := strconv.ParseInt(f[4], 10, 64)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return nil, fmt.Errorf("apt-get --print-uris: cannot read %q: %w", line, err)
 		}
-		list = append(list, Package{Name: parts[0], Version: parts[1], Size: size, SHA256: sum, file: f[1]})
+		list = append(list, Package{Name: name, Version: version, Size: size, SHA256: f[5], file: f[1]})
 	}
 	return list, nil
 }
