@@ -15,9 +15,9 @@ import (
 	"vnic.dev/vnic/internal/proc"
 )
 
-// apt is apt-get with a state of its own below dir: the system's is neither read nor written, but for how the machine
-// reaches the network (proxies, time-outs) and whether it minds old Release files. An empty dpkg status makes it compute
-// a package's whole closure, down to libc.
+// apt is apt-get with a state of its own below dir: the system's is neither read nor written, but
+// for how the machine reaches the network (proxies, time-outs) and whether it minds old Release
+// files. An empty dpkg status makes it compute a package's whole closure, down to libc.
 type apt struct {
 	dir   string
 	suite string
@@ -105,8 +105,8 @@ func (t *apt) closure(ctx context.Context, name string) ([]Package, error) {
 	return parseURIs(string(out))
 }
 
-// printedURI is a line of apt-get --print-uris: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE SHA256:HEX. File names
-// have "%3a" for the epoch's colon.
+// printedURI is a line of apt-get --print-uris: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE
+// SHA256:HEX. File names have "%3a" for the epoch's colon.
 var printedURI = regexp.MustCompile(`^'[^']*' (([^_/\s]+)_([^_/\s]+)_[^_/\s]+) (\d+) SHA256:([0-9a-f]{64})\s*$`)
 
 func parseURIs(text string) ([]Package, error) {

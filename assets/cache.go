@@ -122,7 +122,8 @@ func (c cache) load() (*resolved, error) {
 
 func (c cache) save(r *resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
 
-// SaveJSON writes a file of the cache in dir, so that whoever reads it finds the old one or the new one whole.
+// SaveJSON writes a file of the cache in dir, so that whoever reads it finds the old one or the new
+// one whole.
 func SaveJSON(dir, name string, v any) error {
 	b, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {

@@ -32,8 +32,8 @@ type CacheEntry struct {
 	Partial bool      `json:"partial,omitempty"` // in the making, or left by a process that was killed
 }
 
-// kinds are the directories of the cache, in the order of a list, with the names of what is ours in them: whoever makes a
-// directory the cache that has others of that name must not lose them.
+// kinds are the directories of the cache, in the order of a list, with the names of what is ours in
+// them: whoever makes a directory the cache that has others of that name must not lose them.
 var kinds = []struct {
 	name string
 	ours func(dir *os.Root, base string) bool
@@ -168,7 +168,8 @@ func usage(root *os.Root, name string) (n int64) {
 	return n
 }
 
-// Choose finds the entries that a user means: by name, by kind, or by what a name begins with, as images are long.
+// Choose finds the entries that a user means: by name, by kind, or by what a name begins with, as
+// images are long.
 func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) {
 	for _, n := range names {
 		n = strings.TrimSuffix(n, "/")
@@ -199,8 +200,9 @@ func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) 
 	return chosen, nil
 }
 
-// RemoveCached removes what choose takes of the cache's list, and gives what it removed. What is in use stays, and is an
-// error, as is everything while a fetch is under way. Links are removed, never followed.
+// RemoveCached removes what choose takes of the cache's list, and gives what it removed. What is in
+// use stays, and is an error, as is everything while a fetch is under way. Links are removed, never
+// followed.
 func RemoveCached(ctx context.Context, o Options, choose func([]CacheEntry) ([]CacheEntry, error)) (removed []CacheEntry, err error) {
 	dir, err := CacheDir(o)
 	if err != nil {
@@ -267,7 +269,8 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	case !free || e.InUse:
 		return fmt.Errorf("%s: %w by another vnic: end it first", e.Name, ErrInUse)
 	}
-	// Who comes now does not find it, and who was before us holds it: so it is nobody's before it is taken apart.
+	// Who comes now does not find it, and who was before us holds it: so it is nobody's before it
+	// is taken apart.
 	gone := e.Name
 	if e.Kind == roleQEMU || e.Kind == roleKernel || e.Kind == "tools" {
 		gone = path.Join("tmp", "rm-"+e.Kind+"-"+path.Base(e.Name))

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hold keeps a tree of the cache from being removed: a shared flock on its directory, which needs no right to write there
-// and ends with this process at the latest. It also marks the tree as used now. The descriptor is a plain one: a file would
-// be closed when nobody refers to it any more.
+// hold keeps a tree of the cache from being removed: a shared flock on its directory, which needs
+// no right to write there and ends with this process at the latest. It also marks the tree as used
+// now. The descriptor is a plain one: a file would be closed when nobody refers to it any more.
 func hold(dir string) (fd int, err error) {
 	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
@@ -41,7 +41,8 @@ func hold(dir string) (fd int, err error) {
 	return fd, nil
 }
 
-// holdAlone takes a directory that nobody holds; false if somebody does. What it gives is to be closed.
+// holdAlone takes a directory that nobody holds; false if somebody does. What it gives is to be
+// closed.
 func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -54,8 +55,9 @@ func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	return f, true
 }
 
-// users finds the processes that have a file below dir open or mapped, run from there or work there, by the path of it below
-// dir. It sees those of this user, or all for root; this process is not among them.
+// users finds the processes that have a file below dir open or mapped, run from there or work
+// there, by the path of it below dir. It sees those of this user, or all for root; this process is
+// not among them.
 func users(dir string) map[int][]string {
 	if real, err := filepath.EvalSymlinks(dir); err == nil {
 		dir = real

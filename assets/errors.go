@@ -23,7 +23,8 @@ var (
 	ErrOffline   = errors.New("not in the cache, and only that was asked for")
 )
 
-// Missing says that this machine lacks something, and what its owner can do (the command's exit status 3).
+// Missing says that this machine lacks something, and what its owner can do (the command's exit
+// status 3).
 type Missing struct {
 	What string // what is missing or unusable
 	Err  error  // one of the sentinels above, or of another package that gives a Missing, or wraps one
@@ -35,8 +36,8 @@ func (m *Missing) Error() string { return fmt.Sprintf("%s: %v: %s", m.What, m.Er
 // Unwrap gives the sentinel.
 func (m *Missing) Unwrap() error { return m.Err }
 
-// CacheError says what can be done about an error of the cache in dir, if it is one that its owner can do something about: it is
-// full, or may not be written.
+// CacheError says what can be done about an error of the cache in dir, if it is one that its owner
+// can do something about: it is full, or may not be written.
 func CacheError(dir string, err error) error {
 	var missing *Missing
 	switch {

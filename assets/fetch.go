@@ -100,7 +100,8 @@ type Resolved struct {
 	held []int // the trees that it uses: see hold
 }
 
-// Close lets others remove from the cache what r names. Until then, or the end of this process, nobody does.
+// Close lets others remove from the cache what r names. Until then, or the end of this process,
+// nobody does.
 func (r *Resolved) Close() error {
 	var errs []error
 	for _, fd := range r.held {
@@ -145,8 +146,8 @@ var roles = []role{
 	},
 }
 
-// pickKernel takes from the closure what boots: newer suites have linux-binary-V and linux-modules-V beside an empty
-// linux-image-V, older ones have all of it in linux-image-V.
+// pickKernel takes from the closure what boots: newer suites have linux-binary-V and
+// linux-modules-V beside an empty linux-image-V, older ones have all of it in linux-image-V.
 func pickKernel(closure []Package) []Package {
 	var list []Package
 	binary := slices.ContainsFunc(closure, func(p Package) bool { return strings.HasPrefix(p.Name, "linux-binary-") })
@@ -159,8 +160,9 @@ func pickKernel(closure []Package) []Package {
 	return list
 }
 
-// Fetch finds QEMU and a kernel and fetches into the cache what is not there. It needs no privilege, and is safe to run
-// in several processes at once. When ctx ends, what it started has ended too before it returns.
+// Fetch finds QEMU and a kernel and fetches into the cache what is not there. It needs no
+// privilege, and is safe to run in several processes at once. When ctx ends, what it started has
+// ended too before it returns.
 func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -277,8 +279,8 @@ func (r *resolved) tree(role string) **tree {
 	return &r.Kernel
 }
 
-// fetchInto does the work under the cache's lock, and tells of suites that were passed over. Another process may have done it
-// while this one waited.
+// fetchInto does the work under the cache's lock, and tells of suites that were passed over.
+// Another process may have done it while this one waited.
 func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU, Fix: "the packages that are fetched are for amd64: give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
@@ -382,7 +384,8 @@ func hopeless(err error) bool {
 	return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrNoApt) || errors.Is(err, ErrNoNetwork)
 }
 
-// choose looks through the suites, but for those that have failed, for the tested version and, failing that, takes the nearest.
+// choose looks through the suites, but for those that have failed, for the tested version and,
+// failing that, takes the nearest.
 func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (*candidate, error) {
 	want := lock.version(r.name)
 	var best *candidate
@@ -510,7 +513,8 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 	return t, os.Rename(root, final)
 }
 
-// prune removes trees of a role that were replaced long ago; a machine that was started from the last one may still run.
+// prune removes trees of a role that were replaced long ago; a machine that was started from the
+// last one may still run.
 func (f *fetcher) prune(r role, now *tree) {
 	dir := filepath.Join(f.cache.dir, r.name)
 	entries, _ := os.ReadDir(dir)

@@ -223,7 +223,8 @@ func TestNoSpaceIsSaid(t *testing.T) {
 	}
 }
 
-// What a full or read-only cache does to a fetch or to an image is said with its fix; other errors are what they are.
+// What a full or read-only cache does to a fetch or to an image is said with its fix; other errors
+// are what they are.
 func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 	at := func(name string, err error) error {
 		return fmt.Errorf("guest image: %w", &fs.PathError{Op: "open", Path: name, Err: err})

@@ -127,8 +127,8 @@ func givenKernel(image, modules string) (Kernel, error) {
 	return k, nil // a kernel with all it needs built in
 }
 
-// kernelVersion reads the version out of a bzImage (Linux Documentation/arch/x86/boot.rst: "HdrS" at 0x202, kernel_version
-// at 0x20e points to a string, less 0x200).
+// kernelVersion reads the version out of a bzImage (Linux Documentation/arch/x86/boot.rst: "HdrS"
+// at 0x202, kernel_version at 0x20e points to a string, less 0x200).
 func kernelVersion(path string) (string, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -139,7 +139,8 @@ func kernelVersion(path string) (string, error) {
 	if _, err := f.ReadAt(head[:], 0); err != nil || string(head[0x202:0x206]) != "HdrS" {
 		return "", errors.New("not a bzImage")
 	}
-	// setup_sects at 0x1f1 counts sectors of real-mode code behind the first, syssize at 0x1f4 paragraphs of the rest.
+	// setup_sects at 0x1f1 counts sectors of real-mode code behind the first, syssize at 0x1f4
+	// paragraphs of the rest.
 	whole := (int64(head[0x1f1])+1)*512 + int64(binary.LittleEndian.Uint32(head[0x1f4:]))*16
 	if st, err := f.Stat(); err == nil && st.Size() < whole {
 		return "", fmt.Errorf("a bzImage that is cut short: %d of %d bytes", st.Size(), whole)

@@ -42,7 +42,8 @@ func newMirror(t *testing.T) *mirror {
 	return m
 }
 
-// kernel puts a guest kernel's packages into a suite, in a pool of the suite's own. validUntil is its Release file's; zero is none.
+// kernel puts a guest kernel's packages into a suite, in a pool of the suite's own. validUntil is
+// its Release file's; zero is none.
 func (m *mirror) kernel(suite, version string, validUntil time.Time) {
 	m.t.Helper()
 	release, _, _ := strings.Cut(version, "-")

@@ -8,14 +8,15 @@ import (
 	"strings"
 )
 
-// A personality of the NIC, and what guests need for it: of QEMU a version, of their kernel a module.
+// A personality of the NIC, and what guests need for it: of QEMU a version, of their kernel a
+// module.
 var personalities = []struct{ nic, oldest, module string }{
 	{"virtio", MinQEMU, "uio_pci_generic"},
 	{"gve", MinVFIOUser, "gve"},
 }
 
-// nics says which NICs a guest can have. A cached QEMU that is newer serves where that of a run which does not say is too
-// old.
+// nics says which NICs a guest can have. A cached QEMU that is newer serves where that of a run
+// which does not say is too old.
 func (s *Survey) nics(have *resolved) {
 	for _, p := range personalities {
 		version := s.QEMU.Version

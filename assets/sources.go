@@ -79,8 +79,9 @@ func readable(path string) bool {
 	return true
 }
 
-// debianSource asks apt for the first of the machine's package sources that is Debian's main archive. It gives the URI and the
-// keyring that the entry names, each "" if there is none. Without the lists that were fetched for them apt needs 20 ms, not 800.
+// debianSource asks apt for the first of the machine's package sources that is Debian's main
+// archive. It gives the URI and the keyring that the entry names, each "" if there is none. Without
+// the lists that were fetched for them apt needs 20 ms, not 800.
 func debianSource(ctx context.Context, etc string) (mirror, keyring string, err error) {
 	out, err := proc.Command{}.Run(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(SOURCESENTRY)",
 		"-o", "Dir::Etc="+etc, "-o", "Dir::State::lists=/dev/null", "-o", "APT::Get::IndexTargets::ReleaseInfo=false", "Created-By: Packages")
@@ -104,8 +105,9 @@ var (
 	signedPath = regexp.MustCompile(`(?i)\bsigned-by[ \t]*[=:][^\n\]/]*(/[^\s,\]]+)`)
 )
 
-// signedBy gives the first path of the Signed-By of the entry for a URI in a file of sources.list(5), one-line or deb822: apt-get
-// indextargets names the file and tells nothing of this.
+// signedBy gives the first path of the Signed-By of the entry for a URI in a file of
+// sources.list(5), one-line or deb822: apt-get indextargets names the file and tells nothing of
+// this.
 func signedBy(text string, deb822 bool, uri string) string {
 	text = comments.ReplaceAllString(text, "")
 	entries := strings.Split(text, "\n")
@@ -124,8 +126,8 @@ func signedBy(text string, deb822 bool, uri string) string {
 	return ""
 }
 
-// isDebianURI knows the main archive by the end of its path, which every mirror keeps; cloud images list mirrors in a
-// file debian.list (apt-transport-mirror(1)).
+// isDebianURI knows the main archive by the end of its path, which every mirror keeps; cloud images
+// list mirrors in a file debian.list (apt-transport-mirror(1)).
 func isDebianURI(uri string) bool {
 	scheme, rest, ok := strings.Cut(uri, ":")
 	if !ok {

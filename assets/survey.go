@@ -158,7 +158,8 @@ func (s *Survey) findKernel(o Options, have *resolved) bool {
 	return false
 }
 
-// packages says whether packages can be fetched; when nothing needs to be, what is missing matters less.
+// packages says whether packages can be fetched; when nothing needs to be, what is missing matters
+// less.
 func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	worst := Lacking
 	if done {
@@ -188,7 +189,8 @@ func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	return false
 }
 
-// space says whether the cache can be written, and holds what is to be fetched. err is what is wrong with it.
+// space says whether the cache can be written, and holds what is to be fetched. err is what is
+// wrong with it.
 func (s *Survey) space(err error) bool {
 	if err != nil {
 		s.Means = append(s.Means, lacking("cache", err))

@@ -20,7 +20,8 @@ import (
 // useless are parts of packages that nothing here reads.
 var useless = []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/bug", "usr/share/info"}
 
-// unpack unpacks packages that lie in dir, where apt has put and checked them, into root, removing each when done.
+// unpack unpacks packages that lie in dir, where apt has put and checked them, into root, removing
+// each when done.
 func unpack(ctx context.Context, dir, root string, list []Package, done func(bytes int64)) error {
 	var sum int64
 	for _, p := range list {
@@ -42,8 +43,8 @@ func unpack(ctx context.Context, dir, root string, list []Package, done func(byt
 	return nil
 }
 
-// settle makes an unpacked tree fit to keep: no file of it runs as somebody else, its owner may remove it, and it is on
-// the disk. It gives its size.
+// settle makes an unpacked tree fit to keep: no file of it runs as somebody else, its owner may
+// remove it, and it is on the disk. It gives its size.
 func settle(root string) (size int64, err error) {
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {

@@ -10,8 +10,9 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-// The oldest QEMU that will do: MinQEMU as vhost-user's frontend, where older ones crash at the guest's probe; MinVFIOUser
-// with vfio-user-pci, which older ones do not have. What is fetched does both.
+// The oldest QEMU that will do: MinQEMU as vhost-user's frontend, where older ones crash at the
+// guest's probe; MinVFIOUser with vfio-user-pci, which older ones do not have. What is fetched does
+// both.
 const (
 	MinQEMU     = "10.0"
 	MinVFIOUser = "10.1"
@@ -48,7 +49,8 @@ var lock = func() *tested {
 	return t
 }()
 
-// parseVersions reads versions.lock: "suites NAME...", "ROLE PACKAGE VERSION SIZE SHA256", "total ROLE DOWNLOAD DISK".
+// parseVersions reads versions.lock: "suites NAME...", "ROLE PACKAGE VERSION SIZE SHA256", "total
+// ROLE DOWNLOAD DISK".
 func parseVersions(text string) (*tested, error) {
 	t := &tested{packages: map[string]Package{}, fetch: map[string]sizes{}}
 	for i, line := range strings.Split(text, "\n") {
@@ -94,8 +96,9 @@ func (t *tested) version(role string) string {
 	return ""
 }
 
-// untested compares what was resolved with the lock, and says how it differs; "" = as tested. A package of the tested
-// version with another hash is an error: an archive never builds a version twice.
+// untested compares what was resolved with the lock, and says how it differs; "" = as tested. A
+// package of the tested version with another hash is an error: an archive never builds a version
+// twice.
 func (t *tested) untested(role, version string, got []Package) (string, error) {
 	if want := t.version(role); version != want {
 		return fmt.Sprintf("%s %s, tested with %s", role, version, cmp.Or(want, "none")), nil
@@ -125,7 +128,8 @@ func (t *tested) untested(role, version string, got []Package) (string, error) {
 	return role + " " + version + " with other parts: " + strings.Join(diff, "; "), nil
 }
 
-// upstream gives the upstream part of a Debian version as a semantic version: "1:11.1.2+ds-3" is "v11.1.2".
+// upstream gives the upstream part of a Debian version as a semantic version: "1:11.1.2+ds-3" is
+// "v11.1.2".
 func upstream(v string) string {
 	if _, after, ok := strings.Cut(v, ":"); ok {
 		v = after
@@ -151,8 +155,8 @@ func upstream(v string) string {
 	return s
 }
 
-// distance orders versions by how far they are from the tested one: major first, then minor, then patch; of two that
-// are as far, the newer is nearer.
+// distance orders versions by how far they are from the tested one: major first, then minor, then
+// patch; of two that are as far, the newer is nearer.
 func distance(v, want string) [4]int {
 	a, b := numbers(upstream(v)), numbers(upstream(want))
 	var d [4]int

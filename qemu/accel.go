@@ -20,7 +20,8 @@ import (
 // probeLimit is how long the probe's guest has to boot: with KVM it takes a second or two.
 const probeLimit = 15 * time.Second
 
-// probed is what a probe of KVM found: kvm.json of the cache. It holds until the machine boots again.
+// probed is what a probe of KVM found: kvm.json of the cache. It holds until the machine boots
+// again.
 type probed struct {
 	BootID string `json:"boot_id"`
 	QEMU   string `json:"qemu"`
@@ -34,8 +35,9 @@ var probes = struct {
 	last       *probed
 }{}
 
-// ChooseAccel says whether KVM works here, in fact and not by the look of it: /dev/kvm may exist and then fail in the
-// guest's first instructions. It boots a small guest, once for each boot of this machine. why is one line for the user.
+// ChooseAccel says whether KVM works here, in fact and not by the look of it: /dev/kvm may exist
+// and then fail in the guest's first instructions. It boots a small guest, once for each boot of
+// this machine. why is one line for the user.
 func ChooseAccel(ctx context.Context, r *assets.Resolved) (accel Accel, why string, err error) {
 	if why := kvmMissing(); why != "" {
 		return AccelTCG, "TCG (slower): " + why, nil
@@ -95,7 +97,8 @@ func kvmMissing() string {
 	return ""
 }
 
-// probe boots a guest under KVM as far as its init. why says how that failed; err is for what has nothing to do with KVM.
+// probe boots a guest under KVM as far as its init. why says how that failed; err is for what has
+// nothing to do with KVM.
 func probe(ctx context.Context, r *assets.Resolved) (why string, err error) {
 	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: r.Cache})
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-// kernelArgs is the kernel's command line for every guest: few words on a slow serial line, no self-test of ciphers (a
-// fifth of the boot under TCG), and an end instead of a frozen guest when the kernel is in trouble: with -no-reboot a
-// reset ends QEMU.
+// kernelArgs is the kernel's command line for every guest: few words on a slow serial line, no
+// self-test of ciphers (a fifth of the boot under TCG), and an end instead of a frozen guest when
+// the kernel is in trouble: with -no-reboot a reset ends QEMU.
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no_timer_check random.trust_cpu=on"
 
 // kernelArgs is the kernel's command line.
@@ -24,8 +24,8 @@ func (c *Config) kernelArgs() string {
 	return KernelArgs(slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }), c.Append)
 }
 
-// KernelArgs is the kernel's command line of a guest, with more words behind. A kernel that looks for a random place may find one
-// on a node that is a GPU's.
+// KernelArgs is the kernel's command line of a guest, with more words behind. A kernel that looks
+// for a random place may find one on a node that is a GPU's.
 func KernelArgs(node bool, more string) string {
 	args := kernelArgs
 	if node {
@@ -53,9 +53,10 @@ func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 func fdPath(n int) string { return "/proc/self/fd/" + strconv.Itoa(n) }
 
-// cpus is -smp. With one virtual CPU, and no room for a second, TCG takes the guest's locked instructions for plain loads and
-// stores without a barrier: to a device in another process a driver's store of avail.idx and its load of avail_event then
-// change places, and a kick is lost for good (measured: 36 stalls in 10 runs, none with room for a second CPU).
+// cpus is -smp. With one virtual CPU, and no room for a second, TCG takes the guest's locked
+// instructions for plain loads and stores without a barrier: to a device in another process a
+// driver's store of avail.idx and its load of avail_event then change places, and a kick is lost
+// for good (measured: 36 stalls in 10 runs, none with room for a second CPU).
 func cpus(n int, accel Accel) string {
 	if spareCPU(n, accel) {
 		return "1,maxcpus=2"
@@ -65,8 +66,8 @@ func cpus(n int, accel Accel) string {
 
 func spareCPU(n int, accel Accel) bool { return n == 1 && accel != AccelKVM }
 
-// arguments builds QEMU's command line after the program, and the descriptors that it names. c has been checked and
-// completed; accel is not AccelAuto.
+// arguments builds QEMU's command line after the program, and the descriptors that it names. c has
+// been checked and completed; accel is not AccelAuto.
 func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	var f files
 	args := []string{
@@ -104,7 +105,8 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	return append(args, c.Args...), f.list
 }
 
-// Args are the arguments for a network device with a Path, under a QEMU that somebody else starts; id is in all its names.
+// Args are the arguments for a network device with a Path, under a QEMU that somebody else starts;
+// id is in all its names.
 func (n Netdev) Args(id string) []string {
 	n.complete()
 	return n.args(id, nil)
@@ -162,7 +164,8 @@ func (c *Config) memory(f *files, ram *os.File, accel Accel) []string {
 // memory is guest or GPU memory out of our memfd.
 func memory(id string, size uint64, fd int) string { return MemoryFile(id, size, fdPath(fd)) }
 
-// MemoryFile is -object for memory that is a file of ours: shared, so that QEMU hands it on to a backend.
+// MemoryFile is -object for memory that is a file of ours: shared, so that QEMU hands it on to a
+// backend.
 func MemoryFile(id string, size uint64, path string) string {
 	return fmt.Sprintf("memory-backend-file,id=%s,size=%d,mem-path=%s,share=on", id, size, comma(path))
 }
@@ -174,8 +177,8 @@ func BARArgs(id string, size uint64, path string) []string {
 
 func socketFD(id string, fd int) string { return fmt.Sprintf("socket,id=%s,fd=%d", id, fd) }
 
-// netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue pair, one for the control queue, one for changes of its
-// configuration; no boot ROM.
+// netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue
+// pair, one for the control queue, one for changes of its configuration; no boot ROM.
 func netDevice(id string, n Netdev) string {
 	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,rx_queue_size=%d,tx_queue_size=%d,romfile=",
 		id, id, onOff(n.Queues > 1), 2*n.Queues+2, n.RXQueueSize, n.TXQueueSize)
@@ -191,8 +194,9 @@ func netDevice(id string, n Netdev) string {
 	return s
 }
 
-// vfioUser is a vfio-user-pci. Its socket has to be given in JSON, and of that QEMU takes the path alone (hw/vfio-user/pci.c,
-// vfio_user_pci_realize): a name in the abstract namespace, or a descriptor, is not to be had.
+// vfioUser is a vfio-user-pci. Its socket has to be given in JSON, and of that QEMU takes the path
+// alone (hw/vfio-user/pci.c, vfio_user_pci_realize): a name in the abstract namespace, or a
+// descriptor, is not to be had.
 func vfioUser(id string, n Netdev, f *files) string {
 	path := n.Path
 	if n.socket != nil {

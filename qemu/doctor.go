@@ -21,7 +21,8 @@ type Report struct {
 	MemoryBytes   int64         `json:"memory_bytes"`   // memory that two guests need
 }
 
-// What two guests of the default size, their GPUs and this process need; a guest touches less than half of its RAM.
+// What two guests of the default size, their GPUs and this process need; a guest touches less than
+// half of its RAM.
 const needMemory = 1536 << 20
 
 // Doctor looks at this machine. It changes nothing, starts no guest and uses no network.

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// either is one connection out of several: that on which the guest, which has the choice, sends first. The others are closed
-// then. Until then nothing can be written.
+// either is one connection out of several: that on which the guest, which has the choice, sends
+// first. The others are closed then. Until then nothing can be written.
 type either struct {
 	conns  []net.Conn
 	picked chan struct{} // closed when the rest is set

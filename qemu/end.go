@@ -20,11 +20,12 @@ const (
 	stderrLines  = 8
 )
 
-// kernelNeeds is for those who have given a kernel of their own, and see it end before anything of ours has run.
+// kernelNeeds is for those who have given a kernel of their own, and see it end before anything of
+// ours has run.
 const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, and a serial port (8250) or virtio's console"
 
-// grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read. There is nothing in a guest
-// to be saved, and who presses Ctrl-C does not want to wait.
+// grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read.
+// There is nothing in a guest to be saved, and who presses Ctrl-C does not want to wait.
 var grace = time.Second // a variable for tests
 
 // command runs a QMP command that should take no time.
@@ -45,7 +46,8 @@ func (m *Machine) event(e qmpEvent) {
 	}
 }
 
-// checkStatus ends a guest that QEMU has stopped without being asked: KVM has met what it cannot run.
+// checkStatus ends a guest that QEMU has stopped without being asked: KVM has met what it cannot
+// run.
 func (m *Machine) checkStatus() {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
@@ -141,7 +143,8 @@ func (m *Machine) verdict() error {
 
 var deviceLine = regexp.MustCompile(`'([^']*)' is not a valid device model name`)
 
-// unknownDevice finds in QEMU's words the device that it does not have: distributions leave some out.
+// unknownDevice finds in QEMU's words the device that it does not have: distributions leave some
+// out.
 func unknownDevice(stderr []string) string {
 	for _, l := range stderr {
 		if d := deviceLine.FindStringSubmatch(l); d != nil {

@@ -18,7 +18,8 @@ var (
 	ErrModule   = errors.New("the guest's kernel does not load module")
 )
 
-// MemoryError says what can be done about an error of memory that lies in a file of ours, if it is that there is too little of it.
+// MemoryError says what can be done about an error of memory that lies in a file of ours, if it is
+// that there is too little of it.
 func MemoryError(what string, err error) error {
 	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EFBIG) {
 		return err

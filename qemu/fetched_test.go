@@ -26,7 +26,8 @@ func fetched(t *testing.T) *assets.Resolved {
 	return r
 }
 
-// fakeQEMU puts a program in PATH that says it is a QEMU of a version, on a machine where nothing was given.
+// fakeQEMU puts a program in PATH that says it is a QEMU of a version, on a machine where nothing
+// was given.
 func fakeQEMU(t *testing.T, version string) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")

@@ -35,20 +35,21 @@ const (
 	defaultTimeLimit = 10 * time.Minute
 )
 
-// GPU is GPU memory shown to the guest: as BAR 2 of an ivshmem-plain device (1af4:1110), or as a NUMA node.
+// GPU is GPU memory shown to the guest: as BAR 2 of an ivshmem-plain device (1af4:1110), or as a
+// NUMA node.
 type GPU struct {
 	File *os.File // shared memory; stays the caller's
 	Size uint64   // of a BAR a power of two, of a node a multiple of 2 MiB
-	// Node makes it the memory of a NUMA node without CPUs. Guest RAM and all CPUs are node 0 then; the GPUs that are nodes
-	// follow, in their order, from 1.
+	// Node makes it the memory of a NUMA node without CPUs. Guest RAM and all CPUs are node 0 then;
+	// the GPUs that are nodes follow, in their order, from 1.
 	Node bool
 }
 
-// Netdev is a network device on a backend in this process (Connected) or elsewhere (Path): a virtio-net-pci on a vhost-user
-// backend, or a vfio-user-pci, whose backend is the whole device.
+// Netdev is a network device on a backend in this process (Connected) or elsewhere (Path): a
+// virtio-net-pci on a vhost-user backend, or a vfio-user-pci, whose backend is the whole device.
 type Netdev struct {
-	// Connected is called once, with the connection that QEMU has made, which is then the callee's. It is called from a
-	// goroutine of the Machine's and must not wait for the guest.
+	// Connected is called once, with the connection that QEMU has made, which is then the callee's.
+	// It is called from a goroutine of the Machine's and must not wait for the guest.
 	Connected func(conn *net.UnixConn)
 	Path      string // the backend's socket, to which QEMU connects again whenever it is lost (vfio-user: connects once)
 	Listens   bool   // with Path: QEMU listens there, and waits until the backend has connected; vhost-user only
@@ -83,8 +84,9 @@ type Config struct {
 	GPUs    []GPU
 	Netdevs []Netdev
 	Args    []string // more QEMU arguments, last
-	// ResultsPort offers the results channel as a port of a virtio-serial device, too (agent.PortName): much faster than a
-	// serial line, for guests whose kernel has a driver for it. The guest picks one (agent.Config.Port).
+	// ResultsPort offers the results channel as a port of a virtio-serial device, too
+	// (agent.PortName): much faster than a serial line, for guests whose kernel has a driver for
+	// it. The guest picks one (agent.Config.Port).
 	ResultsPort bool
 
 	Console   io.Writer     // also gets the guest's console; may be nil
@@ -123,8 +125,8 @@ type Machine struct {
 	detail   string
 }
 
-// Start starts QEMU and returns once the guest's init has reported on the results channel. When ctx ends, then or later,
-// the machine is ended. The caller calls Close, whatever else happens.
+// Start starts QEMU and returns once the guest's init has reported on the results channel. When ctx
+// ends, then or later, the machine is ended. The caller calls Close, whatever else happens.
 func Start(ctx context.Context, c Config) (*Machine, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -279,7 +281,8 @@ func memfd(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size that takes up only what is touched.
+// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size that takes up only what
+// is touched.
 func NewMemory(name string, size uint64) (*os.File, error) {
 	f, err := memfd(name)
 	if err != nil {
@@ -337,7 +340,8 @@ func (m *Machine) Console() []byte { return m.con.bytes() }
 // Done is closed when QEMU has ended and nothing of it is left.
 func (m *Machine) Done() <-chan struct{} { return m.done }
 
-// Wait waits until QEMU has ended and says how: nil after the guest's power-off or Close, else a *RunError.
+// Wait waits until QEMU has ended and says how: nil after the guest's power-off or Close, else a
+// *RunError.
 func (m *Machine) Wait() error {
 	<-m.done
 	return m.err
@@ -356,8 +360,8 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 	}
 }
 
-// Close ends QEMU, by force when it must, and frees everything. It may be called more than once. A run that had gone
-// wrong before gives its error.
+// Close ends QEMU, by force when it must, and frees everything. It may be called more than once. A
+// run that had gone wrong before gives its error.
 func (m *Machine) Close() error {
 	m.askOne.Do(func() { close(m.ask) })
 	<-m.done

@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/vhostuser"
 )
 
-// idle is a network device that does nothing: enough for QEMU to show it to a guest without a driver.
+// idle is a network device that does nothing: enough for QEMU to show it to a guest without a
+// driver.
 type idle struct{ mtu uint16 }
 
 func (d *idle) Features() uint64                       { return 1<<32 | 1<<15 | 1<<3 | 1<<22 } // VERSION_1, MRG_RXBUF, MTU, MQ

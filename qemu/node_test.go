@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// A GPU that is a NUMA node: what a guest takes of it lies in the GPU's file, where the guest thinks, and nothing else of the
-// guest's processes is there.
+// A GPU that is a NUMA node: what a guest takes of it lies in the GPU's file, where the guest
+// thinks, and nothing else of the guest's processes is there.
 func TestGPUOnANodeIsTheGuestsToTake(t *testing.T) {
 	const gpuSize, window, ramSize = 128 << 20, 112 << 20, 256 << 20
 	c := guest(t)

@@ -81,8 +81,8 @@ func (d *plain) Unmapping(uint64, uint64) {}
 func (d *plain) MemoryChanged()           {}
 func (d *plain) Disconnected()            {}
 
-// QEMU's own vfio-user client with a device of ours, and firmware but no guest: it takes the device, shares memory, resets
-// it, and still ends when it is told to after the server has gone.
+// QEMU's own vfio-user client with a device of ours, and firmware but no guest: it takes the
+// device, shares memory, resets it, and still ends when it is told to after the server has gone.
 func TestVFIOUserDeviceInQEMU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU, and the network the first time")

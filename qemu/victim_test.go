@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/assets"
 )
 
-// envVictim makes this test's program start a guest and wait: see TestKilledParentLeavesNoQEMU. Its value is the guest's
-// program.
+// envVictim makes this test's program start a guest and wait: see TestKilledParentLeavesNoQEMU. Its
+// value is the guest's program.
 const envVictim = "VNIC_TEST_VICTIM"
 
 func victim() {

@@ -1,5 +1,6 @@
-// Package dhcp asks for a guest's address: a DHCP client (RFC 2131) for a guest that has no other. It asks once and renews nothing:
-// the gateway gives each of its guests the same address for as long as it lives.
+// Package dhcp asks for a guest's address: a DHCP client (RFC 2131) for a guest that has no other.
+// It asks once and renews nothing: the gateway gives each of its guests the same address for as
+// long as it lives.
 package dhcp
 
 import (
@@ -27,8 +28,8 @@ type Lease struct {
 // ErrNoAnswer says that nobody has answered.
 var ErrNoAnswer = errors.New("no DHCP server answers")
 
-// How often a client asks, and how long it waits for the first answer; each next wait is twice as long, 5 s in all for either of
-// the two messages. A server on the same machine needs milliseconds.
+// How often a client asks, and how long it waits for the first answer; each next wait is twice as
+// long, 5 s in all for either of the two messages. A server on the same machine needs milliseconds.
 const (
 	tries = 5
 	wait  = 160 * time.Millisecond
@@ -53,7 +54,8 @@ func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) 
 	return l, nil
 }
 
-// ask is DISCOVER, OFFER, REQUEST, ACK; it closes pc. Answers are asked to be broadcast, as we have no address yet.
+// ask is DISCOVER, OFFER, REQUEST, ACK; it closes pc. Answers are asked to be broadcast, as we have
+// no address yet.
 func ask(ctx context.Context, pc net.PacketConn, mac net.HardwareAddr, opts ...nclient4.ClientOpt) (Lease, error) {
 	c, err := nclient4.NewWithConn(pc, mac, append([]nclient4.ClientOpt{nclient4.WithTimeout(wait), nclient4.WithRetry(tries)}, opts...)...)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Enough tells whether size bytes of memory can be had: an allocation beyond a limit is not refused by the kernel but
-// ends some process. root is "/", or a copy of /proc and /sys.
+// Enough tells whether size bytes of memory can be had: an allocation beyond a limit is not refused
+// by the kernel but ends some process. root is "/", or a copy of /proc and /sys.
 func Enough(size uint64, root string) error {
 	avail, where := Available(root)
 	if size > avail {
@@ -22,7 +22,8 @@ func Enough(size uint64, root string) error {
 	return nil
 }
 
-// Available returns how much memory there is to be had, and what says so. What cannot be read limits nothing.
+// Available returns how much memory there is to be had, and what says so. What cannot be read
+// limits nothing.
 func Available(root string) (avail uint64, where string) {
 	avail = math.MaxUint64
 	meminfo := filepath.Join(root, "proc/meminfo")

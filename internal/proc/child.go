@@ -7,15 +7,16 @@ import (
 	"time"
 )
 
-// Child is a process that does not outlive this one: the kernel kills it when the thread that forked it ends
-// (PR_SET_PDEATHSIG), so that thread is kept until the child has been waited for.
+// Child is a process that does not outlive this one: the kernel kills it when the thread that
+// forked it ends (PR_SET_PDEATHSIG), so that thread is kept until the child has been waited for.
 type Child struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed after Wait
 	err  error         // Wait's; set before done is closed
 }
 
-// StartChild starts cmd in a process group of its own, with /dev/null for the streams that cmd leaves open.
+// StartChild starts cmd in a process group of its own, with /dev/null for the streams that cmd
+// leaves open.
 func StartChild(cmd *exec.Cmd) (*Child, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	c := &Child{cmd: cmd, done: make(chan struct{})}
@@ -57,8 +58,8 @@ func (c *Child) Ends(d time.Duration) bool {
 	}
 }
 
-// End ends the child by SIGTERM, and by SIGKILL if it has not ended after grace, with whatever it has started. When End
-// returns, the child has been waited for.
+// End ends the child by SIGTERM, and by SIGKILL if it has not ended after grace, with whatever it
+// has started. When End returns, the child has been waited for.
 func (c *Child) End(grace time.Duration) {
 	_ = c.cmd.Process.Signal(syscall.SIGTERM) // by pidfd: never another process
 	if c.Ends(grace) {

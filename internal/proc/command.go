@@ -48,14 +48,15 @@ func (e *ToolError) Words() string {
 // Unwrap gives exec's error, or a context's.
 func (e *ToolError) Unwrap() error { return e.Err }
 
-// What a tool's grandchildren have to close its streams after its end, and how much of its standard error is kept.
+// What a tool's grandchildren have to close its streams after its end, and how much of its standard
+// error is kept.
 const (
 	waitDelay  = time.Second
 	stderrKept = 8 << 10
 )
 
-// Run runs a tool to its end and gives its standard output, or hands it line by line to c.Stdout. When ctx ends, the
-// tool's whole process group is killed.
+// Run runs a tool to its end and gives its standard output, or hands it line by line to c.Stdout.
+// When ctx ends, the tool's whole process group is killed.
 func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = c.Dir
@@ -85,7 +86,8 @@ func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, 
 	return out.Bytes(), nil
 }
 
-// LastLines gives up to n lines of what a program said, fit for a terminal: what a guest prints is not ours to trust.
+// LastLines gives up to n lines of what a program said, fit for a terminal: what a guest prints is
+// not ours to trust.
 func LastLines(said []byte, n int) []string {
 	var lines []string
 	for l := range strings.SplitSeq(string(said), "\n") {
