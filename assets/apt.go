@@ -24,7 +24,8 @@ type apt struct {
 }
 
 // aptKept are the system's settings that hold for us too.
-var aptKept = regexp.MustCompile(`(?i)^Acquire::((https?|ftp|tor|socks5?h?)::|Retries |ForceIPv[46] |Check-Valid-Until |Check-Date )`)
+var aptKept = regexp.MustCompile(`(?i)^Acquire::((https?|ftp|tor|socks5?h?)::|Retries |ForceIPv[46] |` +
+	`Check-Valid-Until |Check-Date )`)
 
 // lackingTools are those that a fetch needs and this machine lacks.
 func lackingTools() (lacking []string) {
@@ -170,18 +171,22 @@ func aptError(what string, err error) error {
 		return false
 	}
 	switch {
-	case has("No space left on device", "Disk quota exceeded", "don't have enough free space", "File too large", "received signal 25"): // SIGXFSZ
-		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoSpace, te.Words()), Fix: "free some, or set " + EnvCache + " to a directory elsewhere"}
+	case has("No space left on device", "Disk quota exceeded", "don't have enough free space", "File too large",
+		"received signal 25"): // SIGXFSZ
+		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoSpace, te.Words()), Fix: fixSpace}
 	case has("NO_PUBKEY", "is not signed", "Missing key", "couldn't be verified", "could not be verified"):
-		return &Missing{What: what, Err: fmt.Errorf("%w that signs it (%s)", ErrNoKeyring, te.Words()), Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}
+		return &Missing{What: what, Err: fmt.Errorf("%w that signs it (%s)", ErrNoKeyring, te.Words()),
+			Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}
 	case has("is expired", "not valid yet"):
 		return fmt.Errorf("%s: %w (%s)", what, errExpired, te.Words())
 	case has("does not have a Release file", "404  Not Found", "Unable to locate package"):
 		return fmt.Errorf("%s: %w", what, err)
 	case has("Hash Sum mismatch", "unexpected size", "Mirror sync in progress", "File not found"):
 		return fmt.Errorf("%s: %w (%s)", what, errTorn, te.Words())
-	case has("Could not resolve", "Temporary failure", "Could not connect", "Connection refused", "unreachable", "timed out", "Unable to connect", "Failed to fetch", "Connection failed"):
-		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoNetwork, te.Words()), Fix: "connect this machine, name another mirror (--mirror, " + EnvMirror + "), or give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
+	case has("Could not resolve", "Temporary failure", "Could not connect", "Connection refused", "unreachable",
+		"timed out", "Unable to connect", "Failed to fetch", "Connection failed"):
+		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoNetwork, te.Words()),
+			Fix: "connect this machine, name another mirror (--mirror, " + EnvMirror + "), or " + giveBoth}
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }

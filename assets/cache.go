@@ -33,7 +33,8 @@ func CacheDir(o Options) (string, error) {
 	if dir == "" {
 		base, err := os.UserCacheDir()
 		if err != nil {
-			return "", &Missing{What: "cache", Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that may hold 300 MB"}
+			return "", &Missing{What: "cache", Err: fmt.Errorf("%w: %w", ErrNoCache, err),
+				Fix: "set " + EnvCache + " to a directory that may hold 300 MB"}
 		}
 		dir = filepath.Join(base, "vnic")
 	}
@@ -75,7 +76,7 @@ func (c cache) noCache(err error) error {
 	if err = CacheError(c.dir, err); errors.As(err, &known) {
 		return err
 	}
-	return &Missing{What: "cache " + c.dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may write"}
+	return cacheError(c.dir, ErrNoCache, err, fixWrite)
 }
 
 // resolved is resolved.json.
@@ -102,7 +103,7 @@ func (c cache) load() (*resolved, error) {
 		return r, nil
 	}
 	if err != nil {
-		return r, &Missing{What: "cache " + c.dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may write"}
+		return r, cacheError(c.dir, ErrNoCache, err, fixWrite)
 	}
 	if json.Unmarshal(b, r) != nil {
 		return new(resolved), nil // not ours, or from another version: fetch again
@@ -178,6 +179,6 @@ func (c cache) room(need int64) error {
 	}
 	return &Missing{
 		What: "cache " + c.dir, Err: fmt.Errorf("%w: %d MB needed, %d MB free", ErrNoSpace, need>>20+1, have>>20),
-		Fix: "free some, or set " + EnvCache + " to a directory elsewhere",
+		Fix: fixSpace,
 	}
 }

@@ -56,7 +56,8 @@ func named(pattern string) func(*os.Root, string) bool {
 
 // partial tells what is in the making by its name.
 func partial(base string) bool {
-	return slices.ContainsFunc([]string{".new-", ".apt-", ".ncdevmem-", "fetch-", "rm-"}, func(p string) bool { return strings.HasPrefix(base, p) })
+	prefixes := []string{".new-", ".apt-", ".ncdevmem-", "fetch-", "rm-"}
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(base, p) })
 }
 
 // ListCache lists what lies in the cache. A cache that is not there is empty.
@@ -78,7 +79,7 @@ func ListCache(o Options) (dir string, list []CacheEntry, err error) {
 }
 
 func (c cache) unusable(err error) error {
-	return &Missing{What: "cache " + c.dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may read"}
+	return cacheError(c.dir, ErrNoCache, err, "set "+EnvCache+" to a directory that you may read")
 }
 
 func (c cache) list(root *os.Root) (list []CacheEntry, err error) {
@@ -203,7 +204,9 @@ func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) 
 // RemoveCached removes what choose takes of the cache's list, and gives what it removed. What is in
 // use stays, and is an error, as is everything while a fetch is under way. Links are removed, never
 // followed.
-func RemoveCached(ctx context.Context, o Options, choose func([]CacheEntry) ([]CacheEntry, error)) (removed []CacheEntry, err error) {
+func RemoveCached(
+	ctx context.Context, o Options, choose func([]CacheEntry) ([]CacheEntry, error),
+) (removed []CacheEntry, err error) {
 	dir, err := CacheDir(o)
 	if err != nil {
 		return nil, err

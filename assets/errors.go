@@ -23,6 +23,13 @@ var (
 	ErrOffline   = errors.New("not in the cache, and only that was asked for")
 )
 
+// What can be done, as several errors say.
+const (
+	fixSpace = "free some, or set " + EnvCache + " to a directory elsewhere"
+	fixWrite = "set " + EnvCache + " to a directory that you may write"
+	giveBoth = "give QEMU and a kernel yourself (--qemu, --kernel, --modules)"
+)
+
 // Missing says that this machine lacks something, and what its owner can do (the command's exit
 // status 3).
 type Missing struct {
@@ -36,6 +43,11 @@ func (m *Missing) Error() string { return fmt.Sprintf("%s: %v: %s", m.What, m.Er
 // Unwrap gives the sentinel.
 func (m *Missing) Unwrap() error { return m.Err }
 
+// cacheError is an error of the cache in dir.
+func cacheError(dir string, sentinel, err error, fix string) *Missing {
+	return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", sentinel, err), Fix: fix}
+}
+
 // CacheError says what can be done about an error of the cache in dir, if it is one that its owner
 // can do something about: it is full, or may not be written.
 func CacheError(dir string, err error) error {
@@ -47,9 +59,10 @@ func CacheError(dir string, err error) error {
 		if p := (*fs.PathError)(nil); errors.As(err, &p) {
 			err = p
 		}
-		return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", ErrNoSpace, err), Fix: "free some, or set " + EnvCache + " to a directory elsewhere"}
-	case below(dir, err) && (errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOTDIR)):
-		return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", ErrNoCache, err), Fix: "set " + EnvCache + " to a directory that you may write"}
+		return cacheError(dir, ErrNoSpace, err, fixSpace)
+	case below(dir, err) &&
+		(errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOTDIR)):
+		return cacheError(dir, ErrNoCache, err, fixWrite)
 	}
 	return err
 }

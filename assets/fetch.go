@@ -208,7 +208,8 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	var want []role
 	for _, role := range roles {
-		if (role.name == roleQEMU && r.QEMU.Args == nil && !o.KernelOnly) || (role.name == roleKernel && r.Kernel.Image == "") {
+		qemu := role.name == roleQEMU && r.QEMU.Args == nil && !o.KernelOnly
+		if qemu || role.name == roleKernel && r.Kernel.Image == "" {
 			want = append(want, role)
 		}
 	}
@@ -225,7 +226,8 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 	}
 	if slices.ContainsFunc(want, lacks) || (o.Refresh && !o.Offline) {
 		if o.Offline {
-			return &Missing{What: "QEMU or a guest kernel in " + c.dir, Err: ErrOffline, Fix: "fetch once with the network, or give them yourself (--qemu, --kernel, --modules)"}
+			return &Missing{What: "QEMU or a guest kernel in " + c.dir, Err: ErrOffline,
+				Fix: "fetch once with the network, or give them yourself (--qemu, --kernel, --modules)"}
 		}
 		var notes []string
 		if have, notes, err = fetchInto(ctx, c, o, want); err != nil {
@@ -283,7 +285,8 @@ func (r *resolved) tree(role string) **tree {
 // Another process may have done it while this one waited.
 func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
-		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU, Fix: "the packages that are fetched are for amd64: give QEMU and a kernel yourself (--qemu, --kernel, --modules)"}
+		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
+			Fix: "the packages that are fetched are for amd64: " + giveBoth}
 	}
 	told := false
 	unlock, err := c.lock(ctx, func() {
@@ -309,7 +312,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *res
 	}
 	if lacking := lackingTools(); lacking != nil {
 		return nil, nil, fmt.Errorf("fetch %s: %w", want[0].name, &Missing{What: lacking[0], Err: ErrNoApt,
-			Fix: "packages can only be fetched on Debian and its relatives: give QEMU and a kernel yourself (--qemu, --kernel, --modules)"})
+			Fix: "packages can only be fetched on Debian and its relatives: " + giveBoth})
 	}
 	a, err := findArchive(ctx, o, aptEtc)
 	if err != nil {

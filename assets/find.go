@@ -78,7 +78,8 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 		if errors.As(err, &start) {
 			err = start.Err
 		}
-		return b, &Missing{What: "QEMU " + path, Err: fmt.Errorf("%w: %w", ErrNoQEMU, err), Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
+		return b, &Missing{What: "QEMU " + path, Err: fmt.Errorf("%w: %w", ErrNoQEMU, err),
+			Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
 	}
 	return b, CheckVersion(b.Version, oldest)
 }
@@ -105,7 +106,8 @@ func givenKernel(image, modules string) (Kernel, error) {
 	k := Kernel{Image: image, Source: SourceGiven}
 	var err error
 	if k.Version, err = kernelVersion(image); err != nil {
-		return k, &Missing{What: "kernel " + image, Err: fmt.Errorf("%w: %w", ErrNoKernel, err), Fix: "give the path of a readable bzImage (--kernel)"}
+		return k, &Missing{What: "kernel " + image, Err: fmt.Errorf("%w: %w", ErrNoKernel, err),
+			Fix: "give the path of a readable bzImage (--kernel)"}
 	}
 	k.Image, err = filepath.Abs(image)
 	if err != nil {
@@ -122,7 +124,8 @@ func givenKernel(image, modules string) (Kernel, error) {
 		}
 	}
 	if modules != "" {
-		return k, &Missing{What: "modules " + modules, Err: fmt.Errorf("%w: no such directory", ErrNoKernel), Fix: "give the directory with the modules of kernel " + k.Version + " (--modules)"}
+		return k, &Missing{What: "modules " + modules, Err: fmt.Errorf("%w: no such directory", ErrNoKernel),
+			Fix: "give the directory with the modules of kernel " + k.Version + " (--modules)"}
 	}
 	return k, nil // a kernel with all it needs built in
 }

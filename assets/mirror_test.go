@@ -33,7 +33,8 @@ func newMirror(t *testing.T) *mirror {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &mirror{t: t, dir: filepath.Join(t.TempDir(), "debian"), keyring: filepath.Join(t.TempDir(), "keys.gpg"), key: key}
+	dir := t.TempDir()
+	m := &mirror{t: t, dir: filepath.Join(dir, "debian"), keyring: filepath.Join(dir, "keys.gpg"), key: key}
 	var b bytes.Buffer
 	if err := key.Serialize(&b); err != nil {
 		t.Fatal(err)
@@ -56,7 +57,8 @@ func (m *mirror) kernel(suite, version string, validUntil time.Time) {
 		{"linux-image-cloud-amd64", "linux-image-" + release, nil},
 		{"linux-image-" + release, "", []string{"boot/vmlinuz-" + release, "usr/lib/modules/" + release + "/kernel/gve.ko"}},
 	} {
-		control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: test\nDescription: test\n", p.name, version)
+		control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: test\nDescription: test\n",
+			p.name, version)
 		if p.depends != "" {
 			control += "Depends: " + p.depends + "\n"
 		}
@@ -91,7 +93,11 @@ func (m *mirror) deb(control string, files []string) []byte {
 	for _, part := range []struct {
 		name string
 		b    []byte
-	}{{"debian-binary", []byte("2.0\n")}, {"control.tar", contents([]string{"control"}, control)}, {"data.tar", contents(files, "x")}} {
+	}{
+		{"debian-binary", []byte("2.0\n")},
+		{"control.tar", contents([]string{"control"}, control)},
+		{"data.tar", contents(files, "x")},
+	} {
 		fmt.Fprintf(deb, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", part.name, 0, 0, 0, "100644", len(part.b))
 		deb.Write(part.b)
 		if len(part.b)%2 != 0 {
@@ -102,7 +108,8 @@ func (m *mirror) deb(control string, files []string) []byte {
 }
 
 // unrelated is an index that has nothing of use here.
-var unrelated = "Package: unrelated\nVersion: 1\nArchitecture: all\nFilename: pool/u.deb\nSize: 1\nSHA256: " + strings.Repeat("0", 64) + "\n"
+var unrelated = "Package: unrelated\nVersion: 1\nArchitecture: all\nFilename: pool/u.deb\nSize: 1\n" +
+	"SHA256: " + strings.Repeat("0", 64) + "\n"
 
 // suite writes a suite's index and its signed Release file.
 func (m *mirror) suite(name, index string, validUntil time.Time) {
@@ -133,22 +140,26 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	newest, other := lock.suites[0], lock.suites[1]
 	tested := lock.version(roleKernel)
 	older, lastYear := "6.1.5-1", time.Now().Add(-300*24*time.Hour)
+	index := "dists/" + newest + "/main/binary-amd64/Packages"
+	expired, torn := ": "+errExpired.Error()+" (Release file for file:", ": "+errTorn.Error()
 	for name, c := range map[string]struct {
 		spoil func(*mirror) // has both suites, each with a kernel
 		from  string        // the suite that the kernel is from; "" = an error
 		says  string        // the note, or the error; "" = no note
 	}{
 		"none":        {func(*mirror) {}, newest, ""},
-		"out of date": {func(m *mirror) { m.kernel(newest, tested, lastYear) }, other, "suite " + newest + ": " + errExpired.Error() + " (Release file for file:"},
+		"out of date": {func(m *mirror) { m.kernel(newest, tested, lastYear) }, other, "suite " + newest + expired},
 		"gone":        {func(m *mirror) { m.remove("dists/" + newest) }, other, "does not have a Release file"},
-		"without it":  {func(m *mirror) { m.suite(newest, unrelated, time.Time{}) }, other, "Unable to locate package linux-image-cloud-amd64"},
+		"without it": {func(m *mirror) { m.suite(newest, unrelated, time.Time{}) }, other,
+			"Unable to locate package linux-image-cloud-amd64"},
 		"half copied": {func(m *mirror) {
-			write(m.t, filepath.Join(m.dir, "dists", newest, "main/binary-amd64/Packages"), "Package: x\n")
+			write(m.t, filepath.Join(m.dir, index), "Package: x\n")
 		}, other,
-			"suite " + newest + ": " + errTorn.Error()},
-		"packages gone":     {func(m *mirror) { m.remove("pool/" + newest) }, other, "suite " + newest + ": " + errTorn.Error()},
-		"packages replaced": {func(m *mirror) { m.replace("pool/" + newest) }, other, "suite " + newest + ": " + errTorn.Error()},
-		"both out of date":  {func(m *mirror) { m.kernel(newest, tested, lastYear); m.kernel(other, older, lastYear) }, "", "suite " + other + ": " + errExpired.Error()},
+			"suite " + newest + torn},
+		"packages gone":     {func(m *mirror) { m.remove("pool/" + newest) }, other, "suite " + newest + torn},
+		"packages replaced": {func(m *mirror) { m.replace("pool/" + newest) }, other, "suite " + newest + torn},
+		"both out of date": {func(m *mirror) { m.kernel(newest, tested, lastYear); m.kernel(other, older, lastYear) }, "",
+			"suite " + other + expired},
 		"signed by others": {func(m *mirror) {
 			o := newMirror(t)
 			o.dir = m.dir

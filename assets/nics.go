@@ -28,9 +28,11 @@ func (s *Survey) nics(have *resolved) {
 		case version == "" || s.Kernel.Image == "":
 			s.found(name, Worse, "QEMU or a guest kernel is missing", "the first run fetches both; see above")
 		case older(version, p.oldest):
-			s.found(name, Worse, fmt.Sprintf("QEMU %s is older than %s", version, p.oldest), "the first run with --nic "+p.nic+" fetches a newer one")
+			s.found(name, Worse, fmt.Sprintf("QEMU %s is older than %s", version, p.oldest),
+				"the first run with --nic "+p.nic+" fetches a newer one")
 		case !module:
-			s.found(name, Lacking, fmt.Sprintf("kernel %s has no module %s", s.Kernel.Version, p.module), "give another kernel, or none and one is fetched")
+			s.found(name, Lacking, fmt.Sprintf("kernel %s has no module %s", s.Kernel.Version, p.module),
+				"give another kernel, or none and one is fetched")
 		default:
 			s.found(name, Good, fmt.Sprintf("QEMU %s, kernel %s", version, s.Kernel.Version), "")
 		}
@@ -45,7 +47,8 @@ func (k Kernel) module(name string) bool {
 			return fs.SkipAll
 		}
 		base, rest, _ := strings.Cut(e.Name(), ".ko")
-		found = strings.ReplaceAll(base, "-", "_") == name && slices.Contains([]string{"", ".xz", ".gz", ".zst"}, rest) && e.Type().IsRegular()
+		found = strings.ReplaceAll(base, "-", "_") == name && e.Type().IsRegular() &&
+			slices.Contains([]string{"", ".xz", ".gz", ".zst"}, rest)
 		return nil
 	})
 	return found

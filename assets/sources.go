@@ -47,7 +47,8 @@ func findArchive(ctx context.Context, o *Options, etc string) (archive, error) {
 	if a.mirror == "" {
 		return a, &Missing{
 			What: "packages", Err: errors.Join(ErrNoMirror, err),
-			Fix: "this machine's apt sources name no Debian mirror: name one (--mirror, " + EnvMirror + "), or give QEMU and a kernel yourself (--qemu, --kernel, --modules)",
+			Fix: "this machine's apt sources name no Debian mirror: name one (--mirror, " + EnvMirror +
+				"), or " + giveBoth,
 		}
 	}
 	if a.keyring == "" {
@@ -66,7 +67,8 @@ func (a archive) check() error {
 	}
 	return &Missing{
 		What: "packages", Err: fmt.Errorf("%w %s", ErrNoKeyring, a.keyring),
-		Fix: "install debian-archive-keyring, name a keyring (--keyring, " + EnvKeyring + "), or give QEMU and a kernel yourself (--qemu, --kernel, --modules)",
+		Fix: "install debian-archive-keyring, name a keyring (--keyring, " + EnvKeyring +
+			"), or " + giveBoth,
 	}
 }
 
@@ -84,7 +86,8 @@ func readable(path string) bool {
 // the lists that were fetched for them apt needs 20 ms, not 800.
 func debianSource(ctx context.Context, etc string) (mirror, keyring string, err error) {
 	out, err := proc.Command{}.Run(ctx, "apt-get", "indextargets", "--format", "$(REPO_URI) $(SOURCESENTRY)",
-		"-o", "Dir::Etc="+etc, "-o", "Dir::State::lists=/dev/null", "-o", "APT::Get::IndexTargets::ReleaseInfo=false", "Created-By: Packages")
+		"-o", "Dir::Etc="+etc, "-o", "Dir::State::lists=/dev/null",
+		"-o", "APT::Get::IndexTargets::ReleaseInfo=false", "Created-By: Packages")
 	if err != nil {
 		return "", "", err
 	}
@@ -115,7 +118,8 @@ func signedBy(text string, deb822 bool, uri string) string {
 		entries = stanzaEnd.Split(text, -1)
 	}
 	for _, e := range entries {
-		words := strings.FieldsFunc(strings.ReplaceAll(e, ":///", ":/"), func(r rune) bool { return strings.ContainsRune(" \t\n[]", r) })
+		between := func(r rune) bool { return strings.ContainsRune(" \t\n[]", r) }
+		words := strings.FieldsFunc(strings.ReplaceAll(e, ":///", ":/"), between)
 		if !slices.ContainsFunc(words, func(w string) bool { return strings.TrimRight(w, "/") == uri }) {
 			continue
 		}

@@ -33,7 +33,8 @@ deb-src http://source.example/debian bookworm main
   deb	[ arch=amd64 signed-by=/k/a.gpg,/k/z.gpg ] https://mirror.example/debian/ trixie main # more
 deb [signed-by=/k/b.gpg] http://second.example/debian trixie main
 `}, "https://mirror.example/debian", "/k/a.gpg"},
-		"one-line without a keyring": {map[string]string{"sources.list": "deb http://mirror.example/debian bookworm main contrib # more\n"},
+		"one-line without a keyring": {map[string]string{
+			"sources.list": "deb http://mirror.example/debian bookworm main contrib # more\n"},
 			"http://mirror.example/debian", ""},
 		"deb822": {map[string]string{"sources.list.d/debian.sources": `# head
 Types: deb
@@ -84,7 +85,8 @@ Components: main
 `}, "mirror+file:/etc/apt/mirrors/debian.list", "/k/d.pgp"},
 		"sources.list first": {map[string]string{"sources.list.d/a.list": "deb http://second.example/debian sid main\n",
 			"sources.list": "deb http://first.example/debian sid main\n"}, "http://first.example/debian", ""},
-		"none of Debian's": {map[string]string{"sources.list.d/ubuntu.sources": "Types: deb\nURIs: http://mirror.example/ubuntu/\nSuites: noble\n" +
+		"none of Debian's": {map[string]string{"sources.list.d/ubuntu.sources": "Types: deb\n" +
+			"URIs: http://mirror.example/ubuntu/\nSuites: noble\n" +
 			"Components: main\nSigned-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\n"}, "", ""},
 		"none": {nil, "", ""},
 	} {
@@ -102,7 +104,8 @@ func TestBrokenSourcesAreSaid(t *testing.T) {
 	etc := aptSources(t, map[string]string{"sources.list": "deb http://mirror.example/debian\n"})
 	var m *Missing
 	_, err := findArchive(t.Context(), &Options{}, etc)
-	if !errors.As(err, &m) || !errors.Is(err, ErrNoMirror) || !strings.Contains(err.Error(), "Malformed entry 1 in list file") {
+	if !errors.As(err, &m) || !errors.Is(err, ErrNoMirror) ||
+		!strings.Contains(err.Error(), "Malformed entry 1 in list file") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -132,7 +135,8 @@ func TestArchiveComesFromTheMachinesSources(t *testing.T) {
 	write(t, keys, "k")
 	write(t, filepath.Join(etc, "sources.list.d/a-vendor.list"), "deb http://vendor.example/apt stable main\n")
 	write(t, filepath.Join(etc, "sources.list.d/debian.sources"),
-		"Types: deb\nURIs: http://vendor.example/x http://mirror.example/debian/\nSuites: trixie\nComponents: main\nSigned-By: "+keys+"\n")
+		"Types: deb\nURIs: http://vendor.example/x http://mirror.example/debian/\n"+
+			"Suites: trixie\nComponents: main\nSigned-By: "+keys+"\n")
 	write(t, filepath.Join(etc, "sources.list.d/ignored.save"), "deb http://wrong.example/debian trixie main\n")
 
 	a, err := findArchive(t.Context(), &Options{}, etc)
@@ -143,23 +147,26 @@ func TestArchiveComesFromTheMachinesSources(t *testing.T) {
 	if a, err = findArchive(t.Context(), &Options{}, etc); err != nil || a.mirror != "http://env.example/debian" {
 		t.Errorf("from the environment: %+v, %v", a, err)
 	}
-	if a, err = findArchive(t.Context(), &Options{Mirror: "http://opt.example/debian"}, etc); err != nil || a.mirror != "http://opt.example/debian" {
+	opt := "http://opt.example/debian"
+	if a, err = findArchive(t.Context(), &Options{Mirror: opt}, etc); err != nil || a.mirror != opt {
 		t.Errorf("from options: %+v, %v", a, err)
 	}
 	t.Setenv(EnvMirror, "")
 
 	var m *Missing
-	if _, err = findArchive(t.Context(), &Options{Keyring: "/nowhere.gpg"}, etc); !errors.Is(err, ErrNoKeyring) || !errors.As(err, &m) {
+	_, err = findArchive(t.Context(), &Options{Keyring: "/nowhere.gpg"}, etc)
+	if !errors.Is(err, ErrNoKeyring) || !errors.As(err, &m) {
 		t.Errorf("no keyring: %v", err)
 	}
 	if _, err = findArchive(t.Context(), &Options{}, t.TempDir()); !errors.Is(err, ErrNoMirror) || !errors.As(err, &m) {
 		t.Errorf("no sources: %v", err)
 	}
 	t.Setenv("PATH", t.TempDir())
-	if a, err = findArchive(t.Context(), &Options{Mirror: "http://opt.example/debian", Keyring: keys}, etc); err != nil || a.keyring != keys {
+	if a, err = findArchive(t.Context(), &Options{Mirror: opt, Keyring: keys}, etc); err != nil || a.keyring != keys {
 		t.Errorf("given, without apt: %+v, %v", a, err)
 	}
-	if _, err = findArchive(t.Context(), &Options{}, etc); !errors.Is(err, ErrNoMirror) || strings.Contains(err.Error(), "apt-get") {
+	_, err = findArchive(t.Context(), &Options{}, etc)
+	if !errors.Is(err, ErrNoMirror) || strings.Contains(err.Error(), "apt-get") {
 		t.Errorf("without apt: %v", err)
 	}
 }

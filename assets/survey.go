@@ -132,7 +132,8 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have *resolved) bool {
 		}
 		note += "; cache: " + err.Error()
 	}
-	s.found("qemu", Lacking, "none that can be used"+note, "the first run fetches it; or install "+MinQEMU+" or newer, or give its path (--qemu)")
+	s.found("qemu", Lacking, "none that can be used"+note,
+		"the first run fetches it; or install "+MinQEMU+" or newer, or give its path (--qemu)")
 	return false
 }
 
@@ -169,7 +170,7 @@ func (s *Survey) packages(ctx context.Context, o Options, done bool) bool {
 	if lacking == nil {
 		s.means("packages", Good, "apt-get and dpkg-deb", "")
 	} else {
-		s.means("packages", worst, "no "+strings.Join(lacking, ", "), "give QEMU and a kernel yourself (--qemu, --kernel, --modules)")
+		s.means("packages", worst, "no "+strings.Join(lacking, ", "), giveBoth)
 	}
 	a, err := findArchive(ctx, &o, aptEtc)
 	var m *Missing
@@ -205,7 +206,7 @@ func (s *Survey) space(err error) bool {
 		writable = filepath.Dir(writable)
 	}
 	if err := unix.Access(writable, unix.W_OK); err != nil {
-		s.means("cache", Lacking, fmt.Sprintf("%s: %v", dir, err), "set "+EnvCache+" to a directory that you may write")
+		s.means("cache", Lacking, fmt.Sprintf("%s: %v", dir, err), fixWrite)
 	} else {
 		s.means("cache", Good, dir, "")
 	}
@@ -217,7 +218,8 @@ func (s *Survey) space(err error) bool {
 		s.Means = append(s.Means, lacking("space", err))
 		return false
 	case free < need:
-		s.means("space", Lacking, fmt.Sprintf("%d MB free in the cache, %d MB needed", free>>20, need>>20), "free some, or set "+EnvCache+" to a directory elsewhere")
+		s.means("space", Lacking, fmt.Sprintf("%d MB free in the cache, %d MB needed", free>>20, need>>20),
+			fixSpace)
 		return false
 	}
 	s.means("space", Good, fmt.Sprintf("%d MB free in the cache", free>>20), "")

@@ -18,7 +18,8 @@ import (
 )
 
 // useless are parts of packages that nothing here reads.
-var useless = []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian", "usr/share/bug", "usr/share/info"}
+var useless = []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian",
+	"usr/share/bug", "usr/share/info"}
 
 // unpack unpacks packages that lie in dir, where apt has put and checked them, into root, removing
 // each when done.

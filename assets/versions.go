@@ -119,7 +119,9 @@ func (t *tested) untested(role, version string, got []Package) (string, error) {
 		case p.Version != want.Version:
 			diff = append(diff, fmt.Sprintf("%s %s, tested with %s", p.Name, p.Version, want.Version))
 		case p.SHA256 != want.SHA256:
-			return "", fmt.Errorf("%s %s: SHA-256 %s, not the %s of versions.lock: the mirror serves another package under this version", p.Name, p.Version, p.SHA256, want.SHA256)
+			return "", fmt.Errorf("%s %s: SHA-256 %s, not the %s of versions.lock: "+
+				"the mirror serves another package under this version",
+				p.Name, p.Version, p.SHA256, want.SHA256)
 		}
 	}
 	if len(diff) == 0 {

@@ -172,7 +172,8 @@ func MemoryFile(id string, size uint64, path string) string {
 
 // BARArgs are the arguments for GPU memory that is a BAR.
 func BARArgs(id string, size uint64, path string) []string {
-	return []string{"-object", MemoryFile(id, size, path), "-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s", id, id)}
+	return []string{"-object", MemoryFile(id, size, path),
+		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s", id, id)}
 }
 
 func socketFD(id string, fd int) string { return fmt.Sprintf("socket,id=%s,fd=%d", id, fd) }
@@ -180,7 +181,8 @@ func socketFD(id string, fd int) string { return fmt.Sprintf("socket,id=%s,fd=%d
 // netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue
 // pair, one for the control queue, one for changes of its configuration; no boot ROM.
 func netDevice(id string, n Netdev) string {
-	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,rx_queue_size=%d,tx_queue_size=%d,romfile=",
+	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,"+
+		"rx_queue_size=%d,tx_queue_size=%d,romfile=",
 		id, id, onOff(n.Queues > 1), 2*n.Queues+2, n.RXQueueSize, n.TXQueueSize)
 	if n.MAC != nil {
 		s += ",mac=" + n.MAC.String()

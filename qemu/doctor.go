@@ -80,7 +80,8 @@ func (d *doctor) memory() bool {
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs("/dev/shm", &st); err != nil {
-		d.add("shm", assets.Worse, "/dev/shm: "+err.Error(), "needed only by other programs that share memory there; vnic uses memfds")
+		d.add("shm", assets.Worse, "/dev/shm: "+err.Error(),
+			"needed only by other programs that share memory there; vnic uses memfds")
 	} else {
 		d.add("shm", assets.Good, fmt.Sprintf("%d MB free in /dev/shm; vnic uses memfds", int64(st.Bavail)*st.Bsize>>20), "")
 	}

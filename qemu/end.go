@@ -22,7 +22,8 @@ const (
 
 // kernelNeeds is for those who have given a kernel of their own, and see it end before anything of
 // ours has run.
-const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, and a serial port (8250) or virtio's console"
+const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, " +
+	"and a serial port (8250) or virtio's console"
 
 // grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read.
 // There is nothing in a guest to be saved, and who presses Ctrl-C does not want to wait.
@@ -128,12 +129,14 @@ func (m *Machine) verdict() error {
 	default:
 		e.Err, e.Detail = ErrExited, m.status()
 	}
-	if !booted && m.kernel.Source == assets.SourceGiven && (e.Err == ErrKernelPanic || e.Err == ErrPowerOff || e.Err == ErrNoInit) {
+	if !booted && m.kernel.Source == assets.SourceGiven &&
+		(e.Err == ErrKernelPanic || e.Err == ErrPowerOff || e.Err == ErrNoInit) {
 		e.Detail = strings.TrimPrefix(e.Detail+": "+kernelNeeds, ": ")
 	}
 	e.Stderr = proc.LastLines(m.stderr.Bytes(), 1<<10)
 	if d := unknownDevice(e.Stderr); d != "" && !booted {
-		return &assets.Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d), Fix: "give another (--qemu), or none, and one is fetched"}
+		return &assets.Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d),
+			Fix: "give another (--qemu), or none, and one is fetched"}
 	}
 	if n := len(e.Stderr); n > stderrLines { // the cause comes first, a dump of registers after it
 		e.Stderr = append(e.Stderr[:stderrLines/2:stderrLines/2], e.Stderr[n-stderrLines/2:]...)
@@ -156,8 +159,10 @@ func unknownDevice(stderr []string) string {
 
 // agentEnded leaves out the console, which says the same again.
 func (m *Machine) agentEnded(p *agent.PanicError) error {
-	if why, ok := strings.CutPrefix(p.Output, "module "); ok && p.Status == "init" && m.kernel.Source == assets.SourceGiven {
-		return &assets.Missing{What: m.name + ": kernel " + m.kernel.Version, Err: fmt.Errorf("%w %s", ErrModule, agent.Plain(strings.TrimSpace(why))),
+	why, ok := strings.CutPrefix(p.Output, "module ")
+	if ok && p.Status == "init" && m.kernel.Source == assets.SourceGiven {
+		return &assets.Missing{What: m.name + ": kernel " + m.kernel.Version,
+			Err: fmt.Errorf("%w %s", ErrModule, agent.Plain(strings.TrimSpace(why))),
 			Fix: "give the modules of this very kernel (--modules), packed as it unpacks them itself or not at all"}
 	}
 	return &RunError{Name: m.name, Err: fmt.Errorf("%w: %w", ErrAgent, p)}

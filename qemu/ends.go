@@ -27,7 +27,8 @@ func MemoryError(what string, err error) error {
 	if p := (*fs.PathError)(nil); errors.As(err, &p) {
 		err = p.Err
 	}
-	return &assets.Missing{What: what, Err: fmt.Errorf("%w: %w", ErrNoMemory, err), Fix: "free some, or raise the limit of files (ulimit -f) or of the container"}
+	return &assets.Missing{What: what, Err: fmt.Errorf("%w: %w", ErrNoMemory, err),
+		Fix: "free some, or raise the limit of files (ulimit -f) or of the container"}
 }
 
 // How a run can end other than by power-off or Close. Each comes inside a *RunError.

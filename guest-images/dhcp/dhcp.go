@@ -39,7 +39,8 @@ const (
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		cerr := c.Control(func(fd uintptr) {
-			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.BindToDevice(int(fd), name))
+			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
+				unix.BindToDevice(int(fd), name))
 		})
 		return errors.Join(err, cerr)
 	}}
@@ -57,7 +58,8 @@ func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) 
 // ask is DISCOVER, OFFER, REQUEST, ACK; it closes pc. Answers are asked to be broadcast, as we have
 // no address yet.
 func ask(ctx context.Context, pc net.PacketConn, mac net.HardwareAddr, opts ...nclient4.ClientOpt) (Lease, error) {
-	c, err := nclient4.NewWithConn(pc, mac, append([]nclient4.ClientOpt{nclient4.WithTimeout(wait), nclient4.WithRetry(tries)}, opts...)...)
+	opts = append([]nclient4.ClientOpt{nclient4.WithTimeout(wait), nclient4.WithRetry(tries)}, opts...)
+	c, err := nclient4.NewWithConn(pc, mac, opts...)
 	if err != nil {
 		return Lease{}, errors.Join(err, pc.Close())
 	}
@@ -81,7 +83,8 @@ func read(ack *dhcpv4.DHCPv4) (Lease, error) {
 	if !ok || !addr.IsGlobalUnicast() || bits != 32 {
 		return Lease{}, fmt.Errorf("a lease of address %v, mask %v", ack.YourIPAddr, ack.SubnetMask())
 	}
-	l := Lease{Addr: netip.PrefixFrom(addr, ones), Routers: addrs(ack.Router()), DNS: addrs(ack.DNS()), Name: ack.HostName()}
+	l := Lease{Addr: netip.PrefixFrom(addr, ones), Routers: addrs(ack.Router()), DNS: addrs(ack.DNS()),
+		Name: ack.HostName()}
 	if !hostName(l.Name) {
 		l.Name = ""
 	}

@@ -13,7 +13,8 @@ import (
 // so that what ends ours does not end it. What we started may still be about to end, and to write:
 // it tries more than once.
 func Sweep(dir string) (now func()) {
-	const script = `read -r _; for i in 1 2 3 4 5 6 7 8; do rm -rf -- "$1" && [ ! -e "$1" ] && exit; sleep 0.2; done 2>/dev/null`
+	const script = `read -r _; for i in 1 2 3 4 5 6 7 8; do rm -rf -- "$1" && [ ! -e "$1" ] && exit; sleep 0.2; done ` +
+		`2>/dev/null`
 	cmd := exec.Command("/bin/sh", "-c", script, "sh", dir)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
