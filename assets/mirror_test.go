@@ -136,6 +136,9 @@ func (m *mirror) suite(name, index string, validUntil time.Time) {
 
 // Nothing that is fetched hangs on one suite: one whose mirror is out of date, or has moved on, or is half copied, is a note.
 func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("apt takes seconds for each case")
+	}
 	needsApt(t)
 	newest, other := lock.suites[0], lock.suites[1]
 	tested := lock.version(roleKernel)
