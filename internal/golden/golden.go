@@ -1,0 +1,129 @@
+// Package golden compares what a test makes with files that an earlier commit froze.
+//
+// A directory of golden files is compared as a whole, so that a file that no test makes any more fails the test too.
+// The flag -update writes the directory anew. A change of a golden file is a change of what others see: it is a commit
+// of its own, with a line in CHANGELOG.md.
+package golden
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew, in the place of comparing with them")
+
+// suffix is that of golden files; a directory may have others, which are not looked at.
+const suffix = ".txt"
+
+// Check compares the files of a directory, by their names without ".txt", with what the test made. With -update it
+// writes them.
+func Check(t testing.TB, dir string, got map[string]string) {
+	t.Helper()
+	if *update {
+		if err := write(dir, got); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, err := range compare(dir, got) {
+		t.Error(err)
+	}
+}
+
+func compare(dir string, got map[string]string) (errs []error) {
+	want, err := Read(dir)
+	if err != nil {
+		return []error{err}
+	}
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if _, ok := got[name]; !ok {
+			errs = append(errs, fmt.Errorf("%s: no test makes this file any more", filepath.Join(dir, name+suffix)))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(got)) {
+		path := filepath.Join(dir, name+suffix)
+		frozen, ok := want[name]
+		if !ok {
+			errs = append(errs, fmt.Errorf("%s: there is no such file: -update writes it", path))
+		} else if d := differs(frozen, got[name]); d != "" {
+			errs = append(errs, fmt.Errorf("%s: %s", path, d))
+		}
+	}
+	return errs
+}
+
+// Read returns the golden files of a directory, by their names without ".txt".
+func Read(dir string) (map[string]string, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	files := make(map[string]string)
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), suffix)
+		if !ok {
+			continue
+		}
+		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		files[name] = string(b)
+	}
+	return files, nil
+}
+
+func write(dir string, got map[string]string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	old, err := Read(dir)
+	if err != nil {
+		return err
+	}
+	for name := range old {
+		if _, ok := got[name]; !ok {
+			if err := os.Remove(filepath.Join(dir, name+suffix)); err != nil {
+				return err
+			}
+		}
+	}
+	for name, text := range got {
+		if err := os.WriteFile(filepath.Join(dir, name+suffix), []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// differs describes the first line in which two texts differ, with the comment ("# ...") that it stands under.
+func differs(want, got string) string {
+	if want == got {
+		return ""
+	}
+	w, g := strings.SplitAfter(want, "\n"), strings.SplitAfter(got, "\n")
+	under := ""
+	for i := range max(len(w), len(g)) {
+		a, b := "(the end)", "(the end)"
+		if i < len(w) {
+			a = w[i]
+		}
+		if i < len(g) {
+			b = g[i]
+		}
+		if a != b {
+			return fmt.Sprintf("line %d%s\n  frozen %q\n  now    %q", i+1, under, a, b)
+		}
+		if strings.HasPrefix(a, "#") {
+			under = ", under " + strings.TrimSpace(a)
+		}
+	}
+	return ""
+}

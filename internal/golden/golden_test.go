@@ -1,0 +1,48 @@
+package golden
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestCompare(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "golden")
+	files := map[string]string{"a": "# one\n1\n", "b": "2\n"}
+	if err := write(dir, files); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "other.bin"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		name string
+		got  map[string]string
+		want string // of the only error; none if empty
+	}{
+		{"same", files, ""},
+		{"changed", map[string]string{"a": "# one\n3\n", "b": "2\n"},
+			"line 2, under # one\n  frozen \"1\\n\"\n  now    \"3\\n\""},
+		{"longer", map[string]string{"a": "# one\n1\n2\n", "b": "2\n"}, "line 3"},
+		{"shorter", map[string]string{"a": "# one\n", "b": "2\n"}, "line 2"},
+		{"no last newline", map[string]string{"a": "# one\n1", "b": "2\n"}, "line 2"},
+		{"new", map[string]string{"a": "# one\n1\n", "b": "2\n", "c": ""}, "there is no such file"},
+		{"gone", map[string]string{"a": "# one\n1\n"}, "no test makes this file"},
+	} {
+		errs := compare(dir, tc.got)
+		none := tc.want == "" && len(errs) == 0
+		if !none && (tc.want == "" || len(errs) != 1 || !strings.Contains(errs[0].Error(), tc.want)) {
+			t.Errorf("%s: %v, want %q", tc.name, errs, tc.want)
+		}
+	}
+	if errs := compare(filepath.Join(dir, "none"), files); len(errs) != 2 {
+		t.Errorf("no directory: %v", errs)
+	}
+	if err := write(dir, map[string]string{"b": "2\n"}); err != nil {
+		t.Fatal(err)
+	}
+	if errs := compare(dir, map[string]string{"b": "2\n"}); len(errs) != 0 {
+		t.Errorf("written anew: %v", errs)
+	}
+}
