@@ -80,7 +80,7 @@ func (s *State) Split(queue uint16) (Split, error) {
 // AddFlow adds a rule; limit is the most there can be.
 func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 	r.ID = 0
-	if _, err := tryPut(nil, r.encode); err != nil {
+	if _, err := encode(nil, r); err != nil {
 		return 0, err
 	}
 	switch {
@@ -221,7 +221,7 @@ func (s *State) Unbind(id uint32) error {
 // AddMeter notes a meter; limit is the most there can be. Several of one connection count each on their own.
 func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
 	m.ID = 0
-	if _, err := tryPut(nil, m.encode); err != nil {
+	if _, err := encode(nil, m); err != nil {
 		return 0, err
 	}
 	if m.Proto != 6 && m.Proto != 17 {
