@@ -184,42 +184,6 @@ func (p *Port) clear() {
 	p.steerAnew()
 }
 
-// steerAnew makes the steering that the state asks for. The caller holds mu.
-func (p *Port) steerAnew() {
-	s := &steering{limit: p.conf.HeaderLimit, unsp: p.conf.UnsplitQueue, types: p.state.RSS.HashTypes, hashes: p.conf.Hash}
-	rss, err := splitter.NewRSS(p.state.RSS.Key, p.state.RSS.Table)
-	if err != nil {
-		rss, _ = splitter.NewRSS(p.state.RSS.Key, []uint16{0})
-	}
-	s.rss = rss
-	for _, sp := range p.state.Splits {
-		s.splits = append(s.splits, splitPolicy{on: sp.On, threshold: sp.Threshold})
-	}
-	p.steering.Store(s)
-}
-
-// spreadTable is a length that is even enough for any number of queues.
-const spreadTable = 128
-
-// Spread says which receive queues the driver uses: they are enabled, and have had buffers. Flows are spread over them for as
-// long as nobody has set RSS and no driver of ours has said Hello, which keeps queues for what it binds: one that knows nothing
-// of our commands, as the kernel's virtio_net, expects it of a device that has no RSS.
-func (p *Port) Spread(queues []uint16) {
-	table := []uint16{0}
-	if len(queues) > 1 {
-		table = make([]uint16, min(spreadTable, p.conf.MaxRSS))
-		for i := range table {
-			table[i] = queues[i%len(queues)]
-		}
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.known && !p.asked && !slices.Equal(p.state.RSS.Table, table) {
-		p.state.RSS.Table = table
-		p.steerAnew()
-	}
-}
-
 // Name implements wire.Port.
 func (p *Port) Name() string { return p.conf.Name }
 
