@@ -102,7 +102,7 @@ func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 		}
 	}
 	r.ID = s.nextID()
-	s.Rules = append(slices.Clip(s.Rules), r)
+	s.Rules = slices.Concat(s.Rules, []FlowRule{r})
 	return r.ID, nil
 }
 
@@ -212,7 +212,7 @@ func (s *State) BindTx(buffer uint32, limit int) (uint32, error) {
 
 func (s *State) bind(n Binding) uint32 {
 	n.ID = s.nextID()
-	s.Bindings = append(slices.Clip(s.Bindings), n)
+	s.Bindings = slices.Concat(s.Bindings, []Binding{n})
 	return n.ID
 }
 
@@ -234,7 +234,7 @@ func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
 		return 0, refuse(syscall.ENOSPC, "all %d meters are in use", limit)
 	}
 	m.ID = s.nextID()
-	s.Meters = append(slices.Clip(s.Meters), m)
+	s.Meters = slices.Concat(s.Meters, []Meter{m})
 	return m.ID, nil
 }
 

@@ -92,7 +92,7 @@ func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Pack
 		if wait := lack.of(r); wait != nil {
 			pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}
 		} else {
-			res := rq.put(p, pkt, r)
+			res := rq.put(s, pkt, r)
 			pkt.Verdict = res.verdict(rq.q)
 			if res == PutNoBuffer {
 				lack.add(r, rq.q)
@@ -111,7 +111,7 @@ func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Pack
 	return n, rq.q.Flush()
 }
 
-func (rq *rxQueue) put(p *Port, pkt *wire.Packet, r *route) Result {
+func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	rq.mover.where, rq.mover.at = where{}, nil
 	rq.frame = Frame{Packet: pkt, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit, Hashed: r.hashed, Hash: r.hash}
 	res := rq.q.Put(&rq.mover, &rq.frame)
@@ -128,15 +128,13 @@ func (rq *rxQueue) put(p *Port, pkt *wire.Packet, r *route) Result {
 	} else {
 		rq.tally.drop(n)
 	}
-	if ms := *p.meters.Load(); len(ms) > 0 {
-		for _, m := range ms {
-			switch {
-			case m.rx.flow != pkt.Meta.Headers.Flow:
-			case res == PutTaken:
-				m.rx.count(&pkt.Meta.Headers, segs, head, n, &rq.mover.where)
-			default:
-				m.rx.lose(n)
-			}
+	for _, m := range s.meters {
+		switch {
+		case m.rx.flow != pkt.Meta.Headers.Flow:
+		case res == PutTaken:
+			m.rx.count(&pkt.Meta.Headers, segs, head, n, &rq.mover.where)
+		default:
+			m.rx.lose(n)
 		}
 	}
 	return res

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"net/netip"
 	"sync"
 
 	"vnic.dev/vnic/control"
@@ -59,6 +60,16 @@ func meterFlows(m control.Meter) (rx, tx splitter.Flow) {
 	rx.SrcPort, rx.DstPort = remote.Port(), local.Port()
 	tx.Src, tx.Dst, tx.SrcPort, tx.DstPort = rx.Dst, rx.Src, rx.DstPort, rx.SrcPort
 	return rx, tx
+}
+
+func putAddr(b *[16]byte, a netip.Addr) {
+	a = a.Unmap()
+	if a.Is4() {
+		v4 := a.As4()
+		copy(b[:], v4[:])
+		return
+	}
+	*b = a.As16()
 }
 
 // maxIslands is how many pieces behind a gap are remembered: at 1 % loss, those of a window of 35 MB.
