@@ -2,6 +2,7 @@ package nic
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -291,4 +292,32 @@ func BenchmarkAddRules(b *testing.B) {
 		b.StartTimer()
 	}
 	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/MaxRules, "ns/rule")
+}
+
+// BenchmarkSteer finds the queue and the split of a TCP packet, by RSS and by a rule.
+func BenchmarkSteer(b *testing.B) {
+	for _, rules := range []int{0, 1, 100} {
+		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
+			p := commandPort(b, Config{})
+			p.Spread([]uint16{0, 1, 2, 3})
+			var pkt wire.Packet
+			r := ruleOf(0)
+			for i := range rules {
+				r = ruleOf(i)
+				if _, err := p.AddFlow(r); err != nil {
+					b.Fatal(err)
+				}
+			}
+			f := &pkt.Meta.Headers.Flow
+			f.Proto, f.SrcPort, f.DstPort = 6, r.SrcPort, r.DstPort
+			copy(f.Src[:], r.Src.AsSlice())
+			copy(f.Dst[:], r.Dst.AsSlice())
+			pkt.Meta.Headers.Class = splitter.TCP
+			b.ReportAllocs()
+			for b.Loop() {
+				s := p.steering.Load()
+				p.steer(s, &pkt)
+			}
+		})
+	}
 }
