@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"net/netip"
+	"reflect"
 	"syscall"
 	"testing"
 
@@ -260,5 +261,22 @@ func TestWhatIsReservedIsZero(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAllAreAll holds that All has each counter, in order.
+func TestAllAreAll(t *testing.T) {
+	var c DirCounters
+	all := c.All()
+	for i, p := range all {
+		*p = uint64(i + 1)
+	}
+	if v := reflect.ValueOf(c); v.NumField() != len(all) {
+		t.Errorf("%d counters, not %d", len(all), v.NumField())
+	}
+	for i := range all {
+		if n := le.Uint64(enc(c)[8*i:]); n != uint64(i+1) {
+			t.Errorf("counter %d is %d", i+1, n)
+		}
 	}
 }

@@ -59,6 +59,12 @@ type DirCounters struct {
 	DroppedBytes uint64 // payload bytes of these
 }
 
+// All gives each counter, in the order of the fields.
+func (c *DirCounters) All() [10]*uint64 {
+	return [...]*uint64{&c.Packets, &c.Segments, &c.HeaderBytes, &c.DeviceBytes, &c.GPUFileBytes, &c.HostBytes,
+		&c.BouncedBytes, &c.RetransBytes, &c.Drops, &c.DroppedBytes}
+}
+
 // MeterCounters is what a meter has seen.
 type MeterCounters struct {
 	Rx DirCounters // offset 0

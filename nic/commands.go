@@ -234,9 +234,7 @@ func (p *Port) PortCounters() (c control.PortCounters, err error) {
 	for _, t := range p.transmitters {
 		sum(&c.Tx, t.out.Read())
 	}
-	e := p.engine.Stats()
-	c.Engine = control.EngineCounters{Jobs: e.Jobs, Failed: e.Failed, Gathered: e.Gathered, ToGuest: e.ToGuest,
-		FromGuest: e.FromGuest, Filled: e.Filled, Hashed: e.Hashed, TableBytes: e.TableBytes}
+	c.Engine = control.EngineCounters(p.engine.Stats())
 	return c, nil
 }
 

@@ -38,7 +38,7 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *wh
 		d.seen.begin(from)
 	}
 	if again := d.seen.add(from, uint32(n)); again > 0 {
-		d.retrans.add(uint64(again))
+		add(&d.live.RetransBytes, uint64(again))
 	}
 }
 
