@@ -78,7 +78,7 @@ type Device struct {
 	regs   registers
 	aq     adminQueue
 	res    resources
-	rss    rssDefault
+	rxUsed int // receive queues, from 0 on, that the port was told of since all had ended
 	flows  flowTable
 	used   bool // a driver has begun since the last reset
 }
@@ -228,7 +228,7 @@ func (d *Device) failed(tx bool, id int, err error) {
 func (d *Device) reset() {
 	d.release()
 	d.port.Reset()
-	d.regs, d.aq, d.rss = registers{}, adminQueue{}, rssDefault{}
+	d.regs, d.aq, d.rxUsed = registers{}, adminQueue{}, 0
 	d.flows.forget()
 	d.used = false
 	d.status.And(^uint32(statusReset))
