@@ -157,6 +157,7 @@ func TestFewPagesAreEnough(t *testing.T) {
 	}
 }
 
+// Invariant: driver: An unsplit frame on a bound queue is dropped, and the queue is set up again.
 func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	generations := make(chan uint32, 10)
 	r := newRig(t, rigOptions{pairs: 2, pages: 400, driver: func(o *FrontendOptions) {

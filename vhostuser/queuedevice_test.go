@@ -220,6 +220,9 @@ func TestQueueDeviceFiresACallThatIsReplaced(t *testing.T) {
 
 // A frontend that never reads its calls, and a driver that always has more, keep neither Serve nor
 // the end of the queue.
+//
+// Invariant: vhostuser: Whatever the peer does to its rings and eventfds, a queue of a QueueDevice
+// stops when it is told.
 func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	q := newQueueHost(t)
 	full := eventfd(t)
@@ -248,6 +251,8 @@ func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	}
 }
 
+// Invariant: vhostuser: Whatever the peer does to its rings and eventfds, a queue of a QueueDevice
+// stops when it is told.
 func TestQueueDeviceEndsAQueueThatFails(t *testing.T) {
 	q := newQueueHost(t)
 	q.queues[0].fail = errors.New("bad chain")

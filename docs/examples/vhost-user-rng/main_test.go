@@ -86,6 +86,9 @@ func breaks(b []byte) (n int) {
 }
 
 // A guest under QEMU takes the program for its random number generator, and reads its bytes.
+//
+// Invariant: examples: A device of the tutorial is a guest's random number generator, and the guest
+// reads the device's bytes.
 func TestGuestReadsTheDevicesBytes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU and a kernel, and the network the first time")
@@ -155,6 +158,9 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 }
 
 // Without QEMU: a driver in this process asks, and asks again over a second connection.
+//
+// Invariant: examples: A device of the tutorial is a guest's random number generator, and the guest
+// reads the device's bytes.
 func TestDriverReadsTheDevicesBytes(t *testing.T) {
 	path := startDevice(t, "-counter")
 	next := byte(0)
