@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # "--hold-tokens: a receiver that never gives tokens back: drops counted, the connection stalls, goes on when it does;
 # killing it frees everything (page pool and buffer counts back to what they were)."
+#
+# Invariant: vnic run: A receiver that holds its tokens until the pool is dry goes on when it returns them.
 . "$(dirname "$0")/lib.sh"
 
 echo "== tokens held until nothing comes any more"

@@ -5,6 +5,8 @@
 # Options are a device's to write and its driver's to read; what a guest writes beside commands are registers and PCI
 # configuration. FUZZTIME says how long each target hunts here; make fuzz runs them too. A number of runs, as Go's fuzzer on a
 # machine with much else to do takes the end of a time for a failure ("context deadline exceeded").
+#
+# Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 . "$(dirname "$0")/lib.sh"
 . acceptance/signals.sh
 tool gvelost

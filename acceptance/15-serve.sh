@@ -3,6 +3,8 @@
 # and server, 10.0 and 11.1; iPXE; a stock virtio_net guest: DHCP, TCP both ways with TSO and checksum offload on and off, MTU
 # 9000, VLAN, 4 queue pairs, curl from the host's loopback and back by --forward; a vnic that is started anew under QEMUs, whose
 # flows take all queues as before; a second start, a killed one, SIGTERM; 64 ports that do nothing cost no CPU.
+#
+# Invariant: nic: A device that is idle wakes nobody.
 . "$(dirname "$0")/lib.sh"
 tool servelab
 private_cache "$work/cache"

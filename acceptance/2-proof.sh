@@ -1,6 +1,9 @@
 #!/usr/bin/env bash
 # "vnic run --size 64M --loss 1% --seed 1 within 300 s with the same proof (tx.device >= bytes); --family 6; --audit;
 # --p2p off": what each prints must hold, and the negative controls must fail what they are there to fail.
+#
+# Invariant: vnic run: Payload goes from GPU to GPU and not through host memory, and the negative controls fail
+# as they must.
 . "$(dirname "$0")/lib.sh"
 size=${SIZE:-64M}
 

@@ -7,6 +7,8 @@
 #   - place: the NIC wrote to, and read from, the GPU's file only. ncdevmem registers no buffer, so the counts are of that file
 #     as a whole; and the host finds the bytes in GPU memory and not in guest RAM by looking at both;
 #   - negative controls: the same with its buffer elsewhere, and a plain sender, are counted, and found, in host memory.
+#
+# Invariant: vnic run: Linux's own ncdevmem receives and sends over the NIC, and every byte is compared.
 . "$(dirname "$0")/lib.sh"
 tool ncdevmem
 tools=$(tools/ncdevmem)

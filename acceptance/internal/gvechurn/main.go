@@ -1,6 +1,6 @@
 // Command gvechurn boots a guest with two gVNICs of ours, and binds and unbinds, reloads, reconfigures and takes down what it
 // can while TCP streams run between them, ordinary and of device memory. After each step all streams go on, every byte
-// compared; at the end the kernel's log has nothing bad in it. Then it provokes the one warning that specs/gve.md (R6)
+// compared; at the end the kernel's log has nothing bad in it. Then it provokes the one warning that docs/specs/gve.md (11)
 // explains, to show that it would have been seen.
 package main
 
@@ -219,7 +219,7 @@ func (c *churn) control(ctx context.Context) error {
 	if n != 1 || !found {
 		return fmt.Errorf("%d warnings, not the one by way of %s: this check would see nothing. %s", n, explained, text(bad))
 	}
-	c.ok("and leaves the one warning that specs/gve.md explains, by way of %s: the check of the log sees it", explained)
+	c.ok("and leaves the one warning that docs/specs/gve.md explains, by way of %s: the check of the log sees it", explained)
 	return nil
 }
 

@@ -4,7 +4,7 @@
 //
 //	ncdevmem DIR    DIR is what tools/ncdevmem built
 //
-// It trusts ncdevmem's exit status with little (specs/devmem.md section 6: 20 wrong bytes pass, so does an end after none):
+// It trusts ncdevmem's exit status with little (docs/specs/devmem.md, 6: 20 wrong bytes pass, so does an end after none):
 //
 //   - bytes: the peer compares every byte of what ncdevmem says that it found in its buffer (its standard output comes back
 //     over an ordinary connection), and of what it sends. ncdevmem's own validation is run besides.

@@ -61,6 +61,8 @@ func port(t *testing.T, files *dma.Files, sw *wire.Switch, i int) qemu.Netdev {
 }
 
 // The suite over the unmodified kernel: its gve driver, on a gVNIC of ours, between two of them in one guest.
+//
+// Invariant: devmem/kernel: Linux's own sockets pass the same suite, over IPv4, IPv6 and loopback.
 func TestConformanceOfTheKernel(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU and a kernel, and the network the first time")
