@@ -57,19 +57,19 @@ func (b *Buffer) Close() error {
 	return nil
 }
 
-// rxBinding is a buffer bound for receive: its pages belong to a pool, and each of its queues has a lane.
+// rxBinding is a buffer bound for receive: its pages belong to a pool, and each of its queues has a shadow queue.
 //
 // A queue whose pool has no page to post takes nothing, headers and resets neither: a chain of the device is headers and
 // payload, and there is no chain without pages. Frames wait in the NIC then until pages are free, and are dropped after
 // that; so with most pages in an application's hands, super-packets of up to 64 KiB may never fit, and the peer, whose
 // window knows nothing of tokens, goes on with what its retransmissions get through. Bind more than an application holds.
 type rxBinding struct {
-	s     *Stack
-	id    uint32
-	buf   *Buffer
-	pool  *gpumem.Pool
-	lanes []*lane
-	done  chan struct{}
+	s            *Stack
+	id           uint32
+	buf          *Buffer
+	pool         *gpumem.Pool
+	shadowQueues []*shadowQueue
+	done         chan struct{}
 
 	// under configMu
 	nicID   uint32
@@ -158,7 +158,7 @@ func (s *Stack) closeRX(b *rxBinding) error {
 	if err == nil {
 		b.nicID = 0
 	}
-	for _, l := range b.lanes {
+	for _, l := range b.shadowQueues {
 		if s.rx[l.queue].Load() != l {
 			continue
 		}
@@ -180,10 +180,10 @@ func (b *rxBinding) ended() {
 		defer b.s.configMu.Unlock()
 		delete(b.s.rxBinds, b.id)
 		b.buf.bound--
-		for _, l := range b.lanes {
+		for _, l := range b.shadowQueues {
 			b.s.rx[l.queue].CompareAndSwap(l, nil) // a queue that the NIC kept, without pages now
 		}
-		b.s.dropLanes(b.lanes)
+		b.s.dropShadowQueues(b.shadowQueues)
 		close(b.done)
 	})
 }

@@ -93,22 +93,22 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 		return fail(err, "its pages")
 	}
 	for _, q := range queues {
-		l, err := s.newLane(q, rb)
+		l, err := s.newShadowQueue(q, rb)
 		if err != nil {
-			s.dropLanes(rb.lanes)
+			s.dropShadowQueues(rb.shadowQueues)
 			return fail(syscall.ENOMEM, err.Error())
 		}
-		rb.lanes = append(rb.lanes, l)
+		rb.shadowQueues = append(rb.shadowQueues, l)
 	}
 	s.rxBinds[rb.id] = rb
 	b.bound++
-	s.addLanes(rb.lanes)
-	for i, l := range rb.lanes { // splits the queue, which the NIC wants of one that is bound
+	s.addShadowQueues(rb.shadowQueues)
+	for i, l := range rb.shadowQueues { // splits the queue, which the NIC wants of one that is bound
 		s.rx[l.queue].Store(l)
 		if err := s.nic.BindQueue(l.queue, b.gpu, rb.pool); err != nil {
 			s.rx[l.queue].Store(nil)
-			s.dropLanes(rb.lanes[i:])
-			rb.lanes = rb.lanes[:i]
+			s.dropShadowQueues(rb.shadowQueues[i:])
+			rb.shadowQueues = rb.shadowQueues[:i]
 			_ = s.closeRX(rb) // the first error says why
 			return fail(err, fmt.Sprintf("queue %d", l.queue))
 		}
@@ -155,8 +155,8 @@ func (s *Stack) newID() uint32 {
 	}
 }
 
-// newLane makes a lane with address space of an old one, or new address space. Under configMu.
-func (s *Stack) newLane(queue int, b *rxBinding) (*lane, error) {
+// newShadowQueue makes a shadow queue with address space of an old one, or new address space. Under configMu.
+func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
 	n := min(b.pool.Pages(), maxSlots-1) + 1 // and the junk slot
 	free := s.shadows[n]
 	if len(free) == 0 {
@@ -167,27 +167,27 @@ func (s *Stack) newLane(queue int, b *rxBinding) (*lane, error) {
 		free = []*shadow{sh}
 	}
 	s.shadows[n] = free[:len(free)-1]
-	return newLane(queue, b, free[len(free)-1], n), nil
+	return makeShadowQueue(queue, b, free[len(free)-1], n), nil
 }
 
-// dropLanes keeps the address space of lanes that are not in use. Netstack may have views of it, but delivers none.
-func (s *Stack) dropLanes(ls []*lane) {
-	all := slices.DeleteFunc(slices.Clone(*s.lanes.Load()), func(l *lane) bool { return slices.Contains(ls, l) })
-	s.lanes.Store(&all)
+// dropShadowQueues keeps the address space of shadow queues that are not in use. Netstack may have views of it, but delivers none.
+func (s *Stack) dropShadowQueues(ls []*shadowQueue) {
+	all := slices.DeleteFunc(slices.Clone(*s.shadowQueues.Load()), func(l *shadowQueue) bool { return slices.Contains(ls, l) })
+	s.shadowQueues.Store(&all)
 	for _, l := range ls {
 		s.shadows[len(l.slots)] = append(s.shadows[len(l.slots)], l.shadow)
 	}
 }
 
-func (s *Stack) addLanes(ls []*lane) {
-	all := append(slices.Clone(*s.lanes.Load()), ls...)
-	slices.SortFunc(all, func(a, b *lane) int { return cmp.Compare(a.shadow.lo, b.shadow.lo) })
-	s.lanes.Store(&all)
+func (s *Stack) addShadowQueues(ls []*shadowQueue) {
+	all := append(slices.Clone(*s.shadowQueues.Load()), ls...)
+	slices.SortFunc(all, func(a, b *shadowQueue) int { return cmp.Compare(a.shadow.lo, b.shadow.lo) })
+	s.shadowQueues.Store(&all)
 }
 
-// find says where received bytes lie: in a lane's slot, or, if l is nil, where they are. It reads none.
-func (s *Stack) find(b []byte) (l *lane, slot uint32, off int) {
-	all := *s.lanes.Load()
+// find says where received bytes lie: in a shadow queue's slot, or, if l is nil, where they are. It reads none.
+func (s *Stack) find(b []byte) (l *shadowQueue, slot uint32, off int) {
+	all := *s.shadowQueues.Load()
 	i, j := 0, len(all)
 	for i < j { // the last that does not start behind b
 		if m := int(uint(i+j) / 2); all[m].shadow.startsBehind(b) {
@@ -298,7 +298,7 @@ func (s *Stack) Restore(ctx context.Context) error {
 	}
 	for _, b := range s.rxBinds {
 		var queues []uint16
-		for _, l := range b.lanes {
+		for _, l := range b.shadowQueues {
 			queues = append(queues, uint16(l.queue))
 		}
 		if !b.closed {

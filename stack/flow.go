@@ -12,7 +12,7 @@ import (
 // where each byte of the stream lies. Positions are stream offsets: 0 is the first byte behind the SYN.
 //
 // A flow is made when our SYN goes out. Its conn is set when the application has the connection, and unset when it has
-// closed it. The lock is taken below netstack's and the transmit queue's, above those of lanes and pools.
+// closed it. The lock is taken below netstack's and the transmit queue's, above those of shadow queues and pools.
 type flow struct {
 	key   splitter.Flow // of received packets
 	heads atomic.Int32  // len(linear): readers look before they lock
@@ -35,17 +35,17 @@ type flow struct {
 	wnd               uint32 // as the peer advertised it last, not scaled
 
 	// Receive.
-	irsKnown bool
-	irs      uint32
-	acked    uint64 // what we have acknowledged: a lower bound of netstack's RCV.NXT
-	ahead    uint64 // end of what was given to netstack without a gap, if netstack dropped nothing
-	read     uint64 // position of the application
-	pending  deque[pending]
-	pages    int    // in pending
-	linear   []span // of packets that are not readable but begin with bytes in host memory
-	deaf     bool   // nobody will read
-	adv      uint32 // as we advertised it last, not scaled
-	scale    [2]int8
+	irsKnown   bool
+	irs        uint32
+	acked      uint64 // what we have acknowledged: a lower bound of netstack's RCV.NXT
+	ahead      uint64 // end of what was given to netstack without a gap, if netstack dropped nothing
+	read       uint64 // position of the application
+	pending    deque[pending]
+	pages      int    // in pending
+	linear     []span // of packets that are not readable but begin with bytes in host memory
+	rxShutdown bool   // nobody will read
+	adv        uint32 // as we advertised it last, not scaled
+	scale      [2]int8
 }
 
 // part is a piece of the stream that lies in a GPU.
@@ -72,9 +72,9 @@ type completion struct{ lo, hi uint32 }
 
 // pending is a frame's payload that netstack may still deliver.
 type pending struct {
-	end  uint64
-	lane *lane
-	slot uint32
+	end   uint64
+	queue *shadowQueue
+	slot  uint32
 }
 
 // syn notes an outgoing SYN. It returns false if the flow is another, older connection.
@@ -153,8 +153,8 @@ func (f *flow) complete() {
 	}
 }
 
-// flown says that the device has read a frame of sends lo to hi.
-func (f *flow) flown(lo, hi uint32) {
+// txDone says that the device has read a frame of sends lo to hi.
+func (f *flow) txDone(lo, hi uint32) {
 	f.mu.Lock()
 	for i := lo; ; i++ {
 		f.sends.at(int(i-f.firstSend)).inFlight--
@@ -209,7 +209,7 @@ func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages 
 	if n == 0 {
 		return deliver
 	}
-	if f.deaf || !f.irsKnown || h.TCPFlags&(splitter.SYN|splitter.RST) != 0 {
+	if f.rxShutdown || !f.irsKnown || h.TCPFlags&(splitter.SYN|splitter.RST) != 0 {
 		return junk
 	}
 	off := f.rxOffset(h.Seq)
@@ -231,7 +231,7 @@ func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages 
 }
 
 // keep notes payload that netstack was given.
-func (f *flow) keep(seq uint32, n int, l *lane, slot uint32) {
+func (f *flow) keep(seq uint32, n int, l *shadowQueue, slot uint32) {
 	end := uint64(f.rxOffset(seq) + int64(n))
 	i := f.pending.len()
 	for i > 0 && f.pending.at(i-1).end > end {
@@ -285,7 +285,7 @@ func (f *flow) advance(n int, drop []pending) []pending {
 func (f *flow) drop(drop []pending, all bool) []pending {
 	for f.pending.len() > 0 && (all || f.pending.at(0).end <= f.read) {
 		p := f.pending.pop()
-		f.pages -= len(p.lane.slots[p.slot])
+		f.pages -= len(p.queue.slots[p.slot])
 		drop = append(drop, p)
 	}
 	return drop
@@ -299,7 +299,7 @@ func (f *flow) stop(c *Conn) []pending {
 		return nil
 	}
 	f.conn = nil
-	f.deaf = true
+	f.rxShutdown = true
 	f.linear = nil
 	f.heads.Store(0)
 	return f.drop(nil, true)
@@ -307,7 +307,7 @@ func (f *flow) stop(c *Conn) []pending {
 
 func releaseAll(ps []pending) {
 	for i, p := range ps {
-		p.lane.release(p.slot)
+		p.queue.release(p.slot)
 		ps[i] = pending{}
 	}
 }

@@ -132,7 +132,7 @@ func TestFlowPlacesAndCompletes(t *testing.T) {
 				}
 				f.nxt = max(f.nxt, off+uint64(n))
 			},
-			"flown": func(t *rapid.T) {
+			"txDone": func(t *rapid.T) {
 				if len(flying) == 0 {
 					t.Skip("nothing flies")
 				}
@@ -140,7 +140,7 @@ func TestFlowPlacesAndCompletes(t *testing.T) {
 				for c := flying[i].lo; c <= flying[i].hi; c++ {
 					calls[c].inFlight--
 				}
-				f.flown(flying[i].lo, flying[i].hi)
+				f.txDone(flying[i].lo, flying[i].hi)
 				flying = append(flying[:i], flying[i+1:]...)
 			},
 			"ack": func(t *rapid.T) {
@@ -186,7 +186,7 @@ func TestFlowAdmission(t *testing.T) {
 		{name: "no payload, low", pages: gpumem.Low, want: deliver},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := &flow{irs: irs, irsKnown: true, acked: c.acked, ahead: c.ahead, deaf: c.deaf}
+			f := &flow{irs: irs, irsKnown: true, acked: c.acked, ahead: c.ahead, rxShutdown: c.deaf}
 			h := &splitter.Headers{Seq: irs + 1 + uint32(c.off), TCPFlags: c.flags}
 			if got := f.receive(h, 0, c.n, 0, c.pages); got != c.want {
 				t.Errorf("verdict %d, want %d", got, c.want)
@@ -196,12 +196,12 @@ func TestFlowAdmission(t *testing.T) {
 }
 
 // A frame in pages that the device did not get has no slot, so nothing of it is delivered.
-func TestLaneTakesPostedPagesOnly(t *testing.T) {
+func TestShadowQueueTakesPostedPagesOnly(t *testing.T) {
 	pool, err := gpumem.NewPool(0, 0, 64*pageSize, func(int) {}, func() {})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newLane(1, &rxBinding{pool: pool}, nil, 4)
+	l := makeShadowQueue(1, &rxBinding{pool: pool}, nil, 4)
 	if slot, ok := l.take([]driver.Range{{Off: 0, Len: 10}}, 10); ok || slot != junkSlot || len(l.free) != 3 {
 		t.Errorf("slot %d, %v, %d slots are free", slot, ok, len(l.free))
 	}
@@ -219,7 +219,7 @@ func TestEndWakesWriters(t *testing.T) {
 
 // Payload is kept until the application has read past its end, in whatever order it came.
 func TestFlowKeepsUntilRead(t *testing.T) {
-	l := &lane{slots: make([][]gpumem.Piece, 100)}
+	l := &shadowQueue{slots: make([][]gpumem.Piece, 100)}
 	f := &flow{irsKnown: true}
 	for i, end := range []int{300, 100, 200, 300, 250} {
 		f.keep(uint32(end-99), 100, l, uint32(i))

@@ -77,7 +77,7 @@ func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.conn != nil || f.deaf {
+	if f.conn != nil || f.rxShutdown {
 		return nil
 	}
 	f.conn = c
@@ -165,5 +165,5 @@ func (fs *flows) alive(f *flow) bool {
 	if f.pending.len() > 0 && f.age > maxKeep {
 		return false
 	}
-	return f.nxt == 0 && f.acked == 0 && !f.ended && f.conn == nil && !f.deaf && f.age < maxAge
+	return f.nxt == 0 && f.acked == 0 && !f.ended && f.conn == nil && !f.rxShutdown && f.age < maxAge
 }

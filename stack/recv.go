@@ -101,7 +101,7 @@ func (k *sink) copy(b []byte) int {
 }
 
 // token gives out the bytes [off, off+n) of a slot as frags, each up to the end of its page, as far as there is room.
-func (k *sink) token(l *lane, slot uint32, off, n int) (int, error) {
+func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 	var pages, tokens [gpumem.FramePages]uint32
 	room := min(len(k.frags)-k.nfrags, len(pages))
 	frags := k.frags[k.nfrags : k.nfrags+room]

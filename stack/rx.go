@@ -99,7 +99,7 @@ func (s *Stack) verify(h *splitter.Headers, hdr []byte, buf *buffer.Buffer) bool
 
 // receiveSplit takes a frame whose payload lies in device memory. The pages of its payload are ours.
 func (s *Stack) receiveSplit(fr *driver.RxFrame) {
-	var l *lane
+	var l *shadowQueue
 	if fr.Queue >= 0 && fr.Queue < len(s.rx) {
 		l = s.rx[fr.Queue].Load()
 	}

@@ -14,9 +14,9 @@
 //
 // Exhaustion recovers: data out of order is dropped when a pool has few pages left, the segment that is missing never.
 //
-// Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a lane's, a pool's. None is
+// Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow queue's, a pool's. None is
 // held while the NIC is called except the first two, for Transmit and for Refill. configMu is apart from these: whoever
-// commands the NIC, or binds, holds it meanwhile, and takes connMu, lanes' and pools' under it; it is taken under no other
+// commands the NIC, or binds, holds it meanwhile, and takes connMu, shadow queues' and pools' under it; it is taken under no other
 // lock, so a binding that ends under one leaves the rest to a goroutine.
 //
 // It does not know: several NICs or addresses that change, IP forwarding, UDP sockets, TCP Fast Open, urgent data (its
@@ -74,20 +74,20 @@ type Options struct {
 
 // Stack is a devmem.Device.
 type Stack struct {
-	nic     NIC
-	control Control
-	log     *slog.Logger
-	ns      *stack.Stack
-	link    *link
-	tx      []*txQueue
-	rx      []atomic.Pointer[lane] // by queue; nil: host memory
-	lanes   atomic.Pointer[[]*lane]
-	flows   flows
-	count   counters
-	addrs   []netip.Prefix
-	maxRecv int // bytes of a receive buffer
-	wide    bool
-	repeat  bool // the last segment of a flow, when it is silent
+	nic          NIC
+	control      Control
+	log          *slog.Logger
+	ns           *stack.Stack
+	link         *link
+	tx           []*txQueue
+	rx           []atomic.Pointer[shadowQueue] // by queue; nil: host memory
+	shadowQueues atomic.Pointer[[]*shadowQueue]
+	flows        flows
+	count        counters
+	addrs        []netip.Prefix
+	maxRecv      int // bytes of a receive buffer
+	wide         bool
+	repeat       bool // the last segment of a flow, when it is silent
 
 	stop    chan struct{}
 	work    sync.WaitGroup
@@ -136,9 +136,9 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 		buffers: map[*Buffer]struct{}{}, rxBinds: map[uint32]*rxBinding{}, shadows: map[int][]*shadow{},
 	}
 	s.flows = flows{s: s, m: map[flowKey]*flow{}, kick: make(chan struct{}, 1)}
-	s.lanes.Store(&[]*lane{})
+	s.shadowQueues.Store(&[]*shadowQueue{})
 	s.link = &link{Link: ether.Link{Addr: tcpip.LinkAddress(nic.MAC()), Bytes: uint32(o.MTU)}, s: s, gso: !o.NoGSO}
-	s.rx = make([]atomic.Pointer[lane], nic.QueuePairs())
+	s.rx = make([]atomic.Pointer[shadowQueue], nic.QueuePairs())
 	for i := range nic.QueuePairs() {
 		s.tx = append(s.tx, &txQueue{s: s, queue: i})
 	}

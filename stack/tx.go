@@ -78,7 +78,7 @@ func (q *txQueue) completed(cookies []uint64) {
 			continue
 		}
 		if fl := q.flights[c-1]; fl.flow != nil {
-			fl.flow.flown(fl.lo, fl.hi)
+			fl.flow.txDone(fl.lo, fl.hi)
 		} else {
 			continue
 		}
@@ -110,7 +110,7 @@ func (q *txQueue) close() {
 	}
 	for i, fl := range q.flights {
 		if fl.flow != nil {
-			fl.flow.flown(fl.lo, fl.hi)
+			fl.flow.txDone(fl.lo, fl.hi)
 			q.flights[i] = flight{}
 		}
 	}
@@ -151,7 +151,7 @@ func (q *txQueue) takeBack(frames []driver.TxFrame) {
 		fl := q.flights[c-1]
 		q.flights[c-1] = flight{}
 		q.idle = append(q.idle, uint32(c))
-		fl.flow.flown(fl.lo, fl.hi)
+		fl.flow.txDone(fl.lo, fl.hi)
 	}
 }
 

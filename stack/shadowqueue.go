@@ -8,13 +8,13 @@ import (
 	"vnic.dev/vnic/gpumem"
 )
 
-// maxSlots bounds a lane's address space to 4 GiB.
+// maxSlots bounds a shadow queue's address space to 4 GiB.
 const maxSlots = 1 << 16
 
-// lane is one receive queue's part of a binding: its shadow, and what lies in the shadow's slots. A slot is taken when
+// shadowQueue is one receive queue's part of a binding: its shadow, and what lies in the shadow's slots. A slot is taken when
 // a frame comes in and given back when no byte of it can be delivered any more; views that netstack still has of it
 // then are never read. The pieces of a slot belong to who took it, until it is given back.
-type lane struct {
+type shadowQueue struct {
 	queue   int
 	binding *rxBinding
 	shadow  *shadow
@@ -24,8 +24,8 @@ type lane struct {
 	free []uint32
 }
 
-func newLane(queue int, b *rxBinding, sh *shadow, n int) *lane {
-	l := &lane{queue: queue, binding: b, shadow: sh, slots: make([][]gpumem.Piece, n), free: make([]uint32, 0, n)}
+func makeShadowQueue(queue int, b *rxBinding, sh *shadow, n int) *shadowQueue {
+	l := &shadowQueue{queue: queue, binding: b, shadow: sh, slots: make([][]gpumem.Piece, n), free: make([]uint32, 0, n)}
 	for i := n - 1; i > junkSlot; i-- {
 		l.free = append(l.free, uint32(i))
 	}
@@ -34,7 +34,7 @@ func newLane(queue int, b *rxBinding, sh *shadow, n int) *lane {
 
 // take puts n bytes that the device left in ranges into a slot. If it returns false, the slot is the
 // junk slot, and the ranges are still the caller's.
-func (l *lane) take(ranges []driver.Range, n int) (slot uint32, ok bool) {
+func (l *shadowQueue) take(ranges []driver.Range, n int) (slot uint32, ok bool) {
 	l.mu.Lock()
 	if len(l.free) == 0 {
 		l.mu.Unlock()
@@ -54,7 +54,7 @@ func (l *lane) take(ranges []driver.Range, n int) (slot uint32, ok bool) {
 }
 
 // discard gives back what the device left in ranges for a frame that is not delivered.
-func (l *lane) discard(ranges []driver.Range) {
+func (l *shadowQueue) discard(ranges []driver.Range) {
 	var rs [gpumem.FramePages]gpumem.Range
 	l.binding.pool.Discard(places(rs[:0], ranges))
 }
@@ -68,14 +68,14 @@ func places(dst []gpumem.Range, ranges []driver.Range) []gpumem.Range {
 }
 
 // view returns a view of a slot's first n bytes, which faults when it is read.
-func (l *lane) view(slot uint32, n int) *buffer.View {
+func (l *shadowQueue) view(slot uint32, n int) *buffer.View {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.shadow.view(slot, n)
 }
 
 // release gives a slot back, and the stack's references of its pages.
-func (l *lane) release(slot uint32) {
+func (l *shadowQueue) release(slot uint32) {
 	l.binding.pool.Release(l.slots[slot])
 	l.mu.Lock()
 	l.free = append(l.free, slot)
