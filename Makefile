@@ -55,6 +55,7 @@ lint:
 	$(WITH) go vet -C tools ./...
 	cd tools && ./with-tools go build -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	$(WITH) bin/golangci-lint run ./...
+	tools/apidiff
 
 # Without -race as well: the tests that count allocations mean nothing under it.
 unit: $(GUEST)
