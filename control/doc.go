@@ -10,4 +10,6 @@
 // each must obey; it dies with device reset, not with a session.
 //
 // The package knows no transport, no queue and no personality: it is handed frames and hands frames out.
+//
+// The package is not API (README, Stability).
 package control

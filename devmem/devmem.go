@@ -11,6 +11,8 @@
 //
 // What differs from the kernel is listed at each method. What the package does not know: namespaces, privileges,
 // UDP, page sizes other than 4 KiB.
+//
+// The package is API (README, Stability).
 package devmem
 
 import (

@@ -11,4 +11,6 @@
 // such lock is held at a time; under it nothing is delivered, called, logged or waited for.
 //
 // State set by commands is one control.State; it dies with device reset (Reset).
+//
+// The package and those below it are not API (README, Stability).
 package nic

@@ -7,4 +7,6 @@
 //
 // The package does not know what the guest does: that is guest-images. It knows no CLI and prints nothing; facts for a
 // user travel in results, errors, the Progress callback and the injected logger.
+//
+// The package is not API (README, Stability).
 package qemu

@@ -14,6 +14,8 @@
 // fault is the queue's error, like a bad chain.
 //
 // It does not know the packed ring (2.8) yet.
+//
+// The package is API (README, Stability).
 package virtq
 
 import "errors"
