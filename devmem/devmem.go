@@ -106,6 +106,7 @@ type Listener interface {
 // Kind says where a fragment's bytes are.
 type Kind uint8
 
+// Kinds of fragments.
 const (
 	Dmabuf Kind = iota // in device memory, at Off; Token is to be returned (SCM_DEVMEM_DMABUF)
 	Linear             // copied to the linear buffer, behind those of earlier Linear frags (SCM_DEVMEM_LINEAR)

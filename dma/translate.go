@@ -14,6 +14,7 @@ var ErrAccess = errors.New("access denied")
 // Access is what a device wants to do with memory.
 type Access uint8
 
+// Kinds of access.
 const (
 	Read  Access = iota // the device reads
 	Write               // the device writes
