@@ -1,6 +1,6 @@
 module vnic.dev/vnic/tools
 
-go 1.26.3
+go 1.26.0
 
 tool (
 	github.com/golangci/golangci-lint/v2/cmd/golangci-lint
