@@ -69,6 +69,7 @@ lint:
 	$(WITH) go vet -C tools ./...
 	cd tools && ./with-tools go build -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	$(WITH) bin/golangci-lint run ./...
+	tools/apidiff
 
 # What boots nothing, in the order of make check.
 short: $(GUEST)

@@ -8,4 +8,6 @@
 //
 // The package starts no guest. It knows no CLI and prints nothing; facts for a user travel in
 // results, errors (Missing says what to do), the Progress callback and the injected logger.
+//
+// The package is not API (README, Stability).
 package assets

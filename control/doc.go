@@ -15,4 +15,6 @@
 //
 // The package knows no transport, no queue and no personality: it is handed frames and hands frames
 // out.
+//
+// The package is not API (README, Stability).
 package control

@@ -11,6 +11,8 @@
 //
 // What differs from the kernel is listed at each method. What the package does not know: namespaces, privileges,
 // UDP, page sizes other than 4 KiB.
+//
+// The package is API (README, Stability).
 package devmem
 
 import (
@@ -104,6 +106,7 @@ type Listener interface {
 // Kind says where a fragment's bytes are.
 type Kind uint8
 
+// Kinds of fragments.
 const (
 	Dmabuf Kind = iota // in device memory, at Off; Token is to be returned (SCM_DEVMEM_DMABUF)
 	Linear             // copied to the linear buffer, behind those of earlier Linear frags (SCM_DEVMEM_LINEAR)

@@ -16,4 +16,6 @@
 // from then on, every Space that maps it is told (Faulted), and no other. A fault at any other address panics on.
 //
 // The package knows no rings, no packets and no protocol. Linux only.
+//
+// The package is API (README, Stability).
 package dma

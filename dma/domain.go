@@ -8,6 +8,7 @@ import (
 // Domain says what kind of memory a byte lies in. It comes from the file behind the byte, never from an address.
 type Domain uint8
 
+// The domains.
 const (
 	Private    Domain = iota // a slice of the caller's own (header copies): neither guest nor GPU memory
 	Host                     // guest RAM, or process memory that stands for host RAM (bounce)

@@ -18,6 +18,7 @@ var ErrScattered = errors.New("memory in too many pieces")
 // Access is what a device wants to do with memory.
 type Access uint8
 
+// Kinds of access.
 const (
 	Read  Access = iota // the device reads
 	Write               // the device writes

@@ -12,4 +12,6 @@
 // The device is not trusted: what it returns is checked, and a broken rule stops the NIC with an error (Err).
 //
 // It does not know packed rings, MSI-X, RSS on the control queue, nor a guest with an IOMMU.
+//
+// The package is not API (README, Stability).
 package driver

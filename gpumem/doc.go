@@ -14,6 +14,8 @@
 // nowhere by chance, and Audit finds each that lies in memory where it should not.
 //
 // The package knows no rings, no packets, no frames and no TCP.
+//
+// The package is not API (README, Stability).
 package gpumem
 
 // PageSize is the unit of buffers, pools and bindings, in bytes.

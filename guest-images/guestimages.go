@@ -3,6 +3,8 @@
 // The image is reproducible: the same program and modules give the same bytes. It is kept in the cache under a hash of
 // what it is made of. What differs from run to run (agent.Config) is a second, small archive that the kernel unpacks
 // over the first and that never lies in the file system. The package starts no guest.
+//
+// The package and those below it are not API (README, Stability).
 package guestimages
 
 import (

@@ -1,7 +1,9 @@
 package guest_test
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"time"
 
 	"vnic.dev/vnic/devmem"
@@ -10,8 +12,8 @@ import (
 
 // send sends GPU memory to guest 0, and ends when the peer has it all.
 func send(ctx context.Context, d *guest.Device) error {
-	data := make([]byte, 1<<20)
-	m, err := d.Alloc(1 << 20)
+	data := bytes.Repeat([]byte("from GPU to GPU\n"), 1<<16) // 1 MiB
+	m, err := d.Alloc(uint64(len(data)))
 	if err != nil {
 		return err
 	}
@@ -36,8 +38,12 @@ func send(ctx context.Context, d *guest.Device) error {
 		}
 		done += n
 	}
+	fmt.Printf("sent %d bytes\n", len(data))
 	return c.Close()
 }
 
 // A sender, of GPU memory to that of guest 0.
-func Example_sender() { guest.Main(send) }
+func Example_sender() {
+	guest.Main(send)
+	// Output: sent 1048576 bytes
+}

@@ -20,6 +20,8 @@
 //
 // The device is the program's alone while it is open. What it is comes from the environment that vnic boot makes, VNIC_DEVICE
 // and so on; a program that is started in another way gets [ErrNoGuest].
+//
+// The package is API (README, Stability).
 package guest
 
 import (

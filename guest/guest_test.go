@@ -2,12 +2,25 @@ package guest
 
 import (
 	"errors"
+	"flag"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/devmemtool"
 )
+
+// The examples are programs for guests: they run there, and their output is compared
+// (cmd/vnic/internal/boot, TestExamplesRunInGuests).
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {
+		panic(err)
+	}
+	os.Exit(m.Run())
+}
 
 func TestOutsideOfAGuestItSaysSo(t *testing.T) {
 	for name, env := range map[string]map[string]string{

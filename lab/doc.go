@@ -8,5 +8,5 @@
 //
 // A lab has at most MaxPorts ports and MaxGPUs GPUs; GPU memory is allocated in full by Open, all else is what its parts say.
 //
-// The package makes no promise to importers outside of this module.
+// The package and those below it are not API (README, Stability).
 package lab

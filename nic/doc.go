@@ -43,4 +43,6 @@
 //
 // The outbox of stack/gateway, which is no NIC, has a Sender too, over a queue of netstack's
 // packets.
+//
+// The package and those below it are not API (README, Stability).
 package nic

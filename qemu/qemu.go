@@ -8,4 +8,6 @@
 // Where QEMU and kernel come from is package assets' business, and processes are internal/proc's.
 // The package does not know what the guest does: that is guest-images. It knows no CLI and prints
 // nothing; facts for a user travel in results, errors and the injected logger.
+//
+// The package is not API (README, Stability).
 package qemu

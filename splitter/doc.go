@@ -11,4 +11,6 @@
 // copied. Sums are folded to 16 bits, not inverted, and in network order: the 16-bit big-endian words added up.
 //
 // Nothing here allocates per packet, and no input makes it panic or read past the slice it was given.
+//
+// The package is API (README, Stability).
 package splitter

@@ -21,6 +21,8 @@
 //
 // It does not know: several NICs or addresses that change, IP forwarding, UDP sockets, TCP Fast Open, urgent data (its
 // bytes stay in the stream).
+//
+// The package and those below it are not API (README, Stability).
 package stack
 
 import (

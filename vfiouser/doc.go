@@ -14,4 +14,6 @@
 //
 // Not served, with ENOTSUP: descriptors for regions (mmap, ioeventfd), DMA by message (memory must be shared: share=on),
 // dirty pages, migration. A server never sends commands of its own.
+//
+// The package is API (README, Stability).
 package vfiouser

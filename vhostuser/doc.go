@@ -19,4 +19,6 @@
 // notifications, and requests of the backend's own (the channel is accepted and stays unused). Between REM_MEM_REG and
 // ADD_MEM_REG of a region that QEMU splits, its addresses are unmapped: rings there are paused, buffers there do not
 // translate. Linux on little-endian machines only.
+//
+// The package is API (README, Stability).
 package vhostuser

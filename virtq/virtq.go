@@ -22,6 +22,8 @@
 // need them, or when its owner says so by Trim.
 //
 // It does not know the packed ring (2.8) yet.
+//
+// The package is API (README, Stability).
 package virtq
 
 import "errors"

@@ -23,4 +23,6 @@
 // Packets are valid only during Deliver. The wire looks at the link header, and at no more than what splitter parsed; it
 // knows no rings, no guest and no GPU. It is in the sender's goroutine and uses the sender's Worker throughout, so the
 // sender must be inside its own address space's epoch (dma.Space.Enter) and started by dma.Go.
+//
+// The package and those below it are not API (README, Stability).
 package wire

@@ -14,6 +14,8 @@
 //
 // A world is a device and an ordinary TCP host in its reach. Each case gets its own, so nothing a case leaves behind
 // can help or hurt another. Traffic goes over addresses of the world's choice.
+//
+// The package is not API (README, Stability).
 package devmemtest
 
 import (

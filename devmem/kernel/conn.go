@@ -230,11 +230,19 @@ func (c *Conn) onFD(f func(fd int) error) error {
 	return f(fd)
 }
 
-func (c *Conn) LocalAddr() net.Addr  { return c.local }
+// LocalAddr implements net.Conn.
+func (c *Conn) LocalAddr() net.Addr { return c.local }
+
+// RemoteAddr implements net.Conn.
 func (c *Conn) RemoteAddr() net.Addr { return c.remote }
 
-func (c *Conn) SetDeadline(t time.Time) error      { return c.setDeadlines(t, c.rd, c.wd) }
-func (c *Conn) SetReadDeadline(t time.Time) error  { return c.setDeadlines(t, c.rd) }
+// SetDeadline implements net.Conn.
+func (c *Conn) SetDeadline(t time.Time) error { return c.setDeadlines(t, c.rd, c.wd) }
+
+// SetReadDeadline implements net.Conn.
+func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, c.rd) }
+
+// SetWriteDeadline implements net.Conn.
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, c.wd) }
 
 func (c *Conn) setDeadlines(t time.Time, ds ...*deadline.Deadline) error {

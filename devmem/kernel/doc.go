@@ -20,4 +20,6 @@
 // is too small ENOSPC, a send with id 0 EINVAL.
 //
 // The suite of package devmemtest passes; package kerneltest runs it on a machine with two interfaces.
+//
+// The package is API (README, Stability).
 package kernel

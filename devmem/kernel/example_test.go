@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"net/netip"
 
 	"vnic.dev/vnic/devmem"
@@ -57,26 +58,48 @@ func receive(dev devmem.Device, mem []byte, addr netip.AddrPort) (sum []byte, er
 	}
 }
 
-// Run it as root on a machine whose NIC has devmem TCP (make the example's body a main, with the interface's name and
-// address), and send from another:
+// address gives the first IPv4 address of an interface.
+func address(name string) (netip.Addr, error) {
+	iface, err := net.InterfaceByName(name)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	addrs, err := iface.Addrs()
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() {
+			return p.Addr(), nil
+		}
+	}
+	return netip.Addr{}, fmt.Errorf("%s has no IPv4 address", name)
+}
+
+// A receiver. Run it as root on a machine whose NIC has devmem TCP, with the name of its interface, or in
+// a guest of `vnic boot --nic gve`. Send from another machine:
 //
-//	go run . &
-//	head -c 1G /dev/urandom | tee >(sha256sum >&2) | nc -N 192.0.2.1 5201
+//	yes 'for GPU memory' | head -c 1500000 | nc -N 192.0.2.1 5202
 func Example() {
+	const iface = "eth0"
 	gpu, err := kernel.NewUDMABuf(kernel.UDMABufOptions{Size: 32 << 20, Node: -1}) // or your GPU's Exporter
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer gpu.Close()
-	dev, err := kernel.Open(kernel.Options{Interface: "eth0", Buffers: gpu})
+	dev, err := kernel.Open(kernel.Options{Interface: iface, Buffers: gpu})
 	if err != nil {
 		log.Fatal(err)
 	}
 	defer dev.Close() // sets eth0 back as it was
-	sum, err := receive(dev, gpu.Bytes(), netip.MustParseAddrPort("192.0.2.1:5201"))
+	addr, err := address(iface)
 	if err != nil {
-		fmt.Println(err)
-		return
+		log.Fatal(err)
 	}
-	fmt.Printf("%x\n", sum)
+	sum, err := receive(dev, gpu.Bytes(), netip.AddrPortFrom(addr, 5202))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("sha256 %x\n", sum)
+	// Output: sha256 db5b63243ec3f38d77767b2652670255612a3913c31f8dcc66a2354bc6a45395
 }

@@ -3,6 +3,8 @@
 //
 // A Config keeps what the driver wrote, as far as it may write it, and does nothing about it: addresses, the MSI-X table and
 // masking are the virtual machine's business (QEMU's, gve.md section 2). One goroutine uses it at a time.
+//
+// The package is API (README, Stability).
 package pci
 
 import (

@@ -3,4 +3,6 @@
 // network namespace of its own, so that traffic between the two really passes both.
 //
 // It is a program (devmem-conformance) rather than a Go test, for guests and test machines that have no Go.
+//
+// The package is not API (README, Stability).
 package kerneltest

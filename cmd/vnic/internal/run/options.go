@@ -53,7 +53,7 @@ type Step struct {
 	Round, Rounds int    // from 1
 }
 
-// Stages, in order: what a user sees, and where an interruption is tested.
+// Stages are in order: what a user sees, and where an interruption is tested.
 var Stages = []string{"fetch", "gpu-memory", "boot", "setup", "prepare", "connect", "transfer", "verify"}
 
 const (

@@ -1,0 +1,189 @@
+package boot
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/doc"
+	"go/format"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"vnic.dev/vnic/lab"
+)
+
+// exampleProgram is an example of a package's documentation: a whole program, and what it prints.
+type exampleProgram struct {
+	source []byte // of package main
+	output string // what stands behind "Output:"
+}
+
+// exampleOf reads the only example of a file.
+func exampleOf(file string, src []byte) (exampleProgram, error) {
+	fset := token.NewFileSet()
+	tree, err := parser.ParseFile(fset, file, src, parser.ParseComments)
+	if err != nil {
+		return exampleProgram{}, err
+	}
+	list := doc.Examples([]*ast.File{tree}...)
+	switch {
+	case len(list) != 1:
+		return exampleProgram{}, fmt.Errorf("%s: %d examples: one is shown with all of its file", file, len(list))
+	case list[0].Play == nil:
+		return exampleProgram{}, fmt.Errorf("%s: the example is no program by itself", file)
+	case strings.TrimSpace(list[0].Output) == "" || list[0].Unordered:
+		return exampleProgram{}, fmt.Errorf("%s: the example does not say what it prints", file)
+	}
+	var b bytes.Buffer
+	if err := format.Node(&b, fset, list[0].Play); err != nil {
+		return exampleProgram{}, fmt.Errorf("%s: %w", file, err)
+	}
+	return exampleProgram{b.Bytes(), strings.TrimSpace(list[0].Output)}, nil
+}
+
+// build builds a program, against this module.
+func (e exampleProgram) build(ctx context.Context, to string) error {
+	if err := os.WriteFile(to+".go", e.source, 0o644); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", to, to+".go")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, out)
+	}
+	return nil
+}
+
+// sections takes apart what the guests have printed: lines "[GUEST] == NAME STATUS" end what a program has.
+func sections(out string) map[string]string {
+	found, lines := map[string]string{}, map[string][]string{}
+	for line := range strings.Lines(out) {
+		guest, line, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if name, ok := strings.CutPrefix(line, "== "); ok {
+			found[name], lines[guest] = strings.TrimSpace(strings.Join(lines[guest], "\n")), nil
+		} else {
+			lines[guest] = append(lines[guest], line)
+		}
+	}
+	return found
+}
+
+// What packages guest and devmem/kernel show as examples are programs, which print what they say they do:
+// in two guests of vnic boot, booted once for all examples that a NIC serves.
+func TestExamplesRunInGuests(t *testing.T) {
+	if testing.Short() {
+		t.Skip("QEMU in -short")
+	}
+	const root = "../../../.."
+	dir := t.TempDir()
+	want := map[string]string{}
+	for name, file := range map[string]string{
+		"receiver": "guest/example_receiver_test.go",
+		"sender":   "guest/example_sender_test.go",
+		"kernel":   "devmem/kernel/example_test.go",
+	} {
+		src, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		e, err := exampleOf(file, src)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := e.build(t.Context(), filepath.Join(dir, name)); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		want[name+" 0"] = e.output
+	}
+	input := bytes.Repeat([]byte("for GPU memory\n"), 1500000/15) // what the example of devmem/kernel is sent
+	if err := os.WriteFile(filepath.Join(dir, "input"), input, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(dir)
+
+	// Guest 0 runs the first list, guest 1 the second. The example of devmem/kernel gets what it receives
+	// from a program that knows nothing of devmem, as its documentation has it.
+	const script = `
+run() { ./$1; echo "== $1 $?"; }
+pour() { cat input > /dev/tcp/guest0/5202; }
+case $VNIC_INDEX-%s in
+0-gve) run receiver; run kernel;;
+1-gve) run sender; until pour 2>/dev/null; do sleep 0.1; done;;
+0-*) run receiver;;
+1-*) run sender;;
+esac`
+	for nic, programs := range map[string]string{lab.Virtio: "receiver sender", lab.GVE: "receiver sender kernel"} {
+		t.Run(nic, func(t *testing.T) {
+			ignore := goleak.IgnoreCurrent()
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+			defer cancel()
+			var out, errs bytes.Buffer
+			o := good()
+			o.NIC, o.Guests, o.Stdout, o.Stderr, o.Note = nic, 2, &out, &errs, t.Logf
+			o.Copies = append(strings.Fields(programs), "input")
+			o.GPUMemory = 128 << 20 // on gve the kernel uses some of it
+			o.Command = []string{"bash", "-c", fmt.Sprintf(script, nic)}
+			status, err := Do(ctx, o)
+			if err != nil || status != 0 {
+				t.Errorf("status %d, %v", status, err)
+			}
+			got := sections(out.String())
+			for _, p := range strings.Fields(programs) {
+				if g, ok := got[p+" 0"]; !ok || g != want[p+" 0"] {
+					t.Errorf("%s: got %q, want %q", p, g, want[p+" 0"])
+				}
+			}
+			if t.Failed() {
+				t.Logf("stdout:\n%sstderr:\n%s", &out, &errs)
+			}
+			goleak.VerifyNone(t, ignore)
+		})
+	}
+}
+
+func TestExamplesThatAreNoProgramsAreRefused(t *testing.T) {
+	const head = "package x_test\n\nimport \"fmt\"\n\n"
+	const helper = "func f() int { return 1 }\n\n"
+	for what, c := range map[string]struct{ src, err string }{
+		"no example":       {head + helper, "0 examples"},
+		"two":              {head + "func Example_a() {\n}\nfunc Example_b() {\n}\n", "2 examples"},
+		"no output":        {head + helper + "func Example() {\n\tfmt.Println(f())\n}\n", "does not say"},
+		"unordered output": {head + helper + "func Example() {\n\tf()\n\t// Unordered output: 1\n}\n", "does not say"},
+		"no Go":            {"package", "expected"},
+	} {
+		if _, err := exampleOf("x_test.go", []byte(c.src)); err == nil || !strings.Contains(err.Error(), c.err) {
+			t.Errorf("%s: %v does not say %q", what, err, c.err)
+		}
+	}
+	e, err := exampleOf("x_test.go", []byte(head+helper+"func Example() {\n\tfmt.Println(f())\n\t// Output: 1\n}\n"))
+	if err != nil || e.output != "1" || !strings.Contains(string(e.source), "package main") {
+		t.Errorf("%+v, %v", e, err)
+	}
+	dir := t.TempDir()
+	if err := e.build(t.Context(), filepath.Join(dir, "good")); err != nil {
+		t.Error(err)
+	}
+	e.source = append(e.source, "func g() { missing() }\n"...)
+	exit := (*exec.ExitError)(nil)
+	err = e.build(t.Context(), filepath.Join(dir, "bad"))
+	if !errors.As(err, &exit) || !strings.Contains(err.Error(), "missing") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestOutputOfGuestsIsTakenApart(t *testing.T) {
+	got := sections("[0] a\n[1] b\n[0] c\n[1] == y 1\n[0] == x 0\n[0] == z 0\n")
+	if len(got) != 3 || got["x 0"] != "a\nc" || got["y 1"] != "b" || got["z 0"] != "" {
+		t.Errorf("%q", got)
+	}
+}

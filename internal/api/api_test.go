@@ -1,0 +1,134 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	_ "embed" // the list
+	"fmt"
+	"go/importer"
+	"go/token"
+	"go/types"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const (
+	module   = "vnic.dev/vnic"
+	root     = "../.."
+	listFile = "internal/api/packages.txt"
+)
+
+//go:embed packages.txt
+var list string
+
+// apiPackages lists the packages that are API, by their directories, sorted.
+func apiPackages() (dirs []string) {
+	for line := range strings.Lines(list) {
+		if line, _, _ = strings.Cut(line, "#"); strings.TrimSpace(line) != "" {
+			dirs = append(dirs, strings.TrimSpace(line))
+		}
+	}
+	slices.Sort(dirs)
+	return slices.Compact(dirs)
+}
+
+// checkout is loaded packages of a module, by their directories.
+type checkout struct {
+	packages map[string]*types.Package
+	fset     *token.FileSet
+}
+
+// load loads what packages of the module at root export, as the compiler has written it for importers.
+func load(ctx context.Context, root, module string, dirs []string) (*checkout, error) {
+	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}"}
+	for _, d := range dirs {
+		args = append(args, "./"+d)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, fmt.Errorf("go list: %w: %s", err, &stderr)
+	}
+	exported := map[string]string{}
+	for line := range strings.Lines(string(out)) {
+		pkg, file, _ := strings.Cut(strings.TrimSuffix(line, "\n"), "\t")
+		exported[pkg] = file
+	}
+	c := &checkout{map[string]*types.Package{}, token.NewFileSet()}
+	from := importer.ForCompiler(c.fset, "gc", func(pkg string) (io.ReadCloser, error) { return os.Open(exported[pkg]) })
+	for _, d := range dirs {
+		if c.packages[d], err = from.Import(module + "/" + d); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+func TestAPIExportsNothingButAPI(t *testing.T) {
+	c, err := load(t.Context(), root, module, apiPackages())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range c.offences(module) {
+		t.Error(o)
+	}
+}
+
+// The module in testdata exports what is not API in each way that there is.
+func TestOffencesAreFound(t *testing.T) {
+	const module = "example.org/m"
+	c, err := load(t.Context(), "testdata/m", module, []string{"api", "api/more"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src, err := os.ReadFile("testdata/m/api/api.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each line that offends ends in a comment that says what of it does.
+	type line struct {
+		n  int
+		of string
+	}
+	var want, got []line
+	for i, text := range strings.Split(string(src), "\n") {
+		if _, of, ok := strings.Cut(text, "// offends: "); ok {
+			for _, o := range strings.Fields(of) {
+				want = append(want, line{i + 1, "api." + o})
+			}
+		}
+	}
+	for _, o := range c.offences(module) {
+		got = append(got, line{o.pos.Line, o.of})
+		if filepath.Base(o.pos.Filename) != "api.go" || !strings.HasPrefix(o.typ, module+"/hidden.") {
+			t.Error(o)
+		}
+	}
+	for _, l := range want {
+		if !slices.Contains(got, l) {
+			t.Errorf("line %d: %s was not found", l.n, l.of)
+		}
+	}
+	for _, l := range got {
+		if !slices.Contains(want, l) {
+			t.Errorf("line %d: %s was found, and is none", l.n, l.of)
+		}
+	}
+}
+
+func TestPackageThatCannotBeLoadedIsAnError(t *testing.T) {
+	for _, dir := range []string{"broken", "absent"} {
+		_, err := load(t.Context(), "testdata/m", "example.org/m", []string{dir})
+		if err == nil || !strings.Contains(err.Error(), dir) {
+			t.Errorf("%v", err)
+		}
+	}
+}

@@ -1,0 +1,92 @@
+package api
+
+import (
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What the documentation of a package says; notAPI may stand in that of a package above it.
+const (
+	isAPI  = "The package is API"
+	notAPI = "not API"
+)
+
+// docOf reads the documentation of the package in a directory.
+func docOf(t *testing.T, dir string) string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc strings.Builder
+	for _, f := range files {
+		if strings.HasSuffix(f, "_test.go") {
+			continue
+		}
+		tree, err := parser.ParseFile(token.NewFileSet(), f, nil, parser.PackageClauseOnly|parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		doc.WriteString(tree.Doc.Text())
+	}
+	return doc.String()
+}
+
+// Each package is API, or says that it is not. Commands, internal packages and acceptance cannot be meant.
+func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
+	says := map[string]bool{}
+	list := exec.Command("go", "list", "-f", "{{.Name}}\t{{.ImportPath}}", "./...")
+	list.Dir = root
+	out, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(out)) {
+		f := strings.Split(strings.TrimSpace(line), "\t")
+		name, dir := f[0], strings.TrimPrefix(f[1], module+"/")
+		doc := docOf(t, filepath.Join(root, dir))
+		says[dir] = strings.Contains(doc, notAPI) || says[path.Dir(dir)]
+		switch {
+		case name == "main" || slices.Contains(strings.Split(dir, "/"), "internal"):
+		case slices.Contains(apiPackages(), dir):
+			if !strings.Contains(doc, isAPI) || strings.Contains(doc, notAPI) {
+				t.Errorf("%s is in %s: its documentation must say %q", dir, listFile, isAPI)
+			}
+		case !says[dir] || strings.Contains(doc, isAPI):
+			t.Errorf("%s is not in %s, and its documentation does not say that it is %s", dir, listFile, notAPI)
+		}
+	}
+	if len(says) < 40 {
+		t.Errorf("%d packages", len(says))
+	}
+}
+
+// README.md names the packages under "Stability".
+func TestReadmeNamesTheAPI(t *testing.T) {
+	b, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, section, ok := strings.Cut(string(b), "\n## Stability\n")
+	if !ok {
+		t.Fatal("README.md has no section Stability")
+	}
+	section, _, _ = strings.Cut(section, "\n\n") // its first paragraph has the list
+	var named []string
+	for i, word := range strings.Split(section, "`") {
+		if i%2 == 1 {
+			named = append(named, word)
+		}
+	}
+	slices.Sort(named)
+	if !slices.Equal(named, apiPackages()) {
+		t.Errorf("README.md names %q, %s %q", named, listFile, apiPackages())
+	}
+}

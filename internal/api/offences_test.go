@@ -1,0 +1,160 @@
+package api
+
+import (
+	"fmt"
+	"go/token"
+	"go/types"
+	"path"
+	"slices"
+	"strings"
+)
+
+// offence is a use of a type that is not API in what an API package exports.
+type offence struct {
+	pos token.Position
+	of  string // what is exported, "dma.Space.Add"
+	typ string // the type, with its package's path
+}
+
+func (o offence) String() string {
+	return fmt.Sprintf("%s: %s exports %s, whose package is not API", o.pos, o.of, o.typ)
+}
+
+// offences lists the types of packages of module that an importer of the given packages meets though
+// these packages are not among them.
+//
+// All that can be reached from outside counts: types of constants, variables, parameters and results;
+// exported fields and methods, also those of unexported types that something exported gives out or
+// embeds; type arguments and constraints; what an alias stands for. Unexported fields do not count.
+func (c *checkout) offences(module string) []offence {
+	var all []offence
+	for dir, p := range c.packages {
+		w := walker{checkout: c, module: module, pkg: p, seen: map[types.Type]bool{}}
+		for _, name := range p.Scope().Names() {
+			if o := p.Scope().Lookup(name); o.Exported() {
+				w.at(path.Base(dir)+"."+name, o).object(o)
+			}
+		}
+		all = append(all, w.found...)
+	}
+	slices.SortFunc(all, func(a, b offence) int { return strings.Compare(a.String(), b.String()) })
+	return slices.CompactFunc(all, func(a, b offence) bool { return a == b })
+}
+
+// walker goes through what a package exports.
+type walker struct {
+	checkout *checkout
+	module   string
+	pkg      *types.Package
+	seen     map[types.Type]bool // named types of the package whose parts were walked
+	found    []offence
+}
+
+// place is where a walker is: at an object, of which a user speaks by a name.
+type place struct {
+	*walker
+	name string
+	pos  token.Position
+}
+
+func (w *walker) at(name string, o types.Object) place {
+	return place{w, name, w.checkout.fset.Position(o.Pos())}
+}
+
+func (p place) object(o types.Object) {
+	if t, ok := o.(*types.TypeName); ok {
+		if named, ok := t.Type().(*types.Named); ok && named.Obj() == t {
+			p.declared(named)
+			return
+		}
+	}
+	p.typ(o.Type())
+}
+
+// declared walks the parts of a type that the package declares.
+func (p place) declared(t *types.Named) {
+	t = t.Origin()
+	if p.seen[t] {
+		return
+	}
+	p.seen[t] = true
+	for param := range t.TypeParams().TypeParams() {
+		p.typ(param.Constraint())
+	}
+	p.typ(t.Underlying())
+	for m := range t.Methods() {
+		if m.Exported() {
+			p.at(p.name+"."+m.Name(), m).typ(m.Type())
+		}
+	}
+}
+
+// named judges the use of a type by its name.
+func (p place) named(o *types.TypeName, args *types.TypeList) {
+	for a := range args.Types() {
+		p.typ(a)
+	}
+	if o.Pkg() == nil { // error, any
+		return
+	}
+	dir, ours := strings.CutPrefix(o.Pkg().Path(), p.module+"/")
+	if ours && p.checkout.packages[dir] == nil || o.Pkg().Path() == p.module {
+		p.found = append(p.found, offence{p.pos, p.name, o.Pkg().Path() + "." + o.Name()})
+	}
+}
+
+func (p place) typ(t types.Type) {
+	switch t := t.(type) {
+	case *types.Basic, *types.TypeParam: // a constraint is walked where the parameter is declared
+	case *types.Alias:
+		p.named(t.Obj(), t.TypeArgs())
+		p.typ(t.Rhs())
+	case *types.Named:
+		p.named(t.Obj(), t.TypeArgs())
+		if t.Obj().Pkg() == p.pkg && !t.Obj().Exported() {
+			p.declared(t)
+		}
+	case *types.Pointer:
+		p.typ(t.Elem())
+	case *types.Slice:
+		p.typ(t.Elem())
+	case *types.Array:
+		p.typ(t.Elem())
+	case *types.Chan:
+		p.typ(t.Elem())
+	case *types.Map:
+		p.typ(t.Key())
+		p.typ(t.Elem())
+	case *types.Tuple:
+		for v := range t.Variables() {
+			p.typ(v.Type())
+		}
+	case *types.Signature:
+		for param := range t.TypeParams().TypeParams() {
+			p.typ(param.Constraint())
+		}
+		p.typ(t.Params())
+		p.typ(t.Results())
+	case *types.Struct:
+		for f := range t.Fields() {
+			if f.Exported() || f.Embedded() { // an embedded field's methods are promoted
+				p.at(p.name+"."+f.Name(), f).typ(f.Type())
+			}
+		}
+	case *types.Interface:
+		for m := range t.ExplicitMethods() {
+			if m.Exported() {
+				p.at(p.name+"."+m.Name(), m).typ(m.Type())
+			}
+		}
+		for e := range t.EmbeddedTypes() {
+			p.typ(e)
+		}
+	case *types.Union:
+		for term := range t.Terms() {
+			p.typ(term.Type())
+		}
+	default:
+		panic(fmt.Sprintf("%s: a type of kind %T", p.name, t))
+	}
+}

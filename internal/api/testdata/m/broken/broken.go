@@ -1,0 +1,3 @@
+package broken
+
+var X int = "no int"
