@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/cmd/vnic/internal/lastly"
+	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab"
@@ -39,7 +39,7 @@ func main() {
 	}
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // or the runtime has SIGPIPE of stdout kill us, and nothing is cleared up
 	go interrupts(signals, cancel, func() {
-		lastly.Run()
+		atexit.Run()
 		fmt.Fprintln(os.Stderr, "vnic: interrupted again: gone at once")
 		os.Exit(exitFailed) // the kernel ends what we have started (PR_SET_PDEATHSIG)
 	})

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
-	"vnic.dev/vnic/cmd/vnic/internal/lastly"
+	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/guest-images/session"
 )
 
@@ -62,7 +62,7 @@ func (o *Options) own() streams {
 		return s
 	}
 	back := func() { _ = term.Restore(fd, old) }
-	done := lastly.Do(back)
+	done := atexit.Register(back)
 	s.tty, s.size, s.resize = true, size(fd), make(chan session.Size, 1)
 	changes, end := make(chan os.Signal, 1), make(chan struct{})
 	signal.Notify(changes, unix.SIGWINCH)

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/lastly"
+	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 )
 
 // listener is a socket that we listen at.
@@ -42,7 +42,7 @@ func listen(ctx context.Context, path string) (*listener, error) {
 				return nil, fmt.Errorf("socket %s: %w", path, errors.Join(err, l.Close()))
 			}
 			made := &listener{UnixListener: l, name: path, file: st}
-			made.gone = lastly.Do(func() { _ = made.remove() })
+			made.gone = atexit.Register(func() { _ = made.remove() })
 			return made, nil
 		}
 		if !errors.Is(err, unix.EADDRINUSE) {

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/lastly"
+	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
@@ -526,7 +526,7 @@ func TestSocketsGoAlsoInAHurry(t *testing.T) {
 	if err := os.WriteFile(list[1].name, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	lastly.Run()
+	atexit.Run()
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 || left[0].Name() != "b" {
 		t.Errorf("left: %v, %v", left, err)

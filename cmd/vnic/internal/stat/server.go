@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/cmd/vnic/internal/lastly"
+	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 )
 
 // Bounds of what clients can make a server hold.
@@ -168,7 +168,7 @@ func (s *Server) listenIn(path string) error {
 	}
 	l.SetUnlinkOnClose(false) // Close does, while d is open
 	s.dir, s.path, s.listener = d, path, l
-	s.gone = lastly.Do(func() { _ = unix.Unlinkat(int(d.Fd()), name, 0) })
+	s.gone = atexit.Register(func() { _ = unix.Unlinkat(int(d.Fd()), name, 0) })
 	return nil
 }
 

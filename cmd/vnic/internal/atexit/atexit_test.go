@@ -1,11 +1,11 @@
-package lastly
+package atexit
 
 import "testing"
 
 func TestWhatIsDoneIsNotDoneAgain(t *testing.T) {
 	var a, b int
-	Do(func() { a++ })
-	done := Do(func() { b++ })
+	Register(func() { a++ })
+	done := Register(func() { b++ })
 	done()
 	Run()
 	Run()
