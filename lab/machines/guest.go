@@ -24,15 +24,18 @@ const Farewell = 2 * time.Second
 
 // Config says how a guest of ours is booted.
 type Config struct {
-	Name        string
-	Agent       agent.Config // modules, huge pages and nodes follow from the hardware
-	Files       io.Reader    // archive with files of a user's, behind the initramfs; may be nil
-	RAMSize     uint64       // bytes
-	CPUs        int          // 0: 1
-	Append      string       // last words of the kernel's command line
-	Args        []string     // last arguments of QEMU
-	Console     io.Writer    // gets the console; may be nil
-	ResultsPort bool         // offer the results channel as a virtio port, too
+	Name    string
+	Agent   agent.Config // modules, huge pages and nodes follow from the hardware
+	Files   io.Reader    // archive with files of a user's, behind the initramfs; may be nil
+	RAMSize uint64       // bytes
+	CPUs    int          // 0: 1
+	Append  string       // last words of the kernel's command line
+	Args    []string     // last arguments of QEMU
+	Console io.Writer    // gets the console; may be nil
+	Accel   qemu.Accel   // "": KVM where it works, else TCG
+	// Connected has the connections of NICs; nil: the lab's ports serve them.
+	Connected   func(p *lab.Port, conn *net.UnixConn)
+	ResultsPort bool // offer the results channel as a virtio port, too
 	BootLimit   time.Duration
 	TimeLimit   time.Duration
 	Log         *slog.Logger
@@ -47,7 +50,8 @@ type Guest struct {
 // Boot boots a guest with the hardware of a machine of a lab. It lives as long as ctx, at most until it is closed.
 func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, error) {
 	conf := qemu.Config{Name: c.Name, QEMU: im.QEMU, Kernel: im.Kernel, RAMSize: c.RAMSize, CPUs: c.CPUs, Cache: im.Cache, Log: c.Log, Args: c.Args,
-		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort}
+		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort,
+		Accel: c.Accel}
 	if conf.BootLimit == 0 {
 		conf.BootLimit = BootLimit
 	}
@@ -60,6 +64,11 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	}
 	conf.Append = strings.TrimSpace(conf.Append + " " + c.Append)
 	Attach(&conf, hw)
+	if c.Connected != nil {
+		for i, p := range hw.Ports {
+			conf.Netdevs[i].Connected = func(conn *net.UnixConn) { c.Connected(p, conn) }
+		}
+	}
 	a.Node0 = slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Node })
 	initrd, err := im.Initrd(a)
 	if err != nil {

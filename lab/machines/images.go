@@ -56,12 +56,17 @@ func Fetch(ctx context.Context, o qemu.Options, models []string, note func(forma
 
 // Build makes the initramfs, with these modules and applets.
 func (im *Images) Build(ctx context.Context, modules []string, applets ...string) error {
-	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: im.Cache, Kernel: im.Kernel.Version, ModulesDir: im.Kernel.Modules,
-		Modules: modules, Applets: applets})
+	return im.BuildImage(ctx, guestimages.Options{Modules: modules, Applets: applets})
+}
+
+// BuildImage makes the initramfs. What o says of the cache and the kernel is replaced.
+func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
+	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
+	img, err := guestimages.Build(ctx, o)
 	if err != nil {
 		return qemu.CacheError(im.Cache, err)
 	}
-	im.initrd, im.Modules = img, modules
+	im.initrd, im.Modules = img, o.Modules
 	return nil
 }
 
