@@ -1,4 +1,4 @@
-package main
+package ncdevmem
 
 import (
 	"fmt"
@@ -11,7 +11,7 @@ import (
 // (Linux Documentation/scheduler/sched-stats.rst, /proc/PID/schedstat).
 type waits map[string]time.Duration
 
-func (l *lab) waits() waits {
+func (l *bench) waits() waits {
 	w := waits{}
 	for _, pid := range []int{l.machine.PID(), os.Getpid()} {
 		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))

@@ -1,4 +1,4 @@
-package main
+package ncdevmem
 
 import (
 	"bytes"
@@ -65,13 +65,13 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 }
 
 // sh runs a script in the guest. Its error is one of ours: the script's own end is in the result.
-func (l *lab) sh(ctx context.Context, script string) (r agent.ExecResult, err error) {
+func (l *bench) sh(ctx context.Context, script string) (r agent.ExecResult, err error) {
 	err = l.machine.Agent().Call(ctx, "exec", agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}}, &r)
 	return r, err
 }
 
 // do runs a script that is to succeed.
-func (l *lab) do(ctx context.Context, script string) error {
+func (l *bench) do(ctx context.Context, script string) error {
 	r, err := l.sh(ctx, script)
 	if err == nil && r.Status != 0 {
 		err = fmt.Errorf("in the guest: %s: status %d: %s", script, r.Status, agent.Plain(r.Stdout+r.Stderr))
@@ -80,20 +80,20 @@ func (l *lab) do(ctx context.Context, script string) error {
 }
 
 // network brings the guest's interface up. Flow rules, which ncdevmem adds, are off at first (specs/devmem.md section 6).
-func (l *lab) network(ctx context.Context) error {
+func (l *bench) network(ctx context.Context) error {
 	return l.do(ctx, fmt.Sprintf("set -e; ip addr add %v dev eth0; ip addr add %v dev eth0; ip link set eth0 up; ethtool -K eth0 ntuple on",
 		guestAddrs[0], guestAddrs[1]))
 }
 
 // listening waits until a socket of the guest listens on a port. Both families use sockets of IPv6's.
-func (l *lab) listening(ctx context.Context, port uint16) error {
+func (l *bench) listening(ctx context.Context, port uint16) error {
 	script := fmt.Sprintf("until grep -q '^ *[0-9]*: [0-9A-F]*:%04X [0-9A-F]*:0000 0A' /proc/net/tcp6; do usleep 10000; done", port)
 	return l.do(ctx, script)
 }
 
 // fromGuest collects a file of the guest by an ordinary connection: the results channel is too slow for it. Busybox's nc
 // has cat write to the connection itself, in large pieces.
-func (l *lab) fromGuest(ctx context.Context, path string, each func([]byte) error) error {
+func (l *bench) fromGuest(ctx context.Context, path string, each func([]byte) error) error {
 	l.ports++
 	addr := netip.AddrPortFrom(peerAddrs[0].Addr(), l.ports)
 	in, err := l.listen(addr)
@@ -108,7 +108,7 @@ func (l *lab) fromGuest(ctx context.Context, path string, each func([]byte) erro
 }
 
 // text collects a file of the guest.
-func (l *lab) text(ctx context.Context, path string) (string, error) {
+func (l *bench) text(ctx context.Context, path string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	var b bytes.Buffer
@@ -123,7 +123,7 @@ func (l *lab) text(ctx context.Context, path string) (string, error) {
 }
 
 // kernelLog looks for what the kernel complains about.
-func (l *lab) kernelLog(ctx context.Context, j *judge) error {
+func (l *bench) kernelLog(ctx context.Context, j *judge) error {
 	j.begin("the guest's kernel log")
 	r, err := l.sh(ctx, "dmesg")
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package ncdevmem
 
 import (
 	"bytes"
@@ -81,8 +81,8 @@ func countLines(n int) (lines int) {
 // seen is how many pages of the pattern there are.
 type seen struct{ gpu, ram int }
 
-func (l *lab) look() (s seen, err error) {
-	if s.gpu, err = patternPages(l.gpuFile, int64(l.gpu.Size())); err != nil {
+func (l *bench) look() (s seen, err error) {
+	if s.gpu, err = patternPages(l.gpu.File, int64(l.gpu.Size())); err != nil {
 		return s, fmt.Errorf("GPU memory: %w", err)
 	}
 	if s.ram, err = patternPages(l.machine.RAM(), guestRAM); err != nil {
@@ -98,14 +98,14 @@ const few = 64
 // many is half of the pages that a receive queue of 1024 goes through before it uses one again; not all are filled.
 const many = 512
 
-func (l *lab) patternBefore(j *judge) error {
+func (l *bench) patternBefore(j *judge) error {
 	j.begin("pages full of the pattern, as the host sees them, before")
 	s, err := l.look()
 	j.check(s == seen{}, "%d in GPU memory, %d in guest RAM: none", s.gpu, s.ram)
 	return err
 }
 
-func (l *lab) patternAfter(j *judge) error {
+func (l *bench) patternAfter(j *judge) error {
 	j.begin("pages full of the pattern, after 128 MiB of it came")
 	s, err := l.look()
 	j.check(s.gpu >= many, "%d in GPU memory, which are left: %d and more", s.gpu, many)
@@ -113,7 +113,7 @@ func (l *lab) patternAfter(j *judge) error {
 	return err
 }
 
-func (l *lab) patternControl(j *judge) error {
+func (l *bench) patternControl(j *judge) error {
 	j.begin("negative control: the same look finds the pattern where it is in RAM")
 	s, err := l.look()
 	j.check(s.ram >= many, "%d in guest RAM: %d and more", s.ram, many)
@@ -121,8 +121,8 @@ func (l *lab) patternControl(j *judge) error {
 }
 
 // audit finds pieces of a stream of random bytes in the GPU's memory, at any place and alignment.
-func (l *lab) audit(seed, size uint64) (bytes uint64, err error) {
-	hits, err := gpumem.AuditReader(l.gpuFile, int64(l.gpu.Size()), []gpumem.Stream{{Seed: seed, Bytes: size}})
+func (l *bench) audit(seed, size uint64) (bytes uint64, err error) {
+	hits, err := gpumem.AuditReader(l.gpu.File, int64(l.gpu.Size()), []gpumem.Stream{{Seed: seed, Bytes: size}})
 	for _, h := range hits {
 		bytes += h.Len
 	}

@@ -1,4 +1,4 @@
-package main
+package ncdevmem
 
 import (
 	"context"
@@ -16,7 +16,7 @@ type inlet struct {
 	l devmem.Listener
 }
 
-func (l *lab) listen(addr netip.AddrPort) (*inlet, error) {
+func (l *bench) listen(addr netip.AddrPort) (*inlet, error) {
 	ln, err := l.peer.Listen(addr)
 	if err != nil {
 		return nil, fmt.Errorf("peer listens on %v: %w", addr, err)
@@ -55,7 +55,7 @@ func (in *inlet) read(ctx context.Context, each func([]byte) error) error {
 }
 
 // write connects, writes size bytes that fill makes, and closes; it returns when the other side has closed too.
-func (l *lab) write(ctx context.Context, from, to netip.AddrPort, size uint64, fill func(b []byte, off uint64)) error {
+func (l *bench) write(ctx context.Context, from, to netip.AddrPort, size uint64, fill func(b []byte, off uint64)) error {
 	c, err := l.peer.Dial(ctx, from, to)
 	if err != nil {
 		return fmt.Errorf("peer connects from %v to %v: %w", from, to, err)

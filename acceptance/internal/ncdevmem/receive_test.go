@@ -1,4 +1,4 @@
-package main
+package ncdevmem
 
 import (
 	"context"
@@ -55,7 +55,7 @@ func (r *receiving) command(guest, peer netip.Addr) string {
 	return s + " >" + stdoutFile + " 2>" + stderrFile
 }
 
-func (l *lab) receive(ctx context.Context, j *judge, r receiving) error {
+func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
 	j.begin(fmt.Sprintf("%s: %d MiB, %d queues bound from %d on", r.name, r.size>>20, r.queues, r.queue))
 	ctx, cancel := context.WithTimeout(ctx, caseLimit)
 	defer cancel()

@@ -1,4 +1,4 @@
-package main
+package ncdevmem
 
 import (
 	"bytes"
@@ -53,7 +53,7 @@ type sender struct {
 // attempts is how often ncdevmem may send anew on a machine that is too busy for its time limit.
 const attempts = 5
 
-func (l *lab) send(ctx context.Context, j *judge, s sending) error {
+func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 	size := uint64(len(l.lines))
 	j.begin(fmt.Sprintf("%s: %d MiB", s.name, size>>20))
 	ctx, cancel := context.WithTimeout(ctx, caseLimit)
@@ -93,7 +93,7 @@ func (l *lab) send(ctx context.Context, j *judge, s sending) error {
 }
 
 // sendOnce runs the sender. With an error comes what it said, if that could be had.
-func (l *lab) sendOnce(ctx context.Context, s sending) (x sender, err error) {
+func (l *bench) sendOnce(ctx context.Context, s sending) (x sender, err error) {
 	guest, peer := addrs(s.v6)
 	from, to := netip.AddrPortFrom(guest, s.port), netip.AddrPortFrom(peer, s.port)
 	counters, err := l.meter(from, to)
