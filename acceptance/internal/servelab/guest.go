@@ -1,4 +1,4 @@
-package main
+package servelab
 
 import (
 	"context"
@@ -14,52 +14,43 @@ import (
 
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/guest-images/kernelnic"
-	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
 // image is what guests boot from.
 type image struct {
-	*qemu.Resolved
+	*bench
+	*machines.Images
 	initrd string // file
 }
 
-// prepare takes QEMU, unless one is given, and a kernel from the cache, and makes a guest of ours, with more files if it is a stock
-// one.
-func prepare(ctx context.Context, files map[string]string) (*image, error) {
-	res, err := qemu.Fetch(ctx, qemu.Options{CacheDir: *cache, Offline: true, QEMU: *given, IgnoreSystemQEMU: true,
-		VFIOUser: *nic == "gve"})
-	if err != nil {
-		return nil, err
-	}
-	conf := agent.Config{Modules: transfer.Modules, HugePages: transfer.HugePages}
-	if *nic == "gve" {
-		conf = agent.Config{Modules: kernelnic.Modules, HugePages: kernelnic.HugePages, Node0: true}
-	}
-	what := guestimages.Options{CacheDir: res.Cache, ModulesDir: res.Kernel.Modules, Applets: []string{"devmem"}}
-	if *linux {
+// prepare makes a guest of ours, or a stock one with these files.
+func (b *bench) prepare(files map[string]string) *image {
+	b.Helper()
+	soft := machines.For(b.nic)
+	conf := agent.Config{Modules: soft.Modules, HugePages: soft.HugePages, Node0: b.nic == lab.GVE}
+	what := guestimages.Options{Applets: []string{"devmem"}}
+	if b.stock {
 		conf = agent.Config{Modules: stockModules}
-		what.Program, what.Applets, what.Files = "/proc/self/exe", nil, files
+		what = guestimages.Options{Modules: stockModules, Files: files, Program: machinetest.Program(b.T, "vnic.dev/vnic/acceptance/internal/servelab/guest")}
 	}
-	what.Modules = conf.Modules
-	img, err := guestimages.Build(ctx, what)
+	im := &image{bench: b, Images: machinetest.Images(b.T, []string{b.nic}, what), initrd: filepath.Join(b.dir, "initrd")}
+	r, err := im.Initrd(conf)
 	if err != nil {
-		return nil, err
-	}
-	r, err := img.Initrd(conf)
-	if err != nil {
-		return nil, err
+		b.Fatal(err)
 	}
 	defer r.Close()
-	im := &image{Resolved: res, initrd: filepath.Join(*dir, "initrd")}
 	f, err := os.Create(im.initrd)
 	if err != nil {
-		return nil, err
+		b.Fatal(err)
 	}
 	defer f.Close()
-	_, err = io.Copy(f, r)
-	return im, err
+	if _, err := io.Copy(f, r); err != nil {
+		b.Fatal(err)
+	}
+	return im
 }
 
 // guest is a QEMU of somebody else's.
@@ -99,7 +90,7 @@ func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	p := s.rep.Ports[i]
 	addr, _, _ := strings.Cut(p.Addr4, "/")
-	results := filepath.Join(*dir, fmt.Sprintf("results-%d", i))
+	results := filepath.Join(im.dir, fmt.Sprintf("results-%d", i))
 	_ = os.Remove(results)
 	l, err := net.Listen("unix", results)
 	if err != nil {
@@ -109,11 +100,11 @@ func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	// tsc=unstable: on a busy machine the kernel's clock by the TSC of two CPUs under TCG ran ten times too fast, once in 13 runs.
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Image, "-initrd", im.initrd,
-		"-append", "console=ttyS0 quiet panic=-1 tsc=unstable "+s.rep.KernelArgs, "-serial", "file:"+consoleOf(i),
+		"-append", "console=ttyS0 quiet panic=-1 tsc=unstable "+s.rep.KernelArgs, "-serial", "file:"+im.consoleOf(i),
 		"-chardev", "socket,id=results,path="+results, "-serial", "chardev:results")
 	g := &guest{cmd: exec.CommandContext(ctx, im.QEMU.Args[0], append(args, p.QEMU...)...), addr: addr, ended: make(chan error, 1)}
 	g.cmd.Env = append(os.Environ(), im.QEMU.Env...)
-	said, err := os.Create(consoleOf(i) + "-qemu") // much, when vnic goes away
+	said, err := os.Create(im.consoleOf(i) + "-qemu") // much, when vnic goes away
 	if err != nil {
 		return nil, err
 	}

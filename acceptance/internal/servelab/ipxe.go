@@ -1,4 +1,4 @@
-package main
+package servelab
 
 import (
 	"context"
@@ -9,13 +9,6 @@ import (
 	"strings"
 	"syscall"
 	"time"
-)
-
-// script is what iPXE fetches and runs.
-const (
-	scriptPath = "/boot.ipxe"
-	scriptSays = "this script came through the gateway"
-	script     = "#!ipxe\necho " + scriptSays + "\n"
 )
 
 // prompt of iPXE's command line.
@@ -66,7 +59,7 @@ func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOu
 			}
 		}
 	}
-	ok("iPXE, QEMU %s: DHCP gives %s; a script from %s", im.QEMU.Version, addr, url)
+	im.ok("iPXE, QEMU %s: DHCP gives %s; a script from %s", im.QEMU.Version, addr, url)
 	return nil
 }
 

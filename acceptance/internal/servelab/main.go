@@ -1,88 +1,90 @@
-// Command servelab is a stranger with a QEMU of his own: it starts `vnic serve --json`, gives two QEMUs the arguments that it
-// prints, and has their guests send from GPU to GPU. One of them is killed and comes again. At the end vnic gets a SIGTERM while
-// both run. With -stock the guests have the kernel's virtio_net, and everything is tried that people do to it.
-package main
+package servelab
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
+	"testing"
 	"time"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
-var (
-	bin    = flag.String("vnic", "", "the program under test")
-	cache  = flag.String("cache", "", "its cache")
-	nic    = flag.String("nic", "virtio", "virtio or gve")
-	dir    = flag.String("dir", "", "for sockets and consoles")
-	linux  = flag.Bool("stock", false, "guests with the kernel's virtio_net instead")
-	given  = flag.String("qemu", "", "the user's QEMU (default: the cache's)")
-	client = flag.Bool("client", false, "QEMU listens, vnic connects")
-	limit  = flag.Duration("limit", 3*time.Minute, "for all of it")
-)
-
-func main() {
-	inGuest()
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, *limit)
-	defer cancel()
-	f := devmem
-	if *linux {
-		f = stock
-	}
-	if err := f(ctx); err != nil {
-		fmt.Fprintln(os.Stderr, "FAIL", err)
-		os.Exit(1)
-	}
+// bench is a stranger's machine: the program under test, a directory for sockets and consoles, and what is to be tried.
+type bench struct {
+	*testing.T
+	vnic, dir string
+	nic       string
+	client    bool // QEMU listens, vnic connects
+	stock     bool // guests with the kernel's virtio_net
+	start     time.Time
 }
 
-var start = time.Now()
+// program builds vnic.
+func program(t *testing.T) string {
+	t.Helper()
+	return machinetest.Program(t, "vnic.dev/vnic/cmd/vnic")
+}
 
-func ok(format string, args ...any) {
-	fmt.Printf("ok   %5.1f s  %s\n", time.Since(start).Seconds(), fmt.Sprintf(format, args...))
+func (b *bench) ok(format string, args ...any) {
+	b.Helper()
+	b.Logf("%5.1f s  %s", time.Since(b.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// try does what is asked for, of a bench that set has changed.
+func try(t *testing.T, set func(*bench)) {
+	t.Helper()
+	b := &bench{T: t, vnic: program(t), dir: t.TempDir(), nic: lab.Virtio, start: time.Now()}
+	set(b)
+	ctx, cancel := context.WithTimeout(t.Context(), 390*time.Second)
+	defer cancel()
+	do := b.devmem
+	if b.stock {
+		do = b.stockGuests
+	}
+	if err := do(ctx); err != nil {
+		for i := range 2 {
+			console, _ := os.ReadFile(b.consoleOf(i))
+			t.Logf("guest %d: %s", i, agent.Plain(string(console[max(0, len(console)-4<<10):])))
+		}
+		t.Fatal(err)
+	}
 }
 
 // devmem has the guests' tool send from GPU to GPU.
-func devmem(ctx context.Context) error {
-	im, err := prepare(ctx, nil)
-	if err != nil {
-		return err
-	}
-	s, err := startServe(ctx, "--nic", *nic, "--gpu-memory", "128M", fmt.Sprintf("--client=%t", *client))
+func (b *bench) devmem(ctx context.Context) error {
+	im := b.prepare(nil)
+	s, err := b.startServe(ctx, "--nic", b.nic, "--gpu-memory", "128M", fmt.Sprintf("--client=%t", b.client))
 	if err != nil {
 		return err
 	}
 	defer func() { s.kill() }()
-	ok("vnic serve --nic %s --client=%t: %d ports", s.rep.NIC, *client, len(s.rep.Ports))
+	b.ok("vnic serve --nic %s --client=%t: %d ports", s.rep.NIC, b.client, len(s.rep.Ports))
 	guests, err := im.bootAll(ctx, s)
 	defer guests.kill()
 	if err != nil {
 		return err
 	}
-	ok("QEMU %s runs with what was printed, twice", im.QEMU.Version)
-	if err := send(ctx, guests[0], guests[1]); err != nil {
+	b.ok("QEMU %s runs with what was printed, twice", im.QEMU.Version)
+	if err := b.send(ctx, guests[0], guests[1]); err != nil {
 		return err
 	}
-	ok("64 MiB from GPU to GPU")
+	b.ok("from GPU to GPU")
 	guests[1].kill()
 	if guests[1], err = im.boot(ctx, s, 1); err != nil {
 		return err
 	}
-	ok("one QEMU was killed, and another took its NIC")
-	if err := send(ctx, guests[0], guests[1]); err != nil {
+	b.ok("one QEMU was killed, and another took its NIC")
+	if err := b.send(ctx, guests[0], guests[1]); err != nil {
 		return err
 	}
-	ok("64 MiB from GPU to GPU")
-	if *nic == "virtio" { // QEMU's vfio-user does not come back
+	b.ok("from GPU to GPU")
+	if b.nic == "virtio" { // QEMU's vfio-user does not come back
 		if s, err = s.again(ctx); err != nil {
 			return err
 		}
@@ -91,15 +93,15 @@ func devmem(ctx context.Context) error {
 				return err
 			}
 		}
-		ok("vnic was killed and started again, and warns of both QEMUs: they have the GPU memory of the first")
+		b.ok("vnic was killed and started again, and warns of both QEMUs: they have the GPU memory of the first")
 	}
 	took, err := s.term()
 	if err != nil {
 		return err
 	}
-	ok("SIGTERM under two QEMUs: gone after %v, status 0", took.Round(time.Millisecond))
+	b.ok("SIGTERM under two QEMUs: gone after %v, status 0", took.Round(time.Millisecond))
 	for _, p := range s.rep.Ports {
-		if *client {
+		if b.client {
 			break // the sockets are QEMU's
 		}
 		if _, err := os.Lstat(p.Socket); err == nil {
@@ -110,15 +112,19 @@ func devmem(ctx context.Context) error {
 }
 
 // send has the tool of the guests send device memory.
-func send(ctx context.Context, a, b *guest) error {
-	iface := map[string]string{"virtio": "virtio", "gve": "eth0"}[*nic]
-	common := []string{"-f", iface, "-s", b.addr, "-p", "5201", "-v", "7"}
+func (b *bench) send(ctx context.Context, from, to *guest) error {
+	size := 8 << 20
+	if labtest.Long() {
+		size = 64 << 20
+	}
+	iface := map[string]string{"virtio": "virtio", "gve": "eth0"}[b.nic]
+	common := []string{"-f", iface, "-s", to.addr, "-p", "5201", "-v", "7"}
 	got := make(chan error, 1)
 	var r agent.ExecResult
-	go func() { got <- b.run(ctx, &r, append([]string{"/bin/devmem", "recv", "-L"}, common...)) }()
+	go func() { got <- to.run(ctx, &r, append([]string{"/bin/devmem", "recv", "-L"}, common...)) }()
 	for {
 		var s agent.ExecResult
-		if err := a.run(ctx, &s, append([]string{"/bin/devmem", "send", "-c", a.addr, "-b", "64M"}, common...)); err != nil {
+		if err := from.run(ctx, &s, append([]string{"/bin/devmem", "send", "-c", from.addr, "-b", fmt.Sprint(size)}, common...)); err != nil {
 			return err
 		}
 		if s.Status != 0 && (strings.Contains(s.Stderr, "connection refused") || strings.Contains(s.Stderr, "no route to host")) {
@@ -137,11 +143,11 @@ func send(ctx context.Context, a, b *guest) error {
 	if err := <-got; err != nil {
 		return err
 	}
-	if r.Status != 0 || !strings.Contains(r.Stdout, "Validated buffer") || !strings.Contains(r.Stderr, "total_received=67108864\n") ||
+	if r.Status != 0 || !strings.Contains(r.Stdout, "Validated buffer") || !strings.Contains(r.Stderr, fmt.Sprintf("total_received=%d\n", size)) ||
 		!strings.Contains(r.Stderr, "linear_received=0\n") {
 		return fmt.Errorf("recv: %+v", r)
 	}
 	return nil
 }
 
-func consoleOf(i int) string { return filepath.Join(*dir, fmt.Sprintf("console-%d", i)) }
+func (b *bench) consoleOf(i int) string { return filepath.Join(b.dir, fmt.Sprintf("console-%d", i)) }

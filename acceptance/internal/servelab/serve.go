@@ -1,4 +1,4 @@
-package main
+package servelab
 
 import (
 	"context"
@@ -29,6 +29,7 @@ type report struct {
 
 // server is vnic serve.
 type server struct {
+	*bench
 	cmd    *exec.Cmd
 	args   []string
 	rep    report
@@ -69,10 +70,10 @@ func (s *said) String() string {
 	return text
 }
 
-func startServe(ctx context.Context, args ...string) (*server, error) {
-	s := &server{args: args, ended: make(chan error, 1)}
-	args = append([]string{"serve", "--socket-path", filepath.Join(*dir, "nic%d"), "--ports", "2", "--json"}, args...)
-	s.cmd = exec.CommandContext(ctx, *bin, args...)
+func (b *bench) startServe(ctx context.Context, args ...string) (*server, error) {
+	s := &server{bench: b, args: args, ended: make(chan error, 1)}
+	args = append([]string{"serve", "--socket-path", filepath.Join(b.dir, "nic%d"), "--ports", "2", "--json"}, args...)
+	s.cmd = exec.CommandContext(ctx, b.vnic, args...)
 	s.cmd.Stderr = &s.stderr
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := s.cmd.StdoutPipe()
@@ -126,7 +127,7 @@ func (s *server) says(ctx context.Context, want string) error {
 // again kills it, and starts it with the same arguments.
 func (s *server) again(ctx context.Context) (*server, error) {
 	s.kill()
-	n, err := startServe(ctx, s.args...)
+	n, err := s.startServe(ctx, s.args...)
 	if err != nil {
 		return s, err
 	}

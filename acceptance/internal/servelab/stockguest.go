@@ -1,4 +1,6 @@
-package main
+// Package servelab is a stranger with a QEMU of his own, for tests of `vnic serve`: it gives QEMUs the arguments that are printed. What
+// is not a test is the side of guests that have nothing of ours but process 1, for their program (guest).
+package servelab
 
 import (
 	"context"
@@ -18,7 +20,7 @@ import (
 	"vnic.dev/vnic/guest-images/dhcp"
 )
 
-// In a guest this program is process 1, with operations on eth0, whose driver is the kernel's.
+// The guest's program is process 1, with operations on eth0, whose driver is the kernel's.
 
 // stockModules are the kernel's driver, and its VLANs.
 var stockModules = []string{"virtio_net", "8021q"}
@@ -39,11 +41,8 @@ type args struct {
 	Queues  uint32 `json:"queues,omitempty"`
 }
 
-// inGuest has this program be the guest's, if it is in a guest; else it returns.
-func inGuest() {
-	if _, err := os.Stat(agent.ConfigPath); err != nil {
-		return
-	}
+// Main is the guest's program.
+func Main() {
 	for name, op := range map[string]func(*args) (any, error){
 		"stock.up": up, "stock.stream": func(a *args) (any, error) { return nil, streams(a.Addr, a.Bytes, max(a.Streams, 1)) },
 		"stock.mtu":      func(a *args) (any, error) { return nil, setMTU(iface, a.MTU) },

@@ -1,4 +1,4 @@
-package main
+package servelab
 
 import (
 	"context"
@@ -8,14 +8,9 @@ import (
 	"strconv"
 )
 
-// Bytes of a stream.
-const (
-	whole = 8 << 20
-	short = 1 << 20
-)
-
 // stockLab is two guests with nothing of ours but what process 1 is: the kernel's virtio_net and its TCP.
 type stockLab struct {
+	*bench
 	*server
 	im        *image
 	guests    *pair
@@ -24,9 +19,9 @@ type stockLab struct {
 	in, webIn string // where the first guest's are, on loopback (--forward)
 }
 
-// stock has everything tried that people do to a stock guest, on `vnic serve --mtu 9000`.
-func stock(ctx context.Context) (err error) {
-	l := &stockLab{guests: &pair{}}
+// stockGuests has everything tried that people do to a stock guest, on `vnic serve --mtu 9000`.
+func (b *bench) stockGuests(ctx context.Context) (err error) {
+	l := &stockLab{bench: b, guests: &pair{}}
 	for port, serve := range map[*string]func(net.Listener){&l.port: serveStreams, &l.web: serveHTTP} {
 		host, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -42,16 +37,14 @@ func stock(ctx context.Context) (err error) {
 	if l.webIn, err = freePort(); err != nil {
 		return err
 	}
-	if l.curl, err = findCurl(); err != nil {
+	if l.curl, err = findCurl(b.dir); err != nil {
 		return err
 	}
-	if l.im, err = prepare(ctx, l.curl.files); err != nil {
-		return err
-	}
+	l.im = b.prepare(l.curl.files)
 	if err := l.network(ctx); err != nil {
 		return err
 	}
-	l.server, err = startServe(ctx, "--gpu-memory", "0", "--mtu", "9000", "--queues", "4",
+	l.server, err = b.startServe(ctx, "--gpu-memory", "0", "--mtu", "9000", "--queues", "4",
 		"--forward", fmt.Sprint(l.in, ":port0:", guestPort), "--forward", fmt.Sprint(l.webIn, ":port0:", webPort))
 	if err != nil {
 		return err
@@ -70,7 +63,7 @@ func stock(ctx context.Context) (err error) {
 // network boots from the network, with frames of usual length and longer ones.
 func (l *stockLab) network(ctx context.Context) error {
 	for mtu, leaveOut := range map[int][]string{1500: {romfile}, 9000: {romfile, ",host_mtu=9000"}} {
-		s, err := startServe(ctx, "--gpu-memory", "0", "--mtu", strconv.Itoa(mtu))
+		s, err := l.startServe(ctx, "--gpu-memory", "0", "--mtu", strconv.Itoa(mtu))
 		if err != nil {
 			return err
 		}
@@ -79,7 +72,7 @@ func (l *stockLab) network(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("MTU %d: %w", mtu, err)
 		}
-		ok("iPXE, MTU %d", mtu)
+		l.ok("iPXE, MTU %d", mtu)
 	}
 	return nil
 }
@@ -88,7 +81,7 @@ func (l *stockLab) boot(ctx context.Context) (err error) {
 	if l.guests, err = l.im.bootAll(ctx, l.server); err != nil {
 		return err
 	}
-	ok("two guests with the kernel's virtio_net, QEMU %s", l.im.QEMU.Version)
+	l.ok("two guests with the kernel's virtio_net, QEMU %s", l.im.QEMU.Version)
 	for i, g := range l.guests {
 		var got lease
 		if err := g.Call(ctx, "stock.up", nil, &got); err != nil {
@@ -97,7 +90,7 @@ func (l *stockLab) boot(ctx context.Context) (err error) {
 		if got.Addr != g.addr || got.MTU != "9000" {
 			return fmt.Errorf("guest %d: %+v, not %s with an MTU of 9000", i, got, g.addr)
 		}
-		ok("DHCP: %+v", got)
+		l.ok("DHCP: %+v", got)
 	}
 	return nil
 }
@@ -132,7 +125,7 @@ func (l *stockLab) streams(ctx context.Context, what string, k int, n uint64) er
 	if err != nil {
 		return fmt.Errorf("%s: to the other guest: %w", what, err)
 	}
-	ok("%s: %d x %d KiB each way: guest and host, host and guest (--forward), guest and guest", what, k, n>>10)
+	l.ok("%s: %d x %d KiB each way: guest and host, host and guest (--forward), guest and guest", what, k, n>>10)
 	return nil
 }
 
@@ -174,14 +167,14 @@ func (l *stockLab) names(ctx context.Context) error {
 	if err := l.do(ctx, "IPv6", to); err != nil {
 		return err
 	}
-	ok("AAAA of %s: %s: %d KiB each way between the guests", l.rep.Ports[1].Name, got.Addr, short>>10)
+	l.ok("AAAA of %s: %s: %d KiB each way between the guests", l.rep.Ports[1].Name, got.Addr, short>>10)
 	return nil
 }
 
 // fetch has curl, in the guest and here.
 func (l *stockLab) fetch(ctx context.Context) error {
 	if l.curl.files == nil {
-		fmt.Println("skip curl: this machine has none")
+		l.Log("no curl on this machine: HTTP is left out")
 		return nil
 	}
 	a := l.guests[0]
@@ -197,7 +190,7 @@ func (l *stockLab) fetch(ctx context.Context) error {
 	if err := l.curl.get(ctx, "127.0.0.1:"+l.webIn); err != nil {
 		return fmt.Errorf("by --forward: %w", err)
 	}
-	ok("curl: a guest from the host's loopback, by name, IPv4 and IPv6, and from the other; the host from a guest, by --forward: "+
+	l.ok("curl: a guest from the host's loopback, by name, IPv4 and IPv6, and from the other; the host from a guest, by --forward: "+
 		"%d KiB each", whole>>10)
 	return nil
 }
@@ -212,7 +205,7 @@ func (l *stockLab) vlan(ctx context.Context) error {
 		if err := l.do(ctx, "VLAN", step{0, "stock.offloads", args{On: on}}, over); err != nil {
 			return fmt.Errorf("offloads %t: %w", on, err)
 		}
-		ok("VLAN %d between the guests, offloads %t: %d KiB each way", vlan, on, over.args.Bytes>>10)
+		l.ok("VLAN %d between the guests, offloads %t: %d KiB each way", vlan, on, over.args.Bytes>>10)
 	}
 	return nil
 }

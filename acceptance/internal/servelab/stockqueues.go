@@ -1,20 +1,14 @@
-package main
+package servelab
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
-	"os"
 	"os/exec"
 	"strconv"
-	"strings"
 
 	"vnic.dev/vnic/wire"
 )
-
-// pairs is how many queue pairs each NIC has.
-const pairs = 4
 
 // counts are of the first NIC's queues: packets received and sent by vnic's counters, interrupts of receive queues by the guest's;
 // and how many packets anybody dropped.
@@ -53,7 +47,7 @@ func (l *stockLab) counts(ctx context.Context) (c counts, err error) {
 	if err := l.guests[0].Call(ctx, "stock.interrupts", nil, &c.irqs); err != nil {
 		return c, err
 	}
-	out, err := exec.CommandContext(ctx, *bin, "stat", "--json", strconv.Itoa(l.cmd.Process.Pid)).Output()
+	out, err := exec.CommandContext(ctx, l.vnic, "stat", "--json", strconv.Itoa(l.cmd.Process.Pid)).Output()
 	if err != nil {
 		return c, fmt.Errorf("vnic stat: %w", err)
 	}
@@ -119,39 +113,6 @@ func (l *stockLab) spread(ctx context.Context, what string, n int) error {
 	if len(c.drops) != 0 {
 		return fmt.Errorf("%s: packets were dropped: %v", what, c.drops)
 	}
-	ok("%s: received %v, interrupts %v, sent %v, none dropped", what, c.rx, c.irqs, c.tx)
+	l.ok("%s: received %v, interrupts %v, sent %v, none dropped", what, c.rx, c.irqs, c.tx)
 	return nil
-}
-
-// interrupts are those of the guest's receive queues.
-func interrupts() (n [pairs]uint64, err error) {
-	f, err := os.Open("/proc/interrupts")
-	if err != nil {
-		return n, err
-	}
-	defer f.Close()
-	found := 0
-	for lines := bufio.NewScanner(f); lines.Scan(); { // "25:  CPU0  CPU1  PCI-MSIX-0000:00:02.0 1-edge virtio0-input.0"
-		fields := strings.Fields(lines.Text())
-		if len(fields) == 0 {
-			continue
-		}
-		_, queue, ok := strings.Cut(fields[len(fields)-1], "-input.")
-		i, err := strconv.Atoi(queue)
-		if !ok || err != nil || i >= pairs {
-			continue
-		}
-		found++
-		for _, v := range fields[1:] {
-			k, err := strconv.ParseUint(v, 10, 64)
-			if err != nil {
-				break
-			}
-			n[i] += k
-		}
-	}
-	if found != pairs {
-		return n, fmt.Errorf("/proc/interrupts names %d receive queues, not %d", found, pairs)
-	}
-	return n, nil
 }
