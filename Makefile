@@ -1,7 +1,12 @@
 # vnic. The two commands:
 #
-#   make demo   fetch, build, and run the main job: GPU to GPU between two QEMU guests, on either NIC
-#   make test   every test: lint, unit, race, fuzz corpora, guests in the process and in QEMU, acceptance
+#   make demo       fetch, build, and run the main job: GPU to GPU between two QEMU guests, on either NIC
+#   make test       what CI runs: lint, unit, race, fuzz corpora, guests in the process and in QEMU, acceptance
+#
+# for those who work on it (CONTRIBUTING.md):
+#
+#   make check      before every commit: lint, and all tests that boot nothing
+#   make test-all   everything: repeats, sweeps, longer fuzzing, every acceptance script; nightly
 #
 # and for others to use it (packaging/INSTALL.md):
 #
@@ -20,7 +25,7 @@ export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo devel)
 PREFIX  ?= /usr/local
 
-.PHONY: build install release demo test lint unit race fuzz acceptance clean
+.PHONY: build install release demo check test test-all lint unit race fuzz acceptance short clean
 
 build: bin/vnic
 
@@ -47,22 +52,35 @@ demo: build
 	bin/vnic run
 	bin/vnic run --nic gve --size 64M
 
+check: lint short
+
 test: lint unit race fuzz acceptance
 
+test-all: export VNIC_LONG := 1
+test-all: export REPEAT := 20
+test-all: FUZZ := 100000x
+test-all: ACCEPTANCE :=
+test-all: test
+
+# go vet is one of the linter's.
 lint:
-	$(WITH) go vet ./...
+	$(WITH) go mod tidy -diff
 	$(WITH) go vet -tags docs ./cmd/vnic
 	$(WITH) go vet -C tools ./...
 	cd tools && ./with-tools go build -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	$(WITH) bin/golangci-lint run ./...
 
+# What boots nothing, in the order of make check.
+short: $(GUEST)
+	$(WITH) tools/gotest -short ./...
+
 # Without -race as well: the tests that count allocations mean nothing under it.
 unit: $(GUEST)
-	$(WITH) go test -timeout 10m ./...
+	$(WITH) tools/gotest -timeout 10m ./...
 	$(WITH) go test -C tools ./...
 
 race: $(GUEST)
-	$(WITH) --cc go test -race -short -timeout 15m ./...
+	$(WITH) --cc tools/gotest -race -short -timeout 15m ./...
 
 # Each fuzz target for so many inputs, on top of its corpus, which `unit` has run. FUZZ=10m hunts.
 FUZZ ?= 2000x

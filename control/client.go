@@ -168,7 +168,7 @@ func (c *Client) take(f *Frame, err error) (old uint32, changed bool, cl *call) 
 			err = ErrMalformed
 		}
 	case f.Kind == KindNotify && f.Class == ClassJob && f.Command == JobCompleted:
-		err = get(f.Data, status.decode)
+		err = decode(f.Data, &status)
 	default:
 		err = ErrMalformed
 	}

@@ -290,7 +290,7 @@ func TestStrangeFramesAreNotAnswers(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { _, err := c.Hello(t.Context()); done <- err }()
 		synctest.Wait()
-		good := Frame{Src: MAC, Data: put(nil, p.info.encode)}
+		good := Frame{Src: MAC, Data: enc(p.info)}
 		good.Kind, good.Class, good.Command, good.Session, good.Seq, good.Generation = KindReply, ClassInfo, InfoHello, c.session, 1, 5
 		strange := []func(f *Frame){
 			func(f *Frame) { f.Src[0]++ },

@@ -1,96 +1,155 @@
 package control
 
-// array is the fixed arrays that commands are encoded over, so that a type proves its length.
-type array interface {
-	[4]byte | [splitLen]byte | [bufferLen]byte | [infoLen]byte | [ruleLen]byte | [statusLen]byte | [gpuLen]byte |
-		[countersLen]byte | [portLen]byte | [gpuMapLen]byte
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// What travels is a fixed-size struct, laid out by encoding/binary: its fields in order, little
+// endian, without gaps; a field named _ is reserved and zero. A type that is not of fixed size
+// itself (it has an address, a string, a table) implements appender and decoder, over such a
+// struct.
+type (
+	appender interface {
+		append(b []byte) ([]byte, error)
+	}
+	decoder interface {
+		// decode sets the value from the start of data and returns how many bytes that took.
+		decode(data []byte) (n int, err error)
+	}
+)
+
+// none is the data of a request or of a reply that has none.
+type none struct{}
+
+// encode appends v's bytes to b.
+func encode(b []byte, v any) ([]byte, error) {
+	if a, ok := v.(appender); ok {
+		return a.append(b)
+	}
+	return binary.Append(b, le, v)
 }
 
-// get decodes data, which must have just the length of decode's array.
-func get[A array](data []byte, decode func(*A) error) error {
-	var a A
-	if len(data) != len(a) {
-		return badData("%d bytes of data, not %d", len(data), len(a))
+// decode sets v, a pointer, from data, of which nothing may be left.
+func decode(data []byte, v any) error {
+	n, err := decodeFirst(data, v)
+	if err == nil && n != len(data) {
+		err = badData("%d bytes of data, not %d", len(data), n)
 	}
-	for i := range len(a) {
-		a[i] = data[i]
-	}
-	return decode(&a)
+	return err
 }
 
-// put appends what encode makes.
-func put[A array](b []byte, encode func(*A)) []byte {
-	var a A
-	encode(&a)
-	for i := range len(a) {
-		b = append(b, a[i])
+// decodeFirst sets v, a pointer, from the start of data and returns how many bytes that took. There
+// is one way to write each value: data that encode would not have written for it (a reserved byte
+// or bit that is not zero, a bool of 2) is refused.
+func decodeFirst(data []byte, v any) (n int, err error) {
+	if d, ok := v.(decoder); ok {
+		n, err = d.decode(data)
+	} else {
+		n, err = decodeFixed(data, v)
 	}
-	return b
-}
-
-// tryPut is put for what may not be possible to encode.
-func tryPut[A array](b []byte, encode func(*A) error) ([]byte, error) {
-	var a A
-	if err := encode(&a); err != nil {
-		return nil, err
+	if err != nil {
+		return 0, err
 	}
-	return put(b, func(out *A) { *out = a }), nil
-}
-
-// number is an id of 32 bits.
-type number uint32
-
-func (n *number) encode(b *[4]byte)       { le.PutUint32(b[:], uint32(*n)) }
-func (n *number) decode(b *[4]byte) error { *n = number(le.Uint32(b[:])); return nil }
-
-// number64 is an id of 64 bits.
-type number64 uint64
-
-func (n *number64) encode(b *[8]byte)       { le.PutUint64(b[:], uint64(*n)) }
-func (n *number64) decode(b *[8]byte) error { *n = number64(le.Uint64(b[:])); return nil }
-
-// A list's reply is {count u16, more u16, zero u32} and its elements. The request names the id after which to begin,
-// so that a list that needs several frames can change in between and every element that stays is still seen.
-const listLen = 8
-
-// putList appends the elements whose id is greater than after, as many as fit in a frame.
-func putList[T any](b []byte, elems []T, after uint32, id func(*T) uint32, size int, encode func([]byte, *T) ([]byte, error)) ([]byte, error) {
-	start := len(b)
-	b = append(b, make([]byte, listLen)...)
-	count := 0
-	for i := range elems {
-		if after != 0 && id(&elems[i]) <= after {
-			continue
+	again, err := encode(make([]byte, 0, n), v)
+	if err != nil {
+		return 0, err
+	}
+	if !bytes.Equal(again, data[:n]) {
+		i := 0
+		for i < min(n, len(again))-1 && again[i] == data[i] {
+			i++
 		}
-		if len(b)-start+size > MaxData {
-			le.PutUint16(b[start+2:], 1)
-			break
-		}
-		var err error
-		if b, err = encode(b, &elems[i]); err != nil {
+		return 0, badData("%s: byte %d is %#02x: what is reserved or not flagged is zero, a bool 0 or 1",
+			strings.TrimPrefix(fmt.Sprintf("%T", v), "*control."), i, data[i])
+	}
+	return n, nil
+}
+
+// decodeFixed sets v, a pointer to a fixed-size struct or number, and leaves reserved bytes unread.
+func decodeFixed(data []byte, v any) (int, error) {
+	n, err := binary.Decode(data, le, v)
+	if err != nil { // the types are ours, so data is too short
+		err = badData("%d bytes of data, not %d", len(data), binary.Size(v))
+	}
+	return n, err
+}
+
+// element is what lists hold.
+type element interface {
+	// number orders a list; it is not 0.
+	number() uint32
+}
+
+// list is the reply to a request for a list: {count u16, more u16, zero u32} and the elements. The
+// request is the number after which to begin, so that a list that needs several frames can change
+// in between and every element that stays is still seen.
+type list[T element] struct {
+	elems []T
+	more  bool // there are others behind these
+}
+
+type listHead struct {
+	Count uint16
+	More  uint16
+	_     uint32
+}
+
+// after leaves the elements of a list whose number is greater than n; 0 leaves all.
+func after[T element](elems []T, n uint32) list[T] {
+	if n != 0 {
+		elems = slices.DeleteFunc(slices.Clone(elems), func(e T) bool { return e.number() <= n })
+	}
+	return list[T]{elems: elems}
+}
+
+// append appends as many elements as fit in a frame.
+func (l list[T]) append(b []byte) ([]byte, error) {
+	var head listHead
+	size := binary.Size(head)
+	elems := make([]byte, 0, MaxData)
+	for _, e := range l.elems {
+		longer, err := encode(elems, e)
+		if err != nil {
 			return nil, err
 		}
-		count++
+		if size+len(longer) > MaxData {
+			l.more = true
+			break
+		}
+		elems = longer
+		head.Count++
 	}
-	le.PutUint16(b[start:], uint16(count))
-	return b, nil
+	if l.more {
+		head.More = 1
+	}
+	b, err := encode(b, head)
+	return append(b, elems...), err
 }
 
-// getList appends the elements of one reply to elems.
-func getList[T any](data []byte, elems []T, size int, decode func([]byte, *T) error) (all []T, more bool, err error) {
-	if len(data) < listLen || le.Uint16(data[2:]) > 1 || !zero(data[4:8]) {
-		return nil, false, badData("list: head of %d bytes, or reserved bytes not zero", len(data))
+// decode takes as many elements as the head says, each from bytes that are there: the count alone
+// reserves nothing.
+func (l *list[T]) decode(data []byte) (int, error) {
+	var head listHead
+	n, err := decodeFirst(data, &head)
+	if err != nil {
+		return 0, err
 	}
-	n, more := int(le.Uint16(data)), le.Uint16(data[2:]) == 1
-	if data = data[listLen:]; len(data) != n*size || (more && n == 0) {
-		return nil, false, badData("list: %d elements of %d bytes in %d bytes", n, size, len(data))
+	if head.More > 1 || head.More == 1 && head.Count == 0 {
+		return 0, badData("list: %d elements, more %d", head.Count, head.More)
 	}
-	for i := range n {
+	*l = list[T]{more: head.More == 1}
+	for range head.Count {
 		var e T
-		if err := decode(data[i*size:(i+1)*size], &e); err != nil {
-			return nil, false, err
+		m, err := decodeFirst(data[n:], &e)
+		if err != nil {
+			return 0, fmt.Errorf("list: element %d of %d: %w", len(l.elems), head.Count, err)
 		}
-		elems = append(elems, e)
+		n += m
+		l.elems = append(l.elems, e)
 	}
-	return elems, more, nil
+	return n, nil
 }

@@ -3,7 +3,9 @@ package control
 import (
 	"bytes"
 	"encoding/hex"
+	"errors"
 	"net/netip"
+	"reflect"
 	"syscall"
 	"testing"
 
@@ -16,51 +18,37 @@ type codec struct {
 	again func(data []byte) ([]byte, error)
 }
 
-func of[A array, T any](name string, decode func(*T, *A) error, encode func(*T, *A) error) codec {
+func of[T any](name string) codec {
 	return codec{name, func(data []byte) ([]byte, error) {
 		var v T
-		if err := get(data, func(a *A) error { return decode(&v, a) }); err != nil {
+		if err := decode(data, &v); err != nil {
 			return nil, err
 		}
-		return tryPut(nil, func(a *A) error { return encode(&v, a) })
+		return encode(nil, v)
 	}}
 }
 
-// sure makes an encoder that cannot fail one that does not.
-func sure[A, T any](f func(*T, *A)) func(*T, *A) error {
-	return func(v *T, a *A) error { f(v, a); return nil }
-}
-
 var codecs = []codec{
-	of("split", (*Split).decode, sure((*Split).encode)),
-	of("rule", (*FlowRule).decode, (*FlowRule).encode),
-	of("buffer", (*Buffer).decode, sure((*Buffer).encode)),
-	of("binding", (*Binding).decode, (*Binding).encode),
-	of("gpu", (*GPUInfo).decode, sure((*GPUInfo).encode)),
-	of("gpu map", (*GPUMap).decode, sure((*GPUMap).encode)),
-	of("meter", (*Meter).decode, (*Meter).encode),
-	of("meter counters", (*MeterCounters).decode, sure((*MeterCounters).encode)),
-	of("port counters", (*PortCounters).decode, sure((*PortCounters).encode)),
-	of("job", (*Job).decode, sure((*Job).encode)),
-	of("job status", (*JobStatus).decode, sure((*JobStatus).encode)),
-	{"rss", func(data []byte) ([]byte, error) {
-		var r RSS
-		if err := r.decode(data); err != nil {
-			return nil, err
-		}
-		return r.append(nil)
-	}},
-	{"rules", func(data []byte) ([]byte, error) {
-		rs, more, err := getList[FlowRule](data, nil, ruleLen, getRule)
-		if err != nil || more || len(data) > MaxData {
-			return nil, ErrMalformed
-		}
-		return putList(nil, rs, 0, func(r *FlowRule) uint32 { return r.ID }, ruleLen, putRule)
-	}},
+	of[Split]("split"),
+	of[FlowRule]("rule"),
+	of[Buffer]("buffer"),
+	of[Binding]("binding"),
+	of[GPUInfo]("gpu"),
+	of[GPUMap]("gpu map"),
+	of[Meter]("meter"),
+	of[MeterCounters]("meter counters"),
+	of[PortCounters]("port counters"),
+	of[Job]("job"),
+	of[JobStatus]("job status"),
+	of[RSS]("rss"),
+	of[list[FlowRule]]("rules"),
 }
 
-// FuzzFrame holds that what decodes encodes to the same bytes, for frames and for the data of every command, and that
-// nothing panics.
+// enc is the bytes of a value that has some.
+func enc(v any) []byte { return must(encode(nil, v)) }
+
+// FuzzFrame holds that what decodes encodes to the same bytes, for frames and for the data of every
+// command, and that nothing panics.
 func FuzzFrame(f *testing.F) {
 	for _, s := range samples() {
 		f.Add(s.frame())
@@ -125,33 +113,33 @@ func samples() []sample {
 	id := []byte{1, 0, 0, 0}
 	return []sample{
 		{"hello", ClassInfo, InfoHello, nil},
-		{"split-set", ClassSplit, SplitSet, put(nil, split.encode)},
-		{"split-get", ClassSplit, SplitGet, put(nil, split.encode)},
-		{"flow-add", ClassFlow, FlowAdd, must(tryPut(nil, rule4.encode))},
-		{"flow-add-6", ClassFlow, FlowAdd, must(tryPut(nil, rule6.encode))},
+		{"split-set", ClassSplit, SplitSet, enc(split)},
+		{"split-get", ClassSplit, SplitGet, enc(split)},
+		{"flow-add", ClassFlow, FlowAdd, enc(rule4)},
+		{"flow-add-6", ClassFlow, FlowAdd, enc(rule6)},
 		{"flow-del", ClassFlow, FlowDel, id},
 		{"flow-list", ClassFlow, FlowList, id},
-		{"flow-list-reply", ClassFlow, FlowList, must(putList(nil, []FlowRule{rule4, rule6}, 0, func(r *FlowRule) uint32 { return r.ID }, ruleLen, putRule))},
-		{"rss-set", ClassRSS, RSSSet, must(rss.append(nil))},
+		{"flow-list-reply", ClassFlow, FlowList, enc(list[FlowRule]{elems: []FlowRule{rule4, rule6}})},
+		{"rss-set", ClassRSS, RSSSet, enc(rss)},
 		{"rss-get", ClassRSS, RSSGet, nil},
 		{"gpu-list", ClassGPU, GPUList, id},
-		{"gpu-info", ClassGPU, GPUList, put(nil, gpu.encode)},
-		{"buffer-register", ClassBuffer, BufferRegister, put(nil, buffer.encode)},
+		{"gpu-info", ClassGPU, GPUList, enc(gpu)},
+		{"buffer-register", ClassBuffer, BufferRegister, enc(buffer)},
 		{"buffer-unregister", ClassBuffer, BufferUnregister, id},
 		{"buffer-list", ClassBuffer, BufferList, id},
-		{"bind-rx", ClassBinding, BindingRx, must(tryPut(nil, bind.encode))},
-		{"bind-tx", ClassBinding, BindingTx, must(tryPut(nil, (&Binding{Buffer: 3, Tx: true}).encode))},
+		{"bind-rx", ClassBinding, BindingRx, enc(bind)},
+		{"bind-tx", ClassBinding, BindingTx, enc(Binding{Buffer: 3, Tx: true})},
 		{"unbind", ClassBinding, BindingUndo, id},
 		{"binding-list", ClassBinding, BindingList, id},
-		{"meter-add", ClassMeter, MeterAdd, must(tryPut(nil, meter.encode))},
+		{"meter-add", ClassMeter, MeterAdd, enc(meter)},
 		{"meter-read", ClassMeter, MeterRead, id},
 		{"meter-del", ClassMeter, MeterDel, id},
 		{"meter-port", ClassMeter, MeterPort, nil},
-		{"port-counters", ClassMeter, MeterPort, put(nil, port.encode)},
-		{"job-submit", ClassJob, JobSubmit, put(nil, job.encode)},
+		{"port-counters", ClassMeter, MeterPort, enc(port)},
+		{"job-submit", ClassJob, JobSubmit, enc(job)},
 		{"job-poll", ClassJob, JobPoll, append(id, 0, 0, 0, 0)},
 		{"job-cancel", ClassJob, JobCancel, append(id, 0, 0, 0, 0)},
-		{"job-completed", ClassJob, JobCompleted, put(nil, status.encode)},
+		{"job-completed", ClassJob, JobCompleted, enc(status)},
 	}
 }
 
@@ -183,7 +171,7 @@ func TestSamplesRoundTrip(t *testing.T) {
 // TestBytesStayTheSame pins the protocol's version 1.
 func TestBytesStayTheSame(t *testing.T) {
 	rule := FlowRule{ID: 1, Proto: 6, Queue: 2, Src: netip.MustParseAddr("10.0.0.1"), DstPort: 0x1451}
-	f := Frame{Dst: MAC, Src: [6]byte{2, 0, 0, 0, 0, 1}, Data: must(tryPut(nil, rule.encode))}
+	f := Frame{Dst: MAC, Src: [6]byte{2, 0, 0, 0, 0, 1}, Data: enc(rule)}
 	f.Kind, f.Class, f.Command, f.Session, f.Seq, f.Generation, f.Errno = KindReply, ClassFlow, FlowAdd, 0x01020304, 0x05060708, 0x090a0b0c, syscall.EEXIST
 	want := "02766e696301" + "020000000001" + "88b5" + // Ethernet
 		"01" + "02" + "03" + "01" + "04030201" + "08070605" + "0c0b0a09" + "1100" + "3000" + // header
@@ -195,17 +183,100 @@ func TestBytesStayTheSame(t *testing.T) {
 
 func TestBadValuesAreNotEncoded(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fe80::1%eth0")
-	for name, err := range map[string]error{
-		"family":         (&FlowRule{IPv6: true, Src: v4}).encode(new([ruleLen]byte)),
-		"zone":           (&FlowRule{IPv6: true, Dst: v6}).encode(new([ruleLen]byte)),
-		"queue":          (&Binding{Queues: []uint16{256}}).encode(new([bindingLen]byte)),
-		"meter ends":     (&Meter{Local: netip.AddrPortFrom(v4, 1)}).encode(new([meterLen]byte)),
-		"meter families": (&Meter{Local: netip.AddrPortFrom(v4, 1), Remote: netip.AddrPortFrom(v6.WithZone(""), 1)}).encode(new([meterLen]byte)),
-		"no table":       func() error { _, err := (&RSS{}).append(nil); return err }(),
-		"table of 3":     func() error { _, err := (&RSS{Table: make([]uint16, 3)}).append(nil); return err }(),
+	for name, v := range map[string]any{
+		"family":         FlowRule{IPv6: true, Src: v4},
+		"zone":           FlowRule{IPv6: true, Dst: v6},
+		"queue":          Binding{Queues: []uint16{256}},
+		"meter ends":     Meter{Local: netip.AddrPortFrom(v4, 1)},
+		"meter families": Meter{Local: netip.AddrPortFrom(v4, 1), Remote: netip.AddrPortFrom(v6.WithZone(""), 1)},
+		"no table":       RSS{},
+		"table of 3":     RSS{Table: make([]uint16, 3)},
+		"table of 65537": RSS{Table: make([]uint16, 1<<16+1)},
 	} {
-		if err == nil {
-			t.Errorf("%s: encoded", name)
+		if b, err := encode(nil, v); !errors.Is(err, ErrMalformed) || !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: encoded as %x (%v)", name, b, err)
+		}
+	}
+}
+
+// TestWhatIsReservedIsZero changes every byte of every structure to every value: what decodes has
+// one way to be written, and what is refused is refused with EINVAL. Bytes that are reserved take
+// one value, bools take two, and all are counted.
+func TestWhatIsReservedIsZero(t *testing.T) {
+	v4 := netip.MustParseAddr("10.0.0.1")
+	meter4 := Meter{Local: netip.AddrPortFrom(v4, 1), Remote: netip.AddrPortFrom(v4, 2)}
+	for _, tc := range []struct {
+		name     string
+		c        codec
+		data     []byte
+		reserved int // bytes that take one value
+		bools    int // bytes that take two
+	}{
+		{"split", of[Split](""), enc(Split{}), 1, 1},
+		// Addresses and ports that no flag names are as reserved as the last four bytes.
+		{"rule", of[FlowRule](""), enc(FlowRule{}), 4 + 2*16 + 2*2, 0},
+		{"rule of IPv4", of[FlowRule](""), enc(FlowRule{Src: v4, Dst: v4}), 4 + 2*12 + 2*2, 1}, // the flags: IPv6 too
+		{"buffer", of[Buffer](""), enc(Buffer{}), 2, 0},
+		{"binding", of[Binding](""), enc(Binding{}), 7, 1},
+		{"gpu", of[GPUInfo](""), enc(GPUInfo{}), 4 + MaxPlace, 0},
+		{"gpu map", of[GPUMap](""), enc(GPUMap{}), 2, 0},
+		{"meter", of[Meter](""), enc(meter4), 2 + 4 + 2*12, 1},
+		{"job", of[Job](""), enc(Job{}), 0, 1},
+		{"job status", of[JobStatus](""), enc(JobStatus{State: JobDone}), 1, 1},
+		{"rss", of[RSS](""), enc(RSS{Table: []uint16{1}}), 2 + 2, 0}, // the length too,
+		{"rules", of[list[FlowRule]](""), enc(list[FlowRule]{}), 4 + 4, 0},
+		{"counters", of[PortCounters](""), enc(PortCounters{}), 0, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			reserved, bools := 0, 0
+			for i := range tc.data {
+				taken := 0
+				for v := range 256 {
+					b := bytes.Clone(tc.data)
+					b[i] = byte(v)
+					again, err := tc.c.again(b)
+					switch {
+					case err == nil && !bytes.Equal(again, b):
+						t.Fatalf("%x becomes %x", b, again)
+					case err == nil:
+						taken++
+					case !errors.Is(err, syscall.EINVAL) || !errors.Is(err, ErrMalformed):
+						t.Fatalf("%x: %v", b, err)
+					}
+				}
+				switch taken {
+				case 1:
+					reserved++
+				case 2:
+					bools++
+				}
+			}
+			if reserved != tc.reserved || bools != tc.bools {
+				t.Fatalf("%d bytes take one value and %d two, not %d and %d", reserved, bools, tc.reserved, tc.bools)
+			}
+			for _, n := range []int{0, 1, len(tc.data) - 1, len(tc.data) + 1} {
+				b := append(bytes.Clone(tc.data), 0)[:n]
+				if _, err := tc.c.again(b); !errors.Is(err, syscall.EINVAL) {
+					t.Fatalf("%d bytes for %d: %v", n, len(tc.data), err)
+				}
+			}
+		})
+	}
+}
+
+// TestAllAreAll holds that All has each counter, in order.
+func TestAllAreAll(t *testing.T) {
+	var c DirCounters
+	all := c.All()
+	for i, p := range all {
+		*p = uint64(i + 1)
+	}
+	if v := reflect.ValueOf(c); v.NumField() != len(all) {
+		t.Errorf("%d counters, not %d", len(all), v.NumField())
+	}
+	for i := range all {
+		if n := le.Uint64(enc(c)[8*i:]); n != uint64(i+1) {
+			t.Errorf("counter %d is %d", i+1, n)
 		}
 	}
 }

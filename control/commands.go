@@ -1,193 +1,301 @@
 package control
 
-import "context"
+import (
+	"context"
+	"fmt"
+	"syscall"
+)
 
-// Hello asks what the NIC is and tells it that the driver knows the generation of its state.
-func (c *Client) Hello(ctx context.Context) (Info, error) {
-	var i Info
-	b, err := c.Call(ctx, ClassInfo, InfoHello, nil)
-	if err == nil {
-		err = get(b[:min(len(b), infoLen)], i.decode)
+// Handler is the NIC's side of every command. Calls come from the goroutines of all transmit queues
+// at once.
+//
+// An error's syscall.Errno travels to the driver together with its text, other errors as EIO.
+// Slices that a method is given are its own to keep; those that it returns are only read, and not
+// after Handle has returned.
+type Handler interface {
+	// Generation of the port's state, put in every reply.
+	Generation() uint32
+	// Info answers Hello: the driver knows the generation from then on.
+	Info() (Info, error)
+
+	SetSplit(s Split) error
+	Split(queue uint16) (Split, error)
+
+	AddFlow(r FlowRule) (id uint32, err error)
+	DelFlow(id uint32) error
+	Flows() ([]FlowRule, error) // sorted by ID
+
+	SetRSS(r RSS) error
+	RSS() (RSS, error)
+
+	GPUs() ([]GPUInfo, error)   // at most MaxGPUs
+	GPUMaps() ([]GPUMap, error) // sorted by ID
+
+	RegisterBuffer(b Buffer) (id uint32, err error)
+	UnregisterBuffer(id uint32) error
+	Buffers() ([]Buffer, error) // sorted by ID
+
+	BindRx(buffer uint32, queues []uint16) (id uint32, err error) // queues are sorted, each once; perhaps none
+	BindTx(buffer uint32) (id uint32, err error)
+	Unbind(id uint32) error
+	Bindings() ([]Binding, error) // sorted by ID
+
+	AddMeter(m Meter) (id uint32, err error)
+	ReadMeter(id uint32) (MeterCounters, error)
+	DelMeter(id uint32) error
+	PortCounters() (PortCounters, error)
+
+	SubmitJob(j Job) (id uint64, err error)
+	PollJob(id uint64) (JobStatus, error)
+	CancelJob(id uint64) (JobStatus, error)
+}
+
+// The table of commands: class and command, the types of request and reply, and who handles it.
+// Both ends use it: the dispatcher by number, the client by name. JobCompleted is not here: it is a
+// notify.
+var (
+	_ = row[none, Info](ClassInfo, InfoHello, ask(Handler.Info))
+
+	splitSet = row[Split, none](ClassSplit, SplitSet, order(Handler.SetSplit))
+	splitGet = row[Split, Split](ClassSplit, SplitGet, func(h Handler, s Split) (Split, error) { return h.Split(s.Queue) })
+
+	flowAdd  = row[FlowRule, uint32](ClassFlow, FlowAdd, Handler.AddFlow)
+	flowDel  = row[uint32, none](ClassFlow, FlowDel, order(Handler.DelFlow))
+	flowList = row[uint32, list[FlowRule]](ClassFlow, FlowList, lists(Handler.Flows))
+
+	rssSet = row[RSS, none](ClassRSS, RSSSet, order(Handler.SetRSS))
+	rssGet = row[none, RSS](ClassRSS, RSSGet, ask(Handler.RSS))
+
+	gpuList    = row[uint32, list[GPUInfo]](ClassGPU, GPUList, lists(Handler.GPUs))
+	gpuMapList = row[uint32, list[GPUMap]](ClassGPU, GPUMapList, lists(Handler.GPUMaps))
+
+	bufferAdd  = row[Buffer, uint32](ClassBuffer, BufferRegister, Handler.RegisterBuffer)
+	bufferDel  = row[uint32, none](ClassBuffer, BufferUnregister, order(Handler.UnregisterBuffer))
+	bufferList = row[uint32, list[Buffer]](ClassBuffer, BufferList, lists(Handler.Buffers))
+
+	bindRx = row[Binding, uint32](ClassBinding, BindingRx,
+		func(h Handler, n Binding) (uint32, error) { return h.BindRx(n.Buffer, n.Queues) })
+	bindTx = row[Binding, uint32](ClassBinding, BindingTx,
+		func(h Handler, n Binding) (uint32, error) { return h.BindTx(n.Buffer) })
+	unbind      = row[uint32, none](ClassBinding, BindingUndo, order(Handler.Unbind))
+	bindingList = row[uint32, list[Binding]](ClassBinding, BindingList, lists(Handler.Bindings))
+
+	meterAdd  = row[Meter, uint32](ClassMeter, MeterAdd, Handler.AddMeter)
+	meterRead = row[uint32, MeterCounters](ClassMeter, MeterRead, Handler.ReadMeter)
+	meterDel  = row[uint32, none](ClassMeter, MeterDel, order(Handler.DelMeter))
+	meterPort = row[none, PortCounters](ClassMeter, MeterPort, ask(Handler.PortCounters))
+
+	jobSubmit = row[Job, uint64](ClassJob, JobSubmit, Handler.SubmitJob)
+	jobPoll   = row[uint64, JobStatus](ClassJob, JobPoll, Handler.PollJob)
+	jobCancel = row[uint64, JobStatus](ClassJob, JobCancel, Handler.CancelJob)
+)
+
+// command is a row of the table.
+type command[Q, R any] struct {
+	class  Class
+	cmd    Command
+	handle func(Handler, Q) (R, error)
+}
+
+// number is a command's.
+type number struct {
+	class Class
+	cmd   Command
+}
+
+// server is a command to the dispatcher.
+type server interface {
+	// serve decodes a request's data, calls h, and appends the reply's data to out.
+	serve(h Handler, data, out []byte) ([]byte, error)
+}
+
+// commands has the rows by number. It is filled before main and then only read.
+var commands = make(map[number]server)
+
+func row[Q, R any](class Class, cmd Command, handle func(Handler, Q) (R, error)) *command[Q, R] {
+	c := &command[Q, R]{class, cmd, handle}
+	if commands[number{class, cmd}] != nil {
+		panic(fmt.Sprintf("control: two commands %d.%d", class, cmd)) // every program that has the package would
 	}
-	return i, err
+	commands[number{class, cmd}] = c
+	return c
 }
 
-// SetSplit sets a receive queue's header split.
-func (c *Client) SetSplit(ctx context.Context, s Split) error {
-	return c.order(ctx, ClassSplit, SplitSet, put(nil, s.encode))
+// ask is the handler of a command that asks with nothing.
+func ask[R any](f func(Handler) (R, error)) func(Handler, none) (R, error) {
+	return func(h Handler, _ none) (R, error) { return f(h) }
 }
 
-// Split reads a receive queue's header split.
-func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
-	s := Split{Queue: queue}
-	b, err := c.Call(ctx, ClassSplit, SplitGet, put(nil, s.encode))
-	if err == nil {
-		err = get(b, s.decode)
+// order is the handler of a command whose reply is empty.
+func order[Q any](f func(Handler, Q) error) func(Handler, Q) (none, error) {
+	return func(h Handler, q Q) (none, error) { return none{}, f(h, q) }
+}
+
+// lists is the handler of a command that asks for a list.
+func lists[T element](f func(Handler) ([]T, error)) func(Handler, uint32) (list[T], error) {
+	return func(h Handler, n uint32) (list[T], error) {
+		elems, err := f(h)
+		return after(elems, n), err
 	}
-	return s, err
 }
 
-// AddFlow adds a rule and returns its id. A rule is stronger than RSS; the one with more fields set goes first.
-func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) {
-	b, err := tryPut(nil, r.encode)
+func (c *command[Q, R]) serve(h Handler, data, out []byte) ([]byte, error) {
+	var q Q
+	if err := decode(data, &q); err != nil {
+		return nil, err
+	}
+	r, err := c.handle(h, q)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return c.create(ctx, ClassFlow, FlowAdd, b)
+	return encode(out, r)
 }
 
-// DelFlow deletes a rule.
-func (c *Client) DelFlow(ctx context.Context, id uint32) error {
-	return c.order(ctx, ClassFlow, FlowDel, le.AppendUint32(nil, id))
-}
-
-// Flows lists the rules.
-func (c *Client) Flows(ctx context.Context) ([]FlowRule, error) {
-	return lists(ctx, c, ClassFlow, FlowList, ruleLen, getRule, func(r *FlowRule) uint32 { return r.ID })
-}
-
-// SetRSS sets receive side scaling.
-func (c *Client) SetRSS(ctx context.Context, r RSS) error {
-	b, err := r.append(nil)
-	if err != nil {
-		return err
+// handle serves a request.
+func handle(h Handler, class Class, cmd Command, data, out []byte) ([]byte, error) {
+	if c := commands[number{class, cmd}]; c != nil {
+		return c.serve(h, data, out)
 	}
-	return c.order(ctx, ClassRSS, RSSSet, b)
+	return nil, fmt.Errorf("class %d has no command %d: %w", class, cmd, syscall.EOPNOTSUPP)
 }
 
-// RSS reads receive side scaling.
-func (c *Client) RSS(ctx context.Context) (RSS, error) {
-	var r RSS
-	b, err := c.Call(ctx, ClassRSS, RSSGet, nil)
+// call has the NIC carry out the command.
+func (c *command[Q, R]) call(ctx context.Context, client *Client, q Q) (r R, err error) {
+	data, err := encode(nil, q)
 	if err == nil {
-		err = r.decode(b)
+		data, err = client.Call(ctx, c.class, c.cmd, data)
+	}
+	if err == nil {
+		err = decode(data, &r)
 	}
 	return r, err
 }
 
-// GPUs lists the GPUs that the port may use.
-func (c *Client) GPUs(ctx context.Context) ([]GPUInfo, error) {
-	return lists(ctx, c, ClassGPU, GPUList, gpuLen, getGPU, func(g *GPUInfo) uint32 { return uint32(g.ID) + 1 })
-}
-
-// RegisterBuffer registers a range of GPU memory and returns its id.
-func (c *Client) RegisterBuffer(ctx context.Context, gpu uint16, off, size uint64) (uint32, error) {
-	f := Buffer{GPU: gpu, Off: off, Size: size}
-	return c.create(ctx, ClassBuffer, BufferRegister, put(nil, f.encode))
-}
-
-// UnregisterBuffer undoes RegisterBuffer.
-func (c *Client) UnregisterBuffer(ctx context.Context, id uint32) error {
-	return c.order(ctx, ClassBuffer, BufferUnregister, le.AppendUint32(nil, id))
-}
-
-// Buffers lists the registered buffers.
-func (c *Client) Buffers(ctx context.Context) ([]Buffer, error) {
-	return lists(ctx, c, ClassBuffer, BufferList, bufferLen, getBuffer, func(b *Buffer) uint32 { return b.ID })
-}
-
-// BindRx binds receive queues to a buffer and returns the binding's id.
-func (c *Client) BindRx(ctx context.Context, buffer uint32, queues ...uint16) (uint32, error) {
-	n := Binding{Buffer: buffer, Queues: queues}
-	b, err := tryPut(nil, n.encode)
-	if err != nil {
-		return 0, err
-	}
-	return c.create(ctx, ClassBinding, BindingRx, b)
-}
-
-// BindTx allows transmission from a buffer and returns the binding's id.
-func (c *Client) BindTx(ctx context.Context, buffer uint32) (uint32, error) {
-	n := Binding{Buffer: buffer, Tx: true}
-	b, err := tryPut(nil, n.encode)
-	if err != nil {
-		return 0, err
-	}
-	return c.create(ctx, ClassBinding, BindingTx, b)
-}
-
-// Unbind ends a binding.
-func (c *Client) Unbind(ctx context.Context, id uint32) error {
-	return c.order(ctx, ClassBinding, BindingUndo, le.AppendUint32(nil, id))
-}
-
-// Bindings lists the bindings.
-func (c *Client) Bindings(ctx context.Context) ([]Binding, error) {
-	return lists(ctx, c, ClassBinding, BindingList, bindingLen, getBinding, func(n *Binding) uint32 { return n.ID })
-}
-
-// AddMeter installs a meter and returns its id.
-func (c *Client) AddMeter(ctx context.Context, m Meter) (uint32, error) {
-	b, err := tryPut(nil, m.encode)
-	if err != nil {
-		return 0, err
-	}
-	return c.create(ctx, ClassMeter, MeterAdd, b)
-}
-
-// ReadMeter reads a meter.
-func (c *Client) ReadMeter(ctx context.Context, id uint32) (MeterCounters, error) {
-	var m MeterCounters
-	b, err := c.Call(ctx, ClassMeter, MeterRead, le.AppendUint32(nil, id))
-	if err == nil {
-		err = get(b, m.decode)
-	}
-	return m, err
-}
-
-// DelMeter removes a meter.
-func (c *Client) DelMeter(ctx context.Context, id uint32) error {
-	return c.order(ctx, ClassMeter, MeterDel, le.AppendUint32(nil, id))
-}
-
-// PortCounters reads what the port has seen in all.
-func (c *Client) PortCounters(ctx context.Context) (PortCounters, error) {
-	var p PortCounters
-	b, err := c.Call(ctx, ClassMeter, MeterPort, nil)
-	if err == nil {
-		err = get(b, p.decode)
-	}
-	return p, err
-}
-
-// order is a command whose reply is empty.
-func (c *Client) order(ctx context.Context, class Class, cmd Command, data []byte) error {
-	b, err := c.Call(ctx, class, cmd, data)
-	if err == nil && len(b) != 0 {
-		err = badData("reply of %d bytes, not 0", len(b))
-	}
+// void is call without the empty reply.
+func void[Q any](ctx context.Context, client *Client, c *command[Q, none], q Q) error {
+	_, err := c.call(ctx, client, q)
 	return err
 }
 
-// create is a command whose reply is an id.
-func (c *Client) create(ctx context.Context, class Class, cmd Command, data []byte) (uint32, error) {
-	var id number
-	b, err := c.Call(ctx, class, cmd, data)
-	if err == nil {
-		err = get(b, id.decode)
-	}
-	return uint32(id), err
-}
-
-// lists asks for a list, frame by frame.
-func lists[T any](ctx context.Context, c *Client, class Class, cmd Command, size int, decode func([]byte, *T) error, id func(*T) uint32) ([]T, error) {
-	var all []T
+// all asks for a list, frame by frame.
+func all[T element](ctx context.Context, client *Client, c *command[uint32, list[T]]) (elems []T, err error) {
 	for after := uint32(0); ; {
-		b, err := c.Call(ctx, class, cmd, le.AppendUint32(nil, after))
+		l, err := c.call(ctx, client, after)
 		if err != nil {
 			return nil, err
 		}
-		var more bool
-		if all, more, err = getList(b, all, size, decode); err != nil {
-			return nil, err
+		if elems = append(elems, l.elems...); !l.more {
+			return elems, nil
 		}
-		if !more {
-			return all, nil
-		}
-		last := id(&all[len(all)-1])
+		last := elems[len(elems)-1].number()
 		if last <= after {
 			return nil, badData("list: element %d after %d", last, after) // it would never end
 		}
 		after = last
 	}
+}
+
+// Hello asks what the NIC is and tells it that the driver knows the generation of its state.
+func (c *Client) Hello(ctx context.Context) (i Info, err error) {
+	b, err := c.Call(ctx, ClassInfo, InfoHello, nil)
+	if err == nil {
+		_, err = decodeFixed(b, &i) // a later revision's reply is longer, and uses what is reserved here
+	}
+	return i, err
+}
+
+// SetSplit sets a receive queue's header split.
+func (c *Client) SetSplit(ctx context.Context, s Split) error { return void(ctx, c, splitSet, s) }
+
+// Split reads a receive queue's header split.
+func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
+	return splitGet.call(ctx, c, Split{Queue: queue})
+}
+
+// AddFlow adds a rule and returns its id. A rule is stronger than RSS; the one with more fields set
+// goes first.
+func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) {
+	return flowAdd.call(ctx, c, r)
+}
+
+// DelFlow deletes a rule.
+func (c *Client) DelFlow(ctx context.Context, id uint32) error { return void(ctx, c, flowDel, id) }
+
+// Flows lists the rules.
+func (c *Client) Flows(ctx context.Context) ([]FlowRule, error) { return all(ctx, c, flowList) }
+
+// SetRSS sets receive side scaling.
+func (c *Client) SetRSS(ctx context.Context, r RSS) error { return void(ctx, c, rssSet, r) }
+
+// RSS reads receive side scaling.
+func (c *Client) RSS(ctx context.Context) (RSS, error) { return rssGet.call(ctx, c, none{}) }
+
+// GPUs lists the GPUs that the port may use.
+func (c *Client) GPUs(ctx context.Context) ([]GPUInfo, error) { return all(ctx, c, gpuList) }
+
+// GPUMaps lists where in the guest's address space the memory of GPUs lies.
+func (c *Client) GPUMaps(ctx context.Context) ([]GPUMap, error) { return all(ctx, c, gpuMapList) }
+
+// RegisterBuffer registers a range of GPU memory and returns its id.
+func (c *Client) RegisterBuffer(ctx context.Context, gpu uint16, off, size uint64) (uint32, error) {
+	return bufferAdd.call(ctx, c, Buffer{GPU: gpu, Off: off, Size: size})
+}
+
+// UnregisterBuffer undoes RegisterBuffer.
+func (c *Client) UnregisterBuffer(ctx context.Context, id uint32) error {
+	return void(ctx, c, bufferDel, id)
+}
+
+// Buffers lists the registered buffers.
+func (c *Client) Buffers(ctx context.Context) ([]Buffer, error) { return all(ctx, c, bufferList) }
+
+// BindRx binds receive queues to a buffer and returns the binding's id.
+func (c *Client) BindRx(ctx context.Context, buffer uint32, queues ...uint16) (uint32, error) {
+	return bindRx.call(ctx, c, Binding{Buffer: buffer, Queues: queues})
+}
+
+// BindTx allows transmission from a buffer and returns the binding's id.
+func (c *Client) BindTx(ctx context.Context, buffer uint32) (uint32, error) {
+	return bindTx.call(ctx, c, Binding{Buffer: buffer, Tx: true})
+}
+
+// Unbind ends a binding.
+func (c *Client) Unbind(ctx context.Context, id uint32) error { return void(ctx, c, unbind, id) }
+
+// Bindings lists the bindings.
+func (c *Client) Bindings(ctx context.Context) ([]Binding, error) { return all(ctx, c, bindingList) }
+
+// AddMeter installs a meter and returns its id.
+func (c *Client) AddMeter(ctx context.Context, m Meter) (uint32, error) {
+	return meterAdd.call(ctx, c, m)
+}
+
+// ReadMeter reads a meter.
+func (c *Client) ReadMeter(ctx context.Context, id uint32) (MeterCounters, error) {
+	return meterRead.call(ctx, c, id)
+}
+
+// DelMeter removes a meter.
+func (c *Client) DelMeter(ctx context.Context, id uint32) error { return void(ctx, c, meterDel, id) }
+
+// PortCounters reads what the port has seen in all.
+func (c *Client) PortCounters(ctx context.Context) (PortCounters, error) {
+	return meterPort.call(ctx, c, none{})
+}
+
+// SubmitJob starts a job and returns its id. EAGAIN: as many as can be are under way.
+func (c *Client) SubmitJob(ctx context.Context, j Job) (uint64, error) {
+	return jobSubmit.call(ctx, c, j)
+}
+
+// PollJob asks for a job's status. ENOENT: there is no such job, it ended too long ago, or the
+// device was reset.
+func (c *Client) PollJob(ctx context.Context, id uint64) (JobStatus, error) {
+	return jobPoll.call(ctx, c, id)
+}
+
+// CancelJob stops a job; when it returns nothing of the job runs. A job that had ended keeps its
+// status.
+func (c *Client) CancelJob(ctx context.Context, id uint64) (JobStatus, error) {
+	return jobCancel.call(ctx, c, id)
 }

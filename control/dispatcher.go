@@ -207,7 +207,8 @@ func errnoOf(err error) syscall.Errno {
 
 // NotifyJob appends to frame the frame that tells the driver, whose MAC is dst, that a job has ended.
 func (d *Dispatcher) NotifyJob(frame []byte, dst [6]byte, s *JobStatus) []byte {
-	f := Frame{Dst: dst, Src: MAC, Data: put(nil, s.encode)}
+	data, _ := encode(nil, s) // of fixed size: there is no error
+	f := Frame{Dst: dst, Src: MAC, Data: data}
 	f.Kind, f.Class, f.Command, f.Generation = KindNotify, ClassJob, JobCompleted, d.h.Generation()
 	return f.Append(frame)
 }

@@ -34,7 +34,7 @@ func TestRepeatGetsTheSameReply(t *testing.T) {
 	p := newPort()
 	d := NewDispatcher(p)
 	buf := Buffer{Size: 4096}
-	frame := request(1, 1, ClassBuffer, BufferRegister, put(nil, buf.encode))
+	frame := request(1, 1, ClassBuffer, BufferRegister, enc(buf))
 	first := d.Handle(frame, make([]byte, 0, MaxFrame))
 	if got := d.Handle(frame, nil); !bytes.Equal(got, first) || p.count("buffer") != 1 {
 		t.Fatalf("%x, then %x; handled %d times", first, got, p.count("buffer"))
@@ -48,7 +48,7 @@ func TestRepeatGetsTheSameReply(t *testing.T) {
 	if f := answerOf(t, d, frame); f.Generation != 80 {
 		t.Fatalf("the generation of a repeat is %d", f.Generation)
 	}
-	answerOf(t, d, request(2, 1, ClassBuffer, BufferRegister, put(nil, buf.encode)))
+	answerOf(t, d, request(2, 1, ClassBuffer, BufferRegister, enc(buf)))
 	if p.count("buffer") != 2 {
 		t.Fatal("another session's request was taken for a repeat")
 	}
@@ -64,7 +64,7 @@ func TestRepeatOfOneInHandIsNotAnswered(t *testing.T) {
 		p := newPort()
 		p.block = make(chan struct{})
 		d := NewDispatcher(p)
-		frame := request(1, 1, ClassSplit, SplitSet, put(nil, (&Split{Queue: 1, On: true}).encode))
+		frame := request(1, 1, ClassSplit, SplitSet, enc(Split{Queue: 1, On: true}))
 		done := make(chan []byte, 1)
 		go func() { done <- d.Handle(frame, nil) }()
 		synctest.Wait()

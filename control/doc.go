@@ -2,7 +2,8 @@
 //
 // QEMU keeps virtio-net's control queue to itself and a gve guest has no door of ours, so commands (header split,
 // flow rules, RSS, GPUs, buffers, bindings, meters, jobs) travel as frames of EtherType 0x88B5 to the NIC's control
-// MAC on any transmit queue and are answered on receive queue 0. The bytes are in PROTOCOL.md and in codec.go.
+// MAC on any transmit queue and are answered on receive queue 0. The bytes are in PROTOCOL.md; the
+// commands are one table (commands.go), from which both ends go: number, types of request and reply, handler.
 //
 // Client is the driver's end: it numbers requests, repeats what got no answer and turns the errno of an answer into
 // an error. Dispatcher is the NIC's end: it decodes, calls a Handler once for each request however often its frame

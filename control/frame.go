@@ -85,12 +85,3 @@ func IsControl(frame []byte) bool {
 func badData(what string, args ...any) error {
 	return fmt.Errorf("%w: %s: %w", ErrMalformed, fmt.Sprintf(what, args...), syscall.EINVAL)
 }
-
-func zero(b []byte) bool {
-	for _, c := range b {
-		if c != 0 {
-			return false
-		}
-	}
-	return true
-}

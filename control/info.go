@@ -15,6 +15,7 @@ type Info struct {
 	MaxMeters   uint16    // 28
 	MaxJobs     uint16    // 30: jobs that may be under way at one time
 	GPUs        uint16    // 32: GPUs that this port may use
+	_           [6]byte   // 34
 }
 
 // InfoFlags tell how a NIC was configured.
@@ -24,35 +25,6 @@ type InfoFlags uint32
 const (
 	InfoP2P InfoFlags = 1 << 0 // payload goes to and from GPU memory directly where the PCIe path allows it
 )
-
-const infoLen = 40 // 34: six bytes, zero. A reply may be longer: a later revision's fields follow
-
-func (i *Info) encode(b *[infoLen]byte) {
-	*b = [infoLen]byte{}
-	le.PutUint32(b[0:], i.Generation)
-	le.PutUint32(b[4:], uint32(i.Flags))
-	copy(b[8:], i.MAC[:])
-	le.PutUint16(b[14:], i.MTU)
-	le.PutUint16(b[16:], i.QueuePairs)
-	le.PutUint16(b[18:], i.HeaderLimit)
-	le.PutUint16(b[20:], i.MaxRSS)
-	le.PutUint16(b[22:], i.MaxRules)
-	le.PutUint16(b[24:], i.MaxBuffers)
-	le.PutUint16(b[26:], i.MaxBindings)
-	le.PutUint16(b[28:], i.MaxMeters)
-	le.PutUint16(b[30:], i.MaxJobs)
-	le.PutUint16(b[32:], i.GPUs)
-}
-
-func (i *Info) decode(b *[infoLen]byte) error {
-	*i = Info{
-		Generation: le.Uint32(b[0:]), Flags: InfoFlags(le.Uint32(b[4:])), MAC: [6]byte(b[8:]), MTU: le.Uint16(b[14:]),
-		QueuePairs: le.Uint16(b[16:]), HeaderLimit: le.Uint16(b[18:]), MaxRSS: le.Uint16(b[20:]),
-		MaxRules: le.Uint16(b[22:]), MaxBuffers: le.Uint16(b[24:]), MaxBindings: le.Uint16(b[26:]),
-		MaxMeters: le.Uint16(b[28:]), MaxJobs: le.Uint16(b[30:]), GPUs: le.Uint16(b[32:]),
-	}
-	return nil
-}
 
 // GPUInfo describes a GPU that the port may use.
 type GPUInfo struct {
@@ -94,27 +66,52 @@ const (
 	P2PHostBridge P2P = 2 // through a root complex that allows it
 )
 
-const gpuLen = 24 + MaxPlace // 12: four bytes, zero
+func (g GPUInfo) number() uint32 { return uint32(g.ID) + 1 }
 
-func (g *GPUInfo) encode(b *[gpuLen]byte) {
-	*b = [gpuLen]byte{}
-	place := g.Place[:min(len(g.Place), MaxPlace)]
-	le.PutUint16(b[0:], g.ID)
-	b[2], b[3], b[4], b[5], b[6], b[7] = byte(g.Attach), g.BAR, byte(g.P2P), g.DevFn, g.Node, byte(len(place))
-	le.PutUint16(b[8:], g.Vendor)
-	le.PutUint16(b[10:], g.Device)
-	le.PutUint64(b[16:], g.Size)
-	copy(b[24:], place)
+// gpuInfo is a GPUInfo as it travels.
+type gpuInfo struct {
+	ID             uint16
+	Attach         Attach
+	BAR            uint8
+	P2P            P2P
+	DevFn, Node    uint8
+	PlaceLen       uint8
+	Vendor, Device uint16
+	_              [4]byte
+	Size           uint64
+	Place          [MaxPlace]byte
 }
 
-func (g *GPUInfo) decode(b *[gpuLen]byte) error {
-	n := int(b[7])
-	if n > MaxPlace || !zero(b[12:16]) || !zero(b[24+min(n, MaxPlace):]) {
-		return badData("GPU %d: place of %d bytes, or reserved bytes not zero", le.Uint16(b[0:]), n)
-	}
-	*g = GPUInfo{
-		ID: le.Uint16(b[0:]), Attach: Attach(b[2]), BAR: b[3], P2P: P2P(b[4]), DevFn: b[5], Node: b[6],
-		Vendor: le.Uint16(b[8:]), Device: le.Uint16(b[10:]), Size: le.Uint64(b[16:]), Place: string(b[24 : 24+n]),
-	}
-	return nil
+func (g GPUInfo) append(b []byte) ([]byte, error) {
+	w := gpuInfo{ID: g.ID, Attach: g.Attach, BAR: g.BAR, P2P: g.P2P, DevFn: g.DevFn, Node: g.Node,
+		Vendor: g.Vendor, Device: g.Device, Size: g.Size}
+	w.PlaceLen = uint8(copy(w.Place[:], g.Place))
+	return encode(b, w)
 }
+
+func (g *GPUInfo) decode(data []byte) (int, error) {
+	var w gpuInfo
+	n, err := decodeFixed(data, &w)
+	if err != nil {
+		return 0, err
+	}
+	if w.PlaceLen > MaxPlace {
+		return 0, badData("GPU %d: place of %d bytes, not up to %d", w.ID, w.PlaceLen, MaxPlace)
+	}
+	*g = GPUInfo{ID: w.ID, Attach: w.Attach, BAR: w.BAR, P2P: w.P2P, DevFn: w.DevFn, Node: w.Node,
+		Vendor: w.Vendor, Device: w.Device, Size: w.Size, Place: string(w.Place[:w.PlaceLen])}
+	return n, nil
+}
+
+// GPUMap says that a GPU's memory, from Off on, lies in the guest's address space: how a guest that got it as ordinary
+// memory, on a NUMA node, finds out which of it is where in the GPU.
+type GPUMap struct {
+	ID   uint32 // offset 0: place in the list, from 1
+	GPU  uint16 // 4
+	_    uint16
+	IOVA uint64 // 8
+	Off  uint64 // 16
+	Size uint64 // 24
+}
+
+func (m GPUMap) number() uint32 { return m.ID }

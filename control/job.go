@@ -28,30 +28,6 @@ type Job struct {
 	Table      uint64 // 40: of Entries entries of JobEntryLen bytes
 }
 
-const jobLen = 48
-
-func (j *Job) encode(b *[jobLen]byte) {
-	b[0], b[1] = byte(j.Op), flag(j.TableInGPU)
-	le.PutUint16(b[2:], j.GPU)
-	le.PutUint32(b[4:], j.Entries)
-	le.PutUint64(b[8:], j.Off)
-	le.PutUint64(b[16:], j.Len)
-	le.PutUint64(b[24:], j.Seed)
-	le.PutUint64(b[32:], j.Stream)
-	le.PutUint64(b[40:], j.Table)
-}
-
-func (j *Job) decode(b *[jobLen]byte) error {
-	if b[1] > 1 {
-		return badData("job: table in GPU %d", b[1])
-	}
-	*j = Job{
-		Op: JobOp(b[0]), TableInGPU: b[1] == 1, GPU: le.Uint16(b[2:]), Entries: le.Uint32(b[4:]), Off: le.Uint64(b[8:]),
-		Len: le.Uint64(b[16:]), Seed: le.Uint64(b[24:]), Stream: le.Uint64(b[32:]), Table: le.Uint64(b[40:]),
-	}
-	return nil
-}
-
 // JobEntryLen is the size of an entry of a job's table, in bytes.
 const JobEntryLen = 24
 
@@ -97,24 +73,29 @@ func (s *JobStatus) Err() error {
 	return s.Errno
 }
 
-const statusLen = 56 // 9: a byte, zero
-
-func (s *JobStatus) encode(b *[statusLen]byte) {
-	le.PutUint64(b[0:], s.ID)
-	b[8], b[9] = byte(s.State), 0
-	le.PutUint16(b[10:], uint16(s.Errno))
-	le.PutUint32(b[12:], s.Entry)
-	le.PutUint64(b[16:], s.Bytes)
-	copy(b[24:], s.Sum[:])
+// jobStatus is a JobStatus as it travels.
+type jobStatus struct {
+	ID    uint64
+	State JobState
+	_     uint8
+	Errno uint16
+	Entry uint32
+	Bytes uint64
+	Sum   [32]byte
 }
 
-func (s *JobStatus) decode(b *[statusLen]byte) error {
-	if (b[8] != byte(JobRunning) && b[8] != byte(JobDone)) || b[9] != 0 {
-		return badData("job status: state %d, reserved %d", b[8], b[9])
+func (s JobStatus) append(b []byte) ([]byte, error) {
+	return encode(b, jobStatus{ID: s.ID, State: s.State, Errno: uint16(s.Errno), Entry: s.Entry,
+		Bytes: s.Bytes, Sum: s.Sum})
+}
+
+func (s *JobStatus) decode(data []byte) (int, error) {
+	var w jobStatus
+	n, err := decodeFixed(data, &w)
+	if err == nil && w.State != JobRunning && w.State != JobDone {
+		err = badData("job status: state %d", w.State)
 	}
-	*s = JobStatus{
-		ID: le.Uint64(b[0:]), State: JobState(b[8]), Errno: syscall.Errno(le.Uint16(b[10:])), Entry: le.Uint32(b[12:]),
-		Bytes: le.Uint64(b[16:]), Sum: [32]byte(b[24:]),
-	}
-	return nil
+	*s = JobStatus{ID: w.ID, State: w.State, Errno: syscall.Errno(w.Errno), Entry: w.Entry,
+		Bytes: w.Bytes, Sum: w.Sum}
+	return n, err
 }

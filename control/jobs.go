@@ -77,36 +77,6 @@ func (j *jobBoard) forget(id uint64, w chan JobStatus) {
 	}
 }
 
-// SubmitJob starts a job and returns its id. EAGAIN: as many as can be are under way.
-func (c *Client) SubmitJob(ctx context.Context, j Job) (uint64, error) {
-	var id number64
-	b, err := c.Call(ctx, ClassJob, JobSubmit, put(nil, j.encode))
-	if err == nil {
-		err = get(b, id.decode)
-	}
-	return uint64(id), err
-}
-
-// PollJob asks for a job's status. ENOENT: there is no such job, it ended too long ago, or the device was reset.
-func (c *Client) PollJob(ctx context.Context, id uint64) (JobStatus, error) {
-	return c.job(ctx, JobPoll, id)
-}
-
-// CancelJob stops a job; when it returns nothing of the job runs. A job that had ended keeps its status.
-func (c *Client) CancelJob(ctx context.Context, id uint64) (JobStatus, error) {
-	return c.job(ctx, JobCancel, id)
-}
-
-func (c *Client) job(ctx context.Context, cmd Command, id uint64) (JobStatus, error) {
-	var s JobStatus
-	n := number64(id)
-	b, err := c.Call(ctx, ClassJob, cmd, put(nil, n.encode))
-	if err == nil {
-		err = get(b, s.decode)
-	}
-	return s, err
-}
-
 // WaitJob waits for a job's end, by the NIC's notify, and asks now and then in case that is lost. The error is not the
 // job's own: that is JobStatus.Err.
 func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {

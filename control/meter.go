@@ -10,44 +10,38 @@ type Meter struct {
 	Remote netip.AddrPort // 24, 42: of the same family
 }
 
-const meterLen = 48 // 6: two bytes, 44: four bytes, zero
-
-func (m *Meter) encode(b *[meterLen]byte) error {
-	*b = [meterLen]byte{}
-	v6 := !m.Local.Addr().Is4()
-	le.PutUint32(b[0:], m.ID)
-	b[4], b[5] = flag(v6), m.Proto
-	if !m.Local.IsValid() || !m.Remote.IsValid() {
-		return badData("meter: %v and %v: both ends are needed", m.Local, m.Remote)
-	}
-	if err := putAddr((*[16]byte)(b[8:]), m.Local.Addr(), v6); err != nil {
-		return err
-	}
-	if err := putAddr((*[16]byte)(b[24:]), m.Remote.Addr(), v6); err != nil {
-		return err
-	}
-	le.PutUint16(b[40:], m.Local.Port())
-	le.PutUint16(b[42:], m.Remote.Port())
-	return nil
+// meter is a Meter as it travels.
+type meter struct {
+	ID                    uint32
+	IPv6                  bool
+	Proto                 uint8
+	_                     uint16
+	Local, Remote         [16]byte
+	LocalPort, RemotePort uint16
+	_                     uint32
 }
 
-func (m *Meter) decode(b *[meterLen]byte) error {
-	if b[4] > 1 || !zero(b[6:8]) || !zero(b[44:]) {
-		return badData("meter: family %d, or reserved bytes not zero", b[4])
+func (m Meter) append(b []byte) ([]byte, error) {
+	if !m.Local.IsValid() || !m.Remote.IsValid() {
+		return nil, badData("meter: %v and %v: both ends are needed", m.Local, m.Remote)
 	}
-	local, err := getAddr((*[16]byte)(b[8:]), true, b[4] == 1)
-	if err != nil {
-		return err
+	w := meter{ID: m.ID, IPv6: !m.Local.Addr().Is4(), Proto: m.Proto,
+		LocalPort: m.Local.Port(), RemotePort: m.Remote.Port()}
+	if err := putAddr(&w.Local, m.Local.Addr(), w.IPv6); err != nil {
+		return nil, err
 	}
-	remote, err := getAddr((*[16]byte)(b[24:]), true, b[4] == 1)
-	if err != nil {
-		return err
+	if err := putAddr(&w.Remote, m.Remote.Addr(), w.IPv6); err != nil {
+		return nil, err
 	}
-	*m = Meter{
-		ID: le.Uint32(b[0:]), Proto: b[5],
-		Local: netip.AddrPortFrom(local, le.Uint16(b[40:])), Remote: netip.AddrPortFrom(remote, le.Uint16(b[42:])),
-	}
-	return nil
+	return encode(b, w)
+}
+
+func (m *Meter) decode(data []byte) (int, error) {
+	var w meter
+	n, err := decodeFixed(data, &w)
+	*m = Meter{ID: w.ID, Proto: w.Proto, Local: netip.AddrPortFrom(getAddr(w.Local, w.IPv6), w.LocalPort),
+		Remote: netip.AddrPortFrom(getAddr(w.Remote, w.IPv6), w.RemotePort)}
+	return n, err
 }
 
 // DirCounters counts one direction. Payload bytes are counted by where they lie on this port's side: the memory
@@ -65,9 +59,8 @@ type DirCounters struct {
 	DroppedBytes uint64 // payload bytes of these
 }
 
-const dirLen = 10 * 8
-
-func (c *DirCounters) fields() [10]*uint64 {
+// All gives each counter, in the order of the fields.
+func (c *DirCounters) All() [10]*uint64 {
 	return [...]*uint64{&c.Packets, &c.Segments, &c.HeaderBytes, &c.DeviceBytes, &c.GPUFileBytes, &c.HostBytes,
 		&c.BouncedBytes, &c.RetransBytes, &c.Drops, &c.DroppedBytes}
 }
@@ -76,25 +69,6 @@ func (c *DirCounters) fields() [10]*uint64 {
 type MeterCounters struct {
 	Rx DirCounters // offset 0
 	Tx DirCounters // 80
-}
-
-const countersLen = 2 * dirLen
-
-func (c *MeterCounters) encode(b *[countersLen]byte) {
-	for i, d := range [...]*DirCounters{&c.Rx, &c.Tx} {
-		for j, f := range d.fields() {
-			le.PutUint64(b[i*dirLen+j*8:], *f)
-		}
-	}
-}
-
-func (c *MeterCounters) decode(b *[countersLen]byte) error {
-	for i, d := range [...]*DirCounters{&c.Rx, &c.Tx} {
-		for j, f := range d.fields() {
-			*f = le.Uint64(b[i*dirLen+j*8:])
-		}
-	}
-	return nil
 }
 
 // PortCounters is what a port has seen in all, and what its engines did.
@@ -113,30 +87,4 @@ type EngineCounters struct {
 	Filled     uint64 // bytes written by fill and poison
 	Hashed     uint64 // bytes read by SHA-256
 	TableBytes uint64 // bytes of tables read
-}
-
-func (c *EngineCounters) fields() [8]*uint64 {
-	return [...]*uint64{&c.Jobs, &c.Failed, &c.Gathered, &c.ToGuest, &c.FromGuest, &c.Filled, &c.Hashed, &c.TableBytes}
-}
-
-const portLen = countersLen + 8*8
-
-func (c *PortCounters) encode(b *[portLen]byte) {
-	m := MeterCounters{Rx: c.Rx, Tx: c.Tx}
-	m.encode((*[countersLen]byte)(b[:]))
-	for i, f := range c.Engine.fields() {
-		le.PutUint64(b[countersLen+i*8:], *f)
-	}
-}
-
-func (c *PortCounters) decode(b *[portLen]byte) error {
-	var m MeterCounters
-	if err := m.decode((*[countersLen]byte)(b[:])); err != nil {
-		return err
-	}
-	c.Rx, c.Tx = m.Rx, m.Tx
-	for i, f := range c.Engine.fields() {
-		*f = le.Uint64(b[countersLen+i*8:])
-	}
-	return nil
 }

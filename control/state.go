@@ -10,7 +10,9 @@ import (
 // device reset. It has no lock: its owner has.
 //
 // Its methods are the rules of each command, with the errnos of Linux's devmem (net/core/netdev-genl.c,
-// net/ethtool/rings.c), and change the State only if they return no error. Doing what the State says is the owner's.
+// net/ethtool/rings.c), and change the State only if they return no error. They never write to what a slice of it holds,
+// but replace the slice: a copy of the struct is a State of its own, to be changed or to be kept. Doing what the State
+// says is the owner's.
 type State struct {
 	Generation uint32
 	Splits     []Split // one for each receive queue, in order
@@ -65,6 +67,7 @@ func (s *State) SetSplit(x Split) error {
 	case s.Bound(x.Queue) != 0 && x.Threshold != 0:
 		return refuse(syscall.EINVAL, "hds-thresh of a bound queue must be zero (queue %d)", x.Queue)
 	}
+	s.Splits = slices.Clone(s.Splits)
 	s.Splits[x.Queue] = x
 	return nil
 }
@@ -80,7 +83,7 @@ func (s *State) Split(queue uint16) (Split, error) {
 // AddFlow adds a rule; limit is the most there can be.
 func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 	r.ID = 0
-	if _, err := tryPut(nil, r.encode); err != nil {
+	if _, err := encode(nil, r); err != nil {
 		return 0, err
 	}
 	switch {
@@ -99,7 +102,7 @@ func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 		}
 	}
 	r.ID = s.nextID()
-	s.Rules = append(s.Rules, r)
+	s.Rules = slices.Concat(s.Rules, []FlowRule{r})
 	return r.ID, nil
 }
 
@@ -126,7 +129,7 @@ func (s *State) SetRSS(r RSS, limit int) error {
 // AddBuffer notes a buffer that was registered under b.ID.
 func (s *State) AddBuffer(b Buffer) {
 	i, _ := slices.BinarySearchFunc(s.Buffers, b.ID, func(o Buffer, id uint32) int { return int(int64(o.ID) - int64(id)) })
-	s.Buffers = slices.Insert(s.Buffers, i, b)
+	s.Buffers = slices.Insert(slices.Clip(s.Buffers), i, b)
 }
 
 // DelBuffer forgets a buffer; a bound one is EBUSY.
@@ -209,7 +212,7 @@ func (s *State) BindTx(buffer uint32, limit int) (uint32, error) {
 
 func (s *State) bind(n Binding) uint32 {
 	n.ID = s.nextID()
-	s.Bindings = append(s.Bindings, n)
+	s.Bindings = slices.Concat(s.Bindings, []Binding{n})
 	return n.ID
 }
 
@@ -221,7 +224,7 @@ func (s *State) Unbind(id uint32) error {
 // AddMeter notes a meter; limit is the most there can be. Several of one connection count each on their own.
 func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
 	m.ID = 0
-	if _, err := tryPut(nil, m.encode); err != nil {
+	if _, err := encode(nil, m); err != nil {
 		return 0, err
 	}
 	if m.Proto != 6 && m.Proto != 17 {
@@ -231,7 +234,7 @@ func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
 		return 0, refuse(syscall.ENOSPC, "all %d meters are in use", limit)
 	}
 	m.ID = s.nextID()
-	s.Meters = append(s.Meters, m)
+	s.Meters = slices.Concat(s.Meters, []Meter{m})
 	return m.ID, nil
 }
 

@@ -188,7 +188,7 @@ func TestStateKeepsItsRules(t *testing.T) {
 		small := func(n int, what string) int { return rapid.IntRange(0, n).Draw(t, what) }
 		nextBuffer := uint32(0)
 		for range small(40, "steps") {
-			before := s.Clone()
+			before, kept := s.Clone(), *s
 			var err error
 			q := uint16(small(4, "queue"))
 			id := uint32(small(8, "id"))
@@ -216,6 +216,16 @@ func TestStateKeepsItsRules(t *testing.T) {
 			s.check(t, i)
 			if d := cmp.Diff(before, s, sameAddr); err != nil && d != "" {
 				t.Fatalf("refused (%v), but changed: %s", err, d)
+			}
+			if d := cmp.Diff(before, &kept, sameAddr); d != "" {
+				t.Fatalf("a copy of the struct was changed too: %s", d)
+			}
+			after := s.Clone() // nor is s changed by what the copy is told
+			_, _ = kept.AddFlow(FlowRule{Proto: 17, DstPort: 9}, 100)
+			_, _ = kept.BindTx(nextBuffer, 100)
+			kept.AddBuffer(Buffer{ID: 1000, Off: 1 << 20, Size: 4096})
+			if d := cmp.Diff(after, s, sameAddr); d != "" {
+				t.Fatalf("changed by way of a copy of the struct: %s", d)
 			}
 		}
 	})

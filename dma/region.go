@@ -112,6 +112,20 @@ func Len(segs []Segment) uint64 {
 	return n
 }
 
+// KeepSegments is how many segments a list may have room for that is kept for reuse. Packets have
+// far fewer: a Linux guest's lie in at most 17 fragments (MAX_SKB_FRAGS).
+const KeepSegments = 128
+
+// Reuse returns segs emptied, for the next packet; nil if it has room for more than KeepSegments
+// and needed no more the last time. So a peer that once made a list long does not have its memory
+// held for ever, and one that goes on making it long does not have us make garbage.
+func Reuse(segs []Segment) []Segment {
+	if cap(segs) > KeepSegments && len(segs) <= KeepSegments {
+		return nil
+	}
+	return segs[:0]
+}
+
 // Cut appends to dst the part [off, off+n) of segs, or as much of it as there is. dst must not lie in segs.
 func Cut(dst, segs []Segment, off, n uint64) []Segment {
 	for _, s := range segs {

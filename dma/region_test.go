@@ -49,6 +49,21 @@ func TestCutAgainstBytes(t *testing.T) {
 	})
 }
 
+func TestReuseKeepsNoLongList(t *testing.T) {
+	for _, c := range []struct{ used, room, want int }{
+		{0, 0, 0},
+		{3, KeepSegments, KeepSegments},
+		{KeepSegments, KeepSegments, KeepSegments},
+		{0, KeepSegments + 1, 0},
+		{KeepSegments, KeepSegments + 1, 0},
+		{KeepSegments + 1, 2 * KeepSegments, 2 * KeepSegments}, // it was needed, and may be again
+	} {
+		if got := Reuse(make([]Segment, c.used, c.room)); len(got) != 0 || cap(got) != c.want {
+			t.Errorf("%d of %d: %d of %d, want 0 of %d", c.used, c.room, len(got), cap(got), c.want)
+		}
+	}
+}
+
 func TestSegmentOutsideItsRegionIsAnError(t *testing.T) {
 	leakFree(t)
 	f, err := NewFiles().Open(memfd(t, 8192), 0)

@@ -92,6 +92,66 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	}
 }
 
+// A range may need as many segments as its user takes, and no more: the walk over the regions ends
+// there.
+func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
+	leakFree(t)
+	s := NewSpace("guest", NewFiles())
+	defer s.Close()
+	const regions = 2000
+	fd := memfd(t, regions*page)
+	maps := make([]Map, regions)
+	for i := range uint64(regions) { // the file's pages in reverse: no two make one
+		maps[i] = Map{IOVA: i * page, Size: page, FD: fd, FileOffset: (regions - 1 - i) * page}
+	}
+	if err := s.Replace(maps); err != nil {
+		t.Fatal(err)
+	}
+	big := memfd(t, 3*maxSegment) // sparse
+	add(t, s, Map{IOVA: 1 << 40, Size: 3 * maxSegment, FD: big})
+	first := Segment{Off: 42}
+	for _, c := range []struct {
+		name    string
+		iova, n uint64
+		limit   int
+		want    int // segments, the first included; 0: too many
+	}{
+		{"one", 0, page, 2, 2},
+		{"no room", 0, 1, 1, 0},
+		{"nothing needs none", 0, 0, 1, 1},
+		{"exactly as many", 5, 9 * page, 11, 11},
+		{"one too many", 5, 9 * page, 10, 0},
+		{"all", 0, regions * page, regions + 1, regions + 1},
+		{"all but one", 0, regions * page, regions, 0},
+		{"pieces of a long region", 1 << 40, 2*maxSegment + 1, 4, 4},
+		{"too many pieces of a long region", 1 << 40, 2*maxSegment + 1, 3, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := s.TranslateMax([]Segment{first}, c.limit, c.iova, c.n, Read)
+			if c.want == 0 {
+				var at *AddrError
+				if !errors.Is(err, ErrScattered) || !errors.As(err, &at) {
+					t.Fatalf("error %v", err)
+				}
+				longest := uint64(page)
+				if c.iova >= 1<<40 {
+					longest = maxSegment
+				}
+				if done := at.IOVA - c.iova; done > uint64(c.limit)*longest {
+					t.Errorf("walked %#x bytes on for %d segments", done, c.limit)
+				}
+				if len(got) != 1 || got[0] != first {
+					t.Errorf("got %v", got)
+				}
+				return
+			}
+			if err != nil || len(got) != c.want || Len(got[1:]) != c.n {
+				t.Errorf("%d segments, %#x bytes, %v", len(got), Len(got[1:]), err)
+			}
+		})
+	}
+}
+
 func TestSpaceRefuses(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()

@@ -3,6 +3,7 @@ package dma
 import (
 	"errors"
 	"fmt"
+	"math"
 )
 
 // ErrUnmapped is returned for an address that is in no region.
@@ -10,6 +11,9 @@ var ErrUnmapped = errors.New("unmapped address")
 
 // ErrAccess is returned for a write to a region that is read-only, or any use of one that is not accessible.
 var ErrAccess = errors.New("access denied")
+
+// ErrScattered is returned for a range that lies in more pieces than its user takes.
+var ErrScattered = errors.New("memory in too many pieces")
 
 // Access is what a device wants to do with memory.
 type Access uint8
@@ -33,7 +37,7 @@ type AddrError struct {
 	IOVA   uint64 // the first address that could not be used
 	Len    uint64 // how many bytes were wanted from there on
 	Access Access
-	Err    error // ErrUnmapped, ErrAccess or ErrBounds
+	Err    error // ErrUnmapped, ErrAccess, ErrBounds or ErrScattered
 }
 
 // Error implements error.
@@ -63,6 +67,13 @@ func (t *table) find(iova uint64) int {
 // Translate appends to dst the places of [iova, iova+n), across regions that touch, and never beyond one. The caller is
 // inside the space. On an error, an *AddrError, dst comes back as it was.
 func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
+	return s.TranslateMax(dst, math.MaxInt, iova, n, a)
+}
+
+// TranslateMax is Translate into at most limit segments, those in dst before included. A range that
+// would need more is ErrScattered, found before one more is made: limit bounds time and memory,
+// however many regions the guest has made.
+func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	t := s.table.Load()
 	out := dst
 	for i := t.find(iova); n > 0; i++ {
@@ -78,9 +89,15 @@ func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, e
 			return dst, &AddrError{s.name, iova, n, a, ErrAccess}
 		}
 		k := min(n, size-off)
+		if len(out) >= limit {
+			return dst, &AddrError{s.name, iova, n, a, ErrScattered}
+		}
 		n -= k
 		iova += k // may wrap to 0 behind the last region: then there is no next one
 		for ; k > maxSegment; k -= maxSegment {
+			if len(out)+1 >= limit { // there is another one behind it
+				return dst, &AddrError{s.name, iova - k, n + k, a, ErrScattered}
+			}
 			out = append(out, Segment{r, off, maxSegment})
 			off += maxSegment
 		}

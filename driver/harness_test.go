@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -201,7 +201,7 @@ type rigOptions struct {
 
 func newRig(t testing.TB, o rigOptions) *rig {
 	t.Helper()
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	files := dma.NewFiles()
 	o.pairs = max(1, o.pairs)
 	g := newTestGPU(t, max(o.pages, 1))

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestAttachErrors(t *testing.T) {
@@ -25,7 +25,7 @@ func TestAttachErrors(t *testing.T) {
 		{"GPU without memory", nil, func(o *FrontendOptions) { o.GPUs[0].Size = 0 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			leaktest.CheckFDs(t)
+			testkit.CheckFDs(t)
 			g := newTestGPU(t, 1)
 			d := newTestDevice(t, 1, dma.NewFiles())
 			if c.offer != nil {
@@ -49,7 +49,7 @@ func TestAttachErrors(t *testing.T) {
 }
 
 func TestAttachToNobody(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	a, b := socketpair(t)
 	b.Close()
 	if _, err := Attach(FrontendOptions{Conn: a, MAC: []byte{2, 0, 0, 0, 0, 1}}); err == nil {

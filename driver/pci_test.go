@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestVirtioCapabilities(t *testing.T) {
@@ -194,7 +194,7 @@ func TestPCIErrors(t *testing.T) {
 		}, "", "notification at"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			leaktest.CheckFDs(t)
+			testkit.CheckFDs(t)
 			tree := newPCITree(t)
 			dir := tree.nic(testNIC)
 			if c.edit != nil {

@@ -5,13 +5,13 @@ import (
 	"runtime"
 	"testing"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestPCIDeviceFromOpenToClose plays the device's part on the registers' file: they keep what is written to them, so
 // the queue that they tell of in the end is the last one, transmit queue 0.
 func TestPCIDeviceFromOpenToClose(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	tree := newPCITree(t)
 	dir := tree.nic(testNIC)
 	tree.gpu("0000:00:03.0", 1<<32, testGPUSize)

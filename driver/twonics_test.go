@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/splitter"
@@ -129,7 +129,7 @@ type pair struct {
 
 func newPair(t testing.TB, want uint64, check bool) *pair {
 	t.Helper()
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { sw.Close() })
 	files := dma.NewFiles()

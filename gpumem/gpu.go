@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/memavail"
 )
 
 // Options of a GPU.
@@ -34,7 +35,7 @@ func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 	if size == 0 || size%PageSize != 0 || size > 1<<62 {
 		return nil, fmt.Errorf("GPU %d of %d bytes: not a multiple of %d: %w", id, size, PageSize, syscall.EINVAL)
 	}
-	if err := enough(size, "/"); err != nil {
+	if err := memavail.Enough(size, "/"); err != nil {
 		return nil, fmt.Errorf("GPU %d: %w", id, err)
 	}
 	if o.Name == "" {
@@ -81,7 +82,7 @@ func allocate(fd int, size uint64) error {
 			off += n
 		case syscall.EINTR:
 		default:
-			return fmt.Errorf("no memory for %s after %s of it: %w", human(size), human(off), err)
+			return fmt.Errorf("no memory for %s after %s of it: %w", memavail.Human(size), memavail.Human(off), err)
 		}
 	}
 	return nil

@@ -4,12 +4,13 @@ import (
 	"os"
 	"testing"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // fds counts open descriptors.
 func fds(t testing.TB) int {

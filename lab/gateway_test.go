@@ -9,14 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/stack/gateway"
 )
 
 // A guest reaches a server of the host by the gateway's address, and the host the guest by a forward.
 func TestGatewayLeadsBothWays(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	host, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 		lab.Options{Services: []lab.Service{lab.Gateway(gateway.Options{NAT: true, Forwards: []gateway.Forward{f}})}})
 	g := attach(t, w.Port(1))
 	defer g.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), labtest.Patience)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	gw, _ := lab.GatewayAddrs()
 	out, err := g.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(gw.Addr(), uint16(host.Addr().(*net.TCPAddr).Port)))
@@ -70,7 +70,7 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 func says(t *testing.T, a, b net.Conn) {
 	t.Helper()
 	for _, c := range []net.Conn{a, b} {
-		_ = c.SetDeadline(time.Now().Add(labtest.Patience))
+		_ = c.SetDeadline(time.Now().Add(testkit.Patience))
 		if _, err := io.WriteString(c, "hello"); err != nil {
 			t.Error(err)
 		}

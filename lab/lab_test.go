@@ -9,6 +9,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/vfiouser/vfiotest"
@@ -49,7 +50,7 @@ func attach(t *testing.T, p *lab.Port) *labtest.Guest {
 }
 
 func TestGuestsReachEachOtherAndComeAgain(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	w := open(t, lab.Uniform(3, lab.NIC{Model: lab.Virtio}, 2<<20), lab.Options{})
 	for range 2 {
 		a, b, c := attach(t, w.Port(0)), attach(t, w.Port(1)), attach(t, w.Port(2))
@@ -63,7 +64,7 @@ func TestGuestsReachEachOtherAndComeAgain(t *testing.T) {
 }
 
 func TestGVEAnswersByVFIOUser(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.GVE}, 6<<20), lab.Options{})
 	for range 2 { // one after the other
 		client, server, err := vfiotest.Pair()
@@ -91,7 +92,7 @@ func TestGVEAnswersByVFIOUser(t *testing.T) {
 
 // Close ends what is served.
 func TestCloseEndsConnections(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: nic}, 0), lab.Options{})
 		if err != nil {
@@ -136,7 +137,7 @@ func (c closer) Close() error {
 }
 
 func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	var closed []string
 	service := func(name string) lab.Service {
 		return func(w *lab.Lab) (io.Closer, error) { return closer{w, &closed, name}, nil }
@@ -159,7 +160,7 @@ func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
 }
 
 func TestBadOptionsAreRefused(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	virtio := lab.NIC{Model: lab.Virtio}
 	two := lab.Guest{NICs: []lab.NIC{virtio, {Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: 2 << 20}}}
 	none := lab.Guest{NICs: []lab.NIC{{Model: lab.Virtio, GPUs: []int{}}}, GPUs: []lab.GPU{{Memory: 2 << 20}}}
@@ -190,8 +191,8 @@ func TestBadOptionsAreRefused(t *testing.T) {
 
 // Impaired links lose segments, and TCP makes up for it; others lose none.
 func TestImpairedLinksLose(t *testing.T) {
-	labtest.LeavesNothing(t)
-	for _, loss := range []float64{0, 0.05} {
+	testkit.LeavesNothing(t)
+	for _, loss := range []float64{0, 0.02} {
 		d := lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0)
 		d.Impair(lab.Impairment{Loss: loss, Seed: 1})
 		w, err := lab.Open(d, lab.Options{})
@@ -199,7 +200,7 @@ func TestImpairedLinksLose(t *testing.T) {
 			t.Fatal(err)
 		}
 		a, b := attach(t, w.Port(0)), attach(t, w.Port(1))
-		if err := errors.Join(a.Exchange(t.Context(), b, 1_000_000), a.Close(), b.Close()); err != nil {
+		if err := errors.Join(a.Exchange(t.Context(), b, 600_000), a.Close(), b.Close()); err != nil {
 			t.Error(err)
 		}
 		for _, p := range w.Ports() {
@@ -215,7 +216,7 @@ func TestImpairedLinksLose(t *testing.T) {
 
 // A guest may have NICs of both models, each with a GPU of its own; a NIC has only the GPUs that it may address.
 func TestGuestWithTwoModels(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	w := open(t, lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE, GPUs: []int{0}}, {Model: lab.Virtio, GPUs: []int{2, 1}}},
 		GPUs: []lab.GPU{{Memory: 6 << 20}, {Memory: 4 << 20}, {Memory: 2 << 20}}}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}, lab.Options{})
 	m := w.Machine(0)

@@ -3,7 +3,7 @@ package lab_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"vnic.dev/vnic/internal/testkit"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }

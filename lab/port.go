@@ -33,6 +33,8 @@ type Port struct {
 	mu      sync.Mutex
 	closed  bool // under mu: nothing more is served
 	serving sync.WaitGroup
+
+	turn sync.Mutex // held while a connection of Connected's is served
 }
 
 // newPort makes a port. The caller closes it even when there is an error, unless it is nil.
@@ -79,7 +81,8 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return p.dev.Serve(ctx, conn)
 }
 
-// Connected serves conn on a goroutine of its own, until that or the lab ends: it is what qemu.Netdev wants. An error is logged.
+// Connected serves conn on a goroutine of its own, until that or the lab ends: it is what qemu.Netdev wants. A connection waits
+// for the end of the one before. An error is logged.
 func (p *Port) Connected(conn *net.UnixConn) {
 	if !p.enter() {
 		_ = conn.Close()
@@ -87,6 +90,8 @@ func (p *Port) Connected(conn *net.UnixConn) {
 	}
 	dma.Go(func() {
 		defer p.serving.Done()
+		p.turn.Lock()
+		defer p.turn.Unlock()
 		if err := p.dev.Serve(p.life, conn); err != nil && p.life.Err() == nil {
 			p.lab.opt.Log.Error("connection to QEMU", "port", p.Name, "err", err)
 		}

@@ -7,15 +7,16 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Counters count one direction of a queue or a meter. Whoever owns them at the moment (a transmit queue's worker, the
-// holder of a receive queue's lock) adds; anyone may read.
+// Counters count one direction of a queue or a meter. Whoever owns them at the moment (a transmit
+// queue's worker, the holder of a receive queue's lock) adds; anyone may read.
 type Counters struct {
-	packets, segments, header        counter
-	device, gpuFile, host            counter
-	bounced, retrans, drops, dropped counter
+	live control.DirCounters // each field is stored and loaded atomically
 }
 
-// counter has one writer at a time, so it needs no locked add.
+// add adds to a counter, which has one writer at a time, so it needs no locked add.
+func add(c *uint64, n uint64) { atomic.StoreUint64(c, atomic.LoadUint64(c)+n) }
+
+// counter is one that stands alone.
 type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
@@ -46,8 +47,8 @@ func (w *where) locate(segs []dma.Segment) (total uint64) {
 	return total
 }
 
-// tally is what a batch adds to Counters: a store that others may read at any time costs as much as a small copy, so there
-// is one for a batch and not for a packet.
+// tally is what a batch adds to Counters: a store that others may read at any time costs as much as
+// a small copy, so there is one for a batch and not for a packet.
 type tally struct {
 	packets, segments, header, drops, dropped uint64
 	where
@@ -71,64 +72,57 @@ func (t *tally) drop(payload uint64) {
 // flush adds the tally, and empties it.
 func (t *tally) flush(c *Counters) {
 	if t.packets > 0 {
-		c.packets.add(t.packets)
-		c.segments.add(t.segments)
-		c.header.add(t.header)
+		add(&c.live.Packets, t.packets)
+		add(&c.live.Segments, t.segments)
+		add(&c.live.HeaderBytes, t.header)
 		c.place(&t.where)
 	}
 	if t.drops > 0 {
-		c.drops.add(t.drops)
-		c.dropped.add(t.dropped)
+		add(&c.live.Drops, t.drops)
+		add(&c.live.DroppedBytes, t.dropped)
 	}
 	*t = tally{}
 }
 
 func (c *Counters) count(segments, header uint64, w *where) {
-	c.packets.add(1)
-	c.segments.add(segments)
-	c.header.add(header)
+	add(&c.live.Packets, 1)
+	add(&c.live.Segments, segments)
+	add(&c.live.HeaderBytes, header)
 	c.place(w)
 }
 
 func (c *Counters) place(w *where) {
 	if w.device > 0 {
-		c.device.add(w.device)
+		add(&c.live.DeviceBytes, w.device)
 	}
 	if w.gpuFile > 0 {
-		c.gpuFile.add(w.gpuFile)
+		add(&c.live.GPUFileBytes, w.gpuFile)
 	}
 	if w.host > 0 {
-		c.host.add(w.host)
+		add(&c.live.HostBytes, w.host)
 	}
 	if w.bounced > 0 {
-		c.bounced.add(w.bounced)
+		add(&c.live.BouncedBytes, w.bounced)
 	}
 }
 
 func (c *Counters) drop(payload uint64) {
-	c.drops.add(1)
-	c.dropped.add(payload)
+	add(&c.live.Drops, 1)
+	add(&c.live.DroppedBytes, payload)
 }
 
 // Read gives the counters as the control channel carries them.
-func (c *Counters) Read() control.DirCounters {
-	return control.DirCounters{
-		Packets: c.packets.v.Load(), Segments: c.segments.v.Load(), HeaderBytes: c.header.v.Load(),
-		DeviceBytes: c.device.v.Load(), GPUFileBytes: c.gpuFile.v.Load(), HostBytes: c.host.v.Load(),
-		BouncedBytes: c.bounced.v.Load(), RetransBytes: c.retrans.v.Load(),
-		Drops: c.drops.v.Load(), DroppedBytes: c.dropped.v.Load(),
+func (c *Counters) Read() (now control.DirCounters) {
+	to := now.All()
+	for i, v := range c.live.All() {
+		*to[i] = atomic.LoadUint64(v)
 	}
+	return now
 }
 
 func sum(a *control.DirCounters, b control.DirCounters) {
-	a.Packets += b.Packets
-	a.Segments += b.Segments
-	a.HeaderBytes += b.HeaderBytes
-	a.DeviceBytes += b.DeviceBytes
-	a.GPUFileBytes += b.GPUFileBytes
-	a.HostBytes += b.HostBytes
-	a.BouncedBytes += b.BouncedBytes
-	a.RetransBytes += b.RetransBytes
-	a.Drops += b.Drops
-	a.DroppedBytes += b.DroppedBytes
+	to := a.All()
+	for i, v := range b.All() {
+		*to[i] += *v
+	}
 }

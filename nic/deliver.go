@@ -1,9 +1,7 @@
 package nic
 
 import (
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
 
@@ -15,93 +13,6 @@ type rxQueue struct {
 	tally   tally // of this batch
 	in      Counters
 	unsplit counter // frames that came here because, or although, they could not be split
-}
-
-// steering is what decides the queue and the split of a received packet; immutable, replaced whole.
-type steering struct {
-	rss    *splitter.RSS
-	types  uint32 // what is hashed
-	hashes bool   // queues want hashes
-	limit  uint32 // HeaderLimit
-	unsp   int    // queue for frames that cannot be split, or -1: their own
-	splits []splitPolicy
-}
-
-type splitPolicy struct {
-	on        bool
-	threshold uint32
-}
-
-// route is where a packet goes.
-type route struct {
-	home    int // the queue of its flow
-	q       int // the queue that gets it
-	split   bool
-	unsplit bool   // it should have been split, and cannot be
-	hlen    uint32 // of a split packet: bytes for the header buffer
-	hashed  bool
-	hash    uint32
-}
-
-// steer finds the receive queue of a packet, and whether and where it is split.
-func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
-	h := &pkt.Meta.Headers
-	if h.Class != splitter.NotIP && h.Class != splitter.Malformed {
-		to, ruled := p.rules.Lookup(&h.Flow)
-		if s.hashes || !ruled && len(s.rss.Table) > 1 {
-			r.hash, r.hashed = s.hash(h)
-		}
-		switch {
-		case ruled:
-			r.home = int(to)
-		case r.hashed:
-			r.home = int(s.rss.Queue(r.hash))
-		default: // what is not to be hashed goes to the table's first
-			r.home = int(s.rss.Table[0])
-		}
-	}
-	if r.home >= len(s.splits) { // commands refuse such queues
-		r.home = 0
-	}
-	r.q = r.home
-	pol := &s.splits[r.home]
-	if !pol.on || pkt.PayloadLen < pol.threshold {
-		return r
-	}
-	n, ok := h.SplitLen(s.limit)
-	if h.Class != splitter.TCP {
-		n = pkt.Len() // all of it, whatever its headers say
-		ok = ok && n <= s.limit
-	}
-	if !ok {
-		r.unsplit = true
-		if s.unsp >= 0 {
-			r.q = s.unsp
-		}
-		return r
-	}
-	r.split, r.hlen = true, n
-	return r
-}
-
-// hashTypes are what RSS can hash: 4-tuples of TCP and UDP, 2-tuples of the rest.
-const hashTypes = control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 | control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6
-
-// hash gives the RSS hash of an IP packet, if it is to be hashed.
-func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
-	pair, tcp, udp := uint32(control.HashIPv4), uint32(control.HashTCPv4), uint32(control.HashUDPv4)
-	if h.IPv6 {
-		pair, tcp, udp = control.HashIPv6, control.HashTCPv6, control.HashUDPv6
-	}
-	switch {
-	case h.Class == splitter.TCP && s.types&tcp != 0, h.Class == splitter.UDP && s.types&udp != 0:
-		return s.rss.Hash(&h.Flow), true
-	case s.types&pair != 0:
-		f := h.Flow
-		f.SrcPort, f.DstPort = 0, 0 // zeros add nothing to the hash
-		return s.rss.Hash(&f), true
-	}
-	return 0, false
 }
 
 // shortage remembers which queues lacked buffers in a batch, so that nothing overtakes a packet of its own flow: neither on
@@ -181,7 +92,7 @@ func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Pack
 		if wait := lack.of(r); wait != nil {
 			pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}
 		} else {
-			res := rq.put(p, pkt, r)
+			res := rq.put(s, pkt, r)
 			pkt.Verdict = res.verdict(rq.q)
 			if res == PutNoBuffer {
 				lack.add(r, rq.q)
@@ -200,7 +111,7 @@ func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Pack
 	return n, rq.q.Flush()
 }
 
-func (rq *rxQueue) put(p *Port, pkt *wire.Packet, r *route) Result {
+func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	rq.mover.where, rq.mover.at = where{}, nil
 	rq.frame = Frame{Packet: pkt, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit, Hashed: r.hashed, Hash: r.hash}
 	res := rq.q.Put(&rq.mover, &rq.frame)
@@ -217,15 +128,13 @@ func (rq *rxQueue) put(p *Port, pkt *wire.Packet, r *route) Result {
 	} else {
 		rq.tally.drop(n)
 	}
-	if ms := *p.meters.Load(); len(ms) > 0 {
-		for _, m := range ms {
-			switch {
-			case m.rx.flow != pkt.Meta.Headers.Flow:
-			case res == PutTaken:
-				m.rx.count(&pkt.Meta.Headers, segs, head, n, &rq.mover.where)
-			default:
-				m.rx.lose(n)
-			}
+	for _, m := range s.meters {
+		switch {
+		case m.rx.flow != pkt.Meta.Headers.Flow:
+		case res == PutTaken:
+			m.rx.count(&pkt.Meta.Headers, segs, head, n, &rq.mover.where)
+		default:
+			m.rx.lose(n)
 		}
 	}
 	return res

@@ -1,14 +1,46 @@
-// Package nic is what every NIC of vnic is, whatever a guest sees of it: a port of the wire with receive queues that are
-// chosen by flow rules and RSS, header split decided by one policy, meters and counters by memory domain, the path to the
-// GPUs (peer to peer or bounced), and the control channel of frames to its own control MAC.
+// Package nic is what every NIC of vnic is, whatever a guest sees of it: a port of the wire with
+// receive queues that are chosen by flow rules and RSS, header split decided by one policy, meters
+// and counters by memory domain, the path to the GPUs (peer to peer or bounced), and the control
+// channel of frames to its own control MAC.
 //
-// A personality (nic/virtio, nic/gve) brings a transport, a ring format and a control plane of its own. It gives a Port
-// one RxQueue for each receive queue, and has one Transmitter for each transmit queue's goroutine; it turns descriptors
-// into wire.Packets by way of Describe.
-//
-// The sender's goroutine does all the work of a packet: Transmitter.Send counts it and hands it to the link, and the
-// receiving Port's Deliver steers it and has it copied, once, by the receiving queue under that queue's lock. At most one
-// such lock is held at a time; under it nothing is delivered, called, logged or waited for.
+// The sender's goroutine does all the work of a packet: Transmitter.Send counts it and hands it to
+// the link, and the receiving Port's Deliver steers it and has it copied, once, by the receiving
+// queue under that queue's lock. At most one such lock is held at a time; under it nothing is
+// delivered, called, logged or waited for.
 //
 // State set by commands is one control.State; it dies with device reset (Reset).
+//
+// # Device models
+//
+// A device model (nic/virtio, nic/gve) is a transport, a ring format and a control plane. It
+// implements, for each pair of queues:
+//
+//   - RxQueue, for the ring in which the driver posts buffers: Put, Flush and Call. Lock, Unlock,
+//     Arm and Disarm come with an embedded RxBase, which asks the ring AwaitBuffers and tells it
+//     when it has Stopped; the ring calls Fail for an error of its driver and WakeAll when the
+//     driver posts. A ring whose driver cannot take buffers back is a Returner as well.
+//   - TxQueue, for the ring in which the driver posts frames: Gather, which makes packets of them
+//     by way of Describe, Packet.Meta and Packet.Prepare; Reload, which finds a held frame's memory
+//     again (Again); Done, Abandon, Publish and Call, which give frames back; Pending, EnableKick
+//     and DisableKick, which say whether there are more; and Stopped.
+//
+// and makes
+//
+//   - one Port, by NewPort, of all its RxQueues, with a function that says what the driver takes
+//     (wire.Limits);
+//   - for each TxQueue a Transmitter, by Port.NewTransmitter, and with it a Sender, by NewSender.
+//     The Sender is the queue's worker: it holds and retries frames of busy receivers, sleeps, and
+//     stops. The device model calls its Start and Stop as the driver starts and stops the queue,
+//     and Wake at a doorbell that is no eventfd;
+//   - for the eventfds that a frontend gives it, Lines; and a Monitor, by NewMonitor, which frees
+//     whoever gets stuck in one of them, and which calls the device model (Monitored) for kicks of
+//     receive queues and for what is due at times.
+//
+// Of its own it tells the Port of device reset (Reset), of another driver (Begins), of the queues
+// that a driver uses without a word about RSS (Spread), and of what its driver says about header
+// split, MTU and carrier. Nothing else of a NIC is a device model's: the model in this package's
+// tests is two slices and these two interfaces.
+//
+// The outbox of stack/gateway, which is no NIC, has a Sender too, over a queue of netstack's
+// packets.
 package nic

@@ -66,7 +66,7 @@ func Describe(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte,
 		n = h.FrameLen // what lies behind the IP packet of a runt is padding
 	}
 	p.Header = buf[skip : skip+hlen]
-	p.Payload = dma.Cut(p.Payload[:0], segs, uint64(skip+hlen), uint64(n-hlen))
+	p.Payload = dma.Cut(dma.Reuse(p.Payload), segs, uint64(skip+hlen), uint64(n-hlen))
 	p.PayloadLen = n - hlen
 	return nil
 }
@@ -88,6 +88,6 @@ func Again(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
 	if total < skip || total-skip < p.Len() {
 		return errChanged
 	}
-	p.Payload = dma.Cut(p.Payload[:0], segs, uint64(skip)+uint64(len(p.Header)), uint64(p.PayloadLen))
+	p.Payload = dma.Cut(dma.Reuse(p.Payload), segs, uint64(skip)+uint64(len(p.Header)), uint64(p.PayloadLen))
 	return nil
 }

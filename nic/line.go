@@ -14,7 +14,7 @@ import (
 //
 // Nothing but O_NONBLOCK keeps a write to a full eventfd from blocking (eventfd(2)), and that flag belongs to the open file,
 // which the frontend shares with us and may change; there is no RWF_NOWAIT for it. Who writes is another guest's worker, most
-// often. So whoever watches a device looks for writers that are inside of a full one, takes the frontend's eventfds away, and
+// often. So the device's Monitor looks for writers that are inside of a full one, takes the frontend's eventfds away, and
 // frees the writers by reading. No honest eventfd is ever full.
 type Line struct {
 	lines  *Lines
@@ -30,7 +30,7 @@ func (l *Line) Write() {
 	if ls := l.lines; ls.dozing.Load() && ls.dozing.Swap(false) {
 		ls.wake()
 	}
-	_, _ = l.f.Write(wakeUp[:]) // a full counter is a signal already, a broken eventfd its owner's loss
+	_, _ = l.f.Write(signal[:]) // a full counter is a signal already, a broken eventfd its owner's loss
 	l.inside.Add(-1)
 }
 
@@ -80,12 +80,12 @@ func isFull(fd int) bool {
 // called on any goroutine.
 type Lines struct {
 	hostile atomic.Bool
-	dozing  atomic.Bool // whoever watches sleeps until wake
+	dozing  atomic.Bool // the monitor sleeps until wake
 	wake    func()      // set before the first Doze
 
 	mu   sync.Mutex
-	open int     // under mu: made, and not closed
-	left []*Line // under mu: ended with writers inside
+	open map[*Line]bool // under mu: made, and not ended
+	left []*Line        // under mu: ended with writers inside
 }
 
 // New makes a Line of an eventfd, which it owns from then on. nil: the frontend is not trusted any more, and fd is closed.
@@ -94,13 +94,13 @@ func (ls *Lines) New(fd int) *Line {
 		_ = unix.Close(fd)
 		return nil
 	}
-	// Writes go straight to the kernel: os.File leaves descriptors to the netpoller that do not block when it gets them.
-	_ = unix.SetNonblock(fd, false)
-	l := &Line{lines: ls, f: os.NewFile(uintptr(fd), "interrupt")}
-	_ = unix.SetNonblock(fd, true)
+	l := &Line{lines: ls, f: eventFile(fd, "interrupt")}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.open++
+	if ls.open == nil {
+		ls.open = make(map[*Line]bool)
+	}
+	ls.open[l] = true
 	return l
 }
 
@@ -111,38 +111,54 @@ func (ls *Lines) End(l *Line) {
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	delete(ls.open, l)
 	if l.Busy() { // perhaps stuck
 		ls.left = append(ls.left, l)
 		return
 	}
-	ls.open--
 	_ = l.f.Close()
 }
 
-// Open says whether there is any Line that is not closed.
-func (ls *Lines) Open() bool {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	return ls.open > 0
-}
-
-// Watched says what wakes the watcher that dozes: it is called on the goroutine that writes, under none of its locks, and never
+// Watched says what wakes the monitor that dozes: it is called on the goroutine that writes, under none of its locks, and never
 // waits. Without it there is no Doze.
 func (ls *Lines) Watched(wake func()) { ls.wake = wake }
 
-// Doze says that the watcher has no need to look, until the next one writes: that wakes it. So a device that is idle costs
-// nothing. false: there are writers inside, so it looks again after a while. busy says whether there are any in Lines that have
-// not ended.
-func (ls *Lines) Doze(busy func() bool) bool {
+// Doze says that the monitor has no need to look, until the next one writes: that wakes it. So a device that is idle costs
+// nothing. false: there are writers inside, so it looks again after a while.
+func (ls *Lines) Doze() bool {
 	ls.dozing.Store(true) // before looking: who comes in after sees it
-	ls.mu.Lock()
-	left := len(ls.left) > 0
-	ls.mu.Unlock()
-	if left || busy() {
+	if ls.busy() {
 		ls.dozing.Store(false)
 		return false
 	}
 	return true
+}
+
+// busy says whether there are writers inside.
+func (ls *Lines) busy() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if len(ls.left) > 0 {
+		return true
+	}
+	for l := range ls.open {
+		if l.Busy() {
+			return true
+		}
+	}
+	return false
+}
+
+// anyStuck says whether somebody is kept in a Line that has not ended.
+func (ls *Lines) anyStuck() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	for l := range ls.open {
+		if l.Stuck() {
+			return true
+		}
+	}
+	return false
 }
 
 // Dozing says whether nobody has written since Doze.
@@ -167,7 +183,6 @@ func (ls *Lines) Free() {
 	ls.left = nil
 	ls.mu.Unlock()
 	var still []*Line
-	closed := 0
 	for end := time.Now().Add(freeTime); len(left) > 0; left = left[1:] {
 		l := left[0]
 		for l.Busy() && time.Now().Before(end) {
@@ -178,10 +193,8 @@ func (ls *Lines) Free() {
 			continue
 		}
 		_ = l.f.Close()
-		closed++
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.open -= closed
 	ls.left = append(ls.left, still...)
 }

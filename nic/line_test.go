@@ -53,20 +53,22 @@ func TestLineSignals(t *testing.T) {
 	}
 }
 
-// The watcher need not look while nobody writes: the first one wakes it, before the write that may keep him.
+// The monitor need not look while nobody writes: the first one wakes it, before the write that may keep him.
 func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	var ls nic.Lines
 	l, _ := frontend(t, &ls)
 	woken := make(chan bool, 9)
 	ls.Watched(func() { woken <- true })
 	l.Fire() // it does not doze yet
-	if ls.Doze(func() bool { return true }) || ls.Dozing() {
+	l.Enter()
+	if ls.Doze() || ls.Dozing() {
 		t.Error("dozes while somebody is inside")
 	}
+	l.Write()
 	l.Fire()
 	l.Enter()
 	ls.End(l)
-	if ls.Doze(l.Busy) || ls.Dozing() {
+	if ls.Doze() || ls.Dozing() {
 		t.Error("dozes while somebody is inside of what has ended")
 	}
 	l.Write()
@@ -77,7 +79,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	var front int
 	l, front = frontend(t, &ls)
 	for range 3 {
-		if !ls.Doze(l.Busy) || !ls.Dozing() {
+		if !ls.Doze() || !ls.Dozing() {
 			t.Fatal("does not doze")
 		}
 		l.Fire()
@@ -96,7 +98,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	if err := unix.SetNonblock(front, false); err != nil {
 		t.Fatal(err)
 	}
-	ls.Doze(l.Busy)
+	ls.Doze()
 	written := make(chan bool)
 	go func() {
 		l.Fire()

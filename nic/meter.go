@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"net/netip"
 	"sync"
 
 	"vnic.dev/vnic/control"
@@ -37,7 +38,7 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *wh
 		d.seen.begin(from)
 	}
 	if again := d.seen.add(from, uint32(n)); again > 0 {
-		d.retrans.add(uint64(again))
+		add(&d.live.RetransBytes, uint64(again))
 	}
 }
 
@@ -59,6 +60,16 @@ func meterFlows(m control.Meter) (rx, tx splitter.Flow) {
 	rx.SrcPort, rx.DstPort = remote.Port(), local.Port()
 	tx.Src, tx.Dst, tx.SrcPort, tx.DstPort = rx.Dst, rx.Src, rx.DstPort, rx.SrcPort
 	return rx, tx
+}
+
+func putAddr(b *[16]byte, a netip.Addr) {
+	a = a.Unmap()
+	if a.Is4() {
+		v4 := a.As4()
+		copy(b[:], v4[:])
+		return
+	}
+	*b = a.As16()
 }
 
 // maxIslands is how many pieces behind a gap are remembered: at 1 % loss, those of a window of 35 MB.

@@ -39,8 +39,8 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	n := dma.Len(dst)
 	for i := range dst {
 		if dst[i].GPU() >= 0 { // seldom: each part has its own rules then
-			m.head = dma.Cut(m.head[:0], dst, 0, uint64(len(b)))
-			m.tail = dma.Cut(m.tail[:0], dst, uint64(len(b)), n)
+			m.head = dma.Cut(dma.Reuse(m.head), dst, 0, uint64(len(b)))
+			m.tail = dma.Cut(dma.Reuse(m.tail), dst, uint64(len(b)), n)
 			if err := m.Header(m.head, b); err != nil {
 				return err
 			}
@@ -92,7 +92,7 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 
 // placed is where the first n bytes of payload of the frame just moved lie, until the next one.
 func (m *Mover) placed(n uint32) []dma.Segment {
-	m.shown = dma.Cut(m.shown[:0], m.at, m.skip, uint64(n))
+	m.shown = dma.Cut(dma.Reuse(m.shown), m.at, m.skip, uint64(n))
 	return m.shown
 }
 
@@ -113,14 +113,14 @@ func (m *Mover) bounced(dst, src []dma.Segment, n uint64, summed bool) (sum uint
 	}
 	for off := uint64(0); off < n; off += bounceSize {
 		k := min(n-off, bounceSize)
-		m.step = dma.Cut(m.step[:0], m.bounce, 0, k)
-		m.rest = dma.Cut(m.rest[:0], src, off, k)
+		m.step = dma.Cut(dma.Reuse(m.step), m.bounce, 0, k)
+		m.rest = dma.Cut(dma.Reuse(m.rest), src, off, k)
 		part, err := m.copy(m.step, m.rest, k, summed)
 		if err != nil {
 			return 0, err
 		}
 		sum = splitter.Add(sum, part) // off is even
-		m.rest = dma.Cut(m.rest[:0], dst, off, k)
+		m.rest = dma.Cut(dma.Reuse(m.rest), dst, off, k)
 		if _, err := m.copy(m.rest, m.step, k, false); err != nil {
 			return 0, err
 		}

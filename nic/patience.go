@@ -8,88 +8,96 @@ import (
 )
 
 const (
-	// DefaultPatience is how long a frame waits for a receiver without buffers, unless a user says otherwise.
+	// DefaultPatience is how long a frame waits for a receiver without buffers, unless a user says
+	// otherwise.
 	DefaultPatience = 500 * time.Millisecond
-	// firstGrudge is how long after that frames to the same receiver are not waited for at all, unless it gets buffers
-	// before; it doubles each time, up to maxGrudge.
-	firstGrudge = 2 * time.Second
-	maxGrudge   = 32 * time.Second
+	// firstPenalty is how long after that frames to the same receiver are not waited for at all,
+	// unless it gets buffers before; it doubles each time, up to maxPenalty.
+	firstPenalty = 2 * time.Second
+	maxPenalty   = 32 * time.Second
 )
 
-// Patience decides for a transmit queue's worker how long frames wait for busy receivers: a dead guest must not stall frames
-// to others again and again. The zero value, with Limit set, is ready.
+// Patience decides for a Sender how long frames wait for busy receivers: a dead guest must not
+// stall frames to others again and again. The zero value, with Limit set, is ready.
 type Patience struct {
 	Limit   time.Duration
-	grudges [4]grudge
+	stalled [4]stalled
 }
 
-// grudge is held against a receiver that was waited for in vain. It ends as soon as the receiver gets buffers.
-type grudge struct {
-	queue wire.Waitable // nil: none
-	until time.Time     // the next frame is waited for again
-	span  time.Duration
-	eased atomic.Bool // the receiver got buffers
+// Window is the time for which a frame has waited.
+type Window struct{ From, To time.Time }
+
+// stalled is a receiver that was waited for in vain. It is forgotten as soon as the receiver gets
+// buffers.
+type stalled struct {
+	receiver wire.Waitable // nil: none
+	until    time.Time     // the next frame is waited for again
+	penalty  time.Duration
+	posted   atomic.Bool // the receiver got buffers
 }
 
 // Wake implements wire.Waker, on any goroutine.
-func (g *grudge) Wake() { g.eased.Store(true) }
+func (s *stalled) Wake() { s.posted.Store(true) }
 
-// Worth says whether a frame that waits for w since then is to wait on.
-func (p *Patience) Worth(w wire.Waitable, since, now time.Time) bool {
-	g := p.on(w)
-	if g != nil && g.eased.Load() {
-		g.end()
-		g = nil
+// ShouldWait says whether a frame that has waited for a receiver for that window is to wait on.
+func (p *Patience) ShouldWait(receiver wire.Waitable, w Window) bool {
+	s := p.find(receiver)
+	if s != nil && s.posted.Load() {
+		s.forget()
+		s = nil
 	}
-	if g != nil && now.Before(g.until) {
+	if s != nil && w.To.Before(s.until) {
 		return false
 	}
-	if now.Sub(since) < p.Limit {
+	if w.To.Sub(w.From) < p.Limit {
 		return true
 	}
-	p.resent(g, w, now)
+	p.penalize(s, receiver, w.To)
 	return false
 }
 
-func (p *Patience) on(w wire.Waitable) *grudge {
-	for i := range p.grudges {
-		if g := &p.grudges[i]; g.queue == w {
-			return g
+// Deadline is when to ask ShouldWait again about a frame that has waited for a receiver since then.
+func (p *Patience) Deadline(_ wire.Waitable, since time.Time) time.Time { return since.Add(p.Limit) }
+
+func (p *Patience) find(receiver wire.Waitable) *stalled {
+	for i := range p.stalled {
+		if s := &p.stalled[i]; s.receiver == receiver {
+			return s
 		}
 	}
 	return nil
 }
 
-// resent begins a grudge, or one more span of g.
-func (p *Patience) resent(g *grudge, w wire.Waitable, now time.Time) {
-	if g != nil {
-		g.span = min(2*g.span, maxGrudge)
-		g.until = now.Add(g.span)
+// penalize begins the penalty of a receiver, or a longer one for s, which has served one.
+func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
+	if s != nil {
+		s.penalty = min(2*s.penalty, maxPenalty)
+		s.until = now.Add(s.penalty)
 		return
 	}
-	g = &p.grudges[0] // a free one, else that which ends first
-	for i := range p.grudges {
-		if o := &p.grudges[i]; o.queue == nil || g.queue != nil && o.until.Before(g.until) {
-			g = o
+	s = &p.stalled[0] // a free one, else that which ends first
+	for i := range p.stalled {
+		if o := &p.stalled[i]; o.receiver == nil || s.receiver != nil && o.until.Before(s.until) {
+			s = o
 		}
 	}
-	g.end()
-	g.eased.Store(false)
-	if w.Arm(g) {
-		g.queue, g.span, g.until = w, firstGrudge, now.Add(firstGrudge)
+	s.forget()
+	s.posted.Store(false)
+	if receiver.Arm(s) {
+		s.receiver, s.penalty, s.until = receiver, firstPenalty, now.Add(firstPenalty)
 	}
 }
 
-func (g *grudge) end() {
-	if g.queue != nil {
-		g.queue.Disarm(g)
-		g.queue = nil
+func (s *stalled) forget() {
+	if s.receiver != nil {
+		s.receiver.Disarm(s)
+		s.receiver = nil
 	}
 }
 
-// Forgive ends all grudges, as the queue stops.
-func (p *Patience) Forgive() {
-	for i := range p.grudges {
-		p.grudges[i].end()
+// Reset ends all penalties, as the queue stops.
+func (p *Patience) Reset() {
+	for i := range p.stalled {
+		p.stalled[i].forget()
 	}
 }

@@ -38,42 +38,44 @@ func TestPatience(t *testing.T) {
 	start := time.Unix(1000, 0)
 	at := func(d time.Duration) time.Time { return start.Add(d) }
 	r := newReceiver()
-	if !p.Worth(r, start, at(999*time.Millisecond)) {
-		t.Error("not worth the first second")
+	if !p.ShouldWait(r, nic.Window{From: start, To: at(999 * time.Millisecond)}) {
+		t.Error("not waited for in the first second")
 	}
-	if p.Worth(r, start, at(time.Second)) {
-		t.Error("worth more than a second")
+	if p.ShouldWait(r, nic.Window{From: start, To: at(time.Second)}) {
+		t.Error("waited for for more than a second")
 	}
-	if p.Worth(r, at(time.Second), at(time.Second)) || p.Worth(r, at(2*time.Second), at(2999*time.Millisecond)) {
-		t.Error("no grudge")
+	if p.ShouldWait(r, nic.Window{From: at(time.Second), To: at(time.Second)}) ||
+		p.ShouldWait(r, nic.Window{From: at(2 * time.Second), To: at(2999 * time.Millisecond)}) {
+		t.Error("no penalty")
 	}
-	if !p.Worth(r, at(3*time.Second), at(3*time.Second)) {
-		t.Error("the grudge does not end after two seconds")
+	if !p.ShouldWait(r, nic.Window{From: at(3 * time.Second), To: at(3 * time.Second)}) {
+		t.Error("the penalty does not end after two seconds")
 	}
-	if p.Worth(r, at(3*time.Second), at(4*time.Second)) || p.Worth(r, at(7900*time.Millisecond), at(7900*time.Millisecond)) {
-		t.Error("the second grudge is no longer than the first")
+	if p.ShouldWait(r, nic.Window{From: at(3 * time.Second), To: at(4 * time.Second)}) ||
+		p.ShouldWait(r, nic.Window{From: at(7900 * time.Millisecond), To: at(7900 * time.Millisecond)}) {
+		t.Error("the second penalty is no longer than the first")
 	}
 	other := newReceiver()
-	if !p.Worth(other, at(5*time.Second), at(5*time.Second)) {
-		t.Error("another receiver is not worth it")
+	if !p.ShouldWait(other, nic.Window{From: at(5 * time.Second), To: at(5 * time.Second)}) {
+		t.Error("another receiver is not waited for")
 	}
 	r.wake()
-	if !p.Worth(r, at(7*time.Second), at(7*time.Second)) {
-		t.Error("a grudge against one that got buffers")
+	if !p.ShouldWait(r, nic.Window{From: at(7 * time.Second), To: at(7 * time.Second)}) {
+		t.Error("a penalty for one that got buffers")
 	}
 	var rs []*receiver
 	for range 6 { // more than are kept
 		rs = append(rs, newReceiver())
-		p.Worth(rs[len(rs)-1], start, at(10*time.Second))
+		p.ShouldWait(rs[len(rs)-1], nic.Window{From: start, To: at(10 * time.Second)})
 	}
 	n := 0
 	for _, r := range rs {
 		n += len(r.armed)
 	}
 	if n != 4 {
-		t.Errorf("%d grudges are kept", n)
+		t.Errorf("%d penalties are kept", n)
 	}
-	p.Forgive()
+	p.Reset()
 	for _, r := range append(rs, r, other) {
 		if len(r.armed) != 0 {
 			t.Error("armed still")

@@ -60,10 +60,8 @@ type Port struct {
 	registry   *gpumem.Registry
 	engine     *gpumem.Engine
 
-	steering    atomic.Pointer[steering]
-	rules       *splitter.Rules
-	meters      atomic.Pointer[[]*meter]
-	p2p         atomic.Uint32 // bit g: peer to peer with GPU g
+	steering    atomic.Pointer[steering] // of the State; stored under mu
+	p2p         atomic.Uint32            // bit g: peer to peer with GPU g
 	mtu         atomic.Uint32
 	generation  atomic.Uint32
 	notify      notifier
@@ -72,9 +70,9 @@ type Port struct {
 
 	mu           sync.Mutex // guards what follows; taken on no fast path
 	transmitters []*Transmitter
-	state        *control.State
-	known        bool // the driver has read this generation
-	asked        bool // RSS is as somebody has set it
+	known        bool     // the driver has read this generation
+	inUse        []uint16 // receive queues: Spread
+	rssSet       bool     // RSS's table is another than the default
 }
 
 var (
@@ -96,7 +94,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Li
 	if c.MTU < 68 || uint32(c.MTU) > 65535-splitter.EthLen {
 		return nil, fmt.Errorf("port %s: MTU %d, not 68 to %d", c.Name, c.MTU, 65535-splitter.EthLen)
 	}
-	p := &Port{conf: c, space: space, limits: limits, rules: splitter.NewRules(MaxRules)}
+	p := &Port{conf: c, space: space, limits: limits}
 	p.mtu.Store(uint32(c.MTU))
 	gpus := make([]*gpumem.GPU, len(c.GPUs))
 	for i, g := range c.GPUs {
@@ -154,8 +152,9 @@ func (p *Port) Reset() {
 // What commands have set up is the other's, and gone.
 func (p *Port) Begins() {
 	p.mu.Lock()
-	untouched := !p.known && p.state.LastID == 0 && len(p.state.Buffers) == 0 &&
-		!slices.ContainsFunc(p.state.Splits, func(s control.Split) bool { return s.On })
+	s := p.state()
+	untouched := !p.known && s.LastID == 0 && len(s.Buffers) == 0 &&
+		!slices.ContainsFunc(s.Splits, func(s control.Split) bool { return s.On })
 	p.mu.Unlock()
 	if !untouched {
 		p.Reset()
@@ -171,54 +170,17 @@ func (p *Port) reset() {
 
 // clear gives the port the state of a device just reset. The caller holds mu.
 func (p *Port) clear() {
-	for _, r := range p.rules.List() {
-		_ = p.rules.Del(r.ID)
-	}
 	generation := p.generation.Add(1)
 	info := p.info()
-	p.state = control.NewState(generation, &info, splitter.DefaultKey)
-	// One queue until the driver asks for more, or Spread: others may have no buffers.
-	p.state.RSS.Table = []uint16{0}
-	p.known, p.asked = false, false
-	p.meters.Store(&[]*meter{})
-	p.steerAnew()
+	s := control.NewState(generation, &info, splitter.DefaultKey)
+	p.known, p.rssSet, p.inUse = false, false, nil
+	s.RSS.Table = p.defaultRSS()
+	now, _ := compile(&p.conf, s, new(steering)) // no rules, and a table of one queue: there is no error
+	p.steering.Store(now)
 }
 
-// steerAnew makes the steering that the state asks for. The caller holds mu.
-func (p *Port) steerAnew() {
-	s := &steering{limit: p.conf.HeaderLimit, unsp: p.conf.UnsplitQueue, types: p.state.RSS.HashTypes, hashes: p.conf.Hash}
-	rss, err := splitter.NewRSS(p.state.RSS.Key, p.state.RSS.Table)
-	if err != nil {
-		rss, _ = splitter.NewRSS(p.state.RSS.Key, []uint16{0})
-	}
-	s.rss = rss
-	for _, sp := range p.state.Splits {
-		s.splits = append(s.splits, splitPolicy{on: sp.On, threshold: sp.Threshold})
-	}
-	p.steering.Store(s)
-}
-
-// spreadTable is a length that is even enough for any number of queues.
-const spreadTable = 128
-
-// Spread says which receive queues the driver uses: they are enabled, and have had buffers. Flows are spread over them for as
-// long as nobody has set RSS and no driver of ours has said Hello, which keeps queues for what it binds: one that knows nothing
-// of our commands, as the kernel's virtio_net, expects it of a device that has no RSS.
-func (p *Port) Spread(queues []uint16) {
-	table := []uint16{0}
-	if len(queues) > 1 {
-		table = make([]uint16, min(spreadTable, p.conf.MaxRSS))
-		for i := range table {
-			table[i] = queues[i%len(queues)]
-		}
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.known && !p.asked && !slices.Equal(p.state.RSS.Table, table) {
-		p.state.RSS.Table = table
-		p.steerAnew()
-	}
-}
+// state is what commands have set up, not to be changed.
+func (p *Port) state() *control.State { return p.steering.Load().state }
 
 // Name implements wire.Port.
 func (p *Port) Name() string { return p.conf.Name }

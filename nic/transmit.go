@@ -115,7 +115,7 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 		return
 	}
 	t.tally.count(uint64(p.Segments()), uint64(m.header), &m.where)
-	for _, mt := range *t.port.meters.Load() {
+	for _, mt := range t.port.steering.Load().meters {
 		if mt.tx.flow == p.Meta.Headers.Flow {
 			mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.where)
 		}
@@ -133,7 +133,7 @@ func (t *Transmitter) Dropped(p *wire.Packet) {
 
 func (t *Transmitter) lose(p *wire.Packet) {
 	t.tally.drop(uint64(p.PayloadLen))
-	for _, mt := range *t.port.meters.Load() {
+	for _, mt := range t.port.steering.Load().meters {
 		if mt.tx.flow == p.Meta.Headers.Flow {
 			mt.tx.lose(uint64(p.PayloadLen))
 		}

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 )
@@ -19,7 +20,8 @@ import (
 // probeLimit is how long the probe's guest has to boot: with KVM it takes a second or two.
 const probeLimit = 15 * time.Second
 
-// probed is what a probe of KVM found: kvm.json of the cache. It holds until the machine boots again.
+// probed is what a probe of KVM found: kvm.json of the cache. It holds until the machine boots
+// again.
 type probed struct {
 	BootID string `json:"boot_id"`
 	QEMU   string `json:"qemu"`
@@ -33,9 +35,10 @@ var probes = struct {
 	last       *probed
 }{}
 
-// ChooseAccel says whether KVM works here, in fact and not by the look of it: /dev/kvm may exist and then fail in the
-// guest's first instructions. It boots a small guest, once for each boot of this machine. why is one line for the user.
-func ChooseAccel(ctx context.Context, r *Resolved) (accel Accel, why string, err error) {
+// ChooseAccel says whether KVM works here, in fact and not by the look of it: /dev/kvm may exist
+// and then fail in the guest's first instructions. It boots a small guest, once for each boot of
+// this machine. why is one line for the user.
+func ChooseAccel(ctx context.Context, r *assets.Resolved) (accel Accel, why string, err error) {
 	if why := kvmMissing(); why != "" {
 		return AccelTCG, "TCG (slower): " + why, nil
 	}
@@ -52,7 +55,7 @@ func ChooseAccel(ctx context.Context, r *Resolved) (accel Accel, why string, err
 			return "", "", err
 		}
 		p.OK = p.Why == ""
-		_ = cache{r.Cache}.writeJSON("kvm.json", p) // only saves time
+		_ = assets.SaveJSON(r.Cache, "kvm.json", p) // only saves time
 	}
 	probes.last = p
 	if p.OK {
@@ -94,8 +97,9 @@ func kvmMissing() string {
 	return ""
 }
 
-// probe boots a guest under KVM as far as its init. why says how that failed; err is for what has nothing to do with KVM.
-func probe(ctx context.Context, r *Resolved) (why string, err error) {
+// probe boots a guest under KVM as far as its init. why says how that failed; err is for what has
+// nothing to do with KVM.
+func probe(ctx context.Context, r *assets.Resolved) (why string, err error) {
 	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: r.Cache})
 	if err != nil {
 		return "", fmt.Errorf("KVM probe: %w", err)

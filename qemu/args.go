@@ -1,6 +1,7 @@
 package qemu
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -9,12 +10,13 @@ import (
 	"strconv"
 	"strings"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-// kernelArgs is the kernel's command line for every guest: few words on a slow serial line, no self-test of ciphers (a
-// fifth of the boot under TCG), and an end instead of a frozen guest when the kernel is in trouble: with -no-reboot a
-// reset ends QEMU.
+// kernelArgs is the kernel's command line for every guest: few words on a slow serial line, no
+// self-test of ciphers (a fifth of the boot under TCG), and an end instead of a frozen guest when
+// the kernel is in trouble: with -no-reboot a reset ends QEMU.
 const kernelArgs = "console=ttyS0 quiet panic=-1 oops=panic cryptomgr.notests no_timer_check random.trust_cpu=on"
 
 // kernelArgs is the kernel's command line.
@@ -22,8 +24,8 @@ func (c *Config) kernelArgs() string {
 	return KernelArgs(slices.ContainsFunc(c.GPUs, func(g GPU) bool { return g.Node }), c.Append)
 }
 
-// KernelArgs is the kernel's command line of a guest, with more words behind. A kernel that looks for a random place may find one
-// on a node that is a GPU's.
+// KernelArgs is the kernel's command line of a guest, with more words behind. A kernel that looks
+// for a random place may find one on a node that is a GPU's.
 func KernelArgs(node bool, more string) string {
 	args := kernelArgs
 	if node {
@@ -51,9 +53,10 @@ func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 func fdPath(n int) string { return "/proc/self/fd/" + strconv.Itoa(n) }
 
-// cpus is -smp. With one virtual CPU, and no room for a second, TCG takes the guest's locked instructions for plain loads and
-// stores without a barrier: to a device in another process a driver's store of avail.idx and its load of avail_event then
-// change places, and a kick is lost for good (measured: 36 stalls in 10 runs, none with room for a second CPU).
+// cpus is -smp. With one virtual CPU, and no room for a second, TCG takes the guest's locked
+// instructions for plain loads and stores without a barrier: to a device in another process a
+// driver's store of avail.idx and its load of avail_event then change places, and a kick is lost
+// for good (measured: 36 stalls in 10 runs, none with room for a second CPU).
 func cpus(n int, accel Accel) string {
 	if spareCPU(n, accel) {
 		return "1,maxcpus=2"
@@ -63,8 +66,8 @@ func cpus(n int, accel Accel) string {
 
 func spareCPU(n int, accel Accel) bool { return n == 1 && accel != AccelKVM }
 
-// arguments builds QEMU's command line after the program, and the descriptors that it names. c has been checked and
-// completed; accel is not AccelAuto.
+// arguments builds QEMU's command line after the program, and the descriptors that it names. c has
+// been checked and completed; accel is not AccelAuto.
 func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	var f files
 	args := []string{
@@ -86,9 +89,9 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	}
 	switch accel {
 	case AccelKVM:
-		args = append(args, "-accel", "kvm", "-cpu", or(c.CPU, "host"))
+		args = append(args, "-accel", "kvm", "-cpu", cmp.Or(c.CPU, "host"))
 	default:
-		args = append(args, "-accel", "tcg,thread=multi", "-cpu", or(c.CPU, "max"))
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", cmp.Or(c.CPU, "max"))
 	}
 	for i, g := range c.GPUs {
 		if g.Node {
@@ -102,7 +105,8 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	return append(args, c.Args...), f.list
 }
 
-// Args are the arguments for a network device with a Path, under a QEMU that somebody else starts; id is in all its names.
+// Args are the arguments for a network device with a Path, under a QEMU that somebody else starts;
+// id is in all its names.
 func (n Netdev) Args(id string) []string {
 	n.complete()
 	return n.args(id, nil)
@@ -113,7 +117,7 @@ func (n *Netdev) args(id string, f *files) []string {
 	if n.VFIOUser {
 		return []string{"-device", vfioUser(id, *n, f)}
 	}
-	chardev := fmt.Sprintf("socket,id=%s,path=%s,", id, comma(or(n.abstract, n.Path)))
+	chardev := fmt.Sprintf("socket,id=%s,path=%s,", id, comma(cmp.Or(n.abstract, n.Path)))
 	switch {
 	case n.abstract != "":
 		chardev += "abstract=on"
@@ -127,9 +131,9 @@ func (n *Netdev) args(id string, f *files) []string {
 }
 
 func (n *Netdev) complete() {
-	n.Queues = or(n.Queues, 1)
-	n.RXQueueSize = or(n.RXQueueSize, 1024)
-	n.TXQueueSize = or(n.TXQueueSize, 1024)
+	n.Queues = cmp.Or(n.Queues, 1)
+	n.RXQueueSize = cmp.Or(n.RXQueueSize, 1024)
+	n.TXQueueSize = cmp.Or(n.TXQueueSize, 1024)
 }
 
 // memory is the machine and its memory: one piece, or NUMA nodes when GPUs are such.
@@ -160,22 +164,25 @@ func (c *Config) memory(f *files, ram *os.File, accel Accel) []string {
 // memory is guest or GPU memory out of our memfd.
 func memory(id string, size uint64, fd int) string { return MemoryFile(id, size, fdPath(fd)) }
 
-// MemoryFile is -object for memory that is a file of ours: shared, so that QEMU hands it on to a backend.
+// MemoryFile is -object for memory that is a file of ours: shared, so that QEMU hands it on to a
+// backend.
 func MemoryFile(id string, size uint64, path string) string {
 	return fmt.Sprintf("memory-backend-file,id=%s,size=%d,mem-path=%s,share=on", id, size, comma(path))
 }
 
 // BARArgs are the arguments for GPU memory that is a BAR.
 func BARArgs(id string, size uint64, path string) []string {
-	return []string{"-object", MemoryFile(id, size, path), "-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s", id, id)}
+	return []string{"-object", MemoryFile(id, size, path),
+		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s", id, id)}
 }
 
 func socketFD(id string, fd int) string { return fmt.Sprintf("socket,id=%s,fd=%d", id, fd) }
 
-// netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue pair, one for the control queue, one for changes of its
-// configuration; no boot ROM.
+// netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue
+// pair, one for the control queue, one for changes of its configuration; no boot ROM.
 func netDevice(id string, n Netdev) string {
-	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,rx_queue_size=%d,tx_queue_size=%d,romfile=",
+	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,"+
+		"rx_queue_size=%d,tx_queue_size=%d,romfile=",
 		id, id, onOff(n.Queues > 1), 2*n.Queues+2, n.RXQueueSize, n.TXQueueSize)
 	if n.MAC != nil {
 		s += ",mac=" + n.MAC.String()
@@ -189,8 +196,9 @@ func netDevice(id string, n Netdev) string {
 	return s
 }
 
-// vfioUser is a vfio-user-pci. Its socket has to be given in JSON, and of that QEMU takes the path alone (hw/vfio-user/pci.c,
-// vfio_user_pci_realize): a name in the abstract namespace, or a descriptor, is not to be had.
+// vfioUser is a vfio-user-pci. Its socket has to be given in JSON, and of that QEMU takes the path
+// alone (hw/vfio-user/pci.c, vfio_user_pci_realize): a name in the abstract namespace, or a
+// descriptor, is not to be had.
 func vfioUser(id string, n Netdev, f *files) string {
 	path := n.Path
 	if n.socket != nil {
@@ -211,18 +219,18 @@ func onOff(b bool) string {
 // complete fills in defaults and refuses what QEMU would refuse in worse words.
 func (c *Config) complete() error {
 	if len(c.QEMU.Args) == 0 {
-		return fmt.Errorf("config: no QEMU: %w", ErrNoQEMU)
+		return fmt.Errorf("config: no QEMU: %w", assets.ErrNoQEMU)
 	}
 	if c.Kernel.Image == "" {
-		return fmt.Errorf("config: no kernel: %w", ErrNoKernel)
+		return fmt.Errorf("config: no kernel: %w", assets.ErrNoKernel)
 	}
 	if c.Name == "" {
 		c.Name = "guest"
 	}
-	c.RAMSize = or(c.RAMSize, 512<<20)
-	c.CPUs = or(c.CPUs, 1)
-	c.BootLimit = or(c.BootLimit, defaultBootLimit)
-	c.TimeLimit = or(c.TimeLimit, defaultTimeLimit)
+	c.RAMSize = cmp.Or(c.RAMSize, 512<<20)
+	c.CPUs = cmp.Or(c.CPUs, 1)
+	c.BootLimit = cmp.Or(c.BootLimit, defaultBootLimit)
+	c.TimeLimit = cmp.Or(c.TimeLimit, defaultTimeLimit)
 	if c.RAMSize%(2<<20) != 0 {
 		return fmt.Errorf("config: guest RAM of %d bytes is not a multiple of 2 MiB", c.RAMSize)
 	}
@@ -246,8 +254,10 @@ func (c *Config) complete() error {
 	for i := range c.Netdevs {
 		n := &c.Netdevs[i]
 		n.complete()
-		if n.VFIOUser && older(c.QEMU.Version, MinVFIOUser) {
-			return tooOld(c.QEMU.Version, MinVFIOUser)
+		if n.VFIOUser {
+			if err := assets.CheckVersion(c.QEMU.Version, assets.MinVFIOUser); err != nil {
+				return err
+			}
 		}
 		if (n.Connected == nil) == (n.Path == "") {
 			return fmt.Errorf("config: network device %d: either Connected or Path", i)
@@ -257,14 +267,6 @@ func (c *Config) complete() error {
 		}
 	}
 	return nil
-}
-
-func or[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
 }
 
 func holds(f *os.File, size uint64) error {

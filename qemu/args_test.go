@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"vnic.dev/vnic/assets"
 )
 
 func sized(t *testing.T, size uint64) *os.File {
@@ -22,7 +24,7 @@ func sized(t *testing.T, size uint64) *os.File {
 func TestArguments(t *testing.T) {
 	gpu := sized(t, 1<<20)
 	c := Config{
-		Name: "a,b", QEMU: Binary{Args: []string{"qemu"}}, Kernel: Kernel{Image: "/k"}, Append: "extra",
+		Name: "a,b", QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}, Append: "extra",
 		GPUs: []GPU{{File: gpu, Size: 1 << 20}},
 		Netdevs: []Netdev{
 			{Connected: func(*net.UnixConn) {}, Queues: 4, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: 9000, abstract: "vnic-x"},
@@ -74,7 +76,7 @@ func TestArguments(t *testing.T) {
 func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 	gpu, sock := sized(t, 6<<20), sized(t, 1)
 	c := Config{
-		QEMU: Binary{Args: []string{"qemu"}, Version: "10.1.0"}, Kernel: Kernel{Image: "/k"},
+		QEMU: assets.Binary{Args: []string{"qemu"}, Version: "10.1.0"}, Kernel: assets.Kernel{Image: "/k"},
 		GPUs: []GPU{{File: gpu, Size: 4 << 20}, {File: gpu, Size: 6 << 20, Node: true}, {File: gpu, Size: 2 << 20, Node: true}},
 		Netdevs: []Netdev{
 			{Connected: func(*net.UnixConn) {}, VFIOUser: true, socket: sock},
@@ -128,11 +130,11 @@ func TestNetdevArgs(t *testing.T) {
 func TestBadConfigIsRefused(t *testing.T) {
 	small := sized(t, 4096)
 	good := func() Config {
-		return Config{QEMU: Binary{Args: []string{"qemu"}}, Kernel: Kernel{Image: "/k"}}
+		return Config{QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}}
 	}
 	for name, change := range map[string]func(*Config){
-		"no QEMU":       func(c *Config) { c.QEMU = Binary{} },
-		"no kernel":     func(c *Config) { c.Kernel = Kernel{} },
+		"no QEMU":       func(c *Config) { c.QEMU = assets.Binary{} },
+		"no kernel":     func(c *Config) { c.Kernel = assets.Kernel{} },
 		"odd RAM":       func(c *Config) { c.RAMSize = 1<<20 + 1 },
 		"short RAM":     func(c *Config) { c.RAM = small },
 		"GPU no file":   func(c *Config) { c.GPUs = []GPU{{Size: 4096}} },

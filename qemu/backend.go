@@ -11,11 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// backendSocket is where QEMU finds a backend of this process. QEMU passes no descriptors over a socket that it inherits
-// (chardev/char-socket.c, "TODO SOCKET_ADDRESS_FD"), so it has to connect to a name. For vhost-user that is one in the
-// abstract namespace, which is not in the file system and is gone with the socket. Of a vfio-user socket QEMU takes a path
-// only: that is /proc/self/fd/N, which is a socket that has no other name any more. Anybody may connect to an abstract name;
-// only the QEMU that was started is let in.
+// backendSocket is where QEMU finds a backend of this process. QEMU passes no descriptors over a
+// socket that it inherits (chardev/char-socket.c, "TODO SOCKET_ADDRESS_FD"), so it has to connect
+// to a name. For vhost-user that is one in the abstract namespace, which is not in the file system
+// and is gone with the socket. Of a vfio-user socket QEMU takes a path only: that is
+// /proc/self/fd/N, which is a socket that has no other name any more. Anybody may connect to an
+// abstract name; only the QEMU that was started is let in.
 type backendSocket struct {
 	name      string   // vhost-user
 	file      *os.File // vfio-user
@@ -39,8 +40,8 @@ func newBackendSocket(connected func(*net.UnixConn), vfioUser bool) (*backendSoc
 	return b, nil
 }
 
-// listenUnnamed listens on a socket that has a path for a moment only. The file leads to it: unix(7) connects to what a path
-// resolves to, and /proc/self/fd/N resolves to what is open there.
+// listenUnnamed listens on a socket that has a path for a moment only. The file leads to it:
+// unix(7) connects to what a path resolves to, and /proc/self/fd/N resolves to what is open there.
 func listenUnnamed() (*net.UnixListener, *os.File, error) {
 	dir, err := os.MkdirTemp("", "vnic-")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// envCaller makes this test's program connect to the socket of that name once it is told to, and say what it gets: see
-// TestOnlyTheChosenProcessIsLetIn.
+// envCaller makes this test's program connect to the socket of that name once it is told to, and
+// say what it gets: see TestOnlyTheChosenProcessIsLetIn.
 const envCaller = "VNIC_TEST_CALLER"
 
 func caller() {
@@ -23,8 +23,8 @@ func caller() {
 	os.Exit(0)
 }
 
-// Whoever else connects to the backend's socket, by a process of the same user even, is turned away, and the one that is
-// meant comes in after that.
+// Whoever else connects to the backend's socket, by a process of the same user even, is turned
+// away, and the one that is meant comes in after that.
 func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 	for name, vfioUser := range map[string]bool{"vhost-user": false, "vfio-user": true} {
 		t.Run(name, func(t *testing.T) {

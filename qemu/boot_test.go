@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // program builds the guest program from these sources, once.
@@ -32,9 +32,6 @@ var programDir string
 func TestMain(m *testing.M) {
 	if os.Getenv(envVictim) != "" {
 		victim()
-	}
-	if os.Getenv(envSweeper) != "" {
-		sweeper()
 	}
 	if os.Getenv(envCaller) != "" {
 		caller()
@@ -63,7 +60,7 @@ func guest(t *testing.T, modules ...string) Config {
 	return c
 }
 
-func guestConfig(ctx context.Context, r *Resolved, program string, modules []string) (Config, io.Closer, error) {
+func guestConfig(ctx context.Context, r *assets.Resolved, program string, modules []string) (Config, io.Closer, error) {
 	img, err := guestimages.Build(ctx, guestimages.Options{
 		CacheDir: r.Cache, ModulesDir: r.Kernel.Modules, Modules: modules, Program: program,
 	})
@@ -80,39 +77,9 @@ func guestConfig(ctx context.Context, r *Resolved, program string, modules []str
 	}, initrd, nil
 }
 
-// nothingLeft checks, at the test's end, that descriptors and goroutines are as they were.
-func nothingLeft(t *testing.T) {
-	t.Helper()
-	before := descriptors(t)
-	ignore := goleak.IgnoreCurrent()
-	t.Cleanup(func() {
-		if t.Failed() {
-			return
-		}
-		if after := descriptors(t); len(after) != len(before) {
-			t.Errorf("descriptors before: %v\nafter: %v", before, after)
-		}
-		goleak.VerifyNone(t, ignore)
-	})
-}
-
-func descriptors(t *testing.T) []string {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []string
-	for _, e := range entries {
-		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(l, "anon_inode:") {
-			list = append(list, l)
-		}
-	}
-	return list
-}
-
 func TestGuestBootsAndListsItsDevices(t *testing.T) {
 	c := guest(t, "uio-pci-generic")
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	gpu, err := NewMemory("gpu", 16<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +129,7 @@ func TestGuestBootsAndListsItsDevices(t *testing.T) {
 // crash boots a guest and has it end in some way.
 func crash(t *testing.T, how string) error {
 	c := guest(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	m, err := Start(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -199,7 +166,7 @@ func TestAgentPanicIsReported(t *testing.T) {
 
 func TestModuleThatIsNotThereIsReported(t *testing.T) {
 	c := guest(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +192,7 @@ func must[T any](v T, err error) T {
 
 func TestGuestWithoutInitIsReported(t *testing.T) {
 	c := guest(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	c.Initrd = []io.Reader{strings.NewReader(strings.Repeat("\x00", 512))}
 	_, err := Start(t.Context(), c)
 	t.Log(err)
@@ -244,7 +211,7 @@ func TestLimitsEndTheRun(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			conf := guest(t)
-			nothingLeft(t)
+			testkit.LeavesNothing(t)
 			c.change(&conf)
 			_, err := Start(t.Context(), conf)
 			if !errors.Is(err, c.want) {
@@ -256,7 +223,7 @@ func TestLimitsEndTheRun(t *testing.T) {
 
 func TestCancelEndsQEMU(t *testing.T) {
 	c := guest(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	m, err := Start(ctx, c)
 	if err != nil {
@@ -274,7 +241,7 @@ func TestCancelEndsQEMU(t *testing.T) {
 
 func TestCloseEndsQEMU(t *testing.T) {
 	c := guest(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	m, err := Start(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
@@ -291,7 +258,7 @@ func TestCloseEndsQEMU(t *testing.T) {
 
 func TestQEMUThatRefusesItsArgumentsIsReported(t *testing.T) {
 	c := guest(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	c.Args = []string{"-no-such-option"}
 	_, err := Start(t.Context(), c)
 	var e *RunError

@@ -3,7 +3,6 @@ package qemu
 import (
 	"bytes"
 	"io"
-	"strings"
 	"sync"
 
 	"vnic.dev/vnic/guest-images/agent"
@@ -44,15 +43,4 @@ func panicLine(console []byte) string {
 	}
 	line, _, _ := bytes.Cut(console[i:], []byte("\n"))
 	return agent.Plain(string(line))
-}
-
-// lastLines gives up to n lines of a console, fit for a terminal: what a guest prints is not ours to trust.
-func lastLines(console []byte, n int) []string {
-	var lines []string
-	for l := range strings.SplitSeq(string(console), "\n") {
-		if l = strings.TrimSpace(agent.Plain(l)); l != "" {
-			lines = append(lines, l)
-		}
-	}
-	return lines[max(0, len(lines)-n):]
 }

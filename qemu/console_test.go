@@ -3,6 +3,8 @@ package qemu
 import (
 	"strings"
 	"testing"
+
+	"vnic.dev/vnic/internal/proc"
 )
 
 func TestConsoleKeepsTheLastOfIt(t *testing.T) {
@@ -17,7 +19,7 @@ func TestConsoleKeepsTheLastOfIt(t *testing.T) {
 	if got := string(c.bytes()); got != "efghijklm\n" || also.String() != "abcdefghijklm\n" {
 		t.Errorf("%q, %q", got, also.String())
 	}
-	if got := lastLines([]byte("a\r\n\n b \nc"), 2); strings.Join(got, "|") != "b|c" {
+	if got := proc.LastLines([]byte("a\r\n\n b \nc"), 2); strings.Join(got, "|") != "b|c" {
 		t.Errorf("%q", got)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// either is one connection out of several: that on which the guest, which has the choice, sends first. The others are closed
-// then. Until then nothing can be written.
+// either is one connection out of several: that on which the guest, which has the choice, sends
+// first. The others are closed then. Until then nothing can be written.
 type either struct {
 	conns  []net.Conn
 	picked chan struct{} // closed when the rest is set
@@ -46,7 +46,7 @@ func (e *either) wait(c net.Conn) {
 	}
 }
 
-// Read implements net.Conn.
+// Read implements agent.Conn.
 func (e *either) Read(b []byte) (int, error) {
 	<-e.picked
 	if len(e.first) > 0 {
@@ -60,7 +60,7 @@ func (e *either) Read(b []byte) (int, error) {
 	return e.conn.Read(b)
 }
 
-// Write implements net.Conn.
+// Write implements agent.Conn.
 func (e *either) Write(b []byte) (int, error) {
 	select {
 	case <-e.picked:
@@ -70,7 +70,7 @@ func (e *either) Write(b []byte) (int, error) {
 	}
 }
 
-// Close implements net.Conn.
+// Close implements agent.Conn.
 func (e *either) Close() error {
 	var err error
 	for _, c := range e.conns {
@@ -91,17 +91,5 @@ func (e *either) one() net.Conn {
 	}
 }
 
-// LocalAddr implements net.Conn.
-func (e *either) LocalAddr() net.Addr { return e.one().LocalAddr() }
-
-// RemoteAddr implements net.Conn.
-func (e *either) RemoteAddr() net.Addr { return e.one().RemoteAddr() }
-
-// SetDeadline implements net.Conn.
-func (e *either) SetDeadline(t time.Time) error { return e.one().SetDeadline(t) }
-
-// SetReadDeadline implements net.Conn.
-func (e *either) SetReadDeadline(t time.Time) error { return e.one().SetReadDeadline(t) }
-
-// SetWriteDeadline implements net.Conn.
+// SetWriteDeadline implements agent.Conn.
 func (e *either) SetWriteDeadline(t time.Time) error { return e.one().SetWriteDeadline(t) }

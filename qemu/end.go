@@ -7,10 +7,11 @@ import (
 	"os/exec"
 	"regexp"
 	"strings"
-	"syscall"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/proc"
 )
 
 // How many lines of what a guest and QEMU said go into an error.
@@ -19,8 +20,14 @@ const (
 	stderrLines  = 8
 )
 
-// kernelNeeds is for those who have given a kernel of their own, and see it end before anything of ours has run.
-const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, and a serial port (8250) or virtio's console"
+// kernelNeeds is for those who have given a kernel of their own, and see it end before anything of
+// ours has run.
+const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI, " +
+	"and a serial port (8250) or virtio's console"
+
+// grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read.
+// There is nothing in a guest to be saved, and who presses Ctrl-C does not want to wait.
+var grace = time.Second // a variable for tests
 
 // command runs a QMP command that should take no time.
 func (m *Machine) command(name string) error {
@@ -40,7 +47,8 @@ func (m *Machine) event(e qmpEvent) {
 	}
 }
 
-// checkStatus ends a guest that QEMU has stopped without being asked: KVM has met what it cannot run.
+// checkStatus ends a guest that QEMU has stopped without being asked: KVM has met what it cannot
+// run.
 func (m *Machine) checkStatus() {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
@@ -55,23 +63,10 @@ func (m *Machine) checkStatus() {
 // end ends QEMU: by QMP, by SIGTERM, by SIGKILL. When it returns, the process has been waited for.
 func (m *Machine) end() {
 	_ = m.command("quit")
-	for _, sig := range []syscall.Signal{0, syscall.SIGTERM, syscall.SIGKILL} {
-		switch sig {
-		case syscall.SIGTERM:
-			m.log.Warn("QEMU does not end by itself", "machine", m.name)
-			_ = m.child.cmd.Process.Signal(sig) // by pidfd: never another process
-		case syscall.SIGKILL:
-			_ = syscall.Kill(-m.PID(), sig) // with whatever it has started; it has not been waited for, so the group is its
-		}
-		t := time.NewTimer(grace)
-		select {
-		case <-m.child.done:
-			t.Stop()
-			return
-		case <-t.C:
-		}
+	if !m.child.Ends(grace) {
+		m.log.Warn("QEMU does not end by itself", "machine", m.name)
+		m.child.End(grace)
 	}
-	<-m.child.done
 }
 
 // finish reads what is left and says how the run ended. QEMU has been waited for.
@@ -106,7 +101,7 @@ func drain(q *qmp) <-chan qmpEvent {
 
 func (m *Machine) verdict() error {
 	console := m.con.bytes()
-	e := &RunError{Name: m.name, Detail: m.detail, Console: lastLines(console, consoleLines)}
+	e := &RunError{Name: m.name, Detail: m.detail, Console: proc.LastLines(console, consoleLines)}
 	booted := false
 	select {
 	case <-m.agent.Booted():
@@ -134,12 +129,14 @@ func (m *Machine) verdict() error {
 	default:
 		e.Err, e.Detail = ErrExited, m.status()
 	}
-	if !booted && m.kernel.Source == SourceGiven && (e.Err == ErrKernelPanic || e.Err == ErrPowerOff || e.Err == ErrNoInit) {
+	if !booted && m.kernel.Source == assets.SourceGiven &&
+		(e.Err == ErrKernelPanic || e.Err == ErrPowerOff || e.Err == ErrNoInit) {
 		e.Detail = strings.TrimPrefix(e.Detail+": "+kernelNeeds, ": ")
 	}
-	e.Stderr = lastLines(m.stderr.Bytes(), 1<<10)
+	e.Stderr = proc.LastLines(m.stderr.Bytes(), 1<<10)
 	if d := unknownDevice(e.Stderr); d != "" && !booted {
-		return &Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d), Fix: "give another (--qemu), or none, and one is fetched"}
+		return &assets.Missing{What: m.name + ": " + m.qemu, Err: fmt.Errorf("%w: %s", ErrNoDevice, d),
+			Fix: "give another (--qemu), or none, and one is fetched"}
 	}
 	if n := len(e.Stderr); n > stderrLines { // the cause comes first, a dump of registers after it
 		e.Stderr = append(e.Stderr[:stderrLines/2:stderrLines/2], e.Stderr[n-stderrLines/2:]...)
@@ -149,7 +146,8 @@ func (m *Machine) verdict() error {
 
 var deviceLine = regexp.MustCompile(`'([^']*)' is not a valid device model name`)
 
-// unknownDevice finds in QEMU's words the device that it does not have: distributions leave some out.
+// unknownDevice finds in QEMU's words the device that it does not have: distributions leave some
+// out.
 func unknownDevice(stderr []string) string {
 	for _, l := range stderr {
 		if d := deviceLine.FindStringSubmatch(l); d != nil {
@@ -161,8 +159,10 @@ func unknownDevice(stderr []string) string {
 
 // agentEnded leaves out the console, which says the same again.
 func (m *Machine) agentEnded(p *agent.PanicError) error {
-	if why, ok := strings.CutPrefix(p.Output, "module "); ok && p.Status == "init" && m.kernel.Source == SourceGiven {
-		return &Missing{What: m.name + ": kernel " + m.kernel.Version, Err: fmt.Errorf("%w %s", ErrModule, agent.Plain(strings.TrimSpace(why))),
+	why, ok := strings.CutPrefix(p.Output, "module ")
+	if ok && p.Status == "init" && m.kernel.Source == assets.SourceGiven {
+		return &assets.Missing{What: m.name + ": kernel " + m.kernel.Version,
+			Err: fmt.Errorf("%w %s", ErrModule, agent.Plain(strings.TrimSpace(why))),
 			Fix: "give the modules of this very kernel (--modules), packed as it unpacks them itself or not at all"}
 	}
 	return &RunError{Name: m.name, Err: fmt.Errorf("%w: %w", ErrAgent, p)}
@@ -171,11 +171,12 @@ func (m *Machine) agentEnded(p *agent.PanicError) error {
 // status says how the process ended.
 func (m *Machine) status() string {
 	exit := (*exec.ExitError)(nil)
-	switch {
-	case m.child.err == nil:
+	switch err := m.child.Err(); {
+	case err == nil:
 		return "exit status 0"
-	case errors.As(m.child.err, &exit):
+	case errors.As(err, &exit):
 		return exit.Error()
+	default:
+		return strings.TrimSpace(err.Error())
 	}
-	return strings.TrimSpace(fmt.Sprint(m.child.err))
 }

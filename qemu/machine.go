@@ -15,7 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/proc"
 )
 
 // Accel says how QEMU runs the guest's code.
@@ -33,20 +35,21 @@ const (
 	defaultTimeLimit = 10 * time.Minute
 )
 
-// GPU is GPU memory shown to the guest: as BAR 2 of an ivshmem-plain device (1af4:1110), or as a NUMA node.
+// GPU is GPU memory shown to the guest: as BAR 2 of an ivshmem-plain device (1af4:1110), or as a
+// NUMA node.
 type GPU struct {
 	File *os.File // shared memory; stays the caller's
 	Size uint64   // of a BAR a power of two, of a node a multiple of 2 MiB
-	// Node makes it the memory of a NUMA node without CPUs. Guest RAM and all CPUs are node 0 then; the GPUs that are nodes
-	// follow, in their order, from 1.
+	// Node makes it the memory of a NUMA node without CPUs. Guest RAM and all CPUs are node 0 then;
+	// the GPUs that are nodes follow, in their order, from 1.
 	Node bool
 }
 
-// Netdev is a network device on a backend in this process (Connected) or elsewhere (Path): a virtio-net-pci on a vhost-user
-// backend, or a vfio-user-pci, whose backend is the whole device.
+// Netdev is a network device on a backend in this process (Connected) or elsewhere (Path): a
+// virtio-net-pci on a vhost-user backend, or a vfio-user-pci, whose backend is the whole device.
 type Netdev struct {
-	// Connected is called once, with the connection that QEMU has made, which is then the callee's. It is called from a
-	// goroutine of the Machine's and must not wait for the guest.
+	// Connected is called once, with the connection that QEMU has made, which is then the callee's.
+	// It is called from a goroutine of the Machine's and must not wait for the guest.
 	Connected func(conn *net.UnixConn)
 	Path      string // the backend's socket, to which QEMU connects again whenever it is lost (vfio-user: connects once)
 	Listens   bool   // with Path: QEMU listens there, and waits until the backend has connected; vhost-user only
@@ -67,8 +70,8 @@ type Netdev struct {
 // Config describes one machine.
 type Config struct {
 	Name   string // for logs and errors; "" = "guest"
-	QEMU   Binary
-	Kernel Kernel
+	QEMU   assets.Binary
+	Kernel assets.Kernel
 	Initrd []io.Reader // read to their end, one after the other; see guest-images
 	Append string      // added to the kernel's command line
 
@@ -81,8 +84,9 @@ type Config struct {
 	GPUs    []GPU
 	Netdevs []Netdev
 	Args    []string // more QEMU arguments, last
-	// ResultsPort offers the results channel as a port of a virtio-serial device, too (agent.PortName): much faster than a
-	// serial line, for guests whose kernel has a driver for it. The guest picks one (agent.Config.Port).
+	// ResultsPort offers the results channel as a port of a virtio-serial device, too
+	// (agent.PortName): much faster than a serial line, for guests whose kernel has a driver for
+	// it. The guest picks one (agent.Config.Port).
 	ResultsPort bool
 
 	Console   io.Writer     // also gets the guest's console; may be nil
@@ -95,10 +99,10 @@ type Config struct {
 type Machine struct {
 	name   string
 	qemu   string // in words
-	kernel Kernel
+	kernel assets.Kernel
 	accel  Accel
 	log    *slog.Logger
-	child  *child
+	child  *proc.Child
 	ram    *os.File
 	owned  bool // ram is ours
 	con    *console
@@ -121,8 +125,8 @@ type Machine struct {
 	detail   string
 }
 
-// Start starts QEMU and returns once the guest's init has reported on the results channel. When ctx ends, then or later,
-// the machine is ended. The caller calls Close, whatever else happens.
+// Start starts QEMU and returns once the guest's init has reported on the results channel. When ctx
+// ends, then or later, the machine is ended. The caller calls Close, whatever else happens.
 func Start(ctx context.Context, c Config) (*Machine, error) {
 	if err := c.complete(); err != nil {
 		return nil, err
@@ -134,8 +138,8 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	if accel == AccelAuto {
 		var why string
 		var err error
-		if c.Cache, err = CacheDir(Options{CacheDir: c.Cache}); err == nil {
-			accel, why, err = ChooseAccel(ctx, &Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel})
+		if c.Cache, err = assets.CacheDir(assets.Options{CacheDir: c.Cache}); err == nil {
+			accel, why, err = ChooseAccel(ctx, &assets.Resolved{Cache: c.Cache, QEMU: c.QEMU, Kernel: c.Kernel})
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", c.Name, err)
@@ -154,7 +158,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	}
 	m.closeRAM()
 	if m.err == nil { // booted, and off again before anybody looked
-		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: lastLines(m.Console(), consoleLines)}
+		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}
 	return nil, m.err
 }
@@ -173,7 +177,8 @@ func (e *ends) close() {
 // launch makes what QEMU inherits, starts it and the readers of its sockets.
 func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
-		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel, log: c.Log, ram: c.RAM,
+		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel,
+		log: c.Log, ram: c.RAM,
 		con:   &console{tail: agent.Tail{Max: consoleKept}, also: c.Console},
 		conOK: make(chan struct{}), ask: make(chan struct{}), up: make(chan struct{}), done: make(chan struct{}),
 		stderr: agent.Tail{Max: 8 << 10},
@@ -232,7 +237,7 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	cmd.Stdout, cmd.Stderr = &m.stderr, &m.stderr
 	cmd.WaitDelay = grace
 	cmd.ExtraFiles = fds
-	if m.child, err = startChild(cmd); err != nil {
+	if m.child, err = proc.StartChild(cmd); err != nil {
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
 	m.log.Debug("QEMU started", "machine", m.name, "pid", cmd.Process.Pid, "accel", accel, "args", cmd.Args)
@@ -246,7 +251,7 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 		close(m.conOK)
 	}()
 	m.qmp = newQMP(host.qmp)
-	channel := host.results
+	channel := agent.Conn(host.results)
 	if host.port != nil {
 		channel = newEither(host.results, host.port)
 	}
@@ -277,7 +282,8 @@ func memfd(name string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), name), nil
 }
 
-// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size that takes up only what is touched.
+// NewMemory makes shared memory for a guest's RAM: a memfd of a fixed size that takes up only what
+// is touched.
 func NewMemory(name string, size uint64) (*os.File, error) {
 	f, err := memfd(name)
 	if err != nil {
@@ -324,7 +330,7 @@ func (m *Machine) Accel() Accel { return m.accel }
 func (m *Machine) Agent() *agent.Client { return m.agent }
 
 // PID is QEMU's process id.
-func (m *Machine) PID() int { return m.child.cmd.Process.Pid }
+func (m *Machine) PID() int { return m.child.PID() }
 
 // RAM is guest RAM as a file. When Start made it, Close closes it.
 func (m *Machine) RAM() *os.File { return m.ram }
@@ -335,7 +341,8 @@ func (m *Machine) Console() []byte { return m.con.bytes() }
 // Done is closed when QEMU has ended and nothing of it is left.
 func (m *Machine) Done() <-chan struct{} { return m.done }
 
-// Wait waits until QEMU has ended and says how: nil after the guest's power-off or Close, else a *RunError.
+// Wait waits until QEMU has ended and says how: nil after the guest's power-off or Close, else a
+// *RunError.
 func (m *Machine) Wait() error {
 	<-m.done
 	return m.err
@@ -354,8 +361,8 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 	}
 }
 
-// Close ends QEMU, by force when it must, and frees everything. It may be called more than once. A run that had gone
-// wrong before gives its error.
+// Close ends QEMU, by force when it must, and frees everything. It may be called more than once. A
+// run that had gone wrong before gives its error.
 func (m *Machine) Close() error {
 	m.askOne.Do(func() { close(m.ask) })
 	<-m.done
@@ -380,7 +387,7 @@ func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration)
 			return
 		}
 		select {
-		case <-m.child.done:
+		case <-m.child.Done():
 			m.finish()
 			return
 		case e, ok := <-events:

@@ -10,10 +10,12 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vhostuser"
 )
 
-// idle is a network device that does nothing: enough for QEMU to show it to a guest without a driver.
+// idle is a network device that does nothing: enough for QEMU to show it to a guest without a
+// driver.
 type idle struct{ mtu uint16 }
 
 func (d *idle) Features() uint64                       { return 1<<32 | 1<<15 | 1<<3 | 1<<22 } // VERSION_1, MRG_RXBUF, MTU, MQ
@@ -49,7 +51,7 @@ func closeFD(fd int) error {
 
 func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
 	c := guest(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	served := make(chan error, 1)
 	c.Netdevs = []Netdev{{Queues: 2, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1500, Connected: func(conn *net.UnixConn) {
 		go func() {

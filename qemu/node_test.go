@@ -10,14 +10,15 @@ import (
 	"vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
+	"vnic.dev/vnic/internal/testkit"
 )
 
-// A GPU that is a NUMA node: what a guest takes of it lies in the GPU's file, where the guest thinks, and nothing else of the
-// guest's processes is there.
+// A GPU that is a NUMA node: what a guest takes of it lies in the GPU's file, where the guest
+// thinks, and nothing else of the guest's processes is there.
 func TestGPUOnANodeIsTheGuestsToTake(t *testing.T) {
 	const gpuSize, window, ramSize = 128 << 20, 112 << 20, 256 << 20
 	c := guest(t)
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
 	if err != nil {
 		t.Fatal(err)

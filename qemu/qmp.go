@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// qmp is a client of QEMU's machine protocol (QEMU docs/interop/qmp-spec.rst): a JSON object a line. Only what a Machine
-// needs: one command at a time, and events.
+// qmp is a client of QEMU's machine protocol (QEMU docs/interop/qmp-spec.rst): a JSON object a
+// line. Only what a Machine needs: one command at a time, and events.
 type qmp struct {
 	conn   net.Conn
 	events chan qmpEvent // SHUTDOWN and STOP; closed at the end
@@ -83,8 +83,8 @@ func (q *qmp) read() {
 	}
 }
 
-// do runs a command and gives what it returns. Its reply is known by its id: that of a command nobody waits for any
-// more is passed over.
+// do runs a command and gives what it returns. Its reply is known by its id: that of a command
+// nobody waits for any more is passed over.
 func (q *qmp) do(ctx context.Context, command string) (json.RawMessage, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

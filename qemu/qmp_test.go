@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // peerQMP answers each line with what answer says, as QEMU would.
@@ -38,7 +40,7 @@ func peerQMP(t *testing.T, answer func(n int, line string) string) *qmp {
 }
 
 func TestQMPCommandsAndEvents(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	q := peerQMP(t, func(n int, line string) string {
 		switch {
 		case strings.Contains(line, `"qmp_capabilities"`):
@@ -65,7 +67,7 @@ func TestQMPCommandsAndEvents(t *testing.T) {
 }
 
 func TestQMPGivesUp(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	q := peerQMP(t, func(int, string) string { return "" })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()

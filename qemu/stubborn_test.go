@@ -8,7 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // script stands for a QEMU.
@@ -17,12 +19,12 @@ func script(t *testing.T, text string) Config {
 	if err := os.WriteFile(path, []byte("#!/bin/sh\n"+text+"\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	return Config{QEMU: Binary{Args: []string{path}}, Kernel: Kernel{Image: "/dev/null"}, Accel: AccelTCG}
+	return Config{QEMU: assets.Binary{Args: []string{path}}, Kernel: assets.Kernel{Image: "/dev/null"}, Accel: AccelTCG}
 }
 
 // A QEMU that answers nothing and ignores signals is killed, and what it started goes with it.
 func TestStubbornQEMUIsKilled(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	defer func(g time.Duration) { grace = g }(grace)
 	grace = 20 * time.Millisecond
 	c := script(t, "trap '' TERM\nwhile :; do sleep 1000; done")
@@ -33,7 +35,7 @@ func TestStubbornQEMUIsKilled(t *testing.T) {
 }
 
 func TestEarlyEndIsReportedWithItsWords(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	_, err := Start(t.Context(), script(t, "seq 100 >&2; exit 3"))
 	var e *RunError
 	if !errors.As(err, &e) || !errors.Is(err, ErrExited) || e.Detail != "exit status 3" || strings.Join(e.Stderr, " ") != "1 2 3 4 97 98 99 100" {
@@ -42,21 +44,21 @@ func TestEarlyEndIsReportedWithItsWords(t *testing.T) {
 }
 
 func TestDeviceThatQEMULacksIsNamed(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	c := script(t, `echo "qemu-system-x86_64: -device {...}: 'vfio-user-pci' is not a valid device model name" >&2; exit 1`)
 	c.QEMU.Version = "10.1.0"
 	_, err := Start(t.Context(), c)
-	var m *Missing
+	var m *assets.Missing
 	if !errors.As(err, &m) || !errors.Is(err, ErrNoDevice) || !strings.HasPrefix(err.Error(), "guest: QEMU 10.1.0: this QEMU lacks a device: vfio-user-pci: ") {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestWhatAKernelNeedsIsSaidOfOneThatWasGiven(t *testing.T) {
-	nothingLeft(t)
+	testkit.LeavesNothing(t)
 	defer func(g time.Duration) { grace = g }(grace)
 	grace = 20 * time.Millisecond
-	for source, want := range map[string]bool{SourceGiven: true, SourceCache: false} {
+	for source, want := range map[string]bool{assets.SourceGiven: true, assets.SourceCache: false} {
 		c := script(t, "exec sleep 1000")
 		c.Kernel.Source, c.BootLimit = source, 10*time.Millisecond
 		if _, err := Start(t.Context(), c); !errors.Is(err, ErrNoInit) || strings.Contains(err.Error(), kernelNeeds) != want {
@@ -67,21 +69,21 @@ func TestWhatAKernelNeedsIsSaidOfOneThatWasGiven(t *testing.T) {
 
 func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
 	died := &agent.PanicError{Panic: agent.Panic{Status: "init", Output: "module gve: exec format error\n"}}
-	m := &Machine{name: "guest", kernel: Kernel{Version: "7.2.0", Source: SourceGiven}}
+	m := &Machine{name: "guest", kernel: assets.Kernel{Version: "7.2.0", Source: assets.SourceGiven}}
 	err := m.agentEnded(died)
-	var missing *Missing
+	var missing *assets.Missing
 	if !errors.As(err, &missing) || !strings.HasPrefix(err.Error(), "guest: kernel 7.2.0: the guest's kernel does not load module gve: exec format error: give") {
 		t.Errorf("got %v", err)
 	}
-	m.kernel.Source = SourceCache // ours go together: it is another trouble
+	m.kernel.Source = assets.SourceCache // ours go together: it is another trouble
 	if err := m.agentEnded(died); errors.As(err, &missing) || !errors.Is(err, ErrAgent) {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestMissingProgramIsReported(t *testing.T) {
-	nothingLeft(t)
-	_, err := Start(t.Context(), Config{QEMU: Binary{Args: []string{"/no/such/qemu"}}, Kernel: Kernel{Image: "/dev/null"}, Accel: AccelTCG})
+	testkit.LeavesNothing(t)
+	_, err := Start(t.Context(), Config{QEMU: assets.Binary{Args: []string{"/no/such/qemu"}}, Kernel: assets.Kernel{Image: "/dev/null"}, Accel: AccelTCG})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}

@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
 )
@@ -81,13 +81,13 @@ func (d *plain) Unmapping(uint64, uint64) {}
 func (d *plain) MemoryChanged()           {}
 func (d *plain) Disconnected()            {}
 
-// QEMU's own vfio-user client with a device of ours, and firmware but no guest: it takes the device, shares memory, resets
-// it, and still ends when it is told to after the server has gone.
+// QEMU's own vfio-user client with a device of ours, and firmware but no guest: it takes the
+// device, shares memory, resets it, and still ends when it is told to after the server has gone.
 func TestVFIOUserDeviceInQEMU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU, and the network the first time")
 	}
-	r, err := qemu.Fetch(t.Context(), qemu.Options{IgnoreSystemQEMU: true, VFIOUser: true})
+	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, VFIOUser: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestVFIOUserDeviceInQEMU(t *testing.T) {
 	}
 }
 
-func vfioUserDevice(t *testing.T, b qemu.Binary, express bool) {
+func vfioUserDevice(t *testing.T, b assets.Binary, express bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // only of a test that fails
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "s")

@@ -11,10 +11,12 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/assets"
 )
 
-// envVictim makes this test's program start a guest and wait: see TestKilledParentLeavesNoQEMU. Its value is the guest's
-// program.
+// envVictim makes this test's program start a guest and wait: see TestKilledParentLeavesNoQEMU. Its
+// value is the guest's program.
 const envVictim = "VNIC_TEST_VICTIM"
 
 func victim() {
@@ -22,7 +24,7 @@ func victim() {
 		fmt.Println("error", err)
 		os.Exit(1)
 	}
-	r, err := Fetch(context.Background(), Options{IgnoreSystemQEMU: true, Offline: true})
+	r, err := assets.Fetch(context.Background(), assets.Options{IgnoreSystemQEMU: true, Offline: true})
 	if err != nil {
 		fail(err)
 	}

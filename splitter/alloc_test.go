@@ -12,8 +12,8 @@ func TestNothingAllocates(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rules := NewRules(0)
-	if err := rules.Add(Rule{ID: 1, Fields: FieldDst | FieldDstPort, Flow: m.Headers.Flow}); err != nil {
+	rules, err := NewRules([]Rule{{ID: 1, Fields: FieldDst | FieldDstPort, Flow: m.Headers.Flow}})
+	if err != nil {
 		t.Fatal(err)
 	}
 	var h Headers

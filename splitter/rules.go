@@ -4,10 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"math/bits"
 	"slices"
-	"sync"
-	"sync/atomic"
 )
 
 // Fields is a set of fields of a Flow.
@@ -26,35 +25,27 @@ const (
 
 const fieldPorts = FieldSrcPort | FieldDstPort
 
-// Errors of Rules.
+// Errors of NewRules.
 var (
 	ErrRuleExists = errors.New("rule exists")
-	ErrNoRule     = errors.New("no such rule")
 	ErrBadRule    = errors.New("bad rule")
-	ErrRulesFull  = errors.New("too many rules")
 )
 
-// defaultRules is how many rules a table takes unless told.
-const defaultRules = 1024
-
-// Rule sends the flows that equal Flow in Fields to Queue. Fields of Flow that are not in Fields are ignored. A rule has
-// at least one field; a port in it is not 0, so fragments match only rules without ports.
+// Rule sends the flows that equal Flow in Fields to Queue. Fields of Flow that are not in Fields
+// are ignored. A rule has at least one field; a port in it is not 0, so fragments match only rules
+// without ports.
 type Rule struct {
-	ID     uint32
+	ID     uint32 // what errors name it by
 	Flow   Flow
 	Fields Fields
 	Queue  uint16
 }
 
-// Rules is a table of exact-match flow rules. Lookups take no lock and may run while rules change; they see either the
-// old table or the new one. A rule with more fields beats one with fewer; of two with as many, addresses beat ports and
-// the destination beats the source.
+// Rules is a table of exact-match flow rules. It is made by NewRules and then immutable: replace it
+// through an atomic pointer. A rule with more fields beats one with fewer; of two with as many,
+// addresses beat ports and the destination beats the source. The zero Rules has no rules.
 type Rules struct {
-	table atomic.Pointer[[]group] // immutable; best first. nil: no rules
-	max   int
-
-	mu    sync.Mutex // of changes
-	rules []Rule     // in order of arrival
+	groups []group // best first
 }
 
 // group is the rules with the same fields.
@@ -63,12 +54,70 @@ type group struct {
 	queue  map[Flow]uint16 // by masked flow
 }
 
-// NewRules makes an empty table of at most max rules (0: 1024).
-func NewRules(max int) *Rules {
-	if max <= 0 {
-		max = defaultRules
+// NewRules makes the table of a list of rules, in time that grows with the list. ErrRuleExists: two
+// match the same.
+func NewRules(list []Rule) (*Rules, error) {
+	var count [FieldsAll + 1]int
+	for i := range list {
+		if err := list[i].check(); err != nil {
+			return nil, err
+		}
+		count[list[i].Fields]++
 	}
-	return &Rules{max: max}
+	r := &Rules{}
+	for fields, n := range count {
+		if n > 0 { // a map that grows would cost as much again
+			r.groups = append(r.groups, group{Fields(fields), make(map[Flow]uint16, n)})
+		}
+	}
+	r.sort()
+	for i := range list {
+		if err := r.add(&list[i]); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// With makes the table with one rule more, much faster than NewRules does. r stays what it is.
+func (r *Rules) With(rule Rule) (*Rules, error) {
+	if err := rule.check(); err != nil {
+		return nil, err
+	}
+	n := &Rules{groups: slices.Clone(r.groups)}
+	if g := n.group(rule.Fields); g != nil {
+		g.queue = maps.Clone(g.queue)
+	} else {
+		n.groups = append(n.groups, group{rule.Fields, make(map[Flow]uint16)})
+		n.sort()
+	}
+	if err := n.add(&rule); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+func (r *Rules) group(f Fields) *group {
+	for i := range r.groups {
+		if r.groups[i].fields == f {
+			return &r.groups[i]
+		}
+	}
+	return nil
+}
+
+func (r *Rules) sort() {
+	slices.SortFunc(r.groups, func(a, b group) int { return cmp.Compare(b.fields.weight(), a.fields.weight()) })
+}
+
+// add puts a rule that was checked into its group, whose map is not shared yet.
+func (r *Rules) add(rule *Rule) error {
+	queue := r.group(rule.Fields).queue
+	n := len(queue)
+	if queue[rule.Fields.mask(&rule.Flow)] = rule.Queue; len(queue) == n {
+		return fmt.Errorf("rule %d: %w: another one matches the same", rule.ID, ErrRuleExists)
+	}
+	return nil
 }
 
 // mask clears the fields of a flow that a rule does not look at.
@@ -112,75 +161,16 @@ func (r *Rule) check() error {
 		return fmt.Errorf("%w %d: port 0", ErrBadRule, r.ID)
 	case r.Fields&fieldPorts != 0 && r.Fields&FieldProto != 0 && r.Flow.Proto != ProtoTCP && r.Flow.Proto != ProtoUDP:
 		return fmt.Errorf("%w %d: protocol %d has no ports", ErrBadRule, r.ID, r.Flow.Proto)
-	case !r.Flow.IPv6 && (!zero(r.Flow.Src[4:]) || !zero(r.Flow.Dst[4:])):
+	case !r.Flow.IPv6 && ([12]byte(r.Flow.Src[4:]) != [12]byte{} || [12]byte(r.Flow.Dst[4:]) != [12]byte{}):
 		return fmt.Errorf("%w %d: IPv4 address longer than 4 bytes", ErrBadRule, r.ID)
 	}
 	return nil
 }
 
-func zero(b []byte) bool { return !slices.ContainsFunc(b, func(c byte) bool { return c != 0 }) }
-
-// Add installs a rule. ErrRuleExists: the ID, or the same match, is there already.
-func (r *Rules) Add(rule Rule) error {
-	if err := rule.check(); err != nil {
-		return err
-	}
-	rule.Flow = rule.Fields.mask(&rule.Flow)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, o := range r.rules {
-		if o.ID == rule.ID || o.Fields == rule.Fields && o.Flow == rule.Flow {
-			return fmt.Errorf("rule %d: %w: as %d", rule.ID, ErrRuleExists, o.ID)
-		}
-	}
-	if len(r.rules) >= r.max {
-		return fmt.Errorf("rule %d: %w: %d", rule.ID, ErrRulesFull, r.max)
-	}
-	r.rules = append(r.rules, rule)
-	r.publish()
-	return nil
-}
-
-// Del removes the rule with this ID; ErrNoRule if there is none.
-func (r *Rules) Del(id uint32) error {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	i := slices.IndexFunc(r.rules, func(o Rule) bool { return o.ID == id })
-	if i < 0 {
-		return fmt.Errorf("rule %d: %w", id, ErrNoRule)
-	}
-	r.rules = slices.Delete(r.rules, i, i+1)
-	r.publish()
-	return nil
-}
-
-// publish makes the table that lookups see, from rules, under mu.
-func (r *Rules) publish() {
-	if len(r.rules) == 0 {
-		r.table.Store(nil)
-		return
-	}
-	var t []group
-	for _, rule := range r.rules {
-		i := slices.IndexFunc(t, func(g group) bool { return g.fields == rule.Fields })
-		if i < 0 {
-			i = len(t)
-			t = append(t, group{rule.Fields, make(map[Flow]uint16)})
-		}
-		t[i].queue[rule.Flow] = rule.Queue
-	}
-	slices.SortFunc(t, func(a, b group) int { return cmp.Compare(b.fields.weight(), a.fields.weight()) })
-	r.table.Store(&t)
-}
-
 // Lookup finds the queue for the flow of an IP frame.
 func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
-	t := r.table.Load()
-	if t == nil {
-		return 0, false
-	}
-	for i := range *t {
-		g := &(*t)[i]
+	for i := range r.groups {
+		g := &r.groups[i]
 		if g.fields == FieldsAll {
 			queue, ok = g.queue[*f]
 		} else {
@@ -191,18 +181,4 @@ func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
 		}
 	}
 	return 0, false
-}
-
-// List gives the rules in the order in which they were added.
-func (r *Rules) List() []Rule {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.rules)
-}
-
-// Len says how many rules there are.
-func (r *Rules) Len() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return len(r.rules)
 }

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
@@ -20,7 +20,7 @@ var errStop = errors.New("stopped by the test")
 const lost = "the guest has lost a device"
 
 func TestHangUp(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	m := memory(t, 4096)
@@ -42,7 +42,7 @@ func TestHangUp(t *testing.T) {
 }
 
 func TestHangUpInAMessage(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	_, err := l.Conn().Write([]byte{1, 2, 3})
@@ -56,7 +56,7 @@ func TestHangUpInAMessage(t *testing.T) {
 }
 
 func TestCancelSaysWhatTheGuestSees(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	must(t, l.Map(guestIOVA, memory(t, 4096)))
@@ -76,7 +76,7 @@ func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 
 // QEMU waits for the answers to what it has sent, with its lock held: they come, even from a server that ends.
 func TestCancelAnswersWhatWasSent(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	inRead, goOn := make(chan struct{}), make(chan struct{})
@@ -128,7 +128,7 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 
 // A message of very many writes keeps no server that is to end: each write may be as much work as a device has to give.
 func TestCancelInManyWrites(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	const n = 40_000
@@ -160,7 +160,7 @@ func TestCancelInManyWrites(t *testing.T) {
 
 // A machine that was switched off has lost nothing, whatever Serve notices first.
 func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	inRead, goOn := make(chan struct{}), make(chan struct{})
@@ -185,7 +185,7 @@ func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 
 // Whatever the client is sending at that moment, the end of the connection is an end and no reset: that QEMU does not survive.
 func TestCancelUnderTrafficIsNoReset(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	for range 200 {
 		l := h.connect()
@@ -219,7 +219,7 @@ func TestCancelUnderTrafficIsNoReset(t *testing.T) {
 }
 
 func TestCancelBeforeServe(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.dial()
 	l.cancel(errStop)
@@ -231,7 +231,7 @@ func TestCancelBeforeServe(t *testing.T) {
 
 // A client that never reads its answers stops nobody but itself.
 func TestClientThatDoesNotRead(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	reads := make(chan struct{}, 1)
@@ -262,7 +262,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 
 // What comes when the device is gone already is answered too.
 func TestLateRequestsAreAnswered(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	must(t, l.Map(guestIOVA, memory(t, 4096)))

@@ -9,6 +9,9 @@
 // length cannot be trusted ends the connection; any other that is wrong or not served is answered with an error reply, which
 // is a header and Linux's errno. Descriptors that nobody wants are closed.
 //
+// A range is whole pages of 4 KiB, and there are at most max_dma_maps of them, so n bytes lie in at
+// most n/4096 + 2.
+//
 // Not served, with ENOTSUP: descriptors for regions (mmap, ioeventfd), DMA by message (memory must be shared: share=on),
 // dirty pages, migration. A server never sends commands of its own.
 package vfiouser

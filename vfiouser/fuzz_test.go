@@ -5,7 +5,7 @@ import (
 	"io"
 	"testing"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
@@ -123,7 +123,7 @@ func FuzzSession(f *testing.F) {
 		if len(b) > 4096 {
 			return
 		}
-		leaktest.CheckFDs(t)
+		testkit.CheckFDs(t)
 		h := newHost(t)
 		l := h.dial()
 		s := &script{b: b, l: l, mem: memory(t, 1<<17), events: [3]*vfiotest.Event{event(t), event(t), event(t)}}

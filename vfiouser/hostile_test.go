@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
@@ -192,6 +192,21 @@ var attacks = []attack{
 	{"DMA_MAP beyond the address space", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 1<<64-4096, 8192), "memory"), nil, ""},
 	{"DMA_MAP beyond the file", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 1<<16, 0, 4096), "memory"), nil, ""},
 	{"DMA_MAP with an offset that overflows", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 1<<64-4096, 0, 8192), "memory"), nil, ""},
+	{"DMA_MAP of a byte",
+		refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 1), "memory"), nil,
+		"[0x0, +0x1) from offset 0x0 of its file: not whole pages of 4096 bytes"},
+	{"DMA_MAP of a page and a byte",
+		refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4097), "memory"), nil,
+		"not whole pages"},
+	{"DMA_MAP from within a page",
+		refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 2048, 4096), "memory"), nil,
+		"not whole pages"},
+	{"DMA_MAP from within a page of its file",
+		refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 16, 0, 4096), "memory"), nil,
+		"not whole pages"},
+	{"DMA_MAP of a byte without a descriptor",
+		refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(1, 0, 0, 1)), nil,
+		"not whole pages"},
 	{"DMA_MAP of a pipe", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "pipe"), nil, "not a regular file"},
 	{"DMA_MAP of a socket", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "socket"), nil, ""},
 	{"DMA_MAP of a directory", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "directory"), nil, ""},
@@ -263,7 +278,7 @@ const attackIOVA = 0x1000_0000
 func TestHostileClients(t *testing.T) {
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
-			leaktest.CheckFDs(t)
+			testkit.CheckFDs(t)
 			h := newHost(t)
 			l := h.connect()
 			must(t, l.Map(attackIOVA, memory(t, 8192)))
@@ -308,7 +323,7 @@ func TestHostileVersions(t *testing.T) {
 		{"deep", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00" + strings.Repeat("[", 60000) + "\x00")}, "version data"},
 	} {
 		t.Run(a.name, func(t *testing.T) {
-			leaktest.CheckFDs(t)
+			testkit.CheckFDs(t)
 			h := newHost(t)
 			l := h.dial()
 			must(t, l.Send(a.m))
@@ -326,12 +341,12 @@ func TestHostileVersions(t *testing.T) {
 
 // Whatever a client does with descriptors, this process keeps none.
 func TestDescriptorsAreClosed(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	e := event(t)
 	m := memory(t, 8192)
-	before := len(leaktest.FDs(t))
+	before := len(testkit.FDs())
 	for cmd := range vfiouser.Command(32) {
 		if cmd == vfiouser.CmdVersion {
 			continue
@@ -345,7 +360,7 @@ func TestDescriptorsAreClosed(t *testing.T) {
 	for range 100 {
 		must(t, l.SetIRQ(vfiouser.IRQMSIX, 1, e))
 	}
-	if n := len(leaktest.FDs(t)); n != before+1 {
+	if n := len(testkit.FDs()); n != before+1 {
 		t.Errorf("%d descriptors, %d before", n, before)
 	}
 	h.works(l, guestIOVA)

@@ -12,6 +12,12 @@ import (
 // shareHint is what the client's user can do about guest memory that comes without a descriptor.
 const shareHint = "if this is the guest's RAM, it must be shared: -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
 
+// pageSize is what ranges are made of: pgsizes says so in VERSION (its default is 4 KiB, and QEMU
+// knows none smaller). QEMU rounds what it maps to pages (hw/vfio/listener.c,
+// vfio_get_section_iova_range), an IOMMU maps no less. Without this a client would have a device
+// look at each byte of its guest's memory by itself.
+const pageSize = 4096
+
 // dmaMap adds a range to the space. One that comes without a descriptor is recorded all the same, as QEMU takes a refusal of
 // its ROMs for the end of the device; the device cannot use it. (Reading it by message would be possible; what needs that
 // is a machine without share=on, which is told so.)
@@ -20,6 +26,10 @@ func (s *session) dmaMap(m *message) error {
 	d.decode((*[dmaMapLen]byte)(m.body))
 	if d.argsz < dmaMapLen || d.flags == 0 || d.flags&^(dmaRead|dmaWrite) != 0 {
 		return fmt.Errorf("%v: argsz %d, flags %#x: %w", m.Command, d.argsz, d.flags, unix.EINVAL)
+	}
+	if (d.iova|d.size|d.offset)%pageSize != 0 {
+		return fmt.Errorf("%v: [%#x, +%#x) from offset %#x of its file: not whole pages of %d bytes: %w",
+			m.Command, d.iova, d.size, d.offset, pageSize, unix.EINVAL)
 	}
 	// A range that may be written and not read (an IOMMU's) is taken for one that may be both: it is the guest's own memory
 	// that its driver gave us to write to.

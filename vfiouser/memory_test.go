@@ -13,13 +13,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 func TestMapAndUnmap(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	m := memory(t, guestSize)
@@ -57,7 +57,7 @@ func TestMapAndUnmap(t *testing.T) {
 
 // An IOMMU maps pages for the device to write to (DMA_FROM_DEVICE).
 func TestMapWithoutRead(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	m := memory(t, 4096)
@@ -72,7 +72,7 @@ func TestMapWithoutRead(t *testing.T) {
 
 // ROMs come without a descriptor, or with one that is not open for writing; QEMU takes an error for the end (gve.md, 2).
 func TestMapWithoutAccess(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	path := filepath.Join(t.TempDir(), "rom")
@@ -103,7 +103,7 @@ func TestMapWithoutAccess(t *testing.T) {
 }
 
 func TestUnmapOfSeveral(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	m := memory(t, guestSize)
@@ -140,7 +140,7 @@ func TestUnmapOfSeveral(t *testing.T) {
 // The reply to an unmap comes when the device is told and no worker is inside the space; while it waits nothing else is
 // answered.
 func TestUnmapWaitsForWorkers(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	for _, all := range []bool{false, true} {
 		h := newHost(t)
 		told := make(chan struct{})
@@ -186,7 +186,7 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 
 // A client may truncate its memory: its own connection ends, with an error that says so.
 func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	m := memory(t, 8192)
@@ -206,7 +206,7 @@ func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
 }
 
 func TestManyMaps(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	m := memory(t, guestSize)
@@ -223,7 +223,7 @@ func TestManyMaps(t *testing.T) {
 
 // Workers go on while memory comes and goes; where nothing is mapped they get an error, and never a fault.
 func TestMapAndUnmapUnderTraffic(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	done := make(chan struct{})

@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
@@ -27,12 +27,15 @@ func TestVersion(t *testing.T) {
 			`{"capabilities":{"max_msg_fds":1,"max_data_xfer_size":64,"max_dma_maps":2,"write_multiple":false}}`, 1},
 		{"much", `{"capabilities":{"max_msg_fds":1000,"max_data_xfer_size":1099511627776,"max_dma_maps":1000000,"pgsizes":18446744073709547520}}`,
 			`{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"max_dma_maps":65535,"pgsizes":18446744073709547520}}`, 65535},
+		{"pages of all sizes", `{"capabilities":{"pgsizes":18446744073709551615}}`,
+			`{"capabilities":{"pgsizes":18446744073709547520}}`, 0},
+		{"pages smaller than there are", `{"capabilities":{"pgsizes":2049}}`, `{"capabilities":{}}`, 0},
 		{"nothing known", `{"capabilities":{"twin_socket":{"supported":true}},"more":[1]}`, `{"capabilities":{}}`, 0},
 		{"no capabilities", `{"later":{"a":"bcdefghijklmn"}}`, `{"capabilities":{}}`, 0},
 		{"no JSON", "", "", 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			leaktest.CheckFDs(t)
+			testkit.CheckFDs(t)
 			h := newHost(t)
 			l := h.dial()
 			got, err := l.Version(0, c.minor, c.proposed)
@@ -50,7 +53,7 @@ func TestVersion(t *testing.T) {
 }
 
 func TestConnectAsQEMU(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	a, b, err := vfiotest.Pair()
 	must(t, err)
@@ -66,7 +69,7 @@ func TestConnectAsQEMU(t *testing.T) {
 }
 
 func TestInfo(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	info, err := l.Info()
@@ -93,7 +96,7 @@ func TestInfo(t *testing.T) {
 }
 
 func TestRegionsAreReadAndWritten(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	var id [4]byte
@@ -122,7 +125,7 @@ func TestRegionsAreReadAndWritten(t *testing.T) {
 
 // A posted WRITE_MULTI is what QEMU sends when it has much to say (proxy.c).
 func TestPostedWriteMulti(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	body := le.AppendUint64(nil, 1)
@@ -134,7 +137,7 @@ func TestPostedWriteMulti(t *testing.T) {
 }
 
 func TestLargestTransfer(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	h.dev.info.Regions[2] = vfiouser.Region{Size: 2 * vfiouser.MaxTransfer, Read: true, Write: true}
 	l := h.connect()
@@ -148,7 +151,7 @@ func TestLargestTransfer(t *testing.T) {
 }
 
 func TestDeviceErrorsAreAnswered(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	e := event(t)
@@ -179,7 +182,7 @@ func TestDeviceErrorsAreAnswered(t *testing.T) {
 }
 
 func TestNoReset(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	h.dev.info.Reset = false
 	l := h.connect()
@@ -192,7 +195,7 @@ func TestNoReset(t *testing.T) {
 }
 
 func TestInterrupts(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 
@@ -242,7 +245,7 @@ func TestInterrupts(t *testing.T) {
 
 // A wait of QEMU's iothread and one of a vCPU overlap: answers go by their id.
 func TestSeveralRequestsInFlight(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	m := memory(t, guestSize)
@@ -275,7 +278,7 @@ func TestSeveralRequestsInFlight(t *testing.T) {
 }
 
 func TestServeTwice(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	a, b, err := vfiotest.Pair()
@@ -291,7 +294,7 @@ func TestServeTwice(t *testing.T) {
 }
 
 func TestNilLog(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	h.server = vfiouser.NewServer(h.dev, h.space, nil)
 	h.friendly()

@@ -64,9 +64,19 @@ func (c *capabilities) answer() capabilities {
 		MaxMsgFDs:       least(c.MaxMsgFDs, MaxFDs),
 		MaxDataXferSize: least(c.MaxDataXferSize, MaxTransfer),
 		MaxDMAMaps:      least(c.MaxDMAMaps, dma.MaxRegions),
-		PgSizes:         c.PgSizes, // files are mapped whole: any will do
+		PgSizes:         pages(c.PgSizes),
 		WriteMultiple:   c.WriteMultiple,
 	}
+}
+
+// pages returns those of the proposed page sizes that DMA_MAP takes: all that are whole pages of
+// ours. Files are mapped whole, so any will do. Without one it says nothing, which means 4 KiB.
+func pages(proposed *uint64) *uint64 {
+	if proposed == nil || *proposed&^(pageSize-1) == 0 {
+		return nil
+	}
+	n := *proposed &^ (pageSize - 1)
+	return &n
 }
 
 // version negotiates. An error ends the connection: "or closes the connection if it cannot support the advertised version".

@@ -12,6 +12,9 @@
 // the protocol ends the connection with ErrBadMessage or ErrUnsupported; what cannot be done is refused by REPLY_ACK. Either
 // way the device is left stopped, the memory unmapped, and the next connection finds the Backend as the first did.
 //
+// A region is whole pages of 4 KiB, and there are at most MaxMemSlots, so a range of n bytes lies
+// in at most n/4096 + 2 regions.
+//
 // Not served: migration (dirty logs, device state, postcopy), IOTLB, packed rings, inflight tracking, in-band
 // notifications, and requests of the backend's own (the channel is accepted and stays unused). Between REM_MEM_REG and
 // ADD_MEM_REG of a region that QEMU splits, its addresses are unmapped: rings there are paused, buffers there do not

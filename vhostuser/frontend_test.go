@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestFrontendTakesNoBadAnswer: a backend that answers nonsense ends the connection, in every request after it as well.
@@ -32,7 +32,7 @@ func TestFrontendTakesNoBadAnswer(t *testing.T) {
 		{"packed", "0b000000 05000000 08000000 01000000 00800080", ErrBadMessage},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			leaktest.CheckFDs(t)
+			testkit.CheckFDs(t)
 			a, b, err := socketpair()
 			must(t, err)
 			f := NewFrontend(a)
@@ -54,7 +54,7 @@ func TestFrontendTakesNoBadAnswer(t *testing.T) {
 }
 
 func TestFrontendClosesDescriptorsOfAnswers(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	a, b, err := socketpair()
 	must(t, err)
 	defer b.Close()
@@ -69,7 +69,7 @@ func TestFrontendClosesDescriptorsOfAnswers(t *testing.T) {
 }
 
 func TestFrontendTimeout(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	a, b, err := socketpair()
 	must(t, err)
 	defer b.Close()
@@ -88,7 +88,7 @@ func TestFrontendTimeout(t *testing.T) {
 }
 
 func TestFrontendCloseEndsAWait(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	a, b, err := socketpair()
 	must(t, err)
 	defer b.Close()
@@ -110,7 +110,7 @@ func TestFrontendCloseEndsAWait(t *testing.T) {
 
 // TestFrontendTable: without CONFIGURE_MEM_SLOTS the table is kept, with descriptors of its own.
 func TestFrontendTable(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	if _, p, err := l.Negotiate(testFeatures, uint64(ProtocolReplyAck)); err != nil || p != uint64(ProtocolReplyAck) {
@@ -145,7 +145,7 @@ func TestFrontendTable(t *testing.T) {
 }
 
 func TestFrontendRefusesBadArguments(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	a, b, err := socketpair()
 	must(t, err)
 	defer b.Close()
@@ -167,7 +167,7 @@ func TestFrontendRefusesBadArguments(t *testing.T) {
 
 // TestFrontendWithAForeignHandshake: a backend that offers no protocol features.
 func TestFrontendWithoutProtocolFeatures(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	a, b, err := socketpair()
 	must(t, err)
 	defer b.Close()

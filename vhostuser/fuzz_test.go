@@ -6,7 +6,7 @@ import (
 	"io"
 	"testing"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // FuzzMessage decodes any message, and encodes what came out again: the same bytes, as far as they mean something.
@@ -227,7 +227,7 @@ func FuzzSession(f *testing.F) {
 		if len(b) > 4096 {
 			return
 		}
-		leaktest.CheckFDs(t)
+		testkit.CheckFDs(t)
 		h := newHost(t)
 		l := h.connect()
 		s := &script{b: b, sock: &l.conn, mem: memfd(t, guestSize), ev: eventfd(t)}

@@ -7,14 +7,14 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/scm"
 )
 
 // TestGoldenRequests checks the bytes of every request that a Frontend sends, against hand-written ones: little endian, as
 // struct VhostUserMsg of QEMU lays them out. The other end answers what it must.
 func TestGoldenRequests(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	fd := eventfd(t)
 	const ok = "0000000000000000"
 	for _, c := range []struct {
@@ -120,7 +120,7 @@ func TestGoldenRequests(t *testing.T) {
 
 // TestGoldenReplies checks the bytes of every answer of a Backend.
 func TestGoldenReplies(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	copy(h.dev.config[:], "\x02\x76\x6e\x69\x63\x01")
 	l := h.connect()

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // attack is what a hostile frontend does on a connection with two live rings. wait, if not nil, is the error with which
@@ -174,17 +174,42 @@ var attacks = []attack{
 	}, ErrMemory, "share=on"},
 
 	{"region beyond its file", refusedBy(AddMemReg, func(*guest) []byte {
-		return singleBody(memRegion{1 << 40, 4096, 1 << 40, guestSize - 4095})
+		return singleBody(memRegion{1 << 40, 8192, 1 << 40, guestSize - 4096})
 	}, func(_ *testing.T, g *guest) []int { return []int{g.fd} }), nil, ""},
 	{"region of 2^64-1 bytes", refusedBy(AddMemReg, func(*guest) []byte {
 		return singleBody(memRegion{0, 1<<64 - 1, 0, 0})
 	}, func(_ *testing.T, g *guest) []int { return []int{g.fd} }), nil, ""},
+	{"region of all pages", refusedBy(AddMemReg, func(*guest) []byte {
+		return singleBody(memRegion{0, 1<<64 - 4096, 0, 0})
+	}, func(_ *testing.T, g *guest) []int { return []int{g.fd} }), nil, ""},
 	{"region that overlaps", refusedBy(AddMemReg, func(*guest) []byte {
-		return singleBody(memRegion{guestSize - 1, 4096, 1 << 40, 0})
+		return singleBody(memRegion{guestSize - 4096, 8192, 1 << 40, 0})
 	}, func(_ *testing.T, g *guest) []int { return []int{g.fd} }), nil, ""},
 	{"table that overlaps itself", refusedBy(SetMemTable, func(*guest) []byte {
 		return tableBody(memRegion{0, 8192, userBase, 0}, memRegion{4096, 8192, userBase + 8192, 0})
 	}, func(_ *testing.T, g *guest) []int { return []int{g.fd, g.fd} }), nil, ""},
+	{"region of a byte", refusedBy(AddMemReg, func(*guest) []byte {
+		return singleBody(memRegion{1 << 40, 1, 1 << 40, 0})
+	}, func(_ *testing.T, g *guest) []int { return []int{g.fd} }), nil, ""},
+	{"region of a page and a byte", refusedBy(AddMemReg, func(*guest) []byte {
+		return singleBody(memRegion{1 << 40, 4097, 1 << 40, 0})
+	}, func(_ *testing.T, g *guest) []int { return []int{g.fd} }), nil, ""},
+	{"region that begins in a page", refusedBy(AddMemReg, func(*guest) []byte {
+		return singleBody(memRegion{1<<40 + 2048, 4096, 1 << 40, 0})
+	}, func(_ *testing.T, g *guest) []int { return []int{g.fd} }), nil, ""},
+	{"region from within a page of its file", refusedBy(AddMemReg, func(*guest) []byte {
+		return singleBody(memRegion{1 << 40, 4096, 1 << 40, 16})
+	}, func(_ *testing.T, g *guest) []int { return []int{g.fd} }), nil, ""},
+	{"table with a region of a byte", refusedBy(SetMemTable, func(*guest) []byte {
+		return tableBody(memRegion{0, guestSize, userBase, 0}, memRegion{1 << 40, 1, 1 << 40, 0})
+	}, func(_ *testing.T, g *guest) []int { return []int{g.fd, g.fd} }), nil, ""},
+	{"region of a byte without REPLY_ACK", func(t *testing.T, g *guest, l *link) {
+		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 1, 1 << 40, 0})...), []int{g.fd}))
+	}, ErrMemory, "region at 0x10000000000: 0x1 bytes from mmap offset 0x0: not whole pages of 4096 bytes"},
+	{"table with half a page without REPLY_ACK", func(t *testing.T, g *guest, l *link) {
+		table := tableBody(memRegion{0, 4096, userBase, 0}, memRegion{8192, 4096, userBase + 8192, 2048})
+		must(t, l.conn.write(raw(SetMemTable, Version, table...), []int{g.fd, g.fd}))
+	}, ErrMemory, "SET_MEM_TABLE: 1: region at 0x2000: 0x1000 bytes from mmap offset 0x800: not whole pages"},
 	{"region never added", refusedBy(RemMemReg, func(*guest) []byte {
 		return singleBody(memRegion{0, guestSize, userBase + 1, 0})
 	}, nil), nil, ""},
@@ -299,7 +324,7 @@ func openFile(name string, mode int) func(*testing.T, *guest) []int {
 func TestHostileFrontends(t *testing.T) {
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
-			leaktest.CheckFDs(t)
+			testkit.CheckFDs(t)
 			bystander, other := newHost(t), newGuest(t)
 			b := bystander.connect()
 			other.start(b, 2)
@@ -327,7 +352,7 @@ func TestHostileFrontends(t *testing.T) {
 
 // TestHostileFrontendDoesNotRead: the answers fill the socket, Serve waits to write, and its context still ends it.
 func TestHostileFrontendDoesNotRead(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	g.start(l, 2)
@@ -370,7 +395,7 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 
 // TestHostileShapes sends every request with every wrong size and number of descriptors.
 func TestHostileShapes(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	fd := eventfd(t)
 	for r := Request(0); r <= GetShmemConfig+1; r++ {

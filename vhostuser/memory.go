@@ -25,7 +25,14 @@ func newRegion(r memRegion, fd int) region {
 // spot is a guest-physical address, and which byte of which file is there.
 type spot struct{ gpa, dev, ino, off uint64 }
 
-// check refuses a region that no address can lie in.
+// pageSize is what regions are made of: the smallest page there is. QEMU shares the guest's RAM,
+// which is made of pages of 4 KiB at least, in sections that end where others begin
+// (hw/virtio/vhost.c, vhost_commit); its device memory in parts of a page, such as a TPM's, has no
+// descriptor and is left out (vhost_user_mem_section_filter), but for -machine aux-ram-share=on.
+// Without this a frontend would have a device look at each byte of its guest's memory by itself.
+const pageSize = 4096
+
+// check refuses a region that no address can lie in, or that is not whole pages.
 func (r *memRegion) check() error {
 	switch last := r.size - 1; {
 	case r.size == 0:
@@ -36,6 +43,9 @@ func (r *memRegion) check() error {
 		return fmt.Errorf("region at user address %#x: %#x bytes go beyond the address space: %w", r.user, r.size, ErrBadMessage)
 	case last > ^r.offset:
 		return fmt.Errorf("region at %#x: %#x bytes from mmap offset %#x: %w", r.gpa, r.size, r.offset, ErrBadMessage)
+	case (r.gpa|r.size|r.offset)%pageSize != 0:
+		return fmt.Errorf("region at %#x: %#x bytes from mmap offset %#x: not whole pages of %d bytes: %w",
+			r.gpa, r.size, r.offset, pageSize, ErrMemory)
 	}
 	return nil
 }

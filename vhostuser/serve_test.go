@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // wantCalls compares what the device was told.
@@ -24,7 +24,7 @@ func (h *host) wantCalls(want ...string) {
 }
 
 func TestServeLifeOfARing(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	gotF, gotP, err := l.Negotiate(testFeatures|1<<63, uint64(allProtocol|ProtocolPagefault))
@@ -67,7 +67,7 @@ func TestServeLifeOfARing(t *testing.T) {
 // reset of the device and its rings enabled before anything is known of them, the first pair live before the second is
 // configured, calls before kicks and again after, REPLY_ACK only where QEMU asks.
 func TestServeQEMUSequence(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	ask := func(r Request, body []byte, want []byte, fds ...int) {
@@ -190,7 +190,7 @@ func TestServeQEMUSequence(t *testing.T) {
 }
 
 func TestServeEnablesRingsWithoutBit30(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	if f, p, err := l.Negotiate(testFeatures, 0); err != nil || f != testFeatures || p != 0 || l.Queues() != 1 {
@@ -211,7 +211,7 @@ func TestServeEnablesRingsWithoutBit30(t *testing.T) {
 }
 
 func TestServeLiveChanges(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	g.start(l, 1)
@@ -260,7 +260,7 @@ func TestServeLiveChanges(t *testing.T) {
 }
 
 func TestServeMemoryChanges(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	g.start(l, 2)
@@ -319,7 +319,7 @@ func TestServeMemoryChanges(t *testing.T) {
 }
 
 func TestServeRingBeforeItsMemory(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol)); err != nil {
@@ -337,7 +337,7 @@ func TestServeRingBeforeItsMemory(t *testing.T) {
 
 // TestServeTellsOfMemoryThatIsNotShared: QEMU sends no region for memory without a descriptor, only rings.
 func TestServeTellsOfMemoryThatIsNotShared(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	var log strings.Builder // written by Serve, read after it
 	h.back.log = slog.New(slog.NewTextHandler(&log, nil))
@@ -353,7 +353,7 @@ func TestServeTellsOfMemoryThatIsNotShared(t *testing.T) {
 }
 
 func TestServeManyRegions(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol)); err != nil {
@@ -372,7 +372,7 @@ func TestServeManyRegions(t *testing.T) {
 }
 
 func TestServeResets(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	g.start(l, 1)
@@ -395,7 +395,7 @@ func TestServeResets(t *testing.T) {
 }
 
 func TestServeSmallRequests(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.connect()
 	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol)); err != nil {
@@ -454,7 +454,7 @@ func TestServeReportsFailures(t *testing.T) {
 	} {
 		for _, ack := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/ack=%t", c.method, ack), func(t *testing.T) {
-				leaktest.CheckFDs(t)
+				testkit.CheckFDs(t)
 				h, g := newHost(t), newGuest(t)
 				l := h.connect()
 				g.start(l, 1)
@@ -482,7 +482,7 @@ func TestServeReportsFailures(t *testing.T) {
 }
 
 func TestServeAnswersGetVringBaseOfAFailingDevice(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	g.start(l, 1)
@@ -497,7 +497,7 @@ func TestServeAnswersGetVringBaseOfAFailingDevice(t *testing.T) {
 }
 
 func TestServeEndsWithItsContext(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	g.start(l, 2)
@@ -519,7 +519,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 }
 
 func TestServeOneConnectionAtATime(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	g.start(l, 2)
@@ -533,7 +533,7 @@ func TestServeOneConnectionAtATime(t *testing.T) {
 
 // TestServeEndsOnAFault: a frontend truncates its memory, which the device then touches.
 func TestServeEndsOnAFault(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	g.start(l, 1)
@@ -555,7 +555,7 @@ func TestServeEndsOnAFault(t *testing.T) {
 
 // TestServeStartsOnAFault: the memory is gone when Serve's own goroutine looks at a ring.
 func TestServeStartsOnAFault(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	g.start(l, 0)
@@ -570,7 +570,7 @@ func TestServeStartsOnAFault(t *testing.T) {
 }
 
 func TestServeQueueCounter(t *testing.T) {
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	h := newHost(t)
 	h.back.dev = pairs{h.dev}
 	l := h.connect()

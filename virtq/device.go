@@ -16,6 +16,11 @@ type Chain struct {
 	InFirst uint32 // bytes of In that lie in the first writable buffer: a header buffer, to whoever splits
 }
 
+// Trim lets go of the segments of a chain that the caller is done with: of their memory too, if the
+// driver made the chain long. The next Peek or Load does so if this one needed no long list; a
+// Chain that waits for its next use, or has none, would keep what it has.
+func (c *Chain) Trim() { c.Out, c.In = dma.Reuse(c.Out[:0]), dma.Reuse(c.In[:0]) }
+
 // Config says where a split ring lies and what was negotiated for it.
 type Config struct {
 	Size              uint16
@@ -163,7 +168,7 @@ func (q *Device) take(c *Chain) bool {
 		return false
 	}
 	if err := q.walk.walk(&q.ring, head, c); err != nil {
-		q.err = err
+		c.Out, c.In, q.err = nil, nil, err
 		return false
 	}
 	q.held[head] = true
@@ -201,7 +206,7 @@ func (q *Device) load(head uint16, c *Chain) {
 		return
 	}
 	if err := q.walk.walk(&q.ring, head, c); err != nil {
-		q.err = err
+		c.Out, c.In, q.err = nil, nil, err
 	}
 }
 

@@ -101,8 +101,9 @@ func NewDriver(c DriverConfig) (*Driver, error) {
 // Add puts a chain into the ring; Publish shows it to the device. Without room it returns ErrFull.
 func (d *Driver) Add(out, in []Buf, cookie uint32) error {
 	n := len(out) + len(in)
-	if n == 0 || n > len(d.slots) {
-		return fmt.Errorf("chain of %d descriptors, ring of %d: %w", n, len(d.slots), ErrBadBuf)
+	if n == 0 || n > min(len(d.slots), MaxDescriptors) {
+		return fmt.Errorf("chain of %d descriptors, ring of %d, of which it may have %d: %w",
+			n, len(d.slots), min(len(d.slots), MaxDescriptors), ErrBadBuf)
 	}
 	outLen, inLen := total(out), total(in)
 	if outLen > math.MaxUint32 || inLen > math.MaxUint32-outLen {

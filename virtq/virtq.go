@@ -13,6 +13,14 @@
 // goroutines that use a Device must have been started by dma.Go, or have entered the space, which guards them as well. A
 // fault is the queue's error, like a bad chain.
 //
+// What a chain costs is bounded, whatever the driver writes. A chain has at most MaxDescriptors
+// descriptors, an indirect table no more either, and its buffers lie in at most MaxSegments
+// segments; a longer one is ErrBadChain. So Peek and Load read at most MaxDescriptors descriptors
+// and one, copy a table of at most 16 KiB, and make lists of at most MaxSegments segments (96 KiB,
+// grown step by step): some 40 us of a processor, where an ordinary packet takes 20 ns. A Chain
+// whose lists have grown beyond what packets need drops them once it has held a chain that did not
+// need them, or when its owner says so by Trim.
+//
 // It does not know the packed ring (2.8) yet.
 package virtq
 
@@ -31,9 +39,23 @@ var (
 	ErrBadUsed = errors.New("bad used element")
 	// ErrFull says that a chain needs more descriptors than are free: poll, then add again.
 	ErrFull = errors.New("ring full")
-	// ErrBadBuf says that a chain cannot be added now or later: empty, or longer than the ring.
+	// ErrBadBuf says that a chain cannot be added now or later: empty, longer than the ring, or
+	// than MaxDescriptors.
 	ErrBadBuf = errors.New("bad buffer")
 )
 
 // MaxSize is the largest split ring (virtio 1.3, 2.7).
 const MaxSize = 1 << 15
+
+const (
+	// MaxDescriptors is how many descriptors a chain may have. The specification sets no other
+	// limit than the ring's size (2.7.5.3.1), but no driver can use more: QEMU's rings have at most
+	// 1024 descriptors (VIRTQUEUE_MAX_SIZE), Linux's vhost takes as many buffers (UIO_MAXIOV), and
+	// Linux's virtio_net sends MAX_SKB_FRAGS + 2 at most: 17 fragments, or up to 45 as the kernel
+	// is built, virtio_net_hdr and the linear part.
+	MaxDescriptors = 1024
+	// MaxSegments is how many segments the buffers of a chain may lie in. A buffer has one for each
+	// region that it crosses, and the frontend decides how many regions there are. (Linux's vhost
+	// takes UIO_MAXIOV, 1024, of these as well.)
+	MaxSegments = 4 * MaxDescriptors
+)

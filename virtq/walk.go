@@ -11,7 +11,8 @@ import (
 // walker turns descriptor chains into segments (2.7.5). Its input is hostile.
 type walker struct {
 	space    *dma.Space
-	size     int  // of the ring: no chain is longer
+	size     int  // of the ring
+	longest  int  // descriptors that a chain may have: the ring's size, or MaxDescriptors
 	indirect bool // VIRTIO_F_INDIRECT_DESC was negotiated
 
 	table []byte          // private copy of an indirect table
@@ -19,23 +20,27 @@ type walker struct {
 }
 
 func (w *walker) init(s *dma.Space, c *Config) {
-	*w = walker{space: s, size: int(c.Size), indirect: c.Indirect}
+	*w = walker{space: s, size: int(c.Size), longest: min(int(c.Size), MaxDescriptors), indirect: c.Indirect}
 	if c.Indirect {
-		w.table = make([]byte, w.size*descLen)
+		w.table = make([]byte, w.longest*descLen)
 		w.rows = rows(w.table)
 	}
 }
 
-// walk translates the chain that starts at head, which is in the table. The caller is inside the space's epoch. After an
-// error c is of no use.
+// walk translates the chain that starts at head, which is in the table. The caller is inside the
+// space's epoch. After an error the caller empties c, whose lists may be as long as they may be.
 func (w *walker) walk(r *deviceRing, head uint16, c *Chain) (err error) {
 	c.Head = head
-	c.Out, c.In = c.Out[:0], c.In[:0]
+	if cap(c.Out)|cap(c.In) < dma.KeepSegments { // nearly always
+		c.Out, c.In = c.Out[:0], c.In[:0]
+	} else {
+		c.Out, c.In = dma.Reuse(c.Out), dma.Reuse(c.In)
+	}
 	c.OutLen, c.InLen, c.InFirst = 0, 0, 0
 	var (
-		table  = r.descs // the ring's, then an indirect one
-		nested bool      // it is an indirect one
-		left   = w.size  // how many descriptors may follow before the chain is a loop, or too long
+		table  = r.descs   // the ring's, then an indirect one
+		nested bool        // it is an indirect one
+		left   = w.longest // how many descriptors may follow before the chain is a loop, or too long
 		total  uint64
 		writes bool // a write-only buffer was seen
 	)
@@ -52,7 +57,7 @@ func (w *walker) walk(r *deviceRing, head uint16, c *Chain) (err error) {
 			continue
 		}
 		if left--; left < 0 {
-			return bad(head, "descriptor %d: a loop, or more than %d descriptors", i, w.size)
+			return bad(head, "descriptor %d: a loop, or more than %d descriptors", i, w.longest)
 		}
 		if total += uint64(d.len); total > math.MaxUint32 {
 			return bad(head, "descriptor %d: %d bytes in all", i, total)
@@ -65,13 +70,13 @@ func (w *walker) walk(r *deviceRing, head uint16, c *Chain) (err error) {
 					c.InFirst = d.len
 				}
 				c.InLen += d.len
-				c.In, err = w.space.Translate(c.In, d.addr, uint64(d.len), dma.Write)
+				c.In, err = w.space.TranslateMax(c.In, MaxSegments-len(c.Out), d.addr, uint64(d.len), dma.Write)
 			}
 		} else if writes {
 			return bad(head, "descriptor %d: a readable buffer follows a writable one", i)
 		} else if d.len != 0 {
 			c.OutLen += d.len
-			c.Out, err = w.space.Translate(c.Out, d.addr, uint64(d.len), dma.Read)
+			c.Out, err = w.space.TranslateMax(c.Out, MaxSegments, d.addr, uint64(d.len), dma.Read)
 		}
 		if err != nil {
 			return bad(head, "descriptor %d: buffer at %#x, %d bytes: %w", i, d.addr, d.len, err)
@@ -95,7 +100,8 @@ func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 	case t.len == 0 || t.len%descLen != 0:
 		return nil, bad(head, "indirect table of %d bytes", t.len)
 	case t.len > uint32(len(w.table)):
-		return nil, bad(head, "indirect table of %d descriptors, ring of %d", t.len/descLen, w.size)
+		return nil, bad(head, "indirect table of %d descriptors, ring of %d (at most %d are read)",
+			t.len/descLen, w.size, w.longest)
 	}
 	if err = w.space.ReadAt(w.table[:t.len], t.addr); err != nil {
 		return nil, bad(head, "indirect table at %#x, %d bytes: %w", t.addr, t.len, err)

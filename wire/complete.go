@@ -72,7 +72,7 @@ func (x *piece) sumAnywhere(w *Worker) DropReason {
 	if field+2 > hdr {
 		n = field + 2 - hdr // at most len(w.csum) and PayloadLen: admit has seen to that
 		all := cursor{segs: x.Payload}
-		own := append(w.csumSegs[:0], dma.Segment{Region: w.csumRegion, Len: n})
+		own := append(dma.Reuse(w.csumSegs), dma.Segment{Region: w.csumRegion, Len: n})
 		if _, err := w.Copier.Copy(own, x.Payload); err != nil {
 			return faultReason(err)
 		}
@@ -88,7 +88,7 @@ func (x *piece) sumAnywhere(w *Worker) DropReason {
 	} else {
 		rest := cursor{segs: x.Payload}
 		rest.skip(start - hdr)
-		w.csumSegs, _ = rest.take(w.csumSegs[:0], x.Len()-start)
+		w.csumSegs, _ = rest.take(dma.Reuse(w.csumSegs), x.Len()-start)
 		summed = w.csumSegs
 	}
 	payload, err := w.Copier.Sum(summed)

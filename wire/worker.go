@@ -133,7 +133,7 @@ func (x *piece) cut(s *splitter.Segmenter, p *Packet, at *cursor, off, n uint32)
 		return DropBadFrame
 	}
 	var ok bool
-	if x.Payload, ok = at.take(x.Payload[:0], n); !ok {
+	if x.Payload, ok = at.take(dma.Reuse(x.Payload), n); !ok {
 		return DropBadFrame
 	}
 	x.PayloadLen = n

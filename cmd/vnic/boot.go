@@ -9,11 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/qemu"
 )
 
 // exitStatus is the status of a program that ran in a guest: the command's own, and nothing to complain of.
@@ -98,7 +98,7 @@ beside bin, and in guest/docs of the source.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.NIC, "nic", lab.Virtio, "virtio; or gve, whose devmem TCP is the kernel's, and which needs QEMU "+qemu.MinVFIOUser)
+	f.StringVar(&o.NIC, "nic", lab.Virtio, "virtio; or gve, whose devmem TCP is the kernel's, and which needs QEMU "+assets.MinVFIOUser)
 	f.IntVar(&o.Guests, "guests", 1, "how many guests; the command runs in all of them")
 	f.StringArrayVar(&o.Copies, "copy", nil, "HOST:GUEST, a file or directory for the guests, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")

@@ -13,7 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/assets"
 )
 
 func cacheCommand() *cobra.Command {
@@ -32,12 +32,12 @@ built from them, and tools. What is removed and needed again is fetched or built
 	return c
 }
 
-func cacheFlag(f *pflag.FlagSet, o *qemu.Options) {
-	f.StringVar(&o.CacheDir, "cache", "", "cache directory ($"+qemu.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
+func cacheFlag(f *pflag.FlagSet, o *assets.Options) {
+	f.StringVar(&o.CacheDir, "cache", "", "cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
 }
 
 func cacheListCommand() *cobra.Command {
-	var o qemu.Options
+	var o assets.Options
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "ls",
@@ -48,7 +48,7 @@ they were made).`,
   vnic cache ls --json | jq .bytes`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			dir, list, err := qemu.ListCache(o)
+			dir, list, err := assets.ListCache(o)
 			if err != nil {
 				return err
 			}
@@ -65,7 +65,7 @@ they were made).`,
 }
 
 func cacheRemoveCommand() *cobra.Command {
-	var o qemu.Options
+	var o assets.Options
 	var everything bool
 	c := &cobra.Command{
 		Use:   "rm NAME...",
@@ -79,11 +79,11 @@ What a running vnic or QEMU uses stays. Links are removed, not what they lead to
 			if everything == (len(args) > 0) {
 				return usagef(c, "rm: names ('vnic cache ls' lists them), or --all")
 			}
-			removed, err := qemu.RemoveCached(c.Context(), o, func(list []qemu.CacheEntry) ([]qemu.CacheEntry, error) {
+			removed, err := assets.RemoveCached(c.Context(), o, func(list []assets.CacheEntry) ([]assets.CacheEntry, error) {
 				if everything {
 					return list, nil
 				}
-				return qemu.Choose(list, args)
+				return assets.Choose(list, args)
 			})
 			for _, e := range removed {
 				if _, perr := fmt.Fprintf(c.OutOrStdout(), "removed %s, %s\n", e.Name, size(e)); perr != nil {
@@ -95,7 +95,7 @@ What a running vnic or QEMU uses stays. Links are removed, not what they lead to
 	}
 	c.ValidArgsFunction = func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 		var names []string
-		_, list, _ := qemu.ListCache(o)
+		_, list, _ := assets.ListCache(o)
 		for _, e := range list {
 			names = append(names, e.Name)
 		}
@@ -107,34 +107,34 @@ What a running vnic or QEMU uses stays. Links are removed, not what they lead to
 	return c
 }
 
-func size(e qemu.CacheEntry) string {
+func size(e assets.CacheEntry) string {
 	if e.Link != "" {
 		return "a link"
 	}
 	return humanize.IBytes(uint64(e.Bytes))
 }
 
-func total(list []qemu.CacheEntry) (n int64) {
+func total(list []assets.CacheEntry) (n int64) {
 	for _, e := range list {
 		n += e.Bytes
 	}
 	return n
 }
 
-func printCacheJSON(w io.Writer, dir string, list []qemu.CacheEntry) error {
+func printCacheJSON(w io.Writer, dir string, list []assets.CacheEntry) error {
 	if list == nil {
-		list = []qemu.CacheEntry{}
+		list = []assets.CacheEntry{}
 	}
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(struct {
-		Cache   string            `json:"cache"`
-		Bytes   int64             `json:"bytes"`
-		Entries []qemu.CacheEntry `json:"entries"`
+		Cache   string              `json:"cache"`
+		Bytes   int64               `json:"bytes"`
+		Entries []assets.CacheEntry `json:"entries"`
 	}{dir, total(list), list})
 }
 
-func printCache(w io.Writer, dir string, list []qemu.CacheEntry) error {
+func printCache(w io.Writer, dir string, list []assets.CacheEntry) error {
 	if len(list) == 0 {
 		_, err := fmt.Fprintf(w, "nothing in %s\n", dir)
 		return err
@@ -156,7 +156,7 @@ func printCache(w io.Writer, dir string, list []qemu.CacheEntry) error {
 }
 
 // shortName is as much of a name as tells it apart: an image's is a hash.
-func shortName(e qemu.CacheEntry) string {
+func shortName(e assets.CacheEntry) string {
 	const enough = len("images/") + 12
 	if e.Kind == "images" && len(e.Name) > enough && !e.Partial {
 		return e.Name[:enough]
@@ -164,7 +164,7 @@ func shortName(e qemu.CacheEntry) string {
 	return e.Name
 }
 
-func cacheNote(e qemu.CacheEntry) string {
+func cacheNote(e assets.CacheEntry) string {
 	var notes []string
 	if e.Link != "" {
 		notes = append(notes, "leads to "+e.Link)

@@ -8,11 +8,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/qemu"
 )
 
 func doctorCommand() *cobra.Command {
-	var o qemu.Options
+	var o assets.Options
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "doctor",
@@ -45,11 +46,11 @@ func printDoctor(w io.Writer, rep *qemu.Report) error {
 	for _, f := range rep.Facts {
 		mark := string(f.State)
 		switch f.State {
-		case qemu.Good:
+		case assets.Good:
 			mark = green(w, mark)
-		case qemu.Worse:
+		case assets.Worse:
 			mark = yellow(w, mark)
-		case qemu.Lacking:
+		case assets.Lacking:
 			mark = red(w, mark)
 		}
 		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Name, mark, f.Value)

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/u-root/u-root/pkg/cpio"
@@ -31,7 +30,7 @@ func (tr *transcript) initrd(args []string) {
 				break
 			}
 			tr.Check(err)
-			if tr.above(rec.Name) {
+			if "/"+rec.Name == filepath.Dir(tr.Getenv("WORK")) { // is there only for what is below it
 				continue
 			}
 			content := make([]byte, rec.FileSize)
@@ -61,13 +60,6 @@ func (tr *transcript) initrd(args []string) {
 		rest = bytes.TrimLeft(rest[end+len("TRAILER!!!"):], "\x00")
 	}
 	tr.append(b.String() + "\n")
-}
-
-// above says whether a name is that of a directory that is there only because the script's is below
-// it.
-func (tr *transcript) above(name string) bool {
-	always := []string{"root", "run", "tmp", "var", "var/tmp"}
-	return strings.HasPrefix(tr.Getenv("WORK"), "/"+name+"/") && !slices.Contains(always, name)
 }
 
 // bzimage FILE VERSION: the least that passes for a kernel (Linux Documentation/arch/x86/boot.rst).

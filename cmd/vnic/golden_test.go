@@ -26,7 +26,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/wire"
 )
 
@@ -50,7 +50,7 @@ func TestGolden(t *testing.T) {
 		signal.Notify(hup, unix.SIGHUP)
 		t.Cleanup(func() { signal.Stop(hup) })
 	}
-	testscript.Run(t, goldenParams("testdata/golden", func(*testscript.Env) {}))
+	testscript.Run(t, goldenParams(t, "testdata/golden", time.Minute, func(*testscript.Env) {}))
 }
 
 // TestGoldenOfGuests has what only a booted guest shows.
@@ -58,14 +58,14 @@ func TestGoldenOfGuests(t *testing.T) {
 	if testing.Short() {
 		t.Skip("QEMU in -short")
 	}
-	dir, err := qemu.CacheDir(qemu.Options{})
+	dir, err := assets.CacheDir(assets.Options{})
 	if err == nil {
-		_, err = qemu.Fetch(t.Context(), qemu.Options{CacheDir: dir, Offline: true, VFIOUser: true})
+		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
 	}
 	if err != nil {
 		t.Skipf("no QEMU or kernel without the network: %v", err)
 	}
-	testscript.Run(t, goldenParams("testdata/golden-qemu", func(e *testscript.Env) { e.Setenv(qemu.EnvCache, dir) }))
+	testscript.Run(t, goldenParams(t, "testdata/golden-qemu", 5*time.Minute, func(e *testscript.Env) { e.Setenv(assets.EnvCache, dir) }))
 }
 
 // TestGoldenHasEveryCommand holds that no command is without a golden help.
@@ -114,8 +114,19 @@ func TestGoldenDropReasons(t *testing.T) {
 	}
 }
 
-// goldenParams run the scripts in dir, in an environment that is the same everywhere.
-func goldenParams(dir string, more func(*testscript.Env)) testscript.Params {
+// goldenParams run the scripts in dir, in an environment that is the same everywhere. limit is what a
+// command may take, and what one in the background may take until it is ready.
+func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*testscript.Env)) testscript.Params {
+	// Not in $TMPDIR: its name shows in what is quoted, and in the directories of an image.
+	work, err := os.MkdirTemp("/tmp", "vnic-golden")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(work); err != nil {
+			t.Error(err)
+		}
+	})
 	commands := map[string]func(*transcript, []string){
 		"says": (*transcript).says, "unread": (*transcript).unread, "begin": (*transcript).begin,
 		"end": (*transcript).end, "typed": (*transcript).typed, "scrape": (*transcript).scrape,
@@ -126,15 +137,15 @@ func goldenParams(dir string, more func(*testscript.Env)) testscript.Params {
 		"sorted": (*transcript).sorted,
 	}
 	p := testscript.Params{
-		Dir: dir, RequireExplicitExec: true, RequireUniqueNames: true, UpdateScripts: *update,
+		Dir: dir, WorkdirRoot: work, RequireExplicitExec: true, RequireUniqueNames: true, UpdateScripts: *update,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){},
 		Setup: func(e *testscript.Env) error {
 			for name, value := range map[string]string{
 				"HOME": e.WorkDir, "XDG_CACHE_HOME": e.WorkDir + "/cache", "VNIC_RUNTIME_DIR": e.WorkDir + "/rt",
 				"TERM": "dumb", "LANG": "C", "TZ": "UTC",
-				qemu.EnvMirror: "http://127.0.0.1:9/none", // nothing is fetched
+				assets.EnvMirror: "http://127.0.0.1:9/none", // nothing is fetched
 				// What scripts may set; nothing else of this process's environment reaches a command.
-				qemu.EnvCache: "", "VNIC_ADDR": "", "FROM_HERE": "",
+				assets.EnvCache: "", "VNIC_ADDR": "", "FROM_HERE": "",
 			} {
 				e.Setenv(name, value)
 			}
@@ -144,7 +155,7 @@ func goldenParams(dir string, more func(*testscript.Env)) testscript.Params {
 				name, _, _ := strings.Cut(v, "=")
 				names = append(names, name)
 			}
-			e.Values[transcriptKey{}] = &transcript{env: names, running: map[string]*process{}, values: map[string]string{}}
+			e.Values[transcriptKey{}] = &transcript{env: names, limit: limit, running: map[string]*process{}, values: map[string]string{}}
 			return nil
 		},
 	}
@@ -168,6 +179,7 @@ type transcriptKey struct{}
 type transcript struct {
 	*testscript.TestScript
 	env     []string // names of the variables that commands get
+	limit   time.Duration
 	text    []byte
 	running map[string]*process
 	values  map[string]string // what is replaced, and by what
@@ -175,11 +187,6 @@ type transcript struct {
 
 	inherited []*os.File // of the next one
 }
-
-const (
-	commandLimit = 5 * time.Minute // of one command; most take milliseconds, some boot guests
-	readyLimit   = 5 * time.Minute // of one in the background
-)
 
 // command makes a command in the script's environment.
 func (tr *transcript) command(ctx context.Context, args []string) *exec.Cmd {
@@ -222,7 +229,7 @@ func status(c *exec.Cmd, err error) (int, error) {
 
 // says runs a command to its end.
 func (tr *transcript) says(args []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), commandLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), tr.limit)
 	defer cancel()
 	c := tr.command(ctx, args)
 	var out, errs bytes.Buffer
@@ -234,7 +241,7 @@ func (tr *transcript) says(args []string) {
 
 // unread runs a command whose stdout nobody reads.
 func (tr *transcript) unread(args []string) {
-	ctx, cancel := context.WithTimeout(context.Background(), commandLimit)
+	ctx, cancel := context.WithTimeout(context.Background(), tr.limit)
 	defer cancel()
 	r, w, err := os.Pipe()
 	tr.Check(err)
@@ -337,13 +344,14 @@ func (o *output) Write(b []byte) (int, error) {
 }
 
 // begin NAME PATTERN COMMAND...: runs a command in the background, and waits until something of
-// what it writes is as PATTERN says. NAME stands for its number in later commands, as $NAME.
+// what it writes is as PATTERN says; stdout: until there is something there. NAME stands for its
+// number in later commands, as $NAME.
 func (tr *transcript) begin(args []string) {
 	if len(args) < 3 {
 		tr.Fatalf("usage: begin NAME PATTERN COMMAND...")
 	}
-	name, ready := args[0], regexp.MustCompile("(?m)"+args[1])
-	ctx, cancel := context.WithTimeout(context.Background(), readyLimit)
+	name, pattern := args[0], regexp.MustCompile("(?m)"+args[1])
+	ctx, cancel := context.WithTimeout(context.Background(), tr.limit)
 	p := &process{Cmd: tr.command(ctx, args[2:]), line: line(args[2:]), ended: make(chan error, 1)}
 	mu := new(sync.Mutex)
 	changed := sync.NewCond(mu)
@@ -371,7 +379,13 @@ func (tr *transcript) begin(args []string) {
 	tr.Setenv(name, strconv.Itoa(p.Process.Pid))
 	mu.Lock()
 	defer mu.Unlock()
-	for !ready.Match(p.out.b.Bytes()) && !ready.Match(p.errs.b.Bytes()) {
+	ready := func() bool {
+		if args[1] == "stdout" {
+			return p.out.b.Len() > 0
+		}
+		return pattern.Match(p.out.b.Bytes()) || pattern.Match(p.errs.b.Bytes())
+	}
+	for !ready() {
 		if gone {
 			tr.Fatalf("%s: it has ended:\n%s%s", p.line, p.out.b.String(), p.errs.b.String())
 		}
@@ -472,7 +486,7 @@ func (tr *transcript) scrape(args []string) {
 	p.errs.mu.Lock()
 	url := metricsURL.FindString(p.errs.b.String())
 	p.errs.mu.Unlock()
-	client := http.Client{Timeout: commandLimit, Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
+	client := http.Client{Timeout: tr.limit, Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
 	resp, err := client.Get(url)
 	tr.Check(err)
 	body, err := io.ReadAll(resp.Body)

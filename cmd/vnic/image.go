@@ -6,10 +6,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/image"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/qemu"
 )
 
 func imageCommand() *cobra.Command {
@@ -96,7 +96,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 
 func imageExportCommand() *cobra.Command {
 	var list bool
-	var cache qemu.Options
+	var cache assets.Options
 	var o image.ExportOptions
 	c := &cobra.Command{
 		Use:   "export",

@@ -14,11 +14,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/lastly"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/qemu"
 )
 
 // Exit codes, besides 0.
@@ -119,7 +119,7 @@ func realMain(ctx context.Context, args []string, stdout, stderr io.Writer) int 
 		return 0
 	}
 	var usage usageError
-	var missing *qemu.Missing
+	var missing *assets.Missing
 	var memory *lab.MemoryError
 	var status exitStatus
 	switch {

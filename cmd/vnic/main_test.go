@@ -17,6 +17,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/qemu"
 )
@@ -32,7 +33,7 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_CACHE_HOME", e.WorkDir+"/cache")
-			for _, v := range []string{qemu.EnvCache, qemu.EnvKernel, qemu.EnvKeyring, qemu.EnvMirror, qemu.EnvModules, qemu.EnvQEMU} {
+			for _, v := range []string{assets.EnvCache, assets.EnvKernel, assets.EnvKeyring, assets.EnvMirror, assets.EnvModules, assets.EnvQEMU} {
 				e.Setenv(v, "")
 			}
 			return nil
@@ -231,8 +232,8 @@ func TestFlags(t *testing.T) {
 }
 
 func TestDoctorSaysWhatARunNeeds(t *testing.T) {
-	facts := []qemu.Fact{{Name: "qemu", State: qemu.Good, Value: "11.1.2"}, {Name: "kvm", State: qemu.Worse, Value: "none", Fix: "slower"},
-		{Name: "space", State: qemu.Lacking, Value: "1 MB", Fix: "free some"}}
+	facts := []assets.Fact{{Name: "qemu", State: assets.Good, Value: "11.1.2"}, {Name: "kvm", State: assets.Worse, Value: "none", Fix: "slower"},
+		{Name: "space", State: assets.Lacking, Value: "1 MB", Fix: "free some"}}
 	for want, rep := range map[string]qemu.Report{
 		"ready: 'vnic run' needs no download, and 1024 MB of memory":                                          {Ready: true, MemoryBytes: 1 << 30},
 		"ready: the first 'vnic run' downloads 60 MB, keeps 200 MB in the cache, and needs 1024 MB of memory": {CanFetch: true, DownloadBytes: 60 << 20, DiskBytes: 200 << 20, MemoryBytes: 1 << 30},

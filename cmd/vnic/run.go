@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/qemu"
 )
 
 func runCommand() *cobra.Command {
@@ -111,7 +111,7 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 	f.SortFlags = false
 	f.Var(&size, "size", "bytes to send in each mode (K, M, G); more than fits GPU memory runs in rounds")
 	f.StringVar(&mode, "mode", mode, "devmem, copy or both")
-	f.StringVar(&o.NIC, "nic", run.NICVirtio, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+qemu.MinVFIOUser+
+	f.StringVar(&o.NIC, "nic", run.NICVirtio, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+assets.MinVFIOUser+
 		"; or two, with a comma: the sender's and the receiver's")
 	f.StringVar(&guest, "guest", guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
@@ -142,18 +142,18 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 }
 
 // sourceFlags say where QEMU and the kernel come from.
-func sourceFlags(f *pflag.FlagSet, o *qemu.Options) {
-	f.StringVar(&o.QEMU, "qemu", "", "QEMU to use ($"+qemu.EnvQEMU+"; else the system's if new enough, else fetched)")
+func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
+	f.StringVar(&o.QEMU, "qemu", "", "QEMU to use ($"+assets.EnvQEMU+"; else the system's if new enough, else fetched)")
 	kernelFlags(f, o)
 }
 
 // kernelFlags say where the kernel comes from.
-func kernelFlags(f *pflag.FlagSet, o *qemu.Options) {
-	f.StringVar(&o.Kernel, "kernel", "", "guest kernel, a bzImage ($"+qemu.EnvKernel+"; else fetched)")
-	f.StringVar(&o.Modules, "modules", "", "directory with the modules of --kernel ($"+qemu.EnvModules+")")
-	f.StringVar(&o.CacheDir, "cache", "", "cache directory ($"+qemu.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
-	f.StringVar(&o.Mirror, "mirror", "", "Debian mirror to fetch from ($"+qemu.EnvMirror+"; else this machine's)")
-	f.StringVar(&o.Keyring, "keyring", "", "keyring that signs the mirror ($"+qemu.EnvKeyring+"; else Debian's)")
+func kernelFlags(f *pflag.FlagSet, o *assets.Options) {
+	f.StringVar(&o.Kernel, "kernel", "", "guest kernel, a bzImage ($"+assets.EnvKernel+"; else fetched)")
+	f.StringVar(&o.Modules, "modules", "", "directory with the modules of --kernel ($"+assets.EnvModules+")")
+	f.StringVar(&o.CacheDir, "cache", "", "cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
+	f.StringVar(&o.Mirror, "mirror", "", "Debian mirror to fetch from ($"+assets.EnvMirror+"; else this machine's)")
+	f.StringVar(&o.Keyring, "keyring", "", "keyring that signs the mirror ($"+assets.EnvKeyring+"; else Debian's)")
 }
 
 func printReport(w io.Writer, rep *run.Report, asJSON bool) error {

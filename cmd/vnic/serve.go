@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,11 +13,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/qemu"
 )
 
 const capabilitiesFlag = "--print-capabilities"
@@ -77,7 +78,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			if o.NoP2P = p2p == "off"; !o.NoP2P && p2p != "on" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
-			if err := errors.Join(o.Check(), show.Check()); err != nil {
+			if err := cmp.Or(errors.Join(o.Check(), show.Check()), serve.CheckInherited(o.FDs)); err != nil {
 				return usageError{c.CommandPath(), err}
 			}
 			out := c.OutOrStdout()
@@ -124,7 +125,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 	f.IntSliceVar(&o.FDs, "fd", nil, "socket that is open already, connected or listening (default: those of systemd's LISTEN_FDS)")
 	f.BoolVar(&o.Client, "client", false, "connect to --socket-path, where QEMU listens (server=on)")
 	f.BoolVar(&capabilities, capabilitiesFlag[2:], false, "print the capabilities as management software wants them, and nothing else")
-	f.StringVar(&o.NIC.Model, "nic", lab.Virtio, "virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+qemu.MinVFIOUser)
+	f.StringVar(&o.NIC.Model, "nic", lab.Virtio, "virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+assets.MinVFIOUser)
 	f.Var(&gpuMemory, "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
 	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link")

@@ -8,8 +8,8 @@ import (
 
 	"github.com/schollz/progressbar/v3"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
-	"vnic.dev/vnic/qemu"
 )
 
 // ui is what a user sees on stderr while something runs: on a terminal one line, which goes away, elsewhere plain lines,
@@ -106,7 +106,7 @@ func (u *ui) stage(s run.Step) {
 }
 
 // fetch shows a download.
-func (u *ui) fetch(p qemu.Progress) {
+func (u *ui) fetch(p assets.Progress) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	what := p.Step + " " + p.What

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
-	"vnic.dev/vnic/qemu"
 )
 
 // screen is what a terminal shows after b was written to it, for the few sequences that we use.
@@ -62,9 +62,9 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 	}
 	u.stage(run.Step{Stage: "fetch"})
 	shows("looking for QEMU and a kernel")
-	u.fetch(qemu.Progress{Step: "update", What: "forky"})
+	u.fetch(assets.Progress{Step: "update", What: "forky"})
 	shows("update forky")
-	u.fetch(qemu.Progress{Step: "download", What: "kernel", Done: 10, Total: 100})
+	u.fetch(assets.Progress{Step: "download", What: "kernel", Done: 10, Total: 100})
 	shows("download kernel  10% ")
 	u.note("%s is untested", "this")
 	shows("note: this is untested\n")
@@ -95,7 +95,7 @@ func TestLogHasFewLines(t *testing.T) {
 		u := newUI(&b, quiet)
 		u.stage(run.Step{Stage: "fetch"})
 		for i := range int64(100) {
-			u.fetch(qemu.Progress{Step: "download", What: "qemu", Done: i, Total: 100})
+			u.fetch(assets.Progress{Step: "download", What: "qemu", Done: i, Total: 100})
 		}
 		u.note("a note")
 		for round := 1; round <= 10; round++ {

@@ -283,18 +283,14 @@ func (e *env) poll(f func() bool) bool {
 // free returns the tokens of frags.
 func (e *env) free(c devmem.Conn, frags []devmem.Frag) {
 	e.Helper()
-	var ts []devmem.TokenRange
+	var list devmem.Tokens
 	for _, f := range frags {
 		if f.Kind == devmem.Dmabuf {
-			ts = append(ts, devmem.TokenRange{Start: f.Token, Count: 1})
+			list.Add(f.Token)
 		}
 	}
-	for len(ts) > 0 {
-		k := min(len(ts), devmem.MaxTokenRanges)
-		if n, err := c.DontNeed(ts[:k]); err != nil || n != k {
-			e.Fatalf("dontneed of %d: %d, %v", k, n, err)
-		}
-		ts = ts[k:]
+	if err := list.GiveBack(c); err != nil {
+		e.Fatal(err)
 	}
 }
 

@@ -57,24 +57,17 @@ func (t *tokens) returned(ranges []devmem.TokenRange) {
 // release returns what is held.
 func (t *tokens) release(fd int) {
 	t.mu.Lock()
-	var rs []devmem.TokenRange
+	var list devmem.Tokens
 	for i, b := range t.held {
-		if b == nil {
-			continue
+		if b != nil {
+			list.Add(uint32(i))
 		}
-		if k := len(rs); k > 0 && rs[k-1].Start+rs[k-1].Count == uint32(i) && rs[k-1].Count < devmem.MaxFrags/devmem.MaxTokenRanges {
-			rs[k-1].Count++
-			continue
-		}
-		rs = append(rs, devmem.TokenRange{Start: uint32(i), Count: 1})
 	}
 	t.mu.Unlock()
-	for len(rs) > 0 { // 128 ranges of 8 tokens are the limit of a call
-		k := min(len(rs), devmem.MaxTokenRanges)
-		if _, err := dontNeed(fd, rs[:k]); err != nil {
+	for ranges := range list.Calls() {
+		if _, err := dontNeed(fd, ranges); err != nil {
 			return // the kernel does it when the socket is gone
 		}
-		rs = rs[k:]
 	}
 }
 

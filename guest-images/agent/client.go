@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"strings"
 	"sync"
 	"time"
@@ -33,7 +33,7 @@ func (e *PanicError) Error() string {
 
 // Client is the host's end of the results channel. Its methods may be called from any goroutine.
 type Client struct {
-	conn    net.Conn
+	conn    Conn
 	out     *lineWriter
 	sending chan struct{} // held by who writes
 	booted  chan struct{}
@@ -51,8 +51,14 @@ type call struct {
 	reply    chan *message
 }
 
+// Conn is what a Client needs of the results channel.
+type Conn interface {
+	io.ReadWriteCloser
+	SetWriteDeadline(time.Time) error
+}
+
 // NewClient takes over conn and reads it until Close or its end.
-func NewClient(conn net.Conn) *Client {
+func NewClient(conn Conn) *Client {
 	c := &Client{
 		conn: conn, out: &lineWriter{w: conn}, sending: make(chan struct{}, 1),
 		booted: make(chan struct{}), done: make(chan struct{}),

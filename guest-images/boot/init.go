@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/u-root/u-root/pkg/mount"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/guest-images/agent"
@@ -95,14 +97,12 @@ func mounts() error {
 		{"proc", "/proc", ""}, {"sysfs", "/sys", ""}, {"devtmpfs", "/dev", ""}, {"tmpfs", "/tmp", ""},
 		{"hugetlbfs", "/dev/hugepages", ""}, {"tmpfs", "/dev/shm", ""}, {"devpts", "/dev/pts", "mode=620,ptmxmode=666"},
 	} {
-		if err := os.MkdirAll(m.dir, 0o755); err != nil {
-			errs = append(errs, err)
-		}
 		if files, _ := os.ReadDir(m.dir); m.dir == "/tmp" && len(files) > 0 {
 			continue // the image has brought files there, which a mount would hide; where they are is memory, too
 		}
-		if err := unix.Mount(m.kind, m.dir, m.kind, unix.MS_NOSUID, m.options); err != nil && !errors.Is(err, unix.EBUSY) {
-			errs = append(errs, fmt.Errorf("mount %s: %w", m.dir, err))
+		mkdir := func() error { return os.MkdirAll(m.dir, 0o755) }
+		if _, err := mount.Mount(m.kind, m.dir, m.kind, m.options, unix.MS_NOSUID, mkdir); err != nil && !errors.Is(err, unix.EBUSY) {
+			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
@@ -191,17 +191,11 @@ func reserve(n int, node0 bool) error {
 }
 
 func loopbackUp() error {
-	s, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return fmt.Errorf("loopback: %w", err)
+	lo, err := netlink.LinkByName("lo")
+	if err == nil {
+		err = netlink.LinkSetUp(lo)
 	}
-	defer func() { _ = unix.Close(s) }()
-	r, err := unix.NewIfreq("lo")
 	if err != nil {
-		return err
-	}
-	r.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	if err := unix.IoctlIfreq(s, unix.SIOCSIFFLAGS, r); err != nil {
 		return fmt.Errorf("loopback: %w", err)
 	}
 	return nil

@@ -3,67 +3,18 @@ package devmemtool
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"net"
-	"os"
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
-	"golang.org/x/sys/unix"
-
-	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/nic/virtio"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 )
 
-// TestMain sees that the tests leave no goroutine and no descriptor behind.
-func TestMain(m *testing.M) {
-	before := descriptors()
-	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if after := descriptors(); after > before && code == 0 {
-		fmt.Fprintf(os.Stderr, "%d descriptors, %d at the beginning\n", after, before)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func descriptors() int {
-	c, s, err := socketPair() // makes the runtime open what it keeps
-	if err == nil {
-		_ = c.Close()
-		_ = s.Close()
-	}
-	names, _ := os.ReadDir("/proc/self/fd")
-	return len(names)
-}
-
-func socketPair() (a, b *net.UnixConn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "vhost-user")
-		c, err := net.FileConn(f)
-		if err := errors.Join(err, f.Close()); err != nil {
-			return nil, nil, err
-		}
-		conns[i] = c.(*net.UnixConn)
-	}
-	return conns[0], conns[1], nil
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // world is two guests' NICs and GPUs, on a switch. The tool opens them, as often as it is run.
 type world struct {
@@ -72,68 +23,42 @@ type world struct {
 }
 
 type guest struct {
-	t     testing.TB
-	pairs int
-	gpu   *gpumem.GPU
-	dev   *virtio.Device
-	mac   wire.MAC
+	t    testing.TB
+	port *lab.Port
+	gpu  *gpumem.GPU
 	// change may wrap the device that was opened.
 	change func(*Device)
 }
 
 func newWorld(t testing.TB, pairs int) *world {
 	t.Helper()
-	w := &world{t: t}
-	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
+	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: pairs}, 16<<20), lab.Options{Log: labtest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		if err := sw.Close(); err != nil {
+		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	files := dma.NewFiles()
+	w := &world{t: t}
 	for i := range w.guests {
-		g := &guest{t: t, pairs: pairs, mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
-		var err error
-		if g.gpu, err = gpumem.NewGPU(files, i, 16<<20, gpumem.Options{}); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := g.gpu.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		if g.dev, err = virtio.New(virtio.Config{Files: files, Port: nic.Config{Name: string(rune('A' + i)), MAC: g.mac, MTU: 1500,
-			QueuePairs: pairs, Log: slog.New(slog.DiscardHandler), GPUs: []nic.GPU{{GPU: g.gpu, Path: gpumem.Path{Kind: gpumem.PathBus},
-				Info: control.GPUInfo{Attach: control.AttachBAR, BAR: 2}}}}}); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(g.dev.Close)
-		if err := g.dev.Port().Attach(sw, wire.LinkOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		w.guests[i] = g
+		w.guests[i] = &guest{t: t, port: l.Port(i), gpu: l.Port(i).GPU().GPU}
 	}
 	return w
 }
 
 // open is an Opener.
 func (g *guest) open(_ context.Context, r Request) (*Device, error) {
-	back, front, err := socketPair()
+	n, err := g.port.InProcess(driver.Options{QueuePairs: g.port.QueuePairs, HostQueues: 1})
 	if err != nil {
 		return nil, err
 	}
-	served := make(chan error, 1)
-	dma.Go(func() { served <- g.dev.Serve(context.Background(), back) })
-	n, err := driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: g.pairs, HostQueues: 1}, Conn: front,
-		MAC: net.HardwareAddr(g.mac[:]), GPUs: []driver.FrontendGPU{{ID: g.gpu.ID(), FD: g.gpu.FD(), Size: g.gpu.Size()}}})
+	d, err := attach(n, "nic"+g.port.Name, r.Address)
 	if err != nil {
-		return nil, errors.Join(err, <-served)
+		return nil, err
 	}
-	d, err := attach(n, "nic"+g.dev.Port().Name(), r.Address)
-	if err != nil {
-		return nil, errors.Join(err, <-served)
-	}
-	d.Device = &closing{Device: d.Device, guest: g, served: served}
+	d.Device = &closing{Device: d.Device, guest: g}
 	if g.change != nil {
 		g.change(d)
 	}

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/netip"
-	"syscall"
 
 	"vnic.dev/vnic/devmem"
 )
@@ -130,7 +129,7 @@ type receiver struct {
 	linear []byte
 	buf    []byte // what was in device memory
 	pieces []devmem.Range
-	tokens []devmem.TokenRange
+	tokens devmem.Tokens
 
 	total, inHost      uint64
 	aligned, unaligned uint64
@@ -159,7 +158,8 @@ func (r *receiver) loop(ctx context.Context) error {
 
 // take writes out what a call received, in the order of the stream, and gives the tokens back.
 func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte) error {
-	r.pieces, r.tokens = r.pieces[:0], r.tokens[:0]
+	r.pieces = r.pieces[:0]
+	r.tokens.Reset()
 	n := 0
 	for _, f := range frags {
 		r.total += uint64(f.Size)
@@ -182,7 +182,7 @@ func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte)
 			r.unaligned++
 		}
 		r.pieces = append(r.pieces, devmem.Range{Off: r.base + f.Off, Len: uint64(f.Size)})
-		r.tokens = append(r.tokens, devmem.TokenRange{Start: f.Token, Count: 1})
+		r.tokens.Add(f.Token)
 		n += int(f.Size)
 	}
 	device := r.buf[:n]
@@ -192,7 +192,7 @@ func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte)
 		}
 	}
 	if !r.hold {
-		if err := r.giveBack(); err != nil {
+		if err := r.tokens.GiveBack(r.conn); err != nil {
 			return err
 		}
 	}
@@ -205,21 +205,6 @@ func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte)
 			return err
 		}
 		*from = (*from)[f.Size:]
-	}
-	return nil
-}
-
-func (r *receiver) giveBack() error {
-	for rest := r.tokens; len(rest) > 0; {
-		k := min(len(rest), devmem.MaxTokenRanges)
-		freed, err := r.conn.DontNeed(rest[:k])
-		if err != nil {
-			return err
-		}
-		if freed != k {
-			return fmt.Errorf("SO_DEVMEM_DONTNEED not enough tokens: %d of %d: %w", freed, k, syscall.EPROTO)
-		}
-		rest = rest[k:]
 	}
 	return nil
 }

@@ -1,5 +1,6 @@
-// Package dhcp asks for a guest's address: a DHCP client (RFC 2131) for a guest that has no other. It asks once and renews nothing:
-// the gateway gives each of its guests the same address for as long as it lives.
+// Package dhcp asks for a guest's address: a DHCP client (RFC 2131) for a guest that has no other.
+// It asks once and renews nothing: the gateway gives each of its guests the same address for as
+// long as it lives.
 package dhcp
 
 import (
@@ -8,11 +9,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 	"golang.org/x/sys/unix"
 )
 
@@ -27,17 +28,19 @@ type Lease struct {
 // ErrNoAnswer says that nobody has answered.
 var ErrNoAnswer = errors.New("no DHCP server answers")
 
-// How often a client asks, and how long it waits for each answer: a server on the same machine needs milliseconds.
+// How often a client asks, and how long it waits for the first answer; each next wait is twice as
+// long, 5 s in all for either of the two messages. A server on the same machine needs milliseconds.
 const (
 	tries = 5
-	wait  = time.Second
+	wait  = 160 * time.Millisecond
 )
 
 // Ask asks on an interface, which must be up and needs no address.
 func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) {
 	lc := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		cerr := c.Control(func(fd uintptr) {
-			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1), unix.BindToDevice(int(fd), name))
+			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_BROADCAST, 1),
+				unix.BindToDevice(int(fd), name))
 		})
 		return errors.Join(err, cerr)
 	}}
@@ -45,70 +48,32 @@ func Ask(ctx context.Context, name string, mac net.HardwareAddr) (Lease, error) 
 	if err != nil {
 		return Lease{}, fmt.Errorf("DHCP on %s: %w", name, err)
 	}
-	defer func() { _ = pc.Close() }()
-	c := client{pc: pc, server: &net.UDPAddr{IP: net.IPv4bcast, Port: 67}, mac: mac, wait: wait}
-	l, err := c.lease(ctx)
+	l, err := ask(ctx, pc, mac)
 	if err != nil {
 		return l, fmt.Errorf("DHCP on %s: %w", name, err)
 	}
 	return l, nil
 }
 
-type client struct {
-	pc     net.PacketConn
-	server net.Addr
-	mac    net.HardwareAddr
-	wait   time.Duration
-}
-
-// lease is DISCOVER, OFFER, REQUEST, ACK. Answers are asked to be broadcast, as we have no address yet.
-func (c *client) lease(ctx context.Context) (Lease, error) {
-	m, err := dhcpv4.NewDiscovery(c.mac, dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpv4.OptionHostName))
+// ask is DISCOVER, OFFER, REQUEST, ACK; it closes pc. Answers are asked to be broadcast, as we have
+// no address yet.
+func ask(ctx context.Context, pc net.PacketConn, mac net.HardwareAddr, opts ...nclient4.ClientOpt) (Lease, error) {
+	opts = append([]nclient4.ClientOpt{nclient4.WithTimeout(wait), nclient4.WithRetry(tries)}, opts...)
+	c, err := nclient4.NewWithConn(pc, mac, opts...)
 	if err != nil {
+		return Lease{}, errors.Join(err, pc.Close())
+	}
+	defer func() { _ = c.Close() }()
+	got, err := c.Request(ctx, dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpv4.OptionHostName))
+	switch {
+	case ctx.Err() != nil:
+		return Lease{}, context.Cause(ctx)
+	case errors.Is(err, nclient4.ErrNoResponse):
+		return Lease{}, ErrNoAnswer
+	case err != nil:
 		return Lease{}, err
 	}
-	offer, err := c.ask(ctx, m, dhcpv4.MessageTypeOffer)
-	if err != nil {
-		return Lease{}, err
-	}
-	if m, err = dhcpv4.NewRequestFromOffer(offer, dhcpv4.WithBroadcast(true), dhcpv4.WithRequestedOptions(dhcpv4.OptionHostName)); err != nil {
-		return Lease{}, err
-	}
-	ack, err := c.ask(ctx, m, dhcpv4.MessageTypeAck)
-	if err != nil {
-		return Lease{}, err
-	}
-	return read(ack)
-}
-
-// ask sends a message until it is answered.
-func (c *client) ask(ctx context.Context, m *dhcpv4.DHCPv4, want dhcpv4.MessageType) (*dhcpv4.DHCPv4, error) {
-	stop := context.AfterFunc(ctx, func() { _ = c.pc.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
-	b := make([]byte, 1500)
-	for range tries {
-		if _, err := c.pc.WriteTo(m.ToBytes(), c.server); err != nil {
-			return nil, err
-		}
-		_ = c.pc.SetReadDeadline(time.Now().Add(c.wait))
-		for ctx.Err() == nil {
-			n, _, err := c.pc.ReadFrom(b)
-			if errors.Is(err, os.ErrDeadlineExceeded) {
-				break
-			}
-			if err != nil {
-				return nil, err
-			}
-			r, err := dhcpv4.FromBytes(b[:n])
-			if err == nil && r.OpCode == dhcpv4.OpcodeBootReply && r.TransactionID == m.TransactionID && r.MessageType() == want {
-				return r, nil
-			}
-		}
-		if ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
-	}
-	return nil, ErrNoAnswer
+	return read(got.ACK)
 }
 
 // read takes what is wanted from an acknowledgement.
@@ -118,7 +83,8 @@ func read(ack *dhcpv4.DHCPv4) (Lease, error) {
 	if !ok || !addr.IsGlobalUnicast() || bits != 32 {
 		return Lease{}, fmt.Errorf("a lease of address %v, mask %v", ack.YourIPAddr, ack.SubnetMask())
 	}
-	l := Lease{Addr: netip.PrefixFrom(addr, ones), Routers: addrs(ack.Router()), DNS: addrs(ack.DNS()), Name: ack.HostName()}
+	l := Lease{Addr: netip.PrefixFrom(addr, ones), Routers: addrs(ack.Router()), DNS: addrs(ack.DNS()),
+		Name: ack.HostName()}
 	if !hostName(l.Name) {
 		l.Name = ""
 	}

@@ -6,13 +6,26 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
+	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
 )
 
 var mac = net.HardwareAddr{2, 0, 0, 0, 0, 1}
+
+// client asks a server of the test's.
+type client struct {
+	pc     net.PacketConn
+	server *net.UDPAddr
+	wait   time.Duration
+}
+
+func (c *client) lease(ctx context.Context) (Lease, error) {
+	return ask(ctx, c.pc, mac, nclient4.WithServerAddr(c.server), nclient4.WithTimeout(c.wait))
+}
 
 // pair gives a client, and the socket of its server.
 func pair(t *testing.T) (*client, net.PacketConn) {
@@ -26,7 +39,7 @@ func pair(t *testing.T) (*client, net.PacketConn) {
 		t.Cleanup(func() { _ = pc.Close() })
 		ends[i] = pc
 	}
-	return &client{pc: ends[0], server: ends[1].LocalAddr(), mac: mac, wait: 10 * time.Second}, ends[1]
+	return &client{pc: ends[0], server: ends[1].LocalAddr().(*net.UDPAddr), wait: 10 * time.Second}, ends[1]
 }
 
 // serve answers n messages: each with what answers gives for it.
@@ -104,10 +117,26 @@ func TestAsksAgainAndGivesUp(t *testing.T) {
 		t.Errorf("asked %d times", n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
+	c, pc = pair(t)
 	c.wait = time.Hour
 	done = serve(t, pc, 1, func(int, *dhcpv4.DHCPv4) [][]byte { cancel(); return nil })
 	if _, err := c.lease(ctx); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+	<-done
+}
+
+// A server that refuses is not asked again.
+func TestRefusalIsSaid(t *testing.T) {
+	c, pc := pair(t)
+	done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {
+		if i == 0 {
+			return [][]byte{answer(t, i, m)}
+		}
+		return [][]byte{reply(t, m, dhcpv4.MessageTypeNak, dhcpv4.WithOption(dhcpv4.OptMessage("no more addresses")))}
+	})
+	if l, err := c.lease(t.Context()); err == nil || !strings.Contains(err.Error(), "no more addresses") {
+		t.Errorf("%+v, %v", l, err)
 	}
 	<-done
 }

@@ -11,7 +11,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/leaktest"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/scm"
 )
 
@@ -35,7 +35,7 @@ func (g *gpu) take(_ context.Context, size uint64) (*memory, error) {
 // start serves until the test ends; nothing is left of it then.
 func start(t *testing.T) (*gpu, string) {
 	t.Helper()
-	leaktest.CheckFDs(t)
+	testkit.CheckFDs(t)
 	ignore := goleak.IgnoreCurrent()
 	g := &gpu{make(chan uint64, 100)}
 	path := filepath.Join(t.TempDir(), "run", "gpu")

@@ -11,12 +11,13 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // arrived waits until the receiving guest's NIC has so many bytes of payload from its guest's connection.
 func (w *world) arrived(n uint64) {
 	w.t.Helper()
-	eventually(w.t, "payload", func() bool {
+	testkit.Eventually(w.t, "payload", func() bool {
 		var all uint64
 		for i := range 2 {
 			rx, _ := w.b.port.QueueCounters(i)
@@ -50,7 +51,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 				} else {
 					w.arrived(100 << 10) // more than the socket takes is not sent before somebody reads
 					go func() { _, err := w.b.end.Receive(rctx); rerrs <- err }()
-					eventually(t, "Receive", func() bool { return w.b.busy() == 1 || len(rerrs) > 0 })
+					testkit.Eventually(t, "Receive", func() bool { return w.b.busy() == 1 || len(rerrs) > 0 })
 				}
 				switch who {
 				case "sender":
@@ -127,7 +128,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 			t.Error("a second Listen")
 		}
 		errs := async(w.b.end.Accept)
-		eventually(t, "Accept", func() bool { return w.b.busy() == 1 })
+		testkit.Eventually(t, "Accept", func() bool { return w.b.busy() == 1 })
 		w.finish()
 		fails(t, "accept", errs, errFinished)
 		w.b.empty()
@@ -135,12 +136,12 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	t.Run("connecting", func(t *testing.T) {
 		w := w.in(t)
 		send, _ := w.prepares(x)
-		send.Remote = netip.AddrPortFrom(netip.MustParseAddr("10.0.0.99"), send.Remote.Port()) // nobody
+		send.Remote = netip.AddrPortFrom(netip.MustParseAddr("10.118.110.99"), send.Remote.Port()) // nobody
 		if err := w.a.end.Prepare(t.Context(), send); err != nil {
 			t.Fatal(err)
 		}
 		errs := async(w.a.end.Connect)
-		eventually(t, "Connect", func() bool { return w.a.busy() == 1 })
+		testkit.Eventually(t, "Connect", func() bool { return w.a.busy() == 1 })
 		w.finish()
 		fails(t, "connect", errs, errFinished)
 		w.a.empty()
@@ -164,7 +165,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 					t.Errorf("receive: %v", err)
 				}
 			} else { // nobody sends
-				eventually(t, "Receive", func() bool { return w.b.busy() == 1 })
+				testkit.Eventually(t, "Receive", func() bool { return w.b.busy() == 1 })
 				if err := w.b.end.Finish(t.Context()); err != nil {
 					t.Error(err)
 				}
@@ -345,7 +346,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			errs := make(chan error, 1)
 			go func() { errs <- w.b.end.Prepare(ctx, p) }()
-			eventually(t, "Prepare", func() bool { return w.b.busy() > 0 || len(errs) > 0 })
+			testkit.Eventually(t, "Prepare", func() bool { return w.b.busy() > 0 || len(errs) > 0 })
 			cancel()
 			if err := <-errs; err != nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)

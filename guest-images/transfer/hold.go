@@ -15,21 +15,21 @@ type held struct {
 	wait  time.Duration // without data, until they are given back; 0: for ever
 
 	mu     sync.Mutex
-	sets   []tokenSet // under mu
-	tokens uint64     // under mu: in sets
-	most   uint64     // under mu
-	stalls uint64     // under mu: how often they were given back
+	sets   []devmem.Tokens // under mu
+	tokens uint64          // under mu: in sets
+	most   uint64          // under mu
+	stalls uint64          // under mu: how often they were given back
 }
 
 // take keeps tokens if there is room.
-func (h *held) take(t tokenSet) bool {
+func (h *held) take(t devmem.Tokens) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stalls > 0 || h.tokens >= h.limit {
 		return false
 	}
 	h.sets = append(h.sets, t)
-	h.tokens += uint64(t.n)
+	h.tokens += uint64(t.Len())
 	h.most = max(h.most, h.tokens)
 	return true
 }
@@ -55,8 +55,8 @@ func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 		return true, nil
 	}
 	h.stalls++
-	for _, t := range h.sets {
-		if err := t.giveBack(c); err != nil {
+	for i := range h.sets {
+		if err := h.sets[i].GiveBack(c); err != nil {
 			return true, err
 		}
 	}

@@ -4,52 +4,22 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
-	"net"
 	"net/netip"
-	"os"
 	"sync/atomic"
 	"testing"
-	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/nic/virtio"
-	"vnic.dev/vnic/wire"
 )
 
-// TestMain sees that the tests leave no goroutine and no descriptor behind.
-func TestMain(m *testing.M) {
-	before := descriptors()
-	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	if after := descriptors(); after > before+1 && code == 0 { // the runtime's poller keeps one or two
-		fmt.Fprintf(os.Stderr, "%d descriptors, %d at the beginning\n", after, before)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func descriptors() int {
-	c, s, err := socketPair() // makes the runtime open what it keeps
-	if err == nil {
-		_ = c.Close()
-		_ = s.Close()
-	}
-	names, _ := os.ReadDir("/proc/self/fd")
-	return len(names)
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // world is two guests in this process, each with a GPU and a NIC of ours, on a switch.
 type world struct {
@@ -63,7 +33,7 @@ type options struct {
 	mtu     int
 	gpuSize uint64
 	pairs   int
-	bad     wire.Impairment
+	bad     lab.Impairment
 }
 
 type guest struct {
@@ -98,102 +68,54 @@ var (
 
 func newWorld(t testing.TB, o options) *world {
 	t.Helper()
-	if o.mtu == 0 {
-		o.mtu = 1500
+	if o.pairs == 0 {
+		o.pairs = 2
 	}
 	if o.gpuSize == 0 {
 		o.gpuSize = 16 << 20
 	}
-	if o.pairs == 0 {
-		o.pairs = 2
+	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: o.mtu, QueuePairs: o.pairs}, o.gpuSize)
+	d.Impair(o.bad)
+	l, err := lab.Open(d, lab.Options{Log: labtest.Log(t)})
+	if err != nil {
+		t.Fatal(err)
 	}
-	w := &world{t: t, ports: new(atomic.Uint32)}
-	w.ports.Store(5000)
-	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() {
-		if err := sw.Close(); err != nil {
+		if err := l.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	files := dma.NewFiles()
-	w.a, w.b = newGuest(t, sw, files, 0, o), newGuest(t, sw, files, 1, o)
+	w := &world{t: t, ports: new(atomic.Uint32)}
+	w.ports.Store(5000)
+	w.a, w.b = newGuest(t, l.Port(0), o), newGuest(t, l.Port(1), o)
 	return w
 }
 
-func newGuest(t testing.TB, sw *wire.Switch, files *dma.Files, i int, o options) *guest {
+func newGuest(t testing.TB, p *lab.Port, o options) *guest {
 	t.Helper()
-	g := &guest{t: t, v4: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), v6: netip.AddrFrom16([16]byte{0: 0xfd, 15: byte(i + 1)})}
-	mac := wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}
-	fail := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
+	g := &guest{t: t, v4: p.Addr4.Addr(), v6: p.Addr6.Addr(), gpu: p.GPU().GPU, port: p.NIC()}
 	var err error
-	g.gpu, err = gpumem.NewGPU(files, i, o.gpuSize, gpumem.Options{})
-	fail(err)
-	t.Cleanup(func() {
-		if err := g.gpu.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	g.ram, err = unix.Mmap(g.gpu.FD(), 0, int(o.gpuSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	fail(err)
+	if g.ram, err = unix.Mmap(g.gpu.FD(), 0, int(o.gpuSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() { _ = unix.Munmap(g.ram) })
-	dev, err := virtio.New(virtio.Config{Files: files, Port: nic.Config{Name: string(rune('A' + i)), MAC: mac, MTU: uint16(o.mtu),
-		QueuePairs: o.pairs, Log: slog.New(slog.DiscardHandler), GPUs: []nic.GPU{{GPU: g.gpu, Path: gpumem.Path{Kind: gpumem.PathBus},
-			Info: control.GPUInfo{Attach: control.AttachBAR, BAR: 2}}}}})
-	fail(err)
-	t.Cleanup(dev.Close)
-	g.port = dev.Port()
-	bad := o.bad
-	bad.Seed += uint64(i)
-	fail(g.port.Attach(sw, wire.LinkOptions{Up: bad}))
-	back, front, err := socketPair()
-	fail(err)
-	ctx, cancel := context.WithCancel(context.Background())
-	served := make(chan error, 1)
-	dma.Go(func() { served <- dev.Serve(ctx, back) })
-	t.Cleanup(func() {
-		cancel()
-		if err := <-served; err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("serve: %v", err)
-		}
-	})
-	g.drv, err = driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: o.pairs, HostQueues: 1}, Conn: front,
-		MAC: net.HardwareAddr(mac[:]), MTU: o.mtu, GPUs: []driver.FrontendGPU{{ID: i, FD: g.gpu.FD(), Size: o.gpuSize}}})
-	fail(err)
+	if g.drv, err = p.InProcess(driver.Options{QueuePairs: o.pairs, HostQueues: 1}); err != nil {
+		t.Fatal(err)
+	}
 	loss := PoolLoss
-	if o.bad.Loss > 0 || o.bad.Reorder > 0 {
+	if o.bad.Lossy() {
 		loss = LinkLoss
 	}
-	g.node, err = Open(g.drv, []netip.Prefix{netip.PrefixFrom(g.v4, 24), netip.PrefixFrom(g.v6, 64)}, o.mtu, loss, nil)
-	fail(err)
+	if g.node, err = Open(g.drv, []netip.Prefix{p.Addr4, p.Addr6}, p.MTU, loss, nil); err != nil {
+		t.Fatal(err)
+	}
 	g.end, g.new = g.node, g.holds()
 	t.Cleanup(func() {
 		if err := g.node.Close(); err != nil {
-			t.Errorf("close guest %d: %v", i, err)
+			t.Errorf("close guest %s: %v", p.Name, err)
 		}
 	})
 	return g
-}
-
-func socketPair() (a, b *net.UnixConn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, err
-	}
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "vhost-user")
-		c, err := net.FileConn(f)
-		if err := errors.Join(err, f.Close()); err != nil {
-			return nil, nil, err
-		}
-		conns[i] = c.(*net.UnixConn)
-	}
-	return conns[0], conns[1], nil
 }
 
 // in is the world as a subtest sees it.
@@ -324,20 +246,4 @@ func both(ctx context.Context, f, g func(context.Context) error) error {
 	eg.Go(func() error { return f(ctx) })
 	eg.Go(func() error { return g(ctx) })
 	return eg.Wait()
-}
-
-// eventually waits for what no channel tells of.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for !f() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("not in time: %s", what)
-		case <-tick.C:
-		}
-	}
 }

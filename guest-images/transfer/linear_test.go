@@ -168,17 +168,21 @@ func TestLinearFragments(t *testing.T) {
 
 // TestTokensGoBackInSeveralCalls has more ranges than a call takes.
 func TestTokensGoBackInSeveralCalls(t *testing.T) {
-	var tokens tokenSet
-	for i := range uint32(1000) {
-		tokens.add(3 * i)
-		tokens.add(3*i + 1)
+	var tokens devmem.Tokens
+	fill := func() {
+		for i := range uint32(1000) {
+			tokens.Add(3 * i)
+			tokens.Add(3*i + 1)
+		}
 	}
+	fill()
 	c := &countingConn{}
-	if err := tokens.giveBack(c); err != nil || c.calls != 8 || c.tokens != 2000 {
+	if err := tokens.GiveBack(c); err != nil || c.calls != 8 || c.tokens != 2000 {
 		t.Errorf("%v, %+v", err, c)
 	}
+	fill()
 	c.lose = 1
-	if err := tokens.giveBack(c); err == nil {
+	if err := tokens.GiveBack(c); err == nil {
 		t.Error("a token that is unknown was not noticed")
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/wire"
 )
 
@@ -20,7 +21,7 @@ func TestLossyLink(t *testing.T) {
 		for seed := range uint64(seeds) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel() // most of the time nothing happens: timers
-				w := newWorld(t, options{bad: wire.Impairment{Seed: seed << 8, Loss: 0.02, Reorder: 0.02}})
+				w := newWorld(t, options{bad: lab.Impairment{Seed: seed << 8, Loss: 0.02, Reorder: 0.02}})
 				for _, mode := range modes {
 					x := trial{mode: mode, v6: seed%2 == 1, size: size + seed, seed: seed}
 					if seed%4 == 0 {

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // agents are the hosts of the guests that tests serve, by hostname: the agent's registry is the process's.
@@ -119,7 +120,7 @@ func TestRemoteGuests(t *testing.T) {
 			part, cancel := context.WithCancel(ctx)
 			done := make(chan error, 1)
 			go func() { _, _, err := w.move(part); done <- err }()
-			eventually(t, "operations", func() bool { return w.a.busy() > 0 && w.b.busy() > 0 })
+			testkit.Eventually(t, "operations", func() bool { return w.a.busy() > 0 && w.b.busy() > 0 })
 			if s := rb.State(ctx); !strings.Contains(s, "ESTABLISHED") {
 				t.Errorf("state %q", s)
 			}
@@ -136,7 +137,7 @@ func TestRemoteGuests(t *testing.T) {
 			part, cancel := context.WithCancel(ctx)
 			done := make(chan error, 1)
 			go func() { done <- ra.Prepare(part, send) }()
-			eventually(t, "Prepare", func() bool { return w.a.busy() > 0 || len(done) > 0 })
+			testkit.Eventually(t, "Prepare", func() bool { return w.a.busy() > 0 || len(done) > 0 })
 			cancel()
 			<-done
 			w.finish()

@@ -39,7 +39,7 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 		if err != nil {
 			return err
 		}
-		var tokens tokenSet
+		var tokens devmem.Tokens
 		if err := n.fill(ctx, s, sl, h, &tokens, r); err != nil {
 			return err
 		}
@@ -49,7 +49,7 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 				return err
 			}
 			if !h.take(tokens) {
-				if err := tokens.giveBack(s.conn); err != nil {
+				if err := tokens.GiveBack(s.conn); err != nil {
 					return err
 				}
 			}
@@ -61,7 +61,7 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 }
 
 // fill waits for a fragment, then takes what there is, until the slot's table is full.
-func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *tokenSet, r *Result) error {
+func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devmem.Tokens, r *Result) error {
 	for sl.entries < maxEntries && r.Bytes < s.conf.Len {
 		var flags devmem.RecvFlags
 		if sl.entries > 0 {
@@ -97,7 +97,7 @@ func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *token
 
 // place notes where received fragments are to go. Linear bytes, which nobody expects on a bound queue, lie in guest RAM
 // now; they go on at once, and are counted.
-func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *tokenSet, r *Result) error {
+func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *devmem.Tokens, r *Result) error {
 	lin := &n.linear
 	lin.reset()
 	host := func(k int) {
@@ -115,7 +115,7 @@ func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.F
 			continue
 		}
 		sl.add(s.pool.Offset()+f.Off, s.conf.Off+r.Bytes, f.Size)
-		t.add(f.Token)
+		t.Add(f.Token)
 		r.Bytes += uint64(f.Size)
 		r.Frags++
 	}
@@ -124,37 +124,6 @@ func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.F
 	}
 	r.Jobs++
 	return n.run(ctx, s, control.JobFromGuest, lin)
-}
-
-// tokenSet collects tokens as ranges.
-type tokenSet struct {
-	ranges []devmem.TokenRange
-	n      int
-}
-
-func (t *tokenSet) add(token uint32) {
-	t.n++
-	if k := len(t.ranges); k > 0 && t.ranges[k-1].Start+t.ranges[k-1].Count == token {
-		t.ranges[k-1].Count++
-		return
-	}
-	t.ranges = append(t.ranges, devmem.TokenRange{Start: token, Count: 1})
-}
-
-func (t *tokenSet) giveBack(c devmem.Conn) error {
-	freed := 0
-	for rest := t.ranges; len(rest) > 0; {
-		k := min(len(rest), devmem.MaxTokenRanges)
-		n, err := c.DontNeed(rest[:k])
-		if err != nil {
-			return fmt.Errorf("give tokens back: %w", err)
-		}
-		freed, rest = freed+n, rest[k:]
-	}
-	if freed != t.n {
-		return fmt.Errorf("give %d tokens back: %d were known: %w", t.n, freed, syscall.EPROTO)
-	}
-	return nil
 }
 
 // receiveCopy reads into guest RAM, from where an engine copies to the GPU.

@@ -22,7 +22,7 @@ const module = "vnic.dev/vnic/"
 // is what any package's tests may.
 const (
 	everywhere        = "internal/deadline internal/outfile internal/scm"
-	everywhereInTests = "internal/golden internal/leaktest"
+	everywhereInTests = "internal/golden internal/testkit"
 )
 
 // layer says what a package may import of ours, and what its tests may besides.
@@ -189,7 +189,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 	}
 	for _, p := range []pkg{
 		{ImportPath: module + "virtq", Imports: []string{module + "dma", "os"}},
-		{ImportPath: module + "new", Imports: []string{"os"}, TestImports: []string{module + "internal/leaktest"}},
+		{ImportPath: module + "new", Imports: []string{"os"}, TestImports: []string{module + "internal/testkit"}},
 	} {
 		if b := broken(&p); len(b) != 0 {
 			t.Errorf("%+v: %q", p, b)

@@ -7,22 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
-	"os"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
 )
-
-// Patience is how long anything may take in a test that fails.
-const Patience = 30 * time.Second
 
 // Guest is a machine with a NIC, as far as a network sees it.
 type Guest struct {
@@ -59,7 +53,7 @@ func Dial(path, mac string, addrs []netip.Prefix, gpus ...driver.FrontendGPU) (*
 
 // Exchange sends n bytes from g to peer and back, over TCP, and compares.
 func (g *Guest) Exchange(ctx context.Context, peer *Guest, n int) error {
-	ctx, cancel := context.WithTimeout(ctx, Patience)
+	ctx, cancel := context.WithTimeout(ctx, testkit.Patience)
 	defer cancel()
 	l, err := peer.Listen(netip.AddrPortFrom(peer.addr, 7))
 	if err != nil {
@@ -81,7 +75,7 @@ func (g *Guest) Exchange(ctx context.Context, peer *Guest, n int) error {
 		return errors.Join(err, <-echoed)
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(Patience))
+	_ = c.SetDeadline(time.Now().Add(testkit.Patience))
 	want := make([]byte, n)
 	for i := range want {
 		want[i] = byte(i * 131 >> 3)
@@ -99,31 +93,22 @@ func (g *Guest) Exchange(ctx context.Context, peer *Guest, n int) error {
 	return <-echoed
 }
 
-// LeavesNothing has a test fail that leaves goroutines or descriptors.
-func LeavesNothing(t *testing.T) {
-	t.Helper()
-	before := descriptors(t)
-	running := goleak.IgnoreCurrent()
-	t.Cleanup(func() {
-		goleak.VerifyNone(t, running)
-		if after := descriptors(t); !slices.Equal(before, after) {
-			t.Errorf("descriptors before: %q, after: %q", before, after)
-		}
-	})
+// Log is a log for a lab: what it says at level Error fails the test.
+func Log(t testing.TB) *slog.Logger { return slog.New(failing{slog.DiscardHandler, t}) }
+
+type failing struct {
+	slog.Handler
+	t testing.TB
 }
 
-// descriptors lists what this process has open. Epoll and eventfd of the Go runtime's poller stay.
-func descriptors(t *testing.T) []string {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []string
-	for _, e := range entries {
-		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:[event") {
-			list = append(list, to)
-		}
-	}
-	slices.Sort(list)
-	return list
+func (f failing) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelError }
+
+func (f failing) Handle(_ context.Context, r slog.Record) error {
+	words := r.Message
+	r.Attrs(func(a slog.Attr) bool { words += " " + a.String(); return true })
+	f.t.Error(words)
+	return nil
 }
+
+func (f failing) WithAttrs([]slog.Attr) slog.Handler { return f }
+func (f failing) WithGroup(string) slog.Handler      { return f }

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"io"
 
+	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/qemu"
 )
 
 // Software is what a guest of ours needs, besides its programs, for a NIC of some model.
@@ -31,7 +31,7 @@ func For(model string) Software { return software[model] }
 
 // Images is what guests boot from.
 type Images struct {
-	*qemu.Resolved
+	*assets.Resolved
 	Modules []string // that are in the initramfs, with what they need
 
 	initrd *guestimages.Image
@@ -39,12 +39,12 @@ type Images struct {
 
 // Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note is told what a user should know. Without an
 // error the caller closes the Images.
-func Fetch(ctx context.Context, o qemu.Options, models []string, note func(format string, args ...any)) (*Images, error) {
+func Fetch(ctx context.Context, o assets.Options, models []string, note func(format string, args ...any)) (*Images, error) {
 	for _, name := range models {
 		m, _ := lab.Of(name)
 		o.VFIOUser = o.VFIOUser || m.VFIOUser
 	}
-	res, err := qemu.Fetch(ctx, o)
+	res, err := assets.Fetch(ctx, o)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
 	img, err := guestimages.Build(ctx, o)
 	if err != nil {
-		return qemu.CacheError(im.Cache, err)
+		return assets.CacheError(im.Cache, err)
 	}
 	im.initrd, im.Modules = img, o.Modules
 	return nil
@@ -88,8 +88,8 @@ func LacksModules(err error) bool {
 
 // BlameKernel names the user's kernel where its driver refused the NIC: it may be too old, as gve of 6.1 is. fix is what to do.
 func (im *Images) BlameKernel(err error, fix string) error {
-	if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && im.Kernel.Source == qemu.SourceGiven {
-		return &qemu.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
+	if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && im.Kernel.Source == assets.SourceGiven {
+		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}
 	}
 	return err
 }

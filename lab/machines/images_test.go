@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"testing"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/qemu"
 )
 
 func TestUsersKernelIsBlamedForItsDriver(t *testing.T) {
@@ -16,13 +16,13 @@ func TestUsersKernelIsBlamedForItsDriver(t *testing.T) {
 		err    error
 		blamed bool
 	}{
-		{qemu.SourceGiven, refused, true},
-		{qemu.SourceCache, refused, false},
-		{qemu.SourceGiven, errors.New("guest A: agent ended"), false},
+		{assets.SourceGiven, refused, true},
+		{assets.SourceCache, refused, false},
+		{assets.SourceGiven, errors.New("guest A: agent ended"), false},
 	} {
-		im := &Images{Resolved: &qemu.Resolved{Kernel: qemu.Kernel{Version: "6.1.0", Source: c.source}}}
+		im := &Images{Resolved: &assets.Resolved{Kernel: assets.Kernel{Version: "6.1.0", Source: c.source}}}
 		err := im.BlameKernel(c.err, NewerKernel)
-		missing := (*qemu.Missing)(nil)
+		missing := (*assets.Missing)(nil)
 		if errors.As(err, &missing) != c.blamed || !errors.Is(err, c.err) || c.blamed && missing.What != "kernel 6.1.0" {
 			t.Errorf("%s kernel, %v: got %v", c.source, c.err, err)
 		}

@@ -84,7 +84,7 @@ func (d *Device) writeDoorbell(count uint32) {
 // stopAdminQueue has no further command carried out until the driver resets the device: what it meant cannot be known.
 func (d *Device) stopAdminQueue(err error) {
 	d.aq.running = false
-	d.voices.stop.say(d.log, slog.LevelError, "admin queue stopped until the driver resets the NIC", "err", err)
+	d.limited.stop.Log(d.log, slog.LevelError, "admin queue stopped until the driver resets the NIC", "err", err)
 }
 
 // command carries out the command in a slot. An error is one of the queue itself.
@@ -97,7 +97,7 @@ func (d *Device) command(slot uint64) error {
 	err := d.execute(op, (*body)(b[slotLen-bodyLen:]))
 	st := statusOf(err)
 	if st != statusPassed {
-		d.voices.refusal.say(d.log, slog.LevelWarn, "command refused", "command", commandName(op), "status", st, "err", err)
+		d.limited.refusal.Log(d.log, slog.LevelWarn, "command refused", "command", commandName(op), "status", st, "err", err)
 	}
 	var out [4]byte
 	be.PutUint32(out[:], uint32(st))

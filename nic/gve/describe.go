@@ -63,7 +63,7 @@ func (d *Device) verifyDriver(b *body) error {
 		return err
 	}
 	caps := be.Uint64(info[16:])
-	d.voices.driver.say(d.log, slog.LevelInfo, "driver", "os", info[0], "release", text(info[48:176]), "version", text(info[176:304]),
+	d.limited.driver.Log(d.log, slog.LevelInfo, "driver", "os", info[0], "release", text(info[48:176]), "version", text(info[176:304]),
 		"capabilities", fmt.Sprintf("%#x", caps))
 	if caps&capDQORDA == 0 {
 		return fmt.Errorf("the driver cannot do DQO-RDA, and this NIC nothing else: %w", statusFailedPrecondition)

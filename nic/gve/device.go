@@ -63,13 +63,13 @@ type Device struct {
 	rx      []*rxQueue
 	tx      []*txQueue
 	vectors vectors
-	keeper  *keeper
+	monitor *nic.Monitor
 	stats   statsReport
 
 	limits     atomic.Pointer[wire.Limits]
 	status     atomic.Uint32 // the device's status register
 	management atomic.Int32  // vector; -1: none
-	voices     struct{ version, driver, reset, refusal, stop voice }
+	limited    struct{ version, driver, reset, refusal, stop nic.LogLimit }
 	failures   atomic.Uint64 // queues that stopped for an error
 
 	// Of the control goroutine.
@@ -78,7 +78,7 @@ type Device struct {
 	regs   registers
 	aq     adminQueue
 	res    resources
-	rss    rssDefault
+	rxUsed int // receive queues, from 0 on, that the port was told of since all had ended
 	flows  flowTable
 	used   bool // a driver has begun since the last reset
 }
@@ -120,7 +120,10 @@ func New(o Options, space *dma.Space) (*Device, error) {
 		}
 		d.tx = append(d.tx, q)
 	}
-	d.keeper = newKeeper(d)
+	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.vectors.Lines, d.log); err != nil {
+		d.close()
+		return nil, err
+	}
 	return d, nil
 }
 
@@ -176,12 +179,12 @@ func (d *Device) Failures() uint64 { return d.failures.Load() }
 func (d *Device) Close() {
 	d.release()
 	d.close()
-	d.keeper.close()
+	d.monitor.Close()
 	d.vectors.close()
 	d.vectors.Free()
 }
 
-// close lets go of what New has made before the keeper. Queues are stopped.
+// close lets go of what New has made before the monitor. Queues are stopped.
 func (d *Device) close() {
 	d.port.Close() // from here on nobody comes in
 	for _, q := range d.tx {
@@ -217,7 +220,7 @@ func (d *Device) failed(tx bool, id int, err error) {
 	if tx {
 		dir = "tx"
 	}
-	d.voices.stop.say(d.log, slog.LevelError, "queue stopped until the driver resets the NIC", "queue", fmt.Sprint(dir, id), "err", err)
+	d.limited.stop.Log(d.log, slog.LevelError, "queue stopped until the driver resets the NIC", "queue", fmt.Sprint(dir, id), "err", err)
 	d.AskReset()
 }
 
@@ -225,7 +228,7 @@ func (d *Device) failed(tx bool, id int, err error) {
 func (d *Device) reset() {
 	d.release()
 	d.port.Reset()
-	d.regs, d.aq, d.rss = registers{}, adminQueue{}, rssDefault{}
+	d.regs, d.aq, d.rxUsed = registers{}, adminQueue{}, 0
 	d.flows.forget()
 	d.used = false
 	d.status.And(^uint32(statusReset))
@@ -279,7 +282,6 @@ func (d *Device) WriteRegion(region int, off uint64, b []byte) error {
 func (d *Device) SetIRQ(index, vector int, fd int) error {
 	if index == vfiouser.IRQMSIX && d.vectors.at(vector) != nil {
 		d.vectors.setFD(vector, fd)
-		d.keeper.poke() // from now on there may be somebody to free
 		return nil
 	}
 	if fd >= 0 {

@@ -10,6 +10,10 @@
 // device then asks its driver for a reset, or waits for one. Reset, by the driver, the machine or a frontend that hangs up,
 // ends all DMA before it returns.
 //
+// What a buffer costs is bounded: one in more than 5 segments, which whole pages cannot make of it,
+// is none. Its packet is dropped, or comes back as bad. So a packet to send has at most 64 buffers
+// and 320 segments, a received one 17 and 90.
+//
 // What the driver sets through the admin queue (flow rules, RSS, header split) lands in the same control.State of the port
 // that in-band commands change, so there is one truth. Layouts and rules are facts of Linux's driver
 // (drivers/net/ethernet/google/gve, cited by file), restated.

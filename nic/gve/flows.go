@@ -233,10 +233,16 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 		if err != nil {
 			return err
 		}
+		var id uint32
 		if found {
-			return d.replaceFlow(c, rules[i])
+			id, err = d.port.ReplaceFlow(rules[i].rule.ID, c)
+		} else {
+			id, err = d.port.AddFlow(c)
 		}
-		return d.addFlow(c, loc)
+		if err == nil {
+			d.flows.at[id] = loc
+		}
+		return err
 	case flowDel:
 		if !found {
 			return fmt.Errorf("no rule at %d: %w", loc, statusNotFound)
@@ -250,26 +256,6 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 	default:
 		return invalid("what is %d to do with a rule", op)
 	}
-}
-
-func (d *Device) addFlow(c control.FlowRule, loc uint32) error {
-	id, err := d.port.AddFlow(c)
-	if err == nil {
-		d.flows.at[id] = loc
-	}
-	return err
-}
-
-// replaceFlow puts a rule in the place of another, which stays if that cannot be.
-func (d *Device) replaceFlow(c control.FlowRule, old located) error {
-	if err := d.port.DelFlow(old.rule.ID); err != nil {
-		return err
-	}
-	err := d.addFlow(c, old.loc)
-	if err != nil {
-		err = errors.Join(err, d.addFlow(old.rule, old.loc))
-	}
-	return err
 }
 
 // queryFlowRules carries out QUERY_FLOW_RULES: what u16, zero u16, first location u32, room u64, where u64. The reply is

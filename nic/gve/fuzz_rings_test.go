@@ -77,13 +77,13 @@ func FuzzTransmitRing(f *testing.F) {
 			q.tail.Store(uint32(tail) & q.in.mask)
 			var err error
 			for n := 1; n > 0 && err == nil; {
-				n, err = q.round(false)
+				n, err = q.sender.Round(false)
 			}
 			if err != nil {
 				break
 			}
 		}
-		q.letGo()
+		q.sender.Release()
 		if q.head > read || q.compl > 2*q.head {
 			t.Errorf("%d descriptors posted, %d read, %d completions", read, q.head, q.compl)
 		}

@@ -381,6 +381,101 @@ func TestBadFramesAreDropped(t *testing.T) {
 	w.moves(t)
 }
 
+// A buffer in as many pages as one may touch is used; one over more regions, as no machine has
+// pages so small, is none. Neither makes lists that are longer than those pages.
+func TestTooManyPiecesAreNoBuffer(t *testing.T) {
+	w := newWorld(t)
+	g := w.bad
+	const n, tiny, paged = 2000, 1 << 36, 1 << 37
+	from, mem := g.alloc(n)
+	for i := range uint64(n) {
+		g.must(g.space.Add(dma.Map{IOVA: tiny + i, Size: 1, FD: g.fd, FileOffset: from + i}))
+	}
+	pages, pmem := g.alloc(5 * 4096)
+	for i := range uint64(5) {
+		g.must(g.space.Add(dma.Map{IOVA: paged + i*4096, Size: 4096, FD: g.fd, FileOffset: pages + i*4096}))
+	}
+	d := g.txd[0]
+	f := tcp(g, w.a, 5)
+	copy(mem, f.Payload)
+	head, hmem := g.alloc(len(f.Header))
+	copy(hmem, f.Header)
+	send := func(ds ...txDesc) (dropped bool) {
+		t.Helper()
+		before := g.tx[0].count.unmapped.v.Load()
+		for i := range ds {
+			if ds[i].kind == 0 {
+				ds[i].kind, ds[i].csum = txPacket, f.Partial
+			}
+			ds[i].eop = i == len(ds)-1
+			d.add(ds[i])
+		}
+		d.flight++
+		d.doorbell()
+		d.sent()
+		return g.tx[0].count.unmapped.v.Load() != before
+	}
+	start := txDesc{addr: head, length: uint16(len(hmem))}
+	w.a.Post(0, 4)
+	if send(start, txDesc{addr: tiny, length: maxPieces}) {
+		t.Error("a buffer in 5 pieces is dropped")
+	}
+	arrives(t, w.a, 0, &f)
+	if !send(start, txDesc{addr: tiny, length: maxPieces + 1}) {
+		t.Error("a buffer in 6 pieces is sent")
+	}
+	tso := txDesc{kind: txTSO, tso: true, total: 63 * 1000, mss: 1448, headerLen: uint8(len(hmem))}
+	for range txBatch {
+		if !send(append([]txDesc{tso, start}, repeat(txDesc{addr: tiny, length: 1000}, maxTSOBufs-1)...)...) {
+			t.Error("63000 pieces are sent")
+		}
+	}
+	g.tx[0].stop()
+	for i, s := range g.tx[0].slots {
+		if room := max(cap(s.segs), cap(g.tx[0].sender.Frames()[i].Packet.Payload)); room > 2*maxTSOBufs*maxPieces {
+			t.Errorf("slot %d has room for %d segments", i, room)
+		}
+	}
+	g.startTx(0)
+
+	// The longest buffer, at the worst place.
+	d = g.txd[0]
+	f = tcp(g, w.a, rxMaxLen)
+	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
+	g.add(0, &f, false)
+	copy(pmem[4095:], f.Payload)
+	le.PutUint64(d.ring[((d.posted-1)&d.mask)*txDescLen:], paged+4095)
+	d.doorbell()
+	g.Sent(0)
+	arrives(t, w.a, 0, &f)
+
+	rx := g.rxd[0]
+	for _, c := range []struct {
+		payload int
+		bad     bool
+	}{{n - 54, true}, {0, true}} {
+		rx.post(tiny)
+		rx.doorbell()
+		w.a.Send(0, tcp(w.a, g, c.payload))
+		var x rxCompl
+		if rx.next(&x); x.bad != c.bad {
+			t.Errorf("received into %d pieces: %+v", 54+c.payload, x)
+		}
+	}
+	g.rx[0].Lock()
+	at := &g.rx[0].frame
+	room := max(cap(at.buffers), cap(at.payload), cap(at.whole))
+	g.rx[0].Unlock()
+	if room > 2*maxRxBufs*maxPieces {
+		t.Errorf("room for %d segments", room)
+	}
+	g.Post(0, 2)
+	f = tcp(w.a, g, 600)
+	w.a.Send(0, f)
+	arrives(t, g, 0, &f)
+	w.moves(t)
+}
+
 // mapFixed maps a page of a file over memory that is ours.
 func mapFixed(t *testing.T, at []byte, fd int, off int64) {
 	t.Helper()

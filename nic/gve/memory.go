@@ -15,6 +15,12 @@ var (
 	le = binary.LittleEndian
 )
 
+// maxPieces is how many segments one buffer may lie in. The longest that a descriptor can say,
+// 16383 bytes, touches 5 pages wherever it begins, and regions are whole pages (package vfiouser).
+// So a packet's lists have at most maxPieces times its buffers, whatever the frontend maps, and may
+// be kept.
+const maxPieces = (rxMaxLen+4096-2)/4096 + 1
+
 // memory is guest memory as one goroutine of the control plane reads and writes it: by copies, each translated anew.
 type memory struct {
 	space  *dma.Space

@@ -206,9 +206,7 @@ func BenchmarkWorker(b *testing.B) {
 			l := newLane(b, c.payload, c.split, false)
 			l.a.startTx(0)
 			q, d := l.a.tx[0], l.a.txd[0]
-			q.ending.Store(true) // the worker ends, and its rings stay
-			q.sleep.Wake()
-			<-q.done
+			q.sender.Stop() // the worker ends, and its rings stay
 			var spent time.Duration
 			frames := 0
 			for b.Loop() {
@@ -219,7 +217,7 @@ func BenchmarkWorker(b *testing.B) {
 				}
 				q.tail.Store(d.posted & d.mask)
 				start := threadTime()
-				n, err := q.round(false)
+				n, err := q.sender.Round(false)
 				spent += threadTime() - start
 				l.a.must(err)
 				frames += n

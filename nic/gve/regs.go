@@ -91,7 +91,7 @@ func (d *Device) writeRegs(off uint64, b []byte) {
 func (d *Device) writeDriverStatus(v uint32) {
 	switch {
 	case v&driverReset != 0:
-		d.voices.reset.say(d.log, slog.LevelInfo, "the driver resets the NIC")
+		d.limited.reset.Log(d.log, slog.LevelInfo, "the driver resets the NIC")
 		d.reset()
 	case v&driverRun != 0:
 		d.run()
@@ -107,6 +107,6 @@ func (d *Device) writeVersion(v uint32) {
 		}
 		return
 	}
-	d.voices.version.say(d.log, slog.LevelInfo, "driver", "version", text(d.regs.version))
+	d.limited.version.Log(d.log, slog.LevelInfo, "driver", "version", text(d.regs.version))
 	d.regs.version = d.regs.version[:0]
 }

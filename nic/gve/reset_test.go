@@ -135,7 +135,7 @@ func TestStatsReport(t *testing.T) {
 	be.PutUint32(report[8+16*3:], 4) // the driver's own
 	c.pass(opReportStats, words(uint64(len(report)), at, uint64(1<<40)))
 	s := &c.dev.stats
-	put := func() { // as the keeper does when it is time
+	put := func() { // as the monitor does when it is time
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.put()
@@ -183,7 +183,7 @@ func TestStatsReportIsFresh(t *testing.T) {
 	s := &c.dev.stats
 	now := time.Now()
 	noBuffers := func() uint64 {
-		s.mu.Lock() // the keeper writes too
+		s.mu.Lock() // the monitor writes too
 		defer s.mu.Unlock()
 		return be.Uint64(report[8+16*1+8:])
 	}

@@ -253,7 +253,8 @@ func (d *Device) createRx(b *body) error {
 	d.res.rx[c.id] = queueState{live: true, rsc: p.rsc, buf: p.bufSize}
 	d.setLimits()
 	d.stats.live(int(c.id), true)
-	return d.spread()
+	d.spread()
+	return nil
 }
 
 func (d *Device) destroyTx(id uint32) error {
@@ -287,5 +288,5 @@ func (d *Device) endRx(id int) {
 	d.res.rx[id] = queueState{}
 	d.setLimits()
 	d.stats.live(id, false)
-	d.unspread()
+	d.spread()
 }

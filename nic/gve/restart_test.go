@@ -176,7 +176,7 @@ func TestStopWhileFramesWait(t *testing.T) {
 
 // waits waits until a transmit queue sleeps because its frames wait for a receiver.
 func (g *suiteGuest) waits(q int) {
-	for g.tx[q].count.waits.v.Load() == 0 {
+	for g.tx[q].sender.Stats().Waits == 0 {
 		runtime.Gosched()
 	}
 }
@@ -197,12 +197,12 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 	w.bad.add(0, &f, false)
 	for at++; ; at++ {
 		q.tail.Store(at & d.mask)
-		if !q.pending() {
+		if !q.Pending() {
 			t.Error("a doorbell is not seen")
 		}
-		n, err := q.round(false)
-		if err != nil || q.pending() {
-			t.Fatalf("%v, pending %v", err, q.pending())
+		n, err := q.sender.Round(false)
+		if err != nil || q.Pending() {
+			t.Fatalf("%v, pending %v", err, q.Pending())
 		}
 		if at == d.posted {
 			if n != 1 {
@@ -253,13 +253,13 @@ func TestArm(t *testing.T) {
 	if !q.Arm(&woken) || woken.Load() != 0 {
 		t.Error("not let wait")
 	}
-	n := w.a.tx[0].count.waits.v.Load()
+	n := w.a.tx[0].sender.Stats().Waits
 	d.post(17 << 20)
 	d.doorbell() // too few still, but more than there were
 	if woken.Load() != 1 {
 		t.Error("not woken")
 	}
-	for w.a.tx[0].count.waits.v.Load() == n {
+	for w.a.tx[0].sender.Stats().Waits == n {
 		runtime.Gosched()
 	}
 	d.post(18 << 20)
@@ -301,7 +301,7 @@ func TestNoWakeIsLost(t *testing.T) {
 		w.a.Sent(0)
 		arrives(t, w.b, 0, &f)
 	}
-	if n := w.a.tx[0].count.gaveUp.v.Load(); n != 0 {
+	if n := w.a.tx[0].sender.Stats().GaveUp; n != 0 {
 		t.Errorf("%d frames were given up", n)
 	}
 }

@@ -2,7 +2,6 @@ package gve
 
 import (
 	"fmt"
-	"slices"
 
 	"vnic.dev/vnic/control"
 )
@@ -16,8 +15,9 @@ const (
 	rssHeadLen  = 8   // struct gve_query_rss_descriptor
 )
 
-// hashTypes are the bits of hash types (enum gve_rss_hash_type) beside those of control.RSS. Those for IPv6 with extension
-// headers (3, 5, 8) are taken and not given back: the hash never looks at extension headers.
+// hashTypes are the bits of hash types (enum gve_rss_hash_type) beside those of control.RSS. Those
+// for IPv6 with extension headers (3, 5, 8) are taken and not given back: the hash never looks at
+// extension headers.
 var hashTypes = [...]struct {
 	gve uint16
 	rss uint32
@@ -100,7 +100,8 @@ func (d *Device) configureRSS(b *body) error {
 	return d.port.SetRSS(r)
 }
 
-// queryRSS carries out QUERY_RSS: room u64, where u64. The reply is {length u32, types u16, algorithm u8, 0}, key, table.
+// queryRSS carries out QUERY_RSS: room u64, where u64. The reply is {length u32, types u16,
+// algorithm u8, 0}, key, table.
 func (d *Device) queryRSS(b *body) error {
 	room, addr := be.Uint64(b[0:]), be.Uint64(b[8:])
 	r, err := d.port.RSS()
@@ -127,52 +128,25 @@ func (d *Device) queryRSS(b *body) error {
 	return d.mem.write(addr, out[:])
 }
 
-// spread is what nobody has asked for, the default: all receive queues that there are take part in RSS. The driver counts
-// on it where it is told that the device keeps the table (gve_init_rss_config does nothing then). A table that somebody has
-// set stays. A queue that ends while others go on (a restart) keeps its share.
-func (d *Device) spread() error {
-	n := 0
-	for i := range d.res.rx {
-		if d.res.rx[i].live {
-			n = i + 1
-		}
+// spread tells the port which receive queues there are: by default all take part in RSS. The driver
+// counts on it where it is told that the device keeps the table (gve_init_rss_config does nothing
+// then). A queue that ends while others go on (a restart) keeps its share: the number of queues is
+// found anew when all have ended.
+func (d *Device) spread() {
+	live := len(d.res.rx)
+	for live > 0 && !d.res.rx[live-1].live {
+		live--
 	}
-	if n <= d.rss.queues {
-		return nil
+	if live > 0 && live <= d.rxUsed {
+		return
 	}
-	d.rss.queues = n
-	r, err := d.port.RSS()
-	if err != nil {
-		return err
+	d.rxUsed = live
+	if live == 0 {
+		return // what was spread stays, until there are queues again
 	}
-	if !d.rss.untouched(r.Table) {
-		return nil
+	queues := make([]uint16, live)
+	for i := range queues {
+		queues[i] = uint16(i)
 	}
-	r.Table = make([]uint16, rssTableLen)
-	for i := range r.Table {
-		r.Table[i] = uint16(i % n)
-	}
-	d.rss.table = slices.Clone(r.Table)
-	return d.port.SetRSS(r)
-}
-
-// unspread notes that a receive queue has ended: the number of queues is found anew when all have.
-func (d *Device) unspread() {
-	if !slices.ContainsFunc(d.res.rx, func(q queueState) bool { return q.live }) {
-		d.rss.queues = 0
-	}
-}
-
-// rssDefault is the table that spread has set.
-type rssDefault struct {
-	queues int
-	table  []uint16 // nil: none since reset
-}
-
-// untouched says whether nobody has set another table.
-func (s *rssDefault) untouched(table []uint16) bool {
-	if s.table == nil {
-		return len(table) == 1
-	}
-	return slices.Equal(table, s.table)
+	d.port.Spread(queues)
 }

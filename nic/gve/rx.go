@@ -2,13 +2,11 @@ package gve
 
 import (
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/wire"
 )
 
 // maxRxBufs is how many buffers a frame may take: as many as an skb has fragments (MAX_SKB_FRAGS).
@@ -23,26 +21,21 @@ func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFr
 // rxQueue is a receive queue, an nic.RxQueue: the ring in which the driver posts buffers, and the one in which each of them
 // comes back, in the same order. It exists from New on and is started and stopped by the driver.
 //
-// start, stop, doorbell and unmapping belong to the control goroutine; what is below mu is used under it.
+// start, stop, doorbell and unmapping belong to the control goroutine; what is below RxBase is used under its lock.
 type rxQueue struct {
 	*shared
-	id      int
-	tail    atomic.Uint32 // as the doorbell says: where the driver posts next
-	waiting atomic.Bool   // there are waiters; stored under mu
-	vector  atomic.Int32  // notification block
+	id     int
+	tail   atomic.Uint32 // as the doorbell says: where the driver posts next
+	vector atomic.Int32  // notification block
 
-	mu      sync.Mutex
+	nic.RxBase
 	p       rxParams
 	on      bool
-	err     error // why it stopped for good
-	in, out ring  // buffers; completions
+	in, out ring // buffers; completions
 	head    uint32
 	shown   uint32   // completions before it are published; head counts them, and buffers, since the start
 	words   []uint32 // the words that publish completions, for each place of the ring
 	short   uint32   // how many buffers were not enough, when a frame last found too few
-	waiters []wire.Waker
-	woken   []wire.Waker // to be woken after Unlock
-	broken  bool         // to be reported after Unlock
 	bufs    [maxRxBufs]rxBuf
 	frame   placed
 	scratch [maxOwn]byte // a frame's headers
@@ -51,7 +44,11 @@ type rxQueue struct {
 
 var _ nic.RxQueue = (*rxQueue)(nil)
 
-func newRxQueue(s *shared, id int) *rxQueue { return &rxQueue{shared: s, id: id} }
+func newRxQueue(s *shared, id int) *rxQueue {
+	q := &rxQueue{shared: s, id: id}
+	q.Init(q)
+	return q
+}
 
 // start begins with empty rings, which the driver has zeroed.
 func (q *rxQueue) start(p rxParams) (err error) {
@@ -79,7 +76,8 @@ func (q *rxQueue) start(p rxParams) (err error) {
 	q.tail.Store(0)
 	q.vector.Store(int32(p.notify))
 	q.words = make([]uint32, p.complSize)
-	q.on, q.err = true, nil
+	q.on = true
+	q.Restart()
 	return nil
 }
 
@@ -87,7 +85,8 @@ func (q *rxQueue) start(p rxParams) (err error) {
 func (q *rxQueue) stop() {
 	q.Lock()
 	defer q.Unlock()
-	q.on, q.err = false, nil
+	q.on = false
+	q.Restart()
 	q.shut()
 }
 
@@ -95,7 +94,7 @@ func (q *rxQueue) stop() {
 func (q *rxQueue) shut() {
 	q.in.close()
 	q.out.close()
-	q.wake()
+	q.WakeAll()
 }
 
 // close lets go of the queue, for good.
@@ -114,10 +113,10 @@ func (q *rxQueue) doorbell(tail uint32) error {
 		return err
 	}
 	q.tail.Store(tail)
-	if q.waiting.Load() {
+	if q.Waiting() {
 		q.Lock()
 		defer q.Unlock()
-		q.wake()
+		q.WakeAll()
 	}
 	return nil
 }
@@ -140,23 +139,6 @@ type rxStats struct {
 func (q *rxQueue) stats() rxStats {
 	c := &q.count
 	return rxStats{noBuf: c.noBuffer.v.Load(), overMRU: c.tooBig.v.Load(), badCsum: c.badCsum.v.Load(), drops: c.badBuffer.v.Load()}
-}
-
-// Lock implements nic.RxQueue.
-func (q *rxQueue) Lock() { q.mu.Lock() }
-
-// Unlock implements nic.RxQueue. What must not be done under the lock is done after it: to wake senders, and to tell of an
-// error.
-func (q *rxQueue) Unlock() {
-	woken, broken, err := q.woken, q.broken, q.err
-	q.woken, q.broken = nil, false
-	q.mu.Unlock()
-	for _, w := range woken {
-		w.Wake()
-	}
-	if broken {
-		q.failed(false, q.id, err)
-	}
 }
 
 // Flush implements nic.RxQueue.
@@ -189,48 +171,15 @@ func (q *rxQueue) Call() { q.notify.fire(int(q.vector.Load())) }
 // avail is how many buffers are posted.
 func (q *rxQueue) avail() uint32 { return (q.tail.Load() - q.head) & q.in.mask }
 
-// Arm implements wire.Waitable.
-func (q *rxQueue) Arm(w wire.Waker) bool {
-	q.Lock()
-	defer q.Unlock()
-	if !q.on || q.err != nil {
-		return false
-	}
-	q.waiting.Store(true) // before we look: doorbell does it the other way round
-	if q.avail() > q.short {
-		q.waiting.Store(len(q.waiters) > 0)
-		return false
-	}
-	q.waiters = append(q.waiters, w)
-	return true
-}
+// AwaitBuffers implements nic.RxModel. The driver says with each doorbell what it posts.
+func (q *rxQueue) AwaitBuffers() bool { return q.on && q.avail() <= q.short }
 
-// Disarm implements wire.Waitable.
-func (q *rxQueue) Disarm(w wire.Waker) {
-	q.Lock()
-	defer q.Unlock()
-	for i := range q.waiters {
-		if q.waiters[i] == w {
-			q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)
-			break
-		}
-	}
-	q.waiting.Store(len(q.waiters) > 0)
-}
-
-// wake has all who wait for buffers woken after Unlock.
-func (q *rxQueue) wake() {
-	q.woken = append(q.woken, q.waiters...)
-	clear(q.waiters)
-	q.waiters = q.waiters[:0]
-	q.waiting.Store(false)
-}
-
-// fail stops the queue until the driver sets it up again. Unlock sees to the rest.
+// fail stops the queue until the driver sets it up again.
 func (q *rxQueue) fail(err error) {
-	if q.err != nil || !q.on {
-		return
+	if q.on {
+		q.Fail(err)
 	}
-	q.err, q.broken = err, true
-	q.wake()
 }
+
+// Stopped implements nic.RxModel.
+func (q *rxQueue) Stopped(err error) { q.failed(false, q.id, err) }

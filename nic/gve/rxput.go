@@ -26,7 +26,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
 	case !q.on:
 		return nic.PutDisabled
-	case q.err != nil:
+	case q.Err() != nil:
 		return nic.PutStopped
 	case len(f.Header) > maxOwn || f.Meta.GSOType != splitter.GSONone && !q.p.rsc:
 		q.count.tooBig.add(1)
@@ -89,7 +89,9 @@ func (q *rxQueue) place(f *nic.Frame) (bad uint32, ok bool) {
 	for i := range at.n {
 		k := min(rest, uint32(q.p.bufSize))
 		rest -= k
-		if at.buffers, err = q.space.Translate(at.buffers, q.bufs[i].addr, uint64(k), dma.Write); err != nil {
+		limit := len(at.buffers) + maxPieces
+		at.buffers, err = q.space.TranslateMax(at.buffers, limit, q.bufs[i].addr, uint64(k), dma.Write)
+		if err != nil {
 			return i, false
 		}
 	}
@@ -99,7 +101,8 @@ func (q *rxQueue) place(f *nic.Frame) (bad uint32, ok bool) {
 		at.payload = dma.Cut(at.payload[:0], at.buffers, head, uint64(f.PayloadLen))
 		return 0, true
 	}
-	if at.whole, err = q.space.Translate(at.whole[:0], q.bufs[0].header, uint64(at.inHeader), dma.Write); err != nil {
+	at.whole, err = q.space.TranslateMax(at.whole[:0], maxPieces, q.bufs[0].header, uint64(at.inHeader), dma.Write)
+	if err != nil {
 		return 0, false
 	}
 	at.header = dma.Cut(at.header[:0], at.whole, 0, head)

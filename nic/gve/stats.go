@@ -52,7 +52,7 @@ func (d *Device) reportStats(b *body) error {
 	}
 	period := time.Duration(min(every, uint64(maxStatsPeriod/time.Millisecond))) * time.Millisecond
 	d.stats.attach(addr, int(n-statsHeadLen)/statLen, max(period, minStatsPeriod))
-	d.keeper.poke()
+	d.monitor.Wake()
 	return nil
 }
 

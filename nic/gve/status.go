@@ -1,13 +1,9 @@
 package gve
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"log/slog"
-	"sync"
 	"syscall"
-	"time"
 )
 
 // status is what a command ends with (gve_adminq.h, enum gve_adminq_statuses). Those that are errors implement error.
@@ -65,34 +61,4 @@ func statusOf(err error) status {
 		return statusUnimplemented
 	}
 	return statusInvalidArgument // EINVAL, and memory that is not there
-}
-
-// voice says a thing once a second at most, and how often it did not: a guest can cause as many as it likes.
-type voice struct {
-	mu   sync.Mutex
-	next time.Time // under mu
-	held int       // under mu
-}
-
-// say logs msg, unless it did so within the last second.
-func (v *voice) say(log *slog.Logger, level slog.Level, msg string, attrs ...any) {
-	held, ok := v.may(time.Now())
-	if !ok {
-		return
-	}
-	if held > 0 {
-		attrs = append(attrs, "heldBack", held)
-	}
-	log.Log(context.Background(), level, msg, attrs...)
-}
-
-func (v *voice) may(now time.Time) (held int, ok bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if now.Before(v.next) {
-		v.held++
-		return 0, false
-	}
-	held, v.held, v.next = v.held, 0, now.Add(time.Second)
-	return held, true
 }

@@ -2,33 +2,31 @@ package gve
 
 import (
 	"fmt"
-	"runtime"
 	"sync/atomic"
-	"time"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/wire"
 )
 
-// txBatch is how many packets of a queue are under way at one time, those that wait for a busy receiver included.
+// txBatch is how many packets of a queue are under way at one time, those that wait for a busy
+// receiver included.
 const txBatch = 32
 
-// txQueue is a transmit queue. While it is started a worker, a goroutine locked to a thread, owns all but the marked fields.
+// txQueue is a transmit queue, an nic.TxQueue. While it is started its sender's worker owns all but
+// the marked fields.
 //
-// A descriptor is the driver's again when it is read, which a completion of its own says if asked for; a packet's buffers
-// are when the packet is disposed of, which its completion says. So what waits for a busy receiver holds up no descriptors,
-// and is never given back: it is sent, or dropped.
+// A descriptor is the driver's again when it is read, which a completion of its own says if asked
+// for; a packet's buffers are when the packet is disposed of, which its completion says. So what
+// waits for a busy receiver holds up no descriptors, and is never given back: it is sent, or
+// dropped.
 //
 // start, stop, doorbell, unmapping and close belong to the control goroutine.
 type txQueue struct {
 	*shared
 	id     int
+	sender *nic.Sender
 	t      *nic.Transmitter
-	sleep  *nic.Sleeper
 	tail   atomic.Uint32 // as the doorbell says: where the driver posts next
-	ending atomic.Bool   // set by the control goroutine, which then wakes
-	done   chan struct{} // closed by the worker; nil: no worker. Control goroutine
 
 	p       txParams // set before the worker starts, as the rings
 	in, out ring     // descriptors; completions
@@ -37,34 +35,22 @@ type txQueue struct {
 	partly  uint32   // what the tail was when the packet at head was not whole; noTail: it may be
 	fired   uint32   // completions that the driver has been told of
 
-	// Packets under way: slots[:used], oldest first. Those held since an earlier round come first. The others are free.
-	slots [txBatch]*txSlot
-	used  int
-	batch [txBatch]*wire.Packet // slots' packets, in the same order
-	seen  uint64                // generation of the space for which the held packets' segments are good
-
-	busy   *nic.Waits
-	temper nic.Patience
-	count  struct{ bad, unmapped, gaveUp, waits counter }
+	slots [txBatch]txSlot
+	count struct{ bad, unmapped counter }
 }
+
+var _ nic.TxQueue = (*txQueue)(nil)
 
 // noTail is no value of tail.
 const noTail = ^uint32(0)
 
 // newTxQueue makes a stopped queue, which close lets go of. The port exists already.
 func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
-	sleep, err := nic.NewSleeper()
-	if err != nil {
-		return nil, err
-	}
-	q := &txQueue{shared: s, id: id, t: p.NewTransmitter(txBatch), sleep: sleep, busy: nic.NewWaits(sleep, txBatch)}
-	if q.temper.Limit = s.patience; s.patience == 0 {
-		q.temper.Limit = nic.DefaultPatience
-	}
-	for i := range q.slots {
-		q.slots[i] = new(txSlot)
-	}
-	return q, nil
+	q := &txQueue{shared: s, id: id, t: p.NewTransmitter(txBatch)}
+	o := nic.SenderOptions{Space: s.space, Batch: txBatch, Patience: s.patience, Spin: true}
+	var err error
+	q.sender, err = nic.NewSender(q, q.t, o)
+	return q, err
 }
 
 // start begins with empty rings, which the driver has zeroed.
@@ -79,51 +65,35 @@ func (q *txQueue) start(p txParams) error {
 	}
 	q.p, q.head, q.compl, q.fired, q.partly = p, 0, 0, 0, noTail
 	q.tail.Store(0)
-	q.ending.Store(false)
-	done := make(chan struct{})
-	q.done = done
-	dma.Go(func() {
-		defer close(done)
-		nic.Work(func() {
-			err := q.run()
-			q.temper.Forgive()
-			if err != nil {
-				q.failed(true, q.id, fmt.Errorf("transmit queue %d: %w", q.id, err))
-			}
-		})
-	})
+	q.sender.Start(-1, false)
 	return nil
 }
 
-// stop returns when nothing touches rings or buffers any more. What was read from the ring is sent, or dropped.
+// stop returns when nothing touches rings or buffers any more. What was read from the ring is sent,
+// or dropped.
 func (q *txQueue) stop() {
-	if q.done == nil {
-		return
-	}
-	q.ending.Store(true)
-	q.sleep.Wake()
-	<-q.done
-	q.done = nil
+	q.sender.Stop()
 	q.in.close()
 	q.out.close()
 }
 
-// doorbell says that descriptors are posted up to tail. An error has stopped the queue, and failed was told.
+// doorbell says that descriptors are posted up to tail. An error has stopped the queue, and failed
+// was told.
 func (q *txQueue) doorbell(tail uint32) error {
-	if q.done == nil {
+	if !q.sender.Started() {
 		return nil
 	}
 	if err := checkTail(tail, &q.in); err != nil {
 		return q.fail(err)
 	}
 	q.tail.Store(tail)
-	q.sleep.Wake()
+	q.sender.Wake()
 	return nil
 }
 
 // unmapping stops the queue, and has failed told, if one of its rings lies in [iova, iova+n).
 func (q *txQueue) unmapping(iova, n uint64) {
-	if q.done != nil && (q.in.overlaps(iova, n) || q.out.overlaps(iova, n)) {
+	if q.sender.Started() && (q.in.overlaps(iova, n) || q.out.overlaps(iova, n)) {
 		_ = q.fail(errUnmapped)
 	}
 }
@@ -138,95 +108,15 @@ func (q *txQueue) fail(err error) error {
 // close lets go of the queue, for good.
 func (q *txQueue) close() {
 	q.stop()
-	q.sleep.Close()
+	q.sender.Close()
 }
 
-// run moves packets until the queue is told to stop, or until something of it is broken.
-func (q *txQueue) run() error {
-	cores := runtime.GOMAXPROCS(0)
-	for {
-		ending := q.ending.Load()
-		n, err := q.round(ending)
-		if err != nil || ending {
-			q.letGo()
-			return err
-		}
-		switch {
-		case q.used > 0:
-			err = q.waitBusy()
-		case n == 0:
-			err = q.waitFrames(cores)
-		}
-		if err != nil {
-			q.letGo()
-			return err
-		}
-	}
-}
-
-// round sends what is held and what is new, and completes what came of it. If last, nothing new is taken.
-func (q *txQueue) round(last bool) (n int, err error) {
-	tok := q.space.Enter()
-	n, err = q.exchange(last)
-	q.space.Leave(tok)
-	q.fire()
-	return n, err
-}
-
-func (q *txQueue) fire() {
-	if q.fired != q.compl {
-		q.fired = q.compl
-		q.notify.fire(q.p.notify)
-	}
-}
-
-// exchange does so inside the epoch. After an error, what was good before it has been sent.
-func (q *txQueue) exchange(last bool) (n int, err error) {
-	if q.used > 0 {
-		if err = q.reload(); err != nil {
-			return 0, err
-		}
-	}
-	if !last {
-		n, err = q.gather()
-	}
-	if q.used > 0 {
-		for i := range q.used {
-			q.batch[i] = &q.slots[i].pkt
-		}
-		q.t.Send(q.batch[:q.used])
-		if e := q.settle(); err == nil {
-			err = e
-		}
-	}
-	return n, err
-}
-
-// settle completes the packets that are disposed of, and keeps those that met a busy receiver.
-func (q *txQueue) settle() (err error) {
+// Done implements nic.TxQueue.
+func (q *txQueue) Done(fs []*nic.TxFrame) (err error) {
 	defer dma.Recover(&err)
-	var now time.Time
-	kept := 0
-	for i := range q.used {
-		s := q.slots[i]
-		if s.pkt.Verdict.Kind == wire.Busy {
-			if now.IsZero() {
-				now = time.Now()
-			}
-			if s.since.IsZero() {
-				s.since = now
-			}
-			if q.temper.Worth(s.pkt.Verdict.Queue, s.since, now) {
-				q.slots[kept], q.slots[i] = q.slots[i], q.slots[kept]
-				kept++
-				continue
-			}
-			q.count.gaveUp.add(1)
-			q.t.Dropped(&s.pkt)
-		}
-		q.finish(txPacketDone, s.tag)
+	for _, f := range fs {
+		q.finish(txPacketDone, q.slots[f.Slot].tag)
 	}
-	q.used = kept
 	return nil
 }
 
@@ -242,54 +132,35 @@ func (q *txQueue) finish(kind, value uint16) {
 	q.compl++
 }
 
-// letGo drops everything held, as the queue stops.
-func (q *txQueue) letGo() {
-	for ; q.used > 0; q.used-- {
-		q.count.gaveUp.add(1)
-		q.t.Dropped(&q.slots[q.used-1].pkt)
-	}
+// Abandon implements nic.TxQueue: what was read from the ring is gone.
+func (q *txQueue) Abandon(*nic.TxFrame) (kept bool) { return false }
+
+// Publish implements nic.TxQueue: completions are valid as soon as they are written.
+func (q *txQueue) Publish() (call bool) {
+	call = q.fired != q.compl
+	q.fired = q.compl
+	return call
 }
 
-// pending tells whether the driver has posted something that was not looked at.
-func (q *txQueue) pending() bool {
+// Call implements nic.TxQueue.
+func (q *txQueue) Call() { q.notify.fire(q.p.notify) }
+
+// Pending implements nic.TxQueue: whether the driver has posted something that was not looked at.
+func (q *txQueue) Pending() bool {
 	tail := q.tail.Load()
 	return tail != q.head&q.in.mask && tail != q.partly
 }
 
-// waitFrames waits for the driver: first busily, if there are cores to spare, then asleep.
-func (q *txQueue) waitFrames(cores int) error {
-	if nic.MaySpin(cores) {
-		for end := time.Now().Add(nic.Spin); ; {
-			if q.pending() || q.ending.Load() {
-				return nil
-			}
-			if time.Now().After(end) {
-				break
-			}
-		}
-	}
-	q.sleep.Doze()
-	if q.pending() || q.ending.Load() {
-		q.sleep.Awake()
-		return nil
-	}
-	return q.sleep.Sleep(-1)
-}
+// EnableKick implements nic.TxQueue: each doorbell wakes the sender.
+func (q *txQueue) EnableKick() (more bool) { return q.Pending() }
 
-// waitBusy sleeps until a receiver of held packets has buffers, the driver has more packets and we have room for them, or
-// patience ends.
-func (q *txQueue) waitBusy() error {
-	q.count.waits.add(1)
-	q.sleep.Doze()
-	defer q.sleep.Awake()
-	defer q.busy.End()
-	for _, s := range q.slots[:q.used] {
-		if !q.busy.Add(s.pkt.Verdict.Queue, s.since) {
-			return nil
-		}
-	}
-	if q.used < txBatch && q.pending() || q.ending.Load() {
-		return nil
-	}
-	return q.sleep.Sleep(q.busy.Left(q.temper.Limit))
+// DisableKick implements nic.TxQueue.
+func (q *txQueue) DisableKick() {}
+
+// Idle implements nic.TxQueue: what is kept for a frame is bounded by maxPieces.
+func (q *txQueue) Idle([]*nic.TxFrame) {}
+
+// Stopped implements nic.TxQueue.
+func (q *txQueue) Stopped(err error) {
+	q.failed(true, q.id, fmt.Errorf("transmit queue %d: %w", q.id, err))
 }

@@ -3,7 +3,6 @@ package gve
 import (
 	"errors"
 	"fmt"
-	"time"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
@@ -20,13 +19,11 @@ const (
 	minMSS, maxMSS = 88, 9728
 )
 
-// txSlot is one packet under way.
+// txSlot is what the queue knows of a packet under way.
 type txSlot struct {
-	pkt   wire.Packet
 	buf   [nic.MaxHeader]byte // headers
 	tag   uint16
-	since time.Time // held since, for a busy receiver
-	tso   txDesc    // of a super-packet
+	tso   txDesc // of a super-packet
 	super bool
 	csum  bool
 	n     int // buffers
@@ -50,75 +47,55 @@ var (
 	errContext     = fmt.Errorf("%w: context inside a packet, or twice", errBadDesc)
 )
 
-// reload finds the memory of held packets again, if the map has changed while we slept. What has gone with it is dropped.
-func (q *txQueue) reload() (err error) {
-	g := q.space.Generation()
-	if g == q.seen {
-		for i := range q.used { // the wire may have changed the segments of a retried packet's payload (bounce)
-			if err := nic.Again(q.slots[i].segs, 0, q.slots[i].total, &q.slots[i].pkt); err != nil {
-				return err
-			}
-		}
-		return nil
+// Reload implements nic.TxQueue. A packet is dropped whose memory has gone.
+func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
+	s := &q.slots[f.Slot]
+	if moved {
+		err = s.find(q.space)
 	}
-	q.seen = g
-	defer dma.Recover(&err)
-	kept := 0
-	for i := range q.used {
-		s := q.slots[i]
-		e := s.find(q.space)
-		if e == nil {
-			e = nic.Again(s.segs, 0, s.total, &s.pkt)
-		}
-		if e != nil {
-			q.count.unmapped.add(1)
-			q.t.Dropped(&s.pkt)
-			q.finish(txPacketDone, s.tag)
-			continue
-		}
-		q.slots[kept], q.slots[i] = q.slots[i], q.slots[kept]
-		kept++
+	if err == nil {
+		err = nic.Again(s.segs, 0, s.total, &f.Packet)
 	}
-	q.used = kept
-	return nil
+	if err != nil {
+		q.count.unmapped.add(1)
+	}
+	return err == nil, nil
 }
 
-// gather takes new packets, as many as there is room for, and returns how many it saw.
-func (q *txQueue) gather() (n int, err error) {
+// Gather implements nic.TxQueue.
+func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	defer dma.Recover(&err)
-	if q.used == 0 {
-		q.seen = q.space.Generation()
-	}
 	tail := q.tail.Load()
-	for q.used < txBatch {
-		s := q.slots[q.used]
+	for filled < len(free) {
+		f := free[filled]
+		s := &q.slots[f.Slot]
 		posted := (tail - q.head) & q.in.mask
 		k, e := q.read(s, posted)
 		if e != nil {
-			return n, e
+			return filled, taken, e
 		}
 		if k == 0 {
 			if q.partly = noTail; posted > 0 {
 				q.partly = tail // the rest of the packet is not posted yet
 			}
-			return n, nil
+			return filled, taken, nil
 		}
-		n++
+		taken++
 		q.partly = noTail
-		switch e := q.describe(s); {
+		switch e := q.describe(f, s); {
 		case e == nil:
-			q.used++
+			filled++
 		case errors.Is(e, nic.ErrBadFrame): // a frame that is none harms nobody: gone
 			q.count.bad.add(1)
 			q.finish(txPacketDone, s.tag)
 		case errors.Is(e, dma.ErrFault): // our own memory is gone
-			return n, e
-		default: // not mapped, or not to be read
+			return filled, taken, e
+		default: // not mapped, not to be read, or in too many pieces
 			q.count.unmapped.add(1)
 			q.finish(txPacketDone, s.tag)
 		}
 	}
-	return n, nil
+	return filled, taken, nil
 }
 
 // read takes the descriptors of one packet, of those posted. It returns how many these are, 0 if the packet is not whole.
@@ -171,7 +148,8 @@ func (s *txSlot) find(space *dma.Space) (err error) {
 	s.segs = s.segs[:0]
 	for i := range s.bufs[:s.n] {
 		b := &s.bufs[i]
-		if s.segs, err = space.Translate(s.segs, b.addr, uint64(b.len), dma.Read); err != nil {
+		s.segs, err = space.TranslateMax(s.segs, len(s.segs)+maxPieces, b.addr, uint64(b.len), dma.Read)
+		if err != nil {
 			return err
 		}
 	}
@@ -179,11 +157,11 @@ func (s *txSlot) find(space *dma.Space) (err error) {
 }
 
 // describe makes a packet of a slot's buffers.
-func (q *txQueue) describe(s *txSlot) error {
+func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	if err := s.find(q.space); err != nil {
 		return err
 	}
-	p := &s.pkt
+	p := &f.Packet
 	if err := nic.Describe(q.t.Worker.Copier, s.segs, 0, s.total, s.buf[:], p); err != nil {
 		return err
 	}
@@ -196,19 +174,17 @@ func (q *txQueue) describe(s *txSlot) error {
 		}
 	}
 	if s.super {
-		if err := s.cut(); err != nil {
+		if err := s.cut(p); err != nil {
 			return err
 		}
 	}
 	p.Prepare()
-	s.since = time.Time{}
 	return nil
 }
 
 // cut makes a super-packet of the packet, as its TSO descriptor says. Its checksum field has the pseudo-header's sum without
 // the length, which differs between segments (gve_prep_tso); as all others have it, it is to be with the length of the whole.
-func (s *txSlot) cut() error {
-	p := &s.pkt
+func (s *txSlot) cut(p *wire.Packet) error {
 	m := &p.Meta
 	h := &m.Headers
 	switch {

@@ -110,34 +110,3 @@ func (vs *vectors) close() {
 		vs.setFD(i, -1)
 	}
 }
-
-// look frees writers that are stuck, and takes all eventfds away if there are any. It says whether it did that.
-func (vs *vectors) look() (caught bool) {
-	for i := range vs.v {
-		if l := vs.v[i].line(); l != nil && l.Stuck() {
-			caught = true
-		}
-	}
-	if caught {
-		vs.Distrust()
-		vs.close()
-	}
-	vs.Free()
-	return caught
-}
-
-// firing says whether somebody is in fire.
-func (vs *vectors) firing() bool {
-	for i := range vs.v {
-		if l := vs.v[i].line(); l != nil && l.Busy() {
-			return true
-		}
-	}
-	return false
-}
-
-func (v *vector) line() *nic.Line {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.l
-}

@@ -46,7 +46,7 @@ type Device struct {
 	features atomic.Uint64 // negotiated
 	limits   atomic.Pointer[wire.Limits]
 	conf     Config
-	watcher  *watcher
+	monitor  *nic.Monitor
 	rx       []*rxQueue
 	tx       []*txQueue
 	serving  chan struct{} // holds one while a frontend is served
@@ -58,9 +58,13 @@ type Device struct {
 	status uint8
 	first  firstPair
 
-	mu      sync.Mutex
-	stopped map[int]string // under mu: why queues stopped, for Errors
-	broken  uint64         // under mu: how often one did
+	mu       sync.Mutex
+	stopped  map[int]string // under mu: why queues stopped, for Errors
+	broken   uint64         // under mu: how often one did
+	respread bool           // under mu: a queue has got its first buffers, and flows are to be spread anew
+	failures map[int]error  // under mu: vrings that have stopped, and why, to be reported
+
+	stops []nic.LogLimit // the monitor's, by vring: a guest can break a queue, and set it up again, as often as it likes
 }
 
 // firstPair is what is known of queue pair 0 in a connection: how its rings began tells whether the driver did.
@@ -77,14 +81,12 @@ func New(c Config) (*Device, error) {
 	if c.Port.Log == nil {
 		c.Port.Log = slog.New(slog.DiscardHandler)
 	}
-	if c.Patience == 0 {
-		c.Patience = nic.DefaultPatience
-	}
 	d := &Device{log: c.Port.Log.With("port", c.Port.Name), conf: c, space: dma.NewSpace(c.Port.Name, c.Files),
 		mtu: c.Port.MTU, stopped: map[int]string{}, serving: make(chan struct{}, 1)}
 	d.setLimits()
 	pairs := max(c.Port.QueuePairs, 1)
 	queues := make([]nic.RxQueue, pairs)
+	d.stops = make([]nic.LogLimit, 2*pairs)
 	for i := range pairs {
 		q := newRxQueue(d, 2*i)
 		d.rx = append(d.rx, q)
@@ -97,7 +99,7 @@ func New(c Config) (*Device, error) {
 	if d.port, err = nic.NewPort(c.Port, d.space, queues, func() wire.Limits { return *d.limits.Load() }); err != nil {
 		return nil, err
 	}
-	if d.watcher, err = newWatcher(d); err != nil {
+	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.lines, d.log); err != nil {
 		d.port.Close()
 		return nil, err
 	}
@@ -140,10 +142,10 @@ func (d *Device) Close() {
 		q.shut()
 	}
 	d.port.Close() // from here on nobody comes in
-	d.watcher.close()
+	d.monitor.Close()
 	d.lines.Free()
 	for _, q := range d.tx {
-		q.wake.close()
+		q.sender.Close()
 	}
 	_ = d.space.Close()
 }
@@ -275,45 +277,9 @@ func (d *Device) note(index int, err error) {
 	d.broken++
 }
 
-// report logs why a queue stopped.
-func (d *Device) report(index int, err error) {
-	dir := [2]string{"rx", "tx"}[index%2]
-	d.log.Error("queue stopped until the driver resets it", "queue", fmt.Sprint(dir, index/2), "err", err)
-}
-
 // Errors tells, by vring, why queues have stopped that are not started again.
 func (d *Device) Errors() map[int]string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return maps.Clone(d.stopped)
-}
-
-// calls gives each call and error to f.
-func (d *Device) calls(f func(*call)) {
-	for _, q := range d.rx {
-		f(&q.call)
-		f(&q.fault)
-	}
-	for _, q := range d.tx {
-		f(&q.call)
-		f(&q.fault)
-	}
-}
-
-// calling says whether somebody is in a call.
-func (d *Device) calling() (busy bool) {
-	d.calls(func(c *call) { busy = busy || c.busy() })
-	return busy
-}
-
-// freeCallers frees those who are stuck in a call, and takes all eventfds away from the frontend if there are any.
-func (d *Device) freeCallers() {
-	stuck := false
-	d.calls(func(c *call) { stuck = stuck || c.stuck() })
-	if stuck {
-		d.lines.Distrust()
-		d.calls(func(c *call) { c.set(-1) })
-		d.log.Error("calls that nobody takes: the frontend gets no more until it connects again")
-	}
-	d.lines.Free()
 }

@@ -6,8 +6,14 @@
 // channel.
 //
 // Each started transmit queue has one worker, which does all the work of its frames up to the receiving queue's buffers.
-// Receive queues have no goroutine: senders enter them under a lock. One watcher a device sleeps on their kicks, which
+// Receive queues have no goroutine: senders enter them under a lock. One monitor a device (nic.Monitor) sleeps on their kicks, which
 // matter only to start a ring and to wake senders that wait for buffers, and logs why a queue stopped.
+//
+// What a driver's ring costs others is bounded by chain (package virtq) and by frame: a frame takes
+// at most 64 chains, and none more once these have 4096 segments. Lists of segments that were long
+// are dropped when a queue sleeps, stops, or takes a frame that does not need them.
+//
+// Why a queue stopped is logged once a second at most for each queue, with how often it was not.
 //
 // Header split (layout after virtio-spec issue 144): on a queue whose split is on, a chain is one header buffer, of
 // at least 12 + 256 bytes, and payload buffers.

@@ -6,7 +6,41 @@ import "vnic.dev/vnic/dma"
 func (d *Device) Counts(i int) *dma.Counts { return d.tx[i].t.Worker.Copier.Counts() }
 
 // EndWorker ends the worker of transmit queue i, whose ring stays: the caller does its rounds.
-func (d *Device) EndWorker(i int) { d.tx[i].halt() }
+func (d *Device) EndWorker(i int) {
+	d.spreads.Lock() // after StartQueue, which ends with spread: for the race detector, which sees no socket
+	defer d.spreads.Unlock()
+	d.tx[i].sender.Stop()
+}
 
 // Round is a round of transmit queue i.
-func (d *Device) Round(i int) (frames int, err error) { return d.tx[i].round(false) }
+func (d *Device) Round(i int) (frames int, err error) { return d.tx[i].sender.Round(false) }
+
+// Doze has transmit queue i, whose worker has been ended, wait for frames, and be woken at once.
+func (d *Device) Doze(i int) error {
+	d.tx[i].sender.Wake()
+	return d.tx[i].sender.Wait()
+}
+
+// TxLists is how many segments there is room for in the lists of transmit queue i, whose worker has
+// been ended: of each frame under way, its chain's and its packet's.
+func (d *Device) TxLists(i int) (room []int) {
+	d.spreads.Lock() // before StopQueue of its pair, as in EndWorker: what the caller did by rounds is done
+	defer d.spreads.Unlock()
+	q := d.tx[i]
+	for k, f := range q.sender.Frames() {
+		c, own := &q.peeked[k], &q.slots[k].own
+		room = append(room, max(cap(c.Out), cap(c.In), cap(own.Out), cap(own.In), cap(f.Packet.Payload)))
+	}
+	return room
+}
+
+// RxLists is the same of receive queue i: of each chain of a frame, and of the frame.
+func (d *Device) RxLists(i int) (chains []int, frame int) {
+	q := d.rx[i]
+	q.Lock()
+	defer q.Unlock()
+	for k := range q.chains {
+		chains = append(chains, max(cap(q.chains[k].Out), cap(q.chains[k].In)))
+	}
+	return chains, max(cap(q.buffers), cap(q.header), cap(q.payload))
+}

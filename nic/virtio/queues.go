@@ -28,15 +28,15 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	defer d.spread() // also when a port has begun anew
 	d.began(&v)
 	call, fault := d.callsOf(v.Index)
-	d.give(call, v.Call)
-	d.give(fault, v.Err)
+	call.set(v.Call)
+	fault.set(v.Err)
 	if v.Base != 0 || v.Running {
 		call.fire() // the one that was due may have been lost: the classic stall after a reconnect
 	}
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
 		q.vq, q.kick = vq, v.Kick
-		q.start(v.Running)
+		q.sender.Start(v.Kick, !v.Running) // a ring starts when its kick descriptor is first readable
 		return nil
 	}
 	return d.rx[v.Index/2].open(vq, &v, d.features.Load())
@@ -55,32 +55,25 @@ func (d *Device) open(v *vhostuser.Vring) (*virtq.Device, error) {
 // open starts a receive queue.
 func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) error {
 	q.Lock()
-	q.vq, q.kick, q.started, q.err, q.staged, q.short = vq, v.Kick, v.Running, nil, false, 0
+	q.Restart()
+	q.vq, q.kick, q.started, q.staged, q.short = vq, v.Kick, v.Running, false, 0
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
 	q.fed = v.Base != 0
 	if v.Running {
 		q.quiet()
 	}
 	q.Unlock()
-	if err := q.dev.watcher.add(v.Kick, v.Index); err != nil {
+	if err := q.dev.monitor.Watch(v.Kick, v.Index); err != nil {
 		q.halt()
 		return fmt.Errorf("vring %d: kick: %w", v.Index, err)
 	}
 	return nil
 }
 
-// give gives an eventfd of the frontend's to a call. From then on the watcher looks for those who are stuck in it.
-func (d *Device) give(c *call, fd int) {
-	c.set(fd)
-	if fd >= 0 {
-		d.watcher.wake.Wake()
-	}
-}
-
 // SetCall implements vhostuser.Device. The new descriptor is fired once: a call may have been lost between the two.
 func (d *Device) SetCall(index, fd int) error {
 	call, _ := d.callsOf(index)
-	d.give(call, fd)
+	call.set(fd)
 	call.fire()
 	return nil
 }
@@ -88,7 +81,7 @@ func (d *Device) SetCall(index, fd int) error {
 // SetErr implements vhostuser.Device. It is fired if the queue has an error already.
 func (d *Device) SetErr(index, fd int) error {
 	_, fault := d.callsOf(index)
-	d.give(fault, fd)
+	fault.set(fd)
 	d.mu.Lock()
 	_, broken := d.stopped[index]
 	d.mu.Unlock()
@@ -113,7 +106,7 @@ func (q *rxQueue) enable(on bool) {
 	q.Lock()
 	defer q.Unlock()
 	q.enabled = on
-	q.wake()
+	q.WakeAll()
 }
 
 // spread tells the port which receive queues the driver uses, whenever that may have changed.
@@ -141,7 +134,7 @@ func (d *Device) StopQueue(index int) (base uint16, err error) {
 
 // shut stops the queue and lets go of what the frontend gave for it.
 func (q *txQueue) shut() (base uint16) {
-	q.halt()
+	q.sender.Stop()
 	if q.vq == nil {
 		return 0
 	}
@@ -170,13 +163,15 @@ func (q *rxQueue) halt() (base uint16) {
 	if q.vq == nil {
 		return 0
 	}
-	q.dev.watcher.remove(q.kick)
+	q.dev.monitor.Unwatch(q.kick)
 	base = q.vq.Base()
 	q.vq.Close()
 	q.vq = nil
 	closeAll(q.kick)
 	q.kick, q.started = -1, false
-	q.wake()
+	q.trim(0)
+	q.buffers, q.header, q.payload = nil, nil, nil
+	q.WakeAll()
 	return base
 }
 

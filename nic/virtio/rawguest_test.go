@@ -3,6 +3,7 @@ package virtio_test
 import (
 	"context"
 	"encoding/binary"
+	"log/slog"
 	"net"
 	"os"
 	"testing"
@@ -53,6 +54,7 @@ type rawOptions struct {
 	table bool // memory comes by SET_MEM_TABLE
 
 	patience time.Duration // virtio.Config's
+	log      *slog.Logger  // nil: none
 }
 
 const (
@@ -82,7 +84,7 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, name string, l
 func newRawGuestWith(t testing.TB, files *dma.Files, sw *wire.Switch, name string, last byte, o rawOptions) *rawGuest {
 	t.Helper()
 	g := &rawGuest{t: t, mac: wire.MAC{2, 0, 0, 0, 0, last}}
-	conf := nic.Config{Name: name, MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs}
+	conf := nic.Config{Name: name, MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log}
 	var err error
 	if o.gpu >= 0 {
 		g.gpu, err = gpumem.NewGPU(files, o.gpu, rawGPUSize, gpumem.Options{})

@@ -1,18 +1,19 @@
 package virtio
 
 import (
-	"sync"
-
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
-	"vnic.dev/vnic/wire"
 )
 
 // maxChains is how many chains one frame may take (MRG_RXBUF): a 64 KiB frame in buffers of 1 KiB.
 const maxChains = 64
+
+// maxSegments is how many segments the chains of one frame may have before another one is taken: as
+// many as one chain may have.
+const maxSegments = virtq.MaxSegments
 
 // maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
@@ -20,30 +21,27 @@ const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 // headerBuf is the least that a header buffer has: virtio_net_hdr and the longest header that is split.
 const headerBuf = netHdrLen + HeaderLimit
 
-// rxQueue is a receive virtqueue, an nic.RxQueue. Everything below mu is used under it.
+// rxQueue is a receive virtqueue, an nic.RxQueue. Everything below RxBase is used under its lock.
 type rxQueue struct {
 	dev   *Device
 	index int // of the vring
 	call  call
 	fault call // the error descriptor
 
-	mu sync.Mutex
-	taker
+	nic.RxBase
+	kicks    nic.EventReader
 	vq       *virtq.Device // nil: stopped
 	kick     int           // -1: stopped
 	enabled  bool
-	started  bool  // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
-	fed      bool  // it has had buffers. QEMU's first kick says nothing of them, so kicks are wanted until then
-	err      error // why it stopped for good
-	mrg      bool  // VIRTIO_NET_F_MRG_RXBUF
-	csum     bool  // VIRTIO_NET_F_GUEST_CSUM
+	started  bool // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
+	fed      bool // it has had buffers. QEMU's first kick says nothing of them, so kicks are wanted until then
+	mrg      bool // VIRTIO_NET_F_MRG_RXBUF
+	csum     bool // VIRTIO_NET_F_GUEST_CSUM
 	staged   bool
 	short    int // how many chains were not enough, when a frame last found too few
 	awaited  uint16
-	waiters  []wire.Waker
-	woken    []wire.Waker // to be woken after Unlock
-	broken   bool         // to be reported after Unlock
 	chains   [maxChains]virtq.Chain
+	peeked   int           // how many of chains the last frame needed
 	buffers  []dma.Segment // of all chains of a frame, in order
 	header   []dma.Segment
 	payload  []dma.Segment
@@ -57,34 +55,15 @@ var (
 )
 
 func newRxQueue(d *Device, index int) *rxQueue {
-	return &rxQueue{dev: d, index: index, kick: -1, call: call{lines: &d.lines}, fault: call{lines: &d.lines}}
-}
-
-// Lock implements nic.RxQueue.
-func (q *rxQueue) Lock() { q.mu.Lock() }
-
-// Unlock implements nic.RxQueue. What must not be done under the lock is done after it: to wake senders, and to tell of an
-// error.
-func (q *rxQueue) Unlock() {
-	woken, broken, err := q.woken, q.broken, q.err
-	q.woken, q.broken = nil, false
-	if broken {
-		q.dev.note(q.index, err)
-	}
-	q.mu.Unlock()
-	for _, w := range woken {
-		w.Wake()
-	}
-	if broken {
-		q.dev.watcher.failed(q.index, err)
-		q.fault.fire()
-	}
+	q := &rxQueue{dev: d, index: index, kick: -1, call: call{lines: &d.lines}, fault: call{lines: &d.lines}}
+	q.Init(q)
+	return q
 }
 
 // Put implements nic.RxQueue.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
-	case q.vq == nil || q.err != nil:
+	case q.vq == nil || q.Err() != nil:
 		return nic.PutStopped
 	case !q.enabled || !q.started && !q.begin():
 		return nic.PutDisabled
@@ -98,6 +77,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	} else {
 		n, res = q.putWhole(m, f)
 	}
+	q.trim(n)
 	if res == nic.PutTaken {
 		q.staged = true
 		return res
@@ -113,9 +93,17 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	return res
 }
 
+// trim lets go of the lists of chains that the frame before needed and this one, of n, did not.
+func (q *rxQueue) trim(n int) {
+	for i := n; i < q.peeked; i++ {
+		q.chains[i].Trim()
+	}
+	q.peeked = n
+}
+
 // begin starts the ring if it has been kicked.
 func (q *rxQueue) begin() bool {
-	if !q.take(q.kick) {
+	if !q.kicks.Consume(q.kick) {
 		return false
 	}
 	q.started = true
@@ -131,7 +119,7 @@ func (q *rxQueue) quiet() {
 	case q.vq.EnableKick(): // there are some
 		q.fed = true
 		q.vq.DisableKick()
-		q.dev.watcher.fed()
+		q.dev.fed()
 	}
 }
 
@@ -142,7 +130,7 @@ func (q *rxQueue) used() bool {
 	return q.vq != nil && q.enabled && q.fed
 }
 
-// kicked is called by the watcher when the driver has kicked the queue.
+// kicked is called by the monitor when the driver has kicked the queue.
 func (q *rxQueue) kicked() {
 	q.Lock()
 	defer q.Unlock()
@@ -151,9 +139,9 @@ func (q *rxQueue) kicked() {
 	case !q.started:
 		q.begin() // not if this kick was for a ring before this one
 	default:
-		q.take(q.kick)
+		q.kicks.Consume(q.kick)
 		q.quiet()
-		q.wake()
+		q.WakeAll()
 	}
 }
 
@@ -162,14 +150,15 @@ func (q *rxQueue) kicked() {
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	head := netHdrLen + uint32(len(f.Header))
 	need := head + f.PayloadLen
-	for room := uint32(0); room < need; n++ {
-		if n == maxChains || n == 1 && !q.mrg {
+	for room, segs := uint32(0), 0; room < need; n++ {
+		if n == maxChains || n == 1 && !q.mrg || segs > maxSegments {
 			return n, nic.PutTooBig
 		}
 		c, res := q.next(n)
 		if res != nic.PutTaken {
 			return n, res
 		}
+		segs += len(c.In)
 		if c.InLen < netHdrLen { // also of those that follow (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
@@ -178,7 +167,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		switch n {
 		case 0: // nearly always the only one
 		case 1:
-			q.buffers = append(append(q.buffers[:0], q.chains[0].In...), c.In...)
+			q.buffers = append(append(dma.Reuse(q.buffers), q.chains[0].In...), c.In...)
 		default:
 			q.buffers = append(q.buffers, c.In...)
 		}
@@ -187,7 +176,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	if n > 1 {
 		buffers = q.buffers
 	}
-	q.payload = dma.Cut(q.payload[:0], buffers, 0, uint64(need))
+	q.payload = dma.Cut(dma.Reuse(q.payload), buffers, 0, uint64(need))
 	hlen := uint32(0)                       // unsplit: whoever expects split can tell
 	if f.Meta.GSOType != splitter.GSONone { // a receiver's hint (5.1.6.4.1)
 		hlen = uint32(len(f.Header))
@@ -209,15 +198,16 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload that belongs to the header buffer: of a frame without TCP
 	need := f.PayloadLen - inHeader
-	q.payload = q.payload[:0]
-	for room := uint32(0); n == 0 || room < need; n++ {
-		if n == maxChains || n == 1 && !q.mrg {
+	q.payload = dma.Reuse(q.payload)
+	for room, segs := uint32(0), 0; n == 0 || room < need; n++ {
+		if n == maxChains || n == 1 && !q.mrg || segs > maxSegments {
 			return n, nic.PutTooBig
 		}
 		c, res := q.next(n)
 		if res != nic.PutTaken {
 			return n, res
 		}
+		segs += len(c.In)
 		if c.InFirst < headerBuf || c.InLen == c.InFirst && need > 0 {
 			q.fail(errNotSplit)
 			return n + 1, nic.PutStopped
@@ -226,9 +216,9 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		q.payload = dma.Cut(q.payload, c.In, uint64(c.InFirst), uint64(k))
 		room += k
 	}
-	q.header = dma.Cut(q.header[:0], q.chains[0].In, 0, uint64(netHdrLen+len(f.Header)))
+	q.header = dma.Cut(dma.Reuse(q.header), q.chains[0].In, 0, uint64(netHdrLen+len(f.Header)))
 	if inHeader > 0 { // the frame goes to the header buffer whole
-		q.payload = dma.Cut(q.payload[:0], q.chains[0].In, uint64(netHdrLen+len(f.Header)), uint64(inHeader))
+		q.payload = dma.Cut(dma.Reuse(q.payload), q.chains[0].In, uint64(netHdrLen+len(f.Header)), uint64(inHeader))
 	}
 	err := m.Header(q.header, q.headers(f, f.HeaderLen, n))
 	if err == nil && f.PayloadLen > 0 {
@@ -251,9 +241,11 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 // Return implements nic.Returner: every posted chain comes back with used.len 0. A driver that goes on posting is not
 // waited for.
 func (q *rxQueue) Return() {
-	if q.vq == nil || q.err != nil || !q.started && !q.begin() {
+	if q.vq == nil || q.Err() != nil || !q.started && !q.begin() {
 		return
 	}
+	defer q.trim(0)
+	q.peeked = max(q.peeked, 1)
 	for range q.vq.Size() {
 		c, res := q.peek(0)
 		if res != nic.PutTaken {
@@ -326,11 +318,9 @@ func (q *rxQueue) Flush() (call bool) {
 // Call implements nic.RxQueue.
 func (q *rxQueue) Call() { q.call.fire() }
 
-// Arm implements wire.Waitable.
-func (q *rxQueue) Arm(w wire.Waker) bool {
-	q.Lock()
-	defer q.Unlock()
-	if q.vq == nil || q.err != nil || !q.enabled || !q.started {
+// AwaitBuffers implements nic.RxModel.
+func (q *rxQueue) AwaitBuffers() bool {
+	if q.vq == nil || !q.enabled || !q.started {
 		return false
 	}
 	// The chains that are there were not enough: wait for one more than there were.
@@ -339,36 +329,20 @@ func (q *rxQueue) Arm(w wire.Waker) bool {
 	}
 	if at := q.vq.Base() + uint16(q.short); at != q.awaited { // those who waited for another place get no kick there: they look
 		q.awaited = at
-		q.wake()
+		q.WakeAll()
 	}
-	q.waiters = append(q.waiters, w)
 	return true
 }
 
-// Disarm implements wire.Waitable.
-func (q *rxQueue) Disarm(w wire.Waker) {
-	q.Lock()
-	defer q.Unlock()
-	for i := range q.waiters {
-		if q.waiters[i] == w {
-			q.waiters = append(q.waiters[:i], q.waiters[i+1:]...)
-			return
-		}
-	}
-}
-
-// wake has all who wait for buffers woken after Unlock.
-func (q *rxQueue) wake() {
-	q.woken = append(q.woken, q.waiters...)
-	clear(q.waiters)
-	q.waiters = q.waiters[:0]
-}
-
-// fail stops the queue until the driver or the frontend sets it up again. Unlock sees to the rest.
+// fail stops the queue until the driver or the frontend sets it up again.
 func (q *rxQueue) fail(err error) {
-	if q.err != nil {
-		return
+	if q.Fail(err) {
+		q.dev.note(q.index, err) // before anybody sets it up again
 	}
-	q.err, q.broken = err, true
-	q.wake()
+}
+
+// Stopped implements nic.RxModel.
+func (q *rxQueue) Stopped(err error) {
+	q.dev.failed(q.index, err)
+	q.fault.fire()
 }

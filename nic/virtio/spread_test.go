@@ -39,7 +39,7 @@ func (g stockGuest) post(q, n int) {
 // spread waits until flows are spread over these queues.
 func (g stockGuest) spread(want ...uint16) {
 	g.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // the watcher sees to it
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // the monitor sees to it
 		r, err := g.Port().RSS()
 		g.must(err)
 		slices.Sort(r.Table)
@@ -117,7 +117,7 @@ func TestSpreadLeavesRSSThatSomebodySet(t *testing.T) {
 	g.must(g.Port().SetRSS(r))
 	g.post(0, 1)
 	g.post(1, 1)
-	g.must(g.front.SetEnable(0, true)) // what follows a Post by the watcher this does at once
+	g.must(g.front.SetEnable(0, true)) // what follows a Post by the monitor this does at once
 	g.spread(1)
 	_, err = g.Port().Info()
 	g.must(err)

@@ -15,7 +15,7 @@
 // promiscuous when there is NAT, and would answer for everybody. Queues, flows, leases and questions under way have bounds,
 // most of them also a share for each guest address; what is beyond them is refused or dropped, and counted in Stats. A full
 // queue towards netstack makes senders wait (Busy), as it is always emptied; towards a guest without buffers the gateway
-// waits as a NIC's worker does (nic.Patience).
+// waits as a NIC's worker does (nic.Sender).
 //
 // Locks are leaves: the inbox's and the outbox's queues, the leases, quotas, the UDP forwards' tables. Under them nothing is
 // called but wakers, a quota, and what makes a socket in netstack.

@@ -118,7 +118,7 @@ func FuzzFrames(f *testing.F) {
 		copy(b[6:12], r.mac[:]) // else it may take the other's place on the switch
 		r.send(b)
 		if r.describe(b) { // with all that a sender may say of it
-			p := &r.slot.pkt
+			p := &r.pkt
 			if start, off, ok := splitter.CsumPlace(&p.Meta.Headers); ok {
 				p.Meta.Csum, p.Meta.CsumStart, p.Meta.CsumOffset = splitter.CsumPartial, start, off
 				r.link.Deliver(r.w, []*wire.Packet{p})

@@ -21,7 +21,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
-	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
 	"vnic.dev/vnic/wire"
@@ -86,7 +85,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 // start starts what the gateway is made of, and attaches it. If it fails, nothing is left.
 func (g *Gateway) start() error {
 	var err error
-	if g.out, err = newOutbox(&g.count); err != nil {
+	if g.out, err = newOutbox(&g.count, g.log); err != nil {
 		return err
 	}
 	ep := &endpoint{Link: ether.Link{Addr: tcpip.LinkAddress(g.o.MAC[:]), Bytes: uint32(g.o.MTU)}, out: g.out}
@@ -111,7 +110,7 @@ func (g *Gateway) start() error {
 	}
 	go g.port.run()
 	g.out.link = g.link
-	dma.Go(g.out.run) // it never spins, so it is not one of nic.Work's
+	g.out.run()
 	if err != nil {
 		return errors.Join(err, g.Close())
 	}

@@ -1,8 +1,8 @@
 package gateway
 
 import (
+	"log/slog"
 	"sync"
-	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 
@@ -19,48 +19,44 @@ const (
 	slotSize     = 66 << 10
 )
 
-// outbox is what netstack sends, and the worker that hands it to the wire.
+// outbox is what netstack sends, on its way to the wire: an nic.TxQueue, and the nic.Outlet of its own sender.
 type outbox struct {
-	link  *wire.Link // set before run; nil: there is none, and all is dropped
-	count *counters
-	wake  *nic.Sleeper
-	done  chan struct{} // closed when run is done
+	link   *wire.Link // set before run; nil: there is none, and all is dropped
+	count  *counters
+	log    *slog.Logger
+	sender *nic.Sender
 
 	mu     sync.Mutex
 	queue  []*stack.PacketBuffer // oldest first
 	bytes  int
 	closed bool
 
-	// The worker's.
+	// The sender's worker's.
 	worker *wire.Worker
-	slots  [outBatch]*outSlot
-	used   int // slots[:used] are under way, oldest first
-	batch  [outBatch]*wire.Packet
-	waits  *nic.Waits
-	temper nic.Patience
+	slots  [outBatch]outSlot
 }
 
-// outSlot is a frame under way: its bytes lie in memory of ours, of the wire's domain.
+var _ nic.TxQueue = (*outbox)(nil)
+
+// outSlot has the bytes of a frame under way, in memory of ours, of the wire's domain.
 type outSlot struct {
-	pkt   wire.Packet
 	frame []byte
 	mem   *dma.Region
-	since time.Time // waiting since, for a busy receiver
 }
 
-func newOutbox(count *counters) (*outbox, error) {
-	o := &outbox{count: count, done: make(chan struct{}), worker: wire.NewWorker(), temper: nic.Patience{Limit: nic.DefaultPatience}}
-	var err error
-	if o.wake, err = nic.NewSleeper(); err != nil {
-		return nil, err
-	}
-	o.waits = nic.NewWaits(o.wake, outBatch)
+func newOutbox(count *counters, log *slog.Logger) (*outbox, error) {
+	o := &outbox{count: count, log: log, worker: wire.NewWorker()}
 	for i := range o.slots {
 		b := make([]byte, slotSize)
-		o.slots[i] = &outSlot{frame: b, mem: dma.NewBuffer(b, dma.Wire)}
+		o.slots[i] = outSlot{frame: b, mem: dma.NewBuffer(b, dma.Wire)}
 	}
-	return o, nil
+	var err error
+	o.sender, err = nic.NewSender(o, o, nic.SenderOptions{Batch: outBatch, Drain: true})
+	return o, err
 }
+
+// run starts the worker. It has no thread of its own, and never spins.
+func (o *outbox) run() { o.sender.Start(-1, false) }
 
 // put adds a packet, of which it keeps a reference; false if there is no room.
 func (o *outbox) put(pkt *stack.PacketBuffer) bool {
@@ -74,7 +70,7 @@ func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	o.queue = append(o.queue, pkt.IncRef())
 	o.bytes += n
 	o.mu.Unlock()
-	o.wake.Wake()
+	o.sender.Wake()
 	return true
 }
 
@@ -83,40 +79,11 @@ func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true
 	o.mu.Unlock()
-	o.wake.Wake()
-	<-o.done
-	o.wake.Close()
+	o.sender.Close()
 }
 
-// run is the worker.
-func (o *outbox) run() {
-	defer close(o.done)
-	defer o.temper.Forgive()
-	for {
-		last := o.gather()
-		if o.used > 0 {
-			for i := range o.used {
-				o.batch[i] = &o.slots[i].pkt
-			}
-			o.deliver(o.batch[:o.used])
-			o.settle(last)
-		}
-		var err error
-		switch {
-		case last && o.pending() == 0:
-			return
-		case o.used > 0:
-			err = o.sleepBusy()
-		default:
-			err = o.sleep(-1)
-		}
-		if err != nil { // ppoll does not fail
-			time.Sleep(time.Millisecond)
-		}
-	}
-}
-
-func (o *outbox) deliver(batch []*wire.Packet) {
+// Send implements nic.Outlet.
+func (o *outbox) Send(batch []*wire.Packet) {
 	if o.link != nil {
 		o.link.Deliver(o.worker, batch)
 		return
@@ -126,37 +93,93 @@ func (o *outbox) deliver(batch []*wire.Packet) {
 	}
 }
 
-// gather fills free slots with what waits. closed: nothing is added any more.
-func (o *outbox) gather() (closed bool) {
-	for {
-		o.mu.Lock()
-		closed = o.closed
-		if o.used == outBatch || len(o.queue) == 0 {
-			o.mu.Unlock()
-			return closed
+// Dropped implements nic.Outlet. Done and Abandon count.
+func (o *outbox) Dropped(*wire.Packet) {}
+
+// Gather implements nic.TxQueue.
+func (o *outbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
+	for filled < len(free) {
+		pkt := o.take()
+		if pkt == nil {
+			break
 		}
-		pkt := o.queue[0]
-		o.queue[0] = nil
-		o.queue = o.queue[1:]
-		o.bytes -= pkt.Size()
-		o.mu.Unlock()
-		if o.slots[o.used].describe(pkt) {
-			o.used++
+		taken++
+		f := free[filled]
+		if o.slots[f.Slot].describe(pkt, &f.Packet) {
+			filled++
 		} else {
 			o.count.outBad.Add(1)
 		}
 		pkt.DecRef()
 	}
+	return filled, taken, nil
 }
 
-func (o *outbox) pending() int {
+// take takes the oldest packet out of the queue; nil: it is empty.
+func (o *outbox) take() *stack.PacketBuffer {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.queue) + o.used
+	if len(o.queue) == 0 {
+		return nil
+	}
+	pkt := o.queue[0]
+	o.queue[0] = nil
+	o.queue = o.queue[1:]
+	o.bytes -= pkt.Size()
+	return pkt
 }
 
+// Reload implements nic.TxQueue: memory of ours stays where it is.
+func (o *outbox) Reload(*nic.TxFrame, bool) (ok bool, err error) { return true, nil }
+
+// Done implements nic.TxQueue.
+func (o *outbox) Done(fs []*nic.TxFrame) error {
+	for _, f := range fs {
+		switch f.Packet.Verdict.Kind {
+		case wire.Taken:
+			o.count.sent.Add(1)
+		case wire.Busy:
+			o.count.outGaveUp.Add(1)
+		default:
+			o.count.outDropped.Add(1)
+		}
+	}
+	return nil
+}
+
+// Abandon implements nic.TxQueue.
+func (o *outbox) Abandon(*nic.TxFrame) (kept bool) {
+	o.count.outGaveUp.Add(1)
+	return false
+}
+
+// Publish implements nic.TxQueue.
+func (o *outbox) Publish() (call bool) { return false }
+
+// Call implements nic.TxQueue.
+func (o *outbox) Call() {}
+
+// Pending implements nic.TxQueue.
+func (o *outbox) Pending() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.queue) > 0
+}
+
+// EnableKick implements nic.TxQueue: put wakes the sender each time.
+func (o *outbox) EnableKick() (more bool) { return o.Pending() }
+
+// DisableKick implements nic.TxQueue.
+func (o *outbox) DisableKick() {}
+
+// Idle implements nic.TxQueue.
+func (o *outbox) Idle([]*nic.TxFrame) {}
+
+// Stopped implements nic.TxQueue. Nothing of this queue can fail but the sleep.
+func (o *outbox) Stopped(err error) { o.log.Error("the gateway sends no more", "err", err) }
+
 // describe makes a packet for the wire of one of netstack's; false if it is none that can be sent.
-func (s *outSlot) describe(pkt *stack.PacketBuffer) bool {
+func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 	n := 0
 	for _, b := range pkt.AsSlices() {
 		if len(b) > len(s.frame)-n {
@@ -164,9 +187,7 @@ func (s *outSlot) describe(pkt *stack.PacketBuffer) bool {
 		}
 		n += copy(s.frame[n:], b)
 	}
-	p := &s.pkt
 	*p = wire.Packet{Payload: p.Payload[:0]}
-	s.since = time.Time{}
 	h := &p.Meta.Headers
 	head := min(n, splitter.MaxHeader)
 	if n < splitter.EthLen || splitter.Parse(s.frame[:head], uint32(n), h) != nil || h.Class == splitter.Malformed {
@@ -194,57 +215,4 @@ func (s *outSlot) describe(pkt *stack.PacketBuffer) bool {
 	}
 	p.Prepare()
 	return true
-}
-
-// settle forgets the frames that are disposed of, and keeps those that met a busy receiver, unless this is the last round.
-func (o *outbox) settle(last bool) {
-	var now time.Time
-	kept := 0
-	for i := range o.used {
-		s := o.slots[i]
-		switch s.pkt.Verdict.Kind {
-		case wire.Taken:
-			o.count.sent.Add(1)
-		case wire.Busy:
-			if now.IsZero() {
-				now = time.Now()
-			}
-			if s.since.IsZero() {
-				s.since = now
-			}
-			if !last && o.temper.Worth(s.pkt.Verdict.Queue, s.since, now) {
-				o.slots[kept], o.slots[i] = o.slots[i], o.slots[kept]
-				kept++
-				continue
-			}
-			o.count.outGaveUp.Add(1)
-		default:
-			o.count.outDropped.Add(1)
-		}
-	}
-	o.used = kept
-}
-
-// sleepBusy sleeps until a receiver of held frames has buffers, there is more to send and room for it, or patience ends.
-func (o *outbox) sleepBusy() error {
-	defer o.waits.End()
-	for _, s := range o.slots[:o.used] {
-		if !o.waits.Add(s.pkt.Verdict.Queue, s.since) {
-			return nil
-		}
-	}
-	return o.sleep(o.waits.Left(o.temper.Limit))
-}
-
-// sleep sleeps for at most d, forever if it is negative. Not at all if there is something to do.
-func (o *outbox) sleep(d time.Duration) error {
-	o.wake.Doze()
-	o.mu.Lock()
-	work := o.closed || len(o.queue) > 0 && o.used < outBatch
-	o.mu.Unlock()
-	if work {
-		o.wake.Awake()
-		return nil
-	}
-	return o.wake.Sleep(d)
 }

@@ -211,7 +211,7 @@ func describe(t testing.TB, r *raw, frame []byte) *wire.Packet {
 	if !r.describe(frame) {
 		t.Fatalf("%x", frame)
 	}
-	return &r.slot.pkt
+	return &r.pkt
 }
 
 func TestBadOptions(t *testing.T) {

@@ -101,7 +101,7 @@ type guest struct {
 
 func newGuest(t testing.TB, sw *wire.Switch, n byte, mtu int, lo wire.LinkOptions) *guest {
 	t.Helper()
-	out, err := newOutbox(new(counters))
+	out, err := newOutbox(new(counters), slog.New(slog.DiscardHandler))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func newGuest(t testing.TB, sw *wire.Switch, n byte, mtu int, lo wire.LinkOption
 		t.Fatal(err)
 	}
 	out.link = v.link
-	dma.Go(out.run)
+	out.run()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -249,6 +249,7 @@ type raw struct {
 	mac  wire.MAC
 	link *wire.Link
 	slot *outSlot
+	pkt  wire.Packet // in the slot
 	w    *wire.Worker
 	got  chan []byte
 }
@@ -288,7 +289,7 @@ func (r *raw) send(frame []byte) wire.Verdict {
 	if !r.describe(frame) {
 		return wire.Drop(wire.DropBadFrame)
 	}
-	p := &r.slot.pkt
+	p := &r.pkt
 	for {
 		r.link.Deliver(r.w, []*wire.Packet{p})
 		if p.Verdict.Kind != wire.Busy {
@@ -305,8 +306,8 @@ func (r *raw) send(frame []byte) wire.Verdict {
 func (r *raw) describe(frame []byte) bool {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})
 	defer pkt.DecRef()
-	ok := r.slot.describe(pkt)
-	p := &r.slot.pkt
+	ok := r.slot.describe(pkt, &r.pkt)
+	p := &r.pkt
 	if p.Meta.Csum = splitter.CsumNone; !ok && len(frame) >= splitter.EthLen && p.Meta.Headers.Class == splitter.Malformed {
 		p.Header = append([]byte(nil), frame[:min(len(frame), nic.MaxHeader)]...) // as nic.Describe does
 		p.PayloadLen = uint32(len(frame) - len(p.Header))

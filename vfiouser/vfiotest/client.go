@@ -5,35 +5,19 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/vfiouser"
 )
 
 var le = binary.LittleEndian
 
 // Pair returns the two ends of a connection: one for Connect, one for Server.Serve.
-func Pair() (client, server *net.UnixConn, err error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, nil, fmt.Errorf("socketpair: %w", err)
-	}
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "vfio-user")
-		c, err := net.FileConn(f)
-		f.Close()
-		if err != nil {
-			return nil, nil, fmt.Errorf("socketpair: %w", err)
-		}
-		conns[i] = c.(*net.UnixConn)
-	}
-	return conns[0], conns[1], nil
-}
+func Pair() (client, server *net.UnixConn, err error) { return scm.Pair() }
 
 // Error is an error reply.
 type Error struct {

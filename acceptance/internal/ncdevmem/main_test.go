@@ -19,12 +19,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab/labtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // timeLimit ends what hangs: all of it takes a minute.
 const timeLimit = 5 * time.Minute

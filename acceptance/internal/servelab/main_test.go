@@ -3,13 +3,12 @@ package servelab
 import (
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // QEMUs that are started with what `vnic serve --json` prints send from GPU to GPU. One is killed and comes again. At the end vnic gets a
 // SIGTERM while both run. The guests of "stock" have the kernel's virtio_net, and everything is tried that people do to it.

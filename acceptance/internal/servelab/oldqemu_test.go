@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
-	"vnic.dev/vnic/qemu"
 )
 
 // QEMU 10.0, with all of TestServeStrangersQEMU that it can do; of gve it says what vnic has said that it would.
@@ -33,11 +33,11 @@ func TestServeOldQEMU(t *testing.T) {
 	}
 	old := strings.TrimSpace(string(out))
 	t.Run("virtio, QEMU listens", func(t *testing.T) {
-		t.Setenv(qemu.EnvQEMU, old)
+		t.Setenv(assets.EnvQEMU, old)
 		try(t, func(b *bench) { b.client = true })
 	})
 	t.Run("stock", func(t *testing.T) {
-		t.Setenv(qemu.EnvQEMU, old)
+		t.Setenv(assets.EnvQEMU, old)
 		try(t, func(b *bench) { b.stock = true })
 	})
 	t.Run("gve", func(t *testing.T) {

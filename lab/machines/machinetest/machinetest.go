@@ -11,11 +11,11 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
-	"vnic.dev/vnic/qemu"
 )
 
 // Images fetches what guests with NICs of these models boot from, and builds the initramfs with modules, programs and files of o; with
@@ -24,13 +24,13 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machines.Imag
 	t.Helper()
 	skipIfShort(t)
 	step := ""
-	progress := func(p qemu.Progress) {
+	progress := func(p assets.Progress) {
 		if now := p.Step + " " + p.What; now != step {
 			step = now
 			t.Log(now, p.Total)
 		}
 	}
-	im, err := machines.Fetch(t.Context(), qemu.Options{IgnoreSystemQEMU: true, Progress: progress}, models, t.Logf)
+	im, err := machines.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, Progress: progress}, models, t.Logf)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,7 @@ import (
 //     not blank. Directives (//go:build, //go:embed) are comments.
 //   - C and assembly: lines with something outside // and /* */, which are no comments in literals.
 //   - Shell, Python, testscripts: lines that are not blank and do not begin with #. A here-document
-//     and a doc string are code.
+//     and a doc string are code. The files behind a testscript are data.
 func Count(lang tree.Language, name string, src []byte) (int, error) {
 	switch lang {
 	case tree.Go:
@@ -26,6 +26,9 @@ func Count(lang tree.Language, name string, src []byte) (int, error) {
 	}
 	n := 0
 	for line := range strings.Lines(string(src)) {
+		if lang == tree.Script && strings.HasPrefix(line, "-- ") {
+			break
+		}
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
 			n++
 		}

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/lab"
@@ -125,7 +126,7 @@ func (l *runner) initrd(ctx context.Context) error {
 		}
 	}
 	if machines.LacksModules(err) {
-		return &qemu.Missing{What: "kernel " + im.Kernel.Version, Err: err,
+		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err,
 			Fix: "give its own modules by --modules, with " + o.driver() + " among them; or no --kernel, and one is fetched"}
 	}
 	return err

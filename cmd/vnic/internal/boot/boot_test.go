@@ -15,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
@@ -253,9 +254,9 @@ func TestProgramRunsInAGuest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("QEMU in -short")
 	}
-	dir, err := qemu.CacheDir(qemu.Options{})
+	dir, err := assets.CacheDir(assets.Options{})
 	if err == nil {
-		_, err = qemu.Fetch(t.Context(), qemu.Options{CacheDir: dir, Offline: true, VFIOUser: true})
+		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
 	}
 	if err != nil {
 		t.Skipf("no QEMU or kernel without the network: %v", err)

@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 	"strings"
 
+	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/elfdeps"
-	"vnic.dev/vnic/qemu"
 )
 
 // program is what runs in the guests, and the files that it needs there.
@@ -68,7 +68,7 @@ func (o *Options) explain(flag string, err error) error {
 	}
 	switch {
 	case errors.Is(err, elfdeps.ErrMissing):
-		return &qemu.Missing{What: "a library for the guest", Err: err, Fix: "install it, name its directory in LD_LIBRARY_PATH, or link statically"}
+		return &assets.Missing{What: "a library for the guest", Err: err, Fix: "install it, name its directory in LD_LIBRARY_PATH, or link statically"}
 	case errors.Is(err, guestimages.ErrTooMuch):
 		return &UseError{fmt.Errorf("%w: give the guest more memory (--memory), or copy less", err)}
 	}

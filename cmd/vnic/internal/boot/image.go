@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
@@ -15,7 +16,7 @@ import (
 // Image is what a guest boots from under a QEMU that is not ours: the same as ours do, but that it brings up its network by itself
 // and runs the program on its console.
 type Image struct {
-	Kernel qemu.Kernel
+	Kernel assets.Kernel
 	Append string // the kernel's command line
 
 	runner *runner

@@ -8,8 +8,8 @@ import (
 	"os"
 	"strings"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/qemu"
 )
 
 // Options are the flags of `vnic boot`.
@@ -36,7 +36,7 @@ type Options struct {
 
 	Services []lab.Service // what else is to see the lab: a capture
 
-	Fetch          qemu.Options
+	Fetch          assets.Options
 	Log            *slog.Logger
 	Note           func(format string, args ...any)
 	Stage          func(what string) // "" = nothing more to be shown: the guests' programs have the terminal

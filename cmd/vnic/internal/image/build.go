@@ -9,9 +9,9 @@ import (
 	"os"
 	"path/filepath"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/qemu"
 )
 
 // Files of an image's directory.
@@ -93,9 +93,9 @@ type usage struct {
 }
 
 func (u *usage) print(w io.Writer) error {
-	oldest := qemu.MinQEMU
+	oldest := assets.MinQEMU
 	if m, _ := lab.Of(u.NIC); m.VFIOUser {
-		oldest = qemu.MinVFIOUser
+		oldest = assets.MinVFIOUser
 	}
 	at := func(name string) string { return filepath.Join(u.Dir, name) }
 	_, err := fmt.Fprintf(w, `Guest image for a %s NIC, kernel %s. In one terminal:

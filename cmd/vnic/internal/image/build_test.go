@@ -14,9 +14,9 @@ import (
 
 	"github.com/u-root/u-root/pkg/cpio"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/qemu"
 )
 
 // options build an image of a kernel without modules, and a program.
@@ -34,13 +34,13 @@ func options(t *testing.T) BuildOptions {
 		}
 		return path
 	}
-	for _, e := range []string{qemu.EnvKernel, qemu.EnvModules, qemu.EnvQEMU, "LD_LIBRARY_PATH"} {
+	for _, e := range []string{assets.EnvKernel, assets.EnvModules, assets.EnvQEMU, "LD_LIBRARY_PATH"} {
 		t.Setenv(e, "")
 	}
 	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, MTU: 1500, Memory: 512 << 20,
 		Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"}, Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"},
 		Append: "more", Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
-		Fetch: qemu.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}
+		Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}
 }
 
 // files gives what the archives of an initrd have; later ones count, as for the kernel.

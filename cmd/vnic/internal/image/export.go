@@ -8,19 +8,19 @@ import (
 	"io/fs"
 	"strings"
 
+	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
-	"vnic.dev/vnic/qemu"
 )
 
 // ExportOptions are the flags of `vnic image export`.
 type ExportOptions struct {
 	File     string // "-": Stdout
 	Force    bool
-	CacheDir string // "" = as qemu.CacheDir has it
+	CacheDir string // "" = as assets.CacheDir has it
 	Stdout   io.Writer
 }
 
@@ -34,7 +34,7 @@ func Export(ctx context.Context, o ExportOptions) error {
 			return err
 		}
 	}
-	cache, err := qemu.CacheDir(qemu.Options{CacheDir: o.CacheDir})
+	cache, err := assets.CacheDir(assets.Options{CacheDir: o.CacheDir})
 	if _, here, _ := guestimages.FindProgram(cache); err != nil && !here {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/vfiouser/vfiotest"
@@ -19,7 +20,7 @@ import (
 // TestEightGuestsAreNotHeldUp: eight guests with real NICs move bytes at the same time while a capture's reader takes nothing.
 // All arrive; what was not captured is counted.
 func TestEightGuestsAreNotHeldUp(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	r, out, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -7,12 +7,11 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 func note(t *testing.T) func(string, ...any) {
 	return func(format string, args ...any) { t.Errorf("note: "+format, args...) }

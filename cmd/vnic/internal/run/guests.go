@@ -9,11 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab/machines"
-	"vnic.dev/vnic/qemu"
 )
 
 // prepareGuests finds or fetches what guests boot from, nil for in-process guests: stage fetch.
@@ -43,7 +43,7 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 	}
 	if err := im.Build(ctx, modules, "devmem"); err != nil {
 		if machines.LacksModules(err) {
-			err = &qemu.Missing{What: "kernel " + im.Kernel.Version + " lacks what a guest needs", Err: err,
+			err = &assets.Missing{What: "kernel " + im.Kernel.Version + " lacks what a guest needs", Err: err,
 				Fix: "use a kernel with " + strings.Join(modules, ", ") + " as a module, with its modules by --modules, or none of --kernel"}
 		}
 		return nil, errors.Join(err, im.Close())

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/qemu"
 )
 
 // Options are the flags of `vnic run`.
@@ -34,7 +34,7 @@ type Options struct {
 	Pause      string // stop for ever at this stage (tests)
 	StallSecs  int    // without progress, until a transfer fails
 
-	Fetch qemu.Options
+	Fetch assets.Options
 	Log   *slog.Logger
 
 	Stage    func(Step)                            // a stage begins

@@ -8,16 +8,15 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/wire"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(withPairs{m}) }
+func TestMain(m *testing.M) { testkit.Main(withPairs{m}) }
 
 type withPairs struct{ *testing.M }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/gopacket/gopacket/pcapgo"
 
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire/capture"
 )
@@ -75,7 +76,7 @@ func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 // doCaptured runs with o as the command does with --pcap.
 func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 	t.Helper()
-	leavesNothing(t)
+	testkit.LeavesNothing(t)
 	p, err := pcap.Start(what, o.note)
 	if err != nil {
 		t.Fatal(err)

@@ -11,9 +11,8 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // options are a short run of guests in this process.
@@ -22,39 +21,10 @@ func options(size uint64) Options {
 		GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 }
 
-// descriptors lists what this process has open. Epoll and eventfd of the Go runtime's poller stay.
-func descriptors(t *testing.T) []string {
-	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var list []string
-	for _, e := range entries {
-		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:[event") {
-			list = append(list, to)
-		}
-	}
-	slices.Sort(list)
-	return list
-}
-
-// leavesNothing has a test fail that leaves goroutines or descriptors.
-func leavesNothing(t *testing.T) {
-	t.Helper()
-	before := descriptors(t)
-	running := goleak.IgnoreCurrent()
-	t.Cleanup(func() {
-		goleak.VerifyNone(t, running)
-		if after := descriptors(t); !slices.Equal(before, after) {
-			t.Errorf("descriptors before: %q, after: %q", before, after)
-		}
-	})
-}
-
 // do runs with o, and holds the report against its schema too.
 func do(t *testing.T, o Options) *Report {
 	t.Helper()
-	leavesNothing(t)
+	testkit.LeavesNothing(t)
 	if err := o.Check(); err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +178,7 @@ func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
 
 // A connection that is cut in the middle ends in an error that shows both ends' TCP state.
 func TestStallShowsBothTCPStates(t *testing.T) {
-	leavesNothing(t)
+	testkit.LeavesNothing(t)
 	for _, mode := range []string{transfer.Devmem, transfer.Copy} {
 		o := options(16 << 20)
 		o.Modes, o.StallSecs = []string{mode}, 1
@@ -236,7 +206,7 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 }
 
 func TestConnectionThatCannotBeMade(t *testing.T) {
-	leavesNothing(t)
+	testkit.LeavesNothing(t)
 	o := options(1 << 20)
 	o.StallSecs = 1
 	var l *runner
@@ -256,7 +226,7 @@ func TestInterruptionAtEachStageWinsAndLeavesNothing(t *testing.T) {
 	gone := errors.New("gone away")
 	for _, stage := range Stages {
 		t.Run(stage, func(t *testing.T) {
-			leavesNothing(t)
+			testkit.LeavesNothing(t)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			o := options(1 << 20)
@@ -277,7 +247,7 @@ func TestInterruptionInMidTransfer(t *testing.T) {
 	gone := errors.New("gone away")
 	for _, mode := range []string{transfer.Devmem, transfer.Copy} {
 		t.Run(mode, func(t *testing.T) {
-			leavesNothing(t)
+			testkit.LeavesNothing(t)
 			ctx, cancel := context.WithCancelCause(t.Context())
 			defer cancel(nil)
 			o := options(1 << 39)
@@ -295,7 +265,7 @@ func TestInterruptionInMidTransfer(t *testing.T) {
 }
 
 func TestNoRoomForGPUMemoryIsSomethingMissing(t *testing.T) {
-	leavesNothing(t)
+	testkit.LeavesNothing(t)
 	o := options(1 << 20)
 	o.GPUMemory = 1 << 50
 	_, err := Do(t.Context(), o)

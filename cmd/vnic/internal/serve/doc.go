@@ -6,6 +6,9 @@
 // unless the first goes away within a moment. Whoever connects and hangs up without a word, as one who only looks whether
 // somebody is there, is not noticed.
 //
+// A socket is our user's: its mode is 0600 whatever the umask, so QEMU runs as the same user, or as
+// root.
+//
 // A socket's file that a dead process has left is replaced, one that somebody listens at is not. While that is found out the
 // directory is locked, so that of two who start at once one wins. At the end, our files are removed, if they are still ours.
 //

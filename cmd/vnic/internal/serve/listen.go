@@ -34,12 +34,12 @@ func listen(ctx context.Context, path string) (*listener, error) {
 	}
 	defer unlock()
 	for range 3 { // others than us take no lock
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
+		l, err := bind(ctx, path)
 		if err == nil {
 			l.SetUnlinkOnClose(false)
-			st, err := os.Lstat(path)
+			st, err := private(path)
 			if err != nil {
-				return nil, errors.Join(err, l.Close())
+				return nil, fmt.Errorf("socket %s: %w", path, errors.Join(err, l.Close()))
 			}
 			made := &listener{UnixListener: l, name: path, file: st}
 			made.gone = lastly.Do(func() { _ = made.remove() })
@@ -53,6 +53,46 @@ func listen(ctx context.Context, path string) (*listener, error) {
 		}
 	}
 	return nil, fmt.Errorf("socket %s: somebody else makes and removes it all the time", path)
+}
+
+// socketMode is the mode of our sockets: connect(2) wants the right to write (unix(7)), so nobody
+// but our user, and root, comes in. A guest's NIC is a way into networks, and a QEMU's memory.
+const socketMode = 0o600
+
+// bind makes a socket whose file is ours alone from its first moment on, whatever the umask: Linux
+// makes the file with the mode of the socket's own inode, less the umask (net/unix/af_unix.c,
+// unix_bind_bsd), and fchmod before bind sets that. (chmod after it would leave a moment, and umask
+// is the whole process's.)
+func bind(ctx context.Context, path string) (*net.UnixListener, error) {
+	conf := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
+		e := c.Control(func(fd uintptr) { err = os.NewSyscallError("fchmod", unix.Fchmod(int(fd), socketMode)) })
+		return errors.Join(e, err)
+	}}
+	l, err := conf.Listen(context.WithoutCancel(ctx), "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	return l.(*net.UnixListener), nil
+}
+
+// private looks whether the socket at path came to be ours alone. A umask that takes the owner's
+// rights is undone.
+func private(path string) (os.FileInfo, error) {
+	st, err := os.Lstat(path)
+	if err != nil {
+		return nil, err
+	}
+	switch mode := st.Mode().Perm(); {
+	case mode == socketMode:
+		return st, nil
+	case mode&^socketMode != 0:
+		return nil, errors.Join(fmt.Errorf("others might connect to it, as its mode is %#o and not %#o: "+
+			"give a name in a file system that keeps modes", mode, socketMode), os.Remove(path))
+	}
+	if err := os.Chmod(path, socketMode); err != nil {
+		return nil, err
+	}
+	return os.Lstat(path)
 }
 
 // advise says what can be done.

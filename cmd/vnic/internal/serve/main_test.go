@@ -16,5 +16,8 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if path := os.Getenv(stranger); path != "" {
+		os.Exit(knock(path))
+	}
 	goleak.VerifyTestMain(m)
 }

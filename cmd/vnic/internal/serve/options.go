@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack/gateway"
 )
@@ -66,6 +68,17 @@ func Inherited() (fds []int) {
 		fds = append(fds, first+i)
 	}
 	return fds
+}
+
+// CheckInherited says whether descriptors that a user names are ones that this process was started with: it has others, all of
+// which are closed on exec, and none of them is to be taken for a user's.
+func CheckInherited(fds []int) error {
+	for _, fd := range fds {
+		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC != 0 {
+			return fmt.Errorf("--fd %d: not a descriptor that vnic was started with", fd)
+		}
+	}
+	return nil
 }
 
 // Check says what is wrong with the options.

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 
+	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -50,9 +51,9 @@ const guestRAM = 1 << 30
 func newReport(l *lab.Lab, sources []source, client bool) *Report {
 	first := l.Port(0)
 	m := first.Model
-	r := &Report{Schema: 1, NIC: m.Name, PID: os.Getpid(), OldestQEMU: qemu.MinQEMU, Client: client, KernelArgs: machines.For(m.Name).KernelArgs, mtu: first.MTU}
+	r := &Report{Schema: 1, NIC: m.Name, PID: os.Getpid(), OldestQEMU: assets.MinQEMU, Client: client, KernelArgs: machines.For(m.Name).KernelArgs, mtu: first.MTU}
 	if m.VFIOUser {
-		r.OldestQEMU = qemu.MinVFIOUser
+		r.OldestQEMU = assets.MinVFIOUser
 	}
 	if m.Node && first.GPU() != nil {
 		r.KernelArgs = strings.TrimSpace("nokaslr " + r.KernelArgs) // else the kernel may put itself where the GPU is
@@ -113,8 +114,8 @@ func (r *Report) Print(w io.Writer) error {
 	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports), plural(len(r.Ports), r.NIC+" NIC"),
 		r.PortBytes>>10, r.ResidentBytes>>10)
 	fmt.Fprintf(&b, "QEMU %s or newer. Any guest RAM will do, as long as it is shared memory.\n", r.OldestQEMU)
-	if r.OldestQEMU == qemu.MinVFIOUser {
-		fmt.Fprintln(&b, "An older one says: 'vfio-user-pci' is not a valid device model name. A virtio NIC (--nic virtio) does with QEMU "+qemu.MinQEMU+".")
+	if r.OldestQEMU == assets.MinVFIOUser {
+		fmt.Fprintln(&b, "An older one says: 'vfio-user-pci' is not a valid device model name. A virtio NIC (--nic virtio) does with QEMU "+assets.MinQEMU+".")
 	}
 	if r.NIC == lab.Virtio {
 		also := ""

@@ -14,13 +14,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
-	"vnic.dev/vnic/lab/labtest"
 )
 
 // What is printed for people is what the report says, when a shell reads it.
 func TestPrintedFlagsCanBePasted(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	dir := t.TempDir() + "/it's, $HOME"
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		for _, gpu := range []uint64{0, 2 << 20} {
@@ -53,7 +53,7 @@ func TestPrintedFlagsCanBePasted(t *testing.T) {
 
 // Before the flags stands what QEMU and iPXE make of them.
 func TestPrintedAdvice(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	const ipxe, old = "leave out romfile=", "'vfio-user-pci' is not a valid device model name"
 	for _, tt := range []struct {
 		nic          lab.NIC
@@ -81,7 +81,7 @@ func TestPrintedAdvice(t *testing.T) {
 }
 
 func TestFlags(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	flags := func(nic lab.NIC, gpu uint64, client bool) string {
 		w, err := lab.Open(lab.Uniform(1, nic, gpu), lab.Options{})
 		if err != nil {

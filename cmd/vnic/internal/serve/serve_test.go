@@ -18,6 +18,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/lastly"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/vfiouser/vfiotest"
@@ -75,7 +76,7 @@ func (s *served) end() {
 // noted waits for a note.
 func (s *served) noted(want string) {
 	s.t.Helper()
-	late := time.After(labtest.Patience)
+	late := time.After(testkit.Patience)
 	for {
 		select {
 		case n := <-s.notes:
@@ -121,7 +122,7 @@ func (s *served) talk(a, b *labtest.Guest) {
 }
 
 func TestGuestsOnOneServeComeAndGo(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	dir := t.TempDir()
 	paths, err := Paths([]string{dir + "/n%d"}, 2)
 	if err != nil {
@@ -149,7 +150,7 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 
 // In client mode QEMU listens, and it may be there first or not.
 func TestClientConnectsWheneverQEMUListens(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/q"
 	s := serve(t, Options{Paths: []string{path}, Client: true})
 	for range 2 {
@@ -173,7 +174,7 @@ func TestClientConnectsWheneverQEMUListens(t *testing.T) {
 }
 
 func TestOpenSocketsAreServed(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -216,7 +217,7 @@ func TestOpenSocketsAreServed(t *testing.T) {
 
 // A program that was started with a connection ends with it.
 func TestEndsWithItsLastConnection(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -232,7 +233,7 @@ func TestEndsWithItsLastConnection(t *testing.T) {
 }
 
 func TestWhatIsNoSocketIsRefused(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -253,8 +254,25 @@ func TestWhatIsNoSocketIsRefused(t *testing.T) {
 	}
 }
 
+// A descriptor of vnic's own is not taken for one that its user has named.
+func TestOwnDescriptorsAreNotInherited(t *testing.T) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0) // as they are inherited: not closed on exec
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fds[0])
+	defer unix.Close(fds[1])
+	if err := CheckInherited([]int{fds[0], 1 << 20}); err != nil {
+		t.Error(err)
+	}
+	unix.CloseOnExec(fds[1])
+	if err := CheckInherited(fds[:]); err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("--fd %d: not a descriptor", fds[1])) {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	o := Options{Paths: []string{t.TempDir() + "/s"}}
 	s := serve(t, o)
 	o.NIC.Model = lab.Virtio
@@ -287,7 +305,7 @@ func stale(t *testing.T, path string) {
 }
 
 func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
 	for range 20 {
 		stale(t, path)
@@ -324,7 +342,7 @@ func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
 }
 
 func TestFilesOfOthersAreLeftAlone(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	dir := t.TempDir()
 	file := dir + "/file"
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
@@ -364,7 +382,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 // A second QEMU is turned away with a message; one that says nothing is in nobody's way; one that talks rubbish ends its own
 // connection.
 func TestOneQEMUAtATime(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	dir := t.TempDir()
 	s := serve(t, Options{Paths: []string{dir + "/a", dir + "/b"}})
 	dial := func() *net.UnixConn {
@@ -400,7 +418,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 
 // As many as can wait connect, and say nothing: they are shown the door, and QEMU comes in.
 func TestSilentOnesKeepNobodyOut(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
 	s := serve(t, Options{Paths: []string{path}, silence: 50 * time.Millisecond})
 	var silent []*net.UnixConn
@@ -423,7 +441,7 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 }
 
 func TestGVEIsServedByVFIOUser(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	s := serve(t, Options{Paths: []string{t.TempDir() + "/g"}, NIC: lab.NIC{Model: lab.GVE}, GPUMemory: 4 << 20})
 	for range 2 {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: s.rep.Ports[0].Socket})
@@ -443,7 +461,7 @@ func TestGVEIsServedByVFIOUser(t *testing.T) {
 
 // What ends before it has begun has ended well.
 func TestToldToEndAtOnce(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	path := filepath.Join(t.TempDir(), "s")
@@ -463,7 +481,7 @@ func TestToldToEndAtOnce(t *testing.T) {
 
 // 64 ports: the memory of each is small, also with somebody at each.
 func TestManyPorts(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		t.Run(nic, func(t *testing.T) {
 			paths, err := Paths([]string{t.TempDir() + "/%d"}, 64)

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // survivor is another process, which has the memory mapped that is its fourth file, and connects to a socket once for each byte
@@ -41,7 +41,7 @@ func survive(path string) error {
 
 // A QEMU that outlives a vnic has the memory of that one's GPU: the next vnic says so, and does not of a QEMU that has its own.
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
 	o := Options{Paths: []string{path}, GPUMemory: 2 << 20}
 	// connects starts a process that has the GPU of a report, and gives what makes it connect.
@@ -104,7 +104,7 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 
 // A port's IPv6 address is what the kernel makes of its MAC, where there is a gateway that tells the network.
 func TestAddressIsWhatTheKernelMakesUp(t *testing.T) {
-	labtest.LeavesNothing(t)
+	testkit.LeavesNothing(t)
 	for alone, want := range map[bool]string{false: "fd76:6e69::76:6eff:fe69:%d/64", true: "fd76:6e69::%d/64"} {
 		s := serve(t, Options{Paths: []string{t.TempDir() + "/a", t.TempDir() + "/b"}, NoGateway: alone})
 		for i, p := range s.rep.Ports {

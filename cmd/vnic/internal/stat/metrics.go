@@ -17,17 +17,8 @@ import (
 
 // The metrics. Each is made from a Snapshot when it is asked for.
 var (
-	queueLabels = []string{"port", "queue", "direction"}
-
-	descPort     = desc("port_info", "What a port is.", "port", "kind", "mac")
-	descPackets  = desc("packets_total", "Packets of a queue, as the guest saw or sent them.", queueLabels...)
-	descSegments = desc("segments_total", "Packets of a queue, counted as packets of the wire's size.", queueLabels...)
-	descHeader   = desc("header_bytes_total", "Header bytes of a queue.", queueLabels...)
-	descPayload  = desc("payload_bytes_total", "Payload bytes of a queue, by the memory where they were written (rx) or lay (tx).", append(queueLabels, "domain")...)
-	descBounced  = desc("bounced_bytes_total", "Payload bytes that went through host memory, as P2P was not possible.", queueLabels...)
-	descDrops    = desc("queue_drops_total", "Packets of a queue that its port dropped.", queueLabels...)
-	descDropped  = desc("queue_dropped_bytes_total", "Payload bytes of the packets that a queue's port dropped.", queueLabels...)
-	descSplit    = desc("queue_split", "Whether a receive queue splits headers off.", "port", "queue")
+	descPort  = desc("port_info", "What a port is.", "port", "kind", "mac")
+	descSplit = desc("queue_split", "Whether a receive queue splits headers off.", "port", "queue")
 
 	descLinkPackets  = desc("link_packets_total", "Packets of a port on the wire.", "port", "direction")
 	descLinkSegments = desc("link_segments_total", "Packets of a port on the wire, counted as packets of the wire's size.", "port", "direction")
@@ -38,15 +29,17 @@ var (
 	descLost         = desc("lost_replies_total", "Answers of the control channel that did not reach the guest.", "port")
 	descRules        = desc("flow_rules", "Flow rules that are set.", "port")
 
-	descJobs       = desc("engine_jobs_total", "Jobs of the GPU engines that have ended.", "port")
-	descFailed     = desc("engine_failed_jobs_total", "Jobs of the GPU engines that have ended with an error.", "port")
-	descEngine     = desc("engine_bytes_total", "Bytes that GPU engines worked on.", "port", "operation")
 	descMemory     = desc("gpu_memory_bytes", "Memory of a GPU.", "port", "gpu")
 	descRegistered = desc("gpu_registered_bytes", "Memory of a GPU that a guest has registered as buffers.", "port", "gpu")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("vnic_"+name, help, labels, nil)
+}
+
+// queueDesc is desc for what each half of a queue pair has.
+func queueDesc(name, help string, labels ...string) *prometheus.Desc {
+	return desc(name, help, append([]string{"port", "queue", "direction"}, labels...)...)
 }
 
 // Describe implements prometheus.Collector: the metrics follow from the ports, which come and go.
@@ -89,15 +82,7 @@ func (p *PortCounters) collect(ch chan<- prometheus.Metric) {
 			name string
 			Direction
 		}{{"rx", q.RX}, {"tx", q.TX}} {
-			count(descPackets, half.Packets, i, half.name)
-			count(descSegments, half.Segments, i, half.name)
-			count(descHeader, half.HeaderBytes, i, half.name)
-			count(descPayload, half.DeviceBytes, i, half.name, "device")
-			count(descPayload, half.GPUFileBytes, i, half.name, "gpu_file")
-			count(descPayload, half.HostBytes, i, half.name, "host")
-			count(descBounced, half.BouncedBytes, i, half.name)
-			count(descDrops, half.Drops, i, half.name)
-			count(descDropped, half.DroppedBytes, i, half.name)
+			collect(directionCounters, &half.Direction, count, i, half.name)
 		}
 	}
 	if p.Engine == nil {
@@ -106,14 +91,7 @@ func (p *PortCounters) collect(ch chan<- prometheus.Metric) {
 	count(descUnsplit, p.Unsplit)
 	count(descLost, p.LostReplies)
 	gauge(descRules, float64(p.Rules))
-	e := p.Engine
-	count(descJobs, e.Jobs)
-	count(descFailed, e.Failed)
-	count(descEngine, e.Gathered, "gather")
-	count(descEngine, e.ToGuest, "to_guest")
-	count(descEngine, e.FromGuest, "from_guest")
-	count(descEngine, e.Filled, "fill")
-	count(descEngine, e.Hashed, "hash")
+	collect(engineCounters, p.Engine, count)
 	for _, g := range p.GPUs {
 		gauge(descMemory, float64(g.Bytes), strconv.Itoa(g.ID))
 		gauge(descRegistered, float64(g.Registered), strconv.Itoa(g.ID))

@@ -11,7 +11,6 @@ import (
 	"os"
 	"time"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/wire"
 )
@@ -65,17 +64,6 @@ type LinkCounters struct {
 	Drops            map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
 }
 
-// EngineCounters are those of a NIC's GPU engines, in bytes but for the first two.
-type EngineCounters struct {
-	Jobs      uint64 `json:"jobs"`
-	Failed    uint64 `json:"failed"`
-	Gathered  uint64 `json:"gathered_bytes"`
-	ToGuest   uint64 `json:"to_guest_bytes"`
-	FromGuest uint64 `json:"from_guest_bytes"`
-	Filled    uint64 `json:"filled_bytes"`
-	Hashed    uint64 `json:"hashed_bytes"`
-}
-
 // GPU is one that a port uses.
 type GPU struct {
 	ID         int    `json:"id"`
@@ -90,29 +78,6 @@ type Queue struct {
 	Split bool      `json:"split"` // the receive queue splits headers off
 	RX    Direction `json:"rx"`
 	TX    Direction `json:"tx"`
-}
-
-// Direction is one half of a queue pair. Payload is counted by where it was written (rx) or lay (tx).
-type Direction struct {
-	Packets      uint64 `json:"packets"`  // a super-packet is one
-	Segments     uint64 `json:"segments"` // a super-packet is many
-	HeaderBytes  uint64 `json:"header_bytes"`
-	DeviceBytes  uint64 `json:"device_bytes"`   // payload in registered GPU buffers
-	GPUFileBytes uint64 `json:"gpu_file_bytes"` // payload elsewhere in GPU memory
-	HostBytes    uint64 `json:"host_bytes"`     // payload in host memory
-	BouncedBytes uint64 `json:"bounced_bytes"`  // payload that went through host memory, as P2P was not possible
-	Drops        uint64 `json:"drops"`          // by this port
-	DroppedBytes uint64 `json:"dropped_bytes"`
-}
-
-// bytes is all that went by.
-func (d *Direction) bytes() uint64 {
-	return d.HeaderBytes + d.DeviceBytes + d.GPUFileBytes + d.HostBytes
-}
-
-func direction(c control.DirCounters) Direction {
-	return Direction{Packets: c.Packets, Segments: c.Segments, HeaderBytes: c.HeaderBytes, DeviceBytes: c.DeviceBytes,
-		GPUFileBytes: c.GPUFileBytes, HostBytes: c.HostBytes, BouncedBytes: c.BouncedBytes, Drops: c.Drops, DroppedBytes: c.DroppedBytes}
 }
 
 // snapshot reads all counters.
@@ -157,9 +122,7 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 	}
 	c.Unsplit, c.LostReplies = p.Unsplit(), p.LostReplies()
 	all, _ := p.PortCounters()
-	e := all.Engine
-	c.Engine = &EngineCounters{Jobs: e.Jobs, Failed: e.Failed, Gathered: e.Gathered, ToGuest: e.ToGuest, FromGuest: e.FromGuest,
-		Filled: e.Filled, Hashed: e.Hashed}
+	c.Engine = (*EngineCounters)(&all.Engine)
 	state := p.State()
 	c.Rules = len(state.Rules)
 	gpus, _ := p.GPUs()
@@ -175,7 +138,7 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 	}
 	for i, split := range state.Splits { // one for each queue pair
 		rx, tx := p.QueueCounters(i)
-		c.Queues = append(c.Queues, Queue{Index: i, Split: split.On, RX: direction(rx), TX: direction(tx)})
+		c.Queues = append(c.Queues, Queue{Index: i, Split: split.On, RX: Direction(rx), TX: Direction(tx)})
 	}
 }
 

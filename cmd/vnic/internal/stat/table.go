@@ -32,7 +32,16 @@ func Table(w io.Writer, before, now *Snapshot) error {
 	}
 	var b strings.Builder
 	t.tw = tabwriter.NewWriter(&b, 0, 0, 2, ' ', tabwriter.AlignRight)
-	t.row("PORT", "QUEUE", "", "PACKETS", "BYTES", "DEVICE", "GPU FILE", "HOST", "DROPS")
+	head := []string{"PORT", "QUEUE", ""}
+	for i, c := range directionCounters {
+		if c.column != "" {
+			head = append(head, c.column)
+		}
+		if i == 0 {
+			head = append(head, "BYTES")
+		}
+	}
+	t.row(head...)
 	for i := range now.Ports {
 		t.port(before.find(now.Ports[i].Name), &now.Ports[i])
 	}
@@ -81,15 +90,16 @@ func (t *table) bytes(before, now uint64) string {
 
 // port writes a row for the link in each direction, one for what was dropped, and those of the queues.
 func (t *table) port(a, b *PortCounters) {
-	t.row(b.Name, "wire", "rx", t.count(a.Link.Received, b.Link.Received), t.bytes(a.Link.ReceivedBytes, b.Link.ReceivedBytes), "", "", "", "")
-	t.row(b.Name, "wire", "tx", t.count(a.Link.Sent, b.Link.Sent), t.bytes(a.Link.SentBytes, b.Link.SentBytes), "", "", "", "")
+	was, is := &a.Link, &b.Link
+	t.wire(b.Name, "rx", t.count(was.Received, is.Received), t.bytes(was.ReceivedBytes, is.ReceivedBytes), "")
+	t.wire(b.Name, "tx", t.count(was.Sent, is.Sent), t.bytes(was.SentBytes, is.SentBytes), "")
 	reasons := make([]string, 0, len(b.Link.Drops))
 	for r := range b.Link.Drops {
 		reasons = append(reasons, r)
 	}
 	slices.Sort(reasons)
 	for _, r := range reasons {
-		t.row(b.Name, "wire", r, "", "", "", "", "", t.count(a.Link.Drops[r], b.Link.Drops[r]))
+		t.wire(b.Name, r, "", "", t.count(a.Link.Drops[r], b.Link.Drops[r]))
 	}
 	for i, q := range b.Queues {
 		var was Queue
@@ -105,10 +115,33 @@ func (t *table) port(a, b *PortCounters) {
 	}
 }
 
+// wire writes a row of the link, which counts less than a queue.
+func (t *table) wire(port, name, packets, bytes, drops string) {
+	cells := []string{port, "wire", name, packets, bytes}
+	for _, c := range directionCounters[1:] {
+		switch c.column {
+		case "":
+		case dropsColumn:
+			cells = append(cells, drops)
+		default:
+			cells = append(cells, "")
+		}
+	}
+	t.row(cells...)
+}
+
 func (t *table) direction(port, queue, name string, a, b *Direction) {
 	if b.Packets == 0 && b.Drops == 0 {
 		return
 	}
-	t.row(port, queue, name, t.count(a.Packets, b.Packets), t.bytes(a.bytes(), b.bytes()), t.bytes(a.DeviceBytes, b.DeviceBytes),
-		t.bytes(a.GPUFileBytes, b.GPUFileBytes), t.bytes(a.HostBytes, b.HostBytes), t.count(a.Drops, b.Drops))
+	cells := []string{port, queue, name}
+	for i, c := range directionCounters {
+		if c.column != "" {
+			cells = append(cells, c.cell(t, a, b))
+		}
+		if i == 0 {
+			cells = append(cells, t.bytes(a.bytes(), b.bytes()))
+		}
+	}
+	t.row(cells...)
 }

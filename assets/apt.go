@@ -1,0 +1,192 @@
+package assets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"vnic.dev/vnic/internal/proc"
+)
+
+// apt is apt-get with a state of its own below dir: the system's is neither read nor written, but
+// for how the machine reaches the network (proxies, time-outs) and whether it minds old Release
+// files. An empty dpkg status makes it compute a package's whole closure, down to libc.
+type apt struct {
+	dir   string
+	suite string
+}
+
+// aptKept are the system's settings that hold for us too.
+var aptKept = regexp.MustCompile(`(?i)^Acquire::((https?|ftp|tor|socks5?h?)::|Retries |ForceIPv[46] |` +
+	`Check-Valid-Until |Check-Date )`)
+
+// lackingTools are those that a fetch needs and this machine lacks.
+func lackingTools() (lacking []string) {
+	for _, tool := range []string{"apt-get", "apt-config", "dpkg-deb"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			lacking = append(lacking, tool)
+		}
+	}
+	return lacking
+}
+
+// newApt writes the configuration; nothing is asked of the network yet.
+func newApt(ctx context.Context, dir, suite string, a archive) (*apt, error) {
+	t := &apt{dir: dir, suite: suite}
+	for _, d := range []string{"lists/partial", "archives/partial", "state", "cache", "log"} {
+		if err := os.MkdirAll(filepath.Join(dir, d), 0o755); err != nil {
+			return nil, err
+		}
+	}
+	kept, err := proc.Command{}.Run(ctx, "apt-config", "dump", "Acquire")
+	if err != nil {
+		return nil, err
+	}
+	var conf strings.Builder
+	for line := range strings.SplitSeq(string(kept), "\n") {
+		if aptKept.MatchString(line) {
+			conf.WriteString(line + "\n")
+		}
+	}
+	for _, kv := range [][2]string{
+		{"Dir::Etc::main", "/dev/null"}, {"Dir::Etc::parts", "/dev/null"},
+		{"Dir::Etc::preferences", "/dev/null"}, {"Dir::Etc::preferencesparts", "/dev/null"},
+		{"Dir::Etc::sourcelist", filepath.Join(dir, "sources.list")}, {"Dir::Etc::sourceparts", "/dev/null"},
+		{"Dir::State", filepath.Join(dir, "state")}, {"Dir::State::lists", filepath.Join(dir, "lists")},
+		{"Dir::State::status", filepath.Join(dir, "status")}, {"Dir::Log", filepath.Join(dir, "log")},
+		{"Dir::Cache", filepath.Join(dir, "cache")}, {"Dir::Cache::archives", filepath.Join(dir, "archives")},
+		{"Dir::Cache::pkgcache", ""}, {"Dir::Cache::srcpkgcache", ""},
+		{"APT::Architecture", "amd64"}, {"APT::Install-Recommends", "false"}, {"APT::Sandbox::User", ""},
+		{"APT::Update::Error-Mode", "any"}, {"APT::Default-Release", suite},
+		{"Acquire::Languages", "none"}, {"Acquire::GzipIndexes", "true"}, {"Acquire::ForceHash", "SHA256"},
+		{"Debug::NoLocking", "true"},
+	} {
+		fmt.Fprintf(&conf, "%s \"%s\";\n", kv[0], kv[1])
+	}
+	conf.WriteString("#clear APT::Architectures;\nAPT::Architectures { \"amd64\"; };\n")
+	suites := []string{suite}
+	if base, ok := strings.CutSuffix(suite, "-backports"); ok {
+		suites = append(suites, base)
+	}
+	var list strings.Builder
+	for _, s := range suites {
+		fmt.Fprintf(&list, "deb [signed-by=%s] %s %s main\n", a.keyring, a.mirror, s)
+	}
+	for name, content := range map[string]string{"apt.conf": conf.String(), "sources.list": list.String(), "status": ""} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o644); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+func (t *apt) command(dir string, stdout func(string)) proc.Command {
+	return proc.Command{Dir: dir, Env: []string{"APT_CONFIG=" + filepath.Join(t.dir, "apt.conf")}, Stdout: stdout}
+}
+
+// update reads the archive's lists.
+func (t *apt) update(ctx context.Context) error {
+	_, err := t.command(t.dir, nil).Run(ctx, "apt-get", "update")
+	return aptError("suite "+t.suite, err)
+}
+
+// closure gives a package and all that it needs, as the archive has them.
+func (t *apt) closure(ctx context.Context, name string) ([]Package, error) {
+	out, err := t.command(t.dir, nil).Run(ctx, "apt-get", "--print-uris", "-y", "-d", "install", name)
+	if err != nil {
+		return nil, aptError("suite "+t.suite, err)
+	}
+	return parseURIs(string(out))
+}
+
+// printedURI is a line of apt-get --print-uris: 'URI' NAME_VERSION_ARCHITECTURE.deb SIZE
+// SHA256:HEX. File names have "%3a" for the epoch's colon.
+var printedURI = regexp.MustCompile(`^'[^']*' (([^_/\s]+)_([^_/\s]+)_[^_/\s]+) (\d+) SHA256:([0-9a-f]{64})\s*$`)
+
+func parseURIs(text string) ([]Package, error) {
+	var list []Package
+	for line := range strings.SplitSeq(text, "\n") {
+		if !strings.HasPrefix(line, "'") {
+			continue
+		}
+		f := printedURI.FindStringSubmatch(line)
+		if f == nil {
+			return nil, fmt.Errorf("apt-get --print-uris: cannot read %q", line)
+		}
+		name, err1 := url.PathUnescape(f[2])
+		version, err2 := url.PathUnescape(f[3])
+		size, err3 := strconv.ParseInt(f[4], 10, 64)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return nil, fmt.Errorf("apt-get --print-uris: cannot read %q: %w", line, err)
+		}
+		list = append(list, Package{Name: name, Version: version, Size: size, SHA256: f[5], file: f[1]})
+	}
+	return list, nil
+}
+
+// download puts packages into dir; apt checks them against the signed lists.
+func (t *apt) download(ctx context.Context, dir string, list []Package, done func(bytes int64)) error {
+	var total int64
+	args := []string{"-o", "APT::Status-Fd=1", "-q", "download"}
+	for _, p := range list {
+		total += p.Size
+		args = append(args, p.Name+"="+p.Version)
+	}
+	_, err := t.command(dir, func(line string) {
+		// dlstatus:ITEM:PERCENT:TEXT
+		if f := strings.SplitN(line, ":", 4); len(f) == 4 && f[0] == "dlstatus" {
+			if pc, err := strconv.ParseFloat(f[2], 64); err == nil && pc >= 0 && pc <= 100 {
+				done(int64(pc / 100 * float64(total)))
+			}
+		}
+	}).Run(ctx, "apt-get", args...)
+	return aptError("suite "+t.suite, err)
+}
+
+// What may be wrong with one suite of a mirror.
+var (
+	errExpired = errors.New("the mirror's copy is out of date") // its Release file is too old for this machine's apt
+	errTorn    = errors.New("the mirror's copy is not whole")   // its files are of different days, or gone
+)
+
+// aptError finds out from apt's words what is wrong.
+func aptError(what string, err error) error {
+	var te *proc.ToolError
+	if !errors.As(err, &te) {
+		return err
+	}
+	has := func(words ...string) bool {
+		for _, w := range words {
+			if strings.Contains(te.Stderr, w) {
+				return true
+			}
+		}
+		return false
+	}
+	switch {
+	case has("No space left on device", "Disk quota exceeded", "don't have enough free space", "File too large",
+		"received signal 25"): // SIGXFSZ
+		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoSpace, te.Words()), Fix: fixSpace}
+	case has("NO_PUBKEY", "is not signed", "Missing key", "couldn't be verified", "could not be verified"):
+		return &Missing{What: what, Err: fmt.Errorf("%w that signs it (%s)", ErrNoKeyring, te.Words()),
+			Fix: "install a newer debian-archive-keyring, or name one (--keyring, " + EnvKeyring + ")"}
+	case has("is expired", "not valid yet"):
+		return fmt.Errorf("%s: %w (%s)", what, errExpired, te.Words())
+	case has("does not have a Release file", "404  Not Found", "Unable to locate package"):
+		return fmt.Errorf("%s: %w", what, err)
+	case has("Hash Sum mismatch", "unexpected size", "Mirror sync in progress", "File not found"):
+		return fmt.Errorf("%s: %w (%s)", what, errTorn, te.Words())
+	case has("Could not resolve", "Temporary failure", "Could not connect", "Connection refused", "unreachable",
+		"timed out", "Unable to connect", "Failed to fetch", "Connection failed"):
+		return &Missing{What: what, Err: fmt.Errorf("%w (%s)", ErrNoNetwork, te.Words()),
+			Fix: "connect this machine, name another mirror (--mirror, " + EnvMirror + "), or " + giveBoth}
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

@@ -1,0 +1,184 @@
+package assets
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// The cache:
+//
+//	lock           held (flock) by whoever changes something
+//	resolved.json  what was resolved and unpacked last
+//	qemu/KEY/      a QEMU with all its libraries; KEY names version and content
+//	kernel/KEY/    a kernel and its modules
+//	images/        see guest-images
+//	kvm.json       does KVM work here, since this boot
+//	tmp/           trees in the making: whoever holds the lock removes what is left there
+//
+// A tree appears by one rename and is never changed after that, so readers need no lock.
+type cache struct{ dir string }
+
+// CacheDir says where the cache is, without making it.
+func CacheDir(o Options) (string, error) {
+	dir := cmp.Or(o.CacheDir, os.Getenv(EnvCache))
+	if dir == "" {
+		base, err := os.UserCacheDir()
+		if err != nil {
+			return "", &Missing{What: "cache", Err: fmt.Errorf("%w: %w", ErrNoCache, err),
+				Fix: "set " + EnvCache + " to a directory that may hold 300 MB"}
+		}
+		dir = filepath.Join(base, "vnic")
+	}
+	return filepath.Abs(dir)
+}
+
+// lock makes the cache directory and takes its lock, waiting for another vnic when there is one.
+func (c cache) lock(ctx context.Context, waiting func()) (unlock func(), err error) {
+	if err := os.MkdirAll(filepath.Join(c.dir, "tmp"), 0o755); err != nil {
+		return nil, c.noCache(err)
+	}
+	f, err := os.OpenFile(filepath.Join(c.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o644)
+	if err != nil {
+		return nil, c.noCache(err)
+	}
+	tick := time.NewTicker(100 * time.Millisecond) // flock cannot be cancelled
+	defer tick.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { _ = f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			return nil, errors.Join(fmt.Errorf("cache %s: lock: %w", c.dir, err), f.Close())
+		}
+		waiting()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			_ = f.Close()
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// noCache is the error of a cache that cannot be made.
+func (c cache) noCache(err error) error {
+	var known *Missing
+	if err = CacheError(c.dir, err); errors.As(err, &known) {
+		return err
+	}
+	return cacheError(c.dir, ErrNoCache, err, fixWrite)
+}
+
+// resolved is resolved.json.
+type resolved struct {
+	QEMU   *tree `json:"qemu,omitempty"`
+	Kernel *tree `json:"kernel,omitempty"`
+}
+
+// tree is one unpacked set of packages.
+type tree struct {
+	Dir      string    `json:"dir"`     // below the cache
+	Version  string    `json:"version"` // of the role's own package
+	Suite    string    `json:"suite"`
+	Fetched  time.Time `json:"fetched"`
+	Disk     int64     `json:"disk"` // bytes
+	Packages []Package `json:"packages"`
+}
+
+// load reads resolved.json; trees that are not there any more are left out.
+func (c cache) load() (*resolved, error) {
+	r := new(resolved)
+	b, err := os.ReadFile(filepath.Join(c.dir, "resolved.json"))
+	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
+		return r, nil
+	}
+	if err != nil {
+		return r, cacheError(c.dir, ErrNoCache, err, fixWrite)
+	}
+	if json.Unmarshal(b, r) != nil {
+		return new(resolved), nil // not ours, or from another version: fetch again
+	}
+	for _, t := range []**tree{&r.QEMU, &r.Kernel} {
+		if *t == nil {
+			continue
+		}
+		if !filepath.IsLocal((*t).Dir) {
+			*t = nil
+		} else if st, err := os.Stat(filepath.Join(c.dir, (*t).Dir)); err != nil || !st.IsDir() {
+			*t = nil
+		}
+	}
+	return r, nil
+}
+
+func (c cache) save(r *resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
+
+// SaveJSON writes a file of the cache in dir, so that whoever reads it finds the old one or the new
+// one whole.
+func SaveJSON(dir, name string, v any) error {
+	b, err := json.MarshalIndent(v, "", "\t")
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "."+name+"-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), filepath.Join(dir, name))
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return nil
+}
+
+// clean removes what earlier runs left behind when they were killed. The caller holds the lock.
+func (c cache) clean() {
+	entries, _ := os.ReadDir(filepath.Join(c.dir, "tmp"))
+	for _, e := range entries {
+		_ = os.RemoveAll(filepath.Join(c.dir, "tmp", e.Name()))
+	}
+	left, _ := filepath.Glob(filepath.Join(c.dir, ".*.json-*"))
+	for _, l := range left {
+		_ = os.Remove(l)
+	}
+}
+
+// free is the space below the cache, found at its nearest directory that exists.
+func (c cache) free() (int64, error) {
+	for dir := c.dir; ; dir = filepath.Dir(dir) {
+		var st unix.Statfs_t
+		err := unix.Statfs(dir, &st)
+		if err == nil {
+			return int64(st.Bavail) * st.Bsize, nil
+		}
+		if !errors.Is(err, unix.ENOENT) || dir == "/" || !strings.HasPrefix(dir, "/") {
+			return 0, fmt.Errorf("cache %s: %w", dir, err)
+		}
+	}
+}
+
+// room says whether need bytes fit.
+func (c cache) room(need int64) error {
+	have, err := c.free()
+	if err != nil || have >= need {
+		return err
+	}
+	return &Missing{
+		What: "cache " + c.dir, Err: fmt.Errorf("%w: %d MB needed, %d MB free", ErrNoSpace, need>>20+1, have>>20),
+		Fix: fixSpace,
+	}
+}

@@ -1,0 +1,288 @@
+package assets
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// ErrInUse says that something of the cache is in use.
+var ErrInUse = errors.New("in use")
+
+// CacheEntry is one thing that the cache keeps.
+type CacheEntry struct {
+	Name    string    `json:"name"`              // its path below the cache: KIND/...
+	Kind    string    `json:"kind"`              // "qemu", "kernel", "images", "programs", "tools", "tmp"
+	Bytes   int64     `json:"bytes"`             // that it takes up
+	Used    time.Time `json:"used"`              // last; of tools: made
+	Current bool      `json:"current"`           // QEMU, kernel: the one that the next run takes
+	Link    string    `json:"link,omitempty"`    // where it leads, if it is a link: that is not looked at, nor removed
+	InUse   bool      `json:"in_use"`            // by a vnic, or another process
+	PIDs    []int     `json:"pids,omitempty"`    // of these, as far as they can be told
+	Partial bool      `json:"partial,omitempty"` // in the making, or left by a process that was killed
+}
+
+// kinds are the directories of the cache, in the order of a list, with the names of what is ours in
+// them: whoever makes a directory the cache that has others of that name must not lose them.
+var kinds = []struct {
+	name string
+	ours func(dir *os.Root, base string) bool
+}{
+	{roleQEMU, named(`-[0-9a-f]{12}$`)}, // treeKey
+	{roleKernel, named(`-[0-9a-f]{12}$`)},
+	{"images", named(`^([0-9a-f]{64}\.cpio|\.new-.*)$`)},        // guest-images
+	{"programs", named(`^(vnic-guest-[0-9a-f]{64}|\.new-.*)$`)}, // guest-images
+	{"tools", func(dir *os.Root, base string) bool { // tools/debs.sh, tools/ncdevmem
+		_, err := dir.Lstat(path.Join("tools", base, ".complete"))
+		return err == nil || partial(base)
+	}},
+	{"tmp", named(`^(fetch|rm)-`)},
+}
+
+func named(pattern string) func(*os.Root, string) bool {
+	re := regexp.MustCompile(pattern)
+	return func(_ *os.Root, base string) bool { return re.MatchString(base) }
+}
+
+// partial tells what is in the making by its name.
+func partial(base string) bool {
+	prefixes := []string{".new-", ".apt-", ".ncdevmem-", "fetch-", "rm-"}
+	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(base, p) })
+}
+
+// ListCache lists what lies in the cache. A cache that is not there is empty.
+func ListCache(o Options) (dir string, list []CacheEntry, err error) {
+	if dir, err = CacheDir(o); err != nil {
+		return "", nil, err
+	}
+	c := cache{dir}
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return dir, nil, nil
+	}
+	if err != nil {
+		return dir, nil, c.unusable(err)
+	}
+	defer func() { _ = root.Close() }()
+	list, err = c.list(root)
+	return dir, list, err
+}
+
+func (c cache) unusable(err error) error {
+	return cacheError(c.dir, ErrNoCache, err, "set "+EnvCache+" to a directory that you may read")
+}
+
+func (c cache) list(root *os.Root) (list []CacheEntry, err error) {
+	have, err := c.load()
+	if err != nil {
+		return nil, err
+	}
+	for _, k := range kinds {
+		if to, err := root.Readlink(k.name); err == nil {
+			list = append(list, CacheEntry{Name: k.name, Kind: k.name, Link: to})
+			continue
+		}
+		entries, err := fs.ReadDir(root.FS(), k.name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, c.unusable(err)
+		}
+		for _, e := range entries {
+			if k.ours(root, e.Name()) {
+				list = append(list, c.entry(root, k.name, e.Name(), have))
+			}
+		}
+	}
+	using := users(c.dir)
+	for i := range list {
+		e := &list[i]
+		for pid, names := range using {
+			if slices.ContainsFunc(names, func(n string) bool { return n == e.Name || strings.HasPrefix(n, e.Name+"/") }) {
+				e.PIDs = append(e.PIDs, pid)
+			}
+		}
+		slices.Sort(e.PIDs)
+		e.InUse = len(e.PIDs) > 0
+		if e.Link == "" && !e.InUse && (e.Kind == roleQEMU || e.Kind == roleKernel) {
+			f, free := holdAlone(root, e.Name)
+			e.InUse = !free
+			if f != nil {
+				_ = f.Close()
+			}
+		}
+	}
+	return list, nil
+}
+
+func (c cache) entry(root *os.Root, kind, base string, have *resolved) CacheEntry {
+	e := CacheEntry{Name: path.Join(kind, base), Kind: kind, Partial: partial(base)}
+	if to, err := root.Readlink(e.Name); err == nil {
+		e.Link = to
+		return e
+	}
+	mark := e.Name
+	if kind == "tools" && !e.Partial {
+		mark = path.Join(e.Name, ".complete")
+	}
+	if st, err := root.Lstat(mark); err == nil {
+		e.Used = st.ModTime()
+	}
+	for _, t := range []*tree{have.QEMU, have.Kernel} {
+		if t != nil && filepath.Clean(t.Dir) == e.Name {
+			e.Current = true
+			if t.Fetched.After(e.Used) {
+				e.Used = t.Fetched
+			}
+		}
+	}
+	e.Bytes = usage(root, e.Name)
+	return e
+}
+
+// usage is what a tree takes up, as du says: blocks, and each file once. Links are not followed.
+func usage(root *os.Root, name string) (n int64) {
+	type id struct{ dev, ino uint64 }
+	seen := map[id]bool{}
+	_ = fs.WalkDir(root.FS(), name, func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil // gone meanwhile, or not ours to read
+		}
+		st, err := d.Info()
+		if err != nil {
+			return nil
+		}
+		if s, ok := st.Sys().(*syscall.Stat_t); ok && !seen[id{s.Dev, s.Ino}] {
+			seen[id{s.Dev, s.Ino}] = true
+			n += s.Blocks * 512
+		}
+		return nil
+	})
+	return n
+}
+
+// Choose finds the entries that a user means: by name, by kind, or by what a name begins with, as
+// images are long.
+func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) {
+	for _, n := range names {
+		n = strings.TrimSuffix(n, "/")
+		var found []CacheEntry
+		for _, e := range list {
+			switch {
+			case e.Name == n || e.Kind == n:
+				found = append(found, e)
+			case n != "" && (strings.HasPrefix(e.Name, n) || strings.HasPrefix(path.Base(e.Name), n)):
+				found = append(found, e)
+			}
+		}
+		exact := slices.DeleteFunc(slices.Clone(found), func(e CacheEntry) bool { return e.Name != n && e.Kind != n })
+		switch {
+		case len(exact) > 0:
+			found = exact
+		case len(found) == 0:
+			return nil, fmt.Errorf("%q is not in the cache: 'vnic cache ls' lists what is", n)
+		case len(found) > 1:
+			return nil, fmt.Errorf("%q may mean %s or %s: write more of it", n, found[0].Name, found[1].Name)
+		}
+		for _, e := range found {
+			if !slices.ContainsFunc(chosen, func(o CacheEntry) bool { return o.Name == e.Name }) {
+				chosen = append(chosen, e)
+			}
+		}
+	}
+	return chosen, nil
+}
+
+// RemoveCached removes what choose takes of the cache's list, and gives what it removed. What is in
+// use stays, and is an error, as is everything while a fetch is under way. Links are removed, never
+// followed.
+func RemoveCached(
+	ctx context.Context, o Options, choose func([]CacheEntry) ([]CacheEntry, error),
+) (removed []CacheEntry, err error) {
+	dir, err := CacheDir(o)
+	if err != nil {
+		return nil, err
+	}
+	c := cache{dir}
+	if _, err := os.Stat(dir); err != nil {
+		if errors.Is(err, os.ErrNotExist) { // nothing is to be made to be removed
+			_, err = choose(nil)
+			return nil, err
+		}
+		return nil, c.unusable(err)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	unlock, err := c.lock(ctx, func() {
+		cancel(fmt.Errorf("cache %s: %w: another vnic is fetching: wait until it is done, or end it", dir, ErrInUse))
+	})
+	if err != nil {
+		return nil, cmp.Or(context.Cause(ctx), err)
+	}
+	defer unlock()
+	if err := context.Cause(ctx); err != nil { // it was let go in the moment that we gave up
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, c.unusable(err)
+	}
+	defer func() { _ = root.Close() }()
+	list, err := c.list(root)
+	if err == nil {
+		list, err = choose(list)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var errs []error
+	for _, e := range list {
+		if err := c.remove(root, e); err != nil {
+			errs = append(errs, err)
+		} else {
+			removed = append(removed, e)
+		}
+		if err := context.Cause(ctx); err != nil {
+			return removed, err
+		}
+	}
+	return removed, errors.Join(errs...)
+}
+
+// remove takes an entry away. The caller holds the cache's lock.
+func (c cache) remove(root *os.Root, e CacheEntry) error {
+	if e.Link != "" {
+		return root.Remove(e.Name)
+	}
+	tree, free := holdAlone(root, e.Name)
+	if tree != nil {
+		defer func() { _ = tree.Close() }()
+	}
+	switch {
+	case len(e.PIDs) > 0:
+		return fmt.Errorf("%s: %w by process %d (%s): end it first", e.Name, ErrInUse, e.PIDs[0], commandOf(e.PIDs[0]))
+	case !free || e.InUse:
+		return fmt.Errorf("%s: %w by another vnic: end it first", e.Name, ErrInUse)
+	}
+	// Who comes now does not find it, and who was before us holds it: so it is nobody's before it
+	// is taken apart.
+	gone := e.Name
+	if e.Kind == roleQEMU || e.Kind == roleKernel || e.Kind == "tools" {
+		gone = path.Join("tmp", "rm-"+e.Kind+"-"+path.Base(e.Name))
+		if err := errors.Join(root.RemoveAll(gone), root.Rename(e.Name, gone)); err != nil {
+			return fmt.Errorf("cache: %w", err)
+		}
+	}
+	if err := root.RemoveAll(gone); err != nil {
+		return fmt.Errorf("cache: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,81 @@
+package assets
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a machine lacks. Each comes inside a *Missing, which also says what to do.
+var (
+	ErrNoQEMU    = errors.New("no usable QEMU")
+	ErrNoKernel  = errors.New("no guest kernel")
+	ErrNoApt     = errors.New("not installed")
+	ErrNoMirror  = errors.New("no Debian mirror known")
+	ErrNoKeyring = errors.New("no keyring of the Debian archive")
+	ErrNoNetwork = errors.New("package mirror not reachable")
+	ErrNoSpace   = errors.New("not enough space")
+	ErrNoCache   = errors.New("no cache directory")
+	ErrOffline   = errors.New("not in the cache, and only that was asked for")
+)
+
+// What can be done, as several errors say.
+const (
+	fixSpace = "free some, or set " + EnvCache + " to a directory elsewhere"
+	fixWrite = "set " + EnvCache + " to a directory that you may write"
+	giveBoth = "give QEMU and a kernel yourself (--qemu, --kernel, --modules)"
+)
+
+// Missing says that this machine lacks something, and what its owner can do (the command's exit
+// status 3).
+type Missing struct {
+	What string // what is missing or unusable
+	Err  error  // one of the sentinels above, or of another package that gives a Missing, or wraps one
+	Fix  string // what to do
+}
+
+func (m *Missing) Error() string { return fmt.Sprintf("%s: %v: %s", m.What, m.Err, m.Fix) }
+
+// Unwrap gives the sentinel.
+func (m *Missing) Unwrap() error { return m.Err }
+
+// cacheError is an error of the cache in dir.
+func cacheError(dir string, sentinel, err error, fix string) *Missing {
+	return &Missing{What: "cache " + dir, Err: fmt.Errorf("%w: %w", sentinel, err), Fix: fix}
+}
+
+// CacheError says what can be done about an error of the cache in dir, if it is one that its owner
+// can do something about: it is full, or may not be written.
+func CacheError(dir string, err error) error {
+	var missing *Missing
+	switch {
+	case err == nil, errors.As(err, &missing):
+		return err
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT), errors.Is(err, unix.EFBIG):
+		if p := (*fs.PathError)(nil); errors.As(err, &p) {
+			err = p
+		}
+		return cacheError(dir, ErrNoSpace, err, fixSpace)
+	case below(dir, err) &&
+		(errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) || errors.Is(err, unix.ENOTDIR)):
+		return cacheError(dir, ErrNoCache, err, fixWrite)
+	}
+	return err
+}
+
+// below says whether an error is about a file in dir.
+func below(dir string, err error) bool {
+	var p *fs.PathError
+	var l *os.LinkError
+	switch {
+	case errors.As(err, &p):
+		return strings.HasPrefix(p.Path, dir)
+	case errors.As(err, &l):
+		return strings.HasPrefix(l.New, dir)
+	}
+	return false
+}

@@ -1,0 +1,530 @@
+package assets
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/proc"
+)
+
+// Environment variables that stand for options left empty.
+const (
+	EnvCache   = "VNIC_CACHE"
+	EnvMirror  = "VNIC_MIRROR"
+	EnvKeyring = "VNIC_KEYRING"
+	EnvQEMU    = "VNIC_QEMU"
+	EnvKernel  = "VNIC_KERNEL"
+	EnvModules = "VNIC_MODULES"
+)
+
+// Options says where QEMU and the kernel come from. The zero value does the right thing.
+type Options struct {
+	CacheDir string // "" = $VNIC_CACHE, $XDG_CACHE_HOME/vnic, ~/.cache/vnic
+	Mirror   string // "" = $VNIC_MIRROR, else the first Debian URI of the machine's apt sources
+	Keyring  string // "" = $VNIC_KEYRING, else the sources' Signed-By, else Debian's
+	QEMU     string // "" = $VNIC_QEMU, else PATH when new enough, else the cache, else fetched
+	Kernel   string // "" = $VNIC_KERNEL, else the cache, else fetched
+	Modules  string // module directory that goes with Kernel; "" = $VNIC_MODULES
+
+	KernelOnly       bool // no QEMU is wanted
+	VFIOUser         bool // QEMU is to have vfio-user-pci
+	IgnoreSystemQEMU bool // do not look in PATH
+	Offline          bool // the cache only
+	Refresh          bool // ask the mirror again even when the cache has everything
+
+	Progress func(Progress) // called from one goroutine at a time; may be nil
+	Log      *slog.Logger   // may be nil
+}
+
+// oldest is the oldest QEMU that will do.
+func (o *Options) oldest() string {
+	if o.VFIOUser {
+		return MinVFIOUser
+	}
+	return MinQEMU
+}
+
+// Progress is one step of a fetch.
+type Progress struct {
+	Step        string // "wait", "update", "download", "unpack"
+	What        string // "qemu", "kernel", or a suite's name
+	Done, Total int64  // bytes; Total 0 = unknown
+}
+
+// Binary is a QEMU that can be started.
+type Binary struct {
+	Args    []string `json:"args"`          // program and leading arguments (loader, library path, -L)
+	Env     []string `json:"env,omitempty"` // to be added to its environment
+	Version string   `json:"version"`       // upstream version, "11.1.2"
+	Source  string   `json:"source"`        // SourceGiven, SourceSystem, SourceCache
+}
+
+// Kernel is a bootable guest kernel.
+type Kernel struct {
+	Image   string `json:"image"`   // bzImage
+	Version string `json:"version"` // uname -r
+	Modules string `json:"modules"` // directory with its modules; "" = none
+	Source  string `json:"source"`  // SourceGiven, SourceCache
+}
+
+// Package is one package that was unpacked.
+type Package struct {
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	Size    int64  `json:"size"`
+	SHA256  string `json:"sha256"`
+
+	file string // as apt names it
+}
+
+// Resolved is what a run uses.
+type Resolved struct {
+	Cache    string // cache directory
+	QEMU     Binary
+	Kernel   Kernel
+	Untested []string // a line for each part that is not as versions.lock has it; empty = as tested
+	Notes    []string // what else a user may want to know, such as a QEMU that was passed over
+
+	held []int // the trees that it uses: see hold
+}
+
+// Close lets others remove from the cache what r names. Until then, or the end of this process,
+// nobody does.
+func (r *Resolved) Close() error {
+	var errs []error
+	for _, fd := range r.held {
+		errs = append(errs, unix.Close(fd))
+	}
+	r.held = nil
+	return errors.Join(errs...)
+}
+
+// role is one of the two things that are fetched.
+type role struct {
+	name    string // roleQEMU, roleKernel
+	install string // the package whose closure is computed
+	pick    func(closure []Package) []Package
+	own     func(Package) bool // the package whose version counts
+	check   func(ctx context.Context, root string) error
+}
+
+var kernelPackage = regexp.MustCompile(`^linux-(binary|image|modules)-\d`)
+
+var roles = []role{
+	{
+		name: roleQEMU, install: "qemu-system-x86",
+		pick: func(c []Package) []Package { return c },
+		own:  func(p Package) bool { return p.Name == "qemu-system-x86" },
+		check: func(ctx context.Context, root string) error {
+			b, err := binaryOf(root)
+			if err == nil {
+				_, err = b.version(ctx)
+			}
+			return err
+		},
+	},
+	{
+		name: roleKernel, install: "linux-image-cloud-amd64",
+		pick: pickKernel,
+		own:  func(p Package) bool { return !strings.HasPrefix(p.Name, "linux-modules-") },
+		check: func(_ context.Context, root string) error {
+			_, err := kernelOf(root)
+			return err
+		},
+	},
+}
+
+// pickKernel takes from the closure what boots: newer suites have linux-binary-V and
+// linux-modules-V beside an empty linux-image-V, older ones have all of it in linux-image-V.
+func pickKernel(closure []Package) []Package {
+	var list []Package
+	binary := slices.ContainsFunc(closure, func(p Package) bool { return strings.HasPrefix(p.Name, "linux-binary-") })
+	for _, p := range closure {
+		if kernelPackage.MatchString(p.Name) && !(binary && strings.HasPrefix(p.Name, "linux-image-")) {
+			list = append(list, p)
+		}
+	}
+	slices.SortFunc(list, func(a, b Package) int { return strings.Compare(a.Name, b.Name) })
+	return list
+}
+
+// Fetch finds QEMU and a kernel and fetches into the cache what is not there. It needs no
+// privilege, and is safe to run in several processes at once. When ctx ends, what it started has
+// ended too before it returns.
+func Fetch(ctx context.Context, o Options) (*Resolved, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Progress == nil {
+		o.Progress = func(Progress) {}
+	}
+	dir, err := CacheDir(o)
+	if err != nil {
+		return nil, err
+	}
+	r := &Resolved{Cache: dir}
+	switch path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); {
+	case o.KernelOnly:
+	case path != "":
+		r.QEMU, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
+	case !o.IgnoreSystemQEMU:
+		b, note, ok := systemQEMU(ctx, o.oldest())
+		if ok {
+			r.QEMU = b
+		}
+		if note != "" {
+			r.Notes = append(r.Notes, note)
+			o.Log.Warn("QEMU passed over", "why", note)
+		}
+	}
+	if err == nil {
+		if image := cmp.Or(o.Kernel, os.Getenv(EnvKernel)); image != "" {
+			r.Kernel, err = givenKernel(image, cmp.Or(o.Modules, os.Getenv(EnvModules)))
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := r.fromCache(ctx, cache{dir}, &o); err != nil {
+		return nil, errors.Join(err, r.Close())
+	}
+	r.compare()
+	return r, nil
+}
+
+// fromCache fills in what is still open from the cache, after fetching it when need be.
+func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
+	var want []role
+	for _, role := range roles {
+		qemu := role.name == roleQEMU && r.QEMU.Args == nil && !o.KernelOnly
+		if qemu || role.name == roleKernel && r.Kernel.Image == "" {
+			want = append(want, role)
+		}
+	}
+	if len(want) == 0 {
+		return nil
+	}
+	have, err := c.load()
+	if err != nil {
+		return err
+	}
+	lacks := func(role role) bool {
+		t := *have.tree(role.name)
+		return t == nil || role.name == roleQEMU && older(t.Version, o.oldest())
+	}
+	if slices.ContainsFunc(want, lacks) || (o.Refresh && !o.Offline) {
+		if o.Offline {
+			return &Missing{What: "QEMU or a guest kernel in " + c.dir, Err: ErrOffline,
+				Fix: "fetch once with the network, or give them yourself (--qemu, --kernel, --modules)"}
+		}
+		var notes []string
+		if have, notes, err = fetchInto(ctx, c, o, want); err != nil {
+			return CacheError(c.dir, err)
+		}
+		r.Notes = append(r.Notes, notes...)
+	}
+	for _, role := range want {
+		t := *have.tree(role.name)
+		root := filepath.Join(c.dir, t.Dir)
+		fd, err := hold(root)
+		if err != nil {
+			return fmt.Errorf("cache: %w: it was removed in this moment: try again", err)
+		}
+		r.held = append(r.held, fd)
+		if role.name == roleQEMU {
+			r.QEMU, err = binaryOf(root)
+			r.QEMU.Version = strings.TrimPrefix(upstream(t.Version), "v")
+		} else {
+			r.Kernel, err = kernelOf(root)
+		}
+		if err != nil {
+			return fmt.Errorf("cache: %w: remove %s and fetch again", err, root)
+		}
+		line, err := lock.untested(role.name, t.Version, t.Packages)
+		if err != nil {
+			return fmt.Errorf("cache: %w: remove %s and fetch again", err, root)
+		}
+		if line != "" {
+			r.Untested = append(r.Untested, line)
+		}
+	}
+	return nil
+}
+
+// compare says which parts that are not from the cache differ from the tested ones.
+func (r *Resolved) compare() {
+	for _, p := range []struct{ role, version, source string }{
+		{roleQEMU, r.QEMU.Version, r.QEMU.Source}, {roleKernel, r.Kernel.Version, r.Kernel.Source},
+	} {
+		if want := upstream(lock.version(p.role)); p.version != "" && p.source != SourceCache && upstream(p.version) != want {
+			r.Untested = append(r.Untested, fmt.Sprintf("%s %s (%s), tested with %s", p.role, p.version, p.source, want[1:]))
+		}
+	}
+}
+
+func (r *resolved) tree(role string) **tree {
+	if role == roleQEMU {
+		return &r.QEMU
+	}
+	return &r.Kernel
+}
+
+// fetchInto does the work under the cache's lock, and tells of suites that were passed over.
+// Another process may have done it while this one waited.
+func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *resolved, notes []string, err error) {
+	if runtime.GOARCH != "amd64" {
+		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
+			Fix: "the packages that are fetched are for amd64: " + giveBoth}
+	}
+	told := false
+	unlock, err := c.lock(ctx, func() {
+		if !told {
+			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
+			told = true
+		}
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	defer unlock()
+	have, err = c.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	c.clean()
+	if !o.Refresh || told {
+		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return *have.tree(r.name) != nil })
+		if len(want) == 0 {
+			return have, nil, nil
+		}
+	}
+	if lacking := lackingTools(); lacking != nil {
+		return nil, nil, fmt.Errorf("fetch %s: %w", want[0].name, &Missing{What: lacking[0], Err: ErrNoApt,
+			Fix: "packages can only be fetched on Debian and its relatives: " + giveBoth})
+	}
+	a, err := findArchive(ctx, o, aptEtc)
+	if err != nil {
+		return nil, nil, err
+	}
+	work, err := os.MkdirTemp(filepath.Join(c.dir, "tmp"), "fetch-")
+	if err != nil {
+		return nil, nil, err
+	}
+	defer proc.Sweep(work)()
+	f := &fetcher{cache: c, o: o, archive: a, work: work, suites: map[string]suite{}}
+	for _, role := range want {
+		t, err := f.fetch(ctx, role)
+		if err != nil {
+			return nil, nil, fmt.Errorf("fetch %s: %w", role.name, err)
+		}
+		*have.tree(role.name) = t
+		if err := c.save(have); err != nil {
+			return nil, nil, fmt.Errorf("cache: %w", err)
+		}
+		f.prune(role, t)
+	}
+	return have, f.notes, nil
+}
+
+// fetcher is one fetch, with the suites' lists that it has read.
+type fetcher struct {
+	cache   cache
+	o       *Options
+	archive archive
+	work    string
+	suites  map[string]suite
+	notes   []string
+}
+
+// passOver takes note of a suite that is not used, and why.
+func (f *fetcher) passOver(why error) {
+	f.o.Log.Warn("suite passed over", "why", why)
+	if n := fmt.Sprintf("%v: passed over", why); !slices.Contains(f.notes, n) { // one that both roles have met
+		f.notes = append(f.notes, n)
+	}
+}
+
+// suite is one that was asked for its lists, with or without success.
+type suite struct {
+	apt *apt
+	err error
+}
+
+func (f *fetcher) suite(ctx context.Context, name string) (*apt, error) {
+	s, ok := f.suites[name]
+	if !ok {
+		f.o.Progress(Progress{Step: "update", What: name})
+		s.apt, s.err = newApt(ctx, filepath.Join(f.work, "apt-"+name), name, f.archive)
+		if s.err == nil {
+			s.err = s.apt.update(ctx)
+		}
+		f.suites[name] = s
+	}
+	return s.apt, s.err
+}
+
+// candidate is what one suite offers.
+type candidate struct {
+	apt     *apt
+	list    []Package
+	version string
+}
+
+// hopeless says of an error that another suite would fare no better.
+func hopeless(err error) bool {
+	return errors.Is(err, ErrNoSpace) || errors.Is(err, ErrNoApt) || errors.Is(err, ErrNoNetwork)
+}
+
+// choose looks through the suites, but for those that have failed, for the tested version and,
+// failing that, takes the nearest.
+func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (*candidate, error) {
+	want := lock.version(r.name)
+	var best *candidate
+	var errs []error
+	for _, name := range lock.suites {
+		c, err := (*candidate)(nil), failed[name]
+		if err == nil {
+			c, err = f.offer(ctx, r, name)
+		}
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			errs = append(errs, err)
+			if hopeless(err) {
+				break
+			}
+			f.passOver(err)
+			continue
+		}
+		if c.version == want {
+			return c, nil
+		}
+		a, b := distance(c.version, want), [4]int{}
+		if best != nil {
+			b = distance(best.version, want)
+		}
+		if best == nil || slices.Compare(a[:], b[:]) < 0 {
+			best = c
+		}
+	}
+	if best == nil {
+		return nil, errors.Join(errs...)
+	}
+	return best, nil
+}
+
+func (f *fetcher) offer(ctx context.Context, r role, suite string) (*candidate, error) {
+	t, err := f.suite(ctx, suite)
+	if err != nil {
+		return nil, err
+	}
+	closure, err := t.closure(ctx, r.install)
+	if err != nil {
+		return nil, err
+	}
+	c := &candidate{apt: t, list: r.pick(closure)}
+	i := slices.IndexFunc(c.list, r.own)
+	if i < 0 {
+		return nil, fmt.Errorf("suite %s: %s comes without the packages that are looked for", suite, r.install)
+	}
+	c.version = c.list[i].Version
+	if r.name == roleQEMU && older(c.version, MinVFIOUser) {
+		return nil, fmt.Errorf("suite %s: QEMU %s is older than %s", suite, c.version, MinVFIOUser)
+	}
+	return c, nil
+}
+
+// notServed is what a suite lists and the mirror does not give.
+type notServed struct{ error }
+
+func (e notServed) Unwrap() error { return e.error }
+
+// fetch makes the tree of a role from the best suite whose packages are to be had.
+func (f *fetcher) fetch(ctx context.Context, r role) (*tree, error) {
+	for failed := map[string]error{}; ; {
+		c, err := f.choose(ctx, r, failed)
+		if err != nil {
+			return nil, err
+		}
+		t, err := f.install(ctx, r, c)
+		if err == nil || ctx.Err() != nil || hopeless(err) || !errors.As(err, new(notServed)) {
+			return t, err
+		}
+		failed[c.apt.suite] = err
+	}
+}
+
+// install makes the tree of a role, or finds that the cache has it already.
+func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, err error) {
+	if _, err := lock.untested(r.name, c.version, c.list); err != nil {
+		return nil, err
+	}
+	t = &tree{
+		Dir:     filepath.Join(r.name, treeKey(c.version, c.list)),
+		Version: c.version, Suite: c.apt.suite, Fetched: time.Now().UTC().Truncate(time.Second), Packages: c.list,
+	}
+	final := filepath.Join(f.cache.dir, t.Dir)
+	if r.check(ctx, final) == nil {
+		t.Disk, err = settle(final)
+		return t, err
+	}
+	if err := os.RemoveAll(final); err != nil {
+		return nil, err
+	}
+	var download int64
+	for _, p := range c.list {
+		download += p.Size
+	}
+	if err := f.cache.room(download * 6); err != nil { // unpacked it is 4 to 5 times as big
+		return nil, err
+	}
+	debs, root := filepath.Join(f.work, r.name+"-debs"), filepath.Join(f.work, r.name)
+	for _, d := range []string{debs, root, filepath.Dir(final)} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, err
+		}
+	}
+	step := func(name string) func(int64) {
+		f.o.Progress(Progress{Step: name, What: r.name, Total: download})
+		return func(n int64) { f.o.Progress(Progress{Step: name, What: r.name, Done: n, Total: download}) }
+	}
+	if err := c.apt.download(ctx, debs, c.list, step("download")); err != nil {
+		return nil, errors.Join(notServed{err}, os.RemoveAll(debs))
+	}
+	if err := unpack(ctx, debs, root, c.list, step("unpack")); err != nil {
+		return nil, err
+	}
+	if t.Disk, err = settle(root); err != nil {
+		return nil, err
+	}
+	if err := r.check(ctx, root); err != nil {
+		return nil, fmt.Errorf("the packages of suite %s do not work here: %w", t.Suite, err)
+	}
+	return t, os.Rename(root, final)
+}
+
+// prune removes trees of a role that were replaced long ago; a machine that was started from the
+// last one may still run.
+func (f *fetcher) prune(r role, now *tree) {
+	dir := filepath.Join(f.cache.dir, r.name)
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		st, err := e.Info()
+		if err == nil && e.Name() != filepath.Base(now.Dir) && time.Since(st.ModTime()) > 30*24*time.Hour { // hold marks it
+			_ = os.RemoveAll(filepath.Join(dir, e.Name()))
+		}
+	}
+}

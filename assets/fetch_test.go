@@ -1,0 +1,256 @@
+package assets
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// fetched gives QEMU and a kernel from the user's cache, fetching them when they are not there.
+func fetched(t *testing.T) *Resolved {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs QEMU and a kernel, and the network the first time")
+	}
+	step := ""
+	r, err := Fetch(t.Context(), Options{IgnoreSystemQEMU: true, Progress: func(p Progress) {
+		if now := p.Step + " " + p.What; now != step {
+			step = now
+			t.Log(now, p.Total)
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func TestFetchedWorksOffline(t *testing.T) {
+	r := fetched(t)
+	again, err := Fetch(t.Context(), Options{IgnoreSystemQEMU: true, Offline: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.QEMU.Args[0] != r.QEMU.Args[0] || again.Kernel != r.Kernel {
+		t.Errorf("%+v, then %+v", r, again)
+	}
+	version, err := again.QEMU.version(t.Context())
+	if err != nil || version != again.QEMU.Version {
+		t.Errorf("QEMU says it is %q, %v; its packages say %q", version, err, again.QEMU.Version)
+	}
+	if v, err := kernelVersion(again.Kernel.Image); err != nil || v != again.Kernel.Version {
+		t.Errorf("kernel says it is %q, %v; its modules say %q", v, err, again.Kernel.Version)
+	}
+	for _, line := range again.Untested {
+		t.Log(line)
+	}
+}
+
+// Who has a kernel, and a QEMU that starts it without us, needs nothing of the cache.
+func TestKernelAloneNeedsNoQEMU(t *testing.T) {
+	k := fetched(t).Kernel
+	r, err := Fetch(t.Context(), Options{KernelOnly: true, Offline: true, CacheDir: t.TempDir(), Kernel: k.Image, Modules: k.Modules})
+	if err != nil || r.Kernel.Version != k.Version || r.QEMU.Args != nil || len(r.Untested) > 1 {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+// needsApt skips on machines without apt.
+func needsApt(t *testing.T) {
+	t.Helper()
+	for _, tool := range []string{"apt-get", "dpkg-deb"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip(err)
+		}
+	}
+	for _, e := range []string{EnvQEMU, EnvKernel, EnvModules, EnvCache, EnvMirror, EnvKeyring, "http_proxy"} {
+		t.Setenv(e, "")
+	}
+}
+
+// from gives options for a fetch into an empty cache from a mirror.
+func from(t *testing.T, mirror string) Options {
+	keyring := filepath.Join(t.TempDir(), "keys.gpg")
+	write(t, keyring, "")
+	return Options{CacheDir: t.TempDir(), IgnoreSystemQEMU: true, Mirror: mirror, Keyring: keyring}
+}
+
+func empty(t *testing.T, dir string) {
+	t.Helper()
+	if entries, _ := os.ReadDir(dir); len(entries) != 0 {
+		t.Errorf("left in %s: %v", dir, entries)
+	}
+}
+
+func TestNoNetworkIsSaid(t *testing.T) {
+	if testing.Short() {
+		t.Skip("apt tries four times, for seven seconds")
+	}
+	needsApt(t)
+	testkit.LeavesNothing(t)
+	s := httptest.NewServer(http.NotFoundHandler())
+	s.Close() // its port answers nobody now
+	o := from(t, s.URL+"/debian")
+	_, err := Fetch(t.Context(), o)
+	var m *Missing
+	if !errors.Is(err, ErrNoNetwork) || !errors.As(err, &m) {
+		t.Errorf("got %v", err)
+	}
+	empty(t, filepath.Join(o.CacheDir, "tmp"))
+}
+
+func TestMirrorWithoutASuiteIsSaid(t *testing.T) {
+	needsApt(t)
+	s := httptest.NewServer(http.NotFoundHandler())
+	defer s.Close()
+	_, err := Fetch(t.Context(), from(t, s.URL+"/debian"))
+	if err == nil || errors.Is(err, ErrNoNetwork) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCancelledFetchLeavesNothing(t *testing.T) {
+	needsApt(t)
+	testkit.LeavesNothing(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		cancel() // apt is in the middle of it
+		<-r.Context().Done()
+	}))
+	defer s.Close()
+	o := from(t, s.URL+"/debian")
+	if _, err := Fetch(ctx, o); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	empty(t, filepath.Join(o.CacheDir, "tmp"))
+}
+
+func TestCacheIsHeldByOneAtATime(t *testing.T) {
+	c := cache{t.TempDir()}
+	var g errgroup.Group
+	var mu sync.Mutex
+	holders, most := 0, 0
+	for range 4 {
+		g.Go(func() error {
+			unlock, err := c.lock(t.Context(), func() {})
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			holders++
+			most = max(most, holders)
+			mu.Unlock()
+			c.clean()
+			mu.Lock()
+			holders--
+			mu.Unlock()
+			unlock()
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil || most != 1 {
+		t.Errorf("%d at a time, %v", most, err)
+	}
+}
+
+func TestWaitForTheCacheEndsWithItsContext(t *testing.T) {
+	testkit.LeavesNothing(t)
+	c := cache{t.TempDir()}
+	unlock, err := c.lock(t.Context(), func() {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	if _, err := c.lock(ctx, cancel); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCacheForgetsWhatIsNotThere(t *testing.T) {
+	c := cache{t.TempDir()}
+	write(t, filepath.Join(c.dir, "tmp/fetch-1/x"), "left by a run that was killed")
+	write(t, filepath.Join(c.dir, "kernel/a/x"), "")
+	in := &resolved{QEMU: &tree{Dir: "qemu/gone"}, Kernel: &tree{Dir: "kernel/a", Version: "1"}}
+	if err := c.save(in); err != nil {
+		t.Fatal(err)
+	}
+	out, err := c.load()
+	if err != nil || out.QEMU != nil || out.Kernel == nil || out.Kernel.Version != "1" {
+		t.Errorf("%+v, %v", out, err)
+	}
+	in.Kernel.Dir = "../elsewhere"
+	if err := c.save(in); err != nil {
+		t.Fatal(err)
+	}
+	if out, err = c.load(); err != nil || out.Kernel != nil {
+		t.Errorf("a tree outside the cache: %+v, %v", out, err)
+	}
+	write(t, filepath.Join(c.dir, "resolved.json"), "not json")
+	if out, err = c.load(); err != nil || out.Kernel != nil {
+		t.Errorf("a broken file: %+v, %v", out, err)
+	}
+	c.clean()
+	empty(t, filepath.Join(c.dir, "tmp"))
+}
+
+func TestNoSpaceIsSaid(t *testing.T) {
+	c := cache{filepath.Join(t.TempDir(), "not", "yet")}
+	if err := c.room(1); err != nil {
+		t.Error(err)
+	}
+	if err := c.room(1 << 60); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What a full or read-only cache does to a fetch or to an image is said with its fix; other errors
+// are what they are.
+func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
+	at := func(name string, err error) error {
+		return fmt.Errorf("guest image: %w", &fs.PathError{Op: "open", Path: name, Err: err})
+	}
+	for name, c := range map[string]struct{ err, want error }{
+		"full":      {at("/cache/images", unix.ENOSPC), ErrNoSpace},
+		"limited":   {fmt.Errorf("write: %w", unix.EFBIG), ErrNoSpace},
+		"read-only": {at("/cache/images", unix.EROFS), ErrNoCache},
+		"a link":    {&os.LinkError{Op: "rename", Old: "/x", New: "/cache/x", Err: unix.EACCES}, ErrNoCache},
+	} {
+		var m *Missing
+		if err := CacheError("/cache", c.err); !errors.As(err, &m) || !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, err := range []error{nil, errors.New("other"), at("/modules/x.ko", unix.EACCES), &Missing{Err: at("", unix.ENOSPC)}} {
+		if got := CacheError("/cache", err); got != err {
+			t.Errorf("%v became %v", err, got)
+		}
+	}
+}
+
+func TestCacheThatCannotBeMadeIsSaid(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	write(t, file, "")
+	if _, err := (cache{filepath.Join(file, "vnic")}).lock(t.Context(), func() {}); !errors.Is(err, ErrNoCache) {
+		t.Errorf("got %v", err)
+	}
+}

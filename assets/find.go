@@ -1,0 +1,159 @@
+package assets
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"vnic.dev/vnic/internal/proc"
+)
+
+// Where a Binary or a Kernel is from.
+const (
+	SourceGiven  = "given"
+	SourceSystem = "system"
+	SourceCache  = "cache"
+)
+
+// ErrTooOld says that a QEMU is older than MinQEMU, or than MinVFIOUser where that is needed.
+var ErrTooOld = errors.New("too old")
+
+var versionLine = regexp.MustCompile(`(?m)^QEMU emulator version (\d+\.\d+(?:\.\d+)?)`)
+
+// parseQEMUVersion reads what qemu-system-x86_64 --version prints.
+func parseQEMUVersion(out string) (string, error) {
+	m := versionLine.FindStringSubmatch(out)
+	if m == nil {
+		first, _, _ := strings.Cut(out, "\n")
+		return "", fmt.Errorf("no QEMU: --version says %q", first)
+	}
+	return m[1], nil
+}
+
+// version asks a QEMU for its version.
+func (b Binary) version(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	out, err := proc.Command{Env: b.Env}.Run(ctx, b.Args[0], append(b.Args[1:len(b.Args):len(b.Args)], "--version")...)
+	if err != nil {
+		return "", err
+	}
+	return parseQEMUVersion(string(out))
+}
+
+// CheckVersion refuses a QEMU older than oldest, MinQEMU or MinVFIOUser.
+func CheckVersion(version, oldest string) error {
+	if !older(version, oldest) {
+		return nil
+	}
+	use := "vhost-user"
+	if oldest == MinVFIOUser {
+		use = "vfio-user"
+	}
+	return &Missing{What: "QEMU " + version, Err: fmt.Errorf("%w: %w for %s", ErrNoQEMU, ErrTooOld, use),
+		Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
+}
+
+// checkQEMU asks the program at path for its version and refuses what is older than oldest.
+func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error) {
+	b := Binary{Args: []string{path}, Source: source}
+	var err error
+	if strings.Contains(path, "/") { // machines are started elsewhere
+		if b.Args[0], err = filepath.Abs(path); err != nil {
+			return b, err
+		}
+	}
+	if b.Version, err = b.version(ctx); err != nil {
+		if ctx.Err() != nil {
+			return b, ctx.Err()
+		}
+		var start *os.PathError // "fork/exec PATH: ": the path is said already
+		if errors.As(err, &start) {
+			err = start.Err
+		}
+		return b, &Missing{What: "QEMU " + path, Err: fmt.Errorf("%w: %w", ErrNoQEMU, err),
+			Fix: "install " + oldest + " or newer, or give its path (--qemu)"}
+	}
+	return b, CheckVersion(b.Version, oldest)
+}
+
+// systemQEMU looks in PATH. No QEMU there is no error: note then says nothing.
+func systemQEMU(ctx context.Context, oldest string) (b Binary, note string, ok bool) {
+	path, err := exec.LookPath("qemu-system-x86_64")
+	if err != nil {
+		return b, "", false
+	}
+	b, err = checkQEMU(ctx, path, SourceSystem, oldest)
+	switch {
+	case err == nil:
+		return b, "", true
+	case errors.Is(err, ErrTooOld):
+		return b, fmt.Sprintf("QEMU %s in PATH is too old (%s or newer is needed)", b.Version, oldest), false
+	default:
+		return b, fmt.Sprintf("QEMU in PATH cannot be used: %v", err), false
+	}
+}
+
+// givenKernel takes a kernel and its modules from the user.
+func givenKernel(image, modules string) (Kernel, error) {
+	k := Kernel{Image: image, Source: SourceGiven}
+	var err error
+	if k.Version, err = kernelVersion(image); err != nil {
+		return k, &Missing{What: "kernel " + image, Err: fmt.Errorf("%w: %w", ErrNoKernel, err),
+			Fix: "give the path of a readable bzImage (--kernel)"}
+	}
+	k.Image, err = filepath.Abs(image)
+	if err != nil {
+		return k, err
+	}
+	candidates := []string{filepath.Join(modules, "lib/modules", k.Version), filepath.Join(modules, k.Version), modules}
+	if modules == "" {
+		candidates = []string{filepath.Join("/lib/modules", k.Version)}
+	}
+	for _, d := range candidates {
+		if st, err := os.Stat(d); err == nil && st.IsDir() {
+			k.Modules = d
+			return k, nil
+		}
+	}
+	if modules != "" {
+		return k, &Missing{What: "modules " + modules, Err: fmt.Errorf("%w: no such directory", ErrNoKernel),
+			Fix: "give the directory with the modules of kernel " + k.Version + " (--modules)"}
+	}
+	return k, nil // a kernel with all it needs built in
+}
+
+// kernelVersion reads the version out of a bzImage (Linux Documentation/arch/x86/boot.rst: "HdrS"
+// at 0x202, kernel_version at 0x20e points to a string, less 0x200).
+func kernelVersion(path string) (string, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	var head [0x210]byte
+	if _, err := f.ReadAt(head[:], 0); err != nil || string(head[0x202:0x206]) != "HdrS" {
+		return "", errors.New("not a bzImage")
+	}
+	// setup_sects at 0x1f1 counts sectors of real-mode code behind the first, syssize at 0x1f4
+	// paragraphs of the rest.
+	whole := (int64(head[0x1f1])+1)*512 + int64(binary.LittleEndian.Uint32(head[0x1f4:]))*16
+	if st, err := f.Stat(); err == nil && st.Size() < whole {
+		return "", fmt.Errorf("a bzImage that is cut short: %d of %d bytes", st.Size(), whole)
+	}
+	at := int64(binary.LittleEndian.Uint16(head[0x20e:])) + 0x200
+	var text [128]byte
+	n, _ := f.ReadAt(text[:], at)
+	version, _, ok := strings.Cut(string(text[:n]), " ")
+	if !ok || version == "" || strings.ContainsAny(version, "/\x00") {
+		return "", errors.New("a bzImage without a version")
+	}
+	return version, nil
+}

@@ -1,0 +1,166 @@
+package assets
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestParseQEMUVersion(t *testing.T) {
+	for out, want := range map[string]string{
+		"QEMU emulator version 10.0.2 (Debian 1:10.0.2+ds-1~bpo12+1)\nCopyright": "10.0.2",
+		"QEMU emulator version 11.1.2\n":                                         "11.1.2",
+		"QEMU emulator version 9.2\n":                                            "9.2",
+		"warning: x\nQEMU emulator version 10.1.0-rc1\n":                         "10.1.0",
+		"bash: not found":                                                        "",
+		"":                                                                       "",
+	} {
+		got, err := parseQEMUVersion(out)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v", out, got, err)
+		}
+	}
+}
+
+// fakeQEMU puts a program in PATH that says it is a QEMU of a version.
+func fakeQEMU(t *testing.T, version string) string {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "qemu-system-x86_64")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho QEMU emulator version "+version+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for _, e := range []string{EnvQEMU, EnvKernel, EnvModules, EnvCache} {
+		t.Setenv(e, "")
+	}
+	return path
+}
+
+func TestSystemQEMUIsUsedWhenNewEnough(t *testing.T) {
+	path := fakeQEMU(t, "10.0.13")
+	k := bzImage(t, "6.12.1-test")
+	r, err := Fetch(t.Context(), Options{CacheDir: t.TempDir(), Kernel: k, Modules: t.TempDir(), Offline: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.QEMU.Source != SourceSystem || r.QEMU.Args[0] != path || r.QEMU.Version != "10.0.13" {
+		t.Errorf("%+v", r.QEMU)
+	}
+	if r.Kernel.Version != "6.12.1-test" || r.Kernel.Source != SourceGiven {
+		t.Errorf("%+v", r.Kernel)
+	}
+	if len(r.Untested) != 2 {
+		t.Errorf("untested: %q", r.Untested)
+	}
+}
+
+func TestOldSystemQEMUIsPassedOver(t *testing.T) {
+	fakeQEMU(t, "7.2.22")
+	r, err := Fetch(t.Context(), Options{CacheDir: t.TempDir(), Kernel: bzImage(t, "6.12.1"), Offline: true})
+	var m *Missing
+	if !errors.Is(err, ErrOffline) || !errors.As(err, &m) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if _, note, ok := systemQEMU(t.Context(), MinQEMU); ok || !strings.Contains(note, "7.2.22") {
+		t.Errorf("%q, %v", note, ok)
+	}
+}
+
+func TestQEMUWithoutVFIOUserIsPassedOver(t *testing.T) {
+	path := fakeQEMU(t, "10.0.13")
+	o := Options{CacheDir: t.TempDir(), Kernel: bzImage(t, "6.12.1"), Offline: true, VFIOUser: true}
+	if r, err := Fetch(t.Context(), o); !errors.Is(err, ErrOffline) {
+		t.Errorf("%+v, %v", r, err)
+	}
+	o.QEMU = path
+	if _, err := Fetch(t.Context(), o); !errors.Is(err, ErrTooOld) || !strings.Contains(err.Error(), "too old for vfio-user: install 10.1 or newer") {
+		t.Errorf("got %v", err)
+	}
+	fakeQEMU(t, "10.1.0")
+	o.QEMU = ""
+	if r, err := Fetch(t.Context(), o); err != nil || r.QEMU.Version != "10.1.0" {
+		t.Errorf("%+v, %v", r, err)
+	}
+}
+
+func TestOldGivenQEMUIsRefused(t *testing.T) {
+	path := fakeQEMU(t, "7.2.22")
+	_, err := Fetch(t.Context(), Options{CacheDir: t.TempDir(), QEMU: path})
+	if !errors.Is(err, ErrTooOld) || !errors.Is(err, ErrNoQEMU) || !strings.Contains(err.Error(), "10.0 or newer") {
+		t.Errorf("got %v", err)
+	}
+	if _, err = Fetch(t.Context(), Options{CacheDir: t.TempDir(), QEMU: "/bin/true"}); !errors.Is(err, ErrNoQEMU) {
+		t.Errorf("no QEMU at all: %v", err)
+	}
+}
+
+// bzImage makes a file with a kernel's header.
+func bzImage(t *testing.T, version string) string {
+	b := make([]byte, 512+16*32)
+	binary.LittleEndian.PutUint32(b[0x1f4:], 32)
+	copy(b[0x202:], "HdrS")
+	binary.LittleEndian.PutUint16(b[0x20e:], 0x100)
+	copy(b[0x300:], version+" (someone@somewhere) #1 SMP\x00")
+	path := filepath.Join(t.TempDir(), "vmlinuz")
+	if err := os.WriteFile(path, b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A machine is started in another directory than the one that a user's path is relative to.
+func TestGivenQEMUIsFoundFromElsewhere(t *testing.T) {
+	path := fakeQEMU(t, "11.0.0")
+	t.Chdir(filepath.Dir(path))
+	if b, err := checkQEMU(t.Context(), "./"+filepath.Base(path), SourceGiven, MinQEMU); err != nil || b.Args[0] != path {
+		t.Errorf("%+v, %v", b, err)
+	}
+}
+
+func TestGivenKernelFindsItsModules(t *testing.T) {
+	k := bzImage(t, "6.12.1-test")
+	dir := t.TempDir()
+	flat, err := givenKernel(k, dir)
+	if err != nil || flat.Modules != dir {
+		t.Errorf("a flat directory: %+v, %v", flat, err)
+	}
+	deep := filepath.Join(dir, "lib/modules/6.12.1-test")
+	if err := os.MkdirAll(deep, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := givenKernel(k, dir); err != nil || got.Modules != deep {
+		t.Errorf("a root: %+v, %v", got, err)
+	}
+	if got, err := givenKernel(k, ""); err != nil || got.Modules != "" {
+		t.Errorf("none: %+v, %v", got, err)
+	}
+	for name, c := range map[string]struct{ image, modules string }{
+		"no file":      {filepath.Join(dir, "nothing"), ""},
+		"no kernel":    {os.Args[0], ""},
+		"empty":        {os.DevNull, ""},
+		"no directory": {k, filepath.Join(dir, "nothing")},
+	} {
+		if _, err := givenKernel(c.image, c.modules); !errors.Is(err, ErrNoKernel) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func FuzzKernelVersion(f *testing.F) {
+	f.Add([]byte("HdrS"), uint16(0x100))
+	f.Fuzz(func(t *testing.T, text []byte, at uint16) {
+		b := make([]byte, 0x210, 0x210+len(text))
+		copy(b[0x202:], "HdrS")
+		binary.LittleEndian.PutUint16(b[0x20e:], at)
+		path := filepath.Join(t.TempDir(), "k")
+		if err := os.WriteFile(path, append(b, text...), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if v, err := kernelVersion(path); err == nil && (v == "" || strings.Contains(v, "/")) {
+			t.Errorf("%q", v)
+		}
+	})
+}

@@ -1,0 +1,234 @@
+package assets
+
+import (
+	"archive/tar"
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ProtonMail/go-crypto/openpgp"
+	"github.com/ProtonMail/go-crypto/openpgp/clearsign"
+	"github.com/ProtonMail/go-crypto/openpgp/packet"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// mirror is a package archive in a directory, signed with a key of its own.
+type mirror struct {
+	t       *testing.T
+	dir     string
+	keyring string
+	key     *openpgp.Entity
+}
+
+func newMirror(t *testing.T) *mirror {
+	t.Helper()
+	key, err := openpgp.NewEntity("test", "", "test@example.org", &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA})
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	m := &mirror{t: t, dir: filepath.Join(dir, "debian"), keyring: filepath.Join(dir, "keys.gpg"), key: key}
+	var b bytes.Buffer
+	if err := key.Serialize(&b); err != nil {
+		t.Fatal(err)
+	}
+	write(t, m.keyring, b.String())
+	return m
+}
+
+// kernel puts a guest kernel's packages into a suite, in a pool of the suite's own. validUntil is
+// its Release file's; zero is none.
+func (m *mirror) kernel(suite, version string, validUntil time.Time) {
+	m.t.Helper()
+	release, _, _ := strings.Cut(version, "-")
+	release += "-cloud-amd64"
+	var index strings.Builder
+	for _, p := range []struct {
+		name, depends string
+		files         []string
+	}{
+		{"linux-image-cloud-amd64", "linux-image-" + release, nil},
+		{"linux-image-" + release, "", []string{"boot/vmlinuz-" + release, "usr/lib/modules/" + release + "/kernel/gve.ko"}},
+	} {
+		control := fmt.Sprintf("Package: %s\nVersion: %s\nArchitecture: amd64\nMaintainer: test\nDescription: test\n",
+			p.name, version)
+		if p.depends != "" {
+			control += "Depends: " + p.depends + "\n"
+		}
+		b := m.deb(control, p.files)
+		path := fmt.Sprintf("pool/%s/%s_%s_amd64.deb", suite, p.name, version)
+		write(m.t, filepath.Join(m.dir, path), string(b))
+		fmt.Fprintf(&index, "%sFilename: %s\nSize: %d\nSHA256: %x\n\n", control, path, len(b), sha256.Sum256(b))
+	}
+	m.suite(suite, index.String(), validUntil)
+}
+
+// deb makes a package (deb(5)).
+func (m *mirror) deb(control string, files []string) []byte {
+	m.t.Helper()
+	contents := func(names []string, body string) []byte {
+		var b bytes.Buffer
+		w := tar.NewWriter(&b)
+		for _, n := range names {
+			if err := w.WriteHeader(&tar.Header{Name: "./" + n, Mode: 0o644, Size: int64(len(body))}); err != nil {
+				m.t.Fatal(err)
+			}
+			if _, err := w.Write([]byte(body)); err != nil {
+				m.t.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			m.t.Fatal(err)
+		}
+		return b.Bytes()
+	}
+	deb := bytes.NewBufferString("!<arch>\n")
+	for _, part := range []struct {
+		name string
+		b    []byte
+	}{
+		{"debian-binary", []byte("2.0\n")},
+		{"control.tar", contents([]string{"control"}, control)},
+		{"data.tar", contents(files, "x")},
+	} {
+		fmt.Fprintf(deb, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", part.name, 0, 0, 0, "100644", len(part.b))
+		deb.Write(part.b)
+		if len(part.b)%2 != 0 {
+			deb.WriteByte('\n')
+		}
+	}
+	return deb.Bytes()
+}
+
+// unrelated is an index that has nothing of use here.
+var unrelated = "Package: unrelated\nVersion: 1\nArchitecture: all\nFilename: pool/u.deb\nSize: 1\n" +
+	"SHA256: " + strings.Repeat("0", 64) + "\n"
+
+// suite writes a suite's index and its signed Release file.
+func (m *mirror) suite(name, index string, validUntil time.Time) {
+	m.t.Helper()
+	const packages = "main/binary-amd64/Packages"
+	write(m.t, filepath.Join(m.dir, "dists", name, packages), index)
+	release := fmt.Sprintf("Origin: Debian\nSuite: %s\nCodename: %s\nDate: %s\nArchitectures: amd64\nComponents: main\n",
+		name, name, time.Now().Add(-365*24*time.Hour).UTC().Format(time.RFC1123))
+	if !validUntil.IsZero() {
+		release += "Valid-Until: " + validUntil.UTC().Format(time.RFC1123) + "\n"
+	}
+	release += fmt.Sprintf("SHA256:\n %x %d %s\n", sha256.Sum256([]byte(index)), len(index), packages)
+	var b bytes.Buffer
+	w, err := clearsign.Encode(&b, m.key.PrivateKey, nil)
+	if err == nil {
+		_, err = w.Write([]byte(release))
+		err = errors.Join(err, w.Close())
+	}
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	write(m.t, filepath.Join(m.dir, "dists", name, "InRelease"), b.String())
+}
+
+// Nothing that is fetched hangs on one suite: one whose mirror is out of date, or has moved on, or is half copied, is a note.
+func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
+	if testing.Short() {
+		t.Skip("apt takes seconds for each case")
+	}
+	needsApt(t)
+	newest, other := lock.suites[0], lock.suites[1]
+	tested := lock.version(roleKernel)
+	older, lastYear := "6.1.5-1", time.Now().Add(-300*24*time.Hour)
+	index := "dists/" + newest + "/main/binary-amd64/Packages"
+	expired, torn := ": "+errExpired.Error()+" (Release file for file:", ": "+errTorn.Error()
+	for name, c := range map[string]struct {
+		spoil func(*mirror) // has both suites, each with a kernel
+		from  string        // the suite that the kernel is from; "" = an error
+		says  string        // the note, or the error; "" = no note
+	}{
+		"none":        {func(*mirror) {}, newest, ""},
+		"out of date": {func(m *mirror) { m.kernel(newest, tested, lastYear) }, other, "suite " + newest + expired},
+		"gone":        {func(m *mirror) { m.remove("dists/" + newest) }, other, "does not have a Release file"},
+		"without it": {func(m *mirror) { m.suite(newest, unrelated, time.Time{}) }, other,
+			"Unable to locate package linux-image-cloud-amd64"},
+		"half copied": {func(m *mirror) {
+			write(m.t, filepath.Join(m.dir, index), "Package: x\n")
+		}, other,
+			"suite " + newest + torn},
+		"packages gone":     {func(m *mirror) { m.remove("pool/" + newest) }, other, "suite " + newest + torn},
+		"packages replaced": {func(m *mirror) { m.replace("pool/" + newest) }, other, "suite " + newest + torn},
+		"both out of date": {func(m *mirror) { m.kernel(newest, tested, lastYear); m.kernel(other, older, lastYear) }, "",
+			"suite " + other + expired},
+		"signed by others": {func(m *mirror) {
+			o := newMirror(t)
+			o.dir = m.dir
+			o.kernel(newest, tested, time.Time{})
+		}, other, "no keyring of the Debian archive that signs it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			testkit.LeavesNothing(t)
+			fakeQEMU(t, "11.1.2")
+			conf := filepath.Join(t.TempDir(), "apt.conf") // whatever this machine's says, of Check-Valid-Until above all
+			write(t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
+			t.Setenv("APT_CONFIG", conf)
+			m := newMirror(t)
+			m.kernel(newest, tested, time.Time{})
+			m.kernel(other, older, time.Time{})
+			if base, ok := strings.CutSuffix(other, "-backports"); ok {
+				m.suite(base, "", time.Time{})
+			}
+			c.spoil(m)
+			o := Options{CacheDir: t.TempDir(), Mirror: "file:" + m.dir, Keyring: m.keyring}
+			r, err := Fetch(t.Context(), o)
+			empty(t, filepath.Join(o.CacheDir, "tmp"))
+			if c.from == "" {
+				if err == nil || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("got %v, want %q", err, c.says)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			have, err := cache{o.CacheDir}.load()
+			if err != nil || have.Kernel.Suite != c.from || r.Kernel.Version == "" {
+				t.Errorf("kernel %+v of %+v, %v; want suite %s", r.Kernel, have.Kernel, err, c.from)
+			}
+			notes := strings.Join(r.Notes, "\n")
+			if c.says == "" && notes != "" || !strings.Contains(notes, c.says) || strings.Contains(notes, "\n") {
+				t.Errorf("notes %q, want %q", notes, c.says)
+			}
+			if c.says != "" && !strings.HasSuffix(notes, ": passed over") {
+				t.Errorf("notes %q", notes)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func (m *mirror) remove(path string) {
+	m.t.Helper()
+	if err := os.RemoveAll(filepath.Join(m.dir, path)); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// replace changes a byte of each package of a pool.
+func (m *mirror) replace(path string) {
+	m.t.Helper()
+	files, _ := filepath.Glob(filepath.Join(m.dir, path, "*.deb"))
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		b[len(b)-1] ^= 1
+		write(m.t, f, string(b))
+	}
+}

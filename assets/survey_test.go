@@ -1,0 +1,59 @@
+package assets
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestSurveySaysWhatIsToBeFetched(t *testing.T) {
+	testkit.LeavesNothing(t)
+	fakeQEMU(t, "7.2.22")
+	dir := filepath.Join(t.TempDir(), "cache")
+	s := Look(t.Context(), Options{CacheDir: dir})
+	if s.Cache != dir || s.Ready || s.QEMU.Args != nil || s.Kernel.Image != "" {
+		t.Errorf("%+v", s)
+	}
+	want := lock.fetch[roleQEMU].download + lock.fetch[roleKernel].download
+	if s.DownloadBytes <= want || s.DiskBytes == 0 {
+		t.Errorf("to download: %d, at least %d", s.DownloadBytes, want)
+	}
+	if _, err := os.Stat(dir); err == nil {
+		t.Error("Look made a cache directory")
+	}
+}
+
+func TestSurveySaysWhichNICsAGuestCanHave(t *testing.T) {
+	modules := t.TempDir()
+	for _, m := range []string{"uio/uio_pci_generic.ko.xz", "google/gve/gve.ko", "google/gve/gvenot.ko"} {
+		path := filepath.Join(modules, m)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range map[string]struct {
+		qemu, modules string
+		virtio, gve   State
+	}{
+		"both":       {"10.1.0", modules, Good, Good},
+		"old QEMU":   {"10.0.13", modules, Good, Worse},
+		"no QEMU":    {"7.2.22", modules, Worse, Worse},
+		"no gve":     {"11.1.2", filepath.Join(modules, "uio"), Good, Lacking},
+		"no modules": {"11.1.2", t.TempDir(), Lacking, Lacking},
+	} {
+		t.Run(name, func(t *testing.T) {
+			fakeQEMU(t, c.qemu)
+			r := Look(t.Context(), Options{CacheDir: t.TempDir(), Kernel: bzImage(t, "6.12.1"), Modules: c.modules})
+			got := map[string]Fact{}
+			for _, f := range r.Found {
+				got[f.Name] = f
+			}
+			if got["nic virtio"].State != c.virtio || got["nic gve"].State != c.gve {
+				t.Errorf("%+v, %+v", got["nic virtio"], got["nic gve"])
+			}
+		})
+	}
+}

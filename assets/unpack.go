@@ -1,0 +1,137 @@
+package assets
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/proc"
+)
+
+// useless are parts of packages that nothing here reads.
+var useless = []string{"usr/share/doc", "usr/share/man", "usr/share/locale", "usr/share/lintian",
+	"usr/share/bug", "usr/share/info"}
+
+// unpack unpacks packages that lie in dir, where apt has put and checked them, into root, removing
+// each when done.
+func unpack(ctx context.Context, dir, root string, list []Package, done func(bytes int64)) error {
+	var sum int64
+	for _, p := range list {
+		path := filepath.Join(dir, p.file)
+		if _, err := (proc.Command{}).Run(ctx, "dpkg-deb", "-x", path, root); err != nil {
+			return aptError("package "+p.Name, err)
+		}
+		if err := os.Remove(path); err != nil {
+			return err
+		}
+		sum += p.Size
+		done(sum)
+	}
+	for _, d := range useless {
+		if err := os.RemoveAll(filepath.Join(root, d)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle makes an unpacked tree fit to keep: no file of it runs as somebody else, its owner may
+// remove it, and it is on the disk. It gives its size.
+func settle(root string) (size int64, err error) {
+	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		st, err := e.Info()
+		if err != nil || st.Mode()&fs.ModeSymlink != 0 {
+			return err
+		}
+		size += st.Size()
+		mode := st.Mode().Perm()
+		if st.IsDir() {
+			mode |= 0o700
+		}
+		if mode != st.Mode() { // has more bits: setuid, setgid, sticky or type
+			if clean := st.Mode() &^ fs.ModeType; clean != mode {
+				return os.Chmod(path, mode)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return 0, err
+	}
+	d, err := os.Open(root)
+	if err != nil {
+		return 0, err
+	}
+	return size, errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
+}
+
+// treeKey names a set of packages.
+func treeKey(version string, list []Package) string {
+	lines := make([]string, len(list))
+	for i, p := range list {
+		lines[i] = p.Name + " " + p.SHA256
+	}
+	slices.Sort(lines)
+	sum := sha256.Sum256([]byte(strings.Join(lines, "\n")))
+	return strings.NewReplacer(":", "_", "/", "_").Replace(version) + "-" + hex.EncodeToString(sum[:6])
+}
+
+// loader is glibc's, by which a tree's programs run on any other libc.
+const loader = "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
+
+// binaryOf gives the QEMU in an unpacked tree.
+func binaryOf(root string) (Binary, error) {
+	b := Binary{Source: SourceCache}
+	for _, need := range []string{loader, "usr/bin/qemu-system-x86_64", "usr/share/qemu", "usr/share/seabios"} {
+		if _, err := os.Stat(filepath.Join(root, need)); err != nil {
+			return b, fmt.Errorf("QEMU's packages lack %s: %w", need, err)
+		}
+	}
+	var libs []string
+	for _, d := range []string{"usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"} {
+		if st, err := os.Stat(filepath.Join(root, d)); err == nil && st.IsDir() {
+			libs = append(libs, filepath.Join(root, d))
+		}
+	}
+	b.Args = []string{
+		filepath.Join(root, loader), "--library-path", strings.Join(libs, ":"),
+		filepath.Join(root, "usr/bin/qemu-system-x86_64"),
+		"-L", filepath.Join(root, "usr/share/qemu"), "-L", filepath.Join(root, "usr/share/seabios"),
+	}
+	b.Env = []string{"QEMU_MODULE_DIR=" + filepath.Join(root, "usr/lib/x86_64-linux-gnu/qemu")}
+	return b, nil
+}
+
+// kernelOf gives the kernel in an unpacked tree.
+func kernelOf(root string) (Kernel, error) {
+	k := Kernel{Source: SourceCache}
+	for _, pattern := range []string{"usr/lib/modules/*/vmlinuz", "lib/modules/*/vmlinuz", "boot/vmlinuz-*"} {
+		if m, _ := filepath.Glob(filepath.Join(root, pattern)); len(m) == 1 {
+			k.Image = m[0]
+			break
+		}
+	}
+	if k.Image == "" {
+		return k, errors.New("the kernel's packages hold no vmlinuz")
+	}
+	for _, pattern := range []string{"usr/lib/modules/*", "lib/modules/*"} {
+		if m, _ := filepath.Glob(filepath.Join(root, pattern)); len(m) == 1 {
+			k.Modules = m[0]
+			k.Version = filepath.Base(m[0])
+			return k, nil
+		}
+	}
+	return k, errors.New("the kernel's packages hold no modules")
+}

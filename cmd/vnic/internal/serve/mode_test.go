@@ -1,0 +1,170 @@
+package serve
+
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// stranger is another process, another user's, which connects to a socket. It ends with the errno.
+const stranger = "VNIC_TEST_STRANGER"
+
+func knock(path string) int {
+	c, err := net.Dial("unix", path)
+	var errno syscall.Errno
+	switch {
+	case err == nil:
+		_ = c.Close()
+		return 0
+	case errors.As(err, &errno):
+		return int(errno)
+	}
+	return 255
+}
+
+// umask sets the process's for the time of a test.
+func umask(t *testing.T, mask int) {
+	old := syscall.Umask(mask)
+	t.Cleanup(func() { syscall.Umask(old) })
+}
+
+// A socket is its user's alone, whatever the umask; the file of a dead process, open to all, is
+// replaced by one that is.
+func TestSocketIsPrivate(t *testing.T) {
+	testkit.LeavesNothing(t)
+	for _, mask := range []int{0, 0o002, 0o022, 0o077, 0o177, 0o277, 0o777} {
+		dir := t.TempDir()
+		path := filepath.Join(dir, "s")
+		if mask == 0 {
+			old := syscall.Umask(0)
+			stale(t, path)
+			syscall.Umask(old)
+		}
+		old := syscall.Umask(mask)
+		l, err := listen(t.Context(), path)
+		syscall.Umask(old)
+		if err != nil {
+			t.Fatalf("umask %#o: %v", mask, err)
+		}
+		if st, err := os.Lstat(path); err != nil || st.Mode() != fs.ModeSocket|0o600 {
+			t.Errorf("umask %#o: %v, %v", mask, st.Mode(), err)
+		}
+		if code := knock(path); code != 0 {
+			t.Errorf("umask %#o: its user cannot connect: %v", mask, syscall.Errno(code))
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+		if list, err := os.ReadDir(dir); err != nil || len(list) != 0 {
+			t.Errorf("left: %v, %v", list, err)
+		}
+	}
+}
+
+// There is no moment at which a socket is there and open to others: its file is made as it stays,
+// and not changed after.
+func TestSocketIsPrivateFromTheFirst(t *testing.T) {
+	testkit.LeavesNothing(t)
+	dir := t.TempDir()
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_ATTRIB|unix.IN_MOVED_TO); err != nil {
+		t.Fatal(err)
+	}
+	umask(t, 0)
+	l, err := listen(t.Context(), filepath.Join(dir, "s"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	var b [4096]byte
+	n, err := unix.Read(fd, b[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var events []uint32
+	for at := 0; at+unix.SizeofInotifyEvent <= n; {
+		events = append(events, binary.NativeEndian.Uint32(b[at+4:]))
+		at += unix.SizeofInotifyEvent + int(binary.NativeEndian.Uint32(b[at+12:]))
+	}
+	if len(events) != 1 || events[0] != unix.IN_CREATE {
+		t.Errorf("events %#x, want one IN_CREATE: the file was changed after it was made", events)
+	}
+}
+
+// The kernel keeps to it: another user's process is turned away by connect(2). Only root can be
+// another user; the mode itself is looked at by the tests above.
+func TestOthersCannotConnect(t *testing.T) {
+	testkit.LeavesNothing(t)
+	if os.Geteuid() != 0 {
+		t.Log("not root: nobody to be")
+		return
+	}
+	dir, err := os.MkdirTemp("/tmp", "vnic-mode")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	umask(t, 0)
+	// An open socket shows that a stranger gets that far.
+	for _, c := range []struct {
+		name string
+		make func(path string) (net.Listener, error)
+		want syscall.Errno
+	}{
+		{"open", func(path string) (net.Listener, error) { return net.Listen("unix", path) }, 0},
+		{"ours", func(path string) (net.Listener, error) { return listen(t.Context(), path) }, syscall.EACCES},
+	} {
+		path := filepath.Join(dir, c.name)
+		l, err := c.make(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code := 0
+		cmd := command(t, dir)
+		cmd.Env = append(os.Environ(), stranger+"="+path)
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+		var exit *exec.ExitError
+		if err := cmd.Run(); errors.As(err, &exit) {
+			code = exit.ExitCode()
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if syscall.Errno(code) != c.want {
+			t.Errorf("%s: %v, want %v", c.name, syscall.Errno(code), c.want)
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// command is this program, where another user can read it.
+func command(t *testing.T, dir string) *exec.Cmd {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(dir, "program")
+	if err := os.WriteFile(name, b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return exec.Command(name)
+}

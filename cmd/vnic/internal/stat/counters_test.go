@@ -1,0 +1,136 @@
+package stat
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// undeclared sets each field of v and gives the names of those that no counter of the list reads.
+func undeclared[T any](t *testing.T, list []counter[T]) (left []string) {
+	t.Helper()
+	var v T
+	names := map[uint64]string{}
+	for i := range reflect.ValueOf(v).NumField() {
+		names[uint64(i+1)] = reflect.TypeOf(v).Field(i).Name
+		reflect.ValueOf(&v).Elem().Field(i).SetUint(uint64(i + 1))
+	}
+	keys := map[string]bool{}
+	for _, c := range list {
+		if keys[c.key] || c.key == "" {
+			t.Errorf("two counters %q, or one without a key", c.key)
+		}
+		keys[c.key] = true
+		if names[*c.of(&v)] == "" {
+			t.Errorf("%s: its field has another counter too", c.key)
+		}
+		delete(names, *c.of(&v))
+	}
+	b, err := json.Marshal(any(v))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back T
+	if err := json.Unmarshal(b, &back); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range list {
+		if *c.of(&v) != *c.of(&back) {
+			t.Errorf("%s: %d becomes %d in %s", c.key, *c.of(&v), *c.of(&back), b)
+		}
+	}
+	return slices.Sorted(maps.Values(names))
+}
+
+// TestEveryCounterIsShown holds that what the control channel counts is in JSON, but for what is
+// listed here.
+func TestEveryCounterIsShown(t *testing.T) {
+	if d := cmp.Diff([]string{"RetransBytes"}, undeclared(t, directionCounters)); d != "" {
+		t.Errorf("of a queue: %s", d) // meters alone count it
+	}
+	if d := cmp.Diff([]string{"TableBytes"}, undeclared(t, engineCounters)); d != "" {
+		t.Errorf("of the engines: %s", d)
+	}
+}
+
+type collectFunc func(chan<- prometheus.Metric)
+
+func (f collectFunc) Describe(chan<- *prometheus.Desc)    {}
+func (f collectFunc) Collect(ch chan<- prometheus.Metric) { f(ch) }
+
+// TestCounterIsDeclaredOnce adds a row to the list, and finds the counter in JSON, in the table and
+// in the metrics.
+func TestCounterIsDeclaredOnce(t *testing.T) {
+	was := directionCounters
+	t.Cleanup(func() { directionCounters = was })
+	directionCounters = append(slices.Clip(was), counter[Direction]{"retrans_bytes", "AGAIN",
+		queueDesc("retrans_bytes_total", "Payload bytes seen again."), nil,
+		func(d *Direction) *uint64 { return &d.RetransBytes }})
+	p := PortCounters{Name: "A", Queues: []Queue{{Index: 3, RX: Direction{Packets: 1, RetransBytes: 77}}}}
+	b, err := json.Marshal(p)
+	count := func(what string) int { return strings.Count(string(b), what) }
+	if err != nil || count(`"retrans_bytes":77`) != 1 || count(`"retrans_bytes":0`) != 1 {
+		t.Errorf("%s, %v", b, err)
+	}
+	var back PortCounters
+	if err := json.Unmarshal(b, &back); err != nil || back.Queues[0].RX.RetransBytes != 77 {
+		t.Errorf("%+v, %v", back, err)
+	}
+	var out bytes.Buffer
+	if err := Table(&out, nil, &Snapshot{Ports: []PortCounters{p}}); err != nil {
+		t.Fatal(err)
+	}
+	head, row := "", ""
+	for line := range strings.Lines(out.String()) {
+		switch f := strings.Fields(line); {
+		case strings.Contains(line, "QUEUE"):
+			head = f[len(f)-1]
+		case len(f) > 2 && f[1] == "3" && f[2] == "rx":
+			row = strings.Join(f[len(f)-2:], " ")
+		}
+	}
+	if head != "AGAIN" || row != "77 B" {
+		t.Errorf("the table's last column is %s, %s:\n%s", head, row, &out)
+	}
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectFunc(p.collect))
+	families, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			if f.GetName() == "vnic_retrans_bytes_total" {
+				var labels []string
+				for _, l := range m.GetLabel() {
+					labels = append(labels, l.GetValue())
+				}
+				found[strings.Join(labels, " ")] = m.GetCounter().GetValue()
+			}
+		}
+	}
+	if d := cmp.Diff(map[string]float64{"rx A 3": 77, "tx A 3": 0}, found); d != "" {
+		t.Error(d)
+	}
+}
+
+// What another version says more, or does not say, is no mistake; what is no number is one.
+func TestCountersOfAnotherVersion(t *testing.T) {
+	var d Direction
+	if err := json.Unmarshal([]byte(`{"packets":3,"new":{"x":[1]}}`), &d); err != nil || d != (Direction{Packets: 3}) {
+		t.Errorf("%+v, %v", d, err)
+	}
+	for _, bad := range []string{`{"packets":-1}`, `{"packets":"3"}`, `[]`, `{"packets":{}}`} {
+		if err := json.Unmarshal([]byte(bad), &d); err == nil {
+			t.Errorf("%s was read", bad)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package devmem
+
+import (
+	"fmt"
+	"iter"
+	"syscall"
+)
+
+// Tokens collects tokens of frags that are done with, neighbours as one range, to give them back in as few
+// calls as the limits of [Conn.DontNeed] allow. The zero Tokens is empty and ready for use; one goroutine
+// uses it at a time.
+type Tokens struct {
+	ranges []TokenRange
+	n      int
+}
+
+// Add adds a token.
+func (t *Tokens) Add(token uint32) {
+	t.n++
+	if k := len(t.ranges); k > 0 {
+		if r := &t.ranges[k-1]; r.Start+r.Count == token && r.Count < MaxFrags {
+			r.Count++
+			return
+		}
+	}
+	t.ranges = append(t.ranges, TokenRange{Start: token, Count: 1})
+}
+
+// Len is how many tokens there are.
+func (t *Tokens) Len() int { return t.n }
+
+// Reset forgets all tokens.
+func (t *Tokens) Reset() { t.ranges, t.n = t.ranges[:0], 0 }
+
+// Calls gives the ranges of one call of DontNeed after the other: at most MaxTokenRanges, of at most
+// MaxFrags tokens in all. They are t's, and good until it changes.
+func (t *Tokens) Calls() iter.Seq[[]TokenRange] {
+	return func(yield func([]TokenRange) bool) {
+		for rest := t.ranges; len(rest) > 0; {
+			k, n := 0, uint32(0)
+			for k < len(rest) && k < MaxTokenRanges && n+rest[k].Count <= MaxFrags {
+				n += rest[k].Count
+				k++
+			}
+			if !yield(rest[:k]) {
+				return
+			}
+			rest = rest[k:]
+		}
+	}
+}
+
+// GiveBack returns the tokens to the connection that gave them out, and forgets them. Errors: those of
+// DontNeed; EPROTO if the connection did not know all of them.
+func (t *Tokens) GiveBack(c Conn) error {
+	freed, n := 0, t.n
+	for ranges := range t.Calls() {
+		k, err := c.DontNeed(ranges)
+		if err != nil {
+			return fmt.Errorf("give tokens back: %w", err)
+		}
+		freed += k
+	}
+	t.Reset()
+	if freed != n {
+		return fmt.Errorf("give %d tokens back: %d were known: %w", n, freed, syscall.EPROTO)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package devmem_test
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"vnic.dev/vnic/devmem"
+)
+
+// taker is a connection that knows tokens, by the rules of DontNeed.
+type taker struct {
+	devmem.Conn
+	known map[uint32]bool
+	calls int
+}
+
+func (c *taker) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
+	c.calls++
+	if len(ranges) == 0 || len(ranges) > devmem.MaxTokenRanges {
+		return 0, syscall.EINVAL
+	}
+	looked := 0
+	for _, r := range ranges {
+		for i := range r.Count {
+			if looked++; looked > devmem.MaxFrags {
+				return freed, nil
+			}
+			if c.known[r.Start+i] {
+				delete(c.known, r.Start+i)
+				freed++
+			}
+		}
+	}
+	return freed, nil
+}
+
+// All tokens go back, whatever the limits of a call, and none is asked for twice.
+func TestTokensGoBackWithinTheLimitsOfACall(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		tokens func(i int) uint32
+		n      int
+		calls  int
+	}{
+		{"none", nil, 0, 0},
+		{"one", func(int) uint32 { return 7 }, 1, 1},
+		{"neighbours", func(i int) uint32 { return uint32(i) }, 1024, 1},
+		{"more neighbours than a call takes", func(i int) uint32 { return uint32(i) }, 2500, 3},
+		{"single ones", func(i int) uint32 { return uint32(2 * i) }, 300, 3},
+		{"pairs", func(i int) uint32 { return uint32(i + i/2) }, 600, 3},
+		{"at the top", func(i int) uint32 { return ^uint32(0) - 3 + uint32(i) }, 4, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conn := &taker{known: map[uint32]bool{}}
+			var set devmem.Tokens
+			for i := range c.n {
+				conn.known[c.tokens(i)] = true
+				set.Add(c.tokens(i))
+			}
+			if set.Len() != c.n {
+				t.Errorf("%d tokens, %d added", set.Len(), c.n)
+			}
+			if err := set.GiveBack(conn); err != nil || len(conn.known) != 0 || conn.calls != c.calls || set.Len() != 0 {
+				t.Errorf("%v, %d left, %d calls", err, len(conn.known), conn.calls)
+			}
+		})
+	}
+	var set devmem.Tokens
+	set.Add(5)
+	if err := set.GiveBack(&taker{}); !errors.Is(err, syscall.EPROTO) {
+		t.Errorf("a token that nobody knows: %v", err)
+	}
+}
+
+func ExampleTokens() {
+	var done devmem.Tokens
+	for _, token := range []uint32{3, 4, 5, 9} {
+		done.Add(token)
+	}
+	for ranges := range done.Calls() {
+		fmt.Println(ranges)
+	}
+	// Output: [{3 3} {9 1}]
+}

@@ -1,0 +1,116 @@
+package memavail
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// Enough tells whether size bytes of memory can be had: an allocation beyond a limit is not refused
+// by the kernel but ends some process. root is "/", or a copy of /proc and /sys.
+func Enough(size uint64, root string) error {
+	avail, where := Available(root)
+	if size > avail {
+		return fmt.Errorf("no memory for %s: %s left (%s): %w",
+			Human(size), Human(avail), where, syscall.ENOSPC)
+	}
+	return nil
+}
+
+// Available returns how much memory there is to be had, and what says so. What cannot be read
+// limits nothing.
+func Available(root string) (avail uint64, where string) {
+	avail = math.MaxUint64
+	meminfo := filepath.Join(root, "proc/meminfo")
+	if kib, ok := field(meminfo, "MemAvailable:"); ok {
+		avail, where = kib*1024, "MemAvailable in /proc/meminfo"
+	}
+	for _, g := range cgroups(root) {
+		limit, ok := number(filepath.Join(root, g.dir, g.limit))
+		if !ok {
+			continue // "max", or no such controller
+		}
+		used, _ := number(filepath.Join(root, g.dir, g.used))
+		cache, _ := field(filepath.Join(root, g.dir, "memory.stat"), g.cache)
+		if left := limit - min(limit, used-min(used, cache)); left < avail {
+			avail, where = left, path.Join("/", g.dir, g.limit)
+		}
+	}
+	return avail, where
+}
+
+// cgroup is where a control group's memory limit is.
+type cgroup struct{ dir, limit, used, cache string }
+
+// cgroups lists the groups that this process is in, up to the root, of both versions.
+func cgroups(root string) (all []cgroup) {
+	b, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		return nil
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(f) != 3 {
+			continue
+		}
+		g := cgroup{"sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"}
+		if f[0] != "0" { // version 1
+			if f[1] != "memory" {
+				continue
+			}
+			g = cgroup{"sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"}
+		}
+		base := g.dir
+		for p := path.Clean("/" + f[2]); ; p = path.Dir(p) {
+			g.dir = path.Join(base, p)
+			all = append(all, g)
+			if p == "/" {
+				break
+			}
+		}
+	}
+	return all
+}
+
+// number reads a file that is one number.
+func number(name string) (uint64, bool) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	return n, err == nil
+}
+
+// field reads the number after a key at the start of a line.
+func field(name, key string) (uint64, bool) {
+	b, err := os.ReadFile(name)
+	if err != nil {
+		return 0, false
+	}
+	for line := range strings.Lines(string(b)) {
+		if w := strings.Fields(line); len(w) >= 2 && w[0] == key {
+			n, err := strconv.ParseUint(w[1], 10, 64)
+			return n, err == nil
+		}
+	}
+	return 0, false
+}
+
+// Human writes a number of bytes for people.
+func Human(n uint64) string {
+	units := []string{"bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"}
+	v, u := float64(n), 0
+	for v >= 1024 && u < len(units)-1 {
+		v, u = v/1024, u+1
+	}
+	if u == 0 {
+		return fmt.Sprintf("%d bytes", n)
+	}
+	return fmt.Sprintf("%.1f %s", v, units[u])
+}

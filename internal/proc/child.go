@@ -1,0 +1,70 @@
+package proc
+
+import (
+	"os/exec"
+	"runtime"
+	"syscall"
+	"time"
+)
+
+// Child is a process that does not outlive this one: the kernel kills it when the thread that
+// forked it ends (PR_SET_PDEATHSIG), so that thread is kept until the child has been waited for.
+type Child struct {
+	cmd  *exec.Cmd
+	done chan struct{} // closed after Wait
+	err  error         // Wait's; set before done is closed
+}
+
+// StartChild starts cmd in a process group of its own, with /dev/null for the streams that cmd
+// leaves open.
+func StartChild(cmd *exec.Cmd) (*Child, error) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	c := &Child{cmd: cmd, done: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			c.err = cmd.Wait()
+			close(c.done)
+		}
+	}()
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// PID is the child's process id, which is its process group's too.
+func (c *Child) PID() int { return c.cmd.Process.Pid }
+
+// Done is closed when the child has ended and has been waited for.
+func (c *Child) Done() <-chan struct{} { return c.done }
+
+// Err says how the child ended, as exec.Cmd.Wait does, once Done is closed.
+func (c *Child) Err() error { return c.err }
+
+// Ends waits for at most d, and says whether the child has ended.
+func (c *Child) Ends(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-c.done:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// End ends the child by SIGTERM, and by SIGKILL if it has not ended after grace, with whatever it
+// has started. When End returns, the child has been waited for.
+func (c *Child) End(grace time.Duration) {
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // by pidfd: never another process
+	if c.Ends(grace) {
+		return
+	}
+	_ = syscall.Kill(-c.PID(), syscall.SIGKILL) // it has not been waited for, so the group is its
+	<-c.done
+}

@@ -1,0 +1,117 @@
+package proc
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// Command is a short-lived tool: apt-get, dpkg-deb, a QEMU asked for its version.
+type Command struct {
+	Dir    string
+	Env    []string          // added to the environment
+	Stdout func(line string) // nil: Run gives the standard output
+}
+
+// ToolError is a tool's failure with what it said.
+type ToolError struct {
+	Name   string
+	Err    error
+	Stderr string
+}
+
+func (e *ToolError) Error() string {
+	s := fmt.Sprintf("%s: %v", e.Name, e.Err)
+	if said := LastLines([]byte(e.Stderr), 4); len(said) > 0 {
+		s += ": " + strings.Join(said, "; ")
+	}
+	return s
+}
+
+// Words are the tool's own on what went wrong, on one line.
+func (e *ToolError) Words() string {
+	for l := range strings.SplitSeq(e.Stderr, "\n") {
+		if w, ok := strings.CutPrefix(l, "E: "); ok {
+			return strings.TrimSpace(agent.Plain(w))
+		}
+	}
+	return strings.Join(LastLines([]byte(e.Stderr), 1), "")
+}
+
+// Unwrap gives exec's error, or a context's.
+func (e *ToolError) Unwrap() error { return e.Err }
+
+// What a tool's grandchildren have to close its streams after its end, and how much of its standard
+// error is kept.
+const (
+	waitDelay  = time.Second
+	stderrKept = 8 << 10
+)
+
+// Run runs a tool to its end and gives its standard output, or hands it line by line to c.Stdout.
+// When ctx ends, the tool's whole process group is killed.
+func (c Command) Run(ctx context.Context, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Dir = c.Dir
+	cmd.Env = append(append(cmd.Environ(), "LC_ALL=C.UTF-8", "LANGUAGE=", "DEBIAN_FRONTEND=noninteractive"), c.Env...)
+	var out bytes.Buffer
+	stderr := agent.Tail{Max: stderrKept}
+	cmd.Stdout, cmd.Stderr = &out, &stderr
+	if c.Stdout != nil {
+		cmd.Stdout = &lineFunc{f: c.Stdout}
+	}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = waitDelay
+	p, err := StartChild(cmd)
+	if err == nil {
+		<-p.done
+		err = p.err
+	}
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // a grandchild held a pipe open; the tool itself ended well
+	}
+	if err != nil {
+		return nil, &ToolError{Name: name, Err: err, Stderr: string(stderr.Bytes())}
+	}
+	return out.Bytes(), nil
+}
+
+// LastLines gives up to n lines of what a program said, fit for a terminal: what a guest prints is
+// not ours to trust.
+func LastLines(said []byte, n int) []string {
+	var lines []string
+	for l := range strings.SplitSeq(string(said), "\n") {
+		if l = strings.TrimSpace(agent.Plain(l)); l != "" {
+			lines = append(lines, l)
+		}
+	}
+	return lines[max(0, len(lines)-n):]
+}
+
+// lineFunc hands whole lines to f.
+type lineFunc struct {
+	f   func(string)
+	buf []byte
+}
+
+func (l *lineFunc) Write(p []byte) (int, error) {
+	l.buf = append(l.buf, p...)
+	for {
+		i := bytes.IndexAny(l.buf, "\r\n")
+		if i < 0 {
+			return len(p), nil
+		}
+		l.f(string(l.buf[:i]))
+		l.buf = l.buf[i+1:]
+	}
+}

@@ -1,0 +1,37 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestCommandIsKilledWithItsGroup(t *testing.T) {
+	testkit.LeavesNothing(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	c := Command{Stdout: func(line string) {
+		if line == "ready" {
+			cancel()
+		}
+	}}
+	_, err := c.Run(ctx, "sh", "-c", "sleep 1000 & echo ready; wait")
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCommandErrorHasItsWords(t *testing.T) {
+	_, err := Command{}.Run(t.Context(), "sh", "-c", "echo to you >&2; exit 3")
+	if err == nil || !strings.Contains(err.Error(), "to you") || !strings.Contains(err.Error(), "exit status 3") {
+		t.Errorf("got %v", err)
+	}
+	if _, err = (Command{}).Run(t.Context(), filepath.Join(t.TempDir(), "nothing")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("got %v", err)
+	}
+}

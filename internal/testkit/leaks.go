@@ -1,0 +1,71 @@
+package testkit
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+// The runtime opens its poller with the first file that can be polled, and keeps it: here, so that it is
+// there before any test.
+func init() {
+	if r, w, err := os.Pipe(); err == nil {
+		_, _ = r.Close(), w.Close()
+	}
+}
+
+// FDs lists the descriptors of the process, each with what it is, sorted.
+func FDs() []string {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return []string{err.Error()}
+	}
+	var fds []string
+	for _, e := range entries {
+		name, err := os.Readlink("/proc/self/fd/" + e.Name())
+		if err != nil {
+			continue // the directory itself
+		}
+		fds = append(fds, e.Name()+" "+name)
+	}
+	slices.Sort(fds)
+	return fds
+}
+
+// CheckFDs fails the test if it ends with other descriptors than it has now.
+func CheckFDs(t testing.TB) {
+	t.Helper()
+	before := FDs()
+	t.Cleanup(func() {
+		if after := FDs(); !slices.Equal(before, after) {
+			t.Errorf("descriptors before:\n%s\nafter:\n%s", strings.Join(before, "\n"), strings.Join(after, "\n"))
+		}
+	})
+}
+
+// LeavesNothing fails the test if it ends with goroutines or descriptors that it has not now.
+func LeavesNothing(t testing.TB) {
+	t.Helper()
+	CheckFDs(t)
+	running := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, running) })
+}
+
+// Main runs the tests of a package, which fail if they leave goroutines or descriptors.
+func Main(m interface{ Run() int }) {
+	before := FDs()
+	status := m.Run()
+	if err := goleak.Find(); err != nil && status == 0 {
+		fmt.Fprintln(os.Stderr, "FAIL:", err)
+		status = 1
+	}
+	if after := FDs(); len(after) > len(before) && status == 0 {
+		fmt.Fprintf(os.Stderr, "FAIL: descriptors before the tests:\n%s\nafter:\n%s\n", strings.Join(before, "\n"), strings.Join(after, "\n"))
+		status = 1
+	}
+	os.Exit(status)
+}

@@ -1,0 +1,57 @@
+package testkit
+
+import (
+	"context"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
+)
+
+// Patience is how long anything may take in a test that fails.
+const Patience = time.Minute
+
+// SocketPair makes a connected pair of stream sockets, which the caller closes.
+func SocketPair(t testing.TB) (a, b *net.UnixConn) {
+	t.Helper()
+	a, b, err := scm.Pair()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a, b
+}
+
+// Memfd makes a memory file of a size in bytes, which goes with the test.
+func Memfd(t testing.TB, size int64) *os.File {
+	t.Helper()
+	fd, err := unix.MemfdCreate(t.Name(), unix.MFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := os.NewFile(uintptr(fd), "memfd")
+	t.Cleanup(func() { _ = f.Close() })
+	if err := f.Truncate(size); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// Eventually waits for what no channel tells of, and fails the test if it does not come. what says it.
+func Eventually(t testing.TB, what string, f func() bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), Patience)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !f() {
+		select {
+		case <-ctx.Done():
+			t.Fatalf("not in time: %s", what)
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,17 @@
+package nic
+
+import "golang.org/x/sys/unix"
+
+// Signaled tells whether the sleeper's own eventfd has signals.
+func (s *Sleeper) Signaled() bool {
+	p := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(p, 0)
+	return err == nil && n == 1
+}
+
+// Open says whether there is any Line that is not closed.
+func (ls *Lines) Open() bool {
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	return len(ls.open)+len(ls.left) > 0
+}

@@ -1,0 +1,39 @@
+package nic
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// LogLimit logs once a second at most, and says how often it did not: a guest can cause as many
+// lines as it likes. Any goroutine may use it.
+type LogLimit struct {
+	mu   sync.Mutex
+	next time.Time // under mu
+	held int       // under mu
+}
+
+// Log logs msg, unless it did so within the last second.
+func (l *LogLimit) Log(log *slog.Logger, level slog.Level, msg string, attrs ...any) {
+	held, ok := l.allow(time.Now())
+	if !ok {
+		return
+	}
+	if held > 0 {
+		attrs = append(attrs, "heldBack", held)
+	}
+	log.Log(context.Background(), level, msg, attrs...)
+}
+
+func (l *LogLimit) allow(now time.Time) (held int, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Before(l.next) {
+		l.held++
+		return 0, false
+	}
+	held, l.held, l.next = l.held, 0, now.Add(time.Second)
+	return held, true
+}

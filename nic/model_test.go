@@ -1,0 +1,594 @@
+package nic_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/nictest"
+	"vnic.dev/vnic/wire"
+)
+
+// This is a device model as small as one can be: its rings are slices, its registers methods. All
+// that it has beside them is in package nic (see its doc).
+
+const toyBatch = 8
+
+type toy struct {
+	t    testing.TB
+	mac  wire.MAC
+	port *nic.Port
+	rx   *toyRx
+	tx   *toyTx
+}
+
+// newToy makes a NIC on a switch, which knows its address by the time it is there. Its transmit
+// queue is stopped.
+func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions) *toy {
+	t.Helper()
+	d := &toy{t: t, mac: wire.MAC{2, 0, 0, 0, 0, n}, rx: &toyRx{called: make(chan struct{}, 1)}}
+	d.rx.Init(d.rx)
+	space := dma.NewSpace(fmt.Sprint("toy", n), dma.NewFiles())
+	limits := func() wire.Limits { return wire.Limits{MaxFrame: 1514} }
+	conf := nic.Config{Name: space.Name(), MAC: d.mac, MTU: 1500, QueuePairs: 1, HeaderLimit: 256}
+	var err error
+	if d.port, err = nic.NewPort(conf, space, []nic.RxQueue{d.rx}, limits); err != nil {
+		t.Fatal(err)
+	}
+	o.Space, o.Batch = space, toyBatch
+	d.tx = &toyTx{space: space, t: d.port.NewTransmitter(toyBatch), called: make(chan struct{}, 1),
+		stopped: make(chan error, 1), failAt: -1}
+	if d.tx.sender, err = nic.NewSender(d.tx, d.tx.t, o); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.port.Attach(sw, wire.LinkOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		d.tx.sender.Close()
+		d.port.Close()
+	})
+	d.tx.sender.Start(-1, false)
+	d.send(d.frame(wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 0))
+	d.tx.await(1)
+	d.tx.sender.Stop()
+	d.tx.done, d.tx.ring, d.tx.next = nil, nil, 0
+	return d
+}
+
+// toys are NICs on a switch; the first one sends.
+func toys(t testing.TB, n int, o nic.SenderOptions) []*toy {
+	t.Helper()
+	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
+	t.Cleanup(func() { _ = sw.Close() })
+	var ds []*toy
+	for i := range n {
+		ds = append(ds, newToy(t, sw, byte(i+1), o))
+	}
+	return ds
+}
+
+// frame makes a frame with a number.
+func (d *toy) frame(to wire.MAC, seq int) []byte {
+	f := nictest.Make(to, d.mac, nictest.Spec{UDP: true, Payload: 100, Seq: uint32(seq)})
+	return f.Bytes()
+}
+
+// send posts frames, and kicks if the queue wants that.
+func (d *toy) send(frames ...[]byte) {
+	q := d.tx
+	q.mu.Lock()
+	for _, b := range frames {
+		q.ring = append(q.ring, []dma.Segment{dma.NewBuffer(b, dma.Host).Segment(0, uint32(len(b)))})
+	}
+	kick := q.kicks
+	q.mu.Unlock()
+	if kick {
+		q.sender.Wake()
+	}
+}
+
+// drops is how many of the NIC's frames were dropped, but for its first.
+func (d *toy) drops() uint64 {
+	_, tx := d.port.QueueCounters(0)
+	return tx.Drops - 1
+}
+
+// receives waits for the frames with these numbers, in this order, from another.
+func (d *toy) receives(from *toy, seqs ...int) {
+	d.t.Helper()
+	for _, seq := range seqs {
+		if got, want := d.rx.receive(), from.frame(d.mac, seq); !bytes.Equal(got, want) {
+			d.t.Fatalf("frame %d: got %x, want %x", seq, got, want)
+		}
+	}
+}
+
+// toyRx is a receive ring: buffers of 2 KiB.
+type toyRx struct {
+	nic.RxBase
+	posted []toyBuf // all that follows is used under the lock
+	staged []toyBuf
+	came   []toyBuf
+	called chan struct{} // holds one
+}
+
+type toyBuf struct {
+	b   []byte
+	seg []dma.Segment
+}
+
+func newToyBuf() toyBuf {
+	b := make([]byte, 2048)
+	return toyBuf{b: b, seg: []dma.Segment{dma.NewBuffer(b, dma.Host).Segment(0, 2048)}}
+}
+
+func (q *toyRx) post(bufs ...toyBuf) {
+	q.Lock()
+	defer q.Unlock()
+	q.posted = append(q.posted, bufs...)
+	q.WakeAll()
+}
+
+func (q *toyRx) postNew(n int) {
+	for range n {
+		q.post(newToyBuf())
+	}
+}
+
+func (q *toyRx) receive() []byte {
+	for {
+		q.Lock()
+		if len(q.came) > 0 {
+			defer q.Unlock()
+			b := q.came[0].b
+			q.came = q.came[1:]
+			return b
+		}
+		q.Unlock()
+		<-q.called
+	}
+}
+
+func (q *toyRx) Put(m *nic.Mover, f *nic.Frame) nic.Result {
+	if len(q.posted) == 0 {
+		return nic.PutNoBuffer
+	}
+	buf := q.posted[len(q.posted)-1]
+	if f.Len() > 2048 {
+		return nic.PutTooBig
+	}
+	buf.seg[0].Len = f.Len()
+	err := m.Whole(buf.seg, f.Header, f.Payload)
+	buf.b, buf.seg[0].Len = buf.b[:f.Len()], 2048
+	if err != nil {
+		return nic.PutFault
+	}
+	q.posted = q.posted[:len(q.posted)-1]
+	q.staged = append(q.staged, buf)
+	return nic.PutTaken
+}
+
+func (q *toyRx) Flush() (call bool) {
+	call = len(q.staged) > 0
+	q.came = append(q.came, q.staged...)
+	q.staged = q.staged[:0]
+	return call
+}
+
+func (q *toyRx) Call() { signal(q.called) }
+
+func (q *toyRx) AwaitBuffers() bool { return len(q.posted) == 0 }
+
+func (q *toyRx) Stopped(error) {}
+
+// toyTx is a transmit ring.
+type toyTx struct {
+	space  *dma.Space
+	t      *nic.Transmitter
+	sender *nic.Sender
+
+	mu    sync.Mutex
+	ring  [][]dma.Segment // posted
+	next  int             // to be read
+	kicks bool            // the sender wants to be woken
+	done  []int           // places in the ring of frames that came back, in their order
+
+	called  chan struct{} // holds one: frames came back
+	stopped chan error
+
+	// What a test wants to happen.
+	keeps    bool // Abandon puts frames back
+	failAt   int  // the place of a frame at which Gather fails
+	goneAt   int  // the place of a held frame whose memory is gone, if moved
+	failures bool // Reload fails
+
+	// The worker's.
+	slots  [toyBatch]toySlot
+	staged []int
+	looks  int  // calls of Gather and DisableKick
+	moved  bool // Reload was told so
+}
+
+type toySlot struct {
+	at  int
+	buf [nic.MaxHeader]byte
+}
+
+var errToy = errors.New("bad descriptor")
+
+// await waits until n frames in all have come back.
+func (q *toyTx) await(n int) (done []int) {
+	for {
+		q.mu.Lock()
+		done = slices.Clone(q.done)
+		q.mu.Unlock()
+		if len(done) >= n {
+			return done
+		}
+		<-q.called
+	}
+}
+
+// waits waits until the sender sleeps, or is about to, for a busy receiver.
+func (q *toyTx) waits() {
+	for q.sender.Stats().Waits == 0 {
+		runtime.Gosched()
+	}
+}
+
+func (q *toyTx) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.looks++
+	for filled < len(free) && q.next < len(q.ring) {
+		if q.next == q.failAt {
+			return filled, taken, errToy
+		}
+		f := free[filled]
+		s := &q.slots[f.Slot]
+		segs := q.ring[q.next]
+		s.at = q.next
+		q.next++
+		taken++
+		if err := nic.Describe(q.t.Worker.Copier, segs, 0, segs[0].Len, s.buf[:], &f.Packet); err != nil {
+			q.staged = append(q.staged, s.at)
+			continue
+		}
+		f.Packet.Prepare()
+		filled++
+	}
+	return filled, taken, nil
+}
+
+func (q *toyTx) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
+	s := &q.slots[f.Slot]
+	if q.failures {
+		return false, errToy
+	}
+	if q.moved = q.moved || moved; moved && s.at == q.goneAt {
+		return false, nil
+	}
+	segs := q.ring[s.at]
+	return true, nic.Again(segs, 0, segs[0].Len, &f.Packet)
+}
+
+func (q *toyTx) Done(fs []*nic.TxFrame) error {
+	for _, f := range fs {
+		q.staged = append(q.staged, q.slots[f.Slot].at)
+	}
+	return nil
+}
+
+func (q *toyTx) Abandon(f *nic.TxFrame) (kept bool) {
+	s := &q.slots[f.Slot]
+	if q.keeps && s.at == q.next-1 {
+		q.next--
+		return true
+	}
+	q.staged = append(q.staged, s.at)
+	return false
+}
+
+func (q *toyTx) Publish() (call bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	call = len(q.staged) > 0
+	q.done = append(q.done, q.staged...)
+	q.staged = q.staged[:0]
+	return call
+}
+
+func (q *toyTx) Call() { signal(q.called) }
+
+func (q *toyTx) Pending() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.next < len(q.ring)
+}
+
+func (q *toyTx) EnableKick() (more bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.kicks = true
+	return q.next < len(q.ring)
+}
+
+func (q *toyTx) DisableKick() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.kicks = false
+	q.looks++
+}
+
+func (q *toyTx) Idle([]*nic.TxFrame) {}
+
+func (q *toyTx) Stopped(err error) { q.stopped <- err }
+
+// signal sets a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// numbers counts from a to b-1.
+func numbers(a, b int) (ns []int) {
+	for i := a; i < b; i++ {
+		ns = append(ns, i)
+	}
+	return ns
+}
+
+// patient is the patience of tests with frames that wait until the test goes on.
+var patient = nic.SenderOptions{Patience: time.Minute, Spin: true}
+
+// Frames to a busy receiver wait, in their order, and those to others go on. Each comes back once.
+func TestSenderRetriesInOrder(t *testing.T) {
+	ds := toys(t, 3, patient)
+	a, busy, other := ds[0], ds[1], ds[2]
+	other.rx.postNew(99)
+	a.tx.sender.Start(-1, false)
+	const n = 3 // of each: both fit into a batch
+	for i := range n {
+		a.send(a.frame(busy.mac, i), a.frame(other.mac, i))
+	}
+	other.receives(a, numbers(0, n)...)
+	a.tx.waits()
+	if done := a.tx.await(n); !slices.Equal(done, []int{1, 3, 5}) {
+		t.Errorf("came back: %v", done)
+	}
+	busy.rx.postNew(1)
+	busy.receives(a, 0)
+	for i := n; i < 50; i++ { // most find no place in the batch, and wait in the ring
+		a.send(a.frame(busy.mac, i))
+	}
+	for i := 1; i < 50; i++ {
+		busy.rx.postNew(1)
+		busy.receives(a, i)
+	}
+	done := a.tx.await(n + 50)
+	if slices.Sort(done); !slices.Equal(done, numbers(0, n+50)) {
+		t.Errorf("came back: %v", done)
+	}
+	if s := a.tx.sender.Stats(); s.GaveUp != 0 || s.PutBack != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// A dead receiver's frames come back, are dropped and counted when patience ends, and hold up
+// nobody for long.
+func TestSenderGivesUp(t *testing.T) {
+	ds := toys(t, 3, nic.SenderOptions{Patience: 5 * time.Millisecond})
+	a, dead, other := ds[0], ds[1], ds[2]
+	other.rx.postNew(99)
+	a.tx.sender.Start(-1, false)
+	for i := range 30 {
+		a.send(a.frame(dead.mac, i), a.frame(other.mac, i))
+	}
+	other.receives(a, numbers(0, 30)...)
+	a.tx.await(60)
+	if s := a.tx.sender.Stats(); s.GaveUp != 30 || s.PutBack != 0 || a.drops() != 30 {
+		t.Errorf("%+v, %d drops", s, a.drops())
+	}
+	dead.rx.postNew(1) // it is waited for again
+	a.send(a.frame(dead.mac, 99))
+	dead.receives(a, 99)
+}
+
+// A queue that is stopped while frames are held ends at once. They are left to the driver for the
+// next start if the ring can take them, else they are dropped.
+func TestSenderStopsWithFramesHeld(t *testing.T) {
+	for _, keeps := range []bool{true, false} {
+		t.Run(fmt.Sprint("keeps=", keeps), func(t *testing.T) {
+			ds := toys(t, 2, patient)
+			a, b := ds[0], ds[1]
+			a.tx.keeps = keeps
+			const n = toyBatch + 3
+			for i := range n {
+				a.send(a.frame(b.mac, i))
+			}
+			a.tx.sender.Start(-1, false)
+			a.tx.waits()
+			a.tx.sender.Stop()
+			first := 0
+			want := nic.SenderStats{PutBack: toyBatch}
+			if !keeps {
+				first, want = toyBatch, nic.SenderStats{GaveUp: toyBatch}
+			}
+			got := a.tx.sender.Stats()
+			if got.Waits = 0; got != want || a.tx.next != first || len(a.tx.done) != first {
+				t.Errorf("%+v, want %+v; %d frames are the driver's, %v came back", got, want, n-a.tx.next, a.tx.done)
+			}
+			b.rx.postNew(n)
+			a.tx.sender.Start(-1, false)
+			b.receives(a, numbers(first, n)...)
+			a.tx.await(n)
+		})
+	}
+}
+
+// An error of the ring stops its queue: what was good before it has been sent, what is behind it
+// stays the driver's, and a new start goes on.
+func TestSenderStopsOnAnError(t *testing.T) {
+	t.Run("new", func(t *testing.T) {
+		ds := toys(t, 2, patient)
+		a, b := ds[0], ds[1]
+		b.rx.postNew(9)
+		for i := range 6 {
+			a.send(a.frame(b.mac, i))
+		}
+		a.tx.failAt = 4
+		a.tx.sender.Start(-1, false)
+		if err := <-a.tx.stopped; !errors.Is(err, errToy) {
+			t.Error(err)
+		}
+		b.receives(a, 0, 1, 2, 3)
+		a.tx.sender.Stop()
+		if done := a.tx.await(4); !slices.Equal(done, numbers(0, 4)) || a.tx.next != 4 {
+			t.Errorf("came back: %v; next is %d", done, a.tx.next)
+		}
+		a.tx.failAt = -1
+		a.tx.sender.Start(-1, false)
+		b.receives(a, 4, 5)
+	})
+	t.Run("held", func(t *testing.T) {
+		ds := toys(t, 2, patient)
+		a, b := ds[0], ds[1]
+		a.tx.failures = true
+		a.send(a.frame(b.mac, 0), a.frame(b.mac, 1))
+		a.tx.sender.Start(-1, false)
+		a.tx.waits()
+		b.rx.postNew(1)
+		if err := <-a.tx.stopped; !errors.Is(err, errToy) {
+			t.Error(err)
+		}
+		a.tx.sender.Stop()
+		if s := a.tx.sender.Stats(); s.GaveUp != 2 || len(a.tx.done) != 2 {
+			t.Errorf("%+v, came back: %v", s, a.tx.done)
+		}
+	})
+}
+
+// A held frame's memory is found again when the map has changed, and only then is it asked for; a
+// frame whose memory has gone is dropped, and the others are sent.
+func TestSenderFindsHeldFramesAgain(t *testing.T) {
+	for _, change := range []bool{true, false} {
+		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {
+			ds := toys(t, 2, patient)
+			a, b := ds[0], ds[1]
+			a.tx.goneAt = 1
+			a.send(a.frame(b.mac, 0), a.frame(b.mac, 1), a.frame(b.mac, 2))
+			a.tx.sender.Start(-1, false)
+			a.tx.waits()
+			want := numbers(0, 3)
+			if change {
+				want = []int{0, 2}
+				if err := a.tx.space.Add(dma.Map{IOVA: 1 << 20, Size: 4096, FD: -1, NoAccess: true}); err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = a.tx.space.Close() })
+			}
+			b.rx.postNew(3)
+			b.receives(a, want...)
+			a.tx.await(3)
+			a.tx.sender.Stop()
+			if a.tx.moved != change || a.drops() != uint64(3-len(want)) {
+				t.Errorf("told of a change: %v; %d drops", a.tx.moved, a.drops())
+			}
+		})
+	}
+}
+
+// A ring that starts with the first kick is not touched before; a kick wakes the sender by the
+// driver's eventfd alone.
+func TestSenderStartsWithTheFirstKick(t *testing.T) {
+	ds := toys(t, 2, patient)
+	a, b := ds[0], ds[1]
+	b.rx.postNew(9)
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	kick := func() {
+		if _, err := unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.send(a.frame(b.mac, 0)) // EnableKick was not called: it wakes nobody
+	looks := a.tx.looks
+	a.tx.sender.Start(fd, true)
+	a.tx.sender.Wake()
+	a.tx.sender.Stop()
+	if a.tx.looks != looks {
+		t.Error("the ring was looked at before it was kicked")
+	}
+	a.tx.sender.Start(fd, true)
+	kick()
+	b.receives(a, 0)
+	for i := 1; i < 9; i++ {
+		a.tx.mu.Lock()
+		a.tx.kicks = false // send wakes nobody
+		a.tx.mu.Unlock()
+		a.send(a.frame(b.mac, i))
+		kick()
+		b.receives(a, i)
+	}
+}
+
+// A sender that drains sends all that is in the ring before Stop returns, to those who take it; the
+// rest is dropped.
+func TestSenderDrains(t *testing.T) {
+	ds := toys(t, 3, nic.SenderOptions{Patience: time.Minute, Drain: true})
+	a, b, dead := ds[0], ds[1], ds[2]
+	b.rx.postNew(100)
+	for i := range 100 {
+		a.send(a.frame(b.mac, i), a.frame(dead.mac, i))
+	}
+	a.tx.sender.Start(-1, false)
+	a.tx.sender.Stop()
+	if s := a.tx.sender.Stats(); len(a.tx.done) != 200 || s.GaveUp != 100 {
+		t.Errorf("%d frames came back, %+v", len(a.tx.done), s)
+	}
+	for b.rx.receive(); len(b.rx.came) > 0; {
+		b.rx.receive()
+	}
+}
+
+// Neither a frame that is posted nor a buffer that is posted while the sender is about to sleep is
+// missed.
+func TestSenderMissesNoWake(t *testing.T) {
+	for _, spin := range []bool{true, false} {
+		t.Run(fmt.Sprint("spin=", spin), func(t *testing.T) {
+			o := patient
+			o.Spin = spin
+			ds := toys(t, 2, o)
+			a, b := ds[0], ds[1]
+			a.tx.sender.Start(-1, false)
+			for i := range 3000 {
+				a.send(a.frame(b.mac, i%200))
+				if i%2 == 0 {
+					runtime.Gosched()
+				}
+				b.rx.postNew(1)
+				b.receives(a, i%200)
+				a.tx.await(i + 1)
+			}
+			if s := a.tx.sender.Stats(); s.GaveUp != 0 {
+				t.Errorf("%+v", s)
+			}
+		})
+	}
+}

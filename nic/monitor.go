@@ -1,0 +1,142 @@
+package nic
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+)
+
+// stuckAfter is how long at most somebody is kept in a write that does not return; twice that in
+// the worst case.
+const stuckAfter = 500 * time.Millisecond
+
+// Monitor is the goroutine of a device that does what none of its queues can do: it frees writers
+// that are stuck in the frontend's eventfds (Lines), passes on kicks of receive queues, and lets
+// the device do what is due at times. While nothing of that happens it sleeps.
+type Monitor struct {
+	event
+	dev     Monitored
+	lines   *Lines
+	log     *slog.Logger
+	ep      int
+	closing atomic.Bool
+	done    chan struct{}
+
+	// The goroutine's.
+	looked time.Time // for stuck writers
+	dozing bool      // nobody was inside then, and the next one wakes us
+}
+
+// Monitored is a device with a Monitor, which calls it on its goroutine.
+type Monitored interface {
+	// Kicked says that a descriptor added by Watch has got a signal, or may have.
+	Kicked(tag int)
+	// Tend does what is due, and says when it is to be called again; the zero Time: not before
+	// Wake. It is called after each Wake, and also when nothing is due.
+	Tend(now time.Time) (next time.Time)
+	// TakeEventFDs takes all eventfds away from the frontend, which was caught at keeping writers
+	// (Lines.End); Lines gives it no more.
+	TakeEventFDs()
+}
+
+const wakeTag = -1 // epoll data of the Monitor's own event
+
+// NewMonitor starts the Monitor of a device. Any goroutine may Wake it.
+func NewMonitor(d Monitored, ls *Lines, log *slog.Logger) (*Monitor, error) {
+	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("epoll_create1", err)
+	}
+	m := &Monitor{dev: d, lines: ls, log: log, ep: ep, done: make(chan struct{})}
+	if err = m.open(); err == nil {
+		if err = m.Watch(m.fd, wakeTag); err != nil {
+			m.event.Close()
+		}
+	}
+	if err != nil {
+		_ = unix.Close(ep)
+		return nil, err
+	}
+	ls.Watched(m.Wake)
+	dma.Go(m.run)
+	return m, nil
+}
+
+// Watch has Kicked called with tag, which is not negative, for the signals of an eventfd. It is
+// edge triggered: a signal that nobody takes must not make us spin. Each write to an eventfd is an
+// edge, and one that is readable already is one when it is added.
+func (m *Monitor) Watch(fd, tag int) error {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(tag)}
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(m.ep, unix.EPOLL_CTL_ADD, fd, &ev))
+}
+
+// Unwatch ends Watch. A call of Kicked may still be under way.
+func (m *Monitor) Unwatch(fd int) { _ = unix.EpollCtl(m.ep, unix.EPOLL_CTL_DEL, fd, nil) }
+
+// Close ends the Monitor, after a last Tend.
+func (m *Monitor) Close() {
+	m.closing.Store(true)
+	m.Wake()
+	<-m.done
+	m.event.Close()
+	_ = unix.Close(m.ep)
+}
+
+func (m *Monitor) run() {
+	defer close(m.done)
+	var events [16]unix.EpollEvent
+	for {
+		m.Park() // before we look
+		closing := m.closing.Load()
+		now := time.Now()
+		next := m.look(now)
+		if due := m.dev.Tend(now); !due.IsZero() && (next.IsZero() || due.Before(next)) {
+			next = due
+		}
+		if closing {
+			return
+		}
+		timeout := -1
+		if !next.IsZero() {
+			timeout = int(max(0, next.Sub(now)+time.Millisecond-1) / time.Millisecond)
+		}
+		n, err := unix.EpollWait(m.ep, events[:], timeout)
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			m.log.Error("watching kicks: receive queues that wait for buffers stall", "err", err)
+			return
+		}
+		for _, ev := range events[:max(n, 0)] {
+			if ev.Fd == wakeTag {
+				m.consume()
+			} else {
+				m.dev.Kicked(int(ev.Fd))
+			}
+		}
+	}
+}
+
+// look frees stuck writers if it is time to look for them, and says when it is next; the zero Time:
+// when somebody writes.
+func (m *Monitor) look(now time.Time) (next time.Time) {
+	switch {
+	case m.dozing && !m.lines.Dozing(): // a write began: look again after stuckAfter whether it still blocks
+		m.looked, m.dozing = now, false
+	case !m.dozing && now.Sub(m.looked) >= stuckAfter:
+		if m.lines.anyStuck() {
+			m.lines.Distrust()
+			m.dev.TakeEventFDs()
+		}
+		m.lines.Free()
+		m.looked, m.dozing = now, m.lines.Doze()
+	}
+	if m.dozing {
+		return time.Time{}
+	}
+	return m.looked.Add(stuckAfter)
+}

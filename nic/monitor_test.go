@@ -1,0 +1,115 @@
+package nic_test
+
+import (
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/nic"
+)
+
+// monitored is a device with one eventfd, on which each call of the monitor is seen.
+type monitored struct {
+	lines  nic.Lines
+	line   *nic.Line
+	kicked chan int
+	taken  chan struct{}
+	tended atomic.Int64
+	due    atomic.Int64 // how often Tend wants to be called at once
+}
+
+func (m *monitored) Kicked(tag int) { m.kicked <- tag }
+
+func (m *monitored) Tend(now time.Time) (next time.Time) {
+	m.tended.Add(1)
+	if m.due.Add(-1) >= 0 {
+		return now
+	}
+	return time.Time{}
+}
+
+func (m *monitored) TakeEventFDs() {
+	m.lines.End(m.line)
+	close(m.taken)
+}
+
+// A monitor passes on kicks by their tags, calls Tend when it is due and when it is woken, and once
+// more as it is closed.
+func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
+	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
+	m, err := nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	until := func(n int64) {
+		t.Helper()
+		for dev.tended.Load() < n {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	until(1)
+	dev.due.Store(50)
+	m.Wake() // one Tend for it, 50 that are due
+	until(1 + 50)
+	kicks := make([]int, 3)
+	for i := range kicks {
+		if kicks[i], err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(kicks[i])
+		if err := m.Watch(kicks[i], 10+i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range kicks {
+		for range 2 { // each write is told of, also when nobody has read the one before
+			if _, err := unix.Write(kicks[i], []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+				t.Fatal(err)
+			}
+			if tag := <-dev.kicked; tag != 10+i {
+				t.Errorf("kick %d came as %d", i, tag)
+			}
+		}
+		m.Unwatch(kicks[i])
+	}
+	n := dev.tended.Load()
+	m.Close()
+	if dev.tended.Load() <= n {
+		t.Error("no last Tend")
+	}
+	m.Wake() // too late, of nobody's harm
+}
+
+// A writer that a frontend keeps in a full eventfd that blocks is freed, and the frontend loses its
+// eventfds.
+func TestMonitorFreesAStuckWriter(t *testing.T) {
+	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
+	m, err := nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	l, front := frontend(t, &dev.lines)
+	dev.line = l
+	l.Fire() // an honest one
+	if _, err := unix.Read(front, make([]byte, 8)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.Write(front, almost); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.SetNonblock(front, false); err != nil {
+		t.Fatal(err)
+	}
+	l.Fire() // returns when it is freed
+	<-dev.taken
+	if !dev.lines.Distrusted() {
+		t.Error("the frontend is trusted still")
+	}
+	for dev.lines.Open() {
+		time.Sleep(time.Millisecond)
+	}
+}

@@ -1,0 +1,465 @@
+package nic
+
+import (
+	"errors"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/wire"
+)
+
+// TxFrame is a frame on its way through a Sender.
+type TxFrame struct {
+	Packet wire.Packet
+	// Slot is which of the Sender's frames this is, from 0 to Batch-1. At this index the queue
+	// keeps what it knows of the frame, from Gather to Done or Abandon.
+	Slot int
+
+	since time.Time // held since, for a busy receiver; only of frames that are held
+}
+
+// TxQueue is the ring of a transmit queue, as a device model gives it to its Sender. The Sender's
+// worker calls all methods; Gather, Reload, Done and Publish inside the epoch of the queue's
+// address space. None of them waits.
+type TxQueue interface {
+	// Gather takes new frames from the ring, at most as many as free has, and describes those that
+	// are to be sent in free[:filled], in their order (Describe, Meta, Prepare). taken counts also
+	// those that the queue disposed of by itself, as they are malformed. An error stops the queue,
+	// when what was filled has been sent; what comes behind it stays the driver's.
+	Gather(free []*TxFrame) (filled, taken int, err error)
+	// Reload finds the payload of a held frame again, before each retry (Again): Send may have put
+	// other segments in its place. moved says that the address space has changed since Gather or
+	// the last Reload, so that translations are void. ok is false if the frame's memory has gone:
+	// it is dropped. An error stops the queue.
+	Reload(f *TxFrame, moved bool) (ok bool, err error)
+	// Done gives frames back to the driver, in this order; what became of each says its Verdict. An
+	// error stops the queue.
+	Done(fs []*TxFrame) error
+	// Abandon disposes of a held frame, as the queue stops: the newest is the first. It returns
+	// true if the ring has the frame again, for the next start; else it is dropped.
+	Abandon(f *TxFrame) (kept bool)
+	// Publish shows the driver what Done gave back, and says whether it wants a call.
+	Publish() (call bool)
+	// Call calls the driver.
+	Call()
+	// Pending says whether Gather would find something; an error is something. It is cheap: it is
+	// polled.
+	Pending() bool
+	// EnableKick asks the driver to kick, or to Wake the Sender, at the next frame. more says that
+	// there are frames already, for which no kick may come. DisableKick takes it back.
+	EnableKick() (more bool)
+	DisableKick()
+	// Idle is called before the worker sleeps and when it ends: it may be long until the next frame, so
+	// what the queue keeps for others than the held frames may go.
+	Idle(held []*TxFrame)
+	// Stopped is called as the worker's last deed, if an error of the queue has ended it.
+	Stopped(err error)
+}
+
+// Outlet takes a Sender's frames: a Transmitter, of all device models.
+type Outlet interface {
+	// Send sends a batch and sets every Verdict.
+	Send(batch []*wire.Packet)
+	// Dropped tells of a packet that Send did not see to its end: it was Busy, and is given up.
+	Dropped(p *wire.Packet)
+}
+
+// SenderOptions say how a Sender works.
+type SenderOptions struct {
+	Space    *dma.Space    // where the ring and the frames lie; nil: in memory of ours, which no map changes
+	Batch    int           // most frames under way, those that wait for a busy receiver included
+	Patience time.Duration // how long a frame waits for a receiver without buffers; 0: DefaultPatience
+	Spin     bool          // it has a thread of its own, and waits busily for a moment before it sleeps
+	Drain    bool          // Stop sends what the ring has, to those who take it at once
+}
+
+// Sender is the worker of a transmit queue. It gathers frames, sends them, gives back what is
+// disposed of, and holds what meets a busy receiver: that is retried, before all new frames and in
+// its order, when the receiver has buffers, until patience ends. It sleeps until one of these
+// receivers, the driver or Stop wakes it.
+//
+// One goroutine, the control goroutine, calls Start, Stop and Close. The worker's steps do not
+// depend on one another's stack or thread: Round does no waiting, and what the worker waits for are
+// a Sleeper, its kick and a deadline. So one thread can come to serve several Senders.
+type Sender struct {
+	q     TxQueue
+	out   Outlet
+	o     SenderOptions
+	sleep *Sleeper
+
+	stopping atomic.Bool   // set by Stop, which then wakes
+	done     chan struct{} // closed by the worker; nil: no worker. Control goroutine
+
+	// The worker's.
+	cores      int
+	kick       int        // the driver's eventfd; -1: it calls Wake
+	frames     []*TxFrame // frames[:held] are under way, oldest first; the others are free
+	held       int
+	batch      []*wire.Packet  // frames' packets, always in the same order
+	disposed   []*TxFrame      // memory of settle
+	generation uint64          // of the space for which the held frames' segments are good
+	armed      []wire.Waitable // receivers that held frames wait for, while we sleep
+	patience   Patience
+	count      struct{ waits, gaveUp, putBack counter }
+}
+
+// SenderStats count what became of frames that met a busy receiver.
+type SenderStats struct {
+	Waits   uint64 // sleeps for a busy receiver
+	GaveUp  uint64 // frames dropped after waiting, or as the queue stopped
+	PutBack uint64 // frames that waited when the queue was stopped, and were left to the driver
+}
+
+// NewSender makes a stopped Sender of a queue, which Close lets go of.
+func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
+	sleep, err := NewSleeper()
+	if err != nil {
+		return nil, err
+	}
+	if o.Patience == 0 {
+		o.Patience = DefaultPatience
+	}
+	s := &Sender{
+		q: q, out: out, o: o, sleep: sleep, kick: -1, patience: Patience{Limit: o.Patience},
+		frames: make([]*TxFrame, o.Batch), batch: make([]*wire.Packet, o.Batch),
+		disposed: make([]*TxFrame, 0, o.Batch), armed: make([]wire.Waitable, 0, o.Batch),
+	}
+	for i := range s.frames {
+		s.frames[i] = &TxFrame{Slot: i}
+		s.batch[i] = &s.frames[i].Packet
+	}
+	return s, nil
+}
+
+// Start runs the worker of a stopped queue. kick is the driver's eventfd, or -1 if the queue calls
+// Wake. If kickFirst, the ring is not touched before there is a signal in it.
+func (s *Sender) Start(kick int, kickFirst bool) {
+	s.kick = kick
+	s.stopping.Store(false)
+	done := make(chan struct{})
+	s.done = done
+	dma.Go(func() {
+		defer close(done)
+		s.work(func() {
+			err := s.run(kickFirst)
+			s.patience.Reset()
+			if err != nil {
+				s.q.Stopped(err)
+			}
+		})
+	})
+}
+
+// Stop ends the worker after a last round, in which held frames are sent once more: when it returns
+// nothing touches the ring.
+func (s *Sender) Stop() {
+	if s.done == nil {
+		return
+	}
+	s.stopping.Store(true)
+	s.sleep.Wake()
+	<-s.done
+	s.done = nil
+}
+
+// Started says whether there was no Stop since Start. The worker may have ended for an error.
+func (s *Sender) Started() bool { return s.done != nil }
+
+// Close lets go of the Sender, for good.
+func (s *Sender) Close() {
+	s.Stop()
+	s.sleep.Close()
+}
+
+// Wake implements wire.Waker: there are new frames. Any goroutine may call it, also after Close.
+func (s *Sender) Wake() { s.sleep.Wake() }
+
+// Stats reads the counters.
+func (s *Sender) Stats() SenderStats {
+	c := &s.count
+	return SenderStats{Waits: c.waits.v.Load(), GaveUp: c.gaveUp.v.Load(), PutBack: c.putBack.v.Load()}
+}
+
+// run moves frames until the queue is told to stop, or until something of it is broken.
+func (s *Sender) run(kickFirst bool) error {
+	if kickFirst {
+		if err := s.waitKick(); err != nil || s.stopping.Load() {
+			return err
+		}
+	}
+	s.cores = runtime.GOMAXPROCS(0)
+	s.q.DisableKick()
+	for {
+		last := s.stopping.Load()
+		n, err := s.Round(last)
+		switch {
+		case err != nil, last:
+			s.Release()
+			if err != nil || n == 0 {
+				return err
+			}
+		case s.held > 0 || n == 0:
+			if err = s.Wait(); err != nil {
+				s.Release()
+				return err
+			}
+		}
+	}
+}
+
+// waitKick waits for the first kick, or Stop.
+func (s *Sender) waitKick() error {
+	for {
+		s.sleep.Park()
+		if s.stopping.Load() {
+			s.sleep.Unpark()
+			return nil
+		}
+		if kicked, err := s.sleep.Sleep(s.kick, -1); kicked || err != nil {
+			return err
+		}
+	}
+}
+
+// Round sends what is held and what is new, and publishes what came of it. It returns how many new
+// frames there were, which are none if it is the last one.
+func (s *Sender) Round(last bool) (n int, err error) {
+	token := 0
+	if s.o.Space != nil {
+		token = s.o.Space.Enter()
+	}
+	n, err = s.exchange(last && !s.o.Drain)
+	call := s.q.Publish()
+	if s.o.Space != nil {
+		s.o.Space.Leave(token)
+	}
+	if call {
+		s.q.Call()
+	}
+	return n, err
+}
+
+// exchange does so inside the epoch. After an error, what was good before it has been sent.
+func (s *Sender) exchange(last bool) (n int, err error) {
+	var generation uint64
+	if s.o.Space != nil {
+		generation = s.o.Space.Generation()
+	}
+	if s.held > 0 {
+		if err = s.reload(generation != s.generation); err != nil {
+			return 0, err
+		}
+	}
+	s.generation = generation
+	old := s.held
+	if !last && old < len(s.frames) {
+		var filled int
+		filled, n, err = s.q.Gather(s.frames[old:])
+		s.held += filled
+	}
+	if s.held > 0 {
+		s.out.Send(s.batch[:s.held])
+		if e := s.settle(old); err == nil {
+			err = e
+		}
+	}
+	return n, err
+}
+
+// reload finds the memory of held frames again, as the map may have changed while we slept. What
+// has gone with it is dropped.
+func (s *Sender) reload(moved bool) (err error) {
+	gone := s.disposed[:0]
+	kept := 0
+	for i, f := range s.frames[:s.held] {
+		ok := true
+		if err == nil { // else the rest stays held, for Release
+			ok, err = s.q.Reload(f, moved)
+		}
+		if ok || err != nil {
+			s.keep(kept, i)
+			kept++
+			continue
+		}
+		s.out.Dropped(&f.Packet)
+		gone = append(gone, f)
+	}
+	s.held = kept
+	if len(gone) > 0 {
+		err = errors.Join(err, s.q.Done(gone))
+	}
+	return err
+}
+
+// settle gives back the frames that are disposed of, and keeps those that met a busy receiver; the
+// first old ones have before.
+func (s *Sender) settle(old int) error {
+	all := s.frames[:s.held]
+	first := 0 // that is busy
+	for first < len(all) && all[first].Packet.Verdict.Kind != wire.Busy {
+		first++
+	}
+	if first == len(all) {
+		s.held = 0
+		return s.q.Done(all)
+	}
+	now := time.Now()
+	done := s.disposed[:0]
+	kept := 0
+	for i, f := range all {
+		if f.Packet.Verdict.Kind == wire.Busy {
+			if i >= old {
+				f.since = now
+			}
+			if s.patience.ShouldWait(f.Packet.Verdict.Queue, Window{From: f.since, To: now}) {
+				s.keep(kept, i)
+				kept++
+				continue
+			}
+			s.count.gaveUp.add(1)
+			s.out.Dropped(&f.Packet)
+		}
+		done = append(done, f)
+	}
+	s.held = kept
+	if len(done) == 0 {
+		return nil
+	}
+	return s.q.Done(done)
+}
+
+// keep moves frame i to place k.
+func (s *Sender) keep(k, i int) {
+	s.frames[k], s.frames[i] = s.frames[i], s.frames[k]
+	s.batch[k], s.batch[i] = s.batch[i], s.batch[k]
+}
+
+// Release lets go of everything held, as the queue stops. The worker does so by itself.
+func (s *Sender) Release() {
+	for ; s.held > 0; s.held-- {
+		f := s.frames[s.held-1]
+		if s.q.Abandon(f) {
+			s.count.putBack.add(1)
+			continue
+		}
+		s.count.gaveUp.add(1)
+		s.out.Dropped(&f.Packet)
+	}
+	s.trim()
+	if s.q.Publish() {
+		s.q.Call()
+	}
+}
+
+// trim lets go of long lists of frames that are disposed of.
+func (s *Sender) trim() {
+	for _, f := range s.frames[s.held:] {
+		f.Packet.Payload = dma.Reuse(f.Packet.Payload[:0])
+	}
+	s.q.Idle(s.frames[:s.held])
+}
+
+// Frames gives the frames of a Sender that does not run, in any order: what it keeps is bounded, and
+// tests of device models hold that.
+func (s *Sender) Frames() []*TxFrame { return s.frames }
+
+// Wait waits until the driver has more frames and we have room for them, a receiver of held frames
+// has buffers, or patience ends: first busily, if that is allowed and nothing is held, then asleep.
+func (s *Sender) Wait() error {
+	if s.held == 0 && s.spin() {
+		return nil
+	}
+	s.trim()
+	s.sleep.Park()
+	defer s.sleep.Unpark()
+	defer s.disarm()
+	if s.held > 0 {
+		s.count.waits.add(1)
+		if !s.arm() {
+			return nil
+		}
+	}
+	if s.stopping.Load() {
+		return nil
+	}
+	if s.held < len(s.frames) {
+		defer s.q.DisableKick()
+		if s.q.EnableKick() {
+			return nil
+		}
+	}
+	_, err := s.sleep.Sleep(s.kick, s.left())
+	return err
+}
+
+// spin waits busily for a moment, and says whether there is something to do.
+func (s *Sender) spin() bool {
+	if !s.o.Spin || int(workers.Load()) >= s.cores {
+		return false
+	}
+	for end := time.Now().Add(spinTime); ; {
+		if s.q.Pending() || s.stopping.Load() {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+	}
+}
+
+// arm has us woken by the receivers of held frames. false: one of them has buffers by now.
+func (s *Sender) arm() bool {
+	for _, f := range s.frames[:s.held] {
+		receiver := f.Packet.Verdict.Queue
+		if n := len(s.armed); n > 0 && s.armed[n-1] == receiver {
+			continue
+		}
+		if !receiver.Arm(s.sleep) {
+			return false
+		}
+		s.armed = append(s.armed, receiver)
+	}
+	return true
+}
+
+func (s *Sender) disarm() {
+	for _, receiver := range s.armed {
+		receiver.Disarm(s.sleep)
+	}
+	clear(s.armed)
+	s.armed = s.armed[:0]
+}
+
+// left is how long the first of the held frames may wait on; negative: there are none.
+func (s *Sender) left() time.Duration {
+	if s.held == 0 {
+		return -1
+	}
+	var first time.Time
+	for _, f := range s.frames[:s.held] {
+		if t := s.patience.Deadline(f.Packet.Verdict.Queue, f.since); first.IsZero() || t.Before(first) {
+			first = t
+		}
+	}
+	return max(0, time.Until(first))
+}
+
+// spinTime bounds the busy wait of a worker for its next frame.
+const spinTime = 50 * time.Microsecond
+
+// workers counts the workers with a thread of their own that run now. Where they outnumber the
+// cores none of them spins.
+var workers atomic.Int32
+
+// work runs the body of the worker.
+func (s *Sender) work(f func()) {
+	if s.o.Spin {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		workers.Add(1)
+		defer workers.Add(-1)
+	}
+	f()
+}

@@ -1,0 +1,246 @@
+package nic
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// steering is what a port does to packets because of commands: a State, and what is compiled from
+// all of it. It is immutable but for what meters count, and replaced whole: a batch is steered by
+// one.
+type steering struct {
+	state  *control.State
+	rules  *splitter.Rules
+	rss    *splitter.RSS
+	splits []splitPolicy
+	meters []*meter
+
+	types  uint32 // what is hashed
+	hashes bool   // queues want hashes
+	limit  uint32 // HeaderLimit
+	unsp   int    // queue for frames that cannot be split, or -1: their own
+}
+
+// compile makes the steering of a State. What was compiled before from the same rules or the same
+// RSS is used again, and meters that stay go on counting; old is the steering before, empty at
+// first and after reset.
+func compile(c *Config, s *control.State, old *steering) (*steering, error) {
+	n := &steering{state: s, rules: old.rules, rss: old.rss, types: s.RSS.HashTypes, hashes: c.Hash,
+		limit: c.HeaderLimit, unsp: c.UnsplitQueue}
+	var err error
+	if n.rules, err = compileRules(s.Rules, old); err != nil {
+		return nil, err
+	}
+	if n.rss == nil || s.RSS.Key != old.state.RSS.Key || !slices.Equal(s.RSS.Table, old.state.RSS.Table) {
+		if n.rss, err = splitter.NewRSS(s.RSS.Key, s.RSS.Table); err != nil {
+			return nil, err
+		}
+	}
+	for _, sp := range s.Splits {
+		n.splits = append(n.splits, splitPolicy{on: sp.On, threshold: sp.Threshold})
+	}
+	for _, m := range s.Meters {
+		mt := old.meter(m.ID)
+		if mt == nil {
+			mt = &meter{id: m.ID}
+			mt.rx.flow, mt.tx.flow = meterFlows(m)
+		}
+		n.meters = append(n.meters, mt)
+	}
+	return n, nil
+}
+
+// meter gives the meter with an id, nil if there is none.
+func (s *steering) meter(id uint32) *meter {
+	for _, m := range s.meters {
+		if m.id == id {
+			return m
+		}
+	}
+	return nil
+}
+
+// compileRules makes the table of a list. If the list is that of before, and maybe one rule more,
+// this costs a comparison and a copy; else as much as all rules do.
+func compileRules(list []control.FlowRule, old *steering) (*splitter.Rules, error) {
+	if old.state != nil {
+		n := len(old.state.Rules)
+		if len(list) >= n && len(list) <= n+1 && slices.Equal(list[:n], old.state.Rules) {
+			if len(list) == n {
+				return old.rules, nil
+			}
+			return old.rules.With(rule(&list[n]))
+		}
+	}
+	rules := make([]splitter.Rule, len(list))
+	for i := range list {
+		rules[i] = rule(&list[i])
+	}
+	return splitter.NewRules(rules)
+}
+
+func rule(r *control.FlowRule) splitter.Rule {
+	s := splitter.Rule{ID: r.ID, Queue: r.Queue, Fields: splitter.FieldProto,
+		Flow: splitter.Flow{Proto: r.Proto, IPv6: r.IPv6, SrcPort: r.SrcPort, DstPort: r.DstPort}}
+	copy(s.Flow.Src[:], r.Src.AsSlice())
+	copy(s.Flow.Dst[:], r.Dst.AsSlice())
+	if r.Src.IsValid() {
+		s.Fields |= splitter.FieldSrc
+	}
+	if r.Dst.IsValid() {
+		s.Fields |= splitter.FieldDst
+	}
+	if r.SrcPort != 0 {
+		s.Fields |= splitter.FieldSrcPort
+	}
+	if r.DstPort != 0 {
+		s.Fields |= splitter.FieldDstPort
+	}
+	return s
+}
+
+type splitPolicy struct {
+	on        bool
+	threshold uint32
+}
+
+// route is where a packet goes.
+type route struct {
+	home    int // the queue of its flow
+	q       int // the queue that gets it
+	split   bool
+	unsplit bool   // it should have been split, and cannot be
+	hlen    uint32 // of a split packet: bytes for the header buffer
+	hashed  bool
+	hash    uint32
+}
+
+// steer finds the receive queue of a packet, and whether and where it is split.
+func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
+	h := &pkt.Meta.Headers
+	if h.Class != splitter.NotIP && h.Class != splitter.Malformed {
+		to, ruled := s.rules.Lookup(&h.Flow)
+		if s.hashes || !ruled && len(s.rss.Table) > 1 {
+			r.hash, r.hashed = s.hash(h)
+		}
+		switch {
+		case ruled:
+			r.home = int(to)
+		case r.hashed:
+			r.home = int(s.rss.Queue(r.hash))
+		default: // what is not to be hashed goes to the table's first
+			r.home = int(s.rss.Table[0])
+		}
+	}
+	if r.home >= len(s.splits) { // commands refuse such queues
+		r.home = 0
+	}
+	r.q = r.home
+	pol := &s.splits[r.home]
+	if !pol.on || pkt.PayloadLen < pol.threshold {
+		return r
+	}
+	n, ok := h.SplitLen(s.limit)
+	if h.Class != splitter.TCP {
+		n = pkt.Len() // all of it, whatever its headers say
+		ok = ok && n <= s.limit
+	}
+	if !ok {
+		r.unsplit = true
+		if s.unsp >= 0 {
+			r.q = s.unsp
+		}
+		return r
+	}
+	r.split, r.hlen = true, n
+	return r
+}
+
+// hashTypes are what RSS can hash: 4-tuples of TCP and UDP, 2-tuples of the rest.
+const hashTypes = control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 | control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6
+
+// hash gives the RSS hash of an IP packet, if it is to be hashed.
+func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
+	pair, tcp, udp := uint32(control.HashIPv4), uint32(control.HashTCPv4), uint32(control.HashUDPv4)
+	if h.IPv6 {
+		pair, tcp, udp = control.HashIPv6, control.HashTCPv6, control.HashUDPv6
+	}
+	switch {
+	case h.Class == splitter.TCP && s.types&tcp != 0, h.Class == splitter.UDP && s.types&udp != 0:
+		return s.rss.Hash(&h.Flow), true
+	case s.types&pair != 0:
+		f := h.Flow
+		f.SrcPort, f.DstPort = 0, 0 // zeros add nothing to the hash
+		return s.rss.Hash(&f), true
+	}
+	return 0, false
+}
+
+// change carries out a command: f changes a copy of the State, which becomes the port's if all goes
+// well, together with what is compiled from it. If not, nothing has changed.
+func (p *Port) change(f func(s *control.State) error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.changeLocked(f)
+}
+
+// changeLocked is change for a caller that holds mu.
+func (p *Port) changeLocked(f func(s *control.State) error) error {
+	old := p.steering.Load()
+	s := *old.state
+	if err := f(&s); err != nil {
+		return err
+	}
+	now, err := compile(&p.conf, &s, old)
+	if err != nil { // the State was to refuse it
+		return fmt.Errorf("steering: %w: %w", err, syscall.EINVAL)
+	}
+	p.steering.Store(now)
+	return nil
+}
+
+// spreadTable is a length that is even enough for any number of queues.
+const spreadTable = 128
+
+// defaultRSS is the table that applies until somebody sets another one. Flows are spread over the
+// receive queues that the driver uses: one that knows nothing of our commands, as the kernel's
+// virtio_net and gve, expects it. A driver of ours keeps queues for what it binds, so from Hello on
+// there is queue 0 alone, where commands bind (not where the queues are the driver's to lay out).
+// The caller holds mu.
+func (p *Port) defaultRSS() []uint16 {
+	if n := len(p.inUse); n > 1 && (!p.known || p.conf.QueueSplits) {
+		table := make([]uint16, min(spreadTable, p.conf.MaxRSS))
+		for i := range table {
+			table[i] = p.inUse[i%n]
+		}
+		return table
+	}
+	return []uint16{0}
+}
+
+// spread has the default table apply if it is not as it was and nobody has set another. The caller
+// holds mu.
+func (p *Port) spread() {
+	table := p.defaultRSS()
+	if p.rssSet || slices.Equal(p.steering.Load().state.RSS.Table, table) {
+		return
+	}
+	_ = p.changeLocked(func(s *control.State) error { // a table that NewRSS takes
+		s.RSS.Table = table
+		return nil
+	})
+}
+
+// Spread says which receive queues the driver uses: they are enabled, and have had buffers. By
+// default flows are spread over them.
+func (p *Port) Spread(queues []uint16) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.inUse = slices.Clone(queues)
+	p.spread()
+}

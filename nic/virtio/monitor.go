@@ -1,0 +1,66 @@
+package virtio
+
+import (
+	"fmt"
+	"log/slog"
+	"time"
+
+	"vnic.dev/vnic/nic"
+)
+
+// monitored is a Device as its monitor sees it.
+type monitored Device
+
+var _ nic.Monitored = (*monitored)(nil)
+
+// Kicked implements nic.Monitored: receive queues are watched by the indices of their vrings.
+func (m *monitored) Kicked(vring int) { m.rx[vring/2].kicked() }
+
+// Tend implements nic.Monitored: it spreads flows and reports why queues stopped, as the queues
+// themselves must not.
+func (m *monitored) Tend(time.Time) (next time.Time) {
+	d := (*Device)(m)
+	d.mu.Lock()
+	spread, failures := d.respread, d.failures
+	d.respread, d.failures = false, nil
+	d.mu.Unlock()
+	if spread {
+		d.spread()
+	}
+	for index, err := range failures {
+		dir := [2]string{"rx", "tx"}[index%2]
+		d.stops[index].Log(d.log, slog.LevelError, "queue stopped until the driver resets it",
+			"queue", fmt.Sprint(dir, index/2), "err", err)
+	}
+	return time.Time{}
+}
+
+// TakeEventFDs implements nic.Monitored.
+func (m *monitored) TakeEventFDs() {
+	d := (*Device)(m)
+	for i := range d.MaxQueues() {
+		call, fault := d.callsOf(i)
+		call.set(-1)
+		fault.set(-1)
+	}
+	d.log.Error("calls that nobody takes: the frontend gets no more until it connects again")
+}
+
+// fed has flows spread anew: a queue has got its first buffers. It never waits.
+func (d *Device) fed() {
+	d.mu.Lock()
+	d.respread = true
+	d.mu.Unlock()
+	d.monitor.Wake()
+}
+
+// failed has the end of a queue reported. It never waits.
+func (d *Device) failed(index int, err error) {
+	d.mu.Lock()
+	if d.failures == nil {
+		d.failures = make(map[int]error)
+	}
+	d.failures[index] = err
+	d.mu.Unlock()
+	d.monitor.Wake()
+}

@@ -1,0 +1,73 @@
+package qemu
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/assets"
+)
+
+// What a machine lacks besides what is fetched. Each comes inside a *Missing.
+var (
+	ErrNoMemory = errors.New("not enough memory")
+	ErrNoDevice = errors.New("this QEMU lacks a device")
+	ErrModule   = errors.New("the guest's kernel does not load module")
+)
+
+// MemoryError says what can be done about an error of memory that lies in a file of ours, if it is
+// that there is too little of it.
+func MemoryError(what string, err error) error {
+	if !errors.Is(err, unix.ENOMEM) && !errors.Is(err, unix.ENOSPC) && !errors.Is(err, unix.EFBIG) {
+		return err
+	}
+	if p := (*fs.PathError)(nil); errors.As(err, &p) {
+		err = p.Err
+	}
+	return &assets.Missing{What: what, Err: fmt.Errorf("%w: %w", ErrNoMemory, err),
+		Fix: "free some, or raise the limit of files (ulimit -f) or of the container"}
+}
+
+// How a run can end other than by power-off or Close. Each comes inside a *RunError.
+var (
+	ErrExited      = errors.New("QEMU ended early")
+	ErrKernelPanic = errors.New("guest kernel panic")
+	ErrReset       = errors.New("guest reset itself")
+	ErrNoInit      = errors.New("guest's init did not report in time")
+	ErrPowerOff    = errors.New("guest powered off before its init reported")
+	ErrTimeLimit   = errors.New("time limit of the run reached")
+	ErrStopped     = errors.New("QEMU stopped the guest")
+	ErrAgent       = errors.New("guest does not answer any more")
+)
+
+// RunError is the end of a run that went wrong, with what the guest and QEMU said last.
+type RunError struct {
+	Name    string   // the machine's
+	Err     error    // one of the sentinels above, a context's error, or wraps one
+	Detail  string   // may be empty
+	Console []string // the last lines of the guest's console
+	Stderr  []string // the last lines of QEMU's own output
+}
+
+// Unwrap gives the cause.
+func (e *RunError) Unwrap() error { return e.Err }
+
+func (e *RunError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %v", e.Name, e.Err)
+	if e.Detail != "" {
+		b.WriteString(": " + e.Detail)
+	}
+	for _, part := range []struct {
+		name  string
+		lines []string
+	}{{"QEMU said", e.Stderr}, {"last lines of its console", e.Console}} {
+		if len(part.lines) > 0 {
+			fmt.Fprintf(&b, "\n%s:\n\t%s", part.name, strings.Join(part.lines, "\n\t"))
+		}
+	}
+	return b.String()
+}

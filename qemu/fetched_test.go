@@ -1,0 +1,41 @@
+package qemu
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"vnic.dev/vnic/assets"
+)
+
+// fetched gives QEMU and a kernel from the user's cache, fetching them when they are not there.
+func fetched(t *testing.T) *assets.Resolved {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs QEMU and a kernel, and the network the first time")
+	}
+	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+// fakeQEMU puts a program in PATH that says it is a QEMU of a version, on a machine where nothing
+// was given.
+func fakeQEMU(t *testing.T, version string) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "qemu-system-x86_64")
+	if err := os.WriteFile(path, []byte("#!/bin/sh\necho QEMU emulator version "+version+"\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	for _, e := range []string{assets.EnvQEMU, assets.EnvKernel, assets.EnvModules, assets.EnvCache} {
+		t.Setenv(e, "")
+	}
+}

@@ -1,0 +1,232 @@
+package virtq
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/dma"
+)
+
+// pagesIOVA is where a guest's many regions of a page begin.
+const pagesIOVA = 1 << 32
+
+// shatter gives the guest n regions of a page each, which touch.
+func (g *guest) shatter(t testing.TB, n int) {
+	t.Helper()
+	maps := g.maps()
+	for i := range uint64(n) {
+		at := i * pageLen
+		maps = append(maps, dma.Map{IOVA: pagesIOVA + at, Size: pageLen, FD: g.fd, FileOffset: at % fileLen})
+	}
+	if err := g.space.Replace(maps); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// link makes descriptors from head on a chain of n.
+func (r *raw) link(head, n int, d desc) {
+	for i := head; i < head+n; i++ {
+		d.flags, d.next = d.flags|flagNext, uint16(i+1)
+		if i == head+n-1 {
+			d.flags &^= flagNext
+		}
+		r.desc(i, d)
+	}
+}
+
+// linkTable does so in an indirect table.
+func (r *raw) linkTable(iova uint64, n int, d desc) {
+	for i := range n {
+		d.flags, d.next = d.flags|flagNext, uint16(i+1)
+		if i == n-1 {
+			d.flags &^= flagNext
+		}
+		r.table(iova+uint64(i)*descLen, d)
+	}
+}
+
+// largeConfig is the largest ring that there can be.
+var largeConfig = Config{
+	Size: MaxSize, Desc: ringIOVA, Avail: ringIOVA + 0x80000, Used: ringIOVA + 0xa0000, Indirect: true,
+}
+
+// TestChainCostIsBounded: chains of a ring of 32768 over 8192 regions, around each limit. What is
+// refused is refused at the limit, not behind it, and leaves no long list; what is accepted has
+// lists no longer than they must be.
+func TestChainCostIsBounded(t *testing.T) {
+	const (
+		tableIOVA = bufIOVA
+		tooMany   = "a loop, or more than 1024 descriptors"
+	)
+	buf := desc{addr: endIOVA - 4096, len: 1}
+	table := func(n int) desc { return desc{addr: tableIOVA, len: uint32(n * descLen), flags: flagIndirect} }
+	pages := func(n int) desc { return desc{addr: pagesIOVA, len: uint32(n * pageLen)} }
+	write := func(d desc) desc { d.flags |= flagWrite; return d }
+	for _, c := range []struct {
+		name string
+		make func(r *raw)
+		segs int    // of a good chain
+		want string // in the error of a bad one
+		is   error
+	}{
+		{"most descriptors", func(r *raw) { r.link(0, MaxDescriptors, buf) }, MaxDescriptors, "", nil},
+		{"one more", func(r *raw) { r.link(0, MaxDescriptors+1, buf) }, 0, "descriptor 1024: " + tooMany, nil},
+		{"the whole ring", func(r *raw) { r.link(0, MaxSize, buf) }, 0, "descriptor 1024: " + tooMany, nil},
+		{"empty buffers", func(r *raw) { r.link(0, MaxSize, desc{}) }, 0, "descriptor 1024: " + tooMany, nil},
+		{"loop", func(r *raw) { r.desc(0, desc{flags: flagNext}) }, 0, "descriptor 0: a loop", nil},
+		{"longest table", func(r *raw) {
+			r.desc(0, table(MaxDescriptors))
+			r.linkTable(tableIOVA, MaxDescriptors, buf)
+		}, MaxDescriptors, "", nil},
+		{"longer table, one descriptor used", func(r *raw) {
+			r.desc(0, table(MaxDescriptors+1))
+			r.table(tableIOVA, buf)
+		}, 0, "indirect table of 1025 descriptors, ring of 32768 (at most 1024 are read)", nil},
+		{"table of the ring's size", func(r *raw) {
+			r.desc(0, table(MaxSize))
+			r.linkTable(tableIOVA, MaxSize, buf)
+		}, 0, "indirect table of 32768 descriptors", nil},
+		{"descriptors and table", func(r *raw) {
+			r.link(0, 2, buf)
+			r.desc(1, table(MaxDescriptors))
+			r.linkTable(tableIOVA, MaxDescriptors, buf)
+		}, 0, "descriptor 1023: " + tooMany, nil},
+		{"most segments", func(r *raw) { r.desc(0, pages(MaxSegments)) }, MaxSegments, "", nil},
+		{"one more segment", func(r *raw) { r.desc(0, pages(MaxSegments+1)) }, 0,
+			"head 0: descriptor 0: buffer at 0x100000000", dma.ErrScattered},
+		{"most segments, written", func(r *raw) { r.desc(0, write(pages(MaxSegments))) }, MaxSegments, "", nil},
+		{"one more segment, written", func(r *raw) { r.desc(0, write(pages(MaxSegments+1))) }, 0,
+			"descriptor 0: buffer", dma.ErrScattered},
+		{"most segments, both ways", func(r *raw) {
+			r.link(0, 2, pages(MaxSegments-1000))
+			r.desc(1, write(pages(1000)))
+		}, MaxSegments, "", nil},
+		{"one more segment, both ways", func(r *raw) {
+			r.link(0, 2, pages(MaxSegments-1000))
+			r.desc(1, write(pages(1001)))
+		}, 0, "descriptor 1: buffer", dma.ErrScattered},
+		{"memory bomb", func(r *raw) { // 8.4 million segments, 201 MB, if all were made
+			r.desc(0, table(MaxDescriptors))
+			r.linkTable(tableIOVA, MaxDescriptors, pages(8191))
+		}, 0, "descriptor 0: buffer", dma.ErrScattered},
+		{"memory bomb of many buffers", func(r *raw) {
+			r.desc(0, table(MaxDescriptors))
+			r.linkTable(tableIOVA, MaxDescriptors, pages(5))
+		}, 0, "descriptor 819: buffer", dma.ErrScattered},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := newGuest(t)
+			g.shatter(t, 8192)
+			r := newRaw(g, largeConfig)
+			c.make(r)
+			r.entry(0, 0)
+			r.desc(2000, desc{addr: endIOVA - 4096, len: 5})
+			r.desc(2001, desc{addr: endIOVA - 4096, len: 6})
+			r.entry(1, 2000)
+			r.entry(2, 2001)
+			r.idx(3)
+			q := r.device(t)
+			var chain Chain
+			g.inside(func() {
+				ok, err := q.Peek(&chain)
+				if c.want == "" {
+					if !ok || len(chain.Out)+len(chain.In) != c.segs {
+						t.Fatalf("%v, %d and %d segments, %v", ok, len(chain.Out), len(chain.In), err)
+					}
+					if n := cap(chain.Out) + cap(chain.In); n > 2*MaxSegments {
+						t.Errorf("room for %d segments", n)
+					}
+					if err := q.Load(0, &chain); err != nil || len(chain.Out)+len(chain.In) != c.segs {
+						t.Errorf("again: %d and %d segments, %v", len(chain.Out), len(chain.In), err)
+					}
+					// The next ones are short, and the memory goes.
+					for n := range uint32(2) {
+						if ok, err := q.Peek(&chain); !ok || chain.OutLen != 5+n {
+							t.Errorf("the next: %v, %d bytes, %v", ok, chain.OutLen, err)
+						}
+					}
+					if n := max(cap(chain.Out), cap(chain.In)); n > dma.KeepSegments {
+						t.Errorf("room for %d segments is kept", n)
+					}
+					return
+				}
+				if !errors.Is(err, ErrBadChain) || !strings.Contains(err.Error(), c.want) ||
+					c.is != nil && !errors.Is(err, c.is) {
+					t.Errorf("got %v\nwant %q", err, c.want)
+				}
+				if cap(chain.Out)+cap(chain.In) != 0 {
+					t.Errorf("room for %d and %d segments is kept", cap(chain.Out), cap(chain.In))
+				}
+			})
+			newGuest(t).echo(t)
+		})
+	}
+}
+
+// TestTrimLetsGoOfLongLists: of what a Chain has room for, its owner has not to keep more than
+// packets need.
+func TestTrimLetsGoOfLongLists(t *testing.T) {
+	for _, n := range []int{1, dma.KeepSegments, dma.KeepSegments + 1, MaxSegments} {
+		c := Chain{Out: make([]dma.Segment, n), In: make([]dma.Segment, n)}
+		c.Trim()
+		want := n
+		if n > dma.KeepSegments {
+			want = 0
+		}
+		if len(c.Out) != 0 || len(c.In) != 0 || cap(c.Out) != want || cap(c.In) != want {
+			t.Errorf("%d segments: room for %d and %d is kept, not %d", n, cap(c.Out), cap(c.In), want)
+		}
+	}
+}
+
+// TestDriverMakesNoChainThatDevicesRefuse: of a ring that is longer than a chain may be.
+func TestDriverMakesNoChainThatDevicesRefuse(t *testing.T) {
+	g := newGuest(t)
+	dr, dev := g.ends(t, 2*MaxDescriptors, false, true)
+	bufs := make([]Buf, MaxDescriptors+1)
+	for i := range bufs {
+		bufs[i] = Buf{Addr: bufIOVA + uint64(i), Len: 1}
+	}
+	const want = "chain of 1025 descriptors, ring of 2048, of which it may have 1024"
+	err := dr.Add(bufs[:1000], bufs[1000:], 1)
+	if !errors.Is(err, ErrBadBuf) || !strings.Contains(err.Error(), want) {
+		t.Errorf("one too many: %v", err)
+	}
+	if err := dr.Add(bufs[:1000], bufs[1000:MaxDescriptors], 2); err != nil {
+		t.Fatal(err)
+	}
+	dr.Publish()
+	var c Chain
+	g.inside(func() {
+		if ok, err := dev.Peek(&c); !ok || len(c.Out) != 1000 || len(c.In) != 24 {
+			t.Errorf("%v, %d and %d segments, %v", ok, len(c.Out), len(c.In), err)
+		}
+	})
+	g.echo(t)
+}
+
+// BenchmarkLongestChain is what the package doc says of the worst case.
+func BenchmarkLongestChain(b *testing.B) {
+	for _, per := range []int{0, 1, MaxSegments / MaxDescriptors} { // segments of a descriptor
+		b.Run(fmt.Sprintf("%d segments", per*MaxDescriptors), func(b *testing.B) {
+			g := newGuest(b)
+			g.shatter(b, 8192)
+			r := newRaw(g, largeConfig)
+			r.desc(0, desc{addr: bufIOVA, len: MaxDescriptors * descLen, flags: flagIndirect})
+			r.linkTable(bufIOVA, MaxDescriptors, desc{addr: pagesIOVA, len: uint32(per * pageLen)})
+			r.entry(0, 0)
+			r.idx(1)
+			q := r.device(b)
+			var c Chain
+			defer g.space.Leave(g.space.Enter())
+			for b.Loop() {
+				if ok, err := q.Peek(&c); !ok {
+					b.Fatal(err)
+				}
+				q.Rewind(1)
+			}
+		})
+	}
+}
