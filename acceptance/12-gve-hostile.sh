@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # "A killed server never hangs QEMU's shutdown": `vnic run --nic gve` is the server of its QEMUs. Signals go to it, and to
 # them. A server that goes while its QEMU lives on: TestServerGoesWhileQEMULives (acceptance/internal/gvelab).
+#
+# Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 . "$(dirname "$0")/lib.sh"
 . acceptance/signals.sh
 ulimit -c 0

@@ -2,6 +2,8 @@
 # "A static program that exits 7, and a dynamic one that prints, on both fetched kernels and on a kernel given by path; output
 # unmangled, status passed on." "A devmem sender and receiver written from the godoc alone ... run by `vnic boot --guests 2` on
 # either personality; a C program with the kernel's API on gve." And errors, signals, what is left.
+#
+# Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
 . "$(dirname "$0")/lib.sh"
 tool strangerrecv; tool strangersend
 private_cache "$work/cache"

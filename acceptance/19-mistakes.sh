@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # "Killed, interrupted, started twice, socket in use, stale socket, full disk, wrong kernel modules: one clear message each,
 # nothing left." For boot, serve, stat, cache, and run with --pcap and --metrics; 4-signals.sh has the rest of run.
+#
+# Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 . "$(dirname "$0")/lib.sh"
 . acceptance/signals.sh
 tool silent

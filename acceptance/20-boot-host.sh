@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # `vnic boot` and the machine that it runs on: --forward, --pcap, --metrics, `vnic stat` and `vnic cache` of a boot, by a user
 # without privileges; a shell with a working terminal (job control, resize), which is set back however it ends.
+#
+# Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 . "$(dirname "$0")/lib.sh"
 cd "$work"
 

@@ -3,6 +3,8 @@
 # started by hand with the flags that it prints, on either NIC. One boots an image of `vnic image build` and has a shell on its serial
 # line, the other somebody else's initramfs with nothing of ours but the exported tool. The tool sends from GPU to GPU; the host
 # counts where the payload lay.
+#
+# Invariant: vnic image: The tool works in a guest that has nothing else of ours.
 . "$(dirname "$0")/lib.sh"
 export CGO_ENABLED=0
 tool bareguest

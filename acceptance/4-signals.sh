@@ -5,6 +5,8 @@
 #
 # Each run is a session; what it has open is noted before the signal, and looked for on the whole machine after it. That
 # the next run works is shown by the next case, which goes as far as its own stage, and by a whole run at the end.
+#
+# Invariant: vnic: A signal at any stage ends what was started, and leaves nothing.
 . "$(dirname "$0")/lib.sh"
 . acceptance/signals.sh
 tool silent

@@ -74,6 +74,8 @@ func TestCacheIsListed(t *testing.T) {
 }
 
 // What is not ours stays, whatever directory somebody has called the cache.
+//
+// Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
 func TestAllThatIsRemovedIsOurs(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -109,6 +111,8 @@ func TestCacheNamesAreUnderstood(t *testing.T) {
 }
 
 // A tree that a vnic holds stays, and so does one that a program runs from; the others go.
+//
+// Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
 func TestWhatIsInUseStays(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -155,6 +159,7 @@ func TestWhatIsInUseStays(t *testing.T) {
 	}
 }
 
+// Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
 func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
@@ -175,6 +180,8 @@ func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 }
 
 // Links are removed, and what they lead to is not, wherever they stand.
+//
+// Invariant: assets: Links out of the cache are not followed.
 func TestLinksOutOfTheCacheAreNotFollowed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)

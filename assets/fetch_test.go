@@ -225,6 +225,8 @@ func TestNoSpaceIsSaid(t *testing.T) {
 
 // What a full or read-only cache does to a fetch or to an image is said with its fix; other errors
 // are what they are.
+//
+// Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 	at := func(name string, err error) error {
 		return fmt.Errorf("guest image: %w", &fs.PathError{Op: "open", Path: name, Err: err})

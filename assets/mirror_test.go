@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -230,5 +231,35 @@ func (m *mirror) replace(path string) {
 		}
 		b[len(b)-1] ^= 1
 		write(m.t, f, string(b))
+	}
+}
+
+// What tests and builds fetch by script does not hang on one suite either (tools/debs.sh).
+func TestScriptsPassOverASuiteThatIsOfNoUse(t *testing.T) {
+	needsApt(t)
+	conf := filepath.Join(t.TempDir(), "apt.conf")
+	write(t, conf, "Dir::Etc::main \"/dev/null\";\nDir::Etc::parts \"/dev/null\";\n")
+	m := newMirror(t)
+	m.kernel("expired", "7.2-1", time.Now().Add(-time.Hour))
+	m.kernel("good", "6.12-1", time.Time{})
+	for _, c := range []struct {
+		suites, kernel, says string
+	}{
+		{"expired good", "6.12", "note: expired does not serve"},
+		{"gone good", "6.12", "note: gone does not serve"},
+		{"good expired", "6.12", ""},
+		{"gone expired", "", "no kernel of gone expired to be had"},
+	} {
+		cmd := exec.Command("../tools/kernel", strings.Fields(c.suites)...)
+		var said bytes.Buffer
+		cmd.Stderr = &said
+		cmd.Env = append(os.Environ(), "APT_CONFIG="+conf, EnvCache+"="+t.TempDir(), EnvMirror+"=file:"+m.dir, EnvKeyring+"="+m.keyring)
+		out, err := cmd.Output()
+		if (err == nil) != (c.kernel != "") || !strings.Contains(string(out), c.kernel) || !strings.Contains(said.String(), c.says) {
+			t.Errorf("%s: %v, %q, said:\n%s", c.suites, err, out, &said)
+		}
+		if c.says == "" && strings.Contains(said.String(), "note:") {
+			t.Errorf("%s: said:\n%s", c.suites, &said)
+		}
 	}
 }

@@ -160,6 +160,8 @@ func TestListsNeedSeveralFrames(t *testing.T) {
 }
 
 // TestEachRequestIsHandledOnce runs many callers over a link that loses and doubles frames.
+//
+// Invariant: control: A request is handled once, over a link that loses and doubles frames.
 func TestEachRequestIsHandledOnce(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

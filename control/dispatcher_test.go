@@ -30,6 +30,7 @@ func answerOf(t *testing.T, d *Dispatcher, frame []byte) *Frame {
 	return f
 }
 
+// Invariant: control: A request is handled once, over a link that loses and doubles frames.
 func TestRepeatGetsTheSameReply(t *testing.T) {
 	p := newPort()
 	d := NewDispatcher(p)
@@ -160,6 +161,8 @@ func TestMalformedFrames(t *testing.T) {
 
 // FuzzDispatcher plays frames, each with its length before it, to a port: it never panics, answers only well-formed
 // frames, and is in order afterwards.
+//
+// Invariant: control: A request is handled once, over a link that loses and doubles frames.
 func FuzzDispatcher(f *testing.F) {
 	var all []byte
 	for i, s := range samples() {

@@ -159,6 +159,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
+// Invariant: control: The state of a port survives JSON.
 func TestStateIsJSON(t *testing.T) {
 	s := NewState(1, testInfo(), [40]byte{7})
 	s.AddBuffer(Buffer{ID: 1, Size: 8192})
@@ -181,6 +182,8 @@ func TestStateIsJSON(t *testing.T) {
 }
 
 // TestStateKeepsItsRules plays commands in any order: State stays in order, and a refusal leaves it as it was.
+//
+// Invariant: control: A command that is refused changes nothing.
 func TestStateKeepsItsRules(t *testing.T) {
 	i := testInfo()
 	rapid.Check(t, func(t *rapid.T) {

@@ -4,6 +4,7 @@ package dma
 
 import "testing"
 
+// Invariant: hot path: Nothing is allocated for a packet.
 func TestHotPathDoesNotAllocate(t *testing.T) {
 	leakFree(t)
 	s := NewSpace("guest", NewFiles())

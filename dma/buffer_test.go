@@ -35,6 +35,9 @@ func TestDomainsOfAGPU(t *testing.T) {
 }
 
 // The lock-free ranges agree with a count per byte, whatever is registered and in which order.
+//
+// Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
+// to, and by GPU.
 func TestDomainAgainstACountPerByte(t *testing.T) {
 	leakFree(t)
 	const size = 64

@@ -10,6 +10,9 @@ import (
 
 // A copy between any segments is the copy of their bytes, its sum is that of the bytes, and each byte is counted
 // once, under the domains it went between.
+//
+// Invariant: dma: Each byte that is copied is counted by the kinds of memory it came from and went
+// to, and by GPU.
 func TestCopyAgainstBytes(t *testing.T) {
 	leakFree(t)
 	const size = 2048

@@ -39,6 +39,8 @@ func isDone(c <-chan struct{}) bool {
 	}
 }
 
+// Invariant: dma: Removing a region waits for the workers inside, for nobody else, and holds nobody
+// up.
 func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 	leakFree(t)
 	fd := memfd(t, 4*page)
@@ -144,6 +146,9 @@ func TestLeaveWithoutEnterPanics(t *testing.T) {
 
 // Workers read through translations while regions come and go. A region that went too early is unmapped, and reading
 // it ends the test process; bytes of another region would be seen.
+//
+// Invariant: dma: Removing a region waits for the workers inside, for nobody else, and holds nobody
+// up.
 func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 	leakFree(t)
 	const regions, rounds = 8, 400

@@ -58,6 +58,7 @@ func copyAll(c *Copier, to, from *Space) error {
 	return err
 }
 
+// Invariant: dma: A file that was truncated is an error of the spaces that map it, and of no other.
 func TestFileTruncatedUnderACopy(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -149,6 +150,7 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 	}
 }
 
+// Invariant: dma: A file that was truncated is an error of the spaces that map it, and of no other.
 func TestFaultIsToldToEverySpaceThatHasTheFile(t *testing.T) {
 	leakFree(t)
 	victim, healthy, fd, healthyFD := twoGuests(t)
@@ -221,6 +223,7 @@ func TestRingAccessFaults(t *testing.T) {
 	}
 }
 
+// Invariant: dma: A panic that is no fault of mapped memory goes on.
 func TestOtherPanicsGoOn(t *testing.T) {
 	leakFree(t)
 	_, healthy, _, _ := twoGuests(t)

@@ -10,6 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Invariant: dma: A file is mapped once, and one guest cannot take the whole address space of the
+// process.
 func TestFileIsMappedOnce(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()
@@ -173,6 +175,9 @@ func TestOpenAndCloseFromManyGoroutines(t *testing.T) {
 }
 
 // A sparse file costs a guest nothing; the guest must not take the address space or the mappings of the process with it.
+//
+// Invariant: dma: A file is mapped once, and one guest cannot take the whole address space of the
+// process.
 func TestOneGuestCannotTakeTheAddressSpace(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()

@@ -16,6 +16,8 @@ type modelPage struct {
 
 // FuzzSpace plays operations against a space and against an array of pages. The window lies at the bottom and at the top
 // of the address space by turns: there the arithmetic may wrap.
+//
+// Invariant: dma: A translation stays inside its regions, and asks for the right to them.
 func FuzzSpace(f *testing.F) {
 	f.Add([]byte{0, 0, 4, 0, 0, 0, 4, 4, 1, 0, 3, 0, 9, 200, 30, 1})
 	f.Add([]byte{0, 60, 4, 0, 0, 3, 0, 255, 255, 255, 0, 1, 60, 4, 4, 0, 0, 0, 0})

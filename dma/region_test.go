@@ -64,6 +64,7 @@ func TestReuseKeepsNoLongList(t *testing.T) {
 	}
 }
 
+// Invariant: dma: A segment outside its region is an error of the copier.
 func TestSegmentOutsideItsRegionIsAnError(t *testing.T) {
 	leakFree(t)
 	f, err := NewFiles().Open(memfd(t, 8192), 0)

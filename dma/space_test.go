@@ -13,6 +13,7 @@ const (
 	top  = 1<<64 - page // the last page
 )
 
+// Invariant: dma: A translation stays inside its regions, and asks for the right to them.
 func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	leakFree(t)
 	s := NewSpace("guest", NewFiles())
@@ -94,6 +95,9 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 
 // A range may need as many segments as its user takes, and no more: the walk over the regions ends
 // there.
+//
+// Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and no long list is
+// kept.
 func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 	leakFree(t)
 	s := NewSpace("guest", NewFiles())

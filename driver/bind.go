@@ -14,7 +14,7 @@ import (
 // setupTimeout is how long the in-band commands of BindQueue and UnbindQueue may take.
 const setupTimeout = 10 * time.Second
 
-// defaultHeader is the longest header that is split if the NIC does not say, in bytes (DESIGN.md, Split).
+// defaultHeader is the longest header that is split if the NIC does not say, in bytes (docs/specs/virtio.md, 4).
 const defaultHeader = 256
 
 // BindQueue turns on header split for a receive queue without host buffers, and posts pages of a GPU to it. Whoever

@@ -6,6 +6,9 @@ import (
 )
 
 // TestBrokenDeviceStopsNIC lets the device break rules, one for each case.
+//
+// Invariant: driver: A device that breaks a rule stops that NIC; pages are never lost or given
+// twice.
 func TestBrokenDeviceStopsNIC(t *testing.T) {
 	type e = [2]uint32
 	for _, c := range []struct {

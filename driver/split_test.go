@@ -13,7 +13,7 @@ import (
 // toQueue1 steers all frames but those of the control channel to queue 1.
 func toQueue1(r *rig) { r.dev.do(func() { r.dev.steer = func([]byte) int { return 1 } }) }
 
-// payloads are the lengths of the sweep in specs/devmem.md, 10.16, and super-packets.
+// payloads are the lengths of the sweep around header and page sizes, and super-packets.
 var payloads = []int{0, 1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 20000, 40000, 65000}
 
 func TestPayloadGoesToGPUPages(t *testing.T) {
@@ -157,6 +157,7 @@ func TestFewPagesAreEnough(t *testing.T) {
 	}
 }
 
+// Invariant: driver: An unsplit frame on a bound queue is dropped, and the queue is set up again.
 func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	generations := make(chan uint32, 10)
 	r := newRig(t, rigOptions{pairs: 2, pages: 400, driver: func(o *FrontendOptions) {

@@ -219,6 +219,7 @@ func (p *pair) send(t testing.TB, count int, n uint32, mss uint16) {
 	}
 }
 
+// Invariant: driver: From GPU to GPU over two NICs the receiver counts device memory only.
 func TestGPUToGPUOverTwoNICs(t *testing.T) {
 	p := newPair(t, 1<<20, true)
 	mem := mapGPU(t, p.a.gpu)

@@ -33,6 +33,8 @@ func plant(ram []byte, at, n, i int, so uint64) {
 
 // TestAuditFindsEachWindow plants one window, or one byte less, at every alignment of memory and stream, next to the
 // edges of blocks and chunks, in zeros and in other bytes.
+//
+// Invariant: gpumem: The audit misses no window of the payload and makes none up.
 func TestAuditFindsEachWindow(t *testing.T) {
 	const size = auditChunk + 3*auditBlock
 	noise := make([]byte, size)
@@ -133,6 +135,8 @@ func TestAuditIntoZeros(t *testing.T) {
 }
 
 // TestAuditAgainstSimple plays any plants against a search that tries every window at every place.
+//
+// Invariant: gpumem: The audit misses no window of the payload and makes none up.
 func TestAuditAgainstSimple(t *testing.T) {
 	streams := []Stream{{Seed: 7, Bytes: 300}, {Seed: 8, Bytes: 77}, {Seed: 9, Bytes: 63}, {Seed: 7 + step, Bytes: 200}}
 	full := make([][]byte, len(streams))

@@ -258,6 +258,7 @@ func (b *bench) endless() Job {
 	return Job{Op: Gather, TableInGPU: true, Table: bufOff + 2<<20, Entries: 1 << 20 / EntryLen}
 }
 
+// Invariant: gpumem: Memory that goes away, or a reset, ends the jobs on it.
 func TestCancel(t *testing.T) {
 	b := newBench(t, EngineOptions{MaxJobs: 3})
 	j := b.endless()

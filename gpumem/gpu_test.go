@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
+// Invariant: gpumem: GPU memory cannot shrink or grow, and is allocated.
 func TestGPUMemoryIsSealedAndWhole(t *testing.T) {
 	files := dma.NewFiles()
 	noLeak(t, files)

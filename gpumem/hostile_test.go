@@ -8,6 +8,8 @@ import (
 )
 
 // TestHostileJobs: whatever a job says, nothing outside of the port's memory is touched, and the engine goes on.
+//
+// Invariant: gpumem: A job touches the memory of its port's buffers and guest only.
 func TestHostileJobs(t *testing.T) {
 	const big = 1<<64 - 8
 	in := uint64(bufOff)
@@ -70,6 +72,8 @@ func TestHostileJobs(t *testing.T) {
 }
 
 // TestMemoryGoesAway takes the buffer, or the RAM, from under a job, which fails; the taker waits for a piece at most.
+//
+// Invariant: gpumem: Memory that goes away, or a reset, ends the jobs on it.
 func TestMemoryGoesAway(t *testing.T) {
 	for _, tc := range []struct {
 		name string
@@ -136,6 +140,8 @@ func TestTruncatedRAM(t *testing.T) {
 }
 
 // FuzzEngine runs any job with any table: nothing outside of the port's buffer and RAM is touched.
+//
+// Invariant: gpumem: A job touches the memory of its port's buffers and guest only.
 func FuzzEngine(f *testing.F) {
 	b := newBench(f, EngineOptions{})
 	seed := func(op Op, off, n uint64, inGPU bool, tab []byte) { f.Add(byte(op), off, n, inGPU, tab) }

@@ -35,6 +35,8 @@ func testPool(n int) (*Pool, []Piece) {
 }
 
 // Tokens against Linux's rule: the lowest free number, and nothing for what is not held.
+//
+// Invariant: gpumem: Tokens are given lowest first, and a page is free after its last reference.
 func TestTokensAreLowestFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		p, pieces := testPool(40)
@@ -96,6 +98,8 @@ func TestTokensAreLowestFirst(t *testing.T) {
 }
 
 // The device is not trusted: only pages that it has are taken from it.
+//
+// Invariant: gpumem: Only pages that the NIC has are taken from it.
 func TestPoolRefusesPagesThatWereNotPosted(t *testing.T) {
 	p := newPool(2, 1<<20, 64*PageSize)
 	var offs [4]uint64
@@ -143,6 +147,8 @@ func TestPoolIsWholePages(t *testing.T) {
 
 // A queue that got too few pages hears of the next that is free, once; a page is free when neither the stack nor a token
 // holds it.
+//
+// Invariant: gpumem: Only pages that the NIC has are taken from it.
 func TestDryPoolTells(t *testing.T) {
 	var told []int
 	p, err := NewPool(0, 0, 2*PageSize, func(q int) { told = append(told, q) }, func() {})
@@ -172,6 +178,8 @@ func TestDryPoolTells(t *testing.T) {
 }
 
 // A pool ends when the last page is back: from the device, the stack, and the user.
+//
+// Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	ended := 0
 	p, err := NewPool(0, 0, 4*PageSize, func(int) { t.Error("refill of a closed pool") }, func() { ended++ })

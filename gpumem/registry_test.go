@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
+// Invariant: dma: Only registered ranges of a GPU's file count as device memory.
 func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 	files := dma.NewFiles()
 	noLeak(t, files)

@@ -15,6 +15,8 @@ import (
 )
 
 // A guest reaches a server of the host by the gateway's address, and the host the guest by a forward.
+//
+// Invariant: lab: The gateway leads both ways.
 func TestGatewayLeadsBothWays(t *testing.T) {
 	testkit.LeavesNothing(t)
 	host, err := net.Listen("tcp", "127.0.0.1:0")

@@ -91,6 +91,8 @@ func TestGVEAnswersByVFIOUser(t *testing.T) {
 }
 
 // Close ends what is served.
+//
+// Invariant: lab: Close ends what is served, and services before ports.
 func TestCloseEndsConnections(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
@@ -136,6 +138,7 @@ func (c closer) Close() error {
 	return nil
 }
 
+// Invariant: lab: Close ends what is served, and services before ports.
 func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
 	testkit.LeavesNothing(t)
 	var closed []string

@@ -54,6 +54,8 @@ func TestLineSignals(t *testing.T) {
 }
 
 // The monitor need not look while nobody writes: the first one wakes it, before the write that may keep him.
+//
+// Invariant: nic: A device that is idle wakes nobody.
 func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	var ls nic.Lines
 	l, _ := frontend(t, &ls)

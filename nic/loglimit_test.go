@@ -7,6 +7,8 @@ import (
 )
 
 // What a guest can make us say is said once a second, with how often it was not.
+//
+// Invariant: nic: What a guest can make vnic log has a bound.
 func TestLogLimit(t *testing.T) {
 	var l LogLimit
 	var got []int

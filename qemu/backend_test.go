@@ -25,6 +25,8 @@ func caller() {
 
 // Whoever else connects to the backend's socket, by a process of the same user even, is turned
 // away, and the one that is meant comes in after that.
+//
+// Invariant: qemu: Only the QEMU that was started is let in at a backend's socket.
 func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 	for name, vfioUser := range map[string]bool{"vhost-user": false, "vfio-user": true} {
 		t.Run(name, func(t *testing.T) {

@@ -221,6 +221,7 @@ func TestLimitsEndTheRun(t *testing.T) {
 	}
 }
 
+// Invariant: qemu: Cancel, Close, or the death of the parent end QEMU.
 func TestCancelEndsQEMU(t *testing.T) {
 	c := guest(t)
 	testkit.LeavesNothing(t)
@@ -239,6 +240,7 @@ func TestCancelEndsQEMU(t *testing.T) {
 	}
 }
 
+// Invariant: qemu: Cancel, Close, or the death of the parent end QEMU.
 func TestCloseEndsQEMU(t *testing.T) {
 	c := guest(t)
 	testkit.LeavesNothing(t)

@@ -49,6 +49,7 @@ func closeFD(fd int) error {
 	return unix.Close(fd)
 }
 
+// Invariant: qemu: Guest RAM is the memfd that the host holds.
 func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
 	c := guest(t)
 	testkit.LeavesNothing(t)

@@ -15,6 +15,8 @@ import (
 
 // A GPU that is a NUMA node: what a guest takes of it lies in the GPU's file, where the guest
 // thinks, and nothing else of the guest's processes is there.
+//
+// Invariant: guest-images: Nothing of a guest but the window lies on the GPU's node.
 func TestGPUOnANodeIsTheGuestsToTake(t *testing.T) {
 	const gpuSize, window, ramSize = 128 << 20, 112 << 20, 256 << 20
 	c := guest(t)

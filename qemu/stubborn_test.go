@@ -67,6 +67,7 @@ func TestWhatAKernelNeedsIsSaidOfOneThatWasGiven(t *testing.T) {
 	}
 }
 
+// Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
 	died := &agent.PanicError{Panic: agent.Panic{Status: "init", Output: "module gve: exec format error\n"}}
 	m := &Machine{name: "guest", kernel: assets.Kernel{Version: "7.2.0", Source: assets.SourceGiven}}

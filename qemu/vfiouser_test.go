@@ -83,6 +83,8 @@ func (d *plain) Disconnected()            {}
 
 // QEMU's own vfio-user client with a device of ours, and firmware but no guest: it takes the
 // device, shares memory, resets it, and still ends when it is told to after the server has gone.
+//
+// Invariant: vfiouser: A server that ends keeps no QEMU from ending.
 func TestVFIOUserDeviceInQEMU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU, and the network the first time")

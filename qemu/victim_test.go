@@ -40,6 +40,7 @@ func victim() {
 	select {}
 }
 
+// Invariant: qemu: Cancel, Close, or the death of the parent end QEMU.
 func TestKilledParentLeavesNoQEMU(t *testing.T) {
 	fetched(t)
 	path, err := program()

@@ -4,6 +4,7 @@ package splitter
 
 import "testing"
 
+// Invariant: hot path: Nothing is allocated for a packet.
 func TestNothingAllocates(t *testing.T) {
 	g := golden{tcp4(4000), GSOTCPv4, 1448}
 	super, m := g.super()

@@ -7,6 +7,8 @@ import (
 )
 
 // The RSS verification suite that Microsoft publishes ("Verifying the RSS Hash Calculation").
+//
+// Invariant: splitter: RSS hashes are the published ones.
 func TestToeplitzGivesPublishedHashes(t *testing.T) {
 	r, err := NewRSS(DefaultKey, []uint16{0, 1, 2, 3})
 	if err != nil {

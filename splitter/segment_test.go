@@ -70,6 +70,8 @@ func readPcap(t *testing.T, path string) (frames [][]byte) {
 }
 
 // TestSegmentsAreThoseOfLinux cuts super-packets into segments and compares them, byte for byte, with the kernel's.
+//
+// Invariant: splitter: Segments of a super-packet are Linux's, byte for byte.
 func TestSegmentsAreThoseOfLinux(t *testing.T) {
 	for name, g := range goldenSuperPackets() {
 		t.Run(name, func(t *testing.T) {

@@ -11,6 +11,8 @@ import (
 
 // A NIC that does not give a queue back may still write to the pages that are posted there: the binding is not done, and
 // what comes is received, until the NIC gives up.
+//
+// Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 	for _, again := range []bool{true, false} { // closed again, or ended by Stack.Close
 		w := newWorld(t, stacktest.Options{})

@@ -25,6 +25,7 @@ func (h host) Dial(ctx context.Context, l, r netip.AddrPort) (net.Conn, error) {
 	return h.s.Dial(ctx, l, r)
 }
 
+// Invariant: stack: devmem sockets have the semantics that package devmemtest checks.
 func TestConformance(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {

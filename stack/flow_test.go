@@ -28,6 +28,9 @@ func TestFlowOffsetsWrap(t *testing.T) {
 }
 
 // A flow's parts and sends against a plain list of the stream's bytes.
+//
+// Invariant: stack: A byte is sent from where the application said, until it is acknowledged and
+// the device is done.
 func TestFlowPlacesAndCompletes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		f := &flow{iss: math.MaxUint32 - 100, issKnown: true}

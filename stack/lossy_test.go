@@ -61,6 +61,8 @@ func lossy(seed uint64) stacktest.Options {
 
 var seeds = flag.Uint64("seeds", 4, "seeds of each case of TestLossy")
 
+// Invariant: stack: Over loss, reordering and duplicates the right bytes arrive, and every page
+// comes back.
 func TestLossy(t *testing.T) {
 	const size = 400 << 10
 	for _, v := range []struct {

@@ -33,6 +33,9 @@ func rack(o *stack.Options) { o.RACK = true }
 // A pool with few pages, of which many are held. With a window that is wider than the pool the NIC drops for want of
 // buffers, or the stack refuses what would take the last ones, and everything still arrives; with one that fits nothing need be
 // dropped.
+//
+// Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
+// page.
 func TestRecoversFromAnEmptyPool(t *testing.T) {
 	for _, wide := range []bool{true, false} {
 		for _, pages := range []uint64{72, 100, 300} {
@@ -77,6 +80,9 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 
 // A segment is lost again and again while what comes behind it finds the pool low, or dry, as the application holds many
 // pages: what is missing must still find a buffer.
+//
+// Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
+// page.
 func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 	const pages = 72 // of which gpumem's pool.go reserves 36; with less than 18 it takes nothing but what is missing
 	for name, v := range map[string]struct{ held, total int }{"low": {33, 30_000}, "dry": {58, 6_000}} {
@@ -138,6 +144,9 @@ func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 }
 
 // A send is complete when it is acknowledged and the device has let go of it: one of them is not enough.
+//
+// Invariant: stack: A byte is sent from where the application said, until it is acknowledged and
+// the device is done.
 func TestCompletionNeedsAckAndDevice(t *testing.T) {
 	for _, v := range []string{"device", "ack"} {
 		t.Run(v, func(t *testing.T) {

@@ -15,6 +15,8 @@ import (
 
 // What is sent last, while another segment is being recovered, is lost, and its tail loss probe with it. With RACK,
 // gVisor then has no timer that would send it again: so repeat.go does.
+//
+// Invariant: stack: What is sent last is sent until it arrives, also with RACK.
 func TestLastSegmentIsSentUntilItArrives(t *testing.T) {
 	const total = 12 * 1448
 	for _, withRACK := range []bool{true, false} {

@@ -23,6 +23,7 @@ func faults(f func()) (addr uintptr, ok bool) {
 	return 0, false
 }
 
+// Invariant: stack: Any read of the shadow faults.
 func TestShadowFaultsWhenItIsRead(t *testing.T) {
 	var sum byte
 	for name, f := range map[string]func(*buffer.View){
@@ -58,6 +59,7 @@ func TestShadowFaultsWhenItIsRead(t *testing.T) {
 	}
 }
 
+// Invariant: stack: netstack carries the shadow without reading it, whatever a device delivers.
 func TestShadowIsCarriedWithoutATouch(t *testing.T) {
 	s, err := newShadow(8)
 	if err != nil {

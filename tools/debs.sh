@@ -31,6 +31,7 @@ fetch() {
   command -v apt-get >/dev/null || die "no apt-get here: this needs a Debian machine"
   local from; from=$(mirror)
   [ -n "$from" ] || die "no Debian mirror in this machine's apt sources: set VNIC_MIRROR"
+  from=${from/#file:/copy:} # apt leaves packages where they are with file:
   [ -r "$keyring" ] || die "no keyring $keyring: install debian-archive-keyring or set VNIC_KEYRING"
   mkdir -p "$cache"
   for suite in $suites; do

@@ -42,6 +42,8 @@ func TestGoldenMessages(t *testing.T) {
 }
 
 // FuzzMessage decodes any message, and encodes what came out again: the same bytes.
+//
+// Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzMessage(f *testing.F) {
 	for _, c := range []struct {
 		cmd  Command

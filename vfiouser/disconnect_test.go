@@ -55,6 +55,8 @@ func TestHangUpInAMessage(t *testing.T) {
 	}
 }
 
+// Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and
+// resets no connection.
 func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
@@ -75,6 +77,9 @@ func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 }
 
 // QEMU waits for the answers to what it has sent, with its lock held: they come, even from a server that ends.
+//
+// Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and
+// resets no connection.
 func TestCancelAnswersWhatWasSent(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
@@ -184,6 +189,9 @@ func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 }
 
 // Whatever the client is sending at that moment, the end of the connection is an end and no reset: that QEMU does not survive.
+//
+// Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and
+// resets no connection.
 func TestCancelUnderTrafficIsNoReset(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)

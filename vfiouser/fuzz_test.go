@@ -106,6 +106,8 @@ func (s *script) step() error {
 
 // FuzzSession plays a client from bytes: messages in any order, with any descriptors. Whatever it says, the device is told
 // only what it may be told, and nothing is left when it hangs up.
+//
+// Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzSession(f *testing.F) {
 	version := []byte{0, 0}
 	ram := []byte{0x41, 0, 32, 3, 0, 0x42, 32, 16, 1, 64} // two maps that meet

@@ -275,6 +275,7 @@ var attacks = []attack{
 // attackIOVA is where an attacked connection has 8192 bytes of memory.
 const attackIOVA = 0x1000_0000
 
+// Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func TestHostileClients(t *testing.T) {
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
@@ -306,6 +307,8 @@ func TestHostileClients(t *testing.T) {
 }
 
 // What is wrong with VERSION ends the connection, as does what comes before it.
+//
+// Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func TestHostileVersions(t *testing.T) {
 	for _, a := range []struct {
 		name string
@@ -340,6 +343,8 @@ func TestHostileVersions(t *testing.T) {
 }
 
 // Whatever a client does with descriptors, this process keeps none.
+//
+// Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func TestDescriptorsAreClosed(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)

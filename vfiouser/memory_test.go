@@ -102,6 +102,8 @@ func TestMapWithoutAccess(t *testing.T) {
 	must(t, l.hangUp())
 }
 
+// Invariant: vfiouser: An unmap is answered when the device was told and no worker is inside, and
+// cuts no mapping.
 func TestUnmapOfSeveral(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
@@ -139,6 +141,9 @@ func TestUnmapOfSeveral(t *testing.T) {
 
 // The reply to an unmap comes when the device is told and no worker is inside the space; while it waits nothing else is
 // answered.
+//
+// Invariant: vfiouser: An unmap is answered when the device was told and no worker is inside, and
+// cuts no mapping.
 func TestUnmapWaitsForWorkers(t *testing.T) {
 	testkit.CheckFDs(t)
 	for _, all := range []bool{false, true} {
@@ -185,6 +190,8 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 }
 
 // A client may truncate its memory: its own connection ends, with an error that says so.
+//
+// Invariant: vfiouser: Truncated memory ends its connection only.
 func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
@@ -222,6 +229,9 @@ func TestManyMaps(t *testing.T) {
 }
 
 // Workers go on while memory comes and goes; where nothing is mapped they get an error, and never a fault.
+//
+// Invariant: vfiouser: An unmap is answered when the device was told and no worker is inside, and
+// cuts no mapping.
 func TestMapAndUnmapUnderTraffic(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)

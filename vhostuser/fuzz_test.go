@@ -207,6 +207,9 @@ func (s *script) step() error {
 
 // FuzzSession plays a frontend from bytes: messages in any order, with any descriptors. Whatever it says, the device is told
 // only what it may be told, and nothing is left when it hangs up.
+//
+// Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
+// behind.
 func FuzzSession(f *testing.F) {
 	// Region of 1 MiB at 0, ring 0 on pages 1 to 3, kick, enable, get base.
 	good := []byte{

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestGoldenRequests checks the bytes of every request that a Frontend sends, against hand-written ones: little endian, as

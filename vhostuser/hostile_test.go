@@ -321,6 +321,9 @@ func openFile(name string, mode int) func(*testing.T, *guest) []int {
 
 // TestHostileFrontends: each attack ends with another port that still works, the attacked one serving a new connection, and
 // descriptors and goroutines as before.
+//
+// Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
+// behind.
 func TestHostileFrontends(t *testing.T) {
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
@@ -394,6 +397,9 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 }
 
 // TestHostileShapes sends every request with every wrong size and number of descriptors.
+//
+// Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
+// behind.
 func TestHostileShapes(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)

@@ -259,6 +259,8 @@ func TestServeLiveChanges(t *testing.T) {
 	h.friendly()
 }
 
+// Invariant: vhostuser: Rings whose memory goes, moves or becomes another file's are stopped, and
+// started again where it is.
 func TestServeMemoryChanges(t *testing.T) {
 	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)

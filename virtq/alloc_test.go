@@ -9,6 +9,8 @@ import (
 )
 
 // TestHotPathsDoNotAllocate: a batch of 32 through both ends, direct and indirect, there and back.
+//
+// Invariant: hot path: Nothing is allocated for a packet.
 func TestHotPathsDoNotAllocate(t *testing.T) {
 	for _, indirect := range []bool{false, true} {
 		g := newGuest(t)

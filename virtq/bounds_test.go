@@ -55,6 +55,9 @@ var largeConfig = Config{
 // TestChainCostIsBounded: chains of a ring of 32768 over 8192 regions, around each limit. What is
 // refused is refused at the limit, not behind it, and leaves no long list; what is accepted has
 // lists no longer than they must be.
+//
+// Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and no long list is
+// kept.
 func TestChainCostIsBounded(t *testing.T) {
 	const (
 		tableIOVA = bufIOVA

@@ -93,6 +93,8 @@ type (
 )
 
 // TestBadUsedIsAnError: a device that lies. Good elements before the lie are delivered, then the queue is stopped.
+//
+// Invariant: virtq: A driver takes no used element that it did not give.
 func TestBadUsedIsAnError(t *testing.T) {
 	for _, c := range []struct {
 		name string

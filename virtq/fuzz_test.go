@@ -42,6 +42,8 @@ func fuzzRing(shape byte, idx uint16, ds ...desc) []byte {
 
 // FuzzDescriptorWalk is a hostile driver: ring memory is mem, and ops plays both the device's owner and a guest that
 // rewrites ring memory meanwhile. Whatever comes out lies in the address space, with the right to it.
+//
+// Invariant: virtq: A bad chain stops its queue, and another queue goes on moving bytes.
 func FuzzDescriptorWalk(f *testing.F) {
 	peekAll := []byte{0, 0, 0, 0, 0, 0, 0, 0, 4, 2, 0, 3, 0, 5, 7}
 	buf := desc{addr: bufIOVA, len: 100, flags: flagNext, next: 1}
@@ -181,6 +183,8 @@ func inside(t *testing.T, segs []dma.Segment, write bool) {
 
 // TestChainIsReadOnce: a guest rewrites its descriptors, its table and the avail ring while they are walked. What comes out is
 // consistent, or an error.
+//
+// Invariant: virtq: Ring memory is read once, then checked.
 func TestChainIsReadOnce(t *testing.T) {
 	g := newGuest(t)
 	r := newRaw(g, rawConfig)
@@ -225,6 +229,8 @@ func TestChainIsReadOnce(t *testing.T) {
 
 // FuzzDriverPoll is a hostile device: ops plays the driver's owner, and a device that writes what it likes to the used
 // ring. Each chain comes back at most once, and descriptors are neither lost nor made.
+//
+// Invariant: virtq: A driver takes no used element that it did not give.
 func FuzzDriverPoll(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 4, 200, 2, 1, 5, 5})
 	f.Add([]byte{3, 3, 4, 200, 4, 0, 200, 12, 1, 200, 2, 2, 5, 5})

@@ -13,6 +13,8 @@ import (
 
 // TestBadChainStopsItsQueue: each case makes a chain of head 3 available behind a good one. The good one is served, the
 // bad one is an error that says what is wrong, the queue stays stopped, and another one moves bytes.
+//
+// Invariant: virtq: A bad chain stops its queue, and another queue goes on moving bytes.
 func TestBadChainStopsItsQueue(t *testing.T) {
 	const tableIOVA = bufIOVA + 0x8000
 	buf := desc{addr: bufIOVA, len: 16}
@@ -359,6 +361,8 @@ func TestRingInMisalignedMapping(t *testing.T) {
 }
 
 // TestTruncatedRingIsAnError: the file shrinks under the ring. The queue ends with the file's fault; another guest's goes on.
+//
+// Invariant: dma: A file that was truncated is an error of the spaces that map it, and of no other.
 func TestTruncatedRingIsAnError(t *testing.T) {
 	for name, touch := range map[string]func(q *Device, c *Chain) error{
 		"peek":   func(q *Device, c *Chain) error { _, err := q.Peek(c); return err },

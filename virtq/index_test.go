@@ -25,6 +25,7 @@ func TestFieldIsReadFromEitherHalf(t *testing.T) {
 	}
 }
 
+// Invariant: virtq: Nothing behind a ring is written, also with avail at 2 mod 4.
 func TestEventStoreTouchesTwoBytesOnly(t *testing.T) {
 	g := newGuest(t)
 	for off := 2; off < 10; off += 2 {
@@ -85,6 +86,8 @@ func TestNeedEvent(t *testing.T) {
 
 // TestNothingBehindTheRingsIsWritten runs rings with avail at 2 mod 4, so that each ring's last two bytes are an upper
 // half for some and a lower one for others, between canaries.
+//
+// Invariant: virtq: Nothing behind a ring is written, also with avail at 2 mod 4.
 func TestNothingBehindTheRingsIsWritten(t *testing.T) {
 	for _, size := range []uint16{1, 2, 4, 8, 256} {
 		for _, event := range []bool{false, true} {

@@ -24,6 +24,8 @@ func (b bell) ring() {
 // TestNoWakeupIsLost pumps chains between two goroutines that sleep whenever they may, on the word of kick and call
 // suppression alone. A lost wake-up is a deadlock, which the test runner reports. Each chain carries a number there
 // and back.
+//
+// Invariant: virtq: No wake-up is lost.
 func TestNoWakeupIsLost(t *testing.T) {
 	total := 100_000
 	if raceEnabled || testing.Short() {
@@ -163,6 +165,8 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 }
 
 // TestNoWakeupIsLostWithAvailAtTwoModFour does it with the plain driver, for the halves that a Driver never has.
+//
+// Invariant: virtq: No wake-up is lost.
 func TestNoWakeupIsLostWithAvailAtTwoModFour(t *testing.T) {
 	total := 200_000
 	if raceEnabled || testing.Short() {

@@ -45,6 +45,7 @@ func attachSink(t testing.TB, up, down Impairment, lim Limits) (a *host, k *sink
 	return a, k, to
 }
 
+// Invariant: hot path: Nothing is allocated for a packet.
 func TestDeliverDoesNotAllocate(t *testing.T) {
 	bad := Impairment{Loss: 0.01, Reorder: 0.02, HoldMax: time.Hour}
 	for name, c := range map[string]struct {

@@ -322,6 +322,8 @@ func TestMemoryThatGoesAway(t *testing.T) {
 
 // FuzzNothingIsLostOrRepeated plays a sender with retries against a port whose limits and buffers change at will: the
 // bytes arrive in order, once.
+//
+// Invariant: wire: Cut, refused and retried, every byte arrives once, in order.
 func FuzzNothingIsLostOrRepeated(f *testing.F) {
 	f.Add([]byte{3, 200, 40, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8})
 	f.Add([]byte{255, 255, 8, 1, 1, 77, 0, 3, 9, 200, 1, 0, 2, 60, 255, 2, 8, 8, 8})

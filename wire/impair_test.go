@@ -69,6 +69,8 @@ func shapes() map[string][]int {
 var superLimits = Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4)}
 
 // TestFateOfSegmentsIsTheSeeds: the same segments are lost and held back, however they are packed, whatever the port takes.
+//
+// Invariant: wire: The seed alone decides which segments are lost or late.
 func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 	bad := Impairment{Seed: 42, Loss: 0.05, Reorder: 0.1, ReorderDepth: 5, HoldMax: time.Hour}
 	for side, o := range map[string][2]LinkOptions{"up": {{Up: bad}, {}}, "down": {{}, {Down: bad}}} {
@@ -104,6 +106,8 @@ func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 }
 
 // TestFateSurvivesBusyPorts: the same, when the port runs out of buffers again and again.
+//
+// Invariant: wire: The seed alone decides which segments are lost or late.
 func TestFateSurvivesBusyPorts(t *testing.T) {
 	up := Impairment{Seed: 7, Loss: 0.1}
 	down := Impairment{Seed: 7, Loss: 0.1}
@@ -298,6 +302,8 @@ func TestFloodOverBadLinks(t *testing.T) {
 
 // TestNothingGoesAstray has several workers of one port send over bad links while they are detached: every segment is
 // received, or counted as dropped.
+//
+// Invariant: wire: Every packet is received or counted as lost.
 func TestNothingGoesAstray(t *testing.T) {
 	bad := Impairment{Seed: 5, Loss: 0.05, Reorder: 0.2, HoldMax: 50 * time.Microsecond}
 	s := newSwitch(t)

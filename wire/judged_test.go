@@ -172,6 +172,8 @@ func tunnels(s spec, payload []byte) map[string]struct {
 // TestTunnelsArriveWithGoodSums: frames that Linux sends with a checksum to be completed, of TCP or
 // UDP that we parse only behind VLAN tags, arrive with a good one, whatever the receiver takes,
 // however the frame lies, and over bad links.
+//
+// Invariant: wire: Partial checksums of PPPoE, MPLS, SRv6 and stacked tags arrive good.
 func TestTunnelsArriveWithGoodSums(t *testing.T) {
 	late := Impairment{Reorder: 1, HoldMax: time.Millisecond}
 	for name, opts := range map[string]LinkOptions{"": {}, "late up": {Up: late}, "late down": {Down: late}} {
@@ -367,6 +369,9 @@ func judge(h *splitter.Headers, b []byte) judged {
 // it, and to the addresses, type, ports and flow that the sender's frame had. Without segmentation
 // each byte is as it was sent, but for the two of the checksum, which lie behind what is judged. A
 // frame of the control channel never comes out.
+//
+// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
+// changes nothing that is judged.
 func FuzzWhatIsJudgedLeaves(f *testing.F) {
 	a0, b0 := MAC{2, 0, 0, 0, 0, 1}, MAC{2, 0, 0, 0, 0, 2}
 	spoof := append(append([]byte{}, b0[:]...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)

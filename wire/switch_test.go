@@ -73,6 +73,9 @@ func TestFloodWithNobodyThere(t *testing.T) {
 	}
 }
 
+// Invariant: wire: Control frames never pass the wire.
+// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
+// changes nothing that is judged.
 func TestWhatTheWireRefuses(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
@@ -151,6 +154,7 @@ func TestBatchesPassInRuns(t *testing.T) {
 	}
 }
 
+// Invariant: wire: A busy port holds up its own packets only.
 func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
 	s := newSwitch(t)
 	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
@@ -271,6 +275,7 @@ func TestPrepareCutsPadding(t *testing.T) {
 	(&Packet{Header: []byte{1}}).Prepare()
 }
 
+// Invariant: wire: After Detach nobody is in the port.
 func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
@@ -333,6 +338,7 @@ func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 	}
 }
 
+// Invariant: wire: After Detach nobody is in the port.
 func TestDetachWaitsForDeliver(t *testing.T) {
 	s := newSwitch(t)
 	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})

@@ -80,6 +80,9 @@ func expect(t *testing.T, got []string, want ...string) {
 }
 
 // TestTapIsToldOfEachPacketOnce: a packet that meets a busy port is told of again, and what was cut comes as its pieces.
+//
+// Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
+// payload lies.
 func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
@@ -118,6 +121,9 @@ func TestTapIsToldOfEachPacketOnce(t *testing.T) {
 }
 
 // TestTapIsToldWhatTheLinkLost: going up, the sender's tap can ask for it; going down, the receiver's sees it go.
+//
+// Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
+// payload lies.
 func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 	bad := Impairment{Seed: 11, Loss: 0.2, Reorder: 0.1, HoldMax: time.Hour}
 	for name, sizes := range shapes() {

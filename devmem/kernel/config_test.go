@@ -70,6 +70,8 @@ func useAll(t *testing.T, td *testDevice) {
 	}
 }
 
+// Invariant: devmem/kernel: Close sets back what was changed at the interface, and an unused device
+// changes nothing.
 func TestCloseSetsTheInterfaceBack(t *testing.T) {
 	for name, prepare := range map[string]func(f *fakeNIC){
 		"as it comes":          func(*fakeNIC) {},
@@ -106,6 +108,8 @@ func TestCloseSetsTheInterfaceBack(t *testing.T) {
 	}
 }
 
+// Invariant: devmem/kernel: Close sets back what was changed at the interface, and an unused device
+// changes nothing.
 func TestUnusedDeviceChangesNothing(t *testing.T) {
 	td := newTestDevice(t)
 	before := td.nic.configuration()
@@ -187,6 +191,8 @@ func TestRuleOnTheWire(t *testing.T) {
 }
 
 // A binding is done when the kernel has let go of its dma-buf, not before.
+//
+// Invariant: devmem/kernel: A binding is done when the kernel has let go of its memory.
 func TestDoneWaitsForTheKernel(t *testing.T) {
 	td := newTestDevice(t)
 	buf := td.buffer(t, 0, 1<<20)
@@ -312,6 +318,8 @@ func TestStats(t *testing.T) {
 }
 
 // Tokens are followed by the kernel's rules: lowest free number first, at most 1024 looked at in a call.
+//
+// Invariant: devmem/kernel: Tokens are followed.
 func TestTokensAreFollowed(t *testing.T) {
 	td := newTestDevice(t)
 	x, err := td.BindRX(td.buffer(t, 0, 1<<20), 2)

@@ -37,6 +37,8 @@ func TestGroup(t *testing.T) {
 }
 
 // Wherever a group is cut into segments, none of them has too many pieces, unless a single range has.
+//
+// Invariant: devmem/kernel: No segment has more pieces than a driver can send.
 func TestNoSegmentHasTooManyPieces(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		mss := rapid.IntRange(500, 9000).Draw(t, "mss")

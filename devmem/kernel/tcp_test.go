@@ -71,6 +71,7 @@ func onLoopback(name string) bool {
 	return false
 }
 
+// Invariant: devmem/kernel: Linux's own sockets pass the same suite, over IPv4, IPv6 and loopback.
 func TestConformanceOverLoopback(t *testing.T) {
 	for _, c := range devmemtest.Cases() {
 		if !onLoopback(c.Name) {

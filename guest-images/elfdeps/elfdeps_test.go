@@ -99,6 +99,7 @@ func tree(t *testing.T, files map[string]any) string {
 
 const ld = "/lib64/ld-linux-x86-64.so.2"
 
+// Invariant: vnic boot: Mistakes are found before anything boots.
 func TestLibrariesAreFoundWhereTheLinkerFindsThem(t *testing.T) {
 	lib := func(soname string, needed ...string) file { return file{soname: soname, needed: needed} }
 	base := map[string]any{

@@ -11,8 +11,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // gpu gives memfds for GPU memory, of which there are 1 MiB.

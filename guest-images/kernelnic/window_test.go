@@ -58,6 +58,7 @@ func TestPagesAreInTheOrderOfTheirAddresses(t *testing.T) {
 	}
 }
 
+// Invariant: guest-images: Memory that is no GPU's is refused.
 func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
 	for name, addr := range map[string]uint64{"before": 0x4000_0000 - hugePage, "behind": 0x4000_0000 + 32<<20, "over the end": 1<<32 + 32<<20 - 4096} {
 		w := &Window{gpu: 2}
@@ -68,6 +69,8 @@ func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
 }
 
 // The pieces of any range follow each other, and are where each byte of the range is.
+//
+// Invariant: guest-images: A window's page is where the NIC says, and jobs go to each byte.
 func TestPiecesAgainstAByteAtATime(t *testing.T) {
 	w := scattered(t)
 	place := func(off uint64) uint64 {
@@ -228,6 +231,8 @@ func TestJobsOnRangesAreTranslated(t *testing.T) {
 }
 
 // Every byte of every entry goes where it was to go, for each operation, also in more jobs than one.
+//
+// Invariant: guest-images: A window's page is where the NIC says, and jobs go to each byte.
 func TestJobTablesAreTranslated(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	w := scattered(t)

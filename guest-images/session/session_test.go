@@ -87,6 +87,8 @@ func TestOutputInputAndStatusArePassedOn(t *testing.T) {
 }
 
 // Many times the window, both ways at once, byte for byte.
+//
+// Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
 func TestMuchComesOutAsItIs(t *testing.T) {
 	c := link(t)
 	in := make([]byte, 5*window/2+1)
@@ -118,6 +120,9 @@ func (s *stuck) Write(b []byte) (int, error) {
 }
 
 // A host that does not read holds the program up, not the guest, and loses nothing.
+//
+// Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more
+// than it may is found out.
 func TestSlowHostHoldsTheProgramUp(t *testing.T) {
 	c := link(t)
 	const size = 4 * window
@@ -193,6 +198,7 @@ func TestChildThatGoesOnKeepsNobody(t *testing.T) {
 	_ = p.Kill()
 }
 
+// Invariant: vnic boot: A terminal has its session and size.
 func TestTerminalHasASessionASizeAndNewSizes(t *testing.T) {
 	c := link(t)
 	var out bytes.Buffer
@@ -249,6 +255,9 @@ func TestInterruptAtTheTerminalIsTheProgramsOwn(t *testing.T) {
 }
 
 // A guest that sends more than it may is found out; one that sends nonsense, too.
+//
+// Invariant: vnic boot: A host that does not read stops the program, and a guest that sends more
+// than it may is found out.
 func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
 	for name, tt := range map[string]struct {
 		reports []any

@@ -28,6 +28,8 @@ func (w *world) arrived(n uint64) {
 }
 
 // TestCancelInTheMiddle cancels one end or both while bytes flow. What was cancelled returns, and Finish finds all of it.
+//
+// Invariant: guest-images: The end of a transfer, at any moment, leaves nothing in NIC and stack.
 func TestCancelInTheMiddle(t *testing.T) {
 	for _, mode := range modes {
 		for _, who := range []string{"sender", "receiver", "both", "connections"} {
@@ -91,6 +93,8 @@ func TestCancelInTheMiddle(t *testing.T) {
 }
 
 // TestFinishEndsWhatIsUnderWay finishes at every stage, with no word to the operations that are under way.
+//
+// Invariant: guest-images: The end of a transfer, at any moment, leaves nothing in NIC and stack.
 func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	w := newWorld(t, options{})
 	x := trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 9}

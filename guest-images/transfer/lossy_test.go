@@ -10,6 +10,9 @@ import (
 )
 
 // TestLossyLink transfers over links that lose and reorder segments, in both directions, with many seeds.
+//
+// Invariant: stack: Over loss, reordering and duplicates the right bytes arrive, and every page
+// comes back.
 func TestLossyLink(t *testing.T) {
 	const seeds = 24
 	size := uint64(1_500_000)

@@ -8,6 +8,8 @@ import (
 var modes = []string{Devmem, Copy}
 
 // TestEveryByteArrives transfers sizes around every unit that there is, over both families.
+//
+// Invariant: guest-images: A transfer of any size arrives.
 func TestEveryByteArrives(t *testing.T) {
 	w := newWorld(t, options{})
 	sizes := []uint64{1, 2, 8, 63, 1447, 1448, 1449, 4095, 4096, 4097, 65535, 65536, 65537, stage - 1, stage, stage + 1, 5<<20 + 12345}

@@ -121,6 +121,7 @@ func broken(p *pkg) (list []string) {
 	return list
 }
 
+// Invariant: layers: Imports point down, and unsafe stays where it is.
 func TestImportsPointDown(t *testing.T) {
 	list := packages(t)
 	if len(list) < 40 {
@@ -197,6 +198,7 @@ func TestForbiddenImportsAreFound(t *testing.T) {
 	}
 }
 
+// Invariant: layers: Imports point down, and unsafe stays where it is.
 func TestUnsafeStaysWhereItIs(t *testing.T) {
 	found := 0
 	for _, p := range packages(t) {

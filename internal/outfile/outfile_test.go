@@ -11,6 +11,8 @@ import (
 )
 
 // Who comes second is refused, and what the first has written stays; when it is gone, its file is written anew.
+//
+// Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestSecondIsRefused(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "x")
 	if err := os.WriteFile(name, []byte("something old"), 0o600); err != nil {

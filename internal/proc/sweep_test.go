@@ -32,6 +32,7 @@ func TestSweepRemovesNow(t *testing.T) {
 	}
 }
 
+// Invariant: assets: A fetch that is killed leaves nothing.
 func TestSweepRemovesWhatAKilledProcessLeaves(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "a b")

@@ -88,6 +88,8 @@ func TestHandshake(t *testing.T) {
 }
 
 // The driver's whole life, as Linux 7.2 leads it.
+//
+// Invariant: nic/gve: The device lives a driver's whole life, also over vfio-user.
 func TestLife(t *testing.T) {
 	c := newCtl(t, queues(2))
 	for range 2 { // and again after a reset: rmmod, insmod
@@ -187,6 +189,7 @@ func TestAdminQueueGoesRound(t *testing.T) {
 	}
 }
 
+// Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
 func TestRefusals(t *testing.T) {
 	tx := func(change func(*txCommand)) func(c *ctl) status {
 		return func(c *ctl) status {
@@ -342,6 +345,8 @@ func TestNothingBeforeRun(t *testing.T) {
 }
 
 // An admin queue that makes no sense stops, until it is reset.
+//
+// Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
 func TestBadAdminQueue(t *testing.T) {
 	for name, break_ := range map[string]func(c *ctl){
 		"jump":       func(c *ctl) { c.start(); c.write32(regDoorbell, 65) },
@@ -476,6 +481,8 @@ func TestHeaderSplit(t *testing.T) {
 }
 
 // Super-packets go to a driver only while all its receive queues take them.
+//
+// Invariant: nic/gve: Super-packets are received only while all queues take them.
 func TestLimits(t *testing.T) {
 	c := newCtl(t, queues(2))
 	c.up(256)

@@ -8,6 +8,8 @@ import (
 
 // Layouts are those of Linux's bit-fields (gve_desc_dqo.h): the bytes here are what gcc makes of fields of these widths with
 // the same values.
+//
+// Invariant: nic/gve: Layouts are Linux's bit-fields.
 func TestLayouts(t *testing.T) {
 	full := rxCompl{bad: true, ptype: 0x232, length: 0x1abc, headerLen: 0x142, split: true, overflow: true, eop: true, checked: true,
 		ipBad: true, l4Bad: true, segLen: 1448, id: 0xbeef, hash: 0x12345678}

@@ -36,7 +36,7 @@ const (
 	maxQueues     = 16
 )
 
-// PCI identity and layout (specs/gve.md 3.1). The driver takes revisions below 1 for devices with another admin queue.
+// PCI identity and layout (docs/specs/gve.md, 1). The driver takes revisions below 1 for devices with another admin queue.
 const (
 	vendorGoogle    = 0x1ae0
 	deviceGVNIC     = 0x0042

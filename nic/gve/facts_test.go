@@ -20,6 +20,8 @@ func (g *suiteGuest) receiveFacts(q int) (c rxCompl, header, payload []byte) {
 
 // A completion says what the packet is, its hash, and what is known of its checksums: complete ones are verified, partial
 // ones completed, and a wrong one arrives unvouched for.
+//
+// Invariant: nic/gve: A completion vouches only for what is known.
 func TestCompletionSaysWhatIsKnown(t *testing.T) {
 	w := newWorld(t)
 	whole := func(s nictest.Spec) nictest.Frame { // its checksum complete
@@ -96,6 +98,8 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 
 // On a split queue headers have their buffer, what has no payload to speak of lies there whole, and what does not fit comes
 // with the overflow mark and no header: Linux drops that where buffers are not to be read.
+//
+// Invariant: nic/gve: Split marks are as the kernel needs them.
 func TestSplitMarks(t *testing.T) {
 	w := newWorld(t)
 	w.b.startRx(0, true)

@@ -56,6 +56,8 @@ func tcp4(port uint16, queue uint16) (r flowRule) {
 	return r
 }
 
+// Invariant: nic/gve: Flow rules and RSS of the admin queue are the port's, and QUERY_RSS returns
+// what is used.
 func TestFlowRules(t *testing.T) {
 	c := newCtl(t, queues(4))
 	c.up(256)

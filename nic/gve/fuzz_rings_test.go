@@ -31,6 +31,9 @@ func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64)
 // FuzzTransmitRing gives a transmit queue arbitrary descriptors and doorbells: first a byte for each doorbell up to 0xff, then
 // descriptors. Nothing but the completion ring is written, each packet is completed at most once, and the queue works when
 // it is started again.
+//
+// Invariant: nic/gve: A bad descriptor or doorbell stops its queue only, and the device asks for a
+// reset.
 func FuzzTransmitRing(f *testing.F) {
 	g, other, frames := fuzzGuests(f)
 	desc := func(ds ...txDesc) (b []byte) {
@@ -128,6 +131,9 @@ func clearRings(g, other *suiteGuest) {
 // FuzzReceiveRing gives a receive queue arbitrary buffers, sizes and doorbells, and frames to put there: two bytes of buffer
 // size, one that says whether there are header buffers, a byte for each step (a doorbell, or, from 0xc0 on, a frame) up to
 // 0xff, then buffer descriptors. Each frame gets a verdict, and no more completions come than buffers were posted.
+//
+// Invariant: nic/gve: A bad descriptor or doorbell stops its queue only, and the device asks for a
+// reset.
 func FuzzReceiveRing(f *testing.F) {
 	g, other, _ := fuzzGuests(f)
 	bufs := func(bs ...rxBuf) (b []byte) {

@@ -9,6 +9,8 @@ import (
 
 // FuzzDevice plays a hostile driver and frontend: operations as bytes. Whatever they do, the device neither panics nor hangs,
 // and serves the next driver.
+//
+// Invariant: nic/gve: No driver and no frontend makes the device panic or hang.
 func FuzzDevice(f *testing.F) {
 	op := func(kind byte, vs ...any) []byte { return append([]byte{kind}, words(vs...)[:16]...) }
 	f.Add([]byte{})
@@ -97,6 +99,8 @@ func fuzzBody(a, b uint64) *body {
 }
 
 // FuzzCommands: what is decoded and encoded again is the same in every field that is not reserved.
+//
+// Invariant: nic/gve: No driver and no frontend makes the device panic or hang.
 func FuzzCommands(f *testing.F) {
 	f.Add(make([]byte, flowRuleLen))
 	f.Fuzz(func(t *testing.T, in []byte) {

@@ -79,6 +79,8 @@ func (g *suiteGuest) broken(t *testing.T, name string, want error) {
 }
 
 // A receive buffer that cannot be used comes back marked as bad, with the frame it was for dropped; the next one is used.
+//
+// Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBadReceiveBufferComesBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		split        bool
@@ -189,6 +191,8 @@ func TestBadRingsAreRefused(t *testing.T) {
 }
 
 // An IOMMU maps page by page, and pages that follow one another for the device are anywhere in memory.
+//
+// Invariant: nic/gve: Rings wrap, and may lie in scattered pages.
 func TestRingsOfScatteredPages(t *testing.T) {
 	w := newWorld(t)
 	g := w.bad
@@ -238,6 +242,9 @@ func TestRingsOfScatteredPages(t *testing.T) {
 }
 
 // A transmit ring with what is no packet stops, after what came before it is sent; nothing else does.
+//
+// Invariant: nic/gve: A bad descriptor or doorbell stops its queue only, and the device asks for a
+// reset.
 func TestBadDescriptorStopsOnlyItsQueue(t *testing.T) {
 	data := txDesc{kind: txPacket, length: 8}
 	for name, ds := range map[string][]txDesc{
@@ -280,6 +287,9 @@ func repeat(d txDesc, n int) (ds []txDesc) {
 }
 
 // A doorbell beyond the ring stops its queue; one that jumps back is believed, and harms nobody but the driver.
+//
+// Invariant: nic/gve: A bad descriptor or doorbell stops its queue only, and the device asks for a
+// reset.
 func TestBadDoorbell(t *testing.T) {
 	w := newWorld(t)
 	if err := w.bad.rx[0].doorbell(rawRing); !errors.Is(err, errDoorbell) {
@@ -328,6 +338,8 @@ func TestPacketInParts(t *testing.T) {
 
 // Frames that are none are gone, and harm nobody; so are super-packets that are not what their descriptor says, and frames
 // in memory that is not there.
+//
+// Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBadFramesAreDropped(t *testing.T) {
 	w := newWorld(t)
 	d := w.bad.txd[0]
@@ -383,6 +395,8 @@ func TestBadFramesAreDropped(t *testing.T) {
 
 // A buffer in as many pages as one may touch is used; one over more regions, as no machine has
 // pages so small, is none. Neither makes lists that are longer than those pages.
+//
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
 func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 	w := newWorld(t)
 	g := w.bad

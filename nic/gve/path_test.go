@@ -120,6 +120,9 @@ func (l *lane) round() {
 }
 
 // Bytes arrive as they were sent, whole, split or not, with their checksums complete.
+//
+// Invariant: nic: Headers go to the header buffer and payload elsewhere, to the byte, and nothing
+// else changes on the way.
 func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		for _, split := range []bool{false, true} {

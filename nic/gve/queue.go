@@ -24,7 +24,7 @@ type notifier interface {
 	fire(v int) // never waits; any goroutine
 }
 
-// rxParams say what CREATE_RX_QUEUE said (specs/gve.md 3.3).
+// rxParams say what CREATE_RX_QUEUE said (docs/specs/gve.md, 3.4).
 type rxParams struct {
 	id          int
 	desc, compl uint64 // IOVA of the buffer ring and of the completion ring

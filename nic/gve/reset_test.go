@@ -30,6 +30,9 @@ func (c *ctl) idle(what string) {
 }
 
 // A device is reset by its driver, by the machine, by a frontend that hangs up: each time nothing is left, and it works again.
+//
+// Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
+// driver that begins without one.
 func TestReset(t *testing.T) {
 	c := newCtl(t, queues(2))
 	for name, reset := range map[string]func(){
@@ -69,6 +72,9 @@ func TestReset(t *testing.T) {
 }
 
 // A driver that begins without a reset (kexec, a frontend's new guest) finds the device as after one.
+//
+// Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
+// driver that begins without one.
 func TestRunTwice(t *testing.T) {
 	c := newCtl(t, queues(2))
 	c.up(256)
@@ -85,6 +91,9 @@ func TestRunTwice(t *testing.T) {
 }
 
 // A queue that has stopped for an error asks the driver for a reset, and is there until the driver ends it.
+//
+// Invariant: nic/gve: A bad descriptor or doorbell stops its queue only, and the device asks for a
+// reset.
 func TestFailedQueue(t *testing.T) {
 	c := newCtl(t, queues(2))
 	c.up(0)
@@ -104,6 +113,8 @@ func TestFailedQueue(t *testing.T) {
 }
 
 // A ring whose memory goes away stops its queue; the others go on.
+//
+// Invariant: nic/gve: A ring whose memory goes away stops its queue first.
 func TestUnmappedRing(t *testing.T) {
 	c := newCtl(t, queues(2))
 	c.start()
@@ -201,6 +212,8 @@ func TestStatsReportIsFresh(t *testing.T) {
 }
 
 // The same life over vfio-user.
+//
+// Invariant: nic/gve: The device lives a driver's whole life, also over vfio-user.
 func TestOverVFIOUser(t *testing.T) {
 	c := newCtl(t, queues(2))
 	c.must(c.space.Remove(ctlBase, ctlSize))

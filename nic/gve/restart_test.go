@@ -15,6 +15,8 @@ import (
 
 // Over many laps of small rings, with packets that lie across their ends, nothing is lost, repeated or changed: generation
 // bits, indices and descriptor completions wrap.
+//
+// Invariant: nic/gve: Rings wrap, and may lie in scattered pages.
 func TestRingsWrap(t *testing.T) {
 	checkFDs(t)
 	for _, ring := range []int{64, 128} {
@@ -78,6 +80,9 @@ func TestOddBufferSizes(t *testing.T) {
 
 // A receive queue that is stopped under traffic writes nowhere any more when stop returns, and other queues of the same
 // traffic lose nothing and keep their place. That is what binding memory to a queue does to a NIC.
+//
+// Invariant: nic/gve: A queue restarts while others go on and lose nothing; one that is stopped
+// writes nowhere.
 func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	w := newWorld(t)
 	b := w.b
@@ -153,6 +158,9 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 }
 
 // A transmit queue that is stopped while its frames wait for a receiver ends at once; what waited is gone, and counted.
+//
+// Invariant: nic/gve: A queue restarts while others go on and lose nothing; one that is stopped
+// writes nowhere.
 func TestStopWhileFramesWait(t *testing.T) {
 	w := newWorld(t)
 	const n = 20
@@ -215,6 +223,8 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 }
 
 // A guest that never posts buffers holds up neither the sender's frames to another nor the sender for ever.
+//
+// Invariant: nic: A guest that takes nothing stalls nobody.
 func TestDeadGuestStallsNobody(t *testing.T) {
 	w := newWorld(t)
 	w.b.Post(0, 8)
@@ -241,6 +251,8 @@ func (f *flag) Wake() { f.Add(1) }
 
 // Who found too few buffers is only let wait if there are still no more, and is woken by the next that come, or when the
 // queue ends.
+//
+// Invariant: nic/gve: No wake-up of a sender is lost.
 func TestArm(t *testing.T) {
 	w := newWorld(t)
 	f := tcp(w.a, w.b, 9000-40) // takes three
@@ -290,6 +302,8 @@ func TestArm(t *testing.T) {
 }
 
 // Buffers that come while a sender is about to sleep wake it: none of many frames waits for patience to end.
+//
+// Invariant: nic/gve: No wake-up of a sender is lost.
 func TestNoWakeIsLost(t *testing.T) {
 	w := newWorld(t)
 	f := tcp(w.a, w.b, 100)
@@ -307,6 +321,8 @@ func TestNoWakeIsLost(t *testing.T) {
 }
 
 // A guest whose memory is truncated under traffic loses its queue; who sends to it, or gets frames of it, does not.
+//
+// Invariant: nic: A fault in a guest's truncated memory is that guest's alone.
 func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
 		t.Run(name, func(t *testing.T) {
@@ -334,6 +350,8 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 }
 
 // Memory that goes away while frames wait in it costs these frames; if rings lie in it, their queues stop before it is gone.
+//
+// Invariant: nic/gve: A ring whose memory goes away stops its queue first.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w := newWorld(t)
 	for range 4 {

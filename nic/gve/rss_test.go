@@ -49,6 +49,8 @@ func spreadOver(n int) (table []uint16) {
 	return table
 }
 
+// Invariant: nic/gve: Flow rules and RSS of the admin queue are the port's, and QUERY_RSS returns
+// what is used.
 func TestRSS(t *testing.T) {
 	c := newCtl(t, queues(4))
 	c.start()

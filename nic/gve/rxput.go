@@ -19,7 +19,7 @@ type placed struct {
 	buffers  []dma.Segment // scratch
 }
 
-// Put implements nic.RxQueue (specs/gve.md 3.6). Headers of a split frame go to the header buffer of its first buffer,
+// Put implements nic.RxQueue (docs/specs/gve.md, 5). Headers of a split frame go to the header buffer of its first buffer,
 // payload to the start of that and of those that follow. A frame that cannot be split lies in the buffers whole, with the
 // overflow mark.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {

@@ -10,6 +10,8 @@ import (
 )
 
 // A vector fires once for each time that it is armed, and loses nothing.
+//
+// Invariant: nic/gve: An interrupt fires once for each arming, and none is lost.
 func TestVectorFiresOnce(t *testing.T) {
 	c := newCtl(t, queues(1))
 	c.start()
@@ -97,6 +99,8 @@ func TestManagementVector(t *testing.T) {
 }
 
 // A frontend that makes an eventfd block, and leaves it full, keeps nobody.
+//
+// Invariant: nic/gve: A frontend that blocks its eventfd holds nobody up.
 func TestStuckInterrupt(t *testing.T) {
 	c := newCtl(t, queues(1))
 	c.start()
@@ -115,6 +119,8 @@ func TestStuckInterrupt(t *testing.T) {
 }
 
 // The same while the frontend gives another eventfd.
+//
+// Invariant: nic/gve: A frontend that blocks its eventfd holds nobody up.
 func TestStuckInterruptIsReplaced(t *testing.T) {
 	c := newCtl(t, queues(1))
 	c.start()
@@ -155,6 +161,7 @@ func TestInterruptOnItsWay(t *testing.T) {
 	}
 }
 
+// Invariant: hot path: Nothing is allocated for a packet.
 func TestFireAllocatesNothing(t *testing.T) {
 	c := newCtl(t, queues(1))
 	c.start()

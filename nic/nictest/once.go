@@ -20,6 +20,8 @@ func counted(c *dma.Counts) (m moved) {
 
 // once: payload is copied once from one guest to the other, and nothing else of a frame but its headers is. Without peer to
 // peer it is three times: the same counters see each bounce.
+//
+// Invariant: nic: Payload is copied once.
 func once(t *testing.T, lab Lab, traits Traits) {
 	const (
 		n    = 40

@@ -71,6 +71,9 @@ func same(t testing.TB, got, want *Frame) {
 }
 
 // Headers go to the header buffer and payload elsewhere, to the byte, for every length where that could go wrong.
+//
+// Invariant: nic: Headers go to the header buffer and payload elsewhere, to the byte, and nothing
+// else changes on the way.
 func splitSweep(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	splitTo(t, b, 1, 2000)
@@ -109,6 +112,8 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 }
 
 // What cannot be split arrives whole, on queue 0 or on its own, and is counted.
+//
+// Invariant: nic: A frame that cannot be split arrives whole, where the device model says.
 func unsplit(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
 	splitTo(t, b, 1, 2000)
@@ -140,6 +145,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
+// Invariant: nic: A flow rule beats RSS.
 func steer(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	rss, err := b.Port().RSS()
@@ -161,6 +167,7 @@ func steer(t *testing.T, lab Lab, _ Traits) {
 	same(t, &got, &f)
 }
 
+// Invariant: nic: RSS can leave a queue out.
 func excludes(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	rss, err := b.Port().RSS()
@@ -197,6 +204,8 @@ func busy(t testing.TB, g Guest, send func()) {
 }
 
 // With too few buffers nothing of a frame is published; it comes when there are enough.
+//
+// Invariant: nic: A frame is published whole or not at all.
 func shortage(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	splitTo(t, b, 1, 2000)
@@ -219,6 +228,8 @@ func shortage(t *testing.T, lab Lab, _ Traits) {
 
 // A frame that cannot be split, and may go to queue 0, does not overtake those of its flow that wait on their queue, with a
 // control frame between them.
+//
+// Invariant: nic: No packet overtakes its flow.
 func overtake(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
 	splitTo(t, b, 1, 2000)
@@ -244,6 +255,8 @@ func overtake(t *testing.T, lab Lab, traits Traits) {
 }
 
 // A receiver without TSO and partial checksums gets whole segments that hold up.
+//
+// Invariant: nic: A super-packet is split once, and cut for a receiver that takes none.
 func segments(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{NoOffload: true})
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000, Seq: 0xfffffc00, Flags: splitter.ACK | splitter.PSH})
@@ -273,6 +286,7 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 	}
 }
 
+// Invariant: nic: A super-packet is split once, and cut for a receiver that takes none.
 func super(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
 	splitTo(t, b, 1, 2000)
@@ -293,6 +307,8 @@ func super(t *testing.T, lab Lab, traits Traits) {
 }
 
 // Without peer to peer payload passes host memory at both ends: it is counted so, and arrives all the same.
+//
+// Invariant: nic: Payload that is bounced counts as host memory.
 func bounce(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{NoP2P: true})
 	splitTo(t, b, 1, 2000)
@@ -310,6 +326,7 @@ func bounce(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
+// Invariant: nic: A meter counts its connection only, by kind of memory, and knows retransmissions.
 func meters(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	from, to := netip.AddrFrom4([4]byte{10, 0, 0, a.MAC()[5]}), netip.AddrFrom4([4]byte{10, 0, 0, b.MAC()[5]})
@@ -348,6 +365,8 @@ func hello(g Guest) Frame {
 	return Frame{Header: f.Append(nil)}
 }
 
+// Invariant: nic: Commands are answered on receive queue 0; tagged, long and misaddressed ones are
+// dropped.
 func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	a.Post(0, 8)
@@ -401,6 +420,9 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 // A frame whose checksum field lies in what is judged of it is dropped, or arrives as it is where
 // the driver cannot say where the field lies. In no case does it become another one: of the control
 // channel, of another flow.
+//
+// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
+// changes nothing that is judged.
 func judged(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	to, from := b.MAC(), wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}
@@ -432,6 +454,8 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 }
 
 // When a queue's split goes off, its driver gets its buffers back unused, or knows that they are.
+//
+// Invariant: nic: When split goes off a queue's buffers are given back.
 func splitOff(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
 	splitTo(t, b, 1, 2000)

@@ -86,6 +86,9 @@ func (w *watcher) take() (sent []wire.Verdict, came []arrival) {
 
 // tap: who watches a link is told where each frame lies, while it lies there, and what became of it; answers of the control
 // channel do not pass the wire, so nobody is told of them.
+//
+// Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
+// payload lies.
 func tap(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	var from, to watcher
@@ -146,6 +149,9 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 }
 
 // tapBounced: the same where the NIC does not reach the GPU: it lies there all the same, and how it came is told.
+//
+// Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
+// payload lies.
 func tapBounced(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{NoP2P: true})
 	var to watcher

@@ -14,6 +14,8 @@ import (
 
 // The whole datapath, from a chain on one guest's transmit ring to a used element on the other's receive ring, allocates
 // nothing: neither do the workers, which AllocsPerRun counts too.
+//
+// Invariant: hot path: Nothing is allocated for a packet.
 func TestPathAllocatesNothing(t *testing.T) {
 	for _, payload := range []int{64, 1448, 65000} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {
@@ -42,6 +44,8 @@ func TestPathAllocatesNothing(t *testing.T) {
 }
 
 // The same with split: headers to host memory, payload to the GPU, on a metered flow.
+//
+// Invariant: hot path: Nothing is allocated for a packet.
 func TestSplitPathAllocatesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.b.must(w.b.Port().SetSplit(control.Split{Queue: 1, On: true}))

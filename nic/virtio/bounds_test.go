@@ -126,6 +126,8 @@ func short(t *testing.T, what string, room ...int) {
 
 // A chain of all descriptors there are, over all regions there are, ends its queue at the limit,
 // and leaves nothing.
+//
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
 func TestMemoryBomb(t *testing.T) {
 	for name, vring := range map[string]int{"receive": 0, "transmit": 1} {
 		t.Run(name, func(t *testing.T) {
@@ -165,6 +167,8 @@ func TestMemoryBomb(t *testing.T) {
 
 // Frames in as many pieces as there may be arrive, and those of too many bytes do not; a queue that
 // waits for more does not keep the lists of any.
+//
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
 func TestLongChainsAreNotKept(t *testing.T) {
 	w := newWorld(t)
 	w.bad.dev.EndWorker(0)
@@ -210,6 +214,8 @@ func TestLongChainsAreNotKept(t *testing.T) {
 
 // To take all posted chains back when header split ends costs no more than one chain if they are
 // too long.
+//
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
 func TestSplitOffOverLongChains(t *testing.T) {
 	w := newWorld(t)
 	w.bad.must(w.bad.Port().SetSplit(control.Split{Queue: 1, On: true}))
@@ -234,6 +240,8 @@ func TestSplitOffOverLongChains(t *testing.T) {
 
 // A sender walks over no more of a receiver's ring than a frame may need: not over chains that are
 // too long, and not over ever more chains of many pieces.
+//
+// Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
 func TestSlowWalk(t *testing.T) {
 	t.Run("long chains", func(t *testing.T) {
 		w := newWorld(t)
@@ -286,6 +294,8 @@ func TestSlowWalk(t *testing.T) {
 }
 
 // A guest that breaks its queue and sets it up again, as fast as it can, does not fill the log.
+//
+// Invariant: nic: What a guest can make vnic log has a bound.
 func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 	var log lockedBuffer
 	began := time.Now()

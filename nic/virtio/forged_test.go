@@ -23,6 +23,9 @@ func (mute) Send([]byte) error { return nil }
 // A partial checksum that would make a control frame of a frame that the wire has judged harmless
 // is refused: no guest can speak in the name of another's NIC. What it would have said is a notify
 // of a job that has ended, in another generation.
+//
+// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
+// changes nothing that is judged.
 func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w := newWorld(t)
 	client := control.NewClient(mute{}, control.ClientOptions{MAC: w.b.mac})

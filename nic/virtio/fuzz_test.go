@@ -274,6 +274,8 @@ func (n *numbered) arrived() (last bool) {
 
 // FuzzGuest is a hostile guest on one NIC of a switch. Nothing outside its memory is written, nothing is left of it, and the
 // other NICs go on.
+//
+// Invariant: nic/virtio: A hostile guest harms its own queues only.
 func FuzzGuest(f *testing.F) {
 	for _, s := range fuzzSeeds() {
 		f.Add(s)

@@ -72,6 +72,7 @@ func eventfd(t *testing.T) int {
 	return fd
 }
 
+// Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestBadReceiveChainStopsOnlyItsQueue(t *testing.T) {
 	for name, c := range map[string]struct {
 		split   bool
@@ -112,6 +113,7 @@ func TestBadReceiveChainStopsOnlyItsQueue(t *testing.T) {
 	}
 }
 
+// Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestBadTransmitChainStopsOnlyItsQueue(t *testing.T) {
 	for name, c := range map[string]struct{ out, in []virtq.Buf }{
 		"writable": {out: []virtq.Buf{{Addr: 0, Len: 200}}, in: []virtq.Buf{{Addr: 0, Len: 64}}},
@@ -140,6 +142,8 @@ func TestBadTransmitChainStopsOnlyItsQueue(t *testing.T) {
 }
 
 // Frames that are none are gone and harm nobody.
+//
+// Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestBadFramesAreDropped(t *testing.T) {
 	w := newWorld(t)
 	w.bad.Send(0, nictest.Frame{}, nictest.Frame{Header: make([]byte, 13)}, nictest.Frame{Header: make([]byte, 14), Payload: make([]byte, 70000)})
@@ -163,6 +167,8 @@ func TestBadFramesAreDropped(t *testing.T) {
 }
 
 // A guest that never posts buffers holds up neither the sender's frames to another nor the sender for ever.
+//
+// Invariant: nic: A guest that takes nothing stalls nobody.
 func TestDeadGuestStallsNobody(t *testing.T) {
 	w := newWorld(t)
 	w.b.Post(0, 8)
@@ -185,6 +191,9 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 }
 
 // Frames that wait for a receiver when their queue is stopped are the driver's again: each arrives once after the restart.
+//
+// Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing, nor does a
+// frontend that comes back.
 func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, patience: patient})
 	const n = 20
@@ -239,6 +248,8 @@ func TestFullCallBlocksNobody(t *testing.T) {
 }
 
 // A guest whose memory is truncated under traffic loses its NIC; who sends to it, or gets frames of it, does not.
+//
+// Invariant: nic: A fault in a guest's truncated memory is that guest's alone.
 func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
 		t.Run(name, func(t *testing.T) {
@@ -288,6 +299,8 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 }
 
 // What one driver has set up dies with it; a driver that goes on where it was keeps it.
+//
+// Invariant: nic/virtio: A new driver inherits nothing of the one before.
 func TestNewDriverInheritsNothing(t *testing.T) {
 	w := newWorld(t)
 	w.bad.must(w.bad.Port().SetSplit(control.Split{Queue: 1, On: true}))

@@ -116,6 +116,9 @@ func (l *lane) round() {
 }
 
 // Bytes arrive as they were sent, whole, with what virtio_net_hdr says of them.
+//
+// Invariant: nic: Headers go to the header buffer and payload elsewhere, to the byte, and nothing
+// else changes on the way.
 func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {

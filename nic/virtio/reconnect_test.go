@@ -13,6 +13,9 @@ import (
 // A frontend that comes back goes on with its rings where GET_VRING_BASE said, or, if it went without asking, where the
 // used ring says. What its guest sends arrives once and in order; what is sent to it meanwhile is dropped and counted,
 // and the rest arrives once and in order.
+//
+// Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing, nor does a
+// frontend that comes back.
 func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 	for name, ask := range map[string]bool{"GET_VRING_BASE": true, "abrupt": false} {
 		t.Run(name, func(t *testing.T) {
@@ -132,6 +135,8 @@ func (n *numbered) receive(t *testing.T) {
 }
 
 // A frontend that comes back finds its port as its driver set it up.
+//
+// Invariant: nic/virtio: What commands set up outlives a reconnect.
 func TestReconnectKeepsWhatCommandsSetUp(t *testing.T) {
 	w := newWorld(t)
 	w.b.must(w.b.Port().SetSplit(control.Split{Queue: 1, On: true}))

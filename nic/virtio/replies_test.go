@@ -27,6 +27,9 @@ func (g *suiteGuest) answer() (f control.Frame) {
 }
 
 // Answers that find no buffer come when there are some, once each and in order; only so many are kept.
+//
+// Invariant: nic/virtio: Answers of the control channel wait for buffers, and die with their
+// driver.
 func TestAnswersWaitForBuffers(t *testing.T) {
 	w := newWorld(t)
 	w.bad.ask(1, 100)
@@ -53,6 +56,9 @@ func TestAnswersWaitForBuffers(t *testing.T) {
 }
 
 // A reset forgets answers that are kept, and a queue that stops has no more of them.
+//
+// Invariant: nic/virtio: Answers of the control channel wait for buffers, and die with their
+// driver.
 func TestKeptAnswersDieWithTheirDriver(t *testing.T) {
 	for name, end := range map[string]func(w *world){
 		"reset": func(w *world) { w.bad.Port().Reset() },

@@ -78,6 +78,9 @@ func (g stockGuest) flows(from *suiteGuest) map[int]int {
 
 // A driver that knows no commands gets its flows on all receive queues that it uses, as the kernel's virtio_net expects; one of
 // ours, which keeps queues for what it binds, on queue 0 until it asks for more.
+//
+// Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
+// feeds, after a reconnect too.
 func TestFlowsAreSpreadForADriverThatAsksForNothing(t *testing.T) {
 	from, g := newStockWorld(t)
 	g.spread(0) // all are enabled and kicked, as QEMU kicks; none has a buffer
@@ -125,6 +128,9 @@ func TestSpreadLeavesRSSThatSomebodySet(t *testing.T) {
 }
 
 // Rings that this connection has stopped or only paused go on where they were.
+//
+// Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
+// feeds, after a reconnect too.
 func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 	from, g := newStockWorld(t)
 	g.post(0, 200)
@@ -151,6 +157,9 @@ func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 
 // The rings of a frontend that came back, maybe to a backend that knows nothing of its guest, go on with the buffers that they
 // have. If the driver is one of ours whose splits are lost, it drops the first whole frame on a bound queue, and says Hello.
+//
+// Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
+// feeds, after a reconnect too.
 func TestFlowsAreSpreadAfterAReconnect(t *testing.T) {
 	from, g := newStockWorld(t)
 	for q := range 3 {

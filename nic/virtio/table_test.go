@@ -19,6 +19,8 @@ import (
 
 // A frontend replaces memory by SET_MEM_TABLE while frames flow into it and out of it. Once it has the reply nothing is
 // written to the old memory, which is not mapped any more; frames go on in the new.
+//
+// Invariant: nic/virtio: Memory that a table replaces is written no more, and not mapped.
 func TestTableReplacedUnderTraffic(t *testing.T) {
 	const (
 		gpa   = 1 << 38
@@ -133,6 +135,8 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 }
 
 // The same with all of a guest's memory, the rings too: they go on in the new.
+//
+// Invariant: nic/virtio: Memory that a table replaces is written no more, and not mapped.
 func TestRingsReplacedByTable(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, table: true})
 	w.moves(t)

@@ -62,6 +62,9 @@ func notDialled(t *testing.T, sw *wire.Switch) (*Gateway, chan string) {
 
 // TestFilterIsNotBypassedByChecksums: what the filter has judged is what netstack gets. The gateway
 // dials nobody whom the filter would refuse, whatever checksum a guest asks for.
+//
+// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
+// changes nothing that is judged.
 func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 	for name, make := range map[string]func(r *raw) bypass{
 		"UDP": func(r *raw) bypass {
@@ -139,6 +142,9 @@ func TestFilterReadsNoFurther(t *testing.T) {
 
 // TestNetstackGetsWhatWasJudged: a guest that changes its memory after the filter has read it does
 // not get the new bytes past it.
+//
+// Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
+// changes nothing that is judged.
 func TestNetstackGetsWhatWasJudged(t *testing.T) {
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4, prefix6: prefix6}, count: new(counters), in: newInbox()}
 	r := newRaw(t, newSwitch(t), 1)

@@ -164,6 +164,8 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 }
 
 // A guest without buffers holds up nothing but what goes to it.
+//
+// Invariant: nic: A guest that takes nothing stalls nobody.
 func TestDeadGuestStallsNobody(t *testing.T) {
 	sw := newSwitch(t)
 	g := newTestGateway(t, sw, options())

@@ -201,6 +201,8 @@ func TestOptionsThatMakeNoDevice(t *testing.T) {
 }
 
 // FuzzConfig writes anything anywhere: what is not writable stays, and what a driver wrote is what it reads.
+//
+// Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzConfig(f *testing.F) {
 	f.Add(true, []byte{4, 0, 2, 6, 0, 0x10, 0, 4, 0xff, 0xff, 0xff, 0xff})
 	f.Add(false, []byte{0xfe, 0, 4, 1, 2, 3, 4, 0, 0, 1, 0xff})

@@ -22,6 +22,9 @@ import (
 
 // TestFileTellsWhatPassed: each frame is there as it left and as it came, in the order in which things happened, with all that
 // is known of it.
+//
+// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
+// was not asked for.
 func TestFileTellsWhatPassed(t *testing.T) {
 	sw := newSwitch(t)
 	a, b := newHost(t, sw, 0, wire.LinkOptions{}), newHost(t, sw, 1, wire.LinkOptions{})
@@ -117,6 +120,9 @@ func TestFileTellsWhatPassed(t *testing.T) {
 }
 
 // TestHeadersOnly: unless it is asked for, not one byte of payload is in the file; as many as are asked for are.
+//
+// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
+// was not asked for.
 func TestHeadersOnly(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 5000} {
 		sw := newSwitch(t)
@@ -145,6 +151,9 @@ func TestHeadersOnly(t *testing.T) {
 }
 
 // TestLostSegmentsAreNamed: the comments of what was sent and the frames that came make up the whole.
+//
+// Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
+// was not asked for.
 func TestLostSegmentsAreNamed(t *testing.T) {
 	for name, o := range map[string][2]wire.LinkOptions{
 		"up":   {{Up: wire.Impairment{Seed: 4, Loss: 0.2}}, {}},
@@ -287,6 +296,8 @@ func eight(t *testing.T, sw *wire.Switch) (hosts []*host) {
 
 // TestBlockedWriterHoldsNobodyUp: with eight ports under load and a pipe that nobody reads, all frames arrive; each one is
 // captured or counted as missed.
+//
+// Invariant: wire/capture: A writer that blocks or fails holds nobody up.
 func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	for _, freed := range []bool{false, true} {
 		sw := newSwitch(t)
@@ -353,6 +364,8 @@ func (w stuckWriter) Write([]byte) (int, error) {
 }
 
 // TestWriterThatNeverEndsIsLeft: what waits for it is counted as missed.
+//
+// Invariant: wire/capture: A writer that blocks or fails holds nobody up.
 func TestWriterThatNeverEndsIsLeft(t *testing.T) {
 	sw := newSwitch(t)
 	hosts := eight(t, sw)
@@ -394,6 +407,8 @@ func (w *shortWriter) Write(b []byte) (int, error) {
 }
 
 // TestWhatIsCapturedIsInTheFile: packets that were on their way when the disk was full are missed.
+//
+// Invariant: wire/capture: Each packet is in the file, whole, or counted as missed.
 func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	sw := newSwitch(t)
 	hosts := eight(t, sw)
@@ -452,6 +467,8 @@ func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 }
 
 // TestWriteErrorStopsCapture: it is told once, what is not in the file is counted, and traffic goes on.
+//
+// Invariant: wire/capture: A writer that blocks or fails holds nobody up.
 func TestWriteErrorStopsCapture(t *testing.T) {
 	sw := newSwitch(t)
 	hosts := eight(t, sw)

@@ -14,7 +14,10 @@ import (
 
 // The driver is bound and unbound, reloaded, reconfigured and taken down in all ways while TCP streams run between its NICs, ordinary
 // and of device memory. After each step all streams go on, every byte compared; at the end the kernel's log has nothing bad in
-// it. Then the one warning is provoked that specs/gve.md (R6) explains, to show that it would have been seen.
+// it. Then the one warning is provoked that docs/specs/gve.md (11) explains, to show that it would have been seen.
+//
+// Invariant: vnic run: Bindings and reloads of the driver under traffic leave no kernel warning but the one
+// that is explained.
 func TestDriverSurvivesChurnUnderTraffic(t *testing.T) {
 	cycles, flaps, reloads := 3, 1, 2
 	if labtest.Long() {
@@ -101,7 +104,7 @@ func (b *bench) judge() {
 	}
 }
 
-// explained is where the warning comes from that gve.md (R6) tells of.
+// explained is where the warning comes from that gve.md (11) tells of.
 const explained = "gve_rx_queue_mem_free"
 
 // control provokes the one warning.

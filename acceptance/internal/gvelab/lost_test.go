@@ -33,6 +33,8 @@ const (
 
 // The server of a guest's gVNICs goes away while its QEMU lives on, under traffic. QEMU ends when it is told to, our log says what the
 // guest will see, and the guest sees that.
+//
+// Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 func TestServerGoesWhileQEMULives(t *testing.T) {
 	for _, c := range []struct {
 		name     string

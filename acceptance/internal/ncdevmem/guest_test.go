@@ -79,7 +79,7 @@ func (l *bench) do(ctx context.Context, script string) error {
 	return err
 }
 
-// network brings the guest's interface up. Flow rules, which ncdevmem adds, are off at first (specs/devmem.md section 6).
+// network brings the guest's interface up. Flow rules, which ncdevmem adds, are off at first (docs/specs/devmem.md, 6).
 func (l *bench) network(ctx context.Context) error {
 	return l.do(ctx, fmt.Sprintf("set -e; ip addr add %v dev eth0; ip addr add %v dev eth0; ip link set eth0 up; ethtool -K eth0 ntuple on",
 		guestAddrs[0], guestAddrs[1]))

@@ -2,7 +2,7 @@
 // it. The guest is a stock kernel with its own gve driver in QEMU; the peer is a TCP stack in this process, on a virtio NIC,
 // on the same switch. tools/ncdevmem builds the programs, from the kernel's source.
 //
-// It trusts ncdevmem's exit status with little (specs/devmem.md section 6: 20 wrong bytes pass, so does an end after none):
+// It trusts ncdevmem's exit status with little (docs/specs/devmem.md, 6: 20 wrong bytes pass, so does an end after none):
 //
 //   - bytes: the peer compares every byte of what ncdevmem says that it found in its buffer (its standard output comes back
 //     over an ordinary connection), and of what it sends. ncdevmem's own validation is run besides.
@@ -28,6 +28,9 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 // timeLimit ends what hangs: all of it takes a minute.
 const timeLimit = 5 * time.Minute
 
+// The cases, in their order.
+//
+// Invariant: vnic run: Linux's own ncdevmem receives and sends over the NIC, and every byte is compared.
 func TestKernelsOwnTestOfDevmem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots QEMU")

@@ -18,6 +18,8 @@ import (
 
 // 64 ports: the memory of each; one clear message for whoever takes a socket of theirs; no CPU time while nobody is there; sockets
 // that a killed vnic has left are replaced, and a SIGTERM leaves none.
+//
+// Invariant: nic: A device that is idle wakes nobody.
 func TestServe64Ports(t *testing.T) {
 	if testing.Short() {
 		t.Skip("waits while nothing happens")

@@ -19,6 +19,8 @@ import (
 const envCases = "VNIC_CASES"
 
 // The suite over the unmodified kernel: its gve driver, on a gVNIC of ours, between two of them in one guest.
+//
+// Invariant: devmem/kernel: Linux's own sockets pass the same suite, over IPv4, IPv6 and loopback.
 func TestConformanceOfTheKernel(t *testing.T) {
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Program: machinetest.Program(t, guestimages.ProgramPackage),
 		Files: map[string]string{"bin/devmem-conformance": machinetest.Program(t, "vnic.dev/vnic/devmem/kernel/kerneltest/devmem-conformance")}})

@@ -140,6 +140,7 @@ func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 	}
 }
 
+// Invariant: vnic boot: Mistakes are found before anything boots.
 func TestCommandsAreFoundOrRefused(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -250,6 +251,8 @@ func TestInputCanBeEnded(t *testing.T) {
 }
 
 // A guest under QEMU runs a program of this machine: its bytes come out as they are, and its status.
+//
+// Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
 func TestProgramRunsInAGuest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("QEMU in -short")

@@ -13,6 +13,8 @@ import (
 )
 
 // Two commands with one directory do not write over each other's consoles; with another number of guests neither.
+//
+// Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestDirectoryForLogsIsOfOne(t *testing.T) {
 	o := good()
 	o.Guests, o.LogDir = 2, filepath.Join(t.TempDir(), "made")
@@ -37,6 +39,7 @@ func TestDirectoryForLogsIsOfOne(t *testing.T) {
 	}
 }
 
+// Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestFullLogIsToldOnce(t *testing.T) {
 	f, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {

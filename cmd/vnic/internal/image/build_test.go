@@ -72,6 +72,7 @@ func files(t *testing.T, initrd []byte) map[string]string {
 	return all
 }
 
+// Invariant: vnic image: The same flags give the same bytes.
 func TestImageIsWholeAndReproducible(t *testing.T) {
 	o := options(t)
 	var said bytes.Buffer

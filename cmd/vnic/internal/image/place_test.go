@@ -37,6 +37,7 @@ func read(t *testing.T, path string) string {
 	return string(b)
 }
 
+// Invariant: vnic image: A file or directory is whole or not there, and what is not ours stays.
 func TestFileIsWholeOrNotThere(t *testing.T) {
 	dir := t.TempDir()
 	f := filepath.Join(dir, "f")
@@ -71,6 +72,7 @@ func TestFileIsWholeOrNotThere(t *testing.T) {
 	}
 }
 
+// Invariant: vnic image: A file or directory is whole or not there, and what is not ours stays.
 func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	top := t.TempDir()
 	d := filepath.Join(top, "d")

@@ -13,6 +13,11 @@ import (
 // The main claim, under QEMU: with each device model, with one on either end, over IPv4 and IPv6, over links that lose segments,
 // with several bound queues and with a receiver that keeps its memory. Each row is a run of `vnic run` with these options; the
 // guests of a pair are booted once. The in-process rows are TestTransferIsProved and those below it.
+//
+// Invariant: vnic run: Payload goes from GPU to GPU and not through host memory, and the negative controls fail
+// as they must.
+//
+// Invariant: vnic run: A receiver that holds its tokens until the pool is dry goes on when it returns them.
 func TestProof(t *testing.T) {
 	const either = NICVirtio + "," + NICGVE
 	size := func(n, long uint64) func(*Options) {

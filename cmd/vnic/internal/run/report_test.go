@@ -55,6 +55,8 @@ type failing struct{ err error }
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
 // The negative controls: a report that shows one thing that must not be does not pass for a proof.
+//
+// Invariant: vnic run: A report that is no proof is refused.
 func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 	o := options(268435456)
 	o.Audit = true

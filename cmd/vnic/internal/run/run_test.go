@@ -145,6 +145,7 @@ func TestRoundsExceedGPUMemory(t *testing.T) {
 	}
 }
 
+// Invariant: vnic run: Counters and audit see payload where it was, and nowhere else.
 func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
 	o := options(2 << 20)
 	o.Audit = true
@@ -159,6 +160,8 @@ func TestAuditFindsPayloadOnlyWhereItWas(t *testing.T) {
 }
 
 // The negative control: the same bytes arrive, and the counters say that they went through host memory.
+//
+// Invariant: vnic run: Counters and audit see payload where it was, and nowhere else.
 func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
 	o := options(2 << 20)
 	o.Modes = o.Modes[:1]
@@ -222,6 +225,7 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	}
 }
 
+// Invariant: vnic run: An interruption at any stage wins, and leaves nothing.
 func TestInterruptionAtEachStageWinsAndLeavesNothing(t *testing.T) {
 	gone := errors.New("gone away")
 	for _, stage := range Stages {

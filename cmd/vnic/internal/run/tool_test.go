@@ -88,6 +88,8 @@ func (x *tools) transfer() {
 }
 
 // The same program, written against devmem only, on our stack and on the kernel's.
+//
+// Invariant: guest-images: The same tool works on either stack.
 func TestToolMovesBytesWithEitherNIC(t *testing.T) {
 	for nic, iface := range map[string]string{NICVirtio: "virtio", NICGVE: "eth0"} {
 		t.Run(nic, func(t *testing.T) {
@@ -100,6 +102,8 @@ func TestToolMovesBytesWithEitherNIC(t *testing.T) {
 
 // A receiver that gives no token back is killed when its pool is dry and its connection stalls. The kernel and the NIC then
 // have what they had: there is room for one window only on the GPU, and the next receiver gets it.
+//
+// Invariant: guest-images: A receiver that is killed leaves nothing with kernel and NIC.
 func TestKilledReceiverLeavesNothing(t *testing.T) {
 	x := newTools(t, NICGVE, "eth0")
 	b := x.ends[1]

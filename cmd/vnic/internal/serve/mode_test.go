@@ -40,6 +40,8 @@ func umask(t *testing.T, mask int) {
 
 // A socket is its user's alone, whatever the umask; the file of a dead process, open to all, is
 // replaced by one that is.
+//
+// Invariant: vnic serve: A socket is its user's alone, whatever the umask.
 func TestSocketIsPrivate(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, mask := range []int{0, 0o002, 0o022, 0o077, 0o177, 0o277, 0o777} {
@@ -73,6 +75,8 @@ func TestSocketIsPrivate(t *testing.T) {
 
 // There is no moment at which a socket is there and open to others: its file is made as it stays,
 // and not changed after.
+//
+// Invariant: vnic serve: A socket is its user's alone, whatever the umask.
 func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -107,6 +111,8 @@ func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 
 // The kernel keeps to it: another user's process is turned away by connect(2). Only root can be
 // another user; the mode itself is looked at by the tests above.
+//
+// Invariant: vnic serve: A socket is its user's alone, whatever the umask.
 func TestOthersCannotConnect(t *testing.T) {
 	testkit.LeavesNothing(t)
 	if os.Geteuid() != 0 {

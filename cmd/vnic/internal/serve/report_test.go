@@ -19,6 +19,8 @@ import (
 )
 
 // What is printed for people is what the report says, when a shell reads it.
+//
+// Invariant: vnic serve: Flags that are printed can be pasted.
 func TestPrintedFlagsCanBePasted(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir() + "/it's, $HOME"

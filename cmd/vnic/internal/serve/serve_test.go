@@ -271,6 +271,7 @@ func TestOwnDescriptorsAreNotInherited(t *testing.T) {
 	}
 }
 
+// Invariant: vnic serve: Of all that start at a socket one has it; a stale socket is replaced.
 func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := Options{Paths: []string{t.TempDir() + "/s"}}
@@ -304,6 +305,7 @@ func stale(t *testing.T, path string) {
 	}
 }
 
+// Invariant: vnic serve: Of all that start at a socket one has it; a stale socket is replaced.
 func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
@@ -341,6 +343,7 @@ func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
 	}
 }
 
+// Invariant: vnic serve: Files of others are left alone.
 func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -381,6 +384,8 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 
 // A second QEMU is turned away with a message; one that says nothing is in nobody's way; one that talks rubbish ends its own
 // connection.
+//
+// Invariant: vnic serve: A NIC has one QEMU at a time, one after the other.
 func TestOneQEMUAtATime(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -502,6 +507,8 @@ func TestManyPorts(t *testing.T) {
 }
 
 // A process that ends in a hurry leaves no socket's file, and takes no other's away.
+//
+// Invariant: vnic serve: Sockets are removed also when vnic is told twice to end.
 func TestSocketsGoAlsoInAHurry(t *testing.T) {
 	dir := t.TempDir()
 	var list []*listener

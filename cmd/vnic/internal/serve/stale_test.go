@@ -40,6 +40,8 @@ func survive(path string) error {
 }
 
 // A QEMU that outlives a vnic has the memory of that one's GPU: the next vnic says so, and does not of a QEMU that has its own.
+//
+// Invariant: vnic serve: A QEMU that has the GPU memory of a vnic that is gone is warned of.
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	testkit.LeavesNothing(t)
 	path := t.TempDir() + "/s"
@@ -103,6 +105,8 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 }
 
 // A port's IPv6 address is what the kernel makes of its MAC, where there is a gateway that tells the network.
+//
+// Invariant: vnic serve: A port's IPv6 address is the one that the guest's kernel makes up.
 func TestAddressIsWhatTheKernelMakesUp(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for alone, want := range map[bool]string{false: "fd76:6e69::76:6eff:fe69:%d/64", true: "fd76:6e69::%d/64"} {

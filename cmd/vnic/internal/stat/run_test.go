@@ -15,6 +15,8 @@ import (
 )
 
 // What a run has counted is seen from outside, by either way, and it is what the run itself reports.
+//
+// Invariant: vnic stat: Counters seen from outside are those of the run's report.
 func TestCountersOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	s, err := stat.Start(stat.Options{Command: "run"})

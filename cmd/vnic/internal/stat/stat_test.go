@@ -94,6 +94,9 @@ func TestSnapshotComesOverTheSocket(t *testing.T) {
 }
 
 // Clients that connect and never read keep nobody from asking, until there are too many of them, and no server from ending.
+//
+// Invariant: vnic stat: A client that never reads keeps nobody from asking, and no vnic from
+// ending.
 func TestClientThatNeverReads(t *testing.T) {
 	dir := place(t)
 	s := start(t, Options{patience: time.Hour})
@@ -160,6 +163,7 @@ func TestServerThatSpeaksNonsense(t *testing.T) {
 	}
 }
 
+// Invariant: vnic stat: A directory that is another user's is not used.
 func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 	base := t.TempDir()
 	theirs, open, link, fine := filepath.Join(base, "theirs"), filepath.Join(base, "open"), filepath.Join(base, "link"), filepath.Join(base, "fine")
@@ -202,6 +206,8 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 }
 
 // What a process left that was killed goes; what somebody listens at, or a living process may be about to, stays.
+//
+// Invariant: vnic stat: What a killed vnic leaves is swept.
 func TestStaleSocketsAreSwept(t *testing.T) {
 	dir := place(t)
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -260,6 +266,7 @@ func TestPlacesAreThisUsers(t *testing.T) {
 	}
 }
 
+// Invariant: vnic stat: Counters seen from outside are those of the run's report.
 func TestMetricsAreServed(t *testing.T) {
 	place(t)
 	s := start(t, Options{Command: "serve", Metrics: "localhost:0"})

@@ -1,0 +1,38 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+// The tutorial shows the program as it is: its blocks of Go, one after the other, are main.go.
+func TestTutorialShowsThisProgram(t *testing.T) {
+	const tutorial = "../../tutorial-vhost-user-device.md"
+	text, err := os.ReadFile(tutorial)
+	if err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.ReadFile("main.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var shown strings.Builder
+	in := false
+	for line := range strings.Lines(string(text)) {
+		switch {
+		case !in && line == "```go\n":
+			in = true
+			if shown.Len() > 0 {
+				shown.WriteByte('\n')
+			}
+		case in && line == "```\n":
+			in = false
+		case in:
+			shown.WriteString(line)
+		}
+	}
+	if shown.String() != string(program) {
+		t.Errorf("the Go of %s is not main.go:\n%s", tutorial, shown.String())
+	}
+}

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/assets"
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/vhostuser"
+	"vnic.dev/vnic/virtq"
+)
+
+// envMain has the test's binary be the program: what is tested is main, flags and signals included.
+const envMain = "VHOST_USER_RNG_MAIN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envMain) != "" {
+		main()
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// startDevice runs the program until the test ends, and returns its socket. It ends by SIGTERM,
+// with status 0, and leaves no socket.
+func startDevice(t *testing.T, args ...string) (path string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "rng-") // short: a socket's path has 107 bytes at most
+	if err != nil {
+		t.Fatal(err)
+	}
+	path = filepath.Join(dir, "s")
+	cmd := exec.Command(os.Args[0], append([]string{"-socket-path", path}, args...)...)
+	cmd.Env = append(os.Environ(), envMain+"=1")
+	out, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewReader(out)
+	first, err := lines.ReadString('\n')
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(unix.SIGTERM)
+		rest, _ := io.ReadAll(lines)
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("device: %v\n%s", err, rest)
+		}
+		if t.Failed() {
+			t.Logf("device: %s", rest)
+		}
+		if err := os.Remove(dir); err != nil { // fails if the socket is still there
+			t.Error(err)
+		}
+	})
+	if err != nil || !strings.Contains(first, "listening on "+path) {
+		t.Fatalf("device says %q, %v", first, err)
+	}
+	if st, err := os.Stat(path); err != nil || st.Mode().Perm()&0o077 != 0 {
+		t.Fatalf("socket: %v, %v", st.Mode(), err)
+	}
+	return path
+}
+
+// breaks counts the bytes that are not the one before plus 1.
+func breaks(b []byte) (n int) {
+	for i := 1; i < len(b); i++ {
+		if b[i] != b[i-1]+1 {
+			n++
+		}
+	}
+	return n
+}
+
+// A guest under QEMU takes the program for its random number generator, and reads its bytes.
+//
+// Invariant: examples: A device of the tutorial is a guest's random number generator, and the guest
+// reads the device's bytes.
+func TestGuestReadsTheDevicesBytes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs QEMU and a kernel, and the network the first time")
+	}
+	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	const guest = "vnic.dev/vnic/docs/examples/vhost-user-rng/testdata/guest"
+	program, err := guestimages.BuildProgram(t.Context(), guest, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	modules := []string{"virtio-rng"}
+	img, err := guestimages.Build(t.Context(), guestimages.Options{
+		CacheDir: r.Cache, ModulesDir: r.Kernel.Modules, Modules: modules, Program: program,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	initrd, err := img.Initrd(agent.Config{Modules: modules, Hostname: "a"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer initrd.Close()
+	path := startDevice(t, "-counter")
+	m, err := qemu.Start(t.Context(), qemu.Config{
+		Name: t.Name(), QEMU: r.QEMU, Kernel: r.Kernel, Initrd: []io.Reader{initrd}, RAMSize: 256 << 20, Accel: qemu.AccelTCG,
+		TimeLimit: 3 * time.Minute, Console: t.Output(), Args: []string{
+			"-chardev", "socket,id=rng,path=" + path, "-device", "vhost-user-rng-pci,chardev=rng",
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	// Linux fetches blocks of 32 bytes or more, gives each from its end, and takes some for itself: 16
+	// bytes have successive numbers, or are parts of two blocks.
+	sizes := []int{1, 2, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16}
+	var got struct {
+		Current string
+		Reads   [][]byte
+	}
+	if err := m.Agent().Call(t.Context(), "entropy", sizes, &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Current != "virtio_rng.0" {
+		t.Errorf("the guest's generator is %q", got.Current)
+	}
+	long := 0
+	for i, b := range got.Reads {
+		if breaks(b) > 1 {
+			t.Errorf("read %d: %x", i, b)
+		}
+		if len(b) == 16 {
+			long++
+		}
+	}
+	t.Logf("%s: %x", got.Current, got.Reads)
+	if long < 10 {
+		t.Errorf("%d reads of 16 bytes", long)
+	}
+	if err := m.PowerOff(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// Without QEMU: a driver in this process asks, and asks again over a second connection.
+//
+// Invariant: examples: A device of the tutorial is a guest's random number generator, and the guest
+// reads the device's bytes.
+func TestDriverReadsTheDevicesBytes(t *testing.T) {
+	path := startDevice(t, "-counter")
+	next := byte(0)
+	for range 2 {
+		b := ask(t, path, 100)
+		if len(b) != 100 || b[0] != next || breaks(b) != 0 {
+			t.Errorf("%x, after %d", b, next)
+		}
+		next += 100
+	}
+	if b := ask(t, startDevice(t), 100); len(b) != 100 || breaks(b) < 50 {
+		t.Errorf("random bytes: %x", b)
+	}
+	if b := ask(t, path, 10000); len(b) != 4096 || breaks(b) != 0 {
+		t.Errorf("%d bytes of a large buffer", len(b))
+	}
+}
+
+// ask connects, offers one buffer of n bytes, and returns what the device put there.
+func ask(t *testing.T, path string, n int) []byte {
+	t.Helper()
+	const size, memLen, user, bufAt = 4, 1 << 20, 0x7f00_0000_0000, 0x80000
+	mem, err := qemu.NewMemory("guest", memLen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	m, err := unix.Mmap(int(mem.Fd()), 0, memLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Munmap(m) }()
+	driver, err := virtq.NewDriver(virtq.DriverConfig{Size: size, Mem: m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := vhostuser.NewFrontend(conn.(*net.UnixConn))
+	defer f.Close()
+	if _, _, err := f.Negotiate(vhostuser.FeatureVersion1, uint64(vhostuser.SupportedProtocol)); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.AddMemory(int(mem.Fd()), 0, user, memLen, 0); err != nil {
+		t.Fatal(err)
+	}
+	kick, call := eventfd(t), eventfd(t)
+	desc, avail, used := driver.Addrs()
+	if err := f.SetupVring(vhostuser.VringSetup{
+		Size: size, Desc: user + desc, Avail: user + avail, Used: user + used, Kick: kick, Call: call,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.SetEnable(0, true); err != nil {
+		t.Fatal(err)
+	}
+	if err := driver.Add(nil, []virtq.Buf{{Addr: bufAt, Len: uint32(n)}}, 1); err != nil {
+		t.Fatal(err)
+	}
+	driver.Publish()
+	if _, err := unix.Write(kick, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var u [1]virtq.Used
+	for {
+		if k, err := driver.Poll(u[:]); err != nil {
+			t.Fatal(err)
+		} else if k == 1 {
+			break
+		}
+		fds := []unix.PollFd{{Fd: int32(call), Events: unix.POLLIN}}
+		if _, err := unix.Poll(fds, 60000); err != nil && err != unix.EINTR || ctx.Err() != nil {
+			t.Fatalf("no call: %v, %v", err, ctx.Err())
+		}
+		_, _ = unix.Read(call, make([]byte, 8))
+	}
+	if base, err := f.GetVringBase(0); err != nil || base != 1 {
+		t.Errorf("base %d, %v", base, err)
+	}
+	return append([]byte(nil), m[bufAt:][:u[0].Len]...)
+}
+
+func eventfd(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}

@@ -1,0 +1,296 @@
+package invariants
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "write docs/invariants.md anew, in the place of comparing with it")
+
+const (
+	root     = "../.."
+	document = root + "/docs/invariants.md"
+	mark     = "Invariant: "
+)
+
+// invariant is one sentence of one test.
+type invariant struct {
+	area, sentence string
+	dir, test      string // the test's package, and its name; of a script dir is "" and test its path
+}
+
+// parse takes an invariant out of the text behind "Invariant: ".
+func parse(text string) (area, sentence string, err error) {
+	area, sentence, ok := strings.Cut(strings.Join(strings.Fields(text), " "), ": ")
+	switch {
+	case !ok || area == "" || sentence == "":
+		return "", "", fmt.Errorf("%q: not AREA: SENTENCE", text)
+	case !strings.HasSuffix(sentence, "."):
+		return "", "", fmt.Errorf("%q: a sentence ends with a full stop", text)
+	case strings.ContainsAny(sentence, "|\n"):
+		return "", "", fmt.Errorf("%q: does not fit a table", text)
+	}
+	return area, sentence, nil
+}
+
+// comments gives the invariants' texts in a doc comment: each begins a line, and goes on until the
+// next, or an empty line.
+func comments(doc string) (list []string) {
+	open := false
+	for line := range strings.Lines(doc) {
+		line = strings.TrimSpace(line)
+		if text, ok := strings.CutPrefix(line, mark); ok {
+			list, open = append(list, text), true
+		} else if open = open && line != ""; open {
+			list[len(list)-1] += " " + line
+		}
+	}
+	return list
+}
+
+// collect reads all invariants below a directory.
+func collect(dir string) (list []invariant, err error) {
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != dir && (d.Name() == "testdata" || strings.HasPrefix(d.Name(), ".")):
+			return filepath.SkipDir
+		case d.IsDir():
+			return nil
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		var found []invariant
+		switch filepath.Ext(path) {
+		case ".go":
+			found, err = inGo(path, filepath.ToSlash(filepath.Dir(rel)))
+		case ".sh":
+			found, err = inScript(path, filepath.ToSlash(rel))
+		}
+		list = append(list, found...)
+		return err
+	})
+	return list, err
+}
+
+func inGo(path, dir string) (list []invariant, err error) {
+	src, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(string(src), "// "+mark) {
+		return nil, err
+	}
+	f, err := parser.ParseFile(token.NewFileSet(), path, src, parser.ParseComments)
+	if err != nil {
+		return nil, err
+	}
+	cases := suiteCases(f)
+	want := strings.Count(string(src), "\n// "+mark)
+	for _, d := range f.Decls {
+		fn, ok := d.(*ast.FuncDecl)
+		if !ok || fn.Doc == nil {
+			continue
+		}
+		for _, text := range comments(fn.Doc.Text()) {
+			area, sentence, err := parse(text)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", path, fn.Name.Name, err)
+			}
+			test := cmp.Or(cases[fn.Name.Name], fn.Name.Name)
+			if !strings.HasPrefix(test, "Test") && !strings.HasPrefix(test, "Fuzz") {
+				return nil, fmt.Errorf("%s: %s is no test, nor a case of the suite in its file", path, test)
+			}
+			list = append(list, invariant{area, sentence, dir, test})
+			want--
+		}
+	}
+	if want != 0 {
+		return nil, fmt.Errorf("%s: %d invariants do not stand directly above a function", path, want)
+	}
+	return list, nil
+}
+
+// suiteCases finds the cases of the suite that each device model passes (package nictest): {"Name",
+// function} in a table.
+func suiteCases(f *ast.File) map[string]string {
+	cases := map[string]string{}
+	if f.Name.Name != "nictest" {
+		return cases
+	}
+	dir := filepath.Join(root, "nic/nictest/suite.go")
+	suite, err := parser.ParseFile(token.NewFileSet(), dir, nil, 0)
+	if err != nil {
+		return cases // then the caller finds no test
+	}
+	ast.Inspect(suite, func(n ast.Node) bool {
+		if c, ok := n.(*ast.CompositeLit); ok && c.Type == nil && len(c.Elts) == 2 {
+			name, ok1 := c.Elts[0].(*ast.BasicLit)
+			fn, ok2 := c.Elts[1].(*ast.Ident)
+			if ok1 && ok2 {
+				cases[fn.Name] = "TestNIC/" + strings.Trim(name.Value, `"`)
+			}
+		}
+		return true
+	})
+	return cases
+}
+
+func inScript(path, rel string) (list []invariant, err error) {
+	src, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var doc strings.Builder
+	for line := range strings.Lines(string(src)) {
+		if line, ok := strings.CutPrefix(line, "#"); ok {
+			doc.WriteString(line)
+		} else {
+			doc.WriteByte('\n')
+		}
+	}
+	for _, text := range comments(doc.String()) {
+		area, sentence, err := parse(text)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		list = append(list, invariant{area, sentence, "", rel})
+	}
+	return list, nil
+}
+
+const head = `# Invariants
+
+What holds, and the tests that hold it. This page is made of the comments above the tests (` + "`internal/invariants`" + `):
+change it there, and write it with ` + "`go test ./internal/invariants -update`" + `.
+
+` + "`TestNIC/...`" + ` are cases of the suite in ` + "`nic/nictest`" + `, which each device model passes.
+`
+
+// render makes the document: areas in order of name, and in each its sentences.
+func render(list []invariant) string {
+	list = slices.Clone(list)
+	slices.SortFunc(list, func(a, b invariant) int {
+		return cmp.Or(cmp.Compare(a.area, b.area), cmp.Compare(a.sentence, b.sentence), cmp.Compare(a.dir, b.dir),
+			cmp.Compare(a.test, b.test))
+	})
+	var b strings.Builder
+	b.WriteString(head)
+	for len(list) > 0 {
+		i := list[0]
+		n := slices.IndexFunc(list, func(o invariant) bool { return o.area != i.area })
+		if n < 0 {
+			n = len(list)
+		}
+		fmt.Fprintf(&b, "\n## %s\n\n", i.area)
+		section(&b, list[:n])
+		list = list[n:]
+	}
+	return b.String()
+}
+
+// section writes the sentences of an area, each with its tests by package.
+func section(b *strings.Builder, list []invariant) {
+	var last invariant
+	tests := ""
+	flush := func() {
+		if tests != "" {
+			b.WriteString(wrap(tests, "  - ", "    ") + "\n")
+		}
+		tests = ""
+	}
+	for _, i := range list {
+		if i.sentence != last.sentence {
+			flush()
+			b.WriteString(wrap(i.sentence, "- ", "  ") + "\n")
+		}
+		if i.sentence != last.sentence || i.dir != last.dir {
+			flush()
+			if tests = i.dir + ":"; i.dir == "" {
+				tests = "script:"
+			}
+		} else {
+			tests += ","
+		}
+		tests += " `" + i.test + "`"
+		last = i
+	}
+	flush()
+}
+
+// wrap breaks text into lines of at most 120 columns.
+func wrap(text, first, rest string) string {
+	var b strings.Builder
+	line := first
+	for i, w := range strings.Fields(text) {
+		switch {
+		case i == 0:
+			line += w
+		case len(line)+1+len(w) > 120:
+			b.WriteString(line + "\n")
+			line = rest + w
+		default:
+			line += " " + w
+		}
+	}
+	return b.String() + line
+}
+
+func TestDocumentIsWhatTheTestsSay(t *testing.T) {
+	list, err := collect(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := render(list)
+	if *update {
+		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	got, err := os.ReadFile(document)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != want {
+		t.Errorf("%s is not what the comments above the tests say: go test ./internal/invariants -update", document)
+	}
+}
+
+func TestMistakesAreFound(t *testing.T) {
+	for name, c := range map[string]struct{ file, src, err string }{
+		"good":        {"a_test.go", "// X.\n//\n// Invariant: a: B c\n// d.\n// Invariant: a: E.\nfunc TestX() {}\n", ""},
+		"no sentence": {"a_test.go", "// Invariant: b.\nfunc TestX() {}\n", "not AREA: SENTENCE"},
+		"no stop":     {"a_test.go", "// Invariant: a: B\nfunc TestX() {}\n", "full stop"},
+		"no test":     {"a_test.go", "// Invariant: a: B.\nfunc x() {}\n", "is no test"},
+		"loose":       {"a_test.go", "// Invariant: a: B.\n\nfunc TestX() {}\n", "do not stand directly above"},
+		"script":      {"a.sh", "# Invariant: a: B c\n# d.\n", ""},
+		"bad script":  {"a.sh", "# Invariant: a: B\n", "full stop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			src := c.src
+			if filepath.Ext(c.file) == ".go" {
+				src = "package a\n\n" + src
+			}
+			if err := os.WriteFile(filepath.Join(dir, c.file), []byte(src), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			list, err := collect(dir)
+			if c.err == "" && (err != nil || len(list) == 0 || list[0].sentence != "B c d.") ||
+				c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {
+				t.Errorf("%+v, %v", list, err)
+			}
+		})
+	}
+}

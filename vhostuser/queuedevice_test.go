@@ -1,0 +1,286 @@
+package vhostuser
+
+import (
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// fakeQueue is a Queue with so many chains in it. Each Process takes one and sends a token.
+type fakeQueue struct {
+	mu      sync.Mutex
+	pending int
+	endless bool // there is always one more
+	fail    error
+	taken   int
+	closed  bool
+
+	processed chan struct{}
+}
+
+func (q *fakeQueue) Pending() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.pending > 0 || q.endless
+}
+
+func (q *fakeQueue) Process() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending--
+	q.taken++
+	select {
+	case q.processed <- struct{}{}:
+	default: // nobody counts the endless ones
+	}
+	return q.fail
+}
+
+func (q *fakeQueue) Publish() bool { return true }
+func (q *fakeQueue) Base() uint16 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return uint16(q.taken)
+}
+
+func (q *fakeQueue) Close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
+}
+
+func (q *fakeQueue) put(n int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.pending += n
+}
+
+func (q *fakeQueue) makeEndless() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.endless = true
+}
+
+// queueHost is a Backend of a QueueDevice with two queues, and a frontend that has set up ring 0.
+type queueHost struct {
+	*link
+	t      *testing.T
+	queues [2]*fakeQueue
+	opened chan Vring
+	kick   int
+	call   int
+	mem    *guest
+}
+
+func newQueueHost(t *testing.T) *queueHost {
+	t.Helper()
+	testkit.CheckFDs(t)
+	q := &queueHost{t: t, opened: make(chan Vring, 8)}
+	for i := range q.queues {
+		q.queues[i] = &fakeQueue{processed: make(chan struct{}, 100)}
+	}
+	files := dma.NewFiles()
+	h := &host{t: t, dev: newRecorder(nil), space: dma.NewSpace("test", files), files: files}
+	dev := &QueueDevice{Queues: 2, Log: slog.New(slog.DiscardHandler), Open: func(v Vring) (Queue, error) {
+		q.opened <- v
+		return q.queues[v.Index], nil
+	}}
+	h.back = NewBackend(dev, h.space, slog.New(slog.DiscardHandler))
+	q.link, q.mem = h.connect(), newGuest(t)
+	q.must(second(q.Negotiate(^uint64(0), ^uint64(0))))
+	q.must(q.AddMemory(q.mem.fd, 0, userBase, guestSize, 0))
+	q.kick, q.call = eventfd(t), eventfd(t)
+	q.setup(0, q.kick, q.call)
+	t.Cleanup(func() {
+		q.must(q.hangUp())
+		for _, f := range q.queues {
+			if f.taken > 0 && !f.closed {
+				t.Error("a queue was not closed")
+			}
+		}
+		h.check()
+	})
+	return q
+}
+
+func second(_, _ uint64, err error) error { return err }
+
+func (q *queueHost) must(err error) {
+	q.t.Helper()
+	if err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+func (q *queueHost) setup(i, kick, call int) {
+	q.t.Helper()
+	at := uint64(userBase + i*0x10000)
+	q.must(q.SetupVring(VringSetup{
+		Index: i, Size: 4, Desc: at, Avail: at + 0x1000, Used: at + 0x2000, Kick: kick, Call: call,
+	}))
+}
+
+func (q *queueHost) signal(fd int) {
+	q.t.Helper()
+	if _, err := unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+		q.t.Fatal(err)
+	}
+}
+
+// waitCall waits until fd was signalled, and takes that.
+func (q *queueHost) waitCall(fd int) {
+	q.t.Helper()
+	p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	for {
+		if n, err := unix.Poll(p, 10000); errors.Is(err, unix.EINTR) {
+			continue
+		} else if err != nil || n != 1 {
+			q.t.Fatalf("no call: %d, %v", n, err)
+		}
+		_, err := unix.Read(fd, make([]byte, 8))
+		q.must(err)
+		return
+	}
+}
+
+func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
+	q := newQueueHost(t)
+	f := q.queues[0]
+	f.put(2)
+	q.must(q.SetEnable(0, true))
+	// Enabled, and not kicked yet: the answer to a request shows that both are known.
+	q.must(q.SetStatus(1))
+	if s, err := q.GetStatus(); err != nil || s != 1 {
+		t.Fatalf("status %d, %v", s, err)
+	}
+	q.signal(q.kick)
+	<-f.processed
+	<-f.processed
+	q.waitCall(q.call)
+
+	q.must(q.SetEnable(0, false))
+	f.put(1)
+	q.signal(q.kick)
+	q.must(q.SetEnable(0, true)) // no kick after it
+	<-f.processed
+	q.waitCall(q.call)
+	if base, err := q.GetVringBase(0); err != nil || base != 3 {
+		t.Errorf("base %d, %v", base, err)
+	}
+	if v := <-q.opened; v.Running || v.Size != 4 || v.Desc != 0 {
+		t.Errorf("%+v", v)
+	}
+}
+
+// One that did not come is not made up.
+func TestQueueDeviceWaitsForItsFirstKick(t *testing.T) {
+	q := newQueueHost(t)
+	q.queues[0].put(1)
+	q.must(q.SetEnable(0, true))
+	if base, err := q.GetVringBase(0); err != nil || base != 0 {
+		t.Errorf("base %d of a ring that was never kicked, %v", base, err)
+	}
+	q.setup(0, q.kick, q.call)
+	q.signal(q.kick)
+	<-q.queues[0].processed
+}
+
+// A ring that is changed while it runs needs no kick to go on.
+func TestQueueDeviceGoesOnAfterAChange(t *testing.T) {
+	q := newQueueHost(t)
+	q.must(q.SetEnable(0, true))
+	q.queues[0].put(1)
+	q.signal(q.kick)
+	<-q.queues[0].processed
+	q.queues[0].put(1)
+	at := uint64(userBase + 0x8000)
+	q.must(q.SetVringAddr(0, at, at+0x1000, at+0x2000))
+	<-q.queues[0].processed
+}
+
+func TestQueueDeviceFiresACallThatIsReplaced(t *testing.T) {
+	q := newQueueHost(t)
+	for range 3 {
+		call := eventfd(t)
+		q.must(q.SetVringCall(0, call))
+		q.waitCall(call)
+	}
+	q.must(q.SetVringCall(0, -1))
+	q.must(q.SetEnable(0, true))
+	q.queues[0].put(1)
+	q.signal(q.kick)
+	<-q.queues[0].processed // a call that nobody wants keeps nothing
+}
+
+// A frontend that never reads its calls, and a driver that always has more, keep neither Serve nor
+// the end of the queue.
+//
+// Invariant: vhostuser: Whatever the peer does to its rings and eventfds, a queue of a QueueDevice
+// stops when it is told.
+func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
+	q := newQueueHost(t)
+	full := eventfd(t)
+	b := []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	if _, err := unix.Write(full, b); err != nil {
+		t.Fatal(err)
+	}
+	q.must(q.SetVringCall(0, full))
+	q.must(q.SetEnable(0, true))
+	q.queues[0].put(1)
+	q.signal(q.kick)
+	if _, err := q.GetVringBase(0); err != nil { // the worker waits in a call, before or after the chain
+		t.Error(err)
+	}
+
+	q.queues[1].makeEndless()
+	kick := eventfd(t)
+	q.setup(1, kick, -1)
+	q.must(q.SetEnable(1, true))
+	q.signal(kick)
+	<-q.queues[1].processed
+	q.must(q.SetEnable(1, false))
+	q.must(q.SetEnable(1, true))
+	if _, err := q.GetVringBase(1); err != nil {
+		t.Error(err)
+	}
+}
+
+// Invariant: vhostuser: Whatever the peer does to its rings and eventfds, a queue of a QueueDevice
+// stops when it is told.
+func TestQueueDeviceEndsAQueueThatFails(t *testing.T) {
+	q := newQueueHost(t)
+	q.queues[0].fail = errors.New("bad chain")
+	q.must(q.SetEnable(0, true))
+	q.queues[0].put(2)
+	q.signal(q.kick)
+	<-q.queues[0].processed
+	q.waitCall(q.call) // what was committed before is shown
+	kick := eventfd(t)
+	q.setup(1, kick, -1)
+	q.must(q.SetEnable(1, true))
+	q.queues[1].put(1)
+	q.signal(kick)
+	<-q.queues[1].processed // the other goes on
+	if base, err := q.GetVringBase(0); err != nil || base != 1 {
+		t.Errorf("base %d, %v", base, err)
+	}
+}
+
+func TestQueueDeviceRefusesARingWithoutKick(t *testing.T) {
+	q := newQueueHost(t)
+	at := uint64(userBase + 0x10000)
+	err := q.SetupVring(VringSetup{Index: 1, Size: 4, Desc: at, Avail: at + 0x1000, Used: at + 0x2000, Kick: -1, Call: -1})
+	if !errors.Is(err, ErrRefused) {
+		t.Errorf("setup without a kick: %v", err)
+	}
+	q.queues[0].put(1)
+	q.must(q.SetEnable(0, true))
+	q.signal(q.kick)
+	<-q.queues[0].processed
+}
