@@ -10,7 +10,8 @@ import (
 	"testing"
 )
 
-// Each fuzz target has inputs that every run of the tests plays: files of its corpus, or inputs that it adds.
+// Each fuzz target has inputs that every run of the tests plays: files of its corpus, or inputs
+// that it adds.
 func TestFuzzTargetsHaveACorpus(t *testing.T) {
 	found := 0
 	for _, p := range packages(t) {

@@ -15,11 +15,12 @@ import (
 	"vnic.dev/vnic/qemu"
 )
 
-// BootLimit is how long a guest has to boot, unless its Config says otherwise: it takes seconds, but may share a small machine with
-// much else.
+// BootLimit is how long a guest has to boot, unless its Config says otherwise: it takes seconds,
+// but may share a small machine with much else.
 const BootLimit = 3 * time.Minute
 
-// Farewell is how long the end of a connection to a QEMU that is gone, or of a QEMU whose guest is gone, may take to be seen.
+// Farewell is how long the end of a connection to a QEMU that is gone, or of a QEMU whose guest is
+// gone, may take to be seen.
 const Farewell = 2 * time.Second
 
 // Config says how a guest of ours is booted.
@@ -47,7 +48,8 @@ type Guest struct {
 	gone bool // Gone has told of its end
 }
 
-// Boot boots a guest with the hardware of a machine of a lab. It lives as long as ctx, at most until it is closed.
+// Boot boots a guest with the hardware of a machine of a lab. It lives as long as ctx, at most
+// until it is closed.
 func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, error) {
 	conf := qemu.Config{Name: c.Name, QEMU: im.QEMU, Kernel: im.Kernel, RAMSize: c.RAMSize, CPUs: c.CPUs, Cache: im.Cache, Log: c.Log, Args: c.Args,
 		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort,
@@ -107,8 +109,9 @@ func modelsOf(hw *lab.Machine) (list []string) {
 	return list
 }
 
-// Gone gives the error of a guest that has ended, or whose agent has; nil: it is there. Whatever came of that is explained by it,
-// and Close does not tell of it again. while says in what a guest that has powered itself off has done so.
+// Gone gives the error of a guest that has ended, or whose agent has; nil: it is there. Whatever
+// came of that is explained by it, and Close does not tell of it again. while says in what a guest
+// that has powered itself off has done so.
 func (g *Guest) Gone(while string) error {
 	if !g.Ended() {
 		return nil

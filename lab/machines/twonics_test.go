@@ -1,6 +1,7 @@
 package machines_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,8 +34,9 @@ type side struct {
 	conn    devmem.Conn // the peer's end
 }
 
-// A guest has a gve NIC under its kernel's driver and a virtio NIC under ours, and a GPU behind each. Streams of device memory
-// run over both at once, first to the guest, then from it; each is counted on its own NIC and lies in its own GPU.
+// A guest has a gve NIC under its kernel's driver and a virtio NIC under ours, and a GPU behind
+// each. Streams of device memory run over both at once, first to the guest, then from it; each is
+// counted on its own NIC and lies in its own GPU.
 func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 	im := machinetest.Images(t, []string{lab.GVE, lab.Virtio}, guestimages.Options{Applets: []string{"devmem"}})
 	l := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
@@ -53,7 +55,8 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 
 	t.Run("receive", func(t *testing.T) {
 		tools := start(t, g, sides, func(s *side) []string {
-			return []string{"recv", "-f", s.device, "-s", s.port.Addr4.String(), "-p", "5201", "-v", fmt.Sprint(s.pattern), "-L"}
+			return []string{"recv", "-f", s.device, "-s", s.port.Addr4.String(), "-p", "5201",
+				"-v", fmt.Sprint(s.pattern), "-L"}
 		})
 		for _, s := range sides {
 			s.dial(t, peer, to)
@@ -67,7 +70,8 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 			}
 		}
 		tools.wait(t, func(s *side, r agent.ExecResult) bool {
-			return strings.Contains(r.Stdout, "Validated buffer") && strings.Contains(r.Stderr, fmt.Sprintf("total_received=%d\n", s.bytes)) &&
+			return strings.Contains(r.Stdout, "Validated buffer") &&
+				strings.Contains(r.Stderr, fmt.Sprintf("total_received=%d\n", s.bytes)) &&
 				strings.Contains(r.Stderr, "linear_received=0\n")
 		})
 		for _, s := range sides {
@@ -94,8 +98,8 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 		i := -1
 		tools := start(t, g, sides, func(s *side) []string {
 			i++
-			return []string{"send", "-f", s.device, "-s", to.String(), "-c", s.port.Addr4.String(), "-p", fmt.Sprint(5301 + i), "-v", fmt.Sprint(s.pattern),
-				"-b", fmt.Sprint(s.bytes)}
+			return []string{"send", "-f", s.device, "-s", to.String(), "-c", s.port.Addr4.String(),
+				"-p", fmt.Sprint(5301 + i), "-v", fmt.Sprint(s.pattern), "-b", fmt.Sprint(s.bytes)}
 		})
 		for i, s := range sides {
 			c, err := ls[i].AcceptConn()
@@ -138,7 +142,8 @@ func stackOf(t *testing.T, p *lab.Port) *stack.Stack {
 		t.Fatal(err)
 	}
 	// A guest that is emulated is late, and nothing is lost here.
-	s, err := stack.New(n, n.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4, p.Addr6}, MinRTO: 3 * time.Second})
+	s, err := stack.New(n, n.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4, p.Addr6},
+		MinRTO: 3 * time.Second})
 	if err != nil {
 		t.Fatal(errors.Join(err, n.Close()))
 	}
@@ -200,7 +205,8 @@ func (s *side) dial(t *testing.T, peer *stack.Stack, from netip.Addr) {
 
 const chunk = 64 << 10
 
-// lockstep moves a chunk of each stream in turn, so that all are under way until the shortest has ended.
+// lockstep moves a chunk of each stream in turn, so that all are under way until the shortest has
+// ended.
 func lockstep(sides []*side, move func(*side, []byte) error) error {
 	b := make([]byte, chunk)
 	for off, more := uint64(0), true; more; off += chunk {
@@ -228,8 +234,8 @@ func (s *side) fill(b []byte, off uint64) {
 	}
 }
 
-// counted holds the NIC's counters against the stream: all of its payload in registered memory of the only GPU that the NIC can
-// address, and the rest, which is no payload of it, nowhere.
+// counted holds the NIC's counters against the stream: all of its payload in registered memory of
+// the only GPU that the NIC can address, and the rest, which is no payload of it, nowhere.
 func (s *side) counted(t *testing.T, what string, c control.DirCounters) {
 	t.Helper()
 	if c.DeviceBytes-c.RetransBytes != s.bytes || c.GPUFileBytes != 0 || c.HostBytes != 0 || c.BouncedBytes != 0 {
@@ -248,7 +254,8 @@ func (s *side) found(t *testing.T, pattern int) (n int) {
 			t.Fatal(err)
 		}
 		for p := 0; p < len(b); p += page {
-			if at := strings.IndexByte(string(want[:pattern]), b[p]); at >= 0 && string(b[p:p+piece]) == string(want[at:at+piece]) {
+			at := bytes.IndexByte(want[:pattern], b[p])
+			if at >= 0 && bytes.Equal(b[p:p+piece], want[at:at+piece]) {
 				n++
 			}
 		}

@@ -27,13 +27,14 @@ func TestMain(m *testing.M) {
 	testkit.Main(m)
 }
 
-// gpuSize is the memory of the NUMA node that passes for a GPU's: of 64 MiB the kernel now and then left less than the 13 wanted, and
-// died (out of memory, nothing to kill).
+// gpuSize is the memory of the NUMA node that passes for a GPU's: of 64 MiB the kernel now and then
+// left less than the 13 wanted, and died (out of memory, nothing to kill).
 const gpuSize = 128 << 20
 
 // describe is a guest with two gVNICs.
 func describe() lab.Description {
-	return lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}, {Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuSize}}}}}
+	return lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE}, {Model: lab.GVE}},
+		GPUs: []lab.GPU{{Memory: gpuSize}}}}}
 }
 
 // bench is a guest that has booted, with its NICs.
@@ -51,8 +52,9 @@ func newBench(t *testing.T, limit time.Duration, log *slog.Logger, connected fun
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{Modules: []string{module},
 		Program: machinetest.Program(t, "vnic.dev/vnic/acceptance/internal/gvelab/guest")})
 	b := &bench{T: t, lab: machinetest.Lab(t, describe(), log), start: time.Now(), limit: limit}
-	b.Guest = machinetest.Boot(t, im, b.lab.Machine(0), machines.Config{Agent: agent.Config{Hostname: "churn"}, RAMSize: 512 << 20, Accel: qemu.AccelTCG,
-		Append: "log_buf_len=8M", BootLimit: limit, TimeLimit: limit, Log: log, Connected: connected})
+	b.Guest = machinetest.Boot(t, im, b.lab.Machine(0), machines.Config{Agent: agent.Config{Hostname: "churn"},
+		RAMSize: 512 << 20, Accel: qemu.AccelTCG, Append: "log_buf_len=8M", BootLimit: limit, TimeLimit: limit,
+		Log: log, Connected: connected})
 	b.ok("the guest has booted")
 	return b
 }

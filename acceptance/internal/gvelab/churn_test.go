@@ -12,12 +12,13 @@ import (
 	"vnic.dev/vnic/lab/labtest"
 )
 
-// The driver is bound and unbound, reloaded, reconfigured and taken down in all ways while TCP streams run between its NICs, ordinary
-// and of device memory. After each step all streams go on, every byte compared; at the end the kernel's log has nothing bad in
-// it. Then the one warning is provoked that docs/specs/gve.md (11) explains, to show that it would have been seen.
+// The driver is bound and unbound, reloaded, reconfigured and taken down in all ways while TCP
+// streams run between its NICs, ordinary and of device memory. After each step all streams go on,
+// every byte compared; at the end the kernel's log has nothing bad in it. Then the one warning is
+// provoked that docs/specs/gve.md (11) explains, to show that it would have been seen.
 //
-// Invariant: vnic run: Bindings and reloads of the driver under traffic leave no kernel warning but the one
-// that is explained.
+// Invariant: vnic run: Bindings and reloads of the driver under traffic leave no kernel warning but
+// the one that is explained.
 func TestDriverSurvivesChurnUnderTraffic(t *testing.T) {
 	cycles, flaps, reloads := 3, 1, 2
 	if labtest.Long() {
@@ -60,7 +61,8 @@ func (b *bench) churn(cycles, flaps, reloads int) {
 	b.do(fmt.Sprintf("eth0 down and up %d times", flaps), OpFlap, Args{Times: flaps, Name: "eth0"})
 	b.do("queue 3 is bound", OpBind, Args{})
 	b.do(fmt.Sprintf("eth0 down and up %d times while bound", flaps), OpFlap, Args{Times: flaps, Name: "eth0"})
-	b.do(fmt.Sprintf("its peer's interface down and up %d times while bound", flaps), OpFlap, Args{Times: flaps, Name: "eth1"})
+	b.do(fmt.Sprintf("its peer's interface down and up %d times while bound", flaps), OpFlap,
+		Args{Times: flaps, Name: "eth1"})
 	for i := range 2 * flaps { // the device's links, while bound too
 		b.carrier(i % len(b.lab.Ports()))
 	}
@@ -76,7 +78,8 @@ func (b *bench) carrier(port int) {
 	b.Helper()
 	for _, up := range []bool{false, true} {
 		b.lab.Port(port).Device().(interface{ SetLink(bool) }).SetLink(up)
-		b.do(fmt.Sprintf("device: link %d up=%t, and the guest sees it", port, up), OpCarrier, Args{Name: fmt.Sprint("eth", port), Up: up})
+		b.do(fmt.Sprintf("device: link %d up=%t, and the guest sees it", port, up), OpCarrier,
+			Args{Name: fmt.Sprint("eth", port), Up: up})
 	}
 	b.do("all streams flow", OpTraffic, Args{})
 }

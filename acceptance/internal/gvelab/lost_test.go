@@ -18,8 +18,8 @@ import (
 	"vnic.dev/vnic/qemu"
 )
 
-// quitLimit is how long QEMU may take to end, powerOffLimit how long a guest may take to power off whose driver gives up on
-// each of its devices.
+// quitLimit is how long QEMU may take to end, powerOffLimit how long a guest may take to power off
+// whose driver gives up on each of its devices.
 const (
 	quitLimit     = 5 * time.Second
 	powerOffLimit = time.Minute
@@ -27,12 +27,13 @@ const (
 
 // lost is what the log is to say, and givesUp what the guest's then does.
 const (
-	lost    = "the guest has lost a device: reads of its registers give all ones, writes go nowhere, its driver times out and gives up"
+	lost = "the guest has lost a device: reads of its registers give all ones, writes go nowhere, " +
+		"its driver times out and gives up"
 	givesUp = "DISABLING ALL QUEUES"
 )
 
-// The server of a guest's gVNICs goes away while its QEMU lives on, under traffic. QEMU ends when it is told to, our log says what the
-// guest will see, and the guest sees that.
+// The server of a guest's gVNICs goes away while its QEMU lives on, under traffic. QEMU ends when
+// it is told to, our log says what the guest will see, and the guest sees that.
 //
 // Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 func TestServerGoesWhileQEMULives(t *testing.T) {

@@ -101,7 +101,8 @@ func (r *remote) end(t *testing.T, sig syscall.Signal) {
 	r.waited = true
 	err := r.cmd.Wait()
 	var exit *exec.ExitError
-	if ws, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus); ok && sig == syscall.SIGKILL && errors.As(err, &exit) && ws.Signal() == sig {
+	ws, ok := r.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if ok && sig == syscall.SIGKILL && errors.As(err, &exit) && ws.Signal() == sig {
 		return
 	}
 	if err != nil {

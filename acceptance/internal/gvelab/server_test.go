@@ -18,7 +18,8 @@ import (
 	"vnic.dev/vnic/lab"
 )
 
-// envServer has the test's program be a server of NICs, whose connections come over descriptor 3, until SIGTERM.
+// envServer has the test's program be a server of NICs, whose connections come over descriptor 3,
+// until SIGTERM.
 const envServer = "VNIC_GVELAB_SERVER"
 
 func serve() {

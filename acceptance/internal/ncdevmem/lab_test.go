@@ -67,9 +67,11 @@ func newBench(t *testing.T, tools string) *bench {
 	}
 	start := time.Now()
 	// Without duplicate address detection IPv6 addresses can be used at once.
-	l.machine = machinetest.Boot(t, im, w.Machine(0), machines.Config{RAMSize: guestRAM, BootLimit: 2 * time.Minute, TimeLimit: timeLimit, Files: files,
-		Agent: agent.Config{Hostname: "ncdevmem", Sysctl: map[string]string{"net.ipv6.conf.default.accept_dad": "0"}}})
-	t.Logf("guest: QEMU %s (%s), kernel %s, up after %.1f s", im.QEMU.Version, l.machine.Accel(), im.Kernel.Version, time.Since(start).Seconds())
+	l.machine = machinetest.Boot(t, im, w.Machine(0), machines.Config{RAMSize: guestRAM, BootLimit: 2 * time.Minute,
+		TimeLimit: timeLimit, Files: files, Agent: agent.Config{Hostname: "ncdevmem",
+			Sysctl: map[string]string{"net.ipv6.conf.default.accept_dad": "0"}}})
+	t.Logf("guest: QEMU %s (%s), kernel %s, up after %.1f s", im.QEMU.Version, l.machine.Accel(),
+		im.Kernel.Version, time.Since(start).Seconds())
 	if err := l.network(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -1,15 +1,20 @@
-// Package ncdevmem has the kernel's own test of devmem TCP receive and send over a gVNIC of ours, and judges what came of
-// it. The guest is a stock kernel with its own gve driver in QEMU; the peer is a TCP stack in this process, on a virtio NIC,
-// on the same switch. tools/ncdevmem builds the programs, from the kernel's source.
+// Package ncdevmem has the kernel's own test of devmem TCP receive and send over a gVNIC of ours,
+// and judges what came of it. The guest is a stock kernel with its own gve driver in QEMU; the peer
+// is a TCP stack in this process, on a virtio NIC, on the same switch. tools/ncdevmem builds the
+// programs, from the kernel's source.
 //
-// It trusts ncdevmem's exit status with little (docs/specs/devmem.md, 6: 20 wrong bytes pass, so does an end after none):
+// It trusts ncdevmem's exit status with little (docs/specs/devmem.md, 6: 20 wrong bytes pass, so
+// does an end after none):
 //
-//   - bytes: the peer compares every byte of what ncdevmem says that it found in its buffer (its standard output comes back
-//     over an ordinary connection), and of what it sends. ncdevmem's own validation is run besides.
-//   - place: the NIC's meter of the connection says from which file each payload byte was read, and to which it was written.
-//     ncdevmem registers no buffer, so these are counts of the GPU's file, whatever in it. Independently of meters, the
-//     host looks for the bytes themselves in the GPU's memory and in guest RAM.
-//   - negative controls: the same program whose buffer is not on the GPU's node, and a plain sender beside one that is.
+//   - bytes: the peer compares every byte of what ncdevmem says that it found in its buffer (its
+//     standard output comes back over an ordinary connection), and of what it sends. ncdevmem's own
+//     validation is run besides.
+//   - place: the NIC's meter of the connection says from which file each payload byte was read, and
+//     to which it was written. ncdevmem registers no buffer, so these are counts of the GPU's file,
+//     whatever in it. Independently of meters, the host looks for the bytes themselves in the GPU's
+//     memory and in guest RAM.
+//   - negative controls: the same program whose buffer is not on the GPU's node, and a plain sender
+//     beside one that is.
 package ncdevmem
 
 import (
@@ -30,7 +35,8 @@ const timeLimit = 5 * time.Minute
 
 // The cases, in their order.
 //
-// Invariant: vnic run: Linux's own ncdevmem receives and sends over the NIC, and every byte is compared.
+// Invariant: vnic run: Linux's own ncdevmem receives and sends over the NIC, and every byte is
+// compared.
 func TestKernelsOwnTestOfDevmem(t *testing.T) {
 	if testing.Short() {
 		t.Skip("boots QEMU")
@@ -62,33 +68,40 @@ var received, compared uint64 = 16 << 20, 16 << 20
 
 const sent = 4 << 20
 
-// cases runs all that there is. Their order matters: pages of the pattern are looked for in guest RAM before anything may
-// put them there.
+// cases runs all that there is. Their order matters: pages of the pattern are looked for in guest
+// RAM before anything may put them there.
 func (l *bench) cases(ctx context.Context, j *judge) error {
 	steps := []func() error{
 		func() error { return l.patternBefore(j) },
 		func() error {
-			return l.receive(ctx, j, receiving{name: "receive, IPv4", port: 5201, size: received, queue: 1, queues: 1, validate: true, node: true})
+			return l.receive(ctx, j, receiving{name: "receive, IPv4",
+				port: 5201, size: received, queue: 1, queues: 1, validate: true, node: true})
 		},
 		func() error {
-			return l.receive(ctx, j, receiving{name: "receive, IPv6", port: 5202, v6: true, size: received, queue: 2, queues: 2, validate: true, node: true, client: true})
+			return l.receive(ctx, j, receiving{name: "receive, IPv6",
+				port: 5202, v6: true, size: received, queue: 2, queues: 2, validate: true, node: true, client: true})
 		},
 		func() error { return l.patternAfter(j) },
 		func() error {
-			return l.receive(ctx, j, receiving{name: "receive and compare, IPv4", port: 5203, size: compared, queue: 3, queues: 1, node: true, client: true, seed: 4})
+			return l.receive(ctx, j, receiving{name: "receive and compare, IPv4",
+				port: 5203, size: compared, queue: 3, queues: 1, node: true, client: true, seed: 4})
 		},
 		func() error {
-			return l.receive(ctx, j, receiving{name: "receive and compare, IPv6", port: 5204, v6: true, size: compared, queue: 1, queues: 1, node: true, seed: 6})
+			return l.receive(ctx, j, receiving{name: "receive and compare, IPv6",
+				port: 5204, v6: true, size: compared, queue: 1, queues: 1, node: true, seed: 6})
 		},
 		func() error { return l.send(ctx, j, sending{name: "send, IPv4", port: 5205, node: true}) },
 		func() error {
-			return l.send(ctx, j, sending{name: "send in pieces of 1000 bytes, IPv6", port: 5206, v6: true, chunk: 1000, node: true})
+			return l.send(ctx, j, sending{name: "send in pieces of 1000 bytes, IPv6",
+				port: 5206, v6: true, chunk: 1000, node: true})
 		},
 		func() error {
-			return l.send(ctx, j, sending{name: "negative control: a plain sender", port: 5207, plain: true, node: true})
+			return l.send(ctx, j, sending{name: "negative control: a plain sender",
+				port: 5207, plain: true, node: true})
 		},
 		func() error {
-			return l.receive(ctx, j, receiving{name: "negative control: receive, buffer not on the GPU's node", port: 5208, size: received, queue: 1, queues: 1, validate: true})
+			return l.receive(ctx, j, receiving{name: "negative control: receive, buffer not on the GPU's node",
+				port: 5208, size: received, queue: 1, queues: 1, validate: true})
 		},
 		func() error { return l.patternControl(j) },
 		func() error {

@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
-// bench is a stranger's machine: the program under test, a directory for sockets and consoles, and what is to be tried.
+// bench is a stranger's machine: the program under test, a directory for sockets and consoles, and
+// what is to be tried.
 type bench struct {
 	*testing.T
 	vnic, dir string
@@ -124,10 +125,12 @@ func (b *bench) send(ctx context.Context, from, to *guest) error {
 	go func() { got <- to.run(ctx, &r, append([]string{"/bin/devmem", "recv", "-L"}, common...)) }()
 	for {
 		var s agent.ExecResult
-		if err := from.run(ctx, &s, append([]string{"/bin/devmem", "send", "-c", from.addr, "-b", fmt.Sprint(size)}, common...)); err != nil {
+		args := append([]string{"/bin/devmem", "send", "-c", from.addr, "-b", fmt.Sprint(size)}, common...)
+		if err := from.run(ctx, &s, args); err != nil {
 			return err
 		}
-		if s.Status != 0 && (strings.Contains(s.Stderr, "connection refused") || strings.Contains(s.Stderr, "no route to host")) {
+		if s.Status != 0 && (strings.Contains(s.Stderr, "connection refused") ||
+			strings.Contains(s.Stderr, "no route to host")) {
 			select {
 			case err := <-got:
 				return fmt.Errorf("recv: %+v, %w", r, err)
@@ -143,7 +146,8 @@ func (b *bench) send(ctx context.Context, from, to *guest) error {
 	if err := <-got; err != nil {
 		return err
 	}
-	if r.Status != 0 || !strings.Contains(r.Stdout, "Validated buffer") || !strings.Contains(r.Stderr, fmt.Sprintf("total_received=%d\n", size)) ||
+	if r.Status != 0 || !strings.Contains(r.Stdout, "Validated buffer") ||
+		!strings.Contains(r.Stderr, fmt.Sprintf("total_received=%d\n", size)) ||
 		!strings.Contains(r.Stderr, "linear_received=0\n") {
 		return fmt.Errorf("recv: %+v", r)
 	}

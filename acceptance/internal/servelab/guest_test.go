@@ -34,9 +34,11 @@ func (b *bench) prepare(files map[string]string) *image {
 	what := guestimages.Options{Applets: []string{"devmem"}}
 	if b.stock {
 		conf = agent.Config{Modules: stockModules}
-		what = guestimages.Options{Modules: stockModules, Files: files, Program: machinetest.Program(b.T, "vnic.dev/vnic/acceptance/internal/servelab/guest")}
+		what = guestimages.Options{Modules: stockModules, Files: files,
+			Program: machinetest.Program(b.T, "vnic.dev/vnic/acceptance/internal/servelab/guest")}
 	}
-	im := &image{bench: b, Images: machinetest.Images(b.T, []string{b.nic}, what), initrd: filepath.Join(b.dir, "initrd")}
+	im := &image{bench: b, Images: machinetest.Images(b.T, []string{b.nic}, what),
+		initrd: filepath.Join(b.dir, "initrd")}
 	r, err := im.Initrd(conf)
 	if err != nil {
 		b.Fatal(err)
@@ -97,12 +99,15 @@ func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 		return nil, err
 	}
 	defer l.Close()
-	// tsc=unstable: on a busy machine the kernel's clock by the TSC of two CPUs under TCG ran ten times too fast, once in 13 runs.
-	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
+	// tsc=unstable: on a busy machine the kernel's clock by the TSC of two CPUs under TCG ran ten
+	// times too fast, once in 13 runs.
+	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config",
+		"-display", "none", "-no-reboot",
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Image, "-initrd", im.initrd,
 		"-append", "console=ttyS0 quiet panic=-1 tsc=unstable "+s.rep.KernelArgs, "-serial", "file:"+im.consoleOf(i),
 		"-chardev", "socket,id=results,path="+results, "-serial", "chardev:results")
-	g := &guest{cmd: exec.CommandContext(ctx, im.QEMU.Args[0], append(args, p.QEMU...)...), addr: addr, ended: make(chan error, 1)}
+	g := &guest{cmd: exec.CommandContext(ctx, im.QEMU.Args[0], append(args, p.QEMU...)...), addr: addr,
+		ended: make(chan error, 1)}
 	g.cmd.Env = append(os.Environ(), im.QEMU.Env...)
 	said, err := os.Create(im.consoleOf(i) + "-qemu") // much, when vnic goes away
 	if err != nil {

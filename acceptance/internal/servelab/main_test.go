@@ -10,8 +10,9 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// QEMUs that are started with what `vnic serve --json` prints send from GPU to GPU. One is killed and comes again. At the end vnic gets a
-// SIGTERM while both run. The guests of "stock" have the kernel's virtio_net, and everything is tried that people do to it.
+// QEMUs that are started with what `vnic serve --json` prints send from GPU to GPU. One is killed
+// and comes again. At the end vnic gets a SIGTERM while both run. The guests of "stock" have the
+// kernel's virtio_net, and everything is tried that people do to it.
 func TestServeStrangersQEMU(t *testing.T) {
 	for _, c := range []struct {
 		name string

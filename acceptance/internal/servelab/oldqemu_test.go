@@ -17,7 +17,8 @@ import (
 	"vnic.dev/vnic/lab/labtest"
 )
 
-// QEMU 10.0, with all of TestServeStrangersQEMU that it can do; of gve it says what vnic has said that it would.
+// QEMU 10.0, with all of TestServeStrangersQEMU that it can do; of gve it says what vnic has said
+// that it would.
 func TestServeOldQEMU(t *testing.T) {
 	if testing.Short() || !labtest.Long() {
 		t.Skip("in the large form only (VNIC_LONG)")
@@ -55,7 +56,8 @@ func TestServeOldQEMU(t *testing.T) {
 			t.Errorf("vnic serve has not said it: %s", said)
 		}
 		got, err = exec.CommandContext(ctx, vnic, "run", "--nic", lab.GVE, "--qemu", old).CombinedOutput()
-		if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 3 || !strings.Contains(string(got), "too old for vfio-user: install 10.1 or newer") {
+		if e := (*exec.ExitError)(nil); !errors.As(err, &e) || e.ExitCode() != 3 ||
+			!strings.Contains(string(got), "too old for vfio-user: install 10.1 or newer") {
 			t.Errorf("vnic run: %v: %s", err, got)
 		}
 	})

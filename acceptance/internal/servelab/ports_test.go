@@ -16,8 +16,9 @@ import (
 	"vnic.dev/vnic/lab/labtest"
 )
 
-// 64 ports: the memory of each; one clear message for whoever takes a socket of theirs; no CPU time while nobody is there; sockets
-// that a killed vnic has left are replaced, and a SIGTERM leaves none.
+// 64 ports: the memory of each; one clear message for whoever takes a socket of theirs; no CPU time
+// while nobody is there; sockets that a killed vnic has left are replaced, and a SIGTERM leaves
+// none.
 //
 // Invariant: nic: A device that is idle wakes nobody.
 func TestServe64Ports(t *testing.T) {
@@ -47,7 +48,8 @@ func TestServe64Ports(t *testing.T) {
 				} `json:"ports"`
 			}
 			serve := func() *exec.Cmd {
-				c := exec.Command(vnic, "serve", "--nic", nic, "--socket-path", dir+"/s%d", "--ports", "64", "--gpu-memory", "0", "--json")
+				c := exec.Command(vnic, "serve", "--nic", nic, "--socket-path", dir+"/s%d", "--ports", "64",
+					"--gpu-memory", "0", "--json")
 				c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 				c.Stderr = t.Output()
 				out, err := c.StdoutPipe()
@@ -68,7 +70,8 @@ func TestServe64Ports(t *testing.T) {
 				t.Errorf("%+v", rep)
 			}
 			said, err := exec.Command(vnic, "serve", "--socket-path", dir+"/s7").CombinedOutput()
-			want := fmt.Sprintf("vnic: socket %s/s7: in use: process %d listens there: end it, or give another name\n", dir, c.Process.Pid)
+			want := fmt.Sprintf("vnic: socket %s/s7: in use: process %d listens there: end it, or give another name\n", dir,
+				c.Process.Pid)
 			if err == nil || string(said) != want {
 				t.Errorf("a second start: %v: %q, want %q", err, said, want)
 			}

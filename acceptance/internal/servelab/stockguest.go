@@ -1,5 +1,6 @@
-// Package servelab is a stranger with a QEMU of his own, for tests of `vnic serve`: it gives QEMUs the arguments that are printed. What
-// is not a test is the side of guests that have nothing of ours but process 1, for their program (guest).
+// Package servelab is a stranger with a QEMU of his own, for tests of `vnic serve`: it gives QEMUs
+// the arguments that are printed. What is not a test is the side of guests that have nothing of
+// ours but process 1, for their program (guest).
 package servelab
 
 import (
@@ -137,7 +138,8 @@ func resolve(a *args) (any, error) {
 	return &args{Addr: list[0].String()}, nil
 }
 
-// addr6 waits for the address that the kernel makes up when it has heard from a router, and has found that nobody else has it.
+// addr6 waits for the address that the kernel makes up when it has heard from a router, and has
+// found that nobody else has it.
 func addr6(*args) (any, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// A stream begins with what its client wants: a byte, 'd' (down) or 'u' (up), and a length. What follows is the pattern; up is
-// answered with a byte when it was right.
+// A stream begins with what its client wants: a byte, 'd' (down) or 'u' (up), and a length. What
+// follows is the pattern; up is answered with a byte when it was right.
 
 // Bytes of a stream.
 const (

@@ -1,5 +1,5 @@
-// Package machinetest boots guests for tests: what is not there is fetched, and a test whose guest cannot be had fails. Tests
-// that boot are left out with -short.
+// Package machinetest boots guests for tests: what is not there is fetched, and a test whose guest
+// cannot be had fails. Tests that boot are left out with -short.
 package machinetest
 
 import (
@@ -18,8 +18,9 @@ import (
 	"vnic.dev/vnic/lab/machines"
 )
 
-// Images fetches what guests with NICs of these models boot from, and builds the initramfs with modules, programs and files of o; with
-// no modules those of the models. What it takes is let go of when the test ends.
+// Images fetches what guests with NICs of these models boot from, and builds the initramfs with
+// modules, programs and files of o; with no modules those of the models. What it takes is let go of
+// when the test ends.
 func Images(t *testing.T, models []string, o guestimages.Options) *machines.Images {
 	t.Helper()
 	skipIfShort(t)

@@ -32,8 +32,9 @@ func (m withPairs) Run() int {
 	return code
 }
 
-// pair is two guests under QEMU in which nothing runs. The tests of this package share it, one after the other: each leaves it as
-// it was. A test that fails ends it, and the next one boots another.
+// pair is two guests under QEMU in which nothing runs. The tests of this package share it, one
+// after the other: each leaves it as it was. A test that fails ends it, and the next one boots
+// another.
 type pair struct {
 	*runner
 	im *machines.Images
@@ -43,7 +44,8 @@ var pairs = map[string]*pair{} // by name
 
 const noP2P = " without P2P"
 
-// booted gives the pair of guests with these NICs. QEMU and the kernel are fetched if they are not there.
+// booted gives the pair of guests with these NICs. QEMU and the kernel are fetched if they are not
+// there.
 func booted(t *testing.T, name string) *pair {
 	t.Helper()
 	if testing.Short() {
@@ -99,7 +101,8 @@ func boot(t *testing.T, name string) *pair {
 
 func (x *pair) end() error { return errors.Join(x.Close(), x.im.Close()) }
 
-// run transfers as Do does, but for the boot: with other options, but for those of the lab's hardware.
+// run transfers as Do does, but for the boot: with other options, but for those of the lab's
+// hardware.
 func (x *pair) run(t *testing.T, o Options) *Report {
 	t.Helper()
 	if err := o.Check(); err != nil {

@@ -10,14 +10,16 @@ import (
 	"vnic.dev/vnic/lab/labtest"
 )
 
-// The main claim, under QEMU: with each device model, with one on either end, over IPv4 and IPv6, over links that lose segments,
-// with several bound queues and with a receiver that keeps its memory. Each row is a run of `vnic run` with these options; the
-// guests of a pair are booted once. The in-process rows are TestTransferIsProved and those below it.
+// The main claim, under QEMU: with each device model, with one on either end, over IPv4 and IPv6,
+// over links that lose segments, with several bound queues and with a receiver that keeps its
+// memory. Each row is a run of `vnic run` with these options; the guests of a pair are booted once.
+// The in-process rows are TestTransferIsProved and those below it.
 //
-// Invariant: vnic run: Payload goes from GPU to GPU and not through host memory, and the negative controls fail
-// as they must.
+// Invariant: vnic run: Payload goes from GPU to GPU and not through host memory, and the negative
+// controls fail as they must.
 //
-// Invariant: vnic run: A receiver that holds its tokens until the pool is dry goes on when it returns them.
+// Invariant: vnic run: A receiver that holds its tokens until the pool is dry goes on when it
+// returns them.
 func TestProof(t *testing.T) {
 	const either = NICVirtio + "," + NICGVE
 	size := func(n, long uint64) func(*Options) {
@@ -56,7 +58,8 @@ func TestProof(t *testing.T) {
 				row{either, nic, []func(*Options){size(2, 64), of, lossy}})
 		}
 	}
-	// The negative control: the same bytes arrive, and the counters say that they went through host memory.
+	// The negative control: the same bytes arrive, and the counters say that they went through host
+	// memory.
 	for _, nic := range []string{either, NICGVE + "," + NICVirtio} {
 		rows = append(rows, row{either + noP2P, nic, []func(*Options){size(2, 32), bounced}})
 	}
@@ -109,7 +112,8 @@ func flags(o *Options) string {
 	return s
 }
 
-// unproved says which conditions of a run's proof do not hold. It is stricter than the report's own check where nothing is lost.
+// unproved says which conditions of a run's proof do not hold. It is stricter than the report's own
+// check where nothing is lost.
 func unproved(rep *Report, o *Options) (wrong []string) {
 	is := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -117,25 +121,32 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 		}
 	}
 	guest := map[bool]string{true: "inproc", false: "qemu"}[o.InProc]
-	is(rep.NIC == o.NIC && rep.Family == o.Family && rep.BindQueues == o.BindQueues && rep.Guest == guest, "the report is of another run: %+v", rep)
-	is(slices.EqualFunc(rep.Runs, o.Modes, func(r Run, mode string) bool { return r.Mode == mode }), "not the modes %v: %+v", o.Modes, rep.Runs)
+	is(rep.NIC == o.NIC && rep.Family == o.Family && rep.BindQueues == o.BindQueues && rep.Guest == guest,
+		"the report is of another run: %+v", rep)
+	is(slices.EqualFunc(rep.Runs, o.Modes, func(r Run, mode string) bool { return r.Mode == mode }),
+		"not the modes %v: %+v", o.Modes, rep.Runs)
 	for i := range rep.Runs {
 		r := &rep.Runs[i]
 		all := func(n uint64) bool { return n == r.Bytes } // of the payload
 		if o.Impair.Lossy() || o.HoldTokens > 1 {
 			all = func(n uint64) bool { return n >= r.Bytes }
 		}
-		is(r.Bytes == o.Size && r.SHA256Match, "mode %s: %d bytes of %d, the digest is right: %t", r.Mode, r.Bytes, o.Size, r.SHA256Match)
+		is(r.Bytes == o.Size && r.SHA256Match, "mode %s: %d bytes of %d, the digest is right: %t", r.Mode,
+			r.Bytes, o.Size, r.SHA256Match)
 		if r.Mode == transfer.Devmem && o.P2P {
 			is(all(r.TX.Device) && all(r.RX.Device) && r.TX.Host == 0 && r.RX.Host == 0 && r.LinearBytes == 0,
-				"mode devmem: payload was not in device memory alone: sent %+v, received %+v, linear %d, of %d", r.TX, r.RX, r.LinearBytes, r.Bytes)
+				"mode devmem: payload was not in device memory alone: sent %+v, received %+v, linear %d, of %d",
+				r.TX, r.RX, r.LinearBytes, r.Bytes)
 		} else {
 			is(r.TX.Host >= r.Bytes && r.RX.Host >= r.Bytes && r.TX.Device == 0 && r.RX.Device == 0,
-				"mode %s: payload was not in host memory alone: sent %+v, received %+v, of %d", r.Mode, r.TX, r.RX, r.Bytes)
+				"mode %s: payload was not in host memory alone: sent %+v, received %+v, of %d",
+				r.Mode, r.TX, r.RX, r.Bytes)
 		}
-		is(r.Mode != transfer.Devmem || o.P2P || r.BouncedBytes >= r.Bytes, "%d bytes were bounced, of %d", r.BouncedBytes, r.Bytes)
+		is(r.Mode != transfer.Devmem || o.P2P || r.BouncedBytes >= r.Bytes,
+			"%d bytes were bounced, of %d", r.BouncedBytes, r.Bytes)
 		if o.Impair.Loss > 0 {
-			is(r.RetransmittedBytes > 0 && r.DroppedPackets > 0, "mode %s: %d bytes sent again, %d packets dropped: was the link good?",
+			is(r.RetransmittedBytes > 0 && r.DroppedPackets > 0,
+				"mode %s: %d bytes sent again, %d packets dropped: was the link good?",
 				r.Mode, r.RetransmittedBytes, r.DroppedPackets)
 		}
 		switch a := r.Audit; {
@@ -154,15 +165,16 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 	return wrong
 }
 
-// wronglyHeld says what is wrong with a receiver that kept its pages: it drops and stalls once its page pool is dry, and goes on when
-// it gives them back; one that keeps a single page does neither.
+// wronglyHeld says what is wrong with a receiver that kept its pages: it drops and stalls once its
+// page pool is dry, and goes on when it gives them back; one that keeps a single page does neither.
 func wronglyHeld(r *Run, o *Options) (wrong []string) {
 	p, err := o.plan()
 	switch most := p.pool / page * 4 / 7; {
 	case err != nil || r.Hold == nil:
 		wrong = append(wrong, fmt.Sprintf("nothing of what was held: %v", err))
 	case o.HoldTokens > 1 && (r.Hold.Stalls < 1 || r.Hold.Tokens < most || r.DroppedPackets == 0):
-		wrong = append(wrong, fmt.Sprintf("held %+v of a pool of %d pages, %d packets dropped", *r.Hold, p.pool/page, r.DroppedPackets))
+		wrong = append(wrong, fmt.Sprintf("held %+v of a pool of %d pages, %d packets dropped", *r.Hold,
+			p.pool/page, r.DroppedPackets))
 	case o.HoldTokens == 1 && (r.Hold.Stalls != 0 || r.DroppedPackets != 0):
 		wrong = append(wrong, fmt.Sprintf("%d stalls, %d packets dropped", r.Hold.Stalls, r.DroppedPackets))
 	}

@@ -21,7 +21,8 @@ func TestMemoryIsBounded(t *testing.T) {
 	if labtest.Long() {
 		o.Size, o.GPUMemory = 4<<30, 512<<20
 	}
-	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil { // the peak is that from now on (proc(5))
+	// The peak is that from now on (proc(5)).
+	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
 		t.Fatal(err)
 	}
 	before := status(t, "VmRSS")
@@ -51,7 +52,8 @@ func status(t *testing.T, field string) int64 {
 	return kib << 10
 }
 
-// Runs one after the other, none fails, and none leaves a process, a file, a goroutine or a descriptor.
+// Runs one after the other, none fails, and none leaves a process, a file, a goroutine or a
+// descriptor.
 func TestRepeatedRunsLeaveNothing(t *testing.T) {
 	inproc, machine, size, qemuSize := 3, 1, uint64(8<<20), uint64(2<<20)
 	if labtest.Long() {
@@ -120,7 +122,8 @@ func ownCache(t *testing.T) string {
 	return dir
 }
 
-// left lists this process's children, and the files of the temporary directory, a cache and /dev/shm.
+// left lists this process's children, and the files of the temporary directory, a cache and
+// /dev/shm.
 func left(t *testing.T, cache string) (list []string) {
 	t.Helper()
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
