@@ -55,7 +55,7 @@ func status(t *testing.T, field string) int64 {
 // Runs one after the other, none fails, and none leaves a process, a file, a goroutine or a
 // descriptor.
 func TestRepeatedRunsLeaveNothing(t *testing.T) {
-	inproc, machine, size, qemuSize := 3, 1, uint64(8<<20), uint64(2<<20)
+	inproc, machine, size, qemuSize := 2, 1, uint64(4<<20), uint64(2<<20)
 	if labtest.Long() {
 		inproc, machine, size, qemuSize = 20, 20, 64<<20, 16<<20
 	}
