@@ -88,10 +88,8 @@ FUZZ ?= 2000x
 fuzz:
 	$(WITH) tools/fuzz $(FUZZ)
 
-# By hand, acceptance/5-repeat.sh repeats 20 times; here 3 times, to keep `make test` below 25 minutes on 2 cores.
-acceptance: export REPEAT ?= 3
-# All but the longest, to stay well below 25 minutes; acceptance/run alone runs every one.
-ACCEPTANCE ?= 1 2 3 6 7 9 13
+# The scripts that take long are run by hand, or all by acceptance/run.
+ACCEPTANCE ?= 1
 acceptance: build
 	acceptance/run $(ACCEPTANCE)
 

@@ -73,26 +73,3 @@ still() {
   { find /proc/[0-9]*/fd -lname 'socket:*' -printf '%l\n' || true; find /proc/[0-9]*/fd -lname '/memfd:*' -exec stat -L -c 'memfd:%d:%i' {} + || true; } 2>/dev/null |
     sort -u | comm -12 "$1" -
 }
-
-# refused FLOORS: depguard finds nothing in the checkout, and refuses each of these imports, one "ROOM PACKAGE IMPORT" a line.
-refused() {
-  local floors=$1 copy=$work/copy n=0 room package import
-  if [ ! -x bin/golangci-lint ]; then (cd tools && ./with-tools go build -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint); fi
-  git clone -q "$root" "$copy"
-  cp .golangci.yml "$copy/"
-  lint() {
-    (cd "$copy" && GOLANGCI_LINT_CACHE=$work/lint "$root/tools/with-tools" "$root/bin/golangci-lint" run --allow-parallel-runners --enable-only depguard --show-stats=false \
-      --output.text.print-issued-lines=false $(cut -d' ' -f1 <<< "$floors" | sort -u | sed 's|^|./|'))
-  }
-  lint > "$work/clean" 2>&1 || { cat "$work/clean" >&2; fail "the checkout itself breaks a rule"; }
-  while read -r room package import; do
-    n=$((n + 1))
-    printf 'package %s\n\nimport _ "%s"\n' "$package" "$import" > "$copy/$room/forbidden$n.go"
-  done <<< "$floors"
-  lint > "$work/issues" 2>&1 && { cat "$work/issues"; fail "nothing is refused"; }
-  n=0
-  while read -r room package import; do
-    n=$((n + 1))
-    grep "^$room/forbidden$n.go.*import '$import' is not allowed.*(depguard)" "$work/issues" | sed "s/^/ok   /" | grep . || { cat "$work/issues" >&2; fail "$room may import $import"; }
-  done <<< "$floors"
-}

@@ -56,7 +56,7 @@ func LeavesNothing(t testing.TB) {
 }
 
 // Main runs the tests of a package, which fail if they leave goroutines or descriptors.
-func Main(m *testing.M) {
+func Main(m interface{ Run() int }) {
 	before := FDs()
 	status := m.Run()
 	if err := goleak.Find(); err != nil && status == 0 {

@@ -15,24 +15,28 @@ import (
 	"vnic.dev/vnic/qemu"
 )
 
-// BootLimit is how long a guest has to boot, unless its Config says otherwise: it takes seconds, but may share a small machine with
-// much else.
+// BootLimit is how long a guest has to boot, unless its Config says otherwise: it takes seconds,
+// but may share a small machine with much else.
 const BootLimit = 3 * time.Minute
 
-// Farewell is how long the end of a connection to a QEMU that is gone, or of a QEMU whose guest is gone, may take to be seen.
+// Farewell is how long the end of a connection to a QEMU that is gone, or of a QEMU whose guest is
+// gone, may take to be seen.
 const Farewell = 2 * time.Second
 
 // Config says how a guest of ours is booted.
 type Config struct {
-	Name        string
-	Agent       agent.Config // modules, huge pages and nodes follow from the hardware
-	Files       io.Reader    // archive with files of a user's, behind the initramfs; may be nil
-	RAMSize     uint64       // bytes
-	CPUs        int          // 0: 1
-	Append      string       // last words of the kernel's command line
-	Args        []string     // last arguments of QEMU
-	Console     io.Writer    // gets the console; may be nil
-	ResultsPort bool         // offer the results channel as a virtio port, too
+	Name    string
+	Agent   agent.Config // modules, huge pages and nodes follow from the hardware
+	Files   io.Reader    // archive with files of a user's, behind the initramfs; may be nil
+	RAMSize uint64       // bytes
+	CPUs    int          // 0: 1
+	Append  string       // last words of the kernel's command line
+	Args    []string     // last arguments of QEMU
+	Console io.Writer    // gets the console; may be nil
+	Accel   qemu.Accel   // "": KVM where it works, else TCG
+	// Connected has the connections of NICs; nil: the lab's ports serve them.
+	Connected   func(p *lab.Port, conn *net.UnixConn)
+	ResultsPort bool // offer the results channel as a virtio port, too
 	BootLimit   time.Duration
 	TimeLimit   time.Duration
 	Log         *slog.Logger
@@ -44,10 +48,12 @@ type Guest struct {
 	gone bool // Gone has told of its end
 }
 
-// Boot boots a guest with the hardware of a machine of a lab. It lives as long as ctx, at most until it is closed.
+// Boot boots a guest with the hardware of a machine of a lab. It lives as long as ctx, at most
+// until it is closed.
 func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, error) {
 	conf := qemu.Config{Name: c.Name, QEMU: im.QEMU, Kernel: im.Kernel, RAMSize: c.RAMSize, CPUs: c.CPUs, Cache: im.Cache, Log: c.Log, Args: c.Args,
-		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort}
+		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort,
+		Accel: c.Accel}
 	if conf.BootLimit == 0 {
 		conf.BootLimit = BootLimit
 	}
@@ -60,6 +66,11 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	}
 	conf.Append = strings.TrimSpace(conf.Append + " " + c.Append)
 	Attach(&conf, hw)
+	if c.Connected != nil {
+		for i, p := range hw.Ports {
+			conf.Netdevs[i].Connected = func(conn *net.UnixConn) { c.Connected(p, conn) }
+		}
+	}
 	a.Node0 = slices.ContainsFunc(hw.Ports, func(p *lab.Port) bool { return p.Model.Node })
 	initrd, err := im.Initrd(a)
 	if err != nil {
@@ -98,8 +109,9 @@ func modelsOf(hw *lab.Machine) (list []string) {
 	return list
 }
 
-// Gone gives the error of a guest that has ended, or whose agent has; nil: it is there. Whatever came of that is explained by it,
-// and Close does not tell of it again. while says in what a guest that has powered itself off has done so.
+// Gone gives the error of a guest that has ended, or whose agent has; nil: it is there. Whatever
+// came of that is explained by it, and Close does not tell of it again. while says in what a guest
+// that has powered itself off has done so.
 func (g *Guest) Gone(while string) error {
 	if !g.Ended() {
 		return nil

@@ -37,8 +37,8 @@ type Images struct {
 	initrd *guestimages.Image
 }
 
-// Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note is told what a user should know. Without an
-// error the caller closes the Images.
+// Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note is told what
+// a user should know. Without an error the caller closes the Images.
 func Fetch(ctx context.Context, o assets.Options, models []string, note func(format string, args ...any)) (*Images, error) {
 	for _, name := range models {
 		m, _ := lab.Of(name)
@@ -56,12 +56,17 @@ func Fetch(ctx context.Context, o assets.Options, models []string, note func(for
 
 // Build makes the initramfs, with these modules and applets.
 func (im *Images) Build(ctx context.Context, modules []string, applets ...string) error {
-	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: im.Cache, Kernel: im.Kernel.Version, ModulesDir: im.Kernel.Modules,
-		Modules: modules, Applets: applets})
+	return im.BuildImage(ctx, guestimages.Options{Modules: modules, Applets: applets})
+}
+
+// BuildImage makes the initramfs. What o says of the cache and the kernel is replaced.
+func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
+	o.CacheDir, o.Kernel, o.ModulesDir = im.Cache, im.Kernel.Version, im.Kernel.Modules
+	img, err := guestimages.Build(ctx, o)
 	if err != nil {
 		return assets.CacheError(im.Cache, err)
 	}
-	im.initrd, im.Modules = img, modules
+	im.initrd, im.Modules = img, o.Modules
 	return nil
 }
 
@@ -81,7 +86,8 @@ func LacksModules(err error) bool {
 	return errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule)
 }
 
-// BlameKernel names the user's kernel where its driver refused the NIC: it may be too old, as gve of 6.1 is. fix is what to do.
+// BlameKernel names the user's kernel where its driver refused the NIC: it may be too old, as gve
+// of 6.1 is. fix is what to do.
 func (im *Images) BlameKernel(err error, fix string) error {
 	if remote := (*agent.RemoteError)(nil); errors.As(err, &remote) && im.Kernel.Source == assets.SourceGiven {
 		return &assets.Missing{What: "kernel " + im.Kernel.Version, Err: err, Fix: fix}

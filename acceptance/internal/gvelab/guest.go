@@ -15,6 +15,7 @@ import (
 
 	"vnic.dev/vnic/devmem/kernel"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/boot"
 )
 
 // module is the driver's.
@@ -53,6 +54,12 @@ type guest struct {
 	dut    *dut
 	bound  bool
 	opened uint16
+}
+
+// Main is the guest's program.
+func Main() {
+	registerOps()
+	os.Exit(boot.Main(os.Args))
 }
 
 func registerOps() {

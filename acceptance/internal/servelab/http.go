@@ -1,19 +1,12 @@
-package main
+package servelab
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strings"
-
-	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/guest-images/elfdeps"
 )
 
 const (
@@ -30,51 +23,12 @@ func serveHTTP(l net.Listener) {
 	_ = http.Serve(l, mux)
 }
 
-// curl is this machine's, with what it needs in a guest; no files: there is none.
-type curl struct {
-	path  string
-	files map[string]string
-}
-
-func findCurl() (c curl, err error) {
-	if c.path, err = exec.LookPath("curl"); err != nil {
-		return c, nil
-	}
-	libs, err := elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}.Find(c.path)
-	c.files = map[string]string{"/bin/curl": c.path}
-	for _, l := range libs {
-		c.files[l] = l
-	}
-	return c, err
-}
-
-// curlArgs have it get the stuff of a server, as a file.
-func curlArgs(prog, server, to string) []string {
-	return []string{prog, "--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "60", "--output", to,
-		"http://" + server + stuffPath}
-}
-
-// get runs curl in the guest.
-func (g *guest) get(ctx context.Context, server string, option ...string) error {
-	var r agent.ExecResult
-	if err := g.run(ctx, &r, append(curlArgs("/bin/curl", server, gotFile), option...)); err != nil {
-		return err
-	}
-	if r.Status != 0 {
-		return fmt.Errorf("curl %s: status %d: %s", server, r.Status, strings.TrimSpace(r.Stderr))
-	}
-	return g.Call(ctx, "stock.got", args{Addr: gotFile}, nil)
-}
-
-// get runs curl here.
-func (c curl) get(ctx context.Context, server string) error {
-	to := filepath.Join(*dir, "got")
-	a := curlArgs(c.path, server, to)
-	if out, err := exec.CommandContext(ctx, a[0], a[1:]...).CombinedOutput(); err != nil {
-		return fmt.Errorf("curl %s: %w: %s", server, err, out)
-	}
-	return got(to)
-}
+// script is what iPXE fetches and runs.
+const (
+	scriptPath = "/boot.ipxe"
+	scriptSays = "this script came through the gateway"
+	script     = "#!ipxe\necho " + scriptSays + "\n"
+)
 
 // got compares a file with what servers have, and removes it.
 func got(file string) error {

@@ -1,4 +1,7 @@
-package main
+// Package servelab is a stranger with a QEMU of his own, for tests of `vnic serve`: it gives QEMUs
+// the arguments that are printed. What is not a test is the side of guests that have nothing of
+// ours but process 1, for their program (guest).
+package servelab
 
 import (
 	"context"
@@ -18,7 +21,7 @@ import (
 	"vnic.dev/vnic/guest-images/dhcp"
 )
 
-// In a guest this program is process 1, with operations on eth0, whose driver is the kernel's.
+// The guest's program is process 1, with operations on eth0, whose driver is the kernel's.
 
 // stockModules are the kernel's driver, and its VLANs.
 var stockModules = []string{"virtio_net", "8021q"}
@@ -39,11 +42,8 @@ type args struct {
 	Queues  uint32 `json:"queues,omitempty"`
 }
 
-// inGuest has this program be the guest's, if it is in a guest; else it returns.
-func inGuest() {
-	if _, err := os.Stat(agent.ConfigPath); err != nil {
-		return
-	}
+// Main is the guest's program.
+func Main() {
 	for name, op := range map[string]func(*args) (any, error){
 		"stock.up": up, "stock.stream": func(a *args) (any, error) { return nil, streams(a.Addr, a.Bytes, max(a.Streams, 1)) },
 		"stock.mtu":      func(a *args) (any, error) { return nil, setMTU(iface, a.MTU) },
@@ -138,7 +138,8 @@ func resolve(a *args) (any, error) {
 	return &args{Addr: list[0].String()}, nil
 }
 
-// addr6 waits for the address that the kernel makes up when it has heard from a router, and has found that nobody else has it.
+// addr6 waits for the address that the kernel makes up when it has heard from a router, and has
+// found that nobody else has it.
 func addr6(*args) (any, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {

@@ -1,4 +1,4 @@
-package main
+package servelab
 
 import (
 	"bytes"
@@ -11,8 +11,14 @@ import (
 	"time"
 )
 
-// A stream begins with what its client wants: a byte, 'd' (down) or 'u' (up), and a length. What follows is the pattern; up is
-// answered with a byte when it was right.
+// A stream begins with what its client wants: a byte, 'd' (down) or 'u' (up), and a length. What
+// follows is the pattern; up is answered with a byte when it was right.
+
+// Bytes of a stream.
+const (
+	whole = 8 << 20
+	short = 1 << 20
+)
 
 // patience is for one stream.
 const patience = time.Minute

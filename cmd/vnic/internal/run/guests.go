@@ -66,6 +66,11 @@ func (l *runner) boot(ctx context.Context, im *machines.Images) error {
 	if err := l.start(ctx, im); err != nil {
 		return err
 	}
+	return l.setup(ctx, im)
+}
+
+// setup has both guests take their NICs: stage setup.
+func (l *runner) setup(ctx context.Context, im *machines.Images) error {
 	if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 		return err
 	}

@@ -64,6 +64,12 @@ func (l *runner) run(ctx context.Context, p plan, im *machines.Images) (*Report,
 	if err := l.boot(ctx, im); err != nil {
 		return nil, err
 	}
+	return l.transfer(ctx, p)
+}
+
+// transfer transfers in each mode.
+func (l *runner) transfer(ctx context.Context, p plan) (*Report, error) {
+	o := l.opt
 	rep := &Report{Schema: 1, NIC: o.NIC, BindQueues: o.BindQueues, QEMU: l.info.qemu, Kernel: l.info.kernel, Accel: l.info.accel, Guest: "qemu", P2P: o.P2P,
 		MTU: o.MTU, Family: o.Family, Loss: o.Impair.Loss, Reorder: o.Impair.Reorder, Seed: o.Seed, Untested: l.info.untested,
 		BootSeconds: l.info.boot.Seconds()}

@@ -15,8 +15,6 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-func TestMain(m *testing.M) { testkit.Main(m) }
-
 // options are a short run of guests in this process.
 func options(size uint64) Options {
 	return Options{NIC: NICVirtio, BindQueues: 1, Size: size, Modes: []string{transfer.Devmem, transfer.Copy}, MTU: 1500, Family: 4, Memory: 512 << 20,

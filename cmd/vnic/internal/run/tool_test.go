@@ -2,14 +2,11 @@ package run
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/internal/testkit"
 )
 
 // tools is two guests in which nothing runs but what a test starts: the tool devmem.
@@ -21,40 +18,7 @@ type tools struct {
 
 func newTools(t *testing.T, nic, iface string) *tools {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("boots QEMU")
-	}
-	testkit.LeavesNothing(t)
-	o := options(1)
-	o.NIC, o.InProc, o.Memory, o.GPUMemory = nic, false, 256<<20, 128<<20
-	o.Fetch.Offline = true
-	im, err := prepareGuests(t.Context(), &o)
-	if errors.Is(err, assets.ErrOffline) {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = im.Close() })
-	p, err := o.plan()
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := newRunner(&o, p)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background()) // t's ends before its Cleanup
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-		cancel()
-	})
-	if err := l.start(ctx, im); err != nil {
-		t.Fatal(err)
-	}
-	return &tools{t, l, iface}
+	return &tools{t, booted(t, nic).runner, iface}
 }
 
 // run runs devmem in a guest.

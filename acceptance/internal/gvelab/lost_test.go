@@ -1,0 +1,221 @@
+package gvelab
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/qemu"
+)
+
+// quitLimit is how long QEMU may take to end, powerOffLimit how long a guest may take to power off
+// whose driver gives up on each of its devices.
+const (
+	quitLimit     = 5 * time.Second
+	powerOffLimit = time.Minute
+)
+
+// lost is what the log is to say, and givesUp what the guest's then does.
+const (
+	lost = "the guest has lost a device: reads of its registers give all ones, writes go nowhere, " +
+		"its driver times out and gives up"
+	givesUp = "DISABLING ALL QUEUES"
+)
+
+// The server of a guest's gVNICs goes away while its QEMU lives on, under traffic. QEMU ends when
+// it is told to, our log says what the guest will see, and the guest sees that.
+//
+// Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
+func TestServerGoesWhileQEMULives(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		remote   bool // the server is another process
+		end      func(*loss)
+		powerOff bool // the guest ends the run
+		mayAbort bool // QEMU may take it badly: its own fault, but it has to be gone then, and we to say so
+		long     bool
+	}{
+		{name: "Serve ended by its context", end: (*loss).stop},
+		{name: "process ended by SIGTERM", remote: true, end: (*loss).term, powerOff: true},
+		{name: "process killed", remote: true, end: (*loss).kill, mayAbort: true},
+		{name: "process killed with requests unread", remote: true, end: (*loss).killUnread, mayAbort: true, long: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.long && !labtest.Long() {
+				t.Skip("one of four ways: in the large form only (VNIC_LONG)")
+			}
+			x := newLoss(t, c.remote)
+			x.do("links are up, streams run", OpSetup, Args{})
+			x.do("all streams flow", OpTraffic, Args{})
+			start := time.Now()
+			c.end(x)
+			x.ok("the server has gone, %v after it was told to", time.Since(start).Round(time.Millisecond))
+			x.after(c.powerOff, c.mayAbort)
+			x.quit()
+		})
+	}
+}
+
+// loss is one guest that loses its server.
+type loss struct {
+	*bench
+	said   *buffer
+	served chan error // of each NIC's server in this process
+	cancel context.CancelCauseFunc
+	remote *remote // or nil
+	ended  bool    // QEMU has, by itself
+}
+
+func newLoss(t *testing.T, away bool) *loss {
+	x := &loss{said: &buffer{}, served: make(chan error, len(describe().Guests[0].NICs))}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log("our log:\n" + x.said.String())
+		}
+	})
+	ctx, cancel := context.WithCancelCause(context.Background())
+	x.cancel = cancel
+	t.Cleanup(func() { cancel(nil) })
+	connected := func(p *lab.Port, conn *net.UnixConn) { dma.Go(func() { x.served <- p.Serve(ctx, conn) }) }
+	if away {
+		x.remote = startServer(t, x.said)
+		connected = x.remote.connect
+	}
+	x.bench = newBench(t, 2*time.Minute, slog.New(slog.NewTextHandler(x.said, nil)), connected)
+	return x
+}
+
+// stop ends the server of this process.
+func (x *loss) stop() {
+	why := errors.New("stopped by the test")
+	x.cancel(why)
+	for range x.lab.Ports() {
+		if err := <-x.served; !errors.Is(err, why) {
+			x.Errorf("serve: %v", err)
+		}
+	}
+	x.tells()
+}
+
+// tells holds that our log says what the guest will see, for each NIC.
+func (x *loss) tells() {
+	x.Helper()
+	if got := strings.Count(x.said.String(), lost); got != len(x.lab.Ports()) {
+		x.Errorf("our log has %d times %q, not for each NIC", got, lost)
+	}
+}
+
+// term, kill and killUnread end the server's process.
+func (x *loss) term() {
+	x.remote.end(x.T, syscall.SIGTERM)
+	x.tells()
+}
+
+func (x *loss) kill() { x.remote.end(x.T, syscall.SIGKILL) }
+
+func (x *loss) killUnread() {
+	n, err := x.remote.hang(x.Context())
+	if err != nil {
+		x.Fatal(err)
+	}
+	x.ok("the server was stopped: %d bytes of requests wait", n)
+	x.remote.end(x.T, syscall.SIGKILL)
+}
+
+// after holds what becomes of the guest and its QEMU.
+func (x *loss) after(powerOff, mayAbort bool) {
+	x.Helper()
+	var news []Record
+	err := x.call(OpLost, &Args{Name: givesUp}, &news)
+	switch {
+	case err == nil:
+		for _, n := range news[max(0, len(news)-4):] {
+			x.Log("guest: ", n)
+		}
+		x.ok("the guest's driver has given up; the guest itself lives")
+	case mayAbort && x.gone():
+		x.aborted()
+		return
+	default:
+		x.Fatal(err)
+	}
+	if powerOff {
+		ctx, cancel := context.WithTimeoutCause(x.Context(), powerOffLimit, errors.New("it hangs"))
+		defer cancel()
+		if err := x.PowerOff(ctx); err != nil {
+			x.Fatal(err, context.Cause(ctx))
+		}
+		x.ended = true
+		x.ok("the guest has powered off")
+	}
+}
+
+// gone says whether QEMU has ended by itself. When the guest's channel has, QEMU's own end follows.
+func (x *loss) gone() bool {
+	t := time.NewTimer(quitLimit)
+	defer t.Stop()
+	select {
+	case <-x.Done():
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// aborted holds that an end of QEMU's own making is told for what it is.
+func (x *loss) aborted() {
+	x.Helper()
+	x.ended = true
+	err := x.Gone("")
+	var e *qemu.RunError
+	if !errors.As(err, &e) || !errors.Is(err, qemu.ErrExited) || !strings.Contains(e.Detail, "signal: aborted") {
+		x.Fatalf("QEMU ended, and not by an abort: %v", err)
+	}
+	e.Console = nil
+	x.ok("QEMU has aborted: a bug of its own, and it is gone. We say: %v", e)
+}
+
+// quit ends what is left: a QEMU that lives has to go when it is told to.
+func (x *loss) quit() {
+	x.Helper()
+	if x.ended {
+		return
+	}
+	start := time.Now()
+	if err := x.Close(); err != nil {
+		x.Error(err)
+	}
+	took := time.Since(start)
+	if took > quitLimit {
+		x.Errorf("QEMU took %v to end", took)
+	}
+	x.ok("QEMU ended %v after it was told to quit", took.Round(time.Millisecond))
+}
+
+// buffer is a log.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}

@@ -1,0 +1,89 @@
+package gvelab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/lab"
+)
+
+// envServer has the test's program be a server of NICs, whose connections come over descriptor 3,
+// until SIGTERM.
+const envServer = "VNIC_GVELAB_SERVER"
+
+func serve() {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	if err := serveUntilTerm(log); err != nil {
+		fmt.Fprintln(os.Stderr, "server:", err)
+		os.Exit(1)
+	}
+}
+
+func serveUntilTerm(log *slog.Logger) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	l, err := lab.Open(describe(), lab.Options{Log: log})
+	if err != nil {
+		return err
+	}
+	in, err := fileConn(os.NewFile(3, "connections"))
+	if err != nil {
+		return err
+	}
+	serving, end := context.WithCancelCause(context.Background())
+	defer end(nil)
+	var all sync.WaitGroup
+	for _, p := range l.Ports() {
+		conn, err := receiveConn(in)
+		if err != nil {
+			return err
+		}
+		all.Add(1)
+		dma.Go(func() {
+			defer all.Done()
+			log.Info("a connection has ended", "cause", p.Serve(serving, conn))
+		})
+	}
+	<-ctx.Done()
+	end(errors.New("the server is told to end"))
+	all.Wait()
+	return nil
+}
+
+// receiveConn takes a connection that was sent over in.
+func receiveConn(in *net.UnixConn) (*net.UnixConn, error) {
+	b, oob := make([]byte, 1), make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := in.ReadMsgUnix(b, oob)
+	if err != nil {
+		return nil, err
+	}
+	ms, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(ms) != 1 {
+		return nil, errors.Join(err, io.ErrUnexpectedEOF)
+	}
+	fds, err := unix.ParseUnixRights(&ms[0])
+	if err != nil || len(fds) != 1 {
+		return nil, fmt.Errorf("%d descriptors: %w", len(fds), err)
+	}
+	return fileConn(os.NewFile(uintptr(fds[0]), "vfio-user"))
+}
+
+// fileConn takes over f.
+func fileConn(f *os.File) (*net.UnixConn, error) {
+	c, err := net.FileConn(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return nil, err
+	}
+	return c.(*net.UnixConn), nil
+}

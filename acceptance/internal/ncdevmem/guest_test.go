@@ -1,0 +1,138 @@
+package ncdevmem
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/u-root/u-root/pkg/cpio"
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// programs makes an archive, to be unpacked over the guest's image, of what tools/ncdevmem built and of some files. It is
+// made anew each time: nothing of the kernel's gets into the cache's images.
+func programs(tools string, files map[string][]byte) (io.Reader, error) {
+	recs := []cpio.Record{cpio.Symlink("bin/sh", "/bin/busybox")}
+	for _, name := range []string{"nc", "ip", "cat", "dmesg", "grep", "usleep"} {
+		recs = append(recs, cpio.Symlink("bin/"+name, "/bin/busybox"))
+	}
+	add := func(name, path string) error {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		recs = append(recs, cpio.StaticFile(name, string(b), 0o755))
+		return nil
+	}
+	for _, name := range []string{"ncdevmem", "busybox", "ethtool"} {
+		if err := add("bin/"+name, filepath.Join(tools, name)); err != nil {
+			return nil, err
+		}
+	}
+	libs, err := filepath.Glob(filepath.Join(tools, "lib", "*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, path := range libs {
+		for _, dir := range []string{"lib/", "lib64/"} { // where the loader looks, and is looked for
+			if err := add(dir+filepath.Base(path), path); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for name, b := range files {
+		recs = append(recs, cpio.StaticFile(name, string(b), 0o644))
+	}
+	for i := range recs {
+		recs[i].Ino = uint64(i + 1)
+	}
+	var b bytes.Buffer
+	w := cpio.Newc.Writer(&b)
+	if err := cpio.WriteRecordsAndDirs(w, recs); err != nil {
+		return nil, err
+	}
+	if err := cpio.WriteTrailer(w); err != nil {
+		return nil, err
+	}
+	return &b, nil
+}
+
+// sh runs a script in the guest. Its error is one of ours: the script's own end is in the result.
+func (l *bench) sh(ctx context.Context, script string) (r agent.ExecResult, err error) {
+	err = l.machine.Agent().Call(ctx, "exec", agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}}, &r)
+	return r, err
+}
+
+// do runs a script that is to succeed.
+func (l *bench) do(ctx context.Context, script string) error {
+	r, err := l.sh(ctx, script)
+	if err == nil && r.Status != 0 {
+		err = fmt.Errorf("in the guest: %s: status %d: %s", script, r.Status, agent.Plain(r.Stdout+r.Stderr))
+	}
+	return err
+}
+
+// network brings the guest's interface up. Flow rules, which ncdevmem adds, are off at first (docs/specs/devmem.md, 6).
+func (l *bench) network(ctx context.Context) error {
+	return l.do(ctx, fmt.Sprintf("set -e; ip addr add %v dev eth0; ip addr add %v dev eth0; ip link set eth0 up; ethtool -K eth0 ntuple on",
+		guestAddrs[0], guestAddrs[1]))
+}
+
+// listening waits until a socket of the guest listens on a port. Both families use sockets of IPv6's.
+func (l *bench) listening(ctx context.Context, port uint16) error {
+	script := fmt.Sprintf("until grep -q '^ *[0-9]*: [0-9A-F]*:%04X [0-9A-F]*:0000 0A' /proc/net/tcp6; do usleep 10000; done", port)
+	return l.do(ctx, script)
+}
+
+// fromGuest collects a file of the guest by an ordinary connection: the results channel is too slow for it. Busybox's nc
+// has cat write to the connection itself, in large pieces.
+func (l *bench) fromGuest(ctx context.Context, path string, each func([]byte) error) error {
+	l.ports++
+	addr := netip.AddrPortFrom(peerAddrs[0].Addr(), l.ports)
+	in, err := l.listen(addr)
+	if err != nil {
+		return err
+	}
+	defer in.close()
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.Go(func() error { return in.read(ctx, each) })
+	eg.Go(func() error { return l.do(ctx, fmt.Sprintf("nc %v %d -e cat %s", addr.Addr(), addr.Port(), path)) })
+	return eg.Wait()
+}
+
+// text collects a file of the guest.
+func (l *bench) text(ctx context.Context, path string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var b bytes.Buffer
+	err := l.fromGuest(ctx, path, func(p []byte) error {
+		if b.Len()+len(p) > 64<<20 {
+			return fmt.Errorf("%s of the guest is endless", path)
+		}
+		b.Write(p)
+		return nil
+	})
+	return b.String(), err
+}
+
+// kernelLog looks for what the kernel complains about.
+func (l *bench) kernelLog(ctx context.Context, j *judge) error {
+	j.begin("the guest's kernel log")
+	r, err := l.sh(ctx, "dmesg")
+	if err != nil {
+		return err
+	}
+	trouble := logTrouble(r.Stdout)
+	j.check(r.Status == 0 && len(r.Stdout) > 0 && len(trouble) == 0, "%d lines that warn, of %d", len(trouble), bytes.Count([]byte(r.Stdout), []byte{'\n'}))
+	if len(trouble) > 0 {
+		j.words(r.Stdout, 60)
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package ncdevmem
+
+import (
+	"errors"
+	"net/netip"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/driver"
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/lab/machines/machinetest"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/stack"
+)
+
+const (
+	guestRAM  = 512 << 20
+	gpuMemory = 128 << 20 // ncdevmem's buffer is 62.5 MiB, and the node has pages of the kernel's
+)
+
+// Addresses of both sides, IPv4 and IPv6.
+var (
+	guestAddrs = [2]netip.Prefix{lab.Addr4(0), lab.Addr6(0)}
+	peerAddrs  = [2]netip.Prefix{lab.Addr4(1), lab.Addr6(1)}
+)
+
+// bench is the guest with its NIC and its GPU, and the peer.
+type bench struct {
+	gpu     *lab.GPUMemory
+	port    *nic.Port // the guest's
+	machine *machines.Guest
+	peer    *stack.Stack
+	lines   []byte // of the guest's file /data
+	ports   uint16 // the last one of an ordinary connection
+}
+
+// newBench starts both sides.
+func newBench(t *testing.T, tools string) *bench {
+	t.Helper()
+	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{})
+	w := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
+		{Name: "guest", NICs: []lab.NIC{{Name: "guest", Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuMemory}}},
+		{Name: "peer", NICs: []lab.NIC{{Name: "peer", Model: lab.Virtio}}},
+	}}, nil)
+	l := &bench{gpu: w.Port(0).GPU(), port: w.Port(0).NIC(), lines: makeLines(8, sent), ports: 6000}
+	n, err := w.Port(1).InProcess(driver.Options{QueuePairs: 2, HostQueues: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.peer, err = stack.New(n, n.Control(), stack.Options{Addresses: peerAddrs[:], MTU: w.Port(1).MTU}); err != nil {
+		t.Fatal(errors.Join(err, n.Close()))
+	}
+	t.Cleanup(func() {
+		if err := l.peer.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	files, err := programs(tools, map[string][]byte{"data": l.lines})
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	// Without duplicate address detection IPv6 addresses can be used at once.
+	l.machine = machinetest.Boot(t, im, w.Machine(0), machines.Config{RAMSize: guestRAM, BootLimit: 2 * time.Minute,
+		TimeLimit: timeLimit, Files: files, Agent: agent.Config{Hostname: "ncdevmem",
+			Sysctl: map[string]string{"net.ipv6.conf.default.accept_dad": "0"}}})
+	t.Logf("guest: QEMU %s (%s), kernel %s, up after %.1f s", im.QEMU.Version, l.machine.Accel(),
+		im.Kernel.Version, time.Since(start).Seconds())
+	if err := l.network(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// addrs gives the addresses of guest and peer.
+func addrs(v6 bool) (guest, peer netip.Addr) {
+	i := 0
+	if v6 {
+		i = 1
+	}
+	return guestAddrs[i].Addr(), peerAddrs[i].Addr()
+}
+
+// meter counts a connection on the guest's NIC.
+func (l *bench) meter(guest, peer netip.AddrPort) (read func() (control.MeterCounters, error), err error) {
+	id, err := l.port.AddMeter(control.Meter{Proto: unix.IPPROTO_TCP, Local: guest, Remote: peer})
+	if err != nil {
+		return nil, err
+	}
+	return func() (control.MeterCounters, error) {
+		c, err := l.port.ReadMeter(id)
+		return c, errors.Join(err, l.port.DelMeter(id))
+	}, nil
+}
+
+// placed checks where the payload of one direction was: in the GPU's file, or in host memory.
+func (j *judge) placed(d control.DirCounters, size uint64, node bool) {
+	gpu, host, where := d.GPUFileBytes, d.HostBytes, "in the GPU's file (file-level count)"
+	if !node {
+		gpu, host, where = host, gpu, "in host memory"
+	}
+	j.check(gpu >= size && host == 0 && d.DeviceBytes == 0 && d.BouncedBytes == 0,
+		"meter: %d payload bytes %s, of %d; %d elsewhere; %d came again", gpu, where, size, host, d.RetransBytes)
+}

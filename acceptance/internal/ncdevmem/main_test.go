@@ -1,0 +1,118 @@
+// Package ncdevmem has the kernel's own test of devmem TCP receive and send over a gVNIC of ours,
+// and judges what came of it. The guest is a stock kernel with its own gve driver in QEMU; the peer
+// is a TCP stack in this process, on a virtio NIC, on the same switch. tools/ncdevmem builds the
+// programs, from the kernel's source.
+//
+// It trusts ncdevmem's exit status with little (docs/specs/devmem.md, 6: 20 wrong bytes pass, so
+// does an end after none):
+//
+//   - bytes: the peer compares every byte of what ncdevmem says that it found in its buffer (its
+//     standard output comes back over an ordinary connection), and of what it sends. ncdevmem's own
+//     validation is run besides.
+//   - place: the NIC's meter of the connection says from which file each payload byte was read, and
+//     to which it was written. ncdevmem registers no buffer, so these are counts of the GPU's file,
+//     whatever in it. Independently of meters, the host looks for the bytes themselves in the GPU's
+//     memory and in guest RAM.
+//   - negative controls: the same program whose buffer is not on the GPU's node, and a plain sender
+//     beside one that is.
+package ncdevmem
+
+import (
+	"context"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labtest"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// timeLimit ends what hangs: all of it takes a minute.
+const timeLimit = 5 * time.Minute
+
+// The cases, in their order.
+//
+// Invariant: vnic run: Linux's own ncdevmem receives and sends over the NIC, and every byte is
+// compared.
+func TestKernelsOwnTestOfDevmem(t *testing.T) {
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	if labtest.Long() {
+		received, compared = 64<<20, 64<<20
+	}
+	build := exec.CommandContext(t.Context(), "../../../tools/ncdevmem")
+	build.Stderr = t.Output()
+	dir, err := build.Output()
+	if err != nil {
+		t.Fatalf("tools/ncdevmem: %v", err)
+	}
+	l := newBench(t, strings.TrimSpace(string(dir)))
+	j := &judge{out: t.Output()}
+	if err := l.cases(t.Context(), j); err != nil {
+		t.Fatal(err)
+	}
+	if j.failed > 0 {
+		t.Errorf("%d conditions do not hold", j.failed)
+	}
+	if err := l.machine.PowerOff(t.Context()); err != nil { // it must be well enough for that
+		t.Error(err)
+	}
+}
+
+// Sizes of the transfers. What ncdevmem prints comes back over an ordinary connection.
+var received, compared uint64 = 16 << 20, 16 << 20
+
+const sent = 4 << 20
+
+// cases runs all that there is. Their order matters: pages of the pattern are looked for in guest
+// RAM before anything may put them there.
+func (l *bench) cases(ctx context.Context, j *judge) error {
+	steps := []func() error{
+		func() error { return l.patternBefore(j) },
+		func() error {
+			return l.receive(ctx, j, receiving{name: "receive, IPv4",
+				port: 5201, size: received, queue: 1, queues: 1, validate: true, node: true})
+		},
+		func() error {
+			return l.receive(ctx, j, receiving{name: "receive, IPv6",
+				port: 5202, v6: true, size: received, queue: 2, queues: 2, validate: true, node: true, client: true})
+		},
+		func() error { return l.patternAfter(j) },
+		func() error {
+			return l.receive(ctx, j, receiving{name: "receive and compare, IPv4",
+				port: 5203, size: compared, queue: 3, queues: 1, node: true, client: true, seed: 4})
+		},
+		func() error {
+			return l.receive(ctx, j, receiving{name: "receive and compare, IPv6",
+				port: 5204, v6: true, size: compared, queue: 1, queues: 1, node: true, seed: 6})
+		},
+		func() error { return l.send(ctx, j, sending{name: "send, IPv4", port: 5205, node: true}) },
+		func() error {
+			return l.send(ctx, j, sending{name: "send in pieces of 1000 bytes, IPv6",
+				port: 5206, v6: true, chunk: 1000, node: true})
+		},
+		func() error {
+			return l.send(ctx, j, sending{name: "negative control: a plain sender",
+				port: 5207, plain: true, node: true})
+		},
+		func() error {
+			return l.receive(ctx, j, receiving{name: "negative control: receive, buffer not on the GPU's node",
+				port: 5208, size: received, queue: 1, queues: 1, validate: true})
+		},
+		func() error { return l.patternControl(j) },
+		func() error {
+			return l.send(ctx, j, sending{name: "negative control: send, buffer not on the GPU's node", port: 5209})
+		},
+		func() error { return l.kernelLog(ctx, j) },
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+package ncdevmem
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+
+	"vnic.dev/vnic/gpumem"
+)
+
+const (
+	pageSize = 4096
+	// period is ncdevmem's -v: 1 to period-1, then a newline, over and over.
+	period = 7
+)
+
+// pattern gives n bytes of what ncdevmem -v expects, from byte from on.
+func pattern(from, n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		if b[i] = byte((from+i)%period + 1); b[i] == period {
+			b[i] = '\n'
+		}
+	}
+	return b
+}
+
+// patternPages counts the pages that hold nothing but the pattern, wherever in it they begin.
+func patternPages(r io.ReaderAt, size int64) (pages int, err error) {
+	var whole [period][]byte
+	for i := range whole {
+		whole[i] = pattern(i, pageSize)
+	}
+	buf := make([]byte, 1<<20)
+	for off := int64(0); off < size; off += int64(len(buf)) {
+		n, err := r.ReadAt(buf[:min(int64(len(buf)), size-off)], off)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return pages, err
+		}
+		for b := buf[:n]; len(b) >= pageSize; b = b[pageSize:] {
+			first := int(b[0])
+			if first == '\n' {
+				first = period
+			}
+			if first >= 1 && first <= period && bytes.Equal(b[:pageSize], whole[first-1]) {
+				pages++
+			}
+		}
+	}
+	return pages, nil
+}
+
+// lines of the file that ncdevmem sends, one sendmsg each, all from the beginning of its buffer: shorter and longer than a
+// segment, a page and a super-packet.
+var lineLengths = []int{1, 2, 1447, 1448, 1449, 4095, 4097, 40_000, 65_536, 200_001, 300_000}
+
+// makeLines makes n bytes of them, of the pattern of seed, in which only lines' ends are newlines.
+func makeLines(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	gpumem.FillAt(b, seed, 0)
+	for i := range b {
+		if b[i] == '\n' {
+			b[i] = 0
+		}
+	}
+	for i, at := 0, 0; at < n; i++ {
+		at = min(n, at+lineLengths[i%len(lineLengths)])
+		b[at-1] = '\n'
+	}
+	return b
+}
+
+func countLines(n int) (lines int) {
+	for at := 0; at < n; lines++ {
+		at += lineLengths[lines%len(lineLengths)]
+	}
+	return lines
+}
+
+// seen is how many pages of the pattern there are.
+type seen struct{ gpu, ram int }
+
+func (l *bench) look() (s seen, err error) {
+	if s.gpu, err = patternPages(l.gpu.File, int64(l.gpu.Size())); err != nil {
+		return s, fmt.Errorf("GPU memory: %w", err)
+	}
+	if s.ram, err = patternPages(l.machine.RAM(), guestRAM); err != nil {
+		return s, fmt.Errorf("guest RAM: %w", err)
+	}
+	return s, nil
+}
+
+// few is how many pages of the pattern ncdevmem itself may have in guest RAM: it copies each frag to one place and looks
+// at it there. A kernel that received to RAM would have thousands.
+const few = 64
+
+// many is half of the pages that a receive queue of 1024 goes through before it uses one again; not all are filled.
+const many = 512
+
+func (l *bench) patternBefore(j *judge) error {
+	j.begin("pages full of the pattern, as the host sees them, before")
+	s, err := l.look()
+	j.check(s == seen{}, "%d in GPU memory, %d in guest RAM: none", s.gpu, s.ram)
+	return err
+}
+
+func (l *bench) patternAfter(j *judge) error {
+	j.begin("pages full of the pattern, after 128 MiB of it came")
+	s, err := l.look()
+	j.check(s.gpu >= many, "%d in GPU memory, which are left: %d and more", s.gpu, many)
+	j.check(s.ram <= few, "%d in guest RAM, ncdevmem's own copies: at most %d", s.ram, few)
+	return err
+}
+
+func (l *bench) patternControl(j *judge) error {
+	j.begin("negative control: the same look finds the pattern where it is in RAM")
+	s, err := l.look()
+	j.check(s.ram >= many, "%d in guest RAM: %d and more", s.ram, many)
+	return err
+}
+
+// audit finds pieces of a stream of random bytes in the GPU's memory, at any place and alignment.
+func (l *bench) audit(seed, size uint64) (bytes uint64, err error) {
+	hits, err := gpumem.AuditReader(l.gpu.File, int64(l.gpu.Size()), []gpumem.Stream{{Seed: seed, Bytes: size}})
+	for _, h := range hits {
+		bytes += h.Len
+	}
+	return bytes, err
+}

@@ -1,0 +1,151 @@
+package ncdevmem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// caseLimit is how long one transfer may take on a busy machine.
+const caseLimit = 90 * time.Second
+
+// receiving is a run of ncdevmem as receiver.
+type receiving struct {
+	name          string
+	v6            bool
+	port          uint16
+	size          uint64
+	queue, queues int    // to be bound: -t and -q
+	client        bool   // -c: the flow rule is for the connection, not for the port
+	node          bool   // its buffer is on the GPU's node
+	validate      bool   // -v 7; else it prints what comes
+	seed          uint64 // of what comes then
+}
+
+// What programs of the guest print goes to files there, and here when they have ended: ncdevmem sets the interface up anew
+// at its start and its end, and of an ordinary connection that sends meanwhile the driver may forget a packet in its queue until
+// another goes the same way (gve_turnup starts transmit queues and does not wake them), which TCP does not send again as it is
+// in a queue still (TCPSpuriousRtxHostQueues).
+const (
+	stdoutFile = "/tmp/out"
+	stderrFile = "/tmp/err"
+)
+
+func (r *receiving) command(guest, peer netip.Addr) string {
+	s := ""
+	if r.node {
+		s = "export GPU_NODE=1; "
+	}
+	s += fmt.Sprintf("exec ncdevmem -l -L -f eth0 -s %v -p %d -t %d -q %d", guest, r.port, r.queue, r.queues)
+	if r.client {
+		s += fmt.Sprintf(" -c %v", peer)
+	}
+	if r.validate {
+		s += fmt.Sprintf(" -v %d", period)
+	}
+	return s + " >" + stdoutFile + " 2>" + stderrFile
+}
+
+func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
+	j.begin(fmt.Sprintf("%s: %d MiB, %d queues bound from %d on", r.name, r.size>>20, r.queues, r.queue))
+	ctx, cancel := context.WithTimeout(ctx, caseLimit)
+	defer cancel()
+	guest, peer := addrs(r.v6)
+	to, from := netip.AddrPortFrom(guest, r.port), netip.AddrPortFrom(peer, r.port)
+	counters, err := l.meter(to, from)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	var res agent.ExecResult
+	var connect, moved time.Duration
+	eg, gctx := errgroup.WithContext(ctx)
+	ready, stopWaiting := context.WithCancelCause(gctx)
+	defer stopWaiting(nil)
+	eg.Go(func() (err error) {
+		defer stopWaiting(errors.New("ncdevmem has ended"))
+		res, err = l.sh(gctx, r.command(guest, peer))
+		return err
+	})
+	eg.Go(func() error {
+		if err := l.listening(ready, r.port); err != nil {
+			if ready.Err() != nil && gctx.Err() == nil {
+				return nil // ncdevmem's end says more
+			}
+			return err
+		}
+		connect = time.Since(start)
+		err := l.write(ready, from, to, r.size, func(b []byte, off uint64) {
+			if r.validate {
+				copy(b, pattern(int(off%period), len(b)))
+			} else {
+				gpumem.FillAt(b, r.seed, off)
+			}
+		})
+		if moved = time.Since(start) - connect; err != nil && ready.Err() != nil && gctx.Err() == nil {
+			return nil
+		}
+		return err
+	})
+	err = eg.Wait()
+	took := time.Since(start)
+	m, merr := counters()
+	// What it said is worth knowing most of all when it failed.
+	tctx, tcancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer tcancel()
+	text, terr := l.text(tctx, stderrFile)
+	if err != nil {
+		j.check(false, "%v", err)
+		j.words(text, 20)
+		return fmt.Errorf("%s: %w", r.name, err)
+	}
+	if merr != nil || terr != nil {
+		return fmt.Errorf("%s: %w", r.name, errors.Join(merr, terr))
+	}
+	failed := j.failed
+	x := parseReception(text)
+	j.check(res.Status == 0 && x.ended, "status %d, saw the end: %v; listens after %.1f s, receives for %.1f s, ends after %.1f s", res.Status, x.ended, connect.Seconds(), moved.Seconds(), took.Seconds())
+	j.check(x.total == r.size && x.bytes == r.size, "its last total_received is %d, its frags together are %d, of %d", x.total, x.bytes, r.size)
+	j.check(x.frags > 0 && x.linear == 0 && len(x.dmabufs) == 1 && x.dmabufs[x.bound], "%d frags, all in dmabuf %v, %d linear", x.frags, slices.Sorted(maps.Keys(x.dmabufs)), x.linear)
+	j.check(len(x.wrong) == 0, "%d complaints%s", len(x.wrong), some(x.wrong))
+	if r.validate {
+		out, err := l.sh(ctx, "grep -c '^Validated buffer$' "+stdoutFile)
+		if err != nil {
+			return err
+		}
+		n := number(out.Stdout)
+		j.check(n == uint64(x.frags), "%d frags validated of %d", n, x.frags)
+	} else {
+		var back, same uint64 // what ncdevmem printed, and how much of it is what was sent
+		err := l.fromGuest(ctx, stdoutFile, func(b []byte) error {
+			same += uint64(gpumem.MatchAt(b, r.seed, back))
+			back += uint64(len(b))
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("%s: what came back: %w", r.name, err)
+		}
+		j.check(back == r.size && same == back, "the peer compared %d bytes that ncdevmem found, %d are as sent, of %d", back, same, r.size)
+		if r.node {
+			n, err := l.audit(r.seed, r.size)
+			if err != nil {
+				return err
+			}
+			j.check(n >= many*pageSize/2, "%d bytes of them are in GPU memory still", n)
+		}
+	}
+	j.placed(m.Rx, r.size, r.node)
+	if j.failed > failed {
+		j.words(text, 12)
+	}
+	return nil
+}

@@ -1,0 +1,145 @@
+package ncdevmem
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// sending is a run of ncdevmem as sender, or of a plain one.
+type sending struct {
+	name  string
+	v6    bool
+	port  uint16
+	chunk int  // -z: bytes of each piece of a sendmsg; 0: in one
+	plain bool // netcat
+	node  bool // the buffer is on the GPU's node
+}
+
+func (s *sending) command(guest, peer netip.Addr) string {
+	c := ""
+	if s.node {
+		c = "export GPU_NODE=1; "
+	}
+	if s.plain { // its port is to be known, and it has no option for that
+		c += fmt.Sprintf("r=/proc/sys/net/ipv4/ip_local_port_range; old=$(cat $r); echo %d %d >$r; trap 'echo $old >$r' EXIT; nc %v %d", s.port, s.port, peer, s.port)
+	} else {
+		c += fmt.Sprintf("exec ncdevmem -f eth0 -s %v -c %v -p %d", peer, guest, s.port) // -c: so that its port is known
+	}
+	if s.chunk > 0 {
+		c += fmt.Sprintf(" -z %d", s.chunk)
+	}
+	return c + " </data 2>" + stderrFile
+}
+
+// sender is what came of one.
+type sender struct {
+	res       agent.ExecResult
+	text      string // standard error
+	got, same uint64 // bytes that came, and how many of them are right
+	meter     control.DirCounters
+	took      time.Duration
+}
+
+// attempts is how often ncdevmem may send anew on a machine that is too busy for its time limit.
+const attempts = 5
+
+func (l *bench) send(ctx context.Context, j *judge, s sending) error {
+	size := uint64(len(l.lines))
+	j.begin(fmt.Sprintf("%s: %d MiB", s.name, size>>20))
+	ctx, cancel := context.WithTimeout(ctx, caseLimit)
+	defer cancel()
+	var x sender
+	for i := 1; ; i++ {
+		before := l.waits()
+		var err error
+		if x, err = l.sendOnce(ctx, s); err != nil {
+			j.check(false, "%v", err)
+			j.words(x.text, 20)
+			return fmt.Errorf("%s: %w", s.name, err)
+		}
+		// ncdevmem gives up on a completion after 500 ms. A thread that waited for a CPU for half of that, in all, is an excuse; a
+		// completion that is lost on an idle machine is not.
+		busy := l.waits().longest(before)
+		if x.res.Status == 0 || i == attempts || busy < 250*time.Millisecond || !strings.Contains(x.text, "did not receive tx completion") {
+			break
+		}
+		fmt.Fprintf(j.out, "note ncdevmem gave up after 500 ms, and a thread of QEMU or of ours waited %d ms for a CPU: once more\n", busy.Milliseconds())
+		s.port += 100
+	}
+	failed := j.failed
+	if s.plain {
+		j.check(x.res.Status == 0, "status %d; %.1f s", x.res.Status, x.took.Seconds())
+	} else {
+		t, lines := parseTransmission(x.text), uint64(countLines(len(l.lines)))
+		j.check(x.res.Status == 0 && t.ended && len(t.wrong) == 0, "status %d, saw the end: %v, %d complaints%s; %.1f s", x.res.Status, t.ended, len(t.wrong), some(t.wrong), x.took.Seconds())
+		j.check(t.calls == lines && t.completed == lines && t.bytes == size, "%d bytes by %d calls, %d of them complete, of %d", t.bytes, t.calls, t.completed, lines)
+	}
+	j.check(x.got == size && x.same == size, "the peer compared %d bytes, %d are right, of %d", x.got, x.same, size)
+	j.placed(x.meter, size, s.node && !s.plain)
+	if j.failed > failed {
+		j.words(x.text, 12)
+	}
+	return nil
+}
+
+// sendOnce runs the sender. With an error comes what it said, if that could be had.
+func (l *bench) sendOnce(ctx context.Context, s sending) (x sender, err error) {
+	guest, peer := addrs(s.v6)
+	from, to := netip.AddrPortFrom(guest, s.port), netip.AddrPortFrom(peer, s.port)
+	counters, err := l.meter(from, to)
+	if err != nil {
+		return x, err
+	}
+	in, err := l.listen(to)
+	if err != nil {
+		return x, err
+	}
+	defer in.close()
+	start := time.Now()
+	eg, gctx := errgroup.WithContext(ctx)
+	ready, stopWaiting := context.WithCancelCause(gctx)
+	defer stopWaiting(nil)
+	eg.Go(func() (err error) {
+		x.res, err = l.sh(gctx, s.command(guest, peer))
+		if x.res.Status != 0 {
+			stopWaiting(errors.New("the sender has failed"))
+		}
+		return err
+	})
+	eg.Go(func() error {
+		err := in.read(ready, func(b []byte) error {
+			n := uint64(len(b))
+			if x.got+n > uint64(len(l.lines)) {
+				return fmt.Errorf("more than %d bytes", len(l.lines))
+			}
+			if bytes.Equal(b, l.lines[x.got:x.got+n]) {
+				x.same += n
+			}
+			x.got += n
+			return nil
+		})
+		if err != nil && ready.Err() != nil && gctx.Err() == nil {
+			return nil // what the sender says tells more
+		}
+		return err
+	})
+	err = eg.Wait()
+	x.took = time.Since(start)
+	m, merr := counters()
+	x.meter = m.Tx
+	tctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	var terr error
+	x.text, terr = l.text(tctx, stderrFile)
+	return x, errors.Join(err, merr, terr)
+}

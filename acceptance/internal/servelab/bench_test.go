@@ -1,0 +1,157 @@
+package servelab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/lab/machines/machinetest"
+)
+
+// bench is a stranger's machine: the program under test, a directory for sockets and consoles, and
+// what is to be tried.
+type bench struct {
+	*testing.T
+	vnic, dir string
+	nic       string
+	client    bool // QEMU listens, vnic connects
+	stock     bool // guests with the kernel's virtio_net
+	start     time.Time
+}
+
+// program builds vnic.
+func program(t *testing.T) string {
+	t.Helper()
+	return machinetest.Program(t, "vnic.dev/vnic/cmd/vnic")
+}
+
+func (b *bench) ok(format string, args ...any) {
+	b.Helper()
+	b.Logf("%5.1f s  %s", time.Since(b.start).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// try does what is asked for, of a bench that set has changed.
+func try(t *testing.T, set func(*bench)) {
+	t.Helper()
+	b := &bench{T: t, vnic: program(t), dir: t.TempDir(), nic: lab.Virtio, start: time.Now()}
+	set(b)
+	ctx, cancel := context.WithTimeout(t.Context(), 390*time.Second)
+	defer cancel()
+	do := b.devmem
+	if b.stock {
+		do = b.stockGuests
+	}
+	if err := do(ctx); err != nil {
+		for i := range 2 {
+			console, _ := os.ReadFile(b.consoleOf(i))
+			t.Logf("guest %d: %s", i, agent.Plain(string(console[max(0, len(console)-4<<10):])))
+		}
+		t.Fatal(err)
+	}
+}
+
+// devmem has the guests' tool send from GPU to GPU.
+func (b *bench) devmem(ctx context.Context) error {
+	im := b.prepare(nil)
+	s, err := b.startServe(ctx, "--nic", b.nic, "--gpu-memory", "128M", fmt.Sprintf("--client=%t", b.client))
+	if err != nil {
+		return err
+	}
+	defer func() { s.kill() }()
+	b.ok("vnic serve --nic %s --client=%t: %d ports", s.rep.NIC, b.client, len(s.rep.Ports))
+	guests, err := im.bootAll(ctx, s)
+	defer guests.kill()
+	if err != nil {
+		return err
+	}
+	b.ok("QEMU %s runs with what was printed, twice", im.QEMU.Version)
+	if err := b.send(ctx, guests[0], guests[1]); err != nil {
+		return err
+	}
+	b.ok("from GPU to GPU")
+	guests[1].kill()
+	if guests[1], err = im.boot(ctx, s, 1); err != nil {
+		return err
+	}
+	b.ok("one QEMU was killed, and another took its NIC")
+	if err := b.send(ctx, guests[0], guests[1]); err != nil {
+		return err
+	}
+	b.ok("from GPU to GPU")
+	if b.nic == "virtio" { // QEMU's vfio-user does not come back
+		if s, err = s.again(ctx); err != nil {
+			return err
+		}
+		for _, p := range s.rep.Ports {
+			if err := s.says(ctx, p.Name+": warning: process "); err != nil {
+				return err
+			}
+		}
+		b.ok("vnic was killed and started again, and warns of both QEMUs: they have the GPU memory of the first")
+	}
+	took, err := s.term()
+	if err != nil {
+		return err
+	}
+	b.ok("SIGTERM under two QEMUs: gone after %v, status 0", took.Round(time.Millisecond))
+	for _, p := range s.rep.Ports {
+		if b.client {
+			break // the sockets are QEMU's
+		}
+		if _, err := os.Lstat(p.Socket); err == nil {
+			return fmt.Errorf("%s is left", p.Socket)
+		}
+	}
+	return nil
+}
+
+// send has the tool of the guests send device memory.
+func (b *bench) send(ctx context.Context, from, to *guest) error {
+	size := 8 << 20
+	if labtest.Long() {
+		size = 64 << 20
+	}
+	iface := map[string]string{"virtio": "virtio", "gve": "eth0"}[b.nic]
+	common := []string{"-f", iface, "-s", to.addr, "-p", "5201", "-v", "7"}
+	got := make(chan error, 1)
+	var r agent.ExecResult
+	go func() { got <- to.run(ctx, &r, append([]string{"/bin/devmem", "recv", "-L"}, common...)) }()
+	for {
+		var s agent.ExecResult
+		args := append([]string{"/bin/devmem", "send", "-c", from.addr, "-b", fmt.Sprint(size)}, common...)
+		if err := from.run(ctx, &s, args); err != nil {
+			return err
+		}
+		if s.Status != 0 && (strings.Contains(s.Stderr, "connection refused") ||
+			strings.Contains(s.Stderr, "no route to host")) {
+			select {
+			case err := <-got:
+				return fmt.Errorf("recv: %+v, %w", r, err)
+			default:
+			}
+			continue // it does not listen yet
+		}
+		if s.Status != 0 {
+			return fmt.Errorf("send: %+v", s)
+		}
+		break
+	}
+	if err := <-got; err != nil {
+		return err
+	}
+	if r.Status != 0 || !strings.Contains(r.Stdout, "Validated buffer") ||
+		!strings.Contains(r.Stderr, fmt.Sprintf("total_received=%d\n", size)) ||
+		!strings.Contains(r.Stderr, "linear_received=0\n") {
+		return fmt.Errorf("recv: %+v", r)
+	}
+	return nil
+}
+
+func (b *bench) consoleOf(i int) string { return filepath.Join(b.dir, fmt.Sprintf("console-%d", i)) }

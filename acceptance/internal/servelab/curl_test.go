@@ -1,0 +1,61 @@
+package servelab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/guest-images/elfdeps"
+)
+
+// curl is this machine's, with what it needs in a guest; no files: there is none.
+type curl struct {
+	dir   string // for what it gets
+	path  string
+	files map[string]string
+}
+
+func findCurl(dir string) (c curl, err error) {
+	c.dir = dir
+	if c.path, err = exec.LookPath("curl"); err != nil {
+		return c, nil
+	}
+	libs, err := elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}.Find(c.path)
+	c.files = map[string]string{"/bin/curl": c.path}
+	for _, l := range libs {
+		c.files[l] = l
+	}
+	return c, err
+}
+
+// curlArgs have it get the stuff of a server, as a file.
+func curlArgs(prog, server, to string) []string {
+	return []string{prog, "--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "60", "--output", to,
+		"http://" + server + stuffPath}
+}
+
+// get runs curl in the guest.
+func (g *guest) get(ctx context.Context, server string, option ...string) error {
+	var r agent.ExecResult
+	if err := g.run(ctx, &r, append(curlArgs("/bin/curl", server, gotFile), option...)); err != nil {
+		return err
+	}
+	if r.Status != 0 {
+		return fmt.Errorf("curl %s: status %d: %s", server, r.Status, strings.TrimSpace(r.Stderr))
+	}
+	return g.Call(ctx, "stock.got", args{Addr: gotFile}, nil)
+}
+
+// get runs curl here.
+func (c curl) get(ctx context.Context, server string) error {
+	to := filepath.Join(c.dir, "got")
+	a := curlArgs(c.path, server, to)
+	if out, err := exec.CommandContext(ctx, a[0], a[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("curl %s: %w: %s", server, err, out)
+	}
+	return got(to)
+}

@@ -1,0 +1,34 @@
+package servelab
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// QEMUs that are started with what `vnic serve --json` prints send from GPU to GPU. One is killed
+// and comes again. At the end vnic gets a SIGTERM while both run. The guests of "stock" have the
+// kernel's virtio_net, and everything is tried that people do to it.
+func TestServeStrangersQEMU(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		set  func(*bench)
+		long bool
+	}{
+		{"virtio", func(*bench) {}, false},
+		{"gve", func(b *bench) { b.nic = lab.GVE }, false},
+		{"QEMU listens", func(b *bench) { b.client = true }, true},
+		{"stock", func(b *bench) { b.stock = true }, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.long && !labtest.Long() {
+				t.Skip("in the large form only (VNIC_LONG)")
+			}
+			try(t, c.set)
+		})
+	}
+}

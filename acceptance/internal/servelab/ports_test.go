@@ -1,0 +1,118 @@
+package servelab
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+)
+
+// 64 ports: the memory of each; one clear message for whoever takes a socket of theirs; no CPU time
+// while nobody is there; sockets that a killed vnic has left are replaced, and a SIGTERM leaves
+// none.
+//
+// Invariant: nic: A device that is idle wakes nobody.
+func TestServe64Ports(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits while nothing happens")
+	}
+	idle := 3 * time.Second
+	if labtest.Long() {
+		idle = 10 * time.Second
+	}
+	vnic := program(t)
+	for _, nic := range []string{lab.Virtio, lab.GVE} {
+		t.Run(nic, func(t *testing.T) {
+			dir := t.TempDir()
+			sockets := func() int {
+				list, err := filepath.Glob(filepath.Join(dir, "s[0-9]*"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				return len(list)
+			}
+			var rep struct {
+				Schema int    `json:"schema"`
+				Bytes  uint64 `json:"port_bytes"`
+				Ports  []struct {
+					MAC string `json:"mac"`
+				} `json:"ports"`
+			}
+			serve := func() *exec.Cmd {
+				c := exec.Command(vnic, "serve", "--nic", nic, "--socket-path", dir+"/s%d", "--ports", "64",
+					"--gpu-memory", "0", "--json")
+				c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+				c.Stderr = t.Output()
+				out, err := c.StdoutPipe()
+				if err == nil {
+					err = c.Start()
+				}
+				if err == nil {
+					err = json.NewDecoder(out).Decode(&rep)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+				return c
+			}
+			c := serve()
+			if rep.Schema != 1 || rep.Bytes > 1<<20 || len(rep.Ports) != 64 || rep.Ports[63].MAC != "02:76:6e:69:00:40" {
+				t.Errorf("%+v", rep)
+			}
+			said, err := exec.Command(vnic, "serve", "--socket-path", dir+"/s7").CombinedOutput()
+			want := fmt.Sprintf("vnic: socket %s/s7: in use: process %d listens there: end it, or give another name\n", dir,
+				c.Process.Pid)
+			if err == nil || string(said) != want {
+				t.Errorf("a second start: %v: %q, want %q", err, said, want)
+			}
+			before := ticks(t, c)
+			time.Sleep(idle) // in which nothing is to happen
+			if n := ticks(t, c) - before; n > 1 {
+				t.Errorf("%d ticks of CPU in %v, with nobody there", n, idle)
+			}
+			if err := c.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.Wait()
+			if n := sockets(); n != 64 {
+				t.Errorf("%d sockets were left by a vnic that was killed", n)
+			}
+			c = serve()
+			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Wait(); err != nil || sockets() != 0 {
+				t.Errorf("SIGTERM: %v, %d sockets are left", err, sockets())
+			}
+		})
+	}
+}
+
+// ticks is the CPU time of a process, in ticks (proc(5)).
+func ticks(t *testing.T, c *exec.Cmd) (n int) {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	f := strings.Fields(text[strings.LastIndex(text, ")")+1:])
+	for _, field := range f[11:13] { // utime, stime
+		v, err := strconv.Atoi(field)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += v
+	}
+	return n
+}

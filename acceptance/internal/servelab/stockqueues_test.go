@@ -1,0 +1,118 @@
+package servelab
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strconv"
+
+	"vnic.dev/vnic/wire"
+)
+
+// counts are of the first NIC's queues: packets received and sent by vnic's counters, interrupts of receive queues by the guest's;
+// and how many packets anybody dropped.
+type counts struct {
+	rx, tx, irqs [pairs]uint64
+	drops        map[string]uint64 // by port and reason
+}
+
+func (c counts) minus(b counts) counts {
+	for i := range pairs {
+		c.rx[i] -= b.rx[i]
+		c.tx[i] -= b.tx[i]
+		c.irqs[i] -= b.irqs[i]
+	}
+	drops := map[string]uint64{}
+	for why, n := range c.drops {
+		if n -= b.drops[why]; n > 0 {
+			drops[why] = n
+		}
+	}
+	c.drops = drops
+	return c
+}
+
+// some says how many of the first n are not 0.
+func some(list [pairs]uint64, n int) (k int) {
+	for _, v := range list[:n] {
+		if v > 0 {
+			k++
+		}
+	}
+	return k
+}
+
+func (l *stockLab) counts(ctx context.Context) (c counts, err error) {
+	if err := l.guests[0].Call(ctx, "stock.interrupts", nil, &c.irqs); err != nil {
+		return c, err
+	}
+	out, err := exec.CommandContext(ctx, l.vnic, "stat", "--json", strconv.Itoa(l.cmd.Process.Pid)).Output()
+	if err != nil {
+		return c, fmt.Errorf("vnic stat: %w", err)
+	}
+	type direction struct{ Packets, Drops uint64 }
+	var snap struct {
+		Ports []struct {
+			Name   string
+			Queues []struct{ RX, TX direction }
+			Link   struct{ Drops map[string]uint64 }
+		}
+	}
+	if err := json.Unmarshal(out, &snap); err != nil || len(snap.Ports) == 0 || len(snap.Ports[0].Queues) != pairs {
+		return c, fmt.Errorf("vnic stat: %s: %w", out, err)
+	}
+	for i, q := range snap.Ports[0].Queues {
+		c.rx[i], c.tx[i] = q.RX.Packets, q.TX.Packets
+	}
+	c.drops = map[string]uint64{}
+	for _, p := range snap.Ports {
+		for reason, n := range p.Link.Drops {
+			if p.Name == "gateway" && reason == wire.DropUnknownDst.String() {
+				continue // what is for others, as guests' reports of multicast groups: it comes when their links come up
+			}
+			c.drops[p.Name+": "+reason] = n
+		}
+	}
+	return c, nil
+}
+
+// queues has many flows go over 4, 2 and 1 queue pairs (ethtool -L): over all that the driver uses, and over no other.
+func (l *stockLab) queues(ctx context.Context) error {
+	for _, n := range []int{pairs, 2, 1, pairs} {
+		what := fmt.Sprintf("%d of %d queue pairs", n, pairs)
+		if err := l.do(ctx, what, step{0, "stock.queues", args{Queues: uint32(n)}}); err != nil {
+			return err
+		}
+		if err := l.spread(ctx, what, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spread has streams between guests and host, and looks at which queue pairs of guest 0 they take: some of the first n.
+func (l *stockLab) spread(ctx context.Context, what string, n int) error {
+	before, err := l.counts(ctx)
+	if err != nil {
+		return err
+	}
+	if err := l.streams(ctx, what, 16, short/4); err != nil {
+		return err
+	}
+	after, err := l.counts(ctx)
+	if err != nil {
+		return err
+	}
+	c := after.minus(before)
+	for name, list := range map[string][pairs]uint64{"received": c.rx, "sent": c.tx, "interrupts of receive queues": c.irqs} {
+		if used := some(list, n); some(list, pairs) != used || used < min(n, 2) {
+			return fmt.Errorf("%s: %s: %v", what, name, list)
+		}
+	}
+	if len(c.drops) != 0 {
+		return fmt.Errorf("%s: packets were dropped: %v", what, c.drops)
+	}
+	l.ok("%s: received %v, interrupts %v, sent %v, none dropped", what, c.rx, c.irqs, c.tx)
+	return nil
+}

@@ -1,0 +1,151 @@
+package run
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/lab/machines"
+	"vnic.dev/vnic/wire"
+)
+
+func TestMain(m *testing.M) { testkit.Main(withPairs{m}) }
+
+type withPairs struct{ *testing.M }
+
+// Run runs the tests, then ends the guests that they share.
+func (m withPairs) Run() int {
+	code := m.M.Run()
+	for _, x := range pairs {
+		if err := x.end(); err != nil {
+			_, _ = os.Stderr.WriteString(err.Error() + "\n")
+			code = 1
+		}
+	}
+	return code
+}
+
+// pair is two guests under QEMU in which nothing runs. The tests of this package share it, one
+// after the other: each leaves it as it was. A test that fails ends it, and the next one boots
+// another.
+type pair struct {
+	*runner
+	im *machines.Images
+}
+
+var pairs = map[string]*pair{} // by name
+
+const noP2P = " without P2P"
+
+// booted gives the pair of guests with these NICs. QEMU and the kernel are fetched if they are not
+// there.
+func booted(t *testing.T, name string) *pair {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+	x := pairs[name]
+	if x == nil {
+		x = boot(t, name)
+		pairs[name] = x
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			delete(pairs, name)
+			if err := x.end(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	return x
+}
+
+// pairOptions are of guests under QEMU.
+func pairOptions(nic string, size uint64) Options {
+	o := options(size)
+	o.NIC, o.InProc, o.Memory, o.GPUMemory = nic, false, 256<<20, 128<<20
+	if labtest.Long() {
+		o.Memory, o.GPUMemory = 512<<20, 512<<20
+	}
+	return o
+}
+
+func boot(t *testing.T, name string) *pair {
+	t.Helper()
+	nic, off := strings.CutSuffix(name, noP2P)
+	o := pairOptions(nic, 1)
+	o.P2P = !off
+	p, err := o.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &pair{}
+	if x.im, err = prepareGuests(t.Context(), &o); err != nil {
+		t.Fatal(err)
+	}
+	if x.runner, err = newRunner(&o, p); err != nil {
+		t.Fatal(errors.Join(err, x.im.Close()))
+	}
+	if err := x.start(context.Background(), x.im); err != nil {
+		t.Fatal(errors.Join(err, x.end()))
+	}
+	return x
+}
+
+func (x *pair) end() error { return errors.Join(x.Close(), x.im.Close()) }
+
+// run transfers as Do does, but for the boot: with other options, but for those of the lab's
+// hardware.
+func (x *pair) run(t *testing.T, o Options) *Report {
+	t.Helper()
+	if err := o.Check(); err != nil {
+		t.Fatal(err)
+	}
+	p, err := o.plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if models, _ := o.models(); models[0].Name != x.ends[0].nic.Model.Name {
+		slices.Reverse(x.ends[:])
+	}
+	x.opt = &o
+	for i, e := range x.ends {
+		e.opt, e.size = &o, p.window()
+		if err := errors.Join(x.sw.Detach(e.port.Link()), e.port.Attach(x.sw, o.link(i))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rep, err := func() (*Report, error) {
+		if err := x.setup(t.Context(), x.im); err != nil {
+			return nil, err
+		}
+		return x.transfer(t.Context(), p)
+	}()
+	if err != nil {
+		t.Fatal(x.blame(t.Context(), err))
+	}
+	for _, e := range x.ends {
+		if err := e.guest.(transfer.Remote).Close(t.Context()); err != nil {
+			t.Fatalf("guest %s: %v", e.name, err)
+		}
+	}
+	if err := rep.check(&o); err != nil {
+		t.Error(err)
+	}
+	validReport(t, rep)
+	return rep
+}
+
+// link is the link of end i.
+func (o *Options) link(i int) wire.LinkOptions {
+	d := lab.Uniform(i+1, lab.NIC{}, 0)
+	d.Impair(lab.Impairment{Loss: o.Impair.Loss, Reorder: o.Impair.Reorder, Seed: o.Seed})
+	return d.Guests[i].NICs[0].Link
+}

@@ -1,0 +1,233 @@
+package run
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/guest-images/transfer"
+	"vnic.dev/vnic/lab/labtest"
+)
+
+// The main claim, under QEMU: with each device model, with one on either end, over IPv4 and IPv6,
+// over links that lose segments, with several bound queues and with a receiver that keeps its
+// memory. Each row is a run of `vnic run` with these options; the guests of a pair are booted once.
+// The in-process rows are TestTransferIsProved and those below it.
+//
+// Invariant: vnic run: Payload goes from GPU to GPU and not through host memory, and the negative
+// controls fail as they must.
+//
+// Invariant: vnic run: A receiver that holds its tokens until the pool is dry goes on when it
+// returns them.
+func TestProof(t *testing.T) {
+	const either = NICVirtio + "," + NICGVE
+	size := func(n, long uint64) func(*Options) {
+		if labtest.Long() {
+			n = long
+		}
+		return func(o *Options) { o.Size = n << 20 }
+	}
+	audit := func(o *Options) { o.Audit = true }
+	ipv6 := func(o *Options) { o.Family = 6 }
+	lossy := func(o *Options) { o.Impair.Loss, o.Seed = 0.01, 1 }
+	devmem := func(o *Options) { o.Modes = o.Modes[:1] }
+	hold := func(n uint64) func(*Options) {
+		return func(o *Options) { devmem(o); o.HoldTokens = n }
+	}
+	bounced := func(o *Options) { devmem(o); o.P2P, o.Seed = false, 7 }
+	type row struct {
+		name, nic string
+		options   []func(*Options)
+	}
+	rows := []row{
+		{NICVirtio, NICVirtio, []func(*Options){size(4, 32), audit}},
+		{NICVirtio, NICVirtio, []func(*Options){size(4, 16), ipv6}},
+		{NICVirtio, NICVirtio, []func(*Options){size(2, 64), lossy}},
+		{NICGVE, NICGVE, []func(*Options){size(4, 64), audit}},
+		{NICGVE, NICGVE, []func(*Options){size(4, 16), ipv6}},
+		{NICGVE, NICGVE, []func(*Options){size(2, 64), lossy}},
+		{NICGVE, NICGVE, []func(*Options){size(4, 16), func(o *Options) { o.BindQueues = 2 }}},
+		{NICGVE, NICGVE, []func(*Options){size(16, 64), hold(1_000_000)}},
+		{NICGVE, NICGVE, []func(*Options){size(16, 64), hold(1)}},
+	}
+	for _, nic := range []string{either, NICGVE + "," + NICVirtio} {
+		for _, family := range []int{4, 6} {
+			of := func(o *Options) { o.Family = family }
+			rows = append(rows, row{either, nic, []func(*Options){size(4, 64), of, audit}},
+				row{either, nic, []func(*Options){size(2, 64), of, lossy}})
+		}
+	}
+	// The negative control: the same bytes arrive, and the counters say that they went through host
+	// memory.
+	for _, nic := range []string{either, NICGVE + "," + NICVirtio} {
+		rows = append(rows, row{either + noP2P, nic, []func(*Options){size(2, 32), bounced}})
+	}
+	if labtest.Long() {
+		for _, nic := range []string{NICVirtio, NICGVE} {
+			rows = append(rows, row{nic + noP2P, nic, []func(*Options){size(2, 32), bounced}})
+		}
+	}
+	for _, r := range rows {
+		o := pairOptions(r.nic, 0)
+		for _, change := range r.options {
+			change(&o)
+		}
+		t.Run(flags(&o), func(t *testing.T) {
+			rep := booted(t, r.name).run(t, o)
+			for _, wrong := range unproved(rep, &o) {
+				t.Error(wrong)
+			}
+			if !o.P2P {
+				direct := options(o.Size)
+				direct.Modes, direct.Seed = o.Modes, o.Seed
+				if want := do(t, direct).Runs[0].SHA256; rep.Runs[0].SHA256 != want {
+					t.Errorf("digest %s, with P2P %s", rep.Runs[0].SHA256, want)
+				}
+			}
+		})
+	}
+}
+
+// flags names a row as a user would write it.
+func flags(o *Options) string {
+	s := fmt.Sprintf("--nic %s --size %dM --family %d", o.NIC, o.Size>>20, o.Family)
+	if len(o.Modes) == 1 {
+		s += " --mode " + o.Modes[0]
+	}
+	for _, f := range []struct {
+		given bool
+		flag  string
+	}{
+		{o.Audit, "--audit"},
+		{o.Impair.Loss > 0, fmt.Sprintf("--loss %g%%", 100*o.Impair.Loss)},
+		{o.BindQueues > 1, fmt.Sprintf("--bind-queues %d", o.BindQueues)},
+		{o.HoldTokens > 0, fmt.Sprintf("--hold-tokens %d", o.HoldTokens)},
+		{!o.P2P, "--p2p off"},
+	} {
+		if f.given {
+			s += " " + f.flag
+		}
+	}
+	return s
+}
+
+// unproved says which conditions of a run's proof do not hold. It is stricter than the report's own
+// check where nothing is lost.
+func unproved(rep *Report, o *Options) (wrong []string) {
+	is := func(ok bool, format string, args ...any) {
+		if !ok {
+			wrong = append(wrong, fmt.Sprintf(format, args...))
+		}
+	}
+	guest := map[bool]string{true: "inproc", false: "qemu"}[o.InProc]
+	is(rep.NIC == o.NIC && rep.Family == o.Family && rep.BindQueues == o.BindQueues && rep.Guest == guest,
+		"the report is of another run: %+v", rep)
+	is(slices.EqualFunc(rep.Runs, o.Modes, func(r Run, mode string) bool { return r.Mode == mode }),
+		"not the modes %v: %+v", o.Modes, rep.Runs)
+	for i := range rep.Runs {
+		r := &rep.Runs[i]
+		all := func(n uint64) bool { return n == r.Bytes } // of the payload
+		if o.Impair.Lossy() || o.HoldTokens > 1 {
+			all = func(n uint64) bool { return n >= r.Bytes }
+		}
+		is(r.Bytes == o.Size && r.SHA256Match, "mode %s: %d bytes of %d, the digest is right: %t", r.Mode,
+			r.Bytes, o.Size, r.SHA256Match)
+		if r.Mode == transfer.Devmem && o.P2P {
+			is(all(r.TX.Device) && all(r.RX.Device) && r.TX.Host == 0 && r.RX.Host == 0 && r.LinearBytes == 0,
+				"mode devmem: payload was not in device memory alone: sent %+v, received %+v, linear %d, of %d",
+				r.TX, r.RX, r.LinearBytes, r.Bytes)
+		} else {
+			is(r.TX.Host >= r.Bytes && r.RX.Host >= r.Bytes && r.TX.Device == 0 && r.RX.Device == 0,
+				"mode %s: payload was not in host memory alone: sent %+v, received %+v, of %d",
+				r.Mode, r.TX, r.RX, r.Bytes)
+		}
+		is(r.Mode != transfer.Devmem || o.P2P || r.BouncedBytes >= r.Bytes,
+			"%d bytes were bounced, of %d", r.BouncedBytes, r.Bytes)
+		if o.Impair.Loss > 0 {
+			is(r.RetransmittedBytes > 0 && r.DroppedPackets > 0,
+				"mode %s: %d bytes sent again, %d packets dropped: was the link good?",
+				r.Mode, r.RetransmittedBytes, r.DroppedPackets)
+		}
+		switch a := r.Audit; {
+		case !o.Audit:
+		case a == nil || a.BytesScanned == 0:
+			wrong = append(wrong, "no audit")
+		case r.Mode == transfer.Devmem:
+			is(a.HitsSender == 0 && a.HitsReceiver == 0, "mode devmem: payload in guest RAM: %+v", a)
+		default:
+			is(a.HitsSender > 0 && a.HitsReceiver > 0, "mode copy: the audit does not see what it must: %+v", a)
+		}
+		if r.Mode == transfer.Devmem && o.HoldTokens > 0 {
+			wrong = append(wrong, wronglyHeld(r, o)...)
+		}
+	}
+	return wrong
+}
+
+// wronglyHeld says what is wrong with a receiver that kept its pages: it drops and stalls once its
+// page pool is dry, and goes on when it gives them back; one that keeps a single page does neither.
+func wronglyHeld(r *Run, o *Options) (wrong []string) {
+	p, err := o.plan()
+	switch most := p.pool / page * 4 / 7; {
+	case err != nil || r.Hold == nil:
+		wrong = append(wrong, fmt.Sprintf("nothing of what was held: %v", err))
+	case o.HoldTokens > 1 && (r.Hold.Stalls < 1 || r.Hold.Tokens < most || r.DroppedPackets == 0):
+		wrong = append(wrong, fmt.Sprintf("held %+v of a pool of %d pages, %d packets dropped", *r.Hold,
+			p.pool/page, r.DroppedPackets))
+	case o.HoldTokens == 1 && (r.Hold.Stalls != 0 || r.DroppedPackets != 0):
+		wrong = append(wrong, fmt.Sprintf("%d stalls, %d packets dropped", r.Hold.Stalls, r.DroppedPackets))
+	}
+	return wrong
+}
+
+// The negative controls of TestProof's own conditions: a report that is good but for one thing.
+func TestProofSeesWhatIsWrong(t *testing.T) {
+	plain := func() (*Report, Options) {
+		rep, o := sample(), pairOptions(NICVirtio, sample().Runs[0].Bytes)
+		o.Audit = true
+		rep.Runs[1].RetransmittedBytes, rep.Runs[1].DroppedPackets = 0, 0
+		return rep, o
+	}
+	if rep, o := plain(); len(unproved(rep, &o)) != 0 {
+		t.Fatal(unproved(rep, &o))
+	}
+	for name, change := range map[string]func(*Report, *Options){
+		"another NIC":           func(_ *Report, o *Options) { o.NIC = NICGVE },
+		"another family":        func(rep *Report, _ *Options) { rep.Family = 6 },
+		"other queues":          func(_ *Report, o *Options) { o.BindQueues = 2 },
+		"no QEMU":               func(rep *Report, _ *Options) { rep.Guest = "inproc" },
+		"a mode less":           func(rep *Report, _ *Options) { rep.Runs = rep.Runs[:1] },
+		"short":                 func(rep *Report, _ *Options) { rep.Runs[0].Bytes-- },
+		"digest":                func(rep *Report, _ *Options) { rep.Runs[1].SHA256Match = false },
+		"sent again":            func(rep *Report, _ *Options) { rep.Runs[0].TX.Device++ },
+		"sent from host memory": func(rep *Report, _ *Options) { rep.Runs[0].TX.Host = 1 },
+		"received there":        func(rep *Report, _ *Options) { rep.Runs[0].RX.Host = 1 },
+		"linear":                func(rep *Report, _ *Options) { rep.Runs[0].LinearBytes = 1 },
+		"copied from a GPU":     func(rep *Report, _ *Options) { rep.Runs[1].TX.Device = 1 },
+		"P2P was off":           func(_ *Report, o *Options) { o.P2P = false },
+		"not bounced": func(rep *Report, o *Options) {
+			o.P2P, rep.Runs[0].TX, rep.Runs[0].RX = false, rep.Runs[1].TX, rep.Runs[1].RX
+		},
+		"no loss":         func(_ *Report, o *Options) { o.Impair.Loss = 0.01 },
+		"no audit":        func(rep *Report, _ *Options) { rep.Runs[0].Audit = nil },
+		"nothing scanned": func(rep *Report, _ *Options) { rep.Runs[0].Audit.BytesScanned = 0 },
+		"in guest RAM":    func(rep *Report, _ *Options) { rep.Runs[0].Audit.HitsSender = 1 },
+		"audit is blind":  func(rep *Report, _ *Options) { rep.Runs[1].Audit.HitsReceiver = 0 },
+		"held, no drop":   func(_ *Report, o *Options) { o.HoldTokens = 1_000_000 },
+		"held no pages": func(rep *Report, o *Options) {
+			o.HoldTokens, rep.Runs[0].DroppedPackets, rep.Runs[0].Hold.Tokens = 1_000_000, 1, 100
+		},
+		"stalled all the same": func(_ *Report, o *Options) { o.HoldTokens = 1 },
+		"nothing held":         func(rep *Report, o *Options) { o.HoldTokens, rep.Runs[0].Hold = 1, nil },
+	} {
+		rep, o := plain()
+		change(rep, &o)
+		if len(unproved(rep, &o)) == 0 {
+			t.Errorf("%s: passes for a proof", name)
+		}
+	}
+	if rep, o := plain(); strings.Join(unproved(rep, &o), "") != "" {
+		t.Error("a case has changed the sample")
+	}
+}

@@ -1,0 +1,154 @@
+package run
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/lab/machines"
+)
+
+// Memory does not grow with what is sent: far more than both GPUs together have.
+func TestMemoryIsBounded(t *testing.T) {
+	o := options(256 << 20)
+	if labtest.Long() {
+		o.Size, o.GPUMemory = 4<<30, 512<<20
+	}
+	// The peak is that from now on (proc(5)).
+	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
+		t.Fatal(err)
+	}
+	before := status(t, "VmRSS")
+	rep := do(t, o)
+	for _, wrong := range unproved(rep, &o) {
+		t.Error(wrong)
+	}
+	grown := status(t, "VmHWM") - before
+	t.Logf("%d MiB by way of 2 GPUs of %d MiB: %d MiB more at the most", o.Size>>20, o.GPUMemory>>20, grown>>20)
+	if grown < int64(o.GPUMemory)/2 || grown > int64(o.Size) {
+		t.Errorf("%d bytes of memory more than before", grown)
+	}
+}
+
+// status reads a size of this process.
+func status(t *testing.T, field string) int64 {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, found := strings.Cut(string(b), "\n"+field+":")
+	kib, err := strconv.ParseInt(strings.TrimSpace(strings.Split(text, "kB")[0]), 10, 64)
+	if !found || err != nil {
+		t.Fatalf("%s: %v", field, err)
+	}
+	return kib << 10
+}
+
+// Runs one after the other, none fails, and none leaves a process, a file, a goroutine or a
+// descriptor.
+func TestRepeatedRunsLeaveNothing(t *testing.T) {
+	inproc, machine, size, qemuSize := 2, 1, uint64(4<<20), uint64(2<<20)
+	if labtest.Long() {
+		inproc, machine, size, qemuSize = 20, 20, 64<<20, 16<<20
+	}
+	repeat := func(t *testing.T, n int, o Options) {
+		before := left(t, o.Fetch.CacheDir)
+		for i := range n {
+			o.Seed = uint64(i + 1)
+			rep := do(t, o)
+			for _, wrong := range unproved(rep, &o) {
+				t.Errorf("run %d: %s", i+1, wrong)
+			}
+			if after := left(t, o.Fetch.CacheDir); !slices.Equal(before, after) {
+				t.Fatalf("run %d: before %q, after %q", i+1, before, after)
+			}
+		}
+	}
+	t.Run("in process, with loss and reordering", func(t *testing.T) {
+		t.Setenv("TMPDIR", t.TempDir())
+		o := options(size)
+		o.Impair.Loss, o.Impair.Reorder = 0.01, 0.01
+		repeat(t, inproc, o)
+	})
+	t.Run("QEMU", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("boots QEMU")
+		}
+		o := pairOptions(NICVirtio, qemuSize)
+		o.Fetch.CacheDir = ownCache(t)
+		im, err := prepareGuests(t.Context(), &o) // puts its image there
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := im.Close(); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("TMPDIR", t.TempDir())
+		repeat(t, machine, o)
+	})
+}
+
+// ownCache is a cache in which nobody else's run shows, with what the user's has.
+func ownCache(t *testing.T) string {
+	t.Helper()
+	im, err := machines.Fetch(context.Background(), pairOptions(NICVirtio, 1).Fetch, []string{NICVirtio}, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer im.Close()
+	dir := t.TempDir()
+	for _, name := range []string{"qemu", "kernel"} {
+		if err := os.Symlink(filepath.Join(im.Cache, name), filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, name := range []string{"resolved.json", "kvm.json"} {
+		b, err := os.ReadFile(filepath.Join(im.Cache, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name), b, 0o600)
+		}
+		if err != nil && !os.IsNotExist(err) {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// left lists this process's children, and the files of the temporary directory, a cache and
+// /dev/shm.
+func left(t *testing.T, cache string) (list []string) {
+	t.Helper()
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, name := range stats {
+		b, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
+		}
+		who := strings.LastIndex(string(b), ")") + 1 // "12 (name)"
+		fields := strings.Fields(string(b[who:]))    // state, ppid
+		if fields[1] == strconv.Itoa(os.Getpid()) {
+			list = append(list, fmt.Sprintf("process %s", b[:who]))
+		}
+	}
+	for _, dir := range []string{os.TempDir(), cache} {
+		if dir == "" {
+			continue
+		}
+		if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+			list = append(list, path)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shm, _ := filepath.Glob("/dev/shm/*vnic*")
+	return append(list, shm...)
+}

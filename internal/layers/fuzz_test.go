@@ -1,0 +1,53 @@
+package layers
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Each fuzz target has inputs that every run of the tests plays: files of its corpus, or inputs
+// that it adds.
+func TestFuzzTargetsHaveACorpus(t *testing.T) {
+	found := 0
+	for _, p := range packages(t) {
+		files, err := filepath.Glob(filepath.Join(p.Dir, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, d := range tree.Decls {
+				f, ok := d.(*ast.FuncDecl)
+				if !ok || f.Recv != nil || !strings.HasPrefix(f.Name.Name, "Fuzz") {
+					continue
+				}
+				found++
+				corpus, _ := os.ReadDir(filepath.Join(p.Dir, "testdata", "fuzz", f.Name.Name))
+				if len(corpus) == 0 && !adds(f) {
+					t.Errorf("%s %s has no input", p.ImportPath, f.Name.Name)
+				}
+			}
+		}
+	}
+	if found < 20 {
+		t.Errorf("%d fuzz targets were found", found)
+	}
+}
+
+// adds says whether a fuzz target adds inputs itself.
+func adds(f *ast.FuncDecl) (found bool) {
+	ast.Inspect(f, func(n ast.Node) bool {
+		s, ok := n.(*ast.SelectorExpr)
+		found = found || ok && s.Sel.Name == "Add"
+		return !found
+	})
+	return found
+}

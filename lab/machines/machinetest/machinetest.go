@@ -1,0 +1,117 @@
+// Package machinetest boots guests for tests: what is not there is fetched, and a test whose guest
+// cannot be had fails. Tests that boot are left out with -short.
+package machinetest
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/assets"
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines"
+)
+
+// Images fetches what guests with NICs of these models boot from, and builds the initramfs with
+// modules, programs and files of o; with no modules those of the models. What it takes is let go of
+// when the test ends.
+func Images(t *testing.T, models []string, o guestimages.Options) *machines.Images {
+	t.Helper()
+	skipIfShort(t)
+	step := ""
+	progress := func(p assets.Progress) {
+		if now := p.Step + " " + p.What; now != step {
+			step = now
+			t.Log(now, p.Total)
+		}
+	}
+	im, err := machines.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, Progress: progress}, models, t.Logf)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := im.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if o.Modules == nil {
+		for _, m := range models {
+			o.Modules = append(o.Modules, machines.For(m).Modules...)
+		}
+	}
+	if err := im.BuildImage(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	return im
+}
+
+func skipIfShort(t *testing.T) {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("boots QEMU")
+	}
+}
+
+// Program builds a program for guests, and gives its path.
+func Program(t *testing.T, pkg string) string {
+	t.Helper()
+	skipIfShort(t)
+	dir := filepath.Join(t.TempDir(), filepath.Base(pkg))
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path, err := guestimages.BuildProgram(t.Context(), pkg, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// Lab opens a lab, whose log and end are the test's.
+func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
+	t.Helper()
+	if log == nil {
+		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
+	}
+	l, err := lab.Open(d, lab.Options{Farewell: machines.Farewell, Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return l
+}
+
+// Boot boots a guest, which is ended with the test. Its console is shown if the test has failed.
+func Boot(t *testing.T, im *machines.Images, hw *lab.Machine, c machines.Config) *machines.Guest {
+	t.Helper()
+	if c.Name == "" {
+		c.Name = t.Name()
+	}
+	g, err := im.Boot(context.WithoutCancel(t.Context()), hw, c) // t's ends before its Cleanup
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		err := g.Close()
+		if t.Failed() {
+			console := g.Console()
+			for line := range strings.Lines(string(console[max(0, len(console)-16<<10):])) {
+				t.Log(agent.Plain(strings.TrimRight(line, "\r\n")))
+			}
+		}
+		if err != nil && !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	})
+	return g
+}
