@@ -110,3 +110,49 @@ func BenchmarkTranslate(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkManyRegions adds as many regions as a space holds one by one, and removes them: one by one, or at once.
+func BenchmarkManyRegions(b *testing.B) {
+	fd := memfd(b, 1<<20)
+	fill := func(b *testing.B) *Space {
+		s := NewSpace("bench", NewFiles())
+		for i := range uint64(MaxRegions) {
+			if err := s.Add(Map{IOVA: i << 13, Size: 4096, FD: fd}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return s
+	}
+	b.Run("add", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			s := fill(b)
+			b.StopTimer()
+			_ = s.Close()
+			b.StartTimer()
+		}
+	})
+	for name, remove := range map[string]func(s *Space) error{
+		"remove": func(s *Space) error {
+			for i := range uint64(MaxRegions) {
+				if err := s.Remove(i<<13, 4096); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		"remove-range": func(s *Space) error { return s.RemoveRange(0, 1<<63) },
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				b.StopTimer()
+				s := fill(b)
+				b.StartTimer()
+				if err := remove(s); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -20,6 +20,7 @@ type epoch struct {
 		n atomic.Int64
 		_ [56]byte // one cache line each
 	}
+	waits atomic.Uint64 // calls of wait
 }
 
 func (e *epoch) init() {
@@ -48,9 +49,14 @@ func (e *epoch) leave(token int) {
 	}
 }
 
+// empty tells that everyone who was inside at the call has left: each counter was seen at zero, so there is nobody to
+// wait for, also if another writer waits.
+func (e *epoch) empty() bool { return e.inside[0].n.Load() == 0 && e.inside[1].n.Load() == 0 }
+
 // wait returns when everyone who was inside at the call has left. Behind another writer it also waits for those who are
 // inside when its turn comes.
 func (e *epoch) wait() {
+	e.waits.Add(1)
 	e.grace <- struct{}{}
 	defer func() { <-e.grace }()
 	cur := e.index.Load() & 1

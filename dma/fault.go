@@ -89,9 +89,9 @@ func (s *Space) forgive() {
 	if s.fault == nil {
 		return
 	}
-	for _, r := range s.table.Load().regions {
-		if r.file != nil && r.file.Dead() {
-			s.fault = r.file.gone.Load().fault
+	for f := range s.using {
+		if f.Dead() {
+			s.fault = f.gone.Load().fault
 			return
 		}
 	}

@@ -359,7 +359,7 @@ func TestFileThatDiesWhileItIsAdded(t *testing.T) {
 	}
 	s.mu.Lock()
 	err = s.attach(r)
-	s.set(newTable([]*Region{r}))
+	s.set(newTable([]*Region{r}), 1)
 	s.mu.Unlock()
 	if err != nil || !closed(s.Faulted()) || !errors.Is(s.FaultErr(), first) || r.FileOffset() != 0 {
 		t.Errorf("not told: %v, %v", err, s.FaultErr())

@@ -216,7 +216,7 @@ func TestOneGuestCannotTakeTheAddressSpace(t *testing.T) {
 	files.size = size
 	greedy.Close()
 	other.Close()
-	if files.Len() != 0 || files.size != 0 || greedy.nfile != 0 || greedy.reach != 0 {
+	if files.Len() != 0 || files.size != 0 || len(greedy.using) != 0 || greedy.reach != 0 {
 		t.Fatalf("left: %d files of %#x bytes", files.Len(), files.size)
 	}
 }

@@ -44,6 +44,10 @@ func (r *Region) FileOffset() uint64 { return r.off }
 // IOVA returns where the region begins in its space; 0 if it is in none.
 func (r *Region) IOVA() uint64 { return r.iova }
 
+func (r *Region) info() RegionInfo {
+	return RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess}
+}
+
 // Segment returns [off, off+n) of the region as a place. Bounds are checked when it is used.
 func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
 

@@ -29,12 +29,6 @@ type RegionInfo struct {
 	ReadOnly, NoAccess bool
 }
 
-// table is what workers see of a space: immutable, sorted, disjoint.
-type table struct {
-	starts  []uint64 // IOVA of regions[i], dense for the search
-	regions []*Region
-}
-
 // Space is the address space of one device: what its guest lets it reach.
 type Space struct {
 	name  string
@@ -43,9 +37,10 @@ type Space struct {
 	gen   atomic.Uint64
 	epoch epoch
 
-	mu    sync.Mutex // held while the table is changed; not while waiting
-	nfile int        // under mu: distinct files, and the sum of their sizes
-	reach uint64
+	mu    sync.Mutex         // held while the table is changed; not while waiting
+	count int                // under mu: regions in the table
+	using map[*File]struct{} // under mu: the files of regions that are not retired yet
+	reach uint64             // under mu: the sum of their sizes
 
 	faultMu sync.Mutex    // leaf
 	faulted chan struct{} // under faultMu
@@ -54,7 +49,7 @@ type Space struct {
 
 // NewSpace returns an empty space whose files are kept in files. The name is for errors.
 func NewSpace(name string, files *Files) *Space {
-	s := &Space{name: name, files: files, faulted: make(chan struct{})}
+	s := &Space{name: name, files: files, using: make(map[*File]struct{}), faulted: make(chan struct{})}
 	s.epoch.init()
 	s.table.Store(&table{})
 	return s
@@ -77,6 +72,9 @@ func (s *Space) Leave(token int) { s.epoch.leave(token) }
 // Generation returns a number that grows with each change of the space.
 func (s *Space) Generation() uint64 { return s.gen.Load() }
 
+// Waits returns how often a change of the space waited for workers that were inside.
+func (s *Space) Waits() uint64 { return s.epoch.waits.Load() }
+
 // Add maps a region. It waits for nobody. The error is EEXIST if it overlaps another, EINVAL for a bad range, ENOSPC for
 // too many regions or files, ErrBadFile for a bad file, ErrFault for one that has faulted and is still mapped somewhere.
 func (s *Space) Add(m Map) error {
@@ -85,12 +83,12 @@ func (s *Space) Add(m Map) error {
 		return err
 	}
 	s.mu.Lock()
-	t, err := s.table.Load().with(r)
+	t, err := s.with(r)
 	if err == nil {
 		err = s.attach(r)
 	}
 	if err == nil {
-		s.set(t)
+		s.set(t, s.count+1)
 	}
 	s.mu.Unlock()
 	if err != nil {
@@ -100,21 +98,63 @@ func (s *Space) Add(m Map) error {
 	return nil
 }
 
+// with returns the table with r added. Under mu.
+func (s *Space) with(r *Region) (*table, error) {
+	if s.count >= MaxRegions {
+		return nil, fmt.Errorf("%v: %d regions are mapped: %w", r, s.count, unix.ENOSPC)
+	}
+	return s.table.Load().with(r)
+}
+
 // Remove unmaps the region that has exactly this address and size, and returns when no worker uses it any more. The
 // error is ENOENT if there is none.
 func (s *Space) Remove(iova, size uint64) error {
 	s.mu.Lock()
-	old := s.table.Load()
-	i := old.find(iova)
-	if i < 0 || old.starts[i] != iova || old.regions[i].Size() != size {
+	t := s.table.Load()
+	r := t.at(iova)
+	if r == nil || r.iova != iova || r.Size() != size {
 		s.mu.Unlock()
 		return fmt.Errorf("space %s: remove [%#x, +%#x): no such region: %w", s.name, iova, size, unix.ENOENT)
 	}
-	r := old.regions[i]
-	s.set(newTable(slices.Delete(slices.Clone(old.regions), i, i+1)))
+	s.set(t.without(r), s.count-1)
 	s.mu.Unlock()
 	s.retire([]*Region{r})
 	return nil
+}
+
+// RemoveRange unmaps the regions that lie in [iova, iova+size), none as well, at once, and returns when no worker uses
+// them any more: it waits once, however many they are. The error is EINVAL if the range cuts a region, or is none;
+// then nothing has changed.
+func (s *Space) RemoveRange(iova, size uint64) error {
+	s.mu.Lock()
+	t := s.table.Load()
+	gone, err := t.within(iova, size)
+	if err == nil && len(gone) > 0 {
+		for _, r := range gone {
+			t = t.without(r)
+		}
+		s.set(t, s.count-len(gone))
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("space %s: remove %w", s.name, err)
+	}
+	s.retire(gone)
+	return nil
+}
+
+// RegionsIn lists the regions that lie in [iova, iova+size), by address. The error is EINVAL if the range cuts a
+// region, or is none.
+func (s *Space) RegionsIn(iova, size uint64) ([]RegionInfo, error) {
+	regions, err := s.table.Load().within(iova, size)
+	if err != nil {
+		return nil, fmt.Errorf("space %s: %w", s.name, err)
+	}
+	infos := make([]RegionInfo, len(regions))
+	for i, r := range regions {
+		infos[i] = r.info()
+	}
+	return infos, nil
 }
 
 // Replace puts maps in the place of all regions at once, and returns when no worker uses the old ones any more. On an
@@ -154,9 +194,9 @@ func (s *Space) Replace(maps []Map) error {
 			return fail(fmt.Errorf("space %s: replace: %w", s.name, err))
 		}
 	}
-	s.set(newTable(regions))
+	s.set(newTable(regions), len(regions))
 	s.mu.Unlock()
-	s.retire(old.regions)
+	s.retire(old.all())
 	return nil
 }
 
@@ -165,25 +205,22 @@ func (s *Space) Close() error { return s.Replace(nil) }
 
 // Regions lists what is mapped, by address.
 func (s *Space) Regions() []RegionInfo {
-	t := s.table.Load()
-	infos := make([]RegionInfo, len(t.regions))
-	for i, r := range t.regions {
-		infos[i] = RegionInfo{r.iova, r.Size(), r.file, r.off, r.readOnly, r.noAccess}
-	}
+	var infos []RegionInfo
+	s.table.Load().walk(0, func(r *Region) bool {
+		infos = append(infos, r.info())
+		return true
+	})
 	return infos
 }
 
-// Has reports whether a region of f is mapped.
+// Has reports whether a region of f is mapped, or was and is still in use by workers.
 func (s *Space) Has(f *File) bool {
 	if f == nil {
 		return false
 	}
-	for _, r := range s.table.Load().regions {
-		if r.file == f {
-			return true
-		}
-	}
-	return false
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.spaces[s] != 0
 }
 
 // open checks m and takes a reference on its file.
@@ -226,10 +263,11 @@ func (s *Space) attach(r *Region) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.spaces[s] == 0 {
-		if s.nfile >= maxSpaceFiles || f.Size() > maxSpaceBytes-s.reach {
-			return fmt.Errorf("%v: file of %#x bytes: %d of %#x bytes are mapped already: %w", r, f.Size(), s.nfile, s.reach, unix.ENOSPC)
+		if len(s.using) >= maxSpaceFiles || f.Size() > maxSpaceBytes-s.reach {
+			return fmt.Errorf("%v: file of %#x bytes: %d of %#x bytes are mapped already: %w",
+				r, f.Size(), len(s.using), s.reach, unix.ENOSPC)
 		}
-		s.nfile++
+		s.using[f] = struct{}{}
 		s.reach += f.Size()
 	}
 	f.spaces[s]++
@@ -249,7 +287,7 @@ func (s *Space) detach(r *Region) {
 	defer f.mu.Unlock()
 	if f.spaces[s]--; f.spaces[s] == 0 {
 		delete(f.spaces, s)
-		s.nfile--
+		delete(s.using, f)
 		s.reach -= f.Size()
 	}
 }
@@ -259,7 +297,9 @@ func (s *Space) retire(old []*Region) {
 	if len(old) == 0 {
 		return
 	}
-	s.epoch.wait()
+	if !s.epoch.empty() {
+		s.epoch.wait()
+	}
 	s.mu.Lock()
 	for _, r := range old {
 		s.detach(r)
@@ -271,9 +311,10 @@ func (s *Space) retire(old []*Region) {
 	}
 }
 
-// set makes t the table. Under mu.
-func (s *Space) set(t *table) {
+// set makes t, of count regions, the table. Under mu.
+func (s *Space) set(t *table, count int) {
 	s.table.Store(t)
+	s.count = count
 	s.gen.Add(1)
 }
 
@@ -289,30 +330,3 @@ func (r *Region) compare(q *Region) int {
 
 // String returns the region's place, for errors.
 func (r *Region) String() string { return fmt.Sprintf("region [%#x, +%#x)", r.iova, r.Size()) }
-
-func newTable(regions []*Region) *table {
-	t := &table{starts: make([]uint64, len(regions)), regions: regions}
-	for i, r := range regions {
-		t.starts[i] = r.iova
-	}
-	return t
-}
-
-// with returns a table with r added.
-func (t *table) with(r *Region) (*table, error) {
-	if len(t.regions) >= MaxRegions {
-		return nil, fmt.Errorf("%v: %d regions are mapped: %w", r, len(t.regions), unix.ENOSPC)
-	}
-	i := t.find(r.iova) // the one at or before
-	if i >= 0 && r.iova-t.starts[i] < t.regions[i].Size() {
-		return nil, fmt.Errorf("%v: overlaps %v: %w", r, t.regions[i], unix.EEXIST)
-	}
-	if i+1 < len(t.regions) && t.starts[i+1]-r.iova < r.Size() {
-		return nil, fmt.Errorf("%v: overlaps %v: %w", r, t.regions[i+1], unix.EEXIST)
-	}
-	regions := make([]*Region, 0, len(t.regions)+1)
-	regions = append(regions, t.regions[:i+1]...)
-	regions = append(regions, r)
-	regions = append(regions, t.regions[i+1:]...)
-	return newTable(regions), nil
-}

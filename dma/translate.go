@@ -52,19 +52,6 @@ func (e *AddrError) Unwrap() error { return e.Err }
 // maxSegment is the longest segment that Translate makes; a multiple of every page size.
 const maxSegment = 1 << 30
 
-// find returns the index of the last region that begins at or before iova, -1 if there is none.
-func (t *table) find(iova uint64) int {
-	lo, hi := 0, len(t.starts)
-	for lo < hi {
-		if mid := int(uint(lo+hi) >> 1); t.starts[mid] <= iova {
-			lo = mid + 1
-		} else {
-			hi = mid
-		}
-	}
-	return lo - 1
-}
-
 // Translate appends to dst the places of [iova, iova+n), across regions that touch, and never beyond one. The caller is
 // inside the space. On an error, an *AddrError, dst comes back as it was.
 func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, error) {
@@ -75,11 +62,14 @@ func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, e
 // would need more is ErrScattered, found before one more is made: limit bounds time and memory,
 // however many regions the guest has made.
 func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
-	t := s.table.Load()
 	out := dst
+	root := s.table.Load()
+	t := root
 	for i := t.find(iova); n > 0; i++ {
 		if i < 0 || i >= len(t.regions) {
-			return dst, &AddrError{s.name, iova, n, a, ErrUnmapped}
+			if t, i = root.follow(t, iova); t == nil {
+				return dst, &AddrError{s.name, iova, n, a, ErrUnmapped}
+			}
 		}
 		r := t.regions[i]
 		off, size := iova-r.iova, r.Size()
@@ -134,12 +124,10 @@ type Pin struct {
 func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	token := s.Enter()
 	defer s.Leave(token)
-	t := s.table.Load()
-	i := t.find(iova)
-	if i < 0 {
+	r := s.table.Load().at(iova)
+	if r == nil {
 		return nil, &AddrError{s.name, iova, n, Write, ErrUnmapped}
 	}
-	r := t.regions[i]
 	off, size := iova-r.iova, r.Size()
 	switch {
 	case off >= size:

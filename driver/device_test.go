@@ -406,7 +406,7 @@ func (d *testDevice) StartQueue(v vhostuser.Vring) error {
 	defer d.mu.Unlock()
 	q := d.queues[v.Index]
 	vq, err := virtq.NewDevice(d.space, virtq.Config{
-		Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used, Base: v.Base,
+		Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used, Base: virtq.BaseOf(v.Base),
 		Indirect: d.features&featIndirect != 0, EventIdx: d.features&featEventIdx != 0,
 	})
 	if err != nil {
@@ -423,7 +423,7 @@ func (d *testDevice) EnableQueue(index int, on bool) error {
 	d.wake()
 	return nil
 }
-func (d *testDevice) StopQueue(index int) (uint16, error) {
+func (d *testDevice) StopQueue(index int) (uint32, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	q := d.queues[index]
@@ -440,7 +440,7 @@ func (d *testDevice) StopQueue(index int) (uint16, error) {
 	}
 	q.vring.Kick, q.vring.Call, q.vring.Err = -1, -1, -1
 	d.wake()
-	return base, nil
+	return base.State(), nil
 }
 func (d *testDevice) Disconnected() {
 	for i, q := range d.queues {

@@ -31,7 +31,7 @@ func (d *idle) SetConfig(uint32, []byte) error         { return nil }
 func (d *idle) SetCall(_, fd int) error                { return closeFD(fd) }
 func (d *idle) SetErr(_, fd int) error                 { return closeFD(fd) }
 func (d *idle) EnableQueue(int, bool) error            { return nil }
-func (d *idle) StopQueue(int) (base uint16, err error) { return 0, nil }
+func (d *idle) StopQueue(int) (base uint32, err error) { return 0, nil }
 func (d *idle) Reset() error                           { return nil }
 func (d *idle) MemoryChanged() error                   { return nil }
 func (d *idle) Disconnected()                          {}

@@ -48,7 +48,6 @@ func (s *session) dmaMap(m *message) error {
 	if err != nil {
 		return fmt.Errorf("%v: %w", m.Command, err)
 	}
-	s.maps[d.iova] = d.size
 	if to.NoAccess && !to.ReadOnly && !s.unshared {
 		s.unshared = true // once: there may be many, and some are no loss (video memory)
 		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.iova), "size", d.size, "hint", shareHint)
@@ -58,7 +57,7 @@ func (s *session) dmaMap(m *message) error {
 }
 
 // dmaUnmap takes ranges out of the space. The reply says that the device does not use them any more: it was told before, and
-// Remove waits for every worker that is inside the space.
+// RemoveRange and Replace wait for every worker that is inside the space, once for all ranges.
 //
 // "The address and size of the DMA region being unmapped must match exactly a previous mapping". But when a device with an
 // emulated IOMMU is reset, QEMU 11.1 unmaps the whole address space by powers of two, whatever is mapped (measured), and
@@ -73,63 +72,43 @@ func (s *session) dmaUnmap(m *message) error {
 	case d.flags&unmapDirty != 0:
 		return fmt.Errorf("%v: dirty pages are not logged: %w", m.Command, unix.ENOTSUP)
 	}
-	before := len(s.maps)
-	var err error
+	unmap := s.unmap
 	if d.flags&unmapAll != 0 {
-		err = s.unmapAll(&d)
-	} else {
-		err = s.unmap(&d)
+		unmap = s.unmapAll
 	}
+	n, err := unmap(&d)
 	if err != nil {
 		return fmt.Errorf("%v: %w", m.Command, err)
 	}
-	if len(s.maps) != before {
+	if n > 0 {
 		s.dev.MemoryChanged()
 	}
 	s.out = append(s.out, m.body...) // "The server responds with the original DMA entry in the request"
 	return nil
 }
 
-func (s *session) unmapAll(d *dmaUnmap) error {
+// unmapAll takes all ranges out of the space, and tells how many those were.
+func (s *session) unmapAll(d *dmaUnmap) (n int, err error) {
 	if d.iova != 0 || d.size != 0 { // as Linux has it
-		return fmt.Errorf("all of [%#x, +%#x): %w", d.iova, d.size, unix.EINVAL)
+		return 0, fmt.Errorf("all of [%#x, +%#x): %w", d.iova, d.size, unix.EINVAL)
 	}
-	for iova, size := range s.maps {
-		s.dev.Unmapping(iova, size)
-	}
-	clear(s.maps)
-	return s.space.Replace(nil)
+	all := s.space.Regions()
+	s.unmapping(all)
+	return len(all), s.space.Replace(nil)
 }
 
-func (s *session) unmap(d *dmaUnmap) error {
-	if d.size == 0 || d.size-1 > ^d.iova {
-		return fmt.Errorf("[%#x, +%#x): %w", d.iova, d.size, unix.EINVAL)
+// unmap takes the ranges inside d out of the space, and tells how many those were.
+func (s *session) unmap(d *dmaUnmap) (n int, err error) {
+	inside, err := s.space.RegionsIn(d.iova, d.size)
+	if err != nil || len(inside) == 0 {
+		return 0, err
 	}
-	if size, ok := s.maps[d.iova]; ok && size == d.size {
-		return s.remove(d.iova, d.size)
-	}
-	var inside []uint64
-	last := d.iova + (d.size - 1)
-	for iova, size := range s.maps {
-		end := iova + (size - 1)
-		switch {
-		case end < d.iova || iova > last:
-		case iova < d.iova || end > last:
-			return fmt.Errorf("[%#x, +%#x) cuts [%#x, +%#x): %w", d.iova, d.size, iova, size, unix.EINVAL)
-		default:
-			inside = append(inside, iova)
-		}
-	}
-	for _, iova := range inside {
-		if err := s.remove(iova, s.maps[iova]); err != nil {
-			return err
-		}
-	}
-	return nil
+	s.unmapping(inside)
+	return len(inside), s.space.RemoveRange(d.iova, d.size)
 }
 
-func (s *session) remove(iova, size uint64) error {
-	s.dev.Unmapping(iova, size)
-	delete(s.maps, iova)
-	return s.space.Remove(iova, size)
+func (s *session) unmapping(regions []dma.RegionInfo) {
+	for i := range regions {
+		s.dev.Unmapping(regions[i].IOVA, regions[i].Size)
+	}
 }

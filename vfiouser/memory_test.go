@@ -276,3 +276,47 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 	wg.Wait()
 	must(t, l.hangUp())
 }
+
+// A range that covers several mappings is waited for once, and not at all if no worker is inside the space.
+func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
+	testkit.CheckFDs(t)
+	for _, all := range []bool{false, true} {
+		h := newHost(t)
+		l := h.connect()
+		m := memory(t, guestSize)
+		unmap := func() error {
+			if all {
+				return l.UnmapAll()
+			}
+			return l.Unmap(0, 1<<40)
+		}
+		fill := func() {
+			for i := range uint64(200) {
+				must(t, l.MapRange(i<<13, 4096, m.FD(), 0, true))
+			}
+		}
+		fill()
+		must(t, unmap())
+		if n := h.space.Waits(); n != 0 || len(h.space.Regions()) != 0 {
+			t.Errorf("waited %d times for nobody; %d regions are left", n, len(h.space.Regions()))
+		}
+		fill()
+		token := h.space.Enter()
+		unmapped := make(chan error, 1)
+		go func() { unmapped <- unmap() }()
+		for h.space.Waits() == 0 {
+			runtime.Gosched()
+		}
+		select {
+		case err := <-unmapped:
+			t.Fatalf("unmapped under a worker: %v", err)
+		default:
+		}
+		h.space.Leave(token)
+		must(t, <-unmapped)
+		if n := h.space.Waits(); n != 1 || len(h.space.Regions()) != 0 {
+			t.Errorf("waited %d times for one worker; %d regions are left", n, len(h.space.Regions()))
+		}
+		must(t, l.hangUp())
+	}
+}

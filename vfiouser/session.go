@@ -25,8 +25,7 @@ type session struct {
 
 	info       Info
 	negotiated bool
-	maps       map[uint64]uint64 // what is in space: size by IOVA
-	unshared   bool              // it was said that memory came without a descriptor
+	unshared   bool // it was said that memory came without a descriptor
 	refusals   int
 }
 
@@ -34,7 +33,7 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	info := s.dev.Info()
 	info.Regions = info.Regions[:min(len(info.Regions), NumRegions)]
 	info.IRQs = info.IRQs[:min(len(info.IRQs), NumIRQs)]
-	return &session{conn: conn{sock: sock}, dev: s.dev, space: s.space, log: s.log, over: over, info: info, maps: make(map[uint64]uint64)}
+	return &session{conn: conn{sock: sock}, dev: s.dev, space: s.space, log: s.log, over: over, info: info}
 }
 
 // run serves messages until the connection ends; nil means that the client hung up.
@@ -146,7 +145,6 @@ func (s *session) end() {
 	if err := s.space.Replace(nil); err != nil {
 		s.log.Error("guest memory was not unmapped", "error", err)
 	}
-	clear(s.maps)
 	if n := s.refusals - maxRefusalLogs; n > 0 {
 		s.log.Warn("more vfio-user requests were refused than logged", "count", n)
 	}

@@ -7,7 +7,9 @@ type Vring struct {
 	// Desc, Avail and Used are guest-physical addresses (IOVAs in the Space), translated from the frontend's own. Each
 	// part of the (split) ring lies in one region; its alignment is not checked here.
 	Desc, Avail, Used uint64
-	Base              uint16 // next available index to take
+	// Base says where the ring goes on, in the encoding of the ring (of a split one: the next available index). It is
+	// passed through as it is.
+	Base uint32
 	// Kick, Call and Err are eventfds, non-blocking, -1 for none (for Kick: poll the ring). They are the device's from
 	// the call on, even if it returns an error: it closes them when the queue stops or another takes their place.
 	Kick, Call, Err int
@@ -52,8 +54,8 @@ type Device interface {
 	// that is started and disabled receives nothing, and what it transmits is taken and dropped.
 	EnableQueue(index int, on bool) error
 	// StopQueue stops a started queue. When it returns, nothing of the device touches the ring or its buffers, and base
-	// is the next available index. The queue counts as stopped even if there is an error.
-	StopQueue(index int) (base uint16, err error)
+	// is where the ring goes on, for Vring.Base. The queue counts as stopped even if there is an error.
+	StopQueue(index int) (base uint32, err error)
 	// Reset takes the device to its initial state (RESET_DEVICE). Every queue has been stopped and disabled.
 	Reset() error
 	// MemoryChanged is called after the Space changed. Queues whose ring is gone, or at another address, have been

@@ -21,7 +21,7 @@ type bell struct {
 	status uint8
 	config [8]byte
 	kick   *os.File      // of the started queue, as what follows
-	kicks  uint16        // so many were taken: of the goroutine
+	kicks  uint32        // so many were taken: of the goroutine
 	ended  chan struct{} // closed by the goroutine
 	mu     sync.Mutex
 	call   *os.File // under mu, nil: none; the frontend may change it at any time
@@ -104,7 +104,7 @@ func (b *bell) SetErr(_, fd int) error { // the descriptor is ours, and not used
 
 func (b *bell) EnableQueue(int, bool) error { return nil }
 
-func (b *bell) StopQueue(int) (base uint16, err error) {
+func (b *bell) StopQueue(int) (base uint32, err error) {
 	b.kick.Close()
 	<-b.ended // from here on nothing of the device touches the ring
 	b.setCall(-1)

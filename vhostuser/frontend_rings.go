@@ -7,7 +7,7 @@ type VringSetup struct {
 	Index             int
 	Size              uint16
 	Desc, Avail, Used uint64 // user addresses, in shared memory
-	Base              uint16 // next available index
+	Base              uint32 // where the ring goes on: GetVringBase's answer, or 0
 	// Kick and Call are eventfds and stay the caller's; -1 is none. They become non-blocking: sleep on them with poll.
 	Kick, Call int
 }
@@ -21,7 +21,7 @@ func (f *Frontend) SetupVring(v VringSetup) error {
 	if err := f.vringState(SetVringNum, i, uint32(v.Size)); err != nil {
 		return err
 	}
-	if err := f.vringState(SetVringBase, i, uint32(v.Base)); err != nil {
+	if err := f.vringState(SetVringBase, i, v.Base); err != nil {
 		return err
 	}
 	if err := f.SetVringAddr(v.Index, v.Desc, v.Avail, v.Used); err != nil {
@@ -65,8 +65,8 @@ func (f *Frontend) SetEnable(i int, on bool) error {
 	return f.vringState(SetVringEnable, uint32(i), n)
 }
 
-// GetVringBase stops ring i and returns the next available index. The backend is done with the ring then.
-func (f *Frontend) GetVringBase(i int) (uint16, error) {
+// GetVringBase stops ring i and returns where it goes on (its next available index). The backend is done with the ring then.
+func (f *Frontend) GetVringBase(i int) (uint32, error) {
 	if err := checkIndex(i); err != nil {
 		return 0, err
 	}
@@ -85,7 +85,7 @@ func (f *Frontend) GetVringBase(i int) (uint16, error) {
 		f.fail(err)
 		return 0, err
 	}
-	return uint16(v.num), nil
+	return v.num, nil
 }
 
 func checkIndex(i int) error {

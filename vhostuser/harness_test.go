@@ -60,7 +60,7 @@ type recorder struct {
 	status  uint8
 	config  [24]byte
 	fail    map[string]error // by method name
-	base    uint16           // what StopQueue answers
+	base    uint32           // what StopQueue answers
 	gone    bool             // Disconnected was called, and nothing since
 	first   map[int]byte     // first byte of the descriptor table at StartQueue, read through the Space
 }
@@ -214,7 +214,7 @@ func (d *recorder) EnableQueue(i int, on bool) error {
 	return nil
 }
 
-func (d *recorder) StopQueue(i int) (uint16, error) {
+func (d *recorder) StopQueue(i int) (uint32, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.note("StopQueue %d", i)
@@ -279,7 +279,7 @@ func (d *recorder) liveQueues() int {
 	return len(d.live)
 }
 
-func (d *recorder) answerBase(base uint16) {
+func (d *recorder) answerBase(base uint32) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.base = base

@@ -26,7 +26,7 @@ type Queue interface {
 	// Publish shows the driver what was committed, and tells whether it wants a call.
 	Publish() (call bool)
 	// Base is the next available index, which the frontend is told.
-	Base() uint16
+	Base() uint32
 	// Close gives up the ring's memory.
 	Close()
 }
@@ -126,7 +126,7 @@ func (d *QueueDevice) StartQueue(v Vring) (err error) {
 }
 
 // StopQueue waits until the goroutine has ended.
-func (d *QueueDevice) StopQueue(index int) (base uint16, err error) {
+func (d *QueueDevice) StopQueue(index int) (base uint32, err error) {
 	w := &d.workers[index]
 	if w.done == nil {
 		return 0, fmt.Errorf("queue %d is not started", index)

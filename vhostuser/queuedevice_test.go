@@ -43,10 +43,10 @@ func (q *fakeQueue) Process() error {
 }
 
 func (q *fakeQueue) Publish() bool { return true }
-func (q *fakeQueue) Base() uint16 {
+func (q *fakeQueue) Base() uint32 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return uint16(q.taken)
+	return uint32(q.taken)
 }
 
 func (q *fakeQueue) Close() {

@@ -17,7 +17,7 @@ type ring struct {
 	haveAddr        bool
 	haveKick        bool // since the ring was last stopped: what starts it. Without a descriptor: polled
 	kick, call, err int
-	base            uint16
+	base            uint32
 	enabled         bool
 
 	live  bool  // the device has it
@@ -204,7 +204,7 @@ func (s *session) setVringBase(m *message) ([]byte, error) {
 	if v.num > 0xffff {
 		return nil, fmt.Errorf("SET_VRING_BASE: ring %d: %#x is no index of a split ring: %w", v.index, v.num, ErrBadMessage)
 	}
-	return nil, s.change(int(v.index), func() { r.base = uint16(v.num) })
+	return nil, s.change(int(v.index), func() { r.base = v.num })
 }
 
 // getVringBase stops the ring and tells where. The answer is due even if the device had trouble.
@@ -216,7 +216,7 @@ func (s *session) getVringBase(m *message) ([]byte, error) {
 	if err := s.stopRing(int(v.index)); err != nil {
 		s.refused(m, err)
 	}
-	v.num = uint32(r.base)
+	v.num = r.base
 	var b [vringStateLen]byte
 	v.encode(&b)
 	return b[:], nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -207,6 +208,41 @@ func TestServeEnablesRingsWithoutBit30(t *testing.T) {
 		"MemoryChanged 1",
 		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false",
 	)
+	must(t, l.hangUp())
+}
+
+// The workers inside the space are waited for once, however many regions a table takes the place of, and not at all if
+// there are none.
+func TestServeWaitsOnceForATable(t *testing.T) {
+	testkit.CheckFDs(t)
+	h, g := newHost(t), newGuest(t)
+	l := h.connect()
+	if _, _, err := l.Negotiate(testFeatures, 0); err != nil {
+		t.Fatal(err)
+	}
+	var table []MemRegion
+	for i := range uint64(8) {
+		table = append(table, MemRegion{g.fd, i << 32, userBase + i<<32, 4096, 4096 * i})
+	}
+	for range 2 {
+		must(t, l.SetMemTable(table))
+	}
+	_, err := l.queryU64(GetFeatures) // when this is answered both are in place
+	must(t, err)
+	if n := h.space.Waits(); n != 0 || len(h.space.Regions()) != 8 {
+		t.Errorf("waited %d times for nobody; %d regions", n, len(h.space.Regions()))
+	}
+	token := h.space.Enter()
+	must(t, l.SetMemTable(table))
+	for h.space.Waits() == 0 {
+		runtime.Gosched()
+	}
+	h.space.Leave(token)
+	_, err = l.queryU64(GetFeatures)
+	must(t, err)
+	if n := h.space.Waits(); n != 1 {
+		t.Errorf("waited %d times for one worker", n)
+	}
 	must(t, l.hangUp())
 }
 

@@ -2,6 +2,7 @@ package virtq
 
 import (
 	"fmt"
+	"math/bits"
 
 	"vnic.dev/vnic/dma"
 )
@@ -25,7 +26,7 @@ func (c *Chain) Trim() { c.Out, c.In = dma.Reuse(c.Out[:0]), dma.Reuse(c.In[:0])
 type Config struct {
 	Size              uint16
 	Desc, Avail, Used uint64 // IOVAs
-	Base              uint16 // avail index of the first chain not yet consumed
+	Base              Base   // where the ring goes on
 	Indirect          bool   // VIRTIO_F_INDIRECT_DESC
 	EventIdx          bool   // VIRTIO_F_EVENT_IDX
 }
@@ -34,67 +35,64 @@ type Config struct {
 //
 // A chain goes through three states. Peek takes it; several may be held, as long as needed. Commit gives it back,
 // in any order. Publish shows the driver all that was committed since the last one, by one store, as mergeable
-// receive buffers need. Rewind puts the latest peeked back instead, and Peek will find them again.
+// receive buffers need. Rewind puts the latest peeked back instead, as PutBack does one, and Peek will find them again.
 //
 // After an error Peek and Load give that error; what was peeked before can still be committed and published. Err has it
 // too, also where a method returns none: ring memory may fault under any of them.
 type Device struct {
-	space *dma.Space
-	conf  Config
-	ring  deviceRing
-	walk  walker
-	err   error // sticky
-	open  bool
+	size    uint16
+	ring    deviceRing
+	walk    walker
+	err     error // sticky
+	open    bool
+	resumed bool
 
-	held  []bool   // by head: peeked and not committed
-	order []uint16 // heads by avail index: what Rewind lets go of
+	held  []bool  // by head: peeked and not committed
+	order []taken // the chains taken, in order, by number: what Rewind lets go of
 
-	next   uint16   // avail index to be peeked next
-	seen   uint16   // avail.idx last read
-	done   uint16   // next, if all that were published had been the first ones; next-done are held or staged
-	shown  uint16   // used.idx as stored
-	staged []uint64 // used elements not yet published; cap is the ring's size, see refresh
+	next   pos           // of the chain to be peeked next
+	number uint32        // of that chain
+	ready  int           // how many surely are available there
+	out    int           // held or staged
+	staged []usedElement // not yet published; cap is the ring's size, see available
 }
 
-// NewDevice pins the ring's memory and checks its size and alignment. The used index goes on from where ring memory
+// taken is a chain that was peeked.
+type taken struct {
+	at   pos
+	head uint16
+}
+
+// NewDevice pins the ring's memory and checks its size and alignment. What is used goes on from where ring memory
 // says it is, and kicks are asked for: a device that was here before may have left them off, and the first kick is what
 // starts a ring. From here on the calling goroutine is guarded (dma.Guard).
 func NewDevice(s *dma.Space, c Config) (*Device, error) {
-	if err := checkSize(c.Size); err != nil {
+	r, err := pinSplit(s, c)
+	if err != nil {
 		return nil, err
 	}
-	q := &Device{space: s, conf: c, next: c.Base, seen: c.Base, done: c.Base}
-	if err := q.pin(); err != nil {
-		return nil, err
-	}
+	return newDevice(s, c, r)
+}
+
+// newDevice returns a Device of a ring of any format.
+func newDevice(s *dma.Space, c Config, r deviceRing) (*Device, error) {
+	q := &Device{size: c.Size, ring: r, open: true}
 	q.walk.init(s, &c)
 	q.held = make([]bool, c.Size)
-	q.order = make([]uint16, c.Size)
-	q.staged = make([]uint64, 0, c.Size)
-	if q.start(); q.err != nil {
+	q.order = make([]taken, 1<<bits.Len16(c.Size-1)) // a power of two, so that a number becomes an index quickly
+	q.staged = make([]usedElement, 0, c.Size)
+	if q.start(c.Base); q.err != nil {
 		q.Close()
 		return nil, q.err
 	}
 	return q, nil
 }
 
-// pin sets q.ring, or leaves it alone.
-func (q *Device) pin() error {
-	var r deviceRing
-	if err := r.pin(q.space, &q.conf); err != nil {
-		return err
-	}
-	r.flags = q.ring.flags
-	q.ring.close()
-	q.ring, q.open = r, true
-	return nil
-}
-
-func (q *Device) start() {
+func (q *Device) start(b Base) {
 	dma.Guard()
 	defer dma.Recover(&q.err)
-	q.shown = q.ring.usedIdx.load()
-	q.ring.enableKick(q.shown, q.next)
+	q.next, q.resumed = q.ring.start(b)
+	q.ring.enableKick(q.next, 0)
 }
 
 // Repin takes hold of the ring's memory again, after the space changed. If it is no longer there the queue keeps the
@@ -103,13 +101,17 @@ func (q *Device) Repin() error {
 	if !q.open {
 		return fmt.Errorf("closed: %w", ErrMisuse)
 	}
-	return q.pin()
+	r, err := q.ring.repin()
+	if err != nil {
+		return err
+	}
+	q.ring = r
+	return nil
 }
 
 // Close releases the ring's memory. The queue touches it no more.
 func (q *Device) Close() {
 	q.ring.close()
-	q.ring.descs, q.ring.avails, q.ring.useds = nil, nil, nil
 	q.open = false
 	if q.err == nil {
 		q.err = fmt.Errorf("closed: %w", ErrMisuse)
@@ -155,38 +157,32 @@ func (q *Device) peekBatch(cs []Chain, n *int) {
 
 // take is Peek without a guard.
 func (q *Device) take(c *Chain) bool {
-	if q.next == q.seen && !q.refresh() {
+	if q.ready == 0 && !q.refresh() {
 		return false
 	}
-	head := q.ring.head(q.next)
-	if int(head) >= len(q.held) {
-		q.err = bad(head, "avail entry %d: ring of %d", q.next, len(q.held))
-		return false
+	next, err := q.ring.take(&q.walk, q.next, c)
+	if err == nil && q.held[c.Head] {
+		err = bad(c.Head, "avail entry %d: made available again while in use", q.next)
 	}
-	if q.held[head] {
-		q.err = bad(head, "avail entry %d: made available again while in use", q.next)
-		return false
-	}
-	if err := q.walk.walk(&q.ring, head, c); err != nil {
+	if err != nil {
 		c.Out, c.In, q.err = nil, nil, err
 		return false
 	}
-	q.held[head] = true
-	q.order[q.next&q.ring.mask] = head
-	q.next++
+	q.held[c.Head] = true
+	*q.slot(0) = taken{q.next, c.Head}
+	q.number++
+	q.ready--
+	q.out++
+	q.next = next
 	return true
 }
 
-// refresh reads avail.idx, once for all chains up to it. It may neither go back nor so far that more chains than the ring
-// has heads are out: available, held or staged.
+// slot is where the chain is kept that was taken back chains before the next one.
+func (q *Device) slot(back uint32) *taken { return &q.order[int(q.number-back)&(len(q.order)-1)] }
+
 func (q *Device) refresh() (some bool) {
-	idx := q.ring.avail()
-	if size := uint16(len(q.held)); idx-q.next > size || idx-q.done > size {
-		q.err = fmt.Errorf("%w: avail.idx went from %d to %d, ring of %d with %d in use", ErrBadChain, q.next, idx, size, q.next-q.done)
-		return false
-	}
-	q.seen = idx
-	return idx != q.next
+	q.ready, q.err = q.ring.available(q.next, q.out)
+	return q.ready > 0
 }
 
 // Load walks a chain again that was peeked and not yet committed: the memory map may have changed since, or the caller
@@ -205,7 +201,7 @@ func (q *Device) load(head uint16, c *Chain) {
 		q.misused("load of head %d, which is not held", int(head))
 		return
 	}
-	if err := q.walk.walk(&q.ring, head, c); err != nil {
+	if err := q.ring.load(&q.walk, head, c); err != nil {
 		c.Out, c.In, q.err = nil, nil, err
 	}
 }
@@ -221,14 +217,31 @@ func (q *Device) misused(format string, args ...any) {
 // Rewind makes the last n peeked chains available again; none of them may be committed.
 func (q *Device) Rewind(n int) {
 	for ; n > 0; n-- {
-		head := q.order[(q.next-1)&q.ring.mask]
-		if !q.holds(head) {
-			q.misused("rewind past head %d, which is not held", int(head))
+		last := *q.slot(1)
+		if !q.holds(last.head) {
+			q.misused("rewind past head %d, which is not held", int(last.head))
 			return
 		}
-		q.held[head] = false
-		q.next--
+		q.held[last.head] = false
+		q.next = last.at
+		q.number--
+		q.ready++
+		q.out--
 	}
+}
+
+// PutBack makes a peeked chain available again, if none was peeked behind it that was not put back as well. Else it
+// returns false, and the chain is still held.
+func (q *Device) PutBack(head uint16) (ok bool) {
+	if !q.holds(head) {
+		q.misused("put back of head %d, which is not held", int(head))
+		return false
+	}
+	if q.slot(1).head != head {
+		return false
+	}
+	q.Rewind(1)
+	return true
 }
 
 // Commit stages the used element of a peeked chain, of which written bytes were written, for Publish.
@@ -238,7 +251,7 @@ func (q *Device) Commit(head uint16, written uint32) {
 		return
 	}
 	q.held[head] = false
-	q.staged = append(q.staged, uint64(head)|uint64(written)<<32)
+	q.staged = append(q.staged, usedElement(head)|usedElement(written)<<32)
 }
 
 // Publish shows all committed chains to the driver by one store, and tells whether it wants a call.
@@ -247,14 +260,9 @@ func (q *Device) Publish() (call bool) {
 		return false
 	}
 	defer dma.Recover(&q.err)
-	i := q.shown
-	for _, e := range q.staged {
-		q.ring.put(i, e)
-		i++
-	}
-	call = q.ring.publish(i, q.shown)
-	q.done += i - q.shown
-	q.shown, q.staged = i, q.staged[:0]
+	call = q.ring.publish(q.staged)
+	q.out -= len(q.staged)
+	q.staged = q.staged[:0]
 	return call
 }
 
@@ -264,50 +272,44 @@ func (q *Device) DisableKick() {
 		return
 	}
 	defer dma.Recover(&q.err)
-	q.ring.disableKick(q.shown, q.next)
+	q.ring.disableKick(q.next)
 }
 
 // EnableKick asks for a kick at the next chain. more says that there is one already, for which no kick may come: peek
 // before sleeping. It says so of a stopped queue, too, so that its error is found.
-func (q *Device) EnableKick() (more bool) {
-	if q.err != nil {
-		return true
-	}
-	more = true // should the ring fault
-	defer dma.Recover(&q.err)
-	more = q.ring.enableKick(q.shown, q.next) != q.next
-	return more
-}
+func (q *Device) EnableKick() (more bool) { return q.EnableKickBeyond(0) }
 
 // EnableKickBeyond is EnableKick for an owner whom n chains did not suffice, and who rewound them: it asks for a kick when
-// there are more than n to peek (without EventIdx, at each), and more says that there are already.
+// there are more than n to peek, or at each, as the ring can, and more says that there are already.
 func (q *Device) EnableKickBeyond(n int) (more bool) {
 	if q.err != nil {
 		return true
 	}
 	more = true // should the ring fault
 	defer dma.Recover(&q.err)
-	more = int(q.ring.enableKick(q.shown, q.next+uint16(n))-q.next) > n
+	more = q.ring.enableKick(q.next, n)
 	return more
 }
 
 // Pending tells whether Peek would find something; an error is something.
 func (q *Device) Pending() (some bool) {
-	if q.err != nil || q.next != q.seen {
+	if q.err != nil || q.ready > 0 {
 		return true
 	}
 	some = true // should the ring fault
 	defer dma.Recover(&q.err)
-	some = q.ring.avail() != q.next
+	some = q.ring.pending(q.next)
 	return some
 }
 
 // Held is how many chains are peeked and not committed.
-func (q *Device) Held() int { return int(q.next-q.done) - len(q.staged) }
+func (q *Device) Held() int { return q.out - len(q.staged) }
 
-// Base is the avail index of the first chain not consumed. With nothing held, and all published, it is what GET_VRING_BASE
-// answers.
-func (q *Device) Base() uint16 { return q.next }
+// Base is where the ring goes on. With nothing held, and all published, it is what GET_VRING_BASE answers.
+func (q *Device) Base() Base { return q.ring.base(q.next) }
+
+// Resumed tells whether the ring's base said, when the Device was made, that it goes on from before.
+func (q *Device) Resumed() bool { return q.resumed }
 
 // Size is the ring's size.
-func (q *Device) Size() uint16 { return q.conf.Size }
+func (q *Device) Size() uint16 { return q.size }

@@ -16,7 +16,7 @@ const fuzzArea = 1024
 // fuzzConfig reads a ring's shape from two bytes. All parts lie in fuzzArea.
 func fuzzConfig(shape, base byte) Config {
 	size := uint16(1) << (shape & 7 % 5)
-	c := Config{Size: size, Desc: ringIOVA, Base: uint16(int8(base)), Indirect: shape&0x10 != 0, EventIdx: shape&0x20 != 0}
+	c := Config{Size: size, Desc: ringIOVA, Base: BaseOf(uint32(uint16(int8(base)))), Indirect: shape&0x10 != 0, EventIdx: shape&0x20 != 0}
 	c.Avail = c.Desc + descLen*uint64(size)
 	if shape&0x40 != 0 {
 		c.Avail += 2

@@ -136,13 +136,13 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 				t.Error("a stopped queue must not let its worker sleep on it")
 			}
 			// What was taken before the bad chain can be given back.
-			if base := q.Base(); base == 1 {
+			if base := q.Base(); base == BaseOf(1) {
 				q.Commit(0, 0)
 				if q.Publish(); r.usedIdx() != 1 {
 					t.Errorf("used.idx is %d", r.usedIdx())
 				}
-			} else if base != 0 {
-				t.Errorf("base is %d", base)
+			} else if base != BaseOf(0) {
+				t.Errorf("base is %d", base.State())
 			}
 			q.Close()
 			g.space.Close()

@@ -79,7 +79,7 @@ func newModel(t *rapid.T, g *guest) *model {
 	le.PutUint16(g.ring(avail+2), uint16(base))
 	le.PutUint16(g.ring(used+2), uint16(base))
 	dev, err := NewDevice(g.space, Config{Size: uint16(size), Desc: desc, Avail: avail, Used: used,
-		Base: uint16(base), Indirect: perTable > 0, EventIdx: event})
+		Base: BaseOf(uint32(uint16(base))), Indirect: perTable > 0, EventIdx: event})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -277,8 +277,8 @@ func (m *model) check(t *rapid.T) {
 	if m.dr.Free() != m.free {
 		t.Fatalf("%d free, want %d", m.dr.Free(), m.free)
 	}
-	if m.dev.Base() != uint16(m.base+m.peeked) {
-		t.Fatalf("base %d, want %d", m.dev.Base(), m.base+m.peeked)
+	if m.dev.Base().State() != uint32(uint16(m.base+m.peeked)) {
+		t.Fatalf("base %d, want %d", m.dev.Base().State(), uint16(m.base+m.peeked))
 	}
 	if m.dev.Held() != len(m.held) {
 		t.Fatalf("%d held, want %d", m.dev.Held(), len(m.held))

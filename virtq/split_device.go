@@ -2,14 +2,18 @@ package virtq
 
 import (
 	"fmt"
+	"math"
 
 	"vnic.dev/vnic/dma"
 )
 
-// deviceRing is the memory of a split ring as the device uses it: it reads desc and avail, and writes used. It
-// keeps no index; the caller's are passed in. The packed ring will have another.
-type deviceRing struct {
+// splitDevice is the memory of a split ring as the device uses it: it reads desc and avail, and writes used. A pos is
+// an avail index, and so is a Base.
+type splitDevice struct {
+	space    *dma.Space
+	conf     Config
 	mask     uint16
+	shown    uint16 // used.idx as stored
 	flags    uint16 // used.flags as stored
 	eventIdx bool
 	fence    fence
@@ -27,9 +31,34 @@ type deviceRing struct {
 	usedIdx    field // ours, read back once: where the ring was left
 }
 
+// pinSplit checks the ring's size and alignment and pins its memory.
+func pinSplit(s *dma.Space, c Config) (deviceRing, error) {
+	if err := checkSize(c.Size); err != nil {
+		return nil, err
+	}
+	if c.Base.state > math.MaxUint16 {
+		return nil, fmt.Errorf("base %#x is no index of a split ring: %w", c.Base.state, ErrBadRing)
+	}
+	r := &splitDevice{space: s, conf: c}
+	if err := r.pin(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *splitDevice) repin() (deviceRing, error) {
+	q := &splitDevice{space: r.space, conf: r.conf, shown: r.shown, flags: r.flags}
+	if err := q.pin(); err != nil {
+		return nil, err
+	}
+	r.close()
+	return q, nil
+}
+
 // pin takes hold of the ring's three parts and finds its fields.
-func (r *deviceRing) pin(s *dma.Space, c *Config) (err error) {
-	*r = deviceRing{mask: c.Size - 1, eventIdx: c.EventIdx}
+func (r *splitDevice) pin() (err error) {
+	c := &r.conf
+	r.mask, r.eventIdx = c.Size-1, c.EventIdx
 	defer func() {
 		if err != nil {
 			r.close()
@@ -49,7 +78,7 @@ func (r *deviceRing) pin(s *dma.Space, c *Config) (err error) {
 		if p.iova%p.align != 0 {
 			return fmt.Errorf("%s at %#x: not %d-aligned: %w", p.name, p.iova, p.align, ErrBadRing)
 		}
-		if r.pins[i], err = s.Pin(p.iova, uint64(p.n)); err != nil {
+		if r.pins[i], err = r.space.Pin(p.iova, uint64(p.n)); err != nil {
 			return fmt.Errorf("%s at %#x: %w: %w", p.name, p.iova, ErrBadRing, err)
 		}
 	}
@@ -68,51 +97,82 @@ func (r *deviceRing) pin(s *dma.Space, c *Config) (err error) {
 		place{&r.availEvent, used, len(used) - 2})
 }
 
-func (r *deviceRing) close() {
+func (r *splitDevice) close() {
 	for i, p := range r.pins {
 		if p != nil {
 			p.Close()
 			r.pins[i] = nil
 		}
 	}
+	r.descs, r.avails, r.useds = nil, nil, nil
 }
 
-// avail is avail.idx: the entries before it may be read.
-func (r *deviceRing) avail() uint16 { return r.availIdx.load() }
+func (r *splitDevice) start(b Base) (first pos, resumed bool) {
+	r.shown = r.usedIdx.load()
+	return pos(b.state), b.state != 0
+}
 
-// head reads the avail entry at index i once.
-func (r *deviceRing) head(i uint16) uint16 { return le.Uint16(r.avails[2*int(i&r.mask):]) }
+func (r *splitDevice) base(next pos) Base { return Base{uint32(next)} }
 
-// put writes the used element {id u32, len u32} at index i.
-func (r *deviceRing) put(i uint16, e uint64) { le.PutUint64(r.useds[usedElem*int(i&r.mask):], e) }
+// available reads avail.idx, once for all chains up to it. It may neither go back nor so far that more chains than the
+// ring has heads are out: available, held or staged.
+func (r *splitDevice) available(next pos, out int) (n int, err error) {
+	idx := r.availIdx.load()
+	n = int(idx - uint16(next))
+	if size := int(r.mask) + 1; n+out > size {
+		return 0, fmt.Errorf("%w: avail.idx went from %d to %d, ring of %d with %d in use", ErrBadChain, next, idx, size, out)
+	}
+	return n, nil
+}
 
-// publish moves used.idx from was to now, and tells whether the driver wants a call. The store is a full barrier
-// before the load.
-func (r *deviceRing) publish(now, was uint16) (call bool) {
-	r.used.store(r.flags, now)
+func (r *splitDevice) pending(next pos) bool { return r.availIdx.load() != uint16(next) }
+
+// take reads the avail entry once.
+func (r *splitDevice) take(w *walker, p pos, c *Chain) (next pos, err error) {
+	i := uint16(p)
+	head := le.Uint16(r.avails[2*int(i&r.mask):])
+	if head > r.mask {
+		return p, bad(head, "avail entry %d: ring of %d", i, int(r.mask)+1)
+	}
+	return pos(i + 1), w.walk(r, head, c)
+}
+
+func (r *splitDevice) load(w *walker, head uint16, c *Chain) error { return w.walk(r, head, c) }
+
+// publish writes the used elements {id u32, len u32}, moves used.idx behind them, and tells whether the driver wants a
+// call. The store is a full barrier before the load.
+func (r *splitDevice) publish(es []usedElement) (call bool) {
+	was := r.shown
+	i := was
+	for _, e := range es {
+		le.PutUint64(r.useds[usedElem*int(i&r.mask):], uint64(e))
+		i++
+	}
+	r.used.store(r.flags, i)
+	r.shown = i
 	if r.eventIdx {
-		return needEvent(r.usedEvent.load(), now, was)
+		return needEvent(r.usedEvent.load(), i, was)
 	}
 	return r.availFlags.load()&availNoInterrupt == 0
 }
 
 // disableKick sets the event just behind what was consumed, where it is farthest away, or the flag.
-func (r *deviceRing) disableKick(idx, next uint16) {
+func (r *splitDevice) disableKick(next pos) {
 	if r.eventIdx {
-		r.availEvent.store(next - 1)
+		r.availEvent.store(uint16(next) - 1)
 		return
 	}
 	r.flags = usedNoNotify
-	r.used.store(r.flags, idx)
+	r.used.store(r.flags, r.shown)
 }
 
-func (r *deviceRing) enableKick(idx, next uint16) (avail uint16) {
+func (r *splitDevice) enableKick(next pos, n int) (more bool) {
 	if r.eventIdx {
-		r.availEvent.store(next)
+		r.availEvent.store(uint16(next) + uint16(n))
 		r.fence.full()
 	} else {
 		r.flags = 0
-		r.used.store(0, idx)
+		r.used.store(0, r.shown)
 	}
-	return r.availIdx.load()
+	return int(r.availIdx.load()-uint16(next)) > n
 }

@@ -21,7 +21,9 @@
 // whose lists have grown beyond what packets need drops them once it has held a chain that did not
 // need them, or when its owner says so by Trim.
 //
-// It does not know the packed ring (2.8) yet.
+// It does not know the packed ring (2.8) yet. A Device knows no index of its ring: where chains are, how
+// many there are and what a Base means is said by a deviceRing alone, of which the split ring's is the
+// only one.
 //
 // The package is API (README, Stability).
 package virtq

@@ -29,7 +29,7 @@ func (w *walker) init(s *dma.Space, c *Config) {
 
 // walk translates the chain that starts at head, which is in the table. The caller is inside the
 // space's epoch. After an error the caller empties c, whose lists may be as long as they may be.
-func (w *walker) walk(r *deviceRing, head uint16, c *Chain) (err error) {
+func (w *walker) walk(r *splitDevice, head uint16, c *Chain) (err error) {
 	c.Head = head
 	if cap(c.Out)|cap(c.In) < dma.KeepSegments { // nearly always
 		c.Out, c.In = c.Out[:0], c.In[:0]

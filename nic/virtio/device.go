@@ -250,9 +250,9 @@ func (d *Device) Disconnected() {
 
 // began looks at how the rings of queue pair 0 begin. If none goes on from before, the driver is new: another guest may
 // have taken the place of the one that set this port up.
-func (d *Device) began(v *vhostuser.Vring) {
+func (d *Device) began(v *vhostuser.Vring, resumed bool) {
 	p := &d.first
-	p.goes = p.goes || v.Base != 0 || v.Running
+	p.goes = p.goes || resumed || v.Running
 	switch v.Index {
 	case 0:
 		p.rx = true

@@ -193,12 +193,12 @@ func (g *fuzzGuest) frontend() {
 		}
 		g.hasGPU = !g.hasGPU
 	case 6:
-		g.redial(g.ro, func(i int) uint16 { return g.avail[i] })
+		g.redial(g.ro, func(i int) uint32 { return uint32(g.avail[i]) })
 		g.hasGPU = true
 	case 7:
 		_, err := g.front.GetVringBase(i)
 		g.must(err)
-		g.setup(i, uint16(g.byte())-128)
+		g.setup(i, uint32(uint16(g.byte())-128))
 	}
 }
 

@@ -26,11 +26,11 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	delete(d.stopped, v.Index)
 	d.mu.Unlock()
 	defer d.spread() // also when a port has begun anew
-	d.began(&v)
+	d.began(&v, vq.Resumed())
 	call, fault := d.callsOf(v.Index)
 	call.set(v.Call)
 	fault.set(v.Err)
-	if v.Base != 0 || v.Running {
+	if vq.Resumed() || v.Running {
 		call.fire() // the one that was due may have been lost: the classic stall after a reconnect
 	}
 	if v.Index%2 == 1 {
@@ -48,7 +48,7 @@ func (d *Device) open(v *vhostuser.Vring) (*virtq.Device, error) {
 		return nil, errNoKick
 	}
 	f := d.features.Load()
-	return virtq.NewDevice(d.space, virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used, Base: v.Base,
+	return virtq.NewDevice(d.space, virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used, Base: virtq.BaseOf(v.Base),
 		Indirect: f&fIndirect != 0, EventIdx: f&fEventIdx != 0})
 }
 
@@ -58,7 +58,7 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	q.Restart()
 	q.vq, q.kick, q.started, q.staged, q.short = vq, v.Kick, v.Running, false, 0
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
-	q.fed = v.Base != 0
+	q.fed = vq.Resumed()
 	if v.Running {
 		q.quiet()
 	}
@@ -123,7 +123,7 @@ func (d *Device) spread() {
 }
 
 // StopQueue implements vhostuser.Device. What a transmit queue holds is sent, left to the driver, or dropped.
-func (d *Device) StopQueue(index int) (base uint16, err error) {
+func (d *Device) StopQueue(index int) (base uint32, err error) {
 	if index%2 == 1 {
 		return d.tx[index/2].shut(), nil
 	}
@@ -133,12 +133,12 @@ func (d *Device) StopQueue(index int) (base uint16, err error) {
 }
 
 // shut stops the queue and lets go of what the frontend gave for it.
-func (q *txQueue) shut() (base uint16) {
+func (q *txQueue) shut() (base uint32) {
 	q.sender.Stop()
 	if q.vq == nil {
 		return 0
 	}
-	base = q.vq.Base()
+	base = q.vq.Base().State()
 	q.vq.Close()
 	q.vq = nil
 	closeAll(q.kick)
@@ -149,7 +149,7 @@ func (q *txQueue) shut() (base uint16) {
 }
 
 // shut stops the queue and lets go of what the frontend gave for it.
-func (q *rxQueue) shut() (base uint16) {
+func (q *rxQueue) shut() (base uint32) {
 	base = q.halt()
 	q.call.set(-1)
 	q.fault.set(-1)
@@ -157,14 +157,14 @@ func (q *rxQueue) shut() (base uint16) {
 }
 
 // halt stops the queue: who waits for it is woken.
-func (q *rxQueue) halt() (base uint16) {
+func (q *rxQueue) halt() (base uint32) {
 	q.Lock()
 	defer q.Unlock()
 	if q.vq == nil {
 		return 0
 	}
 	q.dev.monitor.Unwatch(q.kick)
-	base = q.vq.Base()
+	base = q.vq.Base().State()
 	q.vq.Close()
 	q.vq = nil
 	closeAll(q.kick)

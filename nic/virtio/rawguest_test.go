@@ -178,7 +178,7 @@ func (g *rawGuest) dial(o rawOptions) {
 }
 
 // redial hangs up and attaches another frontend, of the same guest: its rings go on from base.
-func (g *rawGuest) redial(o rawOptions, base func(ring int) uint16) {
+func (g *rawGuest) redial(o rawOptions, base func(ring int) uint32) {
 	g.t.Helper()
 	g.hang()
 	g.dial(o)
@@ -188,7 +188,7 @@ func (g *rawGuest) redial(o rawOptions, base func(ring int) uint16) {
 }
 
 // setup tells of ring i and starts it.
-func (g *rawGuest) setup(i int, base uint16) {
+func (g *rawGuest) setup(i int, base uint32) {
 	g.t.Helper()
 	desc, avail, used := g.rings[i].Addrs()
 	g.must(g.front.SetEnable(i, true)) // before it starts, as QEMU does: what a disabled ring is given is dropped

@@ -35,7 +35,7 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 						in.receive(t)
 					}
 				}
-				base := map[int]uint16{}
+				base := map[int]uint32{}
 				if ask {
 					for i := range w.b.rings {
 						var err error
@@ -49,12 +49,12 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 					out.send()
 				}
 				w.a.Sent(0)
-				w.b.redial(ro, func(i int) uint16 {
+				w.b.redial(ro, func(i int) uint32 {
 					if ask {
 						return base[i]
 					}
 					_, _, used := w.b.rings[i].Addrs()
-					return binary.LittleEndian.Uint16(w.b.mem[used+2:])
+					return uint32(binary.LittleEndian.Uint16(w.b.mem[used+2:]))
 				})
 			}
 			for in.next < in.sent {
@@ -143,12 +143,12 @@ func TestReconnectKeepsWhatCommandsSetUp(t *testing.T) {
 	_, err := w.b.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
 	w.b.must(err)
 	w.b.Post(1, 2)
-	bases := map[int]uint16{}
+	bases := map[int]uint32{}
 	for i := range w.b.rings {
 		bases[i], err = w.b.front.GetVringBase(i)
 		w.b.must(err)
 	}
-	w.b.redial(rawOptions{pairs: 3}, func(i int) uint16 { return bases[i] })
+	w.b.redial(rawOptions{pairs: 3}, func(i int) uint32 { return bases[i] })
 	f := tcp(w.a, w.b, 500)
 	for range 2 {
 		w.a.Send(0, f)

@@ -39,7 +39,7 @@ type rxQueue struct {
 	csum     bool // VIRTIO_NET_F_GUEST_CSUM
 	staged   bool
 	short    int // how many chains were not enough, when a frame last found too few
-	awaited  uint16
+	awaited  awaited
 	chains   [maxChains]virtq.Chain
 	peeked   int           // how many of chains the last frame needed
 	buffers  []dma.Segment // of all chains of a frame, in order
@@ -47,6 +47,12 @@ type rxQueue struct {
 	payload  []dma.Segment
 	scratch  [netHdrLen + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
 	noBuffer counter                  // frames that met too few buffers, each time they did
+}
+
+// awaited says what a kick was asked for: more chains than n, from base on.
+type awaited struct {
+	base virtq.Base
+	n    int
 }
 
 var (
@@ -327,7 +333,8 @@ func (q *rxQueue) AwaitBuffers() bool {
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
-	if at := q.vq.Base() + uint16(q.short); at != q.awaited { // those who waited for another place get no kick there: they look
+	// Those who waited for another place get no kick there: they look.
+	if at := (awaited{q.vq.Base(), q.short}); at != q.awaited {
 		q.awaited = at
 		q.WakeAll()
 	}

@@ -166,9 +166,9 @@ func TestFlowsAreSpreadAfterAReconnect(t *testing.T) {
 		g.post(q, 200)
 	}
 	g.spread(0, 1, 2)
-	used := func(ring int) uint16 {
+	used := func(ring int) uint32 {
 		_, _, used := g.rings[ring].Addrs()
-		return binary.LittleEndian.Uint16(g.mem[used+2:])
+		return uint32(binary.LittleEndian.Uint16(g.mem[used+2:]))
 	}
 	if got := slices.Sorted(maps.Keys(g.flows(from))); !slices.Equal(got, []int{0, 1, 2}) { // each ring has used something
 		t.Fatalf("flows on %v", got)

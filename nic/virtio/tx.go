@@ -40,7 +40,6 @@ var _ nic.TxQueue = (*txQueue)(nil)
 type txSlot struct {
 	chain *virtq.Chain                    // in peeked, or own
 	own   virtq.Chain                     // of a frame that is held
-	at    uint16                          // avail index of the chain
 	buf   [netHdrLen + nic.MaxHeader]byte // virtio_net_hdr and headers
 }
 
@@ -55,7 +54,6 @@ func newTxQueue(d *Device, index int) (*txQueue, error) {
 
 // Gather implements nic.TxQueue.
 func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
-	at := q.vq.Base()
 	taken, err = q.vq.PeekBatch(q.peeked[:len(free)])
 	enabled := q.enabled.Load()
 	for i := range q.peeked[:taken] {
@@ -66,7 +64,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 			continue
 		}
 		s := &q.slots[f.Slot]
-		s.chain, s.at = c, at+uint16(i)
+		s.chain = c
 		if e := q.describe(f, s); e != nil {
 			if !errors.Is(e, nic.ErrBadFrame) { // the queue ends here: what comes behind it stays the driver's
 				q.vq.Rewind(taken - i)
@@ -130,8 +128,7 @@ func (q *txQueue) Done(fs []*nic.TxFrame) error {
 // Abandon implements nic.TxQueue. The driver keeps the frames behind which none was taken.
 func (q *txQueue) Abandon(f *nic.TxFrame) (kept bool) {
 	s := &q.slots[f.Slot]
-	if s.at == q.vq.Base()-1 {
-		q.vq.Rewind(1)
+	if q.vq.PutBack(s.chain.Head) {
 		return true
 	}
 	q.vq.Commit(s.chain.Head, 0)

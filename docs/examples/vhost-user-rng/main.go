@@ -25,6 +25,9 @@ type queue struct {
 	source io.Reader
 }
 
+// Base is where the ring goes on, as the protocol has it.
+func (q *queue) Base() uint32 { return q.Device.Base().State() }
+
 // Process fills the next buffer, at most 4096 bytes of it.
 func (q *queue) Process() error {
 	defer q.space.Leave(q.space.Enter()) // in between the memory stays where it is
@@ -63,7 +66,8 @@ func main() {
 	}
 	space := dma.NewSpace("guest", dma.NewFiles())
 	open := func(v vhostuser.Vring) (vhostuser.Queue, error) {
-		ring := virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used, Base: v.Base}
+		ring := virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used,
+			Base: virtq.BaseOf(v.Base)}
 		q, err := virtq.NewDevice(space, ring)
 		return &queue{q, space, dma.NewCopier(), source}, err
 	}

@@ -1,0 +1,267 @@
+package dma
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxNode is how many regions a leaf of a table has at most, and how many children a node; all but
+// the root have half as many at least. Most guests have fewer regions: theirs are one leaf.
+const maxNode = 64
+
+// table is what workers see of a space: a B+ tree of regions, sorted and disjoint. A node never
+// changes: add and remove make new nodes on the way from the root to one leaf, and share the rest.
+type table struct {
+	starts  []uint64  // IOVA of the first region of each child, or of each region; dense for the search
+	regions []*Region // of a leaf
+	kids    []*table  // else
+}
+
+// newTable returns the tree of regions, which are sorted and disjoint.
+func newTable(regions []*Region) *table {
+	if len(regions) <= maxNode {
+		return leafOf(regions)
+	}
+	var level []*table
+	for part := range evenly(len(regions)) {
+		level = append(level, leafOf(regions[part.from:part.to]))
+	}
+	for len(level) > maxNode {
+		var above []*table
+		for part := range evenly(len(level)) {
+			above = append(above, nodeOf(level[part.from:part.to]))
+		}
+		level = above
+	}
+	return nodeOf(level)
+}
+
+type part struct{ from, to int }
+
+// evenly cuts n things into as few nodes as they need.
+func evenly(n int) func(yield func(part) bool) {
+	return func(yield func(part) bool) {
+		nodes := (n + maxNode - 1) / maxNode
+		for i := range nodes {
+			if !yield(part{n * i / nodes, n * (i + 1) / nodes}) {
+				return
+			}
+		}
+	}
+}
+
+func leafOf(regions []*Region) *table {
+	t := &table{starts: make([]uint64, len(regions)), regions: regions}
+	for i, r := range regions {
+		t.starts[i] = r.iova
+	}
+	return t
+}
+
+func nodeOf(kids []*table) *table {
+	t := &table{starts: make([]uint64, len(kids)), kids: kids}
+	for i, k := range kids {
+		t.starts[i] = k.starts[0]
+	}
+	return t
+}
+
+// leaf returns the leaf in which the last region is that begins at or before iova. If there is no such region it is the
+// first leaf.
+func (t *table) leaf(iova uint64) *table {
+	for t.kids != nil {
+		t = t.kids[max(t.find(iova), 0)]
+	}
+	return t
+}
+
+// follow returns where a translation of the tree goes on at iova, the leaf and the index in it, when it has come to an
+// index of at that is no region: of the root, or behind the end of a leaf. The leaf is nil if there is no region at or
+// before iova. With one leaf, as most guests have, only an error comes here.
+//
+//go:noinline
+func (t *table) follow(at *table, iova uint64) (leaf *table, next int) {
+	if t.kids == nil || at != t && iova == 0 { // 0: round the top
+		return nil, 0
+	}
+	leaf = t.leaf(iova)
+	if next = leaf.find(iova); next < 0 {
+		return nil, 0
+	}
+	return leaf, next
+}
+
+// find returns the index of the last of the node's starts at or before iova, -1 if there is none.
+func (t *table) find(iova uint64) int {
+	lo, hi := 0, len(t.starts)
+	for lo < hi {
+		if mid := int(uint(lo+hi) >> 1); t.starts[mid] <= iova {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	return lo - 1
+}
+
+// at returns the last region that begins at or before iova, or nil.
+func (t *table) at(iova uint64) *Region {
+	t = t.leaf(iova)
+	if i := t.find(iova); i >= 0 {
+		return t.regions[i]
+	}
+	return nil
+}
+
+// walk calls f with each region that begins at iova or behind it, by address, until f returns false.
+func (t *table) walk(iova uint64, f func(*Region) bool) bool {
+	i := t.find(iova)
+	if t.kids != nil {
+		for _, k := range t.kids[max(i, 0):] { // from the one that may have some from iova on
+			if !k.walk(iova, f) {
+				return false
+			}
+		}
+		return true
+	}
+	if i < 0 || t.starts[i] < iova {
+		i++
+	}
+	for _, r := range t.regions[i:] {
+		if !f(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// all lists the regions.
+func (t *table) all() (regions []*Region) {
+	t.walk(0, func(r *Region) bool {
+		regions = append(regions, r)
+		return true
+	})
+	return regions
+}
+
+// within lists the regions in [iova, iova+size), which is EINVAL if it cuts one, or is no range.
+func (t *table) within(iova, size uint64) (regions []*Region, err error) {
+	if size == 0 || size-1 > ^iova {
+		return nil, fmt.Errorf("[%#x, +%#x): %w", iova, size, unix.EINVAL)
+	}
+	last := iova + (size - 1)
+	var cut *Region
+	if r := t.at(iova); r != nil && r.iova < iova && iova-r.iova < r.Size() {
+		cut = r
+	}
+	t.walk(iova, func(r *Region) bool {
+		if cut != nil || r.iova > last {
+			return false
+		}
+		if last-r.iova < r.Size()-1 {
+			cut = r
+		}
+		regions = append(regions, r)
+		return true
+	})
+	if cut != nil {
+		return nil, fmt.Errorf("[%#x, +%#x) cuts %v: %w", iova, size, cut, unix.EINVAL)
+	}
+	return regions, nil
+}
+
+// with returns the tree with r added.
+func (t *table) with(r *Region) (*table, error) {
+	if err := t.free(r); err != nil {
+		return nil, err
+	}
+	if halves := t.insert(r); len(halves) > 1 {
+		return nodeOf(halves), nil
+	} else {
+		return halves[0], nil
+	}
+}
+
+// free returns EEXIST if there is a region where r is to be.
+func (t *table) free(r *Region) error {
+	clash := t.at(r.iova)
+	if clash == nil || r.iova-clash.iova >= clash.Size() {
+		clash = nil
+		t.walk(r.iova, func(next *Region) bool {
+			if next.iova-r.iova < r.Size() {
+				clash = next
+			}
+			return false
+		})
+	}
+	if clash != nil {
+		return fmt.Errorf("%v: overlaps %v: %w", r, clash, unix.EEXIST)
+	}
+	return nil
+}
+
+// insert returns the node with r, cut in two if it would be too long.
+func (t *table) insert(r *Region) []*table {
+	i := t.find(r.iova)
+	if t.kids == nil {
+		return leafOf(spliced(t.regions, i+1, i+1, r)).halves()
+	}
+	i = max(i, 0)
+	return nodeOf(spliced(t.kids, i, i+1, t.kids[i].insert(r)...)).halves()
+}
+
+// without returns the tree without r, which is in it.
+func (t *table) without(r *Region) *table {
+	t = t.remove(r)
+	for len(t.kids) == 1 {
+		t = t.kids[0]
+	}
+	return t
+}
+
+// remove returns the node without r, which is below it. The node may be too short, its children are not.
+func (t *table) remove(r *Region) *table {
+	i := t.find(r.iova)
+	if t.kids == nil {
+		return leafOf(spliced(t.regions, i, i+1))
+	}
+	kid := t.kids[i].remove(r)
+	if len(kid.starts) >= maxNode/2 {
+		return nodeOf(spliced(t.kids, i, i+1, kid))
+	}
+	// It is made one with its neighbour, or takes what that has too much. Each node but the root
+	// has two children and more, so there is one.
+	if i == 0 {
+		return nodeOf(spliced(t.kids, 0, 2, join2(kid, t.kids[1]).halves()...))
+	}
+	return nodeOf(spliced(t.kids, i-1, i+1, join2(t.kids[i-1], kid).halves()...))
+}
+
+// join2 returns a and b as one node.
+func join2(a, b *table) *table {
+	if a.kids == nil {
+		return leafOf(spliced(a.regions, len(a.regions), len(a.regions), b.regions...))
+	}
+	return nodeOf(spliced(a.kids, len(a.kids), len(a.kids), b.kids...))
+}
+
+// halves returns the node, in two if it is too long.
+func (t *table) halves() []*table {
+	n := len(t.starts)
+	switch {
+	case n <= maxNode:
+		return []*table{t}
+	case t.kids == nil:
+		return []*table{leafOf(spliced(t.regions[:n/2], 0, 0)), leafOf(spliced(t.regions[n/2:], 0, 0))}
+	}
+	return []*table{nodeOf(spliced(t.kids[:n/2], 0, 0)), nodeOf(spliced(t.kids[n/2:], 0, 0))}
+}
+
+// spliced returns a copy of s with what comes in the place of s[i:j].
+func spliced[T any](s []T, i, j int, what ...T) []T {
+	out := make([]T, 0, len(s)-(j-i)+len(what))
+	out = append(out, s[:i]...)
+	out = append(out, what...)
+	return append(out, s[j:]...)
+}

@@ -1,0 +1,251 @@
+package dma
+
+import (
+	"errors"
+	"runtime"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"golang.org/x/sys/unix"
+	"pgregory.net/rapid"
+)
+
+// valid fails the test if the tree breaks a rule of its form, and returns its height.
+func (t *table) valid(tt *rapid.T, root bool) int {
+	n := len(t.starts)
+	if n > maxNode || !root && n < maxNode/2 || t.kids != nil && n < 2 {
+		tt.Fatalf("node of %d, root: %t", n, root)
+	}
+	if !slices.IsSorted(t.starts) || max(len(t.regions), len(t.kids)) != n {
+		tt.Fatalf("starts %v of %d regions, %d children", t.starts, len(t.regions), len(t.kids))
+	}
+	height := 0
+	for i, k := range t.kids {
+		h := k.valid(tt, false)
+		if i > 0 && h != height || k.starts[0] != t.starts[i] {
+			tt.Fatalf("child %d of height %d, %d, starts at %#x, not %#x", i, h, height, k.starts[0], t.starts[i])
+		}
+		height = h
+	}
+	for i, r := range t.regions {
+		if r.iova != t.starts[i] {
+			tt.Fatalf("region %d at %#x, not %#x", i, r.iova, t.starts[i])
+		}
+	}
+	return height + 1
+}
+
+// The tree is what a sorted list is, and older trees stay as they were.
+func TestTableAgainstAList(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var model []*Region
+		for range rapid.SampledFrom([]int{0, 1, 63, 64, 65, 300, 5000}).Draw(t, "regions") {
+			model = append(model, &Region{iova: uint64(len(model)) * 4, size: 3, noAccess: true})
+		}
+		tree := newTable(slices.Clone(model))
+		for range rapid.IntRange(1, 12).Draw(t, "changes") {
+			old, was := tree, slices.Clone(model)
+			from := rapid.Uint64Range(0, 5000).Draw(t, "at")
+			n := rapid.SampledFrom([]uint64{1, 2, 40, 400}).Draw(t, "how many")
+			remove := rapid.Bool().Draw(t, "remove")
+			for k := range n {
+				r := &Region{iova: (from + k*7%n) * 4, size: 1 + k%4, noAccess: true}
+				i, there := slices.BinarySearchFunc(model, r, (*Region).compare)
+				switch {
+				case remove && there:
+					tree = tree.without(model[i])
+					model = slices.Delete(model, i, i+1)
+				case !remove:
+					next, err := tree.with(r)
+					if there != errors.Is(err, unix.EEXIST) {
+						t.Fatalf("add %v: %v, there: %t", r, err, there)
+					}
+					if !there {
+						tree, model = next, slices.Insert(model, i, r)
+					}
+				}
+			}
+			tree.valid(t, true)
+			if !slices.Equal(tree.all(), model) || !slices.Equal(old.all(), was) {
+				t.Fatal("other regions than the list, or an old tree has changed")
+			}
+			for range 20 {
+				iova := rapid.Uint64Range(0, 4*5500).Draw(t, "iova")
+				var want *Region
+				for _, r := range model {
+					if r.iova <= iova {
+						want = r
+					}
+				}
+				if got := tree.at(iova); got != want {
+					t.Fatalf("at %#x: %v, want %v", iova, got, want)
+				}
+				size := rapid.Uint64Range(0, 4000).Draw(t, "size")
+				got, err := tree.within(iova, size)
+				var in []*Region
+				cut := size == 0
+				for _, r := range model {
+					switch end := r.iova + r.size; {
+					case end <= iova || r.iova >= iova+size:
+					case r.iova < iova || end > iova+size:
+						cut = true
+					default:
+						in = append(in, r)
+					}
+				}
+				if cut != errors.Is(err, unix.EINVAL) || !cut && !slices.Equal(got, in) {
+					t.Fatalf("within [%#x, +%#x): %v, %v; want %v, cut: %t", iova, size, got, err, in, cut)
+				}
+			}
+		}
+	})
+}
+
+// A translation goes on across the leaves of the tree, and not round the top.
+func TestTranslateAcrossLeaves(t *testing.T) {
+	leakFree(t)
+	s := NewSpace("guest", NewFiles())
+	defer s.Close()
+	const regions = 5 * maxNode
+	fd := memfd(t, page)
+	for i := range uint64(regions) {
+		add(t, s, Map{IOVA: 1<<64 - regions*page + i*page, Size: page, FD: fd}) // up to 2^64
+	}
+	add(t, s, Map{Size: page, FD: fd}) // what comes round the top
+	segs, err := s.Translate(nil, 1<<64-regions*page+1, regions*page-1, Write)
+	if err != nil || len(segs) != regions || Len(segs) != regions*page-1 {
+		t.Fatalf("%d segments, %d bytes, %v", len(segs), Len(segs), err)
+	}
+	if _, err := s.Translate(nil, 1<<64-page, page+1, Write); !errors.Is(err, ErrUnmapped) {
+		t.Errorf("round the top: %v", err)
+	}
+}
+
+// What adding or removing a region allocates is some nodes of the tree, not all regions; and what as many regions as
+// there may be hold is far below what the package's doc says.
+func TestOneRegionOfManyIsCheap(t *testing.T) {
+	leakFree(t)
+	const (
+		each = 4 << 10 // a table of 65,535 addresses and pointers has 1 MiB
+		all  = 16 << 20
+	)
+	fd := memfd(t, page)
+	s := NewSpace("guest", NewFiles())
+	defer s.Close()
+	var before, added, after, removed runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	for i := range uint64(MaxRegions) {
+		add(t, s, Map{IOVA: i * 7919 % MaxRegions * page, Size: page, FD: fd})
+	}
+	runtime.ReadMemStats(&added)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	const some = 1000
+	for i := range uint64(some) {
+		if err := s.Remove(i*7919%MaxRegions*page, page); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runtime.ReadMemStats(&removed)
+	if got := (added.TotalAlloc - before.TotalAlloc) / MaxRegions; got > each {
+		t.Errorf("adding one of %d regions allocates %d bytes", MaxRegions, got)
+	}
+	if got := (removed.TotalAlloc - after.TotalAlloc) / some; got > each {
+		t.Errorf("removing one of %d regions allocates %d bytes", MaxRegions, got)
+	}
+	if got := int64(after.HeapAlloc) - int64(before.HeapAlloc); got > all {
+		t.Errorf("%d regions hold %d bytes", MaxRegions, got)
+	}
+	t.Logf("add %d, remove %d, held %d", (added.TotalAlloc-before.TotalAlloc)/MaxRegions,
+		(removed.TotalAlloc-after.TotalAlloc)/some, after.HeapAlloc-before.HeapAlloc)
+}
+
+// Workers are waited for once, however many regions go, and not at all if there are none inside.
+func TestOneWaitForManyRegions(t *testing.T) {
+	leakFree(t)
+	fd := memfd(t, page)
+	const regions = 300
+	maps := make([]Map, regions)
+	for i := range maps {
+		maps[i] = Map{IOVA: uint64(i) * page, Size: page, FD: fd}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*Space) error
+		left   int
+	}{
+		{"RemoveRange", func(s *Space) error { return s.RemoveRange(page, 200*page) }, regions - 200},
+		{"RemoveRange of all", func(s *Space) error { return s.RemoveRange(0, 1<<63) }, 0},
+		{"Replace", func(s *Space) error { return s.Replace(maps[:7]) }, 7},
+		{"Close", func(s *Space) error { return s.Close() }, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := NewSpace("guest", NewFiles())
+				for _, inside := range []bool{false, true} {
+					if err := s.Replace(maps); err != nil {
+						t.Fatal(err)
+					}
+					before, want := s.Waits(), uint64(0)
+					if inside {
+						token := s.Enter()
+						done := pending(t, c.name, func() error { return c.change(s) })
+						s.Leave(token)
+						if !isDone(done) {
+							t.Fatal("waits for nobody")
+						}
+						want = 1
+					} else if err := c.change(s); err != nil {
+						t.Fatal(err)
+					}
+					if got := s.Waits() - before; got != want || len(s.Regions()) != c.left {
+						t.Errorf("worker inside: %t: %d waits, want %d; %d regions", inside, got, want, len(s.Regions()))
+					}
+				}
+				if err := s.Close(); err != nil || s.Waits() != 1 {
+					t.Errorf("%d waits, %v", s.Waits(), err)
+				}
+			})
+		})
+	}
+}
+
+func TestRemoveRangeRefuses(t *testing.T) {
+	leakFree(t)
+	s := NewSpace("guest", NewFiles())
+	defer s.Close()
+	fd := memfd(t, 2*page)
+	add(t, s, Map{IOVA: 2 * page, Size: 2 * page, FD: fd})
+	add(t, s, Map{IOVA: top, Size: page, FD: fd})
+	gen := s.Generation()
+	for _, c := range []struct {
+		iova, size uint64
+		err        error
+	}{
+		{0, 0, unix.EINVAL}, {top, page + 1, unix.EINVAL}, {1, ^uint64(0), nil}, {0, page, nil}, {0, 2 * page, nil},
+		{0, 2*page + 1, unix.EINVAL}, {0, 3 * page, unix.EINVAL}, {3 * page, page, unix.EINVAL}, {2*page + 1, 1, unix.EINVAL},
+		{3 * page, 5 * page, unix.EINVAL}, {top, page - 1, unix.EINVAL}, {top + 1, page - 1, unix.EINVAL}, {4 * page, page, nil},
+	} {
+		in, err := s.RegionsIn(c.iova, c.size)
+		if !errors.Is(err, c.err) || c.err == nil && err != nil {
+			t.Errorf("RegionsIn(%#x, %#x): %v, want %v", c.iova, c.size, err, c.err)
+		}
+		if c.size == ^uint64(0) {
+			if len(in) != 2 {
+				t.Errorf("everything: %v", in)
+			}
+			continue
+		}
+		if err := s.RemoveRange(c.iova, c.size); !errors.Is(err, c.err) || c.err == nil && err != nil {
+			t.Errorf("RemoveRange(%#x, %#x): %v, want %v", c.iova, c.size, err, c.err)
+		}
+	}
+	if s.Generation() != gen || len(s.Regions()) != 2 {
+		t.Errorf("refusals, or nothing removed, changed the space: %v", s.Regions())
+	}
+	if err := s.RemoveRange(page, ^uint64(0)-page+1); err != nil || len(s.Regions()) != 0 {
+		t.Errorf("everything: %v, %v", s.Regions(), err)
+	}
+}

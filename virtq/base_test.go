@@ -1,0 +1,114 @@
+package virtq
+
+import (
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestBaseOfASplitRing(t *testing.T) {
+	g := newGuest(t)
+	r := newRaw(g, Config{Size: 8, Desc: ringIOVA, Avail: ringIOVA + 0x1000, Used: ringIOVA + 0x2000})
+	for state, resumed := range map[uint32]bool{0: false, 1: true, 0xffff: true} {
+		r.conf.Base = BaseOf(state)
+		q, err := NewDevice(g.space, r.conf)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if q.Resumed() != resumed || q.Base().State() != state {
+			t.Errorf("base %#x: resumed: %t, %#x", state, q.Resumed(), q.Base().State())
+		}
+		q.Close()
+	}
+	r.conf.Base = BaseOf(0x10000)
+	if _, err := NewDevice(g.space, r.conf); !errors.Is(err, ErrBadRing) {
+		t.Errorf("base 0x10000: %v", err)
+	}
+}
+
+// Base has no operators but == and !=, by its type. Where a transport carries one as a number, in a field or a result
+// named Base or base, nothing is computed with it either, nor is it compared with a number.
+func TestNobodyComputesWithABase(t *testing.T) {
+	files := 0
+	for _, dir := range []string{"../nic", "../vhostuser", "../driver", "../lab", "../cmd"} {
+		err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			f := token.NewFileSet()
+			file, err := parser.ParseFile(f, path, nil, parser.SkipObjectResolution)
+			if err != nil || dir != "../vhostuser" && !slices.ContainsFunc(file.Imports, handlesRings) {
+				return err
+			}
+			files++
+			for _, at := range computes(file) {
+				t.Errorf("%v: computes with a ring's base", f.Position(at))
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if files < 20 {
+		t.Errorf("looked at %d files", files)
+	}
+	for i, bad := range []string{"q.vq.Base() - 1", "1 + q.Base()", "v.Base != 0", "uint16(v.Base) + n", "q.Base().State() & 7"} {
+		src := fmt.Sprintf("package p\nfunc f() { _ = %s }", bad)
+		file, err := parser.ParseFile(token.NewFileSet(), "", src, parser.SkipObjectResolution)
+		if err != nil || len(computes(file)) == 0 {
+			t.Errorf("%d: %s is not found: %v", i, bad, err)
+		}
+	}
+}
+
+func handlesRings(i *ast.ImportSpec) bool {
+	return strings.HasSuffix(i.Path.Value, `/vhostuser"`) || strings.HasSuffix(i.Path.Value, `/virtq"`)
+}
+
+// computes finds operators with a base on one side.
+func computes(file *ast.File) (at []token.Pos) {
+	ast.Inspect(file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.BinaryExpr:
+			if isBase(n.X) || isBase(n.Y) {
+				at = append(at, n.OpPos)
+			}
+		case *ast.IncDecStmt:
+			if isBase(n.X) {
+				at = append(at, n.TokPos)
+			}
+		case *ast.AssignStmt:
+			if n.Tok != token.ASSIGN && n.Tok != token.DEFINE && (isBase(n.Lhs[0]) || isBase(n.Rhs[0])) {
+				at = append(at, n.TokPos)
+			}
+		}
+		return true
+	})
+	return at
+}
+
+// isBase tells whether e is x.Base, x.base, x.Base(), one of these converted, or its State.
+func isBase(e ast.Expr) bool {
+	switch e := e.(type) {
+	case *ast.ParenExpr:
+		return isBase(e.X)
+	case *ast.SelectorExpr:
+		return e.Sel.Name == "Base" || e.Sel.Name == "base" || e.Sel.Name == "State" && isBase(e.X)
+	case *ast.CallExpr:
+		if isBase(e.Fun) {
+			return true
+		}
+		if f, ok := e.Fun.(*ast.Ident); ok && len(e.Args) == 1 && strings.HasPrefix(f.Name, "uint") {
+			return isBase(e.Args[0])
+		}
+	}
+	return false
+}

@@ -1,0 +1,228 @@
+package virtq
+
+import (
+	"errors"
+	"testing"
+
+	"vnic.dev/vnic/dma"
+)
+
+// fakePacked is a ring behind the seam that is no split ring: as in a packed one (virtio 1.3, 2.8) a place is an index
+// and a wrap counter, a chain takes several places, nothing says how many chains there are, heads are buffer ids that
+// the driver chose, and a base has both ends. Its size is no power of two. Its memory is our own.
+type fakePacked struct {
+	slots   []fakeSlot
+	used    pos
+	taken   map[uint16]int // slots of a chain, by id
+	segment dma.Segment
+	kicks   bool
+	repins  int
+	back    []fakeUsed
+}
+
+type fakeSlot struct {
+	id    uint16
+	n     int // slots of the chain that begins here
+	there pos // the place, with its wrap counter, for which it was made available
+}
+
+type fakeUsed struct {
+	at      pos
+	id      uint16
+	written uint32
+}
+
+const (
+	fakeWrap  = 1 << 15
+	fakeStart = fakeWrap // index 0, the wrap counter is 1 at first
+)
+
+func (r *fakePacked) behind(p pos, n int) pos {
+	i := int(p&(fakeWrap-1)) + n
+	if i >= len(r.slots) {
+		i -= len(r.slots)
+		p ^= fakeWrap
+	}
+	return p&fakeWrap | pos(i)
+}
+
+func (r *fakePacked) slot(p pos) *fakeSlot { return &r.slots[p&(fakeWrap-1)] }
+
+// offer is the driver's part: a chain of n slots at p.
+func (r *fakePacked) offer(p pos, id uint16, n int) (next pos) {
+	*r.slot(p) = fakeSlot{id, n, p | 1<<31}
+	return r.behind(p, n)
+}
+
+func (r *fakePacked) repin() (deviceRing, error) {
+	r.repins++
+	return r, nil
+}
+func (r *fakePacked) close() {}
+
+func (r *fakePacked) start(b Base) (first pos, resumed bool) {
+	r.used = pos(b.state >> 16)
+	return pos(b.state & 0xffff), b.state != fakeStart<<16|fakeStart
+}
+
+func (r *fakePacked) base(next pos) Base { return Base{uint32(r.used)<<16 | uint32(next)} }
+
+func (r *fakePacked) available(next pos, out int) (n int, err error) {
+	if r.pending(next) {
+		return 1, nil // the next one alone is known
+	}
+	return 0, nil
+}
+
+func (r *fakePacked) pending(next pos) bool { return r.slot(next).there == next|1<<31 }
+
+func (r *fakePacked) take(_ *walker, p pos, c *Chain) (next pos, err error) {
+	s := r.slot(p)
+	if int(s.id) >= len(r.slots) {
+		return p, bad(s.id, "id of a ring of %d", len(r.slots))
+	}
+	if _, twice := r.taken[s.id]; !twice { // else the Device says so
+		r.taken[s.id] = s.n
+	}
+	return r.behind(p, s.n), r.load(nil, s.id, c)
+}
+
+func (r *fakePacked) load(_ *walker, id uint16, c *Chain) error {
+	c.Head, c.Out, c.In = id, append(c.Out[:0], r.segment), nil
+	c.OutLen, c.InLen, c.InFirst = r.segment.Len, 0, 0
+	return nil
+}
+
+func (r *fakePacked) publish(es []usedElement) (call bool) {
+	for _, e := range es {
+		id := uint16(e)
+		r.back = append(r.back, fakeUsed{r.used, id, uint32(e >> 32)})
+		for range r.taken[id] { // what lay there is consumed, by this chain or another
+			r.slot(r.used).there = 0
+			r.used = r.behind(r.used, 1)
+		}
+		delete(r.taken, id)
+	}
+	return true
+}
+
+func (r *fakePacked) disableKick(pos) { r.kicks = false }
+
+// enableKick cannot say "beyond n": it asks for each, and counts.
+func (r *fakePacked) enableKick(next pos, n int) (more bool) {
+	r.kicks = true
+	for i := 0; r.pending(next); i++ {
+		if i == n {
+			return true
+		}
+		next = r.behind(next, r.slot(next).n)
+	}
+	return false
+}
+
+func newFakePacked() *fakePacked {
+	return &fakePacked{slots: make([]fakeSlot, 12), taken: make(map[uint16]int),
+		segment: dma.NewBuffer(make([]byte, 4), dma.Host).Segment(0, 4)}
+}
+
+// A Device needs not know where chains are: what is taken, put back, and more than so many is said without indices.
+func TestRingOfAnotherFormat(t *testing.T) {
+	g := newGuest(t)
+	r := newFakePacked()
+	conf := Config{Size: 12, Base: BaseOf(fakeStart<<16 | fakeStart)}
+	q, err := newDevice(g.space, conf, r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if q.Resumed() || q.Base() != conf.Base || !r.kicks {
+		t.Fatalf("resumed: %t, base %#x, kicks: %t", q.Resumed(), q.Base().State(), r.kicks)
+	}
+	at := pos(fakeStart)
+	var c Chain
+	peek := func(want uint16) {
+		t.Helper()
+		if ok, err := q.Peek(&c); !ok || err != nil || c.Head != want || c.OutLen != 4 {
+			t.Fatalf("peeked %t, head %d, want %d: %v", ok, c.Head, want, err)
+		}
+	}
+	empty := func() {
+		t.Helper()
+		if ok, err := q.Peek(&c); ok || err != nil || q.Pending() {
+			t.Fatalf("peeked head %d of an empty ring: %v", c.Head, err)
+		}
+	}
+	for round := range 40 { // 3 chains, of 1, 2 and 4 slots: round the end at every place
+		empty()
+		if q.EnableKick() {
+			t.Fatal("more than nothing")
+		}
+		ids := [3]uint16{uint16(round) % 12, uint16(round+5) % 12, uint16(round+3) % 12}
+		first := at
+		for i, id := range ids {
+			at = r.offer(at, id, 1<<i)
+		}
+		if !q.Pending() || !q.EnableKick() || !q.EnableKickBeyond(2) || q.EnableKickBeyond(3) {
+			t.Fatal("not 3 chains")
+		}
+		peek(ids[0])
+		peek(ids[1])
+		if q.EnableKickBeyond(1) || !q.EnableKickBeyond(0) {
+			t.Fatal("not one more")
+		}
+		if q.PutBack(ids[0]) || q.Held() != 2 || q.Err() != nil {
+			t.Fatalf("put back from under another: %v", q.Err())
+		}
+		if !q.PutBack(ids[1]) || q.Held() != 1 {
+			t.Fatal("the last was not put back")
+		}
+		if !q.PutBack(ids[0]) || q.Held() != 0 || q.next != first {
+			t.Fatalf("not put back to where it was: %#x, not %#x", q.next, first)
+		}
+		for _, id := range ids {
+			peek(id)
+		}
+		empty()
+		q.Rewind(2)
+		peek(ids[1])
+		peek(ids[2])
+		q.Commit(ids[2], 7) // in any order
+		if q.Held() != 2 || q.PutBack(ids[1]) {
+			t.Fatal("put back from under one that is committed")
+		}
+		q.Commit(ids[0], 8)
+		used := r.used
+		if !q.Publish() || q.Held() != 1 {
+			t.Fatal("no call")
+		}
+		if err := q.Load(ids[1], &c); err != nil || c.Head != ids[1] {
+			t.Fatal(err)
+		}
+		q.Commit(ids[1], 9)
+		q.Publish()
+		want := []fakeUsed{{used, ids[2], 7}, {r.behind(used, 4), ids[0], 8}, {r.behind(used, 5), ids[1], 9}}
+		for i, b := range r.back {
+			if b != want[i] {
+				t.Fatalf("round %d: returned %v, want %v", round, r.back, want)
+			}
+		}
+		r.back = nil
+		if r.used != at || q.Base() != r.base(at) {
+			t.Fatalf("round %d: base %#x", round, q.Base().State())
+		}
+		if round%7 == 3 { // another device goes on from there
+			conf.Base = BaseOf(q.Base().State())
+			q.Close()
+			if q, err = newDevice(g.space, conf, r); err != nil || q.Resumed() == (conf.Base.State() == fakeStart<<16|fakeStart) {
+				t.Fatalf("base %#x: %v", conf.Base.State(), err)
+			}
+		}
+		if err := q.Repin(); err != nil || r.repins == 0 {
+			t.Fatal(err)
+		}
+	}
+	r.offer(r.offer(at, 3, 1), 3, 1)
+	peek(3)
+	if ok, err := q.Peek(&c); ok || !errors.Is(err, ErrBadChain) {
+		t.Errorf("an id that is in use: %t, %v", ok, err)
+	}
+}
