@@ -118,9 +118,7 @@ func (x *pair) run(t *testing.T, o Options) *Report {
 	x.opt = &o
 	for i, e := range x.ends {
 		e.opt, e.size = &o, p.window()
-		if err := errors.Join(x.sw.Detach(e.port.Link()), e.port.Attach(x.sw, o.link(i))); err != nil {
-			t.Fatal(err)
-		}
+		x.relink(t, e, o.link(i))
 	}
 	rep, err := func() (*Report, error) {
 		if err := x.setup(t.Context(), x.im); err != nil {
@@ -135,12 +133,21 @@ func (x *pair) run(t *testing.T, o Options) *Report {
 		if err := e.guest.(transfer.Remote).Close(t.Context()); err != nil {
 			t.Fatalf("guest %s: %v", e.name, err)
 		}
+		x.relink(t, e, wire.LinkOptions{})
 	}
 	if err := rep.check(&o); err != nil {
 		t.Error(err)
 	}
 	validReport(t, rep)
 	return rep
+}
+
+// relink puts a NIC on another link. Nothing is under way.
+func (x *pair) relink(t *testing.T, e *end, o wire.LinkOptions) {
+	t.Helper()
+	if err := errors.Join(x.sw.Detach(e.port.Link()), e.port.Attach(x.sw, o)); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // link is the link of end i.
