@@ -16,9 +16,9 @@ type tools struct {
 	iface string
 }
 
-func newTools(t *testing.T, nic, iface string) *tools {
+func newTools(t *testing.T, pair, iface string) *tools {
 	t.Helper()
-	return &tools{t, booted(t, nic).runner, iface}
+	return &tools{t, booted(t, pair).runner, iface}
 }
 
 // run runs devmem in a guest.
@@ -105,7 +105,7 @@ func TestToolMovesBytesWithEitherNIC(t *testing.T) {
 //
 // Invariant: guest-images: A receiver that is killed leaves nothing with kernel and NIC.
 func TestKilledReceiverLeavesNothing(t *testing.T) {
-	x := newTools(t, NICGVE, "eth0")
+	x := newTools(t, NICGVE+unused, "eth0")
 	b := x.ends[1]
 	ctx, kill := context.WithCancel(x.Context())
 	defer kill()
