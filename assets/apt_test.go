@@ -18,7 +18,8 @@ After this operation, 193 MB of additional disk space will be used.
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	want := Package{Name: "qemu-system-x86", Version: "1:11.1.2+ds-3", Size: 10769532, SHA256: sum, file: "qemu-system-x86_1%3a11.1.2+ds-3_amd64.deb"}
+	want := Package{Name: "qemu-system-x86", Version: "1:11.1.2+ds-3", Size: 10769532, SHA256: sum,
+		file: "qemu-system-x86_1%3a11.1.2+ds-3_amd64.deb"}
 	if list[0] != want {
 		t.Errorf("%+v", list[0])
 	}
@@ -51,7 +52,8 @@ func TestKernelPackagesArePicked(t *testing.T) {
 		return list
 	}
 	for in, want := range map[string]string{
-		"linux-base linux-modules-7.2.12+deb14-cloud-amd64 linux-base-7.2.12+deb14-cloud-amd64 linux-binary-7.2.12+deb14-cloud-amd64 linux-image-7.2.12+deb14-cloud-amd64 linux-image-cloud-amd64": "linux-binary-7.2.12+deb14-cloud-amd64 linux-modules-7.2.12+deb14-cloud-amd64",
+		"linux-base linux-modules-7.2.12+deb14-cloud-amd64 linux-base-7.2.12+deb14-cloud-amd64 " +
+			"linux-binary-7.2.12+deb14-cloud-amd64 linux-image-7.2.12+deb14-cloud-amd64 linux-image-cloud-amd64": "linux-binary-7.2.12+deb14-cloud-amd64 linux-modules-7.2.12+deb14-cloud-amd64",
 		"kmod linux-base linux-image-6.12.107-cloud-amd64 linux-image-cloud-amd64": "linux-image-6.12.107-cloud-amd64",
 		"kmod": "",
 	} {

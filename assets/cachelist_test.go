@@ -25,7 +25,8 @@ const (
 func filled(t *testing.T) cache {
 	t.Helper()
 	c := cache{filepath.Join(t.TempDir(), "cache")}
-	for _, name := range []string{treeA + "/usr/bin/x", treeB + "/boot/x", image, "tools/go/.complete", "tools/go/x", "tmp/fetch-1/x",
+	for _, name := range []string{treeA + "/usr/bin/x", treeB + "/boot/x", image, "tools/go/.complete", "tools/go/x",
+		"tmp/fetch-1/x",
 		"lock", "kvm.json", "qemu/mine/x", "images/holiday.jpg", "tools/hammer/x", "tmp/x", "letters/x"} {
 		write(t, filepath.Join(c.dir, name), strings.Repeat("x", 5000))
 	}
@@ -64,7 +65,8 @@ func TestCacheIsListed(t *testing.T) {
 		t.Errorf("%q, not %q", got, want)
 	}
 	for _, e := range list {
-		if e.Bytes < 5000 || e.Used.IsZero() || e.InUse || e.Current != (e.Name == treeA || e.Name == treeB) || e.Partial != (e.Kind == "tmp") {
+		if e.Bytes < 5000 || e.Used.IsZero() || e.InUse || e.Current != (e.Name == treeA || e.Name == treeB) ||
+			e.Partial != (e.Kind == "tmp") {
 			t.Errorf("%+v", e)
 		}
 	}
@@ -94,7 +96,8 @@ func TestAllThatIsRemovedIsOurs(t *testing.T) {
 }
 
 func TestCacheNamesAreUnderstood(t *testing.T) {
-	list := []CacheEntry{{Name: treeA, Kind: "qemu"}, {Name: "qemu/11.1.2-bb", Kind: "qemu"}, {Name: image, Kind: "images"}}
+	list := []CacheEntry{{Name: treeA, Kind: "qemu"}, {Name: "qemu/11.1.2-bb", Kind: "qemu"},
+		{Name: image, Kind: "images"}}
 	for args, want := range map[string]string{
 		treeA: treeA, treeA + "/": treeA, "images/0011": image, "0011": image, "qemu": treeA + " qemu/11.1.2-bb",
 		image + " images": image, "": "error", "qemu/11": "error", "../qemu": "error", "none": "error", "images/ff": "error",
@@ -135,7 +138,8 @@ func TestWhatIsInUseStays(t *testing.T) {
 	}
 	_, list, err := ListCache(o)
 	for _, e := range list {
-		if e.InUse != (e.Name == treeA || e.Name == "tools/go") || (e.Name == "tools/go") != slices.Contains(e.PIDs, cmd.Process.Pid) {
+		if e.InUse != (e.Name == treeA || e.Name == "tools/go") || (e.Name == "tools/go") != slices.Contains(e.PIDs,
+			cmd.Process.Pid) {
 			t.Errorf("%+v", e)
 		}
 	}

@@ -67,7 +67,8 @@ func TestFetchedWorksOffline(t *testing.T) {
 // Who has a kernel, and a QEMU that starts it without us, needs nothing of the cache.
 func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	k := fetched(t).Kernel
-	r, err := Fetch(t.Context(), Options{KernelOnly: true, Offline: true, CacheDir: t.TempDir(), Kernel: k.Image, Modules: k.Modules})
+	r, err := Fetch(t.Context(), Options{KernelOnly: true, Offline: true, CacheDir: t.TempDir(), Kernel: k.Image,
+		Modules: k.Modules})
 	if err != nil || r.Kernel.Version != k.Version || r.QEMU.Args != nil || len(r.Untested) > 1 {
 		t.Errorf("%+v, %v", r, err)
 	}
@@ -242,7 +243,8 @@ func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	for _, err := range []error{nil, errors.New("other"), at("/modules/x.ko", unix.EACCES), &Missing{Err: at("", unix.ENOSPC)}} {
+	for _, err := range []error{nil, errors.New("other"), at("/modules/x.ko", unix.EACCES),
+		&Missing{Err: at("", unix.ENOSPC)}} {
 		if got := CacheError("/cache", err); got != err {
 			t.Errorf("%v became %v", err, got)
 		}

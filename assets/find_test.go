@@ -76,7 +76,8 @@ func TestQEMUWithoutVFIOUserIsPassedOver(t *testing.T) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	o.QEMU = path
-	if _, err := Fetch(t.Context(), o); !errors.Is(err, ErrTooOld) || !strings.Contains(err.Error(), "too old for vfio-user: install 10.1 or newer") {
+	if _, err := Fetch(t.Context(), o); !errors.Is(err, ErrTooOld) ||
+		!strings.Contains(err.Error(), "too old for vfio-user: install 10.1 or newer") {
 		t.Errorf("got %v", err)
 	}
 	fakeQEMU(t, "10.1.0")

@@ -135,7 +135,8 @@ func (m *mirror) suite(name, index string, validUntil time.Time) {
 	write(m.t, filepath.Join(m.dir, "dists", name, "InRelease"), b.String())
 }
 
-// Nothing that is fetched hangs on one suite: one whose mirror is out of date, or has moved on, or is half copied, is a note.
+// Nothing that is fetched hangs on one suite: one whose mirror is out of date, or has moved on, or
+// is half copied, is a note.
 func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("apt takes seconds for each case")
@@ -253,9 +254,11 @@ func TestScriptsPassOverASuiteThatIsOfNoUse(t *testing.T) {
 		cmd := exec.Command("../tools/kernel", strings.Fields(c.suites)...)
 		var said bytes.Buffer
 		cmd.Stderr = &said
-		cmd.Env = append(os.Environ(), "APT_CONFIG="+conf, EnvCache+"="+t.TempDir(), EnvMirror+"=file:"+m.dir, EnvKeyring+"="+m.keyring)
+		cmd.Env = append(os.Environ(), "APT_CONFIG="+conf, EnvCache+"="+t.TempDir(), EnvMirror+"=file:"+m.dir,
+			EnvKeyring+"="+m.keyring)
 		out, err := cmd.Output()
-		if (err == nil) != (c.kernel != "") || !strings.Contains(string(out), c.kernel) || !strings.Contains(said.String(), c.says) {
+		if (err == nil) != (c.kernel != "") || !strings.Contains(string(out), c.kernel) ||
+			!strings.Contains(said.String(), c.says) {
 			t.Errorf("%s: %v, %q, said:\n%s", c.suites, err, out, &said)
 		}
 		if c.says == "" && strings.Contains(said.String(), "note:") {

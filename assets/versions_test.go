@@ -10,7 +10,8 @@ import (
 	"golang.org/x/mod/semver"
 )
 
-var update = flag.Bool("update", false, "write versions.lock from what the cache holds, after every test has passed with it")
+var update = flag.Bool("update", false,
+	"write versions.lock from what the cache holds, after every test has passed with it")
 
 const lockHead = `# What vnic is tested with. Fetch takes these versions while a suite has them, else the nearest, and says so.
 # Made by: go test ./assets -run TestVersionsLockIsCurrent -update
@@ -157,9 +158,11 @@ func TestUntestedIsSaid(t *testing.T) {
 		want    string // in the line; "" = tested
 		err     bool
 	}{
-		"as tested":   {"1:11.1.2-1", []Package{{Name: "q", Version: "1:11.1.2-1", SHA256: a}, {Name: "r", Version: "1.0", SHA256: b}}, "", false},
-		"newer":       {"1:11.1.3-1", nil, "1:11.1.3-1, tested with 1:11.1.2-1", false},
-		"other part":  {"1:11.1.2-1", []Package{{Name: "q", Version: "1:11.1.2-1", SHA256: a}, {Name: "r", Version: "1.1", SHA256: a}}, "r 1.1", false},
+		"as tested": {"1:11.1.2-1", []Package{{Name: "q", Version: "1:11.1.2-1", SHA256: a},
+			{Name: "r", Version: "1.0", SHA256: b}}, "", false},
+		"newer": {"1:11.1.3-1", nil, "1:11.1.3-1, tested with 1:11.1.2-1", false},
+		"other part": {"1:11.1.2-1", []Package{{Name: "q", Version: "1:11.1.2-1", SHA256: a},
+			{Name: "r", Version: "1.1", SHA256: a}}, "r 1.1", false},
 		"lacks part":  {"1:11.1.2-1", []Package{{Name: "q", Version: "1:11.1.2-1", SHA256: a}}, "no r 1.0", false},
 		"other bytes": {"1:11.1.2-1", []Package{{Name: "q", Version: "1:11.1.2-1", SHA256: b}}, "", true},
 	} {

@@ -104,7 +104,8 @@ func NewClient(s Sender, o ClientOptions) *Client {
 	if o.Timeout == 0 {
 		o.Timeout = defaultTimeout
 	}
-	c := &Client{send: s, o: o, closed: make(chan struct{}), seq: 1, pending: make(map[uint32]*call), freed: make(chan struct{})}
+	c := &Client{send: s, o: o, closed: make(chan struct{}), seq: 1, pending: make(map[uint32]*call),
+		freed: make(chan struct{})}
 	for c.session == 0 {
 		var b [4]byte
 		rand.Read(b[:]) // never fails

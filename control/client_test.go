@@ -100,7 +100,8 @@ func TestEveryCommand(t *testing.T) {
 	check("unbind", c.Unbind(ctx, tx), nil)
 	check("unregister", c.UnregisterBuffer(ctx, buf), nil)
 
-	m, err := c.AddMeter(ctx, Meter{Proto: 6, Local: netip.MustParseAddrPort("[fd00::1]:1"), Remote: netip.MustParseAddrPort("[fd00::2]:2")})
+	m, err := c.AddMeter(ctx, Meter{Proto: 6, Local: netip.MustParseAddrPort("[fd00::1]:1"),
+		Remote: netip.MustParseAddrPort("[fd00::2]:2")})
 	check("meter", err, nil)
 	counted, err := c.ReadMeter(ctx, m)
 	check("meter", err, nil)
@@ -293,7 +294,8 @@ func TestStrangeFramesAreNotAnswers(t *testing.T) {
 		go func() { _, err := c.Hello(t.Context()); done <- err }()
 		synctest.Wait()
 		good := Frame{Src: MAC, Data: enc(p.info)}
-		good.Kind, good.Class, good.Command, good.Session, good.Seq, good.Generation = KindReply, ClassInfo, InfoHello, c.session, 1, 5
+		good.Kind, good.Class, good.Command, good.Session, good.Seq, good.Generation = KindReply, ClassInfo, InfoHello,
+			c.session, 1, 5
 		strange := []func(f *Frame){
 			func(f *Frame) { f.Src[0]++ },
 			func(f *Frame) { f.Session++ },

@@ -101,13 +101,17 @@ func samples() []sample {
 	v4, v6 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("fd00::1")
 	split := Split{Queue: 1, On: true, Threshold: 5}
 	rule4 := FlowRule{Proto: 6, Src: v4, DstPort: 5201, Queue: 2}
-	rule6 := FlowRule{ID: 9, IPv6: true, Proto: 17, Src: v6, Dst: netip.MustParseAddr("::ffff:1.2.3.4"), SrcPort: 1, DstPort: 2}
+	rule6 := FlowRule{ID: 9, IPv6: true, Proto: 17, Src: v6, Dst: netip.MustParseAddr("::ffff:1.2.3.4"), SrcPort: 1,
+		DstPort: 2}
 	rss := RSS{HashTypes: HashTCPv4, Table: []uint16{0, 1, 0, 1}}
 	buffer := Buffer{GPU: 1, Off: 4096, Size: 1 << 20}
 	bind := Binding{Buffer: 3, Queues: []uint16{1, 2, 255}}
-	gpu := GPUInfo{ID: 1, Attach: AttachBAR, BAR: 2, P2P: P2PBus, Vendor: 0x1af4, Device: 0x1110, DevFn: 0x28, Size: 1 << 30, Place: "rc0/sw0/gpu1"}
-	meter := Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.1:80"), Remote: netip.MustParseAddrPort("10.0.0.2:1234")}
-	port := PortCounters{Rx: DirCounters{Packets: 1, DroppedBytes: 2}, Tx: DirCounters{Segments: 3}, Engine: EngineCounters{Jobs: 4, TableBytes: 5}}
+	gpu := GPUInfo{ID: 1, Attach: AttachBAR, BAR: 2, P2P: P2PBus, Vendor: 0x1af4, Device: 0x1110, DevFn: 0x28,
+		Size: 1 << 30, Place: "rc0/sw0/gpu1"}
+	meter := Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.1:80"),
+		Remote: netip.MustParseAddrPort("10.0.0.2:1234")}
+	port := PortCounters{Rx: DirCounters{Packets: 1, DroppedBytes: 2}, Tx: DirCounters{Segments: 3},
+		Engine: EngineCounters{Jobs: 4, TableBytes: 5}}
 	job := Job{Op: JobGather, TableInGPU: true, Table: 4096, Entries: 3}
 	status := JobStatus{ID: 5, State: JobDone, Errno: syscall.EFAULT, Entry: 1, Bytes: 7, Sum: [32]byte{31: 1}}
 	id := []byte{1, 0, 0, 0}
@@ -150,7 +154,8 @@ func TestSamplesRoundTrip(t *testing.T) {
 			if err := f.Parse(append(s.frame(), 0, 0, 0)); err != nil { // Ethernet pads short frames
 				t.Fatal(err)
 			}
-			if !bytes.Equal(f.Data, s.data) || f.Class != s.class || f.Command != s.cmd || f.Session != 0x01020304 || f.Seq != 7 {
+			if !bytes.Equal(f.Data, s.data) || f.Class != s.class || f.Command != s.cmd || f.Session != 0x01020304 ||
+				f.Seq != 7 {
 				t.Fatalf("got %+v", f)
 			}
 			found := len(s.data) <= 8
@@ -172,10 +177,12 @@ func TestSamplesRoundTrip(t *testing.T) {
 func TestBytesStayTheSame(t *testing.T) {
 	rule := FlowRule{ID: 1, Proto: 6, Queue: 2, Src: netip.MustParseAddr("10.0.0.1"), DstPort: 0x1451}
 	f := Frame{Dst: MAC, Src: [6]byte{2, 0, 0, 0, 0, 1}, Data: enc(rule)}
-	f.Kind, f.Class, f.Command, f.Session, f.Seq, f.Generation, f.Errno = KindReply, ClassFlow, FlowAdd, 0x01020304, 0x05060708, 0x090a0b0c, syscall.EEXIST
+	f.Kind, f.Class, f.Command, f.Session, f.Seq, f.Generation, f.Errno = KindReply, ClassFlow, FlowAdd, 0x01020304,
+		0x05060708, 0x090a0b0c, syscall.EEXIST
 	want := "02766e696301" + "020000000001" + "88b5" + // Ethernet
 		"01" + "02" + "03" + "01" + "04030201" + "08070605" + "0c0b0a09" + "1100" + "3000" + // header
-		"01000000" + "12" + "06" + "0200" + "0a000001000000000000000000000000" + "00000000000000000000000000000000" + "0000" + "5114" + "00000000"
+		"01000000" + "12" + "06" + "0200" + "0a000001000000000000000000000000" + "00000000000000000000000000000000" + "0000" +
+		"5114" + "00000000"
 	if got := hex.EncodeToString(f.Append(nil)); got != want {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}

@@ -57,12 +57,14 @@ const (
 
 // JobStatus is what is known of a job.
 type JobStatus struct {
-	ID    uint64        // offset 0
-	State JobState      // 8
-	Errno syscall.Errno // 10, u16: ECANCELED, EFAULT (outside of the port's memory), EIO (memory is gone), ...; 0 is success
-	Entry uint32        // 12: first entry that was not done in full
-	Bytes uint64        // 16: done
-	Sum   [32]byte      // 24: of JobSHA256
+	ID    uint64   // offset 0
+	State JobState // 8
+	// 10, u16: ECANCELED, EFAULT (outside of the port's memory), EIO (memory is gone), ...; 0 is
+	// success
+	Errno syscall.Errno
+	Entry uint32   // 12: first entry that was not done in full
+	Bytes uint64   // 16: done
+	Sum   [32]byte // 24: of JobSHA256
 }
 
 // Err returns the job's error, nil while it runs and when it succeeded.

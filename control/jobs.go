@@ -52,7 +52,8 @@ func (j *jobBoard) wait(id uint64) chan JobStatus {
 	return w
 }
 
-// reset says that the port's state is a new one: its jobs have ended, and if the NIC is a new one too, their ids come again.
+// reset says that the port's state is a new one: its jobs have ended, and if the NIC is a new one
+// too, their ids come again.
 func (j *jobBoard) reset() {
 	for id, ws := range j.waiters {
 		for _, w := range ws {

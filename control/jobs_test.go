@@ -15,7 +15,8 @@ func TestWaitJob(t *testing.T) {
 		name        string
 		early, lost bool
 		polls       bool
-	}{{name: "notified"}, {name: "notified early", early: true}, {name: "notify lost", lost: true, polls: true}, {name: "lost early", early: true, lost: true, polls: true}} {
+	}{{name: "notified"}, {name: "notified early", early: true}, {name: "notify lost", lost: true, polls: true},
+		{name: "lost early", early: true, lost: true, polls: true}} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, l, p := connect(t, ClientOptions{})
@@ -46,10 +47,11 @@ func TestWaitJob(t *testing.T) {
 	}
 }
 
-// TestWaitJobOfAJobThatIsForgotten has a NIC forget how a job ended, as many have ended since, before it is asked. The notify
-// may still be on its way.
+// TestWaitJobOfAJobThatIsForgotten has a NIC forget how a job ended, as many have ended since,
+// before it is asked. The notify may still be on its way.
 func TestWaitJobOfAJobThatIsForgotten(t *testing.T) {
-	for name, notify := range map[string]time.Duration{"told before": firstPoll - 1, "told after": firstPoll + lastPoll/2, "never told": 0} {
+	for name, notify := range map[string]time.Duration{"told before": firstPoll - 1, "told after": firstPoll + lastPoll/2,
+		"never told": 0} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, l, p := connect(t, ClientOptions{})
@@ -105,7 +107,8 @@ func TestRunJobCancelsWhenItsContextEnds(t *testing.T) {
 	})
 }
 
-// TestRunJobLeavesNoJobThatNobodyKnows has a context end while the answer to the submission is lost: the job runs already.
+// TestRunJobLeavesNoJobThatNobodyKnows has a context end while the answer to the submission is
+// lost: the job runs already.
 func TestRunJobLeavesNoJobThatNobodyKnows(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})

@@ -25,7 +25,8 @@ type port struct {
 }
 
 func newPort() *port {
-	i := Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 100, MaxBuffers: 4, MaxBindings: 3, MaxMeters: 3, MaxJobs: 4, GPUs: 2, HeaderLimit: 256, MTU: 9000}
+	i := Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 100, MaxBuffers: 4, MaxBindings: 3, MaxMeters: 3, MaxJobs: 4, GPUs: 2,
+		HeaderLimit: 256, MTU: 9000}
 	return &port{s: NewState(77, &i, [40]byte{}), info: i, jobs: make(map[uint64]*JobStatus), calls: make(map[string]int)}
 }
 
@@ -75,7 +76,8 @@ func (p *port) GPUs() ([]GPUInfo, error) {
 func (p *port) GPUMaps() ([]GPUMap, error) {
 	var maps []GPUMap
 	for i := range uint32(100) { // more than a frame holds
-		maps = append(maps, GPUMap{ID: i + 1, GPU: uint16(i % 2), IOVA: 1<<40 + uint64(i)<<20, Off: uint64(i) << 12, Size: 1 << 12})
+		maps = append(maps, GPUMap{ID: i + 1, GPU: uint16(i % 2), IOVA: 1<<40 + uint64(i)<<20, Off: uint64(i) << 12,
+			Size: 1 << 12})
 	}
 	return maps, nil
 }

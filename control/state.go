@@ -9,10 +9,10 @@ import (
 // State is all that commands have set up on a port. It can be encoded (encoding/json) and put back; it dies with
 // device reset. It has no lock: its owner has.
 //
-// Its methods are the rules of each command, with the errnos of Linux's devmem (net/core/netdev-genl.c,
-// net/ethtool/rings.c), and change the State only if they return no error. They never write to what a slice of it holds,
-// but replace the slice: a copy of the struct is a State of its own, to be changed or to be kept. Doing what the State
-// says is the owner's.
+// Its methods are the rules of each command, with the errnos of Linux's devmem
+// (net/core/netdev-genl.c, net/ethtool/rings.c), and change the State only if they return no error.
+// They never write to what a slice of it holds, but replace the slice: a copy of the struct is a
+// State of its own, to be changed or to be kept. Doing what the State says is the owner's.
 type State struct {
 	Generation uint32
 	Splits     []Split // one for each receive queue, in order
@@ -61,9 +61,11 @@ func (s *State) SetSplit(x Split) error {
 	case int(x.Queue) >= len(s.Splits):
 		return refuse(syscall.EINVAL, "split of queue %d: the port has %d", x.Queue, len(s.Splits))
 	case x.On && x.Queue == 0:
-		return refuse(syscall.EINVAL, "queue 0 cannot be split: it takes control frames and all that has no header to split at")
+		return refuse(syscall.EINVAL,
+			"queue 0 cannot be split: it takes control frames and all that has no header to split at")
 	case s.Bound(x.Queue) != 0 && !x.On:
-		return refuse(syscall.EINVAL, "can't disable tcp-data-split while device has memory provider enabled (queue %d)", x.Queue)
+		return refuse(syscall.EINVAL, "can't disable tcp-data-split while device has memory provider enabled (queue %d)",
+			x.Queue)
 	case s.Bound(x.Queue) != 0 && x.Threshold != 0:
 		return refuse(syscall.EINVAL, "hds-thresh of a bound queue must be zero (queue %d)", x.Queue)
 	}
@@ -193,7 +195,8 @@ func (s *State) BindRx(buffer uint32, queues []uint16, limit int) (uint32, error
 	}
 	for _, n := range s.Bindings {
 		if o, ok := s.Buffer(n.Buffer); ok && !n.Tx && o.GPU == b.GPU && o.Off < b.Off+b.Size && b.Off < o.Off+o.Size {
-			return 0, refuse(syscall.EBUSY, "buffer %d overlaps buffer %d, which is bound for receive (binding %d)", b.ID, o.ID, n.ID)
+			return 0, refuse(syscall.EBUSY, "buffer %d overlaps buffer %d, which is bound for receive (binding %d)", b.ID, o.ID,
+				n.ID)
 		}
 	}
 	return s.bind(Binding{Buffer: buffer, Queues: queues}), nil

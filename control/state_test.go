@@ -14,7 +14,8 @@ import (
 
 // check holds what every State keeps to.
 func (s *State) check(t interface{ Fatalf(string, ...any) }, i *Info) {
-	if len(s.Splits) != int(i.QueuePairs) || len(s.Rules) > int(i.MaxRules) || len(s.Bindings) > int(i.MaxBindings) || len(s.Meters) > int(i.MaxMeters) {
+	if len(s.Splits) != int(i.QueuePairs) || len(s.Rules) > int(i.MaxRules) || len(s.Bindings) > int(i.MaxBindings) ||
+		len(s.Meters) > int(i.MaxMeters) {
 		t.Fatalf("out of limits: %+v", s)
 	}
 	ids := map[uint32]bool{}
@@ -100,8 +101,10 @@ func TestRules(t *testing.T) {
 		{"split of queue 0", func(s *State) error { return s.SetSplit(Split{On: true}) }, syscall.EINVAL},
 		{"no split of queue 0", func(s *State) error { return s.SetSplit(Split{}) }, nil},
 		{"split off while bound", func(s *State) error { return s.SetSplit(Split{Queue: 1}) }, syscall.EINVAL},
-		{"threshold while bound", func(s *State) error { return s.SetSplit(Split{Queue: 1, On: true, Threshold: 1}) }, syscall.EINVAL},
-		{"split off after unbind", func(s *State) error { s.Unbind(s.Bindings[0].ID); return s.SetSplit(Split{Queue: 1}) }, nil},
+		{"threshold while bound", func(s *State) error { return s.SetSplit(Split{Queue: 1, On: true, Threshold: 1}) },
+			syscall.EINVAL},
+		{"split off after unbind", func(s *State) error { s.Unbind(s.Bindings[0].ID); return s.SetSplit(Split{Queue: 1}) },
+			nil},
 		{"rule", addFlow(flow), nil},
 		{"same rule to another queue", func(s *State) error {
 			addFlow(flow)(s)
@@ -112,7 +115,8 @@ func TestRules(t *testing.T) {
 		{"rule to no queue", addFlow(FlowRule{Proto: 6, DstPort: 1, Queue: 4}), syscall.EINVAL},
 		{"rule of nothing", addFlow(FlowRule{Proto: 6}), syscall.EINVAL},
 		{"rule of ICMP", addFlow(FlowRule{Proto: 1, DstPort: 1}), syscall.EOPNOTSUPP},
-		{"rule of two families", addFlow(FlowRule{Proto: 6, IPv6: true, Src: netip.MustParseAddr("1.2.3.4")}), syscall.EINVAL},
+		{"rule of two families", addFlow(FlowRule{Proto: 6, IPv6: true, Src: netip.MustParseAddr("1.2.3.4")}),
+			syscall.EINVAL},
 		{"too many rules", func(s *State) error {
 			addFlow(flow)(s)
 			addFlow(FlowRule{Proto: 6, DstPort: 2})(s)
@@ -135,8 +139,10 @@ func TestRules(t *testing.T) {
 		{"bind of a bound buffer", bindRx(2, 2), syscall.EBUSY},
 		{"transmit from a bound buffer", func(s *State) error { _, err := s.BindTx(2, 3); return err }, nil},
 		{"transmit from nothing", func(s *State) error { _, err := s.BindTx(9, 3); return err }, syscall.EBADF},
-		{"too many bindings", func(s *State) error { s.BindTx(2, 3); s.BindTx(2, 3); _, err := s.BindTx(2, 3); return err }, syscall.ENOSPC},
-		{"too many bindings for rx", func(s *State) error { s.BindTx(2, 3); s.BindTx(2, 3); return bindRx(1, 2)(s) }, syscall.ENOSPC},
+		{"too many bindings", func(s *State) error { s.BindTx(2, 3); s.BindTx(2, 3); _, err := s.BindTx(2, 3); return err },
+			syscall.ENOSPC},
+		{"too many bindings for rx", func(s *State) error { s.BindTx(2, 3); s.BindTx(2, 3); return bindRx(1, 2)(s) },
+			syscall.ENOSPC},
 		{"no such binding", func(s *State) error { return s.Unbind(9) }, syscall.ENOENT},
 		{"bound buffer", func(s *State) error { return s.DelBuffer(2) }, syscall.EBUSY},
 		{"no such buffer", twice(func(s *State) error { return s.DelBuffer(1) }), syscall.ENOENT},
@@ -145,7 +151,11 @@ func TestRules(t *testing.T) {
 			_, err := s.AddMeter(Meter{Proto: 1, Local: meter.Local, Remote: meter.Remote}, 1)
 			return err
 		}, syscall.EOPNOTSUPP},
-		{"meter of one end", func(s *State) error { _, err := s.AddMeter(Meter{Proto: 6, Local: meter.Local}, 1); return err }, syscall.EINVAL},
+		{"meter of one end", func(s *State) error {
+			_, err := s.AddMeter(Meter{Proto: 6, Local: meter.Local},
+				1)
+			return err
+		}, syscall.EINVAL},
 		{"no such meter", func(s *State) error { return s.DelMeter(9) }, syscall.ENOENT},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -167,7 +177,8 @@ func TestStateIsJSON(t *testing.T) {
 	s.BindRx(1, []uint16{1}, 3)
 	s.AddFlow(FlowRule{Proto: 6, DstPort: 1, Queue: 1}, 2)
 	s.AddFlow(FlowRule{Proto: 6, IPv6: true, Src: netip.MustParseAddr("fd00::1"), Queue: 1}, 2)
-	s.AddMeter(Meter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"), Remote: netip.MustParseAddrPort("1.2.3.4:6")}, 1)
+	s.AddMeter(Meter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"), Remote: netip.MustParseAddrPort("1.2.3.4:6")},
+		1)
 	b, err := json.Marshal(s)
 	if err != nil {
 		t.Fatal(err)

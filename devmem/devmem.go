@@ -3,11 +3,12 @@
 // in the host. The semantics, limits and errno names are those of Linux 7.2's devmem TCP (SCM_DEVMEM_DMABUF,
 // SO_DEVMEM_DONTNEED, MSG_ZEROCOPY with a dma-buf).
 //
-// The package holds the types and the rules; it moves no byte and imports no implementation. Package stack implements
-// it over a user-space driver, package kernel over Linux's own sockets. A [Device] owns bindings, flow rules and connections; a [Conn] owns the tokens that it
-// gave out. Memory given to the device by [Device.BindRX] is written by the device at any time until the binding is
-// closed and every token is back; memory named in [Conn.SendDevmem] must not change until [Conn.ReadCompletion] says
-// so, or what is sent, or sent again, changes with it.
+// The package holds the types and the rules; it moves no byte and imports no implementation.
+// Package stack implements it over a user-space driver, package kernel over Linux's own sockets. A
+// [Device] owns bindings, flow rules and connections; a [Conn] owns the tokens that it gave out.
+// Memory given to the device by [Device.BindRX] is written by the device at any time until the
+// binding is closed and every token is back; memory named in [Conn.SendDevmem] must not change
+// until [Conn.ReadCompletion] says so, or what is sent, or sent again, changes with it.
 //
 // What differs from the kernel is listed at each method. What the package does not know: namespaces, privileges,
 // UDP, page sizes other than 4 KiB.
@@ -90,8 +91,8 @@ type Binding interface {
 // FlowID names a flow rule.
 type FlowID uint32
 
-// Flow is what a rule matches: fields that are zero match anything, but one address is needed, as a rule is of one family.
-// Queue is where to.
+// Flow is what a rule matches: fields that are zero match anything, but one address is needed, as a
+// rule is of one family. Queue is where to.
 type Flow struct {
 	Src, Dst netip.AddrPort // as they stand in received packets: Dst is ours
 	Queue    int
@@ -139,13 +140,15 @@ const (
 	DontWait
 )
 
-// Conn is a TCP connection with device memory on either or both sides. One goroutine may receive while another sends and
-// a third reads completions; calls of the same kind are served one after the other.
+// Conn is a TCP connection with device memory on either or both sides. One goroutine may receive
+// while another sends and a third reads completions; calls of the same kind are served one after
+// the other.
 //
 // Errors can be asked by errno: errors.Is(err, syscall.EFAULT). Deadlines give os.ErrDeadlineExceeded.
 type Conn interface {
-	// Read reads data that lies in host memory. If the next byte of the stream lies in device memory Read returns EFAULT and
-	// the stream is intact: RecvDevmem gets it. It never reads past such a byte.
+	// Read reads data that lies in host memory. If the next byte of the stream lies in device memory
+	// Read returns EFAULT and the stream is intact: RecvDevmem gets it. It never reads past such a
+	// byte.
 	//
 	// Write sends host memory; it copies. Close releases the connection and every token it gave out (Linux keeps tokens
 	// until the socket is destroyed); data not yet acknowledged still goes out.
@@ -157,21 +160,21 @@ type Conn interface {
 	// SetLinger is net.TCPConn's: with 0, Close resets the connection and drops what is not acknowledged.
 	SetLinger(sec int) error
 
-	// RecvDevmem receives up to len(linear) bytes, of either kind together: it is recvmsg(MSG_SOCK_DEVMEM), len(linear) is
-	// the length of the iov, len(frags) the room for control messages. n counts all bytes, nfrags the frags filled, nlinear
-	// the bytes copied to linear.
+	// RecvDevmem receives up to len(linear) bytes, of either kind together: it is
+	// recvmsg(MSG_SOCK_DEVMEM), len(linear) is the length of the iov, len(frags) the room for control
+	// messages. n counts all bytes, nfrags the frags filled, nlinear the bytes copied to linear.
 	//
-	// A call never mixes data of readable packets (nfrags is 0, n == nlinear: the flow is not steered) with data of
-	// unreadable ones; it ends short at the change, and where frags are full. Bytes of an unreadable packet that lie in host
-	// memory give a Linear frag each. A frag that is longer than the room left is cut: the next call goes on in the same page
-	// with another token.
+	// A call never mixes data of readable packets (nfrags is 0, n == nlinear: the flow is not steered)
+	// with data of unreadable ones; it ends short at the change, and where frags are full. Bytes of an
+	// unreadable packet that lie in host memory give a Linear frag each. A frag that is longer than
+	// the room left is cut: the next call goes on in the same page with another token.
 	//
 	// Errors: ErrTooSmall (no frag fits, nothing consumed), io.EOF, EAGAIN (DontWait), ECONNRESET and kin.
 	RecvDevmem(frags []Frag, linear []byte, flags RecvFlags) (n, nfrags, nlinear int, err error)
 
-	// DontNeed returns tokens. Unknown tokens are skipped but count to the limit of MaxFrags tokens a call; what is beyond
-	// it is ignored without an error. It returns how many frags were freed. Errors: EINVAL if ranges is empty or longer than
-	// MaxTokenRanges.
+	// DontNeed returns tokens. Unknown tokens are skipped but count to the limit of MaxFrags tokens a
+	// call; what is beyond it is ignored without an error. It returns how many frags were freed.
+	// Errors: EINVAL if ranges is empty or longer than MaxTokenRanges.
 	DontNeed(ranges []TokenRange) (freed int, err error)
 
 	// SendDevmem sends ranges of a buffer bound for transmit. It waits for room (until the write deadline) and returns how
@@ -180,13 +183,15 @@ type Conn interface {
 	// buffer; n counts the bytes before it), EPIPE, ECONNRESET.
 	SendDevmem(binding uint32, ranges []Range) (n int, err error)
 
-	// ReadCompletion waits until sends were acknowledged by the peer and their memory is not in use by the device, and
-	// returns their numbers lo to hi, both included, neighbours merged. The zero deadline waits for ever, one in the past not
-	// at all (os.ErrDeadlineExceeded). When the connection has failed, outstanding sends complete; then its error is returned.
+	// ReadCompletion waits until sends were acknowledged by the peer and their memory is not in use by
+	// the device, and returns their numbers lo to hi, both included, neighbours merged. The zero
+	// deadline waits for ever, one in the past not at all (os.ErrDeadlineExceeded). When the
+	// connection has failed, outstanding sends complete; then its error is returned.
 	ReadCompletion(deadline time.Time) (lo, hi uint32, err error)
 
-	// SetStallLimit makes calls that wait for this connection fail with a *StallError once it made no progress for d: no byte
-	// received and none acknowledged. 0 (the default) is off. Set it where data is known to be pending.
+	// SetStallLimit makes calls that wait for this connection fail with a *StallError once it made no
+	// progress for d: no byte received and none acknowledged. 0 (the default) is off. Set it where
+	// data is known to be pending.
 	SetStallLimit(d time.Duration)
 
 	// State describes the connection's TCP state in one line, for people: the variables of both directions.

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/stack/stacktest"
 )
 
-// receive takes one connection to addr into memory of GPU 0 and returns what came, piece by piece, where it lies: mem is
-// that memory as the CPU sees it, to show the bytes at the end.
+// receive takes one connection to addr into memory of GPU 0 and returns what came, piece by piece,
+// where it lies: mem is that memory as the CPU sees it, to show the bytes at the end.
 func receive(dev devmem.Device, addr netip.AddrPort, mem []byte) (string, error) {
 	buf, err := dev.Register(0, 0, 1<<20) // 1 MiB from the GPU's start
 	if err != nil {
@@ -99,7 +99,8 @@ func dial(ctx context.Context, dev devmem.Device, addr netip.AddrPort) (devmem.C
 	}
 }
 
-// A sender and a receiver on two devices that are joined in memory; with a device of driver.OpenPCI they are two guests.
+// A sender and a receiver on two devices that are joined in memory; with a device of driver.OpenPCI
+// they are two guests.
 func Example() {
 	na, nb := stacktest.NewPair(stacktest.Options{})
 	a, err := stack.New(na, na, stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.1/24")}})

@@ -22,7 +22,8 @@ func naiveSum(b []byte) uint16 {
 func TestChecksumOfAllLengths(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	fill := map[string]func() byte{
-		"zero": func() byte { return 0 }, "ones": func() byte { return 0xff }, "random": func() byte { return byte(rnd.Uint32()) },
+		"zero": func() byte { return 0 }, "ones": func() byte { return 0xff },
+		"random": func() byte { return byte(rnd.Uint32()) },
 	}
 	for name, f := range fill {
 		t.Run(name, func(t *testing.T) {
@@ -41,7 +42,8 @@ func TestChecksumOfAllLengths(t *testing.T) {
 						t.Fatalf("[%d, +%d) in two: %#04x, want %#04x", off, n, got, want)
 					}
 					dst := make([]byte, n+1)
-					if got, want := fold64(copySum64(dst, b, 0)), naiveSum(b); got != want || string(dst[:n]) != string(b) || dst[n] != 0 {
+					if got, want := fold64(copySum64(dst, b, 0)), naiveSum(b); got != want || string(dst[:n]) != string(b) ||
+						dst[n] != 0 {
 						t.Fatalf("[%d, +%d) copied: %#04x, want %#04x", off, n, got, want)
 					}
 				}
@@ -72,7 +74,8 @@ func FuzzChecksum(f *testing.F) {
 			t.Fatalf("Sum cut at %d: %#x, want %#x, %v", k, got, want, err)
 		}
 		dst := NewBuffer(make([]byte, len(b)), Host)
-		if n, got, err := c.CopySum([]Segment{dst.Segment(0, uint32(len(b)))}, segs); got != want || err != nil || n != uint64(len(b)) {
+		if n, got, err := c.CopySum([]Segment{dst.Segment(0, uint32(len(b)))}, segs); got != want || err != nil ||
+			n != uint64(len(b)) {
 			t.Fatalf("CopySum cut at %d: %#x, want %#x, %d, %v", k, got, want, n, err)
 		}
 		if string(dst.mem) != string(b) {

@@ -5,8 +5,8 @@ import (
 	"math/bits"
 )
 
-// Copier moves bytes between places. It belongs to one goroutine at a time, started by Go, which is inside the spaces of
-// the segments that it gives. Nothing in it allocates, errors apart.
+// Copier moves bytes between places. It belongs to one goroutine at a time, started by Go, which is
+// inside the spaces of the segments that it gives. Nothing in it allocates, errors apart.
 //
 // A fault in a file comes back as that file's *FaultError; Space.Has tells whose it is. The count of bytes is then
 // that of the pieces that were copied whole.

@@ -57,7 +57,8 @@ func TestCopyAgainstBytes(t *testing.T) {
 		draw := func(from, to int, name string) (segs []Segment) {
 			for range rapid.IntRange(0, 5).Draw(t, name) {
 				off := rapid.Uint64Range(0, size).Draw(t, "off")
-				segs = append(segs, regions[rapid.IntRange(from, to).Draw(t, "region")].Segment(off, uint32(rapid.Uint64Range(0, min(500, size-off)).Draw(t, "len"))))
+				segs = append(segs, regions[rapid.IntRange(from, to).Draw(t, "region")].Segment(off,
+					uint32(rapid.Uint64Range(0, min(500, size-off)).Draw(t, "len"))))
 			}
 			return segs
 		}
@@ -244,7 +245,8 @@ func TestViewInPieces(t *testing.T) {
 
 func TestCountsOutOfRange(t *testing.T) {
 	c := NewCopier().Counts()
-	if c.Bytes(NumDomains, 0, 0)+c.Bytes(0, NumDomains, 0)+c.Bytes(0, 0, MaxGPUs)+c.Bytes(0, 0, -2)+c.Total(Host, GPU) != 0 {
+	if c.Bytes(NumDomains, 0, 0)+c.Bytes(0, NumDomains, 0)+c.Bytes(0, 0, MaxGPUs)+c.Bytes(0, 0, -2)+c.Total(Host,
+		GPU) != 0 {
 		t.Fatal("counted")
 	}
 	for d := range NumDomains {

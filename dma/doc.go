@@ -5,16 +5,18 @@
 // counts by domain, faults and (later) dirty pages are dealt with here and nowhere else. Rings are the exception: a Pin
 // hands out their memory, because its owner must use atomics on it.
 //
-// Files owns the mappings: one mmap per (device, inode), counted, so a place in a file has one address and one domain
-// however many spaces map it. A Space owns its table of regions, which is immutable and replaced as a whole. A worker
-// translates and copies between Enter and Leave; Remove, RemoveRange, Replace and Close put the new table in place first
-// and then wait for the workers that were inside this space, so what a worker translated stays mapped until it leaves.
-// They wait once, however many regions go, and not at all if nobody is inside (Space.Waits counts). Nobody waits in
-// Enter. Removing from a space while inside it waits for itself forever.
+// Files owns the mappings: one mmap per (device, inode), counted, so a place in a file has one
+// address and one domain however many spaces map it. A Space owns its table of regions, which is
+// immutable and replaced as a whole. A worker translates and copies between Enter and Leave;
+// Remove, RemoveRange, Replace and Close put the new table in place first and then wait for the
+// workers that were inside this space, so what a worker translated stays mapped until it leaves.
+// They wait once, however many regions go, and not at all if nobody is inside (Space.Waits counts).
+// Nobody waits in Enter. Removing from a space while inside it waits for itself forever.
 //
-// The table is a tree whose nodes are shared by old and new: with n regions, of which a space has MaxRegions at most, Add,
-// Remove and a translation take O(log n) time, and each region of a range O(log n) more. A change allocates at most 16 KiB
-// for each region that it adds or removes, most of it garbage at once; 65,535 regions hold less than 16 MiB.
+// The table is a tree whose nodes are shared by old and new: with n regions, of which a space has
+// MaxRegions at most, Add, Remove and a translation take O(log n) time, and each region of a range
+// O(log n) more. A change allocates at most 16 KiB for each region that it adds or removes, most of
+// it garbage at once; 65,535 regions hold less than 16 MiB.
 //
 // A peer may truncate a file under its mapping. Goroutines that touch mapped memory are started by Go, and the fault is
 // turned by Recover, which guards each call of the Copier, into a *FaultError that names the file: the file is dead

@@ -2,9 +2,10 @@ package dma
 
 import "sync/atomic"
 
-// epoch lets a writer wait until everyone who was inside has left, as sleepable RCU does (Linux, kernel/rcu/srcutree.c):
-// two counters of who is inside, and an index that says which one those who enter now use. A writer that waits turns
-// the index, so that the counter it waits for only falls; nobody who enters ever waits.
+// epoch lets a writer wait until everyone who was inside has left, as sleepable RCU does (Linux,
+// kernel/rcu/srcutree.c): two counters of who is inside, and an index that says which one those who
+// enter now use. A writer that waits turns the index, so that the counter it waits for only falls;
+// nobody who enters ever waits.
 //
 // Why it is sound: one who is inside has counted itself before it loads the table, and all of this is sequentially
 // consistent. If a counter is seen to be zero after the new table was stored, everyone who counts itself in it later

@@ -245,7 +245,8 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 	}
 }
 
-// One who loads the index and then sleeps through a whole grace period counts itself in the counter that is not current.
+// One who loads the index and then sleeps through a whole grace period counts itself in the counter
+// that is not current.
 func TestWaitSeesThoseWhoCameLateToTheirCounter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var e epoch

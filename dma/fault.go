@@ -19,7 +19,8 @@ type FaultError struct {
 
 // Error implements error.
 func (e *FaultError) Error() string {
-	return fmt.Sprintf("file %v: fault at offset %#x of %#x: truncated by its owner, or out of memory: %v", e.File, e.Off, e.File.Size(), ErrFault)
+	return fmt.Sprintf("file %v: fault at offset %#x of %#x: truncated by its owner, or out of memory: %v", e.File, e.Off,
+		e.File.Size(), ErrFault)
 }
 
 // Unwrap returns ErrFault.

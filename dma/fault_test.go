@@ -243,7 +243,8 @@ func TestOtherPanicsGoOn(t *testing.T) {
 			return ok && a.Addr()%page == 8
 		}},
 		{"nil", func() { none.Bytes(0, 0, 0) }, func(v any) bool { _, ok := v.(runtime.Error); return ok }},
-		{"index", func() { foreign = foreign[:len(os.Args)*1e6] }, func(v any) bool { _, ok := v.(runtime.Error); return ok }},
+		{"index", func() { foreign = foreign[:len(os.Args)*1e6] },
+			func(v any) bool { _, ok := v.(runtime.Error); return ok }},
 		{"own panic", func() { panic("mine") }, func(v any) bool { return v == "mine" }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -15,8 +15,9 @@ var ErrBadFile = errors.New("bad memory file")
 // ErrClosed is returned by the copier for a place in a file that is not mapped any more: a Segment was kept too long.
 var ErrClosed = errors.New("memory is no longer mapped")
 
-// A sparse file costs its owner nothing, but us address space (47 bits on amd64) and a mapping (vm.max_map_count, 65530),
-// which the Go heap needs as well. So one space cannot take what others need, nor all of them what the process needs.
+// A sparse file costs its owner nothing, but us address space (47 bits on amd64) and a mapping
+// (vm.max_map_count, 65530), which the Go heap needs as well. So one space cannot take what others
+// need, nor all of them what the process needs.
 const (
 	maxFile       = 1 << 43 // bytes
 	maxSpaceBytes = 1 << 43
@@ -65,7 +66,8 @@ func (fs *Files) Open(fd int, need uint64) (*File, error) {
 			return nil, fmt.Errorf("file %v: %w", f, err)
 		}
 		if need > f.Size() {
-			return nil, fmt.Errorf("%w: file %v: %#x bytes needed, %#x mapped: a grown file must be closed everywhere first", ErrBadFile, f, need, f.Size())
+			return nil, fmt.Errorf("%w: file %v: %#x bytes needed, %#x mapped: a grown file must be closed everywhere first",
+				ErrBadFile, f, need, f.Size())
 		}
 		f.refs++
 		return f, nil
@@ -74,7 +76,8 @@ func (fs *Files) Open(fd int, need uint64) (*File, error) {
 		return nil, fmt.Errorf("%w: file %d:%d: %#x bytes needed, it has %#x", ErrBadFile, id.dev, id.ino, need, size)
 	}
 	if len(fs.open) >= maxFiles || size > maxBytes-fs.size {
-		return nil, fmt.Errorf("file %d:%d: %#x bytes: %d files of %#x bytes are mapped already: %w", id.dev, id.ino, size, len(fs.open), fs.size, unix.ENOSPC)
+		return nil, fmt.Errorf("file %d:%d: %#x bytes: %d files of %#x bytes are mapped already: %w", id.dev, id.ino, size,
+			len(fs.open), fs.size, unix.ENOSPC)
 	}
 	f = &File{files: fs, id: id, refs: 1, spaces: make(map[*Space]int)}
 	f.gpu.Store(-1)
@@ -94,7 +97,8 @@ func check(fd int) (id fileID, size uint64, err error) {
 	}
 	id = fileID{uint64(st.Dev), st.Ino}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return id, 0, fmt.Errorf("%w: fd %d: mode %#o: not a regular file: use a memfd, or a file in /dev/shm or hugetlbfs", ErrBadFile, fd, st.Mode)
+		return id, 0, fmt.Errorf("%w: fd %d: mode %#o: not a regular file: use a memfd, or a file in /dev/shm or hugetlbfs",
+			ErrBadFile, fd, st.Mode)
 	}
 	fl, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {
@@ -114,7 +118,8 @@ func check(fd int) (id fileID, size uint64, err error) {
 	switch uint32(vfs.Type) {
 	case unix.FUSE_SUPER_MAGIC, unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC,
 		unix.V9FS_MAGIC, unix.CEPH_SUPER_MAGIC, unix.AFS_SUPER_MAGIC, unix.CODA_SUPER_MAGIC:
-		return id, 0, fmt.Errorf("%w: file %d:%d: on FUSE or a network file system (%#x): use a memfd, or a file in /dev/shm", ErrBadFile, id.dev, id.ino, uint32(vfs.Type))
+		return id, 0, fmt.Errorf("%w: file %d:%d: on FUSE or a network file system (%#x): use a memfd, or a file in /dev/shm",
+			ErrBadFile, id.dev, id.ino, uint32(vfs.Type))
 	}
 	return id, uint64(st.Size), nil
 }

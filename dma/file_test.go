@@ -174,7 +174,8 @@ func TestOpenAndCloseFromManyGoroutines(t *testing.T) {
 	}
 }
 
-// A sparse file costs a guest nothing; the guest must not take the address space or the mappings of the process with it.
+// A sparse file costs a guest nothing; the guest must not take the address space or the mappings of
+// the process with it.
 //
 // Invariant: dma: A file is mapped once, and one guest cannot take the whole address space of the
 // process.

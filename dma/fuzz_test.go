@@ -14,8 +14,8 @@ type modelPage struct {
 	region           int // which Add made it
 }
 
-// FuzzSpace plays operations against a space and against an array of pages. The window lies at the bottom and at the top
-// of the address space by turns: there the arithmetic may wrap.
+// FuzzSpace plays operations against a space and against an array of pages. The window lies at the
+// bottom and at the top of the address space by turns: there the arithmetic may wrap.
 //
 // Invariant: dma: A translation stays inside its regions, and asks for the right to them.
 func FuzzSpace(f *testing.F) {
@@ -59,7 +59,8 @@ func FuzzSpace(f *testing.F) {
 		// arg reads a map: start, pages, file and its page, flags. It returns what Add should say.
 		arg := func(m *[window]modelPage) (Map, error) {
 			start, n, file, at, flags := next()%window, next()%(filePages+2), next()%files, next()%filePages, next()
-			x := Map{IOVA: base + uint64(start*page), Size: uint64(n * page), FD: fds[file], FileOffset: uint64(at * page), ReadOnly: flags&1 != 0, NoAccess: flags&6 == 6}
+			x := Map{IOVA: base + uint64(start*page), Size: uint64(n * page), FD: fds[file], FileOffset: uint64(at * page),
+				ReadOnly: flags&1 != 0, NoAccess: flags&6 == 6}
 			switch {
 			case n == 0:
 				return x, unix.EINVAL
@@ -95,7 +96,8 @@ func FuzzSpace(f *testing.F) {
 				}
 			case 2:
 				start, n := next()%window, next()%(filePages+1)
-				ok := n > 0 && start+n <= window && model[start].mapped && (start == 0 || model[start-1].region != model[start].region) &&
+				ok := n > 0 && start+n <= window && model[start].mapped &&
+					(start == 0 || model[start-1].region != model[start].region) &&
 					(start+n == window || model[start+n].region != model[start].region)
 				for i := start; ok && i < start+n; i++ {
 					ok = model[i].mapped && model[i].region == model[start].region

@@ -82,7 +82,8 @@ func TestSegmentOutsideItsRegionIsAnError(t *testing.T) {
 	c := NewCopier()
 	ok := NewBuffer(make([]byte, 8192), Wire).Segment(0, 8192)
 	for _, r := range []*Region{inFile, NewBuffer(make([]byte, 4096), Host)} {
-		for _, s := range []Segment{r.Segment(4096, 1), r.Segment(4095, 2), r.Segment(^uint64(0), 2), r.Segment(1, ^uint32(0)), {Len: 1}} {
+		for _, s := range []Segment{r.Segment(4096, 1), r.Segment(4095, 2), r.Segment(^uint64(0), 2),
+			r.Segment(1, ^uint32(0)), {Len: 1}} {
 			if n, err := c.Copy([]Segment{s}, []Segment{ok}); n != 0 || !errors.Is(err, ErrBounds) {
 				t.Errorf("copy to %v: %d, %v", s, n, err)
 			}

@@ -75,8 +75,9 @@ func (s *Space) Generation() uint64 { return s.gen.Load() }
 // Waits returns how often a change of the space waited for workers that were inside.
 func (s *Space) Waits() uint64 { return s.epoch.waits.Load() }
 
-// Add maps a region. It waits for nobody. The error is EEXIST if it overlaps another, EINVAL for a bad range, ENOSPC for
-// too many regions or files, ErrBadFile for a bad file, ErrFault for one that has faulted and is still mapped somewhere.
+// Add maps a region. It waits for nobody. The error is EEXIST if it overlaps another, EINVAL for a
+// bad range, ENOSPC for too many regions or files, ErrBadFile for a bad file, ErrFault for one that
+// has faulted and is still mapped somewhere.
 func (s *Space) Add(m Map) error {
 	r, err := s.open(m)
 	if err != nil {
@@ -232,7 +233,8 @@ func (s *Space) open(m Map) (*Region, error) {
 		return &Region{iova: m.IOVA, size: m.Size, noAccess: true}, nil
 	}
 	if m.FileOffset > ^uint64(0)-m.Size {
-		return nil, fmt.Errorf("space %s: region [%#x, +%#x): file offset %#x: %w", s.name, m.IOVA, m.Size, m.FileOffset, unix.EINVAL)
+		return nil, fmt.Errorf("space %s: region [%#x, +%#x): file offset %#x: %w", s.name, m.IOVA, m.Size, m.FileOffset,
+			unix.EINVAL)
 	}
 	f, err := s.files.Open(m.FD, m.FileOffset+m.Size)
 	if err != nil {

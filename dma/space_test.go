@@ -48,7 +48,8 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 		{"nothing", 99 * page, 0, Write, nil, nil},
 		{"whole", 10 * page, 2 * page, Read, []place{{10 * page, 0, 2 * page}}, nil},
 		{"across", 12*page - 1, 2, Write, []place{{10 * page, 2*page - 1, 1}, {12 * page, 0, 1}}, nil},
-		{"across three", 11 * page, 4 * page, Read, []place{{10 * page, page, page}, {12 * page, 0, 2 * page}, {14 * page, 0, page}}, nil},
+		{"across three", 11 * page, 4 * page, Read, []place{{10 * page, page, page}, {12 * page, 0, 2 * page},
+			{14 * page, 0, page}}, nil},
 		{"write to read-only", 14*page - 1, 2, Write, nil, ErrAccess},
 		{"unknown access counts as a write", 14 * page, 1, 7, nil, ErrAccess},
 		{"into the hole", 14 * page, page + 1, Read, nil, ErrUnmapped},
@@ -191,7 +192,8 @@ func TestSpaceRefuses(t *testing.T) {
 			}
 		})
 	}
-	if err := s.Replace([]Map{{IOVA: page, Size: 2 * page, FD: fd}, {IOVA: 0, Size: page + 1, FD: fd}}); !errors.Is(err, unix.EEXIST) {
+	if err := s.Replace([]Map{{IOVA: page, Size: 2 * page, FD: fd}, {IOVA: 0, Size: page + 1, FD: fd}}); !errors.Is(err,
+		unix.EEXIST) {
 		t.Errorf("Replace with an overlap: %v", err)
 	}
 	if err := s.Replace(make([]Map, MaxRegions+1)); !errors.Is(err, unix.ENOSPC) {

@@ -97,8 +97,8 @@ func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access)
 	return out, nil
 }
 
-// ReadAt fills dst with what lies at iova, for structures that a device keeps a private copy of (descriptor tables). The caller
-// is inside the space. Nothing is counted.
+// ReadAt fills dst with what lies at iova, for structures that a device keeps a private copy of
+// (descriptor tables). The caller is inside the space. Nothing is counted.
 func (s *Space) ReadAt(dst []byte, iova uint64) (err error) {
 	defer Recover(&err)
 	var few [2]Segment

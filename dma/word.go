@@ -8,12 +8,13 @@ import (
 	"unsafe"
 )
 
-// StoreWord stores v at the start of b, a ring's memory, as one little-endian word: who reads it sees either the old word or
-// the new one, and with the new one all that was stored before. That is how a ring entry is published whose last word says
-// that it is valid. b starts at a multiple of 4 (Aligned) and has 4 bytes; to call it otherwise is a bug, and panics.
+// StoreWord stores v at the start of b, a ring's memory, as one little-endian word: who reads it
+// sees either the old word or the new one, and with the new one all that was stored before. That is
+// how a ring entry is published whose last word says that it is valid. b starts at a multiple of 4
+// (Aligned) and has 4 bytes; to call it otherwise is a bug, and panics.
 //
-// Why it is sound: atomic.StoreUint32 is XCHG on amd64 and STLR on arm64, both a release, and the compiler moves no store
-// behind it. Both are little endian.
+// Why it is sound: atomic.StoreUint32 is XCHG on amd64 and STLR on arm64, both a release, and the
+// compiler moves no store behind it. Both are little endian.
 func StoreWord(b []byte, v uint32) {
 	atomic.StoreUint32(word(b), v)
 }

@@ -15,7 +15,8 @@ func (b *batch) init(ring, pages int) {
 
 // room tells whether one more frame of any kind fits.
 func (b *batch) room() bool {
-	return len(b.frames) < cap(b.frames) && cap(b.ranges)-len(b.ranges) >= cap(b.ranges)/2 && cap(b.arena)-len(b.arena) >= maxFrame
+	return len(b.frames) < cap(b.frames) && cap(b.ranges)-len(b.ranges) >= cap(b.ranges)/2 &&
+		cap(b.arena)-len(b.arena) >= maxFrame
 }
 
 func (b *batch) next() *RxFrame {

@@ -65,10 +65,11 @@ func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	return nil
 }
 
-// UnbindQueue turns header split off and gives the pages that no frame has used back to their source. Frames that
-// came before are delivered first. In a process, the device stops the queue meanwhile (GET_VRING_BASE). In a guest it
-// cannot (see pci.negotiate): there it is to return all chains, used.len 0, when it is told that split is off; a binding
-// that forbids that is undone before.
+// UnbindQueue turns header split off and gives the pages that no frame has used back to their
+// source. Frames that came before are delivered first. In a process, the device stops the queue
+// meanwhile (GET_VRING_BASE). In a guest it cannot (see pci.negotiate): there it is to return all
+// chains, used.len 0, when it is told that split is off; a binding that forbids that is undone
+// before.
 func (n *NIC) UnbindQueue(queue int) error {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -103,7 +104,8 @@ func (n *NIC) bindable(queue int) (*rxQueue, error) {
 		return nil, fmt.Errorf("receive queue %d of %d: %w", queue, len(n.rx), unix.EINVAL)
 	}
 	if queue < n.opts.HostQueues {
-		return nil, fmt.Errorf("receive queue %d has buffers in host memory, as those below %d: %w", queue, n.opts.HostQueues, unix.EBUSY)
+		return nil, fmt.Errorf("receive queue %d has buffers in host memory, as those below %d: %w", queue, n.opts.HostQueues,
+			unix.EBUSY)
 	}
 	return n.rx[queue], nil
 }

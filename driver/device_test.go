@@ -68,7 +68,8 @@ const testOffer = featsWanted &^ (featCtrlVQ | featRingReset | featMAC | featSta
 
 func newTestDevice(t testing.TB, pairs int, files *dma.Files) *testDevice {
 	d := &testDevice{
-		t: t, offer: testOffer, pairs: pairs, space: dma.NewSpace("test", files), copier: dma.NewCopier(), split: map[int]bool{},
+		t: t, offer: testOffer, pairs: pairs, space: dma.NewSpace("test", files), copier: dma.NewCopier(),
+		split:      map[int]bool{},
 		generation: 1, steer: func([]byte) int { return 0 }, done: make(chan struct{}),
 	}
 	d.dispatcher = control.NewDispatcher(d)
@@ -92,7 +93,8 @@ func (d *testDevice) serve(conn *net.UnixConn) <-chan struct{} {
 	dma.Go(func() {
 		defer close(ended)
 		defer cancel()
-		if err := vhostuser.NewBackend(d, d.space, slog.New(slog.DiscardHandler)).Serve(ctx, conn); err != nil && ctx.Err() == nil {
+		if err := vhostuser.NewBackend(d, d.space, slog.New(slog.DiscardHandler)).Serve(ctx, conn); err != nil &&
+			ctx.Err() == nil {
 			d.t.Errorf("backend: %v", err)
 		}
 		if ctx.Err() != nil {

@@ -64,7 +64,8 @@ func featureString(f uint64) string {
 func chooseFeatures(offered uint64) (uint64, error) {
 	f := offered & featsWanted
 	if miss := featsMandatory &^ f; miss != 0 {
-		return 0, fmt.Errorf("%w: it offers %s (%#x), not %s", ErrFeature, featureString(offered&featsWanted), offered, featureString(miss))
+		return 0, fmt.Errorf("%w: it offers %s (%#x), not %s", ErrFeature, featureString(offered&featsWanted), offered,
+			featureString(miss))
 	}
 	for _, need := range []struct{ bits, on uint64 }{
 		{featGuestTSO4 | featGuestTSO6, featGuestCSUM},

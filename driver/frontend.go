@@ -125,7 +125,8 @@ func (f *frontend) makeRAM(size int) (err error) {
 	if err := unix.Ftruncate(f.fd, int64(size)); err != nil {
 		return fmt.Errorf("memfd of %d bytes: %w", size, err)
 	}
-	if _, err := unix.FcntlInt(uintptr(f.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
+	if _, err := unix.FcntlInt(uintptr(f.fd), unix.F_ADD_SEALS,
+		unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		return fmt.Errorf("sealing memfd: %w", err)
 	}
 	if f.ram, err = unix.Mmap(f.fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {

@@ -211,7 +211,8 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	}
 	a, b := socketpair(t)
 	ended := d.serve(b)
-	fo := FrontendOptions{Conn: a, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, GPUs: []FrontendGPU{{ID: 3, FD: g.fd, Size: testGPUSize}}}
+	fo := FrontendOptions{Conn: a, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
+		GPUs: []FrontendGPU{{ID: 3, FD: g.fd, Size: testGPUSize}}}
 	if o.driver != nil {
 		o.driver(&fo)
 	}

@@ -96,7 +96,8 @@ func (h *hugeMem) reserve() error {
 	case err != nil:
 		return err
 	case got <= have:
-		return fmt.Errorf("%s stays at %d: the guest has no free 2 MiB any more: give it more memory, or boot with hugepages=N: %w",
+		return fmt.Errorf("%s stays at %d: the guest has no free 2 MiB any more: give it more memory, or boot with "+
+			"hugepages=N: %w",
 			path, have, unix.ENOMEM)
 	}
 	return nil

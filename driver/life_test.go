@@ -33,7 +33,8 @@ func TestAttachErrors(t *testing.T) {
 			}
 			a, b := socketpair(t)
 			ended := d.serve(b)
-			o := FrontendOptions{Conn: a, MAC: []byte{2, 0, 0, 0, 0, 1}, GPUs: []FrontendGPU{{ID: 3, FD: g.fd, Size: testGPUSize}}}
+			o := FrontendOptions{Conn: a, MAC: []byte{2, 0, 0, 0, 0, 1},
+				GPUs: []FrontendGPU{{ID: 3, FD: g.fd, Size: testGPUSize}}}
 			if c.driver != nil {
 				c.driver(&o)
 			}
@@ -70,7 +71,8 @@ func TestCloseUnderTraffic(t *testing.T) {
 	for i := range 2 {
 		senders.Go(func() {
 			for {
-				if _, err := r.nic.Transmit(i, []TxFrame{{Header: tcpHeader(3000), Linear: make([]byte, 3000), Cookie: 1}}); err != nil {
+				if _,
+					err := r.nic.Transmit(i, []TxFrame{{Header: tcpHeader(3000), Linear: make([]byte, 3000), Cookie: 1}}); err != nil {
 					if !errors.Is(err, ErrClosed) {
 						t.Errorf("Transmit: %v", err)
 					}

@@ -42,7 +42,8 @@ var le = binary.LittleEndian
 func (h *netHdr) decode(b *[netHdrLen]byte) {
 	lo, hi := le.Uint64(b[0:]), le.Uint32(b[8:])
 	*h = netHdr{
-		flags: uint8(lo), gsoType: uint8(lo >> 8), hdrLen: uint16(lo >> 16), gsoSize: uint16(lo >> 32), csumStart: uint16(lo >> 48),
+		flags: uint8(lo), gsoType: uint8(lo >> 8), hdrLen: uint16(lo >> 16), gsoSize: uint16(lo >> 32),
+		csumStart:  uint16(lo >> 48),
 		csumOffset: uint16(hi), numBuffers: uint16(hi >> 16),
 	}
 }
@@ -101,7 +102,8 @@ func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 		return h, fmt.Errorf("%w: segmentation of %v", ErrFeature, f.GSOType)
 	}
 	if f.GSOSize == 0 || !f.NeedsCsum { // 5.1.6.2.1: a GSO frame has NEEDS_CSUM
-		return h, fmt.Errorf("frame of GSO type %v: size %d, NeedsCsum %v: both are needed", f.GSOType, f.GSOSize, f.NeedsCsum)
+		return h, fmt.Errorf("frame of GSO type %v: size %d, NeedsCsum %v: both are needed", f.GSOType, f.GSOSize,
+			f.NeedsCsum)
 	}
 	h.gsoSize = f.GSOSize
 	return h, nil

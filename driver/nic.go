@@ -69,7 +69,8 @@ func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo
 		n.endLife()
 		return nil, errors.Join(err, t.close())
 	}
-	n.ctl = control.NewClient((*controlSender)(n), control.ClientOptions{MAC: [6]byte(n.mac), OnGeneration: n.onGeneration})
+	n.ctl = control.NewClient((*controlSender)(n), control.ClientOptions{MAC: [6]byte(n.mac),
+		OnGeneration: n.onGeneration})
 	n.poller.init(n)
 	go n.run()
 	if err := t.watch(n.gone); err != nil {

@@ -139,7 +139,8 @@ func (p *pci) mapStructures() error {
 		c := caps[kind]
 		size := bars[c.bar].size
 		if size == 0 || uint64(c.off) > size || uint64(c.length) > size-uint64(c.off) {
-			return fmt.Errorf("virtio structure %d: %#x bytes at %#x of BAR %d, which has %#x", kind, c.length, c.off, c.bar, size)
+			return fmt.Errorf("virtio structure %d: %#x bytes at %#x of BAR %d, which has %#x", kind, c.length, c.off, c.bar,
+				size)
 		}
 		if p.bars[c.bar] == nil {
 			if p.bars[c.bar], err = p.dev.mapBAR(int(c.bar), size); err != nil {

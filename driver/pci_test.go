@@ -42,7 +42,8 @@ func TestVirtioCapabilities(t *testing.T) {
 			if (err == nil) != c.ok {
 				t.Fatalf("%v", err)
 			}
-			if c.ok && (got[capCommon] != virtioCap{4, 0, 56, 0} || got[capNotify] != virtioCap{4, 0x3000, 64, 4} || got[capDevice].bar != 2) {
+			if c.ok && (got[capCommon] != virtioCap{4, 0, 56, 0} || got[capNotify] != virtioCap{4, 0x3000, 64, 4} ||
+				got[capDevice].bar != 2) {
 				t.Errorf("%+v", got)
 			}
 		})
@@ -147,11 +148,13 @@ func TestPhysicalErrors(t *testing.T) {
 	le.PutUint64(entries[16:], 1<<63|0x1234) // page 2
 	tree.write("pagemap", string(entries))
 	for i, want := range []error{nil, unix.EPERM} {
-		if _, err := physical(tree.path("pagemap"), uintptr(i*os.Getpagesize())); err == nil || want != nil && !errors.Is(err, want) {
+		if _, err := physical(tree.path("pagemap"), uintptr(i*os.Getpagesize())); err == nil || want != nil &&
+			!errors.Is(err, want) {
 			t.Errorf("page %d: %v", i, err)
 		}
 	}
-	if got, err := physical(tree.path("pagemap"), uintptr(2*os.Getpagesize()+5)); err != nil || got != 0x1234*uint64(os.Getpagesize())+5 {
+	if got, err := physical(tree.path("pagemap"), uintptr(2*os.Getpagesize()+5)); err != nil ||
+		got != 0x1234*uint64(os.Getpagesize())+5 {
 		t.Errorf("%#x, %v", got, err)
 	}
 	if _, err := physical(tree.path("pagemap"), uintptr(3*os.Getpagesize())); err == nil {
@@ -178,16 +181,22 @@ func TestPCIErrors(t *testing.T) {
 		{"no unbind", remove("sys/bus/pci/drivers/virtio-pci/unbind"), "", "taking 0000:00:02.0 from virtio-pci"},
 		{"no bind", remove("sys/bus/pci/drivers/uio_pci_generic/bind"), "", "binding 0000:00:02.0 to uio_pci_generic"},
 		{"no INTx", remove("DIR/uio"), "", "has it an INTx pin?"},
-		{"no node, no number", func(p *pciTree, dir string) { remove("dev/uio0")(p, dir); remove("DIR/uio/uio0/dev")(p, dir) }, "", "number of"},
+		{"no node, no number", func(p *pciTree, dir string) {
+			remove("dev/uio0")(p, dir)
+			remove("DIR/uio/uio0/dev")(p,
+				dir)
+		}, "", "number of"},
 		{"no config", remove("DIR/config"), "", "configuration space"},
-		{"short config", func(p *pciTree, dir string) { p.write(dir+"config", p.read(dir + "config")[:64]) }, "", "only root"},
+		{"short config", func(p *pciTree, dir string) { p.write(dir+"config", p.read(dir + "config")[:64]) }, "",
+			"only root"},
 		{"no resource", remove("DIR/resource"), "", "places of the BARs"},
 		{"bad resource", func(p *pciTree, dir string) { p.write(dir+"resource", "0x1 zz 0x2\n") }, "", "resource: line 1"},
 		{"small BAR", func(p *pciTree, dir string) {
 			p.write(dir+"resource", resources(nil, nil, nil, nil, &pciBAR{0xfe000000, 0x1000}))
 		}, "", "virtio structure"},
 		{"no BAR file", remove("DIR/resource4"), "", "BAR 4"},
-		{"old device", func(p *pciTree, dir string) { p.bar(dir).write32(regDeviceFeature, featMrgRxBuf) }, "", "lacks a feature"},
+		{"old device", func(p *pciTree, dir string) { p.bar(dir).write32(regDeviceFeature, featMrgRxBuf) }, "",
+			"lacks a feature"},
 		{"no queues", func(p *pciTree, dir string) { p.bar(dir).write16(regNumQueues, 0) }, "", "no virtqueue 0"},
 		{"notification far away", func(p *pciTree, dir string) {
 			p.bar(dir).write16(regQueueNotifyOff, 0x400)

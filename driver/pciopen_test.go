@@ -22,7 +22,8 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer n.Close()
-	if n.MAC().String() != "52:54:00:01:02:03" || n.MTU() != 1500 || n.QueuePairs() != 1 || n.GPUs()[0].Size != testGPUSize {
+	if n.MAC().String() != "52:54:00:01:02:03" || n.MTU() != 1500 || n.QueuePairs() != 1 ||
+		n.GPUs()[0].Size != testGPUSize {
 		t.Errorf("%v, MTU %d, %d pairs, GPUs %+v", n.MAC(), n.MTU(), n.QueuePairs(), n.GPUs())
 	}
 	for path, want := range map[string]string{
@@ -52,7 +53,8 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	if err := n.Start(r); err != nil {
 		t.Fatal(err)
 	}
-	if k, err := n.Transmit(0, []TxFrame{{Header: tcpHeader(0), Cookie: 9, Device: []Range{{0, 100, 5}}}}); k != 1 || err != nil {
+	if k, err := n.Transmit(0, []TxFrame{{Header: tcpHeader(0), Cookie: 9, Device: []Range{{0, 100, 5}}}}); k != 1 ||
+		err != nil {
 		t.Fatalf("Transmit: %d, %v", k, err)
 	}
 	notify := bar[0x3000:]
@@ -109,7 +111,8 @@ func TestRegisterAccess(t *testing.T) {
 	r.write16(2, 0xbbcc)
 	r.write32(4, 0xdeadbeef)
 	common{r}.write64(8, 0x0123456789abcdef)
-	if r.read8(1) != 0xaa || r.read16(2) != 0xbbcc || r.read32(4) != 0xdeadbeef || (common{r}).read64(8) != 0x0123456789abcdef {
+	if r.read8(1) != 0xaa || r.read16(2) != 0xbbcc || r.read32(4) != 0xdeadbeef ||
+		(common{r}).read64(8) != 0x0123456789abcdef {
 		t.Errorf("% x", []byte(r))
 	}
 	for _, f := range []func(){

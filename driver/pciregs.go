@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// regs is a piece of a BAR. A register must be read and written by one access of its own width, which Go promises
-// for no slice; but a copy of an array of 2 or 4 bytes is one load and one store on amd64 and arm64, with and without
-// -race, and one byte has no parts. TestRegistersAreOneAccess holds the compiler to it. Kept out of line, so that accesses
-// are neither merged nor left out.
+// regs is a piece of a BAR. A register must be read and written by one access of its own width,
+// which Go promises for no slice; but a copy of an array of 2 or 4 bytes is one load and one store
+// on amd64 and arm64, with and without -race, and one byte has no parts. TestRegistersAreOneAccess
+// holds the compiler to it. Kept out of line, so that accesses are neither merged nor left out.
 type regs []byte
 
 //go:noinline
@@ -136,7 +136,8 @@ func (c common) setQueue(q int, r ringPlace) (notifyOff uint16, err error) {
 	c.write64(regQueueDriver, r.avail)
 	c.write64(regQueueDevice, r.used)
 	got := ringPlace{
-		size: c.read16(regQueueSize), desc: c.read64(regQueueDesc), avail: c.read64(regQueueDriver), used: c.read64(regQueueDevice),
+		size: c.read16(regQueueSize), desc: c.read64(regQueueDesc), avail: c.read64(regQueueDriver),
+		used: c.read64(regQueueDevice),
 	}
 	if got != r {
 		return 0, fmt.Errorf("%w: virtqueue %d: wrote %+v, reads back %+v", ErrBroken, q, r, got)

@@ -159,13 +159,15 @@ func (d pciDev) bindUIO() (string, error) {
 		if err != nil && !errors.Is(err, unix.EEXIST) {
 			return "", fmt.Errorf("telling %s about %s: %w", uioDriver, d.addr, err)
 		}
-		if err := writeAttr(filepath.Join(dir, "bind"), d.addr); err != nil && d.driver() != uioDriver { // new_id binds by itself
+		// new_id binds by itself
+		if err := writeAttr(filepath.Join(dir, "bind"), d.addr); err != nil && d.driver() != uioDriver {
 			return "", fmt.Errorf("binding %s to %s: %w: the kernel's log says why", d.addr, uioDriver, err)
 		}
 	}
 	names, err := os.ReadDir(filepath.Join(d.dir, "uio"))
 	if err != nil || len(names) == 0 {
-		return "", fmt.Errorf("%s bound to %s has no uio device (%w): has it an INTx pin?", d.addr, uioDriver, errors.Join(err, fs.ErrNotExist))
+		return "", fmt.Errorf("%s bound to %s has no uio device (%w): has it an INTx pin?", d.addr, uioDriver,
+			errors.Join(err, fs.ErrNotExist))
 	}
 	return names[0].Name(), nil
 }
@@ -212,7 +214,9 @@ func (d pciDev) mapBAR(i int, size uint64) ([]byte, error) {
 	defer f.Close()
 	b, err := unix.Mmap(int(f.Fd()), 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return nil, fmt.Errorf("mapping BAR %d, %#x bytes of %s: %w: EINVAL and EPERM mean that a driver still has it, or kernel lockdown", i, size, path, err)
+		return nil,
+			fmt.Errorf("mapping BAR %d, %#x bytes of %s: %w: EINVAL and EPERM mean that a driver still has it, or kernel "+
+				"lockdown", i, size, path, err)
 	}
 	return b, nil
 }

@@ -156,8 +156,10 @@ func TestDefaults(t *testing.T) {
 // instruction that touches the register, of the register's width.
 func TestRegistersAreOneAccess(t *testing.T) {
 	want := map[string]map[string]string{
-		"amd64": {"read8": "MOVBLZX", "write8": "MOVB", "read16": "MOVWLZX", "write16": "MOVW", "read32": "MOVL", "write32": "MOVL"},
-		"arm64": {"read8": "MOVBU", "write8": "MOVB", "read16": "MOVHU", "write16": "MOVH", "read32": "MOVWU", "write32": "MOVW"},
+		"amd64": {"read8": "MOVBLZX", "write8": "MOVB", "read16": "MOVWLZX", "write16": "MOVW", "read32": "MOVL",
+			"write32": "MOVL"},
+		"arm64": {"read8": "MOVBU", "write8": "MOVB", "read16": "MOVHU", "write16": "MOVH", "read32": "MOVWU",
+			"write32": "MOVW"},
 	}[runtime.GOARCH]
 	if want == nil {
 		t.Skip("the driver is for amd64 and arm64")

@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// split is what a bound queue has: chains of a header buffer in host memory and pages of a GPU (docs/specs/virtio.md, 4).
-// The polling goroutine owns it.
+// split is what a bound queue has: chains of a header buffer in host memory and pages of a GPU
+// (docs/specs/virtio.md, 4). The polling goroutine owns it.
 //
 // A chain that comes back keeps the pages that its frame did not reach, in order; they are filled up from the
 // PageSource when it is posted again. A chain without a single page waits in idle.

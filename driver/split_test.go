@@ -14,7 +14,8 @@ import (
 func toQueue1(r *rig) { r.dev.do(func() { r.dev.steer = func([]byte) int { return 1 } }) }
 
 // payloads are the lengths of the sweep around header and page sizes, and super-packets.
-var payloads = []int{0, 1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 20000, 40000, 65000}
+var payloads = []int{0, 1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 20000, 40000,
+	65000}
 
 func TestPayloadGoesToGPUPages(t *testing.T) {
 	for _, c := range []struct {
@@ -40,7 +41,8 @@ func TestPayloadGoesToGPUPages(t *testing.T) {
 				hdr := tcpHeader(n)
 				r.send(t, 1, TxFrame{Header: hdr, Linear: payload})
 				f := r.rcv.waitFrames(1)[0]
-				if !f.Split || f.Queue != 1 || f.PayloadLen != n || !bytes.Equal(f.Header, hdr) || !bytes.Equal(f.whole, append(hdr, payload...)) {
+				if !f.Split || f.Queue != 1 || f.PayloadLen != n || !bytes.Equal(f.Header, hdr) ||
+					!bytes.Equal(f.whole, append(hdr, payload...)) {
 					t.Fatalf("payload of %d: got %d+%d bytes, split %v", n, len(f.Header), f.PayloadLen, f.Split)
 				}
 				for _, p := range f.Payload {
@@ -255,8 +257,9 @@ func TestOffloadsReachReceiver(t *testing.T) {
 	}
 	for queue := range 2 {
 		r.dev.do(func() { r.dev.steer = func([]byte) int { return queue } })
-		r.send(t, 0, TxFrame{Header: tcpHeader(30000), Linear: make([]byte, 30000), NeedsCsum: true, CsumStart: 34, CsumOffset: 16,
-			GSOType: splitter.GSOTCPv4, GSOSize: 1448})
+		r.send(t, 0, TxFrame{Header: tcpHeader(30000), Linear: make([]byte, 30000), NeedsCsum: true, CsumStart: 34,
+			CsumOffset: 16,
+			GSOType:    splitter.GSOTCPv4, GSOSize: 1448})
 		f := r.rcv.waitFrames(1)[0]
 		if f.Queue != queue || !f.CsumGood || f.GSOType != splitter.GSOTCPv4 || f.GSOSize != 1448 {
 			t.Errorf("queue %d: got %+v", queue, f.RxFrame)

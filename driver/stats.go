@@ -11,13 +11,15 @@ func (n *NIC) Stats() Stats {
 	for _, q := range n.rx {
 		c := &q.stats
 		s.Rx = append(s.Rx, QueueStats{
-			Frames: c.frames.Load(), Bytes: c.bytes.Load(), Payload: c.payload.Load(), Kicks: c.kicks.Load(), Full: c.full.Load(),
+			Frames: c.frames.Load(), Bytes: c.bytes.Load(), Payload: c.payload.Load(), Kicks: c.kicks.Load(),
+			Full:    c.full.Load(),
 			Unsplit: c.unsplit.Load(), Dropped: c.dropped.Load(), Control: c.control.Load(),
 		})
 	}
 	for _, q := range n.tx {
 		s.Tx = append(s.Tx, QueueStats{
-			Frames: q.frames.Load(), Bytes: q.bytes.Load(), Payload: q.payload.Load(), Kicks: q.kicks.Load(), Full: q.full.Load(),
+			Frames: q.frames.Load(), Bytes: q.bytes.Load(), Payload: q.payload.Load(), Kicks: q.kicks.Load(),
+			Full: q.full.Load(),
 		})
 	}
 	return s

@@ -36,7 +36,8 @@ func newStation(t testing.TB, sw *wire.Switch, files *dma.Files, i int) *station
 		t.Fatal(err)
 	}
 	dev, err := virtio.New(virtio.Config{Files: files, Port: nic.Config{
-		Name: string(rune('A' + i)), MAC: s.mac, MTU: 9000, QueuePairs: 2, Log: log, GPUs: []nic.GPU{{GPU: s.gpu, Path: gpumem.Path{Kind: gpumem.PathBus}}},
+		Name: string(rune('A' + i)), MAC: s.mac, MTU: 9000, QueuePairs: 2, Log: log,
+		GPUs: []nic.GPU{{GPU: s.gpu, Path: gpumem.Path{Kind: gpumem.PathBus}}},
 	}})
 	if err != nil {
 		t.Fatal(err)

@@ -183,7 +183,8 @@ func (q *txQueue) addDevice(ranges []Range) (payload int, err error) {
 	for i, r := range ranges {
 		g := q.n.gpu(r.GPU)
 		if g == nil || r.Len == 0 || r.Off > g.Size || uint64(r.Len) > g.Size-r.Off || payload > maxFrame {
-			return 0, fmt.Errorf("range %d: %d bytes at %#x of GPU %d: no such place, or more than %d bytes: %w", i, r.Len, r.Off, r.GPU,
+			return 0, fmt.Errorf("range %d: %d bytes at %#x of GPU %d: no such place, or more than %d bytes: %w", i, r.Len,
+				r.Off, r.GPU,
 				maxFrame, unix.EFAULT)
 		}
 		q.addBuf(g.Addr+r.Off, r.Len)

@@ -27,8 +27,10 @@ func TestTransmitErrors(t *testing.T) {
 		{"range beyond the GPU", 0, TxFrame{Header: good.Header, Device: []Range{{3, testGPUSize - 1, 2}}}, unix.EFAULT},
 		{"range that wraps", 0, TxFrame{Header: good.Header, Device: []Range{{3, 1<<64 - 1, 2}}}, unix.EFAULT},
 		{"no such GPU", 0, TxFrame{Header: good.Header, Device: []Range{{0, 0, 1}}}, unix.EFAULT},
-		{"segmentation not offered", 0, TxFrame{Header: good.Header, NeedsCsum: true, GSOType: splitter.GSOTCPv6, GSOSize: 1}, ErrFeature},
-		{"segmentation unknown", 0, TxFrame{Header: good.Header, NeedsCsum: true, GSOType: splitter.GSOUDPL4, GSOSize: 1}, ErrFeature},
+		{"segmentation not offered", 0, TxFrame{Header: good.Header, NeedsCsum: true, GSOType: splitter.GSOTCPv6, GSOSize: 1},
+			ErrFeature},
+		{"segmentation unknown", 0, TxFrame{Header: good.Header, NeedsCsum: true, GSOType: splitter.GSOUDPL4, GSOSize: 1},
+			ErrFeature},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			n, err := r.nic.Transmit(c.queue, []TxFrame{good, c.frame, good})

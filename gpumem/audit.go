@@ -37,14 +37,15 @@ const auditChunk = 1 << 20
 
 // Audit finds every piece of the streams in ram, at any alignment of either, by place in ram.
 //
-// It is exact: a hit is AuditWindow bytes or more compared with the stream byte by byte, and no window is missed. Bytes
-// that have nothing to do with the stream make a false hit if they are equal to one of its windows by chance: for
-// random bytes, and all windows of 2^40 bytes of stream at all offsets of 2^40 bytes of memory, 2^80 pairs, that is
-// 2^80/2^512. Memory with little variety (zeros, text, code, pointers) cannot be equal to a window at all unless it holds
-// at least seven of the words that mix64 makes of seven successive states.
+// It is exact: a hit is AuditWindow bytes or more compared with the stream byte by byte, and no
+// window is missed. Bytes that have nothing to do with the stream make a false hit if they are
+// equal to one of its windows by chance: for random bytes, and all windows of 2^40 bytes of stream
+// at all offsets of 2^40 bytes of memory, 2^80 pairs, that is 2^80/2^512. Memory with little
+// variety (zeros, text, code, pointers) cannot be equal to a window at all unless it holds at least
+// seven of the words that mix64 makes of seven successive states.
 //
-// ram must not shrink meanwhile. For the memory of a guest use AuditReader on its file: reading a hole of a mapped memfd
-// would allocate it, and a file may be truncated.
+// ram must not shrink meanwhile. For the memory of a guest use AuditReader on its file: reading a
+// hole of a mapped memfd would allocate it, and a file may be truncated.
 func Audit(ram []byte, streams []Stream) []Hit {
 	look := func(off, n uint64) ([]byte, error) { return ram[off : off+n], nil }
 	hits, _ := audit(uint64(len(ram)), streams, func() view { return look }, nil) // look has no errors
@@ -133,7 +134,8 @@ func audit(size uint64, streams []Stream, open func() view, hole func(off, n uin
 // overlapping or next to each other.
 func join(hits []Hit) []Hit {
 	slices.SortFunc(hits, func(a, b Hit) int {
-		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.StreamOff-a.Off, b.StreamOff-b.Off), cmp.Compare(a.Off, b.Off))
+		return cmp.Or(cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.StreamOff-a.Off, b.StreamOff-b.Off),
+			cmp.Compare(a.Off, b.Off))
 	})
 	var out []Hit
 	for _, h := range hits {
@@ -248,7 +250,8 @@ func (s *scanner) confirm(b []byte, off uint64, at, i int, streamOff uint64) {
 		return
 	}
 	t.end, t.distance = uint64(at-before+n), streamOff-uint64(at)
-	s.hits = append(s.hits, Hit{Off: off + uint64(at-before), Len: uint64(n), Stream: i, StreamOff: streamOff - uint64(before)})
+	s.hits = append(s.hits, Hit{Off: off + uint64(at-before), Len: uint64(n), Stream: i,
+		StreamOff: streamOff - uint64(before)})
 }
 
 // zero reports whether b is all zeros.

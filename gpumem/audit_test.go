@@ -146,7 +146,8 @@ func TestAuditAgainstSimple(t *testing.T) {
 		full[i] = full[i][:s.Bytes]
 	}
 	rapid.Check(t, func(t *rapid.T) {
-		ram := make([]byte, rapid.SampledFrom([]int{0, 10, 63, 64, 70, 500, 2 * auditBlock, 3*auditBlock + 5}).Draw(t, "size"))
+		ram := make([]byte, rapid.SampledFrom([]int{0, 10, 63, 64, 70, 500, 2 * auditBlock, 3*auditBlock + 5}).Draw(t,
+			"size"))
 		if rapid.Bool().Draw(t, "noise") {
 			random(rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 1)), ram)
 		}
@@ -226,7 +227,8 @@ func TestAuditWithTheZeroWord(t *testing.T) {
 			so := zeroAt*8 - 64 + d
 			FillAt(ram[at:at+AuditWindow], streams[0].Seed, so)
 			got := Audit(ram, streams)
-			if len(got) != 1 || got[0].StreamOff-got[0].Off != so-uint64(at) || got[0].Off > uint64(at) || got[0].Off+got[0].Len < uint64(at)+AuditWindow {
+			if len(got) != 1 || got[0].StreamOff-got[0].Off != so-uint64(at) || got[0].Off > uint64(at) ||
+				got[0].Off+got[0].Len < uint64(at)+AuditWindow {
 				t.Fatalf("stream at %d planted at %d: %+v", so, at, got)
 			}
 		}

@@ -1,12 +1,14 @@
 // Package gpumem is fake GPUs: their memory, what ports may do with it, and the engines that work on it.
 //
-// On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset) and never by a guest's
-// address. A port has a Registry of the buffers that its guest registered in that memory, and an Engine whose jobs move and
-// hash bytes of these buffers, so that a guest's CPU never touches payload.
+// On the host, a GPU's memory is a sealed, fully allocated memfd, addressed as (GPU, offset) and
+// never by a guest's address. A port has a Registry of the buffers that its guest registered in
+// that memory, and an Engine whose jobs move and hash bytes of these buffers, so that a guest's CPU
+// never touches payload.
 //
-// In the guest, a Pool has the 4 KiB pages of a buffer that is bound for receive: it gives them to the NIC's queues, and
-// counts the references to what the NIC wrote there. Tokens are the ids by which a socket's user returns its frags, each a
-// piece {offset, length} of a page (Linux devmem TCP: net/core/devmem.c). Package stack is on both; they touch no memory.
+// In the guest, a Pool has the 4 KiB pages of a buffer that is bound for receive: it gives them to
+// the NIC's queues, and counts the references to what the NIC wrote there. Tokens are the ids by
+// which a socket's user returns its frags, each a piece {offset, length} of a page (Linux devmem
+// TCP: net/core/devmem.c). Package stack is on both; they touch no memory.
 //
 // Topology says where in a PCIe tree GPUs and NICs are, and so whether one can reach the other's memory.
 //

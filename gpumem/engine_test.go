@@ -217,8 +217,10 @@ func TestLists(t *testing.T) {
 			rt.Fatalf("%+v, want %d bytes", s, total)
 		}
 		after := b.e.Stats()
-		moved := map[Op]uint64{Gather: after.Gathered - before.Gathered, CopyToGuest: after.ToGuest - before.ToGuest, CopyFromGuest: after.FromGuest - before.FromGuest}
-		if moved[op] != total || moved[Gather]+moved[CopyToGuest]+moved[CopyFromGuest] != total || after.TableBytes-before.TableBytes != uint64(n*EntryLen) {
+		moved := map[Op]uint64{Gather: after.Gathered - before.Gathered, CopyToGuest: after.ToGuest - before.ToGuest,
+			CopyFromGuest: after.FromGuest - before.FromGuest}
+		if moved[op] != total || moved[Gather]+moved[CopyToGuest]+moved[CopyFromGuest] != total ||
+			after.TableBytes-before.TableBytes != uint64(n*EntryLen) {
 			rt.Fatalf("%+v, then %+v", before, after)
 		}
 		if !bytes.Equal(b.gpu.peek(t, 0, gpuLen), gpu) || !bytes.Equal(b.read(0, ramLen), ram) {

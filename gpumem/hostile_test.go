@@ -27,21 +27,27 @@ func TestHostileJobs(t *testing.T) {
 		{name: "fill of everything", job: Job{Op: Fill, Off: 0, Len: 1<<64 - 1}, want: syscall.EFAULT},
 		{name: "fill that wraps", job: Job{Op: Poison, Off: big, Len: 16}, want: syscall.EFAULT},
 		{name: "hash elsewhere", job: Job{Op: SHA256, Off: 0, Len: 1}, want: syscall.EFAULT},
-		{name: "gather from elsewhere", job: Job{Op: Gather}, table: []entry{{in, in + 100, 50}, {in - 1, in, 2}}, want: syscall.EFAULT, entry: 1, bytes: 50},
+		{name: "gather from elsewhere", job: Job{Op: Gather}, table: []entry{{in, in + 100, 50}, {in - 1, in, 2}},
+			want: syscall.EFAULT, entry: 1, bytes: 50},
 		{name: "gather to elsewhere", job: Job{Op: Gather}, table: []entry{{in, in + bufLen - 1, 2}}, want: syscall.EFAULT},
 		{name: "gather that wraps", job: Job{Op: Gather}, table: []entry{{big, in, 1 << 31}}, want: syscall.EFAULT},
-		{name: "huge gather", job: Job{Op: Gather}, table: []entry{{in, in, 1<<32 - 1}}, want: syscall.EFAULT, bytes: 3 << 20},
+		{name: "huge gather", job: Job{Op: Gather}, table: []entry{{in, in, 1<<32 - 1}}, want: syscall.EFAULT,
+			bytes: 3 << 20},
 		{name: "to no RAM", job: Job{Op: CopyToGuest}, table: []entry{{in, 4096, 1}}, want: syscall.EFAULT},
-		{name: "to the end of RAM", job: Job{Op: CopyToGuest}, table: []entry{{in, ramAt + ramLen - 1, 2}}, want: syscall.EFAULT},
+		{name: "to the end of RAM", job: Job{Op: CopyToGuest}, table: []entry{{in, ramAt + ramLen - 1, 2}},
+			want: syscall.EFAULT},
 		{name: "to an IOVA that wraps", job: Job{Op: CopyToGuest}, table: []entry{{in, big, 16}}, want: syscall.EFAULT},
 		{name: "from no RAM", job: Job{Op: CopyFromGuest}, table: []entry{{in, in, 1}}, want: syscall.EFAULT},
 		{name: "from RAM to elsewhere", job: Job{Op: CopyFromGuest}, table: []entry{{ramAt, 0, 1}}, want: syscall.EFAULT},
-		{name: "reserved bytes", job: Job{Op: Gather, Entries: 1}, raw: append(table(entry{in, in, 1})[:20], 1, 0, 0, 0), want: syscall.EINVAL},
+		{name: "reserved bytes", job: Job{Op: Gather, Entries: 1}, raw: append(table(entry{in, in, 1})[:20], 1, 0, 0, 0),
+			want: syscall.EINVAL},
 		{name: "table in no RAM", job: Job{Op: Gather, Entries: 1, Table: 8}, want: syscall.EFAULT},
-		{name: "table over the end", job: Job{Op: Gather, Entries: 2, Table: ramAt + ramLen - EntryLen}, want: syscall.EFAULT},
+		{name: "table over the end", job: Job{Op: Gather, Entries: 2, Table: ramAt + ramLen - EntryLen},
+			want: syscall.EFAULT},
 		{name: "table that wraps", job: Job{Op: Gather, Entries: MaxEntries, Table: big}, want: syscall.EFAULT},
 		{name: "table elsewhere in the GPU", job: Job{Op: Gather, Entries: 1, TableInGPU: true}, want: syscall.EFAULT},
-		{name: "table in the GPU that wraps", job: Job{Op: Gather, Entries: 2, TableInGPU: true, Table: big}, want: syscall.EFAULT},
+		{name: "table in the GPU that wraps", job: Job{Op: Gather, Entries: 2, TableInGPU: true, Table: big},
+			want: syscall.EFAULT},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			b := newBench(t, EngineOptions{})
@@ -57,7 +63,8 @@ func TestHostileJobs(t *testing.T) {
 			if s.Errno != tc.want || s.Entry != tc.entry || s.Bytes != tc.bytes {
 				t.Fatalf("%+v", s)
 			}
-			if !bytes.Equal(b.gpu.peek(t, 0, bufOff), make([]byte, bufOff)) || !bytes.Equal(b.gpu.peek(t, bufOff+bufLen, gpuLen-bufOff-bufLen), make([]byte, gpuLen-bufOff-bufLen)) {
+			if !bytes.Equal(b.gpu.peek(t, 0, bufOff), make([]byte, bufOff)) ||
+				!bytes.Equal(b.gpu.peek(t, bufOff+bufLen, gpuLen-bufOff-bufLen), make([]byte, gpuLen-bufOff-bufLen)) {
 				t.Fatal("GPU memory outside of the buffer was written")
 			}
 			if !bytes.Equal(b.read(0, ramLen), ram) {
@@ -117,11 +124,13 @@ func TestMemoryGoesAway(t *testing.T) {
 // TestTruncatedRAM has a guest truncate its RAM under a job. Another port goes on.
 func TestTruncatedRAM(t *testing.T) {
 	b, other := newBench(t, EngineOptions{}), newBench(t, EngineOptions{})
-	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096}, entry{bufOff, ramAt + 4096, 4096}))
+	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096},
+		entry{bufOff, ramAt + 4096, 4096}))
 	if err := b.ram.Truncate(4096); err != nil {
 		t.Fatal(err)
 	}
-	if s := b.run(Job{Op: CopyToGuest, Entries: 3, Table: ramAt}); s.Errno != syscall.EIO || s.Entry != 1 || s.Bytes != 1000 {
+	if s := b.run(Job{Op: CopyToGuest, Entries: 3, Table: ramAt}); s.Errno != syscall.EIO || s.Entry != 1 ||
+		s.Bytes != 1000 {
 		t.Fatalf("%+v", s)
 	}
 	if s := b.run(Job{Op: Gather, Entries: 2, Table: ramAt + 4096}); s.Errno != syscall.EIO {
@@ -170,7 +179,8 @@ func FuzzEngine(f *testing.F) {
 		if s := <-b.done; s.Errno != 0 && s.Errno != syscall.EFAULT && s.Errno != syscall.EINVAL {
 			t.Fatalf("%+v", s)
 		}
-		if !bytes.Equal(b.gpu.peek(t, 0, bufOff), before) || !bytes.Equal(b.gpu.peek(t, bufOff+bufLen, uint64(len(after))), after) {
+		if !bytes.Equal(b.gpu.peek(t, 0, bufOff), before) || !bytes.Equal(b.gpu.peek(t, bufOff+bufLen, uint64(len(after))),
+			after) {
 			t.Fatal("GPU memory outside of the buffer was written")
 		}
 	})

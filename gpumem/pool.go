@@ -35,12 +35,13 @@ type page struct {
 	tokens int32 // of refs
 }
 
-// Pool is the pages of one receive binding, in the guest, shared by the binding's queues. Its lock is held for table work
-// only, and no other is taken under it.
+// Pool is the pages of one receive binding, in the guest, shared by the binding's queues. Its lock
+// is held for table work only, and no other is taken under it.
 //
-// A page is free, then posted to the NIC, then, once the NIC has written to it, held by references: of the stack, which has
-// a frame queued there, and of tokens, which a user has. With the last reference it is free. When the pool is exhausted the
-// NIC finds no buffer and drops whole frames, which it counts.
+// A page is free, then posted to the NIC, then, once the NIC has written to it, held by references:
+// of the stack, which has a frame queued there, and of tokens, which a user has. With the last
+// reference it is free. When the pool is exhausted the NIC finds no buffer and drops whole frames,
+// which it counts.
 type Pool struct {
 	gpu int
 	off uint64 // of page 0 in the GPU
@@ -60,8 +61,9 @@ type Pool struct {
 	emptied bool
 }
 
-// NewPool returns a pool over [off, off+size) of a GPU, all pages free. refill is called when there is a page for a queue
-// that got too few; ended once, when a closed pool has all its pages back. Both are called without the pool's lock.
+// NewPool returns a pool over [off, off+size) of a GPU, all pages free. refill is called when there
+// is a page for a queue that got too few; ended once, when a closed pool has all its pages back.
+// Both are called without the pool's lock.
 func NewPool(gpu int, off, size uint64, refill func(queue int), ended func()) (*Pool, error) {
 	if size == 0 || size%PageSize != 0 || off%PageSize != 0 || size/PageSize > 1<<30 {
 		return nil, fmt.Errorf("page pool over [%#x, +%#x): not whole pages of %d: %w", off, size, PageSize, syscall.EINVAL)
@@ -133,8 +135,9 @@ const (
 	Dry           // only the segment that is missing is to be taken
 )
 
-// Supply is Low when the reserve is touched, or when queued data has half of the pages. The other half is for tokens and
-// for what comes in order: an application that waits for missing data with up to so many tokens in its hands gets it.
+// Supply is Low when the reserve is touched, or when queued data has half of the pages. The other
+// half is for tokens and for what comes in order: an application that waits for missing data with
+// up to so many tokens in its hands gets it.
 func (p *Pool) Supply() Supply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -246,9 +249,9 @@ func (p *Pool) unlockAndTell() {
 	f()
 }
 
-// Close ends the pool: it gives nothing out any more. If the device has stopped using its queues, what it did not return
-// is free; else it may still write there, and posted pages stay so until they are returned, received, or until
-// Close is called again.
+// Close ends the pool: it gives nothing out any more. If the device has stopped using its queues,
+// what it did not return is free; else it may still write there, and posted pages stay so until
+// they are returned, received, or until Close is called again.
 func (p *Pool) Close(stopped bool) {
 	p.mu.Lock()
 	p.closed = true
@@ -286,6 +289,7 @@ func (p *Pool) Stats() PoolStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return PoolStats{
-		Pages: len(p.pages), Free: len(p.free), Posted: p.posted, Queued: len(p.pages) - len(p.free) - p.posted - p.held, Held: p.held,
+		Pages: len(p.pages), Free: len(p.free), Posted: p.posted, Queued: len(p.pages) - len(p.free) - p.posted - p.held,
+		Held: p.held,
 	}
 }

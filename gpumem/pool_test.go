@@ -145,8 +145,8 @@ func TestPoolIsWholePages(t *testing.T) {
 	}
 }
 
-// A queue that got too few pages hears of the next that is free, once; a page is free when neither the stack nor a token
-// holds it.
+// A queue that got too few pages hears of the next that is free, once; a page is free when neither
+// the stack nor a token holds it.
 //
 // Invariant: gpumem: Only pages that the NIC has are taken from it.
 func TestDryPoolTells(t *testing.T) {

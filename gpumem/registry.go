@@ -28,8 +28,9 @@ type Registry struct {
 	lastID   uint32         // under mu
 }
 
-// buffers is a table of buffers, by id. It is not changed but replaced: an engine works on one piece with one table, and
-// who takes a buffer away waits until the tables that have it are out of use.
+// buffers is a table of buffers, by id. It is not changed but replaced: an engine works on one
+// piece with one table, and who takes a buffer away waits until the tables that have it are out of
+// use.
 type buffers struct {
 	list  []Buffer
 	users int // under the registry's mu
@@ -73,9 +74,11 @@ func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 	case g == nil:
 		return 0, fmt.Errorf("buffer: the port has no GPU %d: %w", gpu, syscall.ENODEV)
 	case size == 0 || size%PageSize != 0 || off%PageSize != 0:
-		return 0, fmt.Errorf("buffer [%#x, +%#x) of GPU %d: not whole pages of %d: %w", off, size, gpu, PageSize, syscall.EINVAL)
+		return 0, fmt.Errorf("buffer [%#x, +%#x) of GPU %d: not whole pages of %d: %w", off, size, gpu, PageSize,
+			syscall.EINVAL)
 	case off > g.Size() || size > g.Size()-off:
-		return 0, fmt.Errorf("buffer [%#x, +%#x) of GPU %d: beyond its %#x bytes: %w", off, size, gpu, g.Size(), syscall.EINVAL)
+		return 0, fmt.Errorf("buffer [%#x, +%#x) of GPU %d: beyond its %#x bytes: %w", off, size, gpu, g.Size(),
+			syscall.EINVAL)
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

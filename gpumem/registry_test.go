@@ -21,7 +21,8 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 	if err != nil || id != 1 {
 		t.Fatal(id, err)
 	}
-	if domain(g1, 8191) != dma.GPUFile || domain(g1, 8192) != dma.GPU || domain(g1, 16383) != dma.GPU || domain(g1, 16384) != dma.GPUFile || domain(g0, 8192) != dma.GPUFile {
+	if domain(g1, 8191) != dma.GPUFile || domain(g1, 8192) != dma.GPU || domain(g1, 16383) != dma.GPU ||
+		domain(g1, 16384) != dma.GPUFile || domain(g0, 8192) != dma.GPUFile {
 		t.Fatal("other bytes than the buffer's are registered")
 	}
 	if b, ok := r.Lookup(id); !ok || b != (Buffer{1, 1, 8192, 8192}) {
@@ -33,7 +34,8 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 		want      error
 	}{
 		{2, 0, 4096, syscall.ENODEV}, {-1, 0, 4096, syscall.ENODEV}, {0, 0, 0, syscall.EINVAL}, {0, 1, 4096, syscall.EINVAL},
-		{0, 0, 4097, syscall.EINVAL}, {0, 60 << 10, 8192, syscall.EINVAL}, {0, 1<<64 - 4096, 8192, syscall.EINVAL}, {0, 4096, 1<<64 - 4096, syscall.EINVAL},
+		{0, 0, 4097, syscall.EINVAL}, {0, 60 << 10, 8192, syscall.EINVAL}, {0, 1<<64 - 4096, 8192, syscall.EINVAL},
+		{0, 4096, 1<<64 - 4096, syscall.EINVAL},
 	} {
 		if _, err := r.RegisterBuffer(tc.gpu, tc.off, tc.size); !errors.Is(err, tc.want) {
 			t.Errorf("GPU %d [%#x, +%#x): %v", tc.gpu, tc.off, tc.size, err)

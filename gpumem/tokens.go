@@ -8,9 +8,10 @@ import (
 // TokenRange is Count tokens from Start (struct dmabuf_token).
 type TokenRange struct{ Start, Count uint32 }
 
-// Tokens are what a connection gave out: one for each frag, by which its user returns the frag's page. The lowest free one
-// is given first, from 1, and used again at once, as Linux does (net/ipv4/tcp.c: tcp_xa_pool_refill): returning one twice
-// can free another frag. Its lock is above the pools'.
+// Tokens are what a connection gave out: one for each frag, by which its user returns the frag's
+// page. The lowest free one is given first, from 1, and used again at once, as Linux does
+// (net/ipv4/tcp.c: tcp_xa_pool_refill): returning one twice can free another frag. Its lock is
+// above the pools'.
 type Tokens struct {
 	mu     sync.Mutex
 	closed bool

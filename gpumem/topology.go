@@ -36,7 +36,8 @@ type Path struct {
 // P2P reports whether payload may go this way without a bounce.
 func (p Path) P2P() bool { return p.Kind != PathNone }
 
-// Topology is a PCIe tree and the policy on it. It is made before use: its methods that change it are for one goroutine.
+// Topology is a PCIe tree and the policy on it. It is made before use: its methods that change it
+// are for one goroutine.
 type Topology struct {
 	off   bool
 	nodes map[string]*node

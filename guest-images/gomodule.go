@@ -13,8 +13,9 @@ import (
 	"strings"
 )
 
-// goModule is what `go install MODULE/cmd/vnic@VERSION` built this binary from. A module holds sources only, so there is no guest
-// program in the binary; but there was a go tool, which can build it from the same sources.
+// goModule is what `go install MODULE/cmd/vnic@VERSION` built this binary from. A module holds
+// sources only, so there is no guest program in the binary; but there was a go tool, which can
+// build it from the same sources.
 type goModule struct{ path, version, sum string }
 
 // builtFrom gives the module of this binary; false if it was built in a checkout.
@@ -28,7 +29,8 @@ func builtFrom() (goModule, bool) {
 
 // cached is where the cache has its guest program, if it has.
 func (m goModule) cached(cacheDir string) string {
-	return filepath.Join(cacheDir, "programs", fmt.Sprintf("vnic-guest-%x", sha256.Sum256([]byte(m.path+" "+m.version+" "+m.sum))))
+	return filepath.Join(cacheDir, "programs",
+		fmt.Sprintf("vnic-guest-%x", sha256.Sum256([]byte(m.path+" "+m.version+" "+m.sum))))
 }
 
 // program gives the module's guest program: from the cache, or built into it.
@@ -72,7 +74,8 @@ func (m goModule) build(ctx context.Context, work string) (string, error) {
 	case err != nil:
 		return "", fmt.Errorf("go mod download %s@%s: %w%s", m.path, m.version, err, said(err))
 	case found.Sum != m.sum:
-		return "", fmt.Errorf("module %s@%s is not the one that this vnic was built from: %s, not %s", m.path, m.version, found.Sum, m.sum)
+		return "", fmt.Errorf("module %s@%s is not the one that this vnic was built from: %s, not %s", m.path, m.version,
+			found.Sum, m.sum)
 	}
 	return buildProgram(ctx, found.Dir, ProgramPackage, work)
 }

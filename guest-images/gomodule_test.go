@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A vnic of `go install` has its program from the cache, else from the go tool, if that has the very module; else there is none,
-// and no piece of one.
+// A vnic of `go install` has its program from the cache, else from the go tool, if that has the
+// very module; else there is none, and no piece of one.
 func TestProgramOfAModule(t *testing.T) {
 	cache, tools := t.TempDir(), t.TempDir()
 	t.Setenv("PATH", tools)
@@ -42,7 +42,8 @@ esac
 		if err != nil || string(p.content) != "\x7fELF of /" {
 			t.Fatalf("%q, %v", p.content, err)
 		}
-		if err := os.Remove(filepath.Join(tools, "go")); err != nil && !errors.Is(err, os.ErrNotExist) { // the second time, it is in the cache
+		// the second time, it is in the cache
+		if err := os.Remove(filepath.Join(tools, "go")); err != nil && !errors.Is(err, os.ErrNotExist) {
 			t.Fatal(err)
 		}
 	}

@@ -197,8 +197,8 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// write puts the archive where others see it only when it is whole. Until then it has no name, where the file system can
-// do that (open(2), O_TMPFILE): who is killed leaves nothing.
+// write puts the archive where others see it only when it is whole. Until then it has no name,
+// where the file system can do that (open(2), O_TMPFILE): who is killed leaves nothing.
 func write(path string, recs []cpio.Record) (size int64, err error) {
 	dir := filepath.Dir(path)
 	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o644)
@@ -260,7 +260,8 @@ func readFiles(m map[string]string) ([]file, error) {
 		if err != nil {
 			return nil, fmt.Errorf("guest image: %w", err)
 		}
-		files = append(files, file{name: strings.TrimPrefix(filepath.Clean("/"+name), "/"), mode: uint64(st.Mode().Perm()), content: content})
+		files = append(files, file{name: strings.TrimPrefix(filepath.Clean("/"+name), "/"), mode: uint64(st.Mode().Perm()),
+			content: content})
 	}
 	slices.SortFunc(files, func(a, b file) int { return strings.Compare(a.name, b.name) })
 	return files, nil

@@ -87,7 +87,8 @@ func kernel(t *testing.T) string {
 	put(t, filepath.Join(dir, "kernel/b/lost.ko"), ko(t, "depends=nowhere\x00"))
 	put(t, filepath.Join(dir, "kernel/b/broken.ko"), []byte("no ELF"))
 	put(t, filepath.Join(dir, "kernel/z/packed.ko.zst"), []byte("as it is"))
-	put(t, filepath.Join(dir, "modules.dep"), []byte("kernel/z/packed.ko.zst: kernel/b/mid.ko.gz kernel/b/low.ko\nkernel/b/low.ko:\n"))
+	put(t, filepath.Join(dir, "modules.dep"),
+		[]byte("kernel/z/packed.ko.zst: kernel/b/mid.ko.gz kernel/b/low.ko\nkernel/b/low.ko:\n"))
 	put(t, filepath.Join(dir, "modules.builtin"), []byte("kernel/c/built-in.ko\n"))
 	return dir
 }
@@ -109,7 +110,8 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	mods, err = resolve(dir, []string{"packed"})
-	if err != nil || len(mods) != 3 || mods[2].ext != zstd || strings.Join(mods[2].needs, " ") != "mid low" || string(mods[2].content) != "as it is" {
+	if err != nil || len(mods) != 3 || mods[2].ext != zstd || strings.Join(mods[2].needs, " ") != "mid low" ||
+		string(mods[2].content) != "as it is" {
 		t.Errorf("a module that the kernel unpacks: %+v, %v", mods, err)
 	}
 	for name, want := range map[string]string{"nothing": "nothing", "lost": "nowhere, needed by lost"} {
@@ -117,7 +119,8 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := resolve(dir, []string{"broken"}); !errors.Is(err, ErrBadModule) || !strings.Contains(err.Error(), "/broken.ko") {
+	if _, err := resolve(dir, []string{"broken"}); !errors.Is(err, ErrBadModule) ||
+		!strings.Contains(err.Error(), "/broken.ko") {
 		t.Errorf("a broken module: %v", err)
 	}
 	for name, want := range map[string]bool{"top-module": true, "built-in": false, "nothing": false} {
@@ -127,7 +130,8 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 	}
 	odd := t.TempDir()
 	put(t, filepath.Join(odd, "low.ko.bz2"), []byte("BZh9"))
-	if _, err := resolve(odd, []string{"low"}); !errors.Is(err, ErrBadModule) || !strings.Contains(err.Error(), "packed by xz, gzip or zstd") {
+	if _, err := resolve(odd, []string{"low"}); !errors.Is(err, ErrBadModule) ||
+		!strings.Contains(err.Error(), "packed by xz, gzip or zstd") {
 		t.Errorf("packed in another way: %v", err)
 	}
 	if _, err := resolve("", []string{"low"}); err == nil {
@@ -144,7 +148,8 @@ func TestModulesOfAnotherKernelAreRefused(t *testing.T) {
 	put(t, filepath.Join(dir, "b.ko"), ko(t, "depends=a\x00"))
 	o := options(t)
 	o.ModulesDir, o.Modules, o.Kernel = dir, []string{"b"}, "6.12.0"
-	if _, err := Build(t.Context(), o); !errors.Is(err, ErrOtherKernel) || !strings.Contains(err.Error(), "its is 6.1.0, this is 6.12.0") {
+	if _, err := Build(t.Context(), o); !errors.Is(err, ErrOtherKernel) ||
+		!strings.Contains(err.Error(), "its is 6.1.0, this is 6.12.0") {
 		t.Errorf("got %v", err)
 	}
 	o.Kernel = "6.1.0"
@@ -200,7 +205,8 @@ func TestImageHoldsWhatWasAskedFor(t *testing.T) {
 	}
 	for name, want := range map[string]string{
 		"init": "\x7fELF and so on", "bin/devmem": "/init", "bin/zeta": "/init", "usr/bin/extra": "text", "dev/console": "",
-		"vnic/modules/top_module.needs": "mid\nbuilt_in", "vnic/modules/built_in.needs": "", "vnic/modules/low.ko": string(ko(t, "depends=\x00")),
+		"vnic/modules/top_module.needs": "mid\nbuilt_in", "vnic/modules/built_in.needs": "",
+		"vnic/modules/low.ko": string(ko(t, "depends=\x00")),
 	} {
 		if text, ok := got[name]; !ok || text != want {
 			t.Errorf("%s: %q, %v", name, text, ok)

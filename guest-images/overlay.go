@@ -28,9 +28,9 @@ var ErrTooMuch = errors.New("too much for the guest's memory")
 // maxFiles is how many files an Overlay takes.
 const maxFiles = 100_000
 
-// Overlay is a user's files, as an archive that the kernel unpacks over an image. With a dynamic program come its
-// interpreter and its libraries, at the places that they have on this machine. Files are read when the archive is written.
-// One goroutine may use an Overlay.
+// Overlay is a user's files, as an archive that the kernel unpacks over an image. With a dynamic
+// program come its interpreter and its libraries, at the places that they have on this machine.
+// Files are read when the archive is written. One goroutine may use an Overlay.
 type Overlay struct {
 	Limit uint64   // of all files together, in bytes; 0 = none
 	Notes []string // what a user should know
@@ -47,7 +47,8 @@ type overlayRecord struct {
 
 // NewOverlay makes one that looks for libraries where this process would find them.
 func NewOverlay(limit uint64) *Overlay {
-	return &Overlay{Limit: limit, recs: map[string]overlayRecord{}, find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
+	return &Overlay{Limit: limit, recs: map[string]overlayRecord{},
+		find: elfdeps.Finder{LibraryPath: filepath.SplitList(os.Getenv("LD_LIBRARY_PATH"))}}
 }
 
 // hidden are places of the guest where other file systems are mounted, or that are ours.
@@ -140,8 +141,8 @@ func (o *Overlay) Copy(host, guest string) error {
 	})
 }
 
-// Program adds a program that is to be run, with what it needs: ELF for a processor that the guest has, or a script, with
-// its interpreter.
+// Program adds a program that is to be run, with what it needs: ELF for a processor that the guest
+// has, or a script, with its interpreter.
 func (o *Overlay) Program(host, guest string) error { return o.program(host, guest, 0) }
 
 const maxScripts = 4 // interpreters of interpreters (execve(2), "Interpreter scripts")
@@ -240,7 +241,8 @@ func (o *Overlay) file(host, guest string, st fs.FileInfo, n needs) error {
 		return fmt.Errorf("%s and %s: both would be %s in the guest", old.from, host, guest)
 	}
 	if o.bytes += uint64(st.Size()); o.Limit > 0 && o.bytes > o.Limit || len(o.recs) >= maxFiles {
-		return fmt.Errorf("%s: %w: with it there are %d MB in %d files, and %d MB is the most", host, ErrTooMuch, o.bytes>>20, len(o.recs)+1, o.Limit>>20)
+		return fmt.Errorf("%s: %w: with it there are %d MB in %d files, and %d MB is the most", host, ErrTooMuch, o.bytes>>20,
+			len(o.recs)+1, o.Limit>>20)
 	}
 	mode := uint64(st.Mode().Perm())
 	for bit, m := range map[fs.FileMode]uint64{fs.ModeSetuid: 0o4000, fs.ModeSetgid: 0o2000, fs.ModeSticky: 0o1000} {
@@ -310,14 +312,16 @@ func (o *Overlay) library(lib, program, guest string) error {
 			return err
 		}
 	}
-	if program, err := filepath.EvalSymlinks(program); err == nil && path.Dir(guest) != filepath.Dir(program) && !ofSystem(lib) {
+	if program, err := filepath.EvalSymlinks(program); err == nil && path.Dir(guest) != filepath.Dir(program) &&
+		!ofSystem(lib) {
 		if rel, err := filepath.Rel(filepath.Dir(program), lib); err == nil {
 			if at, err := guestPath(path.Join(path.Dir(guest), rel)); err == nil {
 				o.put(at, cpio.Symlink("", lib), lib)
 			}
 		}
 	}
-	if cache := "/etc/ld.so.cache"; !o.Has(cache) { // says where libraries are that lie in no directory of the linker's own
+	// says where libraries are that lie in no directory of the linker's own
+	if cache := "/etc/ld.so.cache"; !o.Has(cache) {
 		if st, err := os.Stat(cache); err == nil {
 			return o.file(cache, cache, st, needNone)
 		}

@@ -77,8 +77,10 @@ func TestCopiesKeepModesLinksAndDirectories(t *testing.T) {
 	}
 	m := unpacked(t, o)
 	for name, want := range map[string]string{
-		"opt": "dir 755", "opt/tree": "dir 755", "opt/tree/sub": "dir 750", "opt/tree/sub/run": "755 #!/bin/sh\n", "opt/tree/empty": "600 ",
-		"opt/tree/link": "-> sub/run", "usr/bin/one": "4755 1", "followed": "755 #!/bin/sh\n", "etc/passwd": "644 root", "bin/x": "-> /usr/bin/one",
+		"opt": "dir 755", "opt/tree": "dir 755", "opt/tree/sub": "dir 750", "opt/tree/sub/run": "755 #!/bin/sh\n",
+		"opt/tree/empty": "600 ",
+		"opt/tree/link":  "-> sub/run", "usr/bin/one": "4755 1", "followed": "755 #!/bin/sh\n", "etc/passwd": "644 root",
+		"bin/x": "-> /usr/bin/one",
 	} {
 		if m[name] != want {
 			t.Errorf("%s: %q, want %q", name, m[name], want)

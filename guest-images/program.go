@@ -22,7 +22,8 @@ const ProgramPackage = "vnic.dev/vnic/guest-images/cmd/vnic-guest"
 const EnvProgram = "VNIC_GUEST"
 
 // ErrNoProgram says that this binary carries no guest program and could not build one.
-var ErrNoProgram = errors.New("this vnic carries no guest program, and building one did not work: build vnic with make or take a release, " +
+var ErrNoProgram = errors.New("this vnic carries no guest program, and building one did not work: build vnic with " +
+	"make or take a release, " +
 	"put Go in PATH, or give one by $" + EnvProgram)
 
 // bin holds vnic-guest.gz when the Makefile made it.
@@ -74,8 +75,8 @@ func Program(ctx context.Context, cacheDir string) ([]byte, error) {
 	return p.unpack()
 }
 
-// FindProgram says where a guest program will come from, in words for a user, and whether it is there already. An error,
-// ErrNoProgram or another, says that there will be none.
+// FindProgram says where a guest program will come from, in words for a user, and whether it is
+// there already. An error, ErrNoProgram or another, says that there will be none.
 func FindProgram(cacheDir string) (from string, there bool, err error) {
 	if path := os.Getenv(EnvProgram); path != "" {
 		_, err := readProgram(path)
@@ -137,7 +138,8 @@ func BuildProgram(ctx context.Context, pkg, dir string) (string, error) {
 // buildProgram builds from the module that source is in.
 func buildProgram(ctx context.Context, source, pkg, dir string) (string, error) {
 	path := filepath.Join(dir, "vnic-guest")
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", path, pkg)
+	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", path,
+		pkg)
 	cmd.Dir = source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64", "GOFLAGS=-mod=readonly")
 	if out, err := cmd.CombinedOutput(); err != nil {

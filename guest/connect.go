@@ -20,10 +20,11 @@ type Listener struct {
 	Memory *Memory
 }
 
-// ListenGPU listens on a port of Addr for connections whose payload is to land in GPU memory: it allocates that, binds receive
-// queue Queue to it, and steers what comes to the port there. The device's Close undoes it. Memory should have room for what is
-// on its way and for the frags that the program holds; 16 MiB are plenty. Port 0 picks one, and all that comes to Addr is steered.
-// It can be done once: who wants several calls Alloc, BindRX, AddFlow and Listen.
+// ListenGPU listens on a port of Addr for connections whose payload is to land in GPU memory: it
+// allocates that, binds receive queue Queue to it, and steers what comes to the port there. The
+// device's Close undoes it. Memory should have room for what is on its way and for the frags that
+// the program holds; 16 MiB are plenty. Port 0 picks one, and all that comes to Addr is steered. It
+// can be done once: who wants several calls Alloc, BindRX, AddFlow and Listen.
 func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	m, err := d.Alloc(size)
 	if err != nil {
@@ -61,11 +62,12 @@ const (
 	dialPause = 100 * time.Millisecond
 )
 
-// DialGuest connects to the device of a guest. Programs of several guests start in no order, so while nobody listens there it
-// tries again, for a minute.
+// DialGuest connects to the device of a guest. Programs of several guests start in no order, so
+// while nobody listens there it tries again, for a minute.
 //
-// The connection's Close ends what we send and waits until the peer has ended too, but not for longer than 5 seconds: once the
-// device is closed nobody is left to send again what is lost. SetLinger(0) makes Close abort the connection at once.
+// The connection's Close ends what we send and waits until the peer has ended too, but not for
+// longer than 5 seconds: once the device is closed nobody is left to send again what is lost.
+// SetLinger(0) makes Close abort the connection at once.
 func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.Conn, error) {
 	to := netip.AddrPortFrom(d.AddrOf(guest), port)
 	ctx, cancel := context.WithTimeout(ctx, dialTime)
@@ -88,7 +90,8 @@ func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.
 
 // notYet says whether an error is that nobody is there, who may come.
 func notYet(err error) bool {
-	return slices.ContainsFunc([]syscall.Errno{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH, syscall.EHOSTDOWN,
+	return slices.ContainsFunc([]syscall.Errno{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH,
+		syscall.EHOSTDOWN,
 		syscall.ENETUNREACH, syscall.ETIMEDOUT}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
@@ -101,7 +104,8 @@ type conn struct {
 	abort atomic.Bool // by Close
 }
 
-// Close implements net.Conn. What the peer still sends is dropped; what lies in device memory ends the wait, as it cannot be read.
+// Close implements net.Conn. What the peer still sends is dropped; what lies in device memory ends
+// the wait, as it cannot be read.
 func (c *conn) Close() error {
 	if !c.abort.Load() && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lastWords)) == nil {
 		for b, err := make([]byte, 4096), error(nil); err == nil; {

@@ -1,7 +1,8 @@
-// Package guest is for programs in guests of `vnic boot` that do device memory TCP: it opens the device that there is,
-// whichever NIC it is (with --nic virtio our driver and stack on a second NIC, with --nic gve Linux's own on eth0), and does what
-// every such program needs: memory, steering, a way to the other guests. What it gives are a [devmem.Device] and its
-// connections: receiving and sending are as package devmem has them.
+// Package guest is for programs in guests of `vnic boot` that do device memory TCP: it opens the
+// device that there is, whichever NIC it is (with --nic virtio our driver and stack on a second
+// NIC, with --nic gve Linux's own on eth0), and does what every such program needs: memory,
+// steering, a way to the other guests. What it gives are a [devmem.Device] and its connections:
+// receiving and sending are as package devmem has them.
 //
 // A program is a function that gets the device, as root, in the guest:
 //
@@ -12,14 +13,16 @@
 //		...
 //	}
 //
-// The examples are whole programs, a receiver and a sender. Both guests run the same command; [Device.Index] tells them apart:
+// The examples are whole programs, a receiver and a sender. Both guests run the same command;
+// [Device.Index] tells them apart:
 //
 //	vnic boot --nic gve --guests 2 -- ./program
 //
 // Programs in other languages use Linux's own API, with --nic gve: docs/devmem.c is one in C.
 //
-// The device is the program's alone while it is open. What it is comes from the environment that vnic boot makes, VNIC_DEVICE
-// and so on; a program that is started in another way gets [ErrNoGuest].
+// The device is the program's alone while it is open. What it is comes from the environment that
+// vnic boot makes, VNIC_DEVICE and so on; a program that is started in another way gets
+// [ErrNoGuest].
 //
 // The package is API (README, Stability).
 package guest
@@ -89,7 +92,8 @@ func Open(ctx context.Context) (*Device, error) {
 // take fills in what an opened device has. Where RSS spreads over all queues, the one to be bound is taken out of it.
 func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 	if len(t.GPUs) == 0 || t.Queues < 2 {
-		return fmt.Errorf("%s: %d GPUs and %d receive queues: one GPU and two queues are needed", t.Name, len(t.GPUs), t.Queues)
+		return fmt.Errorf("%s: %d GPUs and %d receive queues: one GPU and two queues are needed", t.Name, len(t.GPUs),
+			t.Queues)
 	}
 	d.Device, d.Addr, d.Queue, d.memory = t.Device, addr, t.Queues-1, t.Memory
 	d.GPU, d.Size = t.GPUs[0].ID, t.GPUs[0].Size/devmem.PageSize*devmem.PageSize
@@ -99,8 +103,8 @@ func (d *Device) take(t *devmemtool.Device, addr netip.Addr) error {
 	return nil
 }
 
-// Close closes the device and all that was opened of it. It may be called again, and while others use the device: their calls
-// end.
+// Close closes the device and all that was opened of it. It may be called again, and while others
+// use the device: their calls end.
 func (d *Device) Close() error {
 	d.once.Do(func() { d.closeErr = d.Device.Close() })
 	return d.closeErr

@@ -48,7 +48,8 @@ func TestLastQueueIsTheOneToBind(t *testing.T) {
 	for _, shared := range []bool{false, true} {
 		under := &device{}
 		d := &Device{}
-		err := d.take(&devmemtool.Device{Device: under, Queues: 4, Shared: shared, GPUs: []devmemtool.GPU{{ID: 3, Size: 10000}}},
+		err := d.take(&devmemtool.Device{Device: under, Queues: 4, Shared: shared,
+			GPUs: []devmemtool.GPU{{ID: 3, Size: 10000}}},
 			netip.MustParseAddr("10.118.110.101"))
 		if err != nil || d.Queue != 3 || d.GPU != 3 || d.Size != 8192 || (under.rss == 3) != shared {
 			t.Errorf("%+v, %v", d, err)

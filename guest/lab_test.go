@@ -48,7 +48,8 @@ func pair(t *testing.T) (a, b *Device) {
 			t.Fatal(err)
 		}
 		d := &Device{Index: i, Guests: 2}
-		if err := d.take(&devmemtool.Device{Device: s, Queues: 4, GPUs: []devmemtool.GPU{{Size: 4 << 20}}, Memory: plain(n.Memory())}, addr); err != nil {
+		if err := d.take(&devmemtool.Device{Device: s, Queues: 4, GPUs: []devmemtool.GPU{{Size: 4 << 20}},
+			Memory: plain(n.Memory())}, addr); err != nil {
 			t.Fatal(err)
 		}
 		list = append(list, d)

@@ -9,8 +9,9 @@ import (
 	"syscall"
 )
 
-// Main is a program: it opens the device, calls f with it, closes it, and ends the process, with status 1 and the error on
-// stderr if there is one. On SIGINT and SIGTERM ctx ends, the device is closed, and so calls that wait for it return.
+// Main is a program: it opens the device, calls f with it, closes it, and ends the process, with
+// status 1 and the error on stderr if there is one. On SIGINT and SIGTERM ctx ends, the device is
+// closed, and so calls that wait for it return.
 func Main(f func(ctx context.Context, d *Device) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
@@ -21,7 +22,8 @@ func Main(f func(ctx context.Context, d *Device) error) {
 	os.Exit(0)
 }
 
-func run(ctx context.Context, open func(context.Context) (*Device, error), f func(context.Context, *Device) error) (err error) {
+func run(ctx context.Context, open func(context.Context) (*Device, error),
+	f func(context.Context, *Device) error) (err error) {
 	d, err := open(ctx)
 	if err != nil {
 		return err

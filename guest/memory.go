@@ -9,16 +9,16 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// Memory is a part of the GPU's memory, registered with the device: its Buffer is what BindRX and BindTX take, and offsets of
-// frags and ranges are offsets in it.
+// Memory is a part of the GPU's memory, registered with the device: its Buffer is what BindRX and
+// BindTX take, and offsets of frags and ranges are offsets in it.
 type Memory struct {
 	Buffer devmem.Buffer
 	d      *Device
 }
 
-// Alloc registers a part of the GPU's memory that no other Alloc has given, of size bytes, a multiple of devmem.PageSize. It is
-// the program's as long as the device is open. A program that divides the memory itself calls Register. There are Size bytes:
-// more is ENOMEM.
+// Alloc registers a part of the GPU's memory that no other Alloc has given, of size bytes, a
+// multiple of devmem.PageSize. It is the program's as long as the device is open. A program that
+// divides the memory itself calls Register. There are Size bytes: more is ENOMEM.
 func (d *Device) Alloc(size uint64) (*Memory, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -33,8 +33,9 @@ func (d *Device) Alloc(size uint64) (*Memory, error) {
 	return &Memory{b, d}, nil
 }
 
-// WriteAt puts bytes there, as io.WriterAt. It is for a program's own few bytes, as they would come from disk: what the device
-// sends does not pass here. What lies there must not be under way (SendDevmem).
+// WriteAt puts bytes there, as io.WriterAt. It is for a program's own few bytes, as they would come
+// from disk: what the device sends does not pass here. What lies there must not be under way
+// (SendDevmem).
 func (m *Memory) WriteAt(b []byte, off int64) (int, error) {
 	n, err := m.within(len(b), off)
 	if err != nil {

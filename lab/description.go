@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// MaxPorts is how many ports a lab has: the last byte of an address says which one it is, and some are the gateway's and
-// broadcast. MaxGPUs is how many GPUs there are in all.
+// MaxPorts is how many ports a lab has: the last byte of an address says which one it is, and some
+// are the gateway's and broadcast. MaxGPUs is how many GPUs there are in all.
 const (
 	MaxPorts = 250
 	MaxGPUs  = dma.MaxGPUs
@@ -36,7 +36,8 @@ type Guest struct {
 
 // NIC is a network device, and its port on the switch. Of the zero NIC only Model is wanting.
 type NIC struct {
-	Name       string           // of its port, for logs, counters and captures; "": port0, port1, ... counted over all guests
+	// of its port, for logs, counters and captures; "": port0, port1, ... counted over all guests
+	Name       string
 	Model      string           // Virtio or GVE
 	MAC        wire.MAC         // zero: MAC(i) of port i
 	Addr4      netip.Prefix     // what the guest is meant to have; zero: Addr4(i)
@@ -47,8 +48,8 @@ type NIC struct {
 	Link       wire.LinkOptions // impairment, in either direction
 }
 
-// GPU is memory that is neither the guest's RAM nor its CPUs'. How the guest sees it follows from the model of the first NIC that
-// may address it (Model.Node).
+// GPU is memory that is neither the guest's RAM nor its CPUs'. How the guest sees it follows from
+// the model of the first NIC that may address it (Model.Node).
 type GPU struct {
 	Name   string // "": that of the first NIC that may address it
 	Memory uint64 // bytes: a power of two from 4 KiB; where it is a NUMA node, a multiple of 2 MiB
@@ -68,13 +69,14 @@ func Uniform(n int, nic NIC, gpuMemory uint64) (d Description) {
 
 // Options are what of a lab is not described.
 type Options struct {
-	Farewell time.Duration // how long Close waits for connections to end by themselves, where each QEMU has been ended before
-	Log      *slog.Logger  // nil: none
+	// how long Close waits for connections to end by themselves, where each QEMU has been ended before
+	Farewell time.Duration
+	Log      *slog.Logger // nil: none
 	Services []Service
 }
 
-// Service is something else that is on the switch, a gateway or a capture: it is made when all ports are there, and closed, last
-// one first, before they go.
+// Service is something else that is on the switch, a gateway or a capture: it is made when all
+// ports are there, and closed, last one first, before they go.
 type Service func(*Lab) (io.Closer, error)
 
 const defaultMTU = 1500
@@ -151,7 +153,8 @@ func (g *Guest) checkGPUs() error {
 		m, _ := Of(g.NICs[owner].Model)
 		for _, n := range g.NICs {
 			if other, _ := Of(n.Model); n.reaches(i) && other.Node != m.Node {
-				return fmt.Errorf("GPU %d of guest %s: NICs of both models may address it, and it can only be one of PCI device and NUMA node", i, g.Name)
+				return fmt.Errorf("GPU %d of guest %s: NICs of both models may address it, and it can only be one of PCI "+
+					"device and NUMA node", i, g.Name)
 			}
 		}
 		switch {

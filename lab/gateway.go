@@ -19,8 +19,8 @@ const gatewayHost = 254
 // GatewayAddrs are the gateway's addresses: 10.118.110.254/24, fd76:6e69::fe/64.
 func GatewayAddrs() (v4, v6 netip.Prefix) { return Addr4(gatewayHost - 1), Addr6(gatewayHost - 1) }
 
-// Gateway is a router, for Options.Services. In o, Hosts and Forwards are the caller's; addresses and MTU are filled in. Without
-// Hosts, these are the ports, by their names.
+// Gateway is a router, for Options.Services. In o, Hosts and Forwards are the caller's; addresses
+// and MTU are filled in. Without Hosts, these are the ports, by their names.
 func Gateway(o gateway.Options) Service {
 	return func(l *Lab) (io.Closer, error) {
 		o := o
@@ -42,7 +42,8 @@ func Gateway(o gateway.Options) Service {
 	}
 }
 
-// ParseForward reads a forward to one of n guests, whose names are name and a number: [tcp:|udp:]HOSTPORT:[NAMEn:]GUESTPORT.
+// ParseForward reads a forward to one of n guests, whose names are name and a number:
+// [tcp:|udp:]HOSTPORT:[NAMEn:]GUESTPORT.
 func ParseForward(s, name string, n int) (f gateway.Forward, err error) {
 	form := "[tcp:|udp:]HOSTPORT:[" + name + "N:]GUESTPORT"
 	f.Proto = "tcp"

@@ -22,7 +22,8 @@ type GPUMemory struct {
 	info control.GPUInfo // how its guest finds it, but for its place in the PCIe tree
 }
 
-// newGPU makes a GPU whose guest finds it as model says; node is its number if it is a NUMA node. GPUs are numbered over the lab.
+// newGPU makes a GPU whose guest finds it as model says; node is its number if it is a NUMA node.
+// GPUs are numbered over the lab.
 func (l *Lab) newGPU(spec GPU, model Model, node int) (*GPUMemory, error) {
 	id := 0
 	for _, m := range l.machines {

@@ -8,8 +8,9 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// InProcess gives the port to a driver of ours in this process, over a vhost-user socket as QEMU has one. Queues and log are o's.
-// The driver is the caller's to close, before the lab. Only a virtio NIC can have one.
+// InProcess gives the port to a driver of ours in this process, over a vhost-user socket as QEMU
+// has one. Queues and log are o's. The driver is the caller's to close, before the lab. Only a
+// virtio NIC can have one.
 func (p *Port) InProcess(o driver.Options) (*driver.NIC, error) {
 	if p.Model.VFIOUser {
 		return nil, errors.New("port " + p.Name + ": no driver in this process for a " + p.Model.Name + " NIC")

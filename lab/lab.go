@@ -73,7 +73,8 @@ func (l *Lab) addMachine(g *Guest, tree *gpumem.Topology) error {
 	m := &Machine{Name: g.Name}
 	l.machines = append(l.machines, m)
 	for _, n := range g.NICs {
-		if err := errors.Join(tree.AddSwitch("sw"+n.Name, rootComplex, false), tree.AddDevice("nic"+n.Name, "sw"+n.Name)); err != nil {
+		if err := errors.Join(tree.AddSwitch("sw"+n.Name, rootComplex, false),
+			tree.AddDevice("nic"+n.Name, "sw"+n.Name)); err != nil {
 			return err
 		}
 	}

@@ -42,7 +42,8 @@ func attach(t *testing.T, p *lab.Port) *labtest.Guest {
 	if g := p.GPU(); g != nil {
 		gpus = append(gpus, driver.FrontendGPU{ID: g.ID(), FD: int(g.File.Fd()), Size: g.Size()})
 	}
-	g, err := labtest.New(client, "02:76:6e:69:00:"+string([]byte{'0', byte('1' + p.Index)}), []netip.Prefix{p.Addr4, p.Addr6}, gpus...)
+	g, err := labtest.New(client, "02:76:6e:69:00:"+string([]byte{'0', byte('1' + p.Index)}),
+		[]netip.Prefix{p.Addr4, p.Addr6}, gpus...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,22 +221,28 @@ func TestImpairedLinksLose(t *testing.T) {
 // A guest may have NICs of both models, each with a GPU of its own; a NIC has only the GPUs that it may address.
 func TestGuestWithTwoModels(t *testing.T) {
 	testkit.LeavesNothing(t)
-	w := open(t, lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE, GPUs: []int{0}}, {Model: lab.Virtio, GPUs: []int{2, 1}}},
-		GPUs: []lab.GPU{{Memory: 6 << 20}, {Memory: 4 << 20}, {Memory: 2 << 20}}}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}}, lab.Options{})
+	w := open(t,
+		lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE, GPUs: []int{0}},
+			{Model: lab.Virtio, GPUs: []int{2, 1}}},
+			GPUs: []lab.GPU{{Memory: 6 << 20}, {Memory: 4 << 20}, {Memory: 2 << 20}}}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}},
+		lab.Options{})
 	m := w.Machine(0)
 	for i, g := range m.GPUs {
 		if g.ID() != i || g.Node != (i == 0) {
 			t.Errorf("GPU %d: number %d, a node: %v", i, g.ID(), g.Node)
 		}
 	}
-	if len(m.GPUs) != 3 || len(m.Ports) != 2 || len(m.Ports[0].GPUs) != 1 || len(m.Ports[1].GPUs) != 2 || len(w.Port(2).GPUs) != 0 || w.Port(2).Index != 2 {
+	if len(m.GPUs) != 3 || len(m.Ports) != 2 || len(m.Ports[0].GPUs) != 1 || len(m.Ports[1].GPUs) != 2 ||
+		len(w.Port(2).GPUs) != 0 || w.Port(2).Index != 2 {
 		t.Errorf("%+v", m)
 	}
 	gpus, err := m.Ports[1].NIC().GPUs()
-	if err != nil || len(gpus) != 2 || gpus[0].Attach != control.AttachBAR || gpus[0].P2P != control.P2PBus || gpus[1].P2P != control.P2PBus {
+	if err != nil || len(gpus) != 2 || gpus[0].Attach != control.AttachBAR || gpus[0].P2P != control.P2PBus ||
+		gpus[1].P2P != control.P2PBus {
 		t.Errorf("%+v, %v", gpus, err)
 	}
-	if gpus, err = m.Ports[0].NIC().GPUs(); err != nil || len(gpus) != 1 || gpus[0].Attach != control.AttachNode || gpus[0].Node != 1 {
+	if gpus, err = m.Ports[0].NIC().GPUs(); err != nil || len(gpus) != 1 || gpus[0].Attach != control.AttachNode ||
+		gpus[0].Node != 1 {
 		t.Errorf("%+v, %v", gpus, err)
 	}
 }

@@ -40,11 +40,13 @@ type Port struct {
 // newPort makes a port. The caller closes it even when there is an error, unless it is nil.
 func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory) (*Port, error) {
 	model, _ := Of(n.Model)
-	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6, MTU: n.MTU, QueuePairs: n.QueuePairs,
-		GPUs: reached, lab: l}
+	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6, MTU: n.MTU,
+		QueuePairs: n.QueuePairs,
+		GPUs:       reached, lab: l}
 	p.life, p.end = context.WithCancelCause(context.Background())
 	var err error
-	if p.dev, err = model.open(l.files, nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MTU), QueuePairs: p.QueuePairs, GPUs: gpus, Log: l.opt.Log}); err != nil {
+	if p.dev, err = model.open(l.files, nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MTU), QueuePairs: p.QueuePairs,
+		GPUs: gpus, Log: l.opt.Log}); err != nil {
 		p.dev = nil // not an interface of a nil pointer
 		return p, err
 	}
@@ -68,8 +70,9 @@ func (p *Port) GPU() *GPUMemory {
 	return p.GPUs[0]
 }
 
-// Serve has the NIC speak its protocol on conn, which it owns, until the peer hangs up (nil), ctx or the lab ends, or the peer
-// breaks the protocol. One connection is served at a time: the caller waits for one Serve to return before the next.
+// Serve has the NIC speak its protocol on conn, which it owns, until the peer hangs up (nil), ctx
+// or the lab ends, or the peer breaks the protocol. One connection is served at a time: the caller
+// waits for one Serve to return before the next.
 func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	if !p.enter() {
 		return errors.Join(ErrClosed, conn.Close())
@@ -81,8 +84,8 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	return p.dev.Serve(ctx, conn)
 }
 
-// Connected serves conn on a goroutine of its own, until that or the lab ends: it is what qemu.Netdev wants. A connection waits
-// for the end of the one before. An error is logged.
+// Connected serves conn on a goroutine of its own, until that or the lab ends: it is what
+// qemu.Netdev wants. A connection waits for the end of the one before. An error is logged.
 func (p *Port) Connected(conn *net.UnixConn) {
 	if !p.enter() {
 		_ = conn.Close()
@@ -108,8 +111,8 @@ func (p *Port) enter() bool {
 	return !p.closed
 }
 
-// endServing waits until nothing is served any more: for a while for what ends by itself, as the end of a QEMU that is gone may be
-// seen a moment later; then because it is told to.
+// endServing waits until nothing is served any more: for a while for what ends by itself, as the
+// end of a QEMU that is gone may be seen a moment later; then because it is told to.
 func (p *Port) endServing() {
 	p.mu.Lock()
 	p.closed = true

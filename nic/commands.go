@@ -39,7 +39,8 @@ func (p *Port) info() control.Info {
 // Where split goes off, what is posted comes back unused.
 func (p *Port) SetSplit(s control.Split) error {
 	if p.conf.QueueSplits {
-		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue, syscall.EOPNOTSUPP)
+		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue,
+			syscall.EOPNOTSUPP)
 	}
 	return p.change(func(state *control.State) error {
 		was, _ := state.Split(s.Queue)
@@ -51,8 +52,8 @@ func (p *Port) SetSplit(s control.Split) error {
 	})
 }
 
-// SplitQueue says that a queue is to be started with header split on or off, for personalities with Config.QueueSplits. The
-// queue is stopped meanwhile. Any may be split, 0 too.
+// SplitQueue says that a queue is to be started with header split on or off, for personalities with
+// Config.QueueSplits. The queue is stopped meanwhile. Any may be split, 0 too.
 func (p *Port) SplitQueue(queue int, on bool) {
 	_ = p.change(func(s *control.State) error {
 		s.Splits = slices.Clone(s.Splits)
@@ -138,7 +139,8 @@ func (p *Port) GPUMaps() (maps []control.GPUMap, err error) {
 		if r.NoAccess || r.File.GPU() < 0 || p.registry.GPU(r.File.GPU()) == nil {
 			continue
 		}
-		maps = append(maps, control.GPUMap{ID: uint32(len(maps) + 1), GPU: uint16(r.File.GPU()), IOVA: r.IOVA, Off: r.FileOffset, Size: r.Size})
+		maps = append(maps, control.GPUMap{ID: uint32(len(maps) + 1), GPU: uint16(r.File.GPU()), IOVA: r.IOVA,
+			Off: r.FileOffset, Size: r.Size})
 	}
 	return maps, nil
 }

@@ -15,8 +15,8 @@ type rxQueue struct {
 	unsplit counter // frames that came here because, or although, they could not be split
 }
 
-// shortage remembers which queues lacked buffers in a batch, so that nothing overtakes a packet of its own flow: neither on
-// the same queue nor by way of the one for what cannot be split.
+// shortage remembers which queues lacked buffers in a batch, so that nothing overtakes a packet of
+// its own flow: neither on the same queue nor by way of the one for what cannot be split.
 type shortage struct {
 	n     int
 	queue [4]struct {
@@ -80,9 +80,11 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-// fill puts the run of packets at the start of batch that go to r.q into that queue, under its lock, and returns how many
-// those are; r is the first one's route, and then that of the packet behind the run.
-func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Packet, r *route, lack *shortage) (n int, call bool) {
+// fill puts the run of packets at the start of batch that go to r.q into that queue, under its
+// lock, and returns how many those are; r is the first one's route, and then that of the packet
+// behind the run.
+func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Packet, r *route, lack *shortage) (n int,
+	call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
 	rq.mover.c = w.Copier
@@ -142,7 +144,8 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 
 // placement says where the packet lies that was just put, for as long as the lock is held.
 func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
-	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit, Bounced: rq.mover.where.bounced > 0}
+	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit,
+		Bounced: rq.mover.where.bounced > 0}
 	if pkt.Verdict.Kind == wire.Taken {
 		at.Payload = rq.mover.placed(pkt.PayloadLen)
 	}
@@ -160,8 +163,8 @@ func (p *Port) tap() wire.Tap {
 	return nil
 }
 
-// putOwn puts a frame of our own into receive queue 0: the control channel's. It never waits; without a buffer the frame
-// goes there as soon as there is one.
+// putOwn puts a frame of our own into receive queue 0: the control channel's. It never waits;
+// without a buffer the frame goes there as soon as there is one.
 func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
 	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.owed.add(pkt.Header) {
 		p.lost(res)
@@ -197,8 +200,8 @@ func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) (call bool, res Resul
 	return rq.q.Flush(), res
 }
 
-// giveBack returns what is posted on a queue whose split has gone off: header buffers and GPU pages are no use to it. The
-// caller need not be inside the epoch.
+// giveBack returns what is posted on a queue whose split has gone off: header buffers and GPU pages
+// are no use to it. The caller need not be inside the epoch.
 func (p *Port) giveBack(queue uint16) {
 	rq := p.queues[queue]
 	r, ok := rq.q.(Returner)

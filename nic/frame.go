@@ -29,10 +29,11 @@ var (
 	errChanged   = fmt.Errorf("%w: its buffers became shorter while it waited", ErrBadFrame)
 )
 
-// Describe fills in p for the frame that lies in segs behind skip bytes of the personality's own (virtio_net_hdr); all is
-// total bytes long. buf holds skip + MaxHeader bytes and is the caller's as long as p is: it gets the personality's bytes,
-// then the frame's headers. Payload stays in place. Meta.Headers is set; the rest of Meta is the caller's to set before it
-// calls p.Prepare. p.Payload's storage is reused.
+// Describe fills in p for the frame that lies in segs behind skip bytes of the personality's own
+// (virtio_net_hdr); all is total bytes long. buf holds skip + MaxHeader bytes and is the caller's
+// as long as p is: it gets the personality's bytes, then the frame's headers. Payload stays in
+// place. Meta.Headers is set; the rest of Meta is the caller's to set before it calls p.Prepare.
+// p.Payload's storage is reused.
 //
 // Of the frame's first segment no more than its own bytes are read unless the headers go on behind it, so that a driver
 // that keeps headers and payload apart never has payload read as headers.

@@ -35,7 +35,8 @@ func jobStatus(s gpumem.Status) control.JobStatus {
 	return c
 }
 
-// notifier tells the driver of ended jobs. Jobs end on goroutines of their own, so it has a copier of its own, and a lock.
+// notifier tells the driver of ended jobs. Jobs end on goroutines of their own, so it has a copier
+// of its own, and a lock.
 type notifier struct {
 	mu     sync.Mutex
 	copier *dma.Copier

@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Line is an eventfd that a frontend wants written: the call of a virtqueue, an MSI-X vector. Lines makes it and ends it; it
-// is fired on any goroutine.
+// Line is an eventfd that a frontend wants written: the call of a virtqueue, an MSI-X vector. Lines
+// makes it and ends it; it is fired on any goroutine.
 //
-// Nothing but O_NONBLOCK keeps a write to a full eventfd from blocking (eventfd(2)), and that flag belongs to the open file,
-// which the frontend shares with us and may change; there is no RWF_NOWAIT for it. Who writes is another guest's worker, most
-// often. So the device's Monitor looks for writers that are inside of a full one, takes the frontend's eventfds away, and
-// frees the writers by reading. No honest eventfd is ever full.
+// Nothing but O_NONBLOCK keeps a write to a full eventfd from blocking (eventfd(2)), and that flag
+// belongs to the open file, which the frontend shares with us and may change; there is no
+// RWF_NOWAIT for it. Who writes is another guest's worker, most often. So the device's Monitor
+// looks for writers that are inside of a full one, takes the frontend's eventfds away, and frees
+// the writers by reading. No honest eventfd is ever full.
 type Line struct {
 	lines  *Lines
 	f      *os.File     // counts its users: it may be closed while somebody is about to write
@@ -51,8 +52,8 @@ func (l *Line) Stuck() (stuck bool) {
 	return stuck
 }
 
-// drain makes room in the eventfd, if it is full: else what is read is a signal that is lost. Who is stuck in a write to it
-// goes on, unless somebody else is faster.
+// drain makes room in the eventfd, if it is full: else what is read is a signal that is lost. Who
+// is stuck in a write to it goes on, unless somebody else is faster.
 func (l *Line) drain() {
 	l.do(func(fd int) {
 		if isFull(fd) {
@@ -76,8 +77,8 @@ func isFull(fd int) bool {
 	return err == nil && p[0].Revents&unix.POLLOUT == 0
 }
 
-// Lines are the eventfds of a device, given to it by one frontend after another. The zero Lines is ready; its methods may be
-// called on any goroutine.
+// Lines are the eventfds of a device, given to it by one frontend after another. The zero Lines is
+// ready; its methods may be called on any goroutine.
 type Lines struct {
 	hostile atomic.Bool
 	dozing  atomic.Bool // the monitor sleeps until wake
@@ -88,7 +89,8 @@ type Lines struct {
 	left []*Line        // under mu: ended with writers inside
 }
 
-// New makes a Line of an eventfd, which it owns from then on. nil: the frontend is not trusted any more, and fd is closed.
+// New makes a Line of an eventfd, which it owns from then on. nil: the frontend is not trusted any
+// more, and fd is closed.
 func (ls *Lines) New(fd int) *Line {
 	if ls.hostile.Load() {
 		_ = unix.Close(fd)
@@ -119,12 +121,13 @@ func (ls *Lines) End(l *Line) {
 	_ = l.f.Close()
 }
 
-// Watched says what wakes the monitor that dozes: it is called on the goroutine that writes, under none of its locks, and never
-// waits. Without it there is no Doze.
+// Watched says what wakes the monitor that dozes: it is called on the goroutine that writes, under
+// none of its locks, and never waits. Without it there is no Doze.
 func (ls *Lines) Watched(wake func()) { ls.wake = wake }
 
-// Doze says that the monitor has no need to look, until the next one writes: that wakes it. So a device that is idle costs
-// nothing. false: there are writers inside, so it looks again after a while.
+// Doze says that the monitor has no need to look, until the next one writes: that wakes it. So a
+// device that is idle costs nothing. false: there are writers inside, so it looks again after a
+// while.
 func (ls *Lines) Doze() bool {
 	ls.dozing.Store(true) // before looking: who comes in after sees it
 	if ls.busy() {
@@ -164,7 +167,8 @@ func (ls *Lines) anyStuck() bool {
 // Dozing says whether nobody has written since Doze.
 func (ls *Lines) Dozing() bool { return ls.dozing.Load() }
 
-// Distrust has New refuse all eventfds, as the frontend was caught at keeping writers; Trust ends it: there is another one.
+// Distrust has New refuse all eventfds, as the frontend was caught at keeping writers; Trust ends
+// it: there is another one.
 func (ls *Lines) Distrust() { ls.hostile.Store(true) }
 
 // Trust takes Distrust back.

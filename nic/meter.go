@@ -14,8 +14,9 @@ type meter struct {
 	rx, tx direction
 }
 
-// direction is one flow of a meter's connection. A flow keeps to one queue, so the lock is free but while a rule moves it;
-// it is a leaf, held for a few additions, and only packets of metered flows meet it.
+// direction is one flow of a meter's connection. A flow keeps to one queue, so the lock is free but
+// while a rule moves it; it is a leaf, held for a few additions, and only packets of metered flows
+// meet it.
 type direction struct {
 	flow splitter.Flow
 

@@ -53,14 +53,16 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	return short(err, k, n)
 }
 
-// Payload fills dst with the first bytes of src, which has at least as many. Where peer to peer is not possible between
-// this NIC and the GPU that dst lies in, the bytes go to host memory and the GPU's copy engine takes them on from there.
+// Payload fills dst with the first bytes of src, which has at least as many. Where peer to peer is
+// not possible between this NIC and the GPU that dst lies in, the bytes go to host memory and the
+// GPU's copy engine takes them on from there.
 func (m *Mover) Payload(dst, src []dma.Segment) error {
 	_, err := m.payload(dst, src, false)
 	return err
 }
 
-// PayloadSum is Payload, and returns the ones' complement sum of what it moved (RFC 1071), as if it began at an even place.
+// PayloadSum is Payload, and returns the ones' complement sum of what it moved (RFC 1071), as if it
+// began at an even place.
 func (m *Mover) PayloadSum(dst, src []dma.Segment) (sum uint16, err error) {
 	return m.payload(dst, src, true)
 }
@@ -139,8 +141,8 @@ func short(err error, got, want uint64) error {
 	return err
 }
 
-// SenderFault says whether an error of a Mover is that of the frame's sender, and not of the receiver that owns space: the
-// memory that it sends from is gone.
+// SenderFault says whether an error of a Mover is that of the frame's sender, and not of the
+// receiver that owns space: the memory that it sends from is gone.
 func SenderFault(err error, space *dma.Space) bool {
 	var fault *dma.FaultError
 	return errors.As(err, &fault) && !space.Has(fault.File) || errors.Is(err, errShortFrame)

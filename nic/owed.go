@@ -11,8 +11,9 @@ import (
 // maxOwed is how many frames of the control channel wait for buffers; a driver has fewer requests under way.
 const maxOwed = 32
 
-// owed are frames of the control channel that found no buffer on receive queue 0. They are put there when it has some, by a
-// goroutine of that moment: whoever wakes others cannot do it, as a driver's call may keep one for long.
+// owed are frames of the control channel that found no buffer on receive queue 0. They are put
+// there when it has some, by a goroutine of that moment: whoever wakes others cannot do it, as a
+// driver's call may keep one for long.
 type owed struct {
 	port   *Port
 	copier *dma.Copier // the goroutine's

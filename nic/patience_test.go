@@ -31,8 +31,8 @@ func (r *receiver) wake() {
 
 func newReceiver() *receiver { return &receiver{armed: map[wire.Waker]bool{}} }
 
-// A receiver that was waited for in vain is not waited for again and again, each time for longer, until it gets buffers; and
-// that holds for each of several.
+// A receiver that was waited for in vain is not waited for again and again, each time for longer,
+// until it gets buffers; and that holds for each of several.
 func TestPatience(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
 	start := time.Unix(1000, 0)

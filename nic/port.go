@@ -188,8 +188,9 @@ func (p *Port) Name() string { return p.conf.Name }
 // Limits implements wire.Port.
 func (p *Port) Limits() wire.Limits { return p.limits() }
 
-// SetCarrier says whether the link is up, as it is at first. While it is down the port takes nothing from the wire, and what
-// its guest sends is dropped. Telling the guest is the personality's.
+// SetCarrier says whether the link is up, as it is at first. While it is down the port takes
+// nothing from the wire, and what its guest sends is dropped. Telling the guest is the
+// personality's.
 func (p *Port) SetCarrier(up bool) { p.down.Store(!up) }
 
 // SetMTU sets the MTU that the guest is told.

@@ -27,7 +27,8 @@ func TestArguments(t *testing.T) {
 		Name: "a,b", QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}, Append: "extra",
 		GPUs: []GPU{{File: gpu, Size: 1 << 20}},
 		Netdevs: []Netdev{
-			{Connected: func(*net.UnixConn) {}, Queues: 4, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: 9000, abstract: "vnic-x"},
+			{Connected: func(*net.UnixConn) {}, Queues: 4, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1}, MTU: 9000,
+				abstract: "vnic-x"},
 			{Path: "/s,1", Options: "packed=on"},
 		},
 		Args: []string{"-device", "edu"},
@@ -55,10 +56,12 @@ func TestArguments(t *testing.T) {
 		"-device", "ivshmem-plain,id=dev-gpu0,memdev=gpu0",
 		"-chardev", "socket,id=net0,path=vnic-x,abstract=on",
 		"-netdev", "vhost-user,id=net0,chardev=net0,queues=4",
-		"-device", "virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=10,rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:00:00:00:00:01,host_mtu=9000",
+		"-device",
+		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=10,rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:00:00:00:00:01,host_mtu=9000",
 		"-chardev", "socket,id=net1,path=/s,,1,reconnect-ms=1000",
 		"-netdev", "vhost-user,id=net1,chardev=net1,queues=1",
-		"-device", "virtio-net-pci,id=dev-net1,netdev=net1,disable-legacy=on,mq=off,vectors=4,rx_queue_size=1024,tx_queue_size=1024,romfile=,packed=on",
+		"-device",
+		"virtio-net-pci,id=dev-net1,netdev=net1,disable-legacy=on,mq=off,vectors=4,rx_queue_size=1024,tx_queue_size=1024,romfile=,packed=on",
 		"-device", "edu",
 	}
 	if d := cmp.Diff(want, args); d != "" {
@@ -77,7 +80,8 @@ func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 	gpu, sock := sized(t, 6<<20), sized(t, 1)
 	c := Config{
 		QEMU: assets.Binary{Args: []string{"qemu"}, Version: "10.1.0"}, Kernel: assets.Kernel{Image: "/k"},
-		GPUs: []GPU{{File: gpu, Size: 4 << 20}, {File: gpu, Size: 6 << 20, Node: true}, {File: gpu, Size: 2 << 20, Node: true}},
+		GPUs: []GPU{{File: gpu, Size: 4 << 20}, {File: gpu, Size: 6 << 20, Node: true},
+			{File: gpu, Size: 2 << 20, Node: true}},
 		Netdevs: []Netdev{
 			{Connected: func(*net.UnixConn) {}, VFIOUser: true, socket: sock},
 			{Path: "/s,1", VFIOUser: true},
@@ -117,9 +121,11 @@ func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 // For a QEMU that somebody else starts.
 func TestNetdevArgs(t *testing.T) {
 	for want, n := range map[string]Netdev{
-		"-chardev socket,id=a,path=/x,,y,reconnect-ms=1000 -netdev vhost-user,id=a,chardev=a,queues=2 -device virtio-net-pci,id=dev-a,netdev=a,": {Path: "/x,y", Queues: 2},
-		"-chardev socket,id=a,path=/x,server=on -netdev vhost-user,id=a,chardev=a,queues=1 -device virtio-net-pci,id=dev-a,netdev=a,":            {Path: "/x", Listens: true},
-		`-device {"driver":"vfio-user-pci","id":"dev-a","socket":{"path":"/x,y","type":"unix"}}`:                                                 {Path: "/x,y", VFIOUser: true},
+		"-chardev socket,id=a,path=/x,,y,reconnect-ms=1000 -netdev vhost-user,id=a,chardev=a,queues=2 -device " +
+			"virtio-net-pci,id=dev-a,netdev=a,": {Path: "/x,y", Queues: 2},
+		"-chardev socket,id=a,path=/x,server=on -netdev vhost-user,id=a,chardev=a,queues=1 -device " +
+			"virtio-net-pci,id=dev-a,netdev=a,": {Path: "/x", Listens: true},
+		`-device {"driver":"vfio-user-pci","id":"dev-a","socket":{"path":"/x,y","type":"unix"}}`: {Path: "/x,y", VFIOUser: true},
 	} {
 		if got := strings.Join(n.Args("a"), " "); !strings.HasPrefix(got, want) {
 			t.Errorf("got  %s\nwant %s", got, want)

@@ -146,7 +146,8 @@ func crash(t *testing.T, how string) error {
 func TestKernelPanicIsReported(t *testing.T) {
 	err := crash(t, "kernel")
 	var e *RunError
-	if !errors.As(err, &e) || !errors.Is(err, ErrKernelPanic) || !strings.Contains(e.Detail, "sysrq") || len(e.Console) == 0 {
+	if !errors.As(err, &e) || !errors.Is(err, ErrKernelPanic) || !strings.Contains(e.Detail, "sysrq") ||
+		len(e.Console) == 0 {
 		t.Errorf("got %v", err)
 	}
 }
@@ -159,7 +160,8 @@ func TestGuestResetIsReported(t *testing.T) {
 
 func TestAgentPanicIsReported(t *testing.T) {
 	err := crash(t, "panic")
-	if !errors.Is(err, ErrAgent) || !strings.Contains(err.Error(), "panic: asked to crash") || !strings.Contains(err.Error(), "opCrash") {
+	if !errors.Is(err, ErrAgent) || !strings.Contains(err.Error(), "panic: asked to crash") ||
+		!strings.Contains(err.Error(), "opCrash") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -264,7 +266,8 @@ func TestQEMUThatRefusesItsArgumentsIsReported(t *testing.T) {
 	c.Args = []string{"-no-such-option"}
 	_, err := Start(t.Context(), c)
 	var e *RunError
-	if !errors.As(err, &e) || !errors.Is(err, ErrExited) || !strings.Contains(strings.Join(e.Stderr, " "), "no-such-option") {
+	if !errors.As(err, &e) || !errors.Is(err, ErrExited) || !strings.Contains(strings.Join(e.Stderr, " "),
+		"no-such-option") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -22,7 +22,8 @@ func TestDoctorOnABareMachine(t *testing.T) {
 			t.Errorf("%+v", f)
 		}
 	}
-	for _, name := range []string{"qemu", "kernel", "nic virtio", "nic gve", "kvm", "packages", "mirror", "cache", "space", "memory", "memfd", "shm"} {
+	for _, name := range []string{"qemu", "kernel", "nic virtio", "nic gve", "kvm", "packages", "mirror", "cache", "space",
+		"memory", "memfd", "shm"} {
 		if _, ok := facts[name]; !ok {
 			t.Errorf("no fact %q", name)
 		}

@@ -15,7 +15,8 @@ import (
 func TestTooLittleMemoryIsSaid(t *testing.T) {
 	var m *assets.Missing
 	err := MemoryError("guest0", fmt.Errorf("x: %w", &fs.PathError{Op: "write", Path: "vnic-ram", Err: unix.EFBIG}))
-	if !errors.As(err, &m) || !errors.Is(err, ErrNoMemory) || !strings.HasPrefix(err.Error(), "guest0: not enough memory: file too large: free some") {
+	if !errors.As(err, &m) || !errors.Is(err, ErrNoMemory) ||
+		!strings.HasPrefix(err.Error(), "guest0: not enough memory: file too large: free some") {
 		t.Errorf("got %v", err)
 	}
 	for _, err := range []error{nil, errors.New("other")} {

@@ -18,7 +18,8 @@ import (
 // driver.
 type idle struct{ mtu uint16 }
 
-func (d *idle) Features() uint64                       { return 1<<32 | 1<<15 | 1<<3 | 1<<22 } // VERSION_1, MRG_RXBUF, MTU, MQ
+// VERSION_1, MRG_RXBUF, MTU, MQ
+func (d *idle) Features() uint64                       { return 1<<32 | 1<<15 | 1<<3 | 1<<22 }
 func (d *idle) ProtocolFeatures() uint64               { return uint64(vhostuser.SupportedProtocol) }
 func (d *idle) SetFeatures(uint64) error               { return nil }
 func (d *idle) MaxQueues() int                         { return 4 }
@@ -54,12 +55,13 @@ func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
 	c := guest(t)
 	testkit.LeavesNothing(t)
 	served := make(chan error, 1)
-	c.Netdevs = []Netdev{{Queues: 2, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1500, Connected: func(conn *net.UnixConn) {
-		go func() {
-			space := dma.NewSpace("guest", dma.NewFiles())
-			served <- vhostuser.NewBackend(new(idle), space, slog.New(slog.DiscardHandler)).Serve(t.Context(), conn)
-		}()
-	}}}
+	c.Netdevs = []Netdev{{Queues: 2, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1500,
+		Connected: func(conn *net.UnixConn) {
+			go func() {
+				space := dma.NewSpace("guest", dma.NewFiles())
+				served <- vhostuser.NewBackend(new(idle), space, slog.New(slog.DiscardHandler)).Serve(t.Context(), conn)
+			}()
+		}}}
 	m, err := Start(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)

@@ -71,7 +71,8 @@ func TestQMPGivesUp(t *testing.T) {
 	q := peerQMP(t, func(int, string) string { return "" })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
-	if _, err := q.do(ctx, "quit"); !errors.Is(err, context.DeadlineExceeded) && !strings.Contains(fmt.Sprint(err), "timeout") {
+	if _, err := q.do(ctx, "quit"); !errors.Is(err, context.DeadlineExceeded) &&
+		!strings.Contains(fmt.Sprint(err), "timeout") {
 		t.Errorf("got %v", err)
 	}
 	_ = q.conn.Close()

@@ -38,18 +38,21 @@ func TestEarlyEndIsReportedWithItsWords(t *testing.T) {
 	testkit.LeavesNothing(t)
 	_, err := Start(t.Context(), script(t, "seq 100 >&2; exit 3"))
 	var e *RunError
-	if !errors.As(err, &e) || !errors.Is(err, ErrExited) || e.Detail != "exit status 3" || strings.Join(e.Stderr, " ") != "1 2 3 4 97 98 99 100" {
+	if !errors.As(err, &e) || !errors.Is(err, ErrExited) || e.Detail != "exit status 3" ||
+		strings.Join(e.Stderr, " ") != "1 2 3 4 97 98 99 100" {
 		t.Errorf("got %v", err)
 	}
 }
 
 func TestDeviceThatQEMULacksIsNamed(t *testing.T) {
 	testkit.LeavesNothing(t)
-	c := script(t, `echo "qemu-system-x86_64: -device {...}: 'vfio-user-pci' is not a valid device model name" >&2; exit 1`)
+	c := script(t,
+		`echo "qemu-system-x86_64: -device {...}: 'vfio-user-pci' is not a valid device model name" >&2; exit 1`)
 	c.QEMU.Version = "10.1.0"
 	_, err := Start(t.Context(), c)
 	var m *assets.Missing
-	if !errors.As(err, &m) || !errors.Is(err, ErrNoDevice) || !strings.HasPrefix(err.Error(), "guest: QEMU 10.1.0: this QEMU lacks a device: vfio-user-pci: ") {
+	if !errors.As(err, &m) || !errors.Is(err, ErrNoDevice) ||
+		!strings.HasPrefix(err.Error(), "guest: QEMU 10.1.0: this QEMU lacks a device: vfio-user-pci: ") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -73,7 +76,9 @@ func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
 	m := &Machine{name: "guest", kernel: assets.Kernel{Version: "7.2.0", Source: assets.SourceGiven}}
 	err := m.agentEnded(died)
 	var missing *assets.Missing
-	if !errors.As(err, &missing) || !strings.HasPrefix(err.Error(), "guest: kernel 7.2.0: the guest's kernel does not load module gve: exec format error: give") {
+	if !errors.As(err, &missing) ||
+		!strings.HasPrefix(err.Error(),
+			"guest: kernel 7.2.0: the guest's kernel does not load module gve: exec format error: give") {
 		t.Errorf("got %v", err)
 	}
 	m.kernel.Source = assets.SourceCache // ours go together: it is another trouble
@@ -84,7 +89,8 @@ func TestModuleThatTheKernelRefusesIsNamed(t *testing.T) {
 
 func TestMissingProgramIsReported(t *testing.T) {
 	testkit.LeavesNothing(t)
-	_, err := Start(t.Context(), Config{QEMU: assets.Binary{Args: []string{"/no/such/qemu"}}, Kernel: assets.Kernel{Image: "/dev/null"}, Accel: AccelTCG})
+	_, err := Start(t.Context(), Config{QEMU: assets.Binary{Args: []string{"/no/such/qemu"}},
+		Kernel: assets.Kernel{Image: "/dev/null"}, Accel: AccelTCG})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}

@@ -127,12 +127,15 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express bool) {
 	}()
 	defer stopServer(nil)
 
-	device, err := json.Marshal(map[string]any{"driver": "vfio-user-pci", "socket": map[string]string{"type": "unix", "path": path}})
+	device,
+		err := json.Marshal(map[string]any{"driver": "vfio-user-pci", "socket": map[string]string{"type": "unix",
+		"path": path}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	args := append(b.Args[1:len(b.Args):len(b.Args)], "-nodefaults", "-display", "none", "-accel", "tcg", "-m", "64M",
-		"-M", "q35,memory-backend=ram", "-object", "memory-backend-memfd,id=ram,size=64M,share=on", "-qmp", "stdio", "-device", string(device))
+		"-M", "q35,memory-backend=ram", "-object", "memory-backend-memfd,id=ram,size=64M,share=on", "-qmp", "stdio",
+		"-device", string(device))
 	cmd := exec.CommandContext(ctx, b.Args[0], args...)
 	cmd.Env = append(os.Environ(), b.Env...)
 	var stderr bytes.Buffer

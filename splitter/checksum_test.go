@@ -79,7 +79,8 @@ func TestVerifyL4WithNothingToCheck(t *testing.T) {
 	short := f.build()
 	short[39]--
 	icmp := frame{src: "1.1.1.1", dst: "2.2.2.2", proto: 1, payload: pattern(8)}
-	for name, b := range map[string][]byte{"udp without": b, "udp shorter than its datagram": short, "icmp": icmp.build()} {
+	for name, b := range map[string][]byte{"udp without": b, "udp shorter than its datagram": short,
+		"icmp": icmp.build()} {
 		var h Headers
 		if err := Parse(b, uint32(len(b)), &h); err != nil {
 			t.Fatal(err)

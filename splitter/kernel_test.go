@@ -28,8 +28,10 @@ func TestKernelSegments(t *testing.T) {
 	in, out := tap(t, "in"), tap(t, "out")
 	for _, args := range [][]string{
 		{"link", "add", "bridge0", "type", "bridge", "mcast_snooping", "0"},
-		{"link", "set", "bridge0", "mtu", "9000"}, {"link", "set", "in", "mtu", "9000"}, {"link", "set", "out", "mtu", "9000"},
-		{"link", "set", "in", "master", "bridge0", "addrgenmode", "none"}, {"link", "set", "out", "master", "bridge0", "addrgenmode", "none"},
+		{"link", "set", "bridge0", "mtu", "9000"}, {"link", "set", "in", "mtu", "9000"},
+		{"link", "set", "out", "mtu", "9000"},
+		{"link", "set", "in", "master", "bridge0", "addrgenmode", "none"}, {"link", "set", "out", "master", "bridge0",
+			"addrgenmode", "none"},
 		{"link", "set", "bridge0", "addrgenmode", "none"},
 		{"link", "set", "in", "up"}, {"link", "set", "out", "up"}, {"link", "set", "bridge0", "up"},
 	} {

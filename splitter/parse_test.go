@@ -100,7 +100,8 @@ func TestParseFindsFlowAndNumbers(t *testing.T) {
 	if err := Parse(f.build(), 77, &h); err != nil {
 		t.Fatal(err)
 	}
-	want := Headers{Class: TCP, Proto: 6, TCPFlags: PSH | ACK, VLANs: 2, EtherType: 0x0800, VLAN: 0x2000, L3Off: 22, L4Off: 42,
+	want := Headers{Class: TCP, Proto: 6, TCPFlags: PSH | ACK, VLANs: 2, EtherType: 0x0800, VLAN: 0x2000, L3Off: 22,
+		L4Off:  42,
 		HdrLen: 74, Seq: 0xfffffe00, Ack: 77, FrameLen: 77, Flow: Flow{Src: [16]byte{10, 0, 0, 1}, Dst: [16]byte{10, 0, 0, 2},
 			SrcPort: 40000, DstPort: 5201, Proto: 6}}
 	if d := cmp.Diff(want, h); d != "" {
@@ -111,7 +112,8 @@ func TestParseFindsFlowAndNumbers(t *testing.T) {
 		t.Fatal(err)
 	}
 	want = Headers{Class: UDP, Proto: 17, IPv6: true, EtherType: 0x86dd, L3Off: 14, L4Off: 54, HdrLen: 62, FrameLen: 65,
-		Flow: Flow{Src: [16]byte{0xfd, 15: 1}, Dst: [16]byte{0xfd, 15: 2}, SrcPort: 40000, DstPort: 5201, Proto: 17, IPv6: true}}
+		Flow: Flow{Src: [16]byte{0xfd, 15: 1}, Dst: [16]byte{0xfd, 15: 2}, SrcPort: 40000, DstPort: 5201, Proto: 17,
+			IPv6: true}}
 	if d := cmp.Diff(want, h); d != "" {
 		t.Error(d)
 	}
@@ -261,7 +263,8 @@ func TestSplitLen(t *testing.T) {
 }
 
 func BenchmarkParse(b *testing.B) {
-	for name, f := range map[string][]byte{"tcp4": built(tcp4(1448)), "tcp6": built(tcp6(1428)), "udp4": built(udp(tcp4(18)))} {
+	for name, f := range map[string][]byte{"tcp4": built(tcp4(1448)), "tcp6": built(tcp6(1428)),
+		"udp4": built(udp(tcp4(18)))} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			var h Headers

@@ -93,7 +93,8 @@ func BenchmarkHash(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	for name, f := range map[string]Flow{"v4": flow("1.2.3.4:5", "6.7.8.9:10"), "v6": flow("[fd00::1]:5", "[fd00::2]:10")} {
+	for name, f := range map[string]Flow{"v4": flow("1.2.3.4:5", "6.7.8.9:10"),
+		"v6": flow("[fd00::1]:5", "[fd00::2]:10")} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -184,7 +184,8 @@ func TestSegmenterRefuses(t *testing.T) {
 	if err := s.Init(super[:66], m, 3000); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range [][2]uint32{{1, 1000}, {0, 999}, {0, 3001}, {3000, 0}, {0, 0}, {1000, 2001}, {4000, 1}, {1000, 1<<32 - 1}} {
+	for _, p := range [][2]uint32{{1, 1000}, {0, 999}, {0, 3001}, {3000, 0}, {0, 0}, {1000, 2001}, {4000, 1},
+		{1000, 1<<32 - 1}} {
 		if err := s.Piece(make([]byte, 66), &Meta{}, p[0], p[1]); !errors.Is(err, ErrBadGSO) {
 			t.Errorf("piece [%d, +%d): %v", p[0], p[1], err)
 		}
@@ -195,7 +196,8 @@ func TestSegmenterRefuses(t *testing.T) {
 }
 
 func TestSegmenterOfOnePacket(t *testing.T) {
-	for name, f := range map[string]frame{"data": tcp4(100), "ack": tcp4(0), "icmp": {src: "::1", dst: "::2", proto: 58, payload: pattern(9)}} {
+	for name, f := range map[string]frame{"data": tcp4(100), "ack": tcp4(0), "icmp": {src: "::1", dst: "::2", proto: 58,
+		payload: pattern(9)}} {
 		b := f.build()
 		m := Meta{Csum: CsumBad}
 		if err := Parse(b, uint32(len(b)), &m.Headers); err != nil {

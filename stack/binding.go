@@ -45,7 +45,8 @@ func (b *Buffer) Close() error {
 		return nil
 	}
 	if b.bound > 0 {
-		return fmt.Errorf("buffer %d: close: bound %d times: close the bindings and wait for Done: %w", b.id, b.bound, syscall.EBUSY)
+		return fmt.Errorf("buffer %d: close: bound %d times: close the bindings and wait for Done: %w", b.id, b.bound,
+			syscall.EBUSY)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), commandTimeout)
 	defer cancel()
@@ -59,10 +60,11 @@ func (b *Buffer) Close() error {
 
 // rxBinding is a buffer bound for receive: its pages belong to a pool, and each of its queues has a shadow queue.
 //
-// A queue whose pool has no page to post takes nothing, headers and resets neither: a chain of the device is headers and
-// payload, and there is no chain without pages. Frames wait in the NIC then until pages are free, and are dropped after
-// that; so with most pages in an application's hands, super-packets of up to 64 KiB may never fit, and the peer, whose
-// window knows nothing of tokens, goes on with what its retransmissions get through. Bind more than an application holds.
+// A queue whose pool has no page to post takes nothing, headers and resets neither: a chain of the
+// device is headers and payload, and there is no chain without pages. Frames wait in the NIC then
+// until pages are free, and are dropped after that; so with most pages in an application's hands,
+// super-packets of up to 64 KiB may never fit, and the peer, whose window knows nothing of tokens,
+// goes on with what its retransmissions get through. Bind more than an application holds.
 type rxBinding struct {
 	s            *Stack
 	id           uint32
@@ -141,8 +143,9 @@ func (b *txBinding) Close() error {
 	return nil
 }
 
-// Close takes the queues back. If the NIC keeps one it may still write to its pages: the binding is not done then before
-// these are used, or Close is called again and succeeds, or the stack is closed.
+// Close takes the queues back. If the NIC keeps one it may still write to its pages: the binding is
+// not done then before these are used, or Close is called again and succeeds, or the stack is
+// closed.
 func (b *rxBinding) Close() error {
 	b.s.configMu.Lock()
 	defer b.s.configMu.Unlock()

@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/stack/stacktest"
 )
 
-// A NIC that does not give a queue back may still write to the pages that are posted there: the binding is not done, and
-// what comes is received, until the NIC gives up.
+// A NIC that does not give a queue back may still write to the pages that are posted there: the
+// binding is not done, and what comes is received, until the NIC gives up.
 //
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
@@ -36,7 +36,8 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 			t.Fatal(err)
 		}
 		var f [1]devmem.Frag
-		if n, nf, _, err := cb.RecvDevmem(f[:], make([]byte, 10), 0); n != 4 || nf != 1 || err != nil || string(w.nb.Memory()[f[0].Off:][:4]) != "late" {
+		if n, nf, _, err := cb.RecvDevmem(f[:], make([]byte, 10), 0); n != 4 || nf != 1 || err != nil ||
+			string(w.nb.Memory()[f[0].Off:][:4]) != "late" {
 			t.Fatal(n, f, err)
 		}
 		if n, err := cb.DontNeed([]devmem.TokenRange{{Start: f[0].Token, Count: 1}}); n != 1 || err != nil {
@@ -72,7 +73,8 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 	}
 }
 
-// A stack that is closed with a receive binding open undoes it at the NIC first: a queue that is bound does not cease to split.
+// A stack that is closed with a receive binding open undoes it at the NIC first: a queue that is
+// bound does not cease to split.
 func TestCloseUndoesBindingsAtTheNIC(t *testing.T) {
 	w := newWorld(t, stacktest.Options{})
 	buf, err := w.b.Register(0, 0, 1<<20)

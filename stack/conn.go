@@ -86,10 +86,10 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 	return c, nil
 }
 
-// fit makes the receive buffer, of which the window is half, no larger than the pool that its payload will come to, if
-// the handshake came to a bound queue. Linux leaves that to the administrator; but a window that is wider than the pool
-// is an invitation to lose segments. It is done now or never: netstack deadlocks when a buffer shrinks under data out of
-// order.
+// fit makes the receive buffer, of which the window is half, no larger than the pool that its
+// payload will come to, if the handshake came to a bound queue. Linux leaves that to the
+// administrator; but a window that is wider than the pool is an invitation to lose segments. It is
+// done now or never: netstack deadlocks when a buffer shrinks under data out of order.
 func (c *Conn) fit() {
 	c.f.mu.Lock()
 	queue := c.f.queue
@@ -237,7 +237,8 @@ func (c *Conn) CloseWrite() error {
 
 // SetLinger implements devmem.Conn.
 func (c *Conn) SetLinger(sec int) error {
-	c.ep.SocketOptions().SetLinger(tcpip.LingerOption{Enabled: sec >= 0, Timeout: time.Duration(max(sec, 0)) * time.Second})
+	c.ep.SocketOptions().SetLinger(tcpip.LingerOption{Enabled: sec >= 0,
+		Timeout: time.Duration(max(sec, 0)) * time.Second})
 	return nil
 }
 

@@ -170,9 +170,11 @@ func (s *Stack) newShadowQueue(queue int, b *rxBinding) (*shadowQueue, error) {
 	return makeShadowQueue(queue, b, free[len(free)-1], n), nil
 }
 
-// dropShadowQueues keeps the address space of shadow queues that are not in use. Netstack may have views of it, but delivers none.
+// dropShadowQueues keeps the address space of shadow queues that are not in use. Netstack may have
+// views of it, but delivers none.
 func (s *Stack) dropShadowQueues(ls []*shadowQueue) {
-	all := slices.DeleteFunc(slices.Clone(*s.shadowQueues.Load()), func(l *shadowQueue) bool { return slices.Contains(ls, l) })
+	all := slices.DeleteFunc(slices.Clone(*s.shadowQueues.Load()),
+		func(l *shadowQueue) bool { return slices.Contains(ls, l) })
 	s.shadowQueues.Store(&all)
 	for _, l := range ls {
 		s.shadows[len(l.slots)] = append(s.shadows[len(l.slots)], l.shadow)
@@ -209,7 +211,8 @@ func (s *Stack) AddFlow(f devmem.Flow) (devmem.FlowID, error) {
 	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
 	if f.Queue < 0 || f.Queue >= len(s.rx) || !src.IsValid() && !dst.IsValid() ||
 		src.IsValid() && dst.IsValid() && src.Is4() != dst.Is4() {
-		return 0, fmt.Errorf("flow %v to %v, queue %d of %d: needs an address, of one family: %w", f.Src, f.Dst, f.Queue, len(s.rx), syscall.EINVAL)
+		return 0, fmt.Errorf("flow %v to %v, queue %d of %d: needs an address, of one family: %w", f.Src, f.Dst, f.Queue,
+			len(s.rx), syscall.EINVAL)
 	}
 	if s.control == nil {
 		return 0, syscall.EOPNOTSUPP
@@ -248,7 +251,8 @@ func (s *Stack) DelFlow(id devmem.FlowID) error {
 	return nil
 }
 
-// rssKey is Microsoft's example key (RSS hash types, "Verifying the RSS hash calculation"), which Linux drivers use too.
+// rssKey is Microsoft's example key (RSS hash types, "Verifying the RSS hash calculation"), which
+// Linux drivers use too.
 var rssKey = [40]byte{
 	0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b, 0xcb,
 	0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac, 0x01, 0xfa,
@@ -354,7 +358,8 @@ func (s *Stack) Stats() devmem.Stats {
 	}
 	s.txBinds.Range(func(_, v any) bool {
 		b := v.(*txBinding)
-		bs := devmem.BindingStats{ID: b.id, TX: true, Closed: b.closed.Load(), Pages: int(b.buf.size / pageSize), Sends: int(b.refs.Load())}
+		bs := devmem.BindingStats{ID: b.id, TX: true, Closed: b.closed.Load(), Pages: int(b.buf.size / pageSize),
+			Sends: int(b.refs.Load())}
 		if !bs.Closed {
 			bs.Sends--
 		}

@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	ethLen    = header.EthernetMinimumSize
-	maxHeader = ethLen + header.IPv6MinimumSize + header.TCPHeaderMaximumSize // of what netstack sends split from its payload
+	ethLen = header.EthernetMinimumSize
+	// of what netstack sends split from its payload
+	maxHeader = ethLen + header.IPv6MinimumSize + header.TCPHeaderMaximumSize
 )
 
 // txHeader is the header of an outgoing packet, to be changed for each frame that is made of it.

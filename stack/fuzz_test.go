@@ -11,9 +11,10 @@ import (
 	"vnic.dev/vnic/stack/stacktest"
 )
 
-// FuzzReceive has a device deliver frames that make no sense for a connection that does: bytes of the header changed,
-// payload in pages that it has, has not, or has twice. Any touch of payload by the stack is a fault and ends the test. In
-// the end another connection, over another bound queue, still works.
+// FuzzReceive has a device deliver frames that make no sense for a connection that does: bytes of
+// the header changed, payload in pages that it has, has not, or has twice. Any touch of payload by
+// the stack is a fault and ends the test. In the end another connection, over another bound queue,
+// still works.
 //
 // Invariant: stack: netstack carries the shadow without reading it, whatever a device delivers.
 func FuzzReceive(f *testing.F) {

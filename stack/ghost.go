@@ -59,5 +59,6 @@ var thinGhosts = func() bool {
 	c.TrimFront(1000)
 	c.Truncate(5000)
 	list := c.AsViewList()
-	return b.Size() == writeSize && c.Size() == 5000 && list.Len() == 1 && list.Front().Size() == 5000 && isGhost(list.Front())
+	return b.Size() == writeSize && c.Size() == 5000 && list.Len() == 1 && list.Front().Size() == 5000 &&
+		isGhost(list.Front())
 }()

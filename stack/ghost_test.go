@@ -19,7 +19,8 @@ func TestGhostsHaveNoBytes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var b buffer.Buffer
 			defer b.Release()
-			if n, err := b.WriteFromReader(g, int64(g.Len())); n != writeSize || b.Size() != writeSize || g.Len() != 0 || err != nil {
+			if n, err := b.WriteFromReader(g, int64(g.Len())); n != writeSize || b.Size() != writeSize || g.Len() != 0 ||
+				err != nil {
 				t.Errorf("%d bytes of %d, %d left, %v", n, b.Size(), g.Len(), err)
 			}
 		})

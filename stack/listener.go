@@ -42,7 +42,8 @@ func netProto(a netip.Addr) tcpip.NetworkProtocolNumber {
 
 // local says whether an address is the stack's, or none: netstack binds to others as well.
 func (s *Stack) local(a netip.Addr) bool {
-	return !a.IsValid() || a.IsUnspecified() || slices.ContainsFunc(s.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
+	return !a.IsValid() || a.IsUnspecified() ||
+		slices.ContainsFunc(s.addrs, func(p netip.Prefix) bool { return p.Addr() == a })
 }
 
 func fullAddr(a netip.AddrPort) tcpip.FullAddress {
@@ -59,7 +60,8 @@ func tcpAddr(a tcpip.FullAddress) *net.TCPAddr {
 
 // keyOf is the flow of what an endpoint receives.
 func keyOf(local, remote tcpip.FullAddress) flowKey {
-	k := flowKey{SrcPort: remote.Port, DstPort: local.Port, Proto: uint8(tcp.ProtocolNumber), IPv6: remote.Addr.Len() == 16}
+	k := flowKey{SrcPort: remote.Port, DstPort: local.Port, Proto: uint8(tcp.ProtocolNumber),
+		IPv6: remote.Addr.Len() == 16}
 	copy(k.Src[:], remote.Addr.AsSlice())
 	copy(k.Dst[:], local.Addr.AsSlice())
 	return k

@@ -28,8 +28,10 @@ func transfer(t *testing.T, w *world, seed uint64, n int, v6 bool, linear float6
 	rng := func(i uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, i)) }
 	rb := &receiver{conn: cb, mem: w.nb.Memory()[:half], seed: seed, total: n, rng: rng(1), hold: 64}
 	ra := &receiver{conn: ca, mem: w.na.Memory()[:half], seed: seed + 1, total: n, rng: rng(2), hold: 64}
-	sa := &sender{conn: ca, binding: atx.ID(), mem: w.na.Memory()[half:], seed: seed, total: n, rng: rng(3), linear: linear}
-	sb := &sender{conn: cb, binding: btx.ID(), mem: w.nb.Memory()[half:], seed: seed + 1, total: n, rng: rng(4), linear: linear}
+	sa := &sender{conn: ca, binding: atx.ID(), mem: w.na.Memory()[half:], seed: seed, total: n, rng: rng(3),
+		linear: linear}
+	sb := &sender{conn: cb, binding: btx.ID(), mem: w.nb.Memory()[half:], seed: seed + 1, total: n, rng: rng(4),
+		linear: linear}
 	if !halfClose {
 		ra.got, rb.got = make(chan struct{}), make(chan struct{})
 		sa.after, sb.after = ra.got, rb.got

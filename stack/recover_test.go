@@ -30,9 +30,9 @@ func (w *world) stream(ca, cb devmem.Conn, txID uint32, rx, tx []byte, seed uint
 
 func rack(o *stack.Options) { o.RACK = true }
 
-// A pool with few pages, of which many are held. With a window that is wider than the pool the NIC drops for want of
-// buffers, or the stack refuses what would take the last ones, and everything still arrives; with one that fits nothing need be
-// dropped.
+// A pool with few pages, of which many are held. With a window that is wider than the pool the NIC
+// drops for want of buffers, or the stack refuses what would take the last ones, and everything
+// still arrives; with one that fits nothing need be dropped.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -46,8 +46,10 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 				tx := bindTX(t, w.a, 0, 1<<20)
 				ca, cb := w.connect(7, false)
 				const total = 3 << 18
-				s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 1, total: total, rng: rand.New(rand.NewPCG(1, 8))}
-				r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 1, total: total, rng: rand.New(rand.NewPCG(1, 9)), hold: int(pages) / 4}
+				s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 1, total: total,
+					rng: rand.New(rand.NewPCG(1, 8))}
+				r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 1, total: total, rng: rand.New(rand.NewPCG(1, 9)),
+					hold: int(pages) / 4}
 				short := make(chan struct{})
 				var g errgroup.Group
 				g.Go(func() error {
@@ -78,8 +80,8 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 	}
 }
 
-// A segment is lost again and again while what comes behind it finds the pool low, or dry, as the application holds many
-// pages: what is missing must still find a buffer.
+// A segment is lost again and again while what comes behind it finds the pool low, or dry, as the
+// application holds many pages: what is missing must still find a buffer.
 //
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
@@ -125,7 +127,8 @@ func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 				}
 				return true
 			})
-			s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 3, total: v.total, first: uint32(v.held), rng: rand.New(rand.NewPCG(3, 3))}
+			s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 3, total: v.total, first: uint32(v.held),
+				rng: rand.New(rand.NewPCG(3, 3))}
 			r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 3, total: v.total, rng: rand.New(rand.NewPCG(3, 4))}
 			if err := all([]devmem.Conn{ca, cb}, s.run, r.run); err != nil {
 				t.Fatal(err)
@@ -242,7 +245,8 @@ func TestLinearHeads(t *testing.T) {
 	tx := bindTX(t, w.a, 0, 1<<20)
 	ca, cb := w.connect(7, false)
 	r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 5, total: 300_000, rng: rand.New(rand.NewPCG(5, 5))}
-	s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 5, total: 300_000, rng: rand.New(rand.NewPCG(5, 6))}
+	s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 5, total: 300_000,
+		rng: rand.New(rand.NewPCG(5, 6))}
 	if err := all([]devmem.Conn{ca, cb}, s.run, r.run); err != nil {
 		t.Fatal(err)
 	}
@@ -280,11 +284,13 @@ func TestDialErrors(t *testing.T) {
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("nobody listens: %v", err)
 	}
-	if _, err = w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:1")); !errors.Is(err, syscall.ENETUNREACH) &&
+	if _, err = w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:1")); !errors.Is(err,
+		syscall.ENETUNREACH) &&
 		!errors.Is(err, syscall.EHOSTUNREACH) {
 		t.Errorf("no route: %v", err)
 	}
-	if _, err = w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.77:1")); !errors.Is(err, syscall.EHOSTUNREACH) {
+	if _, err = w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.77:1")); !errors.Is(err,
+		syscall.EHOSTUNREACH) {
 		t.Errorf("no neighbour: %v", err)
 	}
 	l, err := w.a.Listen(netip.AddrPortFrom(w.a4, 80))

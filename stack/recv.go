@@ -117,7 +117,8 @@ func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 		size := min(n-got, int(p.Len)-off)
 		pages[given] = p.Page
 		frags[given] = devmem.Frag{
-			Kind: devmem.Dmabuf, Off: uint64(p.Page)*pageSize + uint64(p.Off) + uint64(off), Size: uint32(size), Binding: l.binding.id,
+			Kind: devmem.Dmabuf, Off: uint64(p.Page)*pageSize + uint64(p.Off) + uint64(off), Size: uint32(size),
+			Binding: l.binding.id,
 		}
 		given++
 		got += size

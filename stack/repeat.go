@@ -8,12 +8,14 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// This file works around a fault of gVisor's RACK. After a tail loss probe it arms no timer if it counts nothing as
-// outstanding, and of what is sent during a recovery it counts too little, of a FIN nothing (tcp/snd.go: SetPipe, postXmit;
-// tcp/rack.go: probeTimerExpired). If the probe is lost as well, that end of the connection is silent for ever.
+// This file works around a fault of gVisor's RACK. After a tail loss probe it arms no timer if it
+// counts nothing as outstanding, and of what is sent during a recovery it counts too little, of a
+// FIN nothing (tcp/snd.go: SetPipe, postXmit; tcp/rack.go: probeTimerExpired). If the probe is lost
+// as well, that end of the connection is silent for ever.
 //
-// So the link layer keeps the last segment of each flow until it is acknowledged, and sends it once more when the flow has
-// sent nothing for a while. A segment that comes twice is nothing new to a peer, and its answer sets netstack going again.
+// So the link layer keeps the last segment of each flow until it is acknowledged, and sends it once
+// more when the flow has sent nothing for a while. A segment that comes twice is nothing new to a
+// peer, and its answer sets netstack going again.
 
 const (
 	repeatTick  = 250 * time.Millisecond
@@ -71,7 +73,8 @@ func (f *flow) refresh(tcp header.TCP) {
 		tcp.SetAckNumber(f.irs + 1 + uint32(f.acked))
 		tcp.SetWindowSize(uint16(f.adv))
 	}
-	if o := tcpOption(tcp, header.TCPOptionTS, header.TCPOptionTSLength); o != nil && int32(binary.BigEndian.Uint32(o)-f.tail.tsval) < 0 {
+	if o := tcpOption(tcp, header.TCPOptionTS, header.TCPOptionTSLength); o != nil &&
+		int32(binary.BigEndian.Uint32(o)-f.tail.tsval) < 0 {
 		binary.BigEndian.PutUint32(o, f.tail.tsval)
 	}
 }

@@ -50,7 +50,8 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	var start [splitter.MaxHeader]byte
 	var h splitter.Headers
 	n := copy(start[:], fr.Header)
-	if err := splitter.Parse(start[:n], uint32(len(fr.Header)), &h); err != nil || h.Class == splitter.Malformed || h.VLANs > 0 {
+	if err := splitter.Parse(start[:n], uint32(len(fr.Header)), &h); err != nil || h.Class == splitter.Malformed ||
+		h.VLANs > 0 {
 		s.count.rxDropped.Add(1)
 		return
 	}

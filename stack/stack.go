@@ -8,16 +8,18 @@
 // header buffer. For transmission netstack is given as many bytes of nothing, and the link layer says, by sequence
 // number, where in device memory they lie; a retransmission reads them there again.
 //
-// Pages of a received frame are held until the application has read past the frame's end, and for each token that it was
-// given; until then nobody writes to them. Memory that is sent is the application's again when the peer has
-// acknowledged it and no descriptor of the device points at it.
+// Pages of a received frame are held until the application has read past the frame's end, and for
+// each token that it was given; until then nobody writes to them. Memory that is sent is the
+// application's again when the peer has acknowledged it and no descriptor of the device points at
+// it.
 //
 // Exhaustion recovers: data out of order is dropped when a pool has few pages left, the segment that is missing never.
 //
-// Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow queue's, a pool's. None is
-// held while the NIC is called except the first two, for Transmit and for Refill. configMu is apart from these: whoever
-// commands the NIC, or binds, holds it meanwhile, and takes connMu, shadow queues' and pools' under it; it is taken under no other
-// lock, so a binding that ends under one leaves the rest to a goroutine.
+// Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow
+// queue's, a pool's. None is held while the NIC is called except the first two, for Transmit and
+// for Refill. configMu is apart from these: whoever commands the NIC, or binds, holds it meanwhile,
+// and takes connMu, shadow queues' and pools' under it; it is taken under no other lock, so a
+// binding that ends under one leaves the rest to a goroutine.
 //
 // It does not know: several NICs or addresses that change, IP forwarding, UDP sockets, TCP Fast Open, urgent data (its
 // bytes stay in the stream).
@@ -55,9 +57,11 @@ type Options struct {
 	Addresses []netip.Prefix // of the NIC, IPv4 and IPv6
 	Gateways  []netip.Addr   // default routes, one for each family
 
-	MTU        int  // 0: the NIC's
-	SendBuffer int  // bytes of a connection that may be unacknowledged; 0: 1 MiB, and up to 4 MiB by itself
-	RecvBuffer int  // bytes of a connection that may be unread; the window is half of it. 0: 1 MiB, and up to 8 MiB by itself
+	MTU        int // 0: the NIC's
+	SendBuffer int // bytes of a connection that may be unacknowledged; 0: 1 MiB, and up to 4 MiB by itself
+	// bytes of a connection that may be unread; the window is half of it. 0: 1 MiB, and up to 8 MiB by
+	// itself
+	RecvBuffer int
 	NoGSO      bool // send segments of the MTU's size
 	// RACK is loss recovery by time with tail loss probes (RFC 8985), for links that lose segments. Without it recovery is
 	// by SACK alone (RFC 6675), and nothing is sent twice only because an acknowledgement is late, as it often is from
@@ -118,8 +122,8 @@ type counters struct {
 
 var _ devmem.Device = (*Stack)(nil)
 
-// New starts a stack on a NIC, which it owns from then on; without control nothing can be bound or steered. If it fails,
-// the NIC is still the caller's.
+// New starts a stack on a NIC, which it owns from then on; without control nothing can be bound or
+// steered. If it fails, the NIC is still the caller's.
 func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	if errLayout != nil {
 		return nil, errLayout

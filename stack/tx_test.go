@@ -81,7 +81,8 @@ func testPacket(ipv6 bool, pos, n int, gso *stack.GSO) *stack.PacketBuffer {
 	}
 	p.TransportProtocolNumber = header.TCPProtocolNumber
 	t := header.TCP(p.TransportHeader().Push(header.TCPMinimumSize + 12))
-	t.Encode(&header.TCPFields{SrcPort: 7, DstPort: 9, SeqNum: testISS + 1 + uint32(pos), AckNum: 5, DataOffset: 32, Flags: header.TCPFlagAck | header.TCPFlagPsh})
+	t.Encode(&header.TCPFields{SrcPort: 7, DstPort: 9, SeqNum: testISS + 1 + uint32(pos), AckNum: 5, DataOffset: 32,
+		Flags: header.TCPFlagAck | header.TCPFlagPsh})
 	for i := 20; i < 32; i++ {
 		t[i] = header.TCPOptionNOP
 	}
@@ -115,7 +116,8 @@ func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, ghostFrom int)
 			n += int(r.Len)
 		}
 		var h splitter.Headers
-		if err := splitter.Parse(f.Header, uint32(len(f.Header)+n), &h); err != nil || h.Class != splitter.TCP || int(h.HdrLen) != len(f.Header) ||
+		if err := splitter.Parse(f.Header, uint32(len(f.Header)+n), &h); err != nil || h.Class != splitter.TCP ||
+			int(h.HdrLen) != len(f.Header) ||
 			int(h.FrameLen) != len(f.Header)+n {
 			t.Fatalf("frame %d of %d payload: %+v, %v", i, n, h, err)
 		}
@@ -133,10 +135,13 @@ func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, ghostFrom int)
 			addrs = f.Header[ethLen+8 : ethLen+40]
 		}
 		sum := checksum.Combine(checksum.Checksum(addrs, 0), checksum.Combine(6, uint16(len(f.Header)-int(h.L4Off)+n)))
-		if got := binary.BigEndian.Uint16(f.Header[h.L4Off+16:]); !f.NeedsCsum || f.CsumStart != h.L4Off || f.CsumOffset != 16 || got != sum {
-			t.Errorf("frame %d: checksum %v at %d+%d, pseudo sum %#x, want %#x", i, f.NeedsCsum, f.CsumStart, f.CsumOffset, got, sum)
+		if got := binary.BigEndian.Uint16(f.Header[h.L4Off+16:]); !f.NeedsCsum || f.CsumStart != h.L4Off ||
+			f.CsumOffset != 16 || got != sum {
+			t.Errorf("frame %d: checksum %v at %d+%d, pseudo sum %#x, want %#x", i, f.NeedsCsum, f.CsumStart, f.CsumOffset, got,
+				sum)
 		}
-		if want := n > 1448; (f.GSOType != splitter.GSONone) != want || want && (f.GSOSize != 1448 || (f.GSOType == splitter.GSOTCPv6) != h.IPv6) {
+		if want := n > 1448; (f.GSOType != splitter.GSONone) != want || want &&
+			(f.GSOSize != 1448 || (f.GSOType == splitter.GSOTCPv6) != h.IPv6) {
 			t.Errorf("frame %d of %d bytes: gso %v %d", i, n, f.GSOType, f.GSOSize)
 		}
 		for _, b := range f.Linear {
@@ -206,7 +211,8 @@ func returnAll(t *testing.T, q *txQueue, n *ringNIC, f *flow) {
 	}
 	f.acknowledge(f.iss+1+uint32(f.nxt), 0)
 	if f.sends.len() > 0 || f.parts.len() > 0 || len(q.idle) != len(q.flights) {
-		t.Errorf("%d sends, %d parts, %d of %d cookies left", f.sends.len(), f.parts.len(), len(q.flights)-len(q.idle), len(q.flights))
+		t.Errorf("%d sends, %d parts, %d of %d cookies left", f.sends.len(), f.parts.len(), len(q.flights)-len(q.idle),
+			len(q.flights))
 	}
 }
 
@@ -264,7 +270,8 @@ func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	returnAll(t, q, n, f)
 }
 
-// Frames that the NIC refuses, and packets of which nobody knows where their payload lies, are dropped and hold nothing.
+// Frames that the NIC refuses, and packets of which nobody knows where their payload lies, are
+// dropped and hold nothing.
 func TestTransmitDrops(t *testing.T) {
 	q, n, f := txWorld(false, 0, 0, 5000)
 	n.err = syscall.EIO

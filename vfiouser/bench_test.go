@@ -36,7 +36,8 @@ func serveQuiet(b testing.TB) *vfiotest.Client {
 // A doorbell: what a driver's write costs the process that serves it, and the one that sends it.
 func BenchmarkDoorbell(b *testing.B) {
 	c := serveQuiet(b)
-	m := vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply}, Body: append(vfiotest.Access(0, 0, 4), 1, 2, 3, 4)}
+	m := vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply},
+		Body: append(vfiotest.Access(0, 0, 4), 1, 2, 3, 4)}
 	b.ReportAllocs()
 	for b.Loop() {
 		must(b, c.Send(m))

@@ -39,12 +39,12 @@ type message struct {
 	buf  []byte
 }
 
-// receive reads a message. It returns io.EOF when the peer closed between two messages, io.ErrUnexpectedEOF in the middle
-// of one. m.fds may hold descriptors even then.
+// receive reads a message. It returns io.EOF when the peer closed between two messages,
+// io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even then.
 //
-// Descriptors ride on the first byte of a message (gve.md, section 2). What comes with later bytes is dropped by the kernel,
-// as nothing asks for it. (A read ends after the piece of the stream that descriptors came with, and none reaches beyond
-// its message: nobody gets another's.)
+// Descriptors ride on the first byte of a message (gve.md, section 2). What comes with later bytes
+// is dropped by the kernel, as nothing asks for it. (A read ends after the piece of the stream that
+// descriptors came with, and none reaches beyond its message: nobody gets another's.)
 func (c *conn) receive(m *message) error {
 	m.Header, m.body = Header{}, nil
 	n, err := c.first(c.head[:], &m.fds)
@@ -83,13 +83,14 @@ func (c *conn) first(b []byte, fds *scm.FDs) (int, error) {
 	case n == 0:
 		return n, io.EOF
 	case flags&unix.MSG_CTRUNC != 0:
-		return n, fmt.Errorf("more than %d descriptors with a message, or no room for them in this process: %w", MaxFDs, ErrBadMessage)
+		return n, fmt.Errorf("more than %d descriptors with a message, or no room for them in this process: %w", MaxFDs,
+			ErrBadMessage)
 	}
 	return n, nil
 }
 
-// rest fills b with what follows. A connection that is to end does so between two messages: what has begun to arrive gets a
-// moment more, once.
+// rest fills b with what follows. A connection that is to end does so between two messages: what
+// has begun to arrive gets a moment more, once.
 func (c *conn) rest(b []byte) error {
 	n, err := io.ReadFull(c.sock, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.late {
@@ -131,8 +132,9 @@ func (c *conn) send(h *Header) error {
 	return err
 }
 
-// discard reads what there is, so that nothing is unread when the socket is closed: see farewell. The socket takes nothing any
-// more, so this waits for nothing. Descriptors that nobody asks for the kernel closes.
+// discard reads what there is, so that nothing is unread when the socket is closed: see farewell.
+// The socket takes nothing any more, so this waits for nothing. Descriptors that nobody asks for
+// the kernel closes.
 func (c *conn) discard() {
 	if c.sock.SetReadDeadline(time.Time{}) != nil {
 		return

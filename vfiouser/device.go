@@ -32,14 +32,15 @@ type Region struct {
 	Read, Write bool // what the client may do
 }
 
-// IRQ is one kind of interrupt. It is signalled through eventfds. QEMU warns of "error recovery" unless IRQErr has one vector,
-// which the device need not ever signal.
+// IRQ is one kind of interrupt. It is signalled through eventfds. QEMU warns of "error recovery"
+// unless IRQErr has one vector, which the device need not ever signal.
 type IRQ struct {
 	Count int // vectors; 0: absent
 }
 
-// Device is what a Server serves. Its methods are called from Serve's goroutine, one at a time, which SetPanicOnFault guards;
-// none may keep the slice it is given. An error is answered with the errno that it wraps, or EIO.
+// Device is what a Server serves. Its methods are called from Serve's goroutine, one at a time,
+// which SetPanicOnFault guards; none may keep the slice it is given. An error is answered with the
+// errno that it wraps, or EIO.
 type Device interface {
 	// Info is asked once for each connection, before anything else.
 	Info() Info
@@ -48,8 +49,9 @@ type Device interface {
 	// WriteRegion writes b at off of a region, as ReadRegion.
 	WriteRegion(region int, off uint64, b []byte) error
 
-	// SetIRQ gives a vector its eventfd, in the place of the one before. It does not block, unless the client, which has the
-	// same open file, changes that. The device owns fd from now on, also if it returns an error, and closes it; -1 is none.
+	// SetIRQ gives a vector its eventfd, in the place of the one before. It does not block, unless the
+	// client, which has the same open file, changes that. The device owns fd from now on, also if it
+	// returns an error, and closes it; -1 is none.
 	SetIRQ(index, vector int, fd int) error
 	// DisableIRQs takes all eventfds of an index away. The device closes them.
 	DisableIRQs(index int) error
@@ -57,8 +59,9 @@ type Device interface {
 	// Reset resets the device: it does no DMA when this returns. Eventfds stay.
 	Reset() error
 
-	// Unmapping is called before [iova, iova+size) leaves the space. When it returns the device holds no Segment and no Pin
-	// there; a ring that lies there has stopped. The device must not be inside the space.
+	// Unmapping is called before [iova, iova+size) leaves the space. When it returns the device holds
+	// no Segment and no Pin there; a ring that lies there has stopped. The device must not be inside
+	// the space.
 	Unmapping(iova, size uint64)
 	// MemoryChanged is called after each change of the space.
 	MemoryChanged()

@@ -70,7 +70,8 @@ func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 	if _, err := l.Info(); err == nil {
 		t.Error("the server is gone and answers")
 	}
-	if s := h.logs.String(); !strings.Contains(s, lost) || !strings.Contains(s, "all ones") || !strings.Contains(s, errStop.Error()) {
+	if s := h.logs.String(); !strings.Contains(s, lost) || !strings.Contains(s, "all ones") ||
+		!strings.Contains(s, errStop.Error()) {
 		t.Errorf("log: %s", s)
 	}
 	h.friendly()
@@ -118,7 +119,8 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 		}
 		got = append(got, r.ID)
 		// Serve notices that it is to end between two messages: before any of those that wait, or after.
-		if r.Flags == vfiouser.FlagReply|vfiouser.FlagError && unix.Errno(r.Errno) == unix.ESHUTDOWN && len(r.Body) == 0 && r.ID != 1 {
+		if r.Flags == vfiouser.FlagReply|vfiouser.FlagError && unix.Errno(r.Errno) == unix.ESHUTDOWN && len(r.Body) == 0 &&
+			r.ID != 1 {
 			continue
 		}
 		if r.Flags != vfiouser.FlagReply {
@@ -175,7 +177,8 @@ func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 			<-goOn
 		}
 	})
-	must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionRead}, Body: vfiotest.Access(0, 0, 4)}))
+	must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionRead},
+		Body: vfiotest.Access(0, 0, 4)}))
 	<-inRead
 	must(t, l.Close())
 	l.cancel(errStop)
@@ -188,7 +191,8 @@ func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 	}
 }
 
-// Whatever the client is sending at that moment, the end of the connection is an end and no reset: that QEMU does not survive.
+// Whatever the client is sending at that moment, the end of the connection is an end and no reset:
+// that QEMU does not survive.
 //
 // Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and
 // resets no connection.
@@ -252,7 +256,8 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	sent := make(chan error, 1)
 	go func() {
 		for {
-			if err := l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionRead}, Body: vfiotest.Access(0, 0, regsSize)}); err != nil {
+			if err := l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionRead},
+				Body: vfiotest.Access(0, 0, regsSize)}); err != nil {
 				sent <- err
 				return
 			}
@@ -280,8 +285,10 @@ func TestLateRequestsAreAnswered(t *testing.T) {
 		}
 		for id, m := range []vfiotest.Message{
 			{Header: vfiouser.Header{Command: vfiouser.CmdRegionRead}, Body: vfiotest.Access(0, 0, 4)},
-			{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply}, Body: vfiotest.Access(0, 0, 0)},
-			{Header: vfiouser.Header{Command: vfiouser.CmdSetIRQs}, Body: vfiotest.IRQSet(0x24, vfiouser.IRQMSIX, 0, 1), FDs: []int{0}},
+			{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply},
+				Body: vfiotest.Access(0, 0, 0)},
+			{Header: vfiouser.Header{Command: vfiouser.CmdSetIRQs}, Body: vfiotest.IRQSet(0x24, vfiouser.IRQMSIX, 0, 1),
+				FDs: []int{0}},
 			{Header: vfiouser.Header{Command: vfiouser.CmdDMAUnmap}, Body: vfiotest.DMAUnmap(0, guestIOVA, 4096)},
 		} {
 			m.ID = uint16(id)
@@ -295,7 +302,8 @@ func TestLateRequestsAreAnswered(t *testing.T) {
 	h.dev.onCall(nil)
 	for _, id := range []uint16{0, 2, 3} {
 		r, err := l.Receive()
-		if err != nil || r.ID != id || r.Flags != vfiouser.FlagReply|vfiouser.FlagError || unix.Errno(r.Errno) != unix.ESHUTDOWN || r.Size != vfiouser.HeaderLen {
+		if err != nil || r.ID != id || r.Flags != vfiouser.FlagReply|vfiouser.FlagError ||
+			unix.Errno(r.Errno) != unix.ESHUTDOWN || r.Size != vfiouser.HeaderLen {
 			t.Errorf("reply %d: %+v, %v", id, r, err)
 		}
 	}

@@ -14,8 +14,8 @@ import (
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
-// adder is a device with one register: a driver writes the address of two 32-bit numbers there, the device adds them up,
-// writes the sum behind them, and interrupts.
+// adder is a device with one register: a driver writes the address of two 32-bit numbers there, the
+// device adds them up, writes the sum behind them, and interrupts.
 type adder struct {
 	space  *dma.Space
 	copier *dma.Copier

@@ -70,7 +70,8 @@ func (s *script) step() error {
 			m.FDs = append(m.FDs, s.events[i].FD())
 		}
 	case 11:
-		m.Command, m.Body = vfiouser.CmdSetIRQs, vfiotest.IRQSet(uint32(s.next()), int(s.next()%4), int(s.next()%2), int(s.next()%3))
+		m.Command, m.Body = vfiouser.CmdSetIRQs, vfiotest.IRQSet(uint32(s.next()), int(s.next()%4), int(s.next()%2),
+			int(s.next()%3))
 	case 12:
 		m.Command, m.Body = vfiouser.CmdRegionRead, access(int(s.next()%10), uint64(s.next())<<5, int(s.next()))
 	case 13:
@@ -80,7 +81,8 @@ func (s *script) step() error {
 			m.Body[16+i] = s.next()
 		}
 	case 14:
-		m.Command = []vfiouser.Command{vfiouser.CmdReset, vfiouser.CmdRegionWriteMulti, vfiouser.CmdRegionWriteMulti}[s.next()%3]
+		m.Command = []vfiouser.Command{vfiouser.CmdReset, vfiouser.CmdRegionWriteMulti,
+			vfiouser.CmdRegionWriteMulti}[s.next()%3]
 		if m.Command == vfiouser.CmdRegionWriteMulti {
 			n := int(s.next() % 3)
 			m.Body = multi(uint64(n))
@@ -104,8 +106,8 @@ func (s *script) step() error {
 	return s.l.Send(m)
 }
 
-// FuzzSession plays a client from bytes: messages in any order, with any descriptors. Whatever it says, the device is told
-// only what it may be told, and nothing is left when it hangs up.
+// FuzzSession plays a client from bytes: messages in any order, with any descriptors. Whatever it
+// says, the device is told only what it may be told, and nothing is left when it hangs up.
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func FuzzSession(f *testing.F) {
@@ -117,7 +119,8 @@ func FuzzSession(f *testing.F) {
 	f.Add(append(append(version, ram...), 4, 0, 32, 4, 32, 16, 1, 250, 6, 3, 0, 6, 2))
 	f.Add(append(append(version, ram...), 4, 0, 39, 4, 0, 48, 5, 255, 1, 0x41, 255, 1, 3, 0))
 	f.Add(append(version, 9, 1, 2, 0, 1, 9, 3, 2, 21, 3, 9, 0, 2, 0, 0, 10, 1, 2, 0, 0, 11, 0x21, 2, 0, 0))
-	f.Add(append(version, 0x8d, 4, 0, 1, 1, 2, 3, 4, 12, 0, 1, 4, 13, 8, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 14, 0, 14, 1, 2, 0, 4, 4, 2, 8, 8))
+	f.Add(append(version, 0x8d, 4, 0, 1, 1, 2, 3, 4, 12, 0, 1, 4, 13, 8, 7, 0, 1, 2, 3, 4, 5, 6, 7, 8, 14, 0, 14, 1, 2, 0,
+		4, 4, 2, 8, 8))
 	f.Add(append(version, 7, 32, 7, 8, 16, 2, 7, 0, 0, 8, 16, 9))
 	f.Add(append(version, 15, 3, 24, 24, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0))
 	f.Add(append(version, 15, 13, 0, 0, 255, 3))

@@ -82,7 +82,8 @@ func newRecorder(t testing.TB, space *dma.Space) *recorder {
 	must(t, err)
 	d := &recorder{space: space, config: config, fds: map[[2]int]int{}, fail: map[string]error{}}
 	d.info = vfiouser.Info{Reset: true, Regions: []vfiouser.Region{
-		{Size: regsSize, Read: true, Write: true}, {Size: msixSize, Read: true, Write: true}, {Size: doorSize, Write: true}, {}, {}, {},
+		{Size: regsSize, Read: true, Write: true}, {Size: msixSize, Read: true, Write: true}, {Size: doorSize, Write: true},
+		{}, {}, {},
 		{Size: romSize, Read: true}, {Size: config.Size(), Read: true, Write: true}},
 		IRQs: []vfiouser.IRQ{{}, {}, {Count: vectors}}}
 	return d
@@ -318,7 +319,8 @@ func newHost(t testing.TB) *host {
 	space := dma.NewSpace("test", files)
 	dev := newRecorder(t, space)
 	out := &logs{}
-	h := &host{t: t, dev: dev, space: space, files: files, server: vfiouser.NewServer(dev, space, slog.New(slog.NewTextHandler(out, nil))), logs: out}
+	h := &host{t: t, dev: dev, space: space, files: files,
+		server: vfiouser.NewServer(dev, space, slog.New(slog.NewTextHandler(out, nil))), logs: out}
 	t.Cleanup(h.check)
 	return h
 }

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
-// attack is what a hostile client does on a connection with memory and an interrupt. ends, if not nil, is the error with
-// which Serve must end of itself; otherwise the connection must go on.
+// attack is what a hostile client does on a connection with memory and an interrupt. ends, if not
+// nil, is the error with which Serve must end of itself; otherwise the connection must go on.
 type attack struct {
 	name string
 	do   func(t *testing.T, l *link)
@@ -128,16 +128,23 @@ var attacks = []attack{
 		l.Close()
 	}, io.ErrUnexpectedEOF, "DEVICE_RESET"},
 	{"closes before a payload with descriptors", func(t *testing.T, l *link) {
-		must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdDMAMap, Size: 48}, FDs: files(t, "memory")}))
+		must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdDMAMap, Size: 48},
+			FDs: files(t, "memory")}))
 		l.Close()
 	}, io.ErrUnexpectedEOF, "DMA_MAP"},
 	{"sends nonsense", raw([]byte("GET / HTTP/1.1\r\nHost: me\r\n\r\n")...), vfiouser.ErrBadMessage, ""},
 	{"sends zeros", raw(zeros(16)...), vfiouser.ErrBadMessage, "0 bytes"},
-	{"has a size of 15", send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdReset, Size: 15}}), vfiouser.ErrBadMessage, "15 bytes"},
-	{"sends 4 GiB", send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Size: 1<<32 - 1}}), vfiouser.ErrBadMessage, "4294967295 bytes"},
-	{"sends a little too much", send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Size: 16 + 16 + 1<<20 + 1}}), vfiouser.ErrBadMessage, "1048609 bytes"},
-	{"sends a reply", send(vfiotest.Message{Header: head(vfiouser.CmdReset, vfiouser.FlagReply)}), vfiouser.ErrBadMessage, "flags 0x1"},
-	{"sends a type that is none", send(vfiotest.Message{Header: head(vfiouser.CmdReset, 8)}), vfiouser.ErrBadMessage, "flags 0x8"},
+	{"has a size of 15", send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdReset, Size: 15}}),
+		vfiouser.ErrBadMessage, "15 bytes"},
+	{"sends 4 GiB", send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Size: 1<<32 - 1}}),
+		vfiouser.ErrBadMessage, "4294967295 bytes"},
+	{"sends a little too much",
+		send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Size: 16 + 16 + 1<<20 + 1}}),
+		vfiouser.ErrBadMessage, "1048609 bytes"},
+	{"sends a reply", send(vfiotest.Message{Header: head(vfiouser.CmdReset, vfiouser.FlagReply)}), vfiouser.ErrBadMessage,
+		"flags 0x1"},
+	{"sends a type that is none", send(vfiotest.Message{Header: head(vfiouser.CmdReset, 8)}), vfiouser.ErrBadMessage,
+		"flags 0x8"},
 	{"sends too many descriptors", func(t *testing.T, l *link) {
 		must(t, l.Send(vfiotest.Message{Header: head(vfiouser.CmdReset, 0), FDs: files(t, times(17, "event")...)}))
 	}, vfiouser.ErrBadMessage, "more than 16"},
@@ -147,13 +154,15 @@ var attacks = []attack{
 		for i := range fds {
 			fds[i] = e.FD()
 		}
-		must(t, l.Send(vfiotest.Message{Header: head(vfiouser.CmdSetIRQs, 0), Body: vfiotest.IRQSet(0x24, 2, 0, 253), FDs: fds}))
+		must(t, l.Send(vfiotest.Message{Header: head(vfiouser.CmdSetIRQs, 0), Body: vfiotest.IRQSet(0x24, 2, 0, 253),
+			FDs: fds}))
 	}, vfiouser.ErrBadMessage, "more than 16"},
 
 	{"command 0", refused(unix.ENOTSUP, 0, nil), nil, "command 0: unknown"},
 	{"command 19", refused(unix.ENOTSUP, 19, zeros(100)), nil, "command 19: unknown"},
 	{"command 65535 with descriptors", refused(unix.ENOTSUP, 65535, nil, times(16, "event")...), nil, "unknown"},
-	{"region descriptors", refused(unix.ENOTSUP, vfiouser.CmdGetRegionIOFDs, zeros(16)), nil, "no descriptors of their own"},
+	{"region descriptors", refused(unix.ENOTSUP, vfiouser.CmdGetRegionIOFDs, zeros(16)), nil,
+		"no descriptors of their own"},
 	{"DMA read", refused(unix.ENOTSUP, vfiouser.CmdDMARead, zeros(16)), nil, "of servers"},
 	{"DMA write", refused(unix.ENOTSUP, vfiouser.CmdDMAWrite, zeros(16)), nil, "of servers"},
 	{"dirty pages", refused(unix.ENOTSUP, vfiouser.CmdDirtyPages, zeros(8)), nil, "dirty"},
@@ -185,13 +194,19 @@ var attacks = []attack{
 
 	{"short DMA_MAP", refused(unix.EINVAL, vfiouser.CmdDMAMap, zeros(31)), nil, "31 bytes"},
 	{"long DMA_MAP", refused(unix.EINVAL, vfiouser.CmdDMAMap, zeros(33), "memory"), nil, "33 bytes"},
-	{"two descriptors in DMA_MAP", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "memory", "memory"), nil, "2 descriptors"},
-	{"DMA_MAP without flags", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(0, 0, 0, 4096), "memory"), nil, "flags 0x0"},
-	{"DMA_MAP with unknown flags", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(7, 0, 0, 4096), "memory"), nil, "flags 0x7"},
+	{"two descriptors in DMA_MAP", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "memory",
+		"memory"), nil, "2 descriptors"},
+	{"DMA_MAP without flags", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(0, 0, 0, 4096), "memory"), nil,
+		"flags 0x0"},
+	{"DMA_MAP with unknown flags", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(7, 0, 0, 4096), "memory"), nil,
+		"flags 0x7"},
 	{"DMA_MAP of nothing", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 0), "memory"), nil, ""},
-	{"DMA_MAP beyond the address space", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 1<<64-4096, 8192), "memory"), nil, ""},
-	{"DMA_MAP beyond the file", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 1<<16, 0, 4096), "memory"), nil, ""},
-	{"DMA_MAP with an offset that overflows", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 1<<64-4096, 0, 8192), "memory"), nil, ""},
+	{"DMA_MAP beyond the address space", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 1<<64-4096, 8192),
+		"memory"), nil, ""},
+	{"DMA_MAP beyond the file", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 1<<16, 0, 4096), "memory"),
+		nil, ""},
+	{"DMA_MAP with an offset that overflows", refused(unix.EINVAL, vfiouser.CmdDMAMap,
+		vfiotest.DMAMap(3, 1<<64-4096, 0, 8192), "memory"), nil, ""},
 	{"DMA_MAP of a byte",
 		refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 1), "memory"), nil,
 		"[0x0, +0x1) from offset 0x0 of its file: not whole pages of 4096 bytes"},
@@ -207,20 +222,29 @@ var attacks = []attack{
 	{"DMA_MAP of a byte without a descriptor",
 		refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(1, 0, 0, 1)), nil,
 		"not whole pages"},
-	{"DMA_MAP of a pipe", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "pipe"), nil, "not a regular file"},
+	{"DMA_MAP of a pipe", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "pipe"), nil,
+		"not a regular file"},
 	{"DMA_MAP of a socket", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "socket"), nil, ""},
-	{"DMA_MAP of a directory", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "directory"), nil, ""},
+	{"DMA_MAP of a directory", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "directory"), nil,
+		""},
 	{"DMA_MAP of an eventfd", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "event"), nil, ""},
-	{"DMA_MAP of an empty file", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "empty"), nil, ""},
-	{"DMA_MAP over another", refused(unix.EEXIST, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, attackIOVA-4096, 8192), "memory"), nil, "overlaps"},
-	{"DMA_UNMAP of a part", refused(unix.EINVAL, vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(0, attackIOVA, 4096)), nil, "cuts"},
-	{"DMA_UNMAP with dirty pages", refused(unix.ENOTSUP, vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(1, attackIOVA, 8192)), nil, "dirty"},
-	{"DMA_UNMAP with unknown flags", refused(unix.EINVAL, vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(4, attackIOVA, 8192)), nil, ""},
-	{"DMA_UNMAP beyond the address space", refused(unix.EINVAL, vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(0, 1<<63, 1<<63+1)), nil, ""},
+	{"DMA_MAP of an empty file", refused(unix.EINVAL, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, 0, 4096), "empty"), nil,
+		""},
+	{"DMA_MAP over another", refused(unix.EEXIST, vfiouser.CmdDMAMap, vfiotest.DMAMap(3, 0, attackIOVA-4096, 8192),
+		"memory"), nil, "overlaps"},
+	{"DMA_UNMAP of a part", refused(unix.EINVAL, vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(0, attackIOVA, 4096)), nil,
+		"cuts"},
+	{"DMA_UNMAP with dirty pages", refused(unix.ENOTSUP, vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(1, attackIOVA, 8192)),
+		nil, "dirty"},
+	{"DMA_UNMAP with unknown flags", refused(unix.EINVAL, vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(4, attackIOVA, 8192)),
+		nil, ""},
+	{"DMA_UNMAP beyond the address space", refused(unix.EINVAL, vfiouser.CmdDMAUnmap,
+		vfiotest.DMAUnmap(0, 1<<63, 1<<63+1)), nil, ""},
 	{"short DMA_UNMAP", refused(unix.EINVAL, vfiouser.CmdDMAUnmap, zeros(23)), nil, ""},
 
 	{"GET_INFO without room", refused(unix.EINVAL, vfiouser.CmdGetInfo, bare(15, 0, 0, 0)), nil, "argsz"},
-	{"GET_REGION_INFO of none", refused(unix.EINVAL, vfiouser.CmdGetRegionInfo, append(bare(32, 0, 1<<31, 0), zeros(16)...)), nil, ""},
+	{"GET_REGION_INFO of none", refused(unix.EINVAL, vfiouser.CmdGetRegionInfo,
+		append(bare(32, 0, 1<<31, 0), zeros(16)...)), nil, ""},
 	{"GET_REGION_INFO without room", refused(unix.EINVAL, vfiouser.CmdGetRegionInfo, zeros(32)), nil, ""},
 	{"GET_IRQ_INFO of none", refused(unix.EINVAL, vfiouser.CmdGetIRQInfo, bare(16, 0, 1<<32-1, 0)), nil, ""},
 
@@ -232,37 +256,56 @@ var attacks = []attack{
 	{"read of nothing", refused(unix.EINVAL, vfiouser.CmdRegionRead, access(0, 0, 0)), nil, ""},
 	{"read of 4 GiB", refused(unix.EINVAL, vfiouser.CmdRegionRead, access(0, 0, 1<<32-1)), nil, ""},
 	{"read of what is written only", refused(unix.EPERM, vfiouser.CmdRegionRead, access(2, 0, 4)), nil, "not allowed"},
-	{"write to what is read only", refused(unix.EPERM, vfiouser.CmdRegionWrite, access(6, 0, 4, 1, 2, 3, 4)), nil, "not allowed"},
-	{"write with less than it says", refused(unix.EINVAL, vfiouser.CmdRegionWrite, access(0, 0, 4, 1, 2, 3)), nil, "comes with 3"},
-	{"write with more than it says", refused(unix.EINVAL, vfiouser.CmdRegionWrite, access(0, 0, 1, 1, 2)), nil, "comes with 2"},
+	{"write to what is read only", refused(unix.EPERM, vfiouser.CmdRegionWrite, access(6, 0, 4, 1, 2, 3, 4)), nil,
+		"not allowed"},
+	{"write with less than it says", refused(unix.EINVAL, vfiouser.CmdRegionWrite, access(0, 0, 4, 1, 2, 3)), nil,
+		"comes with 3"},
+	{"write with more than it says", refused(unix.EINVAL, vfiouser.CmdRegionWrite, access(0, 0, 1, 1, 2)), nil,
+		"comes with 2"},
 	{"write of nothing", refused(unix.EINVAL, vfiouser.CmdRegionWrite, access(0, 0, 0)), nil, ""},
 	{"write across the end", refused(unix.EINVAL, vfiouser.CmdRegionWrite, access(0, regsSize, 1, 1)), nil, ""},
-	{"write of configuration across its end", refused(unix.EINVAL, vfiouser.CmdRegionWrite, access(7, 4095, 2, 1, 1)), nil, ""},
+	{"write of configuration across its end", refused(unix.EINVAL, vfiouser.CmdRegionWrite, access(7, 4095, 2, 1, 1)), nil,
+		""},
 	{"many writes of none", refused(unix.EINVAL, vfiouser.CmdRegionWriteMulti, multi(1)), nil, "1 writes in 0"},
 	{"many writes of too many", refused(unix.EINVAL, vfiouser.CmdRegionWriteMulti, multi(1<<61, zeros(24))), nil, ""},
-	{"many writes that overflow", refused(unix.EINVAL, vfiouser.CmdRegionWriteMulti, multi(1<<61/3*8+1, zeros(24))), nil, ""},
+	{"many writes that overflow", refused(unix.EINVAL, vfiouser.CmdRegionWriteMulti, multi(1<<61/3*8+1, zeros(24))), nil,
+		""},
 	{"many writes with a rest", refused(unix.EINVAL, vfiouser.CmdRegionWriteMulti, multi(1, zeros(25))), nil, ""},
-	{"many writes of nine bytes", refused(unix.EINVAL, vfiouser.CmdRegionWriteMulti, multi(1, access(0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8))), nil, "write 0 of 1"},
+	{"many writes of nine bytes", refused(unix.EINVAL, vfiouser.CmdRegionWriteMulti,
+		multi(1, access(0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8))), nil, "write 0 of 1"},
 	{"many writes, the last beyond the end", refused(unix.EINVAL, vfiouser.CmdRegionWriteMulti,
 		multi(2, access(0, 0, 8, zeros(8)...), access(0, regsSize-4, 8, zeros(8)...))), nil, "write 1 of 2"},
 
 	{"SET_IRQS of no index", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 5, 0, 1), "event"), nil, ""},
-	{"SET_IRQS of an index without vectors", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 0, 0, 1), "event"), nil, "of 0"},
-	{"SET_IRQS beyond the vectors", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, vectors-1, 2), "event", "event"), nil, ""},
-	{"SET_IRQS that overflows", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 1<<32-1, 2), "event", "event"), nil, ""},
-	{"SET_IRQS with fewer descriptors", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 0, 3), "event", "event"), nil, "2 descriptors for 3"},
-	{"SET_IRQS with more descriptors", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 0, 1), "event", "event"), nil, ""},
+	{"SET_IRQS of an index without vectors", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 0, 0, 1),
+		"event"), nil, "of 0"},
+	{"SET_IRQS beyond the vectors", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, vectors-1, 2),
+		"event", "event"), nil, ""},
+	{"SET_IRQS that overflows", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 1<<32-1, 2), "event",
+		"event"), nil, ""},
+	{"SET_IRQS with fewer descriptors", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 0, 3), "event",
+		"event"), nil, "2 descriptors for 3"},
+	{"SET_IRQS with more descriptors", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 0, 1), "event",
+		"event"), nil, ""},
 	{"SET_IRQS of nothing", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 0, 0)), nil, ""},
-	{"SET_IRQS with a pipe", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 0, 1), "pipe"), nil, "not an eventfd"},
-	{"SET_IRQS with a memfd behind an eventfd", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 0, 2), "event", "memory"), nil, "vector 1"},
-	{"SET_IRQS that disables with a descriptor", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x21, 2, 0, 0), "event"), nil, ""},
+	{"SET_IRQS with a pipe", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 0, 1), "pipe"), nil,
+		"not an eventfd"},
+	{"SET_IRQS with a memfd behind an eventfd", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, 2, 0, 2),
+		"event", "memory"), nil, "vector 1"},
+	{"SET_IRQS that disables with a descriptor", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x21, 2, 0, 0),
+		"event"), nil, ""},
 	{"SET_IRQS that triggers", refused(unix.ENOTSUP, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x21, 2, 0, 1)), nil, "trigger"},
-	{"SET_IRQS that triggers some", refused(unix.ENOTSUP, vfiouser.CmdSetIRQs, append(vfiotest.IRQSet(0x22, 2, 0, 2), 1, 0)), nil, "trigger"},
+	{"SET_IRQS that triggers some", refused(unix.ENOTSUP, vfiouser.CmdSetIRQs, append(vfiotest.IRQSet(0x22, 2, 0, 2), 1,
+		0)), nil, "trigger"},
 	{"SET_IRQS that masks", refused(unix.ENOTSUP, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x09, 2, 0, 1)), nil, "masked"},
-	{"SET_IRQS that unmasks with an eventfd", refused(unix.ENOTSUP, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x14, 2, 0, 1), "event"), nil, "masked"},
-	{"SET_IRQS with two kinds of data", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x25, 2, 0, 1)), nil, ""},
-	{"SET_IRQS with no action", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x04, 2, 0, 1), "event"), nil, ""},
-	{"SET_IRQS with unknown flags", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x64, 2, 0, 1), "event"), nil, ""},
+	{"SET_IRQS that unmasks with an eventfd", refused(unix.ENOTSUP, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x14, 2, 0, 1),
+		"event"), nil, "masked"},
+	{"SET_IRQS with two kinds of data", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x25, 2, 0, 1)), nil,
+		""},
+	{"SET_IRQS with no action", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x04, 2, 0, 1), "event"), nil,
+		""},
+	{"SET_IRQS with unknown flags", refused(unix.EINVAL, vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x64, 2, 0, 1), "event"),
+		nil, ""},
 	{"SET_IRQS without room", refused(unix.EINVAL, vfiouser.CmdSetIRQs, zeros(20)), nil, ""},
 	{"reset with a payload", refused(unix.EINVAL, vfiouser.CmdReset, zeros(1)), nil, ""},
 	{"errors without end", func(t *testing.T, l *link) {
@@ -316,14 +359,20 @@ func TestHostileVersions(t *testing.T) {
 		says string
 	}{
 		{"none", vfiotest.Message{Header: head(vfiouser.CmdGetInfo, 0), Body: zeros(16)}, "before VERSION"},
-		{"none, and a map", vfiotest.Message{Header: head(vfiouser.CmdDMAMap, 0), Body: vfiotest.DMAMap(3, 0, 0, 4096)}, "before VERSION"},
+		{"none, and a map", vfiotest.Message{Header: head(vfiouser.CmdDMAMap, 0), Body: vfiotest.DMAMap(3, 0, 0, 4096)},
+			"before VERSION"},
 		{"major 1", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte{1, 0, 0, 0}}, "speaks 1.0"},
 		{"no NUL", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00{}")}, "NUL"},
-		{"NUL within", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00{}\x00{}\x00")}, "NUL"},
-		{"no JSON", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00{\x00")}, "version data"},
-		{"empty", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00\x00")}, "version data"},
-		{"wrong kind", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00{\"capabilities\":{\"max_msg_fds\":-1}}\x00")}, "version data"},
-		{"deep", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00" + strings.Repeat("[", 60000) + "\x00")}, "version data"},
+		{"NUL within", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00{}\x00{}\x00")},
+			"NUL"},
+		{"no JSON", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00{\x00")},
+			"version data"},
+		{"empty", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0), Body: []byte("\x00\x00\x00\x00\x00")},
+			"version data"},
+		{"wrong kind", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0),
+			Body: []byte("\x00\x00\x00\x00{\"capabilities\":{\"max_msg_fds\":-1}}\x00")}, "version data"},
+		{"deep", vfiotest.Message{Header: head(vfiouser.CmdVersion, 0),
+			Body: []byte("\x00\x00\x00\x00" + strings.Repeat("[", 60000) + "\x00")}, "version data"},
 	} {
 		t.Run(a.name, func(t *testing.T) {
 			testkit.CheckFDs(t)
@@ -356,7 +405,8 @@ func TestDescriptorsAreClosed(t *testing.T) {
 		if cmd == vfiouser.CmdVersion {
 			continue
 		}
-		for _, body := range [][]byte{nil, zeros(16), zeros(20), zeros(24), zeros(32), vfiotest.DMAMap(3, 0, 0, 8192), vfiotest.IRQSet(0x24, 2, 0, 2)} {
+		for _, body := range [][]byte{nil, zeros(16), zeros(20), zeros(24), zeros(32), vfiotest.DMAMap(3, 0, 0, 8192),
+			vfiotest.IRQSet(0x24, 2, 0, 2)} {
 			_, _ = l.Request(cmd, body, -1, e.FD(), m.FD())
 			_, _ = l.Request(cmd, body, -1, m.FD())
 		}

@@ -32,9 +32,10 @@ func (s *session) getIRQInfo(m *message) error {
 	return nil
 }
 
-// setIRQs assigns eventfds to vectors, or takes them away. QEMU sends a vector's again whenever the guest unmasks it, with
-// no descriptor for a vector that nobody listens to (gve.md, section 2). Masking and triggering by message are for what a
-// device with an eventfd per vector does not have: level-triggered interrupts, and tests of the client.
+// setIRQs assigns eventfds to vectors, or takes them away. QEMU sends a vector's again whenever the
+// guest unmasks it, with no descriptor for a vector that nobody listens to (gve.md, section 2).
+// Masking and triggering by message are for what a device with an eventfd per vector does not have:
+// level-triggered interrupts, and tests of the client.
 func (s *session) setIRQs(m *message) error {
 	var i irqSet
 	i.decode((*[irqSetLen]byte)(m.body))
@@ -57,17 +58,19 @@ func (s *session) setIRQs(m *message) error {
 		return fmt.Errorf("%v: the client cannot trigger interrupts: %w", m.Command, unix.ENOTSUP)
 	case irqBool | irqTrigger:
 		return fmt.Errorf("%v: the client cannot trigger interrupts: %w", m.Command, unix.ENOTSUP)
-	case irqNone | irqMask, irqBool | irqMask, irqFDs | irqMask, irqNone | irqUnmask, irqBool | irqUnmask, irqFDs | irqUnmask:
+	case irqNone | irqMask, irqBool | irqMask, irqFDs | irqMask, irqNone | irqUnmask, irqBool | irqUnmask,
+		irqFDs | irqUnmask:
 		return fmt.Errorf("%v: interrupts cannot be masked here: %w", m.Command, unix.ENOTSUP)
 	}
 	return fmt.Errorf("%v: flags %#x: not one kind of data and one action: %w", m.Command, i.flags, unix.EINVAL)
 }
 
-// setEvents gives each vector of i its eventfd, or all of them none: "If no file descriptors are provided, this de-assigns
-// the specified previously configured interrupts".
+// setEvents gives each vector of i its eventfd, or all of them none: "If no file descriptors are
+// provided, this de-assigns the specified previously configured interrupts".
 func (s *session) setEvents(m *message, i *irqSet) error {
 	if i.count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.count {
-		return fmt.Errorf("%v: index %d: %d descriptors for %d vectors: %w", m.Command, i.index, m.fds.Len(), i.count, unix.EINVAL)
+		return fmt.Errorf("%v: index %d: %d descriptors for %d vectors: %w", m.Command, i.index, m.fds.Len(), i.count,
+			unix.EINVAL)
 	}
 	for k := range m.fds.Len() { // all before the first is given away
 		if err := scm.CheckEvent(m.fds.At(k)); err != nil {

@@ -10,7 +10,8 @@ import (
 )
 
 // shareHint is what the client's user can do about guest memory that comes without a descriptor.
-const shareHint = "if this is the guest's RAM, it must be shared: -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
+const shareHint = "if this is the guest's RAM, it must be shared: -object " +
+	"memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
 
 // pageSize is what ranges are made of: pgsizes says so in VERSION (its default is 4 KiB, and QEMU
 // knows none smaller). QEMU rounds what it maps to pages (hw/vfio/listener.c,
@@ -18,9 +19,10 @@ const shareHint = "if this is the guest's RAM, it must be shared: -object memory
 // look at each byte of its guest's memory by itself.
 const pageSize = 4096
 
-// dmaMap adds a range to the space. One that comes without a descriptor is recorded all the same, as QEMU takes a refusal of
-// its ROMs for the end of the device; the device cannot use it. (Reading it by message would be possible; what needs that
-// is a machine without share=on, which is told so.)
+// dmaMap adds a range to the space. One that comes without a descriptor is recorded all the same,
+// as QEMU takes a refusal of its ROMs for the end of the device; the device cannot use it. (Reading
+// it by message would be possible; what needs that is a machine without share=on, which is told
+// so.)
 func (s *session) dmaMap(m *message) error {
 	var d dmaMap
 	d.decode((*[dmaMapLen]byte)(m.body))
@@ -31,8 +33,8 @@ func (s *session) dmaMap(m *message) error {
 		return fmt.Errorf("%v: [%#x, +%#x) from offset %#x of its file: not whole pages of %d bytes: %w",
 			m.Command, d.iova, d.size, d.offset, pageSize, unix.EINVAL)
 	}
-	// A range that may be written and not read (an IOMMU's) is taken for one that may be both: it is the guest's own memory
-	// that its driver gave us to write to.
+	// A range that may be written and not read (an IOMMU's) is taken for one that may be both: it is
+	// the guest's own memory that its driver gave us to write to.
 	to := dma.Map{IOVA: d.iova, Size: d.size, FileOffset: d.offset, ReadOnly: d.flags&dmaWrite == 0}
 	if m.fds.Len() == 1 {
 		to.FD = m.fds.At(0)
@@ -50,19 +52,22 @@ func (s *session) dmaMap(m *message) error {
 	}
 	if to.NoAccess && !to.ReadOnly && !s.unshared {
 		s.unshared = true // once: there may be many, and some are no loss (video memory)
-		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.iova), "size", d.size, "hint", shareHint)
+		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.iova),
+			"size", d.size, "hint", shareHint)
 	}
 	s.dev.MemoryChanged()
 	return nil
 }
 
-// dmaUnmap takes ranges out of the space. The reply says that the device does not use them any more: it was told before, and
-// RemoveRange and Replace wait for every worker that is inside the space, once for all ranges.
+// dmaUnmap takes ranges out of the space. The reply says that the device does not use them any
+// more: it was told before, and RemoveRange and Replace wait for every worker that is inside the
+// space, once for all ranges.
 //
-// "The address and size of the DMA region being unmapped must match exactly a previous mapping". But when a device with an
-// emulated IOMMU is reset, QEMU 11.1 unmaps the whole address space by powers of two, whatever is mapped (measured), and
-// reports each error. So it is as in Linux (VFIO_IOMMU_UNMAP_DMA of a type 1 v2 IOMMU): a range may contain any number of
-// mappings, none as well, and may not cut one.
+// "The address and size of the DMA region being unmapped must match exactly a previous mapping".
+// But when a device with an emulated IOMMU is reset, QEMU 11.1 unmaps the whole address space by
+// powers of two, whatever is mapped (measured), and reports each error. So it is as in Linux
+// (VFIO_IOMMU_UNMAP_DMA of a type 1 v2 IOMMU): a range may contain any number of mappings, none as
+// well, and may not cut one.
 func (s *session) dmaUnmap(m *message) error {
 	var d dmaUnmap
 	d.decode((*[dmaUnmapLen]byte)(m.body))

@@ -70,7 +70,8 @@ func TestMapWithoutRead(t *testing.T) {
 	must(t, l.hangUp())
 }
 
-// ROMs come without a descriptor, or with one that is not open for writing; QEMU takes an error for the end (gve.md, 2).
+// ROMs come without a descriptor, or with one that is not open for writing; QEMU takes an error for
+// the end (gve.md, 2).
 func TestMapWithoutAccess(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
@@ -114,7 +115,8 @@ func TestUnmapOfSeveral(t *testing.T) {
 		must(t, l.MapRange(iova, 0x1000, m.FD(), 0, true))
 	}
 	h.dev.take()
-	for _, c := range []struct{ iova, size uint64 }{{0x1000, 0x2800}, {0x1800, 0x1000}, {0x1800, 0x100}, {0x800, 0x1000}, {top, 4095}} {
+	for _, c := range []struct{ iova, size uint64 }{{0x1000, 0x2800}, {0x1800, 0x1000}, {0x1800, 0x100}, {0x800, 0x1000},
+		{top, 4095}} {
 		want(t, l.Unmap(c.iova, c.size), unix.EINVAL) // cuts one
 	}
 	must(t, l.Unmap(0x2000, 0x1000)) // nothing

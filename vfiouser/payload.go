@@ -205,8 +205,8 @@ func (i *irqSet) encode(b *[irqSetLen]byte) {
 	le.PutUint32(b[16:], i.count)
 }
 
-// access says what part of a region is read or written: the head of REGION_READ, REGION_WRITE, their replies, and of each
-// entry of REGION_WRITE_MULTI.
+// access says what part of a region is read or written: the head of REGION_READ, REGION_WRITE,
+// their replies, and of each entry of REGION_WRITE_MULTI.
 type access struct {
 	offset uint64 // offset 0
 	region uint32 // 8

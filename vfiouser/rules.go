@@ -55,7 +55,8 @@ func ruleFor(m *message) (*rule, error) {
 	}
 	ru := &rules[m.Command]
 	if n := uint32(len(m.body)); n < ru.body.min || n > ru.body.max {
-		return nil, fmt.Errorf("%v: payload of %d bytes, not %d to %d: %w", m.Command, n, ru.body.min, ru.body.max, unix.EINVAL)
+		return nil, fmt.Errorf("%v: payload of %d bytes, not %d to %d: %w", m.Command, n, ru.body.min, ru.body.max,
+			unix.EINVAL)
 	}
 	if n := uint32(m.fds.Len()); n < ru.fds.min || n > ru.fds.max {
 		return nil, fmt.Errorf("%v: %d descriptors, not %d to %d: %w", m.Command, n, ru.fds.min, ru.fds.max, unix.EINVAL)

@@ -21,11 +21,13 @@ func TestVersion(t *testing.T) {
 		name, proposed, answer string
 		minor                  uint16
 	}{
-		{"QEMU", `{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, "max_data_xfer_size": 1048576, "migration": {"pgsize": 4096}, "write_multiple": true}}`,
+		{"QEMU",
+			`{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, "max_data_xfer_size": 1048576, "migration": {"pgsize": 4096}, "write_multiple": true}}`,
 			`{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"max_dma_maps":65535,"pgsizes":4096,"write_multiple":true}}`, 0},
 		{"little", `{"capabilities":{"max_msg_fds":1,"max_data_xfer_size":64,"max_dma_maps":2,"write_multiple":false}}`,
 			`{"capabilities":{"max_msg_fds":1,"max_data_xfer_size":64,"max_dma_maps":2,"write_multiple":false}}`, 1},
-		{"much", `{"capabilities":{"max_msg_fds":1000,"max_data_xfer_size":1099511627776,"max_dma_maps":1000000,"pgsizes":18446744073709547520}}`,
+		{"much",
+			`{"capabilities":{"max_msg_fds":1000,"max_data_xfer_size":1099511627776,"max_dma_maps":1000000,"pgsizes":18446744073709547520}}`,
 			`{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"max_dma_maps":65535,"pgsizes":18446744073709547520}}`, 65535},
 		{"pages of all sizes", `{"capabilities":{"pgsizes":18446744073709551615}}`,
 			`{"capabilities":{"pgsizes":18446744073709547520}}`, 0},
@@ -77,7 +79,8 @@ func TestInfo(t *testing.T) {
 		t.Errorf("info: %+v, %v", info, err)
 	}
 	all := vfiotest.RegionInfo{Size: regsSize, Read: true, Write: true}
-	for i, w := range []vfiotest.RegionInfo{all, all, {Size: doorSize, Write: true}, {}, {}, {}, {Size: romSize, Read: true}, all, {}} {
+	for i, w := range []vfiotest.RegionInfo{all, all, {Size: doorSize, Write: true}, {}, {}, {},
+		{Size: romSize, Read: true}, all, {}} {
 		if got, err := l.RegionInfo(i); err != nil || got != w {
 			t.Errorf("region %d: %+v, %v, wanted %+v", i, got, err, w)
 		}
@@ -115,11 +118,13 @@ func TestRegionsAreReadAndWritten(t *testing.T) {
 	// Posted writes are not answered, and in order with all else.
 	must(t, l.Post(0, 0, []byte{1}))
 	must(t, l.Post(2, 4, []byte{2, 0, 0, 0}))
-	must(t, l.WriteMulti(vfiotest.Write{Region: 2, Off: 8, Data: []byte{3}}, vfiotest.Write{Region: 0, Off: 16, Data: []byte{1, 2, 3, 4, 5, 6, 7, 8}}))
+	must(t, l.WriteMulti(vfiotest.Write{Region: 2, Off: 8, Data: []byte{3}},
+		vfiotest.Write{Region: 0, Off: 16, Data: []byte{1, 2, 3, 4, 5, 6, 7, 8}}))
 	must(t, l.WriteMulti())
 	must(t, l.Post(2, 12, []byte{5}))
 	must(t, l.Read(0, 16, id[:]))
-	h.dev.wantCalls(t, "Write 0 0x0 01", "Write 2 0x4 02 00 00 00", "Write 2 0x8 03", "Write 0 0x10 01 02 03 04 05 06 07 08", "Write 2 0xc 05", "Read 0 0x10+4")
+	h.dev.wantCalls(t, "Write 0 0x0 01", "Write 2 0x4 02 00 00 00", "Write 2 0x8 03",
+		"Write 0 0x10 01 02 03 04 05 06 07 08", "Write 2 0xc 05", "Read 0 0x10+4")
 	must(t, l.hangUp())
 }
 
@@ -130,7 +135,9 @@ func TestPostedWriteMulti(t *testing.T) {
 	l := h.connect()
 	body := le.AppendUint64(nil, 1)
 	body = append(append(body, vfiotest.Access(2, 4, 4)...), 9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff)
-	must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWriteMulti, Flags: vfiouser.FlagNoReply}, Body: body}))
+	must(t,
+		l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWriteMulti, Flags: vfiouser.FlagNoReply},
+			Body: body}))
 	must(t, l.Reset())
 	h.dev.wantCalls(t, "Write 2 0x4 09 00 00 00", "Reset")
 	must(t, l.hangUp())

@@ -22,8 +22,8 @@ type Server struct {
 	busy  atomic.Bool
 }
 
-// NewServer returns a Server for dev. What a client maps is in space while a connection lasts; nobody else changes space. A
-// nil log discards.
+// NewServer returns a Server for dev. What a client maps is in space while a connection lasts;
+// nobody else changes space. A nil log discards.
 func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -31,10 +31,11 @@ func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 	return &Server{dev: dev, space: space, log: log}
 }
 
-// Serve speaks for the device on sock, which it owns, until the client hangs up (nil; io.ErrUnexpectedEOF in the middle of a
-// message), ctx ends (its cause), memory of the client faults (a *dma.FaultError), or the client breaks the protocol
-// (ErrBadMessage). When it returns Disconnected was called, the space is empty, and every descriptor that came is closed or
-// the device's.
+// Serve speaks for the device on sock, which it owns, until the client hangs up (nil;
+// io.ErrUnexpectedEOF in the middle of a message), ctx ends (its cause), memory of the client
+// faults (a *dma.FaultError), or the client breaks the protocol (ErrBadMessage). When it returns
+// Disconnected was called, the space is empty, and every descriptor that came is closed or the
+// device's.
 func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !s.busy.CompareAndSwap(false, true) {
@@ -75,9 +76,10 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 		return err
 	}
 	ses.farewell()
-	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect"), and takes a memory map that it cannot tell anybody
-	// of for the end (hw/vfio/listener.c; measured with a reboot).
-	s.log.Error("the guest has lost a device: reads of its registers give all ones, writes go nowhere, its driver times out and gives up; "+
+	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect"), and takes a memory map that
+	// it cannot tell anybody of for the end (hw/vfio/listener.c; measured with a reboot).
+	s.log.Error("the guest has lost a device: reads of its registers give all ones, writes go nowhere, its driver "+
+		"times out and gives up; "+
 		"QEMU goes on, does not connect again, and aborts when the guest reboots: restart the machine", "cause", err)
 	return err
 }

@@ -74,7 +74,8 @@ func (s *session) serveOne() error {
 		}
 		err = ru.handle(s, m)
 		if ru.slow && time.Since(start) > patience {
-			s.log.Error("a vfio-user request took longer than QEMU waits", "request", m.Command.String(), "took", time.Since(start))
+			s.log.Error("a vfio-user request took longer than QEMU waits", "request", m.Command.String(), "took",
+				time.Since(start))
 		}
 	}
 	switch {
@@ -126,7 +127,8 @@ func (s *session) refused(m *message, err error) {
 	if m.Command == CmdDMAMap {
 		level = slog.LevelError // the device will miss it
 	}
-	s.log.Log(context.Background(), level, "vfio-user request refused", "request", m.Command.String(), "posted", m.Flags&FlagNoReply != 0, "error", err)
+	s.log.Log(context.Background(), level, "vfio-user request refused", "request", m.Command.String(), "posted",
+		m.Flags&FlagNoReply != 0, "error", err)
 }
 
 func (s *session) reset(m *message) error {
@@ -153,10 +155,10 @@ func (s *session) end() {
 // farewellTime is how long a client that does not read its answers may keep us from going.
 const farewellTime = time.Second
 
-// farewell answers what the client has sent already, all of it with an error. A QEMU whose request just goes unanswered waits
-// for it, with its lock held, for as long as patience; what it sends later fails at once. And a socket that is closed with
-// something unread in it is a reset to the other end, which QEMU 11.1 does not survive (util/error.c, an assertion of
-// error_setv; measured).
+// farewell answers what the client has sent already, all of it with an error. A QEMU whose request
+// just goes unanswered waits for it, with its lock held, for as long as patience; what it sends
+// later fails at once. And a socket that is closed with something unread in it is a reset to the
+// other end, which QEMU 11.1 does not survive (util/error.c, an assertion of error_setv; measured).
 func (s *session) farewell() {
 	if s.sock.SetDeadline(time.Now().Add(farewellTime)) != nil || s.sock.CloseRead() != nil {
 		return

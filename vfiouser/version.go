@@ -42,7 +42,8 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, has b
 	}
 	// "including terminating NUL"
 	if end := bytes.IndexByte(text, 0); end != len(text)-1 {
-		return gotMajor, gotMinor, data, false, fmt.Errorf("version data of %d bytes does not end with a NUL: %w", len(text), ErrBadMessage)
+		return gotMajor, gotMinor, data, false, fmt.Errorf("version data of %d bytes does not end with a NUL: %w", len(text),
+			ErrBadMessage)
 	}
 	if err := json.Unmarshal(text[:len(text)-1], &data); err != nil {
 		return gotMajor, gotMinor, data, false, fmt.Errorf("version data: %w: %w", err, ErrBadMessage)
@@ -50,8 +51,9 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, has b
 	return gotMajor, gotMinor, data, true, nil
 }
 
-// answer returns what of the proposed capabilities this end has: "The capability list must be a subset of those proposed".
-// A reply is thus never longer than what QEMU keeps room for, which is the length of its request.
+// answer returns what of the proposed capabilities this end has: "The capability list must be a
+// subset of those proposed". A reply is thus never longer than what QEMU keeps room for, which is
+// the length of its request.
 func (c *capabilities) answer() capabilities {
 	least := func(p *uint64, ours uint64) *uint64 {
 		if p == nil {
@@ -79,7 +81,8 @@ func pages(proposed *uint64) *uint64 {
 	return &n
 }
 
-// version negotiates. An error ends the connection: "or closes the connection if it cannot support the advertised version".
+// version negotiates. An error ends the connection: "or closes the connection if it cannot support
+// the advertised version".
 func (s *session) version(m *message) error {
 	if s.negotiated {
 		return fmt.Errorf("VERSION: once more: %w", unix.EINVAL)

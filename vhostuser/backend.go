@@ -24,8 +24,8 @@ type Backend struct {
 	busy  atomic.Bool
 }
 
-// NewBackend returns a Backend for dev. The memory that a frontend shares is in space while a connection lasts; nobody else
-// changes space. A nil log discards.
+// NewBackend returns a Backend for dev. The memory that a frontend shares is in space while a
+// connection lasts; nobody else changes space. A nil log discards.
 func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -33,9 +33,10 @@ func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 	return &Backend{dev: dev, space: space, log: log}
 }
 
-// Serve speaks for the device on sock, which it owns, until the frontend hangs up (nil), ctx ends (its cause), memory of
-// the frontend faults (a *dma.FaultError), or the frontend breaks the protocol (ErrBadMessage, ErrUnsupported). When it
-// returns every queue is stopped, every descriptor that came is closed, Disconnected was called and the space is empty.
+// Serve speaks for the device on sock, which it owns, until the frontend hangs up (nil), ctx ends
+// (its cause), memory of the frontend faults (a *dma.FaultError), or the frontend breaks the
+// protocol (ErrBadMessage, ErrUnsupported). When it returns every queue is stopped, every
+// descriptor that came is closed, Disconnected was called and the space is empty.
 func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !b.busy.CompareAndSwap(false, true) {

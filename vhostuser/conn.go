@@ -36,8 +36,9 @@ type message struct {
 // when the peer closed between two messages, io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even
 // then.
 //
-// Descriptors ride on the first byte of a message, so what comes with bytes that are read later is an error. (A read ends
-// after the piece of the stream that descriptors came with, and none reaches beyond its message: nobody gets another's.)
+// Descriptors ride on the first byte of a message, so what comes with bytes that are read later is
+// an error. (A read ends after the piece of the stream that descriptors came with, and none reaches
+// beyond its message: nobody gets another's.)
 func (c *conn) receive(m *message, check func(*Header) error) error {
 	var head [headerLen]byte
 	if err := c.readFull(head[:], &m.fds, true); err != nil {
@@ -71,7 +72,8 @@ func (c *conn) readFull(b []byte, fds *scm.FDs, first bool) error {
 		}
 		switch {
 		case flags&unix.MSG_CTRUNC != 0:
-			return fmt.Errorf("more than %d descriptors with a message, or no room for them in this process: %w", maxFDs, ErrBadMessage)
+			return fmt.Errorf("more than %d descriptors with a message, or no room for them in this process: %w", maxFDs,
+				ErrBadMessage)
 		case fds.Len() > had && !start:
 			return fmt.Errorf("descriptors in the middle of a message: %w", ErrBadMessage)
 		}

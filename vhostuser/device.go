@@ -18,9 +18,10 @@ type Vring struct {
 	Running bool
 }
 
-// Device is a device type served by a Backend. Its methods are called from the goroutine of Serve, one at a time, on which
-// a fault in mapped memory is a panic (for dma.Recover). An error is reported to the frontend if it asked (REPLY_ACK) and
-// logged; where the two ends would disagree without the report (features, memory), it ends the connection.
+// Device is a device type served by a Backend. Its methods are called from the goroutine of Serve,
+// one at a time, on which a fault in mapped memory is a panic (for dma.Recover). An error is
+// reported to the frontend if it asked (REPLY_ACK) and logged; where the two ends would disagree
+// without the report (features, memory), it ends the connection.
 type Device interface {
 	// Features returns the feature bits of the device and its rings. The Backend adds bit 30 and takes away what this
 	// package does not carry: LOG_ALL, ACCESS_PLATFORM, RING_PACKED.

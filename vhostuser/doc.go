@@ -1,16 +1,19 @@
 // Package vhostuser implements the vhost-user protocol (QEMU docs/interop/vhost-user.rst) from both ends.
 //
-// A Backend serves one Device, of a type that the package knows nothing of, on one connection after another: it decodes
-// and checks what a frontend such as QEMU sends, keeps the device's dma.Space equal to the memory that the frontend shares,
-// translates ring addresses from the frontend's into guest-physical ones, and tells the device which queues to start, change
-// and stop. A Frontend does QEMU's part for a Go process.
+// A Backend serves one Device, of a type that the package knows nothing of, on one connection after
+// another: it decodes and checks what a frontend such as QEMU sends, keeps the device's dma.Space
+// equal to the memory that the frontend shares, translates ring addresses from the frontend's into
+// guest-physical ones, and tells the device which queues to start, change and stop. A Frontend does
+// QEMU's part for a Go process.
 //
-// Descriptors: those that come with a message and that nobody takes are closed with it; a ring's kick, call and err stay the
-// session's, and the device gets duplicates, which it owns. A region's is closed at once, as its mapping keeps the file.
+// Descriptors: those that come with a message and that nobody takes are closed with it; a ring's
+// kick, call and err stay the session's, and the device gets duplicates, which it owns. A region's
+// is closed at once, as its mapping keeps the file.
 //
-// A frontend is not trusted. Each message's size and number of descriptors are checked before it is looked at. What breaks
-// the protocol ends the connection with ErrBadMessage or ErrUnsupported; what cannot be done is refused by REPLY_ACK. Either
-// way the device is left stopped, the memory unmapped, and the next connection finds the Backend as the first did.
+// A frontend is not trusted. Each message's size and number of descriptors are checked before it is
+// looked at. What breaks the protocol ends the connection with ErrBadMessage or ErrUnsupported;
+// what cannot be done is refused by REPLY_ACK. Either way the device is left stopped, the memory
+// unmapped, and the next connection finds the Backend as the first did.
 //
 // A region is whole pages of 4 KiB, and there are at most MaxMemSlots, so a range of n bytes lies
 // in at most n/4096 + 2 regions.

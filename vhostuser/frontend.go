@@ -13,8 +13,9 @@ import (
 // DefaultTimeout is how long a Frontend waits for an answer. GET_VRING_BASE drains a queue before it is answered.
 const DefaultTimeout = 30 * time.Second
 
-// Frontend is the side of vhost-user that owns the memory: what QEMU is, for a Go process. Its methods may be called from
-// any goroutine; requests go one after another. An error other than ErrRefused is the end of the connection.
+// Frontend is the side of vhost-user that owns the memory: what QEMU is, for a Go process. Its
+// methods may be called from any goroutine; requests go one after another. An error other than
+// ErrRefused is the end of the connection.
 type Frontend struct {
 	mu       sync.Mutex // one request at a time
 	conn     conn
@@ -183,8 +184,9 @@ func (f *Frontend) Receive() (h Header, body []byte, err error) {
 	return f.msg.Header, append([]byte(nil), f.msg.body...), nil
 }
 
-// Negotiate agrees on features (of the device and its rings) and protocol features, and takes ownership, in QEMU's order.
-// It asks for bit 30 unless protocol is 0, and returns what both ends have.
+// Negotiate agrees on features (of the device and its rings) and protocol features, and takes
+// ownership, in QEMU's order. It asks for bit 30 unless protocol is 0, and returns what both ends
+// have.
 func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err error) {
 	if protocol != 0 {
 		features |= FeatureProtocol
@@ -234,8 +236,8 @@ func (f *Frontend) negotiateProtocol(want uint64) (got uint64, err error) {
 	return got, nil
 }
 
-// Queues returns the backend's answer to GET_QUEUE_NUM: virtqueues, or queue pairs if it is a network device. It is 1 if
-// MQ was not negotiated.
+// Queues returns the backend's answer to GET_QUEUE_NUM: virtqueues, or queue pairs if it is a
+// network device. It is 1 if MQ was not negotiated.
 func (f *Frontend) Queues() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -21,8 +21,9 @@ var errNoFD = errors.New("memory without a descriptor")
 
 func (r *MemRegion) wire() memRegion { return memRegion{r.GPA, r.Size, r.User, r.Offset} }
 
-// AddMemory shares [off, off+size) of fd at the guest-physical address gpa and the user address user. fd stays the caller's.
-// Without CONFIGURE_MEM_SLOTS the whole table is sent again, and there is room for MaxTableRegions.
+// AddMemory shares [off, off+size) of fd at the guest-physical address gpa and the user address
+// user. fd stays the caller's. Without CONFIGURE_MEM_SLOTS the whole table is sent again, and there
+// is room for MaxTableRegions.
 func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
 	if fd < 0 {
 		return errNoFD
@@ -36,8 +37,8 @@ func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
 	return f.sendTable(append(slices.Clone(f.table), r))
 }
 
-// RemoveMemory takes a region back. Once it returns without an error (and with REPLY_ACK) the backend does not touch it any
-// more.
+// RemoveMemory takes a region back. Once it returns without an error (and with REPLY_ACK) the
+// backend does not touch it any more.
 func (f *Frontend) RemoveMemory(gpa, user, size uint64) error {
 	r := MemRegion{GPA: gpa, User: user, Size: size}
 	f.mu.Lock()
@@ -69,7 +70,8 @@ func (r *MemRegion) single() []byte {
 // sendTable makes next the table. f.table keeps descriptors of its own, as every later table needs them again.
 func (f *Frontend) sendTable(next []MemRegion) error {
 	if len(next) > MaxTableRegions {
-		return fmt.Errorf("SET_MEM_TABLE: %d regions: %w: %d at most without CONFIGURE_MEM_SLOTS", len(next), errTooLong, MaxTableRegions)
+		return fmt.Errorf("SET_MEM_TABLE: %d regions: %w: %d at most without CONFIGURE_MEM_SLOTS", len(next), errTooLong,
+			MaxTableRegions)
 	}
 	table := make([]MemRegion, 0, len(next))
 	drop := func(t []MemRegion) {

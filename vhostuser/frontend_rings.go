@@ -65,7 +65,8 @@ func (f *Frontend) SetEnable(i int, on bool) error {
 	return f.vringState(SetVringEnable, uint32(i), n)
 }
 
-// GetVringBase stops ring i and returns where it goes on (its next available index). The backend is done with the ring then.
+// GetVringBase stops ring i and returns where it goes on (its next available index). The backend is
+// done with the ring then.
 func (f *Frontend) GetVringBase(i int) (uint32, error) {
 	if err := checkIndex(i); err != nil {
 		return 0, err

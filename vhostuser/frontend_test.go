@@ -79,7 +79,8 @@ func TestFrontendTimeout(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	f.SetTimeout(0)
-	if _, err := f.GetStatus(); !errors.Is(err, os.ErrDeadlineExceeded) { // its answer may come yet: the connection is no good
+	// its answer may come yet: the connection is no good
+	if _, err := f.GetStatus(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
 	if err := f.Close(); err == nil {

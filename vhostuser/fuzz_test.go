@@ -83,7 +83,8 @@ func FuzzMessage(f *testing.F) {
 			for i := range regions {
 				known[i].memRegion = regions[i]
 				if regions[i].check() == nil {
-					if at, err := translate(known[:i+1], regions[i].user, 1); err != nil || i == 0 && at != (spot{gpa: regions[i].gpa, off: regions[i].offset}) {
+					if at, err := translate(known[:i+1], regions[i].user, 1); err != nil || i == 0 &&
+						at != (spot{gpa: regions[i].gpa, off: regions[i].offset}) {
 						t.Fatalf("%+v: %#x, %v", regions[i], at, err)
 					}
 				}
@@ -205,8 +206,8 @@ func (s *script) step() error {
 	return s.sock.write(b, fds)
 }
 
-// FuzzSession plays a frontend from bytes: messages in any order, with any descriptors. Whatever it says, the device is told
-// only what it may be told, and nothing is left when it hangs up.
+// FuzzSession plays a frontend from bytes: messages in any order, with any descriptors. Whatever it
+// says, the device is told only what it may be told, and nothing is left when it hangs up.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
 // behind.
@@ -222,8 +223,10 @@ func FuzzSession(f *testing.F) {
 	f.Add(append(good, 8, 0, 0, 4, 5, 6, 0, 10, 0, 3, 0, 6, 0, 8, 0, 7, 0, 9, 0, 11, 0, 0, 0))
 	f.Add(append(good, 5, 0, 1, 0, 8, 8, 0, 4, 0, 0, 8, 8, 0, 2, 0, 0, 8, 0, 0))
 	f.Add(append(good, 16, 0, 0, 0, 15, 0, 0, 0, 1, 0, 64, 0))
-	f.Add(append(good, 0x80|17, 0, 0, 1, 0, 0x80|17, 0, 1, 1, 0, 17, 0, 0, 200, 0, 0x80|18, 0, 0, 18, 0, 0, 16, 0, 1, 0, 16, 0, 4, 0,
-		0x80|16, 0, 5, 0, 12, 0, 3, 0, 12, 1, 0, 0, 19, 0, 20, 8, 220, 5, 0, 0, 0, 0, 0, 0, 0, 0, 19, 0, 19, 8, 2, 1, 2, 3, 4, 5, 0, 0, 0, 0))
+	f.Add(append(good, 0x80|17, 0, 0, 1, 0, 0x80|17, 0, 1, 1, 0, 17, 0, 0, 200, 0, 0x80|18, 0, 0, 18, 0, 0, 16, 0, 1, 0,
+		16, 0, 4, 0,
+		0x80|16, 0, 5, 0, 12, 0, 3, 0, 12, 1, 0, 0, 19, 0, 20, 8, 220, 5, 0, 0, 0, 0, 0, 0, 0, 0, 19, 0, 19, 8, 2, 1, 2, 3, 4,
+		5, 0, 0, 0, 0))
 	f.Add(append(good, 15, 0, 1, 0, 15, 0, 0, 0, 1, 0, 0, 0, 7, 0, 200, 0, 6, 0, 16, 0, 13, 0, 2, 0))
 	f.Add(append(good, 0x80|14, 0, 255, 19, 0, 12, 8, 1, 1, 1, 1, 1, 1, 1, 1, 9, 0))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -246,7 +249,8 @@ func FuzzSession(f *testing.F) {
 		}
 		_ = l.sock.CloseWrite()
 		err := l.wait()
-		if err != nil && !errors.Is(err, ErrBadMessage) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrMemory) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if err != nil && !errors.Is(err, ErrBadMessage) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrMemory) &&
+			!errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("Serve: %v", err)
 		}
 		<-drained

@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestGoldenRequests checks the bytes of every request that a Frontend sends, against hand-written ones: little endian, as
-// struct VhostUserMsg of QEMU lays them out. The other end answers what it must.
+// TestGoldenRequests checks the bytes of every request that a Frontend sends, against hand-written
+// ones: little endian, as struct VhostUserMsg of QEMU lays them out. The other end answers what it
+// must.
 func TestGoldenRequests(t *testing.T) {
 	testkit.CheckFDs(t)
 	fd := eventfd(t)
@@ -31,14 +32,19 @@ func TestGoldenRequests(t *testing.T) {
 		{"SET_OWNER", func(f *Frontend) error { return f.command(SetOwner, nil) }, "03000000 09000000 00000000", 0, ok},
 		{"RESET_OWNER", func(f *Frontend) error { return f.command(ResetOwner, nil) }, "04000000 09000000 00000000", 0, ok},
 		{"SET_MEM_TABLE", func(f *Frontend) error {
-			return f.SetMemTable([]MemRegion{{fd, 0, 0x7f0000000000, 0xa0000, 0}, {fd, 0x100000000, 0x7f0080000000, 0x40000000, 0x80000000}})
+			return f.SetMemTable([]MemRegion{{fd, 0, 0x7f0000000000, 0xa0000, 0}, {fd, 0x100000000, 0x7f0080000000, 0x40000000,
+				0x80000000}})
 		}, "05000000 09000000 48000000 02000000 00000000" +
 			"0000000000000000 00000a0000000000 00000000007f0000 0000000000000000" +
 			"0000000001000000 0000004000000000 00000080007f0000 0000008000000000", 2, ok},
 		{"SET_VRING_NUM", func(f *Frontend) error { return f.vringState(SetVringNum, 3, 1024) },
 			"08000000 09000000 08000000 03000000 00040000", 0, ok},
-		{"SET_VRING_ADDR", func(f *Frontend) error { return f.SetVringAddr(1, 0x7f0000001000, 0x7f0000002000, 0x7f0000003000) },
-			"09000000 09000000 28000000 01000000 00000000 00100000007f0000 00300000007f0000 00200000007f0000 0000000000000000", 0, ok},
+		{"SET_VRING_ADDR", func(f *Frontend) error {
+			return f.SetVringAddr(1, 0x7f0000001000, 0x7f0000002000,
+				0x7f0000003000)
+		},
+			"09000000 09000000 28000000 01000000 00000000 00100000007f0000 00300000007f0000 00200000007f0000 0000000000000000",
+			0, ok},
 		{"SET_VRING_BASE", func(f *Frontend) error { return f.vringState(SetVringBase, 2, 0xfffe) },
 			"0a000000 09000000 08000000 02000000 feff0000", 0, ok},
 		{"GET_VRING_BASE", func(f *Frontend) error {
@@ -66,7 +72,8 @@ func TestGoldenRequests(t *testing.T) {
 			"12000000 09000000 08000000 04000000 01000000", 0, ok},
 		{"SEND_RARP", func(f *Frontend) error { return f.SendRARP([6]byte{2, 0x76, 0x6e, 0x69, 0x63, 1}) },
 			"13000000 09000000 08000000 02766e6963010000", 0, ok},
-		{"NET_SET_MTU", func(f *Frontend) error { return f.SetMTU(9000) }, "14000000 09000000 08000000 2823000000000000", 0, ok},
+		{"NET_SET_MTU", func(f *Frontend) error { return f.SetMTU(9000) }, "14000000 09000000 08000000 2823000000000000", 0,
+			ok},
 		{"SET_BACKEND_REQ_FD", func(f *Frontend) error { return f.command(SetBackendReqFD, nil, fd) },
 			"15000000 09000000 00000000", 1, ok},
 		{"GET_CONFIG", func(f *Frontend) error {
@@ -82,10 +89,13 @@ func TestGoldenRequests(t *testing.T) {
 		{"GET_MAX_MEM_SLOTS", func(f *Frontend) error { _, err := f.queryU64(GetMaxMemSlots); return err },
 			"24000000 01000000 00000000", 0, "fd01000000000000"},
 		{"ADD_MEM_REG", func(f *Frontend) error { return f.AddMemory(fd, 0xfe000000, 0x7f0040000000, 0x1000000, 0x2000) },
-			"25000000 09000000 28000000 0000000000000000 000000fe00000000 0000000100000000 00000040007f0000 0020000000000000", 1, ok},
+			"25000000 09000000 28000000 0000000000000000 000000fe00000000 0000000100000000 00000040007f0000 0020000000000000", 1,
+			ok},
 		{"REM_MEM_REG", func(f *Frontend) error { return f.RemoveMemory(0xfe000000, 0x7f0040000000, 0x1000000) },
-			"26000000 09000000 28000000 0000000000000000 000000fe00000000 0000000100000000 00000040007f0000 0000000000000000", 0, ok},
-		{"SET_STATUS", func(f *Frontend) error { return f.SetStatus(0x0f) }, "27000000 09000000 08000000 0f00000000000000", 0, ok},
+			"26000000 09000000 28000000 0000000000000000 000000fe00000000 0000000100000000 00000040007f0000 0000000000000000", 0,
+			ok},
+		{"SET_STATUS", func(f *Frontend) error { return f.SetStatus(0x0f) }, "27000000 09000000 08000000 0f00000000000000", 0,
+			ok},
 		{"GET_STATUS", func(f *Frontend) error { _, err := f.GetStatus(); return err }, "28000000 01000000 00000000", 0, ok},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -107,7 +117,8 @@ func TestGoldenRequests(t *testing.T) {
 			}
 			var head [headerLen]byte
 			m.Header.encode(&head)
-			if got, want := hex.EncodeToString(append(head[:], m.body...)), strings.ReplaceAll(c.want, " ", ""); got != want || m.fds.Len() != c.fds {
+			if got, want := hex.EncodeToString(append(head[:], m.body...)), strings.ReplaceAll(c.want, " ", ""); got != want ||
+				m.fds.Len() != c.fds {
 				t.Errorf("sent    %s with %d descriptors\n want %s with %d", got, m.fds.Len(), want, c.fds)
 			}
 			ans, err := hex.DecodeString(strings.ReplaceAll(c.ans, " ", ""))
@@ -133,16 +144,20 @@ func TestGoldenReplies(t *testing.T) {
 		{"GET_STATUS", "28000000 01000000 00000000", "28000000 05000000 08000000 0000000000000000"},
 		{"GET_CONFIG", "18000000 01000000 12000000 00000000 06000000 00000000 000000000000",
 			"18000000 05000000 12000000 00000000 06000000 00000000 02766e696301"},
-		{"GET_CONFIG refused", "18000000 01000000 10000000 16000000 04000000 00000000 00000000", "18000000 05000000 00000000"},
+		{"GET_CONFIG refused", "18000000 01000000 10000000 16000000 04000000 00000000 00000000",
+			"18000000 05000000 00000000"},
 		// REPLY_ACK is not negotiated yet: need_reply is not answered, the next request is.
-		{"need_reply too early", "03000000 09000000 00000000 28000000 01000000 00000000", "28000000 05000000 08000000 0000000000000000"},
-		{"SET_PROTOCOL_FEATURES", "10000000 09000000 08000000 1880010000000000", "10000000 05000000 08000000 0000000000000000"},
+		{"need_reply too early", "03000000 09000000 00000000 28000000 01000000 00000000",
+			"28000000 05000000 08000000 0000000000000000"},
+		{"SET_PROTOCOL_FEATURES", "10000000 09000000 08000000 1880010000000000",
+			"10000000 05000000 08000000 0000000000000000"},
 		{"acked", "03000000 09000000 00000000", "03000000 05000000 08000000 0000000000000000"},
 		{"refused", "14000000 09000000 08000000 0100000000000000", "14000000 05000000 08000000 0100000000000000"},
 		// A request with an answer of its own has one only; the next bytes are the next answer.
 		{"need_reply of a GET", "01000000 09000000 00000000 28000000 09000000 00000000",
 			"01000000 05000000 08000000 2080007001000000 28000000 05000000 08000000 0000000000000000"},
-		{"unsupported", "1d000000 09000000 00000000", "1d000000 05000000 08000000 0100000000000000"}, // POSTCOPY_LISTEN: the last
+		// POSTCOPY_LISTEN: the last
+		{"unsupported", "1d000000 09000000 00000000", "1d000000 05000000 08000000 0100000000000000"},
 	} {
 		send, err := hex.DecodeString(strings.ReplaceAll(c.send, " ", ""))
 		must(t, err)
@@ -163,10 +178,12 @@ func TestGoldenReplies(t *testing.T) {
 func TestNames(t *testing.T) {
 	names := [64]string{5: "MAC", 15: "MRG_RXBUF"}
 	for _, c := range []struct{ got, want string }{
-		{Features{testFeatures | FeatureProtocol, &names}.String(), "MAC|MRG_RXBUF|INDIRECT_DESC|EVENT_IDX|PROTOCOL_FEATURES|VERSION_1"},
+		{Features{testFeatures | FeatureProtocol, &names}.String(),
+			"MAC|MRG_RXBUF|INDIRECT_DESC|EVENT_IDX|PROTOCOL_FEATURES|VERSION_1"},
 		{Features{1<<5 | 1<<40 | 1<<63, nil}.String(), "bit5|RING_RESET|bit63"},
 		{Features{}.String(), "none"},
-		{(ProtocolMQ | ProtocolReplyAck | ProtocolGPAAddresses | ProtocolShmem | 1<<40).String(), "MQ|REPLY_ACK|GPA_ADDRESSES|SHMEM|bit40"},
+		{(ProtocolMQ | ProtocolReplyAck | ProtocolGPAAddresses | ProtocolShmem | 1<<40).String(),
+			"MQ|REPLY_ACK|GPA_ADDRESSES|SHMEM|bit40"},
 		{AddMemReg.String(), "ADD_MEM_REG"},
 		{PostcopyAdvise.String(), "POSTCOPY_ADVISE"},
 		{Request(0).String(), "request 0"},

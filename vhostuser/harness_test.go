@@ -142,7 +142,8 @@ func (d *recorder) SetConfig(off uint32, b []byte) error {
 func (d *recorder) StartQueue(v Vring) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.note("StartQueue %d size %d at %#x %#x %#x base %d running %t", v.Index, v.Size, v.Desc, v.Avail, v.Used, v.Base, v.Running)
+	d.note("StartQueue %d size %d at %#x %#x %#x base %d running %t", v.Index, v.Size, v.Desc, v.Avail, v.Used, v.Base,
+		v.Running)
 	if _, ok := d.live[v.Index]; ok {
 		d.complain("queue %d started twice", v.Index)
 	}
@@ -423,7 +424,8 @@ func eventfd(t testing.TB) int {
 // vring is queue i of the guest: its parts lie on pages 3i+1, 3i+2 and 3i+3.
 func (g *guest) vring(i int) VringSetup {
 	page := func(n int) uint64 { return userBase + uint64(3*i+n)*4096 }
-	return VringSetup{Index: i, Size: 128, Desc: page(1), Avail: page(2), Used: page(3), Kick: eventfd(g.t), Call: eventfd(g.t)}
+	return VringSetup{Index: i, Size: 128, Desc: page(1), Avail: page(2), Used: page(3), Kick: eventfd(g.t),
+		Call: eventfd(g.t)}
 }
 
 // must fails the test on an error.

@@ -40,7 +40,8 @@ func singleBody(r memRegion) []byte {
 }
 
 // refusedBy sends a request with need_reply and wants a failure and a connection that lives.
-func refusedBy(r Request, body func(g *guest) []byte, fds func(t *testing.T, g *guest) []int) func(*testing.T, *guest, *link) {
+func refusedBy(r Request, body func(g *guest) []byte, fds func(t *testing.T, g *guest) []int) func(*testing.T, *guest,
+	*link) {
 	return func(t *testing.T, g *guest, l *link) {
 		t.Helper()
 		var f []int
@@ -77,7 +78,8 @@ var attacks = []attack{
 		l.Close()
 	}, io.ErrUnexpectedEOF, "SET_FEATURES"},
 	{"closes before a payload with descriptors", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 4096, 1 << 40, 0})...)[:headerLen], []int{g.fd}))
+		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 4096, 1 << 40, 0})...)[:headerLen],
+			[]int{g.fd}))
 		l.Close()
 	}, io.ErrUnexpectedEOF, "ADD_MEM_REG"},
 	{"sends nonsense", write([]byte("GET / HTTP/1.1\r\n\r\n")), ErrBadMessage, "version 3"},
@@ -87,11 +89,13 @@ var attacks = []attack{
 	{"sends request 0", write(raw(0, Version)), ErrUnsupported, "request 0: unknown"},
 	{"sends an unknown request", write(raw(200, Version)), ErrUnsupported, "request 200: unknown"},
 	{"sends the last request", write(raw(1<<32-1, Version)), ErrUnsupported, "request 4294967295"},
-	{"sends 4 GiB", write([]byte{2, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255}), ErrBadMessage, "payload of 4294967295 bytes"},
+	{"sends 4 GiB", write([]byte{2, 0, 0, 0, 1, 0, 0, 0, 255, 255, 255, 255}), ErrBadMessage,
+		"payload of 4294967295 bytes"},
 	{"sends a long payload", write(raw(GetFeatures, Version, 1)), ErrBadMessage, "payload of 1 bytes"},
 	{"sends a short payload", write(raw(SetVringAddr, Version, make([]byte, 39)...)), ErrBadMessage, "39"},
 	{"migrates", write(raw(SetLogBase, Version, make([]byte, 16)...)), ErrUnsupported, "migration"},
-	{"migrates with a descriptor", writeFDs(raw(SetLogBase, Version|FlagNeedReply, make([]byte, 16)...), 1), ErrUnsupported, "migration"},
+	{"migrates with a descriptor", writeFDs(raw(SetLogBase, Version|FlagNeedReply, make([]byte, 16)...), 1),
+		ErrUnsupported, "migration"},
 	{"logs", writeFDs(raw(SetLogFD, Version), 1), ErrUnsupported, "migration"},
 	{"starts postcopy", write(raw(PostcopyAdvise, Version)), ErrUnsupported, "postcopy"},
 	{"tracks inflight", write(raw(GetInflightFD, Version, make([]byte, 24)...)), ErrUnsupported, "inflight"},
@@ -99,7 +103,8 @@ var attacks = []attack{
 
 	{"descriptor with a GET", writeFDs(raw(GetFeatures, Version), 1), ErrBadMessage, "1 descriptors"},
 	{"eight descriptors with SET_OWNER", writeFDs(raw(SetOwner, Version), 8), ErrBadMessage, "8 descriptors"},
-	{"two descriptors with a kick", writeFDs(raw(SetVringKick, Version, u64Body(0)...), 2), ErrBadMessage, "2 descriptors"},
+	{"two descriptors with a kick", writeFDs(raw(SetVringKick, Version, u64Body(0)...), 2), ErrBadMessage,
+		"2 descriptors"},
 	{"more descriptors than fit", writeFDs(raw(SetVringKick, Version, u64Body(0)...), 9), ErrBadMessage, "more than 8"},
 	{"most descriptors", func(t *testing.T, g *guest, l *link) {
 		fds := make([]int, 253) // SCM_MAX_FD
@@ -119,9 +124,12 @@ var attacks = []attack{
 		must(t, l.conn.write(b[:headerLen], []int{eventfd(t)}))
 		must(t, l.conn.write(b[headerLen:], []int{eventfd(t)}))
 	}, ErrBadMessage, "in the middle"},
-	{"ADD_MEM_REG without a descriptor", write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 4096, 1 << 40, 0})...)), ErrBadMessage, "0 descriptors"},
-	{"kick without its descriptor", write(raw(SetVringKick, Version, u64Body(0)...)), ErrBadMessage, "0 descriptors, not 1"},
-	{"kick with one too many", writeFDs(raw(SetVringKick, Version, u64Body(vringNoFD)...), 1), ErrBadMessage, "1 descriptors, not 0"},
+	{"ADD_MEM_REG without a descriptor",
+		write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 4096, 1 << 40, 0})...)), ErrBadMessage, "0 descriptors"},
+	{"kick without its descriptor", write(raw(SetVringKick, Version, u64Body(0)...)), ErrBadMessage,
+		"0 descriptors, not 1"},
+	{"kick with one too many", writeFDs(raw(SetVringKick, Version, u64Body(vringNoFD)...), 1), ErrBadMessage,
+		"1 descriptors, not 0"},
 	{"call that is a socket", func(t *testing.T, _ *guest, l *link) {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		must(t, err)
@@ -133,8 +141,10 @@ var attacks = []attack{
 		must(t, l.conn.write(raw(SetVringCall, Version, u64Body(1)...), []int{g.fd}))
 	}, ErrBadMessage, "not an eventfd"},
 
-	{"features never offered", write(raw(SetFeatures, Version, u64Body(1<<34|1<<26)...)), ErrBadMessage, "LOG_ALL|RING_PACKED was not offered"},
-	{"protocol features never offered", write(raw(SetProtocolFeatures, Version, u64Body(1<<8)...)), ErrBadMessage, "PAGEFAULT was not offered"},
+	{"features never offered", write(raw(SetFeatures, Version, u64Body(1<<34|1<<26)...)), ErrBadMessage,
+		"LOG_ALL|RING_PACKED was not offered"},
+	{"protocol features never offered", write(raw(SetProtocolFeatures, Version, u64Body(1<<8)...)), ErrBadMessage,
+		"PAGEFAULT was not offered"},
 	{"ring beyond the last", write(raw(SetVringNum, Version, stateBody(4, 64)...)), ErrBadMessage, "ring 4 of 4"},
 	{"ring of a huge index", write(raw(GetVringBase, Version, stateBody(1<<31, 0)...)), ErrBadMessage, "ring 2147483648"},
 	{"kick of ring 255", write(raw(SetVringKick, Version, u64Body(255|vringNoFD)...)), ErrBadMessage, "ring 255"},
@@ -143,16 +153,20 @@ var attacks = []attack{
 	{"base beyond 16 bits", write(raw(SetVringBase, Version, stateBody(0, 1<<16)...)), ErrBadMessage, "0x10000"},
 	{"enable 2", write(raw(SetVringEnable, Version, stateBody(0, 2)...)), ErrBadMessage, "not 0 or 1"},
 	{"status beyond a byte", write(raw(SetStatus, Version, u64Body(256)...)), ErrBadMessage, "not a byte"},
-	{"configuration of another length", write(raw(GetConfig, Version, append(stateBody(0, 5), 0, 0, 0, 0, 1, 2)...)), ErrBadMessage, "5 bytes of configuration in 2"},
+	{"configuration of another length", write(raw(GetConfig, Version, append(stateBody(0, 5), 0, 0, 0, 0, 1, 2)...)),
+		ErrBadMessage, "5 bytes of configuration in 2"},
 	{"answered and ended", func(t *testing.T, _ *guest, l *link) {
 		if err := l.command(SetVringNum, stateBody(9, 64)); !errors.Is(err, ErrRefused) {
 			t.Errorf("%v", err)
 		}
 	}, ErrBadMessage, "ring 9"},
 
-	{"table of 9 regions", write(raw(SetMemTable, Version, append(stateBody(9, 0), make([]byte, 8*memRegionLen)...)...)), ErrBadMessage, "9 regions"},
+	{"table of 9 regions", write(raw(SetMemTable, Version, append(stateBody(9, 0), make([]byte, 8*memRegionLen)...)...)),
+		ErrBadMessage, "9 regions"},
 	{"table of 4 billion regions", write(raw(SetMemTable, Version, stateBody(1<<32-1, 0)...)), ErrBadMessage, "regions"},
-	{"table with less than it says", write(raw(SetMemTable, Version, append(stateBody(2, 0), make([]byte, memRegionLen)...)...)), ErrBadMessage, "2 regions in 32 bytes"},
+	{"table with less than it says",
+		write(raw(SetMemTable, Version, append(stateBody(2, 0), make([]byte, memRegionLen)...)...)), ErrBadMessage,
+		"2 regions in 32 bytes"},
 	{"table with too few descriptors", func(t *testing.T, g *guest, l *link) {
 		r := memRegion{0, 4096, userBase, 0}
 		must(t, l.conn.write(raw(SetMemTable, Version, tableBody(r, r)...), []int{g.fd}))
@@ -167,10 +181,12 @@ var attacks = []attack{
 		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 8192, 1<<64 - 1, 0})...), []int{g.fd}))
 	}, ErrBadMessage, "user address"},
 	{"offset that wraps", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 8192, userBase, 1<<64 - 8})...), []int{g.fd}))
+		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 8192, userBase, 1<<64 - 8})...),
+			[]int{g.fd}))
 	}, ErrBadMessage, "mmap offset"},
 	{"memory refused without REPLY_ACK", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 2 * guestSize, 1 << 40, 0})...), []int{g.fd}))
+		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 2 * guestSize, 1 << 40, 0})...),
+			[]int{g.fd}))
 	}, ErrMemory, "share=on"},
 
 	{"region beyond its file", refusedBy(AddMemReg, func(*guest) []byte {
@@ -319,8 +335,8 @@ func openFile(name string, mode int) func(*testing.T, *guest) []int {
 	}
 }
 
-// TestHostileFrontends: each attack ends with another port that still works, the attacked one serving a new connection, and
-// descriptors and goroutines as before.
+// TestHostileFrontends: each attack ends with another port that still works, the attacked one
+// serving a new connection, and descriptors and goroutines as before.
 //
 // Invariant: vhostuser: A hostile frontend ends its own connection at most, and leaves nothing
 // behind.
@@ -342,7 +358,8 @@ func TestHostileFrontends(t *testing.T) {
 				}
 				h.works(l)
 				must(t, l.hangUp())
-			} else if err := l.wait(); a.ends == errHungUp && err != nil || a.ends != errHungUp && (!errors.Is(err, a.ends) || !strings.Contains(err.Error(), a.says)) {
+			} else if err := l.wait(); a.ends == errHungUp && err != nil || a.ends != errHungUp &&
+				(!errors.Is(err, a.ends) || !strings.Contains(err.Error(), a.says)) {
 				t.Errorf("Serve: %v\nwant %v with %q", err, a.ends, a.says)
 			}
 			l.Close()

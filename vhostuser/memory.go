@@ -40,7 +40,8 @@ func (r *memRegion) check() error {
 	case last > ^r.gpa:
 		return fmt.Errorf("region at %#x: %#x bytes go beyond the address space: %w", r.gpa, r.size, ErrBadMessage)
 	case last > ^r.user:
-		return fmt.Errorf("region at user address %#x: %#x bytes go beyond the address space: %w", r.user, r.size, ErrBadMessage)
+		return fmt.Errorf("region at user address %#x: %#x bytes go beyond the address space: %w", r.user, r.size,
+			ErrBadMessage)
 	case last > ^r.offset:
 		return fmt.Errorf("region at %#x: %#x bytes from mmap offset %#x: %w", r.gpa, r.size, r.offset, ErrBadMessage)
 	case (r.gpa|r.size|r.offset)%pageSize != 0:
@@ -68,12 +69,14 @@ func translate(regions []region, user, n uint64) (spot, error) {
 			return spot{r.gpa + off, r.dev, r.ino, r.offset + off}, nil
 		}
 	}
-	return spot{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: %w (%s)", user, n, len(regions), ErrMemory, shareHint)
+	return spot{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: %w (%s)",
+		user, n, len(regions), ErrMemory, shareHint)
 }
 
-// shareHint is what the frontend's user can do about memory that is missing or cannot be used. QEMU says nothing of memory
-// that has no descriptor: it sends the rings, and no region for them.
-const shareHint = "is the guest's memory shared? QEMU: -object memory-backend-memfd,id=ram,size=SIZE,share=on -machine memory-backend=ram"
+// shareHint is what the frontend's user can do about memory that is missing or cannot be used. QEMU
+// says nothing of memory that has no descriptor: it sends the rings, and no region for them.
+const shareHint = "is the guest's memory shared? QEMU: -object memory-backend-memfd,id=ram,size=SIZE,share=on " +
+	"-machine memory-backend=ram"
 
 func memoryError(what string, err error) error {
 	return fmt.Errorf("%s: %w: %w (%s)", what, ErrMemory, err, shareHint)
@@ -132,7 +135,8 @@ func (s *session) remMemReg(m *message) ([]byte, error) {
 	r.decode((*[singleRegionLen]byte)(m.body))
 	i := slices.IndexFunc(s.regions, func(q region) bool { return q.same(&r.memRegion) })
 	if i < 0 {
-		return nil, fmt.Errorf("REM_MEM_REG: no region of %#x bytes at %#x, user address %#x: %w", r.size, r.gpa, r.user, ErrMemory)
+		return nil, fmt.Errorf("REM_MEM_REG: no region of %#x bytes at %#x, user address %#x: %w", r.size, r.gpa, r.user,
+			ErrMemory)
 	}
 	next := slices.Delete(slices.Clone(s.regions), i, i+1)
 	return nil, s.remap(next, func() error {
@@ -143,9 +147,9 @@ func (s *session) remMemReg(m *message) ([]byte, error) {
 	})
 }
 
-// remap makes next the regions by way of apply. Rings that will not be where they are, in the same bytes of the same files,
-// are stopped before and started after, if their memory is there then: QEMU takes a region away and adds its parts again
-// one by one.
+// remap makes next the regions by way of apply. Rings that will not be where they are, in the same
+// bytes of the same files, are stopped before and started after, if their memory is there then:
+// QEMU takes a region away and adds its parts again one by one.
 func (s *session) remap(next []region, apply func() error) error {
 	for i := range s.rings {
 		r := &s.rings[i]

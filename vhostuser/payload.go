@@ -33,8 +33,9 @@ const (
 	MaxRingSize = 32768
 )
 
-// vringState is "A vring state description". In SET_VRING_BASE and GET_VRING_BASE of a split ring the low 16 bits of num
-// are the next index in the available ring ("Vring descriptor index for split virtqueues").
+// vringState is "A vring state description". In SET_VRING_BASE and GET_VRING_BASE of a split ring
+// the low 16 bits of num are the next index in the available ring ("Vring descriptor index for
+// split virtqueues").
 type vringState struct {
 	index uint32 // offset 0
 	num   uint32 // 4

@@ -9,8 +9,9 @@ import (
 // place is where a ring lies in the guest's memory.
 type place struct{ desc, avail, used spot }
 
-// ring is what the frontend said about a virtqueue. kick, call and err are the session's own, -1 for none; the device gets
-// duplicates, so a queue can be stopped and started again without the frontend.
+// ring is what the frontend said about a virtqueue. kick, call and err are the session's own, -1
+// for none; the device gets duplicates, so a queue can be stopped and started again without the
+// frontend.
 type ring struct {
 	size            uint16    // 0: unknown
 	addr            vringAddr // user addresses
@@ -30,8 +31,8 @@ func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
 // complete reports whether enough is known to start the ring. A base that was never sent is 0.
 func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
 
-// locate finds the three parts of the ring, each whole, in regions (virtio 1.3, 2.7: the sizes of a split ring, with the
-// two bytes of VIRTIO_F_EVENT_IDX).
+// locate finds the three parts of the ring, each whole, in regions (virtio 1.3, 2.7: the sizes of a
+// split ring, with the two bytes of VIRTIO_F_EVENT_IDX).
 func (r *ring) locate(regions []region) (p place, err error) {
 	n := uint64(r.size)
 	for _, part := range []struct {
@@ -121,8 +122,8 @@ func (s *session) change(i int, f func()) error {
 	return err
 }
 
-// stopRing takes a ring from the device until it has a new kick. Its call goes too, as in other backends: the frontend may
-// use it for something else now.
+// stopRing takes a ring from the device until it has a new kick. Its call goes too, as in other
+// backends: the frontend may use it for something else now.
 func (s *session) stopRing(i int) error {
 	err := s.pauseRing(i)
 	r := &s.rings[i]
@@ -132,8 +133,8 @@ func (s *session) stopRing(i int) error {
 	return err
 }
 
-// resetRing takes a ring back to what it is when a connection begins, but for err: QEMU sends that once, before the reset
-// of the device.
+// resetRing takes a ring back to what it is when a connection begins, but for err: QEMU sends that
+// once, before the reset of the device.
 func (s *session) resetRing(i int) error {
 	err := s.stopRing(i)
 	if e := s.enable(i, false); e != nil {
@@ -171,7 +172,8 @@ func (s *session) setVringNum(m *message) ([]byte, error) {
 		return nil, err
 	}
 	if v.num == 0 || v.num > MaxRingSize {
-		return nil, fmt.Errorf("SET_VRING_NUM: ring %d of %d descriptors, not 1 to %d: %w", v.index, v.num, MaxRingSize, ErrBadMessage)
+		return nil, fmt.Errorf("SET_VRING_NUM: ring %d of %d descriptors, not 1 to %d: %w", v.index, v.num, MaxRingSize,
+			ErrBadMessage)
 	}
 	if uint32(r.size) == v.num {
 		return nil, nil
@@ -234,7 +236,8 @@ func (s *session) vringFD(m *message) (i int, r *ring, fd int, err error) {
 		want = 0
 	}
 	if m.fds.Len() != want {
-		return 0, nil, -1, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, v.index, m.fds.Len(), want, ErrBadMessage)
+		return 0, nil, -1, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, v.index, m.fds.Len(), want,
+			ErrBadMessage)
 	}
 	if v.none {
 		return int(v.index), r, -1, nil

@@ -6,9 +6,11 @@ import "fmt"
 type answer uint8
 
 const (
-	ack   answer = iota // only by REPLY_ACK, if asked; else a failure is logged
-	vital               // as ack, but a failure that the frontend does not hear of ends the connection: the two would disagree
-	own                 // by a reply of its own, so never by REPLY_ACK's as well
+	ack answer = iota // only by REPLY_ACK, if asked; else a failure is logged
+	// as ack, but a failure that the frontend does not hear of ends the connection: the two would
+	// disagree
+	vital
+	own // by a reply of its own, so never by REPLY_ACK's as well
 )
 
 // span is how many there may be.
@@ -33,11 +35,12 @@ type rule struct {
 
 // rules are those of the requests that a Backend serves.
 var rules = [...]rule{
-	GetFeatures:         {none, none, own, 0, (*session).getFeatures},
-	SetFeatures:         {exactly(u64Len), none, vital, 0, (*session).setFeatures},
-	SetOwner:            {none, none, ack, 0, (*session).setOwner},
-	ResetOwner:          {none, none, ack, 0, (*session).resetOwner},
-	SetMemTable:         {span{memTableHeadLen, memTableHeadLen + MaxTableRegions*memRegionLen}, span{0, MaxTableRegions}, vital, 0, (*session).setMemTable},
+	GetFeatures: {none, none, own, 0, (*session).getFeatures},
+	SetFeatures: {exactly(u64Len), none, vital, 0, (*session).setFeatures},
+	SetOwner:    {none, none, ack, 0, (*session).setOwner},
+	ResetOwner:  {none, none, ack, 0, (*session).resetOwner},
+	SetMemTable: {span{memTableHeadLen, memTableHeadLen + MaxTableRegions*memRegionLen}, span{0, MaxTableRegions},
+		vital, 0, (*session).setMemTable},
 	SetVringNum:         {exactly(vringStateLen), none, ack, 0, (*session).setVringNum},
 	SetVringAddr:        {exactly(vringAddrLen), none, ack, 0, (*session).setVringAddr},
 	SetVringBase:        {exactly(vringStateLen), none, ack, 0, (*session).setVringBase},
@@ -88,7 +91,8 @@ var unserved = map[Request]string{
 // ruleFor checks a request's header, before its payload is read, against what a device that offers offered serves.
 func ruleFor(h *Header, offered ProtocolFeatures) (*rule, error) {
 	if v := h.Flags & FlagVersion; v != Version {
-		return nil, fmt.Errorf("%v: protocol version %d, not %d: not a vhost-user frontend?: %w", h.Request, uint32(v), uint32(Version), ErrBadMessage)
+		return nil, fmt.Errorf("%v: protocol version %d, not %d: not a vhost-user frontend?: %w", h.Request, uint32(v),
+			uint32(Version), ErrBadMessage)
 	}
 	if h.Flags&FlagReply != 0 {
 		return nil, fmt.Errorf("%v: a reply where a request is due: %w", h.Request, ErrBadMessage)
@@ -104,7 +108,8 @@ func ruleFor(h *Header, offered ProtocolFeatures) (*rule, error) {
 		return nil, fmt.Errorf("%v: needs %v, which was not offered: %w", h.Request, missing, ErrUnsupported)
 	}
 	if h.Size < ru.body.min || h.Size > ru.body.max {
-		return nil, fmt.Errorf("%v: payload of %d bytes, not %d to %d: %w", h.Request, h.Size, ru.body.min, ru.body.max, ErrBadMessage)
+		return nil, fmt.Errorf("%v: payload of %d bytes, not %d to %d: %w", h.Request, h.Size, ru.body.min, ru.body.max,
+			ErrBadMessage)
 	}
 	return ru, nil
 }

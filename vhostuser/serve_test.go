@@ -64,9 +64,10 @@ func TestServeLifeOfARing(t *testing.T) {
 	h.friendly()
 }
 
-// TestServeQEMUSequence replays what QEMU 11.1.2 was seen to send for two queue pairs: a handshake per pair on one socket, a
-// reset of the device and its rings enabled before anything is known of them, the first pair live before the second is
-// configured, calls before kicks and again after, REPLY_ACK only where QEMU asks.
+// TestServeQEMUSequence replays what QEMU 11.1.2 was seen to send for two queue pairs: a handshake
+// per pair on one socket, a reset of the device and its rings enabled before anything is known of
+// them, the first pair live before the second is configured, calls before kicks and again after,
+// REPLY_ACK only where QEMU asks.
 func TestServeQEMUSequence(t *testing.T) {
 	testkit.CheckFDs(t)
 	h, g := newHost(t), newGuest(t)
@@ -277,7 +278,8 @@ func TestServeLiveChanges(t *testing.T) {
 		{"polled", func() error { return l.SetVringKick(0, -1) },
 			[]string{"StopQueue 0", "StartQueue 0 size 64 at 0x1000 0x2000 0x4000 base 5 running true"}},
 		{"owner reset", func() error { return l.command(ResetOwner, nil) }, []string{"EnableQueue 0 false"}},
-		{"same features", func() error { return l.command(SetFeatures, le.AppendUint64(nil, testFeatures|FeatureProtocol)) }, nil},
+		{"same features", func() error { return l.command(SetFeatures, le.AppendUint64(nil, testFeatures|FeatureProtocol)) },
+			nil},
 	} {
 		if err := c.do(); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
@@ -385,7 +387,8 @@ func TestServeTellsOfMemoryThatIsNotShared(t *testing.T) {
 	}
 	must(t, l.SetupVring(g.vring(0)))
 	must(t, l.hangUp())
-	if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "share=on") || !strings.Contains(got, "SET_VRING_KICK") {
+	if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "share=on") ||
+		!strings.Contains(got, "SET_VRING_KICK") {
 		t.Errorf("log:\n%s", got)
 	}
 }
@@ -427,7 +430,8 @@ func TestServeResets(t *testing.T) {
 	must(t, l.SetupVring(g.vring(0)))
 	must(t, l.SetStatus(15))
 	must(t, l.SetStatus(0))
-	h.wantCalls("StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false", "SetStatus 0xf", "StopQueue 0", "SetStatus 0x0")
+	h.wantCalls("StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false", "SetStatus 0xf", "StopQueue 0",
+		"SetStatus 0x0")
 	must(t, l.hangUp())
 	h.friendly()
 }
@@ -471,8 +475,8 @@ func TestServeSmallRequests(t *testing.T) {
 	must(t, l.hangUp())
 }
 
-// TestServeReportsFailures: what a device refuses is answered if the frontend asked; else it ends the connection where the two
-// would disagree.
+// TestServeReportsFailures: what a device refuses is answered if the frontend asked; else it ends
+// the connection where the two would disagree.
 func TestServeReportsFailures(t *testing.T) {
 	boom := errors.New("boom")
 	for _, c := range []struct {
@@ -480,8 +484,10 @@ func TestServeReportsFailures(t *testing.T) {
 		do     func(g *guest, l *link) error
 		ends   bool // without REPLY_ACK
 	}{
-		{"SetFeatures", func(_ *guest, l *link) error { return l.command(SetFeatures, le.AppendUint64(nil, FeatureVersion1)) }, true},
-		{"MemoryChanged", func(g *guest, l *link) error { return l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}) }, true},
+		{"SetFeatures",
+			func(_ *guest, l *link) error { return l.command(SetFeatures, le.AppendUint64(nil, FeatureVersion1)) }, true},
+		{"MemoryChanged",
+			func(g *guest, l *link) error { return l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}) }, true},
 		{"MTU", func(_ *guest, l *link) error { return l.SetMTU(1500) }, false},
 		{"SetStatus", func(_ *guest, l *link) error { return l.SetStatus(1) }, false},
 		{"Reset", func(_ *guest, l *link) error { return l.ResetDevice() }, false},
@@ -497,7 +503,8 @@ func TestServeReportsFailures(t *testing.T) {
 				l := h.connect()
 				g.start(l, 1)
 				if !ack {
-					must(t, l.command(SetProtocolFeatures, le.AppendUint64(nil, uint64(allProtocol&^ProtocolReplyAck)))) // answered once more
+					// answered once more
+					must(t, l.command(SetProtocolFeatures, le.AppendUint64(nil, uint64(allProtocol&^ProtocolReplyAck))))
 					l.protocol &^= ProtocolReplyAck
 				}
 				h.dev.failWith(c.method, boom)

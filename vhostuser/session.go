@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// unservedFeatures are ring features that this package cannot carry for a device: dirty logs, IOTLB, and the packed ring,
-// whose base is 32 bits.
+// unservedFeatures are ring features that this package cannot carry for a device: dirty logs,
+// IOTLB, and the packed ring, whose base is 32 bits.
 const unservedFeatures = FeatureLogAll | FeatureAccessPlatform | FeaturePacked
 
 // session is one connection. Everything in it belongs to the goroutine of Serve.
@@ -164,8 +164,8 @@ func (s *session) sendRARP(m *message) ([]byte, error) {
 	return nil, nil
 }
 
-// getConfig: "vhost-user back-end's payload size MUST match the front-end's request, vhost-user back-end uses zero length
-// of payload to indicate an error".
+// getConfig: "vhost-user back-end's payload size MUST match the front-end's request, vhost-user
+// back-end uses zero length of payload to indicate an error".
 func (s *session) getConfig(m *message) ([]byte, error) {
 	head, data, err := decodeConfig(m.body)
 	if err != nil {
@@ -230,8 +230,8 @@ func (s *session) resetDevice(m *message) ([]byte, error) {
 	return nil, nil
 }
 
-// resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it to disable all rings".
-// It is ignored where nothing could enable them again.
+// resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it
+// to disable all rings". It is ignored where nothing could enable them again.
 func (s *session) resetOwner(*message) ([]byte, error) {
 	if s.haveFeats && s.features&FeatureProtocol == 0 {
 		return nil, nil

@@ -60,7 +60,8 @@ func TestNobodyComputesWithABase(t *testing.T) {
 	if files < 20 {
 		t.Errorf("looked at %d files", files)
 	}
-	for i, bad := range []string{"q.vq.Base() - 1", "1 + q.Base()", "v.Base != 0", "uint16(v.Base) + n", "q.Base().State() & 7"} {
+	for i, bad := range []string{"q.vq.Base() - 1", "1 + q.Base()", "v.Base != 0", "uint16(v.Base) + n",
+		"q.Base().State() & 7"} {
 		src := fmt.Sprintf("package p\nfunc f() { _ = %s }", bad)
 		file, err := parser.ParseFile(token.NewFileSet(), "", src, parser.SkipObjectResolution)
 		if err != nil || len(computes(file)) == 0 {

@@ -279,8 +279,9 @@ func (q *Device) DisableKick() {
 // before sleeping. It says so of a stopped queue, too, so that its error is found.
 func (q *Device) EnableKick() (more bool) { return q.EnableKickBeyond(0) }
 
-// EnableKickBeyond is EnableKick for an owner whom n chains did not suffice, and who rewound them: it asks for a kick when
-// there are more than n to peek, or at each, as the ring can, and more says that there are already.
+// EnableKickBeyond is EnableKick for an owner whom n chains did not suffice, and who rewound them:
+// it asks for a kick when there are more than n to peek, or at each, as the ring can, and more says
+// that there are already.
 func (q *Device) EnableKickBeyond(n int) (more bool) {
 	if q.err != nil {
 		return true

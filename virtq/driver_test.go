@@ -107,11 +107,14 @@ func TestBadUsedIsAnError(t *testing.T) {
 		{"id outside", func(put putUsed, idx putIdx) { put(0, 8, 0); idx(1) }, 0, "element 0: id 8 of 8"},
 		{"id far outside", func(put putUsed, idx putIdx) { put(0, 1<<31, 0); idx(1) }, 0, "id 2147483648 of 8"},
 		{"id with high bits", func(put putUsed, idx putIdx) { put(0, 0x10000, 0); idx(1) }, 0, "id 65536 of 8"},
-		{"id twice", func(put putUsed, idx putIdx) { put(0, 0, 10); put(1, 0, 10); idx(2) }, 1, "element 1: id 0 is not in flight"},
+		{"id twice", func(put putUsed, idx putIdx) { put(0, 0, 10); put(1, 0, 10); idx(2) }, 1,
+			"element 1: id 0 is not in flight"},
 		{"id free", func(put putUsed, idx putIdx) { put(0, 7, 0); idx(1) }, 0, "id 7 is not in flight"},
 		{"id not a head", func(put putUsed, idx putIdx) { put(0, 1, 0); idx(1) }, 0, "id 1 is not in flight"},
-		{"id not published", func(put putUsed, idx putIdx) { put(0, 2, 0); put(1, 3, 0); idx(2) }, 1, "id 3 is not in flight"},
-		{"longer than its buffers", func(put putUsed, idx putIdx) { put(0, 0, 101); idx(1) }, 0, "id 0: wrote 101 bytes into 100"},
+		{"id not published", func(put putUsed, idx putIdx) { put(0, 2, 0); put(1, 3, 0); idx(2) }, 1,
+			"id 3 is not in flight"},
+		{"longer than its buffers", func(put putUsed, idx putIdx) { put(0, 0, 101); idx(1) }, 0,
+			"id 0: wrote 101 bytes into 100"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := newGuest(t)
@@ -186,7 +189,8 @@ func reconnect(t *testing.T, event bool) {
 			base := dev.Base()
 			dev.Close()
 			var err error
-			if dev, err = NewDevice(g.space, Config{Size: 4, Desc: desc, Avail: avail, Used: used, Base: base, Indirect: true, EventIdx: event}); err != nil {
+			if dev, err = NewDevice(g.space, Config{Size: 4, Desc: desc, Avail: avail, Used: used, Base: base, Indirect: true,
+				EventIdx: event}); err != nil {
 				t.Fatal(err)
 			}
 		}

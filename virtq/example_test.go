@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Both ends of a ring, joined by a memfd: the driver asks, the device answers. A real one would send the kick and the call
-// through eventfds.
+// Both ends of a ring, joined by a memfd: the driver asks, the device answers. A real one would
+// send the kick and the call through eventfds.
 func Example() {
 	const size, memLen, outAt, inAt = 256, 1 << 20, 0x80000, 0x90000
 	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)

@@ -16,7 +16,8 @@ const fuzzArea = 1024
 // fuzzConfig reads a ring's shape from two bytes. All parts lie in fuzzArea.
 func fuzzConfig(shape, base byte) Config {
 	size := uint16(1) << (shape & 7 % 5)
-	c := Config{Size: size, Desc: ringIOVA, Base: BaseOf(uint32(uint16(int8(base)))), Indirect: shape&0x10 != 0, EventIdx: shape&0x20 != 0}
+	c := Config{Size: size, Desc: ringIOVA, Base: BaseOf(uint32(uint16(int8(base)))), Indirect: shape&0x10 != 0,
+		EventIdx: shape&0x20 != 0}
 	c.Avail = c.Desc + descLen*uint64(size)
 	if shape&0x40 != 0 {
 		c.Avail += 2
@@ -52,7 +53,8 @@ func FuzzDescriptorWalk(f *testing.F) {
 	f.Add(byte(0x43), byte(0), fuzzRing(0x43, 8, buf, in, in), peekAll)
 	f.Add(byte(0x23), byte(0), fuzzRing(0x23, 1, desc{addr: bufIOVA, len: 1, flags: flagNext, next: 0}), peekAll)
 	f.Add(byte(0x13), byte(0), fuzzRing(0x13, 2,
-		desc{addr: ringIOVA + 64, len: 32, flags: flagIndirect}, desc{addr: seamIOVA - 8, len: 16, flags: flagIndirect}, in, in, buf, in), peekAll)
+		desc{addr: ringIOVA + 64, len: 32, flags: flagIndirect}, desc{addr: seamIOVA - 8, len: 16, flags: flagIndirect}, in,
+		in, buf, in), peekAll)
 	f.Add(byte(0x13), byte(0), fuzzRing(0x13, 1, desc{addr: ringIOVA, len: 16, flags: flagIndirect}), peekAll)
 	f.Add(byte(0x33), byte(0xff), fuzzRing(0x33, 2, in, in), peekAll)
 	f.Add(byte(3), byte(0), fuzzRing(3, 1, desc{addr: roIOVA, len: 16, flags: flagWrite}), peekAll)
@@ -158,7 +160,8 @@ func (w *owner) check() {
 	if c.Head >= w.conf.Size {
 		w.t.Fatalf("head %d of %d", c.Head, w.conf.Size)
 	}
-	if dma.Len(c.Out) != uint64(c.OutLen) || dma.Len(c.In) != uint64(c.InLen) || uint64(c.OutLen)+uint64(c.InLen) > 1<<32-1 {
+	if dma.Len(c.Out) != uint64(c.OutLen) || dma.Len(c.In) != uint64(c.InLen) ||
+		uint64(c.OutLen)+uint64(c.InLen) > 1<<32-1 {
 		w.t.Fatalf("lengths %d %d of %v %v", c.OutLen, c.InLen, c.Out, c.In)
 	}
 	inside(w.t, c.Out, false)
@@ -181,8 +184,8 @@ func inside(t *testing.T, segs []dma.Segment, write bool) {
 	}
 }
 
-// TestChainIsReadOnce: a guest rewrites its descriptors, its table and the avail ring while they are walked. What comes out is
-// consistent, or an error.
+// TestChainIsReadOnce: a guest rewrites its descriptors, its table and the avail ring while they
+// are walked. What comes out is consistent, or an error.
 //
 // Invariant: virtq: Ring memory is read once, then checked.
 func TestChainIsReadOnce(t *testing.T) {
@@ -190,7 +193,8 @@ func TestChainIsReadOnce(t *testing.T) {
 	r := newRaw(g, rawConfig)
 	const tableIOVA = bufIOVA + 0x8000
 	good := []desc{{addr: bufIOVA, len: 100, flags: flagNext, next: 1}, {addr: seamIOVA - 4, len: 8, flags: flagWrite}}
-	evil := []desc{{addr: endIOVA - 50, len: 100, flags: flagWrite | flagNext, next: 9}, {addr: 1 << 63, len: 1 << 31, flags: flagIndirect}}
+	evil := []desc{{addr: endIOVA - 50, len: 100, flags: flagWrite | flagNext, next: 9},
+		{addr: 1 << 63, len: 1 << 31, flags: flagIndirect}}
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	wg.Go(func() {

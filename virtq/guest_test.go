@@ -102,7 +102,8 @@ func (g *guest) ends(t testing.TB, size uint16, indirect, eventIdx bool) (*Drive
 		t.Fatal(err)
 	}
 	desc, avail, used := dr.Addrs()
-	dev, err := NewDevice(g.space, Config{Size: size, Desc: desc, Avail: avail, Used: used, Indirect: indirect, EventIdx: eventIdx})
+	dev, err := NewDevice(g.space, Config{Size: size, Desc: desc, Avail: avail, Used: used, Indirect: indirect,
+		EventIdx: eventIdx})
 	if err != nil {
 		t.Fatal(err)
 	}

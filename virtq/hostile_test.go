@@ -48,9 +48,12 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 		}, "a readable buffer follows", nil},
 		{"unmapped", func(r *raw) { r.desc(3, desc{addr: endIOVA + mib/2, len: 1}) },
 			"head 3: descriptor 3: buffer at 0x480000, 1 bytes: ", dma.ErrUnmapped},
-		{"past the end", func(r *raw) { r.desc(3, desc{addr: endIOVA - 15, len: 16}) }, "buffer at 0x3ffff1", dma.ErrUnmapped},
-		{"before the beginning", func(r *raw) { r.desc(3, desc{addr: ringIOVA - 1, len: 16}) }, "buffer at 0xfffff", dma.ErrUnmapped},
-		{"wraps around", func(r *raw) { r.desc(3, desc{addr: math.MaxUint64 - 7, len: 16}) }, "buffer at 0xfffffffffffffff8", dma.ErrUnmapped},
+		{"past the end", func(r *raw) { r.desc(3, desc{addr: endIOVA - 15, len: 16}) }, "buffer at 0x3ffff1",
+			dma.ErrUnmapped},
+		{"before the beginning", func(r *raw) { r.desc(3, desc{addr: ringIOVA - 1, len: 16}) }, "buffer at 0xfffff",
+			dma.ErrUnmapped},
+		{"wraps around", func(r *raw) { r.desc(3, desc{addr: math.MaxUint64 - 7, len: 16}) }, "buffer at 0xfffffffffffffff8",
+			dma.ErrUnmapped},
 		{"write to read-only", func(r *raw) { r.desc(3, desc{addr: roIOVA, len: 16, flags: flagWrite}) },
 			"buffer at 0x500000", dma.ErrAccess},
 		{"second buffer unmapped", func(r *raw) {
@@ -66,7 +69,8 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 		{"ragged indirect table", func(r *raw) {
 			r.desc(3, desc{addr: tableIOVA, len: 24, flags: flagIndirect})
 		}, "indirect table of 24 bytes", nil},
-		{"indirect table longer than the ring", func(r *raw) { r.desc(3, table(9)) }, "indirect table of 9 descriptors, ring of 8", nil},
+		{"indirect table longer than the ring", func(r *raw) { r.desc(3, table(9)) },
+			"indirect table of 9 descriptors, ring of 8", nil},
 		{"huge indirect table", func(r *raw) {
 			r.desc(3, desc{addr: tableIOVA, len: 0xfffffff0, flags: flagIndirect})
 		}, "indirect table of 268435455 descriptors", nil},
@@ -166,7 +170,8 @@ func TestGoodChains(t *testing.T) {
 		{"empty buffer, nowhere", func(r *raw) { r.desc(0, desc{addr: 1 << 60}) }, nil, nil, 0, 0},
 		{"unknown flags", func(r *raw) { r.desc(0, desc{addr: bufIOVA, len: 8, flags: 0xfff8, next: 0xffff}) },
 			[]Buf{{bufIOVA, 8}}, nil, 1, 0},
-		{"reading what is read-only", func(r *raw) { r.desc(0, desc{addr: roIOVA, len: pageLen}) }, []Buf{{roIOVA, pageLen}}, nil, 1, 0},
+		{"reading what is read-only", func(r *raw) { r.desc(0, desc{addr: roIOVA, len: pageLen}) }, []Buf{{roIOVA, pageLen}},
+			nil, 1, 0},
 		{"across adjacent regions", func(r *raw) { r.desc(0, desc{addr: seamIOVA - 3, len: 8, flags: flagWrite}) },
 			nil, []Buf{{seamIOVA - 3, 8}}, 0, 2},
 		{"as long as the ring", func(r *raw) {
@@ -360,7 +365,8 @@ func TestRingInMisalignedMapping(t *testing.T) {
 	}
 }
 
-// TestTruncatedRingIsAnError: the file shrinks under the ring. The queue ends with the file's fault; another guest's goes on.
+// TestTruncatedRingIsAnError: the file shrinks under the ring. The queue ends with the file's
+// fault; another guest's goes on.
 //
 // Invariant: dma: A file that was truncated is an error of the spaces that map it, and of no other.
 func TestTruncatedRingIsAnError(t *testing.T) {

@@ -36,16 +36,18 @@ import (
 // (TSO), so every load acquires and every store releases. atomic.StoreUint32 is XCHG, which is locked, thus a full
 // barrier; it also drains the non-temporal stores of a large memmove.
 //
-// arm64: atomic.LoadUint32 is LDAR (acquire), atomic.StoreUint32 is STLR (release), and an LDAR does not pass an earlier
-// STLR (Arm ARM B2.3, barrier-ordered-before: [L]; po; [A]). That orders our idx before the peer's event. For
-// the 16-bit STRH of an event, fence puts an STLR to a private word behind it: STRH is before STLR, STLR before
-// LDAR. (A read-modify-write would do only where it is one instruction; without LSE it is a loop
-// around LDAXR and STLXR, into which the later load may move.)
+// arm64: atomic.LoadUint32 is LDAR (acquire), atomic.StoreUint32 is STLR (release), and an LDAR
+// does not pass an earlier STLR (Arm ARM B2.3, barrier-ordered-before: [L]; po; [A]). That orders
+// our idx before the peer's event. For the 16-bit STRH of an event, fence puts an STLR to a private
+// word behind it: STRH is before STLR, STLR before LDAR. (A read-modify-write would do only where
+// it is one instruction; without LSE it is a loop around LDAXR and STLXR, into which the later load
+// may move.)
 //
-// A driver in a guest that QEMU emulates needs more. With one virtual processor TCG makes a load and a store of a locked
-// instruction (CF_PARALLEL is not set), and STLR before LDAR orders nothing, though the device is another thread or
-// process. TCG keeps explicit barriers whatever the number of processors (tcg_gen_mb: "even with a single cpu we have i/o
-// threads running in parallel"), so such a driver has one: barrier, in fence_$GOARCH.s.
+// A driver in a guest that QEMU emulates needs more. With one virtual processor TCG makes a load
+// and a store of a locked instruction (CF_PARALLEL is not set), and STLR before LDAR orders
+// nothing, though the device is another thread or process. TCG keeps explicit barriers whatever the
+// number of processors (tcg_gen_mb: "even with a single cpu we have i/o threads running in
+// parallel"), so such a driver has one: barrier, in fence_$GOARCH.s.
 
 // field is a 16-bit little-endian field in shared memory.
 type field struct {

@@ -212,7 +212,8 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		if round%7 == 3 { // another device goes on from there
 			conf.Base = BaseOf(q.Base().State())
 			q.Close()
-			if q, err = newDevice(g.space, conf, r); err != nil || q.Resumed() == (conf.Base.State() == fakeStart<<16|fakeStart) {
+			if q, err = newDevice(g.space, conf, r); err != nil ||
+				q.Resumed() == (conf.Base.State() == fakeStart<<16|fakeStart) {
 				t.Fatalf("base %#x: %v", conf.Base.State(), err)
 			}
 		}

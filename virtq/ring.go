@@ -4,8 +4,9 @@ package virtq
 // knows what comes behind it.
 type pos uint32
 
-// deviceRing is the memory of a ring as the device uses it, in one format: how chains are found in it, and returned. What
-// is taken, held and staged is the Device's to know. The packed ring will be another one.
+// deviceRing is the memory of a ring as the device uses it, in one format: how chains are found in
+// it, and returned. What is taken, held and staged is the Device's to know. The packed ring will be
+// another one.
 //
 // Any method may fault, under the Device's guard.
 type deviceRing interface {

@@ -9,9 +9,9 @@
 // Driver owns its memory. The package knows no device type and no transport: kicks and calls are results,
 // which the caller turns into eventfd writes, register writes or messages.
 //
-// Ring memory of a Device is memory of a dma.Space, and may fault when the peer truncates the file behind it:
-// goroutines that use a Device must have been started by dma.Go, or have entered the space, which guards them as well. A
-// fault is the queue's error, like a bad chain.
+// Ring memory of a Device is memory of a dma.Space, and may fault when the peer truncates the file
+// behind it: goroutines that use a Device must have been started by dma.Go, or have entered the
+// space, which guards them as well. A fault is the queue's error, like a bad chain.
 //
 // What a chain costs is bounded, whatever the driver writes. A chain has at most MaxDescriptors
 // descriptors, an indirect table no more either, and its buffers lie in at most MaxSegments

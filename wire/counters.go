@@ -26,7 +26,8 @@ const (
 	NumDropReasons
 )
 
-var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unknown-dst", "same-port", "control-mac", "too-big",
+var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unknown-dst", "same-port", "control-mac",
+	"too-big",
 	"stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit"}
 
 // String gives the reason's name in counters.

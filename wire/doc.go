@@ -6,8 +6,8 @@
 // goes there. The receiving port copies the bytes; the wire itself copies payload only into the delay line of a link
 // that reorders. Each packet comes back with a Verdict. Nothing here waits, but Detach and Close.
 //
-// Order within a flow is kept, unless an Impairment is told to break it: once one packet of a batch met a busy port, the
-// rest of that batch to the port is busy too.
+// Order within a flow is kept, unless an Impairment is told to break it: once one packet of a batch
+// met a busy port, the rest of that batch to the port is busy too.
 //
 // What is judged of a frame is what leaves, byte for byte. A sender may leave a checksum to be
 // completed (CsumPartial), and says where it lies; the wire refuses it (DropBadCsum) unless that
@@ -20,9 +20,10 @@
 // again, before it is learned from, switched or seen by a receiver. That costs its sender one read
 // of the frame, and again each time it retries after Busy.
 //
-// Packets are valid only during Deliver. The wire looks at the link header, and at no more than what splitter parsed; it
-// knows no rings, no guest and no GPU. It is in the sender's goroutine and uses the sender's Worker throughout, so the
-// sender must be inside its own address space's epoch (dma.Space.Enter) and started by dma.Go.
+// Packets are valid only during Deliver. The wire looks at the link header, and at no more than
+// what splitter parsed; it knows no rings, no guest and no GPU. It is in the sender's goroutine and
+// uses the sender's Worker throughout, so the sender must be inside its own address space's epoch
+// (dma.Space.Enter) and started by dma.Go.
 //
 // The package and those below it are not API (README, Stability).
 package wire

@@ -41,19 +41,27 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 		csum   splitter.Csum
 	}{
 		{"whole", Limits{GSO: all, Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 1, 1, splitter.CsumPartial},
-		{"to segments", Limits{Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448, flags: splitter.FIN | splitter.PSH}, 14, 0, splitter.CsumPartial},
+		{"to segments", Limits{Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448, flags: splitter.FIN | splitter.PSH}, 14,
+			0, splitter.CsumPartial},
 		{"to segments with checksums", Limits{MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 14, 0, splitter.CsumGood},
 		{"super-packets need partial checksums", Limits{GSO: all}, spec{n: 20000, mss: 1448}, 14, 0, splitter.CsumGood},
 		{"many segments", Limits{}, spec{n: 60000, mss: 536, v6: true}, 112, 0, splitter.CsumGood},
-		{"to smaller ones", Limits{GSO: all, Csum: true, MaxBytes: 9000}, spec{n: 20000, mss: 1448, v6: true}, 3, 3, splitter.CsumPartial},
-		{"to k and a rest", Limits{GSO: all, Csum: true, MaxBytes: 54 + 2*1448}, spec{n: 5*1448 - 1, mss: 1448}, 3, 2, splitter.CsumPartial},
-		{"room for less than one", Limits{GSO: all, Csum: true, MaxBytes: 100}, spec{n: 3000, mss: 1448}, 3, 0, splitter.CsumPartial},
-		{"another type", Limits{GSO: GSO(splitter.GSOTCPv6), Csum: true}, spec{n: 3000, mss: 1448}, 3, 0, splitter.CsumPartial},
+		{"to smaller ones", Limits{GSO: all, Csum: true, MaxBytes: 9000}, spec{n: 20000, mss: 1448, v6: true}, 3, 3,
+			splitter.CsumPartial},
+		{"to k and a rest", Limits{GSO: all, Csum: true, MaxBytes: 54 + 2*1448}, spec{n: 5*1448 - 1, mss: 1448}, 3, 2,
+			splitter.CsumPartial},
+		{"room for less than one", Limits{GSO: all, Csum: true, MaxBytes: 100}, spec{n: 3000, mss: 1448}, 3, 0,
+			splitter.CsumPartial},
+		{"another type", Limits{GSO: GSO(splitter.GSOTCPv6), Csum: true}, spec{n: 3000, mss: 1448}, 3, 0,
+			splitter.CsumPartial},
 		{"uso", Limits{}, spec{udp: true, n: 5001, mss: 1001}, 5, 0, splitter.CsumGood},
-		{"uso6 to smaller ones", Limits{GSO: all, Csum: true, MaxBytes: 3072}, spec{udp: true, v6: true, n: 5001, mss: 1001}, 2, 2, splitter.CsumPartial},
-		{"tags do not count", Limits{Csum: true, MaxFrame: 1514}, spec{n: 2 * 1460, mss: 1460, tags: 1}, 2, 0, splitter.CsumPartial},
+		{"uso6 to smaller ones", Limits{GSO: all, Csum: true, MaxBytes: 3072}, spec{udp: true, v6: true, n: 5001, mss: 1001},
+			2, 2, splitter.CsumPartial},
+		{"tags do not count", Limits{Csum: true, MaxFrame: 1514}, spec{n: 2 * 1460, mss: 1460, tags: 1}, 2, 0,
+			splitter.CsumPartial},
 		{"cwr", Limits{GSO: all, Csum: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 2, 1, splitter.CsumPartial},
-		{"cwr whole", Limits{GSO: all, Csum: true, ECN: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 1, 1, splitter.CsumPartial},
+		{"cwr whole", Limits{GSO: all, Csum: true, ECN: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 1, 1,
+			splitter.CsumPartial},
 		{"one segment", Limits{}, spec{n: 100, mss: 1448}, 1, 0, splitter.CsumGood},
 		{"no payload", Limits{}, spec{n: 0, mss: 1448}, 1, 0, splitter.CsumGood},
 	} {
@@ -85,7 +93,8 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 					t.Errorf("frame of %d bytes", len(r.frame))
 				}
 				last := i == len(got)-1
-				if want := c.s.flags & (splitter.FIN | splitter.PSH); !last && m.Headers.TCPFlags&want != 0 || last && m.Headers.TCPFlags&want != want {
+				if want := c.s.flags & (splitter.FIN | splitter.PSH); !last && m.Headers.TCPFlags&want != 0 || last &&
+					m.Headers.TCPFlags&want != want {
 					t.Errorf("frame %d: flags %#x", i, m.Headers.TCPFlags)
 				}
 				if cwr := m.Headers.TCPFlags&splitter.CWR != 0; cwr != (i == 0 && c.s.flags&splitter.CWR != 0) {
@@ -110,7 +119,8 @@ func TestECNIsTakenBackWhereItIsNotTaken(t *testing.T) {
 		p.Meta.ECN = true
 		a.send(p)
 		got := b.take()
-		if stream(t, got, a.ram[:5000], 0); len(got) != 1 || got[0].meta.GSOType != splitter.GSOTCPv4 || got[0].meta.ECN != ecn {
+		if stream(t, got, a.ram[:5000], 0); len(got) != 1 || got[0].meta.GSOType != splitter.GSOTCPv4 ||
+			got[0].meta.ECN != ecn {
 			t.Errorf("%d frames", len(got))
 		}
 	}
@@ -121,7 +131,8 @@ func TestTooBigIsDropped(t *testing.T) {
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
 	meet(a, b)
 	b.setLimits(Limits{GSO: GSO(splitter.GSOTCPv4), Csum: true, MaxFrame: 1514})
-	for name, sp := range map[string]spec{"frame": {n: 1461}, "segments": {n: 9000, mss: 1461}, "partial": {n: 1461, csum: splitter.CsumPartial}} {
+	for name, sp := range map[string]spec{"frame": {n: 1461}, "segments": {n: 9000, mss: 1461},
+		"partial": {n: 1461, csum: splitter.CsumPartial}} {
 		p := a.packet(b.mac, sp)
 		a.send(p)
 		if p.Verdict != Drop(DropTooBig) {
@@ -196,7 +207,8 @@ func TestPartialChecksums(t *testing.T) {
 	meet(a, b)
 	for _, lim := range []Limits{{Csum: true}, {}} {
 		b.setLimits(lim)
-		for _, sp := range []spec{{n: 1001}, {n: 1000, v6: true}, {n: 7, udp: true}, {n: 0}, {n: 99, udp: true, v6: true, cut: []int{1, 1, 5}}} {
+		for _, sp := range []spec{{n: 1001}, {n: 1000, v6: true}, {n: 7, udp: true}, {n: 0},
+			{n: 99, udp: true, v6: true, cut: []int{1, 1, 5}}} {
 			sp.csum = splitter.CsumPartial
 			p := a.packet(b.mac, sp)
 			hdr := bytes.Clone(p.Header)
@@ -354,7 +366,8 @@ func FuzzNothingIsLostOrRepeated(f *testing.F) {
 		for n := 0; len(ops) > 0 && n < 50; n++ {
 			var batch []*Packet
 			for range 1 + next()%4 {
-				sp := spec{off: off, n: next()<<8 | next(), mss: uint16(8 + next()), seq: uint32(off), v6: next()&1 != 0, flags: splitter.CWR | splitter.PSH}
+				sp := spec{off: off, n: next()<<8 | next(), mss: uint16(8 + next()), seq: uint32(off), v6: next()&1 != 0,
+					flags: splitter.CWR | splitter.PSH}
 				sp.n %= 4096
 				sp.cut = []int{next(), next(), next()}
 				if off+sp.n > ramSize {

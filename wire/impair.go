@@ -6,9 +6,10 @@ import (
 	"time"
 )
 
-// Impairment is what a bad link does to the segments that pass it in one direction. What happens to the n-th segment
-// depends on Seed, the direction and n alone, so the same sequence of segments meets the same fate again. A super-packet
-// counts as its segments, and goes on as the runs that survive. The zero value does nothing.
+// Impairment is what a bad link does to the segments that pass it in one direction. What happens to
+// the n-th segment depends on Seed, the direction and n alone, so the same sequence of segments
+// meets the same fate again. A super-packet counts as its segments, and goes on as the runs that
+// survive. The zero value does nothing.
 type Impairment struct {
 	Seed    uint64
 	Loss    float64 // probability that a segment is lost
@@ -217,8 +218,8 @@ func (im *impaired) cut(w *Worker, one []*Packet, at *level, segments uint64) {
 	}
 }
 
-// lose loses the piece [off, off+n) of a packet, of which from is the cursor. What is lost on its way up, the sender's tap asks
-// for (Link.Lost).
+// lose loses the piece [off, off+n) of a packet, of which from is the cursor. What is lost on its
+// way up, the sender's tap asks for (Link.Lost).
 func (im *impaired) lose(w *Worker, x *piece, p *Packet, from *cursor, off, n uint32) {
 	im.link.count.dropped(DropLinkLoss)
 	here := *from

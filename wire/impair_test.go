@@ -56,7 +56,8 @@ func over(t *testing.T, opts, down LinkOptions, lim Limits, sizes []int) ([]int,
 
 // shapes are ways to send 1000 segments.
 func shapes() map[string][]int {
-	m := map[string][]int{"one by one": slices.Repeat([]int{1}, 1000), "by tens": slices.Repeat([]int{10}, 100), "by 500": {500, 500}}
+	m := map[string][]int{"one by one": slices.Repeat([]int{1}, 1000), "by tens": slices.Repeat([]int{10}, 100),
+		"by 500": {500, 500}}
 	var odd []int
 	for n, left := 1, 1000; left > 0; n = n%37 + 1 {
 		odd = append(odd, min(n, left))
@@ -68,7 +69,8 @@ func shapes() map[string][]int {
 
 var superLimits = Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4)}
 
-// TestFateOfSegmentsIsTheSeeds: the same segments are lost and held back, however they are packed, whatever the port takes.
+// TestFateOfSegmentsIsTheSeeds: the same segments are lost and held back, however they are packed,
+// whatever the port takes.
 //
 // Invariant: wire: The seed alone decides which segments are lost or late.
 func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
@@ -126,7 +128,8 @@ func TestFateSurvivesBusyPorts(t *testing.T) {
 			}
 		}
 		n, m := a.link.Counters(), b.link.Counters()
-		if lost := n.Drops[DropLinkLoss] + m.Drops[DropLinkLoss]; lost+m.Received != 1000 || n.Sent != 10 || n.SentSegments != 1000 {
+		if lost := n.Drops[DropLinkLoss] + m.Drops[DropLinkLoss]; lost+m.Received != 1000 || n.Sent != 10 ||
+			n.SentSegments != 1000 {
 			t.Errorf("%d lost, %d received, %d sent as %d", lost, m.Received, n.Sent, n.SentSegments)
 		}
 		return arrivals(t, b.take(), 100)
@@ -146,7 +149,8 @@ func TestSeedsDiffer(t *testing.T) {
 	if slices.Equal(one, two) {
 		t.Error("two seeds, one fate")
 	}
-	both, _, _ := over(t, LinkOptions{Up: Impairment{Seed: 1, Loss: 0.1}}, LinkOptions{Down: Impairment{Seed: 1, Loss: 0.1}}, Limits{}, sizes)
+	both, _, _ := over(t, LinkOptions{Up: Impairment{Seed: 1, Loss: 0.1}},
+		LinkOptions{Down: Impairment{Seed: 1, Loss: 0.1}}, Limits{}, sizes)
 	if len(both) > len(one)-30 {
 		t.Errorf("%d came over two bad links, %d over one", len(both), len(one))
 	}
@@ -169,7 +173,8 @@ func TestAllLostAndNoneLost(t *testing.T) {
 	}
 }
 
-// TestHeldSegmentsAreOvertakenAsToldAndNeverLost: with reordering alone all segments come, each at most ReorderDepth late.
+// TestHeldSegmentsAreOvertakenAsToldAndNeverLost: with reordering alone all segments come, each at
+// most ReorderDepth late.
 func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 	for _, depth := range []int{1, 4} {
 		bad := Impairment{Seed: 3, Reorder: 0.2, ReorderDepth: depth, HoldMax: time.Hour}
@@ -192,7 +197,8 @@ func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 // TestHeldPayloadIsACopy: the sender may use its memory again as soon as it has the verdict.
 func TestHeldPayloadIsACopy(t *testing.T) {
 	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{Up: Impairment{Reorder: 1, ReorderDepth: 1, HoldMax: time.Hour}}), newHost(t, s, 2, LinkOptions{})
+	a, b := newHost(t, s, 1, LinkOptions{Up: Impairment{Reorder: 1, ReorderDepth: 1, HoldMax: time.Hour}}),
+		newHost(t, s, 2, LinkOptions{})
 	s.table.learn(b.mac.key(), b.link.id)
 	want := bytes.Clone(a.ram[:500])
 	p := a.packet(b.mac, spec{n: 500, csum: splitter.CsumGood, cut: []int{1, 2}})
@@ -201,7 +207,8 @@ func TestHeldPayloadIsACopy(t *testing.T) {
 		t.Fatalf("%+v", p.Verdict)
 	}
 	clear(a.ram[:500])
-	a.send(a.packet(b.mac, spec{off: 1000, n: 10}), a.packet(b.mac, spec{off: 1000, n: 10}), a.packet(b.mac, spec{off: 1000, n: 10}))
+	a.send(a.packet(b.mac, spec{off: 1000, n: 10}), a.packet(b.mac, spec{off: 1000, n: 10}),
+		a.packet(b.mac, spec{off: 1000, n: 10}))
 	got := b.take()
 	if len(got) == 0 || !got[0].wire || !bytes.Equal(got[0].frame[54:], want) {
 		t.Fatalf("%d frames", len(got))
@@ -317,7 +324,8 @@ func TestNothingGoesAstray(t *testing.T) {
 		for i := range 4 {
 			var batch []*Packet
 			for range 5 {
-				batch = append(batch, a.packet(b.mac, spec{n: 2000, mss: 100, sport: uint16(i)}), a.packet(b.mac, spec{n: 10, udp: true}))
+				batch = append(batch, a.packet(b.mac, spec{n: 2000, mss: 100, sport: uint16(i)}),
+					a.packet(b.mac, spec{n: 10, udp: true}))
 			}
 			wg.Go(func() {
 				w := NewWorker()

@@ -15,8 +15,9 @@ var ControlMAC = MAC{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 // EtherTypeControl is an IEEE local experimental EtherType.
 const EtherTypeControl = 0x88b5
 
-// Packet is one frame, or one super-packet, described where it lies. The sender owns it and all it points to; a receiver
-// may use it only until its Deliver returns. The wire writes only Verdict and Progress.
+// Packet is one frame, or one super-packet, described where it lies. The sender owns it and all it
+// points to; a receiver may use it only until its Deliver returns. The wire writes only Verdict and
+// Progress.
 //
 // For a new packet the sender sets Header, Payload, PayloadLen and Meta (with Meta.Headers from splitter.Parse), then
 // calls Prepare. To retry after Busy it sets Header, Payload and PayloadLen to the same bytes again if they have moved,

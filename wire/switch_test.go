@@ -96,7 +96,8 @@ func TestWhatTheWireRefuses(t *testing.T) {
 			{"short", func(p *Packet) { p.Header = p.Header[:13] }, DropBadFrame},
 			{"part of the headers", func(p *Packet) { p.Header = p.Header[:40] }, DropBadFrame},
 			{"too much payload", func(p *Packet) { p.PayloadLen++ }, DropBadFrame},
-			{"checksum past the end", func(p *Packet) { p.Meta.Csum, p.Meta.CsumStart = splitter.CsumPartial, 1100 }, DropBadCsum},
+			{"checksum past the end", func(p *Packet) { p.Meta.Csum, p.Meta.CsumStart = splitter.CsumPartial, 1100 },
+				DropBadCsum},
 			{"segments of 0", func(p *Packet) { p.Meta.GSOType = splitter.GSOTCPv4 }, DropBadGSO},
 		} {
 			t.Run(from.Name()+" "+c.name, func(t *testing.T) {
@@ -376,7 +377,8 @@ func TestDetachWaitsForDeliver(t *testing.T) {
 
 func TestAttachRefuses(t *testing.T) {
 	s := newSwitch(t)
-	for _, im := range []Impairment{{Loss: 1.5}, {Loss: -1}, {Reorder: 2}, {Loss: nan()}, {HoldMax: -1, Loss: 1}, {MaxBytes: -1}} {
+	for _, im := range []Impairment{{Loss: 1.5}, {Loss: -1}, {Reorder: 2}, {Loss: nan()}, {HoldMax: -1, Loss: 1},
+		{MaxBytes: -1}} {
 		if _, err := s.Attach(&host{}, LinkOptions{Down: im}); !errors.Is(err, ErrBadImpairment) {
 			t.Errorf("%+v: %v", im, err)
 		}

@@ -2,8 +2,9 @@ package wire
 
 import "vnic.dev/vnic/dma"
 
-// Tap sees what a port sends and receives. It is called on the fast path, by many workers at once, Received even under a
-// receive queue's lock: it never waits, and keeps nothing of what it is shown.
+// Tap sees what a port sends and receives. It is called on the fast path, by many workers at once,
+// Received even under a receive queue's lock: it never waits, and keeps nothing of what it is
+// shown.
 type Tap interface {
 	// Sending tells of a packet before anything becomes of it, so that a tap knows in which order things began. The mark
 	// that it returns comes back with Sent.
@@ -28,8 +29,8 @@ type Placement struct {
 // Nowhere is the Placement of a packet that was dropped, and of one that lies where only its port knows.
 var Nowhere = Placement{Queue: -1}
 
-// Placer is a Port that itself tells its link's tap what it received, as it knows where that lies. For all other ports the
-// link does so.
+// Placer is a Port that itself tells its link's tap what it received, as it knows where that lies.
+// For all other ports the link does so.
 type Placer interface {
 	Port
 	TellsTap()
@@ -65,8 +66,8 @@ func sent(t Tap, w *Worker, batch []*Packet) {
 	}
 }
 
-// GaveUp tells the tap of a packet that the port itself has dropped on its way to Deliver, or after it was Busy. The packet's
-// payload may be out of reach by then: where it lay is not told.
+// GaveUp tells the tap of a packet that the port itself has dropped on its way to Deliver, or after
+// it was Busy. The packet's payload may be out of reach by then: where it lay is not told.
 func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
 	t := l.Tap()
 	if t == nil {
@@ -100,11 +101,13 @@ func (l *Link) arrived(w *Worker, run []*Packet) {
 	}
 }
 
-// Held says how many segments of a packet the link held back as the port sent them; they come later. It is for taps, as Lost is.
+// Held says how many segments of a packet the link held back as the port sent them; they come
+// later. It is for taps, as Lost is.
 func (p *Packet) Held() int { return int(p.Progress.level[levelUp].held) }
 
-// Lost gives the first run of segments of a packet, from segment number from on, that the link lost as the port sent them:
-// segments [first, first+n). n is 0 if there is none. It is for taps, while they are told of the packet.
+// Lost gives the first run of segments of a packet, from segment number from on, that the link lost
+// as the port sent them: segments [first, first+n). n is 0 if there is none. It is for taps, while
+// they are told of the packet.
 func (l *Link) Lost(p *Packet, from uint32) (first, n uint32) {
 	at := &p.Progress.level[levelUp]
 	if l.up == nil || !at.known {

@@ -79,7 +79,8 @@ func expect(t *testing.T, got []string, want ...string) {
 	}
 }
 
-// TestTapIsToldOfEachPacketOnce: a packet that meets a busy port is told of again, and what was cut comes as its pieces.
+// TestTapIsToldOfEachPacketOnce: a packet that meets a busy port is told of again, and what was cut
+// comes as its pieces.
 //
 // Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
 // payload lies.
@@ -155,7 +156,8 @@ func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 				t.Errorf("%s: told of %d segments held back going up, counted %d", name, up.held, n.Held)
 			}
 			if down.none == 0 || down.none != int(m.Drops[DropLinkLoss]) || down.bytes != got {
-				t.Errorf("%s: told of %d segments lost going down, counted %d; of %d bytes, %d came", name, down.none, m.Drops[DropLinkLoss], down.bytes, got)
+				t.Errorf("%s: told of %d segments lost going down, counted %d; of %d bytes, %d came", name, down.none,
+					m.Drops[DropLinkLoss], down.bytes, got)
 			}
 		}
 	}

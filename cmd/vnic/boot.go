@@ -98,9 +98,11 @@ beside bin, and in guest/docs of the source.`,
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringVar(&o.NIC, "nic", lab.Virtio, "virtio; or gve, whose devmem TCP is the kernel's, and which needs QEMU "+assets.MinVFIOUser)
+	f.StringVar(&o.NIC, "nic", lab.Virtio,
+		"virtio; or gve, whose devmem TCP is the kernel's, and which needs QEMU "+assets.MinVFIOUser)
 	f.IntVar(&o.Guests, "guests", 1, "how many guests; the command runs in all of them")
-	f.StringArrayVar(&o.Copies, "copy", nil, "HOST:GUEST, a file or directory for the guests, libraries included; HOST alone: to the same place")
+	f.StringArrayVar(&o.Copies, "copy", nil,
+		"HOST:GUEST, a file or directory for the guests, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
 	f.IntVar(&o.CPUs, "cpus", 1, "CPUs of each guest")
 	f.Var(&memory, "memory", "RAM of each guest")

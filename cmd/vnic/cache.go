@@ -33,7 +33,8 @@ built from them, and tools. What is removed and needed again is fetched or built
 }
 
 func cacheFlag(f *pflag.FlagSet, o *assets.Options) {
-	f.StringVar(&o.CacheDir, "cache", "", "cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
+	f.StringVar(&o.CacheDir, "cache", "",
+		"cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
 }
 
 func cacheListCommand() *cobra.Command {

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 )
 
-// With the tag docs, which `make install` builds a program of its own with, there is a command more: it writes what is installed
-// beside the program. The program itself needs none of it.
+// With the tag docs, which `make install` builds a program of its own with, there is a command
+// more: it writes what is installed beside the program. The program itself needs none of it.
 func init() { more = append(more, docsCommand) }
 
 func docsCommand() *cobra.Command {
@@ -35,7 +35,8 @@ func docsCommand() *cobra.Command {
 			}
 			date := time.Unix(seconds, 0).UTC()
 			in := func(name string) string { return filepath.Join(dir, name) }
-			for _, d := range []string{"man/man1", "bash-completion/completions", "zsh/site-functions", "fish/vendor_completions.d", "qemu/vhost-user"} {
+			for _, d := range []string{"man/man1", "bash-completion/completions", "zsh/site-functions",
+				"fish/vendor_completions.d", "qemu/vhost-user"} {
 				if err := os.MkdirAll(in(d), 0o755); err != nil {
 					return err
 				}

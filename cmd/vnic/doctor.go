@@ -66,10 +66,12 @@ func printDoctor(w io.Writer, rep *qemu.Report) error {
 	case rep.Ready:
 		_, err = fmt.Fprintf(w, "\nready: 'vnic run' needs no download, and %d MB of memory\n", rep.MemoryBytes>>20)
 	case rep.CanFetch && rep.DownloadBytes > 0:
-		_, err = fmt.Fprintf(w, "\nready: the first 'vnic run' downloads %d MB, keeps %d MB in the cache, and needs %d MB of memory\n",
+		_, err = fmt.Fprintf(w,
+			"\nready: the first 'vnic run' downloads %d MB, keeps %d MB in the cache, and needs %d MB of memory\n",
 			rep.DownloadBytes>>20, rep.DiskBytes>>20, rep.MemoryBytes>>20)
 	default:
-		_, err = fmt.Fprintln(w, "\nnot ready for QEMU guests: see above for what to do. 'vnic run --guest inproc' needs none of it.")
+		_, err = fmt.Fprintln(w,
+			"\nnot ready for QEMU guests: see above for what to do. 'vnic run --guest inproc' needs none of it.")
 	}
 	return err
 }

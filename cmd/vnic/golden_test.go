@@ -65,7 +65,8 @@ func TestGoldenOfGuests(t *testing.T) {
 	if err != nil {
 		t.Skipf("no QEMU or kernel without the network: %v", err)
 	}
-	testscript.Run(t, goldenParams(t, "testdata/golden-qemu", 5*time.Minute, func(e *testscript.Env) { e.Setenv(assets.EnvCache, dir) }))
+	testscript.Run(t, goldenParams(t, "testdata/golden-qemu", 5*time.Minute,
+		func(e *testscript.Env) { e.Setenv(assets.EnvCache, dir) }))
 }
 
 // TestGoldenHasEveryCommand holds that no command is without a golden help.
@@ -155,7 +156,8 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 				name, _, _ := strings.Cut(v, "=")
 				names = append(names, name)
 			}
-			e.Values[transcriptKey{}] = &transcript{env: names, limit: limit, running: map[string]*process{}, values: map[string]string{}}
+			e.Values[transcriptKey{}] = &transcript{env: names, limit: limit, running: map[string]*process{},
+				values: map[string]string{}}
 			return nil
 		},
 	}

@@ -84,7 +84,8 @@ The same flags, files and kernel give the same image, byte for byte.`,
 	f.StringVarP(&o.Dir, "output", "o", "guest", "directory to make")
 	f.BoolVar(&o.Force, "force", false, "replace it if there is one")
 	f.StringVar(&o.Guest.NIC, "nic", lab.Virtio, "virtio or gve, as of vnic serve")
-	f.StringArrayVar(&o.Guest.Copies, "copy", nil, "HOST:GUEST, a file or directory for the guest, libraries included; HOST alone: to the same place")
+	f.StringArrayVar(&o.Guest.Copies, "copy", nil,
+		"HOST:GUEST, a file or directory for the guest, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Guest.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
 	f.Var(&memory, "memory", "RAM that the guest will have at least: files may take up a third of it")
 	f.StringVar(&o.Guest.Append, "append", "", "words for the kernel's command line")

@@ -37,7 +37,8 @@ func main() {
 	if !signal.Ignored(syscall.SIGHUP) { // as under nohup(1)
 		signal.Notify(signals, syscall.SIGHUP)
 	}
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) // or the runtime has SIGPIPE of stdout kill us, and nothing is cleared up
+	// or the runtime has SIGPIPE of stdout kill us, and nothing is cleared up
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE)
 	go interrupts(signals, cancel, func() {
 		atexit.Run()
 		fmt.Fprintln(os.Stderr, "vnic: interrupted again: gone at once")
@@ -158,7 +159,8 @@ func keepHelpError(root *cobra.Command) *error {
 	return kept
 }
 
-// readerGone says whether stdout is a pipe that nobody reads any more: nothing to complain of, as in `vnic stat | head`.
+// readerGone says whether stdout is a pipe that nobody reads any more: nothing to complain of, as
+// in `vnic stat | head`.
 func readerGone(err error) bool {
 	var p *os.PathError
 	return errors.As(err, &p) && p.Path == os.Stdout.Name() && errors.Is(p.Err, syscall.EPIPE)

@@ -33,7 +33,8 @@ func TestScripts(t *testing.T) {
 		Setup: func(e *testscript.Env) error {
 			e.Setenv("HOME", e.WorkDir)
 			e.Setenv("XDG_CACHE_HOME", e.WorkDir+"/cache")
-			for _, v := range []string{assets.EnvCache, assets.EnvKernel, assets.EnvKeyring, assets.EnvMirror, assets.EnvModules, assets.EnvQEMU} {
+			for _, v := range []string{assets.EnvCache, assets.EnvKernel, assets.EnvKeyring, assets.EnvMirror, assets.EnvModules,
+				assets.EnvQEMU} {
 				e.Setenv(v, "")
 			}
 			return nil
@@ -211,13 +212,15 @@ func TestFlags(t *testing.T) {
 			t.Errorf("%q: %s: %d, %v", s, b.String(), again, err)
 		}
 	}
-	for _, s := range []string{"", "K", "iB", "-1", "+1", "1.5G", "64KB", "64 K", "0x10", "8388608T", "18446744073709551616", "1e6", "nonsense"} {
+	for _, s := range []string{"", "K", "iB", "-1", "+1", "1.5G", "64KB", "64 K", "0x10", "8388608T",
+		"18446744073709551616", "1e6", "nonsense"} {
 		var b bytesFlag
 		if err := b.Set(s); err == nil {
 			t.Errorf("%q is taken for %d", s, b)
 		}
 	}
-	for s, want := range map[string]string{"0": "0%", "1%": "1%", "0.01": "1%", "0.5%": "0.5%", "99.9%": "99.9%", "1e-3": "0.1%", "0%": "0%"} {
+	for s, want := range map[string]string{"0": "0%", "1%": "1%", "0.01": "1%", "0.5%": "0.5%", "99.9%": "99.9%",
+		"1e-3": "0.1%", "0%": "0%"} {
 		var f fraction
 		if err := f.Set(s); err != nil || f.String() != want {
 			t.Errorf("%q: %v, %v", s, f.String(), err)
@@ -232,10 +235,12 @@ func TestFlags(t *testing.T) {
 }
 
 func TestDoctorSaysWhatARunNeeds(t *testing.T) {
-	facts := []assets.Fact{{Name: "qemu", State: assets.Good, Value: "11.1.2"}, {Name: "kvm", State: assets.Worse, Value: "none", Fix: "slower"},
+	facts := []assets.Fact{{Name: "qemu", State: assets.Good, Value: "11.1.2"},
+		{Name: "kvm", State: assets.Worse, Value: "none", Fix: "slower"},
 		{Name: "space", State: assets.Lacking, Value: "1 MB", Fix: "free some"}}
 	for want, rep := range map[string]qemu.Report{
-		"ready: 'vnic run' needs no download, and 1024 MB of memory":                                          {Ready: true, MemoryBytes: 1 << 30},
+		"ready: 'vnic run' needs no download, and 1024 MB of memory": {Ready: true,
+			MemoryBytes: 1 << 30},
 		"ready: the first 'vnic run' downloads 60 MB, keeps 200 MB in the cache, and needs 1024 MB of memory": {CanFetch: true, DownloadBytes: 60 << 20, DiskBytes: 200 << 20, MemoryBytes: 1 << 30},
 		"not ready for QEMU guests": {},
 	} {
@@ -244,7 +249,8 @@ func TestDoctorSaysWhatARunNeeds(t *testing.T) {
 		if err := printDoctor(&b, &rep); err != nil {
 			t.Fatal(err)
 		}
-		const table = "qemu   ok       11.1.2\nkvm    worse    none\n                slower\nspace  missing  1 MB\n                free some\n\n"
+		const table = "qemu   ok       11.1.2\nkvm    worse    none\n                slower\nspace  missing  1 MB\n     " +
+			"           free some\n\n"
 		if !strings.HasPrefix(b.String(), table+want) {
 			t.Errorf("%s", b.String())
 		}

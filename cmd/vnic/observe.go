@@ -16,7 +16,8 @@ type observers struct {
 }
 
 // observe starts them before the lab is made. Without an error the caller closes them.
-func observe(counters stat.Options, dump pcap.Options, log *slog.Logger, note func(format string, args ...any)) (*observers, error) {
+func observe(counters stat.Options, dump pcap.Options, log *slog.Logger,
+	note func(format string, args ...any)) (*observers, error) {
 	counters.Log = log
 	s, err := stat.Start(counters)
 	if err != nil {

@@ -111,14 +111,16 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 	f.SortFlags = false
 	f.Var(&size, "size", "bytes to send in each mode (K, M, G); more than fits GPU memory runs in rounds")
 	f.StringVar(&mode, "mode", mode, "devmem, copy or both")
-	f.StringVar(&o.NIC, "nic", run.NICVirtio, "virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+assets.MinVFIOUser+
-		"; or two, with a comma: the sender's and the receiver's")
+	f.StringVar(&o.NIC, "nic", run.NICVirtio,
+		"virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+assets.MinVFIOUser+
+			"; or two, with a comma: the sender's and the receiver's")
 	f.StringVar(&guest, "guest", guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
 	impairFlags(f, &o.Impair)
 	f.IntVar(&o.Family, "family", 4, "IP version, 4 or 6")
 	f.IntVar(&o.BindQueues, "bind-queues", 1, "receive queues that are bound to GPU memory")
-	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0, "tokens that the receiver keeps until nothing comes any more (exhaustion test)")
+	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0,
+		"tokens that the receiver keeps until nothing comes any more (exhaustion test)")
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of payload, loss and reordering (default: random, printed)")
@@ -151,7 +153,8 @@ func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
 func kernelFlags(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.Kernel, "kernel", "", "guest kernel, a bzImage ($"+assets.EnvKernel+"; else fetched)")
 	f.StringVar(&o.Modules, "modules", "", "directory with the modules of --kernel ($"+assets.EnvModules+")")
-	f.StringVar(&o.CacheDir, "cache", "", "cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
+	f.StringVar(&o.CacheDir, "cache", "",
+		"cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
 	f.StringVar(&o.Mirror, "mirror", "", "Debian mirror to fetch from ($"+assets.EnvMirror+"; else this machine's)")
 	f.StringVar(&o.Keyring, "keyring", "", "keyring that signs the mirror ($"+assets.EnvKeyring+"; else Debian's)")
 }
@@ -166,7 +169,8 @@ func printReport(w io.Writer, rep *run.Report, asJSON bool) error {
 	if err := rep.Table(&table); err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, strings.NewReplacer("MISMATCH", red(w, "MISMATCH"), "  match", "  "+green(w, "match")).Replace(table.String()))
+	_, err := io.WriteString(w, strings.NewReplacer("MISMATCH", red(w, "MISMATCH"), "  match",
+		"  "+green(w, "match")).Replace(table.String()))
 	return err
 }
 

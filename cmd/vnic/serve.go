@@ -30,8 +30,8 @@ func backendArgs(args []string) []string {
 	return args[1:]
 }
 
-// asksCapabilities says whether nothing else is asked: "Other options and arguments should be ignored" (vhost-user.rst, "Backend
-// program conventions"), those that are not known, too.
+// asksCapabilities says whether nothing else is asked: "Other options and arguments should be
+// ignored" (vhost-user.rst, "Backend program conventions"), those that are not known, too.
 func asksCapabilities(args []string) bool {
 	return len(args) > 0 && args[0] == "serve" && slices.Contains(args, capabilitiesFlag)
 }
@@ -120,20 +120,26 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.StringArrayVar(&paths, "socket-path", nil, "socket to listen at; once for each port, or with %d for the port's number")
+	f.StringArrayVar(&paths, "socket-path", nil,
+		"socket to listen at; once for each port, or with %d for the port's number")
 	f.IntVar(&ports, "ports", 0, "how many NICs, with %d in --socket-path")
-	f.IntSliceVar(&o.FDs, "fd", nil, "socket that is open already, connected or listening (default: those of systemd's LISTEN_FDS)")
+	f.IntSliceVar(&o.FDs, "fd", nil,
+		"socket that is open already, connected or listening (default: those of systemd's LISTEN_FDS)")
 	f.BoolVar(&o.Client, "client", false, "connect to --socket-path, where QEMU listens (server=on)")
-	f.BoolVar(&capabilities, capabilitiesFlag[2:], false, "print the capabilities as management software wants them, and nothing else")
-	f.StringVar(&o.NIC.Model, "nic", lab.Virtio, "virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+assets.MinVFIOUser)
+	f.BoolVar(&capabilities, capabilitiesFlag[2:], false,
+		"print the capabilities as management software wants them, and nothing else")
+	f.StringVar(&o.NIC.Model, "nic", lab.Virtio,
+		"virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+assets.MinVFIOUser)
 	f.Var(&gpuMemory, "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
 	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link")
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
-	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network")
-	f.StringArrayVar(&o.Forwards, "forward", nil, "lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
+	f.BoolVar(&o.NoGateway, "no-gateway", false,
+		"nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network")
+	f.StringArrayVar(&o.Forwards, "forward", nil,
+		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
 	dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	metricsFlag(f, &show)

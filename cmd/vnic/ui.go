@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 )
 
-// ui is what a user sees on stderr while something runs: on a terminal one line, which goes away, elsewhere plain lines,
-// few enough for a log.
+// ui is what a user sees on stderr while something runs: on a terminal one line, which goes away,
+// elsewhere plain lines, few enough for a log.
 type ui struct {
 	w     io.Writer
 	tty   bool
@@ -82,7 +82,8 @@ func (u *ui) note(format string, args ...any) {
 // doingWhat is what a stage's name means, on a terminal.
 var doingWhat = map[string]string{
 	"fetch": "looking for QEMU and a kernel", "gpu-memory": "allocating GPU memory", "boot": "booting two guests",
-	"setup": "setting up their NICs", "prepare": "filling GPU memory", "connect": "connecting", "verify": "digesting what arrived",
+	"setup": "setting up their NICs", "prepare": "filling GPU memory", "connect": "connecting",
+	"verify": "digesting what arrived",
 }
 
 // stage begins a stage. Elsewhere than on a terminal, only a mode's first round says so.

@@ -56,7 +56,8 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 	u := &ui{w: &b, tty: true, stop: make(chan struct{})}
 	shows := func(want string) {
 		t.Helper()
-		if got := screen(t, b.String()); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != strings.Count(want, "\n") {
+		if got := screen(t, b.String()); !strings.HasPrefix(got, want) || strings.Count(got, "\n") != strings.Count(want,
+			"\n") {
 			t.Fatalf("the screen shows %q, not %q", got, want)
 		}
 	}

@@ -31,7 +31,8 @@ func versionCommand() *cobra.Command {
 					}
 				}
 			}
-			_, err := fmt.Fprintf(c.OutOrStdout(), "vnic %s%s, %s %s/%s\n", version, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprintf(c.OutOrStdout(), "vnic %s%s, %s %s/%s\n", version, revision, runtime.Version(), runtime.GOOS,
+				runtime.GOARCH)
 			return err
 		},
 	}

@@ -238,7 +238,8 @@ var receiveCases = []testCase{
 		e.bindRX()
 		e.steer()
 		c, host := e.accept()
-		for i, n := range []int{1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 65536, 100_001} {
+		for i, n := range []int{1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 65536,
+			100_001} {
 			want := data(uint64(100+i), n)
 			wait := e.background(func() error { return writeAll(host, want) })
 			e.recvAll(c, want)

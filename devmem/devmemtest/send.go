@@ -48,7 +48,8 @@ var sendCases = []testCase{
 		c, host := e.accept()
 		mem := data(40, txSize)
 		e.store(0, mem)
-		ranges := []devmem.Range{{Off: 1, Len: 1}, {Off: 4095, Len: 2}, {Off: 9, Len: 7}, {Off: txSize - 1, Len: 1}, {Off: 3, Len: 100_001}, {Off: 8191, Len: 3}}
+		ranges := []devmem.Range{{Off: 1, Len: 1}, {Off: 4095, Len: 2}, {Off: 9, Len: 7}, {Off: txSize - 1, Len: 1},
+			{Off: 3, Len: 100_001}, {Off: 8191, Len: 3}}
 		for i := range 200 {
 			ranges = append(ranges, devmem.Range{Off: uint64(txSize - 3 - 17*i), Len: uint64(1 + i%13)})
 		}

@@ -78,7 +78,8 @@ var tokenCases = []testCase{
 		if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1000, Count: 1023}, {Start: 1, Count: 2}}); n != 1 || err != nil {
 			e.Errorf("1023 unknown ones, then 2: %d, %v", n, err)
 		}
-		if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1000, Count: 1 << 31}, {Start: 2, Count: 1}}); n != 0 || err != nil {
+		if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1000, Count: 1 << 31}, {Start: 2, Count: 1}}); n != 0 ||
+			err != nil {
 			e.Errorf("very many, then 1: %d, %v", n, err)
 		}
 		if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1, Count: 1024}}); n != 1 || err != nil {

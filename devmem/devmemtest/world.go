@@ -225,8 +225,9 @@ func data(seed uint64, n int) []byte {
 	return b
 }
 
-// background runs f beside the case, which calls wait before it ends. What is more than a few segments is sent so, while
-// the other end receives: how much lies between two ends is theirs to say.
+// background runs f beside the case, which calls wait before it ends. What is more than a few
+// segments is sent so, while the other end receives: how much lies between two ends is theirs to
+// say.
 func (e *env) background(f func() error) (wait func()) {
 	done := make(chan error, 1)
 	go func() { done <- f() }()

@@ -20,7 +20,8 @@ func BenchmarkReceive(b *testing.B) {
 	benchReceive(b, "net", func(c *Conn, h net.Conn) (func(p []byte) (int, error), net.Conn) { return h.Read, c })
 }
 
-func benchReceive(b *testing.B, name string, ends func(*Conn, net.Conn) (recv func([]byte) (int, error), from net.Conn)) {
+func benchReceive(b *testing.B, name string, ends func(*Conn, net.Conn) (recv func([]byte) (int, error),
+	from net.Conn)) {
 	b.Run(name, func(b *testing.B) { receiveAll(b, ends) })
 }
 

@@ -106,7 +106,8 @@ func (b *binding) watch() {
 func (d *Device) dropQueued() {
 	d.flushed.Do(func() {
 		if err := d.flush(); err != nil {
-			d.log.Warn("memory is still in use, and packets that wait to be sent cannot be dropped", "interface", d.name, "err", err)
+			d.log.Warn("memory is still in use, and packets that wait to be sent cannot be dropped", "interface", d.name, "err",
+				err)
 		}
 	})
 }

@@ -49,7 +49,8 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 			continue // a time stamp, or what somebody else asked for
 		}
 		if len(data) < fragLen || n == len(frags) {
-			return n, linear, fmt.Errorf("control message %d: %d bytes, room for %d frags: %w", kind, len(data), len(frags), syscall.EPROTO)
+			return n, linear, fmt.Errorf("control message %d: %d bytes, room for %d frags: %w", kind, len(data), len(frags),
+				syscall.EPROTO)
 		}
 		f := devmem.Frag{Size: native.Uint32(data[8:]), Kind: devmem.Linear}
 		if kind == scmDevmemDmabuf {

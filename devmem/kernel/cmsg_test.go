@@ -91,7 +91,8 @@ func TestParseCompletion(t *testing.T) {
 		err  error
 	}{
 		{"ipv4", completion(unix.SOL_IP, unix.IP_RECVERR, 0, zc, 3, 9), seqRange{3, 9}, true, nil},
-		{"ipv6", completion(unix.SOL_IPV6, unix.IPV6_RECVERR, 0, zc, math.MaxUint32, 0), seqRange{math.MaxUint32, 0}, true, nil},
+		{"ipv6", completion(unix.SOL_IPV6, unix.IPV6_RECVERR, 0, zc, math.MaxUint32, 0), seqRange{math.MaxUint32, 0}, true,
+			nil},
 		{"icmp", completion(unix.SOL_IP, unix.IP_RECVERR, 113, unix.SO_EE_ORIGIN_ICMP, 3, 9), seqRange{}, false, nil},
 		{"an errno", completion(unix.SOL_IP, unix.IP_RECVERR, 1, zc, 3, 9), seqRange{}, false, nil},
 		{"another message", other(unix.SOL_SOCKET, 1, 1, 2, 3), seqRange{}, false, nil},
@@ -109,12 +110,14 @@ func TestParseCompletion(t *testing.T) {
 func TestTokensAndBindingAreEncodedAsTheKernelHasThem(t *testing.T) {
 	var b [devmem.MaxTokenRanges * tokenLen]byte
 	n := encodeTokens(&b, []devmem.TokenRange{{Start: 1, Count: 2}, {Start: 0xfffffffe, Count: 1024}})
-	if n != 16 || native.Uint32(b[0:]) != 1 || native.Uint32(b[4:]) != 2 || native.Uint32(b[8:]) != 0xfffffffe || native.Uint32(b[12:]) != 1024 {
+	if n != 16 || native.Uint32(b[0:]) != 1 || native.Uint32(b[4:]) != 2 || native.Uint32(b[8:]) != 0xfffffffe ||
+		native.Uint32(b[12:]) != 1024 {
 		t.Errorf("%d: % x", n, b[:16])
 	}
 	var c [txSpace]byte
 	level, kind, data, rest, err := nextCmsg(txCmsg(&c, 77))
-	if level != unix.SOL_SOCKET || kind != scmDevmemDmabuf || len(data) != 4 || native.Uint32(data) != 77 || len(rest) != 0 || err != nil {
+	if level != unix.SOL_SOCKET || kind != scmDevmemDmabuf || len(data) != 4 || native.Uint32(data) != 77 ||
+		len(rest) != 0 || err != nil {
 		t.Errorf("%d, %d, % x, % x, %v", level, kind, data, rest, err)
 	}
 }

@@ -171,7 +171,8 @@ func TestRuleOnTheWire(t *testing.T) {
 		Src: netip.MustParseAddrPort("10.0.0.2:4000"), Dst: netip.MustParseAddrPort("10.0.0.1:5201"), Queue: 3,
 	}, 511)
 	fs := b[rxnfcSpec:]
-	if len(b) != 192 || native.Uint32(b) != ethtoolSRXCLSRLINS || native.Uint32(fs) != tcpV4Flow || native.Uint64(fs[152:]) != 3 || native.Uint32(fs[160:]) != 511 {
+	if len(b) != 192 || native.Uint32(b) != ethtoolSRXCLSRLINS || native.Uint32(fs) != tcpV4Flow ||
+		native.Uint64(fs[152:]) != 3 || native.Uint32(fs[160:]) != 511 {
 		t.Errorf("% x", b)
 	}
 	if got := string(fs[4:17]); got != "\x0a\x00\x00\x02\x0a\x00\x00\x01\x0f\xa0\x14\x51\x00" {
@@ -229,8 +230,8 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 	}
 }
 
-// Memory whose packets the interface has forgotten comes back when they are dropped, and only then: never while there are
-// connections that could be using it.
+// Memory whose packets the interface has forgotten comes back when they are dropped, and only then:
+// never while there are connections that could be using it.
 func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	was := flushTime
 	flushTime = time.Millisecond
@@ -290,7 +291,8 @@ func TestCloseGivesUpOnMemoryThatStaysInUse(t *testing.T) {
 
 func TestStats(t *testing.T) {
 	td := newTestDevice(t)
-	td.nic.strings, td.nic.values = []string{"rx_packets", "rx_no_buffers_posted[0]", "rx_no_buffers_posted[1]"}, []uint64{100, 3, 4}
+	td.nic.strings, td.nic.values = []string{"rx_packets", "rx_no_buffers_posted[0]", "rx_no_buffers_posted[1]"},
+		[]uint64{100, 3, 4}
 	if n := td.Stats().NICDrops; n != 7 { // opened when they were 0
 		t.Errorf("%d drops", n)
 	}
@@ -333,7 +335,8 @@ func TestTokensAreFollowed(t *testing.T) {
 		frags = append(frags, devmem.Frag{Token: i + 1, Binding: rx.ID(), Size: 1}, devmem.Frag{Kind: devmem.Linear, Size: 4})
 	}
 	ts.issued(td.Device, frags)
-	ts.issued(td.Device, []devmem.Frag{{Token: 21, Binding: 12345}, {Token: 1 << 31, Binding: rx.ID()}}) // not ours; absurd
+	// not ours; absurd
+	ts.issued(td.Device, []devmem.Frag{{Token: 21, Binding: 12345}, {Token: 1 << 31, Binding: rx.ID()}})
 	for _, c := range []struct {
 		name   string
 		ranges []devmem.TokenRange

@@ -132,7 +132,8 @@ func (c *Conn) fails(err error) error {
 	var e syscall.Errno
 	if errors.As(err, &e) {
 		switch e {
-		case syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNABORTED, syscall.ENETDOWN:
+		case syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.ECONNABORTED,
+			syscall.ENETDOWN:
 			c.failed.CompareAndSwap(nil, &e)
 		}
 	}

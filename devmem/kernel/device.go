@@ -13,8 +13,9 @@ import (
 
 // Exporter gives dma-bufs of device memory: a GPU driver, or [UDMABuf] where there is none.
 type Exporter interface {
-	// Export gives [off, off+size) of GPU gpu as a dma-buf of its own. The caller owns fd, keeps it open while it uses the
-	// memory, and calls release, which may be nil, after it has closed fd. Errors: ENODEV (no such GPU), EINVAL (outside it).
+	// Export gives [off, off+size) of GPU gpu as a dma-buf of its own. The caller owns fd, keeps it
+	// open while it uses the memory, and calls release, which may be nil, after it has closed fd.
+	// Errors: ENODEV (no such GPU), EINVAL (outside it).
 	Export(gpu int, off, size uint64) (fd int, release func() error, err error)
 }
 
@@ -23,8 +24,8 @@ type Options struct {
 	Interface string       // a network interface's name, in the network namespace of the calling thread
 	Buffers   Exporter     // nil: Register is ENODEV
 	Log       *slog.Logger // nil: none
-	// Alone says that nobody else has flow rules on the interface: those that are there are of a process that was killed, and
-	// Open deletes them.
+	// Alone says that nobody else has flow rules on the interface: those that are there are of a
+	// process that was killed, and Open deletes them.
 	Alone bool
 }
 
@@ -148,14 +149,16 @@ func (d *Device) Queues() int {
 // closeTime bounds how long Close waits for the memory of bindings; tests shorten it.
 var closeTime = 10 * time.Second
 
-// flushTime is how long Close waits for memory before it has the interface drop what it has not sent. All connections are
-// aborted by then, but their packets may lie in a queueing discipline for good: the kernel's gve stops the transmit queues
-// while a receive queue is bound or unbound, and then starts them without having the disciplines run (gve_turnup), so that
-// what waits there goes out with the next packet to that queue, if one comes.
+// flushTime is how long Close waits for memory before it has the interface drop what it has not
+// sent. All connections are aborted by then, but their packets may lie in a queueing discipline for
+// good: the kernel's gve stops the transmit queues while a receive queue is bound or unbound, and
+// then starts them without having the disciplines run (gve_turnup), so that what waits there goes
+// out with the next packet to that queue, if one comes.
 var flushTime = 500 * time.Millisecond
 
-// Close implements devmem.Device: besides, it sets back what the device changed at the interface. Memory that the NIC or
-// another process still uses after 10 seconds is an error; the Done of its binding then stays open.
+// Close implements devmem.Device: besides, it sets back what the device changed at the interface.
+// Memory that the NIC or another process still uses after 10 seconds is an error; the Done of its
+// binding then stays open.
 func (d *Device) Close() error {
 	var err error
 	d.once.Do(func() { err = d.close() })

@@ -13,7 +13,8 @@ import (
 // The race detector links with a C compiler, so there is one wherever this is built (tools/with-tools --cc).
 func TestSnippetCompiles(t *testing.T) {
 	cc := cmp.Or(os.Getenv("CC"), "gcc")
-	out, err := exec.CommandContext(t.Context(), cc, "-Wall", "-Wextra", "-Werror", "-O2", "-c", "-o", filepath.Join(t.TempDir(), "dmabuf.o"),
+	out, err := exec.CommandContext(t.Context(), cc, "-Wall", "-Wextra", "-Werror", "-O2", "-c", "-o",
+		filepath.Join(t.TempDir(), "dmabuf.o"),
 		"docs/dmabuf.c").CombinedOutput()
 	if err != nil {
 		t.Errorf("%s: %v\n%s", cc, err, out)

@@ -10,9 +10,10 @@ import (
 // lingerTime bounds how long a connection that was closed tries to send what its peer has not acknowledged.
 const lingerTime = 2 * time.Minute
 
-// mustLinger says whether a connection has sends under way when it is closed. The kernel would go on with them after the
-// last descriptor was closed; but then nobody could abort them, and their memory would be in use for minutes if the peer
-// has gone. Close does not wait in any case. With unread data the kernel resets the connection, as it should.
+// mustLinger says whether a connection has sends under way when it is closed. The kernel would go
+// on with them after the last descriptor was closed; but then nobody could abort them, and their
+// memory would be in use for minutes if the peer has gone. Close does not wait in any case. With
+// unread data the kernel resets the connection, as it should.
 func (c *Conn) mustLinger(fd int) bool {
 	if c.setLinger.Load() {
 		return false
@@ -30,8 +31,8 @@ func (l *sendLog) pending() bool {
 	return l.open > 0
 }
 
-// lingerOn ends a connection for its user, and has a goroutine keep its socket until its sends are complete or the device
-// is closed. It returns false if the device is.
+// lingerOn ends a connection for its user, and has a goroutine keep its socket until its sends are
+// complete or the device is closed. It returns false if the device is.
 func (d *Device) lingerOn(c *Conn) bool {
 	d.connMu.Lock()
 	defer d.connMu.Unlock()

@@ -81,9 +81,10 @@ func notThere(err error) error {
 	return err
 }
 
-// ask executes a command. fill adds its attributes, reply gets those of each answer; nil says that there is none, but an
-// acknowledgement: Execute reads one or the other.
-func (g *genl) ask(cmd uint8, dump bool, fill func(*netlink.AttributeEncoder), reply func(*netlink.AttributeDecoder)) error {
+// ask executes a command. fill adds its attributes, reply gets those of each answer; nil says that
+// there is none, but an acknowledgement: Execute reads one or the other.
+func (g *genl) ask(cmd uint8, dump bool, fill func(*netlink.AttributeEncoder),
+	reply func(*netlink.AttributeDecoder)) error {
 	flags := netlink.Request
 	switch {
 	case dump:

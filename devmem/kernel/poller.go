@@ -10,9 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// poller waits for all sockets of a device. Go's own poller waits for its epoll descriptor only: given the sockets
-// themselves it takes an event that says nothing but EPOLLERR, which is what a completion on the error queue is, for the
-// end of the descriptor (runtime/netpoll.go, setEventErr), and reads fail with ErrNotPollable.
+// poller waits for all sockets of a device. Go's own poller waits for its epoll descriptor only:
+// given the sockets themselves it takes an event that says nothing but EPOLLERR, which is what a
+// completion on the error queue is, for the end of the descriptor (runtime/netpoll.go,
+// setEventErr), and reads fail with ErrNotPollable.
 type poller struct {
 	ep   *os.File
 	raw  syscall.RawConn

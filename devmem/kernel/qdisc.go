@@ -19,8 +19,9 @@ const (
 // errOwnQdisc says that somebody chose the interface's queueing discipline.
 var errOwnQdisc = errors.New("its queueing discipline is not the default")
 
-// dropQueued has the queueing disciplines of a network interface drop what they hold: others take their place, and go again.
-// One that is not the kernel's default is left alone: nobody would set it up again.
+// dropQueued has the queueing disciplines of a network interface drop what they hold: others take
+// their place, and go again. One that is not the kernel's default is left alone: nobody would set
+// it up again.
 func dropQueued(ifindex int) error {
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
 	if err != nil {
@@ -35,14 +36,16 @@ func replaceQdisc(ask func(netlink.Message) ([]netlink.Message, error), ifindex 
 	tcmsg := make([]byte, tcmsgLen)
 	binary.NativeEndian.PutUint32(tcmsg[4:], uint32(ifindex))
 	request := func(kind netlink.HeaderType, flags netlink.HeaderFlags, attrs []byte) ([]netlink.Message, error) {
-		return ask(netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags}, Data: append(tcmsg[:tcmsgLen:tcmsgLen], attrs...)})
+		return ask(netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request | flags},
+			Data: append(tcmsg[:tcmsgLen:tcmsgLen], attrs...)})
 	}
 	all, err := request(unix.RTM_GETQDISC, netlink.Dump, nil)
 	if err != nil {
 		return fmt.Errorf("list queueing disciplines: %w", err)
 	}
 	for _, m := range all {
-		if u := binary.NativeEndian.Uint32; len(m.Data) >= tcmsgLen && u(m.Data[4:]) == uint32(ifindex) && u(m.Data[12:]) == tcHRoot && u(m.Data[8:]) != 0 {
+		if u := binary.NativeEndian.Uint32; len(m.Data) >= tcmsgLen && u(m.Data[4:]) == uint32(ifindex) &&
+			u(m.Data[12:]) == tcHRoot && u(m.Data[8:]) != 0 {
 			return errOwnQdisc
 		}
 	}

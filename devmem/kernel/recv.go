@@ -64,7 +64,8 @@ func (c *Conn) receive(op string, b []byte, frags []devmem.Frag, flags int) (n, 
 
 // RecvDevmem implements devmem.Conn. With Trunc the kernel neither wants nor gives what the flag MSG_SOCK_DEVMEM is for
 // (net/ipv4/tcp.c:tcp_recvmsg_locked).
-func (c *Conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (n, nfrags, nlinear int, err error) {
+func (c *Conn) RecvDevmem(frags []devmem.Frag, linear []byte, flags devmem.RecvFlags) (n, nfrags, nlinear int,
+	err error) {
 	if len(linear) == 0 {
 		return 0, 0, 0, nil
 	}

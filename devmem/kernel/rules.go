@@ -27,7 +27,8 @@ const (
 	locSpecial = 0x80000000 // RX_CLS_LOC_SPECIAL: the driver takes locAny
 	locAny     = 0xffffffff // RX_CLS_LOC_ANY
 
-	// struct ethtool_rxnfc: u32 cmd, u32 flow_type, u64 data, struct ethtool_rx_flow_spec fs, u32 rule_cnt, u32 rule_locs[].
+	// struct ethtool_rxnfc: u32 cmd, u32 flow_type, u64 data, struct ethtool_rx_flow_spec fs, u32
+	// rule_cnt, u32 rule_locs[].
 	rxnfcLen    = 192
 	rxnfcData   = 8
 	rxnfcSpec   = 16

@@ -55,8 +55,8 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 	return n, c.opError("send", c.fails(err))
 }
 
-// group is how many of ranges go into one sendmsg, which ends a packet: of neighbouring pieces, more than maxPieces must
-// never lie in one segment. The kernel cuts ranges into pages.
+// group is how many of ranges go into one sendmsg, which ends a packet: of neighbouring pieces,
+// more than maxPieces must never lie in one segment. The kernel cuts ranges into pages.
 func group(ranges []devmem.Range, mss int) int {
 	var sizes [maxPieces - 1]uint64 // of the last pieces
 	var inner uint64                // their sum: what lies in a segment with a byte of those before and behind
@@ -127,8 +127,8 @@ func cut(iov []iovec, n int) []iovec {
 	return iov
 }
 
-// noRoomForNotes handles ENOBUFS: every send keeps a note of itself in the memory that net.core.optmem_max limits, until
-// its completion is read.
+// noRoomForNotes handles ENOBUFS: every send keeps a note of itself in the memory that
+// net.core.optmem_max limits, until its completion is read.
 func (c *Conn) noRoomForNotes(fd int) error {
 	if c.reap(fd) {
 		return nil // try again

@@ -25,7 +25,8 @@ func TestGroup(t *testing.T) {
 		{"one more", small(maxPieces + 1), 1448, maxPieces},
 		{"a large one of many pieces", []devmem.Range{{Off: 5, Len: 1 << 20}}, 1448, 1},
 		{"pages in between", slices.Concat(small(8), []devmem.Range{page}, small(8)), 1448, 17},
-		{"pieces on either side of a page's end", slices.Repeat([]devmem.Range{{Off: devmem.PageSize - 1, Len: 2}}, 6), 1448, 4},
+		{"pieces on either side of a page's end", slices.Repeat([]devmem.Range{{Off: devmem.PageSize - 1, Len: 2}}, 6), 1448,
+			4},
 		{"large enough pieces", slices.Repeat([]devmem.Range{{Off: 0, Len: 200}}, 50), 1448, 50},
 		{"too many for a call", slices.Repeat([]devmem.Range{page}, maxIovecs+5), 1448, maxIovecs},
 		{"segments of 9000 bytes", slices.Repeat([]devmem.Range{{Off: 0, Len: 200}}, 50), 8948, maxPieces},
@@ -96,8 +97,8 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// The kernel completes sendmsgs in any order and merged; calls are complete when all of theirs are, each once, in ranges
-// that rise and do not touch.
+// The kernel completes sendmsgs in any order and merged; calls are complete when all of theirs are,
+// each once, in ranges that rise and do not touch.
 func TestSendLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := sendLog{base: rapid.SampledFrom([]uint32{0, math.MaxUint32 - 3}).Draw(t, "base")}

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// sendLog translates the kernel's numbers of completed sends, which count sendmsg, to those of SendDevmem, which may take
-// several sendmsg to queue all that it was given.
+// sendLog translates the kernel's numbers of completed sends, which count sendmsg, to those of
+// SendDevmem, which may take several sendmsg to queue all that it was given.
 type sendLog struct {
 	mu    sync.Mutex // also held during sendmsg: a completion must not come before what it is of is noted
 	base  uint32     // the kernel's number of recs[0]

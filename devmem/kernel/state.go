@@ -61,10 +61,12 @@ func (c *Conn) State() string {
 	open := c.sends.open
 	c.sends.mu.Unlock()
 	us := func(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
-	return fmt.Sprintf("%s %v->%v snd{acked %d queued %d notsent %d wnd %d sends %d unacked %d lost %d retrans %d backoff %d cwnd %d ssthresh %d rto %v rtt %v} "+
+	return fmt.Sprintf("%s %v->%v snd{acked %d queued %d notsent %d wnd %d sends %d unacked %d lost %d retrans %d "+
+		"backoff %d cwnd %d ssthresh %d rto %v rtt %v} "+
 		"rcv{received %d unread %d space %d ooo %d last %dms}",
 		state, c.local, c.remote,
-		info.Bytes_acked, unsent, info.Notsent_bytes, info.Snd_wnd, open, info.Unacked, info.Lost, info.Total_retrans, info.Backoff,
+		info.Bytes_acked, unsent, info.Notsent_bytes, info.Snd_wnd, open, info.Unacked, info.Lost, info.Total_retrans,
+		info.Backoff,
 		info.Snd_cwnd, info.Snd_ssthresh, us(info.Rto), us(info.Rtt),
 		info.Bytes_received, unread, info.Rcv_space, info.Rcv_ooopack, info.Last_data_recv)
 }

@@ -97,7 +97,8 @@ func linkCounters(index int) (s linkStats, err error) {
 	defer func() { _ = c.Close() }()
 	var ifinfo [unix.SizeofIfInfomsg]byte
 	native.PutUint32(ifinfo[4:], uint32(index))
-	ms, err := c.Execute(netlink.Message{Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request}, Data: ifinfo[:]})
+	ms, err := c.Execute(netlink.Message{Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request},
+		Data: ifinfo[:]})
 	if err != nil {
 		return s, err
 	}
@@ -128,8 +129,8 @@ const (
 	maxDriverCounters = 1 << 14
 )
 
-// driverDrops sums those of the driver's own counters (ethtool -S) that by their names count packets that the NIC had no
-// place for.
+// driverDrops sums those of the driver's own counters (ethtool -S) that by their names count
+// packets that the NIC had no place for.
 func (d *Device) driverDrops() (sum uint64, err error) {
 	var info [16 + 4]byte // struct ethtool_sset_info: u32 cmd, u32, u64 mask, u32 data[]
 	native.PutUint32(info[:], ethtoolGSSETINFO)
@@ -165,8 +166,9 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	return sum, nil
 }
 
-// countsDrops knows the words that drivers use. A sum over queues must not be counted beside its parts, so only names of
-// parts and of the whole NIC's own are wanted: gve rx_no_buffers_posted[q], mlx5 rx_out_of_buffer, bnxt rx_discards.
+// countsDrops knows the words that drivers use. A sum over queues must not be counted beside its
+// parts, so only names of parts and of the whole NIC's own are wanted: gve rx_no_buffers_posted[q],
+// mlx5 rx_out_of_buffer, bnxt rx_discards.
 func countsDrops(name string) bool {
 	for _, word := range []string{"no_buffers_posted", "queue_drop_cnt", "out_of_buffer", "rx_missed", "rx_discards"} {
 		if strings.Contains(name, word) {
@@ -176,10 +178,10 @@ func countsDrops(name string) bool {
 	return false
 }
 
-// Stats implements devmem.Device. Counters of the interface, the drops, count what others do with it too. The kernel does
-// not tell where a binding's pages are: Posted counts those in receive buffers, in sockets, and in caches together, Held
-// counts tokens, of which one page may have several, and Sends is right when completions were read or there is one to be
-// read.
+// Stats implements devmem.Device. Counters of the interface, the drops, count what others do with
+// it too. The kernel does not tell where a binding's pages are: Posted counts those in receive
+// buffers, in sockets, and in caches together, Held counts tokens, of which one page may have
+// several, and Sends is right when completions were read or there is one to be read.
 func (d *Device) Stats() devmem.Stats {
 	st := devmem.Stats{
 		RxDevmemBytes: d.count.rxDevice.Load(), RxLinearBytes: d.count.rxLinear.Load(),

@@ -90,7 +90,8 @@ func recvmsg(fd int, b, control []byte, flags int) (n, nc, rflags int, err error
 	return n, min(int(m.Controllen), len(control)), int(m.Flags), nil
 }
 
-// dontNeed is setsockopt(SO_DEVMEM_DONTNEED), which returns how many frags it freed (net/core/sock.c:sock_devmem_dontneed).
+// dontNeed is setsockopt(SO_DEVMEM_DONTNEED), which returns how many frags it freed
+// (net/core/sock.c:sock_devmem_dontneed).
 func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
 	var b [devmem.MaxTokenRanges * tokenLen]byte
 	k := encodeTokens(&b, ranges)

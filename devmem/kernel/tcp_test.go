@@ -68,7 +68,8 @@ func (h host) Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn,
 // onLoopback are the cases that need no payload in device memory.
 func onLoopback(name string) bool {
 	for _, part := range []string{
-		"bind/", "send/", "receive/payload that is not steered", "tokens/DontNeed wants 1 to 128", "close/data that is not acknowledged",
+		"bind/", "send/", "receive/payload that is not steered", "tokens/DontNeed wants 1 to 128",
+		"close/data that is not acknowledged",
 		"close/Close ends calls that wait",
 	} {
 		if strings.HasPrefix(name, part) {
@@ -87,7 +88,8 @@ func TestConformanceOverLoopback(t *testing.T) {
 		t.Run(c.Name, func(t *testing.T) {
 			td := newTestDevice(t)
 			c.Run(t, &devmemtest.World{
-				Dev: td, Addr: localhost, Queues: []int{1, 2}, Memory: devmemtest.Bytes(td.mem), Host: host{localhost}, Strict: true,
+				Dev: td, Addr: localhost, Queues: []int{1, 2}, Memory: devmemtest.Bytes(td.mem), Host: host{localhost},
+				Strict: true,
 			})
 		})
 	}
@@ -271,7 +273,8 @@ func TestReceiveOrdinaryData(t *testing.T) {
 		n, nlin int
 		want    string
 	}{
-		{devmem.Peek, 8, 8, "01234567"}, {devmem.Peek | devmem.Trunc, 8, 0, ""}, {0, 8, 8, "01234567"}, {devmem.Trunc, 8, 0, ""},
+		{devmem.Peek, 8, 8, "01234567"}, {devmem.Peek | devmem.Trunc, 8, 0, ""}, {0, 8, 8, "01234567"},
+		{devmem.Trunc, 8, 0, ""},
 	} {
 		n, nf, nl, err := c.RecvDevmem(frags, linear, s.flags)
 		if n != s.n || nf != 0 || nl != s.nlin || string(linear[:nl]) != s.want || err != nil {

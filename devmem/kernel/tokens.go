@@ -35,8 +35,8 @@ func (t *tokens) issued(d *Device, frags []devmem.Frag) {
 	}
 }
 
-// returned notes what DONTNEED is going to free, by its rules: tokens beyond the limit of a call stay. It comes before the
-// call, as a freed token can be issued again at once.
+// returned notes what DONTNEED is going to free, by its rules: tokens beyond the limit of a call
+// stay. It comes before the call, as a freed token can be issued again at once.
 func (t *tokens) returned(ranges []devmem.TokenRange) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -56,8 +56,8 @@ func descriptors(t *testing.T) (list []string) {
 	return list
 }
 
-// testDevice is a device over a fake interface whose sockets are those of the loopback. Its transmit bindings are of host
-// memory, so sends are plain MSG_ZEROCOPY.
+// testDevice is a device over a fake interface whose sockets are those of the loopback. Its
+// transmit bindings are of host memory, so sends are plain MSG_ZEROCOPY.
 type testDevice struct {
 	*Device
 	nic *fakeNIC

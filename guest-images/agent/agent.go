@@ -5,9 +5,9 @@
 // times and ends with {"id":1,"ok":...} or {"id":1,"error":"..."}. {"id":1,"cancel":true} asks a running operation to
 // end early. Lines of the guest without an id are events: "boot" once its init is done, "panic" when its agent died.
 //
-// Each operation runs in a goroutine of its own. The host trusts nothing that a guest sends: a line that is too long or
-// no message is dropped and counted. A panic in the guest is not recovered: the agent's process dies and its parent, the
-// guest's init, reports it.
+// Each operation runs in a goroutine of its own. The host trusts nothing that a guest sends: a line
+// that is too long or no message is dropped and counted. A panic in the guest is not recovered: the
+// agent's process dies and its parent, the guest's init, reports it.
 package agent
 
 import (
@@ -30,18 +30,21 @@ const (
 
 // Config is /vnic/config.json of the initramfs: what the guest's init does before the agent serves.
 type Config struct {
-	Modules   []string          `json:"modules,omitempty"`   // loaded in this order, what they need first
-	Hostname  string            `json:"hostname,omitempty"`  // "" = the kernel's
-	Channel   string            `json:"channel,omitempty"`   // "" = /dev/ttyS1
-	Port      bool              `json:"port,omitempty"`      // the virtio port PortName in place of Channel, if the kernel has it
-	HugePages int               `json:"hugepages,omitempty"` // 2 MiB pages to reserve
-	Node0     bool              `json:"node0,omitempty"`     // nodes but 0 are GPU memory: all tasks, and the huge pages, keep to node 0
-	Sysctl    map[string]string `json:"sysctl,omitempty"`    // "net.core.x" or "net/core/x" to value
-	Extra     map[string]string `json:"extra,omitempty"`     // for operations
-	Alone     *Alone            `json:"alone,omitempty"`     // nobody is at a results channel
+	Modules  []string `json:"modules,omitempty"`  // loaded in this order, what they need first
+	Hostname string   `json:"hostname,omitempty"` // "" = the kernel's
+	Channel  string   `json:"channel,omitempty"`  // "" = /dev/ttyS1
+	// the virtio port PortName in place of Channel, if the kernel has it
+	Port      bool `json:"port,omitempty"`
+	HugePages int  `json:"hugepages,omitempty"` // 2 MiB pages to reserve
+	// nodes but 0 are GPU memory: all tasks, and the huge pages, keep to node 0
+	Node0  bool              `json:"node0,omitempty"`
+	Sysctl map[string]string `json:"sysctl,omitempty"` // "net.core.x" or "net/core/x" to value
+	Extra  map[string]string `json:"extra,omitempty"`  // for operations
+	Alone  *Alone            `json:"alone,omitempty"`  // nobody is at a results channel
 }
 
-// Alone is what a guest does whose QEMU is not ours: it brings its network up, runs a program on its console and powers off.
+// Alone is what a guest does whose QEMU is not ours: it brings its network up, runs a program on
+// its console and powers off.
 type Alone struct {
 	Path   string   `json:"path"` // without a slash it is looked for in PATH of Env
 	Args   []string `json:"args"` // with argv[0]
@@ -49,7 +52,8 @@ type Alone struct {
 	Dir    string   `json:"dir"`
 	Shell  bool     `json:"shell,omitempty"` // somebody sits before it
 	Driver string   `json:"driver"`          // the kernel's, of the interfaces
-	// OwnDriver says that devmem programs drive a NIC themselves: the last interface, of which the kernel lets go if there are others.
+	// OwnDriver says that devmem programs drive a NIC themselves: the last interface, of which the
+	// kernel lets go if there are others.
 	OwnDriver bool `json:"own_driver,omitempty"`
 }
 
@@ -92,8 +96,8 @@ type Panic struct {
 // Op is an operation of the guest. Its result is sent as JSON. ctx ends when the host cancels or the guest powers off.
 type Op func(ctx context.Context, args json.RawMessage) (any, error)
 
-// Applet is a program inside the guest's one binary, run under its own name (argv[0], or the first argument); it returns the exit
-// status.
+// Applet is a program inside the guest's one binary, run under its own name (argv[0], or the first
+// argument); it returns the exit status.
 type Applet func(args []string) int
 
 var registry = struct {
@@ -109,7 +113,8 @@ func Register(name string, op Op) {
 	registry.ops[name] = op
 }
 
-// RegisterApplet adds an applet, before boot.Main looks for it. The image needs a link of that name (guestimages.Options.Applets).
+// RegisterApplet adds an applet, before boot.Main looks for it. The image needs a link of that name
+// (guestimages.Options.Applets).
 func RegisterApplet(name string, main Applet) {
 	registry.Lock()
 	defer registry.Unlock()
@@ -134,7 +139,8 @@ const ownPrefix = "vnic-"
 func Tools() []string {
 	registry.Lock()
 	defer registry.Unlock()
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(registry.applets)), func(n string) bool { return strings.HasPrefix(n, ownPrefix) })
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(registry.applets)),
+		func(n string) bool { return strings.HasPrefix(n, ownPrefix) })
 }
 
 func lookupOp(name string) (Op, bool) {

@@ -74,13 +74,15 @@ func TestCallsAreAnswered(t *testing.T) {
 		t.Errorf("%+v, %v", out, err)
 	}
 	var remote *RemoteError
-	if err := c.Call(t.Context(), "test-fail", nil, nil); !errors.As(err, &remote) || remote.Text != "as asked" || remote.Op != "test-fail" {
+	if err := c.Call(t.Context(), "test-fail", nil, nil); !errors.As(err, &remote) || remote.Text != "as asked" ||
+		remote.Op != "test-fail" {
 		t.Errorf("got %v", err)
 	}
 	if err := c.Call(t.Context(), "test-none", nil, nil); !errors.As(err, &remote) {
 		t.Errorf("got %v", err)
 	}
-	if err := c.Call(t.Context(), "test-big", nil, nil); !errors.As(err, &remote) || !strings.Contains(remote.Text, "too long") {
+	if err := c.Call(t.Context(), "test-big", nil, nil); !errors.As(err, &remote) ||
+		!strings.Contains(remote.Text, "too long") {
 		t.Errorf("a reply that is too long: %v", err)
 	}
 	if err := c.Call(t.Context(), "test-echo", strings.Repeat("x", maxRequest), nil); !errors.Is(err, ErrLineTooLong) {

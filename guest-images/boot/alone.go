@@ -7,8 +7,9 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-// runAlone is process 1 of a guest with nobody at a results channel: another process runs what is to be run on the console. What
-// could not be set up is said there, and the program is run all the same: it may not need that, or may find out why.
+// runAlone is process 1 of a guest with nobody at a results channel: another process runs what is
+// to be run on the console. What could not be set up is said there, and the program is run all the
+// same: it may not need that, or may find out why.
 func runAlone(setUp error) {
 	say := func(err error) {
 		if err != nil {

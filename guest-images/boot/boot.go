@@ -1,9 +1,10 @@
 // Package boot is the frame of a guest's one program: process 1, the agent's process, and applets.
 //
-// As process 1 it mounts, loads modules, opens the results channel, starts itself again as the agent and powers off when
-// that has ended: so an agent that dies still leaves somebody to say so. Where there is nobody at the other end of a channel
-// (agent.Alone), it starts the applet for the console in the agent's place. What the agent can do, its operations and applets, is
-// registered with package agent before Main is called.
+// As process 1 it mounts, loads modules, opens the results channel, starts itself again as the
+// agent and powers off when that has ended: so an agent that dies still leaves somebody to say so.
+// Where there is nobody at the other end of a channel (agent.Alone), it starts the applet for the
+// console in the agent's place. What the agent can do, its operations and applets, is registered
+// with package agent before Main is called.
 package boot
 
 import (
@@ -48,7 +49,9 @@ func usage(args []string) int {
 	} else if len(args) > 1 {
 		_, _ = fmt.Fprintf(w, "%s: no tool %q\n", filepath.Base(args[0]), args[1])
 	}
-	_, _ = fmt.Fprintln(w, "The tools of vnic's guests, and their /init. A tool is named by the first argument, or by a link of its name to this program:")
+	_, _ = fmt.Fprintln(w,
+		"The tools of vnic's guests, and their /init. A tool is named by the first argument, or by a link of its name "+
+			"to this program:")
 	for _, t := range agent.Tools() {
 		_, _ = fmt.Fprintf(w, "  %s    (%s %s -h)\n", t, args[0], t)
 	}

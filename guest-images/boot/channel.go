@@ -25,7 +25,8 @@ func openResults(c *agent.Config) (*os.File, error) {
 	return openChannel(c.Channel)
 }
 
-// portTime is how long a virtio port may take to appear, and to be connected: QEMU tells of both after the driver's start.
+// portTime is how long a virtio port may take to appear, and to be connected: QEMU tells of both
+// after the driver's start.
 const portTime = 3 * time.Second
 
 // openPort opens the virtio port of this name (Linux drivers/char/virtio_console.c), if the kernel has a driver for it.

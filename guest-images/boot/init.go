@@ -101,7 +101,8 @@ func mounts() error {
 			continue // the image has brought files there, which a mount would hide; where they are is memory, too
 		}
 		mkdir := func() error { return os.MkdirAll(m.dir, 0o755) }
-		if _, err := mount.Mount(m.kind, m.dir, m.kind, m.options, unix.MS_NOSUID, mkdir); err != nil && !errors.Is(err, unix.EBUSY) {
+		if _, err := mount.Mount(m.kind, m.dir, m.kind, m.options, unix.MS_NOSUID, mkdir); err != nil &&
+			!errors.Is(err, unix.EBUSY) {
 			errs = append(errs, err)
 		}
 	}
@@ -146,13 +147,14 @@ func setUp() (agent.Env, error) {
 	return env, err
 }
 
-// keepToNode0 has all threads of this process, and what they start, take memory from NUMA node 0 only. The kernel takes its
-// own from there too, as all CPUs are there.
+// keepToNode0 has all threads of this process, and what they start, take memory from NUMA node 0
+// only. The kernel takes its own from there too, as all CPUs are there.
 func keepToNode0() error {
 	var mask unix.CPUSet // as set_mempolicy(2) has it: a bit for each node
 	mask.Set(0)
 	words := mask[:]
-	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_SET_MEMPOLICY, unix.MPOL_BIND, reflect.ValueOf(words).Pointer(), 1024)
+	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_SET_MEMPOLICY, unix.MPOL_BIND, reflect.ValueOf(words).Pointer(),
+		1024)
 	runtime.KeepAlive(words)
 	if errno != 0 {
 		return fmt.Errorf("bind memory to node 0: %w", errno)
@@ -160,8 +162,9 @@ func keepToNode0() error {
 	return nil
 }
 
-// reserve sets huge pages aside. The kernel gives fewer without a word, also when it meets a signal on the way, which the Go
-// runtime sends its threads now and then (mm/hugetlb.c, set_max_huge_pages).
+// reserve sets huge pages aside. The kernel gives fewer without a word, also when it meets a signal
+// on the way, which the Go runtime sends its threads now and then (mm/hugetlb.c,
+// set_max_huge_pages).
 func reserve(n int, node0 bool) error {
 	path := "/proc/sys/vm/nr_hugepages"
 	if node0 {

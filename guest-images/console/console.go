@@ -66,7 +66,9 @@ const patience = 500 * time.Millisecond
 // greet tells who sits before it what there is.
 func greet(tty *os.File, n *network) {
 	if n.lease.Addr.IsValid() {
-		_, _ = fmt.Fprintf(tty, "vnic-guest: %s has %v; devmem programs: device, address and more are in the environment (env | grep VNIC)\n", n.name, n.lease.Addr)
+		_, _ = fmt.Fprintf(tty,
+			"vnic-guest: %s has %v; devmem programs: device, address and more are in the environment (env | grep VNIC)\n",
+			n.name, n.lease.Addr)
 	}
 	_, _ = fmt.Fprintln(tty, "vnic-guest: the end of the shell powers off")
 	if size, ok := askSize(tty, patience); ok {
@@ -86,11 +88,12 @@ func open(root string) (*os.File, error) {
 	if len(names) == 0 {
 		return nil, errors.New("the kernel has no console: console=ttyS0 on its command line gives it one")
 	}
-	return os.OpenFile(filepath.Join(root, "dev", names[len(names)-1]), os.O_RDWR|unix.O_NOCTTY, 0) // the last one is /dev/console
+	// the last one is /dev/console
+	return os.OpenFile(filepath.Join(root, "dev", names[len(names)-1]), os.O_RDWR|unix.O_NOCTTY, 0)
 }
 
-// environment is the image's, what is known of the network, and a terminal's name from the kernel's command line. What the image
-// says comes first.
+// environment is the image's, what is known of the network, and a terminal's name from the kernel's
+// command line. What the image says comes first.
 func environment(image, found, words []string) []string {
 	env := append([]string(nil), image...)
 	has := map[string]bool{}
@@ -117,7 +120,8 @@ func run(a *agent.Alone, env []string, tty *os.File) (how string, status int) {
 	if err != nil {
 		return err.Error(), 127
 	}
-	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: env, Dir: a.Dir, Stdin: tty, Stdout: tty, Stderr: tty, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	cmd := &exec.Cmd{Path: path, Args: a.Args, Env: env, Dir: a.Dir, Stdin: tty, Stdout: tty, Stderr: tty,
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
 	if _, err := unix.IoctlGetTermios(int(tty.Fd()), unix.TCGETS); err == nil {
 		cmd.SysProcAttr.Setctty = true // of descriptor 0
 	}

@@ -31,7 +31,8 @@ func sysfs(t *testing.T, list map[string]string) string {
 				t.Fatal(err)
 			}
 		}
-		if err := errors.Join(os.Symlink(drivers, filepath.Join(device, "driver")), os.Symlink(device, filepath.Join(root, "sys/class/net", name, "device"))); err != nil {
+		if err := errors.Join(os.Symlink(drivers, filepath.Join(device, "driver")),
+			os.Symlink(device, filepath.Join(root, "sys/class/net", name, "device"))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -40,12 +41,14 @@ func sysfs(t *testing.T, list map[string]string) string {
 
 // Interfaces are those of our driver, in the order of the machine's slots, whatever the kernel calls them.
 func TestInterfacesAreInTheOrderOfTheirPlaces(t *testing.T) {
-	root := sysfs(t, map[string]string{"eth0": "gve 0000:00:05.0", "eth1": "gve 0000:00:03.0", "eth2": "e1000e 0000:00:02.0"})
+	root := sysfs(t, map[string]string{"eth0": "gve 0000:00:05.0", "eth1": "gve 0000:00:03.0",
+		"eth2": "e1000e 0000:00:02.0"})
 	got, err := interfaces(t.Context(), root, "gve", time.Hour)
 	if err != nil || !slices.Equal(got, []string{"eth1", "eth0"}) {
 		t.Errorf("%v, %v", got, err)
 	}
-	if _, err := interfaces(t.Context(), root, "virtio_net", 0); !errors.Is(err, unix.ENODEV) || !strings.Contains(err.Error(), "virtio_net") {
+	if _, err := interfaces(t.Context(), root, "virtio_net", 0); !errors.Is(err, unix.ENODEV) ||
+		!strings.Contains(err.Error(), "virtio_net") {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -56,10 +59,12 @@ func TestInterfacesAreInTheOrderOfTheirPlaces(t *testing.T) {
 }
 
 func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
-	l := dhcp.Lease{Addr: netip.MustParsePrefix("10.118.110.2/24"), Routers: []netip.Addr{netip.MustParseAddr("10.118.110.254")}, Name: "port1"}
+	l := dhcp.Lease{Addr: netip.MustParsePrefix("10.118.110.2/24"),
+		Routers: []netip.Addr{netip.MustParseAddr("10.118.110.254")}, Name: "port1"}
 	c := guestnet.Config{Interfaces: []guestnet.Interface{{MAC: "x"}, {MAC: "y", Leave: true}}}
 	use(&c, l)
-	if c.Interfaces[0].Addrs[0] != l.Addr || len(c.Interfaces[1].Addrs) != 0 || c.Hosts[0].Names[0] != "port1" || c.Hosts[1].Names[0] != "gateway" {
+	if c.Interfaces[0].Addrs[0] != l.Addr || len(c.Interfaces[1].Addrs) != 0 || c.Hosts[0].Names[0] != "port1" ||
+		c.Hosts[1].Names[0] != "gateway" {
 		t.Errorf("%+v", c)
 	}
 	names := map[string]string{}
@@ -85,7 +90,8 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 }
 
 func TestImageHasTheFirstWordOfItsEnvironment(t *testing.T) {
-	got := environment([]string{"A=1", "VNIC_GUESTS=2", "TERM=xterm"}, []string{"VNIC_GUESTS=0", "VNIC_INDEX=1"}, []string{"quiet", "TERM=vt100", "x"})
+	got := environment([]string{"A=1", "VNIC_GUESTS=2", "TERM=xterm"}, []string{"VNIC_GUESTS=0", "VNIC_INDEX=1"},
+		[]string{"quiet", "TERM=vt100", "x"})
 	if want := []string{"A=1", "VNIC_GUESTS=2", "TERM=xterm", "VNIC_INDEX=1", "TERM=vt100"}; !slices.Equal(got, want) {
 		t.Errorf("%q", got)
 	}
@@ -95,7 +101,8 @@ func TestConsoleIsTheLastOne(t *testing.T) {
 	root := t.TempDir()
 	active := filepath.Join(root, "sys/class/tty/console/active")
 	if err := errors.Join(os.MkdirAll(filepath.Dir(active), 0o755), os.MkdirAll(filepath.Join(root, "dev"), 0o755),
-		os.WriteFile(filepath.Join(root, "dev/ttyS0"), nil, 0o600), os.WriteFile(active, []byte("tty0 ttyS0\n"), 0o600)); err != nil {
+		os.WriteFile(filepath.Join(root, "dev/ttyS0"), nil, 0o600), os.WriteFile(active, []byte("tty0 ttyS0\n"),
+			0o600)); err != nil {
 		t.Fatal(err)
 	}
 	f, err := open(root)
@@ -123,13 +130,15 @@ func TestProgramsEnd(t *testing.T) {
 		}
 		how, _ := run(&agent.Alone{Path: "sh", Args: []string{"sh", "-c", script}, Dir: "/"}, env, w)
 		_ = w.Close()
-		if out, err := io.ReadAll(r); how != want || err != nil || strings.Contains(script, "echo") != (string(out) == "out\n") {
+		if out, err := io.ReadAll(r); how != want || err != nil ||
+			strings.Contains(script, "echo") != (string(out) == "out\n") {
 			t.Errorf("%s: %s, %q, %v", script, how, out, err)
 		}
 		_ = r.Close()
 	}
 	for path, want := range map[string]int{"no-such-program": 127, "/etc/passwd": 126} {
-		if how, status := run(&agent.Alone{Path: path, Args: []string{path}, Dir: "/"}, env, os.Stdout); status != want || !strings.Contains(how, path) {
+		if how, status := run(&agent.Alone{Path: path, Args: []string{path}, Dir: "/"}, env, os.Stdout); status != want ||
+			!strings.Contains(how, path) {
 			t.Errorf("%s: %d: %s", path, status, how)
 		}
 	}

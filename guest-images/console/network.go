@@ -79,8 +79,8 @@ const (
 	portName    = "port"
 )
 
-// peers is how many guests of `vnic serve` can have names as guests of vnic boot have, so that the same programs run: as many as
-// can have GPUs.
+// peers is how many guests of `vnic serve` can have names as guests of vnic boot have, so that the
+// same programs run: as many as can have GPUs.
 const peers = 16
 
 // use makes a lease the network's configuration.
@@ -114,7 +114,8 @@ func identity(p netip.Prefix) []string {
 	}
 	index := int(a[3]) - 1
 	a[3] += guestnet.DevmemHost
-	return []string{"VNIC_INDEX=" + strconv.Itoa(index), "VNIC_GUESTS=0", "VNIC_ADDR=" + netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
+	return []string{"VNIC_INDEX=" + strconv.Itoa(index), "VNIC_GUESTS=0", "VNIC_ADDR=" +
+		netip.PrefixFrom(netip.AddrFrom4(a), p.Bits()).String()}
 }
 
 // interfaces waits for network interfaces of a driver, and gives them in the order of their PCI addresses.
@@ -142,7 +143,9 @@ func interfaces(ctx context.Context, root, driver string, limit time.Duration) (
 			return names, nil
 		}
 		if time.Now().After(end) {
-			return nil, fmt.Errorf("no network interface of driver %s: is there a NIC of vnic serve, and is the driver in the kernel? %w", driver, unix.ENODEV)
+			return nil,
+				fmt.Errorf("no network interface of driver %s: is there a NIC of vnic serve, and is the driver in the kernel? %w",
+					driver, unix.ENODEV)
 		}
 		select {
 		case <-time.After(20 * time.Millisecond):

@@ -4,8 +4,9 @@
 // It is written against package devmem; only what opens a device (open.go) knows which device and stack that is. The
 // tool owns its device while it runs: binds, steers, moves bytes, and leaves nothing behind.
 //
-// It differs from ncdevmem where that hides failures: one wrong byte is one too many, bytes in host memory are validated
-// in their place, and nothing received is no success when a pattern was asked for.
+// It differs from ncdevmem where that hides failures: one wrong byte is one too many, bytes in host
+// memory are validated in their place, and nothing received is no success when a pattern was asked
+// for.
 package devmemtool
 
 import (
@@ -48,8 +49,8 @@ type Device struct {
 type Request struct {
 	Interface string       // PCI address, or "virtio": the only one; else the name of a network interface
 	Address   netip.Prefix // ours
-	// Unguarded: nobody clears up at the NIC when the program is killed. Programs that cannot be started as kernelnic.GuardName
-	// have it so.
+	// Unguarded: nobody clears up at the NIC when the program is killed. Programs that cannot be
+	// started as kernelnic.GuardName have it so.
 	Unguarded bool
 }
 

@@ -32,7 +32,8 @@ type guest struct {
 
 func newWorld(t testing.TB, pairs int) *world {
 	t.Helper()
-	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: pairs}, 16<<20), lab.Options{Log: labtest.Log(t)})
+	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: pairs}, 16<<20),
+		lab.Options{Log: labtest.Log(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +77,8 @@ func (r run) String() string {
 }
 
 // start runs the tool in guest i. line is closed once it has said that it waits for a connection.
-func (w *world) start(ctx context.Context, i int, in string, args ...string) (done <-chan run, waiting <-chan struct{}) {
+func (w *world) start(ctx context.Context, i int, in string, args ...string) (done <-chan run,
+	waiting <-chan struct{}) {
 	d, listens := make(chan run, 1), make(chan struct{})
 	go func() {
 		var out bytes.Buffer

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// Open opens a virtio network device of ours on the PCI bus, with our driver and stack; or, by its name, a network interface
-// of the kernel's whose NIC is ours.
+// Open opens a virtio network device of ours on the PCI bus, with our driver and stack; or, by its
+// name, a network interface of the kernel's whose NIC is ours.
 func Open(ctx context.Context, r Request) (*Device, error) {
 	if r.Interface != "virtio" && !strings.Contains(r.Interface, ":") {
 		return openKernel(ctx, r)
@@ -37,12 +37,14 @@ func Open(ctx context.Context, r Request) (*Device, error) {
 
 // openKernel opens a network interface of the kernel's, with as much GPU memory as the tool uses.
 func openKernel(ctx context.Context, r Request) (*Device, error) {
-	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: r.Interface, Addrs: []netip.Prefix{r.Address}, Window: numPages * devmem.PageSize, Guard: !r.Unguarded})
+	n, err := kernelnic.Open(ctx, kernelnic.Options{Interface: r.Interface, Addrs: []netip.Prefix{r.Address},
+		Window: numPages * devmem.PageSize, Guard: !r.Unguarded})
 	if err != nil {
 		return nil, err
 	}
 	w := n.Window()
-	return &Device{Device: n.Device(), Name: r.Interface, Queues: n.Queues(), Shared: true, GPUs: []GPU{{ID: int(n.GPU().ID), Size: w.Size()}},
+	return &Device{Device: n.Device(), Name: r.Interface, Queues: n.Queues(), Shared: true,
+		GPUs:   []GPU{{ID: int(n.GPU().ID), Size: w.Size()}},
 		Memory: windowMemory{w}}, nil
 }
 

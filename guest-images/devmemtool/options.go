@@ -62,7 +62,8 @@ func parse(args []string, out io.Writer) (*options, error) {
 	fs.Func("s", "server `address`, of the receiver, with /prefix length if that is not 24 or 64", address(&o.server))
 	fs.Func("c", "client `address`, of the sender; recv: only this client, from port -p", address(&o.client))
 	fs.Func("p", "`port` of the server, and of the client", port(&o.port))
-	fs.Func("v", "recv: compare with `N`'s pattern, the bytes 1 to N-1 and a newline, again and again; send: send it (-b)", number(&o.pattern, 2, 256))
+	fs.Func("v", "recv: compare with `N`'s pattern, the bytes 1 to N-1 and a newline, again and again; send: send it (-b)",
+		number(&o.pattern, 2, 256))
 	fs.IntVar(&o.gpu, "g", -1, "`GPU` whose memory is used; the first if not given")
 	stall := fs.Int("w", -1, "fail after so many `seconds` without progress; 0: never. 60 if not given, recv: never")
 	fs.BoolVar(&o.describe, "d", false, "describe every call and fragment")

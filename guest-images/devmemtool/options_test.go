@@ -24,11 +24,13 @@ func TestGuestSaysWhoWeAre(t *testing.T) {
 			t.Errorf("%s: %+v, %v", args, o, err)
 		}
 	}
-	if _, err := parse(strings.Fields("send -p 1"), io.Discard); err == nil || !strings.Contains(err.Error(), "missing -s") {
+	if _, err := parse(strings.Fields("send -p 1"), io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "missing -s") {
 		t.Errorf("nobody to send to: %v", err)
 	}
 	t.Setenv("VNIC_ADDR", "nonsense")
-	if _, err := parse(strings.Fields("recv -p 1"), io.Discard); err == nil || !strings.Contains(err.Error(), "VNIC_ADDR: ") {
+	if _, err := parse(strings.Fields("recv -p 1"), io.Discard); err == nil ||
+		!strings.Contains(err.Error(), "VNIC_ADDR: ") {
 		t.Errorf("nonsense: %v", err)
 	}
 }

@@ -38,7 +38,8 @@ func (t *tool) receiveAll(ctx context.Context) error {
 	var whole bool
 	t.using(ctx, c, &whole)
 	t.say("Got connection from %s", c.RemoteAddr())
-	r := &receiver{tool: t, conn: c, base: base, frags: make([]devmem.Frag, recvFrags), linear: make([]byte, recvBytes), buf: make([]byte, recvBytes)}
+	r := &receiver{tool: t, conn: c, base: base, frags: make([]devmem.Frag, recvFrags), linear: make([]byte, recvBytes),
+		buf: make([]byte, recvBytes)}
 	var check *validator
 	r.out = t.std.Out
 	if t.pattern > 0 {
@@ -70,7 +71,8 @@ func (t *tool) accept(l devmem.Listener) (devmem.Conn, error) {
 		if err != nil || !t.client.IsValid() {
 			return c, err
 		}
-		if a, ok := c.RemoteAddr().(*net.TCPAddr); ok && a.AddrPort().Addr().Unmap() == t.client.Addr() && a.Port == int(t.port) {
+		if a, ok := c.RemoteAddr().(*net.TCPAddr); ok && a.AddrPort().Addr().Unmap() == t.client.Addr() &&
+			a.Port == int(t.port) {
 			return c, nil
 		}
 		t.say("turned away %s", c.RemoteAddr())
@@ -79,14 +81,16 @@ func (t *tool) accept(l devmem.Listener) (devmem.Conn, error) {
 	}
 }
 
-// bindQueues gives device memory to receive queues and steers the flow to the first of them. What no rule matches goes to the
-// queues before them: of our own stack to queue 0, so there is no RSS to change. It returns where in the GPU the memory begins.
+// bindQueues gives device memory to receive queues and steers the flow to the first of them. What
+// no rule matches goes to the queues before them: of our own stack to queue 0, so there is no RSS
+// to change. It returns where in the GPU the memory begins.
 func (t *tool) bindQueues(local netip.AddrPort) (base uint64, err error) {
 	if t.first < 0 {
 		t.first, t.queues = t.dev.Queues-1, 1
 	}
 	if t.first < 1 || t.queues > t.dev.Queues-t.first {
-		return 0, usageError{fmt.Errorf("-t %d -q %d: %s has receive queues 1 to %d to bind", t.first, t.queues, t.dev.Name, t.dev.Queues-1)}
+		return 0, usageError{fmt.Errorf("-t %d -q %d: %s has receive queues 1 to %d to bind", t.first, t.queues, t.dev.Name,
+			t.dev.Queues-1)}
 	}
 	var queues []int
 	for i := range t.queues {
@@ -173,7 +177,8 @@ func (r *receiver) take(ctx context.Context, frags []devmem.Frag, linear []byte)
 			continue
 		}
 		if r.describe {
-			r.say("received frag_page=%d, in_page_offset=%d, frag_offset=%d, frag_size=%d, token=%d, total_received=%d, dmabuf_id=%d",
+			r.say("received frag_page=%d, in_page_offset=%d, frag_offset=%d, frag_size=%d, token=%d, total_received=%d, "+
+				"dmabuf_id=%d",
 				f.Off/devmem.PageSize, f.Off%devmem.PageSize, f.Off, f.Size, f.Token, r.total, f.Binding)
 		}
 		if f.Size%devmem.PageSize == 0 {

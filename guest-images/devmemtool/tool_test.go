@@ -41,16 +41,20 @@ func TestPatternArrives(t *testing.T) {
 		{"v4", "-s 10.0.0.2 -p 5201 -v 7", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 3M", "total_received=3145728"},
 		{"v6", "-s fd00::2 -p 5201 -v 8", "-s fd00::2 -c fd00::1/64 -p 5201 -v 8 -b 1000001", "total_received=1000001"},
 		{"one byte", "-l -s 10.0.0.2 -p 1 -v 7", "-s 10.0.0.2 -c 10.0.0.1 -p 1 -v 7 -b 1", "total_received=1"},
-		{"one flow", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 256 -f virtio", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 256 -b 64K", "total_received=65536"},
+		{"one flow", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 256 -f virtio", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 256 -b 64K",
+			"total_received=65536"},
 		{"chunks", "-s 10.0.0.2 -p 5201 -v 7", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 5000 -z 3", "total_received=5000"},
-		{"two queues", "-s 10.0.0.2 -p 5201 -v 7 -t 1 -q 2 -g 1 -L", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1M -g 0", "using queues 1..2"},
-		{"second queue", "-s 10.0.0.2 -p 5201 -v 7 -t 2 -q 1", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1M", "using queues 2..2"},
+		{"two queues", "-s 10.0.0.2 -p 5201 -v 7 -t 1 -q 2 -g 1 -L", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1M -g 0",
+			"using queues 1..2"},
+		{"second queue", "-s 10.0.0.2 -p 5201 -v 7 -t 2 -q 1", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1M",
+			"using queues 2..2"},
 		{"described", "-s 10.0.0.2 -p 5201 -v 7 -d", "-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 10000 -d", "frag_offset="},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			w := newWorld(t, 3)
 			r, s := w.both("", words(x.recv), words(x.send))
-			if r.status != 0 || !strings.Contains(r.err, x.want+"\n") && !strings.Contains(r.err, x.want) || r.out != "Validated buffer\n" ||
+			if r.status != 0 || !strings.Contains(r.err, x.want+"\n") && !strings.Contains(r.err, x.want) ||
+				r.out != "Validated buffer\n" ||
 				!strings.Contains(r.err, "linear_received=0\n") || !strings.Contains(r.err, "client exited\n") {
 				t.Errorf("recv: %v", r)
 			}
@@ -116,20 +120,28 @@ func TestWrongBytesFail(t *testing.T) {
 func TestWrongUse(t *testing.T) {
 	w := newWorld(t, 3)
 	for _, args := range []string{
-		"", "fetch", "-s 10.0.0.2", "recv", "recv -p 5201", "recv -s 10.0.0.2", "recv -s 10.0.0.2 -p 0", "recv -s 10.0.0.2 -p 65536",
-		"recv -s 10.0.0.300 -p 5201", "recv -s 10.0.0.2/33 -p 5201", "recv -s nobody -p 5201", "recv -s 10.0.0.2 -p 5201 extra",
-		"recv -s 10.0.0.2 -p 5201 -v 1", "recv -s 10.0.0.2 -p 5201 -v 257", "recv -s 10.0.0.2 -p 5201 -v x", "recv -s 10.0.0.2 -p 5201 -t 1",
-		"recv -s 10.0.0.2 -p 5201 -q 1", "recv -s 10.0.0.2 -p 5201 -b 1", "recv -s 10.0.0.2 -p 5201 -z 1", "recv -s 10.0.0.2 -p 5201 -c fd00::1",
+		"", "fetch", "-s 10.0.0.2", "recv", "recv -p 5201", "recv -s 10.0.0.2", "recv -s 10.0.0.2 -p 0",
+		"recv -s 10.0.0.2 -p 65536",
+		"recv -s 10.0.0.300 -p 5201", "recv -s 10.0.0.2/33 -p 5201", "recv -s nobody -p 5201",
+		"recv -s 10.0.0.2 -p 5201 extra",
+		"recv -s 10.0.0.2 -p 5201 -v 1", "recv -s 10.0.0.2 -p 5201 -v 257", "recv -s 10.0.0.2 -p 5201 -v x",
+		"recv -s 10.0.0.2 -p 5201 -t 1",
+		"recv -s 10.0.0.2 -p 5201 -q 1", "recv -s 10.0.0.2 -p 5201 -b 1", "recv -s 10.0.0.2 -p 5201 -z 1",
+		"recv -s 10.0.0.2 -p 5201 -c fd00::1",
 		"recv -s 10.0.0.2 -p 5201 -t -1 -q 1", "recv -s 10.0.0.2 -p 5201 -t 1 -q 0", "recv -s 10.0.0.2 -p 5201 -nosuch",
 		"send -s 10.0.0.2 -p 5201", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -L", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7",
-		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -b 7", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 0", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -z 0",
-		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1T", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b -1", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -t 1 -q 1",
+		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -b 7", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 0",
+		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -z 0",
+		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1T", "send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b -1",
+		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -t 1 -q 1",
 		// What only the device reveals.
-		"recv -s 10.0.0.2 -p 5201 -t 0 -q 1", "recv -s 10.0.0.2 -p 5201 -t 3 -q 1", "recv -s 10.0.0.2 -p 5201 -t 1 -q 3", "recv -s 10.0.0.2 -p 5201 -g 9",
+		"recv -s 10.0.0.2 -p 5201 -t 0 -q 1", "recv -s 10.0.0.2 -p 5201 -t 3 -q 1", "recv -s 10.0.0.2 -p 5201 -t 1 -q 3",
+		"recv -s 10.0.0.2 -p 5201 -g 9",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -g 9",
 	} {
 		d, _ := w.start(t.Context(), 1, "", words(args)...)
-		if r := <-d; r.status != 2 || r.out != "" || !strings.HasPrefix(r.err, "devmem: ") && !strings.Contains(r.err, "\ndevmem: ") {
+		if r := <-d; r.status != 2 || r.out != "" || !strings.HasPrefix(r.err, "devmem: ") &&
+			!strings.Contains(r.err, "\ndevmem: ") {
 			t.Errorf("%q: %v", args, r)
 		}
 	}
@@ -208,7 +220,8 @@ func TestFailures(t *testing.T) {
 		sd, _ := w.start(t.Context(), 0, "x", words("send -s 10.0.0.2 -c 10.0.0.9 -p 5201")...)
 		<-sd // its byte may have been acknowledged before it was turned away
 		sd, _ = w.start(t.Context(), 0, "y", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
-		if r, s := <-rd, <-sd; r.status != 0 || r.out != "y" || s.status != 0 || !strings.Contains(r.err, "turned away 10.0.0.9") {
+		if r, s := <-rd, <-sd; r.status != 0 || r.out != "y" || s.status != 0 ||
+			!strings.Contains(r.err, "turned away 10.0.0.9") {
 			t.Errorf("recv: %v\nsend: %v", r, s)
 		}
 	})
@@ -243,7 +256,8 @@ func TestFailures(t *testing.T) {
 		rd, listens := w.start(ctx, 1, "", words("recv -s 10.0.0.2 -p 5201")...)
 		<-listens
 		var e bytes.Buffer
-		status := Main(t.Context(), words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201"), Stdio{In: brokenPipe{}, Out: io.Discard, Err: &e}, w.guests[0].open)
+		status := Main(t.Context(), words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201"), Stdio{In: brokenPipe{}, Out: io.Discard,
+			Err: &e}, w.guests[0].open)
 		if status != 1 || !strings.Contains(e.String(), "stdin: broken pipe") {
 			t.Errorf("%d: %s", status, e.String())
 		}
@@ -347,11 +361,13 @@ func (s *slow) ReadGPU(ctx context.Context, gpu int, pieces []devmem.Range, b []
 func TestLinearBytes(t *testing.T) {
 	gpu := []byte("....world..!")
 	frags := []devmem.Frag{
-		{Kind: devmem.Linear, Size: 6}, {Off: 4, Size: 5, Token: 1}, {Kind: devmem.Linear, Size: 1}, {Off: 11, Size: 1, Token: 5},
+		{Kind: devmem.Linear, Size: 6}, {Off: 4, Size: 5, Token: 1}, {Kind: devmem.Linear, Size: 1},
+		{Off: 11, Size: 1, Token: 5},
 	}
 	conn := &countingConn{}
 	var out, say bytes.Buffer
-	r := &receiver{tool: &tool{options: &options{}, std: Stdio{Err: &say}, dev: &Device{Memory: sliceMemory(gpu)}}, conn: conn, out: &out, buf: make([]byte, 100)}
+	r := &receiver{tool: &tool{options: &options{}, std: Stdio{Err: &say}, dev: &Device{Memory: sliceMemory(gpu)}},
+		conn: conn, out: &out, buf: make([]byte, 100)}
 	if err := r.take(t.Context(), frags, []byte("hello ,")); err != nil || out.String() != "hello world,!" {
 		t.Errorf("%q, %v", out.String(), err)
 	}

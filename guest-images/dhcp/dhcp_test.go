@@ -43,7 +43,8 @@ func pair(t *testing.T) (*client, net.PacketConn) {
 }
 
 // serve answers n messages: each with what answers gives for it.
-func serve(t *testing.T, pc net.PacketConn, n int, answers func(i int, m *dhcpv4.DHCPv4) [][]byte) (done chan struct{}) {
+func serve(t *testing.T, pc net.PacketConn, n int,
+	answers func(i int, m *dhcpv4.DHCPv4) [][]byte) (done chan struct{}) {
 	done = make(chan struct{})
 	go func() {
 		defer close(done)
@@ -72,7 +73,8 @@ func serve(t *testing.T, pc net.PacketConn, n int, answers func(i int, m *dhcpv4
 func reply(t *testing.T, m *dhcpv4.DHCPv4, kind dhcpv4.MessageType, more ...dhcpv4.Modifier) []byte {
 	r, err := dhcpv4.NewReplyFromRequest(m, append([]dhcpv4.Modifier{
 		dhcpv4.WithMessageType(kind), dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
-		dhcpv4.WithRouter(net.IPv4(10, 1, 2, 254)), dhcpv4.WithDNS(net.IPv4(10, 1, 2, 254)), dhcpv4.WithOption(dhcpv4.OptHostName("port2")),
+		dhcpv4.WithRouter(net.IPv4(10, 1, 2, 254)), dhcpv4.WithDNS(net.IPv4(10, 1, 2, 254)),
+		dhcpv4.WithOption(dhcpv4.OptHostName("port2")),
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(net.IPv4(10, 1, 2, 254)))}, more...)...)
 	if err != nil {
 		t.Error(err)
@@ -94,12 +96,14 @@ func TestLeaseIsTaken(t *testing.T) {
 	done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {
 		other := *m
 		other.TransactionID[0] ^= 1
-		return [][]byte{{1, 2, 3}, reply(t, &other, dhcpv4.MessageTypeOffer), reply(t, &other, dhcpv4.MessageTypeAck), m.ToBytes(), answer(t, i, m)}
+		return [][]byte{{1, 2, 3}, reply(t, &other, dhcpv4.MessageTypeOffer), reply(t, &other, dhcpv4.MessageTypeAck),
+			m.ToBytes(), answer(t, i, m)}
 	})
 	l, err := c.lease(t.Context())
 	<-done
 	gw := []netip.Addr{netip.MustParseAddr("10.1.2.254")}
-	if err != nil || l.Addr != netip.MustParsePrefix("10.1.2.3/24") || !slices.Equal(l.Routers, gw) || !slices.Equal(l.DNS, gw) || l.Name != "port2" {
+	if err != nil || l.Addr != netip.MustParsePrefix("10.1.2.3/24") || !slices.Equal(l.Routers, gw) ||
+		!slices.Equal(l.DNS, gw) || l.Name != "port2" {
 		t.Errorf("%+v, %v", l, err)
 	}
 }
@@ -144,7 +148,8 @@ func TestRefusalIsSaid(t *testing.T) {
 func TestBadLeasesAreRefused(t *testing.T) {
 	for name, bad := range map[string]dhcpv4.Modifier{
 		"no address": dhcpv4.WithYourIP(net.IPv4zero), "multicast": dhcpv4.WithYourIP(net.IPv4(224, 0, 0, 1)),
-		"no mask": dhcpv4.WithoutOption(dhcpv4.OptionSubnetMask), "mask with holes": dhcpv4.WithNetmask(net.IPv4Mask(255, 0, 255, 0)),
+		"no mask":         dhcpv4.WithoutOption(dhcpv4.OptionSubnetMask),
+		"mask with holes": dhcpv4.WithNetmask(net.IPv4Mask(255, 0, 255, 0)),
 	} {
 		c, pc := pair(t)
 		done := serve(t, pc, 2, func(i int, m *dhcpv4.DHCPv4) [][]byte {
@@ -161,7 +166,8 @@ func TestBadLeasesAreRefused(t *testing.T) {
 }
 
 func FuzzLease(f *testing.F) {
-	m, err := dhcpv4.New(dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)), dhcpv4.WithRouter(net.IPv4(10, 1, 2, 254)),
+	m, err := dhcpv4.New(dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
+		dhcpv4.WithRouter(net.IPv4(10, 1, 2, 254)),
 		dhcpv4.WithOption(dhcpv4.OptHostName("a\nb")))
 	if err != nil {
 		f.Fatal(err)

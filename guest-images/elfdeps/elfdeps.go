@@ -1,8 +1,8 @@
 // Package elfdeps finds the files that a dynamic program needs to start on another machine: its interpreter and its
 // libraries, and what these need, where the dynamic linker would find them on this one (ld.so(8), "DESCRIPTION").
 //
-// It reads ELF files and runs none of them. What a program opens by itself, with dlopen(3) or otherwise, it does not know,
-// but for libgcc_s, which glibc opens when a thread ends.
+// It reads ELF files and runs none of them. What a program opens by itself, with dlopen(3) or
+// otherwise, it does not know, but for libgcc_s, which glibc opens when a thread ends.
 package elfdeps
 
 import (
@@ -83,7 +83,8 @@ func (f Finder) Find(program string) ([]string, error) {
 			}
 			lib, searched := f.find(name, queue[0], dirs)
 			if lib == nil {
-				return nil, fmt.Errorf("%s needs the library %s: %w (looked in %s)", queue[0].path, name, ErrMissing, strings.Join(searched, ", "))
+				return nil, fmt.Errorf("%s needs the library %s: %w (looked in %s)", queue[0].path, name, ErrMissing,
+					strings.Join(searched, ", "))
 			}
 			add(lib, name)
 			if queue = append(queue, lib); len(files) > maxLibraries {
@@ -164,7 +165,9 @@ func (f Finder) read(path string) (*object, error) {
 		}
 	}
 	if dynamic && e.SectionByType(elf.SHT_DYNAMIC) == nil {
-		return nil, fmt.Errorf("%s: its section headers were stripped: its libraries cannot be found: copy them yourself, and link it statically or keep the headers", path)
+		return nil,
+			fmt.Errorf("%s: its section headers were stripped: its libraries cannot be found: copy them yourself, and link "+
+				"it statically or keep the headers", path)
 	}
 	strs := func(tag elf.DynTag) []string {
 		list, serr := e.DynString(tag)
@@ -186,7 +189,8 @@ func (o *object) search(values []string) (dirs []string) {
 		for dir := range strings.SplitSeq(v, ":") {
 			for _, lib := range o.libDirs() {
 				d := dir
-				for token, value := range map[string]string{"ORIGIN": filepath.Dir(o.path), "LIB": lib, "PLATFORM": platform(o.machine)} {
+				for token, value := range map[string]string{"ORIGIN": filepath.Dir(o.path), "LIB": lib,
+					"PLATFORM": platform(o.machine)} {
 					d = strings.NewReplacer("${"+token+"}", value, "$"+token, value).Replace(d)
 				}
 				if filepath.IsAbs(d) && !slices.Contains(dirs, d) {

@@ -50,9 +50,11 @@ func (f file) build(t testing.TB) []byte {
 	strAt := dynAt + uint64(dyn.Len())
 	names := []byte("\x00.dynamic\x00.dynstr\x00.shstrtab\x00")
 	namesAt := strAt + uint64(len(strs))
-	h := elf.Header64{Ident: [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+	h := elf.Header64{Ident: [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB),
+		byte(elf.EV_CURRENT)},
 		Type: uint16(elf.ET_DYN), Machine: uint16(f.machine), Version: uint32(elf.EV_CURRENT), Ehsize: header,
-		Phoff: header, Phentsize: prog, Phnum: 2, Shoff: namesAt + uint64(len(names)), Shentsize: section, Shnum: 4, Shstrndx: 3}
+		Phoff: header, Phentsize: prog, Phnum: 2, Shoff: namesAt + uint64(len(names)), Shentsize: section, Shnum: 4,
+		Shstrndx: 3}
 	if f.noSections {
 		h.Shoff, h.Shnum, h.Shstrndx = 0, 0, 0
 	}
@@ -111,28 +113,46 @@ func TestLibrariesAreFoundWhereTheLinkerFindsThem(t *testing.T) {
 		env   []string
 		want  string
 	}{
-		"static":      {map[string]any{"/p": file{}}, nil, ""},
-		"one":         {map[string]any{"/p": file{interp: ld, needed: []string{"libc.so"}}}, nil, ld + " /usr/lib/libc.so"},
-		"linker":      {map[string]any{"/p": file{interp: ld, needed: []string{"ld-linux-x86-64.so.2"}}}, nil, ld},
-		"libraries'":  {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}}, "/lib64/a.so": lib("a.so", "b.so", "libc.so"), "/lib64/b.so": lib("b.so", "a.so")}, nil, ld + " /lib64/a.so /lib64/b.so /usr/lib/libc.so"},
-		"origin":      {map[string]any{"/opt/bin/p": file{interp: ld, needed: []string{"a.so"}, runpath: "$ORIGIN/../lib"}, "/opt/lib/a.so": lib("a.so"), "/lib/a.so": lib("a.so")}, nil, ld + " /opt/lib/a.so"},
-		"braces":      {map[string]any{"/opt/p": file{interp: ld, needed: []string{"a.so"}, runpath: "/nowhere:${ORIGIN}/$LIB"}, "/opt/lib64/a.so": lib("a.so")}, nil, ld + " /opt/lib64/a.so"},
-		"environment": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}, runpath: "/run"}, "/env/a.so": lib("a.so"), "/run/a.so": lib("a.so")}, []string{"/env"}, ld + " /env/a.so"},
-		"rpath first": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}, rpath: "/r"}, "/env/a.so": lib("a.so"), "/r/a.so": lib("a.so")}, []string{"/env"}, ld + " /r/a.so"},
-		"rpath is inherited": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}, rpath: "/r"}, "/r/a.so": lib("a.so", "b.so"), "/r/b.so": lib("b.so")},
+		"static": {map[string]any{"/p": file{}}, nil, ""},
+		"one":    {map[string]any{"/p": file{interp: ld, needed: []string{"libc.so"}}}, nil, ld + " /usr/lib/libc.so"},
+		"linker": {map[string]any{"/p": file{interp: ld, needed: []string{"ld-linux-x86-64.so.2"}}}, nil, ld},
+		"libraries'": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}},
+			"/lib64/a.so": lib("a.so", "b.so", "libc.so"), "/lib64/b.so": lib("b.so", "a.so")}, nil, ld +
+			" /lib64/a.so /lib64/b.so /usr/lib/libc.so"},
+		"origin": {map[string]any{"/opt/bin/p": file{interp: ld, needed: []string{"a.so"}, runpath: "$ORIGIN/../lib"},
+			"/opt/lib/a.so": lib("a.so"), "/lib/a.so": lib("a.so")}, nil, ld + " /opt/lib/a.so"},
+		"braces": {map[string]any{"/opt/p": file{interp: ld, needed: []string{"a.so"},
+			runpath: "/nowhere:${ORIGIN}/$LIB"}, "/opt/lib64/a.so": lib("a.so")}, nil, ld + " /opt/lib64/a.so"},
+		"environment": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}, runpath: "/run"},
+			"/env/a.so": lib("a.so"), "/run/a.so": lib("a.so")}, []string{"/env"}, ld + " /env/a.so"},
+		"rpath first": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}, rpath: "/r"},
+			"/env/a.so": lib("a.so"), "/r/a.so": lib("a.so")}, []string{"/env"}, ld + " /r/a.so"},
+		"rpath is inherited": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}, rpath: "/r"},
+			"/r/a.so": lib("a.so", "b.so"), "/r/b.so": lib("b.so")},
 			nil, ld + " /r/a.so /r/b.so"},
-		"runpath hides rpath": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}, rpath: "/r", runpath: "/u"}, "/r/a.so": lib("a.so"), "/lib/a.so": lib("a.so")},
+		"runpath hides rpath": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}, rpath: "/r", runpath: "/u"},
+			"/r/a.so": lib("a.so"), "/lib/a.so": lib("a.so")},
 			nil, ld + " /lib/a.so"},
-		"configured": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}}, "/etc/ld.so.conf": "# mine\ninclude ld.so.conf.d/*.conf\ninclude ld.so.conf\n",
+		"configured": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}},
+			"/etc/ld.so.conf":          "# mine\ninclude ld.so.conf.d/*.conf\ninclude ld.so.conf\n",
 			"/etc/ld.so.conf.d/x.conf": "/opt/x # here\n", "/opt/x/a.so": lib("a.so")}, nil, ld + " /opt/x/a.so"},
-		"other machine passed over": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}}, "/lib64/a.so": file{machine: elf.EM_AARCH64}, "/usr/lib64/a.so": lib("a.so")},
+		"other machine passed over": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}},
+			"/lib64/a.so": file{machine: elf.EM_AARCH64}, "/usr/lib64/a.so": lib("a.so")},
 			nil, ld + " /usr/lib64/a.so"},
-		"no library passed over": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}}, "/lib64/a.so": "INPUT(a.so.1)", "/usr/lib64/a.so": lib("a.so")},
+		"no library passed over": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}},
+			"/lib64/a.so": "INPUT(a.so.1)", "/usr/lib64/a.so": lib("a.so")},
 			nil, ld + " /usr/lib64/a.so"},
-		"by path":      {map[string]any{"/p": file{interp: ld, needed: []string{"/x/a.so"}}, "/x/a.so": lib("a.so")}, nil, ld + " /x/a.so"},
-		"musl":         {map[string]any{"/p": file{interp: "/lib/ld-musl-x86_64.so.1", needed: []string{"a.so"}}, "/lib/ld-musl-x86_64.so.1": lib(""), "/usr/local/lib/a.so": lib("a.so")}, nil, "/lib/ld-musl-x86_64.so.1 /usr/local/lib/a.so"},
-		"musl's path":  {map[string]any{"/p": file{interp: "/lib/ld-musl-x86_64.so.1", needed: []string{"a.so"}}, "/lib/ld-musl-x86_64.so.1": lib(""), "/etc/ld-musl-x86_64.path": "/m:/n\n", "/n/a.so": lib("a.so")}, nil, "/lib/ld-musl-x86_64.so.1 /n/a.so"},
-		"thread's end": {map[string]any{"/p": file{interp: ld, needed: []string{"libc.so.6"}}, "/lib64/libc.so.6": lib("libc.so.6"), "/lib64/libgcc_s.so.1": lib("libgcc_s.so.1")}, nil, ld + " /lib64/libc.so.6 /lib64/libgcc_s.so.1"},
+		"by path": {map[string]any{"/p": file{interp: ld, needed: []string{"/x/a.so"}}, "/x/a.so": lib("a.so")}, nil,
+			ld + " /x/a.so"},
+		"musl": {map[string]any{"/p": file{interp: "/lib/ld-musl-x86_64.so.1", needed: []string{"a.so"}},
+			"/lib/ld-musl-x86_64.so.1": lib(""), "/usr/local/lib/a.so": lib("a.so")}, nil,
+			"/lib/ld-musl-x86_64.so.1 /usr/local/lib/a.so"},
+		"musl's path": {map[string]any{"/p": file{interp: "/lib/ld-musl-x86_64.so.1", needed: []string{"a.so"}},
+			"/lib/ld-musl-x86_64.so.1": lib(""), "/etc/ld-musl-x86_64.path": "/m:/n\n", "/n/a.so": lib("a.so")}, nil,
+			"/lib/ld-musl-x86_64.so.1 /n/a.so"},
+		"thread's end": {map[string]any{"/p": file{interp: ld, needed: []string{"libc.so.6"}},
+			"/lib64/libc.so.6": lib("libc.so.6"), "/lib64/libgcc_s.so.1": lib("libgcc_s.so.1")}, nil, ld +
+			" /lib64/libc.so.6 /lib64/libgcc_s.so.1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			program := ""
@@ -159,8 +179,10 @@ func TestWhatIsMissingIsNamedWithWhoNeedsIt(t *testing.T) {
 		files map[string]any
 		says  []string
 	}{
-		"library":     {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}}, ld: file{}}, []string{"/p needs the library a.so", "/usr/lib64"}},
-		"deeper":      {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}}, ld: file{}, "/lib/a.so": file{needed: []string{"b.so"}}}, []string{"/lib/a.so needs the library b.so"}},
+		"library": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}}, ld: file{}},
+			[]string{"/p needs the library a.so", "/usr/lib64"}},
+		"deeper": {map[string]any{"/p": file{interp: ld, needed: []string{"a.so"}}, ld: file{},
+			"/lib/a.so": file{needed: []string{"b.so"}}}, []string{"/lib/a.so needs the library b.so"}},
 		"interpreter": {map[string]any{"/p": file{interp: ld}}, []string{"interpreter " + ld}},
 	} {
 		_, err := Finder{Root: tree(t, c.files)}.Find("/p")
@@ -173,7 +195,8 @@ func TestWhatIsMissingIsNamedWithWhoNeedsIt(t *testing.T) {
 			}
 		}
 	}
-	for name, v := range map[string]any{"text": "#!/bin/sh\n", "no sections": file{interp: ld, noSections: true}, "empty": ""} {
+	for name, v := range map[string]any{"text": "#!/bin/sh\n", "no sections": file{interp: ld, noSections: true},
+		"empty": ""} {
 		if files, err := (Finder{Root: tree(t, map[string]any{"/p": v, ld: file{}})}).Find("/p"); err == nil {
 			t.Errorf("%s: %q, no error", name, files)
 		}
@@ -203,7 +226,8 @@ func TestProgramOfThisMachineRunsWithWhatIsFound(t *testing.T) {
 	}
 	for line := range strings.Lines(string(out)) {
 		_, rest, ok := strings.Cut(line, "=>")
-		if path, _, _ := strings.Cut(strings.TrimSpace(rest), " "); ok && filepath.Dir(path) != dir && !slices.Contains(files, path) {
+		if path, _, _ := strings.Cut(strings.TrimSpace(rest), " "); ok && filepath.Dir(path) != dir &&
+			!slices.Contains(files, path) {
 			t.Errorf("not found by us: %s", line)
 		}
 	}

@@ -1,14 +1,16 @@
-// Package gpusocket gives the programs of a guest memory of its GPU where that is a NUMA node's, as a GPU's driver would: by
-// a Unix socket, in any language. It is for those that open devmem sockets of Linux's themselves.
+// Package gpusocket gives the programs of a guest memory of its GPU where that is a NUMA node's, as
+// a GPU's driver would: by a Unix socket, in any language. It is for those that open devmem sockets
+// of Linux's themselves.
 //
-// A program connects to the socket at Path (unix(7), SOCK_SEQPACKET) and sends a size in bytes, eight of them, in the
-// machine's order. The answer is a number of four bytes: 0, and with it, as SCM_RIGHTS, a descriptor of a dma-buf of that
-// much GPU memory, zeroed, which bind-rx, bind-tx and mmap take; or an errno. Another request gives another dma-buf. The NIC
-// takes the memory for the GPU's until the program closes the connection, or ends.
+// A program connects to the socket at Path (unix(7), SOCK_SEQPACKET) and sends a size in bytes,
+// eight of them, in the machine's order. The answer is a number of four bytes: 0, and with it, as
+// SCM_RIGHTS, a descriptor of a dma-buf of that much GPU memory, zeroed, which bind-rx, bind-tx and
+// mmap take; or an errno. Another request gives another dma-buf. The NIC takes the memory for the
+// GPU's until the program closes the connection, or ends.
 //
-// It is both ends: Ops registers the operation "gpu" with package agent, which has the agent serve; Start is the host's
-// call of it. Applet is the tool of that name, for guests of other people's. A program may send what it likes: it gets EINVAL, and
-// others are served.
+// It is both ends: Ops registers the operation "gpu" with package agent, which has the agent serve;
+// Start is the host's call of it. Applet is the tool of that name, for guests of other people's. A
+// program may send what it likes: it gets EINVAL, and others are served.
 package gpusocket
 
 import (

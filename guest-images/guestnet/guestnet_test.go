@@ -54,7 +54,8 @@ func TestInterfacesGetAddressesRoutesAndNames(t *testing.T) {
 	root := t.TempDir()
 	c := Config{
 		Interfaces: []Interface{
-			{MAC: "02:00:00:00:00:02", MTU: 4000, Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.8.7/24"), netip.MustParsePrefix("fd00::7/64")}},
+			{MAC: "02:00:00:00:00:02", MTU: 4000, Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.8.7/24"),
+				netip.MustParsePrefix("fd00::7/64")}},
 			{MAC: "02:00:00:00:00:01"},
 		},
 		Gateways: []netip.Addr{netip.MustParseAddr("10.9.8.1")}, DNS: []netip.Addr{netip.MustParseAddr("10.9.8.1")},
@@ -99,8 +100,9 @@ func TestNetworkWithoutIPv6(t *testing.T) {
 		t.Skip(err)
 	}
 	c := Config{
-		Interfaces: []Interface{{MAC: "02:00:00:00:00:01", Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.8.7/24"), netip.MustParsePrefix("fd00::7/64")}}},
-		Gateways:   []netip.Addr{netip.MustParseAddr("10.9.8.1"), netip.MustParseAddr("fd00::1")},
+		Interfaces: []Interface{{MAC: "02:00:00:00:00:01", Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.8.7/24"),
+			netip.MustParsePrefix("fd00::7/64")}}},
+		Gateways: []netip.Addr{netip.MustParseAddr("10.9.8.1"), netip.MustParseAddr("fd00::1")},
 	}
 	if r, err := c.apply(t.Context(), t.TempDir()); err != nil || r.NotReady != "" {
 		t.Fatalf("%+v, %v", r, err)
@@ -138,7 +140,8 @@ func TestDeviceIsFoundAndLeft(t *testing.T) {
 	root := t.TempDir()
 	device := filepath.Join(root, "sys/devices/pci0000:00/0000:00:01.0/0000:01:00.0/virtio3")
 	driver := filepath.Join(root, "sys/bus/pci/drivers/virtio-pci")
-	for _, dir := range []string{device, driver, filepath.Join(root, "sys/class/net/eth9"), filepath.Join(root, "sys/bus/pci/devices")} {
+	for _, dir := range []string{device, driver, filepath.Join(root, "sys/class/net/eth9"),
+		filepath.Join(root, "sys/bus/pci/devices")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}

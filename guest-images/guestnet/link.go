@@ -51,7 +51,9 @@ func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
 			for _, l := range links {
 				names = append(names, l.Attrs().Name)
 			}
-			return nil, fmt.Errorf("no network interface %s, only %v: its driver is not in the kernel, or its probe has failed: %w", missing, names, unix.ENODEV)
+			return nil,
+				fmt.Errorf("no network interface %s, only %v: its driver is not in the kernel, or its probe has failed: %w",
+					missing, names, unix.ENODEV)
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
@@ -98,8 +100,8 @@ func (i *Interface) up(l netlink.Link) error {
 	return nil
 }
 
-// withoutDAD has an interface's own link-local address be good at once (Linux Documentation/networking/ip-sysctl.rst, accept_dad).
-// A kernel without IPv6 has no such setting.
+// withoutDAD has an interface's own link-local address be good at once (Linux
+// Documentation/networking/ip-sysctl.rst, accept_dad). A kernel without IPv6 has no such setting.
 func withoutDAD(name string) {
 	_ = os.WriteFile(filepath.Join("/proc/sys/net/ipv6/conf", name, "accept_dad"), []byte("0"), 0)
 }
@@ -109,7 +111,8 @@ func without6(is6 bool, err error) bool {
 	return is6 && (errors.Is(err, unix.EAFNOSUPPORT) || errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EACCES))
 }
 
-// routes makes the default routes, as far as the interface has addresses of their kind: a kernel without IPv6 has refused those.
+// routes makes the default routes, as far as the interface has addresses of their kind: a kernel
+// without IPv6 has refused those.
 func (c *Config) routes(l netlink.Link) error {
 	six, err := netlink.AddrList(l, netlink.FAMILY_V6)
 	no6 := err == nil && len(six) == 0

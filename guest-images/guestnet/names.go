@@ -2,8 +2,9 @@ package guestnet
 
 import "fmt"
 
-// DevmemHost is added to the last part of a guest's address for that of its devmem programs: addresses of their own, as they take
-// them off the interface when they end. Guest i has the address that ends in i+1.
+// DevmemHost is added to the last part of a guest's address for that of its devmem programs:
+// addresses of their own, as they take them off the interface when they end. Guest i has the
+// address that ends in i+1.
 const DevmemHost = 100
 
 // GuestName and a number are a guest's name.

@@ -15,12 +15,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readyTime is how long interfaces may take from up until they can be used. A driver hears of its link by an interrupt, which on
-// a busy machine is late.
+// readyTime is how long interfaces may take from up until they can be used. A driver hears of its
+// link by an interrupt, which on a busy machine is late.
 const readyTime = 15 * time.Second
 
-// ready waits until interfaces that are up can be used: their links are up too, and all of their addresses are good to bind and
-// to send from. It gives what is missing at the end of its patience; "" = nothing.
+// ready waits until interfaces that are up can be used: their links are up too, and all of their
+// addresses are good to bind and to send from. It gives what is missing at the end of its patience;
+// "" = nothing.
 func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.Duration) (missing string, err error) {
 	changes, stop, err := changes()
 	if err != nil {
@@ -50,8 +51,8 @@ func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.
 	}
 }
 
-// changes tells of changes of links and addresses, from now on: one for any number of them that nobody has heard of. It is closed
-// when there will be no more.
+// changes tells of changes of links and addresses, from now on: one for any number of them that
+// nobody has heard of. It is closed when there will be no more.
 func changes() (c <-chan struct{}, stop func(), err error) {
 	links, addrs, done := make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate), make(chan struct{})
 	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{}); err != nil {

@@ -45,7 +45,8 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	}
 	links := []netlink.Link{ours}
 	missing, err := c.ready(t.Context(), links, time.Millisecond)
-	if err != nil || !strings.Contains(missing, "v0: the link is ") || !strings.Contains(missing, " after it was to be up") {
+	if err != nil || !strings.Contains(missing, "v0: the link is ") ||
+		!strings.Contains(missing, " after it was to be up") {
 		t.Fatalf("without a link: %q, %v", missing, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -96,9 +97,11 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	if err := netlink.AddrAdd(ours, a); err != nil { // with duplicate address detection
 		t.Fatal(err)
 	}
-	c := Config{Interfaces: []Interface{{MAC: ours.Attrs().HardwareAddr.String(), Addrs: []netip.Prefix{netip.MustParsePrefix("fd00::7/64")}}}}
+	c := Config{Interfaces: []Interface{{MAC: ours.Attrs().HardwareAddr.String(),
+		Addrs: []netip.Prefix{netip.MustParsePrefix("fd00::7/64")}}}}
 	links := []netlink.Link{ours}
-	if missing, err := c.ready(t.Context(), links, 0); err != nil || !strings.Contains(missing, "address fd00::7 is tentative") {
+	if missing, err := c.ready(t.Context(), links, 0); err != nil ||
+		!strings.Contains(missing, "address fd00::7 is tentative") {
 		t.Fatalf("at first: %q, %v", missing, err)
 	}
 	if missing, err := c.ready(t.Context(), links, time.Minute); missing != "" || err != nil {
@@ -114,7 +117,8 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	}
 	// One that was to be there and is not.
 	c.Interfaces[0].Addrs = append(c.Interfaces[0].Addrs, netip.MustParsePrefix("10.9.8.7/24"))
-	if missing, err := c.ready(t.Context(), links, 0); err != nil || !strings.Contains(missing, "v0: no address 10.9.8.7") {
+	if missing, err := c.ready(t.Context(), links, 0); err != nil ||
+		!strings.Contains(missing, "v0: no address 10.9.8.7") {
 		t.Errorf("%q, %v", missing, err)
 	}
 }

@@ -32,7 +32,8 @@ func openChannel(name string, index int, mac net.HardwareAddr) (*channel, error)
 	}
 	var proto [2]byte
 	binary.BigEndian.PutUint16(proto[:], control.EtherType)
-	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(proto[:]), Ifindex: index}); err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: binary.NativeEndian.Uint16(proto[:]),
+		Ifindex: index}); err != nil {
 		_ = unix.Close(fd)
 		return fail(err)
 	}
@@ -76,5 +77,6 @@ func (s sender) Send(frame []byte) error {
 
 // passes says whether an error of the socket is one of a moment: the interface is down, or its queue full.
 func passes(err error) bool {
-	return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENXIO)
+	return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) ||
+		errors.Is(err, unix.ENXIO)
 }

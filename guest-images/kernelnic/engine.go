@@ -22,8 +22,9 @@ type runner interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
 
-// Engine runs jobs whose GPU offsets are offsets in the window. It is control.Client's RunJob otherwise, but that a job may
-// become several: bytes are those of all of them, and the table is read before they begin.
+// Engine runs jobs whose GPU offsets are offsets in the window. It is control.Client's RunJob
+// otherwise, but that a job may become several: bytes are those of all of them, and the table is
+// read before they begin.
 type Engine struct {
 	run    runner
 	w      *Window
@@ -177,7 +178,8 @@ func (n *NIC) register(off, size uint64) (ids []uint32, err error) {
 	for _, p := range pieces {
 		id, err := n.channel.ctl.RegisterBuffer(ctx, uint16(n.window.gpu), p.GPUOff, p.Size)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("register [%#x, +%#x) of GPU %d: %w", p.GPUOff, p.Size, n.window.gpu, err), n.unregister(ids))
+			return nil, errors.Join(fmt.Errorf("register [%#x, +%#x) of GPU %d: %w", p.GPUOff, p.Size, n.window.gpu, err),
+				n.unregister(ids))
 		}
 		ids = append(ids, id)
 		if err := n.guard.note('+', id); err != nil {

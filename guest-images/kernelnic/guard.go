@@ -21,8 +21,9 @@ import (
 // GuardName is the name under which a program that uses Options.Guard must run Guard, when it is started so (argv[0]).
 const GuardName = "vnic-guard"
 
-// guard is a process that outlives this one and undoes what this one has registered with the NIC, should it be killed: what
-// a GPU's driver does when a file is closed. The kernel undoes the rest by itself.
+// guard is a process that outlives this one and undoes what this one has registered with the NIC,
+// should it be killed: what a GPU's driver does when a file is closed. The kernel undoes the rest
+// by itself.
 type guard struct {
 	mu   sync.Mutex
 	pipe *os.File // its stdin; under mu: whole lines

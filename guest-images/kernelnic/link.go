@@ -27,11 +27,13 @@ func findInterface(sys, driver string) (string, error) {
 	}
 	switch len(names) {
 	case 0:
-		return "", fmt.Errorf("no network interface of driver %s: is the module loaded, and did its probe succeed? %w", driver, unix.ENODEV)
+		return "", fmt.Errorf("no network interface of driver %s: is the module loaded, and did its probe succeed? %w",
+			driver, unix.ENODEV)
 	case 1:
 		return names[0], nil
 	}
-	return "", fmt.Errorf("network interfaces %s of driver %s: name one: %w", strings.Join(names, ", "), driver, unix.EINVAL)
+	return "", fmt.Errorf("network interfaces %s of driver %s: name one: %w", strings.Join(names, ", "), driver,
+		unix.EINVAL)
 }
 
 // bringUp sets an interface's MTU and addresses and brings it up. IPv6 addresses can be used at once.
@@ -63,8 +65,8 @@ func bringUp(name string, mtu int, addrs []netip.Prefix) (net.HardwareAddr, int,
 	return link.Attrs().HardwareAddr, link.Attrs().Index, nil
 }
 
-// patience are settings of TCP (Linux Documentation/networking/ip-sysctl.rst): no tail loss probes, and 2 s at least until a
-// retransmission.
+// patience are settings of TCP (Linux Documentation/networking/ip-sysctl.rst): no tail loss probes,
+// and 2 s at least until a retransmission.
 var patience = map[string]string{"tcp_early_retrans": "0", "tcp_rto_min_us": "2000000"}
 
 // bePatient makes TCP so. A setting that a kernel does not have it does without.

@@ -158,7 +158,8 @@ func (n *NIC) mark(ctx context.Context, off uint64, mark byte) error {
 	if err != nil {
 		return err
 	}
-	_, err = n.engine.RunJob(ctx, control.Job{Op: control.JobPoison, GPU: n.gpu.ID, Off: off, Len: devmem.PageSize, Seed: uint64(mark)})
+	_, err = n.engine.RunJob(ctx, control.Job{Op: control.JobPoison, GPU: n.gpu.ID, Off: off, Len: devmem.PageSize,
+		Seed: uint64(mark)})
 	if err := errors.Join(err, n.unregister(ids)); err != nil {
 		return err
 	}

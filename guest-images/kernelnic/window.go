@@ -29,8 +29,8 @@ type Extent struct {
 	Size   uint64 `json:"size"`
 }
 
-// Window is GPU memory that this process has: huge pages of a NUMA node, in the order of their addresses, so that a window
-// of a node that nobody else uses is one extent or a few.
+// Window is GPU memory that this process has: huge pages of a NUMA node, in the order of their
+// addresses, so that a window of a node that nobody else uses is one extent or a few.
 type Window struct {
 	gpu     int
 	fd      int
@@ -59,18 +59,22 @@ func NewWindow(gpu, node int, size uint64, maps []control.GPUMap) (w *Window, er
 	if w.restore, err = reserve(node, pages); err != nil {
 		return w, err
 	}
-	if w.fd, err = unix.MemfdCreate("gpu", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB); err != nil {
+	if w.fd,
+		err = unix.MemfdCreate("gpu",
+		unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_HUGETLB|unix.MFD_HUGE_2MB); err != nil {
 		return w, os.NewSyscallError("memfd_create", err)
 	}
 	length := pages * hugePage
 	if err := unix.Ftruncate(w.fd, int64(length)); err != nil {
 		return w, os.NewSyscallError("ftruncate", err)
 	}
-	if _, err := unix.FcntlInt(uintptr(w.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil { // udmabuf wants it
+	// udmabuf wants it
+	if _, err := unix.FcntlInt(uintptr(w.fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return w, os.NewSyscallError("seal", err)
 	}
 	// No reservation: the kernel would look for it on the nodes of this task's own policy (mm/hugetlb.c, allowed_mems_nr).
-	if w.mem, err = unix.Mmap(w.fd, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
+	if w.mem, err = unix.Mmap(w.fd, 0, length, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_NORESERVE); err != nil {
 		return w, os.NewSyscallError("mmap", err)
 	}
 	if err := bind(w.mem, node); err != nil {
@@ -102,9 +106,10 @@ func bind(b []byte, node int) error {
 // releaseTime is for how long the memory of a process that was killed may be with the network still.
 const releaseTime = 20 * time.Second
 
-// reserve makes sure that a node has n free huge pages. The kernel gives fewer without a word, also when it meets a signal on
-// the way, which the Go runtime sends its threads now and then (mm/hugetlb.c, set_max_huge_pages); and those of a process that
-// was killed come back only when the network has let go of them.
+// reserve makes sure that a node has n free huge pages. The kernel gives fewer without a word, also
+// when it meets a signal on the way, which the Go runtime sends its threads now and then
+// (mm/hugetlb.c, set_max_huge_pages); and those of a process that was killed come back only when
+// the network has let go of them.
 func reserve(node, n int) (restore func() error, err error) {
 	dir := fmt.Sprintf("/sys/devices/system/node/node%d/hugepages/hugepages-%dkB/", node, hugePage>>10)
 	had, err := readInt(dir + "nr_hugepages")

@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/control"
 )
 
-// Where the test's GPU 2 is in the guest's address space: in two pieces, the second of them before the first in GPU memory.
+// Where the test's GPU 2 is in the guest's address space: in two pieces, the second of them before
+// the first in GPU memory.
 var testMaps = []control.GPUMap{
 	{GPU: 1, IOVA: 0, Off: 0, Size: 1 << 40},
 	{GPU: 2, IOVA: 0x4000_0000, Off: 32 << 20, Size: 32 << 20},
@@ -60,7 +61,8 @@ func TestPagesAreInTheOrderOfTheirAddresses(t *testing.T) {
 
 // Invariant: guest-images: Memory that is no GPU's is refused.
 func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
-	for name, addr := range map[string]uint64{"before": 0x4000_0000 - hugePage, "behind": 0x4000_0000 + 32<<20, "over the end": 1<<32 + 32<<20 - 4096} {
+	for name, addr := range map[string]uint64{"before": 0x4000_0000 - hugePage, "behind": 0x4000_0000 + 32<<20,
+		"over the end": 1<<32 + 32<<20 - 4096} {
 		w := &Window{gpu: 2}
 		if err := w.arrange([]uint64{1 << 32, addr}, testMaps); !errors.Is(err, unix.ENODEV) {
 			t.Errorf("%s: %v", name, err)
@@ -198,7 +200,8 @@ func ram() *Memory {
 func TestJobsOnRangesAreTranslated(t *testing.T) {
 	g := &jobs{}
 	e := newEngine(g, scattered(t), ram())
-	s, err := e.RunJob(t.Context(), control.Job{Op: control.JobFill, GPU: 2, Off: hugePage + 10, Len: 2 * hugePage, Seed: 5, Stream: 100})
+	s, err := e.RunJob(t.Context(), control.Job{Op: control.JobFill, GPU: 2, Off: hugePage + 10, Len: 2 * hugePage,
+		Seed: 5, Stream: 100})
 	if err != nil || s.Bytes != 2*hugePage {
 		t.Fatalf("%+v, %v", s, err)
 	}
@@ -210,7 +213,8 @@ func TestJobsOnRangesAreTranslated(t *testing.T) {
 		t.Errorf("%+v", g.list)
 	}
 	g.list, g.fail = nil, 1
-	if _, err := e.RunJob(t.Context(), control.Job{Op: control.JobPoison, GPU: 2, Len: 3 * hugePage}); !errors.Is(err, unix.EIO) || len(g.list) != 1 {
+	if _, err := e.RunJob(t.Context(), control.Job{Op: control.JobPoison, GPU: 2, Len: 3 * hugePage}); !errors.Is(err,
+		unix.EIO) || len(g.list) != 1 {
 		t.Errorf("%v, %+v", err, g.list)
 	}
 	for _, bad := range []struct {
@@ -243,7 +247,8 @@ func TestJobTablesAreTranslated(t *testing.T) {
 		}
 		return p[0].GPUOff
 	}
-	for op, side := range map[control.JobOp][2]bool{control.JobGather: {true, true}, control.JobToGuest: {true, false}, control.JobFromGuest: {false, true}} {
+	for op, side := range map[control.JobOp][2]bool{control.JobGather: {true, true}, control.JobToGuest: {true, false},
+		control.JobFromGuest: {false, true}} {
 		mem := ram()
 		g := &jobs{mem: mem}
 		e := newEngine(g, w, mem)
@@ -283,7 +288,8 @@ func TestJobTablesAreTranslated(t *testing.T) {
 		}
 		bad := control.JobEntry{Src: w.Size() - 1, Dst: w.Size() - 1, Len: 2}
 		bad.Encode((*[control.JobEntryLen]byte)(table))
-		if _, err := e.RunJob(t.Context(), control.Job{Op: op, GPU: 2, Table: iova, Entries: 1}); !errors.Is(err, unix.EINVAL) {
+		if _, err := e.RunJob(t.Context(), control.Job{Op: op, GPU: 2, Table: iova, Entries: 1}); !errors.Is(err,
+			unix.EINVAL) {
 			t.Errorf("operation %d past the end: %v", op, err)
 		}
 		if len(e.tables) != maxTables {
@@ -300,7 +306,8 @@ func TestWaitForATableEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := e.RunJob(ctx, control.Job{Op: control.JobGather, GPU: 2, Table: 0x1000_0000, Entries: 1}); !errors.Is(err, context.Canceled) {
+	if _, err := e.RunJob(ctx, control.Job{Op: control.JobGather, GPU: 2, Table: 0x1000_0000, Entries: 1}); !errors.Is(err,
+		context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -319,7 +326,8 @@ func TestMemoryIsFoundByItsAddress(t *testing.T) {
 	if got, err := m.at(next, 1); err != nil || got[0] != 9 {
 		t.Errorf("%v, %v", got, err)
 	}
-	for _, bad := range [][2]uint64{{iova - 1, 1}, {iova + hugePage, 1}, {iova + hugePage - 1, 2}, {iova, ^uint64(0)}, {0, 1}} {
+	for _, bad := range [][2]uint64{{iova - 1, 1}, {iova + hugePage, 1}, {iova + hugePage - 1, 2}, {iova, ^uint64(0)},
+		{0, 1}} {
 		if _, err := m.at(bad[0], bad[1]); !errors.Is(err, unix.EFAULT) {
 			t.Errorf("[%#x, +%#x): %v", bad[0], bad[1], err)
 		}
@@ -335,7 +343,8 @@ func TestInterfaceIsFoundByItsDriver(t *testing.T) {
 	sys := t.TempDir()
 	add := func(name, driver string) {
 		dir := filepath.Join(sys, "class/net", name, "device")
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink("../../../bus/pci/drivers/"+driver, filepath.Join(dir, "driver"))); err != nil {
+		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink("../../../bus/pci/drivers/"+driver,
+			filepath.Join(dir, "driver"))); err != nil {
 			t.Fatal(err)
 		}
 	}

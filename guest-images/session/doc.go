@@ -1,11 +1,13 @@
-// Package session runs a program in a guest with its streams on the host: standard output and error come out byte for byte
-// as the program writes them, its input goes in, and its exit status or signal comes back. With a terminal, the program
-// leads a session on a pseudoterminal of the guest, whose size follows the host's.
+// Package session runs a program in a guest with its streams on the host: standard output and error
+// come out byte for byte as the program writes them, its input goes in, and its exit status or
+// signal comes back. With a terminal, the program leads a session on a pseudoterminal of the guest,
+// whose size follows the host's.
 //
-// It is both ends: Ops registers the guest's operations with package agent, Run is the host's call of them. Output is
-// progress of the operation "session"; the guest sends no more than the host has room for (window), and the host gives room
-// back with "session-credit" when somebody has taken the bytes: a host that does not read stops the program, not the
-// memory. Input is one request at a time, answered when the program's pipe has taken it.
+// It is both ends: Ops registers the guest's operations with package agent, Run is the host's call
+// of them. Output is progress of the operation "session"; the guest sends no more than the host has
+// room for (window), and the host gives room back with "session-credit" when somebody has taken the
+// bytes: a host that does not read stops the program, not the memory. Input is one request at a
+// time, answered when the program's pipe has taken it.
 package session
 
 import (
@@ -20,7 +22,8 @@ type Command struct {
 	Env  []string
 	Dir  string // "" = /
 
-	// Stdin may be nil: the program reads its end at once. If it is an io.Closer, Run closes it at its end, and waits for Read.
+	// Stdin may be nil: the program reads its end at once. If it is an io.Closer, Run closes it at its
+	// end, and waits for Read.
 	Stdin  io.Reader
 	Stdout io.Writer // nil: dropped
 	Stderr io.Writer

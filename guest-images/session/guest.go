@@ -141,7 +141,8 @@ func Look(name string, env []string) (string, error) {
 	return "", fmt.Errorf("%s: not in the guest's PATH, %s: %w", name, path, fs.ErrNotExist)
 }
 
-// connect makes the program's streams. The files that are returned are the program's ends, to be closed when it has them.
+// connect makes the program's streams. The files that are returned are the program's ends, to be
+// closed when it has them.
 func connect(a *runArgs, cmd *exec.Cmd) (r *running, theirs []*os.File, err error) {
 	r = &running{id: a.ID, tty: a.TTY, streams: map[int]*stream{}, exited: make(chan struct{})}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -206,8 +207,8 @@ func (r *running) leave() {
 	delete(sessions.m, r.id)
 }
 
-// pump sends a stream's bytes to the host, as far as that has room for them, until their end. When the program has ended,
-// what it has written is read to its end, or until nothing more comes.
+// pump sends a stream's bytes to the host, as far as that has room for them, until their end. When
+// the program has ended, what it has written is read to its end, or until nothing more comes.
 func (r *running) pump(ctx context.Context, n int, s *stream) {
 	buf := make([]byte, chunk)
 	for {
@@ -222,7 +223,8 @@ func (r *running) pump(ctx context.Context, n int, s *stream) {
 		}
 		got, err := s.from.Read(buf[:room])
 		s.credit.give(room - got)
-		if got > 0 && agent.Progress(ctx, report{Stream: n, Data: buf[:got]}) != nil || err != nil { // a terminal's end is EIO
+		// a terminal's end is EIO
+		if got > 0 && agent.Progress(ctx, report{Stream: n, Data: buf[:got]}) != nil || err != nil {
 			return
 		}
 	}

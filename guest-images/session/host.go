@@ -25,8 +25,9 @@ type host struct {
 	fail    context.CancelCauseFunc
 }
 
-// Run runs a program in the guest, and returns when it has ended and its output is written. When ctx ends, the program is
-// killed and ctx's cause returned; only then may a Write that does not return still be under way.
+// Run runs a program in the guest, and returns when it has ended and its output is written. When
+// ctx ends, the program is killed and ctx's cause returned; only then may a Write that does not
+// return still be under way.
 func Run(ctx context.Context, c *agent.Client, cmd Command) (Status, error) {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)

@@ -204,7 +204,8 @@ func TestTerminalHasASessionASizeAndNewSizes(t *testing.T) {
 	var out bytes.Buffer
 	sizes := make(chan Size, 1)
 	r, w := io.Pipe()
-	cmd := sh("trap 'stty size; exit 9' WINCH; test -t 0 && test -t 1 && test -t 2 && stty size; ps -o tty= -p $$; echo ready; read x; read x")
+	cmd := sh("trap 'stty size; exit 9' WINCH; test -t 0 && test -t 1 && test -t 2 && stty size; ps -o tty= -p $$; " +
+		"echo ready; read x; read x")
 	cmd.TTY, cmd.Size, cmd.Resize, cmd.Stdin = true, Size{Rows: 11, Cols: 22}, sizes, r
 	seen := make(chan struct{})
 	cmd.Stdout = writer(func(b []byte) {
@@ -263,7 +264,8 @@ func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
 		reports []any
 		flood   bool
 	}{
-		"flood":    {[]any{report{Stream: 1, Data: make([]byte, window)}, report{Stream: 1, Data: make([]byte, window)}}, true},
+		"flood": {[]any{report{Stream: 1, Data: make([]byte, window)}, report{Stream: 1, Data: make([]byte, window)}},
+			true},
 		"nonsense": {[]any{"text"}, false},
 	} {
 		ignore := goleak.IgnoreCurrent()
@@ -300,7 +302,8 @@ func TestBadRequestsAreRefused(t *testing.T) {
 	c := link(t)
 	var remote *agent.RemoteError
 	for op, args := range map[string]any{
-		opRun: runArgs{ID: 1, Path: "sh"}, opInput: inputArgs{ID: 77}, opCredit: creditArgs{ID: 77, Stream: 1, Bytes: 1}, opSize: sizeArgs{ID: 77},
+		opRun: runArgs{ID: 1, Path: "sh"}, opInput: inputArgs{ID: 77}, opCredit: creditArgs{ID: 77, Stream: 1, Bytes: 1},
+		opSize: sizeArgs{ID: 77},
 	} {
 		if err := c.Call(t.Context(), op, args, nil); !errors.As(err, &remote) {
 			t.Errorf("%s: %v", op, err)

@@ -121,7 +121,8 @@ func (n *Node) State(context.Context) string {
 }
 
 // move enters Receive or Send, which a transfer sees once: both start at the first byte.
-func (n *Node) move(ctx context.Context, what string, send bool) (_ context.Context, s *session, end func(error), err error) {
+func (n *Node) move(ctx context.Context, what string, send bool) (_ context.Context, s *session, end func(error),
+	err error) {
 	ctx, s, leave, err := n.begin(ctx, what)
 	if err != nil {
 		return nil, nil, nil, err

@@ -30,7 +30,8 @@ func (c CPU) Work() float64 { return max(0, c.User+c.System+c.IRQ-c.Spin) }
 // userHZ is the unit of /proc/stat, 1/100 s on every architecture that we run on (USER_HZ).
 const userHZ = 100
 
-// ProcStat reads the CPU time of the whole machine, as a guest's agent sees it (proc(5), /proc/stat): it is alone there.
+// ProcStat reads the CPU time of the whole machine, as a guest's agent sees it (proc(5),
+// /proc/stat): it is alone there.
 func ProcStat() (CPU, error) {
 	b, err := os.ReadFile("/proc/stat")
 	if err != nil {

@@ -27,7 +27,8 @@ func (w *world) arrived(n uint64) {
 	})
 }
 
-// TestCancelInTheMiddle cancels one end or both while bytes flow. What was cancelled returns, and Finish finds all of it.
+// TestCancelInTheMiddle cancels one end or both while bytes flow. What was cancelled returns, and
+// Finish finds all of it.
 //
 // Invariant: guest-images: The end of a transfer, at any moment, leaves nothing in NIC and stack.
 func TestCancelInTheMiddle(t *testing.T) {
@@ -184,7 +185,8 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	t.Run("nothing", func(t *testing.T) {
 		w := w.in(t)
 		w.finish()
-		for what, err := range map[string]error{"listen": w.a.end.Listen(t.Context()), "connect": w.a.end.Connect(t.Context()), "accept": w.a.end.Accept(t.Context())} {
+		for what, err := range map[string]error{"listen": w.a.end.Listen(t.Context()),
+			"connect": w.a.end.Connect(t.Context()), "accept": w.a.end.Accept(t.Context())} {
 			if !errors.Is(err, syscall.EINVAL) {
 				t.Errorf("%s of nothing: %v", what, err)
 			}
@@ -246,7 +248,8 @@ func TestOrderOfCalls(t *testing.T) {
 func TestAcceptTakesOnlyThePeer(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
-	if err := errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv), w.b.end.Listen(t.Context())); err != nil {
+	if err := errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv),
+		w.b.end.Listen(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	c, err := w.a.node.dev.Dial(t.Context(), netip.AddrPort{}, recv.Local)
@@ -384,5 +387,6 @@ func (g *guest) holds() string {
 	for _, b := range g.node.dev.Stats().Bindings {
 		ids = append(ids, b.ID)
 	}
-	return fmt.Sprintf("%d rules, buffers %v, bindings %v, split queues %v; stack: bindings %v", len(flows), buffers, bindings, split, ids)
+	return fmt.Sprintf("%d rules, buffers %v, bindings %v, split queues %v; stack: bindings %v", len(flows), buffers,
+		bindings, split, ids)
 }

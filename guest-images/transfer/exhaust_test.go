@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/driver"
 )
 
-// dry says how often receive queue 1 of a guest had no page to post, and how many packets its NIC dropped for want of one.
+// dry says how often receive queue 1 of a guest had no page to post, and how many packets its NIC
+// dropped for want of one.
 func (g *guest) dry() (unposted, drops uint64) {
 	rx, _ := g.port.QueueCounters(1)
 	return g.drv.Stats().Rx[1].Full, rx.Drops
@@ -99,8 +100,8 @@ func TestStalledConnectionGoesOn(t *testing.T) {
 	w.b.empty()
 }
 
-// TestStallIsAnError has a receiver that gives no token back: both ends find out, say where TCP stands, and all is given
-// back.
+// TestStallIsAnError has a receiver that gives no token back: both ends find out, say where TCP
+// stands, and all is given back.
 func TestStallIsAnError(t *testing.T) {
 	w := newWorld(t, options{})
 	least := w.b.leastPool()

@@ -9,7 +9,8 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// held is tokens that a receiver keeps though it has gathered what they stand for: how a page pool is exhausted on purpose.
+// held is tokens that a receiver keeps though it has gathered what they stand for: how a page pool
+// is exhausted on purpose.
 type held struct {
 	limit uint64        // tokens; 0: nothing is held
 	wait  time.Duration // without data, until they are given back; 0: for ever

@@ -154,7 +154,8 @@ func (w *world) prepares(x trial) (send, recv Prepare) {
 		x.queue = 1
 	}
 	whole := (x.size + 4095) &^ 4095
-	send = Prepare{Mode: x.mode, Send: true, GPU: 0, Off: dataOff, Bytes: whole, Len: x.size, Seed: x.seed, Local: from, Remote: to,
+	send = Prepare{Mode: x.mode, Send: true, GPU: 0, Off: dataOff, Bytes: whole, Len: x.size, Seed: x.seed, Local: from,
+		Remote:       to,
 		StallSeconds: x.stall}
 	recv = Prepare{Mode: x.mode, GPU: 1, Off: dataOff, Bytes: whole, Len: x.size, Seed: ^x.seed, Local: to, Remote: from,
 		PoolBytes: x.pages << 12, Queues: []int{x.queue}, Hold: x.hold, StallSeconds: x.stall}

@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/stack/stacktest"
 )
 
-// TestRuleThatGoes has a transfer arrive unsplit, on queue 0, from the beginning or from somewhere on: it is in its place
-// all the same, and counted, and takes no memory that is not given back.
+// TestRuleThatGoes has a transfer arrive unsplit, on queue 0, from the beginning or from somewhere
+// on: it is in its place all the same, and counted, and takes no memory that is not given back.
 func TestRuleThatGoes(t *testing.T) {
 	w := newWorld(t, options{})
 	const size = 6 << 20
@@ -119,7 +119,8 @@ func TestLinearFragments(t *testing.T) {
 			w := &world{t: t}
 			var hosts [2]*fakeHost
 			for i, n := range []*stacktest.NIC{na, nb} {
-				s, err := stack.New(n, n, stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", i+1))}})
+				s, err := stack.New(n, n,
+					stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", i+1))}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -141,7 +142,8 @@ func TestLinearFragments(t *testing.T) {
 			used := 0
 			for round := range uint64(3) {
 				const size = 3<<20 + 99
-				send := Prepare{Mode: Devmem, Send: true, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: round, Local: from, Remote: to}
+				send := Prepare{Mode: Devmem, Send: true, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: round, Local: from,
+					Remote: to}
 				recv := Prepare{Mode: Devmem, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: ^round, Local: to, Remote: from,
 					PoolBytes: 4 << 20, Queues: []int{2}}
 				if err := w.connect(t.Context(), send, recv); err != nil {

@@ -20,12 +20,14 @@ const (
 	LinkLoss             // on the link
 )
 
-// patience is the least retransmission timeout where nothing is lost: an acknowledgement that late is late because a guest,
-// which may be emulated on a busy host, did not run, and what is sent again all the same would spoil the counts.
+// patience is the least retransmission timeout where nothing is lost: an acknowledgement that late
+// is late because a guest, which may be emulated on a busy host, did not run, and what is sent
+// again all the same would spoil the counts.
 const patience = 3 * time.Second
 
-// Open starts our stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, to which the driver adds how much
-// of it was idle polling; nil: unknown. The Node owns the NIC, also after an error.
+// Open starts our stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, to which
+// the driver adds how much of it was idle polling; nil: unknown. The Node owns the NIC, also after
+// an error.
 func Open(n *driver.NIC, addrs []netip.Prefix, mtu int, loss Loss, cpu func() (CPU, error)) (*Node, error) {
 	o := stack.Options{Addresses: addrs, MTU: mtu, RACK: loss == LinkLoss}
 	if loss == NoLoss {

@@ -36,13 +36,15 @@ const HugePages = 24
 
 // Setup is the argument of OpSetup.
 type Setup struct {
-	Kernel     bool           `json:"kernel,omitempty"` // the NIC is the kernel's, and so is device memory TCP; else both are ours
+	// the NIC is the kernel's, and so is device memory TCP; else both are ours
+	Kernel     bool           `json:"kernel,omitempty"`
 	Addrs      []netip.Prefix `json:"addrs"`
 	MTU        int            `json:"mtu"`
 	QueuePairs int            `json:"queue_pairs"`
-	HostQueues int            `json:"host_queues"`      // receive queues, from 0, for ordinary traffic; the others can be bound
-	Window     uint64         `json:"window,omitempty"` // Kernel: bytes to take of the GPU's node
-	Loss       Loss           `json:"loss,omitempty"`
+	// receive queues, from 0, for ordinary traffic; the others can be bound
+	HostQueues int    `json:"host_queues"`
+	Window     uint64 `json:"window,omitempty"` // Kernel: bytes to take of the GPU's node
+	Loss       Loss   `json:"loss,omitempty"`
 }
 
 // SetupResult is its result: what the guest found.
@@ -52,8 +54,8 @@ type SetupResult struct {
 	GPUs       []GPU  `json:"gpus"`
 }
 
-// GPU is a GPU as a guest sees it: all of its memory, as a PCI device, or a window of it, whose parts are in GPU memory where
-// Extents say.
+// GPU is a GPU as a guest sees it: all of its memory, as a PCI device, or a window of it, whose
+// parts are in GPU memory where Extents say.
 type GPU struct {
 	ID      int                `json:"id"`
 	Size    uint64             `json:"size"`
@@ -77,15 +79,18 @@ func openNIC(ctx context.Context, s Setup) (*Node, SetupResult, error) {
 
 // openKernel opens a NIC of the kernel's.
 func openKernel(ctx context.Context, s Setup) (*Node, SetupResult, error) {
-	n, err := kernelnic.Open(ctx, kernelnic.Options{Addrs: s.Addrs, MTU: s.MTU, Window: s.Window, HostQueues: s.HostQueues, Lossless: s.Loss != LinkLoss})
+	n, err := kernelnic.Open(ctx, kernelnic.Options{Addrs: s.Addrs, MTU: s.MTU, Window: s.Window, HostQueues: s.HostQueues,
+		Lossless: s.Loss != LinkLoss})
 	if err != nil {
 		return nil, SetupResult{}, err
 	}
 	if n.Queues() < s.QueuePairs {
-		return nil, SetupResult{}, errors.Join(fmt.Errorf("%d queues of %d: %w", n.Queues(), s.QueuePairs, syscall.ENODEV), n.Close())
+		return nil, SetupResult{}, errors.Join(fmt.Errorf("%d queues of %d: %w", n.Queues(), s.QueuePairs, syscall.ENODEV),
+			n.Close())
 	}
 	w := n.Window()
-	r := SetupResult{MAC: n.MAC().String(), QueuePairs: n.Queues(), GPUs: []GPU{{ID: int(n.GPU().ID), Size: w.Size(), Extents: w.Extents()}}}
+	r := SetupResult{MAC: n.MAC().String(), QueuePairs: n.Queues(),
+		GPUs: []GPU{{ID: int(n.GPU().ID), Size: w.Size(), Extents: w.Extents()}}}
 	return NewNode(n.Device(), n.Engine(), n.Memory(), func() CPU {
 		c, _ := ProcStat() // times of 0 say that there was an error
 		return c
@@ -94,7 +99,8 @@ func openKernel(ctx context.Context, s Setup) (*Node, SetupResult, error) {
 
 // openPCI opens a NIC with our driver.
 func openPCI(ctx context.Context, s Setup) (*Node, SetupResult, error) {
-	n, err := driver.OpenPCI(driver.PCIOptions{Options: driver.Options{QueuePairs: s.QueuePairs, HostQueues: s.HostQueues}})
+	n, err := driver.OpenPCI(driver.PCIOptions{Options: driver.Options{QueuePairs: s.QueuePairs,
+		HostQueues: s.HostQueues}})
 	if err != nil {
 		return nil, SetupResult{}, err
 	}

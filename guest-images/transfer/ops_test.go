@@ -94,7 +94,8 @@ func TestRemoteGuests(t *testing.T) {
 			r Remote
 			g *guest
 		}{{ra, w.a}, {rb, w.b}} {
-			res, err := x.r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}, MTU: 1500, QueuePairs: 2, Loss: LinkLoss})
+			res, err := x.r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}, MTU: 1500, QueuePairs: 2,
+				Loss: LinkLoss})
 			if err != nil || res.MAC != x.g.drv.MAC().String() || len(res.GPUs) != 1 || res.GPUs[0].Size != x.g.gpu.Size() {
 				t.Fatalf("%+v, %v", res, err)
 			}

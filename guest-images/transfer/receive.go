@@ -97,7 +97,8 @@ func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devme
 
 // place notes where received fragments are to go. Linear bytes, which nobody expects on a bound queue, lie in guest RAM
 // now; they go on at once, and are counted.
-func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *devmem.Tokens, r *Result) error {
+func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *devmem.Tokens,
+	r *Result) error {
 	lin := &n.linear
 	lin.reset()
 	host := func(k int) {

@@ -42,8 +42,8 @@ type session struct {
 // operation is a method of the Node that is under way.
 type operation struct{ cancel context.CancelCauseFunc }
 
-// begin enters an operation of the session that is prepared. Its context also ends when that is finished. The caller calls
-// end when it is through.
+// begin enters an operation of the session that is prepared. Its context also ends when that is
+// finished. The caller calls end when it is through.
 func (n *Node) begin(ctx context.Context, what string) (_ context.Context, s *session, end func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
@@ -168,8 +168,8 @@ func unbind(ctx context.Context, b devmem.Binding) error {
 	}
 }
 
-// abort ends a connection that is not to go on: what is not acknowledged is dropped, as else it would be sent again, from
-// memory that is in use for that, for as long as the peer lives.
+// abort ends a connection that is not to go on: what is not acknowledged is dropped, as else it
+// would be sent again, from memory that is in use for that, for as long as the peer lives.
 func abort(c devmem.Conn) {
 	_ = c.SetLinger(0) // of a connection that has ended already
 	_ = c.Close()

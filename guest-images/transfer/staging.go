@@ -88,15 +88,16 @@ func (n *Node) run(ctx context.Context, s *session, op control.JobOp, sl *slot) 
 	limit := max(s.conf.stall(), minJobTime)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no end after %v: %w", limit, syscall.ETIMEDOUT))
 	defer cancel()
-	_, err := n.engine.RunJob(ctx, control.Job{Op: op, GPU: uint16(s.conf.GPU), Table: sl.tableIOVA, Entries: uint32(sl.entries)})
+	_, err := n.engine.RunJob(ctx, control.Job{Op: op, GPU: uint16(s.conf.GPU), Table: sl.tableIOVA,
+		Entries: uint32(sl.entries)})
 	if err != nil {
 		return fmt.Errorf("engine job of %d entries: %w", sl.entries, because(ctx, err))
 	}
 	return nil
 }
 
-// pipe hands slots round, each to one job at a time. The first error ends everything: the pipe's context, whose cause it
-// is then, and the connection, on which calls wait.
+// pipe hands slots round, each to one job at a time. The first error ends everything: the pipe's
+// context, whose cause it is then, and the connection, on which calls wait.
 type pipe struct {
 	fail context.CancelCauseFunc
 	keep func() bool // stops the connection from being ended

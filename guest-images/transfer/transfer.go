@@ -5,13 +5,15 @@
 // Connect, Accept; Receive and Send at the same time; Finish on both. In a guest under QEMU the calls arrive by the
 // results channel (Ops registers them with the agent); an in-process guest has its Node called directly.
 //
-// In mode devmem payload goes from GPU memory into the socket and out of it by reference, and an engine gathers the
-// received fragments into one contiguous buffer. In mode copy an engine copies it to guest RAM, ordinary sockets carry it,
-// and an engine copies it back, both pipelined. The guest's CPU touches payload in mode copy only.
+// In mode devmem payload goes from GPU memory into the socket and out of it by reference, and an
+// engine gathers the received fragments into one contiguous buffer. In mode copy an engine copies
+// it to guest RAM, ordinary sockets carry it, and an engine copies it back, both pipelined. The
+// guest's CPU touches payload in mode copy only.
 //
-// A call that is cancelled may go on for a moment in its guest. Finish ends whatever is under way and waits for it before
-// it gives anything back: memory is let go of when neither the NIC nor an engine nor a socket uses it. It can be called at
-// any time, and again. The package does not know what goes on at the other end: who compares both is the orchestrator.
+// A call that is cancelled may go on for a moment in its guest. Finish ends whatever is under way
+// and waits for it before it gives anything back: memory is let go of when neither the NIC nor an
+// engine nor a socket uses it. It can be called at any time, and again. The package does not know
+// what goes on at the other end: who compares both is the orchestrator.
 package transfer
 
 import (
@@ -37,7 +39,8 @@ type Memory interface {
 	AllocDMA(size int) (b []byte, iova uint64, err error)
 }
 
-// Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. When RunJob returns the job touches no memory any more.
+// Engine runs jobs on the guest's GPUs: *control.Client, or *kernelnic.Engine. When RunJob returns
+// the job touches no memory any more.
 type Engine interface {
 	RunJob(ctx context.Context, j control.Job) (control.JobStatus, error)
 }
@@ -54,7 +57,8 @@ type Node struct {
 	mu  sync.Mutex // guards what follows, and what session says
 	now *session   // nil: nothing is prepared
 
-	// For the life of the Node, as DMA memory is not given back; used by the session's Prepare, then by its Receive or Send.
+	// For the life of the Node, as DMA memory is not given back; used by the session's Prepare, then
+	// by its Receive or Send.
 	staging []slot
 	linear  slot
 	frags   []devmem.Frag

@@ -12,7 +12,8 @@ var modes = []string{Devmem, Copy}
 // Invariant: guest-images: A transfer of any size arrives.
 func TestEveryByteArrives(t *testing.T) {
 	w := newWorld(t, options{})
-	sizes := []uint64{1, 2, 8, 63, 1447, 1448, 1449, 4095, 4096, 4097, 65535, 65536, 65537, stage - 1, stage, stage + 1, 5<<20 + 12345}
+	sizes := []uint64{1, 2, 8, 63, 1447, 1448, 1449, 4095, 4096, 4097, 65535, 65536, 65537, stage - 1, stage, stage + 1,
+		5<<20 + 12345}
 	if testing.Short() {
 		sizes = []uint64{1, 1449, 4097, stage + 1}
 	}

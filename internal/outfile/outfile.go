@@ -1,5 +1,6 @@
-// Package outfile makes the files that a command writes for as long as it runs: captures, consoles. A second command that was
-// given the same name is refused, before it has harmed what the first one wrote.
+// Package outfile makes the files that a command writes for as long as it runs: captures, consoles.
+// A second command that was given the same name is refused, before it has harmed what the first one
+// wrote.
 package outfile
 
 import (
@@ -14,8 +15,9 @@ import (
 // ErrInUse says that another process writes to the file.
 var ErrInUse = errors.New("in use: another process writes to it")
 
-// Create opens a file for writing, and empties it. Until it is closed, no other Create has it. A FIFO must have its reader
-// already: without one its opening would wait, and no signal ends that. Errors name the file and say what can be done.
+// Create opens a file for writing, and empties it. Until it is closed, no other Create has it. A
+// FIFO must have its reader already: without one its opening would wait, and no signal ends that.
+// Errors name the file and say what can be done.
 func Create(name string) (*os.File, error) {
 	f, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|unix.O_NONBLOCK, 0o644)
 	if errors.Is(err, unix.ENXIO) {

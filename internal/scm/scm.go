@@ -1,5 +1,6 @@
-// Package scm holds the descriptors that come over a Unix socket (SCM_RIGHTS, unix(7)), as vhost-user and vfio-user carry
-// them, so that none is ever leaked: what nobody takes is closed with its message, and what is too many is closed at once.
+// Package scm holds the descriptors that come over a Unix socket (SCM_RIGHTS, unix(7)), as
+// vhost-user and vfio-user carry them, so that none is ever leaked: what nobody takes is closed
+// with its message, and what is too many is closed at once.
 //
 // Descriptors come from a peer that may be hostile: CheckEvent tells whether one is what a datapath may write to.
 package scm
@@ -19,8 +20,8 @@ const MaxFDs = 16
 // ErrAncillary is the cause of errors about control messages that are not what the protocol allows.
 var ErrAncillary = errors.New("bad ancillary data")
 
-// FDs are the descriptors that came with a message. Who wants to keep one takes it; Close closes the others. The zero FDs is
-// ready for use.
+// FDs are the descriptors that came with a message. Who wants to keep one takes it; Close closes
+// the others. The zero FDs is ready for use.
 type FDs struct {
 	fd [MaxFDs]int
 	n  int
@@ -48,8 +49,8 @@ func (d *FDs) Close() {
 	d.n = 0
 }
 
-// Collect adds the descriptors in control messages. It closes those by which d would hold more than limit, which is MaxFDs at
-// the most, and says so. Errors wrap ErrAncillary.
+// Collect adds the descriptors in control messages. It closes those by which d would hold more than
+// limit, which is MaxFDs at the most, and says so. Errors wrap ErrAncillary.
 func (d *FDs) Collect(oob []byte, limit int) error {
 	msgs, err := unix.ParseSocketControlMessage(oob)
 	if err != nil {
@@ -98,9 +99,10 @@ func Dup(fd int) (int, error) {
 	return n, nil
 }
 
-// CheckEvent makes sure that fd is an eventfd, which is what every Linux peer sends (vhost-user.rst, "Support for platforms
-// other than Linux", allows pipes elsewhere), and makes it non-blocking. Whoever holds it later reads and writes it on a
-// datapath: anything else (a full pipe, a file on FUSE) could stop that for ever.
+// CheckEvent makes sure that fd is an eventfd, which is what every Linux peer sends
+// (vhost-user.rst, "Support for platforms other than Linux", allows pipes elsewhere), and makes it
+// non-blocking. Whoever holds it later reads and writes it on a datapath: anything else (a full
+// pipe, a file on FUSE) could stop that for ever.
 //
 // O_NONBLOCK belongs to the open file, so the peer sees it as well. QEMU and DPDK set it themselves.
 func CheckEvent(fd int) error {

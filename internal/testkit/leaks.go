@@ -64,7 +64,8 @@ func Main(m interface{ Run() int }) {
 		status = 1
 	}
 	if after := FDs(); len(after) > len(before) && status == 0 {
-		fmt.Fprintf(os.Stderr, "FAIL: descriptors before the tests:\n%s\nafter:\n%s\n", strings.Join(before, "\n"), strings.Join(after, "\n"))
+		fmt.Fprintf(os.Stderr, "FAIL: descriptors before the tests:\n%s\nafter:\n%s\n", strings.Join(before, "\n"),
+			strings.Join(after, "\n"))
 		status = 1
 	}
 	os.Exit(status)

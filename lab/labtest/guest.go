@@ -1,4 +1,5 @@
-// Package labtest has guests in this process for tests of whoever serves NICs: our driver, over vhost-user, and our stack.
+// Package labtest has guests in this process for tests of whoever serves NICs: our driver, over
+// vhost-user, and our stack.
 package labtest
 
 import (
@@ -30,7 +31,8 @@ func New(conn *net.UnixConn, mac string, addrs []netip.Prefix, gpus ...driver.Fr
 	if err != nil {
 		return nil, err
 	}
-	n, err := driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: 1}, Conn: conn, MAC: hw, MTU: 1500, GPUs: gpus})
+	n, err := driver.Attach(driver.FrontendOptions{Options: driver.Options{QueuePairs: 1}, Conn: conn, MAC: hw, MTU: 1500,
+		GPUs: gpus})
 	if err != nil {
 		return nil, err
 	}

@@ -51,7 +51,8 @@ type Guest struct {
 // Boot boots a guest with the hardware of a machine of a lab. It lives as long as ctx, at most
 // until it is closed.
 func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, error) {
-	conf := qemu.Config{Name: c.Name, QEMU: im.QEMU, Kernel: im.Kernel, RAMSize: c.RAMSize, CPUs: c.CPUs, Cache: im.Cache, Log: c.Log, Args: c.Args,
+	conf := qemu.Config{Name: c.Name, QEMU: im.QEMU, Kernel: im.Kernel, RAMSize: c.RAMSize, CPUs: c.CPUs, Cache: im.Cache,
+		Log: c.Log, Args: c.Args,
 		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort,
 		Accel: c.Accel}
 	if conf.BootLimit == 0 {

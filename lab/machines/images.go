@@ -23,7 +23,8 @@ type Software struct {
 
 var software = map[string]Software{
 	lab.Virtio: {Modules: transfer.Modules, HugePages: transfer.HugePages, Driver: "virtio_net"},
-	lab.GVE:    {Modules: kernelnic.Modules, HugePages: kernelnic.HugePages, KernelArgs: kernelnic.KernelArgs, Driver: "gve"},
+	lab.GVE: {Modules: kernelnic.Modules, HugePages: kernelnic.HugePages, KernelArgs: kernelnic.KernelArgs,
+		Driver: "gve"},
 }
 
 // For gives the software for a model.
@@ -39,7 +40,8 @@ type Images struct {
 
 // Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note is told what
 // a user should know. Without an error the caller closes the Images.
-func Fetch(ctx context.Context, o assets.Options, models []string, note func(format string, args ...any)) (*Images, error) {
+func Fetch(ctx context.Context, o assets.Options, models []string, note func(format string, args ...any)) (*Images,
+	error) {
 	for _, name := range models {
 		m, _ := lab.Of(name)
 		o.VFIOUser = o.VFIOUser || m.VFIOUser
@@ -83,7 +85,8 @@ func (im *Images) Close() error {
 
 // LacksModules says whether an error of Build is that the kernel's modules are not what is needed.
 func LacksModules(err error) bool {
-	return errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) || errors.Is(err, guestimages.ErrBadModule)
+	return errors.Is(err, guestimages.ErrNoModule) || errors.Is(err, guestimages.ErrOtherKernel) ||
+		errors.Is(err, guestimages.ErrBadModule)
 }
 
 // BlameKernel names the user's kernel where its driver refused the NIC: it may be too old, as gve

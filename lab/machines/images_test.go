@@ -10,7 +10,8 @@ import (
 )
 
 func TestUsersKernelIsBlamedForItsDriver(t *testing.T) {
-	refused := fmt.Errorf("set up its NIC: guest A: %w", &agent.RemoteError{Op: "transfer.setup", Text: "no network interface of driver gve"})
+	refused := fmt.Errorf("set up its NIC: guest A: %w", &agent.RemoteError{Op: "transfer.setup",
+		Text: "no network interface of driver gve"})
 	for _, c := range []struct {
 		source string
 		err    error

@@ -35,8 +35,9 @@ type body [bodyLen]byte
 
 // adminQueue is the ring of commands. The control goroutine owns it.
 //
-// A command's slot is read once and is carried out inside the register write that rings the doorbell; its status is written
-// before the event counter shows that it is done (gve_adminq_kick_and_wait).
+// A command's slot is read once and is carried out inside the register write that rings the
+// doorbell; its status is written before the event counter shows that it is done
+// (gve_adminq_kick_and_wait).
 type adminQueue struct {
 	running bool
 	base    uint64

@@ -9,8 +9,9 @@ import (
 	"vnic.dev/vnic/nic/nictest"
 )
 
-// The whole datapath, from a descriptor on one guest's transmit ring to a completion on the other's receive ring, split or
-// not, on a metered flow, allocates nothing: neither do the workers, which AllocsPerRun counts too.
+// The whole datapath, from a descriptor on one guest's transmit ring to a completion on the other's
+// receive ring, split or not, on a metered flow, allocates nothing: neither do the workers, which
+// AllocsPerRun counts too.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPathAllocatesNothing(t *testing.T) {

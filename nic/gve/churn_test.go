@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/nic/nictest"
 )
 
-// A guest that starts and stops its queues, splits them or not, and loses and gets back its GPU's memory, all while two others
-// send to it and it sends to them, harms itself only: nobody hangs, and in the end all is well.
+// A guest that starts and stops its queues, splits them or not, and loses and gets back its GPU's
+// memory, all while two others send to it and it sends to them, harms itself only: nobody hangs,
+// and in the end all is well.
 //
 // Invariant: nic/gve: A queue restarts while others go on and lose nothing; one that is stopped
 // writes nowhere.

@@ -70,7 +70,8 @@ func TestHandshake(t *testing.T) {
 	if mac := d[24:30]; !bytes.Equal(mac, ctlMAC[:]) {
 		t.Errorf("MAC %x", mac)
 	}
-	if tx, rx, n, mtu := be.Uint16(d[10:]), be.Uint16(d[12:]), be.Uint16(d[14:]), be.Uint16(d[16:]); tx != 512 || rx != 1024 || n != 3 || mtu != 9000 {
+	if tx, rx, n, mtu := be.Uint16(d[10:]), be.Uint16(d[12:]), be.Uint16(d[14:]), be.Uint16(d[16:]); tx != 512 ||
+		rx != 1024 || n != 3 || mtu != 9000 {
 		t.Errorf("rings of %d and %d, %d queues, MTU %d", tx, rx, n, mtu)
 	}
 	want := []option{
@@ -117,7 +118,8 @@ func TestLife(t *testing.T) {
 			l3, l4 byte
 		}{
 			{splitter.Headers{Class: splitter.TCP}, 2, 2}, {splitter.Headers{Class: splitter.UDP, IPv6: true}, 3, 3},
-			{splitter.Headers{Class: splitter.OtherIP, Proto: 1}, 2, 4}, {splitter.Headers{Class: splitter.OtherIP, Proto: 58, IPv6: true}, 3, 4},
+			{splitter.Headers{Class: splitter.OtherIP, Proto: 1}, 2, 4},
+			{splitter.Headers{Class: splitter.OtherIP, Proto: 58, IPv6: true}, 3, 4},
 			{splitter.Headers{Class: splitter.OtherIP, Proto: 132}, 2, 5}, {splitter.Headers{Class: splitter.Fragment}, 2, 1},
 			{splitter.Headers{Class: splitter.NotIP}, 1, 1}, {splitter.Headers{Class: splitter.Malformed}, 0, 0},
 		} {
@@ -230,14 +232,17 @@ func TestRefusals(t *testing.T) {
 		{"page list", command(3, new(body)), statusUnimplemented},
 		{"driver parameter", command(0xb, new(body)), statusUnimplemented},
 		{"timestamp", command(0x11, new(body)), statusUnimplemented},
-		{"describe: version", command(opDescribeDevice, words(uint64(ctlBase), uint32(2), uint32(4096))), statusUnimplemented},
-		{"describe: no room", command(opDescribeDevice, words(uint64(ctlBase), uint32(1), uint32(40))), statusResourceExhausted},
+		{"describe: version", command(opDescribeDevice, words(uint64(ctlBase), uint32(2), uint32(4096))),
+			statusUnimplemented},
+		{"describe: no room", command(opDescribeDevice, words(uint64(ctlBase), uint32(1), uint32(40))),
+			statusResourceExhausted},
 		{"describe: nowhere", command(opDescribeDevice, words(nowhere, uint32(1), uint32(4096))), statusInvalidArgument},
 		{"describe: beyond the end", command(opDescribeDevice, words(end, uint32(1), uint32(4096))), statusInvalidArgument},
 		{"describe: wraps", command(opDescribeDevice, words(^uint64(0)-3, uint32(1), uint32(4096))), statusInvalidArgument},
 		{"verify: length", command(opVerifyDriver, words(uint64(300), uint64(ctlBase))), statusInvalidArgument},
 		{"verify: nowhere", command(opVerifyDriver, words(uint64(304), nowhere)), statusInvalidArgument},
-		{"verify: no DQO", func(c *ctl) status { return c.command(opVerifyDriver, words(uint64(304), c.alloc(304))) }, statusFailedPrecondition},
+		{"verify: no DQO", func(c *ctl) status { return c.command(opVerifyDriver, words(uint64(304), c.alloc(304))) },
+			statusFailedPrecondition},
 		{"ptypes: length", command(opGetPtypeMap, words(uint64(2047), uint64(ctlBase))), statusInvalidArgument},
 		{"ptypes: nowhere", command(opGetPtypeMap, words(uint64(2048), nowhere)), statusInvalidArgument},
 		{"speed: nowhere", command(opReportLinkSpeed, words(end)), statusInvalidArgument},
@@ -441,7 +446,8 @@ func TestPCI(t *testing.T) {
 	c.must(err)
 	c.must(c.dev.SetIRQ(vfiouser.IRQErr, 0, fd))
 	c.must(c.dev.DisableIRQs(vfiouser.IRQErr))
-	for _, bad := range [][2]int{{vfiouser.IRQErr, 1}, {vfiouser.IRQINTx, 0}, {vfiouser.IRQMSIX, 9}, {vfiouser.IRQMSIX, -1}} {
+	for _, bad := range [][2]int{{vfiouser.IRQErr, 1}, {vfiouser.IRQINTx, 0}, {vfiouser.IRQMSIX, 9},
+		{vfiouser.IRQMSIX, -1}} {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 		c.must(err)
 		if c.dev.SetIRQ(bad[0], bad[1], fd) == nil {
@@ -486,7 +492,8 @@ func TestHeaderSplit(t *testing.T) {
 func TestLimits(t *testing.T) {
 	c := newCtl(t, queues(2))
 	c.up(256)
-	if l := c.dev.port.Limits(); !l.GSO.Has(splitter.GSOTCPv4) || !l.GSO.Has(splitter.GSOTCPv6) || l.GSO.Has(splitter.GSOUDPL4) || l.MaxFrame != 9014 {
+	if l := c.dev.port.Limits(); !l.GSO.Has(splitter.GSOTCPv4) || !l.GSO.Has(splitter.GSOTCPv6) ||
+		l.GSO.Has(splitter.GSOUDPL4) || l.MaxFrame != 9014 {
 		t.Errorf("%+v", l)
 	}
 	c.pass(opDestroyRx, words(uint32(1)))

@@ -214,8 +214,9 @@ func (c *ctl) txCreate(id int) txCommand {
 }
 
 func (c *ctl) rxCreate(id int, header uint16) rxCommand {
-	return rxCommand{id: uint32(id), block: uint32(len(c.dev.rx) + id), resources: c.alloc(resourcesLen), compl: c.alloc(64 * rxComplLen),
-		ring: c.alloc(64 * rxBufLen), pages: rawAddresses, complSize: 64, buf: packetBuffer, size: 64, rsc: 1, header: header}
+	return rxCommand{id: uint32(id), block: uint32(len(c.dev.rx) + id), resources: c.alloc(resourcesLen),
+		compl: c.alloc(64 * rxComplLen),
+		ring:  c.alloc(64 * rxBufLen), pages: rawAddresses, complSize: 64, buf: packetBuffer, size: 64, rsc: 1, header: header}
 }
 
 func (c *ctl) tx(cmd txCommand) status {

@@ -65,8 +65,8 @@ const (
 	rxL4Bad      = 1 << 5
 )
 
-// encode writes all but the word at offset 4, which has the generation bit: it is to be stored last, and is returned with
-// the bit 0.
+// encode writes all but the word at offset 4, which has the generation bit: it is to be stored
+// last, and is returned with the bit 0.
 func (c *rxCompl) encode(b []byte) (word uint32) {
 	e := (*[rxComplLen]byte)(b)
 	e[0], e[1] = rxDID, pick(c.bad, rxError)
@@ -93,8 +93,10 @@ func (c *rxCompl) encode(b []byte) (word uint32) {
 func (c *rxCompl) decode(b *[rxComplLen]byte) (generation bool) {
 	word := le.Uint32(b[4:])
 	*c = rxCompl{bad: b[1]&rxError != 0, ptype: le.Uint16(b[2:]) & (ptypes - 1), length: uint16(word & rxMaxLen),
-		headerLen: uint16(word >> 16 & rxMaxHdr), split: word&rxSplit != 0, overflow: b[8]&rxOverflow != 0, eop: b[8]&rxEOP != 0,
-		checked: b[8]&rxChecked != 0, ipBad: b[8]&rxIPBad != 0, l4Bad: b[8]&rxL4Bad != 0, id: le.Uint16(b[12:]), hash: le.Uint32(b[16:])}
+		headerLen: uint16(word >> 16 & rxMaxHdr), split: word&rxSplit != 0, overflow: b[8]&rxOverflow != 0,
+		eop:     b[8]&rxEOP != 0,
+		checked: b[8]&rxChecked != 0, ipBad: b[8]&rxIPBad != 0, l4Bad: b[8]&rxL4Bad != 0, id: le.Uint16(b[12:]),
+		hash: le.Uint32(b[16:])}
 	if word&rxRSC != 0 {
 		c.segLen = le.Uint16(b[14:])
 	}

@@ -6,17 +6,19 @@ import (
 	"testing/quick"
 )
 
-// Layouts are those of Linux's bit-fields (gve_desc_dqo.h): the bytes here are what gcc makes of fields of these widths with
-// the same values.
+// Layouts are those of Linux's bit-fields (gve_desc_dqo.h): the bytes here are what gcc makes of
+// fields of these widths with the same values.
 //
 // Invariant: nic/gve: Layouts are Linux's bit-fields.
 func TestLayouts(t *testing.T) {
-	full := rxCompl{bad: true, ptype: 0x232, length: 0x1abc, headerLen: 0x142, split: true, overflow: true, eop: true, checked: true,
-		ipBad: true, l4Bad: true, segLen: 1448, id: 0xbeef, hash: 0x12345678}
+	full := rxCompl{bad: true, ptype: 0x232, length: 0x1abc, headerLen: 0x142, split: true, overflow: true, eop: true,
+		checked: true,
+		ipBad:   true, l4Bad: true, segLen: 1448, id: 0xbeef, hash: 0x12345678}
 	var rc [rxComplLen]byte
 	le.PutUint32(rc[4:], full.encode(rc[:])|rxGeneration)
 	var p, tso [txDescLen]byte
-	packet := txDesc{kind: txPacket, addr: 0x1122334455667788, eop: true, csum: true, report: true, tag: 0x7abc, length: 0x3001}
+	packet := txDesc{kind: txPacket, addr: 0x1122334455667788, eop: true, csum: true, report: true, tag: 0x7abc,
+		length: 0x3001}
 	packet.encode(&p)
 	super := txDesc{kind: txTSO, total: 0xabcdef, mss: 1448, headerLen: 54, tso: true}
 	super.encode(&tso)
@@ -55,7 +57,8 @@ func TestDecodeIsEncodeBackwards(t *testing.T) {
 	}, nil))
 	check(quick.Check(func(flags uint16, ptype, length, header, seg, id uint16, hash uint32) bool {
 		on := func(i int) bool { return flags>>i&1 != 0 }
-		want := rxCompl{bad: on(0), ptype: ptype % ptypes, length: length & rxMaxLen, headerLen: header & rxMaxHdr, split: on(1),
+		want := rxCompl{bad: on(0), ptype: ptype % ptypes, length: length & rxMaxLen, headerLen: header & rxMaxHdr,
+			split:    on(1),
 			overflow: on(2), eop: on(3), checked: on(4), ipBad: on(5), l4Bad: on(6), segLen: seg, id: id, hash: hash}
 		var b [rxComplLen]byte
 		var got rxCompl

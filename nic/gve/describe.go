@@ -42,8 +42,8 @@ func (d *Device) descriptor() []byte {
 	return append(b[:], options...)
 }
 
-// counters is how many event counters the driver is to make room for. DQO uses none, but the driver allocates what we say,
-// which cannot be nothing.
+// counters is how many event counters the driver is to make room for. DQO uses none, but the driver
+// allocates what we say, which cannot be nothing.
 const counters = 1
 
 // VERIFY_DRIVER_COMPATIBILITY's description of the driver (struct gve_driver_info).
@@ -63,7 +63,8 @@ func (d *Device) verifyDriver(b *body) error {
 		return err
 	}
 	caps := be.Uint64(info[16:])
-	d.limited.driver.Log(d.log, slog.LevelInfo, "driver", "os", info[0], "release", text(info[48:176]), "version", text(info[176:304]),
+	d.limited.driver.Log(d.log, slog.LevelInfo, "driver", "os", info[0], "release", text(info[48:176]), "version",
+		text(info[176:304]),
 		"capabilities", fmt.Sprintf("%#x", caps))
 	if caps&capDQORDA == 0 {
 		return fmt.Errorf("the driver cannot do DQO-RDA, and this NIC nothing else: %w", statusFailedPrecondition)

@@ -22,8 +22,9 @@ import (
 type Options struct {
 	Port   nic.Config // Name, MAC, MTU, GPUs, Log; the rest is this package's to set
 	Queues int        // queue pairs; 0: 4, at most 16
-	// RxRing and TxRing are the lengths of rings that the driver comes up with, MaxRxRing and MaxTxRing the most it may ask for;
-	// 0: 1024, 512, 4096, 4096. They are powers of two from 64 to 4096.
+	// RxRing and TxRing are the lengths of rings that the driver comes up with, MaxRxRing and
+	// MaxTxRing the most it may ask for; 0: 1024, 512, 4096, 4096. They are powers of two from 64 to
+	// 4096.
 	RxRing, TxRing, MaxRxRing, MaxTxRing int
 	LinkSpeed                            uint32 // as the driver shows it, in Mbit/s; 0: 100,000
 	Express                              bool   // a PCI Express endpoint, for a slot behind a root port
@@ -36,7 +37,8 @@ const (
 	maxQueues     = 16
 )
 
-// PCI identity and layout (docs/specs/gve.md, 1). The driver takes revisions below 1 for devices with another admin queue.
+// PCI identity and layout (docs/specs/gve.md, 1). The driver takes revisions below 1 for devices
+// with another admin queue.
 const (
 	vendorGoogle    = 0x1ae0
 	deviceGVNIC     = 0x0042
@@ -85,8 +87,8 @@ type Device struct {
 
 var _ vfiouser.Device = (*Device)(nil)
 
-// New makes a device for the guest whose memory is in space. It is on no wire until Port().Attach, and moves nothing until it
-// is served (vfiouser.Server) and a driver has begun.
+// New makes a device for the guest whose memory is in space. It is on no wire until Port().Attach,
+// and moves nothing until it is served (vfiouser.Server) and a driver has begun.
 func New(o Options, space *dma.Space) (*Device, error) {
 	if err := o.complete(); err != nil {
 		return nil, err
@@ -220,11 +222,13 @@ func (d *Device) failed(tx bool, id int, err error) {
 	if tx {
 		dir = "tx"
 	}
-	d.limited.stop.Log(d.log, slog.LevelError, "queue stopped until the driver resets the NIC", "queue", fmt.Sprint(dir, id), "err", err)
+	d.limited.stop.Log(d.log, slog.LevelError, "queue stopped until the driver resets the NIC", "queue",
+		fmt.Sprint(dir, id), "err", err)
 	d.AskReset()
 }
 
-// reset is device reset: nothing does DMA for the driver when it returns, and all that it and commands have set up is gone.
+// reset is device reset: nothing does DMA for the driver when it returns, and all that it and
+// commands have set up is gone.
 func (d *Device) reset() {
 	d.release()
 	d.port.Reset()
@@ -237,7 +241,8 @@ func (d *Device) reset() {
 
 // Info implements vfiouser.Device.
 func (d *Device) Info() vfiouser.Info {
-	i := vfiouser.Info{Reset: true, Regions: make([]vfiouser.Region, vfiouser.NumRegions), IRQs: make([]vfiouser.IRQ, vfiouser.NumIRQs)}
+	i := vfiouser.Info{Reset: true, Regions: make([]vfiouser.Region, vfiouser.NumRegions),
+		IRQs: make([]vfiouser.IRQ, vfiouser.NumIRQs)}
 	for region, size := range map[int]uint64{registersBAR: registersLen, msixBAR: msixLen, doorbellsBAR: doorbellsLen,
 		vfiouser.RegionConfig: d.config.Size()} {
 		i.Regions[region] = vfiouser.Region{Size: size, Read: true, Write: true}

@@ -18,8 +18,8 @@ func (g *suiteGuest) receiveFacts(q int) (c rxCompl, header, payload []byte) {
 	return c, header, bytes.Clone(g.at(buf)[:c.length])
 }
 
-// A completion says what the packet is, its hash, and what is known of its checksums: complete ones are verified, partial
-// ones completed, and a wrong one arrives unvouched for.
+// A completion says what the packet is, its hash, and what is known of its checksums: complete ones
+// are verified, partial ones completed, and a wrong one arrives unvouched for.
 //
 // Invariant: nic/gve: A completion vouches only for what is known.
 func TestCompletionSaysWhatIsKnown(t *testing.T) {
@@ -42,15 +42,17 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 	icmp.Header[23], icmp.Partial = 1, false
 	fragment := nictest.Make(w.b.mac, w.a.mac, nictest.Spec{Payload: 60})
 	fragment.Header[20], fragment.Partial = 0x20, false
-	arp := nictest.Frame{Header: append(append(bytes.Clone(w.b.mac[:]), w.a.mac[:]...), append([]byte{8, 6}, make([]byte, 28)...)...)}
+	arp := nictest.Frame{Header: append(append(bytes.Clone(w.b.mac[:]), w.a.mac[:]...),
+		append([]byte{8, 6}, make([]byte, 28)...)...)}
 	for name, x := range map[string]struct {
 		f                     nictest.Frame
 		ptype                 uint16
 		checked, l4Bad, ipBad bool
 		hashed                int // 4: the 4-tuple, 2: the addresses
 	}{
-		"partial":         {nictest.Make(w.b.mac, w.a.mac, nictest.Spec{Payload: 999}), 0x22, true, false, false, 4},
-		"partial UDP6":    {nictest.Make(w.b.mac, w.a.mac, nictest.Spec{V6: true, UDP: true, Payload: 7}), 0x33, true, false, false, 4},
+		"partial": {nictest.Make(w.b.mac, w.a.mac, nictest.Spec{Payload: 999}), 0x22, true, false, false, 4},
+		"partial UDP6": {nictest.Make(w.b.mac, w.a.mac, nictest.Spec{V6: true, UDP: true, Payload: 7}), 0x33, true, false,
+			false, 4},
 		"good":            {whole(nictest.Spec{Payload: 1001, V6: true, Opts: 12}), 0x32, true, false, false, 4},
 		"good, no bytes":  {whole(nictest.Spec{}), 0x22, true, false, false, 4},
 		"good UDP":        {whole(nictest.Spec{UDP: true, Payload: 300, VLANs: 1}), 0x23, true, false, false, 4},
@@ -69,7 +71,8 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 			w.a.Send(0, sent)
 			c, _, got := w.b.receiveFacts(0)
 			w.b.startRx(0, false) // what else was posted is gone
-			if c.ptype != x.ptype || c.checked != x.checked || c.l4Bad != x.l4Bad || c.ipBad != x.ipBad || !c.eop || c.split || c.overflow || c.bad {
+			if c.ptype != x.ptype || c.checked != x.checked || c.l4Bad != x.l4Bad || c.ipBad != x.ipBad || !c.eop || c.split ||
+				c.overflow || c.bad {
 				t.Errorf("%+v", c)
 			}
 			if n := w.b.rx[0].stats().badCsum - bad; (n == 1) != (x.l4Bad || x.ipBad) {
@@ -89,15 +92,17 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 			if c.hash != want {
 				t.Errorf("hash %#x, want %#x", c.hash, want)
 			}
-			if x.checked && !x.l4Bad && splitter.VerifyL4(&h, got[:h.HdrLen], uint32(len(got))-uint32(h.HdrLen), splitter.Sum(got[h.HdrLen:], 0)) != splitter.CsumGood {
+			if x.checked && !x.l4Bad && splitter.VerifyL4(&h, got[:h.HdrLen], uint32(len(got))-uint32(h.HdrLen),
+				splitter.Sum(got[h.HdrLen:], 0)) != splitter.CsumGood {
 				t.Error("vouched for, and wrong")
 			}
 		})
 	}
 }
 
-// On a split queue headers have their buffer, what has no payload to speak of lies there whole, and what does not fit comes
-// with the overflow mark and no header: Linux drops that where buffers are not to be read.
+// On a split queue headers have their buffer, what has no payload to speak of lies there whole, and
+// what does not fit comes with the overflow mark and no header: Linux drops that where buffers are
+// not to be read.
 //
 // Invariant: nic/gve: Split marks are as the kernel needs them.
 func TestSplitMarks(t *testing.T) {
@@ -119,7 +124,8 @@ func TestSplitMarks(t *testing.T) {
 			w.b.Post(0, 1)
 			w.a.Send(0, f)
 			c, header, payload := w.b.receiveFacts(0)
-			if int(c.headerLen) != x.header || int(c.length) != x.length || c.split != (x.header > 0) || c.overflow != (x.header == 0) || !c.checked {
+			if int(c.headerLen) != x.header || int(c.length) != x.length || c.split != (x.header > 0) ||
+				c.overflow != (x.header == 0) || !c.checked {
 				t.Errorf("%+v", c)
 			}
 			if len(header)+len(payload) != len(f.Header)+len(f.Payload) {
@@ -129,8 +135,8 @@ func TestSplitMarks(t *testing.T) {
 	}
 }
 
-// Super-packets of all kinds, whose checksum seed has no length, are cut into segments that hold up, for a receiver that
-// takes none; one of a single segment is a plain packet.
+// Super-packets of all kinds, whose checksum seed has no length, are cut into segments that hold
+// up, for a receiver that takes none; one of a single segment is a plain packet.
 func TestSuperPacketsAreCut(t *testing.T) {
 	checkFDs(t)
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true})
@@ -158,7 +164,8 @@ func TestSuperPacketsAreCut(t *testing.T) {
 				w.a.must(splitter.Parse(b, uint32(len(b)), &h))
 				rest := b[h.HdrLen:]
 				if !got.Good || got.GSO != splitter.GSONone || len(rest) > 1400 || len(rest) == 0 ||
-					splitter.VerifyL4(&h, b[:h.HdrLen], uint32(len(rest)), splitter.Sum(rest, 0)) != splitter.CsumGood || !splitter.VerifyIPv4(&h, b) {
+					splitter.VerifyL4(&h, b[:h.HdrLen], uint32(len(rest)), splitter.Sum(rest, 0)) != splitter.CsumGood ||
+					!splitter.VerifyIPv4(&h, b) {
 					t.Fatalf("segment at %d: %d bytes, good %v, %v: %x", len(all), len(rest), got.Good, got.GSO, b[:h.HdrLen])
 				}
 				all = append(all, rest...)

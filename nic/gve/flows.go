@@ -12,9 +12,10 @@ import (
 	"vnic.dev/vnic/nic"
 )
 
-// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The port's rules are the only ones; what is kept here is where the
-// driver has put each (its location). Rules that came over the control channel get the lowest locations that are free
-// (ethtool takes the highest), so that the driver sees them too and can delete them.
+// Flow rules: CONFIGURE_FLOW_RULE and QUERY_FLOW_RULES. The port's rules are the only ones; what is
+// kept here is where the driver has put each (its location). Rules that came over the control
+// channel get the lowest locations that are free (ethtool takes the highest), so that the driver
+// sees them too and can delete them.
 
 const (
 	flowSpecLen    = 40                  // struct gve_flow_spec
@@ -54,7 +55,8 @@ type flowSpec struct {
 }
 
 func (s *flowSpec) decode(b *[flowSpecLen]byte) {
-	*s = flowSpec{src: [16]byte(b[0:]), dst: [16]byte(b[16:]), srcPort: [2]byte(b[32:]), dstPort: [2]byte(b[34:]), tos: b[36]}
+	*s = flowSpec{src: [16]byte(b[0:]), dst: [16]byte(b[16:]), srcPort: [2]byte(b[32:]), dstPort: [2]byte(b[34:]),
+		tos: b[36]}
 }
 
 func (s *flowSpec) encode(b *[flowSpecLen]byte) {
@@ -258,9 +260,9 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 	}
 }
 
-// queryFlowRules carries out QUERY_FLOW_RULES: what u16, zero u16, first location u32, room u64, where u64. The reply is
-// {rules, most, returned, length}, u32 each, and as many rules, or locations, from the first on as there is room for. The
-// driver asks for locations until none come.
+// queryFlowRules carries out QUERY_FLOW_RULES: what u16, zero u16, first location u32, room u64,
+// where u64. The reply is {rules, most, returned, length}, u32 each, and as many rules, or
+// locations, from the first on as there is room for. The driver asks for locations until none come.
 func (d *Device) queryFlowRules(b *body) error {
 	what, first, room, addr := be.Uint16(b[0:]), be.Uint32(b[4:]), be.Uint64(b[8:]), be.Uint64(b[16:])
 	if room < queryHeadLen {

@@ -172,7 +172,8 @@ func TestFlowRulesInPages(t *testing.T) {
 	}
 	for first := uint32(0); first < nic.MaxRules; {
 		st, n, reply := c.query(queryRules, first, 4096)
-		if want := min(46, nic.MaxRules-first); st != statusPassed || n != nic.MaxRules || len(reply) != int(want)*queriedRuleLen {
+		if want := min(46, nic.MaxRules-first); st != statusPassed || n != nic.MaxRules ||
+			len(reply) != int(want)*queriedRuleLen {
 			t.Fatalf("from %d: %v, %d rules, %d bytes", first, st, n, len(reply))
 		}
 		first += uint32(len(reply) / queriedRuleLen)
@@ -214,16 +215,20 @@ func TestFlowRefusals(t *testing.T) {
 			t.Errorf("%s: %v, not %v", name, st, x.want)
 		}
 	}
-	if st := c.command(opQueryFlowRules, words(uint16(3), uint16(0), uint32(0), uint64(4096), c.alloc(4096))); st != statusInvalidArgument {
+	if st := c.command(opQueryFlowRules, words(uint16(3), uint16(0), uint32(0), uint64(4096),
+		c.alloc(4096))); st != statusInvalidArgument {
 		t.Errorf("another query: %v", st)
 	}
-	if st := c.command(opQueryFlowRules, words(uint16(0), uint16(0), uint32(0), uint64(15), c.alloc(4096))); st != statusResourceExhausted {
+	if st := c.command(opQueryFlowRules, words(uint16(0), uint16(0), uint32(0), uint64(15),
+		c.alloc(4096))); st != statusResourceExhausted {
 		t.Errorf("no room: %v", st)
 	}
-	if st := c.command(opQueryFlowRules, words(uint16(1), uint16(0), uint32(0), ^uint64(0), uint64(0xdead000))); st != statusInvalidArgument {
+	if st := c.command(opQueryFlowRules, words(uint16(1), uint16(0), uint32(0), ^uint64(0),
+		uint64(0xdead000))); st != statusInvalidArgument {
 		t.Errorf("nowhere: %v", st)
 	}
-	if st := c.command(opQueryFlowRules, words(uint16(1), uint16(0), uint32(0), ^uint64(0), c.alloc(16))); st != statusPassed {
+	if st := c.command(opQueryFlowRules, words(uint16(1), uint16(0), uint32(0), ^uint64(0),
+		c.alloc(16))); st != statusPassed {
 		t.Errorf("all the room in the world: %v", st)
 	}
 	if rules, _ := c.dev.port.Flows(); len(rules) != 0 {

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// fuzzGuests makes a guest whose rings are to be attacked, with its memory partly filled by frames, and one that is sent to
-// and moves bytes in the end.
+// fuzzGuests makes a guest whose rings are to be attacked, with its memory partly filled by frames,
+// and one that is sent to and moves bytes in the end.
 func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64) {
 	w := newWorldWith(f, rawOptions{pairs: 1, mtu: 9000, p2p: true, rsc: true})
 	frames = map[string]uint64{}
@@ -28,9 +28,9 @@ func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64)
 	return w.bad, w.a, frames
 }
 
-// FuzzTransmitRing gives a transmit queue arbitrary descriptors and doorbells: first a byte for each doorbell up to 0xff, then
-// descriptors. Nothing but the completion ring is written, each packet is completed at most once, and the queue works when
-// it is started again.
+// FuzzTransmitRing gives a transmit queue arbitrary descriptors and doorbells: first a byte for
+// each doorbell up to 0xff, then descriptors. Nothing but the completion ring is written, each
+// packet is completed at most once, and the queue works when it is started again.
 //
 // Invariant: nic/gve: A bad descriptor or doorbell stops its queue only, and the device asks for a
 // reset.
@@ -52,9 +52,12 @@ func FuzzTransmitRing(f *testing.F) {
 	general := txDesc{kind: txGeneral}
 	f.Add(append([]byte{2, 0xff}, desc(general, packet("tcp", 3054))...))
 	f.Add(append([]byte{1, 2, 3, 4, 0xff}, desc(packet("udp", 542), packet("v6", 2150), packet("vlan", 132), general)...))
-	f.Add(append([]byte{6, 0xff}, desc(txDesc{kind: txTSO, tso: true, total: 3000, mss: 1448, headerLen: 54}, general, part(packet("tcp", 54)), part(at(packet("tcp", 1000), 54)), at(packet("tcp", 2000), 1054))...))
-	f.Add(append([]byte{1, 5, 9, 63, 2, 0xff}, desc(part(packet("big", 16383)), part(packet("big", 0)), packet("tcp", 13))...))
-	f.Add(append([]byte{9, 0xff}, desc(txDesc{kind: txPacket, addr: ^uint64(0), length: 99, eop: true}, txDesc{kind: 3})...))
+	f.Add(append([]byte{6, 0xff}, desc(txDesc{kind: txTSO, tso: true, total: 3000, mss: 1448, headerLen: 54}, general,
+		part(packet("tcp", 54)), part(at(packet("tcp", 1000), 54)), at(packet("tcp", 2000), 1054))...))
+	f.Add(append([]byte{1, 5, 9, 63, 2, 0xff}, desc(part(packet("big", 16383)), part(packet("big", 0)),
+		packet("tcp", 13))...))
+	f.Add(append([]byte{9, 0xff}, desc(txDesc{kind: txPacket, addr: ^uint64(0), length: 99, eop: true},
+		txDesc{kind: 3})...))
 	desc64, ring := g.alloc(64 * txDescLen)
 	compl64, compl := g.alloc(64 * txComplLen)
 	_, canary := g.alloc(4096)
@@ -128,9 +131,10 @@ func clearRings(g, other *suiteGuest) {
 	clear(other.rxd[0].compl)
 }
 
-// FuzzReceiveRing gives a receive queue arbitrary buffers, sizes and doorbells, and frames to put there: two bytes of buffer
-// size, one that says whether there are header buffers, a byte for each step (a doorbell, or, from 0xc0 on, a frame) up to
-// 0xff, then buffer descriptors. Each frame gets a verdict, and no more completions come than buffers were posted.
+// FuzzReceiveRing gives a receive queue arbitrary buffers, sizes and doorbells, and frames to put
+// there: two bytes of buffer size, one that says whether there are header buffers, a byte for each
+// step (a doorbell, or, from 0xc0 on, a frame) up to 0xff, then buffer descriptors. Each frame gets
+// a verdict, and no more completions come than buffers were posted.
 //
 // Invariant: nic/gve: A bad descriptor or doorbell stops its queue only, and the device asks for a
 // reset.
@@ -144,14 +148,17 @@ func FuzzReceiveRing(f *testing.F) {
 		}
 		return b
 	}
-	f.Add(append([]byte{0, 16, 0, 4, 0xc0, 0xc1, 0xff}, bufs(rxBuf{1, 16 << 20, 0}, rxBuf{2, 17 << 20, 0}, rxBuf{3, 18 << 20, 0}, rxBuf{4, 19 << 20, 0})...))
-	f.Add(append([]byte{0, 8, 1, 3, 0xc0, 0xc2, 0xc3, 0xff}, bufs(rxBuf{1, rawGPU, 16 << 20}, rxBuf{2, rawGPU + 4096, 17 << 20}, rxBuf{3, 1 << 50, 18 << 20})...))
+	f.Add(append([]byte{0, 16, 0, 4, 0xc0, 0xc1, 0xff}, bufs(rxBuf{1, 16 << 20, 0}, rxBuf{2, 17 << 20, 0},
+		rxBuf{3, 18 << 20, 0}, rxBuf{4, 19 << 20, 0})...))
+	f.Add(append([]byte{0, 8, 1, 3, 0xc0, 0xc2, 0xc3, 0xff},
+		bufs(rxBuf{1, rawGPU, 16 << 20}, rxBuf{2, rawGPU + 4096, 17 << 20}, rxBuf{3, 1 << 50, 18 << 20})...))
 	f.Add([]byte{0, 0, 0, 1, 0xc0})
 	f.Add([]byte{1, 0, 1, 63, 0xc4, 0xc5, 0xc6, 5, 0xc0})
 	f.Add([]byte{0xff, 0xff, 1, 63, 0xc0})
 	w := wire.NewWorker()
 	var pkts []*wire.Packet
-	for _, s := range []nictest.Spec{{Payload: 3000}, {Payload: 60000}, {UDP: true, Payload: 100}, {UDP: true, Payload: 1000},
+	for _, s := range []nictest.Spec{{Payload: 3000}, {Payload: 60000}, {UDP: true, Payload: 100},
+		{UDP: true, Payload: 1000},
 		{V6: true, Ext: 144, Opts: 40, Payload: 10}, {Payload: 0}, {VLANs: 2, Payload: 5}, {Payload: 8000, Opts: 40}} {
 		fr := nictest.Make(g.mac, other.mac, s)
 		p := &wire.Packet{Header: fr.Header, PayloadLen: uint32(len(fr.Payload))}
@@ -175,7 +182,8 @@ func FuzzReceiveRing(f *testing.F) {
 		}
 		clear(ring)
 		clear(done)
-		p := rxParams{desc: desc, compl: compl, size: 64, complSize: 64, bufSize: int(binary.LittleEndian.Uint16(data)), rsc: true, notify: 1}
+		p := rxParams{desc: desc, compl: compl, size: 64, complSize: 64, bufSize: int(binary.LittleEndian.Uint16(data)),
+			rsc: true, notify: 1}
 		if data[2]&1 != 0 {
 			p.headerSize = rawHeader
 		}
@@ -210,7 +218,8 @@ func FuzzReceiveRing(f *testing.F) {
 		for i := range 64 { // a buffer may lie there
 			at := le.Uint64(ring[i*rxBufLen+8:])
 			head := le.Uint64(ring[i*rxBufLen+16:])
-			clean = clean && (at > compl+64*rxComplLen+4096 || at+1<<14 < desc) && (head > compl+64*rxComplLen+4096 || head+1024 < desc)
+			clean = clean && (at > compl+64*rxComplLen+4096 || at+1<<14 < desc) &&
+				(head > compl+64*rxComplLen+4096 || head+1024 < desc)
 		}
 		for _, b := range canary {
 			if b != 0 && clean {

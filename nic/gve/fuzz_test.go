@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/vfiouser"
 )
 
-// FuzzDevice plays a hostile driver and frontend: operations as bytes. Whatever they do, the device neither panics nor hangs,
-// and serves the next driver.
+// FuzzDevice plays a hostile driver and frontend: operations as bytes. Whatever they do, the device
+// neither panics nor hangs, and serves the next driver.
 //
 // Invariant: nic/gve: No driver and no frontend makes the device panic or hang.
 func FuzzDevice(f *testing.F) {

@@ -32,7 +32,8 @@ func newWorldWith(t testing.TB, o rawOptions) *world {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { _ = sw.Close() })
 	ro := rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true}
-	return &world{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro), bad: newSuiteGuest(t, files, sw, 2, o)}
+	return &world{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro),
+		bad: newSuiteGuest(t, files, sw, 2, o)}
 }
 
 func tcp(from, to *suiteGuest, n int) nictest.Frame {
@@ -50,7 +51,8 @@ func arrives(t *testing.T, g *suiteGuest, q int, f *nictest.Frame) {
 		splitter.FixL4(&h, want[:h.HdrLen], uint32(len(f.Payload)), splitter.Sum(f.Payload, 0))
 	}
 	if string(got.Bytes()) != string(want) || f.Partial && !got.Good {
-		t.Errorf("got %d bytes %x, good %v\nwant %d %x", len(got.Bytes()), got.Header[:min(60, len(got.Header))], got.Good, len(want), want[:min(60, len(want))])
+		t.Errorf("got %d bytes %x, good %v\nwant %d %x", len(got.Bytes()), got.Header[:min(60, len(got.Header))], got.Good,
+			len(want), want[:min(60, len(want))])
 	}
 }
 
@@ -78,7 +80,8 @@ func (g *suiteGuest) broken(t *testing.T, name string, want error) {
 	}
 }
 
-// A receive buffer that cannot be used comes back marked as bad, with the frame it was for dropped; the next one is used.
+// A receive buffer that cannot be used comes back marked as bad, with the frame it was for dropped;
+// the next one is used.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBadReceiveBufferComesBack(t *testing.T) {
@@ -201,7 +204,8 @@ func TestRingsOfScatteredPages(t *testing.T) {
 		from, _ := g.alloc(2 * pages * 4096)
 		iova = base + from
 		for i := range n {
-			g.must(g.space.Add(dma.Map{IOVA: iova + uint64(i)*4096, Size: 4096, FD: g.fd, FileOffset: from + uint64(2*(n-1-i))*4096}))
+			g.must(g.space.Add(dma.Map{IOVA: iova + uint64(i)*4096, Size: 4096, FD: g.fd, FileOffset: from +
+				uint64(2*(n-1-i))*4096}))
 		}
 		virt, err := unix.Mmap(-1, 0, n*4096, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		g.must(err)
@@ -336,8 +340,8 @@ func TestPacketInParts(t *testing.T) {
 	w.moves(t)
 }
 
-// Frames that are none are gone, and harm nobody; so are super-packets that are not what their descriptor says, and frames
-// in memory that is not there.
+// Frames that are none are gone, and harm nobody; so are super-packets that are not what their
+// descriptor says, and frames in memory that is not there.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.
 func TestBadFramesAreDropped(t *testing.T) {
@@ -365,12 +369,14 @@ func TestBadFramesAreDropped(t *testing.T) {
 	}
 	bad := [][]txDesc{
 		{{addr: addr}}, {{addr: 1 << 45}}, {{addr: addr, length: 13}}, {{addr: addr, length: 0}, {addr: addr, length: 1}},
-		{{addr: addr, length: 16383}, {addr: addr, length: 16383}, {addr: addr, length: 16383}, {addr: addr, length: 16383}, {addr: addr, length: 16383}},
+		{{addr: addr, length: 16383}, {addr: addr, length: 16383}, {addr: addr, length: 16383}, {addr: addr, length: 16383},
+			{addr: addr, length: 16383}},
 		{tso(8000, 1448, 53, true), whole}, {tso(7999, 1448, 54, true), whole}, {tso(8000, 87, 54, true), whole},
 		{tso(8000, 9729, 54, true), whole}, {tso(8000, 0, 54, true), whole}, {tso(8000, 1448, 54, false), whole},
 		{tso(0, 1448, 54, true), {addr: addr, length: 54}},       // its IP header says more
 		{tso(0, 1448, 14, true), {addr: addr + 100, length: 60}}, // not IP
-		{{addr: 1 << 45, length: 100}}, {{addr: addr, length: 54}, {addr: 1 << 45, length: 8000}}, {{addr: rawMem - 10, length: 100}},
+		{{addr: 1 << 45, length: 100}}, {{addr: addr, length: 54}, {addr: 1 << 45, length: 8000}},
+		{{addr: rawMem - 10, length: 100}},
 		{{addr: ^uint64(0), length: 100}},
 	}
 	for i, ds := range bad {
@@ -493,7 +499,8 @@ func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 // mapFixed maps a page of a file over memory that is ours.
 func mapFixed(t *testing.T, at []byte, fd int, off int64) {
 	t.Helper()
-	if _, err := unix.MmapPtr(fd, off, unsafe.Pointer(&at[0]), 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+	if _, err := unix.MmapPtr(fd, off, unsafe.Pointer(&at[0]), 4096, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
 		t.Fatal(err)
 	}
 }

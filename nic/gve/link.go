@@ -22,8 +22,8 @@ func (d *Device) SetLink(up bool) {
 	d.event()
 }
 
-// AskReset asks the driver to reset the device, as it also does by itself when one of its queues has stopped for an error.
-// Any goroutine may call it.
+// AskReset asks the driver to reset the device, as it also does by itself when one of its queues
+// has stopped for an error. Any goroutine may call it.
 func (d *Device) AskReset() {
 	d.status.Or(statusReset)
 	d.event()

@@ -30,8 +30,10 @@ const (
 	// extension headers, TCP with options. A completion can tell of 1023 (gve_desc_dqo.h).
 	headerLimit = 256
 
-	minRing   = 64   // descriptors
-	minTxRing = 256  // what the driver is told: fewer hold few packets of many pieces (Linux: GVE_DEFAULT_MIN_TX_RING_SIZE)
+	minRing = 64 // descriptors
+	// what the driver is told: fewer hold few packets of many pieces (Linux:
+	// GVE_DEFAULT_MIN_TX_RING_SIZE)
+	minTxRing = 256
 	maxRing   = 4096 // far below what buffer ids of 16 bits can tell apart
 )
 

@@ -31,7 +31,8 @@ const (
 	laneRing  = 2048
 )
 
-// newLane prepares frames of payload bytes; above the MTU they are super-packets. If split, payload goes to the GPU's memory.
+// newLane prepares frames of payload bytes; above the MTU they are super-packets. If split, payload
+// goes to the GPU's memory.
 func newLane(t testing.TB, payload int, split, device bool) *lane {
 	files := dma.NewFiles()
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
@@ -145,7 +146,8 @@ func TestPathKeepsBytes(t *testing.T) {
 
 // A metered flow, for the allocation test.
 func (l *lane) meter() {
-	_, err := l.b.port.AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"), Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
+	_, err := l.b.port.AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
+		Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
 	l.b.must(err)
 }
 
@@ -154,7 +156,8 @@ var lanes = []struct {
 	split   bool
 }{{64, false}, {1448, false}, {65000, false}, {64, true}, {1448, true}, {65000, true}}
 
-// BenchmarkPath is guest to guest over two devices, with a copy of the same bytes as the reference. Doorbells are calls.
+// BenchmarkPath is guest to guest over two devices, with a copy of the same bytes as the reference.
+// Doorbells are calls.
 func BenchmarkPath(b *testing.B) {
 	for _, c := range lanes {
 		b.Run(fmt.Sprintf("%d/split=%v", c.payload, c.split), func(b *testing.B) {
@@ -199,8 +202,9 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// BenchmarkWorker is what a frame costs a transmit queue's worker, in processor time of its thread: here the benchmark's,
-// which does the worker's rounds. Drivers are not counted; the reference is the same as above.
+// BenchmarkWorker is what a frame costs a transmit queue's worker, in processor time of its thread:
+// here the benchmark's, which does the worker's rounds. Drivers are not counted; the reference is
+// the same as above.
 func BenchmarkWorker(b *testing.B) {
 	for _, c := range lanes {
 		b.Run(fmt.Sprintf("%d/split=%v", c.payload, c.split), func(b *testing.B) {

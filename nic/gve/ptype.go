@@ -15,7 +15,8 @@ const (
 	l4SCTP  = 5 // GVE_L4_TYPE_SCTP
 )
 
-// ptypes is how many packet types there are: 10 bits of a completion. Their numbers are ours: l3<<4 | l4, and 0 is unknown.
+// ptypes is how many packet types there are: 10 bits of a completion. Their numbers are ours: l3<<4
+// | l4, and 0 is unknown.
 const ptypes = 1 << 10
 
 // ptypeOf gives the packet type for completions.

@@ -24,10 +24,12 @@ const rawSlots = 64
 // addDevice makes a device, and brings it up as the driver does: handshake, then resources.
 func (g *rawGuest) addDevice(conf nic.Config) {
 	g.t.Helper()
-	dev, err := New(Options{Port: nic.Config{Name: conf.Name, MAC: conf.MAC, MTU: conf.MTU, GPUs: conf.GPUs}, Queues: g.o.pairs}, g.space)
+	dev, err := New(Options{Port: nic.Config{Name: conf.Name, MAC: conf.MAC, MTU: conf.MTU, GPUs: conf.GPUs},
+		Queues: g.o.pairs}, g.space)
 	g.must(err)
 	g.t.Cleanup(dev.Close)
-	d := &rawDevice{Device: dev, irqs: map[int]uint32{}, rx: map[int]uint32{}, tx: map[int]uint32{}, liveRx: map[int]bool{}, liveTx: map[int]bool{}}
+	d := &rawDevice{Device: dev, irqs: map[int]uint32{}, rx: map[int]uint32{}, tx: map[int]uint32{},
+		liveRx: map[int]bool{}, liveTx: map[int]bool{}}
 	g.dev, g.port, g.rx, g.tx = d, dev.port, dev.rx, dev.tx
 	var at uint64
 	at, d.adminq = g.alloc(rawSlots * slotLen)
@@ -94,8 +96,10 @@ func (g *rawGuest) createRx(p rxParams) {
 	if d := g.dev; d.liveRx[p.id] {
 		g.command(opDestroyRx, words(uint32(p.id)))
 	}
-	c := rxCommand{id: uint32(p.id), block: uint32(p.notify), resources: g.dev.resources, compl: p.compl, ring: p.desc, pages: rawAddresses,
-		complSize: uint16(p.complSize), buf: uint16(p.bufSize), size: uint16(p.size), rsc: pick(p.rsc, 1), header: uint16(p.headerSize)}
+	c := rxCommand{id: uint32(p.id), block: uint32(p.notify), resources: g.dev.resources, compl: p.compl, ring: p.desc,
+		pages:     rawAddresses,
+		complSize: uint16(p.complSize), buf: uint16(p.bufSize), size: uint16(p.size), rsc: pick(p.rsc, 1),
+		header: uint16(p.headerSize)}
 	c.encode(&b)
 	g.command(opCreateRx, &b)
 	g.dev.liveRx[p.id], g.dev.rx[p.id] = true, be.Uint32(g.mem[g.dev.resources:])
@@ -107,7 +111,8 @@ func (g *rawGuest) createTx(p txParams) {
 	if d := g.dev; d.liveTx[p.id] {
 		g.command(opDestroyTx, words(uint32(p.id)))
 	}
-	c := txCommand{id: uint32(p.id), resources: g.dev.resources, ring: p.desc, pages: rawAddresses, block: uint32(p.notify), compl: p.compl,
+	c := txCommand{id: uint32(p.id), resources: g.dev.resources, ring: p.desc, pages: rawAddresses,
+		block: uint32(p.notify), compl: p.compl,
 		size: uint16(p.size), complSize: uint16(p.complSize)}
 	c.encode(&b)
 	g.command(opCreateTx, &b)

@@ -14,8 +14,9 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// A rawGuest is the least that can be behind a NIC's rings: memory of its own, and a driver that fills rings by hand. It
-// sees each descriptor that the device sees. It drives the queues themselves, or a whole device through its registers.
+// A rawGuest is the least that can be behind a NIC's rings: memory of its own, and a driver that
+// fills rings by hand. It sees each descriptor that the device sees. It drives the queues
+// themselves, or a whole device through its registers.
 type rawGuest struct {
 	t     testing.TB
 	space *dma.Space

@@ -29,7 +29,8 @@ func (c *ctl) idle(what string) {
 	}
 }
 
-// A device is reset by its driver, by the machine, by a frontend that hangs up: each time nothing is left, and it works again.
+// A device is reset by its driver, by the machine, by a frontend that hangs up: each time nothing
+// is left, and it works again.
 //
 // Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
 // driver that begins without one.

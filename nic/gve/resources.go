@@ -7,7 +7,8 @@ import (
 
 // CONFIGURE_DEVICE_RESOURCES, the creation and the end of queues.
 
-// Words of BAR2 that are doorbells: little endian, 32 bits, written by the driver. The indices that it is told count words.
+// Words of BAR2 that are doorbells: little endian, 32 bits, written by the driver. The indices that
+// it is told count words.
 const (
 	irqDoorbells = 0x000 // one for each notification block
 	txDoorbells  = 0x400 // one for each transmit queue
@@ -45,7 +46,8 @@ type configureCommand struct {
 }
 
 func (c *configureCommand) decode(b *body) {
-	*c = configureCommand{irqs: be.Uint64(b[8:]), count: be.Uint32(b[20:]), stride: be.Uint32(b[24:]), base: be.Uint32(b[28:]), format: b[32]}
+	*c = configureCommand{irqs: be.Uint64(b[8:]), count: be.Uint32(b[20:]), stride: be.Uint32(b[24:]),
+		base: be.Uint32(b[28:]), format: b[32]}
 }
 
 func (c *configureCommand) encode(b *body) {
@@ -245,7 +247,8 @@ func (d *Device) createRx(b *body) error {
 		return err
 	}
 	d.port.SplitQueue(int(c.id), c.header != 0)
-	p := rxParams{id: int(c.id), desc: c.ring, compl: c.compl, size: int(c.size), complSize: int(c.complSize), bufSize: int(c.buf),
+	p := rxParams{id: int(c.id), desc: c.ring, compl: c.compl, size: int(c.size), complSize: int(c.complSize),
+		bufSize:    int(c.buf),
 		headerSize: int(c.header), rsc: c.rsc != 0, notify: d.res.base + int(c.block)}
 	if err := d.rx[c.id].start(p); err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/nic/nictest"
 )
 
-// Over many laps of small rings, with packets that lie across their ends, nothing is lost, repeated or changed: generation
-// bits, indices and descriptor completions wrap.
+// Over many laps of small rings, with packets that lie across their ends, nothing is lost, repeated
+// or changed: generation bits, indices and descriptor completions wrap.
 //
 // Invariant: nic/gve: Rings wrap, and may lie in scattered pages.
 func TestRingsWrap(t *testing.T) {
@@ -47,7 +47,8 @@ func (g *suiteGuest) postFor(q int, f *nictest.Frame) {
 	d.doorbell()
 }
 
-// Buffers of any size are filled to the last byte, and a frame that needs more than a frame may have is too big, not waited for.
+// Buffers of any size are filled to the last byte, and a frame that needs more than a frame may
+// have is too big, not waited for.
 func TestOddBufferSizes(t *testing.T) {
 	checkFDs(t)
 	for _, size := range []int{4, 5, 64, 1000, 4095, 4097, rxMaxLen} {
@@ -249,8 +250,8 @@ type flag struct{ atomic.Int32 }
 
 func (f *flag) Wake() { f.Add(1) }
 
-// Who found too few buffers is only let wait if there are still no more, and is woken by the next that come, or when the
-// queue ends.
+// Who found too few buffers is only let wait if there are still no more, and is woken by the next
+// that come, or when the queue ends.
 //
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestArm(t *testing.T) {
@@ -349,7 +350,8 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	}
 }
 
-// Memory that goes away while frames wait in it costs these frames; if rings lie in it, their queues stop before it is gone.
+// Memory that goes away while frames wait in it costs these frames; if rings lie in it, their
+// queues stop before it is gone.
 //
 // Invariant: nic/gve: A ring whose memory goes away stops its queue first.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {

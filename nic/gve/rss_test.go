@@ -108,7 +108,8 @@ func TestRSS(t *testing.T) {
 		}
 		r, err := c.dev.port.RSS()
 		c.must(err)
-		if r.HashTypes != control.HashTCPv4|control.HashTCPv6|control.HashUDPv6 || !bytes.Equal(r.Key[:], other) || !slices.Equal(r.Table, table) {
+		if r.HashTypes != control.HashTCPv4|control.HashTCPv6|control.HashUDPv6 || !bytes.Equal(r.Key[:], other) ||
+			!slices.Equal(r.Table, table) {
 			t.Errorf("the port has %+v", r)
 		}
 	}
@@ -145,15 +146,17 @@ func TestRSSRefusals(t *testing.T) {
 	for name, x := range map[string]struct {
 		got, want status
 	}{
-		"algorithm":  {c.rss(0, 2, nil, nil), statusUnimplemented},
-		"types":      {c.rss(1<<9, 1, nil, nil), statusInvalidArgument},
-		"key":        {c.rss(0, 1, make([]byte, 39), nil), statusInvalidArgument},
-		"table":      {c.rss(0, 1, nil, make([]uint32, 64)), statusInvalidArgument},
-		"queue":      {c.rss(0, 1, make([]byte, 40), bad), statusInvalidArgument},
-		"key away":   {c.command(opConfigureRSS, words(uint16(0), uint8(1), uint8(0), uint16(40), uint16(0), uint64(0xdead000))), statusInvalidArgument},
-		"table away": {c.command(opConfigureRSS, words(uint16(0), uint8(1), uint8(0), uint16(0), uint16(128), uint64(0), uint64(0xdead000))), statusInvalidArgument},
-		"room":       {c.command(opQueryRSS, words(uint64(559), c.alloc(4096))), statusResourceExhausted},
-		"nowhere":    {c.command(opQueryRSS, words(uint64(560), uint64(0xdead000))), statusInvalidArgument},
+		"algorithm": {c.rss(0, 2, nil, nil), statusUnimplemented},
+		"types":     {c.rss(1<<9, 1, nil, nil), statusInvalidArgument},
+		"key":       {c.rss(0, 1, make([]byte, 39), nil), statusInvalidArgument},
+		"table":     {c.rss(0, 1, nil, make([]uint32, 64)), statusInvalidArgument},
+		"queue":     {c.rss(0, 1, make([]byte, 40), bad), statusInvalidArgument},
+		"key away": {c.command(opConfigureRSS, words(uint16(0), uint8(1), uint8(0), uint16(40), uint16(0),
+			uint64(0xdead000))), statusInvalidArgument},
+		"table away": {c.command(opConfigureRSS, words(uint16(0), uint8(1), uint8(0), uint16(0), uint16(128), uint64(0),
+			uint64(0xdead000))), statusInvalidArgument},
+		"room":    {c.command(opQueryRSS, words(uint64(559), c.alloc(4096))), statusResourceExhausted},
+		"nowhere": {c.command(opQueryRSS, words(uint64(560), uint64(0xdead000))), statusInvalidArgument},
 	} {
 		if x.got != x.want {
 			t.Errorf("%s: %v, not %v", name, x.got, x.want)

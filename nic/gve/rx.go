@@ -18,8 +18,9 @@ const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 // maxRSC is the longest super-packet that queues with buffers of that size take whole (wire.Limits.MaxBytes).
 func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFrame)) }
 
-// rxQueue is a receive queue, an nic.RxQueue: the ring in which the driver posts buffers, and the one in which each of them
-// comes back, in the same order. It exists from New on and is started and stopped by the driver.
+// rxQueue is a receive queue, an nic.RxQueue: the ring in which the driver posts buffers, and the
+// one in which each of them comes back, in the same order. It exists from New on and is started and
+// stopped by the driver.
 //
 // start, stop, doorbell and unmapping belong to the control goroutine; what is below RxBase is used under its lock.
 type rxQueue struct {
@@ -57,7 +58,8 @@ func (q *rxQueue) start(p rxParams) (err error) {
 	case p.bufSize <= 0 || p.bufSize > rxMaxLen:
 		return fmt.Errorf("receive queue %d: buffers of %d bytes, not 1 to %d: %w", q.id, p.bufSize, rxMaxLen, errBadRing)
 	case p.headerSize < 0 || p.headerSize > rxMaxHdr:
-		return fmt.Errorf("receive queue %d: header buffers of %d bytes, not up to %d: %w", q.id, p.headerSize, rxMaxHdr, errBadRing)
+		return fmt.Errorf("receive queue %d: header buffers of %d bytes, not up to %d: %w", q.id, p.headerSize, rxMaxHdr,
+			errBadRing)
 	case p.complSize < p.size:
 		return fmt.Errorf("receive queue %d: %d completions for %d buffers: %w", q.id, p.complSize, p.size, errBadRing)
 	}
@@ -138,7 +140,8 @@ type rxStats struct {
 
 func (q *rxQueue) stats() rxStats {
 	c := &q.count
-	return rxStats{noBuf: c.noBuffer.v.Load(), overMRU: c.tooBig.v.Load(), badCsum: c.badCsum.v.Load(), drops: c.badBuffer.v.Load()}
+	return rxStats{noBuf: c.noBuffer.v.Load(), overMRU: c.tooBig.v.Load(), badCsum: c.badCsum.v.Load(),
+		drops: c.badBuffer.v.Load()}
 }
 
 // Flush implements nic.RxQueue.

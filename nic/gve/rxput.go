@@ -19,9 +19,9 @@ type placed struct {
 	buffers  []dma.Segment // scratch
 }
 
-// Put implements nic.RxQueue (docs/specs/gve.md, 5). Headers of a split frame go to the header buffer of its first buffer,
-// payload to the start of that and of those that follow. A frame that cannot be split lies in the buffers whole, with the
-// overflow mark.
+// Put implements nic.RxQueue (docs/specs/gve.md, 5). Headers of a split frame go to the header
+// buffer of its first buffer, payload to the start of that and of those that follow. A frame that
+// cannot be split lies in the buffers whole, with the overflow mark.
 func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	switch {
 	case !q.on:
@@ -56,7 +56,8 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	if bad, ok := q.place(f); !ok {
 		return q.refuse(bad)
 	}
-	c := rxCompl{overflow: f.Unsplit || f.Split && at.inHeader == 0 && q.p.headerSize > 0, ptype: ptypeOf(&f.Meta.Headers), hash: f.Hash}
+	c := rxCompl{overflow: f.Unsplit || f.Split && at.inHeader == 0 && q.p.headerSize > 0, ptype: ptypeOf(&f.Meta.Headers),
+		hash: f.Hash}
 	err := q.write(m, f, &c)
 	if err == nil {
 		err = q.complete(&c)
@@ -114,7 +115,8 @@ func (q *rxQueue) place(f *nic.Frame) (bad uint32, ok bool) {
 	return 0, true
 }
 
-// refuse gives back the buffers up to one that cannot be used, marked as bad, and drops the frame: the driver posts others.
+// refuse gives back the buffers up to one that cannot be used, marked as bad, and drops the frame:
+// the driver posts others.
 func (q *rxQueue) refuse(bad uint32) nic.Result {
 	q.count.badBuffer.add(1)
 	q.frame.n, q.frame.rest, q.frame.inHeader = bad+1, 0, 0

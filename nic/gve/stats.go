@@ -15,14 +15,16 @@ const (
 	maxStatsReport = 1 << 20
 	minStatsPeriod = 100 * time.Millisecond
 	maxStatsPeriod = time.Hour
-	// freshStats is how old a change may be before it is reported, whatever the period: that of the kernel's driver is 20 s,
-	// and who watches for drops there (ethtool -S) is to learn of them before the sender's timer has backed off for long.
+	// freshStats is how old a change may be before it is reported, whatever the period: that of the
+	// kernel's driver is 20 s, and who watches for drops there (ethtool -S) is to learn of them before
+	// the sender's timer has backed off for long.
 	freshStats = 500 * time.Millisecond
 )
 
-// statsReport is the memory in which the driver wants to find counters: written_count u64, and {name u32, queue u32, value
-// u64} for each. The first are the driver's own; the device's are the last ones, four for each receive queue that there is
-// (gve_get_ethtool_stats counts them from the end, less those of queues that are stopped).
+// statsReport is the memory in which the driver wants to find counters: written_count u64, and
+// {name u32, queue u32, value u64} for each. The first are the driver's own; the device's are the
+// last ones, four for each receive queue that there is (gve_get_ethtool_stats counts them from the
+// end, less those of queues that are stopped).
 type statsReport struct {
 	dev *Device
 	mem *memory
@@ -85,8 +87,8 @@ func (s *statsReport) live(id int, on bool) {
 	s.queues = queues
 }
 
-// write writes the counters if that is due or they have changed, and says when to look again; the zero Time: never, there is
-// no report.
+// write writes the counters if that is due or they have changed, and says when to look again; the
+// zero Time: never, there is no report.
 func (s *statsReport) write(now time.Time) (next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

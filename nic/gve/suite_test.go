@@ -108,7 +108,8 @@ func (g *suiteGuest) add(q int, f *nictest.Frame, gpu bool) {
 		be.PutUint16(b, splitter.Add(be.Uint16(b), ^splitter.Add(uint16(l4>>16), uint16(l4))))
 	}
 	d.add(txDesc{kind: txGeneral})
-	x := txDesc{kind: txPacket, tag: d.tag, csum: f.Partial, addr: addr, length: uint16(len(head)), eop: len(f.Payload) == 0}
+	x := txDesc{kind: txPacket, tag: d.tag, csum: f.Partial, addr: addr, length: uint16(len(head)),
+		eop: len(f.Payload) == 0}
 	d.add(x)
 	if n := len(f.Payload); n > 0 {
 		addr = rawGPU + rawGPUSize/2

@@ -11,8 +11,9 @@ import (
 )
 
 const (
-	// maxTxBufs is how many buffers a packet may lie in (GVE_TX_MAX_DATA_DESCS); of a super-packet, each of its segments. For
-	// those a whole skb's fragments, cut to what a descriptor can say, are far less than maxTSOBufs.
+	// maxTxBufs is how many buffers a packet may lie in (GVE_TX_MAX_DATA_DESCS); of a super-packet,
+	// each of its segments. For those a whole skb's fragments, cut to what a descriptor can say, are
+	// far less than maxTSOBufs.
 	maxTxBufs  = 10
 	maxTSOBufs = 64
 	// Segments of super-packets, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).
@@ -98,7 +99,8 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	return filled, taken, nil
 }
 
-// read takes the descriptors of one packet, of those posted. It returns how many these are, 0 if the packet is not whole.
+// read takes the descriptors of one packet, of those posted. It returns how many these are, 0 if
+// the packet is not whole.
 func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 	s.n, s.total, s.super, s.csum = 0, 0, false, false
 	report := false
@@ -182,8 +184,9 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// cut makes a super-packet of the packet, as its TSO descriptor says. Its checksum field has the pseudo-header's sum without
-// the length, which differs between segments (gve_prep_tso); as all others have it, it is to be with the length of the whole.
+// cut makes a super-packet of the packet, as its TSO descriptor says. Its checksum field has the
+// pseudo-header's sum without the length, which differs between segments (gve_prep_tso); as all
+// others have it, it is to be with the length of the whole.
 func (s *txSlot) cut(p *wire.Packet) error {
 	m := &p.Meta
 	h := &m.Headers

@@ -7,13 +7,14 @@ import (
 	"vnic.dev/vnic/nic"
 )
 
-// irqEnable arms a vector; bits 1 (clear PBA), 3 and 4 (ITR select) and 5 to 16 (interval) do not concern a device that never
-// delays an interrupt and never loses one (gve_dqo.h, GVE_ITR_*).
+// irqEnable arms a vector; bits 1 (clear PBA), 3 and 4 (ITR select) and 5 to 16 (interval) do not
+// concern a device that never delays an interrupt and never loses one (gve_dqo.h, GVE_ITR_*).
 const irqEnable = 1 << 0 // GVE_ITR_ENABLE_BIT_DQO
 
-// vectors are the MSI-X vectors of a device. A vector fires once, is masked by that, and is armed again by its doorbell; what
-// happens while it is masked is latched, and fires then: the driver does not look again after it has armed
-// (gve_napi_poll_dqo). They may be fired and armed on any goroutine.
+// vectors are the MSI-X vectors of a device. A vector fires once, is masked by that, and is armed
+// again by its doorbell; what happens while it is masked is latched, and fires then: the driver
+// does not look again after it has armed (gve_napi_poll_dqo). They may be fired and armed on any
+// goroutine.
 type vectors struct {
 	nic.Lines
 	v []vector
@@ -75,7 +76,8 @@ func (v *vector) change(to func()) {
 	l.Write()
 }
 
-// setFD gives vector i an eventfd, which is the vector's from now on; -1: none. What is latched fires if the vector is armed.
+// setFD gives vector i an eventfd, which is the vector's from now on; -1: none. What is latched
+// fires if the vector is armed.
 func (vs *vectors) setFD(i, fd int) {
 	v := vs.at(i)
 	if v == nil {

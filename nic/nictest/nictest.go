@@ -71,8 +71,9 @@ type Traits struct {
 	RingHeader int  // bytes that go with the headers of each frame (virtio_net_hdr)
 }
 
-// Lab makes two guests with three queue pairs each and an MTU of 9000 on one switch. Both have sent a frame, so that the
-// switch knows them; the GPU's first half is a registered buffer of their ports, the second too.
+// Lab makes two guests with three queue pairs each and an MTU of 9000 on one switch. Both have sent
+// a frame, so that the switch knows them; the GPU's first half is a registered buffer of their
+// ports, the second too.
 type Lab func(t testing.TB, o Options) (a, b Guest)
 
 // Spec is what TCP makes.

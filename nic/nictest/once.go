@@ -18,8 +18,8 @@ func counted(c *dma.Counts) (m moved) {
 	return m
 }
 
-// once: payload is copied once from one guest to the other, and nothing else of a frame but its headers is. Without peer to
-// peer it is three times: the same counters see each bounce.
+// once: payload is copied once from one guest to the other, and nothing else of a frame but its
+// headers is. Without peer to peer it is three times: the same counters see each bounce.
 //
 // Invariant: nic: Payload is copied once.
 func once(t *testing.T, lab Lab, traits Traits) {
@@ -31,9 +31,10 @@ func once(t *testing.T, lab Lab, traits Traits) {
 		gpu, p2p bool
 		want     moved
 	}{
-		"GPU to GPU":     {true, true, moved{dma.GPU: {dma.GPU: n * size}}},
-		"RAM to RAM":     {false, true, moved{dma.Host: {dma.Host: n * size}}},
-		"GPU to GPU off": {true, false, moved{dma.GPU: {dma.Host: n * size}, dma.Host: {dma.Host: n * size, dma.GPU: n * size}}},
+		"GPU to GPU": {true, true, moved{dma.GPU: {dma.GPU: n * size}}},
+		"RAM to RAM": {false, true, moved{dma.Host: {dma.Host: n * size}}},
+		"GPU to GPU off": {true, false,
+			moved{dma.GPU: {dma.Host: n * size}, dma.Host: {dma.Host: n * size, dma.GPU: n * size}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a, b := lab(t, Options{NoP2P: !c.p2p})
@@ -63,7 +64,8 @@ func once(t *testing.T, lab Lab, traits Traits) {
 			want[dma.Host][dma.Private] = n * uint64(traits.RingHeader+len(frame.Header)) // in
 			want[dma.Private][dma.Host] = want[dma.Host][dma.Private]                     // and out
 			if got != want {
-				t.Errorf("bytes moved, by source and destination (private, host, GPU's file, GPU, wire):\n got %v\nwant %v", got, want)
+				t.Errorf("bytes moved, by source and destination (private, host, GPU's file, GPU, wire):\n got %v\nwant %v", got,
+					want)
 			}
 		})
 	}

@@ -226,8 +226,8 @@ func shortage(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// A frame that cannot be split, and may go to queue 0, does not overtake those of its flow that wait on their queue, with a
-// control frame between them.
+// A frame that cannot be split, and may go to queue 0, does not overtake those of its flow that
+// wait on their queue, with a control frame between them.
 //
 // Invariant: nic: No packet overtakes its flow.
 func overtake(t *testing.T, lab Lab, traits Traits) {
@@ -273,7 +273,8 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 		if got.Partial || got.Good != traits.Completes || got.GSO != splitter.GSONone {
 			t.Errorf("segment %d: partial %v, good %v, %v", i, got.Partial, got.Good, got.GSO)
 		}
-		if c := splitter.VerifyL4(&h, frame[:h.HdrLen], uint32(len(payload)), splitter.Sum(payload, 0)); c != splitter.CsumGood {
+		if c := splitter.VerifyL4(&h, frame[:h.HdrLen], uint32(len(payload)),
+			splitter.Sum(payload, 0)); c != splitter.CsumGood {
 			t.Errorf("segment %d: checksum is %v", i, c)
 		}
 		if h.Seq != 0xfffffc00+uint32(len(all)) || (h.TCPFlags&splitter.PSH != 0) != (i == 3) {
@@ -297,7 +298,8 @@ func super(t *testing.T, lab Lab, traits Traits) {
 	got := b.Receive(1)
 	same(t, &got, &f)
 	partial := got.Partial && got.Start == f.Start && got.Offset == f.Offset
-	if got.GSO != f.GSO || got.MSS != f.MSS || partial == traits.Completes || got.Good != traits.Completes || got.Dirty || got.Buffers != 10 {
+	if got.GSO != f.GSO || got.MSS != f.MSS || partial == traits.Completes || got.Good != traits.Completes || got.Dirty ||
+		got.Buffers != 10 {
 		t.Errorf("%+v", got)
 	}
 	rx, _ := b.Port().QueueCounters(1)
@@ -340,7 +342,8 @@ func meters(t *testing.T, lab Lab, _ Traits) {
 	b.Post(0, 8)
 	edge := uint32(0xffffff00)
 	// In order across the wrap, one late, one again in part.
-	for _, s := range []Spec{{Seq: edge, Payload: 512}, {Seq: edge + 1024, Payload: 512}, {Seq: edge + 512, Payload: 512}, {Seq: edge + 1000, Payload: 1000}} {
+	for _, s := range []Spec{{Seq: edge, Payload: 512}, {Seq: edge + 1024, Payload: 512}, {Seq: edge + 512, Payload: 512},
+		{Seq: edge + 1000, Payload: 1000}} {
 		a.SendGPU(0, Make(b.MAC(), a.MAC(), s))
 	}
 	a.Send(0, Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 77})) // not of this connection
@@ -349,7 +352,8 @@ func meters(t *testing.T, lab Lab, _ Traits) {
 	cb, err := b.Port().ReadMeter(mb)
 	must(t, err)
 	for _, c := range []control.DirCounters{ca.Tx, cb.Rx} {
-		if want := (control.DirCounters{Packets: 4, Segments: 4, HeaderBytes: 4 * 54, DeviceBytes: 2536, RetransBytes: 536}); c != want {
+		if want := (control.DirCounters{Packets: 4, Segments: 4, HeaderBytes: 4 * 54, DeviceBytes: 2536,
+			RetransBytes: 536}); c != want {
 			t.Errorf("got  %+v\nwant %+v", c, want)
 		}
 	}
@@ -377,7 +381,8 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 		got := a.Receive(0)
 		var r control.Frame
 		must(t, r.Parse(got.Bytes()))
-		if r.Kind != control.KindReply || r.Seq != 1 || r.Errno != 0 || r.Generation != a.Port().Generation() || r.Dst != a.MAC() {
+		if r.Kind != control.KindReply || r.Seq != 1 || r.Errno != 0 || r.Generation != a.Port().Generation() ||
+			r.Dst != a.MAC() {
 			t.Errorf("reply %+v", r)
 		}
 	}
@@ -429,7 +434,8 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	spoof := Frame{Header: append(append(append([]byte(nil), to[:]...), from[:]...), 0x99, 0xb5), Partial: true, Start: 11}
 	spoof.Header = append(spoof.Header, make([]byte, 51)...)
 	free := spoof.Header[len(spoof.Header)-2:]
-	sum := splitter.Add(^uint16(0x0188), ^splitter.Sum(spoof.Header[11:], 0)) // makes it control's: 02:76:6e:69:63:01, 88b5
+	// makes it control's: 02:76:6e:69:63:01, 88b5
+	sum := splitter.Add(^uint16(0x0188), ^splitter.Sum(spoof.Header[11:], 0))
 	free[0], free[1] = byte(sum>>8), byte(sum)
 	fragment := Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 100})
 	fragment.Header[20] = 0x20 // more of them
@@ -437,7 +443,8 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 	other := Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 100})
 	other.Header[23] = 132 // SCTP
 	other.Start, other.Offset = 26, 4
-	arp := Frame{Header: append(append(append([]byte(nil), to[:]...), from[:]...), 8, 6), Payload: make([]byte, 46), Partial: true, Start: 28}
+	arp := Frame{Header: append(append(append([]byte(nil), to[:]...), from[:]...), 8, 6), Payload: make([]byte, 46),
+		Partial: true, Start: 28}
 	for i, f := range []Frame{spoof, fragment, other, arp} {
 		b.Post(0, 2)
 		last := Make(b.MAC(), a.MAC(), Spec{Payload: 7})

@@ -84,8 +84,8 @@ func (w *watcher) take() (sent []wire.Verdict, came []arrival) {
 	return sent, came
 }
 
-// tap: who watches a link is told where each frame lies, while it lies there, and what became of it; answers of the control
-// channel do not pass the wire, so nobody is told of them.
+// tap: who watches a link is told where each frame lies, while it lies there, and what became of
+// it; answers of the control channel do not pass the wire, so nobody is told of them.
 //
 // Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
 // payload lies.
@@ -107,7 +107,8 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 		t.Fatalf("sent %v, came %v", sent, came)
 	}
 	want := wire.Placement{Queue: 1, Split: true, HeaderLen: uint32(len(f.Header))}
-	if c := came[0]; c.verdict != taken || c.at.Queue != want.Queue || !c.at.Split || c.at.HeaderLen != want.HeaderLen || c.at.Bounced || c.at.Unsplit ||
+	if c := came[0]; c.verdict != taken || c.at.Queue != want.Queue || !c.at.Split || c.at.HeaderLen != want.HeaderLen ||
+		c.at.Bounced || c.at.Unsplit ||
 		!bytes.Equal(c.payload, f.Payload) || c.domain != dma.GPU || len(c.offs) == 0 {
 		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.domain, c.offs, c.at)
 	}
@@ -118,7 +119,8 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	got = b.Receive(0)
 	same(t, &got, &f)
 	_, came = to.take()
-	if len(came) != 1 || came[0].at.Queue != 0 || came[0].at.Split || came[0].domain != dma.Host || !bytes.Equal(came[0].payload, f.Payload) {
+	if len(came) != 1 || came[0].at.Queue != 0 || came[0].at.Split || came[0].domain != dma.Host ||
+		!bytes.Equal(came[0].payload, f.Payload) {
 		t.Errorf("%+v", came)
 	}
 

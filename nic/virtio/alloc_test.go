@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// The whole datapath, from a chain on one guest's transmit ring to a used element on the other's receive ring, allocates
-// nothing: neither do the workers, which AllocsPerRun counts too.
+// The whole datapath, from a chain on one guest's transmit ring to a used element on the other's
+// receive ring, allocates nothing: neither do the workers, which AllocsPerRun counts too.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPathAllocatesNothing(t *testing.T) {
@@ -51,7 +51,8 @@ func TestSplitPathAllocatesNothing(t *testing.T) {
 	w.b.must(w.b.Port().SetSplit(control.Split{Queue: 1, On: true}))
 	_, err := w.b.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
 	w.b.must(err)
-	_, err = w.b.Port().AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"), Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
+	_, err = w.b.Port().AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
+		Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
 	w.b.must(err)
 	f := tcp(w.a, w.b, 6000)
 	w.b.Post(1, 64)

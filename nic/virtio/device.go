@@ -22,7 +22,8 @@ import (
 var (
 	errShortBuffer = fmt.Errorf("%w: receive buffer shorter than virtio_net_hdr", virtq.ErrBadChain)
 	errReadable    = fmt.Errorf("%w: device-readable buffer on a receive queue", virtq.ErrBadChain)
-	errNotSplit    = fmt.Errorf("%w: not a header buffer of %d bytes and payload buffers, as header split wants", virtq.ErrBadChain, headerBuf)
+	errNotSplit    = fmt.Errorf("%w: not a header buffer of %d bytes and payload buffers, as header split wants",
+		virtq.ErrBadChain, headerBuf)
 )
 
 // HeaderLimit is the longest header that is split; a header buffer has netHdrLen more.
@@ -120,8 +121,8 @@ func (d *Device) Port() *nic.Port { return d.port }
 // Space is the guest's address space, as far as the frontend has shared it.
 func (d *Device) Space() *dma.Space { return d.space }
 
-// Serve speaks vhost-user on conn, which it closes, until the frontend hangs up or ctx ends. A second call waits for the
-// first to return, or for its ctx.
+// Serve speaks vhost-user on conn, which it closes, until the frontend hangs up or ctx ends. A
+// second call waits for the first to return, or for its ctx.
 func (d *Device) Serve(ctx context.Context, conn *net.UnixConn) error {
 	select {
 	case d.serving <- struct{}{}:

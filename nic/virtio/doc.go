@@ -1,13 +1,14 @@
 // Package virtio is vnic's virtio-net: the device end of a NIC with header split, over vhost-user (virtio 1.3, 5.1).
 //
-// A Device is a vhostuser.Device; vring 2i is receive queue i, vring 2i+1 transmit queue i (5.1.2). Rings, feature bits
-// and life cycle come from the frontend by way of package vhostuser. The control queue (MAC, receive mode, number of queue
-// pairs) is QEMU's own and never seen here; everything else that a driver asks for comes through the port's control
-// channel.
+// A Device is a vhostuser.Device; vring 2i is receive queue i, vring 2i+1 transmit queue i (5.1.2).
+// Rings, feature bits and life cycle come from the frontend by way of package vhostuser. The
+// control queue (MAC, receive mode, number of queue pairs) is QEMU's own and never seen here;
+// everything else that a driver asks for comes through the port's control channel.
 //
-// Each started transmit queue has one worker, which does all the work of its frames up to the receiving queue's buffers.
-// Receive queues have no goroutine: senders enter them under a lock. One monitor a device (nic.Monitor) sleeps on their kicks, which
-// matter only to start a ring and to wake senders that wait for buffers, and logs why a queue stopped.
+// Each started transmit queue has one worker, which does all the work of its frames up to the
+// receiving queue's buffers. Receive queues have no goroutine: senders enter them under a lock. One
+// monitor a device (nic.Monitor) sleeps on their kicks, which matter only to start a ring and to
+// wake senders that wait for buffers, and logs why a queue stopped.
 //
 // What a driver's ring costs others is bounded by chain (package virtq) and by frame: a frame takes
 // at most 64 chains, and none more once these have 4096 segments. Lists of segments that were long

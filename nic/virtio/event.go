@@ -11,8 +11,8 @@ type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
-// call is an eventfd that a frontend wants written: a queue's call, or its error. Any goroutine fires it, while the control
-// goroutine may replace it, and the monitor take it away.
+// call is an eventfd that a frontend wants written: a queue's call, or its error. Any goroutine
+// fires it, while the control goroutine may replace it, and the monitor take it away.
 type call struct {
 	lines *nic.Lines               // the device's
 	line  atomic.Pointer[nic.Line] // nil: the driver polls

@@ -30,7 +30,8 @@ const (
 const offered = fCsum | fGuestCsum | fMTU | fMAC | fGuestTSO4 | fGuestTSO6 | fGuestECN | fHostTSO4 | fHostTSO6 | fHostECN |
 	fMrgRxbuf | fStatus | fMQ | fIndirect | fEventIdx | fVersion1
 
-// limits says what a driver with these features takes. It is told the MTU (VIRTIO_NET_F_MTU), and has buffers for no more.
+// limits says what a driver with these features takes. It is told the MTU (VIRTIO_NET_F_MTU), and
+// has buffers for no more.
 func limits(features uint64, mtu uint16) wire.Limits {
 	l := wire.Limits{Csum: features&fGuestCsum != 0, ECN: features&fGuestECN != 0, MaxFrame: uint32(mtu) + splitter.EthLen}
 	if features&fGuestTSO4 != 0 {
@@ -47,7 +48,8 @@ func limits(features uint64, mtu uint16) wire.Limits {
 
 // featureNames are those of the bits above, for logs.
 var featureNames = func() (n [64]string) {
-	for bit, name := range map[int]string{0: "CSUM", 1: "GUEST_CSUM", 3: "MTU", 5: "MAC", 7: "GUEST_TSO4", 8: "GUEST_TSO6", 9: "GUEST_ECN",
+	for bit, name := range map[int]string{0: "CSUM", 1: "GUEST_CSUM", 3: "MTU", 5: "MAC", 7: "GUEST_TSO4", 8: "GUEST_TSO6",
+		9:  "GUEST_ECN",
 		11: "HOST_TSO4", 12: "HOST_TSO6", 13: "HOST_ECN", 15: "MRG_RXBUF", 16: "STATUS", 17: "CTRL_VQ", 22: "MQ"} {
 		n[bit] = name
 	}

@@ -102,7 +102,8 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 			}{
 				{"QinQ", []byte{0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x86, 0xdd}, packet, l4},
 				{"three tags", []byte{0x88, 0xa8, 0, 5, 0x81, 0, 0, 6, 0x81, 0, 0, 7, 0x86, 0xdd}, packet, l4},
-				{"PPPoE", []byte{0x88, 0x64, 0x11, 0, 0, 9, byte((len(packet) + 2) >> 8), byte(len(packet) + 2), 0, 0x57}, packet, l4},
+				{"PPPoE", []byte{0x88, 0x64, 0x11, 0, 0, 9, byte((len(packet) + 2) >> 8), byte(len(packet) + 2), 0, 0x57}, packet,
+					l4},
 				{"MPLS", []byte{0x88, 0x47, 0, 1, 1, 64}, packet, l4},
 				{"SRv6", []byte{0x86, 0xdd}, routed, l4 + len(route)},
 			} {

@@ -84,7 +84,8 @@ func (g *fuzzGuest) addr() uint64 {
 
 func (g *fuzzGuest) length() uint32 {
 	n := g.byte()
-	return [...]uint32{66, 268, 4096, 12, 256, 1526, 0, 11, 65, 16, 65536, 70000, 1 << 20, ^uint32(0), 32, 80}[n%16] + uint32(n/16)
+	return [...]uint32{66, 268, 4096, 12, 256, 1526, 0, 11, 65, 16, 65536, 70000, 1 << 20, ^uint32(0), 32, 80}[n%16] +
+		uint32(n/16)
 }
 
 // step does one thing.
@@ -121,7 +122,8 @@ func (g *fuzzGuest) step() {
 		}
 	case 5: // a command
 		f := control.Frame{Dst: wire.ControlMAC, Src: g.mac}
-		f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.Class(g.byte()%16), control.Command(g.byte()%8), 1, uint32(g.byte())
+		f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.Class(g.byte()%16),
+			control.Command(g.byte()%8), 1, uint32(g.byte())
 		slot, at := g.slot()
 		f.Data = g.bytes(int(g.byte()) % 64)
 		g.send(at, uint32(copy(slot, f.Append(make([]byte, 12)))))
@@ -130,7 +132,8 @@ func (g *fuzzGuest) step() {
 		copy(b[g.byte():256], g.bytes(int(g.byte())%16))
 	case 7: // a peer sends something
 		p := g.peers[0]
-		f := nictest.Make(g.mac, p.mac, nictest.Spec{Payload: int(g.byte()) * 30, V6: op/10%2 == 1, Port: 2000 + uint16(op/20%2), UDP: op/40%2 == 1})
+		f := nictest.Make(g.mac, p.mac, nictest.Spec{Payload: int(g.byte()) * 30, V6: op/10%2 == 1, Port: 2000 +
+			uint16(op/20%2), UDP: op/40%2 == 1})
 		if p.flight[0] < rawRing/4 {
 			p.Queue(0, f)
 		}
@@ -213,7 +216,8 @@ type fuzzWorld struct {
 }
 
 func newFuzzWorld(f *testing.F) *fuzzWorld {
-	w := &fuzzWorld{files: dma.NewFiles(), sw: wire.NewSwitch(slog.New(slog.DiscardHandler)), blank: bytes.Repeat([]byte{poison}, rawGPUSize)}
+	w := &fuzzWorld{files: dma.NewFiles(), sw: wire.NewSwitch(slog.New(slog.DiscardHandler)),
+		blank: bytes.Repeat([]byte{poison}, rawGPUSize)}
 	f.Cleanup(func() { _ = w.sw.Close() })
 	for i := range w.peers {
 		w.peers[i] = newSuiteGuest(f, w.files, w.sw, i, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: fuzzPatience})
@@ -272,8 +276,8 @@ func (n *numbered) arrived() (last bool) {
 	return last
 }
 
-// FuzzGuest is a hostile guest on one NIC of a switch. Nothing outside its memory is written, nothing is left of it, and the
-// other NICs go on.
+// FuzzGuest is a hostile guest on one NIC of a switch. Nothing outside its memory is written,
+// nothing is left of it, and the other NICs go on.
 //
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func FuzzGuest(f *testing.F) {
@@ -296,7 +300,8 @@ func (w *fuzzWorld) run(t *testing.T, b []byte) {
 	}
 	defer w.check(t)
 	g := &fuzzGuest{b: b, peers: w.peers, hasGPU: true}
-	g.ro = rawOptions{pairs: 2, mtu: 9000, gpu: 2, p2p: true, patience: fuzzPatience, drop: uint64(g.byte()&1)<<15 | uint64(g.byte()&3)<<28}
+	g.ro = rawOptions{pairs: 2, mtu: 9000, gpu: 2, p2p: true, patience: fuzzPatience,
+		drop: uint64(g.byte()&1)<<15 | uint64(g.byte()&3)<<28}
 	g.rawGuest = newRawGuestWith(t, w.files, w.sw, "fuzz", 3, g.ro)
 	for len(g.b) > 0 {
 		g.step()
@@ -318,7 +323,8 @@ func fuzzSeeds() [][]byte {
 	sends := func(to byte) []byte {
 		return bytes.Join([][]byte{frame(to, 0, 0), desc(1, 0, 0, 0, 0, 0), avail(1, 0), work(1)}, nil)
 	}
-	receives := bytes.Join([][]byte{desc(0, 0, 8, 2, 2, 0), desc(0, 1, 16, 5, 2, 0), avail(0, 0), avail(0, 1), {7, 3}, {7, 100}, work(0)}, nil)
+	receives := bytes.Join([][]byte{desc(0, 0, 8, 2, 2, 0), desc(0, 1, 16, 5, 2, 0), avail(0, 0), avail(0, 1), {7, 3},
+		{7, 100}, work(0)}, nil)
 	// Split on queue 1, a rule for it, buffers of header and GPU page.
 	ctx := context.Background()
 	commands := bytes.Join([][]byte{
@@ -330,7 +336,8 @@ func fuzzSeeds() [][]byte {
 		}),
 		seedCommand(5, func(c *control.Client) { _, _ = c.BindRx(ctx, 1, 1) }),
 		seedCommand(6, func(c *control.Client) {
-			_, _ = c.AddMeter(ctx, control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.3:2000"), Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
+			_, _ = c.AddMeter(ctx, control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.3:2000"),
+				Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
 		}),
 		work(1),
 	}, nil)

@@ -29,7 +29,8 @@ func newWorldWith(t *testing.T, ro rawOptions) *world {
 	files := dma.NewFiles()
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { _ = sw.Close() })
-	w := &world{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro), bad: newSuiteGuest(t, files, sw, 2, ro)}
+	w := &world{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro),
+		bad: newSuiteGuest(t, files, sw, 2, ro)}
 	return w
 }
 
@@ -146,7 +147,8 @@ func TestBadTransmitChainStopsOnlyItsQueue(t *testing.T) {
 // Invariant: nic/virtio: A hostile guest harms its own queues only.
 func TestBadFramesAreDropped(t *testing.T) {
 	w := newWorld(t)
-	w.bad.Send(0, nictest.Frame{}, nictest.Frame{Header: make([]byte, 13)}, nictest.Frame{Header: make([]byte, 14), Payload: make([]byte, 70000)})
+	w.bad.Send(0, nictest.Frame{}, nictest.Frame{Header: make([]byte, 13)},
+		nictest.Frame{Header: make([]byte, 14), Payload: make([]byte, 70000)})
 	for _, gso := range []byte{3, 5, 0x7f} {
 		f := tcp(w.bad, w.a, 100)
 		addr, mem := w.bad.alloc(12 + len(f.Header))
@@ -190,7 +192,8 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 	}
 }
 
-// Frames that wait for a receiver when their queue is stopped are the driver's again: each arrives once after the restart.
+// Frames that wait for a receiver when their queue is stopped are the driver's again: each arrives
+// once after the restart.
 //
 // Invariant: nic/virtio: Stopping a queue under traffic loses and repeats nothing, nor does a
 // frontend that comes back.

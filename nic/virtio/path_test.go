@@ -212,8 +212,9 @@ func BenchmarkStream(b *testing.B) {
 	}
 }
 
-// BenchmarkWorker is what a frame costs a transmit queue's worker, in processor time of its thread: here the benchmark's,
-// which does the worker's rounds. The rings' other ends are not counted; the reference is the same as above.
+// BenchmarkWorker is what a frame costs a transmit queue's worker, in processor time of its thread:
+// here the benchmark's, which does the worker's rounds. The rings' other ends are not counted; the
+// reference is the same as above.
 func BenchmarkWorker(b *testing.B) {
 	for _, payload := range []int{64, 1448, 65000} {
 		b.Run(fmt.Sprint(payload), func(b *testing.B) {

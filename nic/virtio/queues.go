@@ -48,7 +48,8 @@ func (d *Device) open(v *vhostuser.Vring) (*virtq.Device, error) {
 		return nil, errNoKick
 	}
 	f := d.features.Load()
-	return virtq.NewDevice(d.space, virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used, Base: virtq.BaseOf(v.Base),
+	return virtq.NewDevice(d.space, virtq.Config{Size: v.Size, Desc: v.Desc, Avail: v.Avail, Used: v.Used,
+		Base:     virtq.BaseOf(v.Base),
 		Indirect: f&fIndirect != 0, EventIdx: f&fEventIdx != 0})
 }
 

@@ -169,7 +169,8 @@ func (g *rawGuest) dial(o rawOptions) {
 		cancel()
 		<-served
 	}
-	_, _, err = front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop, uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
+	_, _, err = front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop,
+		uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
 	g.must(err)
 	g.must(front.AddMemory(g.fd, 0, rawUser, rawMem, 0))
 	if g.gpu != nil {
@@ -234,7 +235,8 @@ func (g *rawGuest) startRing(i int) {
 	_, _, _, total := virtq.Layout(rawRing)
 	addr, mem := g.alloc(int(total))
 	iaddr, imem := g.alloc(rawRing * 16 * 32)
-	d, err := virtq.NewDriver(virtq.DriverConfig{Size: rawRing, Mem: mem, Addr: addr, Indirect: imem, IndirectAddr: iaddr, EventIdx: true})
+	d, err := virtq.NewDriver(virtq.DriverConfig{Size: rawRing, Mem: mem, Addr: addr, Indirect: imem, IndirectAddr: iaddr,
+		EventIdx: true})
 	g.must(err)
 	var fds [2]int
 	for k := range fds {

@@ -68,7 +68,8 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			}
 			out.receive(t)
 			_, tx := w.a.Port().QueueCounters(0)
-			if dropped := uint32(tx.Drops - before.Drops); in.got != in.sent || out.got+dropped != out.sent || dropped < 5*hangUps {
+			if dropped := uint32(tx.Drops - before.Drops); in.got != in.sent || out.got+dropped != out.sent ||
+				dropped < 5*hangUps {
 				t.Errorf("of %d from b %d arrived; of %d to b %d, and %d were dropped", in.sent, in.got, out.sent, out.got, dropped)
 			}
 			w.moves(t)

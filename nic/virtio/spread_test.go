@@ -76,8 +76,9 @@ func (g stockGuest) flows(from *suiteGuest) map[int]int {
 	return got
 }
 
-// A driver that knows no commands gets its flows on all receive queues that it uses, as the kernel's virtio_net expects; one of
-// ours, which keeps queues for what it binds, on queue 0 until it asks for more.
+// A driver that knows no commands gets its flows on all receive queues that it uses, as the
+// kernel's virtio_net expects; one of ours, which keeps queues for what it binds, on queue 0 until
+// it asks for more.
 //
 // Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
 // feeds, after a reconnect too.
@@ -155,8 +156,9 @@ func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 	}
 }
 
-// The rings of a frontend that came back, maybe to a backend that knows nothing of its guest, go on with the buffers that they
-// have. If the driver is one of ours whose splits are lost, it drops the first whole frame on a bound queue, and says Hello.
+// The rings of a frontend that came back, maybe to a backend that knows nothing of its guest, go on
+// with the buffers that they have. If the driver is one of ours whose splits are lost, it drops the
+// first whole frame on a bound queue, and says Hello.
 //
 // Invariant: nic/virtio: Flows of a driver that asks for nothing are spread over all queues that it
 // feeds, after a reconnect too.

@@ -63,7 +63,8 @@ func TestNIC(t *testing.T) {
 // patient is for tests with frames that wait until the test goes on, however long a loaded machine keeps it from that.
 const patient = time.Minute
 
-// newSuiteGuest makes a guest with a GPU that has told the switch where it is, and wants flows on queue 0 but for rules.
+// newSuiteGuest makes a guest with a GPU that has told the switch where it is, and wants flows on
+// queue 0 but for rules.
 func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, ro rawOptions) *suiteGuest {
 	g := newRawSuiteGuest(t, files, sw, i, ro)
 	r, err := g.Port().RSS()

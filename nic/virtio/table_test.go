@@ -146,7 +146,8 @@ func TestRingsReplacedByTable(t *testing.T) {
 	b.must(err)
 	b.must(b.front.SetMemTable([]vhostuser.MemRegion{{FD: next, GPA: 0, User: rawUser, Size: rawMem}}))
 	// The test's own view follows, at the same address: rings keep pointers.
-	_, err = unix.MmapPtr(next, 0, unsafe.Pointer(&b.mem[0]), rawMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED)
+	_, err = unix.MmapPtr(next, 0, unsafe.Pointer(&b.mem[0]), rawMem, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_SHARED|unix.MAP_FIXED)
 	b.must(err)
 	old := b.fd
 	b.fd = next

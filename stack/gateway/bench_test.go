@@ -8,8 +8,9 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// BenchmarkToHost is a connection from a guest's netstack to a socket of the host, and its reference the same bytes over
-// the host's loopback. What it costs is two netstacks and four copies.
+// BenchmarkToHost is a connection from a guest's netstack to a socket of the host, and its
+// reference the same bytes over the host's loopback. What it costs is two netstacks and four
+// copies.
 func BenchmarkToHost(b *testing.B) {
 	const chunk = 1 << 20
 	sink := func(b *testing.B) net.Listener {

@@ -17,7 +17,8 @@ import (
 func TestCloseUnderTraffic(t *testing.T) {
 	sw := newSwitch(t)
 	o := options()
-	o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}} // nobody is there
+	// nobody is there
+	o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}}
 	g := newTestGateway(t, sw, o)
 	port := echoServer(t, "tcp4").Port()
 	var eg errgroup.Group
@@ -114,7 +115,8 @@ func TestCloseLeavesNoDescriptor(t *testing.T) {
 			sw := newSwitch(t)
 			o := options()
 			lo := netip.MustParseAddrPort("127.0.0.1:0")
-			o.Forwards = []Forward{{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 80)}, {"udp", lo, netip.AddrPortFrom(addr4Of(1), 90)}}
+			o.Forwards = []Forward{{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 80)},
+				{"udp", lo, netip.AddrPortFrom(addr4Of(1), 90)}}
 			g := newTestGateway(t, sw, o)
 			v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
 			c := v.mustDial(own4(echoServer(t, "tcp4").Port()))

@@ -56,11 +56,12 @@ func (g *Gateway) serveDHCP(c *gonet.UDPConn) {
 	}
 }
 
-// answerDHCP gives the answer to a datagram, and where it goes to. It is empty if none is due, nil if the datagram is not to
-// be understood, or nothing can be done for it.
+// answerDHCP gives the answer to a datagram, and where it goes to. It is empty if none is due, nil
+// if the datagram is not to be understood, or nothing can be done for it.
 func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.AddrPort) {
 	req, err := dhcpv4.FromBytes(b)
-	if err != nil || req.OpCode != dhcpv4.OpcodeBootRequest || req.HWType != iana.HWTypeEthernet || len(req.ClientHWAddr) != 6 ||
+	if err != nil || req.OpCode != dhcpv4.OpcodeBootRequest || req.HWType != iana.HWTypeEthernet ||
+		len(req.ClientHWAddr) != 6 ||
 		!req.GatewayIPAddr.IsUnspecified() { // relays have no business here
 		return nil, to
 	}
@@ -125,7 +126,8 @@ func (g *Gateway) dhcpReply(req *dhcpv4.DHCPv4, kind dhcpv4.MessageType, yours n
 	return dhcpv4.New(mods...)
 }
 
-// network is what a client learns of its network. Without NAT there is no router: it may have another network that has one.
+// network is what a client learns of its network. Without NAT there is no router: it may have
+// another network that has one.
 func (g *Gateway) network(own net.IP, mac wire.MAC) []dhcpv4.Modifier {
 	mods := []dhcpv4.Modifier{
 		dhcpv4.WithNetmask(net.CIDRMask(g.o.Prefix4.Bits(), 32)),

@@ -73,7 +73,8 @@ func TestDHCP(t *testing.T) {
 		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(offer.ServerIdentifier())))
 	for _, m := range []*dhcpv4.DHCPv4{offer, ack} {
 		gw := net.IP(prefix4.Addr().AsSlice())
-		if addr4(m.YourIPAddr) != addr4Of(2) || !m.ServerIdentifier().Equal(gw) || len(m.Router()) != 1 || !m.Router()[0].Equal(gw) ||
+		if addr4(m.YourIPAddr) != addr4Of(2) || !m.ServerIdentifier().Equal(gw) || len(m.Router()) != 1 ||
+			!m.Router()[0].Equal(gw) ||
 			len(m.DNS()) != 1 || !m.DNS()[0].Equal(gw) || m.HostName() != "b" || m.DomainName() != domain ||
 			m.IPAddressLeaseTime(0) != leaseTime || !bytes.Equal(m.SubnetMask(), net.CIDRMask(24, 32)) ||
 			!bytes.Equal(m.Options.Get(dhcpv4.OptionInterfaceMTU), []byte{0x23, 0x28}) {
@@ -86,7 +87,8 @@ func TestDHCP(t *testing.T) {
 
 	offer = other.dhcp(kind(dhcpv4.MessageTypeDiscover))
 	got := addr4(offer.YourIPAddr)
-	if !prefix4.Contains(got) || got == addr4Of(1) || got == addr4Of(2) || got == prefix4.Addr() || offer.HostName() != "" {
+	if !prefix4.Contains(got) || got == addr4Of(1) || got == addr4Of(2) || got == prefix4.Addr() ||
+		offer.HostName() != "" {
 		t.Error(offer.Summary())
 	}
 	for _, c := range []struct {
@@ -122,12 +124,16 @@ func TestNoRouterWithoutNAT(t *testing.T) {
 	o.NAT = false
 	newTestGateway(t, sw, o)
 	r := newRaw(t, sw, 2)
-	if m := r.dhcp(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)); len(m.Router()) != 0 || addr4(m.YourIPAddr) != addr4Of(2) {
+	if m := r.dhcp(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)); len(m.Router()) != 0 ||
+		addr4(m.YourIPAddr) != addr4Of(2) {
 		t.Error(m.Summary())
 	}
 	r.send(r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::2"),
 		[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}))
-	b := r.await("router advertisement", func(b []byte) bool { return len(b) > 62 && b[20] == protoICMPv6 && b[54] == 134 })
+	b := r.await("router advertisement", func(b []byte) bool {
+		return len(b) > 62 && b[20] == protoICMPv6 &&
+			b[54] == 134
+	})
 	if b[60] != 0 || b[61] != 0 {
 		t.Errorf("router lifetime %x", b[60:62])
 	}

@@ -139,7 +139,8 @@ func newResolver(t testing.TB) []netip.AddrPort {
 func ask(t testing.TB, g *Gateway, name string, change ...func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
 	t.Helper()
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true},
-		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
+		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA,
+			Class: dnsmessage.ClassINET}}}
 	for _, f := range change {
 		f(&m)
 	}

@@ -1,29 +1,33 @@
 // Package gateway is a machine of its own on a switch: a router for guests, made of gVisor's netstack.
 //
-// It is a wire.Port without a NIC. What the wire delivers is copied into memory of the process and given to netstack by one
-// goroutine; what netstack sends is handed to the wire by another. It takes super-packets and partial checksums, and sends
-// them. It offers, at addresses of its own:
+// It is a wire.Port without a NIC. What the wire delivers is copied into memory of the process and
+// given to netstack by one goroutine; what netstack sends is handed to the wire by another. It
+// takes super-packets and partial checksums, and sends them. It offers, at addresses of its own:
 //
 //   - ARP, neighbor discovery and router advertisements (RFC 4861), ICMP echo of its own addresses;
 //   - DHCPv4 (RFC 2131): the address of each Host by its MAC, and a pool for all others;
 //   - DNS over UDP and TCP: the Hosts' names and its own; with NAT, everything else goes to the host's resolvers;
-//   - NAT, if asked: TCP connections and UDP flows of guests end here, and go on as sockets of the host. The gateway's own
+//   - NAT, if asked: TCP connections and UDP flows of guests end here, and go on as sockets of the
+//     host. The gateway's own
 //     address stands for the host's loopback;
 //   - forwards: sockets of the host that lead to a guest.
 //
-// Guests are hostile. What may come in is decided by addresses alone, in filter.go, before netstack sees it: netstack is
-// promiscuous when there is NAT, and would answer for everybody. Queues, flows, leases and questions under way have bounds,
-// most of them also a share for each guest address; what is beyond them is refused or dropped, and counted in Stats. A full
-// queue towards netstack makes senders wait (Busy), as it is always emptied; towards a guest without buffers the gateway
-// waits as a NIC's worker does (nic.Sender).
+// Guests are hostile. What may come in is decided by addresses alone, in filter.go, before netstack
+// sees it: netstack is promiscuous when there is NAT, and would answer for everybody. Queues,
+// flows, leases and questions under way have bounds, most of them also a share for each guest
+// address; what is beyond them is refused or dropped, and counted in Stats. A full queue towards
+// netstack makes senders wait (Busy), as it is always emptied; towards a guest without buffers the
+// gateway waits as a NIC's worker does (nic.Sender).
 //
-// Locks are leaves: the inbox's and the outbox's queues, the leases, quotas, the UDP forwards' tables. Under them nothing is
-// called but wakers, a quota, and what makes a socket in netstack.
+// Locks are leaves: the inbox's and the outbox's queues, the leases, quotas, the UDP forwards'
+// tables. Under them nothing is called but wakers, a quota, and what makes a socket in netstack.
 //
-// It does not know: DHCPv6; ICMP beyond its own addresses (guests cannot ping the world); IP multicast, and protocols other
-// than TCP and UDP; VLANs; guests' addresses outside its prefixes; two gateways with the same addresses on a switch. A guest
-// that takes another's address or MAC is not found out: the guests of a switch trust each other that far, and one that takes
-// many addresses can use up flows and leases that others want. TCP options, urgent data and path MTU discovery end here. A
-// host's ICMP error ends a UDP flow, and the guest is not told. To guests with NAT the network of the host is open, its
-// loopback included; without NAT no question of a guest leaves either.
+// It does not know: DHCPv6; ICMP beyond its own addresses (guests cannot ping the world); IP
+// multicast, and protocols other than TCP and UDP; VLANs; guests' addresses outside its prefixes;
+// two gateways with the same addresses on a switch. A guest that takes another's address or MAC is
+// not found out: the guests of a switch trust each other that far, and one that takes many
+// addresses can use up flows and leases that others want. TCP options, urgent data and path MTU
+// discovery end here. A host's ICMP error ends a UDP flow, and the guest is not told. To guests
+// with NAT the network of the host is open, its loopback included; without NAT no question of a
+// guest leaves either.
 package gateway

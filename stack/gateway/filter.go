@@ -73,7 +73,8 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 	}
 	src, dst := netip.AddrFrom4([4]byte(h.Flow.Src[:4])), netip.AddrFrom4([4]byte(h.Flow.Dst[:4]))
 	own := dst == f.prefix4.Addr()
-	if h.Class == splitter.UDP && h.Flow.DstPort == portDHCPServer && (own || dst == broadcast4 || dst == lastOf(f.prefix4)) {
+	if h.Class == splitter.UDP && h.Flow.DstPort == portDHCPServer &&
+		(own || dst == broadcast4 || dst == lastOf(f.prefix4)) {
 		return f.neighbor4(src) || src.IsUnspecified()
 	}
 	switch {
@@ -87,7 +88,8 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 
 // outside says whether a packet may go to an address that is not on the link.
 func (f *filter) outside(h *splitter.Headers, dst netip.Addr) bool {
-	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP) && dst.IsGlobalUnicast() && !dst.Is4In6()
+	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP) && dst.IsGlobalUnicast() &&
+		!dst.Is4In6()
 }
 
 func (f *filter) ipv6(h *splitter.Headers, b []byte) bool {

@@ -38,7 +38,8 @@ func (b *bypass) check(t *testing.T) {
 		t.Fatal(err)
 	}
 	if dst := netip.AddrFrom4([4]byte(f[30:34])); dst != metadata.Addr() || !splitter.VerifyIPv4(&h, f[:h.HdrLen]) ||
-		splitter.VerifyL4(&h, f[:h.HdrLen], uint32(len(f))-uint32(h.HdrLen), splitter.Sum(f[h.HdrLen:], 0)) == splitter.CsumBad {
+		splitter.VerifyL4(&h, f[:h.HdrLen], uint32(len(f))-uint32(h.HdrLen),
+			splitter.Sum(f[h.HdrLen:], 0)) == splitter.CsumBad {
 		t.Fatalf("completed, the frame is none to %v: %x", metadata, f)
 	}
 }

@@ -100,7 +100,8 @@ func FuzzFrames(f *testing.F) {
 	for _, b := range [][]byte{
 		r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{}), r.arp(2, addr4Of(1), prefix4.Addr(), gatewayMAC),
 		r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), own4(53), []byte("question")),
-		r.udp4(broadcastMAC, netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67), make([]byte, 240)),
+		r.udp4(broadcastMAC, netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67),
+			make([]byte, 240)),
 		r.solicit(prefix6.Addr()), r.solicit(addr6Of(7)),
 		r.syn(netip.AddrPortFrom(addr4Of(1), 1), own4(53)),
 		r.syn(netip.AddrPortFrom(addr4Of(1), 1), netip.MustParseAddrPort("192.0.2.1:80")),

@@ -74,7 +74,8 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 		return nil, err
 	}
 	netlog.Quiet()
-	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost, udpIdle: udpIdle}
+	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
+		udpIdle: udpIdle}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
 	g.names = newNames(&g.o)
@@ -98,7 +99,8 @@ func (g *Gateway) start() error {
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			ipv4.NewProtocol, ipv6.NewProtocolWithOptions(ipv6.Options{DADConfigs: stack.DADConfigurations{}}), arp.NewProtocol,
 		},
-		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4,
+			icmp.NewProtocol6},
 	})
 	err = g.configure(ep)
 	if err == nil {
@@ -131,7 +133,8 @@ func (g *Gateway) configure(ep *endpoint) error {
 	send := tcpip.TCPSendBufferSizeRangeOption{Min: 4 << 10, Default: 256 << 10, Max: 1 << 20}
 	recv := tcpip.TCPReceiveBufferSizeRangeOption{Min: 4 << 10, Default: 256 << 10, Max: 1 << 20}
 	linger, timeWait := tcpip.TCPLingerTimeoutOption(10*time.Second), tcpip.TCPTimeWaitTimeoutOption(5*time.Second)
-	sack, moderate, syn := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true), tcpip.TCPSynRetriesOption(4)
+	sack, moderate, syn := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true),
+		tcpip.TCPSynRetriesOption(4)
 	for _, r := range []tcpip.SettableTransportProtocolOption{
 		&recovery, &rto, &send, &recv, &linger, &timeWait, &sack, &moderate, &syn,
 	} {
@@ -185,7 +188,8 @@ func (g *Gateway) MAC() wire.MAC { return g.o.MAC }
 // Link is its link on the switch.
 func (g *Gateway) Link() *wire.Link { return g.link }
 
-// begin says that something runs that uses netstack; false if the gateway is being closed. end says that it does not any more.
+// begin says that something runs that uses netstack; false if the gateway is being closed. end says
+// that it does not any more.
 func (g *Gateway) begin() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -53,7 +53,8 @@ func (g *Gateway) dialGuest(ctx context.Context, to netip.AddrPort) (*guestConn,
 		return nil, fmt.Errorf("netstack: %s", err)
 	}
 	done := make(chan struct{}, 1)
-	entry := waiter.NewFunctionEntry(waiter.WritableEvents|waiter.EventErr|waiter.EventHUp, func(waiter.EventMask) { signal(done) })
+	entry := waiter.NewFunctionEntry(waiter.WritableEvents|waiter.EventErr|waiter.EventHUp,
+		func(waiter.EventMask) { signal(done) })
 	wq.EventRegister(&entry)
 	defer wq.EventUnregister(&entry)
 	err = ep.Connect(fullAddress(to))

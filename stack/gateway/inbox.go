@@ -23,8 +23,8 @@ type arrived struct {
 	advise bool   // it is a router solicitation
 }
 
-// inbox is the queue of frames for netstack. Senders are told to wait when it is full; they do not wait for long, as its
-// reader waits for nobody.
+// inbox is the queue of frames for netstack. Senders are told to wait when it is full; they do not
+// wait for long, as its reader waits for nobody.
 type inbox struct {
 	mu      sync.Mutex
 	queue   []arrived // oldest first

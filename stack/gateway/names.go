@@ -21,7 +21,8 @@ type names struct {
 }
 
 func newNames(o *Options) *names {
-	n := &names{addrs: map[string][2]netip.Addr{}, names: map[netip.Addr]string{}, networks: [2]netip.Prefix{o.Prefix4, o.Prefix6}}
+	n := &names{addrs: map[string][2]netip.Addr{}, names: map[netip.Addr]string{},
+		networks: [2]netip.Prefix{o.Prefix4, o.Prefix6}}
 	for _, h := range append([]Host{{Name: GatewayName, Addr4: o.Prefix4.Addr(), Addr6: o.Prefix6.Addr()}}, o.Hosts...) {
 		if h.Name == "" {
 			continue

@@ -26,7 +26,8 @@ func (g *Gateway) startNAT() {
 	if !g.o.NAT {
 		return
 	}
-	p := &pending{g: g, quota: newQuota(maxPending, maxPending/4, &g.count.refused), ids: map[stack.TransportEndpointID]bool{}}
+	p := &pending{g: g, quota: newQuota(maxPending, maxPending/4, &g.count.refused),
+		ids: map[stack.TransportEndpointID]bool{}}
 	p.next = tcp.NewForwarder(g.ns, 0, maxPending+1, p.connection)
 	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	flows := udp.NewForwarder(g.ns, g.flow)

@@ -44,10 +44,12 @@ func TestNeighbors(t *testing.T) {
 // icmp6 makes an ICMPv6 message with a good checksum.
 func (r *raw) icmp6(to wire.MAC, src, dst netip.Addr, msg []byte) []byte {
 	ip := make([]byte, 40)
-	header.IPv6(ip).Encode(&header.IPv6Fields{PayloadLength: uint16(len(msg)), TransportProtocol: header.ICMPv6ProtocolNumber,
-		HopLimit: 255, SrcAddr: addressOf(src), DstAddr: addressOf(dst)})
+	header.IPv6(ip).Encode(&header.IPv6Fields{PayloadLength: uint16(len(msg)),
+		TransportProtocol: header.ICMPv6ProtocolNumber,
+		HopLimit:          255, SrcAddr: addressOf(src), DstAddr: addressOf(dst)})
 	msg[2], msg[3] = 0, 0
-	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: header.ICMPv6(msg), Src: addressOf(src), Dst: addressOf(dst)})
+	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: header.ICMPv6(msg), Src: addressOf(src),
+		Dst: addressOf(dst)})
 	binary.BigEndian.PutUint16(msg[2:], sum)
 	return r.eth(to, splitter.EtherTypeIPv6, ip, msg)
 }
@@ -58,7 +60,8 @@ func (r *raw) solicit(target netip.Addr) []byte {
 	msg := append(append(make([]byte, 8), a[:]...), append([]byte{1, 1}, r.mac[:]...)...)
 	msg[0] = ndSolicit
 	group := header.SolicitedNodeAddr(tcpip.AddrFrom16(a)).As16()
-	return r.icmp6(wire.MAC{0x33, 0x33, group[12], group[13], group[14], group[15]}, addr6Of(1), netip.AddrFrom16(group), msg)
+	return r.icmp6(wire.MAC{0x33, 0x33, group[12], group[13], group[14], group[15]}, addr6Of(1), netip.AddrFrom16(group),
+		msg)
 }
 
 func TestRouterAdvertisements(t *testing.T) {
@@ -68,7 +71,10 @@ func TestRouterAdvertisements(t *testing.T) {
 	all := netip.MustParseAddr("ff02::2")
 	r.send(r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, netip.MustParseAddr("fe80::1"), all,
 		[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}))
-	b := r.await("router advertisement", func(b []byte) bool { return len(b) > 60 && b[20] == protoICMPv6 && b[54] == 134 })
+	b := r.await("router advertisement", func(b []byte) bool {
+		return len(b) > 60 && b[20] == protoICMPv6 &&
+			b[54] == 134
+	})
 	src, dst := tcpip.AddrFrom16([16]byte(b[22:38])), tcpip.AddrFrom16([16]byte(b[38:54]))
 	msg := header.ICMPv6(b[54:])
 	want := msg.Checksum()
@@ -138,7 +144,8 @@ func TestPing(t *testing.T) {
 			got[b[41]] = true
 		case b[20] == protoICMPv6 && b[54] == ndSolicit:
 			a := addr6Of(1).As16()
-			msg := append(append([]byte{ndNeighborAdvert, 0, 0, 0, 0x60, 0, 0, 0}, a[:]...), append([]byte{2, 1}, r.mac[:]...)...)
+			msg := append(append([]byte{ndNeighborAdvert, 0, 0, 0, 0x60, 0, 0, 0}, a[:]...),
+				append([]byte{2, 1}, r.mac[:]...)...)
 			r.send(r.icmp6(gatewayMAC, addr6Of(1), netip.AddrFrom16([16]byte(b[22:38])), msg))
 		case b[20] == protoICMPv6 && b[54] == 129:
 			got[b[61]] = true

@@ -18,14 +18,16 @@ type Options struct {
 	Name string   // of the port; "" is "gateway"
 	MAC  wire.MAC // of the port
 	MTU  int      // of the network; 0: 1500
-	// Prefix4 and Prefix6 are the gateway's own addresses, each in its network: 10.118.110.254/24, fd76:6e69::fe/64. One of
-	// them may be missing. Without an IPv4 network there is no DHCP. In a Prefix6 of 64 bits guests make up their own
-	// addresses, see EUI64.
+	// Prefix4 and Prefix6 are the gateway's own addresses, each in its network: 10.118.110.254/24,
+	// fd76:6e69::fe/64. One of them may be missing. Without an IPv4 network there is no DHCP. In a
+	// Prefix6 of 64 bits guests make up their own addresses, see EUI64.
 	Prefix4, Prefix6 netip.Prefix
 	Hosts            []Host
 	Forwards         []Forward
-	NAT              bool // guests reach the host's network, and its loopback (TCP: of either family) by the gateway's addresses
-	Log              *slog.Logger
+	// guests reach the host's network, and its loopback (TCP: of either family) by the gateway's
+	// addresses
+	NAT bool
+	Log *slog.Logger
 }
 
 // Host is a guest that the gateway knows: it gets its address by DHCP, and has a name.

@@ -219,24 +219,30 @@ func describe(t testing.TB, r *raw, frame []byte) *wire.Packet {
 func TestBadOptions(t *testing.T) {
 	sw := newSwitch(t)
 	for name, change := range map[string]func(*Options){
-		"no MAC":             func(o *Options) { o.MAC = wire.MAC{} },
-		"group MAC":          func(o *Options) { o.MAC[0] = 1 },
-		"no address":         func(o *Options) { o.Prefix4, o.Prefix6 = netip.Prefix{}, netip.Prefix{} },
-		"network address":    func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.0/24") },
-		"broadcast address":  func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.255/24") },
-		"IPv6 for IPv4":      func(o *Options) { o.Prefix4 = prefix6 },
-		"IPv4 for IPv6":      func(o *Options) { o.Prefix6 = prefix4 },
-		"small MTU":          func(o *Options) { o.MTU = 1279 },
-		"large MTU":          func(o *Options) { o.MTU = 65536 },
-		"host name":          func(o *Options) { o.Hosts[0].Name = "a.b" },
-		"name twice":         func(o *Options) { o.Hosts[0].Name = "B" },
-		"gateway's name":     func(o *Options) { o.Hosts[0].Name = GatewayName },
-		"MAC twice":          func(o *Options) { o.Hosts[0].MAC = macOf(2) },
-		"address twice":      func(o *Options) { o.Hosts[0].Addr4 = addr4Of(2) },
-		"address of no net":  func(o *Options) { o.Hosts[0].Addr4 = netip.MustParseAddr("10.0.0.1") },
-		"protocol":           func(o *Options) { o.Forwards = []Forward{{"sctp", own4(1), netip.AddrPortFrom(addr4Of(1), 1)}} },
+		"no MAC":            func(o *Options) { o.MAC = wire.MAC{} },
+		"group MAC":         func(o *Options) { o.MAC[0] = 1 },
+		"no address":        func(o *Options) { o.Prefix4, o.Prefix6 = netip.Prefix{}, netip.Prefix{} },
+		"network address":   func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.0/24") },
+		"broadcast address": func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.255/24") },
+		"IPv6 for IPv4":     func(o *Options) { o.Prefix4 = prefix6 },
+		"IPv4 for IPv6":     func(o *Options) { o.Prefix6 = prefix4 },
+		"small MTU":         func(o *Options) { o.MTU = 1279 },
+		"large MTU":         func(o *Options) { o.MTU = 65536 },
+		"host name":         func(o *Options) { o.Hosts[0].Name = "a.b" },
+		"name twice":        func(o *Options) { o.Hosts[0].Name = "B" },
+		"gateway's name":    func(o *Options) { o.Hosts[0].Name = GatewayName },
+		"MAC twice":         func(o *Options) { o.Hosts[0].MAC = macOf(2) },
+		"address twice":     func(o *Options) { o.Hosts[0].Addr4 = addr4Of(2) },
+		"address of no net": func(o *Options) { o.Hosts[0].Addr4 = netip.MustParseAddr("10.0.0.1") },
+		"protocol": func(o *Options) {
+			o.Forwards = []Forward{{"sctp", own4(1),
+				netip.AddrPortFrom(addr4Of(1), 1)}}
+		},
 		"forward to gateway": func(o *Options) { o.Forwards = []Forward{{"tcp", own4(1), own4(2)}} },
-		"forward to nowhere": func(o *Options) { o.Forwards = []Forward{{"tcp", own4(1), netip.MustParseAddrPort("8.8.8.8:1")}} },
+		"forward to nowhere": func(o *Options) {
+			o.Forwards = []Forward{{"tcp", own4(1),
+				netip.MustParseAddrPort("8.8.8.8:1")}}
+		},
 	} {
 		o := options()
 		change(&o)

@@ -6,8 +6,8 @@ import (
 	"sync/atomic"
 )
 
-// quota bounds how much of something there is at one time, in all and for each guest address: one guest that wants too much
-// leaves some to the others.
+// quota bounds how much of something there is at one time, in all and for each guest address: one
+// guest that wants too much leaves some to the others.
 type quota struct {
 	all, each int
 	refused   *atomic.Uint64

@@ -57,7 +57,8 @@ func (s *dnsServer) ask(q *question, network string) []byte {
 	return s.bad(q, dnsmessage.RCodeServerFailure)
 }
 
-// askOne asks one resolver. The question gets a number of our own: the guest's is not to be trusted to be hard to guess.
+// askOne asks one resolver. The question gets a number of our own: the guest's is not to be trusted
+// to be hard to guess.
 func askOne(ctx context.Context, q *question, network string, to netip.AddrPort) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTime)
 	defer cancel()
@@ -115,5 +116,6 @@ func answers(b []byte, id uint16, q *dnsmessage.Question) bool {
 	if errors.Is(err, dnsmessage.ErrSectionDone) { // some errors come without the question
 		return h.RCode != dnsmessage.RCodeSuccess
 	}
-	return err == nil && got.Type == q.Type && got.Class == q.Class && strings.EqualFold(got.Name.String(), q.Name.String())
+	return err == nil && got.Type == q.Type && got.Class == q.Class &&
+		strings.EqualFold(got.Name.String(), q.Name.String())
 }

@@ -16,8 +16,8 @@ type stream interface {
 // chunks are what splice copies by.
 var chunks = sync.Pool{New: func() any { return new([64 << 10]byte) }}
 
-// splice joins two connections until both directions have ended. The end of a direction is passed on as such, and so is a
-// failure, which ends both.
+// splice joins two connections until both directions have ended. The end of a direction is passed
+// on as such, and so is a failure, which ends both.
 func splice(ctx context.Context, a, b stream) {
 	abort := sync.OnceFunc(func() {
 		a.reset()

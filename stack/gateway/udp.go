@@ -12,8 +12,8 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// flow carries on a UDP flow that a guest begins. Netstack calls it with the flow's first datagram, on the goroutine that
-// brought it.
+// flow carries on a UDP flow that a guest begins. Netstack calls it with the flow's first datagram,
+// on the goroutine that brought it.
 func (g *Gateway) flow(r *udp.ForwarderRequest) bool {
 	if !g.begin() {
 		return true

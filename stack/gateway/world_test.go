@@ -112,7 +112,8 @@ func newGuest(t testing.TB, sw *wire.Switch, n byte, mtu int, lo wire.LinkOption
 		NetworkProtocols: []stack.NetworkProtocolFactory{
 			ipv4.NewProtocol, ipv6.NewProtocolWithOptions(ipv6.Options{DADConfigs: stack.DADConfigurations{}}), arp.NewProtocol,
 		},
-		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
+		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4,
+			icmp.NewProtocol6},
 	})
 	recovery, rto := tcpip.TCPRecovery(0), tcpip.TCPMinRTOOption(50*time.Millisecond)
 	sack := tcpip.TCPSACKEnabled(true)
@@ -308,7 +309,8 @@ func (r *raw) describe(frame []byte) bool {
 	defer pkt.DecRef()
 	ok := r.slot.describe(pkt, &r.pkt)
 	p := &r.pkt
-	if p.Meta.Csum = splitter.CsumNone; !ok && len(frame) >= splitter.EthLen && p.Meta.Headers.Class == splitter.Malformed {
+	if p.Meta.Csum = splitter.CsumNone; !ok && len(frame) >= splitter.EthLen &&
+		p.Meta.Headers.Class == splitter.Malformed {
 		p.Header = append([]byte(nil), frame[:min(len(frame), nic.MaxHeader)]...) // as nic.Describe does
 		p.PayloadLen = uint32(len(frame) - len(p.Header))
 		p.Payload = append(p.Payload[:0], r.slot.mem.Segment(uint64(len(p.Header)), p.PayloadLen))

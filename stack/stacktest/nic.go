@@ -105,9 +105,11 @@ func NewPair(o Options) (a, b *NIC) {
 
 func newNIC(o Options, i byte) *NIC {
 	return &NIC{
-		o: o, mac: net.HardwareAddr{2, 0, 0, 0, 0, i}, gpu: make([]byte, o.GPUSize), rng: rand.New(rand.NewPCG(o.Seed, uint64(i))),
+		o: o, mac: net.HardwareAddr{2, 0, 0, 0, 0, i}, gpu: make([]byte, o.GPUSize),
+		rng:  rand.New(rand.NewPCG(o.Seed, uint64(i))),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
-		tx: make([][]txFrame, o.Queues), full: make([]bool, o.Queues), bound: make([]boundQueue, o.Queues), ctl: newControlState(),
+		tx: make([][]txFrame, o.Queues), full: make([]bool, o.Queues), bound: make([]boundQueue, o.Queues),
+		ctl: newControlState(),
 	}
 }
 

@@ -143,7 +143,8 @@ func merge(in []packet) []packet {
 		_ = splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h)
 		if k := len(out) - 1; k >= 0 && h.Class == splitter.TCP && last.Class == splitter.TCP && h.Flow == last.Flow &&
 			len(p.payload) > 0 && len(out[k].payload) > 0 && len(out[k].payload)+len(p.payload) < 65000 &&
-			h.Seq == last.Seq+uint32(len(out[k].payload)) && last.TCPFlags == splitter.ACK && len(p.header) == len(out[k].header) &&
+			h.Seq == last.Seq+uint32(len(out[k].payload)) && last.TCPFlags == splitter.ACK &&
+			len(p.header) == len(out[k].header) &&
 			h.TCPFlags&^splitter.PSH == splitter.ACK &&
 			bytes.Equal(p.header[h.L4Off+20:], out[k].header[h.L4Off+20:]) && h.Ack == last.Ack {
 			o := &out[k]

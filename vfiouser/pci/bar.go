@@ -17,7 +17,8 @@ type BAR struct {
 	Prefetchable bool
 }
 
-// addBARs makes the registers. A driver learns a size by writing ones and reading back: the address bits below it stay 0.
+// addBARs makes the registers. A driver learns a size by writing ones and reading back: the address
+// bits below it stay 0.
 func (c *Config) addBARs(bars *[6]BAR) error {
 	for i := 0; i < len(bars); i++ {
 		b := &bars[i]
@@ -25,7 +26,8 @@ func (c *Config) addBARs(bars *[6]BAR) error {
 			continue
 		}
 		if b.Size < minBAR || b.Size&(b.Size-1) != 0 || !b.Wide && b.Size > maxNarrow {
-			return fmt.Errorf("BAR %d: size %#x is not a power of two, at least %d and for 32 bits at most %#x", i, b.Size, minBAR, uint64(maxNarrow))
+			return fmt.Errorf("BAR %d: size %#x is not a power of two, at least %d and for 32 bits at most %#x", i, b.Size,
+				minBAR, uint64(maxNarrow))
 		}
 		var bits uint32
 		if b.Prefetchable {

@@ -1,8 +1,10 @@
-// Package pci builds the configuration space of an emulated PCI device (PCI Local Bus 3.0, chapter 6; PCI Express Base 5.0,
-// 7.5): identity, base address registers that answer sizing, MSI-X, and the PCI Express capability.
+// Package pci builds the configuration space of an emulated PCI device (PCI Local Bus 3.0, chapter
+// 6; PCI Express Base 5.0, 7.5): identity, base address registers that answer sizing, MSI-X, and
+// the PCI Express capability.
 //
-// A Config keeps what the driver wrote, as far as it may write it, and does nothing about it: addresses, the MSI-X table and
-// masking are the virtual machine's business (QEMU's, gve.md section 2). One goroutine uses it at a time.
+// A Config keeps what the driver wrote, as far as it may write it, and does nothing about it:
+// addresses, the MSI-X table and masking are the virtual machine's business (QEMU's, gve.md section
+// 2). One goroutine uses it at a time.
 //
 // The package is API (README, Stability).
 package pci

@@ -52,7 +52,8 @@ func TestHeader(t *testing.T) {
 	}{
 		{"vendor", 0, 2, 0x1ae0}, {"device", 2, 2, 0x0042}, {"command", 4, 2, 0}, {"status", 6, 2, 0x10},
 		{"class and revision", 8, 4, 0x02000001}, {"header type", 0xe, 1, 0},
-		{"BAR 0", 0x10, 4, 0}, {"ROM", 0x30, 4, 0}, {"subsystem", 0x2c, 4, 0x00581ae0}, {"capabilities", 0x34, 1, 0x40}, {"pin", 0x3d, 1, 0},
+		{"BAR 0", 0x10, 4, 0}, {"ROM", 0x30, 4, 0}, {"subsystem", 0x2c, 4, 0x00581ae0}, {"capabilities", 0x34, 1, 0x40},
+		{"pin", 0x3d, 1, 0},
 		{"MSI-X", 0x40, 4, 0x00200011}, {"table", 0x44, 4, 1}, {"pending", 0x48, 4, 0x1001},
 	} {
 		if got := get(t, c, w.off, w.n); got != w.v {
@@ -62,7 +63,8 @@ func TestHeader(t *testing.T) {
 }
 
 func TestBARSizing(t *testing.T) {
-	o := Options{BARs: [6]BAR{{Size: 0x1000}, {Size: 16, Prefetchable: true}, {Size: 1 << 33, Wide: true, Prefetchable: true}, {}, {Size: 0x10000, Wide: true}}}
+	o := Options{BARs: [6]BAR{{Size: 0x1000}, {Size: 16, Prefetchable: true},
+		{Size: 1 << 33, Wide: true, Prefetchable: true}, {}, {Size: 0x10000, Wide: true}}}
 	c := mustNew(t, o)
 	for i, w := range []struct{ sized, zeroed uint32 }{
 		{0xfffff000, 0}, {0xfffffff8, 8}, {0x0000000c, 0xc}, {0xfffffffe, 0}, {0xffff0004, 4}, {0xffffffff, 0}} {

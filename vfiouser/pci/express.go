@@ -10,7 +10,8 @@ const (
 	devCapRBER  = 1 << 15 // role-based error reporting, which every device has since 1.1
 	devCtl      = 0x08
 	devCtlReset = 0x2810 // relaxed ordering, no snoop, read requests of 512 bytes
-	devCtlMask  = 0x78ff // error reporting, relaxed ordering, sizes, no snoop; no tags, no phantoms, no aux power, no reset
+	// error reporting, relaxed ordering, sizes, no snoop; no tags, no phantoms, no aux power, no reset
+	devCtlMask = 0x78ff
 
 	linkCap    = 0x0c
 	linkCtl    = 0x10
@@ -28,8 +29,8 @@ const (
 	linkTarget = 3 // target speed: 8 GT/s
 )
 
-// addExpress adds the capability at off. There are no extended capabilities: the space above 256 is zero. On a root bus QEMU
-// shows the endpoint as an integrated one, and hides the link.
+// addExpress adds the capability at off. There are no extended capabilities: the space above 256 is
+// zero. On a root bus QEMU shows the endpoint as an integrated one, and hides the link.
 func (c *Config) addExpress(off, link int) {
 	c.capability(off, link, capExpress)
 	d, m := c.data[off:off+expressLen], c.mask[off:off+expressLen]

@@ -122,8 +122,8 @@ func (c *Client) Receive() (Message, error) {
 	return m, nil
 }
 
-// Request sends a command and returns the body of its reply, which must have size bytes; -1 is any. An error reply is an
-// *Error.
+// Request sends a command and returns the body of its reply, which must have size bytes; -1 is any.
+// An error reply is an *Error.
 func (c *Client) Request(cmd vfiouser.Command, body []byte, size int, fds ...int) ([]byte, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -22,8 +22,8 @@ func (s stuck) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// TestTapAllocatesNothing: neither while there is room nor when there is none. The writer is kept from its work: what it does,
-// on its own goroutine, is counted too.
+// TestTapAllocatesNothing: neither while there is room nor when there is none. The writer is kept
+// from its work: what it does, on its own goroutine, is counted too.
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestTapAllocatesNothing(t *testing.T) {
@@ -97,7 +97,8 @@ func BenchmarkWrite(b *testing.B) {
 	w := &writer{c: c, sink: newSink(c.out)}
 	i := &iface{name: "x"}
 	must(b, w.add(i))
-	r := &record{iface: i, data: make([]byte, 66), n: 66, length: 1514, payload: 1448, segments: 1, verdict: wire.Taken, queue: -1}
+	r := &record{iface: i, data: make([]byte, 66), n: 66, length: 1514, payload: 1448, segments: 1, verdict: wire.Taken,
+		queue: -1}
 	r.places.add(frag{gpu: 0, domain: dma.GPU, off: 0x123000, len: 1448})
 	b.ReportAllocs()
 	for b.Loop() {

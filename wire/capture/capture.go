@@ -93,7 +93,8 @@ func New(w io.Writer, o Options) (*Capture, error) {
 	for n < o.Records {
 		n *= 2
 	}
-	c := &Capture{ring: newRing(n, room(o.Payload)), payload: o.Payload, comment: o.Comment, failed: o.Failed, limit: o.patience, out: w,
+	c := &Capture{ring: newRing(n, room(o.Payload)), payload: o.Payload, comment: o.Comment, failed: o.Failed,
+		limit: o.patience, out: w,
 		start: time.Now(), kick: make(chan struct{}, 1), done: make(chan struct{})}
 	if c.limit == 0 {
 		c.limit = 2 * time.Second
@@ -144,8 +145,9 @@ func (c *Capture) Stats() (s Stats) {
 	return s
 }
 
-// Close ends the capture when all is written that was captured, and gives the first error there was. It waits for as long as
-// the file takes bytes, and a moment more; a writer that is kept for ever in w.Write keeps its goroutine.
+// Close ends the capture when all is written that was captured, and gives the first error there
+// was. It waits for as long as the file takes bytes, and a moment more; a writer that is kept for
+// ever in w.Write keeps its goroutine.
 func (c *Capture) Close() error {
 	c.closing.Do(c.end)
 	c.mu.Lock()
@@ -175,7 +177,8 @@ func (c *Capture) end() {
 			if !stuck {
 				stuck = true
 				c.fail(ErrStuck)
-				if d, ok := c.out.(interface{ SetWriteDeadline(time.Time) error }); ok && d.SetWriteDeadline(time.Unix(1, 0)) == nil {
+				if d, ok := c.out.(interface{ SetWriteDeadline(time.Time) error }); ok &&
+					d.SetWriteDeadline(time.Unix(1, 0)) == nil {
 					tick.Reset(max(c.limit, unblocked)) // the write ends now
 					continue
 				}

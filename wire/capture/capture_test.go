@@ -20,8 +20,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// TestFileTellsWhatPassed: each frame is there as it left and as it came, in the order in which things happened, with all that
-// is known of it.
+// TestFileTellsWhatPassed: each frame is there as it left and as it came, in the order in which
+// things happened, with all that is known of it.
 //
 // Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
 // was not asked for.
@@ -67,13 +67,16 @@ func TestFileTellsWhatPassed(t *testing.T) {
 		{"A-tx", 10054, "super-packet of 7 segments of 1448 bytes; 10000 bytes of payload from host memory; taken", "super"},
 		{"B-rx", 1054, "queue 3, split: 54 bytes in the header buffer; 1000 bytes of payload to " +
 			"GPU 1, frag 0x7ffc0+64 and GPU 1 outside of registered buffers, frag 0x80000+936", "single"},
-		{"B-rx", 10054, "super-packet of 7 segments of 1448 bytes; queue 3, split: 54 bytes in the header buffer; 10000 bytes of payload to " +
-			"GPU 1, frag 0x7ffc0+64 and GPU 1 outside of registered buffers, frag 0x80000+9936", "super"},
+		{"B-rx", 10054,
+			"super-packet of 7 segments of 1448 bytes; queue 3, split: 54 bytes in the header buffer; 10000 bytes of " +
+				"payload to " +
+				"GPU 1, frag 0x7ffc0+64 and GPU 1 outside of registered buffers, frag 0x80000+9936", "super"},
 		{"B-tx", 54, "taken", ""},
 		{"A-rx", 54, "queue 3, whole", ""},
 		{"A-tx", 42, "taken", ""},
 		{"B-rx", 42, "queue 3, whole", ""},
-		{"A-tx", 154, "100 bytes of payload from GPU 0 outside of registered buffers, frag 0x80000+100; dropped: same-port", "-"},
+		{"A-tx", 154, "100 bytes of payload from GPU 0 outside of registered buffers, frag 0x80000+100; dropped: same-port",
+			"-"},
 		{"A-tx", 1054, "1000 bytes of payload from GPU 0, frag 0x1f00+256, 0x2000+744; taken", "single"},
 		{"B-rx", 1054, "queue 3, split: 54 bytes in the header buffer; 1000 bytes of payload to " +
 			"GPU 1, frag 0x7ffc0+64 and GPU 1 outside of registered buffers, frag 0x80000+936", "single"},
@@ -85,17 +88,20 @@ func TestFileTellsWhatPassed(t *testing.T) {
 		}
 		w := want[i]
 		if fr.iface != w.iface || fr.length != w.length || fr.comment != w.comment || len(fr.data) != w.length {
-			t.Errorf("frame %d: %s, %d of %d bytes: %q\nwant %s, %d: %q", i, fr.iface, len(fr.data), fr.length, fr.comment, w.iface, w.length, w.comment)
+			t.Errorf("frame %d: %s, %d of %d bytes: %q\nwant %s, %d: %q", i, fr.iface, len(fr.data), fr.length, fr.comment,
+				w.iface, w.length, w.comment)
 		}
 		if w.payload != "" && w.payload != "-" && !bytes.Equal(fr.data[54:], payloads[w.payload]) {
 			t.Errorf("frame %d: the payload is another", i)
 		}
 		var h splitter.Headers
-		if err := splitter.Parse(fr.data, uint32(fr.length), &h); err != nil || h.Class == splitter.Malformed || h.FrameLen != uint32(fr.length) {
+		if err := splitter.Parse(fr.data, uint32(fr.length), &h); err != nil || h.Class == splitter.Malformed ||
+			h.FrameLen != uint32(fr.length) {
 			t.Errorf("frame %d: %v: %+v", i, err, h)
 		}
 		rx := strings.HasSuffix(fr.iface, "-rx")
-		if in := fr.opts.Flags.Direction == pcapgo.NgEpbFlagDirectionInbound; in != rx || rx != (fr.opts.Queue != nil) || rx && *fr.opts.Queue != 3 {
+		if in := fr.opts.Flags.Direction == pcapgo.NgEpbFlagDirectionInbound; in != rx || rx != (fr.opts.Queue != nil) ||
+			rx && *fr.opts.Queue != 3 {
 			t.Errorf("frame %d: %+v", i, fr.opts)
 		}
 		if group := fr.opts.Flags.Reception == pcapgo.NgEpbFlagReceptionTypeBroadcast; group != (fr.length == 42) {
@@ -135,7 +141,8 @@ func TestHeadersOnly(t *testing.T) {
 		c.Attach(b.link)
 		a.send(a.tcp(b.mac, a.gpu, 100, 2000, 0, 0))
 		must(t, c.Close())
-		if k := min(n, 2000); !bytes.Contains(out.Bytes(), a.mem[100:100+k]) || k < 2000 && bytes.Contains(out.Bytes(), a.mem[100:100+max(k+1, 4)]) {
+		if k := min(n, 2000); !bytes.Contains(out.Bytes(), a.mem[100:100+k]) || k < 2000 &&
+			bytes.Contains(out.Bytes(), a.mem[100:100+max(k+1, 4)]) {
 			t.Errorf("%d bytes asked for: these are not what the file has", n)
 		}
 		frames, _ := read(t, &out)
@@ -243,7 +250,8 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	check("super-packet of 12 segments of 100 bytes; lost on the link, segment 3 of 12; taken")
 	r.lost[0].n = 2
 	r.held = 2
-	check("super-packet of 12 segments of 100 bytes; lost on the link, segments 3-4 of 12; 2 of its segments held back on the link; taken")
+	check("super-packet of 12 segments of 100 bytes; lost on the link, segments 3-4 of 12; 2 of its segments held " +
+		"back on the link; taken")
 	r.held = 0
 	r.losses, r.lost[1], r.lostMore = 2, run{7, 1}, true
 	check("super-packet of 12 segments of 100 bytes; lost on the link, segments 3-4, 8 and more of 12; taken")
@@ -254,7 +262,8 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	for i := range maxFrags + 2 {
 		r.places.add(frag{gpu: 0, domain: dma.GPU, off: uint64(i) << 12, len: 1})
 	}
-	if got := said(&r); !strings.HasPrefix(got, "queue 0, whole, as it cannot be split; 10 bytes of payload to GPU 0, frag 0x0+1, 0x1000+1, ") ||
+	if got := said(&r); !strings.HasPrefix(got,
+		"queue 0, whole, as it cannot be split; 10 bytes of payload to GPU 0, frag 0x0+1, 0x1000+1, ") ||
 		!strings.HasSuffix(got, " and 2 more, bounced through host memory") {
 		t.Error(got)
 	}
@@ -294,8 +303,8 @@ func eight(t *testing.T, sw *wire.Switch) (hosts []*host) {
 	return hosts
 }
 
-// TestBlockedWriterHoldsNobodyUp: with eight ports under load and a pipe that nobody reads, all frames arrive; each one is
-// captured or counted as missed.
+// TestBlockedWriterHoldsNobodyUp: with eight ports under load and a pipe that nobody reads, all
+// frames arrive; each one is captured or counted as missed.
 //
 // Invariant: wire/capture: A writer that blocks or fails holds nobody up.
 func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
@@ -439,7 +448,8 @@ func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 	}
 }
 
-// TestNothingIsMissedWhenThereIsRoom is the negative control, and shows that what several workers do is captured in order.
+// TestNothingIsMissedWhenThereIsRoom is the negative control, and shows that what several workers
+// do is captured in order.
 func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	sw := newSwitch(t)
 	hosts := eight(t, sw)
@@ -502,7 +512,8 @@ func TestCreateRefuses(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
 	must(t, unix.Mkfifo(fifo, 0o600))
-	for name, o := range map[string]Options{dir: {}, filepath.Join(dir, "none", "x"): {}, fifo: {}, filepath.Join(dir, "x"): {Payload: MaxPayload + 1}} {
+	for name, o := range map[string]Options{dir: {}, filepath.Join(dir, "none", "x"): {}, fifo: {},
+		filepath.Join(dir, "x"): {Payload: MaxPayload + 1}} {
 		if c, err := Create(name, o); err == nil {
 			t.Errorf("%s: no error", name)
 			_ = c.Close()

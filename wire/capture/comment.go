@@ -7,7 +7,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// text is a comment in the making. It is made for each packet, which fmt takes longer for than all else that is written.
+// text is a comment in the making. It is made for each packet, which fmt takes longer for than all
+// else that is written.
 type text []byte
 
 func (t *text) str(parts ...string) {

@@ -191,11 +191,12 @@ func read(t testing.TB, r io.Reader) (frames []frame, stats map[string]pcapgo.Ng
 	t.Helper()
 	stats = map[string]pcapgo.NgInterfaceStatistics{}
 	var ng *pcapgo.NgReader
-	ng, err := pcapgo.NewNgReader(r, pcapgo.NgReaderOptions{StatisticsCallback: func(i int, s pcapgo.NgInterfaceStatistics) {
-		about, err := ng.Interface(i)
-		must(t, err)
-		stats[about.Name] = s
-	}})
+	ng, err := pcapgo.NewNgReader(r,
+		pcapgo.NgReaderOptions{StatisticsCallback: func(i int, s pcapgo.NgInterfaceStatistics) {
+			about, err := ng.Interface(i)
+			must(t, err)
+			stats[about.Name] = s
+		}})
 	must(t, err)
 	for {
 		data, info, opts, err := ng.ReadPacketDataWithOptions()

@@ -86,8 +86,8 @@ type places struct {
 	more int // frags that did not fit
 }
 
-// frag is a piece of payload. Pieces of GPU memory are as the driver or the application gave them, those of other memory are
-// added up.
+// frag is a piece of payload. Pieces of GPU memory are as the driver or the application gave them,
+// those of other memory are added up.
 type frag struct {
 	gpu    int // -1: none
 	domain dma.Domain

@@ -2,9 +2,10 @@ package capture
 
 import "sync/atomic"
 
-// ring is a bounded queue of records for many producers and one consumer, after Dmitry Vyukov's bounded MPMC queue: each slot
-// has a sequence number that says whose turn it is. A record is reserved, filled, and then committed; the consumer sees records
-// in the order in which they were reserved.
+// ring is a bounded queue of records for many producers and one consumer, after Dmitry Vyukov's
+// bounded MPMC queue: each slot has a sequence number that says whose turn it is. A record is
+// reserved, filled, and then committed; the consumer sees records in the order in which they were
+// reserved.
 type ring struct {
 	slots []record
 	mask  uint64

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestRingKeepsOrder: what each producer commits comes out once, in the order in which it was reserved, also when records are
-// committed in another; and a full ring refuses.
+// TestRingKeepsOrder: what each producer commits comes out once, in the order in which it was
+// reserved, also when records are committed in another; and a full ring refuses.
 //
 // Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
 // was not asked for.

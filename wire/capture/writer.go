@@ -82,7 +82,8 @@ func (w *writer) add(i *iface) (err error) {
 		_, err = w.ng.AddInterface(about)
 	} else {
 		w.ng, err = pcapgo.NewNgWriterInterface(w.sink.buf, about, pcapgo.NgWriterOptions{
-			SectionInfo: pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "vnic", Comment: w.c.comment}})
+			SectionInfo: pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "vnic",
+				Comment: w.c.comment}})
 	}
 	w.ifaces++
 	w.unflush = true
@@ -122,7 +123,8 @@ func (w *writer) packet(r *record) error {
 		n := missed - r.iface.told
 		o.DropCount, r.iface.told = &n, missed
 	}
-	return w.ng.WritePacketWithOptions(gopacket.CaptureInfo{Timestamp: time.Unix(0, r.when), CaptureLength: r.n, Length: int(r.length),
+	return w.ng.WritePacketWithOptions(gopacket.CaptureInfo{Timestamp: time.Unix(0, r.when), CaptureLength: r.n,
+		Length:         int(r.length),
 		InterfaceIndex: r.iface.id}, r.data[:r.n], o)
 }
 
@@ -164,7 +166,8 @@ func (w *writer) finish() error {
 	}
 	now := time.Now()
 	for _, i := range all {
-		if err := w.ng.WriteInterfaceStats(i.id, pcapgo.NgInterfaceStatistics{LastUpdate: now, StartTime: w.c.start, EndTime: now,
+		if err := w.ng.WriteInterfaceStats(i.id, pcapgo.NgInterfaceStatistics{LastUpdate: now, StartTime: w.c.start,
+			EndTime:         now,
 			PacketsReceived: i.seen.Load(), PacketsDropped: i.missed.Load()}); err != nil {
 			return fmt.Errorf("statistics: %w", err)
 		}

@@ -1,10 +1,11 @@
-// Command bareguest is the least of a guest, with nothing of vnic's in it but the tool that is given: somebody's own. On the host
-// it writes an initramfs,
+// Command bareguest is the least of a guest, with nothing of vnic's in it but the tool that is
+// given: somebody's own. On the host it writes an initramfs,
 //
 //	bareguest -o initrd -tool ./devmem a.ko.xz b.ko.xz
 //
-// and in that it is /init: it mounts what is usual, loads the modules in their order, runs the tool with the words behind -- of the
-// kernel's command line, and tells the console what the tool has written to stdout, and how it ended.
+// and in that it is /init: it mounts what is usual, loads the modules in their order, runs the tool
+// with the words behind -- of the kernel's command line, and tells the console what the tool has
+// written to stdout, and how it ended.
 package main
 
 import (
@@ -40,7 +41,8 @@ func main() {
 
 // write makes the initramfs.
 func write(out, tool string, modules []string) error {
-	recs := []cpio.Record{cpio.Directory("proc", 0o755), cpio.Directory("sys", 0o755), cpio.Directory("dev", 0o755), cpio.Directory("modules", 0o755),
+	recs := []cpio.Record{cpio.Directory("proc", 0o755), cpio.Directory("sys", 0o755), cpio.Directory("dev", 0o755),
+		cpio.Directory("modules", 0o755),
 		cpio.Directory("usr", 0o755), cpio.Directory("usr/bin", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1)}
 	add := func(name, from string, mode uint64) error {
 		b, err := os.ReadFile(from)

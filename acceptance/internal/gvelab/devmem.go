@@ -14,9 +14,11 @@ import (
 )
 
 const (
-	devmemPort = 7002     // the peer's; ours are those that follow
-	rxSize     = 12 << 20 // two rings of buffers, and what is held: a queue that is short of 32 never receives (devmem.md, section 3)
-	txSize     = 1 << 20
+	devmemPort = 7002 // the peer's; ours are those that follow
+	// two rings of buffers, and what is held: a queue that is short of 32 never receives (devmem.md,
+	// section 3)
+	rxSize = 12 << 20
+	txSize = 1 << 20
 )
 
 // dut is the interface under test as a device memory device, with a connection to the peer.
@@ -40,7 +42,8 @@ type dut struct {
 // openDevice opens the interface under test, and connects it.
 func openDevice(ctx context.Context, g *guest) (_ *dut, err error) {
 	d := &dut{gpu: g.gpu, device: newMeter("device memory TCP, received in device memory"),
-		host: newMeter("device memory TCP, received in host memory"), out: newMeter("device memory TCP, sent"), source: make(chan devmem.Binding)}
+		host: newMeter("device memory TCP, received in host memory"), out: newMeter("device memory TCP, sent"),
+		source: make(chan devmem.Binding)}
 	if d.dev, err = kernel.Open(kernel.Options{Interface: underTestName, Buffers: g.gpu}); err != nil {
 		return nil, err
 	}

@@ -34,7 +34,8 @@ const (
 	OpReload      = "lab.reload"      // unload and load the module, Times times
 	OpLog         = "lab.log"         // the kernel's, a []Record
 	OpBindZero    = "lab.bindzero"    // try to bind queue 0
-	OpLost        = "lab.lost"        // use eth0, whose device is gone; a []Record of what comes of it, the last with Name in it
+	// use eth0, whose device is gone; a []Record of what comes of it, the last with Name in it
+	OpLost = "lab.lost"
 )
 
 // Args of all of them.
@@ -66,7 +67,8 @@ func registerOps() {
 	g := &guest{}
 	for name, op := range map[string]func(context.Context, *Args) (any, error){
 		OpSetup: g.setup, OpTraffic: g.traffic, OpCycles: g.cycles, OpBind: g.bind, OpUnbind: g.unbind, OpFlap: g.flap,
-		OpCarrier: g.carrier, OpReconfigure: g.reconfigure, OpReload: g.reload, OpLog: g.log, OpBindZero: g.bindZero, OpLost: g.lost,
+		OpCarrier: g.carrier, OpReconfigure: g.reconfigure, OpReload: g.reload, OpLog: g.log, OpBindZero: g.bindZero,
+		OpLost: g.lost,
 	} {
 		agent.Register(name, func(ctx context.Context, raw json.RawMessage) (any, error) {
 			g.mu.Lock()
@@ -87,7 +89,8 @@ func registerOps() {
 }
 
 func say(ctx context.Context, format string, args ...any) {
-	_ = agent.Progress(ctx, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")) // a host that is gone needs no news
+	// a host that is gone needs no news
+	_ = agent.Progress(ctx, strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; "))
 }
 
 // links brings up both interfaces, which a load of the module has made.
@@ -118,8 +121,8 @@ func (g *guest) setup(ctx context.Context, _ *Args) (_ any, err error) {
 	return nil, err
 }
 
-// flowing is enough to know that a stream flows, and patience how long that may take: a second at most between two attempts of
-// TCP's, on a machine that may have much else to do.
+// flowing is enough to know that a stream flows, and patience how long that may take: a second at
+// most between two attempts of TCP's, on a machine that may have much else to do.
 const (
 	flowing  = 128 << 10
 	patience = 30 * time.Second
@@ -168,7 +171,9 @@ func (g *guest) cycles(ctx context.Context, a *Args) (any, error) {
 			return nil, fmt.Errorf("cycle %d, queues %v: %w", i+1, queues, err)
 		}
 	}
-	say(ctx, "%d times bound to queues 3, 2 and 3, 2 in turn, and unbound: in device memory %d KiB were received, from it %d KiB sent, in host memory %d KiB received between",
+	say(ctx,
+		"%d times bound to queues 3, 2 and 3, 2 in turn, and unbound: in device memory %d KiB were received, from it %d "+
+			"KiB sent, in host memory %d KiB received between",
 		a.Times, g.dut.device.count()>>10, g.dut.out.count()>>10, g.dut.host.count()>>10)
 	return nil, nil
 }
@@ -229,8 +234,9 @@ func (g *guest) carrier(ctx context.Context, a *Args) (any, error) {
 
 func (g *guest) log(context.Context, *Args) (any, error) { return kernelLog() }
 
-// lost takes an interface down whose device is gone, or who knows when its driver would notice, and waits for what the driver
-// says in the end. Not up again: Linux 7.2's gve_open then trips over its own lost state (gve_tx_add_to_block, a NULL pointer).
+// lost takes an interface down whose device is gone, or who knows when its driver would notice, and
+// waits for what the driver says in the end. Not up again: Linux 7.2's gve_open then trips over its
+// own lost state (gve_tx_add_to_block, a NULL pointer).
 func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	before, err := kernelLog()
 	if err != nil {
@@ -258,9 +264,11 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	return news, nil
 }
 
-// reload takes the driver away under traffic, and all NICs with it, and brings it back; ordinary connections live on. Every
-// other time queues are bound for receive when it goes. Not for transmit: Linux 7.2 forgets to take the interface out of such a
-// binding, and uses it when the binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen), whoever's NIC it is.
+// reload takes the driver away under traffic, and all NICs with it, and brings it back; ordinary
+// connections live on. Every other time queues are bound for receive when it goes. Not for
+// transmit: Linux 7.2 forgets to take the interface out of such a binding, and uses it when the
+// binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen), whoever's NIC it
+// is.
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		bound := i%2 == 0
@@ -296,7 +304,8 @@ func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 		if err := g.links(); err != nil {
 			return nil, err
 		}
-		say(ctx, "unloaded with bound=%t in %v, loaded in %v", bound, unloaded.Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
+		say(ctx, "unloaded with bound=%t in %v, loaded in %v", bound, unloaded.Round(time.Millisecond),
+			time.Since(start).Round(time.Millisecond))
 		if g.dut, err = openDevice(ctx, g); err != nil {
 			return nil, err
 		}

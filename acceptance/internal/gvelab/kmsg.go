@@ -24,7 +24,8 @@ func (r Record) String() string {
 	return fmt.Sprintf("<%d> [%.3f] %s", r.Level, r.At.Seconds(), r.Text)
 }
 
-// kernelLog reads all of /dev/kmsg (Documentation/ABI/testing/dev-kmsg), and fails if the beginning is not there any more.
+// kernelLog reads all of /dev/kmsg (Documentation/ABI/testing/dev-kmsg), and fails if the beginning
+// is not there any more.
 func kernelLog() ([]Record, error) {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -68,7 +69,8 @@ func parseRecord(s string) (Record, error) {
 	seq, err2 := strconv.ParseUint(f[1], 10, 64)
 	us, err3 := strconv.ParseInt(f[2], 10, 64)
 	text, _, _ = strings.Cut(text, "\n")
-	return Record{Level: prio & 7, Seq: seq, At: time.Duration(us) * time.Microsecond, Text: text}, errors.Join(err1, err2, err3)
+	return Record{Level: prio & 7, Seq: seq, At: time.Duration(us) * time.Microsecond, Text: text},
+		errors.Join(err1, err2, err3)
 }
 
 // splat is what the kernel says when something is wrong with itself, and the driver when it gives up on the device.

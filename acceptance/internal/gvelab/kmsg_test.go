@@ -7,7 +7,8 @@ import (
 
 func TestParseRecord(t *testing.T) {
 	r, err := parseRecord("4,812,90129000,-;WARNING: net/core/dev.h:398 at x+0x5d/0x70; y\n SUBSYSTEM=net\n")
-	if want := (Record{4, 812, 90129 * time.Millisecond, "WARNING: net/core/dev.h:398 at x+0x5d/0x70; y"}); err != nil || r != want {
+	if want := (Record{4, 812, 90129 * time.Millisecond, "WARNING: net/core/dev.h:398 at x+0x5d/0x70; y"}); err != nil ||
+		r != want {
 		t.Errorf("%+v, %v", r, err)
 	}
 	for _, s := range []string{"", "4,1;x", "a,1,2,-;x", "no semicolon"} {

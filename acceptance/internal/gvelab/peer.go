@@ -87,7 +87,8 @@ func bringUp(name string, p netip.Prefix) error {
 		err = netlink.LinkSetUp(link)
 	}
 	if err == nil {
-		err = netlink.AddrReplace(link, &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}})
+		err = netlink.AddrReplace(link,
+			&netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}})
 	}
 	if err != nil {
 		return fmt.Errorf("%s: up: %w", name, err)

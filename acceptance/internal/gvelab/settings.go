@@ -61,7 +61,8 @@ func ask(family string, command uint8, body func(*mdl.AttributeEncoder)) error {
 	if err != nil {
 		return err
 	}
-	_, err = c.Execute(genetlink.Message{Header: genetlink.Header{Command: command, Version: f.Version}, Data: b}, f.ID, mdl.Request|mdl.Acknowledge)
+	_, err = c.Execute(genetlink.Message{Header: genetlink.Header{Command: command, Version: f.Version}, Data: b}, f.ID,
+		mdl.Request|mdl.Acknowledge)
 	return err
 }
 
@@ -104,9 +105,11 @@ func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 		{"2 queues", func() error { return set(cmdChannelsSet, map[uint16]uint32{attrChannelsRX: 2, attrChannelsTX: 2}) }},
 		{"1 queue", func() error { return set(cmdChannelsSet, map[uint16]uint32{attrChannelsRX: 1, attrChannelsTX: 1}) }},
 		{"4 queues", func() error { return set(cmdChannelsSet, map[uint16]uint32{attrChannelsRX: 4, attrChannelsTX: 4}) }},
-		{"rings of 64 and 256", func() error { return set(cmdRingsSet, map[uint16]uint32{attrRingsRX: 64, attrRingsTX: 256}) }},
+		{"rings of 64 and 256",
+			func() error { return set(cmdRingsSet, map[uint16]uint32{attrRingsRX: 64, attrRingsTX: 256}) }},
 		{"rings of 4096", func() error { return set(cmdRingsSet, map[uint16]uint32{attrRingsRX: 4096, attrRingsTX: 4096}) }},
-		{"rings of 1024 and 512", func() error { return set(cmdRingsSet, map[uint16]uint32{attrRingsRX: 1024, attrRingsTX: 512}) }},
+		{"rings of 1024 and 512",
+			func() error { return set(cmdRingsSet, map[uint16]uint32{attrRingsRX: 1024, attrRingsTX: 512}) }},
 		{"MTU 1280", mtu(1280)},
 		{"MTU 1500", mtu(1500)},
 	} {

@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// A stream's byte at offset o is table[o%period]: a prime, so that what is shifted, repeated or of another packet differs.
+// A stream's byte at offset o is table[o%period]: a prime, so that what is shifted, repeated or of
+// another packet differs.
 const (
 	period = 65521
 	chunk  = 32 << 10

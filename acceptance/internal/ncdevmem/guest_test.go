@@ -16,8 +16,9 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-// programs makes an archive, to be unpacked over the guest's image, of what tools/ncdevmem built and of some files. It is
-// made anew each time: nothing of the kernel's gets into the cache's images.
+// programs makes an archive, to be unpacked over the guest's image, of what tools/ncdevmem built
+// and of some files. It is made anew each time: nothing of the kernel's gets into the cache's
+// images.
 func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	recs := []cpio.Record{cpio.Symlink("bin/sh", "/bin/busybox")}
 	for _, name := range []string{"nc", "ip", "cat", "dmesg", "grep", "usleep"} {
@@ -66,7 +67,8 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 
 // sh runs a script in the guest. Its error is one of ours: the script's own end is in the result.
 func (l *bench) sh(ctx context.Context, script string) (r agent.ExecResult, err error) {
-	err = l.machine.Agent().Call(ctx, "exec", agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}}, &r)
+	err = l.machine.Agent().Call(ctx, "exec", agent.Exec{Args: []string{"/bin/sh", "-c", "export PATH=/bin; " + script}},
+		&r)
 	return r, err
 }
 
@@ -81,18 +83,21 @@ func (l *bench) do(ctx context.Context, script string) error {
 
 // network brings the guest's interface up. Flow rules, which ncdevmem adds, are off at first (docs/specs/devmem.md, 6).
 func (l *bench) network(ctx context.Context) error {
-	return l.do(ctx, fmt.Sprintf("set -e; ip addr add %v dev eth0; ip addr add %v dev eth0; ip link set eth0 up; ethtool -K eth0 ntuple on",
-		guestAddrs[0], guestAddrs[1]))
+	return l.do(ctx,
+		fmt.Sprintf("set -e; ip addr add %v dev eth0; ip addr add %v dev eth0; ip link set eth0 up; ethtool -K eth0 "+
+			"ntuple on",
+			guestAddrs[0], guestAddrs[1]))
 }
 
 // listening waits until a socket of the guest listens on a port. Both families use sockets of IPv6's.
 func (l *bench) listening(ctx context.Context, port uint16) error {
-	script := fmt.Sprintf("until grep -q '^ *[0-9]*: [0-9A-F]*:%04X [0-9A-F]*:0000 0A' /proc/net/tcp6; do usleep 10000; done", port)
+	script := fmt.Sprintf("until grep -q '^ *[0-9]*: [0-9A-F]*:%04X [0-9A-F]*:0000 0A' /proc/net/tcp6; do usleep "+
+		"10000; done", port)
 	return l.do(ctx, script)
 }
 
-// fromGuest collects a file of the guest by an ordinary connection: the results channel is too slow for it. Busybox's nc
-// has cat write to the connection itself, in large pieces.
+// fromGuest collects a file of the guest by an ordinary connection: the results channel is too slow
+// for it. Busybox's nc has cat write to the connection itself, in large pieces.
 func (l *bench) fromGuest(ctx context.Context, path string, each func([]byte) error) error {
 	l.ports++
 	addr := netip.AddrPortFrom(peerAddrs[0].Addr(), l.ports)
@@ -130,7 +135,8 @@ func (l *bench) kernelLog(ctx context.Context, j *judge) error {
 		return err
 	}
 	trouble := logTrouble(r.Stdout)
-	j.check(r.Status == 0 && len(r.Stdout) > 0 && len(trouble) == 0, "%d lines that warn, of %d", len(trouble), bytes.Count([]byte(r.Stdout), []byte{'\n'}))
+	j.check(r.Status == 0 && len(r.Stdout) > 0 && len(trouble) == 0, "%d lines that warn, of %d", len(trouble),
+		bytes.Count([]byte(r.Stdout), []byte{'\n'}))
 	if len(trouble) > 0 {
 		j.words(r.Stdout, 60)
 	}

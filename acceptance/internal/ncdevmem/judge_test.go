@@ -20,7 +20,8 @@ Failed validation: expected=1, actual=2, index=0
 recvmsg ret=0
 ncdevmem: client exited
 `)
-	want := reception{total: 6000, bytes: 6000, frags: 2, linear: 1, dmabufs: map[string]bool{"3": true}, bound: "3", ended: true,
+	want := reception{total: 6000, bytes: 6000, frags: 2, linear: 1, dmabufs: map[string]bool{"3": true}, bound: "3",
+		ended: true,
 		wrong: []string{"Failed validation: expected=1, actual=2, index=0"}}
 	if !reflect.DeepEqual(r, want) {
 		t.Errorf("%+v\nwant %+v", r, want)
@@ -28,7 +29,8 @@ ncdevmem: client exited
 }
 
 func TestParseTransmission(t *testing.T) {
-	x := parseTransmission("got tx dmabuf id=1\nsendmsg_ret=10\ntx complete [0,0]\nsendmsg_ret=20\ntx complete [1,1]\nncdevmem: tx ok\n")
+	x := parseTransmission("got tx dmabuf id=1\nsendmsg_ret=10\ntx complete [0,0]\nsendmsg_ret=20\ntx complete " +
+		"[1,1]\nncdevmem: tx ok\n")
 	if x.calls != 2 || x.bytes != 30 || x.completed != 2 || !x.ended || x.wrong != nil {
 		t.Errorf("%+v", x)
 	}

@@ -144,7 +144,8 @@ func complaint(line string) bool {
 // logTrouble finds the lines of a kernel log that nothing of ours may cause.
 func logTrouble(text string) (lines []string) {
 	for line := range strings.SplitSeq(text, "\n") {
-		for _, word := range []string{"WARNING:", "BUG:", "Oops", "Call Trace", "general protection", "NETDEV WATCHDOG", "Reset failed", "page_pool_release_retry", "hung task", "blocked for more than"} {
+		for _, word := range []string{"WARNING:", "BUG:", "Oops", "Call Trace", "general protection", "NETDEV WATCHDOG",
+			"Reset failed", "page_pool_release_retry", "hung task", "blocked for more than"} {
 			if strings.Contains(line, word) {
 				lines = append(lines, line)
 				break

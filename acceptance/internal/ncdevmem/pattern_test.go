@@ -51,8 +51,8 @@ func patternPages(r io.ReaderAt, size int64) (pages int, err error) {
 	return pages, nil
 }
 
-// lines of the file that ncdevmem sends, one sendmsg each, all from the beginning of its buffer: shorter and longer than a
-// segment, a page and a super-packet.
+// lines of the file that ncdevmem sends, one sendmsg each, all from the beginning of its buffer:
+// shorter and longer than a segment, a page and a super-packet.
 var lineLengths = []int{1, 2, 1447, 1448, 1449, 4095, 4097, 40_000, 65_536, 200_001, 300_000}
 
 // makeLines makes n bytes of them, of the pattern of seed, in which only lines' ends are newlines.
@@ -91,8 +91,8 @@ func (l *bench) look() (s seen, err error) {
 	return s, nil
 }
 
-// few is how many pages of the pattern ncdevmem itself may have in guest RAM: it copies each frag to one place and looks
-// at it there. A kernel that received to RAM would have thousands.
+// few is how many pages of the pattern ncdevmem itself may have in guest RAM: it copies each frag
+// to one place and looks at it there. A kernel that received to RAM would have thousands.
 const few = 64
 
 // many is half of the pages that a receive queue of 1024 goes through before it uses one again; not all are filled.

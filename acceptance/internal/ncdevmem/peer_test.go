@@ -55,7 +55,8 @@ func (in *inlet) read(ctx context.Context, each func([]byte) error) error {
 }
 
 // write connects, writes size bytes that fill makes, and closes; it returns when the other side has closed too.
-func (l *bench) write(ctx context.Context, from, to netip.AddrPort, size uint64, fill func(b []byte, off uint64)) error {
+func (l *bench) write(ctx context.Context, from, to netip.AddrPort, size uint64,
+	fill func(b []byte, off uint64)) error {
 	c, err := l.peer.Dial(ctx, from, to)
 	if err != nil {
 		return fmt.Errorf("peer connects from %v to %v: %w", from, to, err)

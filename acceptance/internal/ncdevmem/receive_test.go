@@ -31,10 +31,11 @@ type receiving struct {
 	seed          uint64 // of what comes then
 }
 
-// What programs of the guest print goes to files there, and here when they have ended: ncdevmem sets the interface up anew
-// at its start and its end, and of an ordinary connection that sends meanwhile the driver may forget a packet in its queue until
-// another goes the same way (gve_turnup starts transmit queues and does not wake them), which TCP does not send again as it is
-// in a queue still (TCPSpuriousRtxHostQueues).
+// What programs of the guest print goes to files there, and here when they have ended: ncdevmem
+// sets the interface up anew at its start and its end, and of an ordinary connection that sends
+// meanwhile the driver may forget a packet in its queue until another goes the same way (gve_turnup
+// starts transmit queues and does not wake them), which TCP does not send again as it is in a queue
+// still (TCPSpuriousRtxHostQueues).
 const (
 	stdoutFile = "/tmp/out"
 	stderrFile = "/tmp/err"
@@ -113,9 +114,13 @@ func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
 	}
 	failed := j.failed
 	x := parseReception(text)
-	j.check(res.Status == 0 && x.ended, "status %d, saw the end: %v; listens after %.1f s, receives for %.1f s, ends after %.1f s", res.Status, x.ended, connect.Seconds(), moved.Seconds(), took.Seconds())
-	j.check(x.total == r.size && x.bytes == r.size, "its last total_received is %d, its frags together are %d, of %d", x.total, x.bytes, r.size)
-	j.check(x.frags > 0 && x.linear == 0 && len(x.dmabufs) == 1 && x.dmabufs[x.bound], "%d frags, all in dmabuf %v, %d linear", x.frags, slices.Sorted(maps.Keys(x.dmabufs)), x.linear)
+	j.check(res.Status == 0 && x.ended,
+		"status %d, saw the end: %v; listens after %.1f s, receives for %.1f s, ends after %.1f s", res.Status, x.ended,
+		connect.Seconds(), moved.Seconds(), took.Seconds())
+	j.check(x.total == r.size && x.bytes == r.size, "its last total_received is %d, its frags together are %d, of %d",
+		x.total, x.bytes, r.size)
+	j.check(x.frags > 0 && x.linear == 0 && len(x.dmabufs) == 1 && x.dmabufs[x.bound],
+		"%d frags, all in dmabuf %v, %d linear", x.frags, slices.Sorted(maps.Keys(x.dmabufs)), x.linear)
 	j.check(len(x.wrong) == 0, "%d complaints%s", len(x.wrong), some(x.wrong))
 	if r.validate {
 		out, err := l.sh(ctx, "grep -c '^Validated buffer$' "+stdoutFile)
@@ -134,7 +139,8 @@ func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
 		if err != nil {
 			return fmt.Errorf("%s: what came back: %w", r.name, err)
 		}
-		j.check(back == r.size && same == back, "the peer compared %d bytes that ncdevmem found, %d are as sent, of %d", back, same, r.size)
+		j.check(back == r.size && same == back, "the peer compared %d bytes that ncdevmem found, %d are as sent, of %d", back,
+			same, r.size)
 		if r.node {
 			n, err := l.audit(r.seed, r.size)
 			if err != nil {

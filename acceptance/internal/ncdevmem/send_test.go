@@ -31,7 +31,8 @@ func (s *sending) command(guest, peer netip.Addr) string {
 		c = "export GPU_NODE=1; "
 	}
 	if s.plain { // its port is to be known, and it has no option for that
-		c += fmt.Sprintf("r=/proc/sys/net/ipv4/ip_local_port_range; old=$(cat $r); echo %d %d >$r; trap 'echo $old >$r' EXIT; nc %v %d", s.port, s.port, peer, s.port)
+		c += fmt.Sprintf("r=/proc/sys/net/ipv4/ip_local_port_range; old=$(cat $r); echo %d %d >$r; trap 'echo $old >$r' "+
+			"EXIT; nc %v %d", s.port, s.port, peer, s.port)
 	} else {
 		c += fmt.Sprintf("exec ncdevmem -f eth0 -s %v -c %v -p %d", peer, guest, s.port) // -c: so that its port is known
 	}
@@ -67,13 +68,16 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 			j.words(x.text, 20)
 			return fmt.Errorf("%s: %w", s.name, err)
 		}
-		// ncdevmem gives up on a completion after 500 ms. A thread that waited for a CPU for half of that, in all, is an excuse; a
-		// completion that is lost on an idle machine is not.
+		// ncdevmem gives up on a completion after 500 ms. A thread that waited for a CPU for half of
+		// that, in all, is an excuse; a completion that is lost on an idle machine is not.
 		busy := l.waits().longest(before)
-		if x.res.Status == 0 || i == attempts || busy < 250*time.Millisecond || !strings.Contains(x.text, "did not receive tx completion") {
+		if x.res.Status == 0 || i == attempts || busy < 250*time.Millisecond ||
+			!strings.Contains(x.text, "did not receive tx completion") {
 			break
 		}
-		fmt.Fprintf(j.out, "note ncdevmem gave up after 500 ms, and a thread of QEMU or of ours waited %d ms for a CPU: once more\n", busy.Milliseconds())
+		fmt.Fprintf(j.out,
+			"note ncdevmem gave up after 500 ms, and a thread of QEMU or of ours waited %d ms for a CPU: once more\n",
+			busy.Milliseconds())
 		s.port += 100
 	}
 	failed := j.failed
@@ -81,8 +85,10 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 		j.check(x.res.Status == 0, "status %d; %.1f s", x.res.Status, x.took.Seconds())
 	} else {
 		t, lines := parseTransmission(x.text), uint64(countLines(len(l.lines)))
-		j.check(x.res.Status == 0 && t.ended && len(t.wrong) == 0, "status %d, saw the end: %v, %d complaints%s; %.1f s", x.res.Status, t.ended, len(t.wrong), some(t.wrong), x.took.Seconds())
-		j.check(t.calls == lines && t.completed == lines && t.bytes == size, "%d bytes by %d calls, %d of them complete, of %d", t.bytes, t.calls, t.completed, lines)
+		j.check(x.res.Status == 0 && t.ended && len(t.wrong) == 0, "status %d, saw the end: %v, %d complaints%s; %.1f s",
+			x.res.Status, t.ended, len(t.wrong), some(t.wrong), x.took.Seconds())
+		j.check(t.calls == lines && t.completed == lines && t.bytes == size,
+			"%d bytes by %d calls, %d of them complete, of %d", t.bytes, t.calls, t.completed, lines)
 	}
 	j.check(x.got == size && x.same == size, "the peer compared %d bytes, %d are right, of %d", x.got, x.same, size)
 	j.placed(x.meter, size, s.node && !s.plain)

@@ -59,7 +59,8 @@ func ethtool(command uint8, body func(*mdl.AttributeEncoder)) ([]byte, error) {
 	if body != nil {
 		flags |= mdl.Acknowledge
 	}
-	list, err := c.Execute(genetlink.Message{Header: genetlink.Header{Command: command, Version: f.Version}, Data: b}, f.ID, flags)
+	list, err := c.Execute(genetlink.Message{Header: genetlink.Header{Command: command, Version: f.Version}, Data: b},
+		f.ID, flags)
 	if err != nil {
 		return nil, fmt.Errorf("ethtool command %d: %w", command, err)
 	}
@@ -69,8 +70,9 @@ func ethtool(command uint8, body func(*mdl.AttributeEncoder)) ([]byte, error) {
 	return list[0].Data, nil
 }
 
-// offloads turns checksums, scatter-gather, TSO, GSO and GRO on or off. Received checksums cannot be turned off: virtio_net needs
-// CTRL_GUEST_OFFLOADS for that, which QEMU does not offer with vhost-user.
+// offloads turns checksums, scatter-gather, TSO, GSO and GRO on or off. Received checksums cannot
+// be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that, which QEMU does not offer with
+// vhost-user.
 func offloads(on bool) error {
 	_, err := ethtool(featuresSet, func(ae *mdl.AttributeEncoder) {
 		ae.Nested(attrWanted, func(ae *mdl.AttributeEncoder) error {

@@ -17,8 +17,9 @@ const prompt = "iPXE> "
 // romfile is printed so that nothing is booted from the network.
 const romfile = "romfile=,"
 
-// ipxe boots port i from the network, with the flags as printed, but for what the text before them says to leave out. At iPXE's
-// command line it gets an address, and runs a script from an HTTP server at url.
+// ipxe boots port i from the network, with the flags as printed, but for what the text before them
+// says to leave out. At iPXE's command line it gets an address, and runs a script from an HTTP
+// server at url.
 func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOut []string) error {
 	p := s.rep.Ports[i]
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config", "-nographic",

@@ -45,7 +45,10 @@ type args struct {
 // Main is the guest's program.
 func Main() {
 	for name, op := range map[string]func(*args) (any, error){
-		"stock.up": up, "stock.stream": func(a *args) (any, error) { return nil, streams(a.Addr, a.Bytes, max(a.Streams, 1)) },
+		"stock.up": up, "stock.stream": func(a *args) (any, error) {
+			return nil,
+				streams(a.Addr, a.Bytes, max(a.Streams, 1))
+		},
 		"stock.mtu":      func(a *args) (any, error) { return nil, setMTU(iface, a.MTU) },
 		"stock.offloads": func(a *args) (any, error) { return nil, offloads(a.On) },
 		"stock.queues":   func(a *args) (any, error) { return nil, channels(a.Queues) },
@@ -95,7 +98,8 @@ func up(*args) (any, error) {
 	if len(ack.Routers) == 0 {
 		return nil, errors.New("DHCP: no router")
 	}
-	if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Gw: ack.Routers[0].AsSlice()}); err != nil {
+	if err := netlink.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index,
+		Gw: ack.Routers[0].AsSlice()}); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll("/etc", 0o755); err != nil {
@@ -145,7 +149,8 @@ func addr6(*args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) { // there is no file to wait at
+	// there is no file to wait at
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
 		list, err := netlink.AddrList(link, unix.AF_INET6)
 		if err != nil {
 			return nil, err

@@ -121,7 +121,8 @@ func (l *stockLab) streams(ctx context.Context, what string, k int, n uint64) er
 	if err := streams("127.0.0.1:"+l.in, n, k); err != nil {
 		return fmt.Errorf("%s: from the host: %w", what, err)
 	}
-	err = a.Call(ctx, "stock.stream", args{Addr: net.JoinHostPort(b.addr, strconv.Itoa(guestPort)), Bytes: n, Streams: k}, nil)
+	err = a.Call(ctx, "stock.stream", args{Addr: net.JoinHostPort(b.addr, strconv.Itoa(guestPort)), Bytes: n, Streams: k},
+		nil)
 	if err != nil {
 		return fmt.Errorf("%s: to the other guest: %w", what, err)
 	}
@@ -151,7 +152,8 @@ func (l *stockLab) offloads(ctx context.Context) error {
 	return l.do(ctx, "as before", offloads(0, true), mtu(9000))
 }
 
-// names has a guest find the other by the name of its port, IPv6 included: the address is one that the kernel has made up.
+// names has a guest find the other by the name of its port, IPv6 included: the address is one that
+// the kernel has made up.
 func (l *stockLab) names(ctx context.Context) error {
 	var got, has struct{ Addr string }
 	err := errors.Join(l.guests[0].Call(ctx, "stock.resolve", args{Addr: l.rep.Ports[1].Name}, &got),
@@ -161,7 +163,8 @@ func (l *stockLab) names(ctx context.Context) error {
 	}
 	port := l.rep.Ports[1]
 	if got.Addr+"/64" != has.Addr || has.Addr != port.Addr6 {
-		return fmt.Errorf("the AAAA of %s is %s, and printed is %s; the guest has %s", port.Name, got.Addr, port.Addr6, has.Addr)
+		return fmt.Errorf("the AAAA of %s is %s, and printed is %s; the guest has %s", port.Name, got.Addr, port.Addr6,
+			has.Addr)
 	}
 	to := step{0, "stock.stream", args{Addr: net.JoinHostPort(got.Addr, strconv.Itoa(guestPort)), Bytes: short}}
 	if err := l.do(ctx, "IPv6", to); err != nil {
@@ -190,7 +193,8 @@ func (l *stockLab) fetch(ctx context.Context) error {
 	if err := l.curl.get(ctx, "127.0.0.1:"+l.webIn); err != nil {
 		return fmt.Errorf("by --forward: %w", err)
 	}
-	l.ok("curl: a guest from the host's loopback, by name, IPv4 and IPv6, and from the other; the host from a guest, by --forward: "+
+	l.ok("curl: a guest from the host's loopback, by name, IPv4 and IPv6, and from the other; the host from a guest, "+
+		"by --forward: "+
 		"%d KiB each", whole>>10)
 	return nil
 }

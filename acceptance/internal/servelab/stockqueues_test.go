@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// counts are of the first NIC's queues: packets received and sent by vnic's counters, interrupts of receive queues by the guest's;
-// and how many packets anybody dropped.
+// counts are of the first NIC's queues: packets received and sent by vnic's counters, interrupts of
+// receive queues by the guest's; and how many packets anybody dropped.
 type counts struct {
 	rx, tx, irqs [pairs]uint64
 	drops        map[string]uint64 // by port and reason
@@ -105,7 +105,8 @@ func (l *stockLab) spread(ctx context.Context, what string, n int) error {
 		return err
 	}
 	c := after.minus(before)
-	for name, list := range map[string][pairs]uint64{"received": c.rx, "sent": c.tx, "interrupts of receive queues": c.irqs} {
+	for name, list := range map[string][pairs]uint64{"received": c.rx, "sent": c.tx,
+		"interrupts of receive queues": c.irqs} {
 		if used := some(list, n); some(list, pairs) != used || used < min(n, 2) {
 			return fmt.Errorf("%s: %s: %v", what, name, list)
 		}

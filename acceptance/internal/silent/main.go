@@ -1,5 +1,5 @@
-// Command silent is a mirror that takes connections and never says a word: what a fetch waits for when it is interrupted.
-// It prints its port.
+// Command silent is a mirror that takes connections and never says a word: what a fetch waits for
+// when it is interrupted. It prints its port.
 package main
 
 import (

@@ -12,8 +12,8 @@ import (
 // settings is what of an interface a device may change, as the kernel reports it: to be compared, not to be read.
 type settings map[string][]byte
 
-// Commands of the family "ethtool" (include/uapi/linux/ethtool_netlink.h). Flow rules are no part of it; but ntuple is, and
-// turning that off deletes them.
+// Commands of the family "ethtool" (include/uapi/linux/ethtool_netlink.h). Flow rules are no part
+// of it; but ntuple is, and turning that off deletes them.
 var asked = map[string]uint8{"features": 11, "rings": 15, "rss": 38}
 
 func settingsOf(name string) (settings, error) {
@@ -37,7 +37,8 @@ func settingsOf(name string) (settings, error) {
 	}
 	s := settings{}
 	for what, cmd := range asked {
-		ms, err := c.Execute(genetlink.Message{Header: genetlink.Header{Command: cmd, Version: family.Version}, Data: b}, family.ID, netlink.Request)
+		ms, err := c.Execute(genetlink.Message{Header: genetlink.Header{Command: cmd, Version: family.Version}, Data: b},
+			family.ID, netlink.Request)
 		if err != nil {
 			return nil, fmt.Errorf("%s: ask for %s: %w", name, what, err)
 		}

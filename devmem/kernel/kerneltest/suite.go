@@ -82,7 +82,8 @@ func Run(ctx context.Context, o Options) (r Result, err error) {
 			}
 			r.add(res)
 			if o.Progress != nil {
-				fmt.Fprintf(o.Progress, "%s %-6s %s %s\n", verdict(res), time.Since(start).Round(10*time.Millisecond), name, strings.Join(res.Log, "; "))
+				fmt.Fprintf(o.Progress, "%s %-6s %s %s\n", verdict(res), time.Since(start).Round(10*time.Millisecond), name,
+					strings.Join(res.Log, "; "))
 			}
 		}
 	}

@@ -125,7 +125,8 @@ func (n *node) look() error {
 				continue
 			}
 			n.Policies[words[1]]++
-			if strings.Contains(line, " N1=") && !strings.Contains(line, " file=/init ") { // unpacked before any task could be bound
+			// unpacked before any task could be bound
+			if strings.Contains(line, " N1=") && !strings.Contains(line, " file=/init ") {
 				n.Node1 = append(n.Node1, f+": "+strings.TrimSpace(line))
 			}
 		}

@@ -1,5 +1,5 @@
-// Package ether has what netstack's link endpoints of ours have in common: Ethernet with large packets. How packets leave, and
-// which offloads there are, is for who embeds Link.
+// Package ether has what netstack's link endpoints of ours have in common: Ethernet with large
+// packets. How packets leave, and which offloads there are, is for who embeds Link.
 package ether
 
 import (
@@ -10,12 +10,12 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 )
 
-// MaxGSO makes netstack's largest packet, stack.GSOEndpoint's GSOMaxSize less 160 bytes for headers and 1, fit into 64 KiB with
-// them.
+// MaxGSO makes netstack's largest packet, stack.GSOEndpoint's GSOMaxSize less 160 bytes for headers
+// and 1, fit into 64 KiB with them.
 const MaxGSO = 65535
 
-// Link is the part of a stack.LinkEndpoint, and of a stack.GSOEndpoint, that is the same for all. Its fields are set before it is
-// attached. It must not be copied after.
+// Link is the part of a stack.LinkEndpoint, and of a stack.GSOEndpoint, that is the same for all.
+// Its fields are set before it is attached. It must not be copied after.
 type Link struct {
 	Addr  tcpip.LinkAddress
 	Bytes uint32 // MTU

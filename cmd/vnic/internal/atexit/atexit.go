@@ -11,7 +11,8 @@ var (
 	all  = map[int]func(){}
 )
 
-// Register has f called by Run, until done is called. f must be quick, wait for nobody, and may be called at any moment.
+// Register has f called by Run, until done is called. f must be quick, wait for nobody, and may be
+// called at any moment.
 func Register(f func()) (done func()) {
 	mu.Lock()
 	defer mu.Unlock()

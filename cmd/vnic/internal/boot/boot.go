@@ -38,8 +38,9 @@ type images struct {
 	size  int64
 }
 
-// Do boots the guests, runs the program in all of them and gives its exit status: of several guests the first one that is not 0.
-// Whatever happens, nothing of the lab is left when it returns. When ctx ends, its cause is returned.
+// Do boots the guests, runs the program in all of them and gives its exit status: of several guests
+// the first one that is not 0. Whatever happens, nothing of the lab is left when it returns. When
+// ctx ends, its cause is returned.
 func Do(ctx context.Context, o Options) (status int, err error) {
 	l := &runner{opt: &o}
 	defer func() {
@@ -63,7 +64,8 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	if l.lab, err = lab.Open(o.describe(), lab.Options{Farewell: machines.Farewell, Log: o.Log, Services: append(services, o.Services...)}); err != nil {
+	if l.lab, err = lab.Open(o.describe(), lab.Options{Farewell: machines.Farewell, Log: o.Log,
+		Services: append(services, o.Services...)}); err != nil {
 		return 0, err
 	}
 	if err := l.boot(ctx); err != nil {
@@ -100,8 +102,8 @@ func (o *Options) driver() string { return machines.For(o.NIC).Driver }
 // busDriver is what virtio_net needs, and does not name: many kernels have it as a module.
 const busDriver = "virtio_pci"
 
-// initrd makes the image. Without the modules for devmem programs others run all the same; a kernel that comes without any has
-// what it needs built in, or else the guest will say so.
+// initrd makes the image. Without the modules for devmem programs others run all the same; a kernel
+// that comes without any has what it needs built in, or else the guest will say so.
 func (l *runner) initrd(ctx context.Context) error {
 	o, im := l.opt, l.images
 	build := func(modules []string) error { return im.Build(ctx, modules, devmemtool.Name) }
@@ -121,7 +123,8 @@ func (l *runner) initrd(ctx context.Context) error {
 	err := build(all)
 	if errors.Is(err, guestimages.ErrNoModule) && len(all) > need {
 		if err1 := build(all[:need]); err1 == nil {
-			o.Note("kernel %s has no module %s: no program of the guest can drive the second NIC", im.Kernel.Version, strings.Join(all[need:], ", "))
+			o.Note("kernel %s has no module %s: no program of the guest can drive the second NIC", im.Kernel.Version,
+				strings.Join(all[need:], ", "))
 			return nil
 		}
 	}

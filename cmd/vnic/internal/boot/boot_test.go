@@ -24,8 +24,9 @@ import (
 )
 
 func good() Options {
-	return Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20, MTU: 1500, Command: []string{"x"},
-		Note: func(string, ...any) {}}
+	return Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, Memory: 512 << 20, GPUMemory: 64 << 20, MTU: 1500,
+		Command: []string{"x"},
+		Note:    func(string, ...any) {}}
 }
 
 func TestBadOptionsAreRefusedByName(t *testing.T) {
@@ -84,7 +85,8 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 			var c qemu.Config
 			machines.Attach(&c, p.hw)
 			n := o.network(p)
-			if len(c.Netdevs) != each || len(c.GPUs) != 1 || len(n.Interfaces) != each || n.Interfaces[each-1].Leave != (each == 2) || len(n.Gateways) != 2 {
+			if len(c.Netdevs) != each || len(c.GPUs) != 1 || len(n.Interfaces) != each ||
+				n.Interfaces[each-1].Leave != (each == 2) || len(n.Gateways) != 2 {
 				t.Errorf("%s: %+v, %+v", nic, c, n)
 			}
 			for _, i := range n.Interfaces {
@@ -124,12 +126,14 @@ func TestEnvironmentSaysWhatThereIs(t *testing.T) {
 		o := good()
 		o.NIC, o.GPUMemory, o.Guests = c.nic, c.memory, 2
 		g := &guest{runner: &runner{opt: &o}, place: place{index: 1},
-			network: guestnet.Result{Interfaces: []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}}}
+			network: guestnet.Result{Interfaces: []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"},
+				{Name: "eth1", PCI: "0000:00:04.0"}}}}
 		if c.nic == lab.GVE {
 			g.network.Interfaces = g.network.Interfaces[:1]
 		}
 		env := g.env()
-		for _, want := range []string{"VNIC_INDEX=1", "VNIC_GUESTS=2", "VNIC_DEVICE=" + c.device, "VNIC_ADDR=10.118.110.102/24"} {
+		for _, want := range []string{"VNIC_INDEX=1", "VNIC_GUESTS=2", "VNIC_DEVICE=" + c.device,
+			"VNIC_ADDR=10.118.110.102/24"} {
 			if !slices.Contains(env, want) {
 				t.Errorf("%+v: no %s in %q", c, want, env)
 			}
@@ -273,7 +277,8 @@ func TestProgramRunsInAGuest(t *testing.T) {
 			o := good()
 			o.NIC, o.Guests, o.Stdout, o.Stderr, o.Fetch.Offline, o.LogDir = nic, 2, &out, &errs, true, t.TempDir()
 			o.Note = t.Logf
-			o.Command = []string{"sh", "-c", `printf 'a\001\377\r\n'; cat /proc/sys/kernel/hostname >&2; exit $((VNIC_INDEX * 7))`}
+			o.Command = []string{"sh", "-c",
+				`printf 'a\001\377\r\n'; cat /proc/sys/kernel/hostname >&2; exit $((VNIC_INDEX * 7))`}
 			status, err := Do(ctx, o)
 			if err != nil || status != 7 {
 				t.Errorf("status %d, %v", status, err)

@@ -36,7 +36,8 @@ func (e *UseError) Unwrap() error { return e.Err }
 
 // prepare finds the command and all files on this machine, before anything boots.
 func (o *Options) prepare() (*program, error) {
-	p := &program{args: o.Command, files: guestimages.NewOverlay(o.Memory / fileShare), dir: "/", terms: []string{os.Getenv("TERM")}}
+	p := &program{args: o.Command, files: guestimages.NewOverlay(o.Memory / fileShare), dir: "/",
+		terms: []string{os.Getenv("TERM")}}
 	if o.image {
 		p.terms = imageTerms
 	}
@@ -68,7 +69,8 @@ func (o *Options) explain(flag string, err error) error {
 	}
 	switch {
 	case errors.Is(err, elfdeps.ErrMissing):
-		return &assets.Missing{What: "a library for the guest", Err: err, Fix: "install it, name its directory in LD_LIBRARY_PATH, or link statically"}
+		return &assets.Missing{What: "a library for the guest", Err: err,
+			Fix: "install it, name its directory in LD_LIBRARY_PATH, or link statically"}
 	case errors.Is(err, guestimages.ErrTooMuch):
 		return &UseError{fmt.Errorf("%w: give the guest more memory (--memory), or copy less", err)}
 	}
@@ -94,8 +96,8 @@ func (p *program) copy(arg string) error {
 	return p.files.Copy(abs, guest)
 }
 
-// command finds the program: of the guest when its name is that of one there, else of this machine, from where it comes along,
-// and the guest has it at the same place.
+// command finds the program: of the guest when its name is that of one there, else of this machine,
+// from where it comes along, and the guest has it at the same place.
 func (p *program) command(name string) error {
 	if wd, err := os.Getwd(); err == nil && usable(wd) {
 		p.dir = wd

@@ -30,8 +30,10 @@ const forever = 365 * 24 * time.Hour // the program says when it is done
 // boot starts the guest, which lives as long as ctx, and its network. When ready ends first, that was for nothing.
 func (g *guest) boot(ctx, ready context.Context) error {
 	o, im := g.runner.opt, g.runner.images
-	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true}, Files: io.NewSectionReader(im.files, 0, im.size),
-		RAMSize: o.Memory, CPUs: o.CPUs, Append: o.Append, Args: o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log}
+	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
+		Files:   io.NewSectionReader(im.files, 0, im.size),
+		RAMSize: o.Memory, CPUs: o.CPUs, Append: o.Append, Args: o.QEMUArgs, TimeLimit: forever, ResultsPort: true,
+		Log: o.Log}
 	if o.GDB != 0 {
 		port := o.GDB + g.index
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))
@@ -73,7 +75,8 @@ func (g *guest) boot(ctx, ready context.Context) error {
 // env is the program's environment.
 func (g *guest) env() []string {
 	o := g.runner.opt
-	env := append(plainEnv(), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index), "VNIC_GUESTS="+strconv.Itoa(o.Guests), "VNIC_NIC="+o.NIC)
+	env := append(plainEnv(), "PS1="+g.name+`:\w\$ `, "VNIC_INDEX="+strconv.Itoa(g.index),
+		"VNIC_GUESTS="+strconv.Itoa(o.Guests), "VNIC_NIC="+o.NIC)
 	device := g.network.Interfaces[len(g.network.Interfaces)-1]
 	name := device.PCI
 	if o.node() {
@@ -95,7 +98,8 @@ func (g *guest) env() []string {
 // run runs the program and gives its exit status as a shell does.
 func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	p := g.runner.program
-	status, err := session.Run(ctx, g.machine.Agent(), session.Command{Path: p.path, Args: p.args, Env: g.env(), Dir: p.dir,
+	status, err := session.Run(ctx, g.machine.Agent(), session.Command{Path: p.path, Args: p.args, Env: g.env(),
+		Dir:   p.dir,
 		Stdin: s.in, Stdout: s.out, Stderr: s.err, TTY: s.tty, Size: s.size, Resize: s.resize})
 	s.close()
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"vnic.dev/vnic/qemu"
 )
 
-// Image is what a guest boots from under a QEMU that is not ours: the same as ours do, but that it brings up its network by itself
-// and runs the program on its console.
+// Image is what a guest boots from under a QEMU that is not ours: the same as ours do, but that it
+// brings up its network by itself and runs the program on its console.
 type Image struct {
 	Kernel assets.Kernel
 	Append string // the kernel's command line
@@ -23,8 +23,8 @@ type Image struct {
 	config agent.Config
 }
 
-// NewImage finds all that belongs to an image. Of o it takes no notice of what is a machine's or a network's. Without an error the
-// caller closes it.
+// NewImage finds all that belongs to an image. Of o it takes no notice of what is a machine's or a
+// network's. Without an error the caller closes it.
 func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	l := &runner{opt: &o}
 	o.image, o.Fetch.KernelOnly = true, true
@@ -38,17 +38,22 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 	model, _ := lab.Of(o.NIC)
 	software := machines.For(o.NIC)
 	if l.images.Kernel.Modules == "" {
-		o.Note("kernel %s came without modules: unless it has %s built in, its guest has no network: give them by --modules", l.images.Kernel.Version, o.driver())
+		o.Note("kernel %s came without modules: unless it has %s built in, its guest has no network: give them by --modules",
+			l.images.Kernel.Version, o.driver())
 	}
 	p := l.program
-	i = &Image{Kernel: l.images.Kernel, Append: qemu.KernelArgs(model.Node, strings.TrimSpace(software.KernelArgs+" "+o.Append)), runner: l}
-	i.config = agent.Config{Modules: l.images.Modules, HugePages: software.HugePages, Node0: model.Node, Alone: &agent.Alone{
-		Path: p.path, Args: p.args, Env: o.imageEnv(), Dir: p.dir, Shell: len(o.Command) == 0, Driver: o.driver(), OwnDriver: !model.Node}}
+	i = &Image{Kernel: l.images.Kernel,
+		Append: qemu.KernelArgs(model.Node, strings.TrimSpace(software.KernelArgs+" "+o.Append)), runner: l}
+	i.config = agent.Config{Modules: l.images.Modules, HugePages: software.HugePages, Node0: model.Node,
+		Alone: &agent.Alone{
+			Path: p.path, Args: p.args, Env: o.imageEnv(), Dir: p.dir, Shell: len(o.Command) == 0, Driver: o.driver(),
+			OwnDriver: !model.Node}}
 	return i, nil
 }
 
-// imageEnv is what is known of a program's environment before its guest boots. Of this process's there is in it only where its
-// libraries were found, and what the user asks for: the same flags are to give the same image.
+// imageEnv is what is known of a program's environment before its guest boots. Of this process's
+// there is in it only where its libraries were found, and what the user asks for: the same flags
+// are to give the same image.
 func (o *Options) imageEnv() []string {
 	env := append(plainEnv(), `PS1=\h:\w\$ `, "TERM="+imageTerms[0], "VNIC_NIC="+o.NIC)
 	if v, ok := os.LookupEnv("LD_LIBRARY_PATH"); ok {
@@ -62,7 +67,8 @@ var imageTerms = strings.Fields("xterm xterm-256color screen screen-256color tmu
 
 // plainEnv is what any program expects.
 func plainEnv() []string {
-	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root", "LOGNAME=root", "SHELL=/bin/sh",
+	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root",
+		"LOGNAME=root", "SHELL=/bin/sh",
 		"LANG=C.UTF-8"}
 }
 

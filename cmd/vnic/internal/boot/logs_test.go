@@ -25,7 +25,8 @@ func TestDirectoryForLogsIsOfOne(t *testing.T) {
 	other := o
 	other.Guests = 1
 	second := &runner{opt: &other}
-	if err := second.openLogs(); !errors.Is(err, outfile.ErrInUse) || !strings.HasPrefix(err.Error(), "--log-dir: "+o.LogDir) {
+	if err := second.openLogs(); !errors.Is(err, outfile.ErrInUse) ||
+		!strings.HasPrefix(err.Error(), "--log-dir: "+o.LogDir) {
 		t.Errorf("got %v", err)
 	}
 	if err := first.close(); err != nil {
@@ -65,7 +66,8 @@ func TestPortForGDBThatIsTaken(t *testing.T) {
 	}
 	o := good()
 	o.GDB, o.Guests = s.Addr().(*net.TCPAddr).Port-1, 2
-	if err := o.checkGDB(); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("port %d of guest1 is in use", o.GDB+1)) {
+	if err := o.checkGDB(); err == nil ||
+		!strings.Contains(err.Error(), fmt.Sprintf("port %d of guest1 is in use", o.GDB+1)) {
 		t.Skipf("the port before it is taken, too: %v", err)
 	}
 	_ = s.Close()

@@ -26,12 +26,14 @@ func (o *Options) devmemAddrs(i int) (v4, v6 netip.Prefix) {
 // describe is the lab that the guests are in: of each the kernel's NIC, and on virtio another, which the GPU is at.
 func (o *Options) describe() (d lab.Description) {
 	for i := range o.Guests {
-		g := lab.Guest{Name: guestnet.HostName(i), NICs: []lab.NIC{{Name: guestnet.HostName(i), Model: o.NIC, MAC: lab.MAC(i), Addr4: lab.Addr4(i),
-			Addr6: lab.Addr6(i), MTU: o.MTU}}}
+		g := lab.Guest{Name: guestnet.HostName(i),
+			NICs: []lab.NIC{{Name: guestnet.HostName(i), Model: o.NIC, MAC: lab.MAC(i), Addr4: lab.Addr4(i),
+				Addr6: lab.Addr6(i), MTU: o.MTU}}}
 		if !o.node() {
 			g.NICs[0].GPUs = []int{} // none
 			n := guestnet.DevmemHost + i
-			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n), Addr6: lab.Addr6(n), MTU: o.MTU})
+			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n),
+				Addr6: lab.Addr6(n), MTU: o.MTU})
 		}
 		if o.GPUMemory != 0 {
 			g.GPUs = []lab.GPU{{Memory: o.GPUMemory}}
@@ -52,7 +54,8 @@ func (o *Options) places(l *lab.Lab) (list []place) {
 
 // network is what the guest is told of it.
 func (o *Options) network(p place) guestnet.Config {
-	c := guestnet.Config{Interfaces: []guestnet.Interface{{MAC: mac(p.kernel), MTU: o.MTU, Addrs: []netip.Prefix{p.kernel.Addr4, p.kernel.Addr6}}}}
+	c := guestnet.Config{Interfaces: []guestnet.Interface{{MAC: mac(p.kernel), MTU: o.MTU,
+		Addrs: []netip.Prefix{p.kernel.Addr4, p.kernel.Addr6}}}}
 	if p.devmem != p.kernel {
 		c.Interfaces = append(c.Interfaces, guestnet.Interface{MAC: mac(p.devmem), Leave: true})
 	}

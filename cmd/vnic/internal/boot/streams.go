@@ -25,8 +25,8 @@ type streams struct {
 	end      func() // after the last Write
 }
 
-// streams gives each guest's. One guest has those of this process, and a terminal when all three are one. Of several, none reads,
-// and each line says whose it is.
+// streams gives each guest's. One guest has those of this process, and a terminal when all three
+// are one. Of several, none reads, and each line says whose it is.
 func (l *runner) streams() []streams {
 	o := l.opt
 	if o.Guests == 1 {

@@ -37,8 +37,10 @@ func options(t *testing.T) BuildOptions {
 	for _, e := range []string{assets.EnvKernel, assets.EnvModules, assets.EnvQEMU, "LD_LIBRARY_PATH"} {
 		t.Setenv(e, "")
 	}
-	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, MTU: 1500, Memory: 512 << 20,
-		Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"}, Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"},
+	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, MTU: 1500,
+		Memory: 512 << 20,
+		Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"}, Command: []string{"/bin/cat", "/data"},
+		Env:    []string{"A=b"},
 		Append: "more", Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
 		Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}
 }
@@ -85,7 +87,8 @@ func TestImageIsWholeAndReproducible(t *testing.T) {
 	if !strings.Contains(said.String(), "-initrd "+o.Dir+"/initrd") || strings.Contains(read(t, o.Dir+"/README"), o.Dir) {
 		t.Errorf("said %s\nand %s", said.String(), read(t, o.Dir+"/README"))
 	}
-	if got := read(t, o.Dir+"/append"); !strings.HasPrefix(got, "console=ttyS0 ") || !strings.HasSuffix(got, " more\n") || strings.Contains(got, "nokaslr") {
+	if got := read(t, o.Dir+"/append"); !strings.HasPrefix(got, "console=ttyS0 ") || !strings.HasSuffix(got, " more\n") ||
+		strings.Contains(got, "nokaslr") {
 		t.Errorf("append %q", got)
 	}
 	initrd := read(t, o.Dir+"/initrd")
@@ -93,7 +96,8 @@ func TestImageIsWholeAndReproducible(t *testing.T) {
 	if all["data"] != "some data" || !strings.HasPrefix(all["init"], "\x7fELF") || all["bin/devmem"] != "/init" {
 		t.Errorf("data %q, %d bytes of init, devmem %q", all["data"], len(all["init"]), all["bin/devmem"])
 	}
-	if conf := all["vnic/config.json"]; !strings.Contains(conf, `"/data"`) || !strings.Contains(conf, `"A=b"`) || !strings.Contains(conf, `"virtio_net"`) {
+	if conf := all["vnic/config.json"]; !strings.Contains(conf, `"/data"`) || !strings.Contains(conf, `"A=b"`) ||
+		!strings.Contains(conf, `"virtio_net"`) {
 		t.Error(conf)
 	}
 	before := o.Dir
@@ -118,7 +122,8 @@ func TestGPUOfAGVENICIsANode(t *testing.T) {
 	if got := read(t, o.Dir+"/append"); !strings.Contains(got, " nokaslr udmabuf.") {
 		t.Errorf("append %q", got)
 	}
-	if conf := files(t, []byte(read(t, o.Dir+"/initrd")))["vnic/config.json"]; !strings.Contains(conf, `"node0": true`) || strings.Contains(conf, "own_driver") {
+	if conf := files(t, []byte(read(t, o.Dir+"/initrd")))["vnic/config.json"]; !strings.Contains(conf, `"node0": true`) ||
+		strings.Contains(conf, "own_driver") {
 		t.Error(conf)
 	}
 }

@@ -72,10 +72,13 @@ func Tools() []Tool {
 		What: "netcat for device memory TCP: devmem recv -h, devmem send -h",
 		Needs: []Need{
 			{"", "root; /proc, /sys and devtmpfs mounted; 2 MiB huge pages in the kernel (it takes what it needs)"},
-			{"virtio", "modules uio and " + strings.Join(transfer.Modules, ", ") + "; a NIC that it takes from the kernel's driver, which does not get it back: " +
+			{"virtio", "modules uio and " + strings.Join(transfer.Modules, ", ") +
+				"; a NIC that it takes from the kernel's driver, which does not get it back: " +
 				"the only one, or -f PCI-ADDRESS"},
-			{"gve", "-f INTERFACE; module " + strings.Join(kernelnic.Modules, ", ") + "; a kernel with NET_DEVMEM, UDMABUF and MEMFD_CREATE (7.2 is tested), and on " +
-				"its command line: nokaslr " + kernelnic.KernelArgs + "; 64 MiB that are free on node 1: have all else use node 0 (numactl --membind=0)"},
+			{"gve", "-f INTERFACE; module " + strings.Join(kernelnic.Modules, ", ") +
+				"; a kernel with NET_DEVMEM, UDMABUF and MEMFD_CREATE (7.2 is tested), and on " +
+				"its command line: nokaslr " + kernelnic.KernelArgs +
+				"; 64 MiB that are free on node 1: have all else use node 0 (numactl --membind=0)"},
 		},
 	}, {
 		Name:  gpusocket.Name,

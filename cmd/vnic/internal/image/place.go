@@ -48,7 +48,8 @@ func writeFile(path string, force bool, c content) (err error) {
 	return rename(f.Name(), path, unix.RENAME_NOREPLACE)
 }
 
-// fill writes the content to a file and closes that. Errors of the file are said of path, those of the content as they are.
+// fill writes the content to a file and closes that. Errors of the file are said of path, those of
+// the content as they are.
 func (c content) fill(f *os.File, path string) error {
 	w := &writer{f: f}
 	err := c.write(w)
@@ -78,7 +79,8 @@ func (w *writer) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// writeDir makes a directory of files at one go. An older one is replaced only if all that it has are files of such names.
+// writeDir makes a directory of files at one go. An older one is replaced only if all that it has
+// are files of such names.
 func writeDir(path string, force bool, files map[string]content) (err error) {
 	path = filepath.Clean(path)
 	if err := replaceable(path, force, fs.FileMode.IsDir, "not a directory"); err != nil {
@@ -175,8 +177,8 @@ func onlyThese(dir string, files map[string]content) error {
 	return nil
 }
 
-// rename needs a file system that can rename without replacing, or exchange (rename(2)); on others there is a moment between the
-// look and the renaming.
+// rename needs a file system that can rename without replacing, or exchange (rename(2)); on others
+// there is a moment between the look and the renaming.
 func rename(from, to string, how uint) error {
 	err := unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, how)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) {

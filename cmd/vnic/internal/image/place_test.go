@@ -96,7 +96,8 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(d, "thesis.tex"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := writeDir(d, true, files); err == nil || !strings.Contains(err.Error(), "thesis.tex in it is not of a guest image") || left(t, d) != "a b thesis.tex" {
+	if err := writeDir(d, true, files); err == nil ||
+		!strings.Contains(err.Error(), "thesis.tex in it is not of a guest image") || left(t, d) != "a b thesis.tex" {
 		t.Errorf("a thesis: %v", err)
 	}
 	if got := left(t, top); got != "d" {
@@ -109,7 +110,8 @@ func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	top := t.TempDir()
 	d := filepath.Join(top, "d")
 	for _, name := range []string{".d.new-1", ".d.new-2", ".dd.new-3"} {
-		if err := errors.Join(os.Mkdir(filepath.Join(top, name), 0o755), os.WriteFile(filepath.Join(top, name, "a"), nil, 0o600)); err != nil {
+		if err := errors.Join(os.Mkdir(filepath.Join(top, name), 0o755), os.WriteFile(filepath.Join(top, name, "a"), nil,
+			0o600)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -143,7 +145,8 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	if err != nil {
 		t.Skip(err)
 	}
-	if err := text("x").fill(full, "out"); !errors.Is(err, unix.ENOSPC) || err.Error() != "out: no space left on device: free some, or give a name elsewhere" {
+	if err := text("x").fill(full, "out"); !errors.Is(err, unix.ENOSPC) ||
+		err.Error() != "out: no space left on device: free some, or give a name elsewhere" {
 		t.Error(err)
 	}
 	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)

@@ -17,8 +17,8 @@ import (
 	"vnic.dev/vnic/wire/capture"
 )
 
-// TestEightGuestsAreNotHeldUp: eight guests with real NICs move bytes at the same time while a capture's reader takes nothing.
-// All arrive; what was not captured is counted.
+// TestEightGuestsAreNotHeldUp: eight guests with real NICs move bytes at the same time while a
+// capture's reader takes nothing. All arrive; what was not captured is counted.
 func TestEightGuestsAreNotHeldUp(t *testing.T) {
 	testkit.LeavesNothing(t)
 	r, out, err := os.Pipe()
@@ -47,7 +47,8 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 		}
 		port := w.Port(i)
 		port.Connected(server)
-		if all[i], err = labtest.New(client, fmt.Sprintf("02:76:6e:69:00:%02x", i+1), []netip.Prefix{port.Addr4}); err != nil {
+		if all[i], err = labtest.New(client, fmt.Sprintf("02:76:6e:69:00:%02x", i+1),
+			[]netip.Prefix{port.Addr4}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -26,7 +26,8 @@ type Options struct {
 // Flags adds the flags to a command's.
 func (o *Options) Flags(f *pflag.FlagSet) {
 	f.StringVar(&o.File, "pcap", "", "write what passes each port to this file, as pcapng (-: to stdout)")
-	f.IntVar(&o.Payload, "pcap-payload", 0, "bytes of payload of each packet that --pcap writes, read from where it lies (default: headers only)")
+	f.IntVar(&o.Payload, "pcap-payload", 0,
+		"bytes of payload of each packet that --pcap writes, read from where it lies (default: headers only)")
 }
 
 // Check says what is wrong with the flags. taken says that something else goes to stdout.
@@ -53,14 +54,15 @@ type Pcap struct {
 	file string
 }
 
-// Start makes the file, before there is anything to capture. It gives nil if nothing is to be captured. note tells a user at once
-// that the file cannot be written any more.
+// Start makes the file, before there is anything to capture. It gives nil if nothing is to be
+// captured. note tells a user at once that the file cannot be written any more.
 func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	if o.File == "" {
 		return nil, nil
 	}
-	about := capture.Options{Payload: o.Payload, Comment: "-tx is what a port's guest sent, -rx what came for it: a frame between two ports is here twice",
-		Failed: func(err error) { note("--pcap %s: nothing more is captured: %v", o.File, err) }}
+	about := capture.Options{Payload: o.Payload,
+		Comment: "-tx is what a port's guest sent, -rx what came for it: a frame between two ports is here twice",
+		Failed:  func(err error) { note("--pcap %s: nothing more is captured: %v", o.File, err) }}
 	p := &Pcap{file: o.File}
 	var err error
 	if o.File == "-" {
@@ -76,8 +78,8 @@ func Start(o Options, note func(format string, args ...any)) (*Pcap, error) {
 	return p, nil
 }
 
-// Service is a lab.Service, behind all that have ports of their own: it captures all ports that there are, until the lab is
-// closed. An error of the file is not the lab's: see Report.
+// Service is a lab.Service, behind all that have ports of their own: it captures all ports that
+// there are, until the lab is closed. An error of the file is not the lab's: see Report.
 func (p *Pcap) Service(l *lab.Lab) (io.Closer, error) {
 	if p != nil {
 		for _, link := range l.Switch().Links() {

@@ -37,7 +37,8 @@ func TestCheckRefuses(t *testing.T) {
 
 func TestBadFileIsSaidBeforeAnythingBegins(t *testing.T) {
 	_, err := Start(Options{File: filepath.Join(t.TempDir(), "none", "x.pcapng")}, note(t))
-	if err == nil || !strings.HasPrefix(err.Error(), "--pcap: ") || !strings.Contains(err.Error(), "no such file or directory") {
+	if err == nil || !strings.HasPrefix(err.Error(), "--pcap: ") ||
+		!strings.Contains(err.Error(), "no such file or directory") {
 		t.Error(err)
 	}
 }

@@ -39,15 +39,19 @@ func (r *Run) wrong(o *Options) (wrong []string) {
 	is(!r.SHA256Match, "the destination's digest is not the source's")
 	if r.Mode == transfer.Devmem && o.P2P {
 		is(r.TX.Host != 0 || r.RX.Host != 0, "payload in host memory: %d bytes sent, %d received", r.TX.Host, r.RX.Host)
-		is(r.TX.Device < r.Bytes || r.RX.Device < r.Bytes, "device memory saw %d bytes sent, %d received, of %d", r.TX.Device, r.RX.Device, r.Bytes)
+		is(r.TX.Device < r.Bytes || r.RX.Device < r.Bytes, "device memory saw %d bytes sent, %d received, of %d", r.TX.Device,
+			r.RX.Device, r.Bytes)
 		is(r.LinearBytes != 0, "%d bytes came in host memory", r.LinearBytes)
 		is(r.BouncedBytes != 0, "%d bytes were bounced through host memory", r.BouncedBytes)
 		return wrong
 	}
-	is(r.TX.Host < r.Bytes || r.RX.Host < r.Bytes, "host memory saw %d bytes sent, %d received, of %d: the counters do not see what they must",
+	is(r.TX.Host < r.Bytes || r.RX.Host < r.Bytes,
+		"host memory saw %d bytes sent, %d received, of %d: the counters do not see what they must",
 		r.TX.Host, r.RX.Host, r.Bytes)
-	is(r.TX.Device != 0 || r.RX.Device != 0, "device memory saw %d bytes sent, %d received: the counters see what is not there", r.TX.Device, r.RX.Device)
-	is(r.Mode == transfer.Devmem && r.BouncedBytes < r.Bytes, "%d bytes were bounced, of %d: the counters do not see what they must", r.BouncedBytes, r.Bytes)
+	is(r.TX.Device != 0 || r.RX.Device != 0,
+		"device memory saw %d bytes sent, %d received: the counters see what is not there", r.TX.Device, r.RX.Device)
+	is(r.Mode == transfer.Devmem && r.BouncedBytes < r.Bytes,
+		"%d bytes were bounced, of %d: the counters do not see what they must", r.BouncedBytes, r.Bytes)
 	return wrong
 }
 
@@ -65,8 +69,10 @@ func (r *Run) wrongAudit() (wrong []string) {
 	}
 	// A payload shorter than a window has no window to be found.
 	if r.Mode == transfer.Copy && r.Bytes >= 4096 && (a.HitsSender == 0 || a.HitsReceiver == 0) {
-		wrong = append(wrong, fmt.Sprintf("audit: %d pieces of payload in the sender's RAM, %d in the receiver's: the audit does not see what it must",
-			a.HitsSender, a.HitsReceiver))
+		wrong = append(wrong,
+			fmt.Sprintf("audit: %d pieces of payload in the sender's RAM, %d in the receiver's: the audit does not see "+
+				"what it must",
+				a.HitsSender, a.HitsReceiver))
 	}
 	return wrong
 }

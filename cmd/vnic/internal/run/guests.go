@@ -44,7 +44,8 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 	if err := im.Build(ctx, modules, "devmem"); err != nil {
 		if machines.LacksModules(err) {
 			err = &assets.Missing{What: "kernel " + im.Kernel.Version + " lacks what a guest needs", Err: err,
-				Fix: "use a kernel with " + strings.Join(modules, ", ") + " as a module, with its modules by --modules, or none of --kernel"}
+				Fix: "use a kernel with " + strings.Join(modules, ", ") +
+					" as a module, with its modules by --modules, or none of --kernel"}
 		}
 		return nil, errors.Join(err, im.Close())
 	}
@@ -87,7 +88,8 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 	}
 	start := time.Now()
 	l.info = guestInfo{qemu: im.QEMU.Version, kernel: im.Kernel.Version, untested: im.Untested, cpu: true}
-	// The machines live as long as the lab, so errgroup's context is not theirs; but one that fails to boot ends the other.
+	// The machines live as long as the lab, so errgroup's context is not theirs; but one that fails to
+	// boot ends the other.
 	mctx, cancel := context.WithCancel(ctx)
 	l.stop = cancel
 	boot := func(e *end) func(context.Context) error {
@@ -109,7 +111,8 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 
 // inProc makes a guest of a driver and a stack in this process, over the same vhost-user socket.
 func (e *end) inProc(context.Context) error {
-	n, err := e.nic.InProcess(driver.Options{QueuePairs: e.nic.QueuePairs, HostQueues: e.opt.hostQueues(e.nic.Model), Log: e.log})
+	n, err := e.nic.InProcess(driver.Options{QueuePairs: e.nic.QueuePairs, HostQueues: e.opt.hostQueues(e.nic.Model),
+		Log: e.log})
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
@@ -124,7 +127,8 @@ func (e *end) inProc(context.Context) error {
 
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *machines.Images) error {
-	c := machines.Config{Name: "guest " + e.name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(e.name)}, RAMSize: e.opt.Memory,
+	c := machines.Config{Name: "guest " + e.name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(e.name)},
+		RAMSize:   e.opt.Memory,
 		TimeLimit: time.Hour + time.Duration(e.opt.Size>>20)*time.Second, Log: e.log}
 	if e.opt.Keep {
 		console, err := e.opt.keep("console-" + e.name + ".log")

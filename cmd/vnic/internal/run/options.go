@@ -92,7 +92,8 @@ func (o *Options) plan() (p plan, err error) {
 	}
 	room := min(send, recv-p.pool) / page * page
 	if o.Size/room >= maxRounds {
-		return p, fmt.Errorf("--size: more than %d rounds of what fits GPU memory: a larger --gpu-memory makes fewer", maxRounds)
+		return p, fmt.Errorf("--size: more than %d rounds of what fits GPU memory: a larger --gpu-memory makes fewer",
+			maxRounds)
 	}
 	for left := o.Size; left > 0; {
 		n := min(left, room)
@@ -102,8 +103,8 @@ func (o *Options) plan() (p plan, err error) {
 	return p, nil
 }
 
-// usable is the GPU memory that a guest can use. Of a node's, its kernel takes what it needs to know the rest: measured, 8 MiB
-// of 128.
+// usable is the GPU memory that a guest can use. Of a node's, its kernel takes what it needs to
+// know the rest: measured, 8 MiB of 128.
 func (o *Options) usable(m lab.Model) uint64 {
 	if !m.Node {
 		return o.GPUMemory

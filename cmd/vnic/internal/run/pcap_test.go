@@ -124,8 +124,8 @@ func (c *captured) findLost(t *testing.T) {
 	}
 }
 
-// TestCaptureOfALossyRun: what a comment says is lost comes again from the same sender; what was sent lay in GPU memory, and what
-// came lies there.
+// TestCaptureOfALossyRun: what a comment says is lost comes again from the same sender; what was
+// sent lay in GPU memory, and what came lies there.
 //
 // Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
 // was not asked for.
@@ -147,7 +147,8 @@ func TestCaptureOfALossyRun(t *testing.T) {
 		if len(c.payload) != 0 {
 			t.Fatalf("frame %d: %d bytes of payload that nobody asked for", i, len(c.payload))
 		}
-		if want := map[string]string{"A-tx": "of payload from GPU 0, frag 0x", "B-rx": "of payload to GPU 1, frag 0x"}[c.iface]; !strings.Contains(c.comment, want) {
+		if want := map[string]string{"A-tx": "of payload from GPU 0, frag 0x",
+			"B-rx": "of payload to GPU 1, frag 0x"}[c.iface]; !strings.Contains(c.comment, want) {
 			t.Errorf("frame %d, %s: %q", i, c.iface, c.comment)
 		}
 		if c.iface == "B-rx" {
@@ -170,11 +171,13 @@ func TestCaptureOfALossyRun(t *testing.T) {
 	}
 	// A segment that was sent again for nothing may be lost, and nobody cares.
 	if lost == 0 || again < lost*9/10 || rep.Runs[0].RetransmittedBytes == 0 {
-		t.Errorf("%d runs of segments lost, of which %d were sent again; %d bytes again", lost, again, rep.Runs[0].RetransmittedBytes)
+		t.Errorf("%d runs of segments lost, of which %d were sent again; %d bytes again", lost, again,
+			rep.Runs[0].RetransmittedBytes)
 	}
 }
 
-// TestCaptureHasThePayload: put together by sequence numbers it is what the run moved, where it was sent and where it arrived.
+// TestCaptureHasThePayload: put together by sequence numbers it is what the run moved, where it was
+// sent and where it arrived.
 //
 // Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
 // was not asked for.
@@ -193,7 +196,8 @@ func TestCaptureHasThePayload(t *testing.T) {
 				if c.TCPFlags&splitter.SYN != 0 {
 					first = c.Seq + 1
 				}
-				if at := c.Seq - first; len(c.payload) > 0 && (uint64(at) >= o.Size || copy(data[at:], c.payload) != len(c.payload)) {
+				if at := c.Seq - first; len(c.payload) > 0 &&
+					(uint64(at) >= o.Size || copy(data[at:], c.payload) != len(c.payload)) {
 					t.Fatalf("%s, frame %d: %d bytes at %d of %d", iface, i, len(c.payload), at, o.Size)
 				}
 			}

@@ -13,10 +13,11 @@ var Schema string
 
 // Report is the result of `vnic run`, and its --json (schema.json).
 type Report struct {
-	Schema      int      `json:"schema"`
-	Runs        []Run    `json:"runs"`
-	Ratio       *float64 `json:"ratio"` // rate of devmem over rate of copy, null when one did not run; emulation's, no performance claim
-	NIC         string   `json:"nic"`   // "virtio" or "gve"
+	Schema int   `json:"schema"`
+	Runs   []Run `json:"runs"`
+	// rate of devmem over rate of copy, null when one did not run; emulation's, no performance claim
+	Ratio       *float64 `json:"ratio"`
+	NIC         string   `json:"nic"` // "virtio" or "gve"
 	BindQueues  int      `json:"bind_queues"`
 	QEMU        string   `json:"qemu"`
 	Kernel      string   `json:"kernel"`
@@ -36,11 +37,12 @@ type Report struct {
 
 // Run is one mode's transfer, all rounds together.
 type Run struct {
-	Mode               string      `json:"mode"`
-	Bytes              uint64      `json:"bytes"`
-	Seconds            float64     `json:"seconds"`
-	SHA256Match        bool        `json:"sha256_match"`
-	SHA256             string      `json:"sha256"` // of the destination; of several rounds, of their digests one after the other
+	Mode        string  `json:"mode"`
+	Bytes       uint64  `json:"bytes"`
+	Seconds     float64 `json:"seconds"`
+	SHA256Match bool    `json:"sha256_match"`
+	// of the destination; of several rounds, of their digests one after the other
+	SHA256             string      `json:"sha256"`
 	PayloadBytesDevice uint64      `json:"payload_bytes_device"`
 	PayloadBytesHost   uint64      `json:"payload_bytes_host"`
 	LinearBytes        uint64      `json:"linear_bytes"`

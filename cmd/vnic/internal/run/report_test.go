@@ -106,7 +106,8 @@ func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 	t.Run("p2p off, and payload in device memory all the same", func(t *testing.T) {
 		off := o
 		off.P2P = false
-		if err := sample().check(&off); !errors.Is(err, ErrProof) || !strings.Contains(err.Error(), "mode devmem: host memory saw 0") {
+		if err := sample().check(&off); !errors.Is(err, ErrProof) ||
+			!strings.Contains(err.Error(), "mode devmem: host memory saw 0") {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -162,7 +163,8 @@ func TestPlanOfANode(t *testing.T) {
 			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, o.usable(m)>>20, p)
 		}
 	}
-	if _, err := (&Options{NIC: NICGVE, Size: 1, GPUMemory: 32 << 20}).plan(); err == nil || !strings.Contains(err.Error(), "64 MiB at least") {
+	if _, err := (&Options{NIC: NICGVE, Size: 1, GPUMemory: 32 << 20}).plan(); err == nil ||
+		!strings.Contains(err.Error(), "64 MiB at least") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -174,7 +176,8 @@ func TestQueuesToBind(t *testing.T) {
 	}{{NICVirtio, 1, 2, 1}, {NICVirtio, 3, 4, 1}, {NICGVE, 1, 4, 3}, {NICGVE, 2, 4, 2}, {NICGVE, 7, 8, 1}} {
 		o := Options{NIC: tt.nic, BindQueues: tt.bind}
 		m, _ := lab.Of(tt.nic)
-		if b := o.bound(m); o.queuePairs(m) != tt.pairs || o.hostQueues(m) != tt.host || len(b) != tt.bind || b[0] != tt.host {
+		if b := o.bound(m); o.queuePairs(m) != tt.pairs || o.hostQueues(m) != tt.host || len(b) != tt.bind ||
+			b[0] != tt.host {
 			t.Errorf("%+v: %d pairs, %d for the host, bound %v", tt, o.queuePairs(m), o.hostQueues(m), b)
 		}
 	}

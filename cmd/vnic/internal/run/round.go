@@ -29,7 +29,8 @@ type round struct {
 func (l *runner) newRound(p plan, mode string, number int, n, seed uint64, port uint16) *round {
 	a, b := l.ends[0], l.ends[1]
 	t := &round{l: l, mode: mode, number: number, of: len(p.rounds), n: n, seed: seed,
-		from: netip.AddrPortFrom(a.addr(l.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(l.opt.Family).Addr(), port)}
+		from: netip.AddrPortFrom(a.addr(l.opt.Family).Addr(), port), to: netip.AddrPortFrom(b.addr(l.opt.Family).Addr(),
+			port)}
 	stall := l.opt.StallSecs + 3 // the host's own watch comes first: it knows both ends
 	t.send = transfer.Prepare{Mode: mode, Send: true, GPU: a.gpu.ID(), Bytes: up(n), Len: n, Seed: seed, Local: t.from,
 		Remote: t.to, StallSeconds: stall}
@@ -174,11 +175,12 @@ type stallError struct {
 }
 
 func (e *stallError) Error() string {
-	return fmt.Sprintf("no progress for %v after %d of %d bytes%s\n--keep keeps the consoles and counters of another try", e.limit, e.done, e.total, e.states)
+	return fmt.Sprintf("no progress for %v after %d of %d bytes%s\n--keep keeps the consoles and counters of another try",
+		e.limit, e.done, e.total, e.states)
 }
 
-// watch reports progress by what the receiving NIC has written. It ends a transfer in which nothing new is written and no
-// engine goes on, also when a guest does not answer any more.
+// watch reports progress by what the receiving NIC has written. It ends a transfer in which nothing
+// new is written and no engine goes on, also when a guest does not answer any more.
 func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.CancelCauseFunc, base uint64) {
 	limit := t.l.opt.patience()
 	tick := time.NewTicker(100 * time.Millisecond)
@@ -204,7 +206,8 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 	}
 }
 
-// states describes the TCP state of both ends, as lines to be added to an error. A guest that does not answer says nothing.
+// states describes the TCP state of both ends, as lines to be added to an error. A guest that does
+// not answer says nothing.
 func (l *runner) states(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
 	defer cancel()

@@ -12,8 +12,9 @@ import (
 	"vnic.dev/vnic/lab/machines"
 )
 
-// Do makes the lab, transfers in each mode, and reports. Whatever happens, nothing of the lab is left when it returns.
-// The report is also returned with an ErrProof, so that a user sees what was wrong. When ctx ends, its cause is returned.
+// Do makes the lab, transfers in each mode, and reports. Whatever happens, nothing of the lab is
+// left when it returns. The report is also returned with an ErrProof, so that a user sees what was
+// wrong. When ctx ends, its cause is returned.
 func Do(ctx context.Context, o Options) (*Report, error) {
 	p, err := o.plan()
 	if err != nil {
@@ -70,7 +71,8 @@ func (l *runner) run(ctx context.Context, p plan, im *machines.Images) (*Report,
 // transfer transfers in each mode.
 func (l *runner) transfer(ctx context.Context, p plan) (*Report, error) {
 	o := l.opt
-	rep := &Report{Schema: 1, NIC: o.NIC, BindQueues: o.BindQueues, QEMU: l.info.qemu, Kernel: l.info.kernel, Accel: l.info.accel, Guest: "qemu", P2P: o.P2P,
+	rep := &Report{Schema: 1, NIC: o.NIC, BindQueues: o.BindQueues, QEMU: l.info.qemu, Kernel: l.info.kernel,
+		Accel: l.info.accel, Guest: "qemu", P2P: o.P2P,
 		MTU: o.MTU, Family: o.Family, Loss: o.Impair.Loss, Reorder: o.Impair.Reorder, Seed: o.Seed, Untested: l.info.untested,
 		BootSeconds: l.info.boot.Seconds()}
 	if o.InProc {

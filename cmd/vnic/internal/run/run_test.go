@@ -17,8 +17,10 @@ import (
 
 // options are a short run of guests in this process.
 func options(size uint64) Options {
-	return Options{NIC: NICVirtio, BindQueues: 1, Size: size, Modes: []string{transfer.Devmem, transfer.Copy}, MTU: 1500, Family: 4, Memory: 512 << 20,
-		GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60, Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	return Options{NIC: NICVirtio, BindQueues: 1, Size: size, Modes: []string{transfer.Devmem, transfer.Copy}, MTU: 1500,
+		Family: 4, Memory: 512 << 20,
+		GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60,
+		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
 }
 
 // do runs with o, and holds the report against its schema too.
@@ -65,7 +67,8 @@ func TestTransferIsProved(t *testing.T) {
 					device, host = 0, r.Bytes
 				}
 				all := Where{Device: device, Host: host}
-				if r.Bytes != o.Size || r.TX != all || r.RX != all || !r.SHA256Match || len(r.SHA256) != 64 || r.RetransmittedBytes != 0 {
+				if r.Bytes != o.Size || r.TX != all || r.RX != all || !r.SHA256Match || len(r.SHA256) != 64 ||
+					r.RetransmittedBytes != 0 {
 					t.Errorf("%+v", r)
 				}
 				if r.GuestCPUSeconds != nil {
@@ -100,7 +103,8 @@ func TestLossIsMadeGood(t *testing.T) {
 			o.Impair.Loss, o.Impair.Reorder, o.Seed = 0.01, 0.01, seed
 			for _, r := range do(t, o).Runs {
 				if r.RetransmittedBytes == 0 || r.DroppedPackets == 0 {
-					t.Errorf("%s: %d bytes sent again, %d packets dropped: was the link good?", r.Mode, r.RetransmittedBytes, r.DroppedPackets)
+					t.Errorf("%s: %d bytes sent again, %d packets dropped: was the link good?", r.Mode, r.RetransmittedBytes,
+						r.DroppedPackets)
 				}
 				if sent := r.TX.Device + r.TX.Host; sent < r.Bytes+r.RetransmittedBytes {
 					t.Errorf("%s: %d sent, of which %d again, of %d", r.Mode, sent, r.RetransmittedBytes, r.Bytes)
@@ -171,7 +175,8 @@ func TestWithoutP2PPayloadIsInHostMemory(t *testing.T) {
 	if off.SHA256 != on.SHA256 {
 		t.Errorf("digests %s with P2P, %s without", on.SHA256, off.SHA256)
 	}
-	if off.TX.Device != 0 || off.RX.Device != 0 || off.TX.Host < o.Size || off.RX.Host < o.Size || off.BouncedBytes < 2*o.Size {
+	if off.TX.Device != 0 || off.RX.Device != 0 || off.TX.Host < o.Size || off.RX.Host < o.Size ||
+		off.BouncedBytes < 2*o.Size {
 		t.Errorf("%+v", off)
 	}
 	if off.Audit.HitsSender+off.Audit.HitsReceiver != 0 {
@@ -199,7 +204,8 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 		if !errors.As(err, &stalled) || stalled.done != 0 || stalled.total != o.Size {
 			t.Fatalf("mode %s: %v", mode, err)
 		}
-		for _, want := range []string{"mode " + mode, "no progress for 1s", "\nsender A:   ESTABLISHED", "\nreceiver B: ESTABLISHED"} {
+		for _, want := range []string{"mode " + mode, "no progress for 1s", "\nsender A:   ESTABLISHED",
+			"\nreceiver B: ESTABLISHED"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("no %q in: %v", want, err)
 			}
@@ -220,7 +226,8 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 		}
 	}
 	_, err := Do(t.Context(), o)
-	if err == nil || !strings.Contains(err.Error(), "connect: guest ") || !strings.Contains(err.Error(), "not done after 1s") {
+	if err == nil || !strings.Contains(err.Error(), "connect: guest ") ||
+		!strings.Contains(err.Error(), "not done after 1s") {
 		t.Errorf("%v", err)
 	}
 }
@@ -273,7 +280,8 @@ func TestNoRoomForGPUMemoryIsSomethingMissing(t *testing.T) {
 	o := options(1 << 20)
 	o.GPUMemory = 1 << 50
 	_, err := Do(t.Context(), o)
-	if err == nil || !strings.HasPrefix(err.Error(), "--gpu-memory 1024T: ") || !strings.Contains(err.Error(), "free some") {
+	if err == nil || !strings.HasPrefix(err.Error(), "--gpu-memory 1024T: ") ||
+		!strings.Contains(err.Error(), "free some") {
 		t.Errorf("%v", err)
 	}
 }
@@ -288,7 +296,8 @@ func TestKeepKeepsCounters(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(b), `"DeviceBytes": 1048576`) || len(notes) != 1 || !strings.Contains(notes[0], "counters.json") {
+	if !strings.Contains(string(b), `"DeviceBytes": 1048576`) || len(notes) != 1 ||
+		!strings.Contains(notes[0], "counters.json") {
 		t.Errorf("%q %s", notes, b)
 	}
 }

@@ -74,8 +74,9 @@ func (o *Options) describe() (d lab.Description, err error) {
 	}
 	d.NoP2P = !o.P2P
 	for i, name := range [2]string{"A", "B"} {
-		d.Guests = append(d.Guests, lab.Guest{Name: name, GPUs: []lab.GPU{{Memory: o.GPUMemory}}, NICs: []lab.NIC{{Name: name, Model: models[i].Name,
-			MTU: o.MTU, QueuePairs: o.queuePairs(models[i])}}})
+		d.Guests = append(d.Guests, lab.Guest{Name: name, GPUs: []lab.GPU{{Memory: o.GPUMemory}},
+			NICs: []lab.NIC{{Name: name, Model: models[i].Name,
+				MTU: o.MTU, QueuePairs: o.queuePairs(models[i])}}})
 	}
 	d.Impair(lab.Impairment{Loss: o.Impair.Loss, Reorder: o.Impair.Reorder, Seed: o.Seed})
 	return d, nil
@@ -98,7 +99,8 @@ func newRunner(o *Options, p plan) (*runner, error) {
 	r := &runner{opt: o, lab: l, sw: l.Switch(), stop: func() {}}
 	for i, hw := range l.Machines() {
 		port := hw.Ports[0]
-		r.ends[i] = &end{name: hw.Name, opt: o, log: o.Log, hw: hw, nic: port, gpu: port.GPU().GPU, size: p.window(), port: port.NIC()}
+		r.ends[i] = &end{name: hw.Name, opt: o, log: o.Log, hw: hw, nic: port, gpu: port.GPU().GPU, size: p.window(),
+			port: port.NIC()}
 	}
 	return r, nil
 }

@@ -48,7 +48,8 @@ func (n *node) validate(at string, v any) (wrong []string) {
 	if list, ok := n.Type.([]any); ok {
 		types = list
 	}
-	is(n.Type == nil || slices.ContainsFunc(types, func(name any) bool { return isType(v, name.(string)) }), "%v is not of type %v", v, n.Type)
+	is(n.Type == nil || slices.ContainsFunc(types, func(name any) bool { return isType(v, name.(string)) }),
+		"%v is not of type %v", v, n.Type)
 	is(n.Enum == nil || slices.Contains(n.Enum, v), "%v is none of %v", v, n.Enum)
 	is(n.Const == nil || n.Const == v, "%v is not %v", v, n.Const)
 	switch v := v.(type) {
@@ -116,18 +117,22 @@ func validReport(t *testing.T, rep *Report) {
 // sample is a report with every field set, as `vnic run --audit` gives it.
 func sample() *Report {
 	cpu, ratio := 4.25, 2.0
-	r := Run{Mode: "devmem", Bytes: 268435456, Seconds: 1.05, SHA256Match: true, SHA256: strings.Repeat("0a", 32), PayloadBytesDevice: 268435456,
-		HeaderBytes: 323680, CopyEngineBytes: 268435456, GuestCPUSeconds: &cpu, GuestCPU: &CPU{User: 3, System: 1, IRQ: 0.25},
-		TX: Where{Device: 268435456}, RX: Where{Device: 268435456}, Seed: 7, Rounds: 1, Fragments: 67000, Audit: &AuditCount{BytesScanned: 1 << 30},
-		Hold: &Hold{Tokens: 16384, Stalls: 1}}
+	r := Run{Mode: "devmem", Bytes: 268435456, Seconds: 1.05, SHA256Match: true, SHA256: strings.Repeat("0a", 32),
+		PayloadBytesDevice: 268435456,
+		HeaderBytes:        323680, CopyEngineBytes: 268435456, GuestCPUSeconds: &cpu, GuestCPU: &CPU{User: 3, System: 1, IRQ: 0.25},
+		TX: Where{Device: 268435456}, RX: Where{Device: 268435456}, Seed: 7, Rounds: 1, Fragments: 67000,
+		Audit: &AuditCount{BytesScanned: 1 << 30},
+		Hold:  &Hold{Tokens: 16384, Stalls: 1}}
 	c := r
 	c.Mode, c.Seconds, c.PayloadBytesDevice, c.PayloadBytesHost, c.CopyEngineBytes = "copy", 2.1, 0, r.Bytes, 2*r.Bytes
 	c.Hold = nil
 	c.TX, c.RX, c.Fragments = Where{Host: r.Bytes}, Where{Host: r.Bytes}, 0
 	c.RetransmittedBytes, c.DroppedPackets = 1448, 1
 	c.Audit = &AuditCount{HitsSender: 5, HitsReceiver: 4, BytesFound: 9 << 20, BytesScanned: 1 << 30}
-	return &Report{Schema: 1, NIC: NICVirtio, BindQueues: 1, Runs: []Run{r, c}, Ratio: &ratio, QEMU: "11.1.2", Kernel: "7.2.12", Accel: "tcg", Guest: "qemu", P2P: true, MTU: 1500,
-		Family: 4, Loss: 0.01, Reorder: 0.02, Seed: 7, Untested: []string{"qemu 11.1.3, tested with 11.1.2"}, BootSeconds: 4.6}
+	return &Report{Schema: 1, NIC: NICVirtio, BindQueues: 1, Runs: []Run{r, c}, Ratio: &ratio, QEMU: "11.1.2",
+		Kernel: "7.2.12", Accel: "tcg", Guest: "qemu", P2P: true, MTU: 1500,
+		Family: 4, Loss: 0.01, Reorder: 0.02, Seed: 7, Untested: []string{"qemu 11.1.3, tested with 11.1.2"},
+		BootSeconds: 4.6}
 }
 
 func TestReportIsAsItsSchema(t *testing.T) {

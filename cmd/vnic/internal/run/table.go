@@ -67,7 +67,8 @@ func (rep *Report) Table(w io.Writer) error {
 	}
 	fmt.Fprintln(w)
 	if rep.Ratio != nil {
-		fmt.Fprintf(w, "%s / %s: %.2f, the emulation's ratio: no performance claim", transfer.Devmem, transfer.Copy, *rep.Ratio)
+		fmt.Fprintf(w, "%s / %s: %.2f, the emulation's ratio: no performance claim", transfer.Devmem, transfer.Copy,
+			*rep.Ratio)
 		if rep.Accel == "tcg" {
 			fmt.Fprint(w, " (guest code is emulated: TCG)")
 		}

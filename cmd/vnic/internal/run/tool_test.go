@@ -45,7 +45,8 @@ func (x *tools) receiver(ctx context.Context, args ...string) <-chan agent.ExecR
 // send has guest A send as soon as the receiver listens.
 func (x *tools) send(ctx context.Context, size string) agent.ExecResult {
 	x.Helper()
-	args := []string{"send", "-s", x.ends[1].addr(4).Addr().String(), "-c", x.ends[0].addr(4).Addr().String(), "-p", "5201", "-v", "7", "-b", size}
+	args := []string{"send", "-s", x.ends[1].addr(4).Addr().String(), "-c", x.ends[0].addr(4).Addr().String(), "-p",
+		"5201", "-v", "7", "-b", size}
 	for {
 		r, err := x.run(ctx, x.ends[0], args...)
 		if err != nil {
@@ -76,7 +77,8 @@ func (x *tools) transfer() {
 	if s := <-sent; s.Status != 0 && r.Status == 0 {
 		x.Fatalf("send: %+v", s)
 	}
-	if r.Status != 0 || !strings.Contains(r.Stdout, "Validated buffer") || !strings.Contains(r.Stderr, "total_received=67108864\n") ||
+	if r.Status != 0 || !strings.Contains(r.Stdout, "Validated buffer") ||
+		!strings.Contains(r.Stderr, "total_received=67108864\n") ||
 		!strings.Contains(r.Stderr, "linear_received=0\n") {
 		x.Fatalf("recv: %+v", r)
 	}
@@ -100,8 +102,9 @@ func TestToolMovesBytesWithEitherNIC(t *testing.T) {
 	}
 }
 
-// A receiver that gives no token back is killed when its pool is dry and its connection stalls. The kernel and the NIC then
-// have what they had: there is room for one window only on the GPU, and the next receiver gets it.
+// A receiver that gives no token back is killed when its pool is dry and its connection stalls. The
+// kernel and the NIC then have what they had: there is room for one window only on the GPU, and the
+// next receiver gets it.
 //
 // Invariant: guest-images: A receiver that is killed leaves nothing with kernel and NIC.
 func TestKilledReceiverLeavesNothing(t *testing.T) {
@@ -125,7 +128,8 @@ func TestKilledReceiverLeavesNothing(t *testing.T) {
 	}
 	kill()
 	<-got
-	if r := <-sent; r.Status != 1 || !strings.Contains(r.Stderr, "reset by peer") && !strings.Contains(r.Stderr, "broken pipe") {
+	if r := <-sent; r.Status != 1 || !strings.Contains(r.Stderr, "reset by peer") &&
+		!strings.Contains(r.Stderr, "broken pipe") {
 		t.Errorf("send to a receiver that was killed: %+v", r)
 	}
 	if !x.until(func() bool { return x.ends[0].empty() == nil && b.empty() == nil }) {

@@ -15,7 +15,8 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 )
 
-// view calls f with [off, off+n) of a guest's GPU memory, in pieces: of the GPU's, or of the window that a guest has of it.
+// view calls f with [off, off+n) of a guest's GPU memory, in pieces: of the GPU's, or of the window
+// that a guest has of it.
 func (e *end) view(ctx context.Context, off, n uint64, f func([]byte) error) error {
 	if e.window == nil {
 		return viewRegion(ctx, e.gpu.Region(), off, n, 1<<20, f)
@@ -63,8 +64,8 @@ func viewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 	return <-errc
 }
 
-// poisoned makes sure that destination and pool hold nothing of any payload before a round: the digest cannot be that of
-// an earlier one.
+// poisoned makes sure that destination and pool hold nothing of any payload before a round: the
+// digest cannot be that of an earlier one.
 func (l *runner) poisoned(ctx context.Context, e *end, p transfer.Prepare) error {
 	want := bytes.Repeat([]byte{byte(p.Seed)}, 1<<20)
 	check := func(what string, off, n uint64) error {

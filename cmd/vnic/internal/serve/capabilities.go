@@ -5,7 +5,8 @@ import (
 	"io"
 )
 
-// capabilities is VHostUserBackendCapabilities of QEMU's docs/interop/vhost-user.json: of type net there is nothing more to say.
+// capabilities is VHostUserBackendCapabilities of QEMU's docs/interop/vhost-user.json: of type net
+// there is nothing more to say.
 type capabilities struct {
 	Type string `json:"type"`
 }
@@ -33,5 +34,6 @@ const BackendName = "vhost-user-vnic"
 func PrintDescription(w io.Writer, binary string) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	return e.Encode(Description{Description: "vnic: a virtio NIC with header split, beside a GPU", Type: "net", Binary: binary})
+	return e.Encode(Description{Description: "vnic: a virtio NIC with header split, beside a GPU", Type: "net",
+		Binary: binary})
 }

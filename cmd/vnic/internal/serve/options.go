@@ -51,8 +51,9 @@ func Paths(given []string, n int) ([]string, error) {
 		return paths, nil
 	}
 	if n > 0 && n != len(given) {
-		return nil, fmt.Errorf("--ports %d, and %d sockets: give --socket-path %d times, or once with %%d in it, for the port's number",
-			n, len(given), n)
+		return nil,
+			fmt.Errorf("--ports %d, and %d sockets: give --socket-path %d times, or once with %%d in it, for the port's number",
+				n, len(given), n)
 	}
 	return given, nil
 }
@@ -70,8 +71,9 @@ func Inherited() (fds []int) {
 	return fds
 }
 
-// CheckInherited says whether descriptors that a user names are ones that this process was started with: it has others, all of
-// which are closed on exec, and none of them is to be taken for a user's.
+// CheckInherited says whether descriptors that a user names are ones that this process was started
+// with: it has others, all of which are closed on exec, and none of them is to be taken for a
+// user's.
 func CheckInherited(fds []int) error {
 	for _, fd := range fds {
 		if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC != 0 {

@@ -39,7 +39,8 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	select {
 	case p.turn <- struct{}{}:
 	case <-late.C:
-		p.note(p.Name, "process %d is refused: process %d has this NIC; a second QEMU needs a port of its own (--ports)", pid, p.peer.Load())
+		p.note(p.Name, "process %d is refused: process %d has this NIC; a second QEMU needs a port of its own (--ports)", pid,
+			p.peer.Load())
 		_ = conn.Close()
 		return
 	case <-ctx.Done():
@@ -50,8 +51,11 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	p.peer.Store(int64(pid))
 	p.note(p.Name, "process %d connected", pid)
 	if g := p.GPU(); g != nil && hasOldGPU(pid, g.File) {
-		p.note(p.Name, "warning: process %d has the GPU memory of an earlier vnic, not that of this one, and nothing tells its guest: payload "+
-			"that goes to GPU memory is lost to it; ordinary sockets go on. End that QEMU, and start it anew with the flags above", pid)
+		p.note(p.Name,
+			"warning: process %d has the GPU memory of an earlier vnic, not that of this one, and nothing tells its guest: "+
+				"payload "+
+				"that goes to GPU memory is lost to it; ordinary sockets go on. End that QEMU, and start it anew with the "+
+				"flags above", pid)
 	}
 	switch err := p.Serve(ctx, conn); {
 	case ctx.Err() != nil:
@@ -62,8 +66,8 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	}
 }
 
-// speaks waits until the peer has said something, and reads none of it. false: it hung up, or said nothing for too long, or ctx
-// ended.
+// speaks waits until the peer has said something, and reads none of it. false: it hung up, or said
+// nothing for too long, or ctx ended.
 func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

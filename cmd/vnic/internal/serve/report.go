@@ -51,7 +51,8 @@ const guestRAM = 1 << 30
 func newReport(l *lab.Lab, sources []source, client bool) *Report {
 	first := l.Port(0)
 	m := first.Model
-	r := &Report{Schema: 1, NIC: m.Name, PID: os.Getpid(), OldestQEMU: assets.MinQEMU, Client: client, KernelArgs: machines.For(m.Name).KernelArgs, mtu: first.MTU}
+	r := &Report{Schema: 1, NIC: m.Name, PID: os.Getpid(), OldestQEMU: assets.MinQEMU, Client: client,
+		KernelArgs: machines.For(m.Name).KernelArgs, mtu: first.MTU}
 	if m.VFIOUser {
 		r.OldestQEMU = assets.MinVFIOUser
 	}
@@ -59,7 +60,8 @@ func newReport(l *lab.Lab, sources []source, client bool) *Report {
 		r.KernelArgs = strings.TrimSpace("nokaslr " + r.KernelArgs) // else the kernel may put itself where the GPU is
 	}
 	for i, p := range l.Ports() {
-		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(), Addr6: p.Addr6.String()}
+		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(),
+			Addr6: p.Addr6.String()}
 		if path := sources[i].path(); path != "" {
 			e.Socket, _ = filepath.Abs(path)
 		}
@@ -91,7 +93,8 @@ func nicArgs(p *lab.Port, e *PortReport, client bool) []string {
 	if e.Socket == "" {
 		return nil
 	}
-	n := qemu.Netdev{Path: e.Socket, Listens: client, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs, MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU}
+	n := qemu.Netdev{Path: e.Socket, Listens: client, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
+		MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU}
 	return n.Args("net0")
 }
 
@@ -111,21 +114,26 @@ func resident() uint64 {
 // Print writes the report for people: for each port, what to give QEMU.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports), plural(len(r.Ports), r.NIC+" NIC"),
+	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports),
+		plural(len(r.Ports), r.NIC+" NIC"),
 		r.PortBytes>>10, r.ResidentBytes>>10)
 	fmt.Fprintf(&b, "QEMU %s or newer. Any guest RAM will do, as long as it is shared memory.\n", r.OldestQEMU)
 	if r.OldestQEMU == assets.MinVFIOUser {
-		fmt.Fprintln(&b, "An older one says: 'vfio-user-pci' is not a valid device model name. A virtio NIC (--nic virtio) does with QEMU "+assets.MinQEMU+".")
+		fmt.Fprintln(&b,
+			"An older one says: 'vfio-user-pci' is not a valid device model name. A virtio NIC (--nic virtio) does with "+
+				"QEMU "+assets.MinQEMU+".")
 	}
 	if r.NIC == lab.Virtio {
 		also := ""
 		if r.mtu > 1500 {
-			also = fmt.Sprintf(" and host_mtu=%d: iPXE 2.0.0 (QEMU 11.1) crashes when a router tells it an MTU above 1500 that it can use", r.mtu)
+			also = fmt.Sprintf(" and host_mtu=%d: iPXE 2.0.0 (QEMU 11.1) crashes when a router tells it an MTU above 1500 "+
+				"that it can use", r.mtu)
 		}
 		fmt.Fprintf(&b, "To boot from the network (iPXE), leave out romfile=%s.\n", also)
 	}
 	if r.Gateway != "" {
-		fmt.Fprintf(&b, "gateway %s: DHCP, DNS, and this machine's network; its own address leads to this machine's loopback\n", r.Gateway)
+		fmt.Fprintf(&b,
+			"gateway %s: DHCP, DNS, and this machine's network; its own address leads to this machine's loopback\n", r.Gateway)
 	}
 	if r.KernelArgs != "" {
 		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", r.KernelArgs)

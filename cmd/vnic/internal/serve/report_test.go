@@ -91,10 +91,12 @@ func TestFlags(t *testing.T) {
 		}
 		defer w.Close()
 		r := newReport(w, []source{dialer("/s")}, client)
-		return strings.Replace(strings.Join(r.Ports[0].QEMU, " "), "mem-path="+r.Ports[0].GPUPath, "mem-path=GPU", 1) + " " + r.KernelArgs
+		return strings.Replace(strings.Join(r.Ports[0].QEMU, " "), "mem-path="+r.Ports[0].GPUPath, "mem-path=GPU", 1) + " " +
+			r.KernelArgs
 	}
 	const ram = "-object memory-backend-memfd,id=ram,size=1024M,share=on "
-	const nic = " -netdev vhost-user,id=net0,chardev=net0,queues=3 -device virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=8," +
+	const nic = " -netdev vhost-user,id=net0,chardev=net0,queues=3 -device " +
+		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=8," +
 		"rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:76:6e:69:00:01,host_mtu=1500 "
 	const gve = `-device {"driver":"vfio-user-pci","id":"dev-net0","socket":{"path":"/s","type":"unix"}} `
 	const udmabuf = "udmabuf.size_limit_mb=1048576 udmabuf.list_limit=1048576"
@@ -105,11 +107,14 @@ func TestFlags(t *testing.T) {
 		want   string
 	}{
 		{lab.NIC{Model: lab.Virtio, QueuePairs: 3}, 2 << 20, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
-			"-object memory-backend-file,id=gpu0,size=2097152,mem-path=GPU,share=on -device ivshmem-plain,id=dev-gpu0,memdev=gpu0 " +
+			"-object memory-backend-file,id=gpu0,size=2097152,mem-path=GPU,share=on -device " +
+			"ivshmem-plain,id=dev-gpu0,memdev=gpu0 " +
 			"-chardev socket,id=net0,path=/s,reconnect-ms=1000" + nic},
-		{lab.NIC{Model: lab.Virtio, QueuePairs: 3}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + "-chardev socket,id=net0,path=/s,server=on" + nic},
+		{lab.NIC{Model: lab.Virtio, QueuePairs: 3}, 0, true, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram +
+			"-chardev socket,id=net0,path=/s,server=on" + nic},
 		{lab.NIC{Model: lab.GVE}, 0, false, "-M q35,memory-backend=ram -smp 2 -m 1024M " + ram + gve + udmabuf},
-		{lab.NIC{Model: lab.GVE}, 6 << 20, false, "-M q35 -smp 2 -m 1030M " + ram + "-object memory-backend-file,id=gpu0,size=6291456,mem-path=GPU,share=on " +
+		{lab.NIC{Model: lab.GVE}, 6 << 20, false, "-M q35 -smp 2 -m 1030M " + ram +
+			"-object memory-backend-file,id=gpu0,size=6291456,mem-path=GPU,share=on " +
 			"-numa node,nodeid=0,cpus=0-1,memdev=ram -numa node,nodeid=1,memdev=gpu0 " + gve + "nokaslr " + udmabuf},
 	} {
 		if d := cmp.Diff(tt.want, flags(tt.nic, tt.gpu, tt.client)); d != "" {
@@ -118,8 +123,8 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// QEMU's docs/interop/vhost-user.json: VHostUserBackendCapabilities has nothing but a type for type net; VhostUserBackend has a
-// description, a type, a binary, and may have tags.
+// QEMU's docs/interop/vhost-user.json: VHostUserBackendCapabilities has nothing but a type for type
+// net; VhostUserBackend has a description, a type, a binary, and may have tags.
 func TestCapabilitiesAndDescriptionKeepToTheSchema(t *testing.T) {
 	var b bytes.Buffer
 	if err := PrintCapabilities(&b); err != nil {
@@ -134,7 +139,8 @@ func TestCapabilitiesAndDescriptionKeepToTheSchema(t *testing.T) {
 		t.Fatal(err)
 	}
 	var d map[string]any
-	if err := json.Unmarshal(b.Bytes(), &d); err != nil || d["type"] != "net" || d["binary"] != "/usr/libexec/vhost-user-vnic" ||
+	if err := json.Unmarshal(b.Bytes(), &d); err != nil || d["type"] != "net" ||
+		d["binary"] != "/usr/libexec/vhost-user-vnic" ||
 		!slices.Equal(slices.Sorted(maps.Keys(d)), []string{"binary", "description", "type"}) {
 		t.Errorf("%v, %v", d, err)
 	}
@@ -168,7 +174,8 @@ func TestPaths(t *testing.T) {
 		given, want string
 		n           int
 	}{
-		{"a", "a", 0}, {"a", "a", 1}, {"a%d", "a0", 0}, {"a%d", "a0 a1 a2", 3}, {"a b", "a b", 0}, {"a b", "a b", 2}, {"", "", 0},
+		{"a", "a", 0}, {"a", "a", 1}, {"a%d", "a0", 0}, {"a%d", "a0 a1 a2", 3}, {"a b", "a b", 0}, {"a b", "a b", 2},
+		{"", "", 0},
 		{"a", "bad", 2}, {"a b", "bad", 1},
 	} {
 		got, err := Paths(strings.Fields(tt.given), tt.n)

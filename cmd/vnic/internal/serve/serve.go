@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/lab"
 )
 
-// Do serves until ctx ends, which is a good end, or until no connection can come any more. Nothing is left when it returns.
+// Do serves until ctx ends, which is a good end, or until no connection can come any more. Nothing
+// is left when it returns.
 func Do(ctx context.Context, o Options) (err error) {
 	if err := o.Check(); err != nil {
 		return err
@@ -40,7 +41,8 @@ func Do(ctx context.Context, o Options) (err error) {
 		ports = now - min(now, before)
 		return io.NopCloser(nil), nil
 	}
-	l, err := lab.Open(o.describe(), lab.Options{Log: o.Log, Services: slices.Concat([]lab.Service{measure}, services, o.Services)})
+	l, err := lab.Open(o.describe(), lab.Options{Log: o.Log, Services: slices.Concat([]lab.Service{measure}, services,
+		o.Services)})
 	if err != nil {
 		return err
 	}

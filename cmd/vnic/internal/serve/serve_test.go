@@ -266,7 +266,8 @@ func TestOwnDescriptorsAreNotInherited(t *testing.T) {
 		t.Error(err)
 	}
 	unix.CloseOnExec(fds[1])
-	if err := CheckInherited(fds[:]); err == nil || !strings.HasPrefix(err.Error(), fmt.Sprintf("--fd %d: not a descriptor", fds[1])) {
+	if err := CheckInherited(fds[:]); err == nil ||
+		!strings.HasPrefix(err.Error(), fmt.Sprintf("--fd %d: not a descriptor", fds[1])) {
 		t.Errorf("%v", err)
 	}
 }
@@ -382,8 +383,8 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	}
 }
 
-// A second QEMU is turned away with a message; one that says nothing is in nobody's way; one that talks rubbish ends its own
-// connection.
+// A second QEMU is turned away with a message; one that says nothing is in nobody's way; one that
+// talks rubbish ends its own connection.
 //
 // Invariant: vnic serve: A NIC has one QEMU at a time, one after the other.
 func TestOneQEMUAtATime(t *testing.T) {

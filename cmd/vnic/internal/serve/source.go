@@ -14,8 +14,8 @@ import (
 
 // source is where a port's connections come from.
 type source interface {
-	// each calls serve with each connection, on any goroutine, until ctx ends or there can be no more, and waits until every
-	// serve has returned. serve owns the connection.
+	// each calls serve with each connection, on any goroutine, until ctx ends or there can be no more,
+	// and waits until every serve has returned. serve owns the connection.
 	each(ctx context.Context, serve func(context.Context, *net.UnixConn))
 	// path is the name by which QEMU finds the socket; "" if it has none.
 	path() string

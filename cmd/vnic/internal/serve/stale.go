@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/lab"
 )
 
-// hasOldGPU says whether a process has memory of a vnic's GPU mapped, and none of this one's: a QEMU that lives on has that of
-// the vnic before us, to which our NIC has no way. A QEMU that has just been started connects before it maps anything.
+// hasOldGPU says whether a process has memory of a vnic's GPU mapped, and none of this one's: a
+// QEMU that lives on has that of the vnic before us, to which our NIC has no way. A QEMU that has
+// just been started connects before it maps anything.
 func hasOldGPU(pid int, own *os.File) bool {
 	var st unix.Stat_t
 	if own == nil || unix.Fstat(int(own.Fd()), &st) != nil {

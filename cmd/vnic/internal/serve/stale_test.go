@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// survivor is another process, which has the memory mapped that is its fourth file, and connects to a socket once for each byte
-// that it is told.
+// survivor is another process, which has the memory mapped that is its fourth file, and connects to
+// a socket once for each byte that it is told.
 const survivor = "VNIC_TEST_SURVIVOR"
 
 func survive(path string) error {
@@ -39,7 +39,8 @@ func survive(path string) error {
 	}
 }
 
-// A QEMU that outlives a vnic has the memory of that one's GPU: the next vnic says so, and does not of a QEMU that has its own.
+// A QEMU that outlives a vnic has the memory of that one's GPU: the next vnic says so, and does not
+// of a QEMU that has its own.
 //
 // Invariant: vnic serve: A QEMU that has the GPU memory of a vnic that is gone is warned of.
 func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {

@@ -17,8 +17,8 @@ const suffix = ".sock"
 // EnvDir names the directory of sockets; without it there is a choice: see candidates.
 const EnvDir = "VNIC_RUNTIME_DIR"
 
-// candidates are where sockets may lie, best first. A server takes the first that will do, a client looks in all: they may have
-// been started from different places.
+// candidates are where sockets may lie, best first. A server takes the first that will do, a client
+// looks in all: they may have been started from different places.
 func candidates() (dirs []string) {
 	if dir := os.Getenv(EnvDir); dir != "" {
 		return []string{dir}
@@ -38,8 +38,8 @@ func candidates() (dirs []string) {
 // errRefused says that others could have put something in a directory.
 var errRefused = errors.New("not to be trusted")
 
-// openDir opens a directory of sockets, and makes it first if told to. It must be this user's and nobody else's: what is
-// below is then what this user has put there.
+// openDir opens a directory of sockets, and makes it first if told to. It must be this user's and
+// nobody else's: what is below is then what this user has put there.
 func openDir(path string, create bool) (*os.File, error) {
 	if create {
 		if err := os.Mkdir(path, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -65,8 +65,8 @@ func openDir(path string, create bool) (*os.File, error) {
 	return d, nil
 }
 
-// within is a path to something in an open directory: short enough for a socket's address, and in that directory whatever
-// happens to its name. It is good while d is open.
+// within is a path to something in an open directory: short enough for a socket's address, and in
+// that directory whatever happens to its name. It is good while d is open.
 func within(d *os.File, name string) string { return fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), name) }
 
 // sockets lists those in a directory by process.
@@ -74,7 +74,8 @@ func sockets(d *os.File) map[int]string {
 	list := map[int]string{}
 	entries, _ := os.ReadDir(within(d, "."))
 	for _, e := range entries {
-		if pid, err := strconv.Atoi(strings.TrimSuffix(e.Name(), suffix)); err == nil && pid > 0 && e.Type() == os.ModeSocket {
+		if pid, err := strconv.Atoi(strings.TrimSuffix(e.Name(), suffix)); err == nil && pid > 0 &&
+			e.Type() == os.ModeSocket {
 			list[pid] = e.Name()
 		}
 	}

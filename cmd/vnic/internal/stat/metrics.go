@@ -21,13 +21,14 @@ var (
 	descSplit = desc("queue_split", "Whether a receive queue splits headers off.", "port", "queue")
 
 	descLinkPackets  = desc("link_packets_total", "Packets of a port on the wire.", "port", "direction")
-	descLinkSegments = desc("link_segments_total", "Packets of a port on the wire, counted as packets of the wire's size.", "port", "direction")
-	descLinkBytes    = desc("link_bytes_total", "Bytes of a port on the wire.", "port", "direction")
-	descLinkDrops    = desc("link_drops_total", "Packets dropped on the way from or to a port.", "port", "reason")
-	descBusy         = desc("link_busy_total", "Times that a port had no buffers.", "port")
-	descUnsplit      = desc("unsplit_frames_total", "Frames that a queue was to split, and that could not be.", "port")
-	descLost         = desc("lost_replies_total", "Answers of the control channel that did not reach the guest.", "port")
-	descRules        = desc("flow_rules", "Flow rules that are set.", "port")
+	descLinkSegments = desc("link_segments_total", "Packets of a port on the wire, counted as packets of the wire's size.",
+		"port", "direction")
+	descLinkBytes = desc("link_bytes_total", "Bytes of a port on the wire.", "port", "direction")
+	descLinkDrops = desc("link_drops_total", "Packets dropped on the way from or to a port.", "port", "reason")
+	descBusy      = desc("link_busy_total", "Times that a port had no buffers.", "port")
+	descUnsplit   = desc("unsplit_frames_total", "Frames that a queue was to split, and that could not be.", "port")
+	descLost      = desc("lost_replies_total", "Answers of the control channel that did not reach the guest.", "port")
+	descRules     = desc("flow_rules", "Flow rules that are set.", "port")
 
 	descMemory     = desc("gpu_memory_bytes", "Memory of a GPU.", "port", "gpu")
 	descRegistered = desc("gpu_registered_bytes", "Memory of a GPU that a guest has registered as buffers.", "port", "gpu")
@@ -118,8 +119,12 @@ func metricsHandler(s *Server) http.Handler {
 	r := prometheus.NewRegistry()
 	r.MustRegister(s, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorLog: errorLog{s.log}}))
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "vnic: see /metrics\n") })
+	mux.Handle("GET /metrics",
+		promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorLog: errorLog{s.log}}))
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		_,
+			_ = io.WriteString(w, "vnic: see /metrics\n")
+	})
 	return mux
 }
 

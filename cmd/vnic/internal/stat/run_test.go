@@ -33,8 +33,10 @@ func TestCountersOfARun(t *testing.T) {
 	const size = 1 << 20
 	var snap *stat.Snapshot
 	var text string
-	rep, err := run.Do(t.Context(), run.Options{NIC: run.NICVirtio, BindQueues: 1, Size: size, Modes: []string{"devmem"}, MTU: 1500, Family: 4,
-		Memory: 512 << 20, GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60, Log: slog.New(slog.DiscardHandler),
+	rep, err := run.Do(t.Context(), run.Options{NIC: run.NICVirtio, BindQueues: 1, Size: size, Modes: []string{"devmem"},
+		MTU: 1500, Family: 4,
+		Memory: 512 << 20, GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60,
+		Log:      slog.New(slog.DiscardHandler),
 		Services: []lab.Service{s.Watch},
 		Stage: func(step run.Step) {
 			if step.Stage == "verify" { // all is there, and nothing is sent any more
@@ -47,12 +49,14 @@ func TestCountersOfARun(t *testing.T) {
 	if err != nil || snap == nil {
 		t.Fatal(snap, err)
 	}
-	if len(snap.Ports) != 2 || snap.Ports[0].Name != "A" || snap.Ports[1].Name != "B" || snap.Ports[1].MAC != "02:76:6e:69:00:02" {
+	if len(snap.Ports) != 2 || snap.Ports[0].Name != "A" || snap.Ports[1].Name != "B" ||
+		snap.Ports[1].MAC != "02:76:6e:69:00:02" {
 		t.Fatalf("%+v", snap.Ports)
 	}
 	var sent, received, host uint64
 	for i, p := range snap.Ports {
-		if p.Kind != lab.Virtio || len(p.Queues) != 2 || p.Link.Received == 0 || p.Link.Sent == 0 || p.Engine == nil || p.Engine.Jobs == 0 ||
+		if p.Kind != lab.Virtio || len(p.Queues) != 2 || p.Link.Received == 0 || p.Link.Sent == 0 || p.Engine == nil ||
+			p.Engine.Jobs == 0 ||
 			len(p.GPUs) != 1 || p.GPUs[0].Bytes != 32<<20 || p.GPUs[0].Buffers == 0 || p.GPUs[0].Registered < size {
 			t.Errorf("%+v", p)
 		}
@@ -64,7 +68,8 @@ func TestCountersOfARun(t *testing.T) {
 				for _, line := range []string{
 					fmt.Sprintf("vnic_packets_total{%s} %v\n", labels, float64(d.Packets)),
 					fmt.Sprintf("vnic_header_bytes_total{%s} %v\n", labels, float64(d.HeaderBytes)),
-					fmt.Sprintf(`vnic_payload_bytes_total{direction="%s",domain="device",port="%s",queue="%d"} %v`+"\n", dir, p.Name, q.Index, float64(d.DeviceBytes)),
+					fmt.Sprintf(`vnic_payload_bytes_total{direction="%s",domain="device",port="%s",queue="%d"} %v`+"\n", dir, p.Name,
+						q.Index, float64(d.DeviceBytes)),
 				} {
 					if !strings.Contains(text, line) {
 						t.Errorf("no %s", line)

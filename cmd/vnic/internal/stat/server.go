@@ -54,13 +54,15 @@ type Server struct {
 	closed  bool
 }
 
-// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address. Without a place for a socket it
-// goes without, which the log tells: nothing else depends on it. Only metrics that cannot be served are an error.
+// Start begins to show counters: over a socket, and over HTTP if o.Metrics names an address.
+// Without a place for a socket it goes without, which the log tells: nothing else depends on it.
+// Only metrics that cannot be served are an error.
 func Start(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Server{command: o.Command, log: o.Log, began: time.Now(), wait: cmp.Or(o.patience, patience), clients: map[*net.UnixConn]bool{}}
+	s := &Server{command: o.Command, log: o.Log, began: time.Now(), wait: cmp.Or(o.patience, patience),
+		clients: map[*net.UnixConn]bool{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}

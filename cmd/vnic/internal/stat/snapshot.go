@@ -1,9 +1,9 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server takes a Snapshot of its ports whenever somebody asks, and only then; the datapath knows nothing of it. Its socket
-// lies in a directory that is this user's alone, named for the process. Who connects gets one Snapshot as JSON, and the
-// connection ends: a client that never reads costs a goroutine for some seconds. What a process leaves that was killed, the
-// next one removes.
+// A Server takes a Snapshot of its ports whenever somebody asks, and only then; the datapath knows
+// nothing of it. Its socket lies in a directory that is this user's alone, named for the process.
+// Who connects gets one Snapshot as JSON, and the connection ends: a client that never reads costs
+// a goroutine for some seconds. What a process leaves that was killed, the next one removes.
 package stat
 
 import (
@@ -24,8 +24,8 @@ type Port struct {
 	Name string     // "" = the link's
 }
 
-// Snapshot is what a vnic's counters were at one moment. Counters begin at 0 with the process and only grow, but those of a
-// port that goes away go with it. The JSON keys are API: schema 1.
+// Snapshot is what a vnic's counters were at one moment. Counters begin at 0 with the process and
+// only grow, but those of a port that goes away go with it. The JSON keys are API: schema 1.
 type Snapshot struct {
 	Schema  int            `json:"schema"`
 	PID     int            `json:"pid"`
@@ -145,7 +145,8 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 func (l *LinkCounters) read(link *wire.Link) {
 	n := link.Counters()
 	*l = LinkCounters{Sent: n.Sent, SentBytes: n.SentBytes, SentSegments: n.SentSegments, Received: n.Received,
-		ReceivedBytes: n.ReceivedBytes, ReceivedSegments: n.ReceivedSegments, Busy: n.Busy, Held: n.Held, DelayFull: n.DelayFull,
+		ReceivedBytes: n.ReceivedBytes, ReceivedSegments: n.ReceivedSegments, Busy: n.Busy, Held: n.Held,
+		DelayFull:  n.DelayFull,
 		NotLearned: n.NotLearned, Drops: map[string]uint64{}}
 	for r, count := range n.Drops {
 		if count > 0 {

@@ -66,7 +66,8 @@ func TestSnapshotComesOverTheSocket(t *testing.T) {
 		t.Errorf("%+v", snap)
 	}
 	s.SetPorts(func() []Port { return []Port{{Name: "a", Kind: "gve", MAC: [6]byte{2, 3}}, {Name: "a"}} })
-	if p := self(t).Ports; len(p) != 2 || p[0].Name != "a" || p[0].MAC != "02:03:00:00:00:00" || p[1].Name != "a#2" || p[1].MAC != "" {
+	if p := self(t).Ports; len(p) != 2 || p[0].Name != "a" || p[0].MAC != "02:03:00:00:00:00" || p[1].Name != "a#2" ||
+		p[1].MAC != "" {
 		t.Errorf("%+v", p)
 	}
 	found, err := Find(t.Context())
@@ -93,7 +94,8 @@ func TestSnapshotComesOverTheSocket(t *testing.T) {
 	}
 }
 
-// Clients that connect and never read keep nobody from asking, until there are too many of them, and no server from ending.
+// Clients that connect and never read keep nobody from asking, until there are too many of them,
+// and no server from ending.
 //
 // Invariant: vnic stat: A client that never reads keeps nobody from asking, and no vnic from
 // ending.
@@ -148,7 +150,8 @@ func TestServerThatSpeaksNonsense(t *testing.T) {
 	}
 	defer l.Close()
 	for says, want := range map[string]string{
-		"": "does not answer", "{": "cannot be read", "[]": "cannot be read", `{"schema":2}`: "another version", "\x00\xff": "cannot be read",
+		"": "does not answer", "{": "cannot be read", "[]": "cannot be read", `{"schema":2}`: "another version",
+		"\x00\xff": "cannot be read",
 	} {
 		go func() {
 			c, err := l.Accept()
@@ -157,7 +160,8 @@ func TestServerThatSpeaksNonsense(t *testing.T) {
 				_ = c.Close()
 			}
 		}()
-		if _, err := Read(t.Context(), 1); says == "" && !errors.Is(err, ErrNone) || says != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		if _, err := Read(t.Context(), 1); says == "" && !errors.Is(err, ErrNone) || says != "" &&
+			(err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v", says, err)
 		}
 	}
@@ -166,8 +170,10 @@ func TestServerThatSpeaksNonsense(t *testing.T) {
 // Invariant: vnic stat: A directory that is another user's is not used.
 func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 	base := t.TempDir()
-	theirs, open, link, fine := filepath.Join(base, "theirs"), filepath.Join(base, "open"), filepath.Join(base, "link"), filepath.Join(base, "fine")
-	for _, err := range []error{os.Mkdir(theirs, 0o700), os.Mkdir(open, 0o700), os.Chmod(open, 0o755), os.Mkdir(fine, 0o700), os.Symlink(fine, link)} {
+	theirs, open, link, fine := filepath.Join(base, "theirs"), filepath.Join(base, "open"), filepath.Join(base, "link"),
+		filepath.Join(base, "fine")
+	for _, err := range []error{os.Mkdir(theirs, 0o700), os.Mkdir(open, 0o700), os.Chmod(open, 0o755),
+		os.Mkdir(fine, 0o700), os.Symlink(fine, link)} {
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,7 +196,8 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		var log bytes.Buffer
 		s := start(t, Options{Log: debugLog(&log)})
 		s.Close()
-		if entries, err := os.ReadDir(dir); len(entries) != 0 || err != nil || !strings.Contains(log.String(), "level=WARN msg=\"no socket") {
+		if entries, err := os.ReadDir(dir); len(entries) != 0 || err != nil ||
+			!strings.Contains(log.String(), "level=WARN msg=\"no socket") {
 			t.Errorf("%s: %v, %v, log %q", dir, entries, err, log.String())
 		}
 		if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
@@ -239,7 +246,8 @@ func TestStaleSocketsAreSwept(t *testing.T) {
 	}
 	s := start(t, Options{})
 	self(t)
-	for name, there := range map[string]bool{fmt.Sprint(gone, suffix): false, fmt.Sprint(parent, suffix): true, fmt.Sprint(elsewhere, suffix): true, "notes": true} {
+	for name, there := range map[string]bool{fmt.Sprint(gone, suffix): false, fmt.Sprint(parent, suffix): true,
+		fmt.Sprint(elsewhere, suffix): true, "notes": true} {
 		if _, err := os.Lstat(filepath.Join(dir, name)); (err == nil) != there {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -279,11 +287,13 @@ func TestMetricsAreServed(t *testing.T) {
 	b, err := io.ReadAll(resp.Body)
 	resp.Body.Close()
 	text := string(b)
-	if err != nil || resp.StatusCode != 200 || !strings.Contains(text, `vnic_link_packets_total{direction="rx",port="a\"b#2"} 0`) ||
+	if err != nil || resp.StatusCode != 200 ||
+		!strings.Contains(text, `vnic_link_packets_total{direction="rx",port="a\"b#2"} 0`) ||
 		!strings.Contains(text, "process_resident_memory_bytes ") || !strings.Contains(text, "go_goroutines ") {
 		t.Errorf("%v, %v: %s", resp.Status, err, text)
 	}
-	if _, err := Start(Options{Metrics: s.metrics.listener.Addr().String()}); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "give another address") {
+	if _, err := Start(Options{Metrics: s.metrics.listener.Addr().String()}); !errors.Is(err, unix.EADDRINUSE) ||
+		!strings.Contains(err.Error(), "give another address") {
 		t.Errorf("an address that is taken: %v", err)
 	}
 	for _, addr := range []string{"9118", "localhost", "localhost:http2", "localhost:70000", "::1:9118"} {
@@ -311,8 +321,9 @@ func TestMetricsHandlerTakesGETOnly(t *testing.T) {
 }
 
 func TestTableShowsRatesAndTotals(t *testing.T) {
-	before := &Snapshot{PID: 7, Command: "run", Uptime: 10, Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 10, ReceivedBytes: 1 << 20},
-		Queues: []Queue{{}, {Index: 1, Split: true, RX: Direction{Packets: 5, HeaderBytes: 24, DeviceBytes: 1000}}}}}}
+	before := &Snapshot{PID: 7, Command: "run", Uptime: 10,
+		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 10, ReceivedBytes: 1 << 20},
+			Queues: []Queue{{}, {Index: 1, Split: true, RX: Direction{Packets: 5, HeaderBytes: 24, DeviceBytes: 1000}}}}}}
 	b, err := json.Marshal(before)
 	if err != nil {
 		t.Fatal(err)
@@ -348,7 +359,8 @@ new wire tx 0 0 B
 	if got := table(before, now); got != rates {
 		t.Errorf("got %s", got)
 	}
-	if got := table(nil, before); !strings.Contains(got, "since it began:") || !strings.Contains(got, "A 1 split rx 5 1.0 KiB 1000 B") {
+	if got := table(nil, before); !strings.Contains(got, "since it began:") ||
+		!strings.Contains(got, "A 1 split rx 5 1.0 KiB 1000 B") {
 		t.Errorf("got %s", got)
 	}
 	began := &Snapshot{PID: 8, Command: "run", Uptime: 1} // another process with another number

@@ -11,8 +11,8 @@ import (
 	"github.com/dustin/go-humanize"
 )
 
-// Table writes the counters of now: what was counted since before, by the second, or since the process began if before is
-// nil. Queues that have never seen a packet are left out.
+// Table writes the counters of now: what was counted since before, by the second, or since the
+// process began if before is nil. Queues that have never seen a packet are left out.
 func Table(w io.Writer, before, now *Snapshot) error {
 	t := table{seconds: 1}
 	what := "since it began"
