@@ -46,7 +46,7 @@ func (q *fakeQueue) Publish() bool { return true }
 func (q *fakeQueue) Base() uint32 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return uint32(q.taken)
+	return uint32(uint16(q.taken)) // a split ring's
 }
 
 func (q *fakeQueue) Close() {
