@@ -279,7 +279,9 @@ func (q *toyTx) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	if q.moved = q.moved || moved; moved && s.at == q.goneAt {
 		return false, nil
 	}
+	q.mu.Lock()
 	segs := q.ring[s.at]
+	q.mu.Unlock()
 	return true, nic.Again(segs, 0, segs[0].Len, &f.Packet)
 }
 
