@@ -192,12 +192,12 @@ func (s *Sender) run(kickFirst bool) error {
 	s.cores = runtime.GOMAXPROCS(0)
 	s.q.DisableKick()
 	for {
-		last := s.stopping.Load()
+		last, full := s.stopping.Load(), s.held == len(s.frames)
 		n, err := s.Round(last)
 		switch {
 		case err != nil, last:
 			s.Release()
-			if err != nil || n == 0 {
+			if err != nil || n == 0 && !full { // where held frames took all the room, there may be more
 				return err
 			}
 		case s.held > 0 || n == 0:
