@@ -30,18 +30,14 @@ func filled(t *testing.T) cache {
 		"lock", "kvm.json", "qemu/mine/x", "images/holiday.jpg", "tools/hammer/x", "tmp/x", "letters/x"} {
 		write(t, filepath.Join(c.dir, name), strings.Repeat("x", 5000))
 	}
-	if err := c.save(&resolved{QEMU: &tree{Dir: treeA}, Kernel: &tree{Dir: treeB}}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.save(&resolved{QEMU: &tree{Dir: treeA}, Kernel: &tree{Dir: treeB}}))
 	return c
 }
 
 func (c cache) names(t *testing.T) (names []string) {
 	t.Helper()
 	_, list, err := ListCache(Options{CacheDir: c.dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, e := range list {
 		names = append(names, e.Name)
 	}
@@ -121,21 +117,15 @@ func TestWhatIsInUseStays(t *testing.T) {
 	c := filled(t)
 	o := Options{CacheDir: c.dir}
 	fd, err := hold(filepath.Join(c.dir, treeA))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	program := filepath.Join(c.dir, "tools/go/sleep")
 	b, err := os.ReadFile("/bin/sleep")
 	if err == nil {
 		err = os.WriteFile(program, b, 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	cmd := exec.Command(program, "1000")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, cmd.Start())
 	_, list, err := ListCache(o)
 	for _, e := range list {
 		if e.InUse != (e.Name == treeA || e.Name == "tools/go") || (e.Name == "tools/go") != slices.Contains(e.PIDs,
@@ -155,9 +145,7 @@ func TestWhatIsInUseStays(t *testing.T) {
 	}
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	if err := unix.Close(fd); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Close(fd))
 	if _, err := RemoveCached(t.Context(), o, all); err != nil || c.names(t) != nil {
 		t.Errorf("left %q: %v", c.names(t), err)
 	}
@@ -168,9 +156,7 @@ func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
 	unlock, err := c.lock(t.Context(), func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	removed, err := RemoveCached(t.Context(), Options{CacheDir: c.dir}, all)
 	if !errors.Is(err, ErrInUse) || removed != nil || len(c.names(t)) != 5 {
 		t.Errorf("removed %v: %v", removed, err)
@@ -197,14 +183,10 @@ func TestLinksOutOfTheCacheAreNotFollowed(t *testing.T) {
 		os.RemoveAll(kernels), os.Symlink(outside, kernels), os.Symlink(outside, inside),
 		os.Symlink(filepath.Join(outside, "precious-0123456789ab"), filepath.Join(c.dir, "qemu/link-0123456789ab")),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 	}
 	_, list, err := ListCache(Options{CacheDir: c.dir})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	links := map[string]string{}
 	for _, e := range list {
 		if e.Link != "" {
@@ -247,9 +229,7 @@ func TestHeldTreeIsTheOneThatIsThere(t *testing.T) {
 	}
 	c := filled(t)
 	fd, err := hold(filepath.Join(c.dir, treeB))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	again, err := hold(filepath.Join(c.dir, treeB)) // as many as there are
 	if err := errors.Join(err, unix.Close(fd), unix.Close(again)); err != nil {
 		t.Error(err)

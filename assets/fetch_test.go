@@ -32,9 +32,7 @@ func fetched(t *testing.T) *Resolved {
 			t.Log(now, p.Total)
 		}
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)
@@ -46,9 +44,7 @@ func fetched(t *testing.T) *Resolved {
 func TestFetchedWorksOffline(t *testing.T) {
 	r := fetched(t)
 	again, err := Fetch(t.Context(), Options{IgnoreSystemQEMU: true, Offline: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if again.QEMU.Args[0] != r.QEMU.Args[0] || again.Kernel != r.Kernel {
 		t.Errorf("%+v, then %+v", r, again)
 	}
@@ -177,9 +173,7 @@ func TestWaitForTheCacheEndsWithItsContext(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := cache{t.TempDir()}
 	unlock, err := c.lock(t.Context(), func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	if _, err := c.lock(ctx, cancel); !errors.Is(err, context.Canceled) {
@@ -192,17 +186,13 @@ func TestCacheForgetsWhatIsNotThere(t *testing.T) {
 	write(t, filepath.Join(c.dir, "tmp/fetch-1/x"), "left by a run that was killed")
 	write(t, filepath.Join(c.dir, "kernel/a/x"), "")
 	in := &resolved{QEMU: &tree{Dir: "qemu/gone"}, Kernel: &tree{Dir: "kernel/a", Version: "1"}}
-	if err := c.save(in); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.save(in))
 	out, err := c.load()
 	if err != nil || out.QEMU != nil || out.Kernel == nil || out.Kernel.Version != "1" {
 		t.Errorf("%+v, %v", out, err)
 	}
 	in.Kernel.Dir = "../elsewhere"
-	if err := c.save(in); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.save(in))
 	if out, err = c.load(); err != nil || out.Kernel != nil {
 		t.Errorf("a tree outside the cache: %+v, %v", out, err)
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestParseQEMUVersion(t *testing.T) {
@@ -29,9 +30,7 @@ func TestParseQEMUVersion(t *testing.T) {
 func fakeQEMU(t *testing.T, version string) string {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\necho QEMU emulator version "+version+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(path, []byte("#!/bin/sh\necho QEMU emulator version "+version+"\n"), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	for _, e := range []string{EnvQEMU, EnvKernel, EnvModules, EnvCache} {
 		t.Setenv(e, "")
@@ -43,9 +42,7 @@ func TestSystemQEMUIsUsedWhenNewEnough(t *testing.T) {
 	path := fakeQEMU(t, "10.0.13")
 	k := bzImage(t, "6.12.1-test")
 	r, err := Fetch(t.Context(), Options{CacheDir: t.TempDir(), Kernel: k, Modules: t.TempDir(), Offline: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if r.QEMU.Source != SourceSystem || r.QEMU.Args[0] != path || r.QEMU.Version != "10.0.13" {
 		t.Errorf("%+v", r.QEMU)
 	}
@@ -106,9 +103,7 @@ func bzImage(t *testing.T, version string) string {
 	binary.LittleEndian.PutUint16(b[0x20e:], 0x100)
 	copy(b[0x300:], version+" (someone@somewhere) #1 SMP\x00")
 	path := filepath.Join(t.TempDir(), "vmlinuz")
-	if err := os.WriteFile(path, b, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(path, b, 0o644))
 	return path
 }
 
@@ -129,9 +124,7 @@ func TestGivenKernelFindsItsModules(t *testing.T) {
 		t.Errorf("a flat directory: %+v, %v", flat, err)
 	}
 	deep := filepath.Join(dir, "lib/modules/6.12.1-test")
-	if err := os.MkdirAll(deep, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.MkdirAll(deep, 0o755))
 	if got, err := givenKernel(k, dir); err != nil || got.Modules != deep {
 		t.Errorf("a root: %+v, %v", got, err)
 	}
@@ -157,9 +150,7 @@ func FuzzKernelVersion(f *testing.F) {
 		copy(b[0x202:], "HdrS")
 		binary.LittleEndian.PutUint16(b[0x20e:], at)
 		path := filepath.Join(t.TempDir(), "k")
-		if err := os.WriteFile(path, append(b, text...), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.WriteFile(path, append(b, text...), 0o600))
 		if v, err := kernelVersion(path); err == nil && (v == "" || strings.Contains(v, "/")) {
 			t.Errorf("%q", v)
 		}

@@ -31,15 +31,11 @@ type mirror struct {
 func newMirror(t *testing.T) *mirror {
 	t.Helper()
 	key, err := openpgp.NewEntity("test", "", "test@example.org", &packet.Config{Algorithm: packet.PubKeyAlgoEdDSA})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	dir := t.TempDir()
 	m := &mirror{t: t, dir: filepath.Join(dir, "debian"), keyring: filepath.Join(dir, "keys.gpg"), key: key}
 	var b bytes.Buffer
-	if err := key.Serialize(&b); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, key.Serialize(&b))
 	write(t, m.keyring, b.String())
 	return m
 }
@@ -78,16 +74,12 @@ func (m *mirror) deb(control string, files []string) []byte {
 		var b bytes.Buffer
 		w := tar.NewWriter(&b)
 		for _, n := range names {
-			if err := w.WriteHeader(&tar.Header{Name: "./" + n, Mode: 0o644, Size: int64(len(body))}); err != nil {
-				m.t.Fatal(err)
-			}
+			testkit.OK(m.t, w.WriteHeader(&tar.Header{Name: "./" + n, Mode: 0o644, Size: int64(len(body))}))
 			if _, err := w.Write([]byte(body)); err != nil {
 				m.t.Fatal(err)
 			}
 		}
-		if err := w.Close(); err != nil {
-			m.t.Fatal(err)
-		}
+		testkit.OK(m.t, w.Close())
 		return b.Bytes()
 	}
 	deb := bytes.NewBufferString("!<arch>\n")
@@ -129,9 +121,7 @@ func (m *mirror) suite(name, index string, validUntil time.Time) {
 		_, err = w.Write([]byte(release))
 		err = errors.Join(err, w.Close())
 	}
-	if err != nil {
-		m.t.Fatal(err)
-	}
+	testkit.OK(m.t, err)
 	write(m.t, filepath.Join(m.dir, "dists", name, "InRelease"), b.String())
 }
 
@@ -193,9 +183,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 				}
 				return
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			have, err := cache{o.CacheDir}.load()
 			if err != nil || have.Kernel.Suite != c.from || r.Kernel.Version == "" {
 				t.Errorf("kernel %+v of %+v, %v; want suite %s", r.Kernel, have.Kernel, err, c.from)
@@ -216,9 +204,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 
 func (m *mirror) remove(path string) {
 	m.t.Helper()
-	if err := os.RemoveAll(filepath.Join(m.dir, path)); err != nil {
-		m.t.Fatal(err)
-	}
+	testkit.OK(m.t, os.RemoveAll(filepath.Join(m.dir, path)))
 }
 
 // replace changes a byte of each package of a pool.
@@ -227,9 +213,7 @@ func (m *mirror) replace(path string) {
 	files, _ := filepath.Glob(filepath.Join(m.dir, path, "*.deb"))
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err != nil {
-			m.t.Fatal(err)
-		}
+		testkit.OK(m.t, err)
 		b[len(b)-1] ^= 1
 		write(m.t, f, string(b))
 	}

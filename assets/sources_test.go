@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // aptSources makes an /etc/apt with these files of sources.
@@ -173,12 +174,8 @@ func TestArchiveComesFromTheMachinesSources(t *testing.T) {
 
 func write(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.OK(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 func FuzzSignedBy(f *testing.F) {

@@ -30,9 +30,7 @@ func TestSurveySaysWhichNICsAGuestCanHave(t *testing.T) {
 	modules := t.TempDir()
 	for _, m := range []string{"uio/uio_pci_generic.ko.xz", "google/gve/gve.ko", "google/gve/gvenot.ko"} {
 		path := filepath.Join(modules, m)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)))
 	}
 	for name, c := range map[string]struct {
 		qemu, modules string

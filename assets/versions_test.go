@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"golang.org/x/mod/semver"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 var update = flag.Bool("update", false,
@@ -43,15 +44,11 @@ func formatVersions(t *tested, head string) string {
 
 func TestVersionsLockIsCurrent(t *testing.T) {
 	got, err := parseVersions(versionsLock)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if *update {
 		r := fetched(t)
 		have, err := cache{r.Cache}.load()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		got = &tested{suites: got.suites, packages: map[string]Package{}, fetch: map[string]sizes{}}
 		for _, role := range roles {
 			tr := *have.tree(role.name)
@@ -73,9 +70,7 @@ func TestVersionsLockIsCurrent(t *testing.T) {
 				}
 			}
 		}
-		if err := os.WriteFile("versions.lock", []byte(formatVersions(got, lockHead)), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.WriteFile("versions.lock", []byte(formatVersions(got, lockHead)), 0o644))
 		return
 	}
 	if want := formatVersions(got, lockHead); want != versionsLock {
@@ -149,9 +144,7 @@ func less(a, b [4]int) bool {
 func TestUntestedIsSaid(t *testing.T) {
 	a, b := strings.Repeat("a", 64), strings.Repeat("b", 64)
 	l, err := parseVersions("suites s\nqemu q 1:11.1.2-1 5 " + a + "\nqemu r 1.0 6 " + b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for name, c := range map[string]struct {
 		version string
 		list    []Package

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // sameAddr compares addresses as ==.
@@ -139,15 +140,11 @@ func TestListsNeedSeveralFrames(t *testing.T) {
 	var want []uint32
 	for i := range 100 { // 30 fit in a frame
 		id, err := c.AddFlow(t.Context(), FlowRule{Proto: 17, DstPort: uint16(i + 1)})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		want = append(want, id)
 	}
 	rules, err := c.Flows(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var got []uint32
 	for _, r := range rules {
 		got = append(got, r.ID)
@@ -260,9 +257,7 @@ func TestSlowRequestStaysInWindow(t *testing.T) {
 		synctest.Wait()
 		time.Sleep(10 * time.Second) // synctest's: repeats of the slow one go by
 		close(p.block)
-		if err := <-slow; err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, <-slow)
 		wg.Wait()
 		if p.count("split") != 1 || p.count("blocked") != 1 {
 			t.Fatalf("handled %d times", p.count("split"))
@@ -321,8 +316,6 @@ func TestStrangeFramesAreNotAnswers(t *testing.T) {
 			t.Fatalf("%+v", s)
 		}
 		c.Receive(good.Append(nil))
-		if err := <-done; err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, <-done)
 	})
 }

@@ -20,6 +20,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 const goldenDir = "testdata/golden"
@@ -616,9 +617,7 @@ func answeredCommands(t *testing.T) map[command]bool {
 		seq++
 		f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, c.class, c.cmd, 1, seq
 		var r control.Frame
-		if err := r.Parse(d.Handle(f.Append(nil), nil)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, r.Parse(d.Handle(f.Append(nil), nil)))
 		return r.Errno != syscall.EOPNOTSUPP
 	}
 	found := make(map[command]bool)
@@ -660,9 +659,7 @@ func declaredCommands(t *testing.T) map[command]string {
 				t.Fatalf("%s %s: not a plain number: this test must learn to read it", kind.Name, name.Name)
 			}
 			v, err := strconv.Atoi(lit.Value)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			if numbers[kind.Name] == nil {
 				numbers[kind.Name] = make(map[string]int)
 			}
@@ -671,17 +668,13 @@ func declaredCommands(t *testing.T) map[command]string {
 		return true
 	}
 	sources, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, path := range sources {
 		if strings.HasSuffix(path, "_test.go") {
 			continue
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		ast.Inspect(f, inspect)
 	}
 	found := make(map[command]string)
@@ -710,9 +703,7 @@ func TestGoldenIsComplete(t *testing.T) {
 	}
 	have := make(map[kind]int)
 	files, err := golden.Read(goldenDir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for name, text := range files {
 		frames, err := parseGolden(text)
 		if err != nil {

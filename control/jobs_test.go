@@ -7,6 +7,7 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestWaitJob ends a job in each order of reply, notify and wait, with notifies that arrive and that are lost.
@@ -21,9 +22,7 @@ func TestWaitJob(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, l, p := connect(t, ClientOptions{})
 				id, err := c.SubmitJob(t.Context(), Job{Op: JobFill})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, err)
 				end := func() {
 					s := p.end(id, 0)
 					if !tc.lost {
@@ -56,9 +55,7 @@ func TestWaitJobOfAJobThatIsForgotten(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, l, p := connect(t, ClientOptions{})
 				id, err := c.SubmitJob(t.Context(), Job{Op: JobFill})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, err)
 				ended := p.end(id, 0)
 				p.mu.Lock()
 				delete(p.jobs, id)
@@ -136,9 +133,7 @@ func TestResetEndsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})
 		id, err := c.SubmitJob(t.Context(), Job{Op: JobFill})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		time.AfterFunc(time.Millisecond, func() {
 			p.mu.Lock()
 			p.s = NewState(78, &p.info, [40]byte{})

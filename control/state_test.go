@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // check holds what every State keeps to.
@@ -59,13 +60,9 @@ func TestRules(t *testing.T) {
 		s.AddBuffer(Buffer{ID: 3, Off: 4096, Size: 8192})
 		s.AddBuffer(Buffer{ID: 4, GPU: 1, Size: 8192})
 		for _, q := range []uint16{1, 2} {
-			if err := s.SetSplit(Split{Queue: q, On: true}); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, s.SetSplit(Split{Queue: q, On: true}))
 		}
-		if err := s.SetSplit(Split{Queue: 3, On: true, Threshold: 1}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, s.SetSplit(Split{Queue: 3, On: true, Threshold: 1}))
 		if _, err := s.BindRx(2, []uint16{1}, 3); err != nil {
 			t.Fatal(err)
 		}
@@ -180,13 +177,9 @@ func TestStateIsJSON(t *testing.T) {
 	s.AddMeter(Meter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"), Remote: netip.MustParseAddrPort("1.2.3.4:6")},
 		1)
 	b, err := json.Marshal(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var back State
-	if err := json.Unmarshal(b, &back); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, json.Unmarshal(b, &back))
 	if d := cmp.Diff(s, &back, sameAddr); d != "" {
 		t.Fatal(d)
 	}

@@ -2,7 +2,10 @@
 
 package dma
 
-import "testing"
+import (
+	"testing"
+	"vnic.dev/vnic/internal/testkit"
+)
 
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestHotPathDoesNotAllocate(t *testing.T) {
@@ -47,9 +50,7 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 				if src, err = s.Translate(src[:0], 31*page+1, 2*page, Read); err != nil {
 					t.Fatal(err)
 				}
-				if err := f(); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, f())
 				s.Leave(token)
 			})
 			if n != 0 {

@@ -3,6 +3,7 @@ package dma
 import (
 	"fmt"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // benchPlaces is how far a benchmark walks through its files, so that it measures memory and not the first cache.
@@ -94,9 +95,7 @@ func BenchmarkTranslate(b *testing.B) {
 			defer s.Close()
 			fd := memfd(b, 1<<20)
 			for i := range n {
-				if err := s.Add(Map{IOVA: uint64(i) << 20, Size: 1 << 20, FD: fd}); err != nil {
-					b.Fatal(err)
-				}
+				testkit.OK(b, s.Add(Map{IOVA: uint64(i) << 20, Size: 1 << 20, FD: fd}))
 			}
 			dst := make([]Segment, 0, 4)
 			iova := uint64(0)
@@ -117,9 +116,7 @@ func BenchmarkManyRegions(b *testing.B) {
 	fill := func(b *testing.B) *Space {
 		s := NewSpace("bench", NewFiles())
 		for i := range uint64(MaxRegions) {
-			if err := s.Add(Map{IOVA: i << 13, Size: 4096, FD: fd}); err != nil {
-				b.Fatal(err)
-			}
+			testkit.OK(b, s.Add(Map{IOVA: i << 13, Size: 4096, FD: fd}))
 		}
 		return s
 	}
@@ -149,9 +146,7 @@ func BenchmarkManyRegions(b *testing.B) {
 				b.StopTimer()
 				s := fill(b)
 				b.StartTimer()
-				if err := remove(s); err != nil {
-					b.Fatal(err)
-				}
+				testkit.OK(b, remove(s))
 			}
 		})
 	}

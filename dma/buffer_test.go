@@ -5,14 +5,13 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestDomainsOfAGPU(t *testing.T) {
 	leakFree(t)
 	f, err := NewFiles().Open(memfd(t, 64<<10), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer f.Close()
 	if d, n := f.Domain(4096); d != Host || n != 60<<10 || f.GPU() != -1 {
 		t.Fatalf("before SetGPU: %v for %d bytes", d, n)
@@ -52,9 +51,7 @@ func TestDomainAgainstACountPerByte(t *testing.T) {
 				i := rapid.IntRange(0, len(have)-1).Draw(t, "which")
 				r := have[i]
 				have = append(have[:i], have[i+1:]...)
-				if err := f.Unregister(r.off, r.n); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, f.Unregister(r.off, r.n))
 				for j := r.off; j < r.off+r.n; j++ {
 					count[j]--
 				}
@@ -62,9 +59,7 @@ func TestDomainAgainstACountPerByte(t *testing.T) {
 				off := rapid.Uint64Range(0, size-1).Draw(t, "off")
 				n := rapid.Uint64Range(1, size-off).Draw(t, "n")
 				have = append(have, rng{off, n})
-				if err := f.Register(off, n); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, f.Register(off, n))
 				for j := off; j < off+n; j++ {
 					count[j]++
 				}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // A copy between any segments is the copy of their bytes, its sum is that of the bytes, and each byte is counted
@@ -20,14 +21,10 @@ func TestCopyAgainstBytes(t *testing.T) {
 	var regions []*Region
 	for i := range 3 {
 		f, err := files.Open(memfd(t, size), 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		defer f.Close()
 		r, err := f.Region(0, size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if i > 0 {
 			f.SetGPU(i * 7)
 			f.Register(100, 300)
@@ -170,9 +167,7 @@ func snapshot(c *Counts) (m [NumDomains][NumDomains][MaxGPUs + 1]uint64) {
 func TestOverlappingCopyIsAMove(t *testing.T) {
 	leakFree(t)
 	f, err := NewFiles().Open(memfd(t, 64<<10), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer f.Close()
 	r, _ := f.Region(0, 64<<10)
 	other, _ := f.Region(512, 32<<10) // the same bytes through another region
@@ -202,9 +197,7 @@ func TestCopierRefusesToWriteReadOnly(t *testing.T) {
 	add(t, s, Map{Size: page, FD: memfd(t, page), ReadOnly: true})
 	defer s.Leave(s.Enter())
 	segs, err := s.Translate(nil, 0, page, Read)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	c := NewCopier()
 	if n, err := c.Write(segs, []byte("x")); n != 0 || !errors.Is(err, ErrAccess) {
 		t.Fatalf("Write: %d, %v", n, err)

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // pending starts f, which has to wait, and returns a channel that is closed when it is done.
@@ -63,9 +64,7 @@ func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 				elsewhere := other.Enter()
 				inside := s.Enter()
 				segs, err := s.Translate(nil, 0, page, Write)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, err)
 				done := pending(t, c.name, func() error { return c.change(s) })
 
 				late := s.Enter() // not blocked by the one who waits, and does not hold it up
@@ -159,9 +158,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 		for i := range uint64(regions) {
 			fd := memfd(t, page) // a file each: Remove unmaps it
 			f, err := files.Open(fd, page)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			r, _ := f.Region(0, page)
 			var b [page]byte
 			for o := 0; o < page; o += 8 {

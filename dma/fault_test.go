@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // on runs f on a goroutine started by Go and waits for it.
@@ -133,9 +134,7 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 				}
 			})
 			// The guest comes back with a whole file.
-			if err := victim.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, victim.Close())
 			if closed(victim.Faulted()) || victim.FaultErr() != nil {
 				t.Error("an empty space is at fault")
 			}
@@ -199,9 +198,7 @@ func TestRingAccessFaults(t *testing.T) {
 	leakFree(t)
 	victim, _, fd, _ := twoGuests(t)
 	p, err := victim.Pin(8*page, page)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer p.Close()
 	ring := p.Bytes()
 	load := func() (b byte, err error) {
@@ -228,9 +225,7 @@ func TestOtherPanicsGoOn(t *testing.T) {
 	leakFree(t)
 	_, healthy, _, _ := twoGuests(t)
 	foreign, err := unix.Mmap(-1, 0, page, unix.PROT_NONE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Munmap(foreign)
 	var none *Counts
 	for _, c := range []struct {
@@ -325,9 +320,7 @@ func faultInOverlap() {
 
 func TestFaultInOverlappingCopyLeavesTheRuntimeSound(t *testing.T) {
 	exe, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, dbg := range []string{"", "cpu.avx=off,cpu.avx2=off,cpu.erms=off"} {
 		cmd := exec.CommandContext(t.Context(), exe)
 		cmd.Env = append(os.Environ(), overlapEnv+"=1", "GODEBUG="+dbg)
@@ -351,9 +344,7 @@ func TestFileThatDiesWhileItIsAdded(t *testing.T) {
 	files := NewFiles()
 	s := NewSpace("late", files)
 	r, err := s.open(Map{Size: page, FD: memfd(t, page)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	first := r.File().die(8)
 	if again := r.File().die(16); again != first {
 		t.Errorf("the second fault is %v", again)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // Invariant: dma: A file is mapped once, and one guest cannot take the whole address space of the
@@ -17,26 +18,18 @@ func TestFileIsMappedOnce(t *testing.T) {
 	files := NewFiles()
 	fd := memfd(t, 64<<10)
 	a, err := files.Open(fd, 64<<10)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	dup, err := unix.Dup(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	b, err := files.Open(dup, 1)
 	unix.Close(dup) // the mapping keeps the inode
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if a != b || files.Len() != 1 {
 		t.Fatalf("two descriptors of one file: %p and %p, %d mapped", a, b, files.Len())
 	}
 	a.Close()
 	r, err := b.Region(0, b.Size())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	c := NewCopier()
 	if _, err := c.Write([]Segment{r.Segment(100, 5)}, []byte("hello")); err != nil {
 		t.Fatal(err)
@@ -56,9 +49,7 @@ func TestFileIsMappedOnce(t *testing.T) {
 
 func TestFileClosedTooOftenPanics(t *testing.T) {
 	f, err := NewFiles().Open(memfd(t, 4096), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	f.Close()
 	defer func() {
 		if recover() == nil {
@@ -73,30 +64,22 @@ func TestOpenRefuses(t *testing.T) {
 	dir := t.TempDir()
 	open := func(flags int, name string) int {
 		fd, err := unix.Open(name, flags|unix.O_CLOEXEC, 0o600)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		t.Cleanup(func() { unix.Close(fd) })
 		return fd
 	}
 	var pipe [2]int
-	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Pipe2(pipe[:], unix.O_CLOEXEC))
 	t.Cleanup(func() { unix.Close(pipe[0]); unix.Close(pipe[1]) })
 	sealed, err := unix.MemfdCreate("sealed", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Close(sealed) })
 	truncate(t, sealed, 4096)
 	if _, err := unix.FcntlInt(uintptr(sealed), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); err != nil {
 		t.Fatal(err)
 	}
 	name := filepath.Join(dir, "ro")
-	if err := os.WriteFile(name, make([]byte, 4096), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(name, make([]byte, 4096), 0o600))
 	sparse := memfd(t, maxFile+4096)
 	for _, c := range []struct {
 		name string
@@ -133,9 +116,7 @@ func TestGrownFileKeepsItsSize(t *testing.T) {
 	files := NewFiles()
 	fd := memfd(t, 4096)
 	a, err := files.Open(fd, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	truncate(t, fd, 8192)
 	if _, err := files.Open(fd, 8192); !errors.Is(err, ErrBadFile) {
 		t.Fatalf("Open of what is not mapped: %v", err)
@@ -194,14 +175,10 @@ func TestOneGuestCannotTakeTheAddressSpace(t *testing.T) {
 		t.Errorf("Replace: %v", err)
 	}
 	add(t, other, more[0])
-	if err := greedy.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, greedy.Close())
 	for i := range uint64(maxSpaceFiles + 1) {
 		fd, err := unix.MemfdCreate("small", unix.MFD_CLOEXEC)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		truncate(t, fd, page)
 		err = greedy.Add(Map{IOVA: i * page, Size: page, FD: fd})
 		unix.Close(fd)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // modelPage is what one page of the fuzzed space should be.
@@ -154,9 +155,7 @@ func FuzzSpace(f *testing.F) {
 					p.Close()
 				}
 			case 6:
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, s.Close())
 				gen++
 				clear(model[:])
 			case 7: // a worker enters and leaves

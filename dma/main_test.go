@@ -6,6 +6,7 @@ import (
 
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -20,9 +21,7 @@ func TestMain(m *testing.M) {
 func memfd(t testing.TB, size int64) int {
 	t.Helper()
 	fd, err := unix.MemfdCreate("dma-test", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
 	truncate(t, fd, size)
 	return fd
@@ -30,9 +29,7 @@ func memfd(t testing.TB, size int64) int {
 
 func truncate(t testing.TB, fd int, size int64) {
 	t.Helper()
-	if err := unix.Ftruncate(fd, size); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Ftruncate(fd, size))
 }
 
 // leakFree fails the test if, at its end, descriptors are open that are not open now, or files are mapped.
@@ -54,16 +51,12 @@ func leakFree(t testing.TB) {
 func openFDs(t testing.TB) int {
 	t.Helper()
 	list, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return len(list)
 }
 
 // add maps m and fails the test if it cannot.
 func add(t testing.TB, s *Space, m Map) {
 	t.Helper()
-	if err := s.Add(m); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, s.Add(m))
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestCutAgainstBytes(t *testing.T) {
@@ -68,14 +69,10 @@ func TestReuseKeepsNoLongList(t *testing.T) {
 func TestSegmentOutsideItsRegionIsAnError(t *testing.T) {
 	leakFree(t)
 	f, err := NewFiles().Open(memfd(t, 8192), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer f.Close()
 	inFile, err := f.Region(4096, 4096)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if _, err := f.Region(4096, 4097); !errors.Is(err, ErrBounds) {
 		t.Fatalf("region past the end: %v", err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 const (
@@ -109,9 +110,7 @@ func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 	for i := range uint64(regions) { // the file's pages in reverse: no two make one
 		maps[i] = Map{IOVA: i * page, Size: page, FD: fd, FileOffset: (regions - 1 - i) * page}
 	}
-	if err := s.Replace(maps); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, s.Replace(maps))
 	big := memfd(t, 3*maxSegment) // sparse
 	add(t, s, Map{IOVA: 1 << 40, Size: 3 * maxSegment, FD: big})
 	first := Segment{Off: 42}
@@ -207,9 +206,7 @@ func TestSpaceRefuses(t *testing.T) {
 	if len(s.Regions()) != 1 || s.Generation() != gen {
 		t.Fatalf("refusals changed the space: %v", s.Regions())
 	}
-	if err := s.Remove(10*page, 4*page); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, s.Remove(10*page, 4*page))
 	if files.Len() != 0 {
 		t.Fatal("a reference leaked")
 	}
@@ -222,9 +219,7 @@ func TestReplaceKeepsFilesMapped(t *testing.T) {
 	fd, other := memfd(t, 8*page), memfd(t, page)
 	add(t, s, Map{Size: 8 * page, FD: fd})
 	f := s.Regions()[0].File
-	if err := s.Replace([]Map{{IOVA: 8 * page, Size: 8 * page, FD: fd}, {IOVA: 0, Size: page, FD: other}}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, s.Replace([]Map{{IOVA: 8 * page, Size: 8 * page, FD: fd}, {IOVA: 0, Size: page, FD: other}}))
 	r := s.Regions()
 	if len(r) != 2 || r[0].IOVA != 0 || r[1].File != f || !s.Has(f) || s.Has(nil) || files.Len() != 2 {
 		t.Fatalf("after Replace: %+v", r)
@@ -257,9 +252,7 @@ func TestPinOutlivesItsRegion(t *testing.T) {
 		}
 	}
 	p, err := s.Pin(10*page+16, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if p.File() != s.Regions()[0].File || len(p.Bytes()) != 64 {
 		t.Fatalf("pin: %d bytes", len(p.Bytes()))
 	}
@@ -284,9 +277,7 @@ func TestSpaceHoldsManyRegions(t *testing.T) {
 	for i := range maps {
 		maps[i] = Map{IOVA: uint64(i) * 2 * page, Size: page, FD: fd}
 	}
-	if err := s.Replace(maps); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, s.Replace(maps))
 	if err := s.Add(Map{IOVA: page, Size: page, FD: fd}); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("one more: %v", err)
 	}

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // valid fails the test if the tree breaks a rule of its form, and returns its height.
@@ -144,9 +145,7 @@ func TestOneRegionOfManyIsCheap(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	const some = 1000
 	for i := range uint64(some) {
-		if err := s.Remove(i*7919%MaxRegions*page, page); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, s.Remove(i*7919%MaxRegions*page, page))
 	}
 	runtime.ReadMemStats(&removed)
 	if got := (added.TotalAlloc - before.TotalAlloc) / MaxRegions; got > each {
@@ -185,9 +184,7 @@ func TestOneWaitForManyRegions(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := NewSpace("guest", NewFiles())
 				for _, inside := range []bool{false, true} {
-					if err := s.Replace(maps); err != nil {
-						t.Fatal(err)
-					}
+					testkit.OK(t, s.Replace(maps))
 					before, want := s.Waits(), uint64(0)
 					if inside {
 						token := s.Enter()

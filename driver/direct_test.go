@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // direct is a transport without a device: a test writes the rings itself. Addresses are offsets in its memory.
@@ -25,36 +26,24 @@ const directGPU = 1 << 40 // address of the GPU, where no memory is
 func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Receiver) (*NIC, *direct) {
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	sl, err := newSleeper(os.NewFile(uintptr(fd), "eventfd"), 8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Munmap(mem); sl.close() })
 	d := &direct{mem: mem, feats: feats | featsMandatory | featMQ | featCtrlVQ, rings: map[int]ringPlace{}, sl: sl}
 	n := &NIC{t: d, gpus: []GPUInfo{{ID: 3, Addr: directGPU, Size: testGPUSize}}, failed: make(chan struct{})}
 	n.opts = Options{QueuePairs: 2, RingSize: ring, PagesPerChain: pages}
 	n.opts.fill()
 	n.settingUp.Store(true) // nobody answers
-	if err := n.begin([]byte{2, 0, 0, 0, 0, 1}, 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, n.begin([]byte{2, 0, 0, 0, 0, 1}, 0))
 	n.poller.init(n)
 	n.receiver.Store(&r)
 	q := n.rx[1]
-	if err := q.makeHeaders(0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, q.makeHeaders(0))
 	q.split = newSplit(n.gpus[0], src, q.hdrs, n.opts.PagesPerChain)
-	if err := q.postSplit(nil); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, q.postSplit(nil))
 	return n, d
 }
 

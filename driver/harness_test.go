@@ -29,17 +29,13 @@ func TestMain(m *testing.M) {
 func socketpair(t testing.TB) (a, b *net.UnixConn) {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var conns [2]*net.UnixConn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socketpair")
 		c, err := net.FileConn(f)
 		f.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		conns[i] = c.(*net.UnixConn)
 	}
 	return conns[0], conns[1]
@@ -63,13 +59,9 @@ func newTestGPU(t testing.TB, pages int) *testGPU {
 	if err == nil {
 		err = unix.Ftruncate(fd, testGPUSize)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	mem, err := unix.Mmap(fd, 0, testGPUSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	g := &testGPU{fd: fd, mem: mem}
 	for i := range pages {
 		g.free = append(g.free, testGPUSize-uint64(i+1)*PageSize) // the upper half; tests send from the lower
@@ -218,9 +210,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 	}
 	n, err := Attach(fo)
 	t.Cleanup(func() { <-ended }) // after Close
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	r := &rig{dev: d, nic: n, rcv: newTestReceiver(g), gpu: g}
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil && !r.gone {
@@ -230,9 +220,7 @@ func newRig(t testing.TB, o rigOptions) *rig {
 			t.Errorf("%d pages were not given back", out)
 		}
 	})
-	if err := n.Start(r.rcv); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, n.Start(r.rcv))
 	return r
 }
 

@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestBrokenDeviceStopsNIC lets the device break rules, one for each case.
@@ -32,9 +33,7 @@ func TestBrokenDeviceStopsNIC(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			other := newRig(t, rigOptions{})
 			r := newRig(t, rigOptions{pairs: 2, pages: 200})
-			if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 			r.dev.do(func() { r.dev.hold = true })
 			r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 77}) // in flight for ever
 			c.evil(r)
@@ -96,9 +95,7 @@ func TestLongestFrameIsJoined(t *testing.T) {
 func TestBackendThatGoesAwayDoesNotHangClose(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
 	r.gone = true
-	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.nic.t.(*frontend).front.Close() // the same, seen from the other end
 	if err := r.nic.UnbindQueue(1); err == nil {
 		t.Error("UnbindQueue: no error")
@@ -111,9 +108,7 @@ func TestBackendThatGoesAwayDoesNotHangClose(t *testing.T) {
 func TestBackendThatHangsUpStopsNIC(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
 	r.gone = true
-	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.dev.hangUp()
 	<-r.nic.Failed()
 	if err := r.nic.Err(); !errors.Is(err, errHangup) {

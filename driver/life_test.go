@@ -63,9 +63,7 @@ func TestAttachToNobody(t *testing.T) {
 
 func TestCloseUnderTraffic(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 400})
-	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	toQueue1(r)
 	var senders sync.WaitGroup
 	for i := range 2 {
@@ -83,9 +81,7 @@ func TestCloseUnderTraffic(t *testing.T) {
 		})
 	}
 	r.rcv.waitFrames(1000)
-	if err := r.nic.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.nic.Close())
 	senders.Wait()
 	if err := r.nic.Close(); err != nil {
 		t.Errorf("second Close: %v", err)

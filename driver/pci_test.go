@@ -70,9 +70,7 @@ func TestGPUsAreIVSHMEMDevices(t *testing.T) {
 	b := tree.gpu("0000:00:0b.0", 0x800000000, 1<<30)
 	tree.gpu("0000:00:03.0", 0x380000000000, 64<<20)
 	gpus, err := tree.root.gpus()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	want := []GPUInfo{{0, 0x380000000000, 64 << 20, "0000:00:03.0"}, {1, 0x800000000, 1 << 30, "0000:00:0b.0"}}
 	if len(gpus) != 2 || gpus[0] != want[0] || gpus[1] != want[1] {
 		t.Errorf("%+v, want %+v", gpus, want)
@@ -101,9 +99,7 @@ func fakeHugePages() *hugeMem {
 // TestHugePage takes a real one where the machine has some: it does not change the machine to get it.
 func TestHugePage(t *testing.T) {
 	tree := newPCITree(t)
-	if err := os.Symlink("/proc", tree.path("proc")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.Symlink("/proc", tree.path("proc")))
 	h := newHugeMem(tree.root)
 	defer h.free()
 	m, err := h.alloc(1)
@@ -122,9 +118,7 @@ func TestHugeMemory(t *testing.T) {
 	var spans []span
 	for _, n := range []int{1, PageSize, PageSize + 1, hugePage - 4*PageSize, hugePage, 100} {
 		m, err := h.alloc(n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		s := span{m.addr, m.addr + uint64(len(m.b))}
 		if len(m.b) < n || m.addr%PageSize != 0 || m.addr/hugePage != (s.to-1)/hugePage {
 			t.Errorf("%d bytes: %#x, %d bytes", n, m.addr, len(m.b))
@@ -224,9 +218,7 @@ func TestPCIErrors(t *testing.T) {
 // bar maps the NIC's registers until the test ends.
 func (p *pciTree) bar(dir string) regs {
 	b, err := pciDev{dir: p.path(dir)}.mapBAR(4, 0x4000)
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.OK(p.t, err)
 	p.t.Cleanup(func() { unix.Munmap(b) })
 	return b
 }

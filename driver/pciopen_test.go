@@ -18,9 +18,7 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	bar := tree.bar(dir)
 	mem := fakeHugePages()
 	n, err := openPCI(tree.root, mem, PCIOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer n.Close()
 	if n.MAC().String() != "52:54:00:01:02:03" || n.MTU() != 1500 || n.QueuePairs() != 1 ||
 		n.GPUs()[0].Size != testGPUSize {
@@ -50,9 +48,7 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	}
 
 	r := newTestReceiver(nil)
-	if err := n.Start(r); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, n.Start(r))
 	if k, err := n.Transmit(0, []TxFrame{{Header: tcpHeader(0), Cookie: 9, Device: []Range{{0, 100, 5}}}}); k != 1 ||
 		err != nil {
 		t.Fatalf("Transmit: %d, %v", k, err)
@@ -67,14 +63,10 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	le.PutUint32(used[0:], 0|1<<16) // flags, idx
 	bar.write8(0x1000, 1)           // the ISR
 	intr, err := os.OpenFile(tree.path("dev/uio0"), os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer intr.Close()
 	cfg, err := pciDev{dir: tree.path(dir)}.openConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer cfg.f.Close()
 	cfg.setCommand(commandINTxDisable, 0) // what uio's handler does
 	intr.Write([]byte{1, 0, 0, 0})

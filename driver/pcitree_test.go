@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // pciTree makes a file tree as sysfs has it, with a virtio-net device as QEMU shows it: its BAR 4 is a file, so that
@@ -32,20 +33,14 @@ func (p *pciTree) path(elem ...string) string { return p.root.path(elem...) }
 func (p *pciTree) write(path, text string) {
 	p.t.Helper()
 	path = p.path(path)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		p.t.Fatal(err)
-	}
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.OK(p.t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.OK(p.t, os.WriteFile(path, []byte(text), 0o644))
 }
 
 func (p *pciTree) read(path string) string {
 	p.t.Helper()
 	b, err := os.ReadFile(p.path(path))
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.OK(p.t, err)
 	return string(b)
 }
 
@@ -74,9 +69,7 @@ func (p *pciTree) nic(addr string) (dir string) {
 	bar.write16(regQueueSize, 256)
 	copy(bar[0x2000:], []byte{0x52, 0x54, 0, 1, 2, 3, 1, 0, 1, 0, 0xdc, 5})
 	p.write(dir+"resource4", string(bar))
-	if err := os.Symlink("../../drivers/virtio-pci", p.path(dir, "driver")); err != nil {
-		p.t.Fatal(err)
-	}
+	testkit.OK(p.t, os.Symlink("../../drivers/virtio-pci", p.path(dir, "driver")))
 	p.write(dir+"uio/uio0/dev", "248:0\n")
 	p.write("dev/null", "")
 	if err := unix.Mkfifo(p.path("dev/uio0"), 0o600); err != nil && err != unix.EEXIST {

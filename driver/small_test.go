@@ -13,14 +13,13 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func newTestSleeper(t *testing.T) (s *sleeper, call func()) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if s, err = newSleeper(os.NewFile(uintptr(fd), "eventfd"), 8); err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -32,9 +33,7 @@ func TestPayloadGoesToGPUPages(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t, rigOptions{pairs: 2, pages: 400, offer: c.offer, driver: c.driver})
-			if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 			toQueue1(r)
 			for i, n := range payloads {
 				payload := pattern(make([]byte, n), i)
@@ -51,9 +50,7 @@ func TestPayloadGoesToGPUPages(t *testing.T) {
 					}
 				}
 			}
-			if err := r.nic.UnbindQueue(1); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, r.nic.UnbindQueue(1))
 			if n := r.gpu.out(); n != 0 {
 				t.Errorf("%d pages were not given back", n)
 			}
@@ -63,9 +60,7 @@ func TestPayloadGoesToGPUPages(t *testing.T) {
 
 func TestGPUToGPU(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
-	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	toQueue1(r)
 	pattern(r.gpu.mem[:1<<20], 1)
 	for _, ranges := range [][]Range{
@@ -94,9 +89,7 @@ func TestQueueIsBoundAgain(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 600})
 	for i := range 5 {
 		r.dev.do(func() { r.dev.steer = func([]byte) int { return 0 } })
-		if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 		toQueue1(r)
 		for k := range 300 { // more than the ring: it wraps
 			r.send(t, 0, TxFrame{Header: tcpHeader(5000), Linear: pattern(make([]byte, 5000), i+k)})
@@ -106,9 +99,7 @@ func TestQueueIsBoundAgain(t *testing.T) {
 				t.Fatalf("payload of %d bytes", f.PayloadLen)
 			}
 		}
-		if err := r.nic.UnbindQueue(1); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, r.nic.UnbindQueue(1))
 		if n := r.gpu.out(); n != 0 {
 			t.Fatalf("round %d: %d pages were not given back", i, n)
 		}
@@ -120,15 +111,11 @@ func TestDeviceWithoutQueueResetReturnsChains(t *testing.T) {
 	r.nic.offloads.QueueReset = false // before anybody reads it
 	r.dev.do(func() { r.dev.flush = true })
 	for i := range 3 {
-		if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 		toQueue1(r)
 		r.send(t, 0, TxFrame{Header: tcpHeader(5000), Linear: pattern(make([]byte, 5000), i)})
 		r.rcv.waitFrames(1)
-		if err := r.nic.UnbindQueue(1); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, r.nic.UnbindQueue(1))
 		if n := r.gpu.out(); n != 0 {
 			t.Fatalf("%d pages were not given back", n)
 		}
@@ -138,9 +125,7 @@ func TestDeviceWithoutQueueResetReturnsChains(t *testing.T) {
 func TestFewPagesAreEnough(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 3})
 	r.rcv.keep = true
-	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	toQueue1(r)
 	for i := range 50 {
 		payload := pattern(make([]byte, 8193), i) // all three pages
@@ -165,9 +150,7 @@ func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 400, driver: func(o *FrontendOptions) {
 		o.OnGeneration = func(g uint32) { generations <- g }
 	}})
-	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.dev.loseState()
 	toQueue1(r)
 	for _, n := range []int{0, 100, 3000, 30000} {
@@ -200,9 +183,7 @@ func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 
 func TestBindErrors(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 3, pages: 100, driver: func(o *FrontendOptions) { o.HostQueues = 2 }})
-	if err := r.nic.BindQueue(2, 3, r.gpu); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.nic.BindQueue(2, 3, r.gpu))
 	for _, c := range []struct {
 		name       string
 		queue, gpu int
@@ -217,9 +198,7 @@ func TestBindErrors(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
-	if err := r.nic.UnbindQueue(2); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.nic.UnbindQueue(2))
 	if err := r.nic.BindQueue(2, 4, r.gpu); !errors.Is(err, unix.ENODEV) {
 		t.Errorf("no such GPU: %v", err)
 	}
@@ -252,9 +231,7 @@ func TestBadPageSourceIsRefused(t *testing.T) {
 
 func TestOffloadsReachReceiver(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
-	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	for queue := range 2 {
 		r.dev.do(func() { r.dev.steer = func([]byte) int { return queue } })
 		r.send(t, 0, TxFrame{Header: tcpHeader(30000), Linear: make([]byte, 30000), NeedsCsum: true, CsumStart: 34,

@@ -39,20 +39,14 @@ func newStation(t testing.TB, sw *wire.Switch, files *dma.Files, i int) *station
 		Name: string(rune('A' + i)), MAC: s.mac, MTU: 9000, QueuePairs: 2, Log: log,
 		GPUs: []nic.GPU{{GPU: s.gpu, Path: gpumem.Path{Kind: gpumem.PathBus}}},
 	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := dev.Port().Attach(sw, wire.LinkOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
+	testkit.OK(t, dev.Port().Attach(sw, wire.LinkOptions{}))
 	a, b := socketpair(t)
 	served := make(chan error, 1)
 	dma.Go(func() { served <- dev.Serve(context.Background(), b) })
 	s.nic, err = Attach(FrontendOptions{Conn: a, MAC: net.HardwareAddr(s.mac[:]), MTU: 9000,
 		GPUs: []FrontendGPU{{ID: i, FD: s.gpu.FD(), Size: s.gpu.Size()}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := s.nic.Close(); err != nil {
 			t.Error(err)
@@ -138,9 +132,7 @@ func newPair(t testing.TB, want uint64, check bool) *pair {
 	ctx := t.Context()
 	must := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 	}
 	p.src = &source{room: make(chan struct{}, 1), came: make(chan struct{}, 1)}
 	must(p.a.nic.Start(p.src))
@@ -182,9 +174,7 @@ func newPair(t testing.TB, want uint64, check bool) *pair {
 func mapGPU(t testing.TB, g *gpumem.GPU) []byte {
 	t.Helper()
 	b, err := unix.Mmap(g.FD(), 0, int(g.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Munmap(b) })
 	return b
 }
@@ -210,9 +200,7 @@ func (p *pair) send(t testing.TB, count int, n uint32, mss uint16) {
 	for at := 0; count > 0; {
 		batch := frames[at:min(len(frames), at+count, at+16)]
 		k, err := p.a.nic.Transmit(0, batch)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if k < len(batch) {
 			<-p.src.room
 		}
@@ -228,9 +216,7 @@ func TestGPUToGPUOverTwoNICs(t *testing.T) {
 	p.send(t, 32, 32<<10, 8960)
 	<-p.sink.done
 	c, err := p.b.nic.Control().PortCounters(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if c.Rx.DeviceBytes != 1<<20+probeLen*p.sink.probes.Load() || c.Rx.HostBytes != 0 || c.Rx.BouncedBytes != 0 {
 		t.Errorf("counters: %+v", c.Rx)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 var auditStreams = []Stream{{Seed: 0x1234, Bytes: 1 << 20}, {Seed: 0xfeedfacecafe, Bytes: 1<<40 + 3}}
@@ -248,9 +249,7 @@ func TestAuditOfSparseFile(t *testing.T) {
 		want = append(want, Hit{Off: uint64(at), Len: 300, Stream: 1, StreamOff: 99})
 	}
 	var before, after unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &before); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Fstat(int(f.Fd()), &before))
 	if got, err := AuditReader(f, size, auditStreams); err != nil || !slices.Equal(got, want) {
 		t.Fatalf("got %+v, %v", got, err)
 	}
@@ -265,9 +264,7 @@ func TestAuditOfShortFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	f, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer f.Close()
 	if _, err := AuditReader(f, 4096, auditStreams); !errors.Is(err, io.EOF) {
 		t.Fatal(err)

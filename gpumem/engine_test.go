@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 const (
@@ -43,9 +44,7 @@ func newBench(t testing.TB, o EngineOptions) *bench {
 		{IOVA: ramAt, Size: ramLen / 2, FD: int(b.ram.Fd())},
 		{IOVA: ramAt + ramLen/2, Size: ramLen / 2, FD: int(b.ram.Fd()), FileOffset: ramLen / 2},
 	} {
-		if err := b.space.Add(m); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, b.space.Add(m))
 	}
 	b.reg = NewRegistry([]*GPU{b.gpu}, 4)
 	if _, err := b.reg.RegisterBuffer(0, bufOff, bufLen); err != nil {
@@ -69,9 +68,7 @@ func newBench(t testing.TB, o EngineOptions) *bench {
 func (b *bench) run(j Job) Status {
 	b.t.Helper()
 	id, err := b.e.Submit(j)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	testkit.OK(b.t, err)
 	s := <-b.done
 	if s.ID != id || !s.Done || (s.Err == nil) != (s.Errno == 0) {
 		b.t.Fatalf("job %d: %+v", id, s)
@@ -267,9 +264,7 @@ func TestCancel(t *testing.T) {
 	var ids []uint64
 	for range 3 {
 		id, err := b.e.Submit(j)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		ids = append(ids, id)
 	}
 	if _, err := b.e.Submit(j); !errors.Is(err, syscall.EAGAIN) {
@@ -325,9 +320,7 @@ func TestCancelWhileDoneWaits(t *testing.T) {
 		}
 	}})
 	id, err := b.e.Submit(b.endless())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if s, err := b.e.Cancel(id); err != nil || !s.Done {
 		t.Fatalf("%+v, %v", s, err)
 	}

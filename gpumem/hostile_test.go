@@ -5,6 +5,7 @@ import (
 	"errors"
 	"syscall"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestHostileJobs: whatever a job says, nothing outside of the port's memory is touched, and the engine goes on.
@@ -99,17 +100,13 @@ func TestMemoryGoesAway(t *testing.T) {
 			}
 			b.write(ramLen/2, tab)
 			id, err := b.e.Submit(Job{Op: CopyToGuest, Entries: n, Table: ramAt + ramLen/2})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			for s, err := b.e.Poll(id); s.Bytes == 0; s, err = b.e.Poll(id) { // it is at work
 				if err != nil || s.Done {
 					t.Fatalf("%+v, %v", s, err)
 				}
 			}
-			if err := tc.take(b); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, tc.take(b))
 			b.write(0, make([]byte, 1<<20))
 			if s := <-b.done; s.Errno != syscall.EFAULT || s.Bytes == 0 || s.Bytes == n<<20 {
 				t.Fatalf("%+v", s)
@@ -126,9 +123,7 @@ func TestTruncatedRAM(t *testing.T) {
 	b, other := newBench(t, EngineOptions{}), newBench(t, EngineOptions{})
 	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096},
 		entry{bufOff, ramAt + 4096, 4096}))
-	if err := b.ram.Truncate(4096); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, b.ram.Truncate(4096))
 	if s := b.run(Job{Op: CopyToGuest, Entries: 3, Table: ramAt}); s.Errno != syscall.EIO || s.Entry != 1 ||
 		s.Bytes != 1000 {
 		t.Fatalf("%+v", s)

@@ -16,9 +16,7 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func fds(t testing.TB) int {
 	t.Helper()
 	d, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return len(d)
 }
 
@@ -38,9 +36,7 @@ func noLeak(t testing.TB, files *dma.Files) {
 func newGPU(t testing.TB, files *dma.Files, id int, size uint64) *GPU {
 	t.Helper()
 	g, err := NewGPU(files, id, size, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := g.Close(); err != nil {
 			t.Error(err)
@@ -53,14 +49,10 @@ func newGPU(t testing.TB, files *dma.Files, id int, size uint64) *GPU {
 func memfd(t testing.TB, size int64) *os.File {
 	t.Helper()
 	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	f := os.NewFile(uintptr(fd), "guest")
 	t.Cleanup(func() { f.Close() })
-	if err := f.Truncate(size); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, f.Truncate(size))
 	return f
 }
 

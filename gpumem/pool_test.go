@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // newPool is a pool that tells nobody.
@@ -152,9 +153,7 @@ func TestPoolIsWholePages(t *testing.T) {
 func TestDryPoolTells(t *testing.T) {
 	var told []int
 	p, err := NewPool(0, 0, 2*PageSize, func(q int) { told = append(told, q) }, func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	offs := make([]uint64, 3)
 	if n := p.TakePages(7, offs); n != 2 {
 		t.Fatal(n)
@@ -183,9 +182,7 @@ func TestDryPoolTells(t *testing.T) {
 func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	ended := 0
 	p, err := NewPool(0, 0, 4*PageSize, func(int) { t.Error("refill of a closed pool") }, func() { ended++ })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	offs := make([]uint64, 5)
 	p.TakePages(1, offs)
 	pieces, _ := p.Receive(nil, []Range{{Off: offs[0], Len: 10}}, 10)

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // Invariant: dma: Only registered ranges of a GPU's file count as device memory.
@@ -77,9 +78,7 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 	if id, err := r.RegisterBuffer(0, 0, 4096); err != nil || id != 5 {
 		t.Fatal("afterwards:", id, err)
 	}
-	if err := r.Unregister(5); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, r.Unregister(5))
 	if !slices.Equal(r.GPUs(), []*GPU{g0, g1}) || r.GPU(1) != g1 || r.GPU(7) != nil {
 		t.Fatal("GPUs")
 	}
@@ -111,9 +110,7 @@ func TestUnregisterWaitsForPieces(t *testing.T) {
 			t.Fatalf("%d are through", len(gone))
 		}
 		r.leave(second)
-		if err := errors.Join(<-gone, <-gone); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errors.Join(<-gone, <-gone))
 		if len(r.old) != 0 {
 			t.Fatal("old tables are kept")
 		}
@@ -129,9 +126,7 @@ func TestPaths(t *testing.T) {
 		tree.AddDevice("gpu1", "sw1"), tree.AddDevice("gpu2", "sw1"), // behind one that redirects
 		tree.AddDevice("gpu3", "rc0"), tree.AddDevice("gpu4", "sw2"), tree.AddDevice("gpu5", "rc1"),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 	}
 	for _, tc := range []struct {
 		a, b string

@@ -17,6 +17,7 @@ import (
 	"github.com/ulikunitz/xz"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // ko makes the smallest ELF file with a .modinfo section.
@@ -36,21 +37,15 @@ func ko(t *testing.T, info string) []byte {
 		elf.Section64{Name: 1, Type: uint32(elf.SHT_PROGBITS), Off: headerLen, Size: uint64(len(info))},
 		elf.Section64{Name: 10, Type: uint32(elf.SHT_STRTAB), Off: uint64(headerLen + len(info)), Size: uint64(len(names))},
 	} {
-		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, binary.Write(&b, binary.LittleEndian, v))
 	}
 	return b.Bytes()
 }
 
 func put(t *testing.T, path string, b []byte) {
 	t.Helper()
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(path, b, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+	testkit.OK(t, os.WriteFile(path, b, 0o755))
 }
 
 func xzOf(t *testing.T, b []byte) []byte {
@@ -62,9 +57,7 @@ func xzOf(t *testing.T, b []byte) []byte {
 	if err == nil {
 		err = w.Close()
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return out.Bytes()
 }
 
@@ -96,9 +89,7 @@ func kernel(t *testing.T) string {
 func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 	dir := kernel(t)
 	mods, err := resolve(dir, []string{"top_module", "low"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var names []string
 	for _, m := range mods {
 		names = append(names, m.name)
@@ -171,27 +162,19 @@ func options(t *testing.T) Options {
 
 func TestImageHoldsWhatWasAskedFor(t *testing.T) {
 	img, err := Build(t.Context(), options(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	initrd, err := img.Initrd(agent.Config{Hostname: "h", Modules: []string{"top_module"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer initrd.Close()
 	all, err := io.ReadAll(initrd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if st, err := os.Stat(img.Path); err != nil || st.Size() != img.Size || img.Size%4 != 0 {
 		t.Errorf("size %d, %v", img.Size, err)
 	}
 	got := map[string]string{}
 	for _, part := range [][]byte{all[:img.Size], all[img.Size:]} {
 		recs, err := cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(part)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		for _, r := range recs {
 			var b []byte
 			if r.ReaderAt != nil {
@@ -223,17 +206,11 @@ func TestImageHoldsWhatWasAskedFor(t *testing.T) {
 func TestImageIsReproducibleAndKept(t *testing.T) {
 	o := options(t)
 	a, err := Build(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	first, err := os.ReadFile(a.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	old := time.Now().Add(-time.Hour)
-	if err := os.Chtimes(a.Path, old, old); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.Chtimes(a.Path, old, old))
 	again, err := Build(t.Context(), o)
 	if err != nil || *again != *a {
 		t.Errorf("%+v, then %+v, %v", a, again, err)
@@ -243,9 +220,7 @@ func TestImageIsReproducibleAndKept(t *testing.T) {
 	}
 	o.CacheDir = t.TempDir()
 	elsewhere, err := Build(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if second, err := os.ReadFile(elsewhere.Path); err != nil || !bytes.Equal(first, second) {
 		t.Errorf("built again, it differs: %v", err)
 	}
@@ -261,14 +236,10 @@ func TestOldImagesGo(t *testing.T) {
 	for name, age := range map[string]time.Duration{"old.cpio": 2 * keep, ".new-1": 2 * keep, "new.cpio": time.Hour} {
 		put(t, filepath.Join(dir, name), nil)
 		when := time.Now().Add(-age)
-		if err := os.Chtimes(filepath.Join(dir, name), when, when); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.Chtimes(filepath.Join(dir, name), when, when))
 	}
 	img, err := Build(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 2 {
 		t.Errorf("%v, %v", entries, err)
@@ -299,15 +270,11 @@ func TestBadProgramIsRefused(t *testing.T) {
 
 func TestGzippedProgramIsTheSameInTheGuest(t *testing.T) {
 	p, err := readProgram(options(t).Program)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	path := filepath.Join(t.TempDir(), "p.gz")
 	put(t, path, gzOf(t, p.content))
 	z, err := readProgram(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if b, err := z.unpack(); err != nil || !bytes.Equal(b, p.content) {
 		t.Errorf("%q, %v", b, err)
 	}

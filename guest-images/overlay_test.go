@@ -13,15 +13,14 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 
 	"vnic.dev/vnic/guest-images/elfdeps"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // unpacked reads an overlay's archive: "mode content" by name, a link as "-> target".
 func unpacked(t *testing.T, o *Overlay) map[string]string {
 	t.Helper()
 	var b bytes.Buffer
-	if err := o.Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, o.Write(&b))
 	m := map[string]string{}
 	r := cpio.EOFReader{RecordReader: cpio.Newc.Reader(bytes.NewReader(b.Bytes()))}
 	for {
@@ -29,9 +28,7 @@ func unpacked(t *testing.T, o *Overlay) map[string]string {
 		if err == io.EOF {
 			return m
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		var content []byte
 		if rec.ReaderAt != nil {
 			content, _ = io.ReadAll(io.NewSectionReader(rec, 0, int64(rec.FileSize)))
@@ -56,18 +53,12 @@ func TestCopiesKeepModesLinksAndDirectories(t *testing.T) {
 	put(t, filepath.Join(dir, "tree/empty"), nil)
 	put(t, filepath.Join(dir, "one"), []byte("1"))
 	for path, mode := range map[string]os.FileMode{"tree/sub": 0o750, "tree/empty": 0o600, "one": 0o4755 | os.ModeSetuid} {
-		if err := os.Chmod(filepath.Join(dir, path), mode); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.Chmod(filepath.Join(dir, path), mode))
 	}
-	if err := os.Symlink("sub/run", filepath.Join(dir, "tree/link")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.Symlink("sub/run", filepath.Join(dir, "tree/link")))
 	o := NewOverlay(0)
 	for host, guest := range map[string]string{"tree": "/opt/tree", "one": "/usr/bin/one", "tree/link": "/followed"} {
-		if err := o.Copy(filepath.Join(dir, host), guest); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, o.Copy(filepath.Join(dir, host), guest))
 	}
 	o.Text("/etc/passwd", "root")
 	o.Text("/usr/bin/one", "not this")
@@ -132,13 +123,9 @@ func TestProgramsComeWithWhatTheyNeed(t *testing.T) {
 	put(t, filepath.Join(dir, "text"), []byte("text"))
 	put(t, filepath.Join(dir, "object"), ko(t, "depends=\x00"))
 	put(t, filepath.Join(dir, "plain"), []byte("\x7fELF"))
-	if err := os.Chmod(filepath.Join(dir, "plain"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.Chmod(filepath.Join(dir, "plain"), 0o644))
 	o := NewOverlay(0)
-	if err := o.Program(filepath.Join(dir, "nested"), "/run/it"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, o.Program(filepath.Join(dir, "nested"), "/run/it"))
 	m := unpacked(t, o)
 	for _, name := range append(files, "/run/it", "/bin/sh", filepath.Join(dir, "ok")) {
 		if m[strings.TrimPrefix(name, "/")] == "" {

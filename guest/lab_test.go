@@ -16,6 +16,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
 	"vnic.dev/vnic/stack/stacktest"
 )
@@ -44,14 +45,10 @@ func pair(t *testing.T) (a, b *Device) {
 	for i, n := range []*stacktest.NIC{na, nb} {
 		addr := netip.AddrFrom4([4]byte{10, 118, 110, byte(guestnet.DevmemHost + i + 1)})
 		s, err := stack.New(n, n, stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		d := &Device{Index: i, Guests: 2}
-		if err := d.take(&devmemtool.Device{Device: s, Queues: 4, GPUs: []devmemtool.GPU{{Size: 4 << 20}},
-			Memory: plain(n.Memory())}, addr); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, d.take(&devmemtool.Device{Device: s, Queues: 4, GPUs: []devmemtool.GPU{{Size: 4 << 20}},
+			Memory: plain(n.Memory())}, addr))
 		list = append(list, d)
 	}
 	t.Cleanup(func() {
@@ -68,9 +65,7 @@ func pair(t *testing.T) (a, b *Device) {
 func TestMemoryIsApartAndBounded(t *testing.T) {
 	d, _ := pair(t)
 	x, err := d.Alloc(1 << 20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	y, err := d.Alloc(3 << 20)
 	if err != nil || y.Buffer.Offset() != 1<<20 {
 		t.Fatalf("%+v, %v", y, err)
@@ -138,13 +133,9 @@ func TestGuestsFindEachOther(t *testing.T) {
 	}()
 	<-refused
 	l, err := to.ListenGPU(5201, 2<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	frags := make([]devmem.Frag, 4)
 	var got string
 	for {
@@ -228,17 +219,11 @@ func TestProgramEndsWithItsDeviceClosed(t *testing.T) {
 func TestLingerOfZeroAborts(t *testing.T) {
 	a, b := pair(t)
 	l, err := a.ListenGPU(5201, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	x, err := b.DialGuest(t.Context(), 0, 5201)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	y, err := l.AcceptConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if err := errors.Join(x.SetLinger(0), x.Close()); err != nil {
 		t.Error(err)
 	}

@@ -20,22 +20,14 @@ import (
 func TestGatewayLeadsBothWays(t *testing.T) {
 	testkit.LeavesNothing(t)
 	host, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer host.Close()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	_, port, _ := net.SplitHostPort(free.Addr().String())
-	if err := free.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, free.Close())
 	f, err := lab.ParseForward(port+":port1:80", "port", 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0),
 		lab.Options{Services: []lab.Service{lab.Gateway(gateway.Options{NAT: true, Forwards: []gateway.Forward{f}})}})
 	g := attach(t, w.Port(1))
@@ -44,27 +36,17 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 	defer cancel()
 	gw, _ := lab.GatewayAddrs()
 	out, err := g.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(gw.Addr(), uint16(host.Addr().(*net.TCPAddr).Port)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	at, err := host.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	says(t, out, at)
 	l, err := g.Listen(netip.AddrPortFrom(w.Port(1).Addr4.Addr(), 80))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer l.Close()
 	in, err := net.Dial("tcp", "127.0.0.1:"+port)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	got, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	says(t, in, got)
 }
 

@@ -19,9 +19,7 @@ import (
 func open(t *testing.T, d lab.Description, o lab.Options) *lab.Lab {
 	t.Helper()
 	w, err := lab.Open(d, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := w.Close(); err != nil {
 			t.Error(err)
@@ -34,9 +32,7 @@ func open(t *testing.T, d lab.Description, o lab.Options) *lab.Lab {
 func attach(t *testing.T, p *lab.Port) *labtest.Guest {
 	t.Helper()
 	client, server, err := vfiotest.Pair() // any pair of sockets
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	p.Connected(server)
 	var gpus []driver.FrontendGPU
 	if g := p.GPU(); g != nil {
@@ -44,9 +40,7 @@ func attach(t *testing.T, p *lab.Port) *labtest.Guest {
 	}
 	g, err := labtest.New(client, "02:76:6e:69:00:"+string([]byte{'0', byte('1' + p.Index)}),
 		[]netip.Prefix{p.Addr4, p.Addr6}, gpus...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return g
 }
 
@@ -69,15 +63,11 @@ func TestGVEAnswersByVFIOUser(t *testing.T) {
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.GVE}, 6<<20), lab.Options{})
 	for range 2 { // one after the other
 		client, server, err := vfiotest.Pair()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		done := make(chan error, 1)
 		go func() { done <- w.Port(1).Serve(t.Context(), server) }()
 		c, err := vfiotest.Connect(client)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		var id [4]byte
 		if err := c.Read(7, 0, id[:]); err != nil || id != [4]byte{0xe0, 0x1a, 0x42, 0} {
 			t.Errorf("PCI identity %x, %v", id, err)
@@ -98,14 +88,10 @@ func TestCloseEndsConnections(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: nic}, 0), lab.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		p := w.Port(0)
 		client, server, err := vfiotest.Pair()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		p.Connected(server)
 		if err := w.Close(); err != nil {
 			t.Error(err)
@@ -115,9 +101,7 @@ func TestCloseEndsConnections(t *testing.T) {
 		}
 		_ = client.Close()
 		client, server, err = vfiotest.Pair()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		defer client.Close()
 		if err := p.Serve(t.Context(), server); !errors.Is(err, lab.ErrClosed) {
 			t.Errorf("%s: served when closed: %v", nic, err)
@@ -150,9 +134,7 @@ func TestServicesGoBeforePortsLastOneFirst(t *testing.T) {
 	d, o := lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0), lab.Options{}
 	o.Services = append(o.Services, service("a"), service("b"))
 	w, err := lab.Open(d, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if err := w.Close(); err != nil || strings.Join(closed, "") != "ba" {
 		t.Errorf("%q, %v", closed, err)
 	}
@@ -200,9 +182,7 @@ func TestImpairedLinksLose(t *testing.T) {
 		d := lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0)
 		d.Impair(lab.Impairment{Loss: loss, Seed: 1})
 		w, err := lab.Open(d, lab.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		a, b := attach(t, w.Port(0)), attach(t, w.Port(1))
 		if err := errors.Join(a.Exchange(t.Context(), b, 600_000), a.Close(), b.Close()); err != nil {
 			t.Error(err)

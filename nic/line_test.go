@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 )
 
@@ -19,9 +20,7 @@ var almost = []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 func frontend(t *testing.T, ls *nic.Lines) (l *nic.Line, front int) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if front, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -97,9 +96,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	if _, err := unix.Write(front, almost); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.SetNonblock(front, false); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.SetNonblock(front, false))
 	ls.Doze()
 	written := make(chan bool)
 	go func() {
@@ -162,9 +159,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 		_, _ = unix.Read(front, b[:])
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if ls.New(fd) != nil {
 		t.Error("a frontend that is not trusted gave an eventfd")
 	}

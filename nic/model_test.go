@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/wire"
@@ -51,9 +52,7 @@ func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions) *toy {
 	if d.tx.sender, err = nic.NewSender(d.tx, d.tx.t, o); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.port.Attach(sw, wire.LinkOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, d.port.Attach(sw, wire.LinkOptions{}))
 	t.Cleanup(func() {
 		d.tx.sender.Close()
 		d.port.Close()
@@ -497,9 +496,7 @@ func TestSenderFindsHeldFramesAgain(t *testing.T) {
 			want := numbers(0, 3)
 			if change {
 				want = []int{0, 2}
-				if err := a.tx.space.Add(dma.Map{IOVA: 1 << 20, Size: 4096, FD: -1, NoAccess: true}); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, a.tx.space.Add(dma.Map{IOVA: 1 << 20, Size: 4096, FD: -1, NoAccess: true}))
 				t.Cleanup(func() { _ = a.tx.space.Close() })
 			}
 			b.rx.postNew(3)
@@ -520,9 +517,7 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	a, b := ds[0], ds[1]
 	b.rx.postNew(9)
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Close(fd)
 	kick := func() {
 		if _, err := unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 )
 
@@ -41,9 +42,7 @@ func (m *monitored) TakeEventFDs() {
 func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
 	m, err := nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	until := func(n int64) {
 		t.Helper()
 		for dev.tended.Load() < n {
@@ -60,9 +59,7 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer unix.Close(kicks[i])
-		if err := m.Watch(kicks[i], 10+i); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, m.Watch(kicks[i], 10+i))
 	}
 	for i := range kicks {
 		for range 2 { // each write is told of, also when nobody has read the one before
@@ -88,9 +85,7 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 func TestMonitorFreesAStuckWriter(t *testing.T) {
 	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
 	m, err := nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer m.Close()
 	l, front := frontend(t, &dev.lines)
 	dev.line = l
@@ -101,9 +96,7 @@ func TestMonitorFreesAStuckWriter(t *testing.T) {
 	if _, err := unix.Write(front, almost); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.SetNonblock(front, false); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.SetNonblock(front, false))
 	l.Fire() // returns when it is freed
 	<-dev.taken
 	if !dev.lines.Distrusted() {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 )
 
@@ -27,9 +28,7 @@ func TestSenderAllocatesNothing(t *testing.T) {
 		a.tx.next, a.tx.done, a.tx.staged = 0, a.tx.done[:0], a.tx.staged[:0]
 		for held := range 2 {
 			n, err := a.tx.sender.Round(false)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			taken += n
 			if held == 0 {
 				b.rx.posted = append(b.rx.posted, bufs...)

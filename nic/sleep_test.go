@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 )
 
@@ -15,14 +16,10 @@ import (
 // up, and for nothing that was said while it did not sleep.
 func TestSleeperWakesForEachReason(t *testing.T) {
 	s, err := nic.NewSleeper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer s.Close()
 	kick, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Close(kick)
 	sleep := func(kick int, d time.Duration) (kicked bool) {
 		t.Helper()
@@ -69,9 +66,7 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 // looks and sleeps.
 func TestSleeperMissesNoWake(t *testing.T) {
 	s, err := nic.NewSleeper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer s.Close()
 	const rounds = 20000
 	var posted, seen atomic.Int64

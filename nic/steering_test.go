@@ -15,6 +15,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -25,9 +26,7 @@ func commandPort(t testing.TB, c Config) *Port {
 	c.Name, c.MAC, c.MTU, c.QueuePairs, c.HeaderLimit = "a", wire.MAC{2, 0, 0, 0, 0, 1}, 1500, 4, 256
 	space := dma.NewSpace("a", dma.NewFiles())
 	p, err := NewPort(c, space, make([]RxQueue, 4), func() wire.Limits { return wire.Limits{} })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return p
 }
 
@@ -174,9 +173,7 @@ func TestMetersCountOn(t *testing.T) {
 	var ids []uint32
 	for range 3 {
 		id, err := p.AddMeter(m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		ids = append(ids, id)
 	}
 	packet := func() {
@@ -200,9 +197,7 @@ func TestMetersCountOn(t *testing.T) {
 		p.SetRSS(rss),
 		p.DelMeter(ids[0]),
 	} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 	}
 	packet()
 	read(ids[1], 2)

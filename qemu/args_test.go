@@ -9,14 +9,13 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func sized(t *testing.T, size uint64) *os.File {
 	t.Helper()
 	f, err := NewMemory("test", size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -33,9 +32,7 @@ func TestArguments(t *testing.T) {
 		},
 		Args: []string{"-device", "edu"},
 	}
-	if err := c.complete(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.complete())
 	var in inherited
 	for _, f := range []**os.File{&in.ram, &in.initrd, &in.console, &in.results, &in.qmp} {
 		*f = sized(t, 1)
@@ -87,9 +84,7 @@ func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 			{Path: "/s,1", VFIOUser: true},
 		},
 	}
-	if err := c.complete(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.complete())
 	var in inherited
 	for _, f := range []**os.File{&in.ram, &in.initrd, &in.console, &in.results, &in.qmp} {
 		*f = sized(t, 1)

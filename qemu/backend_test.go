@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // envCaller makes this test's program connect to the socket of that name once it is told to, and
@@ -32,9 +33,7 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			conns := make(chan *net.UnixConn, 2)
 			b, err := newBackendSocket(func(c *net.UnixConn) { conns <- c }, vfioUser)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer b.close()
 			cmd := exec.Command("/proc/self/exe")
 			ours, theirs := "@"+b.name, "@"+b.name
@@ -44,24 +43,16 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 			}
 			cmd.Env = append(os.Environ(), envCaller+"="+theirs)
 			in, err := cmd.StdinPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			out, err := cmd.StdoutPipe()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
+			testkit.OK(t, cmd.Start())
 			b.done = make(chan struct{})
 			go b.accept(cmd.Process.Pid)
 
 			for range 3 {
 				c, err := net.Dial("unix", ours)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, err)
 				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
 					t.Errorf("a stranger read: %v", err)
 				}

@@ -48,13 +48,9 @@ func guest(t *testing.T, modules ...string) Config {
 	t.Helper()
 	r := fetched(t)
 	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	c, closer, err := guestConfig(t.Context(), r, path, modules)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { _ = closer.Close() })
 	c.Name = t.Name()
 	return c
@@ -81,22 +77,16 @@ func TestGuestBootsAndListsItsDevices(t *testing.T) {
 	c := guest(t, "uio-pci-generic")
 	testkit.LeavesNothing(t)
 	gpu, err := NewMemory("gpu", 16<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer gpu.Close()
 	c.GPUs = []GPU{{File: gpu, Size: 16 << 20}}
 	start := time.Now()
 	m, err := Start(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer m.Close()
 	t.Logf("init after %v", time.Since(start))
 	var h agent.Hello
-	if err := m.Agent().Call(t.Context(), "hello", nil, &h); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, m.Agent().Call(t.Context(), "hello", nil, &h))
 	t.Logf("hello after %v: %+v", time.Since(start), h)
 	if h.Kernel != c.Kernel.Version {
 		t.Errorf("guest runs kernel %q, not %q", h.Kernel, c.Kernel.Version)
@@ -131,9 +121,7 @@ func crash(t *testing.T, how string) error {
 	c := guest(t)
 	testkit.LeavesNothing(t)
 	m, err := Start(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer m.Close()
 	if err := m.Agent().Call(t.Context(), "crash", how, nil); err == nil {
 		t.Error("the guest lived on")
@@ -170,13 +158,9 @@ func TestModuleThatIsNotThereIsReported(t *testing.T) {
 	c := guest(t)
 	testkit.LeavesNothing(t)
 	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	initrd, err := img.Initrd(agent.Config{Modules: []string{"gve"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer initrd.Close()
 	c.Initrd = []io.Reader{initrd}
 	_, err = Start(t.Context(), c)
@@ -229,9 +213,7 @@ func TestCancelEndsQEMU(t *testing.T) {
 	testkit.LeavesNothing(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	m, err := Start(ctx, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer m.Close()
 	cancel()
 	if err := m.Wait(); !errors.Is(err, context.Canceled) {
@@ -247,9 +229,7 @@ func TestCloseEndsQEMU(t *testing.T) {
 	c := guest(t)
 	testkit.LeavesNothing(t)
 	m, err := Start(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for range 2 {
 		if err := m.Close(); err != nil {
 			t.Error(err)

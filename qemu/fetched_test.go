@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // fetched gives QEMU and a kernel from the user's cache, fetching them when they are not there.
@@ -15,9 +16,7 @@ func fetched(t *testing.T) *assets.Resolved {
 		t.Skip("needs QEMU and a kernel, and the network the first time")
 	}
 	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := r.Close(); err != nil {
 			t.Error(err)
@@ -31,9 +30,7 @@ func fetched(t *testing.T) *assets.Resolved {
 func fakeQEMU(t *testing.T, version string) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "qemu-system-x86_64")
-	if err := os.WriteFile(path, []byte("#!/bin/sh\necho QEMU emulator version "+version+"\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(path, []byte("#!/bin/sh\necho QEMU emulator version "+version+"\n"), 0o755))
 	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 	for _, e := range []string{assets.EnvQEMU, assets.EnvKernel, assets.EnvModules, assets.EnvCache} {
 		t.Setenv(e, "")

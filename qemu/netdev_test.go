@@ -63,21 +63,15 @@ func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
 			}()
 		}}}
 	m, err := Start(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer m.Close()
 	var h agent.Hello
-	if err := m.Agent().Call(t.Context(), "hello", nil, &h); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, m.Agent().Call(t.Context(), "hello", nil, &h))
 	if got := h.Find(0x1af4, 0x1041); len(got) != 1 {
 		t.Errorf("NIC: %+v", h.PCI)
 	}
 	ram, err := unix.Mmap(int(m.RAM().Fd()), 0, int(c.RAMSize), unix.PROT_READ, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if !bytes.Contains(ram, []byte("Linux version "+h.Kernel)) {
 		t.Error("guest RAM does not hold the guest's kernel")
 	}

@@ -22,25 +22,17 @@ func TestGPUOnANodeIsTheGuestsToTake(t *testing.T) {
 	c := guest(t)
 	testkit.LeavesNothing(t)
 	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	initrd, err := img.Initrd(agent.Config{Node0: true, HugePages: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer initrd.Close()
 	gpu, err := NewMemory("gpu", gpuSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer gpu.Close()
 	c.RAMSize, c.Initrd, c.Append = ramSize, []io.Reader{initrd}, kernelnic.KernelArgs
 	c.GPUs = []GPU{{File: gpu, Size: gpuSize, Node: true}}
 	m, err := Start(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer m.Close()
 	n := struct {
 		Base, GPU, Window uint64
@@ -50,9 +42,7 @@ func TestGPUOnANodeIsTheGuestsToTake(t *testing.T) {
 		Free              string
 	}{Base: ramSize, GPU: gpuSize, Window: window}
 	start := time.Now()
-	if err := m.Agent().Call(t.Context(), "node", n, &n); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, m.Agent().Call(t.Context(), "node", n, &n))
 	t.Logf("%v, extents %+v, policies %v\n%s", time.Since(start), n.Extents, n.Policies, n.Free)
 	if len(n.Node1) != 0 {
 		t.Errorf("memory of the node besides the window: %q", n.Node1)

@@ -20,6 +20,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
 )
@@ -90,9 +91,7 @@ func TestVFIOUserDeviceInQEMU(t *testing.T) {
 		t.Skip("needs QEMU, and the network the first time")
 	}
 	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, VFIOUser: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, express := range []bool{false, true} {
 		t.Run(fmt.Sprintf("express=%t", express), func(t *testing.T) { vfioUserDevice(t, r.QEMU, express) })
 	}
@@ -103,15 +102,11 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express bool) {
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "s")
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer l.Close()
 	config, err := pci.New(pci.Options{Vendor: 0x1af4, Device: 0x10f0, Class: 0xff0000, Express: express,
 		BARs: [6]pci.BAR{{Size: 4096}, {Size: 4096}}, MSIX: pci.MSIX{Vectors: 3, BAR: 1, PBAOff: 2048}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	dev := &plain{config, make(chan struct{}, 1), make(chan struct{}, 1)}
 	files := dma.NewFiles()
 	space := dma.NewSpace("plain", files)
@@ -130,9 +125,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express bool) {
 	device,
 		err := json.Marshal(map[string]any{"driver": "vfio-user-pci", "socket": map[string]string{"type": "unix",
 		"path": path}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	args := append(b.Args[1:len(b.Args):len(b.Args)], "-nodefaults", "-display", "none", "-accel", "tcg", "-m", "64M",
 		"-M", "q35,memory-backend=ram", "-object", "memory-backend-memfd,id=ram,size=64M,share=on", "-qmp", "stdio",
 		"-device", string(device))
@@ -141,16 +134,10 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express bool) {
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
+	testkit.OK(t, cmd.Start())
 	lines := bufio.NewScanner(out)
 	do := func(command string) {
 		t.Helper()

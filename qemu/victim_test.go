@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // envVictim makes this test's program start a guest and wait: see TestKilledParentLeavesNoQEMU. Its
@@ -44,31 +45,21 @@ func victim() {
 func TestKilledParentLeavesNoQEMU(t *testing.T) {
 	fetched(t)
 	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envVictim+"="+path)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
+	testkit.OK(t, cmd.Start())
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	pid, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "pid ")))
 	if err != nil {
 		t.Fatalf("helper said %q", line)
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Close(fd)
-	if err := cmd.Process.Kill(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	ended := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {

@@ -2,7 +2,10 @@
 
 package splitter
 
-import "testing"
+import (
+	"testing"
+	"vnic.dev/vnic/internal/testkit"
+)
 
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestNothingAllocates(t *testing.T) {
@@ -10,13 +13,9 @@ func TestNothingAllocates(t *testing.T) {
 	super, m := g.super()
 	short := tagged(tcp6(1), 0x8100)[:60]
 	rss, err := NewRSS(DefaultKey, make([]uint16, 8))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	rules, err := NewRules([]Rule{{ID: 1, Fields: FieldDst | FieldDstPort, Flow: m.Headers.Flow}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var h Headers
 	var s Segmenter
 	var pm Meta

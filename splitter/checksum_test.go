@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestSumEqualsRFC1071(t *testing.T) {
@@ -36,9 +37,7 @@ func TestChecksumsOfFrames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := f.build()
 			var h Headers
-			if err := Parse(b, uint32(len(b)), &h); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, Parse(b, uint32(len(b)), &h))
 			hdr, payload := append([]byte(nil), b[:h.HdrLen]...), b[h.HdrLen:]
 			sum, n := naive(payload), uint32(len(payload))
 			if !VerifyIPv4(&h, hdr) || VerifyL4(&h, hdr, n, sum) != CsumGood {
@@ -82,9 +81,7 @@ func TestVerifyL4WithNothingToCheck(t *testing.T) {
 	for name, b := range map[string][]byte{"udp without": b, "udp shorter than its datagram": short,
 		"icmp": icmp.build()} {
 		var h Headers
-		if err := Parse(b, uint32(len(b)), &h); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, Parse(b, uint32(len(b)), &h))
 		if got := VerifyL4(&h, b[:h.HdrLen], uint32(len(b))-uint32(h.HdrLen), naive(b[h.HdrLen:])); got != CsumNone {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -101,9 +98,7 @@ func TestUDPChecksumIsNeverZero(t *testing.T) {
 			continue
 		}
 		var h Headers
-		if err := Parse(b, uint32(len(b)), &h); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, Parse(b, uint32(len(b)), &h))
 		FixL4(&h, b[:h.HdrLen], 2, naive(f.payload))
 		if got := binary.BigEndian.Uint16(b[40:]); got != 0xffff {
 			t.Fatalf("checksum %#x", got)

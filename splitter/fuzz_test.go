@@ -7,6 +7,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // FuzzParse checks what Parse promises for any bytes, and its reading of the headers against gVisor's.
@@ -118,9 +119,7 @@ func useHeaders(t *testing.T, b []byte, h *Headers) {
 		for i := range s.Segments() {
 			off := i * s.MSS()
 			var pm Meta
-			if err := s.Piece(dst, &pm, off, min(s.MSS(), n-off)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, s.Piece(dst, &pm, off, min(s.MSS(), n-off)))
 			var got Headers
 			if err := Parse(dst, pm.Headers.FrameLen, &got); err != nil || got != pm.Headers {
 				t.Fatalf("segment %d: %v\n%+v\n%+v", i, err, got, pm.Headers)

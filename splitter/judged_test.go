@@ -1,6 +1,9 @@
 package splitter
 
-import "testing"
+import (
+	"testing"
+	"vnic.dev/vnic/internal/testkit"
+)
 
 // What is judged ends where the last reader ends, and a partial checksum is allowed exactly where
 // TCP and UDP have it, or behind that.
@@ -37,9 +40,7 @@ func TestCsumAllowed(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := Meta{Csum: CsumPartial}
-			if err := Parse(c.b, uint32(len(c.b)), &m.Headers); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, Parse(c.b, uint32(len(c.b)), &m.Headers))
 			if n := m.Headers.JudgedLen(); n != uint32(c.judged) {
 				t.Errorf("%d bytes are judged, not %d: %+v", n, c.judged, m.Headers)
 			}

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write testdata/gso/*.pcap from what this kernel does")
@@ -72,9 +73,7 @@ func TestKernelSegments(t *testing.T) {
 		}
 		path := filepath.Join("testdata", "gso", name+".pcap")
 		if *update {
-			if err := os.WriteFile(path, pcap(frames), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, os.WriteFile(path, pcap(frames), 0o644))
 			continue
 		}
 		if want, err := os.ReadFile(path); err != nil || !bytes.Equal(want, pcap(frames)) {
@@ -91,9 +90,7 @@ func tap(t *testing.T, name string) int {
 	}
 	t.Cleanup(func() { unix.Close(fd) })
 	ifr, err := unix.NewIfreq(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	ifr.SetUint16(unix.IFF_TAP | unix.IFF_NO_PI | unix.IFF_VNET_HDR)
 	if err := unix.IoctlIfreq(fd, unix.TUNSETIFF, ifr); err != nil {
 		t.Skip("no tap: ", err)

@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // The RSS verification suite that Microsoft publishes ("Verifying the RSS Hash Calculation").
@@ -11,9 +12,7 @@ import (
 // Invariant: splitter: RSS hashes are the published ones.
 func TestToeplitzGivesPublishedHashes(t *testing.T) {
 	r, err := NewRSS(DefaultKey, []uint16{0, 1, 2, 3})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, c := range []struct {
 		dst, src  string
 		ip, ports uint32
@@ -63,9 +62,7 @@ func TestHashEqualsReferenceForAnyKey(t *testing.T) {
 			key[i] = byte(rng.Uint32())
 		}
 		r, err := NewRSS(key, []uint16{0})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		f := Flow{IPv6: rng.IntN(2) == 0, SrcPort: uint16(rng.Uint32()), DstPort: uint16(rng.Uint32())}
 		n := 4
 		if f.IPv6 {
@@ -90,9 +87,7 @@ func TestRSSRefusesOddTables(t *testing.T) {
 
 func BenchmarkHash(b *testing.B) {
 	r, err := NewRSS(DefaultKey, make([]uint16, 128))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.OK(b, err)
 	for name, f := range map[string]Flow{"v4": flow("1.2.3.4:5", "6.7.8.9:10"),
 		"v6": flow("[fd00::1]:5", "[fd00::2]:10")} {
 		b.Run(name, func(b *testing.B) {

@@ -3,6 +3,7 @@ package splitter
 import (
 	"errors"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestRulesMatchTheMostExactRule(t *testing.T) {
@@ -14,9 +15,7 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 		{ID: 4, Fields: FieldSrc | FieldSrcPort, Flow: f, Queue: 4},
 	}
 	r, err := NewRules(all)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	look := func(r *Rules, f Flow, want uint16, found bool) {
 		t.Helper()
 		if q, ok := r.Lookup(&f); q != want || ok != found {
@@ -41,9 +40,7 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 	look(r, fragment, 1, true) // the rule without ports only
 
 	fewer, err := NewRules([]Rule{all[0], all[3]})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	look(fewer, f, 4, true)
 	look(r, f, 3, true) // the table of before is what it was
 	look(new(Rules), f, 0, false)
@@ -63,9 +60,7 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 	same := f
 	same.SrcPort++
 	more, err := grown.With(Rule{ID: 5, Fields: FieldsAll, Flow: same, Queue: 5})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	look(more, same, 5, true)
 	look(grown, same, 2, true) // of all but the one
 	look(grown, f, 3, true)
@@ -116,9 +111,7 @@ func BenchmarkLookup(b *testing.B) {
 		list = append(list, Rule{ID: uint32(i), Fields: FieldsAll, Flow: f})
 	}
 	r, err := NewRules(list)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.OK(b, err)
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Lookup(&f)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // golden is a super-packet whose segments, as Linux makes them, lie in testdata/gso (kernel_test.go writes them).
@@ -58,9 +59,7 @@ func (g *golden) super() ([]byte, *Meta) {
 func readPcap(t *testing.T, path string) (frames [][]byte) {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for b = b[24:]; len(b) > 0; {
 		n := binary.LittleEndian.Uint32(b[8:])
 		frames = append(frames, b[16:16+n])
@@ -98,15 +97,11 @@ func TestSegmentsAreThoseOfLinux(t *testing.T) {
 						t.Fatalf("piece %d: %v %+v", i, err, sm.Headers)
 					}
 					var s Segmenter
-					if err := s.Init(super[:m.Headers.HdrLen], m, uint32(len(super))-uint32(m.Headers.HdrLen)); err != nil {
-						t.Fatal(err)
-					}
+					testkit.OK(t, s.Init(super[:m.Headers.HdrLen], m, uint32(len(super))-uint32(m.Headers.HdrLen)))
 					off := uint32(i) * k * s.MSS()
 					n := uint32(len(b)) - uint32(m.Headers.HdrLen)
 					dst := make([]byte, len(s.hdr))
-					if err := s.Piece(dst, sm, off, n); err != nil {
-						t.Fatal(err)
-					}
+					testkit.OK(t, s.Piece(dst, sm, off, n))
 					again = append(again, segments(t, append(dst, b[len(dst):]...), sm, 1)...)
 				}
 				if len(again) != len(got) {
@@ -128,16 +123,12 @@ func segments(t *testing.T, super []byte, m *Meta, k uint32) (out [][]byte) {
 	hl := m.Headers.HdrLen
 	hdr, payload := super[:hl:hl], super[hl:]
 	var s Segmenter
-	if err := s.Init(hdr, m, uint32(len(payload))); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, s.Init(hdr, m, uint32(len(payload))))
 	for off := uint32(0); off < uint32(len(payload)); off += k * s.MSS() {
 		n := min(k*s.MSS(), uint32(len(payload))-off)
 		b := make([]byte, hl)
 		var pm Meta
-		if err := s.Piece(b, &pm, off, n); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, s.Piece(b, &pm, off, n))
 		if (n > s.MSS()) != (pm.GSOType != GSONone) || pm.Csum != CsumPartial {
 			t.Fatalf("piece at %d: %+v", off, pm)
 		}
@@ -181,9 +172,7 @@ func TestSegmenterRefuses(t *testing.T) {
 	g := golden{tcp4(3000), GSOTCPv4, 1000}
 	super, m := g.super()
 	var s Segmenter
-	if err := s.Init(super[:66], m, 3000); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, s.Init(super[:66], m, 3000))
 	for _, p := range [][2]uint32{{1, 1000}, {0, 999}, {0, 3001}, {3000, 0}, {0, 0}, {1000, 2001}, {4000, 1},
 		{1000, 1<<32 - 1}} {
 		if err := s.Piece(make([]byte, 66), &Meta{}, p[0], p[1]); !errors.Is(err, ErrBadGSO) {
@@ -200,9 +189,7 @@ func TestSegmenterOfOnePacket(t *testing.T) {
 		payload: pattern(9)}} {
 		b := f.build()
 		m := Meta{Csum: CsumBad}
-		if err := Parse(b, uint32(len(b)), &m.Headers); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, Parse(b, uint32(len(b)), &m.Headers))
 		var s Segmenter
 		n := uint32(len(b)) - uint32(m.Headers.HdrLen)
 		if err := s.Init(b[:m.Headers.HdrLen], &m, n); err != nil || s.Segments() != 1 || s.MSS() == 0 {
@@ -220,15 +207,11 @@ func BenchmarkPiece(b *testing.B) {
 	g := golden{tcp4(64000), GSOTCPv4, 1448}
 	super, m := g.super()
 	var s Segmenter
-	if err := s.Init(super[:66], m, 64000); err != nil {
-		b.Fatal(err)
-	}
+	testkit.OK(b, s.Init(super[:66], m, 64000))
 	dst := make([]byte, 66)
 	var pm Meta
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := s.Piece(dst, &pm, 1448, 1448); err != nil {
-			b.Fatal(err)
-		}
+		testkit.OK(b, s.Piece(dst, &pm, 1448, 1448))
 	}
 }

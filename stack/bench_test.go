@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack/stacktest"
 )
 
@@ -48,16 +49,12 @@ func benchReceive(b *testing.B, size int, device bool) {
 		for n > 0 {
 			if !device {
 				k, err := cb.Read(linear[:min(n, len(linear))])
-				if err != nil {
-					b.Fatal(err)
-				}
+				testkit.OK(b, err)
 				n -= k
 				continue
 			}
 			k, nf, _, err := cb.RecvDevmem(frags, linear[:n], 0)
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.OK(b, err)
 			n -= k
 			for _, f := range frags[:nf] {
 				if tokens = append(tokens, devmem.TokenRange{Start: f.Token, Count: 1}); len(tokens) == cap(tokens) {
@@ -146,9 +143,7 @@ func BenchmarkStream(b *testing.B) {
 				if err == io.EOF {
 					break
 				}
-				if err != nil {
-					b.Fatal(err)
-				}
+				testkit.OK(b, err)
 				var ts []devmem.TokenRange
 				for _, f := range frags[:nf] {
 					ts = append(ts, devmem.TokenRange{Start: f.Token, Count: 1})

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack/stacktest"
 )
 
@@ -17,13 +18,9 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 	for _, again := range []bool{true, false} { // closed again, or ended by Stack.Close
 		w := newWorld(t, stacktest.Options{})
 		buf, err := w.b.Register(0, 0, 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		rx, err := w.b.BindRX(buf, 1, 2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if _, err := w.b.AddFlow(devmem.Flow{Queue: 1, Dst: w.at(7)}); err != nil {
 			t.Fatal(err)
 		}
@@ -78,13 +75,9 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 func TestCloseUndoesBindingsAtTheNIC(t *testing.T) {
 	w := newWorld(t, stacktest.Options{})
 	buf, err := w.b.Register(0, 0, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	rx, err := w.b.BindRX(buf, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if err := w.b.Close(); err != nil {
 		t.Error(err)
 	}

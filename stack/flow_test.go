@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -201,9 +202,7 @@ func TestFlowAdmission(t *testing.T) {
 // A frame in pages that the device did not get has no slot, so nothing of it is delivered.
 func TestShadowQueueTakesPostedPagesOnly(t *testing.T) {
 	pool, err := gpumem.NewPool(0, 0, 64*pageSize, func(int) {}, func() {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	l := makeShadowQueue(1, &rxBinding{pool: pool}, nil, 4)
 	if slot, ok := l.take([]driver.Range{{Off: 0, Len: 10}}, 10); ok || slot != junkSlot || len(l.free) != 3 {
 		t.Errorf("slot %d, %v, %d slots are free", slot, ok, len(l.free))

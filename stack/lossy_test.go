@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
 	"vnic.dev/vnic/stack/stacktest"
 )
@@ -36,9 +37,7 @@ func transfer(t *testing.T, w *world, seed uint64, n int, v6 bool, linear float6
 		ra.got, rb.got = make(chan struct{}), make(chan struct{})
 		sa.after, sb.after = ra.got, rb.got
 	}
-	if err := all([]devmem.Conn{ca, cb}, sa.run, sb.run, ra.run, rb.run); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, all([]devmem.Conn{ca, cb}, sa.run, sb.run, ra.run, rb.run))
 	balanced(t, w.a)
 	balanced(t, w.b)
 	if rb.device == 0 || ra.device == 0 {

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack"
 	"vnic.dev/vnic/stack/stacktest"
@@ -67,9 +68,7 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 					})
 				}
 				close(short)
-				if err := g.Wait(); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, g.Wait())
 				balanced(t, w.b)
 				if st := w.b.Stats(); st.NICDrops != w.nb.Drops() {
 					t.Errorf("stats say %d drops, the NIC %d", st.NICDrops, w.nb.Drops())
@@ -130,9 +129,7 @@ func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 			s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 3, total: v.total, first: uint32(v.held),
 				rng: rand.New(rand.NewPCG(3, 3))}
 			r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 3, total: v.total, rng: rand.New(rand.NewPCG(3, 4))}
-			if err := all([]devmem.Conn{ca, cb}, s.run, r.run); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, all([]devmem.Conn{ca, cb}, s.run, r.run))
 			mu.Lock()
 			if lost < 2 {
 				t.Errorf("the first segment was lost %d times", lost)
@@ -206,9 +203,7 @@ func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
 	bindRX(t, w.b, 0, 8<<20, 9999, 1)
-	if err := w.b.SetRSS(2); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, w.b.SetRSS(2))
 	onQueue := [2]int{}
 	for range 16 {
 		ca, cb := w.connect(7, false)
@@ -247,9 +242,7 @@ func TestLinearHeads(t *testing.T) {
 	r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 5, total: 300_000, rng: rand.New(rand.NewPCG(5, 5))}
 	s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 5, total: 300_000,
 		rng: rand.New(rand.NewPCG(5, 6))}
-	if err := all([]devmem.Conn{ca, cb}, s.run, r.run); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, all([]devmem.Conn{ca, cb}, s.run, r.run))
 	if r.linear == 0 || r.device == 0 || r.linear+r.device != 300_000 {
 		t.Errorf("%d linear bytes, %d in device memory", r.linear, r.device)
 	}
@@ -294,9 +287,7 @@ func TestDialErrors(t *testing.T) {
 		t.Errorf("no neighbour: %v", err)
 	}
 	l, err := w.a.Listen(netip.AddrPortFrom(w.a4, 80))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if _, err := w.a.Listen(netip.AddrPortFrom(w.a4, 80)); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("second listener: %v", err)
 	}
@@ -318,9 +309,7 @@ func TestManyConnections(t *testing.T) {
 	rx := bindRX(t, w.b, 0, 8<<20, 7, 1, 2)
 	tx := bindTX(t, w.a, 0, 8<<20)
 	l, err := w.b.Listen(netip.AddrPortFrom(w.b4, 7))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	const n, size = 60, 30_000
 	pattern(w.na.Memory()[:size], 1, 0)
 	want := string(w.na.Memory()[:size])
@@ -391,13 +380,9 @@ func TestManyConnections(t *testing.T) {
 			return c.Close()
 		})
 	}
-	if err := clients.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, clients.Wait())
 	l.Close()
-	if err := servers.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, servers.Wait())
 	tx.Close()
 	rx.Close()
 	<-tx.Done()
@@ -409,9 +394,7 @@ func TestRebindUnderTraffic(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
 	buf, err := w.b.Register(0, 0, 8<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if _, err := w.b.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(w.b4, 7), Queue: 1}); err != nil {
 		t.Fatal(err)
 	}
@@ -427,9 +410,7 @@ func TestRebindUnderTraffic(t *testing.T) {
 	rebinds := 0
 	for running := true; running; rebinds++ {
 		b, err := w.b.BindRX(buf, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		at := w.b.Stats().RxSegments
 		eventually(t, func() error { // some traffic, or the end
 			select {
@@ -443,14 +424,10 @@ func TestRebindUnderTraffic(t *testing.T) {
 			}
 			return nil
 		})
-		if err := b.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, b.Close())
 		<-b.Done()
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, g.Wait())
 	if rebinds < 3 {
 		t.Errorf("bound %d times only", rebinds)
 	}
@@ -496,9 +473,7 @@ func TestZeroWindow(t *testing.T) {
 					return true
 				})
 				r := receiver{conn: cb, mem: w.nb.Memory(), seed: 6, total: total, rng: rand.New(rand.NewPCG(6, 6))}
-				if err := ca.CloseWrite(); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, ca.CloseWrite())
 				if err := r.run(); err != nil {
 					t.Fatalf("%v\na: %s\nb: %s", err, ca.State(), cb.State())
 				}
@@ -517,13 +492,9 @@ func TestRestore(t *testing.T) {
 	w := newWorld(t, stacktest.Options{})
 	rx := bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
-	if err := w.b.SetRSS(1); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, w.b.SetRSS(1))
 	id, err := w.b.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(w.b4, 9), Queue: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	ca, cb := w.connect(7, false)
 	var g errgroup.Group
 	g.Go(func() error {
@@ -533,13 +504,9 @@ func TestRestore(t *testing.T) {
 		n.Forget()
 	}
 	for _, s := range []*stack.Stack{w.a, w.b} {
-		if err := s.Restore(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, s.Restore(t.Context()))
 	}
-	if err := g.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, g.Wait())
 	if err := w.b.DelFlow(id); err != nil {
 		t.Error(err)
 	}

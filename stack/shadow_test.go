@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/buffer"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // faults says whether f touches memory that is not there, and where.
@@ -46,9 +47,7 @@ func TestShadowFaultsWhenItIsRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			// Each has a shadow of its own: a buffer that is left by a panic has lost count of its references.
 			s, err := newShadow(4)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer s.close()
 			v := s.view(2, 1448)
 			addr, ok := faults(func() { f(v) })
@@ -62,9 +61,7 @@ func TestShadowFaultsWhenItIsRead(t *testing.T) {
 // Invariant: stack: netstack carries the shadow without reading it, whatever a device delivers.
 func TestShadowIsCarriedWithoutATouch(t *testing.T) {
 	s, err := newShadow(8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer s.close()
 	if addr, ok := faults(func() {
 		b := buffer.MakeWithView(buffer.NewViewWithData([]byte("headers")))
@@ -86,9 +83,7 @@ func TestShadowIsCarriedWithoutATouch(t *testing.T) {
 
 func TestShadowFindsItsSlots(t *testing.T) {
 	s, err := newShadow(5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer s.close()
 	for slot := range uint32(5) {
 		for _, off := range []int{0, 1, 4096, slotSize - 2} {

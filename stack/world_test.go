@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sync/errgroup"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
 	"vnic.dev/vnic/stack/stacktest"
 )
@@ -48,9 +49,7 @@ func newWorld(t testing.TB, o stacktest.Options, change ...func(*stack.Options))
 			f(&c)
 		}
 		s, err := stack.New(n, n, c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		t.Cleanup(func() {
 			if err := s.Close(); err != nil {
 				t.Errorf("close: %v", err)
@@ -69,13 +68,9 @@ func newWorld(t testing.TB, o stacktest.Options, change ...func(*stack.Options))
 func bindRX(t testing.TB, s *stack.Stack, off, size uint64, port uint16, queues ...int) devmem.Binding {
 	t.Helper()
 	buf, err := s.Register(0, off, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	b, err := s.BindRX(buf, queues...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, a := range []string{"10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"} {
 		f := devmem.Flow{Dst: netip.AddrPortFrom(netip.MustParseAddr(a), port), Queue: queues[0]}
 		if _, err := s.AddFlow(f); err != nil {
@@ -88,13 +83,9 @@ func bindRX(t testing.TB, s *stack.Stack, off, size uint64, port uint16, queues 
 func bindTX(t testing.TB, s *stack.Stack, off, size uint64) devmem.Binding {
 	t.Helper()
 	buf, err := s.Register(0, off, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	b, err := s.BindTX(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return b
 }
 
@@ -109,9 +100,7 @@ func (w *world) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 		addr = w.b6
 	}
 	l, err := w.b.Listen(netip.AddrPortFrom(addr, port))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.OK(w.t, err)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
@@ -124,9 +113,7 @@ func (w *world) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 		got <- c
 	}()
 	a, err = w.a.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(addr, port))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.OK(w.t, err)
 	select {
 	case b = <-got:
 	case <-ctx.Done():

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // golden messages, byte for byte: the layouts of vfio-user.rst, and what QEMU 11.1 sends (gve.md, section 2).
@@ -106,9 +107,7 @@ func FuzzMessage(f *testing.F) {
 			}
 			answer := versionData{data.Capabilities.answer()}
 			text, err := json.Marshal(answer)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			var back versionData
 			if err := json.Unmarshal(text, &back); err != nil {
 				t.Fatalf("%s: %v", text, err)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
 	"vnic.dev/vnic/vfiouser/vfiotest"
@@ -34,9 +35,7 @@ func TestMain(m *testing.M) {
 // must fails the test on an error.
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 }
 
 // want fails the test if err is not the errno.

@@ -16,6 +16,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -352,9 +353,7 @@ type link struct {
 func (h *host) connect() *link {
 	h.t.Helper()
 	a, b, err := socketpair()
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	testkit.OK(h.t, err)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	l := &link{NewFrontend(a), a, cancel, make(chan error, 1)}
 	l.SetTimeout(10 * time.Second) // only of a test that fails
@@ -401,22 +400,16 @@ func newGuest(t testing.TB) *guest {
 func memfd(t testing.TB, size int64) int {
 	t.Helper()
 	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Ftruncate(fd, size); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Ftruncate(fd, size))
 	return fd
 }
 
 func eventfd(t testing.TB) int {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
 	return fd
 }
@@ -431,9 +424,7 @@ func (g *guest) vring(i int) VringSetup {
 // must fails the test on an error.
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 }
 
 // start negotiates everything and starts n queues.

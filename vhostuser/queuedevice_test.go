@@ -113,9 +113,7 @@ func second(_, _ uint64, err error) error { return err }
 
 func (q *queueHost) must(err error) {
 	q.t.Helper()
-	if err != nil {
-		q.t.Fatal(err)
-	}
+	testkit.OK(q.t, err)
 }
 
 func (q *queueHost) setup(i, kick, call int) {

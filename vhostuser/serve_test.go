@@ -29,9 +29,7 @@ func TestServeLifeOfARing(t *testing.T) {
 	h, g := newHost(t), newGuest(t)
 	l := h.connect()
 	gotF, gotP, err := l.Negotiate(testFeatures|1<<63, uint64(allProtocol|ProtocolPagefault))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if gotF != testFeatures|FeatureProtocol || gotP != uint64(allProtocol) || l.Queues() != 4 {
 		t.Errorf("negotiated %#x, %#x, %d queues", gotF, gotP, l.Queues())
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestHotPathsDoNotAllocate: a batch of 32 through both ends, direct and indirect, there and back.
@@ -22,9 +23,7 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 		var used [batch]Used
 		round := func() {
 			for i := range chains {
-				if err := dr.Add(out, in, uint32(i)); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, dr.Add(out, in, uint32(i)))
 			}
 			dr.Publish()
 			dev.DisableKick()
@@ -42,9 +41,7 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 			}
 			for i := range chains {
 				c := &chains[batch-1-i]
-				if err := dev.Load(c.Head, c); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, dev.Load(c.Head, c))
 				if _, err := copier.Copy(c.In, c.Out); err != nil {
 					t.Fatal(err)
 				}

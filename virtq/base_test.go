@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestBaseOfASplitRing(t *testing.T) {
@@ -19,9 +20,7 @@ func TestBaseOfASplitRing(t *testing.T) {
 	for state, resumed := range map[uint32]bool{0: false, 1: true, 0xffff: true} {
 		r.conf.Base = BaseOf(state)
 		q, err := NewDevice(g.space, r.conf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if q.Resumed() != resumed || q.Base().State() != state {
 			t.Errorf("base %#x: resumed: %t, %#x", state, q.Resumed(), q.Base().State())
 		}
@@ -53,9 +52,7 @@ func TestNobodyComputesWithABase(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 	}
 	if files < 20 {
 		t.Errorf("looked at %d files", files)

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 const batch = 32
@@ -24,9 +25,7 @@ func newLoop(b *testing.B, g *guest, base, bufs uint64, size int, n uint32, flag
 		r.entry(i, uint16(i))
 	}
 	h, err := headerAt(g.ring(r.conf.Avail))
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.OK(b, err)
 	return &loop{avail: h, dev: r.device(b)}
 }
 
@@ -45,9 +44,7 @@ func BenchmarkBothEnds(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; i < b.N; i += batch {
 				for k := range uint32(batch) {
-					if err := dr.Add(out, nil, k); err != nil {
-						b.Fatal(err)
-					}
+					testkit.OK(b, dr.Add(out, nil, k))
 				}
 				dr.Publish()
 				tok := g.space.Enter()

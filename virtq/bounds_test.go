@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // pagesIOVA is where a guest's many regions of a page begin.
@@ -20,9 +21,7 @@ func (g *guest) shatter(t testing.TB, n int) {
 		at := i * pageLen
 		maps = append(maps, dma.Map{IOVA: pagesIOVA + at, Size: pageLen, FD: g.fd, FileOffset: at % fileLen})
 	}
-	if err := g.space.Replace(maps); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, g.space.Replace(maps))
 }
 
 // link makes descriptors from head on a chain of n.
@@ -197,9 +196,7 @@ func TestDriverMakesNoChainThatDevicesRefuse(t *testing.T) {
 	if !errors.Is(err, ErrBadBuf) || !strings.Contains(err.Error(), want) {
 		t.Errorf("one too many: %v", err)
 	}
-	if err := dr.Add(bufs[:1000], bufs[1000:MaxDescriptors], 2); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, dr.Add(bufs[:1000], bufs[1000:MaxDescriptors], 2))
 	dr.Publish()
 	var c Chain
 	g.inside(func() {

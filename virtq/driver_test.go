@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestLayout(t *testing.T) {
@@ -122,9 +123,7 @@ func TestBadUsedIsAnError(t *testing.T) {
 			_, _, used := d.Addrs()
 			b := Buf{bufIOVA, 50}
 			for i, in := range [][]Buf{{b, b}, {b}} { // heads 0 (with 1) and 2
-				if err := d.Add(nil, in, uint32(100+i)); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, d.Add(nil, in, uint32(100+i)))
 			}
 			d.Publish()
 			if err := d.Add(nil, []Buf{b}, 102); err != nil { // head 3, not shown to the device
@@ -151,9 +150,7 @@ func TestBadUsedIsAnError(t *testing.T) {
 func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 	g := newGuest(t)
 	d, dev := g.ends(t, 4, false, false)
-	if err := d.Add([]Buf{{bufIOVA, 10}}, nil, 7); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, d.Add([]Buf{{bufIOVA, 10}}, nil, 7))
 	d.Publish()
 	g.inside(func() {
 		var c Chain
@@ -194,9 +191,7 @@ func reconnect(t *testing.T, event bool) {
 				t.Fatal(err)
 			}
 		}
-		if err := d.Add([]Buf{{bufIOVA, 10}}, []Buf{{seamIOVA, 1}}, round); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, d.Add([]Buf{{bufIOVA, 10}}, []Buf{{seamIOVA, 1}}, round))
 		if kick := d.Publish(); again && !kick {
 			t.Fatalf("round %d: the kick that starts the ring is missing", round)
 		}
@@ -221,9 +216,7 @@ func TestRepinFollowsTheMemory(t *testing.T) {
 	var c Chain
 	step := func(cookie uint32) {
 		t.Helper()
-		if err := d.Add([]Buf{{bufIOVA, 10}}, nil, cookie); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, d.Add([]Buf{{bufIOVA, 10}}, nil, cookie))
 		d.Publish()
 		g.inside(func() {
 			if ok, err := dev.Peek(&c); !ok {
@@ -239,24 +232,16 @@ func TestRepinFollowsTheMemory(t *testing.T) {
 	}
 	step(1)
 	copy(other.mem, g.mem)
-	if err := g.space.Replace(other.maps()); err != nil {
-		t.Fatal(err)
-	}
-	if err := dev.Repin(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, g.space.Replace(other.maps()))
+	testkit.OK(t, dev.Repin())
 	clear(g.mem) // nobody looks there any more
 	desc, avail, used := d.Addrs()
-	if err := d.ring.init(4, true, other.ring(desc), other.ring(avail), other.ring(used)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, d.ring.init(4, true, other.ring(desc), other.ring(avail), other.ring(used)))
 	step(2)
 	if n := g.files.Len(); n != 1 {
 		t.Errorf("%d files held", n)
 	}
-	if err := g.space.Remove(ringIOVA, mib); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, g.space.Remove(ringIOVA, mib))
 	if err := dev.Repin(); !errors.Is(err, ErrBadRing) || !errors.Is(err, dma.ErrUnmapped) {
 		t.Fatalf("ring memory is gone: %v", err)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // fuzzArea is the memory that a fuzzed peer writes: rings of up to 16, and whatever it likes behind them.
@@ -68,9 +69,7 @@ func FuzzDescriptorWalk(f *testing.F) {
 		g.write(seamIOVA-fuzzArea/2, area) // so that a table across the seam is something
 		conf := fuzzConfig(shape, base)
 		q, err := NewDevice(g.space, conf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		defer q.Close()
 		w := &owner{t: t, q: q, conf: conf}
 		g.inside(func() {
@@ -212,9 +211,7 @@ func TestChainIsReadOnce(t *testing.T) {
 	good1, bad1 := 0, 0
 	for range 20_000 {
 		q, err := NewDevice(g.space, r.conf)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		w := &owner{t: t, q: q, conf: r.conf}
 		g.inside(func() {
 			if w.peek() {

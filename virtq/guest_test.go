@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // A guest's memory in tests. One file, mapped three ways, so that neighbours in the address space are none in the file:
@@ -34,25 +35,17 @@ type guest struct {
 func newGuest(t testing.TB) *guest {
 	t.Helper()
 	fd, err := unix.MemfdCreate("virtq", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Close(fd) })
-	if err := unix.Ftruncate(fd, fileLen); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Ftruncate(fd, fileLen))
 	mem, err := unix.Mmap(fd, 0, fileLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Munmap(mem) })
 	g := &guest{fd: fd, mem: mem, files: dma.NewFiles()}
 	g.space = dma.NewSpace("test", g.files)
 	t.Cleanup(func() { g.space.Close() })
 	for _, m := range g.maps() {
-		if err := g.space.Add(m); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, g.space.Add(m))
 	}
 	return g
 }
@@ -98,15 +91,11 @@ func (g *guest) ends(t testing.TB, size uint16, indirect, eventIdx bool) (*Drive
 		c.Indirect = g.ring(c.IndirectAddr)[:min(int(size)*8*descLen, mib-int(total))]
 	}
 	dr, err := NewDriver(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	desc, avail, used := dr.Addrs()
 	dev, err := NewDevice(g.space, Config{Size: size, Desc: desc, Avail: avail, Used: used, Indirect: indirect,
 		EventIdx: eventIdx})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(dev.Close)
 	return dr, dev
 }
@@ -158,9 +147,7 @@ func (r *raw) used(i int) (id, n uint32) {
 func (r *raw) device(t testing.TB) *Device {
 	t.Helper()
 	q, err := NewDevice(r.g.space, r.conf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(q.Close)
 	return q
 }
@@ -173,18 +160,14 @@ func (g *guest) echo(t testing.TB) {
 	for i := range 10 {
 		word := fmt.Sprintf("echo %04d", i)
 		g.write(bufIOVA, []byte(word))
-		if err := dr.Add([]Buf{{bufIOVA, 9}}, []Buf{{endIOVA - 100, 100}}, uint32(i)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, dr.Add([]Buf{{bufIOVA, 9}}, []Buf{{endIOVA - 100, 100}}, uint32(i)))
 		dr.Publish()
 		g.inside(func() {
 			if ok, err := dev.Peek(c); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
 			n, err := copier.Copy(c.In, c.Out)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			dev.Commit(c.Head, uint32(n))
 			dev.Publish()
 		})

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestBadChainStopsItsQueue: each case makes a chain of head 3 available behind a good one. The good one is served, the
@@ -224,9 +225,7 @@ func TestGoodChains(t *testing.T) {
 				}
 				check()
 				chain = Chain{}
-				if err := q.Load(0, &chain); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, q.Load(0, &chain))
 				check()
 				q.Rewind(1)
 				if ok, err := q.Peek(&chain); !ok || err != nil {
@@ -434,9 +433,7 @@ func TestTruncatedRingIsAnError(t *testing.T) {
 // TestTruncatedBeforeTheStart: setting up a ring comes from whichever goroutine speaks the protocol.
 func TestTruncatedBeforeTheStart(t *testing.T) {
 	g := newGuest(t)
-	if err := unix.Ftruncate(g.fd, 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Ftruncate(g.fd, 0))
 	var fault *dma.FaultError
 	if _, err := NewDevice(g.space, rawConfig); !errors.As(err, &fault) {
 		t.Fatalf("got %v, want a fault", err)

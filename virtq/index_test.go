@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestFieldIsReadFromEitherHalf(t *testing.T) {
@@ -16,9 +17,7 @@ func TestFieldIsReadFromEitherHalf(t *testing.T) {
 			b[i] = byte(i)
 		}
 		f, err := fieldAt(b, off)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if got, want := f.load(), le.Uint16(b[off:]); got != want {
 			t.Errorf("at %d: got %#x, want %#x", off, got, want)
 		}
@@ -34,9 +33,7 @@ func TestEventStoreTouchesTwoBytesOnly(t *testing.T) {
 			b[i] = 0xa5
 		}
 		f, err := fieldAt(b, off)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		f.store(0x1234)
 		want := bytes.Repeat([]byte{0xa5}, 16)
 		le.PutUint16(want[off:], 0x1234)
@@ -131,9 +128,7 @@ func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 	t.Helper()
 	dr := newPlain(t, g, c)
 	dev, err := NewDevice(g.space, c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer dev.Close()
 	var chain Chain
 	for round := range n {
@@ -180,15 +175,13 @@ func newPlain(t *testing.T, g *guest, c Config) *plain {
 	p := &plain{conf: c}
 	n := int(c.Size)
 	avail, used := g.ring(c.Avail)[:availLen(n)], g.ring(c.Used)[:usedLen(n)]
-	if err := fields(
+	testkit.OK(t, fields(
 		place{&p.flags, avail, 0},
 		place{&p.idx, avail, 2},
 		place{&p.event, avail, len(avail) - 2},
 		place{&p.usedFlags, used, 0},
 		place{&p.usedIdx, used, 2},
-		place{&p.availEvent, used, len(used) - 2}); err != nil {
-		t.Fatal(err)
-	}
+		place{&p.availEvent, used, len(used) - 2}))
 	for i := range n {
 		le.PutUint16(avail[4+2*i:], uint16(i))
 	}
@@ -239,13 +232,9 @@ func (p *plain) enableCall() (more bool) {
 func TestEventStoreDoesNotUndoItsNeighbour(t *testing.T) {
 	b := newGuest(t).ring(ringIOVA)
 	event, err := fieldAt(b, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	neighbour, err := fieldAt(b, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	started := make(chan struct{})

@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestRingIsAModelOfItself plays both ends against slices: what is added comes out in order with its buffers, what is
@@ -70,9 +71,7 @@ func newModel(t *rapid.T, g *guest) *model {
 		c.Indirect = g.ring(c.IndirectAddr)[:perTable*size*descLen]
 	}
 	dr, err := NewDriver(c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	desc, avail, used := dr.Addrs()
 	// A ring with a past: both indices at base.
 	dr.added, dr.shown, dr.polled, dr.seen = uint64(base), uint64(base), uint64(base), uint16(base)
@@ -80,9 +79,7 @@ func newModel(t *rapid.T, g *guest) *model {
 	le.PutUint16(g.ring(used+2), uint16(base))
 	dev, err := NewDevice(g.space, Config{Size: uint16(size), Desc: desc, Avail: avail, Used: used,
 		Base: BaseOf(uint32(uint16(base))), Indirect: perTable > 0, EventIdx: event})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	m := &model{g: g, dr: dr, dev: dev, size: size, perTable: min(perTable, size), free: size, base: base, event: event}
 	m.kick(t)
 	m.call(t)
@@ -115,9 +112,7 @@ func (m *model) add(t *rapid.T) {
 			t.Fatalf("add of %d with %d free: %v", c.descs, m.free, err)
 		}
 	default:
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		m.free -= c.descs
 		m.cookies++
 		m.added = append(m.added, c)
@@ -197,9 +192,7 @@ func (m *model) load(t *rapid.T) {
 	tok := m.g.space.Enter()
 	defer m.g.space.Leave(tok)
 	var c Chain
-	if err := m.dev.Load(want.head, &c); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, m.dev.Load(want.head, &c))
 	m.same(t, &c, &want)
 }
 
@@ -296,14 +289,10 @@ func TestSegmentsReachTheirBytes(t *testing.T) {
 	g := newGuest(t)
 	rapid.Check(t, func(t *rapid.T) {
 		dr, err := NewDriver(DriverConfig{Size: 8, Mem: g.ring(ringIOVA), Addr: ringIOVA})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		desc, avail, used := dr.Addrs()
 		dev, err := NewDevice(g.space, Config{Size: 8, Desc: desc, Avail: avail, Used: used})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		defer dev.Close()
 		data := rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "data")
 		// out and in are cut differently, but hold the same; out lies before the seam and over it, in behind
@@ -326,9 +315,7 @@ func TestSegmentsReachTheirBytes(t *testing.T) {
 			g.write(b.Addr, rest[:b.Len])
 			rest = rest[b.Len:]
 		}
-		if err := dr.Add(out, in, 1); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, dr.Add(out, in, 1))
 		dr.Publish()
 		tok := g.space.Enter()
 		defer g.space.Leave(tok)

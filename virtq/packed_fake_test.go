@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // fakePacked is a ring behind the seam that is no split ring: as in a packed one (virtio 1.3, 2.8) a place is an index
@@ -131,9 +132,7 @@ func TestRingOfAnotherFormat(t *testing.T) {
 	r := newFakePacked()
 	conf := Config{Size: 12, Base: BaseOf(fakeStart<<16 | fakeStart)}
 	q, err := newDevice(g.space, conf, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if q.Resumed() || q.Base() != conf.Base || !r.kicks {
 		t.Fatalf("resumed: %t, base %#x, kicks: %t", q.Resumed(), q.Base().State(), r.kicks)
 	}

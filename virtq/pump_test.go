@@ -7,6 +7,7 @@ import (
 
 	"go.uber.org/goleak"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -179,9 +180,7 @@ func TestNoWakeupIsLostWithAvailAtTwoModFour(t *testing.T) {
 				c := Config{Size: size, Desc: ringIOVA, Avail: ringIOVA + 0x1002, Used: ringIOVA + 0x2000, EventIdx: event}
 				dr := newPlain(t, g, c)
 				dev, err := NewDevice(g.space, c)
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, err)
 				defer dev.Close()
 				kick, call := make(bell, 1), make(bell, 1)
 				var wg sync.WaitGroup

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -37,9 +38,7 @@ func attachSink(t testing.TB, up, down Impairment, lim Limits) (a *host, k *sink
 	a = newHost(t, s, 1, LinkOptions{Up: up})
 	k = &sink{lim: lim}
 	l, err := s.Attach(k, LinkOptions{Down: down})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	to = MAC{2, 0, 0, 0, 0, 7}
 	s.table.learn(to.key(), l.id)
 	return a, k, to
@@ -75,9 +74,7 @@ func TestDeliverDoesNotAllocate(t *testing.T) {
 				p := a.packet(to, c.s)
 				if c.mpls {
 					p.Header[12], p.Header[13] = 0x88, 0x47
-					if err := splitter.Parse(p.Header, p.Len(), &p.Meta.Headers); err != nil {
-						t.Fatal(err)
-					}
+					testkit.OK(t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
 					partial(p, 34, 40) // the field lies in the payload
 				}
 				batch = append(batch, p)
@@ -129,9 +126,7 @@ func BenchmarkDeliver(b *testing.B) {
 			other := to
 			if c.two {
 				l, err := a.link.sw.Attach(&sink{}, LinkOptions{})
-				if err != nil {
-					b.Fatal(err)
-				}
+				testkit.OK(b, err)
 				other[5]++
 				a.link.sw.table.learn(other.key(), l.id)
 			}

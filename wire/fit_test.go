@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -245,9 +246,7 @@ func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 			}
 			p = a.packet(b.mac, spec{udp: true, n: 300, off: 3, cut: []int{1, 2, 30}})
 			p.Header[12], p.Header[13] = 0x88, 0x47 // MPLS: nothing behind the type is judged
-			if err := splitter.Parse(p.Header, p.Len(), &p.Meta.Headers); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
 			partial(p, start, off)
 			before := bytes.Clone(a.ram[3:303])
 			whole := append(bytes.Clone(p.Header), before...)
@@ -316,9 +315,7 @@ func TestMemoryThatGoesAway(t *testing.T) {
 			a, b, d := newHost(t, s, 1, LinkOptions{Up: c.up}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
 			meet(b, d)
 			p := a.packet(b.mac, c.s)
-			if err := a.file.Truncate(0); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, a.file.Truncate(0))
 			a.send(p)
 			if p.Verdict != Drop(DropFault) || len(b.take()) != 0 {
 				t.Errorf("%+v", p.Verdict)

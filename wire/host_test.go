@@ -69,23 +69,17 @@ func newHost(t testing.TB, s *Switch, n byte, opts LinkOptions) *host {
 	t.Helper()
 	h := &host{t: t, mac: MAC{2, 0, 0, 0, 0, n}, w: NewWorker(), buffers: -1, arrived: make(chan struct{}, 1)}
 	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	f := os.NewFile(uintptr(fd), "ram")
 	h.file = f
 	t.Cleanup(func() { f.Close() })
-	if err := f.Truncate(ramSize); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, f.Truncate(ramSize))
 	if h.ram, err = unix.Mmap(fd, 0, ramSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		t.Fatal(err)
 	}
 	copy(h.ram, pattern[n:])
 	h.space = dma.NewSpace(h.Name(), dma.NewFiles())
-	if err := h.space.Add(dma.Map{Size: ramSize, FD: fd}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, h.space.Add(dma.Map{Size: ramSize, FD: fd}))
 	t.Cleanup(func() {
 		if err := h.space.Close(); err != nil {
 			t.Error(err)
@@ -320,9 +314,7 @@ func (h *host) arp(to MAC) *Packet {
 	b := append(append([]byte{}, to[:]...), h.mac[:]...)
 	b = append(b, 0x08, 0x06)
 	p := &Packet{Header: append(b, make([]byte, 28)...)}
-	if err := splitter.Parse(p.Header, p.Len(), &p.Meta.Headers); err != nil {
-		h.t.Fatal(err)
-	}
+	testkit.OK(h.t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
 	p.Prepare()
 	return p
 }

@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -267,9 +268,7 @@ func TestDelayLineIsBounded(t *testing.T) {
 		for range 50 {
 			a.send(a.packet(b.mac, spec{n: 500}))
 		}
-		if err := s.Detach(a.link); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, s.Detach(a.link))
 		n := a.link.Counters()
 		if n.DelayFull == 0 || n.Held+n.DelayFull != 50 || n.Drops[DropDelay]+uint64(len(b.take())) != 50 {
 			t.Errorf("%s: %+v", name, n)
@@ -348,17 +347,13 @@ func TestNothingGoesAstray(t *testing.T) {
 		for range 4 {
 			<-started
 		}
-		if err := s.Detach(a.link); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, s.Detach(a.link))
 		wg.Wait()
 		sent := a.link.Counters()
 		if sent.Held == 0 || sent.Drops[DropLinkLoss] == 0 {
 			t.Errorf("%+v", sent)
 		}
-		if err := s.Detach(b.link); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, s.Detach(b.link))
 		n := b.link.Counters()
 		if want, got := sent.SentSegments-sent.Drops[DropLinkLoss]-sent.Drops[DropDelay],
 			n.ReceivedSegments+n.Drops[DropLinkLoss]+n.Drops[DropDelay]; got != want {

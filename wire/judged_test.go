@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -18,9 +19,7 @@ func (h *host) rawFrame(frame []byte, hdr, off int, cut ...int) *Packet {
 	h.t.Helper()
 	p := &Packet{}
 	m := &p.Meta.Headers
-	if err := splitter.Parse(frame, uint32(len(frame)), m); err != nil {
-		h.t.Fatal(err)
-	}
+	testkit.OK(h.t, splitter.Parse(frame, uint32(len(frame)), m))
 	switch m.Class {
 	case splitter.TCP, splitter.UDP:
 		hdr = int(m.HdrLen)

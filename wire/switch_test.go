@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -216,9 +217,7 @@ func TestAddressMovesToAnotherPort(t *testing.T) {
 	if s.Find(b.mac) != c.link {
 		t.Error("Find")
 	}
-	if err := s.Detach(c.link); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, s.Detach(c.link))
 	if s.Find(b.mac) != nil {
 		t.Error("the address outlives its link")
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -172,9 +173,7 @@ func TestPlacerTellsTheTapItself(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
 	l, err := s.Attach(placer{b}, LinkOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	to := MAC{2, 0, 0, 0, 0, 9}
 	s.table.learn(to.key(), l.id)
 	w := watch(l)

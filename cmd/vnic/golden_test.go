@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/wire"
 )
 
@@ -72,9 +73,7 @@ func TestGoldenOfGuests(t *testing.T) {
 // TestGoldenHasEveryCommand holds that no command is without a golden help.
 func TestGoldenHasEveryCommand(t *testing.T) {
 	script, err := os.ReadFile("testdata/golden/help.txtar")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	_, golden, _ := strings.Cut(string(script), "-- golden --\n")
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
@@ -102,14 +101,10 @@ func TestGoldenDropReasons(t *testing.T) {
 	got := strings.Join(names, "")
 	const file = "testdata/golden/drop-reasons"
 	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.WriteFile(file, []byte(got), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if got != string(want) {
 		t.Errorf("drop reasons are now\n%snot\n%s", got, want)
 	}
@@ -120,9 +115,7 @@ func TestGoldenDropReasons(t *testing.T) {
 func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*testscript.Env)) testscript.Params {
 	// Not in $TMPDIR: its name shows in what is quoted, and in the directories of an image.
 	work, err := os.MkdirTemp("/tmp", "vnic-golden")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := os.RemoveAll(work); err != nil {
 			t.Error(err)

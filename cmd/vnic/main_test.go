@@ -19,6 +19,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/qemu"
 )
 
@@ -246,9 +247,7 @@ func TestDoctorSaysWhatARunNeeds(t *testing.T) {
 	} {
 		rep.Facts = facts
 		var b strings.Builder
-		if err := printDoctor(&b, &rep); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, printDoctor(&b, &rep))
 		const table = "qemu   ok       11.1.2\nkvm    worse    none\n                slower\nspace  missing  1 MB\n     " +
 			"           free some\n\n"
 		if !strings.HasPrefix(b.String(), table+want) {

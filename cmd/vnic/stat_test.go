@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func numbered(n int) func(io.Writer) error {
@@ -24,9 +25,7 @@ func TestViewIsPaintedOverTheLast(t *testing.T) {
 	var b strings.Builder
 	r := &repaint{w: &b, size: func() (int, int) { return 10, 5 }}
 	for _, n := range []int{2, 7, 1} {
-		if err := r.paint(numbered(n)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, r.paint(numbered(n)))
 	}
 	const row = "xxxxxxxx\x1b[K\n"
 	const want = "0 " + row + "1 " + row + "\x1b[J" +
@@ -41,9 +40,7 @@ func TestViewInAFileIsPlain(t *testing.T) {
 	var b strings.Builder
 	r := newRepaint(&b)
 	for range 2 {
-		if err := r.paint(numbered(1)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, r.paint(numbered(1)))
 	}
 	line := "0 " + strings.Repeat("x", 100) + "\n\n"
 	if b.String() != line+line {

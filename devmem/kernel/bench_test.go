@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // BenchmarkReceive receives over the loopback; net is the reference: Go's own sockets.
@@ -28,9 +29,7 @@ func benchReceive(b *testing.B, name string, ends func(*Conn, net.Conn) (recv fu
 func receiveAll(b *testing.B, ends func(*Conn, net.Conn) (recv func([]byte) (int, error), from net.Conn)) {
 	lo := loopback(b)
 	d, err := Open(Options{Interface: lo.Name})
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.OK(b, err)
 	defer d.Close()
 	c, h := pair(b, d)
 	const size = 64 << 10
@@ -49,9 +48,7 @@ func receiveAll(b *testing.B, ends func(*Conn, net.Conn) (recv func([]byte) (int
 	for b.Loop() {
 		for got := 0; got < size; {
 			n, err := recv(linear[:size-got])
-			if err != nil {
-				b.Fatal(err)
-			}
+			testkit.OK(b, err)
 			got += n
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // configuration is what of an interface a device may change.
@@ -39,9 +40,7 @@ func encodeTable(t []uint32) (b []byte) {
 func (td *testDevice) buffer(t *testing.T, off, size uint64) devmem.Buffer {
 	t.Helper()
 	b, err := td.Register(0, off, size)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return b
 }
 
@@ -64,9 +63,7 @@ func useAll(t *testing.T, td *testDevice) {
 		}
 	}
 	for _, n := range []int{1, 2} {
-		if err := td.SetRSS(n); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, td.SetRSS(n))
 	}
 }
 
@@ -98,9 +95,7 @@ func TestCloseSetsTheInterfaceBack(t *testing.T) {
 				in.rss != string(encodeTable(equalTable(128, 2))) {
 				t.Errorf("in use: %+v", in)
 			}
-			if err := td.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, td.Close())
 			if after := td.nic.configuration(); after != before {
 				t.Errorf("before: %+v\nafter: %+v", before, after)
 			}
@@ -198,19 +193,13 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 	td := newTestDevice(t)
 	buf := td.buffer(t, 0, 1<<20)
 	rx, err := td.BindRX(buf, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	tx, err := td.BindTX(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	td.nic.mu.Lock()
 	td.nic.bound[rx.ID()].kept = true
 	td.nic.mu.Unlock()
-	if err := errors.Join(rx.Close(), tx.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(rx.Close(), tx.Close()))
 	<-tx.Done()
 	is(t, "close of the buffer", buf.Close(), syscall.EBUSY)
 	_, err = td.BindRX(td.buffer(t, 4096, 1<<20), 2)
@@ -239,9 +228,7 @@ func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	td := newTestDevice(t)
 	buf := td.buffer(t, 0, 1<<20)
 	tx, err := td.BindTX(buf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	td.nic.mu.Lock()
 	td.nic.bound[tx.ID()].kept = true
 	td.nic.mu.Unlock()
@@ -251,9 +238,7 @@ func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 		td.nic.let(tx.ID())
 		return nil
 	}
-	if err := tx.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, tx.Close())
 	if dropped > 0 {
 		t.Error("dropped before Close")
 	}
@@ -272,9 +257,7 @@ func TestCloseGivesUpOnMemoryThatStaysInUse(t *testing.T) {
 	defer func() { closeTime = was }()
 	td := newTestDevice(t)
 	rx, err := td.BindRX(td.buffer(t, 0, 1<<20), 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	td.nic.bound[rx.ID()].kept = true
 	if err := td.Close(); err == nil || !strings.Contains(err.Error(), "still in use") {
 		t.Errorf("%v", err)
@@ -302,18 +285,14 @@ func TestStats(t *testing.T) {
 		t.Errorf("%d drops", n)
 	}
 	rx, err := td.BindRX(td.buffer(t, 0, 1<<20), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	td.nic.pages[rx.ID()] = 100
 	st := td.Stats()
 	want := devmem.BindingStats{ID: rx.ID(), Pages: 256, Free: 156, Posted: 100}
 	if len(st.Queues) != 4 || st.Queues[2].Binding != rx.ID() || st.Queues[1].Binding != 0 || st.Bindings[0] != want {
 		t.Errorf("%+v", st)
 	}
-	if err := td.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, td.Close())
 	if n := td.Stats().NICDrops; n != 9 {
 		t.Errorf("%d drops after Close", n)
 	}
@@ -325,9 +304,7 @@ func TestStats(t *testing.T) {
 func TestTokensAreFollowed(t *testing.T) {
 	td := newTestDevice(t)
 	x, err := td.BindRX(td.buffer(t, 0, 1<<20), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	rx := x.(*rxBinding)
 	var ts tokens
 	var frags []devmem.Frag
@@ -369,9 +346,7 @@ func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 	}
 	again := func(alone bool) {
 		d, err := newDevice(Options{Interface: td.name, Alone: alone}, td.index, td.nic.dial, td.nic.ioctl)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if err := d.Close(); err != nil {
 			t.Error(err)
 		}

@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"os"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // The documents show it whole.
 func TestSnippetIsShort(t *testing.T) {
 	b, err := os.ReadFile("docs/dmabuf.c")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if n := bytes.Count(b, []byte("\n")); n > 40 {
 		t.Errorf("docs/dmabuf.c has %d lines", n)
 	}

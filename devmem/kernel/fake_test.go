@@ -11,6 +11,7 @@ import (
 	"github.com/mdlayher/genetlink/genltest"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // fakeNIC is the kernel's side of an interface's configuration, as of net/core/netdev-genl.c, net/ethtool and a driver
@@ -141,9 +142,7 @@ func encode(t *testing.T, fill func(*netlink.AttributeEncoder)) []byte {
 	ae := netlink.NewAttributeEncoder()
 	fill(ae)
 	b, err := ae.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return b
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/devmemtest"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -36,9 +37,7 @@ func TestMain(m *testing.M) {
 func loopback(t testing.TB) *net.Interface {
 	t.Helper()
 	ifs, err := net.Interfaces()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, i := range ifs {
 		if i.Flags&net.FlagLoopback != 0 {
 			return &i
@@ -99,19 +98,13 @@ func TestConformanceOverLoopback(t *testing.T) {
 func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
 	t.Helper()
 	l, err := d.Listen(netip.AddrPortFrom(localhost, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer l.Close()
 	h, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { h.Close() })
 	c, err := l.AcceptConn()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { c.Close() })
 	return c.(*Conn), h
 }
@@ -128,9 +121,7 @@ func TestDialAndListen(t *testing.T) {
 		t.Run(addr, func(t *testing.T) {
 			td := newTestDevice(t)
 			l, err := td.Listen(netip.AddrPortFrom(netip.MustParseAddr(addr), 0))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer l.Close()
 			port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 			at, from := netip.MustParseAddr(addr), netip.AddrPort{}
@@ -139,14 +130,10 @@ func TestDialAndListen(t *testing.T) {
 				from = netip.AddrPortFrom(at, 0)
 			}
 			c, err := td.Dial(t.Context(), from, netip.AddrPortFrom(at, port))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer c.Close()
 			p, err := l.AcceptConn()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer p.Close()
 			if c.LocalAddr().String() != p.RemoteAddr().String() || p.LocalAddr().String() != c.RemoteAddr().String() {
 				t.Errorf("%v->%v meets %v->%v", c.LocalAddr(), c.RemoteAddr(), p.LocalAddr(), p.RemoteAddr())
@@ -168,9 +155,7 @@ func TestDialAndListen(t *testing.T) {
 func TestDialErrors(t *testing.T) {
 	td := newTestDevice(t)
 	l, err := td.Listen(netip.AddrPortFrom(localhost, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	at := l.Addr().(*net.TCPAddr).AddrPort()
 	_, err = td.Listen(at)
 	is(t, "listen twice", err, syscall.EADDRINUSE)
@@ -193,17 +178,11 @@ func TestDialEndsWithItsContext(t *testing.T) {
 	td := newTestDevice(t)
 	// A listener whose backlog is full drops SYNs.
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Close(fd)
-	if err := errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: localhost.As4()}), unix.Listen(fd, 0)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: localhost.As4()}), unix.Listen(fd, 0)))
 	name, err := unix.Getsockname(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	at := netip.AddrPortFrom(localhost, uint16(name.(*unix.SockaddrInet4).Port))
 	for range 3 {
 		ctx, cancel := context.WithCancelCause(t.Context())
@@ -218,9 +197,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 		}()
 		select {
 		case err := <-ended:
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 		case <-time.After(100 * time.Millisecond): // full
 			cancel(errNever)
 			if err := <-ended; err != nil { // else it was slow, and there was room
@@ -235,9 +212,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 func TestAcceptEndsWithTheListener(t *testing.T) {
 	td := newTestDevice(t)
 	l, err := td.Listen(netip.AddrPortFrom(localhost, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	got := make(chan error)
 	go func() {
 		_, err := l.Accept()
@@ -352,9 +327,7 @@ func TestCloseWriteAndLinger(t *testing.T) {
 	td := newTestDevice(t)
 	c, h := pair(t, td)
 	c.Write([]byte("bye"))
-	if err := c.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.CloseWrite())
 	if b, err := io.ReadAll(h); string(b) != "bye" || err != nil {
 		t.Errorf("%q, %v", b, err)
 	}
@@ -389,16 +362,12 @@ func TestDeviceCloseEndsCalls(t *testing.T) {
 	td := newTestDevice(t)
 	c, _ := pair(t, td)
 	l, err := td.Listen(netip.AddrPortFrom(localhost, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	errs := make(chan error)
 	go func() { _, err := c.Read(make([]byte, 1)); errs <- err }()
 	go func() { _, _, err := c.ReadCompletion(time.Time{}); errs <- err }()
 	go func() { _, err := l.Accept(); errs <- err }()
-	if err := td.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, td.Close())
 	for range 3 {
 		is(t, "call", <-errs, net.ErrClosed)
 	}
@@ -418,13 +387,9 @@ func TestDeviceCloseEndsCalls(t *testing.T) {
 func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	t.Helper()
 	b, err := td.Register(0, 0, memSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	tx, err := td.BindTX(b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return tx
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // Where there is no /dev/udmabuf that is what is said, and nothing is left; in guests kerneltest uses it.
@@ -20,27 +21,19 @@ func TestUDMABuf(t *testing.T) {
 		is(t, "without the device", err, syscall.ENOENT)
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer u.Close()
 	_, _, err = u.Export(1, 0, 4096)
 	is(t, "gpu 1", err, syscall.ENODEV)
 	_, _, err = u.Export(0, 1<<20, 4096)
 	is(t, "outside", err, syscall.EINVAL)
 	fd, _, err := u.Export(0, 4096, 8192)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Close(fd)
 	n, err := dmabufRefs(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	other, err := unix.Dup(fd)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if m, err := dmabufRefs(fd); m != n+1 || err != nil {
 		t.Errorf("%d references, with another %d, %v", n, m, err)
 	}
@@ -52,18 +45,14 @@ func TestUDMABuf(t *testing.T) {
 
 func TestOnlyADMABufHasReferences(t *testing.T) {
 	f, err := os.Open("/dev/null")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer f.Close()
 	_, err = dmabufRefs(int(f.Fd()))
 	is(t, "/dev/null", err, syscall.EINVAL)
 	_, err = dmabufRefs(1 << 20)
 	is(t, "no descriptor", err, os.ErrNotExist)
 	b, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Munmap(b)
 	for _, node := range []int{-1, 64} {
 		is(t, "node", bindToNode(b, node), syscall.EINVAL)
@@ -78,9 +67,7 @@ func TestOnlyADMABufHasReferences(t *testing.T) {
 func TestOpenOnARealInterface(t *testing.T) {
 	lo := loopback(t)
 	d, err := Open(Options{Interface: lo.Name})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if _, err := d.ethtool.getFeature(lo.Index, ntupleFeature); err != nil {
 		t.Error(err)
 	}

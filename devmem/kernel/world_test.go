@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // fakeGPU exports descriptors that are no dma-bufs.
@@ -45,9 +46,7 @@ func (g *fakeGPU) Export(gpu int, off, size uint64) (int, func() error, error) {
 func descriptors(t *testing.T) (list []string) {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, e := range entries {
 		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
 			list = append(list, l)
@@ -77,14 +76,10 @@ func newTestDevice(t *testing.T) *testDevice {
 	})
 	lo := loopback(t)
 	mem, err := unix.Mmap(-1, 0, memSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	td := &testDevice{nic: newFake(t, lo.Index), gpu: &fakeGPU{size: memSize}, mem: mem}
 	td.Device, err = newDevice(Options{Interface: lo.Name, Buffers: td.gpu}, lo.Index, td.nic.dial, td.nic.ioctl)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	td.refs, td.flush = td.nic.refs, func() error { return nil }
 	t.Cleanup(func() {
 		if err := td.Close(); err != nil {

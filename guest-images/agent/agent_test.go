@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func init() {
@@ -205,9 +206,7 @@ func TestWriterStartsANewLineAfterABrokenOne(t *testing.T) {
 		t.Fatal("no error")
 	}
 	w.limit = 1000
-	if err := l.send(&message{Event: "b"}, MaxLine); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, l.send(&message{Event: "b"}, MaxLine))
 	if got := w.String(); got != "{\"eve\n{\"event\":\"b\"}\n" {
 		t.Errorf("%q", got)
 	}
@@ -274,9 +273,7 @@ func FuzzLines(f *testing.F) {
 				t.Fatalf("%+v", m)
 			}
 			var out strings.Builder
-			if err := (&lineWriter{w: &out}).send(m, 2*MaxLine); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, (&lineWriter{w: &out}).send(m, 2*MaxLine))
 			again, err := newLineReader(strings.NewReader(out.String())).next()
 			if err != nil || again.ID != m.ID || again.Event != m.Event || again.Op != m.Op {
 				t.Fatalf("%+v, %+v, %v", m, again, err)

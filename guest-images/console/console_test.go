@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/dhcp"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // sysfs makes network interfaces: name to "driver place".
@@ -27,14 +28,10 @@ func sysfs(t *testing.T, list map[string]string) string {
 		driver, place, _ := strings.Cut(s, " ")
 		device, drivers := filepath.Join(root, "sys/devices", place), filepath.Join(root, "sys/drivers", driver)
 		for _, dir := range []string{device, drivers, filepath.Join(root, "sys/class/net", name)} {
-			if err := os.MkdirAll(dir, 0o755); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, os.MkdirAll(dir, 0o755))
 		}
-		if err := errors.Join(os.Symlink(drivers, filepath.Join(device, "driver")),
-			os.Symlink(device, filepath.Join(root, "sys/class/net", name, "device"))); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errors.Join(os.Symlink(drivers, filepath.Join(device, "driver")),
+			os.Symlink(device, filepath.Join(root, "sys/class/net", name, "device"))))
 	}
 	return root
 }
@@ -100,19 +97,15 @@ func TestImageHasTheFirstWordOfItsEnvironment(t *testing.T) {
 func TestConsoleIsTheLastOne(t *testing.T) {
 	root := t.TempDir()
 	active := filepath.Join(root, "sys/class/tty/console/active")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(active), 0o755), os.MkdirAll(filepath.Join(root, "dev"), 0o755),
+	testkit.OK(t, errors.Join(os.MkdirAll(filepath.Dir(active), 0o755), os.MkdirAll(filepath.Join(root, "dev"), 0o755),
 		os.WriteFile(filepath.Join(root, "dev/ttyS0"), nil, 0o600), os.WriteFile(active, []byte("tty0 ttyS0\n"),
-			0o600)); err != nil {
-		t.Fatal(err)
-	}
+			0o600)))
 	f, err := open(root)
 	if err != nil || filepath.Base(f.Name()) != "ttyS0" {
 		t.Fatal(err)
 	}
 	_ = f.Close()
-	if err := os.WriteFile(active, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(active, nil, 0o600))
 	if _, err := open(root); err == nil || !strings.Contains(err.Error(), "console=ttyS0") {
 		t.Error(err)
 	}
@@ -125,9 +118,7 @@ func TestProgramsEnd(t *testing.T) {
 	env := []string{"PATH=/usr/bin:/bin"}
 	for script, want := range map[string]string{"echo out; exit 3": "exit status 3", "kill -9 $$": "ended by signal 9"} {
 		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		how, _ := run(&agent.Alone{Path: "sh", Args: []string{"sh", "-c", script}, Dir: "/"}, env, w)
 		_ = w.Close()
 		if out, err := io.ReadAll(r); how != want || err != nil ||

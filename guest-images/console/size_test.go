@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // terminal gives both ends of a pseudoterminal (pty(7)).
@@ -36,9 +37,7 @@ func terminal(t *testing.T) (master, slave *os.File) {
 func TestTerminalSaysItsSize(t *testing.T) {
 	master, slave := terminal(t)
 	before, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	answered := make(chan error, 1)
 	go func() {
 		var seen []byte
@@ -65,9 +64,7 @@ func TestTerminalSaysItsSize(t *testing.T) {
 		t.Error("nobody answered")
 	}
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer r.Close()
 	defer w.Close()
 	if _, ok := askSize(w, time.Hour); ok {

@@ -34,9 +34,7 @@ func newWorld(t testing.TB, pairs int) *world {
 	t.Helper()
 	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: pairs}, 16<<20),
 		lab.Options{Log: labtest.Log(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)

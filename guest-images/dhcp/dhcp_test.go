@@ -12,6 +12,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/dhcpv4/nclient4"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 var mac = net.HardwareAddr{2, 0, 0, 0, 0, 1}
@@ -33,9 +34,7 @@ func pair(t *testing.T) (*client, net.PacketConn) {
 	var ends [2]net.PacketConn
 	for i := range ends {
 		pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		t.Cleanup(func() { _ = pc.Close() })
 		ends[i] = pc
 	}
@@ -169,9 +168,7 @@ func FuzzLease(f *testing.F) {
 	m, err := dhcpv4.New(dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
 		dhcpv4.WithRouter(net.IPv4(10, 1, 2, 254)),
 		dhcpv4.WithOption(dhcpv4.OptHostName("a\nb")))
-	if err != nil {
-		f.Fatal(err)
-	}
+	testkit.OK(f, err)
 	f.Add(m.ToBytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := dhcpv4.FromBytes(b)

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // file is what a crafted ELF file says of itself.
@@ -70,9 +71,7 @@ func (f file) build(t testing.TB) []byte {
 		elf.Section64{Name: 10, Type: uint32(elf.SHT_STRTAB), Off: strAt, Size: uint64(len(strs))},
 		elf.Section64{Name: 18, Type: uint32(elf.SHT_STRTAB), Off: namesAt, Size: uint64(len(names))},
 	} {
-		if err := binary.Write(&b, binary.LittleEndian, v); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, binary.Write(&b, binary.LittleEndian, v))
 	}
 	return b.Bytes()
 }
@@ -89,12 +88,8 @@ func tree(t *testing.T, files map[string]any) string {
 			b = []byte(v)
 		}
 		path = filepath.Join(root, path)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, b, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		testkit.OK(t, os.WriteFile(path, b, 0o755))
 	}
 	return root
 }
@@ -212,12 +207,8 @@ func TestProgramOfThisMachineRunsWithWhatIsFound(t *testing.T) {
 	dir := t.TempDir()
 	for _, path := range files[1:] {
 		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(path)), b, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
+		testkit.OK(t, os.WriteFile(filepath.Join(dir, filepath.Base(path)), b, 0o755))
 	}
 	cmd := exec.CommandContext(t.Context(), files[0], "--inhibit-cache", "--library-path", dir, "--list", "/bin/ls")
 	out, err := cmd.CombinedOutput()
@@ -239,9 +230,7 @@ func FuzzFind(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		root := t.TempDir()
 		path := filepath.Join(root, "p")
-		if err := os.WriteFile(path, b, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.WriteFile(path, b, 0o755))
 		files, err := Finder{Root: root}.Find("/p")
 		if err == nil && len(files) > maxLibraries+1 {
 			t.Errorf("%d files", len(files))

@@ -40,9 +40,7 @@ func start(t *testing.T) (*gpu, string) {
 	g := &gpu{make(chan uint64, 100)}
 	path := filepath.Join(t.TempDir(), "run", "gpu")
 	s, err := listen(path, g.take)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -60,9 +58,7 @@ func start(t *testing.T) (*gpu, string) {
 func dial(t *testing.T, path string) *net.UnixConn {
 	t.Helper()
 	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return c
 }
 
@@ -79,15 +75,11 @@ func ask(t *testing.T, c *net.UnixConn, request []byte) (e unix.Errno, size int6
 	}
 	var fds scm.FDs
 	defer fds.Close()
-	if err := fds.Collect(oob[:noob], 1); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, fds.Collect(oob[:noob], 1))
 	size = -1
 	if fds.Len() == 1 {
 		var st unix.Stat_t
-		if err := unix.Fstat(fds.At(0), &st); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, unix.Fstat(fds.At(0), &st))
 		size = st.Size
 	}
 	return unix.Errno(binary.NativeEndian.Uint32(b)), size
@@ -156,9 +148,7 @@ func TestEndGivesAllBack(t *testing.T) {
 	g := &gpu{make(chan uint64, 1)}
 	path := filepath.Join(t.TempDir(), "gpu")
 	s, err := listen(path, g.take)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if _, err := listen(path, g.take); err == nil {
 		t.Error("two at one place: no error")
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // alone puts the test into a network namespace of its own, on a thread of its own.
@@ -28,9 +29,7 @@ func alone(t *testing.T) {
 func dummy(t *testing.T, name, mac string) {
 	t.Helper()
 	hw, err := net.ParseMAC(mac)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	a := netlink.LinkAttrs{Name: name, HardwareAddr: hw}
 	err = netlink.LinkAdd(&netlink.Dummy{LinkAttrs: a})
 	if errors.Is(err, unix.EOPNOTSUPP) { // no such module: one end of a pair, the other of which is up
@@ -108,9 +107,7 @@ func TestNetworkWithoutIPv6(t *testing.T) {
 		t.Fatalf("%+v, %v", r, err)
 	}
 	l, err := netlink.LinkByName("d0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if routes, err := netlink.RouteList(l, netlink.FAMILY_V4); err != nil || len(routes) != 2 {
 		t.Errorf("%v, %v", routes, err)
 	}
@@ -142,15 +139,11 @@ func TestDeviceIsFoundAndLeft(t *testing.T) {
 	driver := filepath.Join(root, "sys/bus/pci/drivers/virtio-pci")
 	for _, dir := range []string{device, driver, filepath.Join(root, "sys/class/net/eth9"),
 		filepath.Join(root, "sys/bus/pci/devices")} {
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.MkdirAll(dir, 0o755))
 	}
 	pci := filepath.Dir(device)
 	for from, to := range map[string]string{"sys/class/net/eth9/device": device, "sys/bus/pci/devices/0000:01:00.0": pci} {
-		if err := os.Symlink(to, filepath.Join(root, from)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.Symlink(to, filepath.Join(root, from)))
 	}
 	f := Found{"eth9", pciAddress(root, "eth9")}
 	if f.PCI != "0000:01:00.0" || pciAddress(root, "eth8") != "" {
@@ -159,12 +152,8 @@ func TestDeviceIsFoundAndLeft(t *testing.T) {
 	if err := leave(root, f); err == nil {
 		t.Error("no driver: no error")
 	}
-	if err := os.Symlink(driver, filepath.Join(pci, "driver")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(driver, "unbind"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.Symlink(driver, filepath.Join(pci, "driver")))
+	testkit.OK(t, os.WriteFile(filepath.Join(driver, "unbind"), nil, 0o644))
 	if err := leave(root, f); err != nil {
 		t.Error(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // cable is two interfaces, of which the second is the peer's; the first has a link when the second is up.
@@ -22,9 +23,7 @@ func cable(t *testing.T) (ours, peers netlink.Link) {
 	}
 	for i, name := range []string{"v0", "v1"} {
 		l, err := netlink.LinkByName(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if i == 0 {
 			ours = l
 		} else {
@@ -40,9 +39,7 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	ours, peers := cable(t)
 	c := Config{Interfaces: []Interface{{MAC: ours.Attrs().HardwareAddr.String(),
 		Addrs: []netip.Prefix{netip.MustParsePrefix("10.9.8.7/24"), netip.MustParsePrefix("fd00::7/64")}}}}
-	if err := c.Interfaces[0].up(ours); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.Interfaces[0].up(ours))
 	links := []netlink.Link{ours}
 	missing, err := c.ready(t.Context(), links, time.Millisecond)
 	if err != nil || !strings.Contains(missing, "v0: the link is ") ||
@@ -56,12 +53,8 @@ func TestLinkThatIsLateIsWaitedFor(t *testing.T) {
 	}
 	// It comes while somebody waits: ready has seen that it is not there when its events have begun.
 	events, stop, err := changes()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := netlink.LinkSetUp(peers); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
+	testkit.OK(t, netlink.LinkSetUp(peers))
 	if _, ok := <-events; !ok {
 		t.Error("no event")
 	}
@@ -86,14 +79,10 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	}
 	ours, peers := cable(t)
 	for _, l := range []netlink.Link{ours, peers} {
-		if err := netlink.LinkSetUp(l); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, netlink.LinkSetUp(l))
 	}
 	a, err := netlink.ParseAddr("fd00::7/64")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if err := netlink.AddrAdd(ours, a); err != nil { // with duplicate address detection
 		t.Fatal(err)
 	}
@@ -108,9 +97,7 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 		t.Errorf("%q, %v", missing, err)
 	}
 	s, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer func() { _ = unix.Close(s) }()
 	if err := unix.Bind(s, &unix.SockaddrInet6{Addr: [16]byte{0: 0xfd, 15: 7}}); err != nil {
 		t.Errorf("bind: %v", err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -35,9 +36,7 @@ func TestGuardKnowsWhatIsLeft(t *testing.T) {
 
 func TestGuardEnds(t *testing.T) {
 	g, err := startGuard("no-such-interface")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, s := range []byte("+-") {
 		if err := g.note(s, 7); err != nil {
 			t.Error(err)

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // Where the test's GPU 2 is in the guest's address space: in two pieces, the second of them before
@@ -27,9 +28,7 @@ var testMaps = []control.GPUMap{
 func window(t *testing.T, addrs ...uint64) *Window {
 	t.Helper()
 	w := &Window{gpu: 2, fd: -1, mem: make([]byte, len(addrs)*hugePage), restore: func() error { return nil }}
-	if err := w.arrange(addrs, testMaps); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, w.arrange(addrs, testMaps))
 	return w
 }
 
@@ -89,9 +88,7 @@ func TestPiecesAgainstAByteAtATime(t *testing.T) {
 		off := r.Uint64N(w.Size() + 1)
 		size := r.Uint64N(w.Size() - off + 1)
 		pieces, err := w.pieces(off, size)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		at := off
 		for _, p := range pieces {
 			if p.Off != at || p.Size == 0 || p.GPUOff != place(at) || p.GPUOff+p.Size-1 != place(at+p.Size-1) {
@@ -242,9 +239,7 @@ func TestJobTablesAreTranslated(t *testing.T) {
 	w := scattered(t)
 	gpuPlace := func(off uint64) uint64 {
 		p, err := w.pieces(off, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		return p[0].GPUOff
 	}
 	for op, side := range map[control.JobOp][2]bool{control.JobGather: {true, true}, control.JobToGuest: {true, false},
@@ -253,9 +248,7 @@ func TestJobTablesAreTranslated(t *testing.T) {
 		g := &jobs{mem: mem}
 		e := newEngine(g, w, mem)
 		table, iova, err := mem.AllocDMA(1000 * control.JobEntryLen)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		var in []control.JobEntry
 		var bytes uint64
 		for i := range 1000 {
@@ -343,10 +336,8 @@ func TestInterfaceIsFoundByItsDriver(t *testing.T) {
 	sys := t.TempDir()
 	add := func(name, driver string) {
 		dir := filepath.Join(sys, "class/net", name, "device")
-		if err := errors.Join(os.MkdirAll(dir, 0o755), os.Symlink("../../../bus/pci/drivers/"+driver,
-			filepath.Join(dir, "driver"))); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errors.Join(os.MkdirAll(dir, 0o755), os.Symlink("../../../bus/pci/drivers/"+driver,
+			filepath.Join(dir, "driver"))))
 	}
 	add("eth0", "virtio_net")
 	if _, err := findInterface(sys, "gve"); !errors.Is(err, unix.ENODEV) {

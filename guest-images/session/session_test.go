@@ -15,6 +15,7 @@ import (
 	"go.uber.org/goleak"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestMain(m *testing.M) {
@@ -192,9 +193,7 @@ func TestChildThatGoesOnKeepsNobody(t *testing.T) {
 		t.Fatalf("%q, %v", out.String(), err)
 	}
 	p, err := os.FindProcess(pid)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	_ = p.Kill()
 }
 

@@ -39,9 +39,7 @@ func TestCancelInTheMiddle(t *testing.T) {
 				// In mode devmem it cannot end by itself: no token goes back. And a queue without pages takes nothing, not even
 				// the peer's RST, so that an end that is not cancelled may stall first.
 				send, recv := w.prepares(trial{mode: mode, size: 7 << 20, pages: 128, hold: 1 << 40, stall: 2, seed: 1})
-				if err := w.connect(t.Context(), send, recv); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, w.connect(t.Context(), send, recv))
 				sctx, scancel := context.WithCancel(t.Context())
 				rctx, rcancel := context.WithCancel(t.Context())
 				defer scancel()
@@ -113,9 +111,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	t.Run("prepared", func(t *testing.T) {
 		w := w.in(t)
 		send, recv := w.prepares(x)
-		if err := errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)))
 		if err := w.a.end.Prepare(t.Context(), send); !errors.Is(err, syscall.EBUSY) {
 			t.Errorf("a second Prepare: %v", err)
 		}
@@ -126,9 +122,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	t.Run("accepting", func(t *testing.T) {
 		w := w.in(t)
 		_, recv := w.prepares(x)
-		if err := errors.Join(w.b.end.Prepare(t.Context(), recv), w.b.end.Listen(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errors.Join(w.b.end.Prepare(t.Context(), recv), w.b.end.Listen(t.Context())))
 		if err := w.b.end.Listen(t.Context()); err == nil {
 			t.Error("a second Listen")
 		}
@@ -142,9 +136,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 		w := w.in(t)
 		send, _ := w.prepares(x)
 		send.Remote = netip.AddrPortFrom(netip.MustParseAddr("10.118.110.99"), send.Remote.Port()) // nobody
-		if err := w.a.end.Prepare(t.Context(), send); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, w.a.end.Prepare(t.Context(), send))
 		errs := async(w.a.end.Connect)
 		testkit.Eventually(t, "Connect", func() bool { return w.a.busy() == 1 })
 		w.finish()
@@ -157,9 +149,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 			x := x
 			x.mode = mode
 			send, recv := w.prepares(x)
-			if err := w.connect(t.Context(), send, recv); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, w.connect(t.Context(), send, recv))
 			rerrs := async(func(ctx context.Context) error { _, err := w.b.end.Receive(ctx); return err })
 			if mode == Devmem {
 				serrs := async(func(ctx context.Context) error { _, err := w.a.end.Send(ctx); return err })
@@ -214,9 +204,7 @@ func (g *guest) busy() int {
 func TestOrderOfCalls(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
-	if err := errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)))
 	wrong := func(what string, err error, want syscall.Errno) {
 		t.Helper()
 		if !errors.Is(err, want) {
@@ -226,9 +214,7 @@ func TestOrderOfCalls(t *testing.T) {
 	_, err := w.a.end.Send(t.Context())
 	wrong("send before connect", err, syscall.ENOTCONN)
 	wrong("accept before listen", w.b.end.Accept(t.Context()), syscall.EINVAL)
-	if err := errors.Join(w.b.end.Listen(t.Context()), both(t.Context(), w.a.end.Connect, w.b.end.Accept)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(w.b.end.Listen(t.Context()), both(t.Context(), w.a.end.Connect, w.b.end.Accept)))
 	_, err = w.a.end.Receive(t.Context())
 	wrong("receive by the sender", err, syscall.EINVAL)
 	_, err = w.b.end.Send(t.Context())
@@ -248,18 +234,12 @@ func TestOrderOfCalls(t *testing.T) {
 func TestAcceptTakesOnlyThePeer(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
-	if err := errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv),
-		w.b.end.Listen(t.Context())); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv),
+		w.b.end.Listen(t.Context())))
 	c, err := w.a.node.dev.Dial(t.Context(), netip.AddrPort{}, recv.Local)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer c.Close()
-	if err := both(t.Context(), w.a.end.Connect, w.b.end.Accept); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, both(t.Context(), w.a.end.Connect, w.b.end.Accept))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
 		t.Errorf("the stranger: %v", err)
 	}
@@ -276,13 +256,9 @@ var errAny = errors.New("an error")
 func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w := newWorld(t, options{pairs: 3})
 	buf, err := w.b.node.dev.Register(1, 4<<20, 1<<20)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	taken, err := w.b.node.dev.BindRX(buf, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var rules []devmem.FlowID
 	for _, x := range []struct {
 		name   string
@@ -337,9 +313,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 		})
 	}
 	for _, id := range rules {
-		if err := w.b.node.dev.DelFlow(id); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, w.b.node.dev.DelFlow(id))
 	}
 	t.Run("cancelled", func(t *testing.T) {
 		_, p := w.prepares(trial{mode: Devmem, size: 1 << 20, pages: 256})
@@ -366,9 +340,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 			}
 		}
 	})
-	if err := errors.Join(unbind(t.Context(), taken), buf.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(unbind(t.Context(), taken), buf.Close()))
 	w.run(trial{mode: Devmem, size: 1 << 20, seed: 1})
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // dry says how often receive queue 1 of a guest had no page to post, and how many packets its NIC
@@ -23,18 +24,14 @@ func (g *guest) leastPool() uint64 {
 	g.t.Helper()
 	for n := uint64(1); n <= 1024; n++ {
 		buf, err := g.node.dev.Register(g.gpu.ID(), 0, n<<12)
-		if err != nil {
-			g.t.Fatal(err)
-		}
+		testkit.OK(g.t, err)
 		b, err := g.node.dev.BindRX(buf, 1)
 		if err == nil {
 			err = unbind(g.t.Context(), b)
 		} else if errors.Is(err, syscall.ENOSPC) {
 			b, err = nil, nil
 		}
-		if err := errors.Join(err, buf.Close()); err != nil {
-			g.t.Fatal(err)
-		}
+		testkit.OK(g.t, errors.Join(err, buf.Close()))
 		if b != nil {
 			return n
 		}
@@ -85,13 +82,9 @@ func TestStalledConnectionGoesOn(t *testing.T) {
 	const size = 4 << 20
 	send, recv := w.prepares(trial{mode: Devmem, size: size, pages: least, hold: 1 << 40, stall: 60, seed: 6})
 	recv.HoldSeconds = 1
-	if err := w.connect(t.Context(), send, recv); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, w.connect(t.Context(), send, recv))
 	_, got, err := w.move(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if got.Bytes != size || got.Stalls != 1 || got.Held == 0 || got.Held > least {
 		t.Errorf("%+v of a pool of %d pages", got, least)
 	}
@@ -106,9 +99,7 @@ func TestStallIsAnError(t *testing.T) {
 	w := newWorld(t, options{})
 	least := w.b.leastPool()
 	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: least, hold: 1 << 40, stall: 1, seed: 3})
-	if err := w.connect(t.Context(), send, recv); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, w.connect(t.Context(), send, recv))
 	errs := make(chan error, 1) // each by itself: none cancels the other
 	go func() { _, err := w.a.end.Send(t.Context()); errs <- err }()
 	_, rerr := w.b.end.Receive(t.Context())

@@ -77,9 +77,7 @@ func newWorld(t testing.TB, o options) *world {
 	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: o.mtu, QueuePairs: o.pairs}, o.gpuSize)
 	d.Impair(o.bad)
 	l, err := lab.Open(d, lab.Options{Log: labtest.Log(t)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -192,9 +190,7 @@ func (w *world) finish() {
 func (w *world) run(x trial) (ra, rb Result) {
 	w.t.Helper()
 	send, recv := w.prepares(x)
-	if err := w.connect(w.t.Context(), send, recv); err != nil {
-		w.t.Fatal(err)
-	}
+	testkit.OK(w.t, w.connect(w.t.Context(), send, recv))
 	ra, rb, err := w.move(w.t.Context())
 	if err != nil {
 		w.t.Fatalf("%v\n  A %s\n  B %s", err, w.a.end.State(w.t.Context()), w.b.end.State(w.t.Context()))

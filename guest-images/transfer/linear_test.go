@@ -11,6 +11,7 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack"
 	"vnic.dev/vnic/stack/stacktest"
 )
@@ -25,9 +26,7 @@ func TestRuleThatGoes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := w.in(t)
 			send, recv := w.prepares(trial{mode: Devmem, size: size, seed: uint64(round)})
-			if err := w.connect(t.Context(), send, recv); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, w.connect(t.Context(), send, recv))
 			was := slots
 			if slots = [...]*byte{&w.b.node.linear.table[0], &w.b.node.linear.data[0]}; round > 0 && slots != was {
 				t.Error("memory for linear bytes was made again")
@@ -52,9 +51,7 @@ func TestRuleThatGoes(t *testing.T) {
 				w.arrived(2*size + size/3) // after what other rounds received, on all queues
 				forget()
 			}
-			if err := <-errs; err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, <-errs)
 			if name != "never" {
 				s.flow = 0
 			}
@@ -121,9 +118,7 @@ func TestLinearFragments(t *testing.T) {
 			for i, n := range []*stacktest.NIC{na, nb} {
 				s, err := stack.New(n, n,
 					stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", i+1))}})
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, err)
 				hosts[i] = &fakeHost{gpu: n.Memory(), dma: make([]byte, 0, 8<<20)}
 				node := NewNode(s, hosts[i], hosts[i], nil)
 				t.Cleanup(func() {
@@ -146,13 +141,9 @@ func TestLinearFragments(t *testing.T) {
 					Remote: to}
 				recv := Prepare{Mode: Devmem, Off: dataOff, Bytes: 4 << 20, Len: size, Seed: ^round, Local: to, Remote: from,
 					PoolBytes: 4 << 20, Queues: []int{2}}
-				if err := w.connect(t.Context(), send, recv); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, w.connect(t.Context(), send, recv))
 				_, rb, err := w.move(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, err)
 				w.check(recv, send.Seed)
 				if rb.Linear == 0 || rb.Linear == size || rb.Bytes != size {
 					t.Errorf("%+v", rb)

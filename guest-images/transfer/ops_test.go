@@ -115,9 +115,7 @@ func TestRemoteGuests(t *testing.T) {
 		// A host that gives up: its calls return at once, the guests' go on for a moment, Finish waits for them.
 		for range 5 {
 			send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 7})
-			if err := w.connect(ctx, send, recv); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, w.connect(ctx, send, recv))
 			part, cancel := context.WithCancel(ctx)
 			done := make(chan error, 1)
 			go func() { _, _, err := w.move(part); done <- err }()

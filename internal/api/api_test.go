@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 const (
@@ -74,9 +75,7 @@ func load(ctx context.Context, root, module string, dirs []string) (*checkout, e
 
 func TestAPIExportsNothingButAPI(t *testing.T) {
 	c, err := load(t.Context(), root, module, apiPackages())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, o := range c.offences(module) {
 		t.Error(o)
 	}
@@ -86,13 +85,9 @@ func TestAPIExportsNothingButAPI(t *testing.T) {
 func TestOffencesAreFound(t *testing.T) {
 	const module = "example.org/m"
 	c, err := load(t.Context(), "testdata/m", module, []string{"api", "api/more"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	src, err := os.ReadFile("testdata/m/api/api.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	// Each line that offends ends in a comment that says what of it does.
 	type line struct {
 		n  int

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // What the documentation of a package says; notAPI may stand in that of a package above it.
@@ -22,18 +23,14 @@ const (
 func docOf(t *testing.T, dir string) string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var doc strings.Builder
 	for _, f := range files {
 		if strings.HasSuffix(f, "_test.go") {
 			continue
 		}
 		tree, err := parser.ParseFile(token.NewFileSet(), f, nil, parser.PackageClauseOnly|parser.ParseComments)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		doc.WriteString(tree.Doc.Text())
 	}
 	return doc.String()
@@ -45,9 +42,7 @@ func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	list := exec.Command("go", "list", "-f", "{{.Name}}\t{{.ImportPath}}", "./...")
 	list.Dir = root
 	out, err := list.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimSpace(line), "\t")
 		name, dir := f[0], strings.TrimPrefix(f[1], module+"/")
@@ -71,9 +66,7 @@ func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 // README.md names the packages under "Stability".
 func TestReadmeNamesTheAPI(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(root, "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	_, section, ok := strings.Cut(string(b), "\n## Stability\n")
 	if !ok {
 		t.Fatal("README.md has no section Stability")

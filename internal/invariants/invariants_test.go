@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 var update = flag.Bool("update", false, "write docs/invariants.md anew, in the place of comparing with it")
@@ -248,20 +249,14 @@ func wrap(text, first, rest string) string {
 
 func TestDocumentIsWhatTheTestsSay(t *testing.T) {
 	list, err := collect(root)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	want := render(list)
 	if *update {
-		if err := os.WriteFile(document, []byte(want), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.WriteFile(document, []byte(want), 0o644))
 		return
 	}
 	got, err := os.ReadFile(document)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if string(got) != want {
 		t.Errorf("%s is not what the comments above the tests say: go test ./internal/invariants -update", document)
 	}
@@ -283,9 +278,7 @@ func TestMistakesAreFound(t *testing.T) {
 			if filepath.Ext(c.file) == ".go" {
 				src = "package a\n\n" + src
 			}
-			if err := os.WriteFile(filepath.Join(dir, c.file), []byte(src), 0o644); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, os.WriteFile(filepath.Join(dir, c.file), []byte(src), 0o644))
 			list, err := collect(dir)
 			if c.err == "" && (err != nil || len(list) == 0 || list[0].sentence != "B c d.") ||
 				c.err != "" && (err == nil || !strings.Contains(err.Error(), c.err)) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // Each fuzz target has inputs that every run of the tests plays: files of its corpus, or inputs
@@ -16,14 +17,10 @@ func TestFuzzTargetsHaveACorpus(t *testing.T) {
 	found := 0
 	for _, p := range packages(t) {
 		files, err := filepath.Glob(filepath.Join(p.Dir, "*_test.go"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		for _, file := range files {
 			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			for _, d := range tree.Decls {
 				f, ok := d.(*ast.FuncDecl)
 				if !ok || f.Recv != nil || !strings.HasPrefix(f.Name.Name, "Fuzz") {

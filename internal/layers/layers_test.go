@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 const module = "vnic.dev/vnic/"
@@ -81,9 +82,7 @@ func packages(t *testing.T) (list []pkg) {
 	t.Helper()
 	const fields = "ImportPath,Dir,GoFiles,CgoFiles,IgnoredGoFiles,Imports,TestImports,XTestImports"
 	out, err := exec.Command("go", "list", "-e", "-json="+fields, module+"...").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for d := json.NewDecoder(bytes.NewReader(out)); ; {
 		var p pkg
 		if err := d.Decode(&p); errors.Is(err, io.EOF) {
@@ -207,9 +206,7 @@ func TestUnsafeStaysWhereItIs(t *testing.T) {
 				continue
 			}
 			tree, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, f), nil, parser.ImportsOnly)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			for _, i := range tree.Imports {
 				if i.Path.Value != `"unsafe"` {
 					continue

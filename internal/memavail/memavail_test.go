@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestNoMemory has each limit say that it is the one.
@@ -43,9 +44,7 @@ func TestNoMemory(t *testing.T) {
 			root := t.TempDir()
 			for name, text := range tc.files {
 				p := filepath.Join(root, name)
-				if err := errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(text), 0o644)); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, errors.Join(os.MkdirAll(filepath.Dir(p), 0o755), os.WriteFile(p, []byte(text), 0o644)))
 			}
 			if left, where := Available(root); left != tc.left || !strings.Contains(where, tc.where) {
 				t.Fatalf("%d by %s", left, where)
@@ -54,9 +53,7 @@ func TestNoMemory(t *testing.T) {
 			if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), tc.where) {
 				t.Fatal(err)
 			}
-			if err := Enough(tc.left, root); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, Enough(tc.left, root))
 		})
 	}
 	if err := Enough(1<<60, t.TempDir()); err != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // Who comes second is refused, and what the first has written stays; when it is gone, its file is written anew.
@@ -15,13 +16,9 @@ import (
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestSecondIsRefused(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "x")
-	if err := os.WriteFile(name, []byte("something old"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(name, []byte("something old"), 0o600))
 	f, err := Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if _, err := f.WriteString("first"); err != nil {
 		t.Fatal(err)
 	}
@@ -31,9 +28,7 @@ func TestSecondIsRefused(t *testing.T) {
 	if b, err := os.ReadFile(name); string(b) != "first" || err != nil {
 		t.Errorf("%q, %v", b, err)
 	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, f.Close())
 	if f, err = Create(name); err != nil {
 		t.Fatal(err)
 	}
@@ -46,9 +41,7 @@ func TestSecondIsRefused(t *testing.T) {
 func TestErrorsSayWhatCanBeDone(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
-	if err := unix.Mkfifo(fifo, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Mkfifo(fifo, 0o600))
 	for name, want := range map[string]string{
 		dir:              dir + ": is a directory: give another name",
 		dir + "/no/file": dir + "/no/file: no such file or directory: make its directory, or give another name",
@@ -59,9 +52,7 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 		}
 	}
 	f, err := Create("/dev/full") // a device is what it is
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if _, err := f.WriteString("x"); !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
 	}

@@ -34,9 +34,7 @@ func gone(t *testing.T, pid int) {
 	if err == unix.ESRCH {
 		return
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Close(fd)
 	ended := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	for {
@@ -55,12 +53,8 @@ func TestKilledParentLeavesNoChild(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envParent+"=1")
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
+	testkit.OK(t, cmd.Start())
 	line, _ := bufio.NewReader(out).ReadString('\n')
 	pid, err := strconv.Atoi(strings.TrimSpace(line))
 	if err != nil {
@@ -85,24 +79,16 @@ func TestChildIsEnded(t *testing.T) {
 			testkit.LeavesNothing(t)
 			cmd := exec.Command("sh", "-c", c.script)
 			r, w, err := os.Pipe()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer r.Close()
 			cmd.Stdout = w
 			child, err := StartChild(cmd)
 			_ = w.Close()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			line, err := bufio.NewReader(r).ReadString('\n')
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			pid, err := strconv.Atoi(strings.TrimSpace(line))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			if child.Ends(0) {
 				t.Error("ended before it was told to")
 			}

@@ -23,9 +23,7 @@ func sweeper() {
 func TestSweepRemovesNow(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := filepath.Join(t.TempDir(), "a b")
-	if err := os.MkdirAll(filepath.Join(dir, "c"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.MkdirAll(filepath.Join(dir, "c"), 0o755))
 	Sweep(dir)()
 	if _, err := os.Stat(dir); !os.IsNotExist(err) {
 		t.Errorf("still there: %v", err)
@@ -36,13 +34,9 @@ func TestSweepRemovesNow(t *testing.T) {
 func TestSweepRemovesWhatAKilledProcessLeaves(t *testing.T) {
 	parent := t.TempDir()
 	dir := filepath.Join(parent, "a b")
-	if err := os.MkdirAll(filepath.Join(dir, "c"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.MkdirAll(filepath.Join(dir, "c"), 0o755))
 	watch, err := unix.InotifyInit1(unix.IN_CLOEXEC)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Close(watch)
 	if _, err := unix.InotifyAddWatch(watch, parent, unix.IN_DELETE); err != nil {
 		t.Fatal(err)
@@ -50,12 +44,8 @@ func TestSweepRemovesWhatAKilledProcessLeaves(t *testing.T) {
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envSweeper+"="+dir)
 	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
+	testkit.OK(t, cmd.Start())
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}

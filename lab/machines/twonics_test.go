@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/driver"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
@@ -89,9 +90,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 		var ls []devmem.Listener
 		for i := range sides {
 			ln, err := peer.Listen(netip.AddrPortFrom(to, uint16(5301+i)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer ln.Close()
 			ls = append(ls, ln)
 		}
@@ -103,9 +102,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 		})
 		for i, s := range sides {
 			c, err := ls[i].AcceptConn()
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer c.Close()
 			s.conn = c
 			_ = c.SetDeadline(time.Now().Add(time.Minute))
@@ -138,9 +135,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 func stackOf(t *testing.T, p *lab.Port) *stack.Stack {
 	t.Helper()
 	n, err := p.InProcess(driver.Options{QueuePairs: 1})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	// A guest that is emulated is late, and nothing is lost here.
 	s, err := stack.New(n, n.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4, p.Addr6},
 		MinRTO: 3 * time.Second})
@@ -175,9 +170,7 @@ func start(t *testing.T, g *machines.Guest, sides []*side, args func(*side) []st
 
 func (x *tools) wait(t *testing.T, good func(*side, agent.ExecResult) bool) {
 	t.Helper()
-	if err := x.eg.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, x.eg.Wait())
 	for i, r := range x.ends {
 		if r.Status != 0 || !good(x.all[i], r) {
 			t.Errorf("devmem on %s: %+v", x.all[i].device, r)

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/wire"
@@ -68,9 +69,7 @@ func newBareCtl(t testing.TB, o Options) *ctl {
 func checkNoFDs(t testing.TB) {
 	count := func() int {
 		names, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		return len(names)
 	}
 	before := count()

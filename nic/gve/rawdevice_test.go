@@ -3,6 +3,7 @@ package gve
 import (
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/vfiouser"
 )
@@ -70,9 +71,7 @@ func (g *rawGuest) write(reg uint64, b []byte) {
 // bell writes a doorbell.
 func (g *rawGuest) bell(index, v uint32) {
 	le.PutUint32(g.dev.word[:], v)
-	if err := g.dev.WriteRegion(doorbellsBAR, 4*uint64(index), g.dev.word[:]); err != nil {
-		g.t.Fatal(err)
-	}
+	testkit.OK(g.t, g.dev.WriteRegion(doorbellsBAR, 4*uint64(index), g.dev.word[:]))
 }
 
 // command has a command carried out, which must pass.

@@ -9,6 +9,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
@@ -196,9 +197,7 @@ func (g *rawGuest) addGPU(files *dma.Files, o rawOptions) nic.GPU {
 
 func (g *rawGuest) must(err error) {
 	g.t.Helper()
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	testkit.OK(g.t, err)
 }
 
 // alloc gives n bytes of guest memory, zeroed and page aligned.
@@ -412,9 +411,7 @@ func checkFDs(t testing.TB) {
 	t.Helper()
 	count := func() int {
 		names, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		return len(names)
 	}
 	before := count()

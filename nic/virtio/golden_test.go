@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/vhostuser"
@@ -31,9 +32,7 @@ func TestGolden(t *testing.T) {
 	} {
 		d, err := virtio.New(virtio.Config{Files: dma.NewFiles(), SetMemTable: x.table,
 			Port: nic.Config{Name: "a", MAC: wire.MAC{2, 0, 0, 0, 0, 1}, MTU: 9000, QueuePairs: x.pairs}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		offers(&b, x.what, d)
 		d.Close()
 	}

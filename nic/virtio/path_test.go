@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/virtq"
 	"vnic.dev/vnic/wire"
 )
@@ -63,9 +64,7 @@ func newLane(t testing.TB, payload int) *lane {
 }
 
 func (l *lane) post(cookie uint32) {
-	if err := l.b.rings[0].Add(nil, l.rx[cookie:cookie+1], cookie); err != nil {
-		l.b.t.Fatal(err)
-	}
+	testkit.OK(l.b.t, l.b.rings[0].Add(nil, l.rx[cookie:cookie+1], cookie))
 }
 
 // settle sends until a frame arrives: the first may meet a ring that has not started, and is dropped then.
@@ -85,9 +84,7 @@ func (l *lane) settle(t testing.TB) {
 
 func (l *lane) send(n int) {
 	for range n {
-		if err := l.a.rings[1].Add(l.tx, nil, 0); err != nil {
-			l.a.t.Fatal(err)
-		}
+		testkit.OK(l.a.t, l.a.rings[1].Add(l.tx, nil, 0))
 	}
 	l.a.publish(1)
 }
@@ -179,16 +176,12 @@ func BenchmarkStream(b *testing.B) {
 			b.ResetTimer()
 			for got < b.N {
 				for sent < b.N && sent-done < len(l.rx) {
-					if err := l.a.rings[1].Add(l.tx, nil, 0); err != nil {
-						b.Fatal(err)
-					}
+					testkit.OK(b, l.a.rings[1].Add(l.tx, nil, 0))
 					sent++
 				}
 				l.a.publish(1)
 				n, err := l.a.rings[1].Poll(l.used[:])
-				if err != nil {
-					b.Fatal(err)
-				}
+				testkit.OK(b, err)
 				done += n
 				if n, err = l.b.rings[0].Poll(l.used[:]); err != nil {
 					b.Fatal(err)

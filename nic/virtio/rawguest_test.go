@@ -13,6 +13,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/splitter"
@@ -141,9 +142,7 @@ func memfd(t testing.TB, name string, size int64) int {
 	if err == nil {
 		err = unix.Ftruncate(fd, size)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return fd
 }
 
@@ -206,17 +205,13 @@ func unixConn(t testing.TB, fd int) *net.UnixConn {
 	f := os.NewFile(uintptr(fd), "socket")
 	defer f.Close()
 	c, err := net.FileConn(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return c.(*net.UnixConn)
 }
 
 func (g *rawGuest) must(err error) {
 	g.t.Helper()
-	if err != nil {
-		g.t.Fatal(err)
-	}
+	testkit.OK(g.t, err)
 }
 
 // alloc gives n bytes of guest memory, page aligned.
@@ -262,9 +257,7 @@ func (g *rawGuest) publish(i int) {
 func (g *rawGuest) poll(i int, dst []virtq.Used) int {
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		n, err := g.rings[i].Poll(dst)
-		if err != nil {
-			g.t.Fatal(err)
-		}
+		testkit.OK(g.t, err)
 		if n > 0 {
 			return n
 		}

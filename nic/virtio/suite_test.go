@@ -12,6 +12,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
@@ -32,9 +33,7 @@ func checkFDs(t testing.TB) {
 	t.Helper()
 	count := func() int {
 		names, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		return len(names)
 	}
 	before := count()

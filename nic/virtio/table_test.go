@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )
@@ -169,9 +170,7 @@ func TestRingsReplacedByTable(t *testing.T) {
 func mapped(t *testing.T, memfd string) string {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for line := range strings.Lines(string(maps)) {
 		if strings.Contains(line, "memfd:"+memfd+" ") {
 			return line

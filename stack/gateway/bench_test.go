@@ -5,6 +5,7 @@ import (
 	"net"
 	"testing"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/wire"
 )
 
@@ -15,9 +16,7 @@ func BenchmarkToHost(b *testing.B) {
 	const chunk = 1 << 20
 	sink := func(b *testing.B) net.Listener {
 		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.OK(b, err)
 		go func() {
 			for {
 				c, err := l.Accept()
@@ -41,9 +40,7 @@ func BenchmarkToHost(b *testing.B) {
 				b.Fatal(err)
 			}
 		}
-		if err := c.CloseWrite(); err != nil {
-			b.Fatal(err)
-		}
+		testkit.OK(b, c.CloseWrite())
 		if _, err := c.Read(data); err != io.EOF {
 			b.Fatal(err)
 		}
@@ -58,9 +55,7 @@ func BenchmarkToHost(b *testing.B) {
 	})
 	b.Run("loopback", func(b *testing.B) {
 		c, err := net.Dial("tcp4", sink(b).Addr().String())
-		if err != nil {
-			b.Fatal(err)
-		}
+		testkit.OK(b, err)
 		defer c.Close()
 		run(b, c.(*net.TCPConn))
 	})

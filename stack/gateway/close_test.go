@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/wire"
 )
 
@@ -54,24 +55,16 @@ func TestCloseUnderTraffic(t *testing.T) {
 		_, _ = u.Write([]byte("x"))
 	}
 	c, err := net.Dial("tcp4", g.Forwards()[0].Listen.String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer c.Close()
 	<-began
 	<-began
-	if err := g.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if err := eg.Wait(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, g.Close())
+	testkit.OK(t, eg.Wait())
 	if s := g.Stats(); s.TCPOpen != 0 || s.UDPOpen != 0 {
 		t.Errorf("%+v", s)
 	}
-	if err := g.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, g.Close())
 	// The address is free again.
 	newTestGateway(t, sw, options())
 }
@@ -85,9 +78,7 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 	for i := range 50 {
 		c := v.mustDial(own4(port))
 		if i%2 == 0 {
-			if err := exchange(c, []byte("hello")); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, exchange(c, []byte("hello")))
 		}
 		c.Close()
 	}
@@ -104,9 +95,7 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 func TestCloseLeavesNoDescriptor(t *testing.T) {
 	descriptors := func() int {
 		d, err := os.ReadDir("/proc/self/fd")
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		return len(d)
 	}
 	var before int
@@ -127,9 +116,7 @@ func TestCloseLeavesNoDescriptor(t *testing.T) {
 				t.Error(err)
 			}
 			host, err := net.Dial("udp4", g.Forwards()[1].Listen.String())
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			defer host.Close()
 			_, _ = host.Write([]byte("x"))
 			if err := exchange(c, []byte("hello")); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -22,9 +23,7 @@ func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	r.t.Helper()
 	mods = append([]dhcpv4.Modifier{dhcpv4.WithHwAddr(r.mac[:])}, mods...)
 	req, err := dhcpv4.New(mods...)
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	testkit.OK(r.t, err)
 	src, dst := netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67)
 	if a := addr4(req.ClientIPAddr); !a.IsUnspecified() {
 		src = netip.AddrPortFrom(a, 68)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/wire"
 )
 
@@ -86,9 +87,7 @@ func newResolver(t testing.TB) []netip.AddrPort {
 		return fail(&h, &q, dnsmessage.RCodeNameError)
 	}
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	at := l.Addr().(*net.TCPAddr).AddrPort()
 	u, err := net.ListenPacket("udp4", at.String())
 	if err != nil {
@@ -127,9 +126,7 @@ func newResolver(t testing.TB) []netip.AddrPort {
 		u.Close()
 	})
 	closed, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	dead := closed.Addr().(*net.TCPAddr).AddrPort()
 	closed.Close()
 	return []netip.AddrPort{dead, at}
@@ -145,9 +142,7 @@ func ask(t testing.TB, g *Gateway, name string, change ...func(*dnsmessage.Messa
 		f(&m)
 	}
 	b, err := m.Pack()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	s := &dnsServer{g: g}
 	out, forward := s.answer(b)
 	if forward != nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -34,9 +35,7 @@ func (b *bypass) check(t *testing.T) {
 	sum := ^splitter.Sum(f[b.start:], 0)
 	binary.BigEndian.PutUint16(f[b.start+b.offset:], sum)
 	var h splitter.Headers
-	if err := splitter.Parse(f, uint32(len(f)), &h); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, splitter.Parse(f, uint32(len(f)), &h))
 	if dst := netip.AddrFrom4([4]byte(f[30:34])); dst != metadata.Addr() || !splitter.VerifyIPv4(&h, f[:h.HdrLen]) ||
 		splitter.VerifyL4(&h, f[:h.HdrLen], uint32(len(f))-uint32(h.HdrLen),
 			splitter.Sum(f[h.HdrLen:], 0)) == splitter.CsumBad {
@@ -132,9 +131,7 @@ func TestFilterReadsNoFurther(t *testing.T) {
 		"echo": r.icmp6(gatewayMAC, addr6Of(1), prefix6.Addr(), make([]byte, 64)),
 	} {
 		var h splitter.Headers
-		if err := splitter.Parse(b, uint32(len(b)), &h); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, splitter.Parse(b, uint32(len(b)), &h))
 		if !f.admits(&h, b) || !f.admits(&h, b[:h.JudgedLen()]) {
 			t.Errorf("%s: the filter needs more than %d bytes", name, h.JudgedLen())
 		}
@@ -157,9 +154,7 @@ func TestNetstackGetsWhatWasJudged(t *testing.T) {
 		region := dma.NewBuffer(mem, dma.Wire)
 		pkt := &wire.Packet{}
 		h := &pkt.Meta.Headers
-		if err := splitter.Parse(frame, uint32(len(frame)), h); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, splitter.Parse(frame, uint32(len(frame)), h))
 		pkt.Header = append([]byte(nil), frame[:h.HdrLen]...)
 		pkt.PayloadLen = uint32(len(frame)) - uint32(h.HdrLen)
 		pkt.Payload = []dma.Segment{region.Segment(uint64(h.HdrLen), pkt.PayloadLen)}

@@ -7,6 +7,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/wire"
 )
 
@@ -84,9 +85,7 @@ func TestFloodOfConnections(t *testing.T) {
 	})
 	conn := newGuest(t, sw, 2, 1500, wire.LinkOptions{}).mustDial(to)
 	defer conn.Close()
-	if err := exchange(conn, noise(100<<10, 1)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, exchange(conn, noise(100<<10, 1)))
 	if s := g.Stats(); s.TCPOpen > maxPending/4+1 || s.Refused == 0 {
 		t.Errorf("%+v", s)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/wire"
 )
 
@@ -81,9 +82,7 @@ func TestConnectionsToTheHost(t *testing.T) {
 					return exchange(conn, noise(1<<20, uint64(i)))
 				})
 			}
-			if err := eg.Wait(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, eg.Wait())
 			if s := g.Stats(); s.TCPFlows != 3 || s.OutBad != 0 || s.Refused != 0 || s.Unreached != 0 {
 				t.Errorf("%+v", s)
 			}
@@ -160,22 +159,16 @@ func TestHalfClose(t *testing.T) {
 	newTestGateway(t, sw, options())
 	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer l.Close()
 	conn := v.mustDial(own4(l.Addr().(*net.TCPAddr).AddrPort().Port()))
 	defer conn.Close()
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	host := c.(*net.TCPConn)
 	defer host.Close()
 	_ = host.SetDeadline(time.Now().Add(patience))
-	if err := conn.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, conn.CloseWrite())
 	if n, err := host.Read(make([]byte, 1)); err != io.EOF {
 		t.Fatalf("the host reads %d, %v", n, err)
 	}
@@ -186,9 +179,7 @@ func TestHalfClose(t *testing.T) {
 	if _, err := io.ReadFull(conn, buf); err != nil || string(buf) != "still here" {
 		t.Fatalf("the guest reads %q, %v", buf, err)
 	}
-	if err := host.CloseWrite(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, host.CloseWrite())
 	if n, err := conn.Read(buf); err != io.EOF {
 		t.Fatalf("the guest reads %d, %v", n, err)
 	}
@@ -200,16 +191,12 @@ func TestResetsArePassedOn(t *testing.T) {
 	newTestGateway(t, sw, options())
 	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer l.Close()
 	conn := v.mustDial(own4(l.Addr().(*net.TCPAddr).AddrPort().Port()))
 	defer conn.Close()
 	c, err := l.Accept()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	hostConn{c.(*net.TCPConn)}.reset()
 	if _, err := conn.Read(make([]byte, 1)); err == nil || err == io.EOF {
 		t.Fatalf("the guest reads %v", err)
@@ -235,9 +222,7 @@ func TestEitherLoopback(t *testing.T) {
 
 func TestRefusedConnections(t *testing.T) {
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 	for _, c := range []struct {
 		name      string
@@ -272,9 +257,7 @@ func TestRefusedConnections(t *testing.T) {
 
 func udpEcho(t testing.TB) netip.AddrPort {
 	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -349,9 +332,7 @@ func TestForwards(t *testing.T) {
 	fs := g.Forwards()
 	for i := range 2 {
 		c, err := net.Dial("tcp4", fs[0].Listen.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		_ = c.SetDeadline(time.Now().Add(patience))
 		if err := exchange(c.(*net.TCPConn), noise(1<<20, uint64(i))); err != nil {
 			t.Error(err)
@@ -370,9 +351,7 @@ func TestForwards(t *testing.T) {
 
 	at := fullAddress(netip.AddrPortFrom(addr6Of(1), 90))
 	u, err := newUDP(v, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer u.Close()
 	go func() {
 		buf := make([]byte, 2000)
@@ -386,9 +365,7 @@ func TestForwards(t *testing.T) {
 	}()
 	for i := range 3 { // three senders, each gets its own answer
 		c, err := net.Dial("udp4", fs[1].Listen.String())
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(patience))
 		data := noise(700, uint64(i))

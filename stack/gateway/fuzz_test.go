@@ -9,6 +9,7 @@ import (
 
 	"github.com/insomniacslk/dhcp/dhcpv4"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -16,9 +17,7 @@ import (
 // unstarted is a gateway whose handlers can be called.
 func unstarted(t testing.TB) *Gateway {
 	g, err := newGateway(newSwitch(t), options())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	g.port = &port{filter: filter{prefix4: prefix4, prefix6: prefix6}}
 	return g
 }
@@ -31,9 +30,7 @@ func FuzzDHCP(f *testing.F) {
 		m, err := dhcpv4.New(dhcpv4.WithHwAddr(mac[:]), dhcpv4.WithMessageType(k),
 			dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(addr4Of(byte(k)).AsSlice())),
 			dhcpv4.WithOption(dhcpv4.OptClientIdentifier(mac[:])))
-		if err != nil {
-			f.Fatal(err)
-		}
+		testkit.OK(f, err)
 		f.Add(m.ToBytes())
 	}
 	g := unstarted(f)

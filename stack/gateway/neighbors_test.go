@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -86,9 +87,7 @@ func TestRouterAdvertisements(t *testing.T) {
 		t.Errorf("%v from %v", ra.RouterLifetime(), src)
 	}
 	it, err := ra.Options().Iter(true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var prefix header.NDPPrefixInformation
 	var dns header.NDPRecursiveDNSServer
 	for o, done, err := it.Next(); !done && err == nil; o, done, err = it.Next() {

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -139,9 +140,7 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 	body := noise(999, 1)
 	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), own4(2), body)
 	var h splitter.Headers
-	if err := splitter.Parse(frame, uint32(len(frame)), &h); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, splitter.Parse(frame, uint32(len(frame)), &h))
 	splitter.FixL4(&h, frame[:h.HdrLen], uint32(len(body)), splitter.Sum(body, 0))
 	for _, c := range []struct {
 		name   string
@@ -171,9 +170,7 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 	g := newTestGateway(t, sw, options())
 	dead := &deadPort{}
 	link, err := sw.Attach(dead, wire.LinkOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	r := newRaw(t, sw, 1)
 	r.link, r.mac = link, macOf(2) // its frames, by hand
 	r.send(r.arp(1, addr4Of(2), prefix4.Addr(), wire.MAC{}))
@@ -184,9 +181,7 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 	for i := range uint16(5) {
 		r.send(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(2), 1000+i), own4(to.Port()), []byte("x")))
 	}
-	if err := exchange(conn, noise(1<<20, 1)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, exchange(conn, noise(1<<20, 1)))
 	for end := time.Now().Add(patience); g.Stats().OutGaveUp == 0; {
 		if time.Now().After(end) {
 			t.Fatalf("it waits forever: %+v", g.Stats())

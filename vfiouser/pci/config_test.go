@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // nic is a device as gve.md, section 3.1, describes one.
@@ -17,26 +18,20 @@ func nic() Options {
 func mustNew(t testing.TB, o Options) *Config {
 	t.Helper()
 	c, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return c
 }
 
 func get(t testing.TB, c *Config, off uint64, n int) uint32 {
 	t.Helper()
 	var b [4]byte
-	if err := c.Read(off, b[:n]); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.Read(off, b[:n]))
 	return le.Uint32(b[:])
 }
 
 func put(t testing.TB, c *Config, off uint64, n int, v uint32) {
 	t.Helper()
-	if err := c.Write(off, le.AppendUint32(nil, v)[:n]); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.Write(off, le.AppendUint32(nil, v)[:n]))
 }
 
 func TestHeader(t *testing.T) {

@@ -171,9 +171,7 @@ func (h *host) arp() *wire.Packet {
 
 func must(t testing.TB, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 }
 
 // frame is one of a file.

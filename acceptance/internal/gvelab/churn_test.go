@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab/labtest"
 )
 
@@ -94,9 +95,7 @@ func (b *bench) log() (all, bad []Record, err error) {
 func (b *bench) judge() {
 	b.Helper()
 	all, bad, err := b.log()
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.OK(b, err)
 	for _, r := range all {
 		if r.Level <= 4 {
 			b.Log("kernel: ", r)
@@ -116,9 +115,7 @@ func (b *bench) control() {
 	b.do("one more cycle, so that headers are split", OpCycles, Args{Times: 1})
 	b.do("negative control: queue 0 is refused (ERANGE)", OpBindZero, Args{})
 	all, bad, err := b.log()
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.OK(b, err)
 	n, found := 0, false
 	for _, r := range bad {
 		if strings.Contains(r.Text, "WARNING:") {

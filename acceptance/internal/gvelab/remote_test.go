@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
 
@@ -28,9 +29,7 @@ type remote struct {
 func startServer(t *testing.T, log io.Writer) *remote {
 	t.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	theirs := os.NewFile(uintptr(fds[1]), "connections")
 	defer theirs.Close()
 	r := &remote{cmd: exec.Command("/proc/self/exe")}
@@ -93,9 +92,7 @@ func (r *remote) hang(ctx context.Context) (unread int, err error) {
 // end has the server go by a signal, and waits for it: nobody else has its connections then.
 func (r *remote) end(t *testing.T, sig syscall.Signal) {
 	t.Helper()
-	if err := errors.Join(r.failed, r.release(), r.cmd.Process.Signal(sig)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(r.failed, r.release(), r.cmd.Process.Signal(sig)))
 	late := time.AfterFunc(quitLimit, func() { _ = r.cmd.Process.Kill() })
 	defer late.Stop()
 	r.waited = true

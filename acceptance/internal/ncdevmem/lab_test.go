@@ -12,6 +12,7 @@ import (
 	"vnic.dev/vnic/driver"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
@@ -50,9 +51,7 @@ func newBench(t *testing.T, tools string) *bench {
 	}}, nil)
 	l := &bench{gpu: w.Port(0).GPU(), port: w.Port(0).NIC(), lines: makeLines(8, sent), ports: 6000}
 	n, err := w.Port(1).InProcess(driver.Options{QueuePairs: 2, HostQueues: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if l.peer, err = stack.New(n, n.Control(), stack.Options{Addresses: peerAddrs[:], MTU: w.Port(1).MTU}); err != nil {
 		t.Fatal(errors.Join(err, n.Close()))
 	}
@@ -62,9 +61,7 @@ func newBench(t *testing.T, tools string) *bench {
 		}
 	})
 	files, err := programs(tools, map[string][]byte{"data": l.lines})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	start := time.Now()
 	// Without duplicate address detection IPv6 addresses can be used at once.
 	l.machine = machinetest.Boot(t, im, w.Machine(0), machines.Config{RAMSize: guestRAM, BootLimit: 2 * time.Minute,
@@ -72,9 +69,7 @@ func newBench(t *testing.T, tools string) *bench {
 			Sysctl: map[string]string{"net.ipv6.conf.default.accept_dad": "0"}}})
 	t.Logf("guest: QEMU %s (%s), kernel %s, up after %.1f s", im.QEMU.Version, l.machine.Accel(),
 		im.Kernel.Version, time.Since(start).Seconds())
-	if err := l.network(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, l.network(t.Context()))
 	return l
 }
 

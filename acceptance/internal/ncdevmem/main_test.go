@@ -52,9 +52,7 @@ func TestKernelsOwnTestOfDevmem(t *testing.T) {
 	}
 	l := newBench(t, strings.TrimSpace(string(dir)))
 	j := &judge{out: t.Output()}
-	if err := l.cases(t.Context(), j); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, l.cases(t.Context(), j))
 	if j.failed > 0 {
 		t.Errorf("%d conditions do not hold", j.failed)
 	}

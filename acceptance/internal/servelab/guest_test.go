@@ -14,6 +14,7 @@ import (
 
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
@@ -40,14 +41,10 @@ func (b *bench) prepare(files map[string]string) *image {
 	im := &image{bench: b, Images: machinetest.Images(b.T, []string{b.nic}, what),
 		initrd: filepath.Join(b.dir, "initrd")}
 	r, err := im.Initrd(conf)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.OK(b, err)
 	defer r.Close()
 	f, err := os.Create(im.initrd)
-	if err != nil {
-		b.Fatal(err)
-	}
+	testkit.OK(b, err)
 	defer f.Close()
 	if _, err := io.Copy(f, r); err != nil {
 		b.Fatal(err)

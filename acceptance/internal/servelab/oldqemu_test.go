@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 )
@@ -77,14 +78,10 @@ func flagsOf(ctx context.Context, t *testing.T, vnic, socket string) (args []str
 		if err == nil {
 			err = c.Start()
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if format != "" {
 			var rep report
-			if err := json.NewDecoder(out).Decode(&rep); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, json.NewDecoder(out).Decode(&rep))
 			args = rep.Ports[0].QEMU
 		} else {
 			var b bytes.Buffer
@@ -97,9 +94,7 @@ func flagsOf(ctx context.Context, t *testing.T, vnic, socket string) (args []str
 			}
 			text = b.String()
 		}
-		if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, c.Process.Signal(syscall.SIGTERM))
 		_ = c.Wait()
 	}
 	return args, text

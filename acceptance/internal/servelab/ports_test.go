@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 )
@@ -35,9 +36,7 @@ func TestServe64Ports(t *testing.T) {
 			dir := t.TempDir()
 			sockets := func() int {
 				list, err := filepath.Glob(filepath.Join(dir, "s[0-9]*"))
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, err)
 				return len(list)
 			}
 			var rep struct {
@@ -59,9 +58,7 @@ func TestServe64Ports(t *testing.T) {
 				if err == nil {
 					err = json.NewDecoder(out).Decode(&rep)
 				}
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, err)
 				t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 				return c
 			}
@@ -80,17 +77,13 @@ func TestServe64Ports(t *testing.T) {
 			if n := ticks(t, c) - before; n > 1 {
 				t.Errorf("%d ticks of CPU in %v, with nobody there", n, idle)
 			}
-			if err := c.Process.Kill(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, c.Process.Kill())
 			_ = c.Wait()
 			if n := sockets(); n != 64 {
 				t.Errorf("%d sockets were left by a vnic that was killed", n)
 			}
 			c = serve()
-			if err := c.Process.Signal(syscall.SIGTERM); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, c.Process.Signal(syscall.SIGTERM))
 			if err := c.Wait(); err != nil || sockets() != 0 {
 				t.Errorf("SIGTERM: %v, %d sockets are left", err, sockets())
 			}
@@ -102,16 +95,12 @@ func TestServe64Ports(t *testing.T) {
 func ticks(t *testing.T, c *exec.Cmd) (n int) {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	text := string(b)
 	f := strings.Fields(text[strings.LastIndex(text, ")")+1:])
 	for _, field := range f[11:13] { // utime, stime
 		v, err := strconv.Atoi(field)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		n += v
 	}
 	return n

@@ -9,6 +9,7 @@ import (
 
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/lab/machines/machinetest"
@@ -36,9 +37,7 @@ func TestConformanceOfTheKernel(t *testing.T) {
 		args = append(args, "-run", s)
 	}
 	var out agent.ExecResult
-	if err := m.Agent().Call(t.Context(), "exec", agent.Exec{Args: args}, &out); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, m.Agent().Call(t.Context(), "exec", agent.Exec{Args: args}, &out))
 	t.Logf("status %d\n%s", out.Status, out.Stderr)
 	var res Result
 	if err := json.Unmarshal([]byte(out.Stdout), &res); err != nil {

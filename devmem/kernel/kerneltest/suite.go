@@ -17,6 +17,7 @@ import (
 
 	"vnic.dev/vnic/devmem/devmemtest"
 	"vnic.dev/vnic/devmem/kernel"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // Options of Run.
@@ -124,13 +125,9 @@ func (r *Result) add(c devmemtest.Result) {
 func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, p *peer) *devmemtest.World {
 	clear(gpu.Bytes())
 	was, err := settingsOf(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	d, err := kernel.Open(kernel.Options{Interface: name, Buffers: gpu})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -141,9 +138,7 @@ func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, 
 			t.Errorf("Close leaves %s with other %v than before", name, what)
 		}
 	})
-	if err := d.SetRSS(1); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, d.SetRSS(1))
 	n := d.Queues()
 	if n < 3 {
 		t.Fatalf("%s has %d receive queues: 3 are needed", name, n)

@@ -4,19 +4,16 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // The tutorial shows the program as it is: its blocks of Go, one after the other, are main.go.
 func TestTutorialShowsThisProgram(t *testing.T) {
 	const tutorial = "../../tutorial-vhost-user-device.md"
 	text, err := os.ReadFile(tutorial)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	program, err := os.ReadFile("main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var shown strings.Builder
 	in := false
 	for line := range strings.Lines(string(text)) {

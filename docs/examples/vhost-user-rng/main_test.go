@@ -17,6 +17,7 @@ import (
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
@@ -38,19 +39,13 @@ func TestMain(m *testing.M) {
 func startDevice(t *testing.T, args ...string) (path string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "rng-") // short: a socket's path has 107 bytes at most
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	path = filepath.Join(dir, "s")
 	cmd := exec.Command(os.Args[0], append([]string{"-socket-path", path}, args...)...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
 	out, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
+	testkit.OK(t, cmd.Start())
 	lines := bufio.NewReader(out)
 	first, err := lines.ReadString('\n')
 	t.Cleanup(func() {
@@ -94,26 +89,18 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 		t.Skip("needs QEMU and a kernel, and the network the first time")
 	}
 	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer r.Close()
 	const guest = "vnic.dev/vnic/docs/examples/vhost-user-rng/testdata/guest"
 	program, err := guestimages.BuildProgram(t.Context(), guest, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	modules := []string{"virtio-rng"}
 	img, err := guestimages.Build(t.Context(), guestimages.Options{
 		CacheDir: r.Cache, ModulesDir: r.Kernel.Modules, Modules: modules, Program: program,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	initrd, err := img.Initrd(agent.Config{Modules: modules, Hostname: "a"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer initrd.Close()
 	path := startDevice(t, "-counter")
 	m, err := qemu.Start(t.Context(), qemu.Config{
@@ -122,9 +109,7 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 			"-chardev", "socket,id=rng,path=" + path, "-device", "vhost-user-rng-pci,chardev=rng",
 		},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer m.Close()
 	// Linux fetches blocks of 32 bytes or more, gives each from its end, and takes some for itself: 16
 	// bytes have successive numbers, or are parts of two blocks.
@@ -133,9 +118,7 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 		Current string
 		Reads   [][]byte
 	}
-	if err := m.Agent().Call(t.Context(), "entropy", sizes, &got); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, m.Agent().Call(t.Context(), "entropy", sizes, &got))
 	if got.Current != "virtio_rng.0" {
 		t.Errorf("the guest's generator is %q", got.Current)
 	}
@@ -184,44 +167,28 @@ func ask(t *testing.T, path string, n int) []byte {
 	t.Helper()
 	const size, memLen, user, bufAt = 4, 1 << 20, 0x7f00_0000_0000, 0x80000
 	mem, err := qemu.NewMemory("guest", memLen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer mem.Close()
 	m, err := unix.Mmap(int(mem.Fd()), 0, memLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer func() { _ = unix.Munmap(m) }()
 	driver, err := virtq.NewDriver(virtq.DriverConfig{Size: size, Mem: m})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	conn, err := net.Dial("unix", path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	f := vhostuser.NewFrontend(conn.(*net.UnixConn))
 	defer f.Close()
 	if _, _, err := f.Negotiate(vhostuser.FeatureVersion1, uint64(vhostuser.SupportedProtocol)); err != nil {
 		t.Fatal(err)
 	}
-	if err := f.AddMemory(int(mem.Fd()), 0, user, memLen, 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, f.AddMemory(int(mem.Fd()), 0, user, memLen, 0))
 	kick, call := eventfd(t), eventfd(t)
 	desc, avail, used := driver.Addrs()
-	if err := f.SetupVring(vhostuser.VringSetup{
+	testkit.OK(t, f.SetupVring(vhostuser.VringSetup{
 		Size: size, Desc: user + desc, Avail: user + avail, Used: user + used, Kick: kick, Call: call,
-	}); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.SetEnable(0, true); err != nil {
-		t.Fatal(err)
-	}
-	if err := driver.Add(nil, []virtq.Buf{{Addr: bufAt, Len: uint32(n)}}, 1); err != nil {
-		t.Fatal(err)
-	}
+	}))
+	testkit.OK(t, f.SetEnable(0, true))
+	testkit.OK(t, driver.Add(nil, []virtq.Buf{{Addr: bufAt, Len: uint32(n)}}, 1))
 	driver.Publish()
 	if _, err := unix.Write(kick, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
 		t.Fatal(err)
@@ -250,9 +217,7 @@ func ask(t *testing.T, path string, n int) []byte {
 func eventfd(t *testing.T) int {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return fd
 }

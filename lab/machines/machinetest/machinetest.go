@@ -14,6 +14,7 @@ import (
 	"vnic.dev/vnic/assets"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 )
@@ -32,9 +33,7 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machines.Imag
 		}
 	}
 	im, err := machines.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, Progress: progress}, models, t.Logf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := im.Close(); err != nil {
 			t.Error(err)
@@ -45,9 +44,7 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machines.Imag
 			o.Modules = append(o.Modules, machines.For(m).Modules...)
 		}
 	}
-	if err := im.BuildImage(t.Context(), o); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, im.BuildImage(t.Context(), o))
 	return im
 }
 
@@ -63,13 +60,9 @@ func Program(t *testing.T, pkg string) string {
 	t.Helper()
 	skipIfShort(t)
 	dir := filepath.Join(t.TempDir(), filepath.Base(pkg))
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.Mkdir(dir, 0o755))
 	path, err := guestimages.BuildProgram(t.Context(), pkg, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return path
 }
 
@@ -80,9 +73,7 @@ func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
 	l, err := lab.Open(d, lab.Options{Farewell: machines.Farewell, Log: log})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		if err := l.Close(); err != nil {
 			t.Error(err)
@@ -98,9 +89,7 @@ func Boot(t *testing.T, im *machines.Images, hw *lab.Machine, c machines.Config)
 		c.Name = t.Name()
 	}
 	g, err := im.Boot(context.WithoutCancel(t.Context()), hw, c) // t's ends before its Cleanup
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(func() {
 		err := g.Close()
 		if t.Failed() {

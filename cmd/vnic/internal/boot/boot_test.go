@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -31,9 +32,7 @@ func good() Options {
 
 func TestBadOptionsAreRefusedByName(t *testing.T) {
 	o := good()
-	if err := o.Check(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, o.Check())
 	for want, change := range map[string]func(o *Options){
 		"--nic e1000":         func(o *Options) { o.NIC = "e1000" },
 		"--guests 0":          func(o *Options) { o.Guests = 0 },
@@ -73,13 +72,9 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 		o.NIC, o.Guests, o.Forwards = nic, 3, []string{"udp:1:guest2:2"}
 		o.Forwards = nil // a port of the machine's
 		services, err := o.gateway()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		w, err := lab.Open(o.describe(), lab.Options{Services: services})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		seen := map[string]bool{}
 		for _, p := range o.places(w) {
 			var c qemu.Config
@@ -149,9 +144,7 @@ func TestCommandsAreFoundOrRefused(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
 	for name, mode := range map[string]os.FileMode{"run": 0o755, "plain": 0o644} {
-		if err := os.WriteFile(name, []byte("#!/bin/sh\n"), mode); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.WriteFile(name, []byte("#!/bin/sh\n"), mode))
 	}
 	for name, c := range map[string]struct {
 		command, copies []string
@@ -218,15 +211,11 @@ func TestLinesKeepWholeAndSayWhose(t *testing.T) {
 // A Read that waits ends with Close, and the file stays open and whole.
 func TestInputCanBeEnded(t *testing.T) {
 	r, w, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer r.Close()
 	defer w.Close()
 	in, err := newInput(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if _, err := w.WriteString("ab"); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
 
@@ -93,22 +94,16 @@ func TestExamplesRunInGuests(t *testing.T) {
 		"kernel":   "devmem/kernel/example_test.go",
 	} {
 		src, err := os.ReadFile(filepath.Join(root, file))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		e, err := exampleOf(file, src)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if err := e.build(t.Context(), filepath.Join(dir, name)); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
 		want[name+" 0"] = e.output
 	}
 	input := bytes.Repeat([]byte("for GPU memory\n"), 1500000/15) // what the example of devmem/kernel is sent
-	if err := os.WriteFile(filepath.Join(dir, "input"), input, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(filepath.Join(dir, "input"), input, 0o644))
 	t.Chdir(dir)
 
 	// Guest 0 runs the first list, guest 1 the second. The example of devmem/kernel gets what it receives

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
 
@@ -39,18 +40,14 @@ func TestGoldenEnvironment(t *testing.T) {
 		o := good()
 		c.change(&o)
 		w, err := lab.Open(o.describe(), lab.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		for _, p := range o.places(w) {
 			n := o.network(p)
 			found := []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}
 			found = found[:len(n.Interfaces)]
 			g := &guest{runner: &runner{opt: &o}, place: p, network: guestnet.Result{Interfaces: found}}
 			conf, err := json.MarshalIndent(n, "", "  ")
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			fmt.Fprintf(&b, "== %s: %s\n%s\n%s\n\n", c.name, p.name, strings.Join(g.env(), "\n"), conf)
 		}
 		if err := w.Close(); err != nil {
@@ -59,14 +56,10 @@ func TestGoldenEnvironment(t *testing.T) {
 	}
 	const file = "testdata/golden/environment"
 	if *update {
-		if err := os.WriteFile(file, []byte(b.String()), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.WriteFile(file, []byte(b.String()), 0o644))
 	}
 	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if b.String() != string(want) {
 		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/outfile"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // Two commands with one directory do not write over each other's consoles; with another number of guests neither.
@@ -29,9 +30,7 @@ func TestDirectoryForLogsIsOfOne(t *testing.T) {
 		!strings.HasPrefix(err.Error(), "--log-dir: "+o.LogDir) {
 		t.Errorf("got %v", err)
 	}
-	if err := first.close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, first.close())
 	if err := second.openLogs(); err != nil {
 		t.Error(err)
 	}
@@ -61,9 +60,7 @@ func TestFullLogIsToldOnce(t *testing.T) {
 
 func TestPortForGDBThatIsTaken(t *testing.T) {
 	s, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	o := good()
 	o.GDB, o.Guests = s.Addr().(*net.TCPAddr).Port-1, 2
 	if err := o.checkGDB(); err == nil ||

@@ -16,6 +16,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
 
@@ -29,9 +30,7 @@ func options(t *testing.T) BuildOptions {
 	copy(kernel[0x210:], "9.9.9-none (nobody) #1\x00")
 	put := func(name string, mode os.FileMode, b []byte) string {
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, b, mode); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.WriteFile(path, b, mode))
 		return path
 	}
 	for _, e := range []string{assets.EnvKernel, assets.EnvModules, assets.EnvQEMU, "LD_LIBRARY_PATH"} {
@@ -57,9 +56,7 @@ func files(t *testing.T, initrd []byte) map[string]string {
 			if errors.Is(err, io.EOF) {
 				break
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			var content bytes.Buffer
 			if rec.ReaderAt != nil {
 				if _, err := io.Copy(&content, io.NewSectionReader(rec, 0, int64(rec.FileSize))); err != nil {
@@ -78,9 +75,7 @@ func files(t *testing.T, initrd []byte) map[string]string {
 func TestImageIsWholeAndReproducible(t *testing.T) {
 	o := options(t)
 	var said bytes.Buffer
-	if err := Build(t.Context(), o, &said); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, Build(t.Context(), o, &said))
 	if got := left(t, o.Dir); got != "README append initrd kernel" {
 		t.Errorf("made %s", got)
 	}
@@ -103,9 +98,7 @@ func TestImageIsWholeAndReproducible(t *testing.T) {
 	before := o.Dir
 	o.Dir += "2"
 	t.Setenv("TERM", "another")
-	if err := Build(t.Context(), o, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, Build(t.Context(), o, io.Discard))
 	for _, name := range strings.Fields(left(t, o.Dir)) {
 		if read(t, filepath.Join(o.Dir, name)) != read(t, filepath.Join(before, name)) {
 			t.Errorf("%s differs", name)
@@ -116,9 +109,7 @@ func TestImageIsWholeAndReproducible(t *testing.T) {
 func TestGPUOfAGVENICIsANode(t *testing.T) {
 	o := options(t)
 	o.Guest.NIC = lab.GVE
-	if err := Build(t.Context(), o, io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, Build(t.Context(), o, io.Discard))
 	if got := read(t, o.Dir+"/append"); !strings.Contains(got, " nokaslr udmabuf.") {
 		t.Errorf("append %q", got)
 	}

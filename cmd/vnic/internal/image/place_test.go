@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func text(s string) content {
@@ -19,9 +20,7 @@ func left(t *testing.T, dir string) string {
 	t.Helper()
 	var names []string
 	entries, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -31,9 +30,7 @@ func left(t *testing.T, dir string) string {
 func read(t *testing.T, path string) string {
 	t.Helper()
 	b, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return string(b)
 }
 
@@ -93,9 +90,7 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 		t.Error(err)
 	}
 	// What is not ours stays.
-	if err := os.WriteFile(filepath.Join(d, "thesis.tex"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(filepath.Join(d, "thesis.tex"), nil, 0o644))
 	if err := writeDir(d, true, files); err == nil ||
 		!strings.Contains(err.Error(), "thesis.tex in it is not of a guest image") || left(t, d) != "a b thesis.tex" {
 		t.Errorf("a thesis: %v", err)
@@ -110,27 +105,19 @@ func TestWhatKilledProcessesLeaveIsRemoved(t *testing.T) {
 	top := t.TempDir()
 	d := filepath.Join(top, "d")
 	for _, name := range []string{".d.new-1", ".d.new-2", ".dd.new-3"} {
-		if err := errors.Join(os.Mkdir(filepath.Join(top, name), 0o755), os.WriteFile(filepath.Join(top, name, "a"), nil,
-			0o600)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errors.Join(os.Mkdir(filepath.Join(top, name), 0o755), os.WriteFile(filepath.Join(top, name, "a"), nil,
+			0o600)))
 	}
-	if err := os.WriteFile(filepath.Join(top, ".d.new-4"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(filepath.Join(top, ".d.new-4"), nil, 0o600))
 	alive, err := os.Open(filepath.Join(top, ".d.new-2"))
 	if err == nil {
 		err = own(alive)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer alive.Close()
 	during := ""
 	c := content{mode: 0o644, write: func(io.Writer) error { during = left(t, top); sweep(d); return nil }}
-	if err := writeDir(d, false, map[string]content{"a": c}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, writeDir(d, false, map[string]content{"a": c}))
 	if got := left(t, top); got != ".d.new-2 .dd.new-3 d" || left(t, d) != "a" || len(strings.Fields(during)) != 3 {
 		t.Errorf("left %s, while it was made %s", got, during)
 	}
@@ -150,9 +137,7 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 		t.Error(err)
 	}
 	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	gone := content{write: func(io.Writer) error { _, err := os.Open("/no/such/library.so"); return err }}
 	if err := gone.fill(null, "out"); err == nil || strings.Contains(err.Error(), "out") {
 		t.Error(err)

@@ -16,6 +16,7 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // TestGoldenCaptures holds that the structure of a run's capture is the one that was frozen: its blocks, interfaces and
@@ -34,9 +35,7 @@ func TestGoldenCaptures(t *testing.T) {
 		what := pcap.Options{File: filepath.Join(t.TempDir(), "run.pcapng")}
 		change(&o, &what)
 		p, err := pcap.Start(what, func(format string, args ...any) { t.Errorf("note: "+format, args...) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		o.Services = append(o.Services, p.Service)
 		if _, err := run.Do(t.Context(), o); err != nil {
 			t.Fatal(err)
@@ -45,9 +44,7 @@ func TestGoldenCaptures(t *testing.T) {
 			t.Fatalf("%s: %+v", name, r)
 		}
 		file, err := os.ReadFile(what.File)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		got[name] = structure(t, file)
 	}
 	golden.Check(t, "testdata/golden", got)

@@ -22,13 +22,9 @@ import (
 func TestEightGuestsAreNotHeldUp(t *testing.T) {
 	testkit.LeavesNothing(t)
 	r, out, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	c, err := capture.New(out, capture.Options{Records: 64, Payload: 256})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	const guests, bytes = 8, 2 << 20
 	d := lab.Uniform(guests, lab.NIC{Model: lab.Virtio}, 0)
 	for i := range d.Guests {
@@ -36,15 +32,11 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 	}
 	p := &Pcap{c: c, file: "a pipe"}
 	w, err := lab.Open(d, lab.Options{Services: []lab.Service{p.Service}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var all [guests]*labtest.Guest
 	for i := range all {
 		client, server, err := vfiotest.Pair()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		port := w.Port(i)
 		port.Connected(server)
 		if all[i], err = labtest.New(client, fmt.Sprintf("02:76:6e:69:00:%02x", i+1),

@@ -51,14 +51,10 @@ func TestWorldIsCaptured(t *testing.T) {
 	}
 	var out bytes.Buffer
 	p, err := Start(Options{File: "-", Stdout: &out}, note(t))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	for _, p := range []*Pcap{none, p} {
 		w, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0), lab.Options{Services: []lab.Service{p.Service}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		for _, l := range w.Switch().Links() {
 			if (l.Tap() != nil) != (p != nil) {
 				t.Errorf("port %s: watched by %v", l.Name(), l.Tap())
@@ -80,13 +76,9 @@ func TestWorldIsCaptured(t *testing.T) {
 func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	told := make(chan string, 10)
 	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { told <- fmt.Sprintf(format, args...) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.GVE}, 0), lab.Options{Services: []lab.Service{p.Service}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if s := <-told; !strings.Contains(s, "/dev/full") || !strings.Contains(s, "no space left") {
 		t.Error(s)
 	}

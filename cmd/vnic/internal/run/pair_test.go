@@ -88,9 +88,7 @@ func boot(t *testing.T, name string) *pair {
 	o := pairOptions(nic, 1)
 	o.P2P = !off
 	p, err := o.plan()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	x := &pair{}
 	if x.im, err = prepareGuests(t.Context(), &o); err != nil {
 		t.Fatal(err)
@@ -110,13 +108,9 @@ func (x *pair) end() error { return errors.Join(x.Close(), x.im.Close()) }
 // hardware.
 func (x *pair) run(t *testing.T, o Options) *Report {
 	t.Helper()
-	if err := o.Check(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, o.Check())
 	p, err := o.plan()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if models, _ := o.models(); models[0].Name != x.ends[0].nic.Model.Name {
 		slices.Reverse(x.ends[:])
 	}
@@ -150,9 +144,7 @@ func (x *pair) run(t *testing.T, o Options) *Report {
 // relink puts a NIC on another link. Nothing is under way.
 func (x *pair) relink(t *testing.T, e *end, o wire.LinkOptions) {
 	t.Helper()
-	if err := errors.Join(x.sw.Detach(e.port.Link()), e.port.Attach(x.sw, o)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(x.sw.Detach(e.port.Link()), e.port.Attach(x.sw, o)))
 }
 
 // link is the link of end i.

@@ -36,27 +36,19 @@ func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 	o.Modes = o.Modes[:1]
 	rep := doCaptured(t, o, pcap.Options{File: name, Payload: payload})
 	f, err := os.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer f.Close()
 	ng, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var frames []captured
 	for {
 		data, info, opts, err := ng.ReadPacketDataWithOptions()
 		if errors.Is(err, io.EOF) {
 			break
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		i, err := ng.Interface(info.InterfaceIndex)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		c := captured{iface: i.Name, comment: strings.Join(opts.Comments, "\n")}
 		if err := splitter.Parse(data, uint32(info.Length), &c.Headers); err != nil || c.Class == splitter.Malformed {
 			t.Fatalf("%v: %+v", err, c.Headers)
@@ -78,14 +70,10 @@ func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
 	p, err := pcap.Start(what, o.note)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	o.Services = append(o.Services, p.Service)
 	rep, err := Do(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	rep.Pcap = p.Report()
 	validReport(t, rep)
 	var table strings.Builder

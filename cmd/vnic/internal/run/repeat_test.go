@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/lab/machines"
 )
@@ -22,9 +23,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		o.Size, o.GPUMemory = 4<<30, 512<<20
 	}
 	// The peak is that from now on (proc(5)).
-	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile("/proc/self/clear_refs", []byte("5"), 0))
 	before := status(t, "VmRSS")
 	rep := do(t, o)
 	for _, wrong := range unproved(rep, &o) {
@@ -41,9 +40,7 @@ func TestMemoryIsBounded(t *testing.T) {
 func status(t *testing.T, field string) int64 {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/status")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	_, text, found := strings.Cut(string(b), "\n"+field+":")
 	kib, err := strconv.ParseInt(strings.TrimSpace(strings.Split(text, "kB")[0]), 10, 64)
 	if !found || err != nil {
@@ -85,12 +82,8 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 		o := pairOptions(NICVirtio, qemuSize)
 		o.Fetch.CacheDir = ownCache(t)
 		im, err := prepareGuests(t.Context(), &o) // puts its image there
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := im.Close(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
+		testkit.OK(t, im.Close())
 		t.Setenv("TMPDIR", t.TempDir())
 		repeat(t, machine, o)
 	})
@@ -100,15 +93,11 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 func ownCache(t *testing.T) string {
 	t.Helper()
 	im, err := machines.Fetch(context.Background(), pairOptions(NICVirtio, 1).Fetch, []string{NICVirtio}, t.Logf)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer im.Close()
 	dir := t.TempDir()
 	for _, name := range []string{"qemu", "kernel"} {
-		if err := os.Symlink(filepath.Join(im.Cache, name), filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.Symlink(filepath.Join(im.Cache, name), filepath.Join(dir, name)))
 	}
 	for _, name := range []string{"resolved.json", "kvm.json"} {
 		b, err := os.ReadFile(filepath.Join(im.Cache, name))
@@ -142,12 +131,10 @@ func left(t *testing.T, cache string) (list []string) {
 		if dir == "" {
 			continue
 		}
-		if err := filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
+		testkit.OK(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error {
 			list = append(list, path)
 			return err
-		}); err != nil {
-			t.Fatal(err)
-		}
+		}))
 	}
 	shm, _ := filepath.Glob("/dev/shm/*vnic*")
 	return append(list, shm...)

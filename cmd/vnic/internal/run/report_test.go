@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
 
@@ -23,19 +24,13 @@ func TestTable(t *testing.T) {
 	for name, rep := range map[string]*Report{"qemu": sample(), "inproc": inproc} {
 		t.Run(name, func(t *testing.T) {
 			var b strings.Builder
-			if err := rep.Table(&b); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, rep.Table(&b))
 			golden := "testdata/table-" + name + ".golden"
 			if *update {
-				if err := os.WriteFile(golden, []byte(b.String()), 0o644); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, os.WriteFile(golden, []byte(b.String()), 0o644))
 			}
 			want, err := os.ReadFile(golden)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			if d := cmp.Diff(string(want), b.String()); d != "" {
 				t.Error(d)
 			}
@@ -155,9 +150,7 @@ func TestPlanOfANode(t *testing.T) {
 	} {
 		o := Options{NIC: NICGVE, Size: tt.size, GPUMemory: tt.gpu}
 		p, err := o.plan()
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		m, _ := lab.Of(NICGVE)
 		if w := p.window(); w != tt.window || w > o.usable(m) || p.pool+p.rounds[0] > w {
 			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, o.usable(m)>>20, p)
@@ -185,9 +178,7 @@ func TestQueuesToBind(t *testing.T) {
 
 func TestCheckOfOptions(t *testing.T) {
 	good := options(1 << 20)
-	if err := good.Check(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, good.Check())
 	for want, change := range map[string]func(*Options){
 		"--nic e1000":      func(o *Options) { o.NIC = "e1000" },
 		"--nic gve":        func(o *Options) { o.NIC = NICGVE }, // in this process

@@ -27,13 +27,9 @@ func options(size uint64) Options {
 func do(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
-	if err := o.Check(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, o.Check())
 	rep, err := Do(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	validReport(t, rep)
 	return rep
 }
@@ -293,9 +289,7 @@ func TestKeepKeepsCounters(t *testing.T) {
 	o.Note = func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	do(t, o)
 	b, err := os.ReadFile(o.KeepDir + "/counters.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	if !strings.Contains(string(b), `"DeviceBytes": 1048576`) || len(notes) != 1 ||
 		!strings.Contains(notes[0], "counters.json") {
 		t.Errorf("%q %s", notes, b)

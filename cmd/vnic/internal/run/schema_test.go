@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // node is the part of JSON schema that ours uses.
@@ -31,9 +32,7 @@ func parseSchema(t *testing.T) *node {
 	d := json.NewDecoder(strings.NewReader(Schema))
 	d.DisallowUnknownFields() // a word that validate does not know would be no check at all
 	n := new(node)
-	if err := d.Decode(n); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, d.Decode(n))
 	return n
 }
 
@@ -97,13 +96,9 @@ func isType(v any, name string) bool {
 func asJSON(t *testing.T, v any) any {
 	t.Helper()
 	b, err := json.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var out any
-	if err := json.Unmarshal(b, &out); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, json.Unmarshal(b, &out))
 	return out
 }
 

@@ -81,24 +81,18 @@ func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Close(fd)
 	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_ATTRIB|unix.IN_MOVED_TO); err != nil {
 		t.Fatal(err)
 	}
 	umask(t, 0)
 	l, err := listen(t.Context(), filepath.Join(dir, "s"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer l.Close()
 	var b [4096]byte
 	n, err := unix.Read(fd, b[:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var events []uint32
 	for at := 0; at+unix.SizeofInotifyEvent <= n; {
 		events = append(events, binary.NativeEndian.Uint32(b[at+4:]))
@@ -120,13 +114,9 @@ func TestOthersCannotConnect(t *testing.T) {
 		return
 	}
 	dir, err := os.MkdirTemp("/tmp", "vnic-mode")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer os.RemoveAll(dir)
-	if err := os.Chmod(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.Chmod(dir, 0o755))
 	umask(t, 0)
 	// An open socket shows that a stranger gets that far.
 	for _, c := range []struct {
@@ -139,9 +129,7 @@ func TestOthersCannotConnect(t *testing.T) {
 	} {
 		path := filepath.Join(dir, c.name)
 		l, err := c.make(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		code := 0
 		cmd := command(t, dir)
 		cmd.Env = append(os.Environ(), stranger+"="+path)
@@ -165,12 +153,8 @@ func TestOthersCannotConnect(t *testing.T) {
 func command(t *testing.T, dir string) *exec.Cmd {
 	t.Helper()
 	b, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	name := filepath.Join(dir, "program")
-	if err := os.WriteFile(name, b, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(name, b, 0o755))
 	return exec.Command(name)
 }

@@ -27,24 +27,16 @@ func TestPrintedFlagsCanBePasted(t *testing.T) {
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		for _, gpu := range []uint64{0, 2 << 20} {
 			w, err := lab.Open(lab.Uniform(2, lab.NIC{Model: nic}, gpu), lab.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			r := newReport(w, []source{dialer(dir + "/a"), dialer("/tmp/b")}, false)
-			if err := w.Close(); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, w.Close())
 			var b bytes.Buffer
-			if err := r.Print(&b); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, r.Print(&b))
 			_, rest, _ := strings.Cut(b.String(), "# port0")
 			for i, block := range strings.Split(rest, "# port1") {
 				_, flags, _ := strings.Cut(block, "\n")
 				out, err := exec.Command("sh", "-c", "printf '%s\\n' "+strings.TrimSpace(flags)).Output()
-				if err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, err)
 				if d := cmp.Diff(r.Ports[i].QEMU, strings.Split(strings.TrimSpace(string(out)), "\n")); d != "" {
 					t.Error(d)
 				}
@@ -68,14 +60,10 @@ func TestPrintedAdvice(t *testing.T) {
 		{lab.NIC{Model: lab.GVE}, old, ipxe},
 	} {
 		w, err := lab.Open(lab.Uniform(1, tt.nic, 0), lab.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		r := newReport(w, []source{dialer("/s")}, false)
 		var b bytes.Buffer
-		if err := errors.Join(r.Print(&b), w.Close()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errors.Join(r.Print(&b), w.Close()))
 		if s := b.String(); !strings.Contains(s, tt.says) || strings.Contains(s, tt.saysNo) {
 			t.Errorf("%+v: not %q, or %q: %s", tt.nic, tt.says, tt.saysNo, s)
 		}
@@ -86,9 +74,7 @@ func TestFlags(t *testing.T) {
 	testkit.LeavesNothing(t)
 	flags := func(nic lab.NIC, gpu uint64, client bool) string {
 		w, err := lab.Open(lab.Uniform(1, nic, gpu), lab.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		defer w.Close()
 		r := newReport(w, []source{dialer("/s")}, client)
 		return strings.Replace(strings.Join(r.Ports[0].QEMU, " "), "mem-path="+r.Ports[0].GPUPath, "mem-path=GPU", 1) + " " +
@@ -127,17 +113,13 @@ func TestFlags(t *testing.T) {
 // net; VhostUserBackend has a description, a type, a binary, and may have tags.
 func TestCapabilitiesAndDescriptionKeepToTheSchema(t *testing.T) {
 	var b bytes.Buffer
-	if err := PrintCapabilities(&b); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, PrintCapabilities(&b))
 	var caps map[string]any
 	if err := json.Unmarshal(b.Bytes(), &caps); err != nil || len(caps) != 1 || caps["type"] != "net" {
 		t.Errorf("%v, %v", caps, err)
 	}
 	b.Reset()
-	if err := PrintDescription(&b, "/usr/libexec/"+BackendName); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, PrintDescription(&b, "/usr/libexec/"+BackendName))
 	var d map[string]any
 	if err := json.Unmarshal(b.Bytes(), &d); err != nil || d["type"] != "net" ||
 		d["binary"] != "/usr/libexec/vhost-user-vnic" ||

@@ -96,16 +96,12 @@ func (s *served) guest(i int) *labtest.Guest {
 	var gpus []driver.FrontendGPU
 	if p.GPUPath != "" {
 		f, err := os.OpenFile(p.GPUPath, os.O_RDWR, 0) // as QEMU does
-		if err != nil {
-			s.t.Fatal(err)
-		}
+		testkit.OK(s.t, err)
 		defer f.Close()
 		gpus = append(gpus, driver.FrontendGPU{FD: int(f.Fd()), ID: i, Size: p.GPUBytes})
 	}
 	g, err := labtest.Dial(p.Socket, p.MAC, addrs(p), gpus...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	testkit.OK(s.t, err)
 	return g
 }
 
@@ -125,9 +121,7 @@ func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
 	paths, err := Paths([]string{dir + "/n%d"}, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	s := serve(t, Options{Paths: paths, GPUMemory: 2 << 20})
 	for range 3 {
 		a, b := s.guest(0), s.guest(1)
@@ -155,17 +149,11 @@ func TestClientConnectsWheneverQEMUListens(t *testing.T) {
 	s := serve(t, Options{Paths: []string{path}, Client: true})
 	for range 2 {
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		conn, err := l.AcceptUnix()
-		if err := errors.Join(err, l.Close()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errors.Join(err, l.Close()))
 		g, err := labtest.New(conn, s.rep.Ports[0].MAC, addrs(s.rep.Ports[0]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if err := g.Close(); err != nil {
 			t.Error(err)
 		}
@@ -176,35 +164,23 @@ func TestClientConnectsWheneverQEMUListens(t *testing.T) {
 func TestOpenSocketsAreServed(t *testing.T) {
 	testkit.LeavesNothing(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	path := t.TempDir() + "/l"
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	f, err := l.File()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
-	if err := errors.Join(err, f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(err, f.Close()))
 	s := serve(t, Options{FDs: []int{fds[0], fd}})
 	if p := s.rep.Ports; p[0].Socket != "" || p[1].Socket != path {
 		t.Errorf("%+v", p)
 	}
 	c := os.NewFile(uintptr(fds[1]), "guest")
 	conn, err := net.FileConn(c)
-	if err := errors.Join(err, c.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(err, c.Close()))
 	a, err := labtest.New(conn.(*net.UnixConn), s.rep.Ports[0].MAC, addrs(s.rep.Ports[0]))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	s.talk(a, s.guest(1))
 	s.end()
 	if _, err := os.Lstat(path); err != nil {
@@ -219,13 +195,9 @@ func TestOpenSocketsAreServed(t *testing.T) {
 func TestEndsWithItsLastConnection(t *testing.T) {
 	testkit.LeavesNothing(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	s := serve(t, Options{FDs: fds[:1]})
-	if err := unix.Close(fds[1]); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, unix.Close(fds[1]))
 	if err := <-s.done; err != nil {
 		t.Error(err)
 	}
@@ -235,15 +207,11 @@ func TestEndsWithItsLastConnection(t *testing.T) {
 func TestWhatIsNoSocketIsRefused(t *testing.T) {
 	testkit.LeavesNothing(t)
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
 	null, err := os.Open(os.DevNull)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer null.Close()
 	const foreign = "not a Unix domain socket"
 	for fd, want := range map[int]string{fds[0]: "not a stream socket", int(null.Fd()): foreign, 1 << 20: foreign} {
@@ -257,9 +225,7 @@ func TestWhatIsNoSocketIsRefused(t *testing.T) {
 // A descriptor of vnic's own is not taken for one that its user has named.
 func TestOwnDescriptorsAreNotInherited(t *testing.T) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0) // as they are inherited: not closed on exec
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
 	if err := CheckInherited([]int{fds[0], 1 << 20}); err != nil {
@@ -297,13 +263,9 @@ func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
 func stale(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	l.SetUnlinkOnClose(false)
-	if err := l.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, l.Close())
 }
 
 // Invariant: vnic serve: Of all that start at a socket one has it; a stale socket is replaced.
@@ -349,9 +311,7 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
 	file := dir + "/file"
-	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(file, []byte("precious"), 0o600))
 	if _, err := listen(t.Context(), file); err == nil || !strings.Contains(err.Error(), "no socket") {
 		t.Errorf("%v", err)
 	}
@@ -360,12 +320,8 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	}
 	path := dir + "/s"
 	l, err := listen(t.Context(), path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Remove(path); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
+	testkit.OK(t, os.Remove(path))
 	stale(t, path) // somebody else's, of the same name
 	if err := l.Close(); err != nil {
 		t.Error(err)
@@ -393,9 +349,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 	s := serve(t, Options{Paths: []string{dir + "/a", dir + "/b"}})
 	dial := func() *net.UnixConn {
 		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: dir + "/a"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		return c
 	}
 	silent := dial()
@@ -430,9 +384,7 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 	var silent []*net.UnixConn
 	for range 2 * maxWaiting {
 		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		silent = append(silent, c)
 	}
 	for _, c := range silent {
@@ -451,13 +403,9 @@ func TestGVEIsServedByVFIOUser(t *testing.T) {
 	s := serve(t, Options{Paths: []string{t.TempDir() + "/g"}, NIC: lab.NIC{Model: lab.GVE}, GPUMemory: 4 << 20})
 	for range 2 {
 		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: s.rep.Ports[0].Socket})
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		c, err := vfiotest.Connect(conn)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		if err := c.Close(); err != nil {
 			t.Error(err)
 		}
@@ -491,9 +439,7 @@ func TestManyPorts(t *testing.T) {
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		t.Run(nic, func(t *testing.T) {
 			paths, err := Paths([]string{t.TempDir() + "/%d"}, 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, err)
 			s := serve(t, Options{Paths: paths, NIC: lab.NIC{Model: nic}})
 			t.Logf("%d KiB a port, %d KiB in all", s.rep.PortBytes>>10, s.rep.ResidentBytes>>10)
 			if s.rep.PortBytes > 2<<20 {
@@ -515,18 +461,12 @@ func TestSocketsGoAlsoInAHurry(t *testing.T) {
 	var list []*listener
 	for _, name := range []string{"a", "b"} {
 		l, err := listen(t.Context(), filepath.Join(dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		defer l.Close()
 		list = append(list, l)
 	}
-	if err := os.Remove(list[1].name); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(list[1].name, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.Remove(list[1].name))
+	testkit.OK(t, os.WriteFile(list[1].name, nil, 0o600))
 	atexit.Run()
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) != 1 || left[0].Name() != "b" {

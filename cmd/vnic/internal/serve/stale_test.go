@@ -50,16 +50,12 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	// connects starts a process that has the GPU of a report, and gives what makes it connect.
 	connects := func(r *Report) (once func()) {
 		gpu, err := os.OpenFile(r.Ports[0].GPUPath, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		defer gpu.Close()
 		c := exec.Command("/proc/self/exe")
 		c.Env, c.ExtraFiles, c.Stderr = append(os.Environ(), survivor+"="+path), []*os.File{gpu}, os.Stderr
 		in, err := c.StdinPipe()
-		if err := errors.Join(err, c.Start()); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errors.Join(err, c.Start()))
 		t.Cleanup(func() {
 			if err := errors.Join(in.Close(), c.Wait()); err != nil {
 				t.Error(err)

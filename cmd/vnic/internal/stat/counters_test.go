@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // undeclared sets each field of v and gives the names of those that no counter of the list reads.
@@ -34,13 +35,9 @@ func undeclared[T any](t *testing.T, list []counter[T]) (left []string) {
 		delete(names, *c.of(&v))
 	}
 	b, err := json.Marshal(any(v))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	var back T
-	if err := json.Unmarshal(b, &back); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, json.Unmarshal(b, &back))
 	for _, c := range list {
 		if *c.of(&v) != *c.of(&back) {
 			t.Errorf("%s: %d becomes %d in %s", c.key, *c.of(&v), *c.of(&back), b)
@@ -84,9 +81,7 @@ func TestCounterIsDeclaredOnce(t *testing.T) {
 		t.Errorf("%+v, %v", back, err)
 	}
 	var out bytes.Buffer
-	if err := Table(&out, nil, &Snapshot{Ports: []PortCounters{p}}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, Table(&out, nil, &Snapshot{Ports: []PortCounters{p}}))
 	head, row := "", ""
 	for line := range strings.Lines(out.String()) {
 		switch f := strings.Fields(line); {
@@ -102,9 +97,7 @@ func TestCounterIsDeclaredOnce(t *testing.T) {
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectFunc(p.collect))
 	families, err := r.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	found := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
 
@@ -20,9 +21,7 @@ import (
 func TestCountersOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
 	s, err := stat.Start(stat.Options{Command: "run"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer s.Close()
 	h := stat.MetricsHandler(s)
 	metrics := func() string {

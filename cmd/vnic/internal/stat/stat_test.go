@@ -35,9 +35,7 @@ func place(t *testing.T) string {
 func start(t *testing.T, o Options) *Server {
 	t.Helper()
 	s, err := Start(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -53,9 +51,7 @@ func many() (ports []Port) {
 func self(t *testing.T) *Snapshot {
 	t.Helper()
 	snap, err := Read(t.Context(), os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	return snap
 }
 
@@ -106,9 +102,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	var held []net.Conn
 	connect := func() {
 		c, err := net.Dial("unix", filepath.Join(dir, socketName()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		held = append(held, c)
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // it is being answered
 			t.Fatal(err)
@@ -141,13 +135,9 @@ func TestClientThatNeverReads(t *testing.T) {
 // A server that is not ours may say anything.
 func TestServerThatSpeaksNonsense(t *testing.T) {
 	dir := place(t)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.Mkdir(dir, 0o700))
 	l, err := net.Listen("unix", filepath.Join(dir, "1"+suffix))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	defer l.Close()
 	for says, want := range map[string]string{
 		"": "does not answer", "{": "cannot be read", "[]": "cannot be read", `{"schema":2}`: "another version",
@@ -174,15 +164,11 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 		filepath.Join(base, "fine")
 	for _, err := range []error{os.Mkdir(theirs, 0o700), os.Mkdir(open, 0o700), os.Chmod(open, 0o755),
 		os.Mkdir(fine, 0o700), os.Symlink(fine, link)} {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 	}
 	bad := map[string]string{open: "open to others", link: ""}
 	if os.Geteuid() == 0 {
-		if err := os.Chown(theirs, 65534, 65534); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, os.Chown(theirs, 65534, 65534))
 		bad[theirs] = "belongs to user 65534"
 	} else {
 		t.Log("not root: cannot give a directory away")
@@ -217,21 +203,15 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 // Invariant: vnic stat: What a killed vnic leaves is swept.
 func TestStaleSocketsAreSwept(t *testing.T) {
 	dir := place(t)
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.Mkdir(dir, 0o700))
 	dead := func() int {
 		cmd := exec.Command("/bin/true")
-		if err := cmd.Run(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, cmd.Run())
 		return cmd.Process.Pid
 	}
 	listen := func(pid int) net.Listener {
 		l, err := net.Listen("unix", filepath.Join(dir, fmt.Sprint(pid, suffix)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		return l
 	}
@@ -241,9 +221,7 @@ func TestStaleSocketsAreSwept(t *testing.T) {
 	listen(os.Getpid()).Close() // of an earlier process with our number
 	l := listen(elsewhere)
 	defer l.Close()
-	if err := os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, os.WriteFile(filepath.Join(dir, "notes"), nil, 0o600))
 	s := start(t, Options{})
 	self(t)
 	for name, there := range map[string]bool{fmt.Sprint(gone, suffix): false, fmt.Sprint(parent, suffix): true,
@@ -281,9 +259,7 @@ func TestMetricsAreServed(t *testing.T) {
 	s.SetPorts(func() []Port { return []Port{{Name: `a"b`, Kind: "host"}, {Name: `a"b`, Kind: "host"}} })
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	resp, err := client.Get(s.MetricsURL())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	b, err := io.ReadAll(resp.Body)
 	resp.Body.Close()
 	text := string(b)
@@ -325,22 +301,16 @@ func TestTableShowsRatesAndTotals(t *testing.T) {
 		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 10, ReceivedBytes: 1 << 20},
 			Queues: []Queue{{}, {Index: 1, Split: true, RX: Direction{Packets: 5, HeaderBytes: 24, DeviceBytes: 1000}}}}}}
 	b, err := json.Marshal(before)
-	if err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, err)
 	now := new(Snapshot)
-	if err := json.Unmarshal(b, now); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, json.Unmarshal(b, now))
 	now.Uptime = 12
 	now.Ports[0].Link = LinkCounters{Received: 2010, ReceivedBytes: 5 << 20, Drops: map[string]uint64{"no-buffer": 8}}
 	now.Ports[0].Queues[1].RX = Direction{Packets: 2005, HeaderBytes: 24 + 2048, DeviceBytes: 1000 + 4<<20, Drops: 2}
 	now.Ports = append(now.Ports, PortCounters{Name: "new"})
 	table := func(a, b *Snapshot) string {
 		var out bytes.Buffer
-		if err := Table(&out, a, b); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, Table(&out, a, b))
 		var lines []string
 		for line := range strings.Lines(out.String()) {
 			lines = append(lines, strings.Join(strings.Fields(line), " "))
