@@ -106,11 +106,20 @@ var registry = struct {
 	applets map[string]Applet
 }{ops: map[string]Op{}, applets: map[string]Applet{}}
 
-// Register adds an operation, before the agent serves. A later registration of a name replaces the earlier.
-func Register(name string, op Op) {
+// Register adds an operation, before the agent serves. A later registration of a name replaces the earlier. Its
+// arguments are decoded from JSON; without any they are the zero value.
+func Register[A any](name string, op func(ctx context.Context, args A) (any, error)) {
 	registry.Lock()
 	defer registry.Unlock()
-	registry.ops[name] = op
+	registry.ops[name] = func(ctx context.Context, raw json.RawMessage) (any, error) {
+		var args A
+		if len(raw) > 0 {
+			if err := json.Unmarshal(raw, &args); err != nil {
+				return nil, err
+			}
+		}
+		return op(ctx, args)
+	}
 }
 
 // RegisterApplet adds an applet, before boot.Main looks for it. The image needs a link of that name

@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -60,7 +59,7 @@ func (h *Hello) Find(vendor, device uint16) []PCI {
 var started = uptime()
 
 func init() {
-	Register("hello", func(ctx context.Context, _ json.RawMessage) (any, error) { return hello(ctx), nil })
+	Register("hello", func(ctx context.Context, _ struct{}) (any, error) { return hello(ctx), nil })
 }
 
 func hello(ctx context.Context) *Hello {

@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"os/exec"
 	"time"
@@ -28,11 +27,7 @@ func init() {
 	Register("exec", opExec)
 }
 
-func opExec(ctx context.Context, args json.RawMessage) (any, error) {
-	var a Exec
-	if err := json.Unmarshal(args, &a); err != nil {
-		return nil, err
-	}
+func opExec(ctx context.Context, a Exec) (any, error) {
 	if len(a.Args) == 0 {
 		return nil, errors.New("no program named")
 	}

@@ -15,7 +15,6 @@ package gpusocket
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 
@@ -39,11 +38,7 @@ func Start(ctx context.Context, c *agent.Client, name string) error {
 
 // Ops registers the operation. What serves ends with the agent's process.
 func Ops() {
-	agent.Register(opName, func(_ context.Context, raw json.RawMessage) (any, error) {
-		var a args
-		if err := json.Unmarshal(raw, &a); err != nil {
-			return nil, err
-		}
+	agent.Register(opName, func(_ context.Context, a args) (any, error) {
 		s, err := open(a.Interface)
 		if err != nil {
 			return nil, err

@@ -11,7 +11,6 @@ package guestnet
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
@@ -69,13 +68,7 @@ func Apply(ctx context.Context, c *agent.Client, conf Config) (Result, error) {
 
 // Ops registers the operation.
 func Ops() {
-	agent.Register(opName, func(ctx context.Context, raw json.RawMessage) (any, error) {
-		var c Config
-		if err := json.Unmarshal(raw, &c); err != nil {
-			return nil, err
-		}
-		return c.apply(ctx, "/")
-	})
+	agent.Register(opName, func(ctx context.Context, c Config) (any, error) { return c.apply(ctx, "/") })
 }
 
 // apply configures this machine; its files lie below root.

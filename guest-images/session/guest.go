@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -63,11 +62,7 @@ func lookup(id uint64) (*running, error) {
 }
 
 // opRunProgram is the operation "session". It ends with the program and its output.
-func opRunProgram(ctx context.Context, raw json.RawMessage) (any, error) {
-	var a runArgs
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, err
-	}
+func opRunProgram(ctx context.Context, a runArgs) (any, error) {
 	if len(a.Args) == 0 {
 		return nil, errors.New("no program named")
 	}
@@ -231,11 +226,7 @@ func (r *running) pump(ctx context.Context, n int, s *stream) {
 }
 
 // opGiveInput is the operation "session-input". It is answered when the program's pipe or terminal has taken the bytes.
-func opGiveInput(ctx context.Context, raw json.RawMessage) (any, error) {
-	var a inputArgs
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, err
-	}
+func opGiveInput(ctx context.Context, a inputArgs) (any, error) {
 	r, err := lookup(a.ID)
 	if err != nil {
 		return nil, err
@@ -255,11 +246,7 @@ func opGiveInput(ctx context.Context, raw json.RawMessage) (any, error) {
 }
 
 // opGiveCredit is the operation "session-credit".
-func opGiveCredit(_ context.Context, raw json.RawMessage) (any, error) {
-	var a creditArgs
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, err
-	}
+func opGiveCredit(_ context.Context, a creditArgs) (any, error) {
 	r, err := lookup(a.ID)
 	if err != nil {
 		return nil, err
@@ -273,11 +260,7 @@ func opGiveCredit(_ context.Context, raw json.RawMessage) (any, error) {
 }
 
 // opSetSize is the operation "session-size".
-func opSetSize(_ context.Context, raw json.RawMessage) (any, error) {
-	var a sizeArgs
-	if err := json.Unmarshal(raw, &a); err != nil {
-		return nil, err
-	}
+func opSetSize(_ context.Context, a sizeArgs) (any, error) {
 	r, err := lookup(a.ID)
 	if err != nil {
 		return nil, err
