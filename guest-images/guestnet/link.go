@@ -19,17 +19,11 @@ const appears = 20 * time.Second
 
 // find waits until all interfaces are there, and gives them in their order.
 func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
-	updates, done := make(chan netlink.LinkUpdate, 16), make(chan struct{})
-	defer func() {
-		close(done)
-		go func() { // the subscription's goroutine may be about to send
-			for range updates {
-			}
-		}()
-	}()
-	if err := netlink.LinkSubscribeWithOptions(updates, done, netlink.LinkSubscribeOptions{}); err != nil {
-		return nil, fmt.Errorf("network interfaces: %w", err)
+	updates, stop, err := changes()
+	if err != nil {
+		return nil, err
 	}
+	defer stop()
 	limit := time.NewTimer(appears)
 	defer limit.Stop()
 	for {
