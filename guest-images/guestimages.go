@@ -31,7 +31,7 @@ import (
 // format is part of every image's key: change it with the layout.
 const format = "vnic guest image 1"
 
-// keep is for how long an image that nobody opens stays in the cache.
+// keep is how long an image that is not opened stays in the cache.
 const keep = 7 * 24 * time.Hour
 
 // Image is a built initramfs, not compressed: a guest without KVM unpacks slowly.
@@ -89,7 +89,7 @@ func Build(ctx context.Context, o Options) (*Image, error) {
 	img := &Image{Path: filepath.Join(dir, key+".cpio"), Key: key}
 	if st, err := os.Stat(img.Path); err == nil {
 		now := time.Now()
-		_ = os.Chtimes(img.Path, now, now) // marks it used; a cache we may not write has nobody who prunes it
+		_ = os.Chtimes(img.Path, now, now) // marks it used; a cache that we may not write is not pruned either
 		img.Size = st.Size()
 		return img, nil
 	}
@@ -198,7 +198,7 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 // write puts the archive where others see it only when it is whole. Until then it has no name,
-// where the file system can do that (open(2), O_TMPFILE): who is killed leaves nothing.
+// where the file system can do that (open(2), O_TMPFILE): a process that is killed leaves nothing.
 func write(path string, recs []cpio.Record) (size int64, err error) {
 	dir := filepath.Dir(path)
 	f, err := os.OpenFile(dir, os.O_RDWR|unix.O_TMPFILE, 0o644)
@@ -226,7 +226,7 @@ func write(path string, recs []cpio.Record) (size int64, err error) {
 	default:
 		self := fmt.Sprintf("/proc/self/fd/%d", f.Fd())
 		err = unix.Linkat(unix.AT_FDCWD, self, unix.AT_FDCWD, path, unix.AT_SYMLINK_FOLLOW)
-		if errors.Is(err, unix.EEXIST) { // somebody else has made the same
+		if errors.Is(err, unix.EEXIST) { // another process has made the same
 			err = nil
 		}
 	}

@@ -110,7 +110,7 @@ func moduleName(base string) string {
 	return kernelName(name)
 }
 
-// unknownPack says whether a name's end is that of a file which nobody here unpacks.
+// unknownPack says whether a name's end is that of a compression that this package does not know.
 func unknownPack(ext string) bool {
 	return ext == ".bz2" || ext == ".lz4" || ext == ".lzma" || ext == ".lzo"
 }

@@ -221,7 +221,7 @@ type needs int
 
 const (
 	needNone needs = iota
-	needSome       // those that are on this machine: nobody has asked for this very file
+	needSome       // those that are on this machine: the user has not named this file
 	needAll
 )
 

@@ -24,7 +24,7 @@ type Listener struct {
 // allocates that, binds receive queue Queue to it, and steers what comes to the port there. The
 // device's Close undoes it. Memory should have room for what is on its way and for the frags that
 // the program holds; 16 MiB are plenty. Port 0 picks one, and all that comes to Addr is steered. It
-// can be done once: who wants several calls Alloc, BindRX, AddFlow and Listen.
+// can be done once: a program that wants several calls Alloc, BindRX, AddFlow and Listen.
 func (d *Device) ListenGPU(port uint16, size uint64) (*Listener, error) {
 	m, err := d.Alloc(size)
 	if err != nil {
@@ -63,10 +63,10 @@ const (
 )
 
 // DialGuest connects to the device of a guest. Programs of several guests start in no order, so
-// while nobody listens there it tries again, for a minute.
+// while no program listens there it tries again, for a minute.
 //
 // The connection's Close ends what we send and waits until the peer has ended too, but not for
-// longer than 5 seconds: once the device is closed nobody is left to send again what is lost.
+// longer than 5 seconds: once the device is closed nothing sends again what is lost.
 // SetLinger(0) makes Close abort the connection at once.
 func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.Conn, error) {
 	to := netip.AddrPortFrom(d.AddrOf(guest), port)
@@ -88,7 +88,7 @@ func (d *Device) DialGuest(ctx context.Context, guest int, port uint16) (devmem.
 	}
 }
 
-// notYet says whether an error is that nobody is there, who may come.
+// notYet says whether an error means that no program listens there yet.
 func notYet(err error) bool {
 	return slices.ContainsFunc([]syscall.Errno{syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.EHOSTUNREACH,
 		syscall.EHOSTDOWN,

@@ -40,7 +40,7 @@ type Config struct {
 	Node0  bool              `json:"node0,omitempty"`
 	Sysctl map[string]string `json:"sysctl,omitempty"` // "net.core.x" or "net/core/x" to value
 	Extra  map[string]string `json:"extra,omitempty"`  // for operations
-	Alone  *Alone            `json:"alone,omitempty"`  // nobody is at a results channel
+	Alone  *Alone            `json:"alone,omitempty"`  // there is no results channel
 }
 
 // Alone is what a guest does whose QEMU is not ours: it brings its network up, runs a program on
@@ -50,7 +50,7 @@ type Alone struct {
 	Args   []string `json:"args"` // with argv[0]
 	Env    []string `json:"env"`
 	Dir    string   `json:"dir"`
-	Shell  bool     `json:"shell,omitempty"` // somebody sits before it
+	Shell  bool     `json:"shell,omitempty"` // a person uses it
 	Driver string   `json:"driver"`          // the kernel's, of the interfaces
 	// OwnDriver says that devmem programs drive a NIC themselves: the last interface, of which the
 	// kernel lets go if there are others.

@@ -35,7 +35,7 @@ func (e *PanicError) Error() string {
 type Client struct {
 	conn    Conn
 	out     *lineWriter
-	sending chan struct{} // held by who writes
+	sending chan struct{} // held while writing
 	booted  chan struct{}
 	done    chan struct{}
 

@@ -9,7 +9,7 @@ import (
 	"sync"
 )
 
-// MaxLine bounds a line in either direction. The guest's tty holds 64 KiB that nobody has read: requests stay below
+// MaxLine bounds a line in either direction. The guest's tty holds 64 KiB of unread bytes: requests stay below
 // maxRequest.
 const (
 	MaxLine    = 1 << 20

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-// runAlone is process 1 of a guest with nobody at a results channel: another process runs what is
+// runAlone is process 1 of a guest without a results channel: another process runs what is
 // to be run on the console. What could not be set up is said there, and the program is run all the
 // same: it may not need that, or may find out why.
 func runAlone(setUp error) {

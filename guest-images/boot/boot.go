@@ -1,8 +1,8 @@
 // Package boot is the frame of a guest's one program: process 1, the agent's process, and applets.
 //
 // As process 1 it mounts, loads modules, opens the results channel, starts itself again as the
-// agent and powers off when that has ended: so an agent that dies still leaves somebody to say so.
-// Where there is nobody at the other end of a channel (agent.Alone), it starts the applet for the
+// agent and powers off when that has ended: so process 1 can still report an agent that died.
+// Where no host is at the other end of a channel (agent.Alone), it starts the applet for the
 // console in the agent's place. What the agent can do, its operations and applets, is registered
 // with package agent before Main is called.
 package boot
@@ -41,7 +41,7 @@ func Main(args []string) int {
 	return usage(args)
 }
 
-// usage says what the program is to somebody who has it outside of vnic's guests, and gives the exit status.
+// usage says what the program is to a user who has it outside of vnic's guests, and gives the exit status.
 func usage(args []string) int {
 	w, status := os.Stderr, 2
 	if len(args) > 1 && (args[1] == "-h" || args[1] == "-help" || args[1] == "--help" || args[1] == "help") {

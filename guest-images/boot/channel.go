@@ -34,7 +34,7 @@ func openPort(root, name string) (*os.File, error) {
 	if _, err := os.Stat(filepath.Join(root, "sys/bus/virtio/drivers/virtio_console")); err != nil {
 		return nil, errors.New("this kernel has no VIRTIO_CONSOLE")
 	}
-	for end := time.Now().Add(portTime); ; time.Sleep(10 * time.Millisecond) { // sysfs tells nobody
+	for end := time.Now().Add(portTime); ; time.Sleep(10 * time.Millisecond) { // sysfs sends no events
 		names, _ := filepath.Glob(filepath.Join(root, "sys/class/virtio-ports/*/name"))
 		for _, n := range names {
 			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == name {
@@ -47,7 +47,7 @@ func openPort(root, name string) (*os.File, error) {
 	}
 }
 
-// connected opens a port and waits until somebody is at its other end: before that a read gives the end of the file.
+// connected opens a port and waits until its other end is connected: before that a read gives the end of the file.
 func connected(path string, end time.Time) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -172,7 +172,7 @@ func reserve(n int, node0 bool) error {
 	}
 	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
 		fmt.Fprintln(os.Stderr, "vnic-guest: init: this kernel has no huge pages")
-		return nil // not everybody needs them: who does says so
+		return nil // not every guest needs them: what does reports it
 	}
 	got := 0
 	for tries, last := 10, 0; got < n && tries > 0; last = got {

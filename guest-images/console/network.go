@@ -106,7 +106,7 @@ func use(c *guestnet.Config, l dhcp.Lease) {
 	}
 }
 
-// identity says which guest of a `vnic serve` this is, by its address. How many there are nobody here knows.
+// identity says which guest of a `vnic serve` this is, by its address. How many guests there are is not known here.
 func identity(p netip.Prefix) []string {
 	a := p.Addr().As4()
 	if a[3] < 1 || a[3] > guestnet.DevmemHost {
@@ -120,7 +120,7 @@ func identity(p netip.Prefix) []string {
 
 // interfaces waits for network interfaces of a driver, and gives them in the order of their PCI addresses.
 func interfaces(ctx context.Context, root, driver string, limit time.Duration) ([]string, error) {
-	for end := time.Now().Add(limit); ; { // sysfs tells nobody
+	for end := time.Now().Add(limit); ; { // sysfs sends no events
 		links, err := filepath.Glob(filepath.Join(root, "sys/class/net/*/device/driver"))
 		if err != nil {
 			return nil, err

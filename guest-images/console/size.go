@@ -12,7 +12,7 @@ import (
 
 // askSize asks the terminal behind a serial line for its size, of which the line knows nothing: the
 // cursor goes as far as it can, and the terminal is asked where that is (ECMA-48: CUP, DSR and CPR;
-// DECSC and DECRC keep its place). Where nobody answers within patience there is none.
+// DECSC and DECRC keep its place). Without an answer within patience there is none.
 func askSize(tty *os.File, patience time.Duration) (size unix.Winsize, ok bool) {
 	fd := int(tty.Fd())
 	old, err := unix.IoctlGetTermios(fd, unix.TCGETS)

@@ -49,7 +49,7 @@ type Device struct {
 type Request struct {
 	Interface string       // PCI address, or "virtio": the only one; else the name of a network interface
 	Address   netip.Prefix // ours
-	// Unguarded: nobody clears up at the NIC when the program is killed. Programs that cannot be
+	// Unguarded: nothing is cleaned up at the NIC when the program is killed. Programs that cannot be
 	// started as kernelnic.GuardName have it so.
 	Unguarded bool
 }

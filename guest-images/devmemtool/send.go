@@ -63,8 +63,8 @@ func (t *tool) sendAll(ctx context.Context) error {
 // lastWords is how long the peer may take to close its end too.
 const lastWords = 5 * time.Second
 
-// sayGoodbye closes our end and waits for the peer's. Nobody is left to repeat a lost FIN once the
-// tool has closed its device: there is no kernel behind it. All bytes are acknowledged before, so
+// sayGoodbye closes our end and waits for the peer's. Once the tool has
+// closed its device nothing repeats a lost FIN: there is no kernel behind it. All bytes are acknowledged before, so
 // that a peer that stays is no failure; nor is a reset, by which a peer's device may end too.
 func (t *tool) sayGoodbye(c devmem.Conn) error {
 	if err := errors.Join(c.CloseWrite(), c.SetReadDeadline(time.Now().Add(lastWords))); err != nil {

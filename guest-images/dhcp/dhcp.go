@@ -25,7 +25,7 @@ type Lease struct {
 	Name    string // of this host; "" = none
 }
 
-// ErrNoAnswer says that nobody has answered.
+// ErrNoAnswer says that no server has answered.
 var ErrNoAnswer = errors.New("no DHCP server answers")
 
 // How often a client asks, and how long it waits for the first answer; each next wait is twice as

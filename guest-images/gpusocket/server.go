@@ -21,7 +21,7 @@ const (
 
 // memory is GPU memory of a program.
 type memory struct {
-	fd      int          // of the dma-buf; who has it sent closes it
+	fd      int          // of the dma-buf; the caller closes it after sending
 	release func() error // when the program has gone
 }
 

@@ -3,7 +3,7 @@
 // the operation "network" with package agent, Apply is the host's call of it.
 //
 // Interfaces are known by their MAC addresses. When all is set Apply waits, by netlink's events,
-// until links are up and addresses can be used: who is started then finds a network that works. Of
+// until links are up and addresses can be used: a program that is started then finds a network that works. Of
 // the interfaces that are to be left the kernel's driver lets go: they are for a driver in a
 // program. The package changes the files /etc/hosts and /etc/resolv.conf of the machine that it
 // runs in.

@@ -85,7 +85,7 @@ func (i *Interface) up(l netlink.Link) error {
 	for _, p := range i.Addrs {
 		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 		if p.Addr().Is6() {
-			a.Flags = unix.IFA_F_NODAD // nobody else is here
+			a.Flags = unix.IFA_F_NODAD // no other host can have the address
 		}
 		if err := netlink.AddrAdd(l, a); err != nil && !errors.Is(err, unix.EEXIST) && !without6(p.Addr().Is6(), err) {
 			return fmt.Errorf("address %v: %w", p, err)

@@ -52,7 +52,7 @@ func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.
 }
 
 // changes tells of changes of links and addresses, from now on: one for any number of them that
-// nobody has heard of. It is closed when there will be no more.
+// were not received yet. It is closed when there will be no more.
 func changes() (c <-chan struct{}, stop func(), err error) {
 	links, addrs, done := make(chan netlink.LinkUpdate), make(chan netlink.AddrUpdate), make(chan struct{})
 	if err := netlink.LinkSubscribeWithOptions(links, done, netlink.LinkSubscribeOptions{}); err != nil {

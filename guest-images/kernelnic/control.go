@@ -16,7 +16,7 @@ import (
 type channel struct {
 	f    *os.File
 	ctl  *control.Client
-	done chan struct{} // closed when nobody reads any more
+	done chan struct{} // closed when the reader has ended
 }
 
 func openChannel(name string, index int, mac net.HardwareAddr) (*channel, error) {

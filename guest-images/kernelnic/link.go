@@ -56,7 +56,7 @@ func bringUp(name string, mtu int, addrs []netip.Prefix) (net.HardwareAddr, int,
 	for _, p := range addrs {
 		a := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
 		if p.Addr().Is6() {
-			a.Flags = unix.IFA_F_NODAD // nobody else is here
+			a.Flags = unix.IFA_F_NODAD // no other host can have the address
 		}
 		if err := netlink.AddrAdd(link, a); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fail("address "+p.String(), err)

@@ -30,7 +30,7 @@ type Extent struct {
 }
 
 // Window is GPU memory that this process has: huge pages of a NUMA node, in the order of their
-// addresses, so that a window of a node that nobody else uses is one extent or a few.
+// addresses, so that a window of a node with no other user is one extent or a few.
 type Window struct {
 	gpu     int
 	fd      int

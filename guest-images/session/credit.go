@@ -9,7 +9,7 @@ import (
 type credit struct {
 	mu   sync.Mutex
 	left int           // under mu
-	more chan struct{} // under mu: closed, and made anew, when there is more
+	more chan struct{} // under mu: closed and replaced when there is more
 }
 
 func newCredit(n int) *credit { return &credit{left: n, more: make(chan struct{})} }

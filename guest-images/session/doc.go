@@ -5,7 +5,7 @@
 //
 // It is both ends: Ops registers the guest's operations with package agent, Run is the host's call
 // of them. Output is progress of the operation "session"; the guest sends no more than the host has
-// room for (window), and the host gives room back with "session-credit" when somebody has taken the
+// room for (window), and the host gives room back with "session-credit" when its reader has taken the
 // bytes: a host that does not read stops the program, not the memory. Input is one request at a
 // time, answered when the program's pipe has taken it.
 package session

@@ -18,7 +18,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 )
 
-// grace is how long the output of a program that has ended may stay silent until it is taken for whole, while somebody
+// grace is how long the output of a program that has ended may stay silent until it is taken for whole, while a process
 // that it has started holds it open.
 const grace = 500 * time.Millisecond
 

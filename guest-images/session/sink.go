@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// sink holds what a guest has sent and nobody has taken yet.
+// sink holds what a guest has sent and its writer has not taken yet.
 type sink struct {
 	to io.Writer
 

@@ -51,7 +51,7 @@ func (n *Node) Connect(ctx context.Context) error {
 	return nil
 }
 
-// Accept takes the sender's connection. Whoever else connects is turned away.
+// Accept takes the sender's connection. Other connections are aborted.
 func (n *Node) Accept(ctx context.Context) error {
 	ctx, s, end, err := n.begin(ctx, "accept")
 	if err != nil {

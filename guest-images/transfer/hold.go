@@ -52,7 +52,7 @@ func (h *held) stalled(c devmem.Conn, err error) (bool, error) {
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.tokens == 0 { // nobody waits for what we hold
+	if h.tokens == 0 { // no sender waits for what we hold
 		return true, nil
 	}
 	h.stalls++

@@ -14,7 +14,7 @@ import (
 // Times that the end of a transfer may take.
 const (
 	unbindTime = 10 * time.Second // a binding, until its memory is out of use
-	cleanTime  = 20 * time.Second // all of it, where nobody says
+	cleanTime  = 20 * time.Second // all of it, where the caller sets no limit
 )
 
 // errFinished ends what is under way when its transfer is finished.
