@@ -42,7 +42,8 @@ type Options struct {
 	Lossless bool
 	// Guard has a process of its own see to it that nothing stays registered with the NIC when this one is killed.
 	Guard bool
-	// MemoryOnly is for programs that want memory to Export and nothing of the interface's devmem: Device must not be called.
+	// MemoryOnly is for programs that want memory to Export and nothing of the interface's devmem: Device must
+	// not be called.
 	MemoryOnly bool
 }
 

@@ -95,8 +95,8 @@ func (n *Node) fill(ctx context.Context, s *session, sl *slot, h *held, t *devme
 	return nil
 }
 
-// place notes where received fragments are to go. Linear bytes, which are not expected on a bound queue, lie in guest RAM
-// now; they go on at once, and are counted.
+// place notes where received fragments are to go. Linear bytes, which are not expected on a bound queue,
+// lie in guest RAM now; they go on at once, and are counted.
 func (n *Node) place(ctx context.Context, s *session, sl *slot, frags []devmem.Frag, linear int, t *devmem.Tokens,
 	r *Result) error {
 	lin := &n.linear
