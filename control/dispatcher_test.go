@@ -8,8 +8,12 @@ import (
 	"testing/synctest"
 )
 
+// driverMAC is where the tests' requests come from.
+var driverMAC = [6]byte{2, 0, 0, 0, 0, 9}
+
+// request is the frame of a request.
 func request(session, seq uint32, class Class, cmd Command, data []byte) []byte {
-	f := Frame{Dst: MAC, Src: [6]byte{2, 0, 0, 0, 0, 1}, Data: data}
+	f := Frame{Dst: MAC, Src: driverMAC, Data: data}
 	f.Kind, f.Class, f.Command, f.Session, f.Seq = KindRequest, class, cmd, session, seq
 	return f.Append(nil)
 }
@@ -157,6 +161,10 @@ func TestMalformedFrames(t *testing.T) {
 	if f := answerOf(t, d, good); f.Errno != 0 {
 		t.Fatalf("afterwards: %v", f.Errno)
 	}
+	if f := answerOf(t, d, request(1, 2, ClassSplit, SplitSet, []byte{1})); f.Errno != syscall.EINVAL ||
+		d.Stats().Failed != 1 {
+		t.Fatalf("data that is too short: %+v, %+v", f, d.Stats())
+	}
 }
 
 // FuzzDispatcher plays frames, each with its length before it, to a port: it never panics, answers only well-formed
@@ -165,8 +173,8 @@ func TestMalformedFrames(t *testing.T) {
 // Invariant: control: A request is handled once, over a link that loses and doubles frames.
 func FuzzDispatcher(f *testing.F) {
 	var all []byte
-	for i, s := range samples() {
-		b := request(1, uint32(i), s.class, s.cmd, s.data)
+	rest := request(0x01020304, 1000, ClassGPU, GPUList, []byte{1, 0, 0, 0}) // of a list that goes on
+	for _, b := range append(goldenFrames(f), rest) {
 		f.Add(append([]byte{byte(len(b)), byte(len(b) >> 8)}, b...))
 		all = append(append(all, byte(len(b)), byte(len(b)>>8)), b...)
 	}
