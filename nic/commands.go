@@ -67,11 +67,7 @@ func (p *Port) Split(queue uint16) (control.Split, error) { return p.state().Spl
 
 // AddFlow implements control.Handler.
 func (p *Port) AddFlow(r control.FlowRule) (id uint32, err error) {
-	err = p.change(func(s *control.State) (err error) {
-		id, err = s.AddFlow(r, MaxRules)
-		return err
-	})
-	return id, err
+	return p.add(func(s *control.State) (uint32, error) { return s.AddFlow(r, MaxRules) })
 }
 
 // DelFlow implements control.Handler.
@@ -81,13 +77,12 @@ func (p *Port) DelFlow(id uint32) error {
 
 // ReplaceFlow puts a rule in the place of another, which stays if that cannot be.
 func (p *Port) ReplaceFlow(old uint32, r control.FlowRule) (id uint32, err error) {
-	err = p.change(func(s *control.State) (err error) {
-		if err = s.DelFlow(old); err == nil {
-			id, err = s.AddFlow(r, MaxRules)
+	return p.add(func(s *control.State) (uint32, error) {
+		if err := s.DelFlow(old); err != nil {
+			return 0, err
 		}
-		return err
+		return s.AddFlow(r, MaxRules)
 	})
-	return id, err
 }
 
 // Flows implements control.Handler.
@@ -147,13 +142,12 @@ func (p *Port) GPUMaps() (maps []control.GPUMap, err error) {
 
 // RegisterBuffer implements control.Handler.
 func (p *Port) RegisterBuffer(b control.Buffer) (uint32, error) {
-	err := p.change(func(s *control.State) (err error) {
+	return p.add(func(s *control.State) (_ uint32, err error) {
 		if b.ID, err = p.registry.RegisterBuffer(int(b.GPU), b.Off, b.Size); err == nil {
 			s.AddBuffer(b)
 		}
-		return err
+		return b.ID, err
 	})
-	return b.ID, err
 }
 
 // UnregisterBuffer implements control.Handler. It waits for a piece of an engine's work at most.
@@ -177,11 +171,7 @@ func (p *Port) BindRx(buffer uint32, queues []uint16) (id uint32, err error) {
 	if p.conf.QueueSplits {
 		return 0, errDriverBinds
 	}
-	err = p.change(func(s *control.State) (err error) {
-		id, err = s.BindRx(buffer, queues, maxBindings)
-		return err
-	})
-	return id, err
+	return p.add(func(s *control.State) (uint32, error) { return s.BindRx(buffer, queues, maxBindings) })
 }
 
 // BindTx implements control.Handler.
@@ -189,11 +179,7 @@ func (p *Port) BindTx(buffer uint32) (id uint32, err error) {
 	if p.conf.QueueSplits {
 		return 0, errDriverBinds
 	}
-	err = p.change(func(s *control.State) (err error) {
-		id, err = s.BindTx(buffer, maxBindings)
-		return err
-	})
-	return id, err
+	return p.add(func(s *control.State) (uint32, error) { return s.BindTx(buffer, maxBindings) })
 }
 
 // Unbind implements control.Handler.
@@ -206,11 +192,7 @@ func (p *Port) Bindings() ([]control.Binding, error) { return p.State().Bindings
 
 // AddMeter implements control.Handler.
 func (p *Port) AddMeter(m control.Meter) (id uint32, err error) {
-	err = p.change(func(s *control.State) (err error) {
-		id, err = s.AddMeter(m, maxMeters)
-		return err
-	})
-	return id, err
+	return p.add(func(s *control.State) (uint32, error) { return s.AddMeter(m, maxMeters) })
 }
 
 // ReadMeter implements control.Handler.

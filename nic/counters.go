@@ -75,40 +75,24 @@ func (t *tally) flush(c *Counters) {
 		add(&c.live.Packets, t.packets)
 		add(&c.live.Segments, t.segments)
 		add(&c.live.HeaderBytes, t.header)
-		c.place(&t.where)
+		if t.device > 0 {
+			add(&c.live.DeviceBytes, t.device)
+		}
+		if t.gpuFile > 0 {
+			add(&c.live.GPUFileBytes, t.gpuFile)
+		}
+		if t.host > 0 {
+			add(&c.live.HostBytes, t.host)
+		}
+		if t.bounced > 0 {
+			add(&c.live.BouncedBytes, t.bounced)
+		}
 	}
 	if t.drops > 0 {
 		add(&c.live.Drops, t.drops)
 		add(&c.live.DroppedBytes, t.dropped)
 	}
 	*t = tally{}
-}
-
-func (c *Counters) count(segments, header uint64, w *where) {
-	add(&c.live.Packets, 1)
-	add(&c.live.Segments, segments)
-	add(&c.live.HeaderBytes, header)
-	c.place(w)
-}
-
-func (c *Counters) place(w *where) {
-	if w.device > 0 {
-		add(&c.live.DeviceBytes, w.device)
-	}
-	if w.gpuFile > 0 {
-		add(&c.live.GPUFileBytes, w.gpuFile)
-	}
-	if w.host > 0 {
-		add(&c.live.HostBytes, w.host)
-	}
-	if w.bounced > 0 {
-		add(&c.live.BouncedBytes, w.bounced)
-	}
-}
-
-func (c *Counters) drop(payload uint64) {
-	add(&c.live.Drops, 1)
-	add(&c.live.DroppedBytes, payload)
 }
 
 // Read gives the counters as the control channel carries them.

@@ -178,46 +178,39 @@ func (p *Port) lost(res Result) {
 	}
 }
 
-func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) Result {
-	tok := p.space.Enter()
-	defer p.space.Leave(tok)
+func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) (res Result) {
 	rq := p.queues[0]
-	call, res := rq.putOwn(c, pkt)
-	if call {
-		rq.q.Call()
-	}
+	p.with(rq, func() {
+		rq.mover.c = c
+		rq.frame = Frame{Packet: pkt}
+		res = rq.q.Put(&rq.mover, &rq.frame)
+		rq.mover.c = nil
+		rq.frame.Packet = nil
+	})
 	return res
 }
 
-func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) (call bool, res Result) {
+// with has f use a receive queue under its lock, inside the epoch, and then tells the driver.
+func (p *Port) with(rq *rxQueue, f func()) {
+	tok := p.space.Enter()
+	defer p.space.Leave(tok)
+	if rq.locked(f) {
+		rq.q.Call()
+	}
+}
+
+func (rq *rxQueue) locked(f func()) (call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
-	rq.mover.c = c
-	rq.frame = Frame{Packet: pkt}
-	res = rq.q.Put(&rq.mover, &rq.frame)
-	rq.mover.c = nil
-	rq.frame.Packet = nil
-	return rq.q.Flush(), res
+	f()
+	return rq.q.Flush()
 }
 
 // giveBack returns what is posted on a queue whose split has gone off: header buffers and GPU pages
 // are no use to it. The caller need not be inside the epoch.
 func (p *Port) giveBack(queue uint16) {
 	rq := p.queues[queue]
-	r, ok := rq.q.(Returner)
-	if !ok {
-		return
+	if r, ok := rq.q.(Returner); ok {
+		p.with(rq, r.Return)
 	}
-	tok := p.space.Enter()
-	defer p.space.Leave(tok)
-	if rq.returned(r) {
-		rq.q.Call()
-	}
-}
-
-func (rq *rxQueue) returned(r Returner) (call bool) {
-	rq.q.Lock()
-	defer rq.q.Unlock()
-	r.Return()
-	return rq.q.Flush()
 }

@@ -141,23 +141,20 @@ func (ls *Lines) Doze() bool {
 func (ls *Lines) busy() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if len(ls.left) > 0 {
-		return true
-	}
-	for l := range ls.open {
-		if l.Busy() {
-			return true
-		}
-	}
-	return false
+	return len(ls.left) > 0 || ls.anyOpen((*Line).Busy)
 }
 
 // anyStuck says whether somebody is kept in a Line that has not ended.
 func (ls *Lines) anyStuck() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	return ls.anyOpen((*Line).Stuck)
+}
+
+// anyOpen says whether f is true of a Line that has not ended. The caller holds mu.
+func (ls *Lines) anyOpen(f func(*Line) bool) bool {
 	for l := range ls.open {
-		if l.Stuck() {
+		if f(l) {
 			return true
 		}
 	}

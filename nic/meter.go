@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"net/netip"
 	"sync"
 
 	"vnic.dev/vnic/control"
@@ -29,7 +28,9 @@ type direction struct {
 func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *where) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.Counters.count(segments, header, w)
+	var one tally
+	one.count(segments, header, w)
+	one.flush(&d.Counters)
 	if h.Class != splitter.TCP {
 		return
 	}
@@ -47,30 +48,20 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *wh
 func (d *direction) lose(n uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.drop(n)
+	var one tally
+	one.drop(n)
+	one.flush(&d.Counters)
 }
 
 // meterFlows gives the flows of a connection as the port receives and sends it.
 func meterFlows(m control.Meter) (rx, tx splitter.Flow) {
-	local, remote := m.Local, m.Remote
-	rx.Proto, tx.Proto = m.Proto, m.Proto
-	rx.IPv6 = !local.Addr().Unmap().Is4()
-	tx.IPv6 = rx.IPv6
-	putAddr(&rx.Src, remote.Addr())
-	putAddr(&rx.Dst, local.Addr())
-	rx.SrcPort, rx.DstPort = remote.Port(), local.Port()
+	local, remote := m.Local.Addr().Unmap(), m.Remote.Addr().Unmap()
+	rx = splitter.Flow{Proto: m.Proto, IPv6: !local.Is4(), SrcPort: m.Remote.Port(), DstPort: m.Local.Port()}
+	copy(rx.Src[:], remote.AsSlice())
+	copy(rx.Dst[:], local.AsSlice())
+	tx = rx
 	tx.Src, tx.Dst, tx.SrcPort, tx.DstPort = rx.Dst, rx.Src, rx.DstPort, rx.SrcPort
 	return rx, tx
-}
-
-func putAddr(b *[16]byte, a netip.Addr) {
-	a = a.Unmap()
-	if a.Is4() {
-		v4 := a.As4()
-		copy(b[:], v4[:])
-		return
-	}
-	*b = a.As16()
 }
 
 // maxIslands is how many pieces behind a gap are remembered: at 1 % loss, those of a window of 35 MB.

@@ -56,9 +56,6 @@ func (p *Patience) ShouldWait(receiver wire.Waitable, w Window) bool {
 	return false
 }
 
-// Deadline is when to ask ShouldWait again about a frame that has waited for a receiver since then.
-func (p *Patience) Deadline(_ wire.Waitable, since time.Time) time.Time { return since.Add(p.Limit) }
-
 func (p *Patience) find(receiver wire.Waitable) *stalled {
 	for i := range p.stalled {
 		if s := &p.stalled[i]; s.receiver == receiver {

@@ -175,7 +175,7 @@ func (p *Port) clear() {
 	s := control.NewState(generation, &info, splitter.DefaultKey)
 	p.known, p.rssSet, p.inUse = false, false, nil
 	s.RSS.Table = p.defaultRSS()
-	now, _ := compile(&p.conf, s, new(steering)) // no rules, and a table of one queue: there is no error
+	now, _ := compile(s, new(steering)) // no rules, and a table of one queue: there is no error
 	p.steering.Store(now)
 }
 

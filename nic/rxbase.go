@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -71,12 +72,9 @@ func (b *RxBase) Arm(w wire.Waker) bool {
 func (b *RxBase) Disarm(w wire.Waker) {
 	b.Lock()
 	defer b.Unlock()
-	for i := range b.waiters {
-		if b.waiters[i] == w {
-			b.waiters = append(b.waiters[:i], b.waiters[i+1:]...)
-			b.waiting.Add(-1)
-			return
-		}
+	if i := slices.Index(b.waiters, w); i >= 0 {
+		b.waiters = slices.Delete(b.waiters, i, i+1)
+		b.waiting.Add(-1)
 	}
 }
 

@@ -142,13 +142,17 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 	s.done = done
 	dma.Go(func() {
 		defer close(done)
-		s.work(func() {
-			err := s.run(kickFirst)
-			s.patience.Reset()
-			if err != nil {
-				s.q.Stopped(err)
-			}
-		})
+		if s.o.Spin {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			workers.Add(1)
+			defer workers.Add(-1)
+		}
+		err := s.run(kickFirst)
+		s.patience.Reset()
+		if err != nil {
+			s.q.Stopped(err)
+		}
 	})
 }
 
@@ -437,13 +441,7 @@ func (s *Sender) left() time.Duration {
 	if s.held == 0 {
 		return -1
 	}
-	var first time.Time
-	for _, f := range s.frames[:s.held] {
-		if t := s.patience.Deadline(f.Packet.Verdict.Queue, f.since); first.IsZero() || t.Before(first) {
-			first = t
-		}
-	}
-	return max(0, time.Until(first))
+	return max(0, time.Until(s.frames[0].since.Add(s.patience.Limit))) // the oldest
 }
 
 // spinTime bounds the busy wait of a worker for its next frame.
@@ -452,14 +450,3 @@ const spinTime = 50 * time.Microsecond
 // workers counts the workers with a thread of their own that run now. Where they outnumber the
 // cores none of them spins.
 var workers atomic.Int32
-
-// work runs the body of the worker.
-func (s *Sender) work(f func()) {
-	if s.o.Spin {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		workers.Add(1)
-		defer workers.Add(-1)
-	}
-	f()
-}

@@ -89,11 +89,11 @@ func TestSteeringIsTheState(t *testing.T) {
 			if err != nil && now != before {
 				rt.Fatalf("refused (%v), and steering is another", err)
 			}
-			fresh, err := compile(&p.conf, now.state, new(steering))
+			fresh, err := compile(now.state, new(steering))
 			if err != nil {
 				rt.Fatal(err)
 			}
-			if now.types != fresh.types || !slices.Equal(now.splits, fresh.splits) || now.rss.Key != fresh.rss.Key ||
+			if !slices.Equal(now.splits, fresh.splits) || now.rss.Key != fresh.rss.Key ||
 				!slices.Equal(now.rss.Table, fresh.rss.Table) {
 				rt.Fatalf("%+v, not as compiled anew %+v", now, fresh)
 			}
