@@ -16,14 +16,32 @@ import (
 // almost is the greatest count an eventfd can have: no write finds room.
 var almost = []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
+// eventFD makes an eventfd, which the test closes.
+func eventFD(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	testkit.OK(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+// write writes to an eventfd.
+func write(t *testing.T, fd int, count []byte) {
+	t.Helper()
+	_, err := unix.Write(fd, count)
+	testkit.OK(t, err)
+}
+
+// one is a signal.
+var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
+
 // frontend makes an eventfd, a Line of it, and the frontend's own descriptor.
 func frontend(t *testing.T, ls *nic.Lines) (l *nic.Line, front int) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	testkit.OK(t, err)
-	if front, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-		t.Fatal(err)
-	}
+	front, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	testkit.OK(t, err)
 	t.Cleanup(func() { _ = unix.Close(front) })
 	return ls.New(fd), front
 }
@@ -37,9 +55,7 @@ func TestLineSignals(t *testing.T) {
 	if _, err := unix.Read(front, b[:]); err != nil || b[0] != 2 {
 		t.Errorf("%v, count %d", err, b[0])
 	}
-	if _, err := unix.Write(front, almost); err != nil {
-		t.Fatal(err)
-	}
+	write(t, front, almost)
 	l.Fire() // full, and returns
 	if l.Stuck() || l.Busy() || !ls.Open() {
 		t.Error("full: stuck, busy, or not open")
@@ -90,12 +106,9 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 		}
 		<-woken
 	}
-	if _, err := unix.Read(front, make([]byte, 8)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := unix.Write(front, almost); err != nil {
-		t.Fatal(err)
-	}
+	_, err := unix.Read(front, make([]byte, 8))
+	testkit.OK(t, err)
+	write(t, front, almost)
 	testkit.OK(t, unix.SetNonblock(front, false))
 	ls.Doze()
 	written := make(chan bool)
@@ -119,9 +132,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var ls nic.Lines
 	l, front := frontend(t, &ls)
-	if _, err := unix.Write(front, almost); err != nil { // before all others: it finds room in an empty one only
-		t.Fatal(err)
-	}
+	write(t, front, almost) // before all others: it finds room in an empty one only
 	var stop atomic.Bool
 	var filling atomic.Int32
 	for range 4 {

@@ -12,8 +12,7 @@ import (
 
 // A sender's rounds allocate nothing, whether frames are taken at once or are held first.
 func TestSenderAllocatesNothing(t *testing.T) {
-	ds := toys(t, 2, nic.SenderOptions{Patience: patient.Patience})
-	a, b := ds[0], ds[1]
+	a, b := pair(t, nic.SenderOptions{Patience: patient.Patience})
 	var bufs []toyBuf
 	for i := range toyBatch {
 		bufs = append(bufs, newToyBuf())
