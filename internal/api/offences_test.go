@@ -114,16 +114,10 @@ func (p place) typ(t types.Type) {
 		if t.Obj().Pkg() == p.pkg && !t.Obj().Exported() {
 			p.declared(t)
 		}
-	case *types.Pointer:
-		p.typ(t.Elem())
-	case *types.Slice:
-		p.typ(t.Elem())
-	case *types.Array:
-		p.typ(t.Elem())
-	case *types.Chan:
-		p.typ(t.Elem())
 	case *types.Map:
 		p.typ(t.Key())
+		p.typ(t.Elem())
+	case interface{ Elem() types.Type }: // pointer, slice, array, channel
 		p.typ(t.Elem())
 	case *types.Tuple:
 		for v := range t.Variables() {

@@ -178,7 +178,7 @@ change it there, and write it with ` + "`go test ./internal/invariants -update`"
 ` + "`TestNIC/...`" + ` are cases of the suite in ` + "`nic/nictest`" + `, which each device model passes.
 `
 
-// render makes the document: areas in order of name, and in each its sentences.
+// render makes the document: areas in order of name, in each its sentences, and of each its tests by package.
 func render(list []invariant) string {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b invariant) int {
@@ -187,46 +187,23 @@ func render(list []invariant) string {
 	})
 	var b strings.Builder
 	b.WriteString(head)
+	var last invariant
 	for len(list) > 0 {
 		i := list[0]
-		n := slices.IndexFunc(list, func(o invariant) bool { return o.area != i.area })
-		if n < 0 {
-			n = len(list)
+		if i.area != last.area {
+			fmt.Fprintf(&b, "\n## %s\n\n", i.area)
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n", i.area)
-		section(&b, list[:n])
-		list = list[n:]
-	}
-	return b.String()
-}
-
-// section writes the sentences of an area, each with its tests by package.
-func section(b *strings.Builder, list []invariant) {
-	var last invariant
-	tests := ""
-	flush := func() {
-		if tests != "" {
-			b.WriteString(wrap(tests, "  - ", "    ") + "\n")
-		}
-		tests = ""
-	}
-	for _, i := range list {
-		if i.sentence != last.sentence {
-			flush()
+		if i.area != last.area || i.sentence != last.sentence {
 			b.WriteString(wrap(i.sentence, "- ", "  ") + "\n")
 		}
-		if i.sentence != last.sentence || i.dir != last.dir {
-			flush()
-			if tests = i.dir + ":"; i.dir == "" {
-				tests = "script:"
-			}
-		} else {
-			tests += ","
-		}
-		tests += " `" + i.test + "`"
 		last = i
+		var tests []string // of the sentence, in the package
+		for ; len(list) > 0 && list[0].area == i.area && list[0].sentence == i.sentence && list[0].dir == i.dir; list = list[1:] {
+			tests = append(tests, "`"+list[0].test+"`")
+		}
+		b.WriteString(wrap(cmp.Or(i.dir, "script")+": "+strings.Join(tests, ", "), "  - ", "    ") + "\n")
 	}
-	flush()
+	return b.String()
 }
 
 // wrap breaks text into lines of at most 120 columns.
