@@ -483,9 +483,7 @@ func goldenProtocol(t *testing.T) string {
 	l.changeAsk = nil
 	l.change = func(frame []byte) []byte {
 		var f Frame
-		if err := f.Parse(frame); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, f.Parse(frame))
 		f.Data = append(slices.Clone(f.Data), 1, 2, 3, 4, 5, 6, 7, 8)
 		return f.Append(nil)
 	}

@@ -6,10 +6,8 @@
 package golden
 
 import (
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -61,23 +59,16 @@ func compare(dir string, got map[string]string) (errs []error) {
 
 // Read returns the golden files of a directory, by their names without ".txt".
 func Read(dir string) (map[string]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
+	paths, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
 	files := make(map[string]string)
-	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), suffix)
-		if !ok {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err
 		}
-		files[name] = string(b)
+		files[strings.TrimSuffix(filepath.Base(path), suffix)] = string(b)
 	}
-	return files, nil
+	return files, err
 }
 
 func write(dir string, got map[string]string) error {
@@ -110,14 +101,14 @@ func differs(want, got string) string {
 	}
 	w, g := strings.SplitAfter(want, "\n"), strings.SplitAfter(got, "\n")
 	under := ""
+	line := func(lines []string, i int) string {
+		if i < len(lines) {
+			return lines[i]
+		}
+		return "(the end)"
+	}
 	for i := range max(len(w), len(g)) {
-		a, b := "(the end)", "(the end)"
-		if i < len(w) {
-			a = w[i]
-		}
-		if i < len(g) {
-			b = g[i]
-		}
+		a, b := line(w, i), line(g, i)
 		if a != b {
 			return fmt.Sprintf("line %d%s\n  frozen %q\n  now    %q", i+1, under, a, b)
 		}
