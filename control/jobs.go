@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -39,11 +40,9 @@ func (j *jobBoard) ended(s JobStatus) {
 // wait returns a channel that gets the status, perhaps already has it.
 func (j *jobBoard) wait(id uint64) chan JobStatus {
 	w := make(chan JobStatus, 1)
-	for i := range j.recent {
-		if j.recent[i].ID == id && j.recent[i].State == JobDone {
-			w <- j.recent[i]
-			return w
-		}
+	if i := slices.IndexFunc(j.recent[:], func(s JobStatus) bool { return s.ID == id && s.State == JobDone }); i >= 0 {
+		w <- j.recent[i]
+		return w
 	}
 	if j.waiters == nil {
 		j.waiters = make(map[uint64][]chan JobStatus)
@@ -64,13 +63,7 @@ func (j *jobBoard) reset() {
 }
 
 func (j *jobBoard) forget(id uint64, w chan JobStatus) {
-	ws := j.waiters[id]
-	for i := range ws {
-		if ws[i] == w {
-			ws = append(ws[:i:i], ws[i+1:]...)
-			break
-		}
-	}
+	ws := slices.DeleteFunc(j.waiters[id], func(o chan JobStatus) bool { return o == w })
 	if len(ws) == 0 {
 		delete(j.waiters, id)
 	} else {

@@ -10,6 +10,8 @@ type Meter struct {
 	Remote netip.AddrPort // 24, 42: of the same family
 }
 
+func (m Meter) number() uint32 { return m.ID }
+
 // meter is a Meter as it travels.
 type meter struct {
 	ID                    uint32

@@ -110,7 +110,7 @@ func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 
 // DelFlow deletes a rule.
 func (s *State) DelFlow(id uint32) error {
-	return del(&s.Rules, id, "rule", func(r *FlowRule) uint32 { return r.ID })
+	return del(&s.Rules, id, "rule")
 }
 
 // SetRSS sets receive side scaling; limit is the most entries of its table.
@@ -141,15 +141,13 @@ func (s *State) DelBuffer(id uint32) error {
 			return refuse(syscall.EBUSY, "buffer %d is bound (binding %d)", id, n.ID)
 		}
 	}
-	return del(&s.Buffers, id, "buffer", func(b *Buffer) uint32 { return b.ID })
+	return del(&s.Buffers, id, "buffer")
 }
 
 // Buffer returns a registered buffer.
 func (s *State) Buffer(id uint32) (Buffer, bool) {
-	for _, b := range s.Buffers {
-		if b.ID == id {
-			return b, true
-		}
+	if i := find(s.Buffers, id); i >= 0 {
+		return s.Buffers[i], true
 	}
 	return Buffer{}, false
 }
@@ -221,7 +219,7 @@ func (s *State) bind(n Binding) uint32 {
 
 // Unbind ends a binding.
 func (s *State) Unbind(id uint32) error {
-	return del(&s.Bindings, id, "binding", func(n *Binding) uint32 { return n.ID })
+	return del(&s.Bindings, id, "binding")
 }
 
 // AddMeter notes a meter; limit is the most there can be. Several of one connection count each on their own.
@@ -243,7 +241,7 @@ func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
 
 // DelMeter forgets a meter.
 func (s *State) DelMeter(id uint32) error {
-	return del(&s.Meters, id, "meter", func(m *Meter) uint32 { return m.ID })
+	return del(&s.Meters, id, "meter")
 }
 
 // nextID is a number that no rule, binding or meter had since reset.
@@ -252,12 +250,16 @@ func (s *State) nextID() uint32 {
 	return s.LastID
 }
 
-func del[T any](list *[]T, id uint32, what string, idOf func(*T) uint32) error {
-	for i := range *list {
-		if idOf(&(*list)[i]) == id {
-			*list = slices.Delete(slices.Clone(*list), i, i+1)
-			return nil
-		}
+// find gives the place of the element with an id, or -1.
+func find[T element](elems []T, id uint32) int {
+	return slices.IndexFunc(elems, func(e T) bool { return e.number() == id })
+}
+
+func del[T element](elems *[]T, id uint32, what string) error {
+	i := find(*elems, id)
+	if i < 0 {
+		return refuse(syscall.ENOENT, "no %s %d", what, id)
 	}
-	return refuse(syscall.ENOENT, "no %s %d", what, id)
+	*elems = slices.Delete(slices.Clone(*elems), i, i+1)
+	return nil
 }
