@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -15,28 +14,6 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 )
-
-func TestListsNeedSeveralFrames(t *testing.T) {
-	c, _, _ := connect(t, ClientOptions{})
-	var want []uint32
-	for i := range 100 { // 30 fit in a frame
-		id, err := c.AddFlow(t.Context(), FlowRule{Proto: 17, DstPort: uint16(i + 1)})
-		testkit.OK(t, err)
-		want = append(want, id)
-	}
-	rules, err := c.Flows(t.Context())
-	testkit.OK(t, err)
-	var got []uint32
-	for _, r := range rules {
-		got = append(got, r.ID)
-	}
-	if !slices.Equal(got, want) {
-		t.Fatalf("got %v", got)
-	}
-	if _, err := c.AddFlow(t.Context(), FlowRule{Proto: 17, DstPort: 200}); !errors.Is(err, syscall.ENOSPC) {
-		t.Fatalf("a full table: %v", err)
-	}
-}
 
 // TestEachRequestIsHandledOnce runs many callers over a link that loses and doubles frames.
 //
@@ -144,22 +121,6 @@ func TestSlowRequestStaysInWindow(t *testing.T) {
 			t.Fatalf("handled %d times", p.count("split"))
 		}
 	})
-}
-
-func TestNewGeneration(t *testing.T) {
-	var got []uint32
-	c, l, p := connect(t, ClientOptions{OnGeneration: func(old, generation uint32) { got = append(got, old, generation) }})
-	c.Hello(t.Context())
-	c.Hello(t.Context())
-	p.mu.Lock()
-	p.s = NewState(78, &p.info, [40]byte{})
-	p.mu.Unlock()
-	l.d.Reset()
-	c.Hello(t.Context())
-	c.Hello(t.Context())
-	if !slices.Equal(got, []uint32{77, 78}) {
-		t.Fatalf("got %v", got)
-	}
 }
 
 func TestStrangeFramesAreNotAnswers(t *testing.T) {

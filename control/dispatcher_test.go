@@ -62,6 +62,9 @@ func TestRepeatGetsTheSameReply(t *testing.T) {
 	if p.count("buffer") != 3 {
 		t.Fatal("a reply outlived reset")
 	}
+	if f := answerOf(t, d, request(1, 2, ClassSplit, SplitSet, []byte{1})); f.Errno != syscall.EINVAL || d.Stats().Failed != 1 {
+		t.Fatalf("data that is too short: %+v, %+v", f, d.Stats())
+	}
 }
 
 func TestRepeatOfOneInHandIsNotAnswered(t *testing.T) {
@@ -123,47 +126,6 @@ func TestSessionsAreBounded(t *testing.T) {
 	// Hello 1 of session 1 came twice: new, and as a repeat.
 	if s := d.Stats(); s.Repeats != 1 || s.Requests != 1999 {
 		t.Fatalf("%+v", s)
-	}
-}
-
-func TestMalformedFrames(t *testing.T) {
-	p := newPort()
-	d := NewDispatcher(p)
-	good := request(1, 1, ClassInfo, InfoHello, nil)
-	for _, tc := range []struct {
-		name   string
-		change func(b []byte) []byte
-		errno  syscall.Errno // 0: no answer
-	}{
-		{"empty", func(b []byte) []byte { return nil }, 0},
-		{"short", func(b []byte) []byte { return b[:len(b)-1] }, 0},
-		{"long", func(b []byte) []byte { return append(b, make([]byte, MaxFrame)...) }, 0},
-		{"EtherType", func(b []byte) []byte { b[12] = 8; return b }, 0},
-		{"to another MAC", func(b []byte) []byte { b[0]++; return b }, 0},
-		{"version", func(b []byte) []byte { b[14] = 2; return b }, syscall.EPROTONOSUPPORT},
-		{"reply", func(b []byte) []byte { b[15] = 2; return b }, 0},
-		{"notify", func(b []byte) []byte { b[15] = 3; return b }, 0},
-		{"kind", func(b []byte) []byte { b[15] = 0; return b }, 0},
-		{"session 0", func(b []byte) []byte { copy(b[18:22], "\x00\x00\x00\x00"); return b }, 0},
-		{"length", func(b []byte) []byte { b[32] = 1; return b }, syscall.EINVAL},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			before := d.Stats().Malformed
-			f := answerOf(t, d, tc.change(slices.Clone(good)))
-			if f == nil && tc.errno != 0 || f != nil && (f.Errno != tc.errno || len(f.Data) == 0) {
-				t.Fatalf("%+v", f)
-			}
-			if d.Stats().Malformed != before+1 || p.count("info") != 0 {
-				t.Fatalf("%+v, handled %d", d.Stats(), p.count("info"))
-			}
-		})
-	}
-	if f := answerOf(t, d, good); f.Errno != 0 {
-		t.Fatalf("afterwards: %v", f.Errno)
-	}
-	if f := answerOf(t, d, request(1, 2, ClassSplit, SplitSet, []byte{1})); f.Errno != syscall.EINVAL ||
-		d.Stats().Failed != 1 {
-		t.Fatalf("data that is too short: %+v, %+v", f, d.Stats())
 	}
 }
 

@@ -16,6 +16,13 @@ type Counters struct {
 // add adds to a counter, which has one writer at a time, so it needs no locked add.
 func add(c *uint64, n uint64) { atomic.StoreUint64(c, atomic.LoadUint64(c)+n) }
 
+// addAny spares the store where there is nothing to add.
+func addAny(c *uint64, n uint64) {
+	if n > 0 {
+		add(c, n)
+	}
+}
+
 // counter is one that stands alone.
 type counter struct{ v atomic.Uint64 }
 
@@ -75,18 +82,10 @@ func (t *tally) flush(c *Counters) {
 		add(&c.live.Packets, t.packets)
 		add(&c.live.Segments, t.segments)
 		add(&c.live.HeaderBytes, t.header)
-		if t.device > 0 {
-			add(&c.live.DeviceBytes, t.device)
-		}
-		if t.gpuFile > 0 {
-			add(&c.live.GPUFileBytes, t.gpuFile)
-		}
-		if t.host > 0 {
-			add(&c.live.HostBytes, t.host)
-		}
-		if t.bounced > 0 {
-			add(&c.live.BouncedBytes, t.bounced)
-		}
+		addAny(&c.live.DeviceBytes, t.device)
+		addAny(&c.live.GPUFileBytes, t.gpuFile)
+		addAny(&c.live.HostBytes, t.host)
+		addAny(&c.live.BouncedBytes, t.bounced)
 	}
 	if t.drops > 0 {
 		add(&c.live.Drops, t.drops)
