@@ -20,7 +20,7 @@ func (p *Port) Info() (control.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known = true
-	p.spread()
+	p.applyDefaultRSS()
 	return p.info(), nil
 }
 
@@ -46,13 +46,13 @@ func (p *Port) SetSplit(s control.Split) error {
 		was, _ := state.Split(s.Queue)
 		err := state.SetSplit(s)
 		if err == nil && was.On && !s.On {
-			p.giveBack(s.Queue) // before steering changes: no whole frame may find a chain that is laid out for split ones
+			p.returnBuffers(s.Queue) // before steering changes: no whole frame may find a chain that is laid out for split ones
 		}
 		return err
 	})
 }
 
-// SplitQueue says that a queue is to be started with header split on or off, for personalities with
+// SplitQueue says that a queue is to be started with header split on or off, for device models with
 // Config.QueueSplits. The queue is stopped meanwhile. Any may be split, 0 too.
 func (p *Port) SplitQueue(queue int, on bool) {
 	_ = p.change(func(s *control.State) error {
@@ -88,7 +88,7 @@ func (p *Port) ReplaceFlow(old uint32, r control.FlowRule) (id uint32, err error
 // Flows implements control.Handler.
 func (p *Port) Flows() ([]control.FlowRule, error) { return slices.Clone(p.state().Rules), nil }
 
-// SetRSS implements control.Handler. Whoever sets the default table has not asked for anything.
+// SetRSS implements control.Handler. Setting the default table counts as not setting one.
 func (p *Port) SetRSS(r control.RSS) error {
 	if r.HashTypes&^hashTypes != 0 {
 		return fmt.Errorf("rss: hash types %#x: only %#x are known: %w", r.HashTypes, hashTypes, syscall.EOPNOTSUPP)
@@ -163,7 +163,7 @@ func (p *Port) UnregisterBuffer(id uint32) error {
 // Buffers implements control.Handler.
 func (p *Port) Buffers() ([]control.Buffer, error) { return slices.Clone(p.state().Buffers), nil }
 
-// errDriverBinds says that a NIC whose driver lays out its queues cannot hold it to a binding.
+// errDriverBinds is for a NIC whose driver lays out its queues: the NIC cannot enforce a binding.
 var errDriverBinds = fmt.Errorf("binding: the driver's own business on this NIC: %w", syscall.EOPNOTSUPP)
 
 // BindRx implements control.Handler.

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/nic"
 )
 
-// almost is the greatest count an eventfd can have: no write finds room.
+// almost is the greatest count an eventfd can have: no write fits.
 var almost = []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // eventFD makes an eventfd, which the test closes.
@@ -62,13 +62,13 @@ func TestLineSignals(t *testing.T) {
 	}
 	ls.End(l)
 	ls.End(nil)
-	l.Fire() // too late, of nobody's harm
+	l.Fire() // too late: it does no harm
 	if ls.Open() {
 		t.Error("open after its end")
 	}
 }
 
-// The monitor need not look while nobody writes: the first one wakes it, before the write that may keep him.
+// The monitor need not look while there are no writes: the first one wakes it, before it may block.
 //
 // Invariant: nic: A device that is idle wakes nobody.
 func TestFirstWriterWakesTheWatcher(t *testing.T) {
@@ -76,17 +76,17 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	l, _ := frontend(t, &ls)
 	woken := make(chan bool, 9)
 	ls.Watched(func() { woken <- true })
-	l.Fire() // it does not doze yet
+	l.Fire() // the monitor is not parked yet
 	l.Enter()
 	if ls.Doze() || ls.Dozing() {
-		t.Error("dozes while somebody is inside")
+		t.Error("parked while a writer is inside")
 	}
 	l.Write()
 	l.Fire()
 	l.Enter()
 	ls.End(l)
 	if ls.Doze() || ls.Dozing() {
-		t.Error("dozes while somebody is inside of what has ended")
+		t.Error("parked while a writer is inside of what has ended")
 	}
 	l.Write()
 	ls.Free()
@@ -97,12 +97,12 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	l, front = frontend(t, &ls)
 	for range 3 {
 		if !ls.Doze() || !ls.Dozing() {
-			t.Fatal("does not doze")
+			t.Fatal("not parked")
 		}
 		l.Fire()
 		l.Fire()
 		if len(woken) != 1 || ls.Dozing() {
-			t.Fatalf("woken %d times, dozing %t", len(woken), ls.Dozing())
+			t.Fatalf("woken %d times, parked %t", len(woken), ls.Dozing())
 		}
 		<-woken
 	}
@@ -116,7 +116,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 		l.Fire()
 		close(written)
 	}()
-	<-woken // whoever is stuck has said so before
+	<-woken // a writer wakes the monitor before it may block
 	for !l.Stuck() {
 		runtime.Gosched()
 	}
@@ -128,11 +128,11 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	<-written
 }
 
-// Writers that a frontend keeps, who makes the eventfd block and fills it as fast as it can, go on.
+// Writers go on that are blocked by a frontend, which makes the eventfd block and fills it as fast as it can.
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var ls nic.Lines
 	l, front := frontend(t, &ls)
-	write(t, front, almost) // before all others: it finds room in an empty one only
+	write(t, front, almost) // before all others: it fits an empty one only
 	var stop atomic.Bool
 	var filling atomic.Int32
 	for range 4 {
@@ -172,7 +172,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	testkit.OK(t, err)
 	if ls.New(fd) != nil {
-		t.Error("a frontend that is not trusted gave an eventfd")
+		t.Error("a quarantined frontend gave an eventfd")
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
 		t.Errorf("it is open: %v", err)

@@ -396,7 +396,7 @@ func TestSenderRetriesInOrder(t *testing.T) {
 }
 
 // A dead receiver's frames come back, are dropped and counted when patience ends, and hold up
-// nobody for long.
+// no other receiver for long.
 func TestSenderGivesUp(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 5 * time.Millisecond})
 	a, dead, other := ds[0], ds[1], ds[2]
@@ -519,7 +519,7 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	a, b := pair(t, patient)
 	b.rx.postNew(9)
 	fd := eventFD(t)
-	a.send(a.frame(b.mac, 0)) // EnableKick was not called: it wakes nobody
+	a.send(a.frame(b.mac, 0)) // EnableKick was not called: it wakes no sender
 	looks := a.tx.looks
 	a.tx.sender.Start(fd, true)
 	a.tx.sender.Wake()
@@ -532,7 +532,7 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	b.receives(a, 0)
 	for i := 1; i < 9; i++ {
 		a.tx.mu.Lock()
-		a.tx.kicks = false // send wakes nobody
+		a.tx.kicks = false // send wakes no sender
 		a.tx.mu.Unlock()
 		a.send(a.frame(b.mac, i))
 		write(t, fd, one)
@@ -540,7 +540,7 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	}
 }
 
-// A sender that drains sends all that is in the ring before Stop returns, to those who take it; the
+// A sender that drains sends all that is in the ring before Stop returns, to receivers that take them; the
 // rest is dropped.
 func TestSenderDrains(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: time.Minute, Drain: true})

@@ -64,7 +64,7 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 		testkit.OK(t, m.Watch(kicks[i], 10+i))
 	}
 	for i := range kicks {
-		for range 2 { // each write is told of, also when nobody has read the one before
+		for range 2 { // each write is told of, also when the one before was not read
 			write(t, kicks[i], one)
 			if tag := <-dev.kicked; tag != 10+i {
 				t.Errorf("kick %d came as %d", i, tag)
@@ -77,10 +77,10 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	if dev.tended.Load() <= n {
 		t.Error("no last Tend")
 	}
-	m.Wake() // too late, of nobody's harm
+	m.Wake() // too late: it does no harm
 }
 
-// A writer that a frontend keeps in a full eventfd that blocks is freed, and the frontend loses its
+// A writer that is blocked in a full eventfd is freed, and the frontend loses its
 // eventfds.
 func TestMonitorFreesAStuckWriter(t *testing.T) {
 	dev, m := newMonitored(t)
@@ -95,7 +95,7 @@ func TestMonitorFreesAStuckWriter(t *testing.T) {
 	l.Fire() // returns when it is freed
 	<-dev.taken
 	if !dev.lines.Distrusted() {
-		t.Error("the frontend is trusted still")
+		t.Error("the frontend is not quarantined")
 	}
 	for dev.lines.Open() {
 		time.Sleep(time.Millisecond)

@@ -8,13 +8,13 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// maxOwed is how many frames of the control channel wait for buffers; a driver has fewer requests under way.
-const maxOwed = 32
+// maxBacklog is how many frames of the control channel wait for buffers; a driver has fewer requests pending.
+const maxBacklog = 32
 
-// owed are frames of the control channel that found no buffer on receive queue 0. They are put
-// there when it has some, by a goroutine of that moment: whoever wakes others cannot do it, as a
-// driver's call may keep one for long.
-type owed struct {
+// replyBacklog has the frames of the control channel that found no buffer on receive queue 0. A
+// goroutine puts them there when the queue has buffers: it is started for this, as the goroutine
+// that calls Wake must not wait, and a driver's call may block.
+type replyBacklog struct {
 	port   *Port
 	copier *dma.Copier // the goroutine's
 	work   sync.WaitGroup
@@ -26,86 +26,86 @@ type owed struct {
 }
 
 // add keeps a copy of a frame, unless there are too many.
-func (o *owed) add(frame []byte) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed || len(o.frames) == maxOwed {
+func (b *replyBacklog) add(frame []byte) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || len(b.frames) == maxBacklog {
 		return false
 	}
-	o.frames = append(o.frames, bytes.Clone(frame))
-	if !o.active {
-		o.active = true
-		o.begin()
+	b.frames = append(b.frames, bytes.Clone(frame))
+	if !b.active {
+		b.active = true
+		b.start()
 	}
 	return true
 }
 
 // Wake implements wire.Waker: the queue has buffers, or it died.
-func (o *owed) Wake() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.begin()
+func (b *replyBacklog) Wake() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.start()
 }
 
-// begin starts the goroutine. The caller holds mu.
-func (o *owed) begin() {
-	if o.closed {
+// start starts the goroutine. The caller holds mu.
+func (b *replyBacklog) start() {
+	if b.closed {
 		return
 	}
-	o.work.Add(1)
+	b.work.Add(1)
 	dma.Go(func() {
-		defer o.work.Done()
-		o.pay()
+		defer b.work.Done()
+		b.flush()
 	})
 }
 
-// pay puts frames into the queue until there are none, or no buffer again.
-func (o *owed) pay() {
-	for frame := o.first(); frame != nil; frame = o.first() {
+// flush puts frames into the queue until there are none, or no buffer again.
+func (b *replyBacklog) flush() {
+	for frame := b.first(); frame != nil; frame = b.first() {
 		var pkt wire.Packet
 		ownFrame(&pkt, frame)
-		res := o.port.tryOwn(o.copier, &pkt)
+		res := b.port.tryOwn(b.copier, &pkt)
 		if res != PutNoBuffer {
-			o.remove(frame)
-			o.port.lost(res)
-		} else if o.port.queues[0].q.Arm(o) {
+			b.remove(frame)
+			b.port.lost(res)
+		} else if b.port.queues[0].q.Arm(b) {
 			return
 		}
 	}
 }
 
-func (o *owed) first() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.frames) == 0 {
-		o.active = false
+func (b *replyBacklog) first() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.frames) == 0 {
+		b.active = false
 		return nil
 	}
-	return o.frames[0]
+	return b.frames[0]
 }
 
-// remove takes the first frame out, unless forget was there before.
-func (o *owed) remove(frame []byte) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if len(o.frames) > 0 && &o.frames[0][0] == &frame[0] {
-		o.frames = o.frames[1:]
+// remove takes the first frame out, unless clear has done so before.
+func (b *replyBacklog) remove(frame []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.frames) > 0 && &b.frames[0][0] == &frame[0] {
+		b.frames = b.frames[1:]
 	}
 }
 
-// forget drops all frames: they are answers to a driver that is no more.
-func (o *owed) forget() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	o.frames = nil
+// clear drops all frames: they are answers to a driver that has gone.
+func (b *replyBacklog) clear() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.frames = nil
 }
 
-// close is forget, and returns when nothing of it runs.
-func (o *owed) close() {
-	o.forget()
-	o.mu.Lock()
-	o.closed = true
-	o.mu.Unlock()
-	o.port.queues[0].q.Disarm(o)
-	o.work.Wait()
+// close clears the backlog and waits for its goroutine.
+func (b *replyBacklog) close() {
+	b.clear()
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.port.queues[0].q.Disarm(b)
+	b.work.Wait()
 }

@@ -43,7 +43,7 @@ func (s *stalled) Wake() { s.posted.Store(true) }
 func (p *Patience) ShouldWait(receiver wire.Waitable, w Window) bool {
 	s := p.find(receiver)
 	if s != nil && s.posted.Load() {
-		s.forget()
+		s.reset()
 		s = nil
 	}
 	if s != nil && w.To.Before(s.until) {
@@ -78,14 +78,14 @@ func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 			s = o
 		}
 	}
-	s.forget()
+	s.reset()
 	s.posted.Store(false)
 	if receiver.Arm(s) {
 		s.receiver, s.penalty, s.until = receiver, firstPenalty, now.Add(firstPenalty)
 	}
 }
 
-func (s *stalled) forget() {
+func (s *stalled) reset() {
 	if s.receiver != nil {
 		s.receiver.Disarm(s)
 		s.receiver = nil
@@ -95,6 +95,6 @@ func (s *stalled) forget() {
 // Reset ends all penalties, as the queue stops.
 func (p *Patience) Reset() {
 	for i := range p.stalled {
-		p.stalled[i].forget()
+		p.stalled[i].reset()
 	}
 }

@@ -24,7 +24,7 @@ const (
 	maxJobs       = 16
 )
 
-// Config says what a port is. The personality sets QueuePairs, and from HeaderLimit to Hash, to what it can do.
+// Config says what a port is. The device model sets QueuePairs, and from HeaderLimit to Hash, to what it can do.
 type Config struct {
 	Name         string
 	MAC          wire.MAC
@@ -65,7 +65,7 @@ type Port struct {
 	mtu         atomic.Uint32
 	generation  atomic.Uint32
 	notify      notifier
-	owed        owed
+	backlog     replyBacklog
 	lostReplies atomic.Uint64 // answers and notices of the control channel that did not get into receive queue 0
 
 	mu           sync.Mutex // guards what follows; taken on no fast path
@@ -80,7 +80,7 @@ var (
 	_ control.Handler = (*Port)(nil)
 )
 
-// NewPort makes the port of a personality that owns space and queues; limits is asked for what the driver takes.
+// NewPort makes the port of a device model that owns space and queues; limits is asked for what the driver takes.
 func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Limits) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -112,7 +112,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Li
 		p.queues = append(p.queues, rq)
 	}
 	p.notify.init()
-	p.owed.port, p.owed.copier = p, dma.NewCopier()
+	p.backlog.port, p.backlog.copier = p, dma.NewCopier()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
@@ -136,7 +136,7 @@ func (p *Port) Close() {
 		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
 	}
 	p.engine.Reset()
-	p.owed.close()
+	p.backlog.close()
 	p.registry.CloseAll()
 }
 
@@ -148,8 +148,8 @@ func (p *Port) Reset() {
 	p.reset()
 }
 
-// Begins says that a driver begins anew, without a device reset before: its guest took the place of one that went away.
-// What commands have set up is the other's, and gone.
+// Begins says that another driver took over without a device reset: its guest replaced one that has gone. What
+// commands set up was the previous driver's, and is dropped.
 func (p *Port) Begins() {
 	p.mu.Lock()
 	s := p.state()
@@ -165,7 +165,7 @@ func (p *Port) reset() {
 	p.registry.CloseAll()
 	p.clear()
 	p.dispatcher.Reset()
-	p.owed.forget()
+	p.backlog.clear()
 }
 
 // clear gives the port the state of a device just reset. The caller holds mu.
@@ -190,7 +190,7 @@ func (p *Port) Limits() wire.Limits { return p.limits() }
 
 // SetCarrier says whether the link is up, as it is at first. While it is down the port takes
 // nothing from the wire, and what its guest sends is dropped. Telling the guest is the
-// personality's.
+// device model's.
 func (p *Port) SetCarrier(up bool) { p.down.Store(!up) }
 
 // SetMTU sets the MTU that the guest is told.

@@ -4,7 +4,7 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// RxQueue is a receive queue, as a personality gives it to its Port. The Port calls Put and Flush between Lock and
+// RxQueue is a receive queue, as a device model gives it to its Port. The Port calls Put and Flush between Lock and
 // Unlock, inside the epoch of the port's address space; under the lock a queue neither waits, logs nor calls out.
 type RxQueue interface {
 	wire.Waitable

@@ -59,7 +59,7 @@ func (b *RxBase) Unlock() {
 func (b *RxBase) Arm(w wire.Waker) bool {
 	b.Lock()
 	defer b.Unlock()
-	b.waiting.Add(1) // before AwaitBuffers looks: whoever posts and then asks Waiting does it the other way round
+	b.waiting.Add(1) // before AwaitBuffers looks: a driver that posts and then asks Waiting does it the other way round
 	if b.err != nil || !b.model.AwaitBuffers() {
 		b.waiting.Add(-1)
 		return false
@@ -78,8 +78,8 @@ func (b *RxBase) Disarm(w wire.Waker) {
 	}
 }
 
-// Waiting says whether senders wait. It needs no lock: whoever has made buffers visible before it
-// misses nobody.
+// Waiting says whether senders wait. It needs no lock: after buffers were made visible, it misses
+// no sender.
 func (b *RxBase) Waiting() bool { return b.waiting.Load() > 0 }
 
 // WakeAll has all senders that wait woken by Unlock.

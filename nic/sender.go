@@ -72,7 +72,7 @@ type SenderOptions struct {
 	Batch    int           // most frames under way, those that wait for a busy receiver included
 	Patience time.Duration // how long a frame waits for a receiver without buffers; 0: DefaultPatience
 	Spin     bool          // it has a thread of its own, and waits busily for a moment before it sleeps
-	Drain    bool          // Stop sends what the ring has, to those who take it at once
+	Drain    bool          // Stop sends what the ring has, to receivers that take it at once
 }
 
 // Sender is the worker of a transmit queue. It gathers frames, sends them, gives back what is
@@ -201,7 +201,7 @@ func (s *Sender) run(kickFirst bool) error {
 		switch {
 		case err != nil, last:
 			s.Release()
-			if err != nil || n == 0 && !full { // where held frames took all the room, there may be more
+			if err != nil || n == 0 && !full { // where held frames filled the batch, there may be more
 				return err
 			}
 		case s.held > 0 || n == 0:
@@ -369,7 +369,7 @@ func (s *Sender) trim() {
 // tests of device models hold that.
 func (s *Sender) Frames() []*TxFrame { return s.frames }
 
-// Wait waits until the driver has more frames and we have room for them, a receiver of held frames
+// Wait waits until the driver has more frames and the batch has space, a receiver of held frames
 // has buffers, or patience ends: first busily, if that is allowed and nothing is held, then asleep.
 func (s *Sender) Wait() error {
 	if s.held == 0 && s.spin() {
@@ -394,7 +394,7 @@ func (s *Sender) Wait() error {
 			return nil
 		}
 	}
-	_, err := s.sleep.Sleep(s.kick, s.left())
+	_, err := s.sleep.Sleep(s.kick, s.timeLeft())
 	return err
 }
 
@@ -436,8 +436,8 @@ func (s *Sender) disarm() {
 	s.armed = s.armed[:0]
 }
 
-// left is how long the first of the held frames may wait on; negative: there are none.
-func (s *Sender) left() time.Duration {
+// timeLeft is how long the first of the held frames may wait on; negative: there are none.
+func (s *Sender) timeLeft() time.Duration {
 	if s.held == 0 {
 		return -1
 	}

@@ -23,9 +23,9 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 		testkit.OK(t, err)
 		return kicked
 	}
-	s.Wake() // of nobody
+	s.Wake() // while there is no sleeper
 	if s.Signaled() {
-		t.Error("a Wake cost a system call, and nobody slept")
+		t.Error("a Wake cost a system call without a sleeper")
 	}
 	if s.Park(); sleep(kick, time.Millisecond) {
 		t.Error("kicked, for no reason")
@@ -39,7 +39,7 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 	if sleep(kick, -1) || s.Signaled() {
 		t.Error("woken, and said to be kicked, or the signal was not taken")
 	}
-	s.Wake() // of nobody again
+	s.Wake() // while there is no sleeper again
 	if s.Signaled() {
 		t.Error("a Wake after the sleep cost a system call")
 	}

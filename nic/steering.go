@@ -201,17 +201,17 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 	return nil
 }
 
-// spreadTable is a length that is even enough for any number of queues.
-const spreadTable = 128
+// defaultTableLen is a length that is even enough for any number of queues.
+const defaultTableLen = 128
 
-// defaultRSS is the table that applies until somebody sets another one. Flows are spread over the
-// receive queues that the driver uses: one that knows nothing of our commands, as the kernel's
-// virtio_net and gve, expects it. A driver of ours keeps queues for what it binds, so from Hello on
-// there is queue 0 alone, where commands bind (not where the queues are the driver's to lay out).
+// defaultRSS is the table that applies until a driver sets RSS. It spreads flows over the receive
+// queues in use, as drivers without our commands (the kernel's virtio_net and gve) expect. A driver
+// of ours binds queues, so from its Hello on the table has queue 0 alone; not so where the driver
+// lays out the queues (QueueSplits).
 // The caller holds mu.
 func (p *Port) defaultRSS() []uint16 {
 	if n := len(p.inUse); n > 1 && (!p.known || p.conf.QueueSplits) {
-		table := make([]uint16, min(spreadTable, p.conf.MaxRSS))
+		table := make([]uint16, min(defaultTableLen, p.conf.MaxRSS))
 		for i := range table {
 			table[i] = p.inUse[i%n]
 		}
@@ -220,9 +220,9 @@ func (p *Port) defaultRSS() []uint16 {
 	return []uint16{0}
 }
 
-// spread has the default table apply if it is not as it was and nobody has set another. The caller
+// applyDefaultRSS applies the default table if it has changed and no driver has set RSS. The caller
 // holds mu.
-func (p *Port) spread() {
+func (p *Port) applyDefaultRSS() {
 	table := p.defaultRSS()
 	if p.rssSet || slices.Equal(p.steering.Load().state.RSS.Table, table) {
 		return
@@ -233,11 +233,11 @@ func (p *Port) spread() {
 	})
 }
 
-// Spread says which receive queues the driver uses: they are enabled, and have had buffers. By
-// default flows are spread over them.
+// Spread tells which receive queues the driver uses: they are enabled, and have had buffers. Flows
+// are spread over them until a driver sets RSS or says Hello.
 func (p *Port) Spread(queues []uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.inUse = slices.Clone(queues)
-	p.spread()
+	p.applyDefaultRSS()
 }

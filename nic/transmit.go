@@ -12,7 +12,7 @@ import (
 type Transmitter struct {
 	Worker *wire.Worker
 	port   *Port
-	tally  tally // of this batch
+	delta  delta // of this batch
 	out    Counters
 	bounce []dma.Segment // host memory for one batch, made when first needed
 	marks  []mark
@@ -25,7 +25,7 @@ type Transmitter struct {
 
 // mark remembers where the payload of a packet of the batch lies, before a port may change it.
 type mark struct {
-	where  where
+	byMem  bytesByMem
 	skip   bool // the control channel's
 	header uint32
 }
@@ -53,8 +53,8 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 			t.command(p)
 			continue
 		}
-		m.where.locate(p.Payload)
-		if m.where.device+m.where.gpuFile > 0 && !t.port.direct(p.Payload) {
+		m.byMem.locate(p.Payload)
+		if m.byMem.device+m.byMem.gpuFile > 0 && !t.port.direct(p.Payload) {
 			bounced = t.toHost(p, m, bounced)
 		}
 		run = append(run, p)
@@ -67,7 +67,7 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 			t.count(p, m)
 		}
 	}
-	t.tally.flush(&t.out)
+	t.delta.flush(&t.out)
 }
 
 func (t *Transmitter) deliver(run []*wire.Packet) {
@@ -99,13 +99,13 @@ func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 		return used
 	}
 	p.Payload = append(p.Payload[:0], *slot)
-	m.where.bounced = m.where.device + m.where.gpuFile
-	m.where.host += m.where.bounced
-	m.where.device, m.where.gpuFile = 0, 0
+	m.byMem.bounced = m.byMem.device + m.byMem.gpuFile
+	m.byMem.host += m.byMem.bounced
+	m.byMem.device, m.byMem.gpuFile = 0, 0
 	return used + 1
 }
 
-// count counts a packet that is disposed of. One that the link lost was sent all the same.
+// count counts a packet that is disposed of. One that the link lost counts as sent.
 func (t *Transmitter) count(p *wire.Packet, m *mark) {
 	switch {
 	case p.Verdict.Kind == wire.Busy:
@@ -114,25 +114,25 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 		t.lose(p)
 		return
 	}
-	t.tally.count(uint64(p.Segments()), uint64(m.header), &m.where)
+	t.delta.count(uint64(p.Segments()), uint64(m.header), &m.byMem)
 	for _, mt := range t.port.steering.Load().meters {
 		if mt.tx.flow == p.Meta.Headers.Flow {
-			mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.where)
+			mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.byMem)
 		}
 	}
 }
 
-// Dropped counts a packet that the personality gave up on after Busy.
+// Dropped counts a packet that the device model gave up on after Busy.
 func (t *Transmitter) Dropped(p *wire.Packet) {
 	if link := t.port.link.Load(); link != nil {
 		link.GaveUp(t.Worker, p, wire.DropNoBuffer)
 	}
 	t.lose(p)
-	t.tally.flush(&t.out)
+	t.delta.flush(&t.out)
 }
 
 func (t *Transmitter) lose(p *wire.Packet) {
-	t.tally.drop(uint64(p.PayloadLen))
+	t.delta.drop(uint64(p.PayloadLen))
 	for _, mt := range t.port.steering.Load().meters {
 		if mt.tx.flow == p.Meta.Headers.Flow {
 			mt.tx.lose(uint64(p.PayloadLen))
@@ -150,14 +150,14 @@ func (t *Transmitter) command(p *wire.Packet) {
 	p.Verdict = wire.Verdict{Kind: wire.Taken}
 	if p.Len() > uint32(len(t.ctl)) || p.Meta.GSOType != splitter.GSONone {
 		p.Verdict = wire.Drop(wire.DropTooBig)
-		t.tally.drop(uint64(p.PayloadLen))
+		t.delta.drop(uint64(p.PayloadLen))
 		return
 	}
 	n := copy(t.ctl, p.Header)
 	k, err := t.Worker.Copier.Read(t.ctl[n:p.Len()], p.Payload)
 	if err != nil {
 		p.Verdict = wire.Drop(wire.DropFault)
-		t.tally.drop(uint64(p.PayloadLen))
+		t.delta.drop(uint64(p.PayloadLen))
 		return
 	}
 	if answer := t.port.dispatcher.Handle(t.ctl[:n+k], t.answer); answer != nil {
