@@ -74,7 +74,7 @@ type Client struct {
 	gen      uint32           // under mu
 	genKnown bool             // under mu
 	done     bool             // under mu: closed
-	jobs     jobBoard         // under mu
+	jobs     jobWaits         // under mu
 	stats    ClientStats      // under mu
 }
 
@@ -82,7 +82,7 @@ type Client struct {
 type call struct {
 	class Class
 	cmd   Command
-	reply chan answer // room for one
+	reply chan answer // of capacity 1
 }
 
 type answer struct {
@@ -146,7 +146,7 @@ func (c *Client) Receive(frame []byte) bool {
 	}
 	var f Frame
 	err := f.Parse(frame)
-	old, changed, cl := c.take(&f, err)
+	old, changed, cl := c.classify(&f, err)
 	if changed && c.o.OnGeneration != nil {
 		c.o.OnGeneration(old, f.Generation)
 	}
@@ -156,8 +156,8 @@ func (c *Client) Receive(frame []byte) bool {
 	return true
 }
 
-// take finds out what a frame is, and returns the request that it answers, if it is an answer.
-func (c *Client) take(f *Frame, err error) (old uint32, changed bool, cl *call) {
+// classify finds out what a frame is, and returns the request that it answers, if it is an answer.
+func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var status JobStatus
@@ -204,11 +204,11 @@ func (c *Client) remove(seq uint32) {
 func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint32, cl *call, err error) {
 	for {
 		c.mu.Lock()
-		room := !c.done
+		inWindow := !c.done
 		for s := range c.pending {
-			room = room && c.seq-s < maxSpan
+			inWindow = inWindow && c.seq-s < maxSpan
 		}
-		if room {
+		if inWindow {
 			seq, cl = c.seq, &call{class: class, cmd: cmd, reply: make(chan answer, 1)}
 			c.seq++
 			c.pending[seq] = cl

@@ -40,7 +40,7 @@ func TestEachRequestIsHandledOnce(t *testing.T) {
 				if s := c.Stats(); s.Requests != 90 || s.Repeats == 0 || s.Replies != 90 {
 					t.Errorf("%+v", s)
 				}
-				// A second copy may come so late that it is stale, and is refused to nobody.
+				// A second copy may come so late that it is stale, and its refusal answers no call.
 				if s := l.d.Stats(); s.Malformed != 0 || s.Failed != 0 || s.Repeats == 0 {
 					t.Errorf("%+v", s)
 				}

@@ -12,7 +12,7 @@ const (
 	// Window is how many requests of a session are told apart: the newest one and those before it. A client has
 	// fewer under way; an older one is refused with ESTALE, as it may have been handled and forgotten.
 	Window = 64
-	// MaxSessions is how many sessions are remembered; the one unused for longest makes room.
+	// MaxSessions is how many sessions are remembered; the one unused for longest is forgotten for a new one.
 	MaxSessions = 8
 	// maxText is the most of an error's text that travels.
 	maxText = 256

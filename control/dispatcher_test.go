@@ -62,7 +62,8 @@ func TestRepeatGetsTheSameReply(t *testing.T) {
 	if p.count("buffer") != 3 {
 		t.Fatal("a reply outlived reset")
 	}
-	if f := answerOf(t, d, request(1, 2, ClassSplit, SplitSet, []byte{1})); f.Errno != syscall.EINVAL || d.Stats().Failed != 1 {
+	f = answerOf(t, d, request(1, 2, ClassSplit, SplitSet, []byte{1}))
+	if f.Errno != syscall.EINVAL || d.Stats().Failed != 1 {
 		t.Fatalf("data that is too short: %+v, %+v", f, d.Stats())
 	}
 }
@@ -79,7 +80,7 @@ func TestRepeatOfOneInHandIsNotAnswered(t *testing.T) {
 		if got := d.Handle(frame, nil); got != nil {
 			t.Fatalf("answered %x", got)
 		}
-		// Another port of call is not held up.
+		// Another request is not held up.
 		if f := answerOf(t, d, request(1, 2, ClassInfo, InfoHello, nil)); f.Errno != 0 {
 			t.Fatal(f.Errno)
 		}

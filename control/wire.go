@@ -19,7 +19,7 @@ const Version = 1
 // MAC is where requests go and where answers come from.
 var MAC = [6]byte{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 
-// Kind says who speaks.
+// Kind says which end sends a frame, and why.
 type Kind uint8
 
 // Kinds of frames.
