@@ -1,7 +1,7 @@
 // Package golden compares what a test makes with files that an earlier commit froze.
 //
 // A directory of golden files is compared as a whole, so that a file that no test makes any more fails the test too.
-// The flag -update writes the directory anew. A change of a golden file is a change of what others see: it is a commit
+// The flag -update rewrites the directory. A change of a golden file is a change of what others see: it is a commit
 // of its own, with a line in CHANGELOG.md.
 package golden
 

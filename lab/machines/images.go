@@ -98,5 +98,5 @@ func (im *Images) BlameKernel(err error, fix string) error {
 	return err
 }
 
-// NewerKernel is the advice to who gave a kernel that does not serve.
+// NewerKernel is the advice to a user whose kernel is too old.
 const NewerKernel = "take a newer one (6.12 and 7.2 are tested), or none, and one is fetched"
