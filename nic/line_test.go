@@ -46,6 +46,18 @@ func frontend(t *testing.T, ls *nic.Lines) (l *nic.Line, front int) {
 	return ls.New(fd), front
 }
 
+// freeStuck waits until a writer is stuck in the only Line, and does as a Monitor does.
+func freeStuck(ls *nic.Lines, l *nic.Line) {
+	for !l.Stuck() {
+		runtime.Gosched()
+	}
+	ls.Distrust()
+	ls.End(l)
+	for ls.Open() {
+		ls.Free()
+	}
+}
+
 func TestLineSignals(t *testing.T) {
 	var ls nic.Lines
 	l, front := frontend(t, &ls)
@@ -117,14 +129,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 		close(written)
 	}()
 	<-woken // a writer wakes the monitor before it may block
-	for !l.Stuck() {
-		runtime.Gosched()
-	}
-	ls.Distrust()
-	ls.End(l)
-	for ls.Open() {
-		ls.Free()
-	}
+	freeStuck(&ls, l)
 	<-written
 }
 
@@ -153,14 +158,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 			}
 		})
 	}
-	for !l.Stuck() {
-		runtime.Gosched()
-	}
-	ls.Distrust()
-	ls.End(l)
-	for ls.Open() {
-		ls.Free()
-	}
+	freeStuck(&ls, l)
 	writers.Wait()
 
 	stop.Store(true)

@@ -41,15 +41,13 @@ func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions) *toy {
 	limits := func() wire.Limits { return wire.Limits{MaxFrame: 1514} }
 	conf := nic.Config{Name: space.Name(), MAC: d.mac, MTU: 1500, QueuePairs: 1, HeaderLimit: 256}
 	var err error
-	if d.port, err = nic.NewPort(conf, space, []nic.RxQueue{d.rx}, limits); err != nil {
-		t.Fatal(err)
-	}
+	d.port, err = nic.NewPort(conf, space, []nic.RxQueue{d.rx}, limits)
+	testkit.OK(t, err)
 	o.Space, o.Batch = space, toyBatch
 	d.tx = &toyTx{space: space, t: d.port.NewTransmitter(toyBatch), called: make(chan struct{}, 1),
 		stopped: make(chan error, 1), failAt: -1}
-	if d.tx.sender, err = nic.NewSender(d.tx, d.tx.t, o); err != nil {
-		t.Fatal(err)
-	}
+	d.tx.sender, err = nic.NewSender(d.tx, d.tx.t, o)
+	testkit.OK(t, err)
 	testkit.OK(t, d.port.Attach(sw, wire.LinkOptions{}))
 	t.Cleanup(func() {
 		d.tx.sender.Close()
@@ -101,6 +99,13 @@ func (d *toy) send(frames ...[]byte) {
 	q.mu.Unlock()
 	if kick {
 		q.sender.Wake()
+	}
+}
+
+// sendTo posts frames with these numbers to another NIC.
+func (d *toy) sendTo(to *toy, seqs ...int) {
+	for _, seq := range seqs {
+		d.send(d.frame(to.mac, seq))
 	}
 }
 
@@ -379,9 +384,7 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	}
 	busy.rx.postNew(1)
 	busy.receives(a, 0)
-	for i := n; i < 50; i++ { // most find no place in the batch, and wait in the ring
-		a.send(a.frame(busy.mac, i))
-	}
+	a.sendTo(busy, numbers(n, 50)...) // most find no place in the batch, and wait in the ring
 	for i := 1; i < 50; i++ {
 		busy.rx.postNew(1)
 		busy.receives(a, i)
@@ -411,7 +414,7 @@ func TestSenderGivesUp(t *testing.T) {
 		t.Errorf("%+v, %d drops", s, a.drops())
 	}
 	dead.rx.postNew(1) // it is waited for again
-	a.send(a.frame(dead.mac, 99))
+	a.sendTo(dead, 99)
 	dead.receives(a, 99)
 }
 
@@ -423,9 +426,7 @@ func TestSenderStopsWithFramesHeld(t *testing.T) {
 			a, b := pair(t, patient)
 			a.tx.keeps = keeps
 			const n = toyBatch + 3
-			for i := range n {
-				a.send(a.frame(b.mac, i))
-			}
+			a.sendTo(b, numbers(0, n)...)
 			a.start()
 			a.tx.waits()
 			a.tx.sender.Stop()
@@ -452,9 +453,7 @@ func TestSenderStopsOnAnError(t *testing.T) {
 	t.Run("new", func(t *testing.T) {
 		a, b := pair(t, patient)
 		b.rx.postNew(9)
-		for i := range 6 {
-			a.send(a.frame(b.mac, i))
-		}
+		a.sendTo(b, numbers(0, 6)...)
 		a.tx.failAt = 4
 		a.start()
 		if err := <-a.tx.stopped; !errors.Is(err, errToy) {
@@ -472,7 +471,7 @@ func TestSenderStopsOnAnError(t *testing.T) {
 	t.Run("held", func(t *testing.T) {
 		a, b := pair(t, patient)
 		a.tx.failures = true
-		a.send(a.frame(b.mac, 0), a.frame(b.mac, 1))
+		a.sendTo(b, 0, 1)
 		a.start()
 		a.tx.waits()
 		b.rx.postNew(1)
@@ -493,7 +492,7 @@ func TestSenderFindsHeldFramesAgain(t *testing.T) {
 		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {
 			a, b := pair(t, patient)
 			a.tx.goneAt = 1
-			a.send(a.frame(b.mac, 0), a.frame(b.mac, 1), a.frame(b.mac, 2))
+			a.sendTo(b, 0, 1, 2)
 			a.start()
 			a.tx.waits()
 			want := numbers(0, 3)
@@ -519,7 +518,7 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	a, b := pair(t, patient)
 	b.rx.postNew(9)
 	fd := eventFD(t)
-	a.send(a.frame(b.mac, 0)) // EnableKick was not called: it wakes no sender
+	a.sendTo(b, 0) // EnableKick was not called: it wakes no sender
 	looks := a.tx.looks
 	a.tx.sender.Start(fd, true)
 	a.tx.sender.Wake()
@@ -534,7 +533,7 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 		a.tx.mu.Lock()
 		a.tx.kicks = false // send wakes no sender
 		a.tx.mu.Unlock()
-		a.send(a.frame(b.mac, i))
+		a.sendTo(b, i)
 		write(t, fd, one)
 		b.receives(a, i)
 	}
@@ -569,7 +568,7 @@ func TestSenderMissesNoWake(t *testing.T) {
 			a, b := pair(t, o)
 			a.start()
 			for i := range 3000 {
-				a.send(a.frame(b.mac, i%200))
+				a.sendTo(b, i%200)
 				if i%2 == 0 {
 					runtime.Gosched()
 				}
