@@ -108,12 +108,10 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 // lateNotify returns the status of a notify that came before the answer to a poll, or is still on
 // its way; if none comes, err.
 func lateNotify(ctx context.Context, w chan JobStatus, err error) (JobStatus, error) {
-	late := time.NewTimer(lastPoll)
-	defer late.Stop()
 	select {
 	case s := <-w:
 		return s, nil
-	case <-late.C:
+	case <-time.After(lastPoll):
 	case <-ctx.Done():
 	}
 	return JobStatus{}, err

@@ -1,6 +1,9 @@
 package control
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // Meter names a connection to be counted on this port. Both directions are counted.
 type Meter struct {
@@ -29,10 +32,7 @@ func (m Meter) append(b []byte) ([]byte, error) {
 	}
 	w := meter{ID: m.ID, IPv6: !m.Local.Addr().Is4(), Proto: m.Proto,
 		LocalPort: m.Local.Port(), RemotePort: m.Remote.Port()}
-	if err := putAddr(&w.Local, m.Local.Addr(), w.IPv6); err != nil {
-		return nil, err
-	}
-	if err := putAddr(&w.Remote, m.Remote.Addr(), w.IPv6); err != nil {
+	if err := cmp.Or(putAddr(&w.Local, m.Local.Addr(), w.IPv6), putAddr(&w.Remote, m.Remote.Addr(), w.IPv6)); err != nil {
 		return nil, err
 	}
 	return encode(b, w)

@@ -1,6 +1,9 @@
 package control
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // Split is the header split policy of a receive queue.
 type Split struct {
@@ -51,15 +54,8 @@ func (r FlowRule) append(b []byte) ([]byte, error) {
 	w := flowRule{ID: r.ID, Proto: r.Proto, Queue: r.Queue, SrcPort: r.SrcPort, DstPort: r.DstPort}
 	w.Flags = bit(r.IPv6, ruleIPv6) | bit(r.Src.IsValid(), ruleSrc) | bit(r.Dst.IsValid(), ruleDst) |
 		bit(r.SrcPort != 0, ruleSrcPort) | bit(r.DstPort != 0, ruleDstPort)
-	if r.Src.IsValid() {
-		if err := putAddr(&w.Src, r.Src, r.IPv6); err != nil {
-			return nil, err
-		}
-	}
-	if r.Dst.IsValid() {
-		if err := putAddr(&w.Dst, r.Dst, r.IPv6); err != nil {
-			return nil, err
-		}
+	if err := cmp.Or(putAddr(&w.Src, r.Src, r.IPv6), putAddr(&w.Dst, r.Dst, r.IPv6)); err != nil {
+		return nil, err
 	}
 	return encode(b, w)
 }
@@ -85,9 +81,9 @@ func (r *FlowRule) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// putAddr writes an address of the family; IPv4 in the first four bytes.
+// putAddr writes an address of the family, if there is one; IPv4 in the first four bytes.
 func putAddr(b *[16]byte, a netip.Addr, v6 bool) error {
-	if a.Is4() == v6 || a.Zone() != "" {
+	if a.IsValid() && (a.Is4() == v6 || a.Zone() != "") {
 		return badData("address %v: not of the family (IPv6: %v), or with a zone", a, v6)
 	}
 	copy(b[:], a.AsSlice())

@@ -138,11 +138,7 @@ func (l *Lab) Switch() *wire.Switch { return l.sw }
 
 // MTU is the smallest of all NICs'.
 func (l *Lab) MTU() int {
-	mtu := l.ports[0].MTU
-	for _, p := range l.ports {
-		mtu = min(mtu, p.MTU)
-	}
-	return mtu
+	return slices.MinFunc(l.ports, func(a, b *Port) int { return a.MTU - b.MTU }).MTU
 }
 
 // Close ends what is served, then takes down services, NICs, GPUs and the switch. Nothing of the lab is left.

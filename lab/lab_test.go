@@ -150,6 +150,9 @@ func TestBadOptionsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, %v", want, w, err)
 		}
 	}
+	if (lab.Impairment{Loss: 1}).Check() == nil || (lab.Impairment{Loss: 0.99}).Check() != nil {
+		t.Error("all segments may be lost, or not nearly all")
+	}
 	var missing *lab.MemoryError
 	w, err := lab.Open(lab.Uniform(2, virtio, 1<<50), lab.Options{})
 	if w != nil || !errors.As(err, &missing) || !strings.Contains(err.Error(), "each of 2 GPUs") {

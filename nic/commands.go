@@ -6,7 +6,6 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/gpumem"
 )
 
 // The rules of the commands, and their errnos, are control.State's; here is what follows from them. Commands run on the
@@ -114,15 +113,7 @@ func (p *Port) GPUs() ([]control.GPUInfo, error) {
 	out := make([]control.GPUInfo, 0, len(p.conf.GPUs))
 	for _, g := range p.conf.GPUs {
 		i := g.Info
-		i.ID, i.Size = uint16(g.ID()), g.Size()
-		switch g.Path.Kind {
-		case gpumem.PathBus:
-			i.P2P = control.P2PBus
-		case gpumem.PathHostBridge:
-			i.P2P = control.P2PHostBridge
-		default:
-			i.P2P = control.P2PNone
-		}
+		i.ID, i.Size, i.P2P = uint16(g.ID()), g.Size(), control.P2P(g.Path.Kind)
 		out = append(out, i)
 	}
 	return out, nil
