@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// Sender puts a frame on a transmit queue of the NIC. Send copies the frame before it returns, and is called by many
-// goroutines at once. After an error that is net.ErrClosed the call fails; any other is as good as a lost frame.
+// Sender puts a frame on a transmit queue of the NIC. Send copies the frame before it returns, and
+// is called by many goroutines at once. After an error that is net.ErrClosed the call fails; any
+// other is as good as a lost frame.
 type Sender interface{ Send(frame []byte) error }
 
 // Times of a Client.
@@ -24,17 +25,17 @@ const (
 	defaultTimeout = 10 * time.Second
 )
 
-// maxSpan is how far the sequence numbers of a client's requests under way may lie apart. It keeps the oldest inside
-// the dispatcher's window.
+// maxSpan is how far the sequence numbers of a client's requests under way may lie apart. It keeps
+// the oldest inside the dispatcher's window.
 const maxSpan = Window / 2
 
 // ClientOptions configure a Client; the zero value is good.
 type ClientOptions struct {
 	MAC     [6]byte       // the driver's: source of the frames
 	Timeout time.Duration // without an answer; 10 s if 0
-	// OnGeneration is called, if set, when an answer shows that the port's state is not the one that earlier answers
-	// came from: it is empty and is to be set up again. It is called by Receive, before the answer reaches its caller,
-	// so it must not wait for the client.
+	// OnGeneration is called, if set, when an answer shows that the port's state is not the one
+	// that earlier answers came from: it is empty and is to be set up again. It is called by
+	// Receive, before the answer reaches its caller, so it must not wait for the client.
 	OnGeneration func(old, generation uint32)
 }
 
@@ -59,8 +60,8 @@ func (e *Error) Unwrap() error { return e.Errno }
 // ErrNoAnswer is returned when requests stay without an answer; it is also an ETIMEDOUT.
 var ErrNoAnswer = fmt.Errorf("no answer from the NIC's control channel: %w", syscall.ETIMEDOUT)
 
-// Client is a driver's end of the control channel, with a session of its own. Its methods may be called by many
-// goroutines at once.
+// Client is a driver's end of the control channel, with a session of its own. Its methods may be
+// called by many goroutines at once.
 type Client struct {
 	send    Sender
 	o       ClientOptions
@@ -138,8 +139,9 @@ func (c *Client) Stats() ClientStats {
 	return c.stats
 }
 
-// Receive takes a frame from receive queue 0. It returns false if the frame is not the control channel's; one that is
-// needs no further handling, good or bad. The frame is not kept. Receive never waits.
+// Receive takes a frame from receive queue 0. It returns false if the frame is not the control
+// channel's; one that is needs no further handling, good or bad. The frame is not kept. Receive
+// never waits.
 func (c *Client) Receive(frame []byte) bool {
 	if !IsControl(frame) {
 		return false
@@ -228,8 +230,9 @@ func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint3
 	}
 }
 
-// Call sends a request and waits for its answer, sending it again until then, until ctx ends, or until the client's
-// timeout (ErrNoAnswer). A refusal is an *Error. After any other error it is not known whether the NIC did it.
+// Call sends a request and waits for its answer, sending it again until then, until ctx ends, or
+// until the client's timeout (ErrNoAnswer). A refusal is an *Error. After any other error it is not
+// known whether the NIC did it.
 func (c *Client) Call(ctx context.Context, class Class, cmd Command, data []byte) ([]byte, error) {
 	if len(data) > MaxData {
 		return nil, badData("%d bytes of data do not fit in a frame of %d", len(data), MaxFrame)

@@ -96,7 +96,8 @@ func TestClosedSender(t *testing.T) {
 	}
 }
 
-// TestSlowRequestStaysInWindow has one request wait in the NIC, its reply lost, while hundreds go by.
+// TestSlowRequestStaysInWindow has one request wait in the NIC, its reply lost, while hundreds go
+// by.
 func TestSlowRequestStaysInWindow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _, p := connect(t, ClientOptions{Timeout: time.Hour})

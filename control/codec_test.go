@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// layouts has a value of each type that travels, with how many of its bytes take one value, as they are reserved, and
-// how many take two, as bools do.
+// layouts has a value of each type that travels, with how many of its bytes take one value, as they
+// are reserved, and how many take two, as bools do.
 var layouts = []struct {
 	name            string
 	value           any

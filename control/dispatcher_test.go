@@ -130,8 +130,8 @@ func TestSessionsAreBounded(t *testing.T) {
 	}
 }
 
-// FuzzDispatcher plays frames, each with its length before it, to a port: it never panics, answers only well-formed
-// frames, and is in order afterwards.
+// FuzzDispatcher plays frames, each with its length before it, to a port: it never panics, answers
+// only well-formed frames, and is in order afterwards.
 //
 // Invariant: control: A request is handled once, over a link that loses and doubles frames.
 func FuzzDispatcher(f *testing.F) {

@@ -32,7 +32,8 @@ type exchange struct {
 	want any // what the handler answers, and the client must return; an error is a refusal
 }
 
-// clientCall is a method of the client's with its arguments, and what the handler must have been asked in the end.
+// clientCall is a method of the client's with its arguments, and what the handler must have been
+// asked in the end.
 type clientCall struct {
 	do    func(ctx context.Context, c *Client) (any, error)
 	asked []any
@@ -426,8 +427,9 @@ func goldenTable() string {
 	return b.String()
 }
 
-// TestGolden holds that the bytes of every command are those that were frozen, as they travel between the real client
-// and the real dispatcher, and that what either end gets is what the other gave.
+// TestGolden holds that the bytes of every command are those that were frozen, as they travel
+// between the real client and the real dispatcher, and that what either end gets is what the other
+// gave.
 func TestGolden(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		golden.Check(t, goldenDir, map[string]string{
@@ -447,7 +449,8 @@ func TestGolden(t *testing.T) {
 	})
 }
 
-// goldenProtocol has what belongs to no command: repeats, frames that are no requests, generations, padding.
+// goldenProtocol has what belongs to no command: repeats, frames that are no requests, generations,
+// padding.
 func goldenProtocol(t *testing.T) string {
 	var seen []uint32
 	h := &goldenHandler{generation: 77}
@@ -547,8 +550,8 @@ func goldenProtocol(t *testing.T) string {
 	return l.text.String()
 }
 
-// declaredCommands reads the constants of type Command from the package's source, with the class that each
-// is named for.
+// declaredCommands reads the constants of type Command from the package's source, with the class
+// that each is named for.
 func declaredCommands(t *testing.T) map[number]string {
 	sources, err := filepath.Glob("*.go")
 	testkit.OK(t, err)
@@ -561,7 +564,8 @@ func declaredCommands(t *testing.T) map[number]string {
 			files = append(files, f)
 		}
 	}
-	// Imports are not looked up: constants need none, and errors of other declarations are of no interest.
+	// Imports are not looked up: constants need none, and errors of other declarations are of no
+	// interest.
 	conf := types.Config{Error: func(error) {}, IgnoreFuncBodies: true}
 	pkg, _ := conf.Check("control", fset, files, nil)
 	constants := func(kind string) map[string]uint64 {
@@ -591,8 +595,8 @@ func declaredCommands(t *testing.T) map[number]string {
 	return found
 }
 
-// TestGoldenIsComplete holds that the golden files have each command of the package: a request, a reply and a refusal,
-// or a notify.
+// TestGoldenIsComplete holds that the golden files have each command of the package: a request, a
+// reply and a refusal, or a notify.
 func TestGoldenIsComplete(t *testing.T) {
 	type kind struct {
 		number

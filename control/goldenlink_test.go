@@ -18,8 +18,8 @@ var goldenSession = [4]byte{0x04, 0x03, 0x02, 0x01}
 
 const sessionAt = EthernetLen + 4
 
-// goldenLink joins a client and a dispatcher, in memory and at once, and writes down what it carries: frames toward
-// the NIC after ">", and those toward the driver after "<".
+// goldenLink joins a client and a dispatcher, in memory and at once, and writes down what it
+// carries: frames toward the NIC after ">", and those toward the driver after "<".
 type goldenLink struct {
 	t      *testing.T
 	d      *Dispatcher
@@ -100,8 +100,8 @@ func (l *goldenLink) say(what string, args ...any) {
 
 const dumpWidth = 32 // bytes of data on a line
 
-// write writes a frame: a line of its Ethernet header and control header, and its data on lines of its own. The text
-// of a refusal is repeated in a comment.
+// write writes a frame: a line of its Ethernet header and control header, and its data on lines of
+// its own. The text of a refusal is repeated in a comment.
 func (l *goldenLink) write(dir string, frame []byte) {
 	b := &l.text
 	if len(frame) < EthernetLen+HeaderLen {

@@ -71,8 +71,8 @@ func (j *jobWaits) remove(id uint64, w chan JobStatus) {
 	}
 }
 
-// WaitJob waits for a job's end, by the NIC's notify, and asks now and then in case that is lost. The error is not the
-// job's own: that is JobStatus.Err.
+// WaitJob waits for a job's end, by the NIC's notify, and asks now and then in case that is lost.
+// The error is not the job's own: that is JobStatus.Err.
 func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	c.mu.Lock()
 	w := c.jobs.wait(id)
@@ -117,8 +117,8 @@ func lateNotify(ctx context.Context, w chan JobStatus, err error) (JobStatus, er
 	return JobStatus{}, err
 }
 
-// RunJob is SubmitJob and WaitJob; the error is also the job's own. When ctx ends the job is cancelled: it touches no
-// memory any more when RunJob returns, unless the NIC does not answer.
+// RunJob is SubmitJob and WaitJob; the error is also the job's own. When ctx ends the job is
+// cancelled: it touches no memory any more when RunJob returns, unless the NIC does not answer.
 func (c *Client) RunJob(ctx context.Context, j Job) (JobStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return JobStatus{}, err

@@ -11,8 +11,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestWaitJob ends a job in each order of reply, notify and wait, with notifies that arrive and that are lost, and with
-// a NIC that has forgotten how the job ended, as many have ended since, before it is asked.
+// TestWaitJob ends a job in each order of reply, notify and wait, with notifies that arrive and
+// that are lost, and with a NIC that has forgotten how the job ended, as many have ended since,
+// before it is asked.
 func TestWaitJob(t *testing.T) {
 	for _, tc := range []struct {
 		name        string

@@ -13,7 +13,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// port is a Handler that does nothing but keep a State. What is not set up by commands is a goldenHandler's.
+// port is a Handler that does nothing but keep a State. What is not set up by commands is a
+// goldenHandler's.
 type port struct {
 	goldenHandler
 	mu    sync.Mutex
@@ -135,8 +136,8 @@ func (p *port) end(id uint64, errno syscall.Errno) JobStatus {
 	return *s
 }
 
-// link joins a client and a dispatcher. drop, called with the number of the frame, says which are lost: requests and
-// replies count together.
+// link joins a client and a dispatcher. drop, called with the number of the frame, says which are
+// lost: requests and replies count together.
 type link struct {
 	t      testing.TB
 	d      *Dispatcher

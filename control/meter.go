@@ -46,8 +46,8 @@ func (m *Meter) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// DirCounters counts one direction. Payload bytes are counted by where they lie on this port's side: the memory
-// written for received packets, the memory read for sent ones.
+// DirCounters counts one direction. Payload bytes are counted by where they lie on this port's
+// side: the memory written for received packets, the memory read for sent ones.
 type DirCounters struct {
 	Packets      uint64 // as the guest saw or sent them: a GSO packet is one
 	Segments     uint64 // as packets of the wire's size: a GSO packet is many

@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// State is all that commands have set up on a port. It can be encoded (encoding/json) and put back; it dies with
-// device reset. It has no lock: its owner has.
+// State is all that commands have set up on a port. It can be encoded (encoding/json) and put back;
+// it dies with device reset. It has no lock: its owner has.
 //
 // Its methods are the rules of each command, with the errnos of Linux's devmem
 // (net/core/netdev-genl.c, net/ethtool/rings.c), and change the State only if they return no error.
@@ -24,7 +24,8 @@ type State struct {
 	LastID     uint32 // the last one given to a rule, binding or meter
 }
 
-// NewState returns the state of a port after reset: nothing split, all receive queues in RSS as far as the table goes.
+// NewState returns the state of a port after reset: nothing split, all receive queues in RSS as far
+// as the table goes.
 func NewState(generation uint32, i *Info, key [40]byte) *State {
 	s := &State{Generation: generation, RSS: RSS{Key: key, Table: make([]uint16, max(i.MaxRSS, 1))}}
 	for q := range i.QueuePairs {
@@ -54,8 +55,8 @@ func refuse(errno syscall.Errno, what string, args ...any) error {
 	return &textError{fmt.Sprintf(what, args...), errno}
 }
 
-// SetSplit sets a queue's split. A bound queue stays split, with threshold 0; queue 0 is never split, as it takes what
-// must be readable.
+// SetSplit sets a queue's split. A bound queue stays split, with threshold 0; queue 0 is never
+// split, as it takes what must be readable.
 func (s *State) SetSplit(x Split) error {
 	switch {
 	case int(x.Queue) >= len(s.Splits):
@@ -162,8 +163,9 @@ func (s *State) Bound(queue uint16) uint32 {
 	return 0
 }
 
-// BindRx binds queues, all or none, to a buffer; limit is the most bindings there can be. A buffer whose bytes another
-// receive binding has is EBUSY: Linux allows it, and the queues overwrite each other.
+// BindRx binds queues, all or none, to a buffer; limit is the most bindings there can be. A buffer
+// whose bytes another receive binding has is EBUSY: Linux allows it, and the queues overwrite each
+// other.
 func (s *State) BindRx(buffer uint32, queues []uint16, limit int) (uint32, error) {
 	b, ok := s.Buffer(buffer)
 	switch {
@@ -222,7 +224,8 @@ func (s *State) Unbind(id uint32) error {
 	return del(&s.Bindings, id, "binding")
 }
 
-// AddMeter notes a meter; limit is the most there can be. Several of one connection count each on their own.
+// AddMeter notes a meter; limit is the most there can be. Several of one connection count each on
+// their own.
 func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
 	m.ID = 0
 	if _, err := encode(nil, m); err != nil {

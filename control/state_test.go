@@ -188,7 +188,8 @@ func TestStateIsJSON(t *testing.T) {
 	}
 }
 
-// TestStateKeepsItsRules plays commands in any order: State stays in order, and a refusal leaves it as it was.
+// TestStateKeepsItsRules plays commands in any order: State stays in order, and a refusal leaves it
+// as it was.
 //
 // Invariant: control: A command that is refused changes nothing.
 func TestStateKeepsItsRules(t *testing.T) {

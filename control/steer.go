@@ -10,8 +10,8 @@ type Split struct {
 	Queue uint16 // offset 0
 	On    bool   // 2: 0 or 1
 	_     uint8
-	// 4: hds-thresh: frames with less payload are not split. A bound queue needs 0, which splits all,
-	// also those without payload
+	// 4: hds-thresh: frames with less payload are not split. A bound queue needs 0, which splits
+	// all, also those without payload
 	Threshold uint32
 }
 
@@ -21,8 +21,8 @@ type FlowRule struct {
 	IPv6  bool   // 4, bit 0: family of the packets, also where both addresses are any
 	Proto uint8  // 5: 6 TCP, 17 UDP
 	Queue uint16 // 6
-	// 8, 24 (IPv4 in the first four bytes); 4, bits 1 and 2: as in the received packet; the zero Addr
-	// is any
+	// 8, 24 (IPv4 in the first four bytes); 4, bits 1 and 2: as in the received packet; the zero
+	// Addr is any
 	Src, Dst netip.Addr
 	SrcPort  uint16 // 40; 4, bit 3: 0 is any
 	DstPort  uint16 // 42; 4, bit 4: 0 is any

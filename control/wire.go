@@ -83,7 +83,8 @@ const (
 	JobCompleted Command = 4 // notify only
 )
 
-// Header precedes the data of every control frame, after the Ethernet header. All fields are little endian.
+// Header precedes the data of every control frame, after the Ethernet header. All fields are little
+// endian.
 type Header struct {
 	Version    uint8         // offset 0
 	Kind       Kind          // 1

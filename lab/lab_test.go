@@ -179,7 +179,8 @@ func TestImpairedLinksLose(t *testing.T) {
 	}
 }
 
-// A guest may have NICs of both models, each with a GPU of its own; a NIC has only the GPUs that it may address.
+// A guest may have NICs of both models, each with a GPU of its own; a NIC has only the GPUs that it
+// may address.
 func TestGuestWithTwoModels(t *testing.T) {
 	testkit.LeavesNothing(t)
 	two := lab.Guest{

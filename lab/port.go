@@ -56,7 +56,8 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory) (*Port, erro
 // NIC is the port's end on the wire: counters, meters, link.
 func (p *Port) NIC() *nic.Port { return p.dev.Port() }
 
-// Device is the NIC itself, for what only one device model has: methods of nic/virtio's or nic/gve's Device.
+// Device is the NIC itself, for what only one device model has: methods of nic/virtio's or
+// nic/gve's Device.
 func (p *Port) Device() any { return p.dev }
 
 // Space is the guest's memory, as far as it is shared with the NIC.

@@ -8,7 +8,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// maxBacklog is how many frames of the control channel wait for buffers; a driver has fewer requests pending.
+// maxBacklog is how many frames of the control channel wait for buffers; a driver has fewer
+// requests pending.
 const maxBacklog = 32
 
 // replyBacklog has the frames of the control channel that found no buffer on receive queue 0. A

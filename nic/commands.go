@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/control"
 )
 
-// The rules of the commands, and their errnos, are control.State's; here is what follows from them. Commands run on the
-// transmit workers of the port's guest, one at a time.
+// The rules of the commands, and their errnos, are control.State's; here is what follows from them.
+// Commands run on the transmit workers of the port's guest, one at a time.
 
 // Generation implements control.Handler.
 func (p *Port) Generation() uint32 { return p.generation.Load() }
@@ -34,8 +34,8 @@ func (p *Port) info() control.Info {
 	return i
 }
 
-// SetSplit implements control.Handler. Queue 0 is never split: it carries what cannot be, and the answers to commands.
-// Where split goes off, what is posted comes back unused.
+// SetSplit implements control.Handler. Queue 0 is never split: it carries what cannot be, and the
+// answers to commands. Where split goes off, what is posted comes back unused.
 func (p *Port) SetSplit(s control.Split) error {
 	if p.conf.QueueSplits {
 		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue,

@@ -15,8 +15,8 @@ type rxQueue struct {
 	unsplit counter // frames that came here because, or although, they could not be split
 }
 
-// blockedQueues remembers which queues lacked buffers in a batch, so that nothing overtakes a packet of
-// its own flow: neither on the same queue nor by way of the one for what cannot be split.
+// blockedQueues remembers which queues lacked buffers in a batch, so that nothing overtakes a
+// packet of its own flow: neither on the same queue nor by way of the one for what cannot be split.
 type blockedQueues struct {
 	n     int
 	queue [4]struct {

@@ -36,10 +36,10 @@
 //     writers that are blocked in one of them, and which calls the device model (Monitored) for kicks of
 //     receive queues and for what is due at times.
 //
-// Besides, the device model tells the Port of device reset (Reset), of another driver (Begins), of the queues
-// that a driver uses (Spread), and of what its driver says about header
-// split, MTU and carrier. Nothing else of a NIC is a device model's: the model in this package's
-// tests is two slices and these two interfaces.
+// Besides, the device model tells the Port of device reset (Reset), of another driver (Begins), of
+// the queues that a driver uses (Spread), and of what its driver says about header split, MTU and
+// carrier. Nothing else of a NIC is a device model's: the model in this package's tests is two
+// slices and these two interfaces.
 //
 // The outbox of stack/gateway, which is no NIC, has a Sender too, over a queue of netstack's
 // packets.

@@ -12,8 +12,8 @@ import (
 // MaxHeader is the longest headers of a packet, in bytes: splitter reads no further.
 const MaxHeader = splitter.MaxHeader
 
-// MaxFrame is the longest frame, link header included, that a guest may send: a 64 KiB IP packet with its link header
-// and two tags.
+// MaxFrame is the longest frame, link header included, that a guest may send: a 64 KiB IP packet
+// with its link header and two tags.
 const MaxFrame = 65535 + splitter.EthLen + 8
 
 // firstLook is how much of a frame is read at first: headers of nearly all packets end before it.
@@ -35,8 +35,8 @@ var (
 // place. Meta.Headers is set; the rest of Meta is the caller's to set before it calls p.Prepare.
 // p.Payload's storage is reused.
 //
-// Of the frame's first segment no more than its own bytes are read unless the headers go on behind it, so that a driver
-// that keeps headers and payload apart never has payload read as headers.
+// Of the frame's first segment no more than its own bytes are read unless the headers go on behind
+// it, so that a driver that keeps headers and payload apart never has payload read as headers.
 func Describe(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
 	if total < skip+splitter.EthLen || total > skip+MaxFrame {
 		return errFrameLen
@@ -83,8 +83,9 @@ func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 	return 0
 }
 
-// Again places the payload of a frame that Describe has seen, after its memory may have moved: the same bytes of segs,
-// total in all. The headers are those that were read then: headers that were checked are not read twice.
+// Again places the payload of a frame that Describe has seen, after its memory may have moved: the
+// same bytes of segs, total in all. The headers are those that were read then: headers that were
+// checked are not read twice.
 func Again(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
 	if total < skip || total-skip < p.Len() {
 		return errChanged

@@ -106,7 +106,8 @@ func (ls *Lines) New(fd int) *Line {
 	return l
 }
 
-// End ends a Line that its owner does not use any more; nil is none. If writers are inside, Free closes it.
+// End ends a Line that its owner does not use any more; nil is none. If writers are inside, Free
+// closes it.
 func (ls *Lines) End(l *Line) {
 	if l == nil {
 		return
@@ -125,8 +126,8 @@ func (ls *Lines) End(l *Line) {
 // under none of its locks, and never waits. Doze needs it.
 func (ls *Lines) Watched(wake func()) { ls.wake = wake }
 
-// Doze parks the monitor: it need not look until the next write, which wakes it. So a device that is
-// idle costs nothing. false: there are writers inside, so the monitor looks again after a while.
+// Doze parks the monitor: it need not look until the next write, which wakes it. So a device that
+// is idle costs nothing. false: there are writers inside, so the monitor looks again after a while.
 func (ls *Lines) Doze() bool {
 	ls.parked.Store(true) // before looking: a writer that enters later sees it
 	if ls.busy() {
@@ -163,8 +164,8 @@ func (ls *Lines) anyOpen(f func(*Line) bool) bool {
 // Dozing says whether the monitor is parked: there was no write since Doze.
 func (ls *Lines) Dozing() bool { return ls.parked.Load() }
 
-// Distrust quarantines the frontend, which has blocked writers: New refuses all eventfds. Trust ends
-// that, for the next frontend.
+// Distrust quarantines the frontend, which has blocked writers: New refuses all eventfds. Trust
+// ends that, for the next frontend.
 func (ls *Lines) Distrust() { ls.quarantined.Store(true) }
 
 // Trust ends the quarantine.

@@ -133,7 +133,8 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	<-written
 }
 
-// Writers go on that are blocked by a frontend, which makes the eventfd block and fills it as fast as it can.
+// Writers go on that are blocked by a frontend, which makes the eventfd block and fills it as fast
+// as it can.
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var ls nic.Lines
 	l, front := frontend(t, &ls)

@@ -64,12 +64,14 @@ func meterFlows(m control.Meter) (rx, tx splitter.Flow) {
 	return rx, tx
 }
 
-// maxRanges is how many ranges behind a gap are remembered: at 1 % loss, those of a window of 35 MB.
+// maxRanges is how many ranges behind a gap are remembered: at 1 % loss, those of a window of 35
+// MB.
 const maxRanges = 256
 
-// seen is the set of a TCP flow's sequence numbers that have passed. It tells a byte that comes again from one that
-// comes late, as after a loss or a reordering before the meter. Numbers are compared by their distance to edge, so that
-// they may wrap; a flow's window is far below half of their space.
+// seen is the set of a TCP flow's sequence numbers that have passed. It tells a byte that comes
+// again from one that comes late, as after a loss or a reordering before the meter. Numbers are
+// compared by their distance to edge, so that they may wrap; a flow's window is far below half of
+// their space.
 type seen struct {
 	begun  bool
 	start  uint32 // the first number of the connection, if SYN was seen, else of the first packet

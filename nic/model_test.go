@@ -539,8 +539,8 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 	}
 }
 
-// A sender that drains sends all that is in the ring before Stop returns, to receivers that take them; the
-// rest is dropped.
+// A sender that drains sends all that is in the ring before Stop returns, to receivers that take
+// them; the rest is dropped.
 func TestSenderDrains(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: time.Minute, Drain: true})
 	a, b, dead := ds[0], ds[1], ds[2]

@@ -68,8 +68,8 @@ func NewMonitor(d Monitored, ls *Lines, log *slog.Logger) (*Monitor, error) {
 }
 
 // Watch has Kicked called with tag, which is not negative, for the signals of an eventfd. It is
-// edge triggered: a signal that is not consumed must not make us spin. Each write to an eventfd is an
-// edge, and one that is readable already is one when it is added.
+// edge triggered: a signal that is not consumed must not make us spin. Each write to an eventfd is
+// an edge, and one that is readable already is one when it is added.
 func (m *Monitor) Watch(fd, tag int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(tag)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(m.ep, unix.EPOLL_CTL_ADD, fd, &ev))

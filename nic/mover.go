@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Mover moves the bytes of frames into a receive queue's buffers, and knows afterwards where payload came to lie. There
-// is one for each receive queue, used under its lock.
+// Mover moves the bytes of frames into a receive queue's buffers, and knows afterwards where
+// payload came to lie. There is one for each receive queue, used under its lock.
 type Mover struct {
 	c      *dma.Copier // the sender's, for the time of a Deliver
 	port   *Port

@@ -24,7 +24,8 @@ const (
 	maxJobs       = 16
 )
 
-// Config says what a port is. The device model sets QueuePairs, and from HeaderLimit to Hash, to what it can do.
+// Config says what a port is. The device model sets QueuePairs, and from HeaderLimit to Hash, to
+// what it can do.
 type Config struct {
 	Name         string
 	MAC          wire.MAC
@@ -80,7 +81,8 @@ var (
 	_ control.Handler = (*Port)(nil)
 )
 
-// NewPort makes the port of a device model that owns space and queues; limits is asked for what the driver takes.
+// NewPort makes the port of a device model that owns space and queues; limits is asked for what the
+// driver takes.
 func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Limits) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -140,7 +142,8 @@ func (p *Port) Close() {
 	p.registry.CloseAll()
 }
 
-// Reset is device reset: everything that commands have set up is gone, and jobs have ended when it returns.
+// Reset is device reset: everything that commands have set up is gone, and jobs have ended when it
+// returns.
 func (p *Port) Reset() {
 	p.engine.Reset() // not under mu: jobs that end put frames into receive queue 0
 	p.mu.Lock()
@@ -148,8 +151,8 @@ func (p *Port) Reset() {
 	p.reset()
 }
 
-// Begins says that another driver took over without a device reset: its guest replaced one that has gone. What
-// commands set up was the previous driver's, and is dropped.
+// Begins says that another driver took over without a device reset: its guest replaced one that has
+// gone. What commands set up was the previous driver's, and is dropped.
 func (p *Port) Begins() {
 	p.mu.Lock()
 	s := p.state()
@@ -202,7 +205,8 @@ func (p *Port) Space() *dma.Space { return p.space }
 // Link is the port's way into the switch, nil before Attach.
 func (p *Port) Link() *wire.Link { return p.link.Load() }
 
-// LostReplies counts answers and notices of the control channel that did not get into receive queue 0.
+// LostReplies counts answers and notices of the control channel that did not get into receive queue
+// 0.
 func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 
 // QueueCounters reads the counters of receive and transmit queue pair i.

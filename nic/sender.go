@@ -51,8 +51,8 @@ type TxQueue interface {
 	// there are frames already, for which no kick may come. DisableKick takes it back.
 	EnableKick() (more bool)
 	DisableKick()
-	// Idle is called before the worker sleeps and when it ends: it may be long until the next frame, so
-	// what the queue keeps for others than the held frames may go.
+	// Idle is called before the worker sleeps and when it ends: it may be long until the next
+	// frame, so what the queue keeps for others than the held frames may go.
 	Idle(held []*TxFrame)
 	// Stopped is called as the worker's last deed, if an error of the queue has ended it.
 	Stopped(err error)
@@ -365,8 +365,8 @@ func (s *Sender) trim() {
 	s.q.Idle(s.frames[:s.held])
 }
 
-// Frames gives the frames of a Sender that does not run, in any order: what it keeps is bounded, and
-// tests of device models hold that.
+// Frames gives the frames of a Sender that does not run, in any order: what it keeps is bounded,
+// and tests of device models hold that.
 func (s *Sender) Frames() []*TxFrame { return s.frames }
 
 // Wait waits until the driver has more frames and the batch has space, a receiver of held frames

@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// Transmitter is the port's end for one transmit queue: it belongs to that queue's goroutine, which must have been
-// started by dma.Go and be inside the port's address space during Send.
+// Transmitter is the port's end for one transmit queue: it belongs to that queue's goroutine, which
+// must have been started by dma.Go and be inside the port's address space during Send.
 type Transmitter struct {
 	Worker *wire.Worker
 	port   *Port
@@ -30,7 +30,8 @@ type mark struct {
 	header uint32
 }
 
-// NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it, for its counters.
+// NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it, for
+// its counters.
 func (p *Port) NewTransmitter(batch int) *Transmitter {
 	t := &Transmitter{Worker: wire.NewWorker(), port: p, marks: make([]mark, batch), run: make([]*wire.Packet, 0, batch),
 		ctl: make([]byte, control.MaxFrame), answer: make([]byte, control.MaxFrame)}
@@ -40,8 +41,9 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 	return t
 }
 
-// Send takes the control channel's frames out of the batch, hands the rest to the wire, and counts what became of it.
-// It sets every Verdict. The packets were made by Describe and Prepare, or are retries (Again), in their old order.
+// Send takes the control channel's frames out of the batch, hands the rest to the wire, and counts
+// what became of it. It sets every Verdict. The packets were made by Describe and Prepare, or are
+// retries (Again), in their old order.
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
 	run := t.run[:0]
@@ -84,7 +86,8 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 	}
 }
 
-// toHost has the copy engine bring a packet's payload to host memory, for a NIC that cannot read the GPU.
+// toHost has the copy engine bring a packet's payload to host memory, for a NIC that cannot read
+// the GPU.
 func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	if t.bounce == nil {
 		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)
@@ -140,7 +143,8 @@ func (t *Transmitter) lose(p *wire.Packet) {
 	}
 }
 
-// isControl says whether a packet is for the port itself. A tagged one is not, and the wire drops it.
+// isControl says whether a packet is for the port itself. A tagged one is not, and the wire drops
+// it.
 func isControl(p *wire.Packet) bool {
 	return p.Dst == wire.ControlMAC && p.Meta.Headers.EtherType == wire.EtherTypeControl && p.Meta.Headers.VLANs == 0
 }

@@ -47,7 +47,8 @@ type checkout struct {
 	fset     *token.FileSet
 }
 
-// load loads what packages of the module at root export, as the compiler has written it for importers.
+// load loads what packages of the module at root export, as the compiler has written it for
+// importers.
 func load(ctx context.Context, root, module string, dirs []string) (*checkout, error) {
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}"}
 	for _, d := range dirs {

@@ -20,12 +20,13 @@ func (o offence) String() string {
 	return fmt.Sprintf("%s: %s exports %s, whose package is not API", o.pos, o.of, o.typ)
 }
 
-// offences lists the types of packages of module that an importer of the given packages meets though
-// these packages are not among them.
+// offences lists the types of packages of module that an importer of the given packages meets
+// though these packages are not among them.
 //
-// All that can be reached from outside counts: types of constants, variables, parameters and results;
-// exported fields and methods, also those of unexported types that something exported gives out or
-// embeds; type arguments and constraints; what an alias stands for. Unexported fields do not count.
+// All that can be reached from outside counts: types of constants, variables, parameters and
+// results; exported fields and methods, also those of unexported types that something exported
+// gives out or embeds; type arguments and constraints; what an alias stands for. Unexported fields
+// do not count.
 func (c *checkout) offences(module string) []offence {
 	var all []offence
 	for dir, p := range c.packages {

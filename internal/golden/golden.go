@@ -1,8 +1,8 @@
 // Package golden compares what a test makes with files that an earlier commit froze.
 //
-// A directory of golden files is compared as a whole, so that a file that no test makes any more fails the test too.
-// The flag -update rewrites the directory. A change of a golden file is a change of what others see: it is a commit
-// of its own, with a line in CHANGELOG.md.
+// A directory of golden files is compared as a whole, so that a file that no test makes any more
+// fails the test too. The flag -update rewrites the directory. A change of a golden file is a
+// change of what others see: it is a commit of its own, with a line in CHANGELOG.md.
 package golden
 
 import (
@@ -21,8 +21,8 @@ var update = flag.Bool("update", false, "write the golden files anew, in the pla
 // suffix is that of golden files; a directory may have others, which are not looked at.
 const suffix = ".txt"
 
-// Check compares the files of a directory, by their names without ".txt", with what the test made. With -update it
-// writes them.
+// Check compares the files of a directory, by their names without ".txt", with what the test made.
+// With -update it writes them.
 func Check(t testing.TB, dir string, got map[string]string) {
 	t.Helper()
 	if *update {
@@ -94,7 +94,8 @@ func write(dir string, got map[string]string) error {
 	return nil
 }
 
-// differs describes the first line in which two texts differ, with the comment ("# ...") that it stands under.
+// differs describes the first line in which two texts differ, with the comment ("# ...") that it
+// stands under.
 func differs(want, got string) string {
 	if want == got {
 		return ""

@@ -178,7 +178,8 @@ change it there, and write it with ` + "`go test ./internal/invariants -update`"
 ` + "`TestNIC/...`" + ` are cases of the suite in ` + "`nic/nictest`" + `, which each device model passes.
 `
 
-// render makes the document: areas in order of name, in each its sentences, and of each its tests by package.
+// render makes the document: areas in order of name, in each its sentences, and of each its tests
+// by package.
 func render(list []invariant) string {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b invariant) int {

@@ -19,8 +19,8 @@ import (
 
 const module = "vnic.dev/vnic/"
 
-// everywhere is what any package may import, small things that know nothing of ours; everywhereInTests
-// is what any package's tests may.
+// everywhere is what any package may import, small things that know nothing of ours;
+// everywhereInTests is what any package's tests may.
 const (
 	everywhere        = "internal/deadline internal/outfile internal/scm"
 	everywhereInTests = "internal/golden internal/testkit"
@@ -32,8 +32,9 @@ type layer struct {
 	imports, tests []string
 }
 
-// table is the layers: all packages that import something of ours, from the ground up, as "PACKAGE: IMPORTS...",
-// continued on indented lines; behind "tests:" stands what the package's tests may import besides.
+// table is the layers: all packages that import something of ours, from the ground up, as "PACKAGE:
+// IMPORTS...", continued on indented lines; behind "tests:" stands what the package's tests may
+// import besides.
 //
 //go:embed layers.txt
 var table string
@@ -59,16 +60,16 @@ var layers = func() (list []layer) {
 	return list
 }()
 
-// foreign are packages of others that some of ours may not import: nothing of an implementation shows
-// through the API.
+// foreign are packages of others that some of ours may not import: nothing of an implementation
+// shows through the API.
 var foreign = []struct{ pkg, not string }{
 	{"devmem", "gvisor.dev/"}, {"devmem/kernel", "gvisor.dev/"}, {"driver", "gvisor.dev/"}, {"guest", "gvisor.dev/"},
 	{"dma", "gvisor.dev/"}, {"virtq", "gvisor.dev/"}, {"vhostuser", "gvisor.dev/"}, {"vfiouser", "gvisor.dev/"},
 	{"splitter", "gvisor.dev/"},
 }
 
-// unsafeFiles may import unsafe, each use with its bound check beside it; a name that ends in a slash is
-// a whole package.
+// unsafeFiles may import unsafe, each use with its bound check beside it; a name that ends in a
+// slash is a whole package.
 var unsafeFiles = []string{"dma/", "virtq/", "stack/shadow.go", "devmem/kernel/sys.go"}
 
 // pkg is what go list says of a package.
@@ -145,7 +146,8 @@ func TestImportsPointDown(t *testing.T) {
 	}
 }
 
-// The table refuses imports that would turn the layers over, and all of a package that it does not know.
+// The table refuses imports that would turn the layers over, and all of a package that it does not
+// know.
 func TestForbiddenImportsAreFound(t *testing.T) {
 	for name, imports := range map[string]string{
 		"control":       "vhostuser virtq vfiouser",

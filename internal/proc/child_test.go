@@ -51,7 +51,8 @@ func readable(fd int) bool {
 	return n == 1
 }
 
-// again starts this test's program with a variable set, and gives what it says first. It is killed then.
+// again starts this test's program with a variable set, and gives what it says first. It is killed
+// then.
 func again(t *testing.T, env string, look func()) string {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")

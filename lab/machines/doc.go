@@ -3,6 +3,6 @@
 // or its agent.
 //
 // Images are made once and boot any number of guests. The caller of Boot closes the Guest, before
-// the lab; a guest that is gone explains the errors that came of it (Guest.Gone), and its Close then
-// does not tell of it again.
+// the lab; a guest that is gone explains the errors that came of it (Guest.Gone), and its Close
+// then does not tell of it again.
 package machines
