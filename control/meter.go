@@ -81,7 +81,7 @@ type PortCounters struct {
 
 // EngineCounters counts the work of a port's copy engines.
 type EngineCounters struct {
-	Jobs       uint64 // ended, in whatever way
+	Jobs       uint64 // ended, with or without an error
 	Failed     uint64 // of these, with an error
 	Gathered   uint64 // bytes within GPU memory
 	ToGuest    uint64 // bytes from GPU memory to guest RAM (D2H)

@@ -113,7 +113,7 @@ func (p *Port) enter() bool {
 }
 
 // endServing waits until nothing is served any more: for a while for what ends by itself, as the
-// end of a QEMU that is gone may be seen a moment later; then because it is told to.
+// end of a QEMU that is gone may be seen a moment later; then it is told to end.
 func (p *Port) endServing() {
 	p.mu.Lock()
 	p.closed = true

@@ -1,4 +1,4 @@
-// Package nic is what every NIC of vnic is, whatever a guest sees of it: a port of the wire with
+// Package nic is the part of a NIC that all device models share: a port of the wire with
 // receive queues that are chosen by flow rules and RSS, header split decided by one policy, meters
 // and counters by kind of memory, the path to the GPUs (peer to peer or bounced), and the control
 // channel of frames to its own control MAC.

@@ -17,7 +17,7 @@ const stuckAfter = 500 * time.Millisecond
 
 // Monitor is the goroutine of a device that does what none of its queues can do: it frees writers
 // that are blocked in the frontend's eventfds (Lines), passes on kicks of receive queues, and calls
-// the device when something is due. While nothing of that happens it sleeps.
+// the device when something is due. Else it sleeps.
 type Monitor struct {
 	event
 	dev     Monitored

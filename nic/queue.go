@@ -48,7 +48,7 @@ const (
 	PutTaken    Result = iota
 	PutNoBuffer        // not enough buffers posted
 	PutDisabled        // not enabled, or not started: no receive
-	PutStopped         // stopped for good by an error of the driver or its memory
+	PutStopped         // stopped by an error of the driver or its memory
 	PutTooBig          // longer than the queue's buffers could ever hold
 	PutUnsplit         // to be split, and the buffers do not allow it
 	PutFault           // the sender's memory went away; nothing was published

@@ -13,7 +13,7 @@ import (
 // RxQueue, of which it implements Lock, Unlock, Arm and Disarm, and calls Init before the queue is
 // used.
 //
-// What must not be done under the lock is done by Unlock: senders are woken, and an error is told.
+// Unlock does what must not be done under the lock: it wakes senders and reports an error.
 type RxBase struct {
 	model   RxModel
 	waiting atomic.Int32 // how many senders wait, one that Arm is busy with included
@@ -22,7 +22,7 @@ type RxBase struct {
 	waiters []wire.Waker // under mu, as all that follows
 	woken   []wire.Waker // to be woken by Unlock
 	err     error        // why the queue stopped
-	failed  bool         // err is to be told by Unlock
+	failed  bool         // Unlock is to report err
 }
 
 // RxModel is what a device model says to its queue's RxBase.

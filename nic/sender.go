@@ -54,7 +54,7 @@ type TxQueue interface {
 	// Idle is called before the worker sleeps and when it ends: it may be long until the next
 	// frame, so what the queue keeps for others than the held frames may go.
 	Idle(held []*TxFrame)
-	// Stopped is called as the worker's last deed, if an error of the queue has ended it.
+	// Stopped is the worker's last call, if an error of the queue has ended it.
 	Stopped(err error)
 }
 
@@ -112,7 +112,7 @@ type SenderStats struct {
 	PutBack uint64 // frames that waited when the queue was stopped, and were left to the driver
 }
 
-// NewSender makes a stopped Sender of a queue, which Close lets go of.
+// NewSender makes a stopped Sender of a queue, to be closed by Close.
 func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 	sleep, err := NewSleeper()
 	if err != nil {
@@ -171,7 +171,7 @@ func (s *Sender) Stop() {
 // Started says whether there was no Stop since Start. The worker may have ended for an error.
 func (s *Sender) Started() bool { return s.done != nil }
 
-// Close lets go of the Sender, for good.
+// Close stops the Sender and frees its descriptor.
 func (s *Sender) Close() {
 	s.Stop()
 	s.sleep.Close()
@@ -186,7 +186,7 @@ func (s *Sender) Stats() SenderStats {
 	return SenderStats{Waits: c.waits.v.Load(), GaveUp: c.gaveUp.v.Load(), PutBack: c.putBack.v.Load()}
 }
 
-// run moves frames until the queue is told to stop, or until something of it is broken.
+// run moves frames until the queue is told to stop, or until an error of it.
 func (s *Sender) run(kickFirst bool) error {
 	if kickFirst {
 		if err := s.waitKick(); err != nil || s.stopping.Load() {
@@ -340,7 +340,7 @@ func (s *Sender) keep(k, i int) {
 	s.batch[k], s.batch[i] = s.batch[i], s.batch[k]
 }
 
-// Release lets go of everything held, as the queue stops. The worker does so by itself.
+// Release gives back or drops all held frames, as the queue stops. The worker calls it by itself.
 func (s *Sender) Release() {
 	for ; s.held > 0; s.held-- {
 		f := s.frames[s.held-1]
@@ -357,7 +357,7 @@ func (s *Sender) Release() {
 	}
 }
 
-// trim lets go of long lists of frames that are disposed of.
+// trim frees the long segment lists of frames that are done.
 func (s *Sender) trim() {
 	for _, f := range s.frames[s.held:] {
 		f.Packet.Payload = dma.Reuse(f.Packet.Payload[:0])

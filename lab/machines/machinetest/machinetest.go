@@ -20,7 +20,7 @@ import (
 )
 
 // Images fetches what guests with NICs of these models boot from, and builds the initramfs with
-// modules, programs and files of o; with no modules those of the models. What it takes is let go of
+// modules, programs and files of o; with no modules those of the models. What it takes is released
 // when the test ends.
 func Images(t *testing.T, models []string, o guestimages.Options) *machines.Images {
 	t.Helper()
