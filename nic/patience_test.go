@@ -14,10 +14,10 @@ func TestPatience(t *testing.T) {
 	r, other := newWaitRing(), newWaitRing()
 	at := func(ms int) time.Time { return time.UnixMilli(int64(1_000_000 + ms)) }
 	for _, step := range []struct {
-		receiver *waitRing
-		from, to int // of the window, in ms
-		want     bool
-		what     string
+		receiver   *waitRing
+		since, now int // in ms
+		want       bool
+		what       string
 	}{
 		{r, 0, 999, true, "in the first second"},
 		{r, 0, 1000, false, "for more than a second"},
@@ -28,18 +28,18 @@ func TestPatience(t *testing.T) {
 		{r, 7900, 7900, false, "in the second penalty, which is longer than the first"},
 		{other, 5000, 5000, true, "where another receiver has a penalty"},
 	} {
-		if got := p.ShouldWait(step.receiver, nic.Window{From: at(step.from), To: at(step.to)}); got != step.want {
+		if got := p.ShouldWait(step.receiver, at(step.since), at(step.now)); got != step.want {
 			t.Errorf("%s: waited for: %v", step.what, got)
 		}
 	}
 	r.locked(r.WakeAll)
-	if !p.ShouldWait(r, nic.Window{From: at(7000), To: at(7000)}) {
+	if !p.ShouldWait(r, at(7000), at(7000)) {
 		t.Error("a penalty for one that got buffers")
 	}
 	var rs []*waitRing
 	for range 6 { // more than are kept
 		rs = append(rs, newWaitRing())
-		p.ShouldWait(rs[len(rs)-1], nic.Window{From: at(0), To: at(10_000)})
+		p.ShouldWait(rs[len(rs)-1], at(0), at(10_000))
 	}
 	n := 0
 	for _, r := range rs {

@@ -113,7 +113,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Li
 		rq.mover.port = p
 		p.queues = append(p.queues, rq)
 	}
-	p.notify.init()
+	p.notify.copier, p.notify.frame = dma.NewCopier(), make([]byte, control.MaxFrame)
 	p.backlog.port, p.backlog.copier = p, dma.NewCopier()
 	p.mu.Lock()
 	defer p.mu.Unlock()

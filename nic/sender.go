@@ -317,7 +317,7 @@ func (s *Sender) settle(old int) error {
 			if i >= old {
 				f.since = now
 			}
-			if s.patience.ShouldWait(f.Packet.Verdict.Queue, Window{From: f.since, To: now}) {
+			if s.patience.ShouldWait(f.Packet.Verdict.Queue, f.since, now) {
 				s.keep(kept, i)
 				kept++
 				continue
