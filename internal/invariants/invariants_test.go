@@ -26,8 +26,14 @@ const (
 
 // invariant is one sentence of one test.
 type invariant struct {
+	group
+	test string // its name; of a script its path
+}
+
+// group is what the tests of a line of the document have in common.
+type group struct {
 	area, sentence string
-	dir, test      string // the test's package, and its name; of a script dir is "" and test its path
+	dir            string // the package; "" of scripts
 }
 
 // parse takes an invariant out of the text behind "Invariant: ".
@@ -112,7 +118,7 @@ func inGo(path, dir string) (list []invariant, err error) {
 			if !strings.HasPrefix(test, "Test") && !strings.HasPrefix(test, "Fuzz") {
 				return nil, fmt.Errorf("%s: %s is no test, nor a case of the suite in its file", path, test)
 			}
-			list = append(list, invariant{area, sentence, dir, test})
+			list = append(list, invariant{group{area, sentence, dir}, test})
 			want--
 		}
 	}
@@ -165,14 +171,15 @@ func inScript(path, rel string) (list []invariant, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		list = append(list, invariant{area, sentence, "", rel})
+		list = append(list, invariant{group{area, sentence, ""}, rel})
 	}
 	return list, nil
 }
 
 const head = `# Invariants
 
-What holds, and the tests that hold it. This page is made of the comments above the tests (` + "`internal/invariants`" + `):
+What holds, and the tests that hold it. This page is made of the comments above the tests (` +
+	"`internal/invariants`" + `):
 change it there, and write it with ` + "`go test ./internal/invariants -update`" + `.
 
 ` + "`TestNIC/...`" + ` are cases of the suite in ` + "`nic/nictest`" + `, which each device model passes.
@@ -188,9 +195,9 @@ func render(list []invariant) string {
 	})
 	var b strings.Builder
 	b.WriteString(head)
-	var last invariant
+	var last group
 	for len(list) > 0 {
-		i := list[0]
+		i := list[0].group
 		if i.area != last.area {
 			fmt.Fprintf(&b, "\n## %s\n\n", i.area)
 		}
@@ -199,8 +206,9 @@ func render(list []invariant) string {
 		}
 		last = i
 		var tests []string // of the sentence, in the package
-		for ; len(list) > 0 && list[0].area == i.area && list[0].sentence == i.sentence && list[0].dir == i.dir; list = list[1:] {
+		for len(list) > 0 && list[0].group == i {
 			tests = append(tests, "`"+list[0].test+"`")
+			list = list[1:]
 		}
 		b.WriteString(wrap(cmp.Or(i.dir, "script")+": "+strings.Join(tests, ", "), "  - ", "    ") + "\n")
 	}
