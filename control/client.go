@@ -13,8 +13,9 @@ import (
 	"time"
 )
 
-// Sender puts a frame on a transmit queue of the NIC. Send copies the frame before it returns, and is called by many
-// goroutines at once. After an error that is net.ErrClosed the call fails; any other is as good as a lost frame.
+// Sender puts a frame on a transmit queue of the NIC. Send copies the frame before it returns, and
+// is called by many goroutines at once. After an error that is net.ErrClosed the call fails; any
+// other is as good as a lost frame.
 type Sender interface{ Send(frame []byte) error }
 
 // Times of a Client.
@@ -24,17 +25,17 @@ const (
 	defaultTimeout = 10 * time.Second
 )
 
-// maxSpan is how far the sequence numbers of a client's requests under way may lie apart. It keeps the oldest inside
-// the dispatcher's window.
+// maxSpan is how far the sequence numbers of a client's requests under way may lie apart. It keeps
+// the oldest inside the dispatcher's window.
 const maxSpan = Window / 2
 
 // ClientOptions configure a Client; the zero value is good.
 type ClientOptions struct {
 	MAC     [6]byte       // the driver's: source of the frames
 	Timeout time.Duration // without an answer; 10 s if 0
-	// OnGeneration is called, if set, when an answer shows that the port's state is not the one that earlier answers
-	// came from: it is empty and is to be set up again. It is called by Receive, before the answer reaches its caller,
-	// so it must not wait for the client.
+	// OnGeneration is called, if set, when an answer shows that the port's state is not the one
+	// that earlier answers came from: it is empty and is to be set up again. It is called by
+	// Receive, before the answer reaches its caller, so it must not wait for the client.
 	OnGeneration func(old, generation uint32)
 }
 
@@ -59,8 +60,8 @@ func (e *Error) Unwrap() error { return e.Errno }
 // ErrNoAnswer is returned when requests stay without an answer; it is also an ETIMEDOUT.
 var ErrNoAnswer = fmt.Errorf("no answer from the NIC's control channel: %w", syscall.ETIMEDOUT)
 
-// Client is a driver's end of the control channel, with a session of its own. Its methods may be called by many
-// goroutines at once.
+// Client is a driver's end of the control channel, with a session of its own. Its methods may be
+// called by many goroutines at once.
 type Client struct {
 	send    Sender
 	o       ClientOptions
@@ -74,7 +75,7 @@ type Client struct {
 	gen      uint32           // under mu
 	genKnown bool             // under mu
 	done     bool             // under mu: closed
-	jobs     jobBoard         // under mu
+	jobs     jobWaits         // under mu
 	stats    ClientStats      // under mu
 }
 
@@ -82,7 +83,7 @@ type Client struct {
 type call struct {
 	class Class
 	cmd   Command
-	reply chan answer // room for one
+	reply chan answer // of capacity 1
 }
 
 type answer struct {
@@ -138,15 +139,16 @@ func (c *Client) Stats() ClientStats {
 	return c.stats
 }
 
-// Receive takes a frame from receive queue 0. It returns false if the frame is not the control channel's; one that is
-// needs no further handling, good or bad. The frame is not kept. Receive never waits.
+// Receive takes a frame from receive queue 0. It returns false if the frame is not the control
+// channel's; one that is needs no further handling, good or bad. The frame is not kept. Receive
+// never waits.
 func (c *Client) Receive(frame []byte) bool {
 	if !IsControl(frame) {
 		return false
 	}
 	var f Frame
 	err := f.Parse(frame)
-	old, changed, cl := c.take(&f, err)
+	old, changed, cl := c.classify(&f, err)
 	if changed && c.o.OnGeneration != nil {
 		c.o.OnGeneration(old, f.Generation)
 	}
@@ -156,8 +158,8 @@ func (c *Client) Receive(frame []byte) bool {
 	return true
 }
 
-// take finds out what a frame is, and returns the request that it answers, if it is an answer.
-func (c *Client) take(f *Frame, err error) (old uint32, changed bool, cl *call) {
+// classify finds out what a frame is, and returns the request that it answers, if it is an answer.
+func (c *Client) classify(f *Frame, err error) (old uint32, changed bool, cl *call) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var status JobStatus
@@ -204,11 +206,11 @@ func (c *Client) remove(seq uint32) {
 func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint32, cl *call, err error) {
 	for {
 		c.mu.Lock()
-		room := !c.done
+		inWindow := !c.done
 		for s := range c.pending {
-			room = room && c.seq-s < maxSpan
+			inWindow = inWindow && c.seq-s < maxSpan
 		}
-		if room {
+		if inWindow {
 			seq, cl = c.seq, &call{class: class, cmd: cmd, reply: make(chan answer, 1)}
 			c.seq++
 			c.pending[seq] = cl
@@ -228,8 +230,9 @@ func (c *Client) begin(ctx context.Context, class Class, cmd Command) (seq uint3
 	}
 }
 
-// Call sends a request and waits for its answer, sending it again until then, until ctx ends, or until the client's
-// timeout (ErrNoAnswer). A refusal is an *Error. After any other error it is not known whether the NIC did it.
+// Call sends a request and waits for its answer, sending it again until then, until ctx ends, or
+// until the client's timeout (ErrNoAnswer). A refusal is an *Error. After any other error it is not
+// known whether the NIC did it.
 func (c *Client) Call(ctx context.Context, class Class, cmd Command, data []byte) ([]byte, error) {
 	if len(data) > MaxData {
 		return nil, badData("%d bytes of data do not fit in a frame of %d", len(data), MaxFrame)

@@ -50,40 +50,40 @@ type Handler interface {
 	CancelJob(id uint64) (JobStatus, error)
 }
 
-// The table of commands: class and command, the types of request and reply, and who handles it.
+// The table of commands: class and command, the types of request and reply, and the handler.
 // Both ends use it: the dispatcher by number, the client by name. JobCompleted is not here: it is a
 // notify.
 var (
-	_ = row[none, Info](ClassInfo, InfoHello, ask(Handler.Info))
+	_ = row[none, Info](ClassInfo, InfoHello, withoutArgs(Handler.Info))
 
-	splitSet = row[Split, none](ClassSplit, SplitSet, order(Handler.SetSplit))
+	splitSet = row[Split, none](ClassSplit, SplitSet, withoutReply(Handler.SetSplit))
 	splitGet = row[Split, Split](ClassSplit, SplitGet, func(h Handler, s Split) (Split, error) { return h.Split(s.Queue) })
 
 	flowAdd  = row[FlowRule, uint32](ClassFlow, FlowAdd, Handler.AddFlow)
-	flowDel  = row[uint32, none](ClassFlow, FlowDel, order(Handler.DelFlow))
-	flowList = row[uint32, list[FlowRule]](ClassFlow, FlowList, lists(Handler.Flows))
+	flowDel  = row[uint32, none](ClassFlow, FlowDel, withoutReply(Handler.DelFlow))
+	flowList = row[uint32, list[FlowRule]](ClassFlow, FlowList, listOf(Handler.Flows))
 
-	rssSet = row[RSS, none](ClassRSS, RSSSet, order(Handler.SetRSS))
-	rssGet = row[none, RSS](ClassRSS, RSSGet, ask(Handler.RSS))
+	rssSet = row[RSS, none](ClassRSS, RSSSet, withoutReply(Handler.SetRSS))
+	rssGet = row[none, RSS](ClassRSS, RSSGet, withoutArgs(Handler.RSS))
 
-	gpuList    = row[uint32, list[GPUInfo]](ClassGPU, GPUList, lists(Handler.GPUs))
-	gpuMapList = row[uint32, list[GPUMap]](ClassGPU, GPUMapList, lists(Handler.GPUMaps))
+	gpuList    = row[uint32, list[GPUInfo]](ClassGPU, GPUList, listOf(Handler.GPUs))
+	gpuMapList = row[uint32, list[GPUMap]](ClassGPU, GPUMapList, listOf(Handler.GPUMaps))
 
 	bufferAdd  = row[Buffer, uint32](ClassBuffer, BufferRegister, Handler.RegisterBuffer)
-	bufferDel  = row[uint32, none](ClassBuffer, BufferUnregister, order(Handler.UnregisterBuffer))
-	bufferList = row[uint32, list[Buffer]](ClassBuffer, BufferList, lists(Handler.Buffers))
+	bufferDel  = row[uint32, none](ClassBuffer, BufferUnregister, withoutReply(Handler.UnregisterBuffer))
+	bufferList = row[uint32, list[Buffer]](ClassBuffer, BufferList, listOf(Handler.Buffers))
 
 	bindRx = row[Binding, uint32](ClassBinding, BindingRx,
 		func(h Handler, n Binding) (uint32, error) { return h.BindRx(n.Buffer, n.Queues) })
 	bindTx = row[Binding, uint32](ClassBinding, BindingTx,
 		func(h Handler, n Binding) (uint32, error) { return h.BindTx(n.Buffer) })
-	unbind      = row[uint32, none](ClassBinding, BindingUndo, order(Handler.Unbind))
-	bindingList = row[uint32, list[Binding]](ClassBinding, BindingList, lists(Handler.Bindings))
+	unbind      = row[uint32, none](ClassBinding, BindingUndo, withoutReply(Handler.Unbind))
+	bindingList = row[uint32, list[Binding]](ClassBinding, BindingList, listOf(Handler.Bindings))
 
 	meterAdd  = row[Meter, uint32](ClassMeter, MeterAdd, Handler.AddMeter)
 	meterRead = row[uint32, MeterCounters](ClassMeter, MeterRead, Handler.ReadMeter)
-	meterDel  = row[uint32, none](ClassMeter, MeterDel, order(Handler.DelMeter))
-	meterPort = row[none, PortCounters](ClassMeter, MeterPort, ask(Handler.PortCounters))
+	meterDel  = row[uint32, none](ClassMeter, MeterDel, withoutReply(Handler.DelMeter))
+	meterPort = row[none, PortCounters](ClassMeter, MeterPort, withoutArgs(Handler.PortCounters))
 
 	jobSubmit = row[Job, uint64](ClassJob, JobSubmit, Handler.SubmitJob)
 	jobPoll   = row[uint64, JobStatus](ClassJob, JobPoll, Handler.PollJob)
@@ -121,18 +121,18 @@ func row[Q, R any](class Class, cmd Command, handle func(Handler, Q) (R, error))
 	return c
 }
 
-// ask is the handler of a command that asks with nothing.
-func ask[R any](f func(Handler) (R, error)) func(Handler, none) (R, error) {
+// withoutArgs is the handler of a command whose request is empty.
+func withoutArgs[R any](f func(Handler) (R, error)) func(Handler, none) (R, error) {
 	return func(h Handler, _ none) (R, error) { return f(h) }
 }
 
-// order is the handler of a command whose reply is empty.
-func order[Q any](f func(Handler, Q) error) func(Handler, Q) (none, error) {
+// withoutReply is the handler of a command whose reply is empty.
+func withoutReply[Q any](f func(Handler, Q) error) func(Handler, Q) (none, error) {
 	return func(h Handler, q Q) (none, error) { return none{}, f(h, q) }
 }
 
-// lists is the handler of a command that asks for a list.
-func lists[T element](f func(Handler) ([]T, error)) func(Handler, uint32) (list[T], error) {
+// listOf is the handler of a command that asks for a list.
+func listOf[T element](f func(Handler) ([]T, error)) func(Handler, uint32) (list[T], error) {
 	return func(h Handler, n uint32) (list[T], error) {
 		elems, err := f(h)
 		return after(elems, n), err
@@ -171,14 +171,14 @@ func (c *command[Q, R]) call(ctx context.Context, client *Client, q Q) (r R, err
 	return r, err
 }
 
-// void is call without the empty reply.
-func void[Q any](ctx context.Context, client *Client, c *command[Q, none], q Q) error {
+// callVoid is call without the empty reply.
+func callVoid[Q any](ctx context.Context, client *Client, c *command[Q, none], q Q) error {
 	_, err := c.call(ctx, client, q)
 	return err
 }
 
-// all asks for a list, frame by frame.
-func all[T element](ctx context.Context, client *Client, c *command[uint32, list[T]]) (elems []T, err error) {
+// callList asks for a list, frame by frame.
+func callList[T element](ctx context.Context, client *Client, c *command[uint32, list[T]]) (elems []T, err error) {
 	for after := uint32(0); ; {
 		l, err := c.call(ctx, client, after)
 		if err != nil {
@@ -205,7 +205,7 @@ func (c *Client) Hello(ctx context.Context) (i Info, err error) {
 }
 
 // SetSplit sets a receive queue's header split.
-func (c *Client) SetSplit(ctx context.Context, s Split) error { return void(ctx, c, splitSet, s) }
+func (c *Client) SetSplit(ctx context.Context, s Split) error { return callVoid(ctx, c, splitSet, s) }
 
 // Split reads a receive queue's header split.
 func (c *Client) Split(ctx context.Context, queue uint16) (Split, error) {
@@ -219,22 +219,22 @@ func (c *Client) AddFlow(ctx context.Context, r FlowRule) (uint32, error) {
 }
 
 // DelFlow deletes a rule.
-func (c *Client) DelFlow(ctx context.Context, id uint32) error { return void(ctx, c, flowDel, id) }
+func (c *Client) DelFlow(ctx context.Context, id uint32) error { return callVoid(ctx, c, flowDel, id) }
 
 // Flows lists the rules.
-func (c *Client) Flows(ctx context.Context) ([]FlowRule, error) { return all(ctx, c, flowList) }
+func (c *Client) Flows(ctx context.Context) ([]FlowRule, error) { return callList(ctx, c, flowList) }
 
 // SetRSS sets receive side scaling.
-func (c *Client) SetRSS(ctx context.Context, r RSS) error { return void(ctx, c, rssSet, r) }
+func (c *Client) SetRSS(ctx context.Context, r RSS) error { return callVoid(ctx, c, rssSet, r) }
 
 // RSS reads receive side scaling.
 func (c *Client) RSS(ctx context.Context) (RSS, error) { return rssGet.call(ctx, c, none{}) }
 
 // GPUs lists the GPUs that the port may use.
-func (c *Client) GPUs(ctx context.Context) ([]GPUInfo, error) { return all(ctx, c, gpuList) }
+func (c *Client) GPUs(ctx context.Context) ([]GPUInfo, error) { return callList(ctx, c, gpuList) }
 
 // GPUMaps lists where in the guest's address space the memory of GPUs lies.
-func (c *Client) GPUMaps(ctx context.Context) ([]GPUMap, error) { return all(ctx, c, gpuMapList) }
+func (c *Client) GPUMaps(ctx context.Context) ([]GPUMap, error) { return callList(ctx, c, gpuMapList) }
 
 // RegisterBuffer registers a range of GPU memory and returns its id.
 func (c *Client) RegisterBuffer(ctx context.Context, gpu uint16, off, size uint64) (uint32, error) {
@@ -243,11 +243,11 @@ func (c *Client) RegisterBuffer(ctx context.Context, gpu uint16, off, size uint6
 
 // UnregisterBuffer undoes RegisterBuffer.
 func (c *Client) UnregisterBuffer(ctx context.Context, id uint32) error {
-	return void(ctx, c, bufferDel, id)
+	return callVoid(ctx, c, bufferDel, id)
 }
 
 // Buffers lists the registered buffers.
-func (c *Client) Buffers(ctx context.Context) ([]Buffer, error) { return all(ctx, c, bufferList) }
+func (c *Client) Buffers(ctx context.Context) ([]Buffer, error) { return callList(ctx, c, bufferList) }
 
 // BindRx binds receive queues to a buffer and returns the binding's id.
 func (c *Client) BindRx(ctx context.Context, buffer uint32, queues ...uint16) (uint32, error) {
@@ -260,10 +260,12 @@ func (c *Client) BindTx(ctx context.Context, buffer uint32) (uint32, error) {
 }
 
 // Unbind ends a binding.
-func (c *Client) Unbind(ctx context.Context, id uint32) error { return void(ctx, c, unbind, id) }
+func (c *Client) Unbind(ctx context.Context, id uint32) error { return callVoid(ctx, c, unbind, id) }
 
 // Bindings lists the bindings.
-func (c *Client) Bindings(ctx context.Context) ([]Binding, error) { return all(ctx, c, bindingList) }
+func (c *Client) Bindings(ctx context.Context) ([]Binding, error) {
+	return callList(ctx, c, bindingList)
+}
 
 // AddMeter installs a meter and returns its id.
 func (c *Client) AddMeter(ctx context.Context, m Meter) (uint32, error) {
@@ -276,7 +278,9 @@ func (c *Client) ReadMeter(ctx context.Context, id uint32) (MeterCounters, error
 }
 
 // DelMeter removes a meter.
-func (c *Client) DelMeter(ctx context.Context, id uint32) error { return void(ctx, c, meterDel, id) }
+func (c *Client) DelMeter(ctx context.Context, id uint32) error {
+	return callVoid(ctx, c, meterDel, id)
+}
 
 // PortCounters reads what the port has seen in all.
 func (c *Client) PortCounters(ctx context.Context) (PortCounters, error) {

@@ -9,20 +9,23 @@ import (
 
 // Sizes of what a Dispatcher remembers.
 const (
-	// Window is how many requests of a session are told apart: the newest one and those before it. A client has
-	// fewer under way; an older one is refused with ESTALE, as it may have been handled and forgotten.
+	// Window is how many requests of a session are told apart: the newest one and those before it.
+	// A client has fewer under way; an older one is refused with ESTALE, as it may have been
+	// handled and forgotten.
 	Window = 64
-	// MaxSessions is how many sessions are remembered; the one unused for longest makes room.
+	// MaxSessions is how many sessions are remembered; the one unused for longest is forgotten for
+	// a new one.
 	MaxSessions = 8
 	// maxText is the most of an error's text that travels.
 	maxText = 256
 )
 
-// Dispatcher is a port's end of the control channel. Its methods may be called by many goroutines at once.
+// Dispatcher is a port's end of the control channel. Its methods may be called by many goroutines
+// at once.
 //
-// Each request is handled once: a repeat gets the stored reply, or none while the first is still being handled (the
-// driver will repeat it again). Sessions are only about repeats: what commands have set up belongs to the port and
-// outlives the session, until device reset.
+// Each request is handled once: a repeat gets the stored reply, or none while the first is still
+// being handled (the driver will repeat it again). Sessions are only about repeats: what commands
+// have set up belongs to the port and outlives the session, until device reset.
 type Dispatcher struct {
 	h Handler
 
@@ -76,16 +79,17 @@ func (d *Dispatcher) Stats() DispatcherStats {
 	}
 }
 
-// Reset forgets all sessions and their replies: device reset, after the handler's state has got a new generation.
+// Reset forgets all sessions and their replies: device reset, after the handler's state has got a
+// new generation.
 func (d *Dispatcher) Reset() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	clear(d.sessions)
 }
 
-// Handle takes a control frame, with its Ethernet header, and returns the frame of the reply, to be put on receive
-// queue 0, or nil if there is none. The reply is written to reply's storage if that holds MaxFrame bytes. The frame is
-// not kept. Handle returns when the Handler has.
+// Handle takes a control frame, with its Ethernet header, and returns the frame of the reply, to be
+// put on receive queue 0, or nil if there is none. The reply is written to reply's storage if that
+// holds MaxFrame bytes. The frame is not kept. Handle returns when the Handler has.
 func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 	reply = reply[:0]
 	var f Frame
@@ -123,8 +127,8 @@ func (d *Dispatcher) Handle(frame, reply []byte) []byte {
 
 var errStale = &textError{"this request is older than those that are remembered", syscall.ESTALE}
 
-// begin finds out whether a request is to be run. If not, old is the stored reply, or nil if there is none yet. A
-// request too old to tell is to be run without a session.
+// begin finds out whether a request is to be run. If not, old is the stored reply, or nil if there
+// is none yet. A request too old to tell is to be run without a session.
 func (d *Dispatcher) begin(f *Frame) (s *session, old []byte, run bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -205,7 +209,8 @@ func errnoOf(err error) syscall.Errno {
 	return syscall.EIO
 }
 
-// NotifyJob appends to frame the frame that tells the driver, whose MAC is dst, that a job has ended.
+// NotifyJob appends to frame the frame that tells the driver, whose MAC is dst, that a job has
+// ended.
 func (d *Dispatcher) NotifyJob(frame []byte, dst [6]byte, s *JobStatus) []byte {
 	data, _ := encode(nil, s) // of fixed size: there is no error
 	f := Frame{Dst: dst, Src: MAC, Data: data}

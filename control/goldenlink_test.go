@@ -1,47 +1,47 @@
-package control_test
+package control
 
 import (
 	"encoding/hex"
 	"fmt"
+	"maps"
+	"regexp"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // goldenSession stands in every golden frame in the place of the client's own, which is random.
 var goldenSession = [4]byte{0x04, 0x03, 0x02, 0x01}
 
-const sessionAt = control.EthernetLen + 4
+const sessionAt = EthernetLen + 4
 
-// goldenLink joins a client and a dispatcher, in memory and at once, and writes down what it carries: frames toward
-// the NIC after ">", and those toward the driver after "<".
+// goldenLink joins a client and a dispatcher, in memory and at once, and writes down what it
+// carries: frames toward the NIC after ">", and those toward the driver after "<".
 type goldenLink struct {
 	t      *testing.T
-	d      *control.Dispatcher
-	client *control.Client
+	d      *Dispatcher
+	client *Client
 	own    [4]byte // the client's session, once it has sent
 	text   strings.Builder
 
-	lose      func(n int, reply bool) bool // if set: whether the nth frame, from 0, is lost
+	lose      func(n int) bool // if set: whether the nth frame, from 0, is lost
 	n         int
 	change    func(frame []byte) []byte // if set, applied to replies
 	changeAsk func(frame []byte) []byte // if set, applied to requests
-	answered  func(reply []byte)        // if set, called with each reply
-	quiet     bool                      // nothing is written down
 }
 
-func newGoldenLink(t *testing.T, h control.Handler, o control.ClientOptions) *goldenLink {
-	o.MAC = [6]byte{2, 0, 0, 0, 0, 9}
-	l := &goldenLink{t: t, d: control.NewDispatcher(h)}
-	l.client = control.NewClient(l, o)
+func newGoldenLink(t *testing.T, h Handler, o ClientOptions) *goldenLink {
+	o.MAC = driverMAC
+	l := &goldenLink{t: t, d: NewDispatcher(h)}
+	l.client = NewClient(l, o)
 	t.Cleanup(l.client.Close)
 	return l
 }
 
-// Send implements control.Sender.
+// Send implements Sender.
 func (l *goldenLink) Send(frame []byte) error {
 	own := [4]byte(frame[sessionAt:])
 	if own == [4]byte{} || l.own != [4]byte{} && own != l.own {
@@ -61,12 +61,12 @@ func (l *goldenLink) Send(frame []byte) error {
 
 // toNIC carries a frame to the NIC and returns the answer.
 func (l *goldenLink) toNIC(frame []byte) []byte {
-	if l.lost(false) {
+	if l.lost() {
 		l.write("> (lost)", frame)
 		return nil
 	}
 	l.write(">", frame)
-	return l.d.Handle(frame, make([]byte, 0, control.MaxFrame))
+	return l.d.Handle(frame, make([]byte, 0, MaxFrame))
 }
 
 // toDriver carries an answer, or a notify, to the driver.
@@ -74,10 +74,7 @@ func (l *goldenLink) toDriver(frame []byte) {
 	if l.change != nil {
 		frame = l.change(slices.Clone(frame))
 	}
-	if l.answered != nil {
-		l.answered(frame)
-	}
-	if l.lost(true) {
+	if l.lost() {
 		l.write("< (lost)", frame)
 		return
 	}
@@ -91,35 +88,30 @@ func (l *goldenLink) toDriver(frame []byte) {
 	}
 }
 
-func (l *goldenLink) lost(reply bool) bool {
+func (l *goldenLink) lost() bool {
 	l.n++
-	return l.lose != nil && l.lose(l.n-1, reply)
+	return l.lose != nil && l.lose(l.n-1)
 }
 
 // say writes a comment.
 func (l *goldenLink) say(what string, args ...any) {
-	if !l.quiet {
-		fmt.Fprintf(&l.text, "\n# "+what+"\n", args...)
-	}
+	fmt.Fprintf(&l.text, "\n# "+what+"\n", args...)
 }
 
 const dumpWidth = 32 // bytes of data on a line
 
-// write writes a frame: a line of its Ethernet header and control header, and its data on lines of its own. The text
-// of a refusal is repeated in a comment.
+// write writes a frame: a line of its Ethernet header and control header, and its data on lines of
+// its own. The text of a refusal is repeated in a comment.
 func (l *goldenLink) write(dir string, frame []byte) {
-	if l.quiet {
-		return
-	}
 	b := &l.text
-	if len(frame) < control.EthernetLen+control.HeaderLen {
+	if len(frame) < EthernetLen+HeaderLen {
 		fmt.Fprintf(b, "%s %x\n", dir, frame)
 		return
 	}
-	h := frame[control.EthernetLen:]
+	h := frame[EthernetLen:]
 	fmt.Fprintf(b, "%s %x %x %x %x %x %x %x %x %x\n", dir, frame[:6], frame[6:12], frame[12:14],
 		h[0:4], h[4:8], h[8:12], h[12:16], h[16:18], h[18:20])
-	data := frame[control.EthernetLen+control.HeaderLen:]
+	data := frame[EthernetLen+HeaderLen:]
 	for line := range slices.Chunk(data, dumpWidth) {
 		var words []string
 		for w := range slices.Chunk(line, 4) {
@@ -127,197 +119,81 @@ func (l *goldenLink) write(dir string, frame []byte) {
 		}
 		fmt.Fprintf(b, "    %s\n", strings.Join(words, " "))
 	}
-	var f control.Frame
+	var f Frame
 	if f.Parse(frame) == nil && f.Errno != 0 {
 		fmt.Fprintf(b, "#   %d (%v): %q\n", uint16(f.Errno), f.Errno, f.Data)
 	}
 }
 
-// goldenFrame is a frame read back from a golden file.
-type goldenFrame struct {
-	dir string // ">" or "<"
-	control.Frame
-}
+// goldenLines finds the frames of a golden file, each with its lines of data.
+var goldenLines = regexp.MustCompile(`(?m)^[<>](?: \(lost\))? (.*\n(?:    .*\n)*)`)
 
-// parseGolden reads the frames of a golden file back; those that are not frames of the protocol are left out.
-func parseGolden(text string) ([]goldenFrame, error) {
-	var all []goldenFrame
-	var dir, digits string
-	flush := func() error {
-		b, err := hex.DecodeString(strings.ReplaceAll(digits, " ", ""))
-		if err != nil {
-			return err
-		}
-		f := goldenFrame{dir: dir}
-		if dir != "" && f.Parse(b) == nil {
-			all = append(all, f)
-		}
-		dir, digits = "", ""
-		return nil
-	}
-	for line := range strings.Lines(text) {
-		line = strings.TrimSuffix(line, "\n")
-		switch {
-		case strings.HasPrefix(line, ">"), strings.HasPrefix(line, "<"):
-			if err := flush(); err != nil {
-				return nil, err
+// goldenFrames reads the frames of all golden files back.
+func goldenFrames(t testing.TB) (frames [][]byte) {
+	files, err := golden.Read(goldenDir)
+	testkit.OK(t, err)
+	for _, name := range slices.Sorted(maps.Keys(files)) {
+		for _, m := range goldenLines.FindAllStringSubmatch(files[name], -1) {
+			b, err := hex.DecodeString(strings.Join(strings.Fields(m[1]), ""))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
 			}
-			dir = line[:1]
-			digits = strings.TrimPrefix(line[1:], " (lost)")
-		case strings.HasPrefix(line, "    ") && dir != "":
-			digits += line
+			frames = append(frames, b)
 		}
 	}
-	err := flush()
-	return all, err
+	return frames
 }
 
 // goldenHandler answers with what the test has set, and keeps what it was asked.
 type goldenHandler struct {
 	generation uint32
-	err        error // of the next call, and all later ones
+	answer     any   // to the next calls: a value, or an error; nil is the zero value
 	got        []any // the arguments of the last call
 	calls      int
-
-	info     control.Info
-	split    control.Split
-	id       uint32
-	rules    []control.FlowRule
-	rss      control.RSS
-	gpus     []control.GPUInfo
-	maps     []control.GPUMap
-	buffers  []control.Buffer
-	bindings []control.Binding
-	counters control.MeterCounters
-	port     control.PortCounters
-	job      uint64
-	status   control.JobStatus
 }
 
-func (h *goldenHandler) called(args ...any) { h.got, h.calls = args, h.calls+1 }
-
-func (h *goldenHandler) Generation() uint32 { return h.generation }
-func (h *goldenHandler) Info() (control.Info, error) {
-	h.called()
-	return h.info, h.err
+// reply keeps the arguments of a call and answers it.
+func reply[R any](h *goldenHandler, args ...any) (r R, err error) {
+	h.got, h.calls = args, h.calls+1
+	switch a := h.answer.(type) {
+	case error:
+		err = a
+	case R:
+		r = a
+	}
+	return r, err
 }
 
-func (h *goldenHandler) SetSplit(s control.Split) error {
-	h.called(s)
-	return h.err
+// done is reply for a call that returns only an error.
+func (h *goldenHandler) done(arg any) error {
+	_, err := reply[none](h, arg)
+	return err
 }
 
-func (h *goldenHandler) Split(queue uint16) (control.Split, error) {
-	h.called(queue)
-	return h.split, h.err
+func (h *goldenHandler) Generation() uint32                          { return h.generation }
+func (h *goldenHandler) Info() (Info, error)                         { return reply[Info](h) }
+func (h *goldenHandler) SetSplit(s Split) error                      { return h.done(s) }
+func (h *goldenHandler) Split(queue uint16) (Split, error)           { return reply[Split](h, queue) }
+func (h *goldenHandler) AddFlow(r FlowRule) (uint32, error)          { return reply[uint32](h, r) }
+func (h *goldenHandler) DelFlow(id uint32) error                     { return h.done(id) }
+func (h *goldenHandler) Flows() ([]FlowRule, error)                  { return reply[[]FlowRule](h) }
+func (h *goldenHandler) SetRSS(r RSS) error                          { return h.done(r) }
+func (h *goldenHandler) RSS() (RSS, error)                           { return reply[RSS](h) }
+func (h *goldenHandler) GPUs() ([]GPUInfo, error)                    { return reply[[]GPUInfo](h) }
+func (h *goldenHandler) GPUMaps() ([]GPUMap, error)                  { return reply[[]GPUMap](h) }
+func (h *goldenHandler) RegisterBuffer(b Buffer) (uint32, error)     { return reply[uint32](h, b) }
+func (h *goldenHandler) UnregisterBuffer(id uint32) error            { return h.done(id) }
+func (h *goldenHandler) Buffers() ([]Buffer, error)                  { return reply[[]Buffer](h) }
+func (h *goldenHandler) BindRx(b uint32, q []uint16) (uint32, error) { return reply[uint32](h, b, q) }
+func (h *goldenHandler) BindTx(buffer uint32) (uint32, error)        { return reply[uint32](h, buffer) }
+func (h *goldenHandler) Unbind(id uint32) error                      { return h.done(id) }
+func (h *goldenHandler) Bindings() ([]Binding, error)                { return reply[[]Binding](h) }
+func (h *goldenHandler) AddMeter(m Meter) (uint32, error)            { return reply[uint32](h, m) }
+func (h *goldenHandler) ReadMeter(id uint32) (MeterCounters, error) {
+	return reply[MeterCounters](h, id)
 }
-
-func (h *goldenHandler) AddFlow(r control.FlowRule) (uint32, error) {
-	h.called(r)
-	return h.id, h.err
-}
-
-func (h *goldenHandler) DelFlow(id uint32) error {
-	h.called(id)
-	return h.err
-}
-
-func (h *goldenHandler) Flows() ([]control.FlowRule, error) {
-	h.called()
-	return h.rules, h.err
-}
-
-func (h *goldenHandler) SetRSS(r control.RSS) error {
-	h.called(r)
-	return h.err
-}
-
-func (h *goldenHandler) RSS() (control.RSS, error) {
-	h.called()
-	return h.rss, h.err
-}
-
-func (h *goldenHandler) GPUs() ([]control.GPUInfo, error) {
-	h.called()
-	return h.gpus, h.err
-}
-
-func (h *goldenHandler) GPUMaps() ([]control.GPUMap, error) {
-	h.called()
-	return h.maps, h.err
-}
-
-func (h *goldenHandler) RegisterBuffer(b control.Buffer) (uint32, error) {
-	h.called(b)
-	return h.id, h.err
-}
-
-func (h *goldenHandler) UnregisterBuffer(id uint32) error {
-	h.called(id)
-	return h.err
-}
-
-func (h *goldenHandler) Buffers() ([]control.Buffer, error) {
-	h.called()
-	return h.buffers, h.err
-}
-
-func (h *goldenHandler) BindRx(buffer uint32, queues []uint16) (uint32, error) {
-	h.called(buffer, queues)
-	return h.id, h.err
-}
-
-func (h *goldenHandler) BindTx(buffer uint32) (uint32, error) {
-	h.called(buffer)
-	return h.id, h.err
-}
-
-func (h *goldenHandler) Unbind(id uint32) error {
-	h.called(id)
-	return h.err
-}
-
-func (h *goldenHandler) Bindings() ([]control.Binding, error) {
-	h.called()
-	return h.bindings, h.err
-}
-
-func (h *goldenHandler) AddMeter(m control.Meter) (uint32, error) {
-	h.called(m)
-	return h.id, h.err
-}
-
-func (h *goldenHandler) ReadMeter(id uint32) (control.MeterCounters, error) {
-	h.called(id)
-	return h.counters, h.err
-}
-
-func (h *goldenHandler) DelMeter(id uint32) error {
-	h.called(id)
-	return h.err
-}
-
-func (h *goldenHandler) PortCounters() (control.PortCounters, error) {
-	h.called()
-	return h.port, h.err
-}
-
-func (h *goldenHandler) SubmitJob(j control.Job) (uint64, error) {
-	h.called(j)
-	return h.job, h.err
-}
-
-func (h *goldenHandler) PollJob(id uint64) (control.JobStatus, error) {
-	h.called(id)
-	return h.status, h.err
-}
-
-func (h *goldenHandler) CancelJob(id uint64) (control.JobStatus, error) {
-	h.called(id)
-	return h.status, h.err
-}
-
-// refusals are the errors that the commands' replies carry in the golden files: each with its number and words.
-func refusal(errno syscall.Errno, words string) error {
-	return fmt.Errorf("%s: %w", words, errno)
-}
+func (h *goldenHandler) DelMeter(id uint32) error               { return h.done(id) }
+func (h *goldenHandler) PortCounters() (PortCounters, error)    { return reply[PortCounters](h) }
+func (h *goldenHandler) SubmitJob(j Job) (uint64, error)        { return reply[uint64](h, j) }
+func (h *goldenHandler) PollJob(id uint64) (JobStatus, error)   { return reply[JobStatus](h, id) }
+func (h *goldenHandler) CancelJob(id uint64) (JobStatus, error) { return reply[JobStatus](h, id) }

@@ -105,8 +105,8 @@ func (g *GPUInfo) decode(data []byte) (int, error) {
 	return n, nil
 }
 
-// GPUMap says that a GPU's memory, from Off on, lies in the guest's address space: how a guest that got it as ordinary
-// memory, on a NUMA node, finds out which of it is where in the GPU.
+// GPUMap says that a GPU's memory, from Off on, lies in the guest's address space: how a guest that
+// got it as ordinary memory, on a NUMA node, finds out which of it is where in the GPU.
 type GPUMap struct {
 	ID   uint32 // offset 0: place in the list, from 1
 	GPU  uint16 // 4

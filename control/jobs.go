@@ -3,6 +3,7 @@ package control
 import (
 	"context"
 	"errors"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -13,18 +14,18 @@ const (
 	lastPoll  = time.Second
 )
 
-// keepEnded is how many ended jobs are remembered for a WaitJob that comes after the notify.
-const keepEnded = 64
+// maxEnded is how many ended jobs are remembered for a WaitJob that comes after the notify.
+const maxEnded = 64
 
-// jobBoard joins notifies with those who wait for them; under the client's mu.
-type jobBoard struct {
-	waiters map[uint64][]chan JobStatus // each with room for one
-	recent  [keepEnded]JobStatus        // nobody waited for these yet; a ring
+// jobWaits hands notifies to the calls that wait for them; under the client's mu.
+type jobWaits struct {
+	waiters map[uint64][]chan JobStatus // each of capacity 1
+	recent  [maxEnded]JobStatus         // ended before a WaitJob asked for them; a ring
 	next    int
 }
 
-// ended hands a status to those who wait, or keeps it.
-func (j *jobBoard) ended(s JobStatus) {
+// ended hands a status to the calls that wait, or keeps it.
+func (j *jobWaits) ended(s JobStatus) {
 	ws := j.waiters[s.ID]
 	delete(j.waiters, s.ID)
 	for _, w := range ws {
@@ -32,18 +33,16 @@ func (j *jobBoard) ended(s JobStatus) {
 	}
 	if len(ws) == 0 {
 		j.recent[j.next] = s
-		j.next = (j.next + 1) % keepEnded
+		j.next = (j.next + 1) % maxEnded
 	}
 }
 
 // wait returns a channel that gets the status, perhaps already has it.
-func (j *jobBoard) wait(id uint64) chan JobStatus {
+func (j *jobWaits) wait(id uint64) chan JobStatus {
 	w := make(chan JobStatus, 1)
-	for i := range j.recent {
-		if j.recent[i].ID == id && j.recent[i].State == JobDone {
-			w <- j.recent[i]
-			return w
-		}
+	if i := slices.IndexFunc(j.recent[:], func(s JobStatus) bool { return s.ID == id && s.State == JobDone }); i >= 0 {
+		w <- j.recent[i]
+		return w
 	}
 	if j.waiters == nil {
 		j.waiters = make(map[uint64][]chan JobStatus)
@@ -52,25 +51,19 @@ func (j *jobBoard) wait(id uint64) chan JobStatus {
 	return w
 }
 
-// reset says that the port's state is a new one: its jobs have ended, and if the NIC is a new one
-// too, their ids come again.
-func (j *jobBoard) reset() {
+// reset ends all waits, as the port's state is a new one: its jobs have ended, and if the NIC is a
+// new one too, their ids come again.
+func (j *jobWaits) reset() {
 	for id, ws := range j.waiters {
 		for _, w := range ws {
 			w <- JobStatus{ID: id, State: JobDone, Errno: syscall.ECANCELED}
 		}
 	}
-	*j = jobBoard{}
+	*j = jobWaits{}
 }
 
-func (j *jobBoard) forget(id uint64, w chan JobStatus) {
-	ws := j.waiters[id]
-	for i := range ws {
-		if ws[i] == w {
-			ws = append(ws[:i:i], ws[i+1:]...)
-			break
-		}
-	}
+func (j *jobWaits) remove(id uint64, w chan JobStatus) {
+	ws := slices.DeleteFunc(j.waiters[id], func(o chan JobStatus) bool { return o == w })
 	if len(ws) == 0 {
 		delete(j.waiters, id)
 	} else {
@@ -78,8 +71,8 @@ func (j *jobBoard) forget(id uint64, w chan JobStatus) {
 	}
 }
 
-// WaitJob waits for a job's end, by the NIC's notify, and asks now and then in case that is lost. The error is not the
-// job's own: that is JobStatus.Err.
+// WaitJob waits for a job's end, by the NIC's notify, and asks now and then in case that is lost.
+// The error is not the job's own: that is JobStatus.Err.
 func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	c.mu.Lock()
 	w := c.jobs.wait(id)
@@ -87,7 +80,7 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	defer func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		c.jobs.forget(id, w)
+		c.jobs.remove(id, w)
 	}()
 	wait := firstPoll
 	timer := time.NewTimer(wait)
@@ -101,7 +94,7 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 		case <-timer.C:
 			s, err := c.PollJob(ctx, id)
 			if errors.Is(err, syscall.ENOENT) { // it ended meanwhile, and many after it
-				return toldLate(ctx, w, err)
+				return lateNotify(ctx, w, err)
 			}
 			if err != nil || s.State == JobDone {
 				return s, err
@@ -112,26 +105,25 @@ func (c *Client) WaitJob(ctx context.Context, id uint64) (JobStatus, error) {
 	}
 }
 
-// toldLate gives what a notify said that came before the answer to a poll, or is still on its way; after a while, err.
-func toldLate(ctx context.Context, w chan JobStatus, err error) (JobStatus, error) {
-	late := time.NewTimer(lastPoll)
-	defer late.Stop()
+// lateNotify returns the status of a notify that came before the answer to a poll, or is still on
+// its way; if none comes, err.
+func lateNotify(ctx context.Context, w chan JobStatus, err error) (JobStatus, error) {
 	select {
 	case s := <-w:
 		return s, nil
-	case <-late.C:
+	case <-time.After(lastPoll):
 	case <-ctx.Done():
 	}
 	return JobStatus{}, err
 }
 
-// RunJob is SubmitJob and WaitJob; the error is also the job's own. When ctx ends the job is cancelled: it touches no
-// memory any more when RunJob returns, unless the NIC does not answer.
+// RunJob is SubmitJob and WaitJob; the error is also the job's own. When ctx ends the job is
+// cancelled: it touches no memory any more when RunJob returns, unless the NIC does not answer.
 func (c *Client) RunJob(ctx context.Context, j Job) (JobStatus, error) {
 	if err := ctx.Err(); err != nil {
 		return JobStatus{}, err
 	}
-	// Not given up half way: the job might run, and nobody would know which it is.
+	// Not given up half way: the job might run, and its id would not be known.
 	id, err := c.SubmitJob(context.WithoutCancel(ctx), j)
 	if err != nil {
 		return JobStatus{}, err

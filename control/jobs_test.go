@@ -7,71 +7,57 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// TestWaitJob ends a job in each order of reply, notify and wait, with notifies that arrive and that are lost.
+// TestWaitJob ends a job in each order of reply, notify and wait, with notifies that arrive and
+// that are lost, and with a NIC that has forgotten how the job ended, as many have ended since,
+// before it is asked.
 func TestWaitJob(t *testing.T) {
 	for _, tc := range []struct {
 		name        string
-		early, lost bool
+		end, notify time.Duration // after the submission, and after the end; 0 is at once, and negative never
+		forgotten   bool
 		polls       bool
-	}{{name: "notified"}, {name: "notified early", early: true}, {name: "notify lost", lost: true, polls: true},
-		{name: "lost early", early: true, lost: true, polls: true}} {
+		want        error
+	}{
+		{name: "notified", end: 20 * time.Millisecond},
+		{name: "notified early"},
+		{name: "notify lost", end: 20 * time.Millisecond, notify: -1, polls: true},
+		{name: "lost early", notify: -1, polls: true},
+		{name: "forgotten, told before", notify: firstPoll - 1, forgotten: true},
+		{name: "forgotten, told after", notify: firstPoll + lastPoll/2, forgotten: true, polls: true},
+		{name: "forgotten, never told", notify: -1, forgotten: true, polls: true, want: syscall.ENOENT},
+	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, l, p := connect(t, ClientOptions{})
 				id, err := c.SubmitJob(t.Context(), Job{Op: JobFill})
 				testkit.OK(t, err)
-				end := func() {
-					s := p.end(id, 0)
-					if !tc.lost {
-						l.deliver(l.d.NotifyJob(nil, [6]byte{}, &s))
+				after := func(d time.Duration, do func()) {
+					if d > 0 {
+						time.AfterFunc(d, do)
+					} else if d == 0 {
+						do()
 					}
 				}
-				if tc.early {
-					end()
-				} else {
-					time.AfterFunc(20*time.Millisecond, end)
-				}
+				after(tc.end, func() {
+					s := p.end(id, 0)
+					if tc.forgotten {
+						p.mu.Lock()
+						delete(p.jobs, id)
+						p.mu.Unlock()
+					}
+					after(tc.notify, func() { l.deliver(l.d.NotifyJob(nil, [6]byte{}, &s)) })
+				})
 				s, err := c.WaitJob(t.Context(), id)
-				if err != nil || s.ID != id || s.State != JobDone || s.Bytes != 42 {
+				good := err == nil && s.ID == id && s.State == JobDone && s.Bytes == 42
+				if tc.want == nil && !good || !errors.Is(err, tc.want) {
 					t.Fatalf("%+v, %v", s, err)
 				}
 				if polled := p.count("poll") > 0; polled != tc.polls {
 					t.Errorf("polled %d times", p.count("poll"))
-				}
-			})
-		})
-	}
-}
-
-// TestWaitJobOfAJobThatIsForgotten has a NIC forget how a job ended, as many have ended since,
-// before it is asked. The notify may still be on its way.
-func TestWaitJobOfAJobThatIsForgotten(t *testing.T) {
-	for name, notify := range map[string]time.Duration{"told before": firstPoll - 1, "told after": firstPoll + lastPoll/2,
-		"never told": 0} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				c, l, p := connect(t, ClientOptions{})
-				id, err := c.SubmitJob(t.Context(), Job{Op: JobFill})
-				testkit.OK(t, err)
-				ended := p.end(id, 0)
-				p.mu.Lock()
-				delete(p.jobs, id)
-				p.mu.Unlock()
-				if notify > 0 {
-					time.AfterFunc(notify, func() { l.deliver(l.d.NotifyJob(nil, [6]byte{}, &ended)) })
-				}
-				s, err := c.WaitJob(t.Context(), id)
-				if notify == 0 {
-					if !errors.Is(err, syscall.ENOENT) {
-						t.Fatalf("%+v, %v", s, err)
-					}
-					return
-				}
-				if err != nil || s.ID != id || s.State != JobDone || s.Bytes != 42 {
-					t.Fatalf("%+v, %v", s, err)
 				}
 			})
 		})

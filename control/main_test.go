@@ -13,8 +13,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// port is a Handler that does nothing but keep a State.
+// port is a Handler that does nothing but keep a State. What is not set up by commands is a
+// goldenHandler's.
 type port struct {
+	goldenHandler
 	mu    sync.Mutex
 	s     *State
 	info  Info
@@ -27,7 +29,9 @@ type port struct {
 func newPort() *port {
 	i := Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 100, MaxBuffers: 4, MaxBindings: 3, MaxMeters: 3, MaxJobs: 4, GPUs: 2,
 		HeaderLimit: 256, MTU: 9000}
-	return &port{s: NewState(77, &i, [40]byte{}), info: i, jobs: make(map[uint64]*JobStatus), calls: make(map[string]int)}
+	gpus := goldenHandler{answer: []GPUInfo{{ID: 0, Size: 1 << 20, Place: "rc0/sw0/gpu0"}, {ID: 1, P2P: P2PBus}}}
+	return &port{goldenHandler: gpus, s: NewState(77, &i, [40]byte{}), info: i, jobs: make(map[uint64]*JobStatus),
+		calls: make(map[string]int)}
 }
 
 func (p *port) in(name string) func() {
@@ -69,19 +73,6 @@ func (p *port) Flows() ([]FlowRule, error) { defer p.in("")(); return p.s.Rules,
 func (p *port) SetRSS(r RSS) error         { defer p.in("")(); return p.s.SetRSS(r, int(p.info.MaxRSS)) }
 func (p *port) RSS() (RSS, error)          { defer p.in("")(); return p.s.RSS, nil }
 
-func (p *port) GPUs() ([]GPUInfo, error) {
-	return []GPUInfo{{ID: 0, Size: 1 << 20, Place: "rc0/sw0/gpu0"}, {ID: 1, Size: 1 << 20, P2P: P2PBus}}, nil
-}
-
-func (p *port) GPUMaps() ([]GPUMap, error) {
-	var maps []GPUMap
-	for i := range uint32(100) { // more than a frame holds
-		maps = append(maps, GPUMap{ID: i + 1, GPU: uint16(i % 2), IOVA: 1<<40 + uint64(i)<<20, Off: uint64(i) << 12,
-			Size: 1 << 12})
-	}
-	return maps, nil
-}
-
 func (p *port) RegisterBuffer(b Buffer) (uint32, error) {
 	defer p.in("buffer")()
 	if len(p.s.Buffers) == int(p.info.MaxBuffers) {
@@ -108,16 +99,6 @@ func (p *port) AddMeter(m Meter) (uint32, error) {
 	return p.s.AddMeter(m, int(p.info.MaxMeters))
 }
 func (p *port) DelMeter(id uint32) error { defer p.in("")(); return p.s.DelMeter(id) }
-func (p *port) ReadMeter(id uint32) (MeterCounters, error) {
-	defer p.in("")()
-	if !slices.ContainsFunc(p.s.Meters, func(m Meter) bool { return m.ID == id }) {
-		return MeterCounters{}, syscall.ENOENT
-	}
-	return MeterCounters{Rx: DirCounters{Packets: 3}, Tx: DirCounters{DeviceBytes: 1 << 40}}, nil
-}
-func (p *port) PortCounters() (PortCounters, error) {
-	return PortCounters{Rx: DirCounters{Drops: 9}, Engine: EngineCounters{Gathered: 8}}, nil
-}
 
 func (p *port) SubmitJob(j Job) (uint64, error) {
 	defer p.in("job")()
@@ -155,8 +136,8 @@ func (p *port) end(id uint64, errno syscall.Errno) JobStatus {
 	return *s
 }
 
-// link joins a client and a dispatcher. drop, called with the number of the frame, says which are lost: requests and
-// replies count together.
+// link joins a client and a dispatcher. drop, called with the number of the frame, says which are
+// lost: requests and replies count together.
 type link struct {
 	t      testing.TB
 	d      *Dispatcher

@@ -1,6 +1,9 @@
 package control
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // Meter names a connection to be counted on this port. Both directions are counted.
 type Meter struct {
@@ -9,6 +12,8 @@ type Meter struct {
 	Local  netip.AddrPort // 8, 40: as the port's guest sees it: received packets go from Remote to Local; 4: 1 if IPv6
 	Remote netip.AddrPort // 24, 42: of the same family
 }
+
+func (m Meter) number() uint32 { return m.ID }
 
 // meter is a Meter as it travels.
 type meter struct {
@@ -27,10 +32,7 @@ func (m Meter) append(b []byte) ([]byte, error) {
 	}
 	w := meter{ID: m.ID, IPv6: !m.Local.Addr().Is4(), Proto: m.Proto,
 		LocalPort: m.Local.Port(), RemotePort: m.Remote.Port()}
-	if err := putAddr(&w.Local, m.Local.Addr(), w.IPv6); err != nil {
-		return nil, err
-	}
-	if err := putAddr(&w.Remote, m.Remote.Addr(), w.IPv6); err != nil {
+	if err := cmp.Or(putAddr(&w.Local, m.Local.Addr(), w.IPv6), putAddr(&w.Remote, m.Remote.Addr(), w.IPv6)); err != nil {
 		return nil, err
 	}
 	return encode(b, w)
@@ -44,11 +46,11 @@ func (m *Meter) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// DirCounters counts one direction. Payload bytes are counted by where they lie on this port's side: the memory
-// written for received packets, the memory read for sent ones.
+// DirCounters counts one direction. Payload bytes are counted by where they lie on this port's
+// side: the memory written for received packets, the memory read for sent ones.
 type DirCounters struct {
-	Packets      uint64 // as the guest saw or sent them: a super-packet is one
-	Segments     uint64 // as packets of the wire's size: a super-packet is many
+	Packets      uint64 // as the guest saw or sent them: a GSO packet is one
+	Segments     uint64 // as packets of the wire's size: a GSO packet is many
 	HeaderBytes  uint64
 	DeviceBytes  uint64 // payload in registered GPU buffers
 	GPUFileBytes uint64 // payload in GPU memory outside of every registered buffer
@@ -79,7 +81,7 @@ type PortCounters struct {
 
 // EngineCounters counts the work of a port's copy engines.
 type EngineCounters struct {
-	Jobs       uint64 // ended, in whatever way
+	Jobs       uint64 // ended, with or without an error
 	Failed     uint64 // of these, with an error
 	Gathered   uint64 // bytes within GPU memory
 	ToGuest    uint64 // bytes from GPU memory to guest RAM (D2H)

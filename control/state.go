@@ -6,8 +6,8 @@ import (
 	"syscall"
 )
 
-// State is all that commands have set up on a port. It can be encoded (encoding/json) and put back; it dies with
-// device reset. It has no lock: its owner has.
+// State is all that commands have set up on a port. It can be encoded (encoding/json) and put back;
+// it dies with device reset. It has no lock: its owner has.
 //
 // Its methods are the rules of each command, with the errnos of Linux's devmem
 // (net/core/netdev-genl.c, net/ethtool/rings.c), and change the State only if they return no error.
@@ -24,7 +24,8 @@ type State struct {
 	LastID     uint32 // the last one given to a rule, binding or meter
 }
 
-// NewState returns the state of a port after reset: nothing split, all receive queues in RSS as far as the table goes.
+// NewState returns the state of a port after reset: nothing split, all receive queues in RSS as far
+// as the table goes.
 func NewState(generation uint32, i *Info, key [40]byte) *State {
 	s := &State{Generation: generation, RSS: RSS{Key: key, Table: make([]uint16, max(i.MaxRSS, 1))}}
 	for q := range i.QueuePairs {
@@ -54,8 +55,8 @@ func refuse(errno syscall.Errno, what string, args ...any) error {
 	return &textError{fmt.Sprintf(what, args...), errno}
 }
 
-// SetSplit sets a queue's split. A bound queue stays split, with threshold 0; queue 0 is never split, as it takes what
-// must be readable.
+// SetSplit sets a queue's split. A bound queue stays split, with threshold 0; queue 0 is never
+// split, as it takes what must be readable.
 func (s *State) SetSplit(x Split) error {
 	switch {
 	case int(x.Queue) >= len(s.Splits):
@@ -110,7 +111,7 @@ func (s *State) AddFlow(r FlowRule, limit int) (uint32, error) {
 
 // DelFlow deletes a rule.
 func (s *State) DelFlow(id uint32) error {
-	return del(&s.Rules, id, "rule", func(r *FlowRule) uint32 { return r.ID })
+	return del(&s.Rules, id, "rule")
 }
 
 // SetRSS sets receive side scaling; limit is the most entries of its table.
@@ -141,15 +142,13 @@ func (s *State) DelBuffer(id uint32) error {
 			return refuse(syscall.EBUSY, "buffer %d is bound (binding %d)", id, n.ID)
 		}
 	}
-	return del(&s.Buffers, id, "buffer", func(b *Buffer) uint32 { return b.ID })
+	return del(&s.Buffers, id, "buffer")
 }
 
 // Buffer returns a registered buffer.
 func (s *State) Buffer(id uint32) (Buffer, bool) {
-	for _, b := range s.Buffers {
-		if b.ID == id {
-			return b, true
-		}
+	if i := find(s.Buffers, id); i >= 0 {
+		return s.Buffers[i], true
 	}
 	return Buffer{}, false
 }
@@ -164,8 +163,9 @@ func (s *State) Bound(queue uint16) uint32 {
 	return 0
 }
 
-// BindRx binds queues, all or none, to a buffer; limit is the most bindings there can be. A buffer whose bytes another
-// receive binding has is EBUSY: Linux allows it, and the queues overwrite each other.
+// BindRx binds queues, all or none, to a buffer; limit is the most bindings there can be. A buffer
+// whose bytes another receive binding has is EBUSY: Linux allows it, and the queues overwrite each
+// other.
 func (s *State) BindRx(buffer uint32, queues []uint16, limit int) (uint32, error) {
 	b, ok := s.Buffer(buffer)
 	switch {
@@ -221,10 +221,11 @@ func (s *State) bind(n Binding) uint32 {
 
 // Unbind ends a binding.
 func (s *State) Unbind(id uint32) error {
-	return del(&s.Bindings, id, "binding", func(n *Binding) uint32 { return n.ID })
+	return del(&s.Bindings, id, "binding")
 }
 
-// AddMeter notes a meter; limit is the most there can be. Several of one connection count each on their own.
+// AddMeter notes a meter; limit is the most there can be. Several of one connection count each on
+// their own.
 func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
 	m.ID = 0
 	if _, err := encode(nil, m); err != nil {
@@ -243,7 +244,7 @@ func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
 
 // DelMeter forgets a meter.
 func (s *State) DelMeter(id uint32) error {
-	return del(&s.Meters, id, "meter", func(m *Meter) uint32 { return m.ID })
+	return del(&s.Meters, id, "meter")
 }
 
 // nextID is a number that no rule, binding or meter had since reset.
@@ -252,12 +253,16 @@ func (s *State) nextID() uint32 {
 	return s.LastID
 }
 
-func del[T any](list *[]T, id uint32, what string, idOf func(*T) uint32) error {
-	for i := range *list {
-		if idOf(&(*list)[i]) == id {
-			*list = slices.Delete(slices.Clone(*list), i, i+1)
-			return nil
-		}
+// find gives the place of the element with an id, or -1.
+func find[T element](elems []T, id uint32) int {
+	return slices.IndexFunc(elems, func(e T) bool { return e.number() == id })
+}
+
+func del[T element](elems *[]T, id uint32, what string) error {
+	i := find(*elems, id)
+	if i < 0 {
+		return refuse(syscall.ENOENT, "no %s %d", what, id)
 	}
-	return refuse(syscall.ENOENT, "no %s %d", what, id)
+	*elems = slices.Delete(slices.Clone(*elems), i, i+1)
+	return nil
 }

@@ -76,6 +76,12 @@ func TestRules(t *testing.T) {
 	addFlow := func(r FlowRule) func(*State) error {
 		return func(s *State) error { _, err := s.AddFlow(r, 2); return err }
 	}
+	addMeter := func(m Meter) func(*State) error {
+		return func(s *State) error { _, err := s.AddMeter(m, 1); return err }
+	}
+	bindTx := func(b uint32) func(*State) error {
+		return func(s *State) error { _, err := s.BindTx(b, 3); return err }
+	}
 	twice := func(f func(*State) error) func(*State) error {
 		return func(s *State) error {
 			if err := f(s); err != nil {
@@ -134,8 +140,8 @@ func TestRules(t *testing.T) {
 		{"bind of a bound queue", bindRx(1, 2, 1), syscall.EEXIST},
 		{"bind over a bound buffer", bindRx(3, 2), syscall.EBUSY},
 		{"bind of a bound buffer", bindRx(2, 2), syscall.EBUSY},
-		{"transmit from a bound buffer", func(s *State) error { _, err := s.BindTx(2, 3); return err }, nil},
-		{"transmit from nothing", func(s *State) error { _, err := s.BindTx(9, 3); return err }, syscall.EBADF},
+		{"transmit from a bound buffer", bindTx(2), nil},
+		{"transmit from nothing", bindTx(9), syscall.EBADF},
 		{"too many bindings", func(s *State) error { s.BindTx(2, 3); s.BindTx(2, 3); _, err := s.BindTx(2, 3); return err },
 			syscall.ENOSPC},
 		{"too many bindings for rx", func(s *State) error { s.BindTx(2, 3); s.BindTx(2, 3); return bindRx(1, 2)(s) },
@@ -143,16 +149,13 @@ func TestRules(t *testing.T) {
 		{"no such binding", func(s *State) error { return s.Unbind(9) }, syscall.ENOENT},
 		{"bound buffer", func(s *State) error { return s.DelBuffer(2) }, syscall.EBUSY},
 		{"no such buffer", twice(func(s *State) error { return s.DelBuffer(1) }), syscall.ENOENT},
-		{"meters", twice(func(s *State) error { _, err := s.AddMeter(meter, 1); return err }), syscall.ENOSPC},
-		{"meter of ICMP", func(s *State) error {
-			_, err := s.AddMeter(Meter{Proto: 1, Local: meter.Local, Remote: meter.Remote}, 1)
-			return err
-		}, syscall.EOPNOTSUPP},
-		{"meter of one end", func(s *State) error {
-			_, err := s.AddMeter(Meter{Proto: 6, Local: meter.Local},
-				1)
-			return err
-		}, syscall.EINVAL},
+		{"meters", twice(addMeter(meter)), syscall.ENOSPC},
+		{"meter of ICMP", addMeter(Meter{Proto: 1, Local: meter.Local, Remote: meter.Remote}), syscall.EOPNOTSUPP},
+		{"meter of one end", addMeter(Meter{Proto: 6, Local: meter.Local}), syscall.EINVAL},
+		{"meter that goes", func(s *State) error {
+			id, err := s.AddMeter(meter, 1)
+			return errors.Join(err, s.DelMeter(id))
+		}, nil},
 		{"no such meter", func(s *State) error { return s.DelMeter(9) }, syscall.ENOENT},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -185,7 +188,8 @@ func TestStateIsJSON(t *testing.T) {
 	}
 }
 
-// TestStateKeepsItsRules plays commands in any order: State stays in order, and a refusal leaves it as it was.
+// TestStateKeepsItsRules plays commands in any order: State stays in order, and a refusal leaves it
+// as it was.
 //
 // Invariant: control: A command that is refused changes nothing.
 func TestStateKeepsItsRules(t *testing.T) {

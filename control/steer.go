@@ -1,14 +1,17 @@
 package control
 
-import "net/netip"
+import (
+	"cmp"
+	"net/netip"
+)
 
 // Split is the header split policy of a receive queue.
 type Split struct {
 	Queue uint16 // offset 0
 	On    bool   // 2: 0 or 1
 	_     uint8
-	// 4: hds-thresh: frames with less payload are not split. A bound queue needs 0, which splits all,
-	// also those without payload
+	// 4: hds-thresh: frames with less payload are not split. A bound queue needs 0, which splits
+	// all, also those without payload
 	Threshold uint32
 }
 
@@ -18,8 +21,8 @@ type FlowRule struct {
 	IPv6  bool   // 4, bit 0: family of the packets, also where both addresses are any
 	Proto uint8  // 5: 6 TCP, 17 UDP
 	Queue uint16 // 6
-	// 8, 24 (IPv4 in the first four bytes); 4, bits 1 and 2: as in the received packet; the zero Addr
-	// is any
+	// 8, 24 (IPv4 in the first four bytes); 4, bits 1 and 2: as in the received packet; the zero
+	// Addr is any
 	Src, Dst netip.Addr
 	SrcPort  uint16 // 40; 4, bit 3: 0 is any
 	DstPort  uint16 // 42; 4, bit 4: 0 is any
@@ -51,15 +54,8 @@ func (r FlowRule) append(b []byte) ([]byte, error) {
 	w := flowRule{ID: r.ID, Proto: r.Proto, Queue: r.Queue, SrcPort: r.SrcPort, DstPort: r.DstPort}
 	w.Flags = bit(r.IPv6, ruleIPv6) | bit(r.Src.IsValid(), ruleSrc) | bit(r.Dst.IsValid(), ruleDst) |
 		bit(r.SrcPort != 0, ruleSrcPort) | bit(r.DstPort != 0, ruleDstPort)
-	if r.Src.IsValid() {
-		if err := putAddr(&w.Src, r.Src, r.IPv6); err != nil {
-			return nil, err
-		}
-	}
-	if r.Dst.IsValid() {
-		if err := putAddr(&w.Dst, r.Dst, r.IPv6); err != nil {
-			return nil, err
-		}
+	if err := cmp.Or(putAddr(&w.Src, r.Src, r.IPv6), putAddr(&w.Dst, r.Dst, r.IPv6)); err != nil {
+		return nil, err
 	}
 	return encode(b, w)
 }
@@ -85,9 +81,9 @@ func (r *FlowRule) decode(data []byte) (int, error) {
 	return n, err
 }
 
-// putAddr writes an address of the family; IPv4 in the first four bytes.
+// putAddr writes an address of the family, if there is one; IPv4 in the first four bytes.
 func putAddr(b *[16]byte, a netip.Addr, v6 bool) error {
-	if a.Is4() == v6 || a.Zone() != "" {
+	if a.IsValid() && (a.Is4() == v6 || a.Zone() != "") {
 		return badData("address %v: not of the family (IPv6: %v), or with a zone", a, v6)
 	}
 	copy(b[:], a.AsSlice())

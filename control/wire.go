@@ -19,7 +19,7 @@ const Version = 1
 // MAC is where requests go and where answers come from.
 var MAC = [6]byte{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 
-// Kind says who speaks.
+// Kind says which end sends a frame, and why.
 type Kind uint8
 
 // Kinds of frames.
@@ -83,7 +83,8 @@ const (
 	JobCompleted Command = 4 // notify only
 )
 
-// Header precedes the data of every control frame, after the Ethernet header. All fields are little endian.
+// Header precedes the data of every control frame, after the Ethernet header. All fields are little
+// endian.
 type Header struct {
 	Version    uint8         // offset 0
 	Kind       Kind          // 1

@@ -1,15 +1,15 @@
-// Package lab makes an emulated world of a description: guests' NICs, of either device model, and
-// GPUs, all on one switch, perhaps with a gateway, captures and impaired links. `vnic run`, `boot`
-// and `serve` are thin users, and so are tests of packages above it.
+// Package lab builds an emulated network from a description: guests' NICs, of either device model,
+// and GPUs, all on one switch, perhaps with a gateway, captures and impaired links. `vnic run`,
+// `boot` and `serve` use it, and so do tests of packages above it.
 //
 // A Description is a plain value, made from flags or by a test. Open makes a Lab of it, and Close
-// takes that down and leaves nothing: no goroutine, no descriptor, no memory. A Lab boots nobody
-// and knows no QEMU: package lab/machines does that. Whoever has a connection to a QEMU, or to a
-// driver in this process, gives it to Port.Connected or Port.Serve; Port.InProcess makes such a
-// driver. A port serves one connection at a time, and any number one after the other.
+// takes that down and leaves nothing: no goroutine, no descriptor, no memory. A Lab boots no guest
+// and knows no QEMU: package lab/machines does that. A connection to a QEMU, or to a driver in this
+// process, is given to Port.Connected or Port.Serve; Port.InProcess makes such a driver. A port
+// serves one connection at a time, and any number one after the other.
 //
-// A lab has at most MaxPorts ports and MaxGPUs GPUs; GPU memory is allocated in full by Open, all
-// else is what its parts say.
+// A lab has at most MaxPorts ports and MaxGPUs GPUs; GPU memory is allocated in full by Open, the
+// other bounds are those of its parts.
 //
 // The package and those below it are not API (README, Stability).
 package lab

@@ -14,7 +14,8 @@ import (
 	"vnic.dev/vnic/stack/gateway"
 )
 
-// A guest reaches a server of the host by the gateway's address, and the host the guest by a forward.
+// A guest reaches a server of the host by the gateway's address, and the host the guest by a
+// forward.
 //
 // Invariant: lab: The gateway leads both ways.
 func TestGatewayLeadsBothWays(t *testing.T) {

@@ -13,7 +13,8 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// Lab is NICs and GPUs of guests, on a switch. Its methods may be called from any goroutine, Close once.
+// Lab is NICs and GPUs of guests, on a switch. Its methods may be called from any goroutine, Close
+// once.
 type Lab struct {
 	desc     Description // complete
 	opt      Options
@@ -24,7 +25,8 @@ type Lab struct {
 	services []io.Closer
 }
 
-// Machine is the hardware of a guest: what is to be given to a QEMU, or to a driver in this process.
+// Machine is the hardware of a guest: what is to be given to a QEMU, or to a driver in this
+// process.
 type Machine struct {
 	Name  string
 	Ports []*Port
@@ -65,10 +67,12 @@ func Open(d Description, o Options) (l *Lab, err error) {
 	return l, nil
 }
 
-// rootComplex forwards nothing between its ports, and each NIC has a PCIe switch of its own below it.
+// rootComplex forwards nothing between its ports, and each NIC has a PCIe switch of its own below
+// it.
 const rootComplex = "rc0"
 
-// addMachine makes a guest's GPUs and NICs. What it has made when there is an error, Close takes down.
+// addMachine makes a guest's GPUs and NICs. What it has made when there is an error, Close takes
+// down.
 func (l *Lab) addMachine(g *Guest, tree *gpumem.Topology) error {
 	m := &Machine{Name: g.Name}
 	l.machines = append(l.machines, m)
@@ -138,14 +142,11 @@ func (l *Lab) Switch() *wire.Switch { return l.sw }
 
 // MTU is the smallest of all NICs'.
 func (l *Lab) MTU() int {
-	mtu := l.ports[0].MTU
-	for _, p := range l.ports {
-		mtu = min(mtu, p.MTU)
-	}
-	return mtu
+	return slices.MinFunc(l.ports, func(a, b *Port) int { return a.MTU - b.MTU }).MTU
 }
 
-// Close ends what is served, then takes down services, NICs, GPUs and the switch. Nothing of the lab is left.
+// Close ends what is served, then takes down services, NICs, GPUs and the switch. Nothing of the
+// lab is left.
 func (l *Lab) Close() error {
 	var wg sync.WaitGroup
 	for _, p := range l.ports {

@@ -20,19 +20,14 @@ func open(t *testing.T, d lab.Description, o lab.Options) *lab.Lab {
 	t.Helper()
 	w, err := lab.Open(d, o)
 	testkit.OK(t, err)
-	t.Cleanup(func() {
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testkit.OK(t, w.Close()) })
 	return w
 }
 
 // attach has a guest on a port.
 func attach(t *testing.T, p *lab.Port) *labtest.Guest {
 	t.Helper()
-	client, server, err := vfiotest.Pair() // any pair of sockets
-	testkit.OK(t, err)
+	client, server := testkit.SocketPair(t)
 	p.Connected(server)
 	var gpus []driver.FrontendGPU
 	if g := p.GPU(); g != nil {
@@ -49,12 +44,8 @@ func TestGuestsReachEachOtherAndComeAgain(t *testing.T) {
 	w := open(t, lab.Uniform(3, lab.NIC{Model: lab.Virtio}, 2<<20), lab.Options{})
 	for range 2 {
 		a, b, c := attach(t, w.Port(0)), attach(t, w.Port(1)), attach(t, w.Port(2))
-		if err := errors.Join(a.Exchange(t.Context(), b, 100_000), b.Exchange(t.Context(), c, 100_000)); err != nil {
-			t.Error(err)
-		}
-		if err := errors.Join(a.Close(), b.Close(), c.Close()); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, errors.Join(a.Exchange(t.Context(), b, 100_000), b.Exchange(t.Context(), c, 100_000),
+			a.Close(), b.Close(), c.Close()))
 	}
 }
 
@@ -62,8 +53,7 @@ func TestGVEAnswersByVFIOUser(t *testing.T) {
 	testkit.LeavesNothing(t)
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.GVE}, 6<<20), lab.Options{})
 	for range 2 { // one after the other
-		client, server, err := vfiotest.Pair()
-		testkit.OK(t, err)
+		client, server := testkit.SocketPair(t)
 		done := make(chan error, 1)
 		go func() { done <- w.Port(1).Serve(t.Context(), server) }()
 		c, err := vfiotest.Connect(client)
@@ -72,12 +62,8 @@ func TestGVEAnswersByVFIOUser(t *testing.T) {
 		if err := c.Read(7, 0, id[:]); err != nil || id != [4]byte{0xe0, 0x1a, 0x42, 0} {
 			t.Errorf("PCI identity %x, %v", id, err)
 		}
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, c.Close())
+		testkit.OK(t, <-done)
 	}
 }
 
@@ -90,18 +76,14 @@ func TestCloseEndsConnections(t *testing.T) {
 		w, err := lab.Open(lab.Uniform(1, lab.NIC{Model: nic}, 0), lab.Options{})
 		testkit.OK(t, err)
 		p := w.Port(0)
-		client, server, err := vfiotest.Pair()
-		testkit.OK(t, err)
+		client, server := testkit.SocketPair(t)
 		p.Connected(server)
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, w.Close())
 		if _, err := client.Read(make([]byte, 1)); err != io.EOF {
 			t.Errorf("%s: the connection is open: %v", nic, err)
 		}
 		_ = client.Close()
-		client, server, err = vfiotest.Pair()
-		testkit.OK(t, err)
+		client, server = testkit.SocketPair(t)
 		defer client.Close()
 		if err := p.Serve(t.Context(), server); !errors.Is(err, lab.ErrClosed) {
 			t.Errorf("%s: served when closed: %v", nic, err)
@@ -168,6 +150,9 @@ func TestBadOptionsAreRefused(t *testing.T) {
 			t.Errorf("%s: %v, %v", want, w, err)
 		}
 	}
+	if (lab.Impairment{Loss: 1}).Check() == nil || (lab.Impairment{Loss: 0.99}).Check() != nil {
+		t.Error("all segments may be lost, or not nearly all")
+	}
 	var missing *lab.MemoryError
 	w, err := lab.Open(lab.Uniform(2, virtio, 1<<50), lab.Options{})
 	if w != nil || !errors.As(err, &missing) || !strings.Contains(err.Error(), "each of 2 GPUs") {
@@ -184,28 +169,26 @@ func TestImpairedLinksLose(t *testing.T) {
 		w, err := lab.Open(d, lab.Options{})
 		testkit.OK(t, err)
 		a, b := attach(t, w.Port(0)), attach(t, w.Port(1))
-		if err := errors.Join(a.Exchange(t.Context(), b, 600_000), a.Close(), b.Close()); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, errors.Join(a.Exchange(t.Context(), b, 600_000), a.Close(), b.Close()))
 		for _, p := range w.Ports() {
 			if lost := p.NIC().Link().Counters().Drops[wire.DropLinkLoss]; (lost > 0) != (loss > 0) {
 				t.Errorf("%s lost %d segments, with --loss %g", p.Name, lost, loss)
 			}
 		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, w.Close())
 	}
 }
 
-// A guest may have NICs of both models, each with a GPU of its own; a NIC has only the GPUs that it may address.
+// A guest may have NICs of both models, each with a GPU of its own; a NIC has only the GPUs that it
+// may address.
 func TestGuestWithTwoModels(t *testing.T) {
 	testkit.LeavesNothing(t)
-	w := open(t,
-		lab.Description{Guests: []lab.Guest{{NICs: []lab.NIC{{Model: lab.GVE, GPUs: []int{0}},
-			{Model: lab.Virtio, GPUs: []int{2, 1}}},
-			GPUs: []lab.GPU{{Memory: 6 << 20}, {Memory: 4 << 20}, {Memory: 2 << 20}}}, {NICs: []lab.NIC{{Model: lab.Virtio}}}}},
-		lab.Options{})
+	two := lab.Guest{
+		NICs: []lab.NIC{{Model: lab.GVE, GPUs: []int{0}}, {Model: lab.Virtio, GPUs: []int{2, 1}}},
+		GPUs: []lab.GPU{{Memory: 6 << 20}, {Memory: 4 << 20}, {Memory: 2 << 20}},
+	}
+	one := lab.Guest{NICs: []lab.NIC{{Model: lab.Virtio}}}
+	w := open(t, lab.Description{Guests: []lab.Guest{two, one}}, lab.Options{})
 	m := w.Machine(0)
 	for i, g := range m.GPUs {
 		if g.ID() != i || g.Node != (i == 0) {

@@ -43,7 +43,8 @@ func Of(name string) (m Model, known bool) {
 	return m, known
 }
 
-// gpuInfo says how a guest finds a GPU: as BAR 2 of an ivshmem-plain (1af4:1110), or as NUMA node number node.
+// gpuInfo says how a guest finds a GPU: as BAR 2 of an ivshmem-plain (1af4:1110), or as NUMA node
+// number node.
 func (m Model) gpuInfo(node int) control.GPUInfo {
 	info := control.GPUInfo{DevFn: 0xff, Attach: control.AttachBAR, BAR: 2, Vendor: 0x1af4, Device: 0x1110, Node: 0xff}
 	if m.Node {

@@ -56,7 +56,8 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory) (*Port, erro
 // NIC is the port's end on the wire: counters, meters, link.
 func (p *Port) NIC() *nic.Port { return p.dev.Port() }
 
-// Device is the NIC itself, for what only one device model has: methods of nic/virtio's or nic/gve's Device.
+// Device is the NIC itself, for what only one device model has: methods of nic/virtio's or
+// nic/gve's Device.
 func (p *Port) Device() any { return p.dev }
 
 // Space is the guest's memory, as far as it is shared with the NIC.
@@ -112,7 +113,7 @@ func (p *Port) enter() bool {
 }
 
 // endServing waits until nothing is served any more: for a while for what ends by itself, as the
-// end of a QEMU that is gone may be seen a moment later; then because it is told to.
+// end of a QEMU that is gone may be seen a moment later; then it is told to end.
 func (p *Port) endServing() {
 	p.mu.Lock()
 	p.closed = true

@@ -6,11 +6,10 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/gpumem"
 )
 
-// The rules of the commands, and their errnos, are control.State's; here is what follows from them. Commands run on the
-// transmit workers of the port's guest, one at a time.
+// The rules of the commands, and their errnos, are control.State's; here is what follows from them.
+// Commands run on the transmit workers of the port's guest, one at a time.
 
 // Generation implements control.Handler.
 func (p *Port) Generation() uint32 { return p.generation.Load() }
@@ -20,7 +19,7 @@ func (p *Port) Info() (control.Info, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.known = true
-	p.spread()
+	p.applyDefaultRSS()
 	return p.info(), nil
 }
 
@@ -35,8 +34,8 @@ func (p *Port) info() control.Info {
 	return i
 }
 
-// SetSplit implements control.Handler. Queue 0 is never split: it carries what cannot be, and the answers to commands.
-// Where split goes off, what is posted comes back unused.
+// SetSplit implements control.Handler. Queue 0 is never split: it carries what cannot be, and the
+// answers to commands. Where split goes off, what is posted comes back unused.
 func (p *Port) SetSplit(s control.Split) error {
 	if p.conf.QueueSplits {
 		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue,
@@ -46,13 +45,13 @@ func (p *Port) SetSplit(s control.Split) error {
 		was, _ := state.Split(s.Queue)
 		err := state.SetSplit(s)
 		if err == nil && was.On && !s.On {
-			p.giveBack(s.Queue) // before steering changes: no whole frame may find a chain that is laid out for split ones
+			p.returnBuffers(s.Queue) // before steering changes: no whole frame may find a chain that is laid out for split ones
 		}
 		return err
 	})
 }
 
-// SplitQueue says that a queue is to be started with header split on or off, for personalities with
+// SplitQueue says that a queue is to be started with header split on or off, for device models with
 // Config.QueueSplits. The queue is stopped meanwhile. Any may be split, 0 too.
 func (p *Port) SplitQueue(queue int, on bool) {
 	_ = p.change(func(s *control.State) error {
@@ -67,11 +66,7 @@ func (p *Port) Split(queue uint16) (control.Split, error) { return p.state().Spl
 
 // AddFlow implements control.Handler.
 func (p *Port) AddFlow(r control.FlowRule) (id uint32, err error) {
-	err = p.change(func(s *control.State) (err error) {
-		id, err = s.AddFlow(r, MaxRules)
-		return err
-	})
-	return id, err
+	return p.add(func(s *control.State) (uint32, error) { return s.AddFlow(r, MaxRules) })
 }
 
 // DelFlow implements control.Handler.
@@ -81,19 +76,18 @@ func (p *Port) DelFlow(id uint32) error {
 
 // ReplaceFlow puts a rule in the place of another, which stays if that cannot be.
 func (p *Port) ReplaceFlow(old uint32, r control.FlowRule) (id uint32, err error) {
-	err = p.change(func(s *control.State) (err error) {
-		if err = s.DelFlow(old); err == nil {
-			id, err = s.AddFlow(r, MaxRules)
+	return p.add(func(s *control.State) (uint32, error) {
+		if err := s.DelFlow(old); err != nil {
+			return 0, err
 		}
-		return err
+		return s.AddFlow(r, MaxRules)
 	})
-	return id, err
 }
 
 // Flows implements control.Handler.
 func (p *Port) Flows() ([]control.FlowRule, error) { return slices.Clone(p.state().Rules), nil }
 
-// SetRSS implements control.Handler. Whoever sets the default table has not asked for anything.
+// SetRSS implements control.Handler. Setting the default table counts as not setting one.
 func (p *Port) SetRSS(r control.RSS) error {
 	if r.HashTypes&^hashTypes != 0 {
 		return fmt.Errorf("rss: hash types %#x: only %#x are known: %w", r.HashTypes, hashTypes, syscall.EOPNOTSUPP)
@@ -119,15 +113,7 @@ func (p *Port) GPUs() ([]control.GPUInfo, error) {
 	out := make([]control.GPUInfo, 0, len(p.conf.GPUs))
 	for _, g := range p.conf.GPUs {
 		i := g.Info
-		i.ID, i.Size = uint16(g.ID()), g.Size()
-		switch g.Path.Kind {
-		case gpumem.PathBus:
-			i.P2P = control.P2PBus
-		case gpumem.PathHostBridge:
-			i.P2P = control.P2PHostBridge
-		default:
-			i.P2P = control.P2PNone
-		}
+		i.ID, i.Size, i.P2P = uint16(g.ID()), g.Size(), control.P2P(g.Path.Kind)
 		out = append(out, i)
 	}
 	return out, nil
@@ -147,13 +133,12 @@ func (p *Port) GPUMaps() (maps []control.GPUMap, err error) {
 
 // RegisterBuffer implements control.Handler.
 func (p *Port) RegisterBuffer(b control.Buffer) (uint32, error) {
-	err := p.change(func(s *control.State) (err error) {
+	return p.add(func(s *control.State) (_ uint32, err error) {
 		if b.ID, err = p.registry.RegisterBuffer(int(b.GPU), b.Off, b.Size); err == nil {
 			s.AddBuffer(b)
 		}
-		return err
+		return b.ID, err
 	})
-	return b.ID, err
 }
 
 // UnregisterBuffer implements control.Handler. It waits for a piece of an engine's work at most.
@@ -169,7 +154,7 @@ func (p *Port) UnregisterBuffer(id uint32) error {
 // Buffers implements control.Handler.
 func (p *Port) Buffers() ([]control.Buffer, error) { return slices.Clone(p.state().Buffers), nil }
 
-// errDriverBinds says that a NIC whose driver lays out its queues cannot hold it to a binding.
+// errDriverBinds is for a NIC whose driver lays out its queues: the NIC cannot enforce a binding.
 var errDriverBinds = fmt.Errorf("binding: the driver's own business on this NIC: %w", syscall.EOPNOTSUPP)
 
 // BindRx implements control.Handler.
@@ -177,11 +162,7 @@ func (p *Port) BindRx(buffer uint32, queues []uint16) (id uint32, err error) {
 	if p.conf.QueueSplits {
 		return 0, errDriverBinds
 	}
-	err = p.change(func(s *control.State) (err error) {
-		id, err = s.BindRx(buffer, queues, maxBindings)
-		return err
-	})
-	return id, err
+	return p.add(func(s *control.State) (uint32, error) { return s.BindRx(buffer, queues, maxBindings) })
 }
 
 // BindTx implements control.Handler.
@@ -189,11 +170,7 @@ func (p *Port) BindTx(buffer uint32) (id uint32, err error) {
 	if p.conf.QueueSplits {
 		return 0, errDriverBinds
 	}
-	err = p.change(func(s *control.State) (err error) {
-		id, err = s.BindTx(buffer, maxBindings)
-		return err
-	})
-	return id, err
+	return p.add(func(s *control.State) (uint32, error) { return s.BindTx(buffer, maxBindings) })
 }
 
 // Unbind implements control.Handler.
@@ -206,11 +183,7 @@ func (p *Port) Bindings() ([]control.Binding, error) { return p.State().Bindings
 
 // AddMeter implements control.Handler.
 func (p *Port) AddMeter(m control.Meter) (id uint32, err error) {
-	err = p.change(func(s *control.State) (err error) {
-		id, err = s.AddMeter(m, maxMeters)
-		return err
-	})
-	return id, err
+	return p.add(func(s *control.State) (uint32, error) { return s.AddMeter(m, maxMeters) })
 }
 
 // ReadMeter implements control.Handler.

@@ -7,8 +7,8 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Counters count one direction of a queue or a meter. Whoever owns them at the moment (a transmit
-// queue's worker, the holder of a receive queue's lock) adds; anyone may read.
+// Counters count one direction of a queue or a meter. Their owner of the moment (a transmit
+// queue's worker, the holder of a receive queue's lock) adds; any goroutine may read.
 type Counters struct {
 	live control.DirCounters // each field is stored and loaded atomically
 }
@@ -16,16 +16,23 @@ type Counters struct {
 // add adds to a counter, which has one writer at a time, so it needs no locked add.
 func add(c *uint64, n uint64) { atomic.StoreUint64(c, atomic.LoadUint64(c)+n) }
 
+// addAny spares the store where there is nothing to add.
+func addAny(c *uint64, n uint64) {
+	if n > 0 {
+		add(c, n)
+	}
+}
+
 // counter is one that stands alone.
 type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
-// where is how much of a payload lies in which domain, on this port's side.
-type where struct{ device, gpuFile, host, bounced uint64 }
+// bytesByMem is how much of a payload lies in which kind of memory, on this port's side.
+type bytesByMem struct{ device, gpuFile, host, bounced uint64 }
 
-// locate adds up the domains of segs, and returns how many bytes they are.
-func (w *where) locate(segs []dma.Segment) (total uint64) {
+// locate adds up segs by kind of memory, and returns how many bytes they are.
+func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	for _, s := range segs {
 		total += uint64(s.Len)
 		for s.Len > 0 {
@@ -47,14 +54,14 @@ func (w *where) locate(segs []dma.Segment) (total uint64) {
 	return total
 }
 
-// tally is what a batch adds to Counters: a store that others may read at any time costs as much as
+// delta is what a batch adds to Counters: a store that others may read at any time costs as much as
 // a small copy, so there is one for a batch and not for a packet.
-type tally struct {
+type delta struct {
 	packets, segments, header, drops, dropped uint64
-	where
+	bytesByMem
 }
 
-func (t *tally) count(segments, header uint64, w *where) {
+func (t *delta) count(segments, header uint64, w *bytesByMem) {
 	t.packets++
 	t.segments += segments
 	t.header += header
@@ -64,51 +71,27 @@ func (t *tally) count(segments, header uint64, w *where) {
 	t.bounced += w.bounced
 }
 
-func (t *tally) drop(payload uint64) {
+func (t *delta) drop(payload uint64) {
 	t.drops++
 	t.dropped += payload
 }
 
-// flush adds the tally, and empties it.
-func (t *tally) flush(c *Counters) {
+// flush adds the delta, and empties it.
+func (t *delta) flush(c *Counters) {
 	if t.packets > 0 {
 		add(&c.live.Packets, t.packets)
 		add(&c.live.Segments, t.segments)
 		add(&c.live.HeaderBytes, t.header)
-		c.place(&t.where)
+		addAny(&c.live.DeviceBytes, t.device)
+		addAny(&c.live.GPUFileBytes, t.gpuFile)
+		addAny(&c.live.HostBytes, t.host)
+		addAny(&c.live.BouncedBytes, t.bounced)
 	}
 	if t.drops > 0 {
 		add(&c.live.Drops, t.drops)
 		add(&c.live.DroppedBytes, t.dropped)
 	}
-	*t = tally{}
-}
-
-func (c *Counters) count(segments, header uint64, w *where) {
-	add(&c.live.Packets, 1)
-	add(&c.live.Segments, segments)
-	add(&c.live.HeaderBytes, header)
-	c.place(w)
-}
-
-func (c *Counters) place(w *where) {
-	if w.device > 0 {
-		add(&c.live.DeviceBytes, w.device)
-	}
-	if w.gpuFile > 0 {
-		add(&c.live.GPUFileBytes, w.gpuFile)
-	}
-	if w.host > 0 {
-		add(&c.live.HostBytes, w.host)
-	}
-	if w.bounced > 0 {
-		add(&c.live.BouncedBytes, w.bounced)
-	}
-}
-
-func (c *Counters) drop(payload uint64) {
-	add(&c.live.Drops, 1)
-	add(&c.live.DroppedBytes, payload)
+	*t = delta{}
 }
 
 // Read gives the counters as the control channel carries them.

@@ -10,14 +10,14 @@ type rxQueue struct {
 	q       RxQueue
 	mover   Mover
 	frame   Frame
-	tally   tally // of this batch
+	delta   delta // of this batch
 	in      Counters
 	unsplit counter // frames that came here because, or although, they could not be split
 }
 
-// shortage remembers which queues lacked buffers in a batch, so that nothing overtakes a packet of
-// its own flow: neither on the same queue nor by way of the one for what cannot be split.
-type shortage struct {
+// blockedQueues remembers which queues lacked buffers in a batch, so that nothing overtakes a
+// packet of its own flow: neither on the same queue nor by way of the one for what cannot be split.
+type blockedQueues struct {
 	n     int
 	queue [4]struct {
 		home, q int
@@ -26,8 +26,8 @@ type shortage struct {
 	all wire.Waitable // more than four: everything waits
 }
 
-// of gives the queue that a packet has to wait for, nil if none.
-func (s *shortage) of(r *route) wire.Waitable {
+// waitFor gives the queue that a packet has to wait for, nil if none.
+func (s *blockedQueues) waitFor(r *route) wire.Waitable {
 	for i := range s.n {
 		switch b := &s.queue[i]; {
 		case b.home == r.home:
@@ -41,7 +41,7 @@ func (s *shortage) of(r *route) wire.Waitable {
 	return s.all
 }
 
-func (s *shortage) add(r *route, w wire.Waitable) {
+func (s *blockedQueues) add(r *route, w wire.Waitable) {
 	if s.n == len(s.queue) {
 		s.all = w
 		return
@@ -69,10 +69,10 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
 	s := p.steering.Load()
-	var lack shortage
+	var blocked blockedQueues
 	for r := p.steer(s, batch[0]); len(batch) > 0; {
 		rq := p.queues[r.q]
-		n, call := rq.fill(w, s, p, batch, &r, &lack)
+		n, call := rq.fill(w, s, p, batch, &r, &blocked)
 		if call {
 			rq.q.Call()
 		}
@@ -83,21 +83,21 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 // fill puts the run of packets at the start of batch that go to r.q into that queue, under its
 // lock, and returns how many those are; r is the first one's route, and then that of the packet
 // behind the run.
-func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Packet, r *route, lack *shortage) (n int,
-	call bool) {
+func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Packet, r *route,
+	blocked *blockedQueues) (n int, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
 	rq.mover.c = w.Copier
 	tap := p.tap()
 	for q := r.q; r.q == q; {
 		pkt := batch[n]
-		if wait := lack.of(r); wait != nil {
+		if wait := blocked.waitFor(r); wait != nil {
 			pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}
 		} else {
 			res := rq.put(s, pkt, r)
 			pkt.Verdict = res.verdict(rq.q)
 			if res == PutNoBuffer {
-				lack.add(r, rq.q)
+				blocked.add(r, rq.q)
 			} else if tap != nil {
 				tap.Received(w, pkt, rq.placement(r, pkt))
 			}
@@ -109,12 +109,12 @@ func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Pack
 	}
 	rq.mover.c = nil
 	rq.frame.Packet = nil
-	rq.tally.flush(&rq.in) // before the driver sees the frames
+	rq.delta.flush(&rq.in) // before the driver sees the frames
 	return n, rq.q.Flush()
 }
 
 func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
-	rq.mover.where, rq.mover.at = where{}, nil
+	rq.mover.byMem, rq.mover.at = bytesByMem{}, nil
 	rq.frame = Frame{Packet: pkt, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit, Hashed: r.hashed, Hash: r.hash}
 	res := rq.q.Put(&rq.mover, &rq.frame)
 	if res == PutNoBuffer {
@@ -126,15 +126,15 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	n := uint64(pkt.PayloadLen)
 	segs, head := uint64(pkt.Segments()), uint64(len(pkt.Header))
 	if res == PutTaken {
-		rq.tally.count(segs, head, &rq.mover.where)
+		rq.delta.count(segs, head, &rq.mover.byMem)
 	} else {
-		rq.tally.drop(n)
+		rq.delta.drop(n)
 	}
 	for _, m := range s.meters {
 		switch {
 		case m.rx.flow != pkt.Meta.Headers.Flow:
 		case res == PutTaken:
-			m.rx.count(&pkt.Meta.Headers, segs, head, n, &rq.mover.where)
+			m.rx.count(&pkt.Meta.Headers, segs, head, n, &rq.mover.byMem)
 		default:
 			m.rx.lose(n)
 		}
@@ -145,7 +145,7 @@ func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 // placement says where the packet lies that was just put, for as long as the lock is held.
 func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
 	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit,
-		Bounced: rq.mover.where.bounced > 0}
+		Bounced: rq.mover.byMem.bounced > 0}
 	if pkt.Verdict.Kind == wire.Taken {
 		at.Payload = rq.mover.placed(pkt.PayloadLen)
 	}
@@ -155,7 +155,7 @@ func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
 // TellsTap implements wire.Placer.
 func (p *Port) TellsTap() {}
 
-// tap is who watches the port's link, nil if nobody does.
+// tap is the tap of the port's link, nil if there is none.
 func (p *Port) tap() wire.Tap {
 	if link := p.link.Load(); link != nil {
 		return link.Tap()
@@ -166,58 +166,51 @@ func (p *Port) tap() wire.Tap {
 // putOwn puts a frame of our own into receive queue 0: the control channel's. It never waits;
 // without a buffer the frame goes there as soon as there is one.
 func (p *Port) putOwn(c *dma.Copier, pkt *wire.Packet) {
-	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.owed.add(pkt.Header) {
+	if res := p.tryOwn(c, pkt); res != PutNoBuffer || !p.backlog.add(pkt.Header) {
 		p.lost(res)
 	}
 }
 
-// lost counts a frame of our own that was not taken; the other end makes it good.
+// lost counts a frame of our own that was not taken; the driver repeats its request.
 func (p *Port) lost(res Result) {
 	if res != PutTaken {
 		p.lostReplies.Add(1)
 	}
 }
 
-func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) Result {
-	tok := p.space.Enter()
-	defer p.space.Leave(tok)
+func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) (res Result) {
 	rq := p.queues[0]
-	call, res := rq.putOwn(c, pkt)
-	if call {
-		rq.q.Call()
-	}
+	p.with(rq, func() {
+		rq.mover.c = c
+		rq.frame = Frame{Packet: pkt}
+		res = rq.q.Put(&rq.mover, &rq.frame)
+		rq.mover.c = nil
+		rq.frame.Packet = nil
+	})
 	return res
 }
 
-func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) (call bool, res Result) {
-	rq.q.Lock()
-	defer rq.q.Unlock()
-	rq.mover.c = c
-	rq.frame = Frame{Packet: pkt}
-	res = rq.q.Put(&rq.mover, &rq.frame)
-	rq.mover.c = nil
-	rq.frame.Packet = nil
-	return rq.q.Flush(), res
-}
-
-// giveBack returns what is posted on a queue whose split has gone off: header buffers and GPU pages
-// are no use to it. The caller need not be inside the epoch.
-func (p *Port) giveBack(queue uint16) {
-	rq := p.queues[queue]
-	r, ok := rq.q.(Returner)
-	if !ok {
-		return
-	}
+// with has f use a receive queue under its lock, inside the epoch, and then tells the driver.
+func (p *Port) with(rq *rxQueue, f func()) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
-	if rq.returned(r) {
+	if rq.locked(f) {
 		rq.q.Call()
 	}
 }
 
-func (rq *rxQueue) returned(r Returner) (call bool) {
+func (rq *rxQueue) locked(f func()) (call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
-	r.Return()
+	f()
 	return rq.q.Flush()
+}
+
+// returnBuffers returns the posted buffers of a queue whose split was turned off: it has no use for
+// header buffers and GPU pages. The caller need not be inside the epoch.
+func (p *Port) returnBuffers(queue uint16) {
+	rq := p.queues[queue]
+	if r, ok := rq.q.(Returner); ok {
+		p.with(rq, r.Return)
+	}
 }

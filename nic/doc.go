@@ -1,6 +1,6 @@
-// Package nic is what every NIC of vnic is, whatever a guest sees of it: a port of the wire with
+// Package nic is the part of a NIC that all device models share: a port of the wire with
 // receive queues that are chosen by flow rules and RSS, header split decided by one policy, meters
-// and counters by memory domain, the path to the GPUs (peer to peer or bounced), and the control
+// and counters by kind of memory, the path to the GPUs (peer to peer or bounced), and the control
 // channel of frames to its own control MAC.
 //
 // The sender's goroutine does all the work of a packet: Transmitter.Send counts it and hands it to
@@ -33,13 +33,13 @@
 //     stops. The device model calls its Start and Stop as the driver starts and stops the queue,
 //     and Wake at a doorbell that is no eventfd;
 //   - for the eventfds that a frontend gives it, Lines; and a Monitor, by NewMonitor, which frees
-//     whoever gets stuck in one of them, and which calls the device model (Monitored) for kicks of
+//     writers that are blocked in one of them, and which calls the device model (Monitored) for kicks of
 //     receive queues and for what is due at times.
 //
-// Of its own it tells the Port of device reset (Reset), of another driver (Begins), of the queues
-// that a driver uses without a word about RSS (Spread), and of what its driver says about header
-// split, MTU and carrier. Nothing else of a NIC is a device model's: the model in this package's
-// tests is two slices and these two interfaces.
+// Besides, the device model tells the Port of device reset (Reset), of another driver (Begins), of
+// the queues that a driver uses (Spread), and of what its driver says about header split, MTU and
+// carrier. Nothing else of a NIC is a device model's: the model in this package's tests is two
+// slices and these two interfaces.
 //
 // The outbox of stack/gateway, which is no NIC, has a Sender too, over a queue of netstack's
 // packets.

@@ -40,8 +40,8 @@ func (r *EventReader) Consume(fd int) bool {
 // event is an eventfd of our own, by which one goroutine that sleeps is woken.
 //
 // The sleeper calls Park, looks once more whether there is something to do, and then sleeps, or
-// calls Unpark. Whoever has something for it makes that visible first, and then calls Wake: one of
-// the two sees the other.
+// calls Unpark. A goroutine that has work for it makes the work visible first, and then calls Wake:
+// one of the two sees the other.
 type event struct {
 	f      *os.File
 	fd     int
@@ -58,7 +58,7 @@ func (e *event) open() error {
 	return nil
 }
 
-// Wake implements wire.Waker. It makes a system call only if somebody sleeps, and may come late,
+// Wake implements wire.Waker. It makes a system call only if the owner sleeps, and may come late,
 // after Close.
 func (e *event) Wake() {
 	if e.parked.Load() && e.parked.Swap(false) {
@@ -75,5 +75,5 @@ func (e *event) Unpark() { e.parked.Store(false) }
 // consume takes the signals, if there are any.
 func (e *event) consume() { _, _ = unix.Read(e.fd, e.b[:]) }
 
-// Close lets go of the descriptor. Nobody sleeps any more.
+// Close closes the descriptor. The owner does not sleep any more.
 func (e *event) Close() { _ = e.f.Close() }

@@ -13,5 +13,5 @@ func (s *Sleeper) Signaled() bool {
 func (ls *Lines) Open() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return len(ls.open)+len(ls.left) > 0
+	return len(ls.open)+len(ls.ended) > 0
 }

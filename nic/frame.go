@@ -9,17 +9,17 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// MaxHeader is the room for a packet's headers: splitter reads no further.
+// MaxHeader is the longest headers of a packet, in bytes: splitter reads no further.
 const MaxHeader = splitter.MaxHeader
 
-// MaxFrame is the longest frame, link header included, that a guest may send: a 64 KiB IP packet with its link header
-// and two tags.
+// MaxFrame is the longest frame, link header included, that a guest may send: a 64 KiB IP packet
+// with its link header and two tags.
 const MaxFrame = 65535 + splitter.EthLen + 8
 
 // firstLook is how much of a frame is read at first: headers of nearly all packets end before it.
 const firstLook = 128
 
-// ErrBadFrame says that a guest sent something that is no frame: too short or too long.
+// ErrBadFrame says that a guest sent a malformed frame: too short or too long.
 var ErrBadFrame = errors.New("bad frame")
 
 // Errors that a guest can cause for each frame are made beforehand.
@@ -29,14 +29,14 @@ var (
 	errChanged   = fmt.Errorf("%w: its buffers became shorter while it waited", ErrBadFrame)
 )
 
-// Describe fills in p for the frame that lies in segs behind skip bytes of the personality's own
+// Describe fills in p for the frame that lies in segs behind skip bytes of the device model's own
 // (virtio_net_hdr); all is total bytes long. buf holds skip + MaxHeader bytes and is the caller's
-// as long as p is: it gets the personality's bytes, then the frame's headers. Payload stays in
+// as long as p is: it gets the device model's bytes, then the frame's headers. Payload stays in
 // place. Meta.Headers is set; the rest of Meta is the caller's to set before it calls p.Prepare.
 // p.Payload's storage is reused.
 //
-// Of the frame's first segment no more than its own bytes are read unless the headers go on behind it, so that a driver
-// that keeps headers and payload apart never has payload read as headers.
+// Of the frame's first segment no more than its own bytes are read unless the headers go on behind
+// it, so that a driver that keeps headers and payload apart never has payload read as headers.
 func Describe(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
 	if total < skip+splitter.EthLen || total > skip+MaxFrame {
 		return errFrameLen
@@ -83,8 +83,9 @@ func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 	return 0
 }
 
-// Again places the payload of a frame that Describe has seen, after its memory may have moved: the same bytes of segs,
-// total in all. The headers are those that were read then: what has been judged is not read twice.
+// Again places the payload of a frame that Describe has seen, after its memory may have moved: the
+// same bytes of segs, total in all. The headers are those that were read then: headers that were
+// checked are not read twice.
 func Again(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
 	if total < skip || total-skip < p.Len() {
 		return errChanged

@@ -44,10 +44,6 @@ type notifier struct {
 	pkt    wire.Packet
 }
 
-func (n *notifier) init() {
-	n.copier, n.frame = dma.NewCopier(), make([]byte, control.MaxFrame)
-}
-
 // jobDone sends the notice that a job has ended. Lost notices do no harm: the driver polls as well.
 func (p *Port) jobDone(s gpumem.Status) {
 	c := jobStatus(s)

@@ -14,12 +14,12 @@ import (
 //
 // Nothing but O_NONBLOCK keeps a write to a full eventfd from blocking (eventfd(2)), and that flag
 // belongs to the open file, which the frontend shares with us and may change; there is no
-// RWF_NOWAIT for it. Who writes is another guest's worker, most often. So the device's Monitor
-// looks for writers that are inside of a full one, takes the frontend's eventfds away, and frees
-// the writers by reading. No honest eventfd is ever full.
+// RWF_NOWAIT for it. The writer is mostly another guest's worker. So the device's Monitor looks for
+// writers that are blocked in a full eventfd, takes the frontend's eventfds away, and frees the
+// writers by reading. The eventfd of an honest frontend is never full.
 type Line struct {
 	lines  *Lines
-	f      *os.File     // counts its users: it may be closed while somebody is about to write
+	f      *os.File     // counts its users: it may be closed while a writer is about to write
 	inside atomic.Int32 // writers
 }
 
@@ -28,7 +28,7 @@ func (l *Line) Enter() { l.inside.Add(1) }
 
 // Write signals, after Enter.
 func (l *Line) Write() {
-	if ls := l.lines; ls.dozing.Load() && ls.dozing.Swap(false) {
+	if ls := l.lines; ls.parked.Load() && ls.parked.Swap(false) {
 		ls.wake()
 	}
 	_, _ = l.f.Write(signal[:]) // a full counter is a signal already, a broken eventfd its owner's loss
@@ -41,10 +41,10 @@ func (l *Line) Fire() {
 	l.Write()
 }
 
-// Busy says whether somebody is between Enter and the end of Write.
+// Busy says whether a writer is between Enter and the end of Write.
 func (l *Line) Busy() bool { return l.inside.Load() > 0 }
 
-// Stuck says whether somebody is kept in Write.
+// Stuck says whether a writer is blocked in Write.
 func (l *Line) Stuck() (stuck bool) {
 	if l.Busy() {
 		l.do(func(fd int) { stuck = isFull(fd) })
@@ -52,8 +52,8 @@ func (l *Line) Stuck() (stuck bool) {
 	return stuck
 }
 
-// drain makes room in the eventfd, if it is full: else what is read is a signal that is lost. Who
-// is stuck in a write to it goes on, unless somebody else is faster.
+// drain reads the eventfd if it is full: else what is read is a signal that is lost. A writer that
+// is blocked in it goes on, unless another one fills it first.
 func (l *Line) drain() {
 	l.do(func(fd int) {
 		if isFull(fd) {
@@ -80,19 +80,19 @@ func isFull(fd int) bool {
 // Lines are the eventfds of a device, given to it by one frontend after another. The zero Lines is
 // ready; its methods may be called on any goroutine.
 type Lines struct {
-	hostile atomic.Bool
-	dozing  atomic.Bool // the monitor sleeps until wake
-	wake    func()      // set before the first Doze
+	quarantined atomic.Bool
+	parked      atomic.Bool // the monitor sleeps until wake
+	wake        func()      // set before the first Doze
 
-	mu   sync.Mutex
-	open map[*Line]bool // under mu: made, and not ended
-	left []*Line        // under mu: ended with writers inside
+	mu    sync.Mutex
+	open  map[*Line]bool // under mu: made, and not ended
+	ended []*Line        // under mu: ended with writers inside
 }
 
-// New makes a Line of an eventfd, which it owns from then on. nil: the frontend is not trusted any
-// more, and fd is closed.
+// New makes a Line of an eventfd, which it owns from then on. nil: the frontend is quarantined, and
+// fd is closed.
 func (ls *Lines) New(fd int) *Line {
-	if ls.hostile.Load() {
+	if ls.quarantined.Load() {
 		_ = unix.Close(fd)
 		return nil
 	}
@@ -106,7 +106,8 @@ func (ls *Lines) New(fd int) *Line {
 	return l
 }
 
-// End ends a Line that its owner has let go of; nil is none. If there are writers inside, Free closes it.
+// End ends a Line that its owner does not use any more; nil is none. If writers are inside, Free
+// closes it.
 func (ls *Lines) End(l *Line) {
 	if l == nil {
 		return
@@ -115,23 +116,22 @@ func (ls *Lines) End(l *Line) {
 	defer ls.mu.Unlock()
 	delete(ls.open, l)
 	if l.Busy() { // perhaps stuck
-		ls.left = append(ls.left, l)
+		ls.ended = append(ls.ended, l)
 		return
 	}
 	_ = l.f.Close()
 }
 
-// Watched says what wakes the monitor that dozes: it is called on the goroutine that writes, under
-// none of its locks, and never waits. Without it there is no Doze.
+// Watched sets the function that wakes a parked monitor: it is called on the goroutine that writes,
+// under none of its locks, and never waits. Doze needs it.
 func (ls *Lines) Watched(wake func()) { ls.wake = wake }
 
-// Doze says that the monitor has no need to look, until the next one writes: that wakes it. So a
-// device that is idle costs nothing. false: there are writers inside, so it looks again after a
-// while.
+// Doze parks the monitor: it need not look until the next write, which wakes it. So a device that
+// is idle costs nothing. false: there are writers inside, so the monitor looks again after a while.
 func (ls *Lines) Doze() bool {
-	ls.dozing.Store(true) // before looking: who comes in after sees it
+	ls.parked.Store(true) // before looking: a writer that enters later sees it
 	if ls.busy() {
-		ls.dozing.Store(false)
+		ls.parked.Store(false)
 		return false
 	}
 	return true
@@ -141,50 +141,47 @@ func (ls *Lines) Doze() bool {
 func (ls *Lines) busy() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	if len(ls.left) > 0 {
-		return true
-	}
-	for l := range ls.open {
-		if l.Busy() {
-			return true
-		}
-	}
-	return false
+	return len(ls.ended) > 0 || ls.anyOpen((*Line).Busy)
 }
 
-// anyStuck says whether somebody is kept in a Line that has not ended.
+// anyStuck says whether a writer is blocked in a Line that has not ended.
 func (ls *Lines) anyStuck() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
+	return ls.anyOpen((*Line).Stuck)
+}
+
+// anyOpen says whether f is true of a Line that has not ended. The caller holds mu.
+func (ls *Lines) anyOpen(f func(*Line) bool) bool {
 	for l := range ls.open {
-		if l.Stuck() {
+		if f(l) {
 			return true
 		}
 	}
 	return false
 }
 
-// Dozing says whether nobody has written since Doze.
-func (ls *Lines) Dozing() bool { return ls.dozing.Load() }
+// Dozing says whether the monitor is parked: there was no write since Doze.
+func (ls *Lines) Dozing() bool { return ls.parked.Load() }
 
-// Distrust has New refuse all eventfds, as the frontend was caught at keeping writers; Trust ends
-// it: there is another one.
-func (ls *Lines) Distrust() { ls.hostile.Store(true) }
+// Distrust quarantines the frontend, which has blocked writers: New refuses all eventfds. Trust
+// ends that, for the next frontend.
+func (ls *Lines) Distrust() { ls.quarantined.Store(true) }
 
-// Trust takes Distrust back.
-func (ls *Lines) Trust() { ls.hostile.Store(false) }
+// Trust ends the quarantine.
+func (ls *Lines) Trust() { ls.quarantined.Store(false) }
 
-// Distrusted says which of the two it was last.
-func (ls *Lines) Distrusted() bool { return ls.hostile.Load() }
+// Distrusted says whether the frontend is quarantined.
+func (ls *Lines) Distrusted() bool { return ls.quarantined.Load() }
 
-// freeTime is how long at most Free works at one go: others may fill an eventfd again meanwhile.
+// freeTime bounds one call of Free: the frontend may fill an eventfd again meanwhile.
 const freeTime = 100 * time.Millisecond
 
-// Free frees the writers of Lines that have ended, and closes those that nobody writes to any more.
+// Free frees the writers of Lines that have ended, and closes the Lines that have no writers left.
 func (ls *Lines) Free() {
 	ls.mu.Lock()
-	left := ls.left
-	ls.left = nil
+	left := ls.ended
+	ls.ended = nil
 	ls.mu.Unlock()
 	var still []*Line
 	for end := time.Now().Add(freeTime); len(left) > 0; left = left[1:] {
@@ -200,5 +197,5 @@ func (ls *Lines) Free() {
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	ls.left = append(ls.left, still...)
+	ls.ended = append(ls.ended, still...)
 }

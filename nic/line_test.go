@@ -13,19 +13,49 @@ import (
 	"vnic.dev/vnic/nic"
 )
 
-// almost is the greatest count an eventfd can have: no write finds room.
+// almost is the greatest count an eventfd can have: no write fits.
 var almost = []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// eventFD makes an eventfd, which the test closes.
+func eventFD(t *testing.T) int {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	testkit.OK(t, err)
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return fd
+}
+
+// write writes to an eventfd.
+func write(t *testing.T, fd int, count []byte) {
+	t.Helper()
+	_, err := unix.Write(fd, count)
+	testkit.OK(t, err)
+}
+
+// one is a signal.
+var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
 // frontend makes an eventfd, a Line of it, and the frontend's own descriptor.
 func frontend(t *testing.T, ls *nic.Lines) (l *nic.Line, front int) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	testkit.OK(t, err)
-	if front, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); err != nil {
-		t.Fatal(err)
-	}
+	front, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
+	testkit.OK(t, err)
 	t.Cleanup(func() { _ = unix.Close(front) })
 	return ls.New(fd), front
+}
+
+// freeStuck waits until a writer is stuck in the only Line, and does as a Monitor does.
+func freeStuck(ls *nic.Lines, l *nic.Line) {
+	for !l.Stuck() {
+		runtime.Gosched()
+	}
+	ls.Distrust()
+	ls.End(l)
+	for ls.Open() {
+		ls.Free()
+	}
 }
 
 func TestLineSignals(t *testing.T) {
@@ -37,22 +67,20 @@ func TestLineSignals(t *testing.T) {
 	if _, err := unix.Read(front, b[:]); err != nil || b[0] != 2 {
 		t.Errorf("%v, count %d", err, b[0])
 	}
-	if _, err := unix.Write(front, almost); err != nil {
-		t.Fatal(err)
-	}
+	write(t, front, almost)
 	l.Fire() // full, and returns
 	if l.Stuck() || l.Busy() || !ls.Open() {
 		t.Error("full: stuck, busy, or not open")
 	}
 	ls.End(l)
 	ls.End(nil)
-	l.Fire() // too late, of nobody's harm
+	l.Fire() // too late: it does no harm
 	if ls.Open() {
 		t.Error("open after its end")
 	}
 }
 
-// The monitor need not look while nobody writes: the first one wakes it, before the write that may keep him.
+// The monitor need not look while there are no writes: the first one wakes it, before it may block.
 //
 // Invariant: nic: A device that is idle wakes nobody.
 func TestFirstWriterWakesTheWatcher(t *testing.T) {
@@ -60,17 +88,17 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	l, _ := frontend(t, &ls)
 	woken := make(chan bool, 9)
 	ls.Watched(func() { woken <- true })
-	l.Fire() // it does not doze yet
+	l.Fire() // the monitor is not parked yet
 	l.Enter()
 	if ls.Doze() || ls.Dozing() {
-		t.Error("dozes while somebody is inside")
+		t.Error("parked while a writer is inside")
 	}
 	l.Write()
 	l.Fire()
 	l.Enter()
 	ls.End(l)
 	if ls.Doze() || ls.Dozing() {
-		t.Error("dozes while somebody is inside of what has ended")
+		t.Error("parked while a writer is inside of what has ended")
 	}
 	l.Write()
 	ls.Free()
@@ -81,21 +109,18 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	l, front = frontend(t, &ls)
 	for range 3 {
 		if !ls.Doze() || !ls.Dozing() {
-			t.Fatal("does not doze")
+			t.Fatal("not parked")
 		}
 		l.Fire()
 		l.Fire()
 		if len(woken) != 1 || ls.Dozing() {
-			t.Fatalf("woken %d times, dozing %t", len(woken), ls.Dozing())
+			t.Fatalf("woken %d times, parked %t", len(woken), ls.Dozing())
 		}
 		<-woken
 	}
-	if _, err := unix.Read(front, make([]byte, 8)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := unix.Write(front, almost); err != nil {
-		t.Fatal(err)
-	}
+	_, err := unix.Read(front, make([]byte, 8))
+	testkit.OK(t, err)
+	write(t, front, almost)
 	testkit.OK(t, unix.SetNonblock(front, false))
 	ls.Doze()
 	written := make(chan bool)
@@ -103,25 +128,17 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 		l.Fire()
 		close(written)
 	}()
-	<-woken // whoever is stuck has said so before
-	for !l.Stuck() {
-		runtime.Gosched()
-	}
-	ls.Distrust()
-	ls.End(l)
-	for ls.Open() {
-		ls.Free()
-	}
+	<-woken // a writer wakes the monitor before it may block
+	freeStuck(&ls, l)
 	<-written
 }
 
-// Writers that a frontend keeps, who makes the eventfd block and fills it as fast as it can, go on.
+// Writers go on that are blocked by a frontend, which makes the eventfd block and fills it as fast
+// as it can.
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var ls nic.Lines
 	l, front := frontend(t, &ls)
-	if _, err := unix.Write(front, almost); err != nil { // before all others: it finds room in an empty one only
-		t.Fatal(err)
-	}
+	write(t, front, almost) // before all others: it fits an empty one only
 	var stop atomic.Bool
 	var filling atomic.Int32
 	for range 4 {
@@ -142,14 +159,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 			}
 		})
 	}
-	for !l.Stuck() {
-		runtime.Gosched()
-	}
-	ls.Distrust()
-	ls.End(l)
-	for ls.Open() {
-		ls.Free()
-	}
+	freeStuck(&ls, l)
 	writers.Wait()
 
 	stop.Store(true)
@@ -161,7 +171,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	testkit.OK(t, err)
 	if ls.New(fd) != nil {
-		t.Error("a frontend that is not trusted gave an eventfd")
+		t.Error("a quarantined frontend gave an eventfd")
 	}
 	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
 		t.Errorf("it is open: %v", err)

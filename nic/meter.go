@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"net/netip"
 	"sync"
 
 	"vnic.dev/vnic/control"
@@ -26,10 +25,12 @@ type direction struct {
 }
 
 // count adds a packet of n payload bytes, and finds which of them were seen before.
-func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *where) {
+func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *bytesByMem) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.Counters.count(segments, header, w)
+	var one delta
+	one.count(segments, header, w)
+	one.flush(&d.Counters)
 	if h.Class != splitter.TCP {
 		return
 	}
@@ -47,47 +48,39 @@ func (d *direction) count(h *splitter.Headers, segments, header, n uint64, w *wh
 func (d *direction) lose(n uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.drop(n)
+	var one delta
+	one.drop(n)
+	one.flush(&d.Counters)
 }
 
 // meterFlows gives the flows of a connection as the port receives and sends it.
 func meterFlows(m control.Meter) (rx, tx splitter.Flow) {
-	local, remote := m.Local, m.Remote
-	rx.Proto, tx.Proto = m.Proto, m.Proto
-	rx.IPv6 = !local.Addr().Unmap().Is4()
-	tx.IPv6 = rx.IPv6
-	putAddr(&rx.Src, remote.Addr())
-	putAddr(&rx.Dst, local.Addr())
-	rx.SrcPort, rx.DstPort = remote.Port(), local.Port()
+	local, remote := m.Local.Addr().Unmap(), m.Remote.Addr().Unmap()
+	rx = splitter.Flow{Proto: m.Proto, IPv6: !local.Is4(), SrcPort: m.Remote.Port(), DstPort: m.Local.Port()}
+	copy(rx.Src[:], remote.AsSlice())
+	copy(rx.Dst[:], local.AsSlice())
+	tx = rx
 	tx.Src, tx.Dst, tx.SrcPort, tx.DstPort = rx.Dst, rx.Src, rx.DstPort, rx.SrcPort
 	return rx, tx
 }
 
-func putAddr(b *[16]byte, a netip.Addr) {
-	a = a.Unmap()
-	if a.Is4() {
-		v4 := a.As4()
-		copy(b[:], v4[:])
-		return
-	}
-	*b = a.As16()
-}
+// maxRanges is how many ranges behind a gap are remembered: at 1 % loss, those of a window of 35
+// MB.
+const maxRanges = 256
 
-// maxIslands is how many pieces behind a gap are remembered: at 1 % loss, those of a window of 35 MB.
-const maxIslands = 256
-
-// seen is the set of a TCP flow's sequence numbers that have passed. It tells a byte that comes again from one that
-// comes late, as after a loss or a reordering before the meter. Numbers are compared by their distance to edge, so that
-// they may wrap; a flow's window is far below half of their space.
+// seen is the set of a TCP flow's sequence numbers that have passed. It tells a byte that comes
+// again from one that comes late, as after a loss or a reordering before the meter. Numbers are
+// compared by their distance to edge, so that they may wrap; a flow's window is far below half of
+// their space.
 type seen struct {
-	begun bool
-	start uint32 // the first number of the connection, if SYN was seen, else of the first packet
-	edge  uint32 // all below have passed
-	n     int
-	piece [maxIslands]island // behind edge, in order, neither touching it nor one another
+	begun  bool
+	start  uint32 // the first number of the connection, if SYN was seen, else of the first packet
+	edge   uint32 // all below have passed
+	n      int
+	ranges [maxRanges]seqRange // behind edge, in order, neither touching it nor one another
 }
 
-type island struct{ from, to uint32 }
+type seqRange struct{ from, to uint32 }
 
 // begin starts a new connection on the same addresses; a SYN that comes again does not.
 func (s *seen) begin(start uint32) {
@@ -117,39 +110,39 @@ func (s *seen) add(from, n uint32) (again uint32) {
 		s.edge += uint32(hi)
 		return again
 	}
-	// Pieces [i, j) overlap or touch [lo, hi), and become one with it.
+	// Ranges [i, j) overlap or touch [lo, hi), and become one with it.
 	i := s.n
-	for i > 0 && int64(s.piece[i-1].to-s.edge) >= lo {
+	for i > 0 && int64(s.ranges[i-1].to-s.edge) >= lo {
 		i--
 	}
 	j := i
 	first, last := lo, hi
-	for j < s.n && int64(s.piece[j].from-s.edge) <= hi {
-		a, b := int64(s.piece[j].from-s.edge), int64(s.piece[j].to-s.edge)
+	for j < s.n && int64(s.ranges[j].from-s.edge) <= hi {
+		a, b := int64(s.ranges[j].from-s.edge), int64(s.ranges[j].to-s.edge)
 		again += uint32(max(0, min(b, hi)-max(a, lo)))
 		first, last = min(first, a), max(last, b)
 		j++
 	}
-	one := island{s.edge + uint32(first), s.edge + uint32(last)}
+	one := seqRange{s.edge + uint32(first), s.edge + uint32(last)}
 	switch {
 	case first == 0: // the gap before it is closed, and with it all that touched
 		s.edge = one.to
-		s.n = copy(s.piece[:], s.piece[j:s.n])
+		s.n = copy(s.ranges[:], s.ranges[j:s.n])
 	case j > i:
-		s.piece[i] = one
-		s.n = i + 1 + copy(s.piece[i+1:], s.piece[j:s.n])
+		s.ranges[i] = one
+		s.n = i + 1 + copy(s.ranges[i+1:], s.ranges[j:s.n])
 	default:
-		if s.n == maxIslands { // give up on the oldest gap: what fills it will count as seen
+		if s.n == maxRanges { // give up on the oldest gap: what fills it will count as seen
 			if i == 0 {
 				s.edge = one.to
 				return again
 			}
-			s.edge = s.piece[0].to
-			s.n = copy(s.piece[:], s.piece[1:s.n])
+			s.edge = s.ranges[0].to
+			s.n = copy(s.ranges[:], s.ranges[1:s.n])
 			i--
 		}
-		copy(s.piece[i+1:s.n+1], s.piece[i:s.n])
-		s.piece[i] = one
+		copy(s.ranges[i+1:s.n+1], s.ranges[i:s.n])
+		s.ranges[i] = one
 		s.n++
 	}
 	return again

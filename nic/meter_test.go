@@ -26,7 +26,7 @@ func TestSeenIsASet(t *testing.T) {
 				model[from+i] = true
 			}
 			if again := s.add(from, n); again != want {
-				t.Fatalf("[%d, +%d): %d again, want %d; edge %d, %v", from-start, n, again, want, s.edge-start, s.piece[:s.n])
+				t.Fatalf("[%d, +%d): %d again, want %d; edge %d, %v", from-start, n, again, want, s.edge-start, s.ranges[:s.n])
 			}
 		}
 	})
@@ -36,7 +36,7 @@ func TestSeenIsASet(t *testing.T) {
 func TestSeenForgetsTheOldestGap(t *testing.T) {
 	var s seen
 	s.begin(0)
-	for i := range uint32(maxIslands + 10) {
+	for i := range uint32(maxRanges + 10) {
 		if again := s.add(2*i+1, 1); again != 0 {
 			t.Fatalf("byte %d: again %d", 2*i+1, again)
 		}
@@ -44,10 +44,10 @@ func TestSeenForgetsTheOldestGap(t *testing.T) {
 	if again := s.add(0, 1); again != 1 {
 		t.Errorf("a gap given up: %d", again)
 	}
-	if again := s.add(2*(maxIslands+8), 1); again != 0 {
+	if again := s.add(2*(maxRanges+8), 1); again != 0 {
 		t.Errorf("the last gap: %d", again)
 	}
-	if again := s.add(2*(maxIslands+8)-1, 3); again != 3 {
+	if again := s.add(2*(maxRanges+8)-1, 3); again != 3 {
 		t.Errorf("around it: %d", again)
 	}
 	s.begin(0) // a SYN that comes again

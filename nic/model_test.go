@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
@@ -43,21 +41,19 @@ func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions) *toy {
 	limits := func() wire.Limits { return wire.Limits{MaxFrame: 1514} }
 	conf := nic.Config{Name: space.Name(), MAC: d.mac, MTU: 1500, QueuePairs: 1, HeaderLimit: 256}
 	var err error
-	if d.port, err = nic.NewPort(conf, space, []nic.RxQueue{d.rx}, limits); err != nil {
-		t.Fatal(err)
-	}
+	d.port, err = nic.NewPort(conf, space, []nic.RxQueue{d.rx}, limits)
+	testkit.OK(t, err)
 	o.Space, o.Batch = space, toyBatch
 	d.tx = &toyTx{space: space, t: d.port.NewTransmitter(toyBatch), called: make(chan struct{}, 1),
 		stopped: make(chan error, 1), failAt: -1}
-	if d.tx.sender, err = nic.NewSender(d.tx, d.tx.t, o); err != nil {
-		t.Fatal(err)
-	}
+	d.tx.sender, err = nic.NewSender(d.tx, d.tx.t, o)
+	testkit.OK(t, err)
 	testkit.OK(t, d.port.Attach(sw, wire.LinkOptions{}))
 	t.Cleanup(func() {
 		d.tx.sender.Close()
 		d.port.Close()
 	})
-	d.tx.sender.Start(-1, false)
+	d.start()
 	d.send(d.frame(wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 0))
 	d.tx.await(1)
 	d.tx.sender.Stop()
@@ -77,6 +73,15 @@ func toys(t testing.TB, n int, o nic.SenderOptions) []*toy {
 	return ds
 }
 
+// pair is a NIC that sends, and another on its switch.
+func pair(t testing.TB, o nic.SenderOptions) (a, b *toy) {
+	ds := toys(t, 2, o)
+	return ds[0], ds[1]
+}
+
+// start starts the transmit queue, which is kicked by a Wake.
+func (d *toy) start() { d.tx.sender.Start(-1, false) }
+
 // frame makes a frame with a number.
 func (d *toy) frame(to wire.MAC, seq int) []byte {
 	f := nictest.Make(to, d.mac, nictest.Spec{UDP: true, Payload: 100, Seq: uint32(seq)})
@@ -94,6 +99,13 @@ func (d *toy) send(frames ...[]byte) {
 	q.mu.Unlock()
 	if kick {
 		q.sender.Wake()
+	}
+}
+
+// sendTo posts frames with these numbers to another NIC.
+func (d *toy) sendTo(to *toy, seqs ...int) {
+	for _, seq := range seqs {
+		d.send(d.frame(to.mac, seq))
 	}
 }
 
@@ -360,7 +372,7 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	ds := toys(t, 3, patient)
 	a, busy, other := ds[0], ds[1], ds[2]
 	other.rx.postNew(99)
-	a.tx.sender.Start(-1, false)
+	a.start()
 	const n = 3 // of each: both fit into a batch
 	for i := range n {
 		a.send(a.frame(busy.mac, i), a.frame(other.mac, i))
@@ -372,9 +384,7 @@ func TestSenderRetriesInOrder(t *testing.T) {
 	}
 	busy.rx.postNew(1)
 	busy.receives(a, 0)
-	for i := n; i < 50; i++ { // most find no place in the batch, and wait in the ring
-		a.send(a.frame(busy.mac, i))
-	}
+	a.sendTo(busy, numbers(n, 50)...) // most find no place in the batch, and wait in the ring
 	for i := 1; i < 50; i++ {
 		busy.rx.postNew(1)
 		busy.receives(a, i)
@@ -389,12 +399,12 @@ func TestSenderRetriesInOrder(t *testing.T) {
 }
 
 // A dead receiver's frames come back, are dropped and counted when patience ends, and hold up
-// nobody for long.
+// no other receiver for long.
 func TestSenderGivesUp(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: 5 * time.Millisecond})
 	a, dead, other := ds[0], ds[1], ds[2]
 	other.rx.postNew(99)
-	a.tx.sender.Start(-1, false)
+	a.start()
 	for i := range 30 {
 		a.send(a.frame(dead.mac, i), a.frame(other.mac, i))
 	}
@@ -404,7 +414,7 @@ func TestSenderGivesUp(t *testing.T) {
 		t.Errorf("%+v, %d drops", s, a.drops())
 	}
 	dead.rx.postNew(1) // it is waited for again
-	a.send(a.frame(dead.mac, 99))
+	a.sendTo(dead, 99)
 	dead.receives(a, 99)
 }
 
@@ -413,14 +423,11 @@ func TestSenderGivesUp(t *testing.T) {
 func TestSenderStopsWithFramesHeld(t *testing.T) {
 	for _, keeps := range []bool{true, false} {
 		t.Run(fmt.Sprint("keeps=", keeps), func(t *testing.T) {
-			ds := toys(t, 2, patient)
-			a, b := ds[0], ds[1]
+			a, b := pair(t, patient)
 			a.tx.keeps = keeps
 			const n = toyBatch + 3
-			for i := range n {
-				a.send(a.frame(b.mac, i))
-			}
-			a.tx.sender.Start(-1, false)
+			a.sendTo(b, numbers(0, n)...)
+			a.start()
 			a.tx.waits()
 			a.tx.sender.Stop()
 			first := 0
@@ -433,7 +440,7 @@ func TestSenderStopsWithFramesHeld(t *testing.T) {
 				t.Errorf("%+v, want %+v; %d frames are the driver's, %v came back", got, want, n-a.tx.next, a.tx.done)
 			}
 			b.rx.postNew(n)
-			a.tx.sender.Start(-1, false)
+			a.start()
 			b.receives(a, numbers(first, n)...)
 			a.tx.await(n)
 		})
@@ -444,14 +451,11 @@ func TestSenderStopsWithFramesHeld(t *testing.T) {
 // stays the driver's, and a new start goes on.
 func TestSenderStopsOnAnError(t *testing.T) {
 	t.Run("new", func(t *testing.T) {
-		ds := toys(t, 2, patient)
-		a, b := ds[0], ds[1]
+		a, b := pair(t, patient)
 		b.rx.postNew(9)
-		for i := range 6 {
-			a.send(a.frame(b.mac, i))
-		}
+		a.sendTo(b, numbers(0, 6)...)
 		a.tx.failAt = 4
-		a.tx.sender.Start(-1, false)
+		a.start()
 		if err := <-a.tx.stopped; !errors.Is(err, errToy) {
 			t.Error(err)
 		}
@@ -461,15 +465,14 @@ func TestSenderStopsOnAnError(t *testing.T) {
 			t.Errorf("came back: %v; next is %d", done, a.tx.next)
 		}
 		a.tx.failAt = -1
-		a.tx.sender.Start(-1, false)
+		a.start()
 		b.receives(a, 4, 5)
 	})
 	t.Run("held", func(t *testing.T) {
-		ds := toys(t, 2, patient)
-		a, b := ds[0], ds[1]
+		a, b := pair(t, patient)
 		a.tx.failures = true
-		a.send(a.frame(b.mac, 0), a.frame(b.mac, 1))
-		a.tx.sender.Start(-1, false)
+		a.sendTo(b, 0, 1)
+		a.start()
 		a.tx.waits()
 		b.rx.postNew(1)
 		if err := <-a.tx.stopped; !errors.Is(err, errToy) {
@@ -487,11 +490,10 @@ func TestSenderStopsOnAnError(t *testing.T) {
 func TestSenderFindsHeldFramesAgain(t *testing.T) {
 	for _, change := range []bool{true, false} {
 		t.Run(fmt.Sprint("changed=", change), func(t *testing.T) {
-			ds := toys(t, 2, patient)
-			a, b := ds[0], ds[1]
+			a, b := pair(t, patient)
 			a.tx.goneAt = 1
-			a.send(a.frame(b.mac, 0), a.frame(b.mac, 1), a.frame(b.mac, 2))
-			a.tx.sender.Start(-1, false)
+			a.sendTo(b, 0, 1, 2)
+			a.start()
 			a.tx.waits()
 			want := numbers(0, 3)
 			if change {
@@ -513,18 +515,10 @@ func TestSenderFindsHeldFramesAgain(t *testing.T) {
 // A ring that starts with the first kick is not touched before; a kick wakes the sender by the
 // driver's eventfd alone.
 func TestSenderStartsWithTheFirstKick(t *testing.T) {
-	ds := toys(t, 2, patient)
-	a, b := ds[0], ds[1]
+	a, b := pair(t, patient)
 	b.rx.postNew(9)
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	testkit.OK(t, err)
-	defer unix.Close(fd)
-	kick := func() {
-		if _, err := unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	a.send(a.frame(b.mac, 0)) // EnableKick was not called: it wakes nobody
+	fd := eventFD(t)
+	a.sendTo(b, 0) // EnableKick was not called: it wakes no sender
 	looks := a.tx.looks
 	a.tx.sender.Start(fd, true)
 	a.tx.sender.Wake()
@@ -533,20 +527,20 @@ func TestSenderStartsWithTheFirstKick(t *testing.T) {
 		t.Error("the ring was looked at before it was kicked")
 	}
 	a.tx.sender.Start(fd, true)
-	kick()
+	write(t, fd, one)
 	b.receives(a, 0)
 	for i := 1; i < 9; i++ {
 		a.tx.mu.Lock()
-		a.tx.kicks = false // send wakes nobody
+		a.tx.kicks = false // send wakes no sender
 		a.tx.mu.Unlock()
-		a.send(a.frame(b.mac, i))
-		kick()
+		a.sendTo(b, i)
+		write(t, fd, one)
 		b.receives(a, i)
 	}
 }
 
-// A sender that drains sends all that is in the ring before Stop returns, to those who take it; the
-// rest is dropped.
+// A sender that drains sends all that is in the ring before Stop returns, to receivers that take
+// them; the rest is dropped.
 func TestSenderDrains(t *testing.T) {
 	ds := toys(t, 3, nic.SenderOptions{Patience: time.Minute, Drain: true})
 	a, b, dead := ds[0], ds[1], ds[2]
@@ -554,7 +548,7 @@ func TestSenderDrains(t *testing.T) {
 	for i := range 100 {
 		a.send(a.frame(b.mac, i), a.frame(dead.mac, i))
 	}
-	a.tx.sender.Start(-1, false)
+	a.start()
 	a.tx.sender.Stop()
 	if s := a.tx.sender.Stats(); len(a.tx.done) != 200 || s.GaveUp != 100 {
 		t.Errorf("%d frames came back, %+v", len(a.tx.done), s)
@@ -571,11 +565,10 @@ func TestSenderMissesNoWake(t *testing.T) {
 		t.Run(fmt.Sprint("spin=", spin), func(t *testing.T) {
 			o := patient
 			o.Spin = spin
-			ds := toys(t, 2, o)
-			a, b := ds[0], ds[1]
-			a.tx.sender.Start(-1, false)
+			a, b := pair(t, o)
+			a.start()
 			for i := range 3000 {
-				a.send(a.frame(b.mac, i%200))
+				a.sendTo(b, i%200)
 				if i%2 == 0 {
 					runtime.Gosched()
 				}

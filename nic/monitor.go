@@ -12,13 +12,12 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// stuckAfter is how long at most somebody is kept in a write that does not return; twice that in
-// the worst case.
+// stuckAfter is after how long a write that blocks is ended; it takes twice that in the worst case.
 const stuckAfter = 500 * time.Millisecond
 
 // Monitor is the goroutine of a device that does what none of its queues can do: it frees writers
-// that are stuck in the frontend's eventfds (Lines), passes on kicks of receive queues, and lets
-// the device do what is due at times. While nothing of that happens it sleeps.
+// that are blocked in the frontend's eventfds (Lines), passes on kicks of receive queues, and calls
+// the device when something is due. Else it sleeps.
 type Monitor struct {
 	event
 	dev     Monitored
@@ -30,7 +29,7 @@ type Monitor struct {
 
 	// The goroutine's.
 	looked time.Time // for stuck writers
-	dozing bool      // nobody was inside then, and the next one wakes us
+	parked bool      // no writer was inside then, and the next one wakes us
 }
 
 // Monitored is a device with a Monitor, which calls it on its goroutine.
@@ -40,7 +39,7 @@ type Monitored interface {
 	// Tend does what is due, and says when it is to be called again; the zero Time: not before
 	// Wake. It is called after each Wake, and also when nothing is due.
 	Tend(now time.Time) (next time.Time)
-	// TakeEventFDs takes all eventfds away from the frontend, which was caught at keeping writers
+	// TakeEventFDs takes all eventfds away from the frontend, which has blocked writers
 	// (Lines.End); Lines gives it no more.
 	TakeEventFDs()
 }
@@ -69,8 +68,8 @@ func NewMonitor(d Monitored, ls *Lines, log *slog.Logger) (*Monitor, error) {
 }
 
 // Watch has Kicked called with tag, which is not negative, for the signals of an eventfd. It is
-// edge triggered: a signal that nobody takes must not make us spin. Each write to an eventfd is an
-// edge, and one that is readable already is one when it is added.
+// edge triggered: a signal that is not consumed must not make us spin. Each write to an eventfd is
+// an edge, and one that is readable already is one when it is added.
 func (m *Monitor) Watch(fd, tag int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN | unix.EPOLLET, Fd: int32(tag)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(m.ep, unix.EPOLL_CTL_ADD, fd, &ev))
@@ -122,20 +121,20 @@ func (m *Monitor) run() {
 }
 
 // look frees stuck writers if it is time to look for them, and says when it is next; the zero Time:
-// when somebody writes.
+// at the next write.
 func (m *Monitor) look(now time.Time) (next time.Time) {
 	switch {
-	case m.dozing && !m.lines.Dozing(): // a write began: look again after stuckAfter whether it still blocks
-		m.looked, m.dozing = now, false
-	case !m.dozing && now.Sub(m.looked) >= stuckAfter:
+	case m.parked && !m.lines.Dozing(): // a write began: look again after stuckAfter whether it still blocks
+		m.looked, m.parked = now, false
+	case !m.parked && now.Sub(m.looked) >= stuckAfter:
 		if m.lines.anyStuck() {
 			m.lines.Distrust()
 			m.dev.TakeEventFDs()
 		}
 		m.lines.Free()
-		m.looked, m.dozing = now, m.lines.Doze()
+		m.looked, m.parked = now, m.lines.Doze()
 	}
-	if m.dozing {
+	if m.parked {
 		return time.Time{}
 	}
 	return m.looked.Add(stuckAfter)

@@ -37,12 +37,17 @@ func (m *monitored) TakeEventFDs() {
 	close(m.taken)
 }
 
-// A monitor passes on kicks by their tags, calls Tend when it is due and when it is woken, and once
-// more as it is closed.
-func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
+func newMonitored(t *testing.T) (*monitored, *nic.Monitor) {
 	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
 	m, err := nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler))
 	testkit.OK(t, err)
+	return dev, m
+}
+
+// A monitor passes on kicks by their tags, calls Tend when it is due and when it is woken, and once
+// more as it is closed.
+func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
+	dev, m := newMonitored(t)
 	until := func(n int64) {
 		t.Helper()
 		for dev.tended.Load() < n {
@@ -55,17 +60,12 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	until(1 + 50)
 	kicks := make([]int, 3)
 	for i := range kicks {
-		if kicks[i], err = unix.Eventfd(0, unix.EFD_CLOEXEC); err != nil {
-			t.Fatal(err)
-		}
-		defer unix.Close(kicks[i])
+		kicks[i] = eventFD(t)
 		testkit.OK(t, m.Watch(kicks[i], 10+i))
 	}
 	for i := range kicks {
-		for range 2 { // each write is told of, also when nobody has read the one before
-			if _, err := unix.Write(kicks[i], []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-				t.Fatal(err)
-			}
+		for range 2 { // each write is told of, also when the one before was not read
+			write(t, kicks[i], one)
 			if tag := <-dev.kicked; tag != 10+i {
 				t.Errorf("kick %d came as %d", i, tag)
 			}
@@ -77,30 +77,25 @@ func TestMonitorTendsAndPassesOnKicks(t *testing.T) {
 	if dev.tended.Load() <= n {
 		t.Error("no last Tend")
 	}
-	m.Wake() // too late, of nobody's harm
+	m.Wake() // too late: it does no harm
 }
 
-// A writer that a frontend keeps in a full eventfd that blocks is freed, and the frontend loses its
+// A writer that is blocked in a full eventfd is freed, and the frontend loses its
 // eventfds.
 func TestMonitorFreesAStuckWriter(t *testing.T) {
-	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
-	m, err := nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler))
-	testkit.OK(t, err)
+	dev, m := newMonitored(t)
 	defer m.Close()
 	l, front := frontend(t, &dev.lines)
 	dev.line = l
 	l.Fire() // an honest one
-	if _, err := unix.Read(front, make([]byte, 8)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := unix.Write(front, almost); err != nil {
-		t.Fatal(err)
-	}
+	_, err := unix.Read(front, make([]byte, 8))
+	testkit.OK(t, err)
+	write(t, front, almost)
 	testkit.OK(t, unix.SetNonblock(front, false))
 	l.Fire() // returns when it is freed
 	<-dev.taken
 	if !dev.lines.Distrusted() {
-		t.Error("the frontend is trusted still")
+		t.Error("the frontend is not quarantined")
 	}
 	for dev.lines.Open() {
 		time.Sleep(time.Millisecond)

@@ -7,12 +7,12 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// Mover moves the bytes of frames into a receive queue's buffers, and knows afterwards where payload came to lie. There
-// is one for each receive queue, used under its lock.
+// Mover moves the bytes of frames into a receive queue's buffers, and knows afterwards where
+// payload came to lie. There is one for each receive queue, used under its lock.
 type Mover struct {
 	c      *dma.Copier // the sender's, for the time of a Deliver
 	port   *Port
-	where  where
+	byMem  bytesByMem
 	at     []dma.Segment // where the payload of this frame went to, behind skip bytes of something else
 	skip   uint64
 	shown  []dma.Segment // scratch of placed
@@ -49,7 +49,7 @@ func (m *Mover) Whole(dst []dma.Segment, b []byte, src []dma.Segment) error {
 	}
 	m.at, m.skip = dst, uint64(len(b))
 	k, err := m.c.CopyBehind(dst, b, src)
-	m.where.host += n - uint64(len(b))
+	m.byMem.host += n - uint64(len(b))
 	return short(err, k, n)
 }
 
@@ -68,7 +68,7 @@ func (m *Mover) PayloadSum(dst, src []dma.Segment) (sum uint16, err error) {
 }
 
 func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err error) {
-	var w where
+	var w bytesByMem
 	n := w.locate(dst)
 	if n == 0 {
 		return 0, nil
@@ -79,16 +79,16 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 			return 0, err
 		}
 		// The NIC wrote host memory: that is what counts. The engine's copy is counted as such.
-		m.where.host += n
-		m.where.bounced += w.device + w.gpuFile
+		m.byMem.host += n
+		m.byMem.bounced += w.device + w.gpuFile
 		return sum, nil
 	}
 	if sum, err = m.copy(dst, src, n, summed); err != nil {
 		return 0, err
 	}
-	m.where.device += w.device
-	m.where.gpuFile += w.gpuFile
-	m.where.host += w.host
+	m.byMem.device += w.device
+	m.byMem.gpuFile += w.gpuFile
+	m.byMem.host += w.host
 	return sum, nil
 }
 

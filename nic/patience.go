@@ -24,9 +24,6 @@ type Patience struct {
 	stalled [4]stalled
 }
 
-// Window is the time for which a frame has waited.
-type Window struct{ From, To time.Time }
-
 // stalled is a receiver that was waited for in vain. It is forgotten as soon as the receiver gets
 // buffers.
 type stalled struct {
@@ -39,25 +36,22 @@ type stalled struct {
 // Wake implements wire.Waker, on any goroutine.
 func (s *stalled) Wake() { s.posted.Store(true) }
 
-// ShouldWait says whether a frame that has waited for a receiver for that window is to wait on.
-func (p *Patience) ShouldWait(receiver wire.Waitable, w Window) bool {
+// ShouldWait says whether a frame that has waited for a receiver since then is to wait on.
+func (p *Patience) ShouldWait(receiver wire.Waitable, since, now time.Time) bool {
 	s := p.find(receiver)
 	if s != nil && s.posted.Load() {
-		s.forget()
+		s.reset()
 		s = nil
 	}
-	if s != nil && w.To.Before(s.until) {
+	if s != nil && now.Before(s.until) {
 		return false
 	}
-	if w.To.Sub(w.From) < p.Limit {
+	if now.Sub(since) < p.Limit {
 		return true
 	}
-	p.penalize(s, receiver, w.To)
+	p.penalize(s, receiver, now)
 	return false
 }
-
-// Deadline is when to ask ShouldWait again about a frame that has waited for a receiver since then.
-func (p *Patience) Deadline(_ wire.Waitable, since time.Time) time.Time { return since.Add(p.Limit) }
 
 func (p *Patience) find(receiver wire.Waitable) *stalled {
 	for i := range p.stalled {
@@ -81,14 +75,14 @@ func (p *Patience) penalize(s *stalled, receiver wire.Waitable, now time.Time) {
 			s = o
 		}
 	}
-	s.forget()
+	s.reset()
 	s.posted.Store(false)
 	if receiver.Arm(s) {
 		s.receiver, s.penalty, s.until = receiver, firstPenalty, now.Add(firstPenalty)
 	}
 }
 
-func (s *stalled) forget() {
+func (s *stalled) reset() {
 	if s.receiver != nil {
 		s.receiver.Disarm(s)
 		s.receiver = nil
@@ -98,6 +92,6 @@ func (s *stalled) forget() {
 // Reset ends all penalties, as the queue stops.
 func (p *Patience) Reset() {
 	for i := range p.stalled {
-		p.stalled[i].forget()
+		p.stalled[i].reset()
 	}
 }

@@ -5,79 +5,54 @@ import (
 	"time"
 
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/wire"
 )
-
-// receiver is a Waitable without buffers, until it has some.
-type receiver struct {
-	armed map[wire.Waker]bool
-	posts bool
-}
-
-func (r *receiver) Arm(w wire.Waker) bool {
-	if r.posts {
-		return false
-	}
-	r.armed[w] = true
-	return true
-}
-func (r *receiver) Disarm(w wire.Waker) { delete(r.armed, w) }
-func (r *receiver) wake() {
-	for w := range r.armed {
-		w.Wake()
-	}
-	clear(r.armed)
-}
-
-func newReceiver() *receiver { return &receiver{armed: map[wire.Waker]bool{}} }
 
 // A receiver that was waited for in vain is not waited for again and again, each time for longer,
 // until it gets buffers; and that holds for each of several.
 func TestPatience(t *testing.T) {
 	p := nic.Patience{Limit: time.Second}
-	start := time.Unix(1000, 0)
-	at := func(d time.Duration) time.Time { return start.Add(d) }
-	r := newReceiver()
-	if !p.ShouldWait(r, nic.Window{From: start, To: at(999 * time.Millisecond)}) {
-		t.Error("not waited for in the first second")
+	r, other := newWaitRing(), newWaitRing()
+	at := func(ms int) time.Time { return time.UnixMilli(int64(1_000_000 + ms)) }
+	for _, step := range []struct {
+		receiver   *waitRing
+		since, now int // in ms
+		want       bool
+		what       string
+	}{
+		{r, 0, 999, true, "in the first second"},
+		{r, 0, 1000, false, "for more than a second"},
+		{r, 1000, 1000, false, "in the penalty"},
+		{r, 2000, 2999, false, "until the penalty of two seconds ends"},
+		{r, 3000, 3000, true, "after two seconds"},
+		{r, 3000, 4000, false, "a second time, for more than a second"},
+		{r, 7900, 7900, false, "in the second penalty, which is longer than the first"},
+		{other, 5000, 5000, true, "where another receiver has a penalty"},
+	} {
+		if got := p.ShouldWait(step.receiver, at(step.since), at(step.now)); got != step.want {
+			t.Errorf("%s: waited for: %v", step.what, got)
+		}
 	}
-	if p.ShouldWait(r, nic.Window{From: start, To: at(time.Second)}) {
-		t.Error("waited for for more than a second")
-	}
-	if p.ShouldWait(r, nic.Window{From: at(time.Second), To: at(time.Second)}) ||
-		p.ShouldWait(r, nic.Window{From: at(2 * time.Second), To: at(2999 * time.Millisecond)}) {
-		t.Error("no penalty")
-	}
-	if !p.ShouldWait(r, nic.Window{From: at(3 * time.Second), To: at(3 * time.Second)}) {
-		t.Error("the penalty does not end after two seconds")
-	}
-	if p.ShouldWait(r, nic.Window{From: at(3 * time.Second), To: at(4 * time.Second)}) ||
-		p.ShouldWait(r, nic.Window{From: at(7900 * time.Millisecond), To: at(7900 * time.Millisecond)}) {
-		t.Error("the second penalty is no longer than the first")
-	}
-	other := newReceiver()
-	if !p.ShouldWait(other, nic.Window{From: at(5 * time.Second), To: at(5 * time.Second)}) {
-		t.Error("another receiver is not waited for")
-	}
-	r.wake()
-	if !p.ShouldWait(r, nic.Window{From: at(7 * time.Second), To: at(7 * time.Second)}) {
+	r.locked(r.WakeAll)
+	if !p.ShouldWait(r, at(7000), at(7000)) {
 		t.Error("a penalty for one that got buffers")
 	}
-	var rs []*receiver
+	var rs []*waitRing
 	for range 6 { // more than are kept
-		rs = append(rs, newReceiver())
-		p.ShouldWait(rs[len(rs)-1], nic.Window{From: start, To: at(10 * time.Second)})
+		rs = append(rs, newWaitRing())
+		p.ShouldWait(rs[len(rs)-1], at(0), at(10_000))
 	}
 	n := 0
 	for _, r := range rs {
-		n += len(r.armed)
+		if r.Waiting() {
+			n++
+		}
 	}
 	if n != 4 {
 		t.Errorf("%d penalties are kept", n)
 	}
 	p.Reset()
 	for _, r := range append(rs, r, other) {
-		if len(r.armed) != 0 {
+		if r.Waiting() {
 			t.Error("armed still")
 		}
 	}

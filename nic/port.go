@@ -24,7 +24,8 @@ const (
 	maxJobs       = 16
 )
 
-// Config says what a port is. The personality sets QueuePairs, and from HeaderLimit to Hash, to what it can do.
+// Config says what a port is. The device model sets QueuePairs, and from HeaderLimit to Hash, to
+// what it can do.
 type Config struct {
 	Name         string
 	MAC          wire.MAC
@@ -65,7 +66,7 @@ type Port struct {
 	mtu         atomic.Uint32
 	generation  atomic.Uint32
 	notify      notifier
-	owed        owed
+	backlog     replyBacklog
 	lostReplies atomic.Uint64 // answers and notices of the control channel that did not get into receive queue 0
 
 	mu           sync.Mutex // guards what follows; taken on no fast path
@@ -80,7 +81,8 @@ var (
 	_ control.Handler = (*Port)(nil)
 )
 
-// NewPort makes the port of a personality that owns space and queues; limits is asked for what the driver takes.
+// NewPort makes the port of a device model that owns space and queues; limits is asked for what the
+// driver takes.
 func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Limits) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -111,8 +113,8 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Li
 		rq.mover.port = p
 		p.queues = append(p.queues, rq)
 	}
-	p.notify.init()
-	p.owed.port, p.owed.copier = p, dma.NewCopier()
+	p.notify.copier, p.notify.frame = dma.NewCopier(), make([]byte, control.MaxFrame)
+	p.backlog.port, p.backlog.copier = p, dma.NewCopier()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.clear()
@@ -136,11 +138,12 @@ func (p *Port) Close() {
 		_ = p.sw.Detach(link) // ErrDetached: the switch was closed before
 	}
 	p.engine.Reset()
-	p.owed.close()
+	p.backlog.close()
 	p.registry.CloseAll()
 }
 
-// Reset is device reset: everything that commands have set up is gone, and jobs have ended when it returns.
+// Reset is device reset: everything that commands have set up is gone, and jobs have ended when it
+// returns.
 func (p *Port) Reset() {
 	p.engine.Reset() // not under mu: jobs that end put frames into receive queue 0
 	p.mu.Lock()
@@ -148,8 +151,8 @@ func (p *Port) Reset() {
 	p.reset()
 }
 
-// Begins says that a driver begins anew, without a device reset before: its guest took the place of one that went away.
-// What commands have set up is the other's, and gone.
+// Begins says that another driver took over without a device reset: its guest replaced one that has
+// gone. What commands set up was the previous driver's, and is dropped.
 func (p *Port) Begins() {
 	p.mu.Lock()
 	s := p.state()
@@ -165,7 +168,7 @@ func (p *Port) reset() {
 	p.registry.CloseAll()
 	p.clear()
 	p.dispatcher.Reset()
-	p.owed.forget()
+	p.backlog.clear()
 }
 
 // clear gives the port the state of a device just reset. The caller holds mu.
@@ -175,7 +178,7 @@ func (p *Port) clear() {
 	s := control.NewState(generation, &info, splitter.DefaultKey)
 	p.known, p.rssSet, p.inUse = false, false, nil
 	s.RSS.Table = p.defaultRSS()
-	now, _ := compile(&p.conf, s, new(steering)) // no rules, and a table of one queue: there is no error
+	now, _ := compile(s, new(steering)) // no rules, and a table of one queue: there is no error
 	p.steering.Store(now)
 }
 
@@ -190,7 +193,7 @@ func (p *Port) Limits() wire.Limits { return p.limits() }
 
 // SetCarrier says whether the link is up, as it is at first. While it is down the port takes
 // nothing from the wire, and what its guest sends is dropped. Telling the guest is the
-// personality's.
+// device model's.
 func (p *Port) SetCarrier(up bool) { p.down.Store(!up) }
 
 // SetMTU sets the MTU that the guest is told.
@@ -202,7 +205,8 @@ func (p *Port) Space() *dma.Space { return p.space }
 // Link is the port's way into the switch, nil before Attach.
 func (p *Port) Link() *wire.Link { return p.link.Load() }
 
-// LostReplies counts answers and notices of the control channel that did not get into receive queue 0.
+// LostReplies counts answers and notices of the control channel that did not get into receive queue
+// 0.
 func (p *Port) LostReplies() uint64 { return p.lostReplies.Load() }
 
 // QueueCounters reads the counters of receive and transmit queue pair i.

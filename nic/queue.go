@@ -4,8 +4,9 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// RxQueue is a receive queue, as a personality gives it to its Port. The Port calls Put and Flush between Lock and
-// Unlock, inside the epoch of the port's address space; under the lock a queue neither waits, logs nor calls out.
+// RxQueue is a receive queue, as a device model gives it to its Port. The Port calls Put and Flush
+// between Lock and Unlock, inside the epoch of the port's address space; under the lock a queue
+// neither waits, logs nor calls out.
 type RxQueue interface {
 	wire.Waitable
 	Lock()
@@ -18,8 +19,9 @@ type RxQueue interface {
 	Call()
 }
 
-// Returner is an RxQueue whose driver cannot stop it and so cannot take buffers back by itself. Return gives back all
-// that is posted, unused; it is called under the lock, inside the epoch, and followed by Flush.
+// Returner is an RxQueue whose driver cannot stop it and so cannot take buffers back by itself.
+// Return gives back all that is posted, unused; it is called under the lock, inside the epoch, and
+// followed by Flush.
 type Returner interface {
 	Return()
 }
@@ -27,11 +29,11 @@ type Returner interface {
 // Frame is what a receive queue is to write.
 type Frame struct {
 	*wire.Packet
-	// Split says that Header[:HeaderLen] goes to a header buffer and the rest to payload buffers. Without it the frame
-	// is one run of bytes.
+	// Split says that Header[:HeaderLen] goes to a header buffer and the rest to payload buffers.
+	// Without it the frame is one run of bytes.
 	Split bool
-	// HeaderLen is how many bytes of the frame go to the header buffer. It is len(Header), or all of a frame that has
-	// no payload worth splitting (ARP, SYN, UDP; splitter.Headers.SplitLen).
+	// HeaderLen is how many bytes of the frame go to the header buffer. It is len(Header), or all
+	// of a frame that has no payload worth splitting (ARP, SYN, UDP; splitter.Headers.SplitLen).
 	HeaderLen uint32
 	Unsplit   bool   // the queue is split, and the frame cannot be
 	Hashed    bool   // Hash is valid (Config.Hash)
@@ -46,7 +48,7 @@ const (
 	PutTaken    Result = iota
 	PutNoBuffer        // not enough buffers posted
 	PutDisabled        // not enabled, or not started: no receive
-	PutStopped         // stopped for good by an error of the driver or its memory
+	PutStopped         // stopped by an error of the driver or its memory
 	PutTooBig          // longer than the queue's buffers could ever hold
 	PutUnsplit         // to be split, and the buffers do not allow it
 	PutFault           // the sender's memory went away; nothing was published

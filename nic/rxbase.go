@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -12,7 +13,7 @@ import (
 // RxQueue, of which it implements Lock, Unlock, Arm and Disarm, and calls Init before the queue is
 // used.
 //
-// What must not be done under the lock is done by Unlock: senders are woken, and an error is told.
+// Unlock does what must not be done under the lock: it wakes senders and reports an error.
 type RxBase struct {
 	model   RxModel
 	waiting atomic.Int32 // how many senders wait, one that Arm is busy with included
@@ -21,7 +22,7 @@ type RxBase struct {
 	waiters []wire.Waker // under mu, as all that follows
 	woken   []wire.Waker // to be woken by Unlock
 	err     error        // why the queue stopped
-	failed  bool         // err is to be told by Unlock
+	failed  bool         // Unlock is to report err
 }
 
 // RxModel is what a device model says to its queue's RxBase.
@@ -58,7 +59,7 @@ func (b *RxBase) Unlock() {
 func (b *RxBase) Arm(w wire.Waker) bool {
 	b.Lock()
 	defer b.Unlock()
-	b.waiting.Add(1) // before AwaitBuffers looks: whoever posts and then asks Waiting does it the other way round
+	b.waiting.Add(1) // before AwaitBuffers looks: a driver that posts and then asks Waiting does it the other way round
 	if b.err != nil || !b.model.AwaitBuffers() {
 		b.waiting.Add(-1)
 		return false
@@ -71,17 +72,14 @@ func (b *RxBase) Arm(w wire.Waker) bool {
 func (b *RxBase) Disarm(w wire.Waker) {
 	b.Lock()
 	defer b.Unlock()
-	for i := range b.waiters {
-		if b.waiters[i] == w {
-			b.waiters = append(b.waiters[:i], b.waiters[i+1:]...)
-			b.waiting.Add(-1)
-			return
-		}
+	if i := slices.Index(b.waiters, w); i >= 0 {
+		b.waiters = slices.Delete(b.waiters, i, i+1)
+		b.waiting.Add(-1)
 	}
 }
 
-// Waiting says whether senders wait. It needs no lock: whoever has made buffers visible before it
-// misses nobody.
+// Waiting says whether senders wait. It needs no lock: after buffers were made visible, it misses
+// no sender.
 func (b *RxBase) Waiting() bool { return b.waiting.Load() > 0 }
 
 // WakeAll has all senders that wait woken by Unlock.

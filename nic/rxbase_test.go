@@ -35,6 +35,13 @@ func (q *waitRing) locked(f func()) {
 	f()
 }
 
+// newWaitRing makes one without buffers.
+func newWaitRing() *waitRing {
+	q := new(waitRing)
+	q.Init(q)
+	return q
+}
+
 type wakes int
 
 func (w *wakes) Wake() { *w++ }
@@ -42,8 +49,7 @@ func (w *wakes) Wake() { *w++ }
 // Senders wait while there are too few buffers and the queue runs; each is woken once, after the
 // lock is free.
 func TestRxBaseWakesWhoeverWaits(t *testing.T) {
-	q := new(waitRing)
-	q.Init(q)
+	q := newWaitRing()
 	var a, b wakes
 	expect := func(what string, wantA, wantB wakes, waiting bool) {
 		t.Helper()

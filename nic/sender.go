@@ -51,10 +51,10 @@ type TxQueue interface {
 	// there are frames already, for which no kick may come. DisableKick takes it back.
 	EnableKick() (more bool)
 	DisableKick()
-	// Idle is called before the worker sleeps and when it ends: it may be long until the next frame, so
-	// what the queue keeps for others than the held frames may go.
+	// Idle is called before the worker sleeps and when it ends: it may be long until the next
+	// frame, so what the queue keeps for others than the held frames may go.
 	Idle(held []*TxFrame)
-	// Stopped is called as the worker's last deed, if an error of the queue has ended it.
+	// Stopped is the worker's last call, if an error of the queue has ended it.
 	Stopped(err error)
 }
 
@@ -72,7 +72,7 @@ type SenderOptions struct {
 	Batch    int           // most frames under way, those that wait for a busy receiver included
 	Patience time.Duration // how long a frame waits for a receiver without buffers; 0: DefaultPatience
 	Spin     bool          // it has a thread of its own, and waits busily for a moment before it sleeps
-	Drain    bool          // Stop sends what the ring has, to those who take it at once
+	Drain    bool          // Stop sends what the ring has, to receivers that take it at once
 }
 
 // Sender is the worker of a transmit queue. It gathers frames, sends them, gives back what is
@@ -112,7 +112,7 @@ type SenderStats struct {
 	PutBack uint64 // frames that waited when the queue was stopped, and were left to the driver
 }
 
-// NewSender makes a stopped Sender of a queue, which Close lets go of.
+// NewSender makes a stopped Sender of a queue, to be closed by Close.
 func NewSender(q TxQueue, out Outlet, o SenderOptions) (*Sender, error) {
 	sleep, err := NewSleeper()
 	if err != nil {
@@ -142,13 +142,17 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 	s.done = done
 	dma.Go(func() {
 		defer close(done)
-		s.work(func() {
-			err := s.run(kickFirst)
-			s.patience.Reset()
-			if err != nil {
-				s.q.Stopped(err)
-			}
-		})
+		if s.o.Spin {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			workers.Add(1)
+			defer workers.Add(-1)
+		}
+		err := s.run(kickFirst)
+		s.patience.Reset()
+		if err != nil {
+			s.q.Stopped(err)
+		}
 	})
 }
 
@@ -167,7 +171,7 @@ func (s *Sender) Stop() {
 // Started says whether there was no Stop since Start. The worker may have ended for an error.
 func (s *Sender) Started() bool { return s.done != nil }
 
-// Close lets go of the Sender, for good.
+// Close stops the Sender and frees its descriptor.
 func (s *Sender) Close() {
 	s.Stop()
 	s.sleep.Close()
@@ -182,7 +186,7 @@ func (s *Sender) Stats() SenderStats {
 	return SenderStats{Waits: c.waits.v.Load(), GaveUp: c.gaveUp.v.Load(), PutBack: c.putBack.v.Load()}
 }
 
-// run moves frames until the queue is told to stop, or until something of it is broken.
+// run moves frames until the queue is told to stop, or until an error of it.
 func (s *Sender) run(kickFirst bool) error {
 	if kickFirst {
 		if err := s.waitKick(); err != nil || s.stopping.Load() {
@@ -197,7 +201,7 @@ func (s *Sender) run(kickFirst bool) error {
 		switch {
 		case err != nil, last:
 			s.Release()
-			if err != nil || n == 0 && !full { // where held frames took all the room, there may be more
+			if err != nil || n == 0 && !full { // where held frames filled the batch, there may be more
 				return err
 			}
 		case s.held > 0 || n == 0:
@@ -313,7 +317,7 @@ func (s *Sender) settle(old int) error {
 			if i >= old {
 				f.since = now
 			}
-			if s.patience.ShouldWait(f.Packet.Verdict.Queue, Window{From: f.since, To: now}) {
+			if s.patience.ShouldWait(f.Packet.Verdict.Queue, f.since, now) {
 				s.keep(kept, i)
 				kept++
 				continue
@@ -336,7 +340,7 @@ func (s *Sender) keep(k, i int) {
 	s.batch[k], s.batch[i] = s.batch[i], s.batch[k]
 }
 
-// Release lets go of everything held, as the queue stops. The worker does so by itself.
+// Release gives back or drops all held frames, as the queue stops. The worker calls it by itself.
 func (s *Sender) Release() {
 	for ; s.held > 0; s.held-- {
 		f := s.frames[s.held-1]
@@ -353,7 +357,7 @@ func (s *Sender) Release() {
 	}
 }
 
-// trim lets go of long lists of frames that are disposed of.
+// trim frees the long segment lists of frames that are done.
 func (s *Sender) trim() {
 	for _, f := range s.frames[s.held:] {
 		f.Packet.Payload = dma.Reuse(f.Packet.Payload[:0])
@@ -361,11 +365,11 @@ func (s *Sender) trim() {
 	s.q.Idle(s.frames[:s.held])
 }
 
-// Frames gives the frames of a Sender that does not run, in any order: what it keeps is bounded, and
-// tests of device models hold that.
+// Frames gives the frames of a Sender that does not run, in any order: what it keeps is bounded,
+// and tests of device models hold that.
 func (s *Sender) Frames() []*TxFrame { return s.frames }
 
-// Wait waits until the driver has more frames and we have room for them, a receiver of held frames
+// Wait waits until the driver has more frames and the batch has space, a receiver of held frames
 // has buffers, or patience ends: first busily, if that is allowed and nothing is held, then asleep.
 func (s *Sender) Wait() error {
 	if s.held == 0 && s.spin() {
@@ -390,7 +394,7 @@ func (s *Sender) Wait() error {
 			return nil
 		}
 	}
-	_, err := s.sleep.Sleep(s.kick, s.left())
+	_, err := s.sleep.Sleep(s.kick, s.timeLeft())
 	return err
 }
 
@@ -432,18 +436,12 @@ func (s *Sender) disarm() {
 	s.armed = s.armed[:0]
 }
 
-// left is how long the first of the held frames may wait on; negative: there are none.
-func (s *Sender) left() time.Duration {
+// timeLeft is how long the first of the held frames may wait on; negative: there are none.
+func (s *Sender) timeLeft() time.Duration {
 	if s.held == 0 {
 		return -1
 	}
-	var first time.Time
-	for _, f := range s.frames[:s.held] {
-		if t := s.patience.Deadline(f.Packet.Verdict.Queue, f.since); first.IsZero() || t.Before(first) {
-			first = t
-		}
-	}
-	return max(0, time.Until(first))
+	return max(0, time.Until(s.frames[0].since.Add(s.patience.Limit))) // the oldest
 }
 
 // spinTime bounds the busy wait of a worker for its next frame.
@@ -452,14 +450,3 @@ const spinTime = 50 * time.Microsecond
 // workers counts the workers with a thread of their own that run now. Where they outnumber the
 // cores none of them spins.
 var workers atomic.Int32
-
-// work runs the body of the worker.
-func (s *Sender) work(f func()) {
-	if s.o.Spin {
-		runtime.LockOSThread()
-		defer runtime.UnlockOSThread()
-		workers.Add(1)
-		defer workers.Add(-1)
-	}
-	f()
-}

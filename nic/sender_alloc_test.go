@@ -12,14 +12,13 @@ import (
 
 // A sender's rounds allocate nothing, whether frames are taken at once or are held first.
 func TestSenderAllocatesNothing(t *testing.T) {
-	ds := toys(t, 2, nic.SenderOptions{Patience: patient.Patience})
-	a, b := ds[0], ds[1]
+	a, b := pair(t, nic.SenderOptions{Patience: patient.Patience})
 	var bufs []toyBuf
 	for i := range toyBatch {
 		bufs = append(bufs, newToyBuf())
 		a.send(a.frame(b.mac, i))
 	}
-	b.rx.postNew(3 * toyBatch) // for room in its slices
+	b.rx.postNew(3 * toyBatch) // for capacity of its slices
 	b.rx.came, b.rx.posted = b.rx.posted[:0], b.rx.came[:0:0]
 	b.rx.posted = make([]toyBuf, 0, toyBatch)
 	dma.Guard()

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 )
@@ -18,19 +16,16 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 	s, err := nic.NewSleeper()
 	testkit.OK(t, err)
 	defer s.Close()
-	kick, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	testkit.OK(t, err)
-	defer unix.Close(kick)
+	kick := eventFD(t)
 	sleep := func(kick int, d time.Duration) (kicked bool) {
 		t.Helper()
-		if kicked, err = s.Sleep(kick, d); err != nil {
-			t.Fatal(err)
-		}
+		kicked, err = s.Sleep(kick, d)
+		testkit.OK(t, err)
 		return kicked
 	}
-	s.Wake() // of nobody
+	s.Wake() // while there is no sleeper
 	if s.Signaled() {
-		t.Error("a Wake cost a system call, and nobody slept")
+		t.Error("a Wake cost a system call without a sleeper")
 	}
 	if s.Park(); sleep(kick, time.Millisecond) {
 		t.Error("kicked, for no reason")
@@ -44,13 +39,11 @@ func TestSleeperWakesForEachReason(t *testing.T) {
 	if sleep(kick, -1) || s.Signaled() {
 		t.Error("woken, and said to be kicked, or the signal was not taken")
 	}
-	s.Wake() // of nobody again
+	s.Wake() // while there is no sleeper again
 	if s.Signaled() {
 		t.Error("a Wake after the sleep cost a system call")
 	}
-	if _, err := unix.Write(kick, []byte{3, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-		t.Fatal(err)
-	}
+	write(t, kick, []byte{3, 0, 0, 0, 0, 0, 0, 0})
 	if s.Park(); !sleep(kick, -1) {
 		t.Error("kicked, and not told of it")
 	}

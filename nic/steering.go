@@ -17,32 +17,23 @@ type steering struct {
 	state  *control.State
 	rules  *splitter.Rules
 	rss    *splitter.RSS
-	splits []splitPolicy
+	splits []control.Split // the State's
 	meters []*meter
-
-	types  uint32 // what is hashed
-	hashes bool   // queues want hashes
-	limit  uint32 // HeaderLimit
-	unsp   int    // queue for frames that cannot be split, or -1: their own
 }
 
 // compile makes the steering of a State. What was compiled before from the same rules or the same
 // RSS is used again, and meters that stay go on counting; old is the steering before, empty at
 // first and after reset.
-func compile(c *Config, s *control.State, old *steering) (*steering, error) {
-	n := &steering{state: s, rules: old.rules, rss: old.rss, types: s.RSS.HashTypes, hashes: c.Hash,
-		limit: c.HeaderLimit, unsp: c.UnsplitQueue}
-	var err error
-	if n.rules, err = compileRules(s.Rules, old); err != nil {
+func compile(s *control.State, old *steering) (*steering, error) {
+	rules, err := compileRules(s.Rules, old)
+	if err != nil {
 		return nil, err
 	}
+	n := &steering{state: s, rules: rules, rss: old.rss, splits: s.Splits}
 	if n.rss == nil || s.RSS.Key != old.state.RSS.Key || !slices.Equal(s.RSS.Table, old.state.RSS.Table) {
 		if n.rss, err = splitter.NewRSS(s.RSS.Key, s.RSS.Table); err != nil {
 			return nil, err
 		}
-	}
-	for _, sp := range s.Splits {
-		n.splits = append(n.splits, splitPolicy{on: sp.On, threshold: sp.Threshold})
 	}
 	for _, m := range s.Meters {
 		mt := old.meter(m.ID)
@@ -104,11 +95,6 @@ func rule(r *control.FlowRule) splitter.Rule {
 	return s
 }
 
-type splitPolicy struct {
-	on        bool
-	threshold uint32
-}
-
 // route is where a packet goes.
 type route struct {
 	home    int // the queue of its flow
@@ -125,7 +111,7 @@ func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
 	h := &pkt.Meta.Headers
 	if h.Class != splitter.NotIP && h.Class != splitter.Malformed {
 		to, ruled := s.rules.Lookup(&h.Flow)
-		if s.hashes || !ruled && len(s.rss.Table) > 1 {
+		if p.conf.Hash || !ruled && len(s.rss.Table) > 1 {
 			r.hash, r.hashed = s.hash(h)
 		}
 		switch {
@@ -141,19 +127,19 @@ func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
 		r.home = 0
 	}
 	r.q = r.home
-	pol := &s.splits[r.home]
-	if !pol.on || pkt.PayloadLen < pol.threshold {
+	split := &s.splits[r.home]
+	if !split.On || pkt.PayloadLen < split.Threshold {
 		return r
 	}
-	n, ok := h.SplitLen(s.limit)
+	n, ok := h.SplitLen(p.conf.HeaderLimit)
 	if h.Class != splitter.TCP {
 		n = pkt.Len() // all of it, whatever its headers say
-		ok = ok && n <= s.limit
+		ok = ok && n <= p.conf.HeaderLimit
 	}
 	if !ok {
 		r.unsplit = true
-		if s.unsp >= 0 {
-			r.q = s.unsp
+		if p.conf.UnsplitQueue >= 0 {
+			r.q = p.conf.UnsplitQueue
 		}
 		return r
 	}
@@ -162,7 +148,8 @@ func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
 }
 
 // hashTypes are what RSS can hash: 4-tuples of TCP and UDP, 2-tuples of the rest.
-const hashTypes = control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 | control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6
+const hashTypes = control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 |
+	control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6
 
 // hash gives the RSS hash of an IP packet, if it is to be hashed.
 func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
@@ -170,10 +157,11 @@ func (s *steering) hash(h *splitter.Headers) (hash uint32, ok bool) {
 	if h.IPv6 {
 		pair, tcp, udp = control.HashIPv6, control.HashTCPv6, control.HashUDPv6
 	}
+	types := s.state.RSS.HashTypes
 	switch {
-	case h.Class == splitter.TCP && s.types&tcp != 0, h.Class == splitter.UDP && s.types&udp != 0:
+	case h.Class == splitter.TCP && types&tcp != 0, h.Class == splitter.UDP && types&udp != 0:
 		return s.rss.Hash(&h.Flow), true
-	case s.types&pair != 0:
+	case types&pair != 0:
 		f := h.Flow
 		f.SrcPort, f.DstPort = 0, 0 // zeros add nothing to the hash
 		return s.rss.Hash(&f), true
@@ -189,6 +177,15 @@ func (p *Port) change(f func(s *control.State) error) error {
 	return p.changeLocked(f)
 }
 
+// add is change for a command that returns the id of what it adds.
+func (p *Port) add(f func(s *control.State) (id uint32, err error)) (id uint32, err error) {
+	err = p.change(func(s *control.State) (err error) {
+		id, err = f(s)
+		return err
+	})
+	return id, err
+}
+
 // changeLocked is change for a caller that holds mu.
 func (p *Port) changeLocked(f func(s *control.State) error) error {
 	old := p.steering.Load()
@@ -196,7 +193,7 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 	if err := f(&s); err != nil {
 		return err
 	}
-	now, err := compile(&p.conf, &s, old)
+	now, err := compile(&s, old)
 	if err != nil { // the State was to refuse it
 		return fmt.Errorf("steering: %w: %w", err, syscall.EINVAL)
 	}
@@ -204,17 +201,17 @@ func (p *Port) changeLocked(f func(s *control.State) error) error {
 	return nil
 }
 
-// spreadTable is a length that is even enough for any number of queues.
-const spreadTable = 128
+// defaultTableLen is a length that is even enough for any number of queues.
+const defaultTableLen = 128
 
-// defaultRSS is the table that applies until somebody sets another one. Flows are spread over the
-// receive queues that the driver uses: one that knows nothing of our commands, as the kernel's
-// virtio_net and gve, expects it. A driver of ours keeps queues for what it binds, so from Hello on
-// there is queue 0 alone, where commands bind (not where the queues are the driver's to lay out).
+// defaultRSS is the table that applies until a driver sets RSS. It spreads flows over the receive
+// queues in use, as drivers without our commands (the kernel's virtio_net and gve) expect. A driver
+// of ours binds queues, so from its Hello on the table has queue 0 alone; not so where the driver
+// lays out the queues (QueueSplits).
 // The caller holds mu.
 func (p *Port) defaultRSS() []uint16 {
 	if n := len(p.inUse); n > 1 && (!p.known || p.conf.QueueSplits) {
-		table := make([]uint16, min(spreadTable, p.conf.MaxRSS))
+		table := make([]uint16, min(defaultTableLen, p.conf.MaxRSS))
 		for i := range table {
 			table[i] = p.inUse[i%n]
 		}
@@ -223,9 +220,9 @@ func (p *Port) defaultRSS() []uint16 {
 	return []uint16{0}
 }
 
-// spread has the default table apply if it is not as it was and nobody has set another. The caller
+// applyDefaultRSS applies the default table if it has changed and no driver has set RSS. The caller
 // holds mu.
-func (p *Port) spread() {
+func (p *Port) applyDefaultRSS() {
 	table := p.defaultRSS()
 	if p.rssSet || slices.Equal(p.steering.Load().state.RSS.Table, table) {
 		return
@@ -236,11 +233,11 @@ func (p *Port) spread() {
 	})
 }
 
-// Spread says which receive queues the driver uses: they are enabled, and have had buffers. By
-// default flows are spread over them.
+// Spread tells which receive queues the driver uses: they are enabled, and have had buffers. Flows
+// are spread over them until a driver sets RSS or says Hello.
 func (p *Port) Spread(queues []uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.inUse = slices.Clone(queues)
-	p.spread()
+	p.applyDefaultRSS()
 }

@@ -89,13 +89,13 @@ func TestSteeringIsTheState(t *testing.T) {
 			if err != nil && now != before {
 				rt.Fatalf("refused (%v), and steering is another", err)
 			}
-			fresh, err := compile(&p.conf, now.state, new(steering))
+			fresh, err := compile(now.state, new(steering))
 			if err != nil {
 				rt.Fatal(err)
 			}
-			if now.types != fresh.types || !slices.Equal(now.splits, fresh.splits) || now.rss.Key != fresh.rss.Key ||
+			if !slices.Equal(now.splits, fresh.splits) || now.rss.Key != fresh.rss.Key ||
 				!slices.Equal(now.rss.Table, fresh.rss.Table) {
-				rt.Fatalf("%+v, not as compiled anew %+v", now, fresh)
+				rt.Fatalf("%+v, not as compiled from nothing %+v", now, fresh)
 			}
 			for range 50 {
 				f := splitter.Flow{Proto: 6, IPv6: rand.IntN(2) == 0, SrcPort: uint16(rand.IntN(3)), DstPort: uint16(rand.IntN(3))}
@@ -112,8 +112,8 @@ func TestSteeringIsTheState(t *testing.T) {
 	})
 }
 
-// TestCommandsOneAfterAnother holds that commands that come at once all count, and that who looks
-// up meanwhile sees the rules of before or of after each.
+// TestCommandsOneAfterAnother holds that commands that come at once all count, and that lookups
+// meanwhile see the rules of before or of after each.
 func TestCommandsOneAfterAnother(t *testing.T) {
 	p := commandPort(t, Config{})
 	always := control.FlowRule{Proto: 6, DstPort: 443, Queue: 2}
@@ -178,7 +178,7 @@ func TestMetersCountOn(t *testing.T) {
 	}
 	packet := func() {
 		for _, m := range p.steering.Load().meters {
-			m.rx.count(&splitter.Headers{Class: splitter.TCP}, 1, 54, 100, &where{host: 100})
+			m.rx.count(&splitter.Headers{Class: splitter.TCP}, 1, 54, 100, &bytesByMem{host: 100})
 		}
 	}
 	read := func(id uint32, want uint64) {
@@ -226,7 +226,7 @@ func TestDefaultRSS(t *testing.T) {
 	use := func(queues ...uint16) func(*Port) error {
 		return func(p *Port) error { p.Spread(queues); return nil }
 	}
-	over := func(queues ...uint16) []uint16 { return slices.Repeat(queues, spreadTable/len(queues)) }
+	over := func(queues ...uint16) []uint16 { return slices.Repeat(queues, defaultTableLen/len(queues)) }
 	hello := func(p *Port) error { _, err := p.Info(); return err }
 	reset := func(p *Port) error { p.Reset(); return nil }
 	key := func(p *Port) error {

@@ -7,12 +7,12 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// Transmitter is the port's end for one transmit queue: it belongs to that queue's goroutine, which must have been
-// started by dma.Go and be inside the port's address space during Send.
+// Transmitter is the port's end for one transmit queue: it belongs to that queue's goroutine, which
+// must have been started by dma.Go and be inside the port's address space during Send.
 type Transmitter struct {
 	Worker *wire.Worker
 	port   *Port
-	tally  tally // of this batch
+	delta  delta // of this batch
 	out    Counters
 	bounce []dma.Segment // host memory for one batch, made when first needed
 	marks  []mark
@@ -25,12 +25,13 @@ type Transmitter struct {
 
 // mark remembers where the payload of a packet of the batch lies, before a port may change it.
 type mark struct {
-	where  where
+	byMem  bytesByMem
 	skip   bool // the control channel's
 	header uint32
 }
 
-// NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it, for its counters.
+// NewTransmitter makes a Transmitter for batches of at most batch packets. The port keeps it, for
+// its counters.
 func (p *Port) NewTransmitter(batch int) *Transmitter {
 	t := &Transmitter{Worker: wire.NewWorker(), port: p, marks: make([]mark, batch), run: make([]*wire.Packet, 0, batch),
 		ctl: make([]byte, control.MaxFrame), answer: make([]byte, control.MaxFrame)}
@@ -40,8 +41,9 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 	return t
 }
 
-// Send takes the control channel's frames out of the batch, hands the rest to the wire, and counts what became of it.
-// It sets every Verdict. The packets were made by Describe and Prepare, or are retries (Again), in their old order.
+// Send takes the control channel's frames out of the batch, hands the rest to the wire, and counts
+// what became of it. It sets every Verdict. The packets were made by Describe and Prepare, or are
+// retries (Again), in their old order.
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
 	run := t.run[:0]
@@ -53,8 +55,8 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 			t.command(p)
 			continue
 		}
-		m.where.locate(p.Payload)
-		if m.where.device+m.where.gpuFile > 0 && !t.port.direct(p.Payload) {
+		m.byMem.locate(p.Payload)
+		if m.byMem.device+m.byMem.gpuFile > 0 && !t.port.direct(p.Payload) {
 			bounced = t.toHost(p, m, bounced)
 		}
 		run = append(run, p)
@@ -67,7 +69,7 @@ func (t *Transmitter) Send(batch []*wire.Packet) {
 			t.count(p, m)
 		}
 	}
-	t.tally.flush(&t.out)
+	t.delta.flush(&t.out)
 }
 
 func (t *Transmitter) deliver(run []*wire.Packet) {
@@ -84,7 +86,8 @@ func (t *Transmitter) deliver(run []*wire.Packet) {
 	}
 }
 
-// toHost has the copy engine bring a packet's payload to host memory, for a NIC that cannot read the GPU.
+// toHost has the copy engine bring a packet's payload to host memory, for a NIC that cannot read
+// the GPU.
 func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 	if t.bounce == nil {
 		t.bounce = newBounce(uint32(len(t.marks)) * MaxFrame)
@@ -99,13 +102,13 @@ func (t *Transmitter) toHost(p *wire.Packet, m *mark, used uint32) uint32 {
 		return used
 	}
 	p.Payload = append(p.Payload[:0], *slot)
-	m.where.bounced = m.where.device + m.where.gpuFile
-	m.where.host += m.where.bounced
-	m.where.device, m.where.gpuFile = 0, 0
+	m.byMem.bounced = m.byMem.device + m.byMem.gpuFile
+	m.byMem.host += m.byMem.bounced
+	m.byMem.device, m.byMem.gpuFile = 0, 0
 	return used + 1
 }
 
-// count counts a packet that is disposed of. One that the link lost was sent all the same.
+// count counts a packet that is disposed of. One that the link lost counts as sent.
 func (t *Transmitter) count(p *wire.Packet, m *mark) {
 	switch {
 	case p.Verdict.Kind == wire.Busy:
@@ -114,25 +117,25 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 		t.lose(p)
 		return
 	}
-	t.tally.count(uint64(p.Segments()), uint64(m.header), &m.where)
+	t.delta.count(uint64(p.Segments()), uint64(m.header), &m.byMem)
 	for _, mt := range t.port.steering.Load().meters {
 		if mt.tx.flow == p.Meta.Headers.Flow {
-			mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.where)
+			mt.tx.count(&p.Meta.Headers, uint64(p.Segments()), uint64(m.header), uint64(p.PayloadLen), &m.byMem)
 		}
 	}
 }
 
-// Dropped counts a packet that the personality gave up on after Busy.
+// Dropped counts a packet that the device model gave up on after Busy.
 func (t *Transmitter) Dropped(p *wire.Packet) {
 	if link := t.port.link.Load(); link != nil {
 		link.GaveUp(t.Worker, p, wire.DropNoBuffer)
 	}
 	t.lose(p)
-	t.tally.flush(&t.out)
+	t.delta.flush(&t.out)
 }
 
 func (t *Transmitter) lose(p *wire.Packet) {
-	t.tally.drop(uint64(p.PayloadLen))
+	t.delta.drop(uint64(p.PayloadLen))
 	for _, mt := range t.port.steering.Load().meters {
 		if mt.tx.flow == p.Meta.Headers.Flow {
 			mt.tx.lose(uint64(p.PayloadLen))
@@ -140,7 +143,8 @@ func (t *Transmitter) lose(p *wire.Packet) {
 	}
 }
 
-// isControl says whether a packet is for the port itself. A tagged one is not, and the wire drops it.
+// isControl says whether a packet is for the port itself. A tagged one is not, and the wire drops
+// it.
 func isControl(p *wire.Packet) bool {
 	return p.Dst == wire.ControlMAC && p.Meta.Headers.EtherType == wire.EtherTypeControl && p.Meta.Headers.VLANs == 0
 }
@@ -150,14 +154,14 @@ func (t *Transmitter) command(p *wire.Packet) {
 	p.Verdict = wire.Verdict{Kind: wire.Taken}
 	if p.Len() > uint32(len(t.ctl)) || p.Meta.GSOType != splitter.GSONone {
 		p.Verdict = wire.Drop(wire.DropTooBig)
-		t.tally.drop(uint64(p.PayloadLen))
+		t.delta.drop(uint64(p.PayloadLen))
 		return
 	}
 	n := copy(t.ctl, p.Header)
 	k, err := t.Worker.Copier.Read(t.ctl[n:p.Len()], p.Payload)
 	if err != nil {
 		p.Verdict = wire.Drop(wire.DropFault)
-		t.tally.drop(uint64(p.PayloadLen))
+		t.delta.drop(uint64(p.PayloadLen))
 		return
 	}
 	if answer := t.port.dispatcher.Handle(t.ctl[:n+k], t.answer); answer != nil {

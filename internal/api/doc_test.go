@@ -36,7 +36,8 @@ func docOf(t *testing.T, dir string) string {
 	return doc.String()
 }
 
-// Each package is API, or says that it is not. Commands, internal packages and acceptance cannot be meant.
+// Each package is API, or says that it is not. Commands, internal packages and acceptance cannot be
+// meant.
 func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	says := map[string]bool{}
 	list := exec.Command("go", "list", "-f", "{{.Name}}\t{{.ImportPath}}", "./...")

@@ -20,12 +20,13 @@ func (o offence) String() string {
 	return fmt.Sprintf("%s: %s exports %s, whose package is not API", o.pos, o.of, o.typ)
 }
 
-// offences lists the types of packages of module that an importer of the given packages meets though
-// these packages are not among them.
+// offences lists the types of packages of module that an importer of the given packages meets
+// though these packages are not among them.
 //
-// All that can be reached from outside counts: types of constants, variables, parameters and results;
-// exported fields and methods, also those of unexported types that something exported gives out or
-// embeds; type arguments and constraints; what an alias stands for. Unexported fields do not count.
+// All that can be reached from outside counts: types of constants, variables, parameters and
+// results; exported fields and methods, also those of unexported types that something exported
+// gives out or embeds; type arguments and constraints; what an alias stands for. Unexported fields
+// do not count.
 func (c *checkout) offences(module string) []offence {
 	var all []offence
 	for dir, p := range c.packages {
@@ -114,16 +115,10 @@ func (p place) typ(t types.Type) {
 		if t.Obj().Pkg() == p.pkg && !t.Obj().Exported() {
 			p.declared(t)
 		}
-	case *types.Pointer:
-		p.typ(t.Elem())
-	case *types.Slice:
-		p.typ(t.Elem())
-	case *types.Array:
-		p.typ(t.Elem())
-	case *types.Chan:
-		p.typ(t.Elem())
 	case *types.Map:
 		p.typ(t.Key())
+		p.typ(t.Elem())
+	case interface{ Elem() types.Type }: // pointer, slice, array, channel
 		p.typ(t.Elem())
 	case *types.Tuple:
 		for v := range t.Variables() {

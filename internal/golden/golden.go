@@ -1,15 +1,13 @@
 // Package golden compares what a test makes with files that an earlier commit froze.
 //
-// A directory of golden files is compared as a whole, so that a file that no test makes any more fails the test too.
-// The flag -update writes the directory anew. A change of a golden file is a change of what others see: it is a commit
-// of its own, with a line in CHANGELOG.md.
+// A directory of golden files is compared as a whole, so that a file that no test makes any more
+// fails the test too. The flag -update rewrites the directory. A change of a golden file is a
+// change of what others see: it is a commit of its own, with a line in CHANGELOG.md.
 package golden
 
 import (
-	"errors"
 	"flag"
 	"fmt"
-	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
@@ -23,8 +21,8 @@ var update = flag.Bool("update", false, "write the golden files anew, in the pla
 // suffix is that of golden files; a directory may have others, which are not looked at.
 const suffix = ".txt"
 
-// Check compares the files of a directory, by their names without ".txt", with what the test made. With -update it
-// writes them.
+// Check compares the files of a directory, by their names without ".txt", with what the test made.
+// With -update it writes them.
 func Check(t testing.TB, dir string, got map[string]string) {
 	t.Helper()
 	if *update {
@@ -61,23 +59,16 @@ func compare(dir string, got map[string]string) (errs []error) {
 
 // Read returns the golden files of a directory, by their names without ".txt".
 func Read(dir string) (map[string]string, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
+	paths, err := filepath.Glob(filepath.Join(dir, "*"+suffix))
 	files := make(map[string]string)
-	for _, e := range entries {
-		name, ok := strings.CutSuffix(e.Name(), suffix)
-		if !ok {
-			continue
-		}
-		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
+	for _, path := range paths {
+		b, err := os.ReadFile(path)
 		if err != nil {
 			return nil, err
 		}
-		files[name] = string(b)
+		files[strings.TrimSuffix(filepath.Base(path), suffix)] = string(b)
 	}
-	return files, nil
+	return files, err
 }
 
 func write(dir string, got map[string]string) error {
@@ -103,21 +94,22 @@ func write(dir string, got map[string]string) error {
 	return nil
 }
 
-// differs describes the first line in which two texts differ, with the comment ("# ...") that it stands under.
+// differs describes the first line in which two texts differ, with the comment ("# ...") that it
+// stands under.
 func differs(want, got string) string {
 	if want == got {
 		return ""
 	}
 	w, g := strings.SplitAfter(want, "\n"), strings.SplitAfter(got, "\n")
 	under := ""
+	line := func(lines []string, i int) string {
+		if i < len(lines) {
+			return lines[i]
+		}
+		return "(the end)"
+	}
 	for i := range max(len(w), len(g)) {
-		a, b := "(the end)", "(the end)"
-		if i < len(w) {
-			a = w[i]
-		}
-		if i < len(g) {
-			b = g[i]
-		}
+		a, b := line(w, i), line(g, i)
 		if a != b {
 			return fmt.Sprintf("line %d%s\n  frozen %q\n  now    %q", i+1, under, a, b)
 		}

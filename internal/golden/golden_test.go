@@ -5,17 +5,15 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestCompare(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "golden")
 	files := map[string]string{"a": "# one\n1\n", "b": "2\n"}
-	if err := write(dir, files); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, "other.bin"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, write(dir, files))
+	testkit.OK(t, os.WriteFile(filepath.Join(dir, "other.bin"), nil, 0o644))
 	for _, tc := range []struct {
 		name string
 		got  map[string]string
@@ -39,10 +37,12 @@ func TestCompare(t *testing.T) {
 	if errs := compare(filepath.Join(dir, "none"), files); len(errs) != 2 {
 		t.Errorf("no directory: %v", errs)
 	}
-	if err := write(dir, map[string]string{"b": "2\n"}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, write(dir, map[string]string{"b": "2\n"}))
 	if errs := compare(dir, map[string]string{"b": "2\n"}); len(errs) != 0 {
 		t.Errorf("written anew: %v", errs)
+	}
+	testkit.OK(t, os.Mkdir(filepath.Join(dir, "c.txt"), 0o755)) // cannot be read
+	if errs := compare(dir, nil); len(errs) != 1 || write(dir, nil) == nil {
+		t.Errorf("no file: %v", errs)
 	}
 }

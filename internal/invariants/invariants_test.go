@@ -26,8 +26,14 @@ const (
 
 // invariant is one sentence of one test.
 type invariant struct {
+	group
+	test string // its name; of a script its path
+}
+
+// group is what the tests of a line of the document have in common.
+type group struct {
 	area, sentence string
-	dir, test      string // the test's package, and its name; of a script dir is "" and test its path
+	dir            string // the package; "" of scripts
 }
 
 // parse takes an invariant out of the text behind "Invariant: ".
@@ -112,7 +118,7 @@ func inGo(path, dir string) (list []invariant, err error) {
 			if !strings.HasPrefix(test, "Test") && !strings.HasPrefix(test, "Fuzz") {
 				return nil, fmt.Errorf("%s: %s is no test, nor a case of the suite in its file", path, test)
 			}
-			list = append(list, invariant{area, sentence, dir, test})
+			list = append(list, invariant{group{area, sentence, dir}, test})
 			want--
 		}
 	}
@@ -165,20 +171,22 @@ func inScript(path, rel string) (list []invariant, err error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", path, err)
 		}
-		list = append(list, invariant{area, sentence, "", rel})
+		list = append(list, invariant{group{area, sentence, ""}, rel})
 	}
 	return list, nil
 }
 
 const head = `# Invariants
 
-What holds, and the tests that hold it. This page is made of the comments above the tests (` + "`internal/invariants`" + `):
+What holds, and the tests that hold it. This page is made of the comments above the tests (` +
+	"`internal/invariants`" + `):
 change it there, and write it with ` + "`go test ./internal/invariants -update`" + `.
 
 ` + "`TestNIC/...`" + ` are cases of the suite in ` + "`nic/nictest`" + `, which each device model passes.
 `
 
-// render makes the document: areas in order of name, and in each its sentences.
+// render makes the document: areas in order of name, in each its sentences, and of each its tests
+// by package.
 func render(list []invariant) string {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b invariant) int {
@@ -187,46 +195,24 @@ func render(list []invariant) string {
 	})
 	var b strings.Builder
 	b.WriteString(head)
+	var last group
 	for len(list) > 0 {
-		i := list[0]
-		n := slices.IndexFunc(list, func(o invariant) bool { return o.area != i.area })
-		if n < 0 {
-			n = len(list)
+		i := list[0].group
+		if i.area != last.area {
+			fmt.Fprintf(&b, "\n## %s\n\n", i.area)
 		}
-		fmt.Fprintf(&b, "\n## %s\n\n", i.area)
-		section(&b, list[:n])
-		list = list[n:]
-	}
-	return b.String()
-}
-
-// section writes the sentences of an area, each with its tests by package.
-func section(b *strings.Builder, list []invariant) {
-	var last invariant
-	tests := ""
-	flush := func() {
-		if tests != "" {
-			b.WriteString(wrap(tests, "  - ", "    ") + "\n")
-		}
-		tests = ""
-	}
-	for _, i := range list {
-		if i.sentence != last.sentence {
-			flush()
+		if i.area != last.area || i.sentence != last.sentence {
 			b.WriteString(wrap(i.sentence, "- ", "  ") + "\n")
 		}
-		if i.sentence != last.sentence || i.dir != last.dir {
-			flush()
-			if tests = i.dir + ":"; i.dir == "" {
-				tests = "script:"
-			}
-		} else {
-			tests += ","
-		}
-		tests += " `" + i.test + "`"
 		last = i
+		var tests []string // of the sentence, in the package
+		for len(list) > 0 && list[0].group == i {
+			tests = append(tests, "`"+list[0].test+"`")
+			list = list[1:]
+		}
+		b.WriteString(wrap(cmp.Or(i.dir, "script")+": "+strings.Join(tests, ", "), "  - ", "    ") + "\n")
 	}
-	flush()
+	return b.String()
 }
 
 // wrap breaks text into lines of at most 120 columns.

@@ -11,7 +11,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Who comes second is refused, and what the first has written stays; when it is gone, its file is written anew.
+// A second writer is refused, and what the first has written stays; once that is closed, the file
+// is rewritten.
 //
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 func TestSecondIsRefused(t *testing.T) {

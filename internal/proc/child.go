@@ -48,12 +48,10 @@ func (c *Child) Err() error { return c.err }
 
 // Ends waits for at most d, and says whether the child has ended.
 func (c *Child) Ends(d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
 	case <-c.done:
 		return true
-	case <-t.C:
+	case <-time.After(d):
 		return false
 	}
 }

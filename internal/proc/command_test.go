@@ -27,7 +27,10 @@ func TestCommandIsKilledWithItsGroup(t *testing.T) {
 }
 
 func TestCommandErrorHasItsWords(t *testing.T) {
-	_, err := Command{}.Run(t.Context(), "sh", "-c", "echo to you >&2; exit 3")
+	out, err := Command{}.Run(t.Context(), "sh", "-c", "echo out")
+	testkit.OK(t, err)
+	testkit.Equal(t, "output", string(out), "out\n")
+	_, err = Command{}.Run(t.Context(), "sh", "-c", "echo to you >&2; exit 3")
 	if err == nil || !strings.Contains(err.Error(), "to you") || !strings.Contains(err.Error(), "exit status 3") {
 		t.Errorf("got %v", err)
 	}

@@ -22,7 +22,7 @@ func Sweep(dir string) (now func()) {
 	if err == nil {
 		err = cmd.Start()
 	}
-	if err != nil { // whoever fetches next removes it (cache.clean)
+	if err != nil { // the next fetch removes it (cache.clean)
 		return func() { _ = os.RemoveAll(dir) }
 	}
 	return func() {

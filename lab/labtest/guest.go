@@ -1,4 +1,4 @@
-// Package labtest has guests in this process for tests of whoever serves NICs: our driver, over
+// Package labtest has guests in this process for tests of programs that serve NICs: our driver, over
 // vhost-user, and our stack.
 package labtest
 

@@ -45,7 +45,7 @@ type Config struct {
 // Guest is a machine that has booted.
 type Guest struct {
 	*qemu.Machine
-	gone bool // Gone has told of its end
+	gone bool // Gone has reported its end
 }
 
 // Boot boots a guest with the hardware of a machine of a lab. It lives as long as ctx, at most
@@ -139,7 +139,7 @@ func (g *Guest) Ended() bool {
 	return true
 }
 
-// Close ends the guest. An end that Gone has told of is no error.
+// Close ends the guest. An end that Gone has reported is no error.
 func (g *Guest) Close() error {
 	err := g.Machine.Close()
 	if g.gone {

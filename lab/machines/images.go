@@ -38,7 +38,7 @@ type Images struct {
 	initrd *guestimages.Image
 }
 
-// Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note is told what
+// Fetch finds or fetches QEMU and a kernel for guests with NICs of these models. note gets what
 // a user should know. Without an error the caller closes the Images.
 func Fetch(ctx context.Context, o assets.Options, models []string, note func(format string, args ...any)) (*Images,
 	error) {
@@ -75,7 +75,7 @@ func (im *Images) BuildImage(ctx context.Context, o guestimages.Options) error {
 // Initrd is the initramfs with a configuration of the guest's agent. The caller closes it.
 func (im *Images) Initrd(c agent.Config) (io.ReadCloser, error) { return im.initrd.Initrd(c) }
 
-// Close lets go of what of the cache is used; im may be nil.
+// Close releases the files of the cache; im may be nil.
 func (im *Images) Close() error {
 	if im == nil {
 		return nil
@@ -98,5 +98,5 @@ func (im *Images) BlameKernel(err error, fix string) error {
 	return err
 }
 
-// NewerKernel is the advice to who gave a kernel that does not serve.
+// NewerKernel is the advice to a user whose kernel is too old.
 const NewerKernel = "take a newer one (6.12 and 7.2 are tested), or none, and one is fetched"

@@ -66,9 +66,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 			t.Error(err)
 		}
 		for _, s := range sides {
-			if err := s.conn.Close(); err != nil {
-				t.Error(err)
-			}
+			testkit.OK(t, s.conn.Close())
 		}
 		tools.wait(t, func(s *side, r agent.ExecResult) bool {
 			return strings.Contains(r.Stdout, "Validated buffer") &&
@@ -126,9 +124,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 			s.counted(t, "sent", c.Tx)
 		}
 	})
-	if err := g.PowerOff(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, g.PowerOff(t.Context()))
 }
 
 // stackOf is a guest in this process.
@@ -142,11 +138,7 @@ func stackOf(t *testing.T, p *lab.Port) *stack.Stack {
 	if err != nil {
 		t.Fatal(errors.Join(err, n.Close()))
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testkit.OK(t, s.Close()) })
 	return s
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 // Images fetches what guests with NICs of these models boot from, and builds the initramfs with
-// modules, programs and files of o; with no modules those of the models. What it takes is let go of
+// modules, programs and files of o; with no modules those of the models. What it takes is released
 // when the test ends.
 func Images(t *testing.T, models []string, o guestimages.Options) *machines.Images {
 	t.Helper()
@@ -34,11 +34,7 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machines.Imag
 	}
 	im, err := machines.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, Progress: progress}, models, t.Logf)
 	testkit.OK(t, err)
-	t.Cleanup(func() {
-		if err := im.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testkit.OK(t, im.Close()) })
 	if o.Modules == nil {
 		for _, m := range models {
 			o.Modules = append(o.Modules, machines.For(m).Modules...)
@@ -74,11 +70,7 @@ func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 	}
 	l, err := lab.Open(d, lab.Options{Farewell: machines.Farewell, Log: log})
 	testkit.OK(t, err)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	return l
 }
 

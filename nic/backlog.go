@@ -1,0 +1,112 @@
+package nic
+
+import (
+	"bytes"
+	"sync"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/wire"
+)
+
+// maxBacklog is how many frames of the control channel wait for buffers; a driver has fewer
+// requests pending.
+const maxBacklog = 32
+
+// replyBacklog has the frames of the control channel that found no buffer on receive queue 0. A
+// goroutine puts them there when the queue has buffers: it is started for this, as the goroutine
+// that calls Wake must not wait, and a driver's call may block.
+type replyBacklog struct {
+	port   *Port
+	copier *dma.Copier // the goroutine's
+	work   sync.WaitGroup
+
+	mu     sync.Mutex
+	frames [][]byte // under mu
+	active bool     // under mu: there is a goroutine, or the queue will wake one
+	closed bool     // under mu
+}
+
+// add keeps a copy of a frame, unless there are too many.
+func (b *replyBacklog) add(frame []byte) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.closed || len(b.frames) == maxBacklog {
+		return false
+	}
+	b.frames = append(b.frames, bytes.Clone(frame))
+	if !b.active {
+		b.active = true
+		b.start()
+	}
+	return true
+}
+
+// Wake implements wire.Waker: the queue has buffers, or it died.
+func (b *replyBacklog) Wake() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.start()
+}
+
+// start starts the goroutine. The caller holds mu.
+func (b *replyBacklog) start() {
+	if b.closed {
+		return
+	}
+	b.work.Add(1)
+	dma.Go(func() {
+		defer b.work.Done()
+		b.flush()
+	})
+}
+
+// flush puts frames into the queue until there are none, or no buffer again.
+func (b *replyBacklog) flush() {
+	for frame := b.first(); frame != nil; frame = b.first() {
+		var pkt wire.Packet
+		ownFrame(&pkt, frame)
+		res := b.port.tryOwn(b.copier, &pkt)
+		if res != PutNoBuffer {
+			b.remove(frame)
+			b.port.lost(res)
+		} else if b.port.queues[0].q.Arm(b) {
+			return
+		}
+	}
+}
+
+func (b *replyBacklog) first() []byte {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.frames) == 0 {
+		b.active = false
+		return nil
+	}
+	return b.frames[0]
+}
+
+// remove takes the first frame out, unless clear has done so before.
+func (b *replyBacklog) remove(frame []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.frames) > 0 && &b.frames[0][0] == &frame[0] {
+		b.frames = b.frames[1:]
+	}
+}
+
+// clear drops all frames: they are answers to a driver that has gone.
+func (b *replyBacklog) clear() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.frames = nil
+}
+
+// close clears the backlog and waits for its goroutine.
+func (b *replyBacklog) close() {
+	b.clear()
+	b.mu.Lock()
+	b.closed = true
+	b.mu.Unlock()
+	b.port.queues[0].q.Disarm(b)
+	b.work.Wait()
+}
