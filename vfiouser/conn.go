@@ -4,32 +4,27 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
 // conn receives and sends whole messages. One goroutine uses it.
 type conn struct {
-	sock *net.UnixConn
+	sock peer.Socket
 	torn bool // a message was received or sent in part: the stream means nothing any more
 	late bool // a message that was on its way when the connection was to end got its time
 	head [HeaderLen]byte
-	oob  [controlLen]byte
 	out  []byte // the reply in the making: room for a header, and what the handler has appended
 }
 
 // MaxFDs is how many descriptors one message may carry (max_msg_fds; QEMU sends no more than 16).
 const MaxFDs = scm.MaxFDs
-
-// controlLen has room for the control message of MaxFDs descriptors and no more: the kernel drops the rest and sets
-// MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more than needed is no harm.)
-const controlLen = 16 + 4*MaxFDs
 
 // message is a received message. body is valid until the next one; fds are closed by who received it.
 type message struct {
@@ -47,8 +42,8 @@ type message struct {
 // descriptors came with, and none reaches beyond its message: nobody gets another's.)
 func (c *conn) receive(m *message) error {
 	m.Header, m.body = Header{}, nil
-	n, err := c.first(c.head[:], &m.fds)
-	if err != nil {
+	n, err := c.sock.ReadFDs(c.head[:], &m.fds)
+	if c.torn = n > 0; err != nil {
 		return err
 	}
 	if err := c.rest(c.head[n:]); err != nil {
@@ -68,35 +63,14 @@ func (c *conn) receive(m *message) error {
 	return nil
 }
 
-// first reads what there is of the first bytes of a message, and its descriptors.
-func (c *conn) first(b []byte, fds *scm.FDs) (int, error) {
-	n, oobn, flags, _, err := c.sock.ReadMsgUnix(b, c.oob[:])
-	c.torn = n > 0
-	if oobn > 0 { // before anything else: whatever is wrong, they are open now
-		if err := fds.Collect(c.oob[:oobn], MaxFDs); err != nil {
-			return n, fmt.Errorf("%w: %w", err, ErrBadMessage)
-		}
-	}
-	switch {
-	case err != nil:
-		return n, err
-	case n == 0:
-		return n, io.EOF
-	case flags&unix.MSG_CTRUNC != 0:
-		return n, fmt.Errorf("more than %d descriptors with a message, or no room for them in this process: %w", MaxFDs,
-			ErrBadMessage)
-	}
-	return n, nil
-}
-
 // rest fills b with what follows. A connection that is to end does so between two messages: what
 // has begun to arrive gets a moment more, once.
 func (c *conn) rest(b []byte) error {
-	n, err := io.ReadFull(c.sock, b)
+	n, err := io.ReadFull(&c.sock, b)
 	if errors.Is(err, os.ErrDeadlineExceeded) && !c.late {
 		c.late = true
 		if err = c.sock.SetReadDeadline(time.Now().Add(farewellTime)); err == nil {
-			_, err = io.ReadFull(c.sock, b[n:])
+			_, err = io.ReadFull(&c.sock, b[n:])
 		}
 		if derr := c.sock.SetReadDeadline(time.Unix(1, 0)); err == nil {
 			err = derr

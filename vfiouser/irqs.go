@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
@@ -17,18 +18,15 @@ func (s *session) vectors(i uint32) uint32 {
 }
 
 func (s *session) getIRQInfo(m *message) error {
-	var i irqInfo
-	i.decode((*[irqInfoLen]byte)(m.body))
-	if i.argsz < irqInfoLen || i.index >= NumIRQs {
-		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, i.argsz, i.index, unix.EINVAL)
+	i := peer.Decode[irqInfo](m.body)
+	if i.Argsz < irqInfoLen || i.Index >= NumIRQs {
+		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, i.Argsz, i.Index, unix.EINVAL)
 	}
-	i = irqInfo{argsz: irqInfoLen, index: i.index, count: s.vectors(i.index)}
-	if i.count > 0 {
-		i.flags = irqEventFD
+	i = irqInfo{Argsz: irqInfoLen, Index: i.Index, Count: s.vectors(i.Index)}
+	if i.Count > 0 {
+		i.Flags = irqEventFD
 	}
-	var b [irqInfoLen]byte
-	i.encode(&b)
-	s.out = append(s.out, b[:]...)
+	s.out = peer.Append(s.out, i)
 	return nil
 }
 
@@ -37,23 +35,22 @@ func (s *session) getIRQInfo(m *message) error {
 // Masking and triggering by message are for what a device with an eventfd per vector does not have:
 // level-triggered interrupts, and tests of the client.
 func (s *session) setIRQs(m *message) error {
-	var i irqSet
-	i.decode((*[irqSetLen]byte)(m.body))
-	n := s.vectors(i.index)
+	i := peer.Decode[irqSet](m.body)
+	n := s.vectors(i.Index)
 	switch {
-	case i.argsz < irqSetLen || i.index >= NumIRQs:
-		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, i.argsz, i.index, unix.EINVAL)
-	case i.start > n || i.count > n-i.start:
-		return fmt.Errorf("%v: index %d: vectors [%d, +%d) of %d: %w", m.Command, i.index, i.start, i.count, n, unix.EINVAL)
-	case i.flags&irqFDs == 0 && m.fds.Len() > 0:
-		return fmt.Errorf("%v: flags %#x with %d descriptors: %w", m.Command, i.flags, m.fds.Len(), unix.EINVAL)
+	case i.Argsz < irqSetLen || i.Index >= NumIRQs:
+		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, i.Argsz, i.Index, unix.EINVAL)
+	case i.Start > n || i.Count > n-i.Start:
+		return fmt.Errorf("%v: index %d: vectors [%d, +%d) of %d: %w", m.Command, i.Index, i.Start, i.Count, n, unix.EINVAL)
+	case i.Flags&irqFDs == 0 && m.fds.Len() > 0:
+		return fmt.Errorf("%v: flags %#x with %d descriptors: %w", m.Command, i.Flags, m.fds.Len(), unix.EINVAL)
 	}
-	switch i.flags {
+	switch i.Flags {
 	case irqFDs | irqTrigger:
 		return s.setEvents(m, &i)
 	case irqNone | irqTrigger:
-		if i.start == 0 && i.count == 0 { // "disables all interrupts of the index"
-			return s.disableIRQs(m, i.index)
+		if i.Start == 0 && i.Count == 0 { // "disables all interrupts of the index"
+			return s.disableIRQs(m, i.Index)
 		}
 		return fmt.Errorf("%v: the client cannot trigger interrupts: %w", m.Command, unix.ENOTSUP)
 	case irqBool | irqTrigger:
@@ -62,28 +59,28 @@ func (s *session) setIRQs(m *message) error {
 		irqFDs | irqUnmask:
 		return fmt.Errorf("%v: interrupts cannot be masked here: %w", m.Command, unix.ENOTSUP)
 	}
-	return fmt.Errorf("%v: flags %#x: not one kind of data and one action: %w", m.Command, i.flags, unix.EINVAL)
+	return fmt.Errorf("%v: flags %#x: not one kind of data and one action: %w", m.Command, i.Flags, unix.EINVAL)
 }
 
 // setEvents gives each vector of i its eventfd, or all of them none: "If no file descriptors are
 // provided, this de-assigns the specified previously configured interrupts".
 func (s *session) setEvents(m *message, i *irqSet) error {
-	if i.count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.count {
-		return fmt.Errorf("%v: index %d: %d descriptors for %d vectors: %w", m.Command, i.index, m.fds.Len(), i.count,
+	if i.Count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.Count {
+		return fmt.Errorf("%v: index %d: %d descriptors for %d vectors: %w", m.Command, i.Index, m.fds.Len(), i.Count,
 			unix.EINVAL)
 	}
 	for k := range m.fds.Len() { // all before the first is given away
 		if err := scm.CheckEvent(m.fds.At(k)); err != nil {
-			return fmt.Errorf("%v: index %d: vector %d: %w", m.Command, i.index, int(i.start)+k, err)
+			return fmt.Errorf("%v: index %d: vector %d: %w", m.Command, i.Index, int(i.Start)+k, err)
 		}
 	}
-	for k := range int(i.count) {
+	for k := range int(i.Count) {
 		fd := -1
 		if m.fds.Len() > 0 {
 			fd = m.fds.Take(k)
 		}
-		if err := s.dev.SetIRQ(int(i.index), int(i.start)+k, fd); err != nil {
-			return fmt.Errorf("%v: index %d: vector %d: %w", m.Command, i.index, int(i.start)+k, err)
+		if err := s.dev.SetIRQ(int(i.Index), int(i.Start)+k, fd); err != nil {
+			return fmt.Errorf("%v: index %d: vector %d: %w", m.Command, i.Index, int(i.Start)+k, err)
 		}
 	}
 	return nil

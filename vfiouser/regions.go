@@ -5,43 +5,39 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/peer"
 )
 
 func (s *session) getInfo(m *message) error {
-	var d deviceInfo
-	d.decode((*[infoLen]byte)(m.body))
-	if d.argsz < infoLen {
-		return fmt.Errorf("%v: argsz %d: %w", m.Command, d.argsz, unix.EINVAL)
+	d := peer.Decode[deviceInfo](m.body)
+	if d.Argsz < infoLen {
+		return fmt.Errorf("%v: argsz %d: %w", m.Command, d.Argsz, unix.EINVAL)
 	}
-	d = deviceInfo{argsz: infoLen, flags: infoPCI, regions: NumRegions, irqs: NumIRQs}
+	d = deviceInfo{Argsz: infoLen, Flags: infoPCI, Regions: NumRegions, IRQs: NumIRQs}
 	if s.info.Reset {
-		d.flags |= infoReset
+		d.Flags |= infoReset
 	}
-	var b [infoLen]byte
-	d.encode(&b)
-	s.out = append(s.out, b[:]...)
+	s.out = peer.Append(s.out, d)
 	return nil
 }
 
 func (s *session) getRegionInfo(m *message) error {
-	var r regionInfo
-	r.decode((*[regionInfoLen]byte)(m.body))
-	if r.argsz < regionInfoLen || r.index >= NumRegions {
-		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, r.argsz, r.index, unix.EINVAL)
+	r := peer.Decode[regionInfo](m.body)
+	if r.Argsz < regionInfoLen || r.Index >= NumRegions {
+		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, r.Argsz, r.Index, unix.EINVAL)
 	}
-	r = regionInfo{argsz: regionInfoLen, index: r.index}
-	if is := s.region(r.index); is.Size > 0 {
-		r.size = is.Size
+	r = regionInfo{Argsz: regionInfoLen, Index: r.Index}
+	if is := s.region(r.Index); is.Size > 0 {
+		r.Size = is.Size
 		if is.Read {
-			r.flags |= regionRead
+			r.Flags |= regionRead
 		}
 		if is.Write {
-			r.flags |= regionWrite
+			r.Flags |= regionWrite
 		}
 	}
-	var b [regionInfoLen]byte
-	r.encode(&b)
-	s.out = append(s.out, b[:]...)
+	s.out = peer.Append(s.out, r)
 	return nil
 }
 

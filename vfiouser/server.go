@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 )
 
 // Server serves one Device over vfio-user connections, one after another.
@@ -45,30 +45,14 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device looks at rings on this goroutine
 
 	ses := newSession(s, sock, ctx.Done())
-	done := make(chan struct{})
-	var fault error
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		select {
-		case <-ctx.Done():
-		case <-s.space.Faulted():
-			fault = s.space.FaultErr()
-		case <-done:
-			return
-		}
+	err, cause := peer.Serve(ctx, s.space, func() {
 		// The read that runs ends, and each later one; an answer on its way has a moment to arrive.
 		_ = sock.SetReadDeadline(time.Unix(1, 0))
 		_ = sock.SetWriteDeadline(time.Now().Add(farewellTime))
-	})
-	err := ses.run()
-	close(done)
-	wg.Wait()
+	}, ses.serveOne)
 	hungUp := err == nil || errors.Is(err, io.ErrUnexpectedEOF) || ses.gone()
-	switch {
-	case ctx.Err() != nil:
-		err = context.Cause(ctx)
-	case fault != nil:
-		err = fault
+	if cause != nil {
+		err = cause
 	}
 	ses.end()
 	if hungUp {

@@ -1,10 +1,8 @@
 package vfiouser
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"time"
@@ -12,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 )
 
 // session is one connection. Everything in it belongs to the goroutine of Serve.
@@ -26,27 +25,15 @@ type session struct {
 	info       Info
 	negotiated bool
 	unshared   bool // it was said that memory came without a descriptor
-	refusals   int
+	refusals   peer.Refusals
 }
 
 func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	info := s.dev.Info()
 	info.Regions = info.Regions[:min(len(info.Regions), NumRegions)]
 	info.IRQs = info.IRQs[:min(len(info.IRQs), NumIRQs)]
-	return &session{conn: conn{sock: sock}, dev: s.dev, space: s.space, log: s.log, over: over, info: info}
-}
-
-// run serves messages until the connection ends; nil means that the client hung up.
-func (s *session) run() error {
-	for {
-		err := s.serveOne()
-		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
-			return nil // hung up, perhaps with a reply of ours unread
-		}
-		if err != nil {
-			return err
-		}
-	}
+	return &session{conn: conn{sock: peer.Socket{UnixConn: sock, MaxFDs: MaxFDs, Bad: ErrBadMessage}}, dev: s.dev, space: s.space, log: s.log, over: over, info: info,
+		refusals: peer.Refusals{Log: s.log, Protocol: "vfio-user"}}
 }
 
 // patience is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It forgets the message then, and takes a
@@ -115,20 +102,13 @@ func errno(err error) unix.Errno {
 	return unix.EIO
 }
 
-// maxRefusalLogs is how many refusals of a connection are logged one by one: a client can ask for ever.
-const maxRefusalLogs = 16
-
 // refused logs a request that failed and did not end the connection.
 func (s *session) refused(m *message, err error) {
-	if s.refusals++; s.refusals > maxRefusalLogs {
-		return
-	}
 	level := slog.LevelWarn
 	if m.Command == CmdDMAMap {
 		level = slog.LevelError // the device will miss it
 	}
-	s.log.Log(context.Background(), level, "vfio-user request refused", "request", m.Command.String(), "posted",
-		m.Flags&FlagNoReply != 0, "error", err)
+	s.refusals.Refused(level, m.Command.String(), "posted", m.Flags&FlagNoReply != 0, "error", err)
 }
 
 func (s *session) reset(m *message) error {
@@ -147,9 +127,7 @@ func (s *session) end() {
 	if err := s.space.Replace(nil); err != nil {
 		s.log.Error("guest memory was not unmapped", "error", err)
 	}
-	if n := s.refusals - maxRefusalLogs; n > 0 {
-		s.log.Warn("more vfio-user requests were refused than logged", "count", n)
-	}
+	s.refusals.End()
 }
 
 // farewellTime is how long a client that does not read its answers may keep us from going.

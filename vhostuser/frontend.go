@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
@@ -30,7 +31,7 @@ type Frontend struct {
 
 // NewFrontend returns a Frontend that speaks on sock, which it owns.
 func NewFrontend(sock *net.UnixConn) *Frontend {
-	return &Frontend{conn: conn{sock: sock}, timeout: DefaultTimeout}
+	return &Frontend{conn: newConn(sock), timeout: DefaultTimeout}
 }
 
 // SetTimeout sets how long each request waits for its answer; 0 is for ever. Close ends a wait as well: with a context,
@@ -300,8 +301,5 @@ func configBody(off uint32, b []byte) ([]byte, error) {
 	if len(b) > MaxConfig {
 		return nil, fmt.Errorf("%d bytes: %w", len(b), errTooLong)
 	}
-	h := configHead{offset: off, size: uint32(len(b))}
-	var head [configHeadLen]byte
-	h.encode(&head)
-	return append(head[:], b...), nil
+	return append(peer.Append(nil, configHead{Offset: off, Size: uint32(len(b))}), b...), nil
 }

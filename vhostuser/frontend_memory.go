@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
@@ -60,12 +61,7 @@ func (f *Frontend) SetMemTable(regions []MemRegion) error {
 	return f.sendTable(regions)
 }
 
-func (r *MemRegion) single() []byte {
-	s := singleRegion{r.wire()}
-	var b [singleRegionLen]byte
-	s.encode(&b)
-	return b[:]
-}
+func (r *MemRegion) single() []byte { return peer.Append(nil, singleRegion{memRegion: r.wire()}) }
 
 // sendTable makes next the table. f.table keeps descriptors of its own, as every later table needs them again.
 func (f *Frontend) sendTable(next []MemRegion) error {

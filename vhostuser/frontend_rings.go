@@ -1,6 +1,10 @@
 package vhostuser
 
-import "fmt"
+import (
+	"fmt"
+
+	"vnic.dev/vnic/internal/peer"
+)
 
 // VringSetup describes a ring to the backend.
 type VringSetup struct {
@@ -38,10 +42,8 @@ func (f *Frontend) SetVringAddr(i int, desc, avail, used uint64) error {
 	if err := checkIndex(i); err != nil {
 		return err
 	}
-	a := vringAddr{index: uint32(i), desc: desc, avail: avail, used: used}
-	var b [vringAddrLen]byte
-	a.encode(&b)
-	return f.command(SetVringAddr, b[:])
+	a := vringAddr{Index: uint32(i), Desc: desc, Avail: avail, Used: used}
+	return f.command(SetVringAddr, peer.Append(nil, a))
 }
 
 // SetVringKick sets the eventfd by which the backend is told of new buffers; -1 asks it to poll.
@@ -71,22 +73,19 @@ func (f *Frontend) GetVringBase(i int) (uint32, error) {
 	if err := checkIndex(i); err != nil {
 		return 0, err
 	}
-	v := vringState{index: uint32(i)}
-	var b [vringStateLen]byte
-	v.encode(&b)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	reply, err := f.query(GetVringBase, b[:], vringStateLen)
+	reply, err := f.query(GetVringBase, peer.Append(nil, vringState{Index: uint32(i)}), vringStateLen)
 	if err != nil {
 		return 0, err
 	}
-	v.decode((*[vringStateLen]byte)(reply))
-	if v.index != uint32(i) || v.num > 0xffff {
-		err := fmt.Errorf("GET_VRING_BASE: answer of ring %d, base %#x, to ring %d: %w", v.index, v.num, i, ErrBadMessage)
+	v := peer.Decode[vringState](reply)
+	if v.Index != uint32(i) || v.Num > 0xffff {
+		err := fmt.Errorf("GET_VRING_BASE: answer of ring %d, base %#x, to ring %d: %w", v.Index, v.Num, i, ErrBadMessage)
 		f.fail(err)
 		return 0, err
 	}
-	return v.num, nil
+	return v.Num, nil
 }
 
 func checkIndex(i int) error {
@@ -97,21 +96,15 @@ func checkIndex(i int) error {
 }
 
 func (f *Frontend) vringState(r Request, i, num uint32) error {
-	v := vringState{i, num}
-	var b [vringStateLen]byte
-	v.encode(&b)
-	return f.command(r, b[:])
+	return f.command(r, peer.Append(nil, vringState{i, num}))
 }
 
 func (f *Frontend) vringFD(r Request, i, fd int) error {
 	if err := checkIndex(i); err != nil {
 		return err
 	}
-	v := vringFD{uint8(i), fd < 0}
-	var b [u64Len]byte
-	v.encode(&b)
 	if fd < 0 {
-		return f.command(r, b[:])
+		return f.command(r, le.AppendUint64(nil, uint64(i)|vringNoFD))
 	}
-	return f.command(r, b[:], fd)
+	return f.command(r, le.AppendUint64(nil, uint64(i)), fd)
 }

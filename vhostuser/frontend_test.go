@@ -39,8 +39,8 @@ func TestFrontendTakesNoBadAnswer(t *testing.T) {
 			defer f.Close()
 			ans, err := hex.DecodeString(strings.ReplaceAll(c.answer, " ", ""))
 			must(t, err)
-			peer := conn{sock: b}
-			must(t, peer.write(append(ans, 0)[:len(ans)], nil))
+			peer := newConn(b)
+			must(t, peer.sock.WriteFDs(append(ans, 0)[:len(ans)], nil))
 			must(t, b.CloseWrite())
 			defer b.Close()
 			if _, err := f.GetVringBase(1); err == nil || c.want == ErrBadMessage && !errors.Is(err, ErrBadMessage) {
@@ -61,8 +61,8 @@ func TestFrontendClosesDescriptorsOfAnswers(t *testing.T) {
 	f := NewFrontend(a)
 	defer f.Close()
 	fd := eventfd(t)
-	peer := conn{sock: b}
-	must(t, peer.write(raw(GetStatus, Version|FlagReply, u64Body(5)...), []int{fd, fd}))
+	peer := newConn(b)
+	must(t, peer.sock.WriteFDs(raw(GetStatus, Version|FlagReply, u64Body(5)...), []int{fd, fd}))
 	if s, err := f.GetStatus(); err != nil || s != 5 {
 		t.Errorf("%d, %v", s, err)
 	}
@@ -100,7 +100,7 @@ func TestFrontendCloseEndsAWait(t *testing.T) {
 		_, err := f.GetVringBase(0)
 		result <- err
 	}()
-	peer := conn{sock: b}
+	peer := newConn(b)
 	var m message
 	must(t, peer.receive(&m, func(*Header) error { return nil })) // it waits now, or will
 	must(t, f.Close())
@@ -174,8 +174,8 @@ func TestFrontendWithoutProtocolFeatures(t *testing.T) {
 	defer b.Close()
 	f := NewFrontend(a)
 	defer f.Close()
-	peer := conn{sock: b}
-	must(t, peer.write(raw(GetFeatures, Version|FlagReply, u64Body(FeatureVersion1|1)...), nil))
+	peer := newConn(b)
+	must(t, peer.sock.WriteFDs(raw(GetFeatures, Version|FlagReply, u64Body(FeatureVersion1|1)...), nil))
 	features, protocol, err := f.Negotiate(testFeatures, uint64(allProtocol))
 	if features != FeatureVersion1 || protocol != 0 || err != nil {
 		t.Errorf("%#x, %#x, %v", features, protocol, err)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"testing"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -26,10 +27,8 @@ func FuzzMessage(f *testing.F) {
 		if len(b) < headerLen {
 			return
 		}
-		var h Header
-		h.decode((*[headerLen]byte)(b))
-		var head [headerLen]byte
-		if h.encode(&head); !bytes.Equal(head[:], b[:headerLen]) {
+		h := peer.Decode[Header](b)
+		if head := peer.Append(nil, h); !bytes.Equal(head, b[:headerLen]) {
 			t.Fatalf("header % x from % x", head, b[:headerLen])
 		}
 		body := b[headerLen:]
@@ -51,26 +50,11 @@ func FuzzMessage(f *testing.F) {
 		}
 		switch h.Request {
 		case SetVringNum, SetVringBase, GetVringBase, SetVringEnable:
-			var v vringState
-			v.decode((*[vringStateLen]byte)(body))
-			var a [vringStateLen]byte
-			v.encode(&a)
-			again(a[:], body)
+			again(peer.Append(nil, peer.Decode[vringState](body)), body)
 		case SetVringAddr:
-			var v vringAddr
-			v.decode((*[vringAddrLen]byte)(body))
-			var a [vringAddrLen]byte
-			v.encode(&a)
-			again(a[:], body)
-		case SetVringKick, SetVringCall, SetVringErr:
-			var v vringFD
-			v.decode((*[u64Len]byte)(body))
-			var a [u64Len]byte
-			v.encode(&a)
-			again(a[:], u64Body(le.Uint64(body)&0x1ff))
+			again(peer.Append(nil, peer.Decode[vringAddr](body)), body)
 		case AddMemReg, RemMemReg:
-			var r singleRegion
-			r.decode((*[singleRegionLen]byte)(body))
+			r := peer.Decode[singleRegion](body)
 			again(singleBody(r.memRegion)[8:], body[8:])
 			_ = r.check()
 		case SetMemTable:
@@ -83,8 +67,8 @@ func FuzzMessage(f *testing.F) {
 			for i := range regions {
 				known[i].memRegion = regions[i]
 				if regions[i].check() == nil {
-					if at, err := translate(known[:i+1], regions[i].user, 1); err != nil || i == 0 &&
-						at != (spot{gpa: regions[i].gpa, off: regions[i].offset}) {
+					if at, err := translate(known[:i+1], regions[i].User, 1); err != nil || i == 0 &&
+						at != (spot{gpa: regions[i].GPA, off: regions[i].Offset}) {
 						t.Fatalf("%+v: %#x, %v", regions[i], at, err)
 					}
 				}
@@ -94,9 +78,7 @@ func FuzzMessage(f *testing.F) {
 			if err != nil {
 				return
 			}
-			var a [configHeadLen]byte
-			head.encode(&a)
-			again(append(a[:], data...), body)
+			again(append(peer.Append(nil, head), data...), body)
 		}
 	})
 }
@@ -155,10 +137,9 @@ func (s *script) step() error {
 	case 7:
 		r, body = SetVringBase, stateBody(ring, uint32(s.next())<<9)
 	case 8, 9:
-		var b [vringAddrLen]byte
-		(&vringAddr{index: ring, flags: uint32(s.next() % 2), desc: userBase + uint64(s.next())<<12,
-			avail: userBase + uint64(s.next())<<12, used: userBase + uint64(s.next())<<12}).encode(&b)
-		r, body = SetVringAddr, b[:]
+		page := func() uint64 { return userBase + uint64(s.next())<<12 }
+		a := vringAddr{Index: ring, Flags: uint32(s.next() % 2), Desc: page(), Avail: page(), Used: page()}
+		r, body = SetVringAddr, peer.Append(nil, a)
 	case 10, 11, 12:
 		r = SetVringKick + Request(op%20-10)
 		n := uint64(ring)
@@ -198,12 +179,12 @@ func (s *script) step() error {
 	b := raw(r, flags, body...)
 	if cut := s.next(); cut >= 250 { // in two pieces
 		n := int(cut-250) + 1
-		if err := s.sock.write(b[:n], fds); err != nil {
+		if err := s.sock.sock.WriteFDs(b[:n], fds); err != nil {
 			return err
 		}
 		b, fds = b[n:], nil
 	}
-	return s.sock.write(b, fds)
+	return s.sock.sock.WriteFDs(b, fds)
 }
 
 // FuzzSession plays a frontend from bytes: messages in any order, with any descriptors. Whatever it

@@ -107,7 +107,7 @@ func TestGoldenRequests(t *testing.T) {
 			result := make(chan error)
 			go func() { result <- c.do(f) }()
 
-			peer := conn{sock: b}
+			peer := newConn(b)
 			defer b.Close()
 			var m message
 			defer m.fds.Close()
@@ -115,9 +115,8 @@ func TestGoldenRequests(t *testing.T) {
 			if m.Request.String() != c.name {
 				t.Errorf("name %v", m.Request)
 			}
-			var head [headerLen]byte
-			m.Header.encode(&head)
-			if got, want := hex.EncodeToString(append(head[:], m.body...)), strings.ReplaceAll(c.want, " ", ""); got != want ||
+			sent := raw(m.Request, m.Flags, m.body...)
+			if got, want := hex.EncodeToString(sent), strings.ReplaceAll(c.want, " ", ""); got != want ||
 				m.fds.Len() != c.fds {
 				t.Errorf("sent    %s with %d descriptors\n want %s with %d", got, m.fds.Len(), want, c.fds)
 			}
@@ -161,7 +160,7 @@ func TestGoldenReplies(t *testing.T) {
 	} {
 		send, err := hex.DecodeString(strings.ReplaceAll(c.send, " ", ""))
 		must(t, err)
-		must(t, l.conn.write(send, nil))
+		must(t, l.conn.sock.WriteFDs(send, nil))
 		want, err := hex.DecodeString(strings.ReplaceAll(c.want, " ", ""))
 		must(t, err)
 		got := make([]byte, len(want))

@@ -48,15 +48,3 @@ type Header struct {
 	Flags   Flags   // 4
 	Size    uint32  // 8: bytes of payload that follow
 }
-
-func (h *Header) decode(b *[headerLen]byte) {
-	h.Request = Request(le.Uint32(b[0:]))
-	h.Flags = Flags(le.Uint32(b[4:]))
-	h.Size = le.Uint32(b[8:])
-}
-
-func (h *Header) encode(b *[headerLen]byte) {
-	le.PutUint32(b[0:], uint32(h.Request))
-	le.PutUint32(b[4:], uint32(h.Flags))
-	le.PutUint32(b[8:], h.Size)
-}

@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -25,19 +26,13 @@ type attack struct {
 
 // raw is a message as bytes, its size that of its payload.
 func raw(r Request, flags Flags, body ...byte) []byte {
-	var head [headerLen]byte
-	(&Header{r, flags, uint32(len(body))}).encode(&head)
-	return append(head[:], body...)
+	return append(peer.Append(nil, Header{r, flags, uint32(len(body))}), body...)
 }
 
 func u64Body(n uint64) []byte         { return le.AppendUint64(nil, n) }
 func stateBody(i, num uint32) []byte  { return le.AppendUint32(le.AppendUint32(nil, i), num) }
 func tableBody(r ...memRegion) []byte { return appendMemTable(nil, r) }
-func singleBody(r memRegion) []byte {
-	var b [singleRegionLen]byte
-	(&singleRegion{r}).encode(&b)
-	return b[:]
-}
+func singleBody(r memRegion) []byte   { return peer.Append(nil, singleRegion{memRegion: r}) }
 
 // refusedBy sends a request with need_reply and wants a failure and a connection that lives.
 func refusedBy(r Request, body func(g *guest) []byte, fds func(t *testing.T, g *guest) []int) func(*testing.T, *guest,
@@ -55,7 +50,7 @@ func refusedBy(r Request, body func(g *guest) []byte, fds func(t *testing.T, g *
 }
 
 func write(b []byte) func(*testing.T, *guest, *link) {
-	return func(t *testing.T, _ *guest, l *link) { must(t, l.conn.write(b, nil)) }
+	return func(t *testing.T, _ *guest, l *link) { must(t, l.conn.sock.WriteFDs(b, nil)) }
 }
 
 func writeFDs(b []byte, n int) func(*testing.T, *guest, *link) {
@@ -64,21 +59,21 @@ func writeFDs(b []byte, n int) func(*testing.T, *guest, *link) {
 		for i := range fds {
 			fds[i] = eventfd(t)
 		}
-		must(t, l.conn.write(b, fds))
+		must(t, l.conn.sock.WriteFDs(b, fds))
 	}
 }
 
 var attacks = []attack{
 	{"closes in a header", func(t *testing.T, _ *guest, l *link) {
-		must(t, l.conn.write(raw(GetFeatures, Version)[:5], nil))
+		must(t, l.conn.sock.WriteFDs(raw(GetFeatures, Version)[:5], nil))
 		l.Close()
 	}, io.ErrUnexpectedEOF, ""},
 	{"closes in a payload", func(t *testing.T, _ *guest, l *link) {
-		must(t, l.conn.write(raw(SetFeatures, Version, 1, 2, 3, 4, 5, 6, 7, 8)[:15], nil))
+		must(t, l.conn.sock.WriteFDs(raw(SetFeatures, Version, 1, 2, 3, 4, 5, 6, 7, 8)[:15], nil))
 		l.Close()
 	}, io.ErrUnexpectedEOF, "SET_FEATURES"},
 	{"closes before a payload with descriptors", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 4096, 1 << 40, 0})...)[:headerLen],
+		must(t, l.conn.sock.WriteFDs(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 4096, 1 << 40, 0})...)[:headerLen],
 			[]int{g.fd}))
 		l.Close()
 	}, io.ErrUnexpectedEOF, "ADD_MEM_REG"},
@@ -111,18 +106,18 @@ var attacks = []attack{
 		for i := range fds {
 			fds[i] = g.fd
 		}
-		must(t, l.conn.write(raw(SetMemTable, Version, tableBody()...), fds))
+		must(t, l.conn.sock.WriteFDs(raw(SetMemTable, Version, tableBody()...), fds))
 	}, ErrBadMessage, "more than 8"},
 	{"descriptors with the rest of a header", func(t *testing.T, g *guest, l *link) {
 		b := raw(SetVringKick, Version, u64Body(0)...)
-		must(t, l.conn.write(b[:3], nil))
+		must(t, l.conn.sock.WriteFDs(b[:3], nil))
 		l.waitRead(t) // else one read takes both parts
-		must(t, l.conn.write(b[3:], []int{eventfd(t)}))
+		must(t, l.conn.sock.WriteFDs(b[3:], []int{eventfd(t)}))
 	}, ErrBadMessage, "in the middle"},
 	{"descriptors with a payload", func(t *testing.T, g *guest, l *link) {
 		b := raw(SetVringKick, Version, u64Body(0)...)
-		must(t, l.conn.write(b[:headerLen], []int{eventfd(t)}))
-		must(t, l.conn.write(b[headerLen:], []int{eventfd(t)}))
+		must(t, l.conn.sock.WriteFDs(b[:headerLen], []int{eventfd(t)}))
+		must(t, l.conn.sock.WriteFDs(b[headerLen:], []int{eventfd(t)}))
 	}, ErrBadMessage, "in the middle"},
 	{"ADD_MEM_REG without a descriptor",
 		write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 4096, 1 << 40, 0})...)), ErrBadMessage, "0 descriptors"},
@@ -133,12 +128,12 @@ var attacks = []attack{
 	{"call that is a socket", func(t *testing.T, _ *guest, l *link) {
 		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
 		must(t, err)
-		must(t, l.conn.write(raw(SetVringCall, Version, u64Body(1)...), fds[:1]))
+		must(t, l.conn.sock.WriteFDs(raw(SetVringCall, Version, u64Body(1)...), fds[:1]))
 		unix.Close(fds[0])
 		unix.Close(fds[1])
 	}, ErrBadMessage, "not an eventfd"},
 	{"call that is memory", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(SetVringCall, Version, u64Body(1)...), []int{g.fd}))
+		must(t, l.conn.sock.WriteFDs(raw(SetVringCall, Version, u64Body(1)...), []int{g.fd}))
 	}, ErrBadMessage, "not an eventfd"},
 
 	{"features never offered", write(raw(SetFeatures, Version, u64Body(1<<34|1<<26)...)), ErrBadMessage,
@@ -169,23 +164,23 @@ var attacks = []attack{
 		"2 regions in 32 bytes"},
 	{"table with too few descriptors", func(t *testing.T, g *guest, l *link) {
 		r := memRegion{0, 4096, userBase, 0}
-		must(t, l.conn.write(raw(SetMemTable, Version, tableBody(r, r)...), []int{g.fd}))
+		must(t, l.conn.sock.WriteFDs(raw(SetMemTable, Version, tableBody(r, r)...), []int{g.fd}))
 	}, ErrBadMessage, "2 regions with 1 descriptors"},
 	{"empty region", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(SetMemTable, Version, tableBody(memRegion{})...), []int{g.fd}))
+		must(t, l.conn.sock.WriteFDs(raw(SetMemTable, Version, tableBody(memRegion{})...), []int{g.fd}))
 	}, ErrBadMessage, "empty"},
 	{"region that wraps", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1<<64 - 4096, 8192, userBase, 0})...), []int{g.fd}))
+		must(t, l.conn.sock.WriteFDs(raw(AddMemReg, Version, singleBody(memRegion{1<<64 - 4096, 8192, userBase, 0})...), []int{g.fd}))
 	}, ErrBadMessage, "beyond the address space"},
 	{"user addresses that wrap", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 8192, 1<<64 - 1, 0})...), []int{g.fd}))
+		must(t, l.conn.sock.WriteFDs(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 8192, 1<<64 - 1, 0})...), []int{g.fd}))
 	}, ErrBadMessage, "user address"},
 	{"offset that wraps", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 8192, userBase, 1<<64 - 8})...),
+		must(t, l.conn.sock.WriteFDs(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 8192, userBase, 1<<64 - 8})...),
 			[]int{g.fd}))
 	}, ErrBadMessage, "mmap offset"},
 	{"memory refused without REPLY_ACK", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 2 * guestSize, 1 << 40, 0})...),
+		must(t, l.conn.sock.WriteFDs(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 2 * guestSize, 1 << 40, 0})...),
 			[]int{g.fd}))
 	}, ErrMemory, "share=on"},
 
@@ -220,11 +215,11 @@ var attacks = []attack{
 		return tableBody(memRegion{0, guestSize, userBase, 0}, memRegion{1 << 40, 1, 1 << 40, 0})
 	}, func(_ *testing.T, g *guest) []int { return []int{g.fd, g.fd} }), nil, ""},
 	{"region of a byte without REPLY_ACK", func(t *testing.T, g *guest, l *link) {
-		must(t, l.conn.write(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 1, 1 << 40, 0})...), []int{g.fd}))
+		must(t, l.conn.sock.WriteFDs(raw(AddMemReg, Version, singleBody(memRegion{1 << 40, 1, 1 << 40, 0})...), []int{g.fd}))
 	}, ErrMemory, "region at 0x10000000000: 0x1 bytes from mmap offset 0x0: not whole pages of 4096 bytes"},
 	{"table with half a page without REPLY_ACK", func(t *testing.T, g *guest, l *link) {
 		table := tableBody(memRegion{0, 4096, userBase, 0}, memRegion{8192, 4096, userBase + 8192, 2048})
-		must(t, l.conn.write(raw(SetMemTable, Version, table...), []int{g.fd, g.fd}))
+		must(t, l.conn.sock.WriteFDs(raw(SetMemTable, Version, table...), []int{g.fd, g.fd}))
 	}, ErrMemory, "SET_MEM_TABLE: 1: region at 0x2000: 0x1000 bytes from mmap offset 0x800: not whole pages"},
 	{"region never added", refusedBy(RemMemReg, func(*guest) []byte {
 		return singleBody(memRegion{0, guestSize, userBase + 1, 0})
@@ -250,10 +245,7 @@ var attacks = []attack{
 		must(t, l.command(RemMemReg, singleBody(memRegion{1 << 40, 4096, 1 << 40, 99}), g.fd))
 	}, nil, ""},
 	{"dirty logging", refusedBy(SetVringAddr, func(*guest) []byte {
-		a := vringAddr{flags: vringLog}
-		var b [vringAddrLen]byte
-		a.encode(&b)
-		return b[:]
+		return peer.Append(nil, vringAddr{Flags: vringLog})
 	}, nil), nil, ""},
 	{"ring outside the memory", func(t *testing.T, g *guest, l *link) {
 		for _, addr := range []uint64{0, userBase - 1, userBase + guestSize, userBase + guestSize - 2047, 1<<64 - 1} {
@@ -292,7 +284,7 @@ var attacks = []attack{
 			if i == 0 {
 				fds = []int{eventfd(t)}
 			}
-			must(t, l.conn.write(b[i:i+1], fds))
+			must(t, l.conn.sock.WriteFDs(b[i:i+1], fds))
 		}
 	}, nil, ""},
 	{"many messages in one write", func(t *testing.T, g *guest, l *link) {
@@ -300,12 +292,12 @@ var attacks = []attack{
 		for range 100 {
 			b = append(b, raw(SetVringCall, Version, u64Body(1|vringNoFD)...)...)
 		}
-		must(t, l.conn.write(b, nil))
+		must(t, l.conn.sock.WriteFDs(b, nil))
 	}, nil, ""},
 	{"hangs up", func(t *testing.T, _ *guest, l *link) { l.Close() }, errHungUp, ""},
 	{"hangs up with answers unread", func(t *testing.T, _ *guest, l *link) {
 		for range 10 {
-			must(t, l.conn.write(raw(GetFeatures, Version), nil))
+			must(t, l.conn.sock.WriteFDs(raw(GetFeatures, Version), nil))
 		}
 		l.Close()
 	}, errHungUp, ""},
@@ -385,7 +377,7 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 	l.setDeadline()
 	go func() {
 		for {
-			if err := l.conn.write(flood, nil); err != nil {
+			if err := l.conn.sock.WriteFDs(flood, nil); err != nil {
 				stuck <- err
 				return
 			}
@@ -425,7 +417,7 @@ func TestHostileShapes(t *testing.T) {
 		for _, size := range []int{0, 1, 7, 8, 9, 12, 39, 40, 41, 268, 269} {
 			for _, fds := range [][]int{nil, {fd}, {fd, fd}} {
 				l := h.connect()
-				must(t, l.conn.write(raw(r, Version|FlagNeedReply, make([]byte, size)...), fds))
+				must(t, l.conn.sock.WriteFDs(raw(r, Version|FlagNeedReply, make([]byte, size)...), fds))
 				must(t, l.sock.CloseWrite())
 				err := l.wait()
 				if err != nil && !errors.Is(err, ErrBadMessage) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrMemory) {

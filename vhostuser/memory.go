@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 )
 
 // region is a piece of the frontend's memory, and which file it is of: another file may come to lie where one was.
@@ -34,39 +35,39 @@ const pageSize = 4096
 
 // check refuses a region that no address can lie in, or that is not whole pages.
 func (r *memRegion) check() error {
-	switch last := r.size - 1; {
-	case r.size == 0:
-		return fmt.Errorf("region at %#x: empty: %w", r.gpa, ErrBadMessage)
-	case last > ^r.gpa:
-		return fmt.Errorf("region at %#x: %#x bytes go beyond the address space: %w", r.gpa, r.size, ErrBadMessage)
-	case last > ^r.user:
-		return fmt.Errorf("region at user address %#x: %#x bytes go beyond the address space: %w", r.user, r.size,
+	switch last := r.Size - 1; {
+	case r.Size == 0:
+		return fmt.Errorf("region at %#x: empty: %w", r.GPA, ErrBadMessage)
+	case last > ^r.GPA:
+		return fmt.Errorf("region at %#x: %#x bytes go beyond the address space: %w", r.GPA, r.Size, ErrBadMessage)
+	case last > ^r.User:
+		return fmt.Errorf("region at user address %#x: %#x bytes go beyond the address space: %w", r.User, r.Size,
 			ErrBadMessage)
-	case last > ^r.offset:
-		return fmt.Errorf("region at %#x: %#x bytes from mmap offset %#x: %w", r.gpa, r.size, r.offset, ErrBadMessage)
-	case (r.gpa|r.size|r.offset)%pageSize != 0:
+	case last > ^r.Offset:
+		return fmt.Errorf("region at %#x: %#x bytes from mmap offset %#x: %w", r.GPA, r.Size, r.Offset, ErrBadMessage)
+	case (r.GPA|r.Size|r.Offset)%pageSize != 0:
 		return fmt.Errorf("region at %#x: %#x bytes from mmap offset %#x: not whole pages of %d bytes: %w",
-			r.gpa, r.size, r.offset, pageSize, ErrMemory)
+			r.GPA, r.Size, r.Offset, pageSize, ErrMemory)
 	}
 	return nil
 }
 
 func (r *memRegion) dma(fd int) dma.Map {
-	return dma.Map{IOVA: r.gpa, Size: r.size, FD: fd, FileOffset: r.offset}
+	return dma.Map{IOVA: r.GPA, Size: r.Size, FD: fd, FileOffset: r.Offset}
 }
 
 // same reports whether REM_MEM_REG means this region: "identified by its guest address, user address and size. The mmap
 // offset is ignored".
 func (r *memRegion) same(q *memRegion) bool {
-	return r.gpa == q.gpa && r.user == q.user && r.size == q.size
+	return r.GPA == q.GPA && r.User == q.User && r.Size == q.Size
 }
 
 // translate finds [user, user+n), which must lie in one region.
 func translate(regions []region, user, n uint64) (spot, error) {
 	for i := range regions {
 		r := &regions[i]
-		if off := user - r.user; user >= r.user && off < r.size && n <= r.size-off {
-			return spot{r.gpa + off, r.dev, r.ino, r.offset + off}, nil
+		if off := user - r.User; user >= r.User && off < r.Size && n <= r.Size-off {
+			return spot{r.GPA + off, r.dev, r.ino, r.Offset + off}, nil
 		}
 	}
 	return spot{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: %w (%s)",
@@ -113,8 +114,7 @@ func (s *session) getMaxMemSlots(*message) ([]byte, error) { return replyU64(Max
 // addMemReg adds a region. Its "reply payload" is that of postcopy, which is not offered: otherwise there is none but
 // REPLY_ACK's, and QEMU takes it so.
 func (s *session) addMemReg(m *message) ([]byte, error) {
-	var r singleRegion
-	r.decode((*[singleRegionLen]byte)(m.body))
+	r := peer.Decode[singleRegion](m.body)
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("ADD_MEM_REG: %w", err)
 	}
@@ -131,16 +131,15 @@ func (s *session) addMemReg(m *message) ([]byte, error) {
 }
 
 func (s *session) remMemReg(m *message) ([]byte, error) {
-	var r singleRegion
-	r.decode((*[singleRegionLen]byte)(m.body))
+	r := peer.Decode[singleRegion](m.body)
 	i := slices.IndexFunc(s.regions, func(q region) bool { return q.same(&r.memRegion) })
 	if i < 0 {
-		return nil, fmt.Errorf("REM_MEM_REG: no region of %#x bytes at %#x, user address %#x: %w", r.size, r.gpa, r.user,
+		return nil, fmt.Errorf("REM_MEM_REG: no region of %#x bytes at %#x, user address %#x: %w", r.Size, r.GPA, r.User,
 			ErrMemory)
 	}
 	next := slices.Delete(slices.Clone(s.regions), i, i+1)
 	return nil, s.remap(next, func() error {
-		if err := s.space.Remove(r.gpa, r.size); err != nil {
+		if err := s.space.Remove(r.GPA, r.Size); err != nil {
 			return fmt.Errorf("REM_MEM_REG: %w: %w", ErrMemory, err)
 		}
 		return nil

@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"fmt"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
@@ -40,9 +41,9 @@ func (r *ring) locate(regions []region) (p place, err error) {
 		user, len uint64
 		at        *spot
 	}{
-		{"descriptor table", r.addr.desc, 16 * n, &p.desc},
-		{"available ring", r.addr.avail, 6 + 2*n, &p.avail},
-		{"used ring", r.addr.used, 6 + 8*n, &p.used},
+		{"descriptor table", r.addr.Desc, 16 * n, &p.desc},
+		{"available ring", r.addr.Avail, 6 + 2*n, &p.avail},
+		{"used ring", r.addr.Used, 6 + 8*n, &p.used},
 	} {
 		if *part.at, err = translate(regions, part.user, part.len); err != nil {
 			return place{}, fmt.Errorf("%s: %w", part.name, err)
@@ -161,8 +162,8 @@ func (s *session) enable(i int, on bool) error {
 
 // vringState returns the payload of a message whose rule says that it is one, and the ring it is for.
 func (s *session) vringState(m *message) (v vringState, r *ring, err error) {
-	v.decode((*[vringStateLen]byte)(m.body))
-	r, err = s.ring(m, v.index)
+	v = peer.Decode[vringState](m.body)
+	r, err = s.ring(m, v.Index)
 	return v, r, err
 }
 
@@ -171,30 +172,29 @@ func (s *session) setVringNum(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.num == 0 || v.num > MaxRingSize {
-		return nil, fmt.Errorf("SET_VRING_NUM: ring %d of %d descriptors, not 1 to %d: %w", v.index, v.num, MaxRingSize,
+	if v.Num == 0 || v.Num > MaxRingSize {
+		return nil, fmt.Errorf("SET_VRING_NUM: ring %d of %d descriptors, not 1 to %d: %w", v.Index, v.Num, MaxRingSize,
 			ErrBadMessage)
 	}
-	if uint32(r.size) == v.num {
+	if uint32(r.size) == v.Num {
 		return nil, nil
 	}
-	return nil, s.change(int(v.index), func() { r.size = uint16(v.num) })
+	return nil, s.change(int(v.Index), func() { r.size = uint16(v.Num) })
 }
 
 func (s *session) setVringAddr(m *message) ([]byte, error) {
-	var a vringAddr
-	a.decode((*[vringAddrLen]byte)(m.body))
-	r, err := s.ring(m, a.index)
+	a := peer.Decode[vringAddr](m.body)
+	r, err := s.ring(m, a.Index)
 	if err != nil {
 		return nil, err
 	}
-	if a.flags&vringLog != 0 {
-		return nil, fmt.Errorf("SET_VRING_ADDR: ring %d: VHOST_VRING_F_LOG: live migration is not supported", a.index)
+	if a.Flags&vringLog != 0 {
+		return nil, fmt.Errorf("SET_VRING_ADDR: ring %d: VHOST_VRING_F_LOG: live migration is not supported", a.Index)
 	}
-	if r.haveAddr && a.desc == r.addr.desc && a.avail == r.addr.avail && a.used == r.addr.used {
-		return nil, s.startRing(int(a.index)) // sent again, perhaps after memory that was missing
+	if r.haveAddr && a.Desc == r.addr.Desc && a.Avail == r.addr.Avail && a.Used == r.addr.Used {
+		return nil, s.startRing(int(a.Index)) // sent again, perhaps after memory that was missing
 	}
-	return nil, s.change(int(a.index), func() { r.addr, r.haveAddr = a, true })
+	return nil, s.change(int(a.Index), func() { r.addr, r.haveAddr = a, true })
 }
 
 // setVringBase sets the next available index. A live ring goes on from there.
@@ -203,10 +203,10 @@ func (s *session) setVringBase(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.num > 0xffff {
-		return nil, fmt.Errorf("SET_VRING_BASE: ring %d: %#x is no index of a split ring: %w", v.index, v.num, ErrBadMessage)
+	if v.Num > 0xffff {
+		return nil, fmt.Errorf("SET_VRING_BASE: ring %d: %#x is no index of a split ring: %w", v.Index, v.Num, ErrBadMessage)
 	}
-	return nil, s.change(int(v.index), func() { r.base = v.num })
+	return nil, s.change(int(v.Index), func() { r.base = v.Num })
 }
 
 // getVringBase stops the ring and tells where. The answer is due even if the device had trouble.
@@ -215,37 +215,33 @@ func (s *session) getVringBase(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.stopRing(int(v.index)); err != nil {
+	if err := s.stopRing(int(v.Index)); err != nil {
 		s.refused(m, err)
 	}
-	v.num = r.base
-	var b [vringStateLen]byte
-	v.encode(&b)
-	return b[:], nil
+	v.Num = r.base
+	return peer.Append(nil, v), nil
 }
 
 // vringFD returns the ring and the eventfd of a message, which is the caller's, -1 for none.
 func (s *session) vringFD(m *message) (i int, r *ring, fd int, err error) {
-	var v vringFD
-	v.decode((*[u64Len]byte)(m.body))
-	if r, err = s.ring(m, uint32(v.index)); err != nil {
-		return 0, nil, -1, err
-	}
-	want := 1
-	if v.none {
+	i, want := int(uint8(m.u64())), 1
+	if m.u64()&vringNoFD != 0 {
 		want = 0
 	}
+	if r, err = s.ring(m, uint32(i)); err != nil {
+		return 0, nil, -1, err
+	}
 	if m.fds.Len() != want {
-		return 0, nil, -1, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, v.index, m.fds.Len(), want,
+		return 0, nil, -1, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, i, m.fds.Len(), want,
 			ErrBadMessage)
 	}
-	if v.none {
-		return int(v.index), r, -1, nil
+	if want == 0 {
+		return i, r, -1, nil
 	}
 	if err := scm.CheckEvent(m.fds.At(0)); err != nil {
-		return 0, nil, -1, fmt.Errorf("%v: ring %d: %w: %w", m.Request, v.index, err, ErrBadMessage)
+		return 0, nil, -1, fmt.Errorf("%v: ring %d: %w: %w", m.Request, i, err, ErrBadMessage)
 	}
-	return int(v.index), r, m.fds.Take(0), nil
+	return i, r, m.fds.Take(0), nil
 }
 
 func (s *session) setVringKick(m *message) ([]byte, error) {
@@ -299,8 +295,8 @@ func (s *session) setVringEnable(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v.num > 1 {
-		return nil, fmt.Errorf("SET_VRING_ENABLE: ring %d: %d is not 0 or 1: %w", v.index, v.num, ErrBadMessage)
+	if v.Num > 1 {
+		return nil, fmt.Errorf("SET_VRING_ENABLE: ring %d: %d is not 0 or 1: %w", v.Index, v.Num, ErrBadMessage)
 	}
-	return nil, s.enable(int(v.index), v.num == 1)
+	return nil, s.enable(int(v.Index), v.Num == 1)
 }

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -136,18 +137,13 @@ func TestServeQEMUSequence(t *testing.T) {
 		need(SetVringEnable, state(2*pair+1, 1))
 		tell(SetFeatures, feats)
 		if pair == 0 {
-			r := singleRegion{memRegion{0, guestSize, userBase, 0}}
-			var b [singleRegionLen]byte
-			r.encode(&b)
-			need(AddMemReg, b[:], g.fd)
+			need(AddMemReg, singleBody(memRegion{0, guestSize, userBase, 0}), g.fd)
 		}
 		for i := 2 * pair; i < 2*pair+2; i++ {
 			tell(SetVringNum, state(i, 256))
 			tell(SetVringBase, state(i, 0))
-			a := vringAddr{index: i, desc: vr[i].Desc, avail: vr[i].Avail, used: vr[i].Used}
-			var b [vringAddrLen]byte
-			a.encode(&b)
-			tell(SetVringAddr, b[:])
+			a := vringAddr{Index: i, Desc: vr[i].Desc, Avail: vr[i].Avail, Used: vr[i].Used}
+			tell(SetVringAddr, peer.Append(nil, a))
 			need(SetVringKick, u(uint64(i)), vr[i].Kick)
 			need(SetVringCall, u(uint64(i)), vr[i].Call)
 		}

@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
@@ -28,17 +29,17 @@ type session struct {
 	rings      []ring
 	regions    []region
 	backendReq int // channel for requests of ours, -1 for none; nothing is sent on it yet
-	refusals   int
+	refusals   peer.Refusals
 }
 
 func newSession(b *Backend, sock *net.UnixConn) *session {
 	s := &session{
-		dev: b.dev, space: b.space, log: b.log,
+		dev: b.dev, space: b.space, log: b.log, conn: newConn(sock),
 		offered:    ProtocolFeatures(b.dev.ProtocolFeatures()) & SupportedProtocol,
 		rings:      make([]ring, min(max(b.dev.MaxQueues(), 0), MaxVrings)),
 		backendReq: -1,
+		refusals:   peer.Refusals{Log: b.log, Protocol: "vhost-user"},
 	}
-	s.conn.sock = sock
 	for i := range s.rings {
 		s.rings[i] = newRing()
 	}
@@ -59,9 +60,7 @@ func (s *session) end() {
 	}
 	scm.Close(s.backendReq)
 	s.backendReq = -1
-	if n := s.refusals - maxRefusalLogs; n > 0 {
-		s.log.Warn("more vhost-user requests were refused than logged", "count", n)
-	}
+	s.refusals.End()
 }
 
 // checkFDs checks how many descriptors came with a message.
@@ -172,7 +171,7 @@ func (s *session) getConfig(m *message) ([]byte, error) {
 		return nil, fmt.Errorf("GET_CONFIG: %w", err)
 	}
 	clear(data)
-	if err := s.dev.GetConfig(head.offset, data); err != nil {
+	if err := s.dev.GetConfig(head.Offset, data); err != nil {
 		s.refused(m, err)
 		return nil, nil
 	}
@@ -186,11 +185,11 @@ func (s *session) setConfig(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("SET_CONFIG: %w", err)
 	}
-	if head.flags != 0 {
-		return nil, fmt.Errorf("SET_CONFIG: flags %#x: live migration is not supported", head.flags)
+	if head.Flags != 0 {
+		return nil, fmt.Errorf("SET_CONFIG: flags %#x: live migration is not supported", head.Flags)
 	}
-	if err := s.dev.SetConfig(head.offset, data); err != nil {
-		return nil, fmt.Errorf("SET_CONFIG [%d, +%d): %w", head.offset, head.size, err)
+	if err := s.dev.SetConfig(head.Offset, data); err != nil {
+		return nil, fmt.Errorf("SET_CONFIG [%d, +%d): %w", head.Offset, head.Size, err)
 	}
 	return nil, nil
 }

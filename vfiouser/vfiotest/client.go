@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/vfiouser"
 )
@@ -43,13 +44,13 @@ type Message struct {
 // Client is the client end. Its requests may come from several goroutines and are made one at a time.
 type Client struct {
 	mu   sync.Mutex
-	sock *net.UnixConn
+	sock peer.Socket
 	id   uint16
 	caps string
 }
 
 // New returns a client that has said nothing yet.
-func New(sock *net.UnixConn) *Client { return &Client{sock: sock} }
+func New(sock *net.UnixConn) *Client { return &Client{sock: peer.Socket{UnixConn: sock}} }
 
 // Connect negotiates the version on sock, which the client owns from then on, as QEMU does.
 func Connect(sock *net.UnixConn) (*Client, error) {
@@ -75,7 +76,7 @@ func (c *Client) Close() error { return c.sock.Close() }
 func (c *Client) SetTimeout(d time.Duration) error { return c.sock.SetDeadline(time.Now().Add(d)) }
 
 // Conn returns the connection, for what no client says.
-func (c *Client) Conn() *net.UnixConn { return c.sock }
+func (c *Client) Conn() *net.UnixConn { return c.sock.UnixConn }
 
 // Send sends a message as it is.
 func (c *Client) Send(m Message) error {
@@ -89,16 +90,8 @@ func (c *Client) Send(m Message) error {
 	b = le.AppendUint32(b, uint32(m.Flags))
 	b = le.AppendUint32(b, m.Errno)
 	b = append(b, m.Body...)
-	var oob []byte
-	if len(m.FDs) > 0 {
-		oob = unix.UnixRights(m.FDs...)
-	}
-	for len(b) > 0 {
-		n, _, err := c.sock.WriteMsgUnix(b, oob, nil)
-		if err != nil {
-			return fmt.Errorf("%v: %w", m.Command, err)
-		}
-		b, oob = b[n:], nil
+	if err := c.sock.WriteFDs(b, m.FDs); err != nil {
+		return fmt.Errorf("%v: %w", m.Command, err)
 	}
 	return nil
 }
@@ -107,7 +100,7 @@ func (c *Client) Send(m Message) error {
 func (c *Client) Receive() (Message, error) {
 	var m Message
 	var h [vfiouser.HeaderLen]byte
-	if _, err := io.ReadFull(c.sock, h[:]); err != nil {
+	if _, err := io.ReadFull(&c.sock, h[:]); err != nil {
 		return m, fmt.Errorf("reply: %w", err)
 	}
 	m.Header = vfiouser.Header{ID: le.Uint16(h[0:]), Command: vfiouser.Command(le.Uint16(h[2:])), Size: le.Uint32(h[4:]),
@@ -116,7 +109,7 @@ func (c *Client) Receive() (Message, error) {
 		return m, fmt.Errorf("reply to %v of %d bytes", m.Command, m.Size)
 	}
 	m.Body = make([]byte, m.Size-vfiouser.HeaderLen)
-	if _, err := io.ReadFull(c.sock, m.Body); err != nil {
+	if _, err := io.ReadFull(&c.sock, m.Body); err != nil {
 		return m, fmt.Errorf("reply to %v: %w", m.Command, err)
 	}
 	return m, nil
