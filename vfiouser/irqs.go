@@ -91,8 +91,5 @@ func (s *session) disableIRQs(m *message, index uint32) error {
 	if s.vectors(index) == 0 {
 		return nil
 	}
-	if err := s.dev.DisableIRQs(int(index)); err != nil {
-		return fmt.Errorf("%v: index %d: %w", m.Command, index, err)
-	}
-	return nil
+	return peer.Wrap(s.dev.DisableIRQs(int(index)), "%v: index %d", m.Command, index)
 }

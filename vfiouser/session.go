@@ -32,8 +32,11 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	info := s.dev.Info()
 	info.Regions = info.Regions[:min(len(info.Regions), NumRegions)]
 	info.IRQs = info.IRQs[:min(len(info.IRQs), NumIRQs)]
-	return &session{conn: conn{sock: peer.Socket{UnixConn: sock, MaxFDs: MaxFDs, Bad: ErrBadMessage}}, dev: s.dev, space: s.space, log: s.log, over: over, info: info,
-		refusals: peer.Refusals{Log: s.log, Protocol: "vfio-user"}}
+	return &session{
+		conn: conn{sock: peer.Socket{UnixConn: sock, MaxFDs: MaxFDs, Bad: ErrBadMessage}},
+		dev:  s.dev, space: s.space, log: s.log, over: over, info: info,
+		refusals: peer.Refusals{Log: s.log, Protocol: "vfio-user"},
+	}
 }
 
 // patience is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It forgets the message then, and takes a
@@ -61,7 +64,7 @@ func (s *session) serveOne() error {
 		}
 		err = ru.handle(s, m)
 		if ru.slow && time.Since(start) > patience {
-			s.log.Error("a vfio-user request took longer than QEMU waits", "request", m.Command.String(), "took",
+			s.log.Error("a vfio-user request took longer than QEMU waits", "request", fmt.Sprint(m.Command), "took",
 				time.Since(start))
 		}
 	}
@@ -108,17 +111,14 @@ func (s *session) refused(m *message, err error) {
 	if m.Command == CmdDMAMap {
 		level = slog.LevelError // the device will miss it
 	}
-	s.refusals.Refused(level, m.Command.String(), "posted", m.Flags&FlagNoReply != 0, "error", err)
+	s.refusals.Refused(level, fmt.Sprint(m.Command), "posted", m.Flags&FlagNoReply != 0, "error", err)
 }
 
 func (s *session) reset(m *message) error {
 	if !s.info.Reset {
 		return fmt.Errorf("%v: the device has no reset: %w", m.Command, unix.ENOTSUP)
 	}
-	if err := s.dev.Reset(); err != nil {
-		return fmt.Errorf("%v: %w", m.Command, err)
-	}
-	return nil
+	return peer.Wrap(s.dev.Reset(), "%v", m.Command)
 }
 
 // end gives back everything the connection had.

@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -124,5 +125,5 @@ func (s *session) refused(m *message, err error) {
 	if errors.Is(err, ErrMemory) {
 		level = slog.LevelError // nothing will move
 	}
-	s.refusals.Refused(level, m.Request.String(), "error", err)
+	s.refusals.Refused(level, fmt.Sprint(m.Request), "error", err)
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/peer"
-	"vnic.dev/vnic/internal/scm"
 )
 
 // DefaultTimeout is how long a Frontend waits for an answer. GET_VRING_BASE drains a queue before it is answered.
@@ -58,9 +57,7 @@ func (f *Frontend) fail(err error) {
 	}
 	f.broken = err
 	_ = f.conn.sock.Close()
-	for i := range f.table {
-		scm.Close(f.table[i].FD)
-	}
+	closeTable(f.table)
 	f.table = nil
 }
 
@@ -207,9 +204,6 @@ func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err 
 			}
 		}
 	}
-	if queues > MaxVrings {
-		queues = MaxVrings
-	}
 	if err := f.command(SetOwner, nil); err != nil {
 		return 0, 0, err
 	}
@@ -218,7 +212,7 @@ func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.features, f.queues = gotF, int(queues)
+	f.features, f.queues = gotF, int(min(queues, MaxVrings))
 	return gotF, gotP, nil
 }
 

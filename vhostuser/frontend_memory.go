@@ -70,11 +70,6 @@ func (f *Frontend) sendTable(next []MemRegion) error {
 			MaxTableRegions)
 	}
 	table := make([]MemRegion, 0, len(next))
-	drop := func(t []MemRegion) {
-		for i := range t {
-			scm.Close(t[i].FD)
-		}
-	}
 	wire := make([]memRegion, len(next))
 	fds := make([]int, len(next))
 	for i, r := range next {
@@ -83,7 +78,7 @@ func (f *Frontend) sendTable(next []MemRegion) error {
 			err = errNoFD
 		}
 		if err != nil {
-			drop(table)
+			closeTable(table)
 			return fmt.Errorf("SET_MEM_TABLE: %w", err)
 		}
 		wire[i], fds[i] = r.wire(), fd
@@ -91,10 +86,16 @@ func (f *Frontend) sendTable(next []MemRegion) error {
 		table = append(table, r)
 	}
 	if err := f.commandLocked(SetMemTable, appendMemTable(nil, wire), fds...); err != nil {
-		drop(table)
+		closeTable(table)
 		return err
 	}
-	drop(f.table)
+	closeTable(f.table)
 	f.table = table
 	return nil
+}
+
+func closeTable(table []MemRegion) {
+	for i := range table {
+		scm.Close(table[i].FD)
+	}
 }

@@ -18,14 +18,10 @@ type VringSetup struct {
 
 // SetupVring describes a ring and gives its descriptors, in QEMU's order. The backend starts it at its first kick.
 func (f *Frontend) SetupVring(v VringSetup) error {
-	if err := checkIndex(v.Index); err != nil {
+	if err := f.vringState(SetVringNum, v.Index, uint32(v.Size)); err != nil {
 		return err
 	}
-	i := uint32(v.Index)
-	if err := f.vringState(SetVringNum, i, uint32(v.Size)); err != nil {
-		return err
-	}
-	if err := f.vringState(SetVringBase, i, v.Base); err != nil {
+	if err := f.vringState(SetVringBase, v.Index, v.Base); err != nil {
 		return err
 	}
 	if err := f.SetVringAddr(v.Index, v.Desc, v.Avail, v.Used); err != nil {
@@ -57,14 +53,11 @@ func (f *Frontend) SetVringErr(i, fd int) error { return f.vringFD(SetVringErr, 
 
 // SetEnable enables or disables ring i.
 func (f *Frontend) SetEnable(i int, on bool) error {
-	if err := checkIndex(i); err != nil {
-		return err
-	}
 	n := uint32(0)
 	if on {
 		n = 1
 	}
-	return f.vringState(SetVringEnable, uint32(i), n)
+	return f.vringState(SetVringEnable, i, n)
 }
 
 // GetVringBase stops ring i and returns where it goes on (its next available index). The backend is
@@ -95,8 +88,11 @@ func checkIndex(i int) error {
 	return nil
 }
 
-func (f *Frontend) vringState(r Request, i, num uint32) error {
-	return f.command(r, peer.Append(nil, vringState{i, num}))
+func (f *Frontend) vringState(r Request, i int, num uint32) error {
+	if err := checkIndex(i); err != nil {
+		return err
+	}
+	return f.command(r, peer.Append(nil, vringState{uint32(i), num}))
 }
 
 func (f *Frontend) vringFD(r Request, i, fd int) error {

@@ -79,7 +79,11 @@ func translate(regions []region, user, n uint64) (spot, error) {
 const shareHint = "is the guest's memory shared? QEMU: -object memory-backend-memfd,id=ram,size=SIZE,share=on " +
 	"-machine memory-backend=ram"
 
+// memoryError says of an error of the space what the frontend's user can do; of none it makes none.
 func memoryError(what string, err error) error {
+	if err == nil {
+		return nil
+	}
 	return fmt.Errorf("%s: %w: %w (%s)", what, ErrMemory, err, shareHint)
 }
 
@@ -101,12 +105,7 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 		next[i] = newRegion(table[i], m.fds.At(i))
 		maps[i] = table[i].dma(m.fds.At(i))
 	}
-	return nil, s.remap(next, func() error {
-		if err := s.space.Replace(maps); err != nil {
-			return memoryError("SET_MEM_TABLE", err)
-		}
-		return nil
-	})
+	return nil, s.remap(next, func() error { return memoryError("SET_MEM_TABLE", s.space.Replace(maps)) })
 }
 
 func (s *session) getMaxMemSlots(*message) ([]byte, error) { return replyU64(MaxMemSlots) }
@@ -122,12 +121,7 @@ func (s *session) addMemReg(m *message) ([]byte, error) {
 		return nil, fmt.Errorf("ADD_MEM_REG: all %d slots are used: %w", MaxMemSlots, ErrMemory)
 	}
 	next := append(slices.Clone(s.regions), newRegion(r.memRegion, m.fds.At(0)))
-	return nil, s.remap(next, func() error {
-		if err := s.space.Add(r.dma(m.fds.At(0))); err != nil {
-			return memoryError("ADD_MEM_REG", err)
-		}
-		return nil
-	})
+	return nil, s.remap(next, func() error { return memoryError("ADD_MEM_REG", s.space.Add(r.dma(m.fds.At(0)))) })
 }
 
 func (s *session) remMemReg(m *message) ([]byte, error) {

@@ -56,8 +56,8 @@ type vringAddr struct {
 
 const vringLog = 1 << 0 // VHOST_VRING_F_LOG
 
-// The payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR: bits 0 to 7 are the ring, bit 8 says that no descriptor
-// comes with the message.
+// The payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR: bits 0 to 7 are the ring, bit 8 says
+// that no descriptor comes with the message.
 const vringNoFD = 1 << 8 // VHOST_USER_VRING_NOFD_MASK
 
 // memRegion is "Memory region description".

@@ -2,6 +2,7 @@ package vhostuser
 
 import (
 	"fmt"
+	"slices"
 
 	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
@@ -60,14 +61,7 @@ func (s *session) ring(m *message, i uint32) (*ring, error) {
 	return &s.rings[i], nil
 }
 
-func (s *session) anyLive() bool {
-	for i := range s.rings {
-		if s.rings[i].live {
-			return true
-		}
-	}
-	return false
-}
+func (s *session) anyLive() bool { return slices.ContainsFunc(s.rings, func(r ring) bool { return r.live }) }
 
 // startRing gives a complete ring to the device, if it has not got it.
 func (s *session) startRing(i int) error {
@@ -107,10 +101,7 @@ func (s *session) pauseRing(i int) error {
 	r.live = false
 	base, err := s.dev.StopQueue(i)
 	r.base = base
-	if err != nil {
-		return fmt.Errorf("ring %d: stop: %w", i, err)
-	}
-	return nil
+	return peer.Wrap(err, "ring %d: stop", i)
 }
 
 // change applies f to a ring that may be live: a live one is paused for it.
@@ -160,18 +151,19 @@ func (s *session) enable(i int, on bool) error {
 	return nil
 }
 
-// vringState returns the payload of a message whose rule says that it is one, and the ring it is for.
-func (s *session) vringState(m *message) (v vringState, r *ring, err error) {
-	v = peer.Decode[vringState](m.body)
-	r, err = s.ring(m, v.Index)
-	return v, r, err
+// withState is the handler of a request whose payload is a vringState; r is the ring it is for.
+func withState(handle func(s *session, m *message, r *ring, v vringState) ([]byte, error)) handler {
+	return func(s *session, m *message) ([]byte, error) {
+		v := peer.Decode[vringState](m.body)
+		r, err := s.ring(m, v.Index)
+		if err != nil {
+			return nil, err
+		}
+		return handle(s, m, r, v)
+	}
 }
 
-func (s *session) setVringNum(m *message) ([]byte, error) {
-	v, r, err := s.vringState(m)
-	if err != nil {
-		return nil, err
-	}
+func (s *session) setVringNum(_ *message, r *ring, v vringState) ([]byte, error) {
 	if v.Num == 0 || v.Num > MaxRingSize {
 		return nil, fmt.Errorf("SET_VRING_NUM: ring %d of %d descriptors, not 1 to %d: %w", v.Index, v.Num, MaxRingSize,
 			ErrBadMessage)
@@ -198,11 +190,7 @@ func (s *session) setVringAddr(m *message) ([]byte, error) {
 }
 
 // setVringBase sets the next available index. A live ring goes on from there.
-func (s *session) setVringBase(m *message) ([]byte, error) {
-	v, r, err := s.vringState(m)
-	if err != nil {
-		return nil, err
-	}
+func (s *session) setVringBase(_ *message, r *ring, v vringState) ([]byte, error) {
 	if v.Num > 0xffff {
 		return nil, fmt.Errorf("SET_VRING_BASE: ring %d: %#x is no index of a split ring: %w", v.Index, v.Num, ErrBadMessage)
 	}
@@ -210,11 +198,7 @@ func (s *session) setVringBase(m *message) ([]byte, error) {
 }
 
 // getVringBase stops the ring and tells where. The answer is due even if the device had trouble.
-func (s *session) getVringBase(m *message) ([]byte, error) {
-	v, r, err := s.vringState(m)
-	if err != nil {
-		return nil, err
-	}
+func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error) {
 	if err := s.stopRing(int(v.Index)); err != nil {
 		s.refused(m, err)
 	}
@@ -222,57 +206,47 @@ func (s *session) getVringBase(m *message) ([]byte, error) {
 	return peer.Append(nil, v), nil
 }
 
-// vringFD returns the ring and the eventfd of a message, which is the caller's, -1 for none.
-func (s *session) vringFD(m *message) (i int, r *ring, fd int, err error) {
-	i, want := int(uint8(m.u64())), 1
-	if m.u64()&vringNoFD != 0 {
-		want = 0
+// withFD is the handler of a request for ring i, r, that brings an eventfd, which is handle's: -1 for none.
+func withFD(handle func(s *session, i int, r *ring, fd int) error) handler {
+	return func(s *session, m *message) ([]byte, error) {
+		i, want := int(uint8(m.u64())), 1
+		if m.u64()&vringNoFD != 0 {
+			want = 0
+		}
+		r, err := s.ring(m, uint32(i))
+		if err != nil {
+			return nil, err
+		}
+		if m.fds.Len() != want {
+			return nil, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, i, m.fds.Len(), want, ErrBadMessage)
+		}
+		if want == 0 {
+			return nil, handle(s, i, r, -1)
+		}
+		if err := scm.CheckEvent(m.fds.At(0)); err != nil {
+			return nil, fmt.Errorf("%v: ring %d: %w: %w", m.Request, i, err, ErrBadMessage)
+		}
+		return nil, handle(s, i, r, m.fds.Take(0))
 	}
-	if r, err = s.ring(m, uint32(i)); err != nil {
-		return 0, nil, -1, err
-	}
-	if m.fds.Len() != want {
-		return 0, nil, -1, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, i, m.fds.Len(), want,
-			ErrBadMessage)
-	}
-	if want == 0 {
-		return i, r, -1, nil
-	}
-	if err := scm.CheckEvent(m.fds.At(0)); err != nil {
-		return 0, nil, -1, fmt.Errorf("%v: ring %d: %w: %w", m.Request, i, err, ErrBadMessage)
-	}
-	return i, r, m.fds.Take(0), nil
 }
 
-func (s *session) setVringKick(m *message) ([]byte, error) {
-	i, r, fd, err := s.vringFD(m)
-	if err != nil {
-		return nil, err
-	}
-	return nil, s.change(i, func() {
+func (s *session) setVringKick(i int, r *ring, fd int) error {
+	return s.change(i, func() {
 		scm.Close(r.kick)
 		r.kick, r.haveKick = fd, true
 	})
 }
 
-func (s *session) setVringCall(m *message) ([]byte, error) {
-	i, r, fd, err := s.vringFD(m)
-	if err != nil {
-		return nil, err
-	}
+func (s *session) setVringCall(i int, r *ring, fd int) error {
 	scm.Close(r.call)
 	r.call = fd
-	return nil, s.tell(i, fd, s.dev.SetCall)
+	return s.tell(i, fd, s.dev.SetCall)
 }
 
-func (s *session) setVringErr(m *message) ([]byte, error) {
-	i, r, fd, err := s.vringFD(m)
-	if err != nil {
-		return nil, err
-	}
+func (s *session) setVringErr(i int, r *ring, fd int) error {
 	scm.Close(r.err)
 	r.err = fd
-	return nil, s.tell(i, fd, s.dev.SetErr)
+	return s.tell(i, fd, s.dev.SetErr)
 }
 
 // tell gives the device of a live ring a duplicate of fd.
@@ -281,20 +255,13 @@ func (s *session) tell(i, fd int, set func(index, fd int) error) error {
 		return nil
 	}
 	fd, err := scm.Dup(fd)
-	if err != nil {
-		return fmt.Errorf("ring %d: %w", i, err)
+	if err == nil {
+		err = set(i, fd)
 	}
-	if err := set(i, fd); err != nil {
-		return fmt.Errorf("ring %d: %w", i, err)
-	}
-	return nil
+	return peer.Wrap(err, "ring %d", i)
 }
 
-func (s *session) setVringEnable(m *message) ([]byte, error) {
-	v, _, err := s.vringState(m)
-	if err != nil {
-		return nil, err
-	}
+func (s *session) setVringEnable(_ *message, _ *ring, v vringState) ([]byte, error) {
 	if v.Num > 1 {
 		return nil, fmt.Errorf("SET_VRING_ENABLE: ring %d: %d is not 0 or 1: %w", v.Index, v.Num, ErrBadMessage)
 	}

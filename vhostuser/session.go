@@ -149,10 +149,7 @@ func (s *session) netSetMTU(m *message) ([]byte, error) {
 	if mtu < 68 || mtu > 65535 { // virtio 1.3, 5.1.4.1: the range of the field
 		return nil, fmt.Errorf("NET_SET_MTU: %d is not in 68 to 65535", mtu)
 	}
-	if err := s.dev.MTU(uint16(mtu)); err != nil {
-		return nil, fmt.Errorf("NET_SET_MTU %d: %w", mtu, err)
-	}
-	return nil, nil
+	return nil, peer.Wrap(s.dev.MTU(uint16(mtu)), "NET_SET_MTU %d", mtu)
 }
 
 // sendRARP: "The first 6 bytes of the payload contain the mac address of the guest".
@@ -188,10 +185,7 @@ func (s *session) setConfig(m *message) ([]byte, error) {
 	if head.Flags != 0 {
 		return nil, fmt.Errorf("SET_CONFIG: flags %#x: live migration is not supported", head.Flags)
 	}
-	if err := s.dev.SetConfig(head.Offset, data); err != nil {
-		return nil, fmt.Errorf("SET_CONFIG [%d, +%d): %w", head.Offset, head.Size, err)
-	}
-	return nil, nil
+	return nil, peer.Wrap(s.dev.SetConfig(head.Offset, data), "SET_CONFIG [%d, +%d)", head.Offset, head.Size)
 }
 
 func (s *session) getStatus(*message) ([]byte, error) { return replyU64(uint64(s.dev.Status())) }
@@ -209,10 +203,7 @@ func (s *session) setStatus(m *message) ([]byte, error) {
 		}
 		s.haveFeats = false
 	}
-	if err := s.dev.SetStatus(uint8(st)); err != nil {
-		return nil, fmt.Errorf("SET_STATUS %#x: %w", st, err)
-	}
-	return nil, nil
+	return nil, peer.Wrap(s.dev.SetStatus(uint8(st)), "SET_STATUS %#x", st)
 }
 
 // resetDevice: "disable all rings and reset all internal device state to the initial state". The memory stays.
@@ -223,10 +214,7 @@ func (s *session) resetDevice(m *message) ([]byte, error) {
 		}
 	}
 	s.haveFeats = false
-	if err := s.dev.Reset(); err != nil {
-		return nil, fmt.Errorf("RESET_DEVICE: %w", err)
-	}
-	return nil, nil
+	return nil, peer.Wrap(s.dev.Reset(), "RESET_DEVICE")
 }
 
 // resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it

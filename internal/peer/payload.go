@@ -2,8 +2,8 @@ package peer
 
 import "encoding/binary"
 
-// Decode decodes a T from the beginning of b: a struct of fixed size whose fields are exported, little-endian, without
-// padding. That b is as long as a T was checked before: it panics if not.
+// Decode decodes a T from the beginning of b: a struct of fixed size whose fields are exported,
+// little-endian, without padding. That b is as long as a T was checked before: it panics if not.
 func Decode[T any](b []byte) (v T) {
 	if _, err := binary.Decode(b, binary.LittleEndian, &v); err != nil {
 		panic(err)

@@ -142,3 +142,13 @@ func TestSocketCarriesDescriptors(t *testing.T) {
 		t.Error("read after the end")
 	}
 }
+
+func TestWrap(t *testing.T) {
+	if err := peer.Wrap(nil, "ring %d", 3); err != nil {
+		t.Error(err)
+	}
+	err := peer.Wrap(io.EOF, "ring %d", 3)
+	if testkit.Equal(t, "error", err.Error(), "ring 3: EOF"); !errors.Is(err, io.EOF) {
+		t.Error("not the error that was wrapped")
+	}
+}
