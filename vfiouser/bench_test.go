@@ -26,9 +26,8 @@ func (quiet) Disconnected()                         {}
 func serveQuiet(b testing.TB) *vfiotest.Client {
 	b.Helper()
 	h := newHost(b)
-	h.server = vfiouser.NewServer(quiet{}, h.space, nil)
+	h.server = vfiouser.NewServer(quiet{}, h.Space, nil)
 	l := h.connect()
-	b.Cleanup(func() { must(b, l.hangUp()) })
 	must(b, l.Conn().SetDeadline(time.Time{}))
 	return l.Client
 }

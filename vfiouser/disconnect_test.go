@@ -9,48 +9,41 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
-var errStop = errors.New("stopped by the test")
-
 // lost is what the log says when a guest loses its device (gve.md, section 2, "Disconnect").
 const lost = "the guest has lost a device"
 
 func TestHangUp(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, 4096)
 	must(t, l.Map(guestIOVA, m))
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 0, event(t)))
-	h.dev.take()
-	h.dev.onCall(func(method string) {
-		if method == "Disconnected" && len(h.space.Regions()) != 1 {
+	h.Take()
+	h.OnCall(func(method string) {
+		if method == "Disconnected" && len(h.Space.Regions()) != 1 {
 			t.Error("the memory was gone before the device was told")
 		}
 	})
-	must(t, l.hangUp())
-	h.dev.wantCalls(t, "Disconnected")
-	if s := h.logs.String(); strings.Contains(s, lost) {
+	must(t, l.HangUp())
+	h.WantCalls("Disconnected")
+	if s := h.Logs.String(); strings.Contains(s, lost) {
 		t.Errorf("log: %s", s)
 	}
-	h.dev.onCall(nil)
-	h.friendly()
 }
 
 func TestHangUpInAMessage(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	_, err := l.Conn().Write([]byte{1, 2, 3})
 	must(t, err)
-	if err := l.hangUp(); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if err := l.HangUp(); !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("Serve: %v", err)
 	}
-	if s := h.logs.String(); strings.Contains(s, lost) {
+	if s := h.Logs.String(); strings.Contains(s, lost) {
 		t.Errorf("log: %s", s)
 	}
 }
@@ -58,23 +51,17 @@ func TestHangUpInAMessage(t *testing.T) {
 // Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and
 // resets no connection.
 func TestCancelSaysWhatTheGuestSees(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	must(t, l.Map(guestIOVA, memory(t, 4096)))
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 0, event(t)))
-	l.cancel(errStop)
-	if err := l.wait(); !errors.Is(err, errStop) {
-		t.Errorf("Serve: %v", err)
-	}
+	l.Stop()
 	if _, err := l.Info(); err == nil {
 		t.Error("the server is gone and answers")
 	}
-	if s := h.logs.String(); !strings.Contains(s, lost) || !strings.Contains(s, "all ones") ||
-		!strings.Contains(s, errStop.Error()) {
+	if s := h.Logs.String(); !strings.Contains(s, lost) || !strings.Contains(s, "all ones") ||
+		!strings.Contains(s, peertest.ErrStop.Error()) {
 		t.Errorf("log: %s", s)
 	}
-	h.friendly()
 }
 
 // QEMU waits for the answers to what it has sent, with its lock held: they come, even from a server that ends.
@@ -82,11 +69,9 @@ func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 // Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and
 // resets no connection.
 func TestCancelAnswersWhatWasSent(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	inRead, goOn := make(chan struct{}), make(chan struct{})
-	h.dev.onCall(func(method string) {
+	h.OnCall(func(method string) {
 		if method == "Read" {
 			close(inRead)
 			<-goOn
@@ -102,12 +87,10 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 	send(2, vfiouser.CmdRegionWrite, vfiouser.FlagNoReply, append(vfiotest.Access(0, 0, 1), 1))
 	send(3, vfiouser.CmdDMAMap, 0, vfiotest.DMAMap(3, 0, guestIOVA, 4096), m.FD())
 	send(4, vfiouser.CmdRegionRead, 0, vfiotest.Access(0, 0, 4))
-	l.cancel(errStop)
-	h.dev.onCall(nil)
+	l.Cancel(peertest.ErrStop)
+	h.OnCall(nil)
 	close(goOn)
-	if err := l.wait(); !errors.Is(err, errStop) {
-		t.Errorf("Serve: %v", err)
-	}
+	l.WantEnd(peertest.ErrStop)
 	var got []uint16
 	for {
 		r, err := l.Receive()
@@ -130,20 +113,17 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 	if !slices.Equal(got, []uint16{1, 3, 4}) {
 		t.Errorf("answers to %v", got)
 	}
-	h.friendly()
 }
 
 // A message of very many writes keeps no server that is to end: each write may be as much work as a device has to give.
 func TestCancelInManyWrites(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	const n = 40_000
 	writes := 0
-	h.dev.onCall(func(method string) {
+	h.OnCall(func(method string) {
 		if method == "Write" {
 			writes++
-			l.cancel(errStop)
+			l.Cancel(peertest.ErrStop)
 		}
 	})
 	body := le.AppendUint64(nil, n)
@@ -151,10 +131,8 @@ func TestCancelInManyWrites(t *testing.T) {
 		body = append(append(body, vfiotest.Access(0, 0, 1)...), 1, 0, 0, 0, 0, 0, 0, 0)
 	}
 	must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{ID: 1, Command: vfiouser.CmdRegionWriteMulti}, Body: body}))
-	if err := l.wait(); !errors.Is(err, errStop) {
-		t.Errorf("Serve: %v", err)
-	}
-	h.dev.onCall(nil)
+	l.WantEnd(peertest.ErrStop)
+	h.OnCall(nil)
 	if writes != 1 {
 		t.Errorf("%d writes of %d, and the server was to end at the first", writes, n)
 	}
@@ -162,16 +140,13 @@ func TestCancelInManyWrites(t *testing.T) {
 	if err != nil || r.ID != 1 || unix.Errno(r.Errno) != unix.ESHUTDOWN {
 		t.Errorf("reply %+v, %v", r, err)
 	}
-	h.friendly()
 }
 
 // A machine that was switched off has lost nothing, whatever Serve notices first.
 func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	inRead, goOn := make(chan struct{}), make(chan struct{})
-	h.dev.onCall(func(method string) {
+	h.OnCall(func(method string) {
 		if method == "Read" {
 			close(inRead)
 			<-goOn
@@ -181,12 +156,10 @@ func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 		Body: vfiotest.Access(0, 0, 4)}))
 	<-inRead
 	must(t, l.Close())
-	l.cancel(errStop)
+	l.Cancel(peertest.ErrStop)
 	close(goOn)
-	if err := l.wait(); !errors.Is(err, errStop) {
-		t.Errorf("Serve: %v", err)
-	}
-	if s := h.logs.String(); strings.Contains(s, lost) || !strings.Contains(s, "client disconnected") {
+	l.WantEnd(peertest.ErrStop)
+	if s := h.Logs.String(); strings.Contains(s, lost) || !strings.Contains(s, "client disconnected") {
 		t.Errorf("log: %s", s)
 	}
 }
@@ -217,15 +190,15 @@ func TestCancelUnderTrafficIsNoReset(t *testing.T) {
 			}
 		}()
 		<-moving
-		l.cancel(errStop)
-		if err := l.wait(); !errors.Is(err, errStop) {
+		l.Cancel(peertest.ErrStop)
+		if err := l.Wait(); !errors.Is(err, peertest.ErrStop) {
 			t.Fatalf("Serve: %v", err)
 		}
 		<-sent
 		if _, err := l.Receive(); !errors.Is(err, io.EOF) {
 			t.Fatalf("the client sees %v", err)
 		}
-		h.dev.take()
+		h.Take()
 	}
 	h.friendly()
 }
@@ -234,20 +207,15 @@ func TestCancelBeforeServe(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
 	l := h.dial()
-	l.cancel(errStop)
-	if err := l.wait(); !errors.Is(err, errStop) {
-		t.Errorf("Serve: %v", err)
-	}
+	l.Stop()
 	h.friendly()
 }
 
 // A client that never reads its answers stops nobody but itself.
 func TestClientThatDoesNotRead(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	reads := make(chan struct{}, 1)
-	h.dev.onCall(func(method string) {
+	h.OnCall(func(method string) {
 		select {
 		case reads <- struct{}{}:
 		default:
@@ -264,22 +232,15 @@ func TestClientThatDoesNotRead(t *testing.T) {
 		}
 	}()
 	<-reads
-	l.cancel(errStop)
-	if err := l.wait(); !errors.Is(err, errStop) {
-		t.Errorf("Serve: %v", err)
-	}
+	l.Stop()
 	<-sent
-	h.dev.onCall(nil)
-	h.friendly()
 }
 
 // What comes when the device is gone already is answered too.
 func TestLateRequestsAreAnswered(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	must(t, l.Map(guestIOVA, memory(t, 4096)))
-	h.dev.onCall(func(method string) {
+	h.OnCall(func(method string) {
 		if method != "Disconnected" {
 			return
 		}
@@ -295,11 +256,8 @@ func TestLateRequestsAreAnswered(t *testing.T) {
 			must(t, l.Send(m))
 		}
 	})
-	l.cancel(errStop)
-	if err := l.wait(); !errors.Is(err, errStop) {
-		t.Errorf("Serve: %v", err)
-	}
-	h.dev.onCall(nil)
+	l.Stop()
+	h.OnCall(nil)
 	for _, id := range []uint16{0, 2, 3} {
 		r, err := l.Receive()
 		if err != nil || r.ID != id || r.Flags != vfiouser.FlagReply|vfiouser.FlagError ||
@@ -310,5 +268,4 @@ func TestLateRequestsAreAnswered(t *testing.T) {
 	if _, err := l.Receive(); !errors.Is(err, io.EOF) {
 		t.Errorf("after the answers: %v", err)
 	}
-	h.friendly()
 }

@@ -143,7 +143,7 @@ func FuzzSession(f *testing.F) {
 			}
 		}
 		_ = l.Conn().CloseWrite()
-		if err := l.wait(); err != nil && !errors.Is(err, vfiouser.ErrBadMessage) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		if err := l.Wait(); err != nil && !errors.Is(err, vfiouser.ErrBadMessage) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("Serve: %v", err)
 		}
 		<-drained

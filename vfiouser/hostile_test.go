@@ -329,19 +329,19 @@ func TestHostileClients(t *testing.T) {
 			must(t, l.SetIRQ(vfiouser.IRQMSIX, 9, event(t)))
 			a.do(t, l)
 			if a.ends != nil {
-				if err := l.wait(); !errors.Is(err, a.ends) || !strings.Contains(err.Error(), a.says) {
+				if err := l.Wait(); !errors.Is(err, a.ends) || !strings.Contains(err.Error(), a.says) {
 					t.Errorf("Serve: %v, wanted %v with %q", err, a.ends, a.says)
 				}
 				l.Close()
 			} else {
 				h.works(l, guestIOVA)
-				must(t, h.dev.write(attackIOVA, 1))
-				must(t, l.hangUp())
-				if s := h.logs.String(); !strings.Contains(s, a.says) {
+				must(t, h.SetByteAt(attackIOVA, 1))
+				must(t, l.HangUp())
+				if s := h.Logs.String(); !strings.Contains(s, a.says) {
 					t.Errorf("log, without %q:\n%s", a.says, s)
 				}
 			}
-			if n := strings.Count(h.logs.String(), "\n"); n > 24 {
+			if n := strings.Count(h.Logs.String(), "\n"); n > 24 {
 				t.Errorf("%d lines of log", n)
 			}
 			h.friendly()
@@ -382,7 +382,7 @@ func TestHostileVersions(t *testing.T) {
 			if r, err := l.Receive(); err != nil || r.Flags&vfiouser.FlagError == 0 {
 				t.Errorf("answer: %+v, %v", r, err)
 			}
-			if err := l.wait(); !errors.Is(err, vfiouser.ErrBadMessage) || !strings.Contains(err.Error(), a.says) {
+			if err := l.Wait(); !errors.Is(err, vfiouser.ErrBadMessage) || !strings.Contains(err.Error(), a.says) {
 				t.Errorf("Serve: %v, wanted %q", err, a.says)
 			}
 			l.Close()
@@ -395,9 +395,7 @@ func TestHostileVersions(t *testing.T) {
 //
 // Invariant: vfiouser: A hostile client ends its own connection at most, and leaves nothing behind.
 func TestDescriptorsAreClosed(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	e := event(t)
 	m := memory(t, 8192)
 	before := len(testkit.FDs())
@@ -419,5 +417,4 @@ func TestDescriptorsAreClosed(t *testing.T) {
 		t.Errorf("%d descriptors, %d before", n, before)
 	}
 	h.works(l, guestIOVA)
-	must(t, l.hangUp())
 }

@@ -19,63 +19,56 @@ import (
 )
 
 func TestMapAndUnmap(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, guestSize)
 
 	// Guest RAM as QEMU maps it: pieces of one file that touch, one of them read only.
 	must(t, l.MapRange(0, 0xa0000, m.FD(), 0, true))
 	must(t, l.MapRange(0xc0000, 0x10000, m.FD(), 0xc0000, false))
 	must(t, l.MapRange(0xa0000, 0x20000, m.FD(), 0xa0000, true))
-	h.dev.wantCalls(t, "MemoryChanged 1", "MemoryChanged 2", "MemoryChanged 3")
-	must(t, h.dev.write(0x9ffff, 1))
-	must(t, h.dev.write(0xa0000, 2))
+	h.WantCalls("MemoryChanged 1", "MemoryChanged 2", "MemoryChanged 3")
+	must(t, h.SetByteAt(0x9ffff, 1))
+	must(t, h.SetByteAt(0xa0000, 2))
 	if b := m.Bytes(); b[0x9ffff] != 1 || b[0xa0000] != 2 {
 		t.Errorf("bytes %d and %d", b[0x9ffff], b[0xa0000])
 	}
 	m.Bytes()[0xc0000] = 3
-	if b, err := h.dev.byteAt(0xc0000); err != nil || b != 3 {
+	if b, err := h.ByteAt(0xc0000); err != nil || b != 3 {
 		t.Errorf("read only memory: %d, %v", b, err)
 	}
-	if err := h.dev.write(0xc0000, 1); !errors.Is(err, dma.ErrAccess) {
+	if err := h.SetByteAt(0xc0000, 1); !errors.Is(err, dma.ErrAccess) {
 		t.Errorf("write to read only memory: %v", err)
 	}
 
 	want(t, l.MapRange(0x9f000, 0x1000, m.FD(), 0, true), unix.EEXIST)
 	want(t, l.MapRange(0x9f000, 0x1000, -1, 0, true), unix.EEXIST)
-	h.dev.wantCalls(t)
+	h.WantCalls()
 
 	must(t, l.Unmap(0xa0000, 0x20000))
-	h.dev.wantCalls(t, "Unmapping 0xa0000+0x20000", "MemoryChanged 2")
-	if _, err := h.dev.byteAt(0xa0000); !errors.Is(err, dma.ErrUnmapped) {
+	h.WantCalls("Unmapping 0xa0000+0x20000", "MemoryChanged 2")
+	if _, err := h.ByteAt(0xa0000); !errors.Is(err, dma.ErrUnmapped) {
 		t.Errorf("unmapped memory: %v", err)
 	}
-	must(t, l.hangUp())
-	h.dev.wantCalls(t, "Disconnected")
+	must(t, l.HangUp())
+	h.WantCalls("Disconnected")
 }
 
 // An IOMMU maps pages for the device to write to (DMA_FROM_DEVICE).
 func TestMapWithoutRead(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, 4096)
 	_, err := l.Request(vfiouser.CmdDMAMap, vfiotest.DMAMap(2, 0, guestIOVA, 4096), 0, m.FD())
 	must(t, err)
-	must(t, h.dev.write(guestIOVA, 9))
+	must(t, h.SetByteAt(guestIOVA, 9))
 	if m.Bytes()[0] != 9 {
 		t.Error("not written")
 	}
-	must(t, l.hangUp())
 }
 
 // ROMs come without a descriptor, or with one that is not open for writing; QEMU takes an error for
 // the end (gve.md, 2).
 func TestMapWithoutAccess(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	path := filepath.Join(t.TempDir(), "rom")
 	must(t, os.WriteFile(path, make([]byte, 8192), 0o600))
 	rom, err := os.Open(path)
@@ -83,16 +76,16 @@ func TestMapWithoutAccess(t *testing.T) {
 	defer rom.Close()
 	must(t, l.MapRange(0xfffc0000, 0x40000, -1, 0, false))
 	must(t, l.MapRange(0xc0000, 0x2000, int(rom.Fd()), 0, false))
-	if s := h.logs.String(); strings.Contains(s, "share=on") {
+	if s := h.Logs.String(); strings.Contains(s, "share=on") {
 		t.Errorf("log: %s", s)
 	}
 	must(t, l.MapRange(0, 0x2000, -1, 0, true))
 	must(t, l.MapRange(0x2000, 0x2000, -1, 0, true))
-	if s := h.logs.String(); strings.Count(s, "share=on") != 1 {
+	if s := h.Logs.String(); strings.Count(s, "share=on") != 1 {
 		t.Errorf("log: %s", s)
 	}
 	for _, iova := range []uint64{0xfffc0000, 0xc0000, 0, 0x2000} {
-		if _, err := h.dev.byteAt(iova); !errors.Is(err, dma.ErrAccess) {
+		if _, err := h.ByteAt(iova); !errors.Is(err, dma.ErrAccess) {
 			t.Errorf("read at %#x: %v", iova, err)
 		}
 	}
@@ -100,21 +93,18 @@ func TestMapWithoutAccess(t *testing.T) {
 	must(t, l.Unmap(0xfffc0000, 0x40000))
 	must(t, l.Unmap(0xc0000, 0x2000))
 	h.works(l, guestIOVA)
-	must(t, l.hangUp())
 }
 
 // Invariant: vfiouser: An unmap is answered when the device was told and no worker is inside, and
 // cuts no mapping.
 func TestUnmapOfSeveral(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, guestSize)
 	const top = 1<<64 - 4096
 	for _, iova := range []uint64{0x1000, 0x3000, 0x5000, top} {
 		must(t, l.MapRange(iova, 0x1000, m.FD(), 0, true))
 	}
-	h.dev.take()
+	h.Take()
 	for _, c := range []struct{ iova, size uint64 }{{0x1000, 0x2800}, {0x1800, 0x1000}, {0x1800, 0x100}, {0x800, 0x1000},
 		{top, 4095}} {
 		want(t, l.Unmap(c.iova, c.size), unix.EINVAL) // cuts one
@@ -123,22 +113,21 @@ func TestUnmapOfSeveral(t *testing.T) {
 	must(t, l.Unmap(1<<47, 1<<47))
 	want(t, l.Unmap(0x1000, 0), unix.EINVAL)
 	want(t, l.Unmap(top, 8192), unix.EINVAL)
-	h.dev.wantCalls(t)
+	h.WantCalls()
 	must(t, l.Unmap(0, 0x4000))
-	if calls := h.dev.take(); len(calls) != 3 || calls[2] != "MemoryChanged 2" {
+	if calls := h.Take(); len(calls) != 3 || calls[2] != "MemoryChanged 2" {
 		t.Errorf("calls: %q", calls)
 	}
 	must(t, l.Unmap(top, 4096))
-	h.dev.wantCalls(t, "Unmapping 0xfffffffffffff000+0x1000", "MemoryChanged 1")
+	h.WantCalls("Unmapping 0xfffffffffffff000+0x1000", "MemoryChanged 1")
 
 	// All.
 	_, err := l.Request(vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(2, 0x1000, 0x1000), 24)
 	want(t, err, unix.EINVAL)
 	must(t, l.UnmapAll())
-	h.dev.wantCalls(t, "Unmapping 0x5000+0x1000", "MemoryChanged 0")
+	h.WantCalls("Unmapping 0x5000+0x1000", "MemoryChanged 0")
 	must(t, l.UnmapAll())
-	h.dev.wantCalls(t)
-	must(t, l.hangUp())
+	h.WantCalls()
 }
 
 // The reply to an unmap comes when the device is told and no worker is inside the space; while it waits nothing else is
@@ -151,7 +140,7 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		h := newHost(t)
 		told := make(chan struct{})
-		h.dev.onCall(func(method string) {
+		h.OnCall(func(method string) {
 			if method == "Unmapping" {
 				close(told)
 			}
@@ -160,8 +149,8 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 		m := memory(t, 4096)
 		must(t, l.Map(guestIOVA, m))
 
-		token := h.space.Enter()
-		segs, err := h.space.Translate(nil, guestIOVA, 1, dma.Write)
+		token := h.Space.Enter()
+		segs, err := h.Space.Translate(nil, guestIOVA, 1, dma.Write)
 		must(t, err)
 		unmapped := make(chan error, 1)
 		go func() {
@@ -172,7 +161,7 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 			}
 		}()
 		<-told
-		for len(h.space.Regions()) > 0 { // until the range is gone for those who enter now
+		for len(h.Space.Regions()) > 0 { // until the range is gone for those who enter now
 			runtime.Gosched()
 		}
 		select {
@@ -182,12 +171,12 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 		}
 		_, err = dma.NewCopier().Write(segs, []byte{42}) // still mapped for who was inside
 		must(t, err)
-		h.space.Leave(token)
+		h.Space.Leave(token)
 		must(t, <-unmapped)
-		if m.Bytes()[0] != 42 || h.files.Len() != 0 {
-			t.Errorf("byte %d, %d files", m.Bytes()[0], h.files.Len())
+		if m.Bytes()[0] != 42 || h.Files.Len() != 0 {
+			t.Errorf("byte %d, %d files", m.Bytes()[0], h.Files.Len())
 		}
-		must(t, l.hangUp())
+		must(t, l.HangUp())
 	}
 }
 
@@ -195,29 +184,24 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 //
 // Invariant: vfiouser: Truncated memory ends its connection only.
 func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, 8192)
 	must(t, l.Map(guestIOVA, m))
 	must(t, unix.Ftruncate(m.FD(), 0))
 	result := make(chan error, 1)
-	dma.Go(func() { result <- h.dev.write(guestIOVA, 1) })
+	dma.Go(func() { result <- h.SetByteAt(guestIOVA, 1) })
 	var fault *dma.FaultError
 	if err := <-result; !errors.As(err, &fault) {
 		t.Errorf("write to truncated memory: %v", err)
 	}
-	if err := l.wait(); !errors.As(err, &fault) {
+	if err := l.Wait(); !errors.As(err, &fault) {
 		t.Errorf("Serve: %v", err)
 	}
 	l.Close()
-	h.friendly()
 }
 
 func TestManyMaps(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, guestSize)
 	n := uint64(3000)
 	for i := range n {
@@ -227,7 +211,6 @@ func TestManyMaps(t *testing.T) {
 		must(t, l.Unmap(i<<13, 4096))
 	}
 	h.works(l, 1<<40)
-	must(t, l.hangUp()) // the rest goes with it
 }
 
 // Workers go on while memory comes and goes; where nothing is mapped they get an error, and never a fault.
@@ -235,9 +218,7 @@ func TestManyMaps(t *testing.T) {
 // Invariant: vfiouser: An unmap is answered when the device was told and no worker is inside, and
 // cuts no mapping.
 func TestMapAndUnmapUnderTraffic(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	var written atomic.Uint64
@@ -251,7 +232,7 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 					return
 				default:
 				}
-				switch err := h.dev.write(guestIOVA+w*4096+i%4096, byte(i)); {
+				switch err := h.SetByteAt(guestIOVA+w*4096+i%4096, byte(i)); {
 				case err == nil:
 					written.Add(1)
 				case !errors.Is(err, dma.ErrUnmapped):
@@ -269,14 +250,13 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 			runtime.Gosched()
 		}
 		must(t, l.Unmap(guestIOVA, 8192))
-		if n := h.files.Len(); n != 0 {
+		if n := h.Files.Len(); n != 0 {
 			t.Fatalf("%d files are mapped", n)
 		}
 		m.Close()
 	}
 	close(done)
 	wg.Wait()
-	must(t, l.hangUp())
 }
 
 // A range that covers several mappings is waited for once, and not at all if no worker is inside the space.
@@ -299,14 +279,14 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 		}
 		fill()
 		must(t, unmap())
-		if n := h.space.Waits(); n != 0 || len(h.space.Regions()) != 0 {
-			t.Errorf("waited %d times for nobody; %d regions are left", n, len(h.space.Regions()))
+		if n := h.Space.Waits(); n != 0 || len(h.Space.Regions()) != 0 {
+			t.Errorf("waited %d times for nobody; %d regions are left", n, len(h.Space.Regions()))
 		}
 		fill()
-		token := h.space.Enter()
+		token := h.Space.Enter()
 		unmapped := make(chan error, 1)
 		go func() { unmapped <- unmap() }()
-		for h.space.Waits() == 0 {
+		for h.Space.Waits() == 0 {
 			runtime.Gosched()
 		}
 		select {
@@ -314,11 +294,11 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 			t.Fatalf("unmapped under a worker: %v", err)
 		default:
 		}
-		h.space.Leave(token)
+		h.Space.Leave(token)
 		must(t, <-unmapped)
-		if n := h.space.Waits(); n != 1 || len(h.space.Regions()) != 0 {
-			t.Errorf("waited %d times for one worker; %d regions are left", n, len(h.space.Regions()))
+		if n := h.Space.Waits(); n != 1 || len(h.Space.Regions()) != 0 {
+			t.Errorf("waited %d times for one worker; %d regions are left", n, len(h.Space.Regions()))
 		}
-		must(t, l.hangUp())
+		must(t, l.HangUp())
 	}
 }

@@ -61,7 +61,9 @@ func (s *session) ring(m *message, i uint32) (*ring, error) {
 	return &s.rings[i], nil
 }
 
-func (s *session) anyLive() bool { return slices.ContainsFunc(s.rings, func(r ring) bool { return r.live }) }
+func (s *session) anyLive() bool {
+	return slices.ContainsFunc(s.rings, func(r ring) bool { return r.live })
+}
 
 // startRing gives a complete ring to the device, if it has not got it.
 func (s *session) startRing(i int) error {
