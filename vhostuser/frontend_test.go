@@ -33,8 +33,7 @@ func TestFrontendTakesNoBadAnswer(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			testkit.CheckFDs(t)
-			a, b, err := socketpair()
-			must(t, err)
+			a, b := testkit.SocketPair(t)
 			f := NewFrontend(a)
 			defer f.Close()
 			ans, err := hex.DecodeString(strings.ReplaceAll(c.answer, " ", ""))
@@ -55,8 +54,7 @@ func TestFrontendTakesNoBadAnswer(t *testing.T) {
 
 func TestFrontendClosesDescriptorsOfAnswers(t *testing.T) {
 	testkit.CheckFDs(t)
-	a, b, err := socketpair()
-	must(t, err)
+	a, b := testkit.SocketPair(t)
 	defer b.Close()
 	f := NewFrontend(a)
 	defer f.Close()
@@ -70,8 +68,7 @@ func TestFrontendClosesDescriptorsOfAnswers(t *testing.T) {
 
 func TestFrontendTimeout(t *testing.T) {
 	testkit.CheckFDs(t)
-	a, b, err := socketpair()
-	must(t, err)
+	a, b := testkit.SocketPair(t)
 	defer b.Close()
 	f := NewFrontend(a)
 	f.SetTimeout(time.Nanosecond)
@@ -90,8 +87,7 @@ func TestFrontendTimeout(t *testing.T) {
 
 func TestFrontendCloseEndsAWait(t *testing.T) {
 	testkit.CheckFDs(t)
-	a, b, err := socketpair()
-	must(t, err)
+	a, b := testkit.SocketPair(t)
 	defer b.Close()
 	f := NewFrontend(a)
 	f.SetTimeout(0)
@@ -111,9 +107,7 @@ func TestFrontendCloseEndsAWait(t *testing.T) {
 
 // TestFrontendTable: without CONFIGURE_MEM_SLOTS the table is kept, with descriptors of its own.
 func TestFrontendTable(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, _, l := serving(t)
 	if _, p, err := l.Negotiate(testFeatures, uint64(ProtocolReplyAck)); err != nil || p != uint64(ProtocolReplyAck) {
 		t.Fatalf("%#x, %v", p, err)
 	}
@@ -139,16 +133,14 @@ func TestFrontendTable(t *testing.T) {
 		t.Error("no descriptor")
 	}
 	must(t, l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0))
-	if n := len(h.space.Regions()); n != MaxTableRegions {
+	if n := len(h.Space.Regions()); n != MaxTableRegions {
 		t.Errorf("%d regions", n)
 	}
-	must(t, l.hangUp())
 }
 
 func TestFrontendRefusesBadArguments(t *testing.T) {
 	testkit.CheckFDs(t)
-	a, b, err := socketpair()
-	must(t, err)
+	a, b := testkit.SocketPair(t)
 	defer b.Close()
 	f := NewFrontend(a)
 	defer f.Close()
@@ -169,8 +161,7 @@ func TestFrontendRefusesBadArguments(t *testing.T) {
 // TestFrontendWithAForeignHandshake: a backend that offers no protocol features.
 func TestFrontendWithoutProtocolFeatures(t *testing.T) {
 	testkit.CheckFDs(t)
-	a, b, err := socketpair()
-	must(t, err)
+	a, b := testkit.SocketPair(t)
 	defer b.Close()
 	f := NewFrontend(a)
 	defer f.Close()

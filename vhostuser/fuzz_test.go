@@ -229,7 +229,7 @@ func FuzzSession(f *testing.F) {
 			}
 		}
 		_ = l.sock.CloseWrite()
-		err := l.wait()
+		err := l.Wait()
 		if err != nil && !errors.Is(err, ErrBadMessage) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrMemory) &&
 			!errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("Serve: %v", err)

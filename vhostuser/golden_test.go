@@ -99,8 +99,7 @@ func TestGoldenRequests(t *testing.T) {
 		{"GET_STATUS", func(f *Frontend) error { _, err := f.GetStatus(); return err }, "28000000 01000000 00000000", 0, ok},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, b, err := socketpair()
-			must(t, err)
+			a, b := testkit.SocketPair(t)
 			f := NewFrontend(a)
 			f.protocol = allProtocol
 			defer f.Close()
@@ -132,7 +131,7 @@ func TestGoldenRequests(t *testing.T) {
 func TestGoldenReplies(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
-	copy(h.dev.config[:], "\x02\x76\x6e\x69\x63\x01")
+	copy(h.config[:], "\x02\x76\x6e\x69\x63\x01")
 	l := h.connect()
 	for _, c := range []struct{ name, send, want string }{
 		{"GET_FEATURES", "01000000 01000000 00000000", "01000000 05000000 08000000 2080007001000000"},
@@ -169,7 +168,7 @@ func TestGoldenReplies(t *testing.T) {
 			t.Errorf("%s: %x, %v\nwant %x", c.name, got, err, want)
 		}
 	}
-	if err := l.wait(); !errors.Is(err, ErrUnsupported) {
+	if err := l.Wait(); !errors.Is(err, ErrUnsupported) {
 		t.Errorf("Serve: %v", err)
 	}
 }

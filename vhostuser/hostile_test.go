@@ -335,38 +335,31 @@ func openFile(name string, mode int) func(*testing.T, *guest) []int {
 func TestHostileFrontends(t *testing.T) {
 	for _, a := range attacks {
 		t.Run(a.name, func(t *testing.T) {
-			testkit.CheckFDs(t)
-			bystander, other := newHost(t), newGuest(t)
-			b := bystander.connect()
+			bystander, other, b := serving(t)
 			other.start(b, 2)
-
 			h, g := newHost(t), newGuest(t)
 			l := h.connect()
 			g.start(l, 2)
 			a.do(t, g, l)
 			if a.ends == nil {
-				if n := h.dev.liveQueues(); n != 2 {
+				if n := h.liveQueues(); n != 2 {
 					t.Errorf("%d queues live", n)
 				}
 				h.works(l)
-				must(t, l.hangUp())
-			} else if err := l.wait(); a.ends == errHungUp && err != nil || a.ends != errHungUp &&
+				must(t, l.HangUp())
+			} else if err := l.Wait(); a.ends == errHungUp && err != nil || a.ends != errHungUp &&
 				(!errors.Is(err, a.ends) || !strings.Contains(err.Error(), a.says)) {
 				t.Errorf("Serve: %v\nwant %v with %q", err, a.ends, a.says)
 			}
-			l.Close()
 			h.friendly()
 			bystander.works(b)
-			must(t, b.hangUp())
 		})
 	}
 }
 
 // TestHostileFrontendDoesNotRead: the answers fill the socket, Serve waits to write, and its context still ends it.
 func TestHostileFrontendDoesNotRead(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	_, g, l := serving(t)
 	g.start(l, 2)
 	var flood []byte
 	for range 1000 {
@@ -393,16 +386,10 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 			full = n == 0 && err == nil
 		}))
 	}
-	reason := errors.New("enough")
-	l.cancel(reason)
-	if err := l.wait(); !errors.Is(err, reason) {
-		t.Errorf("Serve: %v", err)
-	}
-	l.Close()
+	l.Stop()
 	if err := <-stuck; err == nil {
 		t.Error("the flood ended well")
 	}
-	h.friendly()
 }
 
 // TestHostileShapes sends every request with every wrong size and number of descriptors.
@@ -419,7 +406,7 @@ func TestHostileShapes(t *testing.T) {
 				l := h.connect()
 				must(t, l.conn.sock.WriteFDs(raw(r, Version|FlagNeedReply, make([]byte, size)...), fds))
 				must(t, l.sock.CloseWrite())
-				err := l.wait()
+				err := l.Wait()
 				if err != nil && !errors.Is(err, ErrBadMessage) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrMemory) {
 					t.Errorf("%v, %d bytes, %d descriptors: %v", r, size, len(fds), err)
 				}

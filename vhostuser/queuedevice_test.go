@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -85,26 +84,24 @@ func newQueueHost(t *testing.T) *queueHost {
 	for i := range q.queues {
 		q.queues[i] = &fakeQueue{processed: make(chan struct{}, 100)}
 	}
-	files := dma.NewFiles()
-	h := &host{t: t, dev: newRecorder(nil), space: dma.NewSpace("test", files), files: files}
+	h := &host{recorder: newRecorder(t), t: t}
 	dev := &QueueDevice{Queues: 2, Log: slog.New(slog.DiscardHandler), Open: func(v Vring) (Queue, error) {
 		q.opened <- v
 		return q.queues[v.Index], nil
 	}}
-	h.back = NewBackend(dev, h.space, slog.New(slog.DiscardHandler))
+	h.back = NewBackend(dev, h.Space, h.Log())
 	q.link, q.mem = h.connect(), newGuest(t)
 	q.must(second(q.Negotiate(^uint64(0), ^uint64(0))))
 	q.must(q.AddMemory(q.mem.fd, 0, userBase, guestSize, 0))
 	q.kick, q.call = eventfd(t), eventfd(t)
 	q.setup(0, q.kick, q.call)
 	t.Cleanup(func() {
-		q.must(q.hangUp())
+		q.must(q.HangUp())
 		for _, f := range q.queues {
 			if f.taken > 0 && !f.closed {
 				t.Error("a queue was not closed")
 			}
 		}
-		h.check()
 	})
 	return q
 }

@@ -87,6 +87,13 @@ func (r *Rig) FailWith(method string, err error) {
 	r.fail[method] = err
 }
 
+// Fails returns the error that a method is to return.
+func (r *Rig) Fails(method string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fail[method]
+}
+
 // Complain fails the test for what no device may be told.
 func (r *Rig) Complain(format string, args ...any) {
 	r.mu.Lock()
