@@ -99,18 +99,11 @@ func TestGoldenRequests(t *testing.T) {
 		{"GET_STATUS", func(f *Frontend) error { _, err := f.GetStatus(); return err }, "28000000 01000000 00000000", 0, ok},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, b := testkit.SocketPair(t)
-			f := NewFrontend(a)
+			f, back := frontend(t)
 			f.protocol = allProtocol
-			defer f.Close()
 			result := make(chan error)
 			go func() { result <- c.do(f) }()
-
-			peer := newConn(b)
-			defer b.Close()
-			var m message
-			defer m.fds.Close()
-			must(t, peer.receive(&m, func(*Header) error { return nil }))
+			m := back.next(t)
 			if m.Request.String() != c.name {
 				t.Errorf("name %v", m.Request)
 			}
@@ -119,9 +112,7 @@ func TestGoldenRequests(t *testing.T) {
 				m.fds.Len() != c.fds {
 				t.Errorf("sent    %s with %d descriptors\n want %s with %d", got, m.fds.Len(), want, c.fds)
 			}
-			ans, err := hex.DecodeString(strings.ReplaceAll(c.ans, " ", ""))
-			must(t, err)
-			must(t, peer.send(Header{m.Request, Version | FlagReply, uint32(len(ans))}, ans, nil))
+			back.write(t, raw(m.Request, Version|FlagReply, unhex(t, c.ans)...))
 			must(t, <-result)
 		})
 	}
@@ -157,11 +148,8 @@ func TestGoldenReplies(t *testing.T) {
 		// POSTCOPY_LISTEN: the last
 		{"unsupported", "1d000000 09000000 00000000", "1d000000 05000000 08000000 0100000000000000"},
 	} {
-		send, err := hex.DecodeString(strings.ReplaceAll(c.send, " ", ""))
-		must(t, err)
-		must(t, l.conn.sock.WriteFDs(send, nil))
-		want, err := hex.DecodeString(strings.ReplaceAll(c.want, " ", ""))
-		must(t, err)
+		must(t, l.conn.sock.WriteFDs(unhex(t, c.send), nil))
+		want := unhex(t, c.want)
 		got := make([]byte, len(want))
 		var none scm.FDs
 		if err := l.conn.readFull(got, &none, true); err != nil || string(got) != string(want) {
