@@ -31,21 +31,15 @@ func TestHangUp(t *testing.T) {
 	})
 	must(t, l.HangUp())
 	h.WantCalls("Disconnected")
-	if s := h.Logs.String(); strings.Contains(s, lost) {
-		t.Errorf("log: %s", s)
-	}
+	h.wantNotLost()
 }
 
 func TestHangUpInAMessage(t *testing.T) {
 	h, l := serving(t)
 	_, err := l.Conn().Write([]byte{1, 2, 3})
 	must(t, err)
-	if err := l.HangUp(); !errors.Is(err, io.ErrUnexpectedEOF) {
-		t.Errorf("Serve: %v", err)
-	}
-	if s := h.Logs.String(); strings.Contains(s, lost) {
-		t.Errorf("log: %s", s)
-	}
+	peertest.WantError(t, "Serve", l.HangUp(), io.ErrUnexpectedEOF)
+	h.wantNotLost()
 }
 
 // Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and

@@ -2,7 +2,8 @@ package vfiouser_test
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -27,9 +28,7 @@ func must(t testing.TB, err error) {
 // want fails the test if err is not the errno.
 func want(t testing.TB, err error, errno unix.Errno) {
 	t.Helper()
-	if !errors.Is(err, errno) {
-		t.Errorf("error %v, not %v", err, errno)
-	}
+	peertest.WantError(t, "request", err, errno)
 }
 
 // The test device: registers in BAR 0, MSI-X in BAR 1, doorbells in BAR 2 (write only), a ROM (read only).
@@ -234,6 +233,29 @@ func (h *host) connect() *link {
 	_, err := l.Version(0, 0, `{"capabilities":{"max_msg_fds":16,"write_multiple":true}}`)
 	must(h.t, err)
 	return l
+}
+
+// wantByte fails the test if the device reads another byte of its memory.
+func (h *host) wantByte(iova uint64, want byte) {
+	h.t.Helper()
+	got, err := h.ByteAt(iova)
+	must(h.t, err)
+	testkit.Equal(h.t, fmt.Sprintf("byte at %#x", iova), got, want)
+}
+
+// wantNoByte fails the test if the device can read its memory, or gets another error.
+func (h *host) wantNoByte(iova uint64, want error) {
+	h.t.Helper()
+	_, err := h.ByteAt(iova)
+	peertest.WantError(h.t, fmt.Sprintf("byte at %#x", iova), err, want)
+}
+
+// wantNotLost fails the test if the log says that a guest has lost its device.
+func (h *host) wantNotLost() {
+	h.t.Helper()
+	if s := h.Logs.String(); strings.Contains(s, lost) {
+		h.t.Errorf("log: %s", s)
+	}
 }
 
 // post sends a message and does not wait.

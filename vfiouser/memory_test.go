@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
@@ -33,12 +34,8 @@ func TestMapAndUnmap(t *testing.T) {
 		t.Errorf("bytes %d and %d", b[0x9ffff], b[0xa0000])
 	}
 	m.Bytes()[0xc0000] = 3
-	if b, err := h.ByteAt(0xc0000); err != nil || b != 3 {
-		t.Errorf("read only memory: %d, %v", b, err)
-	}
-	if err := h.SetByteAt(0xc0000, 1); !errors.Is(err, dma.ErrAccess) {
-		t.Errorf("write to read only memory: %v", err)
-	}
+	h.wantByte(0xc0000, 3)
+	peertest.WantError(t, "write to read only memory", h.SetByteAt(0xc0000, 1), dma.ErrAccess)
 
 	want(t, l.MapRange(0x9f000, 0x1000, m.FD(), 0, true), unix.EEXIST)
 	want(t, l.MapRange(0x9f000, 0x1000, -1, 0, true), unix.EEXIST)
@@ -46,9 +43,7 @@ func TestMapAndUnmap(t *testing.T) {
 
 	must(t, l.Unmap(0xa0000, 0x20000))
 	h.WantCalls("Unmapping 0xa0000+0x20000", "MemoryChanged 2")
-	if _, err := h.ByteAt(0xa0000); !errors.Is(err, dma.ErrUnmapped) {
-		t.Errorf("unmapped memory: %v", err)
-	}
+	h.wantNoByte(0xa0000, dma.ErrUnmapped)
 	must(t, l.HangUp())
 	h.WantCalls("Disconnected")
 }
@@ -85,9 +80,7 @@ func TestMapWithoutAccess(t *testing.T) {
 		t.Errorf("log: %s", s)
 	}
 	for _, iova := range []uint64{0xfffc0000, 0xc0000, 0, 0x2000} {
-		if _, err := h.ByteAt(iova); !errors.Is(err, dma.ErrAccess) {
-			t.Errorf("read at %#x: %v", iova, err)
-		}
+		h.wantNoByte(iova, dma.ErrAccess)
 	}
 	want(t, l.MapRange(0x1000_0000, 0x2000, int(rom.Fd()), 0, true), unix.EINVAL) // RAM is another matter
 	must(t, l.Unmap(0xfffc0000, 0x40000))

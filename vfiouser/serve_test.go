@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
@@ -203,9 +204,7 @@ func TestInterrupts(t *testing.T) {
 		t.Errorf("signalled %d and %d times", a, b)
 	}
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 5, nil))
-	if n := h.irqs(); n != 0 {
-		t.Errorf("%d eventfds are left", n)
-	}
+	testkit.Equal(t, "eventfds are left", h.irqs(), 0)
 	h.Take()
 
 	// Several with one message, as many as it may carry.
@@ -223,13 +222,9 @@ func TestInterrupts(t *testing.T) {
 	// None for several.
 	_, err := l.Request(vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, vfiouser.IRQMSIX, 20, 2), 0)
 	must(t, err)
-	if n := h.irqs(); n != vfiouser.MaxFDs-2 {
-		t.Errorf("%d eventfds are left", n)
-	}
+	testkit.Equal(t, "eventfds are left", h.irqs(), vfiouser.MaxFDs-2)
 	must(t, l.DisableIRQs(vfiouser.IRQMSIX))
-	if n := h.irqs(); n != 0 {
-		t.Errorf("%d eventfds are left", n)
-	}
+	testkit.Equal(t, "eventfds are left", h.irqs(), 0)
 	must(t, l.DisableIRQs(vfiouser.IRQINTx)) // there are none: QEMU asks all the same
 	must(t, l.SetIRQs(vfiouser.IRQMSIX, 0, events...))
 }
@@ -253,16 +248,10 @@ func TestSeveralRequestsInFlight(t *testing.T) {
 		}
 	}
 	m.Bytes()[5*4096] = 55
-	if b, err := h.ByteAt(guestIOVA + 5*8192); err != nil || b != 55 {
-		t.Errorf("map 5: %d, %v", b, err)
-	}
-	if n := len(h.Space.Regions()); n != 128 {
-		t.Errorf("%d regions", n)
-	}
+	h.wantByte(guestIOVA+5*8192, 55)
+	testkit.Equal(t, "regions", len(h.Space.Regions()), 128)
 	must(t, l.UnmapAll())
-	if n := len(h.Space.Regions()); n != 0 {
-		t.Errorf("%d regions after UNMAP of all", n)
-	}
+	testkit.Equal(t, "regions after UNMAP of all", len(h.Space.Regions()), 0)
 }
 
 func TestServeTwice(t *testing.T) {
@@ -270,9 +259,7 @@ func TestServeTwice(t *testing.T) {
 	a, b, err := vfiotest.Pair()
 	must(t, err)
 	defer a.Close()
-	if err := h.server.Serve(t.Context(), b); !errors.Is(err, vfiouser.ErrBusy) {
-		t.Errorf("second Serve: %v", err)
-	}
+	peertest.WantError(t, "second Serve", h.server.Serve(t.Context(), b), vfiouser.ErrBusy)
 	h.works(l, guestIOVA)
 	must(t, l.HangUp())
 	h.friendly()

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -115,9 +116,7 @@ func TestFrontendCloseEndsAWait(t *testing.T) {
 	}()
 	back.next(t) // it waits now, or will
 	must(t, f.Close())
-	if err := <-result; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("%v", err)
-	}
+	peertest.WantError(t, "error", <-result, net.ErrClosed)
 }
 
 // TestFrontendTable: without CONFIGURE_MEM_SLOTS the table is kept, with descriptors of its own.
@@ -134,23 +133,17 @@ func TestFrontendTable(t *testing.T) {
 		must(t, unix.Close(fd)) // needed again for the next table
 	}
 	g := newGuest(t)
-	if err := l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0); !errors.Is(err, errTooLong) {
-		t.Errorf("ninth region: %v", err)
-	}
+	peertest.WantError(t, "ninth region", l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0), errTooLong)
 	must(t, l.RemoveMemory(3<<20, 3<<30, 4096))
 	if err := l.RemoveMemory(3<<20, 3<<30, 4096); err == nil {
 		t.Error("removed twice")
 	}
-	if err := l.AddMemory(g.fd, 0, 1<<40, 4096, 0); !errors.Is(err, ErrRefused) { // overlaps
-		t.Errorf("overlap: %v", err)
-	}
+	peertest.WantError(t, "overlap", l.AddMemory(g.fd, 0, 1<<40, 4096, 0), ErrRefused) // overlaps
 	if err := l.AddMemory(-5, 1<<40, 1<<40, 4096, 0); err == nil {
 		t.Error("no descriptor")
 	}
 	must(t, l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0))
-	if n := len(h.Space.Regions()); n != MaxTableRegions {
-		t.Errorf("%d regions", n)
-	}
+	testkit.Equal(t, "regions", len(h.Space.Regions()), MaxTableRegions)
 }
 
 func TestFrontendRefusesBadArguments(t *testing.T) {
@@ -164,9 +157,7 @@ func TestFrontendRefusesBadArguments(t *testing.T) {
 			}
 		}
 	}
-	if err := f.SetConfig(0, make([]byte, MaxConfig+1)); !errors.Is(err, errTooLong) {
-		t.Errorf("%v", err)
-	}
+	peertest.WantError(t, "error", f.SetConfig(0, make([]byte, MaxConfig+1)), errTooLong)
 }
 
 // TestFrontendWithAForeignHandshake: a backend that offers no protocol features.

@@ -2,11 +2,11 @@ package vhostuser
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -156,9 +156,7 @@ func TestGoldenReplies(t *testing.T) {
 			t.Errorf("%s: %x, %v\nwant %x", c.name, got, err, want)
 		}
 	}
-	if err := l.Wait(); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("Serve: %v", err)
-	}
+	peertest.WantError(t, "Serve", l.Wait(), ErrUnsupported)
 }
 
 func TestNames(t *testing.T) {

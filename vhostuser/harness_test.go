@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"sync"
 	"testing"
@@ -250,6 +251,14 @@ func (l *link) negotiate(t testing.TB, protocol ProtocolFeatures) {
 	t.Helper()
 	_, _, err := l.Negotiate(testFeatures, uint64(protocol))
 	must(t, err)
+}
+
+// wantBase stops a ring, which goes on at base.
+func (l *link) wantBase(t testing.TB, ring int, base uint32) {
+	t.Helper()
+	got, err := l.GetVringBase(ring)
+	must(t, err)
+	testkit.Equal(t, fmt.Sprintf("base of ring %d", ring), got, base)
 }
 
 // guest is the memory of a frontend.

@@ -165,9 +165,7 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	q.must(q.SetEnable(0, true)) // no kick after it
 	<-f.processed
 	q.waitCall(q.call)
-	if base, err := q.GetVringBase(0); err != nil || base != 3 {
-		t.Errorf("base %d, %v", base, err)
-	}
+	q.wantBase(t, 0, 3)
 	if v := <-q.opened; v.Running || v.Size != 4 || v.Desc != 0 {
 		t.Errorf("%+v", v)
 	}
@@ -178,9 +176,7 @@ func TestQueueDeviceWaitsForItsFirstKick(t *testing.T) {
 	q := newQueueHost(t)
 	q.queues[0].put(1)
 	q.must(q.SetEnable(0, true))
-	if base, err := q.GetVringBase(0); err != nil || base != 0 {
-		t.Errorf("base %d of a ring that was never kicked, %v", base, err)
-	}
+	q.wantBase(t, 0, 0)
 	q.setup(0, q.kick, q.call)
 	q.signal(q.kick)
 	<-q.queues[0].processed
@@ -262,9 +258,7 @@ func TestQueueDeviceEndsAQueueThatFails(t *testing.T) {
 	q.queues[1].put(1)
 	q.signal(kick)
 	<-q.queues[1].processed // the other goes on
-	if base, err := q.GetVringBase(0); err != nil || base != 1 {
-		t.Errorf("base %d, %v", base, err)
-	}
+	q.wantBase(t, 0, 1)
 }
 
 func TestQueueDeviceRefusesARingWithoutKick(t *testing.T) {

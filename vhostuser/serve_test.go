@@ -13,6 +13,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/peer"
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -29,9 +30,7 @@ func TestServeLifeOfARing(t *testing.T) {
 	v.Base = 9
 	must(t, l.SetupVring(v))
 	h.answerBase(21)
-	if base, err := l.GetVringBase(0); err != nil || base != 21 {
-		t.Errorf("base %d, %v", base, err)
-	}
+	l.wantBase(t, 0, 21)
 	h.WantCalls(
 		fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol),
 		"MemoryChanged 1",
@@ -39,9 +38,7 @@ func TestServeLifeOfARing(t *testing.T) {
 		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 9 running false",
 		"StopQueue 0",
 	)
-	if base, err := l.GetVringBase(0); err != nil || base != 21 { // of a stopped ring: where it stopped
-		t.Errorf("base of a stopped ring %d, %v", base, err)
-	}
+	l.wantBase(t, 0, 21) // of a stopped ring: where it stopped
 	// QEMU starts a ring again with all of it; a new kick is what does it.
 	must(t, l.SetVringAddr(0, v.Desc, v.Avail, v.Used))
 	h.WantCalls()
@@ -323,9 +320,7 @@ func TestServeRingBeforeItsMemory(t *testing.T) {
 	h, g, l := serving(t)
 	l.negotiate(t, allProtocol)
 	v := g.vring(0)
-	if err := l.SetupVring(v); !errors.Is(err, ErrRefused) { // told, and kept
-		t.Errorf("ring without memory: %v", err)
-	}
+	peertest.WantError(t, "ring without memory", l.SetupVring(v), ErrRefused) // told, and kept
 	h.Take()
 	must(t, l.AddMemory(g.fd, 0, userBase, guestSize, 0))
 	h.WantCalls("MemoryChanged 1", "StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false")
@@ -352,9 +347,7 @@ func TestServeManyRegions(t *testing.T) {
 	if err := l.AddMemory(g.fd, 1<<40, 1<<46, 4096, 0); !errors.Is(err, ErrRefused) {
 		t.Errorf("slot %d: %v", MaxMemSlots, err)
 	}
-	if n := len(h.Space.Regions()); n != MaxMemSlots {
-		t.Errorf("%d regions", n)
-	}
+	testkit.Equal(t, "regions", len(h.Space.Regions()), MaxMemSlots)
 }
 
 func TestServeResets(t *testing.T) {
@@ -363,9 +356,7 @@ func TestServeResets(t *testing.T) {
 	h.Take()
 	must(t, l.ResetDevice())
 	h.WantCalls("StopQueue 0", "EnableQueue 0 false", "Reset")
-	if n := len(h.Space.Regions()); n != 1 {
-		t.Errorf("%d regions after a reset", n)
-	}
+	testkit.Equal(t, "regions after a reset", len(h.Space.Regions()), 1)
 	must(t, l.SetVringKick(0, g.vring(0).Kick)) // all else is forgotten
 	h.WantCalls()
 	must(t, l.ResetDevice())
@@ -382,9 +373,7 @@ func TestServeSmallRequests(t *testing.T) {
 	l.negotiate(t, allProtocol)
 	h.Take()
 	must(t, l.SetMTU(9000))
-	if err := l.SetMTU(67); !errors.Is(err, ErrRefused) {
-		t.Errorf("MTU 67: %v", err)
-	}
+	peertest.WantError(t, "MTU 67", l.SetMTU(67), ErrRefused)
 	must(t, l.SendRARP([6]byte{2, 0x76, 0x6e, 1, 2, 3}))
 	must(t, l.SetStatus(7))
 	if s, err := l.GetStatus(); err != nil || s != 7 {
@@ -467,9 +456,7 @@ func TestServeAnswersGetVringBaseOfAFailingDevice(t *testing.T) {
 	g.start(l, 1)
 	h.answerBase(3)
 	h.FailWith("StopQueue", errors.New("boom"))
-	if base, err := l.GetVringBase(0); err != nil || base != 3 {
-		t.Errorf("base %d, %v", base, err)
-	}
+	l.wantBase(t, 0, 3)
 	h.FailWith("StopQueue", nil)
 }
 
@@ -481,9 +468,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 	cancel()
 	a, b := testkit.SocketPair(t)
 	defer a.Close()
-	if err := h.back.Serve(ctx, b); !errors.Is(err, context.Canceled) {
-		t.Errorf("Serve: %v", err)
-	}
+	peertest.WantError(t, "Serve", h.back.Serve(ctx, b), context.Canceled)
 }
 
 func TestServeOneConnectionAtATime(t *testing.T) {
@@ -503,9 +488,7 @@ func TestServeEndsOnAFault(t *testing.T) {
 		_, err := h.ByteAt(0x1000)
 		done <- err
 	})
-	if err := <-done; !errors.Is(err, dma.ErrFault) {
-		t.Errorf("device: %v", err)
-	}
+	peertest.WantError(t, "device", <-done, dma.ErrFault)
 	l.WantEnd(dma.ErrFault)
 }
 

@@ -148,6 +148,14 @@ func (r *Rig) SetByteAt(iova uint64, v byte) error {
 	return err
 }
 
+// WantError fails the test, which goes on, if the error of a thing is another than this, or none.
+func WantError(t testkit.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: error %v, want %v", what, err, want)
+	}
+}
+
 // Logs keeps log lines.
 type Logs struct {
 	mu sync.Mutex
