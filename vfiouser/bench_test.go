@@ -36,7 +36,7 @@ func serveQuiet(b testing.TB) *vfiotest.Client {
 func BenchmarkDoorbell(b *testing.B) {
 	c := serveQuiet(b)
 	m := vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply},
-		Body: append(vfiotest.Access(0, 0, 4), 1, 2, 3, 4)}
+		Body: access(0, 0, 4, 1, 2, 3, 4)}
 	b.ReportAllocs()
 	for b.Loop() {
 		must(b, c.Send(m))

@@ -2,8 +2,10 @@ package vfiouser
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -26,19 +28,17 @@ func TestGoldenMessages(t *testing.T) {
 		got  []byte
 		want string
 	}{
-		{"header", head[:], "\x34\x12\x0a\x00\x24\x00\x00\x00\x10\x00\x00\x00\x05\x00\x00\x00"},
+		{"header", head[:], "34120a00 24000000 10000000 05000000"},
 		{"DMA_MAP", peer.Append(nil, m),
-			"\x20\x00\x00\x00\x03\x00\x00\x00\x00\x00\x0c\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x80\x00\x00\x00\x00\x00\x00"},
+			"20000000 03000000 00000c00 00000000 00000000 01000000 00800000 00000000"},
 		{"DMA_UNMAP", peer.Append(nil, u),
-			"\x18\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00"},
-		{"SET_IRQS", peer.Append(nil, i), "\x14\x00\x00\x00\x24\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x01\x00\x00\x00"},
+			"18000000 02000000 01000000 00000000 02000000 00000000"},
+		{"SET_IRQS", peer.Append(nil, i), "14000000 24000000 02000000 03000000 01000000"},
 		{"GET_REGION_INFO", peer.Append(nil, r),
-			"\x20\x00\x00\x00\x03\x00\x00\x00\x07\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00"},
-		{"REGION_READ", a.encoded(), "\x14\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x04\x00\x00\x00"},
+			"20000000 03000000 07000000 00000000 00010000 00000000 09000000 00000000"},
+		{"REGION_READ", a.encoded(), "14000000 00000000 02000000 04000000"},
 	} {
-		if string(c.got) != c.want {
-			t.Errorf("%s: % x, wanted % x", c.name, c.got, c.want)
-		}
+		testkit.Equal(t, c.name, hex.EncodeToString(c.got), strings.ReplaceAll(c.want, " ", ""))
 	}
 }
 

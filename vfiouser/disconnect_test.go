@@ -18,10 +18,21 @@ import (
 // lost is what the log says when a guest loses its device (gve.md, section 2, "Disconnect").
 const lost = "the guest has lost a device"
 
+// blockRead has the device wait in a read: inRead is closed when it does, goOn by the test.
+func (h *host) blockRead() (inRead, goOn chan struct{}) {
+	inRead, goOn = make(chan struct{}), make(chan struct{})
+	h.OnCall(func(method string) {
+		if method == "Read" {
+			close(inRead)
+			<-goOn
+		}
+	})
+	return inRead, goOn
+}
+
 func TestHangUp(t *testing.T) {
 	h, l := serving(t)
-	m := memory(t, 4096)
-	must(t, l.Map(guestIOVA, m))
+	must(t, l.Map(guestIOVA, memory(t, 4096)))
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 0, event(t)))
 	h.Take()
 	h.OnCall(func(method string) {
@@ -64,23 +75,17 @@ func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 // resets no connection.
 func TestCancelAnswersWhatWasSent(t *testing.T) {
 	h, l := serving(t)
-	inRead, goOn := make(chan struct{}), make(chan struct{})
-	h.OnCall(func(method string) {
-		if method == "Read" {
-			close(inRead)
-			<-goOn
-		}
-	})
+	inRead, goOn := h.blockRead()
 	send := func(id uint16, cmd vfiouser.Command, flags vfiouser.Flags, body []byte, fds ...int) {
 		t.Helper()
-		must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{ID: id, Command: cmd, Flags: flags}, Body: body, FDs: fds}))
+		l.post(t, vfiouser.Header{ID: id, Command: cmd, Flags: flags}, body, fds...)
 	}
-	send(1, vfiouser.CmdRegionRead, 0, vfiotest.Access(0, 0, 4))
+	send(1, vfiouser.CmdRegionRead, 0, access(0, 0, 4))
 	<-inRead
 	m := memory(t, 4096)
-	send(2, vfiouser.CmdRegionWrite, vfiouser.FlagNoReply, append(vfiotest.Access(0, 0, 1), 1))
-	send(3, vfiouser.CmdDMAMap, 0, vfiotest.DMAMap(3, 0, guestIOVA, 4096), m.FD())
-	send(4, vfiouser.CmdRegionRead, 0, vfiotest.Access(0, 0, 4))
+	send(2, vfiouser.CmdRegionWrite, vfiouser.FlagNoReply, access(0, 0, 1, 1))
+	send(3, vfiouser.CmdDMAMap, 0, dmaMap(3, 0, guestIOVA, 4096), m.FD())
+	send(4, vfiouser.CmdRegionRead, 0, access(0, 0, 4))
 	l.Cancel(peertest.ErrStop)
 	h.OnCall(nil)
 	close(goOn)
@@ -89,9 +94,7 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 	for {
 		r, err := l.Receive()
 		if err != nil {
-			if !errors.Is(err, io.EOF) {
-				t.Errorf("after the answers: %v", err)
-			}
+			peertest.WantError(t, "after the answers", err, io.EOF)
 			break
 		}
 		got = append(got, r.ID)
@@ -120,16 +123,11 @@ func TestCancelInManyWrites(t *testing.T) {
 			l.Cancel(peertest.ErrStop)
 		}
 	})
-	body := le.AppendUint64(nil, n)
-	for range n {
-		body = append(append(body, vfiotest.Access(0, 0, 1)...), 1, 0, 0, 0, 0, 0, 0, 0)
-	}
-	must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{ID: 1, Command: vfiouser.CmdRegionWriteMulti}, Body: body}))
+	body := multi(n, slices.Repeat(access(0, 0, 1, 1, 0, 0, 0, 0, 0, 0, 0), n))
+	l.post(t, vfiouser.Header{ID: 1, Command: vfiouser.CmdRegionWriteMulti}, body)
 	l.WantEnd(peertest.ErrStop)
 	h.OnCall(nil)
-	if writes != 1 {
-		t.Errorf("%d writes of %d, and the server was to end at the first", writes, n)
-	}
+	testkit.Equal(t, "writes of a server that was to end at the first", writes, 1)
 	r, err := l.Receive()
 	if err != nil || r.ID != 1 || unix.Errno(r.Errno) != unix.ESHUTDOWN {
 		t.Errorf("reply %+v, %v", r, err)
@@ -139,15 +137,8 @@ func TestCancelInManyWrites(t *testing.T) {
 // A machine that was switched off has lost nothing, whatever Serve notices first.
 func TestCancelAfterHangUpIsNoLoss(t *testing.T) {
 	h, l := serving(t)
-	inRead, goOn := make(chan struct{}), make(chan struct{})
-	h.OnCall(func(method string) {
-		if method == "Read" {
-			close(inRead)
-			<-goOn
-		}
-	})
-	must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionRead},
-		Body: vfiotest.Access(0, 0, 4)}))
+	inRead, goOn := h.blockRead()
+	l.post(t, vfiouser.Header{Command: vfiouser.CmdRegionRead}, access(0, 0, 4))
 	<-inRead
 	must(t, l.Close())
 	l.Cancel(peertest.ErrStop)
@@ -172,7 +163,7 @@ func TestCancelUnderTrafficIsNoReset(t *testing.T) {
 		sent := make(chan error, 1)
 		go func() {
 			write := vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply},
-				Body: append(vfiotest.Access(0, 0, 4), 1, 2, 3, 4)}
+				Body: access(0, 0, 4, 1, 2, 3, 4)}
 			for i := 0; ; i++ {
 				if err := l.Send(write); err != nil {
 					sent <- err
@@ -184,10 +175,7 @@ func TestCancelUnderTrafficIsNoReset(t *testing.T) {
 			}
 		}()
 		<-moving
-		l.Cancel(peertest.ErrStop)
-		if err := l.Wait(); !errors.Is(err, peertest.ErrStop) {
-			t.Fatalf("Serve: %v", err)
-		}
+		l.Stop()
 		<-sent
 		if _, err := l.Receive(); !errors.Is(err, io.EOF) {
 			t.Fatalf("the client sees %v", err)
@@ -219,7 +207,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	go func() {
 		for {
 			if err := l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionRead},
-				Body: vfiotest.Access(0, 0, regsSize)}); err != nil {
+				Body: access(0, 0, regsSize)}); err != nil {
 				sent <- err
 				return
 			}
@@ -239,12 +227,10 @@ func TestLateRequestsAreAnswered(t *testing.T) {
 			return
 		}
 		for id, m := range []vfiotest.Message{
-			{Header: vfiouser.Header{Command: vfiouser.CmdRegionRead}, Body: vfiotest.Access(0, 0, 4)},
-			{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply},
-				Body: vfiotest.Access(0, 0, 0)},
-			{Header: vfiouser.Header{Command: vfiouser.CmdSetIRQs}, Body: vfiotest.IRQSet(0x24, vfiouser.IRQMSIX, 0, 1),
-				FDs: []int{0}},
-			{Header: vfiouser.Header{Command: vfiouser.CmdDMAUnmap}, Body: vfiotest.DMAUnmap(0, guestIOVA, 4096)},
+			{Header: head(vfiouser.CmdRegionRead, 0), Body: access(0, 0, 4)},
+			{Header: head(vfiouser.CmdRegionWrite, vfiouser.FlagNoReply), Body: access(0, 0, 0)},
+			{Header: head(vfiouser.CmdSetIRQs, 0), Body: irqSet(0x24, vfiouser.IRQMSIX, 0, 1), FDs: []int{0}},
+			{Header: head(vfiouser.CmdDMAUnmap, 0), Body: dmaUnmap(0, guestIOVA, 4096)},
 		} {
 			m.ID = uint16(id)
 			must(t, l.Send(m))
@@ -259,7 +245,6 @@ func TestLateRequestsAreAnswered(t *testing.T) {
 			t.Errorf("reply %d: %+v, %v", id, r, err)
 		}
 	}
-	if _, err := l.Receive(); !errors.Is(err, io.EOF) {
-		t.Errorf("after the answers: %v", err)
-	}
+	_, err := l.Receive()
+	peertest.WantError(t, "after the answers", err, io.EOF)
 }

@@ -50,27 +50,27 @@ func (s *script) step() error {
 		m.Body[0] = s.next() % 2
 	case 1, 2, 3:
 		iova, size := s.span()
-		m.Command, m.Body = vfiouser.CmdDMAMap, vfiotest.DMAMap(uint32(s.next()%5), uint64(s.next())<<11, iova, size)
+		m.Command, m.Body = vfiouser.CmdDMAMap, dmaMap(uint32(s.next()%5), uint64(s.next())<<11, iova, size)
 		if op&0x40 != 0 {
 			m.FDs = []int{s.mem.FD()}
 		}
 	case 4, 5:
 		iova, size := s.span()
-		m.Command, m.Body = vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(0, iova, size)
+		m.Command, m.Body = vfiouser.CmdDMAUnmap, dmaUnmap(0, iova, size)
 	case 6:
-		m.Command, m.Body = vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(uint32(s.next()%4), 0, 0)
+		m.Command, m.Body = vfiouser.CmdDMAUnmap, dmaUnmap(uint32(s.next()%4), 0, 0)
 	case 7:
 		m.Command, m.Body = vfiouser.CmdGetRegionInfo, append(bare(uint32(s.next()), 0, uint32(s.next()%12), 0), zeros(16)...)
 	case 8:
 		m.Command, m.Body = vfiouser.CmdGetIRQInfo, bare(uint32(s.next()), 0, uint32(s.next()%8), 0)
 	case 9, 10:
 		n := int(s.next() % 4)
-		m.Command, m.Body = vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, int(s.next()%4), int(s.next()%30), n)
+		m.Command, m.Body = vfiouser.CmdSetIRQs, irqSet(0x24, int(s.next()%4), int(s.next()%30), n)
 		for i := range int(s.next() % 4) {
 			m.FDs = append(m.FDs, s.events[i].FD())
 		}
 	case 11:
-		m.Command, m.Body = vfiouser.CmdSetIRQs, vfiotest.IRQSet(uint32(s.next()), int(s.next()%4), int(s.next()%2),
+		m.Command, m.Body = vfiouser.CmdSetIRQs, irqSet(uint32(s.next()), int(s.next()%4), int(s.next()%2),
 			int(s.next()%3))
 	case 12:
 		m.Command, m.Body = vfiouser.CmdRegionRead, access(int(s.next()%10), uint64(s.next())<<5, int(s.next()))

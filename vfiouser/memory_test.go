@@ -52,7 +52,7 @@ func TestMapAndUnmap(t *testing.T) {
 func TestMapWithoutRead(t *testing.T) {
 	h, l := serving(t)
 	m := memory(t, 4096)
-	_, err := l.Request(vfiouser.CmdDMAMap, vfiotest.DMAMap(2, 0, guestIOVA, 4096), 0, m.FD())
+	_, err := l.Request(vfiouser.CmdDMAMap, dmaMap(2, 0, guestIOVA, 4096), 0, m.FD())
 	must(t, err)
 	must(t, h.SetByteAt(guestIOVA, 9))
 	if m.Bytes()[0] != 9 {
@@ -115,7 +115,7 @@ func TestUnmapOfSeveral(t *testing.T) {
 	h.WantCalls("Unmapping 0xfffffffffffff000+0x1000", "MemoryChanged 1")
 
 	// All.
-	_, err := l.Request(vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(2, 0x1000, 0x1000), 24)
+	_, err := l.Request(vfiouser.CmdDMAUnmap, dmaUnmap(2, 0x1000, 0x1000), 24)
 	want(t, err, unix.EINVAL)
 	must(t, l.UnmapAll())
 	h.WantCalls("Unmapping 0x5000+0x1000", "MemoryChanged 0")

@@ -18,18 +18,18 @@ import (
 var le = binary.LittleEndian
 
 func TestVersion(t *testing.T) {
+	const all = `{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"max_dma_maps":65535,`
+	const little = `{"capabilities":{"max_msg_fds":1,"max_data_xfer_size":64,"max_dma_maps":2,"write_multiple":false}}`
 	for _, c := range []struct {
 		name, proposed, answer string
 		minor                  uint16
 	}{
-		{"QEMU",
-			`{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, "max_data_xfer_size": 1048576, "migration": {"pgsize": 4096}, "write_multiple": true}}`,
-			`{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"max_dma_maps":65535,"pgsizes":4096,"write_multiple":true}}`, 0},
-		{"little", `{"capabilities":{"max_msg_fds":1,"max_data_xfer_size":64,"max_dma_maps":2,"write_multiple":false}}`,
-			`{"capabilities":{"max_msg_fds":1,"max_data_xfer_size":64,"max_dma_maps":2,"write_multiple":false}}`, 1},
-		{"much",
-			`{"capabilities":{"max_msg_fds":1000,"max_data_xfer_size":1099511627776,"max_dma_maps":1000000,"pgsizes":18446744073709547520}}`,
-			`{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"max_dma_maps":65535,"pgsizes":18446744073709547520}}`, 65535},
+		{"QEMU", `{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, ` +
+			`"max_data_xfer_size": 1048576, "migration": {"pgsize": 4096}, "write_multiple": true}}`,
+			all + `"pgsizes":4096,"write_multiple":true}}`, 0},
+		{"little", little, little, 1},
+		{"much", `{"capabilities":{"max_msg_fds":1000,"max_data_xfer_size":1099511627776,"max_dma_maps":1000000,` +
+			`"pgsizes":18446744073709547520}}`, all + `"pgsizes":18446744073709547520}}`, 65535},
 		{"pages of all sizes", `{"capabilities":{"pgsizes":18446744073709551615}}`,
 			`{"capabilities":{"pgsizes":18446744073709547520}}`, 0},
 		{"pages smaller than there are", `{"capabilities":{"pgsizes":2049}}`, `{"capabilities":{}}`, 0},
@@ -43,13 +43,10 @@ func TestVersion(t *testing.T) {
 			l := h.dial()
 			got, err := l.Version(0, c.minor, c.proposed)
 			must(t, err)
-			if got != c.answer {
-				t.Errorf("answer %s, wanted %s", got, c.answer)
-			}
+			testkit.Equal(t, "answer", got, c.answer)
 			h.works(l, guestIOVA)
-			if _, err := l.Version(0, 0, ""); !errors.Is(err, unix.EINVAL) {
-				t.Errorf("second VERSION: %v", err)
-			}
+			_, err = l.Version(0, 0, "")
+			want(t, err, unix.EINVAL)
 		})
 	}
 }
@@ -57,8 +54,7 @@ func TestVersion(t *testing.T) {
 func TestConnectAsQEMU(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
-	a, b, err := vfiotest.Pair()
-	must(t, err)
+	a, b := testkit.SocketPair(t)
 	result := make(chan error, 1)
 	go func() { result <- h.server.Serve(t.Context(), b) }()
 	c, err := vfiotest.Connect(a)
@@ -126,11 +122,8 @@ func TestRegionsAreReadAndWritten(t *testing.T) {
 // A posted WRITE_MULTI is what QEMU sends when it has much to say (proxy.c).
 func TestPostedWriteMulti(t *testing.T) {
 	h, l := serving(t)
-	body := le.AppendUint64(nil, 1)
-	body = append(append(body, vfiotest.Access(2, 4, 4)...), 9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff)
-	must(t,
-		l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWriteMulti, Flags: vfiouser.FlagNoReply},
-			Body: body}))
+	body := multi(1, access(2, 4, 4, 9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff))
+	l.post(t, vfiouser.Header{Command: vfiouser.CmdRegionWriteMulti, Flags: vfiouser.FlagNoReply}, body)
 	must(t, l.Reset())
 	h.WantCalls("Write 2 0x4 09 00 00 00", "Reset")
 }
@@ -220,7 +213,7 @@ func TestInterrupts(t *testing.T) {
 		}
 	}
 	// None for several.
-	_, err := l.Request(vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, vfiouser.IRQMSIX, 20, 2), 0)
+	_, err := l.Request(vfiouser.CmdSetIRQs, irqSet(0x24, vfiouser.IRQMSIX, 20, 2), 0)
 	must(t, err)
 	testkit.Equal(t, "eventfds are left", h.irqs(), vfiouser.MaxFDs-2)
 	must(t, l.DisableIRQs(vfiouser.IRQMSIX))
@@ -235,10 +228,9 @@ func TestSeveralRequestsInFlight(t *testing.T) {
 	m := memory(t, guestSize)
 	const n = 64
 	for i := range uint16(n) {
-		must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{ID: 1000 + i, Command: vfiouser.CmdDMAMap},
-			Body: vfiotest.DMAMap(3, uint64(i)*4096, guestIOVA+uint64(i)*8192, 4096), FDs: []int{m.FD()}}))
-		must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{ID: 7, Command: vfiouser.CmdDMAMap},
-			Body: vfiotest.DMAMap(1, 0, guestIOVA+uint64(i)*8192+4096, 4096)}))
+		at := guestIOVA + uint64(i)*8192
+		l.post(t, vfiouser.Header{ID: 1000 + i, Command: vfiouser.CmdDMAMap}, dmaMap(3, uint64(i)*4096, at, 4096), m.FD())
+		l.post(t, vfiouser.Header{ID: 7, Command: vfiouser.CmdDMAMap}, dmaMap(1, 0, at+4096, 4096))
 	}
 	for i := range uint16(n) {
 		for _, id := range []uint16{1000 + i, 7} {
@@ -256,8 +248,7 @@ func TestSeveralRequestsInFlight(t *testing.T) {
 
 func TestServeTwice(t *testing.T) {
 	h, l := serving(t)
-	a, b, err := vfiotest.Pair()
-	must(t, err)
+	a, b := testkit.SocketPair(t)
 	defer a.Close()
 	peertest.WantError(t, "second Serve", h.server.Serve(t.Context(), b), vfiouser.ErrBusy)
 	h.works(l, guestIOVA)

@@ -55,8 +55,9 @@ func New(sock *net.UnixConn) *Client { return &Client{sock: peer.Socket{UnixConn
 // Connect negotiates the version on sock, which the client owns from then on, as QEMU does.
 func Connect(sock *net.UnixConn) (*Client, error) {
 	c := New(sock)
-	const qemu = `{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, "max_data_xfer_size": 1048576, ` +
-		`"migration": {"pgsize": 4096, "max_bitmap_size": 268435456}, "write_multiple": true}}`
+	const qemu = `{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, ` +
+		`"max_data_xfer_size": 1048576, "migration": {"pgsize": 4096, "max_bitmap_size": 268435456}, ` +
+		`"write_multiple": true}}`
 	caps, err := c.Version(0, 0, qemu)
 	if err != nil {
 		sock.Close()
