@@ -18,25 +18,21 @@ import (
 func TestGoldenMessages(t *testing.T) {
 	var head [HeaderLen]byte
 	(&Header{ID: 0x1234, Command: CmdRegionWrite, Size: 0x24, Flags: FlagNoReply, Errno: 5}).encode(&head)
-	m := dmaMap{Argsz: 32, Flags: dmaRead | dmaWrite, Offset: 0xc0000, IOVA: 0x1_0000_0000, Size: 0x8000}
-	u := dmaUnmap{Argsz: 24, Flags: unmapAll, IOVA: 1, Size: 2}
-	i := irqSet{Argsz: 20, Flags: irqFDs | irqTrigger, Index: IRQMSIX, Start: 3, Count: 1}
-	r := regionInfo{Argsz: 32, Flags: regionRead | regionWrite, Index: 7, Caps: 0, Size: 256, Offset: 9}
-	a := access{offset: 0x14, region: 2, count: 4}
 	for _, c := range []struct {
 		name string
 		got  []byte
 		want string
 	}{
 		{"header", head[:], "34120a00 24000000 10000000 05000000"},
-		{"DMA_MAP", peer.Append(nil, m),
+		{"DMA_MAP", peer.Append(nil, dmaMap{32, dmaRead | dmaWrite, 0xc0000, 0x1_0000_0000, 0x8000}),
 			"20000000 03000000 00000c00 00000000 00000000 01000000 00800000 00000000"},
-		{"DMA_UNMAP", peer.Append(nil, u),
+		{"DMA_UNMAP", peer.Append(nil, dmaUnmap{24, unmapAll, 1, 2}),
 			"18000000 02000000 01000000 00000000 02000000 00000000"},
-		{"SET_IRQS", peer.Append(nil, i), "14000000 24000000 02000000 03000000 01000000"},
-		{"GET_REGION_INFO", peer.Append(nil, r),
+		{"SET_IRQS", peer.Append(nil, irqSet{20, irqFDs | irqTrigger, IRQMSIX, 3, 1}),
+			"14000000 24000000 02000000 03000000 01000000"},
+		{"GET_REGION_INFO", peer.Append(nil, regionInfo{32, regionRead | regionWrite, 7, 0, 256, 9}),
 			"20000000 03000000 07000000 00000000 00010000 00000000 09000000 00000000"},
-		{"REGION_READ", a.encoded(), "14000000 00000000 02000000 04000000"},
+		{"REGION_READ", (&access{offset: 0x14, region: 2, count: 4}).encoded(), "14000000 00000000 02000000 04000000"},
 	} {
 		testkit.Equal(t, c.name, hex.EncodeToString(c.got), strings.ReplaceAll(c.want, " ", ""))
 	}

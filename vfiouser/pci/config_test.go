@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 

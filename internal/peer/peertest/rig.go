@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -154,6 +156,42 @@ func WantError(t testkit.T, what string, err, want error) {
 	if !errors.Is(err, want) {
 		t.Errorf("%s: error %v, want %v", what, err, want)
 	}
+}
+
+// Script is a fuzzer's bytes, from which a session is played.
+type Script []byte
+
+// Next takes a byte; there are zeros at the end.
+func (s *Script) Next() byte {
+	if len(*s) == 0 {
+		return 0
+	}
+	b := (*s)[0]
+	*s = (*s)[1:]
+	return b
+}
+
+// Play has step send one message after the other until the script is at its end or Serve has ended, reads all
+// answers, and hangs up. It fails the test if Serve ends with an error that is none of these.
+func (s *Script) Play(t testing.TB, sock *net.UnixConn, served *Served, step func() error, errs ...error) {
+	t.Helper()
+	drained := make(chan error, 1)
+	go func() { // the answers, so that nobody waits for room
+		_, err := io.Copy(io.Discard, sock)
+		drained <- err
+	}()
+	for len(*s) > 0 {
+		if err := step(); err != nil {
+			break // Serve has ended
+		}
+	}
+	_ = sock.CloseWrite()
+	err := served.Wait()
+	if err != nil && !slices.ContainsFunc(errs, func(e error) bool { return errors.Is(err, e) }) {
+		t.Errorf("Serve: %v", err)
+	}
+	<-drained
+	_ = sock.Close()
 }
 
 // Logs keeps log lines.
