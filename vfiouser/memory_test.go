@@ -123,6 +123,30 @@ func TestUnmapOfSeveral(t *testing.T) {
 	h.WantCalls()
 }
 
+// unmap unmaps a range, or all.
+func (l *link) unmap(all bool, iova, size uint64) error {
+	if all {
+		return l.UnmapAll()
+	}
+	return l.Unmap(iova, size)
+}
+
+// unmapWaits begins to unmap while a worker is inside the space, and returns when waiting says that this waits.
+func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting func() bool) (unmapped chan error) {
+	t.Helper()
+	unmapped = make(chan error, 1)
+	go func() { unmapped <- l.unmap(all, iova, size) }()
+	for !waiting() {
+		runtime.Gosched()
+	}
+	select {
+	case err := <-unmapped:
+		t.Fatalf("unmapped under a worker: %v", err)
+	default:
+	}
+	return unmapped
+}
+
 // The reply to an unmap comes when the device is told and no worker is inside the space; while it waits nothing else is
 // answered.
 //
@@ -145,23 +169,10 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 		token := h.Space.Enter()
 		segs, err := h.Space.Translate(nil, guestIOVA, 1, dma.Write)
 		must(t, err)
-		unmapped := make(chan error, 1)
-		go func() {
-			if all {
-				unmapped <- l.UnmapAll()
-			} else {
-				unmapped <- l.Unmap(guestIOVA, 4096)
-			}
-		}()
-		<-told
-		for len(h.Space.Regions()) > 0 { // until the range is gone for those who enter now
-			runtime.Gosched()
-		}
-		select {
-		case err := <-unmapped:
-			t.Fatalf("unmapped under a worker: %v", err)
-		default:
-		}
+		unmapped := l.unmapWaits(t, all, guestIOVA, 4096, func() bool {
+			<-told
+			return len(h.Space.Regions()) == 0 // the range is gone for those who enter now
+		})
 		_, err = dma.NewCopier().Write(segs, []byte{42}) // still mapped for who was inside
 		must(t, err)
 		h.Space.Leave(token)
@@ -259,34 +270,19 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 		h := newHost(t)
 		l := h.connect()
 		m := memory(t, guestSize)
-		unmap := func() error {
-			if all {
-				return l.UnmapAll()
-			}
-			return l.Unmap(0, 1<<40)
-		}
 		fill := func() {
 			for i := range uint64(200) {
 				must(t, l.MapRange(i<<13, 4096, m.FD(), 0, true))
 			}
 		}
 		fill()
-		must(t, unmap())
+		must(t, l.unmap(all, 0, 1<<40))
 		if n := h.Space.Waits(); n != 0 || len(h.Space.Regions()) != 0 {
 			t.Errorf("waited %d times for nobody; %d regions are left", n, len(h.Space.Regions()))
 		}
 		fill()
 		token := h.Space.Enter()
-		unmapped := make(chan error, 1)
-		go func() { unmapped <- unmap() }()
-		for h.Space.Waits() == 0 {
-			runtime.Gosched()
-		}
-		select {
-		case err := <-unmapped:
-			t.Fatalf("unmapped under a worker: %v", err)
-		default:
-		}
+		unmapped := l.unmapWaits(t, all, 0, 1<<40, func() bool { return h.Space.Waits() > 0 })
 		h.Space.Leave(token)
 		must(t, <-unmapped)
 		if n := h.Space.Waits(); n != 1 || len(h.Space.Regions()) != 0 {

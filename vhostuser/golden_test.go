@@ -27,7 +27,7 @@ func TestGoldenRequests(t *testing.T) {
 	}{
 		{"GET_FEATURES", func(f *Frontend) error { _, err := f.queryU64(GetFeatures); return err },
 			"01000000 01000000 00000000", 0, "2080000070010000"},
-		{"SET_FEATURES", func(f *Frontend) error { return f.command(SetFeatures, le.AppendUint64(nil, 0x170008020)) },
+		{"SET_FEATURES", func(f *Frontend) error { return f.command(SetFeatures, u64Body(0x170008020)) },
 			"02000000 09000000 08000000 2080007001000000", 0, ok},
 		{"SET_OWNER", func(f *Frontend) error { return f.command(SetOwner, nil) }, "03000000 09000000 00000000", 0, ok},
 		{"RESET_OWNER", func(f *Frontend) error { return f.command(ResetOwner, nil) }, "04000000 09000000 00000000", 0, ok},
@@ -63,7 +63,7 @@ func TestGoldenRequests(t *testing.T) {
 		{"GET_PROTOCOL_FEATURES", func(f *Frontend) error { _, err := f.queryU64(GetProtocolFeatures); return err },
 			"0f000000 01000000 00000000", 0, ok},
 		{"SET_PROTOCOL_FEATURES", func(f *Frontend) error {
-			return f.command(SetProtocolFeatures, le.AppendUint64(nil, uint64(allProtocol)))
+			return f.command(SetProtocolFeatures, u64Body(uint64(allProtocol)))
 		},
 			"10000000 09000000 08000000 3da2010000000000", 0, ok},
 		{"GET_QUEUE_NUM", func(f *Frontend) error { _, err := f.queryU64(GetQueueNum); return err },

@@ -3,6 +3,7 @@ package vfiotest
 import (
 	"fmt"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/vfiouser"
 )
 
@@ -131,10 +132,4 @@ func (c *Client) Reset() error {
 	return err
 }
 
-func words(ws ...uint32) []byte {
-	var b []byte
-	for _, w := range ws {
-		b = le.AppendUint32(b, w)
-	}
-	return b
-}
+func words(ws ...uint32) []byte { return peer.Append(nil, ws) }
