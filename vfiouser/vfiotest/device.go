@@ -3,7 +3,6 @@ package vfiotest
 import (
 	"fmt"
 
-	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/vfiouser"
 )
 
@@ -132,4 +131,10 @@ func (c *Client) Reset() error {
 	return err
 }
 
-func words(ws ...uint32) []byte { return peer.Append(nil, ws) }
+func words(ws ...uint32) []byte {
+	var b []byte
+	for _, w := range ws {
+		b = le.AppendUint32(b, w)
+	}
+	return b
+}

@@ -69,12 +69,19 @@ func (c *Client) MapRange(iova, size uint64, fd int, off uint64, write bool) err
 
 // DMAMap returns the body of a DMA_MAP.
 func DMAMap(flags uint32, off, iova, size uint64) []byte {
-	return le.AppendUint64(le.AppendUint64(le.AppendUint64(words(32, flags), off), iova), size)
+	b := le.AppendUint32(nil, 32)
+	b = le.AppendUint32(b, flags)
+	b = le.AppendUint64(b, off)
+	b = le.AppendUint64(b, iova)
+	return le.AppendUint64(b, size)
 }
 
 // DMAUnmap returns the body of a DMA_UNMAP.
 func DMAUnmap(flags uint32, iova, size uint64) []byte {
-	return le.AppendUint64(le.AppendUint64(words(24, flags), iova), size)
+	b := le.AppendUint32(nil, 24)
+	b = le.AppendUint32(b, flags)
+	b = le.AppendUint64(b, iova)
+	return le.AppendUint64(b, size)
 }
 
 // Unmap unmaps what Map or MapRange mapped. When it returns the device does not touch it any more.
