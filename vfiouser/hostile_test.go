@@ -184,7 +184,7 @@ var refusals = []struct {
 	{"DMA_MAP with an offset that overflows", unix.EINVAL, vfiouser.CmdDMAMap, dmaMap(3, 1<<64-4096, 0, 8192),
 		"memory", ""},
 	{"DMA_MAP of a byte", unix.EINVAL, vfiouser.CmdDMAMap, dmaMap(3, 0, 0, 1),
-		"memory", "[0x0, +0x1) from offset 0x0 of its file: not whole pages of 4096 bytes"},
+		"memory", "DMA_MAP: [0x0, +0x1) from offset 0x0 of its file: not whole pages of 4096 bytes"},
 	{"DMA_MAP of a page and a byte", unix.EINVAL, vfiouser.CmdDMAMap, dmaMap(3, 0, 0, 4097), "memory", "not whole pages"},
 	{"DMA_MAP from within a page", unix.EINVAL, vfiouser.CmdDMAMap, dmaMap(3, 0, 2048, 4096),
 		"memory", "not whole pages"},
@@ -316,7 +316,7 @@ func TestHostileVersions(t *testing.T) {
 	}{
 		{"none", vfiouser.CmdGetInfo, string(zeros(16)), "before VERSION"},
 		{"none, and a map", vfiouser.CmdDMAMap, string(dmaMap(3, 0, 0, 4096)), "before VERSION"},
-		{"major 1", vfiouser.CmdVersion, "\x01\x00\x00\x00", "speaks 1.0"},
+		{"major 1", vfiouser.CmdVersion, "\x01\x00\x00\x00", "VERSION: the client speaks 1.0"},
 		{"no NUL", vfiouser.CmdVersion, v00 + "{}", "NUL"},
 		{"NUL within", vfiouser.CmdVersion, v00 + "{}\x00{}\x00", "NUL"},
 		{"no JSON", vfiouser.CmdVersion, v00 + "{\x00", "version data"},

@@ -20,7 +20,7 @@ func (s *session) vectors(i uint32) uint32 {
 func (s *session) getIRQInfo(m *message) error {
 	i := peer.Decode[irqInfo](m.body)
 	if i.Argsz < irqInfoLen || i.Index >= NumIRQs {
-		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, i.Argsz, i.Index, unix.EINVAL)
+		return fmt.Errorf("argsz %d, index %d: %w", i.Argsz, i.Index, unix.EINVAL)
 	}
 	i = irqInfo{Argsz: irqInfoLen, Index: i.Index, Count: s.vectors(i.Index)}
 	if i.Count > 0 {
@@ -39,39 +39,36 @@ func (s *session) setIRQs(m *message) error {
 	n := s.vectors(i.Index)
 	switch {
 	case i.Argsz < irqSetLen || i.Index >= NumIRQs:
-		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, i.Argsz, i.Index, unix.EINVAL)
+		return fmt.Errorf("argsz %d, index %d: %w", i.Argsz, i.Index, unix.EINVAL)
 	case i.Start > n || i.Count > n-i.Start:
-		return fmt.Errorf("%v: index %d: vectors [%d, +%d) of %d: %w", m.Command, i.Index, i.Start, i.Count, n, unix.EINVAL)
+		return fmt.Errorf("index %d: vectors [%d, +%d) of %d: %w", i.Index, i.Start, i.Count, n, unix.EINVAL)
 	case i.Flags&irqFDs == 0 && m.fds.Len() > 0:
-		return fmt.Errorf("%v: flags %#x with %d descriptors: %w", m.Command, i.Flags, m.fds.Len(), unix.EINVAL)
+		return fmt.Errorf("flags %#x with %d descriptors: %w", i.Flags, m.fds.Len(), unix.EINVAL)
 	}
 	switch i.Flags {
 	case irqFDs | irqTrigger:
 		return s.setEvents(m, &i)
-	case irqNone | irqTrigger:
-		if i.Start == 0 && i.Count == 0 { // "disables all interrupts of the index"
-			return s.disableIRQs(m, i.Index)
+	case irqNone | irqTrigger, irqBool | irqTrigger:
+		if i.Flags&irqNone != 0 && i.Start == 0 && i.Count == 0 { // "disables all interrupts of the index"
+			return s.disableIRQs(i.Index)
 		}
-		return fmt.Errorf("%v: the client cannot trigger interrupts: %w", m.Command, unix.ENOTSUP)
-	case irqBool | irqTrigger:
-		return fmt.Errorf("%v: the client cannot trigger interrupts: %w", m.Command, unix.ENOTSUP)
+		return fmt.Errorf("the client cannot trigger interrupts: %w", unix.ENOTSUP)
 	case irqNone | irqMask, irqBool | irqMask, irqFDs | irqMask, irqNone | irqUnmask, irqBool | irqUnmask,
 		irqFDs | irqUnmask:
-		return fmt.Errorf("%v: interrupts cannot be masked here: %w", m.Command, unix.ENOTSUP)
+		return fmt.Errorf("interrupts cannot be masked here: %w", unix.ENOTSUP)
 	}
-	return fmt.Errorf("%v: flags %#x: not one kind of data and one action: %w", m.Command, i.Flags, unix.EINVAL)
+	return fmt.Errorf("flags %#x: not one kind of data and one action: %w", i.Flags, unix.EINVAL)
 }
 
 // setEvents gives each vector of i its eventfd, or all of them none: "If no file descriptors are
 // provided, this de-assigns the specified previously configured interrupts".
 func (s *session) setEvents(m *message, i *irqSet) error {
 	if i.Count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.Count {
-		return fmt.Errorf("%v: index %d: %d descriptors for %d vectors: %w", m.Command, i.Index, m.fds.Len(), i.Count,
-			unix.EINVAL)
+		return fmt.Errorf("index %d: %d descriptors for %d vectors: %w", i.Index, m.fds.Len(), i.Count, unix.EINVAL)
 	}
 	for k := range m.fds.Len() { // all before the first is given away
 		if err := scm.CheckEvent(m.fds.At(k)); err != nil {
-			return fmt.Errorf("%v: index %d: vector %d: %w", m.Command, i.Index, int(i.Start)+k, err)
+			return fmt.Errorf("index %d: vector %d: %w", i.Index, int(i.Start)+k, err)
 		}
 	}
 	for k := range int(i.Count) {
@@ -80,16 +77,16 @@ func (s *session) setEvents(m *message, i *irqSet) error {
 			fd = m.fds.Take(k)
 		}
 		if err := s.dev.SetIRQ(int(i.Index), int(i.Start)+k, fd); err != nil {
-			return fmt.Errorf("%v: index %d: vector %d: %w", m.Command, i.Index, int(i.Start)+k, err)
+			return fmt.Errorf("index %d: vector %d: %w", i.Index, int(i.Start)+k, err)
 		}
 	}
 	return nil
 }
 
 // disableIRQs is no error where there are none: QEMU disables whatever it may have enabled.
-func (s *session) disableIRQs(m *message, index uint32) error {
+func (s *session) disableIRQs(index uint32) error {
 	if s.vectors(index) == 0 {
 		return nil
 	}
-	return peer.Wrap(s.dev.DisableIRQs(int(index)), "%v: index %d", m.Command, index)
+	return peer.Wrap(s.dev.DisableIRQs(int(index)), "index %d", index)
 }

@@ -27,11 +27,11 @@ const pageSize = 4096
 func (s *session) dmaMap(m *message) error {
 	d := peer.Decode[dmaMap](m.body)
 	if d.Argsz < dmaMapLen || d.Flags == 0 || d.Flags&^(dmaRead|dmaWrite) != 0 {
-		return fmt.Errorf("%v: argsz %d, flags %#x: %w", m.Command, d.Argsz, d.Flags, unix.EINVAL)
+		return fmt.Errorf("argsz %d, flags %#x: %w", d.Argsz, d.Flags, unix.EINVAL)
 	}
 	if (d.IOVA|d.Size|d.Offset)%pageSize != 0 {
-		return fmt.Errorf("%v: [%#x, +%#x) from offset %#x of its file: not whole pages of %d bytes: %w",
-			m.Command, d.IOVA, d.Size, d.Offset, pageSize, unix.EINVAL)
+		return fmt.Errorf("[%#x, +%#x) from offset %#x of its file: not whole pages of %d bytes: %w",
+			d.IOVA, d.Size, d.Offset, pageSize, unix.EINVAL)
 	}
 	// A range that may be written and not read (an IOMMU's) is taken for one that may be both: it is
 	// the guest's own memory that its driver gave us to write to.
@@ -48,7 +48,7 @@ func (s *session) dmaMap(m *message) error {
 		err = s.space.Add(to)
 	}
 	if err != nil {
-		return fmt.Errorf("%v: %w", m.Command, err)
+		return err
 	}
 	if to.NoAccess && !to.ReadOnly && !s.unshared {
 		s.unshared = true // once: there may be many, and some are no loss (video memory)
@@ -72,9 +72,9 @@ func (s *session) dmaUnmap(m *message) error {
 	d := peer.Decode[dmaUnmap](m.body)
 	switch {
 	case d.Argsz < dmaUnmapLen || d.Flags&^(unmapDirty|unmapAll) != 0:
-		return fmt.Errorf("%v: argsz %d, flags %#x: %w", m.Command, d.Argsz, d.Flags, unix.EINVAL)
+		return fmt.Errorf("argsz %d, flags %#x: %w", d.Argsz, d.Flags, unix.EINVAL)
 	case d.Flags&unmapDirty != 0:
-		return fmt.Errorf("%v: dirty pages are not logged: %w", m.Command, unix.ENOTSUP)
+		return fmt.Errorf("dirty pages are not logged: %w", unix.ENOTSUP)
 	}
 	unmap := s.unmap
 	if d.Flags&unmapAll != 0 {
@@ -82,7 +82,7 @@ func (s *session) dmaUnmap(m *message) error {
 	}
 	n, err := unmap(&d)
 	if err != nil {
-		return fmt.Errorf("%v: %w", m.Command, err)
+		return err
 	}
 	if n > 0 {
 		s.dev.MemoryChanged()

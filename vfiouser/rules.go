@@ -48,18 +48,17 @@ var rules = [...]rule{
 // ruleFor checks a message against what is served.
 func ruleFor(m *message) (*rule, error) {
 	if int(m.Command) >= len(rules) || rules[m.Command].name == "" {
-		return nil, fmt.Errorf("%v: unknown: %w", m.Command, unix.ENOTSUP)
+		return nil, fmt.Errorf("unknown: %w", unix.ENOTSUP)
 	}
 	ru := &rules[m.Command]
 	if ru.unserved != "" {
-		return nil, fmt.Errorf("%v: %s: %w", m.Command, ru.unserved, unix.ENOTSUP)
+		return nil, fmt.Errorf("%s: %w", ru.unserved, unix.ENOTSUP)
 	}
 	if n := uint32(len(m.body)); n < ru.body.min || n > ru.body.max {
-		return nil, fmt.Errorf("%v: payload of %d bytes, not %d to %d: %w", m.Command, n, ru.body.min, ru.body.max,
-			unix.EINVAL)
+		return nil, fmt.Errorf("payload of %d bytes, not %d to %d: %w", n, ru.body.min, ru.body.max, unix.EINVAL)
 	}
 	if n := uint32(m.fds.Len()); n < ru.fds.min || n > ru.fds.max {
-		return nil, fmt.Errorf("%v: %d descriptors, not %d to %d: %w", m.Command, n, ru.fds.min, ru.fds.max, unix.EINVAL)
+		return nil, fmt.Errorf("%d descriptors, not %d to %d: %w", n, ru.fds.min, ru.fds.max, unix.EINVAL)
 	}
 	return ru, nil
 }

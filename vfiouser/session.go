@@ -68,6 +68,9 @@ func (s *session) serveOne() error {
 				time.Since(start))
 		}
 	}
+	if err != nil {
+		err = fmt.Errorf("%v: %w", m.Command, err)
+	}
 	switch {
 	case errors.Is(err, ErrBadMessage):
 		s.fail(m)
@@ -114,11 +117,11 @@ func (s *session) refused(m *message, err error) {
 	s.refusals.Refused(level, fmt.Sprint(m.Command), "posted", m.Flags&FlagNoReply != 0, "error", err)
 }
 
-func (s *session) reset(m *message) error {
+func (s *session) reset(*message) error {
 	if !s.info.Reset {
-		return fmt.Errorf("%v: the device has no reset: %w", m.Command, unix.ENOTSUP)
+		return fmt.Errorf("the device has no reset: %w", unix.ENOTSUP)
 	}
-	return peer.Wrap(s.dev.Reset(), "%v", m.Command)
+	return s.dev.Reset()
 }
 
 // end gives back everything the connection had.
