@@ -182,7 +182,7 @@ func TestCancelUnderTrafficIsNoReset(t *testing.T) {
 		}
 		h.Take()
 	}
-	h.friendly()
+	h.servesAnother()
 }
 
 func TestCancelBeforeServe(t *testing.T) {
@@ -190,10 +190,10 @@ func TestCancelBeforeServe(t *testing.T) {
 	h := newHost(t)
 	l := h.dial()
 	l.Stop()
-	h.friendly()
+	h.servesAnother()
 }
 
-// A client that never reads its answers stops nobody but itself.
+// A client that never reads its answers stops only itself.
 func TestClientThatDoesNotRead(t *testing.T) {
 	h, l := serving(t)
 	reads := make(chan struct{}, 1)

@@ -124,6 +124,6 @@ func FuzzSession(f *testing.F) {
 		l := h.dial()
 		s := &script{Script: b, l: l, mem: memory(t, 1<<17), events: [3]*vfiotest.Event{event(t), event(t), event(t)}}
 		s.Play(t, l.Conn(), l.Served, s.step, vfiouser.ErrBadMessage, io.ErrUnexpectedEOF)
-		h.friendly()
+		h.servesAnother()
 	})
 }

@@ -73,7 +73,7 @@ func (d *recorder) Info() vfiouser.Info { return d.info }
 func (d *recorder) inside(region int, off uint64, b []byte, write bool) {
 	r := d.info.Regions[region]
 	if off > r.Size || uint64(len(b)) > r.Size-off || len(b) == 0 || write && !r.Write || !write && !r.Read {
-		d.Complain("access to region %d [%#x, +%#x)", region, off, len(b))
+		d.Errorf("access to region %d [%#x, +%#x)", region, off, len(b))
 	}
 }
 
@@ -107,7 +107,7 @@ func (d *recorder) WriteRegion(region int, off uint64, b []byte) error {
 
 func (d *recorder) SetIRQ(index, vector, fd int) error {
 	if index != vfiouser.IRQMSIX || vector < 0 || vector >= vectors {
-		d.Complain("SetIRQ %d %d", index, vector)
+		d.Errorf("SetIRQ %d %d", index, vector)
 	}
 	err := d.Note("SetIRQ", " %d %d %t", index, vector, fd >= 0)
 	d.mu.Lock()
@@ -173,7 +173,7 @@ func (d *recorder) Unmapping(iova, size uint64) {
 			return
 		}
 	}
-	d.Complain("Unmapping %#x+%#x, which is not mapped", iova, size)
+	d.Errorf("Unmapping %#x+%#x, which is not mapped", iova, size)
 }
 
 func (d *recorder) MemoryChanged() { _ = d.Note("MemoryChanged", " %d", len(d.Space.Regions())) }
@@ -206,7 +206,7 @@ func serving(t testing.TB) (*host, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
 	h := newHost(t)
-	t.Cleanup(h.friendly)
+	t.Cleanup(h.servesAnother)
 	return h, h.connect()
 }
 
@@ -304,8 +304,8 @@ func (h *host) works(l *link, iova uint64) {
 	must(h.t, l.Unmap(iova, 8192))
 }
 
-// friendly shows that a host serves a connection of its own.
-func (h *host) friendly() {
+// servesAnother shows that a host serves a connection of its own.
+func (h *host) servesAnother() {
 	h.t.Helper()
 	h.OnCall(nil)
 	l := h.connect()

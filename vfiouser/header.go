@@ -81,7 +81,7 @@ func (h *Header) encode(b *[HeaderLen]byte) {
 	le.PutUint32(b[12:], h.Errno)
 }
 
-// check refuses a header after which nobody knows where the next message begins, or whose it is.
+// check refuses a header that does not tell where the next message begins, or that is no command.
 func (h *Header) check() error {
 	switch {
 	case h.Size < HeaderLen:

@@ -298,7 +298,7 @@ func TestHostileClients(t *testing.T) {
 			if n := strings.Count(h.Logs.String(), "\n"); n > 24 {
 				t.Errorf("%d lines of log", n)
 			}
-			h.friendly()
+			h.servesAnother()
 		})
 	}
 }
@@ -336,7 +336,7 @@ func TestHostileVersions(t *testing.T) {
 				t.Errorf("Serve: %v, wanted %q", err, a.says)
 			}
 			l.Close()
-			h.friendly()
+			h.servesAnother()
 		})
 	}
 }

@@ -31,7 +31,7 @@ func (s *session) getIRQInfo(m *message) error {
 }
 
 // setIRQs assigns eventfds to vectors, or takes them away. QEMU sends a vector's again whenever the
-// guest unmasks it, with no descriptor for a vector that nobody listens to (gve.md, section 2).
+// guest unmasks it, with no descriptor for a vector without a listener (gve.md, section 2).
 // Masking and triggering by message are for what a device with an eventfd per vector does not have:
 // level-triggered interrupts, and tests of the client.
 func (s *session) setIRQs(m *message) error {

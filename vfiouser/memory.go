@@ -50,8 +50,8 @@ func (s *session) dmaMap(m *message) error {
 	if err != nil {
 		return err
 	}
-	if to.NoAccess && !to.ReadOnly && !s.unshared {
-		s.unshared = true // once: there may be many, and some are no loss (video memory)
+	if to.NoAccess && !to.ReadOnly && !s.warnedUnshared {
+		s.warnedUnshared = true // once: there may be many, and some are no loss (video memory)
 		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.IOVA),
 			"size", d.Size, "hint", shareHint)
 	}

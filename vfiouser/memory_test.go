@@ -171,9 +171,9 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 		must(t, err)
 		unmapped := l.unmapWaits(t, all, guestIOVA, 4096, func() bool {
 			<-told
-			return len(h.Space.Regions()) == 0 // the range is gone for those who enter now
+			return len(h.Space.Regions()) == 0 // the range is gone for workers that enter now
 		})
-		_, err = dma.NewCopier().Write(segs, []byte{42}) // still mapped for who was inside
+		_, err = dma.NewCopier().Write(segs, []byte{42}) // still mapped for a worker that was inside
 		must(t, err)
 		h.Space.Leave(token)
 		must(t, <-unmapped)
@@ -278,7 +278,7 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 		fill()
 		must(t, l.unmap(all, 0, 1<<40))
 		if n := h.Space.Waits(); n != 0 || len(h.Space.Regions()) != 0 {
-			t.Errorf("waited %d times for nobody; %d regions are left", n, len(h.Space.Regions()))
+			t.Errorf("waited %d times without a worker; %d regions are left", n, len(h.Space.Regions()))
 		}
 		fill()
 		token := h.Space.Enter()

@@ -112,7 +112,7 @@ func (s *session) regionWriteMulti(m *message) error {
 	}
 	for i := range int(n) {
 		select {
-		case <-s.over:
+		case <-s.stop:
 			return fmt.Errorf("after %d of %d writes: %w", i, n, unix.ESHUTDOWN)
 		default:
 		}

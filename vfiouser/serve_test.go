@@ -164,7 +164,7 @@ func TestDeviceErrorsAreAnswered(t *testing.T) {
 		must(t, c.do())
 	}
 	h.FailWith("Write", unix.EAGAIN)
-	must(t, l.Post(0, 0, []byte{1})) // nobody hears of it
+	must(t, l.Post(0, 0, []byte{1})) // not answered
 	h.FailWith("Write", nil)
 	h.works(l, guestIOVA)
 }
@@ -253,14 +253,14 @@ func TestServeTwice(t *testing.T) {
 	peertest.WantError(t, "second Serve", h.server.Serve(t.Context(), b), vfiouser.ErrBusy)
 	h.works(l, guestIOVA)
 	must(t, l.HangUp())
-	h.friendly()
+	h.servesAnother()
 }
 
 func TestNilLog(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
 	h.server = vfiouser.NewServer(h.recorder, h.Space, nil)
-	h.friendly()
+	h.servesAnother()
 }
 
 func TestCommandNames(t *testing.T) {

@@ -23,7 +23,7 @@ type Server struct {
 }
 
 // NewServer returns a Server for dev. What a client maps is in space while a connection lasts;
-// nobody else changes space. A nil log discards.
+// nothing else changes space. A nil log discards.
 func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -48,9 +48,9 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	err, cause := peer.Serve(ctx, s.space, func() {
 		// The read that runs ends, and each later one; an answer on its way has a moment to arrive.
 		_ = sock.SetReadDeadline(time.Unix(1, 0))
-		_ = sock.SetWriteDeadline(time.Now().Add(farewellTime))
+		_ = sock.SetWriteDeadline(time.Now().Add(drainTimeout))
 	}, ses.serveOne)
-	hungUp := err == nil || errors.Is(err, io.ErrUnexpectedEOF) || ses.gone()
+	hungUp := err == nil || errors.Is(err, io.ErrUnexpectedEOF) || ses.peerClosed()
 	if cause != nil {
 		err = cause
 	}
@@ -59,7 +59,7 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 		s.log.Info("vfio-user client disconnected")
 		return err
 	}
-	ses.farewell()
+	ses.drain()
 	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect"), and takes a memory map that
 	// it cannot tell anybody of for the end (hw/vfio/listener.c; measured with a reboot).
 	s.log.Error("the guest has lost a device: reads of its registers give all ones, writes go nowhere, its driver "+

@@ -19,13 +19,13 @@ type session struct {
 	dev   Device
 	space *dma.Space
 	log   *slog.Logger
-	over  <-chan struct{} // closed when Serve is to end
+	stop  <-chan struct{} // closed when Serve is to end
 	msg   message
 
-	info       Info
-	negotiated bool
-	unshared   bool // it was said that memory came without a descriptor
-	refusals   peer.Refusals
+	info           Info
+	negotiated     bool
+	warnedUnshared bool // it was said that memory came without a descriptor
+	refusals       peer.Refusals
 }
 
 func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
@@ -34,14 +34,14 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	info.IRQs = info.IRQs[:min(len(info.IRQs), NumIRQs)]
 	return &session{
 		conn: conn{sock: peer.Socket{UnixConn: sock, MaxFDs: MaxFDs, Bad: ErrBadMessage}},
-		dev:  s.dev, space: s.space, log: s.log, over: over, info: info,
+		dev:  s.dev, space: s.space, log: s.log, stop: over, info: info,
 		refusals: peer.Refusals{Log: s.log, Protocol: "vfio-user"},
 	}
 }
 
-// patience is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It forgets the message then, and takes a
-// reply that comes later for garbage.
-const patience = 5 * time.Second
+// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It drops the message then, and takes a
+// later reply for garbage.
+const qemuTimeout = 5 * time.Second
 
 // serveOne serves one message. An error ends the connection.
 func (s *session) serveOne() error {
@@ -55,7 +55,7 @@ func (s *session) serveOne() error {
 		s.fail(m)
 		return err
 	}
-	s.begin()
+	s.beginReply()
 	ru, err := ruleFor(m)
 	if err == nil {
 		var start time.Time
@@ -63,7 +63,7 @@ func (s *session) serveOne() error {
 			start = time.Now()
 		}
 		err = ru.handle(s, m)
-		if ru.slow && time.Since(start) > patience {
+		if ru.slow && time.Since(start) > qemuTimeout {
 			s.log.Error("a vfio-user request took longer than QEMU waits", "request", fmt.Sprint(m.Command), "took",
 				time.Since(start))
 		}
@@ -94,7 +94,7 @@ func (s *session) fail(m *message) {
 	}
 }
 
-// errno returns what a reply says of an error.
+// errno returns the errno by which a reply reports an error.
 func errno(err error) unix.Errno {
 	var e unix.Errno
 	switch {
@@ -133,19 +133,19 @@ func (s *session) end() {
 	s.refusals.End()
 }
 
-// farewellTime is how long a client that does not read its answers may keep us from going.
-const farewellTime = time.Second
+// drainTimeout is how long a client that does not read its answers may delay the end of Serve.
+const drainTimeout = time.Second
 
-// farewell answers what the client has sent already, all of it with an error. A QEMU whose request
-// just goes unanswered waits for it, with its lock held, for as long as patience; what it sends
+// drain answers what the client has sent already, all of it with an error. A QEMU whose request
+// just goes unanswered waits for it, with its lock held, for as long as qemuTimeout; what it sends
 // later fails at once. And a socket that is closed with something unread in it is a reset to the
 // other end, which QEMU 11.1 does not survive (util/error.c, an assertion of error_setv; measured).
-func (s *session) farewell() {
-	if s.sock.SetDeadline(time.Now().Add(farewellTime)) != nil || s.sock.CloseRead() != nil {
+func (s *session) drain() {
+	if s.sock.SetDeadline(time.Now().Add(drainTimeout)) != nil || s.sock.CloseRead() != nil {
 		return
 	}
 	defer s.discard()
-	for !s.torn { // ends: no more than what a socket holds is there to be read
+	for !s.broken { // ends: no more than what a socket holds is there to be read
 		m := &s.msg
 		err := s.receive(m)
 		m.fds.Close()

@@ -52,7 +52,7 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, has b
 }
 
 // answer returns what of the proposed capabilities this end has: "The capability list must be a
-// subset of those proposed". A reply is thus never longer than what QEMU keeps room for, which is
+// subset of those proposed". A reply is thus never longer than what QEMU has space for, which is
 // the length of its request.
 func (c *capabilities) answer() capabilities {
 	least := func(p *uint64, ours uint64) *uint64 {

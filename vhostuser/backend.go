@@ -23,7 +23,7 @@ type Backend struct {
 }
 
 // NewBackend returns a Backend for dev. The memory that a frontend shares is in space while a
-// connection lasts; nobody else changes space. A nil log discards.
+// connection lasts; nothing else changes space. A nil log discards.
 func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -77,15 +77,15 @@ func (s *session) serveOne() error {
 	if err = checkFDs(m, ru); err == nil {
 		reply, err = ru.handle(s, m)
 	}
-	due = (due || s.ackDue(m)) && ru.answer != own // SET_PROTOCOL_FEATURES changes it
+	due = (due || s.ackDue(m)) && ru.answer != ownReply // SET_PROTOCOL_FEATURES changes it
 	switch {
-	case err == nil && ru.answer == own:
+	case err == nil && ru.answer == ownReply:
 		return s.reply(m, reply)
 	case err == nil && due:
 		return s.ack(m, 0)
 	case err == nil:
 		return nil
-	case ru.answer == own:
+	case ru.answer == ownReply:
 		return err
 	case errors.Is(err, ErrBadMessage), errors.Is(err, ErrUnsupported):
 		if due {
@@ -95,7 +95,7 @@ func (s *session) serveOne() error {
 	case due:
 		s.refused(m, err)
 		return s.ack(m, 1)
-	case ru.answer == vital:
+	case ru.answer == mustSucceed:
 		return err
 	}
 	s.refused(m, err)

@@ -22,7 +22,7 @@ func newConn(sock *net.UnixConn) conn {
 	return conn{sock: peer.Socket{UnixConn: sock, MaxFDs: maxFDs, Bad: ErrBadMessage}}
 }
 
-// message is a received message. body is valid until the next one; fds are closed by who received it.
+// message is a received message. body is valid until the next one; the receiver closes fds.
 type message struct {
 	Header
 	body []byte
@@ -34,9 +34,9 @@ type message struct {
 // when the peer closed between two messages, io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even
 // then.
 //
-// Descriptors ride on the first byte of a message, so what comes with bytes that are read later is
-// an error. (A read ends after the piece of the stream that descriptors came with, and none reaches
-// beyond its message: nobody gets another's.)
+// Descriptors come with the first byte of a message, so those that come with bytes that are read
+// later are an error. (A read ends after the piece of the stream that descriptors came with, and no
+// read crosses the end of a message: each gets its own descriptors.)
 func (c *conn) receive(m *message, check func(*Header) error) error {
 	var head [headerLen]byte
 	if err := c.readFull(head[:], &m.fds, true); err != nil {

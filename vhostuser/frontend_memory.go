@@ -23,8 +23,8 @@ var errNoFD = errors.New("memory without a descriptor")
 func (r *MemRegion) wire() memRegion { return memRegion{r.GPA, r.Size, r.User, r.Offset} }
 
 // AddMemory shares [off, off+size) of fd at the guest-physical address gpa and the user address
-// user. fd stays the caller's. Without CONFIGURE_MEM_SLOTS the whole table is sent again, and there
-// is room for MaxTableRegions.
+// user. fd stays the caller's. Without CONFIGURE_MEM_SLOTS the whole table is sent again, and it
+// holds at most MaxTableRegions.
 func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
 	if fd < 0 {
 		return errNoFD

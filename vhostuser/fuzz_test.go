@@ -69,7 +69,7 @@ func FuzzMessage(f *testing.F) {
 				known[i].memRegion = regions[i]
 				if regions[i].check() == nil {
 					if at, err := translate(known[:i+1], regions[i].User, 1); err != nil || i == 0 &&
-						at != (spot{gpa: regions[i].GPA, off: regions[i].Offset}) {
+						at != (location{gpa: regions[i].GPA, off: regions[i].Offset}) {
 						t.Fatalf("%+v: %#x, %v", regions[i], at, err)
 					}
 				}
@@ -211,6 +211,6 @@ func FuzzSession(f *testing.F) {
 		l := h.connect()
 		s := &script{Script: b, sock: &l.conn, mem: memfd(t, guestSize), ev: eventfd(t)}
 		s.Play(t, l.sock, l.Served, s.step, ErrBadMessage, ErrUnsupported, ErrMemory, io.ErrUnexpectedEOF)
-		h.friendly()
+		h.servesAnother()
 	})
 }

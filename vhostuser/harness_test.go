@@ -61,7 +61,7 @@ func (d *recorder) SetStatus(s uint8) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if s == 0 && len(d.live) > 0 {
-		d.Complain("reset with live queues")
+		d.Errorf("reset with live queues")
 	}
 	d.status = s
 	return err
@@ -91,7 +91,7 @@ func (d *recorder) StartQueue(v Vring) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if _, ok := d.live[v.Index]; ok {
-		d.Complain("queue %d started twice", v.Index)
+		d.Errorf("queue %d started twice", v.Index)
 	}
 	if err != nil {
 		closeVring(v)
@@ -99,7 +99,7 @@ func (d *recorder) StartQueue(v Vring) error {
 	}
 	d.live[v.Index] = v
 	if b, err := d.ByteAt(v.Desc); err != nil {
-		d.Complain("queue %d: descriptor table: %v", v.Index, err)
+		d.Errorf("queue %d: descriptor table: %v", v.Index, err)
 	} else {
 		d.first[v.Index] = b
 	}
@@ -126,7 +126,7 @@ func (d *recorder) setFD(what string, i, fd int, field func(*Vring) *int) error 
 	defer d.mu.Unlock()
 	v, ok := d.live[i]
 	if !ok {
-		d.Complain("%s on queue %d, which is not started", what, i)
+		d.Errorf("%s on queue %d, which is not started", what, i)
 	}
 	scm.Close(*field(&v))
 	*field(&v) = fd
@@ -139,7 +139,7 @@ func (d *recorder) EnableQueue(i int, on bool) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if i < 0 || i >= d.queues || d.enabled[i] == on {
-		d.Complain("EnableQueue %d %t", i, on)
+		d.Errorf("EnableQueue %d %t", i, on)
 	}
 	if err == nil {
 		d.enabled[i] = on
@@ -153,7 +153,7 @@ func (d *recorder) StopQueue(i int) (uint32, error) {
 	defer d.mu.Unlock()
 	v, ok := d.live[i]
 	if !ok {
-		d.Complain("queue %d stopped twice", i)
+		d.Errorf("queue %d stopped twice", i)
 	}
 	closeVring(v)
 	delete(d.live, i)
@@ -162,7 +162,7 @@ func (d *recorder) StopQueue(i int) (uint32, error) {
 
 func (d *recorder) Reset() error {
 	if d.liveQueues() > 0 {
-		d.Complain("reset with live queues")
+		d.Errorf("reset with live queues")
 	}
 	return d.Note("Reset", "")
 }
@@ -172,7 +172,7 @@ func (d *recorder) MemoryChanged() error {
 	defer d.mu.Unlock()
 	for i, v := range d.live {
 		if _, err := d.ByteAt(v.Used); err != nil {
-			d.Complain("queue %d lives without memory: %v", i, err)
+			d.Errorf("queue %d lives without memory: %v", i, err)
 		}
 	}
 	return d.Note("MemoryChanged", " %d", len(d.Space.Regions()))
@@ -184,11 +184,11 @@ func (d *recorder) Disconnected() {
 	defer d.mu.Unlock()
 	for i, on := range d.enabled {
 		if on && d.Fails("EnableQueue") == nil {
-			d.Complain("queue %d still enabled", i)
+			d.Errorf("queue %d still enabled", i)
 		}
 	}
 	if len(d.live) > 0 {
-		d.Complain("disconnected with live queues")
+		d.Errorf("disconnected with live queues")
 	}
 }
 
@@ -227,7 +227,7 @@ func serving(t *testing.T) (*host, *guest, *link) {
 	t.Helper()
 	testkit.CheckFDs(t)
 	h := newHost(t)
-	t.Cleanup(h.friendly)
+	t.Cleanup(h.servesAnother)
 	return h, newGuest(t), h.connect()
 }
 
@@ -319,8 +319,8 @@ func (g *guest) start(l *link, n int) {
 	}
 }
 
-// friendly shows that a host serves: a connection of its own, with memory that is read and rings that start and stop.
-func (h *host) friendly() {
+// servesAnother shows that a host serves: a connection of its own, with memory that is read and rings that start and stop.
+func (h *host) servesAnother() {
 	h.t.Helper()
 	g := newGuest(h.t)
 	l := h.connect()

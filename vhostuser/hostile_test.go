@@ -317,7 +317,7 @@ func TestHostileFrontends(t *testing.T) {
 				(!errors.Is(err, a.ends) || !strings.Contains(err.Error(), a.says)) {
 				t.Errorf("Serve: %v\nwant %v with %q", err, a.ends, a.says)
 			}
-			h.friendly()
+			h.servesAnother()
 			bystander.works(b)
 		})
 	}
@@ -342,7 +342,7 @@ func TestHostileFrontendDoesNotRead(t *testing.T) {
 			}
 		}
 	}()
-	// Once the frontend's own writes find no more room, Serve does not read: it cannot write.
+	// Once the frontend's own writes find no more space, Serve does not read: it cannot write.
 	raw, err := l.sock.SyscallConn()
 	must(t, err)
 	for full := false; !full; {
@@ -380,5 +380,5 @@ func TestHostileShapes(t *testing.T) {
 			}
 		}
 	}
-	h.friendly()
+	h.servesAnother()
 }

@@ -16,15 +16,15 @@ type region struct {
 	dev, ino uint64
 }
 
-// newRegion takes down what file fd is. If it is none, it cannot be mapped either.
+// newRegion records which file fd is. If fd is not open, it cannot be mapped either.
 func newRegion(r memRegion, fd int) region {
 	var st unix.Stat_t
 	_ = unix.Fstat(fd, &st)
 	return region{r, uint64(st.Dev), st.Ino}
 }
 
-// spot is a guest-physical address, and which byte of which file is there.
-type spot struct{ gpa, dev, ino, off uint64 }
+// location is a guest-physical address, and the file and offset that are mapped there.
+type location struct{ gpa, dev, ino, off uint64 }
 
 // pageSize is what regions are made of: the smallest page there is. QEMU shares the guest's RAM,
 // which is made of pages of 4 KiB at least, in sections that end where others begin
@@ -63,14 +63,14 @@ func (r *memRegion) same(q *memRegion) bool {
 }
 
 // translate finds [user, user+n), which must lie in one region.
-func translate(regions []region, user, n uint64) (spot, error) {
+func translate(regions []region, user, n uint64) (location, error) {
 	for i := range regions {
 		r := &regions[i]
 		if off := user - r.User; user >= r.User && off < r.Size && n <= r.Size-off {
-			return spot{r.GPA + off, r.dev, r.ino, r.Offset + off}, nil
+			return location{r.GPA + off, r.dev, r.ino, r.Offset + off}, nil
 		}
 	}
-	return spot{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: %w (%s)",
+	return location{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: %w (%s)",
 		user, n, len(regions), ErrMemory, shareHint)
 }
 
@@ -79,7 +79,7 @@ func translate(regions []region, user, n uint64) (spot, error) {
 const shareHint = "is the guest's memory shared? QEMU: -object memory-backend-memfd,id=ram,size=SIZE,share=on " +
 	"-machine memory-backend=ram"
 
-// memoryError says of an error of the space what the frontend's user can do; of none it makes none.
+// memoryError wraps an error of the space with what the frontend's user can do; nil stays nil.
 func memoryError(what string, err error) error {
 	if err == nil {
 		return nil
@@ -149,7 +149,7 @@ func (s *session) remap(next []region, apply func() error) error {
 		if !r.live {
 			continue
 		}
-		if p, err := r.locate(next); err != nil || p != r.place {
+		if p, err := r.locate(next); err != nil || p != r.located {
 			if err := s.pauseRing(i); err != nil {
 				s.log.Warn("vhost-user queue did not stop well", "queue", i, "error", err)
 			}

@@ -28,7 +28,7 @@ func (q *fakeQueue) Process() error {
 	q.taken.Add(1)
 	select {
 	case q.processed <- struct{}{}:
-	default: // nobody counts the endless ones
+	default: // the endless ones are not counted
 	}
 	return q.fail
 }
@@ -181,7 +181,7 @@ func TestQueueDeviceFiresACallThatIsReplaced(t *testing.T) {
 	}
 	q.must(q.SetVringCall(0, -1))
 	q.must(q.SetEnable(0, true))
-	q.serveOne(0, q.kick) // a call that nobody wants keeps nothing
+	q.serveOne(0, q.kick) // a call without an eventfd blocks nothing
 }
 
 // A frontend that never reads its calls, and a driver that always has more, keep neither Serve nor

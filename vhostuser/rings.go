@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// place is where a ring lies in the guest's memory.
-type place struct{ desc, avail, used spot }
+// ringLocation is where a ring lies in the guest's memory.
+type ringLocation struct{ desc, avail, used location }
 
 // ring is what the frontend said about a virtqueue. kick, call and err are the session's own, -1
 // for none; the device gets duplicates, so a queue can be stopped and started again without the
@@ -23,9 +23,9 @@ type ring struct {
 	base            uint32
 	enabled         bool
 
-	live  bool  // the device has it
-	place place // of a live ring
-	ran   bool  // the device had it since haveKick
+	live    bool         // the device has it
+	located ringLocation // of a live ring
+	ran     bool         // the device had it since haveKick
 }
 
 func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
@@ -35,19 +35,19 @@ func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
 
 // locate finds the three parts of the ring, each whole, in regions (virtio 1.3, 2.7: the sizes of a
 // split ring, with the two bytes of VIRTIO_F_EVENT_IDX).
-func (r *ring) locate(regions []region) (p place, err error) {
+func (r *ring) locate(regions []region) (p ringLocation, err error) {
 	n := uint64(r.size)
 	for _, part := range []struct {
 		name      string
 		user, len uint64
-		at        *spot
+		at        *location
 	}{
 		{"descriptor table", r.addr.Desc, 16 * n, &p.desc},
 		{"available ring", r.addr.Avail, 6 + 2*n, &p.avail},
 		{"used ring", r.addr.Used, 6 + 8*n, &p.used},
 	} {
 		if *part.at, err = translate(regions, part.user, part.len); err != nil {
-			return place{}, fmt.Errorf("%s: %w", part.name, err)
+			return ringLocation{}, fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
 	return p, nil
@@ -90,7 +90,7 @@ func (s *session) startRing(i int) error {
 	if err := s.dev.StartQueue(v); err != nil {
 		return fmt.Errorf("ring %d: %w", i, err)
 	}
-	r.live, r.ran, r.place = true, true, p
+	r.live, r.ran, r.located = true, true, p
 	return nil
 }
 
@@ -106,8 +106,8 @@ func (s *session) pauseRing(i int) error {
 	return peer.Wrap(err, "ring %d: stop", i)
 }
 
-// change applies f to a ring that may be live: a live one is paused for it.
-func (s *session) change(i int, f func()) error {
+// whilePaused applies f to a ring that may be live: a live one is paused for it.
+func (s *session) whilePaused(i int, f func()) error {
 	err := s.pauseRing(i)
 	f()
 	if e := s.startRing(i); e != nil {
@@ -173,7 +173,7 @@ func (s *session) setVringNum(_ *message, r *ring, v vringState) ([]byte, error)
 	if uint32(r.size) == v.Num {
 		return nil, nil
 	}
-	return nil, s.change(int(v.Index), func() { r.size = uint16(v.Num) })
+	return nil, s.whilePaused(int(v.Index), func() { r.size = uint16(v.Num) })
 }
 
 func (s *session) setVringAddr(m *message) ([]byte, error) {
@@ -188,7 +188,7 @@ func (s *session) setVringAddr(m *message) ([]byte, error) {
 	if r.haveAddr && a.Desc == r.addr.Desc && a.Avail == r.addr.Avail && a.Used == r.addr.Used {
 		return nil, s.startRing(int(a.Index)) // sent again, perhaps after memory that was missing
 	}
-	return nil, s.change(int(a.Index), func() { r.addr, r.haveAddr = a, true })
+	return nil, s.whilePaused(int(a.Index), func() { r.addr, r.haveAddr = a, true })
 }
 
 // setVringBase sets the next available index. A live ring goes on from there.
@@ -196,7 +196,7 @@ func (s *session) setVringBase(_ *message, r *ring, v vringState) ([]byte, error
 	if v.Num > 0xffff {
 		return nil, fmt.Errorf("SET_VRING_BASE: ring %d: %#x is no index of a split ring: %w", v.Index, v.Num, ErrBadMessage)
 	}
-	return nil, s.change(int(v.Index), func() { r.base = v.Num })
+	return nil, s.whilePaused(int(v.Index), func() { r.base = v.Num })
 }
 
 // getVringBase stops the ring and tells where. The answer is due even if the device had trouble.
@@ -233,7 +233,7 @@ func withFD(handle func(s *session, i int, r *ring, fd int) error) handler {
 }
 
 func (s *session) setVringKick(i int, r *ring, fd int) error {
-	return s.change(i, func() {
+	return s.whilePaused(i, func() {
 		scm.Close(r.kick)
 		r.kick, r.haveKick = fd, true
 	})
@@ -242,17 +242,17 @@ func (s *session) setVringKick(i int, r *ring, fd int) error {
 func (s *session) setVringCall(i int, r *ring, fd int) error {
 	scm.Close(r.call)
 	r.call = fd
-	return s.tell(i, fd, s.dev.SetCall)
+	return s.giveEventFD(i, fd, s.dev.SetCall)
 }
 
 func (s *session) setVringErr(i int, r *ring, fd int) error {
 	scm.Close(r.err)
 	r.err = fd
-	return s.tell(i, fd, s.dev.SetErr)
+	return s.giveEventFD(i, fd, s.dev.SetErr)
 }
 
-// tell gives the device of a live ring a duplicate of fd.
-func (s *session) tell(i, fd int, set func(index, fd int) error) error {
+// giveEventFD gives the device of a live ring a duplicate of fd.
+func (s *session) giveEventFD(i, fd int, set func(index, fd int) error) error {
 	if !s.rings[i].live {
 		return nil
 	}

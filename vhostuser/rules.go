@@ -9,16 +9,16 @@ const (
 	ack answer = iota // only by REPLY_ACK, if asked; else a failure is logged
 	// as ack, but a failure that the frontend does not hear of ends the connection: the two would
 	// disagree
-	vital
-	own // by a reply of its own, so never by REPLY_ACK's as well
+	mustSucceed
+	ownReply // by a reply of its own, so never by REPLY_ACK's as well
 )
 
 // span is how many there may be.
 type span struct{ min, max uint32 }
 
 var (
-	one       = span{1, 1}
-	oneOrNone = span{0, 1}
+	one      = span{1, 1}
+	optional = span{0, 1}
 )
 
 func exactly(n uint32) span { return span{n, n} }
@@ -39,29 +39,29 @@ type rule struct {
 
 // rules are those of the requests that are known.
 var rules = [...]rule{
-	GetFeatures: {name: "GET_FEATURES", answer: own, handle: (*session).getFeatures},
-	SetFeatures: {name: "SET_FEATURES", body: exactly(u64Len), answer: vital, handle: (*session).setFeatures},
+	GetFeatures: {name: "GET_FEATURES", answer: ownReply, handle: (*session).getFeatures},
+	SetFeatures: {name: "SET_FEATURES", body: exactly(u64Len), answer: mustSucceed, handle: (*session).setFeatures},
 	SetOwner:    {name: "SET_OWNER", handle: (*session).setOwner},
 	ResetOwner:  {name: "RESET_OWNER", handle: (*session).resetOwner},
 	SetMemTable: {name: "SET_MEM_TABLE", body: span{memTableHeadLen, memTableHeadLen + MaxTableRegions*memRegionLen},
-		fds: span{0, MaxTableRegions}, answer: vital, handle: (*session).setMemTable},
+		fds: span{0, MaxTableRegions}, answer: mustSucceed, handle: (*session).setMemTable},
 	SetLogBase:   {name: "SET_LOG_BASE", unserved: "live migration is not supported"},
 	SetLogFD:     {name: "SET_LOG_FD", unserved: "live migration is not supported"},
 	SetVringNum:  {name: "SET_VRING_NUM", body: exactly(vringStateLen), handle: withState((*session).setVringNum)},
 	SetVringAddr: {name: "SET_VRING_ADDR", body: exactly(vringAddrLen), handle: (*session).setVringAddr},
 	SetVringBase: {name: "SET_VRING_BASE", body: exactly(vringStateLen), handle: withState((*session).setVringBase)},
-	GetVringBase: {name: "GET_VRING_BASE", body: exactly(vringStateLen), answer: own,
+	GetVringBase: {name: "GET_VRING_BASE", body: exactly(vringStateLen), answer: ownReply,
 		handle: withState((*session).getVringBase)},
-	SetVringKick: {name: "SET_VRING_KICK", body: exactly(u64Len), fds: oneOrNone,
+	SetVringKick: {name: "SET_VRING_KICK", body: exactly(u64Len), fds: optional,
 		handle: withFD((*session).setVringKick)},
-	SetVringCall: {name: "SET_VRING_CALL", body: exactly(u64Len), fds: oneOrNone,
+	SetVringCall: {name: "SET_VRING_CALL", body: exactly(u64Len), fds: optional,
 		handle: withFD((*session).setVringCall)},
-	SetVringErr: {name: "SET_VRING_ERR", body: exactly(u64Len), fds: oneOrNone,
+	SetVringErr: {name: "SET_VRING_ERR", body: exactly(u64Len), fds: optional,
 		handle: withFD((*session).setVringErr)},
-	GetProtocolFeatures: {name: "GET_PROTOCOL_FEATURES", answer: own, handle: (*session).getProtocolFeatures},
-	SetProtocolFeatures: {name: "SET_PROTOCOL_FEATURES", body: exactly(u64Len), answer: vital,
+	GetProtocolFeatures: {name: "GET_PROTOCOL_FEATURES", answer: ownReply, handle: (*session).getProtocolFeatures},
+	SetProtocolFeatures: {name: "SET_PROTOCOL_FEATURES", body: exactly(u64Len), answer: mustSucceed,
 		handle: (*session).setProtocolFeatures},
-	GetQueueNum: {name: "GET_QUEUE_NUM", answer: own, needs: ProtocolMQ, handle: (*session).getQueueNum},
+	GetQueueNum: {name: "GET_QUEUE_NUM", answer: ownReply, needs: ProtocolMQ, handle: (*session).getQueueNum},
 	SetVringEnable: {name: "SET_VRING_ENABLE", body: exactly(vringStateLen),
 		handle: withState((*session).setVringEnable)},
 	SendRARP:  {name: "SEND_RARP", body: exactly(u64Len), needs: ProtocolRARP, handle: (*session).sendRARP},
@@ -71,7 +71,7 @@ var rules = [...]rule{
 	IOTLBMsg: {name: "IOTLB_MSG",
 		unserved: "a guest IOMMU is not supported: start the device without iommu_platform=on"},
 	SetVringEndian: {name: "SET_VRING_ENDIAN", unserved: "cross-endian legacy devices are not supported"},
-	GetConfig: {name: "GET_CONFIG", body: span{configHeadLen, configHeadLen + MaxConfig}, answer: own,
+	GetConfig: {name: "GET_CONFIG", body: span{configHeadLen, configHeadLen + MaxConfig}, answer: ownReply,
 		needs: ProtocolConfig, handle: (*session).getConfig},
 	SetConfig: {name: "SET_CONFIG", body: span{configHeadLen, configHeadLen + MaxConfig}, needs: ProtocolConfig,
 		handle: (*session).setConfig},
@@ -85,16 +85,16 @@ var rules = [...]rule{
 	GPUSetSocket:        {name: "GPU_SET_SOCKET", unserved: "not a display device"},
 	ResetDevice:         {name: "RESET_DEVICE", needs: ProtocolResetDevice, handle: (*session).resetDevice},
 	VringKick:           {name: "VRING_KICK", unserved: "in-band notifications are not supported"},
-	GetMaxMemSlots: {name: "GET_MAX_MEM_SLOTS", answer: own, needs: ProtocolMemSlots,
+	GetMaxMemSlots: {name: "GET_MAX_MEM_SLOTS", answer: ownReply, needs: ProtocolMemSlots,
 		handle: (*session).getMaxMemSlots},
-	AddMemReg: {name: "ADD_MEM_REG", body: exactly(singleRegionLen), fds: one, answer: vital,
+	AddMemReg: {name: "ADD_MEM_REG", body: exactly(singleRegionLen), fds: one, answer: mustSucceed,
 		needs: ProtocolMemSlots, handle: (*session).addMemReg},
 	// "For compatibility with existing incorrect implementations, the back-end MAY accept messages with one file
 	// descriptor." It is closed, like each that no handler takes.
-	RemMemReg: {name: "REM_MEM_REG", body: exactly(singleRegionLen), fds: oneOrNone, answer: vital,
+	RemMemReg: {name: "REM_MEM_REG", body: exactly(singleRegionLen), fds: optional, answer: mustSucceed,
 		needs: ProtocolMemSlots, handle: (*session).remMemReg},
 	SetStatus:        {name: "SET_STATUS", body: exactly(u64Len), needs: ProtocolStatus, handle: (*session).setStatus},
-	GetStatus:        {name: "GET_STATUS", answer: own, needs: ProtocolStatus, handle: (*session).getStatus},
+	GetStatus:        {name: "GET_STATUS", answer: ownReply, needs: ProtocolStatus, handle: (*session).getStatus},
 	GetSharedObject:  {name: "GET_SHARED_OBJECT", unserved: "shared objects are not supported"},
 	SetDeviceStateFD: {name: "SET_DEVICE_STATE_FD", unserved: "device state transfer is not supported"},
 	CheckDeviceState: {name: "CHECK_DEVICE_STATE", unserved: "device state transfer is not supported"},

@@ -198,7 +198,7 @@ func TestServeWaitsOnceForATable(t *testing.T) {
 	_, err := l.queryU64(GetFeatures) // when this is answered both are in place
 	must(t, err)
 	if n := h.Space.Waits(); n != 0 || len(h.Space.Regions()) != 8 {
-		t.Errorf("waited %d times for nobody; %d regions", n, len(h.Space.Regions()))
+		t.Errorf("waited %d times without a worker; %d regions", n, len(h.Space.Regions()))
 	}
 	token := h.Space.Enter()
 	must(t, l.SetMemTable(table))
@@ -438,7 +438,7 @@ func TestServeReportsFailures(t *testing.T) {
 				if err := l.HangUp(); errors.Is(err, boom) != (c.ends && !ack) {
 					t.Errorf("Serve: %v", err)
 				}
-				h.friendly()
+				h.servesAnother()
 			})
 		}
 	}
@@ -492,7 +492,7 @@ func TestServeStartsOnAFault(t *testing.T) {
 	must(t, unix.Ftruncate(g.fd, 0))
 	_ = l.SetupVring(g.vring(0)) // the device complains about its ring, and the connection ends
 	l.WantEnd(dma.ErrFault)
-	h.Forgive()
+	h.ClearErrors()
 }
 
 func TestServeQueueCounter(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Socket receives and sends a stream of bytes that descriptors ride on. One goroutine receives and one
+// Socket receives and sends a stream of bytes and the descriptors that come with it. One goroutine receives and one
 // sends at a time.
 type Socket struct {
 	*net.UnixConn
@@ -22,12 +22,12 @@ type Socket struct {
 // ReadFDs reads what there is, at most b, and the descriptors that come with it, whatever error it returns:
 // io.EOF at the end of the stream.
 //
-// There is room for the control message of MaxFDs descriptors and no more: the kernel drops the rest and
+// There is space for the control message of MaxFDs descriptors and no more: the kernel drops the rest and
 // sets MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more than needed is no
 // harm.)
 func (s *Socket) ReadFDs(b []byte, fds *scm.FDs) (int, error) {
 	n, oobn, flags, _, err := s.ReadMsgUnix(b, s.oob[:16+4*s.MaxFDs])
-	if oobn > 0 { // before anything else: whatever is wrong, they are open now
+	if oobn > 0 { // before anything else: they are open now, whatever is wrong
 		if err := fds.Collect(s.oob[:oobn], s.MaxFDs); err != nil {
 			return n, fmt.Errorf("%w: %w", err, s.Bad)
 		}

@@ -2,7 +2,7 @@ package peer
 
 import "fmt"
 
-// Wrap says of an error what was being done; of none it makes none.
+// Wrap wraps an error with what was being done; nil stays nil.
 func Wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil

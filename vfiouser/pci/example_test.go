@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// A driver looks at a device's configuration space as a BIOS or a kernel does: who it is, how large its
+// A driver looks at a device's configuration space as a BIOS or a kernel does: what it is, how large its
 // first BAR is; then it lets the device do DMA.
 func Example() {
 	config, err := pci.New(pci.Options{

@@ -155,7 +155,7 @@ func (c *Client) Version(major, minor uint16, text string) (string, error) {
 	switch {
 	case len(r) < 4 || le.Uint16(r) != major || le.Uint16(r[2:]) > minor:
 		return "", fmt.Errorf("VERSION %d.%d: reply % x", major, minor, r)
-	case len(r) > len(b): // QEMU has no more room
+	case len(r) > len(b): // QEMU has no more space
 		return "", fmt.Errorf("VERSION: reply of %d bytes to %d", len(r), len(b))
 	case len(r) == 4:
 		return "", nil

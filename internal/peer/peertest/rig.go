@@ -96,15 +96,15 @@ func (r *Rig) Fails(method string) error {
 	return r.fail[method]
 }
 
-// Complain fails the test for what no device may be told.
-func (r *Rig) Complain(format string, args ...any) {
+// Errorf fails the test, when it ends, for a call that no device may get.
+func (r *Rig) Errorf(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
 }
 
-// Forgive forgets complaints, in a test that wants them.
-func (r *Rig) Forgive() {
+// ClearErrors drops what Errorf has recorded, in a test that expects it.
+func (r *Rig) ClearErrors() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wrong = nil
@@ -176,7 +176,7 @@ func (s *Script) Next() byte {
 func (s *Script) Play(t testing.TB, sock *net.UnixConn, served *Served, step func() error, errs ...error) {
 	t.Helper()
 	drained := make(chan error, 1)
-	go func() { // the answers, so that nobody waits for room
+	go func() { // the answers, so that Serve does not block in a write
 		_, err := io.Copy(io.Discard, sock)
 		drained <- err
 	}()
