@@ -5,7 +5,8 @@ import (
 	"log/slog"
 )
 
-// MaxRefusalLogs is how many refusals of a connection are logged one by one: a peer can ask for ever.
+// MaxRefusalLogs is how many refusals of a connection are logged one by one: a peer can ask for
+// ever.
 const MaxRefusalLogs = 16
 
 // Refusals logs the requests of a connection that failed and did not end it.

@@ -11,11 +11,11 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Serve calls next, which serves one message, until it returns an error. err is that error, and nil if it
-// means that the peer hung up between two messages.
+// Serve calls next, which serves one message, until it returns an error. err is that error, and nil
+// if it means that the peer hung up between two messages.
 //
-// Once ctx ends or memory of the space faults, Serve calls interrupt on a goroutine of its own: it has next
-// return soon. cause is then why: the cause of ctx, or a *dma.FaultError.
+// Once ctx ends or memory of the space faults, Serve calls interrupt on a goroutine of its own: it
+// has next return soon. cause is then why: the cause of ctx, or a *dma.FaultError.
 func Serve(ctx context.Context, space *dma.Space, interrupt func(), next func() error) (err, cause error) {
 	done := make(chan struct{})
 	var wg sync.WaitGroup

@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/internal/scm"
 )
 
-// Socket receives and sends a stream of bytes and the descriptors that come with it. One goroutine receives and one
-// sends at a time.
+// Socket receives and sends a stream of bytes and the descriptors that come with it. One goroutine
+// receives and one sends at a time.
 type Socket struct {
 	*net.UnixConn
 	MaxFDs int   // how many descriptors one message may carry, scm.MaxFDs at most
@@ -19,12 +19,12 @@ type Socket struct {
 	oob    [16 + 4*scm.MaxFDs]byte
 }
 
-// ReadFDs reads what there is, at most b, and the descriptors that come with it, whatever error it returns:
-// io.EOF at the end of the stream.
+// ReadFDs reads what there is, at most b, and the descriptors that come with it, whatever error it
+// returns: io.EOF at the end of the stream.
 //
-// There is space for the control message of MaxFDs descriptors and no more: the kernel drops the rest and
-// sets MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more than needed is no
-// harm.)
+// There is space for the control message of MaxFDs descriptors and no more: the kernel drops the
+// rest and sets MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more
+// than needed is no harm.)
 func (s *Socket) ReadFDs(b []byte, fds *scm.FDs) (int, error) {
 	n, oobn, flags, _, err := s.ReadMsgUnix(b, s.oob[:16+4*s.MaxFDs])
 	if oobn > 0 { // before anything else: they are open now, whatever is wrong

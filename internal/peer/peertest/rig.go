@@ -1,5 +1,5 @@
-// Package peertest is what the tests of vhostuser and vfiouser share: a device that writes down what it is told, its
-// memory and log, and connections that are served.
+// Package peertest is what the tests of vhostuser and vfiouser share: a device that writes down
+// what it is told, its memory and log, and connections that are served.
 package peertest
 
 import (
@@ -19,8 +19,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Rig is the memory and the log of a device under test, and what the device was told. When the test ends,
-// nothing may be mapped, nothing may have been wrong, and Disconnected must have been the last call.
+// Rig is the memory and the log of a device under test, and what the device was told. When the test
+// ends, nothing may be mapped, nothing may have been wrong, and Disconnected must have been the
+// last call.
 type Rig struct {
 	T     testing.TB
 	Space *dma.Space
@@ -171,8 +172,9 @@ func (s *Script) Next() byte {
 	return b
 }
 
-// Play has step send one message after the other until the script is at its end or Serve has ended, reads all
-// answers, and hangs up. It fails the test if Serve ends with an error that is none of these.
+// Play has step send one message after the other until the script is at its end or Serve has ended,
+// reads all answers, and hangs up. It fails the test if Serve ends with an error that is none of
+// these.
 func (s *Script) Play(t testing.TB, sock *net.UnixConn, served *Served, step func() error, errs ...error) {
 	t.Helper()
 	drained := make(chan error, 1)
@@ -215,8 +217,8 @@ func (l *Logs) String() string {
 // ErrStop is why Stop ends a connection.
 var ErrStop = errors.New("stopped by the test")
 
-// Served is a connection that is served. If the test has not waited for its end, the test's end is that the
-// peer hangs up, which must be no error.
+// Served is a connection that is served. If the test has not waited for its end, the test's end is
+// that the peer hangs up, which must be no error.
 type Served struct {
 	Cancel context.CancelCauseFunc
 	t      testing.TB
