@@ -39,8 +39,8 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	}
 }
 
-// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It drops the message then, and takes a
-// later reply for garbage.
+// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It drops the message
+// then, and takes a later reply for garbage.
 const qemuTimeout = 5 * time.Second
 
 // serveOne serves one message. An error ends the connection.

@@ -319,7 +319,8 @@ func (g *guest) start(l *link, n int) {
 	}
 }
 
-// servesAnother shows that a host serves: a connection of its own, with memory that is read and rings that start and stop.
+// servesAnother shows that a host serves: a connection of its own, with memory that is read and rings
+// that start and stop.
 func (h *host) servesAnother() {
 	h.t.Helper()
 	g := newGuest(h.t)

@@ -70,8 +70,8 @@ func translate(regions []region, user, n uint64) (location, error) {
 			return location{r.GPA + off, r.dev, r.ino, r.Offset + off}, nil
 		}
 	}
-	return location{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: %w (%s)",
-		user, n, len(regions), ErrMemory, shareHint)
+	return location{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: "+
+		"%w (%s)", user, n, len(regions), ErrMemory, shareHint)
 }
 
 // shareHint is what the frontend's user can do about memory that is missing or cannot be used. QEMU

@@ -2,15 +2,15 @@ package vhostuser
 
 import "fmt"
 
-// answer says how a request is answered.
+// answer says how a request is answered. The zero value: only by REPLY_ACK, if asked; else a failure
+// is logged.
 type answer uint8
 
 const (
-	ack answer = iota // only by REPLY_ACK, if asked; else a failure is logged
-	// as ack, but a failure that the frontend does not hear of ends the connection: the two would
-	// disagree
-	mustSucceed
-	ownReply // by a reply of its own, so never by REPLY_ACK's as well
+	// as the zero value, but a failure that the frontend does not hear of ends the connection: the two
+	// would disagree
+	mustSucceed answer = iota + 1
+	ownReply           // by a reply of its own, so never by REPLY_ACK's as well
 )
 
 // span is how many there may be.

@@ -177,10 +177,10 @@ func (s *Script) Next() byte {
 // these.
 func (s *Script) Play(t testing.TB, sock *net.UnixConn, served *Served, step func() error, errs ...error) {
 	t.Helper()
-	drained := make(chan error, 1)
+	drained := make(chan struct{})
 	go func() { // the answers, so that Serve does not block in a write
-		_, err := io.Copy(io.Discard, sock)
-		drained <- err
+		defer close(drained)
+		_, _ = io.Copy(io.Discard, sock)
 	}()
 	for len(*s) > 0 {
 		if err := step(); err != nil {
