@@ -26,9 +26,8 @@ func (quiet) Disconnected()                         {}
 func serveQuiet(b testing.TB) *vfiotest.Client {
 	b.Helper()
 	h := newHost(b)
-	h.server = vfiouser.NewServer(quiet{}, h.space, nil)
+	h.server = vfiouser.NewServer(quiet{}, h.Space, nil)
 	l := h.connect()
-	b.Cleanup(func() { must(b, l.hangUp()) })
 	must(b, l.Conn().SetDeadline(time.Time{}))
 	return l.Client
 }
@@ -37,7 +36,7 @@ func serveQuiet(b testing.TB) *vfiotest.Client {
 func BenchmarkDoorbell(b *testing.B) {
 	c := serveQuiet(b)
 	m := vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWrite, Flags: vfiouser.FlagNoReply},
-		Body: append(vfiotest.Access(0, 0, 4), 1, 2, 3, 4)}
+		Body: access(0, 0, 4, 1, 2, 3, 4)}
 	b.ReportAllocs()
 	for b.Loop() {
 		must(b, c.Send(m))

@@ -4,34 +4,29 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
 // conn receives and sends whole messages. One goroutine uses it.
 type conn struct {
-	sock *net.UnixConn
-	torn bool // a message was received or sent in part: the stream means nothing any more
-	late bool // a message that was on its way when the connection was to end got its time
-	head [HeaderLen]byte
-	oob  [controlLen]byte
-	out  []byte // the reply in the making: room for a header, and what the handler has appended
+	sock      peer.Socket
+	broken    bool // a message was received or sent in part: the stream is of no use
+	graceUsed bool // the message that was arriving when the connection was to end had its extra time
+	head      [HeaderLen]byte
+	out       []byte // the reply: space for a header, then what the handler has appended
 }
 
 // MaxFDs is how many descriptors one message may carry (max_msg_fds; QEMU sends no more than 16).
 const MaxFDs = scm.MaxFDs
 
-// controlLen has room for the control message of MaxFDs descriptors and no more: the kernel drops the rest and sets
-// MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more than needed is no harm.)
-const controlLen = 16 + 4*MaxFDs
-
-// message is a received message. body is valid until the next one; fds are closed by who received it.
+// message is a received message. body is valid until the next one; the receiver closes fds.
 type message struct {
 	Header
 	body []byte
@@ -42,13 +37,13 @@ type message struct {
 // receive reads a message. It returns io.EOF when the peer closed between two messages,
 // io.ErrUnexpectedEOF in the middle of one. m.fds may hold descriptors even then.
 //
-// Descriptors ride on the first byte of a message (gve.md, section 2). What comes with later bytes
-// is dropped by the kernel, as nothing asks for it. (A read ends after the piece of the stream that
-// descriptors came with, and none reaches beyond its message: nobody gets another's.)
+// Descriptors come with the first byte of a message (gve.md, section 2). The kernel drops those that
+// come with later bytes, as nothing asks for them. (A read ends after the piece of the stream that
+// descriptors came with, and no read crosses the end of a message: each gets its own descriptors.)
 func (c *conn) receive(m *message) error {
 	m.Header, m.body = Header{}, nil
-	n, err := c.first(c.head[:], &m.fds)
-	if err != nil {
+	n, err := c.sock.ReadFDs(c.head[:], &m.fds)
+	if c.broken = n > 0; err != nil {
 		return err
 	}
 	if err := c.rest(c.head[n:]); err != nil {
@@ -64,39 +59,18 @@ func (c *conn) receive(m *message) error {
 	if err := c.rest(m.body); err != nil {
 		return fmt.Errorf("%v: payload of %d bytes: %w", m.Command, size, err)
 	}
-	c.torn = false
+	c.broken = false
 	return nil
 }
 
-// first reads what there is of the first bytes of a message, and its descriptors.
-func (c *conn) first(b []byte, fds *scm.FDs) (int, error) {
-	n, oobn, flags, _, err := c.sock.ReadMsgUnix(b, c.oob[:])
-	c.torn = n > 0
-	if oobn > 0 { // before anything else: whatever is wrong, they are open now
-		if err := fds.Collect(c.oob[:oobn], MaxFDs); err != nil {
-			return n, fmt.Errorf("%w: %w", err, ErrBadMessage)
-		}
-	}
-	switch {
-	case err != nil:
-		return n, err
-	case n == 0:
-		return n, io.EOF
-	case flags&unix.MSG_CTRUNC != 0:
-		return n, fmt.Errorf("more than %d descriptors with a message, or no room for them in this process: %w", MaxFDs,
-			ErrBadMessage)
-	}
-	return n, nil
-}
-
-// rest fills b with what follows. A connection that is to end does so between two messages: what
-// has begun to arrive gets a moment more, once.
+// rest fills b with what follows. A connection that is to end does so between two messages: a message
+// that has begun to arrive gets drainTimeout more, once.
 func (c *conn) rest(b []byte) error {
-	n, err := io.ReadFull(c.sock, b)
-	if errors.Is(err, os.ErrDeadlineExceeded) && !c.late {
-		c.late = true
-		if err = c.sock.SetReadDeadline(time.Now().Add(farewellTime)); err == nil {
-			_, err = io.ReadFull(c.sock, b[n:])
+	n, err := io.ReadFull(&c.sock, b)
+	if errors.Is(err, os.ErrDeadlineExceeded) && !c.graceUsed {
+		c.graceUsed = true
+		if err = c.sock.SetReadDeadline(time.Now().Add(drainTimeout)); err == nil {
+			_, err = io.ReadFull(&c.sock, b[n:])
 		}
 		if derr := c.sock.SetReadDeadline(time.Unix(1, 0)); err == nil {
 			err = derr
@@ -108,8 +82,8 @@ func (c *conn) rest(b []byte) error {
 	return err
 }
 
-// begin makes room for a reply.
-func (c *conn) begin() { c.out = append(c.out[:0], make([]byte, HeaderLen)...) }
+// beginReply reserves space for the header of a reply.
+func (c *conn) beginReply() { c.out = append(c.out[:0], make([]byte, HeaderLen)...) }
 
 // reply sends what was appended to out since begin, as the reply to m.
 func (c *conn) reply(m *message) error {
@@ -120,7 +94,7 @@ func (c *conn) reply(m *message) error {
 // refuse sends an error as the reply to m: "the reply message must only include the reply header".
 func (c *conn) refuse(m *message, errno unix.Errno) error {
 	h := Header{ID: m.ID, Command: m.Command, Size: HeaderLen, Flags: FlagReply | FlagError, Errno: uint32(errno)}
-	c.begin()
+	c.beginReply()
 	return c.send(&h)
 }
 
@@ -128,13 +102,13 @@ func (c *conn) refuse(m *message, errno unix.Errno) error {
 func (c *conn) send(h *Header) error {
 	h.encode((*[HeaderLen]byte)(c.out))
 	_, err := c.sock.Write(c.out)
-	c.torn = err != nil
+	c.broken = err != nil
 	return err
 }
 
 // discard reads what there is, so that nothing is unread when the socket is closed: see farewell.
-// The socket takes nothing any more, so this waits for nothing. Descriptors that nobody asks for
-// the kernel closes.
+// The socket takes nothing any more, so this waits for nothing. The kernel closes
+// descriptors that are not read.
 func (c *conn) discard() {
 	if c.sock.SetReadDeadline(time.Time{}) != nil {
 		return
@@ -147,8 +121,8 @@ func (c *conn) discard() {
 	}
 }
 
-// gone reports whether the other end is closed.
-func (c *conn) gone() bool {
+// peerClosed reports whether the other end is closed.
+func (c *conn) peerClosed() bool {
 	raw, err := c.sock.SyscallConn()
 	if err != nil {
 		return false

@@ -2,11 +2,15 @@ package vfiouser
 
 import (
 	"bytes"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -14,34 +18,23 @@ import (
 func TestGoldenMessages(t *testing.T) {
 	var head [HeaderLen]byte
 	(&Header{ID: 0x1234, Command: CmdRegionWrite, Size: 0x24, Flags: FlagNoReply, Errno: 5}).encode(&head)
-	var m [dmaMapLen]byte
-	(&dmaMap{argsz: 32, flags: dmaRead | dmaWrite, offset: 0xc0000, iova: 0x1_0000_0000, size: 0x8000}).encode(&m)
-	var u [dmaUnmapLen]byte
-	(&dmaUnmap{argsz: 24, flags: unmapAll, iova: 1, size: 2}).encode(&u)
-	var i [irqSetLen]byte
-	(&irqSet{argsz: 20, flags: irqFDs | irqTrigger, index: IRQMSIX, start: 3, count: 1}).encode(&i)
-	var r [regionInfoLen]byte
-	(&regionInfo{argsz: 32, flags: regionRead | regionWrite, index: 7, caps: 0, size: 256, offset: 9}).encode(&r)
-	var a [accessLen]byte
-	(&access{offset: 0x14, region: 2, count: 4}).encode(&a)
 	for _, c := range []struct {
 		name string
 		got  []byte
 		want string
 	}{
-		{"header", head[:], "\x34\x12\x0a\x00\x24\x00\x00\x00\x10\x00\x00\x00\x05\x00\x00\x00"},
-		{"DMA_MAP", m[:],
-			"\x20\x00\x00\x00\x03\x00\x00\x00\x00\x00\x0c\x00\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x80\x00\x00\x00\x00\x00\x00"},
-		{"DMA_UNMAP", u[:],
-			"\x18\x00\x00\x00\x02\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x00\x00\x00\x00"},
-		{"SET_IRQS", i[:], "\x14\x00\x00\x00\x24\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00\x01\x00\x00\x00"},
-		{"GET_REGION_INFO", r[:],
-			"\x20\x00\x00\x00\x03\x00\x00\x00\x07\x00\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x09\x00\x00\x00\x00\x00\x00\x00"},
-		{"REGION_READ", a[:], "\x14\x00\x00\x00\x00\x00\x00\x00\x02\x00\x00\x00\x04\x00\x00\x00"},
+		{"header", head[:], "34120a00 24000000 10000000 05000000"},
+		{"DMA_MAP", peer.Append(nil, dmaMap{32, dmaRead | dmaWrite, 0xc0000, 0x1_0000_0000, 0x8000}),
+			"20000000 03000000 00000c00 00000000 00000000 01000000 00800000 00000000"},
+		{"DMA_UNMAP", peer.Append(nil, dmaUnmap{24, unmapAll, 1, 2}),
+			"18000000 02000000 01000000 00000000 02000000 00000000"},
+		{"SET_IRQS", peer.Append(nil, irqSet{20, irqFDs | irqTrigger, IRQMSIX, 3, 1}),
+			"14000000 24000000 02000000 03000000 01000000"},
+		{"GET_REGION_INFO", peer.Append(nil, regionInfo{32, regionRead | regionWrite, 7, 0, 256, 9}),
+			"20000000 03000000 07000000 00000000 00010000 00000000 09000000 00000000"},
+		{"REGION_READ", (&access{offset: 0x14, region: 2, count: 4}).encoded(), "14000000 00000000 02000000 04000000"},
 	} {
-		if string(c.got) != c.want {
-			t.Errorf("%s: % x, wanted % x", c.name, c.got, c.want)
-		}
+		testkit.Equal(t, c.name, hex.EncodeToString(c.got), strings.ReplaceAll(c.want, " ", ""))
 	}
 }
 
@@ -88,11 +81,6 @@ func FuzzMessage(f *testing.F) {
 			}
 			return
 		}
-		again := func(v interface{ encoded() []byte }) {
-			if got := v.encoded(); !bytes.Equal(got, m.body[:len(got)]) {
-				t.Fatalf("%v: % x from % x", m.Command, got, m.body)
-			}
-		}
 		switch m.Command {
 		case CmdVersion:
 			_, _, data, has, err := decodeVersion(m.body)
@@ -116,41 +104,38 @@ func FuzzMessage(f *testing.F) {
 				t.Fatalf("%d descriptors", *n)
 			}
 		case CmdDMAMap:
-			var v dmaMap
-			v.decode((*[dmaMapLen]byte)(m.body))
-			again(&v)
+			again[dmaMap](t, &m)
 		case CmdDMAUnmap:
-			var v dmaUnmap
-			v.decode((*[dmaUnmapLen]byte)(m.body))
-			again(&v)
+			again[dmaUnmap](t, &m)
 		case CmdGetInfo:
-			var v deviceInfo
-			v.decode((*[infoLen]byte)(m.body))
-			again(&v)
+			again[deviceInfo](t, &m)
 		case CmdGetRegionInfo:
-			var v regionInfo
-			v.decode((*[regionInfoLen]byte)(m.body))
-			again(&v)
+			again[regionInfo](t, &m)
 		case CmdGetIRQInfo:
-			var v irqInfo
-			v.decode((*[irqInfoLen]byte)(m.body))
-			again(&v)
+			again[irqInfo](t, &m)
 		case CmdSetIRQs:
-			var v irqSet
-			v.decode((*[irqSetLen]byte)(m.body))
-			again(&v)
+			again[irqSet](t, &m)
 		case CmdRegionRead, CmdRegionWrite:
 			var v access
 			v.decode((*[accessLen]byte)(m.body))
-			again(&v)
+			wantSame(t, &m, v.encoded())
 		}
 	})
 }
 
-func (d *dmaMap) encoded() []byte     { var b [dmaMapLen]byte; d.encode(&b); return b[:] }
-func (d *dmaUnmap) encoded() []byte   { var b [dmaUnmapLen]byte; d.encode(&b); return b[:] }
-func (d *deviceInfo) encoded() []byte { var b [infoLen]byte; d.encode(&b); return b[:] }
-func (r *regionInfo) encoded() []byte { var b [regionInfoLen]byte; r.encode(&b); return b[:] }
-func (i *irqInfo) encoded() []byte    { var b [irqInfoLen]byte; i.encode(&b); return b[:] }
-func (i *irqSet) encoded() []byte     { var b [irqSetLen]byte; i.encode(&b); return b[:] }
-func (a *access) encoded() []byte     { var b [accessLen]byte; a.encode(&b); return b[:] }
+// again decodes the payload of a message, and encodes what came out.
+func again[T any](t *testing.T, m *message) {
+	t.Helper()
+	wantSame(t, m, peer.Append(nil, peer.Decode[T](m.body)))
+}
+
+func wantSame(t *testing.T, m *message, got []byte) {
+	t.Helper()
+	if !bytes.Equal(got, m.body[:len(got)]) {
+		t.Fatalf("%v: % x from % x", m.Command, got, m.body)
+	}
+}
+
+func (a *access) encoded() []byte {
+	return le.AppendUint32(le.AppendUint32(le.AppendUint64(nil, a.offset), a.region), a.count)
+}

@@ -2,14 +2,14 @@
 // process for a virtual machine in another. It knows no device type.
 //
 // A Server serves one Device over a connection. What the client maps for DMA is put into a
-// dma.Space: with a descriptor it is memory, without one (ROMs) it is an address that is taken and
+// dma.Space: with a descriptor it is memory, without one (ROMs) it is a reserved address that
 // cannot be used. A range leaves the space, and the client hears that it has, only after the device
 // was told (Unmapping) and every worker inside the space has left.
 //
 // The client is hostile: each message is checked against the rules in rules.go before a handler
 // sees it. A message whose length cannot be trusted ends the connection; any other that is wrong or
 // not served is answered with an error reply, which is a header and Linux's errno. Descriptors that
-// nobody wants are closed.
+// no handler takes are closed.
 //
 // A range is whole pages of 4 KiB, and there are at most max_dma_maps of them, so n bytes lie in at
 // most n/4096 + 2.

@@ -106,42 +106,26 @@ func (d *adder) Disconnected()            { _ = d.SetIRQ(0, 0, -1) }
 func Example() {
 	space := dma.NewSpace("adder", dma.NewFiles())
 	dev, err := newAdder(space)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	ours, theirs, err := vfiotest.Pair()
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	done := make(chan error)
 	go func() { done <- vfiouser.NewServer(dev, space, nil).Serve(context.Background(), theirs) }()
 
 	driver, err := vfiotest.Connect(ours)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	ram, err := vfiotest.NewMemory(1 << 20)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer ram.Close()
 	irq, err := vfiotest.NewEvent()
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer irq.Close()
-	if err := driver.Map(0x100000, ram); err != nil {
-		log.Fatal(err)
-	}
-	if err := driver.SetIRQ(vfiouser.IRQMSIX, 0, irq); err != nil {
-		log.Fatal(err)
-	}
+	check(driver.Map(0x100000, ram))
+	check(driver.SetIRQ(vfiouser.IRQMSIX, 0, irq))
 
 	binary.LittleEndian.PutUint32(ram.Bytes()[64:], 19)
 	binary.LittleEndian.PutUint32(ram.Bytes()[68:], 23)
-	if err := driver.Post(0, 0, binary.LittleEndian.AppendUint64(nil, 0x100000+64)); err != nil {
-		log.Fatal(err)
-	}
+	check(driver.Post(0, 0, binary.LittleEndian.AppendUint64(nil, 0x100000+64)))
 	if _, err := irq.Wait(context.Background()); err != nil {
 		log.Fatal(err)
 	}
@@ -154,4 +138,10 @@ func Example() {
 	// sum: 42
 	// served: <nil>
 	// regions left: 0
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
 }

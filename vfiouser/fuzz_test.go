@@ -1,10 +1,10 @@
 package vfiouser_test
 
 import (
-	"errors"
 	"io"
 	"testing"
 
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
@@ -12,24 +12,15 @@ import (
 
 // script is session operations of FuzzSession: a byte chooses one, the next ones are its arguments.
 type script struct {
-	b      []byte
+	peertest.Script
 	l      *link
 	mem    *vfiotest.Memory
 	events [3]*vfiotest.Event
 }
 
-func (s *script) next() byte {
-	if len(s.b) == 0 {
-		return 0
-	}
-	n := s.b[0]
-	s.b = s.b[1:]
-	return n
-}
-
 // span is a range on a grid where ranges meet, overlap and wrap around.
 func (s *script) span() (iova, size uint64) {
-	a, n := uint64(s.next()), uint64(s.next()%40)
+	a, n := uint64(s.Next()), uint64(s.Next()%40)
 	if a >= 240 {
 		return -(256 - a) << 12, n << 12
 	}
@@ -38,69 +29,69 @@ func (s *script) span() (iova, size uint64) {
 
 // step sends one message.
 func (s *script) step() error {
-	op := s.next()
+	op := s.Next()
 	var m vfiotest.Message
-	m.ID = uint16(len(s.b))
+	m.ID = uint16(len(s.Script))
 	if op&0x80 != 0 {
 		m.Flags = vfiouser.FlagNoReply
 	}
 	switch op & 0x7f % 16 {
 	case 0:
 		m.Command, m.Body = vfiouser.CmdVersion, []byte("\x00\x00\x00\x00{\"capabilities\":{}}\x00")
-		m.Body[0] = s.next() % 2
+		m.Body[0] = s.Next() % 2
 	case 1, 2, 3:
 		iova, size := s.span()
-		m.Command, m.Body = vfiouser.CmdDMAMap, vfiotest.DMAMap(uint32(s.next()%5), uint64(s.next())<<11, iova, size)
+		m.Command, m.Body = vfiouser.CmdDMAMap, dmaMap(uint32(s.Next()%5), uint64(s.Next())<<11, iova, size)
 		if op&0x40 != 0 {
 			m.FDs = []int{s.mem.FD()}
 		}
 	case 4, 5:
 		iova, size := s.span()
-		m.Command, m.Body = vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(0, iova, size)
+		m.Command, m.Body = vfiouser.CmdDMAUnmap, dmaUnmap(0, iova, size)
 	case 6:
-		m.Command, m.Body = vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(uint32(s.next()%4), 0, 0)
+		m.Command, m.Body = vfiouser.CmdDMAUnmap, dmaUnmap(uint32(s.Next()%4), 0, 0)
 	case 7:
-		m.Command, m.Body = vfiouser.CmdGetRegionInfo, append(bare(uint32(s.next()), 0, uint32(s.next()%12), 0), zeros(16)...)
+		m.Command, m.Body = vfiouser.CmdGetRegionInfo, append(bare(uint32(s.Next()), 0, uint32(s.Next()%12), 0), zeros(16)...)
 	case 8:
-		m.Command, m.Body = vfiouser.CmdGetIRQInfo, bare(uint32(s.next()), 0, uint32(s.next()%8), 0)
+		m.Command, m.Body = vfiouser.CmdGetIRQInfo, bare(uint32(s.Next()), 0, uint32(s.Next()%8), 0)
 	case 9, 10:
-		n := int(s.next() % 4)
-		m.Command, m.Body = vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, int(s.next()%4), int(s.next()%30), n)
-		for i := range int(s.next() % 4) {
+		n := int(s.Next() % 4)
+		m.Command, m.Body = vfiouser.CmdSetIRQs, irqSet(0x24, int(s.Next()%4), int(s.Next()%30), n)
+		for i := range int(s.Next() % 4) {
 			m.FDs = append(m.FDs, s.events[i].FD())
 		}
 	case 11:
-		m.Command, m.Body = vfiouser.CmdSetIRQs, vfiotest.IRQSet(uint32(s.next()), int(s.next()%4), int(s.next()%2),
-			int(s.next()%3))
+		m.Command, m.Body = vfiouser.CmdSetIRQs, irqSet(uint32(s.Next()), int(s.Next()%4), int(s.Next()%2),
+			int(s.Next()%3))
 	case 12:
-		m.Command, m.Body = vfiouser.CmdRegionRead, access(int(s.next()%10), uint64(s.next())<<5, int(s.next()))
+		m.Command, m.Body = vfiouser.CmdRegionRead, access(int(s.Next()%10), uint64(s.Next())<<5, int(s.Next()))
 	case 13:
-		n := int(s.next() % 9)
-		m.Command, m.Body = vfiouser.CmdRegionWrite, access(int(s.next()%10), uint64(s.next())<<5, n, zeros(n)...)
+		n := int(s.Next() % 9)
+		m.Command, m.Body = vfiouser.CmdRegionWrite, access(int(s.Next()%10), uint64(s.Next())<<5, n, zeros(n)...)
 		for i := range n {
-			m.Body[16+i] = s.next()
+			m.Body[16+i] = s.Next()
 		}
 	case 14:
 		m.Command = []vfiouser.Command{vfiouser.CmdReset, vfiouser.CmdRegionWriteMulti,
-			vfiouser.CmdRegionWriteMulti}[s.next()%3]
+			vfiouser.CmdRegionWriteMulti}[s.Next()%3]
 		if m.Command == vfiouser.CmdRegionWriteMulti {
-			n := int(s.next() % 3)
+			n := int(s.Next() % 3)
 			m.Body = multi(uint64(n))
 			for range n {
-				m.Body = append(m.Body, access(int(s.next()%10), uint64(s.next()), int(s.next()%10), 1, 2, 3, 4, 5, 6, 7, 8)...)
+				m.Body = append(m.Body, access(int(s.Next()%10), uint64(s.Next()), int(s.Next()%10), 1, 2, 3, 4, 5, 6, 7, 8)...)
 			}
 		}
 	case 15: // anything
-		m.Command = vfiouser.Command(s.next() % 24)
-		m.Body = zeros(int(s.next() % 64))
+		m.Command = vfiouser.Command(s.Next() % 24)
+		m.Body = zeros(int(s.Next() % 64))
 		for i := range m.Body {
-			m.Body[i] = s.next()
+			m.Body[i] = s.Next()
 		}
-		for range s.next() % 18 {
+		for range s.Next() % 18 {
 			m.FDs = append(m.FDs, s.mem.FD())
 		}
-		if s.next() > 200 {
-			m.Size = uint32(s.next())
+		if s.Next() > 200 {
+			m.Size = uint32(s.Next())
 		}
 	}
 	return s.l.Send(m)
@@ -131,23 +122,8 @@ func FuzzSession(f *testing.F) {
 		testkit.CheckFDs(t)
 		h := newHost(t)
 		l := h.dial()
-		s := &script{b: b, l: l, mem: memory(t, 1<<17), events: [3]*vfiotest.Event{event(t), event(t), event(t)}}
-		drained := make(chan error, 1)
-		go func() { // the answers, so that nobody waits for room
-			_, err := io.Copy(io.Discard, l.Conn())
-			drained <- err
-		}()
-		for len(s.b) > 0 {
-			if err := s.step(); err != nil {
-				break // Serve has ended
-			}
-		}
-		_ = l.Conn().CloseWrite()
-		if err := l.wait(); err != nil && !errors.Is(err, vfiouser.ErrBadMessage) && !errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("Serve: %v", err)
-		}
-		<-drained
-		l.Close()
-		h.friendly()
+		s := &script{Script: b, l: l, mem: memory(t, 1<<17), events: [3]*vfiotest.Event{event(t), event(t), event(t)}}
+		s.Play(t, l.Conn(), l.Served, s.step, vfiouser.ErrBadMessage, io.ErrUnexpectedEOF)
+		h.servesAnother()
 	})
 }

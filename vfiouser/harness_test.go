@@ -1,36 +1,23 @@
 package vfiouser_test
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"log/slog"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/pci"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
-func TestMain(m *testing.M) {
-	a, b, err := vfiotest.Pair() // the poller's own descriptors are there from now on
-	if err != nil {
-		panic(err)
-	}
-	a.Close()
-	b.Close()
-	goleak.VerifyTestMain(m)
-}
+func TestMain(m *testing.M) { testkit.Main(m) }
 
 // must fails the test on an error.
 func must(t testing.TB, err error) {
@@ -41,9 +28,7 @@ func must(t testing.TB, err error) {
 // want fails the test if err is not the errno.
 func want(t testing.TB, err error, errno unix.Errno) {
 	t.Helper()
-	if !errors.Is(err, errno) {
-		t.Errorf("error %v, not %v", err, errno)
-	}
+	peertest.WantError(t, "request", err, errno)
 }
 
 // The test device: registers in BAR 0, MSI-X in BAR 1, doorbells in BAR 2 (write only), a ROM (read only).
@@ -59,27 +44,22 @@ const (
 
 // recorder is a Device that writes down what it is told, and complains about what no Server may do.
 type recorder struct {
-	space  *dma.Space
+	*peertest.Rig
 	config *pci.Config
+	info   vfiouser.Info
+	regs   [regsSize]byte
 
-	mu    sync.Mutex
-	info  vfiouser.Info
-	regs  [regsSize]byte
-	calls []string
-	wrong []string
-	fds   map[[2]int]int   // eventfds by index and vector
-	fail  map[string]error // by method name
-	gone  bool             // Disconnected was called, and nothing since
-	hook  func(string)     // called, without the lock, with each call
+	mu  sync.Mutex
+	fds map[[2]int]int // eventfds by index and vector
 }
 
-func newRecorder(t testing.TB, space *dma.Space) *recorder {
+func newRecorder(t testing.TB) *recorder {
 	t.Helper()
 	config, err := pci.New(pci.Options{Vendor: 0x1af4, Device: 0x10f0, Class: 0xff0000, Revision: 1, Express: true,
 		BARs: [6]pci.BAR{{Size: regsSize}, {Size: msixSize}, {Size: doorSize}},
 		MSIX: pci.MSIX{Vectors: vectors, BAR: 1, PBAOff: 0x800}})
 	must(t, err)
-	d := &recorder{space: space, config: config, fds: map[[2]int]int{}, fail: map[string]error{}}
+	d := &recorder{Rig: peertest.NewRig(t), config: config, fds: map[[2]int]int{}}
 	d.info = vfiouser.Info{Reset: true, Regions: []vfiouser.Region{
 		{Size: regsSize, Read: true, Write: true}, {Size: msixSize, Read: true, Write: true}, {Size: doorSize, Write: true},
 		{}, {}, {},
@@ -88,46 +68,18 @@ func newRecorder(t testing.TB, space *dma.Space) *recorder {
 	return d
 }
 
-// note writes a call down and returns what it is to answer.
-func (d *recorder) note(method, format string, args ...any) error {
-	d.mu.Lock()
-	hook := d.hook
-	d.mu.Unlock()
-	if hook != nil {
-		hook(method)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.calls = append(d.calls, method+fmt.Sprintf(format, args...))
-	d.gone = false
-	return d.fail[method]
-}
-
-// onCall has f called with the name of each method that is called; nil ends that.
-func (d *recorder) onCall(f func(method string)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.hook = f
-}
-
-func (d *recorder) complain(format string, args ...any) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.wrong = append(d.wrong, fmt.Sprintf(format, args...))
-}
-
 func (d *recorder) Info() vfiouser.Info { return d.info }
 
 func (d *recorder) inside(region int, off uint64, b []byte, write bool) {
 	r := d.info.Regions[region]
 	if off > r.Size || uint64(len(b)) > r.Size-off || len(b) == 0 || write && !r.Write || !write && !r.Read {
-		d.complain("access to region %d [%#x, +%#x)", region, off, len(b))
+		d.Errorf("access to region %d [%#x, +%#x)", region, off, len(b))
 	}
 }
 
 func (d *recorder) ReadRegion(region int, off uint64, b []byte) error {
 	d.inside(region, off, b, false)
-	if err := d.note("Read", " %d %#x+%d", region, off, len(b)); err != nil {
+	if err := d.Note("Read", " %d %#x+%d", region, off, len(b)); err != nil {
 		return err
 	}
 	switch region {
@@ -141,7 +93,7 @@ func (d *recorder) ReadRegion(region int, off uint64, b []byte) error {
 
 func (d *recorder) WriteRegion(region int, off uint64, b []byte) error {
 	d.inside(region, off, b, true)
-	if err := d.note("Write", " %d %#x % x", region, off, b); err != nil {
+	if err := d.Note("Write", " %d %#x % x", region, off, b); err != nil {
 		return err
 	}
 	switch region {
@@ -155,9 +107,9 @@ func (d *recorder) WriteRegion(region int, off uint64, b []byte) error {
 
 func (d *recorder) SetIRQ(index, vector, fd int) error {
 	if index != vfiouser.IRQMSIX || vector < 0 || vector >= vectors {
-		d.complain("SetIRQ %d %d", index, vector)
+		d.Errorf("SetIRQ %d %d", index, vector)
 	}
-	err := d.note("SetIRQ", " %d %d %t", index, vector, fd >= 0)
+	err := d.Note("SetIRQ", " %d %d %t", index, vector, fd >= 0)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.drop(index, vector)
@@ -179,7 +131,7 @@ func (d *recorder) drop(index, vector int) {
 }
 
 func (d *recorder) DisableIRQs(index int) error {
-	err := d.note("DisableIRQs", " %d", index)
+	err := d.Note("DisableIRQs", " %d", index)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for v := range vectors {
@@ -211,182 +163,105 @@ func (d *recorder) irqs() int {
 
 func (d *recorder) Reset() error {
 	d.config.Reset()
-	return d.note("Reset", "")
+	return d.Note("Reset", "")
 }
 
 func (d *recorder) Unmapping(iova, size uint64) {
-	_ = d.note("Unmapping", " %#x+%#x", iova, size)
-	for _, r := range d.space.Regions() {
+	_ = d.Note("Unmapping", " %#x+%#x", iova, size)
+	for _, r := range d.Space.Regions() {
 		if r.IOVA == iova && r.Size == size {
 			return
 		}
 	}
-	d.complain("Unmapping %#x+%#x, which is not mapped", iova, size)
+	d.Errorf("Unmapping %#x+%#x, which is not mapped", iova, size)
 }
 
-func (d *recorder) MemoryChanged() { _ = d.note("MemoryChanged", " %d", len(d.space.Regions())) }
+func (d *recorder) MemoryChanged() { _ = d.Note("MemoryChanged", " %d", len(d.Space.Regions())) }
 
 func (d *recorder) Disconnected() {
-	_ = d.note("Disconnected", "")
+	_ = d.Note("Disconnected", "")
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.gone = true
 	for k := range d.fds {
 		d.drop(k[0], k[1])
 	}
 }
 
-// take returns what was called since the last take.
-func (d *recorder) take() []string {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	calls := d.calls
-	d.calls = nil
-	return calls
-}
-
-func (d *recorder) failWith(method string, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.fail[method] = err
-}
-
-// wantCalls fails the test if other calls were made since the last take.
-func (d *recorder) wantCalls(t testing.TB, calls ...string) {
-	t.Helper()
-	if got := d.take(); !slices.Equal(got, calls) {
-		t.Errorf("calls:\n%s\nwanted:\n%s", strings.Join(got, "\n"), strings.Join(calls, "\n"))
-	}
-}
-
-// byteAt reads one byte as the device does.
-func (d *recorder) byteAt(iova uint64) (byte, error) {
-	token := d.space.Enter()
-	defer d.space.Leave(token)
-	segs, err := d.space.Translate(nil, iova, 1, dma.Read)
-	if err != nil {
-		return 0, err
-	}
-	var b [1]byte
-	_, err = dma.NewCopier().Read(b[:], segs)
-	return b[0], err
-}
-
-// write writes one byte as the device does.
-func (d *recorder) write(iova uint64, v byte) error {
-	token := d.space.Enter()
-	defer d.space.Leave(token)
-	segs, err := d.space.Translate(nil, iova, 1, dma.Write)
-	if err != nil {
-		return err
-	}
-	_, err = dma.NewCopier().Write(segs, []byte{v})
-	return err
-}
-
 // host is a Server with its device and memory.
 type host struct {
+	*recorder
 	t      testing.TB
-	dev    *recorder
-	space  *dma.Space
-	files  *dma.Files
 	server *vfiouser.Server
-	logs   *logs
-}
-
-// logs keeps log lines.
-type logs struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *logs) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
-
-func (l *logs) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func newHost(t testing.TB) *host {
 	t.Helper()
-	files := dma.NewFiles()
-	space := dma.NewSpace("test", files)
-	dev := newRecorder(t, space)
-	out := &logs{}
-	h := &host{t: t, dev: dev, space: space, files: files,
-		server: vfiouser.NewServer(dev, space, slog.New(slog.NewTextHandler(out, nil))), logs: out}
-	t.Cleanup(h.check)
-	return h
+	d := newRecorder(t)
+	t.Cleanup(func() { testkit.Equal(t, "eventfds that are left", d.irqs(), 0) })
+	return &host{recorder: d, t: t, server: vfiouser.NewServer(d, d.Space, d.Log())}
 }
 
-// check fails the test if the device was told anything wrong, or something is left.
-func (h *host) check() {
-	h.t.Helper()
-	h.dev.mu.Lock()
-	defer h.dev.mu.Unlock()
-	for _, w := range h.dev.wrong {
-		h.t.Errorf("device: %s", w)
-	}
-	if len(h.dev.calls) > 0 && !h.dev.gone {
-		h.t.Errorf("device: Disconnected was not the last call: %q", h.dev.calls)
-	}
-	if n := len(h.dev.fds); n > 0 {
-		h.t.Errorf("device: %d eventfds are left", n)
-	}
-	if r := h.space.Regions(); len(r) > 0 {
-		h.t.Errorf("space: %d regions are left", len(r))
-	}
-	if n := h.files.Len(); n > 0 {
-		h.t.Errorf("%d files are mapped", n)
-	}
+// serving returns a host and a connection to it. When the test ends the host serves another, and nothing is left.
+func serving(t testing.TB) (*host, *link) {
+	t.Helper()
+	testkit.CheckFDs(t)
+	h := newHost(t)
+	t.Cleanup(h.servesAnother)
+	return h, h.connect()
 }
 
 // link is a connection to a host.
 type link struct {
 	*vfiotest.Client
-	cancel context.CancelCauseFunc
-	result chan error
+	*peertest.Served
 }
 
 // dial connects and says nothing.
 func (h *host) dial() *link {
 	h.t.Helper()
-	a, b, err := vfiotest.Pair()
-	must(h.t, err)
-	ctx, cancel := context.WithCancelCause(context.Background())
-	l := &link{vfiotest.New(a), cancel, make(chan error, 1)}
-	must(h.t, l.SetTimeout(20*time.Second)) // only of a test that fails
-	go func() { l.result <- h.server.Serve(ctx, b) }()
-	h.t.Cleanup(func() { l.Close(); cancel(nil) })
-	return l
+	a, b := testkit.SocketPair(h.t)
+	c := vfiotest.New(a)
+	must(h.t, c.SetTimeout(20*time.Second)) // only of a test that fails
+	serve := func(ctx context.Context) error { return h.server.Serve(ctx, b) }
+	return &link{c, peertest.Serve(h.t, serve, c.Close)}
 }
 
 // connect connects and negotiates.
 func (h *host) connect() *link {
 	h.t.Helper()
 	l := h.dial()
-	if _, err := l.Version(0, 0, `{"capabilities":{"max_msg_fds":16,"write_multiple":true}}`); err != nil {
-		h.t.Fatal(err)
-	}
+	_, err := l.Version(0, 0, `{"capabilities":{"max_msg_fds":16,"write_multiple":true}}`)
+	must(h.t, err)
 	return l
 }
 
-// hangUp closes the connection and returns Serve's error.
-func (l *link) hangUp() error {
-	l.Close()
-	return l.wait()
+// wantByte fails the test if the device reads another byte of its memory.
+func (h *host) wantByte(iova uint64, want byte) {
+	h.t.Helper()
+	got, err := h.ByteAt(iova)
+	must(h.t, err)
+	testkit.Equal(h.t, fmt.Sprintf("byte at %#x", iova), got, want)
 }
 
-// wait returns Serve's error.
-func (l *link) wait() error {
-	err := <-l.result
-	l.cancel(nil)
-	return err
+// wantNoByte fails the test if the device can read its memory, or gets another error.
+func (h *host) wantNoByte(iova uint64, want error) {
+	h.t.Helper()
+	_, err := h.ByteAt(iova)
+	peertest.WantError(h.t, fmt.Sprintf("byte at %#x", iova), err, want)
+}
+
+// wantNotLost fails the test if the log says that a guest has lost its device.
+func (h *host) wantNotLost() {
+	h.t.Helper()
+	if s := h.Logs.String(); strings.Contains(s, lost) {
+		h.t.Errorf("log: %s", s)
+	}
+}
+
+// post sends a message and does not wait.
+func (l *link) post(t testing.TB, h vfiouser.Header, body []byte, fds ...int) {
+	t.Helper()
+	must(t, l.Send(vfiotest.Message{Header: h, Body: body, FDs: fds}))
 }
 
 func memory(t testing.TB, size uint64) *vfiotest.Memory {
@@ -411,19 +286,17 @@ func (h *host) works(l *link, iova uint64) {
 	must(h.t, l.Write(0, 8, []byte{1, 2, 3, 4}))
 	var b [4]byte
 	must(h.t, l.Read(0, 8, b[:]))
-	if b != [4]byte{1, 2, 3, 4} {
-		h.t.Errorf("registers: % x", b)
-	}
+	testkit.Equal(h.t, "registers", b, [4]byte{1, 2, 3, 4})
 	m := memory(h.t, 8192)
 	must(h.t, l.Map(iova, m))
-	must(h.t, h.dev.write(iova+4097, 7))
-	if m.Bytes()[4097] != 7 {
-		h.t.Error("the device's byte is not in the guest's memory")
-	}
+	must(h.t, h.SetByteAt(iova+4097, 7))
+	testkit.Equal(h.t, "the device's byte in the guest's memory", m.Bytes()[4097], 7)
 	e := event(h.t)
 	must(h.t, l.SetIRQ(vfiouser.IRQMSIX, 3, e))
-	h.dev.fire(h.t, 3)
-	if n, err := e.Wait(h.t.Context()); err != nil || n != 1 {
+	h.fire(h.t, 3)
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience) // the test's may have ended
+	defer cancel()
+	if n, err := e.Wait(ctx); err != nil || n != 1 {
 		h.t.Errorf("interrupt: %d, %v", n, err)
 	}
 	must(h.t, l.DisableIRQs(vfiouser.IRQMSIX))
@@ -431,12 +304,11 @@ func (h *host) works(l *link, iova uint64) {
 	must(h.t, l.Unmap(iova, 8192))
 }
 
-// friendly shows that a host serves a connection of its own.
-func (h *host) friendly() {
+// servesAnother shows that a host serves a connection of its own.
+func (h *host) servesAnother() {
 	h.t.Helper()
+	h.OnCall(nil)
 	l := h.connect()
 	h.works(l, guestIOVA)
-	if err := l.hangUp(); err != nil {
-		h.t.Errorf("friendly connection: %v", err)
-	}
+	must(h.t, l.HangUp())
 }

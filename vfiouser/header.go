@@ -34,32 +34,10 @@ const (
 	CmdMigDataWrite     Command = 18 // VFIO_USER_MIG_DATA_WRITE
 )
 
-// commandNames are the names without VFIO_USER_.
-var commandNames = [...]string{
-	CmdVersion:          "VERSION",
-	CmdDMAMap:           "DMA_MAP",
-	CmdDMAUnmap:         "DMA_UNMAP",
-	CmdGetInfo:          "DEVICE_GET_INFO",
-	CmdGetRegionInfo:    "DEVICE_GET_REGION_INFO",
-	CmdGetRegionIOFDs:   "DEVICE_GET_REGION_IO_FDS",
-	CmdGetIRQInfo:       "DEVICE_GET_IRQ_INFO",
-	CmdSetIRQs:          "DEVICE_SET_IRQS",
-	CmdRegionRead:       "REGION_READ",
-	CmdRegionWrite:      "REGION_WRITE",
-	CmdDMARead:          "DMA_READ",
-	CmdDMAWrite:         "DMA_WRITE",
-	CmdReset:            "DEVICE_RESET",
-	CmdDirtyPages:       "DIRTY_PAGES",
-	CmdRegionWriteMulti: "REGION_WRITE_MULTI",
-	CmdFeature:          "DEVICE_FEATURE",
-	CmdMigDataRead:      "MIG_DATA_READ",
-	CmdMigDataWrite:     "MIG_DATA_WRITE",
-}
-
 // String returns the command's name without VFIO_USER_.
 func (c Command) String() string {
-	if int(c) < len(commandNames) && commandNames[c] != "" {
-		return commandNames[c]
+	if int(c) < len(rules) && rules[c].name != "" {
+		return rules[c].name
 	}
 	return fmt.Sprintf("command %d", uint16(c))
 }
@@ -103,7 +81,7 @@ func (h *Header) encode(b *[HeaderLen]byte) {
 	le.PutUint32(b[12:], h.Errno)
 }
 
-// check refuses a header after which nobody knows where the next message begins, or whose it is.
+// check refuses a header that does not tell where the next message begins, or that is no command.
 func (h *Header) check() error {
 	switch {
 	case h.Size < HeaderLen:

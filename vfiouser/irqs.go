@@ -5,6 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
@@ -17,85 +18,75 @@ func (s *session) vectors(i uint32) uint32 {
 }
 
 func (s *session) getIRQInfo(m *message) error {
-	var i irqInfo
-	i.decode((*[irqInfoLen]byte)(m.body))
-	if i.argsz < irqInfoLen || i.index >= NumIRQs {
-		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, i.argsz, i.index, unix.EINVAL)
+	i := peer.Decode[irqInfo](m.body)
+	if i.Argsz < irqInfoLen || i.Index >= NumIRQs {
+		return fmt.Errorf("argsz %d, index %d: %w", i.Argsz, i.Index, unix.EINVAL)
 	}
-	i = irqInfo{argsz: irqInfoLen, index: i.index, count: s.vectors(i.index)}
-	if i.count > 0 {
-		i.flags = irqEventFD
+	i = irqInfo{Argsz: irqInfoLen, Index: i.Index, Count: s.vectors(i.Index)}
+	if i.Count > 0 {
+		i.Flags = irqEventFD
 	}
-	var b [irqInfoLen]byte
-	i.encode(&b)
-	s.out = append(s.out, b[:]...)
+	s.out = peer.Append(s.out, i)
 	return nil
 }
 
 // setIRQs assigns eventfds to vectors, or takes them away. QEMU sends a vector's again whenever the
-// guest unmasks it, with no descriptor for a vector that nobody listens to (gve.md, section 2).
+// guest unmasks it, with no descriptor for a vector without a listener (gve.md, section 2).
 // Masking and triggering by message are for what a device with an eventfd per vector does not have:
 // level-triggered interrupts, and tests of the client.
 func (s *session) setIRQs(m *message) error {
-	var i irqSet
-	i.decode((*[irqSetLen]byte)(m.body))
-	n := s.vectors(i.index)
+	i := peer.Decode[irqSet](m.body)
+	n := s.vectors(i.Index)
 	switch {
-	case i.argsz < irqSetLen || i.index >= NumIRQs:
-		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, i.argsz, i.index, unix.EINVAL)
-	case i.start > n || i.count > n-i.start:
-		return fmt.Errorf("%v: index %d: vectors [%d, +%d) of %d: %w", m.Command, i.index, i.start, i.count, n, unix.EINVAL)
-	case i.flags&irqFDs == 0 && m.fds.Len() > 0:
-		return fmt.Errorf("%v: flags %#x with %d descriptors: %w", m.Command, i.flags, m.fds.Len(), unix.EINVAL)
+	case i.Argsz < irqSetLen || i.Index >= NumIRQs:
+		return fmt.Errorf("argsz %d, index %d: %w", i.Argsz, i.Index, unix.EINVAL)
+	case i.Start > n || i.Count > n-i.Start:
+		return fmt.Errorf("index %d: vectors [%d, +%d) of %d: %w", i.Index, i.Start, i.Count, n, unix.EINVAL)
+	case i.Flags&irqFDs == 0 && m.fds.Len() > 0:
+		return fmt.Errorf("flags %#x with %d descriptors: %w", i.Flags, m.fds.Len(), unix.EINVAL)
 	}
-	switch i.flags {
+	switch i.Flags {
 	case irqFDs | irqTrigger:
 		return s.setEvents(m, &i)
-	case irqNone | irqTrigger:
-		if i.start == 0 && i.count == 0 { // "disables all interrupts of the index"
-			return s.disableIRQs(m, i.index)
+	case irqNone | irqTrigger, irqBool | irqTrigger:
+		if i.Flags&irqNone != 0 && i.Start == 0 && i.Count == 0 { // "disables all interrupts of the index"
+			return s.disableIRQs(i.Index)
 		}
-		return fmt.Errorf("%v: the client cannot trigger interrupts: %w", m.Command, unix.ENOTSUP)
-	case irqBool | irqTrigger:
-		return fmt.Errorf("%v: the client cannot trigger interrupts: %w", m.Command, unix.ENOTSUP)
+		return fmt.Errorf("the client cannot trigger interrupts: %w", unix.ENOTSUP)
 	case irqNone | irqMask, irqBool | irqMask, irqFDs | irqMask, irqNone | irqUnmask, irqBool | irqUnmask,
 		irqFDs | irqUnmask:
-		return fmt.Errorf("%v: interrupts cannot be masked here: %w", m.Command, unix.ENOTSUP)
+		return fmt.Errorf("interrupts cannot be masked here: %w", unix.ENOTSUP)
 	}
-	return fmt.Errorf("%v: flags %#x: not one kind of data and one action: %w", m.Command, i.flags, unix.EINVAL)
+	return fmt.Errorf("flags %#x: not one kind of data and one action: %w", i.Flags, unix.EINVAL)
 }
 
 // setEvents gives each vector of i its eventfd, or all of them none: "If no file descriptors are
 // provided, this de-assigns the specified previously configured interrupts".
 func (s *session) setEvents(m *message, i *irqSet) error {
-	if i.count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.count {
-		return fmt.Errorf("%v: index %d: %d descriptors for %d vectors: %w", m.Command, i.index, m.fds.Len(), i.count,
-			unix.EINVAL)
+	if i.Count == 0 || m.fds.Len() != 0 && uint32(m.fds.Len()) != i.Count {
+		return fmt.Errorf("index %d: %d descriptors for %d vectors: %w", i.Index, m.fds.Len(), i.Count, unix.EINVAL)
 	}
 	for k := range m.fds.Len() { // all before the first is given away
 		if err := scm.CheckEvent(m.fds.At(k)); err != nil {
-			return fmt.Errorf("%v: index %d: vector %d: %w", m.Command, i.index, int(i.start)+k, err)
+			return fmt.Errorf("index %d: vector %d: %w", i.Index, int(i.Start)+k, err)
 		}
 	}
-	for k := range int(i.count) {
+	for k := range int(i.Count) {
 		fd := -1
 		if m.fds.Len() > 0 {
 			fd = m.fds.Take(k)
 		}
-		if err := s.dev.SetIRQ(int(i.index), int(i.start)+k, fd); err != nil {
-			return fmt.Errorf("%v: index %d: vector %d: %w", m.Command, i.index, int(i.start)+k, err)
+		if err := s.dev.SetIRQ(int(i.Index), int(i.Start)+k, fd); err != nil {
+			return fmt.Errorf("index %d: vector %d: %w", i.Index, int(i.Start)+k, err)
 		}
 	}
 	return nil
 }
 
 // disableIRQs is no error where there are none: QEMU disables whatever it may have enabled.
-func (s *session) disableIRQs(m *message, index uint32) error {
+func (s *session) disableIRQs(index uint32) error {
 	if s.vectors(index) == 0 {
 		return nil
 	}
-	if err := s.dev.DisableIRQs(int(index)); err != nil {
-		return fmt.Errorf("%v: index %d: %w", m.Command, index, err)
-	}
-	return nil
+	return peer.Wrap(s.dev.DisableIRQs(int(index)), "index %d", index)
 }

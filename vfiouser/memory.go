@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 )
 
 // shareHint is what the client's user can do about guest memory that comes without a descriptor.
@@ -24,18 +25,17 @@ const pageSize = 4096
 // it by message would be possible; what needs that is a machine without share=on, which is told
 // so.)
 func (s *session) dmaMap(m *message) error {
-	var d dmaMap
-	d.decode((*[dmaMapLen]byte)(m.body))
-	if d.argsz < dmaMapLen || d.flags == 0 || d.flags&^(dmaRead|dmaWrite) != 0 {
-		return fmt.Errorf("%v: argsz %d, flags %#x: %w", m.Command, d.argsz, d.flags, unix.EINVAL)
+	d := peer.Decode[dmaMap](m.body)
+	if d.Argsz < dmaMapLen || d.Flags == 0 || d.Flags&^(dmaRead|dmaWrite) != 0 {
+		return fmt.Errorf("argsz %d, flags %#x: %w", d.Argsz, d.Flags, unix.EINVAL)
 	}
-	if (d.iova|d.size|d.offset)%pageSize != 0 {
-		return fmt.Errorf("%v: [%#x, +%#x) from offset %#x of its file: not whole pages of %d bytes: %w",
-			m.Command, d.iova, d.size, d.offset, pageSize, unix.EINVAL)
+	if (d.IOVA|d.Size|d.Offset)%pageSize != 0 {
+		return fmt.Errorf("[%#x, +%#x) from offset %#x of its file: not whole pages of %d bytes: %w",
+			d.IOVA, d.Size, d.Offset, pageSize, unix.EINVAL)
 	}
 	// A range that may be written and not read (an IOMMU's) is taken for one that may be both: it is
 	// the guest's own memory that its driver gave us to write to.
-	to := dma.Map{IOVA: d.iova, Size: d.size, FileOffset: d.offset, ReadOnly: d.flags&dmaWrite == 0}
+	to := dma.Map{IOVA: d.IOVA, Size: d.Size, FileOffset: d.Offset, ReadOnly: d.Flags&dmaWrite == 0}
 	if m.fds.Len() == 1 {
 		to.FD = m.fds.At(0)
 	} else {
@@ -48,12 +48,12 @@ func (s *session) dmaMap(m *message) error {
 		err = s.space.Add(to)
 	}
 	if err != nil {
-		return fmt.Errorf("%v: %w", m.Command, err)
+		return err
 	}
-	if to.NoAccess && !to.ReadOnly && !s.unshared {
-		s.unshared = true // once: there may be many, and some are no loss (video memory)
-		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.iova),
-			"size", d.size, "hint", shareHint)
+	if to.NoAccess && !to.ReadOnly && !s.warnedUnshared {
+		s.warnedUnshared = true // once: there may be many, and some are no loss (video memory)
+		s.log.Warn("the device cannot reach memory that comes without a descriptor", "iova", fmt.Sprintf("%#x", d.IOVA),
+			"size", d.Size, "hint", shareHint)
 	}
 	s.dev.MemoryChanged()
 	return nil
@@ -69,21 +69,20 @@ func (s *session) dmaMap(m *message) error {
 // (VFIO_IOMMU_UNMAP_DMA of a type 1 v2 IOMMU): a range may contain any number of mappings, none as
 // well, and may not cut one.
 func (s *session) dmaUnmap(m *message) error {
-	var d dmaUnmap
-	d.decode((*[dmaUnmapLen]byte)(m.body))
+	d := peer.Decode[dmaUnmap](m.body)
 	switch {
-	case d.argsz < dmaUnmapLen || d.flags&^(unmapDirty|unmapAll) != 0:
-		return fmt.Errorf("%v: argsz %d, flags %#x: %w", m.Command, d.argsz, d.flags, unix.EINVAL)
-	case d.flags&unmapDirty != 0:
-		return fmt.Errorf("%v: dirty pages are not logged: %w", m.Command, unix.ENOTSUP)
+	case d.Argsz < dmaUnmapLen || d.Flags&^(unmapDirty|unmapAll) != 0:
+		return fmt.Errorf("argsz %d, flags %#x: %w", d.Argsz, d.Flags, unix.EINVAL)
+	case d.Flags&unmapDirty != 0:
+		return fmt.Errorf("dirty pages are not logged: %w", unix.ENOTSUP)
 	}
 	unmap := s.unmap
-	if d.flags&unmapAll != 0 {
+	if d.Flags&unmapAll != 0 {
 		unmap = s.unmapAll
 	}
 	n, err := unmap(&d)
 	if err != nil {
-		return fmt.Errorf("%v: %w", m.Command, err)
+		return err
 	}
 	if n > 0 {
 		s.dev.MemoryChanged()
@@ -94,8 +93,8 @@ func (s *session) dmaUnmap(m *message) error {
 
 // unmapAll takes all ranges out of the space, and tells how many those were.
 func (s *session) unmapAll(d *dmaUnmap) (n int, err error) {
-	if d.iova != 0 || d.size != 0 { // as Linux has it
-		return 0, fmt.Errorf("all of [%#x, +%#x): %w", d.iova, d.size, unix.EINVAL)
+	if d.IOVA != 0 || d.Size != 0 { // as Linux has it
+		return 0, fmt.Errorf("all of [%#x, +%#x): %w", d.IOVA, d.Size, unix.EINVAL)
 	}
 	all := s.space.Regions()
 	s.unmapping(all)
@@ -104,12 +103,12 @@ func (s *session) unmapAll(d *dmaUnmap) (n int, err error) {
 
 // unmap takes the ranges inside d out of the space, and tells how many those were.
 func (s *session) unmap(d *dmaUnmap) (n int, err error) {
-	inside, err := s.space.RegionsIn(d.iova, d.size)
+	inside, err := s.space.RegionsIn(d.IOVA, d.Size)
 	if err != nil || len(inside) == 0 {
 		return 0, err
 	}
 	s.unmapping(inside)
-	return len(inside), s.space.RemoveRange(d.iova, d.size)
+	return len(inside), s.space.RemoveRange(d.IOVA, d.Size)
 }
 
 func (s *session) unmapping(regions []dma.RegionInfo) {

@@ -13,69 +13,57 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
 
 func TestMapAndUnmap(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, guestSize)
 
 	// Guest RAM as QEMU maps it: pieces of one file that touch, one of them read only.
 	must(t, l.MapRange(0, 0xa0000, m.FD(), 0, true))
 	must(t, l.MapRange(0xc0000, 0x10000, m.FD(), 0xc0000, false))
 	must(t, l.MapRange(0xa0000, 0x20000, m.FD(), 0xa0000, true))
-	h.dev.wantCalls(t, "MemoryChanged 1", "MemoryChanged 2", "MemoryChanged 3")
-	must(t, h.dev.write(0x9ffff, 1))
-	must(t, h.dev.write(0xa0000, 2))
+	h.WantCalls("MemoryChanged 1", "MemoryChanged 2", "MemoryChanged 3")
+	must(t, h.SetByteAt(0x9ffff, 1))
+	must(t, h.SetByteAt(0xa0000, 2))
 	if b := m.Bytes(); b[0x9ffff] != 1 || b[0xa0000] != 2 {
 		t.Errorf("bytes %d and %d", b[0x9ffff], b[0xa0000])
 	}
 	m.Bytes()[0xc0000] = 3
-	if b, err := h.dev.byteAt(0xc0000); err != nil || b != 3 {
-		t.Errorf("read only memory: %d, %v", b, err)
-	}
-	if err := h.dev.write(0xc0000, 1); !errors.Is(err, dma.ErrAccess) {
-		t.Errorf("write to read only memory: %v", err)
-	}
+	h.wantByte(0xc0000, 3)
+	peertest.WantError(t, "write to read only memory", h.SetByteAt(0xc0000, 1), dma.ErrAccess)
 
 	want(t, l.MapRange(0x9f000, 0x1000, m.FD(), 0, true), unix.EEXIST)
 	want(t, l.MapRange(0x9f000, 0x1000, -1, 0, true), unix.EEXIST)
-	h.dev.wantCalls(t)
+	h.WantCalls()
 
 	must(t, l.Unmap(0xa0000, 0x20000))
-	h.dev.wantCalls(t, "Unmapping 0xa0000+0x20000", "MemoryChanged 2")
-	if _, err := h.dev.byteAt(0xa0000); !errors.Is(err, dma.ErrUnmapped) {
-		t.Errorf("unmapped memory: %v", err)
-	}
-	must(t, l.hangUp())
-	h.dev.wantCalls(t, "Disconnected")
+	h.WantCalls("Unmapping 0xa0000+0x20000", "MemoryChanged 2")
+	h.wantNoByte(0xa0000, dma.ErrUnmapped)
+	must(t, l.HangUp())
+	h.WantCalls("Disconnected")
 }
 
 // An IOMMU maps pages for the device to write to (DMA_FROM_DEVICE).
 func TestMapWithoutRead(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, 4096)
-	_, err := l.Request(vfiouser.CmdDMAMap, vfiotest.DMAMap(2, 0, guestIOVA, 4096), 0, m.FD())
+	_, err := l.Request(vfiouser.CmdDMAMap, dmaMap(2, 0, guestIOVA, 4096), 0, m.FD())
 	must(t, err)
-	must(t, h.dev.write(guestIOVA, 9))
+	must(t, h.SetByteAt(guestIOVA, 9))
 	if m.Bytes()[0] != 9 {
 		t.Error("not written")
 	}
-	must(t, l.hangUp())
 }
 
 // ROMs come without a descriptor, or with one that is not open for writing; QEMU takes an error for
 // the end (gve.md, 2).
 func TestMapWithoutAccess(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	path := filepath.Join(t.TempDir(), "rom")
 	must(t, os.WriteFile(path, make([]byte, 8192), 0o600))
 	rom, err := os.Open(path)
@@ -83,38 +71,33 @@ func TestMapWithoutAccess(t *testing.T) {
 	defer rom.Close()
 	must(t, l.MapRange(0xfffc0000, 0x40000, -1, 0, false))
 	must(t, l.MapRange(0xc0000, 0x2000, int(rom.Fd()), 0, false))
-	if s := h.logs.String(); strings.Contains(s, "share=on") {
+	if s := h.Logs.String(); strings.Contains(s, "share=on") {
 		t.Errorf("log: %s", s)
 	}
 	must(t, l.MapRange(0, 0x2000, -1, 0, true))
 	must(t, l.MapRange(0x2000, 0x2000, -1, 0, true))
-	if s := h.logs.String(); strings.Count(s, "share=on") != 1 {
+	if s := h.Logs.String(); strings.Count(s, "share=on") != 1 {
 		t.Errorf("log: %s", s)
 	}
 	for _, iova := range []uint64{0xfffc0000, 0xc0000, 0, 0x2000} {
-		if _, err := h.dev.byteAt(iova); !errors.Is(err, dma.ErrAccess) {
-			t.Errorf("read at %#x: %v", iova, err)
-		}
+		h.wantNoByte(iova, dma.ErrAccess)
 	}
 	want(t, l.MapRange(0x1000_0000, 0x2000, int(rom.Fd()), 0, true), unix.EINVAL) // RAM is another matter
 	must(t, l.Unmap(0xfffc0000, 0x40000))
 	must(t, l.Unmap(0xc0000, 0x2000))
 	h.works(l, guestIOVA)
-	must(t, l.hangUp())
 }
 
 // Invariant: vfiouser: An unmap is answered when the device was told and no worker is inside, and
 // cuts no mapping.
 func TestUnmapOfSeveral(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, guestSize)
 	const top = 1<<64 - 4096
 	for _, iova := range []uint64{0x1000, 0x3000, 0x5000, top} {
 		must(t, l.MapRange(iova, 0x1000, m.FD(), 0, true))
 	}
-	h.dev.take()
+	h.Take()
 	for _, c := range []struct{ iova, size uint64 }{{0x1000, 0x2800}, {0x1800, 0x1000}, {0x1800, 0x100}, {0x800, 0x1000},
 		{top, 4095}} {
 		want(t, l.Unmap(c.iova, c.size), unix.EINVAL) // cuts one
@@ -123,22 +106,45 @@ func TestUnmapOfSeveral(t *testing.T) {
 	must(t, l.Unmap(1<<47, 1<<47))
 	want(t, l.Unmap(0x1000, 0), unix.EINVAL)
 	want(t, l.Unmap(top, 8192), unix.EINVAL)
-	h.dev.wantCalls(t)
+	h.WantCalls()
 	must(t, l.Unmap(0, 0x4000))
-	if calls := h.dev.take(); len(calls) != 3 || calls[2] != "MemoryChanged 2" {
+	if calls := h.Take(); len(calls) != 3 || calls[2] != "MemoryChanged 2" {
 		t.Errorf("calls: %q", calls)
 	}
 	must(t, l.Unmap(top, 4096))
-	h.dev.wantCalls(t, "Unmapping 0xfffffffffffff000+0x1000", "MemoryChanged 1")
+	h.WantCalls("Unmapping 0xfffffffffffff000+0x1000", "MemoryChanged 1")
 
 	// All.
-	_, err := l.Request(vfiouser.CmdDMAUnmap, vfiotest.DMAUnmap(2, 0x1000, 0x1000), 24)
+	_, err := l.Request(vfiouser.CmdDMAUnmap, dmaUnmap(2, 0x1000, 0x1000), 24)
 	want(t, err, unix.EINVAL)
 	must(t, l.UnmapAll())
-	h.dev.wantCalls(t, "Unmapping 0x5000+0x1000", "MemoryChanged 0")
+	h.WantCalls("Unmapping 0x5000+0x1000", "MemoryChanged 0")
 	must(t, l.UnmapAll())
-	h.dev.wantCalls(t)
-	must(t, l.hangUp())
+	h.WantCalls()
+}
+
+// unmap unmaps a range, or all.
+func (l *link) unmap(all bool, iova, size uint64) error {
+	if all {
+		return l.UnmapAll()
+	}
+	return l.Unmap(iova, size)
+}
+
+// unmapWaits begins to unmap while a worker is inside the space, and returns when waiting says that this waits.
+func (l *link) unmapWaits(t *testing.T, all bool, iova, size uint64, waiting func() bool) (unmapped chan error) {
+	t.Helper()
+	unmapped = make(chan error, 1)
+	go func() { unmapped <- l.unmap(all, iova, size) }()
+	for !waiting() {
+		runtime.Gosched()
+	}
+	select {
+	case err := <-unmapped:
+		t.Fatalf("unmapped under a worker: %v", err)
+	default:
+	}
+	return unmapped
 }
 
 // The reply to an unmap comes when the device is told and no worker is inside the space; while it waits nothing else is
@@ -151,7 +157,7 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 	for _, all := range []bool{false, true} {
 		h := newHost(t)
 		told := make(chan struct{})
-		h.dev.onCall(func(method string) {
+		h.OnCall(func(method string) {
 			if method == "Unmapping" {
 				close(told)
 			}
@@ -160,34 +166,21 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 		m := memory(t, 4096)
 		must(t, l.Map(guestIOVA, m))
 
-		token := h.space.Enter()
-		segs, err := h.space.Translate(nil, guestIOVA, 1, dma.Write)
+		token := h.Space.Enter()
+		segs, err := h.Space.Translate(nil, guestIOVA, 1, dma.Write)
 		must(t, err)
-		unmapped := make(chan error, 1)
-		go func() {
-			if all {
-				unmapped <- l.UnmapAll()
-			} else {
-				unmapped <- l.Unmap(guestIOVA, 4096)
-			}
-		}()
-		<-told
-		for len(h.space.Regions()) > 0 { // until the range is gone for those who enter now
-			runtime.Gosched()
-		}
-		select {
-		case err := <-unmapped:
-			t.Fatalf("unmapped under a worker: %v", err)
-		default:
-		}
-		_, err = dma.NewCopier().Write(segs, []byte{42}) // still mapped for who was inside
+		unmapped := l.unmapWaits(t, all, guestIOVA, 4096, func() bool {
+			<-told
+			return len(h.Space.Regions()) == 0 // the range is gone for workers that enter now
+		})
+		_, err = dma.NewCopier().Write(segs, []byte{42}) // still mapped for a worker that was inside
 		must(t, err)
-		h.space.Leave(token)
+		h.Space.Leave(token)
 		must(t, <-unmapped)
-		if m.Bytes()[0] != 42 || h.files.Len() != 0 {
-			t.Errorf("byte %d, %d files", m.Bytes()[0], h.files.Len())
+		if m.Bytes()[0] != 42 || h.Files.Len() != 0 {
+			t.Errorf("byte %d, %d files", m.Bytes()[0], h.Files.Len())
 		}
-		must(t, l.hangUp())
+		must(t, l.HangUp())
 	}
 }
 
@@ -195,29 +188,24 @@ func TestUnmapWaitsForWorkers(t *testing.T) {
 //
 // Invariant: vfiouser: Truncated memory ends its connection only.
 func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, 8192)
 	must(t, l.Map(guestIOVA, m))
 	must(t, unix.Ftruncate(m.FD(), 0))
 	result := make(chan error, 1)
-	dma.Go(func() { result <- h.dev.write(guestIOVA, 1) })
+	dma.Go(func() { result <- h.SetByteAt(guestIOVA, 1) })
 	var fault *dma.FaultError
 	if err := <-result; !errors.As(err, &fault) {
 		t.Errorf("write to truncated memory: %v", err)
 	}
-	if err := l.wait(); !errors.As(err, &fault) {
+	if err := l.Wait(); !errors.As(err, &fault) {
 		t.Errorf("Serve: %v", err)
 	}
 	l.Close()
-	h.friendly()
 }
 
 func TestManyMaps(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, guestSize)
 	n := uint64(3000)
 	for i := range n {
@@ -227,7 +215,6 @@ func TestManyMaps(t *testing.T) {
 		must(t, l.Unmap(i<<13, 4096))
 	}
 	h.works(l, 1<<40)
-	must(t, l.hangUp()) // the rest goes with it
 }
 
 // Workers go on while memory comes and goes; where nothing is mapped they get an error, and never a fault.
@@ -235,9 +222,7 @@ func TestManyMaps(t *testing.T) {
 // Invariant: vfiouser: An unmap is answered when the device was told and no worker is inside, and
 // cuts no mapping.
 func TestMapAndUnmapUnderTraffic(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	done := make(chan struct{})
 	var wg sync.WaitGroup
 	var written atomic.Uint64
@@ -251,7 +236,7 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 					return
 				default:
 				}
-				switch err := h.dev.write(guestIOVA+w*4096+i%4096, byte(i)); {
+				switch err := h.SetByteAt(guestIOVA+w*4096+i%4096, byte(i)); {
 				case err == nil:
 					written.Add(1)
 				case !errors.Is(err, dma.ErrUnmapped):
@@ -269,14 +254,13 @@ func TestMapAndUnmapUnderTraffic(t *testing.T) {
 			runtime.Gosched()
 		}
 		must(t, l.Unmap(guestIOVA, 8192))
-		if n := h.files.Len(); n != 0 {
+		if n := h.Files.Len(); n != 0 {
 			t.Fatalf("%d files are mapped", n)
 		}
 		m.Close()
 	}
 	close(done)
 	wg.Wait()
-	must(t, l.hangUp())
 }
 
 // A range that covers several mappings is waited for once, and not at all if no worker is inside the space.
@@ -286,39 +270,24 @@ func TestUnmapOfSeveralWaitsOnce(t *testing.T) {
 		h := newHost(t)
 		l := h.connect()
 		m := memory(t, guestSize)
-		unmap := func() error {
-			if all {
-				return l.UnmapAll()
-			}
-			return l.Unmap(0, 1<<40)
-		}
 		fill := func() {
 			for i := range uint64(200) {
 				must(t, l.MapRange(i<<13, 4096, m.FD(), 0, true))
 			}
 		}
 		fill()
-		must(t, unmap())
-		if n := h.space.Waits(); n != 0 || len(h.space.Regions()) != 0 {
-			t.Errorf("waited %d times for nobody; %d regions are left", n, len(h.space.Regions()))
+		must(t, l.unmap(all, 0, 1<<40))
+		if n := h.Space.Waits(); n != 0 || len(h.Space.Regions()) != 0 {
+			t.Errorf("waited %d times without a worker; %d regions are left", n, len(h.Space.Regions()))
 		}
 		fill()
-		token := h.space.Enter()
-		unmapped := make(chan error, 1)
-		go func() { unmapped <- unmap() }()
-		for h.space.Waits() == 0 {
-			runtime.Gosched()
-		}
-		select {
-		case err := <-unmapped:
-			t.Fatalf("unmapped under a worker: %v", err)
-		default:
-		}
-		h.space.Leave(token)
+		token := h.Space.Enter()
+		unmapped := l.unmapWaits(t, all, 0, 1<<40, func() bool { return h.Space.Waits() > 0 })
+		h.Space.Leave(token)
 		must(t, <-unmapped)
-		if n := h.space.Waits(); n != 1 || len(h.space.Regions()) != 0 {
-			t.Errorf("waited %d times for one worker; %d regions are left", n, len(h.space.Regions()))
+		if n := h.Space.Waits(); n != 1 || len(h.Space.Regions()) != 0 {
+			t.Errorf("waited %d times for one worker; %d regions are left", n, len(h.Space.Regions()))
 		}
-		must(t, l.hangUp())
+		must(t, l.HangUp())
 	}
 }

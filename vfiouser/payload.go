@@ -31,27 +31,11 @@ const (
 
 // dmaMap is the payload of DMA_MAP.
 type dmaMap struct {
-	argsz  uint32 // offset 0
-	flags  uint32 // 4
-	offset uint64 // 8: in the file
-	iova   uint64 // 16
-	size   uint64 // 24
-}
-
-func (d *dmaMap) decode(b *[dmaMapLen]byte) {
-	d.argsz = le.Uint32(b[0:])
-	d.flags = le.Uint32(b[4:])
-	d.offset = le.Uint64(b[8:])
-	d.iova = le.Uint64(b[16:])
-	d.size = le.Uint64(b[24:])
-}
-
-func (d *dmaMap) encode(b *[dmaMapLen]byte) {
-	le.PutUint32(b[0:], d.argsz)
-	le.PutUint32(b[4:], d.flags)
-	le.PutUint64(b[8:], d.offset)
-	le.PutUint64(b[16:], d.iova)
-	le.PutUint64(b[24:], d.size)
+	Argsz  uint32 // offset 0
+	Flags  uint32 // 4
+	Offset uint64 // 8: in the file
+	IOVA   uint64 // 16
+	Size   uint64 // 24
 }
 
 // Flags of DMA_UNMAP: those of struct vfio_iommu_type1_dma_unmap (linux/vfio.h). The document has none, QEMU sends the
@@ -63,24 +47,10 @@ const (
 
 // dmaUnmap is the payload of DMA_UNMAP and of its reply.
 type dmaUnmap struct {
-	argsz uint32 // offset 0
-	flags uint32 // 4
-	iova  uint64 // 8
-	size  uint64 // 16
-}
-
-func (d *dmaUnmap) decode(b *[dmaUnmapLen]byte) {
-	d.argsz = le.Uint32(b[0:])
-	d.flags = le.Uint32(b[4:])
-	d.iova = le.Uint64(b[8:])
-	d.size = le.Uint64(b[16:])
-}
-
-func (d *dmaUnmap) encode(b *[dmaUnmapLen]byte) {
-	le.PutUint32(b[0:], d.argsz)
-	le.PutUint32(b[4:], d.flags)
-	le.PutUint64(b[8:], d.iova)
-	le.PutUint64(b[16:], d.size)
+	Argsz uint32 // offset 0
+	Flags uint32 // 4
+	IOVA  uint64 // 8
+	Size  uint64 // 16
 }
 
 // Flags of DEVICE_GET_INFO.
@@ -91,24 +61,10 @@ const (
 
 // deviceInfo is the payload of DEVICE_GET_INFO and of its reply.
 type deviceInfo struct {
-	argsz   uint32 // offset 0
-	flags   uint32 // 4
-	regions uint32 // 8
-	irqs    uint32 // 12
-}
-
-func (d *deviceInfo) decode(b *[infoLen]byte) {
-	d.argsz = le.Uint32(b[0:])
-	d.flags = le.Uint32(b[4:])
-	d.regions = le.Uint32(b[8:])
-	d.irqs = le.Uint32(b[12:])
-}
-
-func (d *deviceInfo) encode(b *[infoLen]byte) {
-	le.PutUint32(b[0:], d.argsz)
-	le.PutUint32(b[4:], d.flags)
-	le.PutUint32(b[8:], d.regions)
-	le.PutUint32(b[12:], d.irqs)
+	Argsz   uint32 // offset 0
+	Flags   uint32 // 4
+	Regions uint32 // 8
+	IRQs    uint32 // 12
 }
 
 // Flags of DEVICE_GET_REGION_INFO.
@@ -119,30 +75,12 @@ const (
 
 // regionInfo is the payload of DEVICE_GET_REGION_INFO and of its reply.
 type regionInfo struct {
-	argsz  uint32 // offset 0
-	flags  uint32 // 4
-	index  uint32 // 8
-	caps   uint32 // 12: where capabilities begin
-	size   uint64 // 16
-	offset uint64 // 24: for mmap
-}
-
-func (r *regionInfo) decode(b *[regionInfoLen]byte) {
-	r.argsz = le.Uint32(b[0:])
-	r.flags = le.Uint32(b[4:])
-	r.index = le.Uint32(b[8:])
-	r.caps = le.Uint32(b[12:])
-	r.size = le.Uint64(b[16:])
-	r.offset = le.Uint64(b[24:])
-}
-
-func (r *regionInfo) encode(b *[regionInfoLen]byte) {
-	le.PutUint32(b[0:], r.argsz)
-	le.PutUint32(b[4:], r.flags)
-	le.PutUint32(b[8:], r.index)
-	le.PutUint32(b[12:], r.caps)
-	le.PutUint64(b[16:], r.size)
-	le.PutUint64(b[24:], r.offset)
+	Argsz  uint32 // offset 0
+	Flags  uint32 // 4
+	Index  uint32 // 8
+	Caps   uint32 // 12: where capabilities begin
+	Size   uint64 // 16
+	Offset uint64 // 24: for mmap
 }
 
 // irqEventFD is the one flag of DEVICE_GET_IRQ_INFO that a device here has: VFIO_IRQ_INFO_EVENTFD.
@@ -150,24 +88,10 @@ const irqEventFD = 1 << 0
 
 // irqInfo is the payload of DEVICE_GET_IRQ_INFO and of its reply.
 type irqInfo struct {
-	argsz uint32 // offset 0
-	flags uint32 // 4
-	index uint32 // 8
-	count uint32 // 12
-}
-
-func (i *irqInfo) decode(b *[irqInfoLen]byte) {
-	i.argsz = le.Uint32(b[0:])
-	i.flags = le.Uint32(b[4:])
-	i.index = le.Uint32(b[8:])
-	i.count = le.Uint32(b[12:])
-}
-
-func (i *irqInfo) encode(b *[irqInfoLen]byte) {
-	le.PutUint32(b[0:], i.argsz)
-	le.PutUint32(b[4:], i.flags)
-	le.PutUint32(b[8:], i.index)
-	le.PutUint32(b[12:], i.count)
+	Argsz uint32 // offset 0
+	Flags uint32 // 4
+	Index uint32 // 8
+	Count uint32 // 12
 }
 
 // Flags of DEVICE_SET_IRQS: one kind of data, one action.
@@ -182,27 +106,11 @@ const (
 
 // irqSet is the payload of DEVICE_SET_IRQS, without its data.
 type irqSet struct {
-	argsz uint32 // offset 0
-	flags uint32 // 4
-	index uint32 // 8
-	start uint32 // 12
-	count uint32 // 16
-}
-
-func (i *irqSet) decode(b *[irqSetLen]byte) {
-	i.argsz = le.Uint32(b[0:])
-	i.flags = le.Uint32(b[4:])
-	i.index = le.Uint32(b[8:])
-	i.start = le.Uint32(b[12:])
-	i.count = le.Uint32(b[16:])
-}
-
-func (i *irqSet) encode(b *[irqSetLen]byte) {
-	le.PutUint32(b[0:], i.argsz)
-	le.PutUint32(b[4:], i.flags)
-	le.PutUint32(b[8:], i.index)
-	le.PutUint32(b[12:], i.start)
-	le.PutUint32(b[16:], i.count)
+	Argsz uint32 // offset 0
+	Flags uint32 // 4
+	Index uint32 // 8
+	Start uint32 // 12
+	Count uint32 // 16
 }
 
 // access says what part of a region is read or written: the head of REGION_READ, REGION_WRITE,
@@ -217,12 +125,6 @@ func (a *access) decode(b *[accessLen]byte) {
 	a.offset = le.Uint64(b[0:])
 	a.region = le.Uint32(b[8:])
 	a.count = le.Uint32(b[12:])
-}
-
-func (a *access) encode(b *[accessLen]byte) {
-	le.PutUint64(b[0:], a.offset)
-	le.PutUint32(b[8:], a.region)
-	le.PutUint32(b[12:], a.count)
 }
 
 // String says what is accessed, for errors.

@@ -5,43 +5,39 @@ import (
 	"slices"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/peer"
 )
 
 func (s *session) getInfo(m *message) error {
-	var d deviceInfo
-	d.decode((*[infoLen]byte)(m.body))
-	if d.argsz < infoLen {
-		return fmt.Errorf("%v: argsz %d: %w", m.Command, d.argsz, unix.EINVAL)
+	d := peer.Decode[deviceInfo](m.body)
+	if d.Argsz < infoLen {
+		return fmt.Errorf("argsz %d: %w", d.Argsz, unix.EINVAL)
 	}
-	d = deviceInfo{argsz: infoLen, flags: infoPCI, regions: NumRegions, irqs: NumIRQs}
+	d = deviceInfo{Argsz: infoLen, Flags: infoPCI, Regions: NumRegions, IRQs: NumIRQs}
 	if s.info.Reset {
-		d.flags |= infoReset
+		d.Flags |= infoReset
 	}
-	var b [infoLen]byte
-	d.encode(&b)
-	s.out = append(s.out, b[:]...)
+	s.out = peer.Append(s.out, d)
 	return nil
 }
 
 func (s *session) getRegionInfo(m *message) error {
-	var r regionInfo
-	r.decode((*[regionInfoLen]byte)(m.body))
-	if r.argsz < regionInfoLen || r.index >= NumRegions {
-		return fmt.Errorf("%v: argsz %d, index %d: %w", m.Command, r.argsz, r.index, unix.EINVAL)
+	r := peer.Decode[regionInfo](m.body)
+	if r.Argsz < regionInfoLen || r.Index >= NumRegions {
+		return fmt.Errorf("argsz %d, index %d: %w", r.Argsz, r.Index, unix.EINVAL)
 	}
-	r = regionInfo{argsz: regionInfoLen, index: r.index}
-	if is := s.region(r.index); is.Size > 0 {
-		r.size = is.Size
+	r = regionInfo{Argsz: regionInfoLen, Index: r.Index}
+	if is := s.region(r.Index); is.Size > 0 {
+		r.Size = is.Size
 		if is.Read {
-			r.flags |= regionRead
+			r.Flags |= regionRead
 		}
 		if is.Write {
-			r.flags |= regionWrite
+			r.Flags |= regionWrite
 		}
 	}
-	var b [regionInfoLen]byte
-	r.encode(&b)
-	s.out = append(s.out, b[:]...)
+	s.out = peer.Append(s.out, r)
 	return nil
 }
 
@@ -71,7 +67,7 @@ func (s *session) regionRead(m *message) error {
 	var a access
 	a.decode((*[accessLen]byte)(m.body))
 	if err := s.checkAccess(&a, false); err != nil {
-		return fmt.Errorf("%v: %w", m.Command, err)
+		return err
 	}
 	s.out = append(s.out, m.body...) // the reply begins as the request
 	start := len(s.out)
@@ -79,7 +75,7 @@ func (s *session) regionRead(m *message) error {
 	data := s.out[start:]
 	clear(data)
 	if err := s.dev.ReadRegion(int(a.region), a.offset, data); err != nil {
-		return fmt.Errorf("%v: %v: %w", m.Command, &a, err)
+		return fmt.Errorf("%v: %w", &a, err)
 	}
 	return nil
 }
@@ -89,10 +85,10 @@ func (s *session) regionWrite(m *message) error {
 	a.decode((*[accessLen]byte)(m.body))
 	data := m.body[accessLen:]
 	if uint64(a.count) != uint64(len(data)) {
-		return fmt.Errorf("%v: %v comes with %d bytes: %w", m.Command, &a, len(data), unix.EINVAL)
+		return fmt.Errorf("%v comes with %d bytes: %w", &a, len(data), unix.EINVAL)
 	}
 	if err := s.write(&a, data); err != nil {
-		return fmt.Errorf("%v: %w", m.Command, err)
+		return err
 	}
 	s.out = append(s.out, m.body[:accessLen]...)
 	return nil
@@ -112,22 +108,22 @@ func (s *session) write(a *access, data []byte) error {
 func (s *session) regionWriteMulti(m *message) error {
 	n, list := le.Uint64(m.body), m.body[multiHeadLen:]
 	if n > maxPayload/multiLen || uint64(len(list)) != n*multiLen {
-		return fmt.Errorf("%v: %d writes in %d bytes: %w", m.Command, n, len(list), unix.EINVAL)
+		return fmt.Errorf("%d writes in %d bytes: %w", n, len(list), unix.EINVAL)
 	}
 	for i := range int(n) {
 		select {
-		case <-s.over:
-			return fmt.Errorf("%v: after %d of %d writes: %w", m.Command, i, n, unix.ESHUTDOWN)
+		case <-s.stop:
+			return fmt.Errorf("after %d of %d writes: %w", i, n, unix.ESHUTDOWN)
 		default:
 		}
 		entry := list[i*multiLen:][:multiLen]
 		var a access
 		a.decode((*[accessLen]byte)(entry))
 		if a.count > multiData {
-			return fmt.Errorf("%v: write %d of %d: %v: more than %d bytes: %w", m.Command, i, n, &a, multiData, unix.EINVAL)
+			return fmt.Errorf("write %d of %d: %v: more than %d bytes: %w", i, n, &a, multiData, unix.EINVAL)
 		}
 		if err := s.write(&a, entry[accessLen:][:a.count]); err != nil {
-			return fmt.Errorf("%v: write %d of %d: %w", m.Command, i, n, err)
+			return fmt.Errorf("write %d of %d: %w", i, n, err)
 		}
 	}
 	s.out = le.AppendUint64(s.out, n)

@@ -11,55 +11,54 @@ type span struct{ min, max uint32 }
 
 func exactly(n uint32) span { return span{n, n} }
 
-// rule says what a command looks like and how it is served.
+// rule says what a command looks like and how it is served, or why it is not.
 type rule struct {
-	body   span // bytes of payload
-	fds    span // descriptors in the ancillary data
-	slow   bool // it may have to wait for the device's workers
-	handle func(*session, *message) error
+	name     string // without VFIO_USER_
+	body     span   // bytes of payload
+	fds      span   // descriptors in the ancillary data
+	slow     bool   // it may have to wait for the device's workers
+	handle   func(*session, *message) error
+	unserved string // why a command that is known is refused
 }
 
-// rules are those of the commands that a Server serves.
+// rules are those of the commands that are known.
 var rules = [...]rule{
-	CmdVersion:          {span{versionLen, versionLen + maxVersionData}, exactly(0), false, (*session).version},
-	CmdDMAMap:           {exactly(dmaMapLen), span{0, 1}, true, (*session).dmaMap},
-	CmdDMAUnmap:         {exactly(dmaUnmapLen), exactly(0), true, (*session).dmaUnmap},
-	CmdGetInfo:          {exactly(infoLen), exactly(0), false, (*session).getInfo},
-	CmdGetRegionInfo:    {exactly(regionInfoLen), exactly(0), false, (*session).getRegionInfo},
-	CmdGetIRQInfo:       {exactly(irqInfoLen), exactly(0), false, (*session).getIRQInfo},
-	CmdSetIRQs:          {span{irqSetLen, maxPayload}, span{0, MaxFDs}, true, (*session).setIRQs},
-	CmdRegionRead:       {exactly(accessLen), exactly(0), false, (*session).regionRead},
-	CmdRegionWrite:      {span{accessLen, maxPayload}, exactly(0), false, (*session).regionWrite},
-	CmdReset:            {exactly(0), exactly(0), true, (*session).reset},
-	CmdRegionWriteMulti: {span{multiHeadLen, maxPayload}, exactly(0), false, (*session).regionWriteMulti},
-}
-
-// unserved says why the commands that are known and not in rules are refused.
-var unserved = map[Command]string{
-	CmdGetRegionIOFDs: "regions have no descriptors of their own",
-	CmdDMARead:        "a command of servers",
-	CmdDMAWrite:       "a command of servers",
-	CmdDirtyPages:     "dirty pages are not logged",
-	CmdFeature:        "live migration is not supported",
-	CmdMigDataRead:    "live migration is not supported",
-	CmdMigDataWrite:   "live migration is not supported",
+	CmdVersion:        {name: "VERSION", body: span{versionLen, versionLen + maxVersionData}, handle: (*session).version},
+	CmdDMAMap:         {name: "DMA_MAP", body: exactly(dmaMapLen), fds: span{0, 1}, slow: true, handle: (*session).dmaMap},
+	CmdDMAUnmap:       {name: "DMA_UNMAP", body: exactly(dmaUnmapLen), slow: true, handle: (*session).dmaUnmap},
+	CmdGetInfo:        {name: "DEVICE_GET_INFO", body: exactly(infoLen), handle: (*session).getInfo},
+	CmdGetRegionInfo:  {name: "DEVICE_GET_REGION_INFO", body: exactly(regionInfoLen), handle: (*session).getRegionInfo},
+	CmdGetRegionIOFDs: {name: "DEVICE_GET_REGION_IO_FDS", unserved: "regions have no descriptors of their own"},
+	CmdGetIRQInfo:     {name: "DEVICE_GET_IRQ_INFO", body: exactly(irqInfoLen), handle: (*session).getIRQInfo},
+	CmdSetIRQs: {name: "DEVICE_SET_IRQS", body: span{irqSetLen, maxPayload}, fds: span{0, MaxFDs}, slow: true,
+		handle: (*session).setIRQs},
+	CmdRegionRead:  {name: "REGION_READ", body: exactly(accessLen), handle: (*session).regionRead},
+	CmdRegionWrite: {name: "REGION_WRITE", body: span{accessLen, maxPayload}, handle: (*session).regionWrite},
+	CmdDMARead:     {name: "DMA_READ", unserved: "a command of servers"},
+	CmdDMAWrite:    {name: "DMA_WRITE", unserved: "a command of servers"},
+	CmdReset:       {name: "DEVICE_RESET", slow: true, handle: (*session).reset},
+	CmdDirtyPages:  {name: "DIRTY_PAGES", unserved: "dirty pages are not logged"},
+	CmdRegionWriteMulti: {name: "REGION_WRITE_MULTI", body: span{multiHeadLen, maxPayload},
+		handle: (*session).regionWriteMulti},
+	CmdFeature:      {name: "DEVICE_FEATURE", unserved: "live migration is not supported"},
+	CmdMigDataRead:  {name: "MIG_DATA_READ", unserved: "live migration is not supported"},
+	CmdMigDataWrite: {name: "MIG_DATA_WRITE", unserved: "live migration is not supported"},
 }
 
 // ruleFor checks a message against what is served.
 func ruleFor(m *message) (*rule, error) {
-	if why, ok := unserved[m.Command]; ok {
-		return nil, fmt.Errorf("%v: %s: %w", m.Command, why, unix.ENOTSUP)
-	}
-	if int(m.Command) >= len(rules) || rules[m.Command].handle == nil {
-		return nil, fmt.Errorf("%v: unknown: %w", m.Command, unix.ENOTSUP)
+	if int(m.Command) >= len(rules) || rules[m.Command].name == "" {
+		return nil, fmt.Errorf("unknown: %w", unix.ENOTSUP)
 	}
 	ru := &rules[m.Command]
+	if ru.unserved != "" {
+		return nil, fmt.Errorf("%s: %w", ru.unserved, unix.ENOTSUP)
+	}
 	if n := uint32(len(m.body)); n < ru.body.min || n > ru.body.max {
-		return nil, fmt.Errorf("%v: payload of %d bytes, not %d to %d: %w", m.Command, n, ru.body.min, ru.body.max,
-			unix.EINVAL)
+		return nil, fmt.Errorf("payload of %d bytes, not %d to %d: %w", n, ru.body.min, ru.body.max, unix.EINVAL)
 	}
 	if n := uint32(m.fds.Len()); n < ru.fds.min || n > ru.fds.max {
-		return nil, fmt.Errorf("%v: %d descriptors, not %d to %d: %w", m.Command, n, ru.fds.min, ru.fds.max, unix.EINVAL)
+		return nil, fmt.Errorf("%d descriptors, not %d to %d: %w", n, ru.fds.min, ru.fds.max, unix.EINVAL)
 	}
 	return ru, nil
 }

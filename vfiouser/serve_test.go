@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
@@ -17,18 +18,18 @@ import (
 var le = binary.LittleEndian
 
 func TestVersion(t *testing.T) {
+	const all = `{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"max_dma_maps":65535,`
+	const little = `{"capabilities":{"max_msg_fds":1,"max_data_xfer_size":64,"max_dma_maps":2,"write_multiple":false}}`
 	for _, c := range []struct {
 		name, proposed, answer string
 		minor                  uint16
 	}{
-		{"QEMU",
-			`{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, "max_data_xfer_size": 1048576, "migration": {"pgsize": 4096}, "write_multiple": true}}`,
-			`{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"max_dma_maps":65535,"pgsizes":4096,"write_multiple":true}}`, 0},
-		{"little", `{"capabilities":{"max_msg_fds":1,"max_data_xfer_size":64,"max_dma_maps":2,"write_multiple":false}}`,
-			`{"capabilities":{"max_msg_fds":1,"max_data_xfer_size":64,"max_dma_maps":2,"write_multiple":false}}`, 1},
-		{"much",
-			`{"capabilities":{"max_msg_fds":1000,"max_data_xfer_size":1099511627776,"max_dma_maps":1000000,"pgsizes":18446744073709547520}}`,
-			`{"capabilities":{"max_msg_fds":16,"max_data_xfer_size":1048576,"max_dma_maps":65535,"pgsizes":18446744073709547520}}`, 65535},
+		{"QEMU", `{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, ` +
+			`"max_data_xfer_size": 1048576, "migration": {"pgsize": 4096}, "write_multiple": true}}`,
+			all + `"pgsizes":4096,"write_multiple":true}}`, 0},
+		{"little", little, little, 1},
+		{"much", `{"capabilities":{"max_msg_fds":1000,"max_data_xfer_size":1099511627776,"max_dma_maps":1000000,` +
+			`"pgsizes":18446744073709547520}}`, all + `"pgsizes":18446744073709547520}}`, 65535},
 		{"pages of all sizes", `{"capabilities":{"pgsizes":18446744073709551615}}`,
 			`{"capabilities":{"pgsizes":18446744073709547520}}`, 0},
 		{"pages smaller than there are", `{"capabilities":{"pgsizes":2049}}`, `{"capabilities":{}}`, 0},
@@ -42,14 +43,10 @@ func TestVersion(t *testing.T) {
 			l := h.dial()
 			got, err := l.Version(0, c.minor, c.proposed)
 			must(t, err)
-			if got != c.answer {
-				t.Errorf("answer %s, wanted %s", got, c.answer)
-			}
+			testkit.Equal(t, "answer", got, c.answer)
 			h.works(l, guestIOVA)
-			if _, err := l.Version(0, 0, ""); !errors.Is(err, unix.EINVAL) {
-				t.Errorf("second VERSION: %v", err)
-			}
-			must(t, l.hangUp())
+			_, err = l.Version(0, 0, "")
+			want(t, err, unix.EINVAL)
 		})
 	}
 }
@@ -57,8 +54,7 @@ func TestVersion(t *testing.T) {
 func TestConnectAsQEMU(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
-	a, b, err := vfiotest.Pair()
-	must(t, err)
+	a, b := testkit.SocketPair(t)
 	result := make(chan error, 1)
 	go func() { result <- h.server.Serve(t.Context(), b) }()
 	c, err := vfiotest.Connect(a)
@@ -71,9 +67,7 @@ func TestConnectAsQEMU(t *testing.T) {
 }
 
 func TestInfo(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	info, err := l.Info()
 	if err != nil || info != (vfiotest.Info{Reset: true, PCI: true, Regions: 9, IRQs: 5}) {
 		t.Errorf("info: %+v, %v", info, err)
@@ -94,14 +88,12 @@ func TestInfo(t *testing.T) {
 	want(t, err, unix.EINVAL)
 	_, err = l.IRQCount(5)
 	want(t, err, unix.EINVAL)
-	must(t, l.hangUp())
-	h.dev.wantCalls(t, "Disconnected")
+	must(t, l.HangUp())
+	h.WantCalls("Disconnected")
 }
 
 func TestRegionsAreReadAndWritten(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	var id [4]byte
 	must(t, l.Read(vfiouser.RegionConfig, 0, id[:]))
 	if le.Uint32(id[:]) != 0x10f01af4 {
@@ -113,7 +105,7 @@ func TestRegionsAreReadAndWritten(t *testing.T) {
 	if all[regsSize-2] != 1 || all[regsSize-1] != 2 {
 		t.Error("what was written is not read")
 	}
-	h.dev.take()
+	h.Take()
 
 	// Posted writes are not answered, and in order with all else.
 	must(t, l.Post(0, 0, []byte{1}))
@@ -123,30 +115,23 @@ func TestRegionsAreReadAndWritten(t *testing.T) {
 	must(t, l.WriteMulti())
 	must(t, l.Post(2, 12, []byte{5}))
 	must(t, l.Read(0, 16, id[:]))
-	h.dev.wantCalls(t, "Write 0 0x0 01", "Write 2 0x4 02 00 00 00", "Write 2 0x8 03",
+	h.WantCalls("Write 0 0x0 01", "Write 2 0x4 02 00 00 00", "Write 2 0x8 03",
 		"Write 0 0x10 01 02 03 04 05 06 07 08", "Write 2 0xc 05", "Read 0 0x10+4")
-	must(t, l.hangUp())
 }
 
 // A posted WRITE_MULTI is what QEMU sends when it has much to say (proxy.c).
 func TestPostedWriteMulti(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
-	body := le.AppendUint64(nil, 1)
-	body = append(append(body, vfiotest.Access(2, 4, 4)...), 9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff)
-	must(t,
-		l.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdRegionWriteMulti, Flags: vfiouser.FlagNoReply},
-			Body: body}))
+	h, l := serving(t)
+	body := multi(1, access(2, 4, 4, 9, 0, 0, 0, 0xff, 0xff, 0xff, 0xff))
+	l.post(t, vfiouser.Header{Command: vfiouser.CmdRegionWriteMulti, Flags: vfiouser.FlagNoReply}, body)
 	must(t, l.Reset())
-	h.dev.wantCalls(t, "Write 2 0x4 09 00 00 00", "Reset")
-	must(t, l.hangUp())
+	h.WantCalls("Write 2 0x4 09 00 00 00", "Reset")
 }
 
 func TestLargestTransfer(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
-	h.dev.info.Regions[2] = vfiouser.Region{Size: 2 * vfiouser.MaxTransfer, Read: true, Write: true}
+	h.info.Regions[2] = vfiouser.Region{Size: 2 * vfiouser.MaxTransfer, Read: true, Write: true}
 	l := h.connect()
 	b := make([]byte, vfiouser.MaxTransfer)
 	must(t, l.Write(2, vfiouser.MaxTransfer, b))
@@ -154,13 +139,10 @@ func TestLargestTransfer(t *testing.T) {
 	b = append(b, 0)
 	want(t, l.Read(2, 0, b), unix.EINVAL)
 	h.works(l, guestIOVA)
-	must(t, l.hangUp())
 }
 
 func TestDeviceErrorsAreAnswered(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	e := event(t)
 	for _, c := range []struct {
 		method string
@@ -174,54 +156,49 @@ func TestDeviceErrorsAreAnswered(t *testing.T) {
 		{"DisableIRQs", func() error { return l.DisableIRQs(vfiouser.IRQMSIX) }},
 		{"Reset", func() error { return l.Reset() }},
 	} {
-		h.dev.failWith(c.method, unix.EAGAIN)
+		h.FailWith(c.method, unix.EAGAIN)
 		want(t, c.do(), unix.EAGAIN)
-		h.dev.failWith(c.method, errors.New("no errno"))
+		h.FailWith(c.method, errors.New("no errno"))
 		want(t, c.do(), unix.EIO)
-		h.dev.failWith(c.method, nil)
+		h.FailWith(c.method, nil)
 		must(t, c.do())
 	}
-	h.dev.failWith("Write", unix.EAGAIN)
-	must(t, l.Post(0, 0, []byte{1})) // nobody hears of it
-	h.dev.failWith("Write", nil)
+	h.FailWith("Write", unix.EAGAIN)
+	must(t, l.Post(0, 0, []byte{1})) // not answered
+	h.FailWith("Write", nil)
 	h.works(l, guestIOVA)
-	must(t, l.hangUp())
 }
 
 func TestNoReset(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
-	h.dev.info.Reset = false
+	h.info.Reset = false
 	l := h.connect()
 	if info, err := l.Info(); err != nil || info.Reset {
 		t.Errorf("info: %+v, %v", info, err)
 	}
 	want(t, l.Reset(), unix.ENOTSUP)
-	must(t, l.hangUp())
-	h.dev.wantCalls(t, "Disconnected")
+	must(t, l.HangUp())
+	h.WantCalls("Disconnected")
 }
 
 func TestInterrupts(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 
 	// As QEMU does it (gve.md, section 2): enable with a dead vector, vectors one by one, again at each unmasking.
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 0, nil))
 	first, second := event(t), event(t)
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 5, first))
-	h.dev.fire(t, 5)
+	h.fire(t, 5)
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 5, second))
-	h.dev.fire(t, 5)
-	h.dev.fire(t, 5)
+	h.fire(t, 5)
+	h.fire(t, 5)
 	if a, b := first.Poll(), second.Poll(); a != 1 || b != 2 {
 		t.Errorf("signalled %d and %d times", a, b)
 	}
 	must(t, l.SetIRQ(vfiouser.IRQMSIX, 5, nil))
-	if n := h.dev.irqs(); n != 0 {
-		t.Errorf("%d eventfds are left", n)
-	}
-	h.dev.take()
+	testkit.Equal(t, "eventfds are left", h.irqs(), 0)
+	h.Take()
 
 	// Several with one message, as many as it may carry.
 	var events []*vfiotest.Event
@@ -230,38 +207,30 @@ func TestInterrupts(t *testing.T) {
 	}
 	must(t, l.SetIRQs(vfiouser.IRQMSIX, vectors-vfiouser.MaxFDs, events...))
 	for i, e := range events {
-		h.dev.fire(t, vectors-vfiouser.MaxFDs+i)
+		h.fire(t, vectors-vfiouser.MaxFDs+i)
 		if e.Poll() != 1 {
 			t.Errorf("event %d was not signalled", i)
 		}
 	}
 	// None for several.
-	_, err := l.Request(vfiouser.CmdSetIRQs, vfiotest.IRQSet(0x24, vfiouser.IRQMSIX, 20, 2), 0)
+	_, err := l.Request(vfiouser.CmdSetIRQs, irqSet(0x24, vfiouser.IRQMSIX, 20, 2), 0)
 	must(t, err)
-	if n := h.dev.irqs(); n != vfiouser.MaxFDs-2 {
-		t.Errorf("%d eventfds are left", n)
-	}
+	testkit.Equal(t, "eventfds are left", h.irqs(), vfiouser.MaxFDs-2)
 	must(t, l.DisableIRQs(vfiouser.IRQMSIX))
-	if n := h.dev.irqs(); n != 0 {
-		t.Errorf("%d eventfds are left", n)
-	}
+	testkit.Equal(t, "eventfds are left", h.irqs(), 0)
 	must(t, l.DisableIRQs(vfiouser.IRQINTx)) // there are none: QEMU asks all the same
 	must(t, l.SetIRQs(vfiouser.IRQMSIX, 0, events...))
-	must(t, l.hangUp()) // Disconnected closes them
 }
 
 // A wait of QEMU's iothread and one of a vCPU overlap: answers go by their id.
 func TestSeveralRequestsInFlight(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, l := serving(t)
 	m := memory(t, guestSize)
 	const n = 64
 	for i := range uint16(n) {
-		must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{ID: 1000 + i, Command: vfiouser.CmdDMAMap},
-			Body: vfiotest.DMAMap(3, uint64(i)*4096, guestIOVA+uint64(i)*8192, 4096), FDs: []int{m.FD()}}))
-		must(t, l.Send(vfiotest.Message{Header: vfiouser.Header{ID: 7, Command: vfiouser.CmdDMAMap},
-			Body: vfiotest.DMAMap(1, 0, guestIOVA+uint64(i)*8192+4096, 4096)}))
+		at := guestIOVA + uint64(i)*8192
+		l.post(t, vfiouser.Header{ID: 1000 + i, Command: vfiouser.CmdDMAMap}, dmaMap(3, uint64(i)*4096, at, 4096), m.FD())
+		l.post(t, vfiouser.Header{ID: 7, Command: vfiouser.CmdDMAMap}, dmaMap(1, 0, at+4096, 4096))
 	}
 	for i := range uint16(n) {
 		for _, id := range []uint16{1000 + i, 7} {
@@ -271,40 +240,27 @@ func TestSeveralRequestsInFlight(t *testing.T) {
 		}
 	}
 	m.Bytes()[5*4096] = 55
-	if b, err := h.dev.byteAt(guestIOVA + 5*8192); err != nil || b != 55 {
-		t.Errorf("map 5: %d, %v", b, err)
-	}
-	if n := len(h.space.Regions()); n != 128 {
-		t.Errorf("%d regions", n)
-	}
+	h.wantByte(guestIOVA+5*8192, 55)
+	testkit.Equal(t, "regions", len(h.Space.Regions()), 128)
 	must(t, l.UnmapAll())
-	if n := len(h.space.Regions()); n != 0 {
-		t.Errorf("%d regions after UNMAP of all", n)
-	}
-	must(t, l.hangUp())
+	testkit.Equal(t, "regions after UNMAP of all", len(h.Space.Regions()), 0)
 }
 
 func TestServeTwice(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
-	a, b, err := vfiotest.Pair()
-	must(t, err)
+	h, l := serving(t)
+	a, b := testkit.SocketPair(t)
 	defer a.Close()
-	if err := h.server.Serve(t.Context(), b); !errors.Is(err, vfiouser.ErrBusy) {
-		t.Errorf("second Serve: %v", err)
-	}
+	peertest.WantError(t, "second Serve", h.server.Serve(t.Context(), b), vfiouser.ErrBusy)
 	h.works(l, guestIOVA)
-	must(t, l.hangUp())
-	h.friendly()
-	h.friendly()
+	must(t, l.HangUp())
+	h.servesAnother()
 }
 
 func TestNilLog(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
-	h.server = vfiouser.NewServer(h.dev, h.space, nil)
-	h.friendly()
+	h.server = vfiouser.NewServer(h.recorder, h.Space, nil)
+	h.servesAnother()
 }
 
 func TestCommandNames(t *testing.T) {

@@ -7,11 +7,11 @@ import (
 	"log/slog"
 	"net"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 )
 
 // Server serves one Device over vfio-user connections, one after another.
@@ -23,7 +23,7 @@ type Server struct {
 }
 
 // NewServer returns a Server for dev. What a client maps is in space while a connection lasts;
-// nobody else changes space. A nil log discards.
+// nothing else changes space. A nil log discards.
 func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -45,37 +45,21 @@ func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device looks at rings on this goroutine
 
 	ses := newSession(s, sock, ctx.Done())
-	done := make(chan struct{})
-	var fault error
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		select {
-		case <-ctx.Done():
-		case <-s.space.Faulted():
-			fault = s.space.FaultErr()
-		case <-done:
-			return
-		}
+	err, cause := peer.Serve(ctx, s.space, func() {
 		// The read that runs ends, and each later one; an answer on its way has a moment to arrive.
 		_ = sock.SetReadDeadline(time.Unix(1, 0))
-		_ = sock.SetWriteDeadline(time.Now().Add(farewellTime))
-	})
-	err := ses.run()
-	close(done)
-	wg.Wait()
-	hungUp := err == nil || errors.Is(err, io.ErrUnexpectedEOF) || ses.gone()
-	switch {
-	case ctx.Err() != nil:
-		err = context.Cause(ctx)
-	case fault != nil:
-		err = fault
+		_ = sock.SetWriteDeadline(time.Now().Add(drainTimeout))
+	}, ses.serveOne)
+	hungUp := err == nil || errors.Is(err, io.ErrUnexpectedEOF) || ses.peerClosed()
+	if cause != nil {
+		err = cause
 	}
 	ses.end()
 	if hungUp {
 		s.log.Info("vfio-user client disconnected")
 		return err
 	}
-	ses.farewell()
+	ses.drain()
 	// QEMU 11.1 does not connect again (gve.md, section 2, "Disconnect"), and takes a memory map that
 	// it cannot tell anybody of for the end (hw/vfio/listener.c; measured with a reboot).
 	s.log.Error("the guest has lost a device: reads of its registers give all ones, writes go nowhere, its driver "+

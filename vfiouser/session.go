@@ -1,10 +1,8 @@
 package vfiouser
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"time"
@@ -12,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 )
 
 // session is one connection. Everything in it belongs to the goroutine of Serve.
@@ -20,38 +19,29 @@ type session struct {
 	dev   Device
 	space *dma.Space
 	log   *slog.Logger
-	over  <-chan struct{} // closed when Serve is to end
+	stop  <-chan struct{} // closed when Serve is to end
 	msg   message
 
-	info       Info
-	negotiated bool
-	unshared   bool // it was said that memory came without a descriptor
-	refusals   int
+	info           Info
+	negotiated     bool
+	warnedUnshared bool // it was said that memory came without a descriptor
+	refusals       peer.Refusals
 }
 
 func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	info := s.dev.Info()
 	info.Regions = info.Regions[:min(len(info.Regions), NumRegions)]
 	info.IRQs = info.IRQs[:min(len(info.IRQs), NumIRQs)]
-	return &session{conn: conn{sock: sock}, dev: s.dev, space: s.space, log: s.log, over: over, info: info}
-}
-
-// run serves messages until the connection ends; nil means that the client hung up.
-func (s *session) run() error {
-	for {
-		err := s.serveOne()
-		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
-			return nil // hung up, perhaps with a reply of ours unread
-		}
-		if err != nil {
-			return err
-		}
+	return &session{
+		conn: conn{sock: peer.Socket{UnixConn: sock, MaxFDs: MaxFDs, Bad: ErrBadMessage}},
+		dev:  s.dev, space: s.space, log: s.log, stop: over, info: info,
+		refusals: peer.Refusals{Log: s.log, Protocol: "vfio-user"},
 	}
 }
 
-// patience is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It forgets the message then, and takes a
-// reply that comes later for garbage.
-const patience = 5 * time.Second
+// qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It drops the message
+// then, and takes a later reply for garbage.
+const qemuTimeout = 5 * time.Second
 
 // serveOne serves one message. An error ends the connection.
 func (s *session) serveOne() error {
@@ -65,7 +55,7 @@ func (s *session) serveOne() error {
 		s.fail(m)
 		return err
 	}
-	s.begin()
+	s.beginReply()
 	ru, err := ruleFor(m)
 	if err == nil {
 		var start time.Time
@@ -73,10 +63,13 @@ func (s *session) serveOne() error {
 			start = time.Now()
 		}
 		err = ru.handle(s, m)
-		if ru.slow && time.Since(start) > patience {
-			s.log.Error("a vfio-user request took longer than QEMU waits", "request", m.Command.String(), "took",
+		if ru.slow && time.Since(start) > qemuTimeout {
+			s.log.Error("a vfio-user request took longer than QEMU waits", "request", fmt.Sprint(m.Command), "took",
 				time.Since(start))
 		}
+	}
+	if err != nil {
+		err = fmt.Errorf("%v: %w", m.Command, err)
 	}
 	switch {
 	case errors.Is(err, ErrBadMessage):
@@ -101,7 +94,7 @@ func (s *session) fail(m *message) {
 	}
 }
 
-// errno returns what a reply says of an error.
+// errno returns the errno by which a reply reports an error.
 func errno(err error) unix.Errno {
 	var e unix.Errno
 	switch {
@@ -115,30 +108,20 @@ func errno(err error) unix.Errno {
 	return unix.EIO
 }
 
-// maxRefusalLogs is how many refusals of a connection are logged one by one: a client can ask for ever.
-const maxRefusalLogs = 16
-
 // refused logs a request that failed and did not end the connection.
 func (s *session) refused(m *message, err error) {
-	if s.refusals++; s.refusals > maxRefusalLogs {
-		return
-	}
 	level := slog.LevelWarn
 	if m.Command == CmdDMAMap {
 		level = slog.LevelError // the device will miss it
 	}
-	s.log.Log(context.Background(), level, "vfio-user request refused", "request", m.Command.String(), "posted",
-		m.Flags&FlagNoReply != 0, "error", err)
+	s.refusals.Refused(level, fmt.Sprint(m.Command), "posted", m.Flags&FlagNoReply != 0, "error", err)
 }
 
-func (s *session) reset(m *message) error {
+func (s *session) reset(*message) error {
 	if !s.info.Reset {
-		return fmt.Errorf("%v: the device has no reset: %w", m.Command, unix.ENOTSUP)
+		return fmt.Errorf("the device has no reset: %w", unix.ENOTSUP)
 	}
-	if err := s.dev.Reset(); err != nil {
-		return fmt.Errorf("%v: %w", m.Command, err)
-	}
-	return nil
+	return s.dev.Reset()
 }
 
 // end gives back everything the connection had.
@@ -147,24 +130,22 @@ func (s *session) end() {
 	if err := s.space.Replace(nil); err != nil {
 		s.log.Error("guest memory was not unmapped", "error", err)
 	}
-	if n := s.refusals - maxRefusalLogs; n > 0 {
-		s.log.Warn("more vfio-user requests were refused than logged", "count", n)
-	}
+	s.refusals.End()
 }
 
-// farewellTime is how long a client that does not read its answers may keep us from going.
-const farewellTime = time.Second
+// drainTimeout is how long a client that does not read its answers may delay the end of Serve.
+const drainTimeout = time.Second
 
-// farewell answers what the client has sent already, all of it with an error. A QEMU whose request
-// just goes unanswered waits for it, with its lock held, for as long as patience; what it sends
+// drain answers what the client has sent already, all of it with an error. A QEMU whose request
+// just goes unanswered waits for it, with its lock held, for as long as qemuTimeout; what it sends
 // later fails at once. And a socket that is closed with something unread in it is a reset to the
 // other end, which QEMU 11.1 does not survive (util/error.c, an assertion of error_setv; measured).
-func (s *session) farewell() {
-	if s.sock.SetDeadline(time.Now().Add(farewellTime)) != nil || s.sock.CloseRead() != nil {
+func (s *session) drain() {
+	if s.sock.SetDeadline(time.Now().Add(drainTimeout)) != nil || s.sock.CloseRead() != nil {
 		return
 	}
 	defer s.discard()
-	for !s.torn { // ends: no more than what a socket holds is there to be read
+	for !s.broken { // ends: no more than what a socket holds is there to be read
 		m := &s.msg
 		err := s.receive(m)
 		m.fds.Close()

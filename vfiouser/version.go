@@ -52,7 +52,7 @@ func decodeVersion(b []byte) (gotMajor, gotMinor uint16, data versionData, has b
 }
 
 // answer returns what of the proposed capabilities this end has: "The capability list must be a
-// subset of those proposed". A reply is thus never longer than what QEMU keeps room for, which is
+// subset of those proposed". A reply is thus never longer than what QEMU has space for, which is
 // the length of its request.
 func (c *capabilities) answer() capabilities {
 	least := func(p *uint64, ours uint64) *uint64 {
@@ -85,21 +85,21 @@ func pages(proposed *uint64) *uint64 {
 // the advertised version".
 func (s *session) version(m *message) error {
 	if s.negotiated {
-		return fmt.Errorf("VERSION: once more: %w", unix.EINVAL)
+		return fmt.Errorf("once more: %w", unix.EINVAL)
 	}
 	theirMajor, theirMinor, data, has, err := decodeVersion(m.body)
 	if err != nil {
-		return fmt.Errorf("VERSION: %w", err)
+		return err
 	}
 	if theirMajor != major {
-		return fmt.Errorf("VERSION: the client speaks %d.%d, not %d: %w", theirMajor, theirMinor, major, ErrBadMessage)
+		return fmt.Errorf("the client speaks %d.%d, not %d: %w", theirMajor, theirMinor, major, ErrBadMessage)
 	}
 	s.out = le.AppendUint16(s.out, major)
 	s.out = le.AppendUint16(s.out, min(theirMinor, minor))
 	if has {
 		text, err := json.Marshal(versionData{data.Capabilities.answer()})
 		if err != nil {
-			return fmt.Errorf("VERSION: %w", err)
+			return err
 		}
 		s.out = append(append(s.out, text...), 0)
 	}

@@ -3,17 +3,15 @@ package vhostuser
 import (
 	"context"
 	"errors"
-	"io"
+	"fmt"
 	"log/slog"
 	"net"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 )
 
 // Backend serves one Device over vhost-user connections, one after another.
@@ -25,7 +23,7 @@ type Backend struct {
 }
 
 // NewBackend returns a Backend for dev. The memory that a frontend shares is in space while a
-// connection lasts; nobody else changes space. A nil log discards.
+// connection lasts; nothing else changes space. A nil log discards.
 func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -46,45 +44,16 @@ func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // the device looks at rings on this goroutine
 
 	s := newSession(b, sock)
-	done := make(chan struct{})
-	var fault error
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		select {
-		case <-ctx.Done():
-		case <-b.space.Faulted():
-			fault = b.space.FaultErr()
-		case <-done:
-			return
-		}
-		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the read or write that runs, and each later one
-	})
 	b.log.Info("vhost-user frontend connected")
-	err := s.run()
-	close(done)
-	wg.Wait()
+	err, cause := peer.Serve(ctx, b.space, func() {
+		_ = sock.SetDeadline(time.Unix(1, 0)) // long past: ends the read or write that runs, and each later one
+	}, s.serveOne)
 	s.end()
-	switch {
-	case ctx.Err() != nil:
-		err = context.Cause(ctx)
-	case fault != nil:
-		err = fault
+	if cause != nil {
+		err = cause
 	}
 	b.log.Info("vhost-user frontend disconnected")
 	return err
-}
-
-// run serves messages until the connection ends.
-func (s *session) run() error {
-	for {
-		err := s.serveOne()
-		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE) {
-			return nil // hung up, perhaps with a reply of ours unread
-		}
-		if err != nil {
-			return err
-		}
-	}
 }
 
 // serveOne serves one message. An error ends the connection.
@@ -108,15 +77,15 @@ func (s *session) serveOne() error {
 	if err = checkFDs(m, ru); err == nil {
 		reply, err = ru.handle(s, m)
 	}
-	due = (due || s.ackDue(m)) && ru.answer != own // SET_PROTOCOL_FEATURES changes it
+	due = (due || s.ackDue(m)) && ru.answer != ownReply // SET_PROTOCOL_FEATURES changes it
 	switch {
-	case err == nil && ru.answer == own:
+	case err == nil && ru.answer == ownReply:
 		return s.reply(m, reply)
 	case err == nil && due:
 		return s.ack(m, 0)
 	case err == nil:
 		return nil
-	case ru.answer == own:
+	case ru.answer == ownReply:
 		return err
 	case errors.Is(err, ErrBadMessage), errors.Is(err, ErrUnsupported):
 		if due {
@@ -126,7 +95,7 @@ func (s *session) serveOne() error {
 	case due:
 		s.refused(m, err)
 		return s.ack(m, 1)
-	case ru.answer == vital:
+	case ru.answer == mustSucceed:
 		return err
 	}
 	s.refused(m, err)
@@ -150,17 +119,11 @@ func (s *session) ack(m *message, result uint64) error {
 // fail answers a message for which the connection ends; whether the answer arrives changes nothing.
 func (s *session) fail(m *message) { _ = s.ack(m, 1) }
 
-// maxRefusalLogs is how many refusals of a connection are logged one by one: a frontend can ask for ever.
-const maxRefusalLogs = 16
-
 // refused logs a request that failed and did not end the connection.
 func (s *session) refused(m *message, err error) {
-	if s.refusals++; s.refusals > maxRefusalLogs {
-		return
-	}
 	level := slog.LevelWarn
 	if errors.Is(err, ErrMemory) {
 		level = slog.LevelError // nothing will move
 	}
-	s.log.Log(context.Background(), level, "vhost-user request refused", "request", m.Request.String(), "error", err)
+	s.refusals.Refused(level, fmt.Sprint(m.Request), "error", err)
 }

@@ -3,10 +3,10 @@
 // A Backend serves one Device, of a type that the package knows nothing of, on one connection after
 // another: it decodes and checks what a frontend such as QEMU sends, keeps the device's dma.Space
 // equal to the memory that the frontend shares, translates ring addresses from the frontend's into
-// guest-physical ones, and tells the device which queues to start, change and stop. A Frontend does
-// QEMU's part for a Go process.
+// guest-physical ones, and tells the device which queues to start, change and stop. A Frontend is
+// the other end, for a Go process.
 //
-// Descriptors: those that come with a message and that nobody takes are closed with it; a ring's
+// Descriptors that come with a message are closed with it unless a handler takes them; a ring's
 // kick, call and err stay the session's, and the device gets duplicates, which it owns. A region's
 // is closed at once, as its mapping keeps the file.
 //

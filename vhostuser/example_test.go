@@ -114,18 +114,14 @@ func (b *bell) StopQueue(int) (base uint32, err error) {
 // event is an eventfd that a Read waits for.
 func event() *os.File {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	return os.NewFile(uintptr(fd), "eventfd")
 }
 
 // socketpair is the two ends of a connection. With QEMU the backend would listen on a Unix socket.
 func socketpair() (a, b *net.UnixConn) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	var ends [2]net.Conn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socket")
@@ -151,56 +147,34 @@ func Example() {
 	// The frontend has 64 KiB of memory at guest-physical address 1 MiB. It names rings by addresses
 	// of its own, which are 0 to 64 KiB here.
 	ram, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	defer unix.Close(ram)
-	if err := unix.Ftruncate(ram, 64<<10); err != nil {
-		log.Fatal(err)
-	}
+	check(unix.Ftruncate(ram, 64<<10))
 	front := vhostuser.NewFrontend(ours)
 	features, protocol, err := front.Negotiate(bellFeatures|vhostuser.FeatureEventIdx,
 		uint64(vhostuser.ProtocolReplyAck|vhostuser.ProtocolConfig))
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	fmt.Println("both have:", vhostuser.Features{Bits: features}, "and", vhostuser.ProtocolFeatures(protocol))
-	if err := front.SetMemTable([]vhostuser.MemRegion{{FD: ram, GPA: 1 << 20, User: 0, Size: 64 << 10}}); err != nil {
-		log.Fatal(err)
-	}
+	check(front.SetMemTable([]vhostuser.MemRegion{{FD: ram, GPA: 1 << 20, User: 0, Size: 64 << 10}}))
 	config := make([]byte, 4)
-	if err := front.SetConfig(0, []byte("ding")); err != nil {
-		log.Fatal(err)
-	}
-	if err := front.GetConfig(0, config); err != nil {
-		log.Fatal(err)
-	}
+	check(front.SetConfig(0, []byte("ding")))
+	check(front.GetConfig(0, config))
 	fmt.Printf("configuration: %q\n", config)
 
 	kick, call := event(), event()
 	defer kick.Close()
 	defer call.Close()
-	if err := front.SetupVring(vhostuser.VringSetup{
+	check(front.SetupVring(vhostuser.VringSetup{
 		Size: 256, Desc: 0, Avail: 4096, Used: 8192, Kick: int(kick.Fd()), Call: int(call.Fd()),
-	}); err != nil {
-		log.Fatal(err)
-	}
-	if err := front.SetEnable(0, true); err != nil {
-		log.Fatal(err)
-	}
+	}))
+	check(front.SetEnable(0, true))
 	for range 3 {
-		if err := binary.Write(kick, binary.NativeEndian, uint64(1)); err != nil {
-			log.Fatal(err)
-		}
+		check(binary.Write(kick, binary.NativeEndian, uint64(1)))
 		var calls uint64
-		if err := binary.Read(call, binary.NativeEndian, &calls); err != nil {
-			log.Fatal(err)
-		}
+		check(binary.Read(call, binary.NativeEndian, &calls))
 	}
 	base, err := front.GetVringBase(0) // stops the queue
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	fmt.Println("kicks:", base)
 	front.Close()
 	fmt.Println("served:", <-served)
@@ -210,4 +184,10 @@ func Example() {
 	// device: queue 0 has 256 descriptors at 0x100000
 	// kicks: 3
 	// served: <nil>
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
 }

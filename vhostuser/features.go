@@ -1,6 +1,7 @@
 package vhostuser
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 )
@@ -45,10 +46,10 @@ type Features struct {
 // String returns the names of the bits that are set, lowest first, joined by |.
 func (f Features) String() string {
 	return bitNames(f.Bits, func(i int) string {
-		if f.Device != nil && f.Device[i] != "" {
-			return f.Device[i]
+		if f.Device == nil {
+			return featureNames[i]
 		}
-		return featureNames[i]
+		return cmp.Or(f.Device[i], featureNames[i])
 	})
 }
 
@@ -83,8 +84,8 @@ const (
 )
 
 // SupportedProtocol is what a Backend can offer for its device; Device.ProtocolFeatures chooses among it.
-const SupportedProtocol = ProtocolMQ | ProtocolRARP | ProtocolReplyAck | ProtocolMTU | ProtocolBackendReq | ProtocolConfig |
-	ProtocolResetDevice | ProtocolMemSlots | ProtocolStatus
+const SupportedProtocol = ProtocolMQ | ProtocolRARP | ProtocolReplyAck | ProtocolMTU | ProtocolBackendReq |
+	ProtocolConfig | ProtocolResetDevice | ProtocolMemSlots | ProtocolStatus
 
 var protocolNames = [64]string{
 	"MQ", "LOG_SHMFD", "RARP", "REPLY_ACK", "MTU", "BACKEND_REQ", "CROSS_ENDIAN", "CRYPTO_SESSION", "PAGEFAULT", "CONFIG",
@@ -101,19 +102,11 @@ func bitNames(bits uint64, name func(int) string) string {
 	if bits == 0 {
 		return "none"
 	}
-	var b strings.Builder
+	var names []string
 	for i := range 64 {
-		if bits>>i&1 == 0 {
-			continue
-		}
-		if b.Len() > 0 {
-			b.WriteByte('|')
-		}
-		if n := name(i); n != "" {
-			b.WriteString(n)
-		} else {
-			fmt.Fprintf(&b, "bit%d", i)
+		if bits>>i&1 != 0 {
+			names = append(names, cmp.Or(name(i), fmt.Sprintf("bit%d", i)))
 		}
 	}
-	return b.String()
+	return strings.Join(names, "|")
 }

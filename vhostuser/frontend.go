@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/peer"
 )
 
 // DefaultTimeout is how long a Frontend waits for an answer. GET_VRING_BASE drains a queue before it is answered.
@@ -30,7 +30,7 @@ type Frontend struct {
 
 // NewFrontend returns a Frontend that speaks on sock, which it owns.
 func NewFrontend(sock *net.UnixConn) *Frontend {
-	return &Frontend{conn: conn{sock: sock}, timeout: DefaultTimeout}
+	return &Frontend{conn: newConn(sock), timeout: DefaultTimeout}
 }
 
 // SetTimeout sets how long each request waits for its answer; 0 is for ever. Close ends a wait as well: with a context,
@@ -57,9 +57,7 @@ func (f *Frontend) fail(err error) {
 	}
 	f.broken = err
 	_ = f.conn.sock.Close()
-	for i := range f.table {
-		scm.Close(f.table[i].FD)
-	}
+	closeTable(f.table)
 	f.table = nil
 }
 
@@ -206,9 +204,6 @@ func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err 
 			}
 		}
 	}
-	if queues > MaxVrings {
-		queues = MaxVrings
-	}
 	if err := f.command(SetOwner, nil); err != nil {
 		return 0, 0, err
 	}
@@ -217,7 +212,7 @@ func (f *Frontend) Negotiate(features, protocol uint64) (gotF, gotP uint64, err 
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.features, f.queues = gotF, int(queues)
+	f.features, f.queues = gotF, int(min(queues, MaxVrings))
 	return gotF, gotP, nil
 }
 
@@ -300,8 +295,5 @@ func configBody(off uint32, b []byte) ([]byte, error) {
 	if len(b) > MaxConfig {
 		return nil, fmt.Errorf("%d bytes: %w", len(b), errTooLong)
 	}
-	h := configHead{offset: off, size: uint32(len(b))}
-	var head [configHeadLen]byte
-	h.encode(&head)
-	return append(head[:], b...), nil
+	return append(peer.Append(nil, configHead{Offset: off, Size: uint32(len(b))}), b...), nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
@@ -22,8 +23,8 @@ var errNoFD = errors.New("memory without a descriptor")
 func (r *MemRegion) wire() memRegion { return memRegion{r.GPA, r.Size, r.User, r.Offset} }
 
 // AddMemory shares [off, off+size) of fd at the guest-physical address gpa and the user address
-// user. fd stays the caller's. Without CONFIGURE_MEM_SLOTS the whole table is sent again, and there
-// is room for MaxTableRegions.
+// user. fd stays the caller's. Without CONFIGURE_MEM_SLOTS the whole table is sent again, and it
+// holds at most MaxTableRegions.
 func (f *Frontend) AddMemory(fd int, gpa, user, size, off uint64) error {
 	if fd < 0 {
 		return errNoFD
@@ -60,12 +61,7 @@ func (f *Frontend) SetMemTable(regions []MemRegion) error {
 	return f.sendTable(regions)
 }
 
-func (r *MemRegion) single() []byte {
-	s := singleRegion{r.wire()}
-	var b [singleRegionLen]byte
-	s.encode(&b)
-	return b[:]
-}
+func (r *MemRegion) single() []byte { return peer.Append(nil, singleRegion{memRegion: r.wire()}) }
 
 // sendTable makes next the table. f.table keeps descriptors of its own, as every later table needs them again.
 func (f *Frontend) sendTable(next []MemRegion) error {
@@ -74,11 +70,6 @@ func (f *Frontend) sendTable(next []MemRegion) error {
 			MaxTableRegions)
 	}
 	table := make([]MemRegion, 0, len(next))
-	drop := func(t []MemRegion) {
-		for i := range t {
-			scm.Close(t[i].FD)
-		}
-	}
 	wire := make([]memRegion, len(next))
 	fds := make([]int, len(next))
 	for i, r := range next {
@@ -87,7 +78,7 @@ func (f *Frontend) sendTable(next []MemRegion) error {
 			err = errNoFD
 		}
 		if err != nil {
-			drop(table)
+			closeTable(table)
 			return fmt.Errorf("SET_MEM_TABLE: %w", err)
 		}
 		wire[i], fds[i] = r.wire(), fd
@@ -95,10 +86,16 @@ func (f *Frontend) sendTable(next []MemRegion) error {
 		table = append(table, r)
 	}
 	if err := f.commandLocked(SetMemTable, appendMemTable(nil, wire), fds...); err != nil {
-		drop(table)
+		closeTable(table)
 		return err
 	}
-	drop(f.table)
+	closeTable(f.table)
 	f.table = table
 	return nil
+}
+
+func closeTable(table []MemRegion) {
+	for i := range table {
+		scm.Close(table[i].FD)
+	}
 }

@@ -1,6 +1,10 @@
 package vhostuser
 
-import "fmt"
+import (
+	"fmt"
+
+	"vnic.dev/vnic/internal/peer"
+)
 
 // VringSetup describes a ring to the backend.
 type VringSetup struct {
@@ -14,14 +18,10 @@ type VringSetup struct {
 
 // SetupVring describes a ring and gives its descriptors, in QEMU's order. The backend starts it at its first kick.
 func (f *Frontend) SetupVring(v VringSetup) error {
-	if err := checkIndex(v.Index); err != nil {
+	if err := f.vringState(SetVringNum, v.Index, uint32(v.Size)); err != nil {
 		return err
 	}
-	i := uint32(v.Index)
-	if err := f.vringState(SetVringNum, i, uint32(v.Size)); err != nil {
-		return err
-	}
-	if err := f.vringState(SetVringBase, i, v.Base); err != nil {
+	if err := f.vringState(SetVringBase, v.Index, v.Base); err != nil {
 		return err
 	}
 	if err := f.SetVringAddr(v.Index, v.Desc, v.Avail, v.Used); err != nil {
@@ -38,10 +38,8 @@ func (f *Frontend) SetVringAddr(i int, desc, avail, used uint64) error {
 	if err := checkIndex(i); err != nil {
 		return err
 	}
-	a := vringAddr{index: uint32(i), desc: desc, avail: avail, used: used}
-	var b [vringAddrLen]byte
-	a.encode(&b)
-	return f.command(SetVringAddr, b[:])
+	a := vringAddr{Index: uint32(i), Desc: desc, Avail: avail, Used: used}
+	return f.command(SetVringAddr, peer.Append(nil, a))
 }
 
 // SetVringKick sets the eventfd by which the backend is told of new buffers; -1 asks it to poll.
@@ -55,14 +53,11 @@ func (f *Frontend) SetVringErr(i, fd int) error { return f.vringFD(SetVringErr, 
 
 // SetEnable enables or disables ring i.
 func (f *Frontend) SetEnable(i int, on bool) error {
-	if err := checkIndex(i); err != nil {
-		return err
-	}
 	n := uint32(0)
 	if on {
 		n = 1
 	}
-	return f.vringState(SetVringEnable, uint32(i), n)
+	return f.vringState(SetVringEnable, i, n)
 }
 
 // GetVringBase stops ring i and returns where it goes on (its next available index). The backend is
@@ -71,22 +66,19 @@ func (f *Frontend) GetVringBase(i int) (uint32, error) {
 	if err := checkIndex(i); err != nil {
 		return 0, err
 	}
-	v := vringState{index: uint32(i)}
-	var b [vringStateLen]byte
-	v.encode(&b)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	reply, err := f.query(GetVringBase, b[:], vringStateLen)
+	reply, err := f.query(GetVringBase, peer.Append(nil, vringState{Index: uint32(i)}), vringStateLen)
 	if err != nil {
 		return 0, err
 	}
-	v.decode((*[vringStateLen]byte)(reply))
-	if v.index != uint32(i) || v.num > 0xffff {
-		err := fmt.Errorf("GET_VRING_BASE: answer of ring %d, base %#x, to ring %d: %w", v.index, v.num, i, ErrBadMessage)
+	v := peer.Decode[vringState](reply)
+	if v.Index != uint32(i) || v.Num > 0xffff {
+		err := fmt.Errorf("GET_VRING_BASE: answer of ring %d, base %#x, to ring %d: %w", v.Index, v.Num, i, ErrBadMessage)
 		f.fail(err)
 		return 0, err
 	}
-	return v.num, nil
+	return v.Num, nil
 }
 
 func checkIndex(i int) error {
@@ -96,22 +88,19 @@ func checkIndex(i int) error {
 	return nil
 }
 
-func (f *Frontend) vringState(r Request, i, num uint32) error {
-	v := vringState{i, num}
-	var b [vringStateLen]byte
-	v.encode(&b)
-	return f.command(r, b[:])
+func (f *Frontend) vringState(r Request, i int, num uint32) error {
+	if err := checkIndex(i); err != nil {
+		return err
+	}
+	return f.command(r, peer.Append(nil, vringState{uint32(i), num}))
 }
 
 func (f *Frontend) vringFD(r Request, i, fd int) error {
 	if err := checkIndex(i); err != nil {
 		return err
 	}
-	v := vringFD{uint8(i), fd < 0}
-	var b [u64Len]byte
-	v.encode(&b)
 	if fd < 0 {
-		return f.command(r, b[:])
+		return f.command(r, le.AppendUint64(nil, uint64(i)|vringNoFD))
 	}
-	return f.command(r, b[:], fd)
+	return f.command(r, le.AppendUint64(nil, uint64(i)), fd)
 }

@@ -3,6 +3,7 @@ package vhostuser
 import (
 	"encoding/hex"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -11,8 +12,43 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 )
+
+// backend is the other end of a Frontend under test: it says what the test has it say.
+type backend struct{ conn }
+
+func frontend(t *testing.T) (*Frontend, *backend) {
+	t.Helper()
+	testkit.CheckFDs(t)
+	a, b := testkit.SocketPair(t)
+	f, back := NewFrontend(a), &backend{newConn(b)}
+	t.Cleanup(func() { f.Close(); b.Close() })
+	return f, back
+}
+
+func (b *backend) write(t *testing.T, data []byte, fds ...int) {
+	t.Helper()
+	must(t, b.sock.WriteFDs(data, fds))
+}
+
+// next receives a request. Its descriptors are closed when the test ends.
+func (b *backend) next(t *testing.T) *message {
+	t.Helper()
+	var m message
+	t.Cleanup(m.fds.Close)
+	must(t, b.receive(&m, func(*Header) error { return nil }))
+	return &m
+}
+
+// unhex decodes bytes in hexadecimal, with spaces wherever they help to read.
+func unhex(t *testing.T, s string) []byte {
+	t.Helper()
+	b, err := hex.DecodeString(strings.ReplaceAll(s, " ", ""))
+	must(t, err)
+	return b
+}
 
 // TestFrontendTakesNoBadAnswer: a backend that answers nonsense ends the connection, in every request after it as well.
 func TestFrontendTakesNoBadAnswer(t *testing.T) {
@@ -20,9 +56,9 @@ func TestFrontendTakesNoBadAnswer(t *testing.T) {
 		name, answer string // to GET_VRING_BASE of ring 1, with need_reply unset
 		want         error
 	}{
-		{"closes", "", os.ErrDeadlineExceeded}, // replaced below
-		{"half a header", "0b000000 0500", errors.New("")},
-		{"half a payload", "0b000000 05000000 08000000 0100", errors.New("")},
+		{"closes", "", io.EOF},
+		{"half a header", "0b000000 0500", io.ErrUnexpectedEOF},
+		{"half a payload", "0b000000 05000000 08000000 0100", io.ErrUnexpectedEOF},
 		{"no reply flag", "0b000000 01000000 08000000 01000000 00000000", ErrBadMessage},
 		{"version 2", "0b000000 06000000 08000000 01000000 00000000", ErrBadMessage},
 		{"another request", "0a000000 05000000 08000000 01000000 00000000", ErrBadMessage},
@@ -32,20 +68,11 @@ func TestFrontendTakesNoBadAnswer(t *testing.T) {
 		{"packed", "0b000000 05000000 08000000 01000000 00800080", ErrBadMessage},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			testkit.CheckFDs(t)
-			a, b, err := socketpair()
-			must(t, err)
-			f := NewFrontend(a)
-			defer f.Close()
-			ans, err := hex.DecodeString(strings.ReplaceAll(c.answer, " ", ""))
-			must(t, err)
-			peer := conn{sock: b}
-			must(t, peer.write(append(ans, 0)[:len(ans)], nil))
-			must(t, b.CloseWrite())
-			defer b.Close()
-			if _, err := f.GetVringBase(1); err == nil || c.want == ErrBadMessage && !errors.Is(err, ErrBadMessage) {
-				t.Errorf("GET_VRING_BASE: %v", err)
-			}
+			f, back := frontend(t)
+			back.write(t, unhex(t, c.answer))
+			must(t, back.sock.CloseWrite())
+			_, err := f.GetVringBase(1)
+			peertest.WantError(t, "GET_VRING_BASE", err, c.want)
 			if err := f.SetStatus(1); err == nil {
 				t.Error("the connection goes on")
 			}
@@ -54,66 +81,43 @@ func TestFrontendTakesNoBadAnswer(t *testing.T) {
 }
 
 func TestFrontendClosesDescriptorsOfAnswers(t *testing.T) {
-	testkit.CheckFDs(t)
-	a, b, err := socketpair()
-	must(t, err)
-	defer b.Close()
-	f := NewFrontend(a)
-	defer f.Close()
+	f, back := frontend(t)
 	fd := eventfd(t)
-	peer := conn{sock: b}
-	must(t, peer.write(raw(GetStatus, Version|FlagReply, u64Body(5)...), []int{fd, fd}))
+	back.write(t, raw(GetStatus, Version|FlagReply, u64Body(5)...), fd, fd)
 	if s, err := f.GetStatus(); err != nil || s != 5 {
 		t.Errorf("%d, %v", s, err)
 	}
 }
 
 func TestFrontendTimeout(t *testing.T) {
-	testkit.CheckFDs(t)
-	a, b, err := socketpair()
-	must(t, err)
-	defer b.Close()
-	f := NewFrontend(a)
+	f, _ := frontend(t)
 	f.SetTimeout(time.Nanosecond)
-	if _, err := f.GetStatus(); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%v", err)
-	}
+	_, err := f.GetStatus()
+	peertest.WantError(t, "status", err, os.ErrDeadlineExceeded)
 	f.SetTimeout(0)
-	// its answer may come yet: the connection is no good
-	if _, err := f.GetStatus(); !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("%v", err)
-	}
+	_, err = f.GetStatus() // its answer may come yet: the connection is no good
+	peertest.WantError(t, "status", err, os.ErrDeadlineExceeded)
 	if err := f.Close(); err == nil {
 		t.Error("closed twice")
 	}
 }
 
 func TestFrontendCloseEndsAWait(t *testing.T) {
-	testkit.CheckFDs(t)
-	a, b, err := socketpair()
-	must(t, err)
-	defer b.Close()
-	f := NewFrontend(a)
+	f, back := frontend(t)
 	f.SetTimeout(0)
 	result := make(chan error)
 	go func() {
 		_, err := f.GetVringBase(0)
 		result <- err
 	}()
-	peer := conn{sock: b}
-	var m message
-	must(t, peer.receive(&m, func(*Header) error { return nil })) // it waits now, or will
+	back.next(t) // it waits now, or will
 	must(t, f.Close())
-	if err := <-result; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("%v", err)
-	}
+	peertest.WantError(t, "error", <-result, net.ErrClosed)
 }
 
 // TestFrontendTable: without CONFIGURE_MEM_SLOTS the table is kept, with descriptors of its own.
 func TestFrontendTable(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
+	h, _, l := serving(t)
 	if _, p, err := l.Negotiate(testFeatures, uint64(ProtocolReplyAck)); err != nil || p != uint64(ProtocolReplyAck) {
 		t.Fatalf("%#x, %v", p, err)
 	}
@@ -125,57 +129,35 @@ func TestFrontendTable(t *testing.T) {
 		must(t, unix.Close(fd)) // needed again for the next table
 	}
 	g := newGuest(t)
-	if err := l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0); !errors.Is(err, errTooLong) {
-		t.Errorf("ninth region: %v", err)
-	}
+	peertest.WantError(t, "ninth region", l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0), errTooLong)
 	must(t, l.RemoveMemory(3<<20, 3<<30, 4096))
 	if err := l.RemoveMemory(3<<20, 3<<30, 4096); err == nil {
 		t.Error("removed twice")
 	}
-	if err := l.AddMemory(g.fd, 0, 1<<40, 4096, 0); !errors.Is(err, ErrRefused) { // overlaps
-		t.Errorf("overlap: %v", err)
-	}
+	wantRefused(t, "overlap", l.AddMemory(g.fd, 0, 1<<40, 4096, 0)) // overlaps
 	if err := l.AddMemory(-5, 1<<40, 1<<40, 4096, 0); err == nil {
 		t.Error("no descriptor")
 	}
 	must(t, l.AddMemory(g.fd, 1<<40, 1<<40, 4096, 0))
-	if n := len(h.space.Regions()); n != MaxTableRegions {
-		t.Errorf("%d regions", n)
-	}
-	must(t, l.hangUp())
+	testkit.Equal(t, "regions", len(h.Space.Regions()), MaxTableRegions)
 }
 
 func TestFrontendRefusesBadArguments(t *testing.T) {
-	testkit.CheckFDs(t)
-	a, b, err := socketpair()
-	must(t, err)
-	defer b.Close()
-	f := NewFrontend(a)
-	defer f.Close()
+	f, _ := frontend(t)
 	for _, i := range []int{-1, MaxVrings} {
 		_, err := f.GetVringBase(i)
 		for _, err := range []error{err, f.SetupVring(VringSetup{Index: i}), f.SetEnable(i, true), f.SetVringAddr(i, 0, 0, 0),
 			f.SetVringCall(i, -1), f.SetVringKick(i, -1), f.SetVringErr(i, -1)} {
-			if !errors.Is(err, errTooLong) {
-				t.Errorf("ring %d: %v", i, err)
-			}
+			peertest.WantError(t, "a ring that there cannot be", err, errTooLong)
 		}
 	}
-	if err := f.SetConfig(0, make([]byte, MaxConfig+1)); !errors.Is(err, errTooLong) {
-		t.Errorf("%v", err)
-	}
+	peertest.WantError(t, "error", f.SetConfig(0, make([]byte, MaxConfig+1)), errTooLong)
 }
 
 // TestFrontendWithAForeignHandshake: a backend that offers no protocol features.
 func TestFrontendWithoutProtocolFeatures(t *testing.T) {
-	testkit.CheckFDs(t)
-	a, b, err := socketpair()
-	must(t, err)
-	defer b.Close()
-	f := NewFrontend(a)
-	defer f.Close()
-	peer := conn{sock: b}
-	must(t, peer.write(raw(GetFeatures, Version|FlagReply, u64Body(FeatureVersion1|1)...), nil))
+	f, back := frontend(t)
+	back.write(t, raw(GetFeatures, Version|FlagReply, u64Body(FeatureVersion1|1)...))
 	features, protocol, err := f.Negotiate(testFeatures, uint64(allProtocol))
 	if features != FeatureVersion1 || protocol != 0 || err != nil {
 		t.Errorf("%#x, %#x, %v", features, protocol, err)
@@ -184,10 +166,26 @@ func TestFrontendWithoutProtocolFeatures(t *testing.T) {
 		t.Errorf("%#x, %v", f, p)
 	}
 	for _, want := range []Request{GetFeatures, SetOwner, SetFeatures} {
-		var m message
-		must(t, peer.receive(&m, func(*Header) error { return nil }))
-		if m.Request != want || m.Flags != Version {
+		if m := back.next(t); m.Request != want || m.Flags != Version {
 			t.Errorf("%v %v, want %v", m.Request, m.Flags, want)
+		}
+	}
+}
+
+// A backend that hangs up, whatever request of the handshake it answered last.
+func TestFrontendNegotiationFails(t *testing.T) {
+	for answers := range 5 {
+		f, back := frontend(t)
+		for _, r := range []Request{GetFeatures, GetProtocolFeatures, GetQueueNum, SetOwner}[:answers] {
+			value := uint64(0)
+			if r == GetFeatures || r == GetProtocolFeatures {
+				value = FeatureProtocol | uint64(ProtocolMQ|ProtocolReplyAck)
+			}
+			back.write(t, raw(r, Version|FlagReply, u64Body(value)...))
+		}
+		must(t, back.sock.CloseWrite())
+		if _, _, err := f.Negotiate(testFeatures, uint64(allProtocol)); !errors.Is(err, io.EOF) {
+			t.Errorf("after %d answers: %v", answers, err)
 		}
 	}
 }

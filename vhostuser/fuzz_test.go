@@ -6,6 +6,8 @@ import (
 	"io"
 	"testing"
 
+	"vnic.dev/vnic/internal/peer"
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -26,10 +28,8 @@ func FuzzMessage(f *testing.F) {
 		if len(b) < headerLen {
 			return
 		}
-		var h Header
-		h.decode((*[headerLen]byte)(b))
-		var head [headerLen]byte
-		if h.encode(&head); !bytes.Equal(head[:], b[:headerLen]) {
+		h := peer.Decode[Header](b)
+		if head := peer.Append(nil, h); !bytes.Equal(head, b[:headerLen]) {
 			t.Fatalf("header % x from % x", head, b[:headerLen])
 		}
 		body := b[headerLen:]
@@ -51,26 +51,11 @@ func FuzzMessage(f *testing.F) {
 		}
 		switch h.Request {
 		case SetVringNum, SetVringBase, GetVringBase, SetVringEnable:
-			var v vringState
-			v.decode((*[vringStateLen]byte)(body))
-			var a [vringStateLen]byte
-			v.encode(&a)
-			again(a[:], body)
+			again(peer.Append(nil, peer.Decode[vringState](body)), body)
 		case SetVringAddr:
-			var v vringAddr
-			v.decode((*[vringAddrLen]byte)(body))
-			var a [vringAddrLen]byte
-			v.encode(&a)
-			again(a[:], body)
-		case SetVringKick, SetVringCall, SetVringErr:
-			var v vringFD
-			v.decode((*[u64Len]byte)(body))
-			var a [u64Len]byte
-			v.encode(&a)
-			again(a[:], u64Body(le.Uint64(body)&0x1ff))
+			again(peer.Append(nil, peer.Decode[vringAddr](body)), body)
 		case AddMemReg, RemMemReg:
-			var r singleRegion
-			r.decode((*[singleRegionLen]byte)(body))
+			r := peer.Decode[singleRegion](body)
 			again(singleBody(r.memRegion)[8:], body[8:])
 			_ = r.check()
 		case SetMemTable:
@@ -83,8 +68,8 @@ func FuzzMessage(f *testing.F) {
 			for i := range regions {
 				known[i].memRegion = regions[i]
 				if regions[i].check() == nil {
-					if at, err := translate(known[:i+1], regions[i].user, 1); err != nil || i == 0 &&
-						at != (spot{gpa: regions[i].gpa, off: regions[i].offset}) {
+					if at, err := translate(known[:i+1], regions[i].User, 1); err != nil || i == 0 &&
+						at != (location{gpa: regions[i].GPA, off: regions[i].Offset}) {
 						t.Fatalf("%+v: %#x, %v", regions[i], at, err)
 					}
 				}
@@ -94,39 +79,28 @@ func FuzzMessage(f *testing.F) {
 			if err != nil {
 				return
 			}
-			var a [configHeadLen]byte
-			head.encode(&a)
-			again(append(a[:], data...), body)
+			again(append(peer.Append(nil, head), data...), body)
 		}
 	})
 }
 
 // session operations of FuzzSession: a byte chooses one, the next ones are its arguments.
 type script struct {
-	b    []byte
+	peertest.Script
 	sock *conn
 	mem  int
 	ev   int
 }
 
-func (s *script) next() byte {
-	if len(s.b) == 0 {
-		return 0
-	}
-	n := s.b[0]
-	s.b = s.b[1:]
-	return n
-}
-
 // region is a piece of memory on a grid where pieces meet, overlap and go beyond the file.
 func (s *script) region() memRegion {
-	a, n, o := uint64(s.next()%24), uint64(s.next()%9), uint64(s.next()%20)
+	a, n, o := uint64(s.Next()%24), uint64(s.Next()%9), uint64(s.Next()%20)
 	return memRegion{a << 16, n << 16, userBase + o<<16, o << 16}
 }
 
 // step sends one message.
 func (s *script) step() error {
-	op, ring := s.next(), uint32(s.next()%5)
+	op, ring := s.Next(), uint32(s.Next()%5)
 	flags := Version
 	if op&0x80 != 0 {
 		flags |= FlagNeedReply
@@ -136,33 +110,32 @@ func (s *script) step() error {
 	var fds []int
 	switch op % 20 {
 	case 0:
-		r, body = SetProtocolFeatures, u64Body(uint64(allProtocol)&^uint64(s.next()))
+		r, body = SetProtocolFeatures, u64Body(uint64(allProtocol)&^uint64(s.Next()))
 	case 1:
-		r, body = SetFeatures, u64Body((testFeatures|FeatureProtocol)&^(uint64(s.next())<<24))
+		r, body = SetFeatures, u64Body((testFeatures|FeatureProtocol)&^(uint64(s.Next())<<24))
 	case 2, 3:
 		r, body, fds = AddMemReg, singleBody(s.region()), []int{s.mem}
 	case 4:
 		r, body = RemMemReg, singleBody(s.region())
 	case 5:
-		regions := make([]memRegion, s.next()%4)
+		regions := make([]memRegion, s.Next()%4)
 		for i := range regions {
 			regions[i] = s.region()
 			fds = append(fds, s.mem)
 		}
 		r, body = SetMemTable, tableBody(regions...)
 	case 6:
-		r, body = SetVringNum, stateBody(ring, 1<<(s.next()%17))
+		r, body = SetVringNum, stateBody(ring, 1<<(s.Next()%17))
 	case 7:
-		r, body = SetVringBase, stateBody(ring, uint32(s.next())<<9)
+		r, body = SetVringBase, stateBody(ring, uint32(s.Next())<<9)
 	case 8, 9:
-		var b [vringAddrLen]byte
-		(&vringAddr{index: ring, flags: uint32(s.next() % 2), desc: userBase + uint64(s.next())<<12,
-			avail: userBase + uint64(s.next())<<12, used: userBase + uint64(s.next())<<12}).encode(&b)
-		r, body = SetVringAddr, b[:]
+		page := func() uint64 { return userBase + uint64(s.Next())<<12 }
+		a := vringAddr{Index: ring, Flags: uint32(s.Next() % 2), Desc: page(), Avail: page(), Used: page()}
+		r, body = SetVringAddr, peer.Append(nil, a)
 	case 10, 11, 12:
 		r = SetVringKick + Request(op%20-10)
 		n := uint64(ring)
-		switch s.next() % 8 {
+		switch s.Next() % 8 {
 		case 0:
 			n |= vringNoFD
 		case 1:
@@ -174,36 +147,36 @@ func (s *script) step() error {
 		}
 		body = u64Body(n)
 	case 13:
-		r, body = SetVringEnable, stateBody(ring, uint32(s.next()%3))
+		r, body = SetVringEnable, stateBody(ring, uint32(s.Next()%3))
 	case 14:
 		r, body = GetVringBase, stateBody(ring, 0)
 	case 15:
-		r, body = SetStatus, u64Body(uint64(s.next()%2)*15)
+		r, body = SetStatus, u64Body(uint64(s.Next()%2)*15)
 	case 16:
-		r = []Request{ResetDevice, ResetOwner, SetOwner, GetFeatures, GetQueueNum, GetStatus}[s.next()%6]
+		r = []Request{ResetDevice, ResetOwner, SetOwner, GetFeatures, GetQueueNum, GetStatus}[s.Next()%6]
 	case 17:
-		r, body = []Request{GetConfig, SetConfig}[s.next()%2], append(stateBody(uint32(s.next()), 4), 0, 0, 0, 0, 1, 2, 3, 4)
+		r, body = []Request{GetConfig, SetConfig}[s.Next()%2], append(stateBody(uint32(s.Next()), 4), 0, 0, 0, 0, 1, 2, 3, 4)
 	case 18:
 		r, fds = SetBackendReqFD, []int{s.ev}
 	case 19: // anything
-		r = Request(s.next())
-		body = make([]byte, s.next()%64)
+		r = Request(s.Next())
+		body = make([]byte, s.Next()%64)
 		for i := range body {
-			body[i] = s.next()
+			body[i] = s.Next()
 		}
-		for range s.next() % 12 {
+		for range s.Next() % 12 {
 			fds = append(fds, s.ev)
 		}
 	}
 	b := raw(r, flags, body...)
-	if cut := s.next(); cut >= 250 { // in two pieces
+	if cut := s.Next(); cut >= 250 { // in two pieces
 		n := int(cut-250) + 1
-		if err := s.sock.write(b[:n], fds); err != nil {
+		if err := s.sock.sock.WriteFDs(b[:n], fds); err != nil {
 			return err
 		}
 		b, fds = b[n:], nil
 	}
-	return s.sock.write(b, fds)
+	return s.sock.sock.WriteFDs(b, fds)
 }
 
 // FuzzSession plays a frontend from bytes: messages in any order, with any descriptors. Whatever it
@@ -236,25 +209,8 @@ func FuzzSession(f *testing.F) {
 		testkit.CheckFDs(t)
 		h := newHost(t)
 		l := h.connect()
-		s := &script{b: b, sock: &l.conn, mem: memfd(t, guestSize), ev: eventfd(t)}
-		drained := make(chan error, 1)
-		go func() { // the answers, so that nobody waits for room
-			_, err := io.Copy(io.Discard, l.sock)
-			drained <- err
-		}()
-		for len(s.b) > 0 {
-			if err := s.step(); err != nil {
-				break // Serve has ended
-			}
-		}
-		_ = l.sock.CloseWrite()
-		err := l.wait()
-		if err != nil && !errors.Is(err, ErrBadMessage) && !errors.Is(err, ErrUnsupported) && !errors.Is(err, ErrMemory) &&
-			!errors.Is(err, io.ErrUnexpectedEOF) {
-			t.Errorf("Serve: %v", err)
-		}
-		<-drained
-		l.Close()
-		h.friendly()
+		s := &script{Script: b, sock: &l.conn, mem: memfd(t, guestSize), ev: eventfd(t)}
+		s.Play(t, l.sock, l.Served, s.step, ErrBadMessage, ErrUnsupported, ErrMemory, io.ErrUnexpectedEOF)
+		h.servesAnother()
 	})
 }

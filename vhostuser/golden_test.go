@@ -2,11 +2,11 @@ package vhostuser
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
 
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -27,7 +27,7 @@ func TestGoldenRequests(t *testing.T) {
 	}{
 		{"GET_FEATURES", func(f *Frontend) error { _, err := f.queryU64(GetFeatures); return err },
 			"01000000 01000000 00000000", 0, "2080000070010000"},
-		{"SET_FEATURES", func(f *Frontend) error { return f.command(SetFeatures, le.AppendUint64(nil, 0x170008020)) },
+		{"SET_FEATURES", func(f *Frontend) error { return f.command(SetFeatures, u64Body(0x170008020)) },
 			"02000000 09000000 08000000 2080007001000000", 0, ok},
 		{"SET_OWNER", func(f *Frontend) error { return f.command(SetOwner, nil) }, "03000000 09000000 00000000", 0, ok},
 		{"RESET_OWNER", func(f *Frontend) error { return f.command(ResetOwner, nil) }, "04000000 09000000 00000000", 0, ok},
@@ -63,7 +63,7 @@ func TestGoldenRequests(t *testing.T) {
 		{"GET_PROTOCOL_FEATURES", func(f *Frontend) error { _, err := f.queryU64(GetProtocolFeatures); return err },
 			"0f000000 01000000 00000000", 0, ok},
 		{"SET_PROTOCOL_FEATURES", func(f *Frontend) error {
-			return f.command(SetProtocolFeatures, le.AppendUint64(nil, uint64(allProtocol)))
+			return f.command(SetProtocolFeatures, u64Body(uint64(allProtocol)))
 		},
 			"10000000 09000000 08000000 3da2010000000000", 0, ok},
 		{"GET_QUEUE_NUM", func(f *Frontend) error { _, err := f.queryU64(GetQueueNum); return err },
@@ -99,31 +99,20 @@ func TestGoldenRequests(t *testing.T) {
 		{"GET_STATUS", func(f *Frontend) error { _, err := f.GetStatus(); return err }, "28000000 01000000 00000000", 0, ok},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, b, err := socketpair()
-			must(t, err)
-			f := NewFrontend(a)
+			f, back := frontend(t)
 			f.protocol = allProtocol
-			defer f.Close()
 			result := make(chan error)
 			go func() { result <- c.do(f) }()
-
-			peer := conn{sock: b}
-			defer b.Close()
-			var m message
-			defer m.fds.Close()
-			must(t, peer.receive(&m, func(*Header) error { return nil }))
+			m := back.next(t)
 			if m.Request.String() != c.name {
 				t.Errorf("name %v", m.Request)
 			}
-			var head [headerLen]byte
-			m.Header.encode(&head)
-			if got, want := hex.EncodeToString(append(head[:], m.body...)), strings.ReplaceAll(c.want, " ", ""); got != want ||
+			sent := raw(m.Request, m.Flags, m.body...)
+			if got, want := hex.EncodeToString(sent), strings.ReplaceAll(c.want, " ", ""); got != want ||
 				m.fds.Len() != c.fds {
 				t.Errorf("sent    %s with %d descriptors\n want %s with %d", got, m.fds.Len(), want, c.fds)
 			}
-			ans, err := hex.DecodeString(strings.ReplaceAll(c.ans, " ", ""))
-			must(t, err)
-			must(t, peer.send(Header{m.Request, Version | FlagReply, uint32(len(ans))}, ans, nil))
+			back.write(t, raw(m.Request, Version|FlagReply, unhex(t, c.ans)...))
 			must(t, <-result)
 		})
 	}
@@ -133,7 +122,7 @@ func TestGoldenRequests(t *testing.T) {
 func TestGoldenReplies(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
-	copy(h.dev.config[:], "\x02\x76\x6e\x69\x63\x01")
+	copy(h.config[:], "\x02\x76\x6e\x69\x63\x01")
 	l := h.connect()
 	for _, c := range []struct{ name, send, want string }{
 		{"GET_FEATURES", "01000000 01000000 00000000", "01000000 05000000 08000000 2080007001000000"},
@@ -159,20 +148,15 @@ func TestGoldenReplies(t *testing.T) {
 		// POSTCOPY_LISTEN: the last
 		{"unsupported", "1d000000 09000000 00000000", "1d000000 05000000 08000000 0100000000000000"},
 	} {
-		send, err := hex.DecodeString(strings.ReplaceAll(c.send, " ", ""))
-		must(t, err)
-		must(t, l.conn.write(send, nil))
-		want, err := hex.DecodeString(strings.ReplaceAll(c.want, " ", ""))
-		must(t, err)
+		must(t, l.conn.sock.WriteFDs(unhex(t, c.send), nil))
+		want := unhex(t, c.want)
 		got := make([]byte, len(want))
 		var none scm.FDs
 		if err := l.conn.readFull(got, &none, true); err != nil || string(got) != string(want) {
 			t.Errorf("%s: %x, %v\nwant %x", c.name, got, err, want)
 		}
 	}
-	if err := l.wait(); !errors.Is(err, ErrUnsupported) {
-		t.Errorf("Serve: %v", err)
-	}
+	peertest.WantError(t, "Serve", l.Wait(), ErrUnsupported)
 }
 
 func TestNames(t *testing.T) {
@@ -195,8 +179,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for r := GetFeatures; r <= GetShmemConfig; r++ { // each is served or says why not
-		served := int(r) < len(rules) && rules[r].handle != nil
-		if _, why := unserved[r]; served == why {
+		if served, why := rules[r].handle != nil, rules[r].unserved != ""; served == why || rules[r].name == "" {
 			t.Errorf("%v: served %t, excuse %t", r, served, why)
 		}
 	}

@@ -3,7 +3,6 @@ package vhostuser
 import (
 	"encoding/binary"
 	"fmt"
-	"strings"
 )
 
 // "All numbers are in the machine native byte order" (vhost-user.rst, "Message Specification"): ours are little-endian
@@ -23,21 +22,17 @@ const (
 
 // String returns the version and the names of the flags.
 func (f Flags) String() string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "v%d", uint32(f&FlagVersion))
-	for _, n := range []struct {
-		f    Flags
-		name string
-	}{{FlagReply, "|reply"}, {FlagNeedReply, "|need_reply"}} {
-		if f&n.f != 0 {
-			b.WriteString(n.name)
-			f &^= n.f
-		}
+	s := fmt.Sprintf("v%d", uint32(f&FlagVersion))
+	if f&FlagReply != 0 {
+		s += "|reply"
 	}
-	if f &^= FlagVersion; f != 0 {
-		fmt.Fprintf(&b, "|%#x", uint32(f))
+	if f&FlagNeedReply != 0 {
+		s += "|need_reply"
 	}
-	return b.String()
+	if f &^= FlagVersion | FlagReply | FlagNeedReply; f != 0 {
+		s += fmt.Sprintf("|%#x", uint32(f))
+	}
+	return s
 }
 
 const headerLen = 12
@@ -47,16 +42,4 @@ type Header struct {
 	Request Request // offset 0
 	Flags   Flags   // 4
 	Size    uint32  // 8: bytes of payload that follow
-}
-
-func (h *Header) decode(b *[headerLen]byte) {
-	h.Request = Request(le.Uint32(b[0:]))
-	h.Flags = Flags(le.Uint32(b[4:]))
-	h.Size = le.Uint32(b[8:])
-}
-
-func (h *Header) encode(b *[headerLen]byte) {
-	le.PutUint32(b[0:], uint32(h.Request))
-	le.PutUint32(b[4:], uint32(h.Flags))
-	le.PutUint32(b[8:], h.Size)
 }

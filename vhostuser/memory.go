@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 )
 
 // region is a piece of the frontend's memory, and which file it is of: another file may come to lie where one was.
@@ -15,15 +16,15 @@ type region struct {
 	dev, ino uint64
 }
 
-// newRegion takes down what file fd is. If it is none, it cannot be mapped either.
+// newRegion records which file fd is. If fd is not open, it cannot be mapped either.
 func newRegion(r memRegion, fd int) region {
 	var st unix.Stat_t
 	_ = unix.Fstat(fd, &st)
 	return region{r, uint64(st.Dev), st.Ino}
 }
 
-// spot is a guest-physical address, and which byte of which file is there.
-type spot struct{ gpa, dev, ino, off uint64 }
+// location is a guest-physical address, and the file and offset that are mapped there.
+type location struct{ gpa, dev, ino, off uint64 }
 
 // pageSize is what regions are made of: the smallest page there is. QEMU shares the guest's RAM,
 // which is made of pages of 4 KiB at least, in sections that end where others begin
@@ -34,43 +35,43 @@ const pageSize = 4096
 
 // check refuses a region that no address can lie in, or that is not whole pages.
 func (r *memRegion) check() error {
-	switch last := r.size - 1; {
-	case r.size == 0:
-		return fmt.Errorf("region at %#x: empty: %w", r.gpa, ErrBadMessage)
-	case last > ^r.gpa:
-		return fmt.Errorf("region at %#x: %#x bytes go beyond the address space: %w", r.gpa, r.size, ErrBadMessage)
-	case last > ^r.user:
-		return fmt.Errorf("region at user address %#x: %#x bytes go beyond the address space: %w", r.user, r.size,
+	switch last := r.Size - 1; {
+	case r.Size == 0:
+		return fmt.Errorf("region at %#x: empty: %w", r.GPA, ErrBadMessage)
+	case last > ^r.GPA:
+		return fmt.Errorf("region at %#x: %#x bytes go beyond the address space: %w", r.GPA, r.Size, ErrBadMessage)
+	case last > ^r.User:
+		return fmt.Errorf("region at user address %#x: %#x bytes go beyond the address space: %w", r.User, r.Size,
 			ErrBadMessage)
-	case last > ^r.offset:
-		return fmt.Errorf("region at %#x: %#x bytes from mmap offset %#x: %w", r.gpa, r.size, r.offset, ErrBadMessage)
-	case (r.gpa|r.size|r.offset)%pageSize != 0:
+	case last > ^r.Offset:
+		return fmt.Errorf("region at %#x: %#x bytes from mmap offset %#x: %w", r.GPA, r.Size, r.Offset, ErrBadMessage)
+	case (r.GPA|r.Size|r.Offset)%pageSize != 0:
 		return fmt.Errorf("region at %#x: %#x bytes from mmap offset %#x: not whole pages of %d bytes: %w",
-			r.gpa, r.size, r.offset, pageSize, ErrMemory)
+			r.GPA, r.Size, r.Offset, pageSize, ErrMemory)
 	}
 	return nil
 }
 
 func (r *memRegion) dma(fd int) dma.Map {
-	return dma.Map{IOVA: r.gpa, Size: r.size, FD: fd, FileOffset: r.offset}
+	return dma.Map{IOVA: r.GPA, Size: r.Size, FD: fd, FileOffset: r.Offset}
 }
 
 // same reports whether REM_MEM_REG means this region: "identified by its guest address, user address and size. The mmap
 // offset is ignored".
 func (r *memRegion) same(q *memRegion) bool {
-	return r.gpa == q.gpa && r.user == q.user && r.size == q.size
+	return r.GPA == q.GPA && r.User == q.User && r.Size == q.Size
 }
 
 // translate finds [user, user+n), which must lie in one region.
-func translate(regions []region, user, n uint64) (spot, error) {
+func translate(regions []region, user, n uint64) (location, error) {
 	for i := range regions {
 		r := &regions[i]
-		if off := user - r.user; user >= r.user && off < r.size && n <= r.size-off {
-			return spot{r.gpa + off, r.dev, r.ino, r.offset + off}, nil
+		if off := user - r.User; user >= r.User && off < r.Size && n <= r.Size-off {
+			return location{r.GPA + off, r.dev, r.ino, r.Offset + off}, nil
 		}
 	}
-	return spot{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: %w (%s)",
-		user, n, len(regions), ErrMemory, shareHint)
+	return location{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: "+
+		"%w (%s)", user, n, len(regions), ErrMemory, shareHint)
 }
 
 // shareHint is what the frontend's user can do about memory that is missing or cannot be used. QEMU
@@ -78,7 +79,11 @@ func translate(regions []region, user, n uint64) (spot, error) {
 const shareHint = "is the guest's memory shared? QEMU: -object memory-backend-memfd,id=ram,size=SIZE,share=on " +
 	"-machine memory-backend=ram"
 
+// memoryError wraps an error of the space with what the frontend's user can do; nil stays nil.
 func memoryError(what string, err error) error {
+	if err == nil {
+		return nil
+	}
 	return fmt.Errorf("%s: %w: %w (%s)", what, ErrMemory, err, shareHint)
 }
 
@@ -100,12 +105,7 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 		next[i] = newRegion(table[i], m.fds.At(i))
 		maps[i] = table[i].dma(m.fds.At(i))
 	}
-	return nil, s.remap(next, func() error {
-		if err := s.space.Replace(maps); err != nil {
-			return memoryError("SET_MEM_TABLE", err)
-		}
-		return nil
-	})
+	return nil, s.remap(next, func() error { return memoryError("SET_MEM_TABLE", s.space.Replace(maps)) })
 }
 
 func (s *session) getMaxMemSlots(*message) ([]byte, error) { return replyU64(MaxMemSlots) }
@@ -113,8 +113,7 @@ func (s *session) getMaxMemSlots(*message) ([]byte, error) { return replyU64(Max
 // addMemReg adds a region. Its "reply payload" is that of postcopy, which is not offered: otherwise there is none but
 // REPLY_ACK's, and QEMU takes it so.
 func (s *session) addMemReg(m *message) ([]byte, error) {
-	var r singleRegion
-	r.decode((*[singleRegionLen]byte)(m.body))
+	r := peer.Decode[singleRegion](m.body)
 	if err := r.check(); err != nil {
 		return nil, fmt.Errorf("ADD_MEM_REG: %w", err)
 	}
@@ -122,25 +121,19 @@ func (s *session) addMemReg(m *message) ([]byte, error) {
 		return nil, fmt.Errorf("ADD_MEM_REG: all %d slots are used: %w", MaxMemSlots, ErrMemory)
 	}
 	next := append(slices.Clone(s.regions), newRegion(r.memRegion, m.fds.At(0)))
-	return nil, s.remap(next, func() error {
-		if err := s.space.Add(r.dma(m.fds.At(0))); err != nil {
-			return memoryError("ADD_MEM_REG", err)
-		}
-		return nil
-	})
+	return nil, s.remap(next, func() error { return memoryError("ADD_MEM_REG", s.space.Add(r.dma(m.fds.At(0)))) })
 }
 
 func (s *session) remMemReg(m *message) ([]byte, error) {
-	var r singleRegion
-	r.decode((*[singleRegionLen]byte)(m.body))
+	r := peer.Decode[singleRegion](m.body)
 	i := slices.IndexFunc(s.regions, func(q region) bool { return q.same(&r.memRegion) })
 	if i < 0 {
-		return nil, fmt.Errorf("REM_MEM_REG: no region of %#x bytes at %#x, user address %#x: %w", r.size, r.gpa, r.user,
+		return nil, fmt.Errorf("REM_MEM_REG: no region of %#x bytes at %#x, user address %#x: %w", r.Size, r.GPA, r.User,
 			ErrMemory)
 	}
 	next := slices.Delete(slices.Clone(s.regions), i, i+1)
 	return nil, s.remap(next, func() error {
-		if err := s.space.Remove(r.gpa, r.size); err != nil {
+		if err := s.space.Remove(r.GPA, r.Size); err != nil {
 			return fmt.Errorf("REM_MEM_REG: %w: %w", ErrMemory, err)
 		}
 		return nil
@@ -156,7 +149,7 @@ func (s *session) remap(next []region, apply func() error) error {
 		if !r.live {
 			continue
 		}
-		if p, err := r.locate(next); err != nil || p != r.place {
+		if p, err := r.locate(next); err != nil || p != r.located {
 			if err := s.pauseRing(i); err != nil {
 				s.log.Warn("vhost-user queue did not stop well", "queue", i, "error", err)
 			}

@@ -2,6 +2,8 @@ package vhostuser
 
 import (
 	"fmt"
+
+	"vnic.dev/vnic/internal/peer"
 )
 
 // Lengths of the payloads (vhost-user.rst, "Payload").
@@ -37,93 +39,33 @@ const (
 // the low 16 bits of num are the next index in the available ring ("Vring descriptor index for
 // split virtqueues").
 type vringState struct {
-	index uint32 // offset 0
-	num   uint32 // 4
-}
-
-func (v *vringState) decode(b *[vringStateLen]byte) {
-	v.index = le.Uint32(b[0:])
-	v.num = le.Uint32(b[4:])
-}
-
-func (v *vringState) encode(b *[vringStateLen]byte) {
-	le.PutUint32(b[0:], v.index)
-	le.PutUint32(b[4:], v.num)
+	Index uint32 // offset 0
+	Num   uint32 // 4
 }
 
 // vringAddr is "A vring address description". The document draws a size between flags and descriptor that
 // struct vhost_vring_addr (linux/vhost_types.h), which is what is sent, does not have.
 type vringAddr struct {
-	index uint32 // offset 0
-	flags uint32 // 4
-	desc  uint64 // 8: user addresses
-	used  uint64 // 16
-	avail uint64 // 24
-	log   uint64 // 32: guest address for logging
+	Index uint32 // offset 0
+	Flags uint32 // 4
+	Desc  uint64 // 8: user addresses
+	Used  uint64 // 16
+	Avail uint64 // 24
+	Log   uint64 // 32: guest address for logging
 }
 
 const vringLog = 1 << 0 // VHOST_VRING_F_LOG
 
-func (v *vringAddr) decode(b *[vringAddrLen]byte) {
-	v.index = le.Uint32(b[0:])
-	v.flags = le.Uint32(b[4:])
-	v.desc = le.Uint64(b[8:])
-	v.used = le.Uint64(b[16:])
-	v.avail = le.Uint64(b[24:])
-	v.log = le.Uint64(b[32:])
-}
-
-func (v *vringAddr) encode(b *[vringAddrLen]byte) {
-	le.PutUint32(b[0:], v.index)
-	le.PutUint32(b[4:], v.flags)
-	le.PutUint64(b[8:], v.desc)
-	le.PutUint64(b[16:], v.used)
-	le.PutUint64(b[24:], v.avail)
-	le.PutUint64(b[32:], v.log)
-}
-
-// vringFD is the payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR: bits 0 to 7 are the ring, bit 8 says that
-// no descriptor comes with the message.
-type vringFD struct {
-	index uint8
-	none  bool
-}
-
+// The payload of SET_VRING_KICK, SET_VRING_CALL and SET_VRING_ERR: bits 0 to 7 are the ring, bit 8 says
+// that no descriptor comes with the message.
 const vringNoFD = 1 << 8 // VHOST_USER_VRING_NOFD_MASK
-
-func (v *vringFD) decode(b *[u64Len]byte) {
-	n := le.Uint64(b[:])
-	v.index, v.none = uint8(n), n&vringNoFD != 0
-}
-
-func (v *vringFD) encode(b *[u64Len]byte) {
-	n := uint64(v.index)
-	if v.none {
-		n |= vringNoFD
-	}
-	le.PutUint64(b[:], n)
-}
 
 // memRegion is "Memory region description".
 type memRegion struct {
-	gpa    uint64 // offset 0: guest address
-	size   uint64 // 8
-	user   uint64 // 16: user address
-	offset uint64 // 24: mmap offset, "where region starts in the mapped memory"
-}
-
-func (r *memRegion) decode(b *[memRegionLen]byte) {
-	r.gpa = le.Uint64(b[0:])
-	r.size = le.Uint64(b[8:])
-	r.user = le.Uint64(b[16:])
-	r.offset = le.Uint64(b[24:])
-}
-
-func (r *memRegion) encode(b *[memRegionLen]byte) {
-	le.PutUint64(b[0:], r.gpa)
-	le.PutUint64(b[8:], r.size)
-	le.PutUint64(b[16:], r.user)
-	le.PutUint64(b[24:], r.offset)
+	GPA    uint64 // offset 0: guest address
+	Size   uint64 // 8
+	User   uint64 // 16: user address
+	Offset uint64 // 24: mmap offset, "where region starts in the mapped memory"
 }
 
 // decodeMemTable decodes "Multiple Memory regions description": a count, padding, and that many regions.
@@ -140,7 +82,7 @@ func decodeMemTable(b []byte) ([]memRegion, error) {
 	}
 	regions := make([]memRegion, n)
 	for i := range regions {
-		regions[i].decode((*[memRegionLen]byte)(b[i*memRegionLen:]))
+		regions[i] = peer.Decode[memRegion](b[i*memRegionLen:])
 	}
 	return regions, nil
 }
@@ -149,54 +91,31 @@ func decodeMemTable(b []byte) ([]memRegion, error) {
 func appendMemTable(b []byte, regions []memRegion) []byte {
 	b = le.AppendUint32(b, uint32(len(regions)))
 	b = le.AppendUint32(b, 0) // padding
-	for i := range regions {
-		var a [memRegionLen]byte
-		regions[i].encode(&a)
-		b = append(b, a[:]...)
-	}
-	return b
+	return peer.Append(b, regions)
 }
 
 // singleRegion is "Single memory region description": padding and a region.
-type singleRegion struct{ memRegion }
-
-func (r *singleRegion) decode(b *[singleRegionLen]byte) {
-	r.memRegion.decode((*[memRegionLen]byte)(b[8:]))
-}
-
-func (r *singleRegion) encode(b *[singleRegionLen]byte) {
-	le.PutUint64(b[0:], 0)
-	r.memRegion.encode((*[memRegionLen]byte)(b[8:]))
+type singleRegion struct {
+	_ uint64
+	memRegion
 }
 
 // configHead precedes the bytes in "Virtio device config space".
 type configHead struct {
-	offset uint32 // offset 0
-	size   uint32 // 4
-	flags  uint32 // 8: 0 for writable fields, 1 for live migration
+	Offset uint32 // offset 0
+	Size   uint32 // 4
+	Flags  uint32 // 8: 0 for writable fields, 1 for live migration
 }
 
-func (c *configHead) decode(b *[configHeadLen]byte) {
-	c.offset = le.Uint32(b[0:])
-	c.size = le.Uint32(b[4:])
-	c.flags = le.Uint32(b[8:])
-}
-
-func (c *configHead) encode(b *[configHeadLen]byte) {
-	le.PutUint32(b[0:], c.offset)
-	le.PutUint32(b[4:], c.size)
-	le.PutUint32(b[8:], c.flags)
-}
-
-// decodeConfig decodes "Virtio device config space": data is the rest of b, head.size bytes long.
+// decodeConfig decodes "Virtio device config space": data is the rest of b, head.Size bytes long.
 func decodeConfig(b []byte) (head configHead, data []byte, err error) {
 	if len(b) < configHeadLen {
 		return head, nil, fmt.Errorf("payload of %d bytes: %w", len(b), ErrBadMessage)
 	}
-	head.decode((*[configHeadLen]byte)(b))
+	head = peer.Decode[configHead](b)
 	data = b[configHeadLen:]
-	if uint64(head.size) != uint64(len(data)) || head.size > MaxConfig {
-		return head, nil, fmt.Errorf("%d bytes of configuration in %d: %w", head.size, len(data), ErrBadMessage)
+	if uint64(head.Size) != uint64(len(data)) || head.Size > MaxConfig {
+		return head, nil, fmt.Errorf("%d bytes of configuration in %d: %w", head.Size, len(data), ErrBadMessage)
 	}
 	return head, data, nil
 }

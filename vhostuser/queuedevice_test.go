@@ -3,69 +3,39 @@ package vhostuser
 import (
 	"errors"
 	"log/slog"
-	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 )
 
 // fakeQueue is a Queue with so many chains in it. Each Process takes one and sends a token.
 type fakeQueue struct {
-	mu      sync.Mutex
-	pending int
-	endless bool // there is always one more
-	fail    error
-	taken   int
-	closed  bool
-
+	pending   atomic.Int64
+	endless   atomic.Bool // there is always one more
+	fail      error
+	taken     atomic.Uint32
+	closed    atomic.Bool
 	processed chan struct{}
 }
 
-func (q *fakeQueue) Pending() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.pending > 0 || q.endless
-}
+func (q *fakeQueue) Pending() bool { return q.pending.Load() > 0 || q.endless.Load() }
 
 func (q *fakeQueue) Process() error {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.pending--
-	q.taken++
+	q.pending.Add(-1)
+	q.taken.Add(1)
 	select {
 	case q.processed <- struct{}{}:
-	default: // nobody counts the endless ones
+	default: // the endless ones are not counted
 	}
 	return q.fail
 }
 
 func (q *fakeQueue) Publish() bool { return true }
-func (q *fakeQueue) Base() uint32 {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return uint32(uint16(q.taken)) // a split ring's
-}
-
-func (q *fakeQueue) Close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
-}
-
-func (q *fakeQueue) put(n int) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.pending += n
-}
-
-func (q *fakeQueue) makeEndless() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.endless = true
-}
+func (q *fakeQueue) Base() uint32  { return uint32(uint16(q.taken.Load())) } // a split ring's
+func (q *fakeQueue) Close()        { q.closed.Store(true) }
 
 // queueHost is a Backend of a QueueDevice with two queues, and a frontend that has set up ring 0.
 type queueHost struct {
@@ -85,50 +55,56 @@ func newQueueHost(t *testing.T) *queueHost {
 	for i := range q.queues {
 		q.queues[i] = &fakeQueue{processed: make(chan struct{}, 100)}
 	}
-	files := dma.NewFiles()
-	h := &host{t: t, dev: newRecorder(nil), space: dma.NewSpace("test", files), files: files}
+	h := &host{recorder: newRecorder(t), t: t}
 	dev := &QueueDevice{Queues: 2, Log: slog.New(slog.DiscardHandler), Open: func(v Vring) (Queue, error) {
 		q.opened <- v
 		return q.queues[v.Index], nil
 	}}
-	h.back = NewBackend(dev, h.space, slog.New(slog.DiscardHandler))
+	h.back = NewBackend(dev, h.Space, h.Log())
 	q.link, q.mem = h.connect(), newGuest(t)
-	q.must(second(q.Negotiate(^uint64(0), ^uint64(0))))
+	_, _, err := q.Negotiate(^uint64(0), ^uint64(0))
+	q.must(err)
 	q.must(q.AddMemory(q.mem.fd, 0, userBase, guestSize, 0))
 	q.kick, q.call = eventfd(t), eventfd(t)
 	q.setup(0, q.kick, q.call)
 	t.Cleanup(func() {
-		q.must(q.hangUp())
+		q.must(q.HangUp())
 		for _, f := range q.queues {
-			if f.taken > 0 && !f.closed {
+			if f.taken.Load() > 0 && !f.closed.Load() {
 				t.Error("a queue was not closed")
 			}
 		}
-		h.check()
 	})
 	return q
 }
-
-func second(_, _ uint64, err error) error { return err }
 
 func (q *queueHost) must(err error) {
 	q.t.Helper()
 	testkit.OK(q.t, err)
 }
 
+func (q *queueHost) vring(i, kick, call int) VringSetup {
+	at := uint64(userBase + i*0x10000)
+	return VringSetup{Index: i, Size: 4, Desc: at, Avail: at + 0x1000, Used: at + 0x2000, Kick: kick, Call: call}
+}
+
 func (q *queueHost) setup(i, kick, call int) {
 	q.t.Helper()
-	at := uint64(userBase + i*0x10000)
-	q.must(q.SetupVring(VringSetup{
-		Index: i, Size: 4, Desc: at, Avail: at + 0x1000, Used: at + 0x2000, Kick: kick, Call: call,
-	}))
+	q.must(q.SetupVring(q.vring(i, kick, call)))
 }
 
 func (q *queueHost) signal(fd int) {
 	q.t.Helper()
-	if _, err := unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-		q.t.Fatal(err)
-	}
+	_, err := unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	q.must(err)
+}
+
+// serveOne gives a queue a chain and waits until that is processed.
+func (q *queueHost) serveOne(i, kick int) {
+	q.t.Helper()
+	q.queues[i].pending.Add(1)
+	q.signal(kick)
+	<-q.queues[i].processed
 }
 
 // waitCall waits until fd was signalled, and takes that.
@@ -150,7 +126,7 @@ func (q *queueHost) waitCall(fd int) {
 func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	q := newQueueHost(t)
 	f := q.queues[0]
-	f.put(2)
+	f.pending.Add(2)
 	q.must(q.SetEnable(0, true))
 	// Enabled, and not kicked yet: the answer to a request shows that both are known.
 	q.must(q.SetStatus(1))
@@ -163,14 +139,12 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 	q.waitCall(q.call)
 
 	q.must(q.SetEnable(0, false))
-	f.put(1)
+	f.pending.Add(1)
 	q.signal(q.kick)
 	q.must(q.SetEnable(0, true)) // no kick after it
 	<-f.processed
 	q.waitCall(q.call)
-	if base, err := q.GetVringBase(0); err != nil || base != 3 {
-		t.Errorf("base %d, %v", base, err)
-	}
+	q.wantBase(t, 0, 3)
 	if v := <-q.opened; v.Running || v.Size != 4 || v.Desc != 0 {
 		t.Errorf("%+v", v)
 	}
@@ -179,11 +153,9 @@ func TestQueueDeviceWorksAtItsKickWhileEnabled(t *testing.T) {
 // One that did not come is not made up.
 func TestQueueDeviceWaitsForItsFirstKick(t *testing.T) {
 	q := newQueueHost(t)
-	q.queues[0].put(1)
+	q.queues[0].pending.Add(1)
 	q.must(q.SetEnable(0, true))
-	if base, err := q.GetVringBase(0); err != nil || base != 0 {
-		t.Errorf("base %d of a ring that was never kicked, %v", base, err)
-	}
+	q.wantBase(t, 0, 0)
 	q.setup(0, q.kick, q.call)
 	q.signal(q.kick)
 	<-q.queues[0].processed
@@ -193,10 +165,8 @@ func TestQueueDeviceWaitsForItsFirstKick(t *testing.T) {
 func TestQueueDeviceGoesOnAfterAChange(t *testing.T) {
 	q := newQueueHost(t)
 	q.must(q.SetEnable(0, true))
-	q.queues[0].put(1)
-	q.signal(q.kick)
-	<-q.queues[0].processed
-	q.queues[0].put(1)
+	q.serveOne(0, q.kick)
+	q.queues[0].pending.Add(1)
 	at := uint64(userBase + 0x8000)
 	q.must(q.SetVringAddr(0, at, at+0x1000, at+0x2000))
 	<-q.queues[0].processed
@@ -211,9 +181,7 @@ func TestQueueDeviceFiresACallThatIsReplaced(t *testing.T) {
 	}
 	q.must(q.SetVringCall(0, -1))
 	q.must(q.SetEnable(0, true))
-	q.queues[0].put(1)
-	q.signal(q.kick)
-	<-q.queues[0].processed // a call that nobody wants keeps nothing
+	q.serveOne(0, q.kick) // a call without an eventfd blocks nothing
 }
 
 // A frontend that never reads its calls, and a driver that always has more, keep neither Serve nor
@@ -224,19 +192,16 @@ func TestQueueDeviceFiresACallThatIsReplaced(t *testing.T) {
 func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	q := newQueueHost(t)
 	full := eventfd(t)
-	b := []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	if _, err := unix.Write(full, b); err != nil {
-		t.Fatal(err)
-	}
+	_, err := unix.Write(full, []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
+	q.must(err)
 	q.must(q.SetVringCall(0, full))
 	q.must(q.SetEnable(0, true))
-	q.queues[0].put(1)
+	q.queues[0].pending.Add(1)
 	q.signal(q.kick)
-	if _, err := q.GetVringBase(0); err != nil { // the worker waits in a call, before or after the chain
-		t.Error(err)
-	}
+	_, err = q.GetVringBase(0) // the worker waits in a call, before or after the chain
+	q.must(err)
 
-	q.queues[1].makeEndless()
+	q.queues[1].endless.Store(true)
 	kick := eventfd(t)
 	q.setup(1, kick, -1)
 	q.must(q.SetEnable(1, true))
@@ -244,9 +209,8 @@ func TestQueueDeviceStopsWhateverThePeerDoes(t *testing.T) {
 	<-q.queues[1].processed
 	q.must(q.SetEnable(1, false))
 	q.must(q.SetEnable(1, true))
-	if _, err := q.GetVringBase(1); err != nil {
-		t.Error(err)
-	}
+	_, err = q.GetVringBase(1)
+	q.must(err)
 }
 
 // Invariant: vhostuser: Whatever the peer does to its rings and eventfds, a queue of a QueueDevice
@@ -255,29 +219,21 @@ func TestQueueDeviceEndsAQueueThatFails(t *testing.T) {
 	q := newQueueHost(t)
 	q.queues[0].fail = errors.New("bad chain")
 	q.must(q.SetEnable(0, true))
-	q.queues[0].put(2)
+	q.queues[0].pending.Add(2)
 	q.signal(q.kick)
 	<-q.queues[0].processed
 	q.waitCall(q.call) // what was committed before is shown
 	kick := eventfd(t)
 	q.setup(1, kick, -1)
 	q.must(q.SetEnable(1, true))
-	q.queues[1].put(1)
-	q.signal(kick)
-	<-q.queues[1].processed // the other goes on
-	if base, err := q.GetVringBase(0); err != nil || base != 1 {
-		t.Errorf("base %d, %v", base, err)
-	}
+	q.serveOne(1, kick) // the other goes on
+	q.wantBase(t, 0, 1)
 }
 
 func TestQueueDeviceRefusesARingWithoutKick(t *testing.T) {
 	q := newQueueHost(t)
-	at := uint64(userBase + 0x10000)
-	err := q.SetupVring(VringSetup{Index: 1, Size: 4, Desc: at, Avail: at + 0x1000, Used: at + 0x2000, Kick: -1, Call: -1})
-	if !errors.Is(err, ErrRefused) {
-		t.Errorf("setup without a kick: %v", err)
-	}
-	q.queues[0].put(1)
+	wantRefused(t, "setup without a kick", q.SetupVring(q.vring(1, -1, -1)))
+	q.queues[0].pending.Add(1)
 	q.must(q.SetEnable(0, true))
 	q.signal(q.kick)
 	<-q.queues[0].processed

@@ -53,58 +53,10 @@ const (
 	GetShmemConfig      Request = 44 // VHOST_USER_GET_SHMEM_CONFIG
 )
 
-// requestNames are the names without VHOST_USER_.
-var requestNames = [...]string{
-	GetFeatures:         "GET_FEATURES",
-	SetFeatures:         "SET_FEATURES",
-	SetOwner:            "SET_OWNER",
-	ResetOwner:          "RESET_OWNER",
-	SetMemTable:         "SET_MEM_TABLE",
-	SetLogBase:          "SET_LOG_BASE",
-	SetLogFD:            "SET_LOG_FD",
-	SetVringNum:         "SET_VRING_NUM",
-	SetVringAddr:        "SET_VRING_ADDR",
-	SetVringBase:        "SET_VRING_BASE",
-	GetVringBase:        "GET_VRING_BASE",
-	SetVringKick:        "SET_VRING_KICK",
-	SetVringCall:        "SET_VRING_CALL",
-	SetVringErr:         "SET_VRING_ERR",
-	GetProtocolFeatures: "GET_PROTOCOL_FEATURES",
-	SetProtocolFeatures: "SET_PROTOCOL_FEATURES",
-	GetQueueNum:         "GET_QUEUE_NUM",
-	SetVringEnable:      "SET_VRING_ENABLE",
-	SendRARP:            "SEND_RARP",
-	NetSetMTU:           "NET_SET_MTU",
-	SetBackendReqFD:     "SET_BACKEND_REQ_FD",
-	IOTLBMsg:            "IOTLB_MSG",
-	SetVringEndian:      "SET_VRING_ENDIAN",
-	GetConfig:           "GET_CONFIG",
-	SetConfig:           "SET_CONFIG",
-	CreateCryptoSession: "CREATE_CRYPTO_SESSION",
-	CloseCryptoSession:  "CLOSE_CRYPTO_SESSION",
-	PostcopyAdvise:      "POSTCOPY_ADVISE",
-	PostcopyListen:      "POSTCOPY_LISTEN",
-	PostcopyEnd:         "POSTCOPY_END",
-	GetInflightFD:       "GET_INFLIGHT_FD",
-	SetInflightFD:       "SET_INFLIGHT_FD",
-	GPUSetSocket:        "GPU_SET_SOCKET",
-	ResetDevice:         "RESET_DEVICE",
-	VringKick:           "VRING_KICK",
-	GetMaxMemSlots:      "GET_MAX_MEM_SLOTS",
-	AddMemReg:           "ADD_MEM_REG",
-	RemMemReg:           "REM_MEM_REG",
-	SetStatus:           "SET_STATUS",
-	GetStatus:           "GET_STATUS",
-	GetSharedObject:     "GET_SHARED_OBJECT",
-	SetDeviceStateFD:    "SET_DEVICE_STATE_FD",
-	CheckDeviceState:    "CHECK_DEVICE_STATE",
-	GetShmemConfig:      "GET_SHMEM_CONFIG",
-}
-
 // String returns the request's name without VHOST_USER_.
 func (r Request) String() string {
-	if int64(r) < int64(len(requestNames)) && requestNames[r] != "" {
-		return requestNames[r]
+	if int64(r) < int64(len(rules)) && rules[r].name != "" {
+		return rules[r].name
 	}
 	return fmt.Sprintf("request %d", uint32(r))
 }

@@ -2,12 +2,14 @@ package vhostuser
 
 import (
 	"fmt"
+	"slices"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
-// place is where a ring lies in the guest's memory.
-type place struct{ desc, avail, used spot }
+// ringLocation is where a ring lies in the guest's memory.
+type ringLocation struct{ desc, avail, used location }
 
 // ring is what the frontend said about a virtqueue. kick, call and err are the session's own, -1
 // for none; the device gets duplicates, so a queue can be stopped and started again without the
@@ -21,9 +23,9 @@ type ring struct {
 	base            uint32
 	enabled         bool
 
-	live  bool  // the device has it
-	place place // of a live ring
-	ran   bool  // the device had it since haveKick
+	live    bool         // the device has it
+	located ringLocation // of a live ring
+	ran     bool         // the device had it since haveKick
 }
 
 func newRing() ring { return ring{kick: -1, call: -1, err: -1} }
@@ -33,19 +35,19 @@ func (r *ring) complete() bool { return r.size > 0 && r.haveAddr && r.haveKick }
 
 // locate finds the three parts of the ring, each whole, in regions (virtio 1.3, 2.7: the sizes of a
 // split ring, with the two bytes of VIRTIO_F_EVENT_IDX).
-func (r *ring) locate(regions []region) (p place, err error) {
+func (r *ring) locate(regions []region) (p ringLocation, err error) {
 	n := uint64(r.size)
 	for _, part := range []struct {
 		name      string
 		user, len uint64
-		at        *spot
+		at        *location
 	}{
-		{"descriptor table", r.addr.desc, 16 * n, &p.desc},
-		{"available ring", r.addr.avail, 6 + 2*n, &p.avail},
-		{"used ring", r.addr.used, 6 + 8*n, &p.used},
+		{"descriptor table", r.addr.Desc, 16 * n, &p.desc},
+		{"available ring", r.addr.Avail, 6 + 2*n, &p.avail},
+		{"used ring", r.addr.Used, 6 + 8*n, &p.used},
 	} {
 		if *part.at, err = translate(regions, part.user, part.len); err != nil {
-			return place{}, fmt.Errorf("%s: %w", part.name, err)
+			return ringLocation{}, fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
 	return p, nil
@@ -60,12 +62,7 @@ func (s *session) ring(m *message, i uint32) (*ring, error) {
 }
 
 func (s *session) anyLive() bool {
-	for i := range s.rings {
-		if s.rings[i].live {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.rings, func(r ring) bool { return r.live })
 }
 
 // startRing gives a complete ring to the device, if it has not got it.
@@ -93,7 +90,7 @@ func (s *session) startRing(i int) error {
 	if err := s.dev.StartQueue(v); err != nil {
 		return fmt.Errorf("ring %d: %w", i, err)
 	}
-	r.live, r.ran, r.place = true, true, p
+	r.live, r.ran, r.located = true, true, p
 	return nil
 }
 
@@ -106,14 +103,11 @@ func (s *session) pauseRing(i int) error {
 	r.live = false
 	base, err := s.dev.StopQueue(i)
 	r.base = base
-	if err != nil {
-		return fmt.Errorf("ring %d: stop: %w", i, err)
-	}
-	return nil
+	return peer.Wrap(err, "ring %d: stop", i)
 }
 
-// change applies f to a ring that may be live: a live one is paused for it.
-func (s *session) change(i int, f func()) error {
+// whilePaused applies f to a ring that may be live: a live one is paused for it.
+func (s *session) whilePaused(i int, f func()) error {
 	err := s.pauseRing(i)
 	f()
 	if e := s.startRing(i); e != nil {
@@ -159,148 +153,119 @@ func (s *session) enable(i int, on bool) error {
 	return nil
 }
 
-// vringState returns the payload of a message whose rule says that it is one, and the ring it is for.
-func (s *session) vringState(m *message) (v vringState, r *ring, err error) {
-	v.decode((*[vringStateLen]byte)(m.body))
-	r, err = s.ring(m, v.index)
-	return v, r, err
+// withState is the handler of a request whose payload is a vringState; r is the ring it is for.
+func withState(handle func(s *session, m *message, r *ring, v vringState) ([]byte, error)) handler {
+	return func(s *session, m *message) ([]byte, error) {
+		v := peer.Decode[vringState](m.body)
+		r, err := s.ring(m, v.Index)
+		if err != nil {
+			return nil, err
+		}
+		return handle(s, m, r, v)
+	}
 }
 
-func (s *session) setVringNum(m *message) ([]byte, error) {
-	v, r, err := s.vringState(m)
-	if err != nil {
-		return nil, err
-	}
-	if v.num == 0 || v.num > MaxRingSize {
-		return nil, fmt.Errorf("SET_VRING_NUM: ring %d of %d descriptors, not 1 to %d: %w", v.index, v.num, MaxRingSize,
+func (s *session) setVringNum(_ *message, r *ring, v vringState) ([]byte, error) {
+	if v.Num == 0 || v.Num > MaxRingSize {
+		return nil, fmt.Errorf("SET_VRING_NUM: ring %d of %d descriptors, not 1 to %d: %w", v.Index, v.Num, MaxRingSize,
 			ErrBadMessage)
 	}
-	if uint32(r.size) == v.num {
+	if uint32(r.size) == v.Num {
 		return nil, nil
 	}
-	return nil, s.change(int(v.index), func() { r.size = uint16(v.num) })
+	return nil, s.whilePaused(int(v.Index), func() { r.size = uint16(v.Num) })
 }
 
 func (s *session) setVringAddr(m *message) ([]byte, error) {
-	var a vringAddr
-	a.decode((*[vringAddrLen]byte)(m.body))
-	r, err := s.ring(m, a.index)
+	a := peer.Decode[vringAddr](m.body)
+	r, err := s.ring(m, a.Index)
 	if err != nil {
 		return nil, err
 	}
-	if a.flags&vringLog != 0 {
-		return nil, fmt.Errorf("SET_VRING_ADDR: ring %d: VHOST_VRING_F_LOG: live migration is not supported", a.index)
+	if a.Flags&vringLog != 0 {
+		return nil, fmt.Errorf("SET_VRING_ADDR: ring %d: VHOST_VRING_F_LOG: live migration is not supported", a.Index)
 	}
-	if r.haveAddr && a.desc == r.addr.desc && a.avail == r.addr.avail && a.used == r.addr.used {
-		return nil, s.startRing(int(a.index)) // sent again, perhaps after memory that was missing
+	if r.haveAddr && a.Desc == r.addr.Desc && a.Avail == r.addr.Avail && a.Used == r.addr.Used {
+		return nil, s.startRing(int(a.Index)) // sent again, perhaps after memory that was missing
 	}
-	return nil, s.change(int(a.index), func() { r.addr, r.haveAddr = a, true })
+	return nil, s.whilePaused(int(a.Index), func() { r.addr, r.haveAddr = a, true })
 }
 
 // setVringBase sets the next available index. A live ring goes on from there.
-func (s *session) setVringBase(m *message) ([]byte, error) {
-	v, r, err := s.vringState(m)
-	if err != nil {
-		return nil, err
+func (s *session) setVringBase(_ *message, r *ring, v vringState) ([]byte, error) {
+	if v.Num > 0xffff {
+		return nil, fmt.Errorf("SET_VRING_BASE: ring %d: %#x is no index of a split ring: %w", v.Index, v.Num, ErrBadMessage)
 	}
-	if v.num > 0xffff {
-		return nil, fmt.Errorf("SET_VRING_BASE: ring %d: %#x is no index of a split ring: %w", v.index, v.num, ErrBadMessage)
-	}
-	return nil, s.change(int(v.index), func() { r.base = v.num })
+	return nil, s.whilePaused(int(v.Index), func() { r.base = v.Num })
 }
 
 // getVringBase stops the ring and tells where. The answer is due even if the device had trouble.
-func (s *session) getVringBase(m *message) ([]byte, error) {
-	v, r, err := s.vringState(m)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.stopRing(int(v.index)); err != nil {
+func (s *session) getVringBase(m *message, r *ring, v vringState) ([]byte, error) {
+	if err := s.stopRing(int(v.Index)); err != nil {
 		s.refused(m, err)
 	}
-	v.num = r.base
-	var b [vringStateLen]byte
-	v.encode(&b)
-	return b[:], nil
+	v.Num = r.base
+	return peer.Append(nil, v), nil
 }
 
-// vringFD returns the ring and the eventfd of a message, which is the caller's, -1 for none.
-func (s *session) vringFD(m *message) (i int, r *ring, fd int, err error) {
-	var v vringFD
-	v.decode((*[u64Len]byte)(m.body))
-	if r, err = s.ring(m, uint32(v.index)); err != nil {
-		return 0, nil, -1, err
+// withFD is the handler of a request for ring i, r, that brings an eventfd, which is handle's: -1 for none.
+func withFD(handle func(s *session, i int, r *ring, fd int) error) handler {
+	return func(s *session, m *message) ([]byte, error) {
+		i, want := int(uint8(m.u64())), 1
+		if m.u64()&vringNoFD != 0 {
+			want = 0
+		}
+		r, err := s.ring(m, uint32(i))
+		if err != nil {
+			return nil, err
+		}
+		if m.fds.Len() != want {
+			return nil, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, i, m.fds.Len(), want, ErrBadMessage)
+		}
+		if want == 0 {
+			return nil, handle(s, i, r, -1)
+		}
+		if err := scm.CheckEvent(m.fds.At(0)); err != nil {
+			return nil, fmt.Errorf("%v: ring %d: %w: %w", m.Request, i, err, ErrBadMessage)
+		}
+		return nil, handle(s, i, r, m.fds.Take(0))
 	}
-	want := 1
-	if v.none {
-		want = 0
-	}
-	if m.fds.Len() != want {
-		return 0, nil, -1, fmt.Errorf("%v: ring %d: %d descriptors, not %d: %w", m.Request, v.index, m.fds.Len(), want,
-			ErrBadMessage)
-	}
-	if v.none {
-		return int(v.index), r, -1, nil
-	}
-	if err := scm.CheckEvent(m.fds.At(0)); err != nil {
-		return 0, nil, -1, fmt.Errorf("%v: ring %d: %w: %w", m.Request, v.index, err, ErrBadMessage)
-	}
-	return int(v.index), r, m.fds.Take(0), nil
 }
 
-func (s *session) setVringKick(m *message) ([]byte, error) {
-	i, r, fd, err := s.vringFD(m)
-	if err != nil {
-		return nil, err
-	}
-	return nil, s.change(i, func() {
+func (s *session) setVringKick(i int, r *ring, fd int) error {
+	return s.whilePaused(i, func() {
 		scm.Close(r.kick)
 		r.kick, r.haveKick = fd, true
 	})
 }
 
-func (s *session) setVringCall(m *message) ([]byte, error) {
-	i, r, fd, err := s.vringFD(m)
-	if err != nil {
-		return nil, err
-	}
+func (s *session) setVringCall(i int, r *ring, fd int) error {
 	scm.Close(r.call)
 	r.call = fd
-	return nil, s.tell(i, fd, s.dev.SetCall)
+	return s.giveEventFD(i, fd, s.dev.SetCall)
 }
 
-func (s *session) setVringErr(m *message) ([]byte, error) {
-	i, r, fd, err := s.vringFD(m)
-	if err != nil {
-		return nil, err
-	}
+func (s *session) setVringErr(i int, r *ring, fd int) error {
 	scm.Close(r.err)
 	r.err = fd
-	return nil, s.tell(i, fd, s.dev.SetErr)
+	return s.giveEventFD(i, fd, s.dev.SetErr)
 }
 
-// tell gives the device of a live ring a duplicate of fd.
-func (s *session) tell(i, fd int, set func(index, fd int) error) error {
+// giveEventFD gives the device of a live ring a duplicate of fd.
+func (s *session) giveEventFD(i, fd int, set func(index, fd int) error) error {
 	if !s.rings[i].live {
 		return nil
 	}
 	fd, err := scm.Dup(fd)
-	if err != nil {
-		return fmt.Errorf("ring %d: %w", i, err)
+	if err == nil {
+		err = set(i, fd)
 	}
-	if err := set(i, fd); err != nil {
-		return fmt.Errorf("ring %d: %w", i, err)
-	}
-	return nil
+	return peer.Wrap(err, "ring %d", i)
 }
 
-func (s *session) setVringEnable(m *message) ([]byte, error) {
-	v, _, err := s.vringState(m)
-	if err != nil {
-		return nil, err
+func (s *session) setVringEnable(_ *message, _ *ring, v vringState) ([]byte, error) {
+	if v.Num > 1 {
+		return nil, fmt.Errorf("SET_VRING_ENABLE: ring %d: %d is not 0 or 1: %w", v.Index, v.Num, ErrBadMessage)
 	}
-	if v.num > 1 {
-		return nil, fmt.Errorf("SET_VRING_ENABLE: ring %d: %d is not 0 or 1: %w", v.index, v.num, ErrBadMessage)
-	}
-	return nil, s.enable(int(v.index), v.num == 1)
+	return nil, s.enable(int(v.Index), v.Num == 1)
 }

@@ -2,90 +2,103 @@ package vhostuser
 
 import "fmt"
 
-// answer says how a request is answered.
+// answer says how a request is answered. The zero value: only by REPLY_ACK, if asked; else a failure
+// is logged.
 type answer uint8
 
 const (
-	ack answer = iota // only by REPLY_ACK, if asked; else a failure is logged
-	// as ack, but a failure that the frontend does not hear of ends the connection: the two would
-	// disagree
-	vital
-	own // by a reply of its own, so never by REPLY_ACK's as well
+	// as the zero value, but a failure that the frontend does not hear of ends the connection: the two
+	// would disagree
+	mustSucceed answer = iota + 1
+	ownReply           // by a reply of its own, so never by REPLY_ACK's as well
 )
 
 // span is how many there may be.
 type span struct{ min, max uint32 }
 
 var (
-	none      = span{0, 0}
-	one       = span{1, 1}
-	oneOrNone = span{0, 1}
+	one      = span{1, 1}
+	optional = span{0, 1}
 )
 
 func exactly(n uint32) span { return span{n, n} }
 
-// rule says what a request looks like and how it is served.
+// handler serves a request.
+type handler func(*session, *message) (reply []byte, err error)
+
+// rule says what a request looks like and how it is served, or why it is not.
 type rule struct {
-	body   span // bytes of payload
-	fds    span // descriptors in the ancillary data
-	answer answer
-	needs  ProtocolFeatures // what the device must have offered. Not acked: GET_QUEUE_NUM, for one, may come before
-	handle func(*session, *message) (reply []byte, err error)
+	name     string // without VHOST_USER_
+	body     span   // bytes of payload
+	fds      span   // descriptors in the ancillary data
+	answer   answer
+	needs    ProtocolFeatures // what the device must have offered. Not acked: GET_QUEUE_NUM, for one, may come before
+	handle   handler
+	unserved string // why a request that is known ends the connection
 }
 
-// rules are those of the requests that a Backend serves.
+// rules are those of the requests that are known.
 var rules = [...]rule{
-	GetFeatures: {none, none, own, 0, (*session).getFeatures},
-	SetFeatures: {exactly(u64Len), none, vital, 0, (*session).setFeatures},
-	SetOwner:    {none, none, ack, 0, (*session).setOwner},
-	ResetOwner:  {none, none, ack, 0, (*session).resetOwner},
-	SetMemTable: {span{memTableHeadLen, memTableHeadLen + MaxTableRegions*memRegionLen}, span{0, MaxTableRegions},
-		vital, 0, (*session).setMemTable},
-	SetVringNum:         {exactly(vringStateLen), none, ack, 0, (*session).setVringNum},
-	SetVringAddr:        {exactly(vringAddrLen), none, ack, 0, (*session).setVringAddr},
-	SetVringBase:        {exactly(vringStateLen), none, ack, 0, (*session).setVringBase},
-	GetVringBase:        {exactly(vringStateLen), none, own, 0, (*session).getVringBase},
-	SetVringKick:        {exactly(u64Len), oneOrNone, ack, 0, (*session).setVringKick},
-	SetVringCall:        {exactly(u64Len), oneOrNone, ack, 0, (*session).setVringCall},
-	SetVringErr:         {exactly(u64Len), oneOrNone, ack, 0, (*session).setVringErr},
-	GetProtocolFeatures: {none, none, own, 0, (*session).getProtocolFeatures},
-	SetProtocolFeatures: {exactly(u64Len), none, vital, 0, (*session).setProtocolFeatures},
-	GetQueueNum:         {none, none, own, ProtocolMQ, (*session).getQueueNum},
-	SetVringEnable:      {exactly(vringStateLen), none, ack, 0, (*session).setVringEnable},
-	SendRARP:            {exactly(u64Len), none, ack, ProtocolRARP, (*session).sendRARP},
-	NetSetMTU:           {exactly(u64Len), none, ack, ProtocolMTU, (*session).netSetMTU},
-	SetBackendReqFD:     {none, one, ack, ProtocolBackendReq, (*session).setBackendReqFD},
-	GetConfig:           {span{configHeadLen, configHeadLen + MaxConfig}, none, own, ProtocolConfig, (*session).getConfig},
-	SetConfig:           {span{configHeadLen, configHeadLen + MaxConfig}, none, ack, ProtocolConfig, (*session).setConfig},
-	ResetDevice:         {none, none, ack, ProtocolResetDevice, (*session).resetDevice},
-	GetMaxMemSlots:      {none, none, own, ProtocolMemSlots, (*session).getMaxMemSlots},
-	AddMemReg:           {exactly(singleRegionLen), one, vital, ProtocolMemSlots, (*session).addMemReg},
+	GetFeatures: {name: "GET_FEATURES", answer: ownReply, handle: (*session).getFeatures},
+	SetFeatures: {name: "SET_FEATURES", body: exactly(u64Len), answer: mustSucceed, handle: (*session).setFeatures},
+	SetOwner:    {name: "SET_OWNER", handle: (*session).setOwner},
+	ResetOwner:  {name: "RESET_OWNER", handle: (*session).resetOwner},
+	SetMemTable: {name: "SET_MEM_TABLE", body: span{memTableHeadLen, memTableHeadLen + MaxTableRegions*memRegionLen},
+		fds: span{0, MaxTableRegions}, answer: mustSucceed, handle: (*session).setMemTable},
+	SetLogBase:   {name: "SET_LOG_BASE", unserved: "live migration is not supported"},
+	SetLogFD:     {name: "SET_LOG_FD", unserved: "live migration is not supported"},
+	SetVringNum:  {name: "SET_VRING_NUM", body: exactly(vringStateLen), handle: withState((*session).setVringNum)},
+	SetVringAddr: {name: "SET_VRING_ADDR", body: exactly(vringAddrLen), handle: (*session).setVringAddr},
+	SetVringBase: {name: "SET_VRING_BASE", body: exactly(vringStateLen), handle: withState((*session).setVringBase)},
+	GetVringBase: {name: "GET_VRING_BASE", body: exactly(vringStateLen), answer: ownReply,
+		handle: withState((*session).getVringBase)},
+	SetVringKick: {name: "SET_VRING_KICK", body: exactly(u64Len), fds: optional,
+		handle: withFD((*session).setVringKick)},
+	SetVringCall: {name: "SET_VRING_CALL", body: exactly(u64Len), fds: optional,
+		handle: withFD((*session).setVringCall)},
+	SetVringErr: {name: "SET_VRING_ERR", body: exactly(u64Len), fds: optional,
+		handle: withFD((*session).setVringErr)},
+	GetProtocolFeatures: {name: "GET_PROTOCOL_FEATURES", answer: ownReply, handle: (*session).getProtocolFeatures},
+	SetProtocolFeatures: {name: "SET_PROTOCOL_FEATURES", body: exactly(u64Len), answer: mustSucceed,
+		handle: (*session).setProtocolFeatures},
+	GetQueueNum: {name: "GET_QUEUE_NUM", answer: ownReply, needs: ProtocolMQ, handle: (*session).getQueueNum},
+	SetVringEnable: {name: "SET_VRING_ENABLE", body: exactly(vringStateLen),
+		handle: withState((*session).setVringEnable)},
+	SendRARP:  {name: "SEND_RARP", body: exactly(u64Len), needs: ProtocolRARP, handle: (*session).sendRARP},
+	NetSetMTU: {name: "NET_SET_MTU", body: exactly(u64Len), needs: ProtocolMTU, handle: (*session).netSetMTU},
+	SetBackendReqFD: {name: "SET_BACKEND_REQ_FD", fds: one, needs: ProtocolBackendReq,
+		handle: (*session).setBackendReqFD},
+	IOTLBMsg: {name: "IOTLB_MSG",
+		unserved: "a guest IOMMU is not supported: start the device without iommu_platform=on"},
+	SetVringEndian: {name: "SET_VRING_ENDIAN", unserved: "cross-endian legacy devices are not supported"},
+	GetConfig: {name: "GET_CONFIG", body: span{configHeadLen, configHeadLen + MaxConfig}, answer: ownReply,
+		needs: ProtocolConfig, handle: (*session).getConfig},
+	SetConfig: {name: "SET_CONFIG", body: span{configHeadLen, configHeadLen + MaxConfig}, needs: ProtocolConfig,
+		handle: (*session).setConfig},
+	CreateCryptoSession: {name: "CREATE_CRYPTO_SESSION", unserved: "not a crypto device"},
+	CloseCryptoSession:  {name: "CLOSE_CRYPTO_SESSION", unserved: "not a crypto device"},
+	PostcopyAdvise:      {name: "POSTCOPY_ADVISE", unserved: "postcopy migration is not supported"},
+	PostcopyListen:      {name: "POSTCOPY_LISTEN", unserved: "postcopy migration is not supported"},
+	PostcopyEnd:         {name: "POSTCOPY_END", unserved: "postcopy migration is not supported"},
+	GetInflightFD:       {name: "GET_INFLIGHT_FD", unserved: "inflight tracking is not supported"},
+	SetInflightFD:       {name: "SET_INFLIGHT_FD", unserved: "inflight tracking is not supported"},
+	GPUSetSocket:        {name: "GPU_SET_SOCKET", unserved: "not a display device"},
+	ResetDevice:         {name: "RESET_DEVICE", needs: ProtocolResetDevice, handle: (*session).resetDevice},
+	VringKick:           {name: "VRING_KICK", unserved: "in-band notifications are not supported"},
+	GetMaxMemSlots: {name: "GET_MAX_MEM_SLOTS", answer: ownReply, needs: ProtocolMemSlots,
+		handle: (*session).getMaxMemSlots},
+	AddMemReg: {name: "ADD_MEM_REG", body: exactly(singleRegionLen), fds: one, answer: mustSucceed,
+		needs: ProtocolMemSlots, handle: (*session).addMemReg},
 	// "For compatibility with existing incorrect implementations, the back-end MAY accept messages with one file
 	// descriptor." It is closed, like each that no handler takes.
-	RemMemReg: {exactly(singleRegionLen), oneOrNone, vital, ProtocolMemSlots, (*session).remMemReg},
-	SetStatus: {exactly(u64Len), none, ack, ProtocolStatus, (*session).setStatus},
-	GetStatus: {none, none, own, ProtocolStatus, (*session).getStatus},
-}
-
-// unserved says why the requests that are known and not in rules end the connection.
-var unserved = map[Request]string{
-	SetLogBase:          "live migration is not supported",
-	SetLogFD:            "live migration is not supported",
-	IOTLBMsg:            "a guest IOMMU is not supported: start the device without iommu_platform=on",
-	SetVringEndian:      "cross-endian legacy devices are not supported",
-	CreateCryptoSession: "not a crypto device",
-	CloseCryptoSession:  "not a crypto device",
-	PostcopyAdvise:      "postcopy migration is not supported",
-	PostcopyListen:      "postcopy migration is not supported",
-	PostcopyEnd:         "postcopy migration is not supported",
-	GetInflightFD:       "inflight tracking is not supported",
-	SetInflightFD:       "inflight tracking is not supported",
-	GPUSetSocket:        "not a display device",
-	VringKick:           "in-band notifications are not supported",
-	GetSharedObject:     "shared objects are not supported",
-	SetDeviceStateFD:    "device state transfer is not supported",
-	CheckDeviceState:    "device state transfer is not supported",
-	GetShmemConfig:      "shared memory regions are not supported",
+	RemMemReg: {name: "REM_MEM_REG", body: exactly(singleRegionLen), fds: optional, answer: mustSucceed,
+		needs: ProtocolMemSlots, handle: (*session).remMemReg},
+	SetStatus:        {name: "SET_STATUS", body: exactly(u64Len), needs: ProtocolStatus, handle: (*session).setStatus},
+	GetStatus:        {name: "GET_STATUS", answer: ownReply, needs: ProtocolStatus, handle: (*session).getStatus},
+	GetSharedObject:  {name: "GET_SHARED_OBJECT", unserved: "shared objects are not supported"},
+	SetDeviceStateFD: {name: "SET_DEVICE_STATE_FD", unserved: "device state transfer is not supported"},
+	CheckDeviceState: {name: "CHECK_DEVICE_STATE", unserved: "device state transfer is not supported"},
+	GetShmemConfig:   {name: "GET_SHMEM_CONFIG", unserved: "shared memory regions are not supported"},
 }
 
 // ruleFor checks a request's header, before its payload is read, against what a device that offers offered serves.
@@ -97,13 +110,13 @@ func ruleFor(h *Header, offered ProtocolFeatures) (*rule, error) {
 	if h.Flags&FlagReply != 0 {
 		return nil, fmt.Errorf("%v: a reply where a request is due: %w", h.Request, ErrBadMessage)
 	}
-	if why, ok := unserved[h.Request]; ok {
-		return nil, fmt.Errorf("%v: %s: %w", h.Request, why, ErrUnsupported)
-	}
-	if int64(h.Request) >= int64(len(rules)) || rules[h.Request].handle == nil {
+	if int64(h.Request) >= int64(len(rules)) || rules[h.Request].name == "" {
 		return nil, fmt.Errorf("%v: unknown: %w", h.Request, ErrUnsupported)
 	}
 	ru := &rules[h.Request]
+	if ru.unserved != "" {
+		return nil, fmt.Errorf("%v: %s: %w", h.Request, ru.unserved, ErrUnsupported)
+	}
 	if missing := ru.needs &^ offered; missing != 0 {
 		return nil, fmt.Errorf("%v: needs %v, which was not offered: %w", h.Request, missing, ErrUnsupported)
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime"
 	"slices"
 	"strings"
@@ -13,23 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
+	"vnic.dev/vnic/internal/peer/peertest"
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// wantCalls compares what the device was told.
-func (h *host) wantCalls(want ...string) {
-	h.t.Helper()
-	if got := h.dev.take(); !slices.Equal(got, want) {
-		h.t.Errorf("device was told\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
-	}
-}
-
 func TestServeLifeOfARing(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	h, g, l := serving(t)
 	gotF, gotP, err := l.Negotiate(testFeatures|1<<63, uint64(allProtocol|ProtocolPagefault))
-	testkit.OK(t, err)
+	must(t, err)
 	if gotF != testFeatures|FeatureProtocol || gotP != uint64(allProtocol) || l.Queues() != 4 {
 		t.Errorf("negotiated %#x, %#x, %d queues", gotF, gotP, l.Queues())
 	}
@@ -38,28 +29,23 @@ func TestServeLifeOfARing(t *testing.T) {
 	v := g.vring(0)
 	v.Base = 9
 	must(t, l.SetupVring(v))
-	h.dev.answerBase(21)
-	if base, err := l.GetVringBase(0); err != nil || base != 21 {
-		t.Errorf("base %d, %v", base, err)
-	}
-	h.wantCalls(
+	h.answerBase(21)
+	l.wantBase(t, 0, 21)
+	h.WantCalls(
 		fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol),
 		"MemoryChanged 1",
 		"EnableQueue 0 true",
 		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 9 running false",
 		"StopQueue 0",
 	)
-	if base, err := l.GetVringBase(0); err != nil || base != 21 { // of a stopped ring: where it stopped
-		t.Errorf("base of a stopped ring %d, %v", base, err)
-	}
+	l.wantBase(t, 0, 21) // of a stopped ring: where it stopped
 	// QEMU starts a ring again with all of it; a new kick is what does it.
 	must(t, l.SetVringAddr(0, v.Desc, v.Avail, v.Used))
-	h.wantCalls()
+	h.WantCalls()
 	must(t, l.SetVringKick(0, v.Kick))
-	h.wantCalls("StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 21 running false")
-	must(t, l.hangUp())
-	h.wantCalls("StopQueue 0", "EnableQueue 0 false", "Disconnected")
-	h.friendly()
+	h.WantCalls("StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 21 running false")
+	must(t, l.HangUp())
+	h.WantCalls("StopQueue 0", "EnableQueue 0 false", "Disconnected")
 }
 
 // TestServeQEMUSequence replays what QEMU 11.1.2 was seen to send for two queue pairs: a handshake
@@ -67,33 +53,31 @@ func TestServeLifeOfARing(t *testing.T) {
 // them, the first pair live before the second is configured, calls before kicks and again after,
 // REPLY_ACK only where QEMU asks.
 func TestServeQEMUSequence(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
-	ask := func(r Request, body []byte, want []byte, fds ...int) {
+	h, g, l := serving(t)
+	send := func(r Request, flags Flags, body []byte, fds []int) {
 		t.Helper()
-		must(t, l.Send(Header{r, Version, uint32(len(body))}, body, fds))
+		must(t, l.Send(Header{r, Version | flags, uint32(len(body))}, body, fds))
+	}
+	answered := func(r Request, want []byte) {
+		t.Helper()
 		hd, got, err := l.Receive()
 		must(t, err)
 		if hd.Request != r || hd.Flags != Version|FlagReply || !slices.Equal(got, want) {
 			t.Fatalf("%v: %v %v % x, want % x", r, hd.Request, hd.Flags, got, want)
 		}
 	}
-	tell := func(r Request, body []byte, fds ...int) {
+	tell := func(r Request, body []byte, fds ...int) { send(r, 0, body, fds) }
+	ask := func(r Request, body []byte, want []byte) {
 		t.Helper()
-		must(t, l.Send(Header{r, Version, uint32(len(body))}, body, fds))
+		send(r, 0, body, nil)
+		answered(r, want)
 	}
 	need := func(r Request, body []byte, fds ...int) {
 		t.Helper()
-		must(t, l.Send(Header{r, Version | FlagNeedReply, uint32(len(body))}, body, fds))
-		hd, got, err := l.Receive()
-		must(t, err)
-		if hd.Request != r || hd.Flags != Version|FlagReply || !slices.Equal(got, make([]byte, 8)) {
-			t.Fatalf("%v: %v %v % x", r, hd.Request, hd.Flags, got)
-		}
+		send(r, FlagNeedReply, body, fds)
+		answered(r, zeros(8))
 	}
-	u := func(n uint64) []byte { return le.AppendUint64(nil, n) }
-	state := func(i, n uint32) []byte { return le.AppendUint32(le.AppendUint32(nil, i), n) }
+	u, state := u64Body, stateBody
 	feats := u(testFeatures | FeatureProtocol)
 	vr := []VringSetup{g.vring(0), g.vring(1), g.vring(2), g.vring(3)}
 
@@ -104,8 +88,7 @@ func TestServeQEMUSequence(t *testing.T) {
 		ask(GetQueueNum, nil, u(4))
 		ask(GetMaxMemSlots, nil, u(509))
 		if pair == 0 {
-			a, b, err := socketpair()
-			must(t, err)
+			a, b := testkit.SocketPair(t)
 			defer a.Close()
 			defer b.Close()
 			f, err := b.File()
@@ -120,7 +103,7 @@ func TestServeQEMUSequence(t *testing.T) {
 			need(SetVringErr, u(uint64(i)), vr[i].Call)
 		}
 	}
-	h.wantCalls()
+	h.WantCalls()
 	reset := func() {
 		t.Helper()
 		tell(ResetDevice, nil)
@@ -129,32 +112,27 @@ func TestServeQEMUSequence(t *testing.T) {
 		}
 	}
 	reset()
-	h.wantCalls("Reset", "EnableQueue 0 true", "EnableQueue 1 true")
+	h.WantCalls("Reset", "EnableQueue 0 true", "EnableQueue 1 true")
 	need(NetSetMTU, u(1500))
 	for pair := range uint32(2) { // DRIVER_OK: vhost_net_start
 		need(SetVringEnable, state(2*pair, 1))
 		need(SetVringEnable, state(2*pair+1, 1))
 		tell(SetFeatures, feats)
 		if pair == 0 {
-			r := singleRegion{memRegion{0, guestSize, userBase, 0}}
-			var b [singleRegionLen]byte
-			r.encode(&b)
-			need(AddMemReg, b[:], g.fd)
+			need(AddMemReg, singleBody(memRegion{0, guestSize, userBase, 0}), g.fd)
 		}
 		for i := 2 * pair; i < 2*pair+2; i++ {
 			tell(SetVringNum, state(i, 256))
 			tell(SetVringBase, state(i, 0))
-			a := vringAddr{index: i, desc: vr[i].Desc, avail: vr[i].Avail, used: vr[i].Used}
-			var b [vringAddrLen]byte
-			a.encode(&b)
-			tell(SetVringAddr, b[:])
+			a := vringAddr{Index: i, Desc: vr[i].Desc, Avail: vr[i].Avail, Used: vr[i].Used}
+			tell(SetVringAddr, peer.Append(nil, a))
 			need(SetVringKick, u(uint64(i)), vr[i].Kick)
 			need(SetVringCall, u(uint64(i)), vr[i].Call)
 		}
 		tell(SetStatus, u(uint64(4*pair+11)))
 	}
 	ask(GetFeatures, nil, feats)
-	h.wantCalls(
+	h.WantCalls(
 		"MTU 1500",
 		fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol),
 		"MemoryChanged 1",
@@ -166,33 +144,29 @@ func TestServeQEMUSequence(t *testing.T) {
 		"StartQueue 3 size 256 at 0xa000 0xb000 0xc000 base 0 running false", "SetCall 3 true",
 		"SetStatus 0xf",
 	)
-	h.dev.mu.Lock()
-	for i, v := range h.dev.live {
+	h.mu.Lock()
+	for i, v := range h.live {
 		if v.Kick < 0 || v.Call < 0 || v.Err < 0 {
 			t.Errorf("queue %d: %+v", i, v)
 		}
 	}
-	h.dev.mu.Unlock()
+	h.mu.Unlock()
 	for i := range uint32(4) { // vhost_net_stop
 		ask(GetVringBase, state(i, 0), state(i, 0))
 	}
 	tell(SetStatus, u(0))
 	ask(GetStatus, nil, u(0))
-	h.wantCalls("StopQueue 0", "StopQueue 1", "StopQueue 2", "StopQueue 3", "SetStatus 0x0")
+	h.WantCalls("StopQueue 0", "StopQueue 1", "StopQueue 2", "StopQueue 3", "SetStatus 0x0")
 	reset()
-	h.wantCalls("EnableQueue 0 false", "EnableQueue 1 false", "EnableQueue 2 false", "EnableQueue 3 false", "Reset",
+	h.WantCalls("EnableQueue 0 false", "EnableQueue 1 false", "EnableQueue 2 false", "EnableQueue 3 false", "Reset",
 		"EnableQueue 0 true", "EnableQueue 1 true")
 	tell(SetFeatures, feats) // the next driver, with the same features
 	ask(GetStatus, nil, u(0))
-	h.wantCalls(fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol))
-	must(t, l.hangUp())
-	h.friendly()
+	h.WantCalls(fmt.Sprintf("SetFeatures %#x", testFeatures|FeatureProtocol))
 }
 
 func TestServeEnablesRingsWithoutBit30(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	h, g, l := serving(t)
 	if f, p, err := l.Negotiate(testFeatures, 0); err != nil || f != testFeatures || p != 0 || l.Queues() != 1 {
 		t.Fatalf("%#x %#x %v", f, p, err)
 	}
@@ -201,24 +175,19 @@ func TestServeEnablesRingsWithoutBit30(t *testing.T) {
 	must(t, l.command(ResetOwner, nil)) // nothing could enable them again
 	_, err := l.queryU64(GetFeatures)   // nothing else is answered: all before has been done
 	must(t, err)
-	h.wantCalls(
+	h.WantCalls(
 		fmt.Sprintf("SetFeatures %#x", testFeatures),
 		"EnableQueue 0 true", "EnableQueue 1 true", "EnableQueue 2 true", "EnableQueue 3 true",
 		"MemoryChanged 1",
 		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false",
 	)
-	must(t, l.hangUp())
 }
 
 // The workers inside the space are waited for once, however many regions a table takes the place of, and not at all if
 // there are none.
 func TestServeWaitsOnceForATable(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
-	if _, _, err := l.Negotiate(testFeatures, 0); err != nil {
-		t.Fatal(err)
-	}
+	h, g, l := serving(t)
+	l.negotiate(t, 0)
 	var table []MemRegion
 	for i := range uint64(8) {
 		table = append(table, MemRegion{g.fd, i << 32, userBase + i<<32, 4096, 4096 * i})
@@ -228,30 +197,27 @@ func TestServeWaitsOnceForATable(t *testing.T) {
 	}
 	_, err := l.queryU64(GetFeatures) // when this is answered both are in place
 	must(t, err)
-	if n := h.space.Waits(); n != 0 || len(h.space.Regions()) != 8 {
-		t.Errorf("waited %d times for nobody; %d regions", n, len(h.space.Regions()))
+	if n := h.Space.Waits(); n != 0 || len(h.Space.Regions()) != 8 {
+		t.Errorf("waited %d times without a worker; %d regions", n, len(h.Space.Regions()))
 	}
-	token := h.space.Enter()
+	token := h.Space.Enter()
 	must(t, l.SetMemTable(table))
-	for h.space.Waits() == 0 {
+	for h.Space.Waits() == 0 {
 		runtime.Gosched()
 	}
-	h.space.Leave(token)
+	h.Space.Leave(token)
 	_, err = l.queryU64(GetFeatures)
 	must(t, err)
-	if n := h.space.Waits(); n != 1 {
+	if n := h.Space.Waits(); n != 1 {
 		t.Errorf("waited %d times for one worker", n)
 	}
-	must(t, l.hangUp())
 }
 
 func TestServeLiveChanges(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	h, g, l := serving(t)
 	g.start(l, 1)
-	h.dev.take()
-	h.dev.answerBase(5)
+	h.Take()
+	h.answerBase(5)
 	v := g.vring(0)
 	state := func(r Request, n uint32) error { return l.vringState(r, 0, n) }
 	for _, c := range []struct {
@@ -276,43 +242,45 @@ func TestServeLiveChanges(t *testing.T) {
 		{"polled", func() error { return l.SetVringKick(0, -1) },
 			[]string{"StopQueue 0", "StartQueue 0 size 64 at 0x1000 0x2000 0x4000 base 5 running true"}},
 		{"owner reset", func() error { return l.command(ResetOwner, nil) }, []string{"EnableQueue 0 false"}},
-		{"same features", func() error { return l.command(SetFeatures, le.AppendUint64(nil, testFeatures|FeatureProtocol)) },
+		{"same features", func() error { return l.command(SetFeatures, u64Body(testFeatures|FeatureProtocol)) },
 			nil},
 	} {
 		if err := c.do(); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
 		}
-		if got := h.dev.take(); !slices.Equal(got, c.want) {
+		if got := h.Take(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: device was told %q, want %q", c.name, got, c.want)
 		}
 	}
-	h.dev.mu.Lock()
-	if v := h.dev.live[0]; v.Kick != -1 || v.Call != -1 || v.Err < 0 {
+	h.mu.Lock()
+	if v := h.live[0]; v.Kick != -1 || v.Call != -1 || v.Err < 0 {
 		t.Errorf("device has %+v", v)
 	}
-	h.dev.mu.Unlock()
-	must(t, l.hangUp())
-	h.friendly()
+	h.mu.Unlock()
 }
 
 // Invariant: vhostuser: Rings whose memory goes, moves or becomes another file's are stopped, and
 // started again where it is.
 func TestServeMemoryChanges(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	h, g, l := serving(t)
 	g.start(l, 2)
-	h.dev.take()
-	h.dev.answerBase(8)
+	h.Take()
+	h.answerBase(8)
 	const half = guestSize / 2
+	stops := []string{"StopQueue 0", "StopQueue 1"}
+	starts := []string{
+		"StartQueue 0 size 128 at 0x100001000 0x100002000 0x100003000 base 8 running true",
+		"StartQueue 1 size 128 at 0x100004000 0x100005000 0x100006000 base 8 running true",
+	}
+	moves := slices.Concat(stops, []string{"MemoryChanged 1"}, starts)
 
 	// QEMU splits a region: takes it away and adds the parts. The rings wait for theirs.
 	must(t, l.RemoveMemory(0, userBase, guestSize))
-	h.wantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 0")
+	h.WantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 0")
 	must(t, l.AddMemory(g.fd, half, userBase+half, half, half))
-	h.wantCalls("MemoryChanged 1")
+	h.WantCalls("MemoryChanged 1")
 	must(t, l.AddMemory(g.fd, 0, userBase, half, 0))
-	h.wantCalls("MemoryChanged 2",
+	h.WantCalls("MemoryChanged 2",
 		"StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 8 running true",
 		"StartQueue 1 size 128 at 0x4000 0x5000 0x6000 base 8 running true")
 
@@ -320,138 +288,93 @@ func TestServeMemoryChanges(t *testing.T) {
 	bar := memfd(t, 1<<16)
 	must(t, l.AddMemory(bar, 1<<40, userBase+1<<30, 1<<16, 0))
 	must(t, l.RemoveMemory(1<<40, userBase+1<<30, 1<<16))
-	h.wantCalls("MemoryChanged 3", "MemoryChanged 2")
+	h.WantCalls("MemoryChanged 3", "MemoryChanged 2")
 
 	// A table that says the same leaves the rings alone; one that moves them does not.
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}))
-	h.wantCalls("MemoryChanged 1")
+	h.WantCalls("MemoryChanged 1")
 	must(t, l.SetMemTable([]MemRegion{{g.fd, 1 << 32, userBase, guestSize, 0}}))
-	h.wantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 1",
-		"StartQueue 0 size 128 at 0x100001000 0x100002000 0x100003000 base 8 running true",
-		"StartQueue 1 size 128 at 0x100004000 0x100005000 0x100006000 base 8 running true")
+	h.WantCalls(moves...)
 
 	// The same place in another file, or in another part of the file, is another place.
 	other := newGuest(t)
 	for _, r := range []MemRegion{{other.fd, 1 << 32, userBase, guestSize, 0}, {other.fd, 1 << 32, userBase, half, half}} {
 		must(t, l.SetMemTable([]MemRegion{r}))
-		h.wantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 1",
-			"StartQueue 0 size 128 at 0x100001000 0x100002000 0x100003000 base 8 running true",
-			"StartQueue 1 size 128 at 0x100004000 0x100005000 0x100006000 base 8 running true")
+		h.WantCalls(moves...)
 	}
 	must(t, l.SetMemTable([]MemRegion{{other.fd, 1 << 32, userBase, half, half}}))
-	h.wantCalls("MemoryChanged 1")
+	h.WantCalls("MemoryChanged 1")
 
 	// A table that cannot be mapped changes nothing; the rings go on.
-	err := l.SetMemTable([]MemRegion{{g.fd, 0, userBase, 2 * guestSize, 0}})
-	if !errors.Is(err, ErrRefused) {
-		t.Errorf("table beyond its file: %v", err)
-	}
-	h.wantCalls("StopQueue 0", "StopQueue 1",
-		"StartQueue 0 size 128 at 0x100001000 0x100002000 0x100003000 base 8 running true",
-		"StartQueue 1 size 128 at 0x100004000 0x100005000 0x100006000 base 8 running true")
+	wantRefused(t, "table beyond its file", l.SetMemTable([]MemRegion{{g.fd, 0, userBase, 2 * guestSize, 0}}))
+	h.WantCalls(slices.Concat(stops, starts)...)
 
 	must(t, l.SetMemTable(nil))
-	h.wantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 0")
-	must(t, l.hangUp())
-	h.friendly()
+	h.WantCalls("StopQueue 0", "StopQueue 1", "MemoryChanged 0")
 }
 
 func TestServeRingBeforeItsMemory(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
-	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol)); err != nil {
-		t.Fatal(err)
-	}
+	h, g, l := serving(t)
+	l.negotiate(t, allProtocol)
 	v := g.vring(0)
-	if err := l.SetupVring(v); !errors.Is(err, ErrRefused) { // told, and kept
-		t.Errorf("ring without memory: %v", err)
-	}
-	h.dev.take()
+	wantRefused(t, "ring without memory", l.SetupVring(v)) // told, and kept
+	h.Take()
 	must(t, l.AddMemory(g.fd, 0, userBase, guestSize, 0))
-	h.wantCalls("MemoryChanged 1", "StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false")
-	must(t, l.hangUp())
+	h.WantCalls("MemoryChanged 1", "StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false")
 }
 
 // TestServeTellsOfMemoryThatIsNotShared: QEMU sends no region for memory without a descriptor, only rings.
 func TestServeTellsOfMemoryThatIsNotShared(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	var log strings.Builder // written by Serve, read after it
-	h.back.log = slog.New(slog.NewTextHandler(&log, nil))
-	l := h.connect()
-	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol&^ProtocolReplyAck)); err != nil {
-		t.Fatal(err)
-	}
+	h, g, l := serving(t)
+	l.negotiate(t, allProtocol&^ProtocolReplyAck)
 	must(t, l.SetupVring(g.vring(0)))
-	must(t, l.hangUp())
-	if got := log.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "share=on") ||
+	must(t, l.HangUp())
+	if got := h.Logs.String(); !strings.Contains(got, "level=ERROR") || !strings.Contains(got, "share=on") ||
 		!strings.Contains(got, "SET_VRING_KICK") {
 		t.Errorf("log:\n%s", got)
 	}
 }
 
 func TestServeManyRegions(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
-	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol)); err != nil {
-		t.Fatal(err)
-	}
+	h, g, l := serving(t)
+	l.negotiate(t, allProtocol)
 	for i := range uint64(MaxMemSlots) {
 		must(t, l.AddMemory(g.fd, i*8192, userBase+i*8192, 4096, 4096))
 	}
-	if err := l.AddMemory(g.fd, 1<<40, 1<<46, 4096, 0); !errors.Is(err, ErrRefused) {
-		t.Errorf("slot %d: %v", MaxMemSlots, err)
-	}
-	if n := len(h.space.Regions()); n != MaxMemSlots {
-		t.Errorf("%d regions", n)
-	}
-	must(t, l.hangUp())
+	wantRefused(t, "one slot more", l.AddMemory(g.fd, 1<<40, 1<<46, 4096, 0))
+	testkit.Equal(t, "regions", len(h.Space.Regions()), MaxMemSlots)
 }
 
 func TestServeResets(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	h, g, l := serving(t)
 	g.start(l, 1)
-	h.dev.take()
+	h.Take()
 	must(t, l.ResetDevice())
-	h.wantCalls("StopQueue 0", "EnableQueue 0 false", "Reset")
-	if n := len(h.space.Regions()); n != 1 {
-		t.Errorf("%d regions after a reset", n)
-	}
+	h.WantCalls("StopQueue 0", "EnableQueue 0 false", "Reset")
+	testkit.Equal(t, "regions after a reset", len(h.Space.Regions()), 1)
 	must(t, l.SetVringKick(0, g.vring(0).Kick)) // all else is forgotten
-	h.wantCalls()
+	h.WantCalls()
 	must(t, l.ResetDevice())
-	h.wantCalls("Reset")
+	h.WantCalls("Reset")
 	must(t, l.SetupVring(g.vring(0)))
 	must(t, l.SetStatus(15))
 	must(t, l.SetStatus(0))
-	h.wantCalls("StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false", "SetStatus 0xf", "StopQueue 0",
+	h.WantCalls("StartQueue 0 size 128 at 0x1000 0x2000 0x3000 base 0 running false", "SetStatus 0xf", "StopQueue 0",
 		"SetStatus 0x0")
-	must(t, l.hangUp())
-	h.friendly()
 }
 
 func TestServeSmallRequests(t *testing.T) {
-	testkit.CheckFDs(t)
-	h := newHost(t)
-	l := h.connect()
-	if _, _, err := l.Negotiate(testFeatures, uint64(allProtocol)); err != nil {
-		t.Fatal(err)
-	}
-	h.dev.take()
+	h, _, l := serving(t)
+	l.negotiate(t, allProtocol)
+	h.Take()
 	must(t, l.SetMTU(9000))
-	if err := l.SetMTU(67); !errors.Is(err, ErrRefused) {
-		t.Errorf("MTU 67: %v", err)
-	}
+	wantRefused(t, "MTU 67", l.SetMTU(67))
 	must(t, l.SendRARP([6]byte{2, 0x76, 0x6e, 1, 2, 3}))
 	must(t, l.SetStatus(7))
 	if s, err := l.GetStatus(); err != nil || s != 7 {
 		t.Errorf("status %d, %v", s, err)
 	}
-	h.wantCalls("MTU 9000", "SendRARP 02766e010203", "SetStatus 0x7")
+	h.WantCalls("MTU 9000", "SendRARP 02766e010203", "SetStatus 0x7")
 	must(t, l.SetConfig(2, []byte{1, 2, 3}))
 	b := make([]byte, 4)
 	must(t, l.GetConfig(1, b))
@@ -462,15 +385,12 @@ func TestServeSmallRequests(t *testing.T) {
 		l.GetConfig(20, make([]byte, 5)), l.GetConfig(1<<32-1, b), l.SetConfig(24, b), // the connection survives them
 		l.command(SetConfig, append([]byte{0, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0}, 0)), // for migration
 	} {
-		if !errors.Is(err, ErrRefused) {
-			t.Errorf("configuration: %v", err)
-		}
+		wantRefused(t, "configuration", err)
 	}
 	must(t, l.GetConfig(0, make([]byte, 24)))
 	if err := l.GetConfig(0, make([]byte, MaxConfig+1)); err == nil {
 		t.Error("configuration longer than a message")
 	}
-	must(t, l.hangUp())
 }
 
 // TestServeReportsFailures: what a device refuses is answered if the frontend asked; else it ends
@@ -483,7 +403,7 @@ func TestServeReportsFailures(t *testing.T) {
 		ends   bool // without REPLY_ACK
 	}{
 		{"SetFeatures",
-			func(_ *guest, l *link) error { return l.command(SetFeatures, le.AppendUint64(nil, FeatureVersion1)) }, true},
+			func(_ *guest, l *link) error { return l.command(SetFeatures, u64Body(FeatureVersion1)) }, true},
 		{"MemoryChanged",
 			func(g *guest, l *link) error { return l.SetMemTable([]MemRegion{{g.fd, 0, userBase, guestSize, 0}}) }, true},
 		{"MTU", func(_ *guest, l *link) error { return l.SetMTU(1500) }, false},
@@ -502,10 +422,10 @@ func TestServeReportsFailures(t *testing.T) {
 				g.start(l, 1)
 				if !ack {
 					// answered once more
-					must(t, l.command(SetProtocolFeatures, le.AppendUint64(nil, uint64(allProtocol&^ProtocolReplyAck))))
+					must(t, l.command(SetProtocolFeatures, u64Body(uint64(allProtocol&^ProtocolReplyAck))))
 					l.protocol &^= ProtocolReplyAck
 				}
-				h.dev.failWith(c.method, boom)
+				h.FailWith(c.method, boom)
 				err := c.do(g, l)
 				if ack != errors.Is(err, ErrRefused) {
 					t.Errorf("frontend: %v", err)
@@ -514,113 +434,76 @@ func TestServeReportsFailures(t *testing.T) {
 				if ends := err != nil; ends != (c.ends && !ack) {
 					t.Errorf("afterwards: %v", err)
 				}
-				h.dev.failWith(c.method, nil)
-				if err := l.hangUp(); errors.Is(err, boom) != (c.ends && !ack) {
+				h.FailWith(c.method, nil)
+				if err := l.HangUp(); errors.Is(err, boom) != (c.ends && !ack) {
 					t.Errorf("Serve: %v", err)
 				}
-				h.friendly()
+				h.servesAnother()
 			})
 		}
 	}
 }
 
 func TestServeAnswersGetVringBaseOfAFailingDevice(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	h, g, l := serving(t)
 	g.start(l, 1)
-	h.dev.answerBase(3)
-	h.dev.failWith("StopQueue", errors.New("boom"))
-	if base, err := l.GetVringBase(0); err != nil || base != 3 {
-		t.Errorf("base %d, %v", base, err)
-	}
-	h.dev.failWith("StopQueue", nil)
-	must(t, l.hangUp())
-	h.friendly()
+	h.answerBase(3)
+	h.FailWith("StopQueue", errors.New("boom"))
+	l.wantBase(t, 0, 3)
+	h.FailWith("StopQueue", nil)
 }
 
 func TestServeEndsWithItsContext(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	h, g, l := serving(t)
 	g.start(l, 2)
-	reason := errors.New("enough")
-	l.cancel(reason)
-	if err := l.wait(); !errors.Is(err, reason) {
-		t.Errorf("Serve: %v", err)
-	}
-	l.Close()
+	l.Stop()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	a, b, err := socketpair()
-	must(t, err)
+	a, b := testkit.SocketPair(t)
 	defer a.Close()
-	if err := h.back.Serve(ctx, b); !errors.Is(err, context.Canceled) {
-		t.Errorf("Serve: %v", err)
-	}
-	h.friendly()
+	peertest.WantError(t, "Serve", h.back.Serve(ctx, b), context.Canceled)
 }
 
 func TestServeOneConnectionAtATime(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	h, g, l := serving(t)
 	g.start(l, 2)
-	if err := h.connect().wait(); !errors.Is(err, ErrBusy) {
-		t.Errorf("second connection: %v", err)
-	}
+	h.connect().WantEnd(ErrBusy)
 	h.works(l)
-	must(t, l.hangUp())
-	h.friendly()
 }
 
 // TestServeEndsOnAFault: a frontend truncates its memory, which the device then touches.
 func TestServeEndsOnAFault(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	h, g, l := serving(t)
 	g.start(l, 1)
 	must(t, unix.Ftruncate(g.fd, 0))
 	done := make(chan error)
 	dma.Go(func() { // a queue worker
-		_, err := h.dev.read(0x1000)
+		_, err := h.ByteAt(0x1000)
 		done <- err
 	})
-	if err := <-done; !errors.Is(err, dma.ErrFault) {
-		t.Errorf("device: %v", err)
-	}
-	if err := l.wait(); !errors.Is(err, dma.ErrFault) {
-		t.Errorf("Serve: %v", err)
-	}
-	l.Close()
-	h.friendly()
+	peertest.WantError(t, "device", <-done, dma.ErrFault)
+	l.WantEnd(dma.ErrFault)
 }
 
 // TestServeStartsOnAFault: the memory is gone when Serve's own goroutine looks at a ring.
 func TestServeStartsOnAFault(t *testing.T) {
-	testkit.CheckFDs(t)
-	h, g := newHost(t), newGuest(t)
-	l := h.connect()
+	h, g, l := serving(t)
 	g.start(l, 0)
 	must(t, unix.Ftruncate(g.fd, 0))
 	_ = l.SetupVring(g.vring(0)) // the device complains about its ring, and the connection ends
-	if err := l.wait(); !errors.Is(err, dma.ErrFault) {
-		t.Errorf("Serve: %v", err)
-	}
-	l.Close()
-	h.dev.wrong = nil
-	h.friendly()
+	l.WantEnd(dma.ErrFault)
+	h.ClearErrors()
 }
 
 func TestServeQueueCounter(t *testing.T) {
 	testkit.CheckFDs(t)
 	h := newHost(t)
-	h.back.dev = pairs{h.dev}
+	h.back.dev = pairs{h.recorder}
 	l := h.connect()
 	if _, _, err := l.Negotiate(0, uint64(ProtocolMQ)); err != nil || l.Queues() != 2 {
 		t.Errorf("%d queues, %v", l.Queues(), err)
 	}
-	must(t, l.hangUp())
+	must(t, l.HangUp())
 }
 
 type pairs struct{ *recorder }

@@ -6,6 +6,7 @@ import (
 	"net"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 )
 
@@ -28,17 +29,17 @@ type session struct {
 	rings      []ring
 	regions    []region
 	backendReq int // channel for requests of ours, -1 for none; nothing is sent on it yet
-	refusals   int
+	refusals   peer.Refusals
 }
 
 func newSession(b *Backend, sock *net.UnixConn) *session {
 	s := &session{
-		dev: b.dev, space: b.space, log: b.log,
+		dev: b.dev, space: b.space, log: b.log, conn: newConn(sock),
 		offered:    ProtocolFeatures(b.dev.ProtocolFeatures()) & SupportedProtocol,
 		rings:      make([]ring, min(max(b.dev.MaxQueues(), 0), MaxVrings)),
 		backendReq: -1,
+		refusals:   peer.Refusals{Log: b.log, Protocol: "vhost-user"},
 	}
-	s.conn.sock = sock
 	for i := range s.rings {
 		s.rings[i] = newRing()
 	}
@@ -59,9 +60,7 @@ func (s *session) end() {
 	}
 	scm.Close(s.backendReq)
 	s.backendReq = -1
-	if n := s.refusals - maxRefusalLogs; n > 0 {
-		s.log.Warn("more vhost-user requests were refused than logged", "count", n)
-	}
+	s.refusals.End()
 }
 
 // checkFDs checks how many descriptors came with a message.
@@ -150,10 +149,7 @@ func (s *session) netSetMTU(m *message) ([]byte, error) {
 	if mtu < 68 || mtu > 65535 { // virtio 1.3, 5.1.4.1: the range of the field
 		return nil, fmt.Errorf("NET_SET_MTU: %d is not in 68 to 65535", mtu)
 	}
-	if err := s.dev.MTU(uint16(mtu)); err != nil {
-		return nil, fmt.Errorf("NET_SET_MTU %d: %w", mtu, err)
-	}
-	return nil, nil
+	return nil, peer.Wrap(s.dev.MTU(uint16(mtu)), "NET_SET_MTU %d", mtu)
 }
 
 // sendRARP: "The first 6 bytes of the payload contain the mac address of the guest".
@@ -172,7 +168,7 @@ func (s *session) getConfig(m *message) ([]byte, error) {
 		return nil, fmt.Errorf("GET_CONFIG: %w", err)
 	}
 	clear(data)
-	if err := s.dev.GetConfig(head.offset, data); err != nil {
+	if err := s.dev.GetConfig(head.Offset, data); err != nil {
 		s.refused(m, err)
 		return nil, nil
 	}
@@ -186,13 +182,10 @@ func (s *session) setConfig(m *message) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("SET_CONFIG: %w", err)
 	}
-	if head.flags != 0 {
-		return nil, fmt.Errorf("SET_CONFIG: flags %#x: live migration is not supported", head.flags)
+	if head.Flags != 0 {
+		return nil, fmt.Errorf("SET_CONFIG: flags %#x: live migration is not supported", head.Flags)
 	}
-	if err := s.dev.SetConfig(head.offset, data); err != nil {
-		return nil, fmt.Errorf("SET_CONFIG [%d, +%d): %w", head.offset, head.size, err)
-	}
-	return nil, nil
+	return nil, peer.Wrap(s.dev.SetConfig(head.Offset, data), "SET_CONFIG [%d, +%d)", head.Offset, head.Size)
 }
 
 func (s *session) getStatus(*message) ([]byte, error) { return replyU64(uint64(s.dev.Status())) }
@@ -210,10 +203,7 @@ func (s *session) setStatus(m *message) ([]byte, error) {
 		}
 		s.haveFeats = false
 	}
-	if err := s.dev.SetStatus(uint8(st)); err != nil {
-		return nil, fmt.Errorf("SET_STATUS %#x: %w", st, err)
-	}
-	return nil, nil
+	return nil, peer.Wrap(s.dev.SetStatus(uint8(st)), "SET_STATUS %#x", st)
 }
 
 // resetDevice: "disable all rings and reset all internal device state to the initial state". The memory stays.
@@ -224,10 +214,7 @@ func (s *session) resetDevice(m *message) ([]byte, error) {
 		}
 	}
 	s.haveFeats = false
-	if err := s.dev.Reset(); err != nil {
-		return nil, fmt.Errorf("RESET_DEVICE: %w", err)
-	}
-	return nil, nil
+	return nil, peer.Wrap(s.dev.Reset(), "RESET_DEVICE")
 }
 
 // resetOwner is deprecated: "It is recommended that back-ends either ignore this message, or use it

@@ -1,4 +1,4 @@
-// Package deadline has a deadline that can be moved while somebody waits for it, as net.Conn's can.
+// Package deadline has a deadline that can be moved while goroutines wait for it, as net.Conn's can.
 package deadline
 
 import (

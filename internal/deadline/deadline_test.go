@@ -25,7 +25,7 @@ func TestDeadlineMoves(t *testing.T) {
 		}
 		d.Set(time.Now().Add(time.Second))
 		waiting := d.Wait()
-		d.Set(time.Now().Add(time.Hour)) // later, while somebody waits
+		d.Set(time.Now().Add(time.Hour)) // later, while a goroutine waits
 		time.Sleep(time.Minute)
 		select {
 		case <-waiting:

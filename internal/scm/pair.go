@@ -14,17 +14,15 @@ func Pair() (a, b *net.UnixConn, err error) {
 	if err != nil {
 		return nil, nil, os.NewSyscallError("socketpair", err)
 	}
-	var conns [2]*net.UnixConn
-	var errs [2]error
+	var conns [2]net.Conn
 	for i, fd := range fds {
 		f := os.NewFile(uintptr(fd), "socketpair")
-		var c net.Conn
-		if c, errs[i] = net.FileConn(f); errs[i] == nil {
-			conns[i] = c.(*net.UnixConn)
-		}
+		c, e := net.FileConn(f)
+		err = errors.Join(err, e)
+		conns[i] = c
 		_ = f.Close()
 	}
-	if err := errors.Join(errs[0], errs[1]); err != nil {
+	if err != nil {
 		for _, c := range conns {
 			if c != nil {
 				_ = c.Close()
@@ -32,5 +30,5 @@ func Pair() (a, b *net.UnixConn, err error) {
 		}
 		return nil, nil, err
 	}
-	return conns[0], conns[1], nil
+	return conns[0].(*net.UnixConn), conns[1].(*net.UnixConn), nil
 }

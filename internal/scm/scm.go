@@ -1,6 +1,6 @@
 // Package scm holds the descriptors that come over a Unix socket (SCM_RIGHTS, unix(7)), as
-// vhost-user and vfio-user carry them, so that none is ever leaked: what nobody takes is closed
-// with its message, and what is too many is closed at once.
+// vhost-user and vfio-user carry them, so that none is ever leaked: one that is not taken is closed
+// with its message, one too many is closed at once.
 //
 // Descriptors come from a peer that may be hostile: CheckEvent tells whether one is what a datapath may write to.
 package scm
@@ -20,7 +20,7 @@ const MaxFDs = 16
 // ErrAncillary is the cause of errors about control messages that are not what the protocol allows.
 var ErrAncillary = errors.New("bad ancillary data")
 
-// FDs are the descriptors that came with a message. Who wants to keep one takes it; Close closes
+// FDs are the descriptors that came with a message. A caller that keeps one takes it; Close closes
 // the others. The zero FDs is ready for use.
 type FDs struct {
 	fd [MaxFDs]int
@@ -40,7 +40,7 @@ func (d *FDs) Take(i int) int {
 	return fd
 }
 
-// Close closes what nobody took, and empties d.
+// Close closes those that were not taken, and empties d.
 func (d *FDs) Close() {
 	for i, fd := range d.fd[:d.n] {
 		Close(fd)
@@ -101,7 +101,7 @@ func Dup(fd int) (int, error) {
 
 // CheckEvent makes sure that fd is an eventfd, which is what every Linux peer sends
 // (vhost-user.rst, "Support for platforms other than Linux", allows pipes elsewhere), and makes it
-// non-blocking. Whoever holds it later reads and writes it on a datapath: anything else (a full
+// non-blocking. Its later owner reads and writes it on a datapath: anything else (a full
 // pipe, a file on FUSE) could stop that for ever.
 //
 // O_NONBLOCK belongs to the open file, so the peer sees it as well. QEMU and DPDK set it themselves.

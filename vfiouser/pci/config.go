@@ -2,7 +2,7 @@
 // 6; PCI Express Base 5.0, 7.5): identity, base address registers that answer sizing, MSI-X, and
 // the PCI Express capability.
 //
-// A Config keeps what the driver wrote, as far as it may write it, and does nothing about it:
+// A Config keeps what the driver wrote, as far as it is writable, and does not act on it:
 // addresses, the MSI-X table and masking are the virtual machine's business (QEMU's, gve.md section
 // 2). One goroutine uses it at a time.
 //

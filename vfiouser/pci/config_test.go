@@ -3,8 +3,10 @@ package pci
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -34,11 +36,18 @@ func put(t testing.TB, c *Config, off uint64, n int, v uint32) {
 	testkit.OK(t, c.Write(off, le.AppendUint32(nil, v)[:n]))
 }
 
+// wantPut writes a register and wants to read this.
+func wantPut(t testing.TB, what string, c *Config, off uint64, n int, v, want uint32) {
+	t.Helper()
+	put(t, c, off, n, v)
+	if got := get(t, c, off, n); got != want {
+		t.Errorf("%s: %#x, wanted %#x", what, got, want)
+	}
+}
+
 func TestHeader(t *testing.T) {
 	c := mustNew(t, nic())
-	if c.Size() != 256 {
-		t.Errorf("%d bytes", c.Size())
-	}
+	testkit.Equal(t, "size", c.Size(), 256)
 	for _, w := range []struct {
 		name string
 		off  uint64
@@ -64,28 +73,15 @@ func TestBARSizing(t *testing.T) {
 	for i, w := range []struct{ sized, zeroed uint32 }{
 		{0xfffff000, 0}, {0xfffffff8, 8}, {0x0000000c, 0xc}, {0xfffffffe, 0}, {0xffff0004, 4}, {0xffffffff, 0}} {
 		off := uint64(0x10 + 4*i)
-		put(t, c, off, 4, 0xffffffff)
-		if got := get(t, c, off, 4); got != w.sized {
-			t.Errorf("BAR %d: sized %#x, wanted %#x", i, got, w.sized)
-		}
-		put(t, c, off, 4, 0)
-		if got := get(t, c, off, 4); got != w.zeroed {
-			t.Errorf("BAR %d: zeroed %#x, wanted %#x", i, got, w.zeroed)
-		}
+		wantPut(t, fmt.Sprintf("BAR %d, sized", i), c, off, 4, 0xffffffff, w.sized)
+		wantPut(t, fmt.Sprintf("BAR %d, zeroed", i), c, off, 4, 0, w.zeroed)
 	}
-	put(t, c, 0x10, 4, 0xfebf1234)
-	if got := get(t, c, 0x10, 4); got != 0xfebf1000 {
-		t.Errorf("address %#x", got)
-	}
+	wantPut(t, "address", c, 0x10, 4, 0xfebf1234, 0xfebf1000)
 	put(t, c, 0x12, 1, 0xaa) // a byte of it
 	if got := get(t, c, 0x10, 4); got != 0xfeaa1000 {
 		t.Errorf("address %#x", got)
 	}
-	absent := mustNew(t, Options{})
-	put(t, absent, 0x10, 4, 0xffffffff)
-	if got := get(t, absent, 0x10, 4); got != 0 {
-		t.Errorf("absent BAR: %#x", got)
-	}
+	wantPut(t, "absent BAR", mustNew(t, Options{}), 0x10, 4, 0xffffffff, 0)
 }
 
 func TestCommandAndMSIXControl(t *testing.T) {
@@ -93,22 +89,16 @@ func TestCommandAndMSIXControl(t *testing.T) {
 	if c.MemoryEnabled() || c.BusMaster() || c.MSIXEnabled() {
 		t.Error("enabled after reset")
 	}
-	put(t, c, 4, 2, 0xffff)
-	if got := get(t, c, 4, 2); got != 0x0546 || !c.MemoryEnabled() || !c.BusMaster() {
-		t.Errorf("command %#x", got)
-	}
-	put(t, c, 0x42, 2, 0xffff)
-	if got := get(t, c, 0x42, 2); got != 0xc020 || c.MSIXEnabled() {
-		t.Errorf("message control %#x", got)
+	wantPut(t, "command", c, 4, 2, 0xffff, 0x0546)
+	wantPut(t, "message control", c, 0x42, 2, 0xffff, 0xc020)
+	if !c.MemoryEnabled() || !c.BusMaster() || c.MSIXEnabled() {
+		t.Error("not enabled, or MSI-X enabled though masked")
 	}
 	put(t, c, 0x43, 1, 0x80)
 	if !c.MSIXEnabled() {
 		t.Error("MSI-X is not enabled")
 	}
-	put(t, c, 0x3c, 4, 0xffffffff)
-	if got := get(t, c, 0x3c, 4); got != 0xff {
-		t.Errorf("interrupt line and pin %#x", got)
-	}
+	wantPut(t, "interrupt line and pin", c, 0x3c, 4, 0xffffffff, 0xff)
 	c.Reset()
 	if !bytes.Equal(c.data, mustNew(t, nic()).data) {
 		t.Error("a reset device is not as new")
@@ -122,9 +112,7 @@ func TestExpress(t *testing.T) {
 	o := nic()
 	o.Express = true
 	c := mustNew(t, o)
-	if c.Size() != 4096 {
-		t.Errorf("%d bytes", c.Size())
-	}
+	testkit.Equal(t, "size", c.Size(), 4096)
 	ids := map[byte]int{}
 	at := c.data[regCapPtr]
 	for n := 0; at != 0; n++ {
@@ -137,9 +125,7 @@ func TestExpress(t *testing.T) {
 	if len(ids) != 2 || ids[capExpress] == 0 || ids[capMSIX] < ids[capExpress]+expressLen {
 		t.Fatalf("capabilities %v", ids)
 	}
-	if got := get(t, c, uint64(ids[capExpress])+2, 2); got != 2 {
-		t.Errorf("capabilities register %#x", got)
-	}
+	testkit.Equal(t, "capabilities register", get(t, c, uint64(ids[capExpress])+2, 2), 2)
 	put(t, c, uint64(ids[capMSIX])+2, 2, 0x8000)
 	if !c.MSIXEnabled() {
 		t.Error("MSI-X is not enabled")

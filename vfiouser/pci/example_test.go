@@ -8,7 +8,7 @@ import (
 	"vnic.dev/vnic/vfiouser/pci"
 )
 
-// A driver looks at a device's configuration space as a BIOS or a kernel does: who it is, how large its
+// A driver looks at a device's configuration space as a BIOS or a kernel does: what it is, how large its
 // first BAR is; then it lets the device do DMA.
 func Example() {
 	config, err := pci.New(pci.Options{
@@ -16,20 +16,14 @@ func Example() {
 		BARs: [6]pci.BAR{0: {Size: 4096}, 1: {Size: 4096}},
 		MSIX: pci.MSIX{Vectors: 1, BAR: 1, PBAOff: 2048},
 	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	check(err)
 	read := func(off uint64) uint32 {
 		var b [4]byte
-		if err := config.Read(off, b[:]); err != nil {
-			log.Fatal(err)
-		}
+		check(config.Read(off, b[:]))
 		return binary.LittleEndian.Uint32(b[:])
 	}
 	write := func(off uint64, v uint32) {
-		if err := config.Write(off, binary.LittleEndian.AppendUint32(nil, v)); err != nil {
-			log.Fatal(err)
-		}
+		check(config.Write(off, binary.LittleEndian.AppendUint32(nil, v)))
 	}
 	fmt.Printf("vendor %04x, device %04x\n", read(0)&0xffff, read(0)>>16)
 
@@ -45,4 +39,10 @@ func Example() {
 	// BAR 0: 4096 bytes
 	// bus master: false
 	// bus master: true and in memory: true
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
 }

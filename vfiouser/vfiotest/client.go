@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/peer"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/vfiouser"
 )
@@ -43,19 +44,20 @@ type Message struct {
 // Client is the client end. Its requests may come from several goroutines and are made one at a time.
 type Client struct {
 	mu   sync.Mutex
-	sock *net.UnixConn
+	sock peer.Socket
 	id   uint16
 	caps string
 }
 
 // New returns a client that has said nothing yet.
-func New(sock *net.UnixConn) *Client { return &Client{sock: sock} }
+func New(sock *net.UnixConn) *Client { return &Client{sock: peer.Socket{UnixConn: sock}} }
 
 // Connect negotiates the version on sock, which the client owns from then on, as QEMU does.
 func Connect(sock *net.UnixConn) (*Client, error) {
 	c := New(sock)
-	const qemu = `{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, "max_data_xfer_size": 1048576, ` +
-		`"migration": {"pgsize": 4096, "max_bitmap_size": 268435456}, "write_multiple": true}}`
+	const qemu = `{"capabilities": {"pgsizes": 4096, "max_msg_fds": 16, "max_dma_maps": 65535, ` +
+		`"max_data_xfer_size": 1048576, "migration": {"pgsize": 4096, "max_bitmap_size": 268435456}, ` +
+		`"write_multiple": true}}`
 	caps, err := c.Version(0, 0, qemu)
 	if err != nil {
 		sock.Close()
@@ -75,7 +77,7 @@ func (c *Client) Close() error { return c.sock.Close() }
 func (c *Client) SetTimeout(d time.Duration) error { return c.sock.SetDeadline(time.Now().Add(d)) }
 
 // Conn returns the connection, for what no client says.
-func (c *Client) Conn() *net.UnixConn { return c.sock }
+func (c *Client) Conn() *net.UnixConn { return c.sock.UnixConn }
 
 // Send sends a message as it is.
 func (c *Client) Send(m Message) error {
@@ -89,16 +91,8 @@ func (c *Client) Send(m Message) error {
 	b = le.AppendUint32(b, uint32(m.Flags))
 	b = le.AppendUint32(b, m.Errno)
 	b = append(b, m.Body...)
-	var oob []byte
-	if len(m.FDs) > 0 {
-		oob = unix.UnixRights(m.FDs...)
-	}
-	for len(b) > 0 {
-		n, _, err := c.sock.WriteMsgUnix(b, oob, nil)
-		if err != nil {
-			return fmt.Errorf("%v: %w", m.Command, err)
-		}
-		b, oob = b[n:], nil
+	if err := c.sock.WriteFDs(b, m.FDs); err != nil {
+		return fmt.Errorf("%v: %w", m.Command, err)
 	}
 	return nil
 }
@@ -107,7 +101,7 @@ func (c *Client) Send(m Message) error {
 func (c *Client) Receive() (Message, error) {
 	var m Message
 	var h [vfiouser.HeaderLen]byte
-	if _, err := io.ReadFull(c.sock, h[:]); err != nil {
+	if _, err := io.ReadFull(&c.sock, h[:]); err != nil {
 		return m, fmt.Errorf("reply: %w", err)
 	}
 	m.Header = vfiouser.Header{ID: le.Uint16(h[0:]), Command: vfiouser.Command(le.Uint16(h[2:])), Size: le.Uint32(h[4:]),
@@ -116,7 +110,7 @@ func (c *Client) Receive() (Message, error) {
 		return m, fmt.Errorf("reply to %v of %d bytes", m.Command, m.Size)
 	}
 	m.Body = make([]byte, m.Size-vfiouser.HeaderLen)
-	if _, err := io.ReadFull(c.sock, m.Body); err != nil {
+	if _, err := io.ReadFull(&c.sock, m.Body); err != nil {
 		return m, fmt.Errorf("reply to %v: %w", m.Command, err)
 	}
 	return m, nil
@@ -161,7 +155,7 @@ func (c *Client) Version(major, minor uint16, text string) (string, error) {
 	switch {
 	case len(r) < 4 || le.Uint16(r) != major || le.Uint16(r[2:]) > minor:
 		return "", fmt.Errorf("VERSION %d.%d: reply % x", major, minor, r)
-	case len(r) > len(b): // QEMU has no more room
+	case len(r) > len(b): // QEMU has no more space
 		return "", fmt.Errorf("VERSION: reply of %d bytes to %d", len(r), len(b))
 	case len(r) == 4:
 		return "", nil

@@ -2,12 +2,14 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -113,7 +115,7 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 	defer m.Close()
 	// Linux fetches blocks of 32 bytes or more, gives each from its end, and takes some for itself: 16
 	// bytes have successive numbers, or are parts of two blocks.
-	sizes := []int{1, 2, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16}
+	sizes := append([]int{1, 2}, slices.Repeat([]int{16}, 18)...)
 	var got struct {
 		Current string
 		Reads   [][]byte
@@ -135,9 +137,7 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 	if long < 10 {
 		t.Errorf("%d reads of 16 bytes", long)
 	}
-	if err := m.PowerOff(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, m.PowerOff(t.Context()))
 }
 
 // Without QEMU: a driver in this process asks, and asks again over a second connection.
@@ -166,9 +166,7 @@ func TestDriverReadsTheDevicesBytes(t *testing.T) {
 func ask(t *testing.T, path string, n int) []byte {
 	t.Helper()
 	const size, memLen, user, bufAt = 4, 1 << 20, 0x7f00_0000_0000, 0x80000
-	mem, err := qemu.NewMemory("guest", memLen)
-	testkit.OK(t, err)
-	defer mem.Close()
+	mem := testkit.Memfd(t, memLen)
 	m, err := unix.Mmap(int(mem.Fd()), 0, memLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	testkit.OK(t, err)
 	defer func() { _ = unix.Munmap(m) }()
@@ -178,9 +176,8 @@ func ask(t *testing.T, path string, n int) []byte {
 	testkit.OK(t, err)
 	f := vhostuser.NewFrontend(conn.(*net.UnixConn))
 	defer f.Close()
-	if _, _, err := f.Negotiate(vhostuser.FeatureVersion1, uint64(vhostuser.SupportedProtocol)); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err = f.Negotiate(vhostuser.FeatureVersion1, uint64(vhostuser.SupportedProtocol))
+	testkit.OK(t, err)
 	testkit.OK(t, f.AddMemory(int(mem.Fd()), 0, user, memLen, 0))
 	kick, call := eventfd(t), eventfd(t)
 	desc, avail, used := driver.Addrs()
@@ -190,16 +187,15 @@ func ask(t *testing.T, path string, n int) []byte {
 	testkit.OK(t, f.SetEnable(0, true))
 	testkit.OK(t, driver.Add(nil, []virtq.Buf{{Addr: bufAt, Len: uint32(n)}}, 1))
 	driver.Publish()
-	if _, err := unix.Write(kick, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = unix.Write(kick, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	testkit.OK(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	var u [1]virtq.Used
 	for {
-		if k, err := driver.Poll(u[:]); err != nil {
-			t.Fatal(err)
-		} else if k == 1 {
+		k, err := driver.Poll(u[:])
+		testkit.OK(t, err)
+		if k == 1 {
 			break
 		}
 		fds := []unix.PollFd{{Fd: int32(call), Events: unix.POLLIN}}
@@ -211,7 +207,7 @@ func ask(t *testing.T, path string, n int) []byte {
 	if base, err := f.GetVringBase(0); err != nil || base != 1 {
 		t.Errorf("base %d, %v", base, err)
 	}
-	return append([]byte(nil), m[bufAt:][:u[0].Len]...)
+	return bytes.Clone(m[bufAt:][:u[0].Len])
 }
 
 func eventfd(t *testing.T) int {

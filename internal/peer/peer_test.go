@@ -1,0 +1,154 @@
+package peer_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/peer"
+	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func TestPayloadsAreLittleEndianWithoutPadding(t *testing.T) {
+	type payload struct {
+		A uint16
+		_ uint16
+		B uint64
+	}
+	v := payload{A: 0x0201, B: 0x0807060504030201}
+	b := peer.Append([]byte{9}, v)
+	if want := []byte{9, 1, 2, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8}; !bytes.Equal(b, want) {
+		t.Errorf("% x, want % x", b, want)
+	}
+	testkit.Equal(t, "decoded", peer.Decode[payload](append(b[1:], 7, 7)), v)
+	for what, f := range map[string]func(){
+		"short":   func() { peer.Decode[payload](b[:5]) },
+		"no size": func() { peer.Append(nil, []string{"a"}) },
+	} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("%s: no panic", what)
+				}
+			}()
+			f()
+		}()
+	}
+}
+
+// Serve says why a connection has ended, and waits for what it started.
+func TestServeEnds(t *testing.T) {
+	boom, enough := errors.New("boom"), errors.New("enough")
+	for _, c := range []struct {
+		name             string
+		next, err, cause error // next nil: waits for the interrupt
+	}{
+		{"closed", io.EOF, nil, nil},
+		{"reset", unix.ECONNRESET, nil, nil},
+		{"unread", unix.EPIPE, nil, nil},
+		{"in a message", io.ErrUnexpectedEOF, io.ErrUnexpectedEOF, nil},
+		{"bad", boom, boom, nil},
+		{"context", nil, boom, enough},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithCancelCause(t.Context())
+			defer cancel(nil)
+			interrupted := make(chan struct{})
+			messages := 0
+			err, cause := peer.Serve(ctx, dma.NewSpace("test", dma.NewFiles()), func() { close(interrupted) }, func() error {
+				if messages++; messages < 3 {
+					return nil
+				}
+				if c.next != nil {
+					return c.next
+				}
+				cancel(enough)
+				<-interrupted
+				return boom
+			})
+			if !errors.Is(err, c.err) || !errors.Is(cause, c.cause) || messages != 3 {
+				t.Errorf("%v, %v after %d messages, want %v, %v", err, cause, messages, c.err, c.cause)
+			}
+		})
+	}
+}
+
+// A peer that is refused for ever writes no more to the log than this.
+func TestRefusalsAreBounded(t *testing.T) {
+	var log strings.Builder
+	r := peer.Refusals{Log: slog.New(slog.NewTextHandler(&log, nil)), Protocol: "test"}
+	r.End()
+	testkit.Equal(t, "log of nothing", log.String(), "")
+	for range peer.MaxRefusalLogs + 5 {
+		r.Refused(slog.LevelWarn, "PLEASE", "error", errors.New("no"))
+	}
+	r.End()
+	testkit.Equal(t, "lines", strings.Count(log.String(), "\n"), peer.MaxRefusalLogs+1)
+	for _, want := range []string{`level=WARN msg="test request refused" request=PLEASE error=no`,
+		`msg="more test requests were refused than logged" count=5`} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("no %s in\n%s", want, log.String())
+		}
+	}
+}
+
+// What comes over a socket arrives with its descriptors; too many, or an end, is an error.
+func TestSocketCarriesDescriptors(t *testing.T) {
+	testkit.CheckFDs(t)
+	a, b := testkit.SocketPair(t)
+	defer a.Close()
+	bad := errors.New("bad message")
+	from, to := peer.Socket{UnixConn: a}, peer.Socket{UnixConn: b, MaxFDs: 2, Bad: bad}
+	defer to.Close()
+	file := int(testkit.Memfd(t, 1).Fd())
+	var fds scm.FDs
+	read := func(want string, n int) error {
+		t.Helper()
+		buf := make([]byte, 10)
+		k, err := to.ReadFDs(buf, &fds)
+		if string(buf[:k]) != want || fds.Len() != n {
+			t.Errorf("%q with %d descriptors, want %q with %d", buf[:k], fds.Len(), want, n)
+		}
+		fds.Close()
+		return err
+	}
+	testkit.OK(t, from.WriteFDs([]byte("none"), nil))
+	testkit.OK(t, read("none", 0))
+	testkit.OK(t, from.WriteFDs([]byte("two"), []int{file, file}))
+	testkit.OK(t, read("two", 2))
+	testkit.OK(t, from.WriteFDs([]byte("nine"), []int{file, file, file, file, file, file, file, file, file}))
+	if err := read("nine", 2); !errors.Is(err, bad) || !strings.Contains(err.Error(), "2 descriptors") {
+		t.Errorf("nine descriptors: %v", err)
+	}
+	testkit.OK(t, from.Close())
+	if err := read("", 0); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v", err)
+	}
+	if err := from.WriteFDs([]byte("more"), nil); err == nil {
+		t.Error("written after the end")
+	}
+	testkit.OK(t, to.Close())
+	if err := read("", 0); err == nil {
+		t.Error("read after the end")
+	}
+}
+
+func TestWrap(t *testing.T) {
+	if err := peer.Wrap(nil, "ring %d", 3); err != nil {
+		t.Error(err)
+	}
+	err := peer.Wrap(io.EOF, "ring %d", 3)
+	if testkit.Equal(t, "error", err.Error(), "ring 3: EOF"); !errors.Is(err, io.EOF) {
+		t.Error("not the error that was wrapped")
+	}
+}

@@ -1,0 +1,273 @@
+// Package peertest is what the tests of vhostuser and vfiouser share: a device that writes down
+// what it is told, its memory and log, and connections that are served.
+package peertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// Rig is the memory and the log of a device under test, and what the device was told. When the test
+// ends, nothing may be mapped, nothing may have been wrong, and Disconnected must have been the
+// last call.
+type Rig struct {
+	T     testing.TB
+	Space *dma.Space
+	Files *dma.Files
+	Logs  Logs
+
+	mu    sync.Mutex
+	calls []string
+	last  string // the method that was called last
+	wrong []string
+	fail  map[string]error // by method name
+	hook  func(method string)
+}
+
+// NewRig makes one.
+func NewRig(t testing.TB) *Rig {
+	t.Helper()
+	files := dma.NewFiles()
+	r := &Rig{T: t, Space: dma.NewSpace("test", files), Files: files, fail: map[string]error{}}
+	t.Cleanup(r.check)
+	return r
+}
+
+func (r *Rig) check() {
+	r.T.Helper()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, w := range r.wrong {
+		r.T.Errorf("device: %s", w)
+	}
+	if r.last != "" && r.last != "Disconnected" {
+		r.T.Errorf("device: Disconnected was not the last call: %q", r.calls)
+	}
+	testkit.Equal(r.T, "regions that are left", len(r.Space.Regions()), 0)
+	testkit.Equal(r.T, "files that are mapped", r.Files.Len(), 0)
+}
+
+// Log returns a logger whose lines are in Logs.
+func (r *Rig) Log() *slog.Logger { return slog.New(slog.NewTextHandler(&r.Logs, nil)) }
+
+// Note writes a call down, and returns the error that the method is to return.
+func (r *Rig) Note(method, format string, args ...any) error {
+	r.mu.Lock()
+	hook := r.hook
+	r.mu.Unlock()
+	if hook != nil {
+		hook(method)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls, r.last = append(r.calls, method+fmt.Sprintf(format, args...)), method
+	return r.fail[method]
+}
+
+// OnCall has f called with the name of each method that is called; nil ends that.
+func (r *Rig) OnCall(f func(method string)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.hook = f
+}
+
+// FailWith has a method return an error, or no longer.
+func (r *Rig) FailWith(method string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.fail[method] = err
+}
+
+// Fails returns the error that a method is to return.
+func (r *Rig) Fails(method string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.fail[method]
+}
+
+// Errorf fails the test, when it ends, for a call that no device may get.
+func (r *Rig) Errorf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrong = append(r.wrong, fmt.Sprintf(format, args...))
+}
+
+// ClearErrors drops what Errorf has recorded, in a test that expects it.
+func (r *Rig) ClearErrors() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wrong = nil
+}
+
+// Take returns what was called since the last Take.
+func (r *Rig) Take() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	calls := r.calls
+	r.calls = nil
+	return calls
+}
+
+// WantCalls fails the test if other calls were made since the last Take.
+func (r *Rig) WantCalls(want ...string) {
+	r.T.Helper()
+	if got := r.Take(); !slices.Equal(got, want) {
+		r.T.Errorf("device was told\n  %s\nwant\n  %s", strings.Join(got, "\n  "), strings.Join(want, "\n  "))
+	}
+}
+
+// ByteAt reads a byte of the memory as the device does.
+func (r *Rig) ByteAt(iova uint64) (byte, error) {
+	defer r.Space.Leave(r.Space.Enter())
+	segs, err := r.Space.Translate(nil, iova, 1, dma.Read)
+	if err != nil {
+		return 0, err
+	}
+	var b [1]byte
+	_, err = dma.NewCopier().Read(b[:], segs)
+	return b[0], err
+}
+
+// SetByteAt writes a byte of the memory as the device does.
+func (r *Rig) SetByteAt(iova uint64, v byte) error {
+	defer r.Space.Leave(r.Space.Enter())
+	segs, err := r.Space.Translate(nil, iova, 1, dma.Write)
+	if err != nil {
+		return err
+	}
+	_, err = dma.NewCopier().Write(segs, []byte{v})
+	return err
+}
+
+// WantError fails the test, which goes on, if the error of a thing is another than this, or none.
+func WantError(t testkit.T, what string, err, want error) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s: error %v, want %v", what, err, want)
+	}
+}
+
+// Script is a fuzzer's bytes, from which a session is played.
+type Script []byte
+
+// Next takes a byte; there are zeros at the end.
+func (s *Script) Next() byte {
+	if len(*s) == 0 {
+		return 0
+	}
+	b := (*s)[0]
+	*s = (*s)[1:]
+	return b
+}
+
+// Play has step send one message after the other until the script is at its end or Serve has ended,
+// reads all answers, and hangs up. It fails the test if Serve ends with an error that is none of
+// these.
+func (s *Script) Play(t testing.TB, sock *net.UnixConn, served *Served, step func() error, errs ...error) {
+	t.Helper()
+	drained := make(chan struct{})
+	go func() { // the answers, so that Serve does not block in a write
+		defer close(drained)
+		_, _ = io.Copy(io.Discard, sock)
+	}()
+	for len(*s) > 0 {
+		if err := step(); err != nil {
+			break // Serve has ended
+		}
+	}
+	_ = sock.CloseWrite()
+	err := served.Wait()
+	if err != nil && !slices.ContainsFunc(errs, func(e error) bool { return errors.Is(err, e) }) {
+		t.Errorf("Serve: %v", err)
+	}
+	<-drained
+	_ = sock.Close()
+}
+
+// Logs keeps log lines.
+type Logs struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *Logs) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *Logs) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// ErrStop is why Stop ends a connection.
+var ErrStop = errors.New("stopped by the test")
+
+// Served is a connection that is served. If the test has not waited for its end, the test's end is
+// that the peer hangs up, which must be no error.
+type Served struct {
+	Cancel context.CancelCauseFunc
+	t      testing.TB
+	hangUp func() error
+	result chan error
+	waited bool
+}
+
+// Serve runs serve on a goroutine of its own; hangUp closes the peer's end.
+func Serve(t testing.TB, serve func(context.Context) error, hangUp func() error) *Served {
+	t.Helper()
+	ctx, cancel := context.WithCancelCause(context.Background())
+	c := &Served{Cancel: cancel, t: t, hangUp: hangUp, result: make(chan error, 1)}
+	go func() { c.result <- serve(ctx) }()
+	t.Cleanup(func() {
+		if c.waited {
+			_ = hangUp()
+		} else if err := c.HangUp(); err != nil {
+			t.Errorf("Serve, after the peer hung up: %v", err)
+		}
+	})
+	return c
+}
+
+// HangUp closes the peer's end and returns the error of serve.
+func (c *Served) HangUp() error {
+	_ = c.hangUp()
+	return c.Wait()
+}
+
+// Wait returns the error of serve.
+func (c *Served) Wait() error {
+	c.waited = true
+	err := <-c.result
+	c.Cancel(nil)
+	return err
+}
+
+// WantEnd waits for the end of serve, and fails the test if its error is another.
+func (c *Served) WantEnd(want error) {
+	c.t.Helper()
+	if err := c.Wait(); !errors.Is(err, want) {
+		c.t.Errorf("Serve: %v, want %v", err, want)
+	}
+}
+
+// Stop ends the connection with ErrStop.
+func (c *Served) Stop() {
+	c.t.Helper()
+	c.Cancel(ErrStop)
+	c.WantEnd(ErrStop)
+}

@@ -1,0 +1,63 @@
+package peer
+
+import (
+	"fmt"
+	"io"
+	"net"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
+)
+
+// Socket receives and sends a stream of bytes and the descriptors that come with it. One goroutine
+// receives and one sends at a time.
+type Socket struct {
+	*net.UnixConn
+	MaxFDs int   // how many descriptors one message may carry, scm.MaxFDs at most
+	Bad    error // what errors wrap that are about descriptors
+	oob    [16 + 4*scm.MaxFDs]byte
+}
+
+// ReadFDs reads what there is, at most b, and the descriptors that come with it, whatever error it
+// returns: io.EOF at the end of the stream.
+//
+// There is space for the control message of MaxFDs descriptors and no more: the kernel drops the
+// rest and sets MSG_CTRUNC. (A struct cmsghdr is 16 bytes on 64-bit machines, descriptors 4; more
+// than needed is no harm.)
+func (s *Socket) ReadFDs(b []byte, fds *scm.FDs) (int, error) {
+	n, oobn, flags, _, err := s.ReadMsgUnix(b, s.oob[:16+4*s.MaxFDs])
+	if oobn > 0 { // before anything else: they are open now, whatever is wrong
+		if err := fds.Collect(s.oob[:oobn], s.MaxFDs); err != nil {
+			return n, fmt.Errorf("%w: %w", err, s.Bad)
+		}
+	}
+	switch {
+	case err != nil:
+		return n, err
+	case flags&unix.MSG_CTRUNC != 0:
+		return n, fmt.Errorf("more than %d descriptors with a message, or no room for them in this process: %w", s.MaxFDs,
+			s.Bad)
+	case n == 0:
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// WriteFDs writes all of b; the descriptors, which stay the caller's, go with its first byte.
+func (s *Socket) WriteFDs(b []byte, fds []int) error {
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	for len(b) > 0 {
+		n, oobn, err := s.WriteMsgUnix(b, oob, nil)
+		if err != nil {
+			return err
+		}
+		if b = b[n:]; oobn > 0 {
+			oob = nil
+		}
+	}
+	return nil
+}
