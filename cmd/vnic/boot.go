@@ -32,23 +32,24 @@ func bootCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "boot [flags] [-- COMMAND ARGS...]",
 		Short: "Boot a guest of your own, with NIC and GPU memory, and run a program in it",
-		Long: `Boot a guest of your own, with NIC and GPU memory, and run a program in it. The program comes from this machine with its
-libraries, to the same place in the guest; its streams are the command's, and so is its exit status (128 and more: a signal).
-When stdin, stdout and stderr are a terminal, it has one too. Without a command there is a shell, with these tools of this
-machine, as far as it has them:
+		Long: `Boot a guest of your own, with NIC and GPU memory, and run a program in it. The program comes from this
+machine with its libraries, to the same place in the guest; its streams are the command's, and so is its
+exit status (128 and more: a signal). When stdin, stdout and stderr are a terminal, it has one too.
+Without a command there is a shell, with these tools of this machine, as far as it has them:
 ` + indented(boot.Tools) + `
-In the guest, eth0 is the kernel's. guest0, guest1, ... are names of the guests; gateway leads to this machine: its address is
-this machine's loopback, and TCP and UDP to anywhere else goes out by this machine's sockets.
+In the guest, eth0 is the kernel's. guest0, guest1, ... are names of the guests; gateway leads to this
+machine: its address is this machine's loopback, and TCP and UDP to anywhere else goes out by this
+machine's sockets.
 
-A program that does device memory TCP opens $VNIC_DEVICE and gives it the address $VNIC_ADDR (guest1's is the name
-guest1-devmem); the Go package vnic.dev/vnic/guest does that. devmem is such a program, netcat, and always there.
-$VNIC_INDEX and $VNIC_GUESTS say which guest it is.
+A program that does device memory TCP opens $VNIC_DEVICE and gives it the address $VNIC_ADDR (guest1's is
+the name guest1-devmem); the Go package vnic.dev/vnic/guest does that. devmem is such a program, netcat,
+and always there. $VNIC_INDEX and $VNIC_GUESTS say which guest it is.
 
-With --nic gve a program in any language can use Linux's own devmem sockets on eth0, with its addresses. Its GPU memory comes
-from the socket $VNIC_GPU (AF_UNIX, SOCK_SEQPACKET): send a size in bytes, a uint64_t, and receive an int, 0 or an errno, with a
-dma-buf as SCM_RIGHTS: for bind-rx, bind-tx and mmap. The NIC takes that memory for the GPU's until the program closes the
-socket or ends. Example, sender and receiver in C: devmem.c, in share/doc/vnic/examples
-beside bin, and in guest/docs of the source.`,
+With --nic gve a program in any language can use Linux's own devmem sockets on eth0, with its addresses.
+Its GPU memory comes from the socket $VNIC_GPU (AF_UNIX, SOCK_SEQPACKET): send a size in bytes, a
+uint64_t, and receive an int, 0 or an errno, with a dma-buf as SCM_RIGHTS: for bind-rx, bind-tx and mmap.
+The NIC takes that memory for the GPU's until the program closes the socket or ends. Example, sender and
+receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/docs of the source.`,
 		Example: `  vnic boot                                   a shell
   vnic boot -- ./test --all                   a program, its status is vnic's
   vnic boot --nic gve -- ip address           on the kernel's own devmem TCP

@@ -20,8 +20,8 @@ func cacheCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cache",
 		Short: "List what the cache keeps (QEMU, kernels, images, tools), or remove some of it",
-		Long: `List what the cache keeps, or remove some of it: QEMU and guest kernels that were fetched, guest images that were
-built from them, and tools. What is removed and needed again is fetched or built again.`,
+		Long: `List what the cache keeps, or remove some of it: QEMU and guest kernels that were fetched, guest images
+that were built from them, and tools. What is removed and needed again is fetched or built again.`,
 		Example: `  vnic cache ls              what is there, how large, and when it was last used
   vnic cache rm images       remove all of a kind
   vnic cache rm --all        remove everything that is not in use`,
@@ -43,8 +43,8 @@ func cacheListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ls",
 		Short: "List what the cache keeps",
-		Long: `List what the cache keeps: names as 'vnic cache rm' takes them, what each takes up, and when it was last used (tools: when
-they were made).`,
+		Long: `List what the cache keeps: names as 'vnic cache rm' takes them, what each takes up, and when it was last
+used (tools: when they were made).`,
 		Example: `  vnic cache ls
   vnic cache ls --json | jq .bytes`,
 		Args: cobra.NoArgs,
@@ -71,8 +71,8 @@ func cacheRemoveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Remove some of the cache",
-		Long: `Remove some of the cache: by name, by what a name begins with, or by kind (qemu, kernel, images, programs, tools, tmp).
-What a running vnic or QEMU uses stays. Links are removed, not what they lead to.`,
+		Long: `Remove some of the cache: by name, by what a name begins with, or by kind (qemu, kernel, images, programs,
+tools, tmp). What a running vnic or QEMU uses stays. Links are removed, not what they lead to.`,
 		Example: `  vnic cache rm images kernel
   vnic cache rm images/2445763a
   vnic cache rm --all`,

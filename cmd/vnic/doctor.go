@@ -18,8 +18,8 @@ func doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this machine has, what is missing, and what a run will download and need",
-		Long: `Say what this machine has, what is missing, and what a run will download and need. Nothing is changed, no guest is
-started, and the network is not used.`,
+		Long: `Say what this machine has, what is missing, and what a run will download and need. Nothing is changed, no
+guest is started, and the network is not used.`,
 		Example: `  vnic doctor
   vnic doctor --json
   vnic doctor --kernel bzImage --modules lib/modules   would these do?`,

@@ -70,7 +70,7 @@ func TestGoldenOfGuests(t *testing.T) {
 		func(e *testscript.Env) { e.Setenv(assets.EnvCache, dir) }))
 }
 
-// TestGoldenHasEveryCommand holds that no command is without a golden help.
+// TestGoldenHasEveryCommand holds that no command is without a golden help, and no line of one too wide.
 func TestGoldenHasEveryCommand(t *testing.T) {
 	script, err := os.ReadFile("testdata/golden/help.txtar")
 	testkit.OK(t, err)
@@ -79,6 +79,14 @@ func TestGoldenHasEveryCommand(t *testing.T) {
 	walk = func(c *cobra.Command) {
 		if line := "> " + c.CommandPath() + " --help\n"; !strings.Contains(golden, line) {
 			t.Errorf("no golden help of '%s'", c.CommandPath())
+		}
+		var help strings.Builder
+		c.SetOut(&help)
+		testkit.OK(t, c.Help())
+		for l := range strings.Lines(help.String()) {
+			if len(l) > 121 && !strings.HasPrefix(c.CommandPath(), "vnic completion") { // cobra's texts
+				t.Errorf("%s --help: %d columns: %s", c.CommandPath(), len(l)-1, l)
+			}
 		}
 		for _, sub := range c.Commands() {
 			walk(sub)

@@ -16,8 +16,8 @@ func imageCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "image",
 		Short: "Write guest images, and the guests' tools, to files for QEMUs and guests of your own",
-		Long: `Write what guests of vnic consist of to files: a kernel and an initrd to boot by a QEMU of your own, on a NIC of 'vnic serve';
-or the tools alone, for a guest or a root file system of your own.`,
+		Long: `Write what guests of vnic consist of to files: a kernel and an initrd to boot by a QEMU of your own, on a
+NIC of 'vnic serve'; or the tools alone, for a guest or a root file system of your own.`,
 		Example: `  vnic image build                     ./guest: a kernel and an initrd, with a shell
   vnic image build -- ./test --all     the same that runs a program of yours, and powers off
   vnic image export                    the tools: ./devmem, one static program`,
@@ -37,21 +37,24 @@ func imageBuildCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "build [flags] [-- COMMAND ARGS...]",
 		Short: "Write a guest image: kernel and initrd for a QEMU of your own",
-		Long: `Write a guest image for a QEMU of your own, on a NIC of 'vnic serve': a directory with kernel, initrd, append (the kernel's command
-line) and a README with the flags for QEMU. The guest is that of 'vnic boot': the kernel drives eth0, and the program comes from
-this machine with its libraries. It runs on the serial line, and with its end the guest powers off; without a command there is a
-shell. eth0 gets its address by DHCP from vnic serve's gateway; the guest at port0 is guest0, and so on.
+		Long: `Write a guest image for a QEMU of your own, on a NIC of 'vnic serve': a directory with kernel, initrd,
+append (the kernel's command line) and a README with the flags for QEMU. The guest is that of 'vnic boot':
+the kernel drives eth0, and the program comes from this machine with its libraries. It runs on the serial
+line, and with its end the guest powers off; without a command there is a shell. eth0 gets its address by
+DHCP from vnic serve's gateway; the guest at port0 is guest0, and so on.
 
-Programs for guests of vnic boot run as they are: devmem, those that use the Go package vnic.dev/vnic/guest, and on gve C programs that
-get GPU memory at $VNIC_GPU. $VNIC_INDEX is the port's number; how many guests there are you tell them by --env VNIC_GUESTS=N. On
-virtio they drive the NIC themselves: eth0 is gone when the first of them starts, unless QEMU gives the guest a second NIC.
+Programs for guests of vnic boot run as they are: devmem, those that use the Go package
+vnic.dev/vnic/guest, and on gve C programs that get GPU memory at $VNIC_GPU. $VNIC_INDEX is the port's
+number; how many guests there are you tell them by --env VNIC_GUESTS=N. On virtio they drive the NIC
+themselves: eth0 is gone when the first of them starts, unless QEMU gives the guest a second NIC.
 
 The same flags, files and kernel give the same image, byte for byte.`,
 		Example: `  vnic image build                            to ./guest, with a shell
   vnic image build --nic gve -o out           for a gVNIC: the kernel's own devmem TCP
   vnic image build --copy data:/data -- ./test /data
   vnic image build --kernel bzImage --modules lib
-  qemu-system-x86_64 FLAGS -kernel guest/kernel -initrd guest/initrd -append "$(cat guest/append)" -nographic -no-reboot`,
+  qemu-system-x86_64 FLAGS -kernel guest/kernel -initrd guest/initrd ` +
+			`-append "$(cat guest/append)" -nographic -no-reboot`,
 		Args: programArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			g := &o.Guest
@@ -102,13 +105,15 @@ func imageExportCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "export",
 		Short: "Write the guests' tools: one static program, for guests of your own",
-		Long: `Write the guests' tools: one static program for Linux on x86-64, to be copied into a guest or a root file system of your own.
-It is the tool that it is called by: devmem, netcat for device memory TCP; called by another name, the first argument says which:
-'devmem', or 'gpusocket', which gives GPU memory to programs in any language.
+		Long: `Write the guests' tools: one static program for Linux on x86-64, to be copied into a guest or a root file
+system of your own. It is the tool that it is called by: devmem, netcat for device memory TCP; called by
+another name, the first argument says which: 'devmem', or 'gpusocket', which gives GPU memory to programs
+in any language.
 
-In the guest, devmem takes a NIC of 'vnic serve' and the GPU beside it. On virtio it drives the NIC itself and takes it from the
-kernel's driver: give the guest another NIC (or eth0 is gone) and the module uio_pci_generic. On gve it uses the kernel's own
-devmem TCP, on the interface that -f names. It runs as root; --list says what else it needs.`,
+In the guest, devmem takes a NIC of 'vnic serve' and the GPU beside it. On virtio it drives the NIC itself
+and takes it from the kernel's driver: give the guest another NIC (or eth0 is gone) and the module
+uio_pci_generic. On gve it uses the kernel's own devmem TCP, on the interface that -f names. It runs as
+root; --list says what else it needs.`,
 		Example: `  vnic image export                        to ./devmem
   vnic image export -o rootfs/bin/devmem   into a root file system
   vnic image export -o - | ssh guest 'cat > /bin/devmem; chmod +x /bin/devmem'

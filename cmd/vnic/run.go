@@ -34,8 +34,9 @@ func runCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Send a buffer from the GPU of one guest to the GPU of another, and prove where its bytes went",
-		Long: `Send a buffer from the GPU of one guest to the GPU of another, and prove where its bytes went. In mode devmem the NICs
-read and write GPU memory; in mode copy payload goes through guest RAM, as without Device Memory TCP.`,
+		Long: `Send a buffer from the GPU of one guest to the GPU of another, and prove where its bytes went. In mode
+devmem the NICs read and write GPU memory; in mode copy payload goes through guest RAM, as without Device
+Memory TCP.`,
 		Example: `  vnic run                          two QEMU guests, 256 MiB, devmem against copy
   vnic run --nic gve                the same, but driver and TCP stack are the kernel's
   vnic run --nic gve,virtio         from the kernel's stack to ours

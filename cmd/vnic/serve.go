@@ -51,10 +51,11 @@ func serveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve NICs, with their GPUs, to a QEMU of your own",
-		Long: `Serve NICs, with their GPUs, to a QEMU of your own, until interrupted. It prints what QEMU is to be given. A QEMU that hangs
-up may be followed by the next, and finds the GPU's memory as it was; a vnic that is started anew has new GPUs, so start QEMU anew
-as well: it warns of a QEMU that has memory of an earlier one. A gateway gives guests addresses by DHCP, names, and a way out: port0, port1, ... are guests, gateway is this machine. For
-management software vnic serve keeps to QEMU's conventions of backend programs.`,
+		Long: `Serve NICs, with their GPUs, to a QEMU of your own, until interrupted. It prints what QEMU is to be given.
+A QEMU that hangs up may be followed by the next, and finds the GPU's memory as it was; a vnic that is
+started anew has new GPUs, so start QEMU anew as well: it warns of a QEMU that has memory of an earlier
+one. A gateway gives guests addresses by DHCP, names, and a way out: port0, port1, ... are guests, gateway
+is this machine. For management software vnic serve keeps to QEMU's conventions of backend programs.`,
 		Example: `  vnic serve --socket-path /tmp/vnic.sock                        one virtio NIC
   vnic serve --socket-path /tmp/vnic%d.sock --ports 2            two on one switch
   vnic serve --socket-path /tmp/vnic.sock --nic gve              a gVNIC, by vfio-user

@@ -49,5 +49,5 @@ See '{{.CommandPath}} COMMAND --help' for the flags of a command.{{else}}
   {{.UseLine}}{{end}}{{if .HasAvailableLocalFlags}}
 
 Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
+{{.LocalFlags.FlagUsagesWrapped 120 | trimTrailingWhitespaces}}{{end}}
 `
