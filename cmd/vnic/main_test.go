@@ -215,9 +215,9 @@ func TestDoctorSaysWhatARunNeeds(t *testing.T) {
 		{Name: "kvm", State: assets.Worse, Value: "none", Fix: "slower"},
 		{Name: "space", State: assets.Lacking, Value: "1 MB", Fix: "free some"}}
 	for want, rep := range map[string]qemu.Report{
-		"ready: 'vnic run' needs no download, and 1024 MB of memory": {Ready: true,
-			MemoryBytes: 1 << 30},
-		"ready: the first 'vnic run' downloads 60 MB, keeps 200 MB in the cache, and needs 1024 MB of memory": {CanFetch: true, DownloadBytes: 60 << 20, DiskBytes: 200 << 20, MemoryBytes: 1 << 30},
+		"ready: 'vnic run' needs no download, and 1024 MB of memory": {Ready: true, MemoryBytes: 1 << 30},
+		"ready: the first 'vnic run' downloads 60 MB, keeps 200 MB in the cache, and needs 1024 MB of memory": {
+			CanFetch: true, DownloadBytes: 60 << 20, DiskBytes: 200 << 20, MemoryBytes: 1 << 30},
 		"not ready for QEMU guests": {},
 	} {
 		rep.Facts = facts

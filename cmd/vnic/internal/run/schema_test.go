@@ -113,9 +113,9 @@ func validReport(t *testing.T, rep *Report) {
 func sample() *Report {
 	cpu, ratio := 4.25, 2.0
 	r := Run{Mode: "devmem", Bytes: 268435456, Seconds: 1.05, SHA256Match: true, SHA256: strings.Repeat("0a", 32),
-		PayloadBytesDevice: 268435456,
-		HeaderBytes:        323680, CopyEngineBytes: 268435456, GuestCPUSeconds: &cpu, GuestCPU: &CPU{User: 3, System: 1, IRQ: 0.25},
-		TX: Where{Device: 268435456}, RX: Where{Device: 268435456}, Seed: 7, Rounds: 1, Fragments: 67000,
+		PayloadBytesDevice: 268435456, HeaderBytes: 323680, CopyEngineBytes: 268435456, GuestCPUSeconds: &cpu,
+		GuestCPU: &CPU{User: 3, System: 1, IRQ: 0.25},
+		TX:       Where{Device: 268435456}, RX: Where{Device: 268435456}, Seed: 7, Rounds: 1, Fragments: 67000,
 		Audit: &AuditCount{BytesScanned: 1 << 30},
 		Hold:  &Hold{Tokens: 16384, Stalls: 1}}
 	c := r
