@@ -123,7 +123,9 @@ func TestMistakesLeaveNothing(t *testing.T) {
 	for want, change := range map[string]func(*BuildOptions){
 		"no such file or directory: make its directory": func(o *BuildOptions) { o.Dir += "/no/where" },
 		"it is not a directory":                         func(o *BuildOptions) { o.Dir = o.Guest.Fetch.Kernel },
-		"no such file on this machine":                  func(o *BuildOptions) { o.Guest.Command = []string{"/no/such/program"} },
+		"no such file on this machine": func(o *BuildOptions) {
+			o.Guest.Command = []string{"/no/such/program"}
+		},
 		"not a bzImage": func(o *BuildOptions) {
 			o.Guest.Fetch.Kernel = strings.TrimSuffix(o.Guest.Copies[0], ":/data")
 		},
