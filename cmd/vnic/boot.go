@@ -23,11 +23,10 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 
 func bootCommand() *cobra.Command {
 	var (
-		memory, gpuMemory = bytesFlag(512 << 20), bytesFlag(256 << 20)
-		verbose           bool
-		dump              pcap.Options
-		show              = stat.Options{Command: "boot"}
-		o                 boot.Options
+		verbose bool
+		dump    pcap.Options
+		show    = stat.Options{Command: "boot"}
+		o       = boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}
 	)
 	c := &cobra.Command{
 		Use:   "boot [flags] [-- COMMAND ARGS...]",
@@ -59,20 +58,15 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 		Args: programArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Command = args
-			o.Memory, o.GPUMemory = uint64(memory), uint64(gpuMemory)
 			if dump.File == "-" {
 				return usagef(c, "--pcap -: stdout is the program's: name a file")
 			}
 			if err := errors.Join(o.Check(), dump.Check(false), show.Check()); err != nil {
-				return usageError{c.CommandPath(), err}
-			}
-			level := slog.LevelError
-			if verbose {
-				level = slog.LevelDebug
+				return misuse(c, err)
 			}
 			ui := newUI(c.ErrOrStderr(), false)
 			defer ui.done()
-			o.Log = slog.New(slog.NewTextHandler(ui, &slog.HandlerOptions{Level: level}))
+			o.Log = logTo(ui, slog.LevelError, verbose)
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Note, o.Stage = ui.note, ui.doingNow
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
@@ -87,14 +81,10 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			if r := look.capture.Report(); r != nil && (r.Missed > 0 || verbose) {
 				ui.note("%v", r)
 			}
-			var use *boot.UseError
-			switch {
-			case errors.As(err, &use):
-				return usageError{c.CommandPath(), err}
-			case err == nil && status != 0:
+			if err == nil && status != 0 {
 				return exitStatus(status)
 			}
-			return err
+			return ofProgram(c, err)
 		},
 	}
 	f := c.Flags()
@@ -106,8 +96,8 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 		"HOST:GUEST, a file or directory for the guests, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
 	f.IntVar(&o.CPUs, "cpus", 1, "CPUs of each guest")
-	f.Var(&memory, "memory", "RAM of each guest")
-	f.Var(&gpuMemory, "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
+	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
+	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
@@ -131,6 +121,14 @@ func programArgs(c *cobra.Command, args []string) error {
 		return fmt.Errorf("unknown command %q: a program for the guest stands behind --", args[0])
 	}
 	return nil
+}
+
+// ofProgram is an error of a command that has looked for a program and files: it may be wrong use.
+func ofProgram(c *cobra.Command, err error) error {
+	if use := new(boot.UseError); errors.As(err, &use) {
+		return misuse(c, err)
+	}
+	return err
 }
 
 // indented puts words into lines of a help text.

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -32,8 +31,8 @@ that were built from them, and tools. What is removed and needed again is fetche
 	return c
 }
 
-func cacheFlag(f *pflag.FlagSet, o *assets.Options) {
-	f.StringVar(&o.CacheDir, "cache", "",
+func cacheFlag(f *pflag.FlagSet, dir *string) {
+	f.StringVar(dir, "cache", "",
 		"cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
 }
 
@@ -61,7 +60,7 @@ used (tools: when they were made).`,
 	}
 	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
-	cacheFlag(c.Flags(), &o)
+	cacheFlag(c.Flags(), &o.CacheDir)
 	return c
 }
 
@@ -104,7 +103,7 @@ tools, tmp). What a running vnic or QEMU uses stays. Links are removed, not what
 	}
 	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&everything, "all", false, "remove everything that is not in use")
-	cacheFlag(c.Flags(), &o)
+	cacheFlag(c.Flags(), &o.CacheDir)
 	return c
 }
 
@@ -126,9 +125,7 @@ func printCacheJSON(w io.Writer, dir string, list []assets.CacheEntry) error {
 	if list == nil {
 		list = []assets.CacheEntry{}
 	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(struct {
+	return printJSON(w, struct {
 		Cache   string              `json:"cache"`
 		Bytes   int64               `json:"bytes"`
 		Entries []assets.CacheEntry `json:"entries"`

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -27,9 +26,7 @@ guest is started, and the network is not used.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			rep := qemu.Doctor(c.Context(), o)
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(rep)
+				return printJSON(c.OutOrStdout(), rep)
 			}
 			return printDoctor(c.OutOrStdout(), rep)
 		},

@@ -72,8 +72,7 @@ func TestGoldenOfGuests(t *testing.T) {
 
 // TestGoldenHasEveryCommand holds that no command is without a golden help, and no line of one too wide.
 func TestGoldenHasEveryCommand(t *testing.T) {
-	script, err := os.ReadFile("testdata/golden/help.txtar")
-	testkit.OK(t, err)
+	script := testkit.Must(os.ReadFile("testdata/golden/help.txtar"))(t)
 	_, golden, _ := strings.Cut(string(script), "-- golden --\n")
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
@@ -111,8 +110,7 @@ func TestGoldenDropReasons(t *testing.T) {
 	if *update {
 		testkit.OK(t, os.WriteFile(file, []byte(got), 0o644))
 	}
-	want, err := os.ReadFile(file)
-	testkit.OK(t, err)
+	want := testkit.Must(os.ReadFile(file))(t)
 	if got != string(want) {
 		t.Errorf("drop reasons are now\n%snot\n%s", got, want)
 	}
@@ -124,12 +122,9 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 	dir, err := filepath.Abs(dir) // the working directory is a command's: see inProcess
 	testkit.OK(t, err)
 	// Not in $TMPDIR: its name shows in what is quoted, and in the directories of an image.
-	work, err := os.MkdirTemp("/tmp", "vnic-golden")
-	testkit.OK(t, err)
+	work := testkit.Must(os.MkdirTemp("/tmp", "vnic-golden"))(t)
 	t.Cleanup(func() {
-		if err := os.RemoveAll(work); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, os.RemoveAll(work))
 	})
 	commands := map[string]func(*transcript, []string){
 		"says": (*transcript).says, "unread": (*transcript).unread, "begin": (*transcript).begin,

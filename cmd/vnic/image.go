@@ -1,12 +1,10 @@
 package main
 
 import (
-	"errors"
 	"log/slog"
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/image"
 	"vnic.dev/vnic/lab"
@@ -30,9 +28,8 @@ NIC of 'vnic serve'; or the tools alone, for a guest or a root file system of yo
 
 func imageBuildCommand() *cobra.Command {
 	var (
-		memory  = bytesFlag(512 << 20)
 		verbose bool
-		o       image.BuildOptions
+		o       = image.BuildOptions{Guest: boot.Options{Memory: 512 << 20}}
 	)
 	c := &cobra.Command{
 		Use:   "build [flags] [-- COMMAND ARGS...]",
@@ -58,28 +55,18 @@ The same flags, files and kernel give the same image, byte for byte.`,
 		Args: programArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			g := &o.Guest
-			g.Command, g.Memory = args, uint64(memory)
-			g.Guests, g.CPUs, g.MTU = 1, 1, 1500
+			g.Command, g.Guests, g.CPUs, g.MTU = args, 1, 1, 1500
 			if o.Dir == "" {
 				return usagef(c, "-o: no name of a directory")
 			}
 			if err := g.Check(); err != nil {
-				return usageError{c.CommandPath(), err}
-			}
-			level := slog.LevelError
-			if verbose {
-				level = slog.LevelDebug
+				return misuse(c, err)
 			}
 			ui := newUI(c.ErrOrStderr(), false)
 			defer ui.done()
-			g.Log = slog.New(slog.NewTextHandler(ui, &slog.HandlerOptions{Level: level}))
+			g.Log = logTo(ui, slog.LevelError, verbose)
 			g.Fetch.Log, g.Fetch.Progress, g.Note = g.Log, ui.fetch, ui.note
-			err := image.Build(c.Context(), o, c.OutOrStdout())
-			var use *boot.UseError
-			if errors.As(err, &use) {
-				return usageError{c.CommandPath(), err}
-			}
-			return err
+			return ofProgram(c, image.Build(c.Context(), o, c.OutOrStdout()))
 		},
 	}
 	f := c.Flags()
@@ -90,7 +77,7 @@ The same flags, files and kernel give the same image, byte for byte.`,
 	f.StringArrayVar(&o.Guest.Copies, "copy", nil,
 		"HOST:GUEST, a file or directory for the guest, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Guest.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
-	f.Var(&memory, "memory", "RAM that the guest will have at least: files may take up a third of it")
+	f.Var((*bytesFlag)(&o.Guest.Memory), "memory", "RAM that the guest will have at least: files may take up a third of it")
 	f.StringVar(&o.Guest.Append, "append", "", "words for the kernel's command line")
 	kernelFlags(f, &o.Guest.Fetch)
 	f.BoolVar(&o.Guest.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
@@ -100,7 +87,6 @@ The same flags, files and kernel give the same image, byte for byte.`,
 
 func imageExportCommand() *cobra.Command {
 	var list bool
-	var cache assets.Options
 	var o image.ExportOptions
 	c := &cobra.Command{
 		Use:   "export",
@@ -132,7 +118,6 @@ root; --list says what else it needs.`,
 				return usagef(c, "-o -: a program is not for a terminal: redirect it, or name a file")
 			}
 			o.Stdout = out
-			o.CacheDir = cache.CacheDir
 			return image.Export(c.Context(), o)
 		},
 	}
@@ -141,6 +126,6 @@ root; --list says what else it needs.`,
 	f.StringVarP(&o.File, "output", "o", "devmem", "file to write; -: stdout")
 	f.BoolVar(&o.Force, "force", false, "replace the file if there is one")
 	f.BoolVar(&list, "list", false, "list the tools, and what they need in a guest")
-	cacheFlag(f, &cache)
+	cacheFlag(f, &o.CacheDir)
 	return c
 }

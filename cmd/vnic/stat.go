@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -37,9 +36,7 @@ vnic has a socket for it in a directory of its user's: $VNIC_RUNTIME_DIR, else $
 			case err != nil:
 				return err
 			case asJSON:
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(snap)
+				return printJSON(c.OutOrStdout(), snap)
 			case once:
 				return stat.Table(c.OutOrStdout(), nil, snap)
 			}

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 

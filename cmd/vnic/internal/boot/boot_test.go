@@ -71,10 +71,8 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 		o := good()
 		o.NIC, o.Guests, o.Forwards = nic, 3, []string{"udp:1:guest2:2"}
 		o.Forwards = nil // a port of the machine's
-		services, err := o.gateway()
-		testkit.OK(t, err)
-		w, err := lab.Open(o.describe(), lab.Options{Services: services})
-		testkit.OK(t, err)
+		services := testkit.Must(o.gateway())(t)
+		w := testkit.Must(lab.Open(o.describe(), lab.Options{Services: services}))(t)
 		seen := map[string]bool{}
 		for _, p := range o.places(w) {
 			var c qemu.Config
@@ -104,9 +102,7 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 				}
 			}
 		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, w.Close())
 	}
 }
 
@@ -214,11 +210,8 @@ func TestInputCanBeEnded(t *testing.T) {
 	testkit.OK(t, err)
 	defer r.Close()
 	defer w.Close()
-	in, err := newInput(r)
-	testkit.OK(t, err)
-	if _, err := w.WriteString("ab"); err != nil {
-		t.Fatal(err)
-	}
+	in := testkit.Must(newInput(r))(t)
+	testkit.Must(w.WriteString("ab"))(t)
 	b := make([]byte, 8)
 	if n, err := in.Read(b); n != 2 || err != nil {
 		t.Errorf("%d, %v", n, err)
@@ -235,9 +228,7 @@ func TestInputCanBeEnded(t *testing.T) {
 	if _, err := in.Read(b); err != io.EOF {
 		t.Errorf("got %v", err)
 	}
-	if _, err := w.WriteString("c"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(w.WriteString("c"))(t)
 	if n, err := r.Read(b); n != 1 || err != nil {
 		t.Errorf("the file: %d, %v", n, err)
 	}

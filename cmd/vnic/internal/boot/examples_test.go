@@ -93,10 +93,8 @@ func TestExamplesRunInGuests(t *testing.T) {
 		"sender":   "guest/example_sender_test.go",
 		"kernel":   "devmem/kernel/example_test.go",
 	} {
-		src, err := os.ReadFile(filepath.Join(root, file))
-		testkit.OK(t, err)
-		e, err := exampleOf(file, src)
-		testkit.OK(t, err)
+		src := testkit.Must(os.ReadFile(filepath.Join(root, file)))(t)
+		e := testkit.Must(exampleOf(file, src))(t)
 		if err := e.build(t.Context(), filepath.Join(dir, name)); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
@@ -165,9 +163,7 @@ func TestExamplesThatAreNoProgramsAreRefused(t *testing.T) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	dir := t.TempDir()
-	if err := e.build(t.Context(), filepath.Join(dir, "good")); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, e.build(t.Context(), filepath.Join(dir, "good")))
 	e.source = append(e.source, "func g() { missing() }\n"...)
 	exit := (*exec.ExitError)(nil)
 	err = e.build(t.Context(), filepath.Join(dir, "bad"))

@@ -59,9 +59,7 @@ func files(t *testing.T, initrd []byte) map[string]string {
 			testkit.OK(t, err)
 			var content bytes.Buffer
 			if rec.ReaderAt != nil {
-				if _, err := io.Copy(&content, io.NewSectionReader(rec, 0, int64(rec.FileSize))); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(io.Copy(&content, io.NewSectionReader(rec, 0, int64(rec.FileSize))))(t)
 			}
 			all[rec.Name] = content.String()
 		}

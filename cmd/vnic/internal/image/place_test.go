@@ -19,8 +19,7 @@ func text(s string) content {
 func left(t *testing.T, dir string) string {
 	t.Helper()
 	var names []string
-	entries, err := os.ReadDir(dir)
-	testkit.OK(t, err)
+	entries := testkit.Must(os.ReadDir(dir))(t)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -29,8 +28,7 @@ func left(t *testing.T, dir string) string {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	testkit.OK(t, err)
+	b := testkit.Must(os.ReadFile(path))(t)
 	return string(b)
 }
 
@@ -136,8 +134,7 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 		err.Error() != "out: no space left on device: free some, or give a name elsewhere" {
 		t.Error(err)
 	}
-	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
-	testkit.OK(t, err)
+	null := testkit.Must(os.OpenFile("/dev/null", os.O_WRONLY, 0))(t)
 	gone := content{write: func(io.Writer) error { _, err := os.Open("/no/such/library.so"); return err }}
 	if err := gone.fill(null, "out"); err == nil || strings.Contains(err.Error(), "out") {
 		t.Error(err)

@@ -27,12 +27,8 @@ func TestCheckRefuses(t *testing.T) {
 	if err := o.Check(true); err == nil || !strings.Contains(err.Error(), "--json") {
 		t.Errorf("stdout twice: %v", err)
 	}
-	if err := o.Check(false); err != nil {
-		t.Error(err)
-	}
-	if err := (&Options{}).Check(true); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, o.Check(false))
+	testkit.OK(t, (&Options{}).Check(true))
 }
 
 func TestBadFileIsSaidBeforeAnythingBegins(t *testing.T) {
@@ -50,8 +46,7 @@ func TestWorldIsCaptured(t *testing.T) {
 		t.Fatal(none, err)
 	}
 	var out bytes.Buffer
-	p, err := Start(Options{File: "-", Stdout: &out}, note(t))
-	testkit.OK(t, err)
+	p := testkit.Must(Start(Options{File: "-", Stdout: &out}, note(t)))(t)
 	for _, p := range []*Pcap{none, p} {
 		w, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0), lab.Options{Services: []lab.Service{p.Service}})
 		testkit.OK(t, err)
@@ -60,9 +55,7 @@ func TestWorldIsCaptured(t *testing.T) {
 				t.Errorf("port %s: watched by %v", l.Name(), l.Tap())
 			}
 		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, w.Close())
 	}
 	if r := p.Report(); *r != (Report{File: "-"}) || fmt.Sprint(r) != "pcap: -, 0 packets, 0 not captured" {
 		t.Errorf("%+v", r)
@@ -82,9 +75,7 @@ func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	if s := <-told; !strings.Contains(s, "/dev/full") || !strings.Contains(s, "no space left") {
 		t.Error(s)
 	}
-	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, w.Close())
 	if r := p.Report(); !strings.Contains(r.Error, "no space left") || len(told) != 0 {
 		t.Errorf("%+v, told %d times more", r, len(told))
 	}

@@ -30,7 +30,7 @@ func TestProof(t *testing.T) {
 	}
 	audit := func(o *Options) { o.Audit = true }
 	ipv6 := func(o *Options) { o.Family = 6 }
-	lossy := func(o *Options) { o.Impair.Loss, o.Seed = 0.01, 1 }
+	lossy := func(o *Options) { o.Loss, o.Seed = 0.01, 1 }
 	devmem := func(o *Options) { o.Modes = o.Modes[:1] }
 	hold := func(n uint64) func(*Options) {
 		return func(o *Options) { devmem(o); o.HoldTokens = n }
@@ -100,7 +100,7 @@ func flags(o *Options) string {
 		flag  string
 	}{
 		{o.Audit, "--audit"},
-		{o.Impair.Loss > 0, fmt.Sprintf("--loss %g%%", 100*o.Impair.Loss)},
+		{o.Loss > 0, fmt.Sprintf("--loss %g%%", 100*o.Loss)},
 		{o.BindQueues > 1, fmt.Sprintf("--bind-queues %d", o.BindQueues)},
 		{o.HoldTokens > 0, fmt.Sprintf("--hold-tokens %d", o.HoldTokens)},
 		{!o.P2P, "--p2p off"},
@@ -128,7 +128,7 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 	for i := range rep.Runs {
 		r := &rep.Runs[i]
 		all := func(n uint64) bool { return n == r.Bytes } // of the payload
-		if o.Impair.Lossy() || o.HoldTokens > 1 {
+		if o.Lossy() || o.HoldTokens > 1 {
 			all = func(n uint64) bool { return n >= r.Bytes }
 		}
 		is(r.Bytes == o.Size && r.SHA256Match, "mode %s: %d bytes of %d, the digest is right: %t", r.Mode,
@@ -144,7 +144,7 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 		}
 		is(r.Mode != transfer.Devmem || o.P2P || r.BouncedBytes >= r.Bytes,
 			"%d bytes were bounced, of %d", r.BouncedBytes, r.Bytes)
-		if o.Impair.Loss > 0 {
+		if o.Loss > 0 {
 			is(r.RetransmittedBytes > 0 && r.DroppedPackets > 0,
 				"mode %s: %d bytes sent again, %d packets dropped: was the link good?",
 				r.Mode, r.RetransmittedBytes, r.DroppedPackets)
@@ -209,7 +209,7 @@ func TestProofSeesWhatIsWrong(t *testing.T) {
 		"not bounced": func(rep *Report, o *Options) {
 			o.P2P, rep.Runs[0].TX, rep.Runs[0].RX = false, rep.Runs[1].TX, rep.Runs[1].RX
 		},
-		"no loss":         func(_ *Report, o *Options) { o.Impair.Loss = 0.01 },
+		"no loss":         func(_ *Report, o *Options) { o.Loss = 0.01 },
 		"no audit":        func(rep *Report, _ *Options) { rep.Runs[0].Audit = nil },
 		"nothing scanned": func(rep *Report, _ *Options) { rep.Runs[0].Audit.BytesScanned = 0 },
 		"in guest RAM":    func(rep *Report, _ *Options) { rep.Runs[0].Audit.HitsSender = 1 },

@@ -29,8 +29,7 @@ func TestTable(t *testing.T) {
 			if *update {
 				testkit.OK(t, os.WriteFile(golden, []byte(b.String()), 0o644))
 			}
-			want, err := os.ReadFile(golden)
-			testkit.OK(t, err)
+			want := testkit.Must(os.ReadFile(golden))(t)
 			if d := cmp.Diff(string(want), b.String()); d != "" {
 				t.Error(d)
 			}
@@ -149,8 +148,7 @@ func TestPlanOfANode(t *testing.T) {
 		{1 << 30, 512 << 20, 448 << 20},
 	} {
 		o := Options{NIC: NICGVE, Size: tt.size, GPUMemory: tt.gpu}
-		p, err := o.plan()
-		testkit.OK(t, err)
+		p := testkit.Must(o.plan())(t)
 		m, _ := lab.Of(NICGVE)
 		if w := p.window(); w != tt.window || w > o.usable(m) || p.pool+p.rounds[0] > w {
 			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, o.usable(m)>>20, p)
@@ -196,7 +194,7 @@ func TestCheckOfOptions(t *testing.T) {
 		"--mtu 575":        func(o *Options) { o.MTU = 575 },
 		"--mtu 1279":       func(o *Options) { o.MTU, o.Family = 1279, 6 },
 		"--mtu 65522":      func(o *Options) { o.MTU = 65522 },
-		"--loss":           func(o *Options) { o.Impair.Loss = 1 },
+		"--loss":           func(o *Options) { o.Loss = 1 },
 		"--gpu-memory 48M": func(o *Options) { o.GPUMemory = 48 << 20 },
 		"--memory 100M":    func(o *Options) { o.Memory = 100 << 20 },
 		"--memory 262148K": func(o *Options) { o.Memory = 256<<20 + 4096 },

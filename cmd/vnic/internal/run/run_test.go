@@ -17,10 +17,10 @@ import (
 
 // options are a short run of guests in this process.
 func options(size uint64) Options {
-	return Options{NIC: NICVirtio, BindQueues: 1, Size: size, Modes: []string{transfer.Devmem, transfer.Copy}, MTU: 1500,
-		Family: 4, Memory: 512 << 20,
-		GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60,
-		Log: slog.New(slog.NewTextHandler(io.Discard, nil))}
+	o := Defaults()
+	o.Size, o.GPUMemory, o.Seed, o.InProc = size, 32<<20, 1, true
+	o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
+	return o
 }
 
 // do runs with o, and holds the report against its schema too.
@@ -28,8 +28,7 @@ func do(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
 	testkit.OK(t, o.Check())
-	rep, err := Do(t.Context(), o)
-	testkit.OK(t, err)
+	rep := testkit.Must(Do(t.Context(), o))(t)
 	validReport(t, rep)
 	return rep
 }
@@ -96,7 +95,7 @@ func TestLossIsMadeGood(t *testing.T) {
 	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			o := options(4 << 20)
-			o.Impair.Loss, o.Impair.Reorder, o.Seed = 0.01, 0.01, seed
+			o.Loss, o.Reorder, o.Seed = 0.01, 0.01, seed
 			for _, r := range do(t, o).Runs {
 				if r.RetransmittedBytes == 0 || r.DroppedPackets == 0 {
 					t.Errorf("%s: %d bytes sent again, %d packets dropped: was the link good?", r.Mode, r.RetransmittedBytes,
@@ -288,8 +287,7 @@ func TestKeepKeepsCounters(t *testing.T) {
 	var notes []string
 	o.Note = func(format string, args ...any) { notes = append(notes, fmt.Sprintf(format, args...)) }
 	do(t, o)
-	b, err := os.ReadFile(o.KeepDir + "/counters.json")
-	testkit.OK(t, err)
+	b := testkit.Must(os.ReadFile(o.KeepDir + "/counters.json"))(t)
 	if !strings.Contains(string(b), `"DeviceBytes": 1048576`) || len(notes) != 1 ||
 		!strings.Contains(notes[0], "counters.json") {
 		t.Errorf("%q %s", notes, b)

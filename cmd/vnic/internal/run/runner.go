@@ -78,7 +78,7 @@ func (o *Options) describe() (d lab.Description, err error) {
 			NICs: []lab.NIC{{Name: name, Model: models[i].Name,
 				MTU: o.MTU, QueuePairs: o.queuePairs(models[i])}}})
 	}
-	d.Impair(lab.Impairment{Loss: o.Impair.Loss, Reorder: o.Impair.Reorder, Seed: o.Seed})
+	d.Impair(o.Impairment)
 	return d, nil
 }
 

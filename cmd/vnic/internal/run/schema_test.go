@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -95,8 +96,7 @@ func isType(v any, name string) bool {
 // asJSON is what somebody reads who reads v's JSON.
 func asJSON(t *testing.T, v any) any {
 	t.Helper()
-	b, err := json.Marshal(v)
-	testkit.OK(t, err)
+	b := testkit.Must(json.Marshal(v))(t)
 	var out any
 	testkit.OK(t, json.Unmarshal(b, &out))
 	return out

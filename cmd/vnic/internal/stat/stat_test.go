@@ -34,8 +34,7 @@ func place(t *testing.T) string {
 
 func start(t *testing.T, o Options) *Server {
 	t.Helper()
-	s, err := Start(o)
-	testkit.OK(t, err)
+	s := testkit.Must(Start(o))(t)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -50,8 +49,7 @@ func many() (ports []Port) {
 
 func self(t *testing.T) *Snapshot {
 	t.Helper()
-	snap, err := Read(t.Context(), os.Getpid())
-	testkit.OK(t, err)
+	snap := testkit.Must(Read(t.Context(), os.Getpid()))(t)
 	return snap
 }
 
@@ -101,8 +99,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	s.SetPorts(many)
 	var held []net.Conn
 	connect := func() {
-		c, err := net.Dial("unix", filepath.Join(dir, socketName()))
-		testkit.OK(t, err)
+		c := testkit.Must(net.Dial("unix", filepath.Join(dir, socketName())))(t)
 		held = append(held, c)
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // it is being answered
 			t.Fatal(err)
@@ -136,8 +133,7 @@ func TestClientThatNeverReads(t *testing.T) {
 func TestServerThatSpeaksNonsense(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))
-	l, err := net.Listen("unix", filepath.Join(dir, "1"+suffix))
-	testkit.OK(t, err)
+	l := testkit.Must(net.Listen("unix", filepath.Join(dir, "1"+suffix)))(t)
 	defer l.Close()
 	for says, want := range map[string]string{
 		"": "does not answer", "{": "cannot be read", "[]": "cannot be read", `{"schema":2}`: "another version",
@@ -210,8 +206,7 @@ func TestStaleSocketsAreSwept(t *testing.T) {
 		return cmd.Process.Pid
 	}
 	listen := func(pid int) net.Listener {
-		l, err := net.Listen("unix", filepath.Join(dir, fmt.Sprint(pid, suffix)))
-		testkit.OK(t, err)
+		l := testkit.Must(net.Listen("unix", filepath.Join(dir, fmt.Sprint(pid, suffix))))(t)
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		return l
 	}
@@ -258,8 +253,7 @@ func TestMetricsAreServed(t *testing.T) {
 	s := start(t, Options{Command: "serve", Metrics: "localhost:0"})
 	s.SetPorts(func() []Port { return []Port{{Name: `a"b`, Kind: "host"}, {Name: `a"b`, Kind: "host"}} })
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	resp, err := client.Get(s.MetricsURL())
-	testkit.OK(t, err)
+	resp := testkit.Must(client.Get(s.MetricsURL()))(t)
 	b, err := io.ReadAll(resp.Body)
 	resp.Body.Close()
 	text := string(b)
@@ -300,8 +294,7 @@ func TestTableShowsRatesAndTotals(t *testing.T) {
 	before := &Snapshot{PID: 7, Command: "run", Uptime: 10,
 		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 10, ReceivedBytes: 1 << 20},
 			Queues: []Queue{{}, {Index: 1, Split: true, RX: Direction{Packets: 5, HeaderBytes: 24, DeviceBytes: 1000}}}}}}
-	b, err := json.Marshal(before)
-	testkit.OK(t, err)
+	b := testkit.Must(json.Marshal(before))(t)
 	now := new(Snapshot)
 	testkit.OK(t, json.Unmarshal(b, now))
 	now.Uptime = 12
