@@ -2,20 +2,16 @@ package boot
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/testkit"
@@ -231,49 +227,5 @@ func TestInputCanBeEnded(t *testing.T) {
 	testkit.Must(w.WriteString("c"))(t)
 	if n, err := r.Read(b); n != 1 || err != nil {
 		t.Errorf("the file: %d, %v", n, err)
-	}
-}
-
-// A guest under QEMU runs a program of this machine: its bytes come out as they are, and its status.
-//
-// Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
-func TestProgramRunsInAGuest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("QEMU in -short")
-	}
-	dir, err := assets.CacheDir(assets.Options{})
-	if err == nil {
-		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
-	}
-	if err != nil {
-		t.Skipf("no QEMU or kernel without the network: %v", err)
-	}
-	for _, nic := range []string{lab.Virtio, lab.GVE} {
-		t.Run(nic, func(t *testing.T) {
-			ignore := goleak.IgnoreCurrent()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			var out, errs bytes.Buffer
-			o := good()
-			o.NIC, o.Guests, o.Stdout, o.Stderr, o.Fetch.Offline, o.LogDir = nic, 2, &out, &errs, true, t.TempDir()
-			o.Note = t.Logf
-			o.Command = []string{"sh", "-c",
-				`printf 'a\001\377\r\n'; cat /proc/sys/kernel/hostname >&2; exit $((VNIC_INDEX * 7))`}
-			status, err := Do(ctx, o)
-			if err != nil || status != 7 {
-				t.Errorf("status %d, %v", status, err)
-			}
-			for _, w := range []struct{ got, want string }{{out.String(), "a\001\377\r\n"}, {errs.String(), "guest%d\n"}} {
-				for i, s := range []string{"[0] ", "[1] "} {
-					if !strings.Contains(w.got, s+strings.ReplaceAll(w.want, "%d", string(rune('0'+i)))) {
-						t.Errorf("%q", w.got)
-					}
-				}
-			}
-			if files, err := filepath.Glob(filepath.Join(o.LogDir, "console-guest?.log")); len(files) != 2 {
-				t.Errorf("%q, %v", files, err)
-			}
-			goleak.VerifyNone(t, ignore)
-		})
 	}
 }

@@ -2,18 +2,15 @@ package boot
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/golden"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
-
-var update = flag.Bool("update", false, "write the golden file anew")
 
 // TestGoldenEnvironment holds the environment of programs, and what their guest is told of its
 // network, as a golden file: see golden_test.go of the command. What a booted guest shows of it is in
@@ -50,12 +47,5 @@ func TestGoldenEnvironment(t *testing.T) {
 		}
 		testkit.OK(t, w.Close())
 	}
-	const file = "testdata/golden/environment"
-	if *update {
-		testkit.OK(t, os.WriteFile(file, []byte(b.String()), 0o644))
-	}
-	want := testkit.Must(os.ReadFile(file))(t)
-	if b.String() != string(want) {
-		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
-	}
+	golden.Check(t, "testdata/golden", map[string]string{"environment": b.String()})
 }

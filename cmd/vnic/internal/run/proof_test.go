@@ -112,13 +112,16 @@ func flags(o *Options) string {
 	return s
 }
 
-// unproved says which conditions of a run's proof do not hold. It is stricter than the report's own
-// check where nothing is lost.
+// unproved says which conditions of a run's proof do not hold: those of the report's own check, and
+// what follows from the options. Where nothing is lost nothing is sent twice.
 func unproved(rep *Report, o *Options) (wrong []string) {
 	is := func(ok bool, format string, args ...any) {
 		if !ok {
 			wrong = append(wrong, fmt.Sprintf(format, args...))
 		}
+	}
+	if err := rep.check(o); err != nil {
+		wrong = append(wrong, err.Error())
 	}
 	guest := map[bool]string{true: "inproc", false: "qemu"}[o.InProc]
 	is(rep.NIC == o.NIC && rep.Family == o.Family && rep.BindQueues == o.BindQueues && rep.Guest == guest,
@@ -131,33 +134,14 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 		if o.Lossy() || o.HoldTokens > 1 {
 			all = func(n uint64) bool { return n >= r.Bytes }
 		}
-		is(r.Bytes == o.Size && r.SHA256Match, "mode %s: %d bytes of %d, the digest is right: %t", r.Mode,
-			r.Bytes, o.Size, r.SHA256Match)
-		if r.Mode == transfer.Devmem && o.P2P {
-			is(all(r.TX.Device) && all(r.RX.Device) && r.TX.Host == 0 && r.RX.Host == 0 && r.LinearBytes == 0,
-				"mode devmem: payload was not in device memory alone: sent %+v, received %+v, linear %d, of %d",
-				r.TX, r.RX, r.LinearBytes, r.Bytes)
-		} else {
-			is(r.TX.Host >= r.Bytes && r.RX.Host >= r.Bytes && r.TX.Device == 0 && r.RX.Device == 0,
-				"mode %s: payload was not in host memory alone: sent %+v, received %+v, of %d",
-				r.Mode, r.TX, r.RX, r.Bytes)
-		}
-		is(r.Mode != transfer.Devmem || o.P2P || r.BouncedBytes >= r.Bytes,
-			"%d bytes were bounced, of %d", r.BouncedBytes, r.Bytes)
+		is(r.Mode != transfer.Devmem || !o.P2P || all(r.TX.Device) && all(r.RX.Device),
+			"mode devmem: more than the payload: sent %+v, received %+v, of %d", r.TX, r.RX, r.Bytes)
 		if o.Loss > 0 {
 			is(r.RetransmittedBytes > 0 && r.DroppedPackets > 0,
 				"mode %s: %d bytes sent again, %d packets dropped: was the link good?",
 				r.Mode, r.RetransmittedBytes, r.DroppedPackets)
 		}
-		switch a := r.Audit; {
-		case !o.Audit:
-		case a == nil || a.BytesScanned == 0:
-			wrong = append(wrong, "no audit")
-		case r.Mode == transfer.Devmem:
-			is(a.HitsSender == 0 && a.HitsReceiver == 0, "mode devmem: payload in guest RAM: %+v", a)
-		default:
-			is(a.HitsSender > 0 && a.HitsReceiver > 0, "mode copy: the audit does not see what it must: %+v", a)
-		}
+		is(!o.Audit || r.Audit != nil, "no audit")
 		if r.Mode == transfer.Devmem && o.HoldTokens > 0 {
 			wrong = append(wrong, wronglyHeld(r, o)...)
 		}

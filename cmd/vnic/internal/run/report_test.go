@@ -2,18 +2,15 @@ package run
 
 import (
 	"errors"
-	"flag"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"vnic.dev/vnic/internal/golden"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestTable(t *testing.T) {
 	inproc := sample()
@@ -21,20 +18,13 @@ func TestTable(t *testing.T) {
 	inproc.Ratio, inproc.Runs[0].GuestCPU, inproc.Runs[0].GuestCPUSeconds, inproc.Runs[0].Audit = nil, nil, nil, nil
 	inproc.Runs[0].Hold = nil
 	inproc.Runs[0].SHA256Match, inproc.Runs[0].TX.Host, inproc.Runs[0].Bytes, inproc.Runs[0].Seconds = false, 1234567, 0, 0
+	tables := map[string]string{}
 	for name, rep := range map[string]*Report{"qemu": sample(), "inproc": inproc} {
-		t.Run(name, func(t *testing.T) {
-			var b strings.Builder
-			testkit.OK(t, rep.Table(&b))
-			golden := "testdata/table-" + name + ".golden"
-			if *update {
-				testkit.OK(t, os.WriteFile(golden, []byte(b.String()), 0o644))
-			}
-			want := testkit.Must(os.ReadFile(golden))(t)
-			if d := cmp.Diff(string(want), b.String()); d != "" {
-				t.Error(d)
-			}
-		})
+		var b strings.Builder
+		testkit.OK(t, rep.Table(&b))
+		tables[name] = b.String()
 	}
+	golden.Check(t, "testdata/golden", tables)
 }
 
 func TestTableReportsThatNobodyReads(t *testing.T) {

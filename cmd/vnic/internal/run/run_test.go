@@ -227,45 +227,45 @@ func TestConnectionThatCannotBeMade(t *testing.T) {
 	}
 }
 
+// interrupted runs with o, which interrupts itself, and holds that nothing comes of it.
+func interrupted(t *testing.T, o Options, change func(o *Options, interrupt func())) {
+	testkit.LeavesNothing(t)
+	gone := errors.New("gone away")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	change(&o, func() { cancel(gone) })
+	if rep, err := Do(ctx, o); rep != nil || err != gone {
+		t.Errorf("report %v, error %v", rep, err)
+	}
+}
+
 // Invariant: vnic run: An interruption at any stage wins, and leaves nothing.
 func TestInterruptionAtEachStageWinsAndLeavesNothing(t *testing.T) {
-	gone := errors.New("gone away")
 	for _, stage := range Stages {
 		t.Run(stage, func(t *testing.T) {
-			testkit.LeavesNothing(t)
-			ctx, cancel := context.WithCancelCause(t.Context())
-			defer cancel(nil)
-			o := options(1 << 20)
-			o.Pause = stage
-			o.Stage = func(s Step) {
-				if s.Stage == stage {
-					cancel(gone)
+			interrupted(t, options(1<<20), func(o *Options, interrupt func()) {
+				o.Pause = stage
+				o.Stage = func(s Step) {
+					if s.Stage == stage {
+						interrupt()
+					}
 				}
-			}
-			if rep, err := Do(ctx, o); rep != nil || err != gone {
-				t.Errorf("report %v, error %v", rep, err)
-			}
+			})
 		})
 	}
 }
 
 func TestInterruptionInMidTransfer(t *testing.T) {
-	gone := errors.New("gone away")
 	for _, mode := range []string{transfer.Devmem, transfer.Copy} {
 		t.Run(mode, func(t *testing.T) {
-			testkit.LeavesNothing(t)
-			ctx, cancel := context.WithCancelCause(t.Context())
-			defer cancel(nil)
-			o := options(1 << 39)
-			o.Modes = []string{mode}
-			o.Progress = func(_ string, done, _ uint64) {
-				if done > 0 {
-					cancel(gone)
+			interrupted(t, options(1<<39), func(o *Options, interrupt func()) {
+				o.Modes = []string{mode}
+				o.Progress = func(_ string, done, _ uint64) {
+					if done > 0 {
+						interrupt()
+					}
 				}
-			}
-			if rep, err := Do(ctx, o); rep != nil || err != gone {
-				t.Errorf("report %v, error %v", rep, err)
-			}
+			})
 		})
 	}
 }
