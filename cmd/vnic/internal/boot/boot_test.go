@@ -47,9 +47,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 	} {
 		o := good()
 		change(&o)
-		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not say %q", err, want)
-		}
+		testkit.ErrorSays(t, o.Check(), want)
 	}
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		o := good()

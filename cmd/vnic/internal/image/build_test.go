@@ -130,9 +130,7 @@ func TestMistakesLeaveNothing(t *testing.T) {
 	} {
 		o := options(t)
 		change(&o)
-		if err := Build(t.Context(), o, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, not %s", err, want)
-		}
+		testkit.ErrorSays(t, Build(t.Context(), o, io.Discard), want)
 		if got := strings.Replace(left(t, filepath.Dir(o.Guest.Fetch.CacheDir)), " cache", "", 1); got != "bzImage data" {
 			t.Errorf("%s: left %s", want, got)
 		}
@@ -140,9 +138,7 @@ func TestMistakesLeaveNothing(t *testing.T) {
 	o := options(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Build(ctx, o, io.Discard); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	testkit.ErrorIs(t, Build(ctx, o, io.Discard), context.Canceled)
 	if _, err := os.Stat(o.Dir); err == nil {
 		t.Error("cancelled, and made")
 	}

@@ -59,9 +59,7 @@ func TestFileIsWholeOrNotThere(t *testing.T) {
 	if err := writeFile(g, false, late); !errors.Is(err, ErrExists) || read(t, g) != "theirs" {
 		t.Errorf("theirs: %v", err)
 	}
-	if err := writeFile(dir, true, text("x")); err == nil || !strings.Contains(err.Error(), "it is not a file") {
-		t.Errorf("a directory: %v", err)
-	}
+	testkit.ErrorSays(t, writeFile(dir, true, text("x")), "it is not a file")
 	if got := left(t, dir); got != "f g" {
 		t.Errorf("left %s", got)
 	}
@@ -75,9 +73,7 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	if err := writeDir(d, false, files); err != nil || left(t, d) != "a b" {
 		t.Fatal(err)
 	}
-	if err := writeDir(d+"/", false, files); !errors.Is(err, ErrExists) {
-		t.Errorf("a second: %v", err)
-	}
+	testkit.ErrorIs(t, writeDir(d+"/", false, files), ErrExists)
 	broken := errors.New("broken")
 	files["b"] = content{mode: 0o644, write: func(io.Writer) error { return broken }}
 	if err := writeDir(d, true, files); !errors.Is(err, broken) || read(t, filepath.Join(d, "b")) != "2" {

@@ -24,9 +24,7 @@ func TestCheckRefuses(t *testing.T) {
 		}
 	}
 	o := Options{File: "-", Stdout: new(bytes.Buffer)}
-	if err := o.Check(true); err == nil || !strings.Contains(err.Error(), "--json") {
-		t.Errorf("stdout twice: %v", err)
-	}
+	testkit.ErrorSays(t, o.Check(true), "--json")
 	testkit.OK(t, o.Check(false))
 	testkit.OK(t, (&Options{}).Check(true))
 }

@@ -29,9 +29,7 @@ func TestTable(t *testing.T) {
 
 func TestTableReportsThatNobodyReads(t *testing.T) {
 	w := errors.New("nobody reads")
-	if err := sample().Table(failing{w}); !errors.Is(err, w) {
-		t.Errorf("%v", err)
-	}
+	testkit.ErrorIs(t, sample().Table(failing{w}), w)
 }
 
 type failing struct{ err error }
@@ -44,9 +42,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.err }
 func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 	o := options(268435456)
 	o.Audit = true
-	if err := sample().check(&o); err != nil {
-		t.Fatalf("a good report: %v", err)
-	}
+	testkit.OK(t, sample().check(&o)) // a good report
 	const size = 268435456
 	tests := map[string]struct {
 		change func(devmem, copied *Run)
@@ -75,25 +71,20 @@ func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 			rep := sample()
 			tt.change(&rep.Runs[0], &rep.Runs[1])
 			err := rep.check(&o)
-			if !errors.Is(err, ErrProof) || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %v, want %q", err, tt.want)
-			}
+			testkit.ErrorIs(t, err, ErrProof)
+			testkit.ErrorSays(t, err, tt.want)
 		})
 	}
 	t.Run("a mode that did not run", func(t *testing.T) {
 		rep := sample()
 		rep.Runs = rep.Runs[:1]
-		if err := rep.check(&o); !errors.Is(err, ErrProof) {
-			t.Errorf("got %v", err)
-		}
+		testkit.ErrorIs(t, rep.check(&o), ErrProof)
 	})
 	t.Run("p2p off, and payload in device memory all the same", func(t *testing.T) {
-		off := o
-		off.P2P = false
-		if err := sample().check(&off); !errors.Is(err, ErrProof) ||
-			!strings.Contains(err.Error(), "mode devmem: host memory saw 0") {
-			t.Errorf("got %v", err)
-		}
+		o.P2P = false
+		err := sample().check(&o)
+		testkit.ErrorIs(t, err, ErrProof)
+		testkit.ErrorSays(t, err, "mode devmem: host memory saw 0")
 	})
 }
 
@@ -118,9 +109,7 @@ func TestPlan(t *testing.T) {
 		o := Options{NIC: NICVirtio, Size: tt.size, GPUMemory: tt.gpu}
 		p, err := o.plan()
 		if tt.err != "" {
-			if err == nil || !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("%d of %d: got %v, want %q", tt.size, tt.gpu, err, tt.err)
-			}
+			testkit.ErrorSays(t, err, tt.err)
 			continue
 		}
 		if err != nil || p.pool != tt.pool || !cmp.Equal(p.rounds, tt.rounds) {
@@ -144,10 +133,8 @@ func TestPlanOfANode(t *testing.T) {
 			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, o.usable(m)>>20, p)
 		}
 	}
-	if _, err := (&Options{NIC: NICGVE, Size: 1, GPUMemory: 32 << 20}).plan(); err == nil ||
-		!strings.Contains(err.Error(), "64 MiB at least") {
-		t.Errorf("got %v", err)
-	}
+	_, err := (&Options{NIC: NICGVE, Size: 1, GPUMemory: 32 << 20}).plan()
+	testkit.ErrorSays(t, err, "64 MiB at least")
 }
 
 func TestQueuesToBind(t *testing.T) {

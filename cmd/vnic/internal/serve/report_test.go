@@ -142,9 +142,7 @@ func TestBadOptions(t *testing.T) {
 		if o.NIC.Model == "" {
 			o.NIC.Model = lab.Virtio
 		}
-		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", want, err)
-		}
+		testkit.ErrorSays(t, o.Check(), want)
 	}
 }
 

@@ -77,12 +77,10 @@ func TestSnapshotComesOverTheSocket(t *testing.T) {
 		t.Errorf("%v, %v", st, err)
 	}
 	s.Close()
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("left: %v", err)
-	}
-	if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
-		t.Errorf("after its end: %v", err)
-	}
+	_, err = os.Stat(dir)
+	testkit.ErrorIs(t, err, os.ErrNotExist)
+	_, err = Read(t.Context(), os.Getpid())
+	testkit.ErrorIs(t, err, ErrNone)
 	if found, err := Find(t.Context()); !errors.Is(err, ErrNone) || found != nil {
 		t.Errorf("after its end: %v, %v", found, err)
 	}
@@ -110,9 +108,8 @@ func TestClientThatNeverReads(t *testing.T) {
 	}
 	self(t)
 	connect()
-	if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
-		t.Errorf("one too many: %v", err)
-	}
+	_, err := Read(t.Context(), os.Getpid())
+	testkit.ErrorIs(t, err, ErrNone)
 	for _, c := range held[:maxClients/2] {
 		_ = c.Close()
 	}
@@ -182,12 +179,11 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 			!strings.Contains(log.String(), "level=WARN msg=\"no socket") {
 			t.Errorf("%s: %v, %v, log %q", dir, entries, err, log.String())
 		}
-		if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
-			t.Errorf("%s: %v", dir, err)
-		}
-		if _, err := Find(t.Context()); !errors.Is(err, ErrNone) || !strings.Contains(err.Error(), why) {
-			t.Errorf("%s: who asks is not told why: %v", dir, err)
-		}
+		_, err := Read(t.Context(), os.Getpid())
+		testkit.ErrorIs(t, err, ErrNone)
+		_, err = Find(t.Context())
+		testkit.ErrorIs(t, err, ErrNone)
+		testkit.ErrorSays(t, err, why) // who asks is told why
 	}
 	if _, err := os.Stat(fine); err != nil {
 		t.Error(err)
@@ -226,9 +222,8 @@ func TestStaleSocketsAreSwept(t *testing.T) {
 		}
 	}
 	s.Close()
-	if _, err := os.Lstat(filepath.Join(dir, socketName())); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("our own: %v", err)
-	}
+	_, err := os.Lstat(filepath.Join(dir, socketName()))
+	testkit.ErrorIs(t, err, os.ErrNotExist)
 	if _, err := os.Stat(dir); err != nil {
 		t.Errorf("others' directory: %v", err)
 	}
@@ -267,9 +262,8 @@ func TestMetricsAreServed(t *testing.T) {
 		t.Errorf("an address that is taken: %v", err)
 	}
 	for _, addr := range []string{"9118", "localhost", "localhost:http2", "localhost:70000", "::1:9118"} {
-		if _, err := Start(Options{Metrics: addr}); err == nil || !strings.Contains(err.Error(), "not HOST:PORT") {
-			t.Errorf("%q: %v", addr, err)
-		}
+		_, err := Start(Options{Metrics: addr})
+		testkit.ErrorSays(t, err, "not HOST:PORT")
 	}
 	s.Close()
 	if resp, err := client.Get(s.MetricsURL()); err == nil {
