@@ -32,8 +32,7 @@ that were built from them, and tools. What is removed and needed again is fetche
 }
 
 func cacheFlag(f *pflag.FlagSet, dir *string) {
-	f.StringVar(dir, "cache", "",
-		"cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
+	f.StringVar(dir, "cache", "", "cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
 }
 
 func cacheListCommand() *cobra.Command {

@@ -127,12 +127,11 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 		testkit.OK(t, os.RemoveAll(work))
 	})
 	commands := map[string]func(*transcript, []string){
-		"says": (*transcript).says, "unread": (*transcript).unread, "begin": (*transcript).begin,
-		"end": (*transcript).end, "typed": (*transcript).typed, "scrape": (*transcript).scrape,
-		"files": (*transcript).files, "initrd": (*transcript).initrd, "port": (*transcript).port,
-		"socket": (*transcript).socket, "bzimage": (*transcript).bzimage, "module": (*transcript).module,
-		"program": (*transcript).program, "sparse": (*transcript).sparse,
-		"replace": (*transcript).replace, "inherit": (*transcript).inherit,
+		"says": (*transcript).says, "unread": (*transcript).unread, "begin": (*transcript).begin, "end": (*transcript).end,
+		"typed": (*transcript).typed, "scrape": (*transcript).scrape, "files": (*transcript).files,
+		"initrd": (*transcript).initrd, "port": (*transcript).port, "socket": (*transcript).socket,
+		"bzimage": (*transcript).bzimage, "module": (*transcript).module, "program": (*transcript).program,
+		"sparse": (*transcript).sparse, "replace": (*transcript).replace, "inherit": (*transcript).inherit,
 		"sorted": (*transcript).sorted,
 	}
 	p := testscript.Params{

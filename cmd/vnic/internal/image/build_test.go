@@ -36,11 +36,10 @@ func options(t *testing.T) BuildOptions {
 	for _, e := range []string{assets.EnvKernel, assets.EnvModules, assets.EnvQEMU, "LD_LIBRARY_PATH"} {
 		t.Setenv(e, "")
 	}
-	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, MTU: 1500,
-		Memory: 512 << 20,
-		Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"}, Command: []string{"/bin/cat", "/data"},
-		Env:    []string{"A=b"},
-		Append: "more", Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
+	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1,
+		MTU: 1500, Memory: 512 << 20, Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"},
+		Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"}, Append: "more", Log: slog.New(slog.DiscardHandler),
+		Note:  func(string, ...any) {},
 		Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}
 }
 

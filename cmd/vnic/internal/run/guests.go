@@ -128,8 +128,7 @@ func (e *end) inProc(context.Context) error {
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *machines.Images) error {
 	c := machines.Config{Name: "guest " + e.name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(e.name)},
-		RAMSize:   e.opt.Memory,
-		TimeLimit: time.Hour + time.Duration(e.opt.Size>>20)*time.Second, Log: e.log}
+		RAMSize: e.opt.Memory, TimeLimit: time.Hour + time.Duration(e.opt.Size>>20)*time.Second, Log: e.log}
 	if e.opt.Keep {
 		console, err := e.opt.keep("console-" + e.name + ".log")
 		if err != nil {

@@ -72,9 +72,8 @@ func (l *runner) run(ctx context.Context, p plan, im *machines.Images) (*Report,
 func (l *runner) transfer(ctx context.Context, p plan) (*Report, error) {
 	o := l.opt
 	rep := &Report{Schema: 1, NIC: o.NIC, BindQueues: o.BindQueues, QEMU: l.info.qemu, Kernel: l.info.kernel,
-		Accel: l.info.accel, Guest: "qemu", P2P: o.P2P,
-		MTU: o.MTU, Family: o.Family, Loss: o.Loss, Reorder: o.Reorder, Seed: o.Seed, Untested: l.info.untested,
-		BootSeconds: l.info.boot.Seconds()}
+		Accel: l.info.accel, Guest: "qemu", P2P: o.P2P, MTU: o.MTU, Family: o.Family, Loss: o.Loss, Reorder: o.Reorder,
+		Seed: o.Seed, Untested: l.info.untested, BootSeconds: l.info.boot.Seconds()}
 	if o.InProc {
 		rep.Guest = "inproc"
 	}

@@ -152,8 +152,7 @@ func TestPaths(t *testing.T) {
 		n           int
 	}{
 		{"a", "a", 0}, {"a", "a", 1}, {"a%d", "a0", 0}, {"a%d", "a0 a1 a2", 3}, {"a b", "a b", 0}, {"a b", "a b", 2},
-		{"", "", 0},
-		{"a", "bad", 2}, {"a b", "bad", 1},
+		{"", "", 0}, {"a", "bad", 2}, {"a b", "bad", 1},
 	} {
 		got, err := Paths(strings.Fields(tt.given), tt.n)
 		if err != nil {

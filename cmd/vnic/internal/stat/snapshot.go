@@ -8,6 +8,7 @@ package stat
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -99,8 +100,7 @@ func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 func (p *Port) read() PortCounters {
 	c := PortCounters{Name: p.Name, Kind: p.Kind, Link: LinkCounters{Drops: map[string]uint64{}}, Queues: []Queue{}}
 	if p.MAC != (wire.MAC{}) {
-		m := p.MAC
-		c.MAC = fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+		c.MAC = net.HardwareAddr(p.MAC[:]).String()
 	}
 	link := p.Link
 	if p.NIC != nil {
@@ -146,8 +146,7 @@ func (l *LinkCounters) read(link *wire.Link) {
 	n := link.Counters()
 	*l = LinkCounters{Sent: n.Sent, SentBytes: n.SentBytes, SentSegments: n.SentSegments, Received: n.Received,
 		ReceivedBytes: n.ReceivedBytes, ReceivedSegments: n.ReceivedSegments, Busy: n.Busy, Held: n.Held,
-		DelayFull:  n.DelayFull,
-		NotLearned: n.NotLearned, Drops: map[string]uint64{}}
+		DelayFull: n.DelayFull, NotLearned: n.NotLearned, Drops: map[string]uint64{}}
 	for r, count := range n.Drops {
 		if count > 0 {
 			l.Drops[wire.DropReason(r).String()] = count
