@@ -70,33 +70,6 @@ func TestGoldenOfGuests(t *testing.T) {
 		func(e *testscript.Env) { e.Setenv(assets.EnvCache, dir) }))
 }
 
-// TestGoldenHasEveryCommand holds that no command is without a golden help, and no line of one too wide.
-func TestGoldenHasEveryCommand(t *testing.T) {
-	script := testkit.Must(os.ReadFile("testdata/golden/help.txtar"))(t)
-	_, golden, _ := strings.Cut(string(script), "-- golden --\n")
-	var walk func(c *cobra.Command)
-	walk = func(c *cobra.Command) {
-		if line := "> " + c.CommandPath() + " --help\n"; !strings.Contains(golden, line) {
-			t.Errorf("no golden help of '%s'", c.CommandPath())
-		}
-		var help strings.Builder
-		c.SetOut(&help)
-		testkit.OK(t, c.Help())
-		for l := range strings.Lines(help.String()) {
-			if len(l) > 121 && !strings.HasPrefix(c.CommandPath(), "vnic completion") { // cobra's texts
-				t.Errorf("%s --help: %d columns: %s", c.CommandPath(), len(l)-1, l)
-			}
-		}
-		for _, sub := range c.Commands() {
-			walk(sub)
-		}
-	}
-	root := newRoot()
-	root.InitDefaultHelpCmd()
-	root.InitDefaultCompletionCmd()
-	walk(root)
-}
-
 // TestGoldenDropReasons holds the names that stat, JSON and metrics give to the reasons of drops:
 // most cannot be provoked at will.
 func TestGoldenDropReasons(t *testing.T) {
@@ -131,7 +104,7 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 		"typed": (*transcript).typed, "scrape": (*transcript).scrape, "files": (*transcript).files,
 		"initrd": (*transcript).initrd, "port": (*transcript).port, "socket": (*transcript).socket,
 		"bzimage": (*transcript).bzimage, "module": (*transcript).module, "program": (*transcript).program,
-		"sparse": (*transcript).sparse, "replace": (*transcript).replace, "inherit": (*transcript).inherit,
+		"sparse": (*transcript).sparse, "helps": (*transcript).helps, "replace": (*transcript).replace, "inherit": (*transcript).inherit,
 		"sorted": (*transcript).sorted,
 	}
 	p := testscript.Params{
@@ -242,6 +215,27 @@ func (tr *transcript) says(args []string) {
 		s = tr.run(args, &out, &errs)
 	}
 	tr.add(line(args), s, out.String(), errs.String())
+}
+
+// helps says the help of every command. No line of one is too wide for a screen.
+func (tr *transcript) helps([]string) {
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		at := len(tr.text)
+		tr.says(append(strings.Fields(c.CommandPath()), "--help"))
+		for l := range strings.Lines(string(tr.text[at:])) {
+			if len(l) > 121 && !strings.HasPrefix(c.CommandPath(), "vnic completion") { // cobra's texts
+				tr.Fatalf("%s --help: %d columns: %s", c.CommandPath(), len(l)-1, l)
+			}
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	root := newRoot()
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	walk(root)
 }
 
 // unread runs a command whose stdout nobody reads.

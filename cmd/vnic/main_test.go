@@ -27,18 +27,7 @@ func TestMain(m *testing.M) {
 
 // The scripts run the command itself. Its messages and exit statuses are in the golden files.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script", RequireExplicitExec: true, RequireUniqueNames: true,
-		Setup: func(e *testscript.Env) error {
-			e.Setenv("HOME", e.WorkDir)
-			e.Setenv("XDG_CACHE_HOME", e.WorkDir+"/cache")
-			for _, v := range []string{assets.EnvCache, assets.EnvKernel, assets.EnvKeyring, assets.EnvMirror, assets.EnvModules,
-				assets.EnvQEMU} {
-				e.Setenv(v, "")
-			}
-			return nil
-		},
-	})
+	testscript.Run(t, goldenParams(t, "testdata/script", time.Minute, func(*testscript.Env) {}))
 }
 
 func TestErrorsAreOneLineAndWhatBelongsToIt(t *testing.T) {
