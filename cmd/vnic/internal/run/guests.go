@@ -55,7 +55,7 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 // boot starts both guests and their NICs.
 func (l *runner) boot(ctx context.Context, im *machines.Images) error {
 	if im == nil {
-		l.info = guestInfo{qemu: "none", kernel: "none", accel: "none"}
+		l.info = Report{Guest: "inproc", QEMU: "none", Kernel: "none", Accel: "none"}
 		if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
 			return err
 		}
@@ -87,7 +87,7 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 		return err
 	}
 	start := time.Now()
-	l.info = guestInfo{qemu: im.QEMU.Version, kernel: im.Kernel.Version, untested: im.Untested, cpu: true}
+	l.info = Report{Guest: "qemu", QEMU: im.QEMU.Version, Kernel: im.Kernel.Version, Untested: im.Untested}
 	// The machines live as long as the lab, so errgroup's context is not theirs; but one that fails to
 	// boot ends the other.
 	mctx, cancel := context.WithCancel(ctx)
@@ -104,8 +104,8 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 	if err := both(ctx, boot(l.ends[0]), boot(l.ends[1])); err != nil {
 		return err
 	}
-	l.info.accel = string(l.ends[0].qemu.Accel())
-	l.info.boot = time.Since(start)
+	l.info.Accel = string(l.ends[0].qemu.Accel())
+	l.info.BootSeconds = time.Since(start).Seconds()
 	return nil
 }
 

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/kernelnic"
@@ -54,16 +53,9 @@ type runner struct {
 	opt  *Options
 	lab  *lab.Lab
 	sw   *wire.Switch
-	ends [2]*end // sender, receiver
-	info guestInfo
+	ends [2]*end            // sender, receiver
+	info Report             // what is known of the guests
 	stop context.CancelFunc // ends guests that are still about to boot
-}
-
-type guestInfo struct {
-	qemu, kernel, accel string
-	untested            []string
-	boot                time.Duration
-	cpu                 bool // guests have a CPU time of their own
 }
 
 // describe is the lab of a run: two guests, sender and receiver, each with a NIC and a GPU.
