@@ -27,7 +27,7 @@ type guest struct {
 
 const forever = 365 * 24 * time.Hour // the program says when it is done
 
-// boot starts the guest, which lives as long as ctx, and its network. When ready ends first, that was for nothing.
+// boot starts the guest, which lives as long as ctx, and its network. When ready ends first, the guest is ended.
 func (g *guest) boot(ctx, ready context.Context) error {
 	o, im := g.runner.opt, g.runner.images
 	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
@@ -36,7 +36,7 @@ func (g *guest) boot(ctx, ready context.Context) error {
 	if o.GDB != 0 {
 		port := o.GDB + g.index
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))
-		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // who debugs the boot takes time
+		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // a person who debugs the boot takes time
 		o.Note("%s: gdb: target remote 127.0.0.1:%d", g.name, port)
 	}
 	if o.LogDir != "" {

@@ -60,7 +60,7 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 		n := w.Port(i).NIC().Link().Counters()
 		seen += n.Sent + n.Received
 	}
-	_ = r.Close() // who was to read goes away
+	_ = r.Close() // the reader goes away
 	testkit.OK(t, w.Close())
 	if err := c.Close(); err == nil || errors.Is(err, capture.ErrStuck) {
 		t.Errorf("the pipe broke, and the capture says %v", err)

@@ -37,7 +37,7 @@ func TestBadFileIsSaidBeforeAnythingBegins(t *testing.T) {
 	}
 }
 
-// TestWorldIsCaptured: a world with and without a capture; its end is the capture's.
+// TestWorldIsCaptured: a lab with and without a capture; its end is the capture's.
 func TestWorldIsCaptured(t *testing.T) {
 	none, err := Start(Options{}, note(t))
 	if none != nil || err != nil || none.Report() != nil {
@@ -63,7 +63,7 @@ func TestWorldIsCaptured(t *testing.T) {
 	}
 }
 
-// TestErrorIsToldAtOnceAndAtTheEnd: and it is no error of the world's.
+// TestErrorIsToldAtOnceAndAtTheEnd: and it is no error of the lab's.
 func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	told := make(chan string, 10)
 	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { told <- fmt.Sprintf(format, args...) })

@@ -75,7 +75,7 @@ func (l *runner) setup(ctx context.Context, im *machines.Images) error {
 	if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 		return err
 	}
-	if err := l.order(ctx, l.opt.patience(), l.ends[0].setup, l.ends[1].setup); err != nil {
+	if err := l.onBoth(ctx, l.opt.patience(), l.ends[0].setup, l.ends[1].setup); err != nil {
 		return im.BlameKernel(fmt.Errorf("set up its NIC: %w", err), machines.NewerKernel)
 	}
 	return nil
@@ -120,7 +120,7 @@ func (e *end) inProc(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
-	e.defers(node.Close)
+	e.onClose(node.Close)
 	e.guest = node
 	return nil
 }
@@ -134,7 +134,7 @@ func (e *end) boot(ctx context.Context, im *machines.Images) error {
 		if err != nil {
 			return err
 		}
-		e.defers(console.Close)
+		e.onClose(console.Close)
 		c.Console = console
 	}
 	g, err := im.Boot(ctx, e.hw, c)
@@ -142,7 +142,7 @@ func (e *end) boot(ctx context.Context, im *machines.Images) error {
 		return err
 	}
 	e.qemu = g
-	e.defers(g.Close)
+	e.onClose(g.Close)
 	return nil
 }
 

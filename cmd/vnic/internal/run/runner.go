@@ -96,7 +96,7 @@ func newRunner(o *Options, p plan) (*runner, error) {
 	return r, nil
 }
 
-func (e *end) defers(f func() error) { e.close = append(e.close, f) }
+func (e *end) onClose(f func() error) { e.close = append(e.close, f) }
 
 func (e *end) addr(family int) netip.Prefix {
 	if family == 6 {
@@ -147,7 +147,7 @@ func (l *runner) Close() error {
 	return errors.Join(errs[0], errs[1], l.lab.Close())
 }
 
-// Close undoes what defers has noted.
+// Close calls the functions of onClose, the last first.
 func (e *end) Close() error {
 	var errs []error
 	for _, f := range slices.Backward(e.close) {

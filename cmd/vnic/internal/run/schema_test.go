@@ -93,7 +93,7 @@ func isType(v any, name string) bool {
 	return false
 }
 
-// asJSON is what somebody reads who reads v's JSON.
+// asJSON is what a reader of v's JSON gets.
 func asJSON(t *testing.T, v any) any {
 	t.Helper()
 	b := testkit.Must(json.Marshal(v))(t)

@@ -98,7 +98,7 @@ func nicArgs(p *lab.Port, e *PortReport, client bool) []string {
 	return n.Args("net0")
 }
 
-// resident is the memory of this process that is nobody else's: neither files' nor shared. Garbage is not counted.
+// resident is the memory that only this process has: no files, nothing shared. Garbage is not counted.
 func resident() uint64 {
 	debug.FreeOSMemory()
 	b, _ := os.ReadFile("/proc/self/status")

@@ -68,7 +68,7 @@ func (s *served) end() {
 	s.t.Helper()
 	s.stop()
 	err := <-s.done
-	s.done <- nil // for the next who asks
+	s.done <- nil // for the next end
 	testkit.OK(s.t, err)
 }
 

@@ -138,7 +138,7 @@ type metricsServer struct {
 	handler  http.Handler
 	wg       sync.WaitGroup
 
-	mu     sync.Mutex // guards closed, and that nobody enters wg after it
+	mu     sync.Mutex // guards closed, and that no request enters wg after it
 	closed bool
 }
 

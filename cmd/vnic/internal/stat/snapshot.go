@@ -1,8 +1,8 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server takes a Snapshot of its ports whenever somebody asks, and only then; the datapath knows
+// A Server takes a Snapshot of its ports at each request, and only then; the datapath knows
 // nothing of it. Its socket lies in a directory that is this user's alone, named for the process.
-// Who connects gets one Snapshot as JSON, and the connection ends: a client that never reads costs
+// A client gets one Snapshot as JSON, and the connection ends: a client that never reads costs
 // a goroutine for some seconds. What a process leaves that was killed, the next one removes.
 package stat
 
@@ -32,7 +32,7 @@ type Snapshot struct {
 	PID     int            `json:"pid"`
 	Command string         `json:"command"` // "run", "boot", "serve"
 	Time    time.Time      `json:"time"`
-	Uptime  float64        `json:"uptime_seconds"` // by a clock that nobody sets: rates go by it
+	Uptime  float64        `json:"uptime_seconds"` // by the monotonic clock: rates go by it
 	Ports   []PortCounters `json:"ports"`
 }
 
