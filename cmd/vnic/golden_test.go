@@ -104,7 +104,8 @@ func goldenParams(t *testing.T, dir string, limit time.Duration, more func(*test
 		"typed": (*transcript).typed, "scrape": (*transcript).scrape, "files": (*transcript).files,
 		"initrd": (*transcript).initrd, "port": (*transcript).port, "socket": (*transcript).socket,
 		"bzimage": (*transcript).bzimage, "module": (*transcript).module, "program": (*transcript).program,
-		"sparse": (*transcript).sparse, "helps": (*transcript).helps, "replace": (*transcript).replace, "inherit": (*transcript).inherit,
+		"sparse": (*transcript).sparse, "helps": (*transcript).helps,
+		"replace": (*transcript).replace, "inherit": (*transcript).inherit,
 		"sorted": (*transcript).sorted,
 	}
 	p := testscript.Params{

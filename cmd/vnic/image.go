@@ -77,7 +77,8 @@ The same flags, files and kernel give the same image, byte for byte.`,
 	f.StringArrayVar(&o.Guest.Copies, "copy", nil,
 		"HOST:GUEST, a file or directory for the guest, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Guest.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
-	f.Var((*bytesFlag)(&o.Guest.Memory), "memory", "RAM that the guest will have at least: files may take up a third of it")
+	f.Var((*bytesFlag)(&o.Guest.Memory), "memory",
+		"RAM that the guest will have at least: files may take up a third of it")
 	f.StringVar(&o.Guest.Append, "append", "", "words for the kernel's command line")
 	kernelFlags(f, &o.Guest.Fetch)
 	f.BoolVar(&o.Guest.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")

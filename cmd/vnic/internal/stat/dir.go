@@ -85,8 +85,8 @@ func sockets(d *os.File) map[int]string {
 // sweep removes the sockets of processes that are gone.
 func sweep(d *os.File) {
 	for pid, name := range sockets(d) {
-		// A process of another PID namespace may have a number that is free here: so nothing may listen either. And one that is
-		// about to listen is alive.
+		// A process of another PID namespace may have a number that is free here: so nothing may listen
+		// either. And one that is about to listen is alive.
 		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) && errors.Is(connects(within(d, name)), unix.ECONNREFUSED) {
 			_ = unix.Unlinkat(int(d.Fd()), name, 0)
 		}
