@@ -42,9 +42,7 @@ func TestErrorsAreOneLineAndWhatBelongsToIt(t *testing.T) {
 	} {
 		var b bytes.Buffer
 		complain(&b, errors.New(tt.err))
-		if b.String() != tt.want {
-			t.Errorf("%s: %q, want %q", name, b.String(), tt.want)
-		}
+		testkit.Equal(t, name, b.String(), tt.want)
 	}
 }
 

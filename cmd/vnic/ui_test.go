@@ -124,10 +124,6 @@ stage: verify
   devmem: 75%
   devmem: 100%
 `
-	if got := play(false); got != want {
-		t.Errorf("got %s", got)
-	}
-	if got := play(true); got != "note: a note\n" {
-		t.Errorf("beside JSON: %q", got)
-	}
+	testkit.Equal(t, "it writes", play(false), want)
+	testkit.Equal(t, "beside JSON", play(true), "note: a note\n")
 }

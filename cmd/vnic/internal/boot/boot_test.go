@@ -52,9 +52,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		o := good()
 		o.NIC, o.Guests, o.GPUMemory = nic, MaxGuests, 0
-		if err := o.Check(); err != nil {
-			t.Errorf("%s: %v", nic, err)
-		}
+		testkit.OK(t, o.Check())
 	}
 }
 
@@ -184,18 +182,14 @@ func TestLinesKeepWholeAndSayWhose(t *testing.T) {
 	}
 	x.end()
 	y.end()
-	if want := "[0] one\n[0] two\n[0] \n[1] ab\n[1] last\n"; b.String() != want {
-		t.Errorf("%q", b.String())
-	}
+	testkit.Equal(t, "lines", b.String(), "[0] one\n[0] two\n[0] \n[1] ab\n[1] last\n")
 	b.Reset()
 	long := bytes.Repeat([]byte("x"), 3*maxLine) // never ends
 	if n, err := x.Write(long); n != len(long) || err != nil || len(x.buf) > maxLine {
 		t.Errorf("%d, %v, %d kept", n, err, len(x.buf))
 	}
 	x.end()
-	if got := strings.Count(b.String(), "x"); got != len(long) {
-		t.Errorf("%d of %d bytes", got, len(long))
-	}
+	testkit.Equal(t, "bytes", strings.Count(b.String(), "x"), len(long))
 }
 
 // A Read that waits ends with Close, and the file stays open and whole.
@@ -216,9 +210,7 @@ func TestInputCanBeEnded(t *testing.T) {
 		ended <- err
 	}()
 	_, _ = in.Close(), in.Close()
-	if err := <-ended; err != io.EOF {
-		t.Errorf("got %v", err)
-	}
+	testkit.Equal(t, "the end of Read", <-ended, io.EOF)
 	if _, err := in.Read(b); err != io.EOF {
 		t.Errorf("got %v", err)
 	}

@@ -73,9 +73,7 @@ func TestImageIsWholeAndReproducible(t *testing.T) {
 	o := options(t)
 	var said bytes.Buffer
 	testkit.OK(t, Build(t.Context(), o, &said))
-	if got := left(t, o.Dir); got != "README append initrd kernel" {
-		t.Errorf("made %s", got)
-	}
+	testkit.Equal(t, "made", left(t, o.Dir), "README append initrd kernel")
 	if !strings.Contains(said.String(), "-initrd "+o.Dir+"/initrd") || strings.Contains(read(t, o.Dir+"/README"), o.Dir) {
 		t.Errorf("said %s\nand %s", said.String(), read(t, o.Dir+"/README"))
 	}

@@ -60,9 +60,7 @@ func TestFileIsWholeOrNotThere(t *testing.T) {
 		t.Errorf("theirs: %v", err)
 	}
 	testkit.ErrorSays(t, writeFile(dir, true, text("x")), "it is not a file")
-	if got := left(t, dir); got != "f g" {
-		t.Errorf("left %s", got)
-	}
+	testkit.Equal(t, "left", left(t, dir), "f g")
 }
 
 // Invariant: vnic image: A file or directory is whole or not there, and what is not ours stays.
@@ -89,9 +87,7 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 		!strings.Contains(err.Error(), "thesis.tex in it is not of a guest image") || left(t, d) != "a b thesis.tex" {
 		t.Errorf("a thesis: %v", err)
 	}
-	if got := left(t, top); got != "d" {
-		t.Errorf("left %s", got)
-	}
+	testkit.Equal(t, "left", left(t, top), "d")
 }
 
 // What a killed process has left goes, what one that lives is making stays, and so does what is for another name.

@@ -69,9 +69,7 @@ func TestSnapshotComesOverTheSocket(t *testing.T) {
 		t.Errorf("found %v, %v", found, err)
 	}
 	s.SetPorts(many)
-	if n := len(self(t).Ports); n != 5000 {
-		t.Errorf("%d ports", n)
-	}
+	testkit.Equal(t, "ports", len(self(t).Ports), 5000)
 	st, err := os.Stat(dir)
 	if err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", st, err)
@@ -314,17 +312,13 @@ A 1 split rx 1,000 2.0 MiB 2.0 MiB 0 B 0 B 1
 new wire rx 0 0 B
 new wire tx 0 0 B
 `
-	if got := table(before, now); got != rates {
-		t.Errorf("got %s", got)
-	}
+	testkit.Equal(t, "the table", table(before, now), rates)
 	if got := table(nil, before); !strings.Contains(got, "since it began:") ||
 		!strings.Contains(got, "A 1 split rx 5 1.0 KiB 1000 B") {
 		t.Errorf("got %s", got)
 	}
 	began := &Snapshot{PID: 8, Command: "run", Uptime: 1} // another process with another number
-	if got := table(before, began); got != "vnic run, process 8, up 1s; since it began:\nno ports\n" {
-		t.Errorf("got %s", got)
-	}
+	testkit.Equal(t, "the table", table(before, began), "vnic run, process 8, up 1s; since it began:\nno ports\n")
 	smaller := &Snapshot{PID: 7, Uptime: 11, Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 3}}}}
 	if got := table(before, smaller); !strings.Contains(got, "A wire rx 3 0 B") {
 		t.Errorf("a port that began again: %s", got)
