@@ -61,7 +61,8 @@ func TestTestSupportThatIsNotListedIsAnError(t *testing.T) {
 
 func TestWideLines(t *testing.T) {
 	dir := treetest.New(t, map[string]string{
-		"a.go":                          "package a\n// " + strings.Repeat("ä", 117) + "\n\t//" + strings.Repeat("x", 117) + "\n",
+		"a.go": "package a\n// " +
+			strings.Repeat("ä", 117) + "\n\t//" + strings.Repeat("x", 117) + "\n",
 		"data.json":                     strings.Repeat("x", 200),
 		"testdata/a.golden":             strings.Repeat("x", 200),
 		"cmd/testdata/golden-x/a.txtar": "exec x\n-- golden --\n" + strings.Repeat("x", 200),
@@ -78,7 +79,8 @@ func TestWideLines(t *testing.T) {
 	if err := run([]string{"--wide", dir}, &out); err == nil {
 		t.Error("lines of 121 characters pass")
 	}
-	if want := "README.md:2: 121 characters\ncmd/testdata/script/a.txtar:1: 121 characters\ns:2: 121 characters\n"; out.String() != want {
+	want := "README.md:2: 121 characters\ncmd/testdata/script/a.txtar:1: 121 characters\ns:2: 121 characters\n"
+	if out.String() != want {
 		t.Errorf("it prints %q, want %q", out.String(), want)
 	}
 }
