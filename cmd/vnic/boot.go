@@ -23,32 +23,32 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 
 func bootCommand() *cobra.Command {
 	var (
-		memory, gpuMemory = bytesFlag(512 << 20), bytesFlag(256 << 20)
-		verbose           bool
-		dump              pcap.Options
-		show              = stat.Options{Command: "boot"}
-		o                 boot.Options
+		verbose bool
+		dump    pcap.Options
+		show    = stat.Options{Command: "boot"}
+		o       = boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}
 	)
 	c := &cobra.Command{
 		Use:   "boot [flags] [-- COMMAND ARGS...]",
 		Short: "Boot a guest of your own, with NIC and GPU memory, and run a program in it",
-		Long: `Boot a guest of your own, with NIC and GPU memory, and run a program in it. The program comes from this machine with its
-libraries, to the same place in the guest; its streams are the command's, and so is its exit status (128 and more: a signal).
-When stdin, stdout and stderr are a terminal, it has one too. Without a command there is a shell, with these tools of this
-machine, as far as it has them:
+		Long: `Boot a guest of your own, with NIC and GPU memory, and run a program in it. The program comes from this
+machine with its libraries, to the same place in the guest; its streams are the command's, and so is its
+exit status (128 and more: a signal). When stdin, stdout and stderr are a terminal, it has one too.
+Without a command there is a shell, with these tools of this machine, as far as it has them:
 ` + indented(boot.Tools) + `
-In the guest, eth0 is the kernel's. guest0, guest1, ... are names of the guests; gateway leads to this machine: its address is
-this machine's loopback, and TCP and UDP to anywhere else goes out by this machine's sockets.
+In the guest, eth0 is the kernel's. guest0, guest1, ... are names of the guests; gateway leads to this
+machine: its address is this machine's loopback, and TCP and UDP to anywhere else goes out by this
+machine's sockets.
 
-A program that does device memory TCP opens $VNIC_DEVICE and gives it the address $VNIC_ADDR (guest1's is the name
-guest1-devmem); the Go package vnic.dev/vnic/guest does that. devmem is such a program, netcat, and always there.
-$VNIC_INDEX and $VNIC_GUESTS say which guest it is.
+A program that does device memory TCP opens $VNIC_DEVICE and gives it the address $VNIC_ADDR (guest1's is
+the name guest1-devmem); the Go package vnic.dev/vnic/guest does that. devmem is such a program, netcat,
+and always there. $VNIC_INDEX and $VNIC_GUESTS say which guest it is.
 
-With --nic gve a program in any language can use Linux's own devmem sockets on eth0, with its addresses. Its GPU memory comes
-from the socket $VNIC_GPU (AF_UNIX, SOCK_SEQPACKET): send a size in bytes, a uint64_t, and receive an int, 0 or an errno, with a
-dma-buf as SCM_RIGHTS: for bind-rx, bind-tx and mmap. The NIC takes that memory for the GPU's until the program closes the
-socket or ends. Example, sender and receiver in C: devmem.c, in share/doc/vnic/examples
-beside bin, and in guest/docs of the source.`,
+With --nic gve a program in any language can use Linux's own devmem sockets on eth0, with its addresses.
+Its GPU memory comes from the socket $VNIC_GPU (AF_UNIX, SOCK_SEQPACKET): send a size in bytes, a
+uint64_t, and receive an int, 0 or an errno, with a dma-buf as SCM_RIGHTS: for bind-rx, bind-tx and mmap.
+The NIC takes that memory for the GPU's until the program closes the socket or ends. Example, sender and
+receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/docs of the source.`,
 		Example: `  vnic boot                                   a shell
   vnic boot -- ./test --all                   a program, its status is vnic's
   vnic boot --nic gve -- ip address           on the kernel's own devmem TCP
@@ -58,20 +58,15 @@ beside bin, and in guest/docs of the source.`,
 		Args: programArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Command = args
-			o.Memory, o.GPUMemory = uint64(memory), uint64(gpuMemory)
 			if dump.File == "-" {
 				return usagef(c, "--pcap -: stdout is the program's: name a file")
 			}
 			if err := errors.Join(o.Check(), dump.Check(false), show.Check()); err != nil {
-				return usageError{c.CommandPath(), err}
-			}
-			level := slog.LevelError
-			if verbose {
-				level = slog.LevelDebug
+				return misuse(c, err)
 			}
 			ui := newUI(c.ErrOrStderr(), false)
 			defer ui.done()
-			o.Log = slog.New(slog.NewTextHandler(ui, &slog.HandlerOptions{Level: level}))
+			o.Log = logTo(ui, slog.LevelError, verbose)
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Note, o.Stage = ui.note, ui.doingNow
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
@@ -86,14 +81,10 @@ beside bin, and in guest/docs of the source.`,
 			if r := look.capture.Report(); r != nil && (r.Missed > 0 || verbose) {
 				ui.note("%v", r)
 			}
-			var use *boot.UseError
-			switch {
-			case errors.As(err, &use):
-				return usageError{c.CommandPath(), err}
-			case err == nil && status != 0:
+			if err == nil && status != 0 {
 				return exitStatus(status)
 			}
-			return err
+			return ofProgram(c, err)
 		},
 	}
 	f := c.Flags()
@@ -105,8 +96,8 @@ beside bin, and in guest/docs of the source.`,
 		"HOST:GUEST, a file or directory for the guests, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
 	f.IntVar(&o.CPUs, "cpus", 1, "CPUs of each guest")
-	f.Var(&memory, "memory", "RAM of each guest")
-	f.Var(&gpuMemory, "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
+	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
+	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
@@ -130,6 +121,14 @@ func programArgs(c *cobra.Command, args []string) error {
 		return fmt.Errorf("unknown command %q: a program for the guest stands behind --", args[0])
 	}
 	return nil
+}
+
+// ofProgram is an error of a command that has looked for a program and files: it may be wrong use.
+func ofProgram(c *cobra.Command, err error) error {
+	if use := new(boot.UseError); errors.As(err, &use) {
+		return misuse(c, err)
+	}
+	return err
 }
 
 // indented puts words into lines of a help text.

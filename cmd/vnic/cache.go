@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,8 +19,8 @@ func cacheCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "cache",
 		Short: "List what the cache keeps (QEMU, kernels, images, tools), or remove some of it",
-		Long: `List what the cache keeps, or remove some of it: QEMU and guest kernels that were fetched, guest images that were
-built from them, and tools. What is removed and needed again is fetched or built again.`,
+		Long: `List what the cache keeps, or remove some of it: QEMU and guest kernels that were fetched, guest images
+that were built from them, and tools. What is removed and needed again is fetched or built again.`,
 		Example: `  vnic cache ls              what is there, how large, and when it was last used
   vnic cache rm images       remove all of a kind
   vnic cache rm --all        remove everything that is not in use`,
@@ -32,9 +31,8 @@ built from them, and tools. What is removed and needed again is fetched or built
 	return c
 }
 
-func cacheFlag(f *pflag.FlagSet, o *assets.Options) {
-	f.StringVar(&o.CacheDir, "cache", "",
-		"cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
+func cacheFlag(f *pflag.FlagSet, dir *string) {
+	f.StringVar(dir, "cache", "", "cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
 }
 
 func cacheListCommand() *cobra.Command {
@@ -43,8 +41,8 @@ func cacheListCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "ls",
 		Short: "List what the cache keeps",
-		Long: `List what the cache keeps: names as 'vnic cache rm' takes them, what each takes up, and when it was last used (tools: when
-they were made).`,
+		Long: `List what the cache keeps: names as 'vnic cache rm' takes them, what each takes up, and when it was last
+used (tools: when they were made).`,
 		Example: `  vnic cache ls
   vnic cache ls --json | jq .bytes`,
 		Args: cobra.NoArgs,
@@ -61,7 +59,7 @@ they were made).`,
 	}
 	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
-	cacheFlag(c.Flags(), &o)
+	cacheFlag(c.Flags(), &o.CacheDir)
 	return c
 }
 
@@ -71,8 +69,8 @@ func cacheRemoveCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "rm NAME...",
 		Short: "Remove some of the cache",
-		Long: `Remove some of the cache: by name, by what a name begins with, or by kind (qemu, kernel, images, programs, tools, tmp).
-What a running vnic or QEMU uses stays. Links are removed, not what they lead to.`,
+		Long: `Remove some of the cache: by name, by what a name begins with, or by kind (qemu, kernel, images, programs,
+tools, tmp). What a running vnic or QEMU uses stays. Links are removed, not what they lead to.`,
 		Example: `  vnic cache rm images kernel
   vnic cache rm images/2445763a
   vnic cache rm --all`,
@@ -104,7 +102,7 @@ What a running vnic or QEMU uses stays. Links are removed, not what they lead to
 	}
 	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&everything, "all", false, "remove everything that is not in use")
-	cacheFlag(c.Flags(), &o)
+	cacheFlag(c.Flags(), &o.CacheDir)
 	return c
 }
 
@@ -126,9 +124,7 @@ func printCacheJSON(w io.Writer, dir string, list []assets.CacheEntry) error {
 	if list == nil {
 		list = []assets.CacheEntry{}
 	}
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(struct {
+	return printJSON(w, struct {
 		Cache   string              `json:"cache"`
 		Bytes   int64               `json:"bytes"`
 		Entries []assets.CacheEntry `json:"entries"`

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"io"
 	"text/tabwriter"
@@ -18,8 +17,8 @@ func doctorCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "doctor",
 		Short: "Say what this machine has, what is missing, and what a run will download and need",
-		Long: `Say what this machine has, what is missing, and what a run will download and need. Nothing is changed, no guest is
-started, and the network is not used.`,
+		Long: `Say what this machine has, what is missing, and what a run will download and need. Nothing is changed, no
+guest is started, and the network is not used.`,
 		Example: `  vnic doctor
   vnic doctor --json
   vnic doctor --kernel bzImage --modules lib/modules   would these do?`,
@@ -27,9 +26,7 @@ started, and the network is not used.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			rep := qemu.Doctor(c.Context(), o)
 			if asJSON {
-				e := json.NewEncoder(c.OutOrStdout())
-				e.SetIndent("", "  ")
-				return e.Encode(rep)
+				return printJSON(c.OutOrStdout(), rep)
 			}
 			return printDoctor(c.OutOrStdout(), rep)
 		},

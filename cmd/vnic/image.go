@@ -1,12 +1,10 @@
 package main
 
 import (
-	"errors"
 	"log/slog"
 
 	"github.com/spf13/cobra"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
 	"vnic.dev/vnic/cmd/vnic/internal/image"
 	"vnic.dev/vnic/lab"
@@ -16,8 +14,8 @@ func imageCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "image",
 		Short: "Write guest images, and the guests' tools, to files for QEMUs and guests of your own",
-		Long: `Write what guests of vnic consist of to files: a kernel and an initrd to boot by a QEMU of your own, on a NIC of 'vnic serve';
-or the tools alone, for a guest or a root file system of your own.`,
+		Long: `Write what guests of vnic consist of to files: a kernel and an initrd to boot by a QEMU of your own, on a
+NIC of 'vnic serve'; or the tools alone, for a guest or a root file system of your own.`,
 		Example: `  vnic image build                     ./guest: a kernel and an initrd, with a shell
   vnic image build -- ./test --all     the same that runs a program of yours, and powers off
   vnic image export                    the tools: ./devmem, one static program`,
@@ -30,53 +28,45 @@ or the tools alone, for a guest or a root file system of your own.`,
 
 func imageBuildCommand() *cobra.Command {
 	var (
-		memory  = bytesFlag(512 << 20)
 		verbose bool
-		o       image.BuildOptions
+		o       = image.BuildOptions{Guest: boot.Options{Memory: 512 << 20}}
 	)
 	c := &cobra.Command{
 		Use:   "build [flags] [-- COMMAND ARGS...]",
 		Short: "Write a guest image: kernel and initrd for a QEMU of your own",
-		Long: `Write a guest image for a QEMU of your own, on a NIC of 'vnic serve': a directory with kernel, initrd, append (the kernel's command
-line) and a README with the flags for QEMU. The guest is that of 'vnic boot': the kernel drives eth0, and the program comes from
-this machine with its libraries. It runs on the serial line, and with its end the guest powers off; without a command there is a
-shell. eth0 gets its address by DHCP from vnic serve's gateway; the guest at port0 is guest0, and so on.
+		Long: `Write a guest image for a QEMU of your own, on a NIC of 'vnic serve': a directory with kernel, initrd,
+append (the kernel's command line) and a README with the flags for QEMU. The guest is that of 'vnic boot':
+the kernel drives eth0, and the program comes from this machine with its libraries. It runs on the serial
+line, and with its end the guest powers off; without a command there is a shell. eth0 gets its address by
+DHCP from vnic serve's gateway; the guest at port0 is guest0, and so on.
 
-Programs for guests of vnic boot run as they are: devmem, those that use the Go package vnic.dev/vnic/guest, and on gve C programs that
-get GPU memory at $VNIC_GPU. $VNIC_INDEX is the port's number; how many guests there are you tell them by --env VNIC_GUESTS=N. On
-virtio they drive the NIC themselves: eth0 is gone when the first of them starts, unless QEMU gives the guest a second NIC.
+Programs for guests of vnic boot run as they are: devmem, those that use the Go package
+vnic.dev/vnic/guest, and on gve C programs that get GPU memory at $VNIC_GPU. $VNIC_INDEX is the port's
+number; how many guests there are you tell them by --env VNIC_GUESTS=N. On virtio they drive the NIC
+themselves: eth0 is gone when the first of them starts, unless QEMU gives the guest a second NIC.
 
 The same flags, files and kernel give the same image, byte for byte.`,
 		Example: `  vnic image build                            to ./guest, with a shell
   vnic image build --nic gve -o out           for a gVNIC: the kernel's own devmem TCP
   vnic image build --copy data:/data -- ./test /data
   vnic image build --kernel bzImage --modules lib
-  qemu-system-x86_64 FLAGS -kernel guest/kernel -initrd guest/initrd -append "$(cat guest/append)" -nographic -no-reboot`,
+  qemu-system-x86_64 FLAGS -kernel guest/kernel -initrd guest/initrd ` +
+			`-append "$(cat guest/append)" -nographic -no-reboot`,
 		Args: programArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			g := &o.Guest
-			g.Command, g.Memory = args, uint64(memory)
-			g.Guests, g.CPUs, g.MTU = 1, 1, 1500
+			g.Command, g.Guests, g.CPUs, g.MTU = args, 1, 1, 1500
 			if o.Dir == "" {
 				return usagef(c, "-o: no name of a directory")
 			}
 			if err := g.Check(); err != nil {
-				return usageError{c.CommandPath(), err}
-			}
-			level := slog.LevelError
-			if verbose {
-				level = slog.LevelDebug
+				return misuse(c, err)
 			}
 			ui := newUI(c.ErrOrStderr(), false)
 			defer ui.done()
-			g.Log = slog.New(slog.NewTextHandler(ui, &slog.HandlerOptions{Level: level}))
+			g.Log = logTo(ui, slog.LevelError, verbose)
 			g.Fetch.Log, g.Fetch.Progress, g.Note = g.Log, ui.fetch, ui.note
-			err := image.Build(c.Context(), o, c.OutOrStdout())
-			var use *boot.UseError
-			if errors.As(err, &use) {
-				return usageError{c.CommandPath(), err}
-			}
-			return err
+			return ofProgram(c, image.Build(c.Context(), o, c.OutOrStdout()))
 		},
 	}
 	f := c.Flags()
@@ -87,7 +77,8 @@ The same flags, files and kernel give the same image, byte for byte.`,
 	f.StringArrayVar(&o.Guest.Copies, "copy", nil,
 		"HOST:GUEST, a file or directory for the guest, libraries included; HOST alone: to the same place")
 	f.StringArrayVar(&o.Guest.Env, "env", nil, "NAME=VALUE for the program's environment; NAME alone: its value here")
-	f.Var(&memory, "memory", "RAM that the guest will have at least: files may take up a third of it")
+	f.Var((*bytesFlag)(&o.Guest.Memory), "memory",
+		"RAM that the guest will have at least: files may take up a third of it")
 	f.StringVar(&o.Guest.Append, "append", "", "words for the kernel's command line")
 	kernelFlags(f, &o.Guest.Fetch)
 	f.BoolVar(&o.Guest.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
@@ -97,18 +88,19 @@ The same flags, files and kernel give the same image, byte for byte.`,
 
 func imageExportCommand() *cobra.Command {
 	var list bool
-	var cache assets.Options
 	var o image.ExportOptions
 	c := &cobra.Command{
 		Use:   "export",
 		Short: "Write the guests' tools: one static program, for guests of your own",
-		Long: `Write the guests' tools: one static program for Linux on x86-64, to be copied into a guest or a root file system of your own.
-It is the tool that it is called by: devmem, netcat for device memory TCP; called by another name, the first argument says which:
-'devmem', or 'gpusocket', which gives GPU memory to programs in any language.
+		Long: `Write the guests' tools: one static program for Linux on x86-64, to be copied into a guest or a root file
+system of your own. It is the tool that it is called by: devmem, netcat for device memory TCP; called by
+another name, the first argument says which: 'devmem', or 'gpusocket', which gives GPU memory to programs
+in any language.
 
-In the guest, devmem takes a NIC of 'vnic serve' and the GPU beside it. On virtio it drives the NIC itself and takes it from the
-kernel's driver: give the guest another NIC (or eth0 is gone) and the module uio_pci_generic. On gve it uses the kernel's own
-devmem TCP, on the interface that -f names. It runs as root; --list says what else it needs.`,
+In the guest, devmem takes a NIC of 'vnic serve' and the GPU beside it. On virtio it drives the NIC itself
+and takes it from the kernel's driver: give the guest another NIC (or eth0 is gone) and the module
+uio_pci_generic. On gve it uses the kernel's own devmem TCP, on the interface that -f names. It runs as
+root; --list says what else it needs.`,
 		Example: `  vnic image export                        to ./devmem
   vnic image export -o rootfs/bin/devmem   into a root file system
   vnic image export -o - | ssh guest 'cat > /bin/devmem; chmod +x /bin/devmem'
@@ -127,7 +119,6 @@ devmem TCP, on the interface that -f names. It runs as root; --list says what el
 				return usagef(c, "-o -: a program is not for a terminal: redirect it, or name a file")
 			}
 			o.Stdout = out
-			o.CacheDir = cache.CacheDir
 			return image.Export(c.Context(), o)
 		},
 	}
@@ -136,6 +127,6 @@ devmem TCP, on the interface that -f names. It runs as root; --list says what el
 	f.StringVarP(&o.File, "output", "o", "devmem", "file to write; -: stdout")
 	f.BoolVar(&o.Force, "force", false, "replace the file if there is one")
 	f.BoolVar(&list, "list", false, "list the tools, and what they need in a guest")
-	cacheFlag(f, &cache)
+	cacheFlag(f, &o.CacheDir)
 	return c
 }

@@ -27,7 +27,7 @@ const (
 	exitUsage   = 2 // wrong use
 	exitMissing = 3 // the machine lacks something, which the message names with its fix
 
-	exitPipe = 128 + int(syscall.SIGPIPE) // whoever read stdout has gone: as a shell says it
+	exitPipe = 128 + int(syscall.SIGPIPE) // the reader of stdout has gone: as a shell says it
 )
 
 func main() {
@@ -159,7 +159,7 @@ func keepHelpError(root *cobra.Command) *error {
 	return kept
 }
 
-// readerGone says whether stdout is a pipe that nobody reads any more: nothing to complain of, as
+// readerGone says whether stdout is a pipe without a reader: nothing to complain of, as
 // in `vnic stat | head`.
 func readerGone(err error) bool {
 	var p *os.PathError

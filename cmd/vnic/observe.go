@@ -1,7 +1,11 @@
 package main
 
 import (
+	"encoding/json"
+	"io"
 	"log/slog"
+
+	"github.com/spf13/cobra"
 
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
@@ -37,4 +41,28 @@ func observe(counters stat.Options, dump pcap.Options, log *slog.Logger,
 func (o *observers) close() {
 	_ = o.capture.Close()
 	o.counters.Close()
+}
+
+// results is where a command's results go: to stderr, when its capture has stdout.
+func results(c *cobra.Command, dump *pcap.Options, asJSON bool) (io.Writer, error) {
+	out := c.OutOrStdout()
+	if dump.Stdout = out; dump.File == "-" {
+		out = c.ErrOrStderr()
+	}
+	return out, misuse(c, dump.Check(asJSON))
+}
+
+// logTo is a log of what is at least as grave as level; verbose: of everything.
+func logTo(w io.Writer, level slog.Level, verbose bool) *slog.Logger {
+	if verbose {
+		level = slog.LevelDebug
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// printJSON prints one object, for programs.
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,24 +17,23 @@ import (
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
-	"vnic.dev/vnic/guest-images/transfer"
 )
 
 func runCommand() *cobra.Command {
 	var (
-		size, memory, gpuMemory = bytesFlag(256 << 20), bytesFlag(512 << 20), bytesFlag(512 << 20)
 		mode, p2p, guest        = "both", "on", "qemu"
 		asJSON, verbose, schema bool
 		profile                 string
 		dump                    pcap.Options
 		show                    = stat.Options{Command: "run"}
-		o                       run.Options
+		o                       = run.Defaults()
 	)
 	c := &cobra.Command{
 		Use:   "run",
 		Short: "Send a buffer from the GPU of one guest to the GPU of another, and prove where its bytes went",
-		Long: `Send a buffer from the GPU of one guest to the GPU of another, and prove where its bytes went. In mode devmem the NICs
-read and write GPU memory; in mode copy payload goes through guest RAM, as without Device Memory TCP.`,
+		Long: `Send a buffer from the GPU of one guest to the GPU of another, and prove where its bytes went. In mode
+devmem the NICs read and write GPU memory; in mode copy payload goes through guest RAM, as without Device
+Memory TCP.`,
 		Example: `  vnic run                          two QEMU guests, 256 MiB, devmem against copy
   vnic run --nic gve                the same, but driver and TCP stack are the kernel's
   vnic run --nic gve,virtio         from the kernel's stack to ours
@@ -54,9 +52,8 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 			if !c.Flags().Changed("seed") {
 				o.Seed = uint64(rand.Uint32())
 			}
-			o.Size, o.Memory, o.GPUMemory = uint64(size), uint64(memory), uint64(gpuMemory)
-			if o.Modes = []string{mode}; mode == "both" {
-				o.Modes = []string{transfer.Devmem, transfer.Copy}
+			if mode != "both" {
+				o.Modes = []string{mode}
 			}
 			if o.P2P = p2p == "on"; !o.P2P && p2p != "off" {
 				return usagef(c, "--p2p %s: on or off", p2p)
@@ -65,23 +62,15 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 				return usagef(c, "--guest %s: qemu or inproc", guest)
 			}
 			if err := errors.Join(o.Check(), show.Check()); err != nil {
-				return usageError{c.CommandPath(), err}
+				return misuse(c, err)
 			}
-			out := c.OutOrStdout()
-			if dump.Stdout = out; dump.File == "-" {
-				out = c.ErrOrStderr()
-			}
-			if err := dump.Check(asJSON); err != nil {
-				return usageError{c.CommandPath(), err}
-			}
-			level := slog.LevelError
-			if verbose {
-				level = slog.LevelDebug
+			out, err := results(c, &dump, asJSON)
+			if err != nil {
+				return err
 			}
 			ui := newUI(c.ErrOrStderr(), asJSON && !verbose)
-			o.Log = slog.New(slog.NewTextHandler(ui, &slog.HandlerOptions{Level: level}))
-			o.Fetch.Log = o.Log
-			o.Fetch.Progress = ui.fetch
+			o.Log = logTo(ui, slog.LevelError, verbose)
+			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Stage, o.Progress, o.Note = ui.stage, ui.progress, ui.note
 			look, err := observe(show, dump, o.Log, ui.note)
 			if err != nil {
@@ -109,23 +98,23 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	f.Var(&size, "size", "bytes to send in each mode (K, M, G); more than fits GPU memory runs in rounds")
+	f.Var((*bytesFlag)(&o.Size), "size", "bytes to send in each mode (K, M, G); more than fits GPU memory runs in rounds")
 	f.StringVar(&mode, "mode", mode, "devmem, copy or both")
-	f.StringVar(&o.NIC, "nic", run.NICVirtio,
+	f.StringVar(&o.NIC, "nic", o.NIC,
 		"virtio: our driver and TCP stack in the guests; gve: the kernel's, which needs QEMU "+assets.MinVFIOUser+
 			"; or two, with a comma: the sender's and the receiver's")
 	f.StringVar(&guest, "guest", guest, "qemu, or inproc: guests in this process, over the same vhost-user socket")
-	f.IntVar(&o.MTU, "mtu", 1500, "MTU of the link")
-	impairFlags(f, &o.Impair)
-	f.IntVar(&o.Family, "family", 4, "IP version, 4 or 6")
-	f.IntVar(&o.BindQueues, "bind-queues", 1, "receive queues that are bound to GPU memory")
+	f.IntVar(&o.MTU, "mtu", o.MTU, "MTU of the link")
+	impairFlags(f, &o.Impairment)
+	f.IntVar(&o.Family, "family", o.Family, "IP version, 4 or 6")
+	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
 	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0,
 		"tokens that the receiver keeps until nothing comes any more (exhaustion test)")
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of payload, loss and reordering (default: random, printed)")
-	f.Var(&memory, "memory", "RAM of each guest")
-	f.Var(&gpuMemory, "gpu-memory", "memory of each GPU, a power of two")
+	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
+	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")
 	sourceFlags(f, &o.Fetch)
 	f.BoolVar(&o.Fetch.Offline, "offline", false, "use what is in the cache, fetch nothing")
 	f.BoolVar(&o.Keep, "keep", false, "keep the guests' consoles and the NICs' counters, in ./vnic-run-SEED")
@@ -134,7 +123,7 @@ read and write GPU memory; in mode copy payload goes through guest RAM, as witho
 	metricsFlag(f, &show)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	f.StringVar(&o.Pause, "pause-at", "", "stop at a stage until interrupted (for tests): "+strings.Join(run.Stages, ", "))
-	f.IntVar(&o.StallSecs, "stall", 60, "seconds without progress after which a transfer fails")
+	f.IntVar(&o.StallSecs, "stall", o.StallSecs, "seconds without progress after which a transfer fails")
 	f.StringVar(&profile, "cpuprofile", "", "write a CPU profile of this process")
 	_ = f.MarkHidden("cpuprofile")
 	_ = f.MarkHidden("pause-at")
@@ -153,17 +142,14 @@ func sourceFlags(f *pflag.FlagSet, o *assets.Options) {
 func kernelFlags(f *pflag.FlagSet, o *assets.Options) {
 	f.StringVar(&o.Kernel, "kernel", "", "guest kernel, a bzImage ($"+assets.EnvKernel+"; else fetched)")
 	f.StringVar(&o.Modules, "modules", "", "directory with the modules of --kernel ($"+assets.EnvModules+")")
-	f.StringVar(&o.CacheDir, "cache", "",
-		"cache directory ($"+assets.EnvCache+"; else $XDG_CACHE_HOME/vnic or ~/.cache/vnic)")
+	cacheFlag(f, &o.CacheDir)
 	f.StringVar(&o.Mirror, "mirror", "", "Debian mirror to fetch from ($"+assets.EnvMirror+"; else this machine's)")
 	f.StringVar(&o.Keyring, "keyring", "", "keyring that signs the mirror ($"+assets.EnvKeyring+"; else Debian's)")
 }
 
 func printReport(w io.Writer, rep *run.Report, asJSON bool) error {
 	if asJSON {
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		return e.Encode(rep)
+		return printJSON(w, rep)
 	}
 	var table strings.Builder
 	if err := rep.Table(&table); err != nil {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -38,7 +37,6 @@ func asksCapabilities(args []string) bool {
 
 func serveCommand() *cobra.Command {
 	var (
-		gpuMemory       = bytesFlag(256 << 20)
 		paths           []string
 		p2p             = "on"
 		ports           int
@@ -46,15 +44,16 @@ func serveCommand() *cobra.Command {
 		capabilities    bool
 		dump            pcap.Options
 		show            = stat.Options{Command: "serve"}
-		o               serve.Options
+		o               = serve.Options{GPUMemory: 256 << 20}
 	)
 	c := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve NICs, with their GPUs, to a QEMU of your own",
-		Long: `Serve NICs, with their GPUs, to a QEMU of your own, until interrupted. It prints what QEMU is to be given. A QEMU that hangs
-up may be followed by the next, and finds the GPU's memory as it was; a vnic that is started anew has new GPUs, so start QEMU anew
-as well: it warns of a QEMU that has memory of an earlier one. A gateway gives guests addresses by DHCP, names, and a way out: port0, port1, ... are guests, gateway is this machine. For
-management software vnic serve keeps to QEMU's conventions of backend programs.`,
+		Long: `Serve NICs, with their GPUs, to a QEMU of your own, until interrupted. It prints what QEMU is to be given.
+A QEMU that hangs up may be followed by the next, and finds the GPU's memory as it was; a vnic that is
+started anew has new GPUs, so start QEMU anew as well: it warns of a QEMU that has memory of an earlier
+one. A gateway gives guests addresses by DHCP, names, and a way out: port0, port1, ... are guests, gateway
+is this machine. For management software vnic serve keeps to QEMU's conventions of backend programs.`,
 		Example: `  vnic serve --socket-path /tmp/vnic.sock                        one virtio NIC
   vnic serve --socket-path /tmp/vnic%d.sock --ports 2            two on one switch
   vnic serve --socket-path /tmp/vnic.sock --nic gve              a gVNIC, by vfio-user
@@ -69,40 +68,30 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 			}
 			var err error
 			if o.Paths, err = serve.Paths(paths, ports); err != nil {
-				return usageError{c.CommandPath(), err}
+				return misuse(c, err)
 			}
 			if len(o.Paths) == 0 && len(o.FDs) == 0 {
 				o.FDs = serve.Inherited()
 			}
-			o.GPUMemory = uint64(gpuMemory)
 			if o.NoP2P = p2p == "off"; !o.NoP2P && p2p != "on" {
 				return usagef(c, "--p2p %s: on or off", p2p)
 			}
 			if err := cmp.Or(errors.Join(o.Check(), show.Check()), serve.CheckInherited(o.FDs)); err != nil {
-				return usageError{c.CommandPath(), err}
+				return misuse(c, err)
 			}
-			out := c.OutOrStdout()
-			if dump.Stdout = out; dump.File == "-" {
-				out = c.ErrOrStderr()
-			}
-			if err := dump.Check(asJSON); err != nil {
-				return usageError{c.CommandPath(), err}
-			}
-			level := slog.LevelWarn
-			if verbose {
-				level = slog.LevelDebug
+			out, err := results(c, &dump, asJSON)
+			if err != nil {
+				return err
 			}
 			stderr := &lines{w: c.ErrOrStderr()}
-			o.Log = slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+			o.Log = logTo(stderr, slog.LevelWarn, verbose)
 			note := func(format string, args ...any) { fmt.Fprintf(stderr, format+"\n", args...) }
 			o.Note = func(port, format string, args ...any) { note(port+": "+format, args...) }
 			o.Ready = func(r *serve.Report) error {
-				if !asJSON {
-					return r.Print(out)
+				if asJSON {
+					return printJSON(out, r)
 				}
-				e := json.NewEncoder(out)
-				e.SetIndent("", "  ")
-				return e.Encode(r)
+				return r.Print(out)
 			}
 			seeded(c.Flags(), &o.Impair, note)
 			look, err := observe(show, dump, o.Log, note)
@@ -130,7 +119,7 @@ management software vnic serve keeps to QEMU's conventions of backend programs.`
 		"print the capabilities as management software wants them, and nothing else")
 	f.StringVar(&o.NIC.Model, "nic", lab.Virtio,
 		"virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+assets.MinVFIOUser)
-	f.Var(&gpuMemory, "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
+	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
 	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link")
 	impairFlags(f, &o.Impair)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -31,9 +32,7 @@ func TestViewIsPaintedOverTheLast(t *testing.T) {
 	const want = "0 " + row + "1 " + row + "\x1b[J" +
 		"\x1b[2A\r0 " + row + "1 " + row + "2 " + row + "(4 more li\x1b[K\n\x1b[J" +
 		"\x1b[4A\r0 " + row + "\x1b[J"
-	if b.String() != want {
-		t.Errorf("%q, not %q", b.String(), want)
-	}
+	testkit.Equal(t, "it writes", b.String(), want)
 }
 
 func TestViewInAFileIsPlain(t *testing.T) {
@@ -43,7 +42,5 @@ func TestViewInAFileIsPlain(t *testing.T) {
 		testkit.OK(t, r.paint(numbered(1)))
 	}
 	line := "0 " + strings.Repeat("x", 100) + "\n\n"
-	if b.String() != line+line {
-		t.Errorf("%q", b.String())
-	}
+	testkit.Equal(t, "it writes", b.String(), line+line)
 }

@@ -7,6 +7,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // screen is what a terminal shows after b was written to it, for the few sequences that we use.
@@ -78,9 +79,7 @@ func TestTerminalHasOneProgressLine(t *testing.T) {
 		u.stage(run.Step{Stage: "verify", Mode: "copy", Round: round, Rounds: 3})
 		if round == 2 {
 			shows("note: this is untested\ncopy, round 2 of 3  66% ")
-			if _, err := u.Write([]byte("a log line\n")); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(u.Write([]byte("a log line\n")))(t)
 			shows("note: this is untested\na log line\n")
 		}
 	}
@@ -125,10 +124,6 @@ stage: verify
   devmem: 75%
   devmem: 100%
 `
-	if got := play(false); got != want {
-		t.Errorf("got %s", got)
-	}
-	if got := play(true); got != "note: a note\n" {
-		t.Errorf("beside JSON: %q", got)
-	}
+	testkit.Equal(t, "it writes", play(false), want)
+	testkit.Equal(t, "beside JSON", play(true), "note: a note\n")
 }

@@ -15,8 +15,16 @@ type usageError struct {
 
 func (e usageError) Unwrap() error { return e.error }
 
+// misuse is what was wrong with the use of a command; nil: nothing.
+func misuse(c *cobra.Command, err error) error {
+	if err == nil {
+		return nil
+	}
+	return usageError{c.CommandPath(), err}
+}
+
 func usagef(c *cobra.Command, format string, args ...any) error {
-	return usageError{c.CommandPath(), fmt.Errorf(format, args...)}
+	return misuse(c, fmt.Errorf(format, args...))
 }
 
 // isCobraUsage recognises cobra's own complaints about arguments, which carry no type.
@@ -49,5 +57,5 @@ See '{{.CommandPath}} COMMAND --help' for the flags of a command.{{else}}
   {{.UseLine}}{{end}}{{if .HasAvailableLocalFlags}}
 
 Flags:
-{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}{{end}}
+{{.LocalFlags.FlagUsagesWrapped 120 | trimTrailingWhitespaces}}{{end}}
 `

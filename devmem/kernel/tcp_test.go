@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// The example needs a NIC with devmem TCP: it runs, and its output is compared, in a guest
-	// (cmd/vnic/internal/boot, TestExamplesRunInGuests).
+	// (cmd/vnic/internal/boot, TestProgramRunsInAGuest).
 	flag.Parse()
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {
 		panic(err)

@@ -1,5 +1,10 @@
 package testkit
 
+import (
+	"errors"
+	"strings"
+)
+
 // A T is what the checks need of a test: *testing.T, *testing.B, *testing.F, *rapid.T and kin have it.
 type T interface {
 	Helper()
@@ -12,6 +17,34 @@ func OK(t T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+// Must is for a call that gives a value and an error: the function that it returns ends the test at
+// the error, else it returns the value. f := testkit.Must(os.Open(name))(t)
+func Must[V any](v V, err error) func(T) V {
+	return func(t T) V {
+		t.Helper()
+		OK(t, err)
+		return v
+	}
+}
+
+// ErrorSays fails the test, which goes on, unless the error's text has all of the parts.
+func ErrorSays(t T, err error, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("error %v, want one that says %q", err, part)
+		}
+	}
+}
+
+// ErrorIs fails the test, which goes on, unless the error is target (errors.Is).
+func ErrorIs(t T, err, target error) {
+	t.Helper()
+	if !errors.Is(err, target) {
+		t.Errorf("error %v, want %v", err, target)
 	}
 }
 

@@ -61,21 +61,26 @@ func TestTestSupportThatIsNotListedIsAnError(t *testing.T) {
 
 func TestWideLines(t *testing.T) {
 	dir := treetest.New(t, map[string]string{
-		"a.go":              "package a\n// " + strings.Repeat("ä", 117) + "\n\t//" + strings.Repeat("x", 117) + "\n",
-		"data.json":         strings.Repeat("x", 200),
-		"testdata/a.golden": strings.Repeat("x", 200),
+		"a.go": "package a\n// " +
+			strings.Repeat("ä", 117) + "\n\t//" + strings.Repeat("x", 117) + "\n",
+		"data.json":                     strings.Repeat("x", 200),
+		"testdata/a.golden":             strings.Repeat("x", 200),
+		"cmd/testdata/golden-x/a.txtar": "exec x\n-- golden --\n" + strings.Repeat("x", 200),
 	})
 	if err := run([]string{"--wide", dir}, &strings.Builder{}); err != nil {
 		t.Errorf("lines of 120 characters: %v", err)
 	}
 	dir = treetest.New(t, map[string]string{
-		"README.md": "# a\n| " + strings.Repeat("x", 119) + "\n", "s": "#!/bin/sh\n" + strings.Repeat("x", 121) + "\n",
+		"README.md":                   "# a\n| " + strings.Repeat("x", 119) + "\n",
+		"cmd/testdata/script/a.txtar": "exec " + strings.Repeat("x", 116) + "\n",
+		"s":                           "#!/bin/sh\n" + strings.Repeat("x", 121) + "\n",
 	})
 	var out strings.Builder
 	if err := run([]string{"--wide", dir}, &out); err == nil {
 		t.Error("lines of 121 characters pass")
 	}
-	if want := "README.md:2: 121 characters\ns:2: 121 characters\n"; out.String() != want {
+	want := "README.md:2: 121 characters\ncmd/testdata/script/a.txtar:1: 121 characters\ns:2: 121 characters\n"
+	if out.String() != want {
 		t.Errorf("it prints %q, want %q", out.String(), want)
 	}
 }

@@ -2,20 +2,16 @@ package boot
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
-	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/gpusocket"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/internal/testkit"
@@ -51,16 +47,12 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 	} {
 		o := good()
 		change(&o)
-		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not say %q", err, want)
-		}
+		testkit.ErrorSays(t, o.Check(), want)
 	}
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		o := good()
 		o.NIC, o.Guests, o.GPUMemory = nic, MaxGuests, 0
-		if err := o.Check(); err != nil {
-			t.Errorf("%s: %v", nic, err)
-		}
+		testkit.OK(t, o.Check())
 	}
 }
 
@@ -71,10 +63,8 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 		o := good()
 		o.NIC, o.Guests, o.Forwards = nic, 3, []string{"udp:1:guest2:2"}
 		o.Forwards = nil // a port of the machine's
-		services, err := o.gateway()
-		testkit.OK(t, err)
-		w, err := lab.Open(o.describe(), lab.Options{Services: services})
-		testkit.OK(t, err)
+		services := testkit.Must(o.gateway())(t)
+		w := testkit.Must(lab.Open(o.describe(), lab.Options{Services: services}))(t)
 		seen := map[string]bool{}
 		for _, p := range o.places(w) {
 			var c qemu.Config
@@ -104,9 +94,7 @@ func TestGuestsHaveNICsOfTheirOwn(t *testing.T) {
 				}
 			}
 		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, w.Close())
 	}
 }
 
@@ -194,18 +182,14 @@ func TestLinesKeepWholeAndSayWhose(t *testing.T) {
 	}
 	x.end()
 	y.end()
-	if want := "[0] one\n[0] two\n[0] \n[1] ab\n[1] last\n"; b.String() != want {
-		t.Errorf("%q", b.String())
-	}
+	testkit.Equal(t, "lines", b.String(), "[0] one\n[0] two\n[0] \n[1] ab\n[1] last\n")
 	b.Reset()
 	long := bytes.Repeat([]byte("x"), 3*maxLine) // never ends
 	if n, err := x.Write(long); n != len(long) || err != nil || len(x.buf) > maxLine {
 		t.Errorf("%d, %v, %d kept", n, err, len(x.buf))
 	}
 	x.end()
-	if got := strings.Count(b.String(), "x"); got != len(long) {
-		t.Errorf("%d of %d bytes", got, len(long))
-	}
+	testkit.Equal(t, "bytes", strings.Count(b.String(), "x"), len(long))
 }
 
 // A Read that waits ends with Close, and the file stays open and whole.
@@ -214,11 +198,8 @@ func TestInputCanBeEnded(t *testing.T) {
 	testkit.OK(t, err)
 	defer r.Close()
 	defer w.Close()
-	in, err := newInput(r)
-	testkit.OK(t, err)
-	if _, err := w.WriteString("ab"); err != nil {
-		t.Fatal(err)
-	}
+	in := testkit.Must(newInput(r))(t)
+	testkit.Must(w.WriteString("ab"))(t)
 	b := make([]byte, 8)
 	if n, err := in.Read(b); n != 2 || err != nil {
 		t.Errorf("%d, %v", n, err)
@@ -229,60 +210,12 @@ func TestInputCanBeEnded(t *testing.T) {
 		ended <- err
 	}()
 	_, _ = in.Close(), in.Close()
-	if err := <-ended; err != io.EOF {
-		t.Errorf("got %v", err)
-	}
+	testkit.Equal(t, "the end of Read", <-ended, io.EOF)
 	if _, err := in.Read(b); err != io.EOF {
 		t.Errorf("got %v", err)
 	}
-	if _, err := w.WriteString("c"); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(w.WriteString("c"))(t)
 	if n, err := r.Read(b); n != 1 || err != nil {
 		t.Errorf("the file: %d, %v", n, err)
-	}
-}
-
-// A guest under QEMU runs a program of this machine: its bytes come out as they are, and its status.
-//
-// Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
-func TestProgramRunsInAGuest(t *testing.T) {
-	if testing.Short() {
-		t.Skip("QEMU in -short")
-	}
-	dir, err := assets.CacheDir(assets.Options{})
-	if err == nil {
-		_, err = assets.Fetch(t.Context(), assets.Options{CacheDir: dir, Offline: true, VFIOUser: true})
-	}
-	if err != nil {
-		t.Skipf("no QEMU or kernel without the network: %v", err)
-	}
-	for _, nic := range []string{lab.Virtio, lab.GVE} {
-		t.Run(nic, func(t *testing.T) {
-			ignore := goleak.IgnoreCurrent()
-			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-			defer cancel()
-			var out, errs bytes.Buffer
-			o := good()
-			o.NIC, o.Guests, o.Stdout, o.Stderr, o.Fetch.Offline, o.LogDir = nic, 2, &out, &errs, true, t.TempDir()
-			o.Note = t.Logf
-			o.Command = []string{"sh", "-c",
-				`printf 'a\001\377\r\n'; cat /proc/sys/kernel/hostname >&2; exit $((VNIC_INDEX * 7))`}
-			status, err := Do(ctx, o)
-			if err != nil || status != 7 {
-				t.Errorf("status %d, %v", status, err)
-			}
-			for _, w := range []struct{ got, want string }{{out.String(), "a\001\377\r\n"}, {errs.String(), "guest%d\n"}} {
-				for i, s := range []string{"[0] ", "[1] "} {
-					if !strings.Contains(w.got, s+strings.ReplaceAll(w.want, "%d", string(rune('0'+i)))) {
-						t.Errorf("%q", w.got)
-					}
-				}
-			}
-			if files, err := filepath.Glob(filepath.Join(o.LogDir, "console-guest?.log")); len(files) != 2 {
-				t.Errorf("%q, %v", files, err)
-			}
-			goleak.VerifyNone(t, ignore)
-		})
 	}
 }

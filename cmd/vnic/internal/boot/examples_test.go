@@ -79,9 +79,12 @@ func sections(out string) map[string]string {
 	return found
 }
 
-// What packages guest and devmem/kernel show as examples are programs, which print what they say they do:
-// in two guests of vnic boot, booted once for all examples that a NIC serves.
-func TestExamplesRunInGuests(t *testing.T) {
+// Guests under QEMU run programs of this machine: their bytes come out as they are, and their status.
+// Among them is what packages guest and devmem/kernel show as examples: it prints what it says it does.
+// Two guests are booted once for all that a NIC serves.
+//
+// Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
+func TestProgramRunsInAGuest(t *testing.T) {
 	if testing.Short() {
 		t.Skip("QEMU in -short")
 	}
@@ -93,10 +96,8 @@ func TestExamplesRunInGuests(t *testing.T) {
 		"sender":   "guest/example_sender_test.go",
 		"kernel":   "devmem/kernel/example_test.go",
 	} {
-		src, err := os.ReadFile(filepath.Join(root, file))
-		testkit.OK(t, err)
-		e, err := exampleOf(file, src)
-		testkit.OK(t, err)
+		src := testkit.Must(os.ReadFile(filepath.Join(root, file)))(t)
+		e := testkit.Must(exampleOf(file, src))(t)
 		if err := e.build(t.Context(), filepath.Join(dir, name)); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
@@ -116,7 +117,10 @@ case $VNIC_INDEX-%s in
 1-gve) run sender; until pour 2>/dev/null; do sleep 0.1; done;;
 0-*) run receiver;;
 1-*) run sender;;
-esac`
+esac
+printf 'a\001\377\r\n'
+cat /proc/sys/kernel/hostname >&2
+exit $((VNIC_INDEX * 7))`
 	for nic, programs := range map[string]string{lab.Virtio: "receiver sender", lab.GVE: "receiver sender kernel"} {
 		t.Run(nic, func(t *testing.T) {
 			ignore := goleak.IgnoreCurrent()
@@ -124,12 +128,12 @@ esac`
 			defer cancel()
 			var out, errs bytes.Buffer
 			o := good()
-			o.NIC, o.Guests, o.Stdout, o.Stderr, o.Note = nic, 2, &out, &errs, t.Logf
+			o.NIC, o.Guests, o.Stdout, o.Stderr, o.Note, o.LogDir = nic, 2, &out, &errs, t.Logf, t.TempDir()
 			o.Copies = append(strings.Fields(programs), "input")
 			o.GPUMemory = 128 << 20 // on gve the kernel uses some of it
 			o.Command = []string{"bash", "-c", fmt.Sprintf(script, nic)}
 			status, err := Do(ctx, o)
-			if err != nil || status != 0 {
+			if err != nil || status != 7 {
 				t.Errorf("status %d, %v", status, err)
 			}
 			got := sections(out.String())
@@ -138,8 +142,17 @@ esac`
 					t.Errorf("%s: got %q, want %q", p, g, want[p+" 0"])
 				}
 			}
+			for i := range o.Guests {
+				if !strings.Contains(out.String(), fmt.Sprintf("[%d] a\001\377\r\n", i)) ||
+					!strings.Contains(errs.String(), fmt.Sprintf("[%d] guest%d\n", i, i)) {
+					t.Errorf("guest %d: not its bytes, or not its name", i)
+				}
+			}
+			if files, err := filepath.Glob(filepath.Join(o.LogDir, "console-guest?.log")); len(files) != 2 {
+				t.Errorf("%q, %v", files, err)
+			}
 			if t.Failed() {
-				t.Logf("stdout:\n%sstderr:\n%s", &out, &errs)
+				t.Logf("stdout:\n%qstderr:\n%q", &out, &errs)
 			}
 			goleak.VerifyNone(t, ignore)
 		})
@@ -165,9 +178,7 @@ func TestExamplesThatAreNoProgramsAreRefused(t *testing.T) {
 		t.Errorf("%+v, %v", e, err)
 	}
 	dir := t.TempDir()
-	if err := e.build(t.Context(), filepath.Join(dir, "good")); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, e.build(t.Context(), filepath.Join(dir, "good")))
 	e.source = append(e.source, "func g() { missing() }\n"...)
 	exit := (*exec.ExitError)(nil)
 	err = e.build(t.Context(), filepath.Join(dir, "bad"))

@@ -2,18 +2,15 @@ package boot
 
 import (
 	"encoding/json"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"vnic.dev/vnic/guest-images/guestnet"
+	"vnic.dev/vnic/internal/golden"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
-
-var update = flag.Bool("update", false, "write the golden file anew")
 
 // TestGoldenEnvironment holds the environment of programs, and what their guest is told of its
 // network, as a golden file: see golden_test.go of the command. What a booted guest shows of it is in
@@ -39,28 +36,16 @@ func TestGoldenEnvironment(t *testing.T) {
 	} {
 		o := good()
 		c.change(&o)
-		w, err := lab.Open(o.describe(), lab.Options{})
-		testkit.OK(t, err)
+		w := testkit.Must(lab.Open(o.describe(), lab.Options{}))(t)
 		for _, p := range o.places(w) {
 			n := o.network(p)
 			found := []guestnet.Found{{Name: "eth0", PCI: "0000:00:03.0"}, {Name: "eth1", PCI: "0000:00:04.0"}}
 			found = found[:len(n.Interfaces)]
 			g := &guest{runner: &runner{opt: &o}, place: p, network: guestnet.Result{Interfaces: found}}
-			conf, err := json.MarshalIndent(n, "", "  ")
-			testkit.OK(t, err)
+			conf := testkit.Must(json.MarshalIndent(n, "", "  "))(t)
 			fmt.Fprintf(&b, "== %s: %s\n%s\n%s\n\n", c.name, p.name, strings.Join(g.env(), "\n"), conf)
 		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, w.Close())
 	}
-	const file = "testdata/golden/environment"
-	if *update {
-		testkit.OK(t, os.WriteFile(file, []byte(b.String()), 0o644))
-	}
-	want, err := os.ReadFile(file)
-	testkit.OK(t, err)
-	if b.String() != string(want) {
-		t.Errorf("got\n%s\nwant\n%s", b.String(), want)
-	}
+	golden.Check(t, "testdata/golden", map[string]string{"environment": b.String()})
 }

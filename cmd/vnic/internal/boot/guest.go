@@ -27,17 +27,16 @@ type guest struct {
 
 const forever = 365 * 24 * time.Hour // the program says when it is done
 
-// boot starts the guest, which lives as long as ctx, and its network. When ready ends first, that was for nothing.
+// boot starts the guest, which lives as long as ctx, and its network. When ready ends first, the guest is ended.
 func (g *guest) boot(ctx, ready context.Context) error {
 	o, im := g.runner.opt, g.runner.images
 	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
-		Files:   io.NewSectionReader(im.files, 0, im.size),
-		RAMSize: o.Memory, CPUs: o.CPUs, Append: o.Append, Args: o.QEMUArgs, TimeLimit: forever, ResultsPort: true,
-		Log: o.Log}
+		Files: io.NewSectionReader(im.files, 0, im.size), RAMSize: o.Memory, CPUs: o.CPUs, Append: o.Append,
+		Args: o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log}
 	if o.GDB != 0 {
 		port := o.GDB + g.index
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))
-		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // who debugs the boot takes time
+		c.Append, c.BootLimit = strings.TrimSpace("nokaslr "+c.Append), forever // a person who debugs the boot takes time
 		o.Note("%s: gdb: target remote 127.0.0.1:%d", g.name, port)
 	}
 	if o.LogDir != "" {
@@ -99,8 +98,7 @@ func (g *guest) env() []string {
 func (g *guest) run(ctx context.Context, s streams) (int, error) {
 	p := g.runner.program
 	status, err := session.Run(ctx, g.machine.Agent(), session.Command{Path: p.path, Args: p.args, Env: g.env(),
-		Dir:   p.dir,
-		Stdin: s.in, Stdout: s.out, Stderr: s.err, TTY: s.tty, Size: s.size, Resize: s.resize})
+		Dir: p.dir, Stdin: s.in, Stdout: s.out, Stderr: s.err, TTY: s.tty, Size: s.size, Resize: s.resize})
 	s.close()
 	if err != nil {
 		return 0, g.blame(err)

@@ -68,8 +68,7 @@ var imageTerms = strings.Fields("xterm xterm-256color screen screen-256color tmu
 // plainEnv is what any program expects.
 func plainEnv() []string {
 	return []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "USER=root",
-		"LOGNAME=root", "SHELL=/bin/sh",
-		"LANG=C.UTF-8"}
+		"LOGNAME=root", "SHELL=/bin/sh", "LANG=C.UTF-8"}
 }
 
 // given is the part of the environment that the user named.

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// maxLine is how long a line may be until it is cut: nobody else's comes out meanwhile.
+// maxLine is the length at which a line is cut: no other guest's line comes out meanwhile.
 const maxLine = 64 << 10
 
 // lines puts a prefix before each line, and writes whole lines only.

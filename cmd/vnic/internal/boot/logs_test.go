@@ -31,12 +31,8 @@ func TestDirectoryForLogsIsOfOne(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	testkit.OK(t, first.close())
-	if err := second.openLogs(); err != nil {
-		t.Error(err)
-	}
-	if err := second.close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, second.openLogs())
+	testkit.OK(t, second.close())
 }
 
 // Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
@@ -59,8 +55,7 @@ func TestFullLogIsToldOnce(t *testing.T) {
 }
 
 func TestPortForGDBThatIsTaken(t *testing.T) {
-	s, err := net.Listen("tcp", "127.0.0.1:0")
-	testkit.OK(t, err)
+	s := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	o := good()
 	o.GDB, o.Guests = s.Addr().(*net.TCPAddr).Port-1, 2
 	if err := o.checkGDB(); err == nil ||
@@ -68,7 +63,5 @@ func TestPortForGDBThatIsTaken(t *testing.T) {
 		t.Skipf("the port before it is taken, too: %v", err)
 	}
 	_ = s.Close()
-	if err := o.checkGDB(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, o.checkGDB())
 }

@@ -44,7 +44,7 @@ func (o *Options) describe() (d lab.Description) {
 	return d
 }
 
-// places says which ports are whose.
+// places says which guest has which ports.
 func (o *Options) places(l *lab.Lab) (list []place) {
 	for i, m := range l.Machines() {
 		list = append(list, place{index: i, name: m.Name, hw: m, kernel: m.Ports[0], devmem: m.Ports[len(m.Ports)-1]})

@@ -26,7 +26,7 @@ type streams struct {
 }
 
 // streams gives each guest's. One guest has those of this process, and a terminal when all three
-// are one. Of several, none reads, and each line says whose it is.
+// are one. Of several, none reads, and each line says which guest it is of.
 func (l *runner) streams() []streams {
 	o := l.opt
 	if o.Guests == 1 {

@@ -11,9 +11,10 @@ import (
 var shells = map[string]bool{"sh": true, "bash": true, "dash": true, "zsh": true, "busybox": true}
 
 // Tools come along with a shell, as far as this machine has them.
-var Tools = strings.Fields(`cat chmod clear cp cut date dd df dmesg du echo env ethtool false find free grep head hexdump hostname
-	id ip kill less ln ls lsmod lspci mkdir mount mv nproc od ping ps pwd reset rm rmdir sed seq sha256sum sleep sort ss stty tail
-	tee timeout top touch tr true tty umount uname uniq uptime wc`)
+var Tools = strings.Fields(`
+	cat chmod clear cp cut date dd df dmesg du echo env ethtool false find free grep head hexdump hostname id
+	ip kill less ln ls lsmod lspci mkdir mount mv nproc od ping ps pwd reset rm rmdir sed seq sha256sum sleep
+	sort ss stty tail tee timeout top touch tr true tty umount uname uniq uptime wc`)
 
 // toolDirs are where tools of an administrator may be that PATH does not lead to.
 var toolDirs = []string{"/usr/sbin", "/sbin"}

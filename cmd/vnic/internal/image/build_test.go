@@ -36,11 +36,10 @@ func options(t *testing.T) BuildOptions {
 	for _, e := range []string{assets.EnvKernel, assets.EnvModules, assets.EnvQEMU, "LD_LIBRARY_PATH"} {
 		t.Setenv(e, "")
 	}
-	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1, MTU: 1500,
-		Memory: 512 << 20,
-		Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"}, Command: []string{"/bin/cat", "/data"},
-		Env:    []string{"A=b"},
-		Append: "more", Log: slog.New(slog.DiscardHandler), Note: func(string, ...any) {},
+	return BuildOptions{Dir: filepath.Join(dir, "out"), Guest: boot.Options{NIC: lab.Virtio, Guests: 1, CPUs: 1,
+		MTU: 1500, Memory: 512 << 20, Copies: []string{put("data", 0o644, []byte("some data")) + ":/data"},
+		Command: []string{"/bin/cat", "/data"}, Env: []string{"A=b"}, Append: "more", Log: slog.New(slog.DiscardHandler),
+		Note:  func(string, ...any) {},
 		Fetch: assets.Options{CacheDir: filepath.Join(dir, "cache"), Offline: true, Kernel: put("bzImage", 0o644, kernel)}}}
 }
 
@@ -59,9 +58,7 @@ func files(t *testing.T, initrd []byte) map[string]string {
 			testkit.OK(t, err)
 			var content bytes.Buffer
 			if rec.ReaderAt != nil {
-				if _, err := io.Copy(&content, io.NewSectionReader(rec, 0, int64(rec.FileSize))); err != nil {
-					t.Fatal(err)
-				}
+				testkit.Must(io.Copy(&content, io.NewSectionReader(rec, 0, int64(rec.FileSize))))(t)
 			}
 			all[rec.Name] = content.String()
 		}
@@ -76,9 +73,7 @@ func TestImageIsWholeAndReproducible(t *testing.T) {
 	o := options(t)
 	var said bytes.Buffer
 	testkit.OK(t, Build(t.Context(), o, &said))
-	if got := left(t, o.Dir); got != "README append initrd kernel" {
-		t.Errorf("made %s", got)
-	}
+	testkit.Equal(t, "made", left(t, o.Dir), "README append initrd kernel")
 	if !strings.Contains(said.String(), "-initrd "+o.Dir+"/initrd") || strings.Contains(read(t, o.Dir+"/README"), o.Dir) {
 		t.Errorf("said %s\nand %s", said.String(), read(t, o.Dir+"/README"))
 	}
@@ -123,14 +118,16 @@ func TestMistakesLeaveNothing(t *testing.T) {
 	for want, change := range map[string]func(*BuildOptions){
 		"no such file or directory: make its directory": func(o *BuildOptions) { o.Dir += "/no/where" },
 		"it is not a directory":                         func(o *BuildOptions) { o.Dir = o.Guest.Fetch.Kernel },
-		"no such file on this machine":                  func(o *BuildOptions) { o.Guest.Command = []string{"/no/such/program"} },
-		"not a bzImage":                                 func(o *BuildOptions) { o.Guest.Fetch.Kernel = o.Guest.Copies[0][:len(o.Guest.Copies[0])-len(":/data")] },
+		"no such file on this machine": func(o *BuildOptions) {
+			o.Guest.Command = []string{"/no/such/program"}
+		},
+		"not a bzImage": func(o *BuildOptions) {
+			o.Guest.Fetch.Kernel = strings.TrimSuffix(o.Guest.Copies[0], ":/data")
+		},
 	} {
 		o := options(t)
 		change(&o)
-		if err := Build(t.Context(), o, io.Discard); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, not %s", err, want)
-		}
+		testkit.ErrorSays(t, Build(t.Context(), o, io.Discard), want)
 		if got := strings.Replace(left(t, filepath.Dir(o.Guest.Fetch.CacheDir)), " cache", "", 1); got != "bzImage data" {
 			t.Errorf("%s: left %s", want, got)
 		}
@@ -138,9 +135,7 @@ func TestMistakesLeaveNothing(t *testing.T) {
 	o := options(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Build(ctx, o, io.Discard); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	testkit.ErrorIs(t, Build(ctx, o, io.Discard), context.Canceled)
 	if _, err := os.Stat(o.Dir); err == nil {
 		t.Error("cancelled, and made")
 	}

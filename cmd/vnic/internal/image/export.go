@@ -3,7 +3,6 @@ package image
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"strings"
@@ -52,54 +51,18 @@ func Export(ctx context.Context, o ExportOptions) error {
 	}})
 }
 
-// Tool is one of those that Export writes.
-type Tool struct {
-	Name  string
-	What  string
-	Needs []Need
-}
-
-// Need is what a tool needs in a guest.
-type Need struct {
-	NIC  string // "": any
-	What string
-}
-
-// Tools are those that Export writes.
-func Tools() []Tool {
-	return []Tool{{
-		Name: devmemtool.Name,
-		What: "netcat for device memory TCP: devmem recv -h, devmem send -h",
-		Needs: []Need{
-			{"", "root; /proc, /sys and devtmpfs mounted; 2 MiB huge pages in the kernel (it takes what it needs)"},
-			{"virtio", "modules uio and " + strings.Join(transfer.Modules, ", ") +
-				"; a NIC that it takes from the kernel's driver, which does not get it back: " +
-				"the only one, or -f PCI-ADDRESS"},
-			{"gve", "-f INTERFACE; module " + strings.Join(kernelnic.Modules, ", ") +
-				"; a kernel with NET_DEVMEM, UDMABUF and MEMFD_CREATE (7.2 is tested), and on " +
-				"its command line: nokaslr " + kernelnic.KernelArgs +
-				"; 64 MiB that are free on node 1: have all else use node 0 (numactl --membind=0)"},
-		},
-	}, {
-		Name:  gpusocket.Name,
-		What:  "GPU memory as dma-bufs, for programs in any language that use the kernel's devmem TCP: gpusocket -h",
-		Needs: []Need{{"gve", "the same, and an interface's name"}},
-	}}
-}
-
-// WriteList writes them for people.
+// WriteList lists the tools for people, and what each needs in a guest.
 func WriteList(w io.Writer) error {
-	var b strings.Builder
-	for _, t := range Tools() {
-		fmt.Fprintf(&b, "%s    %s\n", t.Name, t.What)
-		for _, n := range t.Needs {
-			with := "needs"
-			if n.NIC != "" {
-				with = "with a " + n.NIC + " NIC"
-			}
-			fmt.Fprintf(&b, "  %s: %s\n", with, n.What)
-		}
-	}
-	_, err := io.WriteString(w, b.String())
+	_, err := io.WriteString(w, devmemtool.Name+"    netcat for device memory TCP: devmem recv -h, devmem send -h\n"+
+		"  needs: root; /proc, /sys and devtmpfs mounted; 2 MiB huge pages in the kernel (it takes what it needs)\n"+
+		"  with a virtio NIC: modules uio and "+strings.Join(transfer.Modules, ", ")+
+		"; a NIC that it takes from the kernel's driver, which does not get it back: the only one, or -f PCI-ADDRESS\n"+
+		"  with a gve NIC: -f INTERFACE; module "+strings.Join(kernelnic.Modules, ", ")+
+		"; a kernel with NET_DEVMEM, UDMABUF and MEMFD_CREATE (7.2 is tested), and on its command line: nokaslr "+
+		kernelnic.KernelArgs+
+		"; 64 MiB that are free on node 1: have all else use node 0 (numactl --membind=0)\n"+
+		gpusocket.Name+"    GPU memory as dma-bufs, for programs in any language that use the kernel's devmem TCP: "+
+		"gpusocket -h\n"+
+		"  with a gve NIC: the same, and an interface's name\n")
 	return err
 }

@@ -193,7 +193,7 @@ func rename(from, to string, how uint) error {
 			err = os.Rename(from, to)
 		}
 	}
-	if errors.Is(err, unix.EEXIST) { // somebody was quicker
+	if errors.Is(err, unix.EEXIST) { // another process was quicker
 		return fmt.Errorf("%s: %w", to, ErrExists)
 	}
 	return plain(to, err)

@@ -19,8 +19,7 @@ func text(s string) content {
 func left(t *testing.T, dir string) string {
 	t.Helper()
 	var names []string
-	entries, err := os.ReadDir(dir)
-	testkit.OK(t, err)
+	entries := testkit.Must(os.ReadDir(dir))(t)
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
@@ -29,8 +28,7 @@ func left(t *testing.T, dir string) string {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	testkit.OK(t, err)
+	b := testkit.Must(os.ReadFile(path))(t)
 	return string(b)
 }
 
@@ -61,12 +59,8 @@ func TestFileIsWholeOrNotThere(t *testing.T) {
 	if err := writeFile(g, false, late); !errors.Is(err, ErrExists) || read(t, g) != "theirs" {
 		t.Errorf("theirs: %v", err)
 	}
-	if err := writeFile(dir, true, text("x")); err == nil || !strings.Contains(err.Error(), "it is not a file") {
-		t.Errorf("a directory: %v", err)
-	}
-	if got := left(t, dir); got != "f g" {
-		t.Errorf("left %s", got)
-	}
+	testkit.ErrorSays(t, writeFile(dir, true, text("x")), "it is not a file")
+	testkit.Equal(t, "left", left(t, dir), "f g")
 }
 
 // Invariant: vnic image: A file or directory is whole or not there, and what is not ours stays.
@@ -77,9 +71,7 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 	if err := writeDir(d, false, files); err != nil || left(t, d) != "a b" {
 		t.Fatal(err)
 	}
-	if err := writeDir(d+"/", false, files); !errors.Is(err, ErrExists) {
-		t.Errorf("a second: %v", err)
-	}
+	testkit.ErrorIs(t, writeDir(d+"/", false, files), ErrExists)
 	broken := errors.New("broken")
 	files["b"] = content{mode: 0o644, write: func(io.Writer) error { return broken }}
 	if err := writeDir(d, true, files); !errors.Is(err, broken) || read(t, filepath.Join(d, "b")) != "2" {
@@ -95,9 +87,7 @@ func TestDirectoryIsWholeOrNotThere(t *testing.T) {
 		!strings.Contains(err.Error(), "thesis.tex in it is not of a guest image") || left(t, d) != "a b thesis.tex" {
 		t.Errorf("a thesis: %v", err)
 	}
-	if got := left(t, top); got != "d" {
-		t.Errorf("left %s", got)
-	}
+	testkit.Equal(t, "left", left(t, top), "d")
 }
 
 // What a killed process has left goes, what one that lives is making stays, and so does what is for another name.
@@ -136,8 +126,7 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 		err.Error() != "out: no space left on device: free some, or give a name elsewhere" {
 		t.Error(err)
 	}
-	null, err := os.OpenFile("/dev/null", os.O_WRONLY, 0)
-	testkit.OK(t, err)
+	null := testkit.Must(os.OpenFile("/dev/null", os.O_WRONLY, 0))(t)
 	gone := content{write: func(io.Writer) error { _, err := os.Open("/no/such/library.so"); return err }}
 	if err := gone.fill(null, "out"); err == nil || strings.Contains(err.Error(), "out") {
 		t.Error(err)

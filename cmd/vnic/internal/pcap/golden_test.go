@@ -28,23 +28,19 @@ func TestGoldenCaptures(t *testing.T) {
 		"copy":    func(o *run.Options, p *pcap.Options) { o.Modes, p.Payload = []string{transfer.Copy}, 100 },
 		"bounced": func(o *run.Options, _ *pcap.Options) { o.P2P, o.Family = false, 6 },
 	} {
-		o := run.Options{NIC: run.NICVirtio, BindQueues: 1, Size: 512 << 10, MTU: 1500,
-			Modes: []string{transfer.Devmem}, Family: 4, Memory: 512 << 20, GPUMemory: 32 << 20, P2P: true, Seed: 1,
-			InProc: true, StallSecs: 60,
-			Log: slog.New(slog.DiscardHandler)}
+		o := run.Defaults()
+		o.Size, o.Modes, o.GPUMemory, o.Seed, o.InProc = 512<<10, o.Modes[:1], 32<<20, 1, true
+		o.Log = slog.New(slog.DiscardHandler)
 		what := pcap.Options{File: filepath.Join(t.TempDir(), "run.pcapng")}
 		change(&o, &what)
 		p, err := pcap.Start(what, func(format string, args ...any) { t.Errorf("note: "+format, args...) })
 		testkit.OK(t, err)
 		o.Services = append(o.Services, p.Service)
-		if _, err := run.Do(t.Context(), o); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(run.Do(t.Context(), o))(t)
 		if r := p.Report(); r.Packets == 0 || r.Missed != 0 || r.Error != "" {
 			t.Fatalf("%s: %+v", name, r)
 		}
-		file, err := os.ReadFile(what.File)
-		testkit.OK(t, err)
+		file := testkit.Must(os.ReadFile(what.File))(t)
 		got[name] = structure(t, file)
 	}
 	golden.Check(t, "testdata/golden", got)

@@ -23,16 +23,14 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 	testkit.LeavesNothing(t)
 	r, out, err := os.Pipe()
 	testkit.OK(t, err)
-	c, err := capture.New(out, capture.Options{Records: 64, Payload: 256})
-	testkit.OK(t, err)
+	c := testkit.Must(capture.New(out, capture.Options{Records: 64, Payload: 256}))(t)
 	const guests, bytes = 8, 2 << 20
 	d := lab.Uniform(guests, lab.NIC{Model: lab.Virtio}, 0)
 	for i := range d.Guests {
 		d.Guests[i].NICs[0].Link.Up = wire.Impairment{Seed: uint64(i), Loss: 0.001}
 	}
 	p := &Pcap{c: c, file: "a pipe"}
-	w, err := lab.Open(d, lab.Options{Services: []lab.Service{p.Service}})
-	testkit.OK(t, err)
+	w := testkit.Must(lab.Open(d, lab.Options{Services: []lab.Service{p.Service}}))(t)
 	var all [guests]*labtest.Guest
 	for i := range all {
 		client, server, err := vfiotest.Pair()
@@ -55,19 +53,15 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 		t.Errorf("%+v: is there a pipe that is full?", s)
 	}
 	for _, guest := range all {
-		if err := guest.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, guest.Close())
 	}
 	var seen uint64
 	for i := range all {
 		n := w.Port(i).NIC().Link().Counters()
 		seen += n.Sent + n.Received
 	}
-	_ = r.Close() // who was to read goes away
-	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
+	_ = r.Close() // the reader goes away
+	testkit.OK(t, w.Close())
 	if err := c.Close(); err == nil || errors.Is(err, capture.ErrStuck) {
 		t.Errorf("the pipe broke, and the capture says %v", err)
 	}

@@ -1,4 +1,4 @@
-// Package pcap is --pcap of the commands that have a world: what passes its ports, in a file.
+// Package pcap is --pcap of the commands that have a lab: what passes its ports, in a file.
 package pcap
 
 import (

@@ -24,15 +24,9 @@ func TestCheckRefuses(t *testing.T) {
 		}
 	}
 	o := Options{File: "-", Stdout: new(bytes.Buffer)}
-	if err := o.Check(true); err == nil || !strings.Contains(err.Error(), "--json") {
-		t.Errorf("stdout twice: %v", err)
-	}
-	if err := o.Check(false); err != nil {
-		t.Error(err)
-	}
-	if err := (&Options{}).Check(true); err != nil {
-		t.Error(err)
-	}
+	testkit.ErrorSays(t, o.Check(true), "--json")
+	testkit.OK(t, o.Check(false))
+	testkit.OK(t, (&Options{}).Check(true))
 }
 
 func TestBadFileIsSaidBeforeAnythingBegins(t *testing.T) {
@@ -43,15 +37,14 @@ func TestBadFileIsSaidBeforeAnythingBegins(t *testing.T) {
 	}
 }
 
-// TestWorldIsCaptured: a world with and without a capture; its end is the capture's.
+// TestWorldIsCaptured: a lab with and without a capture; its end is the capture's.
 func TestWorldIsCaptured(t *testing.T) {
 	none, err := Start(Options{}, note(t))
 	if none != nil || err != nil || none.Report() != nil {
 		t.Fatal(none, err)
 	}
 	var out bytes.Buffer
-	p, err := Start(Options{File: "-", Stdout: &out}, note(t))
-	testkit.OK(t, err)
+	p := testkit.Must(Start(Options{File: "-", Stdout: &out}, note(t)))(t)
 	for _, p := range []*Pcap{none, p} {
 		w, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0), lab.Options{Services: []lab.Service{p.Service}})
 		testkit.OK(t, err)
@@ -60,9 +53,7 @@ func TestWorldIsCaptured(t *testing.T) {
 				t.Errorf("port %s: watched by %v", l.Name(), l.Tap())
 			}
 		}
-		if err := w.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, w.Close())
 	}
 	if r := p.Report(); *r != (Report{File: "-"}) || fmt.Sprint(r) != "pcap: -, 0 packets, 0 not captured" {
 		t.Errorf("%+v", r)
@@ -72,7 +63,7 @@ func TestWorldIsCaptured(t *testing.T) {
 	}
 }
 
-// TestErrorIsToldAtOnceAndAtTheEnd: and it is no error of the world's.
+// TestErrorIsToldAtOnceAndAtTheEnd: and it is no error of the lab's.
 func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	told := make(chan string, 10)
 	p, err := Start(Options{File: "/dev/full"}, func(format string, args ...any) { told <- fmt.Sprintf(format, args...) })
@@ -82,9 +73,7 @@ func TestErrorIsToldAtOnceAndAtTheEnd(t *testing.T) {
 	if s := <-told; !strings.Contains(s, "/dev/full") || !strings.Contains(s, "no space left") {
 		t.Error(s)
 	}
-	if err := w.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, w.Close())
 	if r := p.Report(); !strings.Contains(r.Error, "no space left") || len(told) != 0 {
 		t.Errorf("%+v, told %d times more", r, len(told))
 	}

@@ -55,7 +55,7 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 // boot starts both guests and their NICs.
 func (l *runner) boot(ctx context.Context, im *machines.Images) error {
 	if im == nil {
-		l.info = guestInfo{qemu: "none", kernel: "none", accel: "none"}
+		l.info = Report{Guest: "inproc", QEMU: "none", Kernel: "none", Accel: "none"}
 		if err := l.opt.stage(ctx, Step{Stage: "boot"}); err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ func (l *runner) setup(ctx context.Context, im *machines.Images) error {
 	if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 		return err
 	}
-	if err := l.order(ctx, l.opt.patience(), l.ends[0].setup, l.ends[1].setup); err != nil {
+	if err := l.onBoth(ctx, l.opt.patience(), l.ends[0].setup, l.ends[1].setup); err != nil {
 		return im.BlameKernel(fmt.Errorf("set up its NIC: %w", err), machines.NewerKernel)
 	}
 	return nil
@@ -87,7 +87,7 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 		return err
 	}
 	start := time.Now()
-	l.info = guestInfo{qemu: im.QEMU.Version, kernel: im.Kernel.Version, untested: im.Untested, cpu: true}
+	l.info = Report{Guest: "qemu", QEMU: im.QEMU.Version, Kernel: im.Kernel.Version, Untested: im.Untested}
 	// The machines live as long as the lab, so errgroup's context is not theirs; but one that fails to
 	// boot ends the other.
 	mctx, cancel := context.WithCancel(ctx)
@@ -104,8 +104,8 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 	if err := both(ctx, boot(l.ends[0]), boot(l.ends[1])); err != nil {
 		return err
 	}
-	l.info.accel = string(l.ends[0].qemu.Accel())
-	l.info.boot = time.Since(start)
+	l.info.Accel = string(l.ends[0].qemu.Accel())
+	l.info.BootSeconds = time.Since(start).Seconds()
 	return nil
 }
 
@@ -120,7 +120,7 @@ func (e *end) inProc(context.Context) error {
 	if err != nil {
 		return fmt.Errorf("guest %s: %w", e.name, err)
 	}
-	e.defers(node.Close)
+	e.onClose(node.Close)
 	e.guest = node
 	return nil
 }
@@ -128,14 +128,13 @@ func (e *end) inProc(context.Context) error {
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
 func (e *end) boot(ctx context.Context, im *machines.Images) error {
 	c := machines.Config{Name: "guest " + e.name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(e.name)},
-		RAMSize:   e.opt.Memory,
-		TimeLimit: time.Hour + time.Duration(e.opt.Size>>20)*time.Second, Log: e.log}
+		RAMSize: e.opt.Memory, TimeLimit: time.Hour + time.Duration(e.opt.Size>>20)*time.Second, Log: e.log}
 	if e.opt.Keep {
 		console, err := e.opt.keep("console-" + e.name + ".log")
 		if err != nil {
 			return err
 		}
-		e.defers(console.Close)
+		e.onClose(console.Close)
 		c.Console = console
 	}
 	g, err := im.Boot(ctx, e.hw, c)
@@ -143,7 +142,7 @@ func (e *end) boot(ctx context.Context, im *machines.Images) error {
 		return err
 	}
 	e.qemu = g
-	e.defers(g.Close)
+	e.onClose(g.Close)
 	return nil
 }
 

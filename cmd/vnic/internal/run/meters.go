@@ -9,14 +9,14 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// meters count the measured connection, and nothing else, on both NICs.
-type meters struct {
+// flowCounters count the measured connection, and nothing else, on both NICs.
+type flowCounters struct {
 	l  *runner
 	id [2]uint32
 }
 
-func (l *runner) addMeters(from, to netip.AddrPort) (m *meters, err error) {
-	m = &meters{l: l}
+func (l *runner) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err error) {
+	m = &flowCounters{l: l}
 	if m.id[0], err = l.ends[0].port.AddMeter(control.Meter{Proto: 6, Local: from, Remote: to}); err != nil {
 		return nil, err
 	}
@@ -27,19 +27,19 @@ func (l *runner) addMeters(from, to netip.AddrPort) (m *meters, err error) {
 	return m, nil
 }
 
-func (m *meters) read() (tx, rx control.DirCounters, a, b control.MeterCounters) {
+func (m *flowCounters) read() (tx, rx control.DirCounters, a, b control.MeterCounters) {
 	a, _ = m.l.ends[0].port.ReadMeter(m.id[0])
 	b, _ = m.l.ends[1].port.ReadMeter(m.id[1])
 	return a.Tx, b.Rx, a, b
 }
 
-func (m *meters) remove() {
+func (m *flowCounters) remove() {
 	_ = m.l.ends[0].port.DelMeter(m.id[0])
 	_ = m.l.ends[1].port.DelMeter(m.id[1])
 }
 
 // settle waits until the sender's worker has counted what the receiver already has: it counts after it has delivered.
-func (m *meters) settle(ctx context.Context, n uint64) {
+func (m *flowCounters) settle(ctx context.Context, n uint64) {
 	for end := time.Now().Add(time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		tx, rx, _, _ := m.read()
 		if payload(tx) >= n && payload(rx) >= n {
@@ -50,7 +50,7 @@ func (m *meters) settle(ctx context.Context, n uint64) {
 
 func payload(d control.DirCounters) uint64 { return d.DeviceBytes + d.GPUFileBytes + d.HostBytes }
 
-// totals are counters that are not the meters': of both ports, as they stand now.
+// totals are counters that are not flowCounters': of both ports, as they stand now.
 type totals struct{ engine, drops uint64 }
 
 func (l *runner) counters() (t totals) {
@@ -72,7 +72,7 @@ func (l *runner) counters() (t totals) {
 
 // account adds what the transfer cost.
 func (t *round) account(r *Run) {
-	tx, rx, a, b := t.meters.read()
+	tx, rx, a, b := t.flows.read()
 	now := t.l.counters()
 	r.Bytes += t.n
 	r.Seconds += t.took.Seconds()

@@ -15,19 +15,19 @@ import (
 
 // Options are the flags of `vnic run`.
 type Options struct {
+	lab.Impairment // of the link, in each direction; its Seed is the payload's, too
+
 	NIC        string // NICVirtio or NICGVE; or the sender's and the receiver's, with a comma between
 	BindQueues int    // receive queues that are bound to GPU memory in mode devmem
 	HoldTokens uint64 // tokens that the receiver keeps until nothing comes any more, in each round of mode devmem
 	Size       uint64 // bytes to transfer, in each mode
 	Modes      []string
 	MTU        int
-	Impair     lab.Impairment // of the link, in each direction; its seed is Seed
-	Family     int            // 4 or 6
+	Family     int // 4 or 6
 	Memory     uint64
 	GPUMemory  uint64
 	P2P        bool
 	Audit      bool
-	Seed       uint64
 	InProc     bool
 	Keep       bool   // keep the guests' consoles and the NICs' counters
 	KeepDir    string // where; "" = a directory named for the seed, here
@@ -44,6 +44,12 @@ type Options struct {
 	Services []lab.Service // what else is to see the lab: counters, a capture
 
 	hook func(*runner) // tests: the runner, before its guests boot
+}
+
+// Defaults are the options of `vnic run` without a flag, but for a seed.
+func Defaults() Options {
+	return Options{NIC: NICVirtio, BindQueues: 1, Size: 256 << 20, Modes: []string{transfer.Devmem, transfer.Copy},
+		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true, StallSecs: 60}
 }
 
 // Step is a stage as it begins. The last four stages come once for each round of each mode.
@@ -153,8 +159,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--family %d: 4 or 6", o.Family)
 	case o.MTU < 576 || o.MTU > 65535-14 || o.Family == 6 && o.MTU < 1280:
 		return fmt.Errorf("--mtu %d: 576 (IPv6: 1280) to %d", o.MTU, 65535-14)
-	case o.Impair.Check() != nil:
-		return o.Impair.Check()
+	case o.Impairment.Check() != nil:
+		return o.Impairment.Check()
 	case o.GPUMemory&(o.GPUMemory-1) != 0:
 		return fmt.Errorf("--gpu-memory %s: not a power of two, as a PCI BAR must be", lab.FormatBytes(o.GPUMemory))
 	case o.Memory < 192<<20 || o.Memory%(2<<20) != 0:
@@ -173,7 +179,7 @@ func (o *Options) Check() error {
 // loss says where segments are lost.
 func (o *Options) loss() transfer.Loss {
 	switch {
-	case o.Impair.Lossy():
+	case o.Lossy():
 		return transfer.LinkLoss
 	case o.HoldTokens > 0:
 		return transfer.PoolLoss

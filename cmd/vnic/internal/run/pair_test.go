@@ -64,9 +64,7 @@ func booted(t *testing.T, name string) *pair {
 	t.Cleanup(func() {
 		if t.Failed() {
 			delete(pairs, name)
-			if err := x.end(); err != nil {
-				t.Error(err)
-			}
+			testkit.OK(t, x.end())
 		}
 	})
 	return x
@@ -87,12 +85,9 @@ func boot(t *testing.T, name string) *pair {
 	nic, off := strings.CutSuffix(strings.TrimSuffix(name, unused), noP2P)
 	o := pairOptions(nic, 1)
 	o.P2P = !off
-	p, err := o.plan()
-	testkit.OK(t, err)
-	x := &pair{}
-	if x.im, err = prepareGuests(t.Context(), &o); err != nil {
-		t.Fatal(err)
-	}
+	p := testkit.Must(o.plan())(t)
+	x := &pair{im: testkit.Must(prepareGuests(t.Context(), &o))(t)}
+	var err error
 	if x.runner, err = newRunner(&o, p); err != nil {
 		t.Fatal(errors.Join(err, x.im.Close()))
 	}
@@ -109,8 +104,7 @@ func (x *pair) end() error { return errors.Join(x.Close(), x.im.Close()) }
 func (x *pair) run(t *testing.T, o Options) *Report {
 	t.Helper()
 	testkit.OK(t, o.Check())
-	p, err := o.plan()
-	testkit.OK(t, err)
+	p := testkit.Must(o.plan())(t)
 	if models, _ := o.models(); models[0].Name != x.ends[0].nic.Model.Name {
 		slices.Reverse(x.ends[:])
 	}
@@ -134,9 +128,7 @@ func (x *pair) run(t *testing.T, o Options) *Report {
 		}
 		x.relink(t, e, wire.LinkOptions{})
 	}
-	if err := rep.check(&o); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, rep.check(&o))
 	validReport(t, rep)
 	return rep
 }
@@ -150,6 +142,6 @@ func (x *pair) relink(t *testing.T, e *end, o wire.LinkOptions) {
 // link is the link of end i.
 func (o *Options) link(i int) wire.LinkOptions {
 	d := lab.Uniform(i+1, lab.NIC{}, 0)
-	d.Impair(lab.Impairment{Loss: o.Impair.Loss, Reorder: o.Impair.Reorder, Seed: o.Seed})
+	d.Impair(o.Impairment)
 	return d.Guests[i].NICs[0].Link
 }

@@ -35,11 +35,9 @@ func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 	name := filepath.Join(t.TempDir(), "run.pcapng")
 	o.Modes = o.Modes[:1]
 	rep := doCaptured(t, o, pcap.Options{File: name, Payload: payload})
-	f, err := os.Open(name)
-	testkit.OK(t, err)
+	f := testkit.Must(os.Open(name))(t)
 	defer f.Close()
-	ng, err := pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions)
-	testkit.OK(t, err)
+	ng := testkit.Must(pcapgo.NewNgReader(f, pcapgo.DefaultNgReaderOptions))(t)
 	var frames []captured
 	for {
 		data, info, opts, err := ng.ReadPacketDataWithOptions()
@@ -47,8 +45,7 @@ func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 			break
 		}
 		testkit.OK(t, err)
-		i, err := ng.Interface(info.InterfaceIndex)
-		testkit.OK(t, err)
+		i := testkit.Must(ng.Interface(info.InterfaceIndex))(t)
 		c := captured{iface: i.Name, comment: strings.Join(opts.Comments, "\n")}
 		if err := splitter.Parse(data, uint32(info.Length), &c.Headers); err != nil || c.Class == splitter.Malformed {
 			t.Fatalf("%v: %+v", err, c.Headers)
@@ -69,11 +66,9 @@ func capturedRun(t *testing.T, o Options, payload int) (*Report, []captured) {
 func doCaptured(t *testing.T, o Options, what pcap.Options) *Report {
 	t.Helper()
 	testkit.LeavesNothing(t)
-	p, err := pcap.Start(what, o.note)
-	testkit.OK(t, err)
+	p := testkit.Must(pcap.Start(what, o.note))(t)
 	o.Services = append(o.Services, p.Service)
-	rep, err := Do(t.Context(), o)
-	testkit.OK(t, err)
+	rep := testkit.Must(Do(t.Context(), o))(t)
 	rep.Pcap = p.Report()
 	validReport(t, rep)
 	var table strings.Builder
@@ -119,7 +114,7 @@ func (c *captured) findLost(t *testing.T) {
 // was not asked for.
 func TestCaptureOfALossyRun(t *testing.T) {
 	o := options(4 << 20)
-	o.Impair.Loss = 0.02
+	o.Loss = 0.02
 	rep, frames := capturedRun(t, o, 0)
 	lost, again := 0, 0
 	first := uint32(0)
@@ -172,7 +167,7 @@ func TestCaptureOfALossyRun(t *testing.T) {
 func TestCaptureHasThePayload(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
 		o := options(2 << 20)
-		o.Impair.Loss = loss
+		o.Loss = loss
 		rep, frames := capturedRun(t, o, capture.MaxPayload)
 		for _, iface := range []string{"A-tx", "B-rx"} {
 			data := make([]byte, o.Size)

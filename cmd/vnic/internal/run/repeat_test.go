@@ -39,8 +39,7 @@ func TestMemoryIsBounded(t *testing.T) {
 // status reads a size of this process.
 func status(t *testing.T, field string) int64 {
 	t.Helper()
-	b, err := os.ReadFile("/proc/self/status")
-	testkit.OK(t, err)
+	b := testkit.Must(os.ReadFile("/proc/self/status"))(t)
 	_, text, found := strings.Cut(string(b), "\n"+field+":")
 	kib, err := strconv.ParseInt(strings.TrimSpace(strings.Split(text, "kB")[0]), 10, 64)
 	if !found || err != nil {
@@ -72,7 +71,7 @@ func TestRepeatedRunsLeaveNothing(t *testing.T) {
 	t.Run("in process, with loss and reordering", func(t *testing.T) {
 		t.Setenv("TMPDIR", t.TempDir())
 		o := options(size)
-		o.Impair.Loss, o.Impair.Reorder = 0.01, 0.01
+		o.Loss, o.Reorder = 0.01, 0.01
 		repeat(t, inproc, o)
 	})
 	t.Run("QEMU", func(t *testing.T) {

@@ -32,7 +32,7 @@ type Report struct {
 	Untested    []string `json:"untested,omitempty"`
 	BootSeconds float64  `json:"boot_seconds,omitempty"`
 
-	Pcap *pcap.Report `json:"pcap,omitempty"` // the caller's to set, who captured
+	Pcap *pcap.Report `json:"pcap,omitempty"` // set by the caller, which captured
 }
 
 // Run is one mode's transfer, all rounds together.
@@ -62,7 +62,7 @@ type Run struct {
 	Hold               *Hold       `json:"hold,omitempty"`
 }
 
-// Where is payload by the domain it was read from (tx) or written to (rx) by the NIC.
+// Where is payload by the kind of memory that the NIC read it from (tx) or wrote it to (rx).
 type Where struct {
 	Device uint64 `json:"device"` // registered GPU buffers
 	Host   uint64 `json:"host"`   // everything else

@@ -2,18 +2,15 @@ package run
 
 import (
 	"errors"
-	"flag"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"vnic.dev/vnic/internal/golden"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 )
-
-var update = flag.Bool("update", false, "write the golden files anew")
 
 func TestTable(t *testing.T) {
 	inproc := sample()
@@ -21,28 +18,18 @@ func TestTable(t *testing.T) {
 	inproc.Ratio, inproc.Runs[0].GuestCPU, inproc.Runs[0].GuestCPUSeconds, inproc.Runs[0].Audit = nil, nil, nil, nil
 	inproc.Runs[0].Hold = nil
 	inproc.Runs[0].SHA256Match, inproc.Runs[0].TX.Host, inproc.Runs[0].Bytes, inproc.Runs[0].Seconds = false, 1234567, 0, 0
+	tables := map[string]string{}
 	for name, rep := range map[string]*Report{"qemu": sample(), "inproc": inproc} {
-		t.Run(name, func(t *testing.T) {
-			var b strings.Builder
-			testkit.OK(t, rep.Table(&b))
-			golden := "testdata/table-" + name + ".golden"
-			if *update {
-				testkit.OK(t, os.WriteFile(golden, []byte(b.String()), 0o644))
-			}
-			want, err := os.ReadFile(golden)
-			testkit.OK(t, err)
-			if d := cmp.Diff(string(want), b.String()); d != "" {
-				t.Error(d)
-			}
-		})
+		var b strings.Builder
+		testkit.OK(t, rep.Table(&b))
+		tables[name] = b.String()
 	}
+	golden.Check(t, "testdata/golden", tables)
 }
 
 func TestTableReportsThatNobodyReads(t *testing.T) {
 	w := errors.New("nobody reads")
-	if err := sample().Table(failing{w}); !errors.Is(err, w) {
-		t.Errorf("%v", err)
-	}
+	testkit.ErrorIs(t, sample().Table(failing{w}), w)
 }
 
 type failing struct{ err error }
@@ -55,9 +42,7 @@ func (f failing) Write([]byte) (int, error) { return 0, f.err }
 func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 	o := options(268435456)
 	o.Audit = true
-	if err := sample().check(&o); err != nil {
-		t.Fatalf("a good report: %v", err)
-	}
+	testkit.OK(t, sample().check(&o)) // a good report
 	const size = 268435456
 	tests := map[string]struct {
 		change func(devmem, copied *Run)
@@ -86,25 +71,20 @@ func TestCheckRefusesWhatIsNoProof(t *testing.T) {
 			rep := sample()
 			tt.change(&rep.Runs[0], &rep.Runs[1])
 			err := rep.check(&o)
-			if !errors.Is(err, ErrProof) || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("got %v, want %q", err, tt.want)
-			}
+			testkit.ErrorIs(t, err, ErrProof)
+			testkit.ErrorSays(t, err, tt.want)
 		})
 	}
 	t.Run("a mode that did not run", func(t *testing.T) {
 		rep := sample()
 		rep.Runs = rep.Runs[:1]
-		if err := rep.check(&o); !errors.Is(err, ErrProof) {
-			t.Errorf("got %v", err)
-		}
+		testkit.ErrorIs(t, rep.check(&o), ErrProof)
 	})
 	t.Run("p2p off, and payload in device memory all the same", func(t *testing.T) {
-		off := o
-		off.P2P = false
-		if err := sample().check(&off); !errors.Is(err, ErrProof) ||
-			!strings.Contains(err.Error(), "mode devmem: host memory saw 0") {
-			t.Errorf("got %v", err)
-		}
+		o.P2P = false
+		err := sample().check(&o)
+		testkit.ErrorIs(t, err, ErrProof)
+		testkit.ErrorSays(t, err, "mode devmem: host memory saw 0")
 	})
 }
 
@@ -129,9 +109,7 @@ func TestPlan(t *testing.T) {
 		o := Options{NIC: NICVirtio, Size: tt.size, GPUMemory: tt.gpu}
 		p, err := o.plan()
 		if tt.err != "" {
-			if err == nil || !strings.Contains(err.Error(), tt.err) {
-				t.Errorf("%d of %d: got %v, want %q", tt.size, tt.gpu, err, tt.err)
-			}
+			testkit.ErrorSays(t, err, tt.err)
 			continue
 		}
 		if err != nil || p.pool != tt.pool || !cmp.Equal(p.rounds, tt.rounds) {
@@ -149,17 +127,14 @@ func TestPlanOfANode(t *testing.T) {
 		{1 << 30, 512 << 20, 448 << 20},
 	} {
 		o := Options{NIC: NICGVE, Size: tt.size, GPUMemory: tt.gpu}
-		p, err := o.plan()
-		testkit.OK(t, err)
+		p := testkit.Must(o.plan())(t)
 		m, _ := lab.Of(NICGVE)
 		if w := p.window(); w != tt.window || w > o.usable(m) || p.pool+p.rounds[0] > w {
 			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, o.usable(m)>>20, p)
 		}
 	}
-	if _, err := (&Options{NIC: NICGVE, Size: 1, GPUMemory: 32 << 20}).plan(); err == nil ||
-		!strings.Contains(err.Error(), "64 MiB at least") {
-		t.Errorf("got %v", err)
-	}
+	_, err := (&Options{NIC: NICGVE, Size: 1, GPUMemory: 32 << 20}).plan()
+	testkit.ErrorSays(t, err, "64 MiB at least")
 }
 
 func TestQueuesToBind(t *testing.T) {
@@ -196,7 +171,7 @@ func TestCheckOfOptions(t *testing.T) {
 		"--mtu 575":        func(o *Options) { o.MTU = 575 },
 		"--mtu 1279":       func(o *Options) { o.MTU, o.Family = 1279, 6 },
 		"--mtu 65522":      func(o *Options) { o.MTU = 65522 },
-		"--loss":           func(o *Options) { o.Impair.Loss = 1 },
+		"--loss":           func(o *Options) { o.Loss = 1 },
 		"--gpu-memory 48M": func(o *Options) { o.GPUMemory = 48 << 20 },
 		"--memory 100M":    func(o *Options) { o.Memory = 100 << 20 },
 		"--memory 262148K": func(o *Options) { o.Memory = 256<<20 + 4096 },

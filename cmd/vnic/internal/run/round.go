@@ -12,7 +12,7 @@ import (
 	"vnic.dev/vnic/guest-images/transfer"
 )
 
-// round is one transfer of n bytes, metered and verified.
+// round is one transfer of n bytes, counted and verified.
 type round struct {
 	l          *runner
 	mode       string
@@ -20,7 +20,7 @@ type round struct {
 	n, seed    uint64
 	send, recv transfer.Prepare
 	from, to   netip.AddrPort
-	meters     *meters
+	flows      *flowCounters
 	sent, got  transfer.Result
 	took       time.Duration
 	before     totals
@@ -50,7 +50,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	}
 	// An engine fills and poisons far faster than 64 MiB/s.
 	fill := l.opt.patience() + time.Duration(t.n>>26)*time.Second
-	if err := l.order(ctx, fill, func(ctx context.Context) error { return a.guest.Prepare(ctx, t.send) },
+	if err := l.onBoth(ctx, fill, func(ctx context.Context) error { return a.guest.Prepare(ctx, t.send) },
 		func(ctx context.Context) error { return b.guest.Prepare(ctx, t.recv) }); err != nil {
 		return fmt.Errorf("prepare: %w", err)
 	}
@@ -58,18 +58,18 @@ func (t *round) run(ctx context.Context, r *Run) error {
 		return err
 	}
 	var err error
-	if t.meters, err = l.addMeters(t.from, t.to); err != nil {
+	if t.flows, err = l.addFlowCounters(t.from, t.to); err != nil {
 		return err
 	}
-	defer t.meters.remove()
+	defer t.flows.remove()
 
 	if err := t.stage(ctx, "connect"); err != nil {
 		return err
 	}
-	if err := l.order(ctx, l.opt.patience(), nil, b.guest.Listen); err != nil {
+	if err := l.onBoth(ctx, l.opt.patience(), nil, b.guest.Listen); err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	if err := l.order(ctx, l.opt.patience(), a.guest.Connect, b.guest.Accept); err != nil {
+	if err := l.onBoth(ctx, l.opt.patience(), a.guest.Connect, b.guest.Accept); err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}
 
@@ -83,7 +83,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.stage(ctx, "verify"); err != nil {
 		return err
 	}
-	t.meters.settle(ctx, t.n)
+	t.flows.settle(ctx, t.n)
 	t.account(r)
 	if err := l.verify(ctx, r, b, t.recv.Off, t.n, t.seed); err != nil {
 		return err
@@ -92,7 +92,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 		return err
 	}
 	// The next round, or the next mode, finds the guests as this one did.
-	if err := l.order(ctx, l.opt.patience(), a.guest.Finish, b.guest.Finish); err != nil {
+	if err := l.onBoth(ctx, l.opt.patience(), a.guest.Finish, b.guest.Finish); err != nil {
 		return fmt.Errorf("finish: %w", err)
 	}
 	return errors.Join(a.empty(), b.empty())
@@ -111,8 +111,8 @@ func (t *round) stage(ctx context.Context, name string) error {
 	return t.l.opt.stage(ctx, Step{Stage: name, Mode: t.mode, Round: t.number, Rounds: t.of})
 }
 
-// order has sender and receiver do something at the same time, within a limit. Either may have nothing to do.
-func (l *runner) order(ctx context.Context, limit time.Duration, sender, receiver func(context.Context) error) error {
+// onBoth has sender and receiver do something at the same time, within a limit. Either may have nothing to do.
+func (l *runner) onBoth(ctx context.Context, limit time.Duration, sender, receiver func(context.Context) error) error {
 	octx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	do := func(e *end, f func(context.Context) error) func(context.Context) error {
@@ -161,7 +161,7 @@ func (t *round) move(ctx context.Context, base uint64) error {
 	switch {
 	case errors.As(context.Cause(ctx), &stalled):
 		return stalled
-	case t.l.gone(): // which says more than the TCP state of who is left
+	case t.l.gone(): // which says more than the TCP state of the other
 		return err
 	}
 	return fmt.Errorf("%w%s", err, t.l.states(ctx))
@@ -187,7 +187,7 @@ func (t *round) watch(ctx context.Context, done <-chan struct{}, fail context.Ca
 	defer tick.Stop()
 	var last uint64
 	for since := time.Now(); ; {
-		_, rx, _, _ := t.meters.read()
+		_, rx, _, _ := t.flows.read()
 		have := min(t.n, payload(rx))
 		if t.l.opt.Progress != nil {
 			t.l.opt.Progress(t.mode, base+have, t.l.opt.Size)

@@ -71,13 +71,9 @@ func (l *runner) run(ctx context.Context, p plan, im *machines.Images) (*Report,
 // transfer transfers in each mode.
 func (l *runner) transfer(ctx context.Context, p plan) (*Report, error) {
 	o := l.opt
-	rep := &Report{Schema: 1, NIC: o.NIC, BindQueues: o.BindQueues, QEMU: l.info.qemu, Kernel: l.info.kernel,
-		Accel: l.info.accel, Guest: "qemu", P2P: o.P2P,
-		MTU: o.MTU, Family: o.Family, Loss: o.Impair.Loss, Reorder: o.Impair.Reorder, Seed: o.Seed, Untested: l.info.untested,
-		BootSeconds: l.info.boot.Seconds()}
-	if o.InProc {
-		rep.Guest = "inproc"
-	}
+	rep := l.info
+	rep.Schema, rep.NIC, rep.BindQueues, rep.P2P, rep.MTU, rep.Family = 1, o.NIC, o.BindQueues, o.P2P, o.MTU, o.Family
+	rep.Loss, rep.Reorder, rep.Seed = o.Loss, o.Reorder, o.Seed
 	for i, mode := range o.Modes {
 		r, err := l.runMode(ctx, p, mode, uint64(i))
 		if err != nil {
@@ -89,7 +85,7 @@ func (l *runner) transfer(ctx context.Context, p plan) (*Report, error) {
 		ratio := rep.Runs[0].Rate() / rep.Runs[1].Rate()
 		rep.Ratio = &ratio
 	}
-	return rep, nil
+	return &rep, nil
 }
 
 // runMode transfers o.Size in one mode, in rounds that fit GPU memory.
@@ -99,7 +95,7 @@ func (l *runner) runMode(ctx context.Context, p plan, mode string, number uint64
 	if l.opt.Audit {
 		r.Audit = &AuditCount{}
 	}
-	if l.info.cpu {
+	if !l.opt.InProc { // they have a CPU time of their own
 		r.GuestCPU, r.GuestCPUSeconds = &CPU{}, new(float64)
 	}
 	for i, n := range p.rounds {

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/kernelnic"
@@ -54,16 +53,9 @@ type runner struct {
 	opt  *Options
 	lab  *lab.Lab
 	sw   *wire.Switch
-	ends [2]*end // sender, receiver
-	info guestInfo
+	ends [2]*end            // sender, receiver
+	info Report             // what is known of the guests
 	stop context.CancelFunc // ends guests that are still about to boot
-}
-
-type guestInfo struct {
-	qemu, kernel, accel string
-	untested            []string
-	boot                time.Duration
-	cpu                 bool // guests have a CPU time of their own
 }
 
 // describe is the lab of a run: two guests, sender and receiver, each with a NIC and a GPU.
@@ -75,10 +67,9 @@ func (o *Options) describe() (d lab.Description, err error) {
 	d.NoP2P = !o.P2P
 	for i, name := range [2]string{"A", "B"} {
 		d.Guests = append(d.Guests, lab.Guest{Name: name, GPUs: []lab.GPU{{Memory: o.GPUMemory}},
-			NICs: []lab.NIC{{Name: name, Model: models[i].Name,
-				MTU: o.MTU, QueuePairs: o.queuePairs(models[i])}}})
+			NICs: []lab.NIC{{Name: name, Model: models[i].Name, MTU: o.MTU, QueuePairs: o.queuePairs(models[i])}}})
 	}
-	d.Impair(lab.Impairment{Loss: o.Impair.Loss, Reorder: o.Impair.Reorder, Seed: o.Seed})
+	d.Impair(o.Impairment)
 	return d, nil
 }
 
@@ -105,7 +96,7 @@ func newRunner(o *Options, p plan) (*runner, error) {
 	return r, nil
 }
 
-func (e *end) defers(f func() error) { e.close = append(e.close, f) }
+func (e *end) onClose(f func() error) { e.close = append(e.close, f) }
 
 func (e *end) addr(family int) netip.Prefix {
 	if family == 6 {
@@ -156,7 +147,7 @@ func (l *runner) Close() error {
 	return errors.Join(errs[0], errs[1], l.lab.Close())
 }
 
-// Close undoes what defers has noted.
+// Close calls the functions of onClose, the last first.
 func (e *end) Close() error {
 	var errs []error
 	for _, f := range slices.Backward(e.close) {

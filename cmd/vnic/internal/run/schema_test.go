@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -92,11 +93,10 @@ func isType(v any, name string) bool {
 	return false
 }
 
-// asJSON is what somebody reads who reads v's JSON.
+// asJSON is what a reader of v's JSON gets.
 func asJSON(t *testing.T, v any) any {
 	t.Helper()
-	b, err := json.Marshal(v)
-	testkit.OK(t, err)
+	b := testkit.Must(json.Marshal(v))(t)
 	var out any
 	testkit.OK(t, json.Unmarshal(b, &out))
 	return out
@@ -113,11 +113,10 @@ func validReport(t *testing.T, rep *Report) {
 func sample() *Report {
 	cpu, ratio := 4.25, 2.0
 	r := Run{Mode: "devmem", Bytes: 268435456, Seconds: 1.05, SHA256Match: true, SHA256: strings.Repeat("0a", 32),
-		PayloadBytesDevice: 268435456,
-		HeaderBytes:        323680, CopyEngineBytes: 268435456, GuestCPUSeconds: &cpu, GuestCPU: &CPU{User: 3, System: 1, IRQ: 0.25},
-		TX: Where{Device: 268435456}, RX: Where{Device: 268435456}, Seed: 7, Rounds: 1, Fragments: 67000,
-		Audit: &AuditCount{BytesScanned: 1 << 30},
-		Hold:  &Hold{Tokens: 16384, Stalls: 1}}
+		PayloadBytesDevice: 268435456, HeaderBytes: 323680, CopyEngineBytes: 268435456, GuestCPUSeconds: &cpu,
+		GuestCPU: &CPU{User: 3, System: 1, IRQ: 0.25}, TX: Where{Device: 268435456}, RX: Where{Device: 268435456},
+		Seed: 7, Rounds: 1, Fragments: 67000, Audit: &AuditCount{BytesScanned: 1 << 30},
+		Hold: &Hold{Tokens: 16384, Stalls: 1}}
 	c := r
 	c.Mode, c.Seconds, c.PayloadBytesDevice, c.PayloadBytesHost, c.CopyEngineBytes = "copy", 2.1, 0, r.Bytes, 2*r.Bytes
 	c.Hold = nil
@@ -125,9 +124,8 @@ func sample() *Report {
 	c.RetransmittedBytes, c.DroppedPackets = 1448, 1
 	c.Audit = &AuditCount{HitsSender: 5, HitsReceiver: 4, BytesFound: 9 << 20, BytesScanned: 1 << 30}
 	return &Report{Schema: 1, NIC: NICVirtio, BindQueues: 1, Runs: []Run{r, c}, Ratio: &ratio, QEMU: "11.1.2",
-		Kernel: "7.2.12", Accel: "tcg", Guest: "qemu", P2P: true, MTU: 1500,
-		Family: 4, Loss: 0.01, Reorder: 0.02, Seed: 7, Untested: []string{"qemu 11.1.3, tested with 11.1.2"},
-		BootSeconds: 4.6}
+		Kernel: "7.2.12", Accel: "tcg", Guest: "qemu", P2P: true, MTU: 1500, Family: 4, Loss: 0.01, Reorder: 0.02, Seed: 7,
+		Untested: []string{"qemu 11.1.3, tested with 11.1.2"}, BootSeconds: 4.6}
 }
 
 func TestReportIsAsItsSchema(t *testing.T) {

@@ -3,10 +3,9 @@ package run
 import (
 	"fmt"
 	"io"
-	"strconv"
-	"strings"
 	"text/tabwriter"
 
+	"github.com/dustin/go-humanize"
 	"vnic.dev/vnic/guest-images/transfer"
 )
 
@@ -86,14 +85,4 @@ func (rep *Report) Table(w io.Writer) error {
 }
 
 // group writes a number with its thousands apart.
-func group(n uint64) string {
-	s := strconv.FormatUint(n, 10)
-	var b strings.Builder
-	for i, c := range s {
-		if i > 0 && (len(s)-i)%3 == 0 {
-			b.WriteByte(',')
-		}
-		b.WriteRune(c)
-	}
-	return b.String()
-}
+func group(n uint64) string { return humanize.Comma(int64(n)) }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // tools is two guests in which nothing runs but what a test starts: the tool devmem.
@@ -83,9 +84,7 @@ func (x *tools) transfer() {
 		x.Fatalf("recv: %+v", r)
 	}
 	for _, e := range x.ends {
-		if err := e.empty(); err != nil {
-			x.Error(err)
-		}
+		testkit.OK(x, e.empty())
 	}
 }
 

@@ -1,17 +1,17 @@
-// Package serve is `vnic serve`: NICs for QEMUs that somebody else starts, by QEMU's conventions for backend programs
+// Package serve is `vnic serve`: NICs for QEMUs that others start, by QEMU's conventions for backend programs
 // (docs/interop/vhost-user.rst, "Backend program conventions").
 //
 // Each port has a socket: one that we listen at (the default), one that QEMU listens at (client
 // mode), or one that we were started with. A QEMU that hangs up is followed by the next one. One
 // QEMU at a time has a port: a second one is refused, with a message, unless the first goes away
-// within a moment. Whoever connects and hangs up without a word, as one who only looks whether
-// somebody is there, is not noticed.
+// within a moment. A process that connects and hangs up without a word, as one does that only looks whether
+// the socket is served, is not noticed.
 //
 // A socket is our user's: its mode is 0600 whatever the umask, so QEMU runs as the same user, or as
 // root.
 //
-// A socket's file that a dead process has left is replaced, one that somebody listens at is not.
-// While that is found out the directory is locked, so that of two who start at once one wins. At
+// A socket's file that a dead process has left is replaced, one that a process listens at is not.
+// While that is found out the directory is locked, so that of two that start at once one wins. At
 // the end, our files are removed, if they are still ours.
 //
 // GPU memory is a memfd, which QEMU opens as /proc/PID/fd/N: a process of the same user may. There

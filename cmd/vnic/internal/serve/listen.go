@@ -120,7 +120,7 @@ func plain(err error) error {
 // lockDir keeps others of our kind from making sockets in a directory. Where that cannot be done, it is done without.
 func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	d, err := os.Open(dir)
-	if errors.Is(err, fs.ErrPermission) { // who may write may not always read
+	if errors.Is(err, fs.ErrPermission) { // a user who may write may not always read
 		return func() {}, nil
 	}
 	if err != nil {
@@ -152,7 +152,7 @@ func plainPath(err error) error {
 	return err
 }
 
-// removeStale removes a socket's file behind which nobody is.
+// removeStale removes a socket's file at which no process listens.
 func removeStale(path string) error {
 	st, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -181,7 +181,7 @@ func removeStale(path string) error {
 	}
 }
 
-// listening tells who listens at a socket: nobody is ECONNREFUSED. It never waits.
+// listening gives the process that listens at a socket: ECONNREFUSED if there is none. It never waits.
 func listening(path string) (pid int, err error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

@@ -64,9 +64,7 @@ func TestSocketIsPrivate(t *testing.T) {
 		if code := knock(path); code != 0 {
 			t.Errorf("umask %#o: its user cannot connect: %v", mask, syscall.Errno(code))
 		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, l.Close())
 		if list, err := os.ReadDir(dir); err != nil || len(list) != 0 {
 			t.Errorf("left: %v, %v", list, err)
 		}
@@ -80,19 +78,14 @@ func TestSocketIsPrivate(t *testing.T) {
 func TestSocketIsPrivateFromTheFirst(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
-	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
-	testkit.OK(t, err)
+	fd := testkit.Must(unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK))(t)
 	defer unix.Close(fd)
-	if _, err := unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_ATTRIB|unix.IN_MOVED_TO); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(unix.InotifyAddWatch(fd, dir, unix.IN_CREATE|unix.IN_ATTRIB|unix.IN_MOVED_TO))(t)
 	umask(t, 0)
-	l, err := listen(t.Context(), filepath.Join(dir, "s"))
-	testkit.OK(t, err)
+	l := testkit.Must(listen(t.Context(), filepath.Join(dir, "s")))(t)
 	defer l.Close()
 	var b [4096]byte
-	n, err := unix.Read(fd, b[:])
-	testkit.OK(t, err)
+	n := testkit.Must(unix.Read(fd, b[:]))(t)
 	var events []uint32
 	for at := 0; at+unix.SizeofInotifyEvent <= n; {
 		events = append(events, binary.NativeEndian.Uint32(b[at+4:]))
@@ -113,8 +106,7 @@ func TestOthersCannotConnect(t *testing.T) {
 		t.Log("not root: nobody to be")
 		return
 	}
-	dir, err := os.MkdirTemp("/tmp", "vnic-mode")
-	testkit.OK(t, err)
+	dir := testkit.Must(os.MkdirTemp("/tmp", "vnic-mode"))(t)
 	defer os.RemoveAll(dir)
 	testkit.OK(t, os.Chmod(dir, 0o755))
 	umask(t, 0)
@@ -128,8 +120,7 @@ func TestOthersCannotConnect(t *testing.T) {
 		{"ours", func(path string) (net.Listener, error) { return listen(t.Context(), path) }, syscall.EACCES},
 	} {
 		path := filepath.Join(dir, c.name)
-		l, err := c.make(path)
-		testkit.OK(t, err)
+		l := testkit.Must(c.make(path))(t)
 		code := 0
 		cmd := command(t, dir)
 		cmd.Env = append(os.Environ(), stranger+"="+path)
@@ -143,17 +134,14 @@ func TestOthersCannotConnect(t *testing.T) {
 		if syscall.Errno(code) != c.want {
 			t.Errorf("%s: %v, want %v", c.name, syscall.Errno(code), c.want)
 		}
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, l.Close())
 	}
 }
 
 // command is this program, where another user can read it.
 func command(t *testing.T, dir string) *exec.Cmd {
 	t.Helper()
-	b, err := os.ReadFile("/proc/self/exe")
-	testkit.OK(t, err)
+	b := testkit.Must(os.ReadFile("/proc/self/exe"))(t)
 	name := filepath.Join(dir, "program")
 	testkit.OK(t, os.WriteFile(name, b, 0o755))
 	return exec.Command(name)

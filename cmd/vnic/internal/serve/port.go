@@ -21,10 +21,10 @@ type port struct {
 	peer    atomic.Int64  // its process
 }
 
-// silence is how long who has connected may say nothing: QEMU speaks at once.
+// silence is how long a process that has connected may say nothing: QEMU speaks at once.
 const silence = 10 * time.Second
 
-// takeover is how long one who comes waits for one who is about to go.
+// takeover is how long a new connection waits for the end of the one before.
 const takeover = time.Second
 
 // serve serves one connection, which it owns.

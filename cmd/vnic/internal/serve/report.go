@@ -98,7 +98,7 @@ func nicArgs(p *lab.Port, e *PortReport, client bool) []string {
 	return n.Args("net0")
 }
 
-// resident is the memory of this process that is nobody else's: neither files' nor shared. Garbage is not counted.
+// resident is the memory that only this process has: no files, nothing shared. Garbage is not counted.
 func resident() uint64 {
 	debug.FreeOSMemory()
 	b, _ := os.ReadFile("/proc/self/status")
@@ -115,8 +115,7 @@ func resident() uint64 {
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports),
-		plural(len(r.Ports), r.NIC+" NIC"),
-		r.PortBytes>>10, r.ResidentBytes>>10)
+		plural(len(r.Ports), r.NIC+" NIC"), r.PortBytes>>10, r.ResidentBytes>>10)
 	fmt.Fprintf(&b, "QEMU %s or newer. Any guest RAM will do, as long as it is shared memory.\n", r.OldestQEMU)
 	if r.OldestQEMU == assets.MinVFIOUser {
 		fmt.Fprintln(&b,

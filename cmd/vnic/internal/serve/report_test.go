@@ -26,8 +26,7 @@ func TestPrintedFlagsCanBePasted(t *testing.T) {
 	dir := t.TempDir() + "/it's, $HOME"
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		for _, gpu := range []uint64{0, 2 << 20} {
-			w, err := lab.Open(lab.Uniform(2, lab.NIC{Model: nic}, gpu), lab.Options{})
-			testkit.OK(t, err)
+			w := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: nic}, gpu), lab.Options{}))(t)
 			r := newReport(w, []source{dialer(dir + "/a"), dialer("/tmp/b")}, false)
 			testkit.OK(t, w.Close())
 			var b bytes.Buffer
@@ -59,8 +58,7 @@ func TestPrintedAdvice(t *testing.T) {
 		{lab.NIC{Model: lab.GVE}, "QEMU 10.1 or newer.", ipxe},
 		{lab.NIC{Model: lab.GVE}, old, ipxe},
 	} {
-		w, err := lab.Open(lab.Uniform(1, tt.nic, 0), lab.Options{})
-		testkit.OK(t, err)
+		w := testkit.Must(lab.Open(lab.Uniform(1, tt.nic, 0), lab.Options{}))(t)
 		r := newReport(w, []source{dialer("/s")}, false)
 		var b bytes.Buffer
 		testkit.OK(t, errors.Join(r.Print(&b), w.Close()))
@@ -73,8 +71,7 @@ func TestPrintedAdvice(t *testing.T) {
 func TestFlags(t *testing.T) {
 	testkit.LeavesNothing(t)
 	flags := func(nic lab.NIC, gpu uint64, client bool) string {
-		w, err := lab.Open(lab.Uniform(1, nic, gpu), lab.Options{})
-		testkit.OK(t, err)
+		w := testkit.Must(lab.Open(lab.Uniform(1, nic, gpu), lab.Options{}))(t)
 		defer w.Close()
 		r := newReport(w, []source{dialer("/s")}, client)
 		return strings.Replace(strings.Join(r.Ports[0].QEMU, " "), "mem-path="+r.Ports[0].GPUPath, "mem-path=GPU", 1) + " " +
@@ -145,9 +142,7 @@ func TestBadOptions(t *testing.T) {
 		if o.NIC.Model == "" {
 			o.NIC.Model = lab.Virtio
 		}
-		if err := o.Check(); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", want, err)
-		}
+		testkit.ErrorSays(t, o.Check(), want)
 	}
 }
 
@@ -157,8 +152,7 @@ func TestPaths(t *testing.T) {
 		n           int
 	}{
 		{"a", "a", 0}, {"a", "a", 1}, {"a%d", "a0", 0}, {"a%d", "a0 a1 a2", 3}, {"a b", "a b", 0}, {"a b", "a b", 2},
-		{"", "", 0},
-		{"a", "bad", 2}, {"a b", "bad", 1},
+		{"", "", 0}, {"a", "bad", 2}, {"a b", "bad", 1},
 	} {
 		got, err := Paths(strings.Fields(tt.given), tt.n)
 		if err != nil {

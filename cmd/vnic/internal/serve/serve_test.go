@@ -67,10 +67,9 @@ func serve(t *testing.T, o Options) *served {
 func (s *served) end() {
 	s.t.Helper()
 	s.stop()
-	if err := <-s.done; err != nil {
-		s.t.Error(err)
-	}
-	s.done <- nil // for the next who asks
+	err := <-s.done
+	s.done <- nil // for the next end
+	testkit.OK(s.t, err)
 }
 
 // noted waits for a note.
@@ -100,8 +99,7 @@ func (s *served) guest(i int) *labtest.Guest {
 		defer f.Close()
 		gpus = append(gpus, driver.FrontendGPU{FD: int(f.Fd()), ID: i, Size: p.GPUBytes})
 	}
-	g, err := labtest.Dial(p.Socket, p.MAC, addrs(p), gpus...)
-	testkit.OK(s.t, err)
+	g := testkit.Must(labtest.Dial(p.Socket, p.MAC, addrs(p), gpus...))(s.t)
 	return g
 }
 
@@ -112,16 +110,13 @@ func addrs(p PortReport) []netip.Prefix {
 // talk has two guests exchange something, and go.
 func (s *served) talk(a, b *labtest.Guest) {
 	s.t.Helper()
-	if err := errors.Join(a.Exchange(s.t.Context(), b, 200_000), a.Close(), b.Close()); err != nil {
-		s.t.Error(err)
-	}
+	testkit.OK(s.t, errors.Join(a.Exchange(s.t.Context(), b, 200_000), a.Close(), b.Close()))
 }
 
 func TestGuestsOnOneServeComeAndGo(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
-	paths, err := Paths([]string{dir + "/n%d"}, 2)
-	testkit.OK(t, err)
+	paths := testkit.Must(Paths([]string{dir + "/n%d"}, 2))(t)
 	s := serve(t, Options{Paths: paths, GPUMemory: 2 << 20})
 	for range 3 {
 		a, b := s.guest(0), s.guest(1)
@@ -148,28 +143,21 @@ func TestClientConnectsWheneverQEMUListens(t *testing.T) {
 	path := t.TempDir() + "/q"
 	s := serve(t, Options{Paths: []string{path}, Client: true})
 	for range 2 {
-		l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-		testkit.OK(t, err)
+		l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
 		conn, err := l.AcceptUnix()
 		testkit.OK(t, errors.Join(err, l.Close()))
-		g, err := labtest.New(conn, s.rep.Ports[0].MAC, addrs(s.rep.Ports[0]))
-		testkit.OK(t, err)
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
+		g := testkit.Must(labtest.New(conn, s.rep.Ports[0].MAC, addrs(s.rep.Ports[0])))(t)
+		testkit.OK(t, g.Close())
 		s.noted("hung up")
 	}
 }
 
 func TestOpenSocketsAreServed(t *testing.T) {
 	testkit.LeavesNothing(t)
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	testkit.OK(t, err)
+	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	path := t.TempDir() + "/l"
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-	testkit.OK(t, err)
-	f, err := l.File()
-	testkit.OK(t, err)
+	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
+	f := testkit.Must(l.File())(t)
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	testkit.OK(t, errors.Join(err, f.Close()))
 	s := serve(t, Options{FDs: []int{fds[0], fd}})
@@ -179,46 +167,37 @@ func TestOpenSocketsAreServed(t *testing.T) {
 	c := os.NewFile(uintptr(fds[1]), "guest")
 	conn, err := net.FileConn(c)
 	testkit.OK(t, errors.Join(err, c.Close()))
-	a, err := labtest.New(conn.(*net.UnixConn), s.rep.Ports[0].MAC, addrs(s.rep.Ports[0]))
-	testkit.OK(t, err)
+	a := testkit.Must(labtest.New(conn.(*net.UnixConn), s.rep.Ports[0].MAC, addrs(s.rep.Ports[0])))(t)
 	s.talk(a, s.guest(1))
 	s.end()
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("a socket that is somebody else's was removed: %v", err)
 	}
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, l.Close())
 }
 
 // A program that was started with a connection ends with it.
 func TestEndsWithItsLastConnection(t *testing.T) {
 	testkit.LeavesNothing(t)
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	testkit.OK(t, err)
+	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	s := serve(t, Options{FDs: fds[:1]})
 	testkit.OK(t, unix.Close(fds[1]))
-	if err := <-s.done; err != nil {
-		t.Error(err)
-	}
+	err := <-s.done // nobody has told it to end
 	s.done <- nil
+	testkit.OK(t, err)
 }
 
 func TestWhatIsNoSocketIsRefused(t *testing.T) {
 	testkit.LeavesNothing(t)
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
-	testkit.OK(t, err)
+	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
-	null, err := os.Open(os.DevNull)
-	testkit.OK(t, err)
+	null := testkit.Must(os.Open(os.DevNull))(t)
 	defer null.Close()
 	const foreign = "not a Unix domain socket"
 	for fd, want := range map[int]string{fds[0]: "not a stream socket", int(null.Fd()): foreign, 1 << 20: foreign} {
 		err := Do(t.Context(), Options{FDs: []int{fd}, NIC: lab.NIC{Model: lab.Virtio}})
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%d: %v", fd, err)
-		}
+		testkit.ErrorSays(t, err, want)
 	}
 }
 
@@ -228,9 +207,7 @@ func TestOwnDescriptorsAreNotInherited(t *testing.T) {
 	testkit.OK(t, err)
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
-	if err := CheckInherited([]int{fds[0], 1 << 20}); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, CheckInherited([]int{fds[0], 1 << 20}))
 	unix.CloseOnExec(fds[1])
 	if err := CheckInherited(fds[:]); err == nil ||
 		!strings.HasPrefix(err.Error(), fmt.Sprintf("--fd %d: not a descriptor", fds[1])) {
@@ -245,13 +222,9 @@ func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
 	s := serve(t, o)
 	o.NIC.Model = lab.Virtio
 	want := fmt.Sprintf("socket %s: in use: process %d listens there", o.Paths[0], os.Getpid())
-	if err := Do(t.Context(), o); err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%v, want %s", err, want)
-	}
+	testkit.ErrorSays(t, Do(t.Context(), o), want)
 	g := s.guest(0)
-	if err := g.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, g.Close())
 	for _, want := range []string{" connected", " hung up"} {
 		if n := <-s.notes; !strings.HasSuffix(n, want) {
 			t.Errorf("note %q, want %q", n, want)
@@ -262,8 +235,7 @@ func TestSecondStartIsRefusedAndNotNoticed(t *testing.T) {
 // stale leaves a socket's file as a killed process does.
 func stale(t *testing.T, path string) {
 	t.Helper()
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-	testkit.OK(t, err)
+	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
 	l.SetUnlinkOnClose(false)
 	testkit.OK(t, l.Close())
 }
@@ -297,12 +269,9 @@ func TestStaleSocketIsReplacedByOneOfMany(t *testing.T) {
 		if pid, err := listening(path); err != nil || pid != os.Getpid() {
 			t.Errorf("nobody is behind it: %d, %v", pid, err)
 		}
-		if err := won[0].Close(); err != nil {
-			t.Error(err)
-		}
-		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("left: %v", err)
-		}
+		testkit.OK(t, won[0].Close())
+		_, err := os.Lstat(path)
+		testkit.ErrorIs(t, err, fs.ErrNotExist)
 	}
 }
 
@@ -312,20 +281,16 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 	dir := t.TempDir()
 	file := dir + "/file"
 	testkit.OK(t, os.WriteFile(file, []byte("precious"), 0o600))
-	if _, err := listen(t.Context(), file); err == nil || !strings.Contains(err.Error(), "no socket") {
-		t.Errorf("%v", err)
-	}
+	_, err := listen(t.Context(), file)
+	testkit.ErrorSays(t, err, "no socket")
 	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
 		t.Errorf("%q, %v", b, err)
 	}
 	path := dir + "/s"
-	l, err := listen(t.Context(), path)
-	testkit.OK(t, err)
+	l := testkit.Must(listen(t.Context(), path))(t)
 	testkit.OK(t, os.Remove(path))
 	stale(t, path) // somebody else's, of the same name
-	if err := l.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, l.Close())
 	if _, err := os.Lstat(path); err != nil {
 		t.Errorf("removed what is not ours: %v", err)
 	}
@@ -333,9 +298,8 @@ func TestFilesOfOthersAreLeftAlone(t *testing.T) {
 		dir + "/none/s": "no such file or directory: make its directory, or give another name",
 		file + "/s":     "not a directory: give a name in a directory that you may write",
 	} {
-		if _, err := listen(t.Context(), path); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", path, err)
-		}
+		_, err := listen(t.Context(), path)
+		testkit.ErrorSays(t, err, want)
 	}
 }
 
@@ -348,17 +312,14 @@ func TestOneQEMUAtATime(t *testing.T) {
 	dir := t.TempDir()
 	s := serve(t, Options{Paths: []string{dir + "/a", dir + "/b"}})
 	dial := func() *net.UnixConn {
-		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: dir + "/a"})
-		testkit.OK(t, err)
+		c := testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: dir + "/a"}))(t)
 		return c
 	}
 	silent := dial()
 	defer silent.Close()
 	a, b := s.guest(0), s.guest(1)
 	second := dial()
-	if _, err := second.Write([]byte{1}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(second.Write([]byte{1}))(t)
 	s.noted(fmt.Sprintf("port0: process %d is refused: process %d has this NIC", os.Getpid(), os.Getpid()))
 	if _, err := second.Read(make([]byte, 1)); err != io.EOF && !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("the second: %v", err)
@@ -367,9 +328,7 @@ func TestOneQEMUAtATime(t *testing.T) {
 	s.talk(a, b)
 	for range 20 {
 		c := dial()
-		if _, err := c.Write([]byte(strings.Repeat("rubbish", 10))); err != nil {
-			t.Fatal(err)
-		}
+		testkit.Must(c.Write([]byte(strings.Repeat("rubbish", 10))))(t)
 		s.noted("connection ended")
 		_ = c.Close()
 	}
@@ -383,8 +342,7 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 	s := serve(t, Options{Paths: []string{path}, silence: 50 * time.Millisecond})
 	var silent []*net.UnixConn
 	for range 2 * maxWaiting {
-		c, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path})
-		testkit.OK(t, err)
+		c := testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: path}))(t)
 		silent = append(silent, c)
 	}
 	for _, c := range silent {
@@ -393,22 +351,16 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	if err := s.guest(0).Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, s.guest(0).Close())
 }
 
 func TestGVEIsServedByVFIOUser(t *testing.T) {
 	testkit.LeavesNothing(t)
 	s := serve(t, Options{Paths: []string{t.TempDir() + "/g"}, NIC: lab.NIC{Model: lab.GVE}, GPUMemory: 4 << 20})
 	for range 2 {
-		conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: s.rep.Ports[0].Socket})
-		testkit.OK(t, err)
-		c, err := vfiotest.Connect(conn)
-		testkit.OK(t, err)
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
+		conn := testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: s.rep.Ports[0].Socket}))(t)
+		c := testkit.Must(vfiotest.Connect(conn))(t)
+		testkit.OK(t, c.Close())
 		s.noted("hung up")
 	}
 }
@@ -420,17 +372,12 @@ func TestToldToEndAtOnce(t *testing.T) {
 	cancel()
 	path := filepath.Join(t.TempDir(), "s")
 	o := Options{Paths: []string{path}, NIC: lab.NIC{Model: lab.Virtio}, Ready: func(*Report) error { return nil }}
-	if err := Do(ctx, o); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, Do(ctx, o))
 	full := errors.New("disk full")
 	o.Ready = func(*Report) error { return full }
-	if err := Do(t.Context(), o); !errors.Is(err, full) {
-		t.Error(err)
-	}
-	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("left: %v", err)
-	}
+	testkit.ErrorIs(t, Do(t.Context(), o), full)
+	_, err := os.Lstat(path)
+	testkit.ErrorIs(t, err, fs.ErrNotExist)
 }
 
 // 64 ports: the memory of each is small, also with somebody at each.
@@ -438,8 +385,7 @@ func TestManyPorts(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		t.Run(nic, func(t *testing.T) {
-			paths, err := Paths([]string{t.TempDir() + "/%d"}, 64)
-			testkit.OK(t, err)
+			paths := testkit.Must(Paths([]string{t.TempDir() + "/%d"}, 64))(t)
 			s := serve(t, Options{Paths: paths, NIC: lab.NIC{Model: nic}})
 			t.Logf("%d KiB a port, %d KiB in all", s.rep.PortBytes>>10, s.rep.ResidentBytes>>10)
 			if s.rep.PortBytes > 2<<20 {
@@ -460,8 +406,7 @@ func TestSocketsGoAlsoInAHurry(t *testing.T) {
 	dir := t.TempDir()
 	var list []*listener
 	for _, name := range []string{"a", "b"} {
-		l, err := listen(t.Context(), filepath.Join(dir, name))
-		testkit.OK(t, err)
+		l := testkit.Must(listen(t.Context(), filepath.Join(dir, name)))(t)
 		defer l.Close()
 		list = append(list, l)
 	}

@@ -49,22 +49,17 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 	o := Options{Paths: []string{path}, GPUMemory: 2 << 20}
 	// connects starts a process that has the GPU of a report, and gives what makes it connect.
 	connects := func(r *Report) (once func()) {
-		gpu, err := os.OpenFile(r.Ports[0].GPUPath, os.O_RDWR, 0)
-		testkit.OK(t, err)
+		gpu := testkit.Must(os.OpenFile(r.Ports[0].GPUPath, os.O_RDWR, 0))(t)
 		defer gpu.Close()
 		c := exec.Command("/proc/self/exe")
 		c.Env, c.ExtraFiles, c.Stderr = append(os.Environ(), survivor+"="+path), []*os.File{gpu}, os.Stderr
 		in, err := c.StdinPipe()
 		testkit.OK(t, errors.Join(err, c.Start()))
 		t.Cleanup(func() {
-			if err := errors.Join(in.Close(), c.Wait()); err != nil {
-				t.Error(err)
-			}
+			testkit.OK(t, errors.Join(in.Close(), c.Wait()))
 		})
 		return func() {
-			if _, err := io.WriteString(in, "x"); err != nil {
-				t.Fatal(err)
-			}
+			testkit.Must(io.WriteString(in, "x"))(t)
 		}
 	}
 	// notes are those until a connection has ended.

@@ -19,7 +19,8 @@ var ErrNone = errors.New("no vnic of this user is running")
 // maxSnapshot bounds what a client reads: 64 ports of 128 queue pairs are 4 MB.
 const maxSnapshot = 64 << 20
 
-// Find asks every vnic of this user for a snapshot, in the order of their numbers. Who does not answer is left out.
+// Find asks every vnic of this user for a snapshot, in the order of their numbers. One that does not
+// answer is left out.
 func Find(ctx context.Context) ([]*Snapshot, error) {
 	var found []*Snapshot
 	err := each(func(d *os.File, pid int, name string) error {
@@ -55,7 +56,7 @@ func Read(ctx context.Context, pid int) (snap *Snapshot, err error) {
 	return nil, errNone(fmt.Sprintf(" as process %d", pid))
 }
 
-// errNone says where nobody is, and where nobody could be found.
+// errNone says where no vnic was found, and where none could be.
 func errNone(who string) error {
 	var places []string
 	for _, path := range candidates() {

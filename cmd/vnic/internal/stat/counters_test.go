@@ -34,8 +34,7 @@ func undeclared[T any](t *testing.T, list []counter[T]) (left []string) {
 		}
 		delete(names, *c.of(&v))
 	}
-	b, err := json.Marshal(any(v))
-	testkit.OK(t, err)
+	b := testkit.Must(json.Marshal(any(v)))(t)
 	var back T
 	testkit.OK(t, json.Unmarshal(b, &back))
 	for _, c := range list {
@@ -96,8 +95,7 @@ func TestCounterIsDeclaredOnce(t *testing.T) {
 	}
 	r := prometheus.NewRegistry()
 	r.MustRegister(collectFunc(p.collect))
-	families, err := r.Gather()
-	testkit.OK(t, err)
+	families := testkit.Must(r.Gather())(t)
 	found := map[string]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {

@@ -85,15 +85,15 @@ func sockets(d *os.File) map[int]string {
 // sweep removes the sockets of processes that are gone.
 func sweep(d *os.File) {
 	for pid, name := range sockets(d) {
-		// A process of another PID namespace may have the number of none here: nobody must listen either. And one that is
-		// about to listen is alive.
+		// A process of another PID namespace may have a number that is free here: so nothing may listen
+		// either. And one that is about to listen is alive.
 		if errors.Is(unix.Kill(pid, 0), unix.ESRCH) && errors.Is(connects(within(d, name)), unix.ECONNREFUSED) {
 			_ = unix.Unlinkat(int(d.Fd()), name, 0)
 		}
 	}
 }
 
-// connects says whether somebody listens at a socket, without waiting.
+// connects says whether a process listens at a socket, without waiting.
 func connects(path string) error {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {

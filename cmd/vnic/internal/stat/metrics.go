@@ -122,8 +122,7 @@ func metricsHandler(s *Server) http.Handler {
 	mux.Handle("GET /metrics",
 		promhttp.HandlerFor(r, promhttp.HandlerOpts{MaxRequestsInFlight: 4, ErrorLog: errorLog{s.log}}))
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		_,
-			_ = io.WriteString(w, "vnic: see /metrics\n")
+		_, _ = io.WriteString(w, "vnic: see /metrics\n")
 	})
 	return mux
 }
@@ -139,11 +138,11 @@ type metricsServer struct {
 	handler  http.Handler
 	wg       sync.WaitGroup
 
-	mu     sync.Mutex // guards closed, and that nobody enters wg after it
+	mu     sync.Mutex // guards closed, and that no request enters wg after it
 	closed bool
 }
 
-// ServeHTTP has close wait for who is inside.
+// ServeHTTP has close wait for the requests that are inside.
 func (m *metricsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	m.mu.Lock()
 	if m.closed {

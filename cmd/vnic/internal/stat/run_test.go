@@ -20,8 +20,7 @@ import (
 // Invariant: vnic stat: Counters seen from outside are those of the run's report.
 func TestCountersOfARun(t *testing.T) {
 	t.Setenv(stat.EnvDir, filepath.Join(t.TempDir(), "run"))
-	s, err := stat.Start(stat.Options{Command: "run"})
-	testkit.OK(t, err)
+	s := testkit.Must(stat.Start(stat.Options{Command: "run"}))(t)
 	defer s.Close()
 	h := stat.MetricsHandler(s)
 	metrics := func() string {
@@ -32,19 +31,19 @@ func TestCountersOfARun(t *testing.T) {
 	const size = 1 << 20
 	var snap *stat.Snapshot
 	var text string
-	rep, err := run.Do(t.Context(), run.Options{NIC: run.NICVirtio, BindQueues: 1, Size: size, Modes: []string{"devmem"},
-		MTU: 1500, Family: 4,
-		Memory: 512 << 20, GPUMemory: 32 << 20, P2P: true, Seed: 1, InProc: true, StallSecs: 60,
-		Log:      slog.New(slog.DiscardHandler),
-		Services: []lab.Service{s.Watch},
-		Stage: func(step run.Step) {
-			if step.Stage == "verify" { // all is there, and nothing is sent any more
-				text = metrics()
-				if snap, err = stat.Read(t.Context(), os.Getpid()); err != nil {
-					t.Error(err)
-				}
+	o := run.Defaults()
+	o.Size, o.Modes, o.GPUMemory, o.InProc = size, o.Modes[:1], 32<<20, true
+	o.Log, o.Services = slog.New(slog.DiscardHandler), []lab.Service{s.Watch}
+	o.Stage = func(step run.Step) {
+		if step.Stage == "verify" { // all is there, and nothing is sent any more
+			text = metrics()
+			var err error
+			if snap, err = stat.Read(t.Context(), os.Getpid()); err != nil {
+				t.Error(err)
 			}
-		}})
+		}
+	}
+	rep, err := run.Do(t.Context(), o)
 	if err != nil || snap == nil {
 		t.Fatal(snap, err)
 	}

@@ -21,7 +21,7 @@ import (
 
 // Bounds of what clients can make a server hold.
 const (
-	maxClients = 32              // at a time; who comes then is turned away
+	maxClients = 32              // at a time; the next is turned away
 	patience   = 5 * time.Second // that a client has, to take a snapshot
 )
 
@@ -74,7 +74,7 @@ func Start(o Options) (*Server, error) {
 	}
 	if err := s.listen(); err != nil {
 		level := slog.LevelDebug
-		if os.Getenv(EnvDir) != "" { // somebody has asked for one
+		if os.Getenv(EnvDir) != "" { // the user has asked for one
 			level = slog.LevelWarn
 		}
 		s.log.Log(context.Background(), level, "no socket for 'vnic stat'", "err", err)
@@ -82,7 +82,7 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// SetPorts says what there is to be shown from now on; nil: nothing. ports is called whenever somebody asks, by several
+// SetPorts says what there is to be shown from now on; nil: nothing. ports is called at each request, by several
 // goroutines at a time, also for a moment after it was replaced.
 func (s *Server) SetPorts(ports func() []Port) {
 	if ports == nil {
@@ -109,7 +109,7 @@ func (s *Server) MetricsURL() string {
 	return fmt.Sprintf("http://%s/metrics", s.metrics.listener.Addr())
 }
 
-// Close ends it. Nothing of it is left, and nobody is in a function of SetPorts.
+// Close ends it. Nothing of it is left, and no goroutine is in a function of SetPorts.
 func (s *Server) Close() {
 	if s.metrics != nil {
 		s.metrics.close()

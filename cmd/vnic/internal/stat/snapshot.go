@@ -1,13 +1,14 @@
 // Package stat shows the counters of a running vnic: to `vnic stat` over a socket, and to Prometheus over HTTP.
 //
-// A Server takes a Snapshot of its ports whenever somebody asks, and only then; the datapath knows
+// A Server takes a Snapshot of its ports at each request, and only then; the datapath knows
 // nothing of it. Its socket lies in a directory that is this user's alone, named for the process.
-// Who connects gets one Snapshot as JSON, and the connection ends: a client that never reads costs
+// A client gets one Snapshot as JSON, and the connection ends: a client that never reads costs
 // a goroutine for some seconds. What a process leaves that was killed, the next one removes.
 package stat
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"time"
 
@@ -31,7 +32,7 @@ type Snapshot struct {
 	PID     int            `json:"pid"`
 	Command string         `json:"command"` // "run", "boot", "serve"
 	Time    time.Time      `json:"time"`
-	Uptime  float64        `json:"uptime_seconds"` // by a clock that nobody sets: rates go by it
+	Uptime  float64        `json:"uptime_seconds"` // by the monotonic clock: rates go by it
 	Ports   []PortCounters `json:"ports"`
 }
 
@@ -99,8 +100,7 @@ func snapshot(command string, began time.Time, ports []Port) *Snapshot {
 func (p *Port) read() PortCounters {
 	c := PortCounters{Name: p.Name, Kind: p.Kind, Link: LinkCounters{Drops: map[string]uint64{}}, Queues: []Queue{}}
 	if p.MAC != (wire.MAC{}) {
-		m := p.MAC
-		c.MAC = fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+		c.MAC = net.HardwareAddr(p.MAC[:]).String()
 	}
 	link := p.Link
 	if p.NIC != nil {
@@ -146,8 +146,7 @@ func (l *LinkCounters) read(link *wire.Link) {
 	n := link.Counters()
 	*l = LinkCounters{Sent: n.Sent, SentBytes: n.SentBytes, SentSegments: n.SentSegments, Received: n.Received,
 		ReceivedBytes: n.ReceivedBytes, ReceivedSegments: n.ReceivedSegments, Busy: n.Busy, Held: n.Held,
-		DelayFull:  n.DelayFull,
-		NotLearned: n.NotLearned, Drops: map[string]uint64{}}
+		DelayFull: n.DelayFull, NotLearned: n.NotLearned, Drops: map[string]uint64{}}
 	for r, count := range n.Drops {
 		if count > 0 {
 			l.Drops[wire.DropReason(r).String()] = count

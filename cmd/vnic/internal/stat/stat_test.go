@@ -34,8 +34,7 @@ func place(t *testing.T) string {
 
 func start(t *testing.T, o Options) *Server {
 	t.Helper()
-	s, err := Start(o)
-	testkit.OK(t, err)
+	s := testkit.Must(Start(o))(t)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -50,8 +49,7 @@ func many() (ports []Port) {
 
 func self(t *testing.T) *Snapshot {
 	t.Helper()
-	snap, err := Read(t.Context(), os.Getpid())
-	testkit.OK(t, err)
+	snap := testkit.Must(Read(t.Context(), os.Getpid()))(t)
 	return snap
 }
 
@@ -71,20 +69,16 @@ func TestSnapshotComesOverTheSocket(t *testing.T) {
 		t.Errorf("found %v, %v", found, err)
 	}
 	s.SetPorts(many)
-	if n := len(self(t).Ports); n != 5000 {
-		t.Errorf("%d ports", n)
-	}
+	testkit.Equal(t, "ports", len(self(t).Ports), 5000)
 	st, err := os.Stat(dir)
 	if err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("%v, %v", st, err)
 	}
 	s.Close()
-	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("left: %v", err)
-	}
-	if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
-		t.Errorf("after its end: %v", err)
-	}
+	_, err = os.Stat(dir)
+	testkit.ErrorIs(t, err, os.ErrNotExist)
+	_, err = Read(t.Context(), os.Getpid())
+	testkit.ErrorIs(t, err, ErrNone)
 	if found, err := Find(t.Context()); !errors.Is(err, ErrNone) || found != nil {
 		t.Errorf("after its end: %v, %v", found, err)
 	}
@@ -101,8 +95,7 @@ func TestClientThatNeverReads(t *testing.T) {
 	s.SetPorts(many)
 	var held []net.Conn
 	connect := func() {
-		c, err := net.Dial("unix", filepath.Join(dir, socketName()))
-		testkit.OK(t, err)
+		c := testkit.Must(net.Dial("unix", filepath.Join(dir, socketName())))(t)
 		held = append(held, c)
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil { // it is being answered
 			t.Fatal(err)
@@ -113,9 +106,8 @@ func TestClientThatNeverReads(t *testing.T) {
 	}
 	self(t)
 	connect()
-	if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
-		t.Errorf("one too many: %v", err)
-	}
+	_, err := Read(t.Context(), os.Getpid())
+	testkit.ErrorIs(t, err, ErrNone)
 	for _, c := range held[:maxClients/2] {
 		_ = c.Close()
 	}
@@ -136,8 +128,7 @@ func TestClientThatNeverReads(t *testing.T) {
 func TestServerThatSpeaksNonsense(t *testing.T) {
 	dir := place(t)
 	testkit.OK(t, os.Mkdir(dir, 0o700))
-	l, err := net.Listen("unix", filepath.Join(dir, "1"+suffix))
-	testkit.OK(t, err)
+	l := testkit.Must(net.Listen("unix", filepath.Join(dir, "1"+suffix)))(t)
 	defer l.Close()
 	for says, want := range map[string]string{
 		"": "does not answer", "{": "cannot be read", "[]": "cannot be read", `{"schema":2}`: "another version",
@@ -186,12 +177,11 @@ func TestDirectoryOfAnotherUserIsRefused(t *testing.T) {
 			!strings.Contains(log.String(), "level=WARN msg=\"no socket") {
 			t.Errorf("%s: %v, %v, log %q", dir, entries, err, log.String())
 		}
-		if _, err := Read(t.Context(), os.Getpid()); !errors.Is(err, ErrNone) {
-			t.Errorf("%s: %v", dir, err)
-		}
-		if _, err := Find(t.Context()); !errors.Is(err, ErrNone) || !strings.Contains(err.Error(), why) {
-			t.Errorf("%s: who asks is not told why: %v", dir, err)
-		}
+		_, err := Read(t.Context(), os.Getpid())
+		testkit.ErrorIs(t, err, ErrNone)
+		_, err = Find(t.Context())
+		testkit.ErrorIs(t, err, ErrNone)
+		testkit.ErrorSays(t, err, why) // who asks is told why
 	}
 	if _, err := os.Stat(fine); err != nil {
 		t.Error(err)
@@ -210,8 +200,7 @@ func TestStaleSocketsAreSwept(t *testing.T) {
 		return cmd.Process.Pid
 	}
 	listen := func(pid int) net.Listener {
-		l, err := net.Listen("unix", filepath.Join(dir, fmt.Sprint(pid, suffix)))
-		testkit.OK(t, err)
+		l := testkit.Must(net.Listen("unix", filepath.Join(dir, fmt.Sprint(pid, suffix))))(t)
 		l.(*net.UnixListener).SetUnlinkOnClose(false)
 		return l
 	}
@@ -231,9 +220,8 @@ func TestStaleSocketsAreSwept(t *testing.T) {
 		}
 	}
 	s.Close()
-	if _, err := os.Lstat(filepath.Join(dir, socketName())); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("our own: %v", err)
-	}
+	_, err := os.Lstat(filepath.Join(dir, socketName()))
+	testkit.ErrorIs(t, err, os.ErrNotExist)
 	if _, err := os.Stat(dir); err != nil {
 		t.Errorf("others' directory: %v", err)
 	}
@@ -273,9 +261,8 @@ func TestMetricsAreServed(t *testing.T) {
 		t.Errorf("an address that is taken: %v", err)
 	}
 	for _, addr := range []string{"9118", "localhost", "localhost:http2", "localhost:70000", "::1:9118"} {
-		if _, err := Start(Options{Metrics: addr}); err == nil || !strings.Contains(err.Error(), "not HOST:PORT") {
-			t.Errorf("%q: %v", addr, err)
-		}
+		_, err := Start(Options{Metrics: addr})
+		testkit.ErrorSays(t, err, "not HOST:PORT")
 	}
 	s.Close()
 	if resp, err := client.Get(s.MetricsURL()); err == nil {
@@ -300,8 +287,7 @@ func TestTableShowsRatesAndTotals(t *testing.T) {
 	before := &Snapshot{PID: 7, Command: "run", Uptime: 10,
 		Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 10, ReceivedBytes: 1 << 20},
 			Queues: []Queue{{}, {Index: 1, Split: true, RX: Direction{Packets: 5, HeaderBytes: 24, DeviceBytes: 1000}}}}}}
-	b, err := json.Marshal(before)
-	testkit.OK(t, err)
+	b := testkit.Must(json.Marshal(before))(t)
 	now := new(Snapshot)
 	testkit.OK(t, json.Unmarshal(b, now))
 	now.Uptime = 12
@@ -326,17 +312,13 @@ A 1 split rx 1,000 2.0 MiB 2.0 MiB 0 B 0 B 1
 new wire rx 0 0 B
 new wire tx 0 0 B
 `
-	if got := table(before, now); got != rates {
-		t.Errorf("got %s", got)
-	}
+	testkit.Equal(t, "the table", table(before, now), rates)
 	if got := table(nil, before); !strings.Contains(got, "since it began:") ||
 		!strings.Contains(got, "A 1 split rx 5 1.0 KiB 1000 B") {
 		t.Errorf("got %s", got)
 	}
 	began := &Snapshot{PID: 8, Command: "run", Uptime: 1} // another process with another number
-	if got := table(before, began); got != "vnic run, process 8, up 1s; since it began:\nno ports\n" {
-		t.Errorf("got %s", got)
-	}
+	testkit.Equal(t, "the table", table(before, began), "vnic run, process 8, up 1s; since it began:\nno ports\n")
 	smaller := &Snapshot{PID: 7, Uptime: 11, Ports: []PortCounters{{Name: "A", Link: LinkCounters{Received: 3}}}}
 	if got := table(before, smaller); !strings.Contains(got, "A wire rx 3 0 B") {
 		t.Errorf("a port that began again: %s", got)

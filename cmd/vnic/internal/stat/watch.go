@@ -24,12 +24,12 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 		}
 		return list
 	})
-	return forgetter{s}, nil
+	return watched{s}, nil
 }
 
-type forgetter struct{ s *Server }
+type watched struct{ *Server }
 
-func (f forgetter) Close() error {
-	f.s.SetPorts(nil)
+func (w watched) Close() error {
+	w.SetPorts(nil)
 	return nil
 }
