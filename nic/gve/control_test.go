@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vfiouser"
@@ -55,7 +54,7 @@ func TestHandshake(t *testing.T) {
 		t.Errorf("device status %#x at first", s)
 	}
 	for _, b := range []byte("GVE-1.0.0\n") {
-		c.must(c.dev.WriteRegion(registersBAR, regDriverVersion, []byte{b}))
+		c.OK(c.dev.WriteRegion(registersBAR, regDriverVersion, []byte{b}))
 	}
 	if !strings.Contains(c.said.String(), "GVE-1.0.0") {
 		t.Errorf("log has no driver version: %s", c.said.String())
@@ -94,13 +93,13 @@ func TestHandshake(t *testing.T) {
 func TestLife(t *testing.T) {
 	c := newCtl(t, queues(2))
 	for range 2 { // and again after a reset: rmmod, insmod
-		c.used = 64 * slotLen
+		c.Next = 64 * slotLen
 		c.start()
 		info := make([]byte, driverInfoLen)
 		info[0] = 1
 		be.PutUint64(info[16:], 0x7b)
 		copy(info[48:], "7.2.12-cloud-amd64")
-		c.pass(opVerifyDriver, words(uint64(driverInfoLen), c.put(info)))
+		c.pass(opVerifyDriver, words(uint64(driverInfoLen), c.Put(info)))
 		if !strings.Contains(c.said.String(), "7.2.12-cloud-amd64") {
 			t.Errorf("log has no kernel: %s", c.said.String())
 		}
@@ -134,23 +133,19 @@ func TestLife(t *testing.T) {
 		var cmds []txCommand
 		for i := range 2 {
 			cmd := c.txCreate(i)
-			var b body
-			cmd.encode(&b)
-			done = append(done, c.slot(opCreateTx, &b))
+			done = append(done, c.slot(opCreateTx, words(cmd)))
 			cmds = append(cmds, cmd)
 		}
 		c.write32(regDoorbell, c.count)
 		for i, st := range done {
-			if w := be.Uint32(c.at(cmds[i].resources, 4)); st() != statusPassed || w != txDoorbells+uint32(i) {
+			if w := be.Uint32(c.at(cmds[i].Resources, 4)); st() != statusPassed || w != txDoorbells+uint32(i) {
 				t.Errorf("transmit queue %d: %v, doorbell %#x", i, st(), w)
 			}
 		}
 		for i := range 2 {
 			cmd := c.rxCreate(i, 0)
-			if st := c.rx(cmd); st != statusPassed {
-				t.Errorf("receive queue %d: %v", i, st)
-			}
-			if w := be.Uint32(c.at(cmd.resources, 4)); w != rxDoorbells+uint32(i) {
+			c.pass(opCreateRx, words(cmd))
+			if w := be.Uint32(c.at(cmd.Resources, 4)); w != rxDoorbells+uint32(i) {
 				t.Errorf("receive queue %d: doorbell %#x", i, w)
 			}
 		}
@@ -197,24 +192,22 @@ func TestRefusals(t *testing.T) {
 		return func(c *ctl) status {
 			cmd := c.txCreate(0)
 			change(&cmd)
-			return c.tx(cmd)
+			return c.command(opCreateTx, words(cmd))
 		}
 	}
 	rx := func(change func(*rxCommand)) func(c *ctl) status {
 		return func(c *ctl) status {
 			cmd := c.rxCreate(0, 0)
 			change(&cmd)
-			return c.rx(cmd)
+			return c.command(opCreateRx, words(cmd))
 		}
 	}
 	configure := func(change func(*configureCommand)) func(c *ctl) status {
 		return func(c *ctl) status {
 			c.pass(opDeconfigure, new(body))
-			cmd := configureCommand{irqs: c.alloc(256), count: 4, stride: 64, format: formatDQORDA}
+			cmd := c.resources(4)
 			change(&cmd)
-			var b body
-			cmd.encode(&b)
-			return c.command(opConfigureResources, &b)
+			return c.command(opConfigureResources, words(cmd))
 		}
 	}
 	command := func(op uint32, b *body) func(c *ctl) status {
@@ -250,54 +243,52 @@ func TestRefusals(t *testing.T) {
 		{"stats: too long", command(opReportStats, words(uint64(1)<<40, uint64(ctlBase), uint64(1))), statusInvalidArgument},
 		{"stats: nowhere", command(opReportStats, words(uint64(64), nowhere, uint64(1))), statusInvalidArgument},
 		{"configure: twice", func(c *ctl) status {
-			var b body
-			(&configureCommand{irqs: c.alloc(64), count: 1, stride: 64, format: formatDQORDA}).encode(&b)
-			return c.command(opConfigureResources, &b)
+			return c.command(opConfigureResources, words(c.resources(1)))
 		}, statusAlreadyExists},
-		{"configure: format", configure(func(c *configureCommand) { c.format = 1 }), statusUnimplemented},
-		{"configure: none", configure(func(c *configureCommand) { c.count = 0 }), statusInvalidArgument},
-		{"configure: many", configure(func(c *configureCommand) { c.count = 5 }), statusInvalidArgument},
-		{"configure: very many", configure(func(c *configureCommand) { c.count = ^uint32(0) }), statusInvalidArgument},
-		{"configure: stride 0", configure(func(c *configureCommand) { c.stride = 0 }), statusInvalidArgument},
-		{"configure: stride", configure(func(c *configureCommand) { c.stride = 1 << 31 }), statusInvalidArgument},
-		{"configure: base", configure(func(c *configureCommand) { c.base = 2 }), statusInvalidArgument},
-		{"configure: nowhere", configure(func(c *configureCommand) { c.irqs = end }), statusInvalidArgument},
+		{"configure: format", configure(func(c *configureCommand) { c.Format = 1 }), statusUnimplemented},
+		{"configure: none", configure(func(c *configureCommand) { c.Count = 0 }), statusInvalidArgument},
+		{"configure: many", configure(func(c *configureCommand) { c.Count = 5 }), statusInvalidArgument},
+		{"configure: very many", configure(func(c *configureCommand) { c.Count = ^uint32(0) }), statusInvalidArgument},
+		{"configure: stride 0", configure(func(c *configureCommand) { c.Stride = 0 }), statusInvalidArgument},
+		{"configure: stride", configure(func(c *configureCommand) { c.Stride = 1 << 31 }), statusInvalidArgument},
+		{"configure: base", configure(func(c *configureCommand) { c.Base = 2 }), statusInvalidArgument},
+		{"configure: nowhere", configure(func(c *configureCommand) { c.IRQs = end }), statusInvalidArgument},
 		{"deconfigure: twice", func(c *ctl) status {
 			c.pass(opDeconfigure, new(body))
 			return c.command(opDeconfigure, new(body))
 		}, statusFailedPrecondition},
 		{"tx: not configured", func(c *ctl) status {
 			c.pass(opDeconfigure, new(body))
-			return c.tx(c.txCreate(0))
+			return c.command(opCreateTx, words(c.txCreate(0)))
 		}, statusFailedPrecondition},
-		{"tx: id", tx(func(c *txCommand) { c.id = 2 }), statusInvalidArgument},
-		{"tx: big id", tx(func(c *txCommand) { c.id = 1 << 31 }), statusInvalidArgument},
-		{"tx: page list", tx(func(c *txCommand) { c.pages = 1 }), statusUnimplemented},
-		{"tx: block", tx(func(c *txCommand) { c.block = 4 }), statusInvalidArgument},
-		{"tx: ring of 0", tx(func(c *txCommand) { c.size, c.complSize = 0, 0 }), statusInvalidArgument},
-		{"tx: ring of 32", tx(func(c *txCommand) { c.size, c.complSize = 32, 32 }), statusInvalidArgument},
-		{"tx: ring of 100", tx(func(c *txCommand) { c.size, c.complSize = 100, 100 }), statusInvalidArgument},
-		{"tx: ring of 8192", tx(func(c *txCommand) { c.size, c.complSize = 8192, 8192 }), statusInvalidArgument},
-		{"tx: completions", tx(func(c *txCommand) { c.complSize = 64 }), statusInvalidArgument},
-		{"tx: ring nowhere", tx(func(c *txCommand) { c.ring = nowhere }), statusInvalidArgument},
-		{"tx: ring beyond the end", tx(func(c *txCommand) { c.ring = end &^ 15 }), statusInvalidArgument},
-		{"tx: completions nowhere", tx(func(c *txCommand) { c.compl = nowhere }), statusInvalidArgument},
-		{"tx: resources nowhere", tx(func(c *txCommand) { c.resources = end }), statusInvalidArgument},
+		{"tx: id", tx(func(c *txCommand) { c.ID = 2 }), statusInvalidArgument},
+		{"tx: big id", tx(func(c *txCommand) { c.ID = 1 << 31 }), statusInvalidArgument},
+		{"tx: page list", tx(func(c *txCommand) { c.Pages = 1 }), statusUnimplemented},
+		{"tx: block", tx(func(c *txCommand) { c.Block = 4 }), statusInvalidArgument},
+		{"tx: ring of 0", tx(func(c *txCommand) { c.Size, c.ComplSize = 0, 0 }), statusInvalidArgument},
+		{"tx: ring of 32", tx(func(c *txCommand) { c.Size, c.ComplSize = 32, 32 }), statusInvalidArgument},
+		{"tx: ring of 100", tx(func(c *txCommand) { c.Size, c.ComplSize = 100, 100 }), statusInvalidArgument},
+		{"tx: ring of 8192", tx(func(c *txCommand) { c.Size, c.ComplSize = 8192, 8192 }), statusInvalidArgument},
+		{"tx: completions", tx(func(c *txCommand) { c.ComplSize = 64 }), statusInvalidArgument},
+		{"tx: ring nowhere", tx(func(c *txCommand) { c.Ring = nowhere }), statusInvalidArgument},
+		{"tx: ring beyond the end", tx(func(c *txCommand) { c.Ring = end &^ 15 }), statusInvalidArgument},
+		{"tx: completions nowhere", tx(func(c *txCommand) { c.Compl = nowhere }), statusInvalidArgument},
+		{"tx: resources nowhere", tx(func(c *txCommand) { c.Resources = end }), statusInvalidArgument},
 		{"tx: twice", func(c *ctl) status {
 			tx(func(*txCommand) {})(c)
 			return tx(func(*txCommand) {})(c)
 		}, statusAlreadyExists},
-		{"rx: id", rx(func(c *rxCommand) { c.id = 2 }), statusInvalidArgument},
-		{"rx: block", rx(func(c *rxCommand) { c.block = 1 << 20 }), statusInvalidArgument},
-		{"rx: ring of 32", rx(func(c *rxCommand) { c.size, c.complSize = 32, 32 }), statusInvalidArgument},
-		{"rx: completions", rx(func(c *rxCommand) { c.complSize = 128 }), statusInvalidArgument},
-		{"rx: no buffer", rx(func(c *rxCommand) { c.buf = 0 }), statusInvalidArgument},
-		{"rx: big buffer", rx(func(c *rxCommand) { c.buf = 0xffff }), statusInvalidArgument},
-		{"rx: short headers", rx(func(c *rxCommand) { c.header = 128 }), statusInvalidArgument},
-		{"rx: long headers", rx(func(c *rxCommand) { c.header = 1024 }), statusInvalidArgument},
-		{"rx: ring nowhere", rx(func(c *rxCommand) { c.ring = nowhere }), statusInvalidArgument},
-		{"rx: completions nowhere", rx(func(c *rxCommand) { c.compl = nowhere }), statusInvalidArgument},
-		{"rx: resources nowhere", rx(func(c *rxCommand) { c.resources = nowhere }), statusInvalidArgument},
+		{"rx: id", rx(func(c *rxCommand) { c.ID = 2 }), statusInvalidArgument},
+		{"rx: block", rx(func(c *rxCommand) { c.Block = 1 << 20 }), statusInvalidArgument},
+		{"rx: ring of 32", rx(func(c *rxCommand) { c.Size, c.ComplSize = 32, 32 }), statusInvalidArgument},
+		{"rx: completions", rx(func(c *rxCommand) { c.ComplSize = 128 }), statusInvalidArgument},
+		{"rx: no buffer", rx(func(c *rxCommand) { c.Buf = 0 }), statusInvalidArgument},
+		{"rx: big buffer", rx(func(c *rxCommand) { c.Buf = 0xffff }), statusInvalidArgument},
+		{"rx: short headers", rx(func(c *rxCommand) { c.Header = 128 }), statusInvalidArgument},
+		{"rx: long headers", rx(func(c *rxCommand) { c.Header = 1024 }), statusInvalidArgument},
+		{"rx: ring nowhere", rx(func(c *rxCommand) { c.Ring = nowhere }), statusInvalidArgument},
+		{"rx: completions nowhere", rx(func(c *rxCommand) { c.Compl = nowhere }), statusInvalidArgument},
+		{"rx: resources nowhere", rx(func(c *rxCommand) { c.Resources = nowhere }), statusInvalidArgument},
 		{"destroy: not there", command(opDestroyTx, words(uint32(1))), statusNotFound},
 		{"destroy: no such queue", command(opDestroyRx, words(uint32(1<<31))), statusNotFound},
 		{"extended: inner", command(opExtended, words(uint32(0x102), uint32(92), uint64(ctlBase))), statusUnimplemented},
@@ -364,10 +355,10 @@ func TestBadAdminQueue(t *testing.T) {
 		"memory is gone": func(c *ctl) {
 			c.up(0)
 			c.dev.Unmapping(ctlBase, ctlSize)
-			c.must(c.space.Remove(ctlBase, ctlSize))
+			c.OK(c.space.Remove(ctlBase, ctlSize))
 			c.dev.MemoryChanged()
 			c.write32(regDoorbell, c.count+1)
-			c.must(c.space.Add(dmaAll(c)))
+			c.OK(c.space.Add(c.all()))
 			c.dev.MemoryChanged()
 		},
 	} {
@@ -391,21 +382,21 @@ func TestBadAdminQueue(t *testing.T) {
 func TestRegisterAccess(t *testing.T) {
 	c := newCtl(t, queues(2))
 	all := make([]byte, registersLen)
-	c.must(c.dev.ReadRegion(registersBAR, 0, all))
+	c.OK(c.dev.ReadRegion(registersBAR, 0, all))
 	if be.Uint32(all[regMaxRx:]) != 2 || be.Uint32(all[0x2c:]) != 0 {
 		t.Errorf("registers %x", all[:64])
 	}
 	var one [1]byte
-	c.must(c.dev.ReadRegion(registersBAR, regMaxTx+3, one[:]))
+	c.OK(c.dev.ReadRegion(registersBAR, regMaxTx+3, one[:]))
 	if one[0] != 2 {
 		t.Errorf("last byte of the number of queues: %d", one[0])
 	}
-	c.must(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3}))
-	c.must(c.dev.WriteRegion(registersBAR, regBaseHi+1, []byte{1, 2, 3}))
+	c.OK(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3}))
+	c.OK(c.dev.WriteRegion(registersBAR, regBaseHi+1, []byte{1, 2, 3}))
 	if c.read32(regBaseHi) != 0 {
 		t.Error("part of a register was written")
 	}
-	c.must(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
+	c.OK(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
 	if c.read32(regBaseHi) != 0x01020304 || c.read32(regBaseLo) != 0x05060708 {
 		t.Error("two registers were not written")
 	}
@@ -415,9 +406,9 @@ func TestRegisterAccess(t *testing.T) {
 		t.Error("a register that is read only was written")
 	}
 	for off := range uint64(registersLen) {
-		c.must(c.dev.WriteRegion(registersBAR, off, []byte{0xff}))
+		c.OK(c.dev.WriteRegion(registersBAR, off, []byte{0xff}))
 	}
-	c.must(c.dev.WriteRegion(registersBAR, 0, bytes.Repeat([]byte{0xff}, registersLen)))
+	c.OK(c.dev.WriteRegion(registersBAR, 0, bytes.Repeat([]byte{0xff}, registersLen)))
 	c.reset()
 	c.up(0)
 }
@@ -432,7 +423,7 @@ func TestPCI(t *testing.T) {
 		t.Errorf("%+v", i)
 	}
 	id := make([]byte, 64)
-	c.must(c.dev.ReadRegion(vfiouser.RegionConfig, 0, id))
+	c.OK(c.dev.ReadRegion(vfiouser.RegionConfig, 0, id))
 	if le.Uint32(id) != 0x00421ae0 || id[8] < 1 || le.Uint32(id[0x2c:]) != 0x00581ae0 || id[11] != 2 {
 		t.Errorf("identity %x", id)
 	}
@@ -443,13 +434,13 @@ func TestPCI(t *testing.T) {
 		t.Error("VGA was written")
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	c.must(err)
-	c.must(c.dev.SetIRQ(vfiouser.IRQErr, 0, fd))
-	c.must(c.dev.DisableIRQs(vfiouser.IRQErr))
+	c.OK(err)
+	c.OK(c.dev.SetIRQ(vfiouser.IRQErr, 0, fd))
+	c.OK(c.dev.DisableIRQs(vfiouser.IRQErr))
 	for _, bad := range [][2]int{{vfiouser.IRQErr, 1}, {vfiouser.IRQINTx, 0}, {vfiouser.IRQMSIX, 9},
 		{vfiouser.IRQMSIX, -1}} {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-		c.must(err)
+		c.OK(err)
 		if c.dev.SetIRQ(bad[0], bad[1], fd) == nil {
 			t.Errorf("interrupt %v was set", bad)
 		}
@@ -470,9 +461,7 @@ func TestHeaderSplit(t *testing.T) {
 	}
 	for i := range 3 {
 		c.pass(opDestroyRx, words(uint32(i)))
-		if st := c.rx(c.rxCreate(i, 256)); st != statusPassed {
-			t.Fatalf("queue %d: %v", i, st)
-		}
+		c.pass(opCreateRx, words(c.rxCreate(i, 256)))
 	}
 	if got := split(); slices.Contains(got, false) {
 		t.Errorf("split %v with header buffers", got)
@@ -498,18 +487,16 @@ func TestLimits(t *testing.T) {
 	}
 	c.pass(opDestroyRx, words(uint32(1)))
 	cmd := c.rxCreate(1, 256)
-	cmd.rsc = 0
-	c.rx(cmd)
+	cmd.RSC = 0
+	c.pass(opCreateRx, words(cmd))
 	if l := c.dev.port.Limits(); l.GSO.Has(splitter.GSOTCPv4) {
 		t.Errorf("%+v with a queue that does not coalesce", l)
 	}
 	c.pass(opDestroyRx, words(uint32(1)))
 	cmd = c.rxCreate(1, 256)
-	cmd.buf = 2048
-	c.rx(cmd)
+	cmd.Buf = 2048
+	c.pass(opCreateRx, words(cmd))
 	if l := c.dev.port.Limits(); l.MaxBytes != maxRSC(2048) {
 		t.Errorf("%+v with a queue of small buffers", l)
 	}
 }
-
-func dmaAll(c *ctl) dma.Map { return dma.Map{IOVA: ctlBase, Size: ctlSize, FD: c.fd} }

@@ -1,6 +1,7 @@
 package gve
 
 import (
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"testing"
@@ -12,11 +13,9 @@ import (
 // flow has something done with a rule.
 func (c *ctl) flow(op uint16, r flowRule, loc uint32) status {
 	c.Helper()
-	var b [flowCommandLen]byte
-	be.PutUint16(b[0:], op)
-	r.encode((*[flowRuleLen]byte)(b[4:]))
-	be.PutUint32(b[4+flowRuleLen:], loc)
-	return c.command(opExtended, words(uint32(opConfigureFlowRule), uint32(len(b)), c.put(b[:])))
+	b, err := binary.Append(nil, be, flowCommand{Op: op, Rule: r, Loc: loc})
+	c.OK(err)
+	return c.command(opExtended, words(uint32(opConfigureFlowRule), uint32(len(b)), c.Put(b)))
 }
 
 // query asks for rules or their places.
@@ -77,7 +76,7 @@ func TestFlowRules(t *testing.T) {
 		}
 	}
 	got, err := p.Flows()
-	c.must(err)
+	c.OK(err)
 	for i := range got {
 		got[i].ID = 0
 	}
@@ -95,9 +94,8 @@ func TestFlowRules(t *testing.T) {
 		t.Fatalf("%d rules, %d bytes", n, len(reply))
 	}
 	for i := range 3 {
-		var fr flowRule
 		raw := reply[i*queriedRuleLen:]
-		fr.decode((*[flowRuleLen]byte)(raw[4:]))
+		fr := decode[flowRule](raw[4:])
 		r, err := fr.rule()
 		if loc := be.Uint32(raw); err != nil || loc != uint32(509+i) || r != rules[2-i] {
 			t.Errorf("rule at %d: %+v, %v", loc, r, err)
@@ -108,14 +106,14 @@ func TestFlowRules(t *testing.T) {
 	}
 	// A rule that comes over the control channel is seen and can be deleted; one that goes that way is gone.
 	id, err := p.AddFlow(control.FlowRule{Proto: 6, DstPort: 77, Queue: 1})
-	c.must(err)
+	c.OK(err)
 	if locs := c.places(4096); !slices.Equal(locs, []uint32{0, 508, 509, 510, 511}) {
 		t.Errorf("places with a rule of the control channel %d", locs)
 	}
 	if st := c.flow(flowAdd, tcp4(78, 1), 1); st != statusPassed {
 		t.Error(st)
 	}
-	c.must(p.DelFlow(id))
+	c.OK(p.DelFlow(id))
 	if locs := c.places(4096); !slices.Equal(locs, []uint32{1, 508, 509, 510, 511}) {
 		t.Errorf("places without it %d", locs)
 	}
@@ -159,7 +157,7 @@ func TestFlowRulesInPages(t *testing.T) {
 	c.start()
 	c.configure(4)
 	for i := range nic.MaxRules {
-		c.used = 64*slotLen + 4096
+		c.Next = 64*slotLen + 4096
 		if st := c.flow(flowAdd, tcp4(uint16(i+1), 1), uint32(nic.MaxRules-1-i)); st != statusPassed {
 			t.Fatalf("rule %d: %v", i, st)
 		}
@@ -201,14 +199,14 @@ func TestFlowRefusals(t *testing.T) {
 		"op":             {op: 3, r: tcp4(80, 1), want: statusInvalidArgument},
 		"place":          {r: tcp4(80, 1), loc: nic.MaxRules, want: statusInvalidArgument},
 		"queue":          {r: tcp4(80, 2), want: statusInvalidArgument},
-		"type":           {r: change(func(r *flowRule) { r.kind = 10 }), want: statusInvalidArgument},
-		"SCTP":           {r: change(func(r *flowRule) { r.kind = 2 }), want: statusUnimplemented},
-		"ESP":            {r: change(func(r *flowRule) { r.kind = 9 }), want: statusUnimplemented},
-		"part of a port": {r: change(func(r *flowRule) { r.mask.dstPort[0] = 0xf0 }), want: statusUnimplemented},
-		"prefix":         {r: change(func(r *flowRule) { r.mask.src[0] = 0xff }), want: statusUnimplemented},
-		"service":        {r: change(func(r *flowRule) { r.mask.tos = 0xff }), want: statusUnimplemented},
-		"port 0":         {r: change(func(r *flowRule) { r.key.dstPort = [2]byte{} }), want: statusInvalidArgument},
-		"everything":     {r: change(func(r *flowRule) { r.mask = flowSpec{} }), want: statusInvalidArgument},
+		"type":           {r: change(func(r *flowRule) { r.Kind = 10 }), want: statusInvalidArgument},
+		"SCTP":           {r: change(func(r *flowRule) { r.Kind = 2 }), want: statusUnimplemented},
+		"ESP":            {r: change(func(r *flowRule) { r.Kind = 9 }), want: statusUnimplemented},
+		"part of a port": {r: change(func(r *flowRule) { r.Mask.DstPort[0] = 0xf0 }), want: statusUnimplemented},
+		"prefix":         {r: change(func(r *flowRule) { r.Mask.Src[0] = 0xff }), want: statusUnimplemented},
+		"service":        {r: change(func(r *flowRule) { r.Mask.TOS = 0xff }), want: statusUnimplemented},
+		"port 0":         {r: change(func(r *flowRule) { r.Key.DstPort = [2]byte{} }), want: statusInvalidArgument},
+		"everything":     {r: change(func(r *flowRule) { r.Mask = flowSpec{} }), want: statusInvalidArgument},
 		"no such rule":   {op: flowDel, loc: ^uint32(0), want: statusNotFound},
 	} {
 		if st := c.flow(x.op, x.r, x.loc); st != x.want {

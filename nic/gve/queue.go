@@ -24,25 +24,20 @@ type notifier interface {
 	fire(v int) // never waits; any goroutine
 }
 
-// rxParams say what CREATE_RX_QUEUE said (docs/specs/gve.md, 3.4).
-type rxParams struct {
-	id          int
-	desc, compl uint64 // IOVA of the buffer ring and of the completion ring
-	size        int    // descriptors in the buffer ring
-	complSize   int    // and in the completion ring
-	bufSize     int    // bytes of a packet buffer
-	headerSize  int    // bytes of a header buffer; 0: no header split
-	rsc         bool   // may coalesce
+// ringParams are the rings of a queue, as CREATE_TX_QUEUE and CREATE_RX_QUEUE tell of them (docs/specs/gve.md, 3.4).
+type ringParams struct {
+	desc, compl uint64 // IOVA of the ring of descriptors, or buffers, and of the completion ring
+	size        int    // descriptors in the one
+	complSize   int    // and in the other
 	notify      int    // notification block, which is the MSI-X vector
 }
 
-// txParams say what CREATE_TX_QUEUE said.
-type txParams struct {
-	id          int
-	desc, compl uint64 // IOVA of the descriptor ring and of the completion ring
-	size        int
-	complSize   int
-	notify      int
+// rxParams say what CREATE_RX_QUEUE said.
+type rxParams struct {
+	ringParams
+	bufSize    int  // bytes of a packet buffer
+	headerSize int  // bytes of a header buffer; 0: no header split
+	rsc        bool // may coalesce
 }
 
 // Errors that stop a queue.

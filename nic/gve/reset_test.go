@@ -38,13 +38,13 @@ func TestReset(t *testing.T) {
 	c := newCtl(t, queues(2))
 	for name, reset := range map[string]func(){
 		"driver":     c.reset,
-		"machine":    func() { c.must(c.dev.Reset()) },
+		"machine":    func() { c.OK(c.dev.Reset()) },
 		"disconnect": c.dev.Disconnected,
 	} {
 		for _, half := range []func(){
 			func() {},
 			func() { c.start() },
-			func() { c.start(); c.configure(4); c.tx(c.txCreate(1)) },
+			func() { c.start(); c.configure(4); c.pass(opCreateTx, words(c.txCreate(1))) },
 			func() { c.up(256) },
 			func() {
 				c.up(256)
@@ -53,11 +53,11 @@ func TestReset(t *testing.T) {
 				c.flow(flowAdd, tcp4(80, 1), 5)
 				c.rss(0, 1, make([]byte, 40), nil)
 				_, err := c.dev.port.AddFlow(control.FlowRule{Proto: 17, DstPort: 9, Queue: 1})
-				c.must(err)
+				c.OK(err)
 				c.dev.AskReset()
 			},
 		} {
-			c.used = 64 * slotLen
+			c.Next = 64 * slotLen
 			half()
 			reset()
 			c.idle(name)
@@ -121,13 +121,13 @@ func TestUnmappedRing(t *testing.T) {
 	c.start()
 	c.configure(4)
 	for i := range 2 {
-		c.tx(c.txCreate(i))
-		c.rx(c.rxCreate(i, 0))
+		c.pass(opCreateTx, words(c.txCreate(i)))
+		c.pass(opCreateRx, words(c.rxCreate(i, 0)))
 	}
 	cmd := c.rxCreate(0, 0)
 	c.pass(opDestroyRx, words(uint32(0)))
-	c.rx(cmd)
-	c.dev.Unmapping(cmd.compl, 4096)
+	c.pass(opCreateRx, words(cmd))
+	c.dev.Unmapping(cmd.Compl, 4096)
 	if c.dev.Failures() != 1 {
 		t.Errorf("%d queues failed, not 1", c.dev.Failures())
 	}
@@ -217,16 +217,16 @@ func TestStatsReportIsFresh(t *testing.T) {
 // Invariant: nic/gve: The device lives a driver's whole life, also over vfio-user.
 func TestOverVFIOUser(t *testing.T) {
 	c := newCtl(t, queues(2))
-	c.must(c.space.Remove(ctlBase, ctlSize))
+	c.OK(c.space.Remove(ctlBase, ctlSize))
 	near, far, err := vfiotest.Pair()
-	c.must(err)
+	c.OK(err)
 	done := make(chan error, 1)
 	go func() { done <- vfiouser.NewServer(c.dev, c.space, nil).Serve(context.Background(), far) }()
 	cl, err := vfiotest.Connect(near)
-	c.must(err)
-	c.must(cl.MapRange(ctlBase, ctlSize, c.fd, 0, true))
+	c.OK(err)
+	c.OK(cl.MapRange(ctlBase, ctlSize, c.FD, 0, true))
 	info, err := cl.Info()
-	c.must(err)
+	c.OK(err)
 	if !info.Reset || !info.PCI {
 		t.Errorf("%+v", info)
 	}
@@ -234,33 +234,26 @@ func TestOverVFIOUser(t *testing.T) {
 		t.Errorf("%d vectors: %v", n, err)
 	}
 	e, err := vfiotest.NewEvent()
-	c.must(err)
+	c.OK(err)
 	defer e.Close()
-	c.must(cl.SetIRQ(vfiouser.IRQMSIX, 4, e))
+	c.OK(cl.SetIRQ(vfiouser.IRQMSIX, 4, e))
 	w32 := func(off uint64, v uint32) {
 		t.Helper()
-		c.must(cl.Post(registersBAR, off, be.AppendUint32(nil, v)))
+		c.OK(cl.Post(registersBAR, off, be.AppendUint32(nil, v)))
 	}
 	r32 := func(off uint64) uint32 {
 		t.Helper()
 		var b [4]byte
-		c.must(cl.Read(registersBAR, off, b[:]))
+		c.OK(cl.Read(registersBAR, off, b[:]))
 		return be.Uint32(b[:])
 	}
-	c.must(cl.Post(registersBAR, regLength, []byte{0x10, 0}))
+	c.OK(cl.Post(registersBAR, regLength, []byte{0x10, 0}))
 	w32(regBaseHi, uint32(c.ring>>32))
 	w32(regBaseLo, uint32(c.ring))
 	w32(regDriverStatus, driverRun)
-	var b body
-	(&configureCommand{irqs: c.alloc(256), count: 4, stride: 64, format: formatDQORDA}).encode(&b)
-	did := []func() status{c.slot(opConfigureResources, &b)}
+	did := []func() status{c.slot(opConfigureResources, words(c.resources(4)))}
 	for i := range 2 {
-		rx := c.rxCreate(i, 256)
-		rx.encode(&b)
-		did = append(did, c.slot(opCreateRx, &b))
-		tx := c.txCreate(i)
-		tx.encode(&b)
-		did = append(did, c.slot(opCreateTx, &b))
+		did = append(did, c.slot(opCreateRx, words(c.rxCreate(i, 256))), c.slot(opCreateTx, words(c.txCreate(i))))
 	}
 	w32(regDoorbell, c.count)
 	if n := r32(regEvents); n != c.count {
@@ -275,12 +268,12 @@ func TestOverVFIOUser(t *testing.T) {
 	if n, err := e.Wait(t.Context()); err != nil || n != 1 || r32(regDeviceStatus)&statusLink != 0 {
 		t.Errorf("link down: %d interrupts: %v", n, err)
 	}
-	c.must(cl.Reset())
+	c.OK(cl.Reset())
 	if s := r32(regDeviceStatus); s != statusResetDone {
 		t.Errorf("status %#x after reset", s)
 	}
 	c.dev.SetLink(true)
-	c.must(cl.Close())
-	c.must(<-done)
+	c.OK(cl.Close())
+	c.OK(<-done)
 	c.idle("hung up")
 }

@@ -2,6 +2,7 @@ package gve
 
 import (
 	"bytes"
+	"encoding/binary"
 	"slices"
 	"testing"
 
@@ -11,20 +12,16 @@ import (
 // rss has RSS configured; nil stays as it is.
 func (c *ctl) rss(types uint16, alg uint8, key []byte, table []uint32) status {
 	c.Helper()
-	cmd := rssCommand{types: types, alg: alg, keyLen: uint16(len(key)), tableLen: uint16(len(table))}
+	cmd := rssCommand{Types: types, Alg: alg, KeyLen: uint16(len(key)), TableLen: uint16(len(table))}
 	if key != nil {
-		cmd.keyAddr = c.put(key)
+		cmd.KeyAddr = c.Put(key)
 	}
 	if table != nil {
-		var b []byte
-		for _, q := range table {
-			b = be.AppendUint32(b, q)
-		}
-		cmd.tableAddr = c.put(b)
+		b, err := binary.Append(nil, be, table)
+		c.OK(err)
+		cmd.TableAddr = c.Put(b)
 	}
-	var b body
-	cmd.encode(&b)
-	return c.command(opConfigureRSS, &b)
+	return c.command(opConfigureRSS, words(cmd))
 }
 
 // queryRSS asks as the driver does (gve_adminq_process_rss_query).
@@ -59,7 +56,7 @@ func TestRSS(t *testing.T) {
 		t.Errorf("table without queues %d", table)
 	}
 	for i := range 4 {
-		c.rx(c.rxCreate(i, 0))
+		c.pass(opCreateRx, words(c.rxCreate(i, 0)))
 	}
 	types, key, table := c.queryRSS()
 	if !slices.Equal(table, spreadOver(4)) {
@@ -70,7 +67,7 @@ func TestRSS(t *testing.T) {
 	}
 	// One queue is restarted: its share stays.
 	c.pass(opDestroyRx, words(uint32(3)))
-	c.rx(c.rxCreate(3, 0))
+	c.pass(opCreateRx, words(c.rxCreate(3, 0)))
 	if _, _, now := c.queryRSS(); !slices.Equal(now, table) {
 		t.Errorf("table after a restart %d", now)
 	}
@@ -82,7 +79,7 @@ func TestRSS(t *testing.T) {
 			}
 		}
 		for i := range n {
-			c.rx(c.rxCreate(i, 0))
+			c.pass(opCreateRx, words(c.rxCreate(i, 0)))
 		}
 		if _, _, now := c.queryRSS(); !slices.Equal(now, spreadOver(n)) {
 			t.Errorf("table with %d queues %d", n, now)
@@ -107,7 +104,7 @@ func TestRSS(t *testing.T) {
 			t.Errorf("types %#x, key %x, table %d", types, key, table)
 		}
 		r, err := c.dev.port.RSS()
-		c.must(err)
+		c.OK(err)
 		if r.HashTypes != control.HashTCPv4|control.HashTCPv6|control.HashUDPv6 || !bytes.Equal(r.Key[:], other) ||
 			!slices.Equal(r.Table, table) {
 			t.Errorf("the port has %+v", r)
@@ -115,13 +112,13 @@ func TestRSS(t *testing.T) {
 	}
 	check()
 	c.pass(opDestroyRx, words(uint32(0)))
-	c.rx(c.rxCreate(0, 0))
+	c.pass(opCreateRx, words(c.rxCreate(0, 0)))
 	check()
 	// Set over the control channel, shorter: the driver is told the truth.
 	r, err := c.dev.port.RSS()
-	c.must(err)
+	c.OK(err)
 	r.Table = []uint16{3, 2, 1, 3}
-	c.must(c.dev.port.SetRSS(r))
+	c.OK(c.dev.port.SetRSS(r))
 	if _, _, table = c.queryRSS(); !slices.Equal(table[:8], []uint16{3, 2, 1, 3, 3, 2, 1, 3}) || table[127] != 3 {
 		t.Errorf("a short table: %d", table)
 	}

@@ -32,7 +32,7 @@ type rxQueue struct {
 	nic.RxBase
 	p       rxParams
 	on      bool
-	in, out ring // buffers; completions
+	rings   // of buffers, and completions
 	head    uint32
 	shown   uint32   // completions before it are published; head counts them, and buffers, since the start
 	words   []uint32 // the words that publish completions, for each place of the ring
@@ -63,17 +63,13 @@ func (q *rxQueue) start(p rxParams) (err error) {
 	case p.complSize < p.size:
 		return fmt.Errorf("receive queue %d: %d completions for %d buffers: %w", q.id, p.complSize, p.size, errBadRing)
 	}
-	var in, out ring
-	if err = in.pin(q.space, p.desc, p.size, rxBufLen); err != nil {
-		return fmt.Errorf("receive queue %d: buffers: %w", q.id, err)
-	}
-	if err = out.pin(q.space, p.compl, p.complSize, rxComplLen); err != nil {
-		in.close()
-		return fmt.Errorf("receive queue %d: completions: %w", q.id, err)
+	var r rings
+	if err = r.pin(q.space, &p.ringParams, "buffers", rxBufLen, rxComplLen); err != nil {
+		return fmt.Errorf("receive queue %d: %w", q.id, err)
 	}
 	q.Lock()
 	defer q.Unlock()
-	q.p, q.in, q.out = p, in, out
+	q.p, q.rings = p, r
 	q.head, q.shown, q.short = 0, 0, 0
 	q.tail.Store(0)
 	q.vector.Store(int32(p.notify))
@@ -94,13 +90,9 @@ func (q *rxQueue) stop() {
 
 // shut lets go of the rings. Who waits for the queue is woken.
 func (q *rxQueue) shut() {
-	q.in.close()
-	q.out.close()
+	q.rings.close()
 	q.WakeAll()
 }
-
-// close lets go of the queue, for good.
-func (q *rxQueue) close() { q.stop() }
 
 // doorbell says that buffers are posted up to tail. An error has stopped the queue, and failed was told.
 func (q *rxQueue) doorbell(tail uint32) error {
@@ -127,7 +119,7 @@ func (q *rxQueue) doorbell(tail uint32) error {
 func (q *rxQueue) unmapping(iova, n uint64) {
 	q.Lock()
 	defer q.Unlock()
-	if q.in.overlaps(iova, n) || q.out.overlaps(iova, n) {
+	if q.overlap(iova, n) {
 		q.fail(fmt.Errorf("receive queue %d: %w", q.id, errUnmapped))
 		q.shut()
 	}

@@ -40,13 +40,13 @@ func TestVectorFiresOnce(t *testing.T) {
 	c.dev.vectors.fire(1)
 	expect("masked by the driver", 0)
 	// The frontend takes the eventfd away for a while, and gives another.
-	c.must(c.dev.SetIRQ(vfiouser.IRQMSIX, 1, -1))
+	c.OK(c.dev.SetIRQ(vfiouser.IRQMSIX, 1, -1))
 	c.bell(irqDoorbells+1, irqEnable)
 	e2 := c.irq(1)
 	expect("an eventfd that was taken away", 0)
 	e = e2
 	expect("a new one", 1)
-	c.must(c.dev.DisableIRQs(vfiouser.IRQMSIX))
+	c.OK(c.dev.DisableIRQs(vfiouser.IRQMSIX))
 	c.bell(irqDoorbells+1, irqEnable)
 	c.dev.vectors.fire(1)
 	expect("none any more", 0)
@@ -68,9 +68,9 @@ func TestManagementVector(t *testing.T) {
 		for v := range 5 {
 			es = append(es, c.irq(v))
 		}
-		var b body
-		(&configureCommand{irqs: c.alloc(256), count: 4, stride: 64, base: base, format: formatDQORDA}).encode(&b)
-		c.pass(opConfigureResources, &b)
+		cmd := c.resources(4)
+		cmd.Base = base
+		c.pass(opConfigureResources, words(cmd))
 		c.bell(irqDoorbells+3, irqEnable)
 		want := make([]uint64, 5)
 		management := 4 * (1 - int(base))
@@ -109,10 +109,10 @@ func TestStuckInterrupt(t *testing.T) {
 	if _, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1)); err != nil {
 		t.Fatal(err)
 	}
-	c.must(unix.SetNonblock(e.fd, false)) // of the open file: ours too
+	c.OK(unix.SetNonblock(e.fd, false)) // of the open file: ours too
 	c.bell(irqDoorbells, irqEnable)
 	c.dev.vectors.fire(0) // returns
-	c.must(unix.SetNonblock(e.fd, true))
+	c.OK(unix.SetNonblock(e.fd, true))
 	if e.fired() == 0 && !c.dev.vectors.Distrusted() {
 		t.Error("no interrupt")
 	}
@@ -129,7 +129,7 @@ func TestStuckInterruptIsReplaced(t *testing.T) {
 	if _, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1)); err != nil {
 		t.Fatal(err)
 	}
-	c.must(unix.SetNonblock(e.fd, false))
+	c.OK(unix.SetNonblock(e.fd, false))
 	c.bell(irqDoorbells, irqEnable)
 	done := make(chan struct{})
 	go func() {
@@ -154,7 +154,7 @@ func TestInterruptOnItsWay(t *testing.T) {
 	v := c.dev.vectors.at(0)
 	v.l.Enter() // as change does, before it writes
 	old := v.l
-	c.must(c.dev.DisableIRQs(vfiouser.IRQMSIX))
+	c.OK(c.dev.DisableIRQs(vfiouser.IRQMSIX))
 	old.Write()
 	if e := c.irq(0); e.fired() == 0 {
 		t.Error("no interrupt on the new eventfd")
