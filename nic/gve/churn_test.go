@@ -91,8 +91,8 @@ func TestChurn(t *testing.T) {
 	}
 	ended.Store(true)
 	for q := range 3 { // nobody waits for it any more
-		g.pass(opDestroyRx, words(uint32(q)))
-		g.pass(opDestroyTx, words(uint32(q)))
+		g.pass(opDestroyRx, uint32(q))
+		g.pass(opDestroyTx, uint32(q))
 	}
 	senders.Wait()
 	w.A.Next, w.B.Next, g.Next = 16<<20, 16<<20, base

@@ -64,7 +64,7 @@ func TestHandshake(t *testing.T) {
 		t.Errorf("device status %#x when it runs", s)
 	}
 	to := c.alloc(4096)
-	c.pass(opDescribeDevice, words(to, uint32(1), uint32(4096)))
+	c.pass(opDescribeDevice, to, uint32(1), uint32(4096))
 	d := c.at(to, 4096)
 	if mac := d[24:30]; !bytes.Equal(mac, ctlMAC[:]) {
 		t.Errorf("MAC %x", mac)
@@ -99,11 +99,11 @@ func TestLife(t *testing.T) {
 		info[0] = 1
 		be.PutUint64(info[16:], 0x7b)
 		copy(info[48:], "7.2.12-cloud-amd64")
-		c.pass(opVerifyDriver, words(uint64(driverInfoLen), c.Put(info)))
+		c.pass(opVerifyDriver, uint64(driverInfoLen), c.Put(info))
 		if !strings.Contains(c.said.String(), "7.2.12-cloud-amd64") {
 			t.Errorf("log has no kernel: %s", c.said.String())
 		}
-		c.pass(opDescribeDevice, words(c.alloc(4096), uint32(1), uint32(4096)))
+		c.pass(opDescribeDevice, c.alloc(4096), uint32(1), uint32(4096))
 		irqs := c.configure(4)
 		for i := range 4 {
 			if w := be.Uint32(c.at(irqs+64*uint64(i), 4)); w != uint32(i) {
@@ -111,7 +111,7 @@ func TestLife(t *testing.T) {
 			}
 		}
 		m := c.alloc(2048)
-		c.pass(opGetPtypeMap, words(uint64(2048), m))
+		c.pass(opGetPtypeMap, uint64(2048), m)
 		for _, x := range []struct {
 			h      splitter.Headers
 			l3, l4 byte
@@ -127,13 +127,13 @@ func TestLife(t *testing.T) {
 			}
 		}
 		stats := c.alloc(4096)
-		c.pass(opReportStats, words(uint64(8+16*20), stats, uint64(20000)))
+		c.pass(opReportStats, uint64(8+16*20), stats, uint64(20000))
 		// All transmit queues at once.
 		var done []func() status
 		var cmds []txCommand
 		for i := range 2 {
 			cmd := c.txCreate(i)
-			done = append(done, c.slot(opCreateTx, words(cmd)))
+			done = append(done, c.slot(opCreateTx, cmd))
 			cmds = append(cmds, cmd)
 		}
 		c.write32(regDoorbell, c.count)
@@ -144,22 +144,22 @@ func TestLife(t *testing.T) {
 		}
 		for i := range 2 {
 			cmd := c.rxCreate(i, 0)
-			c.pass(opCreateRx, words(cmd))
+			c.pass(opCreateRx, cmd)
 			if w := be.Uint32(c.at(cmd.Resources, 4)); w != rxDoorbells+uint32(i) {
 				t.Errorf("receive queue %d: doorbell %#x", i, w)
 			}
 		}
 		speed := c.alloc(8)
-		c.pass(opReportLinkSpeed, words(speed))
+		c.pass(opReportLinkSpeed, speed)
 		if s := be.Uint64(c.at(speed, 8)); s != linkSpeed {
 			t.Errorf("link speed %d", s)
 		}
 		for i := range uint32(2) {
-			c.pass(opDestroyRx, words(i))
-			c.pass(opDestroyTx, words(i))
+			c.pass(opDestroyRx, i)
+			c.pass(opDestroyTx, i)
 		}
-		c.pass(opReportStats, words(uint64(0), uint64(0), uint64(20000)))
-		c.pass(opDeconfigure, new(body))
+		c.pass(opReportStats, uint64(0), uint64(0), uint64(20000))
+		c.pass(opDeconfigure)
 		c.reset()
 	}
 	if n := c.dev.Failures(); n != 0 {
@@ -173,11 +173,11 @@ func TestAdminQueueGoesRound(t *testing.T) {
 	c.start()
 	to := c.alloc(8)
 	for range 200 {
-		c.pass(opReportLinkSpeed, words(to))
+		c.pass(opReportLinkSpeed, to)
 	}
 	for range 3 { // full
 		for range c.slots {
-			c.slot(opReportLinkSpeed, words(to))
+			c.slot(opReportLinkSpeed, to)
 		}
 		c.write32(regDoorbell, c.count)
 		if n := c.read32(regEvents); n != c.count {
@@ -192,26 +192,26 @@ func TestRefusals(t *testing.T) {
 		return func(c *ctl) status {
 			cmd := c.txCreate(0)
 			change(&cmd)
-			return c.command(opCreateTx, words(cmd))
+			return c.command(opCreateTx, cmd)
 		}
 	}
 	rx := func(change func(*rxCommand)) func(c *ctl) status {
 		return func(c *ctl) status {
 			cmd := c.rxCreate(0, 0)
 			change(&cmd)
-			return c.command(opCreateRx, words(cmd))
+			return c.command(opCreateRx, cmd)
 		}
 	}
 	configure := func(change func(*configureCommand)) func(c *ctl) status {
 		return func(c *ctl) status {
-			c.pass(opDeconfigure, new(body))
+			c.pass(opDeconfigure)
 			cmd := c.resources(4)
 			change(&cmd)
-			return c.command(opConfigureResources, words(cmd))
+			return c.command(opConfigureResources, cmd)
 		}
 	}
-	command := func(op uint32, b *body) func(c *ctl) status {
-		return func(c *ctl) status { return c.command(op, b) }
+	command := func(op uint32, vs ...any) func(c *ctl) status {
+		return func(c *ctl) status { return c.command(op, vs...) }
 	}
 	nowhere := uint64(0xdead000)
 	end := uint64(ctlBase + ctlSize - 4)
@@ -220,30 +220,30 @@ func TestRefusals(t *testing.T) {
 		do   func(c *ctl) status
 		want status
 	}{
-		{"no such command", command(0x77, new(body)), statusUnimplemented},
-		{"command 0", command(0, new(body)), statusUnimplemented},
-		{"page list", command(3, new(body)), statusUnimplemented},
-		{"driver parameter", command(0xb, new(body)), statusUnimplemented},
-		{"timestamp", command(0x11, new(body)), statusUnimplemented},
-		{"describe: version", command(opDescribeDevice, words(uint64(ctlBase), uint32(2), uint32(4096))),
+		{"no such command", command(0x77), statusUnimplemented},
+		{"command 0", command(0), statusUnimplemented},
+		{"page list", command(3), statusUnimplemented},
+		{"driver parameter", command(0xb), statusUnimplemented},
+		{"timestamp", command(0x11), statusUnimplemented},
+		{"describe: version", command(opDescribeDevice, uint64(ctlBase), uint32(2), uint32(4096)),
 			statusUnimplemented},
-		{"describe: no room", command(opDescribeDevice, words(uint64(ctlBase), uint32(1), uint32(40))),
+		{"describe: no room", command(opDescribeDevice, uint64(ctlBase), uint32(1), uint32(40)),
 			statusResourceExhausted},
-		{"describe: nowhere", command(opDescribeDevice, words(nowhere, uint32(1), uint32(4096))), statusInvalidArgument},
-		{"describe: beyond the end", command(opDescribeDevice, words(end, uint32(1), uint32(4096))), statusInvalidArgument},
-		{"describe: wraps", command(opDescribeDevice, words(^uint64(0)-3, uint32(1), uint32(4096))), statusInvalidArgument},
-		{"verify: length", command(opVerifyDriver, words(uint64(300), uint64(ctlBase))), statusInvalidArgument},
-		{"verify: nowhere", command(opVerifyDriver, words(uint64(304), nowhere)), statusInvalidArgument},
-		{"verify: no DQO", func(c *ctl) status { return c.command(opVerifyDriver, words(uint64(304), c.alloc(304))) },
+		{"describe: nowhere", command(opDescribeDevice, nowhere, uint32(1), uint32(4096)), statusInvalidArgument},
+		{"describe: beyond the end", command(opDescribeDevice, end, uint32(1), uint32(4096)), statusInvalidArgument},
+		{"describe: wraps", command(opDescribeDevice, ^uint64(0)-3, uint32(1), uint32(4096)), statusInvalidArgument},
+		{"verify: length", command(opVerifyDriver, uint64(300), uint64(ctlBase)), statusInvalidArgument},
+		{"verify: nowhere", command(opVerifyDriver, uint64(304), nowhere), statusInvalidArgument},
+		{"verify: no DQO", func(c *ctl) status { return c.command(opVerifyDriver, uint64(304), c.alloc(304)) },
 			statusFailedPrecondition},
-		{"ptypes: length", command(opGetPtypeMap, words(uint64(2047), uint64(ctlBase))), statusInvalidArgument},
-		{"ptypes: nowhere", command(opGetPtypeMap, words(uint64(2048), nowhere)), statusInvalidArgument},
-		{"speed: nowhere", command(opReportLinkSpeed, words(end)), statusInvalidArgument},
-		{"stats: too short", command(opReportStats, words(uint64(7), uint64(ctlBase), uint64(1))), statusInvalidArgument},
-		{"stats: too long", command(opReportStats, words(uint64(1)<<40, uint64(ctlBase), uint64(1))), statusInvalidArgument},
-		{"stats: nowhere", command(opReportStats, words(uint64(64), nowhere, uint64(1))), statusInvalidArgument},
+		{"ptypes: length", command(opGetPtypeMap, uint64(2047), uint64(ctlBase)), statusInvalidArgument},
+		{"ptypes: nowhere", command(opGetPtypeMap, uint64(2048), nowhere), statusInvalidArgument},
+		{"speed: nowhere", command(opReportLinkSpeed, end), statusInvalidArgument},
+		{"stats: too short", command(opReportStats, uint64(7), uint64(ctlBase), uint64(1)), statusInvalidArgument},
+		{"stats: too long", command(opReportStats, uint64(1)<<40, uint64(ctlBase), uint64(1)), statusInvalidArgument},
+		{"stats: nowhere", command(opReportStats, uint64(64), nowhere, uint64(1)), statusInvalidArgument},
 		{"configure: twice", func(c *ctl) status {
-			return c.command(opConfigureResources, words(c.resources(1)))
+			return c.command(opConfigureResources, c.resources(1))
 		}, statusAlreadyExists},
 		{"configure: format", configure(func(c *configureCommand) { c.Format = 1 }), statusUnimplemented},
 		{"configure: none", configure(func(c *configureCommand) { c.Count = 0 }), statusInvalidArgument},
@@ -254,12 +254,12 @@ func TestRefusals(t *testing.T) {
 		{"configure: base", configure(func(c *configureCommand) { c.Base = 2 }), statusInvalidArgument},
 		{"configure: nowhere", configure(func(c *configureCommand) { c.IRQs = end }), statusInvalidArgument},
 		{"deconfigure: twice", func(c *ctl) status {
-			c.pass(opDeconfigure, new(body))
-			return c.command(opDeconfigure, new(body))
+			c.pass(opDeconfigure)
+			return c.command(opDeconfigure)
 		}, statusFailedPrecondition},
 		{"tx: not configured", func(c *ctl) status {
-			c.pass(opDeconfigure, new(body))
-			return c.command(opCreateTx, words(c.txCreate(0)))
+			c.pass(opDeconfigure)
+			return c.command(opCreateTx, c.txCreate(0))
 		}, statusFailedPrecondition},
 		{"tx: id", tx(func(c *txCommand) { c.ID = 2 }), statusInvalidArgument},
 		{"tx: big id", tx(func(c *txCommand) { c.ID = 1 << 31 }), statusInvalidArgument},
@@ -289,11 +289,11 @@ func TestRefusals(t *testing.T) {
 		{"rx: ring nowhere", rx(func(c *rxCommand) { c.Ring = nowhere }), statusInvalidArgument},
 		{"rx: completions nowhere", rx(func(c *rxCommand) { c.Compl = nowhere }), statusInvalidArgument},
 		{"rx: resources nowhere", rx(func(c *rxCommand) { c.Resources = nowhere }), statusInvalidArgument},
-		{"destroy: not there", command(opDestroyTx, words(uint32(1))), statusNotFound},
-		{"destroy: no such queue", command(opDestroyRx, words(uint32(1<<31))), statusNotFound},
-		{"extended: inner", command(opExtended, words(uint32(0x102), uint32(92), uint64(ctlBase))), statusUnimplemented},
-		{"extended: length", command(opExtended, words(uint32(0x101), uint32(91), uint64(ctlBase))), statusInvalidArgument},
-		{"extended: nowhere", command(opExtended, words(uint32(0x101), uint32(92), nowhere)), statusInvalidArgument},
+		{"destroy: not there", command(opDestroyTx, uint32(1)), statusNotFound},
+		{"destroy: no such queue", command(opDestroyRx, uint32(1<<31)), statusNotFound},
+		{"extended: inner", command(opExtended, uint32(0x102), uint32(92), uint64(ctlBase)), statusUnimplemented},
+		{"extended: length", command(opExtended, uint32(0x101), uint32(91), uint64(ctlBase)), statusInvalidArgument},
+		{"extended: nowhere", command(opExtended, uint32(0x101), uint32(92), nowhere), statusInvalidArgument},
 	} {
 		t.Run(r.name, func(t *testing.T) {
 			c := newCtl(t, queues(2))
@@ -330,7 +330,7 @@ func TestOptionsAreChecked(t *testing.T) {
 // Whatever the driver asks for before its admin queue runs does nothing.
 func TestNothingBeforeRun(t *testing.T) {
 	c := newCtl(t, queues(1))
-	c.slot(opDescribeDevice, words(uint64(ctlBase), uint32(1), uint32(4096)))
+	c.slot(opDescribeDevice, uint64(ctlBase), uint32(1), uint32(4096))
 	c.write32(regDoorbell, 1)
 	if n := c.read32(regEvents); n != 0 {
 		t.Errorf("%d commands done", n)
@@ -460,8 +460,8 @@ func TestHeaderSplit(t *testing.T) {
 		t.Errorf("split %v without header buffers", got)
 	}
 	for i := range 3 {
-		c.pass(opDestroyRx, words(uint32(i)))
-		c.pass(opCreateRx, words(c.rxCreate(i, 256)))
+		c.pass(opDestroyRx, uint32(i))
+		c.pass(opCreateRx, c.rxCreate(i, 256))
 	}
 	if got := split(); slices.Contains(got, false) {
 		t.Errorf("split %v with header buffers", got)
@@ -485,17 +485,17 @@ func TestLimits(t *testing.T) {
 		l.GSO.Has(splitter.GSOUDPL4) || l.MaxFrame != 9014 {
 		t.Errorf("%+v", l)
 	}
-	c.pass(opDestroyRx, words(uint32(1)))
+	c.pass(opDestroyRx, uint32(1))
 	cmd := c.rxCreate(1, 256)
 	cmd.RSC = 0
-	c.pass(opCreateRx, words(cmd))
+	c.pass(opCreateRx, cmd)
 	if l := c.dev.port.Limits(); l.GSO.Has(splitter.GSOTCPv4) {
 		t.Errorf("%+v with a queue that does not coalesce", l)
 	}
-	c.pass(opDestroyRx, words(uint32(1)))
+	c.pass(opDestroyRx, uint32(1))
 	cmd = c.rxCreate(1, 256)
 	cmd.Buf = 2048
-	c.pass(opCreateRx, words(cmd))
+	c.pass(opCreateRx, cmd)
 	if l := c.dev.port.Limits(); l.MaxBytes != maxRSC(2048) {
 		t.Errorf("%+v with a queue of small buffers", l)
 	}

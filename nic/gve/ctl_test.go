@@ -121,19 +121,19 @@ func (c *ctl) reset() {
 }
 
 // slot writes a command to the next slot, without a doorbell.
-func (c *ctl) slot(op uint32, b *body) (done func() status) {
+func (c *ctl) slot(op uint32, vs ...any) (done func() status) {
 	s := c.at(c.ring+uint64(c.count%c.slots)*slotLen, slotLen)
 	be.PutUint32(s[0:], op)
 	be.PutUint32(s[4:], 0)
-	copy(s[8:], b[:])
+	copy(s[8:], words(vs...)[:])
 	c.count++
 	return func() status { return status(be.Uint32(s[slotStatus:])) }
 }
 
 // command has one command carried out.
-func (c *ctl) command(op uint32, b *body) status {
+func (c *ctl) command(op uint32, vs ...any) status {
 	c.Helper()
-	st := c.slot(op, b)
+	st := c.slot(op, vs...)
 	c.write32(regDoorbell, c.count)
 	if n := c.read32(regEvents); n != c.count {
 		c.Fatalf("%s: event counter %d, not %d", commandName(op), n, c.count)
@@ -142,9 +142,9 @@ func (c *ctl) command(op uint32, b *body) status {
 }
 
 // pass is command for one that must pass.
-func (c *ctl) pass(op uint32, b *body) {
+func (c *ctl) pass(op uint32, vs ...any) {
 	c.Helper()
-	if st := c.command(op, b); st != statusPassed {
+	if st := c.command(op, vs...); st != statusPassed {
 		c.Fatalf("%s: %v\n%s", commandName(op), st, c.said.String())
 	}
 }
@@ -168,7 +168,7 @@ func (c *ctl) resources(n int) configureCommand {
 func (c *ctl) configure(n int) uint64 {
 	c.Helper()
 	cmd := c.resources(n)
-	c.pass(opConfigureResources, words(cmd))
+	c.pass(opConfigureResources, cmd)
 	return cmd.IRQs
 }
 
@@ -191,8 +191,8 @@ func (c *ctl) up(header uint16) {
 	n := len(c.dev.rx)
 	c.configure(2 * n)
 	for i := range n {
-		c.pass(opCreateTx, words(c.txCreate(i)))
-		c.pass(opCreateRx, words(c.rxCreate(i, header)))
+		c.pass(opCreateTx, c.txCreate(i))
+		c.pass(opCreateRx, c.rxCreate(i, header))
 	}
 }
 

@@ -15,14 +15,14 @@ func (c *ctl) flow(op uint16, r flowRule, loc uint32) status {
 	c.Helper()
 	b, err := binary.Append(nil, be, flowCommand{Op: op, Rule: r, Loc: loc})
 	c.OK(err)
-	return c.command(opExtended, words(uint32(opConfigureFlowRule), uint32(len(b)), c.Put(b)))
+	return c.command(opExtended, uint32(opConfigureFlowRule), uint32(len(b)), c.Put(b))
 }
 
 // query asks for rules or their places.
 func (c *ctl) query(what uint16, first uint32, room uint64) (st status, count uint32, reply []byte) {
 	c.Helper()
 	to := c.alloc(int(room))
-	st = c.command(opQueryFlowRules, words(what, uint16(0), first, room, to))
+	st = c.command(opQueryFlowRules, what, uint16(0), first, room, to)
 	h := c.at(to, queryHeadLen)
 	n, length := be.Uint32(h[8:]), be.Uint32(h[12:])
 	size := map[uint16]uint32{queryRules: queriedRuleLen, queryIDs: 4}[what]
@@ -213,20 +213,20 @@ func TestFlowRefusals(t *testing.T) {
 			t.Errorf("%s: %v, not %v", name, st, x.want)
 		}
 	}
-	if st := c.command(opQueryFlowRules, words(uint16(3), uint16(0), uint32(0), uint64(4096),
-		c.alloc(4096))); st != statusInvalidArgument {
+	if st := c.command(opQueryFlowRules, uint16(3), uint16(0), uint32(0), uint64(4096),
+		c.alloc(4096)); st != statusInvalidArgument {
 		t.Errorf("another query: %v", st)
 	}
-	if st := c.command(opQueryFlowRules, words(uint16(0), uint16(0), uint32(0), uint64(15),
-		c.alloc(4096))); st != statusResourceExhausted {
+	if st := c.command(opQueryFlowRules, uint16(0), uint16(0), uint32(0), uint64(15),
+		c.alloc(4096)); st != statusResourceExhausted {
 		t.Errorf("no room: %v", st)
 	}
-	if st := c.command(opQueryFlowRules, words(uint16(1), uint16(0), uint32(0), ^uint64(0),
-		uint64(0xdead000))); st != statusInvalidArgument {
+	if st := c.command(opQueryFlowRules, uint16(1), uint16(0), uint32(0), ^uint64(0),
+		uint64(0xdead000)); st != statusInvalidArgument {
 		t.Errorf("nowhere: %v", st)
 	}
-	if st := c.command(opQueryFlowRules, words(uint16(1), uint16(0), uint32(0), ^uint64(0),
-		c.alloc(16))); st != statusPassed {
+	if st := c.command(opQueryFlowRules, uint16(1), uint16(0), uint32(0), ^uint64(0),
+		c.alloc(16)); st != statusPassed {
 		t.Errorf("all the room in the world: %v", st)
 	}
 	if rules, _ := c.dev.port.Flows(); len(rules) != 0 {

@@ -40,7 +40,7 @@ func FuzzDevice(f *testing.F) {
 				copy(in, fuzzBody(a, b)[:])
 				be.PutUint16(in, uint16(a)%4)
 				be.PutUint16(in[4:], uint16(b)%11)
-				c.slot(opExtended, words(uint32(opConfigureFlowRule), uint32(flowCommandLen), uint64(ctlBase+ctlSize-4096)))
+				c.slot(opExtended, uint32(opConfigureFlowRule), uint32(flowCommandLen), uint64(ctlBase+ctlSize-4096))
 				c.write32(regDoorbell, c.count)
 			case 3:
 				_ = c.dev.WriteRegion(registersBAR, a%regsLen, arg[8:8+b%8])

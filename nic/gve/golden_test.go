@@ -107,7 +107,7 @@ func (r *recorder) watch(what string, do func() status) {
 // give watches a command, for which nothing is allocated.
 func (r *recorder) give(what string, op uint32, vs ...any) {
 	r.Helper()
-	r.watch(what, func() status { return r.command(op, words(vs...)) })
+	r.watch(what, func() status { return r.command(op, vs...) })
 }
 
 // TestGolden holds that a driver sees what was frozen: registers, PCI configuration space, the bytes that each admin
@@ -153,7 +153,7 @@ func (r *recorder) handshake() {
 	be.PutUint64(info[16:], 0x7b)
 	copy(info[48:], "7.2.12-cloud-amd64")
 	r.watch("VERIFY_DRIVER_COMPATIBILITY", func() status {
-		return r.command(opVerifyDriver, words(uint64(driverInfoLen), r.Put(info)))
+		return r.command(opVerifyDriver, uint64(driverInfoLen), r.Put(info))
 	})
 	to := r.reply(4096)
 	r.give("DESCRIBE_DEVICE", opDescribeDevice, to, uint32(1), uint32(4096))
@@ -167,8 +167,8 @@ func goldenAdmin(t *testing.T) string {
 	types := r.reply(2048)
 	r.give("GET_PTYPE_MAP", opGetPtypeMap, uint64(2048), types)
 	for i := range 2 {
-		r.watch(fmt.Sprint("CREATE_TX_QUEUE ", i), func() status { return r.command(opCreateTx, words(r.txCreate(i))) })
-		rx := func() status { return r.command(opCreateRx, words(r.rxCreate(i, 256))) }
+		r.watch(fmt.Sprint("CREATE_TX_QUEUE ", i), func() status { return r.command(opCreateTx, r.txCreate(i)) })
+		rx := func() status { return r.command(opCreateRx, r.rxCreate(i, 256)) }
 		r.watch(fmt.Sprint("CREATE_RX_QUEUE ", i), rx)
 	}
 	speed := r.reply(8)

@@ -183,7 +183,7 @@ type rxDriver struct {
 func (g *suiteGuest) startRx(i int, split bool) {
 	g.Helper()
 	if g.dev.res.rx[i].live {
-		g.pass(opDestroyRx, words(uint32(i)))
+		g.pass(opDestroyRx, uint32(i))
 	}
 	d := &rxDriver{driverRing: g.newRing(rxBufLen, rxComplLen, g.o.pairs+i, rxDoorbells+uint32(i)), split: split,
 		addrs: make([]uint64, g.o.ring)}
@@ -194,7 +194,7 @@ func (g *suiteGuest) startRx(i int, split bool) {
 		c.Header = rawHeader
 		d.header, _ = g.Alloc(g.o.ring * rawHeader)
 	}
-	g.pass(opCreateRx, words(c))
+	g.pass(opCreateRx, c)
 	if p := g.dev.rx[i].p; p.bufSize != g.o.bufSize { // one that no driver asks for
 		p.bufSize = g.o.bufSize
 		g.OK(g.dev.rx[i].start(p))
@@ -313,11 +313,11 @@ type txDriver struct {
 func (g *suiteGuest) startTx(i int) {
 	g.Helper()
 	if g.dev.res.tx[i].live {
-		g.pass(opDestroyTx, words(uint32(i)))
+		g.pass(opDestroyTx, uint32(i))
 	}
 	d := &txDriver{driverRing: g.newRing(txDescLen, txComplLen, i, txDoorbells+uint32(i))}
-	g.pass(opCreateTx, words(txCommand{ID: uint32(i), Resources: g.where, Ring: d.params.desc, Pages: rawAddresses,
-		Block: uint32(i), Compl: d.params.compl, Size: uint16(g.o.ring), ComplSize: uint16(g.o.ring)}))
+	g.pass(opCreateTx, txCommand{ID: uint32(i), Resources: g.where, Ring: d.params.desc, Pages: rawAddresses,
+		Block: uint32(i), Compl: d.params.compl, Size: uint16(g.o.ring), ComplSize: uint16(g.o.ring)})
 	g.txd[i] = d
 }
 

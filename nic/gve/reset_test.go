@@ -44,12 +44,12 @@ func TestReset(t *testing.T) {
 		for _, half := range []func(){
 			func() {},
 			func() { c.start() },
-			func() { c.start(); c.configure(4); c.pass(opCreateTx, words(c.txCreate(1))) },
+			func() { c.start(); c.configure(4); c.pass(opCreateTx, c.txCreate(1)) },
 			func() { c.up(256) },
 			func() {
 				c.up(256)
-				c.pass(opReportStats, words(uint64(8+16*32), c.alloc(4096), uint64(1)))
-				c.pass(opDestroyRx, words(uint32(1)))
+				c.pass(opReportStats, uint64(8+16*32), c.alloc(4096), uint64(1))
+				c.pass(opDestroyRx, uint32(1))
 				c.flow(flowAdd, tcp4(80, 1), 5)
 				c.rss(0, 1, make([]byte, 40), nil)
 				_, err := c.dev.port.AddFlow(control.FlowRule{Proto: 17, DstPort: 9, Queue: 1})
@@ -106,7 +106,7 @@ func TestFailedQueue(t *testing.T) {
 	if !strings.Contains(c.said.String(), "bad descriptor") || c.dev.Failures() != 1 {
 		t.Errorf("log: %s", c.said.String())
 	}
-	c.pass(opDestroyTx, words(uint32(1)))
+	c.pass(opDestroyTx, uint32(1))
 	c.reset()
 	if c.read32(regDeviceStatus)&statusReset != 0 {
 		t.Error("a reset is still asked for")
@@ -121,12 +121,12 @@ func TestUnmappedRing(t *testing.T) {
 	c.start()
 	c.configure(4)
 	for i := range 2 {
-		c.pass(opCreateTx, words(c.txCreate(i)))
-		c.pass(opCreateRx, words(c.rxCreate(i, 0)))
+		c.pass(opCreateTx, c.txCreate(i))
+		c.pass(opCreateRx, c.rxCreate(i, 0))
 	}
 	cmd := c.rxCreate(0, 0)
-	c.pass(opDestroyRx, words(uint32(0)))
-	c.pass(opCreateRx, words(cmd))
+	c.pass(opDestroyRx, uint32(0))
+	c.pass(opCreateRx, cmd)
 	c.dev.Unmapping(cmd.Compl, 4096)
 	if c.dev.Failures() != 1 {
 		t.Errorf("%d queues failed, not 1", c.dev.Failures())
@@ -145,7 +145,7 @@ func TestStatsReport(t *testing.T) {
 	at := c.alloc(8 + 16*room)
 	report := c.at(at, 8+16*room)
 	be.PutUint32(report[8+16*3:], 4) // the driver's own
-	c.pass(opReportStats, words(uint64(len(report)), at, uint64(1<<40)))
+	c.pass(opReportStats, uint64(len(report)), at, uint64(1<<40))
 	s := &c.dev.stats
 	put := func() { // as the monitor does when it is time
 		s.mu.Lock()
@@ -162,7 +162,7 @@ func TestStatsReport(t *testing.T) {
 	if name, _ := entry(11); name != 0 || be.Uint32(report[8+16*3:]) != 4 || be.Uint64(report) != 0 {
 		t.Error("the driver's part was written")
 	}
-	c.pass(opDestroyRx, words(uint32(0)))
+	c.pass(opDestroyRx, uint32(0))
 	put()
 	if name, _ := entry(12); name != 0 {
 		t.Error("a queue that is gone is still reported")
@@ -170,14 +170,14 @@ func TestStatsReport(t *testing.T) {
 	if name, queue := entry(16); name != 65 || queue != 1 {
 		t.Errorf("name %d of queue %d", name, queue)
 	}
-	c.pass(opReportStats, words(uint64(0), uint64(0), uint64(20000)))
+	c.pass(opReportStats, uint64(0), uint64(0), uint64(20000))
 	clear(report)
 	put()
 	if strings.Trim(string(report), "\x00") != "" {
 		t.Error("written after the end")
 	}
 	// Room for less than there is: nothing is written.
-	c.pass(opReportStats, words(uint64(8+16*3), at, uint64(1<<40)))
+	c.pass(opReportStats, uint64(8+16*3), at, uint64(1<<40))
 	put()
 	if strings.Trim(string(report), "\x00") != "" {
 		t.Error("written where there is no room")
@@ -191,7 +191,7 @@ func TestStatsReportIsFresh(t *testing.T) {
 	const room = 4
 	at := c.alloc(8 + 16*room)
 	report := c.at(at, 8+16*room)
-	c.pass(opReportStats, words(uint64(len(report)), at, uint64(20000)))
+	c.pass(opReportStats, uint64(len(report)), at, uint64(20000))
 	s := &c.dev.stats
 	now := time.Now()
 	noBuffers := func() uint64 {
@@ -251,9 +251,9 @@ func TestOverVFIOUser(t *testing.T) {
 	w32(regBaseHi, uint32(c.ring>>32))
 	w32(regBaseLo, uint32(c.ring))
 	w32(regDriverStatus, driverRun)
-	did := []func() status{c.slot(opConfigureResources, words(c.resources(4)))}
+	did := []func() status{c.slot(opConfigureResources, c.resources(4))}
 	for i := range 2 {
-		did = append(did, c.slot(opCreateRx, words(c.rxCreate(i, 256))), c.slot(opCreateTx, words(c.txCreate(i))))
+		did = append(did, c.slot(opCreateRx, c.rxCreate(i, 256)), c.slot(opCreateTx, c.txCreate(i)))
 	}
 	w32(regDoorbell, c.count)
 	if n := r32(regEvents); n != c.count {

@@ -21,14 +21,14 @@ func (c *ctl) rss(types uint16, alg uint8, key []byte, table []uint32) status {
 		c.OK(err)
 		cmd.TableAddr = c.Put(b)
 	}
-	return c.command(opConfigureRSS, words(cmd))
+	return c.command(opConfigureRSS, cmd)
 }
 
 // queryRSS asks as the driver does (gve_adminq_process_rss_query).
 func (c *ctl) queryRSS() (types uint16, key []byte, table []uint16) {
 	c.Helper()
 	to := c.alloc(4096)
-	c.pass(opQueryRSS, words(uint64(4096), to))
+	c.pass(opQueryRSS, uint64(4096), to)
 	b := c.at(to, 8+40+4*128)
 	if be.Uint32(b) != uint32(len(b)) || b[6] != 1 || b[7] != 0 {
 		c.Fatalf("reply %x", b[:8])
@@ -56,7 +56,7 @@ func TestRSS(t *testing.T) {
 		t.Errorf("table without queues %d", table)
 	}
 	for i := range 4 {
-		c.pass(opCreateRx, words(c.rxCreate(i, 0)))
+		c.pass(opCreateRx, c.rxCreate(i, 0))
 	}
 	types, key, table := c.queryRSS()
 	if !slices.Equal(table, spreadOver(4)) {
@@ -66,8 +66,8 @@ func TestRSS(t *testing.T) {
 		t.Errorf("hash types at first %#x", types)
 	}
 	// One queue is restarted: its share stays.
-	c.pass(opDestroyRx, words(uint32(3)))
-	c.pass(opCreateRx, words(c.rxCreate(3, 0)))
+	c.pass(opDestroyRx, uint32(3))
+	c.pass(opCreateRx, c.rxCreate(3, 0))
 	if _, _, now := c.queryRSS(); !slices.Equal(now, table) {
 		t.Errorf("table after a restart %d", now)
 	}
@@ -75,11 +75,11 @@ func TestRSS(t *testing.T) {
 	for _, n := range []int{2, 4} {
 		for i := range uint32(4) {
 			if c.dev.res.rx[i].live {
-				c.pass(opDestroyRx, words(i))
+				c.pass(opDestroyRx, i)
 			}
 		}
 		for i := range n {
-			c.pass(opCreateRx, words(c.rxCreate(i, 0)))
+			c.pass(opCreateRx, c.rxCreate(i, 0))
 		}
 		if _, _, now := c.queryRSS(); !slices.Equal(now, spreadOver(n)) {
 			t.Errorf("table with %d queues %d", n, now)
@@ -111,8 +111,8 @@ func TestRSS(t *testing.T) {
 		}
 	}
 	check()
-	c.pass(opDestroyRx, words(uint32(0)))
-	c.pass(opCreateRx, words(c.rxCreate(0, 0)))
+	c.pass(opDestroyRx, uint32(0))
+	c.pass(opCreateRx, c.rxCreate(0, 0))
 	check()
 	// Set over the control channel, shorter: the driver is told the truth.
 	r, err := c.dev.port.RSS()
@@ -148,12 +148,12 @@ func TestRSSRefusals(t *testing.T) {
 		"key":       {c.rss(0, 1, make([]byte, 39), nil), statusInvalidArgument},
 		"table":     {c.rss(0, 1, nil, make([]uint32, 64)), statusInvalidArgument},
 		"queue":     {c.rss(0, 1, make([]byte, 40), bad), statusInvalidArgument},
-		"key away": {c.command(opConfigureRSS, words(uint16(0), uint8(1), uint8(0), uint16(40), uint16(0),
-			uint64(0xdead000))), statusInvalidArgument},
-		"table away": {c.command(opConfigureRSS, words(uint16(0), uint8(1), uint8(0), uint16(0), uint16(128), uint64(0),
-			uint64(0xdead000))), statusInvalidArgument},
-		"room":    {c.command(opQueryRSS, words(uint64(559), c.alloc(4096))), statusResourceExhausted},
-		"nowhere": {c.command(opQueryRSS, words(uint64(560), uint64(0xdead000))), statusInvalidArgument},
+		"key away": {c.command(opConfigureRSS, uint16(0), uint8(1), uint8(0), uint16(40), uint16(0),
+			uint64(0xdead000)), statusInvalidArgument},
+		"table away": {c.command(opConfigureRSS, uint16(0), uint8(1), uint8(0), uint16(0), uint16(128), uint64(0),
+			uint64(0xdead000)), statusInvalidArgument},
+		"room":    {c.command(opQueryRSS, uint64(559), c.alloc(4096)), statusResourceExhausted},
+		"nowhere": {c.command(opQueryRSS, uint64(560), uint64(0xdead000)), statusInvalidArgument},
 	} {
 		if x.got != x.want {
 			t.Errorf("%s: %v, not %v", name, x.got, x.want)

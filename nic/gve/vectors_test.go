@@ -70,7 +70,7 @@ func TestManagementVector(t *testing.T) {
 		}
 		cmd := c.resources(4)
 		cmd.Base = base
-		c.pass(opConfigureResources, words(cmd))
+		c.pass(opConfigureResources, cmd)
 		c.bell(irqDoorbells+3, irqEnable)
 		want := make([]uint64, 5)
 		management := 4 * (1 - int(base))
