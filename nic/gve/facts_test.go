@@ -64,7 +64,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 		"ARP":             {arp, 0x11, false, false, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bad := w.B.dev.rx[0].stats().badCsum
+			bad := w.B.dev.rx[0].count.badCsum.get()
 			sent := x.f
 			sent.Header = bytes.Clone(x.f.Header)
 			w.B.Post(0, 1)
@@ -75,7 +75,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 				c.overflow || c.bad {
 				t.Errorf("%+v", c)
 			}
-			if n := w.B.dev.rx[0].stats().badCsum - bad; (n == 1) != (x.l4Bad || x.ipBad) {
+			if n := w.B.dev.rx[0].count.badCsum.get() - bad; (n == 1) != (x.l4Bad || x.ipBad) {
 				t.Errorf("%d bad checksums counted", n)
 			}
 			var h splitter.Headers

@@ -97,34 +97,42 @@ func (r *flowRule) rule() (c control.FlowRule, err error) {
 		return c, fmt.Errorf("flow type %d: only TCP and UDP have rules: %w", r.Kind, statusUnimplemented)
 	}
 	c.Queue = r.Queue
-	n := 4
-	if c.IPv6 {
-		n = 16
-	}
 	if r.Mask.TOS != 0 {
 		return c, fmt.Errorf("rule for a type of service: %w", statusUnimplemented)
 	}
-	addr := func(a *netip.Addr, key, mask *[16]byte) {
-		on, e := exact(mask[:n])
-		if on {
-			*a, _ = netip.AddrFromSlice(key[:n])
-		}
-		err = errors.Join(err, e)
-	}
-	port := func(p *uint16, key, mask *[2]byte) {
-		on, e := exact(mask[:])
-		if on {
-			if *p = be.Uint16(key[:]); *p == 0 {
+	for _, f := range r.fields(&c) {
+		on, e := exact(f.mask)
+		switch {
+		case !on:
+		case f.addr != nil:
+			*f.addr, _ = netip.AddrFromSlice(f.key)
+		default:
+			if *f.port = be.Uint16(f.key); *f.port == 0 {
 				e = invalid("rule for port 0")
 			}
 		}
 		err = errors.Join(err, e)
 	}
-	addr(&c.Src, &r.Key.Src, &r.Mask.Src)
-	addr(&c.Dst, &r.Key.Dst, &r.Mask.Dst)
-	port(&c.SrcPort, &r.Key.SrcPort, &r.Mask.SrcPort)
-	port(&c.DstPort, &r.Key.DstPort, &r.Mask.DstPort)
 	return c, err
+}
+
+// flowField is a field of a rule: an address or a port, as the driver has it and as the port has it.
+type flowField struct {
+	key, mask []byte
+	addr      *netip.Addr
+	port      *uint16
+}
+
+func (r *flowRule) fields(c *control.FlowRule) []flowField {
+	n := 4
+	if c.IPv6 {
+		n = 16
+	}
+	return []flowField{
+		{key: r.Key.Src[:n], mask: r.Mask.Src[:n], addr: &c.Src}, {key: r.Key.Dst[:n], mask: r.Mask.Dst[:n], addr: &c.Dst},
+		{key: r.Key.SrcPort[:], mask: r.Mask.SrcPort[:], port: &c.SrcPort},
+		{key: r.Key.DstPort[:], mask: r.Mask.DstPort[:], port: &c.DstPort},
+	}
 }
 
 // set makes the driver's form of a rule of the port.
@@ -136,21 +144,17 @@ func (r *flowRule) set(c *control.FlowRule) {
 	if c.Proto == 17 {
 		r.Kind++ // flowUDPv4, flowUDPv6
 	}
-	addr := func(key, mask *[16]byte, a netip.Addr) {
-		if a.IsValid() {
-			copy(mask[:copy(key[:], a.AsSlice())], bytes.Repeat([]byte{0xff}, 16))
+	for _, f := range r.fields(c) {
+		switch {
+		case f.addr != nil && f.addr.IsValid():
+			copy(f.key, f.addr.AsSlice())
+		case f.port != nil && *f.port != 0:
+			be.PutUint16(f.key, *f.port)
+		default:
+			continue
 		}
+		copy(f.mask, bytes.Repeat([]byte{0xff}, len(f.mask)))
 	}
-	port := func(key, mask *[2]byte, p uint16) {
-		if p != 0 {
-			be.PutUint16(key[:], p)
-			*mask = [2]byte{0xff, 0xff}
-		}
-	}
-	addr(&r.Key.Src, &r.Mask.Src, c.Src)
-	addr(&r.Key.Dst, &r.Mask.Dst, c.Dst)
-	port(&r.Key.SrcPort, &r.Mask.SrcPort, c.SrcPort)
-	port(&r.Key.DstPort, &r.Mask.DstPort, c.DstPort)
 }
 
 // flowTable is where the port's rules are, as the driver counts. The control goroutine owns it.

@@ -52,8 +52,8 @@ func TestBadReceiveBufferComesBack(t *testing.T) {
 				}
 			}
 			rx, _ := w.Bad.Port().QueueCounters(0)
-			if rx.Drops != 1 || w.Bad.dev.rx[0].stats().drops != 1 || w.Bad.failure("rx0") != nil {
-				t.Errorf("%+v, %+v", rx, w.Bad.dev.rx[0].stats())
+			if rx.Drops != 1 || w.Bad.dev.rx[0].count.badBuffer.get() != 1 || w.Bad.failure("rx0") != nil {
+				t.Errorf("%+v, %d", rx, w.Bad.dev.rx[0].count.badBuffer.get())
 			}
 			w.Bad.Post(0, 2)
 			f := tcp(w.A, w.Bad, 600)
@@ -298,11 +298,11 @@ func TestBadFramesAreDropped(t *testing.T) {
 		{{addr: ^uint64(0), length: 100}},
 	}
 	for i, ds := range bad {
-		before := w.Bad.dev.tx[0].count.bad.v.Load() + w.Bad.dev.tx[0].count.unmapped.v.Load()
+		before := w.Bad.dev.tx[0].count.bad.get() + w.Bad.dev.tx[0].count.unmapped.get()
 		link := w.Bad.Port().Link().Counters().Sent
 		d.packet(ds...)
 		w.Bad.Sent(0)
-		if n := w.Bad.dev.tx[0].count.bad.v.Load() + w.Bad.dev.tx[0].count.unmapped.v.Load(); n != before+1 {
+		if n := w.Bad.dev.tx[0].count.bad.get() + w.Bad.dev.tx[0].count.unmapped.get(); n != before+1 {
 			t.Errorf("%d: not counted as bad", i)
 		}
 		if n := w.Bad.Port().Link().Counters().Sent; n != link {
@@ -341,10 +341,10 @@ func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 	copy(hmem, f.Header)
 	send := func(ds ...txDesc) (dropped bool) {
 		t.Helper()
-		before := g.dev.tx[0].count.unmapped.v.Load()
+		before := g.dev.tx[0].count.unmapped.get()
 		d.packet(ds...)
 		g.Sent(0)
-		return g.dev.tx[0].count.unmapped.v.Load() != before
+		return g.dev.tx[0].count.unmapped.get() != before
 	}
 	start := txDesc{addr: head, length: uint16(len(hmem)), csum: f.Partial}
 	w.A.Post(0, 4)

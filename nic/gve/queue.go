@@ -12,16 +12,11 @@ import (
 // shared is what the queues of a device have of it. It does not change once they exist.
 type shared struct {
 	space    *dma.Space
-	notify   notifier
+	notify   *vectors // their interrupts
 	patience time.Duration // how long a frame waits for a busy receiver; 0: nic.DefaultPatience
 	// failed is told that a queue has stopped for good, and why, until it is started again. It is called on any goroutine,
 	// without locks, and does not wait.
 	failed func(tx bool, id int, err error)
-}
-
-// notifier raises the interrupt of a notification block (vectors does).
-type notifier interface {
-	fire(v int) // never waits; any goroutine
 }
 
 // ringParams are the rings of a queue, as CREATE_TX_QUEUE and CREATE_RX_QUEUE tell of them (docs/specs/gve.md, 3.4).
@@ -51,6 +46,7 @@ var (
 type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
+func (c *counter) get() uint64  { return c.v.Load() }
 
 // checkTail says whether a doorbell's value is an index of the ring.
 func checkTail(tail uint32, r *ring) error {

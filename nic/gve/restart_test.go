@@ -68,9 +68,9 @@ func TestOddBufferSizes(t *testing.T) {
 			}
 		}
 		if most < 9014 {
-			before := w.Bad.dev.rx[0].stats().overMRU
+			before := w.Bad.dev.rx[0].count.tooBig.get()
 			w.A.Send(0, tcp(w.A, w.Bad, most-53))
-			if n := w.Bad.dev.rx[0].stats().overMRU; n != before+1 || w.Bad.Port().Link().Counters().Busy != 0 {
+			if n := w.Bad.dev.rx[0].count.tooBig.get(); n != before+1 || w.Bad.Port().Link().Counters().Busy != 0 {
 				t.Errorf("%d frames too big", n-before)
 			}
 		}
@@ -347,7 +347,7 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w.Bad.OK(w.Bad.space.Remove(rawGPU, rawGPUSize))
 	w.B.Post(0, 8)
 	w.Bad.Sent(0) // dropped or sent, but done
-	if n := w.Bad.dev.tx[0].count.unmapped.v.Load(); n != 4 || w.Bad.failure("tx0") != nil {
+	if n := w.Bad.dev.tx[0].count.unmapped.get(); n != 4 || w.Bad.failure("tx0") != nil {
 		t.Errorf("%d frames, %v", n, w.Bad.failure("tx0"))
 	}
 	f := tcp(w.Bad, w.B, 400)

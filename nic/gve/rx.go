@@ -40,7 +40,8 @@ type rxQueue struct {
 	bufs    [maxRxBufs]rxBuf
 	frame   placed
 	scratch [maxOwn]byte // a frame's headers
-	count   struct{ noBuffer, tooBig, badCsum, badBuffer counter }
+	// frames that the queue lost, or did not vouch for, since New
+	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
 }
 
 var _ nic.RxQueue = (*rxQueue)(nil)
@@ -123,17 +124,6 @@ func (q *rxQueue) unmapping(iova, n uint64) {
 		q.fail(fmt.Errorf("receive queue %d: %w", q.id, errUnmapped))
 		q.shut()
 	}
-}
-
-// rxStats are frames that a queue lost, or did not vouch for, since New.
-type rxStats struct {
-	noBuf, overMRU, badCsum, drops uint64
-}
-
-func (q *rxQueue) stats() rxStats {
-	c := &q.count
-	return rxStats{noBuf: c.noBuffer.v.Load(), overMRU: c.tooBig.v.Load(), badCsum: c.badCsum.v.Load(),
-		drops: c.badBuffer.v.Load()}
 }
 
 // Flush implements nic.RxQueue.

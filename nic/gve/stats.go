@@ -1,6 +1,7 @@
 package gve
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -75,16 +76,10 @@ func (s *statsReport) detach() {
 func (s *statsReport) live(id int, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	queues := make([]int, 0, len(s.queues)+1)
-	for _, q := range s.queues {
-		if q != id {
-			queues = append(queues, q)
-		}
-	}
+	s.queues = slices.DeleteFunc(s.queues, func(q int) bool { return q == id })
 	if on {
-		queues = append(queues, id)
+		s.queues = append(s.queues, id)
 	}
-	s.queues = queues
 }
 
 // write writes the counters if that is due or they have changed, and says when to look again; the
@@ -95,11 +90,12 @@ func (s *statsReport) write(now time.Time) (next time.Time) {
 	if s.count == 0 {
 		return time.Time{}
 	}
-	if !now.Before(s.due) {
+	due := !now.Before(s.due)
+	if due || s.changed() {
 		s.put()
+	}
+	if due {
 		s.due = now.Add(s.period)
-	} else if s.changed() {
-		s.put()
 	}
 	if next = now.Add(freshStats); s.due.Before(next) {
 		next = s.due
@@ -110,8 +106,8 @@ func (s *statsReport) write(now time.Time) (next time.Time) {
 // counters are a receive queue's, in the order of the report.
 func (s *statsReport) counters(queue int) [statsPerQueue]uint64 {
 	rx, _ := s.dev.port.QueueCounters(queue)
-	own := s.dev.rx[queue].stats()
-	return [statsPerQueue]uint64{rx.Drops, own.noBuf, own.overMRU, own.badCsum}
+	own := &s.dev.rx[queue].count
+	return [statsPerQueue]uint64{rx.Drops, own.noBuffer.get(), own.tooBig.get(), own.badCsum.get()}
 }
 
 // changed says whether the counters are others than those written last. The caller holds mu.

@@ -3,13 +3,11 @@ package virtio
 import (
 	"sync/atomic"
 
+	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/virtq"
 )
-
-// counter has one writer at a time.
-type counter struct{ v atomic.Uint64 }
-
-func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
 // call is an eventfd that a frontend wants written: a queue's call, or its error. Any goroutine
 // fires it, while the control goroutine may replace it, and the monitor take it away.
@@ -32,4 +30,51 @@ func (c *call) set(fd int) {
 		l = c.lines.New(fd)
 	}
 	c.lines.End(c.line.Swap(l))
+}
+
+// vring is what queues of both kinds have of their vring.
+type vring struct {
+	dev   *Device
+	index int
+	call  call          // any goroutine, as fault
+	fault call          // the error descriptor
+	vq    *virtq.Device // nil: stopped
+	kick  int           // -1: stopped
+}
+
+func (v *vring) init(d *Device, index int) {
+	v.dev, v.index, v.kick = d, index, -1
+	v.call.lines, v.fault.lines = &d.lines, &d.lines
+}
+
+// release closes the ring and its kick, and says where the ring was.
+func (v *vring) release() (base uint32) {
+	base = v.vq.Base().State()
+	v.vq.Close()
+	v.vq = nil
+	closeAll(v.kick)
+	v.kick = -1
+	return base
+}
+
+// silence lets go of the eventfds that the frontend wants written.
+func (v *vring) silence() {
+	v.call.set(-1)
+	v.fault.set(-1)
+}
+
+// vring is the vring of an index.
+func (d *Device) vring(index int) *vring {
+	if index%2 == 1 {
+		return &d.tx[index/2].vring
+	}
+	return &d.rx[index/2].vring
+}
+
+func closeAll(fds ...int) {
+	for _, fd := range fds {
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
 }

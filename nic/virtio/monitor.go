@@ -39,9 +39,7 @@ func (m *monitored) Tend(time.Time) (next time.Time) {
 func (m *monitored) TakeEventFDs() {
 	d := (*Device)(m)
 	for i := range d.MaxQueues() {
-		call, fault := d.callsOf(i)
-		call.set(-1)
-		fault.set(-1)
+		d.vring(i).silence()
 	}
 	d.log.Error("calls that nobody takes: the frontend gets no more until it connects again")
 }

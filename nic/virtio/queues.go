@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )
@@ -27,11 +25,11 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	d.mu.Unlock()
 	defer d.spread() // also when a port has begun anew
 	d.began(&v, vq.Resumed())
-	call, fault := d.callsOf(v.Index)
-	call.set(v.Call)
-	fault.set(v.Err)
+	ring := d.vring(v.Index)
+	ring.call.set(v.Call)
+	ring.fault.set(v.Err)
 	if vq.Resumed() || v.Running {
-		call.fire() // the one that was due may have been lost: the classic stall after a reconnect
+		ring.call.fire() // the one that was due may have been lost: the classic stall after a reconnect
 	}
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
@@ -73,7 +71,7 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 
 // SetCall implements vhostuser.Device. The new descriptor is fired once: a call may have been lost between the two.
 func (d *Device) SetCall(index, fd int) error {
-	call, _ := d.callsOf(index)
+	call := &d.vring(index).call
 	call.set(fd)
 	call.fire()
 	return nil
@@ -81,7 +79,7 @@ func (d *Device) SetCall(index, fd int) error {
 
 // SetErr implements vhostuser.Device. It is fired if the queue has an error already.
 func (d *Device) SetErr(index, fd int) error {
-	_, fault := d.callsOf(index)
+	fault := &d.vring(index).fault
 	fault.set(fd)
 	d.mu.Lock()
 	_, broken := d.stopped[index]
@@ -139,21 +137,15 @@ func (q *txQueue) shut() (base uint32) {
 	if q.vq == nil {
 		return 0
 	}
-	base = q.vq.Base().State()
-	q.vq.Close()
-	q.vq = nil
-	closeAll(q.kick)
-	q.kick = -1
-	q.call.set(-1)
-	q.fault.set(-1)
+	base = q.release()
+	q.silence()
 	return base
 }
 
 // shut stops the queue and lets go of what the frontend gave for it.
 func (q *rxQueue) shut() (base uint32) {
 	base = q.halt()
-	q.call.set(-1)
-	q.fault.set(-1)
+	q.silence()
 	return base
 }
 
@@ -165,30 +157,10 @@ func (q *rxQueue) halt() (base uint32) {
 		return 0
 	}
 	q.dev.monitor.Unwatch(q.kick)
-	base = q.vq.Base().State()
-	q.vq.Close()
-	q.vq = nil
-	closeAll(q.kick)
-	q.kick, q.started = -1, false
+	base = q.release()
+	q.started = false
 	q.trim(0)
 	q.buffers, q.header, q.payload = nil, nil, nil
 	q.WakeAll()
 	return base
-}
-
-func (d *Device) callsOf(index int) (c, fault *call) {
-	if index%2 == 1 {
-		q := d.tx[index/2]
-		return &q.call, &q.fault
-	}
-	q := d.rx[index/2]
-	return &q.call, &q.fault
-}
-
-func closeAll(fds ...int) {
-	for _, fd := range fds {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
-	}
 }
