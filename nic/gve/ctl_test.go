@@ -41,6 +41,22 @@ func newCtl(t testing.TB, o Options) *ctl {
 	return newBareCtl(t, o)
 }
 
+// newConfigured makes a device whose driver has configured resources, newUp one with all its queues.
+func newConfigured(t testing.TB, pairs int) *ctl {
+	t.Helper()
+	c := newCtl(t, queues(pairs))
+	c.start()
+	c.configure(2 * pairs)
+	return c
+}
+
+func newUp(t testing.TB, pairs int, header uint16) *ctl {
+	t.Helper()
+	c := newCtl(t, queues(pairs))
+	c.up(header)
+	return c
+}
+
 // newBareCtl does not look for descriptors that are left: a fuzzing process has its own.
 func newBareCtl(t testing.TB, o Options) *ctl {
 	t.Helper()

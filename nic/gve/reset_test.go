@@ -77,8 +77,7 @@ func TestReset(t *testing.T) {
 // Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
 // driver that begins without one.
 func TestRunTwice(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.up(256)
+	c := newUp(t, 2, 256)
 	c.flow(flowAdd, tcp4(80, 1), 5)
 	generation := c.dev.port.Generation()
 	c.start()
@@ -96,8 +95,7 @@ func TestRunTwice(t *testing.T) {
 // Invariant: nic/gve: A bad descriptor or doorbell stops its queue only, and the device asks for a
 // reset.
 func TestFailedQueue(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.up(0)
+	c := newUp(t, 2, 0)
 	management := c.irq(4)
 	c.dev.failed(true, 1, errors.New("bad descriptor"))
 	if c.read32(regDeviceStatus)&statusReset == 0 || management.fired() != 1 {
@@ -117,9 +115,7 @@ func TestFailedQueue(t *testing.T) {
 //
 // Invariant: nic/gve: A ring whose memory goes away stops its queue first.
 func TestUnmappedRing(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.start()
-	c.configure(4)
+	c := newConfigured(t, 2)
 	for i := range 2 {
 		c.pass(opCreateTx, c.txCreate(i))
 		c.pass(opCreateRx, c.rxCreate(i, 0))
@@ -139,8 +135,7 @@ func TestUnmappedRing(t *testing.T) {
 
 // The stats report has the device's counters at its end, four for each receive queue.
 func TestStatsReport(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.up(0)
+	c := newUp(t, 2, 0)
 	const room = 20
 	at := c.alloc(8 + 16*room)
 	report := c.at(at, 8+16*room)
@@ -186,8 +181,7 @@ func TestStatsReport(t *testing.T) {
 
 // A drop is reported soon, however long the driver's period is.
 func TestStatsReportIsFresh(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.up(0)
+	c := newUp(t, 1, 0)
 	const room = 4
 	at := c.alloc(8 + 16*room)
 	report := c.at(at, 8+16*room)

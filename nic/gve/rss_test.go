@@ -3,10 +3,12 @@ package gve
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"slices"
 	"testing"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // rss has RSS configured; nil stays as it is.
@@ -39,6 +41,14 @@ func (c *ctl) queryRSS() (types uint16, key []byte, table []uint16) {
 	return be.Uint16(b[4:]), b[8:48], table
 }
 
+// tableIs says what the driver is told of the table.
+func (c *ctl) tableIs(when string, want []uint16) {
+	c.Helper()
+	if _, _, table := c.queryRSS(); !slices.Equal(table, want) {
+		c.Errorf("%s: table %d, not %d", when, table, want)
+	}
+}
+
 func spreadOver(n int) (table []uint16) {
 	for i := range 128 {
 		table = append(table, uint16(i%n))
@@ -49,12 +59,8 @@ func spreadOver(n int) (table []uint16) {
 // Invariant: nic/gve: Flow rules and RSS of the admin queue are the port's, and QUERY_RSS returns
 // what is used.
 func TestRSS(t *testing.T) {
-	c := newCtl(t, queues(4))
-	c.start()
-	c.configure(8)
-	if _, _, table := c.queryRSS(); !slices.Equal(table, spreadOver(1)) {
-		t.Errorf("table without queues %d", table)
-	}
+	c := newConfigured(t, 4)
+	c.tableIs("table without queues", spreadOver(1))
 	for i := range 4 {
 		c.pass(opCreateRx, c.rxCreate(i, 0))
 	}
@@ -68,9 +74,7 @@ func TestRSS(t *testing.T) {
 	// One queue is restarted: its share stays.
 	c.pass(opDestroyRx, uint32(3))
 	c.pass(opCreateRx, c.rxCreate(3, 0))
-	if _, _, now := c.queryRSS(); !slices.Equal(now, table) {
-		t.Errorf("table after a restart %d", now)
-	}
+	c.tableIs("table after a restart", table)
 	// Fewer queues (ethtool -L), and more again.
 	for _, n := range []int{2, 4} {
 		for i := range uint32(4) {
@@ -81,22 +85,16 @@ func TestRSS(t *testing.T) {
 		for i := range n {
 			c.pass(opCreateRx, c.rxCreate(i, 0))
 		}
-		if _, _, now := c.queryRSS(); !slices.Equal(now, spreadOver(n)) {
-			t.Errorf("table with %d queues %d", n, now)
-		}
+		c.tableIs(fmt.Sprint(n, " queues"), spreadOver(n))
 	}
 	// What is set stays; what is not given is kept.
 	mine := make([]uint32, 128)
 	for i := range mine {
 		mine[i] = uint32(i / 64)
 	}
-	if st := c.rss(0x92, 1, nil, mine); st != statusPassed {
-		t.Fatal(st)
-	}
+	testkit.Equal(t, "RSS", c.rss(0x92, 1, nil, mine), statusPassed)
 	other := bytes.Repeat([]byte{7, 1}, 20)
-	if st := c.rss(0, 0, other, nil); st != statusPassed {
-		t.Fatal(st)
-	}
+	testkit.Equal(t, "RSS", c.rss(0, 0, other, nil), statusPassed)
 	check := func() {
 		t.Helper()
 		types, key, table = c.queryRSS()
@@ -129,14 +127,11 @@ func TestRSS(t *testing.T) {
 	// Another driver begins with nothing of this.
 	c.reset()
 	c.up(0)
-	if _, _, table = c.queryRSS(); !slices.Equal(table, spreadOver(4)) {
-		t.Errorf("table after reset %d", table)
-	}
+	c.tableIs("table after reset", spreadOver(4))
 }
 
 func TestRSSRefusals(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.up(0)
+	c := newUp(t, 2, 0)
 	before, _ := c.dev.port.RSS()
 	bad := make([]uint32, 128)
 	bad[127] = 2
@@ -155,9 +150,7 @@ func TestRSSRefusals(t *testing.T) {
 		"room":    {c.command(opQueryRSS, uint64(559), c.alloc(4096)), statusResourceExhausted},
 		"nowhere": {c.command(opQueryRSS, uint64(560), uint64(0xdead000)), statusInvalidArgument},
 	} {
-		if x.got != x.want {
-			t.Errorf("%s: %v, not %v", name, x.got, x.want)
-		}
+		testkit.Equal(t, name, x.got, x.want)
 	}
 	after, _ := c.dev.port.RSS()
 	if before.HashTypes != after.HashTypes || before.Key != after.Key || !slices.Equal(before.Table, after.Table) {

@@ -13,9 +13,7 @@ import (
 //
 // Invariant: nic/gve: An interrupt fires once for each arming, and none is lost.
 func TestVectorFiresOnce(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.start()
-	c.configure(2)
+	c := newConfigured(t, 1)
 	e := c.irq(1)
 	expect := func(what string, n uint64) {
 		t.Helper()
@@ -98,58 +96,41 @@ func TestManagementVector(t *testing.T) {
 	}
 }
 
-// A frontend that makes an eventfd block, and leaves it full, keeps nobody.
+// A frontend that makes an eventfd block, and leaves it full, keeps nobody, also while it gives another.
 //
 // Invariant: nic/gve: A frontend that blocks its eventfd holds nobody up.
 func TestStuckInterrupt(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.start()
-	c.configure(2)
-	e := c.irq(0)
-	if _, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1)); err != nil {
-		t.Fatal(err)
-	}
-	c.OK(unix.SetNonblock(e.fd, false)) // of the open file: ours too
-	c.bell(irqDoorbells, irqEnable)
-	c.dev.vectors.fire(0) // returns
-	c.OK(unix.SetNonblock(e.fd, true))
-	if e.fired() == 0 && !c.dev.vectors.Distrusted() {
-		t.Error("no interrupt")
-	}
-}
-
-// The same while the frontend gives another eventfd.
-//
-// Invariant: nic/gve: A frontend that blocks its eventfd holds nobody up.
-func TestStuckInterruptIsReplaced(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.start()
-	c.configure(2)
-	e := c.irq(0)
-	if _, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1)); err != nil {
-		t.Fatal(err)
-	}
-	c.OK(unix.SetNonblock(e.fd, false))
-	c.bell(irqDoorbells, irqEnable)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.dev.vectors.fire(0)
-	}()
-	e = c.irq(0)
-	<-done
-	c.bell(irqDoorbells, irqEnable)
-	c.dev.vectors.fire(0)
-	if e.fired() == 0 && !c.dev.vectors.Distrusted() { // the monitor may have been faster
-		t.Error("no interrupt on the new eventfd")
+	for name, replaced := range map[string]bool{"stays": false, "replaced": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newConfigured(t, 1)
+			e := c.irq(0)
+			_, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1))
+			c.OK(err)
+			c.OK(unix.SetNonblock(e.fd, false)) // of the open file: ours too
+			c.bell(irqDoorbells, irqEnable)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				c.dev.vectors.fire(0) // returns
+			}()
+			if replaced {
+				e = c.irq(0)
+				<-done
+				c.bell(irqDoorbells, irqEnable)
+				c.dev.vectors.fire(0)
+			}
+			<-done
+			c.OK(unix.SetNonblock(e.fd, true))
+			if e.fired() == 0 && !c.dev.vectors.Distrusted() { // the monitor may have been faster
+				t.Error("no interrupt")
+			}
+		})
 	}
 }
 
 // An interrupt that is on its way to an eventfd as that is taken away goes to the next.
 func TestInterruptOnItsWay(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.start()
-	c.configure(2)
+	c := newConfigured(t, 1)
 	c.irq(0)
 	v := c.dev.vectors.at(0)
 	v.l.Enter() // as change does, before it writes
@@ -163,9 +144,7 @@ func TestInterruptOnItsWay(t *testing.T) {
 
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestFireAllocatesNothing(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.start()
-	c.configure(2)
+	c := newConfigured(t, 1)
 	c.irq(0)
 	if n := testing.AllocsPerRun(1000, func() {
 		c.dev.vectors.fire(0)
