@@ -103,10 +103,7 @@ func TestChurn(t *testing.T) {
 	f := nictest.Make(g.mac, w.A.mac, nictest.Spec{Port: 5000, Payload: 3000})
 	w.A.Send(0, f)
 	arrives(t, g, 0, &f)
-	w.A.Post(0, 1)
-	f = tcp(g, w.A, 2000)
-	g.Send(0, f)
-	arrives(t, w.A, 0, &f)
+	g.sendsTo(w.A, 0, 2000)
 	w.Moves(t)
 	if n := g.dev.Failures(); n != 0 {
 		t.Errorf("%d queues failed", n)

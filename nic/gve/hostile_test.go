@@ -55,10 +55,7 @@ func TestBadReceiveBufferComesBack(t *testing.T) {
 			if rx.Drops != 1 || w.Bad.dev.rx[0].count.badBuffer.get() != 1 || w.Bad.failure("rx0") != nil {
 				t.Errorf("%+v, %d", rx, w.Bad.dev.rx[0].count.badBuffer.get())
 			}
-			w.Bad.Post(0, 2)
-			f := tcp(w.A, w.Bad, 600)
-			w.A.Send(0, f)
-			arrives(t, w.Bad, 0, &f)
+			w.A.sendsTo(w.Bad, 0, 600)
 			w.Moves(t)
 		})
 	}
@@ -118,10 +115,7 @@ func TestBadRingsAreRefused(t *testing.T) {
 	}
 	g.startRx(1, false)
 	g.startTx(1)
-	w.A.Post(0, 1)
-	f := tcp(g, w.A, 100)
-	g.Send(1, f)
-	arrives(t, w.A, 0, &f)
+	g.sendsTo(w.A, 1, 100)
 	w.Moves(t)
 }
 
@@ -400,10 +394,7 @@ func TestTooManyPiecesAreNoBuffer(t *testing.T) {
 	if room > 2*maxRxBufs*maxPieces {
 		t.Errorf("room for %d segments", room)
 	}
-	g.Post(0, 2)
-	f = tcp(w.A, g, 600)
-	w.A.Send(0, f)
-	arrives(t, g, 0, &f)
+	w.A.sendsTo(g, 0, 600)
 	w.Moves(t)
 }
 

@@ -12,7 +12,7 @@ import (
 // shared is what the queues of a device have of it. It does not change once they exist.
 type shared struct {
 	space    *dma.Space
-	notify   *vectors // their interrupts
+	notify   *vectors      // their interrupts
 	patience time.Duration // how long a frame waits for a busy receiver; 0: nic.DefaultPatience
 	// failed is told that a queue has stopped for good, and why, until it is started again. It is called on any goroutine,
 	// without locks, and does not wait.

@@ -175,10 +175,7 @@ func TestStopWhileFramesWait(t *testing.T) {
 		t.Errorf("%+v", tx)
 	}
 	w.Bad.startTx(1)
-	w.B.Post(0, 1)
-	f := tcp(w.Bad, w.B, 7)
-	w.Bad.Send(1, f)
-	arrives(t, w.B, 0, &f)
+	w.Bad.sendsTo(w.B, 1, 7)
 	w.Moves(t)
 }
 

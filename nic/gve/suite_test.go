@@ -58,3 +58,12 @@ func arrives(t testing.TB, g *suiteGuest, q int, f *nictest.Frame) {
 		t.Error("the checksum is not vouched for")
 	}
 }
+
+// sendsTo says that a frame goes from a transmit queue to another guest.
+func (g *suiteGuest) sendsTo(to *suiteGuest, q, n int) {
+	g.Helper()
+	f := tcp(g, to, n)
+	to.Post(0, 1)
+	g.Send(q, f)
+	arrives(g, to, 0, &f)
+}

@@ -52,8 +52,7 @@ func once(t *testing.T, lab Lab, traits Traits) {
 				} else {
 					a.Send(0, frame)
 				}
-				got := b.Receive(to)
-				same(t, &got, &frame)
+				Arrives(t, b, to, &frame)
 			}
 			got, want := counted(a.Copied(0)), c.want
 			for s := range got {

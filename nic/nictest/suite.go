@@ -54,6 +54,13 @@ func splitTo(t testing.TB, g Guest, q, port uint16) {
 	}
 }
 
+// arrives has one guest send a frame, and says that it comes on a queue of the other.
+func arrives(t testing.TB, from, to Guest, q int, f Frame) Frame {
+	t.Helper()
+	from.Send(0, f)
+	return Arrives(t, to, q, &f)
+}
+
 // same compares what was received with what was sent. The checksum field may differ only if it was completed.
 func same(t testing.TB, got, want *Frame) {
 	t.Helper()
@@ -95,9 +102,7 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 				}
 				want := max(1, (n+PayloadBuf-1)/PayloadBuf)
 				b.Post(1, want)
-				a.Send(0, f)
-				got := b.Receive(1)
-				same(t, &got, &f)
+				got := arrives(t, a, b, 1, f)
 				if !got.Split || got.Dirty || len(got.Header) != len(f.Header) || got.Buffers != want {
 					t.Errorf("payload %d: split %v, dirty %v, %d header bytes of %d, %d buffers of %d", n, got.Split, got.Dirty,
 						len(got.Header), len(f.Header), got.Buffers, want)
@@ -127,8 +132,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	if traits.OwnUnsplit {
 		q = 1
 	}
-	got := b.Receive(q)
-	same(t, &got, &f)
+	got := Arrives(t, b, q, &f)
 	if got.Split || b.Port().Unsplit() != 1 {
 		t.Errorf("split %v, %d counted", got.Split, b.Port().Unsplit())
 	}
@@ -136,9 +140,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	_, err := b.Port().AddFlow(control.FlowRule{Proto: 17, DstPort: 2000, Queue: 1})
 	must(t, err)
 	f = Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 40})
-	a.Send(0, f)
-	got = b.Receive(1)
-	same(t, &got, &f)
+	got = arrives(t, a, b, 1, f)
 	if !got.Split || len(got.Payload) != 0 {
 		t.Errorf("UDP: split %v, payload %d", got.Split, len(got.Payload))
 	}
@@ -157,13 +159,9 @@ func steer(t *testing.T, lab Lab, _ Traits) {
 		b.Post(q, 4)
 	}
 	f := Make(b.MAC(), a.MAC(), Spec{Port: 3000, Payload: 5})
-	a.Send(0, f)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	arrives(t, a, b, 1, f)
 	must(t, b.Port().DelFlow(id))
-	a.Send(0, f)
-	got = b.Receive(2)
-	same(t, &got, &f)
+	arrives(t, a, b, 2, f)
 }
 
 // Invariant: nic: RSS can leave a queue out.
@@ -213,8 +211,7 @@ func shortage(t *testing.T, lab Lab, _ Traits) {
 	busy(t, b, func() { a.Queue(0, f) })
 	b.Post(1, 1)
 	a.Sent(0)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	got := Arrives(t, b, 1, &f)
 	if got.Buffers != 3 || got.Dirty {
 		t.Errorf("%d buffers, dirty %v", got.Buffers, got.Dirty)
 	}
@@ -243,14 +240,12 @@ func overtake(t *testing.T, lab Lab, traits Traits) {
 	}
 	b.Post(1, 2)
 	a.Sent(0)
-	got := b.Receive(1)
-	same(t, &got, &first)
+	Arrives(t, b, 1, &first)
 	q := 0
 	if traits.OwnUnsplit {
 		q = 1
 	}
-	got = b.Receive(q)
-	same(t, &got, &last)
+	Arrives(t, b, q, &last)
 }
 
 // A receiver without TSO and partial checksums gets whole segments that hold up.
@@ -293,9 +288,7 @@ func super(t *testing.T, lab Lab, traits Traits) {
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 40000})
 	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
 	b.Post(1, 10)
-	a.Send(0, f)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	got := arrives(t, a, b, 1, f)
 	partial := got.Partial && got.Start == f.Start && got.Offset == f.Offset
 	if got.GSO != f.GSO || got.MSS != f.MSS || partial == traits.Completes || got.Good != traits.Completes || got.Dirty ||
 		got.Buffers != 10 {
@@ -316,8 +309,7 @@ func bounce(t *testing.T, lab Lab, _ Traits) {
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
 	b.Post(1, 2)
 	a.SendGPU(0, f)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	Arrives(t, b, 1, &f)
 	_, tx := a.Port().QueueCounters(0)
 	rx, _ := b.Port().QueueCounters(1)
 	for _, c := range []control.DirCounters{tx, rx} {
@@ -477,16 +469,12 @@ func splitOff(t *testing.T, lab Lab, traits Traits) {
 	b.SetSplit(1, true)
 	b.Post(1, 1)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 9})
-	a.Send(0, f)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	got := arrives(t, a, b, 1, f)
 	if traits.SplitStops {
 		splitTo(t, b, 0, 3000)
 		b.Post(0, 1)
 		f = Make(b.MAC(), a.MAC(), Spec{Port: 3000, Payload: 9})
-		a.Send(0, f)
-		got = b.Receive(0)
-		same(t, &got, &f)
+		got = arrives(t, a, b, 0, f)
 		if !got.Split {
 			t.Error("queue 0 is not split")
 		}

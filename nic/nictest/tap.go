@@ -98,8 +98,7 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
 	b.Post(1, 2)
 	a.SendGPU(0, f)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	Arrives(t, b, 1, &f)
 	taken := wire.Verdict{Kind: wire.Taken}
 	sent, _ := from.take()
 	_, came := to.take()
@@ -115,9 +114,7 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 
 	f = Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 3000}) // no rule: whole, in host memory
 	b.Post(0, 1)
-	a.Send(0, f)
-	got = b.Receive(0)
-	same(t, &got, &f)
+	arrives(t, a, b, 0, f)
 	_, came = to.take()
 	if len(came) != 1 || came[0].at.Queue != 0 || came[0].at.Split || came[0].domain != dma.Host ||
 		!bytes.Equal(came[0].payload, f.Payload) {
