@@ -111,7 +111,7 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOp
 // connect attaches a frontend whose memory is empty, and starts its rings.
 func (g *suiteGuest) connect(o rawOptions) {
 	g.Helper()
-	clear(g.RAM)
+	g.OK(unix.Madvise(g.RAM, unix.MADV_REMOVE))
 	g.kicks, g.calls, g.rings, g.Next = nil, nil, nil, 0
 	for q := range g.posted {
 		g.posted[q], g.flight[q], g.used[q] = map[uint32][]virtq.Buf{}, 0, nil
