@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 )
 
@@ -105,9 +106,7 @@ func TestChurn(t *testing.T) {
 	arrives(t, g, 0, &f)
 	g.sendsTo(w.A, 0, 2000)
 	w.Moves(t)
-	if n := g.dev.Failures(); n != 0 {
-		t.Errorf("%d queues failed", n)
-	}
+	testkit.Equal(t, "queues failed", g.dev.Failures(), 0)
 	c, err := g.Port().PortCounters()
 	g.OK(err)
 	t.Logf("received %d, lost %d; sent %d, lost %d", c.Rx.Packets, c.Rx.Drops, c.Tx.Packets, c.Tx.Drops)

@@ -2,6 +2,7 @@ package gve
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -21,9 +22,7 @@ func TestHandshake(t *testing.T) {
 	if tx, rx := c.read32(regMaxTx), c.read32(regMaxRx); tx != 3 || rx != 3 {
 		t.Errorf("%d transmit and %d receive queues", tx, rx)
 	}
-	if s := c.read32(regDeviceStatus); s != statusLink|statusResetDone {
-		t.Errorf("device status %#x at first", s)
-	}
+	testkit.Equal(t, "device status at first", c.read32(regDeviceStatus), statusLink|statusResetDone)
 	for _, b := range []byte("GVE-1.0.0\n") {
 		c.OK(c.dev.WriteRegion(registersBAR, regDriverVersion, []byte{b}))
 	}
@@ -31,9 +30,7 @@ func TestHandshake(t *testing.T) {
 		t.Errorf("log has no driver version: %s", c.said.String())
 	}
 	c.start()
-	if s := c.read32(regDeviceStatus); s != statusLink {
-		t.Errorf("device status %#x when it runs", s)
-	}
+	testkit.Equal(t, "device status when it runs", c.read32(regDeviceStatus), statusLink)
 	to := c.alloc(4096)
 	c.pass(opDescribeDevice, to, uint32(1), uint32(4096))
 	d := c.at(to, 4096)
@@ -65,9 +62,7 @@ func TestLife(t *testing.T) {
 		c.pass(opDescribeDevice, c.alloc(4096), uint32(1), uint32(4096))
 		irqs := c.configure(4)
 		for i := range 4 {
-			if w := be.Uint32(c.at(irqs+64*uint64(i), 4)); w != uint32(i) {
-				t.Errorf("block %d: doorbell %d", i, w)
-			}
+			testkit.Equal(t, fmt.Sprint("doorbell of block ", i), be.Uint32(c.at(irqs+64*uint64(i), 4)), uint32(i))
 		}
 		m := c.alloc(2048)
 		c.pass(opGetPtypeMap, uint64(2048), m)
@@ -104,15 +99,11 @@ func TestLife(t *testing.T) {
 		for i := range 2 {
 			cmd := c.rxCreate(i, 0)
 			c.pass(opCreateRx, cmd)
-			if w := be.Uint32(c.at(cmd.Resources, 4)); w != rxDoorbells+uint32(i) {
-				t.Errorf("receive queue %d: doorbell %#x", i, w)
-			}
+			testkit.Equal(t, fmt.Sprint("rx doorbell ", i), be.Uint32(c.at(cmd.Resources, 4)), rxDoorbells+uint32(i))
 		}
 		speed := c.alloc(8)
 		c.pass(opReportLinkSpeed, speed)
-		if s := be.Uint64(c.at(speed, 8)); s != linkSpeed {
-			t.Errorf("link speed %d", s)
-		}
+		testkit.Equal(t, "link speed", be.Uint64(c.at(speed, 8)), linkSpeed)
 		for i := range uint32(2) {
 			c.pass(opDestroyRx, i)
 			c.pass(opDestroyTx, i)
@@ -254,9 +245,7 @@ func TestRefusals(t *testing.T) {
 	} {
 		t.Run(r.name, func(t *testing.T) {
 			c := newConfigured(t, 2)
-			if st := r.do(c); st != r.want {
-				t.Errorf("%v, not %v", st, r.want)
-			}
+			testkit.Equal(t, "status", r.do(c), r.want)
 			c.reset() // and it works as before
 			c.up(256)
 		})
@@ -340,14 +329,10 @@ func TestRegisterAccess(t *testing.T) {
 	}
 	var one [1]byte
 	c.OK(c.dev.ReadRegion(registersBAR, regMaxTx+3, one[:]))
-	if one[0] != 2 {
-		t.Errorf("last byte of the number of queues: %d", one[0])
-	}
+	testkit.Equal(t, "last byte of the number of queues", one[0], 2)
 	c.OK(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3}))
 	c.OK(c.dev.WriteRegion(registersBAR, regBaseHi+1, []byte{1, 2, 3}))
-	if c.read32(regBaseHi) != 0 {
-		t.Error("part of a register was written")
-	}
+	testkit.Equal(t, "a register of which part was written", c.read32(regBaseHi), 0)
 	c.OK(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
 	if c.read32(regBaseHi) != 0x01020304 || c.read32(regBaseLo) != 0x05060708 {
 		t.Error("two registers were not written")
@@ -368,9 +353,7 @@ func TestRegisterAccess(t *testing.T) {
 func TestPCI(t *testing.T) {
 	c := newCtl(t, queues(4))
 	i := c.dev.Info()
-	if n := i.IRQs[vfiouser.IRQMSIX].Count; n != 9 {
-		t.Errorf("%d vectors", n)
-	}
+	testkit.Equal(t, "vectors", i.IRQs[vfiouser.IRQMSIX].Count, 9)
 	if !i.Reset || i.Regions[0].Size != 4096 || i.Regions[2].Size != 65536 {
 		t.Errorf("%+v", i)
 	}

@@ -4,6 +4,8 @@ import (
 	"encoding/hex"
 	"testing"
 	"testing/quick"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // Layouts are those of Linux's bit-fields (gve_desc_dqo.h): the bytes here are what gcc makes of
@@ -35,9 +37,7 @@ func TestLayouts(t *testing.T) {
 		"packet done":   {done[:], "0594bc7a00000000"},
 		"desc done":     {read[:], "0524210000000000"},
 	} {
-		if got := hex.EncodeToString(c.got); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
+		testkit.Equal(t, name, hex.EncodeToString(c.got), c.want)
 	}
 }
 

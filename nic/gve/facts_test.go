@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"testing"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
 )
@@ -89,9 +90,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 			if x.hashed == 0 {
 				want = 0
 			}
-			if c.hash != want {
-				t.Errorf("hash %#x, want %#x", c.hash, want)
-			}
+			testkit.Equal(t, "hash", c.hash, want)
 			if x.checked && !x.l4Bad && splitter.VerifyL4(&h, got[:h.HdrLen], uint32(len(got))-uint32(h.HdrLen),
 				splitter.Sum(got[h.HdrLen:], 0)) != splitter.CsumGood {
 				t.Error("vouched for, and wrong")
@@ -128,9 +127,7 @@ func TestSplitMarks(t *testing.T) {
 				c.overflow != (x.header == 0) || !c.checked {
 				t.Errorf("%+v", c)
 			}
-			if len(header)+len(payload) != len(f.Header)+len(f.Payload) {
-				t.Errorf("%d+%d bytes of %d", len(header), len(payload), len(f.Bytes()))
-			}
+			testkit.Equal(t, "bytes", len(header)+len(payload), len(f.Header)+len(f.Payload))
 		})
 	}
 }

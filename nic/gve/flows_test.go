@@ -60,6 +60,14 @@ func (c *ctl) placesAre(room uint64, want ...uint32) {
 	}
 }
 
+// noRules says that the port has none.
+func (c *ctl) noRules() {
+	c.Helper()
+	rules, err := c.dev.port.Flows()
+	c.OK(err)
+	testkit.Equal(c, "rules", len(rules), 0)
+}
+
 func tcp4(port uint16, queue uint16) (r flowRule) {
 	r.set(&control.FlowRule{Proto: 6, DstPort: port, Queue: queue})
 	return r
@@ -124,9 +132,7 @@ func TestFlowRules(t *testing.T) {
 	testkit.Equal(t, "the same flow at two places", c.flow(flowAdd, tcp4(80, 3), 510), statusAlreadyExists)
 	c.placesAre(4096, 1, 508, 509, 510, 511)
 	testkit.Equal(t, "status", c.flow(flowReset, flowRule{}, 0), statusPassed)
-	if rules, _ := p.Flows(); len(rules) != 0 {
-		t.Errorf("%d rules after reset", len(rules))
-	}
+	c.noRules()
 	// Linux would look at the last of no rules.
 	if st, _, _ := c.query(queryRules, 0, 4096); st != statusNotFound {
 		t.Errorf("rules when there are none: %v", st)
@@ -156,9 +162,7 @@ func TestFlowRulesInPages(t *testing.T) {
 		first += uint32(len(reply) / queriedRuleLen)
 	}
 	c.reset()
-	if rules, _ := c.dev.port.Flows(); len(rules) != 0 {
-		t.Errorf("%d rules after reset", len(rules))
-	}
+	c.noRules()
 }
 
 func TestFlowRefusals(t *testing.T) {
@@ -204,7 +208,5 @@ func TestFlowRefusals(t *testing.T) {
 	} {
 		testkit.Equal(t, name, c.command(opQueryFlowRules, x.what, uint16(0), uint32(0), x.room, x.to), x.want)
 	}
-	if rules, _ := c.dev.port.Flows(); len(rules) != 0 {
-		t.Errorf("%d rules", len(rules))
-	}
+	c.noRules()
 }

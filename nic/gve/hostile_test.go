@@ -2,6 +2,7 @@ package gve
 
 import (
 	"errors"
+	"fmt"
 	"runtime"
 	"testing"
 	"unsafe"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -291,17 +293,14 @@ func TestBadFramesAreDropped(t *testing.T) {
 		{{addr: rawMem - 10, length: 100}},
 		{{addr: ^uint64(0), length: 100}},
 	}
+	count := &w.Bad.dev.tx[0].count
 	for i, ds := range bad {
-		before := w.Bad.dev.tx[0].count.bad.get() + w.Bad.dev.tx[0].count.unmapped.get()
+		before := count.bad.get() + count.unmapped.get()
 		link := w.Bad.Port().Link().Counters().Sent
 		d.packet(ds...)
 		w.Bad.Sent(0)
-		if n := w.Bad.dev.tx[0].count.bad.get() + w.Bad.dev.tx[0].count.unmapped.get(); n != before+1 {
-			t.Errorf("%d: not counted as bad", i)
-		}
-		if n := w.Bad.Port().Link().Counters().Sent; n != link {
-			t.Errorf("%d: sent", i)
-		}
+		testkit.Equal(t, fmt.Sprint(i, ": counted as bad"), count.bad.get()+count.unmapped.get(), before+1)
+		testkit.Equal(t, fmt.Sprint(i, ": sent"), w.Bad.Port().Link().Counters().Sent, link)
 	}
 	w.A.Post(0, 1)
 	w.Bad.Send(0, f)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
@@ -159,9 +160,7 @@ func TestPathKeepsBytes(t *testing.T) {
 					t.Fatalf("%d bytes of %d, good %v, split %v, %d buffers", len(b), l.frame, got.Good, got.Split, got.Buffers)
 				}
 				f := nictest.Make(l.b.mac, l.a.mac, nictest.Spec{Payload: payload})
-				if string(b[54:]) != string(f.Payload) {
-					t.Error("payload differs")
-				}
+				testkit.Equal(t, "payload", string(b[54:]), string(f.Payload))
 			})
 		}
 	}

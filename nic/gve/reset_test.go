@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
@@ -63,9 +64,7 @@ func TestReset(t *testing.T) {
 			c.idle(name)
 		}
 		c.up(0)
-		if rules, _ := c.dev.port.Flows(); len(rules) != 0 {
-			t.Errorf("%s: %d rules are left", name, len(rules))
-		}
+		c.noRules()
 		if _, key, table := c.queryRSS(); key[0] == 0 || table[1] != 1 {
 			t.Errorf("%s: RSS of the driver before", name)
 		}
@@ -106,9 +105,7 @@ func TestFailedQueue(t *testing.T) {
 	}
 	c.pass(opDestroyTx, uint32(1))
 	c.reset()
-	if c.read32(regDeviceStatus)&statusReset != 0 {
-		t.Error("a reset is still asked for")
-	}
+	testkit.Equal(t, "reset asked for", c.read32(regDeviceStatus)&statusReset, 0)
 }
 
 // A ring whose memory goes away stops its queue; the others go on.
@@ -124,9 +121,7 @@ func TestUnmappedRing(t *testing.T) {
 	c.pass(opDestroyRx, uint32(0))
 	c.pass(opCreateRx, cmd)
 	c.dev.Unmapping(cmd.Compl, 4096)
-	if c.dev.Failures() != 1 {
-		t.Errorf("%d queues failed, not 1", c.dev.Failures())
-	}
+	testkit.Equal(t, "failed queues", c.dev.Failures(), 1)
 	c.bell(rxDoorbells, 32)
 	c.bell(rxDoorbells+1, 32)
 	c.reset()
@@ -168,15 +163,11 @@ func TestStatsReport(t *testing.T) {
 	c.pass(opReportStats, uint64(0), uint64(0), uint64(20000))
 	clear(report)
 	put()
-	if strings.Trim(string(report), "\x00") != "" {
-		t.Error("written after the end")
-	}
+	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
 	// Room for less than there is: nothing is written.
 	c.pass(opReportStats, uint64(8+16*3), at, uint64(1<<40))
 	put()
-	if strings.Trim(string(report), "\x00") != "" {
-		t.Error("written where there is no room")
-	}
+	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
 }
 
 // A drop is reported soon, however long the driver's period is.
@@ -250,9 +241,7 @@ func TestOverVFIOUser(t *testing.T) {
 		did = append(did, c.slot(opCreateRx, c.rxCreate(i, 256)), c.slot(opCreateTx, c.txCreate(i)))
 	}
 	w32(regDoorbell, c.count)
-	if n := r32(regEvents); n != c.count {
-		t.Errorf("%d commands done", n)
-	}
+	testkit.Equal(t, "commands done", r32(regEvents), c.count)
 	for i, st := range did {
 		if st() != statusPassed {
 			t.Errorf("command %d: %v", i, st())
@@ -263,9 +252,7 @@ func TestOverVFIOUser(t *testing.T) {
 		t.Errorf("link down: %d interrupts: %v", n, err)
 	}
 	c.OK(cl.Reset())
-	if s := r32(regDeviceStatus); s != statusResetDone {
-		t.Errorf("status %#x after reset", s)
-	}
+	testkit.Equal(t, "status after reset", r32(regDeviceStatus), statusResetDone)
 	c.dev.SetLink(true)
 	c.OK(cl.Close())
 	c.OK(<-done)

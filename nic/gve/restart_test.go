@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 )
 
@@ -244,9 +245,7 @@ func TestArm(t *testing.T) {
 	n := w.A.dev.tx[0].sender.Stats().Waits
 	d.post(17 << 20)
 	d.doorbell() // too few still, but more than there were
-	if woken.Load() != 1 {
-		t.Error("not woken")
-	}
+	testkit.Equal(t, "wake-ups", woken.Load(), 1)
 	for w.A.dev.tx[0].sender.Stats().Waits == n {
 		runtime.Gosched()
 	}
@@ -264,9 +263,7 @@ func TestArm(t *testing.T) {
 	q.Disarm(&woken)
 	q.Disarm(&woken)
 	w.B.Post(0, 1)
-	if woken.Load() != 1 {
-		t.Error("woken in spite of Disarm")
-	}
+	testkit.Equal(t, "wake-ups", woken.Load(), 1)
 	w.B.startRx(0, false)
 	if !q.Arm(&woken) {
 		t.Error("not let wait for a new ring")
@@ -291,9 +288,7 @@ func TestNoWakeIsLost(t *testing.T) {
 		w.A.Sent(0)
 		arrives(t, w.B, 0, &f)
 	}
-	if n := w.A.dev.tx[0].sender.Stats().GaveUp; n != 0 {
-		t.Errorf("%d frames were given up", n)
-	}
+	testkit.Equal(t, "frames were given up", w.A.dev.tx[0].sender.Stats().GaveUp, 0)
 }
 
 // A guest whose memory is truncated under traffic loses its queue; who sends to it, or gets frames of it, does not.
@@ -317,9 +312,7 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 				w.A.Send(0, tcp(w.A, w.Bad, 100))
 				w.Bad.broken("rx0", dma.ErrFault)
 			}
-			if len(w.A.errs) != 0 {
-				t.Errorf("blamed: %v", w.A.errs)
-			}
+			testkit.Equal(t, "failed queues of the other", len(w.A.errs), 0)
 			w.Moves(t)
 		})
 	}

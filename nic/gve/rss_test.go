@@ -68,9 +68,7 @@ func TestRSS(t *testing.T) {
 	if !slices.Equal(table, spreadOver(4)) {
 		t.Errorf("table at first %d", table)
 	}
-	if types != 0xd7 {
-		t.Errorf("hash types at first %#x", types)
-	}
+	testkit.Equal(t, "hash types at first", types, 0xd7)
 	// One queue is restarted: its share stays.
 	c.pass(opDestroyRx, uint32(3))
 	c.pass(opCreateRx, c.rxCreate(3, 0))

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 )
 
@@ -17,9 +18,7 @@ func TestVectorFiresOnce(t *testing.T) {
 	e := c.irq(1)
 	expect := func(what string, n uint64) {
 		t.Helper()
-		if got := e.fired(); got != n {
-			t.Errorf("%s: %d interrupts, not %d", what, got, n)
-		}
+		testkit.Equal(t, "interrupts "+what, e.fired(), n)
 	}
 	c.dev.vectors.fire(1)
 	expect("before it was armed", 0)
@@ -75,9 +74,7 @@ func TestManagementVector(t *testing.T) {
 		link := func(up bool) {
 			c.dev.SetLink(up)
 			want[management]++
-			if on := c.read32(regDeviceStatus)&statusLink != 0; on != up {
-				t.Errorf("link %v, not %v", on, up)
-			}
+			testkit.Equal(t, "link", c.read32(regDeviceStatus)&statusLink != 0, up)
 		}
 		link(false)
 		link(true)

@@ -110,9 +110,7 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 			}
 		})
 	}
-	if n := b.Port().Unsplit(); n != 0 {
-		t.Errorf("%d frames unsplit", n)
-	}
+	testkit.Equal(t, "frames unsplit", b.Port().Unsplit(), 0)
 }
 
 // What cannot be split arrives whole, on queue 0 or on its own, and is counted.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
 )
@@ -59,9 +60,7 @@ func TestSplitPathAllocatesNothing(t *testing.T) {
 	for range 100 {
 		round()
 	}
-	if n := testing.AllocsPerRun(200, round); n != 0 {
-		t.Errorf("8 frames cost %v allocations", n)
-	}
+	testkit.Equal(t, "allocations of 8 frames", testing.AllocsPerRun(200, round), 0)
 	rx, _ := w.B.Port().QueueCounters(1)
 	if rx.HostBytes != 0 || rx.DeviceBytes != rx.Packets*6000 {
 		t.Errorf("%+v", rx)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
@@ -191,9 +192,7 @@ func TestLongChainsAreNotKept(t *testing.T) {
 		w.Bad.OK(err)
 		n += k
 	}
-	if n := r.usedIdx(); n != 32 {
-		t.Errorf("%d chains are used", n)
-	}
+	testkit.Equal(t, "chains used", r.usedIdx(), 32)
 	for range 4 {
 		nictest.Arrives(t, w.A, 0, &f)
 	}
@@ -225,9 +224,7 @@ func TestSplitOffOverLongChains(t *testing.T) {
 	if e := w.Bad.dev.Errors()[2]; !strings.Contains(e, want) {
 		t.Errorf("queue ended with %q, want %q", e, want)
 	}
-	if n := r.usedIdx(); n != 0 {
-		t.Errorf("%d chains are used", n)
-	}
+	testkit.Equal(t, "chains used", r.usedIdx(), 0)
 	w.Moves(t)
 }
 
@@ -270,9 +267,7 @@ func TestSlowWalk(t *testing.T) {
 			t.Errorf("%d chains were looked at", n)
 		}
 		w.A.Send(0, tcp(w.A, w.Bad, 4000)) // has room in 4
-		if n := r.usedIdx(); n != 4 {
-			t.Errorf("%d chains are used for a frame that fits", n)
-		}
+		testkit.Equal(t, "chains used for a frame that fits", r.usedIdx(), 4)
 		w.A.Send(0, tcp(w.A, w.Bad, 10)) // needs one, and keeps no other
 		chains, _ = w.Bad.dev.RxLists(0)
 		short(t, "after a short frame", chains[1:]...)

@@ -177,9 +177,7 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 				t.Error("the frontend was served on")
 			}
 			w.Bad.served <- nil // for the cleanup
-			if len(w.A.dev.Errors()) != 0 {
-				t.Errorf("blamed: %v", w.A.dev.Errors())
-			}
+			testkit.Equal(t, "errors of the other", len(w.A.dev.Errors()), 0)
 			w.Moves(t)
 		})
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/wire"
 )
@@ -46,12 +47,8 @@ func TestAnswersWaitForBuffers(t *testing.T) {
 	}
 	w.Bad.Post(0, 2)
 	w.Bad.ask(200, 1)
-	if f := w.Bad.answer(); f.Seq != 200 {
-		t.Errorf("answer %+v", f)
-	}
-	if n := w.Bad.Port().LostReplies(); n != lost {
-		t.Errorf("%d answers are lost, then %d", lost, n)
-	}
+	testkit.Equal(t, "answer", w.Bad.answer().Seq, 200)
+	testkit.Equal(t, "answers that are lost", w.Bad.Port().LostReplies(), lost)
 	w.Moves(t)
 }
 
@@ -76,9 +73,7 @@ func TestKeptAnswersDieWithTheirDriver(t *testing.T) {
 			end(w)
 			w.Bad.Post(0, 4)
 			w.Bad.ask(50, 1)
-			if f := w.Bad.answer(); f.Seq != 50 {
-				t.Errorf("answer %+v", f)
-			}
+			testkit.Equal(t, "answer", w.Bad.answer().Seq, 50)
 			w.Bad.ask(60, 1)
 			w.Moves(t)
 		})
