@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vfiouser"
@@ -197,17 +198,16 @@ func (d *Device) close() {
 // setLimits says what the driver takes: super-packets only while all its receive queues do.
 func (d *Device) setLimits() {
 	l := wire.Limits{Csum: true, MaxFrame: uint32(d.conf.Port.MTU) + splitter.EthLen}
-	buf := 0
-	rsc := true
+	buf, rsc := packetBuffer, false
 	for _, q := range d.res.rx {
 		if q.live {
-			rsc = rsc && q.rsc
-			if buf == 0 || q.buf < buf {
-				buf = q.buf
+			buf, rsc = min(buf, q.buf), q.rsc
+			if !rsc {
+				break
 			}
 		}
 	}
-	if rsc && buf > 0 {
+	if rsc {
 		l.GSO = wire.GSO(splitter.GSOTCPv4, splitter.GSOTCPv6)
 		l.MaxBytes = maxRSC(buf)
 	}
@@ -289,9 +289,7 @@ func (d *Device) SetIRQ(index, vector int, fd int) error {
 		d.vectors.setFD(vector, fd)
 		return nil
 	}
-	if fd >= 0 {
-		_ = unix.Close(fd)
-	}
+	scm.Close(fd)
 	if index == vfiouser.IRQErr && vector == 0 {
 		return nil
 	}
@@ -315,13 +313,11 @@ func (d *Device) Reset() error {
 
 // Unmapping implements vfiouser.Device. A queue whose ring goes away stops.
 func (d *Device) Unmapping(iova, size uint64) {
-	for i, q := range d.res.tx {
-		if q.live {
+	for i := range d.rx {
+		if d.res.tx[i].live {
 			d.tx[i].unmapping(iova, size)
 		}
-	}
-	for i, q := range d.res.rx {
-		if q.live {
+		if d.res.rx[i].live {
 			d.rx[i].unmapping(iova, size)
 		}
 	}

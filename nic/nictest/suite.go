@@ -7,13 +7,19 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
 
-// Run runs the suite.
-func Run(t *testing.T, lab Lab, traits Traits) {
+// Run runs the suite with guests of a device model: what guest makes is guest i of a lab with these options.
+func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.Switch, int, Options) Guest) {
+	lab := func(t testing.TB, o Options) (a, b Guest) {
+		testkit.CheckFDs(t)
+		files, sw := Switch(t)
+		return guest(t, files, sw, 0, o), guest(t, files, sw, 1, o)
+	}
 	for _, c := range []struct {
 		name string
 		run  func(*testing.T, Lab, Traits)

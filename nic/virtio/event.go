@@ -3,8 +3,7 @@ package virtio
 import (
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/virtq"
 )
@@ -52,7 +51,7 @@ func (v *vring) release() (base uint32) {
 	base = v.vq.Base().State()
 	v.vq.Close()
 	v.vq = nil
-	closeAll(v.kick)
+	scm.Close(v.kick)
 	v.kick = -1
 	return base
 }
@@ -69,12 +68,4 @@ func (d *Device) vring(index int) *vring {
 		return &d.tx[index/2].vring
 	}
 	return &d.rx[index/2].vring
-}
-
-func closeAll(fds ...int) {
-	for _, fd := range fds {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
-	}
 }

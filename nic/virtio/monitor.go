@@ -45,20 +45,22 @@ func (m *monitored) TakeEventFDs() {
 }
 
 // fed has flows spread anew: a queue has got its first buffers. It never waits.
-func (d *Device) fed() {
-	d.mu.Lock()
-	d.respread = true
-	d.mu.Unlock()
-	d.monitor.Wake()
-}
+func (d *Device) fed() { d.tell(func() { d.respread = true }) }
 
 // failed has the end of a queue reported. It never waits.
 func (d *Device) failed(index int, err error) {
+	d.tell(func() {
+		if d.failures == nil {
+			d.failures = make(map[int]error)
+		}
+		d.failures[index] = err
+	})
+}
+
+// tell has the monitor see what note notes.
+func (d *Device) tell(note func()) {
 	d.mu.Lock()
-	if d.failures == nil {
-		d.failures = make(map[int]error)
-	}
-	d.failures[index] = err
+	note()
 	d.mu.Unlock()
 	d.monitor.Wake()
 }

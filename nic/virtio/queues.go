@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )
@@ -17,7 +18,9 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	}
 	vq, err := d.open(&v)
 	if err != nil {
-		closeAll(v.Kick, v.Call, v.Err)
+		for _, fd := range []int{v.Kick, v.Call, v.Err} {
+			scm.Close(fd)
+		}
 		return fmt.Errorf("vring %d: %w", v.Index, err)
 	}
 	d.mu.Lock()
@@ -96,16 +99,13 @@ func (d *Device) EnableQueue(index int, on bool) error {
 		d.tx[index/2].enabled.Store(on)
 		return nil
 	}
-	d.rx[index/2].enable(on)
-	d.spread()
-	return nil
-}
-
-func (q *rxQueue) enable(on bool) {
+	q := d.rx[index/2]
 	q.Lock()
-	defer q.Unlock()
 	q.enabled = on
 	q.WakeAll()
+	q.Unlock()
+	d.spread()
+	return nil
 }
 
 // spread tells the port which receive queues the driver uses, whenever that may have changed.

@@ -13,16 +13,14 @@ import (
 func TestMain(m *testing.M) { testkit.Main(m) }
 
 func TestNIC(t *testing.T) {
-	nictest.Run(t, func(t testing.TB, o nictest.Options) (nictest.Guest, nictest.Guest) {
-		testkit.CheckFDs(t)
-		files, sw := nictest.Switch(t)
+	traits := nictest.Traits{RingHeader: 12}
+	nictest.Run(t, traits, func(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o nictest.Options) nictest.Guest {
 		ro := rawOptions{pairs: 3, mtu: 9000, p2p: !o.NoP2P, patience: patient}
-		a := newSuiteGuest(t, files, sw, 0, ro)
-		if o.NoOffload {
+		if i == 1 && o.NoOffload {
 			ro.drop = fOffloads
 		}
-		return a, newSuiteGuest(t, files, sw, 1, ro)
-	}, nictest.Traits{RingHeader: 12})
+		return newSuiteGuest(t, files, sw, i, ro)
+	})
 }
 
 // patient is for tests with frames that wait until the test goes on, however long a loaded machine keeps it from that.
