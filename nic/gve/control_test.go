@@ -134,30 +134,25 @@ func TestAdminQueueGoesRound(t *testing.T) {
 	}
 }
 
+// changed makes what gives a good command of which a test has changed something.
+func changed[T any](op uint32, good func(*ctl) T) func(change func(*T)) func(*ctl) status {
+	return func(change func(*T)) func(*ctl) status {
+		return func(c *ctl) status {
+			cmd := good(c)
+			change(&cmd)
+			return c.command(op, cmd)
+		}
+	}
+}
+
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
 func TestRefusals(t *testing.T) {
-	tx := func(change func(*txCommand)) func(c *ctl) status {
-		return func(c *ctl) status {
-			cmd := c.txCreate(0)
-			change(&cmd)
-			return c.command(opCreateTx, cmd)
-		}
-	}
-	rx := func(change func(*rxCommand)) func(c *ctl) status {
-		return func(c *ctl) status {
-			cmd := c.rxCreate(0, 0)
-			change(&cmd)
-			return c.command(opCreateRx, cmd)
-		}
-	}
-	configure := func(change func(*configureCommand)) func(c *ctl) status {
-		return func(c *ctl) status {
-			c.pass(opDeconfigure)
-			cmd := c.resources(4)
-			change(&cmd)
-			return c.command(opConfigureResources, cmd)
-		}
-	}
+	tx := changed(opCreateTx, func(c *ctl) txCommand { return c.txCreate(0) })
+	rx := changed(opCreateRx, func(c *ctl) rxCommand { return c.rxCreate(0, 0) })
+	configure := changed(opConfigureResources, func(c *ctl) configureCommand {
+		c.pass(opDeconfigure)
+		return c.resources(4)
+	})
 	command := func(op uint32, vs ...any) func(c *ctl) status {
 		return func(c *ctl) status { return c.command(op, vs...) }
 	}
@@ -173,10 +168,8 @@ func TestRefusals(t *testing.T) {
 		{"page list", command(3), statusUnimplemented},
 		{"driver parameter", command(0xb), statusUnimplemented},
 		{"timestamp", command(0x11), statusUnimplemented},
-		{"describe: version", command(opDescribeDevice, uint64(ctlBase), uint32(2), uint32(4096)),
-			statusUnimplemented},
-		{"describe: no room", command(opDescribeDevice, uint64(ctlBase), uint32(1), uint32(40)),
-			statusResourceExhausted},
+		{"describe: version", command(opDescribeDevice, uint64(ctlBase), uint32(2), uint32(4096)), statusUnimplemented},
+		{"describe: no room", command(opDescribeDevice, uint64(ctlBase), uint32(1), uint32(40)), statusResourceExhausted},
 		{"describe: nowhere", command(opDescribeDevice, nowhere, uint32(1), uint32(4096)), statusInvalidArgument},
 		{"describe: beyond the end", command(opDescribeDevice, end, uint32(1), uint32(4096)), statusInvalidArgument},
 		{"describe: wraps", command(opDescribeDevice, ^uint64(0)-3, uint32(1), uint32(4096)), statusInvalidArgument},
@@ -190,9 +183,8 @@ func TestRefusals(t *testing.T) {
 		{"stats: too short", command(opReportStats, uint64(7), uint64(ctlBase), uint64(1)), statusInvalidArgument},
 		{"stats: too long", command(opReportStats, uint64(1)<<40, uint64(ctlBase), uint64(1)), statusInvalidArgument},
 		{"stats: nowhere", command(opReportStats, uint64(64), nowhere, uint64(1)), statusInvalidArgument},
-		{"configure: twice", func(c *ctl) status {
-			return c.command(opConfigureResources, c.resources(1))
-		}, statusAlreadyExists},
+		{"configure: twice", func(c *ctl) status { return c.command(opConfigureResources, c.resources(1)) },
+			statusAlreadyExists},
 		{"configure: format", configure(func(c *configureCommand) { c.Format = 1 }), statusUnimplemented},
 		{"configure: none", configure(func(c *configureCommand) { c.Count = 0 }), statusInvalidArgument},
 		{"configure: many", configure(func(c *configureCommand) { c.Count = 5 }), statusInvalidArgument},
