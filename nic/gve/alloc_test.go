@@ -15,11 +15,11 @@ import (
 //
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestPathAllocatesNothing(t *testing.T) {
-	for _, c := range lanes {
+	for _, c := range streams {
 		t.Run(fmt.Sprint(c.payload, c.split), func(t *testing.T) {
-			l := newLane(t, c.payload, c.split)
+			l := newStream(t, c.payload, c.split)
 			l.meter()
-			nictest.LaneAllocatesNothing(t, l)
+			nictest.StreamAllocatesNothing(t, l)
 		})
 	}
 }

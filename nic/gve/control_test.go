@@ -26,8 +26,8 @@ func TestHandshake(t *testing.T) {
 	for _, b := range []byte("GVE-1.0.0\n") {
 		c.OK(c.dev.WriteRegion(registersBAR, regDriverVersion, []byte{b}))
 	}
-	if !strings.Contains(c.said.String(), "GVE-1.0.0") {
-		t.Errorf("log has no driver version: %s", c.said.String())
+	if !strings.Contains(c.log.String(), "GVE-1.0.0") {
+		t.Errorf("log has no driver version: %s", c.log.String())
 	}
 	c.start()
 	testkit.Equal(t, "device status when it runs", c.read32(regDeviceStatus), statusLink)
@@ -56,8 +56,8 @@ func TestLife(t *testing.T) {
 		be.PutUint64(info[16:], 0x7b)
 		copy(info[48:], "7.2.12-cloud-amd64")
 		c.pass(opVerifyDriver, uint64(driverInfoLen), c.Put(info))
-		if !strings.Contains(c.said.String(), "7.2.12-cloud-amd64") {
-			t.Errorf("log has no kernel: %s", c.said.String())
+		if !strings.Contains(c.log.String(), "7.2.12-cloud-amd64") {
+			t.Errorf("log has no kernel: %s", c.log.String())
 		}
 		c.pass(opDescribeDevice, c.alloc(4096), uint32(1), uint32(4096))
 		irqs := c.configure(4)
@@ -279,7 +279,7 @@ func TestNothingBeforeRun(t *testing.T) {
 //
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
 func TestBadAdminQueue(t *testing.T) {
-	for name, break_ := range map[string]func(c *ctl){
+	for name, spoil := range map[string]func(c *ctl){
 		"jump":       func(c *ctl) { c.start(); c.write32(regDoorbell, 65) },
 		"jump back":  func(c *ctl) { c.start(); c.write32(regDoorbell, ^uint32(0)) },
 		"nowhere":    func(c *ctl) { c.ring = 0x1000; c.start(); c.write32(regDoorbell, 1) },
@@ -300,7 +300,7 @@ func TestBadAdminQueue(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCtl(t, queues(1))
 			good := c.ring
-			break_(c)
+			spoil(c)
 			before := c.read32(regEvents)
 			c.write32(regDoorbell, before+1)
 			testkit.Equal(c, "commands done", c.read32(regEvents), before)
@@ -401,7 +401,7 @@ func TestHeaderSplit(t *testing.T) {
 	}
 }
 
-// Super-packets go to a driver only while all its receive queues take them.
+// GSO packets go to a driver only while all its receive queues take them.
 //
 // Invariant: nic/gve: Super-packets are received only while all queues take them.
 func TestLimits(t *testing.T) {

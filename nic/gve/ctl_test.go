@@ -24,7 +24,7 @@ type ctl struct {
 	ring  uint64 // IOVA of the admin queue
 	slots uint32
 	count uint32 // commands given so far
-	said  bytes.Buffer
+	log   bytes.Buffer
 	word  [4]byte // a doorbell's
 }
 
@@ -70,7 +70,7 @@ func newCtlIn(m *nictest.Memory, files *dma.Files, o Options) *ctl {
 	c := &ctl{Memory: m, space: dma.NewSpace(o.Port.Name, files), slots: 64}
 	m.Cleanup(func() { _ = c.space.Close() })
 	c.OK(c.space.Add(c.all()))
-	o.Port.Log = slog.New(slog.NewTextHandler(&c.said, nil))
+	o.Port.Log = slog.New(slog.NewTextHandler(&c.log, nil))
 	var err error
 	c.dev, err = New(o, c.space)
 	c.OK(err)
@@ -161,7 +161,7 @@ func (c *ctl) command(op uint32, vs ...any) status {
 func (c *ctl) pass(op uint32, vs ...any) {
 	c.Helper()
 	if st := c.command(op, vs...); st != statusPassed {
-		c.Fatalf("%s: %v\n%s", commandName(op), st, c.said.String())
+		c.Fatalf("%s: %v\n%s", commandName(op), st, c.log.String())
 	}
 }
 

@@ -189,13 +189,13 @@ func (d *Device) Close() {
 
 // close lets go of what New has made before the monitor. Queues are stopped.
 func (d *Device) close() {
-	d.port.Close() // from here on nobody comes in
+	d.port.Close() // from here on no frame comes in
 	for _, q := range d.tx {
 		q.close()
 	}
 }
 
-// setLimits says what the driver takes: super-packets only while all its receive queues do.
+// setLimits says what the driver takes: GSO packets only while all its receive queues do.
 func (d *Device) setLimits() {
 	l := wire.Limits{Csum: true, MaxFrame: uint32(d.conf.Port.MTU) + splitter.EthLen}
 	buf, rsc := packetBuffer, false
@@ -233,7 +233,7 @@ func (d *Device) reset() {
 	d.release()
 	d.port.Reset()
 	d.regs, d.aq, d.rxUsed = registers{}, adminQueue{}, 0
-	d.flows.forget()
+	d.flows.clear()
 	d.used = false
 	d.status.And(^uint32(statusReset))
 	d.status.Or(statusResetDone)

@@ -132,7 +132,7 @@ func TestSplitMarks(t *testing.T) {
 	}
 }
 
-// Super-packets of all kinds, whose checksum seed has no length, are cut into segments that hold
+// GSO packets of all kinds, whose checksum seed has no length, are cut into segments that hold
 // up, for a receiver that takes none; one of a single segment is a plain packet.
 func TestSuperPacketsAreCut(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true})

@@ -168,8 +168,8 @@ type located struct {
 	rule control.FlowRule
 }
 
-// forget forgets all places: the port's rules are gone.
-func (t *flowTable) forget() { t.at = nil }
+// clear forgets all locations: the port's rules are gone.
+func (t *flowTable) clear() { t.at = nil }
 
 // list gives the rules by location. It drops what has gone from the port since, and places what has come.
 func (t *flowTable) list(rules []control.FlowRule) []located {

@@ -267,7 +267,7 @@ func TestPacketInParts(t *testing.T) {
 	w.Moves(t)
 }
 
-// Frames that are none are gone, and harm nobody; so are super-packets that are not what their
+// Frames that are none are gone, and harm nobody; so are GSO packets that are not what their
 // descriptor says, and frames in memory that is not there.
 //
 // Invariant: nic/gve: Bad frames are dropped, and a bad receive buffer comes back marked.

@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// lane is a nictest.Lane.
-type lane struct {
+// stream is a nictest.Stream.
+type stream struct {
 	a, b    *suiteGuest
 	tx      []txDesc // one frame's descriptors
 	tag     uint16
@@ -23,14 +23,14 @@ type lane struct {
 	ended   bool
 }
 
-const laneRing = 2048
+const streamRing = 2048
 
-// newLane prepares frames of payload bytes; above the MTU they are super-packets. If split, payload
+// newStream prepares frames of payload bytes; above the MTU they are GSO packets. If split, payload
 // goes to the GPU's memory.
-func newLane(t testing.TB, payload int, split bool) *lane {
+func newStream(t testing.TB, payload int, split bool) *stream {
 	files, sw := nictest.Switch(t)
-	ro := rawOptions{pairs: 1, mtu: 1500, ring: laneRing, rsc: payload > 1460, p2p: true}
-	l := &lane{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro), payload: payload}
+	ro := rawOptions{pairs: 1, mtu: 1500, ring: streamRing, rsc: payload > 1460, p2p: true}
+	l := &stream{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro), payload: payload}
 	f := nictest.Make(l.b.mac, l.a.mac, nictest.Spec{Payload: payload})
 	l.frame = len(f.Header) + payload
 	inBuffers := l.frame
@@ -53,7 +53,7 @@ func newLane(t testing.TB, payload int, split bool) *lane {
 	d.posted -= uint32(len(l.tx))
 	d.flight--
 	r := l.b.rxd[0]
-	for i := range min(4*nictest.LaneBatch*l.buffers, laneRing-1) {
+	for i := range min(4*nictest.StreamBatch*l.buffers, streamRing-1) {
 		addr := uint64(rawGPU + i%512*4096)
 		if !split {
 			addr, _ = l.b.Alloc(4096)
@@ -64,14 +64,14 @@ func newLane(t testing.TB, payload int, split bool) *lane {
 	return l
 }
 
-func (l *lane) Ports() []*nic.Port { return []*nic.Port{l.a.Port(), l.b.Port()} }
+func (l *stream) Ports() []*nic.Port { return []*nic.Port{l.a.Port(), l.b.Port()} }
 
-func (l *lane) Room() int {
+func (l *stream) Room() int {
 	d := l.a.txd[0]
-	return min(4*nictest.LaneBatch-d.flight, d.room()/len(l.tx)-1)
+	return min(4*nictest.StreamBatch-d.flight, d.room()/len(l.tx)-1)
 }
 
-func (l *lane) Add(n int) {
+func (l *stream) Add(n int) {
 	d := l.a.txd[0]
 	for range n {
 		l.tag = (l.tag + 1) % 0x8000
@@ -83,7 +83,7 @@ func (l *lane) Add(n int) {
 	}
 }
 
-func (l *lane) Show() {
+func (l *stream) Show() {
 	d := l.a.txd[0]
 	if l.ended { // a doorbell of a queue without a worker does nothing
 		l.a.dev.tx[0].tail.Store(d.posted & d.mask)
@@ -92,7 +92,7 @@ func (l *lane) Show() {
 	d.doorbell()
 }
 
-func (l *lane) Done(wait bool) (frames int) {
+func (l *stream) Done(wait bool) (frames int) {
 	d := l.a.txd[0]
 	for {
 		some, packet := d.poll()
@@ -109,7 +109,7 @@ func (l *lane) Done(wait bool) (frames int) {
 }
 
 // Take counts frames that are complete.
-func (l *lane) Take(wait bool) (frames int) {
+func (l *stream) Take(wait bool) (frames int) {
 	d := l.b.rxd[0]
 	for c := (rxCompl{}); ; {
 		addr := d.addrs[d.seen&d.mask]
@@ -131,15 +131,15 @@ func (l *lane) Take(wait bool) (frames int) {
 	}
 }
 
-func (l *lane) EndWorker() {
+func (l *stream) EndWorker() {
 	l.a.startTx(0)
 	l.a.dev.tx[0].sender.Stop() // and its rings stay
 	l.ended = true
 }
 
-func (l *lane) Round() (frames int, err error) { return l.a.dev.tx[0].sender.Round(false) }
+func (l *stream) Round() (frames int, err error) { return l.a.dev.tx[0].sender.Round(false) }
 
-func (l *lane) Copy() (dst, src []byte) {
+func (l *stream) Copy() (dst, src []byte) {
 	return l.b.RAM[16<<20:][:l.payload], l.a.RAM[8<<20:][:l.payload]
 }
 
@@ -151,7 +151,7 @@ func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		for _, split := range []bool{false, true} {
 			t.Run(fmt.Sprint(payload, split), func(t *testing.T) {
-				l := newLane(t, payload, split)
+				l := newStream(t, payload, split)
 				l.Add(1)
 				l.Show()
 				got := l.b.Receive(0)
@@ -167,25 +167,25 @@ func TestPathKeepsBytes(t *testing.T) {
 }
 
 // A metered flow, for the allocation test.
-func (l *lane) meter() {
+func (l *stream) meter() {
 	_, err := l.b.Port().AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
 		Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
 	l.b.OK(err)
 }
 
-var lanes = []struct {
+var streams = []struct {
 	payload int
 	split   bool
 }{{64, false}, {1448, false}, {65000, false}, {64, true}, {1448, true}, {65000, true}}
 
-func benchLanes(b *testing.B, run func(*testing.B, nictest.Lane)) {
-	for _, c := range lanes {
+func benchStreams(b *testing.B, run func(*testing.B, nictest.Stream)) {
+	for _, c := range streams {
 		b.Run(fmt.Sprintf("%d/split=%v", c.payload, c.split), func(b *testing.B) {
-			run(b, newLane(b, c.payload, c.split))
+			run(b, newStream(b, c.payload, c.split))
 		})
 	}
 }
 
-func BenchmarkPath(b *testing.B)   { benchLanes(b, nictest.BenchmarkPath) }
-func BenchmarkStream(b *testing.B) { benchLanes(b, nictest.BenchmarkStream) }
-func BenchmarkWorker(b *testing.B) { benchLanes(b, nictest.BenchmarkWorker) }
+func BenchmarkPath(b *testing.B)   { benchStreams(b, nictest.BenchmarkPath) }
+func BenchmarkStream(b *testing.B) { benchStreams(b, nictest.BenchmarkStream) }
+func BenchmarkWorker(b *testing.B) { benchStreams(b, nictest.BenchmarkWorker) }

@@ -22,12 +22,12 @@ import (
 type suiteGuest struct {
 	*ctl
 	nictest.Sender
-	o     rawOptions
-	mac   wire.MAC
-	irqs  []*event // by vector: of each transmit queue, then of each receive queue
-	rxd   []*rxDriver
-	txd   []*txDriver
-	where uint64 // the device writes a queue's doorbell there
+	o          rawOptions
+	mac        wire.MAC
+	irqs       []*event // by vector: of each transmit queue, then of each receive queue
+	rxd        []*rxDriver
+	txd        []*txDriver
+	doorbellAt uint64 // the device writes the index of a queue's doorbell there
 
 	mu     sync.Mutex
 	errs   map[string]error // of queues that failed
@@ -70,7 +70,7 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	for v := range 2 * o.pairs {
 		g.irqs = append(g.irqs, g.irq(v))
 	}
-	g.where = g.alloc(resourcesLen)
+	g.doorbellAt = g.alloc(resourcesLen)
 	for i := range o.pairs {
 		g.startRx(i, false)
 		g.startTx(i)
@@ -187,7 +187,7 @@ func (g *suiteGuest) startRx(i int, split bool) {
 	}
 	d := &rxDriver{driverRing: g.newRing(rxBufLen, rxComplLen, g.o.pairs+i, rxDoorbells+uint32(i)), split: split,
 		addrs: make([]uint64, g.o.ring)}
-	c := rxCommand{ID: uint32(i), Block: uint32(d.params.notify), Resources: g.where, Compl: d.params.compl,
+	c := rxCommand{ID: uint32(i), Block: uint32(d.params.notify), Resources: g.doorbellAt, Compl: d.params.compl,
 		Ring: d.params.desc, Pages: rawAddresses, ComplSize: uint16(g.o.ring), Buf: packetBuffer, Size: uint16(g.o.ring),
 		RSC: pick(g.o.rsc, 1)}
 	if split {
@@ -316,7 +316,7 @@ func (g *suiteGuest) startTx(i int) {
 		g.pass(opDestroyTx, uint32(i))
 	}
 	d := &txDriver{driverRing: g.newRing(txDescLen, txComplLen, i, txDoorbells+uint32(i))}
-	g.pass(opCreateTx, txCommand{ID: uint32(i), Resources: g.where, Ring: d.params.desc, Pages: rawAddresses,
+	g.pass(opCreateTx, txCommand{ID: uint32(i), Resources: g.doorbellAt, Ring: d.params.desc, Pages: rawAddresses,
 		Block: uint32(i), Compl: d.params.compl, Size: uint16(g.o.ring), ComplSize: uint16(g.o.ring)})
 	g.txd[i] = d
 }

@@ -100,8 +100,8 @@ func TestFailedQueue(t *testing.T) {
 	if c.read32(regDeviceStatus)&statusReset == 0 || management.fired() != 1 {
 		t.Error("the driver is not asked to reset")
 	}
-	if !strings.Contains(c.said.String(), "bad descriptor") || c.dev.Failures() != 1 {
-		t.Errorf("log: %s", c.said.String())
+	if !strings.Contains(c.log.String(), "bad descriptor") || c.dev.Failures() != 1 {
+		t.Errorf("log: %s", c.log.String())
 	}
 	c.pass(opDestroyTx, uint32(1))
 	c.reset()

@@ -72,7 +72,7 @@ func (d *Device) configure(b *body) error {
 		management = 0
 	}
 	d.management.Store(int32(management))
-	d.vectors.manage(management)
+	d.vectors.setManagement(management)
 	return nil
 }
 
@@ -224,7 +224,7 @@ func (d *Device) destroy(what string, qs []queueState, b *body, end func(id int)
 func (d *Device) rxChanged(id int) {
 	d.setLimits()
 	d.stats.live(id, d.res.rx[id].live)
-	d.spread()
+	d.setDefaultRSS()
 }
 
 // endTx stops a transmit queue: when it returns nothing of it touches memory.

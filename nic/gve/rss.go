@@ -113,11 +113,11 @@ func (d *Device) queryRSS(b *body) error {
 	return d.mem.write(addr, out[:])
 }
 
-// spread tells the port which receive queues there are: by default all take part in RSS. The driver
+// setDefaultRSS tells the port which receive queues there are: by default all take part in RSS. The driver
 // counts on it where it is told that the device keeps the table (gve_init_rss_config does nothing
 // then). A queue that ends while others go on (a restart) keeps its share: the number of queues is
-// found anew when all have ended.
-func (d *Device) spread() {
+// counted again when all have ended.
+func (d *Device) setDefaultRSS() {
 	live := len(d.res.rx)
 	for live > 0 && !d.res.rx[live-1].live {
 		live--
@@ -127,7 +127,7 @@ func (d *Device) spread() {
 	}
 	d.rxUsed = live
 	if live == 0 {
-		return // what was spread stays, until there are queues again
+		return // the table stays, until there are queues again
 	}
 	queues := make([]uint16, live)
 	for i := range queues {

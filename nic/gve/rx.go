@@ -15,7 +15,7 @@ const maxRxBufs = 17
 // maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
-// maxRSC is the longest super-packet that queues with buffers of that size take whole (wire.Limits.MaxBytes).
+// maxRSC is the longest GSO packet that queues with buffers of that size take whole (wire.Limits.MaxBytes).
 func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFrame)) }
 
 // rxQueue is a receive queue, an nic.RxQueue: the ring in which the driver posts buffers, and the
@@ -38,7 +38,7 @@ type rxQueue struct {
 	words   []uint32 // the words that publish completions, for each place of the ring
 	short   uint32   // how many buffers were not enough, when a frame last found too few
 	bufs    [maxRxBufs]rxBuf
-	frame   placed
+	frame   placement
 	scratch [maxOwn]byte // a frame's headers
 	// frames that the queue lost, or did not vouch for, since New
 	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
@@ -89,7 +89,7 @@ func (q *rxQueue) stop() {
 	q.shut()
 }
 
-// shut lets go of the rings. Who waits for the queue is woken.
+// shut lets go of the rings. Those that wait for the queue are woken.
 func (q *rxQueue) shut() {
 	q.rings.close()
 	q.WakeAll()

@@ -17,7 +17,7 @@ const (
 	minStatsPeriod = 100 * time.Millisecond
 	maxStatsPeriod = time.Hour
 	// freshStats is how old a change may be before it is reported, whatever the period: that of the
-	// kernel's driver is 20 s, and who watches for drops there (ethtool -S) is to learn of them before
+	// kernel's driver is 20 s, and a user of ethtool -S is to see drops before
 	// the sender's timer has backed off for long.
 	freshStats = 500 * time.Millisecond
 )

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// moved is what a copier has moved, by domain of source and destination.
+// moved is what a copier has moved, by kind of memory of source and destination.
 type moved [dma.NumDomains][dma.NumDomains]uint64
 
 func counted(c *dma.Counts) (m moved) {

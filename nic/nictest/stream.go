@@ -10,8 +10,8 @@ import (
 	"vnic.dev/vnic/nic"
 )
 
-// Lane is a stream of equal frames from one guest to another, that allocates nothing itself.
-type Lane interface {
+// Stream is a stream of equal frames from one guest to another, that allocates nothing itself.
+type Stream interface {
 	Ports() []*nic.Port
 	Room() int                    // how many frames may be added
 	Add(n int)                    // adds n frames to the transmit ring
@@ -23,38 +23,38 @@ type Lane interface {
 	Copy() (dst, src []byte)      // the receiver's memory and the sender's, as long as the payload
 }
 
-// LaneBatch is how many frames a round of a lane moves.
-const LaneBatch = 32
+// StreamBatch is how many frames a round of a stream moves.
+const StreamBatch = 32
 
 // Round moves a batch: sends it, waits until it is sent and received, and posts the buffers again.
-func Round(l Lane) {
-	l.Add(LaneBatch)
+func Round(l Stream) {
+	l.Add(StreamBatch)
 	l.Show()
-	for n := 0; n < LaneBatch; {
+	for n := 0; n < StreamBatch; {
 		n += l.Take(true)
 	}
-	for n := 0; n < LaneBatch; {
+	for n := 0; n < StreamBatch; {
 		n += l.Done(true)
 	}
 }
 
 // BenchmarkPath is guest to guest over two devices, both rings, kicks and interrupts included, with a copy of the
 // same bytes as the reference.
-func BenchmarkPath(b *testing.B, l Lane) {
+func BenchmarkPath(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
-	b.SetBytes(int64(len(dst)) * LaneBatch)
+	b.SetBytes(int64(len(dst)) * StreamBatch)
 	b.ReportAllocs()
 	n := 0
 	for b.Loop() {
 		Round(l)
-		n += LaneBatch
+		n += StreamBatch
 	}
 	report(b, l, b.Elapsed(), n)
 }
 
 // BenchmarkStream is the same without a pause: both rings are kept full, nobody sleeps. What a frame costs is the
 // worker's time, as long as the test's drivers are not slower.
-func BenchmarkStream(b *testing.B, l Lane) {
+func BenchmarkStream(b *testing.B, l Stream) {
 	dst, _ := l.Copy()
 	b.SetBytes(int64(len(dst)))
 	sent, got := 0, 0
@@ -78,14 +78,14 @@ func BenchmarkStream(b *testing.B, l Lane) {
 // BenchmarkWorker is what a frame costs a transmit queue's worker, in processor time of its thread: here the
 // benchmark's, which does the worker's rounds. The rings' other ends are not counted; the reference is the same as
 // above.
-func BenchmarkWorker(b *testing.B, l Lane) {
+func BenchmarkWorker(b *testing.B, l Stream) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	l.EndWorker()
 	var spent time.Duration
 	frames := 0
 	for b.Loop() {
-		l.Add(LaneBatch)
+		l.Add(StreamBatch)
 		l.Show()
 		start := threadTime()
 		n, err := l.Round()
@@ -107,7 +107,7 @@ func threadTime() time.Duration {
 }
 
 // report compares the time of frames with that of copies of their payload from the one guest's memory to the other's.
-func report(b *testing.B, l Lane, spent time.Duration, frames int) {
+func report(b *testing.B, l Stream, spent time.Duration, frames int) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	dst, src := l.Copy()
@@ -122,9 +122,9 @@ func report(b *testing.B, l Lane, spent time.Duration, frames int) {
 	b.ReportMetric(perFrame/ref, "x-copy")
 }
 
-// LaneAllocatesNothing says that rounds of a lane allocate nothing, with a tap and without: neither do the workers,
+// StreamAllocatesNothing says that rounds of a stream allocate nothing, with a tap and without: neither do the workers,
 // which AllocsPerRun counts too.
-func LaneAllocatesNothing(t *testing.T, l Lane) {
+func StreamAllocatesNothing(t *testing.T, l Stream) {
 	t.Helper()
 	round := func() { Round(l) }
 	measure := func(what string, warm, runs int) {
@@ -133,7 +133,7 @@ func LaneAllocatesNothing(t *testing.T, l Lane) {
 			round()
 		}
 		if n := testing.AllocsPerRun(runs, round); n != 0 {
-			t.Fatalf("%d frames cost %v allocations %s", LaneBatch, n, what)
+			t.Fatalf("%d frames cost %v allocations %s", StreamBatch, n, what)
 		}
 	}
 	measure("without a tap", 100, 500)
@@ -142,7 +142,7 @@ func LaneAllocatesNothing(t *testing.T, l Lane) {
 		p.Link().SetTap(&tap)
 	}
 	measure("with a tap", 10, 100)
-	if sent, came := tap.Seen(); sent < 100*LaneBatch || came < 100*LaneBatch {
+	if sent, came := tap.Seen(); sent < 100*StreamBatch || came < 100*StreamBatch {
 		t.Errorf("the tap saw %d frames sent, %d received", sent, came)
 	}
 }

@@ -384,7 +384,7 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	check()
 	a.Send(1, ask) // a repeat is answered again, on any queue
 	check()
-	// Neither tagged, nor as a super-packet, nor too long, nor from the wire.
+	// Neither tagged, nor as a GSO packet, nor too long, nor from the wire.
 	tagged := Frame{Header: append(append(bytes.Clone(ask.Header[:12]), 0x81, 0, 0, 5), ask.Header[12:]...)}
 	long := Frame{Header: append(bytes.Clone(ask.Header), make([]byte, control.MaxFrame)...)}
 	other := Frame{Header: bytes.Clone(ask.Header)}

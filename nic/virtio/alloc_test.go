@@ -20,7 +20,7 @@ import (
 func TestPathAllocatesNothing(t *testing.T) {
 	for _, payload := range []int{64, 1448, 65000} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {
-			nictest.LaneAllocatesNothing(t, newLane(t, payload))
+			nictest.StreamAllocatesNothing(t, newStream(t, payload))
 		})
 	}
 }

@@ -199,7 +199,7 @@ func TestLongChainsAreNotKept(t *testing.T) {
 	if room := w.Bad.dev.TxLists(0); slices.Min(room) <= dma.KeepSegments {
 		t.Errorf("no long lists were made: %d", room)
 	}
-	w.Bad.OK(w.Bad.dev.Doze(0))
+	w.Bad.OK(w.Bad.dev.Park(0))
 	short(t, "asleep", w.Bad.dev.TxLists(0)...)
 	w.Moves(t)
 }

@@ -11,13 +11,13 @@ import (
 // call is an eventfd that a frontend wants written: a queue's call, or its error. Any goroutine
 // fires it, while the control goroutine may replace it, and the monitor take it away.
 type call struct {
-	lines *nic.Lines               // the device's
-	line  atomic.Pointer[nic.Line] // nil: the driver polls
+	all *nic.Lines               // the device's
+	fd  atomic.Pointer[nic.Line] // nil: the driver polls
 }
 
 // fire writes the eventfd. A driver's broken call is its own loss.
 func (c *call) fire() {
-	if l := c.line.Load(); l != nil {
+	if l := c.fd.Load(); l != nil {
 		l.Fire()
 	}
 }
@@ -26,9 +26,9 @@ func (c *call) fire() {
 func (c *call) set(fd int) {
 	var l *nic.Line
 	if fd >= 0 {
-		l = c.lines.New(fd)
+		l = c.all.New(fd)
 	}
-	c.lines.End(c.line.Swap(l))
+	c.all.End(c.fd.Swap(l))
 }
 
 // vring is what queues of both kinds have of their vring.
@@ -43,7 +43,7 @@ type vring struct {
 
 func (v *vring) init(d *Device, index int) {
 	v.dev, v.index, v.kick = d, index, -1
-	v.call.lines, v.fault.lines = &d.lines, &d.lines
+	v.call.all, v.fault.all = &d.eventFDs, &d.eventFDs
 }
 
 // release closes the ring and its kick, and says where the ring was.
@@ -56,8 +56,8 @@ func (v *vring) release() (base uint32) {
 	return base
 }
 
-// silence lets go of the eventfds that the frontend wants written.
-func (v *vring) silence() {
+// closeEventFDs lets go of the eventfds that the frontend wants written.
+func (v *vring) closeEventFDs() {
 	v.call.set(-1)
 	v.fault.set(-1)
 }

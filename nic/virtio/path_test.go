@@ -11,8 +11,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// lane is a nictest.Lane.
-type lane struct {
+// stream is a nictest.Stream.
+type stream struct {
 	a, b  *suiteGuest
 	f     nictest.Frame
 	tx    []virtq.Buf // one frame's header and payload
@@ -22,11 +22,11 @@ type lane struct {
 	out   int // frames sent, not yet done
 }
 
-// newLane prepares frames of payload bytes; above the MTU they are super-packets.
-func newLane(t testing.TB, payload int) *lane {
+// newStream prepares frames of payload bytes; above the MTU they are GSO packets.
+func newStream(t testing.TB, payload int) *stream {
 	files, sw := nictest.Switch(t)
 	ro := rawOptions{pairs: 1, mtu: 1500}
-	l := &lane{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro)}
+	l := &stream{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro)}
 	l.f = nictest.Make(l.b.mac, l.a.mac, nictest.Spec{Payload: payload})
 	if payload > 1460 {
 		l.f.GSO, l.f.MSS = splitter.GSOTCPv4, 1460
@@ -34,7 +34,7 @@ func newLane(t testing.TB, payload int) *lane {
 	l.tx = l.a.layOut(&l.f, false)
 	l.frame = 12 + len(l.f.Header) + payload
 	size := max(2048, (l.frame+4095)&^4095)
-	for i := range 2 * nictest.LaneBatch {
+	for i := range 2 * nictest.StreamBatch {
 		addr, _ := l.b.Alloc(size)
 		l.rx = append(l.rx, virtq.Buf{Addr: addr, Len: uint32(size)})
 		l.post(uint32(i))
@@ -52,30 +52,30 @@ func newLane(t testing.TB, payload int) *lane {
 	return nil
 }
 
-func (l *lane) post(cookie uint32) {
+func (l *stream) post(cookie uint32) {
 	testkit.OK(l.b.TB, l.b.rings[0].Add(nil, l.rx[cookie:cookie+1], cookie))
 }
 
-func (l *lane) Ports() []*nic.Port { return []*nic.Port{l.a.Port(), l.b.Port()} }
+func (l *stream) Ports() []*nic.Port { return []*nic.Port{l.a.Port(), l.b.Port()} }
 
-func (l *lane) Room() int { return len(l.rx) - l.out }
+func (l *stream) Room() int { return len(l.rx) - l.out }
 
-func (l *lane) Add(n int) {
+func (l *stream) Add(n int) {
 	for range n {
 		testkit.OK(l.a.TB, l.a.rings[1].Add(l.tx, nil, 0))
 	}
 	l.out += n
 }
 
-func (l *lane) Show() { l.a.publish(1) }
+func (l *stream) Show() { l.a.publish(1) }
 
-func (l *lane) Done(wait bool) (frames int) {
+func (l *stream) Done(wait bool) (frames int) {
 	frames = l.come(l.a, 1, wait)
 	l.out -= frames
 	return frames
 }
 
-func (l *lane) Take(wait bool) (frames int) {
+func (l *stream) Take(wait bool) (frames int) {
 	frames = l.come(l.b, 0, wait)
 	for _, u := range l.used[:frames] {
 		if int(u.Len) != l.frame {
@@ -88,7 +88,7 @@ func (l *lane) Take(wait bool) (frames int) {
 }
 
 // come takes used chains of a ring.
-func (l *lane) come(g *suiteGuest, ring int, wait bool) int {
+func (l *stream) come(g *suiteGuest, ring int, wait bool) int {
 	if wait {
 		return g.poll(ring, l.used[:])
 	}
@@ -97,11 +97,11 @@ func (l *lane) come(g *suiteGuest, ring int, wait bool) int {
 	return n
 }
 
-func (l *lane) EndWorker() { l.a.dev.EndWorker(0) }
+func (l *stream) EndWorker() { l.a.dev.EndWorker(0) }
 
-func (l *lane) Round() (frames int, err error) { return l.a.dev.Round(0) }
+func (l *stream) Round() (frames int, err error) { return l.a.dev.Round(0) }
 
-func (l *lane) Copy() (dst, src []byte) {
+func (l *stream) Copy() (dst, src []byte) {
 	n := len(l.f.Payload)
 	return l.b.RAM[l.rx[0].Addr:][:n], l.a.RAM[l.tx[1].Addr:][:n]
 }
@@ -113,7 +113,7 @@ func (l *lane) Copy() (dst, src []byte) {
 func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		t.Run(fmt.Sprint(payload), func(t *testing.T) {
-			l := newLane(t, payload)
+			l := newStream(t, payload)
 			l.Add(1)
 			l.Show()
 			if n := l.come(l.b, 0, true); n != 1 || int(l.used[0].Len) != l.frame {
@@ -127,12 +127,12 @@ func TestPathKeepsBytes(t *testing.T) {
 	}
 }
 
-func benchLanes(b *testing.B, run func(*testing.B, nictest.Lane)) {
+func benchStreams(b *testing.B, run func(*testing.B, nictest.Stream)) {
 	for _, payload := range []int{64, 1448, 65000} {
-		b.Run(fmt.Sprint(payload), func(b *testing.B) { run(b, newLane(b, payload)) })
+		b.Run(fmt.Sprint(payload), func(b *testing.B) { run(b, newStream(b, payload)) })
 	}
 }
 
-func BenchmarkPath(b *testing.B)   { benchLanes(b, nictest.BenchmarkPath) }
-func BenchmarkStream(b *testing.B) { benchLanes(b, nictest.BenchmarkStream) }
-func BenchmarkWorker(b *testing.B) { benchLanes(b, nictest.BenchmarkWorker) }
+func BenchmarkPath(b *testing.B)   { benchStreams(b, nictest.BenchmarkPath) }
+func BenchmarkStream(b *testing.B) { benchStreams(b, nictest.BenchmarkStream) }
+func BenchmarkWorker(b *testing.B) { benchStreams(b, nictest.BenchmarkWorker) }

@@ -26,8 +26,8 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	d.mu.Lock()
 	delete(d.stopped, v.Index)
 	d.mu.Unlock()
-	defer d.spread() // also when a port has begun anew
-	d.began(&v, vq.Resumed())
+	defer d.setDefaultRSS() // also when a driver has changed
+	d.noteStart(&v, vq.Resumed())
 	ring := d.vring(v.Index)
 	ring.call.set(v.Call)
 	ring.fault.set(v.Err)
@@ -60,9 +60,9 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	q.Restart()
 	q.vq, q.kick, q.started, q.staged, q.short = vq, v.Kick, v.Running, false, 0
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
-	q.fed = vq.Resumed()
+	q.hadBuffers = vq.Resumed()
 	if v.Running {
-		q.quiet()
+		q.suppressKicks()
 	}
 	q.Unlock()
 	if err := q.dev.monitor.Watch(v.Kick, v.Index); err != nil {
@@ -104,14 +104,14 @@ func (d *Device) EnableQueue(index int, on bool) error {
 	q.enabled = on
 	q.WakeAll()
 	q.Unlock()
-	d.spread()
+	d.setDefaultRSS()
 	return nil
 }
 
-// spread tells the port which receive queues the driver uses, whenever that may have changed.
-func (d *Device) spread() {
-	d.spreads.Lock() // what was found last is told last
-	defer d.spreads.Unlock()
+// setDefaultRSS tells the port which receive queues the driver uses, whenever that may have changed.
+func (d *Device) setDefaultRSS() {
+	d.rssMu.Lock() // what was found last is told last
+	defer d.rssMu.Unlock()
 	var used []uint16
 	for i, q := range d.rx {
 		if q.used() {
@@ -127,7 +127,7 @@ func (d *Device) StopQueue(index int) (base uint32, err error) {
 		return d.tx[index/2].shut(), nil
 	}
 	base = d.rx[index/2].shut()
-	d.spread()
+	d.setDefaultRSS()
 	return base, nil
 }
 
@@ -138,18 +138,18 @@ func (q *txQueue) shut() (base uint32) {
 		return 0
 	}
 	base = q.release()
-	q.silence()
+	q.closeEventFDs()
 	return base
 }
 
 // shut stops the queue and lets go of what the frontend gave for it.
 func (q *rxQueue) shut() (base uint32) {
 	base = q.halt()
-	q.silence()
+	q.closeEventFDs()
 	return base
 }
 
-// halt stops the queue: who waits for it is woken.
+// halt stops the queue and wakes those that wait for it.
 func (q *rxQueue) halt() (base uint32) {
 	q.Lock()
 	defer q.Unlock()

@@ -25,21 +25,21 @@ const headerBuf = netHdrLen + HeaderLimit
 type rxQueue struct {
 	vring // its ring and its kick are used under RxBase's lock
 	nic.RxBase
-	kicks   nic.EventReader
-	enabled bool
-	started bool // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
-	fed     bool // it has had buffers. QEMU's first kick says nothing of them, so kicks are wanted until then
-	mrg     bool // VIRTIO_NET_F_MRG_RXBUF
-	csum    bool // VIRTIO_NET_F_GUEST_CSUM
-	staged  bool
-	short   int // how many chains were not enough, when a frame last found too few
-	awaited awaited
-	chains  [maxChains]virtq.Chain
-	peeked  int           // how many of chains the last frame needed
-	buffers []dma.Segment // of all chains of a frame, in order
-	header  []dma.Segment
-	payload []dma.Segment
-	scratch [netHdrLen + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
+	kicks      nic.EventReader
+	enabled    bool
+	started    bool // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
+	hadBuffers bool // it has had buffers. QEMU's first kick says nothing of them, so kicks are wanted until then
+	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
+	csum       bool // VIRTIO_NET_F_GUEST_CSUM
+	staged     bool
+	short      int // how many chains were not enough, when a frame last found too few
+	awaited    awaited
+	chains     [maxChains]virtq.Chain
+	peeked     int           // how many of chains the last frame needed
+	buffers    []dma.Segment // of all chains of a frame, in order
+	header     []dma.Segment
+	payload    []dma.Segment
+	scratch    [netHdrLen + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
 }
 
 // awaited says what a kick was asked for: more chains than n, from base on.
@@ -106,19 +106,19 @@ func (q *rxQueue) begin() bool {
 		return false
 	}
 	q.started = true
-	q.quiet()
+	q.suppressKicks()
 	return true
 }
 
-// quiet asks for no more kicks, once there are buffers.
-func (q *rxQueue) quiet() {
+// suppressKicks asks for no more kicks, once there are buffers.
+func (q *rxQueue) suppressKicks() {
 	switch {
-	case q.fed:
+	case q.hadBuffers:
 		q.vq.DisableKick()
 	case q.vq.EnableKick(): // there are some
-		q.fed = true
+		q.hadBuffers = true
 		q.vq.DisableKick()
-		q.dev.fed()
+		q.dev.requestRSS()
 	}
 }
 
@@ -126,7 +126,7 @@ func (q *rxQueue) quiet() {
 func (q *rxQueue) used() bool {
 	q.Lock()
 	defer q.Unlock()
-	return q.vq != nil && q.enabled && q.fed
+	return q.vq != nil && q.enabled && q.hadBuffers
 }
 
 // kicked is called by the monitor when the driver has kicked the queue.
@@ -139,7 +139,7 @@ func (q *rxQueue) kicked() {
 		q.begin() // not if this kick was for a ring before this one
 	default:
 		q.kicks.Consume(q.kick)
-		q.quiet()
+		q.suppressKicks()
 		q.WakeAll()
 	}
 }
@@ -323,7 +323,7 @@ func (q *rxQueue) AwaitBuffers() bool {
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
-	// Those who waited for another place get no kick there: they look.
+	// Senders that waited for other chains get no kick for those: they look again.
 	if at := (awaited{q.vq.Base(), q.short}); at != q.awaited {
 		q.awaited = at
 		q.WakeAll()
@@ -334,7 +334,7 @@ func (q *rxQueue) AwaitBuffers() bool {
 // fail stops the queue until the driver or the frontend sets it up again.
 func (q *rxQueue) fail(err error) {
 	if q.Fail(err) {
-		q.dev.note(q.index, err) // before anybody sets it up again
+		q.dev.recordStop(q.index, err) // before anybody sets it up again
 	}
 }
 

@@ -61,7 +61,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 				q.vq.Rewind(taken - i)
 				return filled, i, e
 			}
-			q.vq.Commit(c.Head, 0) // a malformed frame harms nobody: gone
+			q.vq.Commit(c.Head, 0) // a malformed frame is dropped
 			continue
 		}
 		filled++
@@ -91,7 +91,7 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 // queue.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
-	if s.chain != &s.own { // the next Gather peeks anew
+	if s.chain != &s.own { // the next Gather peeks again
 		s.own, *s.chain = *s.chain, s.own
 		s.chain = &s.own
 	}
@@ -158,7 +158,7 @@ func (q *txQueue) DisableKick() { q.vq.DisableKick() }
 
 // Stopped implements nic.TxQueue.
 func (q *txQueue) Stopped(err error) {
-	q.dev.note(q.index, err)
+	q.dev.recordStop(q.index, err)
 	q.dev.failed(q.index, err)
 	q.fault.fire()
 }
