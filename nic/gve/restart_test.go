@@ -182,9 +182,7 @@ func TestStopWhileFramesWait(t *testing.T) {
 
 // waits waits until a transmit queue sleeps because its frames wait for a receiver.
 func (g *suiteGuest) waits(q int) {
-	for g.dev.tx[q].sender.Stats().Waits == 0 {
-		runtime.Gosched()
-	}
+	testkit.Eventually(g, "a sender that waits", func() bool { return g.dev.tx[q].sender.Stats().Waits > 0 })
 }
 
 // A packet whose rest is not posted is looked at once for each doorbell, and not again and again.
@@ -246,9 +244,7 @@ func TestArm(t *testing.T) {
 	d.post(17 << 20)
 	d.doorbell() // too few still, but more than there were
 	testkit.Equal(t, "wake-ups", woken.Load(), 1)
-	for w.A.dev.tx[0].sender.Stats().Waits == n {
-		runtime.Gosched()
-	}
+	testkit.Eventually(t, "a sender that waits again", func() bool { return w.A.dev.tx[0].sender.Stats().Waits > n })
 	d.post(18 << 20)
 	q.tail.Store(d.posted) // a doorbell that sees no waiter yet
 	if q.Arm(&woken) {

@@ -128,15 +128,11 @@ func (s *statsReport) put() {
 	if n > s.count {
 		return // the driver had fewer queues in mind
 	}
-	out := make([]byte, n*statLen) // those of queues that are gone become zeros, which is no name
-	at := out[(n-is)*statLen:]
+	out := make([]byte, (n-is)*statLen, n*statLen) // those of queues that are gone become zeros, which is no name
 	s.sum = 0
 	for _, q := range s.queues {
 		for i, v := range s.counters(q) {
-			be.PutUint32(at[0:], uint32(statDrops+i))
-			be.PutUint32(at[4:], uint32(q))
-			be.PutUint64(at[8:], v)
-			at = at[statLen:]
+			out = be.AppendUint64(be.AppendUint32(be.AppendUint32(out, uint32(statDrops+i)), uint32(q)), v)
 			s.sum += v
 		}
 	}

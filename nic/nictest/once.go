@@ -41,7 +41,7 @@ func once(t *testing.T, lab Lab, traits Traits) {
 			to := 0
 			if c.gpu {
 				to = 1
-				splitTo(t, b, 1, 2000)
+				SplitTo(t, b, 1, 2000)
 			}
 			frame := Make(b.MAC(), a.MAC(), Spec{Payload: size})
 			before := counted(a.Copied(0))

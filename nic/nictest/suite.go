@@ -50,8 +50,8 @@ func must(t testing.TB, err error) {
 	testkit.OK(t, err)
 }
 
-// splitTo has a guest split queue q and gives it all frames for a port.
-func splitTo(t testing.TB, g Guest, q, port uint16) {
+// SplitTo has a guest split queue q and gives it all frames for a port.
+func SplitTo(t testing.TB, g Guest, q, port uint16) {
 	t.Helper()
 	g.SetSplit(int(q), true)
 	for _, v6 := range []bool{false, true} {
@@ -88,7 +88,7 @@ func same(t testing.TB, got, want *Frame) {
 // else changes on the way.
 func splitSweep(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	limit := 256
 	specs := map[string]Spec{
 		"v4":    {},
@@ -124,7 +124,7 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 // Invariant: nic: A frame that cannot be split arrives whole, where the device model says.
 func unsplit(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	b.Post(1, 4)
 	b.Post(0, 4)
 	f := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 144, Opts: 40, Payload: 100})
@@ -209,7 +209,7 @@ func busy(t testing.TB, g Guest, send func()) {
 // Invariant: nic: A frame is published whole or not at all.
 func shortage(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 8192 + 100})
 	b.Post(1, 2)
 	busy(t, b, func() { a.Queue(0, f) })
@@ -232,7 +232,7 @@ func shortage(t *testing.T, lab Lab, _ Traits) {
 // Invariant: nic: No packet overtakes its flow.
 func overtake(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	b.Post(0, 4)
 	first := Make(b.MAC(), a.MAC(), Spec{V6: true, Payload: 10})
 	last := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 144, Opts: 40, Payload: 10, Seq: 10})
@@ -261,34 +261,42 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
 	b.Post(0, 8)
 	a.Send(0, f)
-	var all []byte
-	for i := range 4 {
-		got := b.Receive(0)
-		frame := got.Bytes()
+	n := Segments(t, b, 0, &f, func(got *Frame, h *splitter.Headers, at int) {
+		if got.Partial || got.Good != traits.Completes {
+			t.Errorf("segment at %d: partial %v, good %v", at, got.Partial, got.Good)
+		}
+		if h.Seq != 0xfffffc00+uint32(at) || (h.TCPFlags&splitter.PSH != 0) != (at == 3*1448) {
+			t.Errorf("segment at %d: seq %#x, flags %#x", at, h.Seq, h.TCPFlags)
+		}
+	})
+	testkit.Equal(t, "segments", n, 4)
+}
+
+// Segments receives the segments of a GSO packet that is cut, and says that their checksums are good, and their bytes
+// those of the packet. It gives each to check, with the offset of its payload.
+func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, at int)) (n int) {
+	t.Helper()
+	for at := 0; at < len(f.Payload); n++ {
+		got := g.Receive(q)
+		b := got.Bytes()
 		var h splitter.Headers
-		must(t, splitter.Parse(frame, uint32(len(frame)), &h))
-		payload := frame[h.HdrLen:]
-		if got.Partial || got.Good != traits.Completes || got.GSO != splitter.GSONone {
-			t.Errorf("segment %d: partial %v, good %v, %v", i, got.Partial, got.Good, got.GSO)
+		must(t, splitter.Parse(b, uint32(len(b)), &h))
+		rest := b[h.HdrLen:]
+		csum := splitter.VerifyL4(&h, b[:h.HdrLen], uint32(len(rest)), splitter.Sum(rest, 0))
+		if got.GSO != splitter.GSONone || csum != splitter.CsumGood || len(rest) == 0 || len(rest) > int(f.MSS) ||
+			!bytes.HasPrefix(f.Payload[at:], rest) {
+			t.Fatalf("segment at %d: %d bytes, %v, checksum %v: %x", at, len(rest), got.GSO, csum, b[:h.HdrLen])
 		}
-		if c := splitter.VerifyL4(&h, frame[:h.HdrLen], uint32(len(payload)),
-			splitter.Sum(payload, 0)); c != splitter.CsumGood {
-			t.Errorf("segment %d: checksum is %v", i, c)
-		}
-		if h.Seq != 0xfffffc00+uint32(len(all)) || (h.TCPFlags&splitter.PSH != 0) != (i == 3) {
-			t.Errorf("segment %d: seq %#x, flags %#x", i, h.Seq, h.TCPFlags)
-		}
-		all = append(all, payload...)
+		check(&got, &h, at)
+		at += len(rest)
 	}
-	if !bytes.Equal(all, f.Payload) {
-		t.Error("payload differs")
-	}
+	return n
 }
 
 // Invariant: nic: A super-packet is split once, and cut for a receiver that takes none.
 func super(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 40000})
 	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
 	b.Post(1, 10)
@@ -309,7 +317,7 @@ func super(t *testing.T, lab Lab, traits Traits) {
 // Invariant: nic: Payload that is bounced counts as host memory.
 func bounce(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{NoP2P: true})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
 	b.Post(1, 2)
 	a.SendGPU(0, f)
@@ -332,7 +340,7 @@ func meters(t *testing.T, lab Lab, _ Traits) {
 	must(t, err)
 	mb, err := b.Port().AddMeter(control.Meter{Proto: 6, Local: remote, Remote: local})
 	must(t, err)
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	b.Post(1, 8)
 	b.Post(0, 8)
 	edge := uint32(0xffffff00)
@@ -460,7 +468,7 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 // Invariant: nic: When split goes off a queue's buffers are given back.
 func splitOff(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	b.Post(1, 3)
 	b.SetSplit(1, false)
 	if !traits.SplitStops {
@@ -475,7 +483,7 @@ func splitOff(t *testing.T, lab Lab, traits Traits) {
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 9})
 	got := arrives(t, a, b, 1, f)
 	if traits.SplitStops {
-		splitTo(t, b, 0, 3000)
+		SplitTo(t, b, 0, 3000)
 		b.Post(0, 1)
 		f = Make(b.MAC(), a.MAC(), Spec{Port: 3000, Payload: 9})
 		got = arrives(t, a, b, 0, f)

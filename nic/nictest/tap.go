@@ -94,7 +94,7 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	var from, to tapLog
 	a.Port().Link().SetTap(&from)
 	b.Port().Link().SetTap(&to)
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
 	b.Post(1, 2)
 	a.SendGPU(0, f)
@@ -155,7 +155,7 @@ func tapBounced(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{NoP2P: true})
 	var to tapLog
 	b.Port().Link().SetTap(&to)
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
 	b.Post(1, 2)
 	a.SendGPU(0, f)

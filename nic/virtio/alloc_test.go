@@ -30,10 +30,8 @@ func TestPathAllocatesNothing(t *testing.T) {
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestSplitPathAllocatesNothing(t *testing.T) {
 	w := newWorld(t)
-	w.B.SetSplit(1, true)
-	_, err := w.B.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
-	w.B.OK(err)
-	_, err = w.B.Port().AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
+	nictest.SplitTo(t, w.B, 1, 2000)
+	_, err := w.B.Port().AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
 		Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
 	w.B.OK(err)
 	f := tcp(w.A, w.B, 6000)

@@ -3,8 +3,6 @@ package virtio_test
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -301,16 +299,12 @@ func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 	}
 	w.Moves(t)
 	lines, held := 0, 0
-	for dec := json.NewDecoder(strings.NewReader(log.String())); ; {
+	for text := range strings.Lines(log.String()) {
 		var line struct {
 			Msg, Queue, Port string
 			HeldBack         int
 		}
-		if err := dec.Decode(&line); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
+		w.Bad.OK(json.Unmarshal([]byte(text), &line))
 		if !strings.Contains(line.Msg, "queue stopped") {
 			continue
 		}

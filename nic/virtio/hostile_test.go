@@ -1,12 +1,10 @@
 package virtio_test
 
 import (
-	"runtime"
 	"testing"
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
@@ -34,9 +32,7 @@ func TestBadReceiveChainStopsOnlyItsQueue(t *testing.T) {
 			q := 0
 			if c.split {
 				q = 1
-				w.Bad.SetSplit(1, true)
-				_, err := w.Bad.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
-				w.Bad.OK(err)
+				nictest.SplitTo(t, w.Bad, 1, 2000)
 			}
 			fault := w.Bad.fault(2 * q)
 			w.Bad.OK(w.Bad.rings[2*q].Add(c.out, c.in, 1))
@@ -112,9 +108,7 @@ func TestStopUnderTrafficLosesAndRepeatsNothing(t *testing.T) {
 	for i := range n {
 		w.A.Queue(0, tcp(w.A, w.B, 100+i))
 	}
-	for w.B.dev.Port().Link().Counters().Busy == 0 { // they wait
-		runtime.Gosched()
-	}
+	testkit.Eventually(t, "frames that wait", func() bool { return w.B.dev.Port().Link().Counters().Busy > 0 })
 	base := w.A.base(1)
 	testkit.Equal(t, "base", base, 1) // the hello before
 	w.B.Post(0, n+1)
@@ -191,15 +185,11 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 		w.Bad.Add(0, &f, true)
 	}
 	w.Bad.publish(1)
-	for w.A.dev.Port().Link().Counters().Busy == 0 {
-		runtime.Gosched()
-	}
+	testkit.Eventually(t, "frames that wait", func() bool { return w.A.dev.Port().Link().Counters().Busy > 0 })
 	w.Bad.OK(w.Bad.front.RemoveMemory(rawGPU, rawUser+rawGPU, rawGPUSize))
 	w.A.Post(0, 8)
 	w.Moves(t)
-	for w.Bad.dev.Errors()[1] == "" {
-		runtime.Gosched()
-	}
+	testkit.Eventually(t, "the end of the queue", func() bool { return w.Bad.dev.Errors()[1] != "" })
 	w.Moves(t)
 }
 

@@ -4,7 +4,6 @@ import (
 	"runtime"
 	"testing"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
@@ -131,9 +130,7 @@ func (n *numbered) receive(t *testing.T) {
 // Invariant: nic/virtio: What commands set up outlives a reconnect.
 func TestReconnectKeepsWhatCommandsSetUp(t *testing.T) {
 	w := newWorld(t)
-	w.B.SetSplit(1, true)
-	_, err := w.B.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
-	w.B.OK(err)
+	nictest.SplitTo(t, w.B, 1, 2000)
 	w.B.Post(1, 2)
 	bases := w.B.bases()
 	w.B.redial(rawOptions{pairs: 3}, func(i int) uint32 { return bases[i] })

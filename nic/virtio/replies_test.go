@@ -1,7 +1,6 @@
 package virtio_test
 
 import (
-	"runtime"
 	"testing"
 
 	"vnic.dev/vnic/control"
@@ -61,9 +60,7 @@ func TestKeptAnswersDieWithTheirDriver(t *testing.T) {
 		"reset": func(w *world) { w.Bad.Port().Reset() },
 		"stop": func(w *world) {
 			base := w.Bad.base(0)
-			for w.Bad.Port().LostReplies() < 3 {
-				runtime.Gosched()
-			}
+			testkit.Eventually(w.Bad, "lost replies", func() bool { return w.Bad.Port().LostReplies() >= 3 })
 			w.Bad.setup(0, base)
 		},
 	} {
