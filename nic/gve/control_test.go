@@ -51,11 +51,7 @@ func TestLife(t *testing.T) {
 	for range 2 { // and again after a reset: rmmod, insmod
 		c.Next = 64 * slotLen
 		c.start()
-		info := make([]byte, driverInfoLen)
-		info[0] = 1
-		be.PutUint64(info[16:], 0x7b)
-		copy(info[48:], "7.2.12-cloud-amd64")
-		c.pass(opVerifyDriver, uint64(driverInfoLen), c.Put(info))
+		c.pass(opVerifyDriver, uint64(driverInfoLen), c.Put(driverInfo()))
 		if !strings.Contains(c.log.String(), "7.2.12-cloud-amd64") {
 			t.Errorf("log has no kernel: %s", c.log.String())
 		}

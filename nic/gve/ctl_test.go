@@ -175,6 +175,15 @@ func words(vs ...any) *body {
 	return &b
 }
 
+// driverInfo is what Linux 7.2 says of itself.
+func driverInfo() []byte {
+	info := make([]byte, driverInfoLen)
+	info[0] = 1
+	be.PutUint64(info[16:], 0x7b)
+	copy(info[48:], "7.2.12-cloud-amd64")
+	return info
+}
+
 // resources is a good command for n notification blocks.
 func (c *ctl) resources(n int) configureCommand {
 	return configureCommand{IRQs: c.alloc(64 * n), Count: uint32(n), Stride: 64, Format: formatDQORDA}

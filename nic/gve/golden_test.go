@@ -148,12 +148,8 @@ func (r *recorder) handshake() {
 	r.registers("at first")
 	r.start()
 	r.registers("when it runs")
-	info := make([]byte, driverInfoLen)
-	info[0] = 1
-	be.PutUint64(info[16:], 0x7b)
-	copy(info[48:], "7.2.12-cloud-amd64")
 	r.watch("VERIFY_DRIVER_COMPATIBILITY", func() status {
-		return r.command(opVerifyDriver, uint64(driverInfoLen), r.Put(info))
+		return r.command(opVerifyDriver, uint64(driverInfoLen), r.Put(driverInfo()))
 	})
 	to := r.reply(4096)
 	r.give("DESCRIBE_DEVICE", opDescribeDevice, to, uint32(1), uint32(4096))

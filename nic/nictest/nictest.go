@@ -2,6 +2,9 @@
 // segmentation, checksums, counters and the control channel, whatever its rings look like.
 //
 // A device model gives it two guests on one switch (Lab). Everything goes through their rings: there are no mocks.
+//
+// Beside the suite it has what the tests of all device models need: a guest's memory and its GPU (Memory), three guests
+// on a switch (World), and equal frames without allocations of its own, for benchmarks (Stream).
 package nictest
 
 import (

@@ -11,8 +11,8 @@ import (
 // call is an eventfd that a frontend wants written: a queue's call, or its error. Any goroutine
 // fires it, while the control goroutine may replace it, and the monitor take it away.
 type call struct {
-	all *nic.Lines               // the device's
-	fd  atomic.Pointer[nic.Line] // nil: the driver polls
+	eventFDs *nic.Lines               // the device's
+	fd       atomic.Pointer[nic.Line] // nil: the driver polls
 }
 
 // fire writes the eventfd. A driver's broken call is its own loss.
@@ -26,9 +26,9 @@ func (c *call) fire() {
 func (c *call) set(fd int) {
 	var l *nic.Line
 	if fd >= 0 {
-		l = c.all.New(fd)
+		l = c.eventFDs.New(fd)
 	}
-	c.all.End(c.fd.Swap(l))
+	c.eventFDs.End(c.fd.Swap(l))
 }
 
 // vring is what queues of both kinds have of their vring.
@@ -43,7 +43,7 @@ type vring struct {
 
 func (v *vring) init(d *Device, index int) {
 	v.dev, v.index, v.kick = d, index, -1
-	v.call.all, v.fault.all = &d.eventFDs, &d.eventFDs
+	v.call.eventFDs, v.fault.eventFDs = &d.eventFDs, &d.eventFDs
 }
 
 // release closes the ring and its kick, and says where the ring was.
