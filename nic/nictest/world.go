@@ -159,9 +159,14 @@ func Introduce(t testing.TB, g Guest, gpu int) {
 		_, err := g.Port().RegisterBuffer(control.Buffer{GPU: uint16(gpu), Off: k * GPUSize / 2, Size: GPUSize / 2})
 		must(t, err)
 	}
-	hello := Make(Everyone, g.MAC(), Spec{}) // dropped where there are no buffers
-	hello.Partial = false
-	g.Send(0, hello)
+	Hello(g)
+}
+
+// Hello has a guest tell the switch where it is.
+func Hello(g Guest) {
+	f := Make(Everyone, g.MAC(), Spec{}) // dropped where there are no buffers
+	f.Partial = false
+	g.Send(0, f)
 }
 
 // Everyone is the broadcast address.

@@ -51,6 +51,7 @@ type rawOptions struct {
 	pairs int
 	mtu   uint16
 	drop  uint64 // features that the driver does not take
+	noGPU bool
 	p2p   bool
 	table bool // memory comes by SET_MEM_TABLE
 
@@ -92,13 +93,15 @@ func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	return g
 }
 
-// newRawGuest attaches a NIC to the switch, and guest i to the NIC. It has a GPU, and its rings run.
+// newRawGuest attaches a NIC to the switch, and guest i to the NIC. Its rings run.
 func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
 	g.Sender.Driver = g
-	conf := nic.Config{Name: string(rune('a' + i)), MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log,
-		GPUs: []nic.GPU{g.AddGPU(files, i, o.p2p)}}
+	conf := nic.Config{Name: string(rune('a' + i)), MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log}
+	if !o.noGPU {
+		conf.GPUs = []nic.GPU{g.AddGPU(files, i, o.p2p)}
+	}
 	var err error
 	g.dev, err = virtio.New(virtio.Config{Files: files, Port: conf, SetMemTable: o.table, Patience: o.patience})
 	g.OK(err)
@@ -141,7 +144,9 @@ func (g *suiteGuest) dial(o rawOptions) {
 		uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
 	g.OK(err)
 	g.OK(front.AddMemory(g.FD, 0, rawUser, rawMem, 0))
-	g.OK(front.AddMemory(g.GPU.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
+	if g.GPU != nil {
+		g.OK(front.AddMemory(g.GPU.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
+	}
 }
 
 // redial hangs up and attaches another frontend, of the same guest: its rings go on from base.
