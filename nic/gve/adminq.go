@@ -1,6 +1,7 @@
 package gve
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -32,6 +33,12 @@ const (
 
 // body is what a command carries behind opcode and status.
 type body [bodyLen]byte
+
+// decode reads a struct of fixed size, which b is long enough for.
+func decode[T any](b []byte) (v T) {
+	_, _ = binary.Decode(b, be, &v)
+	return v
+}
 
 // adminQueue is the ring of commands. The control goroutine owns it.
 //
@@ -116,8 +123,8 @@ var commands = map[uint32]struct {
 	opDeconfigure:        {"DECONFIGURE_DEVICE_RESOURCES", func(d *Device, _ *body) error { return d.deconfigure() }},
 	opCreateTx:           {"CREATE_TX_QUEUE", (*Device).createTx},
 	opCreateRx:           {"CREATE_RX_QUEUE", (*Device).createRx},
-	opDestroyTx:          {"DESTROY_TX_QUEUE", func(d *Device, b *body) error { return d.destroyTx(be.Uint32(b[0:])) }},
-	opDestroyRx:          {"DESTROY_RX_QUEUE", func(d *Device, b *body) error { return d.destroyRx(be.Uint32(b[0:])) }},
+	opDestroyTx:          {"DESTROY_TX_QUEUE", (*Device).destroyTx},
+	opDestroyRx:          {"DESTROY_RX_QUEUE", (*Device).destroyRx},
 	opConfigureRSS:       {"CONFIGURE_RSS", (*Device).configureRSS},
 	opQueryRSS:           {"QUERY_RSS", (*Device).queryRSS},
 	opReportStats:        {"REPORT_STATS", (*Device).reportStats},

@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 )
 
@@ -18,16 +19,15 @@ import (
 // Invariant: nic/gve: A queue restarts while others go on and lose nothing; one that is stopped
 // writes nowhere.
 func TestChurn(t *testing.T) {
-	checkFDs(t)
-	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true, device: true})
-	g := w.bad
+	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true})
+	g := w.Bad
 	for q := range uint16(3) {
-		_, err := g.port.AddFlow(control.FlowRule{Proto: 6, DstPort: 5000 + q, Queue: q})
-		g.must(err)
+		_, err := g.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 5000 + q, Queue: q})
+		g.OK(err)
 	}
 	var ended atomic.Bool
 	var senders sync.WaitGroup
-	for i, from := range []*suiteGuest{w.a, w.b} {
+	for i, from := range []*suiteGuest{w.A, w.B} {
 		senders.Add(1)
 		dma.Go(func() {
 			defer senders.Done()
@@ -40,45 +40,43 @@ func TestChurn(t *testing.T) {
 				fs = append(fs, f)
 			}
 			for !ended.Load() {
-				from.next = 8 << 20
+				from.Next = 8 << 20
 				for k := range fs {
-					from.add(i, &fs[k], k%4 == 3)
+					from.Add(i, &fs[k], k%4 == 3)
 				}
-				from.txd[i].doorbell()
-				from.txd[i].sent()
+				from.Show(i)
+				from.Sent(i)
 			}
 		})
 	}
 	rnd := rand.New(rand.NewPCG(1, 2))
-	base := g.next
+	base := g.Next
 	gpu := true
 	for range 2000 {
 		q := rnd.IntN(3)
 		switch rnd.IntN(6) {
 		case 0, 1: // its memory is used again: of other queues, too
-			g.next = base + uint64(q)*(1<<20)
+			g.Next = base + uint64(q)*(1<<20)
 			g.startRx(q, rnd.IntN(2) == 0)
-			clear(g.rxd[q].ring)
-			clear(g.rxd[q].compl)
 		case 2:
-			g.next = base + uint64(3+q)*(1<<20)
+			g.Next = base + uint64(3+q)*(1<<20)
 			g.startTx(q)
 		case 3:
-			g.next = base + 6<<20
+			g.Next = base + 6<<20
 			for range 8 {
-				f := nictest.Make(w.a.mac, g.mac, nictest.Spec{Payload: rnd.IntN(8000)})
+				f := nictest.Make(w.A.mac, g.mac, nictest.Spec{Payload: rnd.IntN(8000)})
 				if d := g.txd[q]; d.room() > 20 {
-					g.add(q, &f, gpu && rnd.IntN(2) == 0)
+					g.Add(q, &f, gpu && rnd.IntN(2) == 0)
 				}
 			}
 			g.txd[q].doorbell()
-			w.a.refill(0, 24<<20)
+			w.A.refill(0, 24<<20)
 		case 4:
 			if gpu {
 				g.dev.Unmapping(rawGPU, rawGPUSize)
-				g.must(g.space.Remove(rawGPU, rawGPUSize))
+				g.OK(g.space.Remove(rawGPU, rawGPUSize))
 			} else {
-				g.must(g.space.Add(dma.Map{IOVA: rawGPU, Size: rawGPUSize, FD: g.gpu.FD()}))
+				g.OK(g.space.Add(g.gpu()))
 			}
 			gpu = !gpu
 		case 5:
@@ -90,33 +88,27 @@ func TestChurn(t *testing.T) {
 		}
 	}
 	if !gpu {
-		g.must(g.space.Add(dma.Map{IOVA: rawGPU, Size: rawGPUSize, FD: g.gpu.FD()}))
+		g.OK(g.space.Add(g.gpu()))
 	}
 	ended.Store(true)
 	for q := range 3 { // nobody waits for it any more
-		g.command(opDestroyRx, words(uint32(q)))
-		g.command(opDestroyTx, words(uint32(q)))
-		g.dev.liveRx[q], g.dev.liveTx[q] = false, false
+		g.pass(opDestroyRx, uint32(q))
+		g.pass(opDestroyTx, uint32(q))
 	}
 	senders.Wait()
-	w.a.next, w.b.next, g.next = 16<<20, 16<<20, base
-	w.a.startRx(0, false)
+	w.A.Next, w.B.Next, g.Next = 16<<20, 16<<20, base
+	w.A.startRx(0, false)
 	g.startRx(0, true)
 	g.startTx(0)
 	g.Post(0, 1)
-	f := nictest.Make(g.mac, w.a.mac, nictest.Spec{Port: 5000, Payload: 3000})
-	w.a.Send(0, f)
+	f := nictest.Make(g.mac, w.A.mac, nictest.Spec{Port: 5000, Payload: 3000})
+	w.A.Send(0, f)
 	arrives(t, g, 0, &f)
-	w.a.Post(0, 1)
-	f = tcp(g, w.a, 2000)
-	g.Send(0, f)
-	arrives(t, w.a, 0, &f)
-	w.moves(t)
-	if n := g.dev.Failures(); n != 0 {
-		t.Errorf("%d queues failed", n)
-	}
-	c, err := g.port.PortCounters()
-	g.must(err)
+	g.sendsTo(w.A, 0, 2000)
+	w.Moves(t)
+	testkit.Equal(t, "queues failed", g.dev.Failures(), 0)
+	c, err := g.Port().PortCounters()
+	g.OK(err)
 	t.Logf("received %d, lost %d; sent %d, lost %d", c.Rx.Packets, c.Rx.Drops, c.Tx.Packets, c.Tx.Drops)
 	if c.Rx.Packets < 100 || c.Tx.Packets < 100 {
 		t.Errorf("received %d frames and sent %d only", c.Rx.Packets, c.Tx.Packets)
@@ -131,5 +123,5 @@ func (g *suiteGuest) refill(q int, base uint64) {
 	for d.posted-d.seen < 200 {
 		d.post(base + uint64(d.posted%512)*4096)
 	}
-	d.doorbell()
+	g.OK(g.dev.rx[q].doorbell(d.posted & d.mask)) // not as a write to the device, which is another goroutine's
 }

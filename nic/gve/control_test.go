@@ -2,6 +2,7 @@ package gve
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -9,63 +10,29 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vfiouser"
 )
 
-// option is one that DESCRIBE_DEVICE listed.
-type option struct {
-	id   uint16
-	body []byte
-}
-
-// parseOptions reads a reply of DESCRIBE_DEVICE as the driver does (gve_process_device_options).
-func parseOptions(t testing.TB, b []byte) (out []option) {
-	t.Helper()
-	total := int(be.Uint16(b[32:]))
-	if total > len(b) {
-		t.Fatalf("total length %d in %d bytes", total, len(b))
-	}
-	at := b[descriptorLen:total]
-	for range be.Uint16(b[30:]) {
-		if len(at) < optionHeadLen || len(at)-optionHeadLen < int(be.Uint16(at[2:])) {
-			t.Fatal("options exceed the descriptor's total length")
-		}
-		n := int(be.Uint16(at[2:]))
-		if be.Uint32(at[4:]) != 0 {
-			t.Errorf("option %#x requires features", be.Uint16(at))
-		}
-		out = append(out, option{be.Uint16(at), at[optionHeadLen:][:n]})
-		at = at[optionHeadLen+n:]
-	}
-	if len(at) != 0 {
-		t.Errorf("%d bytes behind the last option", len(at))
-	}
-	return out
-}
-
+// What a driver asks first. The options are in the golden file, byte for byte.
 func TestHandshake(t *testing.T) {
 	c := newCtl(t, queues(3))
 	if tx, rx := c.read32(regMaxTx), c.read32(regMaxRx); tx != 3 || rx != 3 {
 		t.Errorf("%d transmit and %d receive queues", tx, rx)
 	}
-	if s := c.read32(regDeviceStatus); s != statusLink|statusResetDone {
-		t.Errorf("device status %#x at first", s)
-	}
+	testkit.Equal(t, "device status at first", c.read32(regDeviceStatus), statusLink|statusResetDone)
 	for _, b := range []byte("GVE-1.0.0\n") {
-		c.must(c.dev.WriteRegion(registersBAR, regDriverVersion, []byte{b}))
+		c.OK(c.dev.WriteRegion(registersBAR, regDriverVersion, []byte{b}))
 	}
-	if !strings.Contains(c.said.String(), "GVE-1.0.0") {
-		t.Errorf("log has no driver version: %s", c.said.String())
+	if !strings.Contains(c.log.String(), "GVE-1.0.0") {
+		t.Errorf("log has no driver version: %s", c.log.String())
 	}
 	c.start()
-	if s := c.read32(regDeviceStatus); s != statusLink {
-		t.Errorf("device status %#x when it runs", s)
-	}
+	testkit.Equal(t, "device status when it runs", c.read32(regDeviceStatus), statusLink)
 	to := c.alloc(4096)
-	c.pass(opDescribeDevice, words(to, uint32(1), uint32(4096)))
+	c.pass(opDescribeDevice, to, uint32(1), uint32(4096))
 	d := c.at(to, 4096)
 	if mac := d[24:30]; !bytes.Equal(mac, ctlMAC[:]) {
 		t.Errorf("MAC %x", mac)
@@ -73,18 +40,6 @@ func TestHandshake(t *testing.T) {
 	if tx, rx, n, mtu := be.Uint16(d[10:]), be.Uint16(d[12:]), be.Uint16(d[14:]), be.Uint16(d[16:]); tx != 512 ||
 		rx != 1024 || n != 3 || mtu != 9000 {
 		t.Errorf("rings of %d and %d, %d queues, MTU %d", tx, rx, n, mtu)
-	}
-	want := []option{
-		{optDQORDA, words(uint32(0xb5), uint32(0))[:8]},
-		{optModifyRing, words(uint32(1), uint16(4096), uint16(4096), uint16(64), uint16(256))[:12]},
-		{optJumbo, words(uint32(4), uint16(9000), uint16(0))[:8]},
-		{optBufferSizes, words(uint32(0x10), uint16(4096), uint16(256))[:8]},
-		{optFlowSteering, words(uint32(0x20), uint32(0), uint32(1024))[:12]},
-		{optRSSConfig, words(uint32(0x80), uint16(40), uint16(128))[:8]},
-	}
-	got := parseOptions(t, d)
-	if !slices.EqualFunc(got, want, func(a, b option) bool { return a.id == b.id && bytes.Equal(a.body, b.body) }) {
-		t.Errorf("options %x, not %x", got, want)
 	}
 }
 
@@ -94,25 +49,19 @@ func TestHandshake(t *testing.T) {
 func TestLife(t *testing.T) {
 	c := newCtl(t, queues(2))
 	for range 2 { // and again after a reset: rmmod, insmod
-		c.used = 64 * slotLen
+		c.Next = 64 * slotLen
 		c.start()
-		info := make([]byte, driverInfoLen)
-		info[0] = 1
-		be.PutUint64(info[16:], 0x7b)
-		copy(info[48:], "7.2.12-cloud-amd64")
-		c.pass(opVerifyDriver, words(uint64(driverInfoLen), c.put(info)))
-		if !strings.Contains(c.said.String(), "7.2.12-cloud-amd64") {
-			t.Errorf("log has no kernel: %s", c.said.String())
+		c.pass(opVerifyDriver, uint64(driverInfoLen), c.Put(driverInfo()))
+		if !strings.Contains(c.log.String(), "7.2.12-cloud-amd64") {
+			t.Errorf("log has no kernel: %s", c.log.String())
 		}
-		c.pass(opDescribeDevice, words(c.alloc(4096), uint32(1), uint32(4096)))
+		c.pass(opDescribeDevice, c.alloc(4096), uint32(1), uint32(4096))
 		irqs := c.configure(4)
 		for i := range 4 {
-			if w := be.Uint32(c.at(irqs+64*uint64(i), 4)); w != uint32(i) {
-				t.Errorf("block %d: doorbell %d", i, w)
-			}
+			testkit.Equal(t, fmt.Sprint("doorbell of block ", i), be.Uint32(c.at(irqs+64*uint64(i), 4)), uint32(i))
 		}
 		m := c.alloc(2048)
-		c.pass(opGetPtypeMap, words(uint64(2048), m))
+		c.pass(opGetPtypeMap, uint64(2048), m)
 		for _, x := range []struct {
 			h      splitter.Headers
 			l3, l4 byte
@@ -128,48 +77,38 @@ func TestLife(t *testing.T) {
 			}
 		}
 		stats := c.alloc(4096)
-		c.pass(opReportStats, words(uint64(8+16*20), stats, uint64(20000)))
+		c.pass(opReportStats, uint64(8+16*20), stats, uint64(20000))
 		// All transmit queues at once.
 		var done []func() status
 		var cmds []txCommand
 		for i := range 2 {
 			cmd := c.txCreate(i)
-			var b body
-			cmd.encode(&b)
-			done = append(done, c.slot(opCreateTx, &b))
+			done = append(done, c.slot(opCreateTx, cmd))
 			cmds = append(cmds, cmd)
 		}
 		c.write32(regDoorbell, c.count)
 		for i, st := range done {
-			if w := be.Uint32(c.at(cmds[i].resources, 4)); st() != statusPassed || w != txDoorbells+uint32(i) {
+			if w := be.Uint32(c.at(cmds[i].Resources, 4)); st() != statusPassed || w != txDoorbells+uint32(i) {
 				t.Errorf("transmit queue %d: %v, doorbell %#x", i, st(), w)
 			}
 		}
 		for i := range 2 {
 			cmd := c.rxCreate(i, 0)
-			if st := c.rx(cmd); st != statusPassed {
-				t.Errorf("receive queue %d: %v", i, st)
-			}
-			if w := be.Uint32(c.at(cmd.resources, 4)); w != rxDoorbells+uint32(i) {
-				t.Errorf("receive queue %d: doorbell %#x", i, w)
-			}
+			c.pass(opCreateRx, cmd)
+			testkit.Equal(t, fmt.Sprint("rx doorbell ", i), be.Uint32(c.at(cmd.Resources, 4)), rxDoorbells+uint32(i))
 		}
 		speed := c.alloc(8)
-		c.pass(opReportLinkSpeed, words(speed))
-		if s := be.Uint64(c.at(speed, 8)); s != linkSpeed {
-			t.Errorf("link speed %d", s)
-		}
+		c.pass(opReportLinkSpeed, speed)
+		testkit.Equal(t, "link speed", be.Uint64(c.at(speed, 8)), linkSpeed)
 		for i := range uint32(2) {
-			c.pass(opDestroyRx, words(i))
-			c.pass(opDestroyTx, words(i))
+			c.pass(opDestroyRx, i)
+			c.pass(opDestroyTx, i)
 		}
-		c.pass(opReportStats, words(uint64(0), uint64(0), uint64(20000)))
-		c.pass(opDeconfigure, new(body))
+		c.pass(opReportStats, uint64(0), uint64(0), uint64(20000))
+		c.pass(opDeconfigure)
 		c.reset()
 	}
-	if n := c.dev.Failures(); n != 0 {
-		t.Errorf("%d queues failed", n)
-	}
+	testkit.Equal(t, "failed queues", c.dev.Failures(), 0)
 }
 
 // More commands than slots: the ring goes round.
@@ -178,11 +117,11 @@ func TestAdminQueueGoesRound(t *testing.T) {
 	c.start()
 	to := c.alloc(8)
 	for range 200 {
-		c.pass(opReportLinkSpeed, words(to))
+		c.pass(opReportLinkSpeed, to)
 	}
 	for range 3 { // full
 		for range c.slots {
-			c.slot(opReportLinkSpeed, words(to))
+			c.slot(opReportLinkSpeed, to)
 		}
 		c.write32(regDoorbell, c.count)
 		if n := c.read32(regEvents); n != c.count {
@@ -191,34 +130,27 @@ func TestAdminQueueGoesRound(t *testing.T) {
 	}
 }
 
+// changed makes what gives a good command of which a test has changed something.
+func changed[T any](op uint32, good func(*ctl) T) func(change func(*T)) func(*ctl) status {
+	return func(change func(*T)) func(*ctl) status {
+		return func(c *ctl) status {
+			cmd := good(c)
+			change(&cmd)
+			return c.command(op, cmd)
+		}
+	}
+}
+
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
 func TestRefusals(t *testing.T) {
-	tx := func(change func(*txCommand)) func(c *ctl) status {
-		return func(c *ctl) status {
-			cmd := c.txCreate(0)
-			change(&cmd)
-			return c.tx(cmd)
-		}
-	}
-	rx := func(change func(*rxCommand)) func(c *ctl) status {
-		return func(c *ctl) status {
-			cmd := c.rxCreate(0, 0)
-			change(&cmd)
-			return c.rx(cmd)
-		}
-	}
-	configure := func(change func(*configureCommand)) func(c *ctl) status {
-		return func(c *ctl) status {
-			c.pass(opDeconfigure, new(body))
-			cmd := configureCommand{irqs: c.alloc(256), count: 4, stride: 64, format: formatDQORDA}
-			change(&cmd)
-			var b body
-			cmd.encode(&b)
-			return c.command(opConfigureResources, &b)
-		}
-	}
-	command := func(op uint32, b *body) func(c *ctl) status {
-		return func(c *ctl) status { return c.command(op, b) }
+	tx := changed(opCreateTx, func(c *ctl) txCommand { return c.txCreate(0) })
+	rx := changed(opCreateRx, func(c *ctl) rxCommand { return c.rxCreate(0, 0) })
+	configure := changed(opConfigureResources, func(c *ctl) configureCommand {
+		c.pass(opDeconfigure)
+		return c.resources(4)
+	})
+	command := func(op uint32, vs ...any) func(c *ctl) status {
+		return func(c *ctl) status { return c.command(op, vs...) }
 	}
 	nowhere := uint64(0xdead000)
 	end := uint64(ctlBase + ctlSize - 4)
@@ -227,90 +159,81 @@ func TestRefusals(t *testing.T) {
 		do   func(c *ctl) status
 		want status
 	}{
-		{"no such command", command(0x77, new(body)), statusUnimplemented},
-		{"command 0", command(0, new(body)), statusUnimplemented},
-		{"page list", command(3, new(body)), statusUnimplemented},
-		{"driver parameter", command(0xb, new(body)), statusUnimplemented},
-		{"timestamp", command(0x11, new(body)), statusUnimplemented},
-		{"describe: version", command(opDescribeDevice, words(uint64(ctlBase), uint32(2), uint32(4096))),
-			statusUnimplemented},
-		{"describe: no room", command(opDescribeDevice, words(uint64(ctlBase), uint32(1), uint32(40))),
-			statusResourceExhausted},
-		{"describe: nowhere", command(opDescribeDevice, words(nowhere, uint32(1), uint32(4096))), statusInvalidArgument},
-		{"describe: beyond the end", command(opDescribeDevice, words(end, uint32(1), uint32(4096))), statusInvalidArgument},
-		{"describe: wraps", command(opDescribeDevice, words(^uint64(0)-3, uint32(1), uint32(4096))), statusInvalidArgument},
-		{"verify: length", command(opVerifyDriver, words(uint64(300), uint64(ctlBase))), statusInvalidArgument},
-		{"verify: nowhere", command(opVerifyDriver, words(uint64(304), nowhere)), statusInvalidArgument},
-		{"verify: no DQO", func(c *ctl) status { return c.command(opVerifyDriver, words(uint64(304), c.alloc(304))) },
+		{"no such command", command(0x77), statusUnimplemented},
+		{"command 0", command(0), statusUnimplemented},
+		{"page list", command(3), statusUnimplemented},
+		{"driver parameter", command(0xb), statusUnimplemented},
+		{"timestamp", command(0x11), statusUnimplemented},
+		{"describe: version", command(opDescribeDevice, uint64(ctlBase), uint32(2), uint32(4096)), statusUnimplemented},
+		{"describe: no room", command(opDescribeDevice, uint64(ctlBase), uint32(1), uint32(40)), statusResourceExhausted},
+		{"describe: nowhere", command(opDescribeDevice, nowhere, uint32(1), uint32(4096)), statusInvalidArgument},
+		{"describe: beyond the end", command(opDescribeDevice, end, uint32(1), uint32(4096)), statusInvalidArgument},
+		{"describe: wraps", command(opDescribeDevice, ^uint64(0)-3, uint32(1), uint32(4096)), statusInvalidArgument},
+		{"verify: length", command(opVerifyDriver, uint64(300), uint64(ctlBase)), statusInvalidArgument},
+		{"verify: nowhere", command(opVerifyDriver, uint64(304), nowhere), statusInvalidArgument},
+		{"verify: no DQO", func(c *ctl) status { return c.command(opVerifyDriver, uint64(304), c.alloc(304)) },
 			statusFailedPrecondition},
-		{"ptypes: length", command(opGetPtypeMap, words(uint64(2047), uint64(ctlBase))), statusInvalidArgument},
-		{"ptypes: nowhere", command(opGetPtypeMap, words(uint64(2048), nowhere)), statusInvalidArgument},
-		{"speed: nowhere", command(opReportLinkSpeed, words(end)), statusInvalidArgument},
-		{"stats: too short", command(opReportStats, words(uint64(7), uint64(ctlBase), uint64(1))), statusInvalidArgument},
-		{"stats: too long", command(opReportStats, words(uint64(1)<<40, uint64(ctlBase), uint64(1))), statusInvalidArgument},
-		{"stats: nowhere", command(opReportStats, words(uint64(64), nowhere, uint64(1))), statusInvalidArgument},
-		{"configure: twice", func(c *ctl) status {
-			var b body
-			(&configureCommand{irqs: c.alloc(64), count: 1, stride: 64, format: formatDQORDA}).encode(&b)
-			return c.command(opConfigureResources, &b)
-		}, statusAlreadyExists},
-		{"configure: format", configure(func(c *configureCommand) { c.format = 1 }), statusUnimplemented},
-		{"configure: none", configure(func(c *configureCommand) { c.count = 0 }), statusInvalidArgument},
-		{"configure: many", configure(func(c *configureCommand) { c.count = 5 }), statusInvalidArgument},
-		{"configure: very many", configure(func(c *configureCommand) { c.count = ^uint32(0) }), statusInvalidArgument},
-		{"configure: stride 0", configure(func(c *configureCommand) { c.stride = 0 }), statusInvalidArgument},
-		{"configure: stride", configure(func(c *configureCommand) { c.stride = 1 << 31 }), statusInvalidArgument},
-		{"configure: base", configure(func(c *configureCommand) { c.base = 2 }), statusInvalidArgument},
-		{"configure: nowhere", configure(func(c *configureCommand) { c.irqs = end }), statusInvalidArgument},
+		{"ptypes: length", command(opGetPtypeMap, uint64(2047), uint64(ctlBase)), statusInvalidArgument},
+		{"ptypes: nowhere", command(opGetPtypeMap, uint64(2048), nowhere), statusInvalidArgument},
+		{"speed: nowhere", command(opReportLinkSpeed, end), statusInvalidArgument},
+		{"stats: too short", command(opReportStats, uint64(7), uint64(ctlBase), uint64(1)), statusInvalidArgument},
+		{"stats: too long", command(opReportStats, uint64(1)<<40, uint64(ctlBase), uint64(1)), statusInvalidArgument},
+		{"stats: nowhere", command(opReportStats, uint64(64), nowhere, uint64(1)), statusInvalidArgument},
+		{"configure: twice", func(c *ctl) status { return c.command(opConfigureResources, c.resources(1)) },
+			statusAlreadyExists},
+		{"configure: format", configure(func(c *configureCommand) { c.Format = 1 }), statusUnimplemented},
+		{"configure: none", configure(func(c *configureCommand) { c.Count = 0 }), statusInvalidArgument},
+		{"configure: many", configure(func(c *configureCommand) { c.Count = 5 }), statusInvalidArgument},
+		{"configure: very many", configure(func(c *configureCommand) { c.Count = ^uint32(0) }), statusInvalidArgument},
+		{"configure: stride 0", configure(func(c *configureCommand) { c.Stride = 0 }), statusInvalidArgument},
+		{"configure: stride", configure(func(c *configureCommand) { c.Stride = 1 << 31 }), statusInvalidArgument},
+		{"configure: base", configure(func(c *configureCommand) { c.Base = 2 }), statusInvalidArgument},
+		{"configure: nowhere", configure(func(c *configureCommand) { c.IRQs = end }), statusInvalidArgument},
 		{"deconfigure: twice", func(c *ctl) status {
-			c.pass(opDeconfigure, new(body))
-			return c.command(opDeconfigure, new(body))
+			c.pass(opDeconfigure)
+			return c.command(opDeconfigure)
 		}, statusFailedPrecondition},
 		{"tx: not configured", func(c *ctl) status {
-			c.pass(opDeconfigure, new(body))
-			return c.tx(c.txCreate(0))
+			c.pass(opDeconfigure)
+			return c.command(opCreateTx, c.txCreate(0))
 		}, statusFailedPrecondition},
-		{"tx: id", tx(func(c *txCommand) { c.id = 2 }), statusInvalidArgument},
-		{"tx: big id", tx(func(c *txCommand) { c.id = 1 << 31 }), statusInvalidArgument},
-		{"tx: page list", tx(func(c *txCommand) { c.pages = 1 }), statusUnimplemented},
-		{"tx: block", tx(func(c *txCommand) { c.block = 4 }), statusInvalidArgument},
-		{"tx: ring of 0", tx(func(c *txCommand) { c.size, c.complSize = 0, 0 }), statusInvalidArgument},
-		{"tx: ring of 32", tx(func(c *txCommand) { c.size, c.complSize = 32, 32 }), statusInvalidArgument},
-		{"tx: ring of 100", tx(func(c *txCommand) { c.size, c.complSize = 100, 100 }), statusInvalidArgument},
-		{"tx: ring of 8192", tx(func(c *txCommand) { c.size, c.complSize = 8192, 8192 }), statusInvalidArgument},
-		{"tx: completions", tx(func(c *txCommand) { c.complSize = 64 }), statusInvalidArgument},
-		{"tx: ring nowhere", tx(func(c *txCommand) { c.ring = nowhere }), statusInvalidArgument},
-		{"tx: ring beyond the end", tx(func(c *txCommand) { c.ring = end &^ 15 }), statusInvalidArgument},
-		{"tx: completions nowhere", tx(func(c *txCommand) { c.compl = nowhere }), statusInvalidArgument},
-		{"tx: resources nowhere", tx(func(c *txCommand) { c.resources = end }), statusInvalidArgument},
+		{"tx: id", tx(func(c *txCommand) { c.ID = 2 }), statusInvalidArgument},
+		{"tx: big id", tx(func(c *txCommand) { c.ID = 1 << 31 }), statusInvalidArgument},
+		{"tx: page list", tx(func(c *txCommand) { c.Pages = 1 }), statusUnimplemented},
+		{"tx: block", tx(func(c *txCommand) { c.Block = 4 }), statusInvalidArgument},
+		{"tx: ring of 0", tx(func(c *txCommand) { c.Size, c.ComplSize = 0, 0 }), statusInvalidArgument},
+		{"tx: ring of 32", tx(func(c *txCommand) { c.Size, c.ComplSize = 32, 32 }), statusInvalidArgument},
+		{"tx: ring of 100", tx(func(c *txCommand) { c.Size, c.ComplSize = 100, 100 }), statusInvalidArgument},
+		{"tx: ring of 8192", tx(func(c *txCommand) { c.Size, c.ComplSize = 8192, 8192 }), statusInvalidArgument},
+		{"tx: completions", tx(func(c *txCommand) { c.ComplSize = 64 }), statusInvalidArgument},
+		{"tx: ring nowhere", tx(func(c *txCommand) { c.Ring = nowhere }), statusInvalidArgument},
+		{"tx: ring beyond the end", tx(func(c *txCommand) { c.Ring = end &^ 15 }), statusInvalidArgument},
+		{"tx: completions nowhere", tx(func(c *txCommand) { c.Compl = nowhere }), statusInvalidArgument},
+		{"tx: resources nowhere", tx(func(c *txCommand) { c.Resources = end }), statusInvalidArgument},
 		{"tx: twice", func(c *ctl) status {
 			tx(func(*txCommand) {})(c)
 			return tx(func(*txCommand) {})(c)
 		}, statusAlreadyExists},
-		{"rx: id", rx(func(c *rxCommand) { c.id = 2 }), statusInvalidArgument},
-		{"rx: block", rx(func(c *rxCommand) { c.block = 1 << 20 }), statusInvalidArgument},
-		{"rx: ring of 32", rx(func(c *rxCommand) { c.size, c.complSize = 32, 32 }), statusInvalidArgument},
-		{"rx: completions", rx(func(c *rxCommand) { c.complSize = 128 }), statusInvalidArgument},
-		{"rx: no buffer", rx(func(c *rxCommand) { c.buf = 0 }), statusInvalidArgument},
-		{"rx: big buffer", rx(func(c *rxCommand) { c.buf = 0xffff }), statusInvalidArgument},
-		{"rx: short headers", rx(func(c *rxCommand) { c.header = 128 }), statusInvalidArgument},
-		{"rx: long headers", rx(func(c *rxCommand) { c.header = 1024 }), statusInvalidArgument},
-		{"rx: ring nowhere", rx(func(c *rxCommand) { c.ring = nowhere }), statusInvalidArgument},
-		{"rx: completions nowhere", rx(func(c *rxCommand) { c.compl = nowhere }), statusInvalidArgument},
-		{"rx: resources nowhere", rx(func(c *rxCommand) { c.resources = nowhere }), statusInvalidArgument},
-		{"destroy: not there", command(opDestroyTx, words(uint32(1))), statusNotFound},
-		{"destroy: no such queue", command(opDestroyRx, words(uint32(1<<31))), statusNotFound},
-		{"extended: inner", command(opExtended, words(uint32(0x102), uint32(92), uint64(ctlBase))), statusUnimplemented},
-		{"extended: length", command(opExtended, words(uint32(0x101), uint32(91), uint64(ctlBase))), statusInvalidArgument},
-		{"extended: nowhere", command(opExtended, words(uint32(0x101), uint32(92), nowhere)), statusInvalidArgument},
+		{"rx: id", rx(func(c *rxCommand) { c.ID = 2 }), statusInvalidArgument},
+		{"rx: block", rx(func(c *rxCommand) { c.Block = 1 << 20 }), statusInvalidArgument},
+		{"rx: ring of 32", rx(func(c *rxCommand) { c.Size, c.ComplSize = 32, 32 }), statusInvalidArgument},
+		{"rx: completions", rx(func(c *rxCommand) { c.ComplSize = 128 }), statusInvalidArgument},
+		{"rx: no buffer", rx(func(c *rxCommand) { c.Buf = 0 }), statusInvalidArgument},
+		{"rx: big buffer", rx(func(c *rxCommand) { c.Buf = 0xffff }), statusInvalidArgument},
+		{"rx: short headers", rx(func(c *rxCommand) { c.Header = 128 }), statusInvalidArgument},
+		{"rx: long headers", rx(func(c *rxCommand) { c.Header = 1024 }), statusInvalidArgument},
+		{"rx: ring nowhere", rx(func(c *rxCommand) { c.Ring = nowhere }), statusInvalidArgument},
+		{"rx: completions nowhere", rx(func(c *rxCommand) { c.Compl = nowhere }), statusInvalidArgument},
+		{"rx: resources nowhere", rx(func(c *rxCommand) { c.Resources = nowhere }), statusInvalidArgument},
+		{"destroy: not there", command(opDestroyTx, uint32(1)), statusNotFound},
+		{"destroy: no such queue", command(opDestroyRx, uint32(1<<31)), statusNotFound},
+		{"extended: inner", command(opExtended, uint32(0x102), uint32(92), uint64(ctlBase)), statusUnimplemented},
+		{"extended: length", command(opExtended, uint32(0x101), uint32(91), uint64(ctlBase)), statusInvalidArgument},
+		{"extended: nowhere", command(opExtended, uint32(0x101), uint32(92), nowhere), statusInvalidArgument},
 	} {
 		t.Run(r.name, func(t *testing.T) {
-			c := newCtl(t, queues(2))
-			c.start()
-			c.configure(4)
-			if st := r.do(c); st != r.want {
-				t.Errorf("%v, not %v", st, r.want)
-			}
+			c := newConfigured(t, 2)
+			testkit.Equal(t, "status", r.do(c), r.want)
 			c.reset() // and it works as before
 			c.up(256)
 		})
@@ -339,21 +262,20 @@ func TestOptionsAreChecked(t *testing.T) {
 // Whatever the driver asks for before its admin queue runs does nothing.
 func TestNothingBeforeRun(t *testing.T) {
 	c := newCtl(t, queues(1))
-	c.slot(opDescribeDevice, words(uint64(ctlBase), uint32(1), uint32(4096)))
+	c.slot(opDescribeDevice, uint64(ctlBase), uint32(1), uint32(4096))
 	c.write32(regDoorbell, 1)
-	if n := c.read32(regEvents); n != 0 {
-		t.Errorf("%d commands done", n)
-	}
+	testkit.Equal(c, "commands done", c.read32(regEvents), 0)
 	for i := range uint32(0x1000) {
 		c.bell(4*i, 1)
 	}
+	c.OK(c.dev.WriteRegion(doorbellsBAR, 2, make([]byte, 4))) // no whole word
 }
 
 // An admin queue that makes no sense stops, until it is reset.
 //
 // Invariant: nic/gve: A bad command is refused, and a bad admin queue stops until reset.
 func TestBadAdminQueue(t *testing.T) {
-	for name, break_ := range map[string]func(c *ctl){
+	for name, spoil := range map[string]func(c *ctl){
 		"jump":       func(c *ctl) { c.start(); c.write32(regDoorbell, 65) },
 		"jump back":  func(c *ctl) { c.start(); c.write32(regDoorbell, ^uint32(0)) },
 		"nowhere":    func(c *ctl) { c.ring = 0x1000; c.start(); c.write32(regDoorbell, 1) },
@@ -364,22 +286,20 @@ func TestBadAdminQueue(t *testing.T) {
 		"memory is gone": func(c *ctl) {
 			c.up(0)
 			c.dev.Unmapping(ctlBase, ctlSize)
-			c.must(c.space.Remove(ctlBase, ctlSize))
+			c.OK(c.space.Remove(ctlBase, ctlSize))
 			c.dev.MemoryChanged()
 			c.write32(regDoorbell, c.count+1)
-			c.must(c.space.Add(dmaAll(c)))
+			c.OK(c.space.Add(c.all()))
 			c.dev.MemoryChanged()
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCtl(t, queues(1))
 			good := c.ring
-			break_(c)
+			spoil(c)
 			before := c.read32(regEvents)
 			c.write32(regDoorbell, before+1)
-			if n := c.read32(regEvents); n != before {
-				t.Errorf("%d commands done after the queue broke", n-before)
-			}
+			testkit.Equal(c, "commands done", c.read32(regEvents), before)
 			c.ring, c.slots = good, 64
 			c.reset()
 			c.up(0)
@@ -391,21 +311,17 @@ func TestBadAdminQueue(t *testing.T) {
 func TestRegisterAccess(t *testing.T) {
 	c := newCtl(t, queues(2))
 	all := make([]byte, registersLen)
-	c.must(c.dev.ReadRegion(registersBAR, 0, all))
+	c.OK(c.dev.ReadRegion(registersBAR, 0, all))
 	if be.Uint32(all[regMaxRx:]) != 2 || be.Uint32(all[0x2c:]) != 0 {
 		t.Errorf("registers %x", all[:64])
 	}
 	var one [1]byte
-	c.must(c.dev.ReadRegion(registersBAR, regMaxTx+3, one[:]))
-	if one[0] != 2 {
-		t.Errorf("last byte of the number of queues: %d", one[0])
-	}
-	c.must(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3}))
-	c.must(c.dev.WriteRegion(registersBAR, regBaseHi+1, []byte{1, 2, 3}))
-	if c.read32(regBaseHi) != 0 {
-		t.Error("part of a register was written")
-	}
-	c.must(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
+	c.OK(c.dev.ReadRegion(registersBAR, regMaxTx+3, one[:]))
+	testkit.Equal(t, "last byte of the number of queues", one[0], 2)
+	c.OK(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3}))
+	c.OK(c.dev.WriteRegion(registersBAR, regBaseHi+1, []byte{1, 2, 3}))
+	testkit.Equal(t, "a register of which part was written", c.read32(regBaseHi), 0)
+	c.OK(c.dev.WriteRegion(registersBAR, regBaseHi, []byte{1, 2, 3, 4, 5, 6, 7, 8}))
 	if c.read32(regBaseHi) != 0x01020304 || c.read32(regBaseLo) != 0x05060708 {
 		t.Error("two registers were not written")
 	}
@@ -415,9 +331,9 @@ func TestRegisterAccess(t *testing.T) {
 		t.Error("a register that is read only was written")
 	}
 	for off := range uint64(registersLen) {
-		c.must(c.dev.WriteRegion(registersBAR, off, []byte{0xff}))
+		c.OK(c.dev.WriteRegion(registersBAR, off, []byte{0xff}))
 	}
-	c.must(c.dev.WriteRegion(registersBAR, 0, bytes.Repeat([]byte{0xff}, registersLen)))
+	c.OK(c.dev.WriteRegion(registersBAR, 0, bytes.Repeat([]byte{0xff}, registersLen)))
 	c.reset()
 	c.up(0)
 }
@@ -425,14 +341,12 @@ func TestRegisterAccess(t *testing.T) {
 func TestPCI(t *testing.T) {
 	c := newCtl(t, queues(4))
 	i := c.dev.Info()
-	if n := i.IRQs[vfiouser.IRQMSIX].Count; n != 9 {
-		t.Errorf("%d vectors", n)
-	}
+	testkit.Equal(t, "vectors", i.IRQs[vfiouser.IRQMSIX].Count, 9)
 	if !i.Reset || i.Regions[0].Size != 4096 || i.Regions[2].Size != 65536 {
 		t.Errorf("%+v", i)
 	}
 	id := make([]byte, 64)
-	c.must(c.dev.ReadRegion(vfiouser.RegionConfig, 0, id))
+	c.OK(c.dev.ReadRegion(vfiouser.RegionConfig, 0, id))
 	if le.Uint32(id) != 0x00421ae0 || id[8] < 1 || le.Uint32(id[0x2c:]) != 0x00581ae0 || id[11] != 2 {
 		t.Errorf("identity %x", id)
 	}
@@ -443,13 +357,13 @@ func TestPCI(t *testing.T) {
 		t.Error("VGA was written")
 	}
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	c.must(err)
-	c.must(c.dev.SetIRQ(vfiouser.IRQErr, 0, fd))
-	c.must(c.dev.DisableIRQs(vfiouser.IRQErr))
+	c.OK(err)
+	c.OK(c.dev.SetIRQ(vfiouser.IRQErr, 0, fd))
+	c.OK(c.dev.DisableIRQs(vfiouser.IRQErr))
 	for _, bad := range [][2]int{{vfiouser.IRQErr, 1}, {vfiouser.IRQINTx, 0}, {vfiouser.IRQMSIX, 9},
 		{vfiouser.IRQMSIX, -1}} {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-		c.must(err)
+		c.OK(err)
 		if c.dev.SetIRQ(bad[0], bad[1], fd) == nil {
 			t.Errorf("interrupt %v was set", bad)
 		}
@@ -457,8 +371,7 @@ func TestPCI(t *testing.T) {
 }
 
 func TestHeaderSplit(t *testing.T) {
-	c := newCtl(t, queues(3))
-	c.up(0)
+	c := newUp(t, 3, 0)
 	split := func() (on []bool) {
 		for _, s := range c.dev.port.State().Splits {
 			on = append(on, s.On)
@@ -469,10 +382,8 @@ func TestHeaderSplit(t *testing.T) {
 		t.Errorf("split %v without header buffers", got)
 	}
 	for i := range 3 {
-		c.pass(opDestroyRx, words(uint32(i)))
-		if st := c.rx(c.rxCreate(i, 256)); st != statusPassed {
-			t.Fatalf("queue %d: %v", i, st)
-		}
+		c.pass(opDestroyRx, uint32(i))
+		c.pass(opCreateRx, c.rxCreate(i, 256))
 	}
 	if got := split(); slices.Contains(got, false) {
 		t.Errorf("split %v with header buffers", got)
@@ -486,30 +397,27 @@ func TestHeaderSplit(t *testing.T) {
 	}
 }
 
-// Super-packets go to a driver only while all its receive queues take them.
+// GSO packets go to a driver only while all its receive queues take them.
 //
 // Invariant: nic/gve: Super-packets are received only while all queues take them.
 func TestLimits(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.up(256)
+	c := newUp(t, 2, 256)
 	if l := c.dev.port.Limits(); !l.GSO.Has(splitter.GSOTCPv4) || !l.GSO.Has(splitter.GSOTCPv6) ||
 		l.GSO.Has(splitter.GSOUDPL4) || l.MaxFrame != 9014 {
 		t.Errorf("%+v", l)
 	}
-	c.pass(opDestroyRx, words(uint32(1)))
+	c.pass(opDestroyRx, uint32(1))
 	cmd := c.rxCreate(1, 256)
-	cmd.rsc = 0
-	c.rx(cmd)
+	cmd.RSC = 0
+	c.pass(opCreateRx, cmd)
 	if l := c.dev.port.Limits(); l.GSO.Has(splitter.GSOTCPv4) {
 		t.Errorf("%+v with a queue that does not coalesce", l)
 	}
-	c.pass(opDestroyRx, words(uint32(1)))
+	c.pass(opDestroyRx, uint32(1))
 	cmd = c.rxCreate(1, 256)
-	cmd.buf = 2048
-	c.rx(cmd)
+	cmd.Buf = 2048
+	c.pass(opCreateRx, cmd)
 	if l := c.dev.port.Limits(); l.MaxBytes != maxRSC(2048) {
 		t.Errorf("%+v with a queue of small buffers", l)
 	}
 }
-
-func dmaAll(c *ctl) dma.Map { return dma.Map{IOVA: ctlBase, Size: ctlSize, FD: c.fd} }

@@ -2,8 +2,8 @@ package gve
 
 import (
 	"bytes"
+	"encoding/binary"
 	"log/slog"
-	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -11,22 +11,21 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/wire"
 )
 
 // ctl drives a device's control plane as a driver does: registers, admin queue, doorbells, over memory of its own.
 type ctl struct {
-	testing.TB
+	*nictest.Memory
 	dev   *Device
 	space *dma.Space
-	fd    int    // of mem, a memfd
-	mem   []byte // all that the device is shown, from ctlBase on
-	used  uint64 // of mem, by alloc
 	ring  uint64 // IOVA of the admin queue
 	slots uint32
 	count uint32 // commands given so far
-	said  bytes.Buffer
+	log   bytes.Buffer
+	word  [4]byte // a doorbell's
 }
 
 const (
@@ -38,98 +37,87 @@ var ctlMAC = wire.MAC{2, 0, 0, 0, 0, 1}
 
 func newCtl(t testing.TB, o Options) *ctl {
 	t.Helper()
-	checkNoFDs(t)
+	testkit.CheckFDs(t)
 	return newBareCtl(t, o)
+}
+
+// newConfigured makes a device whose driver has configured resources, newUp one with all its queues.
+func newConfigured(t testing.TB, pairs int) *ctl {
+	t.Helper()
+	c := newCtl(t, queues(pairs))
+	c.start()
+	c.configure(2 * pairs)
+	return c
+}
+
+func newUp(t testing.TB, pairs int, header uint16) *ctl {
+	t.Helper()
+	c := newCtl(t, queues(pairs))
+	c.up(header)
+	return c
 }
 
 // newBareCtl does not look for descriptors that are left: a fuzzing process has its own.
 func newBareCtl(t testing.TB, o Options) *ctl {
 	t.Helper()
-	c := &ctl{TB: t, slots: 64}
-	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
-	c.must(err)
-	c.fd = fd
-	t.Cleanup(func() { _ = unix.Close(fd) })
-	c.must(unix.Ftruncate(fd, ctlSize))
-	c.mem, err = unix.Mmap(fd, 0, ctlSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	c.must(err)
-	t.Cleanup(func() { _ = unix.Munmap(c.mem) })
-	c.space = dma.NewSpace("guest", dma.NewFiles())
-	c.must(c.space.Add(dma.Map{IOVA: ctlBase, Size: ctlSize, FD: fd}))
-	t.Cleanup(func() { _ = c.space.Close() })
 	o.Port.Name, o.Port.MAC, o.Port.MTU = "a", ctlMAC, 9000
-	o.Port.Log = slog.New(slog.NewTextHandler(&c.said, nil))
+	return newCtlIn(nictest.NewMemory(t, ctlBase, ctlSize, 0), dma.NewFiles(), o)
+}
+
+// newCtlIn makes a device for a guest with this memory.
+func newCtlIn(m *nictest.Memory, files *dma.Files, o Options) *ctl {
+	m.Helper()
+	c := &ctl{Memory: m, space: dma.NewSpace(o.Port.Name, files), slots: 64}
+	m.Cleanup(func() { _ = c.space.Close() })
+	c.OK(c.space.Add(c.all()))
+	o.Port.Log = slog.New(slog.NewTextHandler(&c.log, nil))
+	var err error
 	c.dev, err = New(o, c.space)
-	c.must(err)
-	t.Cleanup(c.dev.Close)
+	c.OK(err)
+	m.Cleanup(c.dev.Close)
 	c.ring = c.alloc(64 * slotLen)
 	return c
 }
 
-func checkNoFDs(t testing.TB) {
-	count := func() int {
-		names, err := os.ReadDir("/proc/self/fd")
-		testkit.OK(t, err)
-		return len(names)
-	}
-	before := count()
-	t.Cleanup(func() {
-		if after := count(); after != before {
-			t.Errorf("%d descriptors before, %d after", before, after)
-		}
-	})
-}
-
-func (c *ctl) must(err error) {
-	c.Helper()
-	if err != nil {
-		c.Fatal(err)
-	}
+// all is the guest's RAM, gpu its GPU's memory.
+func (c *ctl) all() dma.Map { return dma.Map{IOVA: c.Base, Size: uint64(len(c.RAM)), FD: c.FD} }
+func (c *ctl) gpu() dma.Map {
+	return dma.Map{IOVA: nictest.GPUBase, Size: nictest.GPUSize, FD: c.GPU.FD()}
 }
 
 // alloc gives memory, zeroed, on pages of its own.
 func (c *ctl) alloc(n int) uint64 {
 	c.Helper()
-	at := c.used
-	c.used += (uint64(n) + 4095) &^ 4095
-	if c.used > ctlSize {
-		c.Fatal("guest memory is used up")
-	}
-	clear(c.mem[at:c.used])
-	return ctlBase + at
-}
-
-func (c *ctl) at(iova uint64, n int) []byte { return c.mem[iova-ctlBase:][:n] }
-
-// put allocates memory with b in it.
-func (c *ctl) put(b []byte) uint64 {
-	at := c.alloc(len(b))
-	copy(c.at(at, len(b)), b)
+	at, b := c.Alloc(n)
+	clear(b)
 	return at
 }
+
+func (c *ctl) at(iova uint64, n int) []byte { return c.At(iova)[:n] }
 
 func (c *ctl) read32(off uint64) uint32 {
 	c.Helper()
 	var b [4]byte
-	c.must(c.dev.ReadRegion(registersBAR, off, b[:]))
+	c.OK(c.dev.ReadRegion(registersBAR, off, b[:]))
 	return be.Uint32(b[:])
 }
 
 func (c *ctl) write32(off uint64, v uint32) {
 	c.Helper()
-	c.must(c.dev.WriteRegion(registersBAR, off, be.AppendUint32(nil, v)))
+	c.OK(c.dev.WriteRegion(registersBAR, off, be.AppendUint32(nil, v)))
 }
 
 // bell writes a doorbell.
 func (c *ctl) bell(index, v uint32) {
 	c.Helper()
-	c.must(c.dev.WriteRegion(doorbellsBAR, 4*uint64(index), le.AppendUint32(nil, v)))
+	le.PutUint32(c.word[:], v)
+	c.OK(c.dev.WriteRegion(doorbellsBAR, 4*uint64(index), c.word[:]))
 }
 
 // start starts the admin queue (gve_adminq_alloc).
 func (c *ctl) start() {
 	c.Helper()
-	c.must(c.dev.WriteRegion(registersBAR, regLength, be.AppendUint16(nil, uint16(c.slots*slotLen))))
+	c.OK(c.dev.WriteRegion(registersBAR, regLength, be.AppendUint16(nil, uint16(c.slots*slotLen))))
 	c.write32(regBaseHi, uint32(c.ring>>32))
 	c.write32(regBaseLo, uint32(c.ring))
 	c.write32(regDriverStatus, driverRun)
@@ -149,19 +137,19 @@ func (c *ctl) reset() {
 }
 
 // slot writes a command to the next slot, without a doorbell.
-func (c *ctl) slot(op uint32, b *body) (done func() status) {
+func (c *ctl) slot(op uint32, vs ...any) (done func() status) {
 	s := c.at(c.ring+uint64(c.count%c.slots)*slotLen, slotLen)
 	be.PutUint32(s[0:], op)
 	be.PutUint32(s[4:], 0)
-	copy(s[8:], b[:])
+	copy(s[8:], words(vs...)[:])
 	c.count++
 	return func() status { return status(be.Uint32(s[slotStatus:])) }
 }
 
 // command has one command carried out.
-func (c *ctl) command(op uint32, b *body) status {
+func (c *ctl) command(op uint32, vs ...any) status {
 	c.Helper()
-	st := c.slot(op, b)
+	st := c.slot(op, vs...)
 	c.write32(regDoorbell, c.count)
 	if n := c.read32(regEvents); n != c.count {
 		c.Fatalf("%s: event counter %d, not %d", commandName(op), n, c.count)
@@ -170,66 +158,55 @@ func (c *ctl) command(op uint32, b *body) status {
 }
 
 // pass is command for one that must pass.
-func (c *ctl) pass(op uint32, b *body) {
+func (c *ctl) pass(op uint32, vs ...any) {
 	c.Helper()
-	if st := c.command(op, b); st != statusPassed {
-		c.Fatalf("%s: %v\n%s", commandName(op), st, c.said.String())
+	if st := c.command(op, vs...); st != statusPassed {
+		c.Fatalf("%s: %v\n%s", commandName(op), st, c.log.String())
 	}
 }
 
-// words makes a body of big-endian values, each as long as its type.
+// words makes a body of big-endian values, each as long as its type: numbers, or a command.
 func words(vs ...any) *body {
 	var b body
 	at := b[:0]
 	for _, v := range vs {
-		switch v := v.(type) {
-		case uint8:
-			at = append(at, v)
-		case uint16:
-			at = be.AppendUint16(at, v)
-		case uint32:
-			at = be.AppendUint32(at, v)
-		case uint64:
-			at = be.AppendUint64(at, v)
-		}
+		at, _ = binary.Append(at, be, v)
 	}
 	return &b
+}
+
+// driverInfo is what Linux 7.2 says of itself.
+func driverInfo() []byte {
+	info := make([]byte, driverInfoLen)
+	info[0] = 1
+	be.PutUint64(info[16:], 0x7b)
+	copy(info[48:], "7.2.12-cloud-amd64")
+	return info
+}
+
+// resources is a good command for n notification blocks.
+func (c *ctl) resources(n int) configureCommand {
+	return configureCommand{IRQs: c.alloc(64 * n), Count: uint32(n), Stride: 64, Format: formatDQORDA}
 }
 
 // configure configures resources for n notification blocks, and returns where the doorbells' indices are.
 func (c *ctl) configure(n int) uint64 {
 	c.Helper()
-	b := new(body)
-	cmd := configureCommand{irqs: c.alloc(64 * n), count: uint32(n), stride: 64, format: formatDQORDA}
-	cmd.encode(b)
-	c.pass(opConfigureResources, b)
-	return cmd.irqs
+	cmd := c.resources(n)
+	c.pass(opConfigureResources, cmd)
+	return cmd.IRQs
 }
 
 // txCreate and rxCreate make good commands.
 func (c *ctl) txCreate(id int) txCommand {
-	return txCommand{id: uint32(id), resources: c.alloc(resourcesLen), ring: c.alloc(256 * txDescLen), pages: rawAddresses,
-		block: uint32(id), compl: c.alloc(256 * txComplLen), size: 256, complSize: 256}
+	return txCommand{ID: uint32(id), Resources: c.alloc(resourcesLen), Ring: c.alloc(256 * txDescLen), Pages: rawAddresses,
+		Block: uint32(id), Compl: c.alloc(256 * txComplLen), Size: 256, ComplSize: 256}
 }
 
 func (c *ctl) rxCreate(id int, header uint16) rxCommand {
-	return rxCommand{id: uint32(id), block: uint32(len(c.dev.rx) + id), resources: c.alloc(resourcesLen),
-		compl: c.alloc(64 * rxComplLen),
-		ring:  c.alloc(64 * rxBufLen), pages: rawAddresses, complSize: 64, buf: packetBuffer, size: 64, rsc: 1, header: header}
-}
-
-func (c *ctl) tx(cmd txCommand) status {
-	c.Helper()
-	var b body
-	cmd.encode(&b)
-	return c.command(opCreateTx, &b)
-}
-
-func (c *ctl) rx(cmd rxCommand) status {
-	c.Helper()
-	var b body
-	cmd.encode(&b)
-	return c.command(opCreateRx, &b)
+	return rxCommand{ID: uint32(id), Block: uint32(len(c.dev.rx) + id), Resources: c.alloc(resourcesLen),
+		Compl: c.alloc(64 * rxComplLen), Ring: c.alloc(64 * rxBufLen), Pages: rawAddresses, ComplSize: 64,
+		Buf: packetBuffer, Size: 64, RSC: 1, Header: header}
 }
 
 // up brings everything up: handshake, resources, all queues.
@@ -239,12 +216,8 @@ func (c *ctl) up(header uint16) {
 	n := len(c.dev.rx)
 	c.configure(2 * n)
 	for i := range n {
-		if st := c.tx(c.txCreate(i)); st != statusPassed {
-			c.Fatalf("tx %d: %v\n%s", i, st, c.said.String())
-		}
-		if st := c.rx(c.rxCreate(i, header)); st != statusPassed {
-			c.Fatalf("rx %d: %v\n%s", i, st, c.said.String())
-		}
+		c.pass(opCreateTx, c.txCreate(i))
+		c.pass(opCreateRx, c.rxCreate(i, header))
 	}
 }
 
@@ -254,13 +227,11 @@ type event struct{ fd int }
 // irq gives a vector an eventfd.
 func (c *ctl) irq(vector int) *event {
 	c.Helper()
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	c.must(err)
-	mine, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
-	c.must(err)
-	c.Cleanup(func() { _ = unix.Close(mine) })
-	c.must(c.dev.SetIRQ(vfiouser.IRQMSIX, vector, fd))
-	return &event{mine}
+	e := &event{nictest.EventFD(c)}
+	fd, err := unix.FcntlInt(uintptr(e.fd), unix.F_DUPFD_CLOEXEC, 0)
+	c.OK(err)
+	c.OK(c.dev.SetIRQ(vfiouser.IRQMSIX, vector, fd))
+	return e
 }
 
 // fired says how often the event was signalled since it was last asked.

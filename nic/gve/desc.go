@@ -23,13 +23,6 @@ func (d *rxBuf) decode(b *[rxBufLen]byte) {
 	d.header = le.Uint64(b[16:])
 }
 
-func (d *rxBuf) encode(b *[rxBufLen]byte) {
-	*b = [rxBufLen]byte{}
-	le.PutUint16(b[0:], d.id)
-	le.PutUint64(b[8:], d.addr)
-	le.PutUint64(b[16:], d.header)
-}
-
 // rxCompl says what became of a receive buffer.
 type rxCompl struct {
 	bad       bool   // rx_error
@@ -89,20 +82,6 @@ func (c *rxCompl) encode(b []byte) (word uint32) {
 	return word
 }
 
-// decode is for drivers, that is for tests.
-func (c *rxCompl) decode(b *[rxComplLen]byte) (generation bool) {
-	word := le.Uint32(b[4:])
-	*c = rxCompl{bad: b[1]&rxError != 0, ptype: le.Uint16(b[2:]) & (ptypes - 1), length: uint16(word & rxMaxLen),
-		headerLen: uint16(word >> 16 & rxMaxHdr), split: word&rxSplit != 0, overflow: b[8]&rxOverflow != 0,
-		eop:     b[8]&rxEOP != 0,
-		checked: b[8]&rxChecked != 0, ipBad: b[8]&rxIPBad != 0, l4Bad: b[8]&rxL4Bad != 0, id: le.Uint16(b[12:]),
-		hash: le.Uint32(b[16:])}
-	if word&rxRSC != 0 {
-		c.segLen = le.Uint16(b[14:])
-	}
-	return word&rxGeneration != 0
-}
-
 func pick(on bool, bit byte) byte {
 	if on {
 		return bit
@@ -147,22 +126,6 @@ func (d *txDesc) decode(b *[txDescLen]byte) {
 		d.mss = le.Uint16(b[4:]) & (1<<14 - 1)
 		d.headerLen = b[6]
 		d.tso = b[8]&(1<<5) != 0
-	}
-}
-
-func (d *txDesc) encode(b *[txDescLen]byte) {
-	*b = [txDescLen]byte{8: d.kind}
-	switch d.kind {
-	case txPacket:
-		le.PutUint64(b[0:], d.addr)
-		b[8] |= pick(d.eop, 1<<5) | pick(d.csum, 1<<6) | pick(d.report, 1<<7)
-		le.PutUint16(b[12:], d.tag)
-		le.PutUint16(b[14:], d.length)
-	case txTSO:
-		le.PutUint32(b[0:], d.total)
-		le.PutUint16(b[4:], d.mss)
-		b[6] = d.headerLen
-		b[8] |= pick(d.tso, 1<<5)
 	}
 }
 

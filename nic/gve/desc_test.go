@@ -4,6 +4,8 @@ import (
 	"encoding/hex"
 	"testing"
 	"testing/quick"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // Layouts are those of Linux's bit-fields (gve_desc_dqo.h): the bytes here are what gcc makes of
@@ -35,9 +37,7 @@ func TestLayouts(t *testing.T) {
 		"packet done":   {done[:], "0594bc7a00000000"},
 		"desc done":     {read[:], "0524210000000000"},
 	} {
-		if got := hex.EncodeToString(c.got); got != c.want {
-			t.Errorf("%s: %s, want %s", name, got, c.want)
-		}
+		testkit.Equal(t, name, hex.EncodeToString(c.got), c.want)
 	}
 }
 
@@ -74,4 +74,40 @@ func TestDecodeIsEncodeBackwards(t *testing.T) {
 		again.decode(&b)
 		return d == again
 	}, nil))
+}
+func (d *rxBuf) encode(b *[rxBufLen]byte) {
+	*b = [rxBufLen]byte{}
+	le.PutUint16(b[0:], d.id)
+	le.PutUint64(b[8:], d.addr)
+	le.PutUint64(b[16:], d.header)
+}
+
+// decode is for drivers, that is for tests.
+func (c *rxCompl) decode(b *[rxComplLen]byte) (generation bool) {
+	word := le.Uint32(b[4:])
+	*c = rxCompl{bad: b[1]&rxError != 0, ptype: le.Uint16(b[2:]) & (ptypes - 1), length: uint16(word & rxMaxLen),
+		headerLen: uint16(word >> 16 & rxMaxHdr), split: word&rxSplit != 0, overflow: b[8]&rxOverflow != 0,
+		eop:     b[8]&rxEOP != 0,
+		checked: b[8]&rxChecked != 0, ipBad: b[8]&rxIPBad != 0, l4Bad: b[8]&rxL4Bad != 0, id: le.Uint16(b[12:]),
+		hash: le.Uint32(b[16:])}
+	if word&rxRSC != 0 {
+		c.segLen = le.Uint16(b[14:])
+	}
+	return word&rxGeneration != 0
+}
+
+func (d *txDesc) encode(b *[txDescLen]byte) {
+	*b = [txDescLen]byte{8: d.kind}
+	switch d.kind {
+	case txPacket:
+		le.PutUint64(b[0:], d.addr)
+		b[8] |= pick(d.eop, 1<<5) | pick(d.csum, 1<<6) | pick(d.report, 1<<7)
+		le.PutUint16(b[12:], d.tag)
+		le.PutUint16(b[14:], d.length)
+	case txTSO:
+		le.PutUint32(b[0:], d.total)
+		le.PutUint16(b[4:], d.mss)
+		b[6] = d.headerLen
+		b[8] |= pick(d.tso, 1<<5)
+	}
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vfiouser"
@@ -188,26 +189,25 @@ func (d *Device) Close() {
 
 // close lets go of what New has made before the monitor. Queues are stopped.
 func (d *Device) close() {
-	d.port.Close() // from here on nobody comes in
+	d.port.Close() // from here on no frame comes in
 	for _, q := range d.tx {
 		q.close()
 	}
 }
 
-// setLimits says what the driver takes: super-packets only while all its receive queues do.
+// setLimits says what the driver takes: GSO packets only while all its receive queues do.
 func (d *Device) setLimits() {
 	l := wire.Limits{Csum: true, MaxFrame: uint32(d.conf.Port.MTU) + splitter.EthLen}
-	buf := 0
-	rsc := true
+	buf, rsc := packetBuffer, false
 	for _, q := range d.res.rx {
 		if q.live {
-			rsc = rsc && q.rsc
-			if buf == 0 || q.buf < buf {
-				buf = q.buf
+			buf, rsc = min(buf, q.buf), q.rsc
+			if !rsc {
+				break
 			}
 		}
 	}
-	if rsc && buf > 0 {
+	if rsc {
 		l.GSO = wire.GSO(splitter.GSOTCPv4, splitter.GSOTCPv6)
 		l.MaxBytes = maxRSC(buf)
 	}
@@ -233,7 +233,7 @@ func (d *Device) reset() {
 	d.release()
 	d.port.Reset()
 	d.regs, d.aq, d.rxUsed = registers{}, adminQueue{}, 0
-	d.flows.forget()
+	d.flows.clear()
 	d.used = false
 	d.status.And(^uint32(statusReset))
 	d.status.Or(statusResetDone)
@@ -289,9 +289,7 @@ func (d *Device) SetIRQ(index, vector int, fd int) error {
 		d.vectors.setFD(vector, fd)
 		return nil
 	}
-	if fd >= 0 {
-		_ = unix.Close(fd)
-	}
+	scm.Close(fd)
 	if index == vfiouser.IRQErr && vector == 0 {
 		return nil
 	}
@@ -315,13 +313,11 @@ func (d *Device) Reset() error {
 
 // Unmapping implements vfiouser.Device. A queue whose ring goes away stops.
 func (d *Device) Unmapping(iova, size uint64) {
-	for i, q := range d.res.tx {
-		if q.live {
+	for i := range d.rx {
+		if d.res.tx[i].live {
 			d.tx[i].unmapping(iova, size)
 		}
-	}
-	for i, q := range d.res.rx {
-		if q.live {
+		if d.res.rx[i].live {
 			d.rx[i].unmapping(iova, size)
 		}
 	}

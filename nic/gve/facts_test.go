@@ -4,18 +4,19 @@ import (
 	"bytes"
 	"testing"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
 )
 
 // receiveFacts takes a frame of one buffer and gives its completion.
 func (g *suiteGuest) receiveFacts(q int) (c rxCompl, header, payload []byte) {
-	g.t.Helper()
+	g.Helper()
 	buf, at := g.rxd[q].next(&c)
 	if c.split {
-		header = bytes.Clone(g.at(at)[:c.headerLen])
+		header = bytes.Clone(g.At(at)[:c.headerLen])
 	}
-	return c, header, bytes.Clone(g.at(buf)[:c.length])
+	return c, header, bytes.Clone(g.At(buf)[:c.length])
 }
 
 // A completion says what the packet is, its hash, and what is known of its checksums: complete ones
@@ -25,10 +26,10 @@ func (g *suiteGuest) receiveFacts(q int) (c rxCompl, header, payload []byte) {
 func TestCompletionSaysWhatIsKnown(t *testing.T) {
 	w := newWorld(t)
 	whole := func(s nictest.Spec) nictest.Frame { // its checksum complete
-		f := nictest.Make(w.b.mac, w.a.mac, s)
+		f := nictest.Make(w.B.mac, w.A.mac, s)
 		f.Partial = false
 		var h splitter.Headers
-		w.a.must(splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h))
+		w.A.OK(splitter.Parse(f.Header, uint32(len(f.Header)+len(f.Payload)), &h))
 		splitter.FixL4(&h, f.Header, uint32(len(f.Payload)), splitter.Sum(f.Payload, 0))
 		return f
 	}
@@ -38,11 +39,11 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 	}
 	noUDP := whole(nictest.Spec{UDP: true, Payload: 99})
 	noUDP.Header[40], noUDP.Header[41] = 0, 0
-	icmp := nictest.Make(w.b.mac, w.a.mac, nictest.Spec{Payload: 60})
+	icmp := nictest.Make(w.B.mac, w.A.mac, nictest.Spec{Payload: 60})
 	icmp.Header[23], icmp.Partial = 1, false
-	fragment := nictest.Make(w.b.mac, w.a.mac, nictest.Spec{Payload: 60})
+	fragment := nictest.Make(w.B.mac, w.A.mac, nictest.Spec{Payload: 60})
 	fragment.Header[20], fragment.Partial = 0x20, false
-	arp := nictest.Frame{Header: append(append(bytes.Clone(w.b.mac[:]), w.a.mac[:]...),
+	arp := nictest.Frame{Header: append(append(bytes.Clone(w.B.mac[:]), w.A.mac[:]...),
 		append([]byte{8, 6}, make([]byte, 28)...)...)}
 	for name, x := range map[string]struct {
 		f                     nictest.Frame
@@ -50,8 +51,8 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 		checked, l4Bad, ipBad bool
 		hashed                int // 4: the 4-tuple, 2: the addresses
 	}{
-		"partial": {nictest.Make(w.b.mac, w.a.mac, nictest.Spec{Payload: 999}), 0x22, true, false, false, 4},
-		"partial UDP6": {nictest.Make(w.b.mac, w.a.mac, nictest.Spec{V6: true, UDP: true, Payload: 7}), 0x33, true, false,
+		"partial": {nictest.Make(w.B.mac, w.A.mac, nictest.Spec{Payload: 999}), 0x22, true, false, false, 4},
+		"partial UDP6": {nictest.Make(w.B.mac, w.A.mac, nictest.Spec{V6: true, UDP: true, Payload: 7}), 0x33, true, false,
 			false, 4},
 		"good":            {whole(nictest.Spec{Payload: 1001, V6: true, Opts: 12}), 0x32, true, false, false, 4},
 		"good, no bytes":  {whole(nictest.Spec{}), 0x22, true, false, false, 4},
@@ -64,22 +65,22 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 		"ARP":             {arp, 0x11, false, false, false, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
-			bad := w.b.rx[0].stats().badCsum
+			bad := w.B.dev.rx[0].count.badCsum.get()
 			sent := x.f
 			sent.Header = bytes.Clone(x.f.Header)
-			w.b.Post(0, 1)
-			w.a.Send(0, sent)
-			c, _, got := w.b.receiveFacts(0)
-			w.b.startRx(0, false) // what else was posted is gone
+			w.B.Post(0, 1)
+			w.A.Send(0, sent)
+			c, _, got := w.B.receiveFacts(0)
+			w.B.startRx(0, false) // what else was posted is gone
 			if c.ptype != x.ptype || c.checked != x.checked || c.l4Bad != x.l4Bad || c.ipBad != x.ipBad || !c.eop || c.split ||
 				c.overflow || c.bad {
 				t.Errorf("%+v", c)
 			}
-			if n := w.b.rx[0].stats().badCsum - bad; (n == 1) != (x.l4Bad || x.ipBad) {
+			if n := w.B.dev.rx[0].count.badCsum.get() - bad; (n == 1) != (x.l4Bad || x.ipBad) {
 				t.Errorf("%d bad checksums counted", n)
 			}
 			var h splitter.Headers
-			w.a.must(splitter.Parse(got, uint32(len(got)), &h))
+			w.A.OK(splitter.Parse(got, uint32(len(got)), &h))
 			key := splitter.DefaultKey
 			flow := h.Flow
 			if x.hashed == 2 {
@@ -89,9 +90,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 			if x.hashed == 0 {
 				want = 0
 			}
-			if c.hash != want {
-				t.Errorf("hash %#x, want %#x", c.hash, want)
-			}
+			testkit.Equal(t, "hash", c.hash, want)
 			if x.checked && !x.l4Bad && splitter.VerifyL4(&h, got[:h.HdrLen], uint32(len(got))-uint32(h.HdrLen),
 				splitter.Sum(got[h.HdrLen:], 0)) != splitter.CsumGood {
 				t.Error("vouched for, and wrong")
@@ -107,7 +106,7 @@ func TestCompletionSaysWhatIsKnown(t *testing.T) {
 // Invariant: nic/gve: Split marks are as the kernel needs them.
 func TestSplitMarks(t *testing.T) {
 	w := newWorld(t)
-	w.b.startRx(0, true)
+	w.B.startRx(0, true)
 	for name, x := range map[string]struct {
 		s              nictest.Spec
 		header, length int
@@ -120,25 +119,22 @@ func TestSplitMarks(t *testing.T) {
 		"long chain": {nictest.Spec{V6: true, Ext: 144, Opts: 40, Payload: 100}, 0, 358},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := nictest.Make(w.b.mac, w.a.mac, x.s)
-			w.b.Post(0, 1)
-			w.a.Send(0, f)
-			c, header, payload := w.b.receiveFacts(0)
+			f := nictest.Make(w.B.mac, w.A.mac, x.s)
+			w.B.Post(0, 1)
+			w.A.Send(0, f)
+			c, header, payload := w.B.receiveFacts(0)
 			if int(c.headerLen) != x.header || int(c.length) != x.length || c.split != (x.header > 0) ||
 				c.overflow != (x.header == 0) || !c.checked {
 				t.Errorf("%+v", c)
 			}
-			if len(header)+len(payload) != len(f.Header)+len(f.Payload) {
-				t.Errorf("%d+%d bytes of %d", len(header), len(payload), len(f.Bytes()))
-			}
+			testkit.Equal(t, "bytes", len(header)+len(payload), len(f.Header)+len(f.Payload))
 		})
 	}
 }
 
-// Super-packets of all kinds, whose checksum seed has no length, are cut into segments that hold
+// GSO packets of all kinds, whose checksum seed has no length, are cut into segments that hold
 // up, for a receiver that takes none; one of a single segment is a plain packet.
 func TestSuperPacketsAreCut(t *testing.T) {
-	checkFDs(t)
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true})
 	for name, x := range map[string]struct {
 		s   nictest.Spec
@@ -152,28 +148,16 @@ func TestSuperPacketsAreCut(t *testing.T) {
 		"exact": {nictest.Spec{Payload: 2800}, splitter.GSOTCPv4},
 	} {
 		t.Run(name, func(t *testing.T) {
-			f := nictest.Make(w.bad.mac, w.a.mac, x.s)
+			f := nictest.Make(w.Bad.mac, w.A.mac, x.s)
 			f.GSO, f.MSS = x.gso, 1400
-			w.bad.Post(0, 8)
-			w.a.Send(0, f)
-			var all []byte
-			for len(all) < len(f.Payload) {
-				got := w.bad.Receive(0)
-				b := got.Bytes()
-				var h splitter.Headers
-				w.a.must(splitter.Parse(b, uint32(len(b)), &h))
-				rest := b[h.HdrLen:]
-				if !got.Good || got.GSO != splitter.GSONone || len(rest) > 1400 || len(rest) == 0 ||
-					splitter.VerifyL4(&h, b[:h.HdrLen], uint32(len(rest)), splitter.Sum(rest, 0)) != splitter.CsumGood ||
-					!splitter.VerifyIPv4(&h, b) {
-					t.Fatalf("segment at %d: %d bytes, good %v, %v: %x", len(all), len(rest), got.Good, got.GSO, b[:h.HdrLen])
+			w.Bad.Post(0, 8)
+			w.A.Send(0, f)
+			nictest.Segments(t, w.Bad, 0, &f, func(got *nictest.Frame, h *splitter.Headers, at int) {
+				if !got.Good || !splitter.VerifyIPv4(h, got.Bytes()) {
+					t.Errorf("segment at %d: good %v: %x", at, got.Good, got.Bytes()[:h.HdrLen])
 				}
-				all = append(all, rest...)
-			}
-			if !bytes.Equal(all, f.Payload) {
-				t.Error("payload differs")
-			}
-			w.bad.startRx(0, false)
+			})
+			w.Bad.startRx(0, false)
 		})
 	}
 }

@@ -3,6 +3,7 @@ package gve
 import (
 	"bytes"
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -49,43 +50,30 @@ const (
 
 // flowSpec is what a rule's key or mask says of a packet (struct gve_flow_spec).
 type flowSpec struct {
-	src, dst         [16]byte // offset 0, 16: IPv4 in the first four bytes
-	srcPort, dstPort [2]byte  // 32, 34
-	tos              uint8    // 36
-}
-
-func (s *flowSpec) decode(b *[flowSpecLen]byte) {
-	*s = flowSpec{src: [16]byte(b[0:]), dst: [16]byte(b[16:]), srcPort: [2]byte(b[32:]), dstPort: [2]byte(b[34:]),
-		tos: b[36]}
-}
-
-func (s *flowSpec) encode(b *[flowSpecLen]byte) {
-	*b = [flowSpecLen]byte{}
-	copy(b[0:], s.src[:])
-	copy(b[16:], s.dst[:])
-	copy(b[32:], s.srcPort[:])
-	copy(b[34:], s.dstPort[:])
-	b[36] = s.tos
+	Src, Dst         [16]byte // offset 0, 16: IPv4 in the first four bytes
+	SrcPort, DstPort [2]byte  // 32, 34
+	TOS              uint8    // 36
+	_                [3]byte
 }
 
 // flowRule is a rule as the driver has it (struct gve_adminq_flow_rule).
 type flowRule struct {
-	kind      uint16   // offset 0
-	queue     uint16   // 2
-	key, mask flowSpec // 4, 44
+	Kind      uint16   // offset 0
+	Queue     uint16   // 2
+	Key, Mask flowSpec // 4, 44
 }
 
-func (r *flowRule) decode(b *[flowRuleLen]byte) {
-	r.kind, r.queue = be.Uint16(b[0:]), be.Uint16(b[2:])
-	r.key.decode((*[flowSpecLen]byte)(b[4:]))
-	r.mask.decode((*[flowSpecLen]byte)(b[44:]))
+// flowCommand is CONFIGURE_FLOW_RULE (struct gve_adminq_configure_flow_rule).
+type flowCommand struct {
+	Op   uint16 // offset 0
+	_    [2]byte
+	Rule flowRule // 4
+	Loc  uint32   // 88
 }
 
-func (r *flowRule) encode(b *[flowRuleLen]byte) {
-	be.PutUint16(b[0:], r.kind)
-	be.PutUint16(b[2:], r.queue)
-	r.key.encode((*[flowSpecLen]byte)(b[4:]))
-	r.mask.encode((*[flowSpecLen]byte)(b[44:]))
+// flowKinds are the types of flows that have rules here.
+var flowKinds = map[uint16]control.FlowRule{
+	flowTCPv4: {Proto: 6}, flowTCPv6: {Proto: 6, IPv6: true}, flowUDPv4: {Proto: 17}, flowUDPv6: {Proto: 17, IPv6: true},
 }
 
 // exact says whether a field is compared. It is, or is not, whole: there are no rules for parts.
@@ -101,72 +89,72 @@ func exact(mask []byte) (bool, error) {
 
 // rule makes a rule for the port.
 func (r *flowRule) rule() (c control.FlowRule, err error) {
-	c = control.FlowRule{Queue: r.queue, Proto: 6}
-	n := 4
-	switch r.kind {
-	case flowTCPv4:
-	case flowUDPv4:
-		c.Proto = 17
-	case flowTCPv6:
-		c.IPv6, n = true, 16
-	case flowUDPv6:
-		c.IPv6, c.Proto, n = true, 17, 16
-	default:
-		if r.kind > flowESPv6 {
-			return c, invalid("flow type %d", r.kind)
-		}
-		return c, fmt.Errorf("flow type %d: only TCP and UDP have rules: %w", r.kind, statusUnimplemented)
+	c, ok := flowKinds[r.Kind]
+	switch {
+	case r.Kind > flowESPv6:
+		return c, invalid("flow type %d", r.Kind)
+	case !ok:
+		return c, fmt.Errorf("flow type %d: only TCP and UDP have rules: %w", r.Kind, statusUnimplemented)
 	}
-	if r.mask.tos != 0 {
+	c.Queue = r.Queue
+	if r.Mask.TOS != 0 {
 		return c, fmt.Errorf("rule for a type of service: %w", statusUnimplemented)
 	}
-	addr := func(a *netip.Addr, key, mask *[16]byte) {
-		on, e := exact(mask[:n])
-		if on {
-			*a, _ = netip.AddrFromSlice(key[:n])
-		}
-		err = errors.Join(err, e)
-	}
-	port := func(p *uint16, key, mask *[2]byte) {
-		on, e := exact(mask[:])
-		if on {
-			if *p = be.Uint16(key[:]); *p == 0 {
+	for _, f := range r.fields(&c) {
+		on, e := exact(f.mask)
+		switch {
+		case !on:
+		case f.addr != nil:
+			*f.addr, _ = netip.AddrFromSlice(f.key)
+		default:
+			if *f.port = be.Uint16(f.key); *f.port == 0 {
 				e = invalid("rule for port 0")
 			}
 		}
 		err = errors.Join(err, e)
 	}
-	addr(&c.Src, &r.key.src, &r.mask.src)
-	addr(&c.Dst, &r.key.dst, &r.mask.dst)
-	port(&c.SrcPort, &r.key.srcPort, &r.mask.srcPort)
-	port(&c.DstPort, &r.key.dstPort, &r.mask.dstPort)
 	return c, err
+}
+
+// flowField is a field of a rule: an address or a port, as the driver has it and as the port has it.
+type flowField struct {
+	key, mask []byte
+	addr      *netip.Addr
+	port      *uint16
+}
+
+func (r *flowRule) fields(c *control.FlowRule) []flowField {
+	n := 4
+	if c.IPv6 {
+		n = 16
+	}
+	return []flowField{
+		{key: r.Key.Src[:n], mask: r.Mask.Src[:n], addr: &c.Src}, {key: r.Key.Dst[:n], mask: r.Mask.Dst[:n], addr: &c.Dst},
+		{key: r.Key.SrcPort[:], mask: r.Mask.SrcPort[:], port: &c.SrcPort},
+		{key: r.Key.DstPort[:], mask: r.Mask.DstPort[:], port: &c.DstPort},
+	}
 }
 
 // set makes the driver's form of a rule of the port.
 func (r *flowRule) set(c *control.FlowRule) {
-	*r = flowRule{kind: flowTCPv4, queue: c.Queue}
+	*r = flowRule{Kind: flowTCPv4, Queue: c.Queue}
 	if c.IPv6 {
-		r.kind = flowTCPv6
+		r.Kind = flowTCPv6
 	}
 	if c.Proto == 17 {
-		r.kind++ // flowUDPv4, flowUDPv6
+		r.Kind++ // flowUDPv4, flowUDPv6
 	}
-	addr := func(key, mask *[16]byte, a netip.Addr) {
-		if a.IsValid() {
-			copy(mask[:copy(key[:], a.AsSlice())], bytes.Repeat([]byte{0xff}, 16))
+	for _, f := range r.fields(c) {
+		switch {
+		case f.addr != nil && f.addr.IsValid():
+			copy(f.key, f.addr.AsSlice())
+		case f.port != nil && *f.port != 0:
+			be.PutUint16(f.key, *f.port)
+		default:
+			continue
 		}
+		copy(f.mask, bytes.Repeat([]byte{0xff}, len(f.mask)))
 	}
-	port := func(key, mask *[2]byte, p uint16) {
-		if p != 0 {
-			be.PutUint16(key[:], p)
-			*mask = [2]byte{0xff, 0xff}
-		}
-	}
-	addr(&r.key.src, &r.mask.src, c.Src)
-	addr(&r.key.dst, &r.mask.dst, c.Dst)
-	port(&r.key.srcPort, &r.mask.srcPort, c.SrcPort)
-	port(&r.key.dstPort, &r.mask.dstPort, c.DstPort)
 }
 
 // flowTable is where the port's rules are, as the driver counts. The control goroutine owns it.
@@ -180,8 +168,8 @@ type located struct {
 	rule control.FlowRule
 }
 
-// forget forgets all places: the port's rules are gone.
-func (t *flowTable) forget() { t.at = nil }
+// clear forgets all locations: the port's rules are gone.
+func (t *flowTable) clear() { t.at = nil }
 
 // list gives the rules by location. It drops what has gone from the port since, and places what has come.
 func (t *flowTable) list(rules []control.FlowRule) []located {
@@ -218,20 +206,19 @@ func (d *Device) flowRules() ([]located, error) {
 // configureFlowRule carries out CONFIGURE_FLOW_RULE: what to do u16, zero u16, the rule, its location u32. A rule at a
 // location that is taken replaces the one there, as ethtool means it.
 func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
-	var r flowRule
-	r.decode((*[flowRuleLen]byte)(b[4:]))
-	loc := be.Uint32(b[4+flowRuleLen:])
+	cmd := decode[flowCommand](b[:])
+	loc := cmd.Loc
 	rules, err := d.flowRules()
 	if err != nil {
 		return err
 	}
 	i, found := slices.BinarySearchFunc(rules, loc, func(l located, loc uint32) int { return cmp.Compare(l.loc, loc) })
-	switch op := be.Uint16(b[0:]); op {
+	switch cmd.Op {
 	case flowAdd:
 		if loc >= maxFlowLoc {
 			return invalid("location %d of %d", loc, maxFlowLoc)
 		}
-		c, err := r.rule()
+		c, err := cmd.Rule.rule()
 		if err != nil {
 			return err
 		}
@@ -256,7 +243,7 @@ func (d *Device) configureFlowRule(b *[flowCommandLen]byte) error {
 		}
 		return err
 	default:
-		return invalid("what is %d to do with a rule", op)
+		return invalid("what is %d to do with a rule", cmd.Op)
 	}
 }
 
@@ -290,10 +277,8 @@ func (d *Device) queryFlowRules(b *body) error {
 		out = be.AppendUint32(out, l.loc)
 		if what == queryRules {
 			var r flowRule
-			var raw [flowRuleLen]byte
 			r.set(&l.rule)
-			r.encode(&raw)
-			out = append(out, raw[:]...)
+			out, _ = binary.Append(out, be, &r)
 		}
 		n++
 	}

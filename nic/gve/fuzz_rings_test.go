@@ -1,7 +1,6 @@
 package gve
 
 import (
-	"encoding/binary"
 	"testing"
 
 	"vnic.dev/vnic/dma"
@@ -13,19 +12,19 @@ import (
 // fuzzGuests makes a guest whose rings are to be attacked, with its memory partly filled by frames,
 // and one that is sent to and moves bytes in the end.
 func fuzzGuests(f *testing.F) (bad, other *suiteGuest, frames map[string]uint64) {
-	w := newWorldWith(f, rawOptions{pairs: 1, mtu: 9000, p2p: true, rsc: true})
+	w := newBareWorld(f, rawOptions{pairs: 1, mtu: 9000, p2p: true, rsc: true})
 	frames = map[string]uint64{}
 	for name, fr := range map[string]nictest.Frame{
-		"tcp": tcp(w.bad, w.a, 3000), "big": tcp(w.bad, w.a, 60000),
-		"udp":  nictest.Make(w.a.mac, w.bad.mac, nictest.Spec{UDP: true, Payload: 500}),
-		"v6":   nictest.Make(w.a.mac, w.bad.mac, nictest.Spec{V6: true, Ext: 64, Opts: 12, Payload: 2000}),
-		"vlan": nictest.Make(w.a.mac, w.bad.mac, nictest.Spec{VLANs: 2, Payload: 70}),
+		"tcp": tcp(w.Bad, w.A, 3000), "big": tcp(w.Bad, w.A, 60000),
+		"udp":  nictest.Make(w.A.mac, w.Bad.mac, nictest.Spec{UDP: true, Payload: 500}),
+		"v6":   nictest.Make(w.A.mac, w.Bad.mac, nictest.Spec{V6: true, Ext: 64, Opts: 12, Payload: 2000}),
+		"vlan": nictest.Make(w.A.mac, w.Bad.mac, nictest.Spec{VLANs: 2, Payload: 70}),
 	} {
-		addr, mem := w.bad.alloc(len(fr.Header) + len(fr.Payload))
+		addr, mem := w.Bad.Alloc(len(fr.Header) + len(fr.Payload))
 		copy(mem, fr.Bytes())
 		frames[name] = addr
 	}
-	return w.bad, w.a, frames
+	return w.Bad, w.A, frames
 }
 
 // FuzzTransmitRing gives a transmit queue arbitrary descriptors and doorbells: first a byte for
@@ -58,14 +57,14 @@ func FuzzTransmitRing(f *testing.F) {
 		packet("tcp", 13))...))
 	f.Add(append([]byte{9, 0xff}, desc(txDesc{kind: txPacket, addr: ^uint64(0), length: 99, eop: true},
 		txDesc{kind: 3})...))
-	desc64, ring := g.alloc(64 * txDescLen)
-	compl64, compl := g.alloc(64 * txComplLen)
-	_, canary := g.alloc(4096)
-	q := g.tx[0]
+	desc64, ring := g.Alloc(64 * txDescLen)
+	compl64, compl := g.Alloc(64 * txComplLen)
+	_, canary := g.Alloc(4096)
+	q := g.dev.tx[0]
 	q.stop()
 	dma.Guard()
 	f.Fuzz(func(t *testing.T, data []byte) {
-		g.t, other.t = t, t
+		g.TB, other.TB = t, t
 		dma.Guard()
 		clear(ring)
 		clear(compl)
@@ -74,9 +73,9 @@ func FuzzTransmitRing(f *testing.F) {
 			tails, data = append(tails, data[0]), data[1:]
 		}
 		copy(ring, data[min(1, len(data)):])
-		g.must(q.in.pin(g.space, desc64, 64, txDescLen))
-		g.must(q.out.pin(g.space, compl64, 64, txComplLen))
-		q.p, q.head, q.compl, q.partly = txParams{notify: 0}, 0, 0, noTail
+		p := ringParams{desc: desc64, compl: compl64, size: 64, complSize: 64}
+		g.OK(q.rings.pin(g.space, &p, "", txDescLen, txComplLen))
+		q.block, q.head, q.compl, q.partly = p.notify, 0, 0, noTail
 		read := uint32(0)
 		for _, tail := range tails { // the worker's rounds, on this goroutine
 			read += (uint32(tail) - q.head) & q.in.mask
@@ -98,8 +97,7 @@ func FuzzTransmitRing(f *testing.F) {
 				t.Fatal("memory behind the completion ring was written")
 			}
 		}
-		q.in.close()
-		q.out.close()
+		q.rings.close()
 		for c := (rxCompl{}); other.rxd[0].poll(&c); {
 		}
 		fuzzMoves(t, g, other)
@@ -109,26 +107,17 @@ func FuzzTransmitRing(f *testing.F) {
 // fuzzMoves shows that the queue works when it is started again, and that its peer does.
 func fuzzMoves(t *testing.T, g, other *suiteGuest) {
 	t.Helper()
-	gn, on := g.next, other.next
+	gn, on := g.Next, other.Next
 	g.startTx(0)
 	other.startRx(0, false)
-	clearRings(g, other)
-	everyone := wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	other.Send(0, nictest.Make(everyone, other.mac, nictest.Spec{})) // g may have said that this is its own address
+	// g may have said that this is its own address.
+	other.Send(0, nictest.Make(nictest.Everyone, other.mac, nictest.Spec{}))
 	fr := tcp(g, other, 100)
 	other.Post(0, 1)
 	g.Send(0, fr)
 	arrives(t, other, 0, &fr)
-	g.tx[0].stop()
-	g.next, other.next = gn, on
-}
-
-// clearRings zeroes rings in memory that was used before.
-func clearRings(g, other *suiteGuest) {
-	clear(g.txd[0].ring)
-	clear(g.txd[0].compl)
-	clear(other.rxd[0].ring)
-	clear(other.rxd[0].compl)
+	g.dev.tx[0].stop()
+	g.Next, other.Next = gn, on
 }
 
 // FuzzReceiveRing gives a receive queue arbitrary buffers, sizes and doorbells, and frames to put
@@ -163,27 +152,27 @@ func FuzzReceiveRing(f *testing.F) {
 		fr := nictest.Make(g.mac, other.mac, s)
 		p := &wire.Packet{Header: fr.Header, PayloadLen: uint32(len(fr.Payload))}
 		p.Payload = []dma.Segment{{Region: dma.NewBuffer(fr.Payload, dma.Host), Len: p.PayloadLen}}
-		g.must(splitter.Parse(fr.Header, p.Len(), &p.Meta.Headers))
+		g.OK(splitter.Parse(fr.Header, p.Len(), &p.Meta.Headers))
 		p.Meta.Csum, p.Meta.CsumStart, p.Meta.CsumOffset = splitter.CsumPartial, fr.Start, fr.Offset
 		if s.Payload > 9000 {
 			p.Meta.GSOType, p.Meta.GSOSize = splitter.GSOTCPv4, 1448
 		}
 		pkts = append(pkts, p)
 	}
-	desc, ring := g.alloc(64 * rxBufLen)
-	compl, done := g.alloc(64 * rxComplLen)
-	_, canary := g.alloc(4096)
-	q := g.rx[0]
+	desc, ring := g.Alloc(64 * rxBufLen)
+	compl, done := g.Alloc(64 * rxComplLen)
+	_, canary := g.Alloc(4096)
+	q := g.dev.rx[0]
 	f.Fuzz(func(t *testing.T, data []byte) {
-		g.t, other.t = t, t
+		g.TB, other.TB = t, t
 		dma.Guard()
 		if len(data) < 3 {
 			return
 		}
 		clear(ring)
 		clear(done)
-		p := rxParams{desc: desc, compl: compl, size: 64, complSize: 64, bufSize: int(binary.LittleEndian.Uint16(data)),
-			rsc: true, notify: 1}
+		p := rxParams{ringParams: ringParams{desc: desc, compl: compl, size: 64, complSize: 64, notify: 1},
+			bufSize: int(le.Uint16(data)), rsc: true}
 		if data[2]&1 != 0 {
 			p.headerSize = rawHeader
 		}
@@ -191,7 +180,7 @@ func FuzzReceiveRing(f *testing.F) {
 		if q.start(p) != nil {
 			return
 		}
-		g.port.SplitQueue(0, p.headerSize > 0)
+		g.Port().SplitQueue(0, p.headerSize > 0)
 		n := 0
 		for n < len(data) && n < 64 && data[n] != 0xff {
 			n++
@@ -206,7 +195,7 @@ func FuzzReceiveRing(f *testing.F) {
 			}
 			pkt := pkts[int(op-0xc0)%len(pkts)]
 			pkt.Prepare()
-			g.port.Deliver(w, []*wire.Packet{pkt})
+			g.Port().Deliver(w, []*wire.Packet{pkt})
 			if pkt.Verdict.Kind == wire.Pending {
 				t.Error("a frame without a verdict")
 			}
@@ -228,8 +217,8 @@ func FuzzReceiveRing(f *testing.F) {
 		}
 		clear(canary)
 		q.stop()
-		for len(g.irq.failed) > 0 {
-			<-g.irq.failed
+		for len(g.failed) > 0 {
+			<-g.failed
 		}
 		fuzzMoves(t, g, other)
 	})

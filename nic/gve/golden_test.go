@@ -50,7 +50,7 @@ func (r *recorder) registers(when string) {
 	r.Helper()
 	r.say("registers %s", when)
 	b := make([]byte, 64)
-	r.must(r.dev.ReadRegion(registersBAR, 0, b))
+	r.OK(r.dev.ReadRegion(registersBAR, 0, b))
 	r.dump(0, b)
 }
 
@@ -66,11 +66,11 @@ func (r *recorder) watch(what string, do func() status) {
 	r.Helper()
 	r.say("%s", what)
 	from := r.count
-	before := bytes.Clone(r.mem[:watched])
-	used := r.used
+	before := bytes.Clone(r.RAM[:watched])
+	used := r.Next
 	st := do()
-	if r.used > watched {
-		r.Fatalf("%#x bytes of memory are used, %#x watched", r.used, watched)
+	if r.Next > watched {
+		r.Fatalf("%#x bytes of memory are used, %#x watched", r.Next, watched)
 	}
 	slots := r.at(r.ring, int(r.slots)*slotLen)
 	for n := from; n != r.count; n++ {
@@ -81,14 +81,14 @@ func (r *recorder) watch(what string, do func() status) {
 		r.dump(r.ring-ctlBase+at, slots[at:][:slotLen])
 	}
 	fmt.Fprintf(&r.b, "  status %08x: %v\n", uint32(st), st)
-	for i := uint64(0); i < r.used; {
-		if in := i >= r.ring-ctlBase && i < r.ring-ctlBase+uint64(len(slots)); in || r.mem[i] == before[i] {
+	for i := uint64(0); i < r.Next; {
+		if in := i >= r.ring-ctlBase && i < r.ring-ctlBase+uint64(len(slots)); in || r.RAM[i] == before[i] {
 			i++
 			continue
 		}
 		end := i + 1
-		for k := end; k < min(end+64, r.used); k++ {
-			if r.mem[k] != before[k] {
+		for k := end; k < min(end+64, r.Next); k++ {
+			if r.RAM[k] != before[k] {
 				end = k + 1
 			}
 		}
@@ -99,9 +99,15 @@ func (r *recorder) watch(what string, do func() status) {
 			what = "given and written" // memory that came with the command
 		}
 		fmt.Fprintf(&r.b, "  %s, %d bytes\n", what, end-i)
-		r.dump(i, r.mem[i:end])
+		r.dump(i, r.RAM[i:end])
 		i = end
 	}
+}
+
+// give watches a command, for which nothing is allocated.
+func (r *recorder) give(what string, op uint32, vs ...any) {
+	r.Helper()
+	r.watch(what, func() status { return r.command(op, vs...) })
 }
 
 // TestGolden holds that a driver sees what was frozen: registers, PCI configuration space, the bytes that each admin
@@ -132,7 +138,7 @@ func goldenPCI(t *testing.T) string {
 	fmt.Fprintf(&r.b, "reset: %v\n", info.Reset)
 	r.say("configuration space")
 	config := make([]byte, info.Regions[vfiouser.RegionConfig].Size)
-	r.must(r.dev.ReadRegion(vfiouser.RegionConfig, 0, config))
+	r.OK(r.dev.ReadRegion(vfiouser.RegionConfig, 0, config))
 	r.dump(0, config)
 	return r.b.String()
 }
@@ -142,17 +148,11 @@ func (r *recorder) handshake() {
 	r.registers("at first")
 	r.start()
 	r.registers("when it runs")
-	info := make([]byte, driverInfoLen)
-	info[0] = 1
-	be.PutUint64(info[16:], 0x7b)
-	copy(info[48:], "7.2.12-cloud-amd64")
 	r.watch("VERIFY_DRIVER_COMPATIBILITY", func() status {
-		return r.command(opVerifyDriver, words(uint64(driverInfoLen), r.put(info)))
+		return r.command(opVerifyDriver, uint64(driverInfoLen), r.Put(driverInfo()))
 	})
 	to := r.reply(4096)
-	r.watch("DESCRIBE_DEVICE", func() status {
-		return r.command(opDescribeDevice, words(to, uint32(1), uint32(4096)))
-	})
+	r.give("DESCRIBE_DEVICE", opDescribeDevice, to, uint32(1), uint32(4096))
 }
 
 func goldenAdmin(t *testing.T) string {
@@ -161,17 +161,18 @@ func goldenAdmin(t *testing.T) string {
 	r.handshake()
 	r.watch("CONFIGURE_DEVICE_RESOURCES: 4 notification blocks", func() status { r.configure(4); return statusPassed })
 	types := r.reply(2048)
-	r.watch("GET_PTYPE_MAP", func() status { return r.command(opGetPtypeMap, words(uint64(2048), types)) })
+	r.give("GET_PTYPE_MAP", opGetPtypeMap, uint64(2048), types)
 	for i := range 2 {
-		r.watch(fmt.Sprintf("CREATE_TX_QUEUE %d", i), func() status { return r.tx(r.txCreate(i)) })
-		r.watch(fmt.Sprintf("CREATE_RX_QUEUE %d", i), func() status { return r.rx(r.rxCreate(i, 256)) })
+		r.watch(fmt.Sprint("CREATE_TX_QUEUE ", i), func() status { return r.command(opCreateTx, r.txCreate(i)) })
+		rx := func() status { return r.command(opCreateRx, r.rxCreate(i, 256)) }
+		r.watch(fmt.Sprint("CREATE_RX_QUEUE ", i), rx)
 	}
 	speed := r.reply(8)
-	r.watch("REPORT_LINK_SPEED", func() status { return r.command(opReportLinkSpeed, words(speed)) })
+	r.give("REPORT_LINK_SPEED", opReportLinkSpeed, speed)
 	r.registers("with queues")
 
 	rss := r.reply(4096)
-	r.watch("QUERY_RSS", func() status { return r.command(opQueryRSS, words(uint64(4096), rss)) })
+	r.give("QUERY_RSS", opQueryRSS, uint64(4096), rss)
 	key := make([]byte, rssKeyLen)
 	for i := range key {
 		key[i] = byte(i + 1)
@@ -182,7 +183,7 @@ func goldenAdmin(t *testing.T) string {
 	}
 	r.watch("CONFIGURE_RSS", func() status { return r.rss(0xd7, rssToeplitz, key, table) })
 	rss = r.reply(4096)
-	r.watch("QUERY_RSS, of what was configured", func() status { return r.command(opQueryRSS, words(uint64(4096), rss)) })
+	r.give("QUERY_RSS, of what was configured", opQueryRSS, uint64(4096), rss)
 
 	v4, v6 := netip.MustParseAddr("10.0.0.2"), netip.MustParseAddr("fd00:1:2:3:4:5:6:7")
 	for i, x := range []control.FlowRule{
@@ -197,19 +198,15 @@ func goldenAdmin(t *testing.T) string {
 	}
 	for _, what := range []uint16{queryRules, queryIDs, queryStats} {
 		to := r.reply(4096)
-		r.watch(fmt.Sprintf("QUERY_FLOW_RULES %d", what), func() status {
-			return r.command(opQueryFlowRules, words(what, uint16(0), uint32(0), uint64(4096), to))
-		})
+		r.give(fmt.Sprintf("QUERY_FLOW_RULES %d", what), opQueryFlowRules, what, uint16(0), uint32(0), uint64(4096), to)
 	}
 	r.watch("CONFIGURE_FLOW_RULE: delete, place 511", func() status { return r.flow(flowDel, flowRule{}, 511) })
 
 	r.stats()
-	r.watch("REPORT_STATS: no more", func() status {
-		return r.command(opReportStats, words(uint64(0), uint64(0), uint64(20000)))
-	})
-	r.watch("DESTROY_RX_QUEUE 1", func() status { return r.command(opDestroyRx, words(uint32(1))) })
-	r.watch("DESTROY_TX_QUEUE 1", func() status { return r.command(opDestroyTx, words(uint32(1))) })
-	r.watch("DECONFIGURE_DEVICE_RESOURCES", func() status { return r.command(opDeconfigure, new(body)) })
+	r.give("REPORT_STATS: no more", opReportStats, uint64(0), uint64(0), uint64(20000))
+	r.give("DESTROY_RX_QUEUE 1", opDestroyRx, uint32(1))
+	r.give("DESTROY_TX_QUEUE 1", opDestroyTx, uint32(1))
+	r.give("DECONFIGURE_DEVICE_RESOURCES", opDeconfigure)
 	r.reset()
 	r.registers("after a reset")
 	for op := range commands {

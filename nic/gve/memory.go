@@ -21,7 +21,8 @@ var (
 // be kept.
 const maxPieces = (rxMaxLen+4096-2)/4096 + 1
 
-// memory is guest memory as one goroutine of the control plane reads and writes it: by copies, each translated anew.
+// memory is guest memory as one goroutine of the control plane reads and writes it: by copies, each translated when it
+// is made.
 type memory struct {
 	space  *dma.Space
 	copier *dma.Copier

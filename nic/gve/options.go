@@ -1,6 +1,10 @@
 package gve
 
-import "vnic.dev/vnic/nic"
+import (
+	"encoding/binary"
+
+	"vnic.dev/vnic/nic"
+)
 
 // Options of DESCRIBE_DEVICE (gve_adminq.h, enum gve_dev_opt_id) with their bits in DQO_RDA's mask (enum
 // gve_sup_feature_mask): the driver takes an option only if both are there.
@@ -43,12 +47,7 @@ func (d *Device) options() (b []byte, n uint16) {
 		start := len(b)
 		b = append(b, make([]byte, optionHeadLen)...) // the last four: required_features_mask, none
 		for _, v := range body {
-			switch v := v.(type) {
-			case uint16:
-				b = be.AppendUint16(b, v)
-			case uint32:
-				b = be.AppendUint32(b, v)
-			}
+			b, _ = binary.Append(b, be, v)
 		}
 		be.PutUint16(b[start:], id)
 		be.PutUint16(b[start+2:], uint16(len(b)-start-optionHeadLen))

@@ -2,43 +2,35 @@ package gve
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
-	"runtime"
 	"testing"
-	"time"
-
-	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
-	"vnic.dev/vnic/wire"
 )
 
-// lane is a stream of equal frames from one guest to another, that allocates nothing itself.
-type lane struct {
+// stream is a nictest.Stream.
+type stream struct {
 	a, b    *suiteGuest
 	tx      []txDesc // one frame's descriptors
 	tag     uint16
+	payload int // bytes
 	buffers int // that a frame takes
 	frame   int // bytes
+	ended   bool
 }
 
-const (
-	laneBatch = 32
-	laneRing  = 2048
-)
+const streamRing = 2048
 
-// newLane prepares frames of payload bytes; above the MTU they are super-packets. If split, payload
+// newStream prepares frames of payload bytes; above the MTU they are GSO packets. If split, payload
 // goes to the GPU's memory.
-func newLane(t testing.TB, payload int, split, device bool) *lane {
-	files := dma.NewFiles()
-	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
-	t.Cleanup(func() { _ = sw.Close() })
-	ro := rawOptions{pairs: 1, mtu: 1500, ring: laneRing, rsc: payload > 1460, p2p: true, device: device}
-	l := &lane{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro)}
+func newStream(t testing.TB, payload int, split bool) *stream {
+	files, sw := nictest.Switch(t)
+	ro := rawOptions{pairs: 1, mtu: 1500, ring: streamRing, rsc: payload > 1460, p2p: true}
+	l := &stream{a: newSuiteGuest(t, files, sw, 0, ro), b: newSuiteGuest(t, files, sw, 1, ro), payload: payload}
 	f := nictest.Make(l.b.mac, l.a.mac, nictest.Spec{Payload: payload})
 	l.frame = len(f.Header) + payload
 	inBuffers := l.frame
@@ -50,9 +42,9 @@ func newLane(t testing.TB, payload int, split, device bool) *lane {
 	if payload > 1460 {
 		f.GSO, f.MSS = splitter.GSOTCPv4, 1460
 	}
-	at := l.a.txd[0].posted
-	l.a.add(0, &f, false) // lays the frame out; its descriptors are taken back
 	d := l.a.txd[0]
+	at := d.posted
+	l.a.Add(0, &f, false) // lays the frame out; its descriptors are taken back
 	for ; at != d.posted; at++ {
 		var x txDesc
 		x.decode((*[txDescLen]byte)(d.ring[at&d.mask*txDescLen:]))
@@ -61,13 +53,10 @@ func newLane(t testing.TB, payload int, split, device bool) *lane {
 	d.posted -= uint32(len(l.tx))
 	d.flight--
 	r := l.b.rxd[0]
-	for i := range 4 * laneBatch * l.buffers {
-		if i == laneRing-1 {
-			break
-		}
+	for i := range min(4*nictest.StreamBatch*l.buffers, streamRing-1) {
 		addr := uint64(rawGPU + i%512*4096)
 		if !split {
-			addr, _ = l.b.alloc(4096)
+			addr, _ = l.b.Alloc(4096)
 		}
 		r.post(addr)
 	}
@@ -75,7 +64,14 @@ func newLane(t testing.TB, payload int, split, device bool) *lane {
 	return l
 }
 
-func (l *lane) send(n int) {
+func (l *stream) Ports() []*nic.Port { return []*nic.Port{l.a.Port(), l.b.Port()} }
+
+func (l *stream) Room() int {
+	d := l.a.txd[0]
+	return min(4*nictest.StreamBatch-d.flight, d.room()/len(l.tx)-1)
+}
+
+func (l *stream) Add(n int) {
 	d := l.a.txd[0]
 	for range n {
 		l.tag = (l.tag + 1) % 0x8000
@@ -85,39 +81,66 @@ func (l *lane) send(n int) {
 		}
 		d.flight++
 	}
+}
+
+func (l *stream) Show() {
+	d := l.a.txd[0]
+	if l.ended { // a doorbell of a queue without a worker does nothing
+		l.a.dev.tx[0].tail.Store(d.posted & d.mask)
+		return
+	}
 	d.doorbell()
 }
 
-// take takes the buffers that have come, and posts them again. It returns how many frames were complete.
-func (l *lane) take() (frames int) {
+func (l *stream) Done(wait bool) (frames int) {
+	d := l.a.txd[0]
+	for {
+		some, packet := d.poll()
+		switch {
+		case packet:
+			frames++
+		case some:
+		case frames > 0 || !wait:
+			return frames
+		default:
+			l.a.wait(d.params.notify)
+		}
+	}
+}
+
+// Take counts frames that are complete.
+func (l *stream) Take(wait bool) (frames int) {
 	d := l.b.rxd[0]
 	for c := (rxCompl{}); ; {
 		addr := d.addrs[d.seen&d.mask]
 		if !d.poll(&c) {
-			break
+			d.doorbell()
+			if frames > 0 || !wait {
+				return frames
+			}
+			l.b.wait(d.params.notify)
+			continue
 		}
 		if c.bad {
-			l.b.t.Fatal("bad buffer")
+			l.b.Fatal("bad buffer")
 		}
 		d.post(addr)
 		if c.eop {
 			frames++
 		}
 	}
-	d.doorbell()
-	return frames
 }
 
-// round moves a batch: sends it, waits until it is sent and received, and posts the buffers again.
-func (l *lane) round() {
-	l.send(laneBatch)
-	for n := 0; n < laneBatch; {
-		k := l.take()
-		if n += k; k == 0 {
-			l.b.wait(l.b.rxd[0].params.notify)
-		}
-	}
-	l.a.txd[0].sent()
+func (l *stream) EndWorker() {
+	l.a.startTx(0)
+	l.a.dev.tx[0].sender.Stop() // and its rings stay
+	l.ended = true
+}
+
+func (l *stream) Round() (frames int, err error) { return l.a.dev.tx[0].sender.Round(false) }
+
+func (l *stream) Copy() (dst, src []byte) {
+	return l.b.RAM[16<<20:][:l.payload], l.a.RAM[8<<20:][:l.payload]
 }
 
 // Bytes arrive as they were sent, whole, split or not, with their checksums complete.
@@ -128,130 +151,41 @@ func TestPathKeepsBytes(t *testing.T) {
 	for _, payload := range []int{1, 64, 1448, 65000} {
 		for _, split := range []bool{false, true} {
 			t.Run(fmt.Sprint(payload, split), func(t *testing.T) {
-				l := newLane(t, payload, split, false)
-				l.send(1)
+				l := newStream(t, payload, split)
+				l.Add(1)
+				l.Show()
 				got := l.b.Receive(0)
 				b := got.Bytes()
 				if len(b) != l.frame || !got.Good || got.Split != split || got.Buffers != l.buffers {
 					t.Fatalf("%d bytes of %d, good %v, split %v, %d buffers", len(b), l.frame, got.Good, got.Split, got.Buffers)
 				}
 				f := nictest.Make(l.b.mac, l.a.mac, nictest.Spec{Payload: payload})
-				if string(b[54:]) != string(f.Payload) {
-					t.Error("payload differs")
-				}
+				testkit.Equal(t, "payload", string(b[54:]), string(f.Payload))
 			})
 		}
 	}
 }
 
 // A metered flow, for the allocation test.
-func (l *lane) meter() {
-	_, err := l.b.port.AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
+func (l *stream) meter() {
+	_, err := l.b.Port().AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
 		Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
-	l.b.must(err)
+	l.b.OK(err)
 }
 
-var lanes = []struct {
+var streams = []struct {
 	payload int
 	split   bool
 }{{64, false}, {1448, false}, {65000, false}, {64, true}, {1448, true}, {65000, true}}
 
-// BenchmarkPath is guest to guest over two devices, with a copy of the same bytes as the reference.
-// Doorbells are calls.
-func BenchmarkPath(b *testing.B) {
-	for _, c := range lanes {
+func benchStreams(b *testing.B, run func(*testing.B, nictest.Stream)) {
+	for _, c := range streams {
 		b.Run(fmt.Sprintf("%d/split=%v", c.payload, c.split), func(b *testing.B) {
-			l := newLane(b, c.payload, c.split, false)
-			b.SetBytes(int64(c.payload) * laneBatch)
-			b.ReportAllocs()
-			n := 0
-			for b.Loop() {
-				l.round()
-				n += laneBatch
-			}
-			l.report(b, float64(b.Elapsed().Nanoseconds())/float64(n))
+			run(b, newStream(b, c.payload, c.split))
 		})
 	}
 }
 
-// BenchmarkStream is the same without a pause: both rings are kept full, nobody sleeps.
-func BenchmarkStream(b *testing.B) {
-	for _, c := range lanes {
-		b.Run(fmt.Sprintf("%d/split=%v", c.payload, c.split), func(b *testing.B) {
-			l := newLane(b, c.payload, c.split, false)
-			b.SetBytes(int64(c.payload))
-			sent, got := 0, 0
-			d := l.a.txd[0]
-			b.ResetTimer()
-			for got < b.N {
-				for some := true; some; {
-					some, _ = d.poll()
-				}
-				if n := min(b.N-sent, 4*laneBatch-d.flight, d.room()/len(l.tx)-1); n > 0 {
-					l.send(n)
-					sent += n
-				}
-				n := l.take()
-				if got += n; n == 0 {
-					runtime.Gosched()
-				}
-			}
-			b.StopTimer()
-			l.report(b, float64(b.Elapsed().Nanoseconds())/float64(b.N))
-		})
-	}
-}
-
-// BenchmarkWorker is what a frame costs a transmit queue's worker, in processor time of its thread:
-// here the benchmark's, which does the worker's rounds. Drivers are not counted; the reference is
-// the same as above.
-func BenchmarkWorker(b *testing.B) {
-	for _, c := range lanes {
-		b.Run(fmt.Sprintf("%d/split=%v", c.payload, c.split), func(b *testing.B) {
-			runtime.LockOSThread()
-			defer runtime.UnlockOSThread()
-			l := newLane(b, c.payload, c.split, false)
-			l.a.startTx(0)
-			q, d := l.a.tx[0], l.a.txd[0]
-			q.sender.Stop() // the worker ends, and its rings stay
-			var spent time.Duration
-			frames := 0
-			for b.Loop() {
-				for range laneBatch {
-					for _, x := range l.tx {
-						d.add(x)
-					}
-				}
-				q.tail.Store(d.posted & d.mask)
-				start := threadTime()
-				n, err := q.sender.Round(false)
-				spent += threadTime() - start
-				l.a.must(err)
-				frames += n
-				l.take()
-			}
-			per := float64(spent) / float64(frames)
-			l.report(b, per)
-		})
-	}
-}
-
-func threadTime() time.Duration {
-	var t unix.Timespec
-	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
-	return time.Duration(t.Nano())
-}
-
-// report compares with a copy of the payload from the one guest's memory to the other's.
-func (l *lane) report(b *testing.B, perFrame float64) {
-	n := l.frame - 54
-	src, dst := l.a.mem[l.a.next-uint64(n+4095)&^4095:][:n], l.b.mem[16<<20:][:n]
-	const copies = 20000
-	start := time.Now()
-	for range copies {
-		copy(dst, src)
-	}
-	ref := float64(time.Since(start).Nanoseconds()) / copies
-	b.ReportMetric(perFrame, "ns/frame")
-	b.ReportMetric(perFrame/ref, "x-copy")
-}
+func BenchmarkPath(b *testing.B)   { benchStreams(b, nictest.BenchmarkPath) }
+func BenchmarkStream(b *testing.B) { benchStreams(b, nictest.BenchmarkStream) }
+func BenchmarkWorker(b *testing.B) { benchStreams(b, nictest.BenchmarkWorker) }

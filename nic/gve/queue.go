@@ -12,37 +12,27 @@ import (
 // shared is what the queues of a device have of it. It does not change once they exist.
 type shared struct {
 	space    *dma.Space
-	notify   notifier
+	notify   *vectors      // their interrupts
 	patience time.Duration // how long a frame waits for a busy receiver; 0: nic.DefaultPatience
 	// failed is told that a queue has stopped for good, and why, until it is started again. It is called on any goroutine,
 	// without locks, and does not wait.
 	failed func(tx bool, id int, err error)
 }
 
-// notifier raises the interrupt of a notification block (vectors does).
-type notifier interface {
-	fire(v int) // never waits; any goroutine
-}
-
-// rxParams say what CREATE_RX_QUEUE said (docs/specs/gve.md, 3.4).
-type rxParams struct {
-	id          int
-	desc, compl uint64 // IOVA of the buffer ring and of the completion ring
-	size        int    // descriptors in the buffer ring
-	complSize   int    // and in the completion ring
-	bufSize     int    // bytes of a packet buffer
-	headerSize  int    // bytes of a header buffer; 0: no header split
-	rsc         bool   // may coalesce
+// ringParams are the rings of a queue, as CREATE_TX_QUEUE and CREATE_RX_QUEUE tell of them (docs/specs/gve.md, 3.4).
+type ringParams struct {
+	desc, compl uint64 // IOVA of the ring of descriptors, or buffers, and of the completion ring
+	size        int    // descriptors in the one
+	complSize   int    // and in the other
 	notify      int    // notification block, which is the MSI-X vector
 }
 
-// txParams say what CREATE_TX_QUEUE said.
-type txParams struct {
-	id          int
-	desc, compl uint64 // IOVA of the descriptor ring and of the completion ring
-	size        int
-	complSize   int
-	notify      int
+// rxParams say what CREATE_RX_QUEUE said.
+type rxParams struct {
+	ringParams
+	bufSize    int  // bytes of a packet buffer
+	headerSize int  // bytes of a header buffer; 0: no header split
+	rsc        bool // may coalesce
 }
 
 // Errors that stop a queue.
@@ -56,6 +46,7 @@ var (
 type counter struct{ v atomic.Uint64 }
 
 func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
+func (c *counter) get() uint64  { return c.v.Load() }
 
 // checkTail says whether a doorbell's value is an index of the ring.
 func checkTail(tail uint32, r *ring) error {

@@ -1,282 +1,214 @@
 package gve
 
 import (
-	"os"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
 
-// A rawGuest is the least that can be behind a NIC's rings: memory of its own, and a driver that
-// fills rings by hand. It sees each descriptor that the device sees. It drives the queues
-// themselves, or a whole device through its registers.
-type rawGuest struct {
-	t     testing.TB
-	space *dma.Space
-	port  *nic.Port
-	rx    []*rxQueue
-	tx    []*txQueue
-	irq   *irqs
-	rxd   []*rxDriver
-	txd   []*txDriver
-	o     rawOptions
-	mac   wire.MAC
-	dev   *rawDevice // nil: queues only
+// suiteGuest is a nictest.Guest: a driver that fills rings by hand, and sees each descriptor that the device sees.
+type suiteGuest struct {
+	*ctl
+	nictest.Sender
+	o          rawOptions
+	mac        wire.MAC
+	irqs       []*event // by vector: of each transmit queue, then of each receive queue
+	rxd        []*rxDriver
+	txd        []*txDriver
+	doorbellAt uint64 // the device writes the index of a queue's doorbell there
 
-	mem  []byte // guest-physical 0 on
-	fd   int
-	next uint64 // of mem, free
-
-	gpu     *gpumem.GPU // nil: none
-	gpuMem  []byte
-	gpuNext uint64 // free, in its first half
+	mu     sync.Mutex
+	errs   map[string]error // of queues that failed
+	failed chan struct{}    // one for each
 }
 
-// rawOptions are what a rawGuest may differ in.
+// rawOptions are what a guest may differ in.
 type rawOptions struct {
 	pairs    int
 	mtu      uint16
-	gpu      int // id of its GPU, -1 none
 	p2p, rsc bool
-	device   bool // a whole device
-	bufSize  int  // 0: 4096
-	ring     int  // 0: rawRing
+	bufSize  int // 0: 4096
+	ring     int // 0: rawRing
 }
 
 const (
-	rawGPU     = 1 << 40 // guest-physical address of the GPU
-	rawGPUSize = 4 << 20
+	rawGPU     = nictest.GPUBase
+	rawGPUSize = nictest.GPUSize
 	rawMem     = 32 << 20
 	rawRing    = 512
 	rawHeader  = 256
+	poison     = 0xee
 )
 
-// irqs are the interrupts of a guest, and its queues that failed.
-type irqs struct {
-	raised []int // eventfds
-	mu     sync.Mutex
-	errs   map[string]error
-	failed chan struct{} // one for each failed queue
-}
-
-func (i *irqs) fire(v int) { _, _ = unix.Write(i.raised[v], one8[:]) }
-
-var one8 = [8]byte{1}
-
-func (i *irqs) fail(tx bool, id int, err error) {
-	name := "rx" + string(rune('0'+id))
-	if tx {
-		name = "tx" + string(rune('0'+id))
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.errs[name] = err
-	i.failed <- struct{}{}
-}
-
-func (i *irqs) err(name string) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.errs[name]
-}
-
-// newRawGuest attaches a NIC to the switch, and a guest to the NIC. Its rings run.
-func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, name string, last byte, o rawOptions) *rawGuest {
+// newSuiteGuest attaches a NIC to the switch, and guest i to the NIC. It has a GPU, and its rings run.
+func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
-	if o.bufSize == 0 {
-		o.bufSize = 4096
+	o.bufSize, o.ring = cmp.Or(o.bufSize, 4096), cmp.Or(o.ring, rawRing)
+	m := nictest.NewMemory(t, 0, rawMem, 0)
+	conf := nic.Config{Name: string(rune('a' + i)), MAC: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}, MTU: o.mtu,
+		GPUs: []nic.GPU{m.AddGPU(files, i, o.p2p)}}
+	g := &suiteGuest{ctl: newCtlIn(m, files, Options{Port: conf, Queues: o.pairs}), o: o, mac: conf.MAC,
+		errs: map[string]error{}, failed: make(chan struct{}, 64), rxd: make([]*rxDriver, o.pairs),
+		txd: make([]*txDriver, o.pairs)}
+	g.Sender.Driver = g
+	g.OK(g.dev.Space().Add(g.gpu()))
+	g.watchFailures()
+	g.start()
+	g.configure(2 * o.pairs)
+	for v := range 2 * o.pairs {
+		g.irqs = append(g.irqs, g.irq(v))
 	}
-	if o.ring == 0 {
-		o.ring = rawRing
-	}
-	g := &rawGuest{t: t, o: o, mac: wire.MAC{2, 0, 0, 0, 0, last}, space: dma.NewSpace(name, files)}
-	t.Cleanup(func() { g.must(g.space.Close()) })
-	g.memory()
-	conf := nic.Config{Name: name, MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, HeaderLimit: rawHeader, UnsplitQueue: -1,
-		QueueSplits: true, Hash: true}
-	if o.gpu >= 0 {
-		conf.GPUs = []nic.GPU{g.addGPU(files, o)}
-	}
-	g.irq = &irqs{errs: map[string]error{}, failed: make(chan struct{}, 64)}
-	if o.device {
-		g.addDevice(conf)
-	} else {
-		g.addQueues(conf)
-	}
+	g.doorbellAt = g.alloc(resourcesLen)
 	for i := range o.pairs {
-		g.rxd, g.txd = append(g.rxd, nil), append(g.txd, nil)
 		g.startRx(i, false)
 		g.startTx(i)
 	}
-	if o.device { // which spreads over all queues until somebody says otherwise
-		rss, err := g.port.RSS()
-		g.must(err)
-		rss.Table = []uint16{0}
-		g.must(g.port.SetRSS(rss))
-	}
-	g.must(g.port.Attach(sw, wire.LinkOptions{}))
+	rss, err := g.Port().RSS() // over all queues until somebody says otherwise
+	g.OK(err)
+	rss.Table = []uint16{0}
+	g.OK(g.Port().SetRSS(rss))
+	g.OK(g.Port().Attach(sw, wire.LinkOptions{}))
+	nictest.Introduce(t, g, i)
 	return g
 }
 
-// addQueues makes a port with its queues.
-func (g *rawGuest) addQueues(conf nic.Config) {
-	t, o := g.t, &g.o
-	t.Helper()
-	for range 2 * o.pairs {
-		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-		g.must(err)
-		t.Cleanup(func() { _ = unix.Close(fd) })
-		g.irq.raised = append(g.irq.raised, fd)
-	}
-	common := &shared{space: g.space, notify: g.irq, failed: g.irq.fail}
-	var queues []nic.RxQueue
-	for i := range o.pairs {
-		g.rx = append(g.rx, newRxQueue(common, i))
-		queues = append(queues, g.rx[i])
-	}
-	limits := wire.Limits{Csum: true, MaxFrame: uint32(o.mtu) + 14, MaxBytes: maxRSC(o.bufSize)}
-	if o.rsc {
-		limits.GSO = wire.GSO(splitter.GSOTCPv4, splitter.GSOTCPv6)
-	}
-	var err error
-	g.port, err = nic.NewPort(conf, g.space, queues, func() wire.Limits { return limits })
-	g.must(err)
-	t.Cleanup(func() {
-		for i := range g.rx {
-			g.rx[i].close()
-		}
-		for i := range g.tx {
-			g.tx[i].close()
-		}
-		g.port.Close()
-	})
-	for i := range o.pairs {
-		q, err := newTxQueue(common, i, g.port)
-		g.must(err)
-		g.tx = append(g.tx, q)
+// watchFailures notes what queues tell their device.
+func (g *suiteGuest) watchFailures() {
+	s := g.dev.rx[0].shared
+	told := s.failed
+	s.failed = func(tx bool, id int, err error) {
+		told(tx, id, err)
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.errs[fmt.Sprint(map[bool]string{true: "tx", false: "rx"}[tx], id)] = err
+		g.failed <- struct{}{}
 	}
 }
 
-func (g *rawGuest) memory() {
-	g.t.Helper()
-	var err error
-	g.fd, err = unix.MemfdCreate("rawguest", unix.MFD_CLOEXEC)
-	g.must(err)
-	g.t.Cleanup(func() { _ = unix.Close(g.fd) })
-	g.must(unix.Ftruncate(g.fd, rawMem))
-	g.mem, err = unix.Mmap(g.fd, 0, rawMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	g.must(err)
-	g.t.Cleanup(func() { _ = unix.Munmap(g.mem) })
-	g.must(g.space.Add(dma.Map{IOVA: 0, Size: rawMem, FD: g.fd}))
+// failure is why a queue has failed, by its name.
+func (g *suiteGuest) failure(name string) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.errs[name]
 }
 
-func (g *rawGuest) addGPU(files *dma.Files, o rawOptions) nic.GPU {
-	g.t.Helper()
-	var err error
-	g.gpu, err = gpumem.NewGPU(files, o.gpu, rawGPUSize, gpumem.Options{})
-	g.must(err)
-	g.t.Cleanup(func() { _ = g.gpu.Close() })
-	g.gpuMem, err = unix.Mmap(g.gpu.FD(), 0, rawGPUSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	g.must(err)
-	g.t.Cleanup(func() { _ = unix.Munmap(g.gpuMem) })
-	g.must(g.space.Add(dma.Map{IOVA: rawGPU, Size: rawGPUSize, FD: g.gpu.FD()}))
-	path := gpumem.Path{}
-	if o.p2p {
-		path.Kind = gpumem.PathBus
+// broken waits until a queue has stopped for an error.
+func (g *suiteGuest) broken(name string, want error) {
+	g.Helper()
+	select {
+	case <-g.failed:
+	case <-time.After(time.Minute):
+		g.Fatalf("%s does not fail", name)
 	}
-	return nic.GPU{GPU: g.gpu, Path: path}
-}
-
-func (g *rawGuest) must(err error) {
-	g.t.Helper()
-	testkit.OK(g.t, err)
-}
-
-// alloc gives n bytes of guest memory, zeroed and page aligned.
-func (g *rawGuest) alloc(n int) (addr uint64, b []byte) {
-	g.t.Helper()
-	addr = g.next
-	g.next += uint64(n+4095) &^ 4095
-	if g.next > rawMem {
-		g.t.Fatal("guest memory is used up")
+	if err := g.failure(name); !errors.Is(err, want) {
+		g.Errorf("%s: %v; want %v", name, err, want)
 	}
-	return addr, g.mem[addr:][:n]
 }
 
-// at is guest memory by address.
-func (g *rawGuest) at(addr uint64) []byte {
-	if addr >= rawGPU {
-		return g.gpuMem[addr-rawGPU:]
-	}
-	return g.mem[addr:]
+func (g *suiteGuest) Port() *nic.Port { return g.dev.Port() }
+func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
+
+// Copied asks the queue's worker.
+func (g *suiteGuest) Copied(q int) *dma.Counts { return g.dev.tx[q].t.Worker.Copier.Counts() }
+
+// SetSplit restarts a queue.
+func (g *suiteGuest) SetSplit(q int, on bool) {
+	g.Helper()
+	g.startRx(q, on)
 }
 
-// wait sleeps until an interrupt comes.
-func (g *rawGuest) wait(vector int) {
-	if g.dev != nil {
-		g.bell(g.dev.irqs[vector], irqEnable) // what came meanwhile is latched
-	}
-	fds := [1]unix.PollFd{{Fd: int32(g.irq.raised[vector]), Events: unix.POLLIN}}
+// wait sleeps until an interrupt comes: what came meanwhile is latched.
+func (g *suiteGuest) wait(vector int) {
+	g.bell(irqDoorbells+uint32(vector), irqEnable)
+	fds := [1]unix.PollFd{{Fd: int32(g.irqs[vector].fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds[:], 60_000)
 	if n == 0 || err != nil && err != unix.EINTR {
-		g.t.Helper()
-		g.t.Fatalf("vector %d of %s: nothing for a minute, %v; errors: %v", vector, g.port.Name(), err, g.irq.errs)
+		g.Helper()
+		g.Fatalf("vector %d of %s: nothing for a minute, %v; errors: %v", vector, g.Port().Name(), err, g.errs)
 	}
-	var b [8]byte
-	_, _ = unix.Read(g.irq.raised[vector], b[:])
+	g.irqs[vector].fired()
+}
+
+// driverRing is what the drivers' ends of queues have in common.
+type driverRing struct {
+	g            *suiteGuest
+	params       ringParams
+	ring, compl  []byte
+	mask         uint32
+	posted, seen uint32 // descriptors and completions, since the start
+	doorbells    uint32 // the queue's
+}
+
+// newRing allocates a queue's rings, zeroed.
+func (g *suiteGuest) newRing(descLen, complLen, vector int, doorbells uint32) driverRing {
+	g.Helper()
+	n := g.o.ring
+	desc, compl := g.alloc(n*descLen), g.alloc(n*complLen)
+	return driverRing{g: g, mask: uint32(n - 1), ring: g.at(desc, n*descLen), compl: g.at(compl, n*complLen),
+		params: ringParams{desc: desc, compl: compl, size: n, complSize: n, notify: vector}, doorbells: doorbells}
+}
+
+// doorbell shows what was posted.
+func (d *driverRing) doorbell() { d.g.bell(d.doorbells, d.posted&d.mask) }
+
+// lap is the generation bit that a completion to come has in its word.
+func (d *driverRing) lap(bit uint32) uint32 {
+	if d.seen&(d.mask+1) == 0 {
+		return bit
+	}
+	return 0
 }
 
 // rxDriver is a driver's end of a receive queue.
 type rxDriver struct {
-	g            *rawGuest
-	q            *rxQueue
-	ring, compl  []byte
-	mask         uint32
-	split        bool
-	header       uint64 // first header buffer
-	params       rxParams
-	posted, seen uint32 // buffers and completions, since the start
-	addrs        []uint64
+	driverRing
+	split  bool
+	header uint64 // first header buffer
+	addrs  []uint64
 }
 
-// startRx gives receive queue i new rings, zeroed.
-func (g *rawGuest) startRx(i int, split bool) {
-	g.t.Helper()
-	n := g.o.ring
-	d := &rxDriver{g: g, q: g.rx[i], mask: uint32(n - 1), split: split, addrs: make([]uint64, n)}
-	p := rxParams{id: i, size: n, complSize: n, bufSize: g.o.bufSize, rsc: g.o.rsc, notify: g.o.pairs + i}
-	p.desc, d.ring = g.alloc(n * rxBufLen)
-	p.compl, d.compl = g.alloc(n * rxComplLen)
-	if split {
-		p.headerSize = rawHeader
-		d.header, _ = g.alloc(n * rawHeader)
+// startRx gives receive queue i new rings, maybe where its old ones were.
+func (g *suiteGuest) startRx(i int, split bool) {
+	g.Helper()
+	if g.dev.res.rx[i].live {
+		g.pass(opDestroyRx, uint32(i))
 	}
-	d.params = p
-	if g.dev != nil {
-		g.createRx(p)
-	} else {
-		g.rx[i].stop()
-		g.port.SplitQueue(i, split)
-		g.must(g.rx[i].start(p))
+	d := &rxDriver{driverRing: g.newRing(rxBufLen, rxComplLen, g.o.pairs+i, rxDoorbells+uint32(i)), split: split,
+		addrs: make([]uint64, g.o.ring)}
+	c := rxCommand{ID: uint32(i), Block: uint32(d.params.notify), Resources: g.doorbellAt, Compl: d.params.compl,
+		Ring: d.params.desc, Pages: rawAddresses, ComplSize: uint16(g.o.ring), Buf: packetBuffer, Size: uint16(g.o.ring),
+		RSC: pick(g.o.rsc, 1)}
+	if split {
+		c.Header = rawHeader
+		d.header, _ = g.Alloc(g.o.ring * rawHeader)
+	}
+	g.pass(opCreateRx, c)
+	if p := g.dev.rx[i].p; p.bufSize != g.o.bufSize { // one that no driver asks for
+		p.bufSize = g.o.bufSize
+		g.OK(g.dev.rx[i].start(p))
 	}
 	g.rxd[i] = d
 }
 
-// post posts a buffer at addr; ring shows it.
+// post posts a buffer at addr; doorbell shows it.
 func (d *rxDriver) post(addr uint64) {
 	at := d.posted & d.mask
 	b := rxBuf{id: uint16(at) ^ 0x55, addr: addr}
 	if d.split {
 		b.header = d.header + uint64(at)*rawHeader
-		h := d.g.mem[b.header:][:rawHeader]
+		h := d.g.RAM[b.header:][:rawHeader]
 		for i := range h {
 			h[i] = poison
 		}
@@ -286,24 +218,15 @@ func (d *rxDriver) post(addr uint64) {
 	d.posted++
 }
 
-// doorbell shows what was posted.
-func (d *rxDriver) doorbell() {
-	if d.g.dev != nil {
-		d.g.bell(d.g.dev.rx[d.params.id], d.posted&d.mask)
-	} else if err := d.q.doorbell(d.posted & d.mask); err != nil {
-		d.g.t.Fatal(err)
-	}
-}
-
 // poll takes a completion, if there is one.
 func (d *rxDriver) poll(c *rxCompl) bool {
 	b := d.compl[d.seen&d.mask*rxComplLen:][:rxComplLen]
-	if dma.LoadWord(b[4:])&rxGeneration != 0 != (d.seen&(d.mask+1) == 0) {
+	if dma.LoadWord(b[4:])&rxGeneration != d.lap(rxGeneration) {
 		return false
 	}
 	c.decode((*[rxComplLen]byte)(b))
 	if want := uint16(d.seen&d.mask) ^ 0x55; c.id != want {
-		d.g.t.Errorf("completion %d is of buffer %d, not %d", d.seen, c.id, want)
+		d.g.Errorf("completion %d is of buffer %d, not %d", d.seen, c.id, want)
 	}
 	d.seen++
 	return true
@@ -311,7 +234,7 @@ func (d *rxDriver) poll(c *rxCompl) bool {
 
 // next waits for a completion. It also gives the places of its buffer and its header buffer.
 func (d *rxDriver) next(c *rxCompl) (buf, header uint64) {
-	d.g.t.Helper()
+	d.g.Helper()
 	at := d.seen & d.mask
 	for !d.poll(c) {
 		d.g.wait(d.params.notify)
@@ -319,35 +242,82 @@ func (d *rxDriver) next(c *rxCompl) (buf, header uint64) {
 	return d.addrs[at], d.header + uint64(at)*rawHeader
 }
 
-// txDriver is a driver's end of a transmit queue.
-type txDriver struct {
-	g            *rawGuest
-	q            *txQueue
-	ring, compl  []byte
-	mask         uint32
-	params       txParams
-	posted, seen uint32 // descriptors and completions, since the start
-	head         uint32 // what the device has read, by its descriptor completions
-	lastReport   uint32
-	tag          uint16
-	flight       int // packets
+// Post posts buffers: a page of the GPU for each on a split queue; on others, enough for a frame.
+func (g *suiteGuest) Post(q, n int) {
+	g.Helper()
+	d := g.rxd[q]
+	if !d.split {
+		n = min((maxRxBufs*n*4096/g.o.bufSize+3)/4, int(d.mask-(d.posted-d.seen)))
+	}
+	for range n {
+		if d.split {
+			d.post(g.PayloadPage())
+		} else {
+			addr, _ := g.Alloc(g.o.bufSize)
+			d.post(addr)
+		}
+	}
+	d.doorbell()
 }
 
-// startTx gives transmit queue i new rings, zeroed.
-func (g *rawGuest) startTx(i int) {
-	g.t.Helper()
-	n := g.o.ring
-	d := &txDriver{g: g, q: g.tx[i], mask: uint32(n - 1)}
-	p := txParams{id: i, size: n, complSize: n, notify: i}
-	p.desc, d.ring = g.alloc(n * txDescLen)
-	p.compl, d.compl = g.alloc(n * txComplLen)
-	d.params = p
-	if g.dev != nil {
-		g.createTx(p)
-	} else {
-		g.tx[i].stop()
-		g.must(g.tx[i].start(p))
+// Receive puts a frame together as Linux does (gve_rx_dqo).
+func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
+	g.Helper()
+	d := g.rxd[q]
+	for c := (rxCompl{}); !c.eop; {
+		buf, header := d.next(&c)
+		if c.bad {
+			g.Fatalf("buffer %#x came back as bad", buf)
+		}
+		clean := g.At(header)[:rawHeader]
+		if !c.split && c.headerLen != 0 || c.overflow && f.Buffers > 0 {
+			g.Errorf("buffer %d: %+v", f.Buffers, c)
+		}
+		if c.split {
+			if f.Buffers > 0 || c.headerLen == 0 || c.headerLen > rawHeader {
+				g.Fatalf("header of %d bytes with buffer %d", c.headerLen, f.Buffers)
+			}
+			f.Split = true
+			f.Header = bytes.Clone(clean[:c.headerLen])
+			clean = clean[c.headerLen:]
+		}
+		for i := 0; d.split && i < len(clean); i++ {
+			f.Dirty = f.Dirty || clean[i] != poison
+		}
+		f.Payload = append(f.Payload, g.At(buf)[:c.length]...)
+		f.Buffers++
+		f.Good = c.checked && !c.ipBad && !c.l4Bad
+		if c.segLen != 0 {
+			f.MSS = c.segLen
+			if f.GSO = splitter.GSOTCPv4; c.ptype>>4 == l3IPv6 {
+				f.GSO = splitter.GSOTCPv6
+			}
+		}
 	}
+	if !f.Split {
+		f.Header, f.Payload = f.Payload, nil
+	}
+	return f
+}
+
+// txDriver is a driver's end of a transmit queue.
+type txDriver struct {
+	driverRing
+	head       uint32 // what the device has read, by its descriptor completions
+	lastReport uint32
+	tag        uint16
+	flight     int // packets
+}
+
+// startTx gives transmit queue i new rings, likewise.
+func (g *suiteGuest) startTx(i int) {
+	g.Helper()
+	if g.dev.res.tx[i].live {
+		g.pass(opDestroyTx, uint32(i))
+	}
+	d := &txDriver{driverRing: g.newRing(txDescLen, txComplLen, i, txDoorbells+uint32(i))}
+	g.pass(opCreateTx, txCommand{ID: uint32(i), Resources: g.doorbellAt, Ring: d.params.desc, Pages: rawAddresses,
+		Block: uint32(i), Compl: d.params.compl, Size: uint16(g.o.ring), ComplSize: uint16(g.o.ring)})
 	g.txd[i] = d
 }
 
@@ -361,12 +331,15 @@ func (d *txDriver) add(x txDesc) {
 	d.posted++
 }
 
-func (d *txDriver) doorbell() {
-	if d.g.dev != nil {
-		d.g.bell(d.g.dev.tx[d.params.id], d.posted&d.mask)
-	} else if err := d.q.doorbell(d.posted & d.mask); err != nil {
-		d.g.t.Fatal(err)
+// packet adds the descriptors of one packet, those of no type being of its buffers, and shows them.
+func (d *txDriver) packet(ds ...txDesc) {
+	for i, x := range ds {
+		x.kind = cmp.Or(x.kind, txPacket)
+		x.eop = i == len(ds)-1
+		d.add(x)
 	}
+	d.flight++
+	d.doorbell()
 }
 
 // room is how many descriptors may be added.
@@ -376,12 +349,12 @@ func (d *txDriver) room() int { return int(d.mask - (d.posted-d.head)&d.mask) }
 func (d *txDriver) poll() (some, packet bool) {
 	b := d.compl[d.seen&d.mask*txComplLen:][:txComplLen]
 	word := dma.LoadWord(b)
-	if word&txGeneration != 0 != (d.seen&(d.mask+1) == 0) {
+	if word&txGeneration != d.lap(txGeneration) {
 		return false, false
 	}
 	d.seen++
-	if int(word&0x7ff) != d.params.id || le.Uint32(b[4:]) != 0 {
-		d.g.t.Errorf("completion %#x %#x", word, b[4:])
+	if word&0x7ff != d.doorbells-txDoorbells || le.Uint32(b[4:]) != 0 {
+		d.g.Errorf("completion %#x %#x", word, b[4:])
 	}
 	switch word >> 11 & 7 {
 	case txPacketDone:
@@ -389,35 +362,52 @@ func (d *txDriver) poll() (some, packet bool) {
 		return true, true
 	case txDescDone:
 		if d.head = word >> 16; d.head > d.mask {
-			d.g.t.Errorf("descriptors are read up to %d of %d", d.head, d.mask+1)
+			d.g.Errorf("descriptors are read up to %d of %d", d.head, d.mask+1)
 		}
 	default:
-		d.g.t.Errorf("completion of type %d", word>>11&7)
+		d.g.Errorf("completion of type %d", word>>11&7)
 	}
 	return true, false
 }
 
-// sent waits until all packets are completed.
-func (d *txDriver) sent() {
-	d.g.t.Helper()
-	for d.flight > 0 {
-		if some, _ := d.poll(); !some {
-			d.g.wait(d.params.notify)
+// Add adds a frame to a transmit ring, as Linux does (gve_tx_add_skb_dqo).
+func (g *suiteGuest) Add(q int, f *nictest.Frame, gpu bool) {
+	g.Helper()
+	d := g.txd[q]
+	d.tag = (d.tag + 1) % 0x8000
+	addr, head := g.Alloc(len(f.Header))
+	copy(head, f.Header)
+	if f.GSO != splitter.GSONone {
+		d.add(txDesc{kind: txTSO, tso: true, total: uint32(len(f.Payload)), mss: f.MSS, headerLen: uint8(len(f.Header))})
+		l4 := len(f.Header) - int(f.Start) + len(f.Payload) // the seed is without the length
+		b := head[f.Start+f.Offset:]
+		be.PutUint16(b, splitter.Add(be.Uint16(b), ^splitter.Add(uint16(l4>>16), uint16(l4))))
+	}
+	d.add(txDesc{kind: txGeneral})
+	x := txDesc{kind: txPacket, tag: d.tag, csum: f.Partial, addr: addr, length: uint16(len(head)),
+		eop: len(f.Payload) == 0}
+	d.add(x)
+	if n := len(f.Payload); n > 0 {
+		x.addr = g.PutPayload(f.Payload, gpu)
+		for n > 0 {
+			k := min(n, 1<<14-1)
+			n -= k
+			x.length, x.eop = uint16(k), n == 0
+			d.add(x)
+			x.addr += uint64(k)
 		}
 	}
+	d.flight++
 }
 
-func checkFDs(t testing.TB) {
-	t.Helper()
-	count := func() int {
-		names, err := os.ReadDir("/proc/self/fd")
-		testkit.OK(t, err)
-		return len(names)
-	}
-	before := count()
-	t.Cleanup(func() {
-		if after := count(); after != before {
-			t.Errorf("%d descriptors before, %d after", before, after)
+func (g *suiteGuest) Show(q int) { g.txd[q].doorbell() }
+
+// Sent waits until all packets are completed.
+func (g *suiteGuest) Sent(q int) {
+	g.Helper()
+	for d := g.txd[q]; d.flight > 0; {
+		if some, _ := d.poll(); !some {
+			g.wait(d.params.notify)
 		}
-	})
+	}
 }

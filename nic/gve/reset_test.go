@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
@@ -38,34 +39,32 @@ func TestReset(t *testing.T) {
 	c := newCtl(t, queues(2))
 	for name, reset := range map[string]func(){
 		"driver":     c.reset,
-		"machine":    func() { c.must(c.dev.Reset()) },
+		"machine":    func() { c.OK(c.dev.Reset()) },
 		"disconnect": c.dev.Disconnected,
 	} {
 		for _, half := range []func(){
 			func() {},
 			func() { c.start() },
-			func() { c.start(); c.configure(4); c.tx(c.txCreate(1)) },
+			func() { c.start(); c.configure(4); c.pass(opCreateTx, c.txCreate(1)) },
 			func() { c.up(256) },
 			func() {
 				c.up(256)
-				c.pass(opReportStats, words(uint64(8+16*32), c.alloc(4096), uint64(1)))
-				c.pass(opDestroyRx, words(uint32(1)))
+				c.pass(opReportStats, uint64(8+16*32), c.alloc(4096), uint64(1))
+				c.pass(opDestroyRx, uint32(1))
 				c.flow(flowAdd, tcp4(80, 1), 5)
 				c.rss(0, 1, make([]byte, 40), nil)
 				_, err := c.dev.port.AddFlow(control.FlowRule{Proto: 17, DstPort: 9, Queue: 1})
-				c.must(err)
+				c.OK(err)
 				c.dev.AskReset()
 			},
 		} {
-			c.used = 64 * slotLen
+			c.Next = 64 * slotLen
 			half()
 			reset()
 			c.idle(name)
 		}
 		c.up(0)
-		if rules, _ := c.dev.port.Flows(); len(rules) != 0 {
-			t.Errorf("%s: %d rules are left", name, len(rules))
-		}
+		c.noRules()
 		if _, key, table := c.queryRSS(); key[0] == 0 || table[1] != 1 {
 			t.Errorf("%s: RSS of the driver before", name)
 		}
@@ -77,8 +76,7 @@ func TestReset(t *testing.T) {
 // Invariant: nic/gve: Reset by the driver, the machine or a hang-up leaves nothing; so does a
 // driver that begins without one.
 func TestRunTwice(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.up(256)
+	c := newUp(t, 2, 256)
 	c.flow(flowAdd, tcp4(80, 1), 5)
 	generation := c.dev.port.Generation()
 	c.start()
@@ -96,41 +94,34 @@ func TestRunTwice(t *testing.T) {
 // Invariant: nic/gve: A bad descriptor or doorbell stops its queue only, and the device asks for a
 // reset.
 func TestFailedQueue(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.up(0)
+	c := newUp(t, 2, 0)
 	management := c.irq(4)
 	c.dev.failed(true, 1, errors.New("bad descriptor"))
 	if c.read32(regDeviceStatus)&statusReset == 0 || management.fired() != 1 {
 		t.Error("the driver is not asked to reset")
 	}
-	if !strings.Contains(c.said.String(), "bad descriptor") || c.dev.Failures() != 1 {
-		t.Errorf("log: %s", c.said.String())
+	if !strings.Contains(c.log.String(), "bad descriptor") || c.dev.Failures() != 1 {
+		t.Errorf("log: %s", c.log.String())
 	}
-	c.pass(opDestroyTx, words(uint32(1)))
+	c.pass(opDestroyTx, uint32(1))
 	c.reset()
-	if c.read32(regDeviceStatus)&statusReset != 0 {
-		t.Error("a reset is still asked for")
-	}
+	testkit.Equal(t, "reset asked for", c.read32(regDeviceStatus)&statusReset, 0)
 }
 
 // A ring whose memory goes away stops its queue; the others go on.
 //
 // Invariant: nic/gve: A ring whose memory goes away stops its queue first.
 func TestUnmappedRing(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.start()
-	c.configure(4)
+	c := newConfigured(t, 2)
 	for i := range 2 {
-		c.tx(c.txCreate(i))
-		c.rx(c.rxCreate(i, 0))
+		c.pass(opCreateTx, c.txCreate(i))
+		c.pass(opCreateRx, c.rxCreate(i, 0))
 	}
 	cmd := c.rxCreate(0, 0)
-	c.pass(opDestroyRx, words(uint32(0)))
-	c.rx(cmd)
-	c.dev.Unmapping(cmd.compl, 4096)
-	if c.dev.Failures() != 1 {
-		t.Errorf("%d queues failed, not 1", c.dev.Failures())
-	}
+	c.pass(opDestroyRx, uint32(0))
+	c.pass(opCreateRx, cmd)
+	c.dev.Unmapping(cmd.Compl, 4096)
+	testkit.Equal(t, "failed queues", c.dev.Failures(), 1)
 	c.bell(rxDoorbells, 32)
 	c.bell(rxDoorbells+1, 32)
 	c.reset()
@@ -139,13 +130,12 @@ func TestUnmappedRing(t *testing.T) {
 
 // The stats report has the device's counters at its end, four for each receive queue.
 func TestStatsReport(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.up(0)
+	c := newUp(t, 2, 0)
 	const room = 20
 	at := c.alloc(8 + 16*room)
 	report := c.at(at, 8+16*room)
 	be.PutUint32(report[8+16*3:], 4) // the driver's own
-	c.pass(opReportStats, words(uint64(len(report)), at, uint64(1<<40)))
+	c.pass(opReportStats, uint64(len(report)), at, uint64(1<<40))
 	s := &c.dev.stats
 	put := func() { // as the monitor does when it is time
 		s.mu.Lock()
@@ -162,7 +152,7 @@ func TestStatsReport(t *testing.T) {
 	if name, _ := entry(11); name != 0 || be.Uint32(report[8+16*3:]) != 4 || be.Uint64(report) != 0 {
 		t.Error("the driver's part was written")
 	}
-	c.pass(opDestroyRx, words(uint32(0)))
+	c.pass(opDestroyRx, uint32(0))
 	put()
 	if name, _ := entry(12); name != 0 {
 		t.Error("a queue that is gone is still reported")
@@ -170,28 +160,23 @@ func TestStatsReport(t *testing.T) {
 	if name, queue := entry(16); name != 65 || queue != 1 {
 		t.Errorf("name %d of queue %d", name, queue)
 	}
-	c.pass(opReportStats, words(uint64(0), uint64(0), uint64(20000)))
+	c.pass(opReportStats, uint64(0), uint64(0), uint64(20000))
 	clear(report)
 	put()
-	if strings.Trim(string(report), "\x00") != "" {
-		t.Error("written after the end")
-	}
+	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
 	// Room for less than there is: nothing is written.
-	c.pass(opReportStats, words(uint64(8+16*3), at, uint64(1<<40)))
+	c.pass(opReportStats, uint64(8+16*3), at, uint64(1<<40))
 	put()
-	if strings.Trim(string(report), "\x00") != "" {
-		t.Error("written where there is no room")
-	}
+	testkit.Equal(t, "report", strings.Trim(string(report), "\x00"), "")
 }
 
 // A drop is reported soon, however long the driver's period is.
 func TestStatsReportIsFresh(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.up(0)
+	c := newUp(t, 1, 0)
 	const room = 4
 	at := c.alloc(8 + 16*room)
 	report := c.at(at, 8+16*room)
-	c.pass(opReportStats, words(uint64(len(report)), at, uint64(20000)))
+	c.pass(opReportStats, uint64(len(report)), at, uint64(20000))
 	s := &c.dev.stats
 	now := time.Now()
 	noBuffers := func() uint64 {
@@ -217,16 +202,16 @@ func TestStatsReportIsFresh(t *testing.T) {
 // Invariant: nic/gve: The device lives a driver's whole life, also over vfio-user.
 func TestOverVFIOUser(t *testing.T) {
 	c := newCtl(t, queues(2))
-	c.must(c.space.Remove(ctlBase, ctlSize))
+	c.OK(c.space.Remove(ctlBase, ctlSize))
 	near, far, err := vfiotest.Pair()
-	c.must(err)
+	c.OK(err)
 	done := make(chan error, 1)
 	go func() { done <- vfiouser.NewServer(c.dev, c.space, nil).Serve(context.Background(), far) }()
 	cl, err := vfiotest.Connect(near)
-	c.must(err)
-	c.must(cl.MapRange(ctlBase, ctlSize, c.fd, 0, true))
+	c.OK(err)
+	c.OK(cl.MapRange(ctlBase, ctlSize, c.FD, 0, true))
 	info, err := cl.Info()
-	c.must(err)
+	c.OK(err)
 	if !info.Reset || !info.PCI {
 		t.Errorf("%+v", info)
 	}
@@ -234,38 +219,29 @@ func TestOverVFIOUser(t *testing.T) {
 		t.Errorf("%d vectors: %v", n, err)
 	}
 	e, err := vfiotest.NewEvent()
-	c.must(err)
+	c.OK(err)
 	defer e.Close()
-	c.must(cl.SetIRQ(vfiouser.IRQMSIX, 4, e))
+	c.OK(cl.SetIRQ(vfiouser.IRQMSIX, 4, e))
 	w32 := func(off uint64, v uint32) {
 		t.Helper()
-		c.must(cl.Post(registersBAR, off, be.AppendUint32(nil, v)))
+		c.OK(cl.Post(registersBAR, off, be.AppendUint32(nil, v)))
 	}
 	r32 := func(off uint64) uint32 {
 		t.Helper()
 		var b [4]byte
-		c.must(cl.Read(registersBAR, off, b[:]))
+		c.OK(cl.Read(registersBAR, off, b[:]))
 		return be.Uint32(b[:])
 	}
-	c.must(cl.Post(registersBAR, regLength, []byte{0x10, 0}))
+	c.OK(cl.Post(registersBAR, regLength, []byte{0x10, 0}))
 	w32(regBaseHi, uint32(c.ring>>32))
 	w32(regBaseLo, uint32(c.ring))
 	w32(regDriverStatus, driverRun)
-	var b body
-	(&configureCommand{irqs: c.alloc(256), count: 4, stride: 64, format: formatDQORDA}).encode(&b)
-	did := []func() status{c.slot(opConfigureResources, &b)}
+	did := []func() status{c.slot(opConfigureResources, c.resources(4))}
 	for i := range 2 {
-		rx := c.rxCreate(i, 256)
-		rx.encode(&b)
-		did = append(did, c.slot(opCreateRx, &b))
-		tx := c.txCreate(i)
-		tx.encode(&b)
-		did = append(did, c.slot(opCreateTx, &b))
+		did = append(did, c.slot(opCreateRx, c.rxCreate(i, 256)), c.slot(opCreateTx, c.txCreate(i)))
 	}
 	w32(regDoorbell, c.count)
-	if n := r32(regEvents); n != c.count {
-		t.Errorf("%d commands done", n)
-	}
+	testkit.Equal(t, "commands done", r32(regEvents), c.count)
 	for i, st := range did {
 		if st() != statusPassed {
 			t.Errorf("command %d: %v", i, st())
@@ -275,12 +251,10 @@ func TestOverVFIOUser(t *testing.T) {
 	if n, err := e.Wait(t.Context()); err != nil || n != 1 || r32(regDeviceStatus)&statusLink != 0 {
 		t.Errorf("link down: %d interrupts: %v", n, err)
 	}
-	c.must(cl.Reset())
-	if s := r32(regDeviceStatus); s != statusResetDone {
-		t.Errorf("status %#x after reset", s)
-	}
+	c.OK(cl.Reset())
+	testkit.Equal(t, "status after reset", r32(regDeviceStatus), statusResetDone)
 	c.dev.SetLink(true)
-	c.must(cl.Close())
-	c.must(<-done)
+	c.OK(cl.Close())
+	c.OK(<-done)
 	c.idle("hung up")
 }

@@ -2,6 +2,7 @@ package gve
 
 import (
 	"bytes"
+	"fmt"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 )
 
@@ -18,21 +20,20 @@ import (
 //
 // Invariant: nic/gve: Rings wrap, and may lie in scattered pages.
 func TestRingsWrap(t *testing.T) {
-	checkFDs(t)
 	for _, ring := range []int{64, 128} {
 		w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true, rsc: true, ring: ring, bufSize: 2048})
 		for i := range 40 * ring {
-			w.bad.next, w.a.next = 24<<20, 24<<20
-			f := tcp(w.bad, w.a, i*37%8900)
-			w.a.postFor(0, &f)
-			w.bad.Send(0, f)
-			arrives(t, w.a, 0, &f)
-			f = tcp(w.a, w.bad, i*41%8900)
-			w.bad.postFor(0, &f)
-			w.a.Send(0, f)
-			arrives(t, w.bad, 0, &f)
+			w.Bad.Next, w.A.Next = 24<<20, 24<<20
+			f := tcp(w.Bad, w.A, i*37%8900)
+			w.A.postFor(0, &f)
+			w.Bad.Send(0, f)
+			arrives(t, w.A, 0, &f)
+			f = tcp(w.A, w.Bad, i*41%8900)
+			w.Bad.postFor(0, &f)
+			w.A.Send(0, f)
+			arrives(t, w.Bad, 0, &f)
 		}
-		if tx, rx := w.bad.txd[0].posted, w.bad.rxd[0].posted; tx < uint32(10*ring) || rx < uint32(10*ring) {
+		if tx, rx := w.Bad.txd[0].posted, w.Bad.rxd[0].posted; tx < uint32(10*ring) || rx < uint32(10*ring) {
 			t.Errorf("%d descriptors and %d buffers in rings of %d", tx, rx, ring)
 		}
 	}
@@ -50,32 +51,31 @@ func (g *suiteGuest) postFor(q int, f *nictest.Frame) {
 // Buffers of any size are filled to the last byte, and a frame that needs more than a frame may
 // have is too big, not waited for.
 func TestOddBufferSizes(t *testing.T) {
-	checkFDs(t)
 	for _, size := range []int{4, 5, 64, 1000, 4095, 4097, rxMaxLen} {
 		w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, bufSize: size, p2p: true})
-		d := w.bad.rxd[0]
+		d := w.Bad.rxd[0]
 		most := min(maxRxBufs*size, 9014)
 		for _, n := range []int{0, 1, 2, 7, 9, 10, 100, 1000, most - 54} {
 			if 54+n > most {
 				continue
 			}
 			need := (54 + n + size - 1) / size
-			f := tcp(w.a, w.bad, n)
-			w.bad.postFor(0, &f)
-			w.a.Send(0, f)
-			arrives(t, w.bad, 0, &f)
+			f := tcp(w.A, w.Bad, n)
+			w.Bad.postFor(0, &f)
+			w.A.Send(0, f)
+			arrives(t, w.Bad, 0, &f)
 			if d.posted != d.seen {
 				t.Errorf("buffers of %d, frame of %d: %d were used, not %d", size, 54+n, int(d.seen-d.posted)+need, need)
 			}
 		}
 		if most < 9014 {
-			before := w.bad.rx[0].stats().overMRU
-			w.a.Send(0, tcp(w.a, w.bad, most-53))
-			if n := w.bad.rx[0].stats().overMRU; n != before+1 || w.bad.port.Link().Counters().Busy != 0 {
+			before := w.Bad.dev.rx[0].count.tooBig.get()
+			w.A.Send(0, tcp(w.A, w.Bad, most-53))
+			if n := w.Bad.dev.rx[0].count.tooBig.get(); n != before+1 || w.Bad.Port().Link().Counters().Busy != 0 {
 				t.Errorf("%d frames too big", n-before)
 			}
 		}
-		w.moves(t)
+		w.Moves(t)
 	}
 }
 
@@ -86,32 +86,32 @@ func TestOddBufferSizes(t *testing.T) {
 // writes nowhere.
 func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 	w := newWorld(t)
-	b := w.b
+	b := w.B
 	for q := range uint16(2) {
-		_, err := b.port.AddFlow(control.FlowRule{Proto: 6, DstPort: 5000 + q, Queue: q + 1})
-		b.must(err)
+		_, err := b.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 5000 + q, Queue: q + 1})
+		b.OK(err)
 	}
 	var ended atomic.Bool
 	done := make(chan struct{})
 	dma.Go(func() { // streams to queue 2, which is restarted again and again
 		defer close(done)
-		f := nictest.Make(b.mac, w.a.mac, nictest.Spec{Port: 5001, Payload: 3000})
+		f := nictest.Make(b.mac, w.A.mac, nictest.Spec{Port: 5001, Payload: 3000})
 		for !ended.Load() {
-			w.a.next = 8 << 20
+			w.A.Next = 8 << 20
 			for range 16 {
-				w.a.add(1, &f, false)
+				w.A.Add(1, &f, false)
 			}
-			w.a.txd[1].doorbell()
-			w.a.txd[1].sent()
+			w.A.Show(1)
+			w.A.Sent(1)
 		}
 	})
-	ringsAt := b.next
+	ringsAt := b.Next
 	steady := b.rxd[1]
 	delivered := uint64(0)
 	for i := range 100 {
-		b.next = ringsAt
+		b.Next = ringsAt
 		split := i%2 == 1
-		clear(b.mem[ringsAt:][:1<<20])
+		clear(b.RAM[ringsAt:][:1<<20])
 		b.startRx(2, split)
 		d := b.rxd[2]
 		for k := range 200 {
@@ -126,15 +126,15 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 			}
 		}
 		// Traffic of the same sender to another queue, between.
-		b.next = 6 << 20
-		f := nictest.Make(b.mac, w.bad.mac, nictest.Spec{Port: 5000, Payload: 2000})
+		b.Next = 6 << 20
+		f := nictest.Make(b.mac, w.Bad.mac, nictest.Spec{Port: 5000, Payload: 2000})
 		b.Post(1, 1)
-		w.bad.Send(0, f)
+		w.Bad.Send(0, f)
 		arrives(t, b, 1, &f)
 		delivered++
-		b.rx[2].stop()
-		rings := bytes.Clone(b.mem[ringsAt:][:1<<20])
-		buffers := b.mem[20<<20:][:200*4096]
+		b.dev.rx[2].stop()
+		rings := bytes.Clone(b.RAM[ringsAt:][:1<<20])
+		buffers := b.RAM[20<<20:][:200*4096]
 		for k := range buffers {
 			buffers[k] = byte(i)
 		}
@@ -146,16 +146,16 @@ func TestRestartOfOneQueueUnderTraffic(t *testing.T) {
 				t.Fatalf("round %d: byte %d of the buffers was written after stop", i, k)
 			}
 		}
-		if !bytes.Equal(rings, b.mem[ringsAt:][:1<<20]) {
+		if !bytes.Equal(rings, b.RAM[ringsAt:][:1<<20]) {
 			t.Fatalf("round %d: rings were written after stop", i)
 		}
 	}
 	ended.Store(true)
 	<-done
-	if rx, _ := b.port.QueueCounters(1); rx.Packets != delivered || rx.Drops != 0 || b.rxd[1] != steady {
+	if rx, _ := b.Port().QueueCounters(1); rx.Packets != delivered || rx.Drops != 0 || b.rxd[1] != steady {
 		t.Errorf("the other queue: %+v", rx)
 	}
-	w.moves(t)
+	w.Moves(t)
 }
 
 // A transmit queue that is stopped while its frames wait for a receiver ends at once; what waited is gone, and counted.
@@ -167,43 +167,36 @@ func TestStopWhileFramesWait(t *testing.T) {
 	const n = 20
 	var fs []nictest.Frame
 	for range n {
-		fs = append(fs, tcp(w.bad, w.b, 100))
+		fs = append(fs, tcp(w.Bad, w.B, 100))
 	}
-	w.bad.Queue(1, fs...)
-	w.bad.waits(1)
-	w.bad.tx[1].stop()
-	if _, tx := w.bad.port.QueueCounters(1); tx.Drops != n {
+	w.Bad.Queue(1, fs...)
+	w.Bad.waits(1)
+	w.Bad.dev.tx[1].stop()
+	if _, tx := w.Bad.Port().QueueCounters(1); tx.Drops != n {
 		t.Errorf("%+v", tx)
 	}
-	w.bad.startTx(1)
-	w.b.Post(0, 1)
-	f := tcp(w.bad, w.b, 7)
-	w.bad.Send(1, f)
-	arrives(t, w.b, 0, &f)
-	w.moves(t)
+	w.Bad.startTx(1)
+	w.Bad.sendsTo(w.B, 1, 7)
+	w.Moves(t)
 }
 
 // waits waits until a transmit queue sleeps because its frames wait for a receiver.
 func (g *suiteGuest) waits(q int) {
-	for g.tx[q].sender.Stats().Waits == 0 {
-		runtime.Gosched()
-	}
+	testkit.Eventually(g, "a sender that waits", func() bool { return g.dev.tx[q].sender.Stats().Waits > 0 })
 }
 
 // A packet whose rest is not posted is looked at once for each doorbell, and not again and again.
 func TestHalfAPacketIsNotPolled(t *testing.T) {
 	w := newWorld(t)
 	dma.Guard()
-	q, d := w.bad.tx[0], w.bad.txd[0]
+	q, d := w.Bad.dev.tx[0], w.Bad.txd[0]
 	q.stop() // its worker's rounds are ours
-	w.bad.must(q.in.pin(w.bad.space, d.params.desc, rawRing, txDescLen))
-	w.bad.must(q.out.pin(w.bad.space, d.params.compl, rawRing, txComplLen))
-	defer q.in.close()
-	defer q.out.close()
-	f := tcp(w.bad, w.a, 100)
-	w.a.Post(0, 1)
+	w.Bad.OK(q.rings.pin(w.Bad.space, &d.params, "", txDescLen, txComplLen))
+	defer q.rings.close()
+	f := tcp(w.Bad, w.A, 100)
+	w.A.Post(0, 1)
 	at := d.posted
-	w.bad.add(0, &f, false)
+	w.Bad.Add(0, &f, false)
 	for at++; ; at++ {
 		q.tail.Store(at & d.mask)
 		if !q.Pending() {
@@ -220,30 +213,11 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 			break
 		}
 	}
-	arrives(t, w.a, 0, &f)
+	arrives(t, w.A, 0, &f)
 }
 
-// A guest that never posts buffers holds up neither the sender's frames to another nor the sender for ever.
-//
 // Invariant: nic: A guest that takes nothing stalls nobody.
-func TestDeadGuestStallsNobody(t *testing.T) {
-	w := newWorld(t)
-	w.b.Post(0, 8)
-	for range 8 {
-		w.a.Queue(0, tcp(w.a, w.bad, 1000), tcp(w.a, w.b, 1000))
-	}
-	for range 8 {
-		w.b.Receive(0)
-	}
-	w.moves(t)
-	w.a.Sent(0) // patience ends
-	w.a.Send(0, tcp(w.a, w.bad, 10))
-	w.moves(t)
-	w.bad.Post(0, 2) // it lives after all: nothing is held against it
-	f := tcp(w.a, w.bad, 20)
-	w.a.Send(0, f)
-	arrives(t, w.bad, 0, &f)
-}
+func TestDeadGuestStallsNobody(t *testing.T) { nictest.DeadGuestStallsNobody(t, newWorld(t)) }
 
 // flag is a waker.
 type flag struct{ atomic.Int32 }
@@ -256,43 +230,37 @@ func (f *flag) Wake() { f.Add(1) }
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestArm(t *testing.T) {
 	w := newWorld(t)
-	f := tcp(w.a, w.b, 9000-40) // takes three
-	q, d := w.b.rx[0], w.b.rxd[0]
+	f := tcp(w.A, w.B, 9000-40) // takes three
+	q, d := w.B.dev.rx[0], w.B.rxd[0]
 	var woken flag
 	d.post(16 << 20)
 	d.doorbell()
-	w.a.Queue(0, f)
-	w.a.waits(0)
+	w.A.Queue(0, f)
+	w.A.waits(0)
 	if !q.Arm(&woken) || woken.Load() != 0 {
 		t.Error("not let wait")
 	}
-	n := w.a.tx[0].sender.Stats().Waits
+	n := w.A.dev.tx[0].sender.Stats().Waits
 	d.post(17 << 20)
 	d.doorbell() // too few still, but more than there were
-	if woken.Load() != 1 {
-		t.Error("not woken")
-	}
-	for w.a.tx[0].sender.Stats().Waits == n {
-		runtime.Gosched()
-	}
+	testkit.Equal(t, "wake-ups", woken.Load(), 1)
+	testkit.Eventually(t, "a sender that waits again", func() bool { return w.A.dev.tx[0].sender.Stats().Waits > n })
 	d.post(18 << 20)
 	q.tail.Store(d.posted) // a doorbell that sees no waiter yet
 	if q.Arm(&woken) {
 		t.Error("let wait, with buffers there")
 	}
 	d.doorbell()
-	w.a.Sent(0)
-	arrives(t, w.b, 0, &f)
+	w.A.Sent(0)
+	arrives(t, w.B, 0, &f)
 	if !q.Arm(&woken) {
 		t.Error("not let wait")
 	}
 	q.Disarm(&woken)
 	q.Disarm(&woken)
-	w.b.Post(0, 1)
-	if woken.Load() != 1 {
-		t.Error("woken in spite of Disarm")
-	}
-	w.b.startRx(0, false)
+	w.B.Post(0, 1)
+	testkit.Equal(t, "wake-ups", woken.Load(), 1)
+	w.B.startRx(0, false)
 	if !q.Arm(&woken) {
 		t.Error("not let wait for a new ring")
 	}
@@ -307,18 +275,16 @@ func TestArm(t *testing.T) {
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestNoWakeIsLost(t *testing.T) {
 	w := newWorld(t)
-	f := tcp(w.a, w.b, 100)
+	f := tcp(w.A, w.B, 100)
 	for range 2000 {
-		w.a.next, w.b.next = 8<<20, 8<<20
-		w.a.Queue(0, f)
-		w.b.rxd[0].post(16 << 20)
-		w.b.rxd[0].doorbell()
-		w.a.Sent(0)
-		arrives(t, w.b, 0, &f)
+		w.A.Next, w.B.Next = 8<<20, 8<<20
+		w.A.Queue(0, f)
+		w.B.rxd[0].post(16 << 20)
+		w.B.rxd[0].doorbell()
+		w.A.Sent(0)
+		arrives(t, w.B, 0, &f)
 	}
-	if n := w.a.tx[0].sender.Stats().GaveUp; n != 0 {
-		t.Errorf("%d frames were given up", n)
-	}
+	testkit.Equal(t, "frames were given up", w.A.dev.tx[0].sender.Stats().GaveUp, 0)
 }
 
 // A guest whose memory is truncated under traffic loses its queue; who sends to it, or gets frames of it, does not.
@@ -328,24 +294,22 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 	for name, sender := range map[string]bool{"sender": true, "receiver": false} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.a.Post(0, 4)
-			w.bad.Post(0, 4)
+			w.A.Post(0, 4)
+			w.Bad.Post(0, 4)
 			if sender {
-				f := tcp(w.bad, w.a, 6000)
-				w.bad.add(0, &f, false)
-				tail := w.bad.txd[0].posted & w.bad.txd[0].mask
-				w.bad.must(unix.Ftruncate(w.bad.fd, 0))
-				w.bad.must(w.bad.tx[0].doorbell(tail))
-				w.bad.broken(t, "tx0", dma.ErrFault)
+				f := tcp(w.Bad, w.A, 6000)
+				w.Bad.Add(0, &f, false)
+				tail := w.Bad.txd[0].posted & w.Bad.txd[0].mask
+				w.Bad.OK(unix.Ftruncate(w.Bad.FD, 0))
+				w.Bad.OK(w.Bad.dev.tx[0].doorbell(tail))
+				w.Bad.broken("tx0", dma.ErrFault)
 			} else {
-				w.bad.must(unix.Ftruncate(w.bad.fd, 0))
-				w.a.Send(0, tcp(w.a, w.bad, 100))
-				w.bad.broken(t, "rx0", dma.ErrFault)
+				w.Bad.OK(unix.Ftruncate(w.Bad.FD, 0))
+				w.A.Send(0, tcp(w.A, w.Bad, 100))
+				w.Bad.broken("rx0", dma.ErrFault)
 			}
-			if len(w.a.irq.errs) != 0 {
-				t.Errorf("blamed: %v", w.a.irq.errs)
-			}
-			w.moves(t)
+			testkit.Equal(t, "failed queues of the other", len(w.A.errs), 0)
+			w.Moves(t)
 		})
 	}
 }
@@ -357,43 +321,38 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	w := newWorld(t)
 	for range 4 {
-		f := tcp(w.bad, w.b, 4000)
-		w.bad.add(0, &f, true)
+		f := tcp(w.Bad, w.B, 4000)
+		w.Bad.Add(0, &f, true)
 	}
-	w.bad.txd[0].doorbell()
-	w.bad.waits(0)
-	for i := range w.bad.rx {
-		w.bad.rx[i].unmapping(rawGPU, rawGPUSize)
-		w.bad.tx[i].unmapping(rawGPU, rawGPUSize)
+	w.Bad.txd[0].doorbell()
+	w.Bad.waits(0)
+	for i := range w.Bad.dev.rx {
+		w.Bad.dev.rx[i].unmapping(rawGPU, rawGPUSize)
+		w.Bad.dev.tx[i].unmapping(rawGPU, rawGPUSize)
 	}
-	w.bad.must(w.bad.space.Remove(rawGPU, rawGPUSize))
-	w.b.Post(0, 8)
-	w.bad.Sent(0) // dropped or sent, but done
-	if n := w.bad.tx[0].count.unmapped.v.Load(); n != 4 || w.bad.irq.err("tx0") != nil {
-		t.Errorf("%d frames, %v", n, w.bad.irq.err("tx0"))
+	w.Bad.OK(w.Bad.space.Remove(rawGPU, rawGPUSize))
+	w.B.Post(0, 8)
+	w.Bad.Sent(0) // dropped or sent, but done
+	if n := w.Bad.dev.tx[0].count.unmapped.get(); n != 4 || w.Bad.failure("tx0") != nil {
+		t.Errorf("%d frames, %v", n, w.Bad.failure("tx0"))
 	}
-	f := tcp(w.bad, w.b, 400)
-	w.bad.Send(0, f)
-	arrives(t, w.b, 0, &f)
-	w.bad.Post(0, 4)
-	for i := range w.bad.rx {
-		w.bad.rx[i].unmapping(0, rawMem)
-		w.bad.tx[i].unmapping(0, rawMem)
+	f := tcp(w.Bad, w.B, 400)
+	w.Bad.Send(0, f)
+	arrives(t, w.B, 0, &f)
+	w.Bad.Post(0, 4)
+	for i := range w.Bad.dev.rx {
+		w.Bad.dev.rx[i].unmapping(0, rawMem)
+		w.Bad.dev.tx[i].unmapping(0, rawMem)
 	}
-	w.bad.must(w.bad.space.Remove(0, rawMem))
-	w.a.Send(0, tcp(w.a, w.bad, 100))
-	for range 2 * len(w.bad.rx) {
-		<-w.bad.irq.failed
+	w.Bad.OK(w.Bad.space.Remove(0, rawMem))
+	w.A.Send(0, tcp(w.A, w.Bad, 100))
+	for range 2 * len(w.Bad.dev.rx) {
+		<-w.Bad.failed
 	}
-	w.bad.broken0(t)
-	w.moves(t)
-}
-
-func (g *suiteGuest) broken0(t *testing.T) {
-	t.Helper()
-	for _, name := range []string{"rx0", "rx1", "rx2", "tx0", "tx1", "tx2"} {
-		if g.irq.err(name) == nil {
-			t.Errorf("%s has not failed", name)
+	for q := range w.Bad.dev.rx {
+		if rx, tx := fmt.Sprint("rx", q), fmt.Sprint("tx", q); w.Bad.failure(rx) == nil || w.Bad.failure(tx) == nil {
+			t.Errorf("%s or %s has not failed", rx, tx)
 		}
 	}
+	w.Moves(t)
 }

@@ -73,6 +73,31 @@ func (r *ring) overlaps(iova, n uint64) bool {
 	return r.pins != nil && (iova >= r.iova && iova-r.iova < r.size || r.iova >= iova && r.iova-iova < n)
 }
 
+// rings are a queue's two.
+type rings struct{ in, out ring } // descriptors, or buffers; completions
+
+// pin finds the memory of both rings, of descriptors and completions of these lengths.
+func (r *rings) pin(space *dma.Space, p *ringParams, what string, descLen, complLen int) error {
+	if err := r.in.pin(space, p.desc, p.size, descLen); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	if err := r.out.pin(space, p.compl, p.complSize, complLen); err != nil {
+		r.in.close()
+		return fmt.Errorf("completions: %w", err)
+	}
+	return nil
+}
+
+// overlap tells whether one of the rings has bytes in [iova, iova+n).
+func (r *rings) overlap(iova, n uint64) bool {
+	return r.in.overlaps(iova, n) || r.out.overlaps(iova, n)
+}
+
+func (r *rings) close() {
+	r.in.close()
+	r.out.close()
+}
+
 func (r *ring) close() {
 	for _, p := range r.pins {
 		p.Close()

@@ -30,62 +30,47 @@ const allHashTypes = 1<<9 - 1
 
 // rssCommand is CONFIGURE_RSS (struct gve_adminq_configure_rss). What is 0 stays as it is.
 type rssCommand struct {
-	types     uint16 // offset 0
-	alg       uint8  // 2
-	keyLen    uint16 // 4
-	tableLen  uint16 // 6: entries
-	keyAddr   uint64 // 8
-	tableAddr uint64 // 16: u32 each
-}
-
-func (c *rssCommand) decode(b *body) {
-	*c = rssCommand{types: be.Uint16(b[0:]), alg: b[2], keyLen: be.Uint16(b[4:]), tableLen: be.Uint16(b[6:]),
-		keyAddr: be.Uint64(b[8:]), tableAddr: be.Uint64(b[16:])}
-}
-
-func (c *rssCommand) encode(b *body) {
-	*b = body{}
-	be.PutUint16(b[0:], c.types)
-	b[2] = c.alg
-	be.PutUint16(b[4:], c.keyLen)
-	be.PutUint16(b[6:], c.tableLen)
-	be.PutUint64(b[8:], c.keyAddr)
-	be.PutUint64(b[16:], c.tableAddr)
+	Types     uint16 // offset 0
+	Alg       uint8  // 2
+	_         [1]byte
+	KeyLen    uint16 // 4
+	TableLen  uint16 // 6: entries
+	KeyAddr   uint64 // 8
+	TableAddr uint64 // 16: u32 each
 }
 
 func (d *Device) configureRSS(b *body) error {
-	var c rssCommand
-	c.decode(b)
+	c := decode[rssCommand](b[:])
 	r, err := d.port.RSS()
 	if err != nil {
 		return err
 	}
 	switch {
-	case c.alg > rssToeplitz:
-		return fmt.Errorf("hash algorithm %d: only Toeplitz is offered: %w", c.alg, statusUnimplemented)
-	case c.types&^allHashTypes != 0:
-		return invalid("hash types %#x", c.types)
-	case c.keyLen != 0 && c.keyLen != rssKeyLen:
-		return invalid("key of %d bytes, not %d", c.keyLen, rssKeyLen)
-	case c.tableLen != 0 && c.tableLen != rssTableLen:
-		return invalid("table of %d entries, not %d", c.tableLen, rssTableLen)
+	case c.Alg > rssToeplitz:
+		return fmt.Errorf("hash algorithm %d: only Toeplitz is offered: %w", c.Alg, statusUnimplemented)
+	case c.Types&^allHashTypes != 0:
+		return invalid("hash types %#x", c.Types)
+	case c.KeyLen != 0 && c.KeyLen != rssKeyLen:
+		return invalid("key of %d bytes, not %d", c.KeyLen, rssKeyLen)
+	case c.TableLen != 0 && c.TableLen != rssTableLen:
+		return invalid("table of %d entries, not %d", c.TableLen, rssTableLen)
 	}
-	if c.types != 0 {
+	if c.Types != 0 {
 		r.HashTypes = 0
 		for _, t := range hashTypes {
-			if c.types&t.gve != 0 {
+			if c.Types&t.gve != 0 {
 				r.HashTypes |= t.rss
 			}
 		}
 	}
-	if c.keyLen != 0 {
-		if err := d.mem.read(c.keyAddr, r.Key[:]); err != nil {
+	if c.KeyLen != 0 {
+		if err := d.mem.read(c.KeyAddr, r.Key[:]); err != nil {
 			return err
 		}
 	}
-	if c.tableLen != 0 {
+	if c.TableLen != 0 {
 		var table [4 * rssTableLen]byte
-		if err := d.mem.read(c.tableAddr, table[:]); err != nil {
+		if err := d.mem.read(c.TableAddr, table[:]); err != nil {
 			return err
 		}
 		r.Table = make([]uint16, rssTableLen)
@@ -128,11 +113,11 @@ func (d *Device) queryRSS(b *body) error {
 	return d.mem.write(addr, out[:])
 }
 
-// spread tells the port which receive queues there are: by default all take part in RSS. The driver
+// setDefaultRSS tells the port which receive queues there are: by default all take part in RSS. The driver
 // counts on it where it is told that the device keeps the table (gve_init_rss_config does nothing
 // then). A queue that ends while others go on (a restart) keeps its share: the number of queues is
-// found anew when all have ended.
-func (d *Device) spread() {
+// counted again when all have ended.
+func (d *Device) setDefaultRSS() {
 	live := len(d.res.rx)
 	for live > 0 && !d.res.rx[live-1].live {
 		live--
@@ -142,7 +127,7 @@ func (d *Device) spread() {
 	}
 	d.rxUsed = live
 	if live == 0 {
-		return // what was spread stays, until there are queues again
+		return // the table stays, until there are queues again
 	}
 	queues := make([]uint16, live)
 	for i := range queues {

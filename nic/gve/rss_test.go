@@ -2,36 +2,35 @@ package gve
 
 import (
 	"bytes"
+	"encoding/binary"
+	"fmt"
 	"slices"
 	"testing"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // rss has RSS configured; nil stays as it is.
 func (c *ctl) rss(types uint16, alg uint8, key []byte, table []uint32) status {
 	c.Helper()
-	cmd := rssCommand{types: types, alg: alg, keyLen: uint16(len(key)), tableLen: uint16(len(table))}
+	cmd := rssCommand{Types: types, Alg: alg, KeyLen: uint16(len(key)), TableLen: uint16(len(table))}
 	if key != nil {
-		cmd.keyAddr = c.put(key)
+		cmd.KeyAddr = c.Put(key)
 	}
 	if table != nil {
-		var b []byte
-		for _, q := range table {
-			b = be.AppendUint32(b, q)
-		}
-		cmd.tableAddr = c.put(b)
+		b, err := binary.Append(nil, be, table)
+		c.OK(err)
+		cmd.TableAddr = c.Put(b)
 	}
-	var b body
-	cmd.encode(&b)
-	return c.command(opConfigureRSS, &b)
+	return c.command(opConfigureRSS, cmd)
 }
 
 // queryRSS asks as the driver does (gve_adminq_process_rss_query).
 func (c *ctl) queryRSS() (types uint16, key []byte, table []uint16) {
 	c.Helper()
 	to := c.alloc(4096)
-	c.pass(opQueryRSS, words(uint64(4096), to))
+	c.pass(opQueryRSS, uint64(4096), to)
 	b := c.at(to, 8+40+4*128)
 	if be.Uint32(b) != uint32(len(b)) || b[6] != 1 || b[7] != 0 {
 		c.Fatalf("reply %x", b[:8])
@@ -40,6 +39,14 @@ func (c *ctl) queryRSS() (types uint16, key []byte, table []uint16) {
 		table = append(table, uint16(be.Uint32(b[48+4*i:])))
 	}
 	return be.Uint16(b[4:]), b[8:48], table
+}
+
+// tableIs says what the driver is told of the table.
+func (c *ctl) tableIs(when string, want []uint16) {
+	c.Helper()
+	if _, _, table := c.queryRSS(); !slices.Equal(table, want) {
+		c.Errorf("%s: table %d, not %d", when, table, want)
+	}
 }
 
 func spreadOver(n int) (table []uint16) {
@@ -52,54 +59,40 @@ func spreadOver(n int) (table []uint16) {
 // Invariant: nic/gve: Flow rules and RSS of the admin queue are the port's, and QUERY_RSS returns
 // what is used.
 func TestRSS(t *testing.T) {
-	c := newCtl(t, queues(4))
-	c.start()
-	c.configure(8)
-	if _, _, table := c.queryRSS(); !slices.Equal(table, spreadOver(1)) {
-		t.Errorf("table without queues %d", table)
-	}
+	c := newConfigured(t, 4)
+	c.tableIs("table without queues", spreadOver(1))
 	for i := range 4 {
-		c.rx(c.rxCreate(i, 0))
+		c.pass(opCreateRx, c.rxCreate(i, 0))
 	}
 	types, key, table := c.queryRSS()
 	if !slices.Equal(table, spreadOver(4)) {
 		t.Errorf("table at first %d", table)
 	}
-	if types != 0xd7 {
-		t.Errorf("hash types at first %#x", types)
-	}
+	testkit.Equal(t, "hash types at first", types, 0xd7)
 	// One queue is restarted: its share stays.
-	c.pass(opDestroyRx, words(uint32(3)))
-	c.rx(c.rxCreate(3, 0))
-	if _, _, now := c.queryRSS(); !slices.Equal(now, table) {
-		t.Errorf("table after a restart %d", now)
-	}
+	c.pass(opDestroyRx, uint32(3))
+	c.pass(opCreateRx, c.rxCreate(3, 0))
+	c.tableIs("table after a restart", table)
 	// Fewer queues (ethtool -L), and more again.
 	for _, n := range []int{2, 4} {
 		for i := range uint32(4) {
 			if c.dev.res.rx[i].live {
-				c.pass(opDestroyRx, words(i))
+				c.pass(opDestroyRx, i)
 			}
 		}
 		for i := range n {
-			c.rx(c.rxCreate(i, 0))
+			c.pass(opCreateRx, c.rxCreate(i, 0))
 		}
-		if _, _, now := c.queryRSS(); !slices.Equal(now, spreadOver(n)) {
-			t.Errorf("table with %d queues %d", n, now)
-		}
+		c.tableIs(fmt.Sprint(n, " queues"), spreadOver(n))
 	}
 	// What is set stays; what is not given is kept.
 	mine := make([]uint32, 128)
 	for i := range mine {
 		mine[i] = uint32(i / 64)
 	}
-	if st := c.rss(0x92, 1, nil, mine); st != statusPassed {
-		t.Fatal(st)
-	}
+	testkit.Equal(t, "RSS", c.rss(0x92, 1, nil, mine), statusPassed)
 	other := bytes.Repeat([]byte{7, 1}, 20)
-	if st := c.rss(0, 0, other, nil); st != statusPassed {
-		t.Fatal(st)
-	}
+	testkit.Equal(t, "RSS", c.rss(0, 0, other, nil), statusPassed)
 	check := func() {
 		t.Helper()
 		types, key, table = c.queryRSS()
@@ -107,21 +100,21 @@ func TestRSS(t *testing.T) {
 			t.Errorf("types %#x, key %x, table %d", types, key, table)
 		}
 		r, err := c.dev.port.RSS()
-		c.must(err)
+		c.OK(err)
 		if r.HashTypes != control.HashTCPv4|control.HashTCPv6|control.HashUDPv6 || !bytes.Equal(r.Key[:], other) ||
 			!slices.Equal(r.Table, table) {
 			t.Errorf("the port has %+v", r)
 		}
 	}
 	check()
-	c.pass(opDestroyRx, words(uint32(0)))
-	c.rx(c.rxCreate(0, 0))
+	c.pass(opDestroyRx, uint32(0))
+	c.pass(opCreateRx, c.rxCreate(0, 0))
 	check()
 	// Set over the control channel, shorter: the driver is told the truth.
 	r, err := c.dev.port.RSS()
-	c.must(err)
+	c.OK(err)
 	r.Table = []uint16{3, 2, 1, 3}
-	c.must(c.dev.port.SetRSS(r))
+	c.OK(c.dev.port.SetRSS(r))
 	if _, _, table = c.queryRSS(); !slices.Equal(table[:8], []uint16{3, 2, 1, 3, 3, 2, 1, 3}) || table[127] != 3 {
 		t.Errorf("a short table: %d", table)
 	}
@@ -132,14 +125,11 @@ func TestRSS(t *testing.T) {
 	// Another driver begins with nothing of this.
 	c.reset()
 	c.up(0)
-	if _, _, table = c.queryRSS(); !slices.Equal(table, spreadOver(4)) {
-		t.Errorf("table after reset %d", table)
-	}
+	c.tableIs("table after reset", spreadOver(4))
 }
 
 func TestRSSRefusals(t *testing.T) {
-	c := newCtl(t, queues(2))
-	c.up(0)
+	c := newUp(t, 2, 0)
 	before, _ := c.dev.port.RSS()
 	bad := make([]uint32, 128)
 	bad[127] = 2
@@ -151,16 +141,14 @@ func TestRSSRefusals(t *testing.T) {
 		"key":       {c.rss(0, 1, make([]byte, 39), nil), statusInvalidArgument},
 		"table":     {c.rss(0, 1, nil, make([]uint32, 64)), statusInvalidArgument},
 		"queue":     {c.rss(0, 1, make([]byte, 40), bad), statusInvalidArgument},
-		"key away": {c.command(opConfigureRSS, words(uint16(0), uint8(1), uint8(0), uint16(40), uint16(0),
-			uint64(0xdead000))), statusInvalidArgument},
-		"table away": {c.command(opConfigureRSS, words(uint16(0), uint8(1), uint8(0), uint16(0), uint16(128), uint64(0),
-			uint64(0xdead000))), statusInvalidArgument},
-		"room":    {c.command(opQueryRSS, words(uint64(559), c.alloc(4096))), statusResourceExhausted},
-		"nowhere": {c.command(opQueryRSS, words(uint64(560), uint64(0xdead000))), statusInvalidArgument},
+		"key away": {c.command(opConfigureRSS, uint16(0), uint8(1), uint8(0), uint16(40), uint16(0),
+			uint64(0xdead000)), statusInvalidArgument},
+		"table away": {c.command(opConfigureRSS, uint16(0), uint8(1), uint8(0), uint16(0), uint16(128), uint64(0),
+			uint64(0xdead000)), statusInvalidArgument},
+		"room":    {c.command(opQueryRSS, uint64(559), c.alloc(4096)), statusResourceExhausted},
+		"nowhere": {c.command(opQueryRSS, uint64(560), uint64(0xdead000)), statusInvalidArgument},
 	} {
-		if x.got != x.want {
-			t.Errorf("%s: %v, not %v", name, x.got, x.want)
-		}
+		testkit.Equal(t, name, x.got, x.want)
 	}
 	after, _ := c.dev.port.RSS()
 	if before.HashTypes != after.HashTypes || before.Key != after.Key || !slices.Equal(before.Table, after.Table) {

@@ -15,7 +15,7 @@ const maxRxBufs = 17
 // maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
 
-// maxRSC is the longest super-packet that queues with buffers of that size take whole (wire.Limits.MaxBytes).
+// maxRSC is the longest GSO packet that queues with buffers of that size take whole (wire.Limits.MaxBytes).
 func maxRSC(bufSize int) uint32 { return uint32(min(maxRxBufs*bufSize, nic.MaxFrame)) }
 
 // rxQueue is a receive queue, an nic.RxQueue: the ring in which the driver posts buffers, and the
@@ -32,15 +32,16 @@ type rxQueue struct {
 	nic.RxBase
 	p       rxParams
 	on      bool
-	in, out ring // buffers; completions
+	rings   // of buffers, and completions
 	head    uint32
 	shown   uint32   // completions before it are published; head counts them, and buffers, since the start
 	words   []uint32 // the words that publish completions, for each place of the ring
 	short   uint32   // how many buffers were not enough, when a frame last found too few
 	bufs    [maxRxBufs]rxBuf
-	frame   placed
+	frame   placement
 	scratch [maxOwn]byte // a frame's headers
-	count   struct{ noBuffer, tooBig, badCsum, badBuffer counter }
+	// frames that the queue lost, or did not vouch for, since New
+	count struct{ noBuffer, tooBig, badCsum, badBuffer counter }
 }
 
 var _ nic.RxQueue = (*rxQueue)(nil)
@@ -63,17 +64,13 @@ func (q *rxQueue) start(p rxParams) (err error) {
 	case p.complSize < p.size:
 		return fmt.Errorf("receive queue %d: %d completions for %d buffers: %w", q.id, p.complSize, p.size, errBadRing)
 	}
-	var in, out ring
-	if err = in.pin(q.space, p.desc, p.size, rxBufLen); err != nil {
-		return fmt.Errorf("receive queue %d: buffers: %w", q.id, err)
-	}
-	if err = out.pin(q.space, p.compl, p.complSize, rxComplLen); err != nil {
-		in.close()
-		return fmt.Errorf("receive queue %d: completions: %w", q.id, err)
+	var r rings
+	if err = r.pin(q.space, &p.ringParams, "buffers", rxBufLen, rxComplLen); err != nil {
+		return fmt.Errorf("receive queue %d: %w", q.id, err)
 	}
 	q.Lock()
 	defer q.Unlock()
-	q.p, q.in, q.out = p, in, out
+	q.p, q.rings = p, r
 	q.head, q.shown, q.short = 0, 0, 0
 	q.tail.Store(0)
 	q.vector.Store(int32(p.notify))
@@ -92,15 +89,11 @@ func (q *rxQueue) stop() {
 	q.shut()
 }
 
-// shut lets go of the rings. Who waits for the queue is woken.
+// shut lets go of the rings. Those that wait for the queue are woken.
 func (q *rxQueue) shut() {
-	q.in.close()
-	q.out.close()
+	q.rings.close()
 	q.WakeAll()
 }
-
-// close lets go of the queue, for good.
-func (q *rxQueue) close() { q.stop() }
 
 // doorbell says that buffers are posted up to tail. An error has stopped the queue, and failed was told.
 func (q *rxQueue) doorbell(tail uint32) error {
@@ -127,21 +120,10 @@ func (q *rxQueue) doorbell(tail uint32) error {
 func (q *rxQueue) unmapping(iova, n uint64) {
 	q.Lock()
 	defer q.Unlock()
-	if q.in.overlaps(iova, n) || q.out.overlaps(iova, n) {
+	if q.overlap(iova, n) {
 		q.fail(fmt.Errorf("receive queue %d: %w", q.id, errUnmapped))
 		q.shut()
 	}
-}
-
-// rxStats are frames that a queue lost, or did not vouch for, since New.
-type rxStats struct {
-	noBuf, overMRU, badCsum, drops uint64
-}
-
-func (q *rxQueue) stats() rxStats {
-	c := &q.count
-	return rxStats{noBuf: c.noBuffer.v.Load(), overMRU: c.tooBig.v.Load(), badCsum: c.badCsum.v.Load(),
-		drops: c.badBuffer.v.Load()}
 }
 
 // Flush implements nic.RxQueue.

@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// placed is where a frame goes.
-type placed struct {
+// placement is where a frame goes.
+type placement struct {
 	n        uint32 // buffers
 	inHeader uint32 // bytes for the first one's header buffer
 	rest     uint32 // bytes for the buffers, which are filled one after the other
@@ -53,7 +53,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 		q.fail(fmt.Errorf("receive queue %d: buffers: %w", q.id, err))
 		return nic.PutStopped
 	}
-	if bad, ok := q.place(f); !ok {
+	if bad, ok := q.locate(f); !ok {
 		return q.refuse(bad)
 	}
 	c := rxCompl{overflow: f.Unsplit || f.Split && at.inHeader == 0 && q.p.headerSize > 0, ptype: ptypeOf(&f.Meta.Headers),
@@ -81,8 +81,8 @@ func (q *rxQueue) peek(n uint32) (err error) {
 	return nil
 }
 
-// place finds the places of a frame's parts, or the buffer that is not what it should be.
-func (q *rxQueue) place(f *nic.Frame) (bad uint32, ok bool) {
+// locate finds the places of a frame's parts, or the buffer that is not what it should be.
+func (q *rxQueue) locate(f *nic.Frame) (bad uint32, ok bool) {
 	at := &q.frame
 	var err error
 	at.buffers = at.buffers[:0]
@@ -128,7 +128,7 @@ func (q *rxQueue) refuse(bad uint32) nic.Result {
 }
 
 // write fills the places found, and finds out about the checksums: this NIC knows no partial ones on receive, so it
-// completes them, and it verifies those of whom nobody said so.
+// completes them, and it verifies those that nothing vouches for.
 func (q *rxQueue) write(m *nic.Mover, f *nic.Frame, c *rxCompl) error {
 	h, meta := &f.Meta.Headers, &f.Meta
 	hdr := q.scratch[:copy(q.scratch[:], f.Header)]

@@ -1,6 +1,7 @@
 package gve
 
 import (
+	"slices"
 	"sync"
 	"time"
 )
@@ -16,7 +17,7 @@ const (
 	minStatsPeriod = 100 * time.Millisecond
 	maxStatsPeriod = time.Hour
 	// freshStats is how old a change may be before it is reported, whatever the period: that of the
-	// kernel's driver is 20 s, and who watches for drops there (ethtool -S) is to learn of them before
+	// kernel's driver is 20 s, and a user of ethtool -S is to see drops before
 	// the sender's timer has backed off for long.
 	freshStats = 500 * time.Millisecond
 )
@@ -75,16 +76,10 @@ func (s *statsReport) detach() {
 func (s *statsReport) live(id int, on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	queues := make([]int, 0, len(s.queues)+1)
-	for _, q := range s.queues {
-		if q != id {
-			queues = append(queues, q)
-		}
-	}
+	s.queues = slices.DeleteFunc(s.queues, func(q int) bool { return q == id })
 	if on {
-		queues = append(queues, id)
+		s.queues = append(s.queues, id)
 	}
-	s.queues = queues
 }
 
 // write writes the counters if that is due or they have changed, and says when to look again; the
@@ -95,11 +90,12 @@ func (s *statsReport) write(now time.Time) (next time.Time) {
 	if s.count == 0 {
 		return time.Time{}
 	}
-	if !now.Before(s.due) {
+	due := !now.Before(s.due)
+	if due || s.changed() {
 		s.put()
+	}
+	if due {
 		s.due = now.Add(s.period)
-	} else if s.changed() {
-		s.put()
 	}
 	if next = now.Add(freshStats); s.due.Before(next) {
 		next = s.due
@@ -110,8 +106,8 @@ func (s *statsReport) write(now time.Time) (next time.Time) {
 // counters are a receive queue's, in the order of the report.
 func (s *statsReport) counters(queue int) [statsPerQueue]uint64 {
 	rx, _ := s.dev.port.QueueCounters(queue)
-	own := s.dev.rx[queue].stats()
-	return [statsPerQueue]uint64{rx.Drops, own.noBuf, own.overMRU, own.badCsum}
+	own := &s.dev.rx[queue].count
+	return [statsPerQueue]uint64{rx.Drops, own.noBuffer.get(), own.tooBig.get(), own.badCsum.get()}
 }
 
 // changed says whether the counters are others than those written last. The caller holds mu.
@@ -132,15 +128,11 @@ func (s *statsReport) put() {
 	if n > s.count {
 		return // the driver had fewer queues in mind
 	}
-	out := make([]byte, n*statLen) // those of queues that are gone become zeros, which is no name
-	at := out[(n-is)*statLen:]
+	out := make([]byte, (n-is)*statLen, n*statLen) // those of queues that are gone become zeros, which is no name
 	s.sum = 0
 	for _, q := range s.queues {
 		for i, v := range s.counters(q) {
-			be.PutUint32(at[0:], uint32(statDrops+i))
-			be.PutUint32(at[4:], uint32(q))
-			be.PutUint64(at[8:], v)
-			at = at[statLen:]
+			out = be.AppendUint64(be.AppendUint32(be.AppendUint32(out, uint32(statDrops+i)), uint32(q)), v)
 			s.sum += v
 		}
 	}

@@ -20,25 +20,16 @@ const (
 	statusUnimplemented      status = 0xfffffffe
 )
 
+var statusNames = map[status]string{
+	statusPassed: "passed", statusAlreadyExists: "already exists", statusFailedPrecondition: "failed precondition",
+	statusInternal: "internal error", statusInvalidArgument: "invalid argument", statusNotFound: "not found",
+	statusResourceExhausted: "resource exhausted", statusUnimplemented: "unimplemented",
+}
+
 // Error implements error.
 func (s status) Error() string {
-	switch s {
-	case statusPassed:
-		return "passed"
-	case statusAlreadyExists:
-		return "already exists"
-	case statusFailedPrecondition:
-		return "failed precondition"
-	case statusInternal:
-		return "internal error"
-	case statusInvalidArgument:
-		return "invalid argument"
-	case statusNotFound:
-		return "not found"
-	case statusResourceExhausted:
-		return "resource exhausted"
-	case statusUnimplemented:
-		return "unimplemented"
+	if name, ok := statusNames[s]; ok {
+		return name
 	}
 	return fmt.Sprintf("status %#x", uint32(s))
 }

@@ -28,12 +28,12 @@ type txQueue struct {
 	t      *nic.Transmitter
 	tail   atomic.Uint32 // as the doorbell says: where the driver posts next
 
-	p       txParams // set before the worker starts, as the rings
-	in, out ring     // descriptors; completions
-	head    uint32   // the next descriptor to be read, counted since the start
-	compl   uint32   // the next completion to be written, likewise
-	partly  uint32   // what the tail was when the packet at head was not whole; noTail: it may be
-	fired   uint32   // completions that the driver has been told of
+	block int // notification block, set before the worker starts, as the rings
+	rings
+	head   uint32 // the next descriptor to be read, counted since the start
+	compl  uint32 // the next completion to be written, likewise
+	partly uint32 // what the tail was when the packet at head was not whole; noTail: it may be
+	fired  uint32 // completions that the driver has been told of
 
 	slots [txBatch]txSlot
 	count struct{ bad, unmapped counter }
@@ -54,16 +54,12 @@ func newTxQueue(s *shared, id int, p *nic.Port) (*txQueue, error) {
 }
 
 // start begins with empty rings, which the driver has zeroed.
-func (q *txQueue) start(p txParams) error {
+func (q *txQueue) start(p ringParams) error {
 	q.stop()
-	if err := q.in.pin(q.space, p.desc, p.size, txDescLen); err != nil {
-		return fmt.Errorf("transmit queue %d: descriptors: %w", q.id, err)
+	if err := q.rings.pin(q.space, &p, "descriptors", txDescLen, txComplLen); err != nil {
+		return fmt.Errorf("transmit queue %d: %w", q.id, err)
 	}
-	if err := q.out.pin(q.space, p.compl, p.complSize, txComplLen); err != nil {
-		q.in.close()
-		return fmt.Errorf("transmit queue %d: completions: %w", q.id, err)
-	}
-	q.p, q.head, q.compl, q.fired, q.partly = p, 0, 0, 0, noTail
+	q.block, q.head, q.compl, q.fired, q.partly = p.notify, 0, 0, 0, noTail
 	q.tail.Store(0)
 	q.sender.Start(-1, false)
 	return nil
@@ -73,8 +69,7 @@ func (q *txQueue) start(p txParams) error {
 // or dropped.
 func (q *txQueue) stop() {
 	q.sender.Stop()
-	q.in.close()
-	q.out.close()
+	q.rings.close()
 }
 
 // doorbell says that descriptors are posted up to tail. An error has stopped the queue, and failed
@@ -93,7 +88,7 @@ func (q *txQueue) doorbell(tail uint32) error {
 
 // unmapping stops the queue, and has failed told, if one of its rings lies in [iova, iova+n).
 func (q *txQueue) unmapping(iova, n uint64) {
-	if q.sender.Started() && (q.in.overlaps(iova, n) || q.out.overlaps(iova, n)) {
+	if q.sender.Started() && q.overlap(iova, n) {
 		_ = q.fail(errUnmapped)
 	}
 }
@@ -143,7 +138,7 @@ func (q *txQueue) Publish() (call bool) {
 }
 
 // Call implements nic.TxQueue.
-func (q *txQueue) Call() { q.notify.fire(q.p.notify) }
+func (q *txQueue) Call() { q.notify.fire(q.block) }
 
 // Pending implements nic.TxQueue: whether the driver has posted something that was not looked at.
 func (q *txQueue) Pending() bool {

@@ -11,12 +11,12 @@ import (
 )
 
 const (
-	// maxTxBufs is how many buffers a packet may lie in (GVE_TX_MAX_DATA_DESCS); of a super-packet,
+	// maxTxBufs is how many buffers a packet may lie in (GVE_TX_MAX_DATA_DESCS); of a GSO packet,
 	// each of its segments. For those a whole skb's fragments, cut to what a descriptor can say, are
 	// far less than maxTSOBufs.
 	maxTxBufs  = 10
 	maxTSOBufs = 64
-	// Segments of super-packets, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).
+	// Segments of GSO packets, in bytes (GVE_TX_MIN_TSO_MSS_DQO, gve_prep_tso).
 	minMSS, maxMSS = 88, 9728
 )
 
@@ -24,7 +24,7 @@ const (
 type txSlot struct {
 	buf   [nic.MaxHeader]byte // headers
 	tag   uint16
-	tso   txDesc // of a super-packet
+	tso   txDesc // of a GSO packet
 	super bool
 	csum  bool
 	n     int // buffers
@@ -52,7 +52,7 @@ var (
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
 	if moved {
-		err = s.find(q.space)
+		err = s.translate(q.space)
 	}
 	if err == nil {
 		err = nic.Again(s.segs, 0, s.total, &f.Packet)
@@ -86,7 +86,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		switch e := q.describe(f, s); {
 		case e == nil:
 			filled++
-		case errors.Is(e, nic.ErrBadFrame): // a frame that is none harms nobody: gone
+		case errors.Is(e, nic.ErrBadFrame): // not a frame: dropped
 			q.count.bad.add(1)
 			q.finish(txPacketDone, s.tag)
 		case errors.Is(e, dma.ErrFault): // our own memory is gone
@@ -145,8 +145,8 @@ func (q *txQueue) read(s *txSlot, posted uint32) (n uint32, err error) {
 	return 0, nil
 }
 
-// find finds the memory of a packet's buffers.
-func (s *txSlot) find(space *dma.Space) (err error) {
+// translate finds the memory of a packet's buffers.
+func (s *txSlot) translate(space *dma.Space) (err error) {
 	s.segs = s.segs[:0]
 	for i := range s.bufs[:s.n] {
 		b := &s.bufs[i]
@@ -160,7 +160,7 @@ func (s *txSlot) find(space *dma.Space) (err error) {
 
 // describe makes a packet of a slot's buffers.
 func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
-	if err := s.find(q.space); err != nil {
+	if err := s.translate(q.space); err != nil {
 		return err
 	}
 	p := &f.Packet
@@ -184,7 +184,7 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	return nil
 }
 
-// cut makes a super-packet of the packet, as its TSO descriptor says. Its checksum field has the
+// cut makes a GSO packet of the packet, as its TSO descriptor says. Its checksum field has the
 // pseudo-header's sum without the length, which differs between segments (gve_prep_tso); as all
 // others have it, it is to be with the length of the whole.
 func (s *txSlot) cut(p *wire.Packet) error {

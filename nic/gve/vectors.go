@@ -53,8 +53,8 @@ func (vs *vectors) arm(i int, db uint32) {
 	}
 }
 
-// manage makes i the vector that is never masked, besides which there is none; -1: there is none at all.
-func (vs *vectors) manage(i int) {
+// setManagement makes i the only vector that is never masked; -1: there is none.
+func (vs *vectors) setManagement(i int) {
 	for j := range vs.v {
 		v := &vs.v[j]
 		v.change(func() { v.always = j == i })
@@ -71,7 +71,7 @@ func (v *vector) change(to func()) {
 		return
 	}
 	v.due, v.armed = false, false
-	l.Enter() // under mu: who takes the eventfd away sees it
+	l.Enter() // under mu: replacing the eventfd sees it
 	v.mu.Unlock()
 	l.Write()
 }
@@ -91,7 +91,7 @@ func (vs *vectors) setFD(i, fd int) {
 	var old *nic.Line
 	v.change(func() {
 		old, v.l = v.l, l
-		if old != nil && old.Busy() { // what somebody wants to say there may not arrive: it is for the new one
+		if old != nil && old.Busy() { // a write to the old one may be lost: the new one gets it
 			v.due, v.armed = true, true
 		}
 	})

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/vfiouser"
 )
 
@@ -13,15 +14,11 @@ import (
 //
 // Invariant: nic/gve: An interrupt fires once for each arming, and none is lost.
 func TestVectorFiresOnce(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.start()
-	c.configure(2)
+	c := newConfigured(t, 1)
 	e := c.irq(1)
 	expect := func(what string, n uint64) {
 		t.Helper()
-		if got := e.fired(); got != n {
-			t.Errorf("%s: %d interrupts, not %d", what, got, n)
-		}
+		testkit.Equal(t, "interrupts "+what, e.fired(), n)
 	}
 	c.dev.vectors.fire(1)
 	expect("before it was armed", 0)
@@ -40,13 +37,13 @@ func TestVectorFiresOnce(t *testing.T) {
 	c.dev.vectors.fire(1)
 	expect("masked by the driver", 0)
 	// The frontend takes the eventfd away for a while, and gives another.
-	c.must(c.dev.SetIRQ(vfiouser.IRQMSIX, 1, -1))
+	c.OK(c.dev.SetIRQ(vfiouser.IRQMSIX, 1, -1))
 	c.bell(irqDoorbells+1, irqEnable)
 	e2 := c.irq(1)
 	expect("an eventfd that was taken away", 0)
 	e = e2
 	expect("a new one", 1)
-	c.must(c.dev.DisableIRQs(vfiouser.IRQMSIX))
+	c.OK(c.dev.DisableIRQs(vfiouser.IRQMSIX))
 	c.bell(irqDoorbells+1, irqEnable)
 	c.dev.vectors.fire(1)
 	expect("none any more", 0)
@@ -68,18 +65,16 @@ func TestManagementVector(t *testing.T) {
 		for v := range 5 {
 			es = append(es, c.irq(v))
 		}
-		var b body
-		(&configureCommand{irqs: c.alloc(256), count: 4, stride: 64, base: base, format: formatDQORDA}).encode(&b)
-		c.pass(opConfigureResources, &b)
+		cmd := c.resources(4)
+		cmd.Base = base
+		c.pass(opConfigureResources, cmd)
 		c.bell(irqDoorbells+3, irqEnable)
 		want := make([]uint64, 5)
 		management := 4 * (1 - int(base))
 		link := func(up bool) {
 			c.dev.SetLink(up)
 			want[management]++
-			if on := c.read32(regDeviceStatus)&statusLink != 0; on != up {
-				t.Errorf("link %v, not %v", on, up)
-			}
+			testkit.Equal(t, "link", c.read32(regDeviceStatus)&statusLink != 0, up)
 		}
 		link(false)
 		link(true)
@@ -98,63 +93,46 @@ func TestManagementVector(t *testing.T) {
 	}
 }
 
-// A frontend that makes an eventfd block, and leaves it full, keeps nobody.
+// A frontend that makes an eventfd block, and leaves it full, keeps nobody, also while it gives another.
 //
 // Invariant: nic/gve: A frontend that blocks its eventfd holds nobody up.
 func TestStuckInterrupt(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.start()
-	c.configure(2)
-	e := c.irq(0)
-	if _, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1)); err != nil {
-		t.Fatal(err)
-	}
-	c.must(unix.SetNonblock(e.fd, false)) // of the open file: ours too
-	c.bell(irqDoorbells, irqEnable)
-	c.dev.vectors.fire(0) // returns
-	c.must(unix.SetNonblock(e.fd, true))
-	if e.fired() == 0 && !c.dev.vectors.Distrusted() {
-		t.Error("no interrupt")
-	}
-}
-
-// The same while the frontend gives another eventfd.
-//
-// Invariant: nic/gve: A frontend that blocks its eventfd holds nobody up.
-func TestStuckInterruptIsReplaced(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.start()
-	c.configure(2)
-	e := c.irq(0)
-	if _, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1)); err != nil {
-		t.Fatal(err)
-	}
-	c.must(unix.SetNonblock(e.fd, false))
-	c.bell(irqDoorbells, irqEnable)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		c.dev.vectors.fire(0)
-	}()
-	e = c.irq(0)
-	<-done
-	c.bell(irqDoorbells, irqEnable)
-	c.dev.vectors.fire(0)
-	if e.fired() == 0 && !c.dev.vectors.Distrusted() { // the monitor may have been faster
-		t.Error("no interrupt on the new eventfd")
+	for name, replaced := range map[string]bool{"stays": false, "replaced": true} {
+		t.Run(name, func(t *testing.T) {
+			c := newConfigured(t, 1)
+			e := c.irq(0)
+			_, err := unix.Write(e.fd, le.AppendUint64(nil, ^uint64(0)-1))
+			c.OK(err)
+			c.OK(unix.SetNonblock(e.fd, false)) // of the open file: ours too
+			c.bell(irqDoorbells, irqEnable)
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				c.dev.vectors.fire(0) // returns
+			}()
+			if replaced {
+				e = c.irq(0)
+				<-done
+				c.bell(irqDoorbells, irqEnable)
+				c.dev.vectors.fire(0)
+			}
+			<-done
+			c.OK(unix.SetNonblock(e.fd, true))
+			if e.fired() == 0 && !c.dev.vectors.Distrusted() { // the monitor may have been faster
+				t.Error("no interrupt")
+			}
+		})
 	}
 }
 
 // An interrupt that is on its way to an eventfd as that is taken away goes to the next.
 func TestInterruptOnItsWay(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.start()
-	c.configure(2)
+	c := newConfigured(t, 1)
 	c.irq(0)
 	v := c.dev.vectors.at(0)
 	v.l.Enter() // as change does, before it writes
 	old := v.l
-	c.must(c.dev.DisableIRQs(vfiouser.IRQMSIX))
+	c.OK(c.dev.DisableIRQs(vfiouser.IRQMSIX))
 	old.Write()
 	if e := c.irq(0); e.fired() == 0 {
 		t.Error("no interrupt on the new eventfd")
@@ -163,9 +141,7 @@ func TestInterruptOnItsWay(t *testing.T) {
 
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestFireAllocatesNothing(t *testing.T) {
-	c := newCtl(t, queues(1))
-	c.start()
-	c.configure(2)
+	c := newConfigured(t, 1)
 	c.irq(0)
 	if n := testing.AllocsPerRun(1000, func() {
 		c.dev.vectors.fire(0)

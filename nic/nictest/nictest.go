@@ -1,7 +1,10 @@
-// Package nictest is the suite that each personality of a NIC passes: what a guest sees of header split, steering,
+// Package nictest is the suite that each device model of a NIC passes: what a guest sees of header split, steering,
 // segmentation, checksums, counters and the control channel, whatever its rings look like.
 //
-// A personality gives it two guests on one switch (Lab). Everything goes through their rings: there are no mocks.
+// A device model gives it two guests on one switch (Lab). Everything goes through their rings: there are no mocks.
+//
+// Beside the suite it has what the tests of all device models need: a guest's memory and its GPU (Memory), three guests
+// on a switch (World), and equal frames without allocations of its own, for benchmarks (Stream).
 package nictest
 
 import (
@@ -59,14 +62,14 @@ type Guest interface {
 
 // Options are how a lab is made.
 type Options struct {
-	NoOffload bool // the receiver takes no super-packets, nor partial checksums if any does
+	NoOffload bool // the receiver takes no GSO packets, nor partial checksums if any does
 	NoP2P     bool // the receiver's NIC does not reach its GPU, nor the sender's its
 }
 
-// Traits are what personalities may differ in.
+// Traits are what device models may differ in.
 type Traits struct {
 	OwnUnsplit bool // frames that cannot be split stay on their queue; else they go to queue 0
-	Completes  bool // who takes offloads gets checksums complete and vouched for, never partial
+	Completes  bool // a receiver of offloads gets checksums complete and vouched for, never partial
 	SplitStops bool // a queue whose split changes is stopped for it, so buffers do not come back; queue 0 may be split
 	RingHeader int  // bytes that go with the headers of each frame (virtio_net_hdr)
 }

@@ -6,7 +6,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// moved is what a copier has moved, by domain of source and destination.
+// moved is what a copier has moved, by kind of memory of source and destination.
 type moved [dma.NumDomains][dma.NumDomains]uint64
 
 func counted(c *dma.Counts) (m moved) {
@@ -41,7 +41,7 @@ func once(t *testing.T, lab Lab, traits Traits) {
 			to := 0
 			if c.gpu {
 				to = 1
-				splitTo(t, b, 1, 2000)
+				SplitTo(t, b, 1, 2000)
 			}
 			frame := Make(b.MAC(), a.MAC(), Spec{Payload: size})
 			before := counted(a.Copied(0))
@@ -52,8 +52,7 @@ func once(t *testing.T, lab Lab, traits Traits) {
 				} else {
 					a.Send(0, frame)
 				}
-				got := b.Receive(to)
-				same(t, &got, &frame)
+				Arrives(t, b, to, &frame)
 			}
 			got, want := counted(a.Copied(0)), c.want
 			for s := range got {

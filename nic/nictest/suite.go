@@ -7,13 +7,19 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
 
-// Run runs the suite.
-func Run(t *testing.T, lab Lab, traits Traits) {
+// Run runs the suite with guests of a device model: what guest makes is guest i of a lab with these options.
+func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.Switch, int, Options) Guest) {
+	lab := func(t testing.TB, o Options) (a, b Guest) {
+		testkit.CheckFDs(t)
+		files, sw := Switch(t)
+		return guest(t, files, sw, 0, o), guest(t, files, sw, 1, o)
+	}
 	for _, c := range []struct {
 		name string
 		run  func(*testing.T, Lab, Traits)
@@ -44,14 +50,21 @@ func must(t testing.TB, err error) {
 	testkit.OK(t, err)
 }
 
-// splitTo has a guest split queue q and gives it all frames for a port.
-func splitTo(t testing.TB, g Guest, q, port uint16) {
+// SplitTo has a guest split queue q and gives it all frames for a port.
+func SplitTo(t testing.TB, g Guest, q, port uint16) {
 	t.Helper()
 	g.SetSplit(int(q), true)
 	for _, v6 := range []bool{false, true} {
 		_, err := g.Port().AddFlow(control.FlowRule{Proto: 6, IPv6: v6, DstPort: port, Queue: q})
 		must(t, err)
 	}
+}
+
+// arrives has one guest send a frame, and says that it comes on a queue of the other.
+func arrives(t testing.TB, from, to Guest, q int, f Frame) Frame {
+	t.Helper()
+	from.Send(0, f)
+	return Arrives(t, to, q, &f)
 }
 
 // same compares what was received with what was sent. The checksum field may differ only if it was completed.
@@ -75,7 +88,7 @@ func same(t testing.TB, got, want *Frame) {
 // else changes on the way.
 func splitSweep(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	limit := 256
 	specs := map[string]Spec{
 		"v4":    {},
@@ -95,9 +108,7 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 				}
 				want := max(1, (n+PayloadBuf-1)/PayloadBuf)
 				b.Post(1, want)
-				a.Send(0, f)
-				got := b.Receive(1)
-				same(t, &got, &f)
+				got := arrives(t, a, b, 1, f)
 				if !got.Split || got.Dirty || len(got.Header) != len(f.Header) || got.Buffers != want {
 					t.Errorf("payload %d: split %v, dirty %v, %d header bytes of %d, %d buffers of %d", n, got.Split, got.Dirty,
 						len(got.Header), len(f.Header), got.Buffers, want)
@@ -105,9 +116,7 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 			}
 		})
 	}
-	if n := b.Port().Unsplit(); n != 0 {
-		t.Errorf("%d frames unsplit", n)
-	}
+	testkit.Equal(t, "frames unsplit", b.Port().Unsplit(), 0)
 }
 
 // What cannot be split arrives whole, on queue 0 or on its own, and is counted.
@@ -115,7 +124,7 @@ func splitSweep(t *testing.T, lab Lab, _ Traits) {
 // Invariant: nic: A frame that cannot be split arrives whole, where the device model says.
 func unsplit(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	b.Post(1, 4)
 	b.Post(0, 4)
 	f := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 144, Opts: 40, Payload: 100})
@@ -127,8 +136,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	if traits.OwnUnsplit {
 		q = 1
 	}
-	got := b.Receive(q)
-	same(t, &got, &f)
+	got := Arrives(t, b, q, &f)
 	if got.Split || b.Port().Unsplit() != 1 {
 		t.Errorf("split %v, %d counted", got.Split, b.Port().Unsplit())
 	}
@@ -136,9 +144,7 @@ func unsplit(t *testing.T, lab Lab, traits Traits) {
 	_, err := b.Port().AddFlow(control.FlowRule{Proto: 17, DstPort: 2000, Queue: 1})
 	must(t, err)
 	f = Make(b.MAC(), a.MAC(), Spec{UDP: true, Payload: 40})
-	a.Send(0, f)
-	got = b.Receive(1)
-	same(t, &got, &f)
+	got = arrives(t, a, b, 1, f)
 	if !got.Split || len(got.Payload) != 0 {
 		t.Errorf("UDP: split %v, payload %d", got.Split, len(got.Payload))
 	}
@@ -157,13 +163,9 @@ func steer(t *testing.T, lab Lab, _ Traits) {
 		b.Post(q, 4)
 	}
 	f := Make(b.MAC(), a.MAC(), Spec{Port: 3000, Payload: 5})
-	a.Send(0, f)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	arrives(t, a, b, 1, f)
 	must(t, b.Port().DelFlow(id))
-	a.Send(0, f)
-	got = b.Receive(2)
-	same(t, &got, &f)
+	arrives(t, a, b, 2, f)
 }
 
 // Invariant: nic: RSS can leave a queue out.
@@ -207,14 +209,13 @@ func busy(t testing.TB, g Guest, send func()) {
 // Invariant: nic: A frame is published whole or not at all.
 func shortage(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 8192 + 100})
 	b.Post(1, 2)
 	busy(t, b, func() { a.Queue(0, f) })
 	b.Post(1, 1)
 	a.Sent(0)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	got := Arrives(t, b, 1, &f)
 	if got.Buffers != 3 || got.Dirty {
 		t.Errorf("%d buffers, dirty %v", got.Buffers, got.Dirty)
 	}
@@ -231,7 +232,7 @@ func shortage(t *testing.T, lab Lab, _ Traits) {
 // Invariant: nic: No packet overtakes its flow.
 func overtake(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	b.Post(0, 4)
 	first := Make(b.MAC(), a.MAC(), Spec{V6: true, Payload: 10})
 	last := Make(b.MAC(), a.MAC(), Spec{V6: true, Ext: 144, Opts: 40, Payload: 10, Seq: 10})
@@ -243,14 +244,12 @@ func overtake(t *testing.T, lab Lab, traits Traits) {
 	}
 	b.Post(1, 2)
 	a.Sent(0)
-	got := b.Receive(1)
-	same(t, &got, &first)
+	Arrives(t, b, 1, &first)
 	q := 0
 	if traits.OwnUnsplit {
 		q = 1
 	}
-	got = b.Receive(q)
-	same(t, &got, &last)
+	Arrives(t, b, q, &last)
 }
 
 // A receiver without TSO and partial checksums gets whole segments that hold up.
@@ -262,40 +261,46 @@ func segments(t *testing.T, lab Lab, traits Traits) {
 	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
 	b.Post(0, 8)
 	a.Send(0, f)
-	var all []byte
-	for i := range 4 {
-		got := b.Receive(0)
-		frame := got.Bytes()
+	n := Segments(t, b, 0, &f, func(got *Frame, h *splitter.Headers, at int) {
+		if got.Partial || got.Good != traits.Completes {
+			t.Errorf("segment at %d: partial %v, good %v", at, got.Partial, got.Good)
+		}
+		if h.Seq != 0xfffffc00+uint32(at) || (h.TCPFlags&splitter.PSH != 0) != (at == 3*1448) {
+			t.Errorf("segment at %d: seq %#x, flags %#x", at, h.Seq, h.TCPFlags)
+		}
+	})
+	testkit.Equal(t, "segments", n, 4)
+}
+
+// Segments receives the segments of a GSO packet that is cut, and says that their checksums are good, and their bytes
+// those of the packet. It gives each to check, with the offset of its payload.
+func Segments(t testing.TB, g Guest, q int, f *Frame, check func(got *Frame, h *splitter.Headers, at int)) (n int) {
+	t.Helper()
+	for at := 0; at < len(f.Payload); n++ {
+		got := g.Receive(q)
+		b := got.Bytes()
 		var h splitter.Headers
-		must(t, splitter.Parse(frame, uint32(len(frame)), &h))
-		payload := frame[h.HdrLen:]
-		if got.Partial || got.Good != traits.Completes || got.GSO != splitter.GSONone {
-			t.Errorf("segment %d: partial %v, good %v, %v", i, got.Partial, got.Good, got.GSO)
+		must(t, splitter.Parse(b, uint32(len(b)), &h))
+		rest := b[h.HdrLen:]
+		csum := splitter.VerifyL4(&h, b[:h.HdrLen], uint32(len(rest)), splitter.Sum(rest, 0))
+		if got.GSO != splitter.GSONone || csum != splitter.CsumGood || len(rest) == 0 || len(rest) > int(f.MSS) ||
+			!bytes.HasPrefix(f.Payload[at:], rest) {
+			t.Fatalf("segment at %d: %d bytes, %v, checksum %v: %x", at, len(rest), got.GSO, csum, b[:h.HdrLen])
 		}
-		if c := splitter.VerifyL4(&h, frame[:h.HdrLen], uint32(len(payload)),
-			splitter.Sum(payload, 0)); c != splitter.CsumGood {
-			t.Errorf("segment %d: checksum is %v", i, c)
-		}
-		if h.Seq != 0xfffffc00+uint32(len(all)) || (h.TCPFlags&splitter.PSH != 0) != (i == 3) {
-			t.Errorf("segment %d: seq %#x, flags %#x", i, h.Seq, h.TCPFlags)
-		}
-		all = append(all, payload...)
+		check(&got, &h, at)
+		at += len(rest)
 	}
-	if !bytes.Equal(all, f.Payload) {
-		t.Error("payload differs")
-	}
+	return n
 }
 
 // Invariant: nic: A super-packet is split once, and cut for a receiver that takes none.
 func super(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 40000})
 	f.GSO, f.MSS = splitter.GSOTCPv4, 1448
 	b.Post(1, 10)
-	a.Send(0, f)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	got := arrives(t, a, b, 1, f)
 	partial := got.Partial && got.Start == f.Start && got.Offset == f.Offset
 	if got.GSO != f.GSO || got.MSS != f.MSS || partial == traits.Completes || got.Good != traits.Completes || got.Dirty ||
 		got.Buffers != 10 {
@@ -312,12 +317,11 @@ func super(t *testing.T, lab Lab, traits Traits) {
 // Invariant: nic: Payload that is bounced counts as host memory.
 func bounce(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{NoP2P: true})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
 	b.Post(1, 2)
 	a.SendGPU(0, f)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	Arrives(t, b, 1, &f)
 	_, tx := a.Port().QueueCounters(0)
 	rx, _ := b.Port().QueueCounters(1)
 	for _, c := range []control.DirCounters{tx, rx} {
@@ -336,7 +340,7 @@ func meters(t *testing.T, lab Lab, _ Traits) {
 	must(t, err)
 	mb, err := b.Port().AddMeter(control.Meter{Proto: 6, Local: remote, Remote: local})
 	must(t, err)
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	b.Post(1, 8)
 	b.Post(0, 8)
 	edge := uint32(0xffffff00)
@@ -388,7 +392,7 @@ func controlChannel(t *testing.T, lab Lab, _ Traits) {
 	check()
 	a.Send(1, ask) // a repeat is answered again, on any queue
 	check()
-	// Neither tagged, nor as a super-packet, nor too long, nor from the wire.
+	// Neither tagged, nor as a GSO packet, nor too long, nor from the wire.
 	tagged := Frame{Header: append(append(bytes.Clone(ask.Header[:12]), 0x81, 0, 0, 5), ask.Header[12:]...)}
 	long := Frame{Header: append(bytes.Clone(ask.Header), make([]byte, control.MaxFrame)...)}
 	other := Frame{Header: bytes.Clone(ask.Header)}
@@ -464,7 +468,7 @@ func judged(t *testing.T, lab Lab, _ Traits) {
 // Invariant: nic: When split goes off a queue's buffers are given back.
 func splitOff(t *testing.T, lab Lab, traits Traits) {
 	a, b := lab(t, Options{})
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	b.Post(1, 3)
 	b.SetSplit(1, false)
 	if !traits.SplitStops {
@@ -477,16 +481,12 @@ func splitOff(t *testing.T, lab Lab, traits Traits) {
 	b.SetSplit(1, true)
 	b.Post(1, 1)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 9})
-	a.Send(0, f)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	got := arrives(t, a, b, 1, f)
 	if traits.SplitStops {
-		splitTo(t, b, 0, 3000)
+		SplitTo(t, b, 0, 3000)
 		b.Post(0, 1)
 		f = Make(b.MAC(), a.MAC(), Spec{Port: 3000, Payload: 9})
-		a.Send(0, f)
-		got = b.Receive(0)
-		same(t, &got, &f)
+		got = arrives(t, a, b, 0, f)
 		if !got.Split {
 			t.Error("queue 0 is not split")
 		}

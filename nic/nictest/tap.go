@@ -25,8 +25,8 @@ func (q *Quiet) Received(*wire.Worker, *wire.Packet, wire.Placement) { q.came.Ad
 // Seen says how many packets it was told of.
 func (q *Quiet) Seen() (sent, came int64) { return q.sent.Load(), q.came.Load() }
 
-// watcher is a wire.Tap that notes what it is shown.
-type watcher struct {
+// tapLog is a wire.Tap that notes what it is shown.
+type tapLog struct {
 	mu    sync.Mutex
 	begun int
 	sent  []wire.Verdict
@@ -38,17 +38,17 @@ type arrival struct {
 	at      wire.Placement // Payload is gone
 	payload []byte         // what lay there
 	offs    []uint64       // of the pieces, in their GPU's memory
-	domain  dma.Domain     // of the first
+	kind    dma.Domain     // of the first
 }
 
-func (w *watcher) Sending(*wire.Packet) uint64 {
+func (w *tapLog) Sending(*wire.Packet) uint64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.begun++
 	return uint64(w.begun)
 }
 
-func (w *watcher) Sent(_ *wire.Worker, p *wire.Packet, _ uint64) {
+func (w *tapLog) Sent(_ *wire.Worker, p *wire.Packet, _ uint64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if p.Verdict.Kind != wire.Busy {
@@ -56,14 +56,14 @@ func (w *watcher) Sent(_ *wire.Worker, p *wire.Packet, _ uint64) {
 	}
 }
 
-func (w *watcher) Received(worker *wire.Worker, p *wire.Packet, at wire.Placement) {
+func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, at wire.Placement) {
 	a := arrival{verdict: p.Verdict, at: at, payload: make([]byte, dma.Len(at.Payload))}
 	if _, err := worker.Copier.Read(a.payload, at.Payload); err != nil {
 		panic(err)
 	}
 	for i, s := range at.Payload {
 		if i == 0 {
-			a.domain, _ = s.Domain()
+			a.kind, _ = s.Domain()
 		}
 		if s.GPU() >= 0 {
 			a.offs = append(a.offs, s.Region.FileOffset()+s.Off)
@@ -76,7 +76,7 @@ func (w *watcher) Received(worker *wire.Worker, p *wire.Packet, at wire.Placemen
 }
 
 // take gives what came and the verdicts of what was sent, and forgets them.
-func (w *watcher) take() (sent []wire.Verdict, came []arrival) {
+func (w *tapLog) take() (sent []wire.Verdict, came []arrival) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	sent, came = w.sent, w.came
@@ -84,22 +84,21 @@ func (w *watcher) take() (sent []wire.Verdict, came []arrival) {
 	return sent, came
 }
 
-// tap: who watches a link is told where each frame lies, while it lies there, and what became of
-// it; answers of the control channel do not pass the wire, so nobody is told of them.
+// tap: a tap of a link is told where each frame lies, while it lies there, and what became of
+// it; answers of the control channel do not pass the wire, so it is not told of them.
 //
 // Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
 // payload lies.
 func tap(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
-	var from, to watcher
+	var from, to tapLog
 	a.Port().Link().SetTap(&from)
 	b.Port().Link().SetTap(&to)
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
 	b.Post(1, 2)
 	a.SendGPU(0, f)
-	got := b.Receive(1)
-	same(t, &got, &f)
+	Arrives(t, b, 1, &f)
 	taken := wire.Verdict{Kind: wire.Taken}
 	sent, _ := from.take()
 	_, came := to.take()
@@ -109,17 +108,15 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	want := wire.Placement{Queue: 1, Split: true, HeaderLen: uint32(len(f.Header))}
 	if c := came[0]; c.verdict != taken || c.at.Queue != want.Queue || !c.at.Split || c.at.HeaderLen != want.HeaderLen ||
 		c.at.Bounced || c.at.Unsplit ||
-		!bytes.Equal(c.payload, f.Payload) || c.domain != dma.GPU || len(c.offs) == 0 {
-		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.domain, c.offs, c.at)
+		!bytes.Equal(c.payload, f.Payload) || c.kind != dma.GPU || len(c.offs) == 0 {
+		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.kind, c.offs, c.at)
 	}
 
 	f = Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 3000}) // no rule: whole, in host memory
 	b.Post(0, 1)
-	a.Send(0, f)
-	got = b.Receive(0)
-	same(t, &got, &f)
+	arrives(t, a, b, 0, f)
 	_, came = to.take()
-	if len(came) != 1 || came[0].at.Queue != 0 || came[0].at.Split || came[0].domain != dma.Host ||
+	if len(came) != 1 || came[0].at.Queue != 0 || came[0].at.Split || came[0].kind != dma.Host ||
 		!bytes.Equal(came[0].payload, f.Payload) {
 		t.Errorf("%+v", came)
 	}
@@ -156,15 +153,15 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 // payload lies.
 func tapBounced(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{NoP2P: true})
-	var to watcher
+	var to tapLog
 	b.Port().Link().SetTap(&to)
-	splitTo(t, b, 1, 2000)
+	SplitTo(t, b, 1, 2000)
 	f := Make(b.MAC(), a.MAC(), Spec{Payload: 5000})
 	b.Post(1, 2)
 	a.SendGPU(0, f)
 	b.Receive(1)
 	_, came := to.take()
-	if len(came) != 1 || !came[0].at.Bounced || came[0].domain != dma.GPU || !bytes.Equal(came[0].payload, f.Payload) {
+	if len(came) != 1 || !came[0].at.Bounced || came[0].kind != dma.GPU || !bytes.Equal(came[0].payload, f.Payload) {
 		t.Errorf("%+v", came)
 	}
 }

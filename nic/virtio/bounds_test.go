@@ -2,10 +2,7 @@ package virtio_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"encoding/json"
-	"errors"
-	"io"
 	"log/slog"
 	"slices"
 	"strings"
@@ -15,8 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )
@@ -38,14 +36,13 @@ const (
 
 // handRing puts a ring of the largest size in the place of vring i.
 func (g *suiteGuest) handRing(i int) *handRing {
-	g.t.Helper()
-	_, err := g.front.GetVringBase(i)
-	g.must(err)
+	g.Helper()
+	g.base(i)
 	r := &handRing{g: g, index: i}
 	var at [3]uint64
-	at[0], r.desc = g.alloc(16 * virtq.MaxSize)
-	at[1], r.avail = g.alloc(6 + 2*virtq.MaxSize)
-	at[2], r.used = g.alloc(6 + 8*virtq.MaxSize)
+	at[0], r.desc = g.Alloc(16 * virtq.MaxSize)
+	at[1], r.avail = g.Alloc(6 + 2*virtq.MaxSize)
+	at[2], r.used = g.Alloc(6 + 8*virtq.MaxSize)
 	r.setup = vhostuser.VringSetup{Index: i, Size: virtq.MaxSize, Desc: rawUser + at[0], Avail: rawUser + at[1],
 		Used: rawUser + at[2], Kick: g.kicks[i], Call: g.calls[i]}
 	r.begin()
@@ -56,24 +53,23 @@ func (r *handRing) begin() {
 	clear(r.avail)
 	clear(r.used)
 	r.next, r.entries = 0, 0
-	r.g.must(r.g.front.SetupVring(r.setup))
+	r.g.OK(r.g.front.SetupVring(r.setup))
 }
 
 // restart stops the ring, and begins anew.
 func (r *handRing) restart() {
-	r.g.t.Helper()
-	_, err := r.g.front.GetVringBase(r.index)
-	r.g.must(err)
+	r.g.Helper()
+	r.g.base(r.index)
 	r.begin()
 }
 
 // put writes descriptor i of a table.
 func put(table []byte, i int, b virtq.Buf, flags, next uint16) {
 	d := table[16*i:][:16]
-	binary.LittleEndian.PutUint64(d[0:], b.Addr)
-	binary.LittleEndian.PutUint32(d[8:], b.Len)
-	binary.LittleEndian.PutUint16(d[12:], flags)
-	binary.LittleEndian.PutUint16(d[14:], next)
+	le.PutUint64(d[0:], b.Addr)
+	le.PutUint32(d[8:], b.Len)
+	le.PutUint16(d[12:], flags)
+	le.PutUint16(d[14:], next)
 }
 
 // chain makes a chain of descriptors available.
@@ -91,27 +87,27 @@ func (r *handRing) chain(flags uint16, bufs ...virtq.Buf) {
 }
 
 func (r *handRing) head(head uint16) {
-	binary.LittleEndian.PutUint16(r.avail[4+2*int(r.entries%virtq.MaxSize):], head)
+	le.PutUint16(r.avail[4+2*int(r.entries%virtq.MaxSize):], head)
 	r.entries++
 }
 
 // publish shows the device what was made available, and kicks.
 func (r *handRing) publish() {
-	binary.LittleEndian.PutUint16(r.avail[2:], r.entries)
+	le.PutUint16(r.avail[2:], r.entries)
 	r.g.kick(r.index)
 }
 
-func (r *handRing) usedIdx() uint16 { return binary.LittleEndian.Uint16(r.used[2:]) }
+func (r *handRing) usedIdx() uint16 { return le.Uint16(r.used[2:]) }
 
 // repeat is a list of n times the same buffer.
 func repeat(b virtq.Buf, n int) []virtq.Buf { return slices.Repeat([]virtq.Buf{b}, n) }
 
 // pages adds n regions of a page each, which touch, and returns the first one's address.
 func (g *suiteGuest) pages(n int) uint64 {
-	g.t.Helper()
+	g.Helper()
 	const first = 1 << 44
 	for i := range uint64(n) {
-		g.must(g.front.AddMemory(g.fd, first+i*4096, rawUser+first+i*4096, 4096, rawMem))
+		g.OK(g.front.AddMemory(g.FD, first+i*4096, rawUser+first+i*4096, 4096, rawMem))
 	}
 	return first
 }
@@ -133,11 +129,10 @@ func TestMemoryBomb(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			const regions = 500
-			at := w.bad.pages(regions)
-			r := w.bad.handRing(vring)
-			fault := eventfd(t)
-			w.bad.must(w.bad.front.SetVringErr(vring, fault))
-			addr, table := w.bad.alloc(16 * virtq.MaxDescriptors)
+			at := w.Bad.pages(regions)
+			r := w.Bad.handRing(vring)
+			fault := w.Bad.fault(vring)
+			addr, table := w.Bad.Alloc(16 * virtq.MaxDescriptors)
 			for i := range virtq.MaxDescriptors {
 				flags := uint16(vringWrite * (1 - vring))
 				if i < virtq.MaxDescriptors-1 {
@@ -150,17 +145,16 @@ func TestMemoryBomb(t *testing.T) {
 			}
 			r.publish()
 			if vring == 0 {
-				w.a.Send(0, tcp(w.a, w.bad, 100))
+				w.A.Send(0, tcp(w.A, w.Bad, 100))
 			}
-			w.bad.broken(t, vring, fault)
-			if e := w.bad.dev.Errors()[vring]; !strings.Contains(e, dma.ErrScattered.Error()) {
+			if e := w.Bad.broken(vring, fault); !strings.Contains(e, dma.ErrScattered.Error()) {
 				t.Errorf("queue ended with %q", e)
 			}
-			w.bad.dev.EndWorker(0)
-			chains, frame := w.bad.dev.RxLists(0)
+			w.Bad.dev.EndWorker(0)
+			chains, frame := w.Bad.dev.RxLists(0)
 			short(t, "receive queue", append(chains, frame)...)
-			short(t, "transmit queue", w.bad.dev.TxLists(0)...)
-			w.moves(t)
+			short(t, "transmit queue", w.Bad.dev.TxLists(0)...)
+			w.Moves(t)
 		})
 	}
 }
@@ -171,19 +165,19 @@ func TestMemoryBomb(t *testing.T) {
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
 func TestLongChainsAreNotKept(t *testing.T) {
 	w := newWorld(t)
-	w.bad.dev.EndWorker(0)
-	at := w.bad.pages(400)
-	r := w.bad.handRing(1)
-	w.bad.dev.EndWorker(0)
+	w.Bad.dev.EndWorker(0)
+	at := w.Bad.pages(400)
+	r := w.Bad.handRing(1)
+	w.Bad.dev.EndWorker(0)
 	const pieces = virtq.MaxDescriptors - 1
-	f := tcp(w.bad, w.a, 8*pieces)
-	addr, mem := w.bad.alloc(12 + len(f.Header) + 8*pieces)
+	f := tcp(w.Bad, w.A, 8*pieces)
+	addr, mem := w.Bad.Alloc(12 + len(f.Header) + 8*pieces)
 	copy(mem[12:], f.Bytes())
 	bufs := []virtq.Buf{{Addr: addr, Len: uint32(12 + len(f.Header))}}
 	for i := range uint64(pieces) {
 		bufs = append(bufs, virtq.Buf{Addr: addr + 12 + uint64(len(f.Header)) + 8*i, Len: 8})
 	}
-	w.a.Post(0, 4)
+	w.A.Post(0, 4)
 	for range 4 {
 		r.chain(0, bufs...)
 	}
@@ -192,24 +186,20 @@ func TestLongChainsAreNotKept(t *testing.T) {
 	}
 	r.publish()
 	for n := 0; n < 32; {
-		k, err := w.bad.dev.Round(0)
-		w.bad.must(err)
+		k, err := w.Bad.dev.Round(0)
+		w.Bad.OK(err)
 		n += k
 	}
-	if n := r.usedIdx(); n != 32 {
-		t.Errorf("%d chains are used", n)
-	}
+	testkit.Equal(t, "chains used", r.usedIdx(), 32)
 	for range 4 {
-		if got := w.a.Receive(0); string(got.Bytes()) != string(f.Bytes()) {
-			t.Error("bytes differ")
-		}
+		nictest.Arrives(t, w.A, 0, &f)
 	}
-	if room := w.bad.dev.TxLists(0); slices.Min(room) <= dma.KeepSegments {
+	if room := w.Bad.dev.TxLists(0); slices.Min(room) <= dma.KeepSegments {
 		t.Errorf("no long lists were made: %d", room)
 	}
-	w.bad.must(w.bad.dev.Doze(0))
-	short(t, "asleep", w.bad.dev.TxLists(0)...)
-	w.moves(t)
+	w.Bad.OK(w.Bad.dev.Park(0))
+	short(t, "asleep", w.Bad.dev.TxLists(0)...)
+	w.Moves(t)
 }
 
 // To take all posted chains back when header split ends costs no more than one chain if they are
@@ -218,8 +208,8 @@ func TestLongChainsAreNotKept(t *testing.T) {
 // Invariant: nic/virtio: No ring makes a sender walk, or a queue keep, more than a frame's worth.
 func TestSplitOffOverLongChains(t *testing.T) {
 	w := newWorld(t)
-	w.bad.must(w.bad.Port().SetSplit(control.Split{Queue: 1, On: true}))
-	r := w.bad.handRing(2)
+	w.Bad.SetSplit(1, true)
+	r := w.Bad.handRing(2)
 	// 32768 chains in one list of descriptors: 2^29 descriptors in all.
 	bufs := repeat(virtq.Buf{Addr: 0, Len: 300}, virtq.MaxSize)
 	r.chain(vringWrite, bufs...)
@@ -227,15 +217,13 @@ func TestSplitOffOverLongChains(t *testing.T) {
 		r.head(uint16(i))
 	}
 	r.publish()
-	w.bad.must(w.bad.Port().SetSplit(control.Split{Queue: 1}))
+	w.Bad.SetSplit(1, false)
 	const want = "head 0: descriptor 1024: a loop, or more than 1024 descriptors"
-	if e := w.bad.dev.Errors()[2]; !strings.Contains(e, want) {
+	if e := w.Bad.dev.Errors()[2]; !strings.Contains(e, want) {
 		t.Errorf("queue ended with %q, want %q", e, want)
 	}
-	if n := r.usedIdx(); n != 0 {
-		t.Errorf("%d chains are used", n)
-	}
-	w.moves(t)
+	testkit.Equal(t, "chains used", r.usedIdx(), 0)
+	w.Moves(t)
 }
 
 // A sender walks over no more of a receiver's ring than a frame may need: not over chains that are
@@ -245,51 +233,46 @@ func TestSplitOffOverLongChains(t *testing.T) {
 func TestSlowWalk(t *testing.T) {
 	t.Run("long chains", func(t *testing.T) {
 		w := newWorld(t)
-		r := w.bad.handRing(0)
-		fault := eventfd(t)
-		w.bad.must(w.bad.front.SetVringErr(0, fault))
+		r := w.Bad.handRing(0)
+		fault := w.Bad.fault(0)
 		empty := append([]virtq.Buf{{Addr: 0, Len: 64}}, repeat(virtq.Buf{}, virtq.MaxDescriptors)...)
 		for range 31 {
 			r.chain(vringWrite, empty...)
 		}
 		r.publish()
-		w.a.Send(0, tcp(w.a, w.bad, 8000))
-		w.bad.broken(t, 0, fault)
-		if e := w.bad.dev.Errors()[0]; !strings.Contains(e, "head 0: descriptor 1024: a loop, or more than 1024") {
+		w.A.Send(0, tcp(w.A, w.Bad, 8000))
+		if e := w.Bad.broken(0, fault); !strings.Contains(e, "head 0: descriptor 1024: a loop, or more than 1024") {
 			t.Errorf("queue ended with %q", e)
 		}
-		w.moves(t)
+		w.Moves(t)
 	})
 	t.Run("many pieces", func(t *testing.T) {
 		w := newWorld(t)
-		r := w.bad.handRing(0)
+		r := w.Bad.handRing(0)
 		// A frame of 8000 bytes would need 8 of these chains, and 8192 segments.
 		for range 31 {
 			r.chain(vringWrite, repeat(virtq.Buf{Addr: 0, Len: 1}, virtq.MaxDescriptors)...)
 		}
 		r.publish()
 		for range 3 {
-			w.a.Send(0, tcp(w.a, w.bad, 8000))
+			w.A.Send(0, tcp(w.A, w.Bad, 8000))
 		}
-		if n := r.usedIdx(); n != 0 || w.bad.dev.Errors()[0] != "" {
-			t.Errorf("%d chains are used, errors %v", n, w.bad.dev.Errors())
+		if n := r.usedIdx(); n != 0 || w.Bad.dev.Errors()[0] != "" {
+			t.Errorf("%d chains are used, errors %v", n, w.Bad.dev.Errors())
 		}
-		chains, _ := w.bad.dev.RxLists(0)
+		chains, _ := w.Bad.dev.RxLists(0)
 		if n := slices.IndexFunc(chains, func(n int) bool { return n == 0 }); n < 2 || n > 5 {
 			t.Errorf("%d chains were looked at", n)
 		}
-		w.a.Send(0, tcp(w.a, w.bad, 4000)) // has room in 4
-		if n := r.usedIdx(); n != 4 {
-			t.Errorf("%d chains are used for a frame that fits", n)
-		}
-		w.a.Send(0, tcp(w.a, w.bad, 10)) // needs one, and keeps no other
-		chains, _ = w.bad.dev.RxLists(0)
+		w.A.Send(0, tcp(w.A, w.Bad, 4000)) // has room in 4
+		testkit.Equal(t, "chains used for a frame that fits", r.usedIdx(), 4)
+		w.A.Send(0, tcp(w.A, w.Bad, 10)) // needs one, and keeps no other
+		chains, _ = w.Bad.dev.RxLists(0)
 		short(t, "after a short frame", chains[1:]...)
-		_, err := w.bad.front.GetVringBase(0)
-		w.bad.must(err)
-		chains, frame := w.bad.dev.RxLists(0)
+		w.Bad.base(0)
+		chains, frame := w.Bad.dev.RxLists(0)
 		short(t, "stopped", append(chains, frame)...)
-		w.moves(t)
+		w.Moves(t)
 	})
 }
 
@@ -301,31 +284,27 @@ func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 	began := time.Now()
 	w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true, log: slog.New(slog.NewJSONHandler(&log, nil))})
 	const breaks = 500
-	fault := eventfd(t)
-	r := w.bad.handRing(1)
+	fault := nictest.EventFD(t)
+	r := w.Bad.handRing(1)
 	for range breaks {
-		w.bad.must(w.bad.front.SetVringErr(1, fault))
+		w.Bad.OK(w.Bad.front.SetVringErr(1, fault))
 		put(r.desc, 0, virtq.Buf{Addr: 1 << 50, Len: 100}, 0, 0)
 		r.head(0)
 		r.publish()
-		w.bad.broken(t, 1, fault)
+		w.Bad.broken(1, fault)
 		var b [8]byte
 		_, err := unix.Read(fault, b[:])
-		w.bad.must(err)
+		w.Bad.OK(err)
 		r.restart()
 	}
-	w.moves(t)
+	w.Moves(t)
 	lines, held := 0, 0
-	for dec := json.NewDecoder(strings.NewReader(log.String())); ; {
+	for text := range strings.Lines(log.String()) {
 		var line struct {
 			Msg, Queue, Port string
 			HeldBack         int
 		}
-		if err := dec.Decode(&line); errors.Is(err, io.EOF) {
-			break
-		} else if err != nil {
-			t.Fatal(err)
-		}
+		w.Bad.OK(json.Unmarshal([]byte(text), &line))
 		if !strings.Contains(line.Msg, "queue stopped") {
 			continue
 		}

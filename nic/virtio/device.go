@@ -51,25 +51,25 @@ type Device struct {
 	rx       []*rxQueue
 	tx       []*txQueue
 	serving  chan struct{} // holds one while a frontend is served
-	lines    nic.Lines     // calls and errors
-	spreads  sync.Mutex    // of spread
+	eventFDs nic.Lines     // calls and errors
+	rssMu    sync.Mutex    // of setDefaultRSS
 
 	// Of the control goroutine.
 	mtu    uint16
 	status uint8
-	first  firstPair
+	pair0  pair0
 
 	mu       sync.Mutex
 	stopped  map[int]string // under mu: why queues stopped, for Errors
 	broken   uint64         // under mu: how often one did
-	respread bool           // under mu: a queue has got its first buffers, and flows are to be spread anew
+	rssDue   bool           // under mu: a queue has got its first buffers, and the default RSS is to be set again
 	failures map[int]error  // under mu: vrings that have stopped, and why, to be reported
 
 	stops []nic.LogLimit // the monitor's, by vring: a guest can break a queue, and set it up again, as often as it likes
 }
 
-// firstPair is what is known of queue pair 0 in a connection: how its rings began tells whether the driver did.
-type firstPair struct {
+// pair0 is what is known of queue pair 0 in a connection: how its rings began tells whether the driver did.
+type pair0 struct {
 	rx, tx  bool // started once
 	goes    bool // one of them goes on where it was before
 	decided bool
@@ -100,7 +100,7 @@ func New(c Config) (*Device, error) {
 	if d.port, err = nic.NewPort(c.Port, d.space, queues, func() wire.Limits { return *d.limits.Load() }); err != nil {
 		return nil, err
 	}
-	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.lines, d.log); err != nil {
+	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.eventFDs, d.log); err != nil {
 		d.port.Close()
 		return nil, err
 	}
@@ -142,9 +142,9 @@ func (d *Device) Close() {
 	for _, q := range d.rx {
 		q.shut()
 	}
-	d.port.Close() // from here on nobody comes in
+	d.port.Close() // from here on no frame comes in
 	d.monitor.Close()
-	d.lines.Free()
+	d.eventFDs.Free()
 	for _, q := range d.tx {
 		q.sender.Close()
 	}
@@ -230,7 +230,7 @@ func (d *Device) Reset() error {
 	}
 	d.status = 0
 	d.port.Reset()
-	d.first = firstPair{}
+	d.pair0 = pair0{}
 	return nil
 }
 
@@ -244,15 +244,15 @@ func (d *Device) Disconnected() {
 		_, _ = d.StopQueue(i)
 		_ = d.EnableQueue(i, false)
 	}
-	d.lines.Trust() // the next frontend
+	d.eventFDs.Trust() // the next frontend
 	d.status = 0
-	d.first = firstPair{}
+	d.pair0 = pair0{}
 }
 
-// began looks at how the rings of queue pair 0 begin. If none goes on from before, the driver is new: another guest may
-// have taken the place of the one that set this port up.
-func (d *Device) began(v *vhostuser.Vring, resumed bool) {
-	p := &d.first
+// noteStart looks at how the rings of queue pair 0 begin. If none goes on from before, the driver is new: another guest
+// may have taken the place of the one that set this port up.
+func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
+	p := &d.pair0
 	p.goes = p.goes || resumed || v.Running
 	switch v.Index {
 	case 0:
@@ -270,8 +270,8 @@ func (d *Device) began(v *vhostuser.Vring, resumed bool) {
 	}
 }
 
-// note remembers why a queue stopped. It waits for nobody.
-func (d *Device) note(index int, err error) {
+// recordStop remembers why a queue stopped. It waits for nobody.
+func (d *Device) recordStop(index int, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.stopped[index] = err.Error()

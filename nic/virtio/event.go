@@ -3,24 +3,21 @@ package virtio
 import (
 	"sync/atomic"
 
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/virtq"
 )
-
-// counter has one writer at a time.
-type counter struct{ v atomic.Uint64 }
-
-func (c *counter) add(n uint64) { c.v.Store(c.v.Load() + n) }
 
 // call is an eventfd that a frontend wants written: a queue's call, or its error. Any goroutine
 // fires it, while the control goroutine may replace it, and the monitor take it away.
 type call struct {
-	lines *nic.Lines               // the device's
-	line  atomic.Pointer[nic.Line] // nil: the driver polls
+	eventFDs *nic.Lines               // the device's
+	fd       atomic.Pointer[nic.Line] // nil: the driver polls
 }
 
 // fire writes the eventfd. A driver's broken call is its own loss.
 func (c *call) fire() {
-	if l := c.line.Load(); l != nil {
+	if l := c.fd.Load(); l != nil {
 		l.Fire()
 	}
 }
@@ -29,7 +26,46 @@ func (c *call) fire() {
 func (c *call) set(fd int) {
 	var l *nic.Line
 	if fd >= 0 {
-		l = c.lines.New(fd)
+		l = c.eventFDs.New(fd)
 	}
-	c.lines.End(c.line.Swap(l))
+	c.eventFDs.End(c.fd.Swap(l))
+}
+
+// vring is what queues of both kinds have of their vring.
+type vring struct {
+	dev   *Device
+	index int
+	call  call          // any goroutine, as fault
+	fault call          // the error descriptor
+	vq    *virtq.Device // nil: stopped
+	kick  int           // -1: stopped
+}
+
+func (v *vring) init(d *Device, index int) {
+	v.dev, v.index, v.kick = d, index, -1
+	v.call.eventFDs, v.fault.eventFDs = &d.eventFDs, &d.eventFDs
+}
+
+// release closes the ring and its kick, and says where the ring was.
+func (v *vring) release() (base uint32) {
+	base = v.vq.Base().State()
+	v.vq.Close()
+	v.vq = nil
+	scm.Close(v.kick)
+	v.kick = -1
+	return base
+}
+
+// closeEventFDs lets go of the eventfds that the frontend wants written.
+func (v *vring) closeEventFDs() {
+	v.call.set(-1)
+	v.fault.set(-1)
+}
+
+// vring is the vring of an index.
+func (d *Device) vring(index int) *vring {
+	if index%2 == 1 {
+		return &d.tx[index/2].vring
+	}
+	return &d.rx[index/2].vring
 }

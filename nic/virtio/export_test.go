@@ -7,16 +7,16 @@ func (d *Device) Counts(i int) *dma.Counts { return d.tx[i].t.Worker.Copier.Coun
 
 // EndWorker ends the worker of transmit queue i, whose ring stays: the caller does its rounds.
 func (d *Device) EndWorker(i int) {
-	d.spreads.Lock() // after StartQueue, which ends with spread: for the race detector, which sees no socket
-	defer d.spreads.Unlock()
+	d.rssMu.Lock() // after StartQueue, which ends with setDefaultRSS: for the race detector, which sees no socket
+	defer d.rssMu.Unlock()
 	d.tx[i].sender.Stop()
 }
 
 // Round is a round of transmit queue i.
 func (d *Device) Round(i int) (frames int, err error) { return d.tx[i].sender.Round(false) }
 
-// Doze has transmit queue i, whose worker has been ended, wait for frames, and be woken at once.
-func (d *Device) Doze(i int) error {
+// Park has transmit queue i, whose worker has been ended, wait for frames, and be woken at once.
+func (d *Device) Park(i int) error {
 	d.tx[i].sender.Wake()
 	return d.tx[i].sender.Wait()
 }
@@ -24,8 +24,8 @@ func (d *Device) Doze(i int) error {
 // TxLists is how many segments there is room for in the lists of transmit queue i, whose worker has
 // been ended: of each frame under way, its chain's and its packet's.
 func (d *Device) TxLists(i int) (room []int) {
-	d.spreads.Lock() // before StopQueue of its pair, as in EndWorker: what the caller did by rounds is done
-	defer d.spreads.Unlock()
+	d.rssMu.Lock() // before StopQueue of its pair, as in EndWorker: what the caller did by rounds is done
+	defer d.rssMu.Unlock()
 	q := d.tx[i]
 	for k, f := range q.sender.Frames() {
 		c, own := &q.peeked[k], &q.slots[k].own

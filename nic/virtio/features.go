@@ -27,8 +27,8 @@ const (
 
 // offered is what every device offers. The control queue is not ours: QEMU keeps it and answers it. VIRTIO_F_RING_RESET
 // (40) is left out: QEMU 11.1 answers it itself and leaves the backend on the old ring.
-const offered = fCsum | fGuestCsum | fMTU | fMAC | fGuestTSO4 | fGuestTSO6 | fGuestECN | fHostTSO4 | fHostTSO6 | fHostECN |
-	fMrgRxbuf | fStatus | fMQ | fIndirect | fEventIdx | fVersion1
+const offered = fCsum | fGuestCsum | fMTU | fMAC | fGuestTSO4 | fGuestTSO6 | fGuestECN | fHostTSO4 | fHostTSO6 |
+	fHostECN | fMrgRxbuf | fStatus | fMQ | fIndirect | fEventIdx | fVersion1
 
 // limits says what a driver with these features takes. It is told the MTU (VIRTIO_NET_F_MTU), and
 // has buffers for no more.

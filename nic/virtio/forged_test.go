@@ -10,6 +10,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
@@ -28,7 +29,7 @@ func (mute) Send([]byte) error { return nil }
 // changes nothing that is judged.
 func TestGuestCannotForgeControlFrames(t *testing.T) {
 	w := newWorld(t)
-	client := control.NewClient(mute{}, control.ClientOptions{MAC: w.b.mac})
+	client := control.NewClient(mute{}, control.ClientOptions{MAC: w.B.mac})
 	defer client.Close()
 	status := make([]byte, 56) // of job 1: it is done
 	status[0], status[8] = 1, byte(control.JobDone)
@@ -40,10 +41,10 @@ func TestGuestCannotForgeControlFrames(t *testing.T) {
 		want       uint16 // what the two bytes of the field are to become
 	}{
 		{"source and type", wire.MAC{2, 0x76, 0x6e, 0x69, 0x63, 0x77}, 0x99b5, 11, 0, 0x0188},
-		{"type", w.bad.mac, 0x99b6, 12, 0, wire.EtherTypeControl},
+		{"type", w.Bad.mac, 0x99b6, 12, 0, wire.EtherTypeControl},
 		{"source", wire.MAC{2, 0x76, 0x6e, 0x69, 0x77, 0x77}, 0x0806, 10, 0, 0x6301},
 	} {
-		f := control.Frame{Dst: w.b.mac, Src: c.src}
+		f := control.Frame{Dst: w.B.mac, Src: c.src}
 		f.Kind, f.Class, f.Command, f.Generation = control.KindNotify, control.ClassJob, control.JobCompleted, 77
 		f.Data = status
 		b := append(f.Append(nil), 0, 0) // padding, that makes the sum what it is to be
@@ -55,23 +56,21 @@ func TestGuestCannotForgeControlFrames(t *testing.T) {
 		if ^splitter.Sum(b[c.start:], 0) != c.want {
 			t.Fatalf("%s: the sum is %#x", c.name, ^splitter.Sum(b[c.start:], 0))
 		}
-		w.b.Post(0, 2)
-		drops := w.bad.Port().Link().Counters().Drops[wire.DropBadCsum]
-		last := tcp(w.bad, w.b, 9)
-		w.bad.Send(0, nictest.Frame{Header: b, Partial: true, Start: c.start, Offset: c.off}, last)
-		got := w.b.Receive(0)
+		w.B.Post(0, 2)
+		drops := w.Bad.Port().Link().Counters().Drops[wire.DropBadCsum]
+		last := tcp(w.Bad, w.B, 9)
+		w.Bad.Send(0, nictest.Frame{Header: b, Partial: true, Start: c.start, Offset: c.off}, last)
+		got := w.B.Receive(0)
 		if client.Receive(got.Bytes()) || !bytes.Equal(got.Bytes(), last.Bytes()) {
 			t.Errorf("%s: received from %x type %x", c.name, got.Header[6:12], got.Header[12:14])
-			w.b.Receive(0)
+			w.B.Receive(0)
 		}
-		if n := w.bad.Port().Link().Counters().Drops[wire.DropBadCsum]; n != drops+1 {
-			t.Errorf("%s: %d drops, then %d", c.name, drops, n)
-		}
+		testkit.Equal(t, c.name+": drops", w.Bad.Port().Link().Counters().Drops[wire.DropBadCsum], drops+1)
 	}
 	if g := client.Generation(); g != 0 || client.Stats() != (control.ClientStats{}) {
 		t.Errorf("generation %d, %+v", g, client.Stats())
 	}
-	w.moves(t)
+	w.Moves(t)
 }
 
 // Frames that Linux sends with a checksum to be completed, though it is none that a NIC finds in
@@ -81,10 +80,10 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true})
 			if drop != 0 {
-				w.bad.hangUp()
-				w.bad.connect(rawOptions{pairs: 3, mtu: 9000, drop: drop})
+				w.Bad.hang()
+				w.Bad.connect(rawOptions{pairs: 3, mtu: 9000, drop: drop})
 			}
-			inner := nictest.Make(w.bad.mac, w.a.mac, nictest.Spec{V6: true, Payload: 999})
+			inner := nictest.Make(w.Bad.mac, w.A.mac, nictest.Spec{V6: true, Payload: 999})
 			packet := inner.Bytes()[14:]
 			l4 := 40
 			// SRv6: a routing header with two segments, one left, before TCP (RFC 8754, 2). TCP's
@@ -107,12 +106,12 @@ func TestChecksumsOfTunnelsAreCompleted(t *testing.T) {
 				{"MPLS", []byte{0x88, 0x47, 0, 1, 1, 64}, packet, l4},
 				{"SRv6", []byte{0x86, 0xdd}, routed, l4 + len(route)},
 			} {
-				head := append(append(bytes.Clone(w.bad.mac[:]), w.a.mac[:]...), c.link...)
+				head := append(append(bytes.Clone(w.Bad.mac[:]), w.A.mac[:]...), c.link...)
 				at := len(head) + c.l4
 				frame := append(head, c.inner...)
-				w.bad.Post(0, 1)
-				w.a.Send(0, nictest.Frame{Header: frame[:at], Payload: frame[at:], Partial: true, Start: uint16(at), Offset: 16})
-				got := w.bad.Receive(0).Header
+				w.Bad.Post(0, 1)
+				w.A.Send(0, nictest.Frame{Header: frame[:at], Payload: frame[at:], Partial: true, Start: uint16(at), Offset: 16})
+				got := w.Bad.Receive(0).Header
 				if len(got) != len(frame) || !bytes.Equal(got[:at+16], frame[:at+16]) || !bytes.Equal(got[at+18:], frame[at+18:]) {
 					t.Fatalf("%s: got %x", c.name, got)
 				}

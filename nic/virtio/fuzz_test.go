@@ -3,9 +3,7 @@ package virtio_test
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"runtime"
@@ -16,7 +14,9 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
+	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
 	"vnic.dev/vnic/wire"
 )
@@ -33,7 +33,7 @@ const (
 // fuzzGuest plays a guest from bytes: it writes what it likes to rings, descriptors, frames and commands, all in one
 // memory, and tells its frontend to do what frontends do.
 type fuzzGuest struct {
-	*rawGuest
+	*suiteGuest
 	b      []byte
 	peers  [2]*suiteGuest
 	avail  [4]uint16
@@ -61,7 +61,7 @@ func (g *fuzzGuest) bytes(n int) []byte {
 func (g *fuzzGuest) parts(ring byte) (i int, desc, avail, used []byte) {
 	i = int(ring) % len(g.rings)
 	d, a, u := g.rings[i].Addrs()
-	return i, g.mem[d:], g.mem[a:], g.mem[u:]
+	return i, g.RAM[d:], g.RAM[a:], g.RAM[u:]
 }
 
 // addr is an address that matters: a slot, a ring, the GPU, the ends of regions, nowhere.
@@ -94,14 +94,14 @@ func (g *fuzzGuest) step() {
 	case 0, 1: // a descriptor
 		_, desc, _, _ := g.parts(g.byte())
 		d := desc[16*(int(g.byte())%24):]
-		binary.LittleEndian.PutUint64(d, g.addr())
-		binary.LittleEndian.PutUint32(d[8:], g.length())
-		binary.LittleEndian.PutUint16(d[12:], uint16(g.byte()%8))
-		binary.LittleEndian.PutUint16(d[14:], uint16(g.byte()%24))
+		le.PutUint64(d, g.addr())
+		le.PutUint32(d[8:], g.length())
+		le.PutUint16(d[12:], uint16(g.byte()%8))
+		le.PutUint16(d[14:], uint16(g.byte()%24))
 	case 2: // chains become available
 		i, _, avail, _ := g.parts(g.byte())
 		for range g.byte()%4 + 1 {
-			binary.LittleEndian.PutUint16(avail[4+2*(int(g.avail[i])%rawRing):], uint16(g.byte()%24))
+			le.PutUint16(avail[4+2*(int(g.avail[i])%rawRing):], uint16(g.byte()%24))
 			g.avail[i]++
 		}
 		g.show(i, avail)
@@ -110,10 +110,14 @@ func (g *fuzzGuest) step() {
 		g.avail[i] += uint16(int8(g.byte()))
 		g.show(i, avail)
 	case 4: // a frame: virtio_net_hdr, and headers with some of it changed
-		to := [...]wire.MAC{g.peers[0].mac, g.peers[1].mac, g.mac, {0xff, 0xff, 0xff, 0xff, 0xff, 0xff}}[g.byte()%4]
+		to := [...]wire.MAC{g.peers[0].mac, g.peers[1].mac, g.mac, nictest.Everyone}[g.byte()%4]
 		n := int(g.byte()) * 257
 		slot, at := g.slot()
-		copy(slot, append(netHeader(int(g.byte())*16), tcpFrame(to, g.mac, n)...))
+		f := nictest.Make(to, g.mac, nictest.Spec{Payload: n})
+		if f.MSS = uint16(g.byte()) * 16; f.MSS > 0 {
+			f.GSO = splitter.GSOTCPv4
+		}
+		copy(slot, append(netHeader(&f), f.Header...))
 		for range g.byte() % 8 {
 			slot[g.byte()] = g.byte()
 		}
@@ -128,7 +132,7 @@ func (g *fuzzGuest) step() {
 		f.Data = g.bytes(int(g.byte()) % 64)
 		g.send(at, uint32(copy(slot, f.Append(make([]byte, 12)))))
 	case 6: // bytes anywhere
-		b := g.mem[g.addr()%(rawMem-256):]
+		b := g.RAM[g.addr()%(rawMem-256):]
 		copy(b[g.byte():256], g.bytes(int(g.byte())%16))
 	case 7: // a peer sends something
 		p := g.peers[0]
@@ -142,7 +146,7 @@ func (g *fuzzGuest) step() {
 	case 9: // let the device work, if it does
 		i, _, avail, used := g.parts(g.byte())
 		for end := time.Now().Add(time.Millisecond); time.Now().Before(end) && g.dev.Errors()[i] == "" &&
-			binary.LittleEndian.Uint16(used[2:]) != binary.LittleEndian.Uint16(avail[2:]); {
+			le.Uint16(used[2:]) != le.Uint16(avail[2:]); {
 			runtime.Gosched()
 		}
 	}
@@ -152,22 +156,22 @@ func (g *fuzzGuest) step() {
 func (g *fuzzGuest) slot() (mem []byte, addr uint64) {
 	n := uint64(g.byte())
 	addr = fuzzRAM + n%8*8*fuzzSlot + n/8*fuzzSlot
-	return g.mem[addr:], addr
+	return g.RAM[addr:], addr
 }
 
 // send makes a descriptor of ring 1 of a frame, and it available.
 func (g *fuzzGuest) send(addr uint64, n uint32) {
 	_, desc, avail, _ := g.parts(1)
 	head := g.avail[1] % 24
-	binary.LittleEndian.PutUint64(desc[16*head:], addr)
-	binary.LittleEndian.PutUint64(desc[16*head+8:], uint64(n))
-	binary.LittleEndian.PutUint16(avail[4+2*(g.avail[1]%rawRing):], head)
+	le.PutUint64(desc[16*head:], addr)
+	le.PutUint64(desc[16*head+8:], uint64(n))
+	le.PutUint16(avail[4+2*(g.avail[1]%rawRing):], head)
 	g.avail[1]++
 	g.show(1, avail)
 }
 
 func (g *fuzzGuest) show(i int, avail []byte) {
-	binary.LittleEndian.PutUint16(avail[2:], g.avail[i])
+	le.PutUint16(avail[2:], g.avail[i])
 	g.kick(i)
 }
 
@@ -176,31 +180,28 @@ func (g *fuzzGuest) frontend() {
 	i := int(g.byte()) % len(g.rings)
 	switch g.byte() % 8 {
 	case 0:
-		g.must(g.front.SetEnable(i, false))
+		g.OK(g.front.SetEnable(i, false))
 	case 1:
-		g.must(g.front.SetEnable(i, true))
+		g.OK(g.front.SetEnable(i, true))
 	case 2, 3:
-		base, err := g.front.GetVringBase(i)
-		g.must(err)
-		g.setup(i, base)
+		g.setup(i, g.base(i))
 	case 4:
-		g.must(g.front.ResetDevice())
+		g.OK(g.front.ResetDevice())
 		for i := range g.rings {
 			g.setup(i, 0)
 		}
 	case 5:
 		if g.hasGPU {
-			g.must(g.front.RemoveMemory(rawGPU, rawUser+rawGPU, rawGPUSize))
+			g.OK(g.front.RemoveMemory(rawGPU, rawUser+rawGPU, rawGPUSize))
 		} else {
-			g.must(g.front.AddMemory(g.gpu.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
+			g.OK(g.front.AddMemory(g.GPU.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
 		}
 		g.hasGPU = !g.hasGPU
 	case 6:
 		g.redial(g.ro, func(i int) uint32 { return uint32(g.avail[i]) })
 		g.hasGPU = true
 	case 7:
-		_, err := g.front.GetVringBase(i)
-		g.must(err)
+		g.base(i)
 		g.setup(i, uint32(uint16(g.byte())-128))
 	}
 }
@@ -216,19 +217,18 @@ type fuzzWorld struct {
 }
 
 func newFuzzWorld(f *testing.F) *fuzzWorld {
-	w := &fuzzWorld{files: dma.NewFiles(), sw: wire.NewSwitch(slog.New(slog.DiscardHandler)),
-		blank: bytes.Repeat([]byte{poison}, rawGPUSize)}
-	f.Cleanup(func() { _ = w.sw.Close() })
+	files, sw := nictest.Switch(f)
+	w := &fuzzWorld{files: files, sw: sw, blank: bytes.Repeat([]byte{poison}, rawGPUSize)}
 	for i := range w.peers {
 		w.peers[i] = newSuiteGuest(f, w.files, w.sw, i, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: fuzzPatience})
 		w.peers[i].Post(0, 4)
-		copy(w.peers[i].gpuMem, w.blank)
+		copy(w.peers[i].GPUMem, w.blank)
 	}
 	for i := range w.flows {
 		w.flows[i] = newNumbered(w.peers[i], w.peers[1-i])
 	}
 	for i, p := range w.peers {
-		w.marks[i] = p.rawGuest.next
+		w.marks[i] = p.Next
 	}
 	return w
 }
@@ -238,13 +238,13 @@ func (w *fuzzWorld) check(t *testing.T) {
 	t.Helper()
 	for i, p := range w.peers {
 		p.Sent(0)
-		p.rawGuest.next = w.marks[i]
+		p.Next = w.marks[i]
 		if len(p.dev.Errors()) != 0 {
 			t.Errorf("peer %d: %v", i, p.dev.Errors())
 		}
-		if !bytes.Equal(p.gpuMem, w.blank) {
+		if !bytes.Equal(p.GPUMem, w.blank) {
 			t.Errorf("peer %d: its GPU's memory was written", i)
-			copy(p.gpuMem, w.blank)
+			copy(p.GPUMem, w.blank)
 		}
 	}
 	for i, f := range w.flows {
@@ -265,12 +265,12 @@ func (w *fuzzWorld) check(t *testing.T) {
 func (n *numbered) arrived() (last bool) {
 	var used [rawRing]virtq.Used
 	k, err := n.to.rings[0].Poll(used[:])
-	n.to.must(err)
+	n.to.OK(err)
 	for _, u := range used[:k] {
-		mem := n.to.mem[n.to.posted[0][u.Cookie][0].Addr:][:u.Len]
+		mem := n.to.RAM[n.to.posted[0][u.Cookie][0].Addr:][:u.Len]
 		sent := n.mems[(n.sent-1)%inFlight]
 		last = last || len(mem) == len(sent) && bytes.Equal(mem[12:], sent[12:])
-		n.to.must(n.to.rings[0].Add(nil, n.to.posted[0][u.Cookie], u.Cookie))
+		n.to.repost(0, u)
 	}
 	n.to.publish(0)
 	return last
@@ -294,21 +294,21 @@ func FuzzGuest(f *testing.F) {
 
 // run runs a guest, from its first frame to its end.
 func (w *fuzzWorld) run(t *testing.T, b []byte) {
-	checkFDs(t)
+	testkit.CheckFDs(t)
 	for _, p := range w.peers {
-		p.t = t
+		p.TB = t
 	}
 	defer w.check(t)
 	g := &fuzzGuest{b: b, peers: w.peers, hasGPU: true}
-	g.ro = rawOptions{pairs: 2, mtu: 9000, gpu: 2, p2p: true, patience: fuzzPatience,
+	g.ro = rawOptions{pairs: 2, mtu: 9000, p2p: true, patience: fuzzPatience,
 		drop: uint64(g.byte()&1)<<15 | uint64(g.byte()&3)<<28}
-	g.rawGuest = newRawGuestWith(t, w.files, w.sw, "fuzz", 3, g.ro)
+	g.suiteGuest = newRawGuest(t, w.files, w.sw, 2, g.ro)
 	for len(g.b) > 0 {
 		g.step()
 	}
 	g.hang()
 	var behind [rawBehind]byte
-	if _, err := unix.Pread(g.fd, behind[:], rawMem); err != nil || behind != [rawBehind]byte{} {
+	if _, err := unix.Pread(g.FD, behind[:], rawMem); err != nil || behind != [rawBehind]byte{} {
 		t.Errorf("written behind the guest's memory: %v", err)
 	}
 }

@@ -16,16 +16,16 @@ var _ nic.Monitored = (*monitored)(nil)
 // Kicked implements nic.Monitored: receive queues are watched by the indices of their vrings.
 func (m *monitored) Kicked(vring int) { m.rx[vring/2].kicked() }
 
-// Tend implements nic.Monitored: it spreads flows and reports why queues stopped, as the queues
+// Tend implements nic.Monitored: it sets the default RSS and reports why queues stopped, as the queues
 // themselves must not.
 func (m *monitored) Tend(time.Time) (next time.Time) {
 	d := (*Device)(m)
 	d.mu.Lock()
-	spread, failures := d.respread, d.failures
-	d.respread, d.failures = false, nil
+	rss, failures := d.rssDue, d.failures
+	d.rssDue, d.failures = false, nil
 	d.mu.Unlock()
-	if spread {
-		d.spread()
+	if rss {
+		d.setDefaultRSS()
 	}
 	for index, err := range failures {
 		dir := [2]string{"rx", "tx"}[index%2]
@@ -39,28 +39,28 @@ func (m *monitored) Tend(time.Time) (next time.Time) {
 func (m *monitored) TakeEventFDs() {
 	d := (*Device)(m)
 	for i := range d.MaxQueues() {
-		call, fault := d.callsOf(i)
-		call.set(-1)
-		fault.set(-1)
+		d.vring(i).closeEventFDs()
 	}
 	d.log.Error("calls that nobody takes: the frontend gets no more until it connects again")
 }
 
-// fed has flows spread anew: a queue has got its first buffers. It never waits.
-func (d *Device) fed() {
-	d.mu.Lock()
-	d.respread = true
-	d.mu.Unlock()
-	d.monitor.Wake()
-}
+// requestRSS has the default RSS set again: a queue has got its first buffers. It never waits.
+func (d *Device) requestRSS() { d.report(func() { d.rssDue = true }) }
 
 // failed has the end of a queue reported. It never waits.
 func (d *Device) failed(index int, err error) {
+	d.report(func() {
+		if d.failures == nil {
+			d.failures = make(map[int]error)
+		}
+		d.failures[index] = err
+	})
+}
+
+// report has the monitor see what note notes.
+func (d *Device) report(note func()) {
 	d.mu.Lock()
-	if d.failures == nil {
-		d.failures = make(map[int]error)
-	}
-	d.failures[index] = err
+	note()
 	d.mu.Unlock()
 	d.monitor.Wake()
 }

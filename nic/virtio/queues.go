@@ -4,8 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
 )
@@ -19,19 +18,21 @@ func (d *Device) StartQueue(v vhostuser.Vring) error {
 	}
 	vq, err := d.open(&v)
 	if err != nil {
-		closeAll(v.Kick, v.Call, v.Err)
+		for _, fd := range []int{v.Kick, v.Call, v.Err} {
+			scm.Close(fd)
+		}
 		return fmt.Errorf("vring %d: %w", v.Index, err)
 	}
 	d.mu.Lock()
 	delete(d.stopped, v.Index)
 	d.mu.Unlock()
-	defer d.spread() // also when a port has begun anew
-	d.began(&v, vq.Resumed())
-	call, fault := d.callsOf(v.Index)
-	call.set(v.Call)
-	fault.set(v.Err)
+	defer d.setDefaultRSS() // also when a driver has changed
+	d.noteStart(&v, vq.Resumed())
+	ring := d.vring(v.Index)
+	ring.call.set(v.Call)
+	ring.fault.set(v.Err)
 	if vq.Resumed() || v.Running {
-		call.fire() // the one that was due may have been lost: the classic stall after a reconnect
+		ring.call.fire() // the one that was due may have been lost: the classic stall after a reconnect
 	}
 	if v.Index%2 == 1 {
 		q := d.tx[v.Index/2]
@@ -59,9 +60,9 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	q.Restart()
 	q.vq, q.kick, q.started, q.staged, q.short = vq, v.Kick, v.Running, false, 0
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
-	q.fed = vq.Resumed()
+	q.hadBuffers = vq.Resumed()
 	if v.Running {
-		q.quiet()
+		q.suppressKicks()
 	}
 	q.Unlock()
 	if err := q.dev.monitor.Watch(v.Kick, v.Index); err != nil {
@@ -73,7 +74,7 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 
 // SetCall implements vhostuser.Device. The new descriptor is fired once: a call may have been lost between the two.
 func (d *Device) SetCall(index, fd int) error {
-	call, _ := d.callsOf(index)
+	call := &d.vring(index).call
 	call.set(fd)
 	call.fire()
 	return nil
@@ -81,7 +82,7 @@ func (d *Device) SetCall(index, fd int) error {
 
 // SetErr implements vhostuser.Device. It is fired if the queue has an error already.
 func (d *Device) SetErr(index, fd int) error {
-	_, fault := d.callsOf(index)
+	fault := &d.vring(index).fault
 	fault.set(fd)
 	d.mu.Lock()
 	_, broken := d.stopped[index]
@@ -98,22 +99,19 @@ func (d *Device) EnableQueue(index int, on bool) error {
 		d.tx[index/2].enabled.Store(on)
 		return nil
 	}
-	d.rx[index/2].enable(on)
-	d.spread()
+	q := d.rx[index/2]
+	q.Lock()
+	q.enabled = on
+	q.WakeAll()
+	q.Unlock()
+	d.setDefaultRSS()
 	return nil
 }
 
-func (q *rxQueue) enable(on bool) {
-	q.Lock()
-	defer q.Unlock()
-	q.enabled = on
-	q.WakeAll()
-}
-
-// spread tells the port which receive queues the driver uses, whenever that may have changed.
-func (d *Device) spread() {
-	d.spreads.Lock() // what was found last is told last
-	defer d.spreads.Unlock()
+// setDefaultRSS tells the port which receive queues the driver uses, whenever that may have changed.
+func (d *Device) setDefaultRSS() {
+	d.rssMu.Lock() // what was found last is told last
+	defer d.rssMu.Unlock()
 	var used []uint16
 	for i, q := range d.rx {
 		if q.used() {
@@ -129,7 +127,7 @@ func (d *Device) StopQueue(index int) (base uint32, err error) {
 		return d.tx[index/2].shut(), nil
 	}
 	base = d.rx[index/2].shut()
-	d.spread()
+	d.setDefaultRSS()
 	return base, nil
 }
 
@@ -139,25 +137,19 @@ func (q *txQueue) shut() (base uint32) {
 	if q.vq == nil {
 		return 0
 	}
-	base = q.vq.Base().State()
-	q.vq.Close()
-	q.vq = nil
-	closeAll(q.kick)
-	q.kick = -1
-	q.call.set(-1)
-	q.fault.set(-1)
+	base = q.release()
+	q.closeEventFDs()
 	return base
 }
 
 // shut stops the queue and lets go of what the frontend gave for it.
 func (q *rxQueue) shut() (base uint32) {
 	base = q.halt()
-	q.call.set(-1)
-	q.fault.set(-1)
+	q.closeEventFDs()
 	return base
 }
 
-// halt stops the queue: who waits for it is woken.
+// halt stops the queue and wakes those that wait for it.
 func (q *rxQueue) halt() (base uint32) {
 	q.Lock()
 	defer q.Unlock()
@@ -165,30 +157,10 @@ func (q *rxQueue) halt() (base uint32) {
 		return 0
 	}
 	q.dev.monitor.Unwatch(q.kick)
-	base = q.vq.Base().State()
-	q.vq.Close()
-	q.vq = nil
-	closeAll(q.kick)
-	q.kick, q.started = -1, false
+	base = q.release()
+	q.started = false
 	q.trim(0)
 	q.buffers, q.header, q.payload = nil, nil, nil
 	q.WakeAll()
 	return base
-}
-
-func (d *Device) callsOf(index int) (c, fault *call) {
-	if index%2 == 1 {
-		q := d.tx[index/2]
-		return &q.call, &q.fault
-	}
-	q := d.rx[index/2]
-	return &q.call, &q.fault
-}
-
-func closeAll(fds ...int) {
-	for _, fd := range fds {
-		if fd >= 0 {
-			_ = unix.Close(fd)
-		}
-	}
 }

@@ -1,20 +1,21 @@
 package virtio_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"log/slog"
-	"net"
-	"os"
+	"sync"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
-	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/nic/virtio"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vhostuser"
@@ -22,15 +23,15 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// A rawGuest is the least that can be behind a NIC: a vhost-user frontend with memory of its own, and rings filled by
-// hand. It sees each descriptor that the device sees.
-type rawGuest struct {
-	t     testing.TB
+var le = binary.LittleEndian
+
+// suiteGuest is a nictest.Guest: a vhost-user frontend whose rings are filled by hand. It sees each descriptor that the
+// device sees.
+type suiteGuest struct {
+	*nictest.Memory
+	nictest.Sender
 	dev   *virtio.Device
 	front *vhostuser.Frontend
-	mem   []byte // guest-physical 0 on
-	fd    int
-	next  uint64 // of mem, free
 	rings []*virtq.Driver
 	kicks []int
 	calls []int
@@ -38,19 +39,19 @@ type rawGuest struct {
 
 	served chan error
 	hang   func() // ends this connection
-	end    func() // likewise, and gives up the memory
 
-	gpu     *gpumem.GPU // nil: none
-	gpuMem  []byte
-	gpuNext uint64 // free, in its first half
+	posted [3]map[uint32][]virtq.Buf
+	cookie uint32
+	used   [3][]virtq.Used // come, not yet received
+	flight [3]int          // sent, not yet done
 }
 
-// rawOptions are what a rawGuest may differ in.
+// rawOptions are what a guest may differ in.
 type rawOptions struct {
 	pairs int
 	mtu   uint16
 	drop  uint64 // features that the driver does not take
-	gpu   int    // id of its GPU, -1 none
+	noGPU bool
 	p2p   bool
 	table bool // memory comes by SET_MEM_TABLE
 
@@ -59,15 +60,13 @@ type rawOptions struct {
 }
 
 const (
-	rawGPU     = 1 << 40 // guest-physical address of the GPU
-	rawGPUSize = 4 << 20
-)
-
-const (
-	rawMem    = 32 << 20
-	rawBehind = 4096           // of the file, and not shared: nobody writes there
-	rawUser   = 0x7f0000000000 // user address of guest-physical 0
-	rawRing   = 256
+	rawGPU     = nictest.GPUBase
+	rawGPUSize = nictest.GPUSize
+	rawMem     = 32 << 20
+	rawBehind  = 4096           // of the file, and not shared: nobody writes there
+	rawUser    = 0x7f0000000000 // user address of guest-physical 0
+	rawRing    = 256
+	poison     = 0xee
 
 	fVersion1 = 1 << 32
 	fMrg      = 1 << 15
@@ -76,110 +75,83 @@ const (
 	fOffloads = 1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12
 )
 
-// newRawGuest attaches a NIC with one queue pair to the switch, and a guest to the NIC. Its rings run.
-func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, name string, last byte, pairs int) *rawGuest {
+// newSuiteGuest makes a guest that the switch knows, and that wants flows on queue 0 but for rules.
+func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
-	return newRawGuestWith(t, files, sw, name, last, rawOptions{pairs: pairs, mtu: 1500, gpu: -1})
+	g := newStockGuest(t, files, sw, i, o)
+	r, err := g.Port().RSS()
+	g.OK(err)
+	g.OK(g.Port().SetRSS(r))
+	return g
 }
 
-func newRawGuestWith(t testing.TB, files *dma.Files, sw *wire.Switch, name string, last byte, o rawOptions) *rawGuest {
+// newStockGuest makes one that has asked for nothing.
+func newStockGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
 	t.Helper()
-	g := &rawGuest{t: t, mac: wire.MAC{2, 0, 0, 0, 0, last}}
-	conf := nic.Config{Name: name, MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log}
-	var err error
-	if o.gpu >= 0 {
-		g.gpu, err = gpumem.NewGPU(files, o.gpu, rawGPUSize, gpumem.Options{})
-		g.must(err)
-		t.Cleanup(func() { _ = g.gpu.Close() })
-		g.gpuMem, err = unix.Mmap(g.gpu.FD(), 0, rawGPUSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-		g.must(err)
-		t.Cleanup(func() { _ = unix.Munmap(g.gpuMem) })
-		path := gpumem.Path{}
-		if o.p2p {
-			path.Kind = gpumem.PathBus
-		}
-		conf.GPUs = []nic.GPU{{GPU: g.gpu, Path: path}}
+	g := newRawGuest(t, files, sw, i, o)
+	nictest.Introduce(t, g, i)
+	return g
+}
+
+// newRawGuest attaches a NIC to the switch, and guest i to the NIC. Its rings run.
+func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOptions) *suiteGuest {
+	t.Helper()
+	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
+	g.Sender.Driver = g
+	conf := nic.Config{Name: string(rune('a' + i)), MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log}
+	if !o.noGPU {
+		conf.GPUs = []nic.GPU{g.AddGPU(files, i, o.p2p)}
 	}
+	var err error
 	g.dev, err = virtio.New(virtio.Config{Files: files, Port: conf, SetMemTable: o.table, Patience: o.patience})
-	g.must(err)
-	t.Cleanup(func() { g.dev.Close() })
-	g.must(g.dev.Port().Attach(sw, wire.LinkOptions{}))
+	g.OK(err)
+	t.Cleanup(g.dev.Close)
+	g.OK(g.Port().Attach(sw, wire.LinkOptions{}))
 	g.connect(o)
 	return g
 }
 
-// connect attaches a frontend with memory of its own, and starts its rings.
-func (g *rawGuest) connect(o rawOptions) {
-	t := g.t
-	t.Helper()
-	ended := false
-	g.end = func() {
-		if ended {
-			return
-		}
-		ended = true
-		g.hang()
-		_ = unix.Munmap(g.mem)
-		for _, fd := range append(append(g.kicks, g.calls...), g.fd) {
-			_ = unix.Close(fd)
-		}
-		g.kicks, g.calls, g.rings, g.next = nil, nil, nil, 0
+// connect attaches a frontend whose memory is empty, and starts its rings.
+func (g *suiteGuest) connect(o rawOptions) {
+	g.Helper()
+	g.OK(unix.Madvise(g.RAM, unix.MADV_REMOVE))
+	g.kicks, g.calls, g.rings, g.Next = nil, nil, nil, 0
+	for q := range g.posted {
+		g.posted[q], g.flight[q], g.used[q] = map[uint32][]virtq.Buf{}, 0, nil
 	}
-	t.Cleanup(g.end)
-	g.fd = memfd(t, "rawguest", rawMem+rawBehind)
-	var err error
-	g.mem, err = unix.Mmap(g.fd, 0, rawMem, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	g.must(err)
 	g.dial(o)
 	for i := range 2 * o.pairs {
 		g.startRing(i)
 	}
 }
 
-func memfd(t testing.TB, name string, size int64) int {
-	t.Helper()
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
-	if err == nil {
-		err = unix.Ftruncate(fd, size)
-	}
-	testkit.OK(t, err)
-	return fd
-}
-
 // dial attaches a frontend with the memory that there is.
-func (g *rawGuest) dial(o rawOptions) {
-	t := g.t
-	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	g.must(err)
+func (g *suiteGuest) dial(o rawOptions) {
+	g.Helper()
+	near, far := testkit.SocketPair(g)
 	ctx, cancel := context.WithCancel(context.Background())
 	served := make(chan error, 1)
-	back := unixConn(t, fds[0])
-	dma.Go(func() { served <- g.dev.Serve(ctx, back) })
-	front := vhostuser.NewFrontend(unixConn(t, fds[1]))
+	dma.Go(func() { served <- g.dev.Serve(ctx, far) })
+	front := vhostuser.NewFrontend(near)
 	g.served, g.front = served, front
-	gone := false
-	g.hang = func() {
-		if gone {
-			return
-		}
-		gone = true
+	g.hang = sync.OnceFunc(func() {
 		_ = front.Close()
 		cancel()
 		<-served
-	}
-	_, _, err = front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop,
+	})
+	g.Cleanup(g.hang)
+	_, _, err := front.Negotiate((fVersion1|fMrg|fEventIdx|fIndirect|fOffloads)&^o.drop,
 		uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
-	g.must(err)
-	g.must(front.AddMemory(g.fd, 0, rawUser, rawMem, 0))
-	if g.gpu != nil {
-		g.must(front.AddMemory(g.gpu.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
+	g.OK(err)
+	g.OK(front.AddMemory(g.FD, 0, rawUser, rawMem, 0))
+	if g.GPU != nil {
+		g.OK(front.AddMemory(g.GPU.FD(), rawGPU, rawUser+rawGPU, rawGPUSize, 0))
 	}
 }
 
 // redial hangs up and attaches another frontend, of the same guest: its rings go on from base.
-func (g *rawGuest) redial(o rawOptions, base func(ring int) uint32) {
-	g.t.Helper()
+func (g *suiteGuest) redial(o rawOptions, base func(ring int) uint32) {
+	g.Helper()
 	g.hang()
 	g.dial(o)
 	for i := range g.rings {
@@ -187,77 +159,68 @@ func (g *rawGuest) redial(o rawOptions, base func(ring int) uint32) {
 	}
 }
 
+// base stops ring i and says where it is.
+func (g *suiteGuest) base(i int) uint32 {
+	g.Helper()
+	base, err := g.front.GetVringBase(i)
+	g.OK(err)
+	return base
+}
+
+// bases does so with all rings.
+func (g *suiteGuest) bases() (bases []uint32) {
+	g.Helper()
+	for i := range g.rings {
+		bases = append(bases, g.base(i))
+	}
+	return bases
+}
+
+// usedIdx is where ring i is, as its used ring says.
+func (g *suiteGuest) usedIdx(i int) uint32 {
+	_, _, used := g.rings[i].Addrs()
+	return uint32(le.Uint16(g.RAM[used+2:]))
+}
+
 // setup tells of ring i and starts it.
-func (g *rawGuest) setup(i int, base uint32) {
-	g.t.Helper()
+func (g *suiteGuest) setup(i int, base uint32) {
+	g.Helper()
 	desc, avail, used := g.rings[i].Addrs()
-	g.must(g.front.SetEnable(i, true)) // before it starts, as QEMU does: what a disabled ring is given is dropped
-	g.must(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: rawRing, Desc: rawUser + desc, Avail: rawUser + avail,
+	g.OK(g.front.SetEnable(i, true)) // before it starts, as QEMU does: what a disabled ring is given is dropped
+	g.OK(g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: rawRing, Desc: rawUser + desc, Avail: rawUser + avail,
 		Used: rawUser + used, Base: base, Kick: g.kicks[i], Call: g.calls[i]}))
 	g.kick(i)
 }
 
-// hangUp ends the connection; connect makes another.
-func (g *rawGuest) hangUp() { g.end() }
-
-func unixConn(t testing.TB, fd int) *net.UnixConn {
-	t.Helper()
-	f := os.NewFile(uintptr(fd), "socket")
-	defer f.Close()
-	c, err := net.FileConn(f)
-	testkit.OK(t, err)
-	return c.(*net.UnixConn)
-}
-
-func (g *rawGuest) must(err error) {
-	g.t.Helper()
-	testkit.OK(g.t, err)
-}
-
-// alloc gives n bytes of guest memory, page aligned.
-func (g *rawGuest) alloc(n int) (addr uint64, b []byte) {
-	g.t.Helper()
-	addr = g.next
-	g.next += uint64(n+4095) &^ 4095
-	if g.next > rawMem {
-		g.t.Fatal("guest memory is used up")
-	}
-	return addr, g.mem[addr:][:n]
-}
-
-func (g *rawGuest) startRing(i int) {
-	g.t.Helper()
+func (g *suiteGuest) startRing(i int) {
+	g.Helper()
 	_, _, _, total := virtq.Layout(rawRing)
-	addr, mem := g.alloc(int(total))
-	iaddr, imem := g.alloc(rawRing * 16 * 32)
+	addr, mem := g.Alloc(int(total))
+	iaddr, imem := g.Alloc(rawRing * 16 * 32)
 	d, err := virtq.NewDriver(virtq.DriverConfig{Size: rawRing, Mem: mem, Addr: addr, Indirect: imem, IndirectAddr: iaddr,
 		EventIdx: true})
-	g.must(err)
-	var fds [2]int
-	for k := range fds {
-		fds[k], err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-		g.must(err)
-	}
-	g.rings, g.kicks, g.calls = append(g.rings, d), append(g.kicks, fds[0]), append(g.calls, fds[1])
+	g.OK(err)
+	g.rings = append(g.rings, d)
+	g.kicks, g.calls = append(g.kicks, nictest.EventFD(g)), append(g.calls, nictest.EventFD(g))
 	g.setup(i, 0)
 }
 
 var one8 = [8]byte{1}
 
-func (g *rawGuest) kick(i int) { _, _ = unix.Write(g.kicks[i], one8[:]) }
+func (g *suiteGuest) kick(i int) { _, _ = unix.Write(g.kicks[i], one8[:]) }
 
 // publish shows what was added to ring i.
-func (g *rawGuest) publish(i int) {
+func (g *suiteGuest) publish(i int) {
 	if g.rings[i].Publish() {
 		g.kick(i)
 	}
 }
 
 // poll waits until ring i gave back at least one chain, asleep on its call.
-func (g *rawGuest) poll(i int, dst []virtq.Used) int {
+func (g *suiteGuest) poll(i int, dst []virtq.Used) int {
 	for deadline := time.Now().Add(20 * time.Second); ; {
 		n, err := g.rings[i].Poll(dst)
-		testkit.OK(g.t, err)
+		testkit.OK(g.TB, err)
 		if n > 0 {
 			return n
 		}
@@ -269,41 +232,156 @@ func (g *rawGuest) poll(i int, dst []virtq.Used) int {
 		var b [8]byte
 		_, _ = unix.Read(g.calls[i], b[:])
 		if time.Now().After(deadline) {
-			g.t.Fatalf("ring %d of %s: nothing for 20 s; device errors: %v", i, g.dev.Port().Name(), g.dev.Errors())
+			g.Fatalf("ring %d of %s: nothing for 20 s; device errors: %v", i, g.Port().Name(), g.dev.Errors())
 		}
 	}
 }
 
-// frame makes an Ethernet frame with IPv4 and TCP, its checksum left to the device, with n bytes of payload behind it.
-func tcpFrame(dst, src wire.MAC, n int) []byte {
-	b := make([]byte, 54)
-	copy(b[0:], dst[:])
-	copy(b[6:], src[:])
-	be := binary.BigEndian
-	be.PutUint16(b[12:], 0x0800)
-	b[14], b[22], b[23] = 0x45, 64, 6
-	be.PutUint16(b[16:], uint16(40+n))
-	copy(b[26:], []byte{10, 0, 0, src[5], 10, 0, 0, dst[5]})
-	be.PutUint16(b[34:], 1000)
-	be.PutUint16(b[36:], 2000)
-	b[46], b[47] = 0x50, 0x10
-	var h splitter.Headers
-	_ = splitter.Parse(b, uint32(54+n), &h)
-	splitter.FixIPv4(&h, b)
-	splitter.FixPartial(&h, b, uint32(n))
+func (g *suiteGuest) Port() *nic.Port { return g.dev.Port() }
+func (g *suiteGuest) MAC() wire.MAC   { return g.mac }
+
+// Copied asks the queue's worker.
+func (g *suiteGuest) Copied(q int) *dma.Counts { return g.dev.Counts(q) }
+
+func (g *suiteGuest) SetSplit(q int, on bool) {
+	g.Helper()
+	g.OK(g.Port().SetSplit(control.Split{Queue: uint16(q), On: on}))
+}
+
+// fault gives a vring an error descriptor.
+func (g *suiteGuest) fault(vring int) (fd int) {
+	g.Helper()
+	fd = nictest.EventFD(g)
+	g.OK(g.front.SetVringErr(vring, fd))
+	return fd
+}
+
+// broken waits until a vring has stopped for an error, which it returns.
+func (g *suiteGuest) broken(vring int, fault int) string {
+	g.Helper()
+	fds := []unix.PollFd{{Fd: int32(fault), Events: unix.POLLIN}}
+	if n, err := unix.Poll(fds, 20000); n != 1 {
+		g.Fatalf("the error descriptor is not fired: %v", err)
+	}
+	e := g.dev.Errors()[vring]
+	if e == "" {
+		g.Errorf("errors: %v", g.dev.Errors())
+	}
+	return e
+}
+
+func (g *suiteGuest) Post(q, n int) {
+	g.Helper()
+	split, err := g.Port().Split(uint16(q))
+	g.OK(err)
+	for range n {
+		var bufs []virtq.Buf
+		if split.On {
+			addr := g.Put(bytes.Repeat([]byte{poison}, 268))
+			bufs = []virtq.Buf{{Addr: addr, Len: 268}, {Addr: g.PayloadPage(), Len: nictest.PayloadBuf}}
+		} else {
+			addr, _ := g.Alloc(68 << 10)
+			bufs = []virtq.Buf{{Addr: addr, Len: 68 << 10}}
+		}
+		g.cookie = (g.cookie + 1) % rawRing
+		g.posted[q][g.cookie] = bufs
+		g.OK(g.rings[2*q].Add(nil, bufs, g.cookie))
+	}
+	g.publish(2 * q)
+}
+
+// repost posts the buffers of a used element again.
+func (g *suiteGuest) repost(q int, u virtq.Used) {
+	g.OK(g.rings[2*q].Add(nil, g.posted[q][u.Cookie], u.Cookie))
+}
+
+// netHeader is virtio_net_hdr of a frame.
+func netHeader(f *nictest.Frame) []byte {
+	b := make([]byte, 12)
+	if f.Partial {
+		b[0] = 1 // NEEDS_CSUM
+		le.PutUint16(b[6:], f.Start)
+		le.PutUint16(b[8:], f.Offset)
+	}
+	if f.GSO != splitter.GSONone {
+		b[1] = map[splitter.GSOType]byte{splitter.GSOTCPv4: 1, splitter.GSOTCPv6: 4}[f.GSO]
+		le.PutUint16(b[4:], f.MSS)
+	}
 	return b
 }
 
-// netHeader is virtio_net_hdr of a frame that tcpFrame made; gso is its MSS, or 0.
-func netHeader(gso int) []byte {
-	b := make([]byte, 12)
-	b[0] = 1 // NEEDS_CSUM
-	binary.LittleEndian.PutUint16(b[6:], 34)
-	binary.LittleEndian.PutUint16(b[8:], 16)
-	if gso > 0 {
-		b[1] = 1 // TCPV4
-		binary.LittleEndian.PutUint16(b[2:], 54)
-		binary.LittleEndian.PutUint16(b[4:], uint16(gso))
+// layOut puts a frame in memory, and returns its buffers.
+func (g *suiteGuest) layOut(f *nictest.Frame, gpu bool) []virtq.Buf {
+	g.Helper()
+	head := append(netHeader(f), f.Header...)
+	bufs := []virtq.Buf{{Addr: g.Put(head), Len: uint32(len(head))}}
+	if n := len(f.Payload); n > 0 {
+		bufs = append(bufs, virtq.Buf{Addr: g.PutPayload(f.Payload, gpu), Len: uint32(n)})
 	}
-	return b
+	return bufs
+}
+
+func (g *suiteGuest) Add(q int, f *nictest.Frame, gpu bool) {
+	g.Helper()
+	g.OK(g.rings[2*q+1].Add(g.layOut(f, gpu), nil, 0))
+	g.flight[q]++
+}
+
+func (g *suiteGuest) Show(q int) { g.publish(2*q + 1) }
+
+func (g *suiteGuest) Sent(q int) {
+	g.Helper()
+	var used [rawRing]virtq.Used
+	for g.flight[q] > 0 {
+		g.flight[q] -= g.poll(2*q+1, used[:])
+	}
+}
+
+func (g *suiteGuest) next(q int) virtq.Used {
+	if len(g.used[q]) == 0 {
+		var used [rawRing]virtq.Used
+		n := g.poll(2*q, used[:])
+		g.used[q] = append(g.used[q], used[:n]...)
+	}
+	u := g.used[q][0]
+	g.used[q] = g.used[q][1:]
+	return u
+}
+
+func (g *suiteGuest) Receive(q int) (f nictest.Frame) {
+	g.Helper()
+	u := g.next(q)
+	bufs := g.posted[q][u.Cookie]
+	if f.Split = len(bufs) == 2; u.Len == 0 {
+		return f // given back
+	}
+	first := g.At(bufs[0].Addr)[:bufs[0].Len]
+	hdr := first[:12]
+	f.Partial, f.Good = hdr[0]&1 != 0, hdr[0]&2 != 0
+	f.Start, f.Offset, f.MSS = le.Uint16(hdr[6:]), le.Uint16(hdr[8:]), le.Uint16(hdr[4:])
+	f.GSO = map[byte]splitter.GSOType{0: splitter.GSONone, 1: splitter.GSOTCPv4, 4: splitter.GSOTCPv6}[hdr[1]&0x7f]
+	f.Buffers = int(le.Uint16(hdr[10:]))
+	if !f.Split {
+		f.Header = bytes.Clone(first[12:u.Len])
+		if n := le.Uint16(hdr[2:]); n != 0 && f.GSO == splitter.GSONone {
+			g.Errorf("hdr_len %d of a frame that is not split", n)
+		}
+		return f
+	}
+	n := uint32(le.Uint16(hdr[2:]))
+	f.Header = bytes.Clone(first[12 : 12+n])
+	clean := 12 + n
+	left := u.Len - 12 - n
+	for i := range f.Buffers {
+		if i > 0 {
+			u = g.next(q)
+			bufs = g.posted[q][u.Cookie]
+			clean, left = 0, u.Len
+		}
+		for _, b := range g.At(bufs[0].Addr)[clean:bufs[0].Len] {
+			f.Dirty = f.Dirty || b != poison
+		}
+		f.Payload = append(f.Payload, g.At(bufs[1].Addr)[:left]...)
+	}
+	return f
 }

@@ -1,11 +1,10 @@
 package virtio_test
 
 import (
-	"encoding/binary"
 	"runtime"
 	"testing"
 
-	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
 )
@@ -22,10 +21,10 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 			ro := rawOptions{pairs: 3, mtu: 9000, patience: patient}
 			w := newWorldWith(t, ro)
 			const frames, hangUps = 3000, 8
-			w.b.Post(0, 64)
-			w.a.Post(0, 64)
-			_, before := w.a.Port().QueueCounters(0)
-			out, in := newNumbered(w.a, w.b), newNumbered(w.b, w.a) // as b's guest sees it, in is sent
+			w.B.Post(0, 64)
+			w.A.Post(0, 64)
+			_, before := w.A.Port().QueueCounters(0)
+			out, in := newNumbered(w.A, w.B), newNumbered(w.B, w.A) // as b's guest sees it, in is sent
 			for round := 1; round <= hangUps; round++ {
 				for int(in.sent) < frames*round/hangUps {
 					out.send()
@@ -35,44 +34,35 @@ func TestReconnectLosesAndRepeatsNothing(t *testing.T) {
 						in.receive(t)
 					}
 				}
-				base := map[int]uint32{}
+				base := w.B.usedIdx
 				if ask {
-					for i := range w.b.rings {
-						var err error
-						base[i], err = w.b.front.GetVringBase(i)
-						w.b.must(err)
-					}
+					bases := w.B.bases()
+					base = func(i int) uint32 { return bases[i] }
 				}
-				w.b.hang()
-				w.a.Sent(0)
+				w.B.hang()
+				w.A.Sent(0)
 				for range 5 { // for nobody
 					out.send()
 				}
-				w.a.Sent(0)
-				w.b.redial(ro, func(i int) uint32 {
-					if ask {
-						return base[i]
-					}
-					_, _, used := w.b.rings[i].Addrs()
-					return uint32(binary.LittleEndian.Uint16(w.b.mem[used+2:]))
-				})
+				w.A.Sent(0)
+				w.B.redial(ro, base)
 			}
 			for in.next < in.sent {
 				in.receive(t)
 			}
-			for w.a.flight[0] > 0 { // what lacks a buffer needs one
+			for w.A.flight[0] > 0 { // what lacks a buffer needs one
 				out.receive(t)
-				k, err := w.a.rings[1].Poll(make([]virtq.Used, inFlight))
-				w.a.must(err)
-				w.a.flight[0] -= k
+				k, err := w.A.rings[1].Poll(make([]virtq.Used, inFlight))
+				w.A.OK(err)
+				w.A.flight[0] -= k
 			}
 			out.receive(t)
-			_, tx := w.a.Port().QueueCounters(0)
+			_, tx := w.A.Port().QueueCounters(0)
 			if dropped := uint32(tx.Drops - before.Drops); in.got != in.sent || out.got+dropped != out.sent ||
 				dropped < 5*hangUps {
 				t.Errorf("of %d from b %d arrived; of %d to b %d, and %d were dropped", in.sent, in.got, out.sent, out.got, dropped)
 			}
-			w.moves(t)
+			w.Moves(t)
 		})
 	}
 }
@@ -92,7 +82,7 @@ const inFlight = 64
 func newNumbered(from, to *suiteGuest) *numbered {
 	n := &numbered{from: from, to: to, frame: nictest.Make(to.mac, from.mac, nictest.Spec{Payload: 4})}
 	for range inFlight {
-		addr, mem := from.alloc(16 + len(n.frame.Header))
+		addr, mem := from.Alloc(16 + len(n.frame.Header))
 		copy(mem[12:], n.frame.Header)
 		n.bufs, n.mems = append(n.bufs, virtq.Buf{Addr: addr, Len: uint32(len(mem))}), append(n.mems, mem)
 	}
@@ -103,14 +93,14 @@ func newNumbered(from, to *suiteGuest) *numbered {
 func (n *numbered) send() {
 	var used [rawRing]virtq.Used
 	k, err := n.from.rings[1].Poll(used[:])
-	n.from.must(err)
+	n.from.OK(err)
 	if n.from.flight[0] -= k; n.from.flight[0] == inFlight {
 		runtime.Gosched()
 		return
 	}
 	i := n.sent % inFlight
-	binary.LittleEndian.PutUint32(n.mems[i][len(n.mems[i])-4:], n.sent)
-	n.from.must(n.from.rings[1].Add(n.bufs[i:i+1], nil, 0))
+	le.PutUint32(n.mems[i][len(n.mems[i])-4:], n.sent)
+	n.from.OK(n.from.rings[1].Add(n.bufs[i:i+1], nil, 0))
 	n.from.publish(1)
 	n.from.flight[0]++
 	n.sent++
@@ -121,16 +111,16 @@ func (n *numbered) receive(t *testing.T) {
 	t.Helper()
 	var used [rawRing]virtq.Used
 	k, err := n.to.rings[0].Poll(used[:])
-	n.to.must(err)
+	n.to.OK(err)
 	for _, u := range used[:k] {
-		mem := n.to.mem[n.to.posted[0][u.Cookie][0].Addr:][:u.Len]
-		no := binary.LittleEndian.Uint32(mem[len(mem)-4:])
+		mem := n.to.RAM[n.to.posted[0][u.Cookie][0].Addr:][:u.Len]
+		no := le.Uint32(mem[len(mem)-4:])
 		if no < n.next || no >= n.sent {
 			t.Fatalf("%s got frame %d, of %d sent, after %d", n.to.Port().Name(), no, n.sent, n.next)
 		}
 		n.next = no + 1
 		n.got++
-		n.to.must(n.to.rings[0].Add(nil, n.to.posted[0][u.Cookie], u.Cookie))
+		n.to.repost(0, u)
 	}
 	n.to.publish(0)
 }
@@ -140,21 +130,13 @@ func (n *numbered) receive(t *testing.T) {
 // Invariant: nic/virtio: What commands set up outlives a reconnect.
 func TestReconnectKeepsWhatCommandsSetUp(t *testing.T) {
 	w := newWorld(t)
-	w.b.must(w.b.Port().SetSplit(control.Split{Queue: 1, On: true}))
-	_, err := w.b.Port().AddFlow(control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
-	w.b.must(err)
-	w.b.Post(1, 2)
-	bases := map[int]uint32{}
-	for i := range w.b.rings {
-		bases[i], err = w.b.front.GetVringBase(i)
-		w.b.must(err)
-	}
-	w.b.redial(rawOptions{pairs: 3}, func(i int) uint32 { return bases[i] })
-	f := tcp(w.a, w.b, 500)
+	nictest.SplitTo(t, w.B, 1, 2000)
+	w.B.Post(1, 2)
+	bases := w.B.bases()
+	w.B.redial(rawOptions{pairs: 3}, func(i int) uint32 { return bases[i] })
+	f := tcp(w.A, w.B, 500)
 	for range 2 {
-		w.a.Send(0, f)
-		if got := w.b.Receive(1); !got.Split || string(got.Bytes()) != string(f.Bytes()) {
-			t.Errorf("split %v, %d bytes", got.Split, len(got.Bytes()))
-		}
+		w.A.Send(0, f)
+		testkit.Equal(t, "split", nictest.Arrives(t, w.B, 1, &f).Split, true)
 	}
 }

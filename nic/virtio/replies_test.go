@@ -1,17 +1,17 @@
 package virtio_test
 
 import (
-	"runtime"
 	"testing"
 
 	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/wire"
 )
 
 // ask sends requests with numbers from seq on, and does not wait for the answers.
 func (g *suiteGuest) ask(seq, n uint32) {
-	g.t.Helper()
+	g.Helper()
 	for i := range n {
 		f := control.Frame{Dst: wire.ControlMAC, Src: g.mac}
 		f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, control.ClassInfo, control.InfoHello, 9, seq+i
@@ -20,9 +20,9 @@ func (g *suiteGuest) ask(seq, n uint32) {
 }
 
 func (g *suiteGuest) answer() (f control.Frame) {
-	g.t.Helper()
+	g.Helper()
 	got := g.Receive(0)
-	g.must(f.Parse(got.Bytes()))
+	g.OK(f.Parse(got.Bytes()))
 	return f
 }
 
@@ -32,27 +32,23 @@ func (g *suiteGuest) answer() (f control.Frame) {
 // driver.
 func TestAnswersWaitForBuffers(t *testing.T) {
 	w := newWorld(t)
-	w.bad.ask(1, 100)
-	lost := w.bad.Port().LostReplies()
+	w.Bad.ask(1, 100)
+	lost := w.Bad.Port().LostReplies()
 	if lost == 0 || lost == 100 {
 		t.Fatalf("of 100 answers %d are lost", lost)
 	}
 	kept := 100 - uint32(lost)
 	for i := range kept { // one by one
-		w.bad.Post(0, 1)
-		if f := w.bad.answer(); f.Seq != 1+i || f.Errno != 0 {
+		w.Bad.Post(0, 1)
+		if f := w.Bad.answer(); f.Seq != 1+i || f.Errno != 0 {
 			t.Fatalf("answer %d: %+v", i, f)
 		}
 	}
-	w.bad.Post(0, 2)
-	w.bad.ask(200, 1)
-	if f := w.bad.answer(); f.Seq != 200 {
-		t.Errorf("answer %+v", f)
-	}
-	if n := w.bad.Port().LostReplies(); n != lost {
-		t.Errorf("%d answers are lost, then %d", lost, n)
-	}
-	w.moves(t)
+	w.Bad.Post(0, 2)
+	w.Bad.ask(200, 1)
+	testkit.Equal(t, "answer", w.Bad.answer().Seq, 200)
+	testkit.Equal(t, "answers that are lost", w.Bad.Port().LostReplies(), lost)
+	w.Moves(t)
 }
 
 // A reset forgets answers that are kept, and a queue that stops has no more of them.
@@ -61,27 +57,22 @@ func TestAnswersWaitForBuffers(t *testing.T) {
 // driver.
 func TestKeptAnswersDieWithTheirDriver(t *testing.T) {
 	for name, end := range map[string]func(w *world){
-		"reset": func(w *world) { w.bad.Port().Reset() },
+		"reset": func(w *world) { w.Bad.Port().Reset() },
 		"stop": func(w *world) {
-			base, err := w.bad.front.GetVringBase(0)
-			w.bad.must(err)
-			for w.bad.Port().LostReplies() < 3 {
-				runtime.Gosched()
-			}
-			w.bad.setup(0, base)
+			base := w.Bad.base(0)
+			testkit.Eventually(w.Bad, "lost replies", func() bool { return w.Bad.Port().LostReplies() >= 3 })
+			w.Bad.setup(0, base)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.bad.ask(1, 3)
+			w.Bad.ask(1, 3)
 			end(w)
-			w.bad.Post(0, 4)
-			w.bad.ask(50, 1)
-			if f := w.bad.answer(); f.Seq != 50 {
-				t.Errorf("answer %+v", f)
-			}
-			w.bad.ask(60, 1)
-			w.moves(t)
+			w.Bad.Post(0, 4)
+			w.Bad.ask(50, 1)
+			testkit.Equal(t, "answer", w.Bad.answer().Seq, 50)
+			w.Bad.ask(60, 1)
+			w.Moves(t)
 		})
 	}
 }

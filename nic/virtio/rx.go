@@ -23,30 +23,23 @@ const headerBuf = netHdrLen + HeaderLimit
 
 // rxQueue is a receive virtqueue, an nic.RxQueue. Everything below RxBase is used under its lock.
 type rxQueue struct {
-	dev   *Device
-	index int // of the vring
-	call  call
-	fault call // the error descriptor
-
+	vring // its ring and its kick are used under RxBase's lock
 	nic.RxBase
-	kicks    nic.EventReader
-	vq       *virtq.Device // nil: stopped
-	kick     int           // -1: stopped
-	enabled  bool
-	started  bool // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
-	fed      bool // it has had buffers. QEMU's first kick says nothing of them, so kicks are wanted until then
-	mrg      bool // VIRTIO_NET_F_MRG_RXBUF
-	csum     bool // VIRTIO_NET_F_GUEST_CSUM
-	staged   bool
-	short    int // how many chains were not enough, when a frame last found too few
-	awaited  awaited
-	chains   [maxChains]virtq.Chain
-	peeked   int           // how many of chains the last frame needed
-	buffers  []dma.Segment // of all chains of a frame, in order
-	header   []dma.Segment
-	payload  []dma.Segment
-	scratch  [netHdrLen + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
-	noBuffer counter                  // frames that met too few buffers, each time they did
+	kicks      nic.EventReader
+	enabled    bool
+	started    bool // kicked once: before that the ring is not to be touched (vhost-user.rst, "Ring states")
+	hadBuffers bool // it has had buffers. QEMU's first kick says nothing of them, so kicks are wanted until then
+	mrg        bool // VIRTIO_NET_F_MRG_RXBUF
+	csum       bool // VIRTIO_NET_F_GUEST_CSUM
+	staged     bool
+	short      int // how many chains were not enough, when a frame last found too few
+	awaited    awaited
+	chains     [maxChains]virtq.Chain
+	peeked     int           // how many of chains the last frame needed
+	buffers    []dma.Segment // of all chains of a frame, in order
+	header     []dma.Segment
+	payload    []dma.Segment
+	scratch    [netHdrLen + maxOwn]byte // virtio_net_hdr and headers; answers to commands are all header
 }
 
 // awaited says what a kick was asked for: more chains than n, from base on.
@@ -61,7 +54,8 @@ var (
 )
 
 func newRxQueue(d *Device, index int) *rxQueue {
-	q := &rxQueue{dev: d, index: index, kick: -1, call: call{lines: &d.lines}, fault: call{lines: &d.lines}}
+	q := &rxQueue{}
+	q.vring.init(d, index)
 	q.Init(q)
 	return q
 }
@@ -94,7 +88,6 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 			return nic.PutTooBig // all that there can be is too little
 		}
 		q.short = n
-		q.noBuffer.add(1)
 	}
 	return res
 }
@@ -113,19 +106,19 @@ func (q *rxQueue) begin() bool {
 		return false
 	}
 	q.started = true
-	q.quiet()
+	q.suppressKicks()
 	return true
 }
 
-// quiet asks for no more kicks, once there are buffers.
-func (q *rxQueue) quiet() {
+// suppressKicks asks for no more kicks, once there are buffers.
+func (q *rxQueue) suppressKicks() {
 	switch {
-	case q.fed:
+	case q.hadBuffers:
 		q.vq.DisableKick()
 	case q.vq.EnableKick(): // there are some
-		q.fed = true
+		q.hadBuffers = true
 		q.vq.DisableKick()
-		q.dev.fed()
+		q.dev.requestRSS()
 	}
 }
 
@@ -133,7 +126,7 @@ func (q *rxQueue) quiet() {
 func (q *rxQueue) used() bool {
 	q.Lock()
 	defer q.Unlock()
-	return q.vq != nil && q.enabled && q.fed
+	return q.vq != nil && q.enabled && q.hadBuffers
 }
 
 // kicked is called by the monitor when the driver has kicked the queue.
@@ -146,7 +139,7 @@ func (q *rxQueue) kicked() {
 		q.begin() // not if this kick was for a ring before this one
 	default:
 		q.kicks.Consume(q.kick)
-		q.quiet()
+		q.suppressKicks()
 		q.WakeAll()
 	}
 }
@@ -157,10 +150,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	head := netHdrLen + uint32(len(f.Header))
 	need := head + f.PayloadLen
 	for room, segs := uint32(0), 0; room < need; n++ {
-		if n == maxChains || n == 1 && !q.mrg || segs > maxSegments {
-			return n, nic.PutTooBig
-		}
-		c, res := q.next(n)
+		c, res := q.next(n, segs)
 		if res != nic.PutTaken {
 			return n, res
 		}
@@ -206,10 +196,7 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	need := f.PayloadLen - inHeader
 	q.payload = dma.Reuse(q.payload)
 	for room, segs := uint32(0), 0; n == 0 || room < need; n++ {
-		if n == maxChains || n == 1 && !q.mrg || segs > maxSegments {
-			return n, nic.PutTooBig
-		}
-		c, res := q.next(n)
+		c, res := q.next(n, segs)
 		if res != nic.PutTaken {
 			return n, res
 		}
@@ -262,8 +249,11 @@ func (q *rxQueue) Return() {
 	}
 }
 
-// next peeks chain n of a frame.
-func (q *rxQueue) next(n int) (*virtq.Chain, nic.Result) {
+// next peeks chain n of a frame, those before which have so many segments.
+func (q *rxQueue) next(n, segs int) (*virtq.Chain, nic.Result) {
+	if n == maxChains || n == 1 && !q.mrg || segs > maxSegments {
+		return nil, nic.PutTooBig
+	}
 	c, res := q.peek(n)
 	if res == nic.PutTaken && c.OutLen > 0 {
 		q.vq.Rewind(1)
@@ -333,7 +323,7 @@ func (q *rxQueue) AwaitBuffers() bool {
 	if q.vq.EnableKickBeyond(q.short) {
 		return false
 	}
-	// Those who waited for another place get no kick there: they look.
+	// Senders that waited for other chains get no kick for those: they look again.
 	if at := (awaited{q.vq.Base(), q.short}); at != q.awaited {
 		q.awaited = at
 		q.WakeAll()
@@ -344,7 +334,7 @@ func (q *rxQueue) AwaitBuffers() bool {
 // fail stops the queue until the driver or the frontend sets it up again.
 func (q *rxQueue) fail(err error) {
 	if q.Fail(err) {
-		q.dev.note(q.index, err) // before anybody sets it up again
+		q.dev.recordStop(q.index, err) // before anybody sets it up again
 	}
 }
 

@@ -1,79 +1,66 @@
 package virtio_test
 
 import (
-	"encoding/binary"
-	"log/slog"
-	"maps"
+	"fmt"
 	"slices"
 	"testing"
-	"time"
 
-	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
-	"vnic.dev/vnic/wire"
 )
 
-// A stockGuest is one whose driver knows none of our commands.
-type stockGuest struct{ *suiteGuest }
-
-// newStockWorld makes a sender and a receiver with three queue pairs.
-func newStockWorld(t testing.TB) (from *suiteGuest, to stockGuest) {
-	files := dma.NewFiles()
-	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
-	t.Cleanup(func() { _ = sw.Close() })
+// newStockWorld makes a sender, and a receiver whose driver knows none of our commands, with three queue pairs.
+func newStockWorld(t testing.TB) (from, to *suiteGuest) {
+	files, sw := nictest.Switch(t)
 	ro := rawOptions{pairs: 3, mtu: 1500, patience: patient}
-	return newSuiteGuest(t, files, sw, 0, ro), stockGuest{newRawSuiteGuest(t, files, sw, 1, ro)}
+	return newSuiteGuest(t, files, sw, 0, ro), newStockGuest(t, files, sw, 1, ro)
 }
 
 // post posts small buffers.
-func (g stockGuest) post(q, n int) {
-	g.t.Helper()
+func (g *suiteGuest) post(q, n int) {
+	g.Helper()
 	for range n {
-		addr, _ := g.alloc(2048)
-		g.must(g.rings[2*q].Add(nil, []virtq.Buf{{Addr: addr, Len: 2048}}, 0))
+		addr, _ := g.Alloc(2048)
+		g.OK(g.rings[2*q].Add(nil, []virtq.Buf{{Addr: addr, Len: 2048}}, 0))
 	}
 	g.publish(2 * q)
 }
 
 // spread waits until flows are spread over these queues.
-func (g stockGuest) spread(want ...uint16) {
-	g.t.Helper()
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) { // the monitor sees to it
+func (g *suiteGuest) spread(want ...uint16) {
+	g.Helper()
+	testkit.Eventually(g, fmt.Sprint("spread over ", want), func() bool { // the monitor sees to it
 		r, err := g.Port().RSS()
-		g.must(err)
+		g.OK(err)
 		slices.Sort(r.Table)
-		if got := slices.Compact(r.Table); slices.Equal(got, want) {
-			return
-		} else if time.Now().After(end) {
-			g.t.Fatalf("spread over %v, not %v", got, want)
-		}
-	}
+		return slices.Equal(slices.Compact(r.Table), want)
+	})
 }
 
-// flows sends 32 flows and says how many came to each queue.
-func (g stockGuest) flows(from *suiteGuest) map[int]int {
-	g.t.Helper()
+// getsFlows waits until flows are spread over these queues, and says that 32 flows come to all of them.
+func (g *suiteGuest) getsFlows(from *suiteGuest, want ...uint16) {
+	g.Helper()
+	g.spread(want...)
 	const flows = 32
 	for i := range flows {
 		from.Queue(0, nictest.Make(g.mac, from.mac, nictest.Spec{Payload: 100, Port: uint16(1000 + i)}))
 	}
 	from.Sent(0)
-	_, tx := from.Port().QueueCounters(0)
-	got, all := map[int]int{}, 0
-	for q := range 3 {
+	var got []uint16
+	all := 0
+	for q := range uint16(3) {
 		var used [rawRing]virtq.Used
 		n, err := g.rings[2*q].Poll(used[:])
-		g.must(err)
-		if got[q] = n; n == 0 {
-			delete(got, q)
+		g.OK(err)
+		if n > 0 {
+			got = append(got, q)
 		}
 		all += n
 	}
-	if all != flows {
-		g.t.Fatalf("of %d frames %d came: %v; sender's drops %d", flows, all, got, tx.Drops)
+	if _, tx := from.Port().QueueCounters(0); all != flows || !slices.Equal(got, want) {
+		g.Fatalf("of %d frames %d came, on %v, not %v; sender's drops %d", flows, all, got, want, tx.Drops)
 	}
-	return got
 }
 
 // A driver that knows no commands gets its flows on all receive queues that it uses, as the
@@ -87,44 +74,32 @@ func TestFlowsAreSpreadForADriverThatAsksForNothing(t *testing.T) {
 	g.spread(0) // all are enabled and kicked, as QEMU kicks; none has a buffer
 	g.post(0, 200)
 	g.post(1, 200)
-	g.spread(0, 1)
-	if got := slices.Sorted(maps.Keys(g.flows(from))); !slices.Equal(got, []int{0, 1}) {
-		t.Errorf("flows on %v", got)
-	}
+	g.getsFlows(from, 0, 1)
 	g.post(2, 200)
-	g.spread(0, 1, 2)
-	if got := slices.Sorted(maps.Keys(g.flows(from))); !slices.Equal(got, []int{0, 1, 2}) {
-		t.Errorf("flows on %v", got)
-	}
-	g.must(g.front.SetEnable(2, false)) // as ethtool -L does
-	g.spread(0, 2)
-	if got := slices.Sorted(maps.Keys(g.flows(from))); !slices.Equal(got, []int{0, 2}) {
-		t.Errorf("flows on %v", got)
-	}
-	g.must(g.front.SetEnable(2, true))
+	g.getsFlows(from, 0, 1, 2)
+	g.OK(g.front.SetEnable(2, false)) // as ethtool -L does
+	g.getsFlows(from, 0, 2)
+	g.OK(g.front.SetEnable(2, true))
 	g.spread(0, 1, 2)
 	_, err := g.Port().Info() // Hello
-	g.must(err)
+	g.OK(err)
 	g.spread(0)
-	g.must(g.front.SetEnable(2, false))
-	g.spread(0)
-	if got := g.flows(from); got[0] != 32 {
-		t.Errorf("with our driver flows on %v", got)
-	}
+	g.OK(g.front.SetEnable(2, false))
+	g.getsFlows(from, 0)
 }
 
 func TestSpreadLeavesRSSThatSomebodySet(t *testing.T) {
 	_, g := newStockWorld(t)
 	r, err := g.Port().RSS()
-	g.must(err)
+	g.OK(err)
 	r.Table = []uint16{1}
-	g.must(g.Port().SetRSS(r))
+	g.OK(g.Port().SetRSS(r))
 	g.post(0, 1)
 	g.post(1, 1)
-	g.must(g.front.SetEnable(0, true)) // what follows a Post by the monitor this does at once
+	g.OK(g.front.SetEnable(0, true)) // what follows a Post by the monitor this does at once
 	g.spread(1)
 	_, err = g.Port().Info()
-	g.must(err)
+	g.OK(err)
 	g.spread(1)
 }
 
@@ -136,24 +111,15 @@ func TestRingsThatStopForAMomentStaySpread(t *testing.T) {
 	from, g := newStockWorld(t)
 	g.post(0, 200)
 	g.post(1, 200)
-	g.spread(0, 1)
-	g.flows(from)
+	g.getsFlows(from, 0, 1)
 	for i := range g.rings {
-		base, err := g.front.GetVringBase(i)
-		g.must(err)
-		g.setup(i, base)
+		g.setup(i, g.base(i))
 	}
-	g.spread(0, 1)
-	if got := slices.Sorted(maps.Keys(g.flows(from))); !slices.Equal(got, []int{0, 1}) {
-		t.Errorf("stopped and started: flows on %v", got)
-	}
+	g.getsFlows(from, 0, 1)
 	for i := range g.rings { // a new kick pauses the ring
-		g.must(g.front.SetVringKick(i, g.kicks[i]))
+		g.OK(g.front.SetVringKick(i, g.kicks[i]))
 	}
-	g.spread(0, 1)
-	if got := slices.Sorted(maps.Keys(g.flows(from))); !slices.Equal(got, []int{0, 1}) {
-		t.Errorf("paused: flows on %v", got)
-	}
+	g.getsFlows(from, 0, 1)
 }
 
 // The rings of a frontend that came back, maybe to a backend that knows nothing of its guest, go on
@@ -167,17 +133,7 @@ func TestFlowsAreSpreadAfterAReconnect(t *testing.T) {
 	for q := range 3 {
 		g.post(q, 200)
 	}
-	g.spread(0, 1, 2)
-	used := func(ring int) uint32 {
-		_, _, used := g.rings[ring].Addrs()
-		return uint32(binary.LittleEndian.Uint16(g.mem[used+2:]))
-	}
-	if got := slices.Sorted(maps.Keys(g.flows(from))); !slices.Equal(got, []int{0, 1, 2}) { // each ring has used something
-		t.Fatalf("flows on %v", got)
-	}
-	g.redial(rawOptions{pairs: 3, mtu: 1500, patience: patient}, used)
-	g.spread(0, 1, 2)
-	if got := slices.Sorted(maps.Keys(g.flows(from))); !slices.Equal(got, []int{0, 1, 2}) {
-		t.Errorf("flows on %v", got)
-	}
+	g.getsFlows(from, 0, 1, 2)
+	g.redial(rawOptions{pairs: 3, mtu: 1500, patience: patient}, g.usedIdx)
+	g.getsFlows(from, 0, 1, 2)
 }

@@ -30,11 +30,11 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 		buf   = 16 << 10
 	)
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, table: true, patience: patient})
-	b := w.b.rawGuest
-	ram := vhostuser.MemRegion{FD: b.fd, GPA: 0, User: rawUser, Size: rawMem}
+	b := w.B
+	ram := vhostuser.MemRegion{FD: b.FD, GPA: 0, User: rawUser, Size: rawMem}
 	old := memfd(t, "replaced-0", size)
 	show := func(fd int) {
-		b.must(b.front.SetMemTable([]vhostuser.MemRegion{ram, {FD: fd, GPA: gpa, User: rawUser + gpa, Size: size}}))
+		b.OK(b.front.SetMemTable([]vhostuser.MemRegion{ram, {FD: fd, GPA: gpa, User: rawUser + gpa, Size: size}}))
 	}
 	show(old)
 
@@ -51,18 +51,18 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 		}
 		to.publish(0)
 		f := tcp(from, to, 3000)
-		addr, mem := from.alloc(12 + len(f.Header))
+		addr, mem := from.Alloc(12 + len(f.Header))
 		copy(mem[12:], f.Header)
 		bufs := []virtq.Buf{{Addr: addr, Len: uint32(len(mem))}, {Addr: payload, Len: 3000}}
 		for i, run := range []func([]virtq.Used){
 			func(used []virtq.Used) {
-				from.must(from.rings[1].Add(bufs, nil, 0))
+				from.OK(from.rings[1].Add(bufs, nil, 0))
 				from.publish(1)
 				from.poll(1, used)
 			},
 			func(used []virtq.Used) {
 				k, err := to.rings[0].Poll(used)
-				to.must(err)
+				to.OK(err)
 				for _, u := range used[:k] {
 					post(u.Cookie)
 				}
@@ -85,12 +85,12 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 			})
 		}
 	}
-	aBuf, _ := w.a.alloc(posts * buf)
-	flow(&got[0], w.a, w.b, aBuf, func(i uint32) {
-		b.must(b.rings[0].Add(nil, []virtq.Buf{{Addr: gpa + uint64(i)*buf, Len: buf}}, i))
+	aBuf, _ := w.A.Alloc(posts * buf)
+	flow(&got[0], w.A, w.B, aBuf, func(i uint32) {
+		b.OK(b.rings[0].Add(nil, []virtq.Buf{{Addr: gpa + uint64(i)*buf, Len: buf}}, i))
 	})
-	flow(&got[1], w.b, w.a, gpa+size/2, func(i uint32) {
-		w.a.must(w.a.rings[0].Add(nil, []virtq.Buf{{Addr: aBuf + uint64(i)*buf, Len: buf}}, i))
+	flow(&got[1], w.B, w.A, gpa+size/2, func(i uint32) {
+		w.A.OK(w.A.rings[0].Add(nil, []virtq.Buf{{Addr: aBuf + uint64(i)*buf, Len: buf}}, i))
 	})
 	onward := func() {
 		for i := range got {
@@ -106,20 +106,18 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 		name := fmt.Sprint("replaced-", round+1)
 		next := memfd(t, name, size)
 		show(next)
-		if m := mapped(t, fmt.Sprint("replaced-", round)); m != "" {
-			t.Errorf("round %d: still mapped: %s", round, m)
-		}
+		testkit.Equal(t, "mapped", mapped(t, fmt.Sprint("replaced-", round)), "")
 		_, err := unix.Pwrite(old, blank, 0)
-		b.must(err)
+		b.OK(err)
 		onward()
 		_, err = unix.Pread(old, now, 0)
-		b.must(err)
+		b.OK(err)
 		if !bytes.Equal(now, blank) {
 			t.Errorf("round %d: the old memory was written", round)
 		}
 		_, err = unix.Pread(next, now, 0)
-		b.must(err)
-		if !bytes.Contains(now[:buf], w.b.mac[:]) {
+		b.OK(err)
+		if !bytes.Contains(now[:buf], w.B.mac[:]) {
 			t.Errorf("round %d: no frame in the new memory", round)
 		}
 		_ = unix.Close(old)
@@ -130,8 +128,8 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 		flows[i].Wait()
 	}
 	_ = unix.Close(old)
-	if len(b.dev.Errors()) != 0 || len(w.a.dev.Errors()) != 0 {
-		t.Errorf("errors: %v, %v", w.a.dev.Errors(), b.dev.Errors())
+	if len(b.dev.Errors()) != 0 || len(w.A.dev.Errors()) != 0 {
+		t.Errorf("errors: %v, %v", w.A.dev.Errors(), b.dev.Errors())
 	}
 }
 
@@ -140,30 +138,38 @@ func TestTableReplacedUnderTraffic(t *testing.T) {
 // Invariant: nic/virtio: Memory that a table replaces is written no more, and not mapped.
 func TestRingsReplacedByTable(t *testing.T) {
 	w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, table: true})
-	w.moves(t)
-	b := w.b.rawGuest
+	w.Moves(t)
+	b := w.B
 	next := memfd(t, "rawguest-next", rawMem)
-	_, err := unix.Pwrite(next, b.mem, 0)
-	b.must(err)
-	b.must(b.front.SetMemTable([]vhostuser.MemRegion{{FD: next, GPA: 0, User: rawUser, Size: rawMem}}))
+	_, err := unix.Pwrite(next, b.RAM, 0)
+	b.OK(err)
+	b.OK(b.front.SetMemTable([]vhostuser.MemRegion{{FD: next, GPA: 0, User: rawUser, Size: rawMem}}))
 	// The test's own view follows, at the same address: rings keep pointers.
-	_, err = unix.MmapPtr(next, 0, unsafe.Pointer(&b.mem[0]), rawMem, unix.PROT_READ|unix.PROT_WRITE,
+	_, err = unix.MmapPtr(next, 0, unsafe.Pointer(&b.RAM[0]), rawMem, unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_SHARED|unix.MAP_FIXED)
-	b.must(err)
-	old := b.fd
-	b.fd = next
+	b.OK(err)
+	old := b.FD // the test's
 	blank := bytes.Repeat([]byte{poison}, rawMem)
 	_, err = unix.Pwrite(old, blank, 0)
-	b.must(err)
-	w.moves(t)
-	w.moves(t)
+	b.OK(err)
+	w.Moves(t)
+	w.Moves(t)
 	now := make([]byte, rawMem)
 	_, err = unix.Pread(old, now, 0)
-	b.must(err)
+	b.OK(err)
 	if !bytes.Equal(now, blank) {
 		t.Error("the old memory was written")
 	}
-	_ = unix.Close(old)
+	_ = unix.Close(next)
+}
+
+// memfd makes a memory file that is known by its name.
+func memfd(t testing.TB, name string, size int64) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
+	testkit.OK(t, err)
+	testkit.OK(t, unix.Ftruncate(fd, size))
+	return fd
 }
 
 // mapped gives the line of a memfd in this process's map, "" if there is none.

@@ -17,21 +17,13 @@ const txBatch = 32
 // txQueue is a transmit virtqueue, an nic.TxQueue: its sender's worker owns all but the marked
 // fields.
 type txQueue struct {
-	dev    *Device
-	index  int
-	sender *nic.Sender
-	t      *nic.Transmitter
-	call   call // any goroutine
-	fault  call // likewise: the error descriptor
+	vring   // its ring is set before the worker starts, its kick is the control goroutine's
+	sender  *nic.Sender
+	t       *nic.Transmitter
+	enabled atomic.Bool // set by the control goroutine
 
-	enabled atomic.Bool   // set by the control goroutine
-	kick    int           // control goroutine
-	vq      *virtq.Device // set before the worker starts
-
-	peeked   [txBatch]virtq.Chain // by the last Gather
-	slots    [txBatch]txSlot
-	disabled counter // frames consumed and dropped while the queue was not enabled
-	bad      counter // frames that were none
+	peeked [txBatch]virtq.Chain // by the last Gather
+	slots  [txBatch]txSlot
 }
 
 var _ nic.TxQueue = (*txQueue)(nil)
@@ -44,8 +36,8 @@ type txSlot struct {
 }
 
 func newTxQueue(d *Device, index int) (*txQueue, error) {
-	q := &txQueue{dev: d, index: index, kick: -1, t: d.port.NewTransmitter(txBatch),
-		call: call{lines: &d.lines}, fault: call{lines: &d.lines}}
+	q := &txQueue{t: d.port.NewTransmitter(txBatch)}
+	q.init(d, index)
 	o := nic.SenderOptions{Space: d.space, Batch: txBatch, Patience: d.conf.Patience, Spin: true}
 	var err error
 	q.sender, err = nic.NewSender(q, q.t, o)
@@ -59,7 +51,6 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	for i := range q.peeked[:taken] {
 		c, f := &q.peeked[i], free[filled]
 		if !enabled {
-			q.disabled.add(1)
 			q.vq.Commit(c.Head, 0)
 			continue
 		}
@@ -70,8 +61,7 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 				q.vq.Rewind(taken - i)
 				return filled, i, e
 			}
-			q.bad.add(1) // a malformed frame harms nobody: gone
-			q.vq.Commit(c.Head, 0)
+			q.vq.Commit(c.Head, 0) // a malformed frame is dropped
 			continue
 		}
 		filled++
@@ -101,7 +91,7 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 // queue.
 func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	s := &q.slots[f.Slot]
-	if s.chain != &s.own { // the next Gather peeks anew
+	if s.chain != &s.own { // the next Gather peeks again
 		s.own, *s.chain = *s.chain, s.own
 		s.chain = &s.own
 	}
@@ -168,7 +158,7 @@ func (q *txQueue) DisableKick() { q.vq.DisableKick() }
 
 // Stopped implements nic.TxQueue.
 func (q *txQueue) Stopped(err error) {
-	q.dev.note(q.index, err)
+	q.dev.recordStop(q.index, err)
 	q.dev.failed(q.index, err)
 	q.fault.fire()
 }
