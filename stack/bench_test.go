@@ -33,12 +33,8 @@ func benchReceive(b *testing.B, size int, device bool) {
 	w := newWorld(b, stacktest.Options{GPUSize: 64 << 20, RingSize: 4096})
 	bindRX(b, w.b, 0, 64<<20, 7, 1)
 	ca, cb := w.connect(7, false)
-	if _, err := ca.Write([]byte{1}); err != nil {
-		b.Fatal(err)
-	}
-	if n, _, _, err := cb.RecvDevmem(nil, make([]byte, 1), devmem.Trunc); n != 1 || err != nil {
-		b.Fatal(n, err)
-	}
+	write(b, ca, "x")
+	skip(b, cb, 1)
 	hdr := w.nb.LastHeader()
 	seq := binary.BigEndian.Uint32(hdr[38:]) + 1
 	const batch = 8

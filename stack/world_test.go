@@ -44,7 +44,8 @@ func newWorld(t testing.TB, o stacktest.Options, change ...func(*stack.Options))
 	w.a4, w.b4 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	w.a6, w.b6 = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
 	mk := func(n *stacktest.NIC, a4, a6 netip.Addr) *stack.Stack {
-		c := stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(a4, 24), netip.PrefixFrom(a6, 64)}}
+		c := stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(a4, 24), netip.PrefixFrom(a6, 64)},
+			MinRTO: 200 * time.Millisecond} // as with RACK
 		for _, f := range change {
 			f(&c)
 		}
@@ -72,10 +73,8 @@ func bindRX(t testing.TB, s *stack.Stack, off, size uint64, port uint16, queues 
 	b, err := s.BindRX(buf, queues...)
 	testkit.OK(t, err)
 	for _, a := range []string{"10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"} {
-		f := devmem.Flow{Dst: netip.AddrPortFrom(netip.MustParseAddr(a), port), Queue: queues[0]}
-		if _, err := s.AddFlow(f); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(netip.MustParseAddr(a), port), Queue: queues[0]})
+		testkit.OK(t, err)
 	}
 	return b
 }
@@ -87,6 +86,16 @@ func bindTX(t testing.TB, s *stack.Stack, off, size uint64) devmem.Binding {
 	b, err := s.BindTX(buf)
 	testkit.OK(t, err)
 	return b
+}
+
+// unbind ends bindings, and waits until they are done.
+func unbind(bs ...devmem.Binding) {
+	for _, b := range bs {
+		b.Close()
+	}
+	for _, b := range bs {
+		<-b.Done()
+	}
 }
 
 // at is one of B's addresses.
@@ -122,6 +131,53 @@ func (w *world) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 	a.SetStallLimit(time.Minute)
 	b.SetStallLimit(time.Minute)
 	return a, b
+}
+
+// write writes all of s.
+func write(t testing.TB, c devmem.Conn, s string) {
+	t.Helper()
+	_, err := c.Write([]byte(s))
+	testkit.OK(t, err)
+}
+
+// send sends n bytes of device memory, in one piece.
+func send(t testing.TB, c devmem.Conn, tx devmem.Binding, off, n int) {
+	t.Helper()
+	k, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: uint64(off), Len: uint64(n)}})
+	testkit.OK(t, err)
+	if k != n {
+		t.Fatalf("%d bytes of %d sent", k, n)
+	}
+}
+
+// completed waits for a completion.
+func completed(t testing.TB, c devmem.Conn) (lo, hi uint32) {
+	t.Helper()
+	lo, hi, err := c.ReadCompletion(time.Now().Add(time.Minute))
+	testkit.OK(t, err)
+	return lo, hi
+}
+
+// frag receives n bytes that come as one frag.
+func frag(t testing.TB, c devmem.Conn, n int) devmem.Frag {
+	t.Helper()
+	var f [1]devmem.Frag
+	if k, nf, _, err := c.RecvDevmem(f[:], make([]byte, n), 0); k != n || nf != 1 || err != nil {
+		t.Fatalf("%d bytes of %d in %d frags: %v", k, n, nf, err)
+	}
+	return f[0]
+}
+
+// skip receives n bytes and drops them.
+func skip(t testing.TB, c devmem.Conn, n int) {
+	t.Helper()
+	for got := 0; got < n; {
+		k, _, _, err := c.RecvDevmem(nil, make([]byte, n-got), devmem.Trunc)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, c.State())
+		}
+		got += k
+	}
 }
 
 // pattern writes the bytes of stream seed from position pos on.
@@ -256,6 +312,10 @@ func (s *sender) run() error {
 	return s.conn.CloseWrite()
 }
 
+func newSender(c devmem.Conn, tx devmem.Binding, mem []byte, seed uint64, total int) *sender {
+	return &sender{conn: c, binding: tx.ID(), mem: mem, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 8))}
+}
+
 func (s *sender) size() int {
 	switch s.rng.IntN(4) {
 	case 0:
@@ -284,6 +344,10 @@ type receiver struct {
 	got    chan struct{} // closed when all bytes are there, or none will come; may be nil
 }
 
+func newReceiver(c devmem.Conn, mem []byte, seed uint64, total, hold int) *receiver {
+	return &receiver{conn: c, mem: mem, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 9)), hold: hold}
+}
+
 func (r *receiver) run() error {
 	frags := make([]devmem.Frag, 64)
 	linear := make([]byte, 256<<10)
@@ -302,13 +366,19 @@ func (r *receiver) run() error {
 		}
 		return nil
 	}
-	var once sync.Once
-	got := func() {
+	got := sync.OnceFunc(func() {
 		if r.got != nil {
-			once.Do(func() { close(r.got) })
+			close(r.got)
 		}
-	}
+	})
 	defer got()
+	giveBack := func(k int) error {
+		if freed, err := r.conn.DontNeed(tokens[:k]); err != nil || freed != k {
+			return fmt.Errorf("dontneed of %d: %d, %w", k, freed, err)
+		}
+		tokens = tokens[k:]
+		return nil
+	}
 	for pos := 0; ; {
 		if pos == r.total {
 			got()
@@ -363,18 +433,15 @@ func (r *receiver) run() error {
 		for len(tokens) > r.hold {
 			k := min(len(tokens), 1+r.rng.IntN(devmem.MaxTokenRanges))
 			r.rng.Shuffle(len(tokens), func(i, j int) { tokens[i], tokens[j] = tokens[j], tokens[i] })
-			if freed, err := r.conn.DontNeed(tokens[:k]); err != nil || freed != k {
-				return fmt.Errorf("dontneed of %d: %d, %w", k, freed, err)
+			if err := giveBack(k); err != nil {
+				return err
 			}
-			tokens = tokens[k:]
 		}
 	}
 	for len(tokens) > 0 {
-		k := min(len(tokens), devmem.MaxTokenRanges)
-		if freed, err := r.conn.DontNeed(tokens[:k]); err != nil || freed != k {
-			return fmt.Errorf("dontneed of %d: %d, %w", k, freed, err)
+		if err := giveBack(min(len(tokens), devmem.MaxTokenRanges)); err != nil {
+			return err
 		}
-		tokens = tokens[k:]
 	}
 	return nil
 }
