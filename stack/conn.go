@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/deadline"
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // Conn is a devmem.Conn.
@@ -67,13 +68,7 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 		ep.Abort()
 		return nil, fmt.Errorf("more than %d connections wait to be accepted: %w", maxUnowned, syscall.ENOBUFS)
 	}
-	s.connMu.Lock()
-	closed := s.closed
-	if !closed {
-		s.conns[c] = struct{}{}
-	}
-	s.connMu.Unlock()
-	if closed {
+	if !add(s, s.conns, c) {
 		releaseAll(c.f.stop(c))
 		ep.Abort()
 		return nil, net.ErrClosed
@@ -106,10 +101,10 @@ func (c *Conn) fit() {
 // NotifyEvent implements waiter.EventListener. Locks of netstack are held.
 func (c *Conn) NotifyEvent(mask waiter.EventMask) {
 	if mask&(waiter.ReadableEvents|waiter.EventErr|waiter.EventHUp|waiter.EventRdHUp) != 0 {
-		signal(c.rsig)
+		ether.Signal(c.rsig)
 	}
 	if mask&(waiter.WritableEvents|waiter.EventErr|waiter.EventHUp) != 0 {
-		signal(c.wsig)
+		ether.Signal(c.wsig)
 	}
 	if mask&(waiter.EventErr|waiter.EventHUp) != 0 {
 		switch tcp.EndpointState(c.ep.State()) {
@@ -157,9 +152,22 @@ func (c *Conn) failure(err tcpip.Error) error {
 	return errno(err)
 }
 
-func (c *Conn) isClosed() bool {
+func (c *Conn) isClosed() bool { return isDone(c.closed) }
+
+// over says why a call that has the deadline d cannot begin, or go on.
+func (c *Conn) over(d <-chan struct{}) error {
+	switch {
+	case c.isClosed():
+		return net.ErrClosed
+	case isDone(d):
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+func isDone(c <-chan struct{}) bool {
 	select {
-	case <-c.closed:
+	case <-c:
 		return true
 	default:
 		return false
@@ -213,9 +221,7 @@ func (c *Conn) Close() error {
 		releaseAll(c.f.stop(c))
 		c.tokens.Close()
 		c.rmu.Unlock()
-		c.s.connMu.Lock()
-		delete(c.s.conns, c)
-		c.s.connMu.Unlock()
+		remove(c.s, c.s.conns, c)
 		c.s.flows.sweepSoon()
 	})
 	if err != nil {

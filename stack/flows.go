@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 const (
@@ -84,7 +85,7 @@ func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 	return f
 }
 
-func (fs *flows) sweepSoon() { signal(fs.kick) }
+func (fs *flows) sweepSoon() { ether.Signal(fs.kick) }
 
 // janitor forgets flows whose endpoint is gone: netstack does not say when one ends.
 func (fs *flows) janitor(stop <-chan struct{}) {
@@ -148,7 +149,7 @@ func (fs *flows) alive(f *flow) bool {
 	id := stack.TransportEndpointID{
 		LocalPort: f.key.DstPort, LocalAddress: local, RemotePort: f.key.SrcPort, RemoteAddress: remote,
 	}
-	ep, ok := fs.s.ns.FindTransportEndpoint(proto, tcp.ProtocolNumber, id, nicID).(tcpip.Endpoint)
+	ep, ok := fs.s.ns.FindTransportEndpoint(proto, tcp.ProtocolNumber, id, ether.NIC).(tcpip.Endpoint)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if ok {

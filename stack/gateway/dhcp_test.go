@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"encoding/binary"
 	"net"
 	"net/netip"
 	"slices"
@@ -33,9 +32,7 @@ func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	}
 	var m *dhcpv4.DHCPv4
 	r.await("answer to "+req.Summary(), func(b []byte) bool {
-		if len(b) > 28 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == 1 { // so that it finds us
-			_ = r.send(r.arp(2, netip.AddrFrom4([4]byte(b[38:42])), prefix4.Addr(), gatewayMAC))
-		}
+		r.answerARP(b)
 		var h splitter.Headers
 		if splitter.Parse(b, uint32(len(b)), &h) != nil || h.Class != splitter.UDP || h.Flow.DstPort != 68 {
 			return false
@@ -57,11 +54,8 @@ func (r *raw) arp(op byte, from, to netip.Addr, toMAC wire.MAC) []byte {
 }
 
 func TestDHCP(t *testing.T) {
-	sw := newSwitch(t)
-	o := options()
-	o.MTU = 9000
-	newTestGateway(t, sw, o)
-	known, other := newRaw(t, sw, 2), newRaw(t, sw, 77)
+	w := newWorld(t, func(o *Options) { o.MTU = 9000 })
+	known, other := w.raw(2), w.raw(77)
 	kind := dhcpv4.WithMessageType
 	want := func(a netip.Addr) dhcpv4.Modifier {
 		return dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(a.AsSlice()))
@@ -118,21 +112,12 @@ func TestDHCP(t *testing.T) {
 
 // Without NAT the gateway is no router, and says so.
 func TestNoRouterWithoutNAT(t *testing.T) {
-	sw := newSwitch(t)
-	o := options()
-	o.NAT = false
-	newTestGateway(t, sw, o)
-	r := newRaw(t, sw, 2)
+	r := newWorld(t, func(o *Options) { o.NAT = false }).raw(2)
 	if m := r.dhcp(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)); len(m.Router()) != 0 ||
 		addr4(m.YourIPAddr) != addr4Of(2) {
 		t.Error(m.Summary())
 	}
-	r.send(r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::2"),
-		[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}))
-	b := r.await("router advertisement", func(b []byte) bool {
-		return len(b) > 62 && b[20] == protoICMPv6 &&
-			b[54] == 134
-	})
+	b := r.routerAdvertisement()
 	if b[60] != 0 || b[61] != 0 {
 		t.Errorf("router lifetime %x", b[60:62])
 	}

@@ -11,6 +11,8 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 const (
@@ -36,12 +38,12 @@ func (g *Gateway) startDNS() error {
 			continue
 		}
 		at := fullAddress(netip.AddrPortFrom(p.Addr(), portDNS))
-		c, err := gonet.DialUDP(g.ns, &at, nil, protocolOf(p.Addr()))
+		c, err := gonet.DialUDP(g.ns, &at, nil, ether.Protocol(p.Addr()))
 		if err != nil {
 			return fmt.Errorf("dns: %w", err)
 		}
 		g.serve(func() { s.datagrams(c) })
-		l, err := gonet.ListenTCP(g.ns, at, protocolOf(p.Addr()))
+		l, err := gonet.ListenTCP(g.ns, at, ether.Protocol(p.Addr()))
 		if err != nil {
 			return fmt.Errorf("dns: %w", err)
 		}

@@ -48,16 +48,16 @@ var (
 	harmless = []byte{11, 9} // in the place of its first half
 )
 
-// notDialled is a gateway that only notes what it is asked to reach.
-func notDialled(t *testing.T, sw *wire.Switch) (*Gateway, chan string) {
+// notDialled has a gateway that only notes what it is asked to reach.
+func notDialled(t *testing.T) (*world, chan string) {
 	asked := make(chan string, 10)
-	g := newTestGateway(t, sw, options(), func(g *Gateway) {
+	w := newWorld(t, nil, func(g *Gateway) {
 		g.dial = func(_ context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 			asked <- network + " " + to.String()
 			return nil, net.ErrClosed
 		}
 	})
-	return g, asked
+	return w, asked
 }
 
 // TestFilterIsNotBypassedByChecksums: what the filter has judged is what netstack gets. The gateway
@@ -87,9 +87,8 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sw := newSwitch(t)
-			g, asked := notDialled(t, sw)
-			r := newRaw(t, sw, 1)
+			w, asked := notDialled(t)
+			g, r := w.g, w.raw(1)
 			r.meet()
 			b := make(r)
 			b.check(t)
@@ -126,9 +125,8 @@ func TestFilterReadsNoFurther(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"ARP":                   r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{}),
 		"neighbor solicitation": r.solicit(prefix6.Addr()),
-		"router solicitation": r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, addr6Of(1), netip.MustParseAddr("ff02::2"),
-			[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}),
-		"echo": r.icmp6(gatewayMAC, addr6Of(1), prefix6.Addr(), make([]byte, 64)),
+		"router solicitation":   r.solicitRouter(addr6Of(1)),
+		"echo":                  r.icmp6(gatewayMAC, addr6Of(1), prefix6.Addr(), make([]byte, 64)),
 	} {
 		var h splitter.Headers
 		testkit.OK(t, splitter.Parse(b, uint32(len(b)), &h))

@@ -6,6 +6,7 @@ import (
 
 	"gvisor.dev/gvisor/pkg/buffer"
 
+	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
 )
 
@@ -64,7 +65,7 @@ func (q *inbox) put(a arrived) {
 	q.mu.Lock()
 	q.queue = append(q.queue, a)
 	q.mu.Unlock()
-	signal(q.filled)
+	ether.Signal(q.filled)
 }
 
 // take gives all that is there, and makes room for as much. It appends to into, whose room it reuses.
@@ -101,7 +102,7 @@ func (q *inbox) close() {
 	wake := q.relief()
 	q.mu.Unlock()
 	wakeAll(wake)
-	signal(q.filled)
+	ether.Signal(q.filled)
 }
 
 // Arm implements wire.Waitable.
@@ -129,13 +130,5 @@ func (q *inbox) Disarm(w wire.Waker) {
 func wakeAll(ws []wire.Waker) {
 	for _, w := range ws {
 		w.Wake()
-	}
-}
-
-// signal sets a channel of capacity 1.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
 	}
 }

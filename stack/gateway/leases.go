@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -133,20 +134,17 @@ func (at *lease) free(now time.Time) bool { return !now.Before(at.until) }
 
 // of finds a client's address, also one that has run out and is nobody else's. Under mu.
 func (l *leases) of(mac wire.MAC) *lease {
-	for i := range l.pool {
-		if l.pool[i].owner == mac && mac != (wire.MAC{}) {
-			return &l.pool[i]
-		}
-	}
-	return nil
+	return l.find(func(at lease) bool { return at.owner == mac && mac != (wire.MAC{}) })
 }
 
 // at finds an address of the pool. Under mu.
 func (l *leases) at(a netip.Addr) *lease {
-	for i := range l.pool {
-		if l.pool[i].addr == a {
-			return &l.pool[i]
-		}
+	return l.find(func(at lease) bool { return at.addr == a })
+}
+
+func (l *leases) find(is func(lease) bool) *lease {
+	if i := slices.IndexFunc(l.pool, is); i >= 0 {
+		return &l.pool[i]
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
 )
 
@@ -150,7 +151,7 @@ func (p *port) inject(a *arrived, closed bool) {
 		return
 	}
 	if a.advise {
-		signal(p.advise)
+		ether.Signal(p.advise)
 	}
 	p.count.received.Add(1)
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(a.view)})

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
-	"time"
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
@@ -89,9 +88,8 @@ func TestFullInboxIsBusy(t *testing.T) {
 	q := newInbox()
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: q}
 	sw := newSwitch(t)
-	if _, err := sw.Attach(p, wire.LinkOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := sw.Attach(p, wire.LinkOptions{})
+	testkit.OK(t, err)
 	r := newRaw(t, sw, 1)
 	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), own4(2), make([]byte, 1000))
 	one := func() wire.Verdict {
@@ -135,8 +133,7 @@ func TestFullInboxIsBusy(t *testing.T) {
 
 func TestBadChecksumsAreDropped(t *testing.T) {
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: newInbox()}
-	sw := newSwitch(t)
-	r := newRaw(t, sw, 1)
+	r := newRaw(t, newSwitch(t), 1)
 	body := noise(999, 1)
 	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), own4(2), body)
 	var h splitter.Headers
@@ -166,28 +163,21 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 //
 // Invariant: nic: A guest that takes nothing stalls nobody.
 func TestDeadGuestStallsNobody(t *testing.T) {
-	sw := newSwitch(t)
-	g := newTestGateway(t, sw, options())
-	dead := &deadPort{}
-	link, err := sw.Attach(dead, wire.LinkOptions{})
+	w := newWorld(t, nil)
+	link, err := w.sw.Attach(&deadPort{}, wire.LinkOptions{})
 	testkit.OK(t, err)
-	r := newRaw(t, sw, 1)
+	r := w.raw(1)
 	r.link, r.mac = link, macOf(2) // its frames, by hand
 	r.send(r.arp(1, addr4Of(2), prefix4.Addr(), wire.MAC{}))
 	to := udpEcho(t)
-	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	v := w.guest(1)
 	conn := v.mustDial(own4(echoServer(t, "tcp4").Port()))
 	defer conn.Close()
 	for i := range uint16(5) {
 		r.send(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(2), 1000+i), own4(to.Port()), []byte("x")))
 	}
 	testkit.OK(t, exchange(conn, noise(1<<20, 1)))
-	for end := time.Now().Add(patience); g.Stats().OutGaveUp == 0; {
-		if time.Now().After(end) {
-			t.Fatalf("it waits forever: %+v", g.Stats())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, "it gives up", func() bool { return w.g.Stats().OutGaveUp > 0 })
 }
 
 type deadPort struct{}
