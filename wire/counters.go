@@ -27,8 +27,7 @@ const (
 )
 
 var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unknown-dst", "same-port", "control-mac",
-	"too-big",
-	"stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit"}
+	"too-big", "stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit"}
 
 // String gives the reason's name in counters.
 func (r DropReason) String() string {
@@ -77,6 +76,12 @@ func (c *counters) drop(p *Packet, r DropReason) {
 	c.dropped(r)
 }
 
+func (c *counters) dropAll(run []*Packet, r DropReason) {
+	for _, p := range run {
+		c.drop(p, r)
+	}
+}
+
 func (c *counters) dropped(r DropReason) {
 	if r >= NumDropReasons {
 		r = DropNone
@@ -84,32 +89,42 @@ func (c *counters) dropped(r DropReason) {
 	c.drops[r].Add(1)
 }
 
+// tally adds packets up, to be counted together.
+type tally struct{ packets, bytes, segments uint64 }
+
+func (t *tally) add(p *Packet) {
+	t.packets++
+	t.bytes += uint64(p.Len())
+	t.segments += uint64(p.Segments())
+}
+
+func (t *tally) count(packets, bytes, segments *atomic.Uint64) {
+	if t.packets > 0 {
+		packets.Add(t.packets)
+		bytes.Add(t.bytes)
+		segments.Add(t.segments)
+	}
+}
+
 // sentAll counts what a port sent, after it has its verdicts.
 func (c *counters) sentAll(batch []*Packet) {
-	var n, bytes, segments uint64
+	var t tally
 	for _, p := range batch {
 		if p.Verdict.Kind != Busy {
-			n++
-			bytes += uint64(p.Len())
-			segments += uint64(p.Segments())
+			t.add(p)
 		}
 	}
-	if n > 0 {
-		c.sent.Add(n)
-		c.sentBytes.Add(bytes)
-		c.sentSegments.Add(segments)
-	}
+	t.count(&c.sent, &c.sentBytes, &c.sentSegments)
 }
 
 // deliveredAll counts what a port made of a run, and gives the first busy one's queue.
 func (c *counters) deliveredAll(run []*Packet) (q Waitable, busy bool) {
-	var n, bytes, segments, waits uint64
+	var t tally
+	var waits uint64
 	for _, p := range run {
 		switch p.Verdict.Kind {
 		case Taken:
-			n++
-			bytes += uint64(p.Len())
-			segments += uint64(p.Segments())
+			t.add(p)
 		case Busy:
 			if waits == 0 {
 				q = p.Verdict.Queue
@@ -121,11 +136,7 @@ func (c *counters) deliveredAll(run []*Packet) (q Waitable, busy bool) {
 			c.drop(p, DropStopped)
 		}
 	}
-	if n > 0 {
-		c.received.Add(n)
-		c.receivedBytes.Add(bytes)
-		c.receivedSegments.Add(segments)
-	}
+	t.count(&c.received, &c.receivedBytes, &c.receivedSegments)
 	if waits > 0 {
 		c.busy.Add(waits)
 	}

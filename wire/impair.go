@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -58,10 +59,7 @@ func newImpaired(l *Link, lv int, im Impairment) *impaired {
 		return nil
 	}
 	x := &impaired{link: l, lv: lv, seed: mix64(im.Seed + uint64(lv)), loss: uint64(im.Loss * (1 << 53)),
-		hold: uint64(im.Reorder * (1 << 53)), depth: uint64(im.ReorderDepth)}
-	if x.depth == 0 {
-		x.depth = defaultDepth
-	}
+		hold: uint64(im.Reorder * (1 << 53)), depth: uint64(cmp.Or(im.ReorderDepth, defaultDepth))}
 	if im.Reorder > 0 {
 		x.line = newLine(x, &im)
 	}

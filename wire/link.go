@@ -45,10 +45,15 @@ func (l *Link) enter() bool {
 
 func (l *Link) leave() {
 	if l.inside.Add(-1) == closed {
-		select {
-		case l.drained <- struct{}{}:
-		default:
-		}
+		signal(l.drained)
+	}
+}
+
+// signal sets a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
 	}
 }
 
@@ -76,9 +81,7 @@ func (l *Link) Counters() Counters { return l.count.load() }
 // DropLinkLoss. It never waits.
 func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	if !l.enter() {
-		for _, p := range batch {
-			l.count.drop(p, DropStopped)
-		}
+		l.count.dropAll(batch, DropStopped)
 		return
 	}
 	defer l.leave()
@@ -153,16 +156,12 @@ func (l *Link) send(w *Worker, ports *ports, to *Link, run []*Packet) {
 	case to == everyone:
 		l.flood(w, ports, run)
 	case to == l:
-		for _, p := range run {
-			l.count.drop(p, DropSamePort)
-		}
+		l.count.dropAll(run, DropSamePort)
 	default:
 		if q, busy := w.busyWith(to); busy {
 			setAll(run, Verdict{Kind: Busy, Queue: q})
 		} else if !to.receive(w, run) {
-			for _, p := range run {
-				l.count.drop(p, DropStopped)
-			}
+			l.count.dropAll(run, DropStopped)
 		}
 	}
 }
@@ -242,10 +241,9 @@ func admit(p *Packet) DropReason {
 	if p.Meta.Csum == splitter.CsumPartial && (!p.Meta.CsumAllowed(p.Len()) || elsewhere(&p.Meta) && !reachable(p)) {
 		return DropBadCsum
 	}
-	if p.Meta.GSOType != splitter.GSONone {
-		if p.Meta.Csum != splitter.CsumPartial || splitter.CheckGSO(p.Header, &p.Meta, p.PayloadLen) != nil {
-			return DropBadGSO
-		}
+	if p.Meta.GSOType != splitter.GSONone &&
+		(p.Meta.Csum != splitter.CsumPartial || splitter.CheckGSO(p.Header, &p.Meta, p.PayloadLen) != nil) {
+		return DropBadGSO
 	}
 	return DropNone
 }

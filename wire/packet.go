@@ -116,18 +116,10 @@ const (
 	Busy                       // not taken: retry when Queue has buffers
 )
 
+var kindNames = [...]string{"pending", "taken", "dropped", "busy"}
+
 // String gives the kind's name.
-func (k VerdictKind) String() string {
-	switch k {
-	case Pending:
-		return "pending"
-	case Taken:
-		return "taken"
-	case Dropped:
-		return "dropped"
-	}
-	return "busy"
-}
+func (k VerdictKind) String() string { return kindNames[min(k, Busy)] }
 
 // Verdict is what Deliver did with a packet.
 type Verdict struct {

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -94,11 +95,7 @@ func New(w io.Writer, o Options) (*Capture, error) {
 		n *= 2
 	}
 	c := &Capture{ring: newRing(n, room(o.Payload)), payload: o.Payload, comment: o.Comment, failed: o.Failed,
-		limit: o.patience, out: w,
-		start: time.Now(), kick: make(chan struct{}, 1), done: make(chan struct{})}
-	if c.limit == 0 {
-		c.limit = 2 * time.Second
-	}
+		limit: cmp.Or(o.patience, 2*time.Second), out: w, start: time.Now(), kick: make(chan struct{}, 1), done: make(chan struct{})}
 	go c.run()
 	return c, nil
 }
