@@ -89,42 +89,32 @@ func (c *counters) dropped(r DropReason) {
 	c.drops[r].Add(1)
 }
 
-// tally adds packets up, to be counted together.
-type tally struct{ packets, bytes, segments uint64 }
-
-func (t *tally) add(p *Packet) {
-	t.packets++
-	t.bytes += uint64(p.Len())
-	t.segments += uint64(p.Segments())
-}
-
-func (t *tally) count(packets, bytes, segments *atomic.Uint64) {
-	if t.packets > 0 {
-		packets.Add(t.packets)
-		bytes.Add(t.bytes)
-		segments.Add(t.segments)
-	}
-}
-
 // sentAll counts what a port sent, after it has its verdicts.
 func (c *counters) sentAll(batch []*Packet) {
-	var t tally
+	var n, bytes, segments uint64
 	for _, p := range batch {
 		if p.Verdict.Kind != Busy {
-			t.add(p)
+			n++
+			bytes += uint64(p.Len())
+			segments += uint64(p.Segments())
 		}
 	}
-	t.count(&c.sent, &c.sentBytes, &c.sentSegments)
+	if n > 0 {
+		c.sent.Add(n)
+		c.sentBytes.Add(bytes)
+		c.sentSegments.Add(segments)
+	}
 }
 
 // deliveredAll counts what a port made of a run, and gives the first busy one's queue.
 func (c *counters) deliveredAll(run []*Packet) (q Waitable, busy bool) {
-	var t tally
-	var waits uint64
+	var n, bytes, segments, waits uint64
 	for _, p := range run {
 		switch p.Verdict.Kind {
 		case Taken:
-			t.add(p)
+			n++
+			bytes += uint64(p.Len())
+			segments += uint64(p.Segments())
 		case Busy:
 			if waits == 0 {
 				q = p.Verdict.Queue
@@ -136,7 +126,11 @@ func (c *counters) deliveredAll(run []*Packet) (q Waitable, busy bool) {
 			c.drop(p, DropStopped)
 		}
 	}
-	t.count(&c.received, &c.receivedBytes, &c.receivedSegments)
+	if n > 0 {
+		c.received.Add(n)
+		c.receivedBytes.Add(bytes)
+		c.receivedSegments.Add(segments)
+	}
 	if waits > 0 {
 		c.busy.Add(waits)
 	}
