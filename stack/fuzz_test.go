@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack/stacktest"
 )
 
@@ -85,9 +86,7 @@ func FuzzReceive(f *testing.F) {
 		cc, cd := w.connect(8, true)
 		cd.SetReadDeadline(time.Now().Add(time.Minute))
 		write(t, cc, "still here")
-		if f := frag(t, cd, 10); string(w.nb.Memory()[1<<20+f.Off:][:10]) != "still here" {
-			t.Fatalf("%+v", f)
-		}
+		testkit.Equal(t, "bytes", string(w.nb.Memory()[1<<20+frag(t, cd, 10).Off:][:10]), "still here")
 		cc.Close()
 		if _, err := cd.Read(make([]byte, 1)); err != io.EOF {
 			t.Fatal(err)

@@ -68,9 +68,7 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 				close(short)
 				testkit.OK(t, g.Wait())
 				balanced(t, w.b)
-				if st := w.b.Stats(); st.NICDrops != w.nb.Drops() {
-					t.Errorf("stats say %d drops, the NIC %d", st.NICDrops, w.nb.Drops())
-				}
+				testkit.Equal(t, "drops of the NIC, in stats", w.b.Stats().NICDrops, w.nb.Drops())
 				t.Logf("%d dropped, %d refused", w.nb.Drops(), w.b.Stats().RxRefused)
 			})
 		}
@@ -161,9 +159,7 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 			got := make([]byte, 5000)
 			_, err := io.ReadFull(cb, got)
 			testkit.OK(t, err)
-			if string(got) != string(w.na.Memory()[100:5100]) {
-				t.Error("wrong bytes")
-			}
+			testkit.Equal(t, "bytes", string(got), string(w.na.Memory()[100:5100]))
 			eventually(t, func() error { // what has to happen before a completion could be wrong
 				if v == "ack" && acks.Load() == 0 || v == "device" && !strings.Contains(ca.State(), "una 5000") {
 					return errors.New(ca.State())
@@ -198,9 +194,7 @@ func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 		b := make([]byte, 10)
 		switch n, err := cb.Read(b); {
 		case errors.Is(err, syscall.EFAULT):
-			if f := frag(t, cb, 5); string(w.nb.Memory()[f.Off:][:5]) != "hello" {
-				t.Errorf("%+v", f)
-			}
+			testkit.Equal(t, "bytes", string(w.nb.Memory()[frag(t, cb, 5).Off:][:5]), "hello")
 			onQueue[1]++
 		case err == nil && string(b[:n]) == "hello":
 			onQueue[0]++

@@ -76,9 +76,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) {
 						t.Fatalf("%v\na: %s", err, ca.State())
 					}
 				}
-				if lost != 2 {
-					t.Errorf("the last segment was lost %d times", lost)
-				}
+				testkit.Equal(t, "times that the last segment was lost", lost, 2)
 			})
 		}
 	}

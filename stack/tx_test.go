@@ -2,6 +2,7 @@ package stack
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"slices"
 	"syscall"
@@ -9,10 +10,10 @@ import (
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -121,20 +122,14 @@ func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, ghostFrom int)
 			int(h.FrameLen) != len(f.Header)+n {
 			t.Fatalf("frame %d of %d payload: %+v, %v", i, n, h, err)
 		}
-		if h.Seq != testISS+1+uint32(at) {
-			t.Errorf("frame %d has seq %d, want %d", i, h.Seq-testISS-1, at)
-		}
+		testkit.Equal(t, fmt.Sprintf("seq of frame %d", i), h.Seq-testISS-1, uint32(at))
 		if last := i == len(frames)-1; (h.TCPFlags&splitter.PSH != 0) != last {
 			t.Errorf("frame %d of %d: flags %#x", i, len(frames), h.TCPFlags)
 		}
-		if !h.IPv6 && checksum.Checksum(f.Header[ethLen:h.L4Off], 0) != 0xffff {
+		if !splitter.VerifyIPv4(&h, f.Header) {
 			t.Errorf("frame %d: IPv4 checksum", i)
 		}
-		addrs := f.Header[ethLen+12 : ethLen+20]
-		if h.IPv6 {
-			addrs = f.Header[ethLen+8 : ethLen+40]
-		}
-		sum := checksum.Combine(checksum.Checksum(addrs, 0), checksum.Combine(6, uint16(len(f.Header)-int(h.L4Off)+n)))
+		sum := splitter.PseudoSum(&h, f.Header, uint32(len(f.Header)-int(h.L4Off)+n))
 		if got := binary.BigEndian.Uint16(f.Header[h.L4Off+16:]); !f.NeedsCsum || f.CsumStart != h.L4Off ||
 			f.CsumOffset != 16 || got != sum {
 			t.Errorf("frame %d: checksum %v at %d+%d, pseudo sum %#x, want %#x", i, f.NeedsCsum, f.CsumStart, f.CsumOffset, got,
@@ -160,9 +155,7 @@ func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, ghostFrom int)
 			}
 		}
 	}
-	if at != to {
-		t.Errorf("frames end at byte %d, want %d", at, to)
-	}
+	testkit.Equal(t, "end of the frames", at, to)
 }
 
 func TestTransmitPlacesPayload(t *testing.T) {
@@ -190,9 +183,7 @@ func TestTransmitPlacesPayload(t *testing.T) {
 					t.Fatal(err)
 				}
 				checkFrames(t, n.frames, max(c.pos, c.una), c.pos+c.n, c.ghostFrom)
-				if len(n.frames) != c.frames {
-					t.Errorf("%d frames, want %d", len(n.frames), c.frames)
-				}
+				testkit.Equal(t, "frames", len(n.frames), c.frames)
 				returnAll(t, q, n, f)
 			})
 		}
@@ -233,7 +224,7 @@ func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
 				h.Seq != testISS+uint32(c.una) || h.TCPFlags != splitter.ACK || fr.GSOType != splitter.GSONone {
 				t.Errorf("%+v: %+v, %+v", c, h, fr)
 			}
-			if !ipv6 && checksum.Checksum(fr.Header[ethLen:h.L4Off], 0) != 0xffff {
+			if !splitter.VerifyIPv4(&h, fr.Header) {
 				t.Errorf("%+v: IPv4 checksum", c)
 			}
 		}

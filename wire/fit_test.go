@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"testing"
 	"time"
 
@@ -77,9 +78,7 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 			super := 0
 			for i, r := range got {
 				m := &r.meta
-				if m.Csum != c.csum {
-					t.Errorf("frame %d: checksum %v", i, m.Csum)
-				}
+				testkit.Equal(t, fmt.Sprintf("checksum of frame %d", i), m.Csum, c.csum)
 				if m.GSOType != splitter.GSONone {
 					super++
 				} else if sizes[i] > int(c.s.mss) {
@@ -126,9 +125,7 @@ func TestTooBigIsDropped(t *testing.T) {
 	for name, sp := range map[string]spec{"frame": {n: 1461}, "segments": {n: 9000, mss: 1461},
 		"partial": {n: 1461, csum: splitter.CsumPartial}} {
 		p := a.sent(a.packet(b.mac, sp))
-		if p.Verdict != Drop(DropTooBig) {
-			t.Errorf("%s: %+v", name, p.Verdict)
-		}
+		testkit.Equal(t, name, p.Verdict, Drop(DropTooBig))
 	}
 	p := a.sent(a.packet(b.mac, spec{n: 1460}))
 	if p.Verdict.Kind != Taken || b.link.Counters().Drops[DropTooBig] != 3 || len(b.take()) != 1 {
@@ -260,9 +257,7 @@ func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	p := a.packet(b.mac, spec{n: 2000})
 	p.Meta.Csum, p.Meta.CsumStart = splitter.CsumPartial, 1900
 	a.send(p)
-	if p.Verdict != Drop(DropBadCsum) {
-		t.Errorf("a field too far in: %+v", p.Verdict)
-	}
+	dropped(t, p, DropBadCsum) // the field is too far in
 }
 
 // TestPayloadThatIsNotThere: a sender that promises more than its segments hold loses that packet and nothing else.

@@ -232,9 +232,7 @@ func TestHeldSegmentsAreLetGoInTime(t *testing.T) {
 			<-b.arrived
 		}
 		time.Sleep(time.Second)
-		if n := b.link.Counters().Drops[DropDelay]; n != 1 {
-			t.Errorf("%d given up", n)
-		}
+		testkit.Equal(t, "segments given up", b.link.Counters().Drops[DropDelay], 1)
 		b.post(-1)
 	})
 }

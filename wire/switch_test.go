@@ -22,9 +22,7 @@ func TestUnicastGoesToOnePortOnly(t *testing.T) {
 		t.Fatalf("%d frames", len(got))
 	}
 	verify(t, &got[0])
-	if n := len(c.take()) + len(a.take()); n != 0 {
-		t.Errorf("%d frames went elsewhere", n)
-	}
+	testkit.Equal(t, "frames that went elsewhere", len(c.take())+len(a.take()), 0)
 	if n := a.link.Counters(); n.Sent != 2 || n.SentBytes != 42+1054 || n.Drops != [NumDropReasons]uint64{} {
 		t.Errorf("%+v", n)
 	}
@@ -50,9 +48,7 @@ func TestUnknownAndGroupAddressesFlood(t *testing.T) {
 	b.post(0)
 	a.send(p)
 	dropped(t, p, DropNoBuffer)
-	if n := c.link.Counters().Drops[DropNoBuffer]; n != 2 {
-		t.Errorf("%d", n)
-	}
+	testkit.Equal(t, "drops", c.link.Counters().Drops[DropNoBuffer], 2)
 }
 
 func TestFloodWithNobodyThere(t *testing.T) {
@@ -102,9 +98,7 @@ func TestWhatTheWireRefuses(t *testing.T) {
 				if p.Verdict != Drop(c.want) || from.link.Counters().Drops[c.want] != before+1 {
 					t.Errorf("%v %v", p.Verdict.Kind, p.Verdict.Reason)
 				}
-				if n := len(b.take()); n != 0 {
-					t.Errorf("%d frames came", n)
-				}
+				testkit.Equal(t, "frames that came", len(b.take()), 0)
 			})
 		}
 	}
@@ -162,13 +156,9 @@ func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
 		if i%2 == 0 && i >= 4 {
 			want = Verdict{Kind: Busy, Queue: b}
 		}
-		if p.Verdict != want {
-			t.Errorf("packet %d: %+v", i, p.Verdict)
-		}
+		testkit.Equal(t, fmt.Sprintf("packet %d", i), p.Verdict, want)
 	}
-	if len(b.sizes) != 3 {
-		t.Errorf("b was asked %d times, after it was busy too", len(b.sizes))
-	}
+	testkit.Equal(t, "times that b was asked", len(b.sizes), 3) // not after it was busy
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -183,9 +173,7 @@ func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
 	if !slices.Equal(order, []uint32{0, 2, 4, 6}) {
 		t.Errorf("order %v", order)
 	}
-	if n := a.link.Counters(); n.Sent != 1+8 {
-		t.Errorf("sent %d", n.Sent)
-	}
+	testkit.Equal(t, "sent", a.link.Counters().Sent, 1+8)
 }
 
 func TestAddressMovesToAnotherPort(t *testing.T) {
@@ -199,13 +187,9 @@ func TestAddressMovesToAnotherPort(t *testing.T) {
 	if len(b.take()) != 0 || len(c.take()) != 1 {
 		t.Error("the old port got it")
 	}
-	if s.Find(b.mac) != c.link {
-		t.Error("Find")
-	}
+	testkit.Equal(t, "link of the address", s.Find(b.mac), c.link)
 	testkit.OK(t, s.Detach(c.link))
-	if s.Find(b.mac) != nil {
-		t.Error("the address outlives its link")
-	}
+	testkit.Equal(t, "link of the address, after its own has gone", s.Find(b.mac), nil)
 }
 
 func TestInventedAddressesDisplaceTheirInventorsOnly(t *testing.T) {
@@ -216,9 +200,7 @@ func TestInventedAddressesDisplaceTheirInventorsOnly(t *testing.T) {
 		c.mac = MAC{2, 1, byte(i >> 16), byte(i >> 8), byte(i), 3}
 		s.table.learn(c.mac.key(), c.link.id)
 	}
-	if n := len(s.table.byLink[c.link.id]); n != maxPerLink {
-		t.Errorf("%d addresses of one link", n)
-	}
+	testkit.Equal(t, "addresses of one link", len(s.table.byLink[c.link.id]), maxPerLink)
 	used := 0
 	for i := range s.table.slots {
 		for j := range s.table.slots[i] {
@@ -235,9 +217,7 @@ func TestInventedAddressesDisplaceTheirInventorsOnly(t *testing.T) {
 	}
 	c.mac = own
 	meet(c)
-	if s.Find(own) != c.link {
-		t.Error("an address comes back")
-	}
+	testkit.Equal(t, "link of an address that comes back", s.Find(own), c.link)
 }
 
 func TestPrepareCutsPadding(t *testing.T) {

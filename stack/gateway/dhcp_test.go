@@ -27,9 +27,7 @@ func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	if a := addr4(req.ClientIPAddr); !a.IsUnspecified() {
 		src = netip.AddrPortFrom(a, 68)
 	}
-	if v := r.send(r.udp4(broadcastMAC, src, dst, req.ToBytes())); v.Kind != wire.Taken {
-		r.t.Fatalf("%+v", v)
-	}
+	r.mustSend(r.udp4(broadcastMAC, src, dst, req.ToBytes()))
 	var m *dhcpv4.DHCPv4
 	r.await("answer to "+req.Summary(), func(b []byte) bool {
 		r.answerARP(b)

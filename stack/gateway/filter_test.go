@@ -93,20 +93,12 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 			b := make(r)
 			b.check(t)
 			taken := g.Stats().Received
-			if v := r.sendPartial(b.frame, b.start, b.offset); v != wire.Drop(wire.DropBadCsum) {
-				t.Errorf("%+v", v)
-			}
+			testkit.Equal(t, "verdict", r.sendPartial(b.frame, b.start, b.offset), wire.Drop(wire.DropBadCsum))
 			// Whatever passed has been dialled before this one is.
 			good := netip.MustParseAddrPort("192.0.2.1:80")
-			if v := r.send(r.syn(netip.AddrPortFrom(addr4Of(1), 2000), good)); v.Kind != wire.Taken {
-				t.Fatalf("%+v", v)
-			}
-			if got := <-asked; got != "tcp "+good.String() {
-				t.Errorf("the gateway dials %s", got)
-			}
-			if n := g.Stats().Received; n != taken+1 {
-				t.Errorf("netstack got %d frames", n-taken)
-			}
+			r.mustSend(r.syn(netip.AddrPortFrom(addr4Of(1), 2000), good))
+			testkit.Equal(t, "dialled", <-asked, "tcp "+good.String())
+			testkit.Equal(t, "frames that netstack got", g.Stats().Received-taken, 1)
 		})
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
 )
 
 // One guest's flood of flows is bounded, and leaves room for another guest.
@@ -40,16 +39,12 @@ func TestFloodOfFragments(t *testing.T) {
 		ip.SetFlagsFragmentOffset(header.IPv4FlagMoreFragments, (i%40)*1400/8*8)
 		ip.SetChecksum(0)
 		ip.SetChecksum(^ip.CalculateChecksum())
-		if v := r.send(frame); v.Kind != wire.Taken {
-			t.Fatalf("%+v", v)
-		}
+		r.mustSend(frame)
 	}
 	conn := w.guest(2).dialUDP(to)
 	defer conn.Close()
 	testkit.OK(t, exchangeDatagram(conn, noise(5000, 1)))
-	if s := w.g.Stats(); s.UDPFlows != 1 {
-		t.Errorf("%+v", s)
-	}
+	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
 // Nor does a flood of connections that are never made keep others from making theirs.

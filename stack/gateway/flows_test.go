@@ -108,15 +108,11 @@ func TestFlowsToElsewhere(t *testing.T) {
 		c := v.mustDial(netip.MustParseAddrPort(to))
 		testkit.OK(t, exchange(c, noise(100<<10, 1)))
 		c.Close()
-		if got := <-asked; got != "tcp "+to {
-			t.Error(got)
-		}
+		testkit.Equal(t, "dialled", <-asked, "tcp "+to)
 		u := v.dialUDP(netip.MustParseAddrPort(to))
 		testkit.OK(t, exchangeDatagram(u, []byte("hello"))) // from that address, else netstack drops it
 		u.Close()
-		if got := <-asked; got != "udp "+to {
-			t.Error(got)
-		}
+		testkit.Equal(t, "dialled", <-asked, "udp "+to)
 	}
 }
 
@@ -235,9 +231,7 @@ func TestDatagramsToTheHost(t *testing.T) {
 	for i, n := range []int{0, 1, 1400, 1472, 1473, 9000, 60000} { // the last ones are fragments
 		testkit.OK(t, exchangeDatagram(conn, noise(n, uint64(i))))
 	}
-	if s := w.g.Stats(); s.UDPFlows != 1 {
-		t.Errorf("%+v", s)
-	}
+	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 	testkit.Eventually(t, "a silent flow ends by itself", func() bool { return w.g.Stats().UDPOpen == 0 })
 }
 

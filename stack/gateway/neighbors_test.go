@@ -83,10 +83,8 @@ func TestRouterAdvertisements(t *testing.T) {
 	b := newWorld(t, nil).raw(1).routerAdvertisement()
 	src, dst := tcpip.AddrFrom16([16]byte(b[22:38])), tcpip.AddrFrom16([16]byte(b[38:54]))
 	msg := header.ICMPv6(b[54:])
-	want := msg.Checksum()
-	if got := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: msg, Src: src, Dst: dst}); got != want {
-		t.Errorf("checksum %#x, not %#x", want, got)
-	}
+	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: msg, Src: src, Dst: dst})
+	testkit.Equal(t, "checksum", msg.Checksum(), sum)
 	ra := header.NDPRouterAdvert(msg.MessageBody())
 	if ra.RouterLifetime() != 1800*time.Second || !header.IsV6LinkLocalUnicastAddress(src) {
 		t.Errorf("%v from %v", ra.RouterLifetime(), src)
@@ -110,9 +108,8 @@ func TestRouterAdvertisements(t *testing.T) {
 	if as, err := dns.Addresses(); err != nil || len(as) != 1 || as[0] != ether.Address(prefix6.Addr()) {
 		t.Errorf("dns: %v, %v", as, err)
 	}
-	if a := EUI64(prefix6, wire.MAC{0x52, 0x54, 0, 1, 2, 3}); a != netip.MustParseAddr("fd76:6e69::5054:ff:fe01:203") {
-		t.Error(a)
-	}
+	a := EUI64(prefix6, wire.MAC{0x52, 0x54, 0, 1, 2, 3})
+	testkit.Equal(t, "address", a, netip.MustParseAddr("fd76:6e69::5054:ff:fe01:203"))
 }
 
 // The gateway answers pings of its own addresses only.

@@ -116,9 +116,7 @@ func TestFullInboxIsBusy(t *testing.T) {
 		t.Fatal(len(got))
 	}
 	<-w
-	if len(gone) != 0 {
-		t.Error("who has disarmed is woken")
-	}
+	testkit.Equal(t, "wakes of a waker that has disarmed", len(gone), 0)
 	if q.Arm(w) {
 		t.Error("there are buffers, and it waits")
 	}
@@ -153,9 +151,7 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 		c.change(b)
 		pkt := describe(t, r, b)
 		p.Deliver(r.w, []*wire.Packet{pkt})
-		if pkt.Verdict.Kind != c.want {
-			t.Errorf("%s: %+v", c.name, pkt.Verdict)
-		}
+		testkit.Equal(t, c.name, pkt.Verdict.Kind, c.want)
 	}
 }
 

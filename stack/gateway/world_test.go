@@ -259,6 +259,14 @@ func (r *raw) send(frame []byte) wire.Verdict {
 	}
 }
 
+// mustSend sends a frame that is to be taken.
+func (r *raw) mustSend(frame []byte) {
+	r.t.Helper()
+	if v := r.send(frame); v.Kind != wire.Taken {
+		r.t.Fatalf("%+v", v)
+	}
+}
+
 // describe makes a packet of a frame, in the slot; false if it is none.
 func (r *raw) describe(frame []byte) bool {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})

@@ -4,6 +4,7 @@
 package stacktest
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -89,15 +90,8 @@ type boundQueue struct {
 
 // NewPair joins two NICs.
 func NewPair(o Options) (a, b *NIC) {
-	set := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	set(&o.MTU, 1500)
-	set(&o.Queues, 4)
-	set(&o.GPUSize, 4<<20)
-	set(&o.RingSize, 256)
+	o.MTU, o.Queues = cmp.Or(o.MTU, 1500), cmp.Or(o.Queues, 4)
+	o.GPUSize, o.RingSize = cmp.Or(o.GPUSize, 4<<20), cmp.Or(o.RingSize, 256)
 	a, b = newNIC(o, 1), newNIC(o, 2)
 	a.peer, b.peer = b, a
 	return a, b

@@ -94,8 +94,11 @@ func New(w io.Writer, o Options) (*Capture, error) {
 	for n < o.Records {
 		n *= 2
 	}
-	c := &Capture{ring: newRing(n, room(o.Payload)), payload: o.Payload, comment: o.Comment, failed: o.Failed,
-		limit: cmp.Or(o.patience, 2*time.Second), out: w, start: time.Now(), kick: make(chan struct{}, 1), done: make(chan struct{})}
+	c := &Capture{
+		ring: newRing(n, room(o.Payload)), payload: o.Payload, comment: o.Comment, failed: o.Failed,
+		limit: cmp.Or(o.patience, 2*time.Second), out: w, start: time.Now(),
+		kick: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 	go c.run()
 	return c, nil
 }
