@@ -58,11 +58,8 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 					})
 				})
 				if wide && pages < 300 { // it reads when the pool is used up, however fast it is
-					eventually(t, func() error {
-						if w.nb.Drops()+w.b.Stats().RxRefused == 0 {
-							return errors.New("nothing was dropped or refused")
-						}
-						return nil
+					testkit.Eventually(t, "something is dropped or refused", func() bool {
+						return w.nb.Drops()+w.b.Stats().RxRefused > 0
 					})
 				}
 				close(short)
@@ -160,11 +157,8 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 			_, err := io.ReadFull(cb, got)
 			testkit.OK(t, err)
 			testkit.Equal(t, "bytes", string(got), string(w.na.Memory()[100:5100]))
-			eventually(t, func() error { // what has to happen before a completion could be wrong
-				if v == "ack" && acks.Load() == 0 || v == "device" && !strings.Contains(ca.State(), "una 5000") {
-					return errors.New(ca.State())
-				}
-				return nil
+			testkit.Eventually(t, "what must be before a completion could be wrong", func() bool {
+				return v == "ack" && acks.Load() > 0 || v == "device" && strings.Contains(ca.State(), "una 5000")
 			})
 			if lo, hi, err := ca.ReadCompletion(time.Now().Add(-1)); !isTimeout(err) {
 				t.Errorf("complete: [%d, %d], %v", lo, hi, err)
@@ -381,17 +375,13 @@ func TestRebindUnderTraffic(t *testing.T) {
 		b, err := w.b.BindRX(buf, 1)
 		testkit.OK(t, err)
 		at := w.b.Stats().RxSegments
-		eventually(t, func() error { // some traffic, or the end
+		testkit.Eventually(t, "some traffic, or the end", func() bool {
 			select {
 			case <-stop:
 				running = false
-				return nil
 			default:
 			}
-			if w.b.Stats().RxSegments < at+3 {
-				return errors.New("no traffic")
-			}
-			return nil
+			return !running || w.b.Stats().RxSegments >= at+3
 		})
 		testkit.OK(t, b.Close())
 		<-b.Done()
@@ -422,11 +412,8 @@ func TestZeroWindow(t *testing.T) {
 				const total = 512 << 10
 				pattern(w.na.Memory()[:total], 6, 0)
 				send(t, ca, tx, 0, total)
-				eventually(t, func() error {
-					if s := ca.State(); !strings.Contains(s, " wnd 0 sends") {
-						return errors.New(s)
-					}
-					return nil
+				testkit.Eventually(t, "the window is closed", func() bool {
+					return strings.Contains(ca.State(), " wnd 0 sends")
 				})
 				var deaf atomic.Bool
 				deaf.Store(true)

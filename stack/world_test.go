@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -480,32 +481,13 @@ func all(conns []devmem.Conn, fs ...func() error) error {
 // balanced waits until every page of every binding is free or posted, and no send is open.
 func balanced(t testing.TB, s *stack.Stack) {
 	t.Helper()
-	eventually(t, func() error {
-		for _, b := range s.Stats().Bindings {
-			if b.Queued != 0 || b.Held != 0 || b.Sends != 0 || !b.TX && b.Free+b.Posted != b.Pages {
-				return fmt.Errorf("not balanced: %+v", b)
-			}
-		}
-		return nil
-	})
-}
-
-// eventually waits for a condition that no channel tells of.
-func eventually(t testing.TB, f func() error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatal(err)
-		case <-tick.C:
-		}
+	open := func(b devmem.BindingStats) bool {
+		return b.Queued != 0 || b.Held != 0 || b.Sends != 0 || !b.TX && b.Free+b.Posted != b.Pages
 	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("%+v", s.Stats().Bindings)
+		}
+	}()
+	testkit.Eventually(t, "bindings are balanced", func() bool { return !slices.ContainsFunc(s.Stats().Bindings, open) })
 }

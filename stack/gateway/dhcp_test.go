@@ -129,6 +129,11 @@ func TestLeases(t *testing.T) {
 	if len(l.pool) != 3 {
 		t.Fatalf("%+v", l.pool)
 	}
+	offered := func(n byte) netip.Addr {
+		a, _ := l.offer(macOf(n), netip.Addr{}, now)
+		return a
+	}
+	none := netip.Addr{}
 	var got []netip.Addr
 	for n := byte(10); n < 13; n++ {
 		a, ok := l.offer(macOf(n), netip.Addr{}, now)
@@ -137,31 +142,20 @@ func TestLeases(t *testing.T) {
 		}
 		got = append(got, a)
 	}
-	if _, ok := l.offer(macOf(20), netip.Addr{}, now); ok {
-		t.Error("there is one more")
-	}
-	if a, ok := l.offer(macOf(1), netip.Addr{}, now); !ok || a != addr4Of(1) {
-		t.Errorf("a host has %v", a)
-	}
+	testkit.Equal(t, "one more", offered(20), none)
+	testkit.Equal(t, "a host's", offered(1), addr4Of(1))
 	if l.confirm(macOf(20), got[0], now) || l.confirm(macOf(20), addr4Of(1), now) {
 		t.Error("it has another's address")
 	}
 	l.release(macOf(20), got[1])
-	if _, ok := l.offer(macOf(20), netip.Addr{}, now); ok {
-		t.Error("it released another's address")
-	}
+	testkit.Equal(t, "another's address, released", offered(20), none)
 	l.release(macOf(11), got[1])
-	if a, ok := l.offer(macOf(20), netip.Addr{}, now); !ok || a != got[1] {
-		t.Errorf("%v is free, not %v", got[1], a)
-	}
+	testkit.Equal(t, "the free one", offered(20), got[1])
 	l.decline(macOf(20), got[1], now)
-	if _, ok := l.offer(macOf(20), netip.Addr{}, now.Add(badTime-1)); ok {
-		t.Error("an address in use is given out")
-	}
+	now = now.Add(badTime - 1)
+	testkit.Equal(t, "an address in use", offered(20), none)
 	now = now.Add(leaseTime)
-	if a, ok := l.offer(macOf(10), netip.Addr{}, now); !ok || a != got[0] {
-		t.Errorf("who comes back gets %v, not %v", a, got[0])
-	}
+	testkit.Equal(t, "of a client that comes back", offered(10), got[0])
 	if !l.confirm(macOf(30), got[2], now) {
 		t.Error("an address that has run out is not to be had")
 	}

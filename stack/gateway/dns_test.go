@@ -110,13 +110,13 @@ func newResolver(t testing.TB) []netip.AddrPort {
 }
 
 // ask asks in one message, and gives the answer's code.
-func ask(t testing.TB, g *Gateway, name string, change ...func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
+func ask(t testing.TB, g *Gateway, name string, change func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
 	t.Helper()
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true},
 		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA,
 			Class: dnsmessage.ClassINET}}}
-	for _, f := range change {
-		f(&m)
+	if change != nil {
+		change(&m)
 	}
 	b, err := m.Pack()
 	testkit.OK(t, err)
@@ -156,9 +156,6 @@ func TestQuestionsThatGetNoAddress(t *testing.T) {
 		{"another type", "a.", g, func(m *dnsmessage.Message) { m.Questions[0].Type = dnsmessage.TypeMX },
 			dnsmessage.RCodeSuccess, false},
 	} {
-		if c.change == nil {
-			c.change = func(*dnsmessage.Message) {}
-		}
 		if code, ok := ask(t, c.g, c.q, c.change); code != c.code || ok == c.silent {
 			t.Errorf("%s: %v, %v", c.name, code, ok)
 		}

@@ -97,15 +97,11 @@ func TestFullInboxIsBusy(t *testing.T) {
 		p.Deliver(r.w, pkts)
 		return pkts[0].Verdict
 	}
-	for i := range inboxFrames {
-		if v := one(); v.Kind != wire.Taken {
-			t.Fatalf("%d: %+v", i, v)
-		}
+	taken := wire.Verdict{Kind: wire.Taken}
+	for range inboxFrames {
+		testkit.Equal(t, "verdict", one(), taken)
 	}
-	v := one()
-	if v.Kind != wire.Busy || v.Queue != wire.Waitable(q) {
-		t.Fatalf("%+v", v)
-	}
+	testkit.Equal(t, "verdict of one more", one(), wire.Verdict{Kind: wire.Busy, Queue: q})
 	w, gone := make(waker, 1), make(waker, 1)
 	if !q.Arm(w) || !q.Arm(gone) {
 		t.Fatal("there are buffers")
@@ -120,13 +116,9 @@ func TestFullInboxIsBusy(t *testing.T) {
 	if q.Arm(w) {
 		t.Error("there are buffers, and it waits")
 	}
-	if v := one(); v.Kind != wire.Taken {
-		t.Fatalf("%+v", v)
-	}
+	testkit.Equal(t, "verdict when there is room", one(), taken)
 	q.close()
-	if v := one(); v.Kind != wire.Dropped || v.Reason != wire.DropStopped {
-		t.Fatalf("%+v", v)
-	}
+	testkit.Equal(t, "verdict when it is closed", one(), wire.Drop(wire.DropStopped))
 }
 
 func TestBadChecksumsAreDropped(t *testing.T) {
@@ -199,31 +191,28 @@ func describe(t testing.TB, r *raw, frame []byte) *wire.Packet {
 
 func TestBadOptions(t *testing.T) {
 	sw := newSwitch(t)
+	forward := func(proto, to string) func(*Options) {
+		return func(o *Options) { o.Forwards = []Forward{{proto, own4(1), netip.MustParseAddrPort(to)}} }
+	}
 	for name, change := range map[string]func(*Options){
-		"no MAC":            func(o *Options) { o.MAC = wire.MAC{} },
-		"group MAC":         func(o *Options) { o.MAC[0] = 1 },
-		"no address":        func(o *Options) { o.Prefix4, o.Prefix6 = netip.Prefix{}, netip.Prefix{} },
-		"network address":   func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.0/24") },
-		"broadcast address": func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.255/24") },
-		"IPv6 for IPv4":     func(o *Options) { o.Prefix4 = prefix6 },
-		"IPv4 for IPv6":     func(o *Options) { o.Prefix6 = prefix4 },
-		"small MTU":         func(o *Options) { o.MTU = 1279 },
-		"large MTU":         func(o *Options) { o.MTU = 65536 },
-		"host name":         func(o *Options) { o.Hosts[0].Name = "a.b" },
-		"name twice":        func(o *Options) { o.Hosts[0].Name = "B" },
-		"gateway's name":    func(o *Options) { o.Hosts[0].Name = GatewayName },
-		"MAC twice":         func(o *Options) { o.Hosts[0].MAC = macOf(2) },
-		"address twice":     func(o *Options) { o.Hosts[0].Addr4 = addr4Of(2) },
-		"address of no net": func(o *Options) { o.Hosts[0].Addr4 = netip.MustParseAddr("10.0.0.1") },
-		"protocol": func(o *Options) {
-			o.Forwards = []Forward{{"sctp", own4(1),
-				netip.AddrPortFrom(addr4Of(1), 1)}}
-		},
-		"forward to gateway": func(o *Options) { o.Forwards = []Forward{{"tcp", own4(1), own4(2)}} },
-		"forward to nowhere": func(o *Options) {
-			o.Forwards = []Forward{{"tcp", own4(1),
-				netip.MustParseAddrPort("8.8.8.8:1")}}
-		},
+		"no MAC":             func(o *Options) { o.MAC = wire.MAC{} },
+		"group MAC":          func(o *Options) { o.MAC[0] = 1 },
+		"no address":         func(o *Options) { o.Prefix4, o.Prefix6 = netip.Prefix{}, netip.Prefix{} },
+		"network address":    func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.0/24") },
+		"broadcast address":  func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.255/24") },
+		"IPv6 for IPv4":      func(o *Options) { o.Prefix4 = prefix6 },
+		"IPv4 for IPv6":      func(o *Options) { o.Prefix6 = prefix4 },
+		"small MTU":          func(o *Options) { o.MTU = 1279 },
+		"large MTU":          func(o *Options) { o.MTU = 65536 },
+		"host name":          func(o *Options) { o.Hosts[0].Name = "a.b" },
+		"name twice":         func(o *Options) { o.Hosts[0].Name = "B" },
+		"gateway's name":     func(o *Options) { o.Hosts[0].Name = GatewayName },
+		"MAC twice":          func(o *Options) { o.Hosts[0].MAC = macOf(2) },
+		"address twice":      func(o *Options) { o.Hosts[0].Addr4 = addr4Of(2) },
+		"address of no net":  func(o *Options) { o.Hosts[0].Addr4 = netip.MustParseAddr("10.0.0.1") },
+		"protocol":           forward("sctp", "10.118.110.1:1"),
+		"forward to gateway": forward("tcp", "10.118.110.254:2"),
+		"forward to nowhere": forward("tcp", "8.8.8.8:1"),
 	} {
 		o := options()
 		change(&o)

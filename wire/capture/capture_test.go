@@ -80,10 +80,10 @@ func TestFileTellsWhatPassed(t *testing.T) {
 			"GPU 1, frag 0x7ffc0+64 and GPU 1 outside of registered buffers, frag 0x80000+936", "single"},
 	}
 	var last time.Time
+	if len(frames) != len(want) {
+		t.Fatalf("%d frames, want %d", len(frames), len(want))
+	}
 	for i, fr := range frames {
-		if i == len(want) {
-			break
-		}
 		w := want[i]
 		if fr.iface != w.iface || fr.length != w.length || fr.comment != w.comment || len(fr.data) != w.length {
 			t.Errorf("frame %d: %s, %d of %d bytes: %q\nwant %s, %d: %q", i, fr.iface, len(fr.data), fr.length, fr.comment,
@@ -110,17 +110,12 @@ func TestFileTellsWhatPassed(t *testing.T) {
 		}
 		last = fr.info.Timestamp
 	}
-	if len(frames) != len(want) {
-		t.Errorf("%d frames, want %d", len(frames), len(want))
-	}
 	for name, n := range map[string]uint64{"A-tx": 5, "A-rx": 1, "B-tx": 1, "B-rx": 4} {
 		if s := stats[name]; s.PacketsReceived != n || s.PacketsDropped != 0 {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
-	if s := c.Stats(); s != (Stats{Packets: uint64(len(want))}) {
-		t.Errorf("%+v", s)
-	}
+	testkit.Equal(t, "stats", c.Stats(), Stats{Packets: uint64(len(want))})
 }
 
 // TestHeadersOnly: unless it is asked for, not one byte of payload is in the file; as many as are asked for are.
@@ -144,9 +139,7 @@ func TestHeadersOnly(t *testing.T) {
 				t.Errorf("%d bytes asked for: %d of %d", n, len(f.data), f.length)
 			}
 		}
-		if len(frames) != 2 {
-			t.Errorf("%d frames", len(frames))
-		}
+		testkit.Equal(t, "frames", len(frames), 2)
 	}
 }
 
@@ -226,9 +219,7 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	r := record{iface: tx, queue: -1, segments: 1, verdict: wire.Dropped, reason: wire.DropLinkLoss}
 	check := func(want string) {
 		t.Helper()
-		if got := said(&r); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		testkit.Equal(t, "comment", said(&r), want)
 	}
 	check("lost on the receiver's link")
 	r.losses, r.lost[0] = 1, run{0, 1}
@@ -312,9 +303,7 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 		const batches = 200
 		sent := load(t, hosts, batches)
 		for _, h := range hosts {
-			if n := h.came.Load(); n != batches*32 {
-				t.Errorf("%s: %d frames came", h.name, n)
-			}
+			testkit.Equal(t, "frames that came to "+h.name, h.came.Load(), batches*32)
 		}
 		if s := c.Stats(); s.Missed == 0 {
 			t.Errorf("nothing is missed: %+v", s)
@@ -369,16 +358,10 @@ func TestWriterThatNeverEndsIsLeft(t *testing.T) {
 	if err := c.Close(); !errors.Is(err, ErrStuck) {
 		t.Error(err)
 	}
-	check := func() {
-		t.Helper()
-		if s := c.Stats(); s != (Stats{Missed: 2 * sent}) {
-			t.Errorf("%+v of %d", s, 2*sent)
-		}
-	}
-	check()
+	testkit.Equal(t, "stats", c.Stats(), Stats{Missed: 2 * sent})
 	close(w)
 	<-c.done
-	check()
+	testkit.Equal(t, "stats in the end", c.Stats(), Stats{Missed: 2 * sent})
 }
 
 // shortWriter takes so many bytes.
@@ -432,9 +415,7 @@ func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 	c := attached(t, &out, Options{Records: 1 << 14}, hosts...)
 	sent := load(t, hosts, 20)
 	testkit.OK(t, c.Close())
-	if s := c.Stats(); s != (Stats{Packets: 2 * sent}) {
-		t.Errorf("%+v", s)
-	}
+	testkit.Equal(t, "stats", c.Stats(), Stats{Packets: 2 * sent})
 	frames, _ := read(t, &out)
 	var tx, rx [8]int
 	for i, f := range frames {
@@ -466,16 +447,12 @@ func TestWriteErrorStopsCapture(t *testing.T) {
 	<-told // before there is any traffic
 	sent := load(t, hosts, 20)
 	for _, h := range hosts {
-		if n := h.came.Load(); n != 20*32 {
-			t.Errorf("%s: %d frames came", h.name, n)
-		}
+		testkit.Equal(t, "frames that came to "+h.name, h.came.Load(), 20*32)
 	}
 	if err := c.Close(); !errors.Is(err, unix.ENOSPC) || failed.Load() != 1 {
 		t.Errorf("%v, told %d times", err, failed.Load())
 	}
-	if s := c.Stats(); s != (Stats{Missed: 2 * sent}) {
-		t.Errorf("%+v of %d", s, 2*sent)
-	}
+	testkit.Equal(t, "stats", c.Stats(), Stats{Missed: 2 * sent})
 }
 
 func TestCreateRefuses(t *testing.T) {
