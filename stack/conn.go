@@ -191,6 +191,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 func (c *Conn) Write(b []byte) (int, error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
+	defer c.reader.Reset(nil)
 	done := 0
 	for done < len(b) {
 		n, err := c.room("write", len(b)-done)
@@ -202,11 +203,9 @@ func (c *Conn) Write(b []byte) (int, error) {
 			c.s.count.txLinear.Add(uint64(n))
 		}
 		if err != nil {
-			c.reader.Reset(nil)
 			return done, c.opError("write", err)
 		}
 	}
-	c.reader.Reset(nil)
 	return done, nil
 }
 

@@ -83,7 +83,7 @@ func guestOf(a net.Addr) netip.Addr {
 // begin has a question forwarded on a goroutine of its own, if there are not too many.
 func (s *dnsServer) begin(q *question, guest netip.Addr, reply func([]byte)) {
 	if !s.asked.take(guest) {
-		reply(s.bad(q, dnsmessage.RCodeServerFailure))
+		reply(s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure))
 		return
 	}
 	if !s.g.serve(func() {
@@ -186,8 +186,4 @@ func (s *dnsServer) answer(b []byte) ([]byte, *question) {
 func (s *dnsServer) refuse(h *dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode) []byte {
 	s.g.count.badQueries.Add(1)
 	return fail(h, q, code)
-}
-
-func (s *dnsServer) bad(q *question, code dnsmessage.RCode) []byte {
-	return s.refuse(&q.header, &q.q, code)
 }

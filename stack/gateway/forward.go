@@ -47,11 +47,8 @@ func (g *Gateway) listenTCP(f *Forward) error {
 		defer l.Close()
 		for {
 			c, err := l.AcceptTCP()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
 			if err != nil { // out of descriptors, or the like
-				if !g.pause() {
+				if errors.Is(err, net.ErrClosed) || !g.pause() {
 					return
 				}
 				continue

@@ -47,11 +47,8 @@ func (u *udpForward) run() {
 	buf := make([]byte, maxUDPSize)
 	for {
 		n, from, err := u.host.ReadFromUDPAddrPort(buf)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
 		if err != nil {
-			if !u.g.pause() {
+			if errors.Is(err, net.ErrClosed) || !u.g.pause() {
 				return
 			}
 			continue

@@ -54,7 +54,7 @@ func (s *dnsServer) ask(q *question, network string) []byte {
 			return b
 		}
 	}
-	return s.bad(q, dnsmessage.RCodeServerFailure)
+	return s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure)
 }
 
 // askOne asks one resolver. The question gets a number of our own: the guest's is not to be trusted
