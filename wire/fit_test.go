@@ -33,6 +33,7 @@ func stream(t testing.TB, got []received, payload []byte, seq uint32) (sizes []i
 }
 
 func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
+	const left, good = splitter.CsumPartial, splitter.CsumGood
 	all := GSO(splitter.GSOTCPv4, splitter.GSOTCPv6, splitter.GSOUDPL4)
 	for _, c := range []struct {
 		name   string
@@ -42,30 +43,24 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 		gso    int // of them super-packets
 		csum   splitter.Csum
 	}{
-		{"whole", Limits{GSO: all, Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 1, 1, splitter.CsumPartial},
+		{"whole", Limits{GSO: all, Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 1, 1, left},
 		{"to segments", Limits{Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448, flags: splitter.FIN | splitter.PSH}, 14,
-			0, splitter.CsumPartial},
-		{"to segments with checksums", Limits{MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 14, 0, splitter.CsumGood},
-		{"super-packets need partial checksums", Limits{GSO: all}, spec{n: 20000, mss: 1448}, 14, 0, splitter.CsumGood},
-		{"many segments", Limits{}, spec{n: 60000, mss: 536, v6: true}, 112, 0, splitter.CsumGood},
-		{"to smaller ones", Limits{GSO: all, Csum: true, MaxBytes: 9000}, spec{n: 20000, mss: 1448, v6: true}, 3, 3,
-			splitter.CsumPartial},
-		{"to k and a rest", Limits{GSO: all, Csum: true, MaxBytes: 54 + 2*1448}, spec{n: 5*1448 - 1, mss: 1448}, 3, 2,
-			splitter.CsumPartial},
-		{"room for less than one", Limits{GSO: all, Csum: true, MaxBytes: 100}, spec{n: 3000, mss: 1448}, 3, 0,
-			splitter.CsumPartial},
-		{"another type", Limits{GSO: GSO(splitter.GSOTCPv6), Csum: true}, spec{n: 3000, mss: 1448}, 3, 0,
-			splitter.CsumPartial},
-		{"uso", Limits{}, spec{udp: true, n: 5001, mss: 1001}, 5, 0, splitter.CsumGood},
+			0, left},
+		{"to segments with checksums", Limits{MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 14, 0, good},
+		{"super-packets need partial checksums", Limits{GSO: all}, spec{n: 20000, mss: 1448}, 14, 0, good},
+		{"many segments", Limits{}, spec{n: 60000, mss: 536, v6: true}, 112, 0, good},
+		{"to smaller ones", Limits{GSO: all, Csum: true, MaxBytes: 9000}, spec{n: 20000, mss: 1448, v6: true}, 3, 3, left},
+		{"to k and a rest", Limits{GSO: all, Csum: true, MaxBytes: 54 + 2*1448}, spec{n: 5*1448 - 1, mss: 1448}, 3, 2, left},
+		{"room for less than one", Limits{GSO: all, Csum: true, MaxBytes: 100}, spec{n: 3000, mss: 1448}, 3, 0, left},
+		{"another type", Limits{GSO: GSO(splitter.GSOTCPv6), Csum: true}, spec{n: 3000, mss: 1448}, 3, 0, left},
+		{"uso", Limits{}, spec{udp: true, n: 5001, mss: 1001}, 5, 0, good},
 		{"uso6 to smaller ones", Limits{GSO: all, Csum: true, MaxBytes: 3072}, spec{udp: true, v6: true, n: 5001, mss: 1001},
-			2, 2, splitter.CsumPartial},
-		{"tags do not count", Limits{Csum: true, MaxFrame: 1514}, spec{n: 2 * 1460, mss: 1460, tags: 1}, 2, 0,
-			splitter.CsumPartial},
-		{"cwr", Limits{GSO: all, Csum: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 2, 1, splitter.CsumPartial},
-		{"cwr whole", Limits{GSO: all, Csum: true, ECN: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 1, 1,
-			splitter.CsumPartial},
-		{"one segment", Limits{}, spec{n: 100, mss: 1448}, 1, 0, splitter.CsumGood},
-		{"no payload", Limits{}, spec{n: 0, mss: 1448}, 1, 0, splitter.CsumGood},
+			2, 2, left},
+		{"tags do not count", Limits{Csum: true, MaxFrame: 1514}, spec{n: 2 * 1460, mss: 1460, tags: 1}, 2, 0, left},
+		{"cwr", Limits{GSO: all, Csum: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 2, 1, left},
+		{"cwr whole", Limits{GSO: all, Csum: true, ECN: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 1, 1, left},
+		{"one segment", Limits{}, spec{n: 100, mss: 1448}, 1, 0, good},
+		{"no payload", Limits{}, spec{n: 0, mss: 1448}, 1, 0, good},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := pair(t)
