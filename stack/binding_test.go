@@ -16,7 +16,7 @@ import (
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 	for _, again := range []bool{true, false} { // closed again, or ended by Stack.Close
-		w := newWorld(t, stacktest.Options{})
+		w := newRig(t, stacktest.Options{})
 		buf, err := w.b.Register(0, 0, 1<<20)
 		testkit.OK(t, err)
 		rx, err := w.b.BindRX(buf, 1, 2)
@@ -65,7 +65,7 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 // A stack that is closed with a receive binding open undoes it at the NIC first: a queue that is
 // bound does not cease to split.
 func TestCloseUndoesBindingsAtTheNIC(t *testing.T) {
-	w := newWorld(t, stacktest.Options{})
+	w := newRig(t, stacktest.Options{})
 	buf, err := w.b.Register(0, 0, 1<<20)
 	testkit.OK(t, err)
 	rx, err := w.b.BindRX(buf, 1)

@@ -157,13 +157,13 @@ func (f *flow) complete() {
 // txDone says that the device has read a frame of sends lo to hi.
 func (f *flow) txDone(lo, hi uint32) {
 	f.mu.Lock()
-	f.fly(lo, hi, -1)
+	f.addInFlight(lo, hi, -1)
 	f.complete()
 	f.mu.Unlock()
 }
 
-// fly counts a frame of sends lo to hi that the device may read from now on, or with -1 reads no more.
-func (f *flow) fly(lo, hi uint32, n int) {
+// addInFlight counts a frame of sends lo to hi that the device may read from now on, or with -1 reads no more.
+func (f *flow) addInFlight(lo, hi uint32, n int) {
 	for i := lo; ; i++ {
 		f.sends.at(int(i - f.firstSend)).inFlight += n
 		if i == hi {

@@ -162,7 +162,7 @@ func TestFlowAdmission(t *testing.T) {
 		n            int
 		flags        uint8
 		pages        gpumem.Supply
-		deaf         bool
+		rxShutdown   bool
 		want         verdict
 	}{
 		{name: "in order", n: 100, want: deliver},
@@ -183,11 +183,11 @@ func TestFlowAdmission(t *testing.T) {
 		{name: "far beyond any window", off: maxWindow + 1, n: 10, want: junk},
 		{name: "with SYN", n: 10, flags: splitter.SYN, want: junk},
 		{name: "with RST", n: 10, flags: splitter.RST, want: junk},
-		{name: "nobody reads", n: 10, deaf: true, want: junk},
+		{name: "nobody reads", n: 10, rxShutdown: true, want: junk},
 		{name: "no payload, low", pages: gpumem.Low, want: deliver},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := &flow{irs: irs, irsKnown: true, acked: c.acked, ahead: c.ahead, rxShutdown: c.deaf}
+			f := &flow{irs: irs, irsKnown: true, acked: c.acked, ahead: c.ahead, rxShutdown: c.rxShutdown}
 			h := &splitter.Headers{Seq: irs + 1 + uint32(c.off), TCPFlags: c.flags}
 			testkit.Equal(t, "verdict", f.receive(h, 0, c.n, 0, c.pages), c.want)
 		})

@@ -27,7 +27,7 @@ type flows struct {
 	m       map[splitter.Flow]*flow
 	unowned int // without a Conn; as of the last sweep, and new ones since
 
-	kick chan struct{} // to the janitor
+	kick chan struct{} // to the sweeper
 }
 
 func (fs *flows) get(k *splitter.Flow) *flow {
@@ -87,8 +87,8 @@ func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 
 func (fs *flows) sweepSoon() { ether.Signal(fs.kick) }
 
-// janitor forgets flows whose endpoint is gone: netstack does not say when one ends.
-func (fs *flows) janitor(stop <-chan struct{}) {
+// sweeper forgets flows whose endpoint is gone: netstack does not say when one ends.
+func (fs *flows) sweeper(stop <-chan struct{}) {
 	var tick <-chan time.Time
 	for {
 		select {

@@ -131,7 +131,7 @@ func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []b
 			skip -= size
 			continue
 		}
-		if isGhost(v) {
+		if isPlaceholder(v) {
 			return nil, false
 		}
 		b := v.AsSlice()[skip:]

@@ -23,7 +23,7 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte{1, 1, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 3, 0})
 	f.Add([]byte("a frame, and another one, and one that is neither: 0123456789abcdefghijklmnopqrstuvwxyz"))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		w := newWorld(t, stacktest.Options{})
+		w := newRig(t, stacktest.Options{})
 		bindRX(t, w.b, 0, 1<<20, 7, 1)
 		bindRX(t, w.b, 1<<20, 1<<20, 8, 2)
 		ca, cb := w.connect(7, false)

@@ -13,13 +13,13 @@ import (
 )
 
 func TestLossless(t *testing.T) {
-	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
+	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
 	transfer(t, w, 1, short(8<<20), false, 0, true)
 }
 
 // transfer sends n bytes each way at once, and checks that nothing is left. With halfClose each side closes when it has
 // sent all, else when it has received all too.
-func transfer(t *testing.T, w *world, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
+func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
 	t.Helper()
 	const half = 8 << 20
 	bindRX(t, w.a, 0, half, 0, 1) // port 0: any; A's connections have ports of their own
@@ -90,7 +90,7 @@ func TestLossy(t *testing.T) {
 					t.Run(fmt.Sprint(seed), func(t *testing.T) {
 						o := lossy(seed + 1)
 						v.change(&o)
-						w := newWorld(t, o, func(c *stack.Options) {
+						w := newRig(t, o, func(c *stack.Options) {
 							c.NoGSO, c.RACK = v.noGSO, !v.slow
 						})
 						// A receiver of gVisor's that has closed its own direction sends no SACK, and RACK does not go on

@@ -23,7 +23,7 @@ import (
 )
 
 // stream sends total bytes from A to B, and compares them.
-func (w *world) stream(ca, cb devmem.Conn, tx devmem.Binding, size, total, hold int) error {
+func (w *rig) stream(ca, cb devmem.Conn, tx devmem.Binding, size, total, hold int) error {
 	s, r := newSender(ca, tx, w.na.Memory()[:size], 2, total), newReceiver(cb, w.nb.Memory()[:size], 2, total, hold)
 	return all([]devmem.Conn{ca, cb}, s.run, r.run)
 }
@@ -42,7 +42,7 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 		for _, pages := range []uint64{72, 100, 300} {
 			t.Run(fmt.Sprintf("%d pages, wide=%v", pages, wide), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, stacktest.Options{Cut: true, Seed: pages}, func(o *stack.Options) { o.WideWindow = wide })
+				w := newRig(t, stacktest.Options{Cut: true, Seed: pages}, func(o *stack.Options) { o.WideWindow = wide })
 				bindRX(t, w.b, 0, pages*4096, 7, 1)
 				tx := bindTX(t, w.a, 0, 1<<20)
 				ca, cb := w.connect(7, false)
@@ -83,7 +83,7 @@ func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 	for name, v := range map[string]struct{ held, total int }{"low": {33, 30_000}, "dry": {58, 6_000}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, stacktest.Options{Cut: true, RingSize: pages}, rack)
+			w := newRig(t, stacktest.Options{Cut: true, RingSize: pages}, rack)
 			bindRX(t, w.b, 0, pages*4096, 7, 1)
 			tx := bindTX(t, w.a, 0, 1<<20)
 			ca, cb := w.connect(7, false)
@@ -137,7 +137,7 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 	for _, v := range []string{"device", "ack"} {
 		t.Run(v, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, stacktest.Options{})
+			w := newRig(t, stacktest.Options{})
 			tx := bindTX(t, w.a, 0, 1<<20)
 			ca, cb := w.connect(7, false)
 			var lost atomic.Bool
@@ -178,7 +178,7 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 // Payload for an ordinary connection that RSS sends to a bound queue is device memory all the same.
 func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
+	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
 	bindRX(t, w.b, 0, 8<<20, 9999, 1)
 	testkit.OK(t, w.b.SetRSS(2))
 	onQueue := [2]int{}
@@ -206,7 +206,7 @@ func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 
 // What the device left in the header buffer comes as Linear frags, packed, in the order of the stream.
 func TestLinearHeads(t *testing.T) {
-	w := newWorld(t, stacktest.Options{LinearHead: 200, Cut: true})
+	w := newRig(t, stacktest.Options{LinearHead: 200, Cut: true})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
 	ca, cb := w.connect(7, false)
@@ -219,7 +219,7 @@ func TestLinearHeads(t *testing.T) {
 
 func TestStallLimit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{})
+	w := newRig(t, stacktest.Options{})
 	tx := bindTX(t, w.a, 0, 1<<20)
 	ca, cb := w.connect(7, false)
 	w.na.Filter(func(*splitter.Headers, int) bool { return false })
@@ -239,7 +239,7 @@ func TestStallLimit(t *testing.T) {
 
 func TestDialErrors(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{})
+	w := newRig(t, stacktest.Options{})
 	for _, c := range []struct {
 		to   string
 		want []error
@@ -272,7 +272,7 @@ func TestDialErrors(t *testing.T) {
 // Many connections at once over the same bindings, closed from both ends in all ways.
 func TestManyConnections(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20, Reorder: 0.02, Seed: 4, Cut: true})
+	w := newRig(t, stacktest.Options{GPUSize: 16 << 20, Reorder: 0.02, Seed: 4, Cut: true})
 	rx := bindRX(t, w.b, 0, 8<<20, 7, 1, 2)
 	tx := bindTX(t, w.a, 0, 8<<20)
 	l, err := w.b.Listen(w.at(7))
@@ -356,7 +356,7 @@ func TestManyConnections(t *testing.T) {
 // Bindings come and go under a connection's traffic.
 func TestRebindUnderTraffic(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
+	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
 	buf, err := w.b.Register(0, 0, 8<<20)
 	testkit.OK(t, err)
 	_, err = w.b.AddFlow(devmem.Flow{Dst: w.at(7), Queue: 1})
@@ -403,7 +403,7 @@ func TestZeroWindow(t *testing.T) {
 		for _, v6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("device=%v/v6=%v", device, v6), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, stacktest.Options{}, rack, func(o *stack.Options) { o.RecvBuffer = 128 << 10 })
+				w := newRig(t, stacktest.Options{}, rack, func(o *stack.Options) { o.RecvBuffer = 128 << 10 })
 				if device {
 					bindRX(t, w.b, 0, 2<<20, 7, 1)
 				}
@@ -415,13 +415,13 @@ func TestZeroWindow(t *testing.T) {
 				testkit.Eventually(t, "the window is closed", func() bool {
 					return strings.Contains(ca.State(), " wnd 0 sends")
 				})
-				var deaf atomic.Bool
-				deaf.Store(true)
+				var cutOff atomic.Bool
+				cutOff.Store(true)
 				var probes atomic.Int64
-				w.nb.Filter(func(*splitter.Headers, int) bool { return !deaf.Load() })
+				w.nb.Filter(func(*splitter.Headers, int) bool { return !cutOff.Load() })
 				w.na.Filter(func(*splitter.Headers, int) bool {
 					if probes.Add(1) == 2 {
-						deaf.Store(false) // the first answer is lost as well
+						cutOff.Store(false) // the first answer is lost as well
 					}
 					return true
 				})
@@ -439,7 +439,7 @@ func TestZeroWindow(t *testing.T) {
 // The NIC loses what it was told, in the middle of a transfer, and is told again.
 func TestRestore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{})
+	w := newRig(t, stacktest.Options{})
 	rx := bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
 	testkit.OK(t, w.b.SetRSS(1))
@@ -466,7 +466,7 @@ func TestRestore(t *testing.T) {
 
 // When the NIC dies, everything that waits ends with that error.
 func TestNICStops(t *testing.T) {
-	w := newWorld(t, stacktest.Options{})
+	w := newRig(t, stacktest.Options{})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
 	ca, cb := w.connect(7, false)
@@ -497,7 +497,7 @@ func TestOrdinaryTraffic(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, o)
+			w := newRig(t, o)
 			for _, v6 := range []bool{false, true} {
 				ca, cb := w.connect(7, v6)
 				const total = 1 << 20

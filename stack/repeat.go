@@ -28,7 +28,7 @@ type tail struct {
 	pkt      *stack.PacketBuffer // nil: all is acknowledged
 	end      uint64              // of the segment, a FIN included
 	silent   int                 // ticks without data or FIN, or without progress
-	patience int                 // ticks
+	wait int                 // ticks
 	tsval    uint32              // of the last segment sent, a timestamp (RFC 7323)
 }
 
@@ -51,7 +51,7 @@ func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 		return
 	}
 	f.dropTail()
-	f.tail.pkt, f.tail.end, f.tail.patience = pkt.IncRef(), uint64(end), repeatAfter
+	f.tail.pkt, f.tail.end, f.tail.wait = pkt.IncRef(), uint64(end), repeatAfter
 }
 
 // dropTail is called when the last segment needs no repetition any more. Under the flow's lock.
@@ -87,10 +87,10 @@ func (f *flow) silence() *stack.PacketBuffer {
 	if t.pkt == nil {
 		return nil
 	}
-	if t.silent++; t.silent < t.patience {
+	if t.silent++; t.silent < t.wait {
 		return nil
 	}
-	t.silent, t.patience = 0, min(2*t.patience, repeatMost)
+	t.silent, t.wait = 0, min(2*t.wait, repeatMost)
 	return t.pkt.IncRef()
 }
 

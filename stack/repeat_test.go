@@ -25,7 +25,7 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) {
 		for _, last := range []string{"FIN", "data"} {
 			t.Run(fmt.Sprintf("RACK=%v/%s", withRACK, last), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, stacktest.Options{Cut: true}, func(o *stack.Options) { o.RACK = withRACK })
+				w := newRig(t, stacktest.Options{Cut: true}, func(o *stack.Options) { o.RACK = withRACK })
 				bindRX(t, w.b, 0, 1<<20, 7, 1)
 				tx := bindTX(t, w.a, 0, 1<<20)
 				ca, cb := w.connect(7, false)

@@ -29,8 +29,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// world is two stacks on a wire. B's queue 1 is bound, A's as well.
-type world struct {
+// rig is two stacks on a wire. B's queue 1 is bound, A's as well.
+type rig struct {
 	t          testing.TB
 	na, nb     *stacktest.NIC
 	a, b       *stack.Stack
@@ -38,9 +38,9 @@ type world struct {
 	b6         netip.Addr
 }
 
-func newWorld(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *world {
+func newRig(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *rig {
 	t.Helper()
-	w := &world{t: t}
+	w := &rig{t: t}
 	w.na, w.nb = stacktest.NewPair(o)
 	w.a4, w.b4 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	w.a6, w.b6 = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
@@ -100,10 +100,10 @@ func unbind(bs ...devmem.Binding) {
 }
 
 // at is one of B's addresses.
-func (w *world) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(w.b4, port) }
+func (w *rig) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(w.b4, port) }
 
 // connect opens a connection from A to B.
-func (w *world) connect(port uint16, v6 bool) (a, b devmem.Conn) {
+func (w *rig) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 	w.t.Helper()
 	addr := w.b4
 	if v6 {

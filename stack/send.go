@@ -89,7 +89,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 			}
 			// Where the bytes lie must be known before netstack sends them, which it may do at once.
 			c.f.addPart(b.buf.gpu, b.buf.off+r.Off+done, m)
-			m, err = c.put("send", newGhost(m))
+			m, err = c.put("send", newPlaceholder(m))
 			c.f.cutPart(m)
 			done += uint64(m)
 			n += m

@@ -148,7 +148,7 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 		s.ns.Destroy()
 		return nil, err
 	}
-	s.work.Go(func() { s.flows.janitor(s.stop) })
+	s.work.Go(func() { s.flows.sweeper(s.stop) })
 	if s.repeat {
 		s.work.Go(func() { s.flows.repeater(s.stop) })
 	}

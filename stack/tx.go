@@ -75,14 +75,14 @@ func (q *txQueue) completed(cookies []uint64) {
 	defer q.mu.Unlock()
 	for _, c := range cookies {
 		if c > 0 && c <= uint64(len(q.flights)) {
-			q.land(c)
+			q.putCookie(c)
 		}
 	}
 	q.flush()
 }
 
-// land takes back the cookie of a frame that the device reads no more; one that is not under way is nothing.
-func (q *txQueue) land(cookie uint64) {
+// putCookie takes back the cookie of a frame that the device reads no more; one that is not under way is nothing.
+func (q *txQueue) putCookie(cookie uint64) {
 	fl := q.flights[cookie-1]
 	if fl.flow == nil {
 		return
@@ -113,7 +113,7 @@ func (q *txQueue) close() {
 		q.backlog.pop().pkt.DecRef()
 	}
 	for i := range q.flights {
-		q.land(uint64(i) + 1)
+		q.putCookie(uint64(i) + 1)
 	}
 }
 
@@ -146,7 +146,7 @@ func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all boo
 func (q *txQueue) takeBack(frames []driver.TxFrame) {
 	for i := range frames {
 		if len(frames[i].Device) > 0 {
-			q.land(frames[i].Cookie)
+			q.putCookie(frames[i].Cookie)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 		if len(device) > 0 {
 			fr.Device = device
 			fr.Cookie = q.cookie(f, lo, hi)
-			f.fly(lo, hi, 1)
+			f.addInFlight(lo, hi, 1)
 		}
 		pos += n
 	}

@@ -109,7 +109,7 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	start := 0        // of the run
 	for i, p := range batch {
 		r := admit(p)
-		if r != DropNone || elsewhere(&p.Meta) {
+		if r != DropNone || unplaced(&p.Meta) {
 			l.send(w, ports, run, batch[start:i])
 			run, start = nil, i+1
 			if r == DropNone {
@@ -138,8 +138,8 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	l.send(w, ports, run, batch[start:])
 }
 
-// forwardCompleted switches one packet whose checksum is elsewhere: it is complete before anybody
-// looks at the packet.
+// forwardCompleted switches one packet whose checksum is unplaced: it is completed before the packet
+// is looked at.
 func (l *Link) forwardCompleted(w *Worker, p *Packet) DropReason {
 	if r := w.completed(p); r != DropNone {
 		return r
@@ -153,7 +153,7 @@ func (l *Link) forwardCompleted(w *Worker, p *Packet) DropReason {
 func (l *Link) send(w *Worker, ports *ports, to *Link, run []*Packet) {
 	switch {
 	case len(run) == 0:
-	case to == everyone:
+	case to == allLinks:
 		l.flood(w, ports, run)
 	case to == l:
 		l.count.dropAll(run, DropSamePort)
@@ -238,7 +238,7 @@ func admit(p *Packet) DropReason {
 	if (h.Class == splitter.TCP || h.Class == splitter.UDP) && (len(p.Header) != int(h.HdrLen) || p.Len() != h.FrameLen) {
 		return DropBadFrame
 	}
-	if p.Meta.Csum == splitter.CsumPartial && (!p.Meta.CsumAllowed(p.Len()) || elsewhere(&p.Meta) && !reachable(p)) {
+	if p.Meta.Csum == splitter.CsumPartial && (!p.Meta.CsumAllowed(p.Len()) || unplaced(&p.Meta) && !reachable(p)) {
 		return DropBadCsum
 	}
 	if p.Meta.GSOType != splitter.GSONone &&

@@ -32,7 +32,7 @@ func BenchmarkToHost(b *testing.B) {
 		}
 	}
 	b.Run("gateway", func(b *testing.B) {
-		c := newWorld(b, nil).guest(1).mustDial(own4(sink(b).Addr().(*net.TCPAddr).AddrPort().Port()))
+		c := newRig(b, nil).guest(1).mustDial(own4(sink(b).Addr().(*net.TCPAddr).AddrPort().Port()))
 		defer c.Close()
 		run(b, c)
 	})

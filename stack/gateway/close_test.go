@@ -13,7 +13,7 @@ import (
 
 // Close ends connections in all states, in both directions, and what waits for somebody.
 func TestCloseUnderTraffic(t *testing.T) {
-	w := newWorld(t, func(o *Options) { // nobody is there
+	w := newRig(t, func(o *Options) { // nobody is there
 		o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}}
 	})
 	g := w.g
@@ -67,7 +67,7 @@ func TestCloseUnderTraffic(t *testing.T) {
 
 // Connections that come and go leave nothing in netstack, so that the bound on them stays what it is.
 func TestConnectionsLeaveNothing(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newRig(t, nil)
 	g, v := w.g, w.guest(1)
 	port := echoServer(t, "tcp4").Port()
 	for i := range 50 {
@@ -89,7 +89,7 @@ func TestCloseLeavesNoDescriptor(t *testing.T) {
 	for i := range 2 { // the first time the runtime opens what it needs
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
 			lo := netip.MustParseAddrPort("127.0.0.1:0")
-			w := newWorld(t, func(o *Options) {
+			w := newRig(t, func(o *Options) {
 				o.Forwards = []Forward{{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 80)},
 					{"udp", lo, netip.AddrPortFrom(addr4Of(1), 90)}}
 			})

@@ -52,7 +52,7 @@ func (r *raw) arp(op byte, from, to netip.Addr, toMAC wire.MAC) []byte {
 }
 
 func TestDHCP(t *testing.T) {
-	w := newWorld(t, func(o *Options) { o.MTU = 9000 })
+	w := newRig(t, func(o *Options) { o.MTU = 9000 })
 	known, other := w.raw(2), w.raw(77)
 	kind := dhcpv4.WithMessageType
 	want := func(a netip.Addr) dhcpv4.Modifier {
@@ -110,7 +110,7 @@ func TestDHCP(t *testing.T) {
 
 // Without NAT the gateway is no router, and says so.
 func TestNoRouterWithoutNAT(t *testing.T) {
-	r := newWorld(t, func(o *Options) { o.NAT = false }).raw(2)
+	r := newRig(t, func(o *Options) { o.NAT = false }).raw(2)
 	if m := r.dhcp(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)); len(m.Router()) != 0 ||
 		addr4(m.YourIPAddr) != addr4Of(2) {
 		t.Error(m.Summary())

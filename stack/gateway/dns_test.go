@@ -30,7 +30,7 @@ func (v *guest) resolver(network string, at netip.AddrPort) *net.Resolver {
 
 func TestNames(t *testing.T) {
 	upstream := newResolver(t)
-	w := newWorld(t, nil, func(g *Gateway) { g.resolvers = func() []netip.AddrPort { return upstream } })
+	w := newRig(t, nil, func(g *Gateway) { g.resolvers = func() []netip.AddrPort { return upstream } })
 	v := w.guest(1)
 	for _, network := range []string{"udp", "tcp"} {
 		for _, at := range []netip.AddrPort{own4(53), own6(53)} {
@@ -136,7 +136,7 @@ func ask(t testing.TB, g *Gateway, name string, change func(*dnsmessage.Message)
 }
 
 func TestQuestionsThatGetNoAddress(t *testing.T) {
-	g, isolated := newWorld(t, nil).g, newWorld(t, func(o *Options) { o.NAT = false }).g
+	g, isolated := newRig(t, nil).g, newRig(t, func(o *Options) { o.NAT = false }).g
 	for _, c := range []struct {
 		name, q string
 		g       *Gateway

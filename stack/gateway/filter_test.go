@@ -49,9 +49,9 @@ var (
 )
 
 // notDialled has a gateway that only notes what it is asked to reach.
-func notDialled(t *testing.T) (*world, chan string) {
+func notDialled(t *testing.T) (*rig, chan string) {
 	asked := make(chan string, 10)
-	w := newWorld(t, nil, func(g *Gateway) {
+	w := newRig(t, nil, func(g *Gateway) {
 		g.dial = func(_ context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 			asked <- network + " " + to.String()
 			return nil, net.ErrClosed

@@ -11,7 +11,7 @@ import (
 
 // One guest's flood of flows is bounded, and leaves room for another guest.
 func TestFloodOfDatagrams(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newRig(t, nil)
 	r := w.raw(1)
 	r.meet()
 	to := own4(udpEcho(t).Port())
@@ -28,7 +28,7 @@ func TestFloodOfDatagrams(t *testing.T) {
 
 // Fragments that never become whole take no more than netstack gives them.
 func TestFloodOfFragments(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newRig(t, nil)
 	r := w.raw(1)
 	to := own4(udpEcho(t).Port())
 	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000), to, make([]byte, 1400))
@@ -49,7 +49,7 @@ func TestFloodOfFragments(t *testing.T) {
 
 // Nor does a flood of connections that are never made keep others from making theirs.
 func TestFloodOfConnections(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newRig(t, nil)
 	r := w.raw(1)
 	r.meet()
 	to := own4(echoServer(t, "tcp4").Port())

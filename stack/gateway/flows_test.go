@@ -67,7 +67,7 @@ func TestConnectionsToTheHost(t *testing.T) {
 			Up: wire.Impairment{Seed: 1, Loss: .01}, Down: wire.Impairment{Seed: 2, Loss: .01}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t, func(o *Options) { o.MTU = c.mtu })
+			w := newRig(t, func(o *Options) { o.MTU = c.mtu })
 			v := w.guest(1, c.link)
 			port := echoServer(t, c.network).Port()
 			var eg errgroup.Group
@@ -93,7 +93,7 @@ func TestConnectionsToTheHost(t *testing.T) {
 func TestFlowsToElsewhere(t *testing.T) {
 	tcp, udp := echoServer(t, "tcp4"), udpEcho(t)
 	asked := make(chan string, 10)
-	v := newWorld(t, nil, func(g *Gateway) {
+	v := newRig(t, nil, func(g *Gateway) {
 		g.dial = func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 			asked <- network + " " + to.String()
 			if network == "udp" {
@@ -126,7 +126,7 @@ func TestOneFamily(t *testing.T) {
 		{"IPv4", "tcp4", own4(0), func(o *Options) { o.Prefix6 = netip.Prefix{} }},
 		{"IPv6", "tcp6", own6(0), func(o *Options) { o.Prefix4 = netip.Prefix{} }},
 	} {
-		v := newWorld(t, func(o *Options) {
+		v := newRig(t, func(o *Options) {
 			o.Hosts = nil
 			c.change(o)
 		}).guest(1)
@@ -141,7 +141,7 @@ func TestOneFamily(t *testing.T) {
 // guestAndHost makes a connection, and gives both its ends.
 func guestAndHost(t *testing.T) (*gonet.TCPConn, *net.TCPConn) {
 	l, port := listenTCP(t)
-	guest := newWorld(t, nil).guest(1).mustDial(own4(port))
+	guest := newRig(t, nil).guest(1).mustDial(own4(port))
 	host, err := l.Accept()
 	testkit.OK(t, err)
 	t.Cleanup(func() {
@@ -182,7 +182,7 @@ func TestResetsArePassedOn(t *testing.T) {
 
 // A server that listens on one of the host's loopback addresses is found by either of the gateway's.
 func TestEitherLoopback(t *testing.T) {
-	v := newWorld(t, nil).guest(1)
+	v := newRig(t, nil).guest(1)
 	for _, network := range []string{"tcp4", "tcp6"} {
 		port := echoServer(t, network).Port()
 		for _, to := range []netip.AddrPort{own4(port), own6(port)} {
@@ -210,7 +210,7 @@ func TestRefusedConnections(t *testing.T) {
 			if !c.open {
 				l.Close()
 			}
-			conn, err := newWorld(t, func(o *Options) { o.NAT = c.nat }).guest(1).dial(own4(port))
+			conn, err := newRig(t, func(o *Options) { o.NAT = c.nat }).guest(1).dial(own4(port))
 			if err == nil {
 				conn.Close()
 			}
@@ -225,7 +225,7 @@ func TestRefusedConnections(t *testing.T) {
 }
 
 func TestDatagramsToTheHost(t *testing.T) {
-	w := newWorld(t, nil, func(g *Gateway) { g.udpIdle = 300 * time.Millisecond })
+	w := newRig(t, nil, func(g *Gateway) { g.udpIdle = 300 * time.Millisecond })
 	conn := w.guest(1).dialUDP(own4(udpEcho(t).Port()))
 	defer conn.Close()
 	for i, n := range []int{0, 1, 1400, 1472, 1473, 9000, 60000} { // the last ones are fragments
@@ -237,7 +237,7 @@ func TestDatagramsToTheHost(t *testing.T) {
 
 func TestForwards(t *testing.T) {
 	lo := netip.MustParseAddrPort("127.0.0.1:0")
-	w := newWorld(t, func(o *Options) {
+	w := newRig(t, func(o *Options) {
 		o.NAT = false // forwards do without
 		o.Forwards = []Forward{
 			{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 80)}, {"udp", lo, netip.AddrPortFrom(addr6Of(1), 90)},

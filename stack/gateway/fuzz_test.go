@@ -87,7 +87,7 @@ func FuzzDNS(f *testing.F) {
 
 // Whatever a guest sends, another one is answered.
 func FuzzFrames(f *testing.F) {
-	w := newWorld(f, nil, func(g *Gateway) {
+	w := newRig(f, nil, func(g *Gateway) {
 		g.dial = func(context.Context, string, netip.AddrPort) (net.Conn, error) { // nothing that a fuzzer says leaves
 			return nil, net.ErrClosed
 		}

@@ -18,10 +18,10 @@ const (
 
 // arrived is a frame that the wire delivered, from its network header on.
 type arrived struct {
-	view   *buffer.View
-	proto  uint16 // EtherType
-	group  bool   // its link address was a group's
-	advise bool   // it is a router solicitation
+	view      *buffer.View
+	proto     uint16 // EtherType
+	group     bool   // its link address was a group's
+	solicited bool   // it is a router solicitation
 }
 
 // inbox is the queue of frames for netstack. Senders are told to wait when it is full; they do not
@@ -55,7 +55,7 @@ func (q *inbox) giveBack(n int) {
 	q.mu.Lock()
 	q.used--
 	q.bytes -= n
-	wake := q.relief()
+	wake := q.takeWaiters()
 	q.mu.Unlock()
 	wakeAll(wake)
 }
@@ -78,15 +78,15 @@ func (q *inbox) take(into []arrived) (got []arrived, closed bool) {
 		q.used--
 		q.bytes -= into[i].view.Size()
 	}
-	wake := q.relief()
+	wake := q.takeWaiters()
 	closed = q.closed
 	q.mu.Unlock()
 	wakeAll(wake)
 	return into, closed
 }
 
-// relief gives who is to be woken, as there is room. Under mu.
-func (q *inbox) relief() []wire.Waker {
+// takeWaiters gives who is to be woken, as there is room. Under mu.
+func (q *inbox) takeWaiters() []wire.Waker {
 	if len(q.waiting) == 0 || !q.closed && (q.used > inboxFrames/2 || q.bytes > inboxBytes/2) {
 		return nil
 	}
@@ -99,7 +99,7 @@ func (q *inbox) relief() []wire.Waker {
 func (q *inbox) close() {
 	q.mu.Lock()
 	q.closed = true
-	wake := q.relief()
+	wake := q.takeWaiters()
 	q.mu.Unlock()
 	wakeAll(wake)
 	ether.Signal(q.filled)

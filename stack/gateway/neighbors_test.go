@@ -17,7 +17,7 @@ import (
 
 // The gateway answers for its own addresses, and for nobody else.
 func TestNeighbors(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newRig(t, nil)
 	r := w.raw(1)
 	for range 3 { // whatever it answers to the others comes before
 		r.send(r.arp(1, addr4Of(1), addr4Of(2), wire.MAC{}))
@@ -80,7 +80,7 @@ func (r *raw) routerAdvertisement() []byte {
 }
 
 func TestRouterAdvertisements(t *testing.T) {
-	b := newWorld(t, nil).raw(1).routerAdvertisement()
+	b := newRig(t, nil).raw(1).routerAdvertisement()
 	src, dst := tcpip.AddrFrom16([16]byte(b[22:38])), tcpip.AddrFrom16([16]byte(b[38:54]))
 	msg := header.ICMPv6(b[54:])
 	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: msg, Src: src, Dst: dst})
@@ -114,7 +114,7 @@ func TestRouterAdvertisements(t *testing.T) {
 
 // The gateway answers pings of its own addresses only.
 func TestPing(t *testing.T) {
-	r := newWorld(t, nil).raw(1)
+	r := newRig(t, nil).raw(1)
 	ping4 := func(dst netip.Addr, seq byte) {
 		msg := make([]byte, 64)
 		msg[0], msg[7] = 8, seq

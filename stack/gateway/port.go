@@ -13,15 +13,15 @@ import (
 
 // port is the gateway's end of the wire, for what comes in.
 type port struct {
-	name   string
-	mac    wire.MAC
-	limits wire.Limits
-	filter filter
-	count  *counters
-	in     *inbox
-	ep     *endpoint
-	advise chan struct{} // capacity 1: somebody asks for a router advertisement
-	done   chan struct{} // closed when run is done
+	name      string
+	mac       wire.MAC
+	limits    wire.Limits
+	filter    filter
+	count     *counters
+	in        *inbox
+	ep        *endpoint
+	solicited chan struct{} // capacity 1: somebody asks for a router advertisement
+	done      chan struct{} // closed when run is done
 }
 
 var _ wire.Port = (*port)(nil)
@@ -119,11 +119,11 @@ func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, w
 		v.Release()
 		return arrived{}, wire.DropBadCsum
 	}
-	advise := false
+	solicited := false
 	if at := int(h.L4Off) - int(h.L3Off); h.IPv6 && h.Proto == protoICMPv6 && h.Class == splitter.OtherIP && at < n {
-		advise = b[at] == ndRouterSolicit
+		solicited = b[at] == ndRouterSolicit
 	}
-	return arrived{view: v, proto: h.EtherType, group: pkt.Dst[0]&1 != 0, advise: advise}, wire.DropNone
+	return arrived{view: v, proto: h.EtherType, group: pkt.Dst[0]&1 != 0, solicited: solicited}, wire.DropNone
 }
 
 // run gives what arrives to netstack, until the inbox is closed. It waits for nobody.
@@ -150,8 +150,8 @@ func (p *port) inject(a *arrived, closed bool) {
 		a.view.Release()
 		return
 	}
-	if a.advise {
-		ether.Signal(p.advise)
+	if a.solicited {
+		ether.Signal(p.solicited)
 	}
 	p.count.received.Add(1)
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(a.view)})

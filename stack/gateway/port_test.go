@@ -151,8 +151,8 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 //
 // Invariant: nic: A guest that takes nothing stalls nobody.
 func TestDeadGuestStallsNobody(t *testing.T) {
-	w := newWorld(t, nil)
-	link, err := w.sw.Attach(&deadPort{}, wire.LinkOptions{})
+	w := newRig(t, nil)
+	link, err := w.sw.Attach(&busyPort{}, wire.LinkOptions{})
 	testkit.OK(t, err)
 	r := w.raw(1)
 	r.link, r.mac = link, macOf(2) // its frames, by hand
@@ -168,13 +168,13 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 	testkit.Eventually(t, "it gives up", func() bool { return w.g.Stats().OutGaveUp > 0 })
 }
 
-type deadPort struct{}
+type busyPort struct{}
 
-func (*deadPort) Name() string        { return "dead" }
-func (*deadPort) Limits() wire.Limits { return wire.Limits{} }
-func (*deadPort) Arm(wire.Waker) bool { return true }
-func (*deadPort) Disarm(wire.Waker)   {}
-func (p *deadPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
+func (*busyPort) Name() string        { return "dead" }
+func (*busyPort) Limits() wire.Limits { return wire.Limits{} }
+func (*busyPort) Arm(wire.Waker) bool { return true }
+func (*busyPort) Disarm(wire.Waker)   {}
+func (p *busyPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	for _, pkt := range batch {
 		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: p}
 	}

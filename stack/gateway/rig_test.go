@@ -62,23 +62,23 @@ func newSwitch(t testing.TB) *wire.Switch {
 	return sw
 }
 
-// world is a switch with a gateway.
-type world struct {
+// rig is a switch with a gateway.
+type rig struct {
 	t  testing.TB
 	sw *wire.Switch
 	g  *Gateway
 }
 
-// newWorld makes a gateway that asks no resolver of the machine, unless set says which. change changes its options.
-func newWorld(t testing.TB, change func(*Options), set ...func(*Gateway)) *world {
+// newRig makes a gateway that asks no resolver of the machine, unless set says which. change changes its options.
+func newRig(t testing.TB, change func(*Options), set ...func(*Gateway)) *rig {
 	t.Helper()
-	w := &world{t: t, sw: newSwitch(t)}
+	w := &rig{t: t, sw: newSwitch(t)}
 	w.start(change, set...)
 	return w
 }
 
 // start starts a gateway.
-func (w *world) start(change func(*Options), set ...func(*Gateway)) {
+func (w *rig) start(change func(*Options), set ...func(*Gateway)) {
 	w.t.Helper()
 	o := options()
 	if change != nil {
@@ -104,7 +104,7 @@ type guest struct {
 }
 
 // guest makes guest n, with the gateway's MTU.
-func (w *world) guest(n byte, link ...wire.LinkOptions) *guest {
+func (w *rig) guest(n byte, link ...wire.LinkOptions) *guest {
 	t := w.t
 	t.Helper()
 	out, err := newOutbox(new(counters), slog.New(slog.DiscardHandler))
@@ -210,7 +210,7 @@ type raw struct {
 	got  chan []byte
 }
 
-func (w *world) raw(n byte) *raw { return newRaw(w.t, w.sw, n) }
+func (w *rig) raw(n byte) *raw { return newRaw(w.t, w.sw, n) }
 
 func newRaw(t testing.TB, sw *wire.Switch, n byte) *raw {
 	t.Helper()
