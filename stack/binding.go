@@ -63,7 +63,7 @@ func (b *Buffer) Close() error {
 // A queue whose pool has no page to post takes nothing, headers and resets neither: a chain of the
 // device is headers and payload, and there is no chain without pages. Frames wait in the NIC then
 // until pages are free, and are dropped after that; so with most pages in an application's hands,
-// super-packets of up to 64 KiB may never fit, and the peer, whose window knows nothing of tokens,
+// GSO packets of up to 64 KiB may never fit, and the peer, whose window knows nothing of tokens,
 // goes on with what its retransmissions get through. Bind more than an application holds.
 type rxBinding struct {
 	binding

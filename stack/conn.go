@@ -74,18 +74,18 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 		return nil, net.ErrClosed
 	}
 	ep.SocketOptions().SetDelayOption(false)
-	c.fit()
+	c.fitWindow()
 	c.entry.Init(c, waiter.ReadableEvents|waiter.WritableEvents|waiter.EventErr|waiter.EventHUp|waiter.EventRdHUp)
 	wq.EventRegister(&c.entry)
 	c.NotifyEvent(waiter.EventHUp) // it may have ended before
 	return c, nil
 }
 
-// fit makes the receive buffer, of which the window is half, no larger than the pool that its
+// fitWindow makes the receive buffer, of which the window is half, no larger than the pool that its
 // payload will come to, if the handshake came to a bound queue. Linux leaves that to the
 // administrator; but a window that is wider than the pool is an invitation to lose segments. It is
 // done now or never: netstack deadlocks when a buffer shrinks under data out of order.
-func (c *Conn) fit() {
+func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
 	queue := c.f.queue
 	c.f.mu.Unlock()

@@ -48,7 +48,7 @@ func errno(err tcpip.Error) syscall.Errno {
 	return syscall.EIO
 }
 
-// opError dresses an error as package net does. io.EOF stays bare.
+// opError wraps an error as package net does, but for io.EOF.
 func (c *Conn) opError(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err

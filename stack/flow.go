@@ -44,7 +44,7 @@ type flow struct {
 	pending    deque[pending]
 	pages      int    // in pending
 	linear     []span // of packets that are not readable but begin with bytes in host memory
-	rxShutdown bool   // nobody will read
+	rxShutdown bool   // no more is read
 	adv        uint32 // as we advertised it last, not scaled
 	scale      [2]int8
 }
@@ -179,7 +179,7 @@ func (f *flow) end() {
 		f.ended = true
 		f.dropTail()
 		f.complete()
-		if f.conn != nil { // who waits for room has seen that there was none, and nothing was ended
+		if f.conn != nil { // a writer that waits may have looked before the end
 			ether.Signal(f.conn.csig)
 			ether.Signal(f.conn.wsig)
 		}
@@ -297,7 +297,7 @@ func (f *flow) drop(drop []pending, all bool) []pending {
 	return drop
 }
 
-// stop takes the flow from its Conn, which is nil if it has none: nobody will read. It returns all that is kept.
+// stop takes the flow from its Conn, which is nil if it has none: no more is read. It returns all that is kept.
 func (f *flow) stop(c *Conn) []pending {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -70,7 +70,7 @@ func (fs *flows) forget(f *flow) {
 	releaseAll(f.stop(nil)) // if it has a Conn, its application may still read
 }
 
-// claim gives a flow to a Conn. It returns nil if there is none that belongs to nobody.
+// claim gives a flow to a Conn. It returns nil if there is no flow, or it has a Conn, or had one.
 func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 	f := fs.get(&k)
 	if f == nil {

@@ -9,10 +9,11 @@ import (
 // where the payload lies.
 //
 // Netstack reads a payload into buffers that it allocates and clears first, which is most of what a send costs, and
-// then keeps 64 KiB of nothing for each segment. So a thin placeholder asks for a buffer of one byte and says that it
-// has put n bytes there: the view counts n bytes over memory that it has not got. No byte of it can be read, not even by
-// mistake: that is a slice out of bounds. thinWorks says whether this netstack can be told so; a thick placeholder
-// leaves a buffer of the right size as it is.
+// then keeps 64 KiB of nothing for each segment. So a thin placeholder asks for a buffer of one byte
+// and says that it has put n bytes there: the view counts n bytes over memory that it has not got.
+// No byte of it can be read, not even by mistake: that is a slice out of bounds. thinWorks says
+// whether this netstack takes thin placeholders; a thick one leaves a buffer of the right size as it
+// is.
 func newPlaceholder(n int) tcpip.Payloader {
 	if thinWorks {
 		return &thinPlaceholder{n}

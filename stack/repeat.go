@@ -11,7 +11,7 @@ import (
 // This file works around a fault of gVisor's RACK. After a tail loss probe it arms no timer if it
 // counts nothing as outstanding, and of what is sent during a recovery it counts too little, of a
 // FIN nothing (tcp/snd.go: SetPipe, postXmit; tcp/rack.go: probeTimerExpired). If the probe is lost
-// as well, that end of the connection is silent for ever.
+// as well, that end of the connection is silent forever.
 //
 // So the link layer keeps the last segment of each flow until it is acknowledged, and sends it once
 // more when the flow has sent nothing for a while. A segment that comes twice is nothing new to a
@@ -25,11 +25,11 @@ const (
 
 // tail is the last segment of a flow that the peer has not acknowledged.
 type tail struct {
-	pkt      *stack.PacketBuffer // nil: all is acknowledged
-	end      uint64              // of the segment, a FIN included
-	silent   int                 // ticks without data or FIN, or without progress
-	wait int                 // ticks
-	tsval    uint32              // of the last segment sent, a timestamp (RFC 7323)
+	pkt    *stack.PacketBuffer // nil: all is acknowledged
+	end    uint64              // of the segment, a FIN included
+	silent int                 // ticks without data or FIN, or without progress
+	wait   int                 // ticks
+	tsval  uint32              // of the last segment sent, a timestamp (RFC 7323)
 }
 
 // remember keeps an outgoing segment with n bytes of payload, if it is the last. Under the flow's lock.

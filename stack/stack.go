@@ -9,7 +9,7 @@
 // number, where in device memory they lie; a retransmission reads them there again.
 //
 // Pages of a received frame are held until the application has read past the frame's end, and for
-// each token that it was given; until then nobody writes to them. Memory that is sent is the
+// each token that it was given; until then they are not written to. Memory that is sent is the
 // application's again when the peer has acknowledged it and no descriptor of the device points at
 // it.
 //
@@ -17,8 +17,8 @@
 //
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow
 // queue's, a pool's. None is held while the NIC is called except the first two, for Transmit and
-// for Refill. configMu is apart from these: whoever commands the NIC, or binds, holds it meanwhile,
-// and takes connMu, shadow queues' and pools' under it; it is taken under no other lock, so a
+// for Refill. configMu is apart from these: a command to the NIC, and a binding, hold it meanwhile,
+// and take connMu, shadow queues' and pools' under it; it is taken under no other lock, so a
 // binding that ends under one leaves the rest to a goroutine.
 //
 // It does not know: several NICs or addresses that change, IP forwarding, UDP sockets, TCP Fast Open, urgent data (its
@@ -252,7 +252,7 @@ func (s *Stack) Close() error {
 		c.SetLinger(0)
 		c.Close()
 	}
-	s.ns.Close() // connections that nobody owns any more
+	s.ns.Close() // connections without an owner
 	err := s.unbindAll(context.Background())
 	err = errors.Join(err, s.nic.Close()) // from here on nothing comes in
 	s.configMu.Lock()

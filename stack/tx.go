@@ -14,7 +14,7 @@ const (
 	maxBacklog = 4096 // packets that wait for room on a ring; netstack takes more for lost
 )
 
-// txQueue turns netstack's packets into frames. What goes on a ring is decided anew each time: where the payload of a
+// txQueue turns netstack's packets into frames. What goes on a ring is decided each time: where the payload of a
 // retransmission lies, and whether it is still needed, is looked up when it is put on the ring.
 //
 // Its lock is taken below netstack's locks and above a flow's.
@@ -186,7 +186,7 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	tcp := h.tcp()
 	f := q.s.flows.outgoing(h.flowKey(), tcp)
 	if f == nil {
-		if total > 0 { // where it lies nobody knows
+		if total > 0 { // it is not known where it lies
 			return false
 		}
 		b, fr := q.next()

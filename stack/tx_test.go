@@ -43,8 +43,8 @@ func (n *ringNIC) MAC() net.HardwareAddr { return nil }
 
 const testISS = 0xffffff00 // wraps soon
 
-// newTxRig is a transmit queue with one flow, of which una bytes are acknowledged and the first total are written: bytes
-// from deviceFrom on lie in the GPU, each 100 of them at a place of their own.
+// newTxRig makes a transmit queue with one flow, of which una bytes are acknowledged and the first
+// total are written: bytes from deviceFrom on lie in the GPU, each 100 of them at a place of their own.
 func newTxRig(ipv6 bool, una, deviceFrom, total int) (*txQueue, *ringNIC, *flow) {
 	n := &ringNIC{room: 1000}
 	s := &Stack{nic: n}
@@ -261,7 +261,7 @@ func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	returnAll(t, q, n, f)
 }
 
-// Frames that the NIC refuses, and packets of which nobody knows where their payload lies, are
+// Frames that the NIC refuses, and packets of which it is not known where their payload lies, are
 // dropped and hold nothing.
 func TestTransmitDrops(t *testing.T) {
 	q, n, f := newTxRig(false, 0, 0, 5000)

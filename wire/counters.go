@@ -18,7 +18,7 @@ const (
 	DropFault                 // its memory went away under it
 	DropBadFrame              // too short for a link header, or lengths that do not fit
 	DropBadSource             // a multicast source address
-	DropBadGSO                // a super-packet that contradicts itself
+	DropBadGSO                // a GSO packet that contradicts itself
 	DropBadCsum               // a partial checksum where it would change what is judged, or outside the frame
 	DropDelay                 // left in a delay line: its link was detached, or the receiver stayed busy
 	DropDisabled              // the receiving queue is not enabled

@@ -82,7 +82,7 @@ func (l *line) close() {
 // hold takes a copy of a segment, to be let go before segment due passes. It is false if there is no room, and then the
 // segment goes on at once, or if it could not be copied: then r says why.
 func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
-	h := l.room(int(p.PayloadLen))
+	h := l.reserve(int(p.PayloadLen))
 	if h == nil {
 		l.im.link.count.delayFull.Add(1)
 		return false
@@ -111,8 +111,8 @@ func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
 	return true
 }
 
-// room gives an entry with a buffer of n bytes, nil if there is none.
-func (l *line) room(n int) *heldSegment {
+// reserve gives an entry with a buffer of n bytes; nil if the bounds allow none.
+func (l *line) reserve(n int) *heldSegment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.count >= l.maxCount {

@@ -40,7 +40,7 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 		lim    Limits
 		s      spec
 		frames int
-		gso    int // of them super-packets
+		gso    int // of them GSO packets
 		csum   splitter.Csum
 	}{
 		{"whole", Limits{GSO: all, Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 1, 1, left},

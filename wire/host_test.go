@@ -143,7 +143,7 @@ func (h *host) setLimits(l Limits) {
 	h.limits = l
 }
 
-// post gives the host buffers for n packets, and wakes who waits for them.
+// post gives the host buffers for n packets, and wakes those that wait.
 func (h *host) post(n int) {
 	h.mu.Lock()
 	h.buffers = n
@@ -265,7 +265,7 @@ type spec struct {
 	seq     uint32
 	off     int // of the payload in the sender's memory
 	n       int
-	mss     uint16        // not 0: a super-packet
+	mss     uint16        // not 0: a GSO packet
 	csum    splitter.Csum // CsumGood: complete
 	cut     []int         // lengths of payload segments; the rest is one
 	sport   uint16

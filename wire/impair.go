@@ -9,7 +9,7 @@ import (
 
 // Impairment is what a bad link does to the segments that pass it in one direction. What happens to
 // the n-th segment depends on Seed, the direction and n alone, so the same sequence of segments
-// meets the same fate again. A super-packet counts as its segments, and goes on as the runs that
+// meets the same fate again. A GSO packet counts as its segments, and goes on as the runs that
 // survive. The zero value does nothing.
 type Impairment struct {
 	Seed    uint64

@@ -348,7 +348,7 @@ func judge(h *splitter.Headers, b []byte) judged {
 }
 
 // FuzzWhatIsJudgedLeaves sends any frame with any partial checksum and any claim to be a
-// super-packet. What a port gets is what was judged: its bytes parse to the headers that came with
+// GSO packet. What a port gets is what was judged: its bytes parse to the headers that came with
 // it, and to the addresses, type, ports and flow that the sender's frame had. Without segmentation
 // each byte is as it was sent, but for the two of the checksum, which lie behind what is judged. A
 // frame of the control channel never comes out.
@@ -477,7 +477,7 @@ func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judg
 			t.Fatalf("a checksum at %d+%d: %+v", m.CsumStart, m.CsumOffset, h)
 		}
 		if r.meta.Csum != splitter.CsumPartial {
-			if !placed { // of TCP and UDP it is made anew
+			if !placed { // of TCP and UDP it is made again
 				sum := ^plainSum(frame[m.CsumStart:])
 				if sum == 0 {
 					sum = 0xffff

@@ -27,11 +27,11 @@ type Link struct {
 
 	// inside counts the workers in the port's Deliver or in the link's; closed is added once it is to be detached.
 	inside  atomic.Int64
-	drained chan struct{} // capacity 1: nobody is inside any more
+	drained chan struct{} // capacity 1: the last worker has left
 	detach  sync.Once
 }
 
-// closed in Link.inside turns away whoever comes.
+// closed in Link.inside refuses entry.
 const closed = 1 << 62
 
 // enter counts a worker in; false if the link is being detached. It never waits.
@@ -57,12 +57,12 @@ func signal(c chan struct{}) {
 	}
 }
 
-// drain turns away whoever comes from now on and waits for those inside.
+// drain refuses entry from now on and waits for the workers inside.
 func (l *Link) drain() {
 	if l.inside.Add(closed) == closed {
 		return
 	}
-	<-l.drained // they only become fewer, but for those who are turned away at once
+	<-l.drained // workers only leave, but for those that enter and are refused at once
 	for l.inside.Load() != closed {
 		<-l.drained
 	}

@@ -88,7 +88,7 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	return l, nil
 }
 
-// Detach takes a port away. When it returns, nobody is in the port's Deliver or will be, and nobody is in the link's.
+// Detach takes a port away. When it returns, no worker is in the port's Deliver or will be, and none is in the link's.
 // It must not be called from inside either.
 func (s *Switch) Detach(l *Link) error {
 	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
@@ -100,7 +100,7 @@ func (s *Switch) Detach(l *Link) error {
 		l.drain()
 		l.up.close()
 		l.down.close()
-		s.table.forget(l.id) // nobody learns for it any more
+		s.table.forget(l.id) // no address is learned for it any more
 		s.remove(l, true)
 		s.log.Info("port detached", "port", l.Name())
 		err = nil

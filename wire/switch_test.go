@@ -40,7 +40,7 @@ func TestUnknownAndGroupAddressesFlood(t *testing.T) {
 			t.Errorf("to %x: %+v", to, p.Verdict)
 		}
 	}
-	c.post(0) // no buffers: it misses the frame, and nobody waits
+	c.post(0) // no buffers: it misses the frame, and no sender waits
 	p := a.sent(a.arp(broadcast))
 	if p.Verdict.Kind != Taken || len(b.take()) != 1 {
 		t.Errorf("%+v", p.Verdict)

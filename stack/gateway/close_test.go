@@ -11,9 +11,9 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// Close ends connections in all states, in both directions, and what waits for somebody.
+// Close ends connections in all states, in both directions, and what waits for a peer.
 func TestCloseUnderTraffic(t *testing.T) {
-	w := newRig(t, func(o *Options) { // nobody is there
+	w := newRig(t, func(o *Options) { // to a guest that is not there
 		o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}}
 	})
 	g := w.g

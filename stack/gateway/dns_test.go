@@ -89,7 +89,7 @@ func newResolver(t testing.TB) []netip.AddrPort {
 	at := l.Addr().(*net.TCPAddr).AddrPort()
 	u, err := net.ListenPacket("udp4", at.String())
 	if err != nil {
-		t.Skip(err) // somebody has the port
+		t.Skip(err) // the port is in use
 	}
 	serveTCP(t, l, func(c net.Conn) {
 		buf := make([]byte, 64<<10)

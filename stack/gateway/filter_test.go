@@ -61,7 +61,7 @@ func notDialled(t *testing.T) (*rig, chan string) {
 }
 
 // TestFilterIsNotBypassedByChecksums: what the filter has judged is what netstack gets. The gateway
-// dials nobody whom the filter would refuse, whatever checksum a guest asks for.
+// dials no address that the filter would refuse, whatever checksum a guest asks for.
 //
 // Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
 // changes nothing that is judged.

@@ -49,7 +49,7 @@ func FuzzDHCP(f *testing.F) {
 		host := g.leases.hosts[wire.MAC(m.ClientHWAddr)]
 		switch {
 		case a.IsUnspecified():
-		case host != nil && a != host.Addr4, host == nil && g.leases.at(a) == nil:
+		case host != nil && a != host.Addr4, host == nil && g.leases.byAddr(a) == nil:
 			t.Fatalf("%v is not for %v", a, m.ClientHWAddr)
 		}
 		if len(g.leases.pool) != poolSize {

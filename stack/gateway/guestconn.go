@@ -43,7 +43,7 @@ func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
 
 // reset ends the connection at once.
 func (c *guestConn) reset() {
-	_ = c.SetDeadline(time.Now()) // for those who wait in it
+	_ = c.SetDeadline(time.Now()) // wakes readers and writers
 	c.ep.Abort()
 }
 

@@ -24,12 +24,12 @@ type arrived struct {
 	solicited bool   // it is a router solicitation
 }
 
-// inbox is the queue of frames for netstack. Senders are told to wait when it is full; they do not
-// wait for long, as its reader waits for nobody.
+// inbox is the queue of frames for netstack. Senders wait when it is full; not
+// for long, as its reader never waits.
 type inbox struct {
 	mu      sync.Mutex
 	queue   []arrived // oldest first
-	used    int       // frames in the queue, and those for which a sender has taken room
+	used    int       // frames in the queue, and those for which a sender has reserved space
 	bytes   int       // of the same
 	waiting []wire.Waker
 	closed  bool
@@ -38,8 +38,8 @@ type inbox struct {
 
 func newInbox() *inbox { return &inbox{filled: make(chan struct{}, 1)} }
 
-// room takes room for a frame of n bytes. full: there is none now.
-func (q *inbox) room(n int) (full, closed bool) {
+// reserve takes reserve for a frame of n bytes. full: there is none now.
+func (q *inbox) reserve(n int) (full, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed || q.used >= inboxFrames || q.bytes+n > inboxBytes && q.used > 0 {
@@ -50,8 +50,8 @@ func (q *inbox) room(n int) (full, closed bool) {
 	return false, false
 }
 
-// giveBack returns room for n bytes that was not needed.
-func (q *inbox) giveBack(n int) {
+// unreserve gives space for n bytes back that was not needed.
+func (q *inbox) unreserve(n int) {
 	q.mu.Lock()
 	q.used--
 	q.bytes -= n
@@ -60,7 +60,7 @@ func (q *inbox) giveBack(n int) {
 	wakeAll(wake)
 }
 
-// put adds a frame, for which room was taken.
+// put adds a frame, for which space is reserved.
 func (q *inbox) put(a arrived) {
 	q.mu.Lock()
 	q.queue = append(q.queue, a)
@@ -68,7 +68,7 @@ func (q *inbox) put(a arrived) {
 	ether.Signal(q.filled)
 }
 
-// take gives all that is there, and makes room for as much. It appends to into, whose room it reuses.
+// take empties the queue. It appends the frames to into.
 func (q *inbox) take(into []arrived) (got []arrived, closed bool) {
 	q.mu.Lock()
 	into = append(into, q.queue...)
@@ -85,7 +85,7 @@ func (q *inbox) take(into []arrived) (got []arrived, closed bool) {
 	return into, closed
 }
 
-// takeWaiters gives who is to be woken, as there is room. Under mu.
+// takeWaiters gives the wakers to be called if there is space again. Under mu.
 func (q *inbox) takeWaiters() []wire.Waker {
 	if len(q.waiting) == 0 || !q.closed && (q.used > inboxFrames/2 || q.bytes > inboxBytes/2) {
 		return nil
@@ -95,7 +95,7 @@ func (q *inbox) takeWaiters() []wire.Waker {
 	return w
 }
 
-// close turns away whoever comes. What is in the queue stays there.
+// close refuses all further frames. What is in the queue stays there.
 func (q *inbox) close() {
 	q.mu.Lock()
 	q.closed = true

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// The gateway answers for its own addresses, and for nobody else.
+// The gateway answers for its own addresses, and for no other.
 func TestNeighbors(t *testing.T) {
 	w := newRig(t, nil)
 	r := w.raw(1)

@@ -20,7 +20,7 @@ type port struct {
 	count     *counters
 	in        *inbox
 	ep        *endpoint
-	solicited chan struct{} // capacity 1: somebody asks for a router advertisement
+	solicited chan struct{} // capacity 1: a guest asks for a router advertisement
 	done      chan struct{} // closed when run is done
 }
 
@@ -51,7 +51,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			continue
 		}
 		n := int(pkt.Len()) - int(pkt.Meta.Headers.L3Off)
-		full, closed := p.in.room(n)
+		full, closed := p.in.reserve(n)
 		switch {
 		case closed:
 			pkt.Verdict = wire.Drop(wire.DropStopped)
@@ -64,7 +64,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 		}
 		a, reason := receive(w, pkt, judged, n)
 		if reason != wire.DropNone {
-			p.in.giveBack(n)
+			p.in.unreserve(n)
 			pkt.Verdict = wire.Drop(reason)
 			continue
 		}
@@ -126,7 +126,7 @@ func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, w
 	return arrived{view: v, proto: h.EtherType, group: pkt.Dst[0]&1 != 0, solicited: solicited}, wire.DropNone
 }
 
-// run gives what arrives to netstack, until the inbox is closed. It waits for nobody.
+// run gives what arrives to netstack, until the inbox is closed. It never waits.
 func (p *port) run() {
 	defer close(p.done)
 	var batch []arrived

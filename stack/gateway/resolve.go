@@ -89,7 +89,7 @@ func askOne(ctx context.Context, q *question, network string, to netip.AddrPort)
 		if answers(buf[:n], id, &q.q) {
 			return buf[:n], nil
 		}
-		if network != "udp" { // a datagram may be somebody else's
+		if network != "udp" { // a datagram may come from elsewhere
 			return nil, errNotTheAnswer
 		}
 	}

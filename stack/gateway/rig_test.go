@@ -147,7 +147,7 @@ func (v *guest) Limits() wire.Limits { return v.limits }
 func (v *guest) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	for i, p := range batch {
 		n := int(p.Len()) - int(p.Meta.Headers.L3Off)
-		if full, _ := v.in.room(n); full {
+		if full, _ := v.in.reserve(n); full {
 			for _, rest := range batch[i:] {
 				rest.Verdict = wire.Verdict{Kind: wire.Busy, Queue: v.in}
 			}
@@ -304,7 +304,8 @@ func (r *raw) await(what string, accept func(b []byte) bool) []byte {
 	}
 }
 
-// meet has the switch learn where the gateway is: frames to who is not known are lost where there is no room for them.
+// meet has the switch learn where the gateway is: a frame to an unknown address is flooded, and lost
+// where there is no buffer.
 func (r *raw) meet() {
 	r.t.Helper()
 	r.send(r.arp(1, addr4Of(r.mac[5]), prefix4.Addr(), wire.MAC{}))

@@ -10,7 +10,7 @@ import (
 type stream interface {
 	io.ReadWriteCloser
 	CloseWrite() error
-	reset() // ends it at once, and those who wait in it; it may be called more than once
+	reset() // ends it and calls that wait in it, at once; may be called more than once
 }
 
 // chunks are what splice copies by.

@@ -25,7 +25,7 @@ type Options struct {
 
 	Seed               uint64
 	Loss, Dup, Reorder float64
-	Cut                bool // super-packets are cut to segments on the wire
+	Cut                bool // GSO packets are cut to segments on the wire
 	Merge              bool // segments that follow each other are merged on receive, as RSC does
 	Checksums          bool // senders complete checksums, receivers do not vouch for them in host memory
 	LinearHead         int  // up to so many bytes of a split frame's payload stay in the header buffer
@@ -67,7 +67,7 @@ type NIC struct {
 type packet struct {
 	header  []byte
 	payload []byte
-	mss     int // of a super-packet, else 0
+	mss     int // of a GSO packet, else 0
 	bad     bool
 	after   int // packets, if delayed
 }

@@ -81,7 +81,7 @@ func valid(h *splitter.Headers, p *packet) bool {
 	return splitter.VerifyL4(h, p.header, uint32(len(p.payload)), splitter.Sum(p.payload, 0)) == splitter.CsumGood
 }
 
-// cut makes segments of a super-packet.
+// cut makes segments of a GSO packet.
 func cut(p packet) []packet {
 	var h splitter.Headers
 	if err := splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h); err != nil || h.Class != splitter.TCP {
@@ -113,7 +113,7 @@ func setLen(hdr []byte, h *splitter.Headers, payload int) {
 	splitter.FixPartial(h, hdr, uint32(payload))
 }
 
-// merge makes super-packets of segments that follow each other and differ in nothing else.
+// merge makes GSO packets of segments that follow each other and differ in nothing else.
 func merge(in []packet) []packet {
 	var out []packet
 	var last splitter.Headers

@@ -49,7 +49,7 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	a.send(p)
 	testkit.OK(t, c.Close())
 	testkit.OK(t, c.Close())
-	a.send(p) // nobody is told any more
+	a.send(p) // no tap is told any more
 
 	f, err := os.Open(name)
 	testkit.OK(t, err)

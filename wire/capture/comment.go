@@ -129,7 +129,7 @@ func (r *record) lostText(t *text) {
 }
 
 // text says where payload lies: of GPU memory each frag, offset and length in the GPU's memory.
-func (ps *places) text(t *text) {
+func (ps *locations) text(t *text) {
 	all := ps.frag[:ps.n]
 	for i := range all {
 		f := &all[i]

@@ -65,11 +65,11 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 	send(a, a.tcp(b.mac, nil, 0, 0, 0, 1))                             // no payload
 	send(a, a.tcp(b.mac, a.gpu, 0x1000, 1, 0, 1))                      // one byte
 	send(a, a.tcp(b.mac, a.gpu, 0x1f00, 1000, 0, 2))                   // from two pieces of GPU memory
-	send(a, a.tcp(b.mac, a.ram, 0x2000, 10000, 1448, 1000))            // a super-packet, from host memory
+	send(a, a.tcp(b.mac, a.ram, 0x2000, 10000, 1448, 1000))            // a GSO packet, from host memory
 	send(b, b.tcp(a.mac, b.gpu, gpuSize/2-10, 100, 0, 5))              // to GPU memory, outside of buffers in part
 	send(a, a.arp())                                                   // to all
 	send(a, a.tcp(wire.MAC{3, 0, 0, 0, 0, 1}, a.ram, 0, 7, 0, 2))      // to a group
-	send(a, a.tcp(wire.MAC{2, 0, 0, 0, 0, 0x77}, a.ram, 0, 8, 0, 3))   // to nobody known
+	send(a, a.tcp(wire.MAC{2, 0, 0, 0, 0, 0x77}, a.ram, 0, 8, 0, 3))   // to an unknown address
 	send(a, a.tcp(b.mac, dma.NewBuffer(a.mem, dma.Wire), 5, 9, 0, 42)) // from a buffer of the wire's own
 
 	third := newHost(t, a.sw, 2, wire.LinkOptions{})

@@ -139,7 +139,7 @@ func hello(hosts ...*host) {
 	}
 }
 
-// tcp makes a packet of n bytes that lie at off of a region; mss: a super-packet.
+// tcp makes a packet of n bytes that lie at off of a region; mss: a GSO packet.
 func (h *host) tcp(to wire.MAC, from *dma.Region, off uint64, n int, mss uint16, seq uint32) *wire.Packet {
 	h.t.Helper()
 	be := binary.BigEndian
