@@ -38,7 +38,7 @@ type inbox struct {
 
 func newInbox() *inbox { return &inbox{filled: make(chan struct{}, 1)} }
 
-// reserve takes reserve for a frame of n bytes. full: there is none now.
+// reserve takes space for a frame of n bytes. full: there is none now.
 func (q *inbox) reserve(n int) (full, closed bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
