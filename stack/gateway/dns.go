@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"time"
@@ -123,20 +122,14 @@ func (s *dnsServer) listen(l *gonet.TCPListener) {
 
 // stream answers the questions of a connection, one after the other.
 func (s *dnsServer) stream(c net.Conn) {
-	buf := make([]byte, 2+maxQuestion)
+	buf := make([]byte, maxQuestion)
 	for s.g.ctx.Err() == nil {
 		_ = c.SetDeadline(time.Now().Add(dnsIdle))
-		if _, err := io.ReadFull(c, buf[:2]); err != nil {
+		n, err := readMessage(c, "tcp", buf)
+		if err != nil {
 			return
 		}
-		n := int(binary.BigEndian.Uint16(buf))
-		if n > maxQuestion {
-			return
-		}
-		if _, err := io.ReadFull(c, buf[2:2+n]); err != nil {
-			return
-		}
-		b, forward := s.answer(buf[2 : 2+n])
+		b, forward := s.answer(buf[:n])
 		if forward != nil {
 			b = s.ask(forward, "tcp")
 		}

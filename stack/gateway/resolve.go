@@ -95,6 +95,7 @@ func askOne(ctx context.Context, q *question, network string, to netip.AddrPort)
 	}
 }
 
+// readMessage reads a message into buf, which has to have room for it.
 func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	if network == "udp" {
 		return c.Read(buf)
@@ -102,7 +103,11 @@ func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	if _, err := io.ReadFull(c, buf[:2]); err != nil {
 		return 0, err
 	}
-	return io.ReadFull(c, buf[:binary.BigEndian.Uint16(buf)])
+	n := int(binary.BigEndian.Uint16(buf))
+	if n > len(buf) {
+		return 0, io.ErrShortBuffer
+	}
+	return io.ReadFull(c, buf[:n])
 }
 
 // answers says whether b is an answer to a question that was asked with this number.
