@@ -37,7 +37,7 @@ type NIC struct {
 	mac  net.HardwareAddr
 	gpu  []byte
 	peer *NIC
-	ctl  controlState
+	ctl  commands
 
 	wake chan struct{}
 	stop chan struct{}
@@ -98,13 +98,14 @@ func NewPair(o Options) (a, b *NIC) {
 }
 
 func newNIC(o Options, i byte) *NIC {
-	return &NIC{
+	n := &NIC{
 		o: o, mac: net.HardwareAddr{2, 0, 0, 0, 0, i}, gpu: make([]byte, o.GPUSize),
 		rng:  rand.New(rand.NewPCG(o.Seed, uint64(i))),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 		tx: make([][]txFrame, o.Queues), full: make([]bool, o.Queues), bound: make([]boundQueue, o.Queues),
-		ctl: newControlState(),
 	}
+	n.ctl.reset(o.Queues)
+	return n
 }
 
 // Memory is the GPU's. The NIC touches what lies in posted pages and in ranges under way.
@@ -227,6 +228,9 @@ func (n *NIC) BindQueue(queue int, gpu int, src driver.PageSource) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if err := n.ctl.split(queue, true); err != nil {
+		return err
+	}
 	n.bound[queue] = boundQueue{src: src}
 	n.post(queue)
 	return nil
@@ -249,7 +253,10 @@ func (n *NIC) UnbindQueue(queue int) error {
 		return n.keep
 	}
 	n.unbind(queue)
-	return nil
+	if n.closed { // it takes no commands any more
+		return nil
+	}
+	return n.ctl.split(queue, false)
 }
 
 func (n *NIC) unbind(queue int) {
