@@ -12,6 +12,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -215,31 +216,22 @@ type sender struct {
 const arena = 64 << 10
 
 func (s *sender) run() error {
-	slots := len(s.mem) / arena
-	free := make(chan int, slots)
-	for i := range slots {
+	free := make(chan int, len(s.mem)/arena)
+	for i := range cap(free) {
 		free <- i
 	}
 	var mu sync.Mutex
 	owner := map[uint32]int{} // send to slot
 	sends := s.first
-	quit := make(chan struct{})
+	const sending, failed = -1, -2
+	var end atomic.Int64 // one of these, or the number behind the last send
+	end.Store(sending)
 	finished := make(chan error, 1)
-	expect := make(chan uint32, 1)
 	go func() {
-		next := s.first
-		want := ^uint32(0)
-		for next != want {
+		for next := s.first; end.Load() != int64(next); {
 			lo, hi, err := s.conn.ReadCompletion(time.Now().Add(time.Second / 4))
-			select {
-			case want = <-expect:
-			default:
-			}
-			select {
-			case <-quit:
-				finished <- nil
-				return
-			default:
+			if end.Load() == failed {
+				break
 			}
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				continue
@@ -248,17 +240,16 @@ func (s *sender) run() error {
 				finished <- fmt.Errorf("completion [%d, %d], next is %d: %w", lo, hi, next, err)
 				return
 			}
-			for i := lo; i <= hi; i++ {
+			for next = lo; next <= hi; next++ {
 				mu.Lock()
-				slot, ok := owner[i]
-				delete(owner, i)
+				slot, ok := owner[next]
+				delete(owner, next)
 				mu.Unlock()
 				if ok {
 					clear(s.mem[slot*arena : (slot+1)*arena])
 					free <- slot
 				}
 			}
-			next = hi + 1
 		}
 		finished <- nil
 	}()
@@ -301,9 +292,10 @@ func (s *sender) run() error {
 		return nil
 	}()
 	if err != nil {
-		close(quit)
+		end.Store(failed)
+	} else {
+		end.Store(int64(sends))
 	}
-	expect <- sends
 	if err = errors.Join(err, <-finished); err != nil {
 		return fmt.Errorf("sender: %w", err)
 	}
