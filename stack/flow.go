@@ -162,7 +162,8 @@ func (f *flow) txDone(lo, hi uint32) {
 	f.mu.Unlock()
 }
 
-// addInFlight counts a frame of sends lo to hi that the device may read from now on, or with -1 reads no more.
+// addInFlight counts a frame of sends lo to hi that the device may read from now on, or with -1
+// reads no more.
 func (f *flow) addInFlight(lo, hi uint32, n int) {
 	for i := lo; ; i++ {
 		f.sends.at(int(i - f.firstSend)).inFlight += n
@@ -297,7 +298,8 @@ func (f *flow) drop(drop []pending, all bool) []pending {
 	return drop
 }
 
-// stop takes the flow from its Conn, which is nil if it has none: no more is read. It returns all that is kept.
+// stop takes the flow from its Conn, which is nil if it has none: no more is read. It returns all
+// that is kept.
 func (f *flow) stop(c *Conn) []pending {
 	f.mu.Lock()
 	defer f.mu.Unlock()

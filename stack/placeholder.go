@@ -5,15 +5,15 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
-// newPlaceholder returns n bytes that stand for payload in device memory: netstack counts them, and the link layer says
-// where the payload lies.
+// newPlaceholder returns n bytes that stand for payload in device memory: netstack counts them, and
+// the link layer says where the payload lies.
 //
-// Netstack reads a payload into buffers that it allocates and clears first, which is most of what a send costs, and
-// then keeps 64 KiB of nothing for each segment. So a thin placeholder asks for a buffer of one byte
-// and says that it has put n bytes there: the view counts n bytes over memory that it has not got.
-// No byte of it can be read, not even by mistake: that is a slice out of bounds. thinWorks says
-// whether this netstack takes thin placeholders; a thick one leaves a buffer of the right size as it
-// is.
+// Netstack reads a payload into buffers that it allocates and clears first, which is most of what a
+// send costs, and then keeps 64 KiB of nothing for each segment. So a thin placeholder asks for a
+// buffer of one byte and says that it has put n bytes there: the view counts n bytes over memory
+// that it has not got. No byte of it can be read, not even by mistake: that is a slice out of
+// bounds. thinWorks says whether this netstack takes thin placeholders; a thick one leaves a buffer
+// of the right size as it is.
 func newPlaceholder(n int) tcpip.Payloader {
 	if thinWorks {
 		return &thinPlaceholder{n}

@@ -10,10 +10,11 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// This is the one file of the package that uses unsafe: it gives netstack payload views over memory that cannot be
-// read. A buffer.View is {read, write int; chunk *chunk}, a chunk is {references, data []byte}; the chunk of a view of
-// more than buffer.MaxChunkSize bytes is never pooled, so its data can be replaced by a reservation. initShadow proves
-// the layout before the first use; a gVisor that has changed it makes New fail, never corrupts.
+// This is the one file of the package that uses unsafe: it gives netstack payload views over memory
+// that cannot be read. A buffer.View is {read, write int; chunk *chunk}, a chunk is {references,
+// data []byte}; the chunk of a view of more than buffer.MaxChunkSize bytes is never pooled, so its
+// data can be replaced by a reservation. initShadow proves the layout before the first use; a
+// gVisor that has changed it makes New fail, never corrupts.
 
 // Each frame's payload gets one slot of the shadow, however its pages are scattered: so it is one view.
 const (

@@ -219,7 +219,8 @@ func (s *Stack) allConns() []*Conn {
 	return slices.Collect(maps.Keys(s.conns))
 }
 
-// add notes an end of connections that is to be closed with the stack; false if the stack is closed already.
+// add notes an end of connections that is to be closed with the stack; false if the stack is closed
+// already.
 func add[E comparable](s *Stack, open map[E]struct{}, e E) bool {
 	s.connMu.Lock()
 	defer s.connMu.Unlock()

@@ -14,8 +14,9 @@ const (
 	maxBacklog = 4096 // packets that wait for room on a ring; netstack takes more for lost
 )
 
-// txQueue turns netstack's packets into frames. What goes on a ring is decided each time: where the payload of a
-// retransmission lies, and whether it is still needed, is looked up when it is put on the ring.
+// txQueue turns netstack's packets into frames. What goes on a ring is decided each time: where the
+// payload of a retransmission lies, and whether it is still needed, is looked up when it is put on
+// the ring.
 //
 // Its lock is taken below netstack's locks and above a flow's.
 type txQueue struct {
@@ -81,7 +82,8 @@ func (q *txQueue) completed(cookies []uint64) {
 	q.flush()
 }
 
-// putCookie takes back the cookie of a frame that the device reads no more; one that is not under way is nothing.
+// putCookie takes back the cookie of a frame that the device reads no more; one that is not under
+// way is nothing.
 func (q *txQueue) putCookie(cookie uint64) {
 	fl := q.flights[cookie-1]
 	if fl.flow == nil {

@@ -38,8 +38,8 @@ func reachable(p *Packet) bool {
 }
 
 // completed makes a copy of p, but for the payload, with its checksum complete; that is an unplaced
-// one. The copy's headers are parsed again: they are p's, as the field lies behind them. The copy is
-// the worker's, until the next one.
+// one. The copy's headers are parsed again: they are p's, as the field lies behind them. The copy
+// is the worker's, until the next one.
 func (w *Worker) completed(p *Packet) DropReason {
 	x := &w.whole
 	if len(p.Header) > len(x.hdr) || len(p.Header) < int(p.Meta.Headers.HdrLen) {
@@ -63,8 +63,9 @@ func (w *Worker) completed(p *Packet) DropReason {
 	return DropNone
 }
 
-// sumUnplaced completes a checksum at a place that only the sender understands: it sums from start to the frame's end,
-// as any NIC would. The field may lie in the payload, which is not ours to write: then the payload's start is copied.
+// sumUnplaced completes a checksum at a place that only the sender understands: it sums from start
+// to the frame's end, as any NIC would. The field may lie in the payload, which is not ours to
+// write: then the payload's start is copied.
 func (x *piece) sumUnplaced(w *Worker) DropReason {
 	start, hdr := uint32(x.Meta.CsumStart), uint32(len(x.Header))
 	field := start + uint32(x.Meta.CsumOffset)

@@ -105,7 +105,8 @@ func three(t testing.TB) (a, b, c *host) {
 	return a, b, c
 }
 
-// badPair makes two hosts with bad links from a to b. The switch knows b without a frame, which would count.
+// badPair makes two hosts with bad links from a to b. The switch knows b without a frame, which
+// would count.
 func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
 	t.Helper()
 	a, b = newHost(t, s, 1, LinkOptions{Up: up}), newHost(t, s, 2, LinkOptions{Down: down})
@@ -305,7 +306,8 @@ func (h *host) packet(to MAC, s spec) *Packet {
 	return p
 }
 
-// payload gives a packet n bytes of h's memory, in segments of which cut are the first ones' lengths.
+// payload gives a packet n bytes of h's memory, in segments of which cut are the first ones'
+// lengths.
 func (h *host) payload(p *Packet, off, n int, cut []int) {
 	h.t.Helper()
 	p.PayloadLen = uint32(n)

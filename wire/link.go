@@ -138,8 +138,8 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	l.send(w, ports, run, batch[start:])
 }
 
-// forwardCompleted switches one packet whose checksum is unplaced: it is completed before the packet
-// is looked at.
+// forwardCompleted switches one packet whose checksum is unplaced: it is completed before the
+// packet is looked at.
 func (l *Link) forwardCompleted(w *Worker, p *Packet) DropReason {
 	if r := w.completed(p); r != DropNone {
 		return r

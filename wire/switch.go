@@ -88,8 +88,8 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	return l, nil
 }
 
-// Detach takes a port away. When it returns, no worker is in the port's Deliver or will be, and none is in the link's.
-// It must not be called from inside either.
+// Detach takes a port away. When it returns, no worker is in the port's Deliver or will be, and
+// none is in the link's. It must not be called from inside either.
 func (s *Switch) Detach(l *Link) error {
 	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
 	if l.sw != s {

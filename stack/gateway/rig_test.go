@@ -69,7 +69,8 @@ type rig struct {
 	g  *Gateway
 }
 
-// newRig makes a gateway that asks no resolver of the machine, unless set says which. change changes its options.
+// newRig makes a gateway that asks no resolver of the machine, unless set says which. change
+// changes its options.
 func newRig(t testing.TB, change func(*Options), set ...func(*Gateway)) *rig {
 	t.Helper()
 	w := &rig{t: t, sw: newSwitch(t)}
@@ -304,8 +305,8 @@ func (r *raw) await(what string, accept func(b []byte) bool) []byte {
 	}
 }
 
-// meet has the switch learn where the gateway is: a frame to an unknown address is flooded, and lost
-// where there is no buffer.
+// meet has the switch learn where the gateway is: a frame to an unknown address is flooded, and
+// lost where there is no buffer.
 func (r *raw) meet() {
 	r.t.Helper()
 	r.send(r.arp(1, addr4Of(r.mac[5]), prefix4.Addr(), wire.MAC{}))

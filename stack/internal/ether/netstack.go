@@ -69,7 +69,8 @@ func Protocol(a netip.Addr) tcpip.NetworkProtocolNumber {
 // Address is an address in netstack's form.
 func Address(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
 
-// Signal sets a channel of capacity 1: it wakes the one goroutine that waits for it, or the next to wait.
+// Signal sets a channel of capacity 1: it wakes the one goroutine that waits for it, or the next to
+// wait.
 func Signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
