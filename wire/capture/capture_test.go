@@ -239,6 +239,9 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	r = record{iface: rx, queue: 2, segments: 1, verdict: wire.Dropped, reason: wire.DropTooBig, payload: 10}
 	r.places.add(frag{gpu: -1, domain: dma.Host, len: 10})
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
+	// What lies behind the end of its memory is told as the sender said it; the copier refuses it.
+	r.places.set([]dma.Segment{{Region: dma.NewBuffer(make([]byte, 4), dma.Host), Off: 4, Len: 10}}, 10)
+	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
 	r = record{iface: rx, queue: 0, segments: 1, verdict: wire.Taken, unsplit: true, payload: 10, bounced: true}
 	for i := range maxFrags + 2 {
 		r.places.add(frag{gpu: 0, domain: dma.GPU, off: uint64(i) << 12, len: 1})
