@@ -30,15 +30,11 @@ func BenchmarkReceive(b *testing.B) {
 }
 
 func benchReceive(b *testing.B, size int, device bool) {
-	w := newWorld(b, stacktest.Options{GPUSize: 64 << 20, RingSize: 4096})
+	w := newRig(b, stacktest.Options{GPUSize: 64 << 20, RingSize: 4096})
 	bindRX(b, w.b, 0, 64<<20, 7, 1)
 	ca, cb := w.connect(7, false)
-	if _, err := ca.Write([]byte{1}); err != nil {
-		b.Fatal(err)
-	}
-	if n, _, _, err := cb.RecvDevmem(nil, make([]byte, 1), devmem.Trunc); n != 1 || err != nil {
-		b.Fatal(n, err)
-	}
+	write(b, ca, "x")
+	skip(b, cb, 1)
 	hdr := w.nb.LastHeader()
 	seq := binary.BigEndian.Uint32(hdr[38:]) + 1
 	const batch = 8
@@ -106,7 +102,7 @@ func BenchmarkStream(b *testing.B) {
 		b.Run(v.name, func(b *testing.B) {
 			v.o.GPUSize = 64 << 20
 			v.o.RingSize = 1024
-			w := newWorld(b, v.o)
+			w := newRig(b, v.o)
 			tx := bindTX(b, w.a, 0, 64<<20)
 			bindRX(b, w.b, 0, 32<<20, 7, 1)
 			port := uint16(8)

@@ -63,45 +63,40 @@ func (b *Buffer) Close() error {
 // A queue whose pool has no page to post takes nothing, headers and resets neither: a chain of the
 // device is headers and payload, and there is no chain without pages. Frames wait in the NIC then
 // until pages are free, and are dropped after that; so with most pages in an application's hands,
-// super-packets of up to 64 KiB may never fit, and the peer, whose window knows nothing of tokens,
+// GSO packets of up to 64 KiB may never fit, and the peer, whose window knows nothing of tokens,
 // goes on with what its retransmissions get through. Bind more than an application holds.
 type rxBinding struct {
-	s            *Stack
-	id           uint32
-	buf          *Buffer
+	binding
 	pool         *gpumem.Pool
 	shadowQueues []*shadowQueue
-	done         chan struct{}
 
 	// under configMu
-	nicID   uint32
 	closed  bool
 	unbound bool // closed, and the NIC has given up all queues
 }
 
 // txBinding is a buffer bound for transmit.
 type txBinding struct {
-	s      *Stack
-	id     uint32
-	buf    *Buffer
-	nicID  uint32 // under configMu
-	done   chan struct{}
+	binding
 	refs   atomic.Int64 // 1 until Close, and 1 for each send
 	closed atomic.Bool
 	once   sync.Once
 }
 
+// binding is what both kinds of bindings have.
+type binding struct {
+	s     *Stack
+	id    uint32
+	buf   *Buffer
+	nicID uint32 // under configMu
+	done  chan struct{}
+}
+
 // ID implements devmem.Binding.
-func (b *rxBinding) ID() uint32 { return b.id }
+func (b *binding) ID() uint32 { return b.id }
 
 // Done implements devmem.Binding.
-func (b *rxBinding) Done() <-chan struct{} { return b.done }
-
-// ID implements devmem.Binding.
-func (b *txBinding) ID() uint32 { return b.id }
-
-// Done implements devmem.Binding.
-func (b *txBinding) Done() <-chan struct{} { return b.done }
+func (b *binding) Done() <-chan struct{} { return b.done }
 
 // ref takes a reference for a send; false if the binding is closed.
 func (b *txBinding) ref() bool {

@@ -16,28 +16,24 @@ import (
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 	for _, again := range []bool{true, false} { // closed again, or ended by Stack.Close
-		w := newWorld(t, stacktest.Options{})
+		w := newRig(t, stacktest.Options{})
 		buf, err := w.b.Register(0, 0, 1<<20)
 		testkit.OK(t, err)
 		rx, err := w.b.BindRX(buf, 1, 2)
 		testkit.OK(t, err)
-		if _, err := w.b.AddFlow(devmem.Flow{Queue: 1, Dst: w.at(7)}); err != nil {
-			t.Fatal(err)
-		}
+		_, err = w.b.AddFlow(devmem.Flow{Queue: 1, Dst: w.at(7)})
+		testkit.OK(t, err)
 		ca, cb := w.connect(7, false)
 		w.nb.KeepQueues(syscall.ETIMEDOUT)
 		if err := rx.Close(); !errors.Is(err, syscall.ETIMEDOUT) {
 			t.Fatal(err)
 		}
-		if _, err := ca.Write([]byte("late")); err != nil {
-			t.Fatal(err)
+		write(t, ca, "late")
+		f := frag(t, cb, 4)
+		if string(w.nb.Memory()[f.Off:][:4]) != "late" {
+			t.Fatalf("%+v", f)
 		}
-		var f [1]devmem.Frag
-		if n, nf, _, err := cb.RecvDevmem(f[:], make([]byte, 10), 0); n != 4 || nf != 1 || err != nil ||
-			string(w.nb.Memory()[f[0].Off:][:4]) != "late" {
-			t.Fatal(n, f, err)
-		}
-		if n, err := cb.DontNeed([]devmem.TokenRange{{Start: f[0].Token, Count: 1}}); n != 1 || err != nil {
+		if n, err := cb.DontNeed([]devmem.TokenRange{{Start: f.Token, Count: 1}}); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 		for _, b := range w.b.Stats().Bindings {
@@ -58,13 +54,9 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 		}
 		if again {
 			w.nb.KeepQueues(nil)
-			if err := rx.Close(); err != nil {
-				t.Error(err)
-			}
-		} else {
-			if err := w.b.Close(); !errors.Is(err, syscall.ETIMEDOUT) {
-				t.Error(err)
-			}
+			testkit.OK(t, rx.Close())
+		} else if err := w.b.Close(); !errors.Is(err, syscall.ETIMEDOUT) {
+			t.Error(err)
 		}
 		<-rx.Done()
 	}
@@ -73,14 +65,12 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 // A stack that is closed with a receive binding open undoes it at the NIC first: a queue that is
 // bound does not cease to split.
 func TestCloseUndoesBindingsAtTheNIC(t *testing.T) {
-	w := newWorld(t, stacktest.Options{})
+	w := newRig(t, stacktest.Options{})
 	buf, err := w.b.Register(0, 0, 1<<20)
 	testkit.OK(t, err)
 	rx, err := w.b.BindRX(buf, 1)
 	testkit.OK(t, err)
-	if err := w.b.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, w.b.Close())
 	<-rx.Done()
 	if _, bindings := w.nb.Left(); bindings > 0 {
 		t.Errorf("the NIC knows %d bindings", bindings)

@@ -40,7 +40,7 @@ func TestConformance(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for _, k := range devmemtest.Cases() {
 				t.Run(k.Name, func(t *testing.T) {
-					w := newWorld(t, c.o)
+					w := newRig(t, c.o)
 					dev, peer := w.b4, w.a4
 					if c.v6 {
 						dev, peer = w.b6, w.a6

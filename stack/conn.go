@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/deadline"
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // Conn is a devmem.Conn.
@@ -67,30 +68,24 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 		ep.Abort()
 		return nil, fmt.Errorf("more than %d connections wait to be accepted: %w", maxUnowned, syscall.ENOBUFS)
 	}
-	s.connMu.Lock()
-	closed := s.closed
-	if !closed {
-		s.conns[c] = struct{}{}
-	}
-	s.connMu.Unlock()
-	if closed {
+	if !add(s, s.conns, c) {
 		releaseAll(c.f.stop(c))
 		ep.Abort()
 		return nil, net.ErrClosed
 	}
 	ep.SocketOptions().SetDelayOption(false)
-	c.fit()
+	c.fitWindow()
 	c.entry.Init(c, waiter.ReadableEvents|waiter.WritableEvents|waiter.EventErr|waiter.EventHUp|waiter.EventRdHUp)
 	wq.EventRegister(&c.entry)
 	c.NotifyEvent(waiter.EventHUp) // it may have ended before
 	return c, nil
 }
 
-// fit makes the receive buffer, of which the window is half, no larger than the pool that its
+// fitWindow makes the receive buffer, of which the window is half, no larger than the pool that its
 // payload will come to, if the handshake came to a bound queue. Linux leaves that to the
 // administrator; but a window that is wider than the pool is an invitation to lose segments. It is
 // done now or never: netstack deadlocks when a buffer shrinks under data out of order.
-func (c *Conn) fit() {
+func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
 	queue := c.f.queue
 	c.f.mu.Unlock()
@@ -106,10 +101,10 @@ func (c *Conn) fit() {
 // NotifyEvent implements waiter.EventListener. Locks of netstack are held.
 func (c *Conn) NotifyEvent(mask waiter.EventMask) {
 	if mask&(waiter.ReadableEvents|waiter.EventErr|waiter.EventHUp|waiter.EventRdHUp) != 0 {
-		signal(c.rsig)
+		ether.Signal(c.rsig)
 	}
 	if mask&(waiter.WritableEvents|waiter.EventErr|waiter.EventHUp) != 0 {
-		signal(c.wsig)
+		ether.Signal(c.wsig)
 	}
 	if mask&(waiter.EventErr|waiter.EventHUp) != 0 {
 		switch tcp.EndpointState(c.ep.State()) {
@@ -157,9 +152,22 @@ func (c *Conn) failure(err tcpip.Error) error {
 	return errno(err)
 }
 
-func (c *Conn) isClosed() bool {
+func (c *Conn) isClosed() bool { return isDone(c.closed) }
+
+// over says why a call that has the deadline d cannot begin, or go on.
+func (c *Conn) over(d <-chan struct{}) error {
+	switch {
+	case c.isClosed():
+		return net.ErrClosed
+	case isDone(d):
+		return os.ErrDeadlineExceeded
+	}
+	return nil
+}
+
+func isDone(c <-chan struct{}) bool {
 	select {
-	case <-c.closed:
+	case <-c:
 		return true
 	default:
 		return false
@@ -183,6 +191,7 @@ func (c *Conn) Read(b []byte) (int, error) {
 func (c *Conn) Write(b []byte) (int, error) {
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
+	defer c.reader.Reset(nil)
 	done := 0
 	for done < len(b) {
 		n, err := c.room("write", len(b)-done)
@@ -194,11 +203,9 @@ func (c *Conn) Write(b []byte) (int, error) {
 			c.s.count.txLinear.Add(uint64(n))
 		}
 		if err != nil {
-			c.reader.Reset(nil)
 			return done, c.opError("write", err)
 		}
 	}
-	c.reader.Reset(nil)
 	return done, nil
 }
 
@@ -213,9 +220,7 @@ func (c *Conn) Close() error {
 		releaseAll(c.f.stop(c))
 		c.tokens.Close()
 		c.rmu.Unlock()
-		c.s.connMu.Lock()
-		delete(c.s.conns, c)
-		c.s.connMu.Unlock()
+		remove(c.s, c.s.conns, c)
 		c.s.flows.sweepSoon()
 	})
 	if err != nil {

@@ -87,7 +87,7 @@ func (s *Stack) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error)
 	if b.size/pageSize < uint64(minPages*len(queues)) {
 		return fail(syscall.ENOSPC, fmt.Sprintf("%d pages, %d needed for each queue", b.size/pageSize, minPages))
 	}
-	rb := &rxBinding{s: s, id: s.newID(), buf: b, done: make(chan struct{})}
+	rb := &rxBinding{binding: binding{s: s, id: s.newID(), buf: b, done: make(chan struct{})}}
 	var err error
 	if rb.pool, err = gpumem.NewPool(b.gpu, b.off, b.size, s.nic.Refill, rb.ended); err != nil {
 		return fail(err, "its pages")
@@ -138,7 +138,7 @@ func (s *Stack) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	if err != nil {
 		return nil, fmt.Errorf("bind tx: refused by the nic: %w", err)
 	}
-	tb := &txBinding{s: s, id: s.newID(), buf: b, nicID: id, done: make(chan struct{})}
+	tb := &txBinding{binding: binding{s: s, id: s.newID(), buf: b, nicID: id, done: make(chan struct{})}}
 	tb.refs.Store(1)
 	s.txBinds.Store(tb.id, tb)
 	b.bound++
@@ -267,8 +267,9 @@ func (s *Stack) SetRSS(n int) error {
 		return syscall.EOPNOTSUPP
 	}
 	r := control.RSS{
-		HashTypes: control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 | control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6,
-		Key:       rssKey, Table: make([]uint16, 128),
+		HashTypes: control.HashIPv4 | control.HashTCPv4 | control.HashUDPv4 |
+			control.HashIPv6 | control.HashTCPv6 | control.HashUDPv6,
+		Key: rssKey, Table: make([]uint16, 128),
 	}
 	for i := range r.Table {
 		r.Table[i] = uint16(i % n)

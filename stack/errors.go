@@ -4,53 +4,51 @@ import (
 	"io"
 	"net"
 	"os"
+	"reflect"
+	"slices"
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 )
 
+// errnos are Linux's numbers for netstack's errors; any other is EIO.
+var errnos = []struct {
+	errno syscall.Errno
+	errs  []tcpip.Error
+}{
+	{syscall.ECONNRESET, []tcpip.Error{&tcpip.ErrConnectionReset{}}},
+	{syscall.ECONNREFUSED, []tcpip.Error{&tcpip.ErrConnectionRefused{}}},
+	{syscall.ECONNABORTED, []tcpip.Error{&tcpip.ErrConnectionAborted{}, &tcpip.ErrAborted{}}},
+	{syscall.ETIMEDOUT, []tcpip.Error{&tcpip.ErrTimeout{}}},
+	{syscall.EHOSTUNREACH, []tcpip.Error{&tcpip.ErrHostUnreachable{}}},
+	{syscall.EHOSTDOWN, []tcpip.Error{&tcpip.ErrHostDown{}}},
+	{syscall.ENETUNREACH, []tcpip.Error{&tcpip.ErrNetworkUnreachable{}, &tcpip.ErrNoNet{}}},
+	{syscall.EPIPE, []tcpip.Error{&tcpip.ErrClosedForSend{}}},
+	{syscall.ENOTCONN, []tcpip.Error{&tcpip.ErrNotConnected{}}},
+	{syscall.EADDRINUSE, []tcpip.Error{&tcpip.ErrPortInUse{}, &tcpip.ErrNoPortAvailable{}, &tcpip.ErrAlreadyBound{}}},
+	{syscall.EADDRNOTAVAIL, []tcpip.Error{&tcpip.ErrBadLocalAddress{}, &tcpip.ErrBadAddress{}}},
+	{syscall.EAGAIN, []tcpip.Error{&tcpip.ErrWouldBlock{}}},
+	{syscall.ENOBUFS, []tcpip.Error{&tcpip.ErrNoBufferSpace{}}},
+	{syscall.EPERM, []tcpip.Error{&tcpip.ErrNotPermitted{}, &tcpip.ErrBroadcastDisabled{}}},
+	{syscall.EOPNOTSUPP, []tcpip.Error{&tcpip.ErrNotSupported{}}},
+	{syscall.EMSGSIZE, []tcpip.Error{&tcpip.ErrMessageTooLong{}}},
+	{syscall.EINVAL, []tcpip.Error{
+		&tcpip.ErrInvalidEndpointState{}, &tcpip.ErrInvalidOptionValue{}, &tcpip.ErrInvalidPortRange{},
+	}},
+}
+
 // errno is Linux's number for a netstack error.
 func errno(err tcpip.Error) syscall.Errno {
-	switch err.(type) {
-	case *tcpip.ErrConnectionReset:
-		return syscall.ECONNRESET
-	case *tcpip.ErrConnectionRefused:
-		return syscall.ECONNREFUSED
-	case *tcpip.ErrConnectionAborted, *tcpip.ErrAborted:
-		return syscall.ECONNABORTED
-	case *tcpip.ErrTimeout:
-		return syscall.ETIMEDOUT
-	case *tcpip.ErrHostUnreachable:
-		return syscall.EHOSTUNREACH
-	case *tcpip.ErrHostDown:
-		return syscall.EHOSTDOWN
-	case *tcpip.ErrNetworkUnreachable, *tcpip.ErrNoNet:
-		return syscall.ENETUNREACH
-	case *tcpip.ErrClosedForSend:
-		return syscall.EPIPE
-	case *tcpip.ErrNotConnected:
-		return syscall.ENOTCONN
-	case *tcpip.ErrPortInUse, *tcpip.ErrNoPortAvailable, *tcpip.ErrAlreadyBound:
-		return syscall.EADDRINUSE
-	case *tcpip.ErrBadLocalAddress, *tcpip.ErrBadAddress:
-		return syscall.EADDRNOTAVAIL
-	case *tcpip.ErrWouldBlock:
-		return syscall.EAGAIN
-	case *tcpip.ErrNoBufferSpace:
-		return syscall.ENOBUFS
-	case *tcpip.ErrNotPermitted, *tcpip.ErrBroadcastDisabled:
-		return syscall.EPERM
-	case *tcpip.ErrNotSupported:
-		return syscall.EOPNOTSUPP
-	case *tcpip.ErrMessageTooLong:
-		return syscall.EMSGSIZE
-	case *tcpip.ErrInvalidEndpointState, *tcpip.ErrInvalidOptionValue, *tcpip.ErrInvalidPortRange:
-		return syscall.EINVAL
+	same := func(e tcpip.Error) bool { return reflect.TypeOf(e) == reflect.TypeOf(err) }
+	for _, e := range errnos {
+		if slices.ContainsFunc(e.errs, same) {
+			return e.errno
+		}
 	}
 	return syscall.EIO
 }
 
-// opError dresses an error as package net does. io.EOF stays bare.
+// opError wraps an error as package net does, but for io.EOF.
 func (c *Conn) opError(op string, err error) error {
 	if err == nil || err == io.EOF {
 		return err

@@ -6,6 +6,7 @@ import (
 
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // flow is what the link layer knows of one TCP connection, by looking at its headers in both directions: enough to say
@@ -43,7 +44,7 @@ type flow struct {
 	pending    deque[pending]
 	pages      int    // in pending
 	linear     []span // of packets that are not readable but begin with bytes in host memory
-	rxShutdown bool   // nobody will read
+	rxShutdown bool   // no more is read
 	adv        uint32 // as we advertised it last, not scaled
 	scale      [2]int8
 }
@@ -149,21 +150,27 @@ func (f *flow) complete() {
 		woke = true
 	}
 	if woke && f.conn != nil {
-		signal(f.conn.csig)
+		ether.Signal(f.conn.csig)
 	}
 }
 
 // txDone says that the device has read a frame of sends lo to hi.
 func (f *flow) txDone(lo, hi uint32) {
 	f.mu.Lock()
-	for i := lo; ; i++ {
-		f.sends.at(int(i-f.firstSend)).inFlight--
-		if i == hi {
-			break
-		}
-	}
+	f.addInFlight(lo, hi, -1)
 	f.complete()
 	f.mu.Unlock()
+}
+
+// addInFlight counts a frame of sends lo to hi that the device may read from now on, or with -1
+// reads no more.
+func (f *flow) addInFlight(lo, hi uint32, n int) {
+	for i := lo; ; i++ {
+		f.sends.at(int(i - f.firstSend)).inFlight += n
+		if i == hi {
+			return
+		}
+	}
 }
 
 // end says that netstack will send nothing more: sends need no acknowledgement any longer.
@@ -173,9 +180,9 @@ func (f *flow) end() {
 		f.ended = true
 		f.dropTail()
 		f.complete()
-		if f.conn != nil { // who waits for room has seen that there was none, and nothing was ended
-			signal(f.conn.csig)
-			signal(f.conn.wsig)
+		if f.conn != nil { // a writer that waits may have looked before the end
+			ether.Signal(f.conn.csig)
+			ether.Signal(f.conn.wsig)
 		}
 	}
 	f.mu.Unlock()
@@ -291,7 +298,8 @@ func (f *flow) drop(drop []pending, all bool) []pending {
 	return drop
 }
 
-// stop takes the flow from its Conn, which is nil if it has none: nobody will read. It returns all that is kept.
+// stop takes the flow from its Conn, which is nil if it has none: no more is read. It returns all
+// that is kept.
 func (f *flow) stop(c *Conn) []pending {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -317,12 +325,4 @@ func (f *flow) progress() uint64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.una + f.ahead + f.acked + f.read
-}
-
-// signal wakes the one goroutine that waits for c, or the next to wait.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }

@@ -1,6 +1,7 @@
 package stack
 
 import (
+	"fmt"
 	"math"
 	"testing"
 
@@ -19,12 +20,8 @@ func TestFlowOffsetsWrap(t *testing.T) {
 		d := rapid.Int64Range(-int64(min(una+1, 1<<30)), 1<<30).Draw(t, "distance")
 		f := &flow{iss: iss, issKnown: true, una: una, irs: iss, irsKnown: true, acked: una}
 		seq := iss + 1 + uint32(int64(una)+d)
-		if got := f.txOffset(seq); got != int64(una)+d {
-			t.Fatalf("sent: %d, want %d", got, int64(una)+d)
-		}
-		if got := f.rxOffset(seq); got != int64(una)+d {
-			t.Fatalf("received: %d, want %d", got, int64(una)+d)
-		}
+		testkit.Equal(t, "offset sent", f.txOffset(seq), int64(una)+d)
+		testkit.Equal(t, "offset received", f.rxOffset(seq), int64(una)+d)
 	})
 }
 
@@ -165,7 +162,7 @@ func TestFlowAdmission(t *testing.T) {
 		n            int
 		flags        uint8
 		pages        gpumem.Supply
-		deaf         bool
+		rxShutdown   bool
 		want         verdict
 	}{
 		{name: "in order", n: 100, want: deliver},
@@ -186,15 +183,13 @@ func TestFlowAdmission(t *testing.T) {
 		{name: "far beyond any window", off: maxWindow + 1, n: 10, want: junk},
 		{name: "with SYN", n: 10, flags: splitter.SYN, want: junk},
 		{name: "with RST", n: 10, flags: splitter.RST, want: junk},
-		{name: "nobody reads", n: 10, deaf: true, want: junk},
+		{name: "nobody reads", n: 10, rxShutdown: true, want: junk},
 		{name: "no payload, low", pages: gpumem.Low, want: deliver},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := &flow{irs: irs, irsKnown: true, acked: c.acked, ahead: c.ahead, rxShutdown: c.deaf}
+			f := &flow{irs: irs, irsKnown: true, acked: c.acked, ahead: c.ahead, rxShutdown: c.rxShutdown}
 			h := &splitter.Headers{Seq: irs + 1 + uint32(c.off), TCPFlags: c.flags}
-			if got := f.receive(h, 0, c.n, 0, c.pages); got != c.want {
-				t.Errorf("verdict %d, want %d", got, c.want)
-			}
+			testkit.Equal(t, "verdict", f.receive(h, 0, c.n, 0, c.pages), c.want)
 		})
 	}
 }
@@ -227,9 +222,7 @@ func TestFlowKeepsUntilRead(t *testing.T) {
 		f.keep(uint32(end-99), 100, l, uint32(i))
 	}
 	for _, c := range []struct{ n, want int }{{50, 0}, {49, 0}, {1, 1}, {100, 1}, {99, 1}, {1, 2}} {
-		if got := f.advance(c.n, nil); len(got) != c.want {
-			t.Errorf("at %d: %d dropped, want %d", f.read, len(got), c.want)
-		}
+		testkit.Equal(t, fmt.Sprintf("frames dropped at %d", f.read), len(f.advance(c.n, nil)), c.want)
 	}
 	if f.pending.len() > 0 || f.pages != 0 {
 		t.Errorf("%d frames, %d pages left", f.pending.len(), f.pages)

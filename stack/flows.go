@@ -9,6 +9,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 const (
@@ -26,7 +27,7 @@ type flows struct {
 	m       map[splitter.Flow]*flow
 	unowned int // without a Conn; as of the last sweep, and new ones since
 
-	kick chan struct{} // to the janitor
+	kick chan struct{} // to the sweeper
 }
 
 func (fs *flows) get(k *splitter.Flow) *flow {
@@ -69,7 +70,7 @@ func (fs *flows) forget(f *flow) {
 	releaseAll(f.stop(nil)) // if it has a Conn, its application may still read
 }
 
-// claim gives a flow to a Conn. It returns nil if there is none that belongs to nobody.
+// claim gives a flow to a Conn. It returns nil if there is no flow, or it has a Conn, or had one.
 func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 	f := fs.get(&k)
 	if f == nil {
@@ -84,10 +85,10 @@ func (fs *flows) claim(k splitter.Flow, c *Conn) *flow {
 	return f
 }
 
-func (fs *flows) sweepSoon() { signal(fs.kick) }
+func (fs *flows) sweepSoon() { ether.Signal(fs.kick) }
 
-// janitor forgets flows whose endpoint is gone: netstack does not say when one ends.
-func (fs *flows) janitor(stop <-chan struct{}) {
+// sweeper forgets flows whose endpoint is gone: netstack does not say when one ends.
+func (fs *flows) sweeper(stop <-chan struct{}) {
 	var tick <-chan time.Time
 	for {
 		select {
@@ -148,7 +149,7 @@ func (fs *flows) alive(f *flow) bool {
 	id := stack.TransportEndpointID{
 		LocalPort: f.key.DstPort, LocalAddress: local, RemotePort: f.key.SrcPort, RemoteAddress: remote,
 	}
-	ep, ok := fs.s.ns.FindTransportEndpoint(proto, tcp.ProtocolNumber, id, nicID).(tcpip.Endpoint)
+	ep, ok := fs.s.ns.FindTransportEndpoint(proto, tcp.ProtocolNumber, id, ether.NIC).(tcpip.Endpoint)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if ok {

@@ -56,21 +56,15 @@ func (h *txHeader) frame(dst []byte, f *driver.TxFrame, pos, n, total int, mss u
 		}
 	}
 	l4len := uint16(len(tcp) + n)
-	var src, dstAddr tcpip.Address
 	if h.ipv6 {
-		ip := header.IPv6(dst[ethLen:])
-		ip.SetPayloadLength(uint16(h.l4-ethLen-header.IPv6MinimumSize) + l4len)
-		src, dstAddr = ip.SourceAddress(), ip.DestinationAddress()
-	} else {
+		header.IPv6(dst[ethLen:]).SetPayloadLength(uint16(h.l4-ethLen-header.IPv6MinimumSize) + l4len)
+	} else if n != total {
 		ip := header.IPv4(dst[ethLen:])
-		if n != total {
-			ip.SetTotalLength(uint16(h.l4-ethLen) + l4len)
-			ip.SetChecksum(0)
-			ip.SetChecksum(^ip.CalculateChecksum())
-		}
-		src, dstAddr = ip.SourceAddress(), ip.DestinationAddress()
+		ip.SetTotalLength(uint16(h.l4-ethLen) + l4len)
+		ip.SetChecksum(0)
+		ip.SetChecksum(^ip.CalculateChecksum())
 	}
-	tcp.SetChecksum(header.PseudoHeaderChecksum(header.TCPProtocolNumber, src, dstAddr, l4len))
+	tcp.SetChecksum(h.pseudoSum(header.TCPProtocolNumber, l4len))
 	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.l4), header.TCPChecksumOffset
 	if mss > 0 && n > int(mss) {
 		f.GSOSize, f.GSOType = mss, splitter.GSOTCPv4
@@ -78,6 +72,16 @@ func (h *txHeader) frame(dst []byte, f *driver.TxFrame, pos, n, total int, mss u
 			f.GSOType = splitter.GSOTCPv6
 		}
 	}
+}
+
+// pseudoSum is the sum of the pseudo-header for n bytes of transport header and payload.
+func (h *txHeader) pseudoSum(proto tcpip.TransportProtocolNumber, n uint16) uint16 {
+	if h.ipv6 {
+		ip := header.IPv6(h.b[ethLen:])
+		return header.PseudoHeaderChecksum(proto, ip.SourceAddress(), ip.DestinationAddress(), n)
+	}
+	ip := header.IPv4(h.b[ethLen:])
+	return header.PseudoHeaderChecksum(proto, ip.SourceAddress(), ip.DestinationAddress(), n)
 }
 
 // other fills in the frame of a packet that is not TCP. UDP's checksum is left to the device.
@@ -91,18 +95,10 @@ func (h *txHeader) other(dst []byte, f *driver.TxFrame, pkt *stack.PacketBuffer,
 	if udp.Checksum() != 0 {
 		return
 	}
-	var src, dstAddr tcpip.Address
-	if h.ipv6 {
-		ip := header.IPv6(dst[ethLen:])
-		src, dstAddr = ip.SourceAddress(), ip.DestinationAddress()
-	} else {
-		ip := header.IPv4(dst[ethLen:])
-		if ip.More() || ip.FragmentOffset() != 0 {
-			return // a fragment goes without
-		}
-		src, dstAddr = ip.SourceAddress(), ip.DestinationAddress()
+	if ip := header.IPv4(dst[ethLen:]); !h.ipv6 && (ip.More() || ip.FragmentOffset() != 0) {
+		return // a fragment goes without
 	}
-	udp.SetChecksum(header.PseudoHeaderChecksum(header.UDPProtocolNumber, src, dstAddr, uint16(len(udp)+n)))
+	udp.SetChecksum(h.pseudoSum(header.UDPProtocolNumber, uint16(len(udp)+n)))
 	f.NeedsCsum, f.CsumStart, f.CsumOffset = true, uint16(h.l4), 6 // RFC 768
 }
 
@@ -135,7 +131,7 @@ func dataAt(pkt *stack.PacketBuffer, hdrLen, pos, n int, scratch *[]byte) (b []b
 			skip -= size
 			continue
 		}
-		if isGhost(v) {
+		if isPlaceholder(v) {
 			return nil, false
 		}
 		b := v.AsSlice()[skip:]

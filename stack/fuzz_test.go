@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack/stacktest"
 )
 
@@ -22,16 +23,12 @@ func FuzzReceive(f *testing.F) {
 	f.Add([]byte{1, 1, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 3, 0})
 	f.Add([]byte("a frame, and another one, and one that is neither: 0123456789abcdefghijklmnopqrstuvwxyz"))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		w := newWorld(t, stacktest.Options{})
+		w := newRig(t, stacktest.Options{})
 		bindRX(t, w.b, 0, 1<<20, 7, 1)
 		bindRX(t, w.b, 1<<20, 1<<20, 8, 2)
 		ca, cb := w.connect(7, false)
-		if _, err := ca.Write(make([]byte, 100)); err != nil {
-			t.Fatal(err)
-		}
-		if n, _, _, err := cb.RecvDevmem(nil, make([]byte, 100), devmem.Trunc); n != 100 || err != nil {
-			t.Fatal(n, err)
-		}
+		write(t, ca, string(make([]byte, 100)))
+		skip(t, cb, 100)
 		next := func() byte {
 			if len(in) == 0 {
 				return 0
@@ -88,14 +85,8 @@ func FuzzReceive(f *testing.F) {
 		}
 		cc, cd := w.connect(8, true)
 		cd.SetReadDeadline(time.Now().Add(time.Minute))
-		if _, err := cc.Write([]byte("still here")); err != nil {
-			t.Fatal(err)
-		}
-		var fs [1]devmem.Frag
-		if n, nf, _, err := cd.RecvDevmem(fs[:], make([]byte, 10), 0); n != 10 || nf != 1 || err != nil ||
-			string(w.nb.Memory()[1<<20+fs[0].Off:][:10]) != "still here" {
-			t.Fatal(n, nf, err)
-		}
+		write(t, cc, "still here")
+		testkit.Equal(t, "bytes", string(w.nb.Memory()[1<<20+frag(t, cd, 10).Off:][:10]), "still here")
 		cc.Close()
 		if _, err := cd.Read(make([]byte, 1)); err != io.EOF {
 			t.Fatal(err)

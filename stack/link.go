@@ -7,8 +7,6 @@ import (
 	"vnic.dev/vnic/stack/internal/ether"
 )
 
-const nicID = 1
-
 // link is the stack's link endpoint in netstack: Ethernet with checksum and segmentation offload.
 type link struct {
 	ether.Link

@@ -11,11 +11,10 @@ import (
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // backlog is how many connections may wait to be accepted (net.core.somaxconn).
@@ -33,13 +32,6 @@ type Listener struct {
 
 var _ devmem.Listener = (*Listener)(nil)
 
-func netProto(a netip.Addr) tcpip.NetworkProtocolNumber {
-	if a.Is4() {
-		return ipv4.ProtocolNumber
-	}
-	return ipv6.ProtocolNumber
-}
-
 // local says whether an address is the stack's, or none: netstack binds to others as well.
 func (s *Stack) local(a netip.Addr) bool {
 	return !a.IsValid() || a.IsUnspecified() ||
@@ -49,7 +41,7 @@ func (s *Stack) local(a netip.Addr) bool {
 func fullAddr(a netip.AddrPort) tcpip.FullAddress {
 	f := tcpip.FullAddress{Port: a.Port()}
 	if a.Addr().IsValid() && !a.Addr().IsUnspecified() {
-		f.NIC, f.Addr = nicID, tcpip.AddrFromSlice(a.Addr().AsSlice())
+		f.NIC, f.Addr = ether.NIC, ether.Address(a.Addr())
 	}
 	return f
 }
@@ -80,7 +72,7 @@ func (s *Stack) Listen(local netip.AddrPort) (devmem.Listener, error) {
 		return fail(syscall.EADDRNOTAVAIL)
 	}
 	l := &Listener{s: s, closed: make(chan struct{})}
-	ep, err := s.ns.NewEndpoint(tcp.ProtocolNumber, netProto(local.Addr()), &l.wq)
+	ep, err := s.ns.NewEndpoint(tcp.ProtocolNumber, ether.Protocol(local.Addr()), &l.wq)
 	if err != nil {
 		return fail(errno(err))
 	}
@@ -99,13 +91,7 @@ func (s *Stack) Listen(local netip.AddrPort) (devmem.Listener, error) {
 	if len(l.addr.IP) == 0 {
 		l.addr.IP = local.Addr().AsSlice()
 	}
-	s.connMu.Lock()
-	closed := s.closed
-	if !closed {
-		s.listeners[l] = struct{}{}
-	}
-	s.connMu.Unlock()
-	if closed {
+	if !add(s, s.listeners, l) {
 		ep.Close()
 		return fail(net.ErrClosed)
 	}
@@ -114,11 +100,7 @@ func (s *Stack) Listen(local netip.AddrPort) (devmem.Listener, error) {
 
 // Accept implements net.Listener.
 func (l *Listener) Accept() (net.Conn, error) {
-	c, err := l.AcceptConn()
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return l.AcceptConn()
 }
 
 // AcceptConn implements devmem.Listener.
@@ -130,10 +112,8 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 	l.wq.EventRegister(&entry)
 	defer l.wq.EventUnregister(&entry)
 	for {
-		select {
-		case <-l.closed:
+		if isDone(l.closed) {
 			return fail(net.ErrClosed)
-		default:
 		}
 		ep, wq, err := l.ep.Accept(nil)
 		switch err.(type) {
@@ -149,12 +129,10 @@ func (l *Listener) AcceptConn() (devmem.Conn, error) {
 			case <-l.closed:
 			}
 		default:
-			select {
-			case <-l.closed:
+			if isDone(l.closed) {
 				return fail(net.ErrClosed)
-			default:
-				return fail(errno(err))
 			}
+			return fail(errno(err))
 		}
 	}
 }
@@ -166,9 +144,7 @@ func (l *Listener) Close() error {
 		err = nil
 		close(l.closed)
 		l.ep.Close()
-		l.s.connMu.Lock()
-		delete(l.s.listeners, l)
-		l.s.connMu.Unlock()
+		remove(l.s, l.s.listeners, l)
 		l.s.flows.sweepSoon()
 	})
 	return err
@@ -197,7 +173,7 @@ func (s *Stack) Dial(ctx context.Context, local, remote netip.AddrPort) (devmem.
 		return fail(net.ErrClosed)
 	}
 	wq := &waiter.Queue{}
-	ep, err := s.ns.NewEndpoint(tcp.ProtocolNumber, netProto(remote.Addr()), wq)
+	ep, err := s.ns.NewEndpoint(tcp.ProtocolNumber, ether.Protocol(remote.Addr()), wq)
 	if err != nil {
 		return fail(errno(err))
 	}
@@ -245,9 +221,5 @@ func (s *Stack) DialContext(ctx context.Context, network, address string) (net.C
 	default:
 		return nil, &net.OpError{Op: "dial", Net: network, Err: net.UnknownNetworkError(network)}
 	}
-	c, err := s.Dial(ctx, netip.AddrPort{}, to)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return s.Dial(ctx, netip.AddrPort{}, to)
 }

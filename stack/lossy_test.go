@@ -1,9 +1,9 @@
 package stack_test
 
 import (
+	"errors"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"testing"
 
 	"vnic.dev/vnic/devmem"
@@ -13,26 +13,22 @@ import (
 )
 
 func TestLossless(t *testing.T) {
-	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
+	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
 	transfer(t, w, 1, short(8<<20), false, 0, true)
 }
 
 // transfer sends n bytes each way at once, and checks that nothing is left. With halfClose each side closes when it has
 // sent all, else when it has received all too.
-func transfer(t *testing.T, w *world, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
+func transfer(t *testing.T, w *rig, seed uint64, n int, v6 bool, linear float64, halfClose bool) {
 	t.Helper()
 	const half = 8 << 20
 	bindRX(t, w.a, 0, half, 0, 1) // port 0: any; A's connections have ports of their own
 	bindRX(t, w.b, 0, half, 0, 1)
 	atx, btx := bindTX(t, w.a, half, half), bindTX(t, w.b, half, half)
 	ca, cb := w.connect(7, v6)
-	rng := func(i uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, i)) }
-	rb := &receiver{conn: cb, mem: w.nb.Memory()[:half], seed: seed, total: n, rng: rng(1), hold: 64}
-	ra := &receiver{conn: ca, mem: w.na.Memory()[:half], seed: seed + 1, total: n, rng: rng(2), hold: 64}
-	sa := &sender{conn: ca, binding: atx.ID(), mem: w.na.Memory()[half:], seed: seed, total: n, rng: rng(3),
-		linear: linear}
-	sb := &sender{conn: cb, binding: btx.ID(), mem: w.nb.Memory()[half:], seed: seed + 1, total: n, rng: rng(4),
-		linear: linear}
+	rb, ra := newReceiver(cb, w.nb.Memory()[:half], seed, n, 64), newReceiver(ca, w.na.Memory()[:half], seed+1, n, 64)
+	sa, sb := newSender(ca, atx, w.na.Memory()[half:], seed, n), newSender(cb, btx, w.nb.Memory()[half:], seed+1, n)
+	sa.linear, sb.linear = linear, linear
 	if !halfClose {
 		ra.got, rb.got = make(chan struct{}), make(chan struct{})
 		sa.after, sb.after = ra.got, rb.got
@@ -43,11 +39,7 @@ func transfer(t *testing.T, w *world, seed uint64, n int, v6 bool, linear float6
 	if rb.device == 0 || ra.device == 0 {
 		t.Errorf("no byte came in device memory")
 	}
-	for _, c := range []interface{ Close() error }{ca, cb} {
-		if err := c.Close(); err != nil {
-			t.Error(err)
-		}
-	}
+	testkit.OK(t, errors.Join(ca.Close(), cb.Close()))
 	for _, s := range []*stack.Stack{w.a, w.b} {
 		if st := s.Stats(); st.RxFrameDrops > 0 || st.TxFrameDrops > 0 {
 			t.Errorf("dropped: %+v", st)
@@ -65,6 +57,7 @@ var seeds = flag.Uint64("seeds", 4, "seeds of each case of TestLossy")
 // Invariant: stack: Over loss, reordering and duplicates the right bytes arrive, and every page
 // comes back.
 func TestLossy(t *testing.T) {
+	t.Parallel()
 	const size = 400 << 10
 	for _, v := range []struct {
 		name   string
@@ -97,7 +90,7 @@ func TestLossy(t *testing.T) {
 					t.Run(fmt.Sprint(seed), func(t *testing.T) {
 						o := lossy(seed + 1)
 						v.change(&o)
-						w := newWorld(t, o, func(c *stack.Options) {
+						w := newRig(t, o, func(c *stack.Options) {
 							c.NoGSO, c.RACK = v.noGSO, !v.slow
 						})
 						// A receiver of gVisor's that has closed its own direction sends no SACK, and RACK does not go on

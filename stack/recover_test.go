@@ -4,9 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,9 +23,8 @@ import (
 )
 
 // stream sends total bytes from A to B, and compares them.
-func (w *world) stream(ca, cb devmem.Conn, txID uint32, rx, tx []byte, seed uint64, total, hold int) error {
-	s := &sender{conn: ca, binding: txID, mem: tx, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 8))}
-	r := &receiver{conn: cb, mem: rx, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 9)), hold: hold}
+func (w *rig) stream(ca, cb devmem.Conn, tx devmem.Binding, size, total, hold int) error {
+	s, r := newSender(ca, tx, w.na.Memory()[:size], 2, total), newReceiver(cb, w.nb.Memory()[:size], 2, total, hold)
 	return all([]devmem.Conn{ca, cb}, s.run, r.run)
 }
 
@@ -38,19 +37,18 @@ func rack(o *stack.Options) { o.RACK = true }
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
 func TestRecoversFromAnEmptyPool(t *testing.T) {
+	t.Parallel()
 	for _, wide := range []bool{true, false} {
 		for _, pages := range []uint64{72, 100, 300} {
 			t.Run(fmt.Sprintf("%d pages, wide=%v", pages, wide), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, stacktest.Options{Cut: true, Seed: pages}, func(o *stack.Options) { o.WideWindow = wide })
+				w := newRig(t, stacktest.Options{Cut: true, Seed: pages}, func(o *stack.Options) { o.WideWindow = wide })
 				bindRX(t, w.b, 0, pages*4096, 7, 1)
 				tx := bindTX(t, w.a, 0, 1<<20)
 				ca, cb := w.connect(7, false)
 				const total = 3 << 18
-				s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 1, total: total,
-					rng: rand.New(rand.NewPCG(1, 8))}
-				r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 1, total: total, rng: rand.New(rand.NewPCG(1, 9)),
-					hold: int(pages) / 4}
+				s := newSender(ca, tx, w.na.Memory()[:1<<20], 1, total)
+				r := newReceiver(cb, w.nb.Memory(), 1, total, int(pages)/4)
 				short := make(chan struct{})
 				var g errgroup.Group
 				g.Go(func() error {
@@ -60,19 +58,14 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 					})
 				})
 				if wide && pages < 300 { // it reads when the pool is used up, however fast it is
-					eventually(t, func() error {
-						if w.nb.Drops()+w.b.Stats().RxRefused == 0 {
-							return errors.New("nothing was dropped or refused")
-						}
-						return nil
+					testkit.Eventually(t, "something is dropped or refused", func() bool {
+						return w.nb.Drops()+w.b.Stats().RxRefused > 0
 					})
 				}
 				close(short)
 				testkit.OK(t, g.Wait())
 				balanced(t, w.b)
-				if st := w.b.Stats(); st.NICDrops != w.nb.Drops() {
-					t.Errorf("stats say %d drops, the NIC %d", st.NICDrops, w.nb.Drops())
-				}
+				testkit.Equal(t, "drops of the NIC, in stats", w.b.Stats().NICDrops, w.nb.Drops())
 				t.Logf("%d dropped, %d refused", w.nb.Drops(), w.b.Stats().RxRefused)
 			})
 		}
@@ -85,27 +78,20 @@ func TestRecoversFromAnEmptyPool(t *testing.T) {
 // Invariant: stack: A pool that runs dry recovers, and the segment that is missing always finds a
 // page.
 func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
+	t.Parallel()
 	const pages = 72 // of which gpumem's pool.go reserves 36; with less than 18 it takes nothing but what is missing
 	for name, v := range map[string]struct{ held, total int }{"low": {33, 30_000}, "dry": {58, 6_000}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, stacktest.Options{Cut: true, RingSize: pages}, rack)
+			w := newRig(t, stacktest.Options{Cut: true, RingSize: pages}, rack)
 			bindRX(t, w.b, 0, pages*4096, 7, 1)
 			tx := bindTX(t, w.a, 0, 1<<20)
 			ca, cb := w.connect(7, false)
 			var tokens []devmem.TokenRange
 			for range v.held { // each byte is a segment of its own, and has a page
-				if _, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}}); err != nil {
-					t.Fatal(err)
-				}
-				if _, _, err := ca.ReadCompletion(time.Now().Add(time.Minute)); err != nil {
-					t.Fatal(err)
-				}
-				var f [1]devmem.Frag
-				if n, nf, _, err := cb.RecvDevmem(f[:], make([]byte, 1), 0); n != 1 || nf != 1 || err != nil {
-					t.Fatal(n, nf, err)
-				}
-				tokens = append(tokens, devmem.TokenRange{Start: f[0].Token, Count: 1})
+				send(t, ca, tx, 0, 1)
+				completed(t, ca)
+				tokens = append(tokens, devmem.TokenRange{Start: frag(t, cb, 1).Token, Count: 1})
 			}
 			var mu sync.Mutex
 			var first uint32
@@ -126,9 +112,8 @@ func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 				}
 				return true
 			})
-			s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 3, total: v.total, first: uint32(v.held),
-				rng: rand.New(rand.NewPCG(3, 3))}
-			r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 3, total: v.total, rng: rand.New(rand.NewPCG(3, 4))}
+			s, r := newSender(ca, tx, w.na.Memory()[:1<<20], 3, v.total), newReceiver(cb, w.nb.Memory(), 3, v.total, 0)
+			s.first = uint32(v.held)
 			testkit.OK(t, all([]devmem.Conn{ca, cb}, s.run, r.run))
 			mu.Lock()
 			if lost < 2 {
@@ -148,10 +133,11 @@ func TestTheMissingSegmentAlwaysFindsABuffer(t *testing.T) {
 // Invariant: stack: A byte is sent from where the application said, until it is acknowledged and
 // the device is done.
 func TestCompletionNeedsAckAndDevice(t *testing.T) {
+	t.Parallel()
 	for _, v := range []string{"device", "ack"} {
 		t.Run(v, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, stacktest.Options{})
+			w := newRig(t, stacktest.Options{})
 			tx := bindTX(t, w.a, 0, 1<<20)
 			ca, cb := w.connect(7, false)
 			var lost atomic.Bool
@@ -166,22 +152,13 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 				})
 			}
 			pattern(w.na.Memory()[100:5100], 9, 0)
-			if n, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: 100, Len: 5000}}); n != 5000 || err != nil {
-				t.Fatal(n, err)
-			}
-			got, want := make([]byte, 5000), make([]byte, 5000)
-			if _, err := io.ReadFull(cb, got); err != nil {
-				t.Fatal(err)
-			}
-			pattern(want, 9, 0)
-			if string(got) != string(want) {
-				t.Error("wrong bytes")
-			}
-			eventually(t, func() error { // what has to happen before a completion could be wrong
-				if v == "ack" && acks.Load() == 0 || v == "device" && !strings.Contains(ca.State(), "una 5000") {
-					return errors.New(ca.State())
-				}
-				return nil
+			send(t, ca, tx, 100, 5000)
+			got := make([]byte, 5000)
+			_, err := io.ReadFull(cb, got)
+			testkit.OK(t, err)
+			testkit.Equal(t, "bytes", string(got), string(w.na.Memory()[100:5100]))
+			testkit.Eventually(t, "what must be before a completion could be wrong", func() bool {
+				return v == "ack" && acks.Load() > 0 || v == "device" && strings.Contains(ca.State(), "una 5000")
 			})
 			if lo, hi, err := ca.ReadCompletion(time.Now().Add(-1)); !isTimeout(err) {
 				t.Errorf("complete: [%d, %d], %v", lo, hi, err)
@@ -191,8 +168,8 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 			} else {
 				lost.Store(false)
 			}
-			if lo, hi, err := ca.ReadCompletion(time.Now().Add(time.Minute)); lo != 0 || hi != 0 || err != nil {
-				t.Errorf("[%d, %d], %v", lo, hi, err)
+			if lo, hi := completed(t, ca); lo != 0 || hi != 0 {
+				t.Errorf("[%d, %d]", lo, hi)
 			}
 		})
 	}
@@ -201,23 +178,17 @@ func TestCompletionNeedsAckAndDevice(t *testing.T) {
 // Payload for an ordinary connection that RSS sends to a bound queue is device memory all the same.
 func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
+	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
 	bindRX(t, w.b, 0, 8<<20, 9999, 1)
 	testkit.OK(t, w.b.SetRSS(2))
 	onQueue := [2]int{}
 	for range 16 {
 		ca, cb := w.connect(7, false)
-		if _, err := ca.Write([]byte("hello")); err != nil {
-			t.Fatal(err)
-		}
+		write(t, ca, "hello")
 		b := make([]byte, 10)
 		switch n, err := cb.Read(b); {
 		case errors.Is(err, syscall.EFAULT):
-			var f [2]devmem.Frag
-			n, nf, _, err := cb.RecvDevmem(f[:], b, 0)
-			if n != 5 || nf != 1 || err != nil || string(w.nb.Memory()[f[0].Off:][:5]) != "hello" {
-				t.Errorf("%d bytes, %+v, %v", n, f[:nf], err)
-			}
+			testkit.Equal(t, "bytes", string(w.nb.Memory()[frag(t, cb, 5).Off:][:5]), "hello")
 			onQueue[1]++
 		case err == nil && string(b[:n]) == "hello":
 			onQueue[0]++
@@ -235,13 +206,11 @@ func TestUnsteeredFlowOnABoundQueue(t *testing.T) {
 
 // What the device left in the header buffer comes as Linear frags, packed, in the order of the stream.
 func TestLinearHeads(t *testing.T) {
-	w := newWorld(t, stacktest.Options{LinearHead: 200, Cut: true})
+	w := newRig(t, stacktest.Options{LinearHead: 200, Cut: true})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
 	ca, cb := w.connect(7, false)
-	r := &receiver{conn: cb, mem: w.nb.Memory(), seed: 5, total: 300_000, rng: rand.New(rand.NewPCG(5, 5))}
-	s := &sender{conn: ca, binding: tx.ID(), mem: w.na.Memory()[:1<<20], seed: 5, total: 300_000,
-		rng: rand.New(rand.NewPCG(5, 6))}
+	s, r := newSender(ca, tx, w.na.Memory()[:1<<20], 5, 300_000), newReceiver(cb, w.nb.Memory(), 5, 300_000, 0)
 	testkit.OK(t, all([]devmem.Conn{ca, cb}, s.run, r.run))
 	if r.linear == 0 || r.device == 0 || r.linear+r.device != 300_000 {
 		t.Errorf("%d linear bytes, %d in device memory", r.linear, r.device)
@@ -250,15 +219,13 @@ func TestLinearHeads(t *testing.T) {
 
 func TestStallLimit(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{})
+	w := newRig(t, stacktest.Options{})
 	tx := bindTX(t, w.a, 0, 1<<20)
 	ca, cb := w.connect(7, false)
 	w.na.Filter(func(*splitter.Headers, int) bool { return false })
 	ca.SetStallLimit(300 * time.Millisecond)
 	cb.SetStallLimit(300 * time.Millisecond)
-	if _, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1000}}); err != nil {
-		t.Fatal(err)
-	}
+	send(t, ca, tx, 0, 1000)
 	_, _, err := ca.ReadCompletion(time.Time{})
 	var stall *devmem.StallError
 	if !errors.As(err, &stall) || !isTimeout(err) || !strings.Contains(err.Error(), "una 0 nxt 1000") {
@@ -272,19 +239,19 @@ func TestStallLimit(t *testing.T) {
 
 func TestDialErrors(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{})
-	_, err := w.a.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(w.b4, 1234))
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("nobody listens: %v", err)
-	}
-	if _, err = w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:1")); !errors.Is(err,
-		syscall.ENETUNREACH) &&
-		!errors.Is(err, syscall.EHOSTUNREACH) {
-		t.Errorf("no route: %v", err)
-	}
-	if _, err = w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("10.0.0.77:1")); !errors.Is(err,
-		syscall.EHOSTUNREACH) {
-		t.Errorf("no neighbour: %v", err)
+	w := newRig(t, stacktest.Options{})
+	for _, c := range []struct {
+		to   string
+		want []error
+	}{
+		{"10.0.0.2:1234", []error{syscall.ECONNREFUSED}},                    // nobody listens
+		{"192.0.2.1:1", []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH}}, // no route
+		{"10.0.0.77:1", []error{syscall.EHOSTUNREACH}},                      // no neighbour
+	} {
+		_, err := w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(c.to))
+		if !slices.ContainsFunc(c.want, func(want error) bool { return errors.Is(err, want) }) {
+			t.Errorf("%s: %v", c.to, err)
+		}
 	}
 	l, err := w.a.Listen(netip.AddrPortFrom(w.a4, 80))
 	testkit.OK(t, err)
@@ -305,10 +272,10 @@ func TestDialErrors(t *testing.T) {
 // Many connections at once over the same bindings, closed from both ends in all ways.
 func TestManyConnections(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20, Reorder: 0.02, Seed: 4, Cut: true})
+	w := newRig(t, stacktest.Options{GPUSize: 16 << 20, Reorder: 0.02, Seed: 4, Cut: true})
 	rx := bindRX(t, w.b, 0, 8<<20, 7, 1, 2)
 	tx := bindTX(t, w.a, 0, 8<<20)
-	l, err := w.b.Listen(netip.AddrPortFrom(w.b4, 7))
+	l, err := w.b.Listen(w.at(7))
 	testkit.OK(t, err)
 	const n, size = 60, 30_000
 	pattern(w.na.Memory()[:size], 1, 0)
@@ -354,7 +321,7 @@ func TestManyConnections(t *testing.T) {
 	})
 	for i := range n {
 		clients.Go(func() error {
-			c, err := w.a.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(w.b4, 7))
+			c, err := w.a.Dial(t.Context(), netip.AddrPort{}, w.at(7))
 			if err != nil {
 				return err
 			}
@@ -383,21 +350,17 @@ func TestManyConnections(t *testing.T) {
 	testkit.OK(t, clients.Wait())
 	l.Close()
 	testkit.OK(t, servers.Wait())
-	tx.Close()
-	rx.Close()
-	<-tx.Done()
-	<-rx.Done()
+	unbind(tx, rx)
 }
 
 // Bindings come and go under a connection's traffic.
 func TestRebindUnderTraffic(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{GPUSize: 16 << 20})
+	w := newRig(t, stacktest.Options{GPUSize: 16 << 20})
 	buf, err := w.b.Register(0, 0, 8<<20)
 	testkit.OK(t, err)
-	if _, err := w.b.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(w.b4, 7), Queue: 1}); err != nil {
-		t.Fatal(err)
-	}
+	_, err = w.b.AddFlow(devmem.Flow{Dst: w.at(7), Queue: 1})
+	testkit.OK(t, err)
 	tx := bindTX(t, w.a, 0, 8<<20)
 	ca, cb := w.connect(7, false)
 	total := short(24 << 20)
@@ -405,24 +368,20 @@ func TestRebindUnderTraffic(t *testing.T) {
 	stop := make(chan struct{})
 	g.Go(func() error {
 		defer close(stop)
-		return w.stream(ca, cb, tx.ID(), w.nb.Memory()[:8<<20], w.na.Memory()[:8<<20], 2, total, 0)
+		return w.stream(ca, cb, tx, 8<<20, total, 0)
 	})
 	rebinds := 0
 	for running := true; running; rebinds++ {
 		b, err := w.b.BindRX(buf, 1)
 		testkit.OK(t, err)
 		at := w.b.Stats().RxSegments
-		eventually(t, func() error { // some traffic, or the end
+		testkit.Eventually(t, "some traffic, or the end", func() bool {
 			select {
 			case <-stop:
 				running = false
-				return nil
 			default:
 			}
-			if w.b.Stats().RxSegments < at+3 {
-				return errors.New("no traffic")
-			}
-			return nil
+			return !running || w.b.Stats().RxSegments >= at+3
 		})
 		testkit.OK(t, b.Close())
 		<-b.Done()
@@ -431,9 +390,7 @@ func TestRebindUnderTraffic(t *testing.T) {
 	if rebinds < 3 {
 		t.Errorf("bound %d times only", rebinds)
 	}
-	if err := buf.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, buf.Close())
 	if buffers, bindings := w.nb.Left(); buffers+bindings > 0 {
 		t.Errorf("the NIC knows %d buffers and %d bindings", buffers, bindings)
 	}
@@ -441,11 +398,12 @@ func TestRebindUnderTraffic(t *testing.T) {
 
 // A receiver that does not read, and whose news that it has read are lost: the sender asks.
 func TestZeroWindow(t *testing.T) {
+	t.Parallel()
 	for _, device := range []bool{false, true} {
 		for _, v6 := range []bool{false, true} {
 			t.Run(fmt.Sprintf("device=%v/v6=%v", device, v6), func(t *testing.T) {
 				t.Parallel()
-				w := newWorld(t, stacktest.Options{}, rack, func(o *stack.Options) { o.RecvBuffer = 128 << 10 })
+				w := newRig(t, stacktest.Options{}, rack, func(o *stack.Options) { o.RecvBuffer = 128 << 10 })
 				if device {
 					bindRX(t, w.b, 0, 2<<20, 7, 1)
 				}
@@ -453,33 +411,25 @@ func TestZeroWindow(t *testing.T) {
 				ca, cb := w.connect(7, v6)
 				const total = 512 << 10
 				pattern(w.na.Memory()[:total], 6, 0)
-				if n, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: total}}); n != total || err != nil {
-					t.Fatal(n, err)
-				}
-				eventually(t, func() error {
-					if s := ca.State(); !strings.Contains(s, " wnd 0 sends") {
-						return errors.New(s)
-					}
-					return nil
+				send(t, ca, tx, 0, total)
+				testkit.Eventually(t, "the window is closed", func() bool {
+					return strings.Contains(ca.State(), " wnd 0 sends")
 				})
-				var deaf atomic.Bool
-				deaf.Store(true)
+				var cutOff atomic.Bool
+				cutOff.Store(true)
 				var probes atomic.Int64
-				w.nb.Filter(func(*splitter.Headers, int) bool { return !deaf.Load() })
+				w.nb.Filter(func(*splitter.Headers, int) bool { return !cutOff.Load() })
 				w.na.Filter(func(*splitter.Headers, int) bool {
 					if probes.Add(1) == 2 {
-						deaf.Store(false) // the first answer is lost as well
+						cutOff.Store(false) // the first answer is lost as well
 					}
 					return true
 				})
-				r := receiver{conn: cb, mem: w.nb.Memory(), seed: 6, total: total, rng: rand.New(rand.NewPCG(6, 6))}
 				testkit.OK(t, ca.CloseWrite())
-				if err := r.run(); err != nil {
+				if err := newReceiver(cb, w.nb.Memory(), 6, total, 0).run(); err != nil {
 					t.Fatalf("%v\na: %s\nb: %s", err, ca.State(), cb.State())
 				}
-				if _, _, err := ca.ReadCompletion(time.Now().Add(time.Minute)); err != nil {
-					t.Error(err)
-				}
+				completed(t, ca)
 				balanced(t, w.b)
 			})
 		}
@@ -489,16 +439,16 @@ func TestZeroWindow(t *testing.T) {
 // The NIC loses what it was told, in the middle of a transfer, and is told again.
 func TestRestore(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, stacktest.Options{})
+	w := newRig(t, stacktest.Options{})
 	rx := bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
 	testkit.OK(t, w.b.SetRSS(1))
-	id, err := w.b.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(w.b4, 9), Queue: 2})
+	id, err := w.b.AddFlow(devmem.Flow{Dst: w.at(9), Queue: 2})
 	testkit.OK(t, err)
 	ca, cb := w.connect(7, false)
 	var g errgroup.Group
 	g.Go(func() error {
-		return w.stream(ca, cb, tx.ID(), w.nb.Memory()[:1<<20], w.na.Memory()[:1<<20], 2, short(8<<20), 10)
+		return w.stream(ca, cb, tx, 1<<20, short(8<<20), 10)
 	})
 	for _, n := range []*stacktest.NIC{w.na, w.nb} {
 		n.Forget()
@@ -507,13 +457,8 @@ func TestRestore(t *testing.T) {
 		testkit.OK(t, s.Restore(t.Context()))
 	}
 	testkit.OK(t, g.Wait())
-	if err := w.b.DelFlow(id); err != nil {
-		t.Error(err)
-	}
-	tx.Close()
-	rx.Close()
-	<-tx.Done()
-	<-rx.Done()
+	testkit.OK(t, w.b.DelFlow(id))
+	unbind(tx, rx)
 	if _, bindings := w.nb.Left(); bindings > 0 {
 		t.Errorf("the NIC knows %d bindings", bindings)
 	}
@@ -521,19 +466,15 @@ func TestRestore(t *testing.T) {
 
 // When the NIC dies, everything that waits ends with that error.
 func TestNICStops(t *testing.T) {
-	w := newWorld(t, stacktest.Options{})
+	w := newRig(t, stacktest.Options{})
 	bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
 	ca, cb := w.connect(7, false)
-	if _, err := ca.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 100}}); err != nil {
-		t.Fatal(err)
-	}
+	send(t, ca, tx, 0, 100)
 	if n, err := cb.Read(make([]byte, 1)); !errors.Is(err, syscall.EFAULT) {
 		t.Fatal(n, err)
 	}
-	if _, _, _, err := cb.RecvDevmem(nil, make([]byte, 100), devmem.Trunc); err != nil {
-		t.Fatal(err)
-	}
+	skip(t, cb, 100)
 	errs := make(chan error, 1)
 	go func() {
 		_, _, _, err := cb.RecvDevmem(make([]devmem.Frag, 1), make([]byte, 1), 0)
@@ -556,7 +497,7 @@ func TestOrdinaryTraffic(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, o)
+			w := newRig(t, o)
 			for _, v6 := range []bool{false, true} {
 				ca, cb := w.connect(7, v6)
 				const total = 1 << 20

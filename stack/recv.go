@@ -3,7 +3,7 @@ package stack
 import (
 	"errors"
 	"io"
-	"os"
+	"net"
 	"syscall"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -128,7 +128,7 @@ func (k *sink) token(l *shadowQueue, slot uint32, off, n int) (int, error) {
 		return 0, syscall.EIO // payload that was to be dropped
 	}
 	if !k.c.tokens.Issue(l.binding.pool, pages[:given], tokens[:given]) {
-		return 0, errClosed
+		return 0, net.ErrClosed
 	}
 	for i := range given {
 		frags[i].Token = tokens[i]
@@ -146,13 +146,8 @@ func (c *Conn) receive(op string, flags devmem.RecvFlags) (int, error) {
 	opts := tcpip.ReadOptions{Peek: flags&devmem.Peek != 0}
 	d := c.rd.Wait()
 	for {
-		if c.isClosed() {
-			return 0, errClosed
-		}
-		select {
-		case <-d:
-			return 0, os.ErrDeadlineExceeded
-		default:
+		if err := c.over(d); err != nil {
+			return 0, err
 		}
 		res, err := c.ep.Read(&c.sink, opts)
 		switch err.(type) {

@@ -11,7 +11,7 @@ import (
 // This file works around a fault of gVisor's RACK. After a tail loss probe it arms no timer if it
 // counts nothing as outstanding, and of what is sent during a recovery it counts too little, of a
 // FIN nothing (tcp/snd.go: SetPipe, postXmit; tcp/rack.go: probeTimerExpired). If the probe is lost
-// as well, that end of the connection is silent for ever.
+// as well, that end of the connection is silent forever.
 //
 // So the link layer keeps the last segment of each flow until it is acknowledged, and sends it once
 // more when the flow has sent nothing for a while. A segment that comes twice is nothing new to a
@@ -25,11 +25,11 @@ const (
 
 // tail is the last segment of a flow that the peer has not acknowledged.
 type tail struct {
-	pkt      *stack.PacketBuffer // nil: all is acknowledged
-	end      uint64              // of the segment, a FIN included
-	silent   int                 // ticks without data or FIN, or without progress
-	patience int                 // ticks
-	tsval    uint32              // of the last segment sent, a timestamp (RFC 7323)
+	pkt    *stack.PacketBuffer // nil: all is acknowledged
+	end    uint64              // of the segment, a FIN included
+	silent int                 // ticks without data or FIN, or without progress
+	wait   int                 // ticks
+	tsval  uint32              // of the last segment sent, a timestamp (RFC 7323)
 }
 
 // remember keeps an outgoing segment with n bytes of payload, if it is the last. Under the flow's lock.
@@ -51,7 +51,7 @@ func (f *flow) remember(pkt *stack.PacketBuffer, tcp header.TCP, n int) {
 		return
 	}
 	f.dropTail()
-	f.tail.pkt, f.tail.end, f.tail.patience = pkt.IncRef(), uint64(end), repeatAfter
+	f.tail.pkt, f.tail.end, f.tail.wait = pkt.IncRef(), uint64(end), repeatAfter
 }
 
 // dropTail is called when the last segment needs no repetition any more. Under the flow's lock.
@@ -87,10 +87,10 @@ func (f *flow) silence() *stack.PacketBuffer {
 	if t.pkt == nil {
 		return nil
 	}
-	if t.silent++; t.silent < t.patience {
+	if t.silent++; t.silent < t.wait {
 		return nil
 	}
-	t.silent, t.patience = 0, min(2*t.patience, repeatMost)
+	t.silent, t.wait = 0, min(2*t.wait, repeatMost)
 	return t.pkt.IncRef()
 }
 

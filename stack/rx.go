@@ -105,7 +105,7 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 		l = s.rx[fr.Queue].Load()
 	}
 	if l == nil {
-		s.count.rxDropped.Add(1) // whose pages they are nobody knows
+		s.count.rxDropped.Add(1) // the owner of the pages is not known
 		return
 	}
 	pool := l.binding.pool

@@ -2,7 +2,6 @@ package stack
 
 import (
 	"net"
-	"os"
 	"syscall"
 	"time"
 
@@ -13,8 +12,6 @@ import (
 	"vnic.dev/vnic/stack/internal/ether"
 )
 
-var errClosed = net.ErrClosed
-
 // writeSize is netstack's largest segment: less headers, as snd.go:sendData computes it.
 const writeSize = ether.MaxGSO - 160 - 1
 
@@ -23,13 +20,8 @@ const writeSize = ether.MaxGSO - 160 - 1
 func (c *Conn) room(op string, n int) (int, error) {
 	d := c.wd.Wait()
 	for {
-		if c.isClosed() {
-			return 0, errClosed
-		}
-		select {
-		case <-d:
-			return 0, os.ErrDeadlineExceeded
-		default:
+		if err := c.over(d); err != nil {
+			return 0, err
 		}
 		size := int(c.ep.SocketOptions().GetSendBufferSize())
 		c.f.mu.Lock()
@@ -60,7 +52,7 @@ func (c *Conn) put(op string, p tcpip.Payloader) (int, error) {
 			}
 		default:
 			if c.isClosed() {
-				return 0, errClosed
+				return 0, net.ErrClosed
 			}
 			return 0, c.failure(err)
 		}
@@ -97,7 +89,7 @@ func (c *Conn) SendDevmem(binding uint32, ranges []devmem.Range) (n int, err err
 			}
 			// Where the bytes lie must be known before netstack sends them, which it may do at once.
 			c.f.addPart(b.buf.gpu, b.buf.off+r.Off+done, m)
-			m, err = c.put("send", newGhost(m))
+			m, err = c.put("send", newPlaceholder(m))
 			c.f.cutPart(m)
 			done += uint64(m)
 			n += m

@@ -10,10 +10,11 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// This is the one file of the package that uses unsafe: it gives netstack payload views over memory that nobody can
-// read. A buffer.View is {read, write int; chunk *chunk}, a chunk is {references, data []byte}; the chunk of a view of
-// more than buffer.MaxChunkSize bytes is never pooled, so its data can be replaced by a reservation. initShadow proves
-// the layout before the first use; a gVisor that has changed it makes New fail, never corrupts.
+// This is the one file of the package that uses unsafe: it gives netstack payload views over memory
+// that cannot be read. A buffer.View is {read, write int; chunk *chunk}, a chunk is {references,
+// data []byte}; the chunk of a view of more than buffer.MaxChunkSize bytes is never pooled, so its
+// data can be replaced by a reservation. initShadow proves the layout before the first use; a
+// gVisor that has changed it makes New fail, never corrupts.
 
 // Each frame's payload gets one slot of the shadow, however its pages are scattered: so it is one view.
 const (
@@ -23,7 +24,7 @@ const (
 )
 
 // shadow is address space, reserved and not accessible, that stands for received payload. Any touch of it is a fault.
-// Its owner is the receive queue's lock, except find, which anybody may call.
+// Its owner is the receive queue's lock, except for find, which needs no lock.
 type shadow struct {
 	mem  []byte // PROT_NONE
 	lo   uintptr

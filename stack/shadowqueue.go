@@ -14,7 +14,7 @@ const maxSlots = 1 << 16
 // shadowQueue is one receive queue's part of a binding: its shadow, and what lies in the shadow's
 // slots. A slot is taken when a frame comes in and given back when no byte of it can be delivered
 // any more; views that netstack still has of it then are never read. The pieces of a slot belong to
-// who took it, until it is given back.
+// the taker, until it is given back.
 type shadowQueue struct {
 	queue   int
 	binding *rxBinding

@@ -9,7 +9,7 @@
 // number, where in device memory they lie; a retransmission reads them there again.
 //
 // Pages of a received frame are held until the application has read past the frame's end, and for
-// each token that it was given; until then nobody writes to them. Memory that is sent is the
+// each token that it was given; until then they are not written to. Memory that is sent is the
 // application's again when the peer has acknowledged it and no descriptor of the device points at
 // it.
 //
@@ -17,8 +17,8 @@
 //
 // Locks, from the top: netstack's, a transmit queue's or a connection's tokens', a flow's, a shadow
 // queue's, a pool's. None is held while the NIC is called except the first two, for Transmit and
-// for Refill. configMu is apart from these: whoever commands the NIC, or binds, holds it meanwhile,
-// and takes connMu, shadow queues' and pools' under it; it is taken under no other lock, so a
+// for Refill. configMu is apart from these: a command to the NIC, and a binding, hold it meanwhile,
+// and take connMu, shadow queues' and pools' under it; it is taken under no other lock, so a
 // binding that ends under one leaves the rest to a goroutine.
 //
 // It does not know: several NICs or addresses that change, IP forwarding, UDP sockets, TCP Fast Open, urgent data (its
@@ -28,23 +28,20 @@
 package stack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/devmem"
@@ -128,9 +125,7 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	if errLayout != nil {
 		return nil, errLayout
 	}
-	if o.MTU == 0 {
-		o.MTU = nic.MTU()
-	}
+	o.MTU = cmp.Or(o.MTU, nic.MTU())
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -148,17 +143,12 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	for i := range nic.QueuePairs() {
 		s.tx = append(s.tx, &txQueue{s: s, queue: i})
 	}
-	s.ns = stack.New(stack.Options{
-		NetworkProtocols: []stack.NetworkProtocolFactory{
-			ipv4.NewProtocol, ipv6.NewProtocolWithOptions(ipv6.Options{DADConfigs: stack.DADConfigurations{}}), arp.NewProtocol,
-		},
-		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, icmp.NewProtocol4, icmp.NewProtocol6},
-	})
+	s.ns = ether.New()
 	if err := s.configure(o); err != nil {
 		s.ns.Destroy()
 		return nil, err
 	}
-	s.work.Go(func() { s.flows.janitor(s.stop) })
+	s.work.Go(func() { s.flows.sweeper(s.stop) })
 	if s.repeat {
 		s.work.Go(func() { s.flows.repeater(s.stop) })
 	}
@@ -190,35 +180,22 @@ func (s *Stack) configure(o Options) error {
 	if o.MinRTO > 0 {
 		rto = tcpip.TCPMinRTOOption(o.MinRTO)
 	}
-	for _, r := range []tcpip.SettableTransportProtocolOption{&send, &recv, &rto, &recovery} {
-		if err := s.ns.SetTransportProtocolOption(tcp.ProtocolNumber, r); err != nil {
-			return fmt.Errorf("tcp option %T: %s", r, err)
-		}
+	if err := ether.SetTCP(s.ns, &send, &recv, &rto, &recovery); err != nil {
+		return err
 	}
-	if err := s.ns.CreateNIC(nicID, s.link); err != nil {
+	if err := s.ns.CreateNIC(ether.NIC, s.link); err != nil {
 		return fmt.Errorf("netstack: %s", err)
 	}
 	var routes []tcpip.Route
 	for _, p := range o.Addresses {
-		proto := ipv4.ProtocolNumber
-		if p.Addr().Is6() {
-			proto = ipv6.ProtocolNumber
+		r, err := ether.AddAddress(s.ns, p)
+		if err != nil {
+			return err
 		}
-		a := tcpip.ProtocolAddress{
-			Protocol:          proto,
-			AddressWithPrefix: tcpip.AddressWithPrefix{Address: tcpip.AddrFromSlice(p.Addr().AsSlice()), PrefixLen: p.Bits()},
-		}
-		if err := s.ns.AddProtocolAddress(nicID, a, stack.AddressProperties{}); err != nil {
-			return fmt.Errorf("address %v: %s", p, err)
-		}
-		routes = append(routes, tcpip.Route{Destination: a.AddressWithPrefix.Subnet(), NIC: nicID})
+		routes = append(routes, r)
 	}
 	for _, g := range o.Gateways {
-		to := header.IPv4EmptySubnet
-		if g.Is6() {
-			to = header.IPv6EmptySubnet
-		}
-		routes = append(routes, tcpip.Route{Destination: to, Gateway: tcpip.AddrFromSlice(g.AsSlice()), NIC: nicID})
+		routes = append(routes, ether.DefaultRoute(g))
 	}
 	s.ns.SetRouteTable(routes)
 	return nil
@@ -239,11 +216,24 @@ func (s *Stack) fail(err error) {
 func (s *Stack) allConns() []*Conn {
 	s.connMu.Lock()
 	defer s.connMu.Unlock()
-	cs := make([]*Conn, 0, len(s.conns))
-	for c := range s.conns {
-		cs = append(cs, c)
+	return slices.Collect(maps.Keys(s.conns))
+}
+
+// add notes an end of connections that is to be closed with the stack; false if the stack is closed
+// already.
+func add[E comparable](s *Stack, open map[E]struct{}, e E) bool {
+	s.connMu.Lock()
+	defer s.connMu.Unlock()
+	if !s.closed {
+		open[e] = struct{}{}
 	}
-	return cs
+	return !s.closed
+}
+
+func remove[E comparable](s *Stack, open map[E]struct{}, e E) {
+	s.connMu.Lock()
+	defer s.connMu.Unlock()
+	delete(open, e)
 }
 
 // Close resets every connection, ends every binding, and closes the NIC.
@@ -254,10 +244,7 @@ func (s *Stack) Close() error {
 		return nil
 	}
 	s.closed = true
-	var ls []*Listener
-	for l := range s.listeners {
-		ls = append(ls, l)
-	}
+	ls := slices.Collect(maps.Keys(s.listeners))
 	s.connMu.Unlock()
 	for _, l := range ls {
 		l.Close()
@@ -266,7 +253,7 @@ func (s *Stack) Close() error {
 		c.SetLinger(0)
 		c.Close()
 	}
-	s.ns.Close() // connections that nobody owns any more
+	s.ns.Close() // connections without an owner
 	err := s.unbindAll(context.Background())
 	err = errors.Join(err, s.nic.Close()) // from here on nothing comes in
 	s.configMu.Lock()

@@ -14,8 +14,9 @@ const (
 	maxBacklog = 4096 // packets that wait for room on a ring; netstack takes more for lost
 )
 
-// txQueue turns netstack's packets into frames. What goes on a ring is decided anew each time: where the payload of a
-// retransmission lies, and whether it is still needed, is looked up when it is put on the ring.
+// txQueue turns netstack's packets into frames. What goes on a ring is decided each time: where the
+// payload of a retransmission lies, and whether it is still needed, is looked up when it is put on
+// the ring.
 //
 // Its lock is taken below netstack's locks and above a flow's.
 type txQueue struct {
@@ -74,18 +75,23 @@ func (q *txQueue) completed(cookies []uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, c := range cookies {
-		if c == 0 || c > uint64(len(q.flights)) {
-			continue
+		if c > 0 && c <= uint64(len(q.flights)) {
+			q.putCookie(c)
 		}
-		if fl := q.flights[c-1]; fl.flow != nil {
-			fl.flow.txDone(fl.lo, fl.hi)
-		} else {
-			continue
-		}
-		q.flights[c-1] = flight{}
-		q.idle = append(q.idle, uint32(c))
 	}
 	q.flush()
+}
+
+// putCookie takes back the cookie of a frame that the device reads no more; one that is not under
+// way is nothing.
+func (q *txQueue) putCookie(cookie uint64) {
+	fl := q.flights[cookie-1]
+	if fl.flow == nil {
+		return
+	}
+	q.flights[cookie-1] = flight{}
+	q.idle = append(q.idle, uint32(cookie))
+	fl.flow.txDone(fl.lo, fl.hi)
 }
 
 // flush sends from the backlog what fits.
@@ -108,11 +114,8 @@ func (q *txQueue) close() {
 	for q.backlog.len() > 0 {
 		q.backlog.pop().pkt.DecRef()
 	}
-	for i, fl := range q.flights {
-		if fl.flow != nil {
-			fl.flow.txDone(fl.lo, fl.hi)
-			q.flights[i] = flight{}
-		}
+	for i := range q.flights {
+		q.putCookie(uint64(i) + 1)
 	}
 }
 
@@ -144,14 +147,9 @@ func (q *txQueue) transmit(pkt *stack.PacketBuffer, skip int) (next int, all boo
 // takeBack undoes the flights of frames that were not sent.
 func (q *txQueue) takeBack(frames []driver.TxFrame) {
 	for i := range frames {
-		c := frames[i].Cookie
-		if len(frames[i].Device) == 0 {
-			continue
+		if len(frames[i].Device) > 0 {
+			q.putCookie(frames[i].Cookie)
 		}
-		fl := q.flights[c-1]
-		q.flights[c-1] = flight{}
-		q.idle = append(q.idle, uint32(c))
-		fl.flow.txDone(fl.lo, fl.hi)
 	}
 }
 
@@ -190,7 +188,7 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 	tcp := h.tcp()
 	f := q.s.flows.outgoing(h.flowKey(), tcp)
 	if f == nil {
-		if total > 0 { // where it lies nobody knows
+		if total > 0 { // it is not known where it lies
 			return false
 		}
 		b, fr := q.next()
@@ -244,12 +242,7 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 		if len(device) > 0 {
 			fr.Device = device
 			fr.Cookie = q.cookie(f, lo, hi)
-			for i := lo; ; i++ {
-				f.sends.at(int(i-f.firstSend)).inFlight++
-				if i == hi {
-					break
-				}
-			}
+			f.addInFlight(lo, hi, 1)
 		}
 		pos += n
 	}

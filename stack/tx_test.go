@@ -2,6 +2,7 @@ package stack
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net"
 	"slices"
 	"syscall"
@@ -9,10 +10,10 @@ import (
 
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -42,23 +43,23 @@ func (n *ringNIC) MAC() net.HardwareAddr { return nil }
 
 const testISS = 0xffffff00 // wraps soon
 
-// txWorld is a transmit queue with one flow, of which una bytes are acknowledged and the first total are written: bytes
-// from ghostFrom on lie in the GPU, each 100 of them at a place of their own.
-func txWorld(ipv6 bool, una, ghostFrom, total int) (*txQueue, *ringNIC, *flow) {
+// newTxRig makes a transmit queue with one flow, of which una bytes are acknowledged and the first
+// total are written: bytes from deviceFrom on lie in the GPU, each 100 of them at a place of their own.
+func newTxRig(ipv6 bool, una, deviceFrom, total int) (*txQueue, *ringNIC, *flow) {
 	n := &ringNIC{room: 1000}
 	s := &Stack{nic: n}
 	s.flows = flows{s: s, m: map[flowKey]*flow{}, kick: make(chan struct{}, 1)}
 	b := &txBinding{}
 	b.refs.Store(1 << 30)
 	f := &flow{iss: testISS, issKnown: true, una: 0, nxt: uint64(total)}
-	f.wrote(ghostFrom)
+	f.wrote(deviceFrom)
 	f.openSend(b)
-	for at := ghostFrom; at < total; at += 100 {
+	for at := deviceFrom; at < total; at += 100 {
 		m := min(100, total-at)
 		f.addPart(0, uint64(at)*1000, m)
 		f.cutPart(m)
 	}
-	f.closeSend(total - ghostFrom)
+	f.closeSend(total - deviceFrom)
 	f.una = uint64(una)
 	f.complete()
 	q := &txQueue{s: s}
@@ -107,7 +108,7 @@ func testPacket(ipv6 bool, pos, n int, gso *stack.GSO) *stack.PacketBuffer {
 }
 
 // checkFrames checks that frames are valid and carry bytes [from, to) of the stream, each from where it lies.
-func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, ghostFrom int) {
+func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, deviceFrom int) {
 	t.Helper()
 	at := from
 	for i, f := range frames {
@@ -121,20 +122,14 @@ func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, ghostFrom int)
 			int(h.FrameLen) != len(f.Header)+n {
 			t.Fatalf("frame %d of %d payload: %+v, %v", i, n, h, err)
 		}
-		if h.Seq != testISS+1+uint32(at) {
-			t.Errorf("frame %d has seq %d, want %d", i, h.Seq-testISS-1, at)
-		}
+		testkit.Equal(t, fmt.Sprintf("seq of frame %d", i), h.Seq-testISS-1, uint32(at))
 		if last := i == len(frames)-1; (h.TCPFlags&splitter.PSH != 0) != last {
 			t.Errorf("frame %d of %d: flags %#x", i, len(frames), h.TCPFlags)
 		}
-		if !h.IPv6 && checksum.Checksum(f.Header[ethLen:h.L4Off], 0) != 0xffff {
+		if !splitter.VerifyIPv4(&h, f.Header) {
 			t.Errorf("frame %d: IPv4 checksum", i)
 		}
-		addrs := f.Header[ethLen+12 : ethLen+20]
-		if h.IPv6 {
-			addrs = f.Header[ethLen+8 : ethLen+40]
-		}
-		sum := checksum.Combine(checksum.Checksum(addrs, 0), checksum.Combine(6, uint16(len(f.Header)-int(h.L4Off)+n)))
+		sum := splitter.PseudoSum(&h, f.Header, uint32(len(f.Header)-int(h.L4Off)+n))
 		if got := binary.BigEndian.Uint16(f.Header[h.L4Off+16:]); !f.NeedsCsum || f.CsumStart != h.L4Off ||
 			f.CsumOffset != 16 || got != sum {
 			t.Errorf("frame %d: checksum %v at %d+%d, pseudo sum %#x, want %#x", i, f.NeedsCsum, f.CsumStart, f.CsumOffset, got,
@@ -145,34 +140,32 @@ func checkFrames(t *testing.T, frames []driver.TxFrame, from, to, ghostFrom int)
 			t.Errorf("frame %d of %d bytes: gso %v %d", i, n, f.GSOType, f.GSOSize)
 		}
 		for _, b := range f.Linear {
-			if at >= ghostFrom || b != byte(at) {
+			if at >= deviceFrom || b != byte(at) {
 				t.Fatalf("frame %d: byte %d is linear, %#x", i, at, b)
 			}
 			at++
 		}
 		for _, r := range f.Device {
 			for j := range int(r.Len) {
-				base := (at-ghostFrom)/100*100 + ghostFrom
-				if at < ghostFrom || r.Off+uint64(j) != uint64(base)*1000+uint64(at-base) {
+				base := (at-deviceFrom)/100*100 + deviceFrom
+				if at < deviceFrom || r.Off+uint64(j) != uint64(base)*1000+uint64(at-base) {
 					t.Fatalf("frame %d: byte %d at %d", i, at, r.Off+uint64(j))
 				}
 				at++
 			}
 		}
 	}
-	if at != to {
-		t.Errorf("frames end at byte %d, want %d", at, to)
-	}
+	testkit.Equal(t, "end of the frames", at, to)
 }
 
 func TestTransmitPlacesPayload(t *testing.T) {
 	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
 	for _, ipv6 := range []bool{false, true} {
 		for _, c := range []struct {
-			name                  string
-			una, ghostFrom, total int
-			pos, n                int
-			frames                int
+			name                   string
+			una, deviceFrom, total int
+			pos, n                 int
+			frames                 int
 		}{
 			{"linear", 0, 5000, 5000, 0, 3000, 1},
 			{"device", 0, 0, 5000, 0, 1448, 1},
@@ -183,16 +176,14 @@ func TestTransmitPlacesPayload(t *testing.T) {
 			{"a super-packet, partly acknowledged", 2222, 600, 9000, 300, 8000, 4},
 		} {
 			t.Run(c.name, func(t *testing.T) {
-				q, n, f := txWorld(ipv6, c.una, c.ghostFrom, c.total)
+				q, n, f := newTxRig(ipv6, c.una, c.deviceFrom, c.total)
 				pkt := testPacket(ipv6, c.pos, c.n, &gso)
 				defer pkt.DecRef()
 				if err := q.write(pkt); err != nil {
 					t.Fatal(err)
 				}
-				checkFrames(t, n.frames, max(c.pos, c.una), c.pos+c.n, c.ghostFrom)
-				if len(n.frames) != c.frames {
-					t.Errorf("%d frames, want %d", len(n.frames), c.frames)
-				}
+				checkFrames(t, n.frames, max(c.pos, c.una), c.pos+c.n, c.deviceFrom)
+				testkit.Equal(t, "frames", len(n.frames), c.frames)
 				returnAll(t, q, n, f)
 			})
 		}
@@ -220,7 +211,7 @@ func returnAll(t *testing.T, q *txQueue, n *ringNIC, f *flow) {
 func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
 		for _, c := range []struct{ una, pos, n int }{{5000, 0, 1448}, {5000, 3552, 1448}, {5000, 4999, 1}, {0, -1, 1}} {
-			q, n, _ := txWorld(ipv6, c.una, 0, 6000)
+			q, n, _ := newTxRig(ipv6, c.una, 0, 6000)
 			pkt := testPacket(ipv6, c.pos, c.n, nil)
 			if err := q.write(pkt); err != nil || len(n.frames) != 1 {
 				t.Fatal(len(n.frames), err)
@@ -233,7 +224,7 @@ func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
 				h.Seq != testISS+uint32(c.una) || h.TCPFlags != splitter.ACK || fr.GSOType != splitter.GSONone {
 				t.Errorf("%+v: %+v, %+v", c, h, fr)
 			}
-			if !ipv6 && checksum.Checksum(fr.Header[ethLen:h.L4Off], 0) != 0xffff {
+			if !splitter.VerifyIPv4(&h, fr.Header) {
 				t.Errorf("%+v: IPv4 checksum", c)
 			}
 		}
@@ -243,7 +234,7 @@ func TestTransmitOfReleasedMemoryIsEmpty(t *testing.T) {
 // A full ring: what did not fit waits, in order, and goes on where it stopped. Acknowledged bytes are left out then.
 func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
-	q, n, f := txWorld(false, 0, 0, 9000)
+	q, n, f := newTxRig(false, 0, 0, 9000)
 	n.room = 2
 	for _, c := range [][2]int{{0, 4000}, {4000, 3000}, {7000, 2000}} {
 		pkt := testPacket(false, c[0], c[1], &gso)
@@ -270,10 +261,10 @@ func TestTransmitGoesOnAfterAFullRing(t *testing.T) {
 	returnAll(t, q, n, f)
 }
 
-// Frames that the NIC refuses, and packets of which nobody knows where their payload lies, are
+// Frames that the NIC refuses, and packets of which it is not known where their payload lies, are
 // dropped and hold nothing.
 func TestTransmitDrops(t *testing.T) {
-	q, n, f := txWorld(false, 0, 0, 5000)
+	q, n, f := newTxRig(false, 0, 0, 5000)
 	n.err = syscall.EIO
 	pkt := testPacket(false, 0, 4000, nil)
 	defer pkt.DecRef()
@@ -296,7 +287,7 @@ func TestTransmitDrops(t *testing.T) {
 // is changed; one that is not late is not changed at all.
 func TestLateSegmentIsBroughtUpToDate(t *testing.T) {
 	for _, ipv6 := range []bool{false, true} {
-		q, n, f := txWorld(ipv6, 0, 0, 2000)
+		q, n, f := newTxRig(ipv6, 0, 0, 2000)
 		q.s.repeat = true
 		f.irsKnown, f.irs = true, 0xfffffff0
 		stamped := func(pos int, ack, ts uint32) *stack.PacketBuffer {

@@ -24,22 +24,22 @@ func faultReason(err error) DropReason {
 	return DropBadFrame
 }
 
-// elsewhere says whether a packet that admit let pass has a partial checksum that no receiver of
+// unplaced says whether a packet that admit let pass has a partial checksum that no receiver of
 // ours can place: one of neither TCP nor UDP.
-func elsewhere(m *splitter.Meta) bool {
+func unplaced(m *splitter.Meta) bool {
 	return m.Csum == splitter.CsumPartial && m.Headers.Class != splitter.TCP && m.Headers.Class != splitter.UDP
 }
 
-// reachable says whether the field of a checksum elsewhere lies in the part of a packet that
+// reachable says whether the field of an unplaced checksum lies in the part of a packet that
 // completed copies.
 func reachable(p *Packet) bool {
 	end := uint32(p.Meta.CsumStart) + uint32(p.Meta.CsumOffset) + 2
 	return end <= uint32(len(p.Header))+splitter.MaxHeader
 }
 
-// completed makes a copy of p, but for the payload, with its checksum complete. p has one
-// elsewhere. The copy's headers are parsed again: they are p's, as the field lies behind them. The
-// copy is the worker's, until the next one.
+// completed makes a copy of p, but for the payload, with its checksum complete; that is an unplaced
+// one. The copy's headers are parsed again: they are p's, as the field lies behind them. The copy
+// is the worker's, until the next one.
 func (w *Worker) completed(p *Packet) DropReason {
 	x := &w.whole
 	if len(p.Header) > len(x.hdr) || len(p.Header) < int(p.Meta.Headers.HdrLen) {
@@ -54,7 +54,7 @@ func (w *Worker) completed(p *Packet) DropReason {
 	x.PayloadLen, x.Meta = p.PayloadLen, p.Meta
 	x.Src, x.Dst, x.Tag = p.Src, p.Dst, p.Tag
 	x.Verdict, x.Progress = Verdict{}, p.Progress
-	if r := x.sumAnywhere(w); r != DropNone {
+	if r := x.sumUnplaced(w); r != DropNone {
 		return r
 	}
 	if splitter.Parse(x.Header, x.Len(), &x.Meta.Headers) != nil || x.Meta.Headers != p.Meta.Headers {
@@ -63,9 +63,10 @@ func (w *Worker) completed(p *Packet) DropReason {
 	return DropNone
 }
 
-// sumAnywhere completes a checksum that the sender put where only it knows why: it sums from start to the frame's end,
-// as any NIC would. The field may lie in the payload, which is not ours to write: then the payload's start is copied.
-func (x *piece) sumAnywhere(w *Worker) DropReason {
+// sumUnplaced completes a checksum at a place that only the sender understands: it sums from start
+// to the frame's end, as any NIC would. The field may lie in the payload, which is not ours to
+// write: then the payload's start is copied.
+func (x *piece) sumUnplaced(w *Worker) DropReason {
 	start, hdr := uint32(x.Meta.CsumStart), uint32(len(x.Header))
 	field := start + uint32(x.Meta.CsumOffset)
 	n := uint32(0) // bytes of payload that are copied

@@ -18,7 +18,7 @@ const (
 	DropFault                 // its memory went away under it
 	DropBadFrame              // too short for a link header, or lengths that do not fit
 	DropBadSource             // a multicast source address
-	DropBadGSO                // a super-packet that contradicts itself
+	DropBadGSO                // a GSO packet that contradicts itself
 	DropBadCsum               // a partial checksum where it would change what is judged, or outside the frame
 	DropDelay                 // left in a delay line: its link was detached, or the receiver stayed busy
 	DropDisabled              // the receiving queue is not enabled
@@ -27,8 +27,7 @@ const (
 )
 
 var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unknown-dst", "same-port", "control-mac",
-	"too-big",
-	"stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit"}
+	"too-big", "stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit"}
 
 // String gives the reason's name in counters.
 func (r DropReason) String() string {
@@ -75,6 +74,12 @@ func (c *counters) load() Counters {
 func (c *counters) drop(p *Packet, r DropReason) {
 	p.Verdict = Drop(r)
 	c.dropped(r)
+}
+
+func (c *counters) dropAll(run []*Packet, r DropReason) {
+	for _, p := range run {
+		c.drop(p, r)
+	}
 }
 
 func (c *counters) dropped(r DropReason) {

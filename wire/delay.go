@@ -1,7 +1,9 @@
 package wire
 
 import (
+	"cmp"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -51,16 +53,10 @@ type heldSegment struct {
 }
 
 func newLine(im *impaired, o *Impairment) *line {
-	l := &line{im: im, maxCount: o.MaxPackets, maxBytes: o.MaxBytes, wait: o.HoldMax, kick: make(chan struct{}, 1),
-		stop: make(chan struct{}), done: make(chan struct{})}
-	if l.maxCount == 0 {
-		l.maxCount = defaultMaxPackets
-	}
-	if l.maxBytes == 0 {
-		l.maxBytes = defaultMaxBytes
-	}
-	if l.wait == 0 {
-		l.wait = defaultHold
+	l := &line{
+		im: im, maxCount: cmp.Or(o.MaxPackets, defaultMaxPackets), maxBytes: cmp.Or(o.MaxBytes, defaultMaxBytes),
+		wait: cmp.Or(o.HoldMax, defaultHold),
+		kick: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 	}
 	l.due.Store(never)
 	dma.Go(l.run)
@@ -86,7 +82,7 @@ func (l *line) close() {
 // hold takes a copy of a segment, to be let go before segment due passes. It is false if there is no room, and then the
 // segment goes on at once, or if it could not be copied: then r says why.
 func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
-	h := l.room(int(p.PayloadLen))
+	h := l.reserve(int(p.PayloadLen))
 	if h == nil {
 		l.im.link.count.delayFull.Add(1)
 		return false
@@ -115,8 +111,8 @@ func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
 	return true
 }
 
-// room gives an entry with a buffer of n bytes, nil if there is none.
-func (l *line) room(n int) *heldSegment {
+// reserve gives an entry with a buffer of n bytes; nil if the bounds allow none.
+func (l *line) reserve(n int) *heldSegment {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed || l.count >= l.maxCount {
@@ -151,12 +147,8 @@ func (l *line) put(h *heldSegment) {
 		l.due.Store(h.due)
 	}
 	l.mu.Unlock()
-	if !first { // the goroutine waits for one that is let go no later
-		return
-	}
-	select {
-	case l.kick <- struct{}{}:
-	default:
+	if first { // else the goroutine waits for one that is let go no later
+		signal(l.kick)
 	}
 }
 
@@ -198,7 +190,7 @@ func (l *line) pop(better func(h, best *heldSegment) bool) *heldSegment {
 	if best == nil {
 		return nil
 	}
-	l.held = append(l.held[:at], l.held[at+1:]...)
+	l.held = slices.Delete(l.held, at, at+1)
 	due := uint64(never)
 	for _, h := range l.held {
 		due = min(due, h.due)
@@ -234,11 +226,7 @@ func (l *line) run() {
 		case <-l.kick:
 		case <-timer.C:
 		}
-		for {
-			h := l.popLate(time.Now())
-			if h == nil {
-				break
-			}
+		for h := l.popLate(time.Now()); h != nil; h = l.popLate(time.Now()) {
 			w.busy = w.busy[:0]
 			l.sendLate(w, h)
 		}

@@ -1,7 +1,7 @@
 // Package wire is how ports reach each other: a learning switch, the links into it, and what a bad link does to
 // packets.
 //
-// A sending port hands a batch of Packets to its Link. The wire finds the receiving port of each, cuts super-packets to
+// A sending port hands a batch of Packets to its Link. The wire finds the receiving port of each, cuts GSO packets to
 // what that port takes, completes checksums that it does not, and calls its Deliver with as long a run of the batch as
 // goes there. The receiving port copies the bytes; the wire itself copies payload only into the delay line of a link
 // that reorders. Each packet comes back with a Verdict. Nothing here waits, but Detach and Close.
@@ -11,8 +11,8 @@
 //
 // What is judged of a frame is what leaves, byte for byte. A sender may leave a checksum to be
 // completed (CsumPartial), and says where it lies; the wire refuses it (DropBadCsum) unless that
-// changes no byte by which anybody decides what becomes of the frame. splitter.Meta.CsumAllowed is
-// that rule, for super-packets too: of TCP and UDP, start and field are where Parse has them; of
+// changes no byte that decides what becomes of the frame. splitter.Meta.CsumAllowed is
+// that rule, for GSO packets too: of TCP and UDP, start and field are where Parse has them; of
 // other IP protocols and of what is not IP, both lie behind splitter.Headers.JudgedLen, and the
 // field in the frame, at most splitter.MaxHeader bytes behind Packet.Header; fragments and
 // malformed frames have none. A checksum of TCP or UDP is completed last, if the receiver does not

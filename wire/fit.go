@@ -119,7 +119,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 	}
 }
 
-// complete delivers a frame that is no super-packet to a port that does not take its partial
+// complete delivers a frame that is no GSO packet to a port that does not take its partial
 // checksum. That is one of TCP or UDP: any other is complete since forward.
 func (l *Link) complete(w *Worker, lim *Limits, p *Packet) {
 	if !lim.fits(&p.Meta.Headers, p.Len()) {

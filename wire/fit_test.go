@@ -3,6 +3,7 @@ package wire
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"testing"
 	"time"
 
@@ -32,59 +33,47 @@ func stream(t testing.TB, got []received, payload []byte, seq uint32) (sizes []i
 }
 
 func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
+	const left, good = splitter.CsumPartial, splitter.CsumGood
 	all := GSO(splitter.GSOTCPv4, splitter.GSOTCPv6, splitter.GSOUDPL4)
 	for _, c := range []struct {
 		name   string
 		lim    Limits
 		s      spec
 		frames int
-		gso    int // of them super-packets
+		gso    int // of them GSO packets
 		csum   splitter.Csum
 	}{
-		{"whole", Limits{GSO: all, Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 1, 1, splitter.CsumPartial},
+		{"whole", Limits{GSO: all, Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 1, 1, left},
 		{"to segments", Limits{Csum: true, MaxFrame: 1514}, spec{n: 20000, mss: 1448, flags: splitter.FIN | splitter.PSH}, 14,
-			0, splitter.CsumPartial},
-		{"to segments with checksums", Limits{MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 14, 0, splitter.CsumGood},
-		{"super-packets need partial checksums", Limits{GSO: all}, spec{n: 20000, mss: 1448}, 14, 0, splitter.CsumGood},
-		{"many segments", Limits{}, spec{n: 60000, mss: 536, v6: true}, 112, 0, splitter.CsumGood},
-		{"to smaller ones", Limits{GSO: all, Csum: true, MaxBytes: 9000}, spec{n: 20000, mss: 1448, v6: true}, 3, 3,
-			splitter.CsumPartial},
-		{"to k and a rest", Limits{GSO: all, Csum: true, MaxBytes: 54 + 2*1448}, spec{n: 5*1448 - 1, mss: 1448}, 3, 2,
-			splitter.CsumPartial},
-		{"room for less than one", Limits{GSO: all, Csum: true, MaxBytes: 100}, spec{n: 3000, mss: 1448}, 3, 0,
-			splitter.CsumPartial},
-		{"another type", Limits{GSO: GSO(splitter.GSOTCPv6), Csum: true}, spec{n: 3000, mss: 1448}, 3, 0,
-			splitter.CsumPartial},
-		{"uso", Limits{}, spec{udp: true, n: 5001, mss: 1001}, 5, 0, splitter.CsumGood},
+			0, left},
+		{"to segments with checksums", Limits{MaxFrame: 1514}, spec{n: 20000, mss: 1448}, 14, 0, good},
+		{"super-packets need partial checksums", Limits{GSO: all}, spec{n: 20000, mss: 1448}, 14, 0, good},
+		{"many segments", Limits{}, spec{n: 60000, mss: 536, v6: true}, 112, 0, good},
+		{"to smaller ones", Limits{GSO: all, Csum: true, MaxBytes: 9000}, spec{n: 20000, mss: 1448, v6: true}, 3, 3, left},
+		{"to k and a rest", Limits{GSO: all, Csum: true, MaxBytes: 54 + 2*1448}, spec{n: 5*1448 - 1, mss: 1448}, 3, 2, left},
+		{"room for less than one", Limits{GSO: all, Csum: true, MaxBytes: 100}, spec{n: 3000, mss: 1448}, 3, 0, left},
+		{"another type", Limits{GSO: GSO(splitter.GSOTCPv6), Csum: true}, spec{n: 3000, mss: 1448}, 3, 0, left},
+		{"uso", Limits{}, spec{udp: true, n: 5001, mss: 1001}, 5, 0, good},
 		{"uso6 to smaller ones", Limits{GSO: all, Csum: true, MaxBytes: 3072}, spec{udp: true, v6: true, n: 5001, mss: 1001},
-			2, 2, splitter.CsumPartial},
-		{"tags do not count", Limits{Csum: true, MaxFrame: 1514}, spec{n: 2 * 1460, mss: 1460, tags: 1}, 2, 0,
-			splitter.CsumPartial},
-		{"cwr", Limits{GSO: all, Csum: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 2, 1, splitter.CsumPartial},
-		{"cwr whole", Limits{GSO: all, Csum: true, ECN: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 1, 1,
-			splitter.CsumPartial},
-		{"one segment", Limits{}, spec{n: 100, mss: 1448}, 1, 0, splitter.CsumGood},
-		{"no payload", Limits{}, spec{n: 0, mss: 1448}, 1, 0, splitter.CsumGood},
+			2, 2, left},
+		{"tags do not count", Limits{Csum: true, MaxFrame: 1514}, spec{n: 2 * 1460, mss: 1460, tags: 1}, 2, 0, left},
+		{"cwr", Limits{GSO: all, Csum: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 2, 1, left},
+		{"cwr whole", Limits{GSO: all, Csum: true, ECN: true}, spec{n: 20000, mss: 1448, flags: splitter.CWR}, 1, 1, left},
+		{"one segment", Limits{}, spec{n: 100, mss: 1448}, 1, 0, good},
+		{"no payload", Limits{}, spec{n: 0, mss: 1448}, 1, 0, good},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s := newSwitch(t)
-			a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-			meet(a, b)
+			a, b := pair(t)
 			b.setLimits(c.lim)
 			c.s.off, c.s.seq, c.s.cut = 77, 0xffffff00, []int{0, 1, 1447, 0, 4096, 4095, 3}
-			p := a.packet(b.mac, c.s)
-			a.send(p)
-			if p.Verdict.Kind != Taken {
-				t.Fatalf("%+v", p.Verdict)
-			}
+			p := a.sent(a.packet(b.mac, c.s))
+			taken(t, p)
 			got := b.take()
 			sizes := stream(t, got, a.ram[77:77+c.s.n], c.s.seq)
 			super := 0
 			for i, r := range got {
 				m := &r.meta
-				if m.Csum != c.csum {
-					t.Errorf("frame %d: checksum %v", i, m.Csum)
-				}
+				testkit.Equal(t, fmt.Sprintf("checksum of frame %d", i), m.Csum, c.csum)
 				if m.GSOType != splitter.GSONone {
 					super++
 				} else if sizes[i] > int(c.s.mss) {
@@ -111,9 +100,7 @@ func TestSuperPacketsAreCutToWhatThePortTakes(t *testing.T) {
 
 // TestECNIsTakenBackWhereItIsNotTaken: the flag without CWR, which needs no cutting.
 func TestECNIsTakenBackWhereItIsNotTaken(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
 	for _, ecn := range []bool{false, true} {
 		b.setLimits(Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4), ECN: ecn})
 		p := a.packet(b.mac, spec{n: 5000, mss: 1000})
@@ -128,29 +115,21 @@ func TestECNIsTakenBackWhereItIsNotTaken(t *testing.T) {
 }
 
 func TestTooBigIsDropped(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
 	b.setLimits(Limits{GSO: GSO(splitter.GSOTCPv4), Csum: true, MaxFrame: 1514})
 	for name, sp := range map[string]spec{"frame": {n: 1461}, "segments": {n: 9000, mss: 1461},
 		"partial": {n: 1461, csum: splitter.CsumPartial}} {
-		p := a.packet(b.mac, sp)
-		a.send(p)
-		if p.Verdict != Drop(DropTooBig) {
-			t.Errorf("%s: %+v", name, p.Verdict)
-		}
+		p := a.sent(a.packet(b.mac, sp))
+		testkit.Equal(t, name, p.Verdict, Drop(DropTooBig))
 	}
-	p := a.packet(b.mac, spec{n: 1460})
-	a.send(p)
+	p := a.sent(a.packet(b.mac, spec{n: 1460}))
 	if p.Verdict.Kind != Taken || b.link.Counters().Drops[DropTooBig] != 3 || len(b.take()) != 1 {
 		t.Errorf("%+v", p.Verdict)
 	}
 }
 
 func TestBusyMidwayGoesOnWithTheRest(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
 	p := a.packet(b.mac, spec{n: 60000, mss: 1000})
 	next := a.packet(b.mac, spec{n: 10, seq: 60000})
 	total := 0
@@ -176,9 +155,8 @@ func TestBusyMidwayGoesOnWithTheRest(t *testing.T) {
 
 // TestBusyMidwayThenTakenWhole: the port's limits change between tries; what it has got does not come again.
 func TestBusyMidwayThenTakenWhole(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
+	s := a.link.sw
 	p := a.packet(b.mac, spec{n: 10000, mss: 1000})
 	b.post(4)
 	a.send(p)
@@ -203,9 +181,7 @@ func TestBusyMidwayThenTakenWhole(t *testing.T) {
 }
 
 func TestPartialChecksums(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
 	for _, lim := range []Limits{{Csum: true}, {}} {
 		b.setLimits(lim)
 		for _, sp := range []spec{{n: 1001}, {n: 1000, v6: true}, {n: 7, udp: true}, {n: 0},
@@ -231,9 +207,7 @@ func TestPartialChecksums(t *testing.T) {
 // protocol we do not know, in the payload, across the end of the headers, at odd places. Of UDP,
 // and of the bytes that are judged, none are.
 func TestChecksumsElsewhereAreCompleted(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
 	b.setLimits(Limits{Csum: true}) // it takes partial checksums, but not these
 	for _, start := range []uint16{0, 5, 12, 13, 14, 34, 35, 41, 42, 43, 60, 61, 200} {
 		for _, off := range []uint16{0, 1, 6, 7, 16, 90} {
@@ -278,16 +252,12 @@ func TestChecksumsElsewhereAreCompleted(t *testing.T) {
 	p := a.packet(b.mac, spec{n: 2000})
 	p.Meta.Csum, p.Meta.CsumStart = splitter.CsumPartial, 1900
 	a.send(p)
-	if p.Verdict != Drop(DropBadCsum) {
-		t.Errorf("a field too far in: %+v", p.Verdict)
-	}
+	dropped(t, p, DropBadCsum) // the field is too far in
 }
 
 // TestPayloadThatIsNotThere: a sender that promises more than its segments hold loses that packet and nothing else.
 func TestPayloadThatIsNotThere(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
 	for _, sp := range []spec{{n: 10000, mss: 1000}, {n: 1000, csum: splitter.CsumPartial}} {
 		p := a.packet(b.mac, sp)
 		p.Payload[0].Len -= 10
@@ -320,8 +290,7 @@ func TestMemoryThatGoesAway(t *testing.T) {
 			if p.Verdict != Drop(DropFault) || len(b.take()) != 0 {
 				t.Errorf("%+v", p.Verdict)
 			}
-			p = d.packet(b.mac, spec{n: 1000})
-			d.send(p)
+			p = d.sent(d.packet(b.mac, spec{n: 1000}))
 			if p.Verdict.Kind != Taken || len(b.take()) != 1 {
 				t.Errorf("another port: %+v", p.Verdict)
 			}
@@ -338,9 +307,7 @@ func FuzzNothingIsLostOrRepeated(f *testing.F) {
 	f.Add([]byte{255, 255, 8, 1, 1, 77, 0, 3, 9, 200, 1, 0, 2, 60, 255, 2, 8, 8, 8})
 	f.Add(bytes.Repeat([]byte{17, 240, 99, 5}, 20))
 	f.Fuzz(func(t *testing.T, ops []byte) {
-		s := newSwitch(t)
-		a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-		meet(a, b)
+		a, b := pair(t)
 		next := func() int {
 			if len(ops) == 0 {
 				return 0

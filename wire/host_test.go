@@ -58,9 +58,7 @@ var quiet = slog.New(slog.DiscardHandler)
 func newSwitch(t testing.TB) *Switch {
 	s := NewSwitch(quiet)
 	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, s.Close())
 	})
 	return s
 }
@@ -68,30 +66,68 @@ func newSwitch(t testing.TB) *Switch {
 func newHost(t testing.TB, s *Switch, n byte, opts LinkOptions) *host {
 	t.Helper()
 	h := &host{t: t, mac: MAC{2, 0, 0, 0, 0, n}, w: NewWorker(), buffers: -1, arrived: make(chan struct{}, 1)}
-	fd, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
+	h.file = testkit.Memfd(t, ramSize)
+	fd := int(h.file.Fd())
+	var err error
+	h.ram, err = unix.Mmap(fd, 0, ramSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	testkit.OK(t, err)
-	f := os.NewFile(uintptr(fd), "ram")
-	h.file = f
-	t.Cleanup(func() { f.Close() })
-	testkit.OK(t, f.Truncate(ramSize))
-	if h.ram, err = unix.Mmap(fd, 0, ramSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		t.Fatal(err)
-	}
 	copy(h.ram, pattern[n:])
 	h.space = dma.NewSpace(h.Name(), dma.NewFiles())
 	testkit.OK(t, h.space.Add(dma.Map{Size: ramSize, FD: fd}))
 	t.Cleanup(func() {
-		if err := h.space.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, h.space.Close())
 		if err := unix.Munmap(h.ram); err != nil {
 			t.Error(err)
 		}
 	})
-	if h.link, err = s.Attach(h, opts); err != nil {
-		t.Fatal(err)
-	}
+	h.link, err = s.Attach(h, opts)
+	testkit.OK(t, err)
 	return h
+}
+
+// pair makes two hosts of which the switch has heard.
+func pair(t testing.TB) (a, b *host) {
+	t.Helper()
+	s := newSwitch(t)
+	a, b = newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
+	meet(a, b)
+	return a, b
+}
+
+// three makes three hosts of which the switch has heard.
+func three(t testing.TB) (a, b, c *host) {
+	t.Helper()
+	a, b = pair(t)
+	c = newHost(t, a.link.sw, 3, LinkOptions{})
+	meet(c)
+	a.take()
+	b.take()
+	return a, b, c
+}
+
+// badPair makes two hosts with bad links from a to b. The switch knows b without a frame, which
+// would count.
+func badPair(t testing.TB, s *Switch, up, down Impairment) (a, b *host) {
+	t.Helper()
+	a, b = newHost(t, s, 1, LinkOptions{Up: up}), newHost(t, s, 2, LinkOptions{Down: down})
+	s.table.learn(b.mac.key(), b.link.id)
+	return a, b
+}
+
+// taken fails the test if a packet was not.
+func taken(t testing.TB, p *Packet) {
+	t.Helper()
+	if p.Verdict.Kind != Taken {
+		t.Fatalf("%+v", p.Verdict)
+	}
+}
+
+// dropped fails the test if a packet was not, or for another reason.
+func dropped(t testing.TB, p *Packet, want DropReason) {
+	t.Helper()
+	if p.Verdict != Drop(want) {
+		t.Fatalf("%+v", p.Verdict)
+	}
 }
 
 func (h *host) Name() string { return "host" + string('0'+rune(h.mac[5])) }
@@ -108,7 +144,7 @@ func (h *host) setLimits(l Limits) {
 	h.limits = l
 }
 
-// post gives the host buffers for n packets, and wakes who waits for them.
+// post gives the host buffers for n packets, and wakes those that wait.
 func (h *host) post(n int) {
 	h.mu.Lock()
 	h.buffers = n
@@ -186,6 +222,12 @@ func (h *host) send(ps ...*Packet) {
 	h.link.Deliver(h.w, ps)
 }
 
+// sent sends one packet, which it returns.
+func (h *host) sent(p *Packet) *Packet {
+	h.send(p)
+	return p
+}
+
 // sendAll sends, and waits for buffers, until everything is disposed of.
 func (h *host) sendAll(ps ...*Packet) {
 	for len(ps) > 0 {
@@ -224,7 +266,7 @@ type spec struct {
 	seq     uint32
 	off     int // of the payload in the sender's memory
 	n       int
-	mss     uint16        // not 0: a super-packet
+	mss     uint16        // not 0: a GSO packet
 	csum    splitter.Csum // CsumGood: complete
 	cut     []int         // lengths of payload segments; the rest is one
 	sport   uint16
@@ -234,18 +276,7 @@ type spec struct {
 func (h *host) packet(to MAC, s spec) *Packet {
 	h.t.Helper()
 	p := &Packet{Header: header(h.mac, to, &s)}
-	p.PayloadLen = uint32(s.n)
-	tok := h.space.Enter()
-	defer h.space.Leave(tok)
-	off, left := uint64(s.off), uint64(s.n)
-	for _, n := range append(s.cut, s.n) {
-		k := min(uint64(n), left)
-		var err error
-		if p.Payload, err = h.space.Translate(p.Payload, off, k, dma.Read); k > 0 && err != nil {
-			h.t.Fatal(err)
-		}
-		off, left = off+k, left-k
-	}
+	h.payload(p, s.off, s.n, s.cut)
 	m := &p.Meta
 	if err := splitter.Parse(p.Header, p.Len(), &m.Headers); err != nil || m.Headers.Class == splitter.Malformed {
 		h.t.Fatalf("%v: %+v", err, m.Headers)
@@ -273,6 +304,24 @@ func (h *host) packet(to MAC, s spec) *Packet {
 	m.ECN = s.mss != 0 && s.flags&splitter.CWR != 0
 	p.Prepare()
 	return p
+}
+
+// payload gives a packet n bytes of h's memory, in segments of which cut are the first ones'
+// lengths.
+func (h *host) payload(p *Packet, off, n int, cut []int) {
+	h.t.Helper()
+	p.PayloadLen = uint32(n)
+	tok := h.space.Enter()
+	defer h.space.Leave(tok)
+	at, left := uint64(off), uint64(n)
+	for _, c := range append(cut, n) {
+		k := min(uint64(c), left)
+		var err error
+		if p.Payload, err = h.space.Translate(p.Payload, at, k, dma.Read); k > 0 && err != nil {
+			h.t.Fatal(err)
+		}
+		at, left = at+k, left-k
+	}
 }
 
 // header makes the headers of a frame, without checksums.

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"cmp"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -8,7 +9,7 @@ import (
 
 // Impairment is what a bad link does to the segments that pass it in one direction. What happens to
 // the n-th segment depends on Seed, the direction and n alone, so the same sequence of segments
-// meets the same fate again. A super-packet counts as its segments, and goes on as the runs that
+// meets the same fate again. A GSO packet counts as its segments, and goes on as the runs that
 // survive. The zero value does nothing.
 type Impairment struct {
 	Seed    uint64
@@ -58,10 +59,7 @@ func newImpaired(l *Link, lv int, im Impairment) *impaired {
 		return nil
 	}
 	x := &impaired{link: l, lv: lv, seed: mix64(im.Seed + uint64(lv)), loss: uint64(im.Loss * (1 << 53)),
-		hold: uint64(im.Reorder * (1 << 53)), depth: uint64(im.ReorderDepth)}
-	if x.depth == 0 {
-		x.depth = defaultDepth
-	}
+		hold: uint64(im.Reorder * (1 << 53)), depth: uint64(cmp.Or(im.ReorderDepth, defaultDepth))}
 	if im.Reorder > 0 {
 		x.line = newLine(x, &im)
 	}

@@ -25,11 +25,9 @@ func arrivals(t testing.TB, got []received, mss int) (seqs []int) {
 }
 
 // over sends segments, in packets of the given numbers of segments, over a link impaired as told, and gives what came.
-func over(t *testing.T, opts, down LinkOptions, lim Limits, sizes []int) ([]int, *host, *host) {
+func over(t *testing.T, up, down Impairment, lim Limits, sizes []int) ([]int, *host, *host) {
 	t.Helper()
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, opts), newHost(t, s, 2, down)
-	s.table.learn(b.mac.key(), b.link.id) // without a frame, which would count
+	a, b := badPair(t, newSwitch(t), up, down)
 	b.setLimits(lim)
 	const mss = 100
 	var batch []*Packet
@@ -76,7 +74,7 @@ var superLimits = Limits{Csum: true, GSO: GSO(splitter.GSOTCPv4)}
 // Invariant: wire: The seed alone decides which segments are lost or late.
 func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 	bad := Impairment{Seed: 42, Loss: 0.05, Reorder: 0.1, ReorderDepth: 5, HoldMax: time.Hour}
-	for side, o := range map[string][2]LinkOptions{"up": {{Up: bad}, {}}, "down": {{}, {Down: bad}}} {
+	for side, o := range map[string][2]Impairment{"up": {bad, {}}, "down": {{}, bad}} {
 		var first []int
 		for name, sizes := range shapes() {
 			for _, lim := range []Limits{{}, superLimits} {
@@ -112,12 +110,9 @@ func TestFateOfSegmentsIsTheSeeds(t *testing.T) {
 //
 // Invariant: wire: The seed alone decides which segments are lost or late.
 func TestFateSurvivesBusyPorts(t *testing.T) {
-	up := Impairment{Seed: 7, Loss: 0.1}
-	down := Impairment{Seed: 7, Loss: 0.1}
+	bad := Impairment{Seed: 7, Loss: 0.1}
 	run := func(buffers int) (seqs []int) {
-		s := newSwitch(t)
-		a, b := newHost(t, s, 1, LinkOptions{Up: up}), newHost(t, s, 2, LinkOptions{Down: down})
-		s.table.learn(b.mac.key(), b.link.id)
+		a, b := badPair(t, newSwitch(t), bad, bad)
 		for i := range 10 {
 			p := a.packet(b.mac, spec{off: i * 10000, n: 10000, seq: uint32(i * 10000), mss: 100})
 			for tries := 0; p.Verdict.Kind != Taken; tries++ {
@@ -145,13 +140,12 @@ func TestFateSurvivesBusyPorts(t *testing.T) {
 
 func TestSeedsDiffer(t *testing.T) {
 	sizes := slices.Repeat([]int{10}, 100)
-	one, _, _ := over(t, LinkOptions{Up: Impairment{Seed: 1, Loss: 0.1}}, LinkOptions{}, Limits{}, sizes)
-	two, _, _ := over(t, LinkOptions{Up: Impairment{Seed: 2, Loss: 0.1}}, LinkOptions{}, Limits{}, sizes)
+	one, _, _ := over(t, Impairment{Seed: 1, Loss: 0.1}, Impairment{}, Limits{}, sizes)
+	two, _, _ := over(t, Impairment{Seed: 2, Loss: 0.1}, Impairment{}, Limits{}, sizes)
 	if slices.Equal(one, two) {
 		t.Error("two seeds, one fate")
 	}
-	both, _, _ := over(t, LinkOptions{Up: Impairment{Seed: 1, Loss: 0.1}},
-		LinkOptions{Down: Impairment{Seed: 1, Loss: 0.1}}, Limits{}, sizes)
+	both, _, _ := over(t, Impairment{Seed: 1, Loss: 0.1}, Impairment{Seed: 1, Loss: 0.1}, Limits{}, sizes)
 	if len(both) > len(one)-30 {
 		t.Errorf("%d came over two bad links, %d over one", len(both), len(one))
 	}
@@ -159,19 +153,14 @@ func TestSeedsDiffer(t *testing.T) {
 
 func TestAllLostAndNoneLost(t *testing.T) {
 	for _, sizes := range shapes() {
-		if seqs, a, _ := over(t, LinkOptions{Up: Impairment{Loss: 1}}, LinkOptions{}, Limits{}, sizes); len(seqs) != 0 ||
+		if seqs, a, _ := over(t, Impairment{Loss: 1}, Impairment{}, Limits{}, sizes); len(seqs) != 0 ||
 			a.link.Counters().Drops[DropLinkLoss] != 1000 {
 			t.Errorf("%d came", len(seqs))
 		}
 	}
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{Up: Impairment{Loss: 1}}), newHost(t, s, 2, LinkOptions{})
-	meet(b)
-	p := a.packet(b.mac, spec{n: 1000, mss: 100})
-	a.send(p)
-	if p.Verdict != Drop(DropLinkLoss) {
-		t.Errorf("%+v", p.Verdict)
-	}
+	a, b := badPair(t, newSwitch(t), Impairment{Loss: 1}, Impairment{})
+	p := a.sent(a.packet(b.mac, spec{n: 1000, mss: 100}))
+	dropped(t, p, DropLinkLoss)
 }
 
 // TestHeldSegmentsAreOvertakenAsToldAndNeverLost: with reordering alone all segments come, each at
@@ -179,7 +168,7 @@ func TestAllLostAndNoneLost(t *testing.T) {
 func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 	for _, depth := range []int{1, 4} {
 		bad := Impairment{Seed: 3, Reorder: 0.2, ReorderDepth: depth, HoldMax: time.Hour}
-		seqs, a, b := over(t, LinkOptions{Up: bad}, LinkOptions{}, superLimits, slices.Repeat([]int{20}, 50))
+		seqs, a, _ := over(t, bad, Impairment{}, superLimits, slices.Repeat([]int{20}, 50))
 		for at, seq := range seqs {
 			if at-seq > depth {
 				t.Fatalf("segment %d came at %d", seq, at)
@@ -188,7 +177,6 @@ func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 		if missing := 1000 - len(seqs); missing > depth {
 			t.Errorf("%d did not come", missing)
 		}
-		_ = b
 		if n := a.link.Counters(); n.Held < 100 {
 			t.Errorf("%+v", n)
 		}
@@ -197,13 +185,9 @@ func TestHeldSegmentsAreOvertakenAsToldAndNeverLost(t *testing.T) {
 
 // TestHeldPayloadIsACopy: the sender may use its memory again as soon as it has the verdict.
 func TestHeldPayloadIsACopy(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{Up: Impairment{Reorder: 1, ReorderDepth: 1, HoldMax: time.Hour}}),
-		newHost(t, s, 2, LinkOptions{})
-	s.table.learn(b.mac.key(), b.link.id)
+	a, b := badPair(t, newSwitch(t), Impairment{Reorder: 1, ReorderDepth: 1, HoldMax: time.Hour}, Impairment{})
 	want := bytes.Clone(a.ram[:500])
-	p := a.packet(b.mac, spec{n: 500, csum: splitter.CsumGood, cut: []int{1, 2}})
-	a.send(p)
+	p := a.sent(a.packet(b.mac, spec{n: 500, csum: splitter.CsumGood, cut: []int{1, 2}}))
 	if p.Verdict.Kind != Taken || len(b.take()) != 0 {
 		t.Fatalf("%+v", p.Verdict)
 	}
@@ -219,10 +203,8 @@ func TestHeldPayloadIsACopy(t *testing.T) {
 
 func TestHeldSegmentsAreLetGoInTime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSwitch(t)
-		a := newHost(t, s, 1, LinkOptions{Up: Impairment{Reorder: 1, HoldMax: 5 * time.Millisecond}})
-		b := newHost(t, s, 2, LinkOptions{Down: Impairment{Reorder: 1, HoldMax: 5 * time.Millisecond}})
-		s.table.learn(b.mac.key(), b.link.id)
+		late := Impairment{Reorder: 1, HoldMax: 5 * time.Millisecond}
+		a, b := badPair(t, newSwitch(t), late, late)
 		start := time.Now()
 		a.send(a.packet(b.mac, spec{n: 500}))
 		synctest.Wait()
@@ -250,9 +232,7 @@ func TestHeldSegmentsAreLetGoInTime(t *testing.T) {
 			<-b.arrived
 		}
 		time.Sleep(time.Second)
-		if n := b.link.Counters().Drops[DropDelay]; n != 1 {
-			t.Errorf("%d given up", n)
-		}
+		testkit.Equal(t, "segments given up", b.link.Counters().Drops[DropDelay], 1)
 		b.post(-1)
 	})
 }
@@ -262,13 +242,11 @@ func TestDelayLineIsBounded(t *testing.T) {
 		"packets": {Reorder: 1, ReorderDepth: 1000, HoldMax: time.Hour, MaxPackets: 10},
 		"bytes":   {Reorder: 1, ReorderDepth: 1000, HoldMax: time.Hour, MaxBytes: 10 * minBuf},
 	} {
-		s := newSwitch(t)
-		a, b := newHost(t, s, 1, LinkOptions{Up: bad}), newHost(t, s, 2, LinkOptions{})
-		s.table.learn(b.mac.key(), b.link.id)
+		a, b := badPair(t, newSwitch(t), bad, Impairment{})
 		for range 50 {
 			a.send(a.packet(b.mac, spec{n: 500}))
 		}
-		testkit.OK(t, s.Detach(a.link))
+		testkit.OK(t, a.link.sw.Detach(a.link))
 		n := a.link.Counters()
 		if n.DelayFull == 0 || n.Held+n.DelayFull != 50 || n.Drops[DropDelay]+uint64(len(b.take())) != 50 {
 			t.Errorf("%s: %+v", name, n)
@@ -288,8 +266,7 @@ func TestFloodOverBadLinks(t *testing.T) {
 	half := newHost(t, s, 4, LinkOptions{Down: Impairment{Seed: 1, Loss: 0.5}})
 	good.setLimits(superLimits)
 	half.post(2)
-	p := a.packet(broadcast, spec{n: 10000, mss: 100})
-	a.send(p)
+	p := a.sent(a.packet(broadcast, spec{n: 10000, mss: 100}))
 	if p.Verdict.Kind != Taken || len(lossy.take()) != 0 {
 		t.Errorf("%+v", p.Verdict)
 	}
@@ -316,8 +293,7 @@ func TestNothingGoesAstray(t *testing.T) {
 	c, d := newHost(t, s, 3, LinkOptions{}), newHost(t, s, 4, LinkOptions{})
 	meet(c, d)
 	for range 10 {
-		a, b := newHost(t, s, 1, LinkOptions{Up: bad}), newHost(t, s, 2, LinkOptions{Down: bad})
-		s.table.learn(b.mac.key(), b.link.id)
+		a, b := badPair(t, s, bad, bad)
 		var wg sync.WaitGroup
 		started := make(chan struct{}, 4)
 		for i := range 4 {
@@ -360,9 +336,6 @@ func TestNothingGoesAstray(t *testing.T) {
 			t.Errorf("%d segments came down of %d", got, want)
 		}
 	}
-	p := c.packet(d.mac, spec{n: 10})
-	c.send(p)
-	if p.Verdict.Kind != Taken {
-		t.Errorf("another port: %+v", p.Verdict)
-	}
+	p := c.sent(c.packet(d.mac, spec{n: 10}))
+	taken(t, p)
 }

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 )
@@ -31,18 +30,7 @@ func (h *host) rawFrame(frame []byte, hdr, off int, cut ...int) *Packet {
 	p.Header = bytes.Clone(frame[:hdr])
 	rest := frame[hdr:]
 	copy(h.ram[off:], rest)
-	p.PayloadLen = uint32(len(rest))
-	tok := h.space.Enter()
-	defer h.space.Leave(tok)
-	at, left := uint64(off), uint64(len(rest))
-	for _, n := range append(cut, len(rest)) {
-		k := min(uint64(n), left)
-		var err error
-		if p.Payload, err = h.space.Translate(p.Payload, at, k, dma.Read); k > 0 && err != nil {
-			h.t.Fatal(err)
-		}
-		at, left = at+k, left-k
-	}
+	h.payload(p, off, len(rest), cut)
 	p.Prepare()
 	return p
 }
@@ -235,9 +223,7 @@ func TestTunnelsArriveWithGoodSums(t *testing.T) {
 // TestCompletedFramesMeetBusyPorts: a frame that is completed as it is admitted is so again when it
 // is sent again.
 func TestCompletedFramesMeetBusyPorts(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
 	tn := tunnels(spec{}, pattern[:300])["PPPoE"]
 	frame := append(append(bytes.Clone(b.mac[:]), a.mac[:]...), tn.b...)
 	at := uint16(len(frame) - len(tn.in.b) + tn.in.l4)
@@ -276,9 +262,7 @@ func TestCompletedFramesMeetBusyPorts(t *testing.T) {
 // TestHeadersThatAreNotTheFrames: a sender whose Meta does not fit its bytes loses the packet when
 // it is parsed again.
 func TestHeadersThatAreNotTheFrames(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
 	for name, change := range map[string]func(p *Packet){
 		"another type":   func(p *Packet) { p.Header[12] = 0x81 },
 		"a part of them": func(p *Packet) { p.Meta.Headers.HdrLen = uint16(len(p.Header) + 1) },
@@ -364,7 +348,7 @@ func judge(h *splitter.Headers, b []byte) judged {
 }
 
 // FuzzWhatIsJudgedLeaves sends any frame with any partial checksum and any claim to be a
-// super-packet. What a port gets is what was judged: its bytes parse to the headers that came with
+// GSO packet. What a port gets is what was judged: its bytes parse to the headers that came with
 // it, and to the addresses, type, ports and flow that the sender's frame had. Without segmentation
 // each byte is as it was sent, but for the two of the checksum, which lie behind what is judged. A
 // frame of the control channel never comes out.
@@ -493,7 +477,7 @@ func leaves(t *testing.T, r *received, frame []byte, m *splitter.Meta, was *judg
 			t.Fatalf("a checksum at %d+%d: %+v", m.CsumStart, m.CsumOffset, h)
 		}
 		if r.meta.Csum != splitter.CsumPartial {
-			if !placed { // of TCP and UDP it is made anew
+			if !placed { // of TCP and UDP it is made again
 				sum := ^plainSum(frame[m.CsumStart:])
 				if sum == 0 {
 					sum = 0xffff

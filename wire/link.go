@@ -27,11 +27,11 @@ type Link struct {
 
 	// inside counts the workers in the port's Deliver or in the link's; closed is added once it is to be detached.
 	inside  atomic.Int64
-	drained chan struct{} // capacity 1: nobody is inside any more
+	drained chan struct{} // capacity 1: the last worker has left
 	detach  sync.Once
 }
 
-// closed in Link.inside turns away whoever comes.
+// closed in Link.inside refuses entry.
 const closed = 1 << 62
 
 // enter counts a worker in; false if the link is being detached. It never waits.
@@ -45,19 +45,24 @@ func (l *Link) enter() bool {
 
 func (l *Link) leave() {
 	if l.inside.Add(-1) == closed {
-		select {
-		case l.drained <- struct{}{}:
-		default:
-		}
+		signal(l.drained)
 	}
 }
 
-// drain turns away whoever comes from now on and waits for those inside.
+// signal sets a channel of capacity 1.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// drain refuses entry from now on and waits for the workers inside.
 func (l *Link) drain() {
 	if l.inside.Add(closed) == closed {
 		return
 	}
-	<-l.drained // they only become fewer, but for those who are turned away at once
+	<-l.drained // workers only leave, but for those that enter and are refused at once
 	for l.inside.Load() != closed {
 		<-l.drained
 	}
@@ -76,9 +81,7 @@ func (l *Link) Counters() Counters { return l.count.load() }
 // DropLinkLoss. It never waits.
 func (l *Link) Deliver(w *Worker, batch []*Packet) {
 	if !l.enter() {
-		for _, p := range batch {
-			l.count.drop(p, DropStopped)
-		}
+		l.count.dropAll(batch, DropStopped)
 		return
 	}
 	defer l.leave()
@@ -106,7 +109,7 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	start := 0        // of the run
 	for i, p := range batch {
 		r := admit(p)
-		if r != DropNone || elsewhere(&p.Meta) {
+		if r != DropNone || unplaced(&p.Meta) {
 			l.send(w, ports, run, batch[start:i])
 			run, start = nil, i+1
 			if r == DropNone {
@@ -135,8 +138,8 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	l.send(w, ports, run, batch[start:])
 }
 
-// forwardCompleted switches one packet whose checksum is elsewhere: it is complete before anybody
-// looks at the packet.
+// forwardCompleted switches one packet whose checksum is unplaced: it is completed before the
+// packet is looked at.
 func (l *Link) forwardCompleted(w *Worker, p *Packet) DropReason {
 	if r := w.completed(p); r != DropNone {
 		return r
@@ -150,19 +153,15 @@ func (l *Link) forwardCompleted(w *Worker, p *Packet) DropReason {
 func (l *Link) send(w *Worker, ports *ports, to *Link, run []*Packet) {
 	switch {
 	case len(run) == 0:
-	case to == everyone:
+	case to == allLinks:
 		l.flood(w, ports, run)
 	case to == l:
-		for _, p := range run {
-			l.count.drop(p, DropSamePort)
-		}
+		l.count.dropAll(run, DropSamePort)
 	default:
 		if q, busy := w.busyWith(to); busy {
 			setAll(run, Verdict{Kind: Busy, Queue: q})
 		} else if !to.receive(w, run) {
-			for _, p := range run {
-				l.count.drop(p, DropStopped)
-			}
+			l.count.dropAll(run, DropStopped)
 		}
 	}
 }
@@ -239,13 +238,12 @@ func admit(p *Packet) DropReason {
 	if (h.Class == splitter.TCP || h.Class == splitter.UDP) && (len(p.Header) != int(h.HdrLen) || p.Len() != h.FrameLen) {
 		return DropBadFrame
 	}
-	if p.Meta.Csum == splitter.CsumPartial && (!p.Meta.CsumAllowed(p.Len()) || elsewhere(&p.Meta) && !reachable(p)) {
+	if p.Meta.Csum == splitter.CsumPartial && (!p.Meta.CsumAllowed(p.Len()) || unplaced(&p.Meta) && !reachable(p)) {
 		return DropBadCsum
 	}
-	if p.Meta.GSOType != splitter.GSONone {
-		if p.Meta.Csum != splitter.CsumPartial || splitter.CheckGSO(p.Header, &p.Meta, p.PayloadLen) != nil {
-			return DropBadGSO
-		}
+	if p.Meta.GSOType != splitter.GSONone &&
+		(p.Meta.Csum != splitter.CsumPartial || splitter.CheckGSO(p.Header, &p.Meta, p.PayloadLen) != nil) {
+		return DropBadGSO
 	}
 	return DropNone
 }

@@ -15,7 +15,7 @@ var ControlMAC = MAC{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 // EtherTypeControl is an IEEE local experimental EtherType.
 const EtherTypeControl = 0x88b5
 
-// Packet is one frame, or one super-packet, described where it lies. The sender owns it and all it
+// Packet is one frame, or one GSO packet, described where it lies. The sender owns it and all it
 // points to; a receiver may use it only until its Deliver returns. The wire writes only Verdict and
 // Progress.
 //
@@ -28,7 +28,7 @@ type Packet struct {
 	Header     []byte
 	Payload    []dma.Segment // the rest of the frame, where it lies now: at least PayloadLen bytes
 	PayloadLen uint32        // the frame's bytes behind Header
-	Meta       splitter.Meta // a super-packet is CsumPartial; of CsumPartial, CsumAllowed holds
+	Meta       splitter.Meta // a GSO packet is CsumPartial; of CsumPartial, CsumAllowed holds
 	Verdict    Verdict
 	Progress   Progress // how much of it was disposed of before it met a busy port
 	Tag        uint64   // the sender's own; the wire never looks
@@ -82,9 +82,9 @@ func (p *Packet) Segments() uint32 {
 }
 
 // Progress remembers what became of the parts of a packet that had to be cut, so that a retry repeats nothing. The zero
-// value is a new packet's. A sender that builds its Packets anew for a retry carries it over.
+// value is a new packet's. A sender that builds new Packets for a retry carries it over.
 type Progress struct {
-	link  uint32 // who met the packet last, on levels down and fit
+	link  uint32 // link that met the packet last, on levels down and fit
 	level [levels]level
 }
 
@@ -116,18 +116,10 @@ const (
 	Busy                       // not taken: retry when Queue has buffers
 )
 
+var kindNames = [...]string{"pending", "taken", "dropped", "busy"}
+
 // String gives the kind's name.
-func (k VerdictKind) String() string {
-	switch k {
-	case Pending:
-		return "pending"
-	case Taken:
-		return "taken"
-	case Dropped:
-		return "dropped"
-	}
-	return "busy"
-}
+func (k VerdictKind) String() string { return kindNames[min(k, Busy)] }
 
 // Verdict is what Deliver did with a packet.
 type Verdict struct {

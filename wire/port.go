@@ -18,14 +18,14 @@ func (m GSOMask) Has(t splitter.GSOType) bool { return t == splitter.GSONone || 
 
 // Limits is what a port takes. Packets beyond it are cut, completed or dropped before they reach the port.
 type Limits struct {
-	GSO      GSOMask // super-packets it takes whole; none without Csum
-	ECN      bool    // super-packets with CWR
+	GSO      GSOMask // GSO packets it takes whole; none without Csum
+	ECN      bool    // GSO packets with CWR
 	Csum     bool    // CsumPartial, of TCP and UDP: start and offset are splitter.CsumPlace's
-	MaxFrame uint32  // longest frame, and segment of a super-packet, with link header but without tags; 0: any
-	MaxBytes uint32  // longest super-packet, headers included; 0: any
+	MaxFrame uint32  // longest frame, and segment of a GSO packet, with link header but without tags; 0: any
+	MaxBytes uint32  // longest GSO packet, headers included; 0: any
 }
 
-// fits says whether a frame of n bytes, or of a super-packet a segment of that, is not too big.
+// fits says whether a frame of n bytes, or of a GSO packet a segment of that, is not too big.
 func (l *Limits) fits(h *splitter.Headers, n uint32) bool {
 	return l.MaxFrame == 0 || n <= l.MaxFrame+4*uint32(h.VLANs)
 }
@@ -44,7 +44,7 @@ func (l *Limits) takes(p *Packet) bool {
 	return m.Csum != splitter.CsumPartial || l.Csum
 }
 
-// cwr says whether a super-packet needs the ECN treatment: CWR on its first segment only.
+// cwr says whether a GSO packet needs the ECN treatment: CWR on its first segment only.
 func cwr(m *splitter.Meta) bool {
 	return m.Headers.Class == splitter.TCP && m.Headers.TCPFlags&splitter.CWR != 0
 }

@@ -36,8 +36,8 @@ type ports struct {
 	list []*Link // in order of arrival
 }
 
-// everyone stands for all links but the sender's.
-var everyone = new(Link)
+// allLinks stands for all links but the sender's.
+var allLinks = new(Link)
 
 // NewSwitch makes an empty switch.
 func NewSwitch(log *slog.Logger) *Switch {
@@ -46,14 +46,14 @@ func NewSwitch(log *slog.Logger) *Switch {
 	return s
 }
 
-// find gives the link that an address is behind: everyone if it is a group's or unknown.
+// find gives the link that an address is behind: allLinks if it is a group's or unknown.
 func (s *Switch) find(ps *ports, dst MAC) *Link {
 	if !dst.multicast() {
 		if id, ok := s.table.lookup(dst.key()); ok && int(id) < len(ps.byID) && ps.byID[id] != nil {
 			return ps.byID[id]
 		}
 	}
-	return everyone
+	return allLinks
 }
 
 // Attach gives a port its way into the switch; from then on it receives.
@@ -88,8 +88,8 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	return l, nil
 }
 
-// Detach takes a port away. When it returns, nobody is in the port's Deliver or will be, and nobody is in the link's.
-// It must not be called from inside either.
+// Detach takes a port away. When it returns, no worker is in the port's Deliver or will be, and
+// none is in the link's. It must not be called from inside either.
 func (s *Switch) Detach(l *Link) error {
 	err := fmt.Errorf("port %s: %w", l.Name(), ErrDetached)
 	if l.sw != s {
@@ -100,7 +100,7 @@ func (s *Switch) Detach(l *Link) error {
 		l.drain()
 		l.up.close()
 		l.down.close()
-		s.table.forget(l.id) // nobody learns for it any more
+		s.table.forget(l.id) // no address is learned for it any more
 		s.remove(l, true)
 		s.log.Info("port detached", "port", l.Name())
 		err = nil
@@ -127,7 +127,7 @@ func (s *Switch) Links() []*Link { return slices.Clone(s.ports.Load().list) }
 
 // Find gives the link that an address was last seen behind, nil if the address is not known.
 func (s *Switch) Find(mac MAC) *Link {
-	if l := s.find(s.ports.Load(), mac); l != everyone {
+	if l := s.find(s.ports.Load(), mac); l != allLinks {
 		return l
 	}
 	return nil

@@ -14,22 +14,15 @@ import (
 )
 
 func TestUnicastGoesToOnePortOnly(t *testing.T) {
-	s := newSwitch(t)
-	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
-	meet(a, b, c)
-	p := a.packet(b.mac, spec{off: 100, n: 1000, csum: splitter.CsumGood, cut: []int{1, 300}})
-	a.send(p)
-	if p.Verdict.Kind != Taken {
-		t.Fatalf("%+v", p.Verdict)
-	}
+	a, b, c := three(t)
+	p := a.sent(a.packet(b.mac, spec{off: 100, n: 1000, csum: splitter.CsumGood, cut: []int{1, 300}}))
+	taken(t, p)
 	got := b.take()
 	if len(got) != 1 || !bytes.Equal(got[0].frame, append(bytes.Clone(p.Header), a.ram[100:1100]...)) {
 		t.Fatalf("%d frames", len(got))
 	}
 	verify(t, &got[0])
-	if n := len(c.take()) + len(a.take()); n != 0 {
-		t.Errorf("%d frames went elsewhere", n)
-	}
+	testkit.Equal(t, "frames that went elsewhere", len(c.take())+len(a.take()), 0)
 	if n := a.link.Counters(); n.Sent != 2 || n.SentBytes != 42+1054 || n.Drops != [NumDropReasons]uint64{} {
 		t.Errorf("%+v", n)
 	}
@@ -42,33 +35,26 @@ func TestUnknownAndGroupAddressesFlood(t *testing.T) {
 	s := newSwitch(t)
 	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
 	for _, to := range []MAC{broadcast, {1, 0, 0x5e, 0, 0, 1}, b.mac, {2, 9, 9, 9, 9, 9}} {
-		p := a.arp(to)
-		a.send(p)
+		p := a.sent(a.arp(to))
 		if p.Verdict.Kind != Taken || len(b.take()) != 1 || len(c.take()) != 1 || len(a.take()) != 0 {
 			t.Errorf("to %x: %+v", to, p.Verdict)
 		}
 	}
-	c.post(0) // no buffers: it misses the frame, and nobody waits
-	p := a.arp(broadcast)
-	a.send(p)
+	c.post(0) // no buffers: it misses the frame, and no sender waits
+	p := a.sent(a.arp(broadcast))
 	if p.Verdict.Kind != Taken || len(b.take()) != 1 {
 		t.Errorf("%+v", p.Verdict)
 	}
 	b.post(0)
 	a.send(p)
-	if p.Verdict != Drop(DropNoBuffer) {
-		t.Errorf("%+v", p.Verdict)
-	}
-	if n := c.link.Counters().Drops[DropNoBuffer]; n != 2 {
-		t.Errorf("%d", n)
-	}
+	dropped(t, p, DropNoBuffer)
+	testkit.Equal(t, "drops", c.link.Counters().Drops[DropNoBuffer], 2)
 }
 
 func TestFloodWithNobodyThere(t *testing.T) {
 	s := newSwitch(t)
 	a := newHost(t, s, 1, LinkOptions{})
-	p := a.arp(broadcast)
-	a.send(p)
+	p := a.sent(a.arp(broadcast))
 	if p.Verdict != Drop(DropUnknownDst) || a.link.Counters().Drops[DropUnknownDst] != 1 {
 		t.Errorf("%+v", p.Verdict)
 	}
@@ -112,9 +98,7 @@ func TestWhatTheWireRefuses(t *testing.T) {
 				if p.Verdict != Drop(c.want) || from.link.Counters().Drops[c.want] != before+1 {
 					t.Errorf("%v %v", p.Verdict.Kind, p.Verdict.Reason)
 				}
-				if n := len(b.take()); n != 0 {
-					t.Errorf("%d frames came", n)
-				}
+				testkit.Equal(t, "frames that came", len(b.take()), 0)
 			})
 		}
 	}
@@ -138,9 +122,7 @@ func TestWhatTheWireRefuses(t *testing.T) {
 }
 
 func TestBatchesPassInRuns(t *testing.T) {
-	s := newSwitch(t)
-	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
-	meet(a, b, c)
+	a, b, c := three(t)
 	var batch []*Packet
 	for _, n := range []struct {
 		to *host
@@ -158,9 +140,7 @@ func TestBatchesPassInRuns(t *testing.T) {
 
 // Invariant: wire: A busy port holds up its own packets only.
 func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
-	s := newSwitch(t)
-	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
-	meet(a, b, c)
+	a, b, c := three(t)
 	b.post(2)
 	var batch []*Packet
 	for i := range 8 {
@@ -176,13 +156,9 @@ func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
 		if i%2 == 0 && i >= 4 {
 			want = Verdict{Kind: Busy, Queue: b}
 		}
-		if p.Verdict != want {
-			t.Errorf("packet %d: %+v", i, p.Verdict)
-		}
+		testkit.Equal(t, fmt.Sprintf("packet %d", i), p.Verdict, want)
 	}
-	if len(b.sizes) != 3 {
-		t.Errorf("b was asked %d times, after it was busy too", len(b.sizes))
-	}
+	testkit.Equal(t, "times that b was asked", len(b.sizes), 3) // not after it was busy
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -197,15 +173,12 @@ func TestBusyPortHoldsUpItsPacketsOnly(t *testing.T) {
 	if !slices.Equal(order, []uint32{0, 2, 4, 6}) {
 		t.Errorf("order %v", order)
 	}
-	if n := a.link.Counters(); n.Sent != 1+8 {
-		t.Errorf("sent %d", n.Sent)
-	}
+	testkit.Equal(t, "sent", a.link.Counters().Sent, 1+8)
 }
 
 func TestAddressMovesToAnotherPort(t *testing.T) {
-	s := newSwitch(t)
-	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
-	meet(a, b, c)
+	a, b, c := three(t)
+	s := a.link.sw
 	c.mac = b.mac
 	meet(c)
 	a.take()
@@ -214,27 +187,20 @@ func TestAddressMovesToAnotherPort(t *testing.T) {
 	if len(b.take()) != 0 || len(c.take()) != 1 {
 		t.Error("the old port got it")
 	}
-	if s.Find(b.mac) != c.link {
-		t.Error("Find")
-	}
+	testkit.Equal(t, "link of the address", s.Find(b.mac), c.link)
 	testkit.OK(t, s.Detach(c.link))
-	if s.Find(b.mac) != nil {
-		t.Error("the address outlives its link")
-	}
+	testkit.Equal(t, "link of the address, after its own has gone", s.Find(b.mac), nil)
 }
 
 func TestInventedAddressesDisplaceTheirInventorsOnly(t *testing.T) {
-	s := newSwitch(t)
-	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
-	meet(a, b, c)
+	a, b, c := three(t)
+	s := a.link.sw
 	own := c.mac
 	for i := range 20_000 {
 		c.mac = MAC{2, 1, byte(i >> 16), byte(i >> 8), byte(i), 3}
 		s.table.learn(c.mac.key(), c.link.id)
 	}
-	if n := len(s.table.byLink[c.link.id]); n != maxPerLink {
-		t.Errorf("%d addresses of one link", n)
-	}
+	testkit.Equal(t, "addresses of one link", len(s.table.byLink[c.link.id]), maxPerLink)
 	used := 0
 	for i := range s.table.slots {
 		for j := range s.table.slots[i] {
@@ -251,9 +217,7 @@ func TestInventedAddressesDisplaceTheirInventorsOnly(t *testing.T) {
 	}
 	c.mac = own
 	meet(c)
-	if s.Find(own) != c.link {
-		t.Error("an address comes back")
-	}
+	testkit.Equal(t, "link of an address that comes back", s.Find(own), c.link)
 }
 
 func TestPrepareCutsPadding(t *testing.T) {
@@ -277,9 +241,8 @@ func TestPrepareCutsPadding(t *testing.T) {
 
 // Invariant: wire: After Detach nobody is in the port.
 func TestPortsComeAndGoUnderTraffic(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
+	s := a.link.sw
 	var wg sync.WaitGroup
 	stop := make(chan struct{})
 	for i, from := range []*host{a, b} {
@@ -310,18 +273,13 @@ func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 		c := newHost(t, s, 9, LinkOptions{Down: Impairment{Loss: 0.1, Reorder: 0.2}})
 		c.send(c.arp(broadcast))
 		<-c.arrived
-		if err := s.Detach(c.link); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, s.Detach(c.link))
 		n := len(c.take())
 		if n == 0 {
 			t.Error("nothing came")
 		}
-		late := c.arp(broadcast)
-		c.send(late)
-		if late.Verdict != Drop(DropStopped) {
-			t.Errorf("%+v", late.Verdict)
-		}
+		late := c.sent(c.arp(broadcast))
+		dropped(t, late, DropStopped)
 		if err := s.Detach(c.link); !errors.Is(err, ErrDetached) {
 			t.Errorf("second Detach: %v", err)
 		}
@@ -331,18 +289,14 @@ func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	p := a.packet(b.mac, spec{n: 10})
-	a.send(p)
-	if p.Verdict.Kind != Taken {
-		t.Errorf("afterwards: %+v", p.Verdict)
-	}
+	p := a.sent(a.packet(b.mac, spec{n: 10}))
+	taken(t, p)
 }
 
 // Invariant: wire: After Detach nobody is in the port.
 func TestDetachWaitsForDeliver(t *testing.T) {
-	s := newSwitch(t)
-	a, b, c := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{}), newHost(t, s, 3, LinkOptions{})
-	meet(a, b, c)
+	a, b, c := three(t)
+	s := a.link.sw
 	in, out := make(chan struct{}), make(chan struct{})
 	b.slow = func() { in <- struct{}{}; <-out }
 	sent, detached := make(chan struct{}), make(chan error)
@@ -365,9 +319,7 @@ func TestDetachWaitsForDeliver(t *testing.T) {
 	default:
 	}
 	close(out)
-	if err := <-detached; err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, <-detached)
 	<-sent
 	if len(b.got) != 1 {
 		t.Error("the packet in flight is gone")
@@ -393,15 +345,11 @@ func TestAttachRefuses(t *testing.T) {
 	if _, err := s.Attach(&host{}, LinkOptions{}); !errors.Is(err, ErrPorts) {
 		t.Error(err)
 	}
-	if err := s.Detach(links[7]); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, s.Detach(links[7]))
 	if l, err := s.Attach(&host{}, LinkOptions{}); err != nil || l.id != 7 {
 		t.Error(err)
 	}
-	if err := s.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, s.Close())
 	if _, err := s.Attach(&host{}, LinkOptions{}); !errors.Is(err, ErrDetached) {
 		t.Error(err)
 	}

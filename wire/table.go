@@ -61,26 +61,20 @@ func (t *macTable) learn(key uint64, id uint16) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s := t.slot(key, false); s != nil {
+	s := t.slot(key, false)
+	if s != nil {
 		old := uint16(s.Load()>>48) - 1
 		if old == id {
 			return true
 		}
 		t.disown(old, key)
-		t.own(id, key)
-		s.Store(entry(key, id))
-		return true
-	}
-	s := t.slot(key, true)
-	if s == nil {
+	} else if s = t.slot(key, true); s == nil {
 		return false
 	}
 	t.own(id, key)
-	s.Store(entry(key, id))
+	s.Store((uint64(id)+1)<<48 | key)
 	return true
 }
-
-func entry(key uint64, id uint16) uint64 { return (uint64(id)+1)<<48 | key }
 
 // slot finds the slot of an address, or an empty one for it. Under mu.
 func (t *macTable) slot(key uint64, empty bool) *atomic.Uint64 {

@@ -86,9 +86,7 @@ func expect(t *testing.T, got []string, want ...string) {
 // Invariant: wire: A tap is told of each packet once, with what the link lost of it and where its
 // payload lies.
 func TestTapIsToldOfEachPacketOnce(t *testing.T) {
-	s := newSwitch(t)
-	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	meet(a, b)
+	a, b := pair(t)
 	up, down := watch(a.link), watch(b.link)
 	p, q := a.packet(b.mac, spec{n: 300, mss: 100}), a.packet(b.mac, spec{n: 10})
 	b.post(2)
@@ -130,9 +128,7 @@ func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 	bad := Impairment{Seed: 11, Loss: 0.2, Reorder: 0.1, HoldMax: time.Hour}
 	for name, sizes := range shapes() {
 		for _, lim := range []Limits{{}, superLimits} {
-			s := newSwitch(t)
-			a, b := newHost(t, s, 1, LinkOptions{Up: bad}), newHost(t, s, 2, LinkOptions{Down: bad})
-			s.table.learn(b.mac.key(), b.link.id)
+			a, b := badPair(t, newSwitch(t), bad, bad)
 			b.setLimits(lim)
 			up, down := watch(a.link), watch(b.link)
 			off := 0

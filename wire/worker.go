@@ -14,7 +14,7 @@ type Worker struct {
 	Copier *dma.Copier
 
 	busy     []busyLink // links that had a busy queue in this batch
-	flooding bool       // then nobody is busy for long
+	flooding bool       // then no busy link is remembered
 
 	cutter splitter.Segmenter
 	pieces [maxPieces]piece

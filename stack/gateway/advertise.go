@@ -38,7 +38,7 @@ func (g *Gateway) startAdvertising() {
 			}
 			select {
 			case <-tick.C:
-			case <-g.port.advise:
+			case <-g.port.solicited:
 			case <-g.ctx.Done():
 				return
 			}

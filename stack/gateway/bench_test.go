@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
 )
 
 // BenchmarkToHost is a connection from a guest's netstack to a socket of the host, and its
@@ -15,21 +14,8 @@ import (
 func BenchmarkToHost(b *testing.B) {
 	const chunk = 1 << 20
 	sink := func(b *testing.B) net.Listener {
-		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		testkit.OK(b, err)
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				go func() {
-					_, _ = io.Copy(struct{ io.Writer }{io.Discard}, c)
-					c.Close()
-				}()
-			}
-		}()
-		b.Cleanup(func() { l.Close() })
+		l, _ := listenTCP(b)
+		serveTCP(b, l, func(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{io.Discard}, c) })
 		return l
 	}
 	run := func(b *testing.B, c halfCloser) {
@@ -46,10 +32,7 @@ func BenchmarkToHost(b *testing.B) {
 		}
 	}
 	b.Run("gateway", func(b *testing.B) {
-		sw := newSwitch(b)
-		newTestGateway(b, sw, options())
-		v := newGuest(b, sw, 1, 1500, wire.LinkOptions{})
-		c := v.mustDial(own4(sink(b).Addr().(*net.TCPAddr).AddrPort().Port()))
+		c := newRig(b, nil).guest(1).mustDial(own4(sink(b).Addr().(*net.TCPAddr).AddrPort().Port()))
 		defer c.Close()
 		run(b, c)
 	})

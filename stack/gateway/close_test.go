@@ -4,28 +4,24 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"testing"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
 )
 
-// Close ends connections in all states, in both directions, and what waits for somebody.
+// Close ends connections in all states, in both directions, and what waits for a peer.
 func TestCloseUnderTraffic(t *testing.T) {
-	sw := newSwitch(t)
-	o := options()
-	// nobody is there
-	o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}}
-	g := newTestGateway(t, sw, o)
+	w := newRig(t, func(o *Options) { // to a guest that is not there
+		o.Forwards = []Forward{{"tcp", netip.MustParseAddrPort("127.0.0.1:0"), netip.AddrPortFrom(addr4Of(9), 80)}}
+	})
+	g := w.g
 	port := echoServer(t, "tcp4").Port()
 	var eg errgroup.Group
 	began := make(chan struct{}, 2)
 	for n := range byte(2) {
-		v := newGuest(t, sw, n+1, 1500, wire.LinkOptions{})
+		v := w.guest(n + 1)
 		eg.Go(func() error {
 			conn, err := v.dial(own4(port))
 			if err != nil {
@@ -66,14 +62,13 @@ func TestCloseUnderTraffic(t *testing.T) {
 	}
 	testkit.OK(t, g.Close())
 	// The address is free again.
-	newTestGateway(t, sw, options())
+	w.start(nil)
 }
 
 // Connections that come and go leave nothing in netstack, so that the bound on them stays what it is.
 func TestConnectionsLeaveNothing(t *testing.T) {
-	sw := newSwitch(t)
-	g := newTestGateway(t, sw, options())
-	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	w := newRig(t, nil)
+	g, v := w.g, w.guest(1)
 	port := echoServer(t, "tcp4").Port()
 	for i := range 50 {
 		c := v.mustDial(own4(port))
@@ -83,57 +78,37 @@ func TestConnectionsLeaveNothing(t *testing.T) {
 		c.Close()
 	}
 	tcp := g.ns.Stats().TCP
-	for end := time.Now().Add(patience); tcp.CurrentConnected.Value() > 0 || g.Stats().TCPOpen > 0; {
-		if time.Now().After(end) {
-			t.Fatalf("%d connections left, %+v", tcp.CurrentConnected.Value(), g.Stats())
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	testkit.Eventually(t, "no connection is left", func() bool {
+		return tcp.CurrentConnected.Value() == 0 && g.Stats().TCPOpen == 0
+	})
 }
 
 // No descriptor is left of what was open.
 func TestCloseLeavesNoDescriptor(t *testing.T) {
-	descriptors := func() int {
-		d, err := os.ReadDir("/proc/self/fd")
-		testkit.OK(t, err)
-		return len(d)
-	}
 	var before int
 	for i := range 2 { // the first time the runtime opens what it needs
 		t.Run(fmt.Sprint(i), func(t *testing.T) {
-			sw := newSwitch(t)
-			o := options()
 			lo := netip.MustParseAddrPort("127.0.0.1:0")
-			o.Forwards = []Forward{{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 80)},
-				{"udp", lo, netip.AddrPortFrom(addr4Of(1), 90)}}
-			g := newTestGateway(t, sw, o)
-			v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+			w := newRig(t, func(o *Options) {
+				o.Forwards = []Forward{{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 80)},
+					{"udp", lo, netip.AddrPortFrom(addr4Of(1), 90)}}
+			})
+			g, v := w.g, w.guest(1)
 			c := v.mustDial(own4(echoServer(t, "tcp4").Port()))
 			u := v.dialUDP(own4(udpEcho(t).Port()))
 			defer u.Close()
-			_, _ = u.Write([]byte("x"))
-			if _, err := u.Read(make([]byte, 1)); err != nil {
-				t.Error(err)
-			}
+			testkit.OK(t, exchangeDatagram(u, []byte("x")))
 			host, err := net.Dial("udp4", g.Forwards()[1].Listen.String())
 			testkit.OK(t, err)
 			defer host.Close()
 			_, _ = host.Write([]byte("x"))
-			if err := exchange(c, []byte("hello")); err != nil {
-				t.Error(err)
-			}
-			if err := g.Close(); err != nil {
-				t.Error(err)
-			}
+			testkit.OK(t, exchange(c, []byte("hello")))
+			testkit.OK(t, g.Close())
 		})
 		if i == 0 {
-			before = descriptors()
+			before = len(testkit.FDs())
 		}
 	}
-	for end := time.Now().Add(patience); descriptors() > before; { // the echo server's goroutines close theirs
-		if time.Now().After(end) {
-			t.Fatalf("%d descriptors, %d before", descriptors(), before)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	// The echo server's goroutines close theirs.
+	testkit.Eventually(t, "as many descriptors as before", func() bool { return len(testkit.FDs()) <= before })
 }

@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
 )
 
@@ -29,7 +30,7 @@ func (g *Gateway) startDHCP() error {
 		return fmt.Errorf("dhcp: %s", err)
 	}
 	ep.SocketOptions().SetBroadcast(true)
-	if err := ep.Bind(tcpip.FullAddress{NIC: nicID, Port: portDHCPServer}); err != nil {
+	if err := ep.Bind(tcpip.FullAddress{NIC: ether.NIC, Port: portDHCPServer}); err != nil {
 		ep.Close()
 		return fmt.Errorf("dhcp: port %d: %s", portDHCPServer, err)
 	}

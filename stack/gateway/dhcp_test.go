@@ -2,7 +2,6 @@ package gateway
 
 import (
 	"bytes"
-	"encoding/binary"
 	"net"
 	"net/netip"
 	"slices"
@@ -28,14 +27,10 @@ func (r *raw) dhcp(mods ...dhcpv4.Modifier) *dhcpv4.DHCPv4 {
 	if a := addr4(req.ClientIPAddr); !a.IsUnspecified() {
 		src = netip.AddrPortFrom(a, 68)
 	}
-	if v := r.send(r.udp4(broadcastMAC, src, dst, req.ToBytes())); v.Kind != wire.Taken {
-		r.t.Fatalf("%+v", v)
-	}
+	r.mustSend(r.udp4(broadcastMAC, src, dst, req.ToBytes()))
 	var m *dhcpv4.DHCPv4
 	r.await("answer to "+req.Summary(), func(b []byte) bool {
-		if len(b) > 28 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == 1 { // so that it finds us
-			_ = r.send(r.arp(2, netip.AddrFrom4([4]byte(b[38:42])), prefix4.Addr(), gatewayMAC))
-		}
+		r.answerARP(b)
 		var h splitter.Headers
 		if splitter.Parse(b, uint32(len(b)), &h) != nil || h.Class != splitter.UDP || h.Flow.DstPort != 68 {
 			return false
@@ -57,11 +52,8 @@ func (r *raw) arp(op byte, from, to netip.Addr, toMAC wire.MAC) []byte {
 }
 
 func TestDHCP(t *testing.T) {
-	sw := newSwitch(t)
-	o := options()
-	o.MTU = 9000
-	newTestGateway(t, sw, o)
-	known, other := newRaw(t, sw, 2), newRaw(t, sw, 77)
+	w := newRig(t, func(o *Options) { o.MTU = 9000 })
+	known, other := w.raw(2), w.raw(77)
 	kind := dhcpv4.WithMessageType
 	want := func(a netip.Addr) dhcpv4.Modifier {
 		return dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(a.AsSlice()))
@@ -118,21 +110,12 @@ func TestDHCP(t *testing.T) {
 
 // Without NAT the gateway is no router, and says so.
 func TestNoRouterWithoutNAT(t *testing.T) {
-	sw := newSwitch(t)
-	o := options()
-	o.NAT = false
-	newTestGateway(t, sw, o)
-	r := newRaw(t, sw, 2)
+	r := newRig(t, func(o *Options) { o.NAT = false }).raw(2)
 	if m := r.dhcp(dhcpv4.WithMessageType(dhcpv4.MessageTypeDiscover)); len(m.Router()) != 0 ||
 		addr4(m.YourIPAddr) != addr4Of(2) {
 		t.Error(m.Summary())
 	}
-	r.send(r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, netip.MustParseAddr("fe80::1"), netip.MustParseAddr("ff02::2"),
-		[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}))
-	b := r.await("router advertisement", func(b []byte) bool {
-		return len(b) > 62 && b[20] == protoICMPv6 &&
-			b[54] == 134
-	})
+	b := r.routerAdvertisement()
 	if b[60] != 0 || b[61] != 0 {
 		t.Errorf("router lifetime %x", b[60:62])
 	}
@@ -146,6 +129,11 @@ func TestLeases(t *testing.T) {
 	if len(l.pool) != 3 {
 		t.Fatalf("%+v", l.pool)
 	}
+	offered := func(n byte) netip.Addr {
+		a, _ := l.offer(macOf(n), netip.Addr{}, now)
+		return a
+	}
+	none := netip.Addr{}
 	var got []netip.Addr
 	for n := byte(10); n < 13; n++ {
 		a, ok := l.offer(macOf(n), netip.Addr{}, now)
@@ -154,31 +142,20 @@ func TestLeases(t *testing.T) {
 		}
 		got = append(got, a)
 	}
-	if _, ok := l.offer(macOf(20), netip.Addr{}, now); ok {
-		t.Error("there is one more")
-	}
-	if a, ok := l.offer(macOf(1), netip.Addr{}, now); !ok || a != addr4Of(1) {
-		t.Errorf("a host has %v", a)
-	}
+	testkit.Equal(t, "one more", offered(20), none)
+	testkit.Equal(t, "a host's", offered(1), addr4Of(1))
 	if l.confirm(macOf(20), got[0], now) || l.confirm(macOf(20), addr4Of(1), now) {
 		t.Error("it has another's address")
 	}
 	l.release(macOf(20), got[1])
-	if _, ok := l.offer(macOf(20), netip.Addr{}, now); ok {
-		t.Error("it released another's address")
-	}
+	testkit.Equal(t, "another's address, released", offered(20), none)
 	l.release(macOf(11), got[1])
-	if a, ok := l.offer(macOf(20), netip.Addr{}, now); !ok || a != got[1] {
-		t.Errorf("%v is free, not %v", got[1], a)
-	}
+	testkit.Equal(t, "the free one", offered(20), got[1])
 	l.decline(macOf(20), got[1], now)
-	if _, ok := l.offer(macOf(20), netip.Addr{}, now.Add(badTime-1)); ok {
-		t.Error("an address in use is given out")
-	}
+	now = now.Add(badTime - 1)
+	testkit.Equal(t, "an address in use", offered(20), none)
 	now = now.Add(leaseTime)
-	if a, ok := l.offer(macOf(10), netip.Addr{}, now); !ok || a != got[0] {
-		t.Errorf("who comes back gets %v, not %v", a, got[0])
-	}
+	testkit.Equal(t, "of a client that comes back", offered(10), got[0])
 	if !l.confirm(macOf(30), got[2], now) {
 		t.Error("an address that has run out is not to be had")
 	}

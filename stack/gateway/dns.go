@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"time"
 
 	"golang.org/x/net/dns/dnsmessage"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 const (
@@ -36,12 +37,12 @@ func (g *Gateway) startDNS() error {
 			continue
 		}
 		at := fullAddress(netip.AddrPortFrom(p.Addr(), portDNS))
-		c, err := gonet.DialUDP(g.ns, &at, nil, protocolOf(p.Addr()))
+		c, err := gonet.DialUDP(g.ns, &at, nil, ether.Protocol(p.Addr()))
 		if err != nil {
 			return fmt.Errorf("dns: %w", err)
 		}
 		g.serve(func() { s.datagrams(c) })
-		l, err := gonet.ListenTCP(g.ns, at, protocolOf(p.Addr()))
+		l, err := gonet.ListenTCP(g.ns, at, ether.Protocol(p.Addr()))
 		if err != nil {
 			return fmt.Errorf("dns: %w", err)
 		}
@@ -81,7 +82,7 @@ func guestOf(a net.Addr) netip.Addr {
 // begin has a question forwarded on a goroutine of its own, if there are not too many.
 func (s *dnsServer) begin(q *question, guest netip.Addr, reply func([]byte)) {
 	if !s.asked.take(guest) {
-		reply(s.bad(q, dnsmessage.RCodeServerFailure))
+		reply(s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure))
 		return
 	}
 	if !s.g.serve(func() {
@@ -121,20 +122,14 @@ func (s *dnsServer) listen(l *gonet.TCPListener) {
 
 // stream answers the questions of a connection, one after the other.
 func (s *dnsServer) stream(c net.Conn) {
-	buf := make([]byte, 2+maxQuestion)
+	buf := make([]byte, maxQuestion)
 	for s.g.ctx.Err() == nil {
 		_ = c.SetDeadline(time.Now().Add(dnsIdle))
-		if _, err := io.ReadFull(c, buf[:2]); err != nil {
+		n, err := readMessage(c, "tcp", buf)
+		if err != nil {
 			return
 		}
-		n := int(binary.BigEndian.Uint16(buf))
-		if n > maxQuestion {
-			return
-		}
-		if _, err := io.ReadFull(c, buf[2:2+n]); err != nil {
-			return
-		}
-		b, forward := s.answer(buf[2 : 2+n])
+		b, forward := s.answer(buf[:n])
 		if forward != nil {
 			b = s.ask(forward, "tcp")
 		}
@@ -184,8 +179,4 @@ func (s *dnsServer) answer(b []byte) ([]byte, *question) {
 func (s *dnsServer) refuse(h *dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode) []byte {
 	s.g.count.badQueries.Add(1)
 	return fail(h, q, code)
-}
-
-func (s *dnsServer) bad(q *question, code dnsmessage.RCode) []byte {
-	return s.refuse(&q.header, &q.q, code)
 }

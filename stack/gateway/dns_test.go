@@ -13,7 +13,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // resolver asks the gateway from a guest, over UDP or TCP.
@@ -21,18 +21,17 @@ func (v *guest) resolver(network string, at netip.AddrPort) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, n, _ string) (net.Conn, error) {
 		if network == "udp" {
 			a := fullAddress(at)
-			return gonet.DialUDP(v.ns, nil, &a, protocolOf(at.Addr()))
+			return gonet.DialUDP(v.ns, nil, &a, ether.Protocol(at.Addr()))
 		}
-		c, err := gonet.DialContextTCP(ctx, v.ns, fullAddress(at), protocolOf(at.Addr()))
+		c, err := gonet.DialContextTCP(ctx, v.ns, fullAddress(at), ether.Protocol(at.Addr()))
 		return c, err
 	}}
 }
 
 func TestNames(t *testing.T) {
-	sw := newSwitch(t)
 	upstream := newResolver(t)
-	g := newTestGateway(t, sw, options(), func(g *Gateway) { g.resolvers = func() []netip.AddrPort { return upstream } })
-	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	w := newRig(t, nil, func(g *Gateway) { g.resolvers = func() []netip.AddrPort { return upstream } })
+	v := w.guest(1)
 	for _, network := range []string{"udp", "tcp"} {
 		for _, at := range []netip.AddrPort{own4(53), own6(53)} {
 			r := v.resolver(network, at)
@@ -62,7 +61,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("%s: %v, %v", addr, got, err)
 		}
 	}
-	if s := g.Stats(); s.Forwarded == 0 || s.Queries <= s.Forwarded {
+	if s := w.g.Stats(); s.Forwarded == 0 || s.Queries <= s.Forwarded {
 		t.Errorf("%+v", s)
 	}
 }
@@ -86,60 +85,38 @@ func newResolver(t testing.TB) []netip.AddrPort {
 		}
 		return fail(&h, &q, dnsmessage.RCodeNameError)
 	}
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	testkit.OK(t, err)
+	l, _ := listenTCP(t)
 	at := l.Addr().(*net.TCPAddr).AddrPort()
 	u, err := net.ListenPacket("udp4", at.String())
 	if err != nil {
-		t.Skip(err) // somebody has the port
+		t.Skip(err) // the port is in use
 	}
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			buf := make([]byte, 64<<10)
-			if n, err := readMessage(c, "tcp", buf); err == nil {
-				b := answer(buf[:n])
-				_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
-			}
-			c.Close()
-		}
-	}()
-	go func() {
+	serveTCP(t, l, func(c net.Conn) {
 		buf := make([]byte, 64<<10)
-		for {
-			n, from, err := u.ReadFrom(buf)
-			if err != nil {
-				return
-			}
+		if n, err := readMessage(c, "tcp", buf); err == nil {
 			b := answer(buf[:n])
-			forged := bytes.Clone(b)
-			forged[0] ^= 1
-			_, _ = u.WriteTo(forged, from) // who takes this is easy to fool
-			_, _ = u.WriteTo(b, from)
+			_, _ = c.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(b))), b...))
 		}
-	}()
-	t.Cleanup(func() {
-		l.Close()
-		u.Close()
 	})
-	closed, err := net.Listen("tcp4", "127.0.0.1:0")
-	testkit.OK(t, err)
-	dead := closed.Addr().(*net.TCPAddr).AddrPort()
+	serveUDP(t, u, func(b []byte) [][]byte {
+		b = answer(b)
+		forged := bytes.Clone(b)
+		forged[0] ^= 1
+		return [][]byte{forged, b} // a client that takes the first is easy to fool
+	})
+	closed, dead := listenTCP(t)
 	closed.Close()
-	return []netip.AddrPort{dead, at}
+	return []netip.AddrPort{netip.AddrPortFrom(at.Addr(), dead), at}
 }
 
 // ask asks in one message, and gives the answer's code.
-func ask(t testing.TB, g *Gateway, name string, change ...func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
+func ask(t testing.TB, g *Gateway, name string, change func(*dnsmessage.Message)) (dnsmessage.RCode, bool) {
 	t.Helper()
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: 7, RecursionDesired: true},
 		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA,
 			Class: dnsmessage.ClassINET}}}
-	for _, f := range change {
-		f(&m)
+	if change != nil {
+		change(&m)
 	}
 	b, err := m.Pack()
 	testkit.OK(t, err)
@@ -159,10 +136,7 @@ func ask(t testing.TB, g *Gateway, name string, change ...func(*dnsmessage.Messa
 }
 
 func TestQuestionsThatGetNoAddress(t *testing.T) {
-	g := newTestGateway(t, newSwitch(t), options())
-	o := options()
-	o.NAT = false
-	isolated := newTestGateway(t, newSwitch(t), o)
+	g, isolated := newRig(t, nil).g, newRig(t, func(o *Options) { o.NAT = false }).g
 	for _, c := range []struct {
 		name, q string
 		g       *Gateway
@@ -182,9 +156,6 @@ func TestQuestionsThatGetNoAddress(t *testing.T) {
 		{"another type", "a.", g, func(m *dnsmessage.Message) { m.Questions[0].Type = dnsmessage.TypeMX },
 			dnsmessage.RCodeSuccess, false},
 	} {
-		if c.change == nil {
-			c.change = func(*dnsmessage.Message) {}
-		}
 		if code, ok := ask(t, c.g, c.q, c.change); code != c.code || ok == c.silent {
 			t.Errorf("%s: %v, %v", c.name, code, ok)
 		}

@@ -7,8 +7,6 @@ import (
 	"vnic.dev/vnic/stack/internal/ether"
 )
 
-const nicID = 1
-
 // endpoint is the link endpoint of netstack: Ethernet that segments, and has verified what it
 // delivers. Checksums of what is sent are netstack's to make, except of what is segmented: the link
 // does not know which are still to be made.

@@ -53,7 +53,7 @@ func (f *filter) arp(b []byte) bool {
 	}
 	from, to := netip.AddrFrom4([4]byte(b[14:18])), netip.AddrFrom4([4]byte(b[24:28]))
 	switch binary.BigEndian.Uint16(b[6:8]) {
-	case 1: // a request; from nobody yet, if it is a probe (RFC 5227)
+	case 1: // a request; without a sender's address, if it is a probe (RFC 5227)
 		return to == f.prefix4.Addr() && (f.neighbor4(from) || from.IsUnspecified())
 	case 2:
 		return f.neighbor4(from)

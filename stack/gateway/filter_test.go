@@ -48,20 +48,20 @@ var (
 	harmless = []byte{11, 9} // in the place of its first half
 )
 
-// notDialled is a gateway that only notes what it is asked to reach.
-func notDialled(t *testing.T, sw *wire.Switch) (*Gateway, chan string) {
+// notDialled has a gateway that only notes what it is asked to reach.
+func notDialled(t *testing.T) (*rig, chan string) {
 	asked := make(chan string, 10)
-	g := newTestGateway(t, sw, options(), func(g *Gateway) {
+	w := newRig(t, nil, func(g *Gateway) {
 		g.dial = func(_ context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 			asked <- network + " " + to.String()
 			return nil, net.ErrClosed
 		}
 	})
-	return g, asked
+	return w, asked
 }
 
 // TestFilterIsNotBypassedByChecksums: what the filter has judged is what netstack gets. The gateway
-// dials nobody whom the filter would refuse, whatever checksum a guest asks for.
+// dials no address that the filter would refuse, whatever checksum a guest asks for.
 //
 // Invariant: wire: What was judged of a frame is what leaves, byte for byte: a partial checksum
 // changes nothing that is judged.
@@ -87,27 +87,18 @@ func TestFilterIsNotBypassedByChecksums(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sw := newSwitch(t)
-			g, asked := notDialled(t, sw)
-			r := newRaw(t, sw, 1)
+			w, asked := notDialled(t)
+			g, r := w.g, w.raw(1)
 			r.meet()
 			b := make(r)
 			b.check(t)
 			taken := g.Stats().Received
-			if v := r.sendPartial(b.frame, b.start, b.offset); v != wire.Drop(wire.DropBadCsum) {
-				t.Errorf("%+v", v)
-			}
+			testkit.Equal(t, "verdict", r.sendPartial(b.frame, b.start, b.offset), wire.Drop(wire.DropBadCsum))
 			// Whatever passed has been dialled before this one is.
 			good := netip.MustParseAddrPort("192.0.2.1:80")
-			if v := r.send(r.syn(netip.AddrPortFrom(addr4Of(1), 2000), good)); v.Kind != wire.Taken {
-				t.Fatalf("%+v", v)
-			}
-			if got := <-asked; got != "tcp "+good.String() {
-				t.Errorf("the gateway dials %s", got)
-			}
-			if n := g.Stats().Received; n != taken+1 {
-				t.Errorf("netstack got %d frames", n-taken)
-			}
+			r.mustSend(r.syn(netip.AddrPortFrom(addr4Of(1), 2000), good))
+			testkit.Equal(t, "dialled", <-asked, "tcp "+good.String())
+			testkit.Equal(t, "frames that netstack got", g.Stats().Received-taken, 1)
 		})
 	}
 }
@@ -126,9 +117,8 @@ func TestFilterReadsNoFurther(t *testing.T) {
 	for name, b := range map[string][]byte{
 		"ARP":                   r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{}),
 		"neighbor solicitation": r.solicit(prefix6.Addr()),
-		"router solicitation": r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, addr6Of(1), netip.MustParseAddr("ff02::2"),
-			[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}),
-		"echo": r.icmp6(gatewayMAC, addr6Of(1), prefix6.Addr(), make([]byte, 64)),
+		"router solicitation":   r.solicitRouter(addr6Of(1)),
+		"echo":                  r.icmp6(gatewayMAC, addr6Of(1), prefix6.Addr(), make([]byte, 64)),
 	} {
 		var h splitter.Headers
 		testkit.OK(t, splitter.Parse(b, uint32(len(b)), &h))

@@ -1,45 +1,35 @@
 package gateway
 
 import (
-	"bytes"
 	"net/netip"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/wire"
 )
 
 // One guest's flood of flows is bounded, and leaves room for another guest.
 func TestFloodOfDatagrams(t *testing.T) {
-	sw := newSwitch(t)
-	g := newTestGateway(t, sw, options())
-	r := newRaw(t, sw, 1)
+	w := newRig(t, nil)
+	r := w.raw(1)
 	r.meet()
 	to := own4(udpEcho(t).Port())
 	for i := range uint16(maxUDP) {
 		r.send(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000+i), to, []byte("x")))
 	}
-	conn := newGuest(t, sw, 2, 1500, wire.LinkOptions{}).dialUDP(to)
+	conn := w.guest(2).dialUDP(to)
 	defer conn.Close()
-	buf := make([]byte, 10)
-	if _, err := conn.Write([]byte("hello")); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := conn.Read(buf); err != nil || string(buf[:n]) != "hello" {
-		t.Errorf("%q, %v", buf[:n], err)
-	}
-	if s := g.Stats(); s.UDPOpen != maxUDP/2+1 || s.Refused != maxUDP/2 {
+	testkit.OK(t, exchangeDatagram(conn, []byte("hello")))
+	if s := w.g.Stats(); s.UDPOpen != maxUDP/2+1 || s.Refused != maxUDP/2 {
 		t.Errorf("%+v", s)
 	}
 }
 
 // Fragments that never become whole take no more than netstack gives them.
 func TestFloodOfFragments(t *testing.T) {
-	sw := newSwitch(t)
-	g := newTestGateway(t, sw, options())
-	r := newRaw(t, sw, 1)
+	w := newRig(t, nil)
+	r := w.raw(1)
 	to := own4(udpEcho(t).Port())
 	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000), to, make([]byte, 1400))
 	ip := header.IPv4(frame[14:34])
@@ -49,44 +39,31 @@ func TestFloodOfFragments(t *testing.T) {
 		ip.SetFlagsFragmentOffset(header.IPv4FlagMoreFragments, (i%40)*1400/8*8)
 		ip.SetChecksum(0)
 		ip.SetChecksum(^ip.CalculateChecksum())
-		if v := r.send(frame); v.Kind != wire.Taken {
-			t.Fatalf("%+v", v)
-		}
+		r.mustSend(frame)
 	}
-	conn := newGuest(t, sw, 2, 1500, wire.LinkOptions{}).dialUDP(to)
+	conn := w.guest(2).dialUDP(to)
 	defer conn.Close()
-	data, buf := noise(5000, 1), make([]byte, 6000)
-	if _, err := conn.Write(data); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := conn.Read(buf); err != nil || !bytes.Equal(buf[:n], data) {
-		t.Errorf("%d bytes, %v", n, err)
-	}
-	if s := g.Stats(); s.UDPFlows != 1 {
-		t.Errorf("%+v", s)
-	}
+	testkit.OK(t, exchangeDatagram(conn, noise(5000, 1)))
+	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
 }
 
 // Nor does a flood of connections that are never made keep others from making theirs.
 func TestFloodOfConnections(t *testing.T) {
-	sw := newSwitch(t)
-	g := newTestGateway(t, sw, options())
-	r := newRaw(t, sw, 1)
+	w := newRig(t, nil)
+	r := w.raw(1)
 	r.meet()
 	to := own4(echoServer(t, "tcp4").Port())
 	for i := range uint16(2 * maxPending) {
 		r.send(r.syn(netip.AddrPortFrom(addr4Of(1), 1000+i), to))
 	}
 	r.await("refusal", func(b []byte) bool {
-		if b[12] == 8 && b[13] == 6 && b[21] == 1 {
-			r.send(r.arp(2, addr4Of(1), prefix4.Addr(), gatewayMAC))
-		}
+		r.answerARP(b)
 		return b[12] == 8 && b[13] == 0 && b[23] == 6 && b[47]&4 != 0 // RST
 	})
-	conn := newGuest(t, sw, 2, 1500, wire.LinkOptions{}).mustDial(to)
+	conn := w.guest(2).mustDial(to)
 	defer conn.Close()
 	testkit.OK(t, exchange(conn, noise(100<<10, 1)))
-	if s := g.Stats(); s.TCPOpen > maxPending/4+1 || s.Refused == 0 {
+	if s := w.g.Stats(); s.TCPOpen > maxPending/4+1 || s.Refused == 0 {
 		t.Errorf("%+v", s)
 	}
 }

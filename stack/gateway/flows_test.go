@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
 )
 
@@ -65,11 +67,8 @@ func TestConnectionsToTheHost(t *testing.T) {
 			Up: wire.Impairment{Seed: 1, Loss: .01}, Down: wire.Impairment{Seed: 2, Loss: .01}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			sw := newSwitch(t)
-			o := options()
-			o.MTU = c.mtu
-			g := newTestGateway(t, sw, o)
-			v := newGuest(t, sw, 1, c.mtu, c.link)
+			w := newRig(t, func(o *Options) { o.MTU = c.mtu })
+			v := w.guest(1, c.link)
 			port := echoServer(t, c.network).Port()
 			var eg errgroup.Group
 			for i := range 3 {
@@ -83,7 +82,7 @@ func TestConnectionsToTheHost(t *testing.T) {
 				})
 			}
 			testkit.OK(t, eg.Wait())
-			if s := g.Stats(); s.TCPFlows != 3 || s.OutBad != 0 || s.Refused != 0 || s.Unreached != 0 {
+			if s := w.g.Stats(); s.TCPFlows != 3 || s.OutBad != 0 || s.Refused != 0 || s.Unreached != 0 {
 				t.Errorf("%+v", s)
 			}
 		})
@@ -92,10 +91,9 @@ func TestConnectionsToTheHost(t *testing.T) {
 
 // What is not on the link is reached as the host would: here, by a host that has the whole world on its loopback.
 func TestFlowsToElsewhere(t *testing.T) {
-	sw := newSwitch(t)
 	tcp, udp := echoServer(t, "tcp4"), udpEcho(t)
 	asked := make(chan string, 10)
-	newTestGateway(t, sw, options(), func(g *Gateway) {
+	v := newRig(t, nil, func(g *Gateway) {
 		g.dial = func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
 			asked <- network + " " + to.String()
 			if network == "udp" {
@@ -105,27 +103,16 @@ func TestFlowsToElsewhere(t *testing.T) {
 			}
 			return dialHost(ctx, network, to)
 		}
-	})
-	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	}).guest(1)
 	for _, to := range []string{"192.0.2.1:80", "[2001:db8::1]:80"} {
 		c := v.mustDial(netip.MustParseAddrPort(to))
-		if err := exchange(c, noise(100<<10, 1)); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, exchange(c, noise(100<<10, 1)))
 		c.Close()
-		if got := <-asked; got != "tcp "+to {
-			t.Error(got)
-		}
+		testkit.Equal(t, "dialled", <-asked, "tcp "+to)
 		u := v.dialUDP(netip.MustParseAddrPort(to))
-		buf := make([]byte, 10)
-		_, _ = u.Write([]byte("hello"))
-		if n, err := u.Read(buf); err != nil || string(buf[:n]) != "hello" { // from that address, else netstack drops it
-			t.Errorf("%q, %v", buf[:n], err)
-		}
+		testkit.OK(t, exchangeDatagram(u, []byte("hello"))) // from that address, else netstack drops it
 		u.Close()
-		if got := <-asked; got != "udp "+to {
-			t.Error(got)
-		}
+		testkit.Equal(t, "dialled", <-asked, "udp "+to)
 	}
 }
 
@@ -139,12 +126,10 @@ func TestOneFamily(t *testing.T) {
 		{"IPv4", "tcp4", own4(0), func(o *Options) { o.Prefix6 = netip.Prefix{} }},
 		{"IPv6", "tcp6", own6(0), func(o *Options) { o.Prefix4 = netip.Prefix{} }},
 	} {
-		sw := newSwitch(t)
-		o := options()
-		o.Hosts = nil
-		c.change(&o)
-		newTestGateway(t, sw, o)
-		v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+		v := newRig(t, func(o *Options) {
+			o.Hosts = nil
+			c.change(o)
+		}).guest(1)
 		conn := v.mustDial(netip.AddrPortFrom(c.own.Addr(), echoServer(t, c.network).Port()))
 		if err := exchange(conn, []byte("hello")); err != nil {
 			t.Errorf("%s: %v", c.name, err)
@@ -153,28 +138,29 @@ func TestOneFamily(t *testing.T) {
 	}
 }
 
+// guestAndHost makes a connection, and gives both its ends.
+func guestAndHost(t *testing.T) (*gonet.TCPConn, *net.TCPConn) {
+	l, port := listenTCP(t)
+	guest := newRig(t, nil).guest(1).mustDial(own4(port))
+	host, err := l.Accept()
+	testkit.OK(t, err)
+	t.Cleanup(func() {
+		guest.Close()
+		host.Close()
+	})
+	return guest, host.(*net.TCPConn)
+}
+
 // What a guest ends the host sees ended, while the other direction goes on; and the reverse.
 func TestHalfClose(t *testing.T) {
-	sw := newSwitch(t)
-	newTestGateway(t, sw, options())
-	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	testkit.OK(t, err)
-	defer l.Close()
-	conn := v.mustDial(own4(l.Addr().(*net.TCPAddr).AddrPort().Port()))
-	defer conn.Close()
-	c, err := l.Accept()
-	testkit.OK(t, err)
-	host := c.(*net.TCPConn)
-	defer host.Close()
+	conn, host := guestAndHost(t)
 	_ = host.SetDeadline(time.Now().Add(patience))
 	testkit.OK(t, conn.CloseWrite())
 	if n, err := host.Read(make([]byte, 1)); err != io.EOF {
 		t.Fatalf("the host reads %d, %v", n, err)
 	}
-	if _, err := host.Write([]byte("still here")); err != nil {
-		t.Fatal(err)
-	}
+	_, err := host.Write([]byte("still here"))
+	testkit.OK(t, err)
 	buf := make([]byte, 10)
 	if _, err := io.ReadFull(conn, buf); err != nil || string(buf) != "still here" {
 		t.Fatalf("the guest reads %q, %v", buf, err)
@@ -187,17 +173,8 @@ func TestHalfClose(t *testing.T) {
 
 // A connection that the host resets is reset for the guest, and the reverse.
 func TestResetsArePassedOn(t *testing.T) {
-	sw := newSwitch(t)
-	newTestGateway(t, sw, options())
-	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	testkit.OK(t, err)
-	defer l.Close()
-	conn := v.mustDial(own4(l.Addr().(*net.TCPAddr).AddrPort().Port()))
-	defer conn.Close()
-	c, err := l.Accept()
-	testkit.OK(t, err)
-	hostConn{c.(*net.TCPConn)}.reset()
+	conn, host := guestAndHost(t)
+	hostConn{host}.reset()
 	if _, err := conn.Read(make([]byte, 1)); err == nil || err == io.EOF {
 		t.Fatalf("the guest reads %v", err)
 	}
@@ -205,9 +182,7 @@ func TestResetsArePassedOn(t *testing.T) {
 
 // A server that listens on one of the host's loopback addresses is found by either of the gateway's.
 func TestEitherLoopback(t *testing.T) {
-	sw := newSwitch(t)
-	newTestGateway(t, sw, options())
-	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	v := newRig(t, nil).guest(1)
 	for _, network := range []string{"tcp4", "tcp6"} {
 		port := echoServer(t, network).Port()
 		for _, to := range []netip.AddrPort{own4(port), own6(port)} {
@@ -221,9 +196,7 @@ func TestEitherLoopback(t *testing.T) {
 }
 
 func TestRefusedConnections(t *testing.T) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	testkit.OK(t, err)
-	port := l.Addr().(*net.TCPAddr).AddrPort().Port()
+	l, port := listenTCP(t)
 	for _, c := range []struct {
 		name      string
 		nat, open bool
@@ -237,11 +210,7 @@ func TestRefusedConnections(t *testing.T) {
 			if !c.open {
 				l.Close()
 			}
-			sw := newSwitch(t)
-			o := options()
-			o.NAT = c.nat
-			newTestGateway(t, sw, o)
-			conn, err := newGuest(t, sw, 1, 1500, wire.LinkOptions{}).dial(own4(port))
+			conn, err := newRig(t, func(o *Options) { o.NAT = c.nat }).guest(1).dial(own4(port))
 			if err == nil {
 				conn.Close()
 			}
@@ -255,88 +224,33 @@ func TestRefusedConnections(t *testing.T) {
 	}
 }
 
-func udpEcho(t testing.TB) netip.AddrPort {
-	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	testkit.OK(t, err)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		buf := make([]byte, 64<<10)
-		for {
-			n, from, err := c.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, _ = c.WriteTo(buf[:n], from)
-		}
-	}()
-	t.Cleanup(func() {
-		c.Close()
-		<-done
-	})
-	return c.LocalAddr().(*net.UDPAddr).AddrPort()
-}
-
 func TestDatagramsToTheHost(t *testing.T) {
-	sw := newSwitch(t)
-	g := newTestGateway(t, sw, options(), func(g *Gateway) { g.udpIdle = 300 * time.Millisecond })
-	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
-	conn := v.dialUDP(own4(udpEcho(t).Port()))
+	w := newRig(t, nil, func(g *Gateway) { g.udpIdle = 300 * time.Millisecond })
+	conn := w.guest(1).dialUDP(own4(udpEcho(t).Port()))
 	defer conn.Close()
-	buf := make([]byte, 64<<10)
 	for i, n := range []int{0, 1, 1400, 1472, 1473, 9000, 60000} { // the last ones are fragments
-		data := noise(n, uint64(i))
-		if _, err := conn.Write(data); err != nil {
-			t.Fatal(err)
-		}
-		k, err := conn.Read(buf)
-		if err != nil || !bytes.Equal(buf[:k], data) {
-			t.Fatalf("of %d bytes %d came back: %v", n, k, err)
-		}
+		testkit.OK(t, exchangeDatagram(conn, noise(n, uint64(i))))
 	}
-	if s := g.Stats(); s.UDPFlows != 1 {
-		t.Errorf("%+v", s)
-	}
-	for end := time.Now().Add(patience); g.Stats().UDPOpen != 0; { // it ends by itself
-		if time.Now().After(end) {
-			t.Fatal("a silent flow stays")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
+	testkit.Equal(t, "flows", w.g.Stats().UDPFlows, 1)
+	testkit.Eventually(t, "a silent flow ends by itself", func() bool { return w.g.Stats().UDPOpen == 0 })
 }
 
 func TestForwards(t *testing.T) {
-	sw := newSwitch(t)
-	o := options()
-	o.NAT = false // forwards do without
 	lo := netip.MustParseAddrPort("127.0.0.1:0")
-	o.Forwards = []Forward{
-		{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 80)}, {"udp", lo, netip.AddrPortFrom(addr6Of(1), 90)},
-		{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 81)}, // nobody listens
-	}
-	g := newTestGateway(t, sw, o)
-	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
-	l := v.listen(addr4Of(1), 80)
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				defer c.Close()
-				_, _ = io.Copy(c, c)
-			}()
+	w := newRig(t, func(o *Options) {
+		o.NAT = false // forwards do without
+		o.Forwards = []Forward{
+			{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 80)}, {"udp", lo, netip.AddrPortFrom(addr6Of(1), 90)},
+			{"tcp", lo, netip.AddrPortFrom(addr4Of(1), 81)}, // nobody listens
 		}
-	}()
-	fs := g.Forwards()
+	})
+	v, fs := w.guest(1), w.g.Forwards()
+	serveTCP(t, v.listen(addr4Of(1), 80), echo)
 	for i := range 2 {
 		c, err := net.Dial("tcp4", fs[0].Listen.String())
 		testkit.OK(t, err)
 		_ = c.SetDeadline(time.Now().Add(patience))
-		if err := exchange(c.(*net.TCPConn), noise(1<<20, uint64(i))); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, exchange(c.(*net.TCPConn), noise(1<<20, uint64(i))))
 		c.Close()
 	}
 	c, err := net.Dial("tcp4", fs[2].Listen.String())
@@ -350,29 +264,14 @@ func TestForwards(t *testing.T) {
 	}
 
 	at := fullAddress(netip.AddrPortFrom(addr6Of(1), 90))
-	u, err := newUDP(v, at)
+	u, err := gonet.DialUDP(v.ns, &at, nil, ether.Protocol(addr6Of(1)))
 	testkit.OK(t, err)
-	defer u.Close()
-	go func() {
-		buf := make([]byte, 2000)
-		for {
-			n, from, err := u.ReadFrom(buf)
-			if err != nil {
-				return
-			}
-			_, _ = u.WriteTo(buf[:n], from)
-		}
-	}()
+	serveUDP(t, u, sameDatagram)
 	for i := range 3 { // three senders, each gets its own answer
 		c, err := net.Dial("udp4", fs[1].Listen.String())
 		testkit.OK(t, err)
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(patience))
-		data := noise(700, uint64(i))
-		buf := make([]byte, 2000)
-		_, _ = c.Write(data)
-		if n, err := c.Read(buf); err != nil || !bytes.Equal(buf[:n], data) {
-			t.Errorf("sender %d: %d bytes, %v", i, n, err)
-		}
+		testkit.OK(t, exchangeDatagram(c, noise(700, uint64(i))))
 	}
 }

@@ -47,11 +47,8 @@ func (g *Gateway) listenTCP(f *Forward) error {
 		defer l.Close()
 		for {
 			c, err := l.AcceptTCP()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
 			if err != nil { // out of descriptors, or the like
-				if !g.pause() {
+				if errors.Is(err, net.ErrClosed) || !g.pause() {
 					return
 				}
 				continue
@@ -59,7 +56,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 			host := hostConn{c}
 			if !g.takeTCP(to.Addr()) {
 				host.reset()
-			} else if !g.serve(func() { g.inward(host, to) }) {
+			} else if !g.serve(func() { g.toGuest(host, to) }) {
 				g.tcp.give(to.Addr())
 				host.reset()
 			}
@@ -68,8 +65,8 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	return nil
 }
 
-// inward carries on a connection of the host to a guest.
-func (g *Gateway) inward(host hostConn, to netip.AddrPort) {
+// toGuest carries on a connection of the host to a guest.
+func (g *Gateway) toGuest(host hostConn, to netip.AddrPort) {
 	defer g.tcp.give(to.Addr())
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()

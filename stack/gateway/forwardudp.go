@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // udpForward is a socket of the host whose datagrams go to a guest; each sender's is a flow of its own.
@@ -45,11 +47,8 @@ func (u *udpForward) run() {
 	buf := make([]byte, maxUDPSize)
 	for {
 		n, from, err := u.host.ReadFromUDPAddrPort(buf)
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
 		if err != nil {
-			if !u.g.pause() {
+			if errors.Is(err, net.ErrClosed) || !u.g.pause() {
 				return
 			}
 			continue
@@ -72,7 +71,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 		return nil
 	}
 	to := fullAddress(u.to)
-	c, err := gonet.DialUDP(u.g.ns, nil, &to, protocolOf(u.to.Addr()))
+	c, err := gonet.DialUDP(u.g.ns, nil, &to, ether.Protocol(u.to.Addr()))
 	if err != nil || !u.g.begin() {
 		if err == nil {
 			c.Close()

@@ -49,7 +49,7 @@ func FuzzDHCP(f *testing.F) {
 		host := g.leases.hosts[wire.MAC(m.ClientHWAddr)]
 		switch {
 		case a.IsUnspecified():
-		case host != nil && a != host.Addr4, host == nil && g.leases.at(a) == nil:
+		case host != nil && a != host.Addr4, host == nil && g.leases.byAddr(a) == nil:
 			t.Fatalf("%v is not for %v", a, m.ClientHWAddr)
 		}
 		if len(g.leases.pool) != poolSize {
@@ -87,13 +87,12 @@ func FuzzDNS(f *testing.F) {
 
 // Whatever a guest sends, another one is answered.
 func FuzzFrames(f *testing.F) {
-	sw := newSwitch(f)
-	newTestGateway(f, sw, options(), func(g *Gateway) {
+	w := newRig(f, nil, func(g *Gateway) {
 		g.dial = func(context.Context, string, netip.AddrPort) (net.Conn, error) { // nothing that a fuzzer says leaves
 			return nil, net.ErrClosed
 		}
 	})
-	r, other := newRaw(f, sw, 1), newRaw(f, sw, 2)
+	r, other := w.raw(1), w.raw(2)
 	for _, b := range [][]byte{
 		r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{}), r.arp(2, addr4Of(1), prefix4.Addr(), gatewayMAC),
 		r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), own4(53), []byte("question")),
@@ -104,8 +103,7 @@ func FuzzFrames(f *testing.F) {
 		r.syn(netip.AddrPortFrom(addr4Of(1), 1), netip.MustParseAddrPort("192.0.2.1:80")),
 		r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), netip.MustParseAddrPort("192.0.2.1:80"), make([]byte, 99)),
 		r.icmp6(gatewayMAC, addr6Of(1), prefix6.Addr(), make([]byte, 64)),
-		r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, addr6Of(1), netip.MustParseAddr("ff02::2"),
-			[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}),
+		r.solicitRouter(addr6Of(1)),
 	} {
 		f.Add(b)
 	}
@@ -125,7 +123,7 @@ func FuzzFrames(f *testing.F) {
 		other.send(other.arp(1, addr4Of(2), prefix4.Addr(), wire.MAC{}))
 		other.t = t
 		other.await("answer", func(b []byte) bool { // it also gets what the fuzzer sends to all
-			return len(b) >= 42 && wire.MAC(b[6:12]) == gatewayMAC && b[12] == 8 && b[13] == 6 && b[21] == 2
+			return isARP(b, 2) && wire.MAC(b[6:12]) == gatewayMAC
 		})
 	})
 }

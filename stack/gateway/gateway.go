@@ -13,12 +13,8 @@ import (
 
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"vnic.dev/vnic/stack/internal/ether"
@@ -92,16 +88,10 @@ func (g *Gateway) start() error {
 	ep := &endpoint{Link: ether.Link{Addr: tcpip.LinkAddress(g.o.MAC[:]), Bytes: uint32(g.o.MTU)}, out: g.out}
 	g.port = &port{
 		name: g.o.Name, mac: g.o.MAC, limits: portLimits(g.o.MTU), count: &g.count, in: newInbox(), ep: ep,
-		filter: filter{prefix4: g.o.Prefix4, prefix6: g.o.Prefix6, local6: g.local6(), nat: g.o.NAT},
-		advise: make(chan struct{}, 1), done: make(chan struct{}),
+		filter:    filter{prefix4: g.o.Prefix4, prefix6: g.o.Prefix6, local6: g.local6(), nat: g.o.NAT},
+		solicited: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	g.ns = stack.New(stack.Options{
-		NetworkProtocols: []stack.NetworkProtocolFactory{
-			ipv4.NewProtocol, ipv6.NewProtocolWithOptions(ipv6.Options{DADConfigs: stack.DADConfigurations{}}), arp.NewProtocol,
-		},
-		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4,
-			icmp.NewProtocol6},
-	})
+	g.ns = ether.New(udp.NewProtocol)
 	err = g.configure(ep)
 	if err == nil {
 		g.startNAT()
@@ -135,12 +125,8 @@ func (g *Gateway) configure(ep *endpoint) error {
 	linger, timeWait := tcpip.TCPLingerTimeoutOption(10*time.Second), tcpip.TCPTimeWaitTimeoutOption(5*time.Second)
 	sack, moderate, syn := tcpip.TCPSACKEnabled(true), tcpip.TCPModerateReceiveBufferOption(true),
 		tcpip.TCPSynRetriesOption(4)
-	for _, r := range []tcpip.SettableTransportProtocolOption{
-		&recovery, &rto, &send, &recv, &linger, &timeWait, &sack, &moderate, &syn,
-	} {
-		if err := g.ns.SetTransportProtocolOption(tcp.ProtocolNumber, r); err != nil {
-			return fmt.Errorf("netstack: tcp option %T: %s", r, err)
-		}
+	if err := ether.SetTCP(g.ns, &recovery, &rto, &send, &recv, &linger, &timeWait, &sack, &moderate, &syn); err != nil {
+		return fmt.Errorf("netstack: %w", err)
 	}
 	for _, o := range []any{
 		tcpip.ReceiveBufferSizeOption{Min: 4 << 10, Default: 256 << 10, Max: 256 << 10},
@@ -150,7 +136,7 @@ func (g *Gateway) configure(ep *endpoint) error {
 			return fmt.Errorf("netstack: option %T: %s", o, err)
 		}
 	}
-	if err := g.ns.CreateNIC(nicID, ep); err != nil {
+	if err := g.ns.CreateNIC(ether.NIC, ep); err != nil {
 		return fmt.Errorf("netstack: %s", err)
 	}
 	var routes []tcpip.Route
@@ -158,18 +144,15 @@ func (g *Gateway) configure(ep *endpoint) error {
 		if !p.IsValid() || p.Addr().Is6() && !g.o.Prefix6.IsValid() {
 			continue
 		}
-		a := tcpip.ProtocolAddress{
-			Protocol:          protocolOf(p.Addr()),
-			AddressWithPrefix: tcpip.AddressWithPrefix{Address: addressOf(p.Addr()), PrefixLen: p.Bits()},
+		r, err := ether.AddAddress(g.ns, p)
+		if err != nil {
+			return fmt.Errorf("netstack: %w", err)
 		}
-		if err := g.ns.AddProtocolAddress(nicID, a, stack.AddressProperties{}); err != nil {
-			return fmt.Errorf("netstack: address %v: %s", p, err)
-		}
-		routes = append(routes, tcpip.Route{Destination: a.AddressWithPrefix.Subnet(), NIC: nicID})
+		routes = append(routes, r)
 	}
 	g.ns.SetRouteTable(routes)
 	if g.o.Prefix6.IsValid() && g.o.NAT { // its neighbor advertisements say that it is a router (RFC 4861, 4.4)
-		if _, err := g.ns.SetNICForwarding(nicID, ipv6.ProtocolNumber, true); err != nil {
+		if _, err := g.ns.SetNICForwarding(ether.NIC, ipv6.ProtocolNumber, true); err != nil {
 			return fmt.Errorf("netstack: forwarding: %s", err)
 		}
 	}
@@ -266,17 +249,8 @@ func (g *Gateway) Close() error {
 	return err
 }
 
-func protocolOf(a netip.Addr) tcpip.NetworkProtocolNumber {
-	if a.Is4() {
-		return ipv4.ProtocolNumber
-	}
-	return ipv6.ProtocolNumber
-}
-
-func addressOf(a netip.Addr) tcpip.Address { return tcpip.AddrFromSlice(a.AsSlice()) }
-
 func fullAddress(ap netip.AddrPort) tcpip.FullAddress {
-	return tcpip.FullAddress{NIC: nicID, Addr: addressOf(ap.Addr()), Port: ap.Port()}
+	return tcpip.FullAddress{NIC: ether.NIC, Addr: ether.Address(ap.Addr()), Port: ap.Port()}
 }
 
 func addrPort(a tcpip.Address, port uint16) netip.AddrPort {

@@ -11,6 +11,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/waiter"
+
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // Times after which a guest that is silent counts as gone. They are long: a guest may be stopped by a debugger.
@@ -41,20 +43,20 @@ func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
 
 // reset ends the connection at once.
 func (c *guestConn) reset() {
-	_ = c.SetDeadline(time.Now()) // for those who wait in it
+	_ = c.SetDeadline(time.Now()) // wakes readers and writers
 	c.ep.Abort()
 }
 
 // dialGuest connects to a guest.
 func (g *Gateway) dialGuest(ctx context.Context, to netip.AddrPort) (*guestConn, error) {
 	wq := new(waiter.Queue)
-	ep, err := g.ns.NewEndpoint(tcp.ProtocolNumber, protocolOf(to.Addr()), wq)
+	ep, err := g.ns.NewEndpoint(tcp.ProtocolNumber, ether.Protocol(to.Addr()), wq)
 	if err != nil {
 		return nil, fmt.Errorf("netstack: %s", err)
 	}
 	done := make(chan struct{}, 1)
 	entry := waiter.NewFunctionEntry(waiter.WritableEvents|waiter.EventErr|waiter.EventHUp,
-		func(waiter.EventMask) { signal(done) })
+		func(waiter.EventMask) { ether.Signal(done) })
 	wq.EventRegister(&entry)
 	defer wq.EventUnregister(&entry)
 	err = ep.Connect(fullAddress(to))

@@ -1,12 +1,10 @@
 package gateway
 
 import (
-	"slices"
-	"sync"
-
 	"gvisor.dev/gvisor/pkg/buffer"
 
-	"vnic.dev/vnic/wire"
+	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // Bounds of what waits for netstack.
@@ -17,30 +15,33 @@ const (
 
 // arrived is a frame that the wire delivered, from its network header on.
 type arrived struct {
-	view   *buffer.View
-	proto  uint16 // EtherType
-	group  bool   // its link address was a group's
-	advise bool   // it is a router solicitation
+	view      *buffer.View
+	proto     uint16 // EtherType
+	group     bool   // its link address was a group's
+	solicited bool   // it is a router solicitation
 }
 
-// inbox is the queue of frames for netstack. Senders are told to wait when it is full; they do not
-// wait for long, as its reader waits for nobody.
+// inbox is the queue of frames for netstack. Senders wait when it is full, on its RxBase; not for
+// long, as its reader never waits.
 type inbox struct {
-	mu      sync.Mutex
-	queue   []arrived // oldest first
-	used    int       // frames in the queue, and those for which a sender has taken room
-	bytes   int       // of the same
-	waiting []wire.Waker
-	closed  bool
-	filled  chan struct{} // capacity 1: there is something in the queue, or it is closed
+	nic.RxBase           // its lock is that of all that follows
+	queue      []arrived // oldest first
+	used       int       // frames in the queue, and those for which a sender has reserved space
+	bytes      int       // of the same
+	closed     bool
+	filled     chan struct{} // capacity 1: there is something in the queue, or it is closed
 }
 
-func newInbox() *inbox { return &inbox{filled: make(chan struct{}, 1)} }
+func newInbox() *inbox {
+	q := &inbox{filled: make(chan struct{}, 1)}
+	q.Init(q)
+	return q
+}
 
-// room takes room for a frame of n bytes. full: there is none now.
-func (q *inbox) room(n int) (full, closed bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
+// reserve takes space for a frame of n bytes. full: there is none now.
+func (q *inbox) reserve(n int) (full, closed bool) {
+	q.Lock()
+	defer q.Unlock()
 	if q.closed || q.used >= inboxFrames || q.bytes+n > inboxBytes && q.used > 0 {
 		return !q.closed, q.closed
 	}
@@ -49,27 +50,27 @@ func (q *inbox) room(n int) (full, closed bool) {
 	return false, false
 }
 
-// giveBack returns room for n bytes that was not needed.
-func (q *inbox) giveBack(n int) {
-	q.mu.Lock()
+// unreserve gives space for n bytes back that was not needed.
+func (q *inbox) unreserve(n int) {
+	q.Lock()
+	defer q.Unlock()
 	q.used--
 	q.bytes -= n
-	wake := q.relief()
-	q.mu.Unlock()
-	wakeAll(wake)
+	q.relieve()
 }
 
-// put adds a frame, for which room was taken.
+// put adds a frame, for which space is reserved.
 func (q *inbox) put(a arrived) {
-	q.mu.Lock()
+	q.Lock()
 	q.queue = append(q.queue, a)
-	q.mu.Unlock()
-	signal(q.filled)
+	q.Unlock()
+	ether.Signal(q.filled)
 }
 
-// take gives all that is there, and makes room for as much. It appends to into, whose room it reuses.
+// take empties the queue. It appends the frames to into.
 func (q *inbox) take(into []arrived) (got []arrived, closed bool) {
-	q.mu.Lock()
+	q.Lock()
+	defer q.Unlock()
 	into = append(into, q.queue...)
 	clear(q.queue)
 	q.queue = q.queue[:0]
@@ -77,65 +78,30 @@ func (q *inbox) take(into []arrived) (got []arrived, closed bool) {
 		q.used--
 		q.bytes -= into[i].view.Size()
 	}
-	wake := q.relief()
-	closed = q.closed
-	q.mu.Unlock()
-	wakeAll(wake)
-	return into, closed
+	q.relieve()
+	return into, q.closed
 }
 
-// relief gives who is to be woken, as there is room. Under mu.
-func (q *inbox) relief() []wire.Waker {
-	if len(q.waiting) == 0 || !q.closed && (q.used > inboxFrames/2 || q.bytes > inboxBytes/2) {
-		return nil
-	}
-	w := q.waiting
-	q.waiting = nil
-	return w
-}
-
-// close turns away whoever comes. What is in the queue stays there.
+// close refuses all further frames. What is in the queue stays there.
 func (q *inbox) close() {
-	q.mu.Lock()
+	q.Lock()
 	q.closed = true
-	wake := q.relief()
-	q.mu.Unlock()
-	wakeAll(wake)
-	signal(q.filled)
+	q.relieve()
+	q.Unlock()
+	ether.Signal(q.filled)
 }
 
-// Arm implements wire.Waitable.
-func (q *inbox) Arm(w wire.Waker) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed || q.used <= inboxFrames/2 && q.bytes <= inboxBytes/2 {
-		return false
-	}
-	if !slices.Contains(q.waiting, w) {
-		q.waiting = append(q.waiting, w)
-	}
-	return true
+// AwaitBuffers implements nic.RxModel: senders wait until half of the space is free.
+func (q *inbox) AwaitBuffers() bool {
+	return !q.closed && (q.used > inboxFrames/2 || q.bytes > inboxBytes/2)
 }
 
-// Disarm implements wire.Waitable.
-func (q *inbox) Disarm(w wire.Waker) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if i := slices.Index(q.waiting, w); i >= 0 {
-		q.waiting = slices.Delete(q.waiting, i, i+1)
+// relieve has senders woken if they need not wait any more. Under the lock.
+func (q *inbox) relieve() {
+	if !q.AwaitBuffers() {
+		q.WakeAll()
 	}
 }
 
-func wakeAll(ws []wire.Waker) {
-	for _, w := range ws {
-		w.Wake()
-	}
-}
-
-// signal sets a channel of capacity 1.
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
+// Stopped implements nic.RxModel. Nothing of this queue can fail.
+func (q *inbox) Stopped(error) {}

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,11 +27,11 @@ type leases struct {
 // lease is an address of the pool.
 type lease struct {
 	addr  netip.Addr
-	owner wire.MAC  // zero: nobody's
+	owner wire.MAC  // zero: none
 	until time.Time // then it is free again
 }
 
-// newLeases makes a pool of the addresses in the gateway's network that belong to nobody.
+// newLeases makes a pool of the addresses in the gateway's network that no host has.
 func newLeases(o *Options) *leases {
 	l := &leases{hosts: map[wire.MAC]*Host{}}
 	p := o.Prefix4
@@ -65,9 +66,9 @@ func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.of(mac)
+	at := l.byMAC(mac)
 	if at == nil {
-		if at = l.at(want); at == nil || !at.free(now) {
+		if at = l.byAddr(want); at == nil || !at.free(now) {
 			at = l.oldest(now)
 		}
 	}
@@ -87,11 +88,11 @@ func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	at := l.at(addr)
+	at := l.byAddr(addr)
 	if at == nil || at.owner != mac && !at.free(now) {
 		return false
 	}
-	if old := l.of(mac); old != nil && old != at {
+	if old := l.byMAC(mac); old != nil && old != at {
 		*old = lease{addr: old.addr}
 	}
 	at.owner, at.until = mac, now.Add(leaseTime)
@@ -102,7 +103,7 @@ func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at := l.at(addr); at != nil && at.owner == mac {
+	if at := l.byAddr(addr); at != nil && at.owner == mac {
 		*at = lease{addr: at.addr}
 	}
 }
@@ -111,12 +112,12 @@ func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if at := l.at(addr); at != nil && at.owner == mac {
+	if at := l.byAddr(addr); at != nil && at.owner == mac {
 		at.owner, at.until = wire.MAC{}, now.Add(badTime)
 	}
 }
 
-// taken says how many addresses of the pool are somebody's.
+// taken says how many addresses of the pool are leased.
 func (l *leases) taken() (n int64) {
 	now := time.Now()
 	l.mu.Lock()
@@ -131,22 +132,19 @@ func (l *leases) taken() (n int64) {
 
 func (at *lease) free(now time.Time) bool { return !now.Before(at.until) }
 
-// of finds a client's address, also one that has run out and is nobody else's. Under mu.
-func (l *leases) of(mac wire.MAC) *lease {
-	for i := range l.pool {
-		if l.pool[i].owner == mac && mac != (wire.MAC{}) {
-			return &l.pool[i]
-		}
-	}
-	return nil
+// byMAC finds a client's address, also one that has run out and has no other owner. Under mu.
+func (l *leases) byMAC(mac wire.MAC) *lease {
+	return l.find(func(at lease) bool { return at.owner == mac && mac != (wire.MAC{}) })
 }
 
-// at finds an address of the pool. Under mu.
-func (l *leases) at(a netip.Addr) *lease {
-	for i := range l.pool {
-		if l.pool[i].addr == a {
-			return &l.pool[i]
-		}
+// byAddr finds an address of the pool. Under mu.
+func (l *leases) byAddr(a netip.Addr) *lease {
+	return l.find(func(at lease) bool { return at.addr == a })
+}
+
+func (l *leases) find(is func(lease) bool) *lease {
+	if i := slices.IndexFunc(l.pool, is); i >= 0 {
+		return &l.pool[i]
 	}
 	return nil
 }

@@ -78,11 +78,7 @@ func (n *names) answer(h *dnsmessage.Header, q *dnsmessage.Question) []byte {
 	if err != nil {
 		return nil
 	}
-	out, err := b.Finish()
-	if err != nil {
-		return nil
-	}
-	return out
+	return finish(b)
 }
 
 // reversed is the address whose name is asked for (RFC 1035, 3.5; RFC 3596, 2.5).
@@ -123,6 +119,11 @@ func fail(h *dnsmessage.Header, q *dnsmessage.Question, code dnsmessage.RCode) [
 	if q != nil && (b.StartQuestions() != nil || b.Question(*q) != nil) {
 		return nil
 	}
+	return finish(b)
+}
+
+// finish gives the message; nil if it cannot be made.
+func finish(b *dnsmessage.Builder) []byte {
 	out, err := b.Finish()
 	if err != nil {
 		return nil

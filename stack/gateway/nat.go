@@ -9,6 +9,8 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // Bounds of flows, those of NAT and forwards together. A guest has no more than half of them; of the pending a quarter.
@@ -33,8 +35,8 @@ func (g *Gateway) startNAT() {
 	flows := udp.NewForwarder(g.ns, g.flow)
 	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, flows.HandlePacket)
 	// From here on netstack answers for any address. The filter has let in what it may answer for.
-	_ = g.ns.SetPromiscuousMode(nicID, true)
-	_ = g.ns.SetSpoofing(nicID, true)
+	_ = g.ns.SetPromiscuousMode(ether.NIC, true)
+	_ = g.ns.SetSpoofing(ether.NIC, true)
 }
 
 // loopbacks are the host's, those of a guest's family first: a server of the host may listen on one of them only, and a

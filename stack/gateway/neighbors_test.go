@@ -11,21 +11,20 @@ import (
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
 )
 
-// The gateway answers for its own addresses, and for nobody else.
+// The gateway answers for its own addresses, and for no other.
 func TestNeighbors(t *testing.T) {
-	sw := newSwitch(t)
-	g := newTestGateway(t, sw, options())
-	r := newRaw(t, sw, 1)
-	arpReply := func(b []byte) bool { return binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == 2 }
+	w := newRig(t, nil)
+	r := w.raw(1)
 	for range 3 { // whatever it answers to the others comes before
 		r.send(r.arp(1, addr4Of(1), addr4Of(2), wire.MAC{}))
 		r.send(r.arp(1, addr4Of(1), netip.MustParseAddr("8.8.8.8"), wire.MAC{}))
 	}
 	r.send(r.arp(1, addr4Of(1), prefix4.Addr(), wire.MAC{}))
-	b := r.await("answer", arpReply)
+	b := r.await("answer", func(b []byte) bool { return isARP(b, 2) })
 	if netip.AddrFrom4([4]byte(b[28:32])) != prefix4.Addr() || wire.MAC(b[22:28]) != gatewayMAC {
 		t.Errorf("%x", b)
 	}
@@ -33,7 +32,7 @@ func TestNeighbors(t *testing.T) {
 	advert := func(b []byte) bool { return len(b) >= 78 && b[20] == protoICMPv6 && b[54] == ndNeighborAdvert }
 	r.send(r.solicit(addr6Of(2)))
 	r.send(r.solicit(netip.MustParseAddr("2001:db8::1")))
-	for _, a := range []netip.Addr{prefix6.Addr(), g.local6()} {
+	for _, a := range []netip.Addr{prefix6.Addr(), w.g.local6()} {
 		r.send(r.solicit(a))
 		b := r.await("advertisement", advert)
 		if netip.AddrFrom16([16]byte(b[62:78])) != a || wire.MAC(b[6:12]) != gatewayMAC || b[58]&0x80 == 0 {
@@ -47,10 +46,10 @@ func (r *raw) icmp6(to wire.MAC, src, dst netip.Addr, msg []byte) []byte {
 	ip := make([]byte, 40)
 	header.IPv6(ip).Encode(&header.IPv6Fields{PayloadLength: uint16(len(msg)),
 		TransportProtocol: header.ICMPv6ProtocolNumber,
-		HopLimit:          255, SrcAddr: addressOf(src), DstAddr: addressOf(dst)})
+		HopLimit:          255, SrcAddr: ether.Address(src), DstAddr: ether.Address(dst)})
 	msg[2], msg[3] = 0, 0
-	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: header.ICMPv6(msg), Src: addressOf(src),
-		Dst: addressOf(dst)})
+	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: header.ICMPv6(msg), Src: ether.Address(src),
+		Dst: ether.Address(dst)})
 	binary.BigEndian.PutUint16(msg[2:], sum)
 	return r.eth(to, splitter.EtherTypeIPv6, ip, msg)
 }
@@ -65,23 +64,27 @@ func (r *raw) solicit(target netip.Addr) []byte {
 		msg)
 }
 
-func TestRouterAdvertisements(t *testing.T) {
-	sw := newSwitch(t)
-	newTestGateway(t, sw, options())
-	r := newRaw(t, sw, 1)
-	all := netip.MustParseAddr("ff02::2")
-	r.send(r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, netip.MustParseAddr("fe80::1"), all,
-		[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0}))
-	b := r.await("router advertisement", func(b []byte) bool {
-		return len(b) > 60 && b[20] == protoICMPv6 &&
-			b[54] == 134
+// solicitRouter makes a router solicitation.
+func (r *raw) solicitRouter(from netip.Addr) []byte {
+	return r.icmp6(wire.MAC{0x33, 0x33, 0, 0, 0, 2}, from, netip.MustParseAddr("ff02::2"),
+		[]byte{ndRouterSolicit, 0, 0, 0, 0, 0, 0, 0})
+}
+
+// routerAdvertisement asks for one.
+func (r *raw) routerAdvertisement() []byte {
+	r.t.Helper()
+	r.send(r.solicitRouter(netip.MustParseAddr("fe80::1")))
+	return r.await("router advertisement", func(b []byte) bool {
+		return len(b) > 62 && b[20] == protoICMPv6 && b[54] == 134
 	})
+}
+
+func TestRouterAdvertisements(t *testing.T) {
+	b := newRig(t, nil).raw(1).routerAdvertisement()
 	src, dst := tcpip.AddrFrom16([16]byte(b[22:38])), tcpip.AddrFrom16([16]byte(b[38:54]))
 	msg := header.ICMPv6(b[54:])
-	want := msg.Checksum()
-	if got := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: msg, Src: src, Dst: dst}); got != want {
-		t.Errorf("checksum %#x, not %#x", want, got)
-	}
+	sum := header.ICMPv6Checksum(header.ICMPv6ChecksumParams{Header: msg, Src: src, Dst: dst})
+	testkit.Equal(t, "checksum", msg.Checksum(), sum)
 	ra := header.NDPRouterAdvert(msg.MessageBody())
 	if ra.RouterLifetime() != 1800*time.Second || !header.IsV6LinkLocalUnicastAddress(src) {
 		t.Errorf("%v from %v", ra.RouterLifetime(), src)
@@ -98,32 +101,25 @@ func TestRouterAdvertisements(t *testing.T) {
 			dns = o
 		}
 	}
-	if prefix == nil || prefix.Prefix() != addressOf(prefix6.Masked().Addr()) || !prefix.OnLinkFlag() ||
+	if prefix == nil || prefix.Prefix() != ether.Address(prefix6.Masked().Addr()) || !prefix.OnLinkFlag() ||
 		!prefix.AutonomousAddressConfigurationFlag() {
 		t.Errorf("prefix: %x", prefix)
 	}
-	if as, err := dns.Addresses(); err != nil || len(as) != 1 || as[0] != addressOf(prefix6.Addr()) {
+	if as, err := dns.Addresses(); err != nil || len(as) != 1 || as[0] != ether.Address(prefix6.Addr()) {
 		t.Errorf("dns: %v, %v", as, err)
 	}
-	if a := EUI64(prefix6, wire.MAC{0x52, 0x54, 0, 1, 2, 3}); a != netip.MustParseAddr("fd76:6e69::5054:ff:fe01:203") {
-		t.Error(a)
-	}
+	a := EUI64(prefix6, wire.MAC{0x52, 0x54, 0, 1, 2, 3})
+	testkit.Equal(t, "address", a, netip.MustParseAddr("fd76:6e69::5054:ff:fe01:203"))
 }
 
 // The gateway answers pings of its own addresses only.
 func TestPing(t *testing.T) {
-	sw := newSwitch(t)
-	newTestGateway(t, sw, options())
-	r := newRaw(t, sw, 1)
+	r := newRig(t, nil).raw(1)
 	ping4 := func(dst netip.Addr, seq byte) {
-		ip := make([]byte, 20)
-		header.IPv4(ip).Encode(&header.IPv4Fields{TotalLength: 20 + 64, TTL: 64, Protocol: 1,
-			SrcAddr: addressOf(addr4Of(1)), DstAddr: addressOf(dst)})
-		header.IPv4(ip).SetChecksum(^header.IPv4(ip).CalculateChecksum())
 		msg := make([]byte, 64)
 		msg[0], msg[7] = 8, seq
 		header.ICMPv4(msg).SetChecksum(^splitter.Sum(msg, 0))
-		r.send(r.eth(gatewayMAC, splitter.EtherTypeIPv4, ip, msg))
+		r.send(r.ip4(gatewayMAC, addr4Of(1), dst, 1, msg))
 	}
 	ping6 := func(dst netip.Addr, seq byte) {
 		msg := make([]byte, 64)
@@ -136,9 +132,8 @@ func TestPing(t *testing.T) {
 	ping6(prefix6.Addr(), 4)
 	got := map[byte]bool{}
 	r.await("pongs", func(b []byte) bool {
+		r.answerARP(b)
 		switch {
-		case binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == 1:
-			r.send(r.arp(2, addr4Of(1), prefix4.Addr(), gatewayMAC))
 		case b[12] == 8 && b[13] == 0 && b[23] == 1 && b[34] == 0:
 			got[b[41]] = true
 		case b[20] == protoICMPv6 && b[54] == ndSolicit:

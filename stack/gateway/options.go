@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -61,12 +62,7 @@ func bad(format string, args ...any) error {
 
 // check refuses options that contradict themselves, and fills in what has a default.
 func (o *Options) check() error {
-	if o.Name == "" {
-		o.Name = GatewayName
-	}
-	if o.MTU == 0 {
-		o.MTU = 1500
-	}
+	o.Name, o.MTU = cmp.Or(o.Name, GatewayName), cmp.Or(o.MTU, 1500)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

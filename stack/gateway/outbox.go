@@ -74,7 +74,7 @@ func (o *outbox) put(pkt *stack.PacketBuffer) bool {
 	return true
 }
 
-// close has the worker end, when it has sent what is there to those who take it at once.
+// close ends the worker, once it has sent what receivers take at once.
 func (o *outbox) close() {
 	o.mu.Lock()
 	o.closed = true

@@ -7,20 +7,21 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
 )
 
 // port is the gateway's end of the wire, for what comes in.
 type port struct {
-	name   string
-	mac    wire.MAC
-	limits wire.Limits
-	filter filter
-	count  *counters
-	in     *inbox
-	ep     *endpoint
-	advise chan struct{} // capacity 1: somebody asks for a router advertisement
-	done   chan struct{} // closed when run is done
+	name      string
+	mac       wire.MAC
+	limits    wire.Limits
+	filter    filter
+	count     *counters
+	in        *inbox
+	ep        *endpoint
+	solicited chan struct{} // capacity 1: a guest asks for a router advertisement
+	done      chan struct{} // closed when run is done
 }
 
 var _ wire.Port = (*port)(nil)
@@ -50,7 +51,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			continue
 		}
 		n := int(pkt.Len()) - int(pkt.Meta.Headers.L3Off)
-		full, closed := p.in.room(n)
+		full, closed := p.in.reserve(n)
 		switch {
 		case closed:
 			pkt.Verdict = wire.Drop(wire.DropStopped)
@@ -63,7 +64,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 		}
 		a, reason := receive(w, pkt, judged, n)
 		if reason != wire.DropNone {
-			p.in.giveBack(n)
+			p.in.unreserve(n)
 			pkt.Verdict = wire.Drop(reason)
 			continue
 		}
@@ -118,14 +119,14 @@ func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, w
 		v.Release()
 		return arrived{}, wire.DropBadCsum
 	}
-	advise := false
+	solicited := false
 	if at := int(h.L4Off) - int(h.L3Off); h.IPv6 && h.Proto == protoICMPv6 && h.Class == splitter.OtherIP && at < n {
-		advise = b[at] == ndRouterSolicit
+		solicited = b[at] == ndRouterSolicit
 	}
-	return arrived{view: v, proto: h.EtherType, group: pkt.Dst[0]&1 != 0, advise: advise}, wire.DropNone
+	return arrived{view: v, proto: h.EtherType, group: pkt.Dst[0]&1 != 0, solicited: solicited}, wire.DropNone
 }
 
-// run gives what arrives to netstack, until the inbox is closed. It waits for nobody.
+// run gives what arrives to netstack, until the inbox is closed. It never waits.
 func (p *port) run() {
 	defer close(p.done)
 	var batch []arrived
@@ -149,8 +150,8 @@ func (p *port) inject(a *arrived, closed bool) {
 		a.view.Release()
 		return
 	}
-	if a.advise {
-		signal(p.advise)
+	if a.solicited {
+		ether.Signal(p.solicited)
 	}
 	p.count.received.Add(1)
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(a.view)})

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
-	"time"
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
@@ -89,9 +88,8 @@ func TestFullInboxIsBusy(t *testing.T) {
 	q := newInbox()
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: q}
 	sw := newSwitch(t)
-	if _, err := sw.Attach(p, wire.LinkOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := sw.Attach(p, wire.LinkOptions{})
+	testkit.OK(t, err)
 	r := newRaw(t, sw, 1)
 	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), own4(2), make([]byte, 1000))
 	one := func() wire.Verdict {
@@ -99,15 +97,11 @@ func TestFullInboxIsBusy(t *testing.T) {
 		p.Deliver(r.w, pkts)
 		return pkts[0].Verdict
 	}
-	for i := range inboxFrames {
-		if v := one(); v.Kind != wire.Taken {
-			t.Fatalf("%d: %+v", i, v)
-		}
+	taken := wire.Verdict{Kind: wire.Taken}
+	for range inboxFrames {
+		testkit.Equal(t, "verdict", one(), taken)
 	}
-	v := one()
-	if v.Kind != wire.Busy || v.Queue != wire.Waitable(q) {
-		t.Fatalf("%+v", v)
-	}
+	testkit.Equal(t, "verdict of one more", one(), wire.Verdict{Kind: wire.Busy, Queue: q})
 	w, gone := make(waker, 1), make(waker, 1)
 	if !q.Arm(w) || !q.Arm(gone) {
 		t.Fatal("there are buffers")
@@ -118,25 +112,18 @@ func TestFullInboxIsBusy(t *testing.T) {
 		t.Fatal(len(got))
 	}
 	<-w
-	if len(gone) != 0 {
-		t.Error("who has disarmed is woken")
-	}
+	testkit.Equal(t, "wakes of a waker that has disarmed", len(gone), 0)
 	if q.Arm(w) {
 		t.Error("there are buffers, and it waits")
 	}
-	if v := one(); v.Kind != wire.Taken {
-		t.Fatalf("%+v", v)
-	}
+	testkit.Equal(t, "verdict when there is room", one(), taken)
 	q.close()
-	if v := one(); v.Kind != wire.Dropped || v.Reason != wire.DropStopped {
-		t.Fatalf("%+v", v)
-	}
+	testkit.Equal(t, "verdict when it is closed", one(), wire.Drop(wire.DropStopped))
 }
 
 func TestBadChecksumsAreDropped(t *testing.T) {
 	p := &port{mac: gatewayMAC, filter: filter{prefix4: prefix4}, count: new(counters), in: newInbox()}
-	sw := newSwitch(t)
-	r := newRaw(t, sw, 1)
+	r := newRaw(t, newSwitch(t), 1)
 	body := noise(999, 1)
 	frame := r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1), own4(2), body)
 	var h splitter.Headers
@@ -156,9 +143,7 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 		c.change(b)
 		pkt := describe(t, r, b)
 		p.Deliver(r.w, []*wire.Packet{pkt})
-		if pkt.Verdict.Kind != c.want {
-			t.Errorf("%s: %+v", c.name, pkt.Verdict)
-		}
+		testkit.Equal(t, c.name, pkt.Verdict.Kind, c.want)
 	}
 }
 
@@ -166,37 +151,30 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 //
 // Invariant: nic: A guest that takes nothing stalls nobody.
 func TestDeadGuestStallsNobody(t *testing.T) {
-	sw := newSwitch(t)
-	g := newTestGateway(t, sw, options())
-	dead := &deadPort{}
-	link, err := sw.Attach(dead, wire.LinkOptions{})
+	w := newRig(t, nil)
+	link, err := w.sw.Attach(&busyPort{}, wire.LinkOptions{})
 	testkit.OK(t, err)
-	r := newRaw(t, sw, 1)
+	r := w.raw(1)
 	r.link, r.mac = link, macOf(2) // its frames, by hand
 	r.send(r.arp(1, addr4Of(2), prefix4.Addr(), wire.MAC{}))
 	to := udpEcho(t)
-	v := newGuest(t, sw, 1, 1500, wire.LinkOptions{})
+	v := w.guest(1)
 	conn := v.mustDial(own4(echoServer(t, "tcp4").Port()))
 	defer conn.Close()
 	for i := range uint16(5) {
 		r.send(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(2), 1000+i), own4(to.Port()), []byte("x")))
 	}
 	testkit.OK(t, exchange(conn, noise(1<<20, 1)))
-	for end := time.Now().Add(patience); g.Stats().OutGaveUp == 0; {
-		if time.Now().After(end) {
-			t.Fatalf("it waits forever: %+v", g.Stats())
-		}
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, "it gives up", func() bool { return w.g.Stats().OutGaveUp > 0 })
 }
 
-type deadPort struct{}
+type busyPort struct{}
 
-func (*deadPort) Name() string        { return "dead" }
-func (*deadPort) Limits() wire.Limits { return wire.Limits{} }
-func (*deadPort) Arm(wire.Waker) bool { return true }
-func (*deadPort) Disarm(wire.Waker)   {}
-func (p *deadPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
+func (*busyPort) Name() string        { return "dead" }
+func (*busyPort) Limits() wire.Limits { return wire.Limits{} }
+func (*busyPort) Arm(wire.Waker) bool { return true }
+func (*busyPort) Disarm(wire.Waker)   {}
+func (p *busyPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
 	for _, pkt := range batch {
 		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: p}
 	}
@@ -213,31 +191,28 @@ func describe(t testing.TB, r *raw, frame []byte) *wire.Packet {
 
 func TestBadOptions(t *testing.T) {
 	sw := newSwitch(t)
+	forward := func(proto, to string) func(*Options) {
+		return func(o *Options) { o.Forwards = []Forward{{proto, own4(1), netip.MustParseAddrPort(to)}} }
+	}
 	for name, change := range map[string]func(*Options){
-		"no MAC":            func(o *Options) { o.MAC = wire.MAC{} },
-		"group MAC":         func(o *Options) { o.MAC[0] = 1 },
-		"no address":        func(o *Options) { o.Prefix4, o.Prefix6 = netip.Prefix{}, netip.Prefix{} },
-		"network address":   func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.0/24") },
-		"broadcast address": func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.255/24") },
-		"IPv6 for IPv4":     func(o *Options) { o.Prefix4 = prefix6 },
-		"IPv4 for IPv6":     func(o *Options) { o.Prefix6 = prefix4 },
-		"small MTU":         func(o *Options) { o.MTU = 1279 },
-		"large MTU":         func(o *Options) { o.MTU = 65536 },
-		"host name":         func(o *Options) { o.Hosts[0].Name = "a.b" },
-		"name twice":        func(o *Options) { o.Hosts[0].Name = "B" },
-		"gateway's name":    func(o *Options) { o.Hosts[0].Name = GatewayName },
-		"MAC twice":         func(o *Options) { o.Hosts[0].MAC = macOf(2) },
-		"address twice":     func(o *Options) { o.Hosts[0].Addr4 = addr4Of(2) },
-		"address of no net": func(o *Options) { o.Hosts[0].Addr4 = netip.MustParseAddr("10.0.0.1") },
-		"protocol": func(o *Options) {
-			o.Forwards = []Forward{{"sctp", own4(1),
-				netip.AddrPortFrom(addr4Of(1), 1)}}
-		},
-		"forward to gateway": func(o *Options) { o.Forwards = []Forward{{"tcp", own4(1), own4(2)}} },
-		"forward to nowhere": func(o *Options) {
-			o.Forwards = []Forward{{"tcp", own4(1),
-				netip.MustParseAddrPort("8.8.8.8:1")}}
-		},
+		"no MAC":             func(o *Options) { o.MAC = wire.MAC{} },
+		"group MAC":          func(o *Options) { o.MAC[0] = 1 },
+		"no address":         func(o *Options) { o.Prefix4, o.Prefix6 = netip.Prefix{}, netip.Prefix{} },
+		"network address":    func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.0/24") },
+		"broadcast address":  func(o *Options) { o.Prefix4 = netip.MustParsePrefix("10.118.110.255/24") },
+		"IPv6 for IPv4":      func(o *Options) { o.Prefix4 = prefix6 },
+		"IPv4 for IPv6":      func(o *Options) { o.Prefix6 = prefix4 },
+		"small MTU":          func(o *Options) { o.MTU = 1279 },
+		"large MTU":          func(o *Options) { o.MTU = 65536 },
+		"host name":          func(o *Options) { o.Hosts[0].Name = "a.b" },
+		"name twice":         func(o *Options) { o.Hosts[0].Name = "B" },
+		"gateway's name":     func(o *Options) { o.Hosts[0].Name = GatewayName },
+		"MAC twice":          func(o *Options) { o.Hosts[0].MAC = macOf(2) },
+		"address twice":      func(o *Options) { o.Hosts[0].Addr4 = addr4Of(2) },
+		"address of no net":  func(o *Options) { o.Hosts[0].Addr4 = netip.MustParseAddr("10.0.0.1") },
+		"protocol":           forward("sctp", "10.118.110.1:1"),
+		"forward to gateway": forward("tcp", "10.118.110.254:2"),
+		"forward to nowhere": forward("tcp", "8.8.8.8:1"),
 	} {
 		o := options()
 		change(&o)

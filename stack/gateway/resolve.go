@@ -54,7 +54,7 @@ func (s *dnsServer) ask(q *question, network string) []byte {
 			return b
 		}
 	}
-	return s.bad(q, dnsmessage.RCodeServerFailure)
+	return s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure)
 }
 
 // askOne asks one resolver. The question gets a number of our own: the guest's is not to be trusted
@@ -89,12 +89,13 @@ func askOne(ctx context.Context, q *question, network string, to netip.AddrPort)
 		if answers(buf[:n], id, &q.q) {
 			return buf[:n], nil
 		}
-		if network != "udp" { // a datagram may be somebody else's
+		if network != "udp" { // a datagram may come from elsewhere
 			return nil, errNotTheAnswer
 		}
 	}
 }
 
+// readMessage reads a message into buf, which has to have room for it.
 func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	if network == "udp" {
 		return c.Read(buf)
@@ -102,7 +103,11 @@ func readMessage(c net.Conn, network string, buf []byte) (int, error) {
 	if _, err := io.ReadFull(c, buf[:2]); err != nil {
 		return 0, err
 	}
-	return io.ReadFull(c, buf[:binary.BigEndian.Uint16(buf)])
+	n := int(binary.BigEndian.Uint16(buf))
+	if n > len(buf) {
+		return 0, io.ErrShortBuffer
+	}
+	return io.ReadFull(c, buf[:n])
 }
 
 // answers says whether b is an answer to a question that was asked with this number.

@@ -10,7 +10,7 @@ import (
 type stream interface {
 	io.ReadWriteCloser
 	CloseWrite() error
-	reset() // ends it at once, and those who wait in it; it may be called more than once
+	reset() // ends it and calls that wait in it, at once; may be called more than once
 }
 
 // chunks are what splice copies by.
@@ -40,23 +40,12 @@ func splice(ctx context.Context, a, b stream) {
 func pour(dst, src stream, abort func()) {
 	chunk := chunks.Get().(*[64 << 10]byte)
 	defer chunks.Put(chunk)
-	for {
-		n, err := src.Read(chunk[:])
-		if n > 0 {
-			if _, werr := dst.Write(chunk[:n]); werr != nil {
-				abort()
-				return
-			}
-		}
-		if err == io.EOF {
-			if dst.CloseWrite() != nil {
-				abort()
-			}
-			return
-		}
-		if err != nil {
-			abort()
-			return
-		}
+	// Not with the ends' own ReadFrom and WriteTo, which would take buffers of theirs.
+	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, chunk[:])
+	if err == nil {
+		err = dst.CloseWrite()
+	}
+	if err != nil {
+		abort()
 	}
 }

@@ -12,8 +12,8 @@ import (
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
-// takeTCP counts one connection more. Those that nobody owns any more, but whose guest has not
-// confirmed the end, count too.
+// takeTCP counts one connection more. Those without an owner whose guest has not confirmed
+// the end count too.
 func (g *Gateway) takeTCP(guest netip.Addr) bool {
 	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP {
 		g.count.refused.Add(1)

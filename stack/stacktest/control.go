@@ -4,34 +4,43 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"syscall"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/splitter"
 )
 
-// controlState is what commands set.
-type controlState struct {
-	mu       *sync.Mutex
-	next     uint32
-	buffers  map[uint32]bool
-	bindings map[uint32]bool
-	rules    []control.FlowRule
-	table    []uint16
+// Bounds of what commands set up.
+const (
+	maxRules    = 16
+	maxBindings = 16
+	maxRSS      = 128
+)
+
+// commands is what commands have set up.
+type commands struct {
+	mu     sync.Mutex
+	state  *control.State
+	buffer uint32 // id of the last one
 }
 
-func newControlState() controlState {
-	return controlState{mu: &sync.Mutex{}, buffers: map[uint32]bool{}, bindings: map[uint32]bool{}, table: []uint16{0}}
+// reset forgets everything. Ids are not used again.
+func (c *commands) reset(queues int) {
+	last := uint32(0)
+	if c.state != nil {
+		last = c.state.LastID + 100
+	}
+	c.state = control.NewState(1, &control.Info{QueuePairs: uint16(queues), MaxRSS: 1}, [40]byte{})
+	c.state.LastID = last
 }
 
 // queue steers a packet.
-func (c *controlState) queue(h *splitter.Headers) int {
+func (c *commands) queue(h *splitter.Headers) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if h.Class != splitter.TCP && h.Class != splitter.UDP {
 		return 0
 	}
-	for _, r := range c.rules {
+	for _, r := range c.state.Rules {
 		if r.IPv6 == h.IPv6 && r.Proto == h.Proto &&
 			(r.SrcPort == 0 || r.SrcPort == h.Flow.SrcPort) && (r.DstPort == 0 || r.DstPort == h.Flow.DstPort) &&
 			(!r.Src.IsValid() || slices.Equal(r.Src.AsSlice(), h.Flow.Src[:len(r.Src.AsSlice())])) &&
@@ -40,106 +49,88 @@ func (c *controlState) queue(h *splitter.Headers) int {
 		}
 	}
 	sum := int(h.Flow.SrcPort)*31 + int(h.Flow.DstPort)
-	return int(c.table[sum%len(c.table)])
+	return int(c.state.RSS.Table[sum%len(c.state.RSS.Table)])
 }
 
-func (n *NIC) add(m map[uint32]bool) uint32 {
-	n.ctl.next++
-	m[n.ctl.next] = true
-	return n.ctl.next
-}
-
-func remove(m map[uint32]bool, id uint32) error {
-	if !m[id] {
-		return syscall.ENOENT
-	}
-	delete(m, id)
-	return nil
+// split has a queue split, as it must be while it is bound, or not any more.
+func (c *commands) split(queue int, on bool) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.state.SetSplit(control.Split{Queue: uint16(queue), On: on})
 }
 
 // Forget is a reset of what commands set: buffers, bindings, rules and RSS. New ids are others than before.
 func (n *NIC) Forget() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
 	n.ctl.mu.Lock()
-	defer n.ctl.mu.Unlock()
-	n.ctl.next += 100
-	clear(n.ctl.buffers)
-	clear(n.ctl.bindings)
-	n.ctl.rules, n.ctl.table = nil, []uint16{0}
+	n.ctl.reset(n.o.Queues)
+	n.ctl.mu.Unlock()
+	for q := range n.bound {
+		if n.bound[q].src != nil {
+			_ = n.ctl.split(q, true)
+		}
+	}
 }
 
 // Left is how many buffers and bindings the NIC knows.
 func (n *NIC) Left() (buffers, bindings int) {
 	n.ctl.mu.Lock()
 	defer n.ctl.mu.Unlock()
-	return len(n.ctl.buffers), len(n.ctl.bindings)
+	return len(n.ctl.state.Buffers), len(n.ctl.state.Bindings)
 }
 
-func (n *NIC) RegisterBuffer(ctx context.Context, gpu uint16, off, size uint64) (uint32, error) {
+func (n *NIC) RegisterBuffer(_ context.Context, gpu uint16, off, size uint64) (uint32, error) {
 	n.ctl.mu.Lock()
 	defer n.ctl.mu.Unlock()
-	return n.add(n.ctl.buffers), nil
+	n.ctl.buffer++
+	n.ctl.state.AddBuffer(control.Buffer{ID: n.ctl.buffer, GPU: gpu, Off: off, Size: size})
+	return n.ctl.buffer, nil
 }
 
-func (n *NIC) UnregisterBuffer(ctx context.Context, id uint32) error {
+func (n *NIC) UnregisterBuffer(_ context.Context, id uint32) error {
 	n.ctl.mu.Lock()
 	defer n.ctl.mu.Unlock()
-	return remove(n.ctl.buffers, id)
+	return n.ctl.state.DelBuffer(id)
 }
 
-func (n *NIC) BindRx(ctx context.Context, buffer uint32, queues ...uint16) (uint32, error) {
-	return n.BindTx(ctx, buffer)
-}
-
-func (n *NIC) BindTx(ctx context.Context, buffer uint32) (uint32, error) {
+func (n *NIC) BindRx(_ context.Context, buffer uint32, queues ...uint16) (uint32, error) {
 	n.ctl.mu.Lock()
 	defer n.ctl.mu.Unlock()
-	if !n.ctl.buffers[buffer] {
-		return 0, syscall.ENOENT
-	}
-	return n.add(n.ctl.bindings), nil
+	return n.ctl.state.BindRx(buffer, queues, maxBindings)
 }
 
-func (n *NIC) Unbind(ctx context.Context, id uint32) error {
+func (n *NIC) BindTx(_ context.Context, buffer uint32) (uint32, error) {
 	n.ctl.mu.Lock()
 	defer n.ctl.mu.Unlock()
-	return remove(n.ctl.bindings, id)
+	return n.ctl.state.BindTx(buffer, maxBindings)
 }
 
-func (n *NIC) AddFlow(ctx context.Context, r control.FlowRule) (uint32, error) {
+func (n *NIC) Unbind(_ context.Context, id uint32) error {
 	n.ctl.mu.Lock()
 	defer n.ctl.mu.Unlock()
-	if int(r.Queue) >= n.o.Queues {
-		return 0, syscall.EINVAL
-	}
-	if len(n.ctl.rules) == 16 {
-		return 0, syscall.ENOSPC
-	}
-	n.ctl.next++
-	r.ID = n.ctl.next
-	n.ctl.rules = append(n.ctl.rules, r)
-	return r.ID, nil
+	return n.ctl.state.Unbind(id)
 }
 
-func (n *NIC) DelFlow(ctx context.Context, id uint32) error {
+func (n *NIC) AddFlow(_ context.Context, r control.FlowRule) (uint32, error) {
 	n.ctl.mu.Lock()
 	defer n.ctl.mu.Unlock()
-	i := slices.IndexFunc(n.ctl.rules, func(r control.FlowRule) bool { return r.ID == id })
-	if i < 0 {
-		return syscall.ENOENT
-	}
-	n.ctl.rules = slices.Delete(n.ctl.rules, i, i+1)
-	return nil
+	return n.ctl.state.AddFlow(r, maxRules)
 }
 
-func (n *NIC) SetRSS(ctx context.Context, r control.RSS) error {
+func (n *NIC) DelFlow(_ context.Context, id uint32) error {
 	n.ctl.mu.Lock()
 	defer n.ctl.mu.Unlock()
-	n.ctl.table = slices.Clone(r.Table)
-	return nil
+	return n.ctl.state.DelFlow(id)
 }
 
-func (n *NIC) PortCounters(ctx context.Context) (control.PortCounters, error) {
-	var c control.PortCounters
+func (n *NIC) SetRSS(_ context.Context, r control.RSS) error {
+	n.ctl.mu.Lock()
+	defer n.ctl.mu.Unlock()
+	return n.ctl.state.SetRSS(r, maxRSS)
+}
+
+func (n *NIC) PortCounters(context.Context) (c control.PortCounters, err error) {
 	c.Rx.Drops = n.Drops()
 	return c, nil
 }

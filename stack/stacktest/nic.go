@@ -4,6 +4,7 @@
 package stacktest
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -24,7 +25,7 @@ type Options struct {
 
 	Seed               uint64
 	Loss, Dup, Reorder float64
-	Cut                bool // super-packets are cut to segments on the wire
+	Cut                bool // GSO packets are cut to segments on the wire
 	Merge              bool // segments that follow each other are merged on receive, as RSC does
 	Checksums          bool // senders complete checksums, receivers do not vouch for them in host memory
 	LinearHead         int  // up to so many bytes of a split frame's payload stay in the header buffer
@@ -36,7 +37,7 @@ type NIC struct {
 	mac  net.HardwareAddr
 	gpu  []byte
 	peer *NIC
-	ctl  controlState
+	ctl  commands
 
 	wake chan struct{}
 	stop chan struct{}
@@ -66,7 +67,7 @@ type NIC struct {
 type packet struct {
 	header  []byte
 	payload []byte
-	mss     int // of a super-packet, else 0
+	mss     int // of a GSO packet, else 0
 	bad     bool
 	after   int // packets, if delayed
 }
@@ -89,28 +90,22 @@ type boundQueue struct {
 
 // NewPair joins two NICs.
 func NewPair(o Options) (a, b *NIC) {
-	set := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	set(&o.MTU, 1500)
-	set(&o.Queues, 4)
-	set(&o.GPUSize, 4<<20)
-	set(&o.RingSize, 256)
+	o.MTU, o.Queues = cmp.Or(o.MTU, 1500), cmp.Or(o.Queues, 4)
+	o.GPUSize, o.RingSize = cmp.Or(o.GPUSize, 4<<20), cmp.Or(o.RingSize, 256)
 	a, b = newNIC(o, 1), newNIC(o, 2)
 	a.peer, b.peer = b, a
 	return a, b
 }
 
 func newNIC(o Options, i byte) *NIC {
-	return &NIC{
+	n := &NIC{
 		o: o, mac: net.HardwareAddr{2, 0, 0, 0, 0, i}, gpu: make([]byte, o.GPUSize),
 		rng:  rand.New(rand.NewPCG(o.Seed, uint64(i))),
 		wake: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}),
 		tx: make([][]txFrame, o.Queues), full: make([]bool, o.Queues), bound: make([]boundQueue, o.Queues),
-		ctl: newControlState(),
 	}
+	n.ctl.reset(o.Queues)
+	return n
 }
 
 // Memory is the GPU's. The NIC touches what lies in posted pages and in ranges under way.
@@ -233,6 +228,9 @@ func (n *NIC) BindQueue(queue int, gpu int, src driver.PageSource) error {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if err := n.ctl.split(queue, true); err != nil {
+		return err
+	}
 	n.bound[queue] = boundQueue{src: src}
 	n.post(queue)
 	return nil
@@ -255,7 +253,10 @@ func (n *NIC) UnbindQueue(queue int) error {
 		return n.keep
 	}
 	n.unbind(queue)
-	return nil
+	if n.closed { // it takes no commands any more
+		return nil
+	}
+	return n.ctl.split(queue, false)
 }
 
 func (n *NIC) unbind(queue int) {

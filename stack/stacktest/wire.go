@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"slices"
 
-	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -69,35 +68,20 @@ func (n *NIC) wire(p packet, keep func(*splitter.Headers, int) bool) {
 	to.kick()
 }
 
-// complete turns a partial checksum into a full one, and checks what a receiver would.
+// complete turns a partial checksum into a full one: the pseudo-header's sum is in the field.
 func complete(h *splitter.Headers, p *packet) {
-	at := map[splitter.Class]int{splitter.TCP: 16, splitter.UDP: 6}[h.Class]
-	if at == 0 {
-		return
+	if start, offset, ok := splitter.CsumPlace(h); ok {
+		sum := splitter.Add(splitter.Sum(p.header[start:], 0), splitter.Sum(p.payload, 0))
+		splitter.PutCsum(p.header[start+offset:], sum, h.Class == splitter.UDP)
 	}
-	l4 := p.header[h.L4Off:]
-	sum := checksum.Checksum(l4, 0) // the pseudo-header's sum is in the field
-	sum = checksum.Combine(sum, checksum.Checksum(p.payload, 0))
-	binary.BigEndian.PutUint16(l4[at:], ^sum)
 }
 
-// valid computes a TCP segment's checksum from scratch.
+// valid says whether a TCP segment's checksum is good.
 func valid(h *splitter.Headers, p *packet) bool {
-	ip, l4 := p.header[h.L3Off:], p.header[h.L4Off:]
-	addrs := ip[12:20]
-	if h.IPv6 {
-		addrs = ip[8:40]
-	}
-	n := len(l4) + len(p.payload)
-	sum := checksum.Checksum(addrs, 0)
-	sum = checksum.Combine(sum, uint16(n))
-	sum = checksum.Combine(sum, uint16(h.Proto))
-	sum = checksum.Combine(sum, checksum.Checksum(l4, 0))
-	sum = checksum.Combine(sum, checksum.Checksum(p.payload, 0))
-	return sum == 0xffff
+	return splitter.VerifyL4(h, p.header, uint32(len(p.payload)), splitter.Sum(p.payload, 0)) == splitter.CsumGood
 }
 
-// cut makes segments of a super-packet.
+// cut makes segments of a GSO packet.
 func cut(p packet) []packet {
 	var h splitter.Headers
 	if err := splitter.Parse(p.header, uint32(len(p.header)+len(p.payload)), &h); err != nil || h.Class != splitter.TCP {
@@ -120,21 +104,16 @@ func cut(p packet) []packet {
 // setLen writes the IP length of a segment, and the sums over it: IPv4's, and the pseudo-header's.
 func setLen(hdr []byte, h *splitter.Headers, payload int) {
 	ip := hdr[h.L3Off:]
-	l4len := len(hdr) - int(h.L4Off) + payload
-	addrs := ip[12:20]
 	if h.IPv6 {
-		binary.BigEndian.PutUint16(ip[4:], uint16(len(hdr)-int(h.L3Off)-40+payload))
-		addrs = ip[8:40]
+		binary.BigEndian.PutUint16(ip[4:], uint16(len(ip)-40+payload))
 	} else {
-		binary.BigEndian.PutUint16(ip[2:], uint16(len(hdr)-int(h.L3Off)+payload))
-		ip[10], ip[11] = 0, 0
-		binary.BigEndian.PutUint16(ip[10:], ^checksum.Checksum(ip[:int(h.L4Off)-int(h.L3Off)], 0))
+		binary.BigEndian.PutUint16(ip[2:], uint16(len(ip)+payload))
 	}
-	sum := checksum.Combine(checksum.Checksum(addrs, 0), checksum.Combine(uint16(l4len), uint16(h.Proto)))
-	binary.BigEndian.PutUint16(hdr[int(h.L4Off)+16:], sum)
+	splitter.FixIPv4(h, hdr)
+	splitter.FixPartial(h, hdr, uint32(payload))
 }
 
-// merge makes super-packets of segments that follow each other and differ in nothing else.
+// merge makes GSO packets of segments that follow each other and differ in nothing else.
 func merge(in []packet) []packet {
 	var out []packet
 	var last splitter.Headers

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/wire"
 )
 
@@ -34,10 +35,7 @@ func TestTapAllocatesNothing(t *testing.T) {
 			b := newHost(t, sw, 1, wire.LinkOptions{})
 			b.send(b.arp())
 			s := stuck{make(chan struct{}), make(chan struct{})}
-			c, err := New(s, Options{Records: records, Payload: payload})
-			must(t, err)
-			c.Attach(a.link)
-			c.Attach(b.link)
+			c := attached(t, s, Options{Records: records, Payload: payload}, a, b)
 			batch := []*wire.Packet{a.tcp(b.mac, a.gpu, 0, 1448, 0, 0), a.tcp(b.mac, a.gpu, 0, 14480, 1448, 0)}
 			f := func() {
 				for _, p := range batch {
@@ -54,7 +52,7 @@ func TestTapAllocatesNothing(t *testing.T) {
 				t.Errorf("%s: %d missed", name, missed)
 			}
 			close(s.free)
-			must(t, c.Close())
+			testkit.OK(t, c.Close())
 		}
 	}
 }
@@ -67,11 +65,9 @@ func BenchmarkDeliver(b *testing.B) {
 		payload int
 	}{{"bare", false, 0}, {"headers", true, 0}, {"256 bytes", true, 256}} {
 		b.Run(c.name, func(b *testing.B) {
-			sw := newSwitch(b)
-			x, y := newHost(b, sw, 0, wire.LinkOptions{}), newHost(b, sw, 1, wire.LinkOptions{})
-			hello(x, y)
+			x, y := pair(b)
 			cap, err := New(io.Discard, Options{Payload: c.payload})
-			must(b, err)
+			testkit.OK(b, err)
 			if c.capture {
 				cap.Attach(x.link)
 				cap.Attach(y.link)
@@ -83,7 +79,7 @@ func BenchmarkDeliver(b *testing.B) {
 			for b.Loop() {
 				x.send(batch...)
 			}
-			must(b, cap.Close())
+			testkit.OK(b, cap.Close())
 			s := cap.Stats()
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*len(batch)), "ns/packet")
 			b.ReportMetric(100*float64(s.Missed)/float64(max(1, s.Missed+s.Packets)), "%missed")
@@ -96,7 +92,7 @@ func BenchmarkWrite(b *testing.B) {
 	c := &Capture{out: io.Discard}
 	w := &writer{c: c, sink: newSink(c.out)}
 	i := &iface{name: "x"}
-	must(b, w.add(i))
+	testkit.OK(b, w.add(i))
 	r := &record{iface: i, data: make([]byte, 66), n: 66, length: 1514, payload: 1448, segments: 1, verdict: wire.Taken,
 		queue: -1}
 	r.places.add(frag{gpu: 0, domain: dma.GPU, off: 0x123000, len: 1448})

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -16,7 +17,7 @@ import (
 // MaxPayload is the most of a packet's payload that can be captured: all of it.
 const MaxPayload = 1 << 16
 
-// ErrStuck says that Close gave up on whoever was to take the file: a pipe that nobody reads.
+// ErrStuck says that Close gave up on a writer that takes nothing: a pipe that is not read.
 var ErrStuck = errors.New("nothing more can be written: is it a pipe that nobody reads?")
 
 // unblocked is how long a writer may take whose write has been ended: it has only to get a processor.
@@ -45,7 +46,7 @@ type Capture struct {
 	start time.Time
 
 	kick   chan struct{} // capacity 1
-	asleep atomic.Bool   // the writer is, or about to be: who commits wakes it
+	asleep atomic.Bool   // the writer is, or about to be: a commit wakes it
 	ending atomic.Bool
 	done   chan struct{} // the writer has ended
 	broken atomic.Bool   // nothing more is captured
@@ -87,17 +88,16 @@ func New(w io.Writer, o Options) (*Capture, error) {
 		return nil, fmt.Errorf("%d bytes of payload of each packet: 0 to %d", o.Payload, MaxPayload)
 	}
 	if o.Records == 0 {
-		o.Records = min(max((32<<20)/room(o.Payload), 256), 8192)
+		o.Records = min(max((32<<20)/recordSize(o.Payload), 256), 8192)
 	}
 	n := 1
 	for n < o.Records {
 		n *= 2
 	}
-	c := &Capture{ring: newRing(n, room(o.Payload)), payload: o.Payload, comment: o.Comment, failed: o.Failed,
-		limit: o.patience, out: w,
-		start: time.Now(), kick: make(chan struct{}, 1), done: make(chan struct{})}
-	if c.limit == 0 {
-		c.limit = 2 * time.Second
+	c := &Capture{
+		ring: newRing(n, recordSize(o.Payload)), payload: o.Payload, comment: o.Comment, failed: o.Failed,
+		limit: cmp.Or(o.patience, 2*time.Second), out: w, start: time.Now(),
+		kick: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	go c.run()
 	return c, nil

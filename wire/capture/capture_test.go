@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -26,16 +27,13 @@ import (
 // Invariant: wire/capture: A capture says what passed, in order, and has no byte of payload that
 // was not asked for.
 func TestFileTellsWhatPassed(t *testing.T) {
-	sw := newSwitch(t)
-	a, b := newHost(t, sw, 0, wire.LinkOptions{}), newHost(t, sw, 1, wire.LinkOptions{})
-	hello(a, b)
+	a, b := pair(t)
 	name := filepath.Join(t.TempDir(), "x.pcapng")
-	must(t, os.WriteFile(name, bytes.Repeat([]byte("old"), 1000), 0o644))
+	testkit.OK(t, os.WriteFile(name, bytes.Repeat([]byte("old"), 1000), 0o644))
 	c, err := Create(name, Options{Payload: MaxPayload, Comment: "a test"})
-	must(t, err)
-	for _, l := range sw.Links() {
-		c.Attach(l)
-	}
+	testkit.OK(t, err)
+	c.Attach(a.link)
+	c.Attach(b.link)
 	payloads := map[string][]byte{}
 	p := a.tcp(b.mac, a.gpu, 0x1f00, 1000, 0, 0)
 	payloads["single"] = a.mem[0x1f00 : 0x1f00+1000]
@@ -49,12 +47,12 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	a.send(p)
 	b.busy = false
 	a.send(p)
-	must(t, c.Close())
-	must(t, c.Close())
-	a.send(p) // nobody is told any more
+	testkit.OK(t, c.Close())
+	testkit.OK(t, c.Close())
+	a.send(p) // no tap is told any more
 
 	f, err := os.Open(name)
-	must(t, err)
+	testkit.OK(t, err)
 	defer f.Close()
 	frames, stats := read(t, f)
 	want := []struct {
@@ -82,10 +80,10 @@ func TestFileTellsWhatPassed(t *testing.T) {
 			"GPU 1, frag 0x7ffc0+64 and GPU 1 outside of registered buffers, frag 0x80000+936", "single"},
 	}
 	var last time.Time
+	if len(frames) != len(want) {
+		t.Fatalf("%d frames, want %d", len(frames), len(want))
+	}
 	for i, fr := range frames {
-		if i == len(want) {
-			break
-		}
 		w := want[i]
 		if fr.iface != w.iface || fr.length != w.length || fr.comment != w.comment || len(fr.data) != w.length {
 			t.Errorf("frame %d: %s, %d of %d bytes: %q\nwant %s, %d: %q", i, fr.iface, len(fr.data), fr.length, fr.comment,
@@ -112,17 +110,12 @@ func TestFileTellsWhatPassed(t *testing.T) {
 		}
 		last = fr.info.Timestamp
 	}
-	if len(frames) != len(want) {
-		t.Errorf("%d frames, want %d", len(frames), len(want))
-	}
 	for name, n := range map[string]uint64{"A-tx": 5, "A-rx": 1, "B-tx": 1, "B-rx": 4} {
 		if s := stats[name]; s.PacketsReceived != n || s.PacketsDropped != 0 {
 			t.Errorf("%s: %+v", name, s)
 		}
 	}
-	if s := c.Stats(); s != (Stats{Packets: uint64(len(want))}) {
-		t.Errorf("%+v", s)
-	}
+	testkit.Equal(t, "stats", c.Stats(), Stats{Packets: uint64(len(want))})
 }
 
 // TestHeadersOnly: unless it is asked for, not one byte of payload is in the file; as many as are asked for are.
@@ -131,16 +124,11 @@ func TestFileTellsWhatPassed(t *testing.T) {
 // was not asked for.
 func TestHeadersOnly(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 5000} {
-		sw := newSwitch(t)
-		a, b := newHost(t, sw, 0, wire.LinkOptions{}), newHost(t, sw, 1, wire.LinkOptions{})
-		hello(a, b)
+		a, b := pair(t)
 		var out bytes.Buffer
-		c, err := New(&out, Options{Payload: n})
-		must(t, err)
-		c.Attach(a.link)
-		c.Attach(b.link)
+		c := attached(t, &out, Options{Payload: n}, a, b)
 		a.send(a.tcp(b.mac, a.gpu, 100, 2000, 0, 0))
-		must(t, c.Close())
+		testkit.OK(t, c.Close())
 		if k := min(n, 2000); !bytes.Contains(out.Bytes(), a.mem[100:100+k]) || k < 2000 &&
 			bytes.Contains(out.Bytes(), a.mem[100:100+max(k+1, 4)]) {
 			t.Errorf("%d bytes asked for: these are not what the file has", n)
@@ -151,9 +139,7 @@ func TestHeadersOnly(t *testing.T) {
 				t.Errorf("%d bytes asked for: %d of %d", n, len(f.data), f.length)
 			}
 		}
-		if len(frames) != 2 {
-			t.Errorf("%d frames", len(frames))
-		}
+		testkit.Equal(t, "frames", len(frames), 2)
 	}
 }
 
@@ -170,20 +156,17 @@ func TestLostSegmentsAreNamed(t *testing.T) {
 		a, b := newHost(t, sw, 0, o[0]), newHost(t, sw, 1, o[1])
 		b.send(b.arp())
 		var out bytes.Buffer
-		c, err := New(&out, Options{})
-		must(t, err)
-		c.Attach(a.link)
-		c.Attach(b.link)
+		c := attached(t, &out, Options{}, a, b)
 		const segments, mss, packets = 12, 1000, 20
 		for i := range packets {
 			a.send(a.tcp(b.mac, a.gpu, 0, segments*mss, mss, uint32(i*segments*mss)))
 		}
-		must(t, c.Close())
+		testkit.OK(t, c.Close())
 		frames, _ := read(t, &out)
 		var sent, came [packets * segments]bool
 		for _, f := range frames {
 			var h splitter.Headers
-			must(t, splitter.Parse(f.data, uint32(f.length), &h))
+			testkit.OK(t, splitter.Parse(f.data, uint32(f.length), &h))
 			first, n := int(h.Seq)/mss, (f.length-54)/mss
 			_, lost, some := strings.Cut(f.comment, "lost on the link")
 			for i := first; i < first+n; i++ {
@@ -236,9 +219,7 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	r := record{iface: tx, queue: -1, segments: 1, verdict: wire.Dropped, reason: wire.DropLinkLoss}
 	check := func(want string) {
 		t.Helper()
-		if got := said(&r); got != want {
-			t.Errorf("%q, want %q", got, want)
-		}
+		testkit.Equal(t, "comment", said(&r), want)
 	}
 	check("lost on the receiver's link")
 	r.losses, r.lost[0] = 1, run{0, 1}
@@ -257,6 +238,9 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 	check("super-packet of 12 segments of 100 bytes; lost on the link, segments 3-4, 8 and more of 12; taken")
 	r = record{iface: rx, queue: 2, segments: 1, verdict: wire.Dropped, reason: wire.DropTooBig, payload: 10}
 	r.places.add(frag{gpu: -1, domain: dma.Host, len: 10})
+	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
+	// What lies behind the end of its memory is told as the sender said it; the copier refuses it.
+	r.places.set([]dma.Segment{{Region: dma.NewBuffer(make([]byte, 4), dma.Host), Off: 4, Len: 10}}, 10)
 	check("10 bytes of payload still in host memory; dropped: too-big, queue 2")
 	r = record{iface: rx, queue: 0, segments: 1, verdict: wire.Taken, unsplit: true, payload: 10, bounced: true}
 	for i := range maxFrags + 2 {
@@ -292,7 +276,8 @@ func load(t *testing.T, hosts []*host, batches int) (sent uint64) {
 	return uint64(len(hosts) * batches * 32)
 }
 
-func eight(t *testing.T, sw *wire.Switch) (hosts []*host) {
+func eight(t *testing.T) (hosts []*host) {
+	sw := newSwitch(t)
 	for i := range 8 {
 		hosts = append(hosts, newHost(t, sw, i, wire.LinkOptions{}))
 	}
@@ -309,26 +294,19 @@ func eight(t *testing.T, sw *wire.Switch) (hosts []*host) {
 // Invariant: wire/capture: A writer that blocks or fails holds nobody up.
 func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 	for _, freed := range []bool{false, true} {
-		sw := newSwitch(t)
-		hosts := eight(t, sw)
+		hosts := eight(t)
 		r, w, err := os.Pipe()
-		must(t, err)
+		testkit.OK(t, err)
 		var failed atomic.Int32
 		patience := time.Minute
 		if !freed {
 			patience = 50 * time.Millisecond
 		}
-		c, err := New(w, Options{patience: patience, Failed: func(error) { failed.Add(1) }})
-		must(t, err)
-		for _, h := range hosts {
-			c.Attach(h.link)
-		}
+		c := attached(t, w, Options{patience: patience, Failed: func(error) { failed.Add(1) }}, hosts...)
 		const batches = 200
 		sent := load(t, hosts, batches)
 		for _, h := range hosts {
-			if n := h.came.Load(); n != batches*32 {
-				t.Errorf("%s: %d frames came", h.name, n)
-			}
+			testkit.Equal(t, "frames that came to "+h.name, h.came.Load(), batches*32)
 		}
 		if s := c.Stats(); s.Missed == 0 {
 			t.Errorf("nothing is missed: %+v", s)
@@ -353,7 +331,7 @@ func TestBlockedWriterHoldsNobodyUp(t *testing.T) {
 			}
 			continue
 		}
-		must(t, err)
+		testkit.OK(t, err)
 		var told, seen uint64
 		for _, st := range stats {
 			told, seen = told+st.PacketsDropped, seen+st.PacketsReceived
@@ -376,28 +354,17 @@ func (w stuckWriter) Write([]byte) (int, error) {
 //
 // Invariant: wire/capture: A writer that blocks or fails holds nobody up.
 func TestWriterThatNeverEndsIsLeft(t *testing.T) {
-	sw := newSwitch(t)
-	hosts := eight(t, sw)
+	hosts := eight(t)
 	w := make(stuckWriter)
-	c, err := New(w, Options{patience: 10 * time.Millisecond})
-	must(t, err)
-	for _, h := range hosts {
-		c.Attach(h.link)
-	}
+	c := attached(t, w, Options{patience: 10 * time.Millisecond}, hosts...)
 	sent := load(t, hosts, 5)
 	if err := c.Close(); !errors.Is(err, ErrStuck) {
 		t.Error(err)
 	}
-	check := func() {
-		t.Helper()
-		if s := c.Stats(); s != (Stats{Missed: 2 * sent}) {
-			t.Errorf("%+v of %d", s, 2*sent)
-		}
-	}
-	check()
+	testkit.Equal(t, "stats", c.Stats(), Stats{Missed: 2 * sent})
 	close(w)
 	<-c.done
-	check()
+	testkit.Equal(t, "stats in the end", c.Stats(), Stats{Missed: 2 * sent})
 }
 
 // shortWriter takes so many bytes.
@@ -419,14 +386,9 @@ func (w *shortWriter) Write(b []byte) (int, error) {
 //
 // Invariant: wire/capture: Each packet is in the file, whole, or counted as missed.
 func TestWhatIsCapturedIsInTheFile(t *testing.T) {
-	sw := newSwitch(t)
-	hosts := eight(t, sw)
+	hosts := eight(t)
 	w := &shortWriter{room: 100_000}
-	c, err := New(w, Options{Records: 1 << 14})
-	must(t, err)
-	for _, h := range hosts {
-		c.Attach(h.link)
-	}
+	c := attached(t, w, Options{Records: 1 << 14}, hosts...)
 	sent := load(t, hosts, 20)
 	if err := c.Close(); !errors.Is(err, unix.ENOSPC) {
 		t.Error(err)
@@ -436,7 +398,7 @@ func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 		t.Errorf("%+v of %d", s, 2*sent)
 	}
 	r, err := pcapgo.NewNgReader(&w.Buffer, pcapgo.NgReaderOptions{})
-	must(t, err)
+	testkit.OK(t, err)
 	var n uint64
 	for ; ; n++ {
 		if _, _, err = r.ReadPacketData(); err != nil {
@@ -451,19 +413,12 @@ func TestWhatIsCapturedIsInTheFile(t *testing.T) {
 // TestNothingIsMissedWhenThereIsRoom is the negative control, and shows that what several workers
 // do is captured in order.
 func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
-	sw := newSwitch(t)
-	hosts := eight(t, sw)
+	hosts := eight(t)
 	var out bytes.Buffer
-	c, err := New(&out, Options{Records: 1 << 14})
-	must(t, err)
-	for _, h := range hosts {
-		c.Attach(h.link)
-	}
+	c := attached(t, &out, Options{Records: 1 << 14}, hosts...)
 	sent := load(t, hosts, 20)
-	must(t, c.Close())
-	if s := c.Stats(); s != (Stats{Packets: 2 * sent}) {
-		t.Errorf("%+v", s)
-	}
+	testkit.OK(t, c.Close())
+	testkit.Equal(t, "stats", c.Stats(), Stats{Packets: 2 * sent})
 	frames, _ := read(t, &out)
 	var tx, rx [8]int
 	for i, f := range frames {
@@ -480,8 +435,7 @@ func TestNothingIsMissedWhenThereIsRoom(t *testing.T) {
 //
 // Invariant: wire/capture: A writer that blocks or fails holds nobody up.
 func TestWriteErrorStopsCapture(t *testing.T) {
-	sw := newSwitch(t)
-	hosts := eight(t, sw)
+	hosts := eight(t)
 	var failed atomic.Int32
 	told := make(chan struct{})
 	c, err := Create("/dev/full", Options{Failed: func(err error) {
@@ -489,29 +443,25 @@ func TestWriteErrorStopsCapture(t *testing.T) {
 			close(told)
 		}
 	}})
-	must(t, err)
+	testkit.OK(t, err)
 	for _, h := range hosts {
 		c.Attach(h.link)
 	}
 	<-told // before there is any traffic
 	sent := load(t, hosts, 20)
 	for _, h := range hosts {
-		if n := h.came.Load(); n != 20*32 {
-			t.Errorf("%s: %d frames came", h.name, n)
-		}
+		testkit.Equal(t, "frames that came to "+h.name, h.came.Load(), 20*32)
 	}
 	if err := c.Close(); !errors.Is(err, unix.ENOSPC) || failed.Load() != 1 {
 		t.Errorf("%v, told %d times", err, failed.Load())
 	}
-	if s := c.Stats(); s != (Stats{Missed: 2 * sent}) {
-		t.Errorf("%+v of %d", s, 2*sent)
-	}
+	testkit.Equal(t, "stats", c.Stats(), Stats{Missed: 2 * sent})
 }
 
 func TestCreateRefuses(t *testing.T) {
 	dir := t.TempDir()
 	fifo := filepath.Join(dir, "fifo")
-	must(t, unix.Mkfifo(fifo, 0o600))
+	testkit.OK(t, unix.Mkfifo(fifo, 0o600))
 	for name, o := range map[string]Options{dir: {}, filepath.Join(dir, "none", "x"): {}, fifo: {},
 		filepath.Join(dir, "x"): {Payload: MaxPayload + 1}} {
 		if c, err := Create(name, o); err == nil {
@@ -527,8 +477,8 @@ func TestCreateRefuses(t *testing.T) {
 func TestNoPortIsAFileToo(t *testing.T) {
 	var out bytes.Buffer
 	c, err := New(&out, Options{})
-	must(t, err)
-	must(t, c.Close())
+	testkit.OK(t, err)
+	testkit.OK(t, c.Close())
 	if frames, _ := read(t, &out); len(frames) != 0 {
 		t.Errorf("%d frames", len(frames))
 	}

@@ -11,75 +11,75 @@ import (
 // else that is written.
 type text []byte
 
-func (t *text) str(parts ...string) {
-	for _, s := range parts {
-		*t = append(*t, s...)
+// add appends strings and numbers.
+func (t *text) add(parts ...any) {
+	for _, p := range parts {
+		switch p := p.(type) {
+		case string:
+			*t = append(*t, p...)
+		case int:
+			*t = strconv.AppendInt(*t, int64(p), 10)
+		case uint32:
+			*t = strconv.AppendUint(*t, uint64(p), 10)
+		case offset:
+			*t = strconv.AppendUint(append(*t, "0x"...), uint64(p), 16)
+		}
 	}
 }
 
-func (t *text) num(n uint64) { *t = strconv.AppendUint(*t, n, 10) }
-func (t *text) hex(n uint64) { *t = strconv.AppendUint(append(*t, "0x"...), n, 16) }
+// offset is a number that is written in base 16.
+type offset uint64
 
 // part begins a part of the comment.
-func (t *text) part() {
+func (t *text) part(parts ...any) {
 	if len(*t) > 0 {
-		t.str("; ")
+		t.add("; ")
 	}
+	t.add(parts...)
 }
 
 // comment says what is to be said of a frame: what it is, where its payload lay or went to, and what became of it.
 func (r *record) comment(t *text) {
 	*t = (*t)[:0]
 	if r.segments > 1 {
-		t.str("super-packet of ")
-		t.num(uint64(r.segments))
-		t.str(" segments of ")
-		t.num(uint64(r.mss))
-		t.str(" bytes")
+		t.add("super-packet of ", r.segments, " segments of ", r.mss, " bytes")
 	}
 	if r.iface.rx && r.queue >= 0 && r.verdict == wire.Taken {
-		t.part()
-		t.str("queue ")
-		t.num(uint64(r.queue))
+		t.part("queue ", r.queue)
 		switch {
 		case r.split:
-			t.str(", split: ")
-			t.num(uint64(r.header))
-			t.str(" bytes in the header buffer")
+			t.add(", split: ", r.header, " bytes in the header buffer")
 		case r.unsplit:
-			t.str(", whole, as it cannot be split")
+			t.add(", whole, as it cannot be split")
 		default:
-			t.str(", whole")
+			t.add(", whole")
 		}
 	}
 	if r.payload > 0 && r.places.n > 0 {
-		t.part()
-		t.num(uint64(r.payload))
+		t.part(r.payload)
 		switch {
 		case !r.iface.rx:
-			t.str(" bytes of payload from ")
+			t.add(" bytes of payload from ")
 		case r.verdict == wire.Taken:
-			t.str(" bytes of payload to ")
+			t.add(" bytes of payload to ")
 		default: // it never got there
-			t.str(" bytes of payload still in ")
+			t.add(" bytes of payload still in ")
 		}
 		r.places.text(t)
 		if r.bounced {
-			t.str(", bounced through host memory")
+			t.add(", bounced through host memory")
 		}
 	}
 	if r.losses > 0 {
-		t.part()
-		t.str("lost on the link")
+		t.part("lost on the link")
 		r.lostText(t)
 	}
 	if r.held > 0 {
 		t.part()
 		if r.segments > 1 {
-			t.num(uint64(r.held))
-			t.str(" of its segments ")
+			t.add(r.held, " of its segments ")
 		}
-		t.str("held back on the link")
+		t.add("held back on the link")
 	}
 	r.fate(t)
 }
@@ -89,22 +89,17 @@ func (r *record) fate(t *text) {
 	switch {
 	case r.verdict == wire.Taken && r.iface.rx: // queue and place say so
 	case r.verdict == wire.Taken:
-		t.part()
-		t.str("taken")
+		t.part("taken")
 	case r.reason != wire.DropLinkLoss:
-		t.part()
-		t.str("dropped: ", r.reason.String())
+		t.part("dropped: ", r.reason.String())
 		if r.queue >= 0 {
-			t.str(", queue ")
-			t.num(uint64(r.queue))
+			t.add(", queue ", r.queue)
 		}
 	case r.losses > 0:
 	case r.iface.rx:
-		t.part()
-		t.str("lost on the link")
+		t.part("lost on the link")
 	default:
-		t.part()
-		t.str("lost on the receiver's link")
+		t.part("lost on the receiver's link")
 	}
 }
 
@@ -116,62 +111,53 @@ func (r *record) lostText(t *text) {
 	for i, l := range r.lost[:r.losses] {
 		switch {
 		case i > 0:
-			t.str(", ")
+			t.add(", ")
 		case r.losses == 1 && l.n == 1:
-			t.str(", segment ")
+			t.add(", segment ")
 		default:
-			t.str(", segments ")
+			t.add(", segments ")
 		}
-		t.num(uint64(l.first) + 1)
+		t.add(l.first + 1)
 		if l.n > 1 {
-			t.str("-")
-			t.num(uint64(l.first) + uint64(l.n))
+			t.add("-", l.first+l.n)
 		}
 	}
 	if r.lostMore {
-		t.str(" and more")
+		t.add(" and more")
 	}
-	t.str(" of ")
-	t.num(uint64(r.segments))
+	t.add(" of ", r.segments)
 }
 
 // text says where payload lies: of GPU memory each frag, offset and length in the GPU's memory.
-func (ps *places) text(t *text) {
+func (ps *locations) text(t *text) {
 	all := ps.frag[:ps.n]
 	for i := range all {
 		f := &all[i]
 		next := i == 0 || f.gpu != all[i-1].gpu || f.domain != all[i-1].domain
 		switch {
 		case !next:
-			t.str(", ")
+			t.add(", ")
 		case i > 0:
-			t.str(" and ")
+			t.add(" and ")
 		}
 		if f.gpu < 0 {
-			t.str(memory(f.domain))
+			t.add(memory(f.domain))
 			if len(all) > 1 {
-				t.str(" (")
-				t.num(uint64(f.len))
-				t.str(" bytes)")
+				t.add(" (", f.len, " bytes)")
 			}
 			continue
 		}
 		if next {
-			t.str("GPU ")
-			t.num(uint64(f.gpu))
+			t.add("GPU ", f.gpu)
 			if f.domain != dma.GPU {
-				t.str(" outside of registered buffers")
+				t.add(" outside of registered buffers")
 			}
-			t.str(", frag ")
+			t.add(", frag ")
 		}
-		t.hex(f.off)
-		t.str("+")
-		t.num(uint64(f.len))
+		t.add(offset(f.off), "+", f.len)
 	}
 	if ps.more > 0 {
-		t.str(" and ")
-		t.num(uint64(ps.more))
-		t.str(" more")
+		t.add(" and ", ps.more, " more")
 	}
 }
 

@@ -3,11 +3,11 @@
 //
 // Each port is two interfaces, NAME-tx and NAME-rx as its guest sees them: what it sent, whatever
 // became of it, and what came for it. So a frame between two ports is there twice, on its way up
-// and on its way down: who wants to see one side of a connection filters by one port. Headers are
+// and on its way down: to see one side of a connection, filter by one port. Headers are
 // always there, payload as far as asked for, read from where it lies, GPU memory included. A
 // comment on each packet says where its payload lay or went to, and what became of it.
 //
-// A super-packet is one frame, with the lengths in its headers those of the whole; its comment says
+// A GSO packet is one frame, with the lengths in its headers those of the whole; its comment says
 // how many segments it stands for. Checksums are as they pass: a partial one is not complete yet.
 //
 // Capture never holds traffic up. A Tap fills a record in a bounded ring, without locks and without

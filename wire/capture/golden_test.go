@@ -14,6 +14,7 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/golden"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/wire"
 )
 
@@ -48,20 +49,15 @@ func step() {
 
 func goldenNoPort(t *testing.T, out io.Writer) {
 	c, err := New(out, Options{Comment: "nothing"})
-	must(t, err)
+	testkit.OK(t, err)
 	step()
-	must(t, c.Close())
+	testkit.OK(t, c.Close())
 }
 
 // goldenTraffic has packets of every kind between three ports, of which the third is attached later.
 func goldenTraffic(t *testing.T, out io.Writer, o Options) {
-	sw := newSwitch(t)
-	a, b := newHost(t, sw, 0, wire.LinkOptions{}), newHost(t, sw, 1, wire.LinkOptions{})
-	hello(a, b)
-	c, err := New(out, o)
-	must(t, err)
-	c.Attach(a.link)
-	c.Attach(b.link)
+	a, b := pair(t)
+	c := attached(t, out, o, a, b)
 	send := func(from *host, ps ...*wire.Packet) {
 		from.send(ps...)
 		step()
@@ -69,14 +65,14 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 	send(a, a.tcp(b.mac, nil, 0, 0, 0, 1))                             // no payload
 	send(a, a.tcp(b.mac, a.gpu, 0x1000, 1, 0, 1))                      // one byte
 	send(a, a.tcp(b.mac, a.gpu, 0x1f00, 1000, 0, 2))                   // from two pieces of GPU memory
-	send(a, a.tcp(b.mac, a.ram, 0x2000, 10000, 1448, 1000))            // a super-packet, from host memory
+	send(a, a.tcp(b.mac, a.ram, 0x2000, 10000, 1448, 1000))            // a GSO packet, from host memory
 	send(b, b.tcp(a.mac, b.gpu, gpuSize/2-10, 100, 0, 5))              // to GPU memory, outside of buffers in part
 	send(a, a.arp())                                                   // to all
 	send(a, a.tcp(wire.MAC{3, 0, 0, 0, 0, 1}, a.ram, 0, 7, 0, 2))      // to a group
-	send(a, a.tcp(wire.MAC{2, 0, 0, 0, 0, 0x77}, a.ram, 0, 8, 0, 3))   // to nobody known
+	send(a, a.tcp(wire.MAC{2, 0, 0, 0, 0, 0x77}, a.ram, 0, 8, 0, 3))   // to an unknown address
 	send(a, a.tcp(b.mac, dma.NewBuffer(a.mem, dma.Wire), 5, 9, 0, 42)) // from a buffer of the wire's own
 
-	third := newHost(t, sw, 2, wire.LinkOptions{})
+	third := newHost(t, a.sw, 2, wire.LinkOptions{})
 	hello(third)
 	step() // what the others got of it is in the file before the third port's interfaces
 	c.Attach(third.link)
@@ -97,7 +93,7 @@ func goldenTraffic(t *testing.T, out io.Writer, o Options) {
 		b.place = func(*wire.Packet) (wire.Verdict, wire.Placement) { return wire.Verdict{Kind: wire.Taken}, at }
 		send(a, a.tcp(b.mac, a.gpu, 0x100, 5000, 1000, 77))
 	}
-	must(t, c.Close())
+	testkit.OK(t, c.Close())
 }
 
 // pieces is n pieces of a region, that do not lie side by side.
@@ -110,13 +106,8 @@ func pieces(r *dma.Region, n int, size uint32) (segs []dma.Segment) {
 
 // goldenDropped has a packet of every reason why one can be dropped, as its sender and as its receiver tell of it.
 func goldenDropped(t *testing.T, out io.Writer) {
-	sw := newSwitch(t)
-	a, b := newHost(t, sw, 0, wire.LinkOptions{}), newHost(t, sw, 1, wire.LinkOptions{})
-	hello(a, b)
-	c, err := New(out, Options{})
-	must(t, err)
-	c.Attach(a.link)
-	c.Attach(b.link)
+	a, b := pair(t)
+	c := attached(t, out, Options{}, a, b)
 	a.send(a.tcp(a.mac, a.gpu, 0, 100, 0, 0)) // to itself
 	step()
 	p := a.tcp(b.mac, a.gpu, 0, 100, 0, 0)
@@ -138,7 +129,7 @@ func goldenDropped(t *testing.T, out io.Writer) {
 		a.send(a.tcp(b.mac, a.ram, 0, 100, 0, uint32(r)))
 		step()
 	}
-	must(t, c.Close())
+	testkit.OK(t, c.Close())
 }
 
 // goldenImpaired has links that lose segments and hold them back.
@@ -147,10 +138,7 @@ func goldenImpaired(t *testing.T, out io.Writer) {
 	a := newHost(t, sw, 0, wire.LinkOptions{Up: wire.Impairment{Seed: 4, Loss: 0.3, Reorder: 0.2}})
 	b := newHost(t, sw, 1, wire.LinkOptions{Down: wire.Impairment{Seed: 5, Loss: 0.1}})
 	b.send(b.arp())
-	c, err := New(out, Options{})
-	must(t, err)
-	c.Attach(a.link)
-	c.Attach(b.link)
+	c := attached(t, out, Options{}, a, b)
 	for i := range 12 {
 		a.send(a.tcp(b.mac, a.gpu, 0, 500, 0, uint32(i*500))) // a segment of its own
 		step()
@@ -161,7 +149,7 @@ func goldenImpaired(t *testing.T, out io.Writer) {
 		step()
 		time.Sleep(time.Second)
 	}
-	must(t, c.Close())
+	testkit.OK(t, c.Close())
 }
 
 // gate is a file that takes nothing until it is opened.
@@ -177,13 +165,9 @@ func (g *gate) Write(b []byte) (int, error) {
 
 // goldenMissed has packets that found no room: the next one of their interface says how many, and so do the statistics.
 func goldenMissed(t *testing.T, out io.Writer) {
-	sw := newSwitch(t)
-	a, b := newHost(t, sw, 0, wire.LinkOptions{}), newHost(t, sw, 1, wire.LinkOptions{})
-	hello(a, b)
+	a, b := pair(t)
 	g := &gate{make(chan struct{}), out}
-	c, err := New(g, Options{Records: 4})
-	must(t, err)
-	c.Attach(a.link)
+	c := attached(t, g, Options{Records: 4}, a)
 	step()
 	for round := range uint32(2) { // what is told once is not told again
 		for i := range uint32(7) {
@@ -198,7 +182,7 @@ func goldenMissed(t *testing.T, out io.Writer) {
 	}
 	close(g.open)
 	step()
-	must(t, c.Close())
+	testkit.OK(t, c.Close())
 }
 
 // blocks are those that a capture has (draft-ietf-opsawg-pcapng, 4): the name, and the length of the fixed fields.
@@ -305,7 +289,7 @@ func TestDumpShowsEveryByte(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) { goldenMissed(t, &out) })
 	file := out.Bytes()
 	want, err := dumpBlocks(file)
-	must(t, err)
+	testkit.OK(t, err)
 	for i := range file {
 		file[i] ^= 0x41
 		if got, err := dumpBlocks(file); err == nil && got == want {

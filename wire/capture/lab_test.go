@@ -6,13 +6,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"os"
 	"sync/atomic"
 	"testing"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/pcapgo"
-	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
@@ -30,6 +28,7 @@ type host struct {
 	name string
 	mac  wire.MAC
 	w    *wire.Worker
+	sw   *wire.Switch
 	link *wire.Link
 	gpu  *dma.Region // its GPU's memory
 	mem  []byte      // the same
@@ -45,40 +44,32 @@ var broadcast = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 func newSwitch(t testing.TB) *wire.Switch {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
-	t.Cleanup(func() {
-		if err := sw.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testkit.OK(t, sw.Close()) })
 	return sw
 }
 
 // newHost makes host n, whose GPU n has its first half registered.
 func newHost(t testing.TB, sw *wire.Switch, n int, o wire.LinkOptions) *host {
 	t.Helper()
-	h := &host{t: t, name: string(rune('A' + n)), mac: wire.MAC{2, 0, 0, 0, 0, byte(n)}, w: wire.NewWorker()}
-	fd, err := unix.MemfdCreate("gpu", unix.MFD_CLOEXEC)
-	must(t, err)
-	f := os.NewFile(uintptr(fd), "gpu")
-	defer f.Close()
-	must(t, f.Truncate(gpuSize))
-	file, err := dma.NewFiles().Open(fd, gpuSize)
-	must(t, err)
+	h := &host{t: t, name: string(rune('A' + n)), mac: wire.MAC{2, 0, 0, 0, 0, byte(n)}, w: wire.NewWorker(),
+		sw: sw}
+	file, err := dma.NewFiles().Open(int(testkit.Memfd(t, gpuSize).Fd()), gpuSize)
+	testkit.OK(t, err)
 	t.Cleanup(file.Close)
 	file.SetGPU(n)
-	must(t, file.Register(0, gpuSize/2))
+	testkit.OK(t, file.Register(0, gpuSize/2))
 	h.gpu, err = file.Region(0, gpuSize)
-	must(t, err)
+	testkit.OK(t, err)
 	fill := make([]byte, gpuSize)
 	for i := range fill {
 		fill[i] = byte(i*7 + i>>8*13 + n)
 	}
 	_, err = h.w.Copier.Write([]dma.Segment{h.gpu.Segment(0, gpuSize)}, fill)
-	must(t, err)
+	testkit.OK(t, err)
 	h.mem = fill
 	h.ram = dma.NewBuffer(bytes.Clone(fill), dma.Host)
 	h.link, err = sw.Attach(h, o)
-	must(t, err)
+	testkit.OK(t, err)
 	return h
 }
 
@@ -121,6 +112,26 @@ func (h *host) Deliver(w *wire.Worker, batch []*wire.Packet) {
 
 func (h *host) send(ps ...*wire.Packet) { h.link.Deliver(h.w, ps) }
 
+// pair makes two hosts of which the switch knows where they are.
+func pair(t testing.TB) (a, b *host) {
+	t.Helper()
+	sw := newSwitch(t)
+	a, b = newHost(t, sw, 0, wire.LinkOptions{}), newHost(t, sw, 1, wire.LinkOptions{})
+	hello(a, b)
+	return a, b
+}
+
+// attached starts a capture of what hosts send and receive.
+func attached(t testing.TB, w io.Writer, o Options, hosts ...*host) *Capture {
+	t.Helper()
+	c, err := New(w, o)
+	testkit.OK(t, err)
+	for _, h := range hosts {
+		c.Attach(h.link)
+	}
+	return c
+}
+
 // hello tells the switch where hosts are.
 func hello(hosts ...*host) {
 	for _, h := range hosts {
@@ -128,7 +139,7 @@ func hello(hosts ...*host) {
 	}
 }
 
-// tcp makes a packet of n bytes that lie at off of a region; mss: a super-packet.
+// tcp makes a packet of n bytes that lie at off of a region; mss: a GSO packet.
 func (h *host) tcp(to wire.MAC, from *dma.Region, off uint64, n int, mss uint16, seq uint32) *wire.Packet {
 	h.t.Helper()
 	be := binary.BigEndian
@@ -149,7 +160,7 @@ func (h *host) tcp(to wire.MAC, from *dma.Region, off uint64, n int, mss uint16,
 			p.Payload = append(p.Payload, from.Segment(off+uint64(cut), rest))
 		}
 	}
-	must(h.t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
+	testkit.OK(h.t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
 	splitter.FixIPv4(&p.Meta.Headers, p.Header)
 	p.Meta.Csum = splitter.CsumGood
 	if mss > 0 {
@@ -164,14 +175,9 @@ func (h *host) tcp(to wire.MAC, from *dma.Region, off uint64, n int, mss uint16,
 func (h *host) arp() *wire.Packet {
 	b := append(append([]byte{}, broadcast[:]...), h.mac[:]...)
 	p := &wire.Packet{Header: append(append(b, 8, 6), make([]byte, 28)...)}
-	must(h.t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
+	testkit.OK(h.t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
 	p.Prepare()
 	return p
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-	testkit.OK(t, err)
 }
 
 // frame is one of a file.
@@ -192,18 +198,18 @@ func read(t testing.TB, r io.Reader) (frames []frame, stats map[string]pcapgo.Ng
 	ng, err := pcapgo.NewNgReader(r,
 		pcapgo.NgReaderOptions{StatisticsCallback: func(i int, s pcapgo.NgInterfaceStatistics) {
 			about, err := ng.Interface(i)
-			must(t, err)
+			testkit.OK(t, err)
 			stats[about.Name] = s
 		}})
-	must(t, err)
+	testkit.OK(t, err)
 	for {
 		data, info, opts, err := ng.ReadPacketDataWithOptions()
 		if errors.Is(err, io.EOF) {
 			return frames, stats
 		}
-		must(t, err)
+		testkit.OK(t, err)
 		about, err := ng.Interface(info.InterfaceIndex)
-		must(t, err)
+		testkit.OK(t, err)
 		if len(opts.Comments) != 1 || opts.Flags == nil || info.CaptureLength != len(data) {
 			t.Fatalf("%+v: %+v", info, opts)
 		}

@@ -10,7 +10,7 @@ import (
 
 // Bounds of what a record tells; the rest is only counted.
 const (
-	maxFrags = 20 // a super-packet is 17 pages
+	maxFrags = 20 // a GSO packet is 17 pages
 	maxLost  = 8
 )
 
@@ -34,7 +34,7 @@ type record struct {
 	header   uint32 // if split: bytes in the header buffer
 	unsplit  bool
 	bounced  bool
-	places   places
+	places   locations
 	lost     [maxLost]run // segments that the link lost
 	losses   int          // how many there are in lost
 	lostMore bool
@@ -56,7 +56,7 @@ func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, paylo
 	if k <= 0 || r.n < len(p.Header) || len(segs) == 0 {
 		return
 	}
-	// A fault ends the frame early here; whoever moves the payload meets it too, and sees to it.
+	// A fault ends the frame early here; the mover of the payload meets it too, and handles it.
 	got, _ := w.Copier.Read(r.data[r.n:r.n+k], segs)
 	r.n += got
 }
@@ -79,8 +79,8 @@ func (r *record) loss(l *wire.Link, p *wire.Packet) {
 	}
 }
 
-// places are where a payload lies.
-type places struct {
+// locations are where a payload lies.
+type locations struct {
 	frag [maxFrags]frag
 	n    int
 	more int // frags that did not fit
@@ -96,7 +96,7 @@ type frag struct {
 }
 
 // set finds the places of the first n bytes of segs.
-func (ps *places) set(segs []dma.Segment, n uint32) {
+func (ps *locations) set(segs []dma.Segment, n uint32) {
 	ps.n, ps.more = 0, 0
 	for _, s := range segs {
 		s.Len = min(s.Len, n)
@@ -116,7 +116,7 @@ func (ps *places) set(segs []dma.Segment, n uint32) {
 	}
 }
 
-func (ps *places) add(f frag) {
+func (ps *locations) add(f frag) {
 	switch last := ps.n - 1; {
 	case f.gpu < 0 && last >= 0 && ps.more == 0 && ps.frag[last].gpu < 0 && ps.frag[last].domain == f.domain:
 		ps.frag[last].len += f.len
@@ -128,5 +128,5 @@ func (ps *places) add(f frag) {
 	}
 }
 
-// room is how much of a frame a record holds.
-func room(payload int) int { return splitter.MaxHeader + payload }
+// recordSize is how much of a frame a record holds.
+func recordSize(payload int) int { return splitter.MaxHeader + payload }

@@ -87,7 +87,8 @@ func (c *Capture) reserve() *record {
 	return r
 }
 
-// commit hands a record to the writer, and wakes it if it sleeps. That blocks nobody: at most a thread is woken.
+// commit hands a record to the writer, and wakes it if it sleeps. It never blocks: at most it wakes
+// a thread.
 func (c *Capture) commit(r *record) {
 	r.commit()
 	if c.asleep.Load() && c.asleep.CompareAndSwap(true, false) {

@@ -34,7 +34,7 @@ func (c *Capture) run() {
 			c.moved.Add(1)
 		}
 		if w.unflush {
-			w.try(w.flush) // who reads along sees it
+			w.try(w.flush) // a reader of the growing file sees it
 			continue
 		}
 		if c.ending.Load() && c.ring.empty() {
@@ -77,7 +77,7 @@ func (w *writer) sync() error {
 // add describes an interface; before the first one comes the section header.
 func (w *writer) add(i *iface) (err error) {
 	about := pcapgo.NgInterface{Name: i.name, Description: i.about, OS: runtime.GOOS, LinkType: layers.LinkTypeEthernet,
-		SnapLength: uint32(room(w.c.payload))}
+		SnapLength: uint32(recordSize(w.c.payload))}
 	if w.ng != nil {
 		_, err = w.ng.AddInterface(about)
 	} else {

@@ -1,5 +1,6 @@
-// Package ether has what netstack's link endpoints of ours have in common: Ethernet with large
-// packets. How packets leave, and which offloads there are, is for who embeds Link.
+// Package ether is what the netstacks of packages stack and gateway have in common: how one is set
+// up, and a link endpoint, Ethernet with large packets. How packets leave, and which offloads there
+// are, is for the type that embeds Link.
 package ether
 
 import (

@@ -10,7 +10,9 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,8 +30,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// world is two stacks on a wire. B's queue 1 is bound, A's as well.
-type world struct {
+// rig is two stacks on a wire. B's queue 1 is bound, A's as well.
+type rig struct {
 	t          testing.TB
 	na, nb     *stacktest.NIC
 	a, b       *stack.Stack
@@ -37,14 +39,15 @@ type world struct {
 	b6         netip.Addr
 }
 
-func newWorld(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *world {
+func newRig(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *rig {
 	t.Helper()
-	w := &world{t: t}
+	w := &rig{t: t}
 	w.na, w.nb = stacktest.NewPair(o)
 	w.a4, w.b4 = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	w.a6, w.b6 = netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
 	mk := func(n *stacktest.NIC, a4, a6 netip.Addr) *stack.Stack {
-		c := stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(a4, 24), netip.PrefixFrom(a6, 64)}}
+		c := stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(a4, 24), netip.PrefixFrom(a6, 64)},
+			MinRTO: 200 * time.Millisecond} // as with RACK
 		for _, f := range change {
 			f(&c)
 		}
@@ -72,10 +75,8 @@ func bindRX(t testing.TB, s *stack.Stack, off, size uint64, port uint16, queues 
 	b, err := s.BindRX(buf, queues...)
 	testkit.OK(t, err)
 	for _, a := range []string{"10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"} {
-		f := devmem.Flow{Dst: netip.AddrPortFrom(netip.MustParseAddr(a), port), Queue: queues[0]}
-		if _, err := s.AddFlow(f); err != nil {
-			t.Fatal(err)
-		}
+		_, err := s.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(netip.MustParseAddr(a), port), Queue: queues[0]})
+		testkit.OK(t, err)
 	}
 	return b
 }
@@ -89,11 +90,21 @@ func bindTX(t testing.TB, s *stack.Stack, off, size uint64) devmem.Binding {
 	return b
 }
 
+// unbind ends bindings, and waits until they are done.
+func unbind(bs ...devmem.Binding) {
+	for _, b := range bs {
+		b.Close()
+	}
+	for _, b := range bs {
+		<-b.Done()
+	}
+}
+
 // at is one of B's addresses.
-func (w *world) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(w.b4, port) }
+func (w *rig) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(w.b4, port) }
 
 // connect opens a connection from A to B.
-func (w *world) connect(port uint16, v6 bool) (a, b devmem.Conn) {
+func (w *rig) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 	w.t.Helper()
 	addr := w.b4
 	if v6 {
@@ -122,6 +133,53 @@ func (w *world) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 	a.SetStallLimit(time.Minute)
 	b.SetStallLimit(time.Minute)
 	return a, b
+}
+
+// write writes all of s.
+func write(t testing.TB, c devmem.Conn, s string) {
+	t.Helper()
+	_, err := c.Write([]byte(s))
+	testkit.OK(t, err)
+}
+
+// send sends n bytes of device memory, in one piece.
+func send(t testing.TB, c devmem.Conn, tx devmem.Binding, off, n int) {
+	t.Helper()
+	k, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: uint64(off), Len: uint64(n)}})
+	testkit.OK(t, err)
+	if k != n {
+		t.Fatalf("%d bytes of %d sent", k, n)
+	}
+}
+
+// completed waits for a completion.
+func completed(t testing.TB, c devmem.Conn) (lo, hi uint32) {
+	t.Helper()
+	lo, hi, err := c.ReadCompletion(time.Now().Add(time.Minute))
+	testkit.OK(t, err)
+	return lo, hi
+}
+
+// frag receives n bytes that come as one frag.
+func frag(t testing.TB, c devmem.Conn, n int) devmem.Frag {
+	t.Helper()
+	var f [1]devmem.Frag
+	if k, nf, _, err := c.RecvDevmem(f[:], make([]byte, n), 0); k != n || nf != 1 || err != nil {
+		t.Fatalf("%d bytes of %d in %d frags: %v", k, n, nf, err)
+	}
+	return f[0]
+}
+
+// skip receives n bytes and drops them.
+func skip(t testing.TB, c devmem.Conn, n int) {
+	t.Helper()
+	for got := 0; got < n; {
+		k, _, _, err := c.RecvDevmem(nil, make([]byte, n-got), devmem.Trunc)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, c.State())
+		}
+		got += k
+	}
 }
 
 // pattern writes the bytes of stream seed from position pos on.
@@ -158,31 +216,22 @@ type sender struct {
 const arena = 64 << 10
 
 func (s *sender) run() error {
-	slots := len(s.mem) / arena
-	free := make(chan int, slots)
-	for i := range slots {
+	free := make(chan int, len(s.mem)/arena)
+	for i := range cap(free) {
 		free <- i
 	}
 	var mu sync.Mutex
 	owner := map[uint32]int{} // send to slot
 	sends := s.first
-	quit := make(chan struct{})
+	const sending, failed = -1, -2
+	var end atomic.Int64 // one of these, or the number behind the last send
+	end.Store(sending)
 	finished := make(chan error, 1)
-	expect := make(chan uint32, 1)
 	go func() {
-		next := s.first
-		want := ^uint32(0)
-		for next != want {
+		for next := s.first; end.Load() != int64(next); {
 			lo, hi, err := s.conn.ReadCompletion(time.Now().Add(time.Second / 4))
-			select {
-			case want = <-expect:
-			default:
-			}
-			select {
-			case <-quit:
-				finished <- nil
-				return
-			default:
+			if end.Load() == failed {
+				break
 			}
 			if errors.Is(err, os.ErrDeadlineExceeded) {
 				continue
@@ -191,17 +240,16 @@ func (s *sender) run() error {
 				finished <- fmt.Errorf("completion [%d, %d], next is %d: %w", lo, hi, next, err)
 				return
 			}
-			for i := lo; i <= hi; i++ {
+			for next = lo; next <= hi; next++ {
 				mu.Lock()
-				slot, ok := owner[i]
-				delete(owner, i)
+				slot, ok := owner[next]
+				delete(owner, next)
 				mu.Unlock()
 				if ok {
 					clear(s.mem[slot*arena : (slot+1)*arena])
 					free <- slot
 				}
 			}
-			next = hi + 1
 		}
 		finished <- nil
 	}()
@@ -244,9 +292,10 @@ func (s *sender) run() error {
 		return nil
 	}()
 	if err != nil {
-		close(quit)
+		end.Store(failed)
+	} else {
+		end.Store(int64(sends))
 	}
-	expect <- sends
 	if err = errors.Join(err, <-finished); err != nil {
 		return fmt.Errorf("sender: %w", err)
 	}
@@ -254,6 +303,10 @@ func (s *sender) run() error {
 		<-s.after
 	}
 	return s.conn.CloseWrite()
+}
+
+func newSender(c devmem.Conn, tx devmem.Binding, mem []byte, seed uint64, total int) *sender {
+	return &sender{conn: c, binding: tx.ID(), mem: mem, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 8))}
 }
 
 func (s *sender) size() int {
@@ -284,6 +337,10 @@ type receiver struct {
 	got    chan struct{} // closed when all bytes are there, or none will come; may be nil
 }
 
+func newReceiver(c devmem.Conn, mem []byte, seed uint64, total, hold int) *receiver {
+	return &receiver{conn: c, mem: mem, seed: seed, total: total, rng: rand.New(rand.NewPCG(seed, 9)), hold: hold}
+}
+
 func (r *receiver) run() error {
 	frags := make([]devmem.Frag, 64)
 	linear := make([]byte, 256<<10)
@@ -302,13 +359,19 @@ func (r *receiver) run() error {
 		}
 		return nil
 	}
-	var once sync.Once
-	got := func() {
+	got := sync.OnceFunc(func() {
 		if r.got != nil {
-			once.Do(func() { close(r.got) })
+			close(r.got)
 		}
-	}
+	})
 	defer got()
+	giveBack := func(k int) error {
+		if freed, err := r.conn.DontNeed(tokens[:k]); err != nil || freed != k {
+			return fmt.Errorf("dontneed of %d: %d, %w", k, freed, err)
+		}
+		tokens = tokens[k:]
+		return nil
+	}
 	for pos := 0; ; {
 		if pos == r.total {
 			got()
@@ -363,18 +426,15 @@ func (r *receiver) run() error {
 		for len(tokens) > r.hold {
 			k := min(len(tokens), 1+r.rng.IntN(devmem.MaxTokenRanges))
 			r.rng.Shuffle(len(tokens), func(i, j int) { tokens[i], tokens[j] = tokens[j], tokens[i] })
-			if freed, err := r.conn.DontNeed(tokens[:k]); err != nil || freed != k {
-				return fmt.Errorf("dontneed of %d: %d, %w", k, freed, err)
+			if err := giveBack(k); err != nil {
+				return err
 			}
-			tokens = tokens[k:]
 		}
 	}
 	for len(tokens) > 0 {
-		k := min(len(tokens), devmem.MaxTokenRanges)
-		if freed, err := r.conn.DontNeed(tokens[:k]); err != nil || freed != k {
-			return fmt.Errorf("dontneed of %d: %d, %w", k, freed, err)
+		if err := giveBack(min(len(tokens), devmem.MaxTokenRanges)); err != nil {
+			return err
 		}
-		tokens = tokens[k:]
 	}
 	return nil
 }
@@ -413,32 +473,13 @@ func all(conns []devmem.Conn, fs ...func() error) error {
 // balanced waits until every page of every binding is free or posted, and no send is open.
 func balanced(t testing.TB, s *stack.Stack) {
 	t.Helper()
-	eventually(t, func() error {
-		for _, b := range s.Stats().Bindings {
-			if b.Queued != 0 || b.Held != 0 || b.Sends != 0 || !b.TX && b.Free+b.Posted != b.Pages {
-				return fmt.Errorf("not balanced: %+v", b)
-			}
-		}
-		return nil
-	})
-}
-
-// eventually waits for a condition that no channel tells of.
-func eventually(t testing.TB, f func() error) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := f()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatal(err)
-		case <-tick.C:
-		}
+	open := func(b devmem.BindingStats) bool {
+		return b.Queued != 0 || b.Held != 0 || b.Sends != 0 || !b.TX && b.Free+b.Posted != b.Pages
 	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("%+v", s.Stats().Bindings)
+		}
+	}()
+	testkit.Eventually(t, "bindings are balanced", func() bool { return !slices.ContainsFunc(s.Stats().Bindings, open) })
 }

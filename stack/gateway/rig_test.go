@@ -1,7 +1,11 @@
 package gateway
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -13,15 +17,11 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
-	"gvisor.dev/gvisor/pkg/tcpip/network/arp"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
-	"gvisor.dev/gvisor/pkg/tcpip/network/ipv6"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/icmp"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack/internal/ether"
@@ -58,108 +58,88 @@ func options() Options {
 
 func newSwitch(t testing.TB) *wire.Switch {
 	sw := wire.NewSwitch(slog.New(slog.DiscardHandler))
-	t.Cleanup(func() {
-		if err := sw.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { testkit.OK(t, sw.Close()) })
 	return sw
 }
 
-// newTestGateway makes a gateway that asks no resolver of the machine, unless change says which.
-func newTestGateway(t testing.TB, sw *wire.Switch, o Options, change ...func(*Gateway)) *Gateway {
+// rig is a switch with a gateway.
+type rig struct {
+	t  testing.TB
+	sw *wire.Switch
+	g  *Gateway
+}
+
+// newRig makes a gateway that asks no resolver of the machine, unless set says which. change
+// changes its options.
+func newRig(t testing.TB, change func(*Options), set ...func(*Gateway)) *rig {
 	t.Helper()
-	g, err := newGateway(sw, o)
-	if err != nil {
-		t.Fatal(err)
+	w := &rig{t: t, sw: newSwitch(t)}
+	w.start(change, set...)
+	return w
+}
+
+// start starts a gateway.
+func (w *rig) start(change func(*Options), set ...func(*Gateway)) {
+	w.t.Helper()
+	o := options()
+	if change != nil {
+		change(&o)
 	}
+	g, err := newGateway(w.sw, o)
+	testkit.OK(w.t, err)
 	g.resolvers = func() []netip.AddrPort { return nil }
-	for _, f := range change {
+	for _, f := range set {
 		f(g)
 	}
-	if err := g.start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return g
+	testkit.OK(w.t, g.start())
+	w.t.Cleanup(func() { testkit.OK(w.t, g.Close()) })
+	w.g = g
 }
 
 // guest is a machine with a netstack of its own, that has fixed addresses.
 type guest struct {
 	t      testing.TB
 	ns     *stack.Stack
-	n      byte
-	ep     *endpoint
 	in     *inbox
 	limits wire.Limits
-	link   *wire.Link
 }
 
-func newGuest(t testing.TB, sw *wire.Switch, n byte, mtu int, lo wire.LinkOptions) *guest {
+// guest makes guest n, with the gateway's MTU.
+func (w *rig) guest(n byte, link ...wire.LinkOptions) *guest {
+	t := w.t
 	t.Helper()
 	out, err := newOutbox(new(counters), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	mac := macOf(n)
-	v := &guest{t: t, n: n, in: newInbox(), limits: portLimits(mtu),
-		ep: &endpoint{Link: ether.Link{Addr: tcpip.LinkAddress(mac[:]), Bytes: uint32(mtu)}, out: out}}
-	v.ns = stack.New(stack.Options{
-		NetworkProtocols: []stack.NetworkProtocolFactory{
-			ipv4.NewProtocol, ipv6.NewProtocolWithOptions(ipv6.Options{DADConfigs: stack.DADConfigurations{}}), arp.NewProtocol,
-		},
-		TransportProtocols: []stack.TransportProtocolFactory{tcp.NewProtocol, udp.NewProtocol, icmp.NewProtocol4,
-			icmp.NewProtocol6},
-	})
+	testkit.OK(t, err)
+	mac, mtu := macOf(n), w.g.o.MTU
+	ep := &endpoint{Link: ether.Link{Addr: tcpip.LinkAddress(mac[:]), Bytes: uint32(mtu)}, out: out}
+	v := &guest{t: t, in: newInbox(), limits: portLimits(mtu), ns: ether.New(udp.NewProtocol)}
 	recovery, rto := tcpip.TCPRecovery(0), tcpip.TCPMinRTOOption(50*time.Millisecond)
 	sack := tcpip.TCPSACKEnabled(true)
-	for _, o := range []tcpip.SettableTransportProtocolOption{&recovery, &rto, &sack} {
-		if err := v.ns.SetTransportProtocolOption(tcp.ProtocolNumber, o); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := v.ns.CreateNIC(nicID, v.ep); err != nil {
+	testkit.OK(t, ether.SetTCP(v.ns, &recovery, &rto, &sack))
+	if err := v.ns.CreateNIC(ether.NIC, ep); err != nil {
 		t.Fatal(err)
 	}
+	routes := []tcpip.Route{ether.DefaultRoute(prefix4.Addr()), ether.DefaultRoute(prefix6.Addr())}
 	for _, p := range []netip.Prefix{netip.PrefixFrom(addr4Of(n), 24), netip.PrefixFrom(addr6Of(n), 64)} {
-		a := tcpip.ProtocolAddress{Protocol: protocolOf(p.Addr()),
-			AddressWithPrefix: tcpip.AddressWithPrefix{Address: addressOf(p.Addr()), PrefixLen: p.Bits()}}
-		if err := v.ns.AddProtocolAddress(nicID, a, stack.AddressProperties{}); err != nil {
-			t.Fatal(err)
-		}
+		r, err := ether.AddAddress(v.ns, p)
+		testkit.OK(t, err)
+		routes = append([]tcpip.Route{r}, routes...)
 	}
-	v.ns.SetRouteTable([]tcpip.Route{
-		{Destination: subnet(prefix4), NIC: nicID}, {Destination: subnet(prefix6), NIC: nicID},
-		{Destination: header.IPv4EmptySubnet, Gateway: addressOf(prefix4.Addr()), NIC: nicID},
-		{Destination: header.IPv6EmptySubnet, Gateway: addressOf(prefix6.Addr()), NIC: nicID},
-	})
-	if v.link, err = sw.Attach(v, lo); err != nil {
-		t.Fatal(err)
-	}
-	out.link = v.link
+	v.ns.SetRouteTable(routes)
+	out.link, err = w.sw.Attach(v, append(link, wire.LinkOptions{})[0])
+	testkit.OK(t, err)
 	out.run()
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		v.run()
-	}()
+	p := &port{in: v.in, ep: ep, count: new(counters), done: make(chan struct{})}
+	go p.run()
 	t.Cleanup(func() {
 		v.ns.Close()
 		v.in.close()
-		<-done
+		<-p.done
 		v.ns.Wait()
 		out.close()
-		_ = sw.Detach(v.link)
+		_ = w.sw.Detach(out.link)
 	})
 	return v
-}
-
-func subnet(p netip.Prefix) tcpip.Subnet {
-	return tcpip.AddressWithPrefix{Address: addressOf(p.Addr()), PrefixLen: p.Bits()}.Subnet()
 }
 
 func (v *guest) Name() string        { return "guest" }
@@ -168,7 +148,7 @@ func (v *guest) Limits() wire.Limits { return v.limits }
 func (v *guest) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	for i, p := range batch {
 		n := int(p.Len()) - int(p.Meta.Headers.L3Off)
-		if full, _ := v.in.room(n); full {
+		if full, _ := v.in.reserve(n); full {
 			for _, rest := range batch[i:] {
 				rest.Verdict = wire.Verdict{Kind: wire.Busy, Queue: v.in}
 			}
@@ -182,29 +162,11 @@ func (v *guest) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
-func (v *guest) run() {
-	var batch []arrived
-	for range v.in.filled {
-		var closed bool
-		batch, closed = v.in.take(batch[:0])
-		for _, a := range batch {
-			if d := v.ep.Dispatcher(); d != nil && !closed {
-				pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(a.view)})
-				d.DeliverNetworkPacket(tcpip.NetworkProtocolNumber(a.proto), pkt)
-				pkt.DecRef()
-			}
-		}
-		if closed {
-			return
-		}
-	}
-}
-
 // dial connects from the guest.
 func (v *guest) dial(to netip.AddrPort) (*gonet.TCPConn, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := gonet.DialContextTCP(ctx, v.ns, fullAddress(to), protocolOf(to.Addr()))
+	c, err := gonet.DialContextTCP(ctx, v.ns, fullAddress(to), ether.Protocol(to.Addr()))
 	if err == nil {
 		_ = c.SetDeadline(time.Now().Add(patience))
 	}
@@ -214,29 +176,23 @@ func (v *guest) dial(to netip.AddrPort) (*gonet.TCPConn, error) {
 func (v *guest) mustDial(to netip.AddrPort) *gonet.TCPConn {
 	v.t.Helper()
 	c, err := v.dial(to)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	testkit.OK(v.t, err)
 	return c
 }
 
 func (v *guest) dialUDP(to netip.AddrPort) *gonet.UDPConn {
 	v.t.Helper()
 	a := fullAddress(to)
-	c, err := gonet.DialUDP(v.ns, nil, &a, protocolOf(to.Addr()))
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	c, err := gonet.DialUDP(v.ns, nil, &a, ether.Protocol(to.Addr()))
+	testkit.OK(v.t, err)
 	_ = c.SetDeadline(time.Now().Add(patience))
 	return c
 }
 
 func (v *guest) listen(a netip.Addr, port uint16) *gonet.TCPListener {
 	v.t.Helper()
-	l, err := gonet.ListenTCP(v.ns, fullAddress(netip.AddrPortFrom(a, port)), protocolOf(a))
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	l, err := gonet.ListenTCP(v.ns, fullAddress(netip.AddrPortFrom(a, port)), ether.Protocol(a))
+	testkit.OK(v.t, err)
 	v.t.Cleanup(func() {
 		l.Shutdown()
 		l.Close()
@@ -255,15 +211,16 @@ type raw struct {
 	got  chan []byte
 }
 
+func (w *rig) raw(n byte) *raw { return newRaw(w.t, w.sw, n) }
+
 func newRaw(t testing.TB, sw *wire.Switch, n byte) *raw {
 	t.Helper()
 	b := make([]byte, slotSize)
 	r := &raw{t: t, mac: macOf(n), slot: &outSlot{frame: b, mem: dma.NewBuffer(b, dma.Wire)}, w: wire.NewWorker(),
 		got: make(chan []byte, 4096)}
 	var err error
-	if r.link, err = sw.Attach(r, wire.LinkOptions{}); err != nil {
-		t.Fatal(err)
-	}
+	r.link, err = sw.Attach(r, wire.LinkOptions{})
+	testkit.OK(t, err)
 	return r
 }
 
@@ -303,6 +260,14 @@ func (r *raw) send(frame []byte) wire.Verdict {
 	}
 }
 
+// mustSend sends a frame that is to be taken.
+func (r *raw) mustSend(frame []byte) {
+	r.t.Helper()
+	if v := r.send(frame); v.Kind != wire.Taken {
+		r.t.Fatalf("%+v", v)
+	}
+}
+
 // describe makes a packet of a frame, in the slot; false if it is none.
 func (r *raw) describe(frame []byte) bool {
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithData(frame)})
@@ -322,7 +287,7 @@ func (r *raw) describe(frame []byte) bool {
 
 type waker chan struct{}
 
-func (w waker) Wake() { signal(w) }
+func (w waker) Wake() { ether.Signal(w) }
 
 // await gives the first frame that came and is accepted.
 func (r *raw) await(what string, accept func(b []byte) bool) []byte {
@@ -340,11 +305,24 @@ func (r *raw) await(what string, accept func(b []byte) bool) []byte {
 	}
 }
 
-// meet has the switch learn where the gateway is: frames to who is not known are lost where there is no room for them.
+// meet has the switch learn where the gateway is: a frame to an unknown address is flooded, and
+// lost where there is no buffer.
 func (r *raw) meet() {
 	r.t.Helper()
 	r.send(r.arp(1, addr4Of(r.mac[5]), prefix4.Addr(), wire.MAC{}))
-	r.await("answer", func(b []byte) bool { return b[12] == 8 && b[13] == 6 && b[21] == 2 })
+	r.await("answer", func(b []byte) bool { return isARP(b, 2) })
+}
+
+// isARP says whether a frame is an ARP request (1), or answer (2).
+func isARP(b []byte, op byte) bool {
+	return len(b) >= 42 && binary.BigEndian.Uint16(b[12:]) == splitter.EtherTypeARP && b[21] == op
+}
+
+// answerARP answers a frame if it is the gateway's ARP request, so that it finds us.
+func (r *raw) answerARP(b []byte) {
+	if isARP(b, 1) {
+		_ = r.send(r.arp(2, netip.AddrFrom4([4]byte(b[38:42])), prefix4.Addr(), gatewayMAC))
+	}
 }
 
 // eth makes a frame from r.
@@ -356,38 +334,37 @@ func (r *raw) eth(to wire.MAC, etherType uint16, body ...[]byte) []byte {
 	return b
 }
 
-// udp4 makes a UDP datagram over IPv4.
+// ip4 makes an IPv4 packet.
+func (r *raw) ip4(to wire.MAC, src, dst netip.Addr, proto uint8, body ...[]byte) []byte {
+	ip, n := header.IPv4(make([]byte, 20)), 20
+	for _, b := range body {
+		n += len(b)
+	}
+	ip.Encode(&header.IPv4Fields{TotalLength: uint16(n), TTL: 64, Protocol: proto,
+		SrcAddr: ether.Address(src), DstAddr: ether.Address(dst)})
+	ip.SetChecksum(^ip.CalculateChecksum())
+	return r.eth(to, splitter.EtherTypeIPv4, append([][]byte{ip}, body...)...)
+}
+
+// udp4 makes a UDP datagram over IPv4, without a checksum.
 func (r *raw) udp4(to wire.MAC, src, dst netip.AddrPort, body []byte) []byte {
-	ip, s, d := make([]byte, 20), src.Addr().As4(), dst.Addr().As4()
-	header.IPv4(ip).Encode(&header.IPv4Fields{TotalLength: uint16(28 + len(body)), TTL: 64, Protocol: 17,
-		SrcAddr: tcpip.AddrFrom4(s), DstAddr: tcpip.AddrFrom4(d)})
-	header.IPv4(ip).SetChecksum(^header.IPv4(ip).CalculateChecksum())
-	u := make([]byte, 8)
-	header.UDP(u).Encode(&header.UDPFields{SrcPort: src.Port(), DstPort: dst.Port(), Length: uint16(8 + len(body))})
-	return r.eth(to, splitter.EtherTypeIPv4, ip, u, body) // no checksum
+	u := header.UDP(make([]byte, 8))
+	u.Encode(&header.UDPFields{SrcPort: src.Port(), DstPort: dst.Port(), Length: uint16(8 + len(body))})
+	return r.ip4(to, src.Addr(), dst.Addr(), splitter.ProtoUDP, u, body)
 }
 
 // syn makes the first segment of a connection over IPv4.
 func (r *raw) syn(src, dst netip.AddrPort) []byte {
-	ip, s, d := make([]byte, 20), src.Addr().As4(), dst.Addr().As4()
-	header.IPv4(ip).Encode(&header.IPv4Fields{TotalLength: 40, TTL: 64, Protocol: 6,
-		SrcAddr: tcpip.AddrFrom4(s), DstAddr: tcpip.AddrFrom4(d)})
-	header.IPv4(ip).SetChecksum(^header.IPv4(ip).CalculateChecksum())
-	seg := make([]byte, 20)
-	header.TCP(seg).Encode(&header.TCPFields{SrcPort: src.Port(), DstPort: dst.Port(), DataOffset: 20,
+	seg := header.TCP(make([]byte, 20))
+	seg.Encode(&header.TCPFields{SrcPort: src.Port(), DstPort: dst.Port(), DataOffset: 20,
 		Flags: header.TCPFlagSyn, WindowSize: 1000})
-	sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, tcpip.AddrFrom4(s), tcpip.AddrFrom4(d), 20)
-	header.TCP(seg).SetChecksum(^header.TCP(seg).CalculateChecksum(sum))
-	return r.eth(gatewayMAC, splitter.EtherTypeIPv4, ip, seg)
+	sum := header.PseudoHeaderChecksum(header.TCPProtocolNumber, ether.Address(src.Addr()), ether.Address(dst.Addr()), 20)
+	seg.SetChecksum(^seg.CalculateChecksum(sum))
+	return r.ip4(gatewayMAC, src.Addr(), dst.Addr(), splitter.ProtoTCP, seg)
 }
 
-// echoServer serves connections of the host's loopback: it sends back what comes, and ends when the other side does.
-func echoServer(t testing.TB, network string) netip.AddrPort {
-	t.Helper()
-	l, err := net.Listen(network, map[string]string{"tcp4": "127.0.0.1:0", "tcp6": "[::1]:0"}[network])
-	if err != nil {
-		t.Skipf("no loopback for %s here: %v", network, err)
-	}
+// serveTCP has f serve each connection that comes to l, until the test ends.
+func serveTCP(t testing.TB, l net.Listener, f func(net.Conn)) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -398,13 +375,7 @@ func echoServer(t testing.TB, network string) netip.AddrPort {
 			}
 			go func() {
 				defer c.Close()
-				buf := make([]byte, 64<<10)
-				for {
-					n, err := c.Read(buf)
-					if _, werr := c.Write(buf[:n]); err != nil || werr != nil {
-						return
-					}
-				}
+				f(c)
 			}()
 		}
 	}()
@@ -412,9 +383,70 @@ func echoServer(t testing.TB, network string) netip.AddrPort {
 		l.Close()
 		<-done
 	})
+}
+
+// serveUDP answers each datagram that comes to c, until the test ends.
+func serveUDP(t testing.TB, c net.PacketConn, answer func(b []byte) [][]byte) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 64<<10)
+		for {
+			n, from, err := c.ReadFrom(buf)
+			if err != nil {
+				return
+			}
+			for _, b := range answer(buf[:n]) {
+				_, _ = c.WriteTo(b, from)
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		c.Close()
+		<-done
+	})
+}
+
+// listenTCP listens on the host's loopback, and returns the port.
+func listenTCP(t testing.TB) (net.Listener, uint16) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	testkit.OK(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l, l.Addr().(*net.TCPAddr).AddrPort().Port()
+}
+
+// echoServer serves connections of the host's loopback: it sends back what comes, and ends when the other side does.
+func echoServer(t testing.TB, network string) netip.AddrPort {
+	t.Helper()
+	l, err := net.Listen(network, map[string]string{"tcp4": "127.0.0.1:0", "tcp6": "[::1]:0"}[network])
+	if err != nil {
+		t.Skipf("no loopback for %s here: %v", network, err)
+	}
+	serveTCP(t, l, echo)
 	return l.Addr().(*net.TCPAddr).AddrPort()
 }
 
-func newUDP(v *guest, at tcpip.FullAddress) (*gonet.UDPConn, error) {
-	return gonet.DialUDP(v.ns, &at, nil, ipv6.ProtocolNumber)
+// echo sends back what comes. No io.Copy between sockets: that keeps pipes open.
+func echo(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) }
+
+func udpEcho(t testing.TB) netip.AddrPort {
+	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+	testkit.OK(t, err)
+	serveUDP(t, c, sameDatagram)
+	return c.LocalAddr().(*net.UDPAddr).AddrPort()
+}
+
+func sameDatagram(b []byte) [][]byte { return [][]byte{b} }
+
+// exchangeDatagram sends a datagram, which must come back.
+func exchangeDatagram(c net.Conn, data []byte) error {
+	if _, err := c.Write(data); err != nil {
+		return err
+	}
+	buf := make([]byte, 64<<10)
+	n, err := c.Read(buf)
+	if err == nil && !bytes.Equal(buf[:n], data) {
+		err = fmt.Errorf("%d bytes came back of %d, or others", n, len(data))
+	}
+	return err
 }

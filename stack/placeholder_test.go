@@ -7,15 +7,15 @@ import (
 	"gvisor.dev/gvisor/pkg/buffer"
 )
 
-// The netstack of go.mod takes thin ghosts; one that does not is served by thick ones.
+// The netstack of go.mod takes thin placeholders; one that does not is served by thick ones.
 func TestGhostsHaveNoBytes(t *testing.T) {
-	if !thinGhosts {
-		t.Error("this netstack wants thick ghosts: a send allocates and clears as many bytes")
+	if !thinWorks {
+		t.Error("this netstack wants thick placeholders: a send allocates and clears as many bytes")
 	}
 	for name, g := range map[string]interface {
 		io.Reader
 		Len() int
-	}{"thin": &thinGhost{writeSize}, "thick": &thickGhost{writeSize}} {
+	}{"thin": &thinPlaceholder{writeSize}, "thick": &thickPlaceholder{writeSize}} {
 		t.Run(name, func(t *testing.T) {
 			var b buffer.Buffer
 			defer b.Release()
@@ -27,9 +27,9 @@ func TestGhostsHaveNoBytes(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(100, func() {
 		var b buffer.Buffer
-		b.WriteFromReader(&thinGhost{writeSize}, 1)
+		b.WriteFromReader(&thinPlaceholder{writeSize}, 1)
 		b.Release()
 	}); n > 2 {
-		t.Errorf("a thin ghost allocates %v times", n)
+		t.Errorf("a thin placeholder allocates %v times", n)
 	}
 }
