@@ -305,7 +305,7 @@ func TestTokensAreFollowed(t *testing.T) {
 	td := newTestDevice(t)
 	x, err := td.BindRX(td.buffer(t, 0, 1<<20), 2)
 	testkit.OK(t, err)
-	rx := x.(*rxBinding)
+	rx := x.(*binding)
 	var ts tokens
 	var frags []devmem.Frag
 	for i := range uint32(20) {

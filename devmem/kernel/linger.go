@@ -22,13 +22,7 @@ func (c *Conn) mustLinger(fd int) bool {
 		return false
 	}
 	c.reap(fd)
-	return c.sends.pending()
-}
-
-func (l *sendLog) pending() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.open > 0
+	return c.sends.underWay() > 0
 }
 
 // lingerOn ends a connection for its user, and has a goroutine keep its socket until its sends are
@@ -57,7 +51,7 @@ func (d *Device) lingerOn(c *Conn) bool {
 
 func (c *Conn) lingers(s *sock) {
 	fd := s.fd // nobody else closes it
-	for c.reap(fd); c.sends.pending(); c.reap(fd) {
+	for c.reap(fd); c.sends.underWay() > 0; c.reap(fd) {
 		select {
 		case <-s.esig:
 			continue

@@ -144,6 +144,16 @@ func (s *sock) use() (fd int, ok bool) {
 
 func (s *sock) unuse() { s.mu.RUnlock() }
 
+// on calls f, which does not wait, with the descriptor.
+func (s *sock) on(f func(fd int) error) error {
+	fd, ok := s.use()
+	if !ok {
+		return net.ErrClosed
+	}
+	defer s.unuse()
+	return f(fd)
+}
+
 func (s *sock) isClosed() bool {
 	select {
 	case <-s.closed:

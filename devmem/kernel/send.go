@@ -81,7 +81,7 @@ func group(ranges []devmem.Range, mss int) int {
 }
 
 // sendGroup queues ranges, and waits for room until the write deadline.
-func (c *Conn) sendGroup(b *txBinding, ranges []devmem.Range, call *sendCall) (_ *sendCall, sent int, err error) {
+func (c *Conn) sendGroup(b *binding, ranges []devmem.Range, call *sendCall) (_ *sendCall, sent int, err error) {
 	c.iov = c.iov[:0]
 	left := 0
 	for _, r := range ranges {
@@ -133,9 +133,7 @@ func (c *Conn) noRoomForNotes(fd int) error {
 	if c.reap(fd) {
 		return nil // try again
 	}
-	c.sends.mu.Lock()
-	defer c.sends.mu.Unlock()
-	if c.sends.open == 0 {
+	if c.sends.underWay() == 0 {
 		return syscall.ENOBUFS // others use it up
 	}
 	return syscall.EAGAIN
@@ -200,7 +198,7 @@ func (c *Conn) over(fd int) error {
 	if e := c.failed.Load(); e != nil {
 		return *e
 	}
-	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	info, err := tcpInfo(fd)
 	if err != nil || info.State != tcpClose {
 		return nil
 	}

@@ -102,7 +102,7 @@ func TestCut(t *testing.T) {
 func TestSendLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := sendLog{base: rapid.SampledFrom([]uint32{0, math.MaxUint32 - 3}).Draw(t, "base")}
-		var b txBinding
+		var b binding
 		next := l.base
 		parts := map[uint32]int{} // sendmsgs of a call that are not complete
 		of := map[uint32]uint32{}

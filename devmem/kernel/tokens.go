@@ -10,11 +10,11 @@ import (
 // kernel gives the lowest free numbers, from 1 (net/ipv4/tcp.c:tcp_xa_pool_refill), so a slice is enough.
 type tokens struct {
 	mu   sync.Mutex
-	held []*rxBinding // by token; nil: not held
+	held []*binding // by token; nil: not held
 }
 
 // stray is the binding of tokens whose binding is not ours.
-var stray = &rxBinding{}
+var stray = &binding{}
 
 // maxTrack bounds the slice: no binding has as many pages.
 const maxTrack = 1 << 26

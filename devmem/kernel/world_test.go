@@ -102,7 +102,7 @@ func (td *testDevice) BindTX(b devmem.Buffer) (devmem.Binding, error) {
 	if err != nil {
 		return nil, err
 	}
-	tx := x.(*txBinding)
+	tx := x.(*binding)
 	tx.host, tx.base = true, uint64(uintptr(unsafe.Pointer(&td.mem[0])))+tx.buf.off
 	return tx, nil
 }
