@@ -15,24 +15,21 @@ type attr struct {
 	value any
 }
 
-func (as attrs) encode(ae *netlink.AttributeEncoder) error {
+func (as attrs) encode() ([]byte, error) {
+	ae := netlink.NewAttributeEncoder()
 	for _, a := range as {
 		switch v := a.value.(type) {
 		case attrs:
-			ae.Nested(a.kind, v.encode)
+			ae.Do(netlink.Nested|a.kind, v.encode)
 		case string:
 			ae.String(a.kind, v)
 		case nil:
 			ae.Flag(a.kind, true)
 		default:
-			b, err := binary.Append(nil, native, v)
-			if err != nil {
-				return err
-			}
-			ae.Bytes(a.kind, b)
+			ae.Do(a.kind, func() ([]byte, error) { return binary.Append(nil, native, v) })
 		}
 	}
-	return nil
+	return ae.Encode()
 }
 
 // fields are the attributes to look for in a message, by type: where a number is to be stored, the fields nested in

@@ -93,11 +93,7 @@ func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.Attr
 	case reply == nil:
 		flags |= netlink.Acknowledge
 	}
-	ae := netlink.NewAttributeEncoder()
-	if err := request.encode(ae); err != nil {
-		return err
-	}
-	b, err := ae.Encode()
+	b, err := request.encode()
 	if err != nil {
 		return err
 	}
