@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
@@ -77,9 +77,8 @@ func newTestDevice(t testing.TB, pairs int, files *dma.Files) *testDevice {
 		d.queues = append(d.queues, &testQueue{vring: vhostuser.Vring{Kick: -1, Call: -1, Err: -1}})
 	}
 	var err error
-	if d.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		t.Fatal(err)
-	}
+	d.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	testkit.OK(t, err)
 	return d
 }
 
@@ -309,26 +308,22 @@ func (d *testDevice) publish(q *testQueue) {
 
 // inject gives the driver a frame.
 func (d *testDevice) inject(queue int, h netHdr, frame []byte) {
-	d.mu.Lock()
-	d.backlog = append(d.backlog, testFrame{queue, h, frame})
-	d.mu.Unlock()
-	d.wake()
+	d.do(func() { d.backlog = append(d.backlog, testFrame{queue, h, frame}) })
 }
 
 // release gives back what was held.
 func (d *testDevice) release() {
-	d.mu.Lock()
-	d.hold = false
-	for _, q := range d.queues {
-		for _, h := range q.held {
-			q.vq.Commit(h, 0)
+	d.do(func() {
+		d.hold = false
+		for _, q := range d.queues {
+			for _, h := range q.held {
+				q.vq.Commit(h, 0)
+			}
+			if q.held = nil; q.vq != nil {
+				d.publish(q)
+			}
 		}
-		if q.held = nil; q.vq != nil {
-			d.publish(q)
-		}
-	}
-	d.mu.Unlock()
-	d.wake()
+	})
 }
 
 // do runs f as the device would.
@@ -377,9 +372,7 @@ func (d *testDevice) ProtocolFeatures() uint64 {
 	return uint64(vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolMTU | vhostuser.ProtocolMemSlots)
 }
 func (d *testDevice) SetFeatures(f uint64) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.features = f
+	d.do(func() { d.features = f })
 	return nil
 }
 func (d *testDevice) MaxQueues() int                 { return 2 * d.pairs }
@@ -419,10 +412,7 @@ func (d *testDevice) StartQueue(v vhostuser.Vring) error {
 	return nil
 }
 func (d *testDevice) EnableQueue(index int, on bool) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.queues[index].enabled = on
-	d.wake()
+	d.do(func() { d.queues[index].enabled = on })
 	return nil
 }
 func (d *testDevice) StopQueue(index int) (uint32, error) {
@@ -481,7 +471,7 @@ func (d *testDevice) SetSplit(s control.Split) error {
 func (d *testDevice) loseState() {
 	d.do(func() {
 		d.generation++
-		maps.DeleteFunc(d.split, func(int, bool) bool { return true })
+		clear(d.split)
 		d.dispatcher.Reset()
 	})
 }

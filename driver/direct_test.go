@@ -3,7 +3,6 @@ package driver
 import (
 	"encoding/binary"
 	"errors"
-	"os"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -27,11 +26,8 @@ func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Re
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	testkit.OK(t, err)
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	testkit.OK(t, err)
-	sl, err := newSleeper(os.NewFile(uintptr(fd), "eventfd"), 8)
-	testkit.OK(t, err)
-	t.Cleanup(func() { unix.Munmap(mem); sl.close() })
+	t.Cleanup(func() { unix.Munmap(mem) })
+	sl, _ := newTestSleeper(t)
 	d := &direct{mem: mem, feats: feats | featsMandatory | featMQ | featCtrlVQ, rings: map[int]ringPlace{}, sl: sl}
 	n := &NIC{t: d, gpus: []GPUInfo{{ID: 3, Addr: directGPU, Size: testGPUSize}}, failed: make(chan struct{})}
 	n.opts = Options{QueuePairs: 2, RingSize: ring, PagesPerChain: pages}

@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -44,18 +45,10 @@ func TestBrokenDeviceStopsNIC(t *testing.T) {
 				t.Log(err)
 			}
 			r.rcv.wait(func() bool { return r.rcv.wakes > 0 && len(r.rcv.cookies) == 1 })
-			if _, err := r.nic.Transmit(0, []TxFrame{{Header: tcpHeader(0)}}); !errors.Is(err, ErrBroken) {
-				t.Errorf("Transmit: %v", err)
-			}
-			if err := r.nic.UnbindQueue(1); err != nil {
-				t.Errorf("UnbindQueue: %v", err)
-			}
-			if n := r.gpu.out(); n != 0 {
-				t.Errorf("%d pages were not given back", n)
-			}
-			if err := r.nic.BindQueue(1, 3, r.gpu); !errors.Is(err, ErrBroken) {
-				t.Errorf("BindQueue: %v", err)
-			}
+			is(t, "Transmit", errOf(r.nic.Transmit(0, []TxFrame{{Header: tcpHeader(0)}})), ErrBroken)
+			is(t, "UnbindQueue", r.nic.UnbindQueue(1), nil)
+			r.gpu.whole(t)
+			is(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), ErrBroken)
 			// Another one still moves bytes.
 			other.send(t, 0, TxFrame{Header: tcpHeader(100), Linear: make([]byte, 100)})
 			other.rcv.waitFrames(1)
@@ -93,9 +86,8 @@ func TestLongestFrameIsJoined(t *testing.T) {
 }
 
 func TestBackendThatGoesAwayDoesNotHangClose(t *testing.T) {
-	r := newRig(t, rigOptions{pairs: 2, pages: 100})
+	r := newBoundRig(t, rigOptions{pages: 100})
 	r.gone = true
-	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.nic.t.(*frontend).front.Close() // the same, seen from the other end
 	if err := r.nic.UnbindQueue(1); err == nil {
 		t.Error("UnbindQueue: no error")
@@ -106,13 +98,10 @@ func TestBackendThatGoesAwayDoesNotHangClose(t *testing.T) {
 }
 
 func TestBackendThatHangsUpStopsNIC(t *testing.T) {
-	r := newRig(t, rigOptions{pairs: 2, pages: 100})
+	r := newBoundRig(t, rigOptions{pages: 100})
 	r.gone = true
-	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.dev.hangUp()
 	<-r.nic.Failed()
-	if err := r.nic.Err(); !errors.Is(err, errHangup) {
-		t.Errorf("Err: %v", err)
-	}
+	is(t, "Err", r.nic.Err(), errHangup)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 }

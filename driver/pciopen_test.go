@@ -75,9 +75,7 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 		runtime.Gosched()
 	}
 
-	if err := n.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
+	is(t, "Close", n.Close(), nil)
 	if s := bar.read8(regDeviceStatus); s != 0 {
 		t.Errorf("device status %#x after Close", s)
 	}

@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-func newTestSleeper(t *testing.T) (s *sleeper, call func()) {
+func newTestSleeper(t testing.TB) (s *sleeper, call func()) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	testkit.OK(t, err)
@@ -73,9 +73,7 @@ func TestNoWakeIsLost(t *testing.T) {
 		})
 	}
 	for seen := 0; seen < wakers*each; {
-		if _, err := s.sleep(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errOf(s.sleep()))
 		for more := true; more; {
 			select {
 			case <-wants:
