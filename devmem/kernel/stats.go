@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
@@ -78,38 +78,15 @@ func (d *Device) nicCounters() nicCounters {
 	return n
 }
 
-const iflaStats64 = 23 // IFLA_STATS64
-
-// linkCounters reads rx_dropped, tx_dropped and rx_missed_errors of struct rtnl_link_stats64
+// linkCounters are rx_dropped, tx_dropped and rx_missed_errors of struct rtnl_link_stats64
 // (include/uapi/linux/if_link.h).
-func linkCounters(index int) (n nicCounters, err error) {
-	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
-	if err != nil {
-		return n, err
+func linkCounters(index int) (nicCounters, error) {
+	link, err := netlink.LinkByIndex(index)
+	if err != nil || link.Attrs().Statistics == nil {
+		return nicCounters{}, err
 	}
-	defer func() { _ = c.Close() }()
-	var ifinfo [unix.SizeofIfInfomsg]byte
-	native.PutUint32(ifinfo[4:], uint32(index))
-	ms, err := c.Execute(netlink.Message{Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request},
-		Data: ifinfo[:]})
-	if err != nil {
-		return n, err
-	}
-	for _, m := range ms {
-		if len(m.Data) < len(ifinfo) {
-			return nicCounters{}, syscall.EPROTO
-		}
-		ad, err := netlink.NewAttributeDecoder(m.Data[len(ifinfo):])
-		if err != nil {
-			return nicCounters{}, err
-		}
-		fields{iflaStats64: func(ad *netlink.AttributeDecoder) {
-			if b := ad.Bytes(); len(b) >= 16*8 {
-				n = nicCounters{native.Uint64(b[6*8:]), native.Uint64(b[7*8:]), native.Uint64(b[15*8:])}
-			}
-		}}.decode(ad)
-	}
-	return n, nil
+	st := link.Attrs().Statistics
+	return nicCounters{rxDrops: st.RxDropped, txDrops: st.TxDropped, nicDrops: st.RxMissedErrors}, nil
 }
 
 // Of include/uapi/linux/ethtool.h.

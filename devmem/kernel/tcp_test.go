@@ -347,6 +347,9 @@ func TestDeviceCloseEndsCalls(t *testing.T) {
 	is(t, "dial", errOf(td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(localhost, 1))), net.ErrClosed)
 	is(t, "register", errOf(td.Register(0, 0, 4096)), net.ErrClosed)
 	is(t, "rss", td.SetRSS(1), net.ErrClosed)
+	is(t, "bind", errOf(td.BindRX(nil, 1)), net.ErrClosed)
+	is(t, "add a rule", errOf(td.AddFlow(flowTo(1))), net.ErrClosed)
+	is(t, "delete a rule", td.DelFlow(1), net.ErrClosed)
 	if n := td.Queues(); n != 0 {
 		t.Errorf("%d queues", n)
 	}
