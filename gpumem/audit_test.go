@@ -238,14 +238,12 @@ func TestAuditWithTheZeroWord(t *testing.T) {
 
 func TestAuditOfSparseFile(t *testing.T) {
 	const size = 1 << 33 // reading all of it would take seconds, and fill it
-	f := memfd(t, size)
+	f := testkit.Memfd(t, size)
 	buf := make([]byte, 300)
 	FillAt(buf, auditStreams[1].Seed, 99)
 	var want []Hit
 	for _, at := range []int64{0, 5*auditChunk - 150, 123456789, size - 300} {
-		if _, err := f.WriteAt(buf, at); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errOf(f.WriteAt(buf, at)))
 		want = append(want, Hit{Off: uint64(at), Len: 300, Stream: 1, StreamOff: 99})
 	}
 	var before, after unix.Stat_t

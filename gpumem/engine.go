@@ -49,7 +49,7 @@ type Engine struct {
 	ended map[uint64]Status   // under mu
 	order []uint64            // under mu: of ended, oldest first
 
-	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables counter
+	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables atomic.Uint64
 }
 
 // running is a job under way.
@@ -62,10 +62,6 @@ type running struct {
 	ended     chan struct{} // closed when its status is final and it touches no memory any more
 	gone      chan struct{} // closed when its goroutine is at its end
 }
-
-type counter struct{ v atomic.Uint64 }
-
-func (c *counter) add(n uint64) { c.v.Add(n) }
 
 // EngineStats counts what jobs did, in bytes unless said otherwise.
 type EngineStats struct {
@@ -129,9 +125,9 @@ func (e *Engine) do(r *running, g *GPU) {
 	if err == nil && w.hash != nil {
 		w.hash.Sum(s.Sum[:0])
 	}
-	e.count.add(1)
+	e.count.Add(1)
 	if err != nil {
-		e.failed.add(1)
+		e.failed.Add(1)
 	}
 	e.mu.Lock()
 	delete(e.jobs, r.id)
@@ -216,7 +212,7 @@ func (e *Engine) Reset() {
 // Stats returns the counters.
 func (e *Engine) Stats() EngineStats {
 	return EngineStats{
-		Jobs: e.count.v.Load(), Failed: e.failed.v.Load(), Gathered: e.gathered.v.Load(), ToGuest: e.toGuest.v.Load(),
-		FromGuest: e.fromGuest.v.Load(), Filled: e.filled.v.Load(), Hashed: e.hashed.v.Load(), TableBytes: e.tables.v.Load(),
+		Jobs: e.count.Load(), Failed: e.failed.Load(), Gathered: e.gathered.Load(), ToGuest: e.toGuest.Load(),
+		FromGuest: e.fromGuest.Load(), Filled: e.filled.Load(), Hashed: e.hashed.Load(), TableBytes: e.tables.Load(),
 	}
 }

@@ -38,7 +38,7 @@ type bench struct {
 func newBench(t testing.TB, o EngineOptions) *bench {
 	files := dma.NewFiles()
 	noLeak(t, files)
-	b := &bench{t: t, ram: memfd(t, ramLen), space: dma.NewSpace("port0", files), done: make(chan Status, 1000)}
+	b := &bench{t: t, ram: testkit.Memfd(t, ramLen), space: dma.NewSpace("port0", files), done: make(chan Status, 1000)}
 	b.gpu = newGPU(t, files, 0, gpuLen)
 	for _, m := range []dma.Map{
 		{IOVA: ramAt, Size: ramLen / 2, FD: int(b.ram.Fd())},
@@ -47,9 +47,7 @@ func newBench(t testing.TB, o EngineOptions) *bench {
 		testkit.OK(t, b.space.Add(m))
 	}
 	b.reg = NewRegistry([]*GPU{b.gpu}, 4)
-	if _, err := b.reg.RegisterBuffer(0, bufOff, bufLen); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errOf(b.reg.RegisterBuffer(0, bufOff, bufLen)))
 	if o.Done == nil {
 		o.Done = func(s Status) { b.done <- s }
 	}
@@ -90,17 +88,13 @@ func (b *bench) good(j Job) Status {
 
 func (b *bench) write(at int64, p []byte) {
 	b.t.Helper()
-	if _, err := b.ram.WriteAt(p, at); err != nil {
-		b.t.Fatal(err)
-	}
+	testkit.OK(b.t, errOf(b.ram.WriteAt(p, at)))
 }
 
 func (b *bench) read(at, n int64) []byte {
 	b.t.Helper()
 	p := make([]byte, n)
-	if _, err := b.ram.ReadAt(p, at); err != nil {
-		b.t.Fatal(err)
-	}
+	testkit.OK(b.t, errOf(b.ram.ReadAt(p, at)))
 	return p
 }
 
@@ -267,9 +261,7 @@ func TestCancel(t *testing.T) {
 		testkit.OK(t, err)
 		ids = append(ids, id)
 	}
-	if _, err := b.e.Submit(j); !errors.Is(err, syscall.EAGAIN) {
-		t.Fatalf("a fourth job: %v", err)
-	}
+	is(t, "a fourth job", errOf(b.e.Submit(j)), syscall.EAGAIN)
 	s, err := b.e.Cancel(ids[1])
 	if err != nil || s.Errno != syscall.ECANCELED || !s.Done {
 		t.Fatalf("%+v, %v", s, err)
@@ -297,9 +289,7 @@ func TestCancel(t *testing.T) {
 			t.Fatalf("%+v", s)
 		}
 	}
-	if _, err := b.e.Poll(ids[0]); !errors.Is(err, syscall.ENOENT) {
-		t.Fatalf("after reset: %v", err)
-	}
+	is(t, "after reset", errOf(b.e.Poll(ids[0])), syscall.ENOENT)
 	if !bytes.Equal(before, b.gpu.peek(t, bufOff, bufLen)) {
 		t.Fatal("written after reset")
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"syscall"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 

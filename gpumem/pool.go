@@ -107,15 +107,22 @@ func (p *Pool) TakePages(queue int, dst []uint64) int {
 func (p *Pool) ReturnPages(queue int, offs []uint64) {
 	p.mu.Lock()
 	for _, off := range offs {
-		if i, ok := p.index(off); ok && p.pages[i].refs == pagePosted {
-			p.posted--
-			p.pages[i].refs = pageFree
-			p.free = append(p.free, i)
+		if i, ok := p.index(off); ok {
+			p.takeBackLocked(i)
 		}
 	}
 	f := p.emptyLocked()
 	p.mu.Unlock()
 	f()
+}
+
+// takeBackLocked makes a page free if it is posted.
+func (p *Pool) takeBackLocked(i uint32) {
+	if p.pages[i].refs == pagePosted {
+		p.posted--
+		p.pages[i].refs = pageFree
+		p.free = append(p.free, i)
+	}
 }
 
 // index finds the page of an offset in the GPU.
@@ -185,10 +192,8 @@ func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 func (p *Pool) Discard(ranges []Range) {
 	p.mu.Lock()
 	for _, r := range ranges {
-		if i, ok := p.index(r.Off); ok && r.GPU == p.gpu && p.pages[i].refs == pagePosted {
-			p.posted--
-			p.pages[i].refs = pageFree
-			p.free = append(p.free, i)
+		if i, ok := p.index(r.Off); ok && r.GPU == p.gpu {
+			p.takeBackLocked(i)
 		}
 	}
 	p.unlockAndTell()
@@ -256,10 +261,8 @@ func (p *Pool) Close(stopped bool) {
 	p.mu.Lock()
 	p.closed = true
 	for i := range p.pages {
-		if stopped && p.posted > 0 && p.pages[i].refs == pagePosted {
-			p.posted--
-			p.pages[i].refs = pageFree
-			p.free = append(p.free, uint32(i))
+		if stopped && p.posted > 0 {
+			p.takeBackLocked(uint32(i))
 		}
 	}
 	f := p.emptyLocked()

@@ -45,16 +45,12 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 	if b, err := r.Retain(id); err != nil || b.ID != id {
 		t.Fatal(err)
 	}
-	if err := r.Unregister(id); !errors.Is(err, syscall.EBUSY) {
-		t.Fatalf("a bound buffer: %v", err)
-	}
+	is(t, "a bound buffer", r.Unregister(id), syscall.EBUSY)
 	r.Release(id)
 	if err := r.Unregister(id); err != nil || domain(g1, 8192) != dma.GPUFile {
 		t.Fatal(err)
 	}
-	if err := r.Unregister(id); !errors.Is(err, syscall.ENOENT) {
-		t.Fatalf("twice: %v", err)
-	}
+	is(t, "twice", r.Unregister(id), syscall.ENOENT)
 	if _, err := r.Retain(id); !errors.Is(err, syscall.EBADF) {
 		t.Fatal(err)
 	}
@@ -67,9 +63,7 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 	if err := r.Unregister(3); err != nil || domain(g0, 0) != dma.GPU {
 		t.Fatal("registered twice more:", err)
 	}
-	if _, err := r.Retain(2); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errOf(r.Retain(2)))
 	r.CloseAll()
 	r.Release(2)
 	if len(r.Buffers()) != 0 || domain(g0, 0) != dma.GPUFile {
