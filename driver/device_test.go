@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -25,13 +24,14 @@ import (
 // receive queue that steer names. It splits on queues whose split is on, answers control frames, and can be told to
 // misbehave.
 type testDevice struct {
-	control.Handler // what is not implemented below is not called
-	t               testing.TB
-	offer           uint64
-	pairs           int
-	space           *dma.Space
-	copier          *dma.Copier
-	dispatcher      *control.Dispatcher
+	control.Handler       // what is not implemented below is not called
+	vhostuser.QueueDevice // what is not about queues
+	t                     testing.TB
+	offer                 uint64
+	pairs                 int
+	space                 *dma.Space
+	copier                *dma.Copier
+	dispatcher            *control.Dispatcher
 
 	mu         sync.Mutex
 	features   uint64
@@ -375,16 +375,9 @@ func (d *testDevice) SetFeatures(f uint64) error {
 	d.do(func() { d.features = f })
 	return nil
 }
-func (d *testDevice) MaxQueues() int                 { return 2 * d.pairs }
-func (d *testDevice) QueueNum() uint64               { return uint64(d.pairs) }
-func (d *testDevice) MTU(uint16) error               { return nil }
-func (d *testDevice) Status() uint8                  { return 0 }
-func (d *testDevice) SetStatus(uint8) error          { return nil }
-func (d *testDevice) GetConfig(uint32, []byte) error { return errors.ErrUnsupported }
-func (d *testDevice) SetConfig(uint32, []byte) error { return errors.ErrUnsupported }
-func (d *testDevice) Reset() error                   { return nil }
-func (d *testDevice) MemoryChanged() error           { return nil }
-func (d *testDevice) SetErr(index, fd int) error     { unix.Close(fd); return nil }
+func (d *testDevice) MaxQueues() int   { return 2 * d.pairs }
+func (d *testDevice) QueueNum() uint64 { return uint64(d.pairs) }
+func (d *testDevice) MTU(uint16) error { return nil }
 func (d *testDevice) SetCall(index, fd int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()

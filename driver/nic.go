@@ -192,10 +192,7 @@ func (n *NIC) Start(r Receiver) error {
 	if !n.receiver.CompareAndSwap(nil, &r) {
 		return errors.New("the NIC has a receiver already")
 	}
-	if err := n.Err(); err != nil {
-		return err
-	}
-	return nil
+	return n.Err()
 }
 
 // Err says why the NIC has stopped, nil if it has not. The Receiver is woken when it does.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -53,8 +52,7 @@ func openPCI(sys sysfs, mem *hugeMem, o PCIOptions) (*NIC, error) {
 	if err := p.take(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", d.addr, err), p.close())
 	}
-	var mac net.HardwareAddr
-	n, err := open(p, &o.Options, mac, 0, gpus)
+	n, err := open(p, &o.Options, nil, 0, gpus)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.addr, err)
 	}

@@ -76,17 +76,10 @@ func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 			continue
 		}
 		hdr := s.hdrs[first.Cookie].b
-		if first.Len < netHdrLen {
-			return n, fmt.Errorf("%w: a chain with %d bytes, less than virtio_net_hdr", ErrBroken, first.Len)
-		}
 		var h netHdr
-		h.decode((*[netHdrLen]byte)(hdr))
-		count := int(h.numBuffers)
-		if count == 0 || count > len(q.used) {
-			return n, fmt.Errorf("%w: a frame in %d chains, the ring has %d", ErrBroken, count, len(q.used))
-		}
-		if count > len(used)-n {
-			return n, nil
+		count, err := q.begin(&h, hdr, int(first.Len), "chain")
+		if err != nil || count > len(used)-n {
+			return n, err
 		}
 		chains := used[n : n+count]
 		n += count

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -42,7 +41,7 @@ type txQueue struct {
 	bufs    []virtq.Buf
 	used    []virtq.Used
 
-	frames, bytes, payload, kicks, full atomic.Uint64
+	stats counters
 }
 
 // doneLen is how many cookies may wait to be reported, for a ring of a size.
@@ -107,11 +106,11 @@ func (q *txQueue) transmit(f []TxFrame) (n int, err error) {
 	}
 	if q.ring.Publish() {
 		q.n.t.kick(q.ring.vq) // under mu: close may not take the descriptor away
-		q.kicks.Add(1)
+		q.stats.kicks.Add(1)
 	}
 	if errors.Is(err, virtq.ErrFull) {
 		err, q.starved, q.freed = nil, true, false
-		q.full.Add(1)
+		q.stats.full.Add(1)
 	}
 	if q.asleep && (len(q.done) > 0 || q.wanted() && !q.calls && q.askCalls()) {
 		q.n.t.sleeper().wake()
@@ -151,9 +150,9 @@ func (q *txQueue) add(f *TxFrame) error {
 	if slot.cookie = f.Cookie; f.Cookie != 0 {
 		q.watched++
 	}
-	q.frames.Add(1)
-	q.bytes.Add(uint64(linear + payload))
-	q.payload.Add(uint64(payload))
+	q.stats.frames.Add(1)
+	q.stats.bytes.Add(uint64(linear + payload))
+	q.stats.payload.Add(uint64(payload))
 	return nil
 }
 

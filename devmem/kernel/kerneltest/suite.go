@@ -216,8 +216,3 @@ func prefixes(s string) (ps []netip.Prefix, err error) {
 	}
 	return ps, nil
 }
-
-func deadlineOf(ctx context.Context) time.Time {
-	t, _ := ctx.Deadline()
-	return t
-}
