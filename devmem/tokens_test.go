@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // taker is a connection that knows tokens, by the rules of DontNeed.
@@ -59,9 +61,7 @@ func TestTokensGoBackWithinTheLimitsOfACall(t *testing.T) {
 				conn.known[c.tokens(i)] = true
 				set.Add(c.tokens(i))
 			}
-			if set.Len() != c.n {
-				t.Errorf("%d tokens, %d added", set.Len(), c.n)
-			}
+			testkit.Equal(t, "tokens", set.Len(), c.n)
 			if err := set.GiveBack(conn); err != nil || len(conn.known) != 0 || conn.calls != c.calls || set.Len() != 0 {
 				t.Errorf("%v, %d left, %d calls", err, len(conn.known), conn.calls)
 			}

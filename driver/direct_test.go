@@ -295,9 +295,7 @@ func TestFramesAllocateNothing(t *testing.T) {
 	for range 600 { // all slots have been used
 		step()
 	}
-	if n := testing.AllocsPerRun(1000, step); n != 0 {
-		t.Errorf("two frames sent and two received allocate %v times", n)
-	}
+	testkit.Equal(t, "allocations for two frames sent and two received", testing.AllocsPerRun(1000, step), 0)
 }
 
 // BenchmarkFrames is two frames sent (one from a GPU) and two received (one split), without a device.

@@ -79,9 +79,7 @@ func TestLongestFrameIsJoined(t *testing.T) {
 		r.dev.inject(0, netHdr{}, append(tcpHeader(0), make([]byte, maxFrame-54)...))
 	}
 	for _, f := range r.rcv.waitFrames(20) {
-		if len(f.Header) != maxFrame {
-			t.Fatalf("%d bytes", len(f.Header))
-		}
+		testkit.Equal(t, "bytes", len(f.Header), maxFrame)
 	}
 }
 

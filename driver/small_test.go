@@ -133,9 +133,7 @@ func TestFeatureChoice(t *testing.T) {
 			t.Errorf("%s: %s, %v; want %s", c.name, featureString(got), err, featureString(c.got))
 		}
 	}
-	if s := featureString(featCSUM | 1<<63); s != "CSUM 0x8000000000000000" {
-		t.Error(s)
-	}
+	testkit.Equal(t, "names of features", featureString(featCSUM|1<<63), "CSUM 0x8000000000000000")
 }
 
 func TestDefaults(t *testing.T) {

@@ -85,9 +85,7 @@ func TestQueueIsBoundAgain(t *testing.T) {
 			r.send(t, 0, TxFrame{Header: tcpHeader(5000), Linear: pattern(make([]byte, 5000), i+k)})
 		}
 		for _, f := range r.rcv.waitFrames(300) {
-			if f.PayloadLen != 5000 {
-				t.Fatalf("payload of %d bytes", f.PayloadLen)
-			}
+			testkit.Equal(t, "payload", f.PayloadLen, 5000)
 		}
 		testkit.OK(t, r.nic.UnbindQueue(1))
 		r.gpu.whole(t)
@@ -140,9 +138,7 @@ func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	for _, n := range []int{0, 100, 3000, 30000} {
 		r.send(t, 0, TxFrame{Header: tcpHeader(n), Linear: make([]byte, n)})
 	}
-	if g := <-generations; g != 2 {
-		t.Errorf("generation %d, want 2", g)
-	}
+	testkit.Equal(t, "generation", <-generations, 2)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 	payload := pattern(make([]byte, 3000), 1)
 	// Frames sent before the split was on again may still be on their way: those that the device reads too early are

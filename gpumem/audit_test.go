@@ -219,9 +219,7 @@ func TestAuditOfLongPieces(t *testing.T) {
 func TestAuditWithTheZeroWord(t *testing.T) {
 	zeroAt := uint64(1000)
 	streams := []Stream{{Seed: -(zeroAt + 1) * step, Bytes: 1 << 20}}
-	if word(streams[0].Seed, zeroAt) != 0 {
-		t.Fatal("no zero word")
-	}
+	testkit.Equal(t, "the word that is to be zero", word(streams[0].Seed, zeroAt), 0)
 	for d := range uint64(72) {
 		for _, at := range []int{auditBlock - 40, auditBlock, 2*auditBlock - 64, 100} {
 			ram := make([]byte, 4*auditBlock)

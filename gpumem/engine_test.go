@@ -55,9 +55,7 @@ func newBench(t testing.TB, o EngineOptions) *bench {
 	t.Cleanup(func() {
 		b.e.CancelAll()
 		b.reg.CloseAll()
-		if err := b.space.Close(); err != nil {
-			t.Error(err)
-		}
+		is(t, "Close", b.space.Close(), nil)
 	})
 	return b
 }
@@ -119,9 +117,7 @@ func TestFillHashPoison(t *testing.T) {
 	b := newBench(t, EngineOptions{})
 	const n = 2<<20 + 77
 	s := b.good(Job{Op: Fill, Off: bufOff + 5, Len: n, Seed: 9, Stream: 13})
-	if s.Bytes != n {
-		t.Fatalf("%+v", s)
-	}
+	testkit.Equal(t, "bytes", s.Bytes, n)
 	want := pattern(n, 9, 13)
 	if !bytes.Equal(b.gpu.peek(t, bufOff+5, n), want) {
 		t.Fatal("fill")
@@ -143,9 +139,7 @@ func TestFillHashPoison(t *testing.T) {
 		t.Fatal("poison wrote outside of the buffer")
 	}
 	want2 := EngineStats{Jobs: 4, Filled: n + bufLen, Hashed: n}
-	if got := b.e.Stats(); got != want2 {
-		t.Fatalf("%+v", got)
-	}
+	testkit.Equal(t, "stats", b.e.Stats(), want2)
 }
 
 // TestLists copies random pieces by tables in RAM and in GPU memory, and compares with the same done on slices.
@@ -280,9 +274,7 @@ func TestCancel(t *testing.T) {
 		t.Fatal(id, err)
 	}
 	b.e.Reset()
-	if len(b.done) != 3 {
-		t.Fatalf("%d of 3 ends were told when Reset returned", len(b.done))
-	}
+	testkit.Equal(t, "ends that were told when Reset returned", len(b.done), 3)
 	before := b.gpu.peek(t, bufOff, bufLen)
 	for range 3 {
 		if s := <-b.done; s.Errno != syscall.ECANCELED {

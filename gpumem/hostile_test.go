@@ -138,9 +138,7 @@ func TestTruncatedRAM(t *testing.T) {
 		t.Fatal("the space was not told")
 	}
 	other.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3})
-	if MatchAt(other.gpu.peek(t, bufOff, bufLen), 3, 0) != bufLen {
-		t.Fatal("the other port's bytes do not move")
-	}
+	testkit.Equal(t, "bytes of the other port that moved", MatchAt(other.gpu.peek(t, bufOff, bufLen), 3, 0), bufLen)
 	b.good(Job{Op: Fill, Off: bufOff, Len: bufLen, Seed: 3}) // nor is this port's GPU dead
 }
 

@@ -89,9 +89,7 @@ func TestUnregisterWaitsForPieces(t *testing.T) {
 		gone := make(chan error, 2)
 		go func() { gone <- r.Unregister(a) }()
 		synctest.Wait()
-		if len(gone) != 0 {
-			t.Fatal("a buffer was taken away under a piece")
-		}
+		testkit.Equal(t, "buffers taken away under a piece", len(gone), 0)
 		second := r.enter() // does not wait, and does not see the buffer
 		if second.covers(0, 0, 1) || !second.covers(0, 4096, 4096) || !first.covers(0, 0, 1) {
 			t.Fatal("tables")
@@ -100,14 +98,10 @@ func TestUnregisterWaitsForPieces(t *testing.T) {
 		synctest.Wait()
 		r.leave(first)
 		synctest.Wait()
-		if len(gone) != 1 {
-			t.Fatalf("%d are through", len(gone))
-		}
+		testkit.Equal(t, "buffers gone", len(gone), 1)
 		r.leave(second)
 		testkit.OK(t, errors.Join(<-gone, <-gone))
-		if len(r.old) != 0 {
-			t.Fatal("old tables are kept")
-		}
+		testkit.Equal(t, "old tables", len(r.old), 0)
 	})
 }
 

@@ -156,20 +156,14 @@ func TestRuleOnTheWire(t *testing.T) {
 		native.Uint64(fs[152:]) != 3 || native.Uint32(fs[160:]) != 511 {
 		t.Errorf("% x", b)
 	}
-	if got := string(fs[4:17]); got != "\x0a\x00\x00\x02\x0a\x00\x00\x01\x0f\xa0\x14\x51\x00" {
-		t.Errorf("key %x", got)
-	}
-	if got := string(fs[76:89]); got != strings.Repeat("\xff", 12)+"\x00" {
-		t.Errorf("mask %x", got)
-	}
+	testkit.Equal(t, "key", string(fs[4:17]), "\x0a\x00\x00\x02\x0a\x00\x00\x01\x0f\xa0\x14\x51\x00")
+	testkit.Equal(t, "mask", string(fs[76:89]), strings.Repeat("\xff", 12)+"\x00")
 	b = insertRule(devmem.Flow{Dst: netip.MustParseAddrPort("[fd00::1]:80"), Queue: 1}, 0)
 	fs = b[rxnfcSpec:]
 	if native.Uint32(fs) != tcpV6Flow || fs[4+16] != 0xfd || fs[4+31] != 1 || string(fs[4+32:4+36]) != "\x00\x00\x00\x50" {
 		t.Errorf("% x", fs[4:44])
 	}
-	if got := string(fs[76:112]); got != strings.Repeat("\x00", 16)+strings.Repeat("\xff", 16)+"\x00\x00\xff\xff" {
-		t.Errorf("mask %x", got)
-	}
+	testkit.Equal(t, "mask", string(fs[76:112]), strings.Repeat("\x00", 16)+strings.Repeat("\xff", 16)+"\x00\x00\xff\xff")
 }
 
 // A binding is done when the kernel has let go of its dma-buf, not before.

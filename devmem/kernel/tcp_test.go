@@ -350,9 +350,7 @@ func TestDeviceCloseEndsCalls(t *testing.T) {
 	is(t, "bind", errOf(td.BindRX(nil, 1)), net.ErrClosed)
 	is(t, "add a rule", errOf(td.AddFlow(flowTo(1))), net.ErrClosed)
 	is(t, "delete a rule", td.DelFlow(1), net.ErrClosed)
-	if n := td.Queues(); n != 0 {
-		t.Errorf("%d queues", n)
-	}
+	testkit.Equal(t, "queues", td.Queues(), 0)
 	td.Stats()
 }
 
