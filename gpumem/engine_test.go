@@ -3,7 +3,7 @@ package gpumem
 import (
 	"bytes"
 	"crypto/sha256"
-	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
@@ -40,11 +40,8 @@ func newBench(t testing.TB, o EngineOptions) *bench {
 	noLeak(t, files)
 	b := &bench{t: t, ram: testkit.Memfd(t, ramLen), space: dma.NewSpace("port0", files), done: make(chan Status, 1000)}
 	b.gpu = newGPU(t, files, 0, gpuLen)
-	for _, m := range []dma.Map{
-		{IOVA: ramAt, Size: ramLen / 2, FD: int(b.ram.Fd())},
-		{IOVA: ramAt + ramLen/2, Size: ramLen / 2, FD: int(b.ram.Fd()), FileOffset: ramLen / 2},
-	} {
-		testkit.OK(t, b.space.Add(m))
+	for off := uint64(0); off < ramLen; off += ramLen / 2 {
+		testkit.OK(t, b.space.Add(dma.Map{IOVA: ramAt + off, Size: ramLen / 2, FD: int(b.ram.Fd()), FileOffset: off}))
 	}
 	b.reg = NewRegistry([]*GPU{b.gpu}, 4)
 	testkit.OK(t, errOf(b.reg.RegisterBuffer(0, bufOff, bufLen)))
@@ -78,9 +75,7 @@ func (b *bench) run(j Job) Status {
 func (b *bench) good(j Job) Status {
 	b.t.Helper()
 	s := b.run(j)
-	if s.Err != nil {
-		b.t.Fatalf("%+v: %v", j, s.Err)
-	}
+	testkit.OK(b.t, s.Err)
 	return s
 }
 
@@ -94,6 +89,21 @@ func (b *bench) read(at, n int64) []byte {
 	p := make([]byte, n)
 	testkit.OK(b.t, errOf(b.ram.ReadAt(p, at)))
 	return p
+}
+
+// gpuHas compares the GPU's bytes from off on.
+func (b *bench) gpuHas(what string, off uint64, want []byte) {
+	b.t.Helper()
+	if !bytes.Equal(b.gpu.peek(b.t, off, uint64(len(want))), want) {
+		b.t.Fatalf("%s: other bytes than expected", what)
+	}
+}
+
+// othersUntouched says that nothing outside of the port's buffer was written.
+func (b *bench) othersUntouched() {
+	b.t.Helper()
+	b.gpuHas("before the buffer", 0, make([]byte, bufOff))
+	b.gpuHas("behind the buffer", bufOff+bufLen, make([]byte, gpuLen-bufOff-bufLen))
 }
 
 func table(es ...entry) []byte {
@@ -119,12 +129,9 @@ func TestFillHashPoison(t *testing.T) {
 	s := b.good(Job{Op: Fill, Off: bufOff + 5, Len: n, Seed: 9, Stream: 13})
 	testkit.Equal(t, "bytes", s.Bytes, n)
 	want := pattern(n, 9, 13)
-	if !bytes.Equal(b.gpu.peek(t, bufOff+5, n), want) {
-		t.Fatal("fill")
-	}
-	if got := b.gpu.peek(t, bufOff, 5); !bytes.Equal(got, make([]byte, 5)) || b.gpu.peek(t, bufOff+5+n, 1)[0] != 0 {
-		t.Fatal("fill wrote beyond its range")
-	}
+	b.gpuHas("fill", bufOff+5, want)
+	b.gpuHas("before what is filled", bufOff, make([]byte, 5))
+	b.gpuHas("behind what is filled", bufOff+5+n, []byte{0})
 	if s = b.good(Job{Op: SHA256, Off: bufOff + 5, Len: n}); s.Sum != sha256.Sum256(want) {
 		t.Fatal("hash")
 	}
@@ -132,14 +139,9 @@ func TestFillHashPoison(t *testing.T) {
 		t.Fatal("hash of nothing")
 	}
 	b.good(Job{Op: Poison, Off: bufOff, Len: bufLen, Seed: 0x1de})
-	if !bytes.Equal(b.gpu.peek(t, bufOff, bufLen), bytes.Repeat([]byte{0xde}, bufLen)) {
-		t.Fatal("poison")
-	}
-	if b.gpu.peek(t, bufOff-1, 1)[0] != 0 || b.gpu.peek(t, bufOff+bufLen, 1)[0] != 0 {
-		t.Fatal("poison wrote outside of the buffer")
-	}
-	want2 := EngineStats{Jobs: 4, Filled: n + bufLen, Hashed: n}
-	testkit.Equal(t, "stats", b.e.Stats(), want2)
+	b.gpuHas("poison", bufOff, bytes.Repeat([]byte{0xde}, bufLen))
+	b.othersUntouched()
+	testkit.Equal(t, "stats", b.e.Stats(), EngineStats{Jobs: 4, Filled: n + bufLen, Hashed: n})
 }
 
 // TestLists copies random pieces by tables in RAM and in GPU memory, and compares with the same done on slices.
@@ -223,26 +225,17 @@ func TestRefusedJobs(t *testing.T) {
 		{Job{}, syscall.EINVAL}, {Job{Op: SHA256 + 1}, syscall.EINVAL}, {Job{Op: Fill, GPU: 1}, syscall.ENODEV},
 		{Job{Op: Fill, GPU: -1}, syscall.ENODEV}, {Job{Op: Gather, Entries: MaxEntries + 1}, syscall.EINVAL},
 	} {
-		if _, err := b.e.Submit(tc.job); !errors.Is(err, tc.want) {
-			t.Errorf("%+v: %v", tc.job, err)
-		}
+		is(t, fmt.Sprintf("%+v", tc.job), errOf(b.e.Submit(tc.job)), tc.want)
 	}
-	for _, f := range []func(uint64) (Status, error){b.e.Poll, b.e.Cancel} {
-		if _, err := f(1); !errors.Is(err, syscall.ENOENT) {
-			t.Error(err)
-		}
-	}
+	is(t, "poll of no job", errOf(b.e.Poll(1)), syscall.ENOENT)
+	is(t, "cancel of no job", errOf(b.e.Cancel(1)), syscall.ENOENT)
 }
 
 // endless is a job of 43690 entries of 1 MiB.
 func (b *bench) endless() Job {
-	var tab []byte
-	one := table(entry{bufOff, bufOff + 1<<20, 1 << 20})
-	for range 1 << 20 / EntryLen {
-		tab = append(tab, one...)
-	}
-	b.gpu.poke(b.t, bufOff+2<<20, tab)
-	return Job{Op: Gather, TableInGPU: true, Table: bufOff + 2<<20, Entries: 1 << 20 / EntryLen}
+	const n = 1 << 20 / EntryLen
+	b.gpu.poke(b.t, bufOff+2<<20, bytes.Repeat(table(entry{bufOff, bufOff + 1<<20, 1 << 20}), n))
+	return Job{Op: Gather, TableInGPU: true, Table: bufOff + 2<<20, Entries: n}
 }
 
 // Invariant: gpumem: Memory that goes away, or a reset, ends the jobs on it.
@@ -263,9 +256,7 @@ func TestCancel(t *testing.T) {
 	if s, err := b.e.Poll(ids[0]); err != nil || s.Done {
 		t.Fatalf("another job: %+v, %v", s, err)
 	}
-	if got := <-b.done; got.ID != ids[1] {
-		t.Fatalf("%+v", got)
-	}
+	testkit.Equal(t, "job that has ended", (<-b.done).ID, ids[1])
 	again, err := b.e.Cancel(ids[1])
 	if err != nil || again.Bytes != s.Bytes || again.Errno != s.Errno {
 		t.Fatalf("cancelled twice: %+v, %v", again, err)
@@ -277,17 +268,11 @@ func TestCancel(t *testing.T) {
 	testkit.Equal(t, "ends that were told when Reset returned", len(b.done), 3)
 	before := b.gpu.peek(t, bufOff, bufLen)
 	for range 3 {
-		if s := <-b.done; s.Errno != syscall.ECANCELED {
-			t.Fatalf("%+v", s)
-		}
+		testkit.Equal(t, "errno of a job", (<-b.done).Errno, syscall.ECANCELED)
 	}
 	is(t, "after reset", errOf(b.e.Poll(ids[0])), syscall.ENOENT)
-	if !bytes.Equal(before, b.gpu.peek(t, bufOff, bufLen)) {
-		t.Fatal("written after reset")
-	}
-	if s := b.good(Job{Op: Fill, Off: bufOff, Len: 4096}); s.ID != 5 {
-		t.Fatalf("afterwards: %+v", s)
-	}
+	b.gpuHas("the buffer after a reset", bufOff, before)
+	testkit.Equal(t, "job afterwards", b.good(Job{Op: Fill, Off: bufOff, Len: 4096}).ID, 5)
 }
 
 // TestCancelWhileDoneWaits: Cancel does not wait for the callback, CancelAll does.
@@ -318,10 +303,7 @@ func TestOldStatusesAreForgotten(t *testing.T) {
 		b.good(Job{Op: Poison, Off: bufOff, Len: 1})
 	}
 	for id := range uint64(7) {
-		_, err := b.e.Poll(id)
-		if known := id >= 3 && id <= 5; (err == nil) != known {
-			t.Errorf("job %d: %v", id, err)
-		}
+		testkit.Equal(t, fmt.Sprintf("job %d is known", id), errOf(b.e.Poll(id)) == nil, id >= 3 && id <= 5)
 	}
 }
 

@@ -1,7 +1,7 @@
 package gpumem
 
 import (
-	"errors"
+	"fmt"
 	"slices"
 	"syscall"
 	"testing"
@@ -140,9 +140,7 @@ func TestPoolRefusesPagesThatWereNotPosted(t *testing.T) {
 
 func TestPoolIsWholePages(t *testing.T) {
 	for _, bad := range [][2]uint64{{0, 0}, {1, PageSize}, {0, PageSize + 1}, {0, 1 << 50}} {
-		if _, err := NewPool(0, bad[0], bad[1], nil, nil); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%v: %v", bad, err)
-		}
+		is(t, fmt.Sprint(bad), errOf(NewPool(0, bad[0], bad[1], nil, nil)), syscall.EINVAL)
 	}
 }
 

@@ -2,6 +2,7 @@ package gpumem
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"syscall"
 	"testing"
@@ -38,9 +39,7 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 		{0, 0, 4097, syscall.EINVAL}, {0, 60 << 10, 8192, syscall.EINVAL}, {0, 1<<64 - 4096, 8192, syscall.EINVAL},
 		{0, 4096, 1<<64 - 4096, syscall.EINVAL},
 	} {
-		if _, err := r.RegisterBuffer(tc.gpu, tc.off, tc.size); !errors.Is(err, tc.want) {
-			t.Errorf("GPU %d [%#x, +%#x): %v", tc.gpu, tc.off, tc.size, err)
-		}
+		is(t, fmt.Sprintf("%+v", tc), errOf(r.RegisterBuffer(tc.gpu, tc.off, tc.size)), tc.want)
 	}
 	if b, err := r.Retain(id); err != nil || b.ID != id {
 		t.Fatal(err)
@@ -51,9 +50,7 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	is(t, "twice", r.Unregister(id), syscall.ENOENT)
-	if _, err := r.Retain(id); !errors.Is(err, syscall.EBADF) {
-		t.Fatal(err)
-	}
+	is(t, "retain of a buffer that is gone", errOf(r.Retain(id)), syscall.EBADF)
 	for i := range 4 {
 		id, err := r.RegisterBuffer(0, 0, 8192) // the same range may be registered several times
 		if i < 3 && (err != nil || id != uint32(i+2)) || i == 3 && !errors.Is(err, syscall.ENOSPC) {
@@ -146,9 +143,7 @@ func TestPaths(t *testing.T) {
 			t.Errorf("%s: taken", name)
 		}
 	}
-	if _, err := tree.Path("nic0", "sw0"); !errors.Is(err, syscall.ENOENT) {
-		t.Error(err)
-	}
+	is(t, "path to a switch", errOf(tree.Path("nic0", "sw0")), syscall.ENOENT)
 	tree.SetOff(true)
 	if p, err := tree.Path("nic0", "gpu0"); err != nil || p.P2P() {
 		t.Errorf("off: %v %v", p, err)
