@@ -53,9 +53,7 @@ var sendCases = []testCase{
 		for _, r := range ranges {
 			want = append(want, mem[r.Off:r.Off+r.Len]...)
 		}
-		wait := e.background(func() error { return sendAll(c, b, ranges...) })
-		e.readAll(host, want)
-		wait()
+		e.readWhile(host, want, func() error { return sendAll(c, b, ranges...) })
 		e.completions(c, 1)
 	}},
 	{"segments of many small pieces", func(e *env) {
@@ -71,14 +69,12 @@ var sendCases = []testCase{
 			}
 			sends = append(sends, ranges)
 		}
-		wait := e.background(func() (err error) {
+		e.readWhile(host, want, func() (err error) {
 			for _, ranges := range sends {
 				err = errors.Join(err, sendAll(c, b, ranges...))
 			}
 			return err
 		})
-		e.readAll(host, want)
-		wait()
 		e.completions(c, uint32(len(sends)))
 	}},
 	{"a binding that is not there, or not for that", func(e *env) {
@@ -155,7 +151,7 @@ var sendCases = []testCase{
 		for i := range 60 {
 			want = append(want, mem[i*31:i*31+sizes[i%len(sizes)]]...)
 		}
-		wait := e.background(func() (err error) {
+		e.readWhile(host, want, func() (err error) {
 			for i := 0; i < 60 && err == nil; i++ {
 				n := sizes[i%len(sizes)]
 				if i%3 == 0 {
@@ -166,8 +162,6 @@ var sendCases = []testCase{
 			}
 			return err
 		})
-		e.readAll(host, want)
-		wait()
 		for i := range 60 {
 			if i%3 != 0 {
 				sends++
@@ -235,11 +229,9 @@ var closeCases = []testCase{
 	}},
 	{"data that is not acknowledged goes out after Close", func(e *env) {
 		tx, c, host, mem := e.sender(51, 600_000)
-		wait := e.background(func() error {
+		e.readWhile(host, mem, func() error {
 			return errors.Join(sendAll(c, tx, devmem.Range{Off: 0, Len: uint64(len(mem))}), c.Close(), tx.Close())
 		})
-		e.readAll(host, mem)
-		wait()
 		<-tx.Done()
 	}},
 	{"a reset by the peer ends all calls, and completes sends", func(e *env) {
@@ -257,7 +249,7 @@ var closeCases = []testCase{
 		}
 		e.is("recv", err, syscall.ECONNRESET)
 		_, err = c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 10}})
-		if !isAny(err, syscall.ECONNRESET, syscall.EPIPE) {
+		if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
 			e.Errorf("send: %v", err)
 		}
 		e.is("Close", tx.Close(), nil)
@@ -267,26 +259,19 @@ var closeCases = []testCase{
 		_, c, _ := e.steered()
 		tx := e.bindTX()
 		errs := make(chan error, 3)
-		go func() {
-			_, _, _, err := c.RecvDevmem(make([]devmem.Frag, 1), make([]byte, 1), 0)
-			errs <- err
-		}()
-		go func() {
-			for {
-				if _, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: txSize}}); err != nil {
-					errs <- err
-					return
+		for _, call := range []func() error{
+			func() error { return errOf(c.RecvDevmem(make([]devmem.Frag, 1), make([]byte, 1), 0)) },
+			func() error { return errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: txSize}})) },
+			func() error { return errOf(c.ReadCompletion(time.Time{})) },
+		} {
+			go func() {
+				var err error
+				for err == nil {
+					err = call()
 				}
-			}
-		}()
-		go func() {
-			for {
-				if _, _, err := c.ReadCompletion(time.Time{}); err != nil {
-					errs <- err
-					return
-				}
-			}
-		}()
+				errs <- err
+			}()
+		}
 		e.poll(func() bool { s, _ := e.binding(tx.ID()); return s.Sends > 0 })
 		testkit.OK(e, c.Close())
 		for range 3 {
@@ -307,13 +292,4 @@ var closeCases = []testCase{
 		e.is("read", errOf(c.Read(make([]byte, 1))), net.ErrClosed)
 		e.is("second close", e.Dev.Close(), nil)
 	}},
-}
-
-func isAny(err error, want ...error) bool {
-	for _, w := range want {
-		if errors.Is(err, w) {
-			return true
-		}
-	}
-	return false
 }

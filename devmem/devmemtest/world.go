@@ -394,6 +394,14 @@ func (e *env) readAll(c net.Conn, want []byte) {
 	e.equal("read", got, want)
 }
 
+// readWhile has the host read what f sends, which runs meanwhile.
+func (e *env) readWhile(c net.Conn, want []byte, f func() error) {
+	e.Helper()
+	wait := e.background(f)
+	e.readAll(c, want)
+	wait()
+}
+
 func (e *env) equal(what string, got, want []byte) {
 	e.Helper()
 	if !bytes.Equal(got, want) {
