@@ -15,7 +15,7 @@ type direct struct {
 	mem   []byte
 	used  int
 	feats uint64
-	rings map[int]ringPlace
+	rings map[int]ringAddrs
 	kicks int
 	sl    *sleeper
 }
@@ -29,12 +29,12 @@ func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Re
 	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Munmap(mem) })
 	sl, _ := newTestSleeper(t)
-	d := &direct{mem: mem, feats: feats | featsMandatory | featMQ | featCtrlVQ, rings: map[int]ringPlace{}, sl: sl}
+	d := &direct{mem: mem, feats: feats | featsMandatory | featMQ | featCtrlVQ, rings: map[int]ringAddrs{}, sl: sl}
 	n := &NIC{t: d, gpus: []GPUInfo{{ID: 3, Addr: directGPU, Size: testGPUSize}}, failed: make(chan struct{})}
 	n.opts = Options{QueuePairs: 2, RingSize: ring, PagesPerChain: pages}
 	n.opts.fill()
 	n.settingUp.Store(true) // nobody answers
-	testkit.OK(t, n.begin([]byte{2, 0, 0, 0, 0, 1}, 0))
+	testkit.OK(t, n.initialize([]byte{2, 0, 0, 0, 0, 1}, 0))
 	n.poller.init(n)
 	n.receiver.Store(&r)
 	q := n.rx[1]
@@ -49,7 +49,7 @@ func (d *direct) config(int, []byte) error            { return errNoConfig }
 func (d *direct) pairs() int                          { return 2 }
 func (d *direct) controlQueue() int                   { return -1 }
 func (d *direct) ringSize(_ int, want uint16) uint16  { return want }
-func (d *direct) setupQueue(q int, r ringPlace) error { d.rings[q] = r; return nil }
+func (d *direct) setupQueue(q int, r ringAddrs) error { d.rings[q] = r; return nil }
 func (d *direct) start() error                        { return nil }
 func (d *direct) stopQueue(int) error                 { return errNoReset }
 func (d *direct) startQueue(int) error                { return errNoReset }

@@ -226,7 +226,7 @@ func (p *pci) ringSize(q int, want uint16) uint16 {
 	return want
 }
 
-func (p *pci) setupQueue(q int, r ringPlace) error {
+func (p *pci) setupQueue(q int, r ringAddrs) error {
 	off, err := p.common.setQueue(q, r)
 	if err != nil {
 		return err

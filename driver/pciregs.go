@@ -127,7 +127,7 @@ func (c common) selectQueue(q int) uint16 {
 
 // setQueue tells the place of queue q's ring and where its notifications go. It reads the place back: a device that
 // did not get it would write elsewhere.
-func (c common) setQueue(q int, r ringPlace) (notifyOff uint16, err error) {
+func (c common) setQueue(q int, r ringAddrs) (notifyOff uint16, err error) {
 	if most := c.selectQueue(q); most < r.size {
 		return 0, fmt.Errorf("virtqueue %d: at most %d entries, not %d", q, most, r.size)
 	}
@@ -135,7 +135,7 @@ func (c common) setQueue(q int, r ringPlace) (notifyOff uint16, err error) {
 	c.write64(regQueueDesc, r.desc)
 	c.write64(regQueueDriver, r.avail)
 	c.write64(regQueueDevice, r.used)
-	got := ringPlace{
+	got := ringAddrs{
 		size: c.read16(regQueueSize), desc: c.read64(regQueueDesc), avail: c.read64(regQueueDriver),
 		used: c.read64(regQueueDevice),
 	}

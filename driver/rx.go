@@ -52,7 +52,7 @@ func newRxQueue(n *NIC, index int) (*rxQueue, error) {
 			return nil, err
 		}
 	}
-	return q, n.t.setupQueue(r.vq, r.place)
+	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
 // postHost posts all buffers of a host queue.
@@ -119,11 +119,11 @@ func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 // takeHost puts the frames at the start of used into the batch, as many as it has room for, and returns how many
 // buffers they take.
 func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
-	for n < len(used) && b.room() {
+	for n < len(used) && b.hasSpace() {
 		first := used[n]
 		piece := q.host[first.Cookie].b[:first.Len] // at most its length: virtq checks it
 		var h netHdr
-		count, err := q.begin(&h, piece, len(piece), "buffer")
+		count, err := q.readHeader(&h, piece, len(piece), "buffer")
 		if err != nil || count > len(used)-n {
 			return n, err
 		}
@@ -143,9 +143,9 @@ func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 	return n, nil
 }
 
-// begin reads the header of a frame, whose first buffer (or chain) b has so many bytes of it, and returns how many
+// readHeader reads the header of a frame, whose first buffer (or chain) b has so many bytes of it, and returns how many
 // buffers the frame takes.
-func (q *rxQueue) begin(h *netHdr, b []byte, n int, buffer string) (count int, err error) {
+func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count int, err error) {
 	if n < netHdrLen {
 		return 0, fmt.Errorf("%w: a %s with %d bytes, less than virtio_net_hdr", ErrBroken, buffer, n)
 	}

@@ -69,7 +69,7 @@ func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 // chains they take. It takes the frames' pages from their chains.
 func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	s := q.split
-	for n < len(used) && b.room() {
+	for n < len(used) && b.hasSpace() {
 		first := used[n]
 		if first.Len == 0 { // given back: the device was told that the queue is not split any more
 			n++
@@ -77,7 +77,7 @@ func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 		}
 		hdr := s.hdrs[first.Cookie].b
 		var h netHdr
-		count, err := q.begin(&h, hdr, int(first.Len), "chain")
+		count, err := q.readHeader(&h, hdr, int(first.Len), "chain")
 		if err != nil || count > len(used)-n {
 			return n, err
 		}

@@ -11,7 +11,7 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// payloads are the lengths of the sweep around header and page sizes, and super-packets.
+// payloads are the lengths of the sweep around header and page sizes, and GSO packets.
 var payloads = []int{0, 1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 20000, 40000,
 	65000}
 

@@ -157,7 +157,7 @@ func newPair(t testing.TB, want uint64, check bool) *pair {
 	return p
 }
 
-// frame makes a super-packet of the whole ranges from off on.
+// frame makes a GSO packet of the whole ranges from off on.
 func (p *pair) frame(off uint64, n uint32, mss uint16) TxFrame {
 	hdr := tcpHeader(int(n))
 	copy(hdr[0:], p.b.mac[:])

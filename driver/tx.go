@@ -20,7 +20,7 @@ const (
 	MaxTxLinear = 33*chunkLen - netHdrLen
 )
 
-// txQueue is a transmit queue: used by those who transmit and by the polling goroutine, under mu.
+// txQueue is a transmit queue: used by callers of Transmit and by the polling goroutine, under mu.
 type txQueue struct {
 	n     *NIC
 	index int
@@ -33,7 +33,7 @@ type txQueue struct {
 	slots   []txSlot // frames in flight, by the ring's cookie
 	idle    []uint32 // slots that are
 	watched int      // frames in flight with a cookie
-	starved bool     // somebody was told that the ring is full
+	starved bool     // a caller was told that the ring is full
 	freed   bool     // something came back since
 	asleep  bool     // the polling goroutine is, or about to be
 	calls   bool     // the device is asked for calls
@@ -73,7 +73,7 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 	for i := size - 1; i >= 0; i-- {
 		q.idle = append(q.idle, uint32(i))
 	}
-	return q, n.t.setupQueue(r.vq, r.place)
+	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
 // Transmit puts frames on a transmit queue and returns how many it took: less than all if the ring is full, then
@@ -249,7 +249,7 @@ func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	return tell, err
 }
 
-// wanted tells whether anybody waits for frames to be sent. Else they are taken back when their room is needed:
+// wanted tells whether a caller waits for frames to be sent. Else they are taken back when the ring is full:
 // most frames of a TCP connection are acknowledgements, and an interrupt for each would cost more than they do.
 func (q *txQueue) wanted() bool { return q.watched > 0 || q.starved }
 
