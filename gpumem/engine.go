@@ -27,20 +27,20 @@ type EngineOptions struct {
 	Workers int // of these, how many have a piece in hand at one time; 2 if 0
 	Keep    int // ended jobs whose status is kept for Poll; 256 if 0
 	// Done is called, if set, from the job's goroutine when the job has ended, and not after CancelAll has returned: it
-	// must not wait for whoever calls CancelAll.
+	// must not wait for a caller of CancelAll.
 	Done func(Status)
 }
 
 // Engine runs the jobs of one port. Its methods may be called from any goroutine.
 //
 // A job has its own goroutine and works in pieces of at most 1 MiB. For each it enters the guest's address space and
-// the registry anew, so a map or a buffer that is taken away in between makes the job fail with EFAULT, and whoever
-// takes it away waits for one piece at most.
+// the registry again, so a map or a buffer that is taken away in between makes the job fail with EFAULT, and taking
+// it away waits for one piece at most.
 type Engine struct {
 	registry *Registry
 	space    *dma.Space
 	o        EngineOptions
-	turns    chan struct{} // holds one for each piece in hand
+	inHand   chan struct{} // holds one for each piece in hand
 
 	mu    sync.Mutex
 	last  uint64              // under mu: the last id; ids do not come again, not even after Reset
@@ -81,7 +81,7 @@ func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
 		}
 	}
 	return &Engine{
-		registry: r, space: space, o: o, turns: make(chan struct{}, o.Workers),
+		registry: r, space: space, o: o, inHand: make(chan struct{}, o.Workers),
 		jobs: make(map[uint64]*running), alive: make(map[*running]bool), ended: make(map[uint64]Status),
 	}
 }
@@ -158,7 +158,7 @@ func (r *running) status() Status {
 	return Status{ID: r.id, Entry: r.done.Load(), Bytes: r.bytes.Load()}
 }
 
-func (e *Engine) release() { <-e.turns }
+func (e *Engine) release() { <-e.inHand }
 
 // Poll returns a job's status: ENOENT if there was none, or it ended too long ago.
 func (e *Engine) Poll(id uint64) (Status, error) {

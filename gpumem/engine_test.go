@@ -23,9 +23,9 @@ const (
 	bufLen = 3 << 20
 )
 
-// bench is a port as an engine knows it: a guest's RAM, in two pieces that lie next to each other, and a GPU with one
+// rig is a port as an engine knows it: a guest's RAM, in two pieces that lie next to each other, and a GPU with one
 // buffer.
-type bench struct {
+type rig struct {
 	t     testing.TB
 	ram   *os.File
 	space *dma.Space
@@ -35,10 +35,10 @@ type bench struct {
 	done  chan Status
 }
 
-func newBench(t testing.TB, o EngineOptions) *bench {
+func newRig(t testing.TB, o EngineOptions) *rig {
 	files := dma.NewFiles()
 	noLeak(t, files)
-	b := &bench{t: t, ram: testkit.Memfd(t, ramLen), space: dma.NewSpace("port0", files), done: make(chan Status, 1000)}
+	b := &rig{t: t, ram: testkit.Memfd(t, ramLen), space: dma.NewSpace("port0", files), done: make(chan Status, 1000)}
 	b.gpu = newGPU(t, files, 0, gpuLen)
 	for off := uint64(0); off < ramLen; off += ramLen / 2 {
 		testkit.OK(t, b.space.Add(dma.Map{IOVA: ramAt + off, Size: ramLen / 2, FD: int(b.ram.Fd()), FileOffset: off}))
@@ -58,7 +58,7 @@ func newBench(t testing.TB, o EngineOptions) *bench {
 }
 
 // run does a job to its end.
-func (b *bench) run(j Job) Status {
+func (b *rig) run(j Job) Status {
 	b.t.Helper()
 	id, err := b.e.Submit(j)
 	testkit.OK(b.t, err)
@@ -72,19 +72,19 @@ func (b *bench) run(j Job) Status {
 	return s
 }
 
-func (b *bench) good(j Job) Status {
+func (b *rig) good(j Job) Status {
 	b.t.Helper()
 	s := b.run(j)
 	testkit.OK(b.t, s.Err)
 	return s
 }
 
-func (b *bench) write(at int64, p []byte) {
+func (b *rig) write(at int64, p []byte) {
 	b.t.Helper()
 	testkit.OK(b.t, errOf(b.ram.WriteAt(p, at)))
 }
 
-func (b *bench) read(at, n int64) []byte {
+func (b *rig) read(at, n int64) []byte {
 	b.t.Helper()
 	p := make([]byte, n)
 	testkit.OK(b.t, errOf(b.ram.ReadAt(p, at)))
@@ -92,7 +92,7 @@ func (b *bench) read(at, n int64) []byte {
 }
 
 // gpuHas compares the GPU's bytes from off on.
-func (b *bench) gpuHas(what string, off uint64, want []byte) {
+func (b *rig) gpuHas(what string, off uint64, want []byte) {
 	b.t.Helper()
 	if !bytes.Equal(b.gpu.peek(b.t, off, uint64(len(want))), want) {
 		b.t.Fatalf("%s: other bytes than expected", what)
@@ -100,7 +100,7 @@ func (b *bench) gpuHas(what string, off uint64, want []byte) {
 }
 
 // othersUntouched says that nothing outside of the port's buffer was written.
-func (b *bench) othersUntouched() {
+func (b *rig) othersUntouched() {
 	b.t.Helper()
 	b.gpuHas("before the buffer", 0, make([]byte, bufOff))
 	b.gpuHas("behind the buffer", bufOff+bufLen, make([]byte, gpuLen-bufOff-bufLen))
@@ -124,7 +124,7 @@ func pattern(n int, seed, off uint64) []byte {
 }
 
 func TestFillHashPoison(t *testing.T) {
-	b := newBench(t, EngineOptions{})
+	b := newRig(t, EngineOptions{})
 	const n = 2<<20 + 77
 	s := b.good(Job{Op: Fill, Off: bufOff + 5, Len: n, Seed: 9, Stream: 13})
 	testkit.Equal(t, "bytes", s.Bytes, n)
@@ -146,7 +146,7 @@ func TestFillHashPoison(t *testing.T) {
 
 // TestLists copies random pieces by tables in RAM and in GPU memory, and compares with the same done on slices.
 func TestLists(t *testing.T) {
-	b := newBench(t, EngineOptions{})
+	b := newRig(t, EngineOptions{})
 	noise := make([]byte, ramLen+1<<20)
 	FillAt(noise, 1, 0)
 	gpu, ram := make([]byte, gpuLen), make([]byte, ramLen)
@@ -217,7 +217,7 @@ func TestLists(t *testing.T) {
 }
 
 func TestRefusedJobs(t *testing.T) {
-	b := newBench(t, EngineOptions{})
+	b := newRig(t, EngineOptions{})
 	for _, tc := range []struct {
 		job  Job
 		want error
@@ -232,7 +232,7 @@ func TestRefusedJobs(t *testing.T) {
 }
 
 // endless is a job of 43690 entries of 1 MiB.
-func (b *bench) endless() Job {
+func (b *rig) endless() Job {
 	const n = 1 << 20 / EntryLen
 	b.gpu.poke(b.t, bufOff+2<<20, bytes.Repeat(table(entry{bufOff, bufOff + 1<<20, 1 << 20}), n))
 	return Job{Op: Gather, TableInGPU: true, Table: bufOff + 2<<20, Entries: n}
@@ -240,7 +240,7 @@ func (b *bench) endless() Job {
 
 // Invariant: gpumem: Memory that goes away, or a reset, ends the jobs on it.
 func TestCancel(t *testing.T) {
-	b := newBench(t, EngineOptions{MaxJobs: 3})
+	b := newRig(t, EngineOptions{MaxJobs: 3})
 	j := b.endless()
 	var ids []uint64
 	for range 3 {
@@ -279,7 +279,7 @@ func TestCancel(t *testing.T) {
 func TestCancelWhileDoneWaits(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var after atomic.Bool
-	b := newBench(t, EngineOptions{Done: func(Status) {
+	b := newRig(t, EngineOptions{Done: func(Status) {
 		close(entered)
 		<-leave
 		if after.Load() {
@@ -298,7 +298,7 @@ func TestCancelWhileDoneWaits(t *testing.T) {
 }
 
 func TestOldStatusesAreForgotten(t *testing.T) {
-	b := newBench(t, EngineOptions{Keep: 3})
+	b := newRig(t, EngineOptions{Keep: 3})
 	for range 5 {
 		b.good(Job{Op: Poison, Off: bufOff, Len: 1})
 	}
@@ -313,7 +313,7 @@ func BenchmarkEngine(b *testing.B) {
 		len  uint32
 	}{{"1448", 1448}, {"4096", 4096}, {"1M", 1 << 20}} {
 		b.Run("gather-"+tc.name, func(b *testing.B) {
-			bn := newBench(b, EngineOptions{})
+			bn := newRig(b, EngineOptions{})
 			var tab []byte
 			n := uint32(1<<20) / tc.len
 			for i := range n {
@@ -329,7 +329,7 @@ func BenchmarkEngine(b *testing.B) {
 	}
 	for name, j := range map[string]Job{"fill": {Op: Fill}, "poison": {Op: Poison}, "sha256": {Op: SHA256}} {
 		b.Run(name, func(b *testing.B) {
-			bn := newBench(b, EngineOptions{})
+			bn := newRig(b, EngineOptions{})
 			j.Off, j.Len = bufOff, bufLen
 			b.SetBytes(bufLen)
 			b.ResetTimer()

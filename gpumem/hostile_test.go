@@ -52,7 +52,7 @@ func TestHostileJobs(t *testing.T) {
 			want: syscall.EFAULT},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newBench(t, EngineOptions{})
+			b := newRig(t, EngineOptions{})
 			if tc.table != nil {
 				tc.raw, tc.job.Entries = table(tc.table...), uint32(len(tc.table))
 			}
@@ -83,14 +83,14 @@ func TestHostileJobs(t *testing.T) {
 func TestMemoryGoesAway(t *testing.T) {
 	for _, tc := range []struct {
 		name string
-		take func(b *bench) error
+		take func(b *rig) error
 	}{
-		{"buffer", func(b *bench) error { return b.reg.Unregister(1) }},
-		{"all buffers", func(b *bench) error { b.reg.CloseAll(); return nil }},
-		{"RAM", func(b *bench) error { return b.space.Remove(ramAt, ramLen/2) }},
+		{"buffer", func(b *rig) error { return b.reg.Unregister(1) }},
+		{"all buffers", func(b *rig) error { b.reg.CloseAll(); return nil }},
+		{"RAM", func(b *rig) error { return b.space.Remove(ramAt, ramLen/2) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newBench(t, EngineOptions{})
+			b := newRig(t, EngineOptions{})
 			const n = 1 << 15
 			b.write(ramLen/2, bytes.Repeat(table(entry{bufOff, ramAt, 1 << 20}), n))
 			id, err := b.e.Submit(Job{Op: CopyToGuest, Entries: n, Table: ramAt + ramLen/2})
@@ -114,7 +114,7 @@ func TestMemoryGoesAway(t *testing.T) {
 
 // TestTruncatedRAM has a guest truncate its RAM under a job. Another port goes on.
 func TestTruncatedRAM(t *testing.T) {
-	b, other := newBench(t, EngineOptions{}), newBench(t, EngineOptions{})
+	b, other := newRig(t, EngineOptions{}), newRig(t, EngineOptions{})
 	b.write(0, table(entry{bufOff, ramAt + 2048, 1000}, entry{bufOff, ramAt + ramLen/2, 4096},
 		entry{bufOff, ramAt + 4096, 4096}))
 	testkit.OK(t, b.ram.Truncate(4096))
@@ -139,7 +139,7 @@ func TestTruncatedRAM(t *testing.T) {
 //
 // Invariant: gpumem: A job touches the memory of its port's buffers and guest only.
 func FuzzEngine(f *testing.F) {
-	b := newBench(f, EngineOptions{})
+	b := newRig(f, EngineOptions{})
 	seed := func(op Op, off, n uint64, inGPU bool, tab []byte) { f.Add(byte(op), off, n, inGPU, tab) }
 	seed(Fill, bufOff, 100, false, nil)
 	seed(SHA256, bufOff+bufLen-1, 2, false, nil)

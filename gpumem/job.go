@@ -103,7 +103,7 @@ func (w *work) run() error {
 // inPlace works on [Off, Off+Len) of the GPU's memory. f gets its bytes and their place in the range.
 func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, at uint64)) error {
 	for done := uint64(0); done < w.job.Len; {
-		if err := w.begin(); err != nil {
+		if err := w.acquire(); err != nil {
 			return err
 		}
 		n := min(w.job.Len-done, pieceLen)
@@ -131,7 +131,7 @@ func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, at uint64)) error {
 // list copies what a table says.
 func (w *work) list(c *atomic.Uint64) error {
 	for next := uint32(0); next < w.job.Entries || w.first < w.n; {
-		if err := w.begin(); err != nil {
+		if err := w.acquire(); err != nil {
 			return err
 		}
 		var copied uint64
@@ -268,9 +268,9 @@ func (w *work) piece(f func(*buffers) error) (err error) {
 	return f(bufs)
 }
 
-// begin waits for the engine's turn; release gives it up.
-func (w *work) begin() error {
-	w.e.turns <- struct{}{}
+// acquire waits for the engine's turn; release gives it up.
+func (w *work) acquire() error {
+	w.e.inHand <- struct{}{}
 	if w.cancelled.Load() {
 		w.e.release()
 		return fmt.Errorf("job %d: %w", w.id, syscall.ECANCELED)

@@ -56,7 +56,7 @@ type Pool struct {
 	free    []uint32 // last out first
 	posted  int
 	held    int   // pages with tokens
-	hungry  []int // queues that got fewer pages than they asked for
+	waiting []int // queues that got fewer pages than they asked for
 	closed  bool
 	emptied bool
 }
@@ -97,8 +97,8 @@ func (p *Pool) TakePages(queue int, dst []uint64) int {
 	}
 	p.free = p.free[:len(p.free)-n]
 	p.posted += n
-	if n < len(dst) && !slices.Contains(p.hungry, queue) {
-		p.hungry = append(p.hungry, queue)
+	if n < len(dst) && !slices.Contains(p.waiting, queue) {
+		p.waiting = append(p.waiting, queue)
 	}
 	return n
 }
@@ -238,13 +238,13 @@ func (p *Pool) unrefLocked(pg uint32) {
 	}
 }
 
-// unlockAndTell wakes queues that wait for pages, and whoever waits for a closed pool to be empty.
+// unlockAndTell calls refill for queues that wait for pages, and ended for a closed pool that is empty.
 func (p *Pool) unlockAndTell() {
 	var queues [8]int
 	tell := queues[:0]
-	if len(p.hungry) > 0 && len(p.free) > 0 && !p.closed {
-		tell = append(tell, p.hungry...)
-		p.hungry = p.hungry[:0]
+	if len(p.waiting) > 0 && len(p.free) > 0 && !p.closed {
+		tell = append(tell, p.waiting...)
+		p.waiting = p.waiting[:0]
 	}
 	f := p.emptyLocked()
 	p.mu.Unlock()

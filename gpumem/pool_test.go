@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// newPool is a pool that tells nobody.
+// newPool is a pool without callbacks.
 func newPool(gpu int, off, size uint64) *Pool {
 	p, err := NewPool(gpu, off, size, func(int) {}, func() {})
 	if err != nil {

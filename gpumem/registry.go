@@ -29,8 +29,7 @@ type Registry struct {
 }
 
 // buffers is a table of buffers, by id. It is not changed but replaced: an engine works on one
-// piece with one table, and who takes a buffer away waits until the tables that have it are out of
-// use.
+// piece with one table, and taking a buffer away waits until the tables that have it are out of use.
 type buffers struct {
 	list  []Buffer
 	users int // under the registry's mu
