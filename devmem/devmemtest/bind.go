@@ -85,7 +85,8 @@ var bindCases = []testCase{
 		e.bindRX()
 	}},
 	{"refuses rules that say nothing or lead nowhere", func(e *env) {
-		e.is("queue", errOf(e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: 1 << 10})), syscall.EINVAL)
+		e.is("queue", errOf(e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: 1 << 10})),
+			syscall.EINVAL)
 		e.is("no field", errOf(e.Dev.AddFlow(devmem.Flow{Queue: e.Queues[0]})), syscall.EINVAL)
 		id := e.steer()
 		e.is("DelFlow", e.Dev.DelFlow(id), nil)

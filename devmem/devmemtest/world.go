@@ -46,7 +46,7 @@ type T interface {
 	Skip(args ...any)
 }
 
-// World is what a case runs in. Whoever makes it takes it down by T.Cleanup.
+// World is what a case runs in. Its maker takes it down by T.Cleanup.
 type World struct {
 	Dev  devmem.Device // under test
 	Addr netip.Addr    // of Dev

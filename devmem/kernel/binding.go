@@ -62,13 +62,13 @@ func (b *binding) close() error {
 
 // How often the kernel is asked whether a closed binding's memory is in use: nothing tells when that ends.
 const (
-	firstLook = time.Millisecond
-	slowLook  = 50 * time.Millisecond
+	minPoll = time.Millisecond
+	maxPoll = 50 * time.Millisecond
 )
 
 // watch waits until the memory is out of use, or the device gives up.
 func (b *binding) watch() {
-	pause := firstLook
+	pause := minPoll
 	late := b.d.late
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -87,7 +87,7 @@ func (b *binding) watch() {
 			break
 		}
 		t.Reset(pause)
-		pause = min(2*pause, slowLook)
+		pause = min(2*pause, maxPoll)
 	}
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
@@ -128,7 +128,7 @@ func (d *Device) rxBinding(id uint32) *binding {
 	if v, ok := d.binds.Load(id); ok && !v.(*binding).tx {
 		return v.(*binding)
 	}
-	return stray
+	return foreignBinding
 }
 
 // txBinding finds the binding of a send; nil if there is none, or it is closed.
@@ -183,7 +183,7 @@ func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error
 	defer d.mu.Unlock()
 	each := slices.Compact(slices.Sorted(slices.Values(queues)))
 	b, err := d.bind(buf, cmdBindRx, each, func(buf *buffer) error {
-		if err := d.mayBind(buf, each); err != nil {
+		if err := d.checkBind(buf, each); err != nil {
 			return err
 		}
 		return wrap("turn tcp-data-split on", d.enableSplit())
@@ -205,8 +205,8 @@ func (d *Device) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
 	return b, nil
 }
 
-// mayBind refuses what the API refuses; what else the kernel has against it, it says itself.
-func (d *Device) mayBind(buf *buffer, queues []int) error {
+// checkBind refuses what the API refuses. The kernel refuses the rest itself.
+func (d *Device) checkBind(buf *buffer, queues []int) error {
 	n, err := d.queues()
 	switch {
 	case len(queues) == 0:

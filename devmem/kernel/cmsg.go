@@ -46,7 +46,7 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 			return n, linear, err
 		}
 		if level != unix.SOL_SOCKET || kind != scmDevmemDmabuf && kind != scmDevmemLinear {
-			continue // a time stamp, or what somebody else asked for
+			continue // a time stamp, or another message that an option asked for
 		}
 		if len(data) < fragLen || n == len(frags) {
 			return n, linear, fmt.Errorf("control message %d: %d bytes, room for %d frags: %w", kind, len(data), len(frags),

@@ -275,11 +275,11 @@ func TestTokensAreFollowed(t *testing.T) {
 		ts.returned(c.ranges)
 		testkit.Equal(t, c.name+": held", rx.held.Load(), c.want)
 	}
-	ts.forget()
+	ts.clear()
 	testkit.Equal(t, "held at the end", rx.held.Load(), 0)
 }
 
-// What a process that was killed has left: whoever is alone with the interface starts without it.
+// Flow rules that a killed process has left are deleted by a device that has the interface alone.
 func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 	td := newTestDevice(t)
 	for i := range uint16(3) {

@@ -106,7 +106,7 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 		if c.s.isClosed() {
 			return net.ErrClosed
 		}
-		if passed(d) {
+		if expired(d) {
 			return os.ErrDeadlineExceeded
 		}
 		fd, ok := c.s.use()
@@ -186,20 +186,20 @@ func (c *Conn) close() error {
 	lingers := false
 	if fd, ok := c.s.use(); ok {
 		c.tokens.release(fd) // Linux would keep them until the socket is destroyed
-		lingers = c.mustLinger(fd)
+		lingers = c.shouldLinger(fd)
 		if !lingers {
 			c.count(fd)
 		}
 		c.s.unuse()
 	}
 	var err error
-	if !lingers || !c.d.lingerOn(c) {
+	if !lingers || !c.d.startLinger(c) {
 		err = c.s.close()
 		c.sends.abandon()
 	}
 	c.rd.Set(time.Time{})
 	c.wd.Set(time.Time{})
-	c.tokens.forget()
+	c.tokens.clear()
 	c.d.dropConn(c)
 	return err
 }
@@ -260,7 +260,7 @@ func (c *Conn) opError(op string, err error) error {
 
 func (c *Conn) String() string { return fmt.Sprintf("%v->%v", c.local, c.remote) }
 
-func passed(d <-chan struct{}) bool {
+func expired(d <-chan struct{}) bool {
 	select {
 	case <-d:
 		return true

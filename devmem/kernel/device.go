@@ -26,7 +26,7 @@ type Options struct {
 	Interface string       // a network interface's name, in the network namespace of the calling thread
 	Buffers   Exporter     // nil: Register is ENODEV
 	Log       *slog.Logger // nil: none
-	// Alone says that nobody else has flow rules on the interface: those that are there are of a
+	// Alone says that no other process has flow rules on the interface: those that are there are of a
 	// process that was killed, and Open deletes them.
 	Alone bool
 }
@@ -158,7 +158,7 @@ var closeTime = 10 * time.Second
 // out with the next packet to that queue, if one comes.
 var flushTime = 500 * time.Millisecond
 
-// Close implements devmem.Device: besides, it sets back what the device changed at the interface.
+// Close implements devmem.Device. It also sets back what the device changed at the interface.
 // Memory that the NIC or another process still uses after 10 seconds is an error; the Done of its
 // binding then stays open.
 func (d *Device) Close() error {

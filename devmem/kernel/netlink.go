@@ -70,13 +70,13 @@ func (f dialFunc) open(family string) (*genl, error) {
 	g := &genl{genlConn: c}
 	if g.family, err = c.GetFamily(family); err != nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("netlink family %q: %w", family, notThere(err))
+		return nil, fmt.Errorf("netlink family %q: %w", family, unsupported(err))
 	}
 	return g, nil
 }
 
-// notThere makes of a missing family what a missing feature is.
-func notThere(err error) error {
+// unsupported makes EOPNOTSUPP of a missing family.
+func unsupported(err error) error {
 	if errors.Is(err, syscall.ENOENT) {
 		return errors.Join(syscall.EOPNOTSUPP, err)
 	}
@@ -135,10 +135,10 @@ func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err er
 // rxQueues lists the receive queues in use, none of an interface that is down.
 func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
 	err = g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
-		var queue, of, binding uint32
+		var queue, index, binding uint32
 		kind := ^uint32(0)
-		fields{attrQueueID: &queue, attrQueueIfindex: &of, attrQueueType: &kind, attrQueueDmabuf: &binding}.decode(ad)
-		if of == uint32(ifindex) && kind == queueTypeRx {
+		fields{attrQueueID: &queue, attrQueueIfindex: &index, attrQueueType: &kind, attrQueueDmabuf: &binding}.decode(ad)
+		if index == uint32(ifindex) && kind == queueTypeRx {
 			qs = append(qs, devmem.QueueStats{Queue: int(queue), Binding: binding})
 		}
 	})
@@ -149,10 +149,10 @@ func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
 func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	pages := map[uint32]uint64{}
 	err := g.ask(cmdPagePoolGet, true, nil, func(ad *netlink.AttributeDecoder) {
-		var of, binding uint32
+		var index, binding uint32
 		var n uint64
-		fields{attrPoolIfindex: &of, attrPoolInflight: &n, attrPoolDmabuf: &binding}.decode(ad)
-		if binding != 0 && of == uint32(ifindex) {
+		fields{attrPoolIfindex: &index, attrPoolInflight: &n, attrPoolDmabuf: &binding}.decode(ad)
+		if binding != 0 && index == uint32(ifindex) {
 			pages[binding] += n
 		}
 	})

@@ -215,7 +215,7 @@ func (d *Device) delFlow(id devmem.FlowID) error {
 		return fmt.Errorf("%s: flow %d: %w", d.name, id, syscall.ENOENT)
 	}
 	err := d.ioctl(deleteRule(uint32(id - 1)))
-	if err == nil || errors.Is(err, syscall.ENOENT) { // somebody else was faster
+	if err == nil || errors.Is(err, syscall.ENOENT) { // another process was faster
 		delete(d.flows, id)
 		return nil
 	}

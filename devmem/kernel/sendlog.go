@@ -112,7 +112,7 @@ func (l *sendLog) underWay() int {
 	return l.open
 }
 
-// abandon ends the count of what is under way: who asks Done waits for the kernel itself.
+// abandon ends the count of what is under way: Binding.Done waits for the kernel itself.
 func (l *sendLog) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -65,8 +65,7 @@ func (c *Conn) State() string {
 		"backoff %d cwnd %d ssthresh %d rto %v rtt %v} "+
 		"rcv{received %d unread %d space %d ooo %d last %dms}",
 		state, c.local, c.remote,
-		info.Bytes_acked, unsent, info.Notsent_bytes, info.Snd_wnd, c.sends.underWay(), info.Unacked, info.Lost, info.Total_retrans,
-		info.Backoff,
-		info.Snd_cwnd, info.Snd_ssthresh, us(info.Rto), us(info.Rtt),
+		info.Bytes_acked, unsent, info.Notsent_bytes, info.Snd_wnd, c.sends.underWay(), info.Unacked, info.Lost,
+		info.Total_retrans, info.Backoff, info.Snd_cwnd, info.Snd_ssthresh, us(info.Rto), us(info.Rtt),
 		info.Bytes_received, unread, info.Rcv_space, info.Rcv_ooopack, info.Last_data_recv)
 }

@@ -361,7 +361,7 @@ func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	return tx
 }
 
-// Sends that nobody waits for keep notes in memory that is limited: SendDevmem makes room itself.
+// Sends without a reader of their completions fill memory that is limited: SendDevmem frees it itself.
 func TestSendsWithoutReadingCompletions(t *testing.T) {
 	td := newTestDevice(t)
 	tx := bindTX(t, td)

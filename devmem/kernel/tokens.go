@@ -13,8 +13,8 @@ type tokens struct {
 	held []*binding // by token; nil: not held
 }
 
-// stray is the binding of tokens whose binding is not ours.
-var stray = &binding{}
+// foreignBinding is the binding of tokens of bindings that are not ours.
+var foreignBinding = &binding{}
 
 // maxTrack bounds the slice: no binding has as many pages.
 const maxTrack = 1 << 26
@@ -71,7 +71,7 @@ func (t *tokens) release(fd int) {
 	}
 }
 
-func (t *tokens) forget() {
+func (t *tokens) clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, b := range t.held {

@@ -121,7 +121,7 @@ func (r *Result) add(c devmemtest.Result) {
 	r.Cases = append(r.Cases, c)
 }
 
-// world opens the device anew, on memory without traces of the case before.
+// world opens the device for a case, on memory without traces of the case before.
 func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, p *peer) *devmemtest.World {
 	clear(gpu.Bytes())
 	was, err := settingsOf(name)
