@@ -38,7 +38,7 @@ func TestBrokenDeviceStopsNIC(t *testing.T) {
 			r.dev.do(func() { r.dev.hold = true })
 			r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 77}) // in flight for ever
 			c.evil(r)
-			<-r.nic.Failed()
+			<-r.nic.failed
 			if err := r.nic.Err(); !errors.Is(err, ErrBroken) {
 				t.Fatalf("Err: %v", err)
 			} else {
@@ -99,7 +99,7 @@ func TestBackendThatHangsUpStopsNIC(t *testing.T) {
 	r := newBoundRig(t, rigOptions{pages: 100})
 	r.gone = true
 	r.dev.hangUp()
-	<-r.nic.Failed()
+	<-r.nic.failed
 	is(t, "Err", r.nic.Err(), errHangup)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 }

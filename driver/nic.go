@@ -153,13 +153,6 @@ func (n *NIC) MTU() int { return n.mtu }
 // QueuePairs is how many receive queues, and transmit queues, are in use.
 func (n *NIC) QueuePairs() int { return len(n.tx) }
 
-// HostQueues is how many receive queues, from 0 on, have buffers in host memory. The others have none until they are
-// bound: nothing should be steered there.
-func (n *NIC) HostQueues() int { return n.opts.HostQueues }
-
-// Offloads is what the device does for us.
-func (n *NIC) Offloads() Offloads { return n.offloads }
-
 // GPUs lists the GPUs in reach.
 func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 
@@ -202,9 +195,6 @@ func (n *NIC) Err() error {
 	}
 	return nil
 }
-
-// Failed is closed when the NIC stops, by an error or by Close.
-func (n *NIC) Failed() <-chan struct{} { return n.failed }
 
 // fail records why the NIC stops. The first reason stays.
 func (n *NIC) fail(err error) {

@@ -1,6 +1,7 @@
 package gpumem
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -24,12 +25,14 @@ type Status struct {
 // EngineOptions configure an Engine.
 type EngineOptions struct {
 	MaxJobs int // under way at one time; 16 if 0
-	Workers int // of these, how many have a piece in hand at one time; 2 if 0
 	Keep    int // ended jobs whose status is kept for Poll; 256 if 0
 	// Done is called, if set, from the job's goroutine when the job has ended, and not after CancelAll has returned: it
 	// must not wait for a caller of CancelAll.
 	Done func(Status)
 }
+
+// maxInHand is how many of the jobs under way have a piece in hand at one time.
+const maxInHand = 2
 
 // Engine runs the jobs of one port. Its methods may be called from any goroutine.
 //
@@ -72,16 +75,9 @@ type EngineStats struct {
 
 // NewEngine returns an engine that reaches the buffers of r and the guest memory of space.
 func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
-	for _, d := range []struct {
-		v   *int
-		def int
-	}{{&o.MaxJobs, 16}, {&o.Workers, 2}, {&o.Keep, 256}} {
-		if *d.v <= 0 {
-			*d.v = d.def
-		}
-	}
+	o.MaxJobs, o.Keep = cmp.Or(o.MaxJobs, 16), cmp.Or(o.Keep, 256)
 	return &Engine{
-		registry: r, space: space, o: o, inHand: make(chan struct{}, o.Workers),
+		registry: r, space: space, o: o, inHand: make(chan struct{}, maxInHand),
 		jobs: make(map[uint64]*running), alive: make(map[*running]bool), ended: make(map[uint64]Status),
 	}
 }
