@@ -105,12 +105,11 @@ func (f *frontend) prepare(o *Options) error {
 	}
 	f.started = make([]bool, 2*o.QueuePairs)
 	f.kicks = slices.Repeat([]int{-1}, len(f.started))
-	call, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
+	var err error
+	if f.call, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("eventfd for calls: %w", err)
 	}
-	f.call = call
-	file := os.NewFile(uintptr(call), "call eventfd")
+	file := os.NewFile(uintptr(f.call), "call eventfd")
 	if f.sl, err = newSleeper(file, 8); err != nil {
 		file.Close()
 	}
@@ -255,8 +254,8 @@ func (f *frontend) start() error {
 		if !on {
 			continue
 		}
-		if err := f.front.SetEnable(q, true); err != nil {
-			return fmt.Errorf("enabling queue %d: %w", q, err)
+		if err := f.startQueue(q); err != nil {
+			return err
 		}
 	}
 	if f.has(vhostuser.ProtocolStatus) {

@@ -285,10 +285,7 @@ func (p *pci) halt() error {
 	if p.halted || p.common.regs == nil {
 		return nil
 	}
-	err := p.common.reset()
-	if e := p.cfg.setCommand(commandINTxDisable, commandMaster); e != nil {
-		err = errors.Join(err, e)
-	}
+	err := errors.Join(p.common.reset(), p.cfg.setCommand(commandINTxDisable, commandMaster))
 	p.halted = err == nil
 	return err
 }

@@ -98,13 +98,9 @@ func (c common) addStatus(bits uint8) {
 // reset resets the device and waits until it has (4.1.4.3.2).
 func (c common) reset() error {
 	c.write8(regDeviceStatus, 0)
-	return c.wait("device reset", func() bool { return c.read8(regDeviceStatus) == 0 })
-}
-
-func (c common) wait(what string, done func() bool) error {
-	for end := time.Now().Add(deviceTimeout); !done(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(deviceTimeout); c.read8(regDeviceStatus) != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			return fmt.Errorf("%s did not end in %v", what, deviceTimeout)
+			return fmt.Errorf("device reset did not end in %v", deviceTimeout)
 		}
 	}
 	return nil

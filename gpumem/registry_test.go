@@ -134,7 +134,7 @@ func TestPaths(t *testing.T) {
 		}
 	}
 	is(t, "path to a switch", errOf(tree.Path("nic0", "sw0")), syscall.ENOENT)
-	testkit.Equal(t, "kinds", fmt.Sprint([]PathKind{PathNone, PathBus, PathHostBridge}), "[none bus host bridge]")
+	testkit.Equal(t, "kinds", fmt.Sprint(PathNone, PathBus, PathHostBridge), "none bus host bridge")
 	tree.SetOff(true)
 	if p, err := tree.Path("nic0", "gpu0"); err != nil || p.P2P() {
 		t.Errorf("off: %v %v", p, err)
