@@ -150,9 +150,10 @@ func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, 
 
 const usage = `devmem-conformance -i eth0 -peer eth1
 
-Runs the conformance suite of device memory TCP over the kernel's own, on interface eth0, with a peer behind eth1, to which
-eth0 is wired. Needs root, a NIC with header split and flow rules, and /dev/udmabuf. It takes eth1 to a namespace of its own,
-and sets what it needs to at eth0, and sets it back.
+Runs the conformance suite of device memory TCP over the kernel's own, on interface eth0, with a
+peer behind eth1, to which eth0 is wired. Needs root, a NIC with header split and flow rules, and
+/dev/udmabuf. It takes eth1 to a namespace of its own, and sets what it needs to at eth0, and sets
+it back.
 
 `
 
