@@ -43,7 +43,6 @@ type testDevice struct {
 	hold       bool                   // received, not sent back, not given back
 	mangle     func(h *netHdr)        // of frames to the driver
 	flush      bool                   // return the chains of a queue when its split goes off
-	splits     int                    // SetSplit calls
 
 	hangUp context.CancelFunc
 	wakeFD int
@@ -445,7 +444,6 @@ func (d *testDevice) SetSplit(s control.Split) error {
 	if int(s.Queue) >= d.pairs || s.Queue == 0 {
 		return unix.EINVAL
 	}
-	d.splits++
 	d.split[int(s.Queue)] = s.On
 	if q := d.queues[2*s.Queue]; !s.On && d.flush && q.vq != nil {
 		var c virtq.Chain

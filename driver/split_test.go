@@ -18,8 +18,6 @@ var payloads = []int{0, 1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096,
 func TestPayloadGoesToGPUPages(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		pages  int // per chain
-		mrg    string
 		offer  func(uint64) uint64
 		driver func(*FrontendOptions)
 	}{
