@@ -5,6 +5,7 @@ import (
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -105,6 +106,10 @@ func TestStart(t *testing.T) {
 	if r.nic.Start(nil) == nil || r.nic.Start(r.rcv) == nil {
 		t.Error("a second receiver, or none, is accepted")
 	}
+	early, err := attach(t, rigOptions{pairs: 2})
+	testkit.OK(t, err)
+	is(t, "bind before Start", early.nic.BindQueue(1, 3, early.gpu), unix.EINVAL)
+	is(t, "Close", early.nic.Close(), nil)
 }
 
 func TestAllocDMA(t *testing.T) {

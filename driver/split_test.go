@@ -182,18 +182,20 @@ func TestBindErrors(t *testing.T) {
 }
 
 // badSource gives what is no page.
-type badSource struct{ *testGPU }
+type badSource struct{ pages int }
 
 func (b badSource) TakePages(queue int, dst []uint64) int {
 	dst[0] = 4097
-	return 1
+	return b.pages
 }
 func (b badSource) ReturnPages(int, []uint64) {}
 
 func TestBadPageSourceIsRefused(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
-	if err := r.nic.BindQueue(1, 3, badSource{r.gpu}); err == nil {
-		t.Fatal("no error")
+	for _, pages := range []int{1, -1, 100} {
+		if err := r.nic.BindQueue(1, 3, badSource{pages}); err == nil {
+			t.Fatalf("%d bad pages: no error", pages)
+		}
 	}
 	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil { // a good one is welcome
 		t.Fatal(err)
