@@ -89,7 +89,7 @@ func send(dev devmem.Device, addr netip.AddrPort, off, size uint64) error {
 	return nil
 }
 
-// dial tries until somebody listens.
+// dial tries until there is a listener.
 func dial(ctx context.Context, dev devmem.Device, addr netip.AddrPort) (devmem.Conn, error) {
 	for {
 		conn, err := dev.Dial(ctx, netip.AddrPort{}, addr)

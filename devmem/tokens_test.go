@@ -7,16 +7,18 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
-// taker is a connection that knows tokens, by the rules of DontNeed.
-type taker struct {
+// tokenConn is a connection that knows tokens, by the rules of DontNeed.
+type tokenConn struct {
 	devmem.Conn
 	known map[uint32]bool
 	calls int
 }
 
-func (c *taker) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
+func (c *tokenConn) DontNeed(ranges []devmem.TokenRange) (freed int, err error) {
 	c.calls++
 	if len(ranges) == 0 || len(ranges) > devmem.MaxTokenRanges {
 		return 0, syscall.EINVAL
@@ -53,15 +55,13 @@ func TestTokensGoBackWithinTheLimitsOfACall(t *testing.T) {
 		{"at the top", func(i int) uint32 { return ^uint32(0) - 3 + uint32(i) }, 4, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			conn := &taker{known: map[uint32]bool{}}
+			conn := &tokenConn{known: map[uint32]bool{}}
 			var set devmem.Tokens
 			for i := range c.n {
 				conn.known[c.tokens(i)] = true
 				set.Add(c.tokens(i))
 			}
-			if set.Len() != c.n {
-				t.Errorf("%d tokens, %d added", set.Len(), c.n)
-			}
+			testkit.Equal(t, "tokens", set.Len(), c.n)
 			if err := set.GiveBack(conn); err != nil || len(conn.known) != 0 || conn.calls != c.calls || set.Len() != 0 {
 				t.Errorf("%v, %d left, %d calls", err, len(conn.known), conn.calls)
 			}
@@ -69,7 +69,7 @@ func TestTokensGoBackWithinTheLimitsOfACall(t *testing.T) {
 	}
 	var set devmem.Tokens
 	set.Add(5)
-	if err := set.GiveBack(&taker{}); !errors.Is(err, syscall.EPROTO) {
+	if err := set.GiveBack(&tokenConn{}); !errors.Is(err, syscall.EPROTO) {
 		t.Errorf("a token that nobody knows: %v", err)
 	}
 }

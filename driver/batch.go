@@ -13,8 +13,8 @@ func (b *batch) init(ring, pages int) {
 	b.arena = make([]byte, 0, arenaSize)
 }
 
-// room tells whether one more frame of any kind fits.
-func (b *batch) room() bool {
+// hasSpace tells whether one more frame of any kind fits.
+func (b *batch) hasSpace() bool {
 	return len(b.frames) < cap(b.frames) && cap(b.ranges)-len(b.ranges) >= cap(b.ranges)/2 &&
 		cap(b.arena)-len(b.arena) >= maxFrame
 }

@@ -17,8 +17,8 @@ const setupTimeout = 10 * time.Second
 // defaultHeader is the longest header that is split if the NIC does not say, in bytes (docs/specs/virtio.md, 4).
 const defaultHeader = 256
 
-// BindQueue turns on header split for a receive queue without host buffers, and posts pages of a GPU to it. Whoever
-// binds sees to it that the NIC knows the pages' buffer before, and steers flows there after.
+// BindQueue turns on header split for a receive queue without host buffers, and posts pages of a GPU to it. The
+// caller registers the pages' buffer with the NIC before, and steers flows there after.
 func (n *NIC) BindQueue(queue int, gpu int, src PageSource) error {
 	n.binder.Lock()
 	defer n.binder.Unlock()
@@ -189,7 +189,7 @@ func (n *NIC) unbind(q *rxQueue) error {
 	}
 	n.tmu.Lock()
 	defer n.tmu.Unlock()
-	if err := n.t.setupQueue(q.ring.vq, q.ring.place); err != nil {
+	if err := n.t.setupQueue(q.ring.vq, q.ring.addrs); err != nil {
 		return fmt.Errorf("receive queue %d: setting it up again: %w", q.index, err)
 	}
 	return n.t.startQueue(q.ring.vq)

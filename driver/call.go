@@ -23,29 +23,29 @@ func (n *NIC) do(f func() error) error {
 	return <-c.done
 }
 
+// takeCalls takes what waits; nothing more is let in once it has ended.
+func (n *NIC) takeCalls(ended bool) []*call {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	calls := n.calls
+	n.calls, n.ended = nil, n.ended || ended
+	return calls
+}
+
 // runCalls serves do.
 func (n *NIC) runCalls() {
 	if !n.hasCalls.Load() {
 		return
 	}
 	n.hasCalls.Store(false)
-	n.mu.Lock()
-	calls := n.calls
-	n.calls = nil
-	n.mu.Unlock()
-	for _, c := range calls {
+	for _, c := range n.takeCalls(false) {
 		c.done <- c.f()
 	}
 }
 
 // endCalls refuses what comes too late.
 func (n *NIC) endCalls() {
-	n.mu.Lock()
-	n.ended = true
-	calls := n.calls
-	n.calls = nil
-	n.mu.Unlock()
-	for _, c := range calls {
+	for _, c := range n.takeCalls(true) {
 		c.done <- fmt.Errorf("NIC: %w", ErrClosed)
 	}
 }

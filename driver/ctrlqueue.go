@@ -35,7 +35,7 @@ func newControlQueue(t transport, vq int, features uint64) (*controlQueue, error
 	if err != nil {
 		return nil, err
 	}
-	return &controlQueue{t: t, ring: r, mem: mem}, t.setupQueue(vq, r.place)
+	return &controlQueue{t: t, ring: r, mem: mem}, t.setupQueue(vq, r.addrs)
 }
 
 // setPairs enables the first n queue pairs.

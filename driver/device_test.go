@@ -3,10 +3,8 @@ package driver
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -16,6 +14,7 @@ import (
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/vhostuser"
 	"vnic.dev/vnic/virtq"
@@ -25,13 +24,14 @@ import (
 // receive queue that steer names. It splits on queues whose split is on, answers control frames, and can be told to
 // misbehave.
 type testDevice struct {
-	control.Handler // what is not implemented below is not called
-	t               testing.TB
-	offer           uint64
-	pairs           int
-	space           *dma.Space
-	copier          *dma.Copier
-	dispatcher      *control.Dispatcher
+	control.Handler       // what is not implemented below is not called
+	vhostuser.QueueDevice // what is not about queues
+	t                     testing.TB
+	offer                 uint64
+	pairs                 int
+	space                 *dma.Space
+	copier                *dma.Copier
+	dispatcher            *control.Dispatcher
 
 	mu         sync.Mutex
 	features   uint64
@@ -43,7 +43,6 @@ type testDevice struct {
 	hold       bool                   // received, not sent back, not given back
 	mangle     func(h *netHdr)        // of frames to the driver
 	flush      bool                   // return the chains of a queue when its split goes off
-	splits     int                    // SetSplit calls
 
 	hangUp context.CancelFunc
 	wakeFD int
@@ -77,9 +76,8 @@ func newTestDevice(t testing.TB, pairs int, files *dma.Files) *testDevice {
 		d.queues = append(d.queues, &testQueue{vring: vhostuser.Vring{Kick: -1, Call: -1, Err: -1}})
 	}
 	var err error
-	if d.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		t.Fatal(err)
-	}
+	d.wakeFD, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	testkit.OK(t, err)
 	return d
 }
 
@@ -309,26 +307,22 @@ func (d *testDevice) publish(q *testQueue) {
 
 // inject gives the driver a frame.
 func (d *testDevice) inject(queue int, h netHdr, frame []byte) {
-	d.mu.Lock()
-	d.backlog = append(d.backlog, testFrame{queue, h, frame})
-	d.mu.Unlock()
-	d.wake()
+	d.do(func() { d.backlog = append(d.backlog, testFrame{queue, h, frame}) })
 }
 
 // release gives back what was held.
 func (d *testDevice) release() {
-	d.mu.Lock()
-	d.hold = false
-	for _, q := range d.queues {
-		for _, h := range q.held {
-			q.vq.Commit(h, 0)
+	d.do(func() {
+		d.hold = false
+		for _, q := range d.queues {
+			for _, h := range q.held {
+				q.vq.Commit(h, 0)
+			}
+			if q.held = nil; q.vq != nil {
+				d.publish(q)
+			}
 		}
-		if q.held = nil; q.vq != nil {
-			d.publish(q)
-		}
-	}
-	d.mu.Unlock()
-	d.wake()
+	})
 }
 
 // do runs f as the device would.
@@ -377,21 +371,12 @@ func (d *testDevice) ProtocolFeatures() uint64 {
 	return uint64(vhostuser.ProtocolMQ | vhostuser.ProtocolReplyAck | vhostuser.ProtocolMTU | vhostuser.ProtocolMemSlots)
 }
 func (d *testDevice) SetFeatures(f uint64) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.features = f
+	d.do(func() { d.features = f })
 	return nil
 }
-func (d *testDevice) MaxQueues() int                 { return 2 * d.pairs }
-func (d *testDevice) QueueNum() uint64               { return uint64(d.pairs) }
-func (d *testDevice) MTU(uint16) error               { return nil }
-func (d *testDevice) Status() uint8                  { return 0 }
-func (d *testDevice) SetStatus(uint8) error          { return nil }
-func (d *testDevice) GetConfig(uint32, []byte) error { return errors.ErrUnsupported }
-func (d *testDevice) SetConfig(uint32, []byte) error { return errors.ErrUnsupported }
-func (d *testDevice) Reset() error                   { return nil }
-func (d *testDevice) MemoryChanged() error           { return nil }
-func (d *testDevice) SetErr(index, fd int) error     { unix.Close(fd); return nil }
+func (d *testDevice) MaxQueues() int   { return 2 * d.pairs }
+func (d *testDevice) QueueNum() uint64 { return uint64(d.pairs) }
+func (d *testDevice) MTU(uint16) error { return nil }
 func (d *testDevice) SetCall(index, fd int) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -419,10 +404,7 @@ func (d *testDevice) StartQueue(v vhostuser.Vring) error {
 	return nil
 }
 func (d *testDevice) EnableQueue(index int, on bool) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.queues[index].enabled = on
-	d.wake()
+	d.do(func() { d.queues[index].enabled = on })
 	return nil
 }
 func (d *testDevice) StopQueue(index int) (uint32, error) {
@@ -462,7 +444,6 @@ func (d *testDevice) SetSplit(s control.Split) error {
 	if int(s.Queue) >= d.pairs || s.Queue == 0 {
 		return unix.EINVAL
 	}
-	d.splits++
 	d.split[int(s.Queue)] = s.On
 	if q := d.queues[2*s.Queue]; !s.On && d.flush && q.vq != nil {
 		var c virtq.Chain
@@ -481,7 +462,7 @@ func (d *testDevice) SetSplit(s control.Split) error {
 func (d *testDevice) loseState() {
 	d.do(func() {
 		d.generation++
-		maps.DeleteFunc(d.split, func(int, bool) bool { return true })
+		clear(d.split)
 		d.dispatcher.Reset()
 	})
 }

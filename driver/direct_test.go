@@ -3,7 +3,7 @@ package driver
 import (
 	"encoding/binary"
 	"errors"
-	"os"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -15,7 +15,7 @@ type direct struct {
 	mem   []byte
 	used  int
 	feats uint64
-	rings map[int]ringPlace
+	rings map[int]ringAddrs
 	kicks int
 	sl    *sleeper
 }
@@ -27,17 +27,14 @@ func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Re
 	t.Helper()
 	mem, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	testkit.OK(t, err)
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	testkit.OK(t, err)
-	sl, err := newSleeper(os.NewFile(uintptr(fd), "eventfd"), 8)
-	testkit.OK(t, err)
-	t.Cleanup(func() { unix.Munmap(mem); sl.close() })
-	d := &direct{mem: mem, feats: feats | featsMandatory | featMQ | featCtrlVQ, rings: map[int]ringPlace{}, sl: sl}
+	t.Cleanup(func() { unix.Munmap(mem) })
+	sl, _ := newTestSleeper(t)
+	d := &direct{mem: mem, feats: feats | featsMandatory | featMQ | featCtrlVQ, rings: map[int]ringAddrs{}, sl: sl}
 	n := &NIC{t: d, gpus: []GPUInfo{{ID: 3, Addr: directGPU, Size: testGPUSize}}, failed: make(chan struct{})}
 	n.opts = Options{QueuePairs: 2, RingSize: ring, PagesPerChain: pages}
 	n.opts.fill()
 	n.settingUp.Store(true) // nobody answers
-	testkit.OK(t, n.begin([]byte{2, 0, 0, 0, 0, 1}, 0))
+	testkit.OK(t, n.initialize([]byte{2, 0, 0, 0, 0, 1}, 0))
 	n.poller.init(n)
 	n.receiver.Store(&r)
 	q := n.rx[1]
@@ -52,7 +49,7 @@ func (d *direct) config(int, []byte) error            { return errNoConfig }
 func (d *direct) pairs() int                          { return 2 }
 func (d *direct) controlQueue() int                   { return -1 }
 func (d *direct) ringSize(_ int, want uint16) uint16  { return want }
-func (d *direct) setupQueue(q int, r ringPlace) error { d.rings[q] = r; return nil }
+func (d *direct) setupQueue(q int, r ringAddrs) error { d.rings[q] = r; return nil }
 func (d *direct) start() error                        { return nil }
 func (d *direct) stopQueue(int) error                 { return errNoReset }
 func (d *direct) startQueue(int) error                { return errNoReset }
@@ -113,12 +110,12 @@ func header(flags, gso byte, hdrLen, buffers uint16) []byte {
 type pageOwner struct {
 	t     testing.TB
 	free  []uint64
-	lent  map[uint64]bool // to the NIC
+	lent  []bool // to the NIC, by page
 	bytes int
 }
 
 func newPageOwner(t testing.TB, pages int) *pageOwner {
-	o := &pageOwner{t: t, lent: map[uint64]bool{}}
+	o := &pageOwner{t: t, lent: make([]bool, pages)}
 	for i := range pages {
 		o.free = append(o.free, uint64(i)*PageSize)
 	}
@@ -128,7 +125,7 @@ func newPageOwner(t testing.TB, pages int) *pageOwner {
 func (o *pageOwner) TakePages(_ int, dst []uint64) int {
 	n := copy(dst, o.free)
 	for _, p := range o.free[:n] {
-		o.lent[p] = true
+		o.lent[p/PageSize] = true
 	}
 	o.free = append(o.free[:0], o.free[n:]...)
 	return n
@@ -136,10 +133,10 @@ func (o *pageOwner) TakePages(_ int, dst []uint64) int {
 
 func (o *pageOwner) ReturnPages(_ int, offs []uint64) {
 	for _, p := range offs {
-		if !o.lent[p] {
+		if !o.lent[p/PageSize] {
 			o.t.Errorf("page %#x was given back, and is not the NIC's", p)
 		}
-		delete(o.lent, p)
+		o.lent[p/PageSize] = false
 		o.free = append(o.free, p)
 	}
 }
@@ -218,8 +215,8 @@ func FuzzDevice(f *testing.F) {
 			}
 		}
 		n.rx[1].giveBack()
-		if len(owner.free) != total || len(owner.lent) != 0 {
-			t.Errorf("%d pages of %d, %d with the NIC", len(owner.free), total, len(owner.lent))
+		if len(owner.free) != total || slices.Contains(owner.lent, true) {
+			t.Errorf("%d pages of %d, with the NIC: %v", len(owner.free), total, owner.lent)
 		}
 	})
 }
@@ -240,35 +237,9 @@ func TestRefillKeepsNobodyAwake(t *testing.T) {
 	}
 }
 
-// nobody is a receiver that gives pages back and does not allocate.
-type nobody struct {
-	free []uint64
-	n    int
-}
-
-func (r *nobody) TakePages(_ int, dst []uint64) int {
-	n := copy(dst, r.free)
-	r.free = r.free[:copy(r.free, r.free[n:])]
-	return n
-}
-func (r *nobody) ReturnPages(_ int, offs []uint64) { r.free = append(r.free, offs...) }
-func (r *nobody) Receive(frames []RxFrame) {
-	for i := range frames {
-		r.n++
-		for _, p := range frames[i].Payload {
-			r.free = append(r.free, p.Off)
-		}
-	}
-}
-func (r *nobody) Completed(_ int, cookies []uint64) { r.n += len(cookies) }
-func (r *nobody) Wake()                             {}
-
 // newQuiet is a NIC for measurements, and the frame that it sends and gets.
 func newQuiet(t testing.TB) (step func()) {
-	r := &nobody{free: make([]uint64, 0, 4096)}
-	for i := range 512 {
-		r.free = append(r.free, uint64(i)*PageSize)
-	}
+	r := newPageOwner(t, 512)
 	n, d := newDirect(t, featCSUM|featGuestCSUM|featIndirect|featEventIdx, 256, 4, r, r)
 	frames := []TxFrame{
 		{Header: tcpHeader(1448), Device: []Range{{3, 8, 1448}}, NeedsCsum: true, CsumStart: 34, CsumOffset: 16, Cookie: 1},
@@ -299,9 +270,7 @@ func TestFramesAllocateNothing(t *testing.T) {
 	for range 600 { // all slots have been used
 		step()
 	}
-	if n := testing.AllocsPerRun(1000, step); n != 0 {
-		t.Errorf("two frames sent and two received allocate %v times", n)
-	}
+	testkit.Equal(t, "allocations for two frames sent and two received", testing.AllocsPerRun(1000, step), 0)
 }
 
 // BenchmarkFrames is two frames sent (one from a GPU) and two received (one split), without a device.

@@ -90,7 +90,7 @@ type Offloads struct {
 	TxCsum     bool // TxFrame.NeedsCsum
 	TxTSO4     bool // TxFrame.GSOType, over IPv4
 	TxTSO6     bool
-	TxECN      bool // super-packets with CWR set
+	TxECN      bool // GSO packets with CWR set
 	RxCsum     bool // RxFrame.CsumGood
 	RxTSO4     bool // RxFrame.GSOType may be set
 	RxTSO6     bool

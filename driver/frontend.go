@@ -16,7 +16,7 @@ import (
 )
 
 // Addresses of a process's NIC. Its memory lies at guest-physical address 0, GPUs that ask for no place of their own
-// lie far behind it. User addresses are those plus userBase: nobody maps anything there, they only name what is meant.
+// lie far behind it. User addresses are those plus userBase: nothing is mapped there, they are names only.
 const (
 	userBase   = 1 << 46
 	gpuBase    = 1 << 40
@@ -46,7 +46,7 @@ type frontend struct {
 
 	conn    *net.UnixConn // the Frontend's
 	peek    *os.File      // a descriptor of the same, to see it end
-	watcher sync.WaitGroup
+	monitor sync.WaitGroup
 }
 
 // watch calls gone once, when the backend hangs up; close ends it. It looks at a descriptor of its own: the Frontend
@@ -64,7 +64,7 @@ func (f *frontend) watch(gone func(error)) error {
 	if raw, err = f.peek.SyscallConn(); err != nil {
 		return err
 	}
-	f.watcher.Go(func() {
+	f.monitor.Go(func() {
 		hungUp := false
 		_ = raw.Read(func(fd uintptr) bool {
 			var b [1]byte
@@ -105,12 +105,11 @@ func (f *frontend) prepare(o *Options) error {
 	}
 	f.started = make([]bool, 2*o.QueuePairs)
 	f.kicks = slices.Repeat([]int{-1}, len(f.started))
-	call, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	if err != nil {
+	var err error
+	if f.call, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return fmt.Errorf("eventfd for calls: %w", err)
 	}
-	f.call = call
-	file := os.NewFile(uintptr(call), "call eventfd")
+	file := os.NewFile(uintptr(f.call), "call eventfd")
 	if f.sl, err = newSleeper(file, 8); err != nil {
 		file.Close()
 	}
@@ -232,7 +231,7 @@ func (f *frontend) ringSize(q int, want uint16) uint16 {
 	return want
 }
 
-func (f *frontend) setupQueue(q int, r ringPlace) (err error) {
+func (f *frontend) setupQueue(q int, r ringAddrs) (err error) {
 	if f.kicks[q] < 0 {
 		if f.kicks[q], err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 			return fmt.Errorf("eventfd for kicks of queue %d: %w", q, err)
@@ -255,8 +254,8 @@ func (f *frontend) start() error {
 		if !on {
 			continue
 		}
-		if err := f.front.SetEnable(q, true); err != nil {
-			return fmt.Errorf("enabling queue %d: %w", q, err)
+		if err := f.startQueue(q); err != nil {
+			return err
 		}
 	}
 	if f.has(vhostuser.ProtocolStatus) {
@@ -304,7 +303,7 @@ func (f *frontend) halt() error {
 	f.halted = true
 	if f.peek != nil {
 		f.peek.Close()
-		f.watcher.Wait()
+		f.monitor.Wait()
 	}
 	var errs []error
 	f.front.SetTimeout(backendTimeout)

@@ -28,7 +28,7 @@ func (n *NIC) setUpAgain() {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.life.Err() != nil { // Close waits for those who are here already
+	if n.life.Err() != nil { // Close waits for set-ups that run already
 		return
 	}
 	n.background.Go(n.setUp)
@@ -83,7 +83,7 @@ func (n *NIC) setUpOnce(ctx context.Context) error {
 		if n.opts.OnGeneration != nil {
 			n.opts.OnGeneration(info.Generation)
 		}
-		n.wakeOwed.Store(true)
+		n.wakePending.Store(true)
 		n.wake()
 	}
 	return nil

@@ -3,42 +3,40 @@ package driver
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"testing"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
 )
 
-func TestMain(m *testing.M) {
-	r, w, err := os.Pipe() // the poller's own descriptors are there from now on
-	if err != nil {
-		panic(err)
-	}
-	r.Close()
-	w.Close()
-	goleak.VerifyTestMain(m)
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// errOf is the error of a call, the last of its results.
+func errOf(results ...any) error {
+	err, _ := results[len(results)-1].(error)
+	return err
 }
 
-func socketpair(t testing.TB) (a, b *net.UnixConn) {
+func is(t testing.TB, what string, err, want error) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	testkit.OK(t, err)
-	var conns [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socketpair")
-		c, err := net.FileConn(f)
-		f.Close()
-		testkit.OK(t, err)
-		conns[i] = c.(*net.UnixConn)
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
 	}
-	return conns[0], conns[1]
+}
+
+// mapped maps a file until the test ends.
+func mapped(t testing.TB, fd int, size uint64) []byte {
+	t.Helper()
+	b, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	testkit.OK(t, err)
+	t.Cleanup(func() { unix.Munmap(b) })
+	return b
 }
 
 // testGPU is a GPU's memory, mapped by the test, with a page pool.
@@ -55,18 +53,11 @@ const testGPUSize = 4 << 20
 
 func newTestGPU(t testing.TB, pages int) *testGPU {
 	t.Helper()
-	fd, err := unix.MemfdCreate("test-gpu", unix.MFD_CLOEXEC)
-	if err == nil {
-		err = unix.Ftruncate(fd, testGPUSize)
-	}
-	testkit.OK(t, err)
-	mem, err := unix.Mmap(fd, 0, testGPUSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	testkit.OK(t, err)
-	g := &testGPU{fd: fd, mem: mem}
+	fd := int(testkit.Memfd(t, testGPUSize).Fd())
+	g := &testGPU{fd: fd, mem: mapped(t, fd, testGPUSize)}
 	for i := range pages {
 		g.free = append(g.free, testGPUSize-uint64(i+1)*PageSize) // the upper half; tests send from the lower
 	}
-	t.Cleanup(func() { unix.Munmap(mem); unix.Close(fd) })
 	return g
 }
 
@@ -90,6 +81,12 @@ func (g *testGPU) out() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.taken
+}
+
+// whole says that all pages were given back.
+func (g *testGPU) whole(t testing.TB) {
+	t.Helper()
+	testkit.Equal(t, "pages that were not given back", g.out(), 0)
 }
 
 // testReceiver keeps copies of what it gets.
@@ -127,31 +124,23 @@ func (r *testReceiver) Receive(frames []RxFrame) {
 				r.gpu.ReturnPages(f.Queue, []uint64{p.Off})
 			}
 		}
-		r.mu.Lock()
-		each := r.each
-		r.mu.Unlock()
+		var each func(*RxFrame)
+		r.locked(func() { each = r.each })
 		if each != nil {
 			each(&frames[i])
 		}
-		r.mu.Lock()
-		r.frames = append(r.frames, f)
-		r.mu.Unlock()
+		r.locked(func() { r.frames = append(r.frames, f) })
 	}
 	r.cond.Broadcast()
 }
 
 func (r *testReceiver) Completed(queue int, cookies []uint64) {
-	r.mu.Lock()
-	r.cookies = append(r.cookies, cookies...)
-	r.tells++
-	r.mu.Unlock()
+	r.locked(func() { r.cookies, r.tells = append(r.cookies, cookies...), r.tells+1 })
 	r.cond.Broadcast()
 }
 
 func (r *testReceiver) Wake() {
-	r.mu.Lock()
-	r.wakes++
-	r.mu.Unlock()
+	r.locked(func() { r.wakes++ })
 	r.cond.Broadcast()
 }
 
@@ -165,12 +154,9 @@ func (r *testReceiver) wait(ok func() bool) {
 }
 
 // waitFrames waits for n frames in all and takes them.
-func (r *testReceiver) waitFrames(n int) []gotFrame {
+func (r *testReceiver) waitFrames(n int) (f []gotFrame) {
 	r.wait(func() bool { return len(r.frames) >= n })
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f := r.frames
-	r.frames = nil
+	r.locked(func() { f, r.frames = r.frames, nil })
 	return f
 }
 
@@ -193,35 +179,66 @@ type rigOptions struct {
 
 func newRig(t testing.TB, o rigOptions) *rig {
 	t.Helper()
+	r, err := attach(t, o)
+	testkit.OK(t, err)
+	n, g := r.nic, r.gpu
+	t.Cleanup(func() {
+		if err := n.Close(); err != nil && !r.gone {
+			t.Errorf("Close: %v", err)
+		}
+		if !r.rcv.keep {
+			g.whole(t)
+		}
+	})
+	testkit.OK(t, n.Start(r.rcv))
+	return r
+}
+
+// attach starts a driver on a test device, both of which go with the test. Nobody receives yet.
+func attach(t testing.TB, o rigOptions) (*rig, error) {
+	t.Helper()
 	testkit.CheckFDs(t)
-	files := dma.NewFiles()
-	o.pairs = max(1, o.pairs)
 	g := newTestGPU(t, max(o.pages, 1))
-	d := newTestDevice(t, o.pairs, files)
+	d := newTestDevice(t, max(1, o.pairs), dma.NewFiles())
 	if o.offer != nil {
 		d.offer = o.offer(d.offer)
 	}
-	a, b := socketpair(t)
+	a, b := testkit.SocketPair(t)
 	ended := d.serve(b)
+	t.Cleanup(func() { <-ended }) // after Close
 	fo := FrontendOptions{Conn: a, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 1},
 		GPUs: []FrontendGPU{{ID: 3, FD: g.fd, Size: testGPUSize}}}
 	if o.driver != nil {
 		o.driver(&fo)
 	}
 	n, err := Attach(fo)
-	t.Cleanup(func() { <-ended }) // after Close
-	testkit.OK(t, err)
-	r := &rig{dev: d, nic: n, rcv: newTestReceiver(g), gpu: g}
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil && !r.gone {
-			t.Errorf("Close: %v", err)
-		}
-		if out := g.out(); out != 0 && !r.rcv.keep {
-			t.Errorf("%d pages were not given back", out)
-		}
-	})
-	testkit.OK(t, n.Start(r.rcv))
+	return &rig{dev: d, nic: n, rcv: newTestReceiver(g), gpu: g}, err
+}
+
+// newBoundRig is a rig of two pairs whose queue 1 is bound, and gets all frames.
+func newBoundRig(t testing.TB, o rigOptions) *rig {
+	t.Helper()
+	o.pairs = 2
+	r := newRig(t, o)
+	r.bind(t)
 	return r
+}
+
+// bind binds queue 1, and steers all frames but those of the control channel there.
+func (r *rig) bind(t testing.TB) {
+	t.Helper()
+	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
+	r.steer(1)
+}
+
+// steer has the device send frames back on a queue; -1: drop them.
+func (r *rig) steer(queue int) { r.dev.do(func() { r.dev.steer = func([]byte) int { return queue } }) }
+
+// locked calls f under mu.
+func (r *testReceiver) locked(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
 }
 
 // send transmits all frames, waiting for room.

@@ -3,6 +3,7 @@ package driver
 import (
 	"errors"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -37,25 +38,17 @@ func TestBrokenDeviceStopsNIC(t *testing.T) {
 			r.dev.do(func() { r.dev.hold = true })
 			r.send(t, 0, TxFrame{Header: tcpHeader(0), Cookie: 77}) // in flight for ever
 			c.evil(r)
-			<-r.nic.Failed()
+			<-r.nic.failed
 			if err := r.nic.Err(); !errors.Is(err, ErrBroken) {
 				t.Fatalf("Err: %v", err)
 			} else {
 				t.Log(err)
 			}
 			r.rcv.wait(func() bool { return r.rcv.wakes > 0 && len(r.rcv.cookies) == 1 })
-			if _, err := r.nic.Transmit(0, []TxFrame{{Header: tcpHeader(0)}}); !errors.Is(err, ErrBroken) {
-				t.Errorf("Transmit: %v", err)
-			}
-			if err := r.nic.UnbindQueue(1); err != nil {
-				t.Errorf("UnbindQueue: %v", err)
-			}
-			if n := r.gpu.out(); n != 0 {
-				t.Errorf("%d pages were not given back", n)
-			}
-			if err := r.nic.BindQueue(1, 3, r.gpu); !errors.Is(err, ErrBroken) {
-				t.Errorf("BindQueue: %v", err)
-			}
+			is(t, "Transmit", errOf(r.nic.Transmit(0, []TxFrame{{Header: tcpHeader(0)}})), ErrBroken)
+			is(t, "UnbindQueue", r.nic.UnbindQueue(1), nil)
+			r.gpu.whole(t)
+			is(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), ErrBroken)
 			// Another one still moves bytes.
 			other.send(t, 0, TxFrame{Header: tcpHeader(100), Linear: make([]byte, 100)})
 			other.rcv.waitFrames(1)
@@ -86,16 +79,13 @@ func TestLongestFrameIsJoined(t *testing.T) {
 		r.dev.inject(0, netHdr{}, append(tcpHeader(0), make([]byte, maxFrame-54)...))
 	}
 	for _, f := range r.rcv.waitFrames(20) {
-		if len(f.Header) != maxFrame {
-			t.Fatalf("%d bytes", len(f.Header))
-		}
+		testkit.Equal(t, "bytes", len(f.Header), maxFrame)
 	}
 }
 
 func TestBackendThatGoesAwayDoesNotHangClose(t *testing.T) {
-	r := newRig(t, rigOptions{pairs: 2, pages: 100})
+	r := newBoundRig(t, rigOptions{pages: 100})
 	r.gone = true
-	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.nic.t.(*frontend).front.Close() // the same, seen from the other end
 	if err := r.nic.UnbindQueue(1); err == nil {
 		t.Error("UnbindQueue: no error")
@@ -106,13 +96,10 @@ func TestBackendThatGoesAwayDoesNotHangClose(t *testing.T) {
 }
 
 func TestBackendThatHangsUpStopsNIC(t *testing.T) {
-	r := newRig(t, rigOptions{pairs: 2, pages: 100})
+	r := newBoundRig(t, rigOptions{pages: 100})
 	r.gone = true
-	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.dev.hangUp()
-	<-r.nic.Failed()
-	if err := r.nic.Err(); !errors.Is(err, errHangup) {
-		t.Errorf("Err: %v", err)
-	}
+	<-r.nic.failed
+	is(t, "Err", r.nic.Err(), errHangup)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 }

@@ -2,11 +2,10 @@ package driver
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"testing"
 
-	"vnic.dev/vnic/dma"
+	"golang.org/x/sys/unix"
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -25,33 +24,19 @@ func TestAttachErrors(t *testing.T) {
 		{"GPU without memory", nil, func(o *FrontendOptions) { o.GPUs[0].Size = 0 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			testkit.CheckFDs(t)
-			g := newTestGPU(t, 1)
-			d := newTestDevice(t, 1, dma.NewFiles())
-			if c.offer != nil {
-				d.offer = c.offer(d.offer)
-			}
-			a, b := socketpair(t)
-			ended := d.serve(b)
-			o := FrontendOptions{Conn: a, MAC: []byte{2, 0, 0, 0, 0, 1},
-				GPUs: []FrontendGPU{{ID: 3, FD: g.fd, Size: testGPUSize}}}
-			if c.driver != nil {
-				c.driver(&o)
-			}
-			if n, err := Attach(o); err == nil {
-				n.Close()
+			if r, err := attach(t, rigOptions{offer: c.offer, driver: c.driver}); err == nil {
+				r.nic.Close()
 				t.Error("no error")
 			} else {
 				t.Log(err)
 			}
-			<-ended
 		})
 	}
 }
 
 func TestAttachToNobody(t *testing.T) {
 	testkit.CheckFDs(t)
-	a, b := socketpair(t)
+	a, b := testkit.SocketPair(t)
 	b.Close()
 	if _, err := Attach(FrontendOptions{Conn: a, MAC: []byte{2, 0, 0, 0, 0, 1}}); err == nil {
 		t.Error("no error")
@@ -62,43 +47,28 @@ func TestAttachToNobody(t *testing.T) {
 }
 
 func TestCloseUnderTraffic(t *testing.T) {
-	r := newRig(t, rigOptions{pairs: 2, pages: 400})
-	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
-	toQueue1(r)
+	r := newBoundRig(t, rigOptions{pages: 400})
 	var senders sync.WaitGroup
 	for i := range 2 {
 		senders.Go(func() {
-			for {
-				if _,
-					err := r.nic.Transmit(i, []TxFrame{{Header: tcpHeader(3000), Linear: make([]byte, 3000), Cookie: 1}}); err != nil {
-					if !errors.Is(err, ErrClosed) {
-						t.Errorf("Transmit: %v", err)
-					}
-					return
-				}
+			frame := TxFrame{Header: tcpHeader(3000), Linear: make([]byte, 3000), Cookie: 1}
+			var err error
+			for err == nil {
+				_, err = r.nic.Transmit(i, []TxFrame{frame})
 				r.nic.Refill(1)
 			}
+			is(t, "Transmit", err, ErrClosed)
 		})
 	}
 	r.rcv.waitFrames(1000)
 	testkit.OK(t, r.nic.Close())
 	senders.Wait()
-	if err := r.nic.Close(); err != nil {
-		t.Errorf("second Close: %v", err)
-	}
-	for name, err := range map[string]error{
-		"BindQueue": r.nic.BindQueue(1, 3, r.gpu), "UnbindQueue": r.nic.UnbindQueue(1), "Err": r.nic.Err(),
-	} {
-		if !errors.Is(err, ErrClosed) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	if _, _, err := r.nic.AllocDMA(1); !errors.Is(err, ErrClosed) {
-		t.Errorf("AllocDMA: %v", err)
-	}
-	if _, err := r.nic.Control().Hello(context.Background()); !errors.Is(err, ErrClosed) {
-		t.Errorf("Hello: %v", err)
-	}
+	is(t, "second Close", r.nic.Close(), nil)
+	is(t, "BindQueue", r.nic.BindQueue(1, 3, r.gpu), ErrClosed)
+	is(t, "UnbindQueue", r.nic.UnbindQueue(1), ErrClosed)
+	is(t, "Err", r.nic.Err(), ErrClosed)
+	is(t, "AllocDMA", errOf(r.nic.AllocDMA(1)), ErrClosed)
+	is(t, "Hello", errOf(r.nic.Control().Hello(context.Background())), ErrClosed)
 }
 
 func TestCloseEndsBindThatWaits(t *testing.T) {
@@ -118,8 +88,7 @@ func TestCloseEndsBindThatWaits(t *testing.T) {
 func TestReceiverMayTransmitAndRefill(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
 	left := 1000
-	r.rcv.mu.Lock()
-	r.rcv.each = func(f *RxFrame) { // the polling goroutine
+	each := func(f *RxFrame) { // the polling goroutine
 		if left--; left > 0 {
 			r.nic.Refill(1)
 			if n, err := r.nic.Transmit(1, []TxFrame{{Header: f.Header, Cookie: uint64(left)}}); n != 1 || err != nil {
@@ -127,7 +96,7 @@ func TestReceiverMayTransmitAndRefill(t *testing.T) {
 			}
 		}
 	}
-	r.rcv.mu.Unlock()
+	r.rcv.locked(func() { r.rcv.each = each })
 	r.send(t, 0, TxFrame{Header: tcpHeader(0)})
 	r.rcv.waitFrames(1000)
 }
@@ -137,6 +106,10 @@ func TestStart(t *testing.T) {
 	if r.nic.Start(nil) == nil || r.nic.Start(r.rcv) == nil {
 		t.Error("a second receiver, or none, is accepted")
 	}
+	early, err := attach(t, rigOptions{pairs: 2})
+	testkit.OK(t, err)
+	is(t, "bind before Start", early.nic.BindQueue(1, 3, early.gpu), unix.EINVAL)
+	is(t, "Close", early.nic.Close(), nil)
 }
 
 func TestAllocDMA(t *testing.T) {

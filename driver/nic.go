@@ -52,20 +52,20 @@ type NIC struct {
 	done     chan struct{} // closed by the polling goroutine
 
 	// The in-band set-up after a loss of state: see generation.go.
-	life       context.Context // ends with Close
-	endLife    context.CancelFunc
-	background sync.WaitGroup
-	settingUp  atomic.Bool
-	lost       atomic.Bool // in-band state is, and nobody was told
-	wakeOwed   atomic.Bool // the Receiver is to be woken
-	linkDown   atomic.Bool
+	life        context.Context // ends with Close
+	endLife     context.CancelFunc
+	background  sync.WaitGroup
+	settingUp   atomic.Bool
+	lost        atomic.Bool // in-band state is, and Options.OnGeneration was not called yet
+	wakePending atomic.Bool // the Receiver is to be woken
+	linkDown    atomic.Bool
 }
 
 // open starts the device behind a transport, which it owns.
 func open(t transport, o *Options, mac net.HardwareAddr, mtu int, gpus []GPUInfo) (*NIC, error) {
 	n := &NIC{t: t, opts: *o, log: o.Log, gpus: gpus, failed: make(chan struct{}), done: make(chan struct{})}
 	n.life, n.endLife = context.WithCancel(context.Background())
-	if err := n.begin(mac, mtu); err != nil {
+	if err := n.initialize(mac, mtu); err != nil {
 		n.endLife()
 		return nil, errors.Join(err, t.close())
 	}
@@ -87,8 +87,8 @@ func (n *NIC) gone(err error) {
 	n.wake()
 }
 
-// begin takes the device to where it moves frames.
-func (n *NIC) begin(mac net.HardwareAddr, mtu int) (err error) {
+// initialize takes the device to where it moves frames.
+func (n *NIC) initialize(mac net.HardwareAddr, mtu int) (err error) {
 	if n.features, err = n.t.negotiate(); err != nil {
 		return err
 	}
@@ -153,13 +153,6 @@ func (n *NIC) MTU() int { return n.mtu }
 // QueuePairs is how many receive queues, and transmit queues, are in use.
 func (n *NIC) QueuePairs() int { return len(n.tx) }
 
-// HostQueues is how many receive queues, from 0 on, have buffers in host memory. The others have none until they are
-// bound: nothing should be steered there.
-func (n *NIC) HostQueues() int { return n.opts.HostQueues }
-
-// Offloads is what the device does for us.
-func (n *NIC) Offloads() Offloads { return n.offloads }
-
 // GPUs lists the GPUs in reach.
 func (n *NIC) GPUs() []GPUInfo { return slices.Clone(n.gpus) }
 
@@ -184,7 +177,7 @@ func (n *NIC) AllocDMA(size int) (b []byte, iova uint64, err error) {
 	return m.b[:size], m.addr, nil
 }
 
-// Start names who gets the frames; before it, they are dropped.
+// Start sets the Receiver of the frames; before it, they are dropped.
 func (n *NIC) Start(r Receiver) error {
 	if r == nil {
 		return errors.New("no receiver")
@@ -192,10 +185,7 @@ func (n *NIC) Start(r Receiver) error {
 	if !n.receiver.CompareAndSwap(nil, &r) {
 		return errors.New("the NIC has a receiver already")
 	}
-	if err := n.Err(); err != nil {
-		return err
-	}
-	return nil
+	return n.Err()
 }
 
 // Err says why the NIC has stopped, nil if it has not. The Receiver is woken when it does.
@@ -205,9 +195,6 @@ func (n *NIC) Err() error {
 	}
 	return nil
 }
-
-// Failed is closed when the NIC stops, by an error or by Close.
-func (n *NIC) Failed() <-chan struct{} { return n.failed }
 
 // fail records why the NIC stops. The first reason stays.
 func (n *NIC) fail(err error) {
@@ -232,7 +219,7 @@ func (n *NIC) Close() error {
 }
 
 func (n *NIC) close() error {
-	n.binder.Lock() // those who bind are through, and no new ones begin
+	n.binder.Lock() // calls that bind have ended, and no new ones begin
 	n.closed = true
 	n.binder.Unlock()
 	n.ctl.Close()

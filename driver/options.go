@@ -10,10 +10,12 @@ import (
 // Options are those of every transport. The zero value is good.
 type Options struct {
 	QueuePairs int // to use; 0: all that the device has, up to 8
-	HostQueues int // receive queues with buffers in host memory, from queue 0 on; at least 1. The others wait to be bound
+	// HostQueues is how many receive queues have buffers in host memory, from queue 0 on; at least 1. The
+	// others wait to be bound: nothing should be steered there before.
+	HostQueues int
 	RingSize   int // entries of each ring, a power of two up to 1024; 0: 256, or what the device takes
 	// PagesPerChain is how many pages a bound queue posts with each header buffer, 1 to 16; 0: 4. Many are good for
-	// super-packets, few for a small page pool.
+	// GSO packets, few for a small page pool.
 	PagesPerChain int
 	// Spin is how long at most the idle driver polls before it sleeps; 0: 30 us, or not at all on one processor;
 	// negative: not at all.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -53,8 +52,7 @@ func openPCI(sys sysfs, mem *hugeMem, o PCIOptions) (*NIC, error) {
 	if err := p.take(); err != nil {
 		return nil, errors.Join(fmt.Errorf("%s: %w", d.addr, err), p.close())
 	}
-	var mac net.HardwareAddr
-	n, err := open(p, &o.Options, mac, 0, gpus)
+	n, err := open(p, &o.Options, nil, 0, gpus)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d.addr, err)
 	}
@@ -228,7 +226,7 @@ func (p *pci) ringSize(q int, want uint16) uint16 {
 	return want
 }
 
-func (p *pci) setupQueue(q int, r ringPlace) error {
+func (p *pci) setupQueue(q int, r ringAddrs) error {
 	off, err := p.common.setQueue(q, r)
 	if err != nil {
 		return err
@@ -287,10 +285,7 @@ func (p *pci) halt() error {
 	if p.halted || p.common.regs == nil {
 		return nil
 	}
-	err := p.common.reset()
-	if e := p.cfg.setCommand(commandINTxDisable, commandMaster); e != nil {
-		err = errors.Join(err, e)
-	}
+	err := errors.Join(p.common.reset(), p.cfg.setCommand(commandINTxDisable, commandMaster))
 	p.halted = err == nil
 	return err
 }

@@ -29,16 +29,12 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 		dir + "driver_override":                    uioDriver,
 		"sys/bus/pci/drivers/uio_pci_generic/bind": testNIC,
 	} {
-		if got := tree.read(path); got != want {
-			t.Errorf("%s: %q, want %q", path, got, want)
-		}
+		testkit.Equal(t, path, tree.read(path), want)
 	}
 	if s := bar.read8(regDeviceStatus); s != statusAcknowledge|statusDriver|statusFeaturesOK|statusDriverOK {
 		t.Errorf("device status %#x", s)
 	}
-	if f := bar.read32(regDriverFeature); f != featVersion1>>32 {
-		t.Errorf("features 32 to 63: %#x", f)
-	}
+	testkit.Equal(t, "features 32 to 63", bar.read32(regDriverFeature), featVersion1>>32)
 	command := func() uint16 { return le.Uint16([]byte(tree.read(dir + "config"))[pciCommand:]) }
 	for command()&commandINTxDisable != 0 { // until it sleeps for the first time
 		runtime.Gosched()
@@ -75,12 +71,8 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 		runtime.Gosched()
 	}
 
-	if err := n.Close(); err != nil {
-		t.Errorf("Close: %v", err)
-	}
-	if s := bar.read8(regDeviceStatus); s != 0 {
-		t.Errorf("device status %#x after Close", s)
-	}
+	is(t, "Close", n.Close(), nil)
+	testkit.Equal(t, "device status after Close", bar.read8(regDeviceStatus), 0)
 	if c := command(); c&commandMaster != 0 || c&commandINTxDisable == 0 {
 		t.Errorf("command register %#x after Close", c)
 	}

@@ -98,13 +98,9 @@ func (c common) addStatus(bits uint8) {
 // reset resets the device and waits until it has (4.1.4.3.2).
 func (c common) reset() error {
 	c.write8(regDeviceStatus, 0)
-	return c.wait("device reset", func() bool { return c.read8(regDeviceStatus) == 0 })
-}
-
-func (c common) wait(what string, done func() bool) error {
-	for end := time.Now().Add(deviceTimeout); !done(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(deviceTimeout); c.read8(regDeviceStatus) != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			return fmt.Errorf("%s did not end in %v", what, deviceTimeout)
+			return fmt.Errorf("device reset did not end in %v", deviceTimeout)
 		}
 	}
 	return nil
@@ -127,7 +123,7 @@ func (c common) selectQueue(q int) uint16 {
 
 // setQueue tells the place of queue q's ring and where its notifications go. It reads the place back: a device that
 // did not get it would write elsewhere.
-func (c common) setQueue(q int, r ringPlace) (notifyOff uint16, err error) {
+func (c common) setQueue(q int, r ringAddrs) (notifyOff uint16, err error) {
 	if most := c.selectQueue(q); most < r.size {
 		return 0, fmt.Errorf("virtqueue %d: at most %d entries, not %d", q, most, r.size)
 	}
@@ -135,7 +131,7 @@ func (c common) setQueue(q int, r ringPlace) (notifyOff uint16, err error) {
 	c.write64(regQueueDesc, r.desc)
 	c.write64(regQueueDriver, r.avail)
 	c.write64(regQueueDevice, r.used)
-	got := ringPlace{
+	got := ringAddrs{
 		size: c.read16(regQueueSize), desc: c.read64(regQueueDesc), avail: c.read64(regQueueDriver),
 		used: c.read64(regQueueDevice),
 	}

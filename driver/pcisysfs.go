@@ -172,7 +172,7 @@ func (d pciDev) bindUIO() (string, error) {
 	return names[0].Name(), nil
 }
 
-// openUIO opens the device for interrupts, and makes its node where nobody else does.
+// openUIO opens the device for interrupts, and makes its node where nothing else does.
 func (d pciDev) openUIO(name string) (*os.File, error) {
 	path := d.sys.path("dev", name)
 	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {

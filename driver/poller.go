@@ -129,7 +129,7 @@ func (n *NIC) round() (worked bool, err error) {
 		}
 		worked = worked || w
 	}
-	if n.wakeOwed.Swap(false) {
+	if n.wakePending.Swap(false) {
 		if r := n.receiver.Load(); r != nil {
 			(*r).Wake()
 		}
@@ -137,9 +137,9 @@ func (n *NIC) round() (worked bool, err error) {
 	return worked, nil
 }
 
-// owed tells whether somebody wants something of the polling goroutine.
-func (n *NIC) owed() bool {
-	return n.hasCalls.Load() || n.stop.Load() || n.wakeOwed.Load() || n.fatal.Load() != nil
+// hasWork tells whether the polling goroutine has something to do besides the queues.
+func (n *NIC) hasWork() bool {
+	return n.hasCalls.Load() || n.stop.Load() || n.wakePending.Load() || n.fatal.Load() != nil
 }
 
 // sleep asks for calls, looks once more, and sleeps. First the device's call is armed, then the queues ask for it,
@@ -170,7 +170,7 @@ func (n *NIC) sleep() error {
 			q.disableCall()
 		}
 	}()
-	if more || n.owed() {
+	if more || n.hasWork() {
 		p.enter(stateBusy)
 		return nil
 	}
@@ -193,7 +193,7 @@ func (n *NIC) sleep() error {
 func (n *NIC) configChanged() {
 	if up := n.linkUp(); up == n.linkDown.Swap(!up) {
 		n.log.Info("link changed", "up", up)
-		n.wakeOwed.Store(true)
+		n.wakePending.Store(true)
 	}
 }
 

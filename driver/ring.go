@@ -10,7 +10,7 @@ import (
 type ring struct {
 	*virtq.Driver
 	vq     int
-	place  ringPlace
+	addrs  ringAddrs
 	config virtq.DriverConfig
 }
 
@@ -48,6 +48,6 @@ func (r *ring) renew() (err error) {
 	}
 	r.DisableCall()
 	desc, avail, used := r.Addrs()
-	r.place = ringPlace{size: r.config.Size, desc: desc, avail: avail, used: used}
+	r.addrs = ringAddrs{size: r.config.Size, desc: desc, avail: avail, used: used}
 	return nil
 }

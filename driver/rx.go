@@ -33,12 +33,7 @@ type rxQueue struct {
 	have int          // how many
 
 	refill atomic.Bool // Refill was called
-	stats  rxStats
-}
-
-// rxStats are written by the polling goroutine, but for full.
-type rxStats struct {
-	frames, bytes, payload, kicks, full, unsplit, dropped, control atomic.Uint64
+	stats  counters    // written by the polling goroutine, but for full
 }
 
 func newRxQueue(n *NIC, index int) (*rxQueue, error) {
@@ -57,7 +52,7 @@ func newRxQueue(n *NIC, index int) (*rxQueue, error) {
 			return nil, err
 		}
 	}
-	return q, n.t.setupQueue(r.vq, r.place)
+	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
 // postHost posts all buffers of a host queue.
@@ -124,20 +119,13 @@ func (q *rxQueue) poll(b *batch) (worked bool, err error) {
 // takeHost puts the frames at the start of used into the batch, as many as it has room for, and returns how many
 // buffers they take.
 func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
-	for n < len(used) && b.room() {
+	for n < len(used) && b.hasSpace() {
 		first := used[n]
 		piece := q.host[first.Cookie].b[:first.Len] // at most its length: virtq checks it
-		if len(piece) < netHdrLen {
-			return n, fmt.Errorf("%w: a buffer with %d bytes, less than virtio_net_hdr", ErrBroken, len(piece))
-		}
 		var h netHdr
-		h.decode((*[netHdrLen]byte)(piece))
-		count := int(h.numBuffers)
-		if count == 0 || count > len(q.used) {
-			return n, fmt.Errorf("%w: a frame in %d buffers, the ring has %d", ErrBroken, count, len(q.used))
-		}
-		if count > len(used)-n {
-			return n, nil
+		count, err := q.readHeader(&h, piece, len(piece), "buffer")
+		if err != nil || count > len(used)-n {
+			return n, err
 		}
 		frame := piece[netHdrLen:]
 		ok := true
@@ -153,6 +141,19 @@ func (q *rxQueue) takeHost(b *batch, used []virtq.Used) (n int, err error) {
 		}
 	}
 	return n, nil
+}
+
+// readHeader reads the header of a frame, whose first buffer (or chain) b has so many bytes of it, and returns how many
+// buffers the frame takes.
+func (q *rxQueue) readHeader(h *netHdr, b []byte, n int, buffer string) (count int, err error) {
+	if n < netHdrLen {
+		return 0, fmt.Errorf("%w: a %s with %d bytes, less than virtio_net_hdr", ErrBroken, buffer, n)
+	}
+	h.decode((*[netHdrLen]byte)(b))
+	if h.numBuffers == 0 || int(h.numBuffers) > len(q.used) {
+		return 0, fmt.Errorf("%w: a frame in %d %ss, the ring has %d", ErrBroken, h.numBuffers, buffer, len(q.used))
+	}
+	return int(h.numBuffers), nil
 }
 
 // addFrame adds a whole frame to the batch, if it is one for the Receiver.

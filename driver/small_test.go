@@ -16,7 +16,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-func newTestSleeper(t *testing.T) (s *sleeper, call func()) {
+func newTestSleeper(t testing.TB) (s *sleeper, call func()) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	testkit.OK(t, err)
@@ -73,9 +73,7 @@ func TestNoWakeIsLost(t *testing.T) {
 		})
 	}
 	for seen := 0; seen < wakers*each; {
-		if _, err := s.sleep(); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errOf(s.sleep()))
 		for more := true; more; {
 			select {
 			case <-wants:
@@ -135,9 +133,7 @@ func TestFeatureChoice(t *testing.T) {
 			t.Errorf("%s: %s, %v; want %s", c.name, featureString(got), err, featureString(c.got))
 		}
 	}
-	if s := featureString(featCSUM | 1<<63); s != "CSUM 0x8000000000000000" {
-		t.Error(s)
-	}
+	testkit.Equal(t, "names of features", featureString(featCSUM|1<<63), "CSUM 0x8000000000000000")
 }
 
 func TestDefaults(t *testing.T) {

@@ -69,24 +69,17 @@ func (q *rxQueue) pollSplit(b *batch, got bool) (worked bool, err error) {
 // chains they take. It takes the frames' pages from their chains.
 func (q *rxQueue) takeSplit(b *batch, used []virtq.Used) (n int, err error) {
 	s := q.split
-	for n < len(used) && b.room() {
+	for n < len(used) && b.hasSpace() {
 		first := used[n]
 		if first.Len == 0 { // given back: the device was told that the queue is not split any more
 			n++
 			continue
 		}
 		hdr := s.hdrs[first.Cookie].b
-		if first.Len < netHdrLen {
-			return n, fmt.Errorf("%w: a chain with %d bytes, less than virtio_net_hdr", ErrBroken, first.Len)
-		}
 		var h netHdr
-		h.decode((*[netHdrLen]byte)(hdr))
-		count := int(h.numBuffers)
-		if count == 0 || count > len(q.used) {
-			return n, fmt.Errorf("%w: a frame in %d chains, the ring has %d", ErrBroken, count, len(q.used))
-		}
-		if count > len(used)-n {
-			return n, nil
+		count, err := q.readHeader(&h, hdr, int(first.Len), "chain")
+		if err != nil || count > len(used)-n {
+			return n, err
 		}
 		chains := used[n : n+count]
 		n += count

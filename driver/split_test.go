@@ -11,18 +11,13 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// toQueue1 steers all frames but those of the control channel to queue 1.
-func toQueue1(r *rig) { r.dev.do(func() { r.dev.steer = func([]byte) int { return 1 } }) }
-
-// payloads are the lengths of the sweep around header and page sizes, and super-packets.
+// payloads are the lengths of the sweep around header and page sizes, and GSO packets.
 var payloads = []int{0, 1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 20000, 40000,
 	65000}
 
 func TestPayloadGoesToGPUPages(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		pages  int // per chain
-		mrg    string
 		offer  func(uint64) uint64
 		driver func(*FrontendOptions)
 	}{
@@ -32,9 +27,7 @@ func TestPayloadGoesToGPUPages(t *testing.T) {
 		{name: "no indirect descriptors", offer: func(f uint64) uint64 { return f &^ featIndirect }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, rigOptions{pairs: 2, pages: 400, offer: c.offer, driver: c.driver})
-			testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
-			toQueue1(r)
+			r := newBoundRig(t, rigOptions{pages: 400, offer: c.offer, driver: c.driver})
 			for i, n := range payloads {
 				payload := pattern(make([]byte, n), i)
 				hdr := tcpHeader(n)
@@ -51,17 +44,13 @@ func TestPayloadGoesToGPUPages(t *testing.T) {
 				}
 			}
 			testkit.OK(t, r.nic.UnbindQueue(1))
-			if n := r.gpu.out(); n != 0 {
-				t.Errorf("%d pages were not given back", n)
-			}
+			r.gpu.whole(t)
 		})
 	}
 }
 
 func TestGPUToGPU(t *testing.T) {
-	r := newRig(t, rigOptions{pairs: 2, pages: 100})
-	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
-	toQueue1(r)
+	r := newBoundRig(t, rigOptions{pages: 100})
 	pattern(r.gpu.mem[:1<<20], 1)
 	for _, ranges := range [][]Range{
 		{{3, 0, 1}},
@@ -88,21 +77,16 @@ func TestGPUToGPU(t *testing.T) {
 func TestQueueIsBoundAgain(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 600})
 	for i := range 5 {
-		r.dev.do(func() { r.dev.steer = func([]byte) int { return 0 } })
-		testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
-		toQueue1(r)
+		r.steer(0)
+		r.bind(t)
 		for k := range 300 { // more than the ring: it wraps
 			r.send(t, 0, TxFrame{Header: tcpHeader(5000), Linear: pattern(make([]byte, 5000), i+k)})
 		}
 		for _, f := range r.rcv.waitFrames(300) {
-			if f.PayloadLen != 5000 {
-				t.Fatalf("payload of %d bytes", f.PayloadLen)
-			}
+			testkit.Equal(t, "payload", f.PayloadLen, 5000)
 		}
 		testkit.OK(t, r.nic.UnbindQueue(1))
-		if n := r.gpu.out(); n != 0 {
-			t.Fatalf("round %d: %d pages were not given back", i, n)
-		}
+		r.gpu.whole(t)
 	}
 }
 
@@ -111,22 +95,18 @@ func TestDeviceWithoutQueueResetReturnsChains(t *testing.T) {
 	r.nic.offloads.QueueReset = false // before anybody reads it
 	r.dev.do(func() { r.dev.flush = true })
 	for i := range 3 {
-		testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
-		toQueue1(r)
+		r.bind(t)
 		r.send(t, 0, TxFrame{Header: tcpHeader(5000), Linear: pattern(make([]byte, 5000), i)})
 		r.rcv.waitFrames(1)
 		testkit.OK(t, r.nic.UnbindQueue(1))
-		if n := r.gpu.out(); n != 0 {
-			t.Fatalf("%d pages were not given back", n)
-		}
+		r.gpu.whole(t)
 	}
 }
 
 func TestFewPagesAreEnough(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 3})
 	r.rcv.keep = true
-	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
-	toQueue1(r)
+	r.bind(t)
 	for i := range 50 {
 		payload := pattern(make([]byte, 8193), i) // all three pages
 		r.send(t, 0, TxFrame{Header: tcpHeader(len(payload)), Linear: payload})
@@ -152,13 +132,11 @@ func TestUnsplitFrameIsDroppedAndQueueSetUpAgain(t *testing.T) {
 	}})
 	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	r.dev.loseState()
-	toQueue1(r)
+	r.steer(1)
 	for _, n := range []int{0, 100, 3000, 30000} {
 		r.send(t, 0, TxFrame{Header: tcpHeader(n), Linear: make([]byte, n)})
 	}
-	if g := <-generations; g != 2 {
-		t.Errorf("generation %d, want 2", g)
-	}
+	testkit.Equal(t, "generation", <-generations, 2)
 	r.rcv.wait(func() bool { return r.rcv.wakes > 0 })
 	payload := pattern(make([]byte, 3000), 1)
 	// Frames sent before the split was on again may still be on their way: those that the device reads too early are
@@ -199,32 +177,30 @@ func TestBindErrors(t *testing.T) {
 		}
 	}
 	testkit.OK(t, r.nic.UnbindQueue(2))
-	if err := r.nic.BindQueue(2, 4, r.gpu); !errors.Is(err, unix.ENODEV) {
-		t.Errorf("no such GPU: %v", err)
-	}
-	if err := r.nic.UnbindQueue(2); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("unbinding twice: %v", err)
-	}
+	is(t, "no such GPU", r.nic.BindQueue(2, 4, r.gpu), unix.ENODEV)
+	is(t, "unbinding twice", r.nic.UnbindQueue(2), unix.EINVAL)
 }
 
 // badSource gives what is no page.
-type badSource struct{ *testGPU }
+type badSource struct{ pages int }
 
 func (b badSource) TakePages(queue int, dst []uint64) int {
 	dst[0] = 4097
-	return 1
+	return b.pages
 }
 func (b badSource) ReturnPages(int, []uint64) {}
 
 func TestBadPageSourceIsRefused(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
-	if err := r.nic.BindQueue(1, 3, badSource{r.gpu}); err == nil {
-		t.Fatal("no error")
+	for _, pages := range []int{1, -1, 100} {
+		if err := r.nic.BindQueue(1, 3, badSource{pages}); err == nil {
+			t.Fatalf("%d bad pages: no error", pages)
+		}
 	}
 	if err := r.nic.BindQueue(1, 3, r.gpu); err != nil { // a good one is welcome
 		t.Fatal(err)
 	}
-	toQueue1(r)
+	r.steer(1)
 	r.send(t, 0, TxFrame{Header: tcpHeader(10), Linear: make([]byte, 10)})
 	r.rcv.waitFrames(1)
 }
@@ -233,7 +209,7 @@ func TestOffloadsReachReceiver(t *testing.T) {
 	r := newRig(t, rigOptions{pairs: 2, pages: 100})
 	testkit.OK(t, r.nic.BindQueue(1, 3, r.gpu))
 	for queue := range 2 {
-		r.dev.do(func() { r.dev.steer = func([]byte) int { return queue } })
+		r.steer(queue)
 		r.send(t, 0, TxFrame{Header: tcpHeader(30000), Linear: make([]byte, 30000), NeedsCsum: true, CsumStart: 34,
 			CsumOffset: 16,
 			GSOType:    splitter.GSOTCPv4, GSOSize: 1448})

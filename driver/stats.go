@@ -1,5 +1,7 @@
 package driver
 
+import "sync/atomic"
+
 // Stats counts what the NIC did.
 func (n *NIC) Stats() Stats {
 	p := &n.poller
@@ -8,19 +10,21 @@ func (n *NIC) Stats() Stats {
 		Busy: t[stateBusy], Spin: t[stateSpin], Asleep: t[stateAsleep],
 		Sleeps: p.sleeps.Load(), Wakes: p.wakes.Load(), Rounds: p.rounds.Load(),
 	}
-	for _, q := range n.rx {
-		c := &q.stats
-		s.Rx = append(s.Rx, QueueStats{
-			Frames: c.frames.Load(), Bytes: c.bytes.Load(), Payload: c.payload.Load(), Kicks: c.kicks.Load(),
-			Full:    c.full.Load(),
-			Unsplit: c.unsplit.Load(), Dropped: c.dropped.Load(), Control: c.control.Load(),
-		})
-	}
-	for _, q := range n.tx {
-		s.Tx = append(s.Tx, QueueStats{
-			Frames: q.frames.Load(), Bytes: q.bytes.Load(), Payload: q.payload.Load(), Kicks: q.kicks.Load(),
-			Full: q.full.Load(),
-		})
+	for i := range n.rx {
+		s.Rx = append(s.Rx, n.rx[i].stats.read())
+		s.Tx = append(s.Tx, n.tx[i].stats.read())
 	}
 	return s
+}
+
+// counters are QueueStats as they are counted.
+type counters struct {
+	frames, bytes, payload, kicks, full, unsplit, dropped, control atomic.Uint64
+}
+
+func (c *counters) read() QueueStats {
+	return QueueStats{
+		Frames: c.frames.Load(), Bytes: c.bytes.Load(), Payload: c.payload.Load(), Kicks: c.kicks.Load(),
+		Full: c.full.Load(), Unsplit: c.unsplit.Load(), Dropped: c.dropped.Load(), Control: c.control.Load(),
+	}
 }

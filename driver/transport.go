@@ -14,8 +14,8 @@ func (m memory) cut(off, n int) memory {
 	return memory{b: m.b[off : off+n : off+n], addr: m.addr + uint64(off)}
 }
 
-// ringPlace is what a device must know of a ring.
-type ringPlace struct {
+// ringAddrs is what a device must know of a ring.
+type ringAddrs struct {
 	size              uint16
 	desc, avail, used uint64 // IOVAs
 }
@@ -36,7 +36,7 @@ type transport interface {
 	alloc(n int) (memory, error)
 	// ringSize is the largest size of queue q's ring that is not above want; 0: there is no such queue.
 	ringSize(q int, want uint16) uint16
-	setupQueue(q int, r ringPlace) error
+	setupQueue(q int, r ringAddrs) error
 	start() error // all queues that were set up go
 	// stopQueue ends the device's use of queue q: when it returns nil, no buffer is touched any more. setupQueue and
 	// startQueue make it go again. errNoReset if the transport cannot do that (then featRingReset is not negotiated).

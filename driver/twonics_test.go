@@ -8,8 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
@@ -32,33 +30,31 @@ func newStation(t testing.TB, sw *wire.Switch, files *dma.Files, i int) *station
 	s := &station{mac: [6]byte{2, 0, 0, 0, 0, byte(i + 1)}}
 	log := slog.New(slog.DiscardHandler)
 	var err error
-	if s.gpu, err = gpumem.NewGPU(files, i, 8<<20, gpumem.Options{}); err != nil {
-		t.Fatal(err)
-	}
+	s.gpu, err = gpumem.NewGPU(files, i, 8<<20, gpumem.Options{})
+	testkit.OK(t, err)
 	dev, err := virtio.New(virtio.Config{Files: files, Port: nic.Config{
 		Name: string(rune('A' + i)), MAC: s.mac, MTU: 9000, QueuePairs: 2, Log: log,
 		GPUs: []nic.GPU{{GPU: s.gpu, Path: gpumem.Path{Kind: gpumem.PathBus}}},
 	}})
 	testkit.OK(t, err)
 	testkit.OK(t, dev.Port().Attach(sw, wire.LinkOptions{}))
-	a, b := socketpair(t)
+	a, b := testkit.SocketPair(t)
 	served := make(chan error, 1)
 	dma.Go(func() { served <- dev.Serve(context.Background(), b) })
 	s.nic, err = Attach(FrontendOptions{Conn: a, MAC: net.HardwareAddr(s.mac[:]), MTU: 9000,
 		GPUs: []FrontendGPU{{ID: i, FD: s.gpu.FD(), Size: s.gpu.Size()}}})
 	testkit.OK(t, err)
 	t.Cleanup(func() {
-		if err := s.nic.Close(); err != nil {
-			t.Error(err)
-		}
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
+		is(t, "Close", s.nic.Close(), nil)
+		is(t, "Serve", <-served, nil)
 		dev.Close()
 		s.gpu.Close()
 	})
 	return s
 }
+
+// mem is the memory of the station's GPU.
+func (s *station) mem(t testing.TB) []byte { return mapped(t, s.gpu.FD(), s.gpu.Size()) }
 
 // sink takes frames, checks that their payload is the pattern of seed 1, and gives the pages back.
 type sink struct {
@@ -130,56 +126,38 @@ func newPair(t testing.TB, want uint64, check bool) *pair {
 	files := dma.NewFiles()
 	p := &pair{a: newStation(t, sw, files, 0), b: newStation(t, sw, files, 1)}
 	ctx := t.Context()
-	must := func(err error) {
-		t.Helper()
-		testkit.OK(t, err)
-	}
 	p.src = &source{room: make(chan struct{}, 1), came: make(chan struct{}, 1)}
-	must(p.a.nic.Start(p.src))
+	testkit.OK(t, p.a.nic.Start(p.src))
 	buf, err := p.a.nic.Control().RegisterBuffer(ctx, 0, 0, p.a.gpu.Size())
-	must(err)
-	_, err = p.a.nic.Control().BindTx(ctx, buf)
-	must(err)
+	testkit.OK(t, err)
+	testkit.OK(t, errOf(p.a.nic.Control().BindTx(ctx, buf)))
 
 	pool, err := gpumem.NewPool(1, 0, 4<<20, p.b.nic.Refill, func() {})
-	must(err)
-	p.sink = &sink{t: t, pool: pool, done: make(chan struct{}), gpu: mapGPU(t, p.b.gpu), want: want, check: check}
-	must(p.b.nic.Start(p.sink))
+	testkit.OK(t, err)
+	p.sink = &sink{t: t, pool: pool, done: make(chan struct{}), gpu: p.b.mem(t), want: want, check: check}
+	testkit.OK(t, p.b.nic.Start(p.sink))
 	ctl := p.b.nic.Control()
 	buf, err = ctl.RegisterBuffer(ctx, 1, 0, 4<<20)
-	must(err)
-	must(p.b.nic.BindQueue(1, 1, pool))
-	_, err = ctl.BindRx(ctx, buf, 1)
-	must(err)
-	_, err = ctl.AddFlow(ctx, control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})
-	must(err)
+	testkit.OK(t, err)
+	testkit.OK(t, p.b.nic.BindQueue(1, 1, pool))
+	testkit.OK(t, errOf(ctl.BindRx(ctx, buf, 1)))
+	testkit.OK(t, errOf(ctl.AddFlow(ctx, control.FlowRule{Proto: 6, DstPort: 2000, Queue: 1})))
 	hello := tcpHeader(0)
 	copy(hello[0:], p.a.mac[:])
 	copy(hello[6:], p.b.mac[:])
-	if _, err := p.b.nic.Transmit(0, []TxFrame{{Header: hello}}); err != nil { // now the switch knows the way back
-		t.Fatal(err)
-	}
+	testkit.OK(t, errOf(p.b.nic.Transmit(0, []TxFrame{{Header: hello}}))) // now the switch knows the way back
 	<-p.src.came
 	// A ring starts with its first kick, which the device learns of by itself: frames before that are dropped.
 	for p.sink.probes.Load() == 0 {
 		f := p.frame(0, probeLen, 8960)
 		f.Cookie = 1
-		_, err := p.a.nic.Transmit(0, []TxFrame{f})
-		must(err)
+		testkit.OK(t, errOf(p.a.nic.Transmit(0, []TxFrame{f})))
 		<-p.src.room
 	}
 	return p
 }
 
-func mapGPU(t testing.TB, g *gpumem.GPU) []byte {
-	t.Helper()
-	b, err := unix.Mmap(g.FD(), 0, int(g.Size()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	testkit.OK(t, err)
-	t.Cleanup(func() { unix.Munmap(b) })
-	return b
-}
-
-// frame makes a super-packet of the whole ranges from off on.
+// frame makes a GSO packet of the whole ranges from off on.
 func (p *pair) frame(off uint64, n uint32, mss uint16) TxFrame {
 	hdr := tcpHeader(int(n))
 	copy(hdr[0:], p.b.mac[:])
@@ -211,7 +189,7 @@ func (p *pair) send(t testing.TB, count int, n uint32, mss uint16) {
 // Invariant: driver: From GPU to GPU over two NICs the receiver counts device memory only.
 func TestGPUToGPUOverTwoNICs(t *testing.T) {
 	p := newPair(t, 1<<20, true)
-	mem := mapGPU(t, p.a.gpu)
+	mem := p.a.mem(t)
 	gpumem.FillPattern(mem[:1<<20], 1, 0)
 	p.send(t, 32, 32<<10, 8960)
 	<-p.sink.done
@@ -254,7 +232,7 @@ func BenchmarkGPUToGPU(b *testing.B) {
 
 // memcpy is how long it takes to copy n bytes from one GPU to the other, walking through as much of them as frames do.
 func memcpy(p *pair, b *testing.B, n int) time.Duration {
-	src, dst := mapGPU(b, p.a.gpu), p.sink.gpu[:4<<20]
+	src, dst := p.a.mem(b), p.sink.gpu[:4<<20]
 	const rounds = 2000
 	start := time.Now()
 	for i := range rounds {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -21,7 +20,7 @@ const (
 	MaxTxLinear = 33*chunkLen - netHdrLen
 )
 
-// txQueue is a transmit queue: used by those who transmit and by the polling goroutine, under mu.
+// txQueue is a transmit queue: used by callers of Transmit and by the polling goroutine, under mu.
 type txQueue struct {
 	n     *NIC
 	index int
@@ -34,7 +33,7 @@ type txQueue struct {
 	slots   []txSlot // frames in flight, by the ring's cookie
 	idle    []uint32 // slots that are
 	watched int      // frames in flight with a cookie
-	starved bool     // somebody was told that the ring is full
+	starved bool     // a caller was told that the ring is full
 	freed   bool     // something came back since
 	asleep  bool     // the polling goroutine is, or about to be
 	calls   bool     // the device is asked for calls
@@ -42,7 +41,7 @@ type txQueue struct {
 	bufs    []virtq.Buf
 	used    []virtq.Used
 
-	frames, bytes, payload, kicks, full atomic.Uint64
+	stats counters
 }
 
 // doneLen is how many cookies may wait to be reported, for a ring of a size.
@@ -74,7 +73,7 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 	for i := size - 1; i >= 0; i-- {
 		q.idle = append(q.idle, uint32(i))
 	}
-	return q, n.t.setupQueue(r.vq, r.place)
+	return q, n.t.setupQueue(r.vq, r.addrs)
 }
 
 // Transmit puts frames on a transmit queue and returns how many it took: less than all if the ring is full, then
@@ -107,11 +106,11 @@ func (q *txQueue) transmit(f []TxFrame) (n int, err error) {
 	}
 	if q.ring.Publish() {
 		q.n.t.kick(q.ring.vq) // under mu: close may not take the descriptor away
-		q.kicks.Add(1)
+		q.stats.kicks.Add(1)
 	}
 	if errors.Is(err, virtq.ErrFull) {
 		err, q.starved, q.freed = nil, true, false
-		q.full.Add(1)
+		q.stats.full.Add(1)
 	}
 	if q.asleep && (len(q.done) > 0 || q.wanted() && !q.calls && q.askCalls()) {
 		q.n.t.sleeper().wake()
@@ -151,9 +150,9 @@ func (q *txQueue) add(f *TxFrame) error {
 	if slot.cookie = f.Cookie; f.Cookie != 0 {
 		q.watched++
 	}
-	q.frames.Add(1)
-	q.bytes.Add(uint64(linear + payload))
-	q.payload.Add(uint64(payload))
+	q.stats.frames.Add(1)
+	q.stats.bytes.Add(uint64(linear + payload))
+	q.stats.payload.Add(uint64(payload))
 	return nil
 }
 
@@ -250,7 +249,7 @@ func (q *txQueue) poll(cookies []uint64) (worked bool, err error) {
 	return tell, err
 }
 
-// wanted tells whether anybody waits for frames to be sent. Else they are taken back when their room is needed:
+// wanted tells whether a caller waits for frames to be sent. Else they are taken back when the ring is full:
 // most frames of a TCP connection are acknowledgements, and an interrupt for each would cost more than they do.
 func (q *txQueue) wanted() bool { return q.watched > 0 || q.starved }
 

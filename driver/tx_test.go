@@ -81,7 +81,7 @@ func TestFullRingTellsWhenToGoOn(t *testing.T) {
 
 func TestFramesWithoutCookieAskForNoCall(t *testing.T) {
 	r := newRig(t, rigOptions{driver: func(o *FrontendOptions) { o.Spin = -1 }})
-	r.dev.do(func() { r.dev.steer = func([]byte) int { return -1 } })
+	r.steer(-1)
 	for range 1000 {
 		r.send(t, 0, TxFrame{Header: tcpHeader(0)})
 	}

@@ -89,6 +89,6 @@ type QueueStats struct {
 	Kicks   uint64
 	Full    uint64 // transmit: times that the ring was full. Receive: times that a bound queue had no page to post
 	Unsplit uint64 // frames dropped as they were not split on a bound queue
-	Dropped uint64 // frames dropped for other reasons: nobody listens yet, or it is short
+	Dropped uint64 // frames dropped for other reasons: there is no Receiver yet, or it is short
 	Control uint64 // frames of the control channel
 }

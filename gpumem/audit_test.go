@@ -19,16 +19,13 @@ var auditStreams = []Stream{{Seed: 0x1234, Bytes: 1 << 20}, {Seed: 0xfeedfacecaf
 
 // plant writes n bytes of stream i from byte so on to ram[at:], and breaks the bytes at both ends.
 func plant(ram []byte, at, n, i int, so uint64) {
-	FillAt(ram[at:at+n], auditStreams[i].Seed, so)
+	seed := auditStreams[i].Seed
+	FillAt(ram[at:at+n], seed, so)
 	if at > 0 && so > 0 {
-		var b [1]byte
-		FillAt(b[:], auditStreams[i].Seed, so-1)
-		ram[at-1] = ^b[0]
+		ram[at-1] = ^pattern(1, seed, so-1)[0]
 	}
 	if at+n < len(ram) {
-		var b [1]byte
-		FillAt(b[:], auditStreams[i].Seed, so+uint64(n))
-		ram[at+n] = ^b[0]
+		ram[at+n] = ^pattern(1, seed, so+uint64(n))[0]
 	}
 }
 
@@ -142,9 +139,7 @@ func TestAuditAgainstSimple(t *testing.T) {
 	streams := []Stream{{Seed: 7, Bytes: 300}, {Seed: 8, Bytes: 77}, {Seed: 9, Bytes: 63}, {Seed: 7 + step, Bytes: 200}}
 	full := make([][]byte, len(streams))
 	for i, s := range streams {
-		full[i] = make([]byte, s.Bytes+8)
-		FillPattern(full[i], s.Seed, 0)
-		full[i] = full[i][:s.Bytes]
+		full[i] = pattern(int(s.Bytes), s.Seed, 0)
 	}
 	rapid.Check(t, func(t *rapid.T) {
 		ram := make([]byte, rapid.SampledFrom([]int{0, 10, 63, 64, 70, 500, 2 * auditBlock, 3*auditBlock + 5}).Draw(t,
@@ -219,9 +214,7 @@ func TestAuditOfLongPieces(t *testing.T) {
 func TestAuditWithTheZeroWord(t *testing.T) {
 	zeroAt := uint64(1000)
 	streams := []Stream{{Seed: -(zeroAt + 1) * step, Bytes: 1 << 20}}
-	if word(streams[0].Seed, zeroAt) != 0 {
-		t.Fatal("no zero word")
-	}
+	testkit.Equal(t, "the word that is to be zero", word(streams[0].Seed, zeroAt), 0)
 	for d := range uint64(72) {
 		for _, at := range []int{auditBlock - 40, auditBlock, 2*auditBlock - 64, 100} {
 			ram := make([]byte, 4*auditBlock)
@@ -238,14 +231,11 @@ func TestAuditWithTheZeroWord(t *testing.T) {
 
 func TestAuditOfSparseFile(t *testing.T) {
 	const size = 1 << 33 // reading all of it would take seconds, and fill it
-	f := memfd(t, size)
-	buf := make([]byte, 300)
-	FillAt(buf, auditStreams[1].Seed, 99)
+	f := testkit.Memfd(t, size)
+	buf := pattern(300, auditStreams[1].Seed, 99)
 	var want []Hit
 	for _, at := range []int64{0, 5*auditChunk - 150, 123456789, size - 300} {
-		if _, err := f.WriteAt(buf, at); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errOf(f.WriteAt(buf, at)))
 		want = append(want, Hit{Off: uint64(at), Len: 300, Stream: 1, StreamOff: 99})
 	}
 	var before, after unix.Stat_t

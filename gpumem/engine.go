@@ -1,6 +1,7 @@
 package gpumem
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -24,23 +25,25 @@ type Status struct {
 // EngineOptions configure an Engine.
 type EngineOptions struct {
 	MaxJobs int // under way at one time; 16 if 0
-	Workers int // of these, how many have a piece in hand at one time; 2 if 0
 	Keep    int // ended jobs whose status is kept for Poll; 256 if 0
 	// Done is called, if set, from the job's goroutine when the job has ended, and not after CancelAll has returned: it
-	// must not wait for whoever calls CancelAll.
+	// must not wait for a caller of CancelAll.
 	Done func(Status)
 }
+
+// maxInHand is how many of the jobs under way have a piece in hand at one time.
+const maxInHand = 2
 
 // Engine runs the jobs of one port. Its methods may be called from any goroutine.
 //
 // A job has its own goroutine and works in pieces of at most 1 MiB. For each it enters the guest's address space and
-// the registry anew, so a map or a buffer that is taken away in between makes the job fail with EFAULT, and whoever
-// takes it away waits for one piece at most.
+// the registry again, so a map or a buffer that is taken away in between makes the job fail with EFAULT, and taking
+// it away waits for one piece at most.
 type Engine struct {
 	registry *Registry
 	space    *dma.Space
 	o        EngineOptions
-	turns    chan struct{} // holds one for each piece in hand
+	inHand   chan struct{} // holds one for each piece in hand
 
 	mu    sync.Mutex
 	last  uint64              // under mu: the last id; ids do not come again, not even after Reset
@@ -49,7 +52,7 @@ type Engine struct {
 	ended map[uint64]Status   // under mu
 	order []uint64            // under mu: of ended, oldest first
 
-	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables counter
+	count, failed, gathered, toGuest, fromGuest, filled, hashed, tables atomic.Uint64
 }
 
 // running is a job under way.
@@ -63,10 +66,6 @@ type running struct {
 	gone      chan struct{} // closed when its goroutine is at its end
 }
 
-type counter struct{ v atomic.Uint64 }
-
-func (c *counter) add(n uint64) { c.v.Add(n) }
-
 // EngineStats counts what jobs did, in bytes unless said otherwise.
 type EngineStats struct {
 	Jobs, Failed                 uint64 // jobs ended, and of these, with an error
@@ -76,16 +75,9 @@ type EngineStats struct {
 
 // NewEngine returns an engine that reaches the buffers of r and the guest memory of space.
 func NewEngine(r *Registry, space *dma.Space, o EngineOptions) *Engine {
-	for _, d := range []struct {
-		v   *int
-		def int
-	}{{&o.MaxJobs, 16}, {&o.Workers, 2}, {&o.Keep, 256}} {
-		if *d.v <= 0 {
-			*d.v = d.def
-		}
-	}
+	o.MaxJobs, o.Keep = cmp.Or(o.MaxJobs, 16), cmp.Or(o.Keep, 256)
 	return &Engine{
-		registry: r, space: space, o: o, turns: make(chan struct{}, o.Workers),
+		registry: r, space: space, o: o, inHand: make(chan struct{}, maxInHand),
 		jobs: make(map[uint64]*running), alive: make(map[*running]bool), ended: make(map[uint64]Status),
 	}
 }
@@ -129,9 +121,9 @@ func (e *Engine) do(r *running, g *GPU) {
 	if err == nil && w.hash != nil {
 		w.hash.Sum(s.Sum[:0])
 	}
-	e.count.add(1)
+	e.count.Add(1)
 	if err != nil {
-		e.failed.add(1)
+		e.failed.Add(1)
 	}
 	e.mu.Lock()
 	delete(e.jobs, r.id)
@@ -162,7 +154,7 @@ func (r *running) status() Status {
 	return Status{ID: r.id, Entry: r.done.Load(), Bytes: r.bytes.Load()}
 }
 
-func (e *Engine) release() { <-e.turns }
+func (e *Engine) release() { <-e.inHand }
 
 // Poll returns a job's status: ENOENT if there was none, or it ended too long ago.
 func (e *Engine) Poll(id uint64) (Status, error) {
@@ -216,7 +208,7 @@ func (e *Engine) Reset() {
 // Stats returns the counters.
 func (e *Engine) Stats() EngineStats {
 	return EngineStats{
-		Jobs: e.count.v.Load(), Failed: e.failed.v.Load(), Gathered: e.gathered.v.Load(), ToGuest: e.toGuest.v.Load(),
-		FromGuest: e.fromGuest.v.Load(), Filled: e.filled.v.Load(), Hashed: e.hashed.v.Load(), TableBytes: e.tables.v.Load(),
+		Jobs: e.count.Load(), Failed: e.failed.Load(), Gathered: e.gathered.Load(), ToGuest: e.toGuest.Load(),
+		FromGuest: e.fromGuest.Load(), Filled: e.filled.Load(), Hashed: e.hashed.Load(), TableBytes: e.tables.Load(),
 	}
 }

@@ -3,7 +3,7 @@ package gpumem
 import (
 	"bytes"
 	"crypto/sha256"
-	"errors"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"sync/atomic"
@@ -23,9 +23,9 @@ const (
 	bufLen = 3 << 20
 )
 
-// bench is a port as an engine knows it: a guest's RAM, in two pieces that lie next to each other, and a GPU with one
+// rig is a port as an engine knows it: a guest's RAM, in two pieces that lie next to each other, and a GPU with one
 // buffer.
-type bench struct {
+type rig struct {
 	t     testing.TB
 	ram   *os.File
 	space *dma.Space
@@ -35,21 +35,16 @@ type bench struct {
 	done  chan Status
 }
 
-func newBench(t testing.TB, o EngineOptions) *bench {
+func newRig(t testing.TB, o EngineOptions) *rig {
 	files := dma.NewFiles()
 	noLeak(t, files)
-	b := &bench{t: t, ram: memfd(t, ramLen), space: dma.NewSpace("port0", files), done: make(chan Status, 1000)}
+	b := &rig{t: t, ram: testkit.Memfd(t, ramLen), space: dma.NewSpace("port0", files), done: make(chan Status, 1000)}
 	b.gpu = newGPU(t, files, 0, gpuLen)
-	for _, m := range []dma.Map{
-		{IOVA: ramAt, Size: ramLen / 2, FD: int(b.ram.Fd())},
-		{IOVA: ramAt + ramLen/2, Size: ramLen / 2, FD: int(b.ram.Fd()), FileOffset: ramLen / 2},
-	} {
-		testkit.OK(t, b.space.Add(m))
+	for off := uint64(0); off < ramLen; off += ramLen / 2 {
+		testkit.OK(t, b.space.Add(dma.Map{IOVA: ramAt + off, Size: ramLen / 2, FD: int(b.ram.Fd()), FileOffset: off}))
 	}
 	b.reg = NewRegistry([]*GPU{b.gpu}, 4)
-	if _, err := b.reg.RegisterBuffer(0, bufOff, bufLen); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errOf(b.reg.RegisterBuffer(0, bufOff, bufLen)))
 	if o.Done == nil {
 		o.Done = func(s Status) { b.done <- s }
 	}
@@ -57,15 +52,13 @@ func newBench(t testing.TB, o EngineOptions) *bench {
 	t.Cleanup(func() {
 		b.e.CancelAll()
 		b.reg.CloseAll()
-		if err := b.space.Close(); err != nil {
-			t.Error(err)
-		}
+		is(t, "Close", b.space.Close(), nil)
 	})
 	return b
 }
 
 // run does a job to its end.
-func (b *bench) run(j Job) Status {
+func (b *rig) run(j Job) Status {
 	b.t.Helper()
 	id, err := b.e.Submit(j)
 	testkit.OK(b.t, err)
@@ -79,29 +72,38 @@ func (b *bench) run(j Job) Status {
 	return s
 }
 
-func (b *bench) good(j Job) Status {
+func (b *rig) good(j Job) Status {
 	b.t.Helper()
 	s := b.run(j)
-	if s.Err != nil {
-		b.t.Fatalf("%+v: %v", j, s.Err)
-	}
+	testkit.OK(b.t, s.Err)
 	return s
 }
 
-func (b *bench) write(at int64, p []byte) {
+func (b *rig) write(at int64, p []byte) {
 	b.t.Helper()
-	if _, err := b.ram.WriteAt(p, at); err != nil {
-		b.t.Fatal(err)
+	testkit.OK(b.t, errOf(b.ram.WriteAt(p, at)))
+}
+
+func (b *rig) read(at, n int64) []byte {
+	b.t.Helper()
+	p := make([]byte, n)
+	testkit.OK(b.t, errOf(b.ram.ReadAt(p, at)))
+	return p
+}
+
+// gpuHas compares the GPU's bytes from off on.
+func (b *rig) gpuHas(what string, off uint64, want []byte) {
+	b.t.Helper()
+	if !bytes.Equal(b.gpu.peek(b.t, off, uint64(len(want))), want) {
+		b.t.Fatalf("%s: other bytes than expected", what)
 	}
 }
 
-func (b *bench) read(at, n int64) []byte {
+// othersUntouched says that nothing outside of the port's buffer was written.
+func (b *rig) othersUntouched() {
 	b.t.Helper()
-	p := make([]byte, n)
-	if _, err := b.ram.ReadAt(p, at); err != nil {
-		b.t.Fatal(err)
-	}
-	return p
+	b.gpuHas("before the buffer", 0, make([]byte, bufOff))
+	b.gpuHas("behind the buffer", bufOff+bufLen, make([]byte, gpuLen-bufOff-bufLen))
 }
 
 func table(es ...entry) []byte {
@@ -122,19 +124,14 @@ func pattern(n int, seed, off uint64) []byte {
 }
 
 func TestFillHashPoison(t *testing.T) {
-	b := newBench(t, EngineOptions{})
+	b := newRig(t, EngineOptions{})
 	const n = 2<<20 + 77
 	s := b.good(Job{Op: Fill, Off: bufOff + 5, Len: n, Seed: 9, Stream: 13})
-	if s.Bytes != n {
-		t.Fatalf("%+v", s)
-	}
+	testkit.Equal(t, "bytes", s.Bytes, n)
 	want := pattern(n, 9, 13)
-	if !bytes.Equal(b.gpu.peek(t, bufOff+5, n), want) {
-		t.Fatal("fill")
-	}
-	if got := b.gpu.peek(t, bufOff, 5); !bytes.Equal(got, make([]byte, 5)) || b.gpu.peek(t, bufOff+5+n, 1)[0] != 0 {
-		t.Fatal("fill wrote beyond its range")
-	}
+	b.gpuHas("fill", bufOff+5, want)
+	b.gpuHas("before what is filled", bufOff, make([]byte, 5))
+	b.gpuHas("behind what is filled", bufOff+5+n, []byte{0})
 	if s = b.good(Job{Op: SHA256, Off: bufOff + 5, Len: n}); s.Sum != sha256.Sum256(want) {
 		t.Fatal("hash")
 	}
@@ -142,21 +139,14 @@ func TestFillHashPoison(t *testing.T) {
 		t.Fatal("hash of nothing")
 	}
 	b.good(Job{Op: Poison, Off: bufOff, Len: bufLen, Seed: 0x1de})
-	if !bytes.Equal(b.gpu.peek(t, bufOff, bufLen), bytes.Repeat([]byte{0xde}, bufLen)) {
-		t.Fatal("poison")
-	}
-	if b.gpu.peek(t, bufOff-1, 1)[0] != 0 || b.gpu.peek(t, bufOff+bufLen, 1)[0] != 0 {
-		t.Fatal("poison wrote outside of the buffer")
-	}
-	want2 := EngineStats{Jobs: 4, Filled: n + bufLen, Hashed: n}
-	if got := b.e.Stats(); got != want2 {
-		t.Fatalf("%+v", got)
-	}
+	b.gpuHas("poison", bufOff, bytes.Repeat([]byte{0xde}, bufLen))
+	b.othersUntouched()
+	testkit.Equal(t, "stats", b.e.Stats(), EngineStats{Jobs: 4, Filled: n + bufLen, Hashed: n})
 }
 
 // TestLists copies random pieces by tables in RAM and in GPU memory, and compares with the same done on slices.
 func TestLists(t *testing.T) {
-	b := newBench(t, EngineOptions{})
+	b := newRig(t, EngineOptions{})
 	noise := make([]byte, ramLen+1<<20)
 	FillAt(noise, 1, 0)
 	gpu, ram := make([]byte, gpuLen), make([]byte, ramLen)
@@ -227,7 +217,7 @@ func TestLists(t *testing.T) {
 }
 
 func TestRefusedJobs(t *testing.T) {
-	b := newBench(t, EngineOptions{})
+	b := newRig(t, EngineOptions{})
 	for _, tc := range []struct {
 		job  Job
 		want error
@@ -235,31 +225,22 @@ func TestRefusedJobs(t *testing.T) {
 		{Job{}, syscall.EINVAL}, {Job{Op: SHA256 + 1}, syscall.EINVAL}, {Job{Op: Fill, GPU: 1}, syscall.ENODEV},
 		{Job{Op: Fill, GPU: -1}, syscall.ENODEV}, {Job{Op: Gather, Entries: MaxEntries + 1}, syscall.EINVAL},
 	} {
-		if _, err := b.e.Submit(tc.job); !errors.Is(err, tc.want) {
-			t.Errorf("%+v: %v", tc.job, err)
-		}
+		is(t, fmt.Sprintf("%+v", tc.job), errOf(b.e.Submit(tc.job)), tc.want)
 	}
-	for _, f := range []func(uint64) (Status, error){b.e.Poll, b.e.Cancel} {
-		if _, err := f(1); !errors.Is(err, syscall.ENOENT) {
-			t.Error(err)
-		}
-	}
+	is(t, "poll of no job", errOf(b.e.Poll(1)), syscall.ENOENT)
+	is(t, "cancel of no job", errOf(b.e.Cancel(1)), syscall.ENOENT)
 }
 
 // endless is a job of 43690 entries of 1 MiB.
-func (b *bench) endless() Job {
-	var tab []byte
-	one := table(entry{bufOff, bufOff + 1<<20, 1 << 20})
-	for range 1 << 20 / EntryLen {
-		tab = append(tab, one...)
-	}
-	b.gpu.poke(b.t, bufOff+2<<20, tab)
-	return Job{Op: Gather, TableInGPU: true, Table: bufOff + 2<<20, Entries: 1 << 20 / EntryLen}
+func (b *rig) endless() Job {
+	const n = 1 << 20 / EntryLen
+	b.gpu.poke(b.t, bufOff+2<<20, bytes.Repeat(table(entry{bufOff, bufOff + 1<<20, 1 << 20}), n))
+	return Job{Op: Gather, TableInGPU: true, Table: bufOff + 2<<20, Entries: n}
 }
 
 // Invariant: gpumem: Memory that goes away, or a reset, ends the jobs on it.
 func TestCancel(t *testing.T) {
-	b := newBench(t, EngineOptions{MaxJobs: 3})
+	b := newRig(t, EngineOptions{MaxJobs: 3})
 	j := b.endless()
 	var ids []uint64
 	for range 3 {
@@ -267,9 +248,7 @@ func TestCancel(t *testing.T) {
 		testkit.OK(t, err)
 		ids = append(ids, id)
 	}
-	if _, err := b.e.Submit(j); !errors.Is(err, syscall.EAGAIN) {
-		t.Fatalf("a fourth job: %v", err)
-	}
+	is(t, "a fourth job", errOf(b.e.Submit(j)), syscall.EAGAIN)
 	s, err := b.e.Cancel(ids[1])
 	if err != nil || s.Errno != syscall.ECANCELED || !s.Done {
 		t.Fatalf("%+v, %v", s, err)
@@ -277,9 +256,7 @@ func TestCancel(t *testing.T) {
 	if s, err := b.e.Poll(ids[0]); err != nil || s.Done {
 		t.Fatalf("another job: %+v, %v", s, err)
 	}
-	if got := <-b.done; got.ID != ids[1] {
-		t.Fatalf("%+v", got)
-	}
+	testkit.Equal(t, "job that has ended", (<-b.done).ID, ids[1])
 	again, err := b.e.Cancel(ids[1])
 	if err != nil || again.Bytes != s.Bytes || again.Errno != s.Errno {
 		t.Fatalf("cancelled twice: %+v, %v", again, err)
@@ -288,31 +265,21 @@ func TestCancel(t *testing.T) {
 		t.Fatal(id, err)
 	}
 	b.e.Reset()
-	if len(b.done) != 3 {
-		t.Fatalf("%d of 3 ends were told when Reset returned", len(b.done))
-	}
+	testkit.Equal(t, "ends that were told when Reset returned", len(b.done), 3)
 	before := b.gpu.peek(t, bufOff, bufLen)
 	for range 3 {
-		if s := <-b.done; s.Errno != syscall.ECANCELED {
-			t.Fatalf("%+v", s)
-		}
+		testkit.Equal(t, "errno of a job", (<-b.done).Errno, syscall.ECANCELED)
 	}
-	if _, err := b.e.Poll(ids[0]); !errors.Is(err, syscall.ENOENT) {
-		t.Fatalf("after reset: %v", err)
-	}
-	if !bytes.Equal(before, b.gpu.peek(t, bufOff, bufLen)) {
-		t.Fatal("written after reset")
-	}
-	if s := b.good(Job{Op: Fill, Off: bufOff, Len: 4096}); s.ID != 5 {
-		t.Fatalf("afterwards: %+v", s)
-	}
+	is(t, "after reset", errOf(b.e.Poll(ids[0])), syscall.ENOENT)
+	b.gpuHas("the buffer after a reset", bufOff, before)
+	testkit.Equal(t, "job afterwards", b.good(Job{Op: Fill, Off: bufOff, Len: 4096}).ID, 5)
 }
 
 // TestCancelWhileDoneWaits: Cancel does not wait for the callback, CancelAll does.
 func TestCancelWhileDoneWaits(t *testing.T) {
 	entered, leave := make(chan struct{}), make(chan struct{})
 	var after atomic.Bool
-	b := newBench(t, EngineOptions{Done: func(Status) {
+	b := newRig(t, EngineOptions{Done: func(Status) {
 		close(entered)
 		<-leave
 		if after.Load() {
@@ -331,15 +298,12 @@ func TestCancelWhileDoneWaits(t *testing.T) {
 }
 
 func TestOldStatusesAreForgotten(t *testing.T) {
-	b := newBench(t, EngineOptions{Keep: 3})
+	b := newRig(t, EngineOptions{Keep: 3})
 	for range 5 {
 		b.good(Job{Op: Poison, Off: bufOff, Len: 1})
 	}
 	for id := range uint64(7) {
-		_, err := b.e.Poll(id)
-		if known := id >= 3 && id <= 5; (err == nil) != known {
-			t.Errorf("job %d: %v", id, err)
-		}
+		testkit.Equal(t, fmt.Sprintf("job %d is known", id), errOf(b.e.Poll(id)) == nil, id >= 3 && id <= 5)
 	}
 }
 
@@ -349,7 +313,7 @@ func BenchmarkEngine(b *testing.B) {
 		len  uint32
 	}{{"1448", 1448}, {"4096", 4096}, {"1M", 1 << 20}} {
 		b.Run("gather-"+tc.name, func(b *testing.B) {
-			bn := newBench(b, EngineOptions{})
+			bn := newRig(b, EngineOptions{})
 			var tab []byte
 			n := uint32(1<<20) / tc.len
 			for i := range n {
@@ -365,7 +329,7 @@ func BenchmarkEngine(b *testing.B) {
 	}
 	for name, j := range map[string]Job{"fill": {Op: Fill}, "poison": {Op: Poison}, "sha256": {Op: SHA256}} {
 		b.Run(name, func(b *testing.B) {
-			bn := newBench(b, EngineOptions{})
+			bn := newRig(b, EngineOptions{})
 			j.Off, j.Len = bufOff, bufLen
 			b.SetBytes(bufLen)
 			b.ResetTimer()

@@ -21,16 +21,10 @@ func TestGPUMemoryIsSealedAndWhole(t *testing.T) {
 		t.Fatalf("%d, %d bytes, file of GPU %d", g.ID(), g.Size(), g.File().GPU())
 	}
 	for _, size := range []int64{0, 1<<20 - 1, 1<<20 + 1} {
-		if err := unix.Ftruncate(g.FD(), size); !errors.Is(err, syscall.EPERM) {
-			t.Errorf("truncate to %d: %v", size, err)
-		}
+		is(t, fmt.Sprint("truncate to ", size), unix.Ftruncate(g.FD(), size), syscall.EPERM)
 	}
-	if err := unix.Ftruncate(g.FD(), 1<<20); err != nil {
-		t.Errorf("truncate to its size, as QEMU does: %v", err)
-	}
-	if _, err := unix.FcntlInt(uintptr(g.FD()), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); !errors.Is(err, syscall.EPERM) {
-		t.Errorf("another seal: %v", err)
-	}
+	is(t, "truncate to its size, as QEMU does", unix.Ftruncate(g.FD(), 1<<20), nil)
+	is(t, "another seal", errOf(unix.FcntlInt(uintptr(g.FD()), unix.F_ADD_SEALS, unix.F_SEAL_WRITE)), syscall.EPERM)
 	var st unix.Stat_t
 	if err := unix.Fstat(g.FD(), &st); err != nil || st.Blocks*512 < 1<<20 {
 		t.Errorf("%d bytes are allocated, %v", st.Blocks*512, err)

@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"hash"
+	"sync/atomic"
 	"syscall"
 
 	"vnic.dev/vnic/dma"
@@ -100,9 +101,9 @@ func (w *work) run() error {
 }
 
 // inPlace works on [Off, Off+Len) of the GPU's memory. f gets its bytes and their place in the range.
-func (w *work) inPlace(c *counter, f func(b []byte, at uint64)) error {
+func (w *work) inPlace(c *atomic.Uint64, f func(b []byte, at uint64)) error {
 	for done := uint64(0); done < w.job.Len; {
-		if err := w.begin(); err != nil {
+		if err := w.acquire(); err != nil {
 			return err
 		}
 		n := min(w.job.Len-done, pieceLen)
@@ -128,9 +129,9 @@ func (w *work) inPlace(c *counter, f func(b []byte, at uint64)) error {
 }
 
 // list copies what a table says.
-func (w *work) list(c *counter) error {
+func (w *work) list(c *atomic.Uint64) error {
 	for next := uint32(0); next < w.job.Entries || w.first < w.n; {
-		if err := w.begin(); err != nil {
+		if err := w.acquire(); err != nil {
 			return err
 		}
 		var copied uint64
@@ -171,7 +172,7 @@ func (w *work) readTable(bufs *buffers, next, n uint32) (err error) {
 	if _, err := w.copier.Read(w.table[:size], w.segs); err != nil {
 		return fmt.Errorf("table: %w", err)
 	}
-	w.e.tables.add(size)
+	w.e.tables.Add(size)
 	for i := range n {
 		if err := w.entries[i].decode((*[EntryLen]byte)(w.table[i*EntryLen:])); err != nil {
 			return fmt.Errorf("entry %d: %w", next+i, err)
@@ -217,39 +218,28 @@ func (w *work) add(bufs *buffers, e *entry, part, n uint64) (err error) {
 	if src < e.src || dst < e.dst {
 		return fmt.Errorf("entry [%#x -> %#x, %d bytes] goes beyond all memory: %w", e.src, e.dst, e.len, syscall.EFAULT)
 	}
-	if w.job.Op == CopyFromGuest {
-		w.src, err = w.guest(w.src, src, n, dma.Read)
-	} else {
-		w.src, err = w.device(bufs, w.src, src, n)
-	}
-	if err != nil {
+	if w.src, err = w.segments(bufs, w.src, src, n, w.job.Op == CopyFromGuest, dma.Read); err != nil {
 		return err
 	}
-	n0 := len(w.dst)
-	if w.job.Op == CopyToGuest {
-		w.dst, err = w.guest(w.dst, dst, n, dma.Write)
-	} else {
-		w.dst, err = w.device(bufs, w.dst, dst, n)
-	}
-	if err != nil {
-		w.dst = w.dst[:n0] // Copy ends with the shorter list
-	}
+	// Without a destination w.src is longer than w.dst: Copy ends with the shorter list.
+	w.dst, err = w.segments(bufs, w.dst, dst, n, w.job.Op == CopyToGuest, dma.Write)
 	return err
 }
 
-func (w *work) guest(segs []dma.Segment, iova, n uint64, a dma.Access) ([]dma.Segment, error) {
-	out, err := w.e.space.Translate(segs, iova, n, a)
+// segments appends n bytes of the guest's memory, or else of the GPU's, to segs, or leaves it with an error.
+func (w *work) segments(bufs *buffers, segs []dma.Segment, addr, n uint64, guest bool, a dma.Access) ([]dma.Segment,
+	error) {
+	if !guest {
+		if !bufs.covers(w.gpu.id, addr, n) {
+			return segs, w.outside(addr, n)
+		}
+		return append(segs, w.gpu.segment(addr, n)), nil
+	}
+	out, err := w.e.space.Translate(segs, addr, n, a)
 	if err != nil {
 		return segs, fmt.Errorf("%w: %w", err, syscall.EFAULT)
 	}
 	return out, nil
-}
-
-func (w *work) device(bufs *buffers, segs []dma.Segment, off, n uint64) ([]dma.Segment, error) {
-	if !bufs.covers(w.gpu.id, off, n) {
-		return segs, w.outside(off, n)
-	}
-	return append(segs, w.gpu.segment(off, n)), nil
 }
 
 func (w *work) outside(off, n uint64) error {
@@ -278,9 +268,9 @@ func (w *work) piece(f func(*buffers) error) (err error) {
 	return f(bufs)
 }
 
-// begin waits for the engine's turn; release gives it up.
-func (w *work) begin() error {
-	w.e.turns <- struct{}{}
+// acquire waits for the engine's turn; release gives it up.
+func (w *work) acquire() error {
+	w.e.inHand <- struct{}{}
 	if w.cancelled.Load() {
 		w.e.release()
 		return fmt.Errorf("job %d: %w", w.id, syscall.ECANCELED)
@@ -288,7 +278,7 @@ func (w *work) begin() error {
 	return nil
 }
 
-func (w *work) moved(c *counter, n uint64) {
-	c.add(n)
+func (w *work) moved(c *atomic.Uint64, n uint64) {
+	c.Add(n)
 	w.bytes.Add(n)
 }

@@ -1,7 +1,7 @@
 package gpumem
 
 import (
-	"os"
+	"errors"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -12,25 +12,23 @@ import (
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-// fds counts open descriptors.
-func fds(t testing.TB) int {
+// errOf is the error of a call, the last of its results.
+func errOf(results ...any) error {
+	err, _ := results[len(results)-1].(error)
+	return err
+}
+
+func is(t testing.TB, what string, err, want error) {
 	t.Helper()
-	d, err := os.ReadDir("/proc/self/fd")
-	testkit.OK(t, err)
-	return len(d)
+	if !errors.Is(err, want) {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
 }
 
 // noLeak checks, when the test has ended, that it left no descriptor and no mapped file.
 func noLeak(t testing.TB, files *dma.Files) {
-	before := fds(t)
-	t.Cleanup(func() {
-		if n := fds(t); n != before {
-			t.Errorf("%d descriptors, %d before", n, before)
-		}
-		if n := files.Len(); n != 0 {
-			t.Errorf("%d files are still mapped", n)
-		}
-	})
+	testkit.CheckFDs(t)
+	t.Cleanup(func() { testkit.Equal(t, "files that are still mapped", files.Len(), 0) })
 }
 
 func newGPU(t testing.TB, files *dma.Files, id int, size uint64) *GPU {
@@ -45,31 +43,16 @@ func newGPU(t testing.TB, files *dma.Files, id int, size uint64) *GPU {
 	return g
 }
 
-// memfd returns a file of size bytes, as a guest's RAM is.
-func memfd(t testing.TB, size int64) *os.File {
-	t.Helper()
-	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
-	testkit.OK(t, err)
-	f := os.NewFile(uintptr(fd), "guest")
-	t.Cleanup(func() { f.Close() })
-	testkit.OK(t, f.Truncate(size))
-	return f
-}
-
 // peek reads [off, off+n) of a GPU.
 func (g *GPU) peek(t testing.TB, off, n uint64) []byte {
 	t.Helper()
 	b := make([]byte, n)
-	if _, err := unix.Pread(g.fd, b, int64(off)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errOf(unix.Pread(g.fd, b, int64(off))))
 	return b
 }
 
 // poke writes b to a GPU.
 func (g *GPU) poke(t testing.TB, off uint64, b []byte) {
 	t.Helper()
-	if _, err := unix.Pwrite(g.fd, b, int64(off)); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errOf(unix.Pwrite(g.fd, b, int64(off))))
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestMixIsInvertible(t *testing.T) {
@@ -16,9 +18,7 @@ func TestMixIsInvertible(t *testing.T) {
 		}
 	})
 	var one uint64 = step
-	if one*stepInv != 1 {
-		t.Fatal("stepInv")
-	}
+	testkit.Equal(t, "step * stepInv", one*stepInv, 1)
 }
 
 // TestPatternBytes pins the pattern: recorded payload must be found by later versions.
@@ -65,9 +65,7 @@ func TestFillAtAnyPlace(t *testing.T) {
 		}
 	}
 	FillAt(all[:64], seed, 1<<63+5)
-	if MatchAt(all[:64], seed, 1<<63+5) != 64 {
-		t.Fatal("far out")
-	}
+	testkit.Equal(t, "bytes far out", MatchAt(all[:64], seed, 1<<63+5), 64)
 }
 
 func BenchmarkFill(b *testing.B) {

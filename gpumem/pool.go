@@ -56,7 +56,7 @@ type Pool struct {
 	free    []uint32 // last out first
 	posted  int
 	held    int   // pages with tokens
-	hungry  []int // queues that got fewer pages than they asked for
+	waiting []int // queues that got fewer pages than they asked for
 	closed  bool
 	emptied bool
 }
@@ -97,8 +97,8 @@ func (p *Pool) TakePages(queue int, dst []uint64) int {
 	}
 	p.free = p.free[:len(p.free)-n]
 	p.posted += n
-	if n < len(dst) && !slices.Contains(p.hungry, queue) {
-		p.hungry = append(p.hungry, queue)
+	if n < len(dst) && !slices.Contains(p.waiting, queue) {
+		p.waiting = append(p.waiting, queue)
 	}
 	return n
 }
@@ -107,15 +107,22 @@ func (p *Pool) TakePages(queue int, dst []uint64) int {
 func (p *Pool) ReturnPages(queue int, offs []uint64) {
 	p.mu.Lock()
 	for _, off := range offs {
-		if i, ok := p.index(off); ok && p.pages[i].refs == pagePosted {
-			p.posted--
-			p.pages[i].refs = pageFree
-			p.free = append(p.free, i)
+		if i, ok := p.index(off); ok {
+			p.takeBackLocked(i)
 		}
 	}
 	f := p.emptyLocked()
 	p.mu.Unlock()
 	f()
+}
+
+// takeBackLocked makes a page free if it is posted.
+func (p *Pool) takeBackLocked(i uint32) {
+	if p.pages[i].refs == pagePosted {
+		p.posted--
+		p.pages[i].refs = pageFree
+		p.free = append(p.free, i)
+	}
 }
 
 // index finds the page of an offset in the GPU.
@@ -185,10 +192,8 @@ func (p *Pool) Receive(dst []Piece, ranges []Range, n int) ([]Piece, bool) {
 func (p *Pool) Discard(ranges []Range) {
 	p.mu.Lock()
 	for _, r := range ranges {
-		if i, ok := p.index(r.Off); ok && r.GPU == p.gpu && p.pages[i].refs == pagePosted {
-			p.posted--
-			p.pages[i].refs = pageFree
-			p.free = append(p.free, i)
+		if i, ok := p.index(r.Off); ok && r.GPU == p.gpu {
+			p.takeBackLocked(i)
 		}
 	}
 	p.unlockAndTell()
@@ -233,13 +238,13 @@ func (p *Pool) unrefLocked(pg uint32) {
 	}
 }
 
-// unlockAndTell wakes queues that wait for pages, and whoever waits for a closed pool to be empty.
+// unlockAndTell calls refill for queues that wait for pages, and ended for a closed pool that is empty.
 func (p *Pool) unlockAndTell() {
 	var queues [8]int
 	tell := queues[:0]
-	if len(p.hungry) > 0 && len(p.free) > 0 && !p.closed {
-		tell = append(tell, p.hungry...)
-		p.hungry = p.hungry[:0]
+	if len(p.waiting) > 0 && len(p.free) > 0 && !p.closed {
+		tell = append(tell, p.waiting...)
+		p.waiting = p.waiting[:0]
 	}
 	f := p.emptyLocked()
 	p.mu.Unlock()
@@ -256,10 +261,8 @@ func (p *Pool) Close(stopped bool) {
 	p.mu.Lock()
 	p.closed = true
 	for i := range p.pages {
-		if stopped && p.posted > 0 && p.pages[i].refs == pagePosted {
-			p.posted--
-			p.pages[i].refs = pageFree
-			p.free = append(p.free, uint32(i))
+		if stopped && p.posted > 0 {
+			p.takeBackLocked(uint32(i))
 		}
 	}
 	f := p.emptyLocked()

@@ -1,7 +1,7 @@
 package gpumem
 
 import (
-	"errors"
+	"fmt"
 	"slices"
 	"syscall"
 	"testing"
@@ -10,7 +10,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// newPool is a pool that tells nobody.
+// newPool is a pool without callbacks.
 func newPool(gpu int, off, size uint64) *Pool {
 	p, err := NewPool(gpu, off, size, func(int) {}, func() {})
 	if err != nil {
@@ -140,9 +140,7 @@ func TestPoolRefusesPagesThatWereNotPosted(t *testing.T) {
 
 func TestPoolIsWholePages(t *testing.T) {
 	for _, bad := range [][2]uint64{{0, 0}, {1, PageSize}, {0, PageSize + 1}, {0, 1 << 50}} {
-		if _, err := NewPool(0, bad[0], bad[1], nil, nil); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%v: %v", bad, err)
-		}
+		is(t, fmt.Sprint(bad), errOf(NewPool(0, bad[0], bad[1], nil, nil)), syscall.EINVAL)
 	}
 }
 
@@ -155,9 +153,7 @@ func TestDryPoolTells(t *testing.T) {
 	p, err := NewPool(0, 0, 2*PageSize, func(q int) { told = append(told, q) }, func() {})
 	testkit.OK(t, err)
 	offs := make([]uint64, 3)
-	if n := p.TakePages(7, offs); n != 2 {
-		t.Fatal(n)
-	}
+	testkit.Equal(t, "pages", p.TakePages(7, offs), 2)
 	pieces, ok := p.Receive(nil, []Range{{Off: offs[0], Len: 10}, {Off: offs[1], Len: 10}}, 20)
 	if !ok {
 		t.Fatal("not received")
@@ -191,9 +187,7 @@ func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	p.Release(pieces)
 	p.Close(false) // the device goes on
 	p.ReturnPages(1, offs[1:2])
-	if n := p.TakePages(1, offs); n != 0 {
-		t.Errorf("a closed pool gave %d pages", n)
-	}
+	testkit.Equal(t, "pages of a closed pool", p.TakePages(1, offs), 0)
 	if s := p.Stats(); ended != 0 || s != (PoolStats{Pages: 4, Free: 1, Posted: 2, Held: 1}) {
 		t.Fatalf("ended %d times, %+v", ended, s)
 	}
@@ -212,9 +206,7 @@ func TestSupply(t *testing.T) {
 	p := newPool(0, 0, 100*PageSize)
 	offs := make([]uint64, 100)
 	p.TakePages(1, offs)
-	if p.Supply() != Plenty {
-		t.Error("posted pages are not spare")
-	}
+	testkit.Equal(t, "supply: posted pages are spare", p.Supply(), Plenty)
 	var tk Tokens
 	for i, off := range offs {
 		pieces, _ := p.Receive(nil, []Range{{Off: off, Len: 1}}, 1)

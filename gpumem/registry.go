@@ -20,17 +20,15 @@ type Registry struct {
 	gpus  []*GPU
 	limit int
 
-	mu       sync.Mutex
-	idle     sync.Cond      // of mu: a table has no users any more
-	now      *buffers       // under mu
-	old      []*buffers     // under mu: replaced, but in use
-	retained map[uint32]int // under mu: bindings, by buffer
-	lastID   uint32         // under mu
+	mu     sync.Mutex
+	idle   sync.Cond  // of mu: a table has no users any more
+	now    *buffers   // under mu
+	old    []*buffers // under mu: replaced, but in use
+	lastID uint32     // under mu
 }
 
 // buffers is a table of buffers, by id. It is not changed but replaced: an engine works on one
-// piece with one table, and who takes a buffer away waits until the tables that have it are out of
-// use.
+// piece with one table, and taking a buffer away waits until the tables that have it are out of use.
 type buffers struct {
 	list  []Buffer
 	users int // under the registry's mu
@@ -48,13 +46,10 @@ func (b *buffers) covers(gpu int, off, n uint64) bool {
 
 // NewRegistry returns an empty registry of at most limit buffers.
 func NewRegistry(gpus []*GPU, limit int) *Registry {
-	r := &Registry{gpus: slices.Clone(gpus), limit: limit, now: new(buffers), retained: make(map[uint32]int)}
+	r := &Registry{gpus: slices.Clone(gpus), limit: limit, now: new(buffers)}
 	r.idle.L = &r.mu
 	return r
 }
-
-// GPUs returns the GPUs that the port may use.
-func (r *Registry) GPUs() []*GPU { return slices.Clone(r.gpus) }
 
 // GPU returns the GPU with that id, nil if the port may not use it.
 func (r *Registry) GPU(id int) *GPU {
@@ -93,7 +88,8 @@ func (r *Registry) RegisterBuffer(gpu int, off, size uint64) (uint32, error) {
 	return r.lastID, nil
 }
 
-// Unregister undoes RegisterBuffer; it waits for engine pieces that are at work. Errors: ENOENT, EBUSY (retained).
+// Unregister undoes RegisterBuffer; it waits for engine pieces that are at work. Errors: ENOENT. That
+// no binding uses the buffer is its caller's to know.
 func (r *Registry) Unregister(id uint32) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -101,70 +97,21 @@ func (r *Registry) Unregister(id uint32) error {
 	if i < 0 {
 		return fmt.Errorf("no buffer %d: %w", id, syscall.ENOENT)
 	}
-	if n := r.retained[id]; n > 0 {
-		return fmt.Errorf("buffer %d has %d bindings: %w", id, n, syscall.EBUSY)
-	}
 	gone := r.now.list[i]
 	r.replace(slices.Delete(slices.Clone(r.now.list), i, i+1))
 	r.drain()
 	return r.GPU(gone.GPU).File().Unregister(gone.Off, gone.Size)
 }
 
-// CloseAll unregisters everything, retained or not: the port is reset or gone, its bindings with it.
+// CloseAll unregisters everything: the port is reset or gone, its bindings with it.
 func (r *Registry) CloseAll() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	gone := r.now.list
 	r.replace(nil)
-	clear(r.retained)
 	r.drain()
 	for _, b := range gone {
 		_ = r.GPU(b.GPU).File().Unregister(b.Off, b.Size) // as it was registered
-	}
-}
-
-// Lookup returns a registered buffer.
-func (r *Registry) Lookup(id uint32) (Buffer, bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.lookup(id)
-}
-
-func (r *Registry) lookup(id uint32) (Buffer, bool) {
-	for _, b := range r.now.list {
-		if b.ID == id {
-			return b, true
-		}
-	}
-	return Buffer{}, false
-}
-
-// Buffers returns all registered buffers, by id.
-func (r *Registry) Buffers() []Buffer {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return slices.Clone(r.now.list)
-}
-
-// Retain keeps a buffer registered (a binding): Unregister is EBUSY until as many Release. The error is EBADF if there
-// is no such buffer.
-func (r *Registry) Retain(id uint32) (Buffer, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b, ok := r.lookup(id)
-	if !ok {
-		return Buffer{}, fmt.Errorf("no buffer %d: %w", id, syscall.EBADF)
-	}
-	r.retained[id]++
-	return b, nil
-}
-
-// Release undoes Retain; after CloseAll it does nothing.
-func (r *Registry) Release(id uint32) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.retained[id]--; r.retained[id] <= 0 {
-		delete(r.retained, id)
 	}
 }
 

@@ -2,6 +2,7 @@ package gpumem
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"syscall"
 	"testing"
@@ -26,9 +27,7 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 		domain(g1, 16384) != dma.GPUFile || domain(g0, 8192) != dma.GPUFile {
 		t.Fatal("other bytes than the buffer's are registered")
 	}
-	if b, ok := r.Lookup(id); !ok || b != (Buffer{1, 1, 8192, 8192}) {
-		t.Fatalf("%+v %v", b, ok)
-	}
+	testkit.Equal(t, "buffer", r.now.list[0], Buffer{1, 1, 8192, 8192})
 	for _, tc := range []struct {
 		gpu       int
 		off, size uint64
@@ -38,26 +37,12 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 		{0, 0, 4097, syscall.EINVAL}, {0, 60 << 10, 8192, syscall.EINVAL}, {0, 1<<64 - 4096, 8192, syscall.EINVAL},
 		{0, 4096, 1<<64 - 4096, syscall.EINVAL},
 	} {
-		if _, err := r.RegisterBuffer(tc.gpu, tc.off, tc.size); !errors.Is(err, tc.want) {
-			t.Errorf("GPU %d [%#x, +%#x): %v", tc.gpu, tc.off, tc.size, err)
-		}
+		is(t, fmt.Sprintf("%+v", tc), errOf(r.RegisterBuffer(tc.gpu, tc.off, tc.size)), tc.want)
 	}
-	if b, err := r.Retain(id); err != nil || b.ID != id {
-		t.Fatal(err)
-	}
-	if err := r.Unregister(id); !errors.Is(err, syscall.EBUSY) {
-		t.Fatalf("a bound buffer: %v", err)
-	}
-	r.Release(id)
 	if err := r.Unregister(id); err != nil || domain(g1, 8192) != dma.GPUFile {
 		t.Fatal(err)
 	}
-	if err := r.Unregister(id); !errors.Is(err, syscall.ENOENT) {
-		t.Fatalf("twice: %v", err)
-	}
-	if _, err := r.Retain(id); !errors.Is(err, syscall.EBADF) {
-		t.Fatal(err)
-	}
+	is(t, "twice", r.Unregister(id), syscall.ENOENT)
 	for i := range 4 {
 		id, err := r.RegisterBuffer(0, 0, 8192) // the same range may be registered several times
 		if i < 3 && (err != nil || id != uint32(i+2)) || i == 3 && !errors.Is(err, syscall.ENOSPC) {
@@ -67,19 +52,15 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 	if err := r.Unregister(3); err != nil || domain(g0, 0) != dma.GPU {
 		t.Fatal("registered twice more:", err)
 	}
-	if _, err := r.Retain(2); err != nil {
-		t.Fatal(err)
-	}
 	r.CloseAll()
-	r.Release(2)
-	if len(r.Buffers()) != 0 || domain(g0, 0) != dma.GPUFile {
+	if len(r.now.list) != 0 || domain(g0, 0) != dma.GPUFile {
 		t.Fatal("buffers outlive CloseAll")
 	}
 	if id, err := r.RegisterBuffer(0, 0, 4096); err != nil || id != 5 {
 		t.Fatal("afterwards:", id, err)
 	}
 	testkit.OK(t, r.Unregister(5))
-	if !slices.Equal(r.GPUs(), []*GPU{g0, g1}) || r.GPU(1) != g1 || r.GPU(7) != nil {
+	if !slices.Equal(r.gpus, []*GPU{g0, g1}) || r.GPU(1) != g1 || r.GPU(7) != nil {
 		t.Fatal("GPUs")
 	}
 }
@@ -95,9 +76,7 @@ func TestUnregisterWaitsForPieces(t *testing.T) {
 		gone := make(chan error, 2)
 		go func() { gone <- r.Unregister(a) }()
 		synctest.Wait()
-		if len(gone) != 0 {
-			t.Fatal("a buffer was taken away under a piece")
-		}
+		testkit.Equal(t, "buffers taken away under a piece", len(gone), 0)
 		second := r.enter() // does not wait, and does not see the buffer
 		if second.covers(0, 0, 1) || !second.covers(0, 4096, 4096) || !first.covers(0, 0, 1) {
 			t.Fatal("tables")
@@ -106,14 +85,10 @@ func TestUnregisterWaitsForPieces(t *testing.T) {
 		synctest.Wait()
 		r.leave(first)
 		synctest.Wait()
-		if len(gone) != 1 {
-			t.Fatalf("%d are through", len(gone))
-		}
+		testkit.Equal(t, "buffers gone", len(gone), 1)
 		r.leave(second)
 		testkit.OK(t, errors.Join(<-gone, <-gone))
-		if len(r.old) != 0 {
-			t.Fatal("old tables are kept")
-		}
+		testkit.Equal(t, "old tables", len(r.old), 0)
 	})
 }
 
@@ -158,9 +133,8 @@ func TestPaths(t *testing.T) {
 			t.Errorf("%s: taken", name)
 		}
 	}
-	if _, err := tree.Path("nic0", "sw0"); !errors.Is(err, syscall.ENOENT) {
-		t.Error(err)
-	}
+	is(t, "path to a switch", errOf(tree.Path("nic0", "sw0")), syscall.ENOENT)
+	testkit.Equal(t, "kinds", fmt.Sprint(PathNone, PathBus, PathHostBridge), "none bus host bridge")
 	tree.SetOff(true)
 	if p, err := tree.Path("nic0", "gpu0"); err != nil || p.P2P() {
 		t.Errorf("off: %v %v", p, err)

@@ -97,11 +97,11 @@ func (t *Topology) add(n *node, parent string) error {
 
 // Path returns the way between two devices, by the rules of drivers/pci/p2pdma.c:calc_map_type_and_dist.
 func (t *Topology) Path(a, b string) (Path, error) {
-	up, err := t.line(a)
+	up, err := t.ancestors(a)
 	if err != nil {
 		return Path{}, err
 	}
-	other, err := t.line(b)
+	other, err := t.ancestors(b)
 	if err != nil {
 		return Path{}, err
 	}
@@ -127,8 +127,8 @@ func (t *Topology) Path(a, b string) (Path, error) {
 	return Path{PathNone, "different root complexes"}, nil
 }
 
-// line returns what is above a device, upwards.
-func (t *Topology) line(name string) (up []*node, err error) {
+// ancestors returns what is above a device, upwards.
+func (t *Topology) ancestors(name string) (up []*node, err error) {
 	n := t.nodes[name]
 	if n == nil || n.kind != kindDevice {
 		return nil, fmt.Errorf("PCIe tree: no device %q: %w", name, syscall.ENOENT)

@@ -5,39 +5,29 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 var bindCases = []testCase{
 	{"registers whole pages of a gpu that is there", func(e *env) {
-		_, err := e.Dev.Register(e.GPU, rxOff, 0)
-		e.is("size 0", err, syscall.EINVAL)
-		_, err = e.Dev.Register(e.GPU, rxOff, 4097)
-		e.is("size 4097", err, syscall.EINVAL)
-		_, err = e.Dev.Register(e.GPU, 1, 4096)
-		e.is("offset 1", err, syscall.EINVAL)
-		_, err = e.Dev.Register(e.GPU, 1<<60, 4096)
-		e.is("past the end", err, syscall.EINVAL)
-		_, err = e.Dev.Register(e.GPU, ^uint64(4095), 8192)
-		e.is("around the end", err, syscall.EINVAL)
-		_, err = e.Dev.Register(77, 0, 4096)
-		e.is("gpu 77", err, syscall.ENODEV)
+		e.is("size 0", errOf(e.Dev.Register(e.GPU, rxOff, 0)), syscall.EINVAL)
+		e.is("size 4097", errOf(e.Dev.Register(e.GPU, rxOff, 4097)), syscall.EINVAL)
+		e.is("offset 1", errOf(e.Dev.Register(e.GPU, 1, 4096)), syscall.EINVAL)
+		e.is("past the end", errOf(e.Dev.Register(e.GPU, 1<<60, 4096)), syscall.EINVAL)
+		e.is("around the end", errOf(e.Dev.Register(e.GPU, ^uint64(4095), 8192)), syscall.EINVAL)
+		e.is("gpu 77", errOf(e.Dev.Register(77, 0, 4096)), syscall.ENODEV)
 	}},
 	{"refuses queues that cannot be bound", func(e *env) {
 		b := e.buffer(rxOff, rxSize)
-		_, err := e.Dev.BindRX(b)
-		e.is("no queue", err, syscall.EINVAL)
-		_, err = e.Dev.BindRX(b, -1)
-		e.is("queue -1", err, syscall.EINVAL)
-		_, err = e.Dev.BindRX(b, 1<<20)
-		e.is("queue 2^20", err, syscall.EINVAL)
-		_, err = e.Dev.BindRX(b, 0)
-		e.is("queue 0", err, syscall.ERANGE)
+		e.is("no queue", errOf(e.Dev.BindRX(b)), syscall.EINVAL)
+		e.is("queue -1", errOf(e.Dev.BindRX(b, -1)), syscall.EINVAL)
+		e.is("queue 2^20", errOf(e.Dev.BindRX(b, 1<<20)), syscall.EINVAL)
+		e.is("queue 0", errOf(e.Dev.BindRX(b, 0)), syscall.ERANGE)
 	}},
 	{"refuses a queue that is bound, and then binds none", func(e *env) {
 		e.bindRX()
 		other := e.buffer(txOff, txSize)
-		_, err := e.Dev.BindRX(other, e.Queues[1], e.Queues[0])
-		e.is("second bind", err, syscall.EEXIST)
+		e.is("second bind", errOf(e.Dev.BindRX(other, e.Queues[1], e.Queues[0])), syscall.EEXIST)
 		b, err := e.Dev.BindRX(other, e.Queues[1])
 		if err != nil {
 			e.Fatalf("the other queue, alone: %v", err)
@@ -48,43 +38,29 @@ var bindCases = []testCase{
 	}},
 	{"refuses memory that is bound for receive already", func(e *env) {
 		e.bindRX()
-		_, err := e.Dev.BindRX(e.buffer(rxOff+rxSize/2, rxSize), e.Queues[1])
-		e.is("overlap", err, syscall.EBUSY)
+		e.is("overlap", errOf(e.Dev.BindRX(e.buffer(rxOff+rxSize/2, rxSize), e.Queues[1])), syscall.EBUSY)
 	}},
 	{"merges queues that are named twice", func(e *env) {
-		if _, err := e.Dev.BindRX(e.buffer(rxOff, rxSize), e.Queues[0], e.Queues[0]); err != nil {
-			e.Error(err)
-		}
+		e.is("BindRX", errOf(e.Dev.BindRX(e.buffer(rxOff, rxSize), e.Queues[0], e.Queues[0])), nil)
 	}},
 	{"refuses a buffer with too few pages", func(e *env) {
-		_, err := e.Dev.BindRX(e.buffer(rxOff, 4096), e.Queues[0])
-		e.is("one page", err, syscall.ENOSPC)
+		e.is("one page", errOf(e.Dev.BindRX(e.buffer(rxOff, 4096), e.Queues[0])), syscall.ENOSPC)
 	}},
 	{"refuses a closed buffer, and does not close a bound one", func(e *env) {
 		b := e.buffer(rxOff, rxSize)
-		if err := b.Close(); err != nil {
-			e.Fatal(err)
-		}
-		if err := b.Close(); err != nil {
-			e.Errorf("second close: %v", err)
-		}
-		_, err := e.Dev.BindRX(b, e.Queues[0])
-		e.is("bind rx", err, syscall.EBADF)
-		_, err = e.Dev.BindTX(b)
-		e.is("bind tx", err, syscall.EBADF)
+		testkit.OK(e, b.Close())
+		e.is("second close", b.Close(), nil)
+		e.is("bind rx", errOf(e.Dev.BindRX(b, e.Queues[0])), syscall.EBADF)
+		e.is("bind tx", errOf(e.Dev.BindTX(b)), syscall.EBADF)
 		b = e.buffer(rxOff, rxSize)
 		rx, err := e.Dev.BindRX(b, e.Queues[0])
 		if err != nil {
 			e.Fatal(err)
 		}
 		e.is("close while bound", b.Close(), syscall.EBUSY)
-		if err := rx.Close(); err != nil {
-			e.Fatal(err)
-		}
+		testkit.OK(e, rx.Close())
 		<-rx.Done()
-		if err := b.Close(); err != nil {
-			e.Errorf("close after the binding: %v", err)
-		}
+		e.is("close after the binding", b.Close(), nil)
 	}},
 	{"binds one buffer for receive and transmit", func(e *env) {
 		b := e.buffer(rxOff, rxSize)
@@ -103,22 +79,17 @@ var bindCases = []testCase{
 	{"closes a binding twice, and binds its queue again", func(e *env) {
 		b := e.bindRX()
 		for range 2 {
-			if err := b.Close(); err != nil {
-				e.Error(err)
-			}
+			e.is("Close", b.Close(), nil)
 		}
 		<-b.Done()
 		e.bindRX()
 	}},
 	{"refuses rules that say nothing or lead nowhere", func(e *env) {
-		_, err := e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: 1 << 10})
-		e.is("queue", err, syscall.EINVAL)
-		_, err = e.Dev.AddFlow(devmem.Flow{Queue: e.Queues[0]})
-		e.is("no field", err, syscall.EINVAL)
+		e.is("queue", errOf(e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: 1 << 10})),
+			syscall.EINVAL)
+		e.is("no field", errOf(e.Dev.AddFlow(devmem.Flow{Queue: e.Queues[0]})), syscall.EINVAL)
 		id := e.steer()
-		if err := e.Dev.DelFlow(id); err != nil {
-			e.Error(err)
-		}
+		e.is("DelFlow", e.Dev.DelFlow(id), nil)
 		e.is("delete again", e.Dev.DelFlow(id), syscall.ENOENT)
 		e.is("rss over 0", e.Dev.SetRSS(0), syscall.EINVAL)
 		e.is("rss over 1000", e.Dev.SetRSS(1000), syscall.EINVAL)

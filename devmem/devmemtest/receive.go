@@ -7,27 +7,22 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 var receiveCases = []testCase{
 	{"steered payload comes as frags that cross no page", func(e *env) {
-		b := e.bindRX()
-		e.steer()
-		c, host := e.accept()
+		b, c, host := e.steered()
 		want := data(1, 100_000)
 		wait := e.background(func() error { return writeAll(host, want) })
-		for got := 0; got < len(want); {
-			frags, p := e.recv(c, 64, len(want), 0)
+		e.recvEach(c, 64, want, func(frags []devmem.Frag) {
 			for _, f := range frags {
 				if f.Kind != devmem.Dmabuf || f.Size == 0 || f.Binding != b.ID() || f.Token == 0 ||
 					f.Off+uint64(f.Size) > rxSize || f.Off/devmem.PageSize != (f.Off+uint64(f.Size)-1)/devmem.PageSize {
 					e.Fatalf("frag %+v of binding %d", f, b.ID())
 				}
 			}
-			e.equal("frags", p, want[got:got+len(p)])
-			got += len(p)
-			e.free(c, frags)
-		}
+		})
 		wait()
 	}},
 	{"payload that is not steered is copied, without a frag", func(e *env) {
@@ -35,19 +30,14 @@ var receiveCases = []testCase{
 		c, host := e.accept()
 		want := data(2, 5000)
 		e.write(host, want)
-		for got := 0; got < len(want); {
-			frags, p := e.recv(c, 64, len(want), 0)
+		e.recvEach(c, 64, want, func(frags []devmem.Frag) {
 			if len(frags) > 0 {
 				e.Fatalf("frags %+v", frags)
 			}
-			e.equal("linear", p, want[got:got+len(p)])
-			got += len(p)
-		}
+		})
 	}},
 	{"Read of device memory is EFAULT and harms nothing", func(e *env) {
-		e.bindRX()
-		e.steer()
-		c, host := e.accept()
+		_, c, host := e.steered()
 		want := data(3, 3000)
 		e.write(host, want)
 		for range 3 {
@@ -68,9 +58,7 @@ var receiveCases = []testCase{
 		id := e.steer()
 		e.write(host, y)
 		e.settled(c, 700, 800)
-		if err := e.Dev.DelFlow(id); err != nil {
-			e.Fatal(err)
-		}
+		testkit.OK(e, e.Dev.DelFlow(id))
 		e.write(host, z)
 		frags, p := e.recv(c, 16, 4096, 0)
 		if len(frags) > 0 {
@@ -100,17 +88,12 @@ var receiveCases = []testCase{
 			e.Fatal(err)
 		}
 		e.equal("read", got[:n], x)
-		_, err = c.Read(got)
-		e.is("next read", err, syscall.EFAULT)
+		e.is("next read", errOf(c.Read(got)), syscall.EFAULT)
 		e.recvAll(c, y)
 	}},
 	{"len(linear) bounds the bytes of a call, and cuts a frag", func(e *env) {
-		e.bindRX()
-		e.steer()
-		c, host := e.accept()
-		want := data(9, 1000)
-		e.write(host, want)
-		e.arrived(c, 1000)
+		_, c, host := e.steered()
+		want := e.arrive(c, host, 9, 1000)
 		one, p := e.recv(c, 16, 300, 0)
 		e.equal("first", p, want[:300])
 		two, p := e.recv(c, 16, 1000, 0)
@@ -125,26 +108,17 @@ var receiveCases = []testCase{
 		e.free(c, two)
 	}},
 	{"room for frags bounds a call", func(e *env) {
-		e.bindRX()
-		e.steer()
-		c, host := e.accept()
+		_, c, host := e.steered()
 		want := data(10, 20_000)
 		e.write(host, want)
-		got := 0
-		for got < len(want) {
-			frags, p := e.recv(c, 2, len(want), 0)
+		e.recvEach(c, 2, want, func(frags []devmem.Frag) {
 			if len(frags) > 2 {
 				e.Fatalf("%d frags", len(frags))
 			}
-			e.equal("two frags", p, want[got:got+len(p)])
-			got += len(p)
-			e.free(c, frags)
-		}
+		})
 	}},
 	{"no room for frags is ErrTooSmall and consumes nothing", func(e *env) {
-		e.bindRX()
-		e.steer()
-		c, host := e.accept()
+		_, c, host := e.steered()
 		want := data(11, 2000)
 		e.write(host, want)
 		for range 2 {
@@ -157,12 +131,8 @@ var receiveCases = []testCase{
 		e.recvAll(c, want)
 	}},
 	{"Peek leaves the data and gives new tokens each time", func(e *env) {
-		b := e.bindRX()
-		e.steer()
-		c, host := e.accept()
-		want := data(12, 1200)
-		e.write(host, want)
-		e.arrived(c, 1200)
+		b, c, host := e.steered()
+		want := e.arrive(c, host, 12, 1200)
 		one, p := e.recv(c, 16, 1200, devmem.Peek)
 		e.equal("peek", p, want)
 		two, p := e.recv(c, 16, 1200, devmem.Peek)
@@ -178,38 +148,25 @@ var receiveCases = []testCase{
 			e.Errorf("%+v: a token is out", s)
 		}
 		e.free(c, two)
-		if s, _ := e.binding(b.ID()); e.Pages && s.Held+s.Queued != 0 {
-			e.Errorf("%+v: all tokens are back", s)
-		}
+		e.unused(b)
 	}},
 	{"Trunc discards device memory, and needs no room for frags", func(e *env) {
-		b := e.bindRX()
-		e.steer()
-		c, host := e.accept()
-		want := data(13, 3000)
-		e.write(host, want)
-		e.arrived(c, 3000)
+		b, c, host := e.steered()
+		want := e.arrive(c, host, 13, 3000)
 		n, nf, nl, err := c.RecvDevmem(nil, make([]byte, 1000), devmem.Trunc)
 		if n != 1000 || nf+nl > 0 || err != nil {
 			e.Fatalf("trunc: %d, %d, %d, %v", n, nf, nl, err)
 		}
 		e.recvAll(c, want[1000:])
-		if s, _ := e.binding(b.ID()); e.Pages && s.Held+s.Queued != 0 {
-			e.Errorf("%+v", s)
-		}
+		e.unused(b)
 	}},
 	{"DontWait and deadlines", func(e *env) {
-		e.bindRX()
-		e.steer()
-		c, host := e.accept()
+		_, c, host := e.steered()
 		frags, linear := make([]devmem.Frag, 1), make([]byte, 10)
-		_, _, _, err := c.RecvDevmem(frags, linear, devmem.DontWait)
-		e.is("nothing there", err, syscall.EAGAIN)
+		e.is("nothing there", errOf(c.RecvDevmem(frags, linear, devmem.DontWait)), syscall.EAGAIN)
 		c.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
-		_, _, _, err = c.RecvDevmem(frags, linear, 0)
-		e.is("deadline while waiting", err, os.ErrDeadlineExceeded)
-		_, err = c.Read(linear)
-		e.is("deadline passed", err, os.ErrDeadlineExceeded)
+		e.is("deadline while waiting", errOf(c.RecvDevmem(frags, linear, 0)), os.ErrDeadlineExceeded)
+		e.is("deadline passed", errOf(c.Read(linear)), os.ErrDeadlineExceeded)
 		c.SetReadDeadline(time.Time{})
 		e.write(host, linear)
 		e.recvAll(c, linear)
@@ -218,9 +175,7 @@ var receiveCases = []testCase{
 		}
 	}},
 	{"the end of the stream is io.EOF, after the data", func(e *env) {
-		e.bindRX()
-		e.steer()
-		c, host := e.accept()
+		_, c, host := e.steered()
 		want := data(14, 10_000)
 		e.write(host, want)
 		host.Close()
@@ -231,19 +186,14 @@ var receiveCases = []testCase{
 				e.Errorf("at the end: %d, %d, %d, %v", n, nf, nl, err)
 			}
 		}
-		_, err := c.Read(make([]byte, 1))
-		e.is("Read at the end", err, io.EOF)
+		e.is("Read at the end", errOf(c.Read(make([]byte, 1))), io.EOF)
 	}},
 	{"segments of all sizes around pages", func(e *env) {
-		e.bindRX()
-		e.steer()
-		c, host := e.accept()
+		_, c, host := e.steered()
 		for i, n := range []int{1, 2, 3, 7, 8, 63, 64, 65, 1447, 1448, 1449, 4095, 4096, 4097, 8191, 8192, 8193, 65536,
 			100_001} {
 			want := data(uint64(100+i), n)
-			wait := e.background(func() error { return writeAll(host, want) })
-			e.recvAll(c, want)
-			wait()
+			e.stream(c, host, want)
 		}
 	}},
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // completions waits until sends 0 to n-1 are complete.
@@ -37,17 +38,12 @@ func sendAll(c devmem.Conn, b devmem.Binding, ranges ...devmem.Range) error {
 
 func (e *env) send(c devmem.Conn, b devmem.Binding, ranges ...devmem.Range) {
 	e.Helper()
-	if err := sendAll(c, b, ranges...); err != nil {
-		e.Fatal(err)
-	}
+	testkit.OK(e, sendAll(c, b, ranges...))
 }
 
 var sendCases = []testCase{
 	{"ranges of any length, at any place, in their order", func(e *env) {
-		b := e.bindTX()
-		c, host := e.accept()
-		mem := data(40, txSize)
-		e.store(0, mem)
+		b, c, host, mem := e.sender(40, txSize)
 		ranges := []devmem.Range{{Off: 1, Len: 1}, {Off: 4095, Len: 2}, {Off: 9, Len: 7}, {Off: txSize - 1, Len: 1},
 			{Off: 3, Len: 100_001}, {Off: 8191, Len: 3}}
 		for i := range 200 {
@@ -57,16 +53,11 @@ var sendCases = []testCase{
 		for _, r := range ranges {
 			want = append(want, mem[r.Off:r.Off+r.Len]...)
 		}
-		wait := e.background(func() error { return sendAll(c, b, ranges...) })
-		e.readAll(host, want)
-		wait()
+		e.readWhile(host, want, func() error { return sendAll(c, b, ranges...) })
 		e.completions(c, 1)
 	}},
 	{"segments of many small pieces", func(e *env) {
-		b := e.bindTX()
-		c, host := e.accept()
-		mem := data(45, txSize)
-		e.store(0, mem)
+		b, c, host, mem := e.sender(45, txSize)
 		var want []byte
 		var sends [][]devmem.Range
 		for _, size := range []uint64{1, 8, 63, 144, 160, 161, 180, 181, 182, 400, 1000} {
@@ -78,43 +69,30 @@ var sendCases = []testCase{
 			}
 			sends = append(sends, ranges)
 		}
-		wait := e.background(func() (err error) {
+		e.readWhile(host, want, func() (err error) {
 			for _, ranges := range sends {
 				err = errors.Join(err, sendAll(c, b, ranges...))
 			}
 			return err
 		})
-		e.readAll(host, want)
-		wait()
 		e.completions(c, uint32(len(sends)))
 	}},
 	{"a binding that is not there, or not for that", func(e *env) {
 		tx, rx := e.bindTX(), e.bindRX()
 		c, host := e.accept()
 		one := []devmem.Range{{Off: 0, Len: 1}}
-		_, err := c.SendDevmem(0, one)
-		e.is("id 0", err, syscall.EINVAL)
-		_, err = c.SendDevmem(1<<30, one)
-		e.is("unknown id", err, syscall.EINVAL)
-		_, err = c.SendDevmem(rx.ID(), one)
-		e.is("receive binding", err, syscall.EINVAL)
-		_, err = c.SendDevmem(tx.ID(), nil)
-		e.is("no range", err, syscall.EINVAL)
-		_, err = c.SendDevmem(tx.ID(), []devmem.Range{{Off: 5, Len: 0}})
-		e.is("empty range", err, syscall.EINVAL)
-		if err := tx.Close(); err != nil {
-			e.Fatal(err)
-		}
-		_, err = c.SendDevmem(tx.ID(), one)
-		e.is("closed binding", err, syscall.EINVAL)
+		e.is("id 0", errOf(c.SendDevmem(0, one)), syscall.EINVAL)
+		e.is("unknown id", errOf(c.SendDevmem(1<<30, one)), syscall.EINVAL)
+		e.is("receive binding", errOf(c.SendDevmem(rx.ID(), one)), syscall.EINVAL)
+		e.is("no range", errOf(c.SendDevmem(tx.ID(), nil)), syscall.EINVAL)
+		e.is("empty range", errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 5, Len: 0}})), syscall.EINVAL)
+		testkit.OK(e, tx.Close())
+		e.is("closed binding", errOf(c.SendDevmem(tx.ID(), one)), syscall.EINVAL)
 		e.write(c, []byte("x")) // nothing of this harmed the stream
 		e.readAll(host, []byte("x"))
 	}},
 	{"a range outside the buffer is EFAULT, or ends the send short", func(e *env) {
-		b := e.bindTX()
-		c, host := e.accept()
-		mem := data(41, txSize)
-		e.store(0, mem)
+		b, c, host, mem := e.sender(41, txSize)
 		for _, r := range []devmem.Range{{Off: txSize, Len: 1}, {Off: ^uint64(0), Len: 1}, {Off: ^uint64(0) - 1, Len: 4}} {
 			n, err := c.SendDevmem(b.ID(), []devmem.Range{r})
 			e.is("send", err, syscall.EFAULT)
@@ -130,17 +108,13 @@ var sendCases = []testCase{
 		e.completions(c, 1) // those that failed have no number
 	}},
 	{"completions count calls and are merged", func(e *env) {
-		b := e.bindTX()
-		c, host := e.accept()
-		mem := data(42, txSize)
-		e.store(0, mem)
+		b, c, host, mem := e.sender(42, txSize)
 		for i := range 50 {
 			e.send(c, b, devmem.Range{Off: uint64(100 * i), Len: 100})
 		}
 		e.readAll(host, mem[:5000])
 		e.completions(c, 50)
-		_, _, err := c.ReadCompletion(time.Now().Add(-time.Second))
-		e.is("no more", err, os.ErrDeadlineExceeded)
+		e.is("no more", errOf(c.ReadCompletion(time.Now().Add(-time.Second))), os.ErrDeadlineExceeded)
 		e.send(c, b, devmem.Range{Off: 0, Len: 9})
 		e.readAll(host, mem[:9])
 		if lo, hi, err := c.ReadCompletion(time.Now().Add(patience)); lo != 50 || hi != 50 || err != nil {
@@ -170,17 +144,14 @@ var sendCases = []testCase{
 		wait()
 	}},
 	{"host and device memory in turns keep their order", func(e *env) {
-		b := e.bindTX()
-		c, host := e.accept()
-		mem := data(43, txSize)
-		e.store(0, mem)
+		b, c, host, mem := e.sender(43, txSize)
 		sizes := []int{1, 1448, 100, 5000, 17, 70_000, 3}
 		var want []byte
 		sends := uint32(0)
 		for i := range 60 {
 			want = append(want, mem[i*31:i*31+sizes[i%len(sizes)]]...)
 		}
-		wait := e.background(func() (err error) {
+		e.readWhile(host, want, func() (err error) {
 			for i := 0; i < 60 && err == nil; i++ {
 				n := sizes[i%len(sizes)]
 				if i%3 == 0 {
@@ -191,8 +162,6 @@ var sendCases = []testCase{
 			}
 			return err
 		})
-		e.readAll(host, want)
-		wait()
 		for i := range 60 {
 			if i%3 != 0 {
 				sends++
@@ -201,10 +170,7 @@ var sendCases = []testCase{
 		e.completions(c, sends)
 	}},
 	{"a binding closed with sends under way lives until they are complete", func(e *env) {
-		b := e.bindTX()
-		c, host := e.accept()
-		mem := data(44, txSize)
-		e.store(0, mem)
+		b, c, host, mem := e.sender(44, txSize)
 		wait := e.background(func() error {
 			for range 3 {
 				if err := sendAll(c, b, devmem.Range{Off: 0, Len: txSize}); err != nil {
@@ -241,10 +207,8 @@ var sendCases = []testCase{
 
 var closeCases = []testCase{
 	{"half close: the other direction goes on", func(e *env) {
-		e.bindRX()
+		_, c, host := e.steered()
 		tx := e.bindTX()
-		e.steer()
-		c, host := e.accept()
 		mem := data(50, 200_000)
 		e.store(0, mem)
 		wait := e.background(func() error {
@@ -255,8 +219,7 @@ var closeCases = []testCase{
 			e.Errorf("host reads %d, %v", n, err)
 		}
 		wait()
-		_, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})
-		e.is("send after CloseWrite", err, syscall.EPIPE)
+		e.is("send after CloseWrite", errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})), syscall.EPIPE)
 		wait = e.background(func() error { return errors.Join(writeAll(host, mem), host.Close()) })
 		e.recvAll(c, mem)
 		wait()
@@ -265,24 +228,16 @@ var closeCases = []testCase{
 		}
 	}},
 	{"data that is not acknowledged goes out after Close", func(e *env) {
-		tx := e.bindTX()
-		c, host := e.accept()
-		mem := data(51, 600_000)
-		e.store(0, mem)
-		wait := e.background(func() error {
+		tx, c, host, mem := e.sender(51, 600_000)
+		e.readWhile(host, mem, func() error {
 			return errors.Join(sendAll(c, tx, devmem.Range{Off: 0, Len: uint64(len(mem))}), c.Close(), tx.Close())
 		})
-		e.readAll(host, mem)
-		wait()
 		<-tx.Done()
 	}},
 	{"a reset by the peer ends all calls, and completes sends", func(e *env) {
-		e.bindRX()
+		_, c, host := e.steered()
 		tx := e.bindTX()
-		e.steer()
-		c, host := e.accept()
-		e.write(host, data(52, 1000))
-		e.arrived(c, 1000)
+		e.arrive(c, host, 52, 1000)
 		host.(interface{ SetLinger(int) error }).SetLinger(0)
 		host.Close()
 		frags, linear := make([]devmem.Frag, 8), make([]byte, 1000)
@@ -294,78 +249,47 @@ var closeCases = []testCase{
 		}
 		e.is("recv", err, syscall.ECONNRESET)
 		_, err = c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 10}})
-		if !isAny(err, syscall.ECONNRESET, syscall.EPIPE) {
+		if !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, syscall.EPIPE) {
 			e.Errorf("send: %v", err)
 		}
-		if err := tx.Close(); err != nil {
-			e.Error(err)
-		}
+		e.is("Close", tx.Close(), nil)
 		<-tx.Done()
 	}},
 	{"Close ends calls that wait", func(e *env) {
-		e.bindRX()
+		_, c, _ := e.steered()
 		tx := e.bindTX()
-		e.steer()
-		c, _ := e.accept()
 		errs := make(chan error, 3)
-		go func() {
-			_, _, _, err := c.RecvDevmem(make([]devmem.Frag, 1), make([]byte, 1), 0)
-			errs <- err
-		}()
-		go func() {
-			for {
-				if _, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: txSize}}); err != nil {
-					errs <- err
-					return
+		for _, call := range []func() error{
+			func() error { return errOf(c.RecvDevmem(make([]devmem.Frag, 1), make([]byte, 1), 0)) },
+			func() error { return errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: txSize}})) },
+			func() error { return errOf(c.ReadCompletion(time.Time{})) },
+		} {
+			go func() {
+				var err error
+				for err == nil {
+					err = call()
 				}
-			}
-		}()
-		go func() {
-			for {
-				if _, _, err := c.ReadCompletion(time.Time{}); err != nil {
-					errs <- err
-					return
-				}
-			}
-		}()
-		e.poll(func() bool { s, _ := e.binding(tx.ID()); return s.Sends > 0 })
-		if err := c.Close(); err != nil {
-			e.Fatal(err)
+				errs <- err
+			}()
 		}
+		e.poll(func() bool { s, _ := e.binding(tx.ID()); return s.Sends > 0 })
+		testkit.OK(e, c.Close())
 		for range 3 {
 			e.is("call", <-errs, net.ErrClosed)
 		}
-		_, err := c.Read(make([]byte, 1))
-		e.is("read later", err, net.ErrClosed)
-		_, err = c.Write(make([]byte, 1))
-		e.is("write later", err, net.ErrClosed)
+		e.is("read later", errOf(c.Read(make([]byte, 1))), net.ErrClosed)
+		e.is("write later", errOf(c.Write(make([]byte, 1))), net.ErrClosed)
 	}},
 	{"the device's Close ends everything", func(e *env) {
-		rx, tx := e.bindRX(), e.bindTX()
-		e.steer()
-		c, host := e.accept()
-		e.write(host, data(53, 20_000))
-		e.arrived(c, 20_000)
+		rx, c, host := e.steered()
+		tx := e.bindTX()
+		e.arrive(c, host, 53, 20_000)
 		e.recv(c, 4, 10_000, 0)
 		e.send(c, tx, devmem.Range{Off: 0, Len: 10_000})
-		if err := e.Dev.Close(); err != nil {
-			e.Fatal(err)
-		}
+		testkit.OK(e, e.Dev.Close())
 		<-rx.Done()
 		<-tx.Done()
-		_, err := c.Read(make([]byte, 1))
-		e.is("read", err, net.ErrClosed)
-		if err := e.Dev.Close(); err != nil {
-			e.Errorf("second close: %v", err)
-		}
+		e.is("read", errOf(c.Read(make([]byte, 1))), net.ErrClosed)
+		e.is("second close", e.Dev.Close(), nil)
 	}},
-}
-
-func isAny(err error, want ...error) bool {
-	for _, w := range want {
-		if errors.Is(err, w) {
-			return true
-		}
-	}
-	return false
 }

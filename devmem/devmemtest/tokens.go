@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 var tokenCases = []testCase{
@@ -11,12 +12,8 @@ var tokenCases = []testCase{
 		if !e.Strict {
 			e.Skip("the implementation gives generations")
 		}
-		e.bindRX()
-		e.steer()
-		c, host := e.accept()
-		want := data(20, 5)
-		e.write(host, want)
-		e.arrived(c, 5)
+		_, c, host := e.steered()
+		e.arrive(c, host, 20, 5)
 		one, _ := e.recv(c, 1, 1, 0)
 		two, _ := e.recv(c, 1, 1, 0)
 		three, _ := e.recv(c, 1, 1, 0)
@@ -33,20 +30,13 @@ var tokenCases = []testCase{
 	{"DontNeed wants 1 to 128 ranges", func(e *env) {
 		e.bindRX()
 		c, _ := e.accept()
-		_, err := c.DontNeed(nil)
-		e.is("none", err, syscall.EINVAL)
-		_, err = c.DontNeed(make([]devmem.TokenRange, devmem.MaxTokenRanges+1))
-		e.is("129", err, syscall.EINVAL)
-		if n, err := c.DontNeed(make([]devmem.TokenRange, devmem.MaxTokenRanges)); n != 0 || err != nil {
-			e.Errorf("128 empty ranges: %d, %v", n, err)
-		}
+		e.is("none", errOf(c.DontNeed(nil)), syscall.EINVAL)
+		e.is("129", errOf(c.DontNeed(make([]devmem.TokenRange, devmem.MaxTokenRanges+1))), syscall.EINVAL)
+		e.dontNeed(c, "128 empty ranges", 0, make([]devmem.TokenRange, devmem.MaxTokenRanges)...)
 	}},
 	{"DontNeed skips what is unknown, and what is back already", func(e *env) {
-		b := e.bindRX()
-		e.steer()
-		c, host := e.accept()
-		e.write(host, data(21, 3))
-		e.arrived(c, 3)
+		b, c, host := e.steered()
+		e.arrive(c, host, 21, 3)
 		var ts []devmem.TokenRange
 		for range 3 {
 			f, _ := e.recv(c, 1, 1, 0)
@@ -54,63 +44,38 @@ var tokenCases = []testCase{
 		}
 		ts = append(ts, ts[0], devmem.TokenRange{Start: 1 << 31, Count: 5}, devmem.TokenRange{Start: 0, Count: 1},
 			devmem.TokenRange{Start: ^uint32(0), Count: 1})
-		if n, err := c.DontNeed(ts); n != 3 || err != nil {
-			e.Errorf("three tokens and what is none: %d, %v", n, err)
-		}
-		if n, err := c.DontNeed(ts); n != 0 || err != nil {
-			e.Errorf("again: %d, %v", n, err)
-		}
-		if s, _ := e.binding(b.ID()); e.Pages && s.Held+s.Queued != 0 {
-			e.Errorf("%+v", s)
-		}
+		e.dontNeed(c, "three tokens and what is none", 3, ts...)
+		e.dontNeed(c, "again", 0, ts...)
+		e.unused(b)
 	}},
 	{"DontNeed looks at 1024 tokens, unknown ones too", func(e *env) {
 		if !e.Strict {
 			e.Skip("which tokens are unknown cannot be told")
 		}
-		e.bindRX()
-		e.steer()
-		c, host := e.accept()
-		e.write(host, data(22, 2))
-		e.arrived(c, 2)
+		_, c, host := e.steered()
+		e.arrive(c, host, 22, 2)
 		e.recv(c, 1, 1, 0)
 		e.recv(c, 1, 1, 0) // tokens 1 and 2
-		if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1000, Count: 1023}, {Start: 1, Count: 2}}); n != 1 || err != nil {
-			e.Errorf("1023 unknown ones, then 2: %d, %v", n, err)
-		}
-		if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1000, Count: 1 << 31}, {Start: 2, Count: 1}}); n != 0 ||
-			err != nil {
-			e.Errorf("very many, then 1: %d, %v", n, err)
-		}
-		if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1, Count: 1024}}); n != 1 || err != nil {
-			e.Errorf("the last: %d, %v", n, err)
-		}
+		e.dontNeed(c, "1023 unknown ones, then 2", 1,
+			devmem.TokenRange{Start: 1000, Count: 1023}, devmem.TokenRange{Start: 1, Count: 2})
+		e.dontNeed(c, "very many, then 1", 0,
+			devmem.TokenRange{Start: 1000, Count: 1 << 31}, devmem.TokenRange{Start: 2, Count: 1})
+		e.dontNeed(c, "the last", 1, devmem.TokenRange{Start: 1, Count: 1024})
 	}},
 	{"of one connection mean nothing to another", func(e *env) {
-		e.bindRX()
-		e.steer()
-		c, host := e.accept()
+		_, c, host := e.steered()
 		other, _ := e.accept()
 		e.write(host, data(23, 10))
 		f, _ := e.recv(c, 1, 10, 0)
-		if n, err := other.DontNeed([]devmem.TokenRange{{Start: f[0].Token, Count: 1}}); n != 0 || err != nil {
-			e.Errorf("%d, %v", n, err)
-		}
+		e.dontNeed(other, "another's", 0, devmem.TokenRange{Start: f[0].Token, Count: 1})
 		e.free(c, f)
 	}},
 	{"hold their pages: what they name is not overwritten", func(e *env) {
-		b := e.bindRX()
-		e.steer()
-		c, host := e.accept()
-		want := data(24, 4000)
-		e.write(host, want)
-		e.arrived(c, 4000)
+		b, c, host := e.steered()
+		want := e.arrive(c, host, 24, 4000)
 		kept, _ := e.recv(c, 16, 4000, 0)
 		for i := range 40 { // several times the pool
-			more := data(uint64(30+i), 100_000)
-			wait := e.background(func() error { return writeAll(host, more) })
-			e.recvAll(c, more)
-			wait()
+			e.stream(c, host, data(uint64(30+i), 100_000))
 		}
 		e.equal("what was kept", e.bytes(kept, nil), want)
 		if s, _ := e.binding(b.ID()); e.Pages && s.Held != len(kept) {
@@ -119,9 +84,7 @@ var tokenCases = []testCase{
 		e.free(c, kept)
 	}},
 	{"all held: the device drops, and recovers", func(e *env) {
-		b := e.bindRX()
-		e.steer()
-		c, host := e.accept()
+		b, c, host := e.steered()
 		want := data(25, 2*rxSize)
 		wait := e.background(func() error { return writeAll(host, want) })
 		var held []devmem.Frag
@@ -150,16 +113,10 @@ var tokenCases = []testCase{
 		b := e.bindRX()
 		id := e.steer()
 		c, host := e.accept()
-		want := data(26, 3000)
-		e.write(host, want)
-		e.arrived(c, 3000)
+		want := e.arrive(c, host, 26, 3000)
 		f, _ := e.recv(c, 1, 1000, 0)
-		if err := e.Dev.DelFlow(id); err != nil {
-			e.Fatal(err)
-		}
-		if err := b.Close(); err != nil {
-			e.Fatal(err)
-		}
+		testkit.OK(e, e.Dev.DelFlow(id))
+		testkit.OK(e, b.Close())
 		more := data(27, 5000)
 		e.write(host, more)
 		if isDone(b) {
@@ -173,18 +130,11 @@ var tokenCases = []testCase{
 		e.readAll(c, more) // in host memory: the stream goes on
 	}},
 	{"are returned by Close", func(e *env) {
-		b := e.bindRX()
-		e.steer()
-		c, host := e.accept()
-		e.write(host, data(28, 20_000))
-		e.arrived(c, 20_000)
+		b, c, host := e.steered()
+		e.arrive(c, host, 28, 20_000)
 		e.recv(c, 4, 20_000, 0)
-		if err := c.Close(); err != nil {
-			e.Fatal(err)
-		}
-		if err := b.Close(); err != nil {
-			e.Fatal(err)
-		}
+		testkit.OK(e, c.Close())
+		testkit.OK(e, b.Close())
 		<-b.Done()
 	}},
 }

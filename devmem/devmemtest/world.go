@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // T is what a case needs of a *testing.T.
@@ -45,7 +46,7 @@ type T interface {
 	Skip(args ...any)
 }
 
-// World is what a case runs in. Whoever makes it takes it down by T.Cleanup.
+// World is what a case runs in. Its maker takes it down by T.Cleanup.
 type World struct {
 	Dev  devmem.Device // under test
 	Addr netip.Addr    // of Dev
@@ -143,8 +144,9 @@ type testCase struct {
 func (e *env) buffer(off, size uint64) devmem.Buffer {
 	e.Helper()
 	b, err := e.Dev.Register(e.GPU, off, size)
-	if err != nil {
-		e.Fatalf("register: %v", err)
+	testkit.OK(e, err)
+	if b.GPU() != e.GPU || b.Offset() != off || b.Size() != size {
+		e.Errorf("buffer [%#x, +%#x) of gpu %d, not [%#x, +%#x)", b.Offset(), b.Size(), b.GPU(), off, size)
 	}
 	return b
 }
@@ -152,18 +154,14 @@ func (e *env) buffer(off, size uint64) devmem.Buffer {
 func (e *env) bindRX() devmem.Binding {
 	e.Helper()
 	b, err := e.Dev.BindRX(e.buffer(rxOff, rxSize), e.Queues[0])
-	if err != nil {
-		e.Fatalf("bind rx: %v", err)
-	}
+	testkit.OK(e, err)
 	return b
 }
 
 func (e *env) bindTX() devmem.Binding {
 	e.Helper()
 	b, err := e.Dev.BindTX(e.buffer(txOff, txSize))
-	if err != nil {
-		e.Fatalf("bind tx: %v", err)
-	}
+	testkit.OK(e, err)
 	return b
 }
 
@@ -171,9 +169,7 @@ func (e *env) bindTX() devmem.Binding {
 func (e *env) steer() devmem.FlowID {
 	e.Helper()
 	id, err := e.Dev.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(e.Addr, port), Queue: e.Queues[0]})
-	if err != nil {
-		e.Fatalf("add flow: %v", err)
-	}
+	testkit.OK(e, err)
 	return id
 }
 
@@ -181,31 +177,38 @@ func (e *env) steer() devmem.FlowID {
 func (e *env) accept() (devmem.Conn, net.Conn) {
 	e.Helper()
 	l, err := e.Dev.Listen(netip.AddrPortFrom(e.Addr, port))
-	if err != nil {
-		e.Fatalf("listen: %v", err)
-	}
+	testkit.OK(e, err)
 	defer l.Close()
 	ctx, cancel := context.WithTimeout(e.Context(), patience)
 	defer cancel()
-	type dialed struct {
-		c   net.Conn
-		err error
-	}
-	done := make(chan dialed, 1)
-	go func() {
-		c, err := e.Host.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(e.Addr, port))
-		done <- dialed{c, err}
-	}()
+	var host net.Conn
+	dialed := e.background(func() (err error) {
+		host, err = e.Host.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(e.Addr, port))
+		return err
+	})
 	c, err := l.AcceptConn()
-	if err != nil {
-		e.Fatalf("accept: %v", err)
-	}
-	d := <-done
-	if d.err != nil {
-		e.Fatalf("dial: %v", d.err)
-	}
-	e.deadlines(c, d.c)
-	return c, d.c
+	testkit.OK(e, err)
+	dialed()
+	e.deadlines(c, host)
+	return c, host
+}
+
+// steered opens a connection whose payload goes to a receive binding.
+func (e *env) steered() (devmem.Binding, devmem.Conn, net.Conn) {
+	e.Helper()
+	b := e.bindRX()
+	e.steer()
+	c, host := e.accept()
+	return b, c, host
+}
+
+// sender opens a connection, and gives a transmit binding with n bytes of data.
+func (e *env) sender(seed uint64, n int) (b devmem.Binding, c devmem.Conn, host net.Conn, mem []byte) {
+	e.Helper()
+	b, mem = e.bindTX(), data(seed, n)
+	c, host = e.accept()
+	e.store(0, mem)
+	return b, c, host, mem
 }
 
 func (e *env) deadlines(cs ...net.Conn) {
@@ -233,9 +236,7 @@ func (e *env) background(f func() error) (wait func()) {
 	go func() { done <- f() }()
 	return func() {
 		e.Helper()
-		if err := <-done; err != nil {
-			e.Fatal(err)
-		}
+		testkit.OK(e, <-done)
 	}
 }
 
@@ -248,9 +249,24 @@ func writeAll(c net.Conn, b []byte) error {
 
 func (e *env) write(c net.Conn, b []byte) {
 	e.Helper()
-	if err := writeAll(c, b); err != nil {
-		e.Fatal(err)
-	}
+	testkit.OK(e, writeAll(c, b))
+}
+
+// stream has the host write, and receives all of it.
+func (e *env) stream(c devmem.Conn, host net.Conn, want []byte) {
+	e.Helper()
+	wait := e.background(func() error { return writeAll(host, want) })
+	e.recvAll(c, want)
+	wait()
+}
+
+// arrive has the host write n bytes, and waits until they can be read.
+func (e *env) arrive(c devmem.Conn, host net.Conn, seed uint64, n int) []byte {
+	e.Helper()
+	b := data(seed, n)
+	e.write(host, b)
+	e.arrived(c, n)
+	return b
 }
 
 // arrived waits until n bytes can be read from c, without taking them.
@@ -292,9 +308,7 @@ func (e *env) free(c devmem.Conn, frags []devmem.Frag) {
 			list.Add(f.Token)
 		}
 	}
-	if err := list.GiveBack(c); err != nil {
-		e.Fatal(err)
-	}
+	testkit.OK(e, list.GiveBack(c))
 }
 
 // bytes reads what frags and linear say. With no frags it is linear.
@@ -337,14 +351,37 @@ func (e *env) recv(c devmem.Conn, room, n int, flags devmem.RecvFlags) ([]devmem
 	return frags[:nf], b
 }
 
-// recvAll receives n bytes, returns their tokens, and compares them.
+// recvAll receives what is wanted, and returns its tokens.
 func (e *env) recvAll(c devmem.Conn, want []byte) {
 	e.Helper()
+	e.recvEach(c, 256, want, func([]devmem.Frag) {})
+}
+
+// recvEach is recvAll with room for so many frags in a call, which check gets.
+func (e *env) recvEach(c devmem.Conn, room int, want []byte, check func(frags []devmem.Frag)) {
+	e.Helper()
 	for got := 0; got < len(want); {
-		frags, b := e.recv(c, 256, len(want)-got, 0)
+		frags, b := e.recv(c, room, len(want)-got, 0)
+		check(frags)
 		e.equal("received", b, want[got:got+len(b)])
 		e.free(c, frags)
 		got += len(b)
+	}
+}
+
+// dontNeed returns tokens, of which so many are known.
+func (e *env) dontNeed(c devmem.Conn, what string, known int, ranges ...devmem.TokenRange) {
+	e.Helper()
+	if n, err := c.DontNeed(ranges); n != known || err != nil {
+		e.Errorf("%s: %d were known, not %d, %v", what, n, known, err)
+	}
+}
+
+// unused says that no page of a binding holds data, and no token is out.
+func (e *env) unused(b devmem.Binding) {
+	e.Helper()
+	if s, _ := e.binding(b.ID()); e.Pages && s.Held+s.Queued != 0 {
+		e.Errorf("all tokens are back: %+v", s)
 	}
 }
 
@@ -355,6 +392,14 @@ func (e *env) readAll(c net.Conn, want []byte) {
 		e.Fatalf("read %d of %d: %v", n, len(want), err)
 	}
 	e.equal("read", got, want)
+}
+
+// readWhile has the host read what f sends, which runs meanwhile.
+func (e *env) readWhile(c net.Conn, want []byte, f func() error) {
+	e.Helper()
+	wait := e.background(f)
+	e.readAll(c, want)
+	wait()
 }
 
 func (e *env) equal(what string, got, want []byte) {
@@ -368,6 +413,12 @@ func (e *env) equal(what string, got, want []byte) {
 	}
 }
 
+// errOf is the error of a call, the last of its results.
+func errOf(results ...any) error {
+	err, _ := results[len(results)-1].(error)
+	return err
+}
+
 func (e *env) is(what string, err, want error) {
 	e.Helper()
 	if !errors.Is(err, want) {
@@ -378,9 +429,7 @@ func (e *env) is(what string, err, want error) {
 // store puts bytes in the transmit buffer.
 func (e *env) store(off int, b []byte) {
 	e.Helper()
-	if _, err := e.Memory.WriteAt(b, int64(txOff+off)); err != nil {
-		e.Fatal(err)
-	}
+	testkit.OK(e, errOf(e.Memory.WriteAt(b, int64(txOff+off))))
 }
 
 func (e *env) binding(id uint32) (devmem.BindingStats, bool) {

@@ -3,6 +3,7 @@ package kernel
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -15,29 +16,23 @@ import (
 // that gets fewer never receives; Linux binds it all the same.
 const minPages = 64
 
-// binding is what receive and transmit bindings share.
+// binding is a buffer bound for receive or transmit.
 type binding struct {
 	d    *Device
 	id   uint32
+	tx   bool
 	buf  *buffer
 	mem  *dmabuf
 	nl   *genl // the kernel ends the binding when this socket is closed
 	done chan struct{}
 
-	forget func()      // takes it off the device's list
 	closed atomic.Bool // written under d.mu
-}
 
-// rxBinding is a buffer bound for receive.
-type rxBinding struct {
-	binding
+	// of a receive binding
 	queues []int
 	held   atomic.Int64 // tokens
-}
 
-// txBinding is a buffer bound for transmit.
-type txBinding struct {
-	binding
+	// of a transmit binding
 	base  uint64       // what offsets are added to: 0
 	host  bool         // for tests: the memory is the host's, base its address, and the kernel knows of no binding
 	sends atomic.Int64 // that are not complete
@@ -67,13 +62,13 @@ func (b *binding) close() error {
 
 // How often the kernel is asked whether a closed binding's memory is in use: nothing tells when that ends.
 const (
-	firstLook = time.Millisecond
-	slowLook  = 50 * time.Millisecond
+	minPoll = time.Millisecond
+	maxPoll = 50 * time.Millisecond
 )
 
 // watch waits until the memory is out of use, or the device gives up.
 func (b *binding) watch() {
-	pause := firstLook
+	pause := minPoll
 	late := b.d.late
 	t := time.NewTimer(0)
 	defer t.Stop()
@@ -92,11 +87,11 @@ func (b *binding) watch() {
 			break
 		}
 		t.Reset(pause)
-		pause = min(2*pause, slowLook)
+		pause = min(2*pause, maxPoll)
 	}
 	b.d.mu.Lock()
 	defer b.d.mu.Unlock()
-	b.forget()
+	b.d.binds.Delete(b.id)
 	b.buf.bound--
 	b.putBack()
 	close(b.done)
@@ -121,42 +116,56 @@ func (b *binding) putBack() {
 	}
 }
 
-// rxBinding finds the binding of a token; it may be closed.
-func (d *Device) rxBinding(id uint32) *rxBinding {
-	if v, ok := d.rxBinds.Load(id); ok {
-		return v.(*rxBinding)
+// bindings are those that are not done.
+func (d *Device) bindings() iter.Seq[*binding] {
+	return func(yield func(*binding) bool) {
+		d.binds.Range(func(_, b any) bool { return yield(b.(*binding)) })
 	}
-	return stray
+}
+
+// rxBinding finds the binding of a token; it may be closed.
+func (d *Device) rxBinding(id uint32) *binding {
+	if v, ok := d.binds.Load(id); ok && !v.(*binding).tx {
+		return v.(*binding)
+	}
+	return foreignBinding
 }
 
 // txBinding finds the binding of a send; nil if there is none, or it is closed.
-func (d *Device) txBinding(id uint32) *txBinding {
-	v, ok := d.txBinds.Load(id)
-	if !ok {
-		return nil
-	}
-	if b := v.(*txBinding); !b.closed.Load() {
+func (d *Device) txBinding(id uint32) *binding {
+	v, ok := d.binds.Load(id)
+	if b, _ := v.(*binding); ok && b.tx && !b.closed.Load() {
 		return b
 	}
 	return nil
 }
 
-// open opens what a binding needs; bind has the kernel make it.
-func (b *binding) open(d *Device, buf *buffer, bind func(g *genl, fd int) (uint32, error)) error {
-	b.d, b.buf, b.done = d, buf, make(chan struct{})
-	var err error
-	if b.mem, err = buf.take(); err != nil {
-		return err
+// bind makes a binding of a buffer for a command; check says what is against it, and prepares the interface.
+func (d *Device) bind(b devmem.Buffer, cmd uint8, queues []int, check func(*buffer) error) (*binding, error) {
+	if err := d.use(); err != nil {
+		return nil, err
 	}
-	if b.nl, err = d.dial.open(netdevFamily); err == nil {
-		if b.id, err = bind(b.nl, b.mem.fd); err == nil {
+	buf, err := d.buffer(b)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(buf); err != nil {
+		return nil, err
+	}
+	bound := &binding{d: d, tx: cmd == cmdBindTx, buf: buf, queues: queues, done: make(chan struct{})}
+	if bound.mem, err = buf.take(); err != nil {
+		return nil, err
+	}
+	if bound.nl, err = d.dial.open(netdevFamily); err == nil {
+		if bound.id, err = bound.nl.bind(cmd, d.index, bound.mem.fd, queues); err == nil {
 			buf.bound++
-			return nil
+			d.binds.Store(bound.id, bound)
+			return bound, nil
 		}
-		err = errors.Join(err, b.nl.Close())
+		err = errors.Join(err, bound.nl.Close())
 	}
-	b.putBack()
-	return err
+	bound.putBack()
+	return nil, err
 }
 
 // buffer checks that a buffer is one of ours.
@@ -172,38 +181,32 @@ func (d *Device) buffer(b devmem.Buffer) (*buffer, error) {
 func (d *Device) BindRX(buf devmem.Buffer, queues ...int) (devmem.Binding, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	b, err := d.bindRX(buf, slices.Compact(slices.Sorted(slices.Values(queues))))
+	each := slices.Compact(slices.Sorted(slices.Values(queues)))
+	b, err := d.bind(buf, cmdBindRx, each, func(buf *buffer) error {
+		if err := d.checkBind(buf, each); err != nil {
+			return err
+		}
+		return wrap("turn tcp-data-split on", d.enableSplit())
+	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: bind rx queues %v: %w", d.name, queues, err)
 	}
 	return b, nil
 }
 
-func (d *Device) bindRX(b devmem.Buffer, queues []int) (*rxBinding, error) {
-	if err := d.use(); err != nil {
-		return nil, err
-	}
-	buf, err := d.buffer(b)
+// BindTX implements devmem.Device.
+func (d *Device) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	b, err := d.bind(buf, cmdBindTx, nil, func(*buffer) error { return nil })
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: bind tx: %w", d.name, err)
 	}
-	if err := d.mayBind(buf, queues); err != nil {
-		return nil, err
-	}
-	if err := d.enableSplit(); err != nil {
-		return nil, fmt.Errorf("turn tcp-data-split on: %w", err)
-	}
-	rx := &rxBinding{queues: queues}
-	rx.forget = func() { d.rxBinds.Delete(rx.id) }
-	if err := rx.open(d, buf, func(g *genl, fd int) (uint32, error) { return g.bindRX(d.index, fd, queues) }); err != nil {
-		return nil, err
-	}
-	d.rxBinds.Store(rx.id, rx)
-	return rx, nil
+	return b, nil
 }
 
-// mayBind refuses what the API refuses; what else the kernel has against it, it says itself.
-func (d *Device) mayBind(buf *buffer, queues []int) error {
+// checkBind refuses what the API refuses. The kernel refuses the rest itself.
+func (d *Device) checkBind(buf *buffer, queues []int) error {
 	n, err := d.queues()
 	switch {
 	case len(queues) == 0:
@@ -219,19 +222,19 @@ func (d *Device) mayBind(buf *buffer, queues []int) error {
 			return fmt.Errorf("queue 0 is for what cannot be split: %w", syscall.ERANGE)
 		}
 	}
-	d.rxBinds.Range(func(_, v any) bool {
-		o := v.(*rxBinding)
+	for o := range d.bindings() {
+		if o.tx {
+			continue
+		}
 		for _, q := range queues {
 			if !o.closed.Load() && slices.Contains(o.queues, q) {
-				err = fmt.Errorf("queue %d is bound: %w", q, syscall.EEXIST)
-				return false
+				return fmt.Errorf("queue %d is bound: %w", q, syscall.EEXIST)
 			}
 		}
 		if o.buf.gpu == buf.gpu && buf.off < o.buf.off+o.buf.size && o.buf.off < buf.off+buf.size {
 			err = fmt.Errorf("binding %d receives into the same memory: %w", o.id, syscall.EBUSY)
 		}
-		return true
-	})
+	}
 	if err != nil {
 		return err
 	}
@@ -258,36 +261,7 @@ func (d *Device) enableSplit() error {
 	return nil
 }
 
-// BindTX implements devmem.Device.
-func (d *Device) BindTX(buf devmem.Buffer) (devmem.Binding, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	b, err := d.bindTX(buf)
-	if err != nil {
-		return nil, fmt.Errorf("%s: bind tx: %w", d.name, err)
-	}
-	return b, nil
-}
-
-func (d *Device) bindTX(b devmem.Buffer) (*txBinding, error) {
-	if err := d.use(); err != nil {
-		return nil, err
-	}
-	buf, err := d.buffer(b)
-	if err != nil {
-		return nil, err
-	}
-	tx := &txBinding{}
-	tx.forget = func() { d.txBinds.Delete(tx.id) }
-	if err := tx.open(d, buf, func(g *genl, fd int) (uint32, error) { return g.bindTX(d.index, fd) }); err != nil {
-		return nil, err
-	}
-	d.txBinds.Store(tx.id, tx)
-	return tx, nil
-}
-
 var (
 	_ devmem.Buffer  = (*buffer)(nil)
-	_ devmem.Binding = (*rxBinding)(nil)
-	_ devmem.Binding = (*txBinding)(nil)
+	_ devmem.Binding = (*binding)(nil)
 )

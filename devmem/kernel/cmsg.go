@@ -46,7 +46,7 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 			return n, linear, err
 		}
 		if level != unix.SOL_SOCKET || kind != scmDevmemDmabuf && kind != scmDevmemLinear {
-			continue // a time stamp, or what somebody else asked for
+			continue // a time stamp, or another message that an option asked for
 		}
 		if len(data) < fragLen || n == len(frags) {
 			return n, linear, fmt.Errorf("control message %d: %d bytes, room for %d frags: %w", kind, len(data), len(frags),
@@ -65,23 +65,6 @@ func parseFrags(control []byte, frags []devmem.Frag) (n, linear int, err error) 
 		n++
 	}
 	return n, linear, nil
-}
-
-// putFrag writes the control message of a frag: parseFrags' inverse, for tests.
-func putFrag(b []byte, f devmem.Frag) []byte {
-	var c [fragSpace]byte
-	kind := uint32(scmDevmemDmabuf)
-	if f.Kind == devmem.Linear {
-		kind = scmDevmemLinear
-	}
-	native.PutUint64(c[0:], fragSpace)
-	native.PutUint32(c[8:], unix.SOL_SOCKET)
-	native.PutUint32(c[12:], kind)
-	native.PutUint64(c[16:], f.Off)
-	native.PutUint32(c[24:], f.Size)
-	native.PutUint32(c[28:], f.Token)
-	native.PutUint32(c[32:], f.Binding)
-	return append(b, c[:]...)
 }
 
 // encodeTokens writes DONTNEED's argument and returns its length.

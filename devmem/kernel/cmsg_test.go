@@ -20,6 +20,23 @@ var someFrags = []devmem.Frag{
 	{Kind: devmem.Linear, Size: 100},
 }
 
+// putFrag writes the control message of a frag: parseFrags' inverse.
+func putFrag(b []byte, f devmem.Frag) []byte {
+	var c [fragSpace]byte
+	kind := uint32(scmDevmemDmabuf)
+	if f.Kind == devmem.Linear {
+		kind = scmDevmemLinear
+	}
+	native.PutUint64(c[0:], fragSpace)
+	native.PutUint32(c[8:], unix.SOL_SOCKET)
+	native.PutUint32(c[12:], kind)
+	native.PutUint64(c[16:], f.Off)
+	native.PutUint32(c[24:], f.Size)
+	native.PutUint32(c[28:], f.Token)
+	native.PutUint32(c[32:], f.Binding)
+	return append(b, c[:]...)
+}
+
 func controlOf(fs ...devmem.Frag) (b []byte) {
 	for _, f := range fs {
 		b = putFrag(b, f)

@@ -44,6 +44,24 @@ func (td *testDevice) buffer(t *testing.T, off, size uint64) devmem.Buffer {
 	return b
 }
 
+// bindRX binds a MiB to queues.
+func (td *testDevice) bindRX(t *testing.T, queues ...int) *binding {
+	t.Helper()
+	b, err := td.BindRX(td.buffer(t, 0, 1<<20), queues...)
+	testkit.OK(t, err)
+	return b.(*binding)
+}
+
+// isDone says whether a binding's memory is out of use.
+func isDone(b devmem.Binding) bool {
+	select {
+	case <-b.Done():
+		return true
+	default:
+		return false
+	}
+}
+
 func flowTo(port uint16) devmem.Flow {
 	return devmem.Flow{Dst: netip.AddrPortFrom(localhost, port), Queue: 1}
 }
@@ -51,16 +69,10 @@ func flowTo(port uint16) devmem.Flow {
 // useAll changes all that a device can change.
 func useAll(t *testing.T, td *testDevice) {
 	t.Helper()
-	if _, err := td.BindRX(td.buffer(t, 0, 1<<20), 1, 3); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := td.BindTX(td.buffer(t, 0, 1<<20)); err != nil {
-		t.Fatal(err)
-	}
+	td.bindRX(t, 1, 3)
+	testkit.OK(t, errOf(td.BindTX(td.buffer(t, 0, 1<<20))))
 	for p := range uint16(3) {
-		if _, err := td.AddFlow(flowTo(p + 1)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errOf(td.AddFlow(flowTo(p+1))))
 	}
 	for _, n := range []int{1, 2} {
 		testkit.OK(t, td.SetRSS(n))
@@ -71,19 +83,14 @@ func useAll(t *testing.T, td *testDevice) {
 // changes nothing.
 func TestCloseSetsTheInterfaceBack(t *testing.T) {
 	for name, prepare := range map[string]func(f *fakeNIC){
-		"as it comes":          func(*fakeNIC) {},
-		"split off":            func(f *fakeNIC) { f.split, f.unknown = splitOff, splitOn },
-		"split off by default": func(f *fakeNIC) { f.split, f.unknown = splitUnknown, splitOff },
-		"threshold":            func(f *fakeNIC) { f.thresh = 256 },
-		"no threshold":         func(f *fakeNIC) { f.noThresh = true },
-		"ntuple on, with a rule": func(f *fakeNIC) {
-			f.ntuple = true
-			f.rules[7] = []byte{1}
-		},
-		"an rss table of its own": func(f *fakeNIC) { f.rss, f.dflt = slices.Repeat([]uint32{3, 0}, 64), false },
-		"a driver that places rules": func(f *fakeNIC) {
-			f.special = true
-		},
+		"as it comes":                func(*fakeNIC) {},
+		"split off":                  func(f *fakeNIC) { f.split, f.unknown = splitOff, splitOn },
+		"split off by default":       func(f *fakeNIC) { f.split, f.unknown = splitUnknown, splitOff },
+		"threshold":                  func(f *fakeNIC) { f.thresh = 256 },
+		"no threshold":               func(f *fakeNIC) { f.noThresh = true },
+		"ntuple on, with a rule":     func(f *fakeNIC) { f.ntuple, f.rules = true, map[uint32][]byte{7: {1}} },
+		"an rss table of its own":    func(f *fakeNIC) { f.rss, f.dflt = slices.Repeat([]uint32{3, 0}, 64), false },
+		"a driver that places rules": func(f *fakeNIC) { f.special = true },
 	} {
 		t.Run(name, func(t *testing.T) {
 			td := newTestDevice(t)
@@ -96,9 +103,7 @@ func TestCloseSetsTheInterfaceBack(t *testing.T) {
 				t.Errorf("in use: %+v", in)
 			}
 			testkit.OK(t, td.Close())
-			if after := td.nic.configuration(); after != before {
-				t.Errorf("before: %+v\nafter: %+v", before, after)
-			}
+			testkit.Equal(t, "configuration", td.nic.configuration(), before)
 		})
 	}
 }
@@ -109,56 +114,37 @@ func TestUnusedDeviceChangesNothing(t *testing.T) {
 	td := newTestDevice(t)
 	before := td.nic.configuration()
 	td.buffer(t, 0, 4096)
-	if n := td.Queues(); n != 4 {
-		t.Errorf("%d queues", n)
-	}
-	if err := td.SetRSS(4); err != nil { // as it is
-		t.Error(err)
-	}
-	if after := td.nic.configuration(); after != before {
-		t.Errorf("before: %+v\nafter: %+v", before, after)
-	}
+	testkit.Equal(t, "queues", td.Queues(), 4)
+	is(t, "SetRSS to what it is", td.SetRSS(4), nil)
+	testkit.Equal(t, "configuration", td.nic.configuration(), before)
 }
 
 func TestErrorsOfTheKernelKeepTheirNumber(t *testing.T) {
 	td := newTestDevice(t)
 	td.nic.fixed = true
-	_, err := td.AddFlow(flowTo(1))
-	is(t, "no flow rules", err, syscall.EOPNOTSUPP)
+	is(t, "no flow rules", errOf(td.AddFlow(flowTo(1))), syscall.EOPNOTSUPP)
 	td.nic.fixed, td.nic.ruleRoom = false, 2
 	for p := range uint16(2) {
-		if _, err := td.AddFlow(flowTo(p + 1)); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errOf(td.AddFlow(flowTo(p+1))))
 	}
-	_, err = td.AddFlow(flowTo(3))
-	is(t, "table full", err, syscall.ENOSPC)
-	_, err = td.AddFlow(flowTo(2))
-	is(t, "twice", err, syscall.EEXIST)
+	is(t, "table full", errOf(td.AddFlow(flowTo(3))), syscall.ENOSPC)
+	is(t, "twice", errOf(td.AddFlow(flowTo(2))), syscall.EEXIST)
 	is(t, "no such rule", td.DelFlow(77), syscall.ENOENT)
 	v6 := devmem.Flow{Src: netip.MustParseAddrPort("[::1]:1"), Dst: netip.AddrPortFrom(localhost, 1), Queue: 1}
-	_, err = td.AddFlow(v6)
-	is(t, "two families", err, syscall.EINVAL)
+	is(t, "two families", errOf(td.AddFlow(v6)), syscall.EINVAL)
 
-	_, err = td.BindRX(nil, 1)
-	is(t, "no buffer", err, syscall.EBADF)
+	is(t, "no buffer", errOf(td.BindRX(nil, 1)), syscall.EBADF)
 	td.nic.mu.Lock()
 	td.nic.split = splitOn
 	td.nic.bound[99] = &fakeBinding{fd: -1, queues: []int{1}} // another process's
 	td.nic.mu.Unlock()
-	_, err = td.BindRX(td.buffer(t, 0, 1<<20), 1)
-	is(t, "bound by another", err, syscall.EEXIST)
+	is(t, "bound by another", errOf(td.BindRX(td.buffer(t, 0, 1<<20), 1)), syscall.EEXIST)
 	td.nic.let(99)
 
-	td.nic.mu.Lock()
-	td.nic.queues = 0
-	td.nic.mu.Unlock()
-	_, err = td.BindRX(td.buffer(t, 0, 1<<20), 1)
-	is(t, "interface down", err, syscall.ENETDOWN)
+	td.nic.setQueues(0)
+	is(t, "interface down", errOf(td.BindRX(td.buffer(t, 0, 1<<20), 1)), syscall.ENETDOWN)
 	is(t, "interface down", td.SetRSS(1), syscall.ENETDOWN)
-	td.nic.mu.Lock()
-	td.nic.queues = 4
-	td.nic.mu.Unlock()
+	td.nic.setQueues(4)
 }
 
 func TestRuleOnTheWire(t *testing.T) {
@@ -170,20 +156,14 @@ func TestRuleOnTheWire(t *testing.T) {
 		native.Uint64(fs[152:]) != 3 || native.Uint32(fs[160:]) != 511 {
 		t.Errorf("% x", b)
 	}
-	if got := string(fs[4:17]); got != "\x0a\x00\x00\x02\x0a\x00\x00\x01\x0f\xa0\x14\x51\x00" {
-		t.Errorf("key %x", got)
-	}
-	if got := string(fs[76:89]); got != strings.Repeat("\xff", 12)+"\x00" {
-		t.Errorf("mask %x", got)
-	}
+	testkit.Equal(t, "key", string(fs[4:17]), "\x0a\x00\x00\x02\x0a\x00\x00\x01\x0f\xa0\x14\x51\x00")
+	testkit.Equal(t, "mask", string(fs[76:89]), strings.Repeat("\xff", 12)+"\x00")
 	b = insertRule(devmem.Flow{Dst: netip.MustParseAddrPort("[fd00::1]:80"), Queue: 1}, 0)
 	fs = b[rxnfcSpec:]
 	if native.Uint32(fs) != tcpV6Flow || fs[4+16] != 0xfd || fs[4+31] != 1 || string(fs[4+32:4+36]) != "\x00\x00\x00\x50" {
 		t.Errorf("% x", fs[4:44])
 	}
-	if got := string(fs[76:112]); got != strings.Repeat("\x00", 16)+strings.Repeat("\xff", 16)+"\x00\x00\xff\xff" {
-		t.Errorf("mask %x", got)
-	}
+	testkit.Equal(t, "mask", string(fs[76:112]), strings.Repeat("\x00", 16)+strings.Repeat("\xff", 16)+"\x00\x00\xff\xff")
 }
 
 // A binding is done when the kernel has let go of its dma-buf, not before.
@@ -196,42 +176,30 @@ func TestDoneWaitsForTheKernel(t *testing.T) {
 	testkit.OK(t, err)
 	tx, err := td.BindTX(buf)
 	testkit.OK(t, err)
-	td.nic.mu.Lock()
-	td.nic.bound[rx.ID()].kept = true
-	td.nic.mu.Unlock()
+	td.nic.keep(rx.ID())
 	testkit.OK(t, errors.Join(rx.Close(), tx.Close()))
 	<-tx.Done()
 	is(t, "close of the buffer", buf.Close(), syscall.EBUSY)
-	_, err = td.BindRX(td.buffer(t, 4096, 1<<20), 2)
-	is(t, "bind of the memory", err, syscall.EBUSY)
+	is(t, "bind of the memory", errOf(td.BindRX(td.buffer(t, 4096, 1<<20), 2)), syscall.EBUSY)
 	if st := td.Stats(); len(st.Bindings) != 1 || !st.Bindings[0].Closed {
 		t.Errorf("%+v", st.Bindings)
 	}
-	select {
-	case <-rx.Done():
-		t.Error("done too early")
-	default:
-	}
+	testkit.Equal(t, "done before the kernel is", isDone(rx), false)
 	td.nic.let(rx.ID())
 	<-rx.Done()
-	if err := buf.Close(); err != nil {
-		t.Error(err)
-	}
+	is(t, "Close", buf.Close(), nil)
 }
 
 // Memory whose packets the interface has forgotten comes back when they are dropped, and only then:
 // never while there are connections that could be using it.
 func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
-	was := flushTime
+	defer func(was time.Duration) { flushTime = was }(flushTime)
 	flushTime = time.Millisecond
-	defer func() { flushTime = was }()
 	td := newTestDevice(t)
 	buf := td.buffer(t, 0, 1<<20)
 	tx, err := td.BindTX(buf)
 	testkit.OK(t, err)
-	td.nic.mu.Lock()
-	td.nic.bound[tx.ID()].kept = true
-	td.nic.mu.Unlock()
+	td.nic.keep(tx.ID())
 	dropped := 0
 	td.flush = func() error {
 		dropped++
@@ -239,34 +207,22 @@ func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 		return nil
 	}
 	testkit.OK(t, tx.Close())
-	if dropped > 0 {
-		t.Error("dropped before Close")
-	}
-	if err := td.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.Equal(t, "dropped before Close", dropped, 0)
+	is(t, "Close", td.Close(), nil)
 	<-tx.Done()
-	if dropped != 1 {
-		t.Errorf("dropped %d times", dropped)
-	}
+	testkit.Equal(t, "dropped", dropped, 1)
 }
 
 func TestCloseGivesUpOnMemoryThatStaysInUse(t *testing.T) {
-	was := closeTime
+	defer func(was time.Duration) { closeTime = was }(closeTime)
 	closeTime = 50 * time.Millisecond
-	defer func() { closeTime = was }()
 	td := newTestDevice(t)
-	rx, err := td.BindRX(td.buffer(t, 0, 1<<20), 1)
-	testkit.OK(t, err)
-	td.nic.bound[rx.ID()].kept = true
+	rx := td.bindRX(t, 1)
+	td.nic.keep(rx.ID())
 	if err := td.Close(); err == nil || !strings.Contains(err.Error(), "still in use") {
 		t.Errorf("%v", err)
 	}
-	select {
-	case <-rx.Done():
-		t.Error("done")
-	default:
-	}
+	testkit.Equal(t, "done", isDone(rx), false)
 	if c := td.nic.configuration(); c.split != splitUnknown {
 		t.Errorf("%+v", c)
 	}
@@ -276,16 +232,11 @@ func TestStats(t *testing.T) {
 	td := newTestDevice(t)
 	td.nic.strings, td.nic.values = []string{"rx_packets", "rx_no_buffers_posted[0]", "rx_no_buffers_posted[1]"},
 		[]uint64{100, 3, 4}
-	if n := td.Stats().NICDrops; n != 7 { // opened when they were 0
-		t.Errorf("%d drops", n)
-	}
-	td.nic.values = []uint64{100, 0, 0} // the driver forgot
+	testkit.Equal(t, "drops", td.Stats().NICDrops, 7) // opened when they were 0
+	td.nic.values = []uint64{100, 0, 0}               // the driver forgot
 	td.nic.drops = 9
-	if n := td.Stats().NICDrops; n != 9 {
-		t.Errorf("%d drops", n)
-	}
-	rx, err := td.BindRX(td.buffer(t, 0, 1<<20), 2)
-	testkit.OK(t, err)
+	testkit.Equal(t, "drops", td.Stats().NICDrops, 9)
+	rx := td.bindRX(t, 2)
 	td.nic.pages[rx.ID()] = 100
 	st := td.Stats()
 	want := devmem.BindingStats{ID: rx.ID(), Pages: 256, Free: 156, Posted: 100}
@@ -293,9 +244,7 @@ func TestStats(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 	testkit.OK(t, td.Close())
-	if n := td.Stats().NICDrops; n != 9 {
-		t.Errorf("%d drops after Close", n)
-	}
+	testkit.Equal(t, "drops after Close", td.Stats().NICDrops, 9)
 }
 
 // Tokens are followed by the kernel's rules: lowest free number first, at most 1024 looked at in a call.
@@ -303,9 +252,7 @@ func TestStats(t *testing.T) {
 // Invariant: devmem/kernel: Tokens are followed.
 func TestTokensAreFollowed(t *testing.T) {
 	td := newTestDevice(t)
-	x, err := td.BindRX(td.buffer(t, 0, 1<<20), 2)
-	testkit.OK(t, err)
-	rx := x.(*rxBinding)
+	rx := td.bindRX(t, 2)
 	var ts tokens
 	var frags []devmem.Frag
 	for i := range uint32(20) {
@@ -326,38 +273,26 @@ func TestTokensAreFollowed(t *testing.T) {
 		{"another's", []devmem.TokenRange{{Start: 21, Count: 1}}, 16},
 	} {
 		ts.returned(c.ranges)
-		if n := rx.held.Load(); n != c.want {
-			t.Errorf("%s: %d held, want %d", c.name, n, c.want)
-		}
+		testkit.Equal(t, c.name+": held", rx.held.Load(), c.want)
 	}
-	ts.forget()
-	if n := rx.held.Load(); n != 0 {
-		t.Errorf("%d held", n)
-	}
+	ts.clear()
+	testkit.Equal(t, "held at the end", rx.held.Load(), 0)
 }
 
-// What a process that was killed has left: whoever is alone with the interface starts without it.
+// Flow rules that a killed process has left are deleted by a device that has the interface alone.
 func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 	td := newTestDevice(t)
 	for i := range uint16(3) {
-		if _, err := td.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(localhost, 7000+i), Queue: 1}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, errOf(td.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(localhost, 7000+i), Queue: 1})))
 	}
 	again := func(alone bool) {
 		d, err := newDevice(Options{Interface: td.name, Alone: alone}, td.index, td.nic.dial, td.nic.ioctl)
 		testkit.OK(t, err)
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		is(t, "Close", d.Close(), nil)
 	}
 	again(false)
-	if n := len(td.nic.rules); n != 3 {
-		t.Errorf("%d rules of 3", n)
-	}
+	testkit.Equal(t, "rules", len(td.nic.rules), 3)
 	again(true)
-	if n := len(td.nic.rules); n != 0 {
-		t.Errorf("%d rules", n)
-	}
+	testkit.Equal(t, "rules of the dead", len(td.nic.rules), 0)
 	again(true)
 }

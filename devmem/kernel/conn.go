@@ -106,7 +106,7 @@ func (c *Conn) attempt(op string, sig, d <-chan struct{}, f func(fd int) error) 
 		if c.s.isClosed() {
 			return net.ErrClosed
 		}
-		if passed(d) {
+		if expired(d) {
 			return os.ErrDeadlineExceeded
 		}
 		fd, ok := c.s.use()
@@ -186,27 +186,27 @@ func (c *Conn) close() error {
 	lingers := false
 	if fd, ok := c.s.use(); ok {
 		c.tokens.release(fd) // Linux would keep them until the socket is destroyed
-		lingers = c.mustLinger(fd)
+		lingers = c.shouldLinger(fd)
 		if !lingers {
 			c.count(fd)
 		}
 		c.s.unuse()
 	}
 	var err error
-	if !lingers || !c.d.lingerOn(c) {
+	if !lingers || !c.d.startLinger(c) {
 		err = c.s.close()
 		c.sends.abandon()
 	}
 	c.rd.Set(time.Time{})
 	c.wd.Set(time.Time{})
-	c.tokens.forget()
+	c.tokens.clear()
 	c.d.dropConn(c)
 	return err
 }
 
 // CloseWrite implements devmem.Conn.
 func (c *Conn) CloseWrite() error {
-	return c.opError("shutdown", c.onFD(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) }))
+	return c.opError("shutdown", c.s.on(func(fd int) error { return unix.Shutdown(fd, unix.SHUT_WR) }))
 }
 
 // SetLinger implements devmem.Conn.
@@ -216,19 +216,9 @@ func (c *Conn) SetLinger(sec int) error {
 		l.Onoff = 1
 	}
 	c.setLinger.Store(sec >= 0)
-	return c.opError("set linger", c.onFD(func(fd int) error {
+	return c.opError("set linger", c.s.on(func(fd int) error {
 		return unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &l)
 	}))
-}
-
-// onFD calls f, which does not wait.
-func (c *Conn) onFD(f func(fd int) error) error {
-	fd, ok := c.s.use()
-	if !ok {
-		return net.ErrClosed
-	}
-	defer c.s.unuse()
-	return f(fd)
 }
 
 // LocalAddr implements net.Conn.
@@ -247,7 +237,7 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, c.r
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, c.wd) }
 
 func (c *Conn) setDeadlines(t time.Time, ds ...*deadline.Deadline) error {
-	return c.opError("set", c.onFD(func(int) error {
+	return c.opError("set", c.s.on(func(int) error {
 		for _, d := range ds {
 			d.Set(t)
 		}
@@ -270,7 +260,7 @@ func (c *Conn) opError(op string, err error) error {
 
 func (c *Conn) String() string { return fmt.Sprintf("%v->%v", c.local, c.remote) }
 
-func passed(d <-chan struct{}) bool {
+func expired(d <-chan struct{}) bool {
 	select {
 	case <-d:
 		return true

@@ -4,7 +4,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,7 +26,7 @@ type Options struct {
 	Interface string       // a network interface's name, in the network namespace of the calling thread
 	Buffers   Exporter     // nil: Register is ENODEV
 	Log       *slog.Logger // nil: none
-	// Alone says that nobody else has flow rules on the interface: those that are there are of a
+	// Alone says that no other process has flow rules on the interface: those that are there are of a
 	// process that was killed, and Open deletes them.
 	Alone bool
 }
@@ -47,7 +49,7 @@ type Device struct {
 	flushed  sync.Once
 	count    counters
 
-	rxBinds, txBinds sync.Map // by id: *rxBinding until done, *txBinding; written under mu
+	binds sync.Map // by id: *binding until done; written under mu
 
 	mu              sync.Mutex // configuration
 	netdev, ethtool *genl
@@ -106,7 +108,7 @@ func newDevice(o Options, index int, dial dialFunc, ioctl func([]byte) error) (d
 	if d.poll, err = newPoller(); err != nil {
 		return nil, errors.Join(err, d.netdev.Close(), d.ethtool.Close())
 	}
-	d.count.start(d.nicCounters())
+	d.count.base = d.nicCounters()
 	if o.Alone {
 		if err := d.dropRules(); err != nil {
 			return nil, errors.Join(err, d.Close())
@@ -156,7 +158,7 @@ var closeTime = 10 * time.Second
 // out with the next packet to that queue, if one comes.
 var flushTime = 500 * time.Millisecond
 
-// Close implements devmem.Device: besides, it sets back what the device changed at the interface.
+// Close implements devmem.Device. It also sets back what the device changed at the interface.
 // Memory that the NIC or another process still uses after 10 seconds is an error; the Done of its
 // binding then stays open.
 func (d *Device) Close() error {
@@ -170,7 +172,9 @@ func (d *Device) close() error {
 	d.mu.Lock()
 	d.closing = true
 	var errs []error
-	d.eachBinding(func(b *binding) { errs = append(errs, b.close()) })
+	for b := range d.bindings() {
+		errs = append(errs, b.close())
+	}
 	d.mu.Unlock()
 
 	late := time.AfterFunc(flushTime, func() { close(d.late) })
@@ -181,9 +185,9 @@ func (d *Device) close() error {
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.eachBinding(func(b *binding) {
+	for b := range d.bindings() {
 		errs = append(errs, fmt.Errorf("binding %d: memory still in use after %v", b.id, closeTime), b.mem.close())
-	})
+	}
 	errs = append(errs, d.restore())
 	for b := range d.buffers {
 		errs = append(errs, b.close())
@@ -201,27 +205,15 @@ func (d *Device) abort() {
 	d.connMu.Lock()
 	d.closed = true
 	close(d.aborted)
-	var conns []*Conn
-	for c := range d.conns {
-		conns = append(conns, c)
-	}
-	var ls []*Listener
-	for l := range d.listeners {
-		ls = append(ls, l)
-	}
+	conns, listeners := slices.Collect(maps.Keys(d.conns)), slices.Collect(maps.Keys(d.listeners))
 	d.connMu.Unlock()
-	for _, l := range ls {
+	for _, l := range listeners {
 		_ = l.Close()
 	}
 	for _, c := range conns {
 		_ = c.SetLinger(0)
 		_ = c.Close()
 	}
-}
-
-func (d *Device) eachBinding(f func(*binding)) {
-	d.rxBinds.Range(func(_, b any) bool { f(&b.(*rxBinding).binding); return true })
-	d.txBinds.Range(func(_, b any) bool { f(&b.(*txBinding).binding); return true })
 }
 
 // restore sets the interface back, in the reverse order of what needs what.

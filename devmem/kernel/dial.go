@@ -49,17 +49,19 @@ func tcpAddr(s unix.Sockaddr) *net.TCPAddr {
 	return &net.TCPAddr{}
 }
 
-// socket makes a socket of the device's: a send from a binding works on no other (net/core/datagram.c).
-func (d *Device) socket(family int) (int, error) {
+// socket makes a socket of the device's for an address: a send from a binding works on no other (net/core/datagram.c).
+func (d *Device) socket(a netip.AddrPort) (*sock, unix.Sockaddr, error) {
+	sa, family := sockaddr(a, d.index)
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, unix.IPPROTO_TCP)
 	if err != nil {
-		return -1, os.NewSyscallError("socket", err)
+		return nil, nil, os.NewSyscallError("socket", err)
 	}
 	if err := unix.BindToDevice(fd, d.name); err != nil {
 		_ = unix.Close(fd)
-		return -1, os.NewSyscallError("SO_BINDTODEVICE", err)
+		return nil, nil, os.NewSyscallError("SO_BINDTODEVICE", err)
 	}
-	return fd, nil
+	s, err := d.poll.newSock(fd)
+	return s, sa, err
 }
 
 // Dial implements devmem.Device.
@@ -82,19 +84,14 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 	if !remote.IsValid() || local.IsValid() && local.Addr().Unmap().Is4() != remote.Addr().Unmap().Is4() {
 		return nil, fmt.Errorf("from %v to %v: %w", local, remote, syscall.EINVAL)
 	}
-	to, family := sockaddr(remote, d.index)
-	fd, err := d.socket(family)
-	if err != nil {
-		return nil, err
-	}
-	s, err := d.poll.newSock(fd)
+	s, to, err := d.socket(remote)
 	if err != nil {
 		return nil, err
 	}
 	err = s.on(func(fd int) error {
 		if local.IsValid() || local.Port() != 0 {
 			if !local.Addr().IsValid() {
-				local = netip.AddrPortFrom(anyOf(family), local.Port())
+				local = netip.AddrPortFrom(anyOf(to), local.Port())
 			}
 			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1) // a fixed port may have been used just now
 			from, _ := sockaddr(local, d.index)
@@ -114,20 +111,12 @@ func (d *Device) connect(ctx context.Context, local, remote netip.AddrPort) (*Co
 	return d.newConn(s)
 }
 
-func anyOf(family int) netip.Addr {
-	if family == unix.AF_INET6 {
+// anyOf is the address of a family that stands for any.
+func anyOf(family unix.Sockaddr) netip.Addr {
+	if _, is6 := family.(*unix.SockaddrInet6); is6 {
 		return netip.IPv6Unspecified()
 	}
 	return netip.IPv4Unspecified()
-}
-
-func (s *sock) on(f func(fd int) error) error {
-	fd, ok := s.use()
-	if !ok {
-		return net.ErrClosed
-	}
-	defer s.unuse()
-	return f(fd)
 }
 
 // connected waits for the end of a connect.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"os"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 

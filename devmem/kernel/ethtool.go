@@ -36,6 +36,9 @@ const (
 	ntupleFeature = "rx-ntuple-filter" // net/ethtool/common.c:netdev_features_strings
 )
 
+// noReply, in a request's header, has it acknowledged only.
+var noReply = attr{attrHeaderFlags, uint32(omitReply)}
+
 // dataSplit is enum ethtool_tcp_data_split.
 type dataSplit uint8
 
@@ -52,107 +55,54 @@ type rings struct {
 	hasThresh bool
 }
 
-func (g *genl) header(ae *netlink.AttributeEncoder, ifindex int, flags uint32) {
-	ae.Nested(attrHeader, func(ae *netlink.AttributeEncoder) error {
-		ae.Uint32(attrHeaderIndex, uint32(ifindex))
-		if flags != 0 {
-			ae.Uint32(attrHeaderFlags, flags)
-		}
-		return nil
-	})
+// header names the interface that a request is about.
+func header(ifindex int, more ...attr) attr {
+	return attr{attrHeader, append(attrs{{attrHeaderIndex, uint32(ifindex)}}, more...)}
 }
 
 func (g *genl) getRings(ifindex int) (r rings, err error) {
-	err = g.ask(msgRingsGet, false, func(ae *netlink.AttributeEncoder) { g.header(ae, ifindex, 0) },
-		func(ad *netlink.AttributeDecoder) {
-			for ad.Next() {
-				switch ad.Type() {
-				case attrRingsDataSplit:
-					r.split = dataSplit(ad.Uint8())
-				case attrRingsHDSThresh:
-					r.thresh, r.hasThresh = ad.Uint32(), true
-				}
-			}
-		})
+	err = g.ask(msgRingsGet, false, attrs{header(ifindex)}, fields{
+		attrRingsDataSplit: (*uint8)(&r.split),
+		attrRingsHDSThresh: func(ad *netlink.AttributeDecoder) { r.thresh, r.hasThresh = ad.Uint32(), true },
+	}.decode)
 	return r, err
 }
 
 // setRings sets the split, and with hasThresh the threshold.
 func (g *genl) setRings(ifindex int, r rings) error {
-	return g.ask(msgRingsSet, false, func(ae *netlink.AttributeEncoder) {
-		g.header(ae, ifindex, omitReply)
-		ae.Uint8(attrRingsDataSplit, uint8(r.split))
-		if r.hasThresh {
-			ae.Uint32(attrRingsHDSThresh, r.thresh)
-		}
-	}, nil)
+	request := attrs{header(ifindex, noReply), {attrRingsDataSplit, uint8(r.split)}}
+	if r.hasThresh {
+		request = append(request, attr{attrRingsHDSThresh, r.thresh})
+	}
+	return g.ask(msgRingsSet, false, request, nil)
 }
 
 // feature is one feature of an interface.
 type feature struct{ changeable, active bool }
 
 func (g *genl) getFeature(ifindex int, name string) (f feature, err error) {
-	err = g.ask(msgFeaturesGet, false, func(ae *netlink.AttributeEncoder) { g.header(ae, ifindex, 0) },
-		func(ad *netlink.AttributeDecoder) {
-			for ad.Next() {
-				switch ad.Type() {
-				case attrFeaturesHW:
-					ad.Nested(hasBit(name, &f.changeable))
-				case attrFeaturesActive:
-					ad.Nested(hasBit(name, &f.active))
-				}
-			}
-		})
+	err = g.ask(msgFeaturesGet, false, attrs{header(ifindex)}, fields{
+		attrFeaturesHW:     hasBit(name, &f.changeable),
+		attrFeaturesActive: hasBit(name, &f.active),
+	}.decode)
 	return f, err
 }
 
 // hasBit looks for a bit in a list of those that are set: a verbose bitset without a mask.
-func hasBit(name string, found *bool) func(*netlink.AttributeDecoder) error {
-	bit := func(ad *netlink.AttributeDecoder) error {
-		for ad.Next() {
-			if ad.Type() == attrBitName && ad.String() == name {
-				*found = true
-			}
-		}
-		return nil
-	}
-	bits := func(ad *netlink.AttributeDecoder) error {
-		for ad.Next() {
-			if ad.Type() == attrBitsetBit {
-				ad.Nested(bit)
-			}
-		}
-		return nil
-	}
-	return func(ad *netlink.AttributeDecoder) error {
-		for ad.Next() {
-			if ad.Type() == attrBitsetBits {
-				ad.Nested(bits)
-			}
-		}
-		return nil
-	}
+func hasBit(name string, found *bool) fields {
+	compare := func(ad *netlink.AttributeDecoder) { *found = *found || ad.String() == name }
+	return fields{attrBitsetBits: fields{attrBitsetBit: fields{attrBitName: compare}}}
 }
 
 // setFeature turns a feature on or off.
 func (g *genl) setFeature(ifindex int, name string, on bool) error {
-	err := g.ask(msgFeaturesSet, false, func(ae *netlink.AttributeEncoder) {
-		g.header(ae, ifindex, omitReply)
-		ae.Nested(attrFeaturesWanted, func(ae *netlink.AttributeEncoder) error {
-			ae.Nested(attrBitsetBits, func(ae *netlink.AttributeEncoder) error {
-				ae.Nested(attrBitsetBit, func(ae *netlink.AttributeEncoder) error {
-					ae.String(attrBitName, name)
-					if on {
-						ae.Flag(attrBitValue, true)
-					}
-					return nil
-				})
-				return nil
-			})
-			return nil
-		})
-	}, nil)
-	if err != nil {
+	bit := attrs{{attrBitName, name}}
+	if on {
+		bit = append(bit, attr{attrBitValue, nil})
+	}
+	wanted := attrs{{attrBitsetBits, attrs{{attrBitsetBit, bit}}}}
+	request := attrs{header(ifindex, noReply), {attrFeaturesWanted, wanted}}
+	if err := g.ask(msgFeaturesSet, false, request, nil); err != nil {
 		return err
 	}
 	if f, err := g.getFeature(ifindex, name); err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/mdlayher/genetlink/genltest"
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
-	"vnic.dev/vnic/internal/testkit"
 )
 
 // fakeNIC is the kernel's side of an interface's configuration, as of net/core/netdev-genl.c, net/ethtool and a driver
@@ -50,11 +49,10 @@ type fakeBinding struct {
 }
 
 func newFake(t *testing.T, index int) *fakeNIC {
-	f := &fakeNIC{
+	return &fakeNIC{
 		t: t, index: index, queues: 4, unknown: splitOn, rules: map[uint32][]byte{}, ruleRoom: 8, rss: equalTable(128, 4),
 		dflt: true, bound: map[uint32]*fakeBinding{}, pages: map[uint32]uint64{},
 	}
-	return f
 }
 
 // fakeConn is a netlink socket.
@@ -70,11 +68,8 @@ func (f *fakeNIC) dial() (genlConn, error) {
 	c.Conn = genltest.Dial(func(g genetlink.Message, n netlink.Message) ([]genetlink.Message, error) {
 		for _, fam := range families {
 			if n.Header.Type == unix.GENL_ID_CTRL && bytes.Contains(g.Data, append([]byte(fam.Name), 0)) {
-				return []genetlink.Message{{Data: encode(t0, func(ae *netlink.AttributeEncoder) {
-					ae.Uint16(unix.CTRL_ATTR_FAMILY_ID, fam.ID)
-					ae.String(unix.CTRL_ATTR_FAMILY_NAME, fam.Name)
-					ae.Uint32(unix.CTRL_ATTR_VERSION, 1)
-				})}}, nil
+				return answer(attrs{{unix.CTRL_ATTR_FAMILY_ID, fam.ID}, {unix.CTRL_ATTR_FAMILY_NAME, fam.Name},
+					{unix.CTRL_ATTR_VERSION, uint32(1)}})
 			}
 		}
 		// A reply and an acknowledgement are one too many for genetlink's Execute.
@@ -116,6 +111,19 @@ func (c *fakeConn) Close() error {
 	return c.Conn.Close()
 }
 
+// keep has the memory of a binding in use after its end.
+func (f *fakeNIC) keep(id uint32) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.bound[id].kept = true
+}
+
+func (f *fakeNIC) setQueues(n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.queues = n
+}
+
 // let frees what a binding that has ended still used.
 func (f *fakeNIC) let(id uint32) {
 	f.mu.Lock()
@@ -136,62 +144,58 @@ func (f *fakeNIC) refs(fd int) (int64, error) {
 	return n, nil
 }
 
-var t0 = &testing.T{}
-
-func encode(t *testing.T, fill func(*netlink.AttributeEncoder)) []byte {
-	ae := netlink.NewAttributeEncoder()
-	fill(ae)
-	b, err := ae.Encode()
-	testkit.OK(t, err)
-	return b
-}
-
 // refuse is what the kernel answers with an errno.
 func refuse(e syscall.Errno) ([]genetlink.Message, error) { return nil, genltest.Error(int(e)) }
 
-func answer(bs ...[]byte) (ms []genetlink.Message, err error) {
-	for _, b := range bs {
+// answer is one message for each list of attributes, or one that is empty: genltest has no acknowledgement.
+func answer(list ...attrs) (ms []genetlink.Message, err error) {
+	if len(list) == 0 {
+		list = []attrs{nil}
+	}
+	for _, as := range list {
+		b, err := as.encode()
+		if err != nil {
+			return nil, err
+		}
 		ms = append(ms, genetlink.Message{Data: b})
 	}
-	if len(ms) == 0 { // genltest has no acknowledgement
-		ms = []genetlink.Message{{}}
-	}
 	return ms, nil
+}
+
+// understand decodes a request.
+func understand(g genetlink.Message, fs fields) error {
+	ad, err := netlink.NewAttributeDecoder(g.Data)
+	if err != nil {
+		return err
+	}
+	fs.decode(ad)
+	return ad.Err()
 }
 
 func (f *fakeNIC) serveNetdev(c *fakeConn, g genetlink.Message) ([]genetlink.Message, error) {
 	var ifindex, fd uint32
 	var queues []int
-	ad, err := netlink.NewAttributeDecoder(g.Data)
-	if err != nil {
-		return refuse(syscall.EINVAL)
-	}
-	for ad.Next() {
-		switch {
-		case ad.Type() == attrDmabufFD && (g.Header.Command == cmdBindRx || g.Header.Command == cmdBindTx):
-			fd = ad.Uint32()
-		case ad.Type() == attrDmabufQueues && g.Header.Command == cmdBindRx:
+	request := fields{attrDmabufIfindex: &ifindex}
+	switch g.Header.Command {
+	case cmdQueueGet:
+		request = fields{attrQueueIfindex: &ifindex}
+	case cmdBindRx:
+		request[attrDmabufQueues] = func(ad *netlink.AttributeDecoder) {
+			q, kind := ^uint32(0), ^uint32(0)
 			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				q, kind := -1, -1
-				for ad.Next() {
-					switch ad.Type() {
-					case attrQueueID:
-						q = int(ad.Uint32())
-					case attrQueueType:
-						kind = int(ad.Uint32())
-					}
-				}
-				if kind != queueTypeRx {
-					q = -1
-				}
-				queues = append(queues, q)
+				fields{attrQueueID: &q, attrQueueType: &kind}.decode(ad)
 				return nil
 			})
-		case ad.Type() == 1 || ad.Type() == attrQueueIfindex && g.Header.Command == cmdQueueGet:
-			ifindex = ad.Uint32()
+			if kind != queueTypeRx {
+				q = ^uint32(0)
+			}
+			queues = append(queues, int(int32(q)))
 		}
+		fallthrough
+	case cmdBindTx:
+		request[attrDmabufFD] = &fd
 	}
-	if ad.Err() != nil {
+	if understand(g, request) != nil {
 		return refuse(syscall.EINVAL)
 	}
 	if g.Header.Command != cmdPagePoolGet && ifindex != uint32(f.index) {
@@ -205,18 +209,14 @@ func (f *fakeNIC) serveNetdev(c *fakeConn, g genetlink.Message) ([]genetlink.Mes
 	case cmdQueueGet:
 		return f.listQueues()
 	case cmdPagePoolGet:
-		var out [][]byte
+		var out []attrs
 		for id, n := range f.pages {
-			out = append(out, encode(f.t, func(ae *netlink.AttributeEncoder) {
-				ae.Uint32(1, 7)
-				ae.Uint32(attrPoolIfindex, uint32(f.index))
-				ae.Uint32(attrPoolInflight, uint32(n))
-				ae.Uint32(attrPoolDmabuf, id)
-			}))
+			out = append(out, attrs{{1, uint32(7)}, {attrPoolIfindex, uint32(f.index)}, {attrPoolInflight, uint32(n)},
+				{attrPoolDmabuf, id}})
 		}
 		return answer(out...)
 	case cmdQstatsGet:
-		return answer(encode(f.t, func(ae *netlink.AttributeEncoder) { ae.Uint64(attrQstatsHWDrops, f.drops) }))
+		return answer(attrs{{attrQstatsHWDrops, f.drops}})
 	}
 	return refuse(syscall.EOPNOTSUPP)
 }
@@ -250,90 +250,65 @@ func (f *fakeNIC) bind(c *fakeConn, fd int, queues []int) ([]genetlink.Message, 
 	}
 	f.nextID++
 	f.bound[f.nextID] = &fakeBinding{fd: fd, queues: queues, conn: c}
-	return answer(encode(f.t, func(ae *netlink.AttributeEncoder) { ae.Uint32(attrDmabufID, f.nextID) }))
+	return answer(attrs{{attrDmabufID, f.nextID}})
 }
 
 func (f *fakeNIC) listQueues() ([]genetlink.Message, error) {
-	var out [][]byte
+	var out []attrs
 	for kind := range uint32(2) {
 		for q := range f.queues {
-			out = append(out, encode(f.t, func(ae *netlink.AttributeEncoder) {
-				ae.Uint32(attrQueueID, uint32(q))
-				ae.Uint32(attrQueueType, kind)
-				ae.Uint32(attrQueueIfindex, uint32(f.index))
-				for id, b := range f.bound {
-					if kind == queueTypeRx && slices.Contains(b.queues, q) {
-						ae.Uint32(attrQueueDmabuf, id)
-					}
+			queue := attrs{{attrQueueID, uint32(q)}, {attrQueueType, kind}, {attrQueueIfindex, uint32(f.index)}}
+			for id, b := range f.bound {
+				if kind == queueTypeRx && slices.Contains(b.queues, q) {
+					queue = append(queue, attr{attrQueueDmabuf, id})
 				}
-			}))
+			}
+			out = append(out, queue)
 		}
 	}
 	return answer(out...)
 }
 
 func (f *fakeNIC) serveEthtool(g genetlink.Message) ([]genetlink.Message, error) {
-	set := map[uint16]uint32{}
+	var split uint8
+	var thresh uint32
+	var hasThresh bool
 	var on, off []string
-	ad, err := netlink.NewAttributeDecoder(g.Data)
+	err := understand(g, fields{
+		attrHeader:         func(ad *netlink.AttributeDecoder) { ad.Nested(f.header) },
+		attrRingsDataSplit: &split,
+		attrRingsHDSThresh: func(ad *netlink.AttributeDecoder) { thresh, hasThresh = ad.Uint32(), true },
+		attrFeaturesWanted: fields{attrBitsetBits: fields{attrBitsetBit: changedBit(&on, &off)}},
+	})
 	if err != nil {
-		return refuse(syscall.EINVAL)
-	}
-	for ad.Next() {
-		switch {
-		case ad.Type() == attrHeader:
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					switch {
-					case ad.Type() == attrHeaderIndex && ad.Uint32() == uint32(f.index):
-					case ad.Type() == attrHeaderFlags && ad.Uint32() == omitReply:
-					default:
-						f.t.Errorf("header attribute %d", ad.Type())
-					}
-				}
-				return nil
-			})
-		case g.Header.Command == msgFeaturesSet && ad.Type() == attrFeaturesWanted:
-			ad.Nested(changedBits(&on, &off))
-		case ad.Type() == attrRingsDataSplit:
-			set[ad.Type()] = uint32(ad.Uint8())
-		default:
-			set[ad.Type()] = ad.Uint32()
-		}
-	}
-	if ad.Err() != nil {
 		return refuse(syscall.EINVAL)
 	}
 	switch g.Header.Command {
 	case msgRingsGet:
-		return answer(encode(f.t, func(ae *netlink.AttributeEncoder) {
-			reported := f.split
-			if reported == splitUnknown {
-				reported = f.unknown
-			}
-			ae.Uint8(attrRingsDataSplit, uint8(reported))
-			if !f.noThresh {
-				ae.Uint32(attrRingsHDSThresh, f.thresh)
-			}
-		}))
+		reported := f.split
+		if reported == splitUnknown {
+			reported = f.unknown
+		}
+		report := attrs{{attrRingsDataSplit, reported}}
+		if !f.noThresh {
+			report = append(report, attr{attrRingsHDSThresh, f.thresh})
+		}
+		return answer(report)
 	case msgRingsSet:
 		for _, b := range f.bound {
-			if len(b.queues) > 0 && (dataSplit(set[attrRingsDataSplit]) != f.split || set[attrRingsHDSThresh] != f.thresh) {
+			if len(b.queues) > 0 && (dataSplit(split) != f.split || thresh != f.thresh) {
 				return refuse(syscall.EINVAL)
 			}
 		}
-		if th, ok := set[attrRingsHDSThresh]; ok && f.noThresh {
+		if hasThresh && f.noThresh {
 			return refuse(syscall.EINVAL)
-		} else if ok {
-			f.thresh = th
+		} else if hasThresh {
+			f.thresh = thresh
 		}
-		f.split = dataSplit(set[attrRingsDataSplit])
+		f.split = dataSplit(split)
 		return answer()
 	case msgFeaturesGet:
-		return answer(encode(f.t, func(ae *netlink.AttributeEncoder) {
-			ae.Nested(attrFeaturesHW, bitList(!f.fixed, ntupleFeature))
-			ae.Nested(attrFeaturesActive, bitList(f.ntuple, ntupleFeature))
-		}))
+		return answer(attrs{{attrFeaturesHW, bitList(!f.fixed)}, {attrFeaturesActive, bitList(f.ntuple)}})
 	case msgFeaturesSet:
 		for _, n := range append(slices.Clone(on), off...) {
 			if n != ntupleFeature || f.fixed {
@@ -349,51 +324,41 @@ func (f *fakeNIC) serveEthtool(g genetlink.Message) ([]genetlink.Message, error)
 	return refuse(syscall.EOPNOTSUPP)
 }
 
-func bitList(has bool, name string) func(*netlink.AttributeEncoder) error {
-	return func(ae *netlink.AttributeEncoder) error {
-		ae.Flag(1, true) // ETHTOOL_A_BITSET_NOMASK
-		ae.Nested(attrBitsetBits, func(ae *netlink.AttributeEncoder) error {
-			for _, n := range []string{"rx-checksum", name} {
-				if n != name || has {
-					ae.Nested(attrBitsetBit, func(ae *netlink.AttributeEncoder) error {
-						ae.Uint32(1, 3)
-						ae.String(attrBitName, n)
-						return nil
-					})
-				}
-			}
-			return nil
-		})
-		return nil
+// header expects the interface, with no flag but that of no reply.
+func (f *fakeNIC) header(ad *netlink.AttributeDecoder) error {
+	for ad.Next() {
+		switch {
+		case ad.Type() == attrHeaderIndex && ad.Uint32() == uint32(f.index):
+		case ad.Type() == attrHeaderFlags && ad.Uint32() == omitReply:
+		default:
+			f.t.Errorf("header attribute %d", ad.Type())
+		}
 	}
+	return nil
 }
 
-func changedBits(on, off *[]string) func(*netlink.AttributeDecoder) error {
-	return func(ad *netlink.AttributeDecoder) error {
-		for ad.Next() {
-			ad.Nested(func(ad *netlink.AttributeDecoder) error {
-				for ad.Next() {
-					ad.Nested(func(ad *netlink.AttributeDecoder) error {
-						name, value := "", false
-						for ad.Next() {
-							switch ad.Type() {
-							case attrBitName:
-								name = ad.String()
-							case attrBitValue:
-								value = true
-							}
-						}
-						if value {
-							*on = append(*on, name)
-						} else {
-							*off = append(*off, name)
-						}
-						return nil
-					})
-				}
-				return nil
-			})
-		}
-		return nil
+// bitList is a list of features without a mask; ntuple is in it or not.
+func bitList(ntuple bool) attrs {
+	bit := func(name string) attr { return attr{attrBitsetBit, attrs{{1, uint32(3)}, {attrBitName, name}}} }
+	bits := attrs{bit("rx-checksum")}
+	if ntuple {
+		bits = append(bits, bit(ntupleFeature))
+	}
+	return attrs{{1, nil}, {attrBitsetBits, bits}} // ETHTOOL_A_BITSET_NOMASK
+}
+
+// changedBit reads a bit of a list of features to be turned on or off.
+func changedBit(on, off *[]string) func(*netlink.AttributeDecoder) {
+	return func(ad *netlink.AttributeDecoder) {
+		to := off
+		var name string
+		ad.Nested(func(ad *netlink.AttributeDecoder) error {
+			fields{
+				attrBitName:  func(ad *netlink.AttributeDecoder) { name = ad.String() },
+				attrBitValue: func(*netlink.AttributeDecoder) { to = on },
+			}.decode(ad)
+			return nil
+		})
+		*to = append(*to, name)
 	}
 }

@@ -1,6 +1,8 @@
 package kernel
 
 import (
+	"encoding/binary"
+	"maps"
 	"slices"
 	"syscall"
 )
@@ -19,12 +21,8 @@ func (f *fakeNIC) ioctl(b []byte) error {
 		}
 	case ethtoolGRXCLSRLALL:
 		native.PutUint64(b[rxnfcData:], uint64(f.ruleRoom))
-		i := 0
-		for loc := range f.rules {
-			native.PutUint32(b[rxnfcLocs+4*i:], loc)
-			i++
-		}
-		native.PutUint32(b[rxnfcCount:], uint32(i))
+		binary.Encode(b[rxnfcLocs:], native, slices.Collect(maps.Keys(f.rules)))
+		native.PutUint32(b[rxnfcCount:], uint32(len(f.rules)))
 	case ethtoolSRXCLSRLINS:
 		loc := native.Uint32(fs[specLoc:])
 		if !f.ntuple {
@@ -52,9 +50,7 @@ func (f *fakeNIC) ioctl(b []byte) error {
 			native.PutUint32(b[4:], uint32(len(f.rss)))
 			break
 		}
-		for i, q := range f.rss {
-			native.PutUint32(b[8+4*i:], q)
-		}
+		binary.Encode(b[8:], native, f.rss)
 	case ethtoolSRXFHINDIR:
 		n := int(native.Uint32(b[4:]))
 		if f.dflt = n == 0; f.dflt {
@@ -64,9 +60,7 @@ func (f *fakeNIC) ioctl(b []byte) error {
 		if n != len(f.rss) {
 			return syscall.EINVAL
 		}
-		for i := range f.rss {
-			f.rss[i] = native.Uint32(b[8+4*i:])
-		}
+		binary.Decode(b[8:], native, f.rss)
 	case ethtoolGSSETINFO:
 		native.PutUint32(b[16:], uint32(len(f.strings)))
 	case ethtoolGSTRINGS:
@@ -74,9 +68,7 @@ func (f *fakeNIC) ioctl(b []byte) error {
 			copy(b[12+i*ethGStringLen:], s)
 		}
 	case ethtoolGSTATS:
-		for i, v := range f.values {
-			native.PutUint64(b[8+8*i:], v)
-		}
+		binary.Encode(b[8:], native, f.values)
 	default:
 		return syscall.EOPNOTSUPP
 	}

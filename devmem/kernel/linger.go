@@ -10,11 +10,11 @@ import (
 // lingerTime bounds how long a connection that was closed tries to send what its peer has not acknowledged.
 const lingerTime = 2 * time.Minute
 
-// mustLinger says whether a connection has sends under way when it is closed. The kernel would go
-// on with them after the last descriptor was closed; but then nobody could abort them, and their
+// shouldLinger says whether a connection has sends under way when it is closed. The kernel would go
+// on with them after the last descriptor was closed; but then nothing could abort them, and their
 // memory would be in use for minutes if the peer has gone. Close does not wait in any case. With
 // unread data the kernel resets the connection, as it should.
-func (c *Conn) mustLinger(fd int) bool {
+func (c *Conn) shouldLinger(fd int) bool {
 	if c.setLinger.Load() {
 		return false
 	}
@@ -22,26 +22,20 @@ func (c *Conn) mustLinger(fd int) bool {
 		return false
 	}
 	c.reap(fd)
-	return c.sends.pending()
+	return c.sends.underWay() > 0
 }
 
-func (l *sendLog) pending() bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.open > 0
-}
-
-// lingerOn ends a connection for its user, and has a goroutine keep its socket until its sends are
+// startLinger ends a connection for its user, and has a goroutine keep its socket until its sends are
 // complete or the device is closed. It returns false if the device is.
-func (d *Device) lingerOn(c *Conn) bool {
+func (d *Device) startLinger(c *Conn) bool {
 	d.connMu.Lock()
 	defer d.connMu.Unlock()
 	if d.closed {
 		return false
 	}
-	fd, err := c.s.handOver()
+	fd, err := c.s.detach()
 	if err != nil {
-		return true // closed by somebody else
+		return true // closed by another call
 	}
 	// A peer that sends something from now on is answered by a reset, as after close.
 	_ = unix.Shutdown(fd, unix.SHUT_RDWR)
@@ -51,13 +45,13 @@ func (d *Device) lingerOn(c *Conn) bool {
 		c.sends.abandon()
 		return true
 	}
-	d.work.Go(func() { c.lingers(s) })
+	d.work.Go(func() { c.linger(s) })
 	return true
 }
 
-func (c *Conn) lingers(s *sock) {
-	fd := s.fd // nobody else closes it
-	for c.reap(fd); c.sends.pending(); c.reap(fd) {
+func (c *Conn) linger(s *sock) {
+	fd := s.fd // closed by this goroutine only
+	for c.reap(fd); c.sends.underWay() > 0; c.reap(fd) {
 		select {
 		case <-s.esig:
 			continue
@@ -71,8 +65,8 @@ func (c *Conn) lingers(s *sock) {
 	c.sends.abandon()
 }
 
-// handOver closes a socket for its users, and gives its descriptor to the caller.
-func (s *sock) handOver() (int, error) {
+// detach closes a socket for its users, and gives its descriptor to the caller.
+func (s *sock) detach() (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.fd < 0 {
@@ -80,6 +74,6 @@ func (s *sock) handOver() (int, error) {
 	}
 	fd := s.fd
 	_ = s.p.control(unix.EPOLL_CTL_DEL, fd, nil)
-	s.forget()
+	s.invalidate()
 	return fd, nil
 }

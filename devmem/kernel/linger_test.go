@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // fillPeer sends until the peer, which does not read, takes no more, and closes the connection.
@@ -17,13 +18,10 @@ func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser,
 	c.s.unuse()
 	for sent < 8<<20 && !full(t, c) {
 		n, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 64 << 10}})
-		if sent += n; err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, err)
+		sent += n
 	}
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, c.Close())
 	return h, sent
 }
 
@@ -55,9 +53,7 @@ func TestDeviceCloseAbortsWhatLingers(t *testing.T) {
 	td := newTestDevice(t)
 	tx := bindTX(t, td)
 	h, sent := fillPeer(t, td, tx)
-	if err := td.Close(); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, td.Close())
 	b, err := io.ReadAll(h)
 	if len(b) >= sent {
 		t.Errorf("%d bytes of %d came", len(b), sent)

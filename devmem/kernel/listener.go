@@ -34,18 +34,13 @@ func (d *Device) Listen(local netip.AddrPort) (devmem.Listener, error) {
 }
 
 func (d *Device) listen(local netip.AddrPort) (*Listener, error) {
-	a, family := sockaddr(local, d.index)
-	fd, err := d.socket(family)
-	if err != nil {
-		return nil, err
-	}
-	s, err := d.poll.newSock(fd)
+	s, a, err := d.socket(local)
 	if err != nil {
 		return nil, err
 	}
 	l := &Listener{d: d, s: s}
 	err = s.on(func(fd int) error {
-		if family == unix.AF_INET6 {
+		if _, is6 := a.(*unix.SockaddrInet6); is6 {
 			if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 				return os.NewSyscallError("IPV6_V6ONLY", err)
 			}

@@ -7,6 +7,8 @@ import (
 
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
+
+	"vnic.dev/vnic/devmem"
 )
 
 // Of the family "netdev" (Documentation/netlink/specs/netdev.yaml, include/uapi/linux/netdev.h).
@@ -68,23 +70,22 @@ func (f dialFunc) open(family string) (*genl, error) {
 	g := &genl{genlConn: c}
 	if g.family, err = c.GetFamily(family); err != nil {
 		_ = c.Close()
-		return nil, fmt.Errorf("netlink family %q: %w", family, notThere(err))
+		return nil, fmt.Errorf("netlink family %q: %w", family, unsupported(err))
 	}
 	return g, nil
 }
 
-// notThere makes of a missing family what a missing feature is.
-func notThere(err error) error {
+// unsupported makes EOPNOTSUPP of a missing family.
+func unsupported(err error) error {
 	if errors.Is(err, syscall.ENOENT) {
 		return errors.Join(syscall.EOPNOTSUPP, err)
 	}
 	return err
 }
 
-// ask executes a command. fill adds its attributes, reply gets those of each answer; nil says that
+// ask executes a command with attributes. reply gets the attributes of each answer; nil says that
 // there is none, but an acknowledgement: Execute reads one or the other.
-func (g *genl) ask(cmd uint8, dump bool, fill func(*netlink.AttributeEncoder),
-	reply func(*netlink.AttributeDecoder)) error {
+func (g *genl) ask(cmd uint8, dump bool, request attrs, reply func(*netlink.AttributeDecoder)) error {
 	flags := netlink.Request
 	switch {
 	case dump:
@@ -92,9 +93,7 @@ func (g *genl) ask(cmd uint8, dump bool, fill func(*netlink.AttributeEncoder),
 	case reply == nil:
 		flags |= netlink.Acknowledge
 	}
-	ae := netlink.NewAttributeEncoder()
-	fill(ae)
-	b, err := ae.Encode()
+	b, err := request.encode()
 	if err != nil {
 		return err
 	}
@@ -118,83 +117,29 @@ func (g *genl) ask(cmd uint8, dump bool, fill func(*netlink.AttributeEncoder),
 	return nil
 }
 
-// number decodes attributes of type "uint", which have 4 or 8 bytes.
-func number(ad *netlink.AttributeDecoder) uint64 {
-	if len(ad.Bytes()) == 8 {
-		return ad.Uint64()
+// bind binds a dma-buf, for receive (cmdBindRx) to queues, or for transmit (cmdBindTx). The binding is the socket's: it
+// ends when that is closed.
+func (g *genl) bind(cmd uint8, ifindex, fd int, queues []int) (id uint32, err error) {
+	request := attrs{{attrDmabufIfindex, uint32(ifindex)}, {attrDmabufFD, uint32(fd)}}
+	for _, q := range queues {
+		queue := attrs{{attrQueueID, uint32(q)}, {attrQueueType, uint32(queueTypeRx)}}
+		request = append(request, attr{attrDmabufQueues, queue})
 	}
-	return uint64(ad.Uint32())
-}
-
-// bindRX binds a dma-buf for receive. The binding is the socket's: it ends when that is closed.
-func (g *genl) bindRX(ifindex, fd int, queues []int) (id uint32, err error) {
-	err = g.ask(cmdBindRx, false, func(ae *netlink.AttributeEncoder) {
-		ae.Uint32(attrDmabufIfindex, uint32(ifindex))
-		ae.Uint32(attrDmabufFD, uint32(fd))
-		for _, q := range queues {
-			ae.Nested(attrDmabufQueues, func(ae *netlink.AttributeEncoder) error {
-				ae.Uint32(attrQueueID, uint32(q))
-				ae.Uint32(attrQueueType, queueTypeRx)
-				return nil
-			})
-		}
-	}, takeID(&id))
-	return id, hasID(id, err)
-}
-
-// bindTX binds a dma-buf for transmit.
-func (g *genl) bindTX(ifindex, fd int) (id uint32, err error) {
-	err = g.ask(cmdBindTx, false, func(ae *netlink.AttributeEncoder) {
-		ae.Uint32(attrDmabufIfindex, uint32(ifindex))
-		ae.Uint32(attrDmabufFD, uint32(fd))
-	}, takeID(&id))
-	return id, hasID(id, err)
-}
-
-func takeID(id *uint32) func(*netlink.AttributeDecoder) {
-	return func(ad *netlink.AttributeDecoder) {
-		for ad.Next() {
-			if ad.Type() == attrDmabufID {
-				*id = ad.Uint32()
-			}
-		}
-	}
-}
-
-func hasID(id uint32, err error) error {
+	err = g.ask(cmd, false, request, fields{attrDmabufID: &id}.decode)
 	if err == nil && id == 0 {
-		return fmt.Errorf("the answer has no id: %w", syscall.EPROTO)
+		return 0, fmt.Errorf("the answer has no id: %w", syscall.EPROTO)
 	}
-	return err
-}
-
-// rxQueue is a receive queue, with the binding it has; 0: none.
-type rxQueue struct {
-	queue   int
-	binding uint32
+	return id, err
 }
 
 // rxQueues lists the receive queues in use, none of an interface that is down.
-func (g *genl) rxQueues(ifindex int) (qs []rxQueue, err error) {
-	err = g.ask(cmdQueueGet, true, func(ae *netlink.AttributeEncoder) {
-		ae.Uint32(attrQueueIfindex, uint32(ifindex))
-	}, func(ad *netlink.AttributeDecoder) {
-		var q rxQueue
-		of, kind := uint32(0), ^uint32(0)
-		for ad.Next() {
-			switch ad.Type() {
-			case attrQueueID:
-				q.queue = int(ad.Uint32())
-			case attrQueueIfindex:
-				of = ad.Uint32()
-			case attrQueueType:
-				kind = ad.Uint32()
-			case attrQueueDmabuf:
-				q.binding = ad.Uint32()
-			}
-		}
-		if of == uint32(ifindex) && kind == queueTypeRx {
-			qs = append(qs, q)
+func (g *genl) rxQueues(ifindex int) (qs []devmem.QueueStats, err error) {
+	err = g.ask(cmdQueueGet, true, attrs{{attrQueueIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
+		var queue, index, binding uint32
+		kind := ^uint32(0)
+		fields{attrQueueID: &queue, attrQueueIfindex: &index, attrQueueType: &kind, attrQueueDmabuf: &binding}.decode(ad)
+		if index == uint32(ifindex) && kind == queueTypeRx {
+			qs = append(qs, devmem.QueueStats{Queue: int(queue), Binding: binding})
 		}
 	})
 	return qs, err
@@ -203,20 +148,11 @@ func (g *genl) rxQueues(ifindex int) (qs []rxQueue, err error) {
 // inflight counts the pages of each binding that its page pools hold: posted, queued, held, or in a cache.
 func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 	pages := map[uint32]uint64{}
-	err := g.ask(cmdPagePoolGet, true, func(*netlink.AttributeEncoder) {}, func(ad *netlink.AttributeDecoder) {
-		var of, binding uint32
+	err := g.ask(cmdPagePoolGet, true, nil, func(ad *netlink.AttributeDecoder) {
+		var index, binding uint32
 		var n uint64
-		for ad.Next() {
-			switch ad.Type() {
-			case attrPoolIfindex:
-				of = ad.Uint32()
-			case attrPoolInflight:
-				n = number(ad)
-			case attrPoolDmabuf:
-				binding = ad.Uint32()
-			}
-		}
-		if binding != 0 && of == uint32(ifindex) {
+		fields{attrPoolIfindex: &index, attrPoolInflight: &n, attrPoolDmabuf: &binding}.decode(ad)
+		if binding != 0 && index == uint32(ifindex) {
 			pages[binding] += n
 		}
 	})
@@ -224,15 +160,11 @@ func (g *genl) inflight(ifindex int) (map[uint32]uint64, error) {
 }
 
 // hwDrops is how many packets the NIC dropped, where its driver tells that.
-func (g *genl) hwDrops(ifindex int) (n uint64, err error) {
-	err = g.ask(cmdQstatsGet, true, func(ae *netlink.AttributeEncoder) {
-		ae.Uint32(attrQstatsIfindex, uint32(ifindex))
-	}, func(ad *netlink.AttributeDecoder) {
-		for ad.Next() {
-			if ad.Type() == attrQstatsHWDrops {
-				n += number(ad)
-			}
-		}
+func (g *genl) hwDrops(ifindex int) (sum uint64, err error) {
+	err = g.ask(cmdQstatsGet, true, attrs{{attrQstatsIfindex, uint32(ifindex)}}, func(ad *netlink.AttributeDecoder) {
+		var n uint64
+		fields{attrQstatsHWDrops: &n}.decode(ad)
+		sum += n
 	})
-	return n, err
+	return sum, err
 }

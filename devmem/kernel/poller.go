@@ -80,7 +80,7 @@ func (p *poller) control(op, fd int, e *unix.EpollEvent) error {
 	return os.NewSyscallError("epoll_ctl", err)
 }
 
-// sock is a socket that does not block. Its descriptor is closed when nobody is in a call on it.
+// sock is a socket that does not block. Its descriptor is closed when no call uses it.
 type sock struct {
 	p      *poller
 	id     int32
@@ -144,6 +144,16 @@ func (s *sock) use() (fd int, ok bool) {
 
 func (s *sock) unuse() { s.mu.RUnlock() }
 
+// on calls f, which does not wait, with the descriptor.
+func (s *sock) on(f func(fd int) error) error {
+	fd, ok := s.use()
+	if !ok {
+		return net.ErrClosed
+	}
+	defer s.unuse()
+	return f(fd)
+}
+
 func (s *sock) isClosed() bool {
 	select {
 	case <-s.closed:
@@ -161,12 +171,12 @@ func (s *sock) close() error {
 		return net.ErrClosed
 	}
 	fd := s.fd
-	s.forget()
+	s.invalidate()
 	return os.NewSyscallError("close", unix.Close(fd)) // and epoll forgets it
 }
 
-// forget takes the descriptor from the socket's users. Under mu.
-func (s *sock) forget() {
+// invalidate takes the descriptor from the socket's users. Under mu.
+func (s *sock) invalidate() {
 	close(s.closed)
 	s.p.mu.Lock()
 	delete(s.p.socks, s.id)

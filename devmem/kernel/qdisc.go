@@ -16,11 +16,11 @@ const (
 	tcaKind  = 1          // TCA_KIND
 )
 
-// errOwnQdisc says that somebody chose the interface's queueing discipline.
+// errOwnQdisc says that the interface has a queueing discipline that was chosen for it.
 var errOwnQdisc = errors.New("its queueing discipline is not the default")
 
 // dropQueued has the queueing disciplines of a network interface drop what they hold: others take
-// their place, and go again. One that is not the kernel's default is left alone: nobody would set
+// their place, and go again. One that is not the kernel's default is left alone: nothing would set
 // it up again.
 func dropQueued(ifindex int) error {
 	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)

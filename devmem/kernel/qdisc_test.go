@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The default discipline is replaced and set back; one that somebody chose stays.
+// The default discipline is replaced and set back; one that was chosen stays.
 func TestQueueingDisciplineIsReplaced(t *testing.T) {
 	qdisc := func(ifindex, handle, parent uint32) netlink.Message {
 		b := make([]byte, tcmsgLen)

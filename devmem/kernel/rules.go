@@ -44,6 +44,15 @@ const (
 
 var big = binary.BigEndian
 
+// command asks the interface, by size bytes of which words are the first, and gives them with the answer.
+func (d *Device) command(size int, words ...uint32) ([]byte, error) {
+	b := make([]byte, size)
+	for i, w := range words {
+		native.PutUint32(b[4*i:], w)
+	}
+	return b, d.ioctl(b)
+}
+
 // ruleMatch writes what a flow matches, and its mask: struct ethtool_tcpip4_spec or ethtool_tcpip6_spec.
 func ruleMatch(f devmem.Flow, key, mask []byte) (flowType uint32) {
 	src, dst := f.Src.Addr().Unmap(), f.Dst.Addr().Unmap()
@@ -93,9 +102,8 @@ func deleteRule(location uint32) []byte {
 
 // freeRule finds a place for a rule: the last free one, as ethtool does, where the driver does not choose.
 func (d *Device) freeRule() (uint32, error) {
-	b := make([]byte, rxnfcLen)
-	native.PutUint32(b, ethtoolGRXCLSRLCNT)
-	if err := d.ioctl(b); err != nil {
+	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
+	if err != nil {
 		return 0, fmt.Errorf("count rules: %w", err)
 	}
 	if native.Uint64(b[rxnfcData:])&locSpecial != 0 {
@@ -133,9 +141,8 @@ func (d *Device) ruleLocs(count uint32) (used []uint32, size uint64, err error) 
 
 // dropRules deletes all flow rules.
 func (d *Device) dropRules() error {
-	b := make([]byte, rxnfcLen)
-	native.PutUint32(b, ethtoolGRXCLSRLCNT)
-	if err := d.ioctl(b); errors.Is(err, syscall.EOPNOTSUPP) {
+	b, err := d.command(rxnfcLen, ethtoolGRXCLSRLCNT)
+	if errors.Is(err, syscall.EOPNOTSUPP) {
 		return nil // or ntuple is off
 	} else if err != nil {
 		return fmt.Errorf("count rules: %w", err)
@@ -208,7 +215,7 @@ func (d *Device) delFlow(id devmem.FlowID) error {
 		return fmt.Errorf("%s: flow %d: %w", d.name, id, syscall.ENOENT)
 	}
 	err := d.ioctl(deleteRule(uint32(id - 1)))
-	if err == nil || errors.Is(err, syscall.ENOENT) { // somebody else was faster
+	if err == nil || errors.Is(err, syscall.ENOENT) { // another process was faster
 		delete(d.flows, id)
 		return nil
 	}
@@ -232,37 +239,27 @@ func (d *Device) enableNtuple() error {
 
 // indir reads the RSS table.
 func (d *Device) indir() ([]uint32, error) {
-	var b [8]byte // struct ethtool_rxfh_indir: u32 cmd, u32 size, u32 ring_index[]
-	native.PutUint32(b[:], ethtoolGRXFHINDIR)
-	if err := d.ioctl(b[:]); err != nil {
+	b, err := d.command(8, ethtoolGRXFHINDIR) // struct ethtool_rxfh_indir: u32 cmd, u32 size, u32 ring_index[]
+	if err != nil {
 		return nil, err
 	}
 	n := native.Uint32(b[4:])
 	if n == 0 || n > maxIndirLen {
 		return nil, fmt.Errorf("rss table of %d entries: %w", n, syscall.EOPNOTSUPP)
 	}
-	t := make([]byte, 8+4*n)
-	native.PutUint32(t, ethtoolGRXFHINDIR)
-	native.PutUint32(t[4:], n)
-	if err := d.ioctl(t); err != nil {
+	if b, err = d.command(8+4*int(n), ethtoolGRXFHINDIR, n); err != nil {
 		return nil, err
 	}
 	table := make([]uint32, n)
-	for i := range table {
-		table[i] = native.Uint32(t[8+4*i:])
-	}
-	return table, nil
+	_, err = binary.Decode(b[8:], native, table)
+	return table, err
 }
 
 // setIndir sets the RSS table; with none, the driver's own.
 func (d *Device) setIndir(table []uint32) error {
-	b := make([]byte, 8+4*len(table))
-	native.PutUint32(b, ethtoolSRXFHINDIR)
-	native.PutUint32(b[4:], uint32(len(table)))
-	for i, q := range table {
-		native.PutUint32(b[8+4*i:], q)
-	}
-	return d.ioctl(b)
+	request := append([]uint32{ethtoolSRXFHINDIR, uint32(len(table))}, table...)
+	_, err := d.command(4*len(request), request...)
+	return err
 }
 
 // equalTable is ethtool's -X equal n, and for all queues what drivers start with (ethtool_rxfh_indir_default).

@@ -14,7 +14,7 @@ import (
 
 // maxPieces is how many pieces of memory a segment may be made of. Drivers have a limit for each segment that the NIC
 // cuts, and drop what exceeds it, again and again, as they cannot linearize what they cannot read; the lowest known is
-// gve's: 9 besides the header (gve_tx_dqo.c:gve_can_send_tso).
+// gve's: 9 beside the header (gve_tx_dqo.c:gve_can_send_tso).
 const maxPieces = 9
 
 // SendDevmem implements devmem.Conn.
@@ -80,8 +80,8 @@ func group(ranges []devmem.Range, mss int) int {
 	return len(ranges)
 }
 
-// sendGroup queues ranges, and waits for room until the write deadline.
-func (c *Conn) sendGroup(b *txBinding, ranges []devmem.Range, call *sendCall) (_ *sendCall, sent int, err error) {
+// sendGroup queues ranges, and waits for space in the send buffer until the write deadline.
+func (c *Conn) sendGroup(b *binding, ranges []devmem.Range, call *sendCall) (_ *sendCall, sent int, err error) {
 	c.iov = c.iov[:0]
 	left := 0
 	for _, r := range ranges {
@@ -105,7 +105,7 @@ func (c *Conn) sendGroup(b *txBinding, ranges []devmem.Range, call *sendCall) (_
 			}
 			c.sends.mu.Unlock()
 			if err == syscall.ENOBUFS {
-				return c.noRoomForNotes(fd)
+				return c.optmemFull(fd)
 			}
 			return err
 		})
@@ -127,15 +127,13 @@ func cut(iov []iovec, n int) []iovec {
 	return iov
 }
 
-// noRoomForNotes handles ENOBUFS: every send keeps a note of itself in the memory that
+// optmemFull handles ENOBUFS: every send has a notification in the memory that
 // net.core.optmem_max limits, until its completion is read.
-func (c *Conn) noRoomForNotes(fd int) error {
+func (c *Conn) optmemFull(fd int) error {
 	if c.reap(fd) {
 		return nil // try again
 	}
-	c.sends.mu.Lock()
-	defer c.sends.mu.Unlock()
-	if c.sends.open == 0 {
+	if c.sends.underWay() == 0 {
 		return syscall.ENOBUFS // others use it up
 	}
 	return syscall.EAGAIN
@@ -159,7 +157,7 @@ func (c *Conn) reap(fd int) (some bool) {
 		some = true
 	}
 	if some {
-		signal(c.s.esig) // whoever waits for completions need not be who reads them
+		signal(c.s.esig) // the call that waits for completions need not be the one that reads them
 	}
 	return some
 }
@@ -186,7 +184,7 @@ func (c *Conn) ReadCompletion(limit time.Time) (lo, hi uint32, err error) {
 			return r.lo, r.hi, nil
 		case none && over != nil:
 			return 0, 0, c.opError("completion", over)
-		case passed(end):
+		case expired(end):
 			return 0, 0, c.opError("completion", os.ErrDeadlineExceeded)
 		}
 		if err := c.wait("completion", c.s.esig, end); err != nil && err != os.ErrDeadlineExceeded {
@@ -200,7 +198,7 @@ func (c *Conn) over(fd int) error {
 	if e := c.failed.Load(); e != nil {
 		return *e
 	}
-	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	info, err := tcpInfo(fd)
 	if err != nil || info.State != tcpClose {
 		return nil
 	}

@@ -8,6 +8,8 @@ import (
 	"pgregory.net/rapid"
 
 	"vnic.dev/vnic/devmem"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func small(n int) []devmem.Range { return slices.Repeat([]devmem.Range{{Off: 10, Len: 1}}, n) }
@@ -31,9 +33,7 @@ func TestGroup(t *testing.T) {
 		{"too many for a call", slices.Repeat([]devmem.Range{page}, maxIovecs+5), 1448, maxIovecs},
 		{"segments of 9000 bytes", slices.Repeat([]devmem.Range{{Off: 0, Len: 200}}, 50), 8948, maxPieces},
 	} {
-		if got := group(c.ranges, c.mss); got != c.want {
-			t.Errorf("%s: %d of %d, want %d", c.name, got, len(c.ranges), c.want)
-		}
+		testkit.Equal(t, c.name, group(c.ranges, c.mss), c.want)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestCut(t *testing.T) {
 func TestSendLog(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := sendLog{base: rapid.SampledFrom([]uint32{0, math.MaxUint32 - 3}).Draw(t, "base")}
-		var b txBinding
+		var b binding
 		next := l.base
 		parts := map[uint32]int{} // sendmsgs of a call that are not complete
 		of := map[uint32]uint32{}

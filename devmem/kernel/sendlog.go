@@ -24,14 +24,14 @@ type sendRec struct {
 
 // sendCall is one SendDevmem that queued a byte.
 type sendCall struct {
-	b      *txBinding
+	b      *binding
 	number uint32
 	left   int  // sendmsgs that are not complete
 	ended  bool // there will be no more
 }
 
 // queued notes a sendmsg that queued something; call is nil for the first of a SendDevmem. Under mu.
-func (l *sendLog) queued(call *sendCall, b *txBinding) *sendCall {
+func (l *sendLog) queued(call *sendCall, b *binding) *sendCall {
 	if call == nil {
 		call = &sendCall{b: b, number: l.calls}
 		l.calls++
@@ -105,7 +105,14 @@ func (l *sendLog) take() (r seqRange, ok, none bool) {
 	return r, true, false
 }
 
-// abandon ends the count of what is under way: who asks Done waits for the kernel itself.
+// underWay is how many calls are not complete.
+func (l *sendLog) underWay() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.open
+}
+
+// abandon ends the count of what is under way: Binding.Done waits for the kernel itself.
 func (l *sendLog) abandon() {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -15,10 +15,13 @@ var tcpStates = [...]string{
 	"LISTEN", "CLOSING",
 }
 
-func (c *Conn) info() (*unix.TCPInfo, bool) {
-	var info *unix.TCPInfo
-	err := c.onFD(func(fd int) (err error) {
-		info, err = unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+func tcpInfo(fd int) (*unix.TCPInfo, error) {
+	return unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+}
+
+func (c *Conn) info() (info *unix.TCPInfo, ok bool) {
+	err := c.s.on(func(fd int) (err error) {
+		info, err = tcpInfo(fd)
 		return err
 	})
 	return info, err == nil
@@ -48,7 +51,7 @@ func (c *Conn) State() string {
 		return fmt.Sprintf("closed %v->%v", c.local, c.remote)
 	}
 	var unread, unsent int
-	_ = c.onFD(func(fd int) error {
+	_ = c.s.on(func(fd int) error {
 		unread, _ = unix.IoctlGetInt(fd, unix.SIOCINQ)
 		unsent, _ = unix.IoctlGetInt(fd, unix.SIOCOUTQ)
 		return nil
@@ -57,16 +60,12 @@ func (c *Conn) State() string {
 	if int(info.State) < len(tcpStates) {
 		state = tcpStates[info.State]
 	}
-	c.sends.mu.Lock()
-	open := c.sends.open
-	c.sends.mu.Unlock()
 	us := func(n uint32) time.Duration { return time.Duration(n) * time.Microsecond }
 	return fmt.Sprintf("%s %v->%v snd{acked %d queued %d notsent %d wnd %d sends %d unacked %d lost %d retrans %d "+
 		"backoff %d cwnd %d ssthresh %d rto %v rtt %v} "+
 		"rcv{received %d unread %d space %d ooo %d last %dms}",
 		state, c.local, c.remote,
-		info.Bytes_acked, unsent, info.Notsent_bytes, info.Snd_wnd, open, info.Unacked, info.Lost, info.Total_retrans,
-		info.Backoff,
-		info.Snd_cwnd, info.Snd_ssthresh, us(info.Rto), us(info.Rtt),
+		info.Bytes_acked, unsent, info.Notsent_bytes, info.Snd_wnd, c.sends.underWay(), info.Unacked, info.Lost,
+		info.Total_retrans, info.Backoff, info.Snd_cwnd, info.Snd_ssthresh, us(info.Rto), us(info.Rtt),
 		info.Bytes_received, unread, info.Rcv_space, info.Rcv_ooopack, info.Last_data_recv)
 }

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 
-	"github.com/mdlayher/netlink"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
@@ -31,8 +32,6 @@ type segments struct{ in, out, retrans uint64 }
 // nicCounters are the interface's.
 type nicCounters struct{ rxDrops, txDrops, nicDrops uint64 }
 
-func (c *counters) start(n nicCounters) { c.base = n }
-
 // since gives what was counted since Open.
 func (c *counters) since(n nicCounters) nicCounters {
 	c.mu.Lock()
@@ -51,7 +50,7 @@ func (c *counters) since(n nicCounters) nicCounters {
 
 // count adds what a connection did, when it ends.
 func (c *Conn) count(fd int) {
-	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	info, err := tcpInfo(fd)
 	if err != nil {
 		return
 	}
@@ -68,12 +67,7 @@ func (s *segments) add(i *unix.TCPInfo) {
 
 // nicCounters asks the kernel. What cannot be had is 0.
 func (d *Device) nicCounters() nicCounters {
-	var n nicCounters
-	link, err := linkCounters(d.index)
-	if err == nil {
-		n.rxDrops, n.txDrops = link.rxDropped, link.txDropped
-		n.nicDrops = link.rxMissed
-	}
+	n, _ := linkCounters(d.index)
 	// Drivers tell of the same drops in several ways, and some in none of the general ones.
 	if hw, err := d.netdev.hwDrops(d.index); err == nil {
 		n.nicDrops = max(n.nicDrops, hw)
@@ -84,39 +78,15 @@ func (d *Device) nicCounters() nicCounters {
 	return n
 }
 
-// linkStats is what of struct rtnl_link_stats64 is of interest (include/uapi/linux/if_link.h).
-type linkStats struct{ rxDropped, txDropped, rxMissed uint64 }
-
-const iflaStats64 = 23 // IFLA_STATS64
-
-func linkCounters(index int) (s linkStats, err error) {
-	c, err := netlink.Dial(unix.NETLINK_ROUTE, nil)
-	if err != nil {
-		return s, err
+// linkCounters are rx_dropped, tx_dropped and rx_missed_errors of struct rtnl_link_stats64
+// (include/uapi/linux/if_link.h).
+func linkCounters(index int) (nicCounters, error) {
+	link, err := netlink.LinkByIndex(index)
+	if err != nil || link.Attrs().Statistics == nil {
+		return nicCounters{}, err
 	}
-	defer func() { _ = c.Close() }()
-	var ifinfo [unix.SizeofIfInfomsg]byte
-	native.PutUint32(ifinfo[4:], uint32(index))
-	ms, err := c.Execute(netlink.Message{Header: netlink.Header{Type: unix.RTM_GETLINK, Flags: netlink.Request},
-		Data: ifinfo[:]})
-	if err != nil {
-		return s, err
-	}
-	for _, m := range ms {
-		if len(m.Data) < len(ifinfo) {
-			return s, syscall.EPROTO
-		}
-		ad, err := netlink.NewAttributeDecoder(m.Data[len(ifinfo):])
-		if err != nil {
-			return s, err
-		}
-		for ad.Next() {
-			if b := ad.Bytes(); ad.Type() == iflaStats64 && len(b) >= 16*8 {
-				s = linkStats{native.Uint64(b[6*8:]), native.Uint64(b[7*8:]), native.Uint64(b[15*8:])}
-			}
-		}
-	}
-	return s, nil
+	st := link.Attrs().Statistics
+	return nicCounters{rxDrops: st.RxDropped, txDrops: st.TxDropped, nicDrops: st.RxMissedErrors}, nil
 }
 
 // Of include/uapi/linux/ethtool.h.
@@ -144,17 +114,13 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 	}
 	// The kernel writes as many as there are by then, so there is room for those of more queues.
 	room := 2*int(n) + maxDriverCounters/16
-	names := make([]byte, 12+room*ethGStringLen) // struct ethtool_gstrings: u32 cmd, set, len
-	native.PutUint32(names, ethtoolGSTRINGS)
-	native.PutUint32(names[4:], ethSSStats)
-	native.PutUint32(names[8:], n)
-	if err := d.ioctl(names); err != nil {
+	// struct ethtool_gstrings: u32 cmd, set, len
+	names, err := d.command(12+room*ethGStringLen, ethtoolGSTRINGS, ethSSStats, n)
+	if err != nil {
 		return 0, err
 	}
-	values := make([]byte, 8+room*8) // struct ethtool_stats: u32 cmd, u32 n_stats
-	native.PutUint32(values, ethtoolGSTATS)
-	native.PutUint32(values[4:], n)
-	if err := d.ioctl(values); err != nil {
+	values, err := d.command(8+room*8, ethtoolGSTATS, n) // struct ethtool_stats: u32 cmd, u32 n_stats
+	if err != nil {
 		return 0, err
 	}
 	for i := range min(n, native.Uint32(names[8:]), native.Uint32(values[4:])) {
@@ -170,12 +136,8 @@ func (d *Device) driverDrops() (sum uint64, err error) {
 // parts, so only names of parts and of the whole NIC's own are wanted: gve rx_no_buffers_posted[q],
 // mlx5 rx_out_of_buffer, bnxt rx_discards.
 func countsDrops(name string) bool {
-	for _, word := range []string{"no_buffers_posted", "queue_drop_cnt", "out_of_buffer", "rx_missed", "rx_discards"} {
-		if strings.Contains(name, word) {
-			return true
-		}
-	}
-	return false
+	words := []string{"no_buffers_posted", "queue_drop_cnt", "out_of_buffer", "rx_missed", "rx_discards"}
+	return slices.ContainsFunc(words, func(word string) bool { return strings.Contains(name, word) })
 }
 
 // Stats implements devmem.Device. Counters of the interface, the drops, count what others do with
@@ -191,38 +153,29 @@ func (d *Device) Stats() devmem.Stats {
 	st.RxSegments, st.TxSegments, st.Retransmits = seg.in, seg.out, seg.retrans
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	pages := map[uint32]uint64{}
-	if d.closing {
-		n := d.count.since(nicCounters{})
-		st.RxFrameDrops, st.TxFrameDrops, st.NICDrops = n.rxDrops, n.txDrops, n.nicDrops
-	} else {
-		n := d.count.since(d.nicCounters())
-		st.RxFrameDrops, st.TxFrameDrops, st.NICDrops = n.rxDrops, n.txDrops, n.nicDrops
-		qs, _ := d.netdev.rxQueues(d.index) // none while the interface is down
-		for _, q := range qs {
-			st.Queues = append(st.Queues, devmem.QueueStats{Queue: q.queue, Binding: q.binding})
-		}
+	var now nicCounters
+	var pages map[uint32]uint64
+	if !d.closing {
+		now = d.nicCounters()
+		st.Queues, _ = d.netdev.rxQueues(d.index) // none while the interface is down
 		if m, err := d.netdev.inflight(d.index); err == nil {
 			pages = m
 		}
 	}
-	d.rxBinds.Range(func(_, v any) bool {
-		b := v.(*rxBinding)
-		s := devmem.BindingStats{ID: b.id, Closed: b.closed.Load(), Pages: int(b.buf.size / devmem.PageSize)}
-		out := min(int(pages[b.id]), s.Pages)
-		s.Free = s.Pages - out
-		s.Held = min(int(b.held.Load()), out)
-		s.Posted = out - s.Held
+	n := d.count.since(now)
+	st.RxFrameDrops, st.TxFrameDrops, st.NICDrops = n.rxDrops, n.txDrops, n.nicDrops
+	for b := range d.bindings() {
+		s := devmem.BindingStats{ID: b.id, TX: b.tx, Closed: b.closed.Load(), Pages: int(b.buf.size / devmem.PageSize)}
+		if b.tx {
+			s.Sends = int(b.sends.Load())
+		} else {
+			out := min(int(pages[b.id]), s.Pages)
+			s.Free = s.Pages - out
+			s.Held = min(int(b.held.Load()), out)
+			s.Posted = out - s.Held
+		}
 		st.Bindings = append(st.Bindings, s)
-		return true
-	})
-	d.txBinds.Range(func(_, v any) bool {
-		b := v.(*txBinding)
-		st.Bindings = append(st.Bindings, devmem.BindingStats{
-			ID: b.id, TX: true, Closed: b.closed.Load(), Pages: int(b.buf.size / devmem.PageSize), Sends: int(b.sends.Load()),
-		})
-		return true
-	})
+	}
 	slices.SortFunc(st.Bindings, func(a, b devmem.BindingStats) int { return cmp.Compare(a.ID, b.ID) })
 	return st
 }
@@ -230,18 +183,15 @@ func (d *Device) Stats() devmem.Stats {
 // segments sums over connections, and reads the completions that lie there.
 func (d *Device) segments() segments {
 	d.connMu.Lock()
-	var conns []*Conn
-	for c := range d.conns {
-		conns = append(conns, c)
-	}
+	conns := slices.Collect(maps.Keys(d.conns))
 	d.count.mu.Lock()
 	sum := d.count.segments
 	d.count.mu.Unlock()
 	d.connMu.Unlock()
 	for _, c := range conns {
-		_ = c.onFD(func(fd int) error {
+		_ = c.s.on(func(fd int) error {
 			c.reap(fd)
-			info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			info, err := tcpInfo(fd)
 			if err == nil {
 				sum.add(info)
 			}

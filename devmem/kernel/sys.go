@@ -33,8 +33,8 @@ const maxIovecs = 1024
 // errAgain is EAGAIN, of which there are many, made once.
 var errAgain error = unix.EAGAIN
 
-// again calls f until no signal interrupts it.
-func again(f func() (uintptr, syscall.Errno)) (int, error) {
+// retryEINTR calls f until no signal interrupts it.
+func retryEINTR(f func() (uintptr, syscall.Errno)) (int, error) {
 	for {
 		n, e := f()
 		switch e {
@@ -60,7 +60,7 @@ func sendmsg(fd int, iov []iovec, control []byte, flags int) (int, error) {
 		m.Control = &control[0]
 		m.SetControllen(len(control))
 	}
-	return again(func() (uintptr, syscall.Errno) {
+	return retryEINTR(func() (uintptr, syscall.Errno) {
 		n, _, e := unix.Syscall(unix.SYS_SENDMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), uintptr(flags))
 		return n, e
 	})
@@ -79,7 +79,7 @@ func recvmsg(fd int, b, control []byte, flags int) (n, nc, rflags int, err error
 	if len(control) > 0 {
 		m.Control = &control[0]
 	}
-	n, err = again(func() (uintptr, syscall.Errno) {
+	n, err = retryEINTR(func() (uintptr, syscall.Errno) {
 		m.SetControllen(len(control))
 		n, _, e := unix.Syscall(unix.SYS_RECVMSG, uintptr(fd), uintptr(unsafe.Pointer(&m)), uintptr(flags))
 		return n, e
@@ -95,7 +95,7 @@ func recvmsg(fd int, b, control []byte, flags int) (n, nc, rflags int, err error
 func dontNeed(fd int, ranges []devmem.TokenRange) (int, error) {
 	var b [devmem.MaxTokenRanges * tokenLen]byte
 	k := encodeTokens(&b, ranges)
-	return again(func() (uintptr, syscall.Errno) {
+	return retryEINTR(func() (uintptr, syscall.Errno) {
 		n, _, e := unix.Syscall6(unix.SYS_SETSOCKOPT, uintptr(fd), unix.SOL_SOCKET, soDevmemDontNeed,
 			uintptr(unsafe.Pointer(&b[0])), uintptr(k), 0)
 		return n, e
@@ -121,7 +121,7 @@ func ethtoolIoctl(name string, b []byte) error {
 	defer func() { _ = unix.Close(fd) }()
 	r := ifreq{data: unsafe.Pointer(&b[0])}
 	copy(r.name[:], name)
-	_, err = again(func() (uintptr, syscall.Errno) {
+	_, err = retryEINTR(func() (uintptr, syscall.Errno) {
 		n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&r)))
 		return n, e
 	})
@@ -141,7 +141,7 @@ func createUDMABuf(dev, memfd int, off, size uint64) (int, error) {
 		memfd, flags uint32
 		off, size    uint64
 	}{uint32(memfd), udmabufCloexec, off, size}
-	return again(func() (uintptr, syscall.Errno) {
+	return retryEINTR(func() (uintptr, syscall.Errno) {
 		n, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(dev), udmabufCreate, uintptr(unsafe.Pointer(&c)))
 		return n, e
 	})
@@ -153,7 +153,7 @@ func bindToNode(b []byte, node int) error {
 		return fmt.Errorf("numa node %d: %w", node, unix.EINVAL)
 	}
 	mask := uint64(1) << node
-	_, err := again(func() (uintptr, syscall.Errno) {
+	_, err := retryEINTR(func() (uintptr, syscall.Errno) {
 		_, _, e := unix.Syscall6(unix.SYS_MBIND, uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), mpolBind,
 			uintptr(unsafe.Pointer(&mask)), 64+1, 0) // the kernel takes one off maxnode
 		return 0, e

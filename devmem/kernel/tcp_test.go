@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/devmem"
@@ -28,10 +27,7 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.skip", strings.Trim(flag.Lookup("test.skip").Value.String()+"|^Example", "|")); err != nil {
 		panic(err)
 	}
-	if p, err := newPoller(); err == nil { // Go's own poller, which stays, has its descriptors now
-		p.close()
-	}
-	goleak.VerifyTestMain(m)
+	testkit.Main(m)
 }
 
 func loopback(t testing.TB) *net.Interface {
@@ -94,13 +90,20 @@ func TestConformanceOverLoopback(t *testing.T) {
 	}
 }
 
+// listen listens on a port of the loopback.
+func listen(t testing.TB, d devmem.Device, at netip.Addr) (devmem.Listener, netip.AddrPort) {
+	t.Helper()
+	l, err := d.Listen(netip.AddrPortFrom(at, 0))
+	testkit.OK(t, err)
+	t.Cleanup(func() { l.Close() })
+	return l, l.Addr().(*net.TCPAddr).AddrPort()
+}
+
 // pair is a connection of the device's, and the host's end.
 func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
 	t.Helper()
-	l, err := d.Listen(netip.AddrPortFrom(localhost, 0))
-	testkit.OK(t, err)
-	defer l.Close()
-	h, err := net.DialTCP("tcp", nil, l.Addr().(*net.TCPAddr))
+	l, at := listen(t, d, localhost)
+	h, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(at))
 	testkit.OK(t, err)
 	t.Cleanup(func() { h.Close() })
 	c, err := l.AcceptConn()
@@ -109,7 +112,13 @@ func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
 	return c.(*Conn), h
 }
 
-func is(t *testing.T, what string, err, want error) {
+// errOf is the error of a call, the last of its results.
+func errOf(results ...any) error {
+	err, _ := results[len(results)-1].(error)
+	return err
+}
+
+func is(t testing.TB, what string, err, want error) {
 	t.Helper()
 	if !errors.Is(err, want) {
 		t.Errorf("%s: %v, want %v", what, err, want)
@@ -120,16 +129,13 @@ func TestDialAndListen(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1", "0.0.0.0", "::"} {
 		t.Run(addr, func(t *testing.T) {
 			td := newTestDevice(t)
-			l, err := td.Listen(netip.AddrPortFrom(netip.MustParseAddr(addr), 0))
-			testkit.OK(t, err)
-			defer l.Close()
-			port := l.Addr().(*net.TCPAddr).AddrPort().Port()
 			at, from := netip.MustParseAddr(addr), netip.AddrPort{}
+			l, on := listen(t, td, at)
 			if at.IsUnspecified() {
 				at = map[bool]netip.Addr{true: localhost, false: netip.IPv6Loopback()}[at.Is4()]
 				from = netip.AddrPortFrom(at, 0)
 			}
-			c, err := td.Dial(t.Context(), from, netip.AddrPortFrom(at, port))
+			c, err := td.Dial(t.Context(), from, netip.AddrPortFrom(at, on.Port()))
 			testkit.OK(t, err)
 			defer c.Close()
 			p, err := l.AcceptConn()
@@ -138,9 +144,7 @@ func TestDialAndListen(t *testing.T) {
 			if c.LocalAddr().String() != p.RemoteAddr().String() || p.LocalAddr().String() != c.RemoteAddr().String() {
 				t.Errorf("%v->%v meets %v->%v", c.LocalAddr(), c.RemoteAddr(), p.LocalAddr(), p.RemoteAddr())
 			}
-			if _, err := c.Write([]byte("hello")); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, errOf(c.Write([]byte("hello"))))
 			b := make([]byte, 5)
 			if _, err := io.ReadFull(p, b); err != nil || string(b) != "hello" {
 				t.Errorf("%q, %v", b, err)
@@ -154,24 +158,16 @@ func TestDialAndListen(t *testing.T) {
 
 func TestDialErrors(t *testing.T) {
 	td := newTestDevice(t)
-	l, err := td.Listen(netip.AddrPortFrom(localhost, 0))
-	testkit.OK(t, err)
-	at := l.Addr().(*net.TCPAddr).AddrPort()
-	_, err = td.Listen(at)
-	is(t, "listen twice", err, syscall.EADDRINUSE)
+	l, at := listen(t, td, localhost)
+	is(t, "listen twice", errOf(td.Listen(at)), syscall.EADDRINUSE)
 	l.Close()
-	_, err = td.Dial(t.Context(), netip.AddrPort{}, at)
-	is(t, "nobody listens", err, syscall.ECONNREFUSED)
-	_, err = td.Dial(t.Context(), netip.AddrPortFrom(netip.IPv6Loopback(), 0), at)
-	is(t, "two families", err, syscall.EINVAL)
-	_, err = td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPort{})
-	is(t, "nowhere", err, syscall.EINVAL)
+	is(t, "nobody listens", errOf(td.Dial(t.Context(), netip.AddrPort{}, at)), syscall.ECONNREFUSED)
+	is(t, "two families", errOf(td.Dial(t.Context(), netip.AddrPortFrom(netip.IPv6Loopback(), 0), at)), syscall.EINVAL)
+	is(t, "nowhere", errOf(td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPort{})), syscall.EINVAL)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errNever)
-	_, err = td.Dial(ctx, netip.AddrPort{}, at)
-	is(t, "cancelled", err, errNever)
-	_, err = l.AcceptConn()
-	is(t, "accept of a closed listener", err, net.ErrClosed)
+	is(t, "cancelled", errOf(td.Dial(ctx, netip.AddrPort{}, at)), errNever)
+	is(t, "accept of a closed listener", errOf(l.AcceptConn()), net.ErrClosed)
 }
 
 func TestDialEndsWithItsContext(t *testing.T) {
@@ -211,18 +207,14 @@ func TestDialEndsWithItsContext(t *testing.T) {
 
 func TestAcceptEndsWithTheListener(t *testing.T) {
 	td := newTestDevice(t)
-	l, err := td.Listen(netip.AddrPortFrom(localhost, 0))
-	testkit.OK(t, err)
+	l, _ := listen(t, td, localhost)
 	got := make(chan error)
 	go func() {
-		_, err := l.Accept()
-		got <- err
+		got <- errOf(l.Accept())
 	}()
 	l.Close()
 	is(t, "accept", <-got, net.ErrClosed)
-	if err := l.Close(); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("second close: %v", err)
-	}
+	is(t, "second close", l.Close(), net.ErrClosed)
 }
 
 func TestReceiveOrdinaryData(t *testing.T) {
@@ -232,14 +224,11 @@ func TestReceiveOrdinaryData(t *testing.T) {
 		t.Errorf("nothing wanted: %d, %v", n, err)
 	}
 	frags, linear := make([]devmem.Frag, 4), make([]byte, 8)
-	_, _, _, err := c.RecvDevmem(frags, linear, devmem.DontWait)
-	is(t, "nothing there", err, syscall.EAGAIN)
+	is(t, "nothing there", errOf(c.RecvDevmem(frags, linear, devmem.DontWait)), syscall.EAGAIN)
 	c.SetReadDeadline(time.Now().Add(time.Millisecond))
-	_, _, _, err = c.RecvDevmem(frags, linear, 0)
-	is(t, "deadline", err, os.ErrDeadlineExceeded)
+	is(t, "deadline", errOf(c.RecvDevmem(frags, linear, 0)), os.ErrDeadlineExceeded)
 	c.SetReadDeadline(time.Now().Add(-time.Second))
-	_, err = c.Read(linear)
-	is(t, "deadline in the past", err, os.ErrDeadlineExceeded)
+	is(t, "deadline in the past", errOf(c.Read(linear)), os.ErrDeadlineExceeded)
 	c.SetDeadline(time.Time{})
 
 	h.Write([]byte("0123456789abcdef"))
@@ -258,13 +247,9 @@ func TestReceiveOrdinaryData(t *testing.T) {
 	}
 	h.CloseWrite()
 	for range 2 {
-		if _, _, _, err := c.RecvDevmem(frags, linear, 0); err != io.EOF {
-			t.Errorf("end: %v", err)
-		}
+		testkit.Equal(t, "end", errOf(c.RecvDevmem(frags, linear, 0)), io.EOF)
 	}
-	if _, err := c.Read(linear); err != io.EOF {
-		t.Errorf("end: %v", err)
-	}
+	testkit.Equal(t, "end", errOf(c.Read(linear)), io.EOF)
 	if n, err := c.DontNeed([]devmem.TokenRange{{Start: 1, Count: 7}}); n != 0 || err != nil {
 		// A kernel without devmem TCP has no such option.
 		if !errors.Is(err, syscall.ENOPROTOOPT) {
@@ -277,23 +262,17 @@ func TestResetIsToldToEveryCall(t *testing.T) {
 	td := newTestDevice(t)
 	tx := bindTX(t, td)
 	c, h := pair(t, td)
-	if _, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1000}}); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1000}})))
 	h.SetLinger(0)
 	h.Close()
 	if lo, hi, err := c.ReadCompletion(time.Time{}); lo != 0 || hi != 0 || err != nil {
 		t.Errorf("completion [%d, %d], %v", lo, hi, err)
 	}
 	for range 2 {
-		_, _, err := c.ReadCompletion(time.Time{})
-		is(t, "completion", err, syscall.ECONNRESET)
-		_, err = c.Read(make([]byte, 1))
-		is(t, "read", err, syscall.ECONNRESET)
-		_, err = c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})
-		is(t, "send", err, syscall.EPIPE)
-		_, err = c.Write([]byte{1})
-		is(t, "write", err, syscall.EPIPE)
+		is(t, "completion", errOf(c.ReadCompletion(time.Time{})), syscall.ECONNRESET)
+		is(t, "read", errOf(c.Read(make([]byte, 1))), syscall.ECONNRESET)
+		is(t, "send", errOf(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 1}})), syscall.EPIPE)
+		is(t, "write", errOf(c.Write([]byte{1})), syscall.EPIPE)
 	}
 }
 
@@ -331,20 +310,15 @@ func TestCloseWriteAndLinger(t *testing.T) {
 	if b, err := io.ReadAll(h); string(b) != "bye" || err != nil {
 		t.Errorf("%q, %v", b, err)
 	}
-	_, err := c.Write([]byte("more"))
-	is(t, "write", err, syscall.EPIPE)
+	is(t, "write", errOf(c.Write([]byte("more"))), syscall.EPIPE)
 	h.Write([]byte("still here"))
 	b := make([]byte, 10)
 	if _, err := io.ReadFull(c, b); err != nil || string(b) != "still here" {
 		t.Errorf("%q, %v", b, err)
 	}
-	if err := c.SetLinger(0); err != nil {
-		t.Error(err)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	_, err = h.Write([]byte("x"))
+	is(t, "SetLinger", c.SetLinger(0), nil)
+	is(t, "Close", c.Close(), nil)
+	var err error
 	for err == nil {
 		_, err = h.Write([]byte("x"))
 	}
@@ -354,46 +328,40 @@ func TestCloseWriteAndLinger(t *testing.T) {
 	for _, err := range []error{c.Close(), c.CloseWrite(), c.SetLinger(1), c.SetDeadline(time.Time{})} {
 		is(t, "after Close", err, net.ErrClosed)
 	}
-	_, _, err = c.ReadCompletion(time.Time{})
-	is(t, "completion after Close", err, net.ErrClosed)
+	is(t, "completion after Close", errOf(c.ReadCompletion(time.Time{})), net.ErrClosed)
 }
 
 func TestDeviceCloseEndsCalls(t *testing.T) {
 	td := newTestDevice(t)
 	c, _ := pair(t, td)
-	l, err := td.Listen(netip.AddrPortFrom(localhost, 0))
-	testkit.OK(t, err)
+	l, _ := listen(t, td, localhost)
 	errs := make(chan error)
-	go func() { _, err := c.Read(make([]byte, 1)); errs <- err }()
-	go func() { _, _, err := c.ReadCompletion(time.Time{}); errs <- err }()
-	go func() { _, err := l.Accept(); errs <- err }()
+	go func() { errs <- errOf(c.Read(make([]byte, 1))) }()
+	go func() { errs <- errOf(c.ReadCompletion(time.Time{})) }()
+	go func() { errs <- errOf(l.Accept()) }()
 	testkit.OK(t, td.Close())
 	for range 3 {
 		is(t, "call", <-errs, net.ErrClosed)
 	}
-	_, err = td.Listen(netip.AddrPortFrom(localhost, 0))
-	is(t, "listen", err, net.ErrClosed)
-	_, err = td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(localhost, 1))
-	is(t, "dial", err, net.ErrClosed)
-	_, err = td.Register(0, 0, 4096)
-	is(t, "register", err, net.ErrClosed)
+	is(t, "listen", errOf(td.Listen(netip.AddrPortFrom(localhost, 0))), net.ErrClosed)
+	is(t, "dial", errOf(td.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(localhost, 1))), net.ErrClosed)
+	is(t, "register", errOf(td.Register(0, 0, 4096)), net.ErrClosed)
 	is(t, "rss", td.SetRSS(1), net.ErrClosed)
-	if n := td.Queues(); n != 0 {
-		t.Errorf("%d queues", n)
-	}
+	is(t, "bind", errOf(td.BindRX(nil, 1)), net.ErrClosed)
+	is(t, "add a rule", errOf(td.AddFlow(flowTo(1))), net.ErrClosed)
+	is(t, "delete a rule", td.DelFlow(1), net.ErrClosed)
+	testkit.Equal(t, "queues", td.Queues(), 0)
 	td.Stats()
 }
 
 func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	t.Helper()
-	b, err := td.Register(0, 0, memSize)
-	testkit.OK(t, err)
-	tx, err := td.BindTX(b)
+	tx, err := td.BindTX(td.buffer(t, 0, memSize))
 	testkit.OK(t, err)
 	return tx
 }
 
-// Sends that nobody waits for keep notes in memory that is limited: SendDevmem makes room itself.
+// Sends without a reader of their completions fill memory that is limited: SendDevmem frees it itself.
 func TestSendsWithoutReadingCompletions(t *testing.T) {
 	td := newTestDevice(t)
 	tx := bindTX(t, td)

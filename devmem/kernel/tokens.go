@@ -10,11 +10,11 @@ import (
 // kernel gives the lowest free numbers, from 1 (net/ipv4/tcp.c:tcp_xa_pool_refill), so a slice is enough.
 type tokens struct {
 	mu   sync.Mutex
-	held []*rxBinding // by token; nil: not held
+	held []*binding // by token; nil: not held
 }
 
-// stray is the binding of tokens whose binding is not ours.
-var stray = &rxBinding{}
+// foreignBinding is the binding of tokens of bindings that are not ours.
+var foreignBinding = &binding{}
 
 // maxTrack bounds the slice: no binding has as many pages.
 const maxTrack = 1 << 26
@@ -71,7 +71,7 @@ func (t *tokens) release(fd int) {
 	}
 }
 
-func (t *tokens) forget() {
+func (t *tokens) clear() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, b := range t.held {

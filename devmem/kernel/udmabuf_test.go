@@ -13,8 +13,7 @@ import (
 // Where there is no /dev/udmabuf that is what is said, and nothing is left; in guests kerneltest uses it.
 func TestUDMABuf(t *testing.T) {
 	for _, size := range []uint64{0, 100, 1 << 62} {
-		_, err := NewUDMABuf(UDMABufOptions{Size: size, Node: -1})
-		is(t, "size", err, syscall.EINVAL)
+		is(t, "size", errOf(NewUDMABuf(UDMABufOptions{Size: size, Node: -1})), syscall.EINVAL)
 	}
 	u, err := NewUDMABuf(UDMABufOptions{Size: 1 << 20, Node: -1})
 	if _, serr := os.Stat("/dev/udmabuf"); serr != nil {
@@ -23,10 +22,8 @@ func TestUDMABuf(t *testing.T) {
 	}
 	testkit.OK(t, err)
 	defer u.Close()
-	_, _, err = u.Export(1, 0, 4096)
-	is(t, "gpu 1", err, syscall.ENODEV)
-	_, _, err = u.Export(0, 1<<20, 4096)
-	is(t, "outside", err, syscall.EINVAL)
+	is(t, "gpu 1", errOf(u.Export(1, 0, 4096)), syscall.ENODEV)
+	is(t, "outside", errOf(u.Export(0, 1<<20, 4096)), syscall.EINVAL)
 	fd, _, err := u.Export(0, 4096, 8192)
 	testkit.OK(t, err)
 	defer unix.Close(fd)
@@ -47,10 +44,8 @@ func TestOnlyADMABufHasReferences(t *testing.T) {
 	f, err := os.Open("/dev/null")
 	testkit.OK(t, err)
 	defer f.Close()
-	_, err = dmabufRefs(int(f.Fd()))
-	is(t, "/dev/null", err, syscall.EINVAL)
-	_, err = dmabufRefs(1 << 20)
-	is(t, "no descriptor", err, os.ErrNotExist)
+	is(t, "/dev/null", errOf(dmabufRefs(int(f.Fd()))), syscall.EINVAL)
+	is(t, "no descriptor", errOf(dmabufRefs(1<<20)), os.ErrNotExist)
 	b, err := unix.Mmap(-1, 0, 1<<16, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	testkit.OK(t, err)
 	defer unix.Munmap(b)
@@ -68,26 +63,16 @@ func TestOpenOnARealInterface(t *testing.T) {
 	lo := loopback(t)
 	d, err := Open(Options{Interface: lo.Name})
 	testkit.OK(t, err)
-	if _, err := d.ethtool.getFeature(lo.Index, ntupleFeature); err != nil {
-		t.Error(err)
-	}
-	if _, err := linkCounters(lo.Index); err != nil {
-		t.Error(err)
-	}
-	if _, err := d.Register(0, 0, 4096); !errors.Is(err, syscall.ENODEV) {
-		t.Errorf("register without an exporter: %v", err)
-	}
+	is(t, "getFeature", errOf(d.ethtool.getFeature(lo.Index, ntupleFeature)), nil)
+	is(t, "linkCounters", errOf(linkCounters(lo.Index)), nil)
+	is(t, "register without an exporter", errOf(d.Register(0, 0, 4096)), syscall.ENODEV)
 	c, _ := pair(t, d)
-	if _, err := c.SendDevmem(1, nil); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("send: %v", err)
-	}
+	is(t, "send", errOf(c.SendDevmem(1, nil)), syscall.EINVAL)
 	if err := d.SetRSS(1); err == nil {
 		t.Error("the loopback has an rss table")
 	}
 	d.Stats()
-	if err := d.Close(); err != nil {
-		t.Error(err)
-	}
+	is(t, "Close", d.Close(), nil)
 	if _, err := Open(Options{Interface: "no-such-interface"}); err == nil {
 		t.Error("opened what is not there")
 	}

@@ -1,8 +1,7 @@
 package kernel
 
 import (
-	"os"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"unsafe"
@@ -16,8 +15,7 @@ import (
 // fakeGPU exports descriptors that are no dma-bufs.
 type fakeGPU struct {
 	size uint64
-	mu   sync.Mutex
-	open int
+	open atomic.Int64
 }
 
 func (g *fakeGPU) Export(gpu int, off, size uint64) (int, func() error, error) {
@@ -31,28 +29,8 @@ func (g *fakeGPU) Export(gpu int, off, size uint64) (int, func() error, error) {
 	if err != nil {
 		return -1, nil, err
 	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.open++
-	return fd, func() error {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		g.open--
-		return nil
-	}, nil
-}
-
-// descriptors lists those that are open.
-func descriptors(t *testing.T) (list []string) {
-	t.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	testkit.OK(t, err)
-	for _, e := range entries {
-		if l, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil {
-			list = append(list, l)
-		}
-	}
-	return list
+	g.open.Add(1)
+	return fd, func() error { g.open.Add(-1); return nil }, nil
 }
 
 // testDevice is a device over a fake interface whose sockets are those of the loopback. Its
@@ -68,12 +46,7 @@ const memSize = 4 << 20
 
 func newTestDevice(t *testing.T) *testDevice {
 	t.Helper()
-	fds := descriptors(t)
-	t.Cleanup(func() { // after all else
-		if now := descriptors(t); len(now) != len(fds) && !t.Failed() {
-			t.Errorf("descriptors before: %v\nafter: %v", fds, now)
-		}
-	})
+	testkit.CheckFDs(t)
 	lo := loopback(t)
 	mem, err := unix.Mmap(-1, 0, memSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	testkit.OK(t, err)
@@ -82,17 +55,10 @@ func newTestDevice(t *testing.T) *testDevice {
 	testkit.OK(t, err)
 	td.refs, td.flush = td.nic.refs, func() error { return nil }
 	t.Cleanup(func() {
-		if err := td.Close(); err != nil {
-			t.Error(err)
-		}
-		td.gpu.mu.Lock()
-		defer td.gpu.mu.Unlock()
-		if td.gpu.open != 0 || td.nic.conns != 0 {
-			t.Errorf("%d dma-bufs and %d netlink sockets are left open", td.gpu.open, td.nic.conns)
-		}
-		if err := unix.Munmap(mem); err != nil {
-			t.Error(err)
-		}
+		is(t, "Close", td.Close(), nil)
+		testkit.Equal(t, "dma-bufs left open", td.gpu.open.Load(), 0)
+		testkit.Equal(t, "netlink sockets left open", td.nic.conns, 0)
+		is(t, "Munmap", unix.Munmap(mem), nil)
 	})
 	return td
 }
@@ -102,7 +68,7 @@ func (td *testDevice) BindTX(b devmem.Buffer) (devmem.Binding, error) {
 	if err != nil {
 		return nil, err
 	}
-	tx := x.(*txBinding)
+	tx := x.(*binding)
 	tx.host, tx.base = true, uint64(uintptr(unsafe.Pointer(&td.mem[0])))+tx.buf.off
 	return tx, nil
 }

@@ -120,48 +120,11 @@ func (p *peer) Listen(local netip.AddrPort) (l net.Listener, err error) {
 	return l, err
 }
 
-// Dial implements devmemtest.Host. Only the socket is made in the namespace: others may dial at the same time.
-func (p *peer) Dial(ctx context.Context, local, remote netip.AddrPort) (net.Conn, error) {
-	family, to := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(remote.Port())})
-	if a := remote.Addr().Unmap(); a.Is4() {
-		to.(*unix.SockaddrInet4).Addr = a.As4()
-	} else {
-		family, to = unix.AF_INET6, &unix.SockaddrInet6{Port: int(remote.Port()), Addr: a.As16()}
-	}
+// Dial implements devmemtest.Host. The socket of a single address is made by the goroutine that dials.
+func (p *peer) Dial(ctx context.Context, local, remote netip.AddrPort) (c net.Conn, err error) {
 	if local.IsValid() {
 		return nil, fmt.Errorf("dial from %v: %w", local, errors.ErrUnsupported)
 	}
-	fd, err := -1, error(nil)
-	p.do(func() { fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0) })
-	if err != nil {
-		return nil, os.NewSyscallError("socket", err)
-	}
-	f := os.NewFile(uintptr(fd), "tcp")
-	defer f.Close()
-	if err := unix.Connect(fd, to); err != nil && err != unix.EINPROGRESS {
-		return nil, os.NewSyscallError("connect", err)
-	}
-	if err := f.SetWriteDeadline(deadlineOf(ctx)); err != nil {
-		return nil, err
-	}
-	raw, err := f.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var failed error
-	err = raw.Write(func(fd uintptr) bool {
-		e, err := unix.GetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_ERROR)
-		if failed = err; err == nil && e != 0 {
-			failed = unix.Errno(e)
-		}
-		if failed == nil {
-			_, err := unix.Getpeername(int(fd))
-			return err == nil
-		}
-		return true
-	})
-	if err := errors.Join(err, os.NewSyscallError("connect", failed)); err != nil {
-		return nil, err
-	}
-	return net.FileConn(f)
+	p.do(func() { c, err = (&net.Dialer{}).DialContext(ctx, "tcp", remote.String()) })
+	return c, err
 }

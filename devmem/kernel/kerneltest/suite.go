@@ -121,7 +121,7 @@ func (r *Result) add(c devmemtest.Result) {
 	r.Cases = append(r.Cases, c)
 }
 
-// world opens the device anew, on memory without traces of the case before.
+// world opens the device for a case, on memory without traces of the case before.
 func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, p *peer) *devmemtest.World {
 	clear(gpu.Bytes())
 	was, err := settingsOf(name)
@@ -150,9 +150,10 @@ func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, 
 
 const usage = `devmem-conformance -i eth0 -peer eth1
 
-Runs the conformance suite of device memory TCP over the kernel's own, on interface eth0, with a peer behind eth1, to which
-eth0 is wired. Needs root, a NIC with header split and flow rules, and /dev/udmabuf. It takes eth1 to a namespace of its own,
-and sets what it needs to at eth0, and sets it back.
+Runs the conformance suite of device memory TCP over the kernel's own, on interface eth0, with a
+peer behind eth1, to which eth0 is wired. Needs root, a NIC with header split and flow rules, and
+/dev/udmabuf. It takes eth1 to a namespace of its own, and sets what it needs to at eth0, and sets
+it back.
 
 `
 
@@ -215,9 +216,4 @@ func prefixes(s string) (ps []netip.Prefix, err error) {
 		ps = append(ps, p)
 	}
 	return ps, nil
-}
-
-func deadlineOf(ctx context.Context) time.Time {
-	t, _ := ctx.Deadline()
-	return t
 }
