@@ -42,7 +42,6 @@ type Config struct {
 type Device struct {
 	size    uint16
 	ring    deviceRing
-	walk    walker
 	err     error // sticky
 	open    bool
 	resumed bool
@@ -51,9 +50,9 @@ type Device struct {
 	order []taken // the chains taken, in order, by number: what Rewind lets go of
 
 	next   pos           // of the chain to be peeked next
-	number uint32        // of that chain
-	ready  int           // how many surely are available there
-	out    int           // held or staged
+	number uint32        // of that chain: how many were peeked
+	known  uint32        // the chains before this number surely are available
+	done   uint32        // how many were published: number-done are held or staged
 	staged []usedElement // not yet published; cap is the ring's size, see available
 }
 
@@ -77,7 +76,6 @@ func NewDevice(s *dma.Space, c Config) (*Device, error) {
 // newDevice returns a Device of a ring of any format.
 func newDevice(s *dma.Space, c Config, r deviceRing) (*Device, error) {
 	q := &Device{size: c.Size, ring: r, open: true}
-	q.walk.init(s, &c)
 	q.held = make([]bool, c.Size)
 	q.order = make([]taken, 1<<bits.Len16(c.Size-1)) // a power of two, so that a number becomes an index quickly
 	q.staged = make([]usedElement, 0, c.Size)
@@ -157,10 +155,10 @@ func (q *Device) peekBatch(cs []Chain, n *int) {
 
 // take is Peek without a guard.
 func (q *Device) take(c *Chain) bool {
-	if q.ready == 0 && !q.refresh() {
+	if q.number == q.known && !q.refresh() {
 		return false
 	}
-	next, err := q.ring.take(&q.walk, q.next, c)
+	next, err := q.ring.take(q.next, c)
 	if err == nil && q.held[c.Head] {
 		err = bad(c.Head, "avail entry %d: made available again while in use", q.next)
 	}
@@ -169,20 +167,19 @@ func (q *Device) take(c *Chain) bool {
 		return false
 	}
 	q.held[c.Head] = true
-	*q.slot(0) = taken{q.next, c.Head}
+	*q.chain(q.number) = taken{q.next, c.Head}
 	q.number++
-	q.ready--
-	q.out++
 	q.next = next
 	return true
 }
 
-// slot is where the chain is kept that was taken back chains before the next one.
-func (q *Device) slot(back uint32) *taken { return &q.order[int(q.number-back)&(len(q.order)-1)] }
+// chain is where the chain of that number is kept once it was taken.
+func (q *Device) chain(number uint32) *taken { return &q.order[int(number)&(len(q.order)-1)] }
 
 func (q *Device) refresh() (some bool) {
-	q.ready, q.err = q.ring.available(q.next, q.out)
-	return q.ready > 0
+	n, err := q.ring.available(q.next, int(q.number-q.done))
+	q.known, q.err = q.number+uint32(n), err
+	return n > 0
 }
 
 // Load walks a chain again that was peeked and not yet committed: the memory map may have changed since, or the caller
@@ -201,7 +198,7 @@ func (q *Device) load(head uint16, c *Chain) {
 		q.misused("load of head %d, which is not held", int(head))
 		return
 	}
-	if err := q.ring.load(&q.walk, head, c); err != nil {
+	if err := q.ring.load(head, c); err != nil {
 		c.Out, c.In, q.err = nil, nil, err
 	}
 }
@@ -217,7 +214,7 @@ func (q *Device) misused(format string, args ...any) {
 // Rewind makes the last n peeked chains available again; none of them may be committed.
 func (q *Device) Rewind(n int) {
 	for ; n > 0; n-- {
-		last := *q.slot(1)
+		last := *q.chain(q.number - 1)
 		if !q.holds(last.head) {
 			q.misused("rewind past head %d, which is not held", int(last.head))
 			return
@@ -225,8 +222,6 @@ func (q *Device) Rewind(n int) {
 		q.held[last.head] = false
 		q.next = last.at
 		q.number--
-		q.ready++
-		q.out--
 	}
 }
 
@@ -237,7 +232,7 @@ func (q *Device) PutBack(head uint16) (ok bool) {
 		q.misused("put back of head %d, which is not held", int(head))
 		return false
 	}
-	if q.slot(1).head != head {
+	if q.chain(q.number-1).head != head {
 		return false
 	}
 	q.Rewind(1)
@@ -261,7 +256,7 @@ func (q *Device) Publish() (call bool) {
 	}
 	defer dma.Recover(&q.err)
 	call = q.ring.publish(q.staged)
-	q.out -= len(q.staged)
+	q.done += uint32(len(q.staged))
 	q.staged = q.staged[:0]
 	return call
 }
@@ -294,7 +289,7 @@ func (q *Device) EnableKickBeyond(n int) (more bool) {
 
 // Pending tells whether Peek would find something; an error is something.
 func (q *Device) Pending() (some bool) {
-	if q.err != nil || q.ready > 0 {
+	if q.err != nil || q.number != q.known {
 		return true
 	}
 	some = true // should the ring fault
@@ -304,7 +299,7 @@ func (q *Device) Pending() (some bool) {
 }
 
 // Held is how many chains are peeked and not committed.
-func (q *Device) Held() int { return q.out - len(q.staged) }
+func (q *Device) Held() int { return int(q.number-q.done) - len(q.staged) }
 
 // Base is where the ring goes on. With nothing held, and all published, it is what GET_VRING_BASE answers.
 func (q *Device) Base() Base { return q.ring.base(q.next) }

@@ -77,7 +77,7 @@ func (r *fakePacked) available(next pos, out int) (n int, err error) {
 
 func (r *fakePacked) pending(next pos) bool { return r.slot(next).there == next|1<<31 }
 
-func (r *fakePacked) take(_ *walker, p pos, c *Chain) (next pos, err error) {
+func (r *fakePacked) take(p pos, c *Chain) (next pos, err error) {
 	s := r.slot(p)
 	if int(s.id) >= len(r.slots) {
 		return p, bad(s.id, "id of a ring of %d", len(r.slots))
@@ -85,10 +85,10 @@ func (r *fakePacked) take(_ *walker, p pos, c *Chain) (next pos, err error) {
 	if _, twice := r.taken[s.id]; !twice { // else the Device says so
 		r.taken[s.id] = s.n
 	}
-	return r.behind(p, s.n), r.load(nil, s.id, c)
+	return r.behind(p, s.n), r.load(s.id, c)
 }
 
-func (r *fakePacked) load(_ *walker, id uint16, c *Chain) error {
+func (r *fakePacked) load(id uint16, c *Chain) error {
 	c.Head, c.Out, c.In = id, append(c.Out[:0], r.segment), nil
 	c.OutLen, c.InLen, c.InFirst = r.segment.Len, 0, 0
 	return nil

@@ -10,7 +10,7 @@ import (
 // splitDevice is the memory of a split ring as the device uses it: it reads desc and avail, and writes used. A pos is
 // an avail index, and so is a Base.
 type splitDevice struct {
-	space    *dma.Space
+	walk     walker
 	conf     Config
 	mask     uint16
 	shown    uint16 // used.idx as stored
@@ -39,7 +39,8 @@ func pinSplit(s *dma.Space, c Config) (deviceRing, error) {
 	if c.Base.state > math.MaxUint16 {
 		return nil, fmt.Errorf("base %#x is no index of a split ring: %w", c.Base.state, ErrBadRing)
 	}
-	r := &splitDevice{space: s, conf: c}
+	r := &splitDevice{conf: c}
+	r.walk.init(s, &c)
 	if err := r.pin(); err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func pinSplit(s *dma.Space, c Config) (deviceRing, error) {
 }
 
 func (r *splitDevice) repin() (deviceRing, error) {
-	q := &splitDevice{space: r.space, conf: r.conf, shown: r.shown, flags: r.flags}
+	q := &splitDevice{walk: r.walk, conf: r.conf, shown: r.shown, flags: r.flags}
 	if err := q.pin(); err != nil {
 		return nil, err
 	}
@@ -78,7 +79,7 @@ func (r *splitDevice) pin() (err error) {
 		if p.iova%p.align != 0 {
 			return fmt.Errorf("%s at %#x: not %d-aligned: %w", p.name, p.iova, p.align, ErrBadRing)
 		}
-		if r.pins[i], err = r.space.Pin(p.iova, uint64(p.n)); err != nil {
+		if r.pins[i], err = r.walk.space.Pin(p.iova, uint64(p.n)); err != nil {
 			return fmt.Errorf("%s at %#x: %w: %w", p.name, p.iova, ErrBadRing, err)
 		}
 	}
@@ -128,16 +129,16 @@ func (r *splitDevice) available(next pos, out int) (n int, err error) {
 func (r *splitDevice) pending(next pos) bool { return r.availIdx.load() != uint16(next) }
 
 // take reads the avail entry once.
-func (r *splitDevice) take(w *walker, p pos, c *Chain) (next pos, err error) {
+func (r *splitDevice) take(p pos, c *Chain) (next pos, err error) {
 	i := uint16(p)
 	head := le.Uint16(r.avails[2*int(i&r.mask):])
 	if head > r.mask {
 		return p, bad(head, "avail entry %d: ring of %d", i, int(r.mask)+1)
 	}
-	return pos(i + 1), w.walk(r, head, c)
+	return pos(i + 1), r.walk.walk(r.descs, head, c)
 }
 
-func (r *splitDevice) load(w *walker, head uint16, c *Chain) error { return w.walk(r, head, c) }
+func (r *splitDevice) load(head uint16, c *Chain) error { return r.walk.walk(r.descs, head, c) }
 
 // publish writes the used elements {id u32, len u32}, moves used.idx behind them, and tells whether the driver wants a
 // call. The store is a full barrier before the load.

@@ -27,9 +27,9 @@ func (w *walker) init(s *dma.Space, c *Config) {
 	}
 }
 
-// walk translates the chain that starts at head, which is in the table. The caller is inside the
+// walk translates the chain that starts at head, which is in table, the ring's. The caller is inside the
 // space's epoch. After an error the caller empties c, whose lists may be as long as they may be.
-func (w *walker) walk(r *splitDevice, head uint16, c *Chain) (err error) {
+func (w *walker) walk(table [][descLen]byte, head uint16, c *Chain) (err error) {
 	c.Head = head
 	if cap(c.Out)|cap(c.In) < dma.KeepSegments { // nearly always
 		c.Out, c.In = c.Out[:0], c.In[:0]
@@ -38,8 +38,7 @@ func (w *walker) walk(r *splitDevice, head uint16, c *Chain) (err error) {
 	}
 	c.OutLen, c.InLen, c.InFirst = 0, 0, 0
 	var (
-		table  = r.descs   // the ring's, then an indirect one
-		nested bool        // it is an indirect one
+		nested bool        // table is an indirect one
 		left   = w.longest // how many descriptors may follow before the chain is a loop, or too long
 		total  uint64
 		writes bool // a write-only buffer was seen
