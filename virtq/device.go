@@ -158,7 +158,13 @@ func (q *Device) take(c *Chain) bool {
 	if q.number == q.known && !q.refresh() {
 		return false
 	}
-	next, err := q.ring.take(q.next, c)
+	var next pos
+	var err error
+	if r, split := q.ring.(*splitDevice); split {
+		next, err = r.take(q.next, c)
+	} else {
+		next, err = q.ring.take(q.next, c)
+	}
 	if err == nil && q.held[c.Head] {
 		err = bad(c.Head, "avail entry %d: made available again while in use", q.next)
 	}

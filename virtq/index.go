@@ -104,13 +104,14 @@ type fence struct{ word uint32 }
 
 func (f *fence) full() { atomic.StoreUint32(&f.word, 0) }
 
-// rows is b as descriptors; what is left over at its end is not in it. Bytes need no alignment.
-func rows(b []byte) [][descLen]byte {
-	n := len(b) / descLen
+// rows is b as descriptors or as entries of a ring; what is left over at its end is not in it. Bytes need no alignment.
+func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
+	var r R
+	n := len(b) / int(unsafe.Sizeof(r))
 	if n == 0 {
 		return nil
 	}
-	return unsafe.Slice((*[descLen]byte)(unsafe.Pointer(&b[0])), n)
+	return unsafe.Slice((*R)(unsafe.Pointer(&b[0])), n)
 }
 
 // aligned tells whether b starts at a multiple of n in memory.

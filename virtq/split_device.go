@@ -19,9 +19,8 @@ type splitDevice struct {
 	fence    fence
 	pins     [3]*dma.Pin // desc, avail, used
 
-	descs  [][descLen]byte // the descriptor table
-	avails []byte          // avail.ring
-	useds  []byte          // used.ring
+	avails [][availElem]byte // avail.ring
+	useds  [][usedElem]byte  // used.ring
 
 	used       header // used.flags, used.idx
 	availEvent field
@@ -84,9 +83,9 @@ func (r *splitDevice) pin() (err error) {
 		}
 	}
 	avail, used := r.pins[1].Bytes(), r.pins[2].Bytes()
-	r.descs = rows(r.pins[0].Bytes())
-	r.avails = avail[ringHeader : ringHeader+2*n]
-	r.useds = used[ringHeader : ringHeader+usedElem*n]
+	r.walk.descs = rows[[descLen]byte](r.pins[0].Bytes())
+	r.avails = rows[[availElem]byte](avail[ringHeader : ringHeader+availElem*n])
+	r.useds = rows[[usedElem]byte](used[ringHeader : ringHeader+usedElem*n])
 	if r.used, err = headerAt(used); err != nil {
 		return fmt.Errorf("used ring at %#x: %w", c.Used, err)
 	}
@@ -105,7 +104,7 @@ func (r *splitDevice) close() {
 			r.pins[i] = nil
 		}
 	}
-	r.descs, r.avails, r.useds = nil, nil, nil
+	r.walk.descs, r.avails, r.useds = nil, nil, nil
 }
 
 func (r *splitDevice) start(b Base) (first pos, resumed bool) {
@@ -130,15 +129,10 @@ func (r *splitDevice) pending(next pos) bool { return r.availIdx.load() != uint1
 
 // take reads the avail entry once.
 func (r *splitDevice) take(p pos, c *Chain) (next pos, err error) {
-	i := uint16(p)
-	head := le.Uint16(r.avails[2*int(i&r.mask):])
-	if head > r.mask {
-		return p, bad(head, "avail entry %d: ring of %d", i, int(r.mask)+1)
-	}
-	return pos(i + 1), r.walk.walk(r.descs, head, c)
+	return pos(uint16(p) + 1), r.walk.walk(p, le.Uint16(r.avails[uint16(p)&r.mask][:]), c)
 }
 
-func (r *splitDevice) load(head uint16, c *Chain) error { return r.walk.walk(r.descs, head, c) }
+func (r *splitDevice) load(head uint16, c *Chain) error { return r.walk.walk(0, head, c) }
 
 // publish writes the used elements {id u32, len u32}, moves used.idx behind them, and tells whether the driver wants a
 // call. The store is a full barrier before the load.
@@ -146,7 +140,7 @@ func (r *splitDevice) publish(es []usedElement) (call bool) {
 	was := r.shown
 	i := was
 	for _, e := range es {
-		le.PutUint64(r.useds[usedElem*int(i&r.mask):], uint64(e))
+		le.PutUint64(r.useds[i&r.mask][:], uint64(e))
 		i++
 	}
 	r.used.store(r.flags, i)

@@ -15,6 +15,7 @@ type walker struct {
 	longest  int  // descriptors that a chain may have: the ring's size, or MaxDescriptors
 	indirect bool // VIRTIO_F_INDIRECT_DESC was negotiated
 
+	descs [][descLen]byte // the ring's descriptor table
 	table []byte          // private copy of an indirect table
 	rows  [][descLen]byte // the same
 }
@@ -23,13 +24,17 @@ func (w *walker) init(s *dma.Space, c *Config) {
 	*w = walker{space: s, size: int(c.Size), longest: min(int(c.Size), MaxDescriptors), indirect: c.Indirect}
 	if c.Indirect {
 		w.table = make([]byte, w.longest*descLen)
-		w.rows = rows(w.table)
+		w.rows = rows[[descLen]byte](w.table)
 	}
 }
 
 // walk translates the chain that starts at head, which is in table, the ring's. The caller is inside the
 // space's epoch. After an error the caller empties c, whose lists may be as long as they may be.
-func (w *walker) walk(table [][descLen]byte, head uint16, c *Chain) (err error) {
+func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
+	table := w.descs
+	if int(head) >= len(table) {
+		return bad(head, "avail entry %d: ring of %d", entry, len(table))
+	}
 	c.Head = head
 	if cap(c.Out)|cap(c.In) < dma.KeepSegments { // nearly always
 		c.Out, c.In = c.Out[:0], c.In[:0]
