@@ -36,6 +36,7 @@ type Space struct {
 	table atomic.Pointer[table]
 	gen   atomic.Uint64
 	epoch epoch
+	iotlb atomic.Bool
 
 	mu    sync.Mutex         // held while the table is changed; not while waiting
 	count int                // under mu: regions in the table
@@ -57,6 +58,11 @@ func NewSpace(name string, files *Files) *Space {
 
 // Name returns the name given to NewSpace.
 func (s *Space) Name() string { return s.name }
+
+// SetIOTLB says whether the regions are entries of an IOTLB, the device's cache of what an IOMMU translates. An address
+// in none of them is then an ErrMiss, whose AddrError says what to ask the IOMMU for: its owner leaves the space, adds
+// the entry as a region, and tries again. An entry that the IOMMU takes back is removed.
+func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 
 // Enter begins a section in which what Translate returns stays mapped. It never blocks, and one goroutine may be
 // inside several spaces. The token goes to Leave. Do not wait for anything inside. The goroutine is guarded (see

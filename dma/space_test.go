@@ -3,6 +3,7 @@ package dma
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -92,6 +93,55 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 				t.Errorf("no AddrError: %v", err)
 			}
 		})
+	}
+}
+
+// Of a space whose regions are an IOTLB's entries, what is in none of them is a miss: told where, once for each entry
+// that lacks, and gone with the entry. What an entry denies stays denied.
+func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
+	leakFree(t)
+	s := NewSpace("guest", NewFiles())
+	defer s.Close()
+	fd := memfd(t, 4*page)
+	for name, use := range map[string]func() error{
+		"Translate": func() error { _, err := s.Translate(nil, page+8, 2*page, Read); return err },
+		"ReadAt":    func() error { return s.ReadAt(make([]byte, 2*page), page+8) },
+		"Pin": func() error {
+			p, err := s.Pin(3*page+8, 8)
+			if err == nil {
+				p.Close()
+			}
+			return err
+		},
+	} {
+		var filled []uint64
+		s.SetIOTLB(true)
+		err := use()
+		for ; errors.Is(err, ErrMiss) && !errors.Is(err, ErrUnmapped); err = use() {
+			var at *AddrError
+			if !errors.As(err, &at) || at.IOVA+at.Len > 4*page {
+				t.Fatalf("%s: %v", name, err)
+			}
+			filled = append(filled, at.IOVA)
+			add(t, s, Map{IOVA: at.IOVA &^ (page - 1), Size: page, FD: fd})
+		}
+		want := []uint64{page + 8, 2 * page, 3 * page}
+		if name == "Pin" {
+			want = []uint64{3*page + 8}
+		}
+		if err != nil || !slices.Equal(filled, want) {
+			t.Errorf("%s: missed at %#x, want %#x; %v", name, filled, want, err)
+		}
+		testkit.OK(t, s.Close())
+		s.SetIOTLB(false)
+		if err := use(); !errors.Is(err, ErrUnmapped) || errors.Is(err, ErrMiss) {
+			t.Errorf("%s without an IOTLB: %v", name, err)
+		}
+	}
+	s.SetIOTLB(true)
+	add(t, s, Map{Size: page, FD: fd, ReadOnly: true})
+	if _, err := s.Translate(nil, 0, 1, Write); !errors.Is(err, ErrAccess) || errors.Is(err, ErrMiss) {
+		t.Errorf("write to a read-only entry: %v", err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package virtq
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 
@@ -38,7 +39,9 @@ type Config struct {
 // receive buffers need. Rewind puts the latest peeked back instead, as PutBack does one, and Peek will find them again.
 //
 // After an error Peek and Load give that error; what was peeked before can still be committed and published. Err has it
-// too, also where a method returns none: ring memory may fault under any of them.
+// too, also where a method returns none: ring memory may fault under any of them. One error stops nothing: a
+// translation miss (dma.ErrMiss). The chain stays where it is, available or held, and the same call succeeds once the
+// IOTLB has the entry; until then Pending says true, so whoever sleeps on a miss waits for the entry, not for a kick.
 type Device struct {
 	size    uint16
 	ring    deviceRing
@@ -94,7 +97,7 @@ func (q *Device) start(b Base) {
 }
 
 // Repin takes hold of the ring's memory again, after the space changed. If it is no longer there the queue keeps the
-// memory that it had, and must be closed.
+// memory that it had, and must be closed; after a translation miss Repin may be called again instead.
 func (q *Device) Repin() error {
 	if !q.open {
 		return fmt.Errorf("closed: %w", ErrMisuse)
@@ -125,7 +128,10 @@ func (q *Device) Peek(c *Chain) (ok bool, err error) {
 	if q.err != nil {
 		return false, q.err
 	}
-	return q.peek(c), q.err
+	if ok, err = q.peek(c); err != nil {
+		q.stop(err)
+	}
+	return ok, err
 }
 
 // PeekBatch is Peek for up to len(cs) chains, and cheaper. With an error come the n good chains before it.
@@ -133,59 +139,75 @@ func (q *Device) PeekBatch(cs []Chain) (n int, err error) {
 	if q.err != nil {
 		return 0, q.err
 	}
-	q.peekBatch(cs, &n)
-	return n, q.err
+	if err = q.peekBatch(cs, &n); err != nil {
+		q.stop(err)
+	}
+	return n, err
 }
 
-func (q *Device) peek(c *Chain) bool {
-	defer dma.Recover(&q.err)
+func (q *Device) peek(c *Chain) (ok bool, err error) {
+	defer dma.Recover(&err)
 	return q.take(c)
 }
 
 // peekBatch counts by a pointer, because a fault ends it in the middle.
-func (q *Device) peekBatch(cs []Chain, n *int) {
-	defer dma.Recover(&q.err)
+func (q *Device) peekBatch(cs []Chain, n *int) (err error) {
+	defer dma.Recover(&err)
 	for i := range cs {
-		if !q.take(&cs[i]) {
-			return
+		if ok, err := q.take(&cs[i]); !ok {
+			return err
 		}
 		*n = i + 1
 	}
+	return nil
 }
 
-// take is Peek without a guard.
-func (q *Device) take(c *Chain) bool {
-	if q.number == q.known && !q.refresh() {
-		return false
+// stop makes the error the queue's, if it is no translation miss: what missed may be there the next time.
+func (q *Device) stop(err error) {
+	if !errors.Is(err, dma.ErrMiss) {
+		q.err = err
+	}
+}
+
+// take is Peek without a guard. A chain that is not good stays where it is.
+func (q *Device) take(c *Chain) (ok bool, err error) {
+	if q.number == q.known {
+		if ok, err = q.refresh(); !ok {
+			return false, err
+		}
 	}
 	var next pos
-	var err error
-	if r, split := q.ring.(*splitDevice); split {
+	if r, split := q.ring.(*splitDevice); split { // inlined: a call by the interface takes 4 % of a packet's time
 		next, err = r.take(q.next, c)
 	} else {
 		next, err = q.ring.take(q.next, c)
 	}
-	if err == nil && q.held[c.Head] {
-		err = bad(c.Head, "avail entry %d: made available again while in use", q.next)
-	}
-	if err != nil {
-		c.Out, c.In, q.err = nil, nil, err
-		return false
+	if err != nil || q.held[c.Head] {
+		return false, q.refuse(c, err)
 	}
 	q.held[c.Head] = true
 	*q.chain(q.number) = taken{q.next, c.Head}
 	q.number++
 	q.next = next
-	return true
+	return true, nil
+}
+
+// refuse empties a chain that is not good, for err or, without one, because it is held already.
+func (q *Device) refuse(c *Chain, err error) error {
+	c.Out, c.In = nil, nil
+	if err == nil {
+		err = bad(c.Head, "avail entry %d: made available again while in use", q.next)
+	}
+	return err
 }
 
 // chain is where the chain of that number is kept once it was taken.
 func (q *Device) chain(number uint32) *taken { return &q.order[int(number)&(len(q.order)-1)] }
 
-func (q *Device) refresh() (some bool) {
+func (q *Device) refresh() (some bool, err error) {
 	n, err := q.ring.available(q.next, int(q.number-q.done))
-	q.known, q.err = q.number+uint32(n), err
-	return n > 0
+	q.known = q.number + uint32(n)
+	return n > 0, err
 }
 
 // Load walks a chain again that was peeked and not yet committed: the memory map may have changed since, or the caller
@@ -194,19 +216,23 @@ func (q *Device) Load(head uint16, c *Chain) error {
 	if q.err != nil {
 		return q.err
 	}
-	q.load(head, c)
-	return q.err
-}
-
-func (q *Device) load(head uint16, c *Chain) {
-	defer dma.Recover(&q.err)
 	if !q.holds(head) {
 		q.misused("load of head %d, which is not held", int(head))
-		return
+		return q.err
 	}
-	if err := q.ring.load(head, c); err != nil {
-		c.Out, c.In, q.err = nil, nil, err
+	err := q.load(head, c)
+	if err != nil {
+		q.stop(err)
 	}
+	return err
+}
+
+func (q *Device) load(head uint16, c *Chain) (err error) {
+	defer dma.Recover(&err)
+	if err = q.ring.load(head, c); err != nil {
+		c.Out, c.In = nil, nil
+	}
+	return err
 }
 
 func (q *Device) holds(head uint16) bool { return int(head) < len(q.held) && q.held[head] }

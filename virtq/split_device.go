@@ -1,6 +1,7 @@
 package virtq
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -78,7 +79,9 @@ func (r *splitDevice) pin() (err error) {
 		if p.iova%p.align != 0 {
 			return fmt.Errorf("%s at %#x: not %d-aligned: %w", p.name, p.iova, p.align, ErrBadRing)
 		}
-		if r.pins[i], err = r.walk.space.Pin(p.iova, uint64(p.n)); err != nil {
+		if r.pins[i], err = r.walk.space.Pin(p.iova, uint64(p.n)); errors.Is(err, dma.ErrMiss) {
+			return fmt.Errorf("%s at %#x: %w", p.name, p.iova, err) // nothing is wrong with the ring
+		} else if err != nil {
 			return fmt.Errorf("%s at %#x: %w: %w", p.name, p.iova, ErrBadRing, err)
 		}
 	}

@@ -125,8 +125,13 @@ func (e *chainError) Error() string {
 func (e *chainError) Is(target error) bool { return target == ErrBadChain }
 func (e *chainError) Unwrap() error        { return e.reason }
 
+// bad is the error of a chain. If the reason is a translation miss, nothing is wrong with the chain.
 func bad(head uint16, format string, args ...any) error {
-	return &chainError{head: head, reason: fmt.Errorf(format, args...)}
+	reason := fmt.Errorf(format, args...)
+	if errors.Is(reason, dma.ErrMiss) {
+		return fmt.Errorf("head %d: %w", head, reason)
+	}
+	return &chainError{head: head, reason: reason}
 }
 
 // BadHead tells which head an ErrBadChain is about.
