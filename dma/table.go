@@ -7,8 +7,12 @@ import (
 )
 
 // maxNode is how many regions a leaf of a table has at most, and how many children a node; all but
-// the root have half as many at least. Most guests have fewer regions: theirs are one leaf.
+// the root have half as many at least.
 const maxNode = 64
+
+// maxFlat is up to how many regions the root is a leaf, whose search is shorter: most guests' is. A
+// change copies all of it, 8 KiB.
+const maxFlat = 512
 
 // table is what workers see of a space: a B+ tree of regions, sorted and disjoint. A node never
 // changes: add and remove make new nodes on the way from the root to one leaf, and share the rest.
@@ -20,7 +24,7 @@ type table struct {
 
 // newTable returns the tree of regions, which are sorted and disjoint.
 func newTable(regions []*Region) *table {
-	if len(regions) <= maxNode {
+	if len(regions) <= maxFlat {
 		return leafOf(regions)
 	}
 	var level []*table
@@ -176,11 +180,15 @@ func (t *table) with(r *Region) (*table, error) {
 	if err := t.free(r); err != nil {
 		return nil, err
 	}
-	if halves := t.insert(r); len(halves) > 1 {
-		return nodeOf(halves), nil
-	} else {
-		return halves[0], nil
+	if t.kids == nil {
+		i := t.find(r.iova) + 1
+		return newTable(spliced(t.regions, i, i, r)), nil
 	}
+	halves := t.insert(r)
+	if len(halves) > 1 {
+		return nodeOf(halves), nil
+	}
+	return halves[0], nil
 }
 
 // free returns EEXIST if there is a region where r is to be.
