@@ -165,10 +165,7 @@ func snapshot(c *Counts) (m [NumDomains][NumDomains][MaxGPUs + 1]uint64) {
 }
 
 func TestOverlappingCopyIsAMove(t *testing.T) {
-	leakFree(t)
-	f, err := NewFiles().Open(memfd(t, 64<<10), 0)
-	testkit.OK(t, err)
-	defer f.Close()
+	f := openFile(t, 64<<10)
 	r, _ := f.Region(0, 64<<10)
 	other, _ := f.Region(512, 32<<10) // the same bytes through another region
 	c := NewCopier()
@@ -181,9 +178,7 @@ func TestOverlappingCopyIsAMove(t *testing.T) {
 			r.mem[i] = byte(i * 7 >> 3)
 		}
 		want := bytes.Clone(d.src.Region.mem[d.src.Off:][:d.src.Len])
-		if _, err := c.Copy([]Segment{d.dst}, []Segment{d.src}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, testkit.Err(c.Copy([]Segment{d.dst}, []Segment{d.src})))
 		if !bytes.Equal(want, d.dst.Region.mem[d.dst.Off:][:d.dst.Len]) {
 			t.Errorf("%v to %v", d.src, d.dst)
 		}
@@ -191,9 +186,7 @@ func TestOverlappingCopyIsAMove(t *testing.T) {
 }
 
 func TestCopierRefusesToWriteReadOnly(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
-	defer s.Close()
+	s := guestSpace(t)
 	add(t, s, Map{Size: page, FD: memfd(t, page), ReadOnly: true})
 	defer s.Leave(s.Enter())
 	segs, err := s.Translate(nil, 0, page, Read)

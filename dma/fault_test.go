@@ -118,20 +118,12 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 				t.Error("the healthy guest is blamed")
 			}
 			// From now on the file is refused before it is touched, even where it still has pages.
-			if err := c.run(copier, victim, healthy); !errors.Is(err, fe) {
-				t.Errorf("again: %v", err)
-			}
-			if err := victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}); !errors.Is(err, ErrFault) {
-				t.Errorf("Add of a dead file: %v", err)
-			}
-			if _, err := victim.Pin(0, page); !errors.Is(err, ErrFault) {
-				t.Errorf("Pin of a dead file: %v", err)
-			}
+			testkit.ErrorIs(t, c.run(copier, victim, healthy), fe, "again")
+			testkit.ErrorIs(t, victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}), ErrFault, "Add of a dead file")
+			testkit.ErrorIs(t, testkit.Err(victim.Pin(0, page)), ErrFault, "Pin of a dead file")
 			// Others go on, on the same copier.
 			on(func() {
-				if err := copyAll(copier, healthy, healthy); err != nil {
-					t.Error(err)
-				}
+				testkit.NoError(t, copyAll(copier, healthy, healthy))
 			})
 			// The guest comes back with a whole file.
 			testkit.OK(t, victim.Close())
@@ -141,9 +133,7 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			truncate(t, fd, 1<<20)
 			add(t, victim, Map{Size: 1 << 20, FD: fd})
 			on(func() {
-				if err := copyAll(copier, victim, healthy); err != nil {
-					t.Error(err)
-				}
+				testkit.NoError(t, copyAll(copier, victim, healthy))
 			})
 		})
 	}
@@ -206,9 +196,7 @@ func TestRingAccessFaults(t *testing.T) {
 		return ring[100], nil
 	}
 	on(func() {
-		if _, err := load(); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, testkit.Err(load()))
 		truncate(t, fd, 0)
 		var fe *FaultError
 		if _, err := load(); !errors.As(err, &fe) || fe.File != p.File() || fe.Off != 8*page+100 {
@@ -261,9 +249,7 @@ func TestOtherPanicsGoOn(t *testing.T) {
 			if closed(healthy.Faulted()) {
 				t.Error("a space is blamed")
 			}
-			if err := copyAll(NewCopier(), healthy, healthy); err != nil {
-				t.Error(err)
-			}
+			testkit.NoError(t, copyAll(NewCopier(), healthy, healthy))
 		})
 	}
 }

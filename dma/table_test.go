@@ -109,9 +109,7 @@ func TestTableAgainstAList(t *testing.T) {
 
 // A translation goes on across the leaves of the tree, and not round the top.
 func TestTranslateAcrossLeaves(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
-	defer s.Close()
+	s := guestSpace(t)
 	const regions = maxFlat + 5*maxNode
 	fd := memfd(t, page)
 	for i := range uint64(regions) {
@@ -122,9 +120,7 @@ func TestTranslateAcrossLeaves(t *testing.T) {
 	if err != nil || len(segs) != regions || Len(segs) != regions*page-1 {
 		t.Fatalf("%d segments, %d bytes, %v", len(segs), Len(segs), err)
 	}
-	if _, err := s.Translate(nil, 1<<64-page, page+1, Write); !errors.Is(err, ErrUnmapped) {
-		t.Errorf("round the top: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 1<<64-page, page+1, Write)), ErrUnmapped, "round the top")
 }
 
 // What adding or removing a region allocates is some nodes of the tree, not all regions; and what as many regions as
@@ -214,9 +210,7 @@ func TestOneWaitForManyRegions(t *testing.T) {
 }
 
 func TestRemoveRangeRefuses(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
-	defer s.Close()
+	s := guestSpace(t)
 	fd := memfd(t, 2*page)
 	add(t, s, Map{IOVA: 2 * page, Size: 2 * page, FD: fd})
 	add(t, s, Map{IOVA: top, Size: page, FD: fd})

@@ -3,7 +3,6 @@ package splitter
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"os"
 	"path/filepath"
 	"testing"
@@ -165,9 +164,7 @@ func TestSegmenterRefuses(t *testing.T) {
 		hdr, n := super[:m.Headers.HdrLen], uint32(3000)
 		change(&g, m, &hdr, &n)
 		var s Segmenter
-		if err := s.Init(hdr, m, n); !errors.Is(err, ErrBadGSO) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.ErrorIs(t, s.Init(hdr, m, n), ErrBadGSO, "%s", name)
 	}
 	g := golden{tcp4(3000), GSOTCPv4, 1000}
 	super, m := g.super()
@@ -175,13 +172,9 @@ func TestSegmenterRefuses(t *testing.T) {
 	testkit.OK(t, s.Init(super[:66], m, 3000))
 	for _, p := range [][2]uint32{{1, 1000}, {0, 999}, {0, 3001}, {3000, 0}, {0, 0}, {1000, 2001}, {4000, 1},
 		{1000, 1<<32 - 1}} {
-		if err := s.Piece(make([]byte, 66), &Meta{}, p[0], p[1]); !errors.Is(err, ErrBadGSO) {
-			t.Errorf("piece [%d, +%d): %v", p[0], p[1], err)
-		}
+		testkit.ErrorIs(t, s.Piece(make([]byte, 66), &Meta{}, p[0], p[1]), ErrBadGSO, "piece [%d, +%d)", p[0], p[1])
 	}
-	if err := s.Piece(make([]byte, 65), &Meta{}, 0, 1000); !errors.Is(err, ErrBadGSO) {
-		t.Errorf("no room: %v", err)
-	}
+	testkit.ErrorIs(t, s.Piece(make([]byte, 65), &Meta{}, 0, 1000), ErrBadGSO, "no room")
 }
 
 func TestSegmenterOfOnePacket(t *testing.T) {

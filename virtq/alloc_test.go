@@ -42,9 +42,7 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 			for i := range chains {
 				c := &chains[batch-1-i]
 				testkit.OK(t, dev.Load(c.Head, c))
-				if _, err := copier.Copy(c.In, c.Out); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, testkit.Err(copier.Copy(c.In, c.Out)))
 				dev.Commit(c.Head, c.OutLen)
 			}
 			g.space.Leave(tok)

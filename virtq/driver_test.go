@@ -41,9 +41,7 @@ func TestDriverRefusesBadMemory(t *testing.T) {
 		"indirect wraps":   {Size: 256, Mem: mem, Addr: ringIOVA, Indirect: mem[0x10000:], IndirectAddr: math.MaxUint64 - 15},
 		"no memory at all": {Size: 256},
 	} {
-		if _, err := NewDriver(c); !errors.Is(err, ErrBadRing) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(NewDriver(c)), ErrBadRing, "%s", name)
 	}
 }
 
@@ -246,9 +244,7 @@ func TestRepinFollowsTheMemory(t *testing.T) {
 		t.Fatalf("ring memory is gone: %v", err)
 	}
 	dev.Close()
-	if err := dev.Repin(); !errors.Is(err, ErrMisuse) {
-		t.Fatalf("closed: %v", err)
-	}
+	testkit.ErrorIs(t, dev.Repin(), ErrMisuse, "closed")
 	g.space.Close()
 	if n := g.files.Len(); n != 0 {
 		t.Errorf("%d files held", n)

@@ -358,9 +358,7 @@ func TestRingInMisalignedMapping(t *testing.T) {
 			t.Skipf("dma refuses such a region: %v", err)
 		}
 		c := Config{Size: 8, Desc: iova, Avail: iova + 0x1000, Used: iova + 0x2000}
-		if _, err := NewDevice(g.space, c); !errors.Is(err, ErrBadRing) {
-			t.Fatalf("offset %d: %v", off, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(NewDevice(g.space, c)), ErrBadRing, "offset %d", off)
 	}
 }
 
@@ -469,9 +467,7 @@ func TestMisuseIsAnErrorOfItsOwn(t *testing.T) {
 			if err := q.Err(); !errors.Is(err, ErrMisuse) || errors.Is(err, ErrBadChain) {
 				t.Fatalf("got %v", err)
 			}
-			if _, err := q.Peek(&c); !errors.Is(err, ErrMisuse) {
-				t.Fatalf("peek: %v", err)
-			}
+			testkit.ErrorIs(t, testkit.Err(q.Peek(&c)), ErrMisuse, "peek")
 		})
 	}
 }

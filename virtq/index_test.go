@@ -2,7 +2,6 @@ package virtq
 
 import (
 	"bytes"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,14 +45,10 @@ func TestEventStoreTouchesTwoBytesOnly(t *testing.T) {
 func TestFieldsOutsideTheirRingAreRefused(t *testing.T) {
 	b := newGuest(t).ring(ringIOVA)[:8]
 	for _, off := range []int{-2, -1, 1, 3, 7, 8, 9} {
-		if _, err := fieldAt(b, off); !errors.Is(err, ErrBadRing) {
-			t.Errorf("field at %d of 8: %v", off, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(fieldAt(b, off)), ErrBadRing, "field at %d of 8", off)
 	}
 	for _, b := range [][]byte{nil, b[:3], b[1:], b[2:]} {
-		if _, err := headerAt(b); !errors.Is(err, ErrBadRing) {
-			t.Errorf("header of %d bytes: %v", len(b), err)
-		}
+		testkit.ErrorIs(t, testkit.Err(headerAt(b)), ErrBadRing, "header of %d bytes", len(b))
 	}
 }
 
