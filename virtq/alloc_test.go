@@ -29,15 +29,11 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 			dev.DisableKick()
 			tok := g.space.Enter()
 			for i := range chains {
-				if ok, err := dev.Peek(&chains[i]); !ok {
-					t.Fatal(err)
-				}
+				peek(t, dev, &chains[i])
 			}
 			dev.Rewind(batch)
 			for i := range chains {
-				if ok, err := dev.Peek(&chains[i]); !ok {
-					t.Fatal(err)
-				}
+				peek(t, dev, &chains[i])
 			}
 			for i := range chains {
 				c := &chains[batch-1-i]

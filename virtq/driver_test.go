@@ -152,16 +152,11 @@ func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 	d.Publish()
 	g.inside(func() {
 		var c Chain
-		if ok, err := dev.Peek(&c); !ok {
-			t.Fatal(err)
-		}
+		peek(t, dev, &c)
 		dev.Commit(c.Head, 10)
 		dev.Publish()
 	})
-	var u [1]Used
-	if n, err := d.Poll(u[:]); n != 1 || err != nil || u[0] != (Used{7, 0}) {
-		t.Fatal(n, err, u)
-	}
+	polls(t, d, Used{7, 0})
 }
 
 // TestRingGoesOnAfterReconnect: a device's successor starts where it stopped, from the base and the used ring.
@@ -175,7 +170,6 @@ func reconnect(t *testing.T, event bool) {
 	g := newGuest(t)
 	d, dev := g.ends(t, 4, true, event)
 	var c Chain
-	var u [4]Used
 	desc, avail, used := d.Addrs()
 	for round := range uint32(70_000) { // past the wrap
 		again := round%10_000 == 0
@@ -194,15 +188,11 @@ func reconnect(t *testing.T, event bool) {
 			t.Fatalf("round %d: the kick that starts the ring is missing", round)
 		}
 		tok := g.space.Enter()
-		if ok, err := dev.Peek(&c); !ok {
-			t.Fatal(round, err)
-		}
+		peek(t, dev, &c)
 		g.space.Leave(tok)
 		dev.Commit(c.Head, 1)
 		dev.Publish()
-		if n, err := d.Poll(u[:]); n != 1 || err != nil || u[0] != (Used{round, 1}) {
-			t.Fatal(round, n, err, u[0])
-		}
+		polls(t, d, Used{round, 1})
 	}
 	dev.Close()
 }
@@ -216,17 +206,10 @@ func TestRepinFollowsTheMemory(t *testing.T) {
 		t.Helper()
 		testkit.OK(t, d.Add([]Buf{{bufIOVA, 10}}, nil, cookie))
 		d.Publish()
-		g.inside(func() {
-			if ok, err := dev.Peek(&c); !ok {
-				t.Fatal(err)
-			}
-		})
+		g.inside(func() { peek(t, dev, &c) })
 		dev.Commit(c.Head, 0)
 		dev.Publish()
-		var u [1]Used
-		if n, err := d.Poll(u[:]); n != 1 || err != nil || u[0].Cookie != cookie {
-			t.Fatal(n, err, u)
-		}
+		polls(t, d, Used{cookie, 0})
 	}
 	step(1)
 	copy(other.mem, g.mem)

@@ -203,8 +203,7 @@ func TestGoodChains(t *testing.T) {
 			g := newGuest(t)
 			r := newRaw(g, rawConfig)
 			c.make(r)
-			r.entry(0, 0)
-			r.idx(1)
+			r.offer(0)
 			q := r.device(t)
 			var chain Chain
 			check := func() {
@@ -220,17 +219,13 @@ func TestGoodChains(t *testing.T) {
 				}
 			}
 			g.inside(func() {
-				if ok, err := q.Peek(&chain); !ok || err != nil {
-					t.Fatal(ok, err)
-				}
+				peek(t, q, &chain)
 				check()
 				chain = Chain{}
 				testkit.OK(t, q.Load(0, &chain))
 				check()
 				q.Rewind(1)
-				if ok, err := q.Peek(&chain); !ok || err != nil {
-					t.Fatal(ok, err)
-				}
+				peek(t, q, &chain)
 				check()
 			})
 			q.Commit(chain.Head, 7)
@@ -278,8 +273,7 @@ func TestIndirectMustBeNegotiated(t *testing.T) {
 	c.Indirect = false
 	r := newRaw(g, c)
 	r.desc(0, desc{addr: bufIOVA, len: descLen, flags: flagIndirect})
-	r.entry(0, 0)
-	r.idx(1)
+	r.offer(0)
 	q := r.device(t)
 	g.inside(func() {
 		if _, err := q.Peek(new(Chain)); !errors.Is(err, ErrBadChain) || !strings.Contains(err.Error(), "not negotiated") {
@@ -295,16 +289,13 @@ func TestDriverCannotHaveMoreOutThanTheRing(t *testing.T) {
 	r := newRaw(g, rawConfig)
 	for i := range 8 {
 		r.desc(i, desc{addr: bufIOVA, len: 1})
-		r.entry(i, uint16(i))
 	}
 	q := r.device(t)
 	var c Chain
 	g.inside(func() {
-		r.idx(8)
+		r.offer(0, 1, 2, 3, 4, 5, 6, 7)
 		for range 8 {
-			if ok, err := q.Peek(&c); !ok {
-				t.Fatal(err)
-			}
+			peek(t, q, &c)
 			q.Commit(c.Head, 0)
 		}
 		r.idx(9) // nothing is published yet
@@ -392,11 +383,8 @@ func TestTruncatedRingIsAnError(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGuest(t)
-			r := newRaw(g, rawConfig)
-			r.desc(0, desc{addr: bufIOVA, len: 1})
-			r.entry(0, 0)
-			r.idx(1)
+			r := oneChain(t)
+			g := r.g
 			done := make(chan error, 1)
 			dma.Go(func() {
 				q, err := NewDevice(g.space, r.conf)
@@ -451,17 +439,11 @@ func TestMisuseIsAnErrorOfItsOwn(t *testing.T) {
 		"use after close":             func(q *Device, c *Chain) { q.Close(); q.Commit(0, 0); q.Publish(); q.DisableKick() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGuest(t)
-			r := newRaw(g, rawConfig)
-			r.desc(0, desc{addr: bufIOVA, len: 1})
-			r.entry(0, 0)
-			r.idx(1)
+			r := oneChain(t)
 			q := r.device(t)
 			var c Chain
-			g.inside(func() {
-				if ok, err := q.Peek(&c); !ok {
-					t.Fatal(err)
-				}
+			r.g.inside(func() {
+				peek(t, q, &c)
 				f(q, &c)
 			})
 			if err := q.Err(); !errors.Is(err, ErrMisuse) || errors.Is(err, ErrBadChain) {

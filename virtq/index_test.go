@@ -139,9 +139,7 @@ func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 		dev.DisableKick()
 		tok := g.space.Enter()
 		for range c.Size {
-			if ok, err := dev.Peek(&chain); !ok {
-				t.Fatal(ok, err)
-			}
+			peek(t, dev, &chain)
 			dev.Commit(chain.Head, 0)
 		}
 		g.space.Leave(tok)

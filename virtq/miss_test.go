@@ -77,13 +77,10 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 	r.desc(0, desc{addr: tableIOVA, len: 2 * descLen, flags: flagIndirect})
 	r.table(tableIOVA, desc{addr: readIOVA, len: 2 * pageLen, flags: flagNext, next: 1},
 		desc{addr: seamIOVA - 4, len: 8, flags: flagWrite})
-	for i := range 3 {
-		r.entry(i, uint16(i))
-		if i > 0 {
-			r.desc(i, desc{addr: pageIOVA + uint64(i)*pageLen, len: 4})
-		}
+	for i := 1; i < 3; i++ {
+		r.desc(i, desc{addr: pageIOVA + uint64(i)*pageLen, len: 4})
 	}
-	r.idx(3)
+	r.offer(0, 1, 2)
 	g.write(readIOVA, []byte("dma.Miss"))
 
 	_, err := NewDevice(g.space, r.conf)
@@ -154,8 +151,7 @@ func TestWhatNoIOTLBCanMendStopsTheQueue(t *testing.T) {
 			d, want = desc{addr: bufIOVA, len: 1}, dma.ErrUnmapped
 		}
 		r.desc(0, d)
-		r.entry(0, 0)
-		r.idx(1)
+		r.offer(0)
 		q := r.device(t)
 		u.g.inside(func() {
 			var c Chain

@@ -320,9 +320,7 @@ func TestSegmentsReachTheirBytes(t *testing.T) {
 		tok := g.space.Enter()
 		defer g.space.Leave(tok)
 		var c Chain
-		if ok, err := dev.Peek(&c); !ok {
-			t.Fatal(err)
-		}
+		peek(t, dev, &c)
 		n, err := dma.NewCopier().Copy(c.In, c.Out)
 		if err != nil || n != uint64(len(data)) {
 			t.Fatal(n, err)
