@@ -2,10 +2,12 @@ package dma
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
@@ -259,46 +261,32 @@ const overlapEnv = "DMA_TEST_FAULT_IN_OVERLAP"
 
 // faultInOverlap faults in a copy to a place that begins inside its source, and then looks whether clear() works.
 func faultInOverlap() {
-	fail := func(v ...any) {
-		for _, x := range v {
-			if e, ok := x.(error); ok {
-				os.Stdout.WriteString(e.Error())
-			} else {
-				os.Stdout.WriteString(x.(string))
-			}
+	must := func(err error) {
+		if err != nil {
+			os.Stdout.WriteString(err.Error())
+			os.Exit(1)
 		}
-		os.Exit(1)
 	}
 	fd, err := unix.MemfdCreate("overlap", unix.MFD_CLOEXEC)
-	if err != nil {
-		fail(err)
-	}
-	if err := unix.Ftruncate(fd, 1<<20); err != nil {
-		fail(err)
-	}
+	must(err)
+	must(unix.Ftruncate(fd, 1<<20))
 	s := NewSpace("guest", NewFiles())
-	if err := s.Add(Map{Size: 1 << 20, FD: fd}); err != nil {
-		fail(err)
-	}
+	must(s.Add(Map{Size: 1 << 20, FD: fd}))
 	defer s.Leave(s.Enter())
 	dst, _ := s.Translate(nil, 64, 32<<10, Write)
 	src, _ := s.Translate(nil, 0, 32<<10, Read)
-	if err := unix.Ftruncate(fd, 0); err != nil {
-		fail(err)
+	must(unix.Ftruncate(fd, 0))
+	if _, err := NewCopier().Copy(dst, src); !errors.Is(err, ErrFault) {
+		must(fmt.Errorf("no fault, but %v", err))
 	}
 	b := make([]byte, 64<<10)
-	if _, err := NewCopier().Copy(dst, src); !errors.Is(err, ErrFault) {
-		fail("no fault")
-	}
 	for range 10 {
 		for i := range b {
 			b[i] = 0xff
 		}
 		clear(b)
-		for _, v := range b {
-			if v != 0 {
-				fail("clear does not")
-			}
+		if slices.Max(b) != 0 {
+			must(errors.New("clear does not"))
 		}
 	}
 	os.Stdout.WriteString("sound")
