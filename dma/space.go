@@ -1,6 +1,7 @@
 package dma
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -232,19 +233,21 @@ func (s *Space) Has(f *File) bool {
 
 // open checks m and takes a reference on its file.
 func (s *Space) open(m Map) (*Region, error) {
+	fail := func(err error) (*Region, error) {
+		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
+	}
 	if m.Size == 0 || m.Size-1 > ^uint64(0)-m.IOVA {
-		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, unix.EINVAL)
+		return fail(unix.EINVAL)
 	}
 	if m.NoAccess {
 		return &Region{iova: m.IOVA, size: m.Size, noAccess: true}, nil
 	}
 	if m.FileOffset > ^uint64(0)-m.Size {
-		return nil, fmt.Errorf("space %s: region [%#x, +%#x): file offset %#x: %w", s.name, m.IOVA, m.Size, m.FileOffset,
-			unix.EINVAL)
+		return fail(fmt.Errorf("file offset %#x: %w", m.FileOffset, unix.EINVAL))
 	}
 	f, err := s.files.Open(m.FD, m.FileOffset+m.Size)
 	if err != nil {
-		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
+		return fail(err)
 	}
 	r, err := f.Region(m.FileOffset, m.Size)
 	if err != nil {
@@ -326,15 +329,7 @@ func (s *Space) set(t *table, count int) {
 	s.gen.Add(1)
 }
 
-func (r *Region) compare(q *Region) int {
-	switch {
-	case r.iova < q.iova:
-		return -1
-	case r.iova > q.iova:
-		return 1
-	}
-	return 0
-}
+func (r *Region) compare(q *Region) int { return cmp.Compare(r.iova, q.iova) }
 
 // String returns the region's place, for errors.
 func (r *Region) String() string { return fmt.Sprintf("region [%#x, +%#x)", r.iova, r.Size()) }

@@ -51,19 +51,12 @@ const (
 	Malformed              // headers that contradict themselves, the frame's length or MaxHeader
 )
 
+var classNames = [...]string{NotIP: "not-ip", Fragment: "fragment", OtherIP: "other-ip", TCP: "tcp", UDP: "udp"}
+
 // String gives the class's name for counters and logs.
 func (c Class) String() string {
-	switch c {
-	case NotIP:
-		return "not-ip"
-	case Fragment:
-		return "fragment"
-	case OtherIP:
-		return "other-ip"
-	case TCP:
-		return "tcp"
-	case UDP:
-		return "udp"
+	if int(c) < len(classNames) {
+		return classNames[c]
 	}
 	return "malformed"
 }
