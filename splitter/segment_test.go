@@ -3,6 +3,7 @@ package splitter
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -78,15 +79,17 @@ func TestSegmentsAreThoseOfLinux(t *testing.T) {
 			if !bytes.Equal(super, want[0]) {
 				t.Fatal("the capture is of another super-packet")
 			}
-			got := segments(t, super, m, 1)
-			if len(got) != len(want)-1 {
-				t.Fatalf("%d segments, want %d", len(got), len(want)-1)
-			}
-			for i := range got {
-				if !bytes.Equal(got[i], want[i+1]) {
-					t.Errorf("segment %d:\n got %x\nwant %x", i, got[i][:m.Headers.HdrLen], want[i+1][:m.Headers.HdrLen])
+			same := func(what string, got [][]byte) {
+				if len(got) != len(want)-1 {
+					t.Fatalf("%s: %d segments, want %d", what, len(got), len(want)-1)
+				}
+				for i, w := range want[1:] {
+					if hl := m.Headers.HdrLen; !bytes.Equal(got[i], w) {
+						t.Errorf("%s: segment %d:\n got %x\nwant %x", what, i, got[i][:hl], w[:hl])
+					}
 				}
 			}
+			same("at once", segments(t, super, m, 1))
 			// The same in two steps: super-packets of k segments, and those cut again.
 			for k := uint32(2); k < 5; k++ {
 				var again [][]byte
@@ -103,14 +106,7 @@ func TestSegmentsAreThoseOfLinux(t *testing.T) {
 					testkit.OK(t, s.Piece(dst, sm, off, n))
 					again = append(again, segments(t, append(dst, b[len(dst):]...), sm, 1)...)
 				}
-				if len(again) != len(got) {
-					t.Fatalf("%d segments in steps of %d", len(again), k)
-				}
-				for i := range again {
-					if !bytes.Equal(again[i], got[i]) {
-						t.Errorf("in steps of %d: segment %d differs", k, i)
-					}
-				}
+				same(fmt.Sprintf("in steps of %d", k), again)
 			}
 		})
 	}
@@ -182,7 +178,7 @@ func TestSegmenterOfOnePacket(t *testing.T) {
 		payload: pattern(9)}} {
 		b := f.build()
 		m := Meta{Csum: CsumBad}
-		testkit.OK(t, Parse(b, uint32(len(b)), &m.Headers))
+		m.Headers = parsed(t, b)
 		var s Segmenter
 		n := uint32(len(b)) - uint32(m.Headers.HdrLen)
 		if err := s.Init(b[:m.Headers.HdrLen], &m, n); err != nil || s.Segments() != 1 || s.MSS() == 0 {

@@ -358,29 +358,22 @@ func TestRingInMisalignedMapping(t *testing.T) {
 //
 // Invariant: dma: A file that was truncated is an error of the spaces that map it, and of no other.
 func TestTruncatedRingIsAnError(t *testing.T) {
+	awake := func(more func(q *Device) bool) func(*Device, *Chain) error {
+		return func(q *Device, _ *Chain) error {
+			if !more(q) {
+				return errors.New("the worker would sleep")
+			}
+			return q.Err()
+		}
+	}
 	for name, touch := range map[string]func(q *Device, c *Chain) error{
-		"peek":   func(q *Device, c *Chain) error { _, err := q.Peek(c); return err },
-		"load":   func(q *Device, c *Chain) error { return q.Load(0, c) },
-		"commit": func(q *Device, c *Chain) error { q.Commit(0, 0); q.Publish(); return q.Err() },
-		"enable": func(q *Device, c *Chain) error {
-			if !q.EnableKick() {
-				return errors.New("the worker would sleep")
-			}
-			return q.Err()
-		},
-		"enable beyond": func(q *Device, c *Chain) error {
-			if !q.EnableKickBeyond(3) {
-				return errors.New("the worker would sleep")
-			}
-			return q.Err()
-		},
-		"disable": func(q *Device, c *Chain) error { q.DisableKick(); return q.Err() },
-		"pending": func(q *Device, c *Chain) error {
-			if !q.Pending() {
-				return errors.New("nothing pending")
-			}
-			return q.Err()
-		},
+		"peek":          func(q *Device, c *Chain) error { _, err := q.Peek(c); return err },
+		"load":          func(q *Device, c *Chain) error { return q.Load(0, c) },
+		"commit":        func(q *Device, c *Chain) error { q.Commit(0, 0); q.Publish(); return q.Err() },
+		"enable":        awake((*Device).EnableKick),
+		"enable beyond": awake(func(q *Device) bool { return q.EnableKickBeyond(3) }),
+		"disable":       func(q *Device, c *Chain) error { q.DisableKick(); return q.Err() },
+		"pending":       awake((*Device).Pending),
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := oneChain(t)
