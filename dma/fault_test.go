@@ -124,9 +124,7 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			testkit.ErrorIs(t, victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}), ErrFault, "Add of a dead file")
 			testkit.ErrorIs(t, testkit.Err(victim.Pin(0, page)), ErrFault, "Pin of a dead file")
 			// Others go on, on the same copier.
-			on(func() {
-				testkit.NoError(t, copyAll(copier, healthy, healthy))
-			})
+			on(func() { testkit.NoError(t, copyAll(copier, healthy, healthy)) })
 			// The guest comes back with a whole file.
 			testkit.OK(t, victim.Close())
 			if closed(victim.Faulted()) || victim.FaultErr() != nil {
@@ -134,9 +132,7 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			}
 			truncate(t, fd, 1<<20)
 			add(t, victim, Map{Size: 1 << 20, FD: fd})
-			on(func() {
-				testkit.NoError(t, copyAll(copier, victim, healthy))
-			})
+			on(func() { testkit.NoError(t, copyAll(copier, victim, healthy)) })
 		})
 	}
 }

@@ -66,6 +66,10 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 			r.desc(4, desc{addr: bufIOVA, len: math.MaxUint32})
 		}, "head 3: descriptor 4: 4294967311 bytes in all", nil},
 		{"indirect and next", func(r *raw) { r.desc(3, with(table(1), flagNext, 4)) }, "indirect table with a next", nil},
+		{"indirect table, not negotiated", func(r *raw) {
+			r.conf.Indirect = false
+			r.desc(3, table(1))
+		}, "head 3: indirect table, not negotiated", nil},
 		{"empty indirect table", func(r *raw) { r.desc(3, table(0)) }, "indirect table of 0 bytes", nil},
 		{"ragged indirect table", func(r *raw) {
 			r.desc(3, desc{addr: tableIOVA, len: 24, flags: flagIndirect})
@@ -265,22 +269,6 @@ func same(g *guest, segs []dma.Segment, n uint32, bufs []Buf) error {
 		return fmt.Errorf("length %d, segments %d, want %d", n, dma.Len(segs), total(bufs))
 	}
 	return nil
-}
-
-func TestIndirectMustBeNegotiated(t *testing.T) {
-	g := newGuest(t)
-	c := rawConfig
-	c.Indirect = false
-	r := newRaw(g, c)
-	r.desc(0, desc{addr: bufIOVA, len: descLen, flags: flagIndirect})
-	r.offer(0)
-	q := r.device(t)
-	g.inside(func() {
-		if _, err := q.Peek(new(Chain)); !errors.Is(err, ErrBadChain) || !strings.Contains(err.Error(), "not negotiated") {
-			t.Fatal(err)
-		}
-	})
-	g.echo(t)
 }
 
 // TestDriverCannotHaveMoreOutThanTheRing: a driver that makes heads available again before it got them back.
