@@ -13,7 +13,7 @@ import (
 )
 
 // valid fails the test if the tree breaks a rule of its form, and returns its height.
-func (t *table) valid(tt *rapid.T, root bool) int {
+func (t *table) valid(tt interface{ Fatalf(string, ...any) }, root bool) int {
 	n := len(t.starts)
 	most := maxNode
 	if root && t.kids == nil {
@@ -107,6 +107,33 @@ func TestTableAgainstAList(t *testing.T) {
 	})
 }
 
+// A tree from which the first regions go, or the last, becomes lower and lower, and a leaf in the end.
+func TestTableShrinks(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		var model []*Region
+		for i := range uint64(maxNode*maxNode + 1) { // three levels
+			model = append(model, &Region{iova: 4 * i, size: 3, noAccess: true})
+		}
+		tree := newTable(slices.Clone(model))
+		testkit.Equal(t, "levels", tree.valid(t, true), 3)
+		for len(model) > 0 {
+			i := len(model) - 1
+			if first {
+				i = 0
+			}
+			tree = tree.without(model[i])
+			model = slices.Delete(model, i, i+1)
+			if n := len(model); n%61 == 0 || n < maxNode {
+				tree.valid(t, true)
+				if !slices.Equal(tree.all(), model) {
+					t.Fatalf("%d regions, want %d", len(tree.all()), n)
+				}
+			}
+		}
+		testkit.Equal(t, "levels of an empty one", tree.valid(t, true), 1)
+	}
+}
+
 // A translation goes on across the leaves of the tree, and not round the top.
 func TestTranslateAcrossLeaves(t *testing.T) {
 	s := guestSpace(t)
@@ -115,6 +142,7 @@ func TestTranslateAcrossLeaves(t *testing.T) {
 	for i := range uint64(regions) {
 		add(t, s, Map{IOVA: 1<<64 - regions*page + i*page, Size: page, FD: fd}) // up to 2^64
 	}
+	testkit.ErrorIs(t, testkit.Err(s.Translate(nil, page, 1, Read)), ErrUnmapped, "before the first region")
 	add(t, s, Map{Size: page, FD: fd}) // what comes round the top
 	segs, err := s.Translate(nil, 1<<64-regions*page+1, regions*page-1, Write)
 	if err != nil || len(segs) != regions || Len(segs) != regions*page-1 {
