@@ -90,8 +90,8 @@ func TestCopyAgainstBytes(t *testing.T) {
 			}
 			want[from[i].d][to[i].d][gpu+1]++
 		}
-		// What the regions hold after b was copied to dst. Destinations may overlap each other: the later wins, as in a
-		// loop over bytes.
+		// What the regions hold after b was copied to dst. Destinations may overlap each other: the
+		// later wins, as in a loop over bytes.
 		model := func(b []byte) map[*Region][]byte {
 			m := map[*Region][]byte{}
 			for _, r := range regions {

@@ -60,9 +60,10 @@ func NewSpace(name string, files *Files) *Space {
 // Name returns the name given to NewSpace.
 func (s *Space) Name() string { return s.name }
 
-// SetIOTLB says whether the regions are entries of an IOTLB, the device's cache of what an IOMMU translates. An address
-// in none of them is then an ErrMiss, whose AddrError says what to ask the IOMMU for: its owner leaves the space, adds
-// the entry as a region, and tries again. An entry that the IOMMU takes back is removed.
+// SetIOTLB says whether the regions are entries of an IOTLB, the device's cache of what an IOMMU
+// translates. An address in none of them is then an ErrMiss, whose AddrError says what to ask the
+// IOMMU for: its owner leaves the space, adds the entry as a region, and tries again. An entry that
+// the IOMMU takes back is removed.
 func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 
 // Enter begins a section in which what Translate returns stays mapped. It never blocks, and one goroutine may be

@@ -90,8 +90,8 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	}
 }
 
-// Of a space whose regions are an IOTLB's entries, what is in none of them is a miss: told where, once for each entry
-// that lacks, and gone with the entry. What an entry denies stays denied.
+// Of a space whose regions are an IOTLB's entries, what is in none of them is a miss: told where,
+// once for each entry that lacks, and gone with the entry. What an entry denies stays denied.
 func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
 	s := guestSpace(t)
 	fd := memfd(t, 4*page)

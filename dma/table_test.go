@@ -107,7 +107,8 @@ func TestTableAgainstAList(t *testing.T) {
 	})
 }
 
-// A tree from which the first regions go, or the last, becomes lower and lower, and a leaf in the end.
+// A tree from which the first regions go, or the last, becomes lower and lower, and a leaf in the
+// end.
 func TestTableShrinks(t *testing.T) {
 	for _, first := range []bool{true, false} {
 		var model []*Region

@@ -9,7 +9,8 @@ import (
 // ErrUnmapped is returned for an address that is in no region.
 var ErrUnmapped = errors.New("unmapped address")
 
-// ErrMiss is returned, in the place of ErrUnmapped, for an address that is in no region of an IOTLB (Space.SetIOTLB).
+// ErrMiss is returned, in the place of ErrUnmapped, for an address that is in no region of an IOTLB
+// (Space.SetIOTLB).
 var ErrMiss = errors.New("translation miss")
 
 // ErrAccess is returned for a write to a region that is read-only, or any use of one that is not accessible.

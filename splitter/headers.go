@@ -95,7 +95,7 @@ type Headers struct {
 // SplitLen says how many bytes of the frame belong in a header buffer of limit bytes: of TCP the
 // headers, of all else the whole frame, as devmem wants it (no payload for SYN, ACK, ARP, ICMP,
 // UDP). ok is false if that does not fit or the frame is Malformed: then it cannot be split and is
-// the personality's to place.
+// the device model's to place.
 func (h *Headers) SplitLen(limit uint32) (n uint32, ok bool) {
 	n = h.FrameLen
 	if h.Class == TCP {

@@ -144,8 +144,7 @@ func TestParseSweepsHeaderLengths(t *testing.T) {
 func TestParseOfEveryPrefix(t *testing.T) {
 	for _, b := range [][]byte{built(tcp4(50)), tagged(tcp6(50), 0x88a8, 0x8100), built(udp(tcp4(50))),
 		extended(tcp6(9), extHopByHop, extDestOpts), extended(tcp6(9), extFragment)} {
-		var whole Headers
-		whole = parsed(t, b)
+		whole := parsed(t, b)
 		for n := range len(b) + 1 {
 			prefix := append([]byte(nil), b[:n]...) // its own array: reading on would panic
 			var h Headers

@@ -38,10 +38,11 @@ type Config struct {
 // in any order. Publish shows the driver all that was committed since the last one, by one store, as mergeable
 // receive buffers need. Rewind puts the latest peeked back instead, as PutBack does one, and Peek will find them again.
 //
-// After an error Peek and Load give that error; what was peeked before can still be committed and published. Err has it
-// too, also where a method returns none: ring memory may fault under any of them. One error stops nothing: a
-// translation miss (dma.ErrMiss). The chain stays where it is, available or held, and the same call succeeds once the
-// IOTLB has the entry; until then Pending says true, so whoever sleeps on a miss waits for the entry, not for a kick.
+// After an error Peek and Load give that error; what was peeked before can still be committed and
+// published. Err has it too, also where a method returns none: ring memory may fault under any of
+// them. One error stops nothing: a translation miss (dma.ErrMiss). The chain stays where it is,
+// available or held, and the same call succeeds once the IOTLB has the entry; until then Pending
+// says true, so whoever sleeps on a miss waits for the entry, not for a kick.
 type Device struct {
 	size    uint16
 	ring    deviceRing
@@ -96,8 +97,9 @@ func (q *Device) start(b Base) {
 	q.ring.enableKick(q.next, 0)
 }
 
-// Repin takes hold of the ring's memory again, after the space changed. If it is no longer there the queue keeps the
-// memory that it had, and must be closed; after a translation miss Repin may be called again instead.
+// Repin takes hold of the ring's memory again, after the space changed. If it is no longer there
+// the queue keeps the memory that it had, and must be closed; after a translation miss Repin may be
+// called again instead.
 func (q *Device) Repin() error {
 	if !q.open {
 		return fmt.Errorf("closed: %w", ErrMisuse)
@@ -162,7 +164,8 @@ func (q *Device) peekBatch(cs []Chain, n *int) (err error) {
 	return nil
 }
 
-// stop makes the error the queue's, if it is no translation miss: what missed may be there the next time.
+// stop makes the error the queue's, if it is no translation miss: what missed may be there the next
+// time.
 func (q *Device) stop(err error) {
 	if !errors.Is(err, dma.ErrMiss) {
 		q.err = err

@@ -104,7 +104,8 @@ type fence struct{ word uint32 }
 
 func (f *fence) full() { atomic.StoreUint32(&f.word, 0) }
 
-// rows is b as descriptors or as entries of a ring; what is left over at its end is not in it. Bytes need no alignment.
+// rows is b as descriptors or as entries of a ring; what is left over at its end is not in it.
+// Bytes need no alignment.
 func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
 	var r R
 	n := len(b) / int(unsafe.Sizeof(r))

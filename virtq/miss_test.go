@@ -9,8 +9,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// fakeIOMMU translates for a guest whose device has an IOTLB, an empty one at first. An entry is a page, or all of the
-// rings' memory.
+// fakeIOMMU translates for a guest whose device has an IOTLB, an empty one at first. An entry is a
+// page, or all of the rings' memory.
 type fakeIOMMU struct {
 	t     *testing.T
 	g     *guest
@@ -47,7 +47,8 @@ func (u *fakeIOMMU) fill(err error) {
 	u.t.Fatalf("the guest has nothing at %#x", miss.IOVA)
 }
 
-// filling calls f inside the space, again after each miss, which must have changed nothing of the queue.
+// filling calls f inside the space, again after each miss, which must have changed nothing of the
+// queue.
 func (u *fakeIOMMU) filling(q *Device, f func() error) {
 	u.t.Helper()
 	for {
@@ -64,15 +65,18 @@ func (u *fakeIOMMU) filling(q *Device, f func() error) {
 	}
 }
 
-// TestATranslationMissStopsNothing: with an empty IOTLB each call that translates answers ErrMiss, leaves the chain
-// where it is, and succeeds once the entry is there: NewDevice, Peek, PeekBatch, Load and Repin.
+// TestATranslationMissStopsNothing: with an empty IOTLB each call that translates answers ErrMiss,
+// leaves the chain where it is, and succeeds once the entry is there: NewDevice, Peek, PeekBatch,
+// Load and Repin.
 //
-// Invariant: virtq: A translation miss consumes nothing and stops nothing: the same call succeeds once the IOTLB is filled.
+// Invariant: virtq: A translation miss consumes nothing and stops nothing: the same call succeeds
+// once the IOTLB is filled.
 func TestATranslationMissStopsNothing(t *testing.T) {
 	u := newFakeIOMMU(t)
 	g := u.g
 	r := newRaw(g, rawConfig)
-	// Head 0: a table over a page's end, a buffer of three pages, one over the seam. Heads 1 and 2: a page each.
+	// Head 0: a table over a page's end, a buffer of three pages, one over the seam. Heads 1 and 2:
+	// a page each.
 	const tableIOVA, readIOVA, pageIOVA = bufIOVA + 2*pageLen - descLen, bufIOVA + 8*pageLen + 7, bufIOVA + 32*pageLen
 	r.desc(0, desc{addr: tableIOVA, len: 2 * descLen, flags: flagIndirect})
 	r.table(tableIOVA, desc{addr: readIOVA, len: 2 * pageLen, flags: flagNext, next: 1},
@@ -138,7 +142,8 @@ func TestATranslationMissStopsNothing(t *testing.T) {
 	}
 }
 
-// TestWhatNoIOTLBCanMendStopsTheQueue: an entry that denies the access, and an unmapped address where there is no IOTLB.
+// TestWhatNoIOTLBCanMendStopsTheQueue: an entry that denies the access, and an unmapped address
+// where there is no IOTLB.
 func TestWhatNoIOTLBCanMendStopsTheQueue(t *testing.T) {
 	for _, iotlb := range []bool{true, false} {
 		u := newFakeIOMMU(t)

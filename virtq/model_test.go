@@ -120,7 +120,8 @@ func (m *model) add(t *rapid.T) {
 	}
 }
 
-// signal tells whether the other end is to be told that an index went from was to now, if it asked for one at event.
+// signal tells whether the other end is to be told that an index went from was to now, if it asked
+// for one at event.
 func (m *model) signal(was, now, event int, off bool) bool {
 	if m.event {
 		return was <= event && event < now

@@ -28,8 +28,9 @@ func (w *walker) init(s *dma.Space, c *Config) {
 	}
 }
 
-// walk translates the chain that starts at head, which is in table, the ring's. The caller is inside the
-// space's epoch. After an error the caller empties c, whose lists may be as long as they may be.
+// walk translates the chain that starts at head, which is in table, the ring's. The caller is
+// inside the space's epoch. After an error the caller empties c, whose lists may be as long as they
+// may be.
 func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	table := w.descs
 	if int(head) >= len(table) {
@@ -125,7 +126,8 @@ func (e *chainError) Error() string {
 func (e *chainError) Is(target error) bool { return target == ErrBadChain }
 func (e *chainError) Unwrap() error        { return e.reason }
 
-// bad is the error of a chain. If the reason is a translation miss, nothing is wrong with the chain.
+// bad is the error of a chain. If the reason is a translation miss, nothing is wrong with the
+// chain.
 func bad(head uint16, format string, args ...any) error {
 	reason := fmt.Errorf(format, args...)
 	if errors.Is(reason, dma.ErrMiss) {
