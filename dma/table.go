@@ -2,6 +2,7 @@ package dma
 
 import (
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -249,9 +250,9 @@ func (t *table) remove(r *Region) *table {
 // join2 returns a and b as one node.
 func join2(a, b *table) *table {
 	if a.kids == nil {
-		return leafOf(spliced(a.regions, len(a.regions), len(a.regions), b.regions...))
+		return leafOf(slices.Concat(a.regions, b.regions))
 	}
-	return nodeOf(spliced(a.kids, len(a.kids), len(a.kids), b.kids...))
+	return nodeOf(slices.Concat(a.kids, b.kids))
 }
 
 // halves returns the node, in two if it is too long.
@@ -261,15 +262,12 @@ func (t *table) halves() []*table {
 	case n <= maxNode:
 		return []*table{t}
 	case t.kids == nil:
-		return []*table{leafOf(spliced(t.regions[:n/2], 0, 0)), leafOf(spliced(t.regions[n/2:], 0, 0))}
+		return []*table{leafOf(slices.Clone(t.regions[:n/2])), leafOf(slices.Clone(t.regions[n/2:]))}
 	}
-	return []*table{nodeOf(spliced(t.kids[:n/2], 0, 0)), nodeOf(spliced(t.kids[n/2:], 0, 0))}
+	return []*table{nodeOf(slices.Clone(t.kids[:n/2])), nodeOf(slices.Clone(t.kids[n/2:]))}
 }
 
 // spliced returns a copy of s with what comes in the place of s[i:j].
 func spliced[T any](s []T, i, j int, what ...T) []T {
-	out := make([]T, 0, len(s)-(j-i)+len(what))
-	out = append(out, s[:i]...)
-	out = append(out, what...)
-	return append(out, s[j:]...)
+	return slices.Concat(s[:i], what, s[j:])
 }
