@@ -315,8 +315,8 @@ func TestFileThatDiesWhileItIsAdded(t *testing.T) {
 	s := NewSpace("late", files)
 	r, err := s.open(Map{Size: page, FD: memfd(t, page)})
 	testkit.OK(t, err)
-	first := r.File().die(8)
-	if again := r.File().die(16); again != first {
+	first := r.File().markDead(8)
+	if again := r.File().markDead(16); again != first {
 		t.Errorf("the second fault is %v", again)
 	}
 	s.mu.Lock()

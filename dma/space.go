@@ -284,7 +284,7 @@ func (s *Space) attach(r *Region) error {
 	}
 	f.spaces[s]++
 	if g := f.gone.Load(); g != nil && g.fault != nil { // it died between open and here
-		s.blame(g.fault)
+		s.reportFault(g.fault)
 	}
 	return nil
 }
@@ -316,7 +316,7 @@ func (s *Space) retire(old []*Region) {
 	for _, r := range old {
 		s.detach(r)
 	}
-	s.forgive()
+	s.clearFault()
 	s.mu.Unlock()
 	for _, r := range old {
 		s.drop(r)

@@ -72,13 +72,13 @@ func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access)
 	for i := t.find(iova); n > 0; i++ {
 		if i < 0 || i >= len(t.regions) {
 			if t, i = root.follow(t, iova); t == nil {
-				return dst, s.nowhere(iova, n, a)
+				return dst, s.unmapped(iova, n, a)
 			}
 		}
 		r := t.regions[i]
 		off, size := iova-r.iova, r.Size()
 		if iova < r.iova || off >= size {
-			return dst, s.nowhere(iova, n, a)
+			return dst, s.unmapped(iova, n, a)
 		}
 		if r.noAccess || a != Read && r.readOnly {
 			return dst, &AddrError{s.name, iova, n, a, ErrAccess}
@@ -101,8 +101,8 @@ func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access)
 	return out, nil
 }
 
-// nowhere is the error of an address that is in no region.
-func (s *Space) nowhere(iova, n uint64, a Access) error {
+// unmapped is the error of an address that is in no region.
+func (s *Space) unmapped(iova, n uint64, a Access) error {
 	if s.iotlb.Load() {
 		return &AddrError{s.name, iova, n, a, ErrMiss}
 	}
@@ -138,12 +138,12 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	defer s.Leave(token)
 	r := s.table.Load().at(iova)
 	if r == nil {
-		return nil, s.nowhere(iova, n, Write)
+		return nil, s.unmapped(iova, n, Write)
 	}
 	off, size := iova-r.iova, r.Size()
 	switch {
 	case off >= size:
-		return nil, s.nowhere(iova, n, Write)
+		return nil, s.unmapped(iova, n, Write)
 	case n > size-off:
 		return nil, &AddrError{s.name, iova, n, Write, ErrBounds} // the ring would cross a region's end
 	case r.noAccess || r.readOnly:

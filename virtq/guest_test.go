@@ -121,7 +121,7 @@ func polls(t testing.TB, d *Driver, want ...Used) {
 	}
 }
 
-// raw is a driver without manners: it writes what it is told.
+// raw is a driver that checks nothing: it writes what it is told.
 type raw struct {
 	g    *guest
 	conf Config

@@ -120,15 +120,15 @@ func aligned(b []byte, n uintptr) bool {
 	return len(b) > 0 && uintptr(unsafe.Pointer(&b[0]))%n == 0
 }
 
-// place is where a field is to be found.
-type place struct {
+// fieldPlace says where a field lies.
+type fieldPlace struct {
 	f   *field
 	b   []byte
 	off int
 }
 
 // fields finds several.
-func fields(ps ...place) (err error) {
+func fields(ps ...fieldPlace) (err error) {
 	for _, p := range ps {
 		if *p.f, err = fieldAt(p.b, p.off); err != nil {
 			return err

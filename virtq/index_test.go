@@ -169,12 +169,12 @@ func newPlain(t *testing.T, g *guest, c Config) *plain {
 	n := int(c.Size)
 	avail, used := g.ring(c.Avail)[:availLen(n)], g.ring(c.Used)[:usedLen(n)]
 	testkit.OK(t, fields(
-		place{&p.flags, avail, 0},
-		place{&p.idx, avail, 2},
-		place{&p.event, avail, len(avail) - 2},
-		place{&p.usedFlags, used, 0},
-		place{&p.usedIdx, used, 2},
-		place{&p.availEvent, used, len(used) - 2}))
+		fieldPlace{&p.flags, avail, 0},
+		fieldPlace{&p.idx, avail, 2},
+		fieldPlace{&p.event, avail, len(avail) - 2},
+		fieldPlace{&p.usedFlags, used, 0},
+		fieldPlace{&p.usedIdx, used, 2},
+		fieldPlace{&p.availEvent, used, len(used) - 2}))
 	for i := range n {
 		le.PutUint16(avail[4+2*i:], uint16(i))
 	}

@@ -93,11 +93,11 @@ func (r *splitDevice) pin() (err error) {
 		return fmt.Errorf("used ring at %#x: %w", c.Used, err)
 	}
 	return fields(
-		place{&r.availFlags, avail, 0},
-		place{&r.availIdx, avail, 2},
-		place{&r.usedEvent, avail, len(avail) - 2},
-		place{&r.usedIdx, used, 2},
-		place{&r.availEvent, used, len(used) - 2})
+		fieldPlace{&r.availFlags, avail, 0},
+		fieldPlace{&r.availIdx, avail, 2},
+		fieldPlace{&r.usedEvent, avail, len(avail) - 2},
+		fieldPlace{&r.usedIdx, used, 2},
+		fieldPlace{&r.availEvent, used, len(used) - 2})
 }
 
 func (r *splitDevice) close() {

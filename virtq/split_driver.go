@@ -35,10 +35,10 @@ func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte)
 		return err
 	}
 	return fields(
-		place{&r.usedEvent, avail, len(avail) - 2},
-		place{&r.usedFlags, used, 0},
-		place{&r.usedIdx, used, 2},
-		place{&r.availEvent, used, len(used) - 2})
+		fieldPlace{&r.usedEvent, avail, len(avail) - 2},
+		fieldPlace{&r.usedFlags, used, 0},
+		fieldPlace{&r.usedIdx, used, 2},
+		fieldPlace{&r.availEvent, used, len(used) - 2})
 }
 
 // put writes the avail entry at index i.
