@@ -9,9 +9,7 @@ import (
 
 // Invariant: hot path: Nothing is allocated for a packet.
 func TestHotPathDoesNotAllocate(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
-	defer s.Close()
+	s := guestSpace(t)
 	fd := memfd(t, 64*page)
 	add(t, s, Map{Size: 32 * page, FD: fd})
 	add(t, s, Map{IOVA: 32 * page, Size: 32 * page, FD: fd, FileOffset: 32 * page})

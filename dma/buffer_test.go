@@ -1,7 +1,6 @@
 package dma
 
 import (
-	"errors"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -9,25 +8,16 @@ import (
 )
 
 func TestDomainsOfAGPU(t *testing.T) {
-	leakFree(t)
-	f, err := NewFiles().Open(memfd(t, 64<<10), 0)
-	testkit.OK(t, err)
-	defer f.Close()
+	f := openFile(t, 64<<10)
 	if d, n := f.Domain(4096); d != Host || n != 60<<10 || f.GPU() != -1 {
 		t.Fatalf("before SetGPU: %v for %d bytes", d, n)
 	}
-	if err := f.Register(0, 4096); !errors.Is(err, ErrBadFile) {
-		t.Fatalf("Register in host memory: %v", err)
-	}
+	testkit.ErrorIs(t, f.Register(0, 4096), ErrBadFile, "Register in host memory")
 	f.SetGPU(3)
 	for _, r := range [][2]uint64{{0, 0}, {0, 64<<10 + 1}, {64 << 10, 1}, {1, ^uint64(0)}, {^uint64(0), 2}} {
-		if err := f.Register(r[0], r[1]); !errors.Is(err, ErrBounds) {
-			t.Errorf("Register [%#x, +%#x): %v", r[0], r[1], err)
-		}
+		testkit.ErrorIs(t, f.Register(r[0], r[1]), ErrBounds, "Register [%#x, +%#x)", r[0], r[1])
 	}
-	if err := f.Unregister(0, 4096); !errors.Is(err, ErrBounds) {
-		t.Fatalf("Unregister of nothing: %v", err)
-	}
+	testkit.ErrorIs(t, f.Unregister(0, 4096), ErrBounds, "Unregister of nothing")
 	if d, n := f.Domain(64 << 10); n != 0 {
 		t.Fatalf("at the end: %v for %d bytes", d, n)
 	}

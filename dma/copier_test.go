@@ -90,16 +90,26 @@ func TestCopyAgainstBytes(t *testing.T) {
 			}
 			want[from[i].d][to[i].d][gpu+1]++
 		}
-		// Destinations may overlap each other: the later wins, as in a loop over bytes.
-		model := map[*Region][]byte{}
-		for _, r := range regions {
-			model[r] = bytes.Clone(r.mem)
+		// What the regions hold after b was copied to dst. Destinations may overlap each other: the
+		// later wins, as in a loop over bytes.
+		model := func(b []byte) map[*Region][]byte {
+			m := map[*Region][]byte{}
+			for _, r := range regions {
+				m[r] = bytes.Clone(r.mem)
+			}
+			for _, s := range dst {
+				b = b[copy(m[s.Region][s.Off:s.Off+uint64(s.Len)], b):]
+			}
+			return m
 		}
-		i := 0
-		for _, s := range dst {
-			k := copy(model[s.Region][s.Off:s.Off+uint64(s.Len)], data[i:n])
-			i += k
+		holds := func(what string, m map[*Region][]byte) {
+			for _, r := range regions {
+				if !bytes.Equal(r.mem, m[r]) {
+					t.Fatalf("%s: bytes differ", what)
+				}
+			}
 		}
+		copied := model(data[:n])
 		var got uint64
 		var err error
 		if rapid.Bool().Draw(t, "sum") {
@@ -114,11 +124,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 		if got != uint64(n) || err != nil {
 			t.Fatalf("%d bytes of %d: %v", got, n, err)
 		}
-		for _, r := range regions {
-			if !bytes.Equal(r.mem, model[r]) {
-				t.Fatal("bytes differ")
-			}
-		}
+		holds("copy", copied)
 		if snapshot(c.Counts()) != want {
 			t.Fatal("counts differ")
 		}
@@ -131,22 +137,13 @@ func TestCopyAgainstBytes(t *testing.T) {
 		if err != nil || k != min(len(buf), len(to)) {
 			t.Fatalf("Write: %d, %v", k, err)
 		}
-		for _, r := range regions {
-			model[r] = bytes.Clone(r.mem)
-		}
 		both := append(bytes.Clone(buf), flat(src)...)
-		both, i = both[:min(len(both), len(to))], 0
-		for _, s := range dst {
-			i += copy(model[s.Region][s.Off:s.Off+uint64(s.Len)], both[i:])
-		}
+		both = both[:min(len(both), len(to))]
+		copied = model(both)
 		if got, err := c.CopyBehind(dst, buf, src); err != nil || got != uint64(len(both)) {
 			t.Fatalf("CopyBehind: %d of %d, %v", got, len(both), err)
 		}
-		for _, r := range regions {
-			if !bytes.Equal(r.mem, model[r]) {
-				t.Fatal("CopyBehind: bytes differ")
-			}
-		}
+		holds("CopyBehind", copied)
 		if sum, err := c.Sum(dst); err != nil || sum != naiveSum(flat(dst)) {
 			t.Fatalf("Sum: %#x, %v", sum, err)
 		}
@@ -165,10 +162,7 @@ func snapshot(c *Counts) (m [NumDomains][NumDomains][MaxGPUs + 1]uint64) {
 }
 
 func TestOverlappingCopyIsAMove(t *testing.T) {
-	leakFree(t)
-	f, err := NewFiles().Open(memfd(t, 64<<10), 0)
-	testkit.OK(t, err)
-	defer f.Close()
+	f := openFile(t, 64<<10)
 	r, _ := f.Region(0, 64<<10)
 	other, _ := f.Region(512, 32<<10) // the same bytes through another region
 	c := NewCopier()
@@ -181,9 +175,7 @@ func TestOverlappingCopyIsAMove(t *testing.T) {
 			r.mem[i] = byte(i * 7 >> 3)
 		}
 		want := bytes.Clone(d.src.Region.mem[d.src.Off:][:d.src.Len])
-		if _, err := c.Copy([]Segment{d.dst}, []Segment{d.src}); err != nil {
-			t.Fatal(err)
-		}
+		testkit.OK(t, testkit.Err(c.Copy([]Segment{d.dst}, []Segment{d.src})))
 		if !bytes.Equal(want, d.dst.Region.mem[d.dst.Off:][:d.dst.Len]) {
 			t.Errorf("%v to %v", d.src, d.dst)
 		}
@@ -191,9 +183,7 @@ func TestOverlappingCopyIsAMove(t *testing.T) {
 }
 
 func TestCopierRefusesToWriteReadOnly(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
-	defer s.Close()
+	s := guestSpace(t)
 	add(t, s, Map{Size: page, FD: memfd(t, page), ReadOnly: true})
 	defer s.Leave(s.Enter())
 	segs, err := s.Translate(nil, 0, page, Read)

@@ -18,6 +18,12 @@
 // O(log n) more. A change allocates at most 16 KiB for each region that it adds or removes, most of
 // it garbage at once; 65,535 regions hold less than 16 MiB.
 //
+// The regions may be the entries of an IOTLB (Space.SetIOTLB). An address in none of them is then
+// ErrMiss, an answer of its own: the entry may be added, and the same call succeeds. One miss is
+// told at a time, for the first address that lacks: a range that n entries cover is translated at
+// most n+1 times. The package asks no IOMMU and drops no entry; a Pin, and so each part of a ring,
+// must lie in one entry.
+//
 // A peer may truncate a file under its mapping. Goroutines that touch mapped memory are started by Go, and the fault is
 // turned by Recover, which guards each call of the Copier, into a *FaultError that names the file: the file is dead
 // from then on, every Space that maps it is told (Faulted), and no other. A fault at any other address panics on.

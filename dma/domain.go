@@ -18,19 +18,12 @@ const (
 	NumDomains               // how many there are
 )
 
+var domainNames = [NumDomains]string{Private: "private", Host: "host", GPUFile: "gpu-file", GPU: "gpu", Wire: "wire"}
+
 // String returns the domain's name as counters spell it.
 func (d Domain) String() string {
-	switch d {
-	case Private:
-		return "private"
-	case Host:
-		return "host"
-	case GPUFile:
-		return "gpu-file"
-	case GPU:
-		return "gpu"
-	case Wire:
-		return "wire"
+	if d < NumDomains {
+		return domainNames[d]
 	}
 	return "domain-" + strconv.Itoa(int(d))
 }

@@ -68,16 +68,10 @@ func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 				done := pending(t, c.name, func() error { return c.change(s) })
 
 				late := s.Enter() // not blocked by the one who waits, and does not hold it up
-				if _, err := s.Translate(nil, 0, 1, Read); !errors.Is(err, ErrUnmapped) {
-					t.Errorf("after the change: %v", err)
-				}
+				testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 0, 1, Read)), ErrUnmapped, "after the change")
 				add(t, s, Map{IOVA: page, Size: page, FD: fd}) // neither is Add
-				if _, err := s.Translate(nil, page, 1, Read); err != nil {
-					t.Error(err)
-				}
-				if _, err := NewCopier().Write(segs, []byte("still mapped")); err != nil {
-					t.Error(err)
-				}
+				testkit.NoError(t, testkit.Err(s.Translate(nil, page, 1, Read)))
+				testkit.NoError(t, testkit.Err(NewCopier().Write(segs, []byte("still mapped"))))
 				if isDone(done) {
 					t.Fatal("did not wait for the one inside")
 				}
@@ -112,9 +106,7 @@ func TestManyRemovesWaitAtOnce(t *testing.T) {
 			gone := make(chan struct{})
 			go func() {
 				defer close(gone)
-				if err := s.Remove(i*page, page); err != nil {
-					t.Error(err)
-				}
+				testkit.NoError(t, s.Remove(i*page, page))
 			}()
 			done = append(done, gone)
 		}
@@ -164,9 +156,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 			for o := 0; o < page; o += 8 {
 				binary.LittleEndian.PutUint64(b[o:], uint64(k)<<32|i)
 			}
-			if _, err := NewCopier().Write([]Segment{r.Segment(0, page)}, b[:]); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, testkit.Err(NewCopier().Write([]Segment{r.Segment(0, page)}, b[:])))
 			f.Close()
 			maps[k] = append(maps[k], Map{IOVA: i * page, Size: page, FD: fd})
 			add(t, spaces[k], maps[k][i])
@@ -195,9 +185,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 						}
 						continue
 					}
-					if _, err := c.Read(buf, got); err != nil {
-						t.Error(err)
-					}
+					testkit.NoError(t, testkit.Err(c.Read(buf, got)))
 					if v := binary.LittleEndian.Uint64(buf); v != uint64(k)<<32|i%regions {
 						t.Errorf("space %d at %#x: %#x", k, iova, v)
 					}
@@ -213,21 +201,13 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 		control.Go(func() {
 			for i := range rounds {
 				m := maps[k][i%regions]
-				if err := s.Remove(m.IOVA, m.Size); err != nil {
-					t.Error(err)
-				}
+				testkit.NoError(t, s.Remove(m.IOVA, m.Size))
 				if i%5 == 0 {
-					if err := s.Replace(maps[k][i%regions:]); err != nil {
-						t.Error(err)
-					}
-					if err := s.Replace(maps[k]); err != nil {
-						t.Error(err)
-					}
+					testkit.NoError(t, s.Replace(maps[k][i%regions:]))
+					testkit.NoError(t, s.Replace(maps[k]))
 					continue
 				}
-				if err := s.Add(m); err != nil {
-					t.Error(err)
-				}
+				testkit.NoError(t, s.Add(m))
 			}
 		})
 	}

@@ -14,39 +14,25 @@ import (
 func Example() {
 	files := dma.NewFiles()
 	ram, err := unix.MemfdCreate("ram", unix.MFD_CLOEXEC)
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	defer unix.Close(ram)
 	vram, err := unix.MemfdCreate("vram", unix.MFD_CLOEXEC)
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	defer unix.Close(vram)
 	for _, fd := range []int{ram, vram} {
-		if err := unix.Ftruncate(fd, 1<<20); err != nil {
-			log.Fatal(err)
-		}
+		must(unix.Ftruncate(fd, 1<<20))
 	}
 	gpu, err := files.Open(vram, 1<<20)
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	defer gpu.Close()
 	gpu.SetGPU(0)
-	if err := gpu.Register(0, 64<<10); err != nil {
-		log.Fatal(err)
-	}
+	must(gpu.Register(0, 64<<10))
 
 	sender, receiver := dma.NewSpace("sender", files), dma.NewSpace("receiver", files)
 	defer sender.Close()
 	defer receiver.Close()
-	if err := sender.Add(dma.Map{IOVA: 0x1000, Size: 1 << 20, FD: ram}); err != nil {
-		log.Fatal(err)
-	}
-	if err := receiver.Add(dma.Map{IOVA: 0x80000000, Size: 1 << 20, FD: vram}); err != nil {
-		log.Fatal(err)
-	}
+	must(sender.Add(dma.Map{IOVA: 0x1000, Size: 1 << 20, FD: ram}))
+	must(receiver.Add(dma.Map{IOVA: 0x80000000, Size: 1 << 20, FD: vram}))
 
 	worker := dma.NewCopier()
 	done := make(chan error)
@@ -66,12 +52,17 @@ func Example() {
 		_, err = worker.Copy(dst, src)
 		done <- err
 	})
-	if err := <-done; err != nil {
-		log.Fatal(err)
-	}
+	must(<-done)
 	fmt.Println("to GPU 0:", worker.Counts().Bytes(dma.Host, dma.GPU, 0))
 	fmt.Println("to host memory:", worker.Counts().Total(dma.Host, dma.Host))
 	// Output:
 	// to GPU 0: 1448
 	// to host memory: 0
+}
+
+// must ends the program at an error.
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
 }

@@ -52,15 +52,16 @@ func Recover(err *error) {
 		Addr() uintptr
 	}); ok {
 		if f, off := fileAt(e.Addr()); f != nil {
-			*err = f.die(off)
+			*err = f.markDead(off)
 			return
 		}
 	}
 	panic(v)
 }
 
-// die marks the file dead for a fault at off and tells the spaces that have it. The first fault is what everybody gets.
-func (f *File) die(off uint64) error {
+// markDead marks the file dead for a fault at off and tells the spaces that have it. All callers get
+// the first fault.
+func (f *File) markDead(off uint64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	fe := &FaultError{File: f, Off: off}
@@ -68,13 +69,13 @@ func (f *File) die(off uint64) error {
 		return f.gone.Load().err
 	}
 	for s := range f.spaces {
-		s.blame(fe)
+		s.reportFault(fe)
 	}
 	return fe
 }
 
-// blame closes Faulted.
-func (s *Space) blame(fe *FaultError) {
+// reportFault closes Faulted.
+func (s *Space) reportFault(fe *FaultError) {
 	s.faultMu.Lock()
 	defer s.faultMu.Unlock()
 	if s.fault == nil {
@@ -83,9 +84,10 @@ func (s *Space) blame(fe *FaultError) {
 	}
 }
 
-// forgive opens a new Faulted if the file at fault is not mapped here any more. Under mu, so there is no Add meanwhile.
-func (s *Space) forgive() {
-	s.faultMu.Lock() // a file that dies after we looked at it waits here to blame us
+// clearFault opens a new Faulted if the file at fault is not mapped here any more. Under mu, so there
+// is no Add meanwhile.
+func (s *Space) clearFault() {
+	s.faultMu.Lock() // a file that dies after we looked at it waits here to report it
 	defer s.faultMu.Unlock()
 	if s.fault == nil {
 		return

@@ -2,10 +2,12 @@ package dma
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 
@@ -118,21 +120,11 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 				t.Error("the healthy guest is blamed")
 			}
 			// From now on the file is refused before it is touched, even where it still has pages.
-			if err := c.run(copier, victim, healthy); !errors.Is(err, fe) {
-				t.Errorf("again: %v", err)
-			}
-			if err := victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}); !errors.Is(err, ErrFault) {
-				t.Errorf("Add of a dead file: %v", err)
-			}
-			if _, err := victim.Pin(0, page); !errors.Is(err, ErrFault) {
-				t.Errorf("Pin of a dead file: %v", err)
-			}
+			testkit.ErrorIs(t, c.run(copier, victim, healthy), fe, "again")
+			testkit.ErrorIs(t, victim.Add(Map{IOVA: 1 << 30, Size: page, FD: fd}), ErrFault, "Add of a dead file")
+			testkit.ErrorIs(t, testkit.Err(victim.Pin(0, page)), ErrFault, "Pin of a dead file")
 			// Others go on, on the same copier.
-			on(func() {
-				if err := copyAll(copier, healthy, healthy); err != nil {
-					t.Error(err)
-				}
-			})
+			on(func() { testkit.NoError(t, copyAll(copier, healthy, healthy)) })
 			// The guest comes back with a whole file.
 			testkit.OK(t, victim.Close())
 			if closed(victim.Faulted()) || victim.FaultErr() != nil {
@@ -140,11 +132,7 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			}
 			truncate(t, fd, 1<<20)
 			add(t, victim, Map{Size: 1 << 20, FD: fd})
-			on(func() {
-				if err := copyAll(copier, victim, healthy); err != nil {
-					t.Error(err)
-				}
-			})
+			on(func() { testkit.NoError(t, copyAll(copier, victim, healthy)) })
 		})
 	}
 }
@@ -206,9 +194,7 @@ func TestRingAccessFaults(t *testing.T) {
 		return ring[100], nil
 	}
 	on(func() {
-		if _, err := load(); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, testkit.Err(load()))
 		truncate(t, fd, 0)
 		var fe *FaultError
 		if _, err := load(); !errors.As(err, &fe) || fe.File != p.File() || fe.Off != 8*page+100 {
@@ -261,9 +247,7 @@ func TestOtherPanicsGoOn(t *testing.T) {
 			if closed(healthy.Faulted()) {
 				t.Error("a space is blamed")
 			}
-			if err := copyAll(NewCopier(), healthy, healthy); err != nil {
-				t.Error(err)
-			}
+			testkit.NoError(t, copyAll(NewCopier(), healthy, healthy))
 		})
 	}
 }
@@ -273,46 +257,32 @@ const overlapEnv = "DMA_TEST_FAULT_IN_OVERLAP"
 
 // faultInOverlap faults in a copy to a place that begins inside its source, and then looks whether clear() works.
 func faultInOverlap() {
-	fail := func(v ...any) {
-		for _, x := range v {
-			if e, ok := x.(error); ok {
-				os.Stdout.WriteString(e.Error())
-			} else {
-				os.Stdout.WriteString(x.(string))
-			}
+	must := func(err error) {
+		if err != nil {
+			os.Stdout.WriteString(err.Error())
+			os.Exit(1)
 		}
-		os.Exit(1)
 	}
 	fd, err := unix.MemfdCreate("overlap", unix.MFD_CLOEXEC)
-	if err != nil {
-		fail(err)
-	}
-	if err := unix.Ftruncate(fd, 1<<20); err != nil {
-		fail(err)
-	}
+	must(err)
+	must(unix.Ftruncate(fd, 1<<20))
 	s := NewSpace("guest", NewFiles())
-	if err := s.Add(Map{Size: 1 << 20, FD: fd}); err != nil {
-		fail(err)
-	}
+	must(s.Add(Map{Size: 1 << 20, FD: fd}))
 	defer s.Leave(s.Enter())
 	dst, _ := s.Translate(nil, 64, 32<<10, Write)
 	src, _ := s.Translate(nil, 0, 32<<10, Read)
-	if err := unix.Ftruncate(fd, 0); err != nil {
-		fail(err)
+	must(unix.Ftruncate(fd, 0))
+	if _, err := NewCopier().Copy(dst, src); !errors.Is(err, ErrFault) {
+		must(fmt.Errorf("no fault, but %v", err))
 	}
 	b := make([]byte, 64<<10)
-	if _, err := NewCopier().Copy(dst, src); !errors.Is(err, ErrFault) {
-		fail("no fault")
-	}
 	for range 10 {
 		for i := range b {
 			b[i] = 0xff
 		}
 		clear(b)
-		for _, v := range b {
-			if v != 0 {
-				fail("clear does not")
-			}
+		if slices.Max(b) != 0 {
+			must(errors.New("clear does not"))
 		}
 	}
 	os.Stdout.WriteString("sound")
@@ -345,8 +315,8 @@ func TestFileThatDiesWhileItIsAdded(t *testing.T) {
 	s := NewSpace("late", files)
 	r, err := s.open(Map{Size: page, FD: memfd(t, page)})
 	testkit.OK(t, err)
-	first := r.File().die(8)
-	if again := r.File().die(16); again != first {
+	first := r.File().markDead(8)
+	if again := r.File().markDead(16); again != first {
 		t.Errorf("the second fault is %v", again)
 	}
 	s.mu.Lock()

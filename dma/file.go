@@ -199,5 +199,5 @@ func (f *File) Region(off, n uint64) (*Region, error) {
 	if off > f.Size() || n > f.Size()-off {
 		return nil, fmt.Errorf("%w: file %v: [%#x, +%#x) of %#x bytes", ErrBounds, f, off, n, f.Size())
 	}
-	return &Region{mem: f.mem[off : off+n : off+n], file: f, off: off}, nil
+	return &Region{mem: f.mem[off : off+n : off+n], size: n, file: f, off: off}, nil
 }

@@ -31,9 +31,7 @@ func TestFileIsMappedOnce(t *testing.T) {
 	r, err := b.Region(0, b.Size())
 	testkit.OK(t, err)
 	c := NewCopier()
-	if _, err := c.Write([]Segment{r.Segment(100, 5)}, []byte("hello")); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, testkit.Err(c.Write([]Segment{r.Segment(100, 5)}, []byte("hello"))))
 	got := make([]byte, 5)
 	if _, err := unix.Pread(fd, got, 100); err != nil || string(got) != "hello" {
 		t.Fatalf("the file has %q, %v", got, err)
@@ -42,9 +40,7 @@ func TestFileIsMappedOnce(t *testing.T) {
 	if files.Len() != 0 {
 		t.Fatal("still mapped after the last Close")
 	}
-	if _, err := c.Read(got, []Segment{r.Segment(0, 5)}); !errors.Is(err, ErrClosed) {
-		t.Fatalf("read from a closed file: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(c.Read(got, []Segment{r.Segment(0, 5)})), ErrClosed, "read from a closed file")
 }
 
 func TestFileClosedTooOftenPanics(t *testing.T) {
@@ -75,9 +71,7 @@ func TestOpenRefuses(t *testing.T) {
 	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Close(sealed) })
 	truncate(t, sealed, 4096)
-	if _, err := unix.FcntlInt(uintptr(sealed), unix.F_ADD_SEALS, unix.F_SEAL_WRITE); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, testkit.Err(unix.FcntlInt(uintptr(sealed), unix.F_ADD_SEALS, unix.F_SEAL_WRITE)))
 	name := filepath.Join(dir, "ro")
 	testkit.OK(t, os.WriteFile(name, make([]byte, 4096), 0o600))
 	sparse := memfd(t, maxFile+4096)
@@ -118,9 +112,7 @@ func TestGrownFileKeepsItsSize(t *testing.T) {
 	a, err := files.Open(fd, 4096)
 	testkit.OK(t, err)
 	truncate(t, fd, 8192)
-	if _, err := files.Open(fd, 8192); !errors.Is(err, ErrBadFile) {
-		t.Fatalf("Open of what is not mapped: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(files.Open(fd, 8192)), ErrBadFile, "Open of what is not mapped")
 	a.Close()
 	b, err := files.Open(fd, 8192)
 	if err != nil || b.Size() != 8192 {
@@ -168,12 +160,8 @@ func TestOneGuestCannotTakeTheAddressSpace(t *testing.T) {
 	add(t, greedy, Map{Size: page, FD: huge[0]})
 	add(t, greedy, Map{IOVA: page, Size: page, FD: huge[0]})
 	more := []Map{{IOVA: 2 * page, Size: page, FD: huge[1]}}
-	if err := greedy.Add(more[0]); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("Add: %v", err)
-	}
-	if err := greedy.Replace(more); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("Replace: %v", err)
-	}
+	testkit.ErrorIs(t, greedy.Add(more[0]), unix.ENOSPC, "Add")
+	testkit.ErrorIs(t, greedy.Replace(more), unix.ENOSPC, "Replace")
 	add(t, other, more[0])
 	testkit.OK(t, greedy.Close())
 	for i := range uint64(maxSpaceFiles + 1) {
@@ -188,9 +176,7 @@ func TestOneGuestCannotTakeTheAddressSpace(t *testing.T) {
 	}
 	size := files.size
 	files.size = maxBytes - maxFile + 1
-	if _, err := files.Open(huge[0], 0); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("Open: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(files.Open(huge[0], 0)), unix.ENOSPC, "Open")
 	files.size = size
 	greedy.Close()
 	other.Close()

@@ -20,11 +20,7 @@ func TestMain(m *testing.M) {
 // memfd returns a memory file of size bytes that is closed with the test.
 func memfd(t testing.TB, size int64) int {
 	t.Helper()
-	fd, err := unix.MemfdCreate("dma-test", unix.MFD_CLOEXEC)
-	testkit.OK(t, err)
-	t.Cleanup(func() { unix.Close(fd) })
-	truncate(t, fd, size)
-	return fd
+	return int(testkit.Memfd(t, size).Fd())
 }
 
 func truncate(t testing.TB, fd int, size int64) {
@@ -32,14 +28,11 @@ func truncate(t testing.TB, fd int, size int64) {
 	testkit.OK(t, unix.Ftruncate(fd, size))
 }
 
-// leakFree fails the test if, at its end, descriptors are open that are not open now, or files are mapped.
+// leakFree fails the test if, at its end, other descriptors are open than now, or files are mapped.
 func leakFree(t testing.TB) {
 	t.Helper()
-	before := openFDs(t)
+	testkit.CheckFDs(t)
 	t.Cleanup(func() {
-		if after := openFDs(t); after != before {
-			t.Errorf("%d descriptors are open, %d before", after, before)
-		}
 		mappings.mu.Lock()
 		defer mappings.mu.Unlock()
 		if n := len(mappings.files); n != 0 {
@@ -48,11 +41,23 @@ func leakFree(t testing.TB) {
 	})
 }
 
-func openFDs(t testing.TB) int {
+// guestSpace returns an empty space that is closed with the test, which leaves nothing.
+func guestSpace(t testing.TB) *Space {
 	t.Helper()
-	list, err := os.ReadDir("/proc/self/fd")
+	leakFree(t)
+	s := NewSpace("guest", NewFiles())
+	t.Cleanup(func() { s.Close() })
+	return s
+}
+
+// openFile maps a new file of size bytes until the end of the test, which leaves nothing.
+func openFile(t testing.TB, size int64) *File {
+	t.Helper()
+	leakFree(t)
+	f, err := NewFiles().Open(memfd(t, size), 0)
 	testkit.OK(t, err)
-	return len(list)
+	t.Cleanup(f.Close)
+	return f
 }
 
 // add maps m and fails the test if it cannot.

@@ -1,6 +1,7 @@
 package dma
 
 import (
+	"cmp"
 	"slices"
 	"sync"
 	"unsafe"
@@ -59,12 +60,4 @@ func fileAt(addr uintptr) (*File, uint64) {
 	return nil, 0
 }
 
-func byBase(f *File, addr uintptr) int {
-	switch {
-	case f.base < addr:
-		return -1
-	case f.base > addr:
-		return 1
-	}
-	return 0
-}
+func byBase(f *File, addr uintptr) int { return cmp.Compare(f.base, addr) }

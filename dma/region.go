@@ -15,7 +15,7 @@ type Region struct {
 	file     *File  // nil: process memory
 	off      uint64 // in file
 	iova     uint64
-	size     uint64 // for a region without mem (NoAccess); else len(mem)
+	size     uint64 // len(mem), but of a region without mem (NoAccess) its own
 	buf      Domain // of process memory
 	readOnly bool
 	noAccess bool
@@ -24,16 +24,11 @@ type Region struct {
 // NewBuffer returns process memory as a region of domain d (Wire, Host, Private). b is the caller's to keep alive and
 // unchanged in length.
 func NewBuffer(b []byte, d Domain) *Region {
-	return &Region{mem: b, buf: d}
+	return &Region{mem: b, size: uint64(len(b)), buf: d}
 }
 
 // Size returns the region's length in bytes.
-func (r *Region) Size() uint64 {
-	if r.noAccess {
-		return r.size
-	}
-	return uint64(len(r.mem))
-}
+func (r *Region) Size() uint64 { return r.size }
 
 // File returns the file behind the region, nil for process memory.
 func (r *Region) File() *File { return r.file }

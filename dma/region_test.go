@@ -67,15 +67,10 @@ func TestReuseKeepsNoLongList(t *testing.T) {
 
 // Invariant: dma: A segment outside its region is an error of the copier.
 func TestSegmentOutsideItsRegionIsAnError(t *testing.T) {
-	leakFree(t)
-	f, err := NewFiles().Open(memfd(t, 8192), 0)
-	testkit.OK(t, err)
-	defer f.Close()
+	f := openFile(t, 8192)
 	inFile, err := f.Region(4096, 4096)
 	testkit.OK(t, err)
-	if _, err := f.Region(4096, 4097); !errors.Is(err, ErrBounds) {
-		t.Fatalf("region past the end: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(f.Region(4096, 4097)), ErrBounds, "region past the end")
 	c := NewCopier()
 	ok := NewBuffer(make([]byte, 8192), Wire).Segment(0, 8192)
 	for _, r := range []*Region{inFile, NewBuffer(make([]byte, 4096), Host)} {
@@ -87,9 +82,7 @@ func TestSegmentOutsideItsRegionIsAnError(t *testing.T) {
 			if n, _, err := c.CopySum([]Segment{ok}, []Segment{s}); n != 0 || !errors.Is(err, ErrBounds) {
 				t.Errorf("copy from %v: %d, %v", s, n, err)
 			}
-			if _, err := c.Sum([]Segment{s}); !errors.Is(err, ErrBounds) {
-				t.Errorf("sum of %v: %v", s, err)
-			}
+			testkit.ErrorIs(t, testkit.Err(c.Sum([]Segment{s})), ErrBounds, "sum of %v", s)
 			if err := c.View(s, 10, func([]byte) error { t.Error("called"); return nil }); !errors.Is(err, ErrBounds) {
 				t.Errorf("view of %v: %v", s, err)
 			}

@@ -1,6 +1,7 @@
 package dma
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"sync"
@@ -36,6 +37,7 @@ type Space struct {
 	table atomic.Pointer[table]
 	gen   atomic.Uint64
 	epoch epoch
+	iotlb atomic.Bool
 
 	mu    sync.Mutex         // held while the table is changed; not while waiting
 	count int                // under mu: regions in the table
@@ -57,6 +59,12 @@ func NewSpace(name string, files *Files) *Space {
 
 // Name returns the name given to NewSpace.
 func (s *Space) Name() string { return s.name }
+
+// SetIOTLB says whether the regions are entries of an IOTLB, the device's cache of what an IOMMU
+// translates. An address in none of them is then an ErrMiss, whose AddrError says what to ask the
+// IOMMU for: its owner leaves the space, adds the entry as a region, and tries again. An entry that
+// the IOMMU takes back is removed.
+func (s *Space) SetIOTLB(on bool) { s.iotlb.Store(on) }
 
 // Enter begins a section in which what Translate returns stays mapped. It never blocks, and one goroutine may be
 // inside several spaces. The token goes to Leave. Do not wait for anything inside. The goroutine is guarded (see
@@ -226,19 +234,21 @@ func (s *Space) Has(f *File) bool {
 
 // open checks m and takes a reference on its file.
 func (s *Space) open(m Map) (*Region, error) {
+	fail := func(err error) (*Region, error) {
+		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
+	}
 	if m.Size == 0 || m.Size-1 > ^uint64(0)-m.IOVA {
-		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, unix.EINVAL)
+		return fail(unix.EINVAL)
 	}
 	if m.NoAccess {
 		return &Region{iova: m.IOVA, size: m.Size, noAccess: true}, nil
 	}
 	if m.FileOffset > ^uint64(0)-m.Size {
-		return nil, fmt.Errorf("space %s: region [%#x, +%#x): file offset %#x: %w", s.name, m.IOVA, m.Size, m.FileOffset,
-			unix.EINVAL)
+		return fail(fmt.Errorf("file offset %#x: %w", m.FileOffset, unix.EINVAL))
 	}
 	f, err := s.files.Open(m.FD, m.FileOffset+m.Size)
 	if err != nil {
-		return nil, fmt.Errorf("space %s: region [%#x, +%#x): %w", s.name, m.IOVA, m.Size, err)
+		return fail(err)
 	}
 	r, err := f.Region(m.FileOffset, m.Size)
 	if err != nil {
@@ -274,7 +284,7 @@ func (s *Space) attach(r *Region) error {
 	}
 	f.spaces[s]++
 	if g := f.gone.Load(); g != nil && g.fault != nil { // it died between open and here
-		s.blame(g.fault)
+		s.reportFault(g.fault)
 	}
 	return nil
 }
@@ -306,7 +316,7 @@ func (s *Space) retire(old []*Region) {
 	for _, r := range old {
 		s.detach(r)
 	}
-	s.forgive()
+	s.clearFault()
 	s.mu.Unlock()
 	for _, r := range old {
 		s.drop(r)
@@ -320,15 +330,7 @@ func (s *Space) set(t *table, count int) {
 	s.gen.Add(1)
 }
 
-func (r *Region) compare(q *Region) int {
-	switch {
-	case r.iova < q.iova:
-		return -1
-	case r.iova > q.iova:
-		return 1
-	}
-	return 0
-}
+func (r *Region) compare(q *Region) int { return cmp.Compare(r.iova, q.iova) }
 
 // String returns the region's place, for errors.
 func (r *Region) String() string { return fmt.Sprintf("region [%#x, +%#x)", r.iova, r.Size()) }

@@ -3,6 +3,7 @@ package dma
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -16,15 +17,11 @@ const (
 
 // Invariant: dma: A translation stays inside its regions, and asks for the right to them.
 func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
-	defer s.Close()
+	s := guestSpace(t)
 	a, b := memfd(t, 4*page), memfd(t, 4*page)
 	for i, fd := range []int{a, b} {
 		for p := range 4 {
-			if _, err := unix.Pwrite(fd, bytes.Repeat([]byte{byte(16*i + p + 1)}, page), int64(p*page)); err != nil {
-				t.Fatal(err)
-			}
+			testkit.OK(t, testkit.Err(unix.Pwrite(fd, bytes.Repeat([]byte{byte(16*i + p + 1)}, page), int64(p*page))))
 		}
 	}
 	add(t, s, Map{IOVA: 10 * page, Size: 2 * page, FD: a})
@@ -66,9 +63,7 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			first := Segment{Off: 42}
 			got, err := s.Translate([]Segment{first}, c.iova, c.n, c.access)
-			if !errors.Is(err, c.err) {
-				t.Fatalf("error %v, want %v", err, c.err)
-			}
+			testkit.ErrorIs(t, err, c.err, "error")
 			if len(got) != len(c.want)+1 || got[0] != first {
 				t.Fatalf("got %v", got)
 			}
@@ -95,15 +90,60 @@ func TestTranslateGoesAcrossRegionsThatTouchAndNoFurther(t *testing.T) {
 	}
 }
 
+// Of a space whose regions are an IOTLB's entries, what is in none of them is a miss: told where,
+// once for each entry that lacks, and gone with the entry. What an entry denies stays denied.
+func TestMissIsAnAnswerOfItsOwn(t *testing.T) {
+	s := guestSpace(t)
+	fd := memfd(t, 4*page)
+	for name, use := range map[string]func() error{
+		"Translate": func() error { _, err := s.Translate(nil, page+8, 2*page, Read); return err },
+		"ReadAt":    func() error { return s.ReadAt(make([]byte, 2*page), page+8) },
+		"Pin": func() error {
+			p, err := s.Pin(3*page+8, 8)
+			if err == nil {
+				p.Close()
+			}
+			return err
+		},
+	} {
+		var filled []uint64
+		s.SetIOTLB(true)
+		err := use()
+		for ; errors.Is(err, ErrMiss) && !errors.Is(err, ErrUnmapped); err = use() {
+			var at *AddrError
+			if !errors.As(err, &at) || at.IOVA+at.Len > 4*page {
+				t.Fatalf("%s: %v", name, err)
+			}
+			filled = append(filled, at.IOVA)
+			add(t, s, Map{IOVA: at.IOVA &^ (page - 1), Size: page, FD: fd})
+		}
+		want := []uint64{page + 8, 2 * page, 3 * page}
+		if name == "Pin" {
+			want = []uint64{3*page + 8}
+		}
+		if err != nil || !slices.Equal(filled, want) {
+			t.Errorf("%s: missed at %#x, want %#x; %v", name, filled, want, err)
+		}
+		testkit.OK(t, s.Close())
+		s.SetIOTLB(false)
+		if err := use(); !errors.Is(err, ErrUnmapped) || errors.Is(err, ErrMiss) {
+			t.Errorf("%s without an IOTLB: %v", name, err)
+		}
+	}
+	s.SetIOTLB(true)
+	add(t, s, Map{Size: page, FD: fd, ReadOnly: true})
+	if _, err := s.Translate(nil, 0, 1, Write); !errors.Is(err, ErrAccess) || errors.Is(err, ErrMiss) {
+		t.Errorf("write to a read-only entry: %v", err)
+	}
+}
+
 // A range may need as many segments as its user takes, and no more: the walk over the regions ends
 // there.
 //
 // Invariant: virtq: A chain has at most 1024 descriptors and 4096 segments, and no long list is
 // kept.
 func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
-	defer s.Close()
+	s := guestSpace(t)
 	const regions = 2000
 	fd := memfd(t, regions*page)
 	maps := make([]Map, regions)
@@ -157,9 +197,8 @@ func TestTranslateMaxStopsAtTheLimit(t *testing.T) {
 }
 
 func TestSpaceRefuses(t *testing.T) {
-	leakFree(t)
-	files := NewFiles()
-	s := NewSpace("guest", files)
+	s := guestSpace(t)
+	files := s.files
 	fd := memfd(t, 8*page)
 	add(t, s, Map{IOVA: 10 * page, Size: 4 * page, FD: fd})
 	gen := s.Generation()
@@ -181,13 +220,9 @@ func TestSpaceRefuses(t *testing.T) {
 		{"no file", Map{IOVA: 0, Size: page, FD: -1}, ErrBadFile},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if err := s.Add(c.m); !errors.Is(err, c.err) {
-				t.Errorf("Add: %v, want %v", err, c.err)
-			}
+			testkit.ErrorIs(t, s.Add(c.m), c.err, "Add")
 			if c.err != unix.EEXIST {
-				if err := s.Replace([]Map{{Size: page, IOVA: 100 * page, FD: fd}, c.m}); !errors.Is(err, c.err) {
-					t.Errorf("Replace: %v, want %v", err, c.err)
-				}
+				testkit.ErrorIs(t, s.Replace([]Map{{Size: page, IOVA: 100 * page, FD: fd}, c.m}), c.err, "Replace")
 			}
 		})
 	}
@@ -195,13 +230,9 @@ func TestSpaceRefuses(t *testing.T) {
 		unix.EEXIST) {
 		t.Errorf("Replace with an overlap: %v", err)
 	}
-	if err := s.Replace(make([]Map, MaxRegions+1)); !errors.Is(err, unix.ENOSPC) {
-		t.Errorf("Replace with too many: %v", err)
-	}
+	testkit.ErrorIs(t, s.Replace(make([]Map, MaxRegions+1)), unix.ENOSPC, "Replace with too many")
 	for _, r := range [][2]uint64{{10 * page, 3 * page}, {11 * page, page}, {9 * page, page}, {0, 0}, {14 * page, page}} {
-		if err := s.Remove(r[0], r[1]); !errors.Is(err, unix.ENOENT) {
-			t.Errorf("Remove [%#x, +%#x): %v", r[0], r[1], err)
-		}
+		testkit.ErrorIs(t, s.Remove(r[0], r[1]), unix.ENOENT, "Remove [%#x, +%#x)", r[0], r[1])
 	}
 	if len(s.Regions()) != 1 || s.Generation() != gen {
 		t.Fatalf("refusals changed the space: %v", s.Regions())
@@ -213,9 +244,8 @@ func TestSpaceRefuses(t *testing.T) {
 }
 
 func TestReplaceKeepsFilesMapped(t *testing.T) {
-	leakFree(t)
-	files := NewFiles()
-	s := NewSpace("guest", files)
+	s := guestSpace(t)
+	files := s.files
 	fd, other := memfd(t, 8*page), memfd(t, page)
 	add(t, s, Map{Size: 8 * page, FD: fd})
 	f := s.Regions()[0].File
@@ -232,9 +262,8 @@ func TestReplaceKeepsFilesMapped(t *testing.T) {
 }
 
 func TestPinOutlivesItsRegion(t *testing.T) {
-	leakFree(t)
-	files := NewFiles()
-	s := NewSpace("guest", files)
+	s := guestSpace(t)
+	files := s.files
 	fd := memfd(t, 4*page)
 	add(t, s, Map{IOVA: 10 * page, Size: page, FD: fd, FileOffset: page})
 	add(t, s, Map{IOVA: 11 * page, Size: page, FD: fd, FileOffset: 2 * page})
@@ -270,17 +299,14 @@ func TestPinOutlivesItsRegion(t *testing.T) {
 }
 
 func TestSpaceHoldsManyRegions(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
+	s := guestSpace(t)
 	fd := memfd(t, page)
 	maps := make([]Map, MaxRegions)
 	for i := range maps {
 		maps[i] = Map{IOVA: uint64(i) * 2 * page, Size: page, FD: fd}
 	}
 	testkit.OK(t, s.Replace(maps))
-	if err := s.Add(Map{IOVA: page, Size: page, FD: fd}); !errors.Is(err, unix.ENOSPC) {
-		t.Fatalf("one more: %v", err)
-	}
+	testkit.ErrorIs(t, s.Add(Map{IOVA: page, Size: page, FD: fd}), unix.ENOSPC, "one more")
 	for _, i := range []uint64{0, 1, MaxRegions / 2, MaxRegions - 1} {
 		if segs, err := s.Translate(nil, i*2*page+7, 9, Write); err != nil || segs[0].Region.IOVA() != i*2*page {
 			t.Fatalf("region %d: %v", i, err)
@@ -290,8 +316,7 @@ func TestSpaceHoldsManyRegions(t *testing.T) {
 }
 
 func TestTranslateCutsSegmentsOfMoreThan32Bits(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
+	s := guestSpace(t)
 	const size = 5<<30 + page // sparse, never touched
 	add(t, s, Map{IOVA: 1 << 40, Size: size, FD: memfd(t, size)})
 	segs, err := s.Translate(nil, 1<<40+1, size-1, Read)

@@ -2,13 +2,18 @@ package dma
 
 import (
 	"fmt"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
 
 // maxNode is how many regions a leaf of a table has at most, and how many children a node; all but
-// the root have half as many at least. Most guests have fewer regions: theirs are one leaf.
+// the root have half as many at least.
 const maxNode = 64
+
+// maxFlat is up to how many regions the root is a leaf, whose search is shorter: most guests' is. A
+// change copies all of it, 8 KiB.
+const maxFlat = 512
 
 // table is what workers see of a space: a B+ tree of regions, sorted and disjoint. A node never
 // changes: add and remove make new nodes on the way from the root to one leaf, and share the rest.
@@ -20,7 +25,7 @@ type table struct {
 
 // newTable returns the tree of regions, which are sorted and disjoint.
 func newTable(regions []*Region) *table {
-	if len(regions) <= maxNode {
+	if len(regions) <= maxFlat {
 		return leafOf(regions)
 	}
 	var level []*table
@@ -176,11 +181,15 @@ func (t *table) with(r *Region) (*table, error) {
 	if err := t.free(r); err != nil {
 		return nil, err
 	}
-	if halves := t.insert(r); len(halves) > 1 {
-		return nodeOf(halves), nil
-	} else {
-		return halves[0], nil
+	if t.kids == nil {
+		i := t.find(r.iova) + 1
+		return newTable(spliced(t.regions, i, i, r)), nil
 	}
+	halves := t.insert(r)
+	if len(halves) > 1 {
+		return nodeOf(halves), nil
+	}
+	return halves[0], nil
 }
 
 // free returns EEXIST if there is a region where r is to be.
@@ -241,9 +250,9 @@ func (t *table) remove(r *Region) *table {
 // join2 returns a and b as one node.
 func join2(a, b *table) *table {
 	if a.kids == nil {
-		return leafOf(spliced(a.regions, len(a.regions), len(a.regions), b.regions...))
+		return leafOf(slices.Concat(a.regions, b.regions))
 	}
-	return nodeOf(spliced(a.kids, len(a.kids), len(a.kids), b.kids...))
+	return nodeOf(slices.Concat(a.kids, b.kids))
 }
 
 // halves returns the node, in two if it is too long.
@@ -253,15 +262,12 @@ func (t *table) halves() []*table {
 	case n <= maxNode:
 		return []*table{t}
 	case t.kids == nil:
-		return []*table{leafOf(spliced(t.regions[:n/2], 0, 0)), leafOf(spliced(t.regions[n/2:], 0, 0))}
+		return []*table{leafOf(slices.Clone(t.regions[:n/2])), leafOf(slices.Clone(t.regions[n/2:]))}
 	}
-	return []*table{nodeOf(spliced(t.kids[:n/2], 0, 0)), nodeOf(spliced(t.kids[n/2:], 0, 0))}
+	return []*table{nodeOf(slices.Clone(t.kids[:n/2])), nodeOf(slices.Clone(t.kids[n/2:]))}
 }
 
 // spliced returns a copy of s with what comes in the place of s[i:j].
 func spliced[T any](s []T, i, j int, what ...T) []T {
-	out := make([]T, 0, len(s)-(j-i)+len(what))
-	out = append(out, s[:i]...)
-	out = append(out, what...)
-	return append(out, s[j:]...)
+	return slices.Concat(s[:i], what, s[j:])
 }

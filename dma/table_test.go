@@ -13,9 +13,13 @@ import (
 )
 
 // valid fails the test if the tree breaks a rule of its form, and returns its height.
-func (t *table) valid(tt *rapid.T, root bool) int {
+func (t *table) valid(tt interface{ Fatalf(string, ...any) }, root bool) int {
 	n := len(t.starts)
-	if n > maxNode || !root && n < maxNode/2 || t.kids != nil && n < 2 {
+	most := maxNode
+	if root && t.kids == nil {
+		most = maxFlat
+	}
+	if n > most || !root && n < maxNode/2 || t.kids != nil && n < 2 {
 		tt.Fatalf("node of %d, root: %t", n, root)
 	}
 	if !slices.IsSorted(t.starts) || max(len(t.regions), len(t.kids)) != n {
@@ -41,7 +45,7 @@ func (t *table) valid(tt *rapid.T, root bool) int {
 func TestTableAgainstAList(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var model []*Region
-		for range rapid.SampledFrom([]int{0, 1, 63, 64, 65, 300, 5000}).Draw(t, "regions") {
+		for range rapid.SampledFrom([]int{0, 1, 63, 64, 65, 300, 511, 512, 513, 5000}).Draw(t, "regions") {
 			model = append(model, &Region{iova: uint64(len(model)) * 4, size: 3, noAccess: true})
 		}
 		tree := newTable(slices.Clone(model))
@@ -103,24 +107,49 @@ func TestTableAgainstAList(t *testing.T) {
 	})
 }
 
+// A tree from which the first regions go, or the last, becomes lower and lower, and a leaf in the
+// end.
+func TestTableShrinks(t *testing.T) {
+	for _, first := range []bool{true, false} {
+		var model []*Region
+		for i := range uint64(maxNode*maxNode + 1) { // three levels
+			model = append(model, &Region{iova: 4 * i, size: 3, noAccess: true})
+		}
+		tree := newTable(slices.Clone(model))
+		testkit.Equal(t, "levels", tree.valid(t, true), 3)
+		for len(model) > 0 {
+			i := len(model) - 1
+			if first {
+				i = 0
+			}
+			tree = tree.without(model[i])
+			model = slices.Delete(model, i, i+1)
+			if n := len(model); n%61 == 0 || n < maxNode {
+				tree.valid(t, true)
+				if !slices.Equal(tree.all(), model) {
+					t.Fatalf("%d regions, want %d", len(tree.all()), n)
+				}
+			}
+		}
+		testkit.Equal(t, "levels of an empty one", tree.valid(t, true), 1)
+	}
+}
+
 // A translation goes on across the leaves of the tree, and not round the top.
 func TestTranslateAcrossLeaves(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
-	defer s.Close()
-	const regions = 5 * maxNode
+	s := guestSpace(t)
+	const regions = maxFlat + 5*maxNode
 	fd := memfd(t, page)
 	for i := range uint64(regions) {
 		add(t, s, Map{IOVA: 1<<64 - regions*page + i*page, Size: page, FD: fd}) // up to 2^64
 	}
+	testkit.ErrorIs(t, testkit.Err(s.Translate(nil, page, 1, Read)), ErrUnmapped, "before the first region")
 	add(t, s, Map{Size: page, FD: fd}) // what comes round the top
 	segs, err := s.Translate(nil, 1<<64-regions*page+1, regions*page-1, Write)
 	if err != nil || len(segs) != regions || Len(segs) != regions*page-1 {
 		t.Fatalf("%d segments, %d bytes, %v", len(segs), Len(segs), err)
 	}
-	if _, err := s.Translate(nil, 1<<64-page, page+1, Write); !errors.Is(err, ErrUnmapped) {
-		t.Errorf("round the top: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(s.Translate(nil, 1<<64-page, page+1, Write)), ErrUnmapped, "round the top")
 }
 
 // What adding or removing a region allocates is some nodes of the tree, not all regions; and what as many regions as
@@ -210,9 +239,7 @@ func TestOneWaitForManyRegions(t *testing.T) {
 }
 
 func TestRemoveRangeRefuses(t *testing.T) {
-	leakFree(t)
-	s := NewSpace("guest", NewFiles())
-	defer s.Close()
+	s := guestSpace(t)
 	fd := memfd(t, 2*page)
 	add(t, s, Map{IOVA: 2 * page, Size: 2 * page, FD: fd})
 	add(t, s, Map{IOVA: top, Size: page, FD: fd})

@@ -9,6 +9,10 @@ import (
 // ErrUnmapped is returned for an address that is in no region.
 var ErrUnmapped = errors.New("unmapped address")
 
+// ErrMiss is returned, in the place of ErrUnmapped, for an address that is in no region of an IOTLB
+// (Space.SetIOTLB).
+var ErrMiss = errors.New("translation miss")
+
 // ErrAccess is returned for a write to a region that is read-only, or any use of one that is not accessible.
 var ErrAccess = errors.New("access denied")
 
@@ -38,7 +42,7 @@ type AddrError struct {
 	IOVA   uint64 // the first address that could not be used
 	Len    uint64 // how many bytes were wanted from there on
 	Access Access
-	Err    error // ErrUnmapped, ErrAccess, ErrBounds or ErrScattered
+	Err    error // ErrUnmapped, ErrMiss, ErrAccess, ErrBounds or ErrScattered
 }
 
 // Error implements error.
@@ -68,13 +72,13 @@ func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access)
 	for i := t.find(iova); n > 0; i++ {
 		if i < 0 || i >= len(t.regions) {
 			if t, i = root.follow(t, iova); t == nil {
-				return dst, &AddrError{s.name, iova, n, a, ErrUnmapped}
+				return dst, s.unmapped(iova, n, a)
 			}
 		}
 		r := t.regions[i]
 		off, size := iova-r.iova, r.Size()
 		if iova < r.iova || off >= size {
-			return dst, &AddrError{s.name, iova, n, a, ErrUnmapped}
+			return dst, s.unmapped(iova, n, a)
 		}
 		if r.noAccess || a != Read && r.readOnly {
 			return dst, &AddrError{s.name, iova, n, a, ErrAccess}
@@ -95,6 +99,14 @@ func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access)
 		out = append(out, Segment{r, off, uint32(k)})
 	}
 	return out, nil
+}
+
+// unmapped is the error of an address that is in no region.
+func (s *Space) unmapped(iova, n uint64, a Access) error {
+	if s.iotlb.Load() {
+		return &AddrError{s.name, iova, n, a, ErrMiss}
+	}
+	return &AddrError{s.name, iova, n, a, ErrUnmapped}
 }
 
 // ReadAt fills dst with what lies at iova, for structures that a device keeps a private copy of
@@ -126,12 +138,12 @@ func (s *Space) Pin(iova, n uint64) (*Pin, error) {
 	defer s.Leave(token)
 	r := s.table.Load().at(iova)
 	if r == nil {
-		return nil, &AddrError{s.name, iova, n, Write, ErrUnmapped}
+		return nil, s.unmapped(iova, n, Write)
 	}
 	off, size := iova-r.iova, r.Size()
 	switch {
 	case off >= size:
-		return nil, &AddrError{s.name, iova, n, Write, ErrUnmapped}
+		return nil, s.unmapped(iova, n, Write)
 	case n > size-off:
 		return nil, &AddrError{s.name, iova, n, Write, ErrBounds} // the ring would cross a region's end
 	case r.noAccess || r.readOnly:

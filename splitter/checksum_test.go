@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"testing"
-	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestSumEqualsRFC1071(t *testing.T) {
@@ -36,8 +35,7 @@ func TestChecksumsOfFrames(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := f.build()
-			var h Headers
-			testkit.OK(t, Parse(b, uint32(len(b)), &h))
+			h := parsed(t, b)
 			hdr, payload := append([]byte(nil), b[:h.HdrLen]...), b[h.HdrLen:]
 			sum, n := naive(payload), uint32(len(payload))
 			if !VerifyIPv4(&h, hdr) || VerifyL4(&h, hdr, n, sum) != CsumGood {
@@ -80,8 +78,7 @@ func TestVerifyL4WithNothingToCheck(t *testing.T) {
 	icmp := frame{src: "1.1.1.1", dst: "2.2.2.2", proto: 1, payload: pattern(8)}
 	for name, b := range map[string][]byte{"udp without": b, "udp shorter than its datagram": short,
 		"icmp": icmp.build()} {
-		var h Headers
-		testkit.OK(t, Parse(b, uint32(len(b)), &h))
+		h := parsed(t, b)
 		if got := VerifyL4(&h, b[:h.HdrLen], uint32(len(b))-uint32(h.HdrLen), naive(b[h.HdrLen:])); got != CsumNone {
 			t.Errorf("%s: %v", name, got)
 		}
@@ -97,8 +94,7 @@ func TestUDPChecksumIsNeverZero(t *testing.T) {
 		if binary.BigEndian.Uint16(b[40:]) != 0xffff {
 			continue
 		}
-		var h Headers
-		testkit.OK(t, Parse(b, uint32(len(b)), &h))
+		h := parsed(t, b)
 		FixL4(&h, b[:h.HdrLen], 2, naive(f.payload))
 		if got := binary.BigEndian.Uint16(b[40:]); got != 0xffff {
 			t.Fatalf("checksum %#x", got)

@@ -20,32 +20,24 @@ const superPacket = `
 // segments that fit the wire. The payload stays where it is: its length and its sum are enough.
 func Example() {
 	hdr, err := hex.DecodeString(strings.Join(strings.Fields(superPacket), ""))
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	const payload = 4000
 	m := splitter.Meta{GSOType: splitter.GSOTCPv4, GSOSize: 1448}
 	h := &m.Headers
-	if err := splitter.Parse(hdr, uint32(len(hdr)+payload), h); err != nil {
-		log.Fatal(err)
-	}
+	must(splitter.Parse(hdr, uint32(len(hdr)+payload), h))
 	fmt.Printf("%v: %d bytes of headers, then %d of payload\n", h.Class, h.HdrLen, h.FrameLen-uint32(h.HdrLen))
 	n, ok := h.SplitLen(256)
 	fmt.Println("header buffer of 256 bytes:", n, ok)
 
 	// The queue: by a rule, if one matches, else by the hash of the flow.
 	rss, err := splitter.NewRSS(splitter.DefaultKey, []uint16{0, 1, 2, 3})
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	hash := rss.Hash(&h.Flow)
 	fmt.Printf("hash %#08x: queue %d\n", hash, rss.Queue(hash))
 	server := splitter.Flow{Dst: h.Flow.Dst, DstPort: 5201}
 	const fields = splitter.FieldDst | splitter.FieldDstPort
 	rules, err := splitter.NewRules([]splitter.Rule{{ID: 1, Flow: server, Fields: fields, Queue: 7}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	queue, ok := rules.Lookup(&h.Flow)
 	fmt.Printf("rule for port 5201 of %v: queue %d, %v\n", netip.AddrFrom4([4]byte(h.Flow.Dst[:4])), queue, ok)
 
@@ -53,21 +45,15 @@ func Example() {
 	m.Csum = splitter.CsumPartial
 	m.CsumStart, m.CsumOffset, _ = splitter.CsumPlace(h)
 	splitter.FixPartial(h, hdr, payload)
-	if err := splitter.CheckGSO(hdr, &m, payload); err != nil {
-		log.Fatal(err)
-	}
+	must(splitter.CheckGSO(hdr, &m, payload))
 	var s splitter.Segmenter
-	if err := s.Init(hdr, &m, payload); err != nil {
-		log.Fatal(err)
-	}
+	must(s.Init(hdr, &m, payload))
 	fmt.Println("segments:", s.Segments())
 	for off := uint32(0); off < payload; off += s.MSS() {
 		size := min(s.MSS(), payload-off)
 		var head [splitter.MaxHeader]byte
 		var piece splitter.Meta
-		if err := s.Piece(head[:], &piece, off, size); err != nil {
-			log.Fatal(err)
-		}
+		must(s.Piece(head[:], &piece, off, size))
 		zeros := uint16(0) // the sum of this piece's payload
 		piece.Complete(head[:h.HdrLen], zeros)
 		verdict := splitter.VerifyL4(&piece.Headers, head[:h.HdrLen], size, zeros)
@@ -83,4 +69,11 @@ func Example() {
 	// seq 1000: 1448 bytes, PSH false, checksum good: true
 	// seq 2448: 1448 bytes, PSH false, checksum good: true
 	// seq 3896: 1104 bytes, PSH true, checksum good: true
+}
+
+// must ends the program at an error.
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
 }

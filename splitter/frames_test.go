@@ -3,6 +3,9 @@ package splitter
 import (
 	"encoding/binary"
 	"net/netip"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // frame describes a frame for tests. build makes it with code of its own, so that a fault in the package does not hide
@@ -125,6 +128,13 @@ func naive(b []byte) uint16 {
 		}
 	}
 	return uint16(s)
+}
+
+// parsed gives the headers of a whole frame.
+func parsed(t testing.TB, b []byte) (h Headers) {
+	t.Helper()
+	testkit.OK(t, Parse(b, uint32(len(b)), &h))
+	return h
 }
 
 // pattern makes payload that differs everywhere.

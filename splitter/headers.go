@@ -51,19 +51,12 @@ const (
 	Malformed              // headers that contradict themselves, the frame's length or MaxHeader
 )
 
+var classNames = [...]string{NotIP: "not-ip", Fragment: "fragment", OtherIP: "other-ip", TCP: "tcp", UDP: "udp"}
+
 // String gives the class's name for counters and logs.
 func (c Class) String() string {
-	switch c {
-	case NotIP:
-		return "not-ip"
-	case Fragment:
-		return "fragment"
-	case OtherIP:
-		return "other-ip"
-	case TCP:
-		return "tcp"
-	case UDP:
-		return "udp"
+	if int(c) < len(classNames) {
+		return classNames[c]
 	}
 	return "malformed"
 }
@@ -102,7 +95,7 @@ type Headers struct {
 // SplitLen says how many bytes of the frame belong in a header buffer of limit bytes: of TCP the
 // headers, of all else the whole frame, as devmem wants it (no payload for SYN, ACK, ARP, ICMP,
 // UDP). ok is false if that does not fit or the frame is Malformed: then it cannot be split and is
-// the personality's to place.
+// the device model's to place.
 func (h *Headers) SplitLen(limit uint32) (n uint32, ok bool) {
 	n = h.FrameLen
 	if h.Class == TCP {

@@ -1,9 +1,6 @@
 package splitter
 
-import (
-	"testing"
-	"vnic.dev/vnic/internal/testkit"
-)
+import "testing"
 
 // What is judged ends where the last reader ends, and a partial checksum is allowed exactly where
 // TCP and UDP have it, or behind that.
@@ -40,7 +37,7 @@ func TestCsumAllowed(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			m := Meta{Csum: CsumPartial}
-			testkit.OK(t, Parse(c.b, uint32(len(c.b)), &m.Headers))
+			m.Headers = parsed(t, c.b)
 			if n := m.Headers.JudgedLen(); n != uint32(c.judged) {
 				t.Errorf("%d bytes are judged, not %d: %+v", n, c.judged, m.Headers)
 			}

@@ -11,17 +11,12 @@ const (
 	GSOUDPL4         // VIRTIO_NET_HDR_GSO_UDP_L4
 )
 
+var gsoNames = [...]string{GSONone: "none", GSOTCPv4: "tcpv4", GSOTCPv6: "tcpv6", GSOUDPL4: "udp-l4"}
+
 // String gives the type's name for counters and logs.
 func (t GSOType) String() string {
-	switch t {
-	case GSONone:
-		return "none"
-	case GSOTCPv4:
-		return "tcpv4"
-	case GSOTCPv6:
-		return "tcpv6"
-	case GSOUDPL4:
-		return "udp-l4"
+	if int(t) < len(gsoNames) {
+		return gsoNames[t]
 	}
 	return "unknown"
 }

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestParseClasses(t *testing.T) {
@@ -44,8 +43,7 @@ func TestParseClasses(t *testing.T) {
 		{"no next header", extended(frame{src: "::1", dst: "::2", proto: 59}), OtherIP, 54, 54, 59},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var h Headers
-			testkit.OK(t, Parse(c.b, uint32(len(c.b)), &h))
+			h := parsed(t, c.b)
 			if h.Class != c.class || h.L4Off != c.l4 || h.HdrLen != c.hl || h.Proto != c.proto {
 				t.Fatalf("got %+v", h)
 			}
@@ -95,21 +93,18 @@ func unhex(s string) []byte {
 func TestParseFindsFlowAndNumbers(t *testing.T) {
 	f := tcp4(3)
 	f.tags, f.flags = []uint16{0x88a8, 0x8100}, PSH|ACK
-	var h Headers
-	testkit.OK(t, Parse(f.build(), 77, &h))
 	want := Headers{Class: TCP, Proto: 6, TCPFlags: PSH | ACK, VLANs: 2, EtherType: 0x0800, VLAN: 0x2000, L3Off: 22,
 		L4Off:  42,
 		HdrLen: 74, Seq: 0xfffffe00, Ack: 77, FrameLen: 77, Flow: Flow{Src: [16]byte{10, 0, 0, 1}, Dst: [16]byte{10, 0, 0, 2},
 			SrcPort: 40000, DstPort: 5201, Proto: 6}}
-	if d := cmp.Diff(want, h); d != "" {
+	if d := cmp.Diff(want, parsed(t, f.build())); d != "" {
 		t.Error(d)
 	}
 	f = udp(tcp6(3))
-	testkit.OK(t, Parse(f.build(), 65, &h))
 	want = Headers{Class: UDP, Proto: 17, IPv6: true, EtherType: 0x86dd, L3Off: 14, L4Off: 54, HdrLen: 62, FrameLen: 65,
 		Flow: Flow{Src: [16]byte{0xfd, 15: 1}, Dst: [16]byte{0xfd, 15: 2}, SrcPort: 40000, DstPort: 5201, Proto: 17,
 			IPv6: true}}
-	if d := cmp.Diff(want, h); d != "" {
+	if d := cmp.Diff(want, parsed(t, f.build())); d != "" {
 		t.Error(d)
 	}
 }
@@ -149,8 +144,7 @@ func TestParseSweepsHeaderLengths(t *testing.T) {
 func TestParseOfEveryPrefix(t *testing.T) {
 	for _, b := range [][]byte{built(tcp4(50)), tagged(tcp6(50), 0x88a8, 0x8100), built(udp(tcp4(50))),
 		extended(tcp6(9), extHopByHop, extDestOpts), extended(tcp6(9), extFragment)} {
-		var whole Headers
-		testkit.OK(t, Parse(b, uint32(len(b)), &whole))
+		whole := parsed(t, b)
 		for n := range len(b) + 1 {
 			prefix := append([]byte(nil), b[:n]...) // its own array: reading on would panic
 			var h Headers
@@ -245,8 +239,7 @@ func TestSplitLen(t *testing.T) {
 		{"udp", built(udp(tcp4(100))), 256, 142, true},
 		{"long udp", built(udp(tcp4(300))), 256, 342, false},
 	} {
-		var h Headers
-		testkit.OK(t, Parse(c.b, uint32(len(c.b)), &h))
+		h := parsed(t, c.b)
 		if n, ok := h.SplitLen(c.limit); n != c.n || ok != c.ok {
 			t.Errorf("%s: %d, %v", c.name, n, ok)
 		}
@@ -260,7 +253,9 @@ func BenchmarkParse(b *testing.B) {
 			b.ReportAllocs()
 			var h Headers
 			for b.Loop() {
-				testkit.OK(b, Parse(f, uint32(len(f)), &h))
+				if err := Parse(f, uint32(len(f)), &h); err != nil {
+					b.Fatal(err)
+				}
 			}
 		})
 	}

@@ -50,9 +50,7 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 		if grown, err = was.With(all[i]); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := grown.With(all[i]); !errors.Is(err, ErrRuleExists) {
-			t.Errorf("rule %d twice: %v", i, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(grown.With(all[i])), ErrRuleExists, "rule %d twice", i)
 		if i == 0 {
 			look(was, f, 0, false)
 		}

@@ -3,7 +3,7 @@ package splitter
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -79,15 +79,17 @@ func TestSegmentsAreThoseOfLinux(t *testing.T) {
 			if !bytes.Equal(super, want[0]) {
 				t.Fatal("the capture is of another super-packet")
 			}
-			got := segments(t, super, m, 1)
-			if len(got) != len(want)-1 {
-				t.Fatalf("%d segments, want %d", len(got), len(want)-1)
-			}
-			for i := range got {
-				if !bytes.Equal(got[i], want[i+1]) {
-					t.Errorf("segment %d:\n got %x\nwant %x", i, got[i][:m.Headers.HdrLen], want[i+1][:m.Headers.HdrLen])
+			same := func(what string, got [][]byte) {
+				if len(got) != len(want)-1 {
+					t.Fatalf("%s: %d segments, want %d", what, len(got), len(want)-1)
+				}
+				for i, w := range want[1:] {
+					if hl := m.Headers.HdrLen; !bytes.Equal(got[i], w) {
+						t.Errorf("%s: segment %d:\n got %x\nwant %x", what, i, got[i][:hl], w[:hl])
+					}
 				}
 			}
+			same("at once", segments(t, super, m, 1))
 			// The same in two steps: super-packets of k segments, and those cut again.
 			for k := uint32(2); k < 5; k++ {
 				var again [][]byte
@@ -104,14 +106,7 @@ func TestSegmentsAreThoseOfLinux(t *testing.T) {
 					testkit.OK(t, s.Piece(dst, sm, off, n))
 					again = append(again, segments(t, append(dst, b[len(dst):]...), sm, 1)...)
 				}
-				if len(again) != len(got) {
-					t.Fatalf("%d segments in steps of %d", len(again), k)
-				}
-				for i := range again {
-					if !bytes.Equal(again[i], got[i]) {
-						t.Errorf("in steps of %d: segment %d differs", k, i)
-					}
-				}
+				same(fmt.Sprintf("in steps of %d", k), again)
 			}
 		})
 	}
@@ -165,9 +160,7 @@ func TestSegmenterRefuses(t *testing.T) {
 		hdr, n := super[:m.Headers.HdrLen], uint32(3000)
 		change(&g, m, &hdr, &n)
 		var s Segmenter
-		if err := s.Init(hdr, m, n); !errors.Is(err, ErrBadGSO) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.ErrorIs(t, s.Init(hdr, m, n), ErrBadGSO, "%s", name)
 	}
 	g := golden{tcp4(3000), GSOTCPv4, 1000}
 	super, m := g.super()
@@ -175,13 +168,9 @@ func TestSegmenterRefuses(t *testing.T) {
 	testkit.OK(t, s.Init(super[:66], m, 3000))
 	for _, p := range [][2]uint32{{1, 1000}, {0, 999}, {0, 3001}, {3000, 0}, {0, 0}, {1000, 2001}, {4000, 1},
 		{1000, 1<<32 - 1}} {
-		if err := s.Piece(make([]byte, 66), &Meta{}, p[0], p[1]); !errors.Is(err, ErrBadGSO) {
-			t.Errorf("piece [%d, +%d): %v", p[0], p[1], err)
-		}
+		testkit.ErrorIs(t, s.Piece(make([]byte, 66), &Meta{}, p[0], p[1]), ErrBadGSO, "piece [%d, +%d)", p[0], p[1])
 	}
-	if err := s.Piece(make([]byte, 65), &Meta{}, 0, 1000); !errors.Is(err, ErrBadGSO) {
-		t.Errorf("no room: %v", err)
-	}
+	testkit.ErrorIs(t, s.Piece(make([]byte, 65), &Meta{}, 0, 1000), ErrBadGSO, "no room")
 }
 
 func TestSegmenterOfOnePacket(t *testing.T) {
@@ -189,7 +178,7 @@ func TestSegmenterOfOnePacket(t *testing.T) {
 		payload: pattern(9)}} {
 		b := f.build()
 		m := Meta{Csum: CsumBad}
-		testkit.OK(t, Parse(b, uint32(len(b)), &m.Headers))
+		m.Headers = parsed(t, b)
 		var s Segmenter
 		n := uint32(len(b)) - uint32(m.Headers.HdrLen)
 		if err := s.Init(b[:m.Headers.HdrLen], &m, n); err != nil || s.Segments() != 1 || s.MSS() == 0 {
@@ -212,6 +201,8 @@ func BenchmarkPiece(b *testing.B) {
 	var pm Meta
 	b.ReportAllocs()
 	for b.Loop() {
-		testkit.OK(b, s.Piece(dst, &pm, 1448, 1448))
+		if err := s.Piece(dst, &pm, 1448, 1448); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

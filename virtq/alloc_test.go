@@ -29,22 +29,16 @@ func TestHotPathsDoNotAllocate(t *testing.T) {
 			dev.DisableKick()
 			tok := g.space.Enter()
 			for i := range chains {
-				if ok, err := dev.Peek(&chains[i]); !ok {
-					t.Fatal(err)
-				}
+				peek(t, dev, &chains[i])
 			}
 			dev.Rewind(batch)
 			for i := range chains {
-				if ok, err := dev.Peek(&chains[i]); !ok {
-					t.Fatal(err)
-				}
+				peek(t, dev, &chains[i])
 			}
 			for i := range chains {
 				c := &chains[batch-1-i]
 				testkit.OK(t, dev.Load(c.Head, c))
-				if _, err := copier.Copy(c.In, c.Out); err != nil {
-					t.Fatal(err)
-				}
+				testkit.OK(t, testkit.Err(copier.Copy(c.In, c.Out)))
 				dev.Commit(c.Head, c.OutLen)
 			}
 			g.space.Leave(tok)

@@ -1,7 +1,6 @@
 package virtq
 
 import (
-	"errors"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -27,9 +26,7 @@ func TestBaseOfASplitRing(t *testing.T) {
 		q.Close()
 	}
 	r.conf.Base = BaseOf(0x10000)
-	if _, err := NewDevice(g.space, r.conf); !errors.Is(err, ErrBadRing) {
-		t.Errorf("base 0x10000: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(NewDevice(g.space, r.conf)), ErrBadRing, "base 0x10000")
 }
 
 // Base has no operators but == and !=, by its type. Where a transport carries one as a number, in a field or a result

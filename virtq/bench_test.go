@@ -44,7 +44,9 @@ func BenchmarkBothEnds(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; i < b.N; i += batch {
 				for k := range uint32(batch) {
-					testkit.OK(b, dr.Add(out, nil, k))
+					if err := dr.Add(out, nil, k); err != nil {
+						b.Fatal(err)
+					}
 				}
 				dr.Publish()
 				tok := g.space.Enter()

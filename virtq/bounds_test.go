@@ -123,12 +123,9 @@ func TestChainCostIsBounded(t *testing.T) {
 			g.shatter(t, 8192)
 			r := newRaw(g, largeConfig)
 			c.make(r)
-			r.entry(0, 0)
 			r.desc(2000, desc{addr: endIOVA - 4096, len: 5})
 			r.desc(2001, desc{addr: endIOVA - 4096, len: 6})
-			r.entry(1, 2000)
-			r.entry(2, 2001)
-			r.idx(3)
+			r.offer(0, 2000, 2001)
 			q := r.device(t)
 			var chain Chain
 			g.inside(func() {
@@ -216,8 +213,7 @@ func BenchmarkLongestChain(b *testing.B) {
 			r := newRaw(g, largeConfig)
 			r.desc(0, desc{addr: bufIOVA, len: MaxDescriptors * descLen, flags: flagIndirect})
 			r.linkTable(bufIOVA, MaxDescriptors, desc{addr: pagesIOVA, len: uint32(per * pageLen)})
-			r.entry(0, 0)
-			r.idx(1)
+			r.offer(0)
 			q := r.device(b)
 			var c Chain
 			defer g.space.Leave(g.space.Enter())

@@ -1,6 +1,7 @@
 package virtq
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 
@@ -37,12 +38,14 @@ type Config struct {
 // in any order. Publish shows the driver all that was committed since the last one, by one store, as mergeable
 // receive buffers need. Rewind puts the latest peeked back instead, as PutBack does one, and Peek will find them again.
 //
-// After an error Peek and Load give that error; what was peeked before can still be committed and published. Err has it
-// too, also where a method returns none: ring memory may fault under any of them.
+// After an error Peek and Load give that error; what was peeked before can still be committed and
+// published. Err has it too, also where a method returns none: ring memory may fault under any of
+// them. One error stops nothing: a translation miss (dma.ErrMiss). The chain stays where it is,
+// available or held, and the same call succeeds once the IOTLB has the entry; until then Pending
+// says true, so whoever sleeps on a miss waits for the entry, not for a kick.
 type Device struct {
 	size    uint16
 	ring    deviceRing
-	walk    walker
 	err     error // sticky
 	open    bool
 	resumed bool
@@ -51,9 +54,9 @@ type Device struct {
 	order []taken // the chains taken, in order, by number: what Rewind lets go of
 
 	next   pos           // of the chain to be peeked next
-	number uint32        // of that chain
-	ready  int           // how many surely are available there
-	out    int           // held or staged
+	number uint32        // of that chain: how many were peeked
+	known  uint32        // the chains before this number surely are available
+	done   uint32        // how many were published: number-done are held or staged
 	staged []usedElement // not yet published; cap is the ring's size, see available
 }
 
@@ -77,7 +80,6 @@ func NewDevice(s *dma.Space, c Config) (*Device, error) {
 // newDevice returns a Device of a ring of any format.
 func newDevice(s *dma.Space, c Config, r deviceRing) (*Device, error) {
 	q := &Device{size: c.Size, ring: r, open: true}
-	q.walk.init(s, &c)
 	q.held = make([]bool, c.Size)
 	q.order = make([]taken, 1<<bits.Len16(c.Size-1)) // a power of two, so that a number becomes an index quickly
 	q.staged = make([]usedElement, 0, c.Size)
@@ -95,8 +97,9 @@ func (q *Device) start(b Base) {
 	q.ring.enableKick(q.next, 0)
 }
 
-// Repin takes hold of the ring's memory again, after the space changed. If it is no longer there the queue keeps the
-// memory that it had, and must be closed.
+// Repin takes hold of the ring's memory again, after the space changed. If it is no longer there
+// the queue keeps the memory that it had, and must be closed; after a translation miss Repin may be
+// called again instead.
 func (q *Device) Repin() error {
 	if !q.open {
 		return fmt.Errorf("closed: %w", ErrMisuse)
@@ -127,7 +130,10 @@ func (q *Device) Peek(c *Chain) (ok bool, err error) {
 	if q.err != nil {
 		return false, q.err
 	}
-	return q.peek(c), q.err
+	if ok, err = q.peek(c); err != nil {
+		q.stop(err)
+	}
+	return ok, err
 }
 
 // PeekBatch is Peek for up to len(cs) chains, and cheaper. With an error come the n good chains before it.
@@ -135,54 +141,76 @@ func (q *Device) PeekBatch(cs []Chain) (n int, err error) {
 	if q.err != nil {
 		return 0, q.err
 	}
-	q.peekBatch(cs, &n)
-	return n, q.err
+	if err = q.peekBatch(cs, &n); err != nil {
+		q.stop(err)
+	}
+	return n, err
 }
 
-func (q *Device) peek(c *Chain) bool {
-	defer dma.Recover(&q.err)
+func (q *Device) peek(c *Chain) (ok bool, err error) {
+	defer dma.Recover(&err)
 	return q.take(c)
 }
 
 // peekBatch counts by a pointer, because a fault ends it in the middle.
-func (q *Device) peekBatch(cs []Chain, n *int) {
-	defer dma.Recover(&q.err)
+func (q *Device) peekBatch(cs []Chain, n *int) (err error) {
+	defer dma.Recover(&err)
 	for i := range cs {
-		if !q.take(&cs[i]) {
-			return
+		if ok, err := q.take(&cs[i]); !ok {
+			return err
 		}
 		*n = i + 1
 	}
+	return nil
 }
 
-// take is Peek without a guard.
-func (q *Device) take(c *Chain) bool {
-	if q.ready == 0 && !q.refresh() {
-		return false
+// stop makes the error the queue's, if it is no translation miss: what missed may be there the next
+// time.
+func (q *Device) stop(err error) {
+	if !errors.Is(err, dma.ErrMiss) {
+		q.err = err
 	}
-	next, err := q.ring.take(&q.walk, q.next, c)
-	if err == nil && q.held[c.Head] {
-		err = bad(c.Head, "avail entry %d: made available again while in use", q.next)
+}
+
+// take is Peek without a guard. A chain that is not good stays where it is.
+func (q *Device) take(c *Chain) (ok bool, err error) {
+	if q.number == q.known {
+		if ok, err = q.refresh(); !ok {
+			return false, err
+		}
 	}
-	if err != nil {
-		c.Out, c.In, q.err = nil, nil, err
-		return false
+	var next pos
+	if r, split := q.ring.(*splitDevice); split { // inlined: a call by the interface takes 4 % of a packet's time
+		next, err = r.take(q.next, c)
+	} else {
+		next, err = q.ring.take(q.next, c)
+	}
+	if err != nil || q.held[c.Head] {
+		return false, q.refuse(c, err)
 	}
 	q.held[c.Head] = true
-	*q.slot(0) = taken{q.next, c.Head}
+	*q.chain(q.number) = taken{q.next, c.Head}
 	q.number++
-	q.ready--
-	q.out++
 	q.next = next
-	return true
+	return true, nil
 }
 
-// slot is where the chain is kept that was taken back chains before the next one.
-func (q *Device) slot(back uint32) *taken { return &q.order[int(q.number-back)&(len(q.order)-1)] }
+// refuse empties a chain that is not good, for err or, without one, because it is held already.
+func (q *Device) refuse(c *Chain, err error) error {
+	c.Out, c.In = nil, nil
+	if err == nil {
+		err = bad(c.Head, "avail entry %d: made available again while in use", q.next)
+	}
+	return err
+}
 
-func (q *Device) refresh() (some bool) {
-	q.ready, q.err = q.ring.available(q.next, q.out)
-	return q.ready > 0
+// chain is where the chain of that number is kept once it was taken.
+func (q *Device) chain(number uint32) *taken { return &q.order[int(number)&(len(q.order)-1)] }
+
+func (q *Device) refresh() (some bool, err error) {
+	n, err := q.ring.available(q.next, int(q.number-q.done))
+	q.known = q.number + uint32(n)
+	return n > 0, err
 }
 
 // Load walks a chain again that was peeked and not yet committed: the memory map may have changed since, or the caller
@@ -191,19 +219,23 @@ func (q *Device) Load(head uint16, c *Chain) error {
 	if q.err != nil {
 		return q.err
 	}
-	q.load(head, c)
-	return q.err
-}
-
-func (q *Device) load(head uint16, c *Chain) {
-	defer dma.Recover(&q.err)
 	if !q.holds(head) {
 		q.misused("load of head %d, which is not held", int(head))
-		return
+		return q.err
 	}
-	if err := q.ring.load(&q.walk, head, c); err != nil {
-		c.Out, c.In, q.err = nil, nil, err
+	err := q.load(head, c)
+	if err != nil {
+		q.stop(err)
 	}
+	return err
+}
+
+func (q *Device) load(head uint16, c *Chain) (err error) {
+	defer dma.Recover(&err)
+	if err = q.ring.load(head, c); err != nil {
+		c.Out, c.In = nil, nil
+	}
+	return err
 }
 
 func (q *Device) holds(head uint16) bool { return int(head) < len(q.held) && q.held[head] }
@@ -217,7 +249,7 @@ func (q *Device) misused(format string, args ...any) {
 // Rewind makes the last n peeked chains available again; none of them may be committed.
 func (q *Device) Rewind(n int) {
 	for ; n > 0; n-- {
-		last := *q.slot(1)
+		last := *q.chain(q.number - 1)
 		if !q.holds(last.head) {
 			q.misused("rewind past head %d, which is not held", int(last.head))
 			return
@@ -225,8 +257,6 @@ func (q *Device) Rewind(n int) {
 		q.held[last.head] = false
 		q.next = last.at
 		q.number--
-		q.ready++
-		q.out--
 	}
 }
 
@@ -237,7 +267,7 @@ func (q *Device) PutBack(head uint16) (ok bool) {
 		q.misused("put back of head %d, which is not held", int(head))
 		return false
 	}
-	if q.slot(1).head != head {
+	if q.chain(q.number-1).head != head {
 		return false
 	}
 	q.Rewind(1)
@@ -261,7 +291,7 @@ func (q *Device) Publish() (call bool) {
 	}
 	defer dma.Recover(&q.err)
 	call = q.ring.publish(q.staged)
-	q.out -= len(q.staged)
+	q.done += uint32(len(q.staged))
 	q.staged = q.staged[:0]
 	return call
 }
@@ -294,7 +324,7 @@ func (q *Device) EnableKickBeyond(n int) (more bool) {
 
 // Pending tells whether Peek would find something; an error is something.
 func (q *Device) Pending() (some bool) {
-	if q.err != nil || q.ready > 0 {
+	if q.err != nil || q.number != q.known {
 		return true
 	}
 	some = true // should the ring fault
@@ -304,7 +334,7 @@ func (q *Device) Pending() (some bool) {
 }
 
 // Held is how many chains are peeked and not committed.
-func (q *Device) Held() int { return q.out - len(q.staged) }
+func (q *Device) Held() int { return int(q.number-q.done) - len(q.staged) }
 
 // Base is where the ring goes on. With nothing held, and all published, it is what GET_VRING_BASE answers.
 func (q *Device) Base() Base { return q.ring.base(q.next) }

@@ -83,7 +83,7 @@ func NewDriver(c DriverConfig) (*Driver, error) {
 		slots:      make([]slot, c.Size),
 		next:       make([]uint16, c.Size),
 		nfree:      int(c.Size),
-		tables:     rows(c.Indirect),
+		tables:     rows[[descLen]byte](c.Indirect),
 		tablesAddr: c.IndirectAddr,
 		perTable:   min(len(c.Indirect)/descLen/int(c.Size), int(c.Size)),
 	}

@@ -41,9 +41,7 @@ func TestDriverRefusesBadMemory(t *testing.T) {
 		"indirect wraps":   {Size: 256, Mem: mem, Addr: ringIOVA, Indirect: mem[0x10000:], IndirectAddr: math.MaxUint64 - 15},
 		"no memory at all": {Size: 256},
 	} {
-		if _, err := NewDriver(c); !errors.Is(err, ErrBadRing) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(NewDriver(c)), ErrBadRing, "%s", name)
 	}
 }
 
@@ -88,34 +86,28 @@ func TestAddLimits(t *testing.T) {
 	}
 }
 
-type (
-	putUsed func(i int, id, n uint32)
-	putIdx  func(idx uint16)
-)
-
 // TestBadUsedIsAnError: a device that lies. Good elements before the lie are delivered, then the queue is stopped.
 //
 // Invariant: virtq: A driver takes no used element that it did not give.
 func TestBadUsedIsAnError(t *testing.T) {
+	type element struct{ id, n uint32 }
 	for _, c := range []struct {
-		name string
-		make func(put putUsed, idx putIdx)
-		good int
-		want string
+		name     string
+		idx      uint16
+		elements []element
+		good     int
+		want     string
 	}{
-		{"idx too far", func(put putUsed, idx putIdx) { idx(3) }, 0, "used.idx went from 0 to 3, in flight 2"},
-		{"idx backwards", func(put putUsed, idx putIdx) { idx(0xffff) }, 0, "from 0 to 65535"},
-		{"id outside", func(put putUsed, idx putIdx) { put(0, 8, 0); idx(1) }, 0, "element 0: id 8 of 8"},
-		{"id far outside", func(put putUsed, idx putIdx) { put(0, 1<<31, 0); idx(1) }, 0, "id 2147483648 of 8"},
-		{"id with high bits", func(put putUsed, idx putIdx) { put(0, 0x10000, 0); idx(1) }, 0, "id 65536 of 8"},
-		{"id twice", func(put putUsed, idx putIdx) { put(0, 0, 10); put(1, 0, 10); idx(2) }, 1,
-			"element 1: id 0 is not in flight"},
-		{"id free", func(put putUsed, idx putIdx) { put(0, 7, 0); idx(1) }, 0, "id 7 is not in flight"},
-		{"id not a head", func(put putUsed, idx putIdx) { put(0, 1, 0); idx(1) }, 0, "id 1 is not in flight"},
-		{"id not published", func(put putUsed, idx putIdx) { put(0, 2, 0); put(1, 3, 0); idx(2) }, 1,
-			"id 3 is not in flight"},
-		{"longer than its buffers", func(put putUsed, idx putIdx) { put(0, 0, 101); idx(1) }, 0,
-			"id 0: wrote 101 bytes into 100"},
+		{"idx too far", 3, nil, 0, "used.idx went from 0 to 3, in flight 2"},
+		{"idx backwards", 0xffff, nil, 0, "from 0 to 65535"},
+		{"id outside", 1, []element{{8, 0}}, 0, "element 0: id 8 of 8"},
+		{"id far outside", 1, []element{{1 << 31, 0}}, 0, "id 2147483648 of 8"},
+		{"id with high bits", 1, []element{{0x10000, 0}}, 0, "id 65536 of 8"},
+		{"id twice", 2, []element{{0, 10}, {0, 10}}, 1, "element 1: id 0 is not in flight"},
+		{"id free", 1, []element{{7, 0}}, 0, "id 7 is not in flight"},
+		{"id not a head", 1, []element{{1, 0}}, 0, "id 1 is not in flight"},
+		{"id not published", 2, []element{{2, 0}, {3, 0}}, 1, "id 3 is not in flight"},
+		{"longer than its buffers", 1, []element{{0, 101}}, 0, "id 0: wrote 101 bytes into 100"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := newGuest(t)
@@ -126,13 +118,12 @@ func TestBadUsedIsAnError(t *testing.T) {
 				testkit.OK(t, d.Add(nil, in, uint32(100+i)))
 			}
 			d.Publish()
-			if err := d.Add(nil, []Buf{b}, 102); err != nil { // head 3, not shown to the device
-				t.Fatal(err)
+			testkit.OK(t, d.Add(nil, []Buf{b}, 102)) // head 3, not shown to the device
+			for i, e := range c.elements {
+				le.PutUint32(g.ring(used+4+8*uint64(i)), e.id)
+				le.PutUint32(g.ring(used+8+8*uint64(i)), e.n)
 			}
-			c.make(func(i int, id, n uint32) {
-				le.PutUint32(g.ring(used+4+8*uint64(i)), id)
-				le.PutUint32(g.ring(used+8+8*uint64(i)), n)
-			}, func(idx uint16) { le.PutUint16(g.ring(used+2), idx) })
+			le.PutUint16(g.ring(used+2), c.idx)
 			dst := make([]Used, 8)
 			n, err := d.Poll(dst)
 			if n != c.good || !errors.Is(err, ErrBadUsed) || !strings.Contains(err.Error(), c.want) {
@@ -154,16 +145,11 @@ func TestLengthOfWhatIsOnlyReadIsIgnored(t *testing.T) {
 	d.Publish()
 	g.inside(func() {
 		var c Chain
-		if ok, err := dev.Peek(&c); !ok {
-			t.Fatal(err)
-		}
+		peek(t, dev, &c)
 		dev.Commit(c.Head, 10)
 		dev.Publish()
 	})
-	var u [1]Used
-	if n, err := d.Poll(u[:]); n != 1 || err != nil || u[0] != (Used{7, 0}) {
-		t.Fatal(n, err, u)
-	}
+	polls(t, d, Used{7, 0})
 }
 
 // TestRingGoesOnAfterReconnect: a device's successor starts where it stopped, from the base and the used ring.
@@ -177,7 +163,6 @@ func reconnect(t *testing.T, event bool) {
 	g := newGuest(t)
 	d, dev := g.ends(t, 4, true, event)
 	var c Chain
-	var u [4]Used
 	desc, avail, used := d.Addrs()
 	for round := range uint32(70_000) { // past the wrap
 		again := round%10_000 == 0
@@ -186,25 +171,20 @@ func reconnect(t *testing.T, event bool) {
 			base := dev.Base()
 			dev.Close()
 			var err error
-			if dev, err = NewDevice(g.space, Config{Size: 4, Desc: desc, Avail: avail, Used: used, Base: base, Indirect: true,
-				EventIdx: event}); err != nil {
-				t.Fatal(err)
-			}
+			dev, err = NewDevice(g.space, Config{Size: 4, Desc: desc, Avail: avail, Used: used, Base: base,
+				Indirect: true, EventIdx: event})
+			testkit.OK(t, err)
 		}
 		testkit.OK(t, d.Add([]Buf{{bufIOVA, 10}}, []Buf{{seamIOVA, 1}}, round))
 		if kick := d.Publish(); again && !kick {
 			t.Fatalf("round %d: the kick that starts the ring is missing", round)
 		}
 		tok := g.space.Enter()
-		if ok, err := dev.Peek(&c); !ok {
-			t.Fatal(round, err)
-		}
+		peek(t, dev, &c)
 		g.space.Leave(tok)
 		dev.Commit(c.Head, 1)
 		dev.Publish()
-		if n, err := d.Poll(u[:]); n != 1 || err != nil || u[0] != (Used{round, 1}) {
-			t.Fatal(round, n, err, u[0])
-		}
+		polls(t, d, Used{round, 1})
 	}
 	dev.Close()
 }
@@ -218,17 +198,10 @@ func TestRepinFollowsTheMemory(t *testing.T) {
 		t.Helper()
 		testkit.OK(t, d.Add([]Buf{{bufIOVA, 10}}, nil, cookie))
 		d.Publish()
-		g.inside(func() {
-			if ok, err := dev.Peek(&c); !ok {
-				t.Fatal(err)
-			}
-		})
+		g.inside(func() { peek(t, dev, &c) })
 		dev.Commit(c.Head, 0)
 		dev.Publish()
-		var u [1]Used
-		if n, err := d.Poll(u[:]); n != 1 || err != nil || u[0].Cookie != cookie {
-			t.Fatal(n, err, u)
-		}
+		polls(t, d, Used{cookie, 0})
 	}
 	step(1)
 	copy(other.mem, g.mem)
@@ -246,9 +219,7 @@ func TestRepinFollowsTheMemory(t *testing.T) {
 		t.Fatalf("ring memory is gone: %v", err)
 	}
 	dev.Close()
-	if err := dev.Repin(); !errors.Is(err, ErrMisuse) {
-		t.Fatalf("closed: %v", err)
-	}
+	testkit.ErrorIs(t, dev.Repin(), ErrMisuse, "closed")
 	g.space.Close()
 	if n := g.files.Len(); n != 0 {
 		t.Errorf("%d files held", n)

@@ -14,60 +14,42 @@ import (
 func Example() {
 	const size, memLen, outAt, inAt = 256, 1 << 20, 0x80000, 0x90000
 	fd, err := unix.MemfdCreate("guest", unix.MFD_CLOEXEC)
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	defer unix.Close(fd)
-	if err := unix.Ftruncate(fd, memLen); err != nil {
-		log.Fatal(err)
-	}
+	must(unix.Ftruncate(fd, memLen))
 	mem, err := unix.Mmap(fd, 0, memLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	defer unix.Munmap(mem)
 
 	// The driver: its ring at address 0, one chain of a buffer to read and one to write.
 	driver, err := virtq.NewDriver(virtq.DriverConfig{Size: size, Mem: mem, EventIdx: true})
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	n := copy(mem[outAt:], "ping")
 	err = driver.Add([]virtq.Buf{{Addr: outAt, Len: uint32(n)}}, []virtq.Buf{{Addr: inAt, Len: 100}}, 42)
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	fmt.Println("kick:", driver.Publish())
 
 	// The device: it knows the memory by its descriptor, and the ring by its addresses.
 	space := dma.NewSpace("example", dma.NewFiles())
 	defer space.Close()
-	if err := space.Add(dma.Map{Size: memLen, FD: fd}); err != nil {
-		log.Fatal(err)
-	}
+	must(space.Add(dma.Map{Size: memLen, FD: fd}))
 	desc, avail, used := driver.Addrs()
 	done := make(chan struct{})
 	dma.Go(func() {
 		defer close(done)
 		device, err := virtq.NewDevice(space, virtq.Config{Size: size, Desc: desc, Avail: avail, Used: used, EventIdx: true})
-		if err != nil {
-			log.Fatal(err)
-		}
+		must(err)
 		defer device.Close()
 		defer space.Leave(space.Enter())
 		var chain virtq.Chain
 		for {
 			ok, err := device.Peek(&chain)
-			if err != nil {
-				log.Fatal(err)
-			}
+			must(err)
 			if !ok {
 				break
 			}
 			n, err := dma.NewCopier().Copy(chain.In, chain.Out)
-			if err != nil {
-				log.Fatal(err)
-			}
+			must(err)
 			device.Commit(chain.Head, uint32(n))
 		}
 		fmt.Println("call:", device.Publish())
@@ -76,9 +58,7 @@ func Example() {
 
 	var back [8]virtq.Used
 	k, err := driver.Poll(back[:])
-	if err != nil {
-		log.Fatal(err)
-	}
+	must(err)
 	for _, u := range back[:k] {
 		fmt.Printf("chain %d: %s\n", u.Cookie, mem[inAt:][:u.Len])
 	}
@@ -86,4 +66,11 @@ func Example() {
 	// kick: true
 	// call: true
 	// chain 42: ping
+}
+
+// must ends the program at an error.
+func must(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
 }

@@ -2,6 +2,7 @@ package virtq
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -34,10 +35,7 @@ type guest struct {
 
 func newGuest(t testing.TB) *guest {
 	t.Helper()
-	fd, err := unix.MemfdCreate("virtq", unix.MFD_CLOEXEC)
-	testkit.OK(t, err)
-	t.Cleanup(func() { unix.Close(fd) })
-	testkit.OK(t, unix.Ftruncate(fd, fileLen))
+	fd := int(testkit.Memfd(t, fileLen).Fd())
 	mem, err := unix.Mmap(fd, 0, fileLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	testkit.OK(t, err)
 	t.Cleanup(func() { unix.Munmap(mem) })
@@ -106,13 +104,39 @@ func (g *guest) inside(f func()) {
 	f()
 }
 
-// raw is a driver without manners: it writes what it is told.
+// peek takes the next chain, which must be there. The caller is inside the epoch.
+func peek(t testkit.T, q *Device, c *Chain) {
+	t.Helper()
+	if ok, err := q.Peek(c); !ok || err != nil {
+		t.Fatal("peeked: ", ok, err)
+	}
+}
+
+// polls fails the test if these are not the chains that came back.
+func polls(t testing.TB, d *Driver, want ...Used) {
+	t.Helper()
+	got := make([]Used, len(want)+1)
+	if n, err := d.Poll(got); err != nil || !slices.Equal(got[:n], want) {
+		t.Fatalf("polled %v, want %v: %v", got[:n], want, err)
+	}
+}
+
+// raw is a driver that checks nothing: it writes what it is told.
 type raw struct {
 	g    *guest
 	conf Config
 }
 
 func newRaw(g *guest, c Config) *raw { return &raw{g: g, conf: c} }
+
+// oneChain is a driver that made one chain available, head 0 of one buffer of a byte.
+func oneChain(t testing.TB) *raw {
+	t.Helper()
+	r := newRaw(newGuest(t), rawConfig)
+	r.desc(0, desc{addr: bufIOVA, len: 1})
+	r.offer(0)
+	return r
+}
 
 // rawConfig is a ring of 8 with every part at a page of its own.
 var rawConfig = Config{Size: 8, Desc: ringIOVA, Avail: ringIOVA + 0x1000, Used: ringIOVA + 0x2000, Indirect: true}
@@ -132,6 +156,14 @@ func (r *raw) table(iova uint64, ds ...desc) {
 
 func (r *raw) entry(i int, head uint16) {
 	le.PutUint16(r.g.ring(r.conf.Avail+4+2*uint64(i%int(r.conf.Size))), head)
+}
+
+// offer makes chains available, the first of the ring.
+func (r *raw) offer(heads ...uint16) {
+	for i, head := range heads {
+		r.entry(i, head)
+	}
+	r.idx(uint16(len(heads)))
 }
 
 // idx stores avail.idx; tests with two goroutines use a Driver instead.
@@ -163,18 +195,13 @@ func (g *guest) echo(t testing.TB) {
 		testkit.OK(t, dr.Add([]Buf{{bufIOVA, 9}}, []Buf{{endIOVA - 100, 100}}, uint32(i)))
 		dr.Publish()
 		g.inside(func() {
-			if ok, err := dev.Peek(c); !ok || err != nil {
-				t.Fatal(ok, err)
-			}
+			peek(t, dev, c)
 			n, err := copier.Copy(c.In, c.Out)
 			testkit.OK(t, err)
 			dev.Commit(c.Head, uint32(n))
 			dev.Publish()
 		})
-		var u [1]Used
-		if n, err := dr.Poll(u[:]); n != 1 || err != nil || u[0] != (Used{uint32(i), 9}) {
-			t.Fatal(n, err, u)
-		}
+		polls(t, dr, Used{uint32(i), 9})
 		if got := string(g.at(endIOVA-100, 9)); got != word {
 			t.Fatalf("got %q, want %q", got, word)
 		}

@@ -66,6 +66,10 @@ func TestBadChainStopsItsQueue(t *testing.T) {
 			r.desc(4, desc{addr: bufIOVA, len: math.MaxUint32})
 		}, "head 3: descriptor 4: 4294967311 bytes in all", nil},
 		{"indirect and next", func(r *raw) { r.desc(3, with(table(1), flagNext, 4)) }, "indirect table with a next", nil},
+		{"indirect table, not negotiated", func(r *raw) {
+			r.conf.Indirect = false
+			r.desc(3, table(1))
+		}, "head 3: indirect table, not negotiated", nil},
 		{"empty indirect table", func(r *raw) { r.desc(3, table(0)) }, "indirect table of 0 bytes", nil},
 		{"ragged indirect table", func(r *raw) {
 			r.desc(3, desc{addr: tableIOVA, len: 24, flags: flagIndirect})
@@ -203,8 +207,7 @@ func TestGoodChains(t *testing.T) {
 			g := newGuest(t)
 			r := newRaw(g, rawConfig)
 			c.make(r)
-			r.entry(0, 0)
-			r.idx(1)
+			r.offer(0)
 			q := r.device(t)
 			var chain Chain
 			check := func() {
@@ -220,17 +223,13 @@ func TestGoodChains(t *testing.T) {
 				}
 			}
 			g.inside(func() {
-				if ok, err := q.Peek(&chain); !ok || err != nil {
-					t.Fatal(ok, err)
-				}
+				peek(t, q, &chain)
 				check()
 				chain = Chain{}
 				testkit.OK(t, q.Load(0, &chain))
 				check()
 				q.Rewind(1)
-				if ok, err := q.Peek(&chain); !ok || err != nil {
-					t.Fatal(ok, err)
-				}
+				peek(t, q, &chain)
 				check()
 			})
 			q.Commit(chain.Head, 7)
@@ -272,39 +271,19 @@ func same(g *guest, segs []dma.Segment, n uint32, bufs []Buf) error {
 	return nil
 }
 
-func TestIndirectMustBeNegotiated(t *testing.T) {
-	g := newGuest(t)
-	c := rawConfig
-	c.Indirect = false
-	r := newRaw(g, c)
-	r.desc(0, desc{addr: bufIOVA, len: descLen, flags: flagIndirect})
-	r.entry(0, 0)
-	r.idx(1)
-	q := r.device(t)
-	g.inside(func() {
-		if _, err := q.Peek(new(Chain)); !errors.Is(err, ErrBadChain) || !strings.Contains(err.Error(), "not negotiated") {
-			t.Fatal(err)
-		}
-	})
-	g.echo(t)
-}
-
 // TestDriverCannotHaveMoreOutThanTheRing: a driver that makes heads available again before it got them back.
 func TestDriverCannotHaveMoreOutThanTheRing(t *testing.T) {
 	g := newGuest(t)
 	r := newRaw(g, rawConfig)
 	for i := range 8 {
 		r.desc(i, desc{addr: bufIOVA, len: 1})
-		r.entry(i, uint16(i))
 	}
 	q := r.device(t)
 	var c Chain
 	g.inside(func() {
-		r.idx(8)
+		r.offer(0, 1, 2, 3, 4, 5, 6, 7)
 		for range 8 {
-			if ok, err := q.Peek(&c); !ok {
-				t.Fatal(err)
-			}
+			peek(t, q, &c)
 			q.Commit(c.Head, 0)
 		}
 		r.idx(9) // nothing is published yet
@@ -358,9 +337,7 @@ func TestRingInMisalignedMapping(t *testing.T) {
 			t.Skipf("dma refuses such a region: %v", err)
 		}
 		c := Config{Size: 8, Desc: iova, Avail: iova + 0x1000, Used: iova + 0x2000}
-		if _, err := NewDevice(g.space, c); !errors.Is(err, ErrBadRing) {
-			t.Fatalf("offset %d: %v", off, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(NewDevice(g.space, c)), ErrBadRing, "offset %d", off)
 	}
 }
 
@@ -369,36 +346,26 @@ func TestRingInMisalignedMapping(t *testing.T) {
 //
 // Invariant: dma: A file that was truncated is an error of the spaces that map it, and of no other.
 func TestTruncatedRingIsAnError(t *testing.T) {
+	awake := func(more func(q *Device) bool) func(*Device, *Chain) error {
+		return func(q *Device, _ *Chain) error {
+			if !more(q) {
+				return errors.New("the worker would sleep")
+			}
+			return q.Err()
+		}
+	}
 	for name, touch := range map[string]func(q *Device, c *Chain) error{
-		"peek":   func(q *Device, c *Chain) error { _, err := q.Peek(c); return err },
-		"load":   func(q *Device, c *Chain) error { return q.Load(0, c) },
-		"commit": func(q *Device, c *Chain) error { q.Commit(0, 0); q.Publish(); return q.Err() },
-		"enable": func(q *Device, c *Chain) error {
-			if !q.EnableKick() {
-				return errors.New("the worker would sleep")
-			}
-			return q.Err()
-		},
-		"enable beyond": func(q *Device, c *Chain) error {
-			if !q.EnableKickBeyond(3) {
-				return errors.New("the worker would sleep")
-			}
-			return q.Err()
-		},
-		"disable": func(q *Device, c *Chain) error { q.DisableKick(); return q.Err() },
-		"pending": func(q *Device, c *Chain) error {
-			if !q.Pending() {
-				return errors.New("nothing pending")
-			}
-			return q.Err()
-		},
+		"peek":          func(q *Device, c *Chain) error { _, err := q.Peek(c); return err },
+		"load":          func(q *Device, c *Chain) error { return q.Load(0, c) },
+		"commit":        func(q *Device, c *Chain) error { q.Commit(0, 0); q.Publish(); return q.Err() },
+		"enable":        awake((*Device).EnableKick),
+		"enable beyond": awake(func(q *Device) bool { return q.EnableKickBeyond(3) }),
+		"disable":       func(q *Device, c *Chain) error { q.DisableKick(); return q.Err() },
+		"pending":       awake((*Device).Pending),
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGuest(t)
-			r := newRaw(g, rawConfig)
-			r.desc(0, desc{addr: bufIOVA, len: 1})
-			r.entry(0, 0)
-			r.idx(1)
+			r := oneChain(t)
+			g := r.g
 			done := make(chan error, 1)
 			dma.Go(func() {
 				q, err := NewDevice(g.space, r.conf)
@@ -453,25 +420,17 @@ func TestMisuseIsAnErrorOfItsOwn(t *testing.T) {
 		"use after close":             func(q *Device, c *Chain) { q.Close(); q.Commit(0, 0); q.Publish(); q.DisableKick() },
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := newGuest(t)
-			r := newRaw(g, rawConfig)
-			r.desc(0, desc{addr: bufIOVA, len: 1})
-			r.entry(0, 0)
-			r.idx(1)
+			r := oneChain(t)
 			q := r.device(t)
 			var c Chain
-			g.inside(func() {
-				if ok, err := q.Peek(&c); !ok {
-					t.Fatal(err)
-				}
+			r.g.inside(func() {
+				peek(t, q, &c)
 				f(q, &c)
 			})
 			if err := q.Err(); !errors.Is(err, ErrMisuse) || errors.Is(err, ErrBadChain) {
 				t.Fatalf("got %v", err)
 			}
-			if _, err := q.Peek(&c); !errors.Is(err, ErrMisuse) {
-				t.Fatalf("peek: %v", err)
-			}
+			testkit.ErrorIs(t, testkit.Err(q.Peek(&c)), ErrMisuse, "peek")
 		})
 	}
 }

@@ -104,13 +104,15 @@ type fence struct{ word uint32 }
 
 func (f *fence) full() { atomic.StoreUint32(&f.word, 0) }
 
-// rows is b as descriptors; what is left over at its end is not in it. Bytes need no alignment.
-func rows(b []byte) [][descLen]byte {
-	n := len(b) / descLen
+// rows is b as descriptors or as entries of a ring; what is left over at its end is not in it.
+// Bytes need no alignment.
+func rows[R [descLen]byte | [availElem]byte | [usedElem]byte](b []byte) []R {
+	var r R
+	n := len(b) / int(unsafe.Sizeof(r))
 	if n == 0 {
 		return nil
 	}
-	return unsafe.Slice((*[descLen]byte)(unsafe.Pointer(&b[0])), n)
+	return unsafe.Slice((*R)(unsafe.Pointer(&b[0])), n)
 }
 
 // aligned tells whether b starts at a multiple of n in memory.
@@ -118,15 +120,15 @@ func aligned(b []byte, n uintptr) bool {
 	return len(b) > 0 && uintptr(unsafe.Pointer(&b[0]))%n == 0
 }
 
-// place is where a field is to be found.
-type place struct {
+// fieldPlace says where a field lies.
+type fieldPlace struct {
 	f   *field
 	b   []byte
 	off int
 }
 
 // fields finds several.
-func fields(ps ...place) (err error) {
+func fields(ps ...fieldPlace) (err error) {
 	for _, p := range ps {
 		if *p.f, err = fieldAt(p.b, p.off); err != nil {
 			return err

@@ -2,7 +2,6 @@ package virtq
 
 import (
 	"bytes"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -46,14 +45,10 @@ func TestEventStoreTouchesTwoBytesOnly(t *testing.T) {
 func TestFieldsOutsideTheirRingAreRefused(t *testing.T) {
 	b := newGuest(t).ring(ringIOVA)[:8]
 	for _, off := range []int{-2, -1, 1, 3, 7, 8, 9} {
-		if _, err := fieldAt(b, off); !errors.Is(err, ErrBadRing) {
-			t.Errorf("field at %d of 8: %v", off, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(fieldAt(b, off)), ErrBadRing, "field at %d of 8", off)
 	}
 	for _, b := range [][]byte{nil, b[:3], b[1:], b[2:]} {
-		if _, err := headerAt(b); !errors.Is(err, ErrBadRing) {
-			t.Errorf("header of %d bytes: %v", len(b), err)
-		}
+		testkit.ErrorIs(t, testkit.Err(headerAt(b)), ErrBadRing, "header of %d bytes", len(b))
 	}
 }
 
@@ -144,9 +139,7 @@ func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 		dev.DisableKick()
 		tok := g.space.Enter()
 		for range c.Size {
-			if ok, err := dev.Peek(&chain); !ok {
-				t.Fatal(ok, err)
-			}
+			peek(t, dev, &chain)
 			dev.Commit(chain.Head, 0)
 		}
 		g.space.Leave(tok)
@@ -176,12 +169,12 @@ func newPlain(t *testing.T, g *guest, c Config) *plain {
 	n := int(c.Size)
 	avail, used := g.ring(c.Avail)[:availLen(n)], g.ring(c.Used)[:usedLen(n)]
 	testkit.OK(t, fields(
-		place{&p.flags, avail, 0},
-		place{&p.idx, avail, 2},
-		place{&p.event, avail, len(avail) - 2},
-		place{&p.usedFlags, used, 0},
-		place{&p.usedIdx, used, 2},
-		place{&p.availEvent, used, len(used) - 2}))
+		fieldPlace{&p.flags, avail, 0},
+		fieldPlace{&p.idx, avail, 2},
+		fieldPlace{&p.event, avail, len(avail) - 2},
+		fieldPlace{&p.usedFlags, used, 0},
+		fieldPlace{&p.usedIdx, used, 2},
+		fieldPlace{&p.availEvent, used, len(used) - 2}))
 	for i := range n {
 		le.PutUint16(avail[4+2*i:], uint16(i))
 	}

@@ -24,6 +24,7 @@ const (
 // ring[n] {id u32, len u32}, avail_event}. Each event is there whether negotiated or not.
 const (
 	descLen    = 16
+	availElem  = 2
 	usedElem   = 8
 	ringHeader = 4 // flags, idx
 
@@ -34,7 +35,7 @@ const (
 	pageLen = 4096
 )
 
-func availLen(size int) int { return ringHeader + 2*size + 2 }
+func availLen(size int) int { return ringHeader + availElem*size + 2 }
 func usedLen(size int) int  { return ringHeader + usedElem*size + 2 }
 
 func checkSize(size uint16) error {

@@ -1,6 +1,7 @@
 package virtq
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 
@@ -119,16 +120,19 @@ func (m *model) add(t *rapid.T) {
 	}
 }
 
+// signal tells whether the other end is to be told that an index went from was to now, if it asked
+// for one at event.
+func (m *model) signal(was, now, event int, off bool) bool {
+	if m.event {
+		return was <= event && event < now
+	}
+	return now != was && !off
+}
+
 func (m *model) publish(t *rapid.T) {
 	was := m.shown
 	m.shown += len(m.added)
-	want := m.shown != was && !m.kicksOff
-	if m.event {
-		want = was <= m.kickAt && m.kickAt < m.shown
-	}
-	if got := m.dr.Publish(); got != want {
-		t.Fatalf("kick %v, want %v", got, want)
-	}
+	testkit.Equal(t, "kick", m.dr.Publish(), m.signal(was, m.shown, m.kickAt, m.kicksOff))
 	m.avail = append(m.avail, m.added...)
 	m.added = nil
 }
@@ -212,13 +216,7 @@ func (m *model) commit(t *rapid.T) {
 func (m *model) publishUsed(t *rapid.T) {
 	was := m.usedShown
 	m.usedShown += len(m.staged)
-	want := m.usedShown != was && !m.callsOff
-	if m.event {
-		want = was <= m.callAt && m.callAt < m.usedShown
-	}
-	if got := m.dev.Publish(); got != want {
-		t.Fatalf("call %v, want %v", got, want)
-	}
+	testkit.Equal(t, "call", m.dev.Publish(), m.signal(was, m.usedShown, m.callAt, m.callsOff))
 	m.used = append(m.used, m.staged...)
 	m.usedDescs = append(m.usedDescs, m.stagedDescs...)
 	m.staged, m.stagedDescs = nil, nil
@@ -248,9 +246,7 @@ func (m *model) kick(t *rapid.T) {
 	if n > 0 {
 		enable = func() bool { return m.dev.EnableKickBeyond(n) }
 	}
-	if more := enable(); more != (len(m.avail) > n) {
-		t.Fatalf("more %v with %d available, beyond %d", more, len(m.avail), n)
-	}
+	testkit.Equal(t, fmt.Sprintf("with %d available: more than %d", len(m.avail), n), enable(), len(m.avail) > n)
 	m.kickAt = m.peeked + n
 }
 
@@ -260,25 +256,15 @@ func (m *model) call(t *rapid.T) {
 		m.callAt = m.polled - 1
 		return
 	}
-	if more := m.dr.EnableCall(); more != (len(m.used) > 0) {
-		t.Fatalf("more %v with %d used", more, len(m.used))
-	}
+	testkit.Equal(t, "more used", m.dr.EnableCall(), len(m.used) > 0)
 	m.callAt = m.polled
 }
 
 func (m *model) check(t *rapid.T) {
-	if m.dr.Free() != m.free {
-		t.Fatalf("%d free, want %d", m.dr.Free(), m.free)
-	}
-	if m.dev.Base().State() != uint32(uint16(m.base+m.peeked)) {
-		t.Fatalf("base %d, want %d", m.dev.Base().State(), uint16(m.base+m.peeked))
-	}
-	if m.dev.Held() != len(m.held) {
-		t.Fatalf("%d held, want %d", m.dev.Held(), len(m.held))
-	}
-	if m.dev.Pending() != (len(m.avail) > 0) {
-		t.Fatalf("pending %v with %d available", m.dev.Pending(), len(m.avail))
-	}
+	testkit.Equal(t, "free", m.dr.Free(), m.free)
+	testkit.Equal(t, "base", m.dev.Base().State(), uint32(uint16(m.base+m.peeked)))
+	testkit.Equal(t, "held", m.dev.Held(), len(m.held))
+	testkit.Equal(t, "pending", m.dev.Pending(), len(m.avail) > 0)
 	if m.dev.Err() != nil || m.dr.Err() != nil {
 		t.Fatal(m.dev.Err(), m.dr.Err())
 	}
@@ -320,9 +306,7 @@ func TestSegmentsReachTheirBytes(t *testing.T) {
 		tok := g.space.Enter()
 		defer g.space.Leave(tok)
 		var c Chain
-		if ok, err := dev.Peek(&c); !ok {
-			t.Fatal(err)
-		}
+		peek(t, dev, &c)
 		n, err := dma.NewCopier().Copy(c.In, c.Out)
 		if err != nil || n != uint64(len(data)) {
 			t.Fatal(n, err)

@@ -1,7 +1,7 @@
 package virtq
 
 import (
-	"errors"
+	"slices"
 	"testing"
 
 	"vnic.dev/vnic/dma"
@@ -77,7 +77,7 @@ func (r *fakePacked) available(next pos, out int) (n int, err error) {
 
 func (r *fakePacked) pending(next pos) bool { return r.slot(next).there == next|1<<31 }
 
-func (r *fakePacked) take(_ *walker, p pos, c *Chain) (next pos, err error) {
+func (r *fakePacked) take(p pos, c *Chain) (next pos, err error) {
 	s := r.slot(p)
 	if int(s.id) >= len(r.slots) {
 		return p, bad(s.id, "id of a ring of %d", len(r.slots))
@@ -85,10 +85,10 @@ func (r *fakePacked) take(_ *walker, p pos, c *Chain) (next pos, err error) {
 	if _, twice := r.taken[s.id]; !twice { // else the Device says so
 		r.taken[s.id] = s.n
 	}
-	return r.behind(p, s.n), r.load(nil, s.id, c)
+	return r.behind(p, s.n), r.load(s.id, c)
 }
 
-func (r *fakePacked) load(_ *walker, id uint16, c *Chain) error {
+func (r *fakePacked) load(id uint16, c *Chain) error {
 	c.Head, c.Out, c.In = id, append(c.Out[:0], r.segment), nil
 	c.OutLen, c.InLen, c.InFirst = r.segment.Len, 0, 0
 	return nil
@@ -138,76 +138,57 @@ func TestRingOfAnotherFormat(t *testing.T) {
 	}
 	at := pos(fakeStart)
 	var c Chain
-	peek := func(want uint16) {
+	check := func(what string, ok bool) {
 		t.Helper()
-		if ok, err := q.Peek(&c); !ok || err != nil || c.Head != want || c.OutLen != 4 {
-			t.Fatalf("peeked %t, head %d, want %d: %v", ok, c.Head, want, err)
+		if !ok {
+			t.Fatalf("not so: %s; head %d, %d held, %v", what, c.Head, q.Held(), q.Err())
 		}
+	}
+	peeks := func(want uint16) {
+		t.Helper()
+		peek(t, q, &c)
+		check("the chain is the next one", c.Head == want && c.OutLen == 4)
 	}
 	empty := func() {
 		t.Helper()
-		if ok, err := q.Peek(&c); ok || err != nil || q.Pending() {
-			t.Fatalf("peeked head %d of an empty ring: %v", c.Head, err)
-		}
+		ok, err := q.Peek(&c)
+		check("the ring is empty", !ok && err == nil && !q.Pending())
 	}
 	for round := range 40 { // 3 chains, of 1, 2 and 4 slots: round the end at every place
 		empty()
-		if q.EnableKick() {
-			t.Fatal("more than nothing")
-		}
+		check("no more than nothing", !q.EnableKick())
 		ids := [3]uint16{uint16(round) % 12, uint16(round+5) % 12, uint16(round+3) % 12}
 		first := at
 		for i, id := range ids {
 			at = r.offer(at, id, 1<<i)
 		}
-		if !q.Pending() || !q.EnableKick() || !q.EnableKickBeyond(2) || q.EnableKickBeyond(3) {
-			t.Fatal("not 3 chains")
-		}
-		peek(ids[0])
-		peek(ids[1])
-		if q.EnableKickBeyond(1) || !q.EnableKickBeyond(0) {
-			t.Fatal("not one more")
-		}
-		if q.PutBack(ids[0]) || q.Held() != 2 || q.Err() != nil {
-			t.Fatalf("put back from under another: %v", q.Err())
-		}
-		if !q.PutBack(ids[1]) || q.Held() != 1 {
-			t.Fatal("the last was not put back")
-		}
-		if !q.PutBack(ids[0]) || q.Held() != 0 || q.next != first {
-			t.Fatalf("not put back to where it was: %#x, not %#x", q.next, first)
-		}
+		check("3 chains", q.Pending() && q.EnableKick() && q.EnableKickBeyond(2) && !q.EnableKickBeyond(3))
+		peeks(ids[0])
+		peeks(ids[1])
+		check("one more", !q.EnableKickBeyond(1) && q.EnableKickBeyond(0))
+		check("none is put back from under another", !q.PutBack(ids[0]) && q.Held() == 2 && q.Err() == nil)
+		check("the last is put back", q.PutBack(ids[1]) && q.Held() == 1)
+		check("both are put back to where they were", q.PutBack(ids[0]) && q.Held() == 0 && q.next == first)
 		for _, id := range ids {
-			peek(id)
+			peeks(id)
 		}
 		empty()
 		q.Rewind(2)
-		peek(ids[1])
-		peek(ids[2])
+		peeks(ids[1])
+		peeks(ids[2])
 		q.Commit(ids[2], 7) // in any order
-		if q.Held() != 2 || q.PutBack(ids[1]) {
-			t.Fatal("put back from under one that is committed")
-		}
+		check("none is put back from under one that is committed", q.Held() == 2 && !q.PutBack(ids[1]))
 		q.Commit(ids[0], 8)
 		used := r.used
-		if !q.Publish() || q.Held() != 1 {
-			t.Fatal("no call")
-		}
-		if err := q.Load(ids[1], &c); err != nil || c.Head != ids[1] {
-			t.Fatal(err)
-		}
+		check("call", q.Publish() && q.Held() == 1)
+		check("loaded", q.Load(ids[1], &c) == nil && c.Head == ids[1])
 		q.Commit(ids[1], 9)
 		q.Publish()
 		want := []fakeUsed{{used, ids[2], 7}, {r.behind(used, 4), ids[0], 8}, {r.behind(used, 5), ids[1], 9}}
-		for i, b := range r.back {
-			if b != want[i] {
-				t.Fatalf("round %d: returned %v, want %v", round, r.back, want)
-			}
+		if !slices.Equal(r.back, want) || r.used != at || q.Base() != r.base(at) {
+			t.Fatalf("round %d: returned %v, want %v; base %#x", round, r.back, want, q.Base().State())
 		}
 		r.back = nil
-		if r.used != at || q.Base() != r.base(at) {
-			t.Fatalf("round %d: base %#x", round, q.Base().State())
-		}
 		if round%7 == 3 { // another device goes on from there
 			conf.Base = BaseOf(q.Base().State())
 			q.Close()
@@ -216,13 +197,9 @@ func TestRingOfAnotherFormat(t *testing.T) {
 				t.Fatalf("base %#x: %v", conf.Base.State(), err)
 			}
 		}
-		if err := q.Repin(); err != nil || r.repins == 0 {
-			t.Fatal(err)
-		}
+		check("pinned again", q.Repin() == nil && r.repins > 0)
 	}
 	r.offer(r.offer(at, 3, 1), 3, 1)
-	peek(3)
-	if ok, err := q.Peek(&c); ok || !errors.Is(err, ErrBadChain) {
-		t.Errorf("an id that is in use: %t, %v", ok, err)
-	}
+	peeks(3)
+	testkit.ErrorIs(t, testkit.Err(q.Peek(&c)), ErrBadChain, "an id that is in use")
 }

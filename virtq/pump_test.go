@@ -12,10 +12,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// bell is an eventfd: it remembers one ring, and only one.
-type bell chan struct{}
+// eventFD is an eventfd: it remembers that it was notified, not how often.
+type eventFD chan struct{}
 
-func (b bell) ring() {
+func (b eventFD) notify() {
 	select {
 	case b <- struct{}{}:
 	default:
@@ -47,14 +47,14 @@ func TestNoWakeupIsLost(t *testing.T) {
 }
 
 func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
-	kick, call := make(bell, 1), make(bell, 1)
+	kick, call := make(eventFD, 1), make(eventFD, 1)
 	stop := make(chan struct{}) // ends the other side after an error
 	var once sync.Once
 	fail := func(format string, args ...any) {
 		t.Errorf(format, args...)
 		once.Do(func() { close(stop) })
 	}
-	sleep := func(b bell) (awake bool) {
+	sleep := func(b eventFD) (awake bool) {
 		select {
 		case <-b:
 			return true
@@ -97,7 +97,7 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 				}
 				done += n
 				if dev.Publish() {
-					call.ring()
+					call.notify()
 				}
 			}
 			if done < total && !dev.EnableKick() && !sleep(kick) {
@@ -131,11 +131,11 @@ func pump(t *testing.T, g *guest, dr *Driver, dev *Device, total int) {
 				slots = slots[:len(slots)-1]
 				sent++
 				if sent%3 == 0 && dr.Publish() {
-					kick.ring()
+					kick.notify()
 				}
 			}
 			if dr.Publish() {
-				kick.ring()
+				kick.notify()
 			}
 			n, err := dr.Poll(used)
 			if err != nil {
@@ -182,7 +182,7 @@ func TestNoWakeupIsLostWithAvailAtTwoModFour(t *testing.T) {
 				dev, err := NewDevice(g.space, c)
 				testkit.OK(t, err)
 				defer dev.Close()
-				kick, call := make(bell, 1), make(bell, 1)
+				kick, call := make(eventFD, 1), make(eventFD, 1)
 				var wg sync.WaitGroup
 				wg.Add(1)
 				dma.Go(func() {
@@ -204,7 +204,7 @@ func TestNoWakeupIsLostWithAvailAtTwoModFour(t *testing.T) {
 						dev.Commit(chain.Head, 0)
 						done++
 						if dev.Publish() {
-							call.ring()
+							call.notify()
 						}
 					}
 				})
@@ -212,7 +212,7 @@ func TestNoWakeupIsLostWithAvailAtTwoModFour(t *testing.T) {
 					if n := min(dr.free(), total-sent); n > 0 {
 						sent += n
 						if dr.add(n) {
-							kick.ring()
+							kick.notify()
 						}
 					}
 					n := dr.poll()

@@ -27,9 +27,9 @@ type deviceRing interface {
 	pending(next pos) bool
 	// take reads the chain at p, which is available, and tells where the next one is. Its head is below the
 	// ring's size.
-	take(w *walker, p pos, c *Chain) (next pos, err error)
+	take(p pos, c *Chain) (next pos, err error)
 	// load reads a chain again that was taken.
-	load(w *walker, head uint16, c *Chain) error
+	load(head uint16, c *Chain) error
 
 	// publish returns chains, and tells whether the driver wants a call.
 	publish(es []usedElement) (call bool)

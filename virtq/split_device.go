@@ -1,6 +1,7 @@
 package virtq
 
 import (
+	"errors"
 	"fmt"
 	"math"
 
@@ -10,7 +11,7 @@ import (
 // splitDevice is the memory of a split ring as the device uses it: it reads desc and avail, and writes used. A pos is
 // an avail index, and so is a Base.
 type splitDevice struct {
-	space    *dma.Space
+	walk     walker
 	conf     Config
 	mask     uint16
 	shown    uint16 // used.idx as stored
@@ -19,9 +20,8 @@ type splitDevice struct {
 	fence    fence
 	pins     [3]*dma.Pin // desc, avail, used
 
-	descs  [][descLen]byte // the descriptor table
-	avails []byte          // avail.ring
-	useds  []byte          // used.ring
+	avails [][availElem]byte // avail.ring
+	useds  [][usedElem]byte  // used.ring
 
 	used       header // used.flags, used.idx
 	availEvent field
@@ -39,7 +39,8 @@ func pinSplit(s *dma.Space, c Config) (deviceRing, error) {
 	if c.Base.state > math.MaxUint16 {
 		return nil, fmt.Errorf("base %#x is no index of a split ring: %w", c.Base.state, ErrBadRing)
 	}
-	r := &splitDevice{space: s, conf: c}
+	r := &splitDevice{conf: c}
+	r.walk.init(s, &c)
 	if err := r.pin(); err != nil {
 		return nil, err
 	}
@@ -47,7 +48,7 @@ func pinSplit(s *dma.Space, c Config) (deviceRing, error) {
 }
 
 func (r *splitDevice) repin() (deviceRing, error) {
-	q := &splitDevice{space: r.space, conf: r.conf, shown: r.shown, flags: r.flags}
+	q := &splitDevice{walk: r.walk, conf: r.conf, shown: r.shown, flags: r.flags}
 	if err := q.pin(); err != nil {
 		return nil, err
 	}
@@ -78,23 +79,25 @@ func (r *splitDevice) pin() (err error) {
 		if p.iova%p.align != 0 {
 			return fmt.Errorf("%s at %#x: not %d-aligned: %w", p.name, p.iova, p.align, ErrBadRing)
 		}
-		if r.pins[i], err = r.space.Pin(p.iova, uint64(p.n)); err != nil {
+		if r.pins[i], err = r.walk.space.Pin(p.iova, uint64(p.n)); errors.Is(err, dma.ErrMiss) {
+			return fmt.Errorf("%s at %#x: %w", p.name, p.iova, err) // nothing is wrong with the ring
+		} else if err != nil {
 			return fmt.Errorf("%s at %#x: %w: %w", p.name, p.iova, ErrBadRing, err)
 		}
 	}
 	avail, used := r.pins[1].Bytes(), r.pins[2].Bytes()
-	r.descs = rows(r.pins[0].Bytes())
-	r.avails = avail[ringHeader : ringHeader+2*n]
-	r.useds = used[ringHeader : ringHeader+usedElem*n]
+	r.walk.descs = rows[[descLen]byte](r.pins[0].Bytes())
+	r.avails = rows[[availElem]byte](avail[ringHeader : ringHeader+availElem*n])
+	r.useds = rows[[usedElem]byte](used[ringHeader : ringHeader+usedElem*n])
 	if r.used, err = headerAt(used); err != nil {
 		return fmt.Errorf("used ring at %#x: %w", c.Used, err)
 	}
 	return fields(
-		place{&r.availFlags, avail, 0},
-		place{&r.availIdx, avail, 2},
-		place{&r.usedEvent, avail, len(avail) - 2},
-		place{&r.usedIdx, used, 2},
-		place{&r.availEvent, used, len(used) - 2})
+		fieldPlace{&r.availFlags, avail, 0},
+		fieldPlace{&r.availIdx, avail, 2},
+		fieldPlace{&r.usedEvent, avail, len(avail) - 2},
+		fieldPlace{&r.usedIdx, used, 2},
+		fieldPlace{&r.availEvent, used, len(used) - 2})
 }
 
 func (r *splitDevice) close() {
@@ -104,7 +107,7 @@ func (r *splitDevice) close() {
 			r.pins[i] = nil
 		}
 	}
-	r.descs, r.avails, r.useds = nil, nil, nil
+	r.walk.descs, r.avails, r.useds = nil, nil, nil
 }
 
 func (r *splitDevice) start(b Base) (first pos, resumed bool) {
@@ -128,16 +131,11 @@ func (r *splitDevice) available(next pos, out int) (n int, err error) {
 func (r *splitDevice) pending(next pos) bool { return r.availIdx.load() != uint16(next) }
 
 // take reads the avail entry once.
-func (r *splitDevice) take(w *walker, p pos, c *Chain) (next pos, err error) {
-	i := uint16(p)
-	head := le.Uint16(r.avails[2*int(i&r.mask):])
-	if head > r.mask {
-		return p, bad(head, "avail entry %d: ring of %d", i, int(r.mask)+1)
-	}
-	return pos(i + 1), w.walk(r, head, c)
+func (r *splitDevice) take(p pos, c *Chain) (next pos, err error) {
+	return pos(uint16(p) + 1), r.walk.walk(p, le.Uint16(r.avails[uint16(p)&r.mask][:]), c)
 }
 
-func (r *splitDevice) load(w *walker, head uint16, c *Chain) error { return w.walk(r, head, c) }
+func (r *splitDevice) load(head uint16, c *Chain) error { return r.walk.walk(0, head, c) }
 
 // publish writes the used elements {id u32, len u32}, moves used.idx behind them, and tells whether the driver wants a
 // call. The store is a full barrier before the load.
@@ -145,7 +143,7 @@ func (r *splitDevice) publish(es []usedElement) (call bool) {
 	was := r.shown
 	i := was
 	for _, e := range es {
-		le.PutUint64(r.useds[usedElem*int(i&r.mask):], uint64(e))
+		le.PutUint64(r.useds[i&r.mask][:], uint64(e))
 		i++
 	}
 	r.used.store(r.flags, i)

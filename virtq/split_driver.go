@@ -9,9 +9,9 @@ type driverRing struct {
 	emulated bool // the processor may be emulated: see barrier
 	fence    fence
 
-	descs  [][descLen]byte // the descriptor table
-	avails []byte          // avail.ring
-	useds  []byte          // used.ring
+	descs  [][descLen]byte   // the descriptor table
+	avails [][availElem]byte // avail.ring
+	useds  [][usedElem]byte  // used.ring
 
 	avail      header // avail.flags, avail.idx
 	usedEvent  field
@@ -27,22 +27,22 @@ func (r *driverRing) init(size uint16, eventIdx bool, descs, avail, used []byte)
 	*r = driverRing{
 		mask:     size - 1,
 		eventIdx: eventIdx,
-		descs:    rows(descs[:n*descLen]),
-		avails:   avail[ringHeader : ringHeader+2*n],
-		useds:    used[ringHeader : ringHeader+usedElem*n],
+		descs:    rows[[descLen]byte](descs[:n*descLen]),
+		avails:   rows[[availElem]byte](avail[ringHeader : ringHeader+availElem*n]),
+		useds:    rows[[usedElem]byte](used[ringHeader : ringHeader+usedElem*n]),
 	}
 	if r.avail, err = headerAt(avail); err != nil {
 		return err
 	}
 	return fields(
-		place{&r.usedEvent, avail, len(avail) - 2},
-		place{&r.usedFlags, used, 0},
-		place{&r.usedIdx, used, 2},
-		place{&r.availEvent, used, len(used) - 2})
+		fieldPlace{&r.usedEvent, avail, len(avail) - 2},
+		fieldPlace{&r.usedFlags, used, 0},
+		fieldPlace{&r.usedIdx, used, 2},
+		fieldPlace{&r.availEvent, used, len(used) - 2})
 }
 
 // put writes the avail entry at index i.
-func (r *driverRing) put(i, head uint16) { le.PutUint16(r.avails[2*int(i&r.mask):], head) }
+func (r *driverRing) put(i, head uint16) { le.PutUint16(r.avails[i&r.mask][:], head) }
 
 // publish moves avail.idx from was to now, and tells whether the device wants a kick. The store is a full barrier
 // before the load.
@@ -62,7 +62,7 @@ func (r *driverRing) used() uint16 { return r.usedIdx.load() }
 
 // element reads the used element at index i once.
 func (r *driverRing) element(i uint16) (id, n uint32) {
-	e := le.Uint64(r.useds[usedElem*int(i&r.mask):])
+	e := le.Uint64(r.useds[i&r.mask][:])
 	return uint32(e), uint32(e >> 32)
 }
 

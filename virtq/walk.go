@@ -15,6 +15,7 @@ type walker struct {
 	longest  int  // descriptors that a chain may have: the ring's size, or MaxDescriptors
 	indirect bool // VIRTIO_F_INDIRECT_DESC was negotiated
 
+	descs [][descLen]byte // the ring's descriptor table
 	table []byte          // private copy of an indirect table
 	rows  [][descLen]byte // the same
 }
@@ -23,13 +24,18 @@ func (w *walker) init(s *dma.Space, c *Config) {
 	*w = walker{space: s, size: int(c.Size), longest: min(int(c.Size), MaxDescriptors), indirect: c.Indirect}
 	if c.Indirect {
 		w.table = make([]byte, w.longest*descLen)
-		w.rows = rows(w.table)
+		w.rows = rows[[descLen]byte](w.table)
 	}
 }
 
-// walk translates the chain that starts at head, which is in the table. The caller is inside the
-// space's epoch. After an error the caller empties c, whose lists may be as long as they may be.
-func (w *walker) walk(r *splitDevice, head uint16, c *Chain) (err error) {
+// walk translates the chain that starts at head, which is in table, the ring's. The caller is
+// inside the space's epoch. After an error the caller empties c, whose lists may be as long as they
+// may be.
+func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
+	table := w.descs
+	if int(head) >= len(table) {
+		return bad(head, "avail entry %d: ring of %d", entry, len(table))
+	}
 	c.Head = head
 	if cap(c.Out)|cap(c.In) < dma.KeepSegments { // nearly always
 		c.Out, c.In = c.Out[:0], c.In[:0]
@@ -38,8 +44,7 @@ func (w *walker) walk(r *splitDevice, head uint16, c *Chain) (err error) {
 	}
 	c.OutLen, c.InLen, c.InFirst = 0, 0, 0
 	var (
-		table  = r.descs   // the ring's, then an indirect one
-		nested bool        // it is an indirect one
+		nested bool        // table is an indirect one
 		left   = w.longest // how many descriptors may follow before the chain is a loop, or too long
 		total  uint64
 		writes bool // a write-only buffer was seen
@@ -121,8 +126,14 @@ func (e *chainError) Error() string {
 func (e *chainError) Is(target error) bool { return target == ErrBadChain }
 func (e *chainError) Unwrap() error        { return e.reason }
 
+// bad is the error of a chain. If the reason is a translation miss, nothing is wrong with the
+// chain.
 func bad(head uint16, format string, args ...any) error {
-	return &chainError{head: head, reason: fmt.Errorf(format, args...)}
+	reason := fmt.Errorf(format, args...)
+	if errors.Is(reason, dma.ErrMiss) {
+		return fmt.Errorf("head %d: %w", head, reason)
+	}
+	return &chainError{head: head, reason: reason}
 }
 
 // BadHead tells which head an ErrBadChain is about.
