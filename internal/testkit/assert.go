@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 )
 
@@ -40,13 +41,30 @@ func ErrorSays(t T, err error, parts ...string) {
 	}
 }
 
-// ErrorIs fails the test, which goes on, unless the error is target (errors.Is).
-func ErrorIs(t T, err, target error) {
+// ErrorIs fails the test, which goes on, unless the error is target (errors.Is). what, if it is given, is
+// a format and its arguments, and says what was done.
+func ErrorIs(t T, err, target error, what ...any) {
+	if errors.Is(err, target) {
+		return
+	}
 	t.Helper()
-	if !errors.Is(err, target) {
-		t.Errorf("error %v, want %v", err, target)
+	done := "error"
+	if len(what) > 0 {
+		done = fmt.Sprintf(what[0].(string), what[1:]...)
+	}
+	t.Errorf("%s: %v, want %v", done, err, target)
+}
+
+// NoError fails the test, which goes on, at an error: OK for a goroutine that is not the test's.
+func NoError(t T, err error) {
+	if err != nil {
+		t.Helper()
+		t.Errorf("%v", err)
 	}
 }
+
+// Err is the error of a call whose other result does not matter.
+func Err[V any](_ V, err error) error { return err }
 
 // Equal fails the test, which goes on, if what it got of a thing is not what it wants.
 func Equal[V comparable](t T, what string, got, want V) {
