@@ -21,7 +21,7 @@ func TestChecksFailATest(t *testing.T) {
 		"closed\n":    func(t T) { Equal(t, "the value", Must(7, errors.New("closed"))(t), 7) },
 		"error <nil>, want one that says \"a\"\n":     func(t T) { ErrorSays(t, nil, "a") },
 		"error gone: EOF, want one that says \"a\"\n": func(t T) { ErrorSays(t, gone, "EOF", "a") },
-		"error gone: EOF, want unexpected EOF\n":      func(t T) { ErrorIs(t, gone, io.ErrUnexpectedEOF) },
+		"error: gone: EOF, want unexpected EOF\n":     func(t T) { ErrorIs(t, gone, io.ErrUnexpectedEOF) },
 		"it: 1, want 2\n":                             func(t T) { Equal(t, "it", 1, 2) },
 		"": func(t T) {
 			OK(t, nil)
