@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
 # "A static program that exits 7, and a dynamic one that prints, on both fetched kernels and on a kernel given by path; output
-# unmangled, status passed on." "A devmem sender and receiver written from the godoc alone ... run by `vnic boot --guests 2` on
-# either personality; a C program with the kernel's API on gve." And errors, signals, what is left.
+# unmangled, status passed on." "A C program with the kernel's API on gve." And errors, signals, what is left. Programs of package
+# guest, written from its documentation alone: TestExamplesRunInGuests (cmd/vnic/internal/boot).
 #
 # Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
 . "$(dirname "$0")/lib.sh"
-tool strangerrecv; tool strangersend
 private_cache "$work/cache"
 export VNIC_CACHE=$work/cache VNIC_QEMU= VNIC_KERNEL= VNIC_MODULES=
 cd "$work"
@@ -117,7 +116,7 @@ PY
 # counted NIC MEMORY BYTES SCRIPT: runs a shell's script in two guests, and looks at the counters when it has succeeded in both.
 counted() {
   local nic=$1 memory=$2 size=$3 pid s=0
-  "$vnic" boot --nic $nic --guests 2 --copy strangerrecv --copy strangersend --copy cdevmem -- sh -c "$4; s=\$?; echo status \$s; sleep 1000" > out 2> err < /dev/null &
+  "$vnic" boot --nic $nic --guests 2 --copy cdevmem -- sh -c "$4; s=\$?; echo status \$s; sleep 1000" > out 2> err < /dev/null &
   pid=$!
   for _ in $(seq 2400); do [ "$(grep -c ' status ' out)" != 2 ] && kill -0 $pid 2>/dev/null || break; sleep 0.1; done
   [ "$(grep -c ' status 0$' out)" = 2 ] || { cat out err >&2; fail "$nic: $4"; }
@@ -127,15 +126,6 @@ counted() {
   python3 sums.py "$memory" "$size" < stat || fail "$nic: $4: the host's counters"
 }
 "$tools/with-tools" --cc sh -c '"${CC:-gcc}" -O2 -Wall -Wextra -Werror -o cdevmem "$0"' "$root/guest/docs/devmem.c"
-
-# Devmem programs of a stranger's, on either NIC.
-[ "$(cat "$root"/acceptance/internal/stranger{recv,send}/main.go | wc -l)" -le 100 ] || fail "the strangers' programs have grown: what they lack belongs to package guest"
-for nic in virtio gve; do
-  counted $nic device 2400000 'if [ $VNIC_INDEX = 0 ]; then ./strangerrecv; else ./strangersend; fi'
-  sum=$(sed -n 's/^\[1\] sent 2400000 bytes, sha256 //p' out)
-  [ -n "$sum" ] && grep -qx "\[0\] received 2400000 bytes, 0 not in GPU memory, sha256 $sum" out || { cat out err >&2; fail "$nic: strangers"; }
-  grep -v status out | sed "s/^/ok   $nic: /"
-done
 
 # A C program on Linux's own API. With "host", where nothing is bound, it is the control: the same counters say host memory.
 counted gve device 25165824 ./cdevmem
