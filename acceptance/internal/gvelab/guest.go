@@ -2,7 +2,6 @@ package gvelab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/acceptance/internal/guestops"
 	"vnic.dev/vnic/devmem/kernel"
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/guest-images/boot"
 )
 
 // module is the driver's.
@@ -59,33 +58,20 @@ type guest struct {
 
 // Main is the guest's program.
 func Main() {
-	registerOps()
-	os.Exit(boot.Main(os.Args))
-}
-
-func registerOps() {
 	g := &guest{}
-	for name, op := range map[string]func(context.Context, *Args) (any, error){
+	ops := map[string]func(context.Context, *Args) (any, error){
 		OpSetup: g.setup, OpTraffic: g.traffic, OpCycles: g.cycles, OpBind: g.bind, OpUnbind: g.unbind, OpFlap: g.flap,
 		OpCarrier: g.carrier, OpReconfigure: g.reconfigure, OpReload: g.reload, OpLog: g.log, OpBindZero: g.bindZero,
 		OpLost: g.lost,
-	} {
-		agent.Register(name, func(ctx context.Context, raw json.RawMessage) (any, error) {
+	}
+	for name, op := range ops {
+		ops[name] = func(ctx context.Context, a *Args) (any, error) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			var a Args
-			if len(raw) > 0 {
-				if err := json.Unmarshal(raw, &a); err != nil {
-					return nil, err
-				}
-			}
-			out, err := op(ctx, &a)
-			if out == nil {
-				out = struct{}{}
-			}
-			return out, err
-		})
+			return op(ctx, a)
+		}
 	}
+	guestops.Main(ops)
 }
 
 func say(ctx context.Context, format string, args ...any) {
@@ -174,7 +160,7 @@ func (g *guest) cycles(ctx context.Context, a *Args) (any, error) {
 	say(ctx,
 		"%d times bound to queues 3, 2 and 3, 2 in turn, and unbound: in device memory %d KiB were received, from it %d "+
 			"KiB sent, in host memory %d KiB received between",
-		a.Times, g.dut.device.count()>>10, g.dut.out.count()>>10, g.dut.host.count()>>10)
+		a.Times, g.dut.device.n.Load()>>10, g.dut.out.n.Load()>>10, g.dut.host.n.Load()>>10)
 	return nil, nil
 }
 

@@ -74,9 +74,10 @@ func parseRecord(s string) (Record, error) {
 }
 
 // splat is what the kernel says when something is wrong with itself, and the driver when it gives up on the device.
-var splat = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|refcount_t:|use-after-free|` +
-	`blocked for more than|stalled pool|NETDEV WATCHDOG|[Tt]imeout on tx queue|AQ commands? (failed|timed out)|Timeout to configure|` +
-	`DISABLING ALL QUEUES|Reset failed|scheduling reset|Performing reset|Device requested reset|Unrecoverable platform error`)
+var splat = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|` +
+	`refcount_t:|use-after-free|blocked for more than|stalled pool|NETDEV WATCHDOG|[Tt]imeout on tx queue|` +
+	`AQ commands? (failed|timed out)|Timeout to configure|DISABLING ALL QUEUES|Reset failed|scheduling reset|` +
+	`Performing reset|Device requested reset|Unrecoverable platform error`)
 
 // Splats picks them from a log.
 func Splats(log []Record) (bad []Record) {

@@ -3,6 +3,7 @@ package ncdevmem
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 	"golang.org/x/sync/errgroup"
 
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/agent"
 )
 
@@ -125,6 +127,50 @@ func (l *bench) text(ctx context.Context, path string) (string, error) {
 		return nil
 	})
 	return b.String(), err
+}
+
+// ran is what came of a program of the guest.
+type ran struct {
+	res   agent.ExecResult
+	text  string // standard error
+	meter control.MeterCounters
+	took  time.Duration
+}
+
+// beside runs a program in the guest and has the peer do something meanwhile, which ends when the
+// program has failed or, of one that is the last to end, when it has ended. With an error comes what
+// the program said, if that could be had.
+func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program string, last bool,
+	do func(context.Context) error) (x ran, err error) {
+	counters, err := l.meter(guest, peer)
+	if err != nil {
+		return x, err
+	}
+	start := time.Now()
+	eg, gctx := errgroup.WithContext(ctx)
+	ready, stopWaiting := context.WithCancelCause(gctx)
+	defer stopWaiting(nil)
+	eg.Go(func() (err error) {
+		x.res, err = l.sh(gctx, program)
+		if last || x.res.Status != 0 {
+			stopWaiting(errors.New("the program has ended"))
+		}
+		return err
+	})
+	eg.Go(func() error {
+		if err := do(ready); ready.Err() == nil || gctx.Err() != nil {
+			return err
+		}
+		return nil // what the program says tells more
+	})
+	err = eg.Wait()
+	x.took = time.Since(start)
+	var merr, terr error
+	x.meter, merr = counters()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	x.text, terr = l.text(ctx, stderrFile)
+	return x, errors.Join(err, merr, terr)
 }
 
 // kernelLog looks for what the kernel complains about.

@@ -47,7 +47,7 @@ func (l *stockLab) counts(ctx context.Context) (c counts, err error) {
 	if err := l.guests[0].Call(ctx, "stock.interrupts", nil, &c.irqs); err != nil {
 		return c, err
 	}
-	out, err := exec.CommandContext(ctx, l.vnic, "stat", "--json", strconv.Itoa(l.cmd.Process.Pid)).Output()
+	out, err := exec.CommandContext(ctx, l.vnic, "stat", "--json", strconv.Itoa(l.PID())).Output()
 	if err != nil {
 		return c, fmt.Errorf("vnic stat: %w", err)
 	}
