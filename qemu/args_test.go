@@ -54,11 +54,13 @@ func TestArguments(t *testing.T) {
 		"-chardev", "socket,id=net0,path=vnic-x,abstract=on",
 		"-netdev", "vhost-user,id=net0,chardev=net0,queues=4",
 		"-device",
-		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=10,rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:00:00:00:00:01,host_mtu=9000",
+		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=10," +
+			"rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:00:00:00:00:01,host_mtu=9000",
 		"-chardev", "socket,id=net1,path=/s,,1,reconnect-ms=1000",
 		"-netdev", "vhost-user,id=net1,chardev=net1,queues=1",
 		"-device",
-		"virtio-net-pci,id=dev-net1,netdev=net1,disable-legacy=on,mq=off,vectors=4,rx_queue_size=1024,tx_queue_size=1024,romfile=,packed=on",
+		"virtio-net-pci,id=dev-net1,netdev=net1,disable-legacy=on,mq=off,vectors=4," +
+			"rx_queue_size=1024,tx_queue_size=1024,romfile=,packed=on",
 		"-device", "edu",
 	}
 	if d := cmp.Diff(want, args); d != "" {
@@ -120,7 +122,8 @@ func TestNetdevArgs(t *testing.T) {
 			"virtio-net-pci,id=dev-a,netdev=a,": {Path: "/x,y", Queues: 2},
 		"-chardev socket,id=a,path=/x,server=on -netdev vhost-user,id=a,chardev=a,queues=1 -device " +
 			"virtio-net-pci,id=dev-a,netdev=a,": {Path: "/x", Listens: true},
-		`-device {"driver":"vfio-user-pci","id":"dev-a","socket":{"path":"/x,y","type":"unix"}}`: {Path: "/x,y", VFIOUser: true},
+		`-device {"driver":"vfio-user-pci","id":"dev-a","socket":{"path":"/x,y","type":"unix"}}`: {Path: "/x,y",
+			VFIOUser: true},
 	} {
 		if got := strings.Join(n.Args("a"), " "); !strings.HasPrefix(got, want) {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -137,7 +140,6 @@ func TestBadConfigIsRefused(t *testing.T) {
 		"no QEMU":       func(c *Config) { c.QEMU = assets.Binary{} },
 		"no kernel":     func(c *Config) { c.Kernel = assets.Kernel{} },
 		"odd RAM":       func(c *Config) { c.RAMSize = 1<<20 + 1 },
-		"short RAM":     func(c *Config) { c.RAM = small },
 		"GPU no file":   func(c *Config) { c.GPUs = []GPU{{Size: 4096}} },
 		"GPU size":      func(c *Config) { c.GPUs = []GPU{{File: small, Size: 5000}} },
 		"node no file":  func(c *Config) { c.GPUs = []GPU{{Size: 2 << 20, Node: true}} },
