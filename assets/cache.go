@@ -41,8 +41,9 @@ func CacheDir(o Options) (string, error) {
 	return filepath.Abs(dir)
 }
 
-// lock makes the cache directory and takes its lock, waiting for another vnic when there is one.
-func (c cache) lock(ctx context.Context, waiting func()) (unlock func(), err error) {
+// lock makes the cache directory and takes its lock, waiting for another vnic when there is one, unless
+// waiting gives an error.
+func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Join(c.dir, "tmp"), 0o755); err != nil {
 		return nil, c.noCache(err)
 	}
@@ -60,13 +61,15 @@ func (c cache) lock(ctx context.Context, waiting func()) (unlock func(), err err
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return nil, errors.Join(fmt.Errorf("cache %s: lock: %w", c.dir, err), f.Close())
 		}
-		waiting()
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, ctx.Err()
+		if err = waiting(); err == nil {
+			select {
+			case <-tick.C:
+				continue
+			case <-ctx.Done():
+				err = ctx.Err()
+			}
 		}
+		return nil, errors.Join(err, f.Close())
 	}
 }
 

@@ -155,7 +155,7 @@ func TestWhatIsInUseStays(t *testing.T) {
 func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
-	unlock, err := c.lock(t.Context(), func() {})
+	unlock, err := c.lock(t.Context(), func() error { return nil })
 	testkit.OK(t, err)
 	removed, err := RemoveCached(t.Context(), Options{CacheDir: c.dir}, all)
 	if !errors.Is(err, ErrInUse) || removed != nil || len(c.names(t)) != 5 {

@@ -1,7 +1,6 @@
 package assets
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,24 +174,15 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 		return nil, err
 	}
 	r := &Resolved{Cache: dir}
-	switch path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); {
-	case o.KernelOnly:
-	case path != "":
-		r.QEMU, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
-	case !o.IgnoreSystemQEMU:
-		b, note, ok := systemQEMU(ctx, o.oldest())
-		if ok {
-			r.QEMU = b
-		}
-		if note != "" {
+	if !o.KernelOnly {
+		var note string
+		if r.QEMU, note, err = hostQEMU(ctx, &o); note != "" {
 			r.Notes = append(r.Notes, note)
 			o.Log.Warn("QEMU passed over", "why", note)
 		}
 	}
 	if err == nil {
-		if image := cmp.Or(o.Kernel, os.Getenv(EnvKernel)); image != "" {
-			r.Kernel, err = givenKernel(image, cmp.Or(o.Modules, os.Getenv(EnvModules)))
-		}
+		r.Kernel, err = givenKernel(&o)
 	}
 	if err != nil {
 		return nil, err
@@ -289,11 +279,12 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *res
 			Fix: "the packages that are fetched are for amd64: " + giveBoth}
 	}
 	told := false
-	unlock, err := c.lock(ctx, func() {
+	unlock, err := c.lock(ctx, func() error {
 		if !told {
 			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
 			told = true
 		}
+		return nil
 	})
 	if err != nil {
 		return nil, nil, err
@@ -366,8 +357,7 @@ func (f *fetcher) suite(ctx context.Context, name string) (*apt, error) {
 	s, ok := f.suites[name]
 	if !ok {
 		f.o.Progress(Progress{Step: "update", What: name})
-		s.apt, s.err = newApt(ctx, filepath.Join(f.work, "apt-"+name), name, f.archive)
-		if s.err == nil {
+		if s.apt, s.err = newApt(ctx, filepath.Join(f.work, "apt-"+name), name, f.archive); s.err == nil {
 			s.err = s.apt.update(ctx)
 		}
 		f.suites[name] = s

@@ -148,7 +148,7 @@ func TestCacheIsHeldByOneAtATime(t *testing.T) {
 	holders, most := 0, 0
 	for range 4 {
 		g.Go(func() error {
-			unlock, err := c.lock(t.Context(), func() {})
+			unlock, err := c.lock(t.Context(), func() error { return nil })
 			if err != nil {
 				return err
 			}
@@ -172,11 +172,15 @@ func TestCacheIsHeldByOneAtATime(t *testing.T) {
 func TestWaitForTheCacheEndsWithItsContext(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := cache{t.TempDir()}
-	unlock, err := c.lock(t.Context(), func() {})
+	unlock, err := c.lock(t.Context(), func() error { return nil })
 	testkit.OK(t, err)
 	defer unlock()
 	ctx, cancel := context.WithCancel(t.Context())
-	if _, err := c.lock(ctx, cancel); !errors.Is(err, context.Canceled) {
+	waiting := func() error {
+		cancel()
+		return nil
+	}
+	if _, err := c.lock(ctx, waiting); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -244,7 +248,7 @@ func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 func TestCacheThatCannotBeMadeIsSaid(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, "")
-	if _, err := (cache{filepath.Join(file, "vnic")}).lock(t.Context(), func() {}); !errors.Is(err, ErrNoCache) {
+	if _, err := (cache{filepath.Join(file, "vnic")}).lock(t.Context(), nil); !errors.Is(err, ErrNoCache) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -100,63 +100,58 @@ func lacking(name string, err error) Fact {
 }
 
 func (s *Survey) findQEMU(ctx context.Context, o Options, have *resolved) bool {
-	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
-		b, err := checkQEMU(ctx, path, SourceGiven, o.oldest())
-		if err != nil {
-			s.Found, s.QEMU = append(s.Found, lacking("qemu", err)), b
-			return false
-		}
-		s.found("qemu", Good, fmt.Sprintf("%s (given: %s)", b.Version, path), "")
-		s.QEMU = b
-		return true
+	b, note, err := hostQEMU(ctx, &o)
+	if err != nil {
+		s.Found, s.QEMU = append(s.Found, lacking("qemu", err)), b
+		return false
 	}
-	note := ""
-	if !o.IgnoreSystemQEMU {
-		b, n, ok := systemQEMU(ctx, o.oldest())
-		if ok {
-			s.found("qemu", Good, fmt.Sprintf("%s (%s)", b.Version, b.Args[0]), "")
-			s.QEMU = b
-			return true
-		}
-		if note = n; note != "" {
-			note = "; " + note
-		}
+	if note != "" {
+		note = "; " + note
 	}
-	if have.QEMU != nil {
-		b, err := binaryOf(filepath.Join(s.Cache, have.QEMU.Dir))
-		if err == nil {
+	where := ""
+	switch {
+	case b.Source == SourceGiven:
+		where = "given: " + cmp.Or(o.QEMU, os.Getenv(EnvQEMU))
+	case b.Source == SourceSystem:
+		where = b.Args[0]
+	case have.QEMU != nil:
+		if b, err = binaryOf(filepath.Join(s.Cache, have.QEMU.Dir)); err == nil {
 			b.Version = strings.TrimPrefix(upstream(have.QEMU.Version), "v")
-			s.found("qemu", Good, fmt.Sprintf("%s (in the cache, from %s)%s", b.Version, have.QEMU.Suite, note), "")
-			s.QEMU = b
-			return true
+			where = "in the cache, from " + have.QEMU.Suite
+		} else {
+			note += "; cache: " + err.Error()
 		}
-		note += "; cache: " + err.Error()
 	}
-	s.found("qemu", Lacking, "none that can be used"+note,
-		"the first run fetches it; or install "+MinQEMU+" or newer, or give its path (--qemu)")
-	return false
+	if where == "" {
+		s.found("qemu", Lacking, "none that can be used"+note,
+			"the first run fetches it; or install "+MinQEMU+" or newer, or give its path (--qemu)")
+		return false
+	}
+	s.found("qemu", Good, fmt.Sprintf("%s (%s)%s", b.Version, where, note), "")
+	s.QEMU = b
+	return true
 }
 
 func (s *Survey) findKernel(o Options, have *resolved) bool {
-	if image := cmp.Or(o.Kernel, os.Getenv(EnvKernel)); image != "" {
-		k, err := givenKernel(image, cmp.Or(o.Modules, os.Getenv(EnvModules)))
-		if err != nil {
-			s.Found, s.Kernel = append(s.Found, lacking("kernel", err)), k
-			return false
-		}
-		s.found("kernel", Good, fmt.Sprintf("%s (given: %s)", k.Version, image), "")
-		s.Kernel = k
-		return true
+	k, err := givenKernel(&o)
+	if err != nil {
+		s.Found, s.Kernel = append(s.Found, lacking("kernel", err)), k
+		return false
 	}
-	if have.Kernel != nil {
-		if k, err := kernelOf(filepath.Join(s.Cache, have.Kernel.Dir)); err == nil {
-			s.found("kernel", Good, fmt.Sprintf("%s (in the cache, from %s)", k.Version, have.Kernel.Suite), "")
-			s.Kernel = k
-			return true
+	where := "given: " + cmp.Or(o.Kernel, os.Getenv(EnvKernel))
+	if k.Image == "" && have.Kernel != nil {
+		where = "in the cache, from " + have.Kernel.Suite
+		if k, err = kernelOf(filepath.Join(s.Cache, have.Kernel.Dir)); err != nil {
+			k = Kernel{}
 		}
 	}
-	s.found("kernel", Lacking, "none for guests", "the first run fetches it, or give one (--kernel, --modules)")
-	return false
+	if k.Image == "" {
+		s.found("kernel", Lacking, "none for guests", "the first run fetches it, or give one (--kernel, --modules)")
+		return false
+	}
+	s.found("kernel", Good, fmt.Sprintf("%s (%s)", k.Version, where), "")
+	s.Kernel = k
+	return true
 }
 
 // packages says whether packages can be fetched; when nothing needs to be, what is missing matters

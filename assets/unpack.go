@@ -60,10 +60,8 @@ func settle(root string) (size int64, err error) {
 		if st.IsDir() {
 			mode |= 0o700
 		}
-		if mode != st.Mode() { // has more bits: setuid, setgid, sticky or type
-			if clean := st.Mode() &^ fs.ModeType; clean != mode {
-				return os.Chmod(path, mode)
-			}
+		if st.Mode()&^fs.ModeType != mode { // it has more bits: setuid, setgid, sticky
+			return os.Chmod(path, mode)
 		}
 		return nil
 	})
