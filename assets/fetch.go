@@ -383,7 +383,7 @@ func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (
 	want := lock.version(r.name)
 	var best *candidate
 	var errs []error
-	for _, name := range lock.suites {
+	for _, name := range lock.Suites {
 		c, err := (*candidate)(nil), failed[name]
 		if err == nil {
 			c, err = f.offer(ctx, r, name)

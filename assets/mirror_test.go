@@ -132,7 +132,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 		t.Skip("apt takes seconds for each case")
 	}
 	needsApt(t)
-	newest, other := lock.suites[0], lock.suites[1]
+	newest, other := lock.Suites[0], lock.Suites[1]
 	tested := lock.version(roleKernel)
 	older, lastYear := "6.1.5-1", time.Now().Add(-300*24*time.Hour)
 	index := "dists/" + newest + "/main/binary-amd64/Packages"
