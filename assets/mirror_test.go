@@ -1,7 +1,6 @@
 package assets
 
 import (
-	"archive/tar"
 	"bytes"
 	"crypto/sha256"
 	"errors"
@@ -67,37 +66,21 @@ func (m *mirror) kernel(suite, version string, validUntil time.Time) {
 	m.suite(suite, index.String(), validUntil)
 }
 
-// deb makes a package (deb(5)).
+// deb makes a package.
 func (m *mirror) deb(control string, files []string) []byte {
 	m.t.Helper()
-	contents := func(names []string, body string) []byte {
-		var b bytes.Buffer
-		w := tar.NewWriter(&b)
-		for _, n := range names {
-			testkit.OK(m.t, w.WriteHeader(&tar.Header{Name: "./" + n, Mode: 0o644, Size: int64(len(body))}))
-			if _, err := w.Write([]byte(body)); err != nil {
-				m.t.Fatal(err)
-			}
-		}
-		testkit.OK(m.t, w.Close())
-		return b.Bytes()
+	dir := m.t.TempDir()
+	write(m.t, filepath.Join(dir, "DEBIAN/control"), control)
+	for _, f := range files {
+		write(m.t, filepath.Join(dir, f), "x")
 	}
-	deb := bytes.NewBufferString("!<arch>\n")
-	for _, part := range []struct {
-		name string
-		b    []byte
-	}{
-		{"debian-binary", []byte("2.0\n")},
-		{"control.tar", contents([]string{"control"}, control)},
-		{"data.tar", contents(files, "x")},
-	} {
-		fmt.Fprintf(deb, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", part.name, 0, 0, 0, "100644", len(part.b))
-		deb.Write(part.b)
-		if len(part.b)%2 != 0 {
-			deb.WriteByte('\n')
-		}
+	out, err := exec.Command("dpkg-deb", "--build", dir, dir+".deb").CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("dpkg-deb: %v: %s", err, out)
 	}
-	return deb.Bytes()
+	b, err := os.ReadFile(dir + ".deb")
+	testkit.OK(m.t, err)
+	return b
 }
 
 // unrelated is an index that has nothing of use here.
