@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 )
@@ -66,15 +65,12 @@ func TestServeOldQEMU(t *testing.T) {
 func (b *bench) flagsOf(ctx context.Context, socket, last string) (args []string, text string) {
 	b.Helper()
 	flags := []string{"--nic", lab.GVE, "--socket-path", socket}
-	s, err := b.serve(ctx, flags...)
-	testkit.OK(b, err)
-	_, err = s.term()
-	testkit.OK(b, err)
+	s := b.serve(ctx, flags...)
+	s.term()
 	args = s.rep.Ports[0].QEMU
-	s, err = b.launch(ctx, flags...)
-	testkit.OK(b, err)
-	err = s.stdout.says(ctx, s.Child, last)
-	_, ended := s.term()
-	testkit.OK(b, errors.Join(err, ended))
+	s = b.launch(ctx, flags...)
+	defer s.kill()
+	b.must("vnic serve", s.stdout.says(ctx, s.Child, last))
+	s.term()
 	return args, s.stdout.String()
 }

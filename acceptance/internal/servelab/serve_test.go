@@ -3,7 +3,6 @@ package servelab
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"os/exec"
 	"path/filepath"
 	"syscall"
@@ -39,62 +38,60 @@ type server struct {
 }
 
 // launch starts vnic serve.
-func (b *bench) launch(ctx context.Context, args ...string) (s *server, err error) {
-	s = &server{bench: b, args: args}
+func (b *bench) launch(ctx context.Context, args ...string) *server {
+	b.Helper()
+	s := &server{bench: b, args: args}
 	cmd := exec.CommandContext(ctx, b.vnic, append([]string{"serve"}, args...)...)
 	cmd.Stdout, cmd.Stderr = &s.stdout, &s.stderr
+	var err error
 	s.Child, err = proc.StartChild(cmd)
-	return s, err
+	b.must("vnic serve", err)
+	return s
 }
 
 // serve is launch, with the report of --json.
-func (b *bench) serve(ctx context.Context, args ...string) (*server, error) {
-	s, err := b.launch(ctx, append(args, "--json")...)
-	if err != nil {
-		return nil, err
-	}
+func (b *bench) serve(ctx context.Context, args ...string) *server {
+	b.Helper()
+	s := b.launch(ctx, append(args, "--json")...)
+	s.args = args
 	if err := s.stdout.until(ctx, s.Child, "report", func(text string) bool {
 		return json.Unmarshal([]byte(text), &s.rep) == nil
 	}); err != nil {
 		s.kill()
-		return nil, fmt.Errorf("vnic serve: %w: %s", err, s.stderr.String())
+		b.Fatalf("vnic serve: %v: %s", err, s.stderr.String())
 	}
-	s.args = args
-	return s, nil
+	return s
 }
 
 // startServe serves two ports.
-func (b *bench) startServe(ctx context.Context, args ...string) (*server, error) {
+func (b *bench) startServe(ctx context.Context, args ...string) *server {
+	b.Helper()
 	return b.serve(ctx, append([]string{"--socket-path", filepath.Join(b.dir, "nic%d"), "--ports", "2"}, args...)...)
 }
 
 // term ends it, and says how long that took.
-func (s *server) term() (time.Duration, error) {
+func (s *server) term() time.Duration {
+	s.Helper()
 	begin := time.Now()
-	if err := syscall.Kill(s.PID(), syscall.SIGTERM); err != nil {
-		return 0, err
-	}
+	s.must("SIGTERM", syscall.Kill(s.PID(), syscall.SIGTERM))
 	<-s.Done()
-	err := s.Err()
-	if err != nil {
-		err = fmt.Errorf("vnic serve after SIGTERM: %w: %s", err, s.stderr.String())
+	if err := s.Err(); err != nil {
+		s.Fatalf("vnic serve after SIGTERM: %v: %s", err, s.stderr.String())
 	}
-	return time.Since(begin), err
+	return time.Since(begin)
 }
 
 // says waits until it has said something on stderr.
-func (s *server) says(ctx context.Context, want string) error {
-	return s.stderr.says(ctx, s.Child, want)
+func (s *server) says(ctx context.Context, want string) {
+	s.Helper()
+	s.must("vnic serve", s.stderr.says(ctx, s.Child, want))
 }
 
 // again kills it, and starts it with the same arguments.
-func (s *server) again(ctx context.Context) (*server, error) {
+func (s *server) again(ctx context.Context) *server {
+	s.Helper()
 	s.kill()
-	n, err := s.serve(ctx, s.args...)
-	if err != nil {
-		return s, err
-	}
-	return n, nil
+	return s.serve(ctx, s.args...)
 }
 
 func (s *server) kill() { kill(s.Child) }
