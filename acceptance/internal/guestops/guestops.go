@@ -10,6 +10,7 @@ import (
 
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
+	link "github.com/vishvananda/netlink"
 
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/boot"
@@ -33,6 +34,18 @@ func Main[A any](ops map[string]func(context.Context, *A) (any, error)) {
 		})
 	}
 	os.Exit(boot.Main(os.Args))
+}
+
+// Link changes an interface; what says how.
+func Link(name, what string, change func(link.Link) error) error {
+	l, err := link.LinkByName(name)
+	if err == nil {
+		err = change(l)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %s: %w", name, what, err)
+	}
+	return nil
 }
 
 // Get asks a family of generic netlink, and Set has it do something.

@@ -63,11 +63,7 @@ func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	g.dut = nil
 	mtu := func(n int) func() error {
 		return func() error {
-			link, err := netlink.LinkByName(underTestName)
-			if err != nil {
-				return err
-			}
-			return netlink.LinkSetMTU(link, n)
+			return guestops.Link(underTestName, "MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, n) })
 		}
 	}
 	queues := func(n uint32) func() error {

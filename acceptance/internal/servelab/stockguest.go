@@ -48,7 +48,7 @@ func Main() {
 	guestops.Main(map[string]func(context.Context, *args) (any, error){
 		"stock.up":         up,
 		"stock.stream":     done(func(a *args) error { return streams(a.Addr, a.Bytes, max(a.Streams, 1)) }),
-		"stock.mtu":        done(func(a *args) error { return setMTU(iface, a.MTU) }),
+		"stock.mtu":        done(setMTU),
 		"stock.offloads":   done(func(a *args) error { return offloads(a.On) }),
 		"stock.queues":     done(func(a *args) error { return channels(a.Queues) }),
 		"stock.vlan":       done(func(a *args) error { return addVLAN(a.Addr) }),
@@ -108,12 +108,8 @@ func up(ctx context.Context, _ *args) (any, error) {
 		MTU: fmt.Sprint(link.Attrs().MTU)}, nil
 }
 
-func setMTU(name string, mtu int) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	return netlink.LinkSetMTU(link, mtu)
+func setMTU(a *args) error {
+	return guestops.Link(iface, "MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, a.MTU) })
 }
 
 // resolve asks for the IPv6 address of a name.
