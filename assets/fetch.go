@@ -235,7 +235,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		r.held = append(r.held, fd)
 		if role.name == roleQEMU {
 			r.QEMU, err = binaryOf(root)
-			r.QEMU.Version = strings.TrimPrefix(upstream(t.Version), "v")
+			r.QEMU.Version = upstream(t.Version)
 		} else {
 			r.Kernel, err = kernelOf(root)
 		}
@@ -259,7 +259,7 @@ func (r *Resolved) compare() {
 		{roleQEMU, r.QEMU.Version, r.QEMU.Source}, {roleKernel, r.Kernel.Version, r.Kernel.Source},
 	} {
 		if want := upstream(lock.version(p.role)); p.version != "" && p.source != SourceCache && upstream(p.version) != want {
-			r.Untested = append(r.Untested, fmt.Sprintf("%s %s (%s), tested with %s", p.role, p.version, p.source, want[1:]))
+			r.Untested = append(r.Untested, fmt.Sprintf("%s %s (%s), tested with %s", p.role, p.version, p.source, want))
 		}
 	}
 }

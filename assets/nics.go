@@ -21,7 +21,7 @@ func (s *Survey) nics(have *resolved) {
 	for _, p := range personalities {
 		version := s.QEMU.Version
 		if older(version, p.oldest) && have.QEMU != nil {
-			version = strings.TrimPrefix(upstream(have.QEMU.Version), "v")
+			version = upstream(have.QEMU.Version)
 		}
 		name := "nic " + p.nic
 		switch module := s.Kernel.module(p.module); {

@@ -116,7 +116,7 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have *resolved) bool {
 		where = b.Args[0]
 	case have.QEMU != nil:
 		if b, err = binaryOf(filepath.Join(s.Cache, have.QEMU.Dir)); err == nil {
-			b.Version = strings.TrimPrefix(upstream(have.QEMU.Version), "v")
+			b.Version = upstream(have.QEMU.Version)
 			where = "in the cache, from " + have.QEMU.Suite
 		} else {
 			note += "; cache: " + err.Error()

@@ -5,11 +5,10 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-
-	"golang.org/x/mod/semver"
 )
 
 // The oldest QEMU that will do: MinQEMU as vhost-user's frontend, where older ones crash at the
@@ -19,8 +18,6 @@ const (
 	MinQEMU     = "10.0"
 	MinVFIOUser = "10.1"
 )
-
-func older(version, than string) bool { return semver.Compare(upstream(version), upstream(than)) < 0 }
 
 //go:embed versions.lock
 var versionsLock string
@@ -97,51 +94,39 @@ func (t *tested) untested(role, version string, got []Package) (string, error) {
 	return role + " " + version + " with other parts: " + strings.Join(diff, "; "), nil
 }
 
-// upstream gives the upstream part of a Debian version as a semantic version: "1:11.1.2+ds-3" is
-// "v11.1.2".
-func upstream(v string) string {
-	if _, after, ok := strings.Cut(v, ":"); ok {
-		v = after
-	}
-	n := strings.IndexFunc(v, func(r rune) bool { return r != '.' && (r < '0' || r > '9') })
-	if n >= 0 {
-		v = v[:n]
-	}
-	parts := strings.Split(strings.Trim(v, "."), ".")
-	if len(parts) > 3 {
-		parts = parts[:3]
-	}
-	for i, p := range parts { // semver allows no leading zeros
-		if p = strings.TrimLeft(p, "0"); p == "" {
-			p = "0"
+var digits = regexp.MustCompile(`^(?:[^:]*:)?(\d+)(?:\.(\d+))?(?:\.(\d+))?`)
+
+// numbers gives major, minor and patch of the upstream part of a Debian version: 11, 1 and 2 of
+// "1:11.1.2+ds-3"; 0 is what it does not have.
+func numbers(v string) (n [3]int) {
+	for i, text := range digits.FindStringSubmatch(v) {
+		if i > 0 {
+			n[i-1], _ = strconv.Atoi(text)
 		}
-		parts[i] = p
 	}
-	s := semver.Canonical("v" + strings.Join(parts, "."))
-	if s == "" {
-		return "v0.0.0"
-	}
-	return s
+	return n
+}
+
+// upstream writes them: "11.1.2".
+func upstream(v string) string {
+	n := numbers(v)
+	return fmt.Sprintf("%d.%d.%d", n[0], n[1], n[2])
+}
+
+func older(version, than string) bool {
+	a, b := numbers(version), numbers(than)
+	return slices.Compare(a[:], b[:]) < 0
 }
 
 // distance orders versions by how far they are from the tested one: major first, then minor, then
 // patch; of two that are as far, the newer is nearer.
-func distance(v, want string) [4]int {
-	a, b := numbers(upstream(v)), numbers(upstream(want))
-	var d [4]int
+func distance(v, want string) (d [4]int) {
+	a, b := numbers(v), numbers(want)
 	for i := range a {
 		d[i] = max(a[i]-b[i], b[i]-a[i])
 	}
-	if semver.Compare(upstream(v), upstream(want)) < 0 {
+	if older(v, want) {
 		d[3] = 1
 	}
 	return d
-}
-
-func numbers(v string) [3]int {
-	var n [3]int
-	for i, p := range strings.SplitN(strings.TrimPrefix(v, "v"), ".", 3) {
-		n[i], _ = strconv.Atoi(p)
-	}
-	return n
 }

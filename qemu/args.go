@@ -44,8 +44,31 @@ func (f *files) add(x *os.File) int {
 
 // inherited are the descriptors of one machine.
 type inherited struct {
-	ram, initrd, console, results, qmp *os.File
-	port                               *os.File // nil without Config.ResultsPort
+	ram, initrd *os.File
+	channels    []channel
+}
+
+// channel is QEMU's end of a socket to this process: a character device of QEMU's.
+type channel struct {
+	name string
+	file *os.File
+}
+
+// The channels of a machine.
+const (
+	consoleChannel = "console"
+	resultsChannel = "results"
+	qmpChannel     = "qmp"
+	portChannel    = "port" // of Config.ResultsPort
+)
+
+// behind are the arguments for what has a channel.
+var behind = map[string][]string{
+	consoleChannel: {"-serial", "chardev:console"},
+	resultsChannel: {"-serial", "chardev:results"},
+	qmpChannel:     {"-qmp", "chardev:qmp"},
+	portChannel: {"-device", "virtio-serial-pci,id=ports",
+		"-device", "virtserialport,chardev=port,name=" + agent.PortName},
 }
 
 // comma escapes a value for QEMU's option lists.
@@ -76,16 +99,10 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 		"-smp", cpus(c.CPUs, accel),
 	}
 	args = append(args, c.memory(&f, in.ram, accel)...)
-	args = append(args,
-		"-kernel", c.Kernel.Image, "-initrd", fdPath(f.add(in.initrd)),
-		"-append", c.kernelArgs(),
-		"-chardev", socketFD("console", f.add(in.console)), "-serial", "chardev:console",
-		"-chardev", socketFD("results", f.add(in.results)), "-serial", "chardev:results",
-		"-chardev", socketFD("qmp", f.add(in.qmp)), "-qmp", "chardev:qmp",
-	)
-	if in.port != nil {
-		args = append(args, "-chardev", socketFD("port", f.add(in.port)),
-			"-device", "virtio-serial-pci,id=ports", "-device", "virtserialport,chardev=port,name="+agent.PortName)
+	args = append(args, "-kernel", c.Kernel.Image, "-initrd", fdPath(f.add(in.initrd)), "-append", c.kernelArgs())
+	for _, ch := range in.channels {
+		args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,fd=%d", ch.name, f.add(ch.file)))
+		args = append(args, behind[ch.name]...)
 	}
 	if accel == AccelKVM {
 		args = append(args, "-accel", "kvm", "-cpu", "host")
@@ -162,8 +179,6 @@ func BARArgs(id string, size uint64, path string) []string {
 	return []string{"-object", MemoryFile(id, size, path),
 		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s", id, id)}
 }
-
-func socketFD(id string, fd int) string { return fmt.Sprintf("socket,id=%s,fd=%d", id, fd) }
 
 // netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue
 // pair, one for the control queue, one for changes of its configuration; no boot ROM.

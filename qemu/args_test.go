@@ -20,6 +20,15 @@ func sized(t *testing.T, size uint64) *os.File {
 	return f
 }
 
+// made are the descriptors of a machine without its own.
+func made(t *testing.T) inherited {
+	in := inherited{ram: sized(t, 1), initrd: sized(t, 1)}
+	for _, name := range []string{consoleChannel, resultsChannel, qmpChannel} {
+		in.channels = append(in.channels, channel{name, sized(t, 1)})
+	}
+	return in
+}
+
 func TestArguments(t *testing.T) {
 	gpu := sized(t, 1<<20)
 	c := Config{
@@ -33,10 +42,7 @@ func TestArguments(t *testing.T) {
 		Args: []string{"-device", "edu"},
 	}
 	testkit.OK(t, c.complete())
-	var in inherited
-	for _, f := range []**os.File{&in.ram, &in.initrd, &in.console, &in.results, &in.qmp} {
-		*f = sized(t, 1)
-	}
+	in := made(t)
 	args, files := arguments(&c, AccelTCG, in)
 	want := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
@@ -87,10 +93,7 @@ func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 		},
 	}
 	testkit.OK(t, c.complete())
-	var in inherited
-	for _, f := range []**os.File{&in.ram, &in.initrd, &in.console, &in.results, &in.qmp} {
-		*f = sized(t, 1)
-	}
+	in := made(t)
 	args, files := arguments(&c, AccelTCG, in)
 	for _, want := range []string{
 		"-M q35,usb=off,sata=off,smm=off,vmport=off -m size=520M " +

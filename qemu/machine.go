@@ -159,17 +159,6 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 	return nil, m.err
 }
 
-// ends are the host's ends of a machine's sockets.
-type ends struct{ console, results, qmp, port net.Conn }
-
-func (e *ends) close() {
-	for _, c := range []net.Conn{e.console, e.results, e.qmp, e.port} {
-		if c != nil {
-			_ = c.Close()
-		}
-	}
-}
-
 // launch makes what QEMU inherits, starts it and the readers of its sockets.
 func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
@@ -180,15 +169,16 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 		stderr: agent.Tail{Max: 8 << 10},
 	}
 	var in inherited
-	var host ends
+	host := map[string]net.Conn{} // our ends
 	defer func() {
-		for _, f := range []*os.File{in.initrd, in.console, in.results, in.qmp, in.port} {
-			if f != nil {
-				_ = f.Close()
-			}
+		_ = in.initrd.Close()
+		for _, ch := range in.channels {
+			_ = ch.file.Close()
 		}
 		if err != nil {
-			host.close()
+			for _, c := range host {
+				_ = c.Close()
+			}
 			m.closeNet()
 			_ = m.ram.Close()
 		}
@@ -200,18 +190,16 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	if in.initrd, err = gather(c.Initrd); err != nil {
 		return nil, fmt.Errorf("initramfs: %w", err)
 	}
-	for _, p := range []struct {
-		theirs **os.File
-		ours   *net.Conn
-	}{{&in.console, &host.console}, {&in.results, &host.results}, {&in.qmp, &host.qmp}} {
-		if *p.ours, *p.theirs, err = socketPair(); err != nil {
-			return nil, err
-		}
-	}
+	names := []string{consoleChannel, resultsChannel, qmpChannel}
 	if c.ResultsPort {
-		if host.port, in.port, err = socketPair(); err != nil {
+		names = append(names, portChannel)
+	}
+	for _, name := range names {
+		ours, theirs, err := socketPair()
+		if err != nil {
 			return nil, err
 		}
+		host[name], in.channels = ours, append(in.channels, channel{name, theirs})
 	}
 	for i := range c.Netdevs {
 		if n := &c.Netdevs[i]; n.Connected != nil {
@@ -238,17 +226,17 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 		b.done = make(chan struct{})
 		go b.accept(m.PID())
 	}
-	m.conIn = host.console
+	m.conIn = host[consoleChannel]
 	go func() {
-		_, _ = io.Copy(m.con, host.console)
+		_, _ = io.Copy(m.con, m.conIn)
 		close(m.conOK)
 	}()
-	m.qmp = newQMP(host.qmp)
-	channel := agent.Conn(host.results)
-	if host.port != nil {
-		channel = newEither(host.results, host.port)
+	m.qmp = newQMP(host[qmpChannel])
+	results := agent.Conn(host[resultsChannel])
+	if c.ResultsPort {
+		results = newEither(host[resultsChannel], host[portChannel])
 	}
-	m.agent = agent.NewClient(channel)
+	m.agent = agent.NewClient(results)
 	return m, nil
 }
 
@@ -361,7 +349,7 @@ func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration)
 	defer boot.Stop()
 	defer limit.Stop()
 	booted, ctxDone, ask, events := m.agent.Booted(), ctx.Done(), m.ask, m.qmp.events
-	if m.command("qmp_capabilities") == nil {
+	if _, err := m.command("qmp_capabilities"); err == nil {
 		m.checkStatus() // events before this were lost
 	}
 	for {

@@ -26,7 +26,6 @@ type qmp struct {
 type qmpEvent struct {
 	Event string `json:"event"`
 	Data  struct {
-		Guest  bool   `json:"guest"`
 		Reason string `json:"reason"`
 	} `json:"data"`
 }
@@ -120,17 +119,4 @@ func (q *qmp) do(ctx context.Context, command string) (json.RawMessage, error) {
 			return nil, fmt.Errorf("QMP %s: %w", command, ctx.Err())
 		}
 	}
-}
-
-// status asks for the run state: "running", "internal-error", ...
-func (q *qmp) status(ctx context.Context) (string, error) {
-	r, err := q.do(ctx, "query-status")
-	if err != nil {
-		return "", err
-	}
-	var s struct {
-		Status string `json:"status"`
-	}
-	err = json.Unmarshal(r, &s)
-	return s.Status, err
 }
