@@ -26,18 +26,9 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	for _, name := range []string{"nc", "ip", "cat", "dmesg", "grep", "usleep"} {
 		recs = append(recs, cpio.Symlink("bin/"+name, "/bin/busybox"))
 	}
-	add := func(name, path string) error {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		recs = append(recs, cpio.StaticFile(name, string(b), 0o755))
-		return nil
-	}
+	from := map[string]string{}
 	for _, name := range []string{"ncdevmem", "busybox", "ethtool"} {
-		if err := add("bin/"+name, filepath.Join(tools, name)); err != nil {
-			return nil, err
-		}
+		from["bin/"+name] = filepath.Join(tools, name)
 	}
 	libs, err := filepath.Glob(filepath.Join(tools, "lib", "*"))
 	if err != nil {
@@ -45,10 +36,15 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	}
 	for _, path := range libs {
 		for _, dir := range []string{"lib/", "lib64/"} { // where the loader looks, and is looked for
-			if err := add(dir+filepath.Base(path), path); err != nil {
-				return nil, err
-			}
+			from[dir+filepath.Base(path)] = path
 		}
+	}
+	for name, path := range from {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		recs = append(recs, cpio.StaticFile(name, string(b), 0o755))
 	}
 	for name, b := range files {
 		recs = append(recs, cpio.StaticFile(name, string(b), 0o644))
@@ -58,13 +54,7 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	}
 	var b bytes.Buffer
 	w := cpio.Newc.Writer(&b)
-	if err := cpio.WriteRecordsAndDirs(w, recs); err != nil {
-		return nil, err
-	}
-	if err := cpio.WriteTrailer(w); err != nil {
-		return nil, err
-	}
-	return &b, nil
+	return &b, errors.Join(cpio.WriteRecordsAndDirs(w, recs), cpio.WriteTrailer(w))
 }
 
 // sh runs a script in the guest. Its error is one of ours: the script's own end is in the result.
@@ -107,9 +97,9 @@ func (l *bench) fromGuest(ctx context.Context, path string, each func([]byte) er
 	if err != nil {
 		return err
 	}
-	defer in.close()
+	defer in.Close()
 	eg, ctx := errgroup.WithContext(ctx)
-	eg.Go(func() error { return in.read(ctx, each) })
+	eg.Go(func() error { return read(ctx, in, each) })
 	eg.Go(func() error { return l.do(ctx, fmt.Sprintf("nc %v %d -e cat %s", addr.Addr(), addr.Port(), path)) })
 	return eg.Wait()
 }

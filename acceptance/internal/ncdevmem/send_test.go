@@ -97,9 +97,9 @@ func (l *bench) sendOnce(ctx context.Context, s sending) (x sender, err error) {
 	if err != nil {
 		return x, err
 	}
-	defer in.close()
+	defer in.Close()
 	x.ran, err = l.beside(ctx, from, to, s.command(guest, peer), false, func(ready context.Context) error {
-		return in.read(ready, func(b []byte) error {
+		return read(ready, in, func(b []byte) error {
 			n := uint64(len(b))
 			if x.got+n > uint64(len(l.lines)) {
 				return fmt.Errorf("more than %d bytes", len(l.lines))
