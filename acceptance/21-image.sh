@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # "`vnic image build` and `vnic image export` (the static guest tool)", for a QEMU of the user's own
 # on `vnic serve`: two QEMUs are started by hand with the flags that it prints, on either NIC. One
-# boots an image of `vnic image build` and has a shell on its serial line, the other somebody else's
+# boots an image of `vnic image build` and has a shell on its serial line, the other a user's own
 # initramfs with nothing of ours but the exported tool. The tool sends from GPU to GPU; the host
 # counts where the payload lay.
 #

@@ -16,13 +16,13 @@ import (
 
 // The cache:
 //
-//	lock           held (flock) by whoever changes something
+//	lock           held (flock) by the process that changes something
 //	resolved.json  what was resolved and unpacked last
 //	qemu/KEY/      a QEMU with all its libraries; KEY names version and content
 //	kernel/KEY/    a kernel and its modules
 //	images/        see guest-images
 //	kvm.json       does KVM work here, since this boot
-//	tmp/           trees in the making: whoever holds the lock removes what is left there
+//	tmp/           trees in the making: the holder of the lock removes what is left there
 //
 // A tree appears by one rename and is never changed after that, so readers need no lock.
 type cache struct{ dir string }
@@ -126,8 +126,8 @@ func (c cache) load() (*resolved, error) {
 
 func (c cache) save(r *resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
 
-// SaveJSON writes a file of the cache in dir, so that whoever reads it finds the old one or the new
-// one whole.
+// SaveJSON writes a file of the cache in dir, so that a reader finds the old one or the new one
+// whole.
 func SaveJSON(dir, name string, v any) error {
 	b, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {
@@ -174,8 +174,8 @@ func (c cache) free() (int64, error) {
 	}
 }
 
-// room says whether need bytes fit.
-func (c cache) room(need int64) error {
+// checkSpace says whether need bytes fit.
+func (c cache) checkSpace(need int64) error {
 	have, err := c.free()
 	if err != nil || have >= need {
 		return err

@@ -32,7 +32,8 @@ type CacheEntry struct {
 }
 
 // kinds are the directories of the cache, in the order of a list, with the names of what is ours in
-// them: whoever makes a directory the cache that has others of that name must not lose them.
+// them: a user may make a directory the cache that has others of that name, and must not lose
+// them.
 var kinds = []struct {
 	name string
 	ours func(dir *os.Root, base string) bool
@@ -269,8 +270,8 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	case !free || e.InUse:
 		return fmt.Errorf("%s: %w by another vnic: end it first", e.Name, ErrInUse)
 	}
-	// Who comes now does not find it, and who was before us holds it: so it is nobody's before it
-	// is taken apart.
+	// A process that comes now does not find it, and one that came before us holds it: so no process
+	// uses it when it is taken apart.
 	gone, err := e.Name, error(nil)
 	if e.Kind == roleQEMU || e.Kind == roleKernel || e.Kind == "tools" {
 		gone = path.Join("tmp", "rm-"+e.Kind+"-"+path.Base(e.Name))

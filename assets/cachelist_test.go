@@ -71,7 +71,7 @@ func TestCacheIsListed(t *testing.T) {
 	}
 }
 
-// What is not ours stays, whatever directory somebody has called the cache.
+// What is not ours stays, whatever directory a user has called the cache.
 //
 // Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
 func TestAllThatIsRemovedIsOurs(t *testing.T) {

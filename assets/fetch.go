@@ -99,8 +99,8 @@ type Resolved struct {
 	held []int // the trees that it uses: see hold
 }
 
-// Close lets others remove from the cache what r names. Until then, or the end of this process,
-// nobody does.
+// Close lets others remove from the cache what r names. Until then, or the end of this process, they
+// do not.
 func (r *Resolved) Close() error {
 	var errs []error
 	for _, fd := range r.held {
@@ -478,7 +478,7 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 	for _, p := range c.list {
 		download += p.Size
 	}
-	if err := f.cache.room(download * 6); err != nil { // unpacked it is 4 to 5 times as big
+	if err := f.cache.checkSpace(download * 6); err != nil { // unpacked it is 4 to 5 times as big
 		return nil, err
 	}
 	debs, root := filepath.Join(f.work, r.name+"-debs"), filepath.Join(f.work, r.name)

@@ -60,7 +60,7 @@ func TestFetchedWorksOffline(t *testing.T) {
 	}
 }
 
-// Who has a kernel, and a QEMU that starts it without us, needs nothing of the cache.
+// A user with a kernel, and a QEMU that starts it without us, needs nothing of the cache.
 func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	k := fetched(t).Kernel
 	r, err := Fetch(t.Context(), Options{KernelOnly: true, Offline: true, CacheDir: t.TempDir(), Kernel: k.Image,
@@ -104,7 +104,7 @@ func TestNoNetworkIsSaid(t *testing.T) {
 	needsApt(t)
 	testkit.LeavesNothing(t)
 	s := httptest.NewServer(http.NotFoundHandler())
-	s.Close() // its port answers nobody now
+	s.Close() // nothing answers at its port now
 	o := from(t, s.URL+"/debian")
 	_, err := Fetch(t.Context(), o)
 	var m *Missing
@@ -210,10 +210,10 @@ func TestCacheForgetsWhatIsNotThere(t *testing.T) {
 
 func TestNoSpaceIsSaid(t *testing.T) {
 	c := cache{filepath.Join(t.TempDir(), "not", "yet")}
-	if err := c.room(1); err != nil {
+	if err := c.checkSpace(1); err != nil {
 		t.Error(err)
 	}
-	if err := c.room(1 << 60); !errors.Is(err, ErrNoSpace) {
+	if err := c.checkSpace(1 << 60); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("got %v", err)
 	}
 }

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// A personality of the NIC, and what guests need for it: of QEMU a version, of their kernel a
-// module.
-var personalities = []struct{ nic, oldest, module string }{
+// models are the device models of a NIC, and what guests need for each: of QEMU a version, of their
+// kernel a module.
+var models = []struct{ nic, oldest, module string }{
 	{"virtio", MinQEMU, "uio_pci_generic"},
 	{"gve", MinVFIOUser, "gve"},
 }
@@ -18,7 +18,7 @@ var personalities = []struct{ nic, oldest, module string }{
 // nics says which NICs a guest can have. A cached QEMU that is newer serves where that of a run
 // which does not say is too old.
 func (s *Survey) nics(have *resolved) {
-	for _, p := range personalities {
+	for _, p := range models {
 		version := s.QEMU.Version
 		if older(version, p.oldest) && have.QEMU != nil {
 			version = upstream(have.QEMU.Version)

@@ -76,9 +76,9 @@ func Look(ctx context.Context, o Options) *Survey {
 	if s.DownloadBytes > 0 {
 		s.DownloadBytes += listBytes
 	}
-	room := s.space(err)
+	fits := s.space(err)
 	s.Ready = haveQEMU && haveKernel
-	s.CanFetch = packages && room
+	s.CanFetch = packages && fits
 	return s
 }
 

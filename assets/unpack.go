@@ -44,7 +44,7 @@ func unpack(ctx context.Context, dir, root string, list []Package, done func(byt
 	return nil
 }
 
-// settle makes an unpacked tree fit to keep: no file of it runs as somebody else, its owner may
+// settle makes an unpacked tree fit to keep: no file of it runs as another user, its owner may
 // remove it, and it is on the disk. It gives its size.
 func settle(root string) (size int64, err error) {
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {

@@ -76,10 +76,10 @@ func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 func fdPath(n int) string { return "/proc/self/fd/" + strconv.Itoa(n) }
 
-// cpus is -smp. With one virtual CPU, and no room for a second, TCG takes the guest's locked
+// cpus is -smp. With one virtual CPU, and no place for a second, TCG takes the guest's locked
 // instructions for plain loads and stores without a barrier: to a device in another process a
 // driver's store of avail.idx and its load of avail_event then change places, and a kick is lost
-// for good (measured: 36 stalls in 10 runs, none with room for a second CPU).
+// for good (measured: 36 stalls in 10 runs, none with a place for a second CPU).
 func cpus(n int, accel Accel) string {
 	if spareCPU(n, accel) {
 		return "1,maxcpus=2"
@@ -120,7 +120,7 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	return append(args, c.Args...), f.list
 }
 
-// Args are the arguments for a network device with a Path, under a QEMU that somebody else starts;
+// Args are the arguments for a network device with a Path, under a QEMU that another program starts;
 // id is in all its names.
 func (n Netdev) Args(id string) []string { return n.args(id, nil) }
 

@@ -26,7 +26,7 @@ const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI
 	"and a serial port (8250) or virtio's console"
 
 // grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read.
-// There is nothing in a guest to be saved, and who presses Ctrl-C does not want to wait.
+// There is nothing in a guest to be saved, and a user who presses Ctrl-C does not want to wait.
 var grace = time.Second // a variable for tests
 
 // command runs a QMP command that should take no time.

@@ -115,7 +115,7 @@ type Machine struct {
 	err    error         // set before done is closed
 	stderr agent.Tail    // QEMU's; read after the child's end
 
-	// watcher
+	// of watch
 	shutdown string // reason of the SHUTDOWN event
 	cause    error  // why we ended it
 	detail   string
@@ -234,7 +234,7 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	m.qmp = newQMP(host[qmpChannel])
 	results := agent.Conn(host[resultsChannel])
 	if c.ResultsPort {
-		results = newEither(host[resultsChannel], host[portChannel])
+		results = newFirstToSpeak(host[resultsChannel], host[portChannel])
 	}
 	m.agent = agent.NewClient(results)
 	return m, nil

@@ -74,7 +74,7 @@ func (q *qmp) read() {
 			}
 		case line.Return != nil || line.Error != nil:
 			select {
-			case <-q.replies: // one that nobody waits for any more
+			case <-q.replies: // one that is not waited for any more
 			default:
 			}
 			q.replies <- line.qmpReply
@@ -83,7 +83,7 @@ func (q *qmp) read() {
 }
 
 // do runs a command and gives what it returns. Its reply is known by its id: that of a command
-// nobody waits for any more is passed over.
+// which is not waited for any more is passed over.
 func (q *qmp) do(ctx context.Context, command string) (json.RawMessage, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -1,5 +1,5 @@
 // Command bareguest is the least of a guest, with nothing of vnic's in it but the tool that is
-// given: somebody's own. On the host it writes an initramfs,
+// given, such as a user has. On the host it writes an initramfs,
 //
 //	bareguest -o initrd -tool ./devmem a.ko.xz b.ko.xz
 //

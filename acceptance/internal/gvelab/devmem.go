@@ -210,7 +210,7 @@ func (d *dut) bind(ctx context.Context, queues ...int) error {
 	}
 }
 
-// unbind undoes bind in the middle of all that arrives and is sent, and waits until nobody uses the memory any more.
+// unbind undoes bind in the middle of all that arrives and is sent, and waits until the memory is not used any more.
 func (d *dut) unbind(ctx context.Context) error {
 	for _, b := range []devmem.Binding{d.rx, d.tx} {
 		if err := b.Close(); err != nil {

@@ -220,8 +220,8 @@ func (g *guest) carrier(ctx context.Context, a *Args) (any, error) {
 
 func (g *guest) log(context.Context, *Args) (any, error) { return kernelLog() }
 
-// lost takes an interface down whose device is gone, or who knows when its driver would notice, and
-// waits for what the driver says in the end. Not up again: Linux 7.2's gve_open then trips over its
+// lost takes an interface down whose device is gone, as its driver may notice late, and waits for what
+// the driver says in the end. Not up again: Linux 7.2's gve_open then trips over its
 // own lost state (gve_tx_add_to_block, a NULL pointer).
 func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	before, err := kernelLog()
@@ -253,8 +253,7 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 // reload takes the driver away under traffic, and all NICs with it, and brings it back; ordinary
 // connections live on. Every other time queues are bound for receive when it goes. Not for
 // transmit: Linux 7.2 forgets to take the interface out of such a binding, and uses it when the
-// binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen), whoever's NIC it
-// is.
+// binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen), with any NIC.
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		bound := i%2 == 0

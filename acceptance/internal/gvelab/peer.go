@@ -35,7 +35,7 @@ func newNamespace() (*namespace, error) {
 	n := &namespace{calls: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: nobody else may get this thread
+		runtime.LockOSThread() // and never unlocked: no other goroutine may get this thread
 		err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
 		if err == nil {
 			n.file, err = os.Open("/proc/thread-self/ns/net")

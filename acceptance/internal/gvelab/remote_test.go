@@ -73,7 +73,7 @@ func (r *remote) hang(ctx context.Context) (unread int, err error) {
 	return unread, err
 }
 
-// end has the server go by a signal, and waits for it: nobody else has its connections then.
+// end has the server go by a signal, and waits for it: no process has its connections then.
 func (r *remote) end(t *testing.T, sig syscall.Signal) {
 	t.Helper()
 	testkit.OK(t, errors.Join(r.failed, r.release(), syscall.Kill(r.PID(), sig)))

@@ -55,7 +55,7 @@ func set(command uint8, attrs map[uint16]uint32) error {
 	return nil
 }
 
-// reconfigure has the driver make all its queues anew, in other numbers and sizes, and back.
+// reconfigure has the driver make its queues again, in other numbers and sizes, and back.
 func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil { // its rule and its table are for 4 queues
 		return nil, err

@@ -19,7 +19,7 @@ import (
 )
 
 // programs makes an archive, to be unpacked over the guest's image, of what tools/ncdevmem built
-// and of some files. It is made anew each time: nothing of the kernel's gets into the cache's
+// and of some files. It is made each time: nothing of the kernel's gets into the cache's
 // images.
 func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	recs := []cpio.Record{cpio.Symlink("bin/sh", "/bin/busybox")}

@@ -8,7 +8,7 @@
 //
 //   - bytes: the peer compares every byte of what ncdevmem says that it found in its buffer (its
 //     standard output comes back over an ordinary connection), and of what it sends. ncdevmem's own
-//     validation is run besides.
+//     validation is run as well.
 //   - place: the NIC's meter of the connection says from which file each payload byte was read, and
 //     to which it was written. ncdevmem registers no buffer, so these are counts of the GPU's file,
 //     whatever in it. Independently of meters, the host looks for the bytes themselves in the GPU's

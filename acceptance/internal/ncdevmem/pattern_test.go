@@ -53,7 +53,7 @@ func patternPages(r io.ReaderAt, size int64) (pages int, err error) {
 }
 
 // lines of the file that ncdevmem sends, one sendmsg each, all from the beginning of its buffer:
-// shorter and longer than a segment, a page and a super-packet.
+// shorter and longer than a segment, a page and a GSO packet.
 var lineLengths = []int{1, 2, 1447, 1448, 1449, 4095, 4097, 40_000, 65_536, 200_001, 300_000}
 
 // makeLines makes n bytes of them, of the pattern of seed, in which only lines' ends are newlines.

@@ -28,7 +28,7 @@ type receiving struct {
 }
 
 // What programs of the guest print goes to files there, and here when they have ended: ncdevmem
-// sets the interface up anew at its start and its end, and of an ordinary connection that sends
+// sets the interface up again at its start and its end, and of an ordinary connection that sends
 // meanwhile the driver may forget a packet in its queue until another goes the same way (gve_turnup
 // starts transmit queues and does not wake them), which TCP does not send again as it is in a queue
 // still (TCPSpuriousRtxHostQueues).

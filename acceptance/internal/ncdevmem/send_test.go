@@ -42,7 +42,7 @@ type sender struct {
 	got, same uint64 // bytes that came, and how many of them are right
 }
 
-// attempts is how often ncdevmem may send anew on a machine that is too busy for its time limit.
+// attempts is how often ncdevmem may send again on a machine that is too busy for its time limit.
 const attempts = 5
 
 func (l *bench) send(ctx context.Context, j *judge, s sending) error {

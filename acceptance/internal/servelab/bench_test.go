@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
-// bench is a stranger's machine: the program under test, a directory for sockets and consoles, and
+// bench is a user's machine: the program under test, a directory for sockets and consoles, and
 // what is to be tried.
 type bench struct {
 	*testing.T

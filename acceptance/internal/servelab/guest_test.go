@@ -52,7 +52,7 @@ func (b *bench) prepare(files map[string]string) *image {
 	return im
 }
 
-// guest is a QEMU of somebody else's.
+// guest is a QEMU that vnic has not started.
 type guest struct {
 	*agent.Client
 	qemu *proc.Child
@@ -84,7 +84,7 @@ func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	return &p, errors.Join(<-errs, <-errs)
 }
 
-// boot starts QEMU with the arguments for port i, and what any machine has besides.
+// boot starts QEMU with the arguments for port i, and what any machine has.
 func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	p := s.rep.Ports[i]
 	addr, _, _ := strings.Cut(p.Addr4, "/")

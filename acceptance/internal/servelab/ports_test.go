@@ -15,8 +15,8 @@ import (
 	"vnic.dev/vnic/lab/labtest"
 )
 
-// 64 ports: the memory of each; one clear message for whoever takes a socket of theirs; no CPU time
-// while nobody is there; sockets that a killed vnic has left are replaced, and a SIGTERM leaves
+// 64 ports: the memory of each; one clear message for a vnic that takes a socket of theirs; no CPU time
+// while no QEMU is there; sockets that a killed vnic has left are replaced, and a SIGTERM leaves
 // none.
 //
 // Invariant: nic: A device that is idle wakes nobody.
@@ -57,7 +57,7 @@ func TestServe64Ports(t *testing.T) {
 			before := ticks(t, s.PID())
 			time.Sleep(idle) // in which nothing is to happen
 			if n := ticks(t, s.PID()) - before; n > 1 {
-				t.Errorf("%d ticks of CPU in %v, with nobody there", n, idle)
+				t.Errorf("%d ticks of CPU in %v, with no QEMU there", n, idle)
 			}
 			s.kill()
 			if n := sockets(); n != 64 {

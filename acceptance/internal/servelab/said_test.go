@@ -17,7 +17,7 @@ import (
 type said struct {
 	mu   sync.Mutex
 	text []byte
-	more chan struct{} // under mu: closed with the next that it says; nil: nobody waits
+	more chan struct{} // under mu: closed with the next that it says; nil: nothing waits
 }
 
 func (s *said) Write(b []byte) (int, error) {

@@ -1,4 +1,4 @@
-// Package servelab is a stranger with a QEMU of his own, for tests of `vnic serve`: it gives QEMUs
+// Package servelab is a user with a QEMU of their own, for tests of `vnic serve`: it gives QEMUs
 // the arguments that are printed. What is not a test is the side of guests that have nothing of
 // ours but process 1, for their program (guest).
 package servelab
@@ -124,7 +124,7 @@ func resolve(ctx context.Context, a *args) (any, error) {
 }
 
 // addr6 waits for the address that the kernel makes up when it has heard from a router, and has
-// found that nobody else has it.
+// found that no other host has it.
 func addr6(context.Context, *args) (any, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
