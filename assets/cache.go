@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -82,11 +83,8 @@ func (c cache) noCache(err error) error {
 	return cacheError(c.dir, ErrNoCache, err, fixWrite)
 }
 
-// resolved is resolved.json.
-type resolved struct {
-	QEMU   *tree `json:"qemu,omitempty"`
-	Kernel *tree `json:"kernel,omitempty"`
-}
+// resolved is resolved.json: the tree of each role.
+type resolved map[string]*tree
 
 // tree is one unpacked set of packages.
 type tree struct {
@@ -99,8 +97,8 @@ type tree struct {
 }
 
 // load reads resolved.json; trees that are not there any more are left out.
-func (c cache) load() (*resolved, error) {
-	r := new(resolved)
+func (c cache) load() (resolved, error) {
+	r := resolved{}
 	b, err := os.ReadFile(filepath.Join(c.dir, "resolved.json"))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return r, nil
@@ -108,23 +106,20 @@ func (c cache) load() (*resolved, error) {
 	if err != nil {
 		return r, cacheError(c.dir, ErrNoCache, err, fixWrite)
 	}
-	if json.Unmarshal(b, r) != nil {
-		return new(resolved), nil // not ours, or from another version: fetch again
+	if json.Unmarshal(b, &r) != nil || r == nil {
+		return resolved{}, nil // not ours, or from another version: fetch again
 	}
-	for _, t := range []**tree{&r.QEMU, &r.Kernel} {
-		if *t == nil {
-			continue
+	maps.DeleteFunc(r, func(_ string, t *tree) bool {
+		if t == nil || !filepath.IsLocal(t.Dir) {
+			return true
 		}
-		if !filepath.IsLocal((*t).Dir) {
-			*t = nil
-		} else if st, err := os.Stat(filepath.Join(c.dir, (*t).Dir)); err != nil || !st.IsDir() {
-			*t = nil
-		}
-	}
+		st, err := os.Stat(filepath.Join(c.dir, t.Dir))
+		return err != nil || !st.IsDir()
+	})
 	return r, nil
 }
 
-func (c cache) save(r *resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
+func (c cache) save(r resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
 
 // SaveJSON writes a file of the cache in dir, so that a reader finds the old one or the new one
 // whole.

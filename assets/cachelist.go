@@ -123,7 +123,7 @@ func (c cache) list(root *os.Root) (list []CacheEntry, err error) {
 	return list, nil
 }
 
-func (c cache) entry(root *os.Root, kind, base string, have *resolved) CacheEntry {
+func (c cache) entry(root *os.Root, kind, base string, have resolved) CacheEntry {
 	e := CacheEntry{Name: path.Join(kind, base), Kind: kind, Partial: partial(base)}
 	if to, err := root.Readlink(e.Name); err == nil {
 		e.Link = to
@@ -136,8 +136,8 @@ func (c cache) entry(root *os.Root, kind, base string, have *resolved) CacheEntr
 	if st, err := root.Lstat(mark); err == nil {
 		e.Used = st.ModTime()
 	}
-	for _, t := range []*tree{have.QEMU, have.Kernel} {
-		if t != nil && filepath.Clean(t.Dir) == e.Name {
+	for _, t := range have {
+		if filepath.Clean(t.Dir) == e.Name {
 			e.Current = true
 			if t.Fetched.After(e.Used) {
 				e.Used = t.Fetched

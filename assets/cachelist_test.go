@@ -30,7 +30,7 @@ func filled(t *testing.T) cache {
 		"lock", "kvm.json", "qemu/mine/x", "images/holiday.jpg", "tools/hammer/x", "tmp/x", "letters/x"} {
 		write(t, filepath.Join(c.dir, name), strings.Repeat("x", 5000))
 	}
-	testkit.OK(t, c.save(&resolved{QEMU: &tree{Dir: treeA}, Kernel: &tree{Dir: treeB}}))
+	testkit.OK(t, c.save(resolved{roleQEMU: {Dir: treeA}, roleKernel: {Dir: treeB}}))
 	return c
 }
 
@@ -86,7 +86,7 @@ func TestAllThatIsRemovedIsOurs(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if r, err := c.load(); err != nil || r.QEMU != nil || r.Kernel != nil {
+	if r, err := c.load(); err != nil || len(r) != 0 {
 		t.Errorf("what is gone is still known: %+v, %v", r, err)
 	}
 }

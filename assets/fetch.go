@@ -211,7 +211,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		return err
 	}
 	lacks := func(role role) bool {
-		t := *have.tree(role.name)
+		t := have[role.name]
 		return t == nil || role.name == roleQEMU && older(t.Version, o.oldest())
 	}
 	if slices.ContainsFunc(want, lacks) || (o.Refresh && !o.Offline) {
@@ -226,7 +226,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		r.Notes = append(r.Notes, notes...)
 	}
 	for _, role := range want {
-		t := *have.tree(role.name)
+		t := have[role.name]
 		root := filepath.Join(c.dir, t.Dir)
 		fd, err := hold(root)
 		if err != nil {
@@ -264,16 +264,9 @@ func (r *Resolved) compare() {
 	}
 }
 
-func (r *resolved) tree(role string) **tree {
-	if role == roleQEMU {
-		return &r.QEMU
-	}
-	return &r.Kernel
-}
-
 // fetchInto does the work under the cache's lock, and tells of suites that were passed over.
 // Another process may have done it while this one waited.
-func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *resolved, notes []string, err error) {
+func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
 			Fix: "the packages that are fetched are for amd64: " + giveBoth}
@@ -296,7 +289,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *res
 	}
 	c.clean()
 	if !o.Refresh || told {
-		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return *have.tree(r.name) != nil })
+		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return have[r.name] != nil })
 		if len(want) == 0 {
 			return have, nil, nil
 		}
@@ -320,7 +313,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *res
 		if err != nil {
 			return nil, nil, fmt.Errorf("fetch %s: %w", role.name, err)
 		}
-		*have.tree(role.name) = t
+		have[role.name] = t
 		if err := c.save(have); err != nil {
 			return nil, nil, fmt.Errorf("cache: %w", err)
 		}

@@ -189,20 +189,22 @@ func TestCacheForgetsWhatIsNotThere(t *testing.T) {
 	c := cache{t.TempDir()}
 	write(t, filepath.Join(c.dir, "tmp/fetch-1/x"), "left by a run that was killed")
 	write(t, filepath.Join(c.dir, "kernel/a/x"), "")
-	in := &resolved{QEMU: &tree{Dir: "qemu/gone"}, Kernel: &tree{Dir: "kernel/a", Version: "1"}}
+	in := resolved{roleQEMU: {Dir: "qemu/gone"}, roleKernel: {Dir: "kernel/a", Version: "1"}}
 	testkit.OK(t, c.save(in))
 	out, err := c.load()
-	if err != nil || out.QEMU != nil || out.Kernel == nil || out.Kernel.Version != "1" {
+	if err != nil || out[roleQEMU] != nil || out[roleKernel] == nil || out[roleKernel].Version != "1" {
 		t.Errorf("%+v, %v", out, err)
 	}
-	in.Kernel.Dir = "../elsewhere"
+	in[roleKernel].Dir = "../elsewhere"
 	testkit.OK(t, c.save(in))
-	if out, err = c.load(); err != nil || out.Kernel != nil {
+	if out, err = c.load(); err != nil || out[roleKernel] != nil {
 		t.Errorf("a tree outside the cache: %+v, %v", out, err)
 	}
-	write(t, filepath.Join(c.dir, "resolved.json"), "not json")
-	if out, err = c.load(); err != nil || out.Kernel != nil {
-		t.Errorf("a broken file: %+v, %v", out, err)
+	for _, text := range []string{"not json", "null", `{"kernel": null}`} {
+		write(t, filepath.Join(c.dir, "resolved.json"), text)
+		if out, err = c.load(); err != nil || out == nil || len(out) != 0 {
+			t.Errorf("a broken file, %s: %+v, %v", text, out, err)
+		}
 	}
 	c.clean()
 	empty(t, filepath.Join(c.dir, "tmp"))

@@ -61,7 +61,8 @@ func TestOldSystemQEMUIsPassedOver(t *testing.T) {
 	if !errors.Is(err, ErrOffline) || !errors.As(err, &m) {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if b, note, err := hostQEMU(t.Context(), &Options{}); err != nil || b.Args != nil || !strings.Contains(note, "7.2.22") {
+	b, note, err := hostQEMU(t.Context(), &Options{})
+	if err != nil || b.Args != nil || !strings.Contains(note, "7.2.22") {
 		t.Errorf("%+v, %q, %v", b, note, err)
 	}
 }

@@ -168,8 +168,8 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 			}
 			testkit.OK(t, err)
 			have, err := cache{o.CacheDir}.load()
-			if err != nil || have.Kernel.Suite != c.from || r.Kernel.Version == "" {
-				t.Errorf("kernel %+v of %+v, %v; want suite %s", r.Kernel, have.Kernel, err, c.from)
+			if err != nil || have[roleKernel].Suite != c.from || r.Kernel.Version == "" {
+				t.Errorf("kernel %+v of %+v, %v; want suite %s", r.Kernel, have[roleKernel], err, c.from)
 			}
 			notes := strings.Join(r.Notes, "\n")
 			if c.says == "" && notes != "" || !strings.Contains(notes, c.says) || strings.Contains(notes, "\n") {

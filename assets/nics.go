@@ -17,11 +17,11 @@ var models = []struct{ nic, oldest, module string }{
 
 // nics says which NICs a guest can have. A cached QEMU that is newer serves where that of a run
 // which does not say is too old.
-func (s *Survey) nics(have *resolved) {
+func (s *Survey) nics(have resolved) {
 	for _, p := range models {
 		version := s.QEMU.Version
-		if older(version, p.oldest) && have.QEMU != nil {
-			version = upstream(have.QEMU.Version)
+		if cached := have[roleQEMU]; older(version, p.oldest) && cached != nil {
+			version = upstream(cached.Version)
 		}
 		name := "nic " + p.nic
 		switch module := s.Kernel.module(p.module); {

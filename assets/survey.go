@@ -59,7 +59,7 @@ type Survey struct {
 func Look(ctx context.Context, o Options) *Survey {
 	dir, err := CacheDir(o)
 	s := &Survey{Cache: dir}
-	have := new(resolved)
+	have := resolved{}
 	if err == nil {
 		have, err = cache{dir}.load()
 	}
@@ -99,7 +99,7 @@ func lacking(name string, err error) Fact {
 	return NewFact(name, Lacking, err.Error(), "")
 }
 
-func (s *Survey) findQEMU(ctx context.Context, o Options, have *resolved) bool {
+func (s *Survey) findQEMU(ctx context.Context, o Options, have resolved) bool {
 	b, note, err := hostQEMU(ctx, &o)
 	if err != nil {
 		s.Found, s.QEMU = append(s.Found, lacking("qemu", err)), b
@@ -114,10 +114,11 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have *resolved) bool {
 		where = "given: " + cmp.Or(o.QEMU, os.Getenv(EnvQEMU))
 	case b.Source == SourceSystem:
 		where = b.Args[0]
-	case have.QEMU != nil:
-		if b, err = binaryOf(filepath.Join(s.Cache, have.QEMU.Dir)); err == nil {
-			b.Version = upstream(have.QEMU.Version)
-			where = "in the cache, from " + have.QEMU.Suite
+	case have[roleQEMU] != nil:
+		cached := have[roleQEMU]
+		if b, err = binaryOf(filepath.Join(s.Cache, cached.Dir)); err == nil {
+			b.Version = upstream(cached.Version)
+			where = "in the cache, from " + cached.Suite
 		} else {
 			note += "; cache: " + err.Error()
 		}
@@ -132,16 +133,16 @@ func (s *Survey) findQEMU(ctx context.Context, o Options, have *resolved) bool {
 	return true
 }
 
-func (s *Survey) findKernel(o Options, have *resolved) bool {
+func (s *Survey) findKernel(o Options, have resolved) bool {
 	k, err := givenKernel(&o)
 	if err != nil {
 		s.Found, s.Kernel = append(s.Found, lacking("kernel", err)), k
 		return false
 	}
 	where := "given: " + cmp.Or(o.Kernel, os.Getenv(EnvKernel))
-	if k.Image == "" && have.Kernel != nil {
-		where = "in the cache, from " + have.Kernel.Suite
-		if k, err = kernelOf(filepath.Join(s.Cache, have.Kernel.Dir)); err != nil {
+	if cached := have[roleKernel]; k.Image == "" && cached != nil {
+		where = "in the cache, from " + cached.Suite
+		if k, err = kernelOf(filepath.Join(s.Cache, cached.Dir)); err != nil {
 			k = Kernel{}
 		}
 	}

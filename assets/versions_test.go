@@ -33,7 +33,7 @@ func TestVersionsLockIsCurrent(t *testing.T) {
 		testkit.OK(t, err)
 		now := &tested{About: lock.About, Suites: lock.Suites, Roles: map[string]*members{}}
 		for _, role := range roles {
-			tr := *have.tree(role.name)
+			tr := have[role.name]
 			m := &members{Disk: tr.Disk}
 			for _, p := range tr.Packages {
 				m.Download += p.Size
