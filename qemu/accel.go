@@ -101,11 +101,11 @@ func kvmMissing() string {
 // probe boots a guest under KVM as far as its init. why says how that failed; err is for what has
 // nothing to do with KVM.
 func probe(ctx context.Context, r *assets.Resolved) (why string, err error) {
+	var initrd io.ReadCloser
 	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: r.Cache})
-	if err != nil {
-		return "", fmt.Errorf("KVM probe: %w", err)
+	if err == nil {
+		initrd, err = img.Initrd(agent.Config{})
 	}
-	initrd, err := img.Initrd(agent.Config{})
 	if err != nil {
 		return "", fmt.Errorf("KVM probe: %w", err)
 	}

@@ -1,5 +1,5 @@
-// Package guestops is what the programs of tests' guests share: operations that the host calls, and
-// requests to the kernel by generic netlink.
+// Package guestops is what the programs of tests' guests share: operations that the host calls, requests
+// to the kernel by generic netlink, and what of its log is a complaint.
 package guestops
 
 import (
@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"regexp"
 
 	"github.com/mdlayher/genetlink"
 	"github.com/mdlayher/netlink"
@@ -35,6 +36,14 @@ func Main[A any](ops map[string]func(context.Context, *A) (any, error)) {
 	}
 	os.Exit(boot.Main(os.Args))
 }
+
+// Splat is what the kernel says when something is wrong with itself, and gve's driver when it gives up
+// on the device.
+var Splat = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|` +
+	`refcount_t:|use-after-free|blocked for more than|hung task|stalled pool|page_pool_release_retry|` +
+	`NETDEV WATCHDOG|[Tt]imeout on tx queue|AQ commands? (failed|timed out)|Timeout to configure|` +
+	`DISABLING ALL QUEUES|Reset failed|scheduling reset|Performing reset|Device requested reset|` +
+	`Unrecoverable platform error`)
 
 // Link changes an interface; what says how.
 func Link(name, what string, change func(link.Link) error) error {
