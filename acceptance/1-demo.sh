@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# "make demo from a clean clone and empty cache: both modes complete under TCG, digests agree, tx.device == rx.device ==
-# bytes, tx.host == rx.host == 0 in devmem mode, >= size in copy mode; at most 3 minutes after the downloads, 90 s when warm,
-# on 2 cores."
+# "make demo from a clean clone and empty cache: both modes complete under TCG, digests agree,
+# tx.device == rx.device == bytes, tx.host == rx.host == 0 in devmem mode, >= size in copy mode; at
+# most 3 minutes after the downloads, 90 s when warm, on 2 cores."
 #
 # FULL=1 also begins with empty caches of Go's: modules are downloaded and everything is compiled anew.
 . "$(dirname "$0")/lib.sh"
@@ -12,12 +12,14 @@ else
   echo "skipped: Go's own caches are not emptied (FULL=1 does)"
 fi
 git clone -q "$root" "$work/clone"
-[ -z "$(git -C "$root" status --porcelain)" ] || echo "note: the checkout has changes that are not committed; the clone is of $(git -C "$root" rev-parse --short HEAD)"
+[ -z "$(git -C "$root" status --porcelain)" ] || \
+  echo "note: the checkout has changes that are not committed; the clone is of $(git -C "$root" rev-parse --short HEAD)"
 
 # demo LOG: make demo, each line with the second it came in.
 demo() {
   local start=$SECONDS line
-  { make -C "$work/clone" demo 2>&1 || echo "make failed: $?"; } | while IFS= read -r line; do echo "$((SECONDS - start)) $line"; done > "$1"
+  { make -C "$work/clone" demo 2>&1 || echo "make failed: $?"; } | while IFS= read -r line; \
+    do echo "$((SECONDS - start)) $line"; done > "$1"
   took=$((SECONDS - start))
   ! grep -q '^[0-9]* make failed' "$1" || { cat "$1" >&2; fail "make demo"; }
 }
@@ -29,7 +31,8 @@ sed 's/^/   /' "$work/cold"
 fetched=$(($(at "$work/cold" gpu-memory) - $(at "$work/cold" fetch)))
 echo "ok   $took s: built within $(at "$work/cold" fetch) s, downloads $fetched s"
 [ $((took - fetched)) -le 180 ] || fail "$((took - fetched)) s beside the downloads: more than 3 minutes"
-[ "$(grep -Ec '^[0-9]+ +digest +match +match$' "$work/cold")" = 2 ] || fail "not both NICs have digests that match in both modes"
+[ "$(grep -Ec '^[0-9]+ +digest +match +match$' "$work/cold")" = 2 ] || \
+  fail "not both NICs have digests that match in both modes"
 
 echo "== make demo, warm"
 demo "$work/warm"
@@ -39,7 +42,8 @@ echo "ok   $took s"
 
 echo "== the same as JSON"
 within 90 "$work/clone/bin/vnic" run --json > "$work/run.json"
-holds "$work/run.json" "$(devmem_proof 0)" "$(copy_proof 1)" 'runs.-len- == 2' 'runs.0.bytes == 268435456' 'runs.1.bytes == 268435456' \
+holds "$work/run.json" "$(devmem_proof 0)" "$(copy_proof 1)" 'runs.-len- == 2' 'runs.0.bytes == 268435456' \
+  'runs.1.bytes == 268435456' \
   'guest == "qemu"' 'ratio > 0'
 [ "$(sed -n 's/.*"accel": "\(.*\)",/\1/p' "$work/run.json")" = tcg ] || echo "note: not under TCG, as KVM works here"
 find "$VNIC_CACHE/tmp" -mindepth 1 | grep . && fail "the cache has temporary files"

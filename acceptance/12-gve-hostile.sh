@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# "A killed server never hangs QEMU's shutdown": `vnic run --nic gve` is the server of its QEMUs. Signals go to it, and to
-# them. A server that goes while its QEMU lives on: TestServerGoesWhileQEMULives (acceptance/internal/gvelab).
+# "A killed server never hangs QEMU's shutdown": `vnic run --nic gve` is the server of its QEMUs.
+# Signals go to it, and to them. A server that goes while its QEMU lives on:
+# TestServerGoesWhileQEMULives (acceptance/internal/gvelab).
 #
 # Invariant: vfiouser: A server that is killed never keeps QEMU from ending.
 . "$(dirname "$0")/lib.sh"
@@ -34,7 +35,8 @@ for sig in ABRT KILL; do
   wait "$pid" || status=$?
   [ $((SECONDS - t0)) -le 5 ] || fail "took $((SECONDS - t0)) s to notice"
   [ $status = 1 ] || { cat "$work/err" >&2; fail "status $status"; }
-  one_message "guest [AB]: QEMU ended early: signal: $([ $sig = ABRT ] && echo aborted || echo killed)" "a QEMU ended by $sig"
+  one_message "guest [AB]: QEMU ended early: signal: $([ $sig = ABRT ] && echo aborted || echo killed)" \
+    "a QEMU ended by $sig"
   [ -z "$(alive "$pid")" ] || fail "processes left"
   echo "ok   $status after $((SECONDS - t0)) s: $(grep '^vnic: ' "$work/err")"
 done

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# "A static program that exits 7, and a dynamic one that prints, on both fetched kernels and on a kernel given by path; output
-# unmangled, status passed on." "A devmem sender and receiver written from the godoc alone ... run by `vnic boot --guests 2` on
-# either personality; a C program with the kernel's API on gve." And errors, signals, what is left.
+# "A static program that exits 7, and a dynamic one that prints, on both fetched kernels and on a
+# kernel given by path; output unmangled, status passed on." "A C program with the kernel's API on
+# gve." And errors, signals, what is left. Programs of package guest, written from its documentation
+# alone: TestExamplesRunInGuests (cmd/vnic/internal/boot).
 #
 # Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
 . "$(dirname "$0")/lib.sh"
-tool strangerrecv; tool strangersend
 private_cache "$work/cache"
 export VNIC_CACHE=$work/cache VNIC_QEMU= VNIC_KERNEL= VNIC_MODULES=
 cd "$work"
@@ -58,7 +58,8 @@ programs() {
   [ $s = 7 ] || { cat err >&2; fail "$what: static: status $s"; }
   cmp out want || fail "$what: its output is mangled"
   [ "$(cat err)" = "to stderr" ] || fail "$what: stderr: $(cat err)"
-  within 240 "$vnic" boot "$@" -- ./dynamic 2 > out 2> err2 < /dev/null || { cat err2 >&2; fail "$what: dynamic: status $?"; }
+  within 240 "$vnic" boot "$@" -- ./dynamic 2 > out 2> err2 < /dev/null || { cat err2 >&2; \
+    fail "$what: dynamic: status $?"; }
   [ "$(cat out)" = "guest0: 2 arguments, the root of 2 is 1.414214" ] || fail "$what: dynamic: $(cat out)"
   echo "ok   $what: static: status 7, $(stat -c %s want) bytes as they are; dynamic prints"
 }
@@ -66,20 +67,23 @@ programs "fetched kernel, virtio"
 programs "fetched kernel, gve" --nic gve
 kernel=$(find -L "$cache/kernel" -name 'vmlinuz*' | head -n 1)
 cp "$kernel" bzImage
-cp -r "$(dirname "$(find -L "$cache/kernel" -name modules.order -o -name kernel -type d -path '*/modules/*' | head -n 1)")" modules
+cp -r "$(dirname "$(find -L "$cache/kernel" -name modules.order -o -name kernel -type d -path '*/modules/*' | \
+  head -n 1)")" modules
 programs "kernel by path" --kernel bzImage --modules modules
 if older=$(VNIC_CACHE=$cache "$tools/kernel" bookworm-backports trixie); then
   read -r image dir <<< "$older"
   programs "kernel $(basename "$dir"), virtio" --kernel "$image" --modules "$dir"
   programs "kernel $(basename "$dir"), gve" --nic gve --kernel "$image" --modules "$dir"
   s=0; "$vnic" boot --kernel "$image" --modules modules -- ./static > out 2> err || s=$?
-  [ $s = 3 ] && [ ! -s out ] && grep -q 'made for another kernel' err || fail "modules of another kernel: status $s: $(cat err)"
+  [ $s = 3 ] && [ ! -s out ] && grep -q 'made for another kernel' err || \
+    fail "modules of another kernel: status $s: $(cat err)"
   echo "ok   modules of another kernel: $(head -n 1 err)"
 else
   echo "skip kernel 6.12: this machine's mirror has neither bookworm-backports nor trixie"
 fi
 
-# A program finds a network that works: the link is up, and no address is one that cannot be bound yet (IFA_F_TENTATIVE).
+# A program finds a network that works: the link is up, and no address is one that cannot be bound
+# yet (IFA_F_TENTATIVE).
 cat > ready <<'SH'
 #!/bin/bash
 echo "eth0 $(cat /sys/class/net/eth0/operstate)"
@@ -91,8 +95,10 @@ SH
 chmod +x ready
 for nic in virtio gve; do
   within 240 "$vnic" boot --nic $nic -- ./ready > out 2> err < /dev/null || { cat out err >&2; fail "$nic: ready"; }
-  grep -qx 'eth0 up' out && grep -qx 'the gateway answers' out && ! grep -q 'not ready' err || { cat out err >&2; fail "$nic: ready"; }
-  grep -q '^fd766e69.*1 0$' out && grep -q '^fe80' out && ! grep -q ' 64$' out || { cat out err >&2; fail "$nic: addresses"; }
+  grep -qx 'eth0 up' out && grep -qx 'the gateway answers' out && ! grep -q 'not ready' err || { cat out err >&2; \
+    fail "$nic: ready"; }
+  grep -q '^fd766e69.*1 0$' out && grep -q '^fe80' out && ! grep -q ' 64$' out || { cat out err >&2; \
+    fail "$nic: addresses"; }
   echo "ok   $nic: eth0 is up and no address tentative when the program starts"
 done
 
@@ -104,20 +110,24 @@ want, size = sys.argv[1], int(sys.argv[2])
 for p in json.load(sys.stdin)["ports"]:
     for way in ("rx", "tx"):
         sums = {k: sum(q[way][k + "_bytes"] for q in p["queues"]) for k in ("device", "host", "gpu_file", "bounced")}
-        busy = (p["name"].split("-")[0], way) in (("guest0", "rx"), ("guest1", "tx")) and (p["gpus"] if "gpus" in p else 0)
+        busy = (p["name"].split("-")[0], way) in (("guest0", "rx"), ("guest1", "tx")) and p.get("gpus")
         got = sums.pop(want)
         if any(sums.values()) or (got < size if busy else got > 0): # more: what TCP has sent again
-            sys.exit("%s %s: %d in %s memory, elsewhere %s: %d expected" % (p["name"], way, got, want, sums, size if busy else 0))
+            sys.exit("%s %s: %d in %s memory, elsewhere %s: %d expected" % \
+                (p["name"], way, got, want, sums, size if busy else 0))
         if busy:
-            print("ok   %s %s: %d bytes of payload in %s memory, of %d, 0 elsewhere" % (p["name"], way, got, want, size))
+            print("ok   %s %s: %d bytes of payload in %s memory, of %d, 0 elsewhere" % \
+                (p["name"], way, got, want, size))
     for g in p.get("gpus") or []:
         if g["registered_bytes"]:
             sys.exit("%s: %d bytes are registered still" % (p["name"], g["registered_bytes"]))
 PY
-# counted NIC MEMORY BYTES SCRIPT: runs a shell's script in two guests, and looks at the counters when it has succeeded in both.
+# counted NIC MEMORY BYTES SCRIPT: runs a shell's script in two guests, and looks at the counters
+# when it has succeeded in both.
 counted() {
   local nic=$1 memory=$2 size=$3 pid s=0
-  "$vnic" boot --nic $nic --guests 2 --copy strangerrecv --copy strangersend --copy cdevmem -- sh -c "$4; s=\$?; echo status \$s; sleep 1000" > out 2> err < /dev/null &
+  "$vnic" boot --nic $nic --guests 2 --copy cdevmem -- sh -c "$4; s=\$?; echo status \$s; sleep 1000" > out 2> err \
+    < /dev/null &
   pid=$!
   for _ in $(seq 2400); do [ "$(grep -c ' status ' out)" != 2 ] && kill -0 $pid 2>/dev/null || break; sleep 0.1; done
   [ "$(grep -c ' status 0$' out)" = 2 ] || { cat out err >&2; fail "$nic: $4"; }
@@ -128,22 +138,15 @@ counted() {
 }
 "$tools/with-tools" --cc sh -c '"${CC:-gcc}" -O2 -Wall -Wextra -Werror -o cdevmem "$0"' "$root/guest/docs/devmem.c"
 
-# Devmem programs of a stranger's, on either NIC.
-[ "$(cat "$root"/acceptance/internal/stranger{recv,send}/main.go | wc -l)" -le 100 ] || fail "the strangers' programs have grown: what they lack belongs to package guest"
-for nic in virtio gve; do
-  counted $nic device 2400000 'if [ $VNIC_INDEX = 0 ]; then ./strangerrecv; else ./strangersend; fi'
-  sum=$(sed -n 's/^\[1\] sent 2400000 bytes, sha256 //p' out)
-  [ -n "$sum" ] && grep -qx "\[0\] received 2400000 bytes, 0 not in GPU memory, sha256 $sum" out || { cat out err >&2; fail "$nic: strangers"; }
-  grep -v status out | sed "s/^/ok   $nic: /"
-done
-
-# A C program on Linux's own API. With "host", where nothing is bound, it is the control: the same counters say host memory.
+# A C program on Linux's own API. With "host", where nothing is bound, it is the control: the same
+# counters say host memory.
 counted gve device 25165824 ./cdevmem
 grep -qx '\[0\] received 25165824 bytes, 0 not in GPU memory, 0 wrong' out || fail "C: $(cat out)"
 counted gve host 25165824 './cdevmem host'
 grep -qx '\[0\] received 25165824 bytes, 25165824 not in GPU memory, 0 wrong' out || fail "C, control: $(cat out)"
 
-# GPU memory of a program that is killed, while it waits or receives, comes back: 64 MiB are enough for any number of them.
+# GPU memory of a program that is killed, while it waits or receives, comes back: 64 MiB are enough
+# for any number of them.
 cat > killed <<'SH'
 #!/bin/bash
 listens() { grep -q '^ *[0-9]*: [0-9A-F]*:1451 0*:0000 0A' /proc/net/tcp; }
@@ -161,13 +164,19 @@ done
 exec ./cdevmem
 SH
 chmod +x killed
-within 240 "$vnic" boot --nic gve --guests 2 --gpu-memory 64M --copy cdevmem -- ./killed > out 2> err < /dev/null || { cat out err >&2; fail "C, killed"; }
+within 240 "$vnic" boot --nic gve --guests 2 --gpu-memory 64M --copy cdevmem -- ./killed > out 2> err < /dev/null || \
+  { cat out err >&2; fail "C, killed"; }
 grep -qx '\[0\] received 25165824 bytes, 0 not in GPU memory, 0 wrong' out || { cat out err >&2; fail "C, killed"; }
-echo "ok   C: after six that were killed one receives all, with $(grep -c 'reset by peer' err || true) connections reset on the way"
+echo "ok   C: after six that were killed one receives all, with $(grep -c 'reset by peer' err || \
+  true) connections reset on the way"
 
 # Names, the gateway, a server of the host's loopback, and one of the guest's behind a forward.
 python3 -m http.server 0 --bind 127.0.0.1 --directory "$work" > http 2>&1 &
-for _ in $(seq 100); do port=$(sed -n 's/.*port \([0-9]*\).*/\1/p' http); [ -z "$port" ] || break; sleep 0.1; done
+for _ in $(seq 100); do
+  port=$(sed -n 's/.*port \([0-9]*\).*/\1/p' http)
+  [ -z "$port" ] && kill -0 $! 2>/dev/null || break
+  sleep 0.1
+done
 if [ -n "$port" ]; then
   cat > get <<'SH'
 #!/bin/bash
@@ -186,12 +195,14 @@ fi
 refused() {
   local status=$1 text=$2 s=0; shift 2
   timeout 20 "$vnic" boot "$@" > out 2> err || s=$?
-  [ $s = "$status" ] && [ ! -s out ] && [ "$(grep -c '^vnic: ' err)" = 1 ] && grep -q "$text" err || fail "status $s: $(cat err)"
+  [ $s = "$status" ] && [ ! -s out ] && [ "$(grep -c '^vnic: ' err)" = 1 ] && grep -q "$text" err || \
+    fail "status $s: $(cat err)"
   echo "ok   status $s: $(head -n 1 err)"
 }
 refused 2 'no such file' -- ./nothing
 refused 2 'not executable' -- ./static.go
-"$tools/with-tools" --cc sh -c 'echo "int f(void){return 1;}" | "${CC:-gcc}" -shared -Wl,-soname,libgone.so -o libgone.so -x c - &&
+"$tools/with-tools" --cc sh \
+  -c 'echo "int f(void){return 1;}" | "${CC:-gcc}" -shared -Wl,-soname,libgone.so -o libgone.so -x c - &&
   echo "int f(void);int main(void){return f();}" | "${CC:-gcc}" -o needs -x c - -x none ./libgone.so'
 rm libgone.so
 refused 3 'libgone.so' -- ./needs
@@ -202,7 +213,7 @@ refused 2 'too much' --memory 192M --copy "$(head -c 100000000 /dev/zero > big; 
 for sig in INT TERM; do
   setsid "$vnic" boot -- sh -c 'echo up; sleep 1000' > out 2> err < /dev/null &
   pid=$!
-  for _ in $(seq 1200); do grep -q up out && break; sleep 0.1; done
+  for _ in $(seq 1200); do ! grep -q up out && kill -0 $pid 2>/dev/null || break; sleep 0.1; done
   grep -q up out || fail "no program: $(cat err)"
   held $pid > held
   start=$(date +%s%N); kill -$sig $pid; s=0; wait $pid || s=$?

@@ -1,11 +1,13 @@
 #!/usr/bin/env bash
-# "Installed use: `go install` and a release tarball work from an empty directory with no Go toolchain and no checkout (guest
-# programs embedded). `make install` with DESTDIR: binary, man pages, completions, JSON description, systemd unit."
+# "Installed use: `go install` and a release tarball work from an empty directory with no Go
+# toolchain and no checkout (guest programs embedded). `make install` with DESTDIR: binary, man
+# pages, completions, JSON description, systemd unit."
 . "$(dirname "$0")/lib.sh"
 go=$(tools/with-tools bash -c 'command -v go')
 goroot=$(tools/with-tools bash -c 'go env GOROOT')
 
-# bare DIR COMMAND...: in an empty directory, with an environment that knows neither Go nor this checkout, nor what QEMU there is.
+# bare DIR COMMAND...: in an empty directory, with an environment that knows neither Go nor this
+# checkout, nor what QEMU there is.
 bare() {
   local home=$1; shift
   rm -rf "$work/empty" && mkdir -p "$work/empty" "$home"
@@ -34,12 +36,15 @@ exports() {
   "$work/empty/devmem" recv -h | grep -q '^Netcat for device memory TCP' || fail "$1 image export: no devmem"
 }
 
-# complete PREFIX WHERE: all that is to be there, and fit for use. PREFIX is where it says that it is, WHERE where it is.
+# complete PREFIX WHERE: all that is to be there, and fit for use. PREFIX is where it says that it
+# is, WHERE where it is.
 complete() {
   local prefix=$1 at=$2 f
-  for f in bin/vnic libexec/vhost-user-vnic share/man/man1/vnic.1 share/man/man1/vnic-run.1 share/man/man1/vnic-stat.1 share/man/man1/vnic-cache-rm.1 share/man/man1/vnic-image-build.1 \
+  for f in bin/vnic libexec/vhost-user-vnic share/man/man1/vnic.1 share/man/man1/vnic-run.1 \
+    share/man/man1/vnic-stat.1 share/man/man1/vnic-cache-rm.1 share/man/man1/vnic-image-build.1 \
     share/bash-completion/completions/vnic share/zsh/site-functions/_vnic share/fish/vendor_completions.d/vnic.fish \
-    share/qemu/vhost-user/50-vnic.json lib/systemd/system/vnic@.service share/doc/vnic/README.md share/doc/vnic/LICENSE share/doc/vnic/examples/devmem.c; do
+    share/qemu/vhost-user/50-vnic.json lib/systemd/system/vnic@.service share/doc/vnic/README.md \
+      share/doc/vnic/LICENSE share/doc/vnic/examples/devmem.c; do
     [ -s "$at/$f" ] || fail "no $f"
   done
   (ldd "$at/bin/vnic" 2>&1 || true) | grep -q 'not a dynamic executable' || fail "bin/vnic needs libraries"
@@ -49,15 +54,18 @@ complete() {
     [ ! -s "$work/groff" ] || { cat "$work/groff" >&2; fail "$f"; }
   done
   LC_ALL=C.UTF-8 groff -man -Tutf8 -P-c "$at/share/man/man1/vnic-run.1" | tr -s '[:space:]' ' ' > "$work/page"
-  grep -q 'prove where its bytes went.* RAM of each guest .*vnic run --nic gve' "$work/page" || { cat "$work/page" >&2; fail "the page of run says nothing"; }
+  grep -q 'prove where its bytes went.* RAM of each guest .*vnic run --nic gve' "$work/page" || \
+    { cat "$work/page" >&2; fail "the page of run says nothing"; }
   echo "ok   $(ls "$at/share/man/man1" | wc -l) man pages"
   bash -n "$at/share/bash-completion/completions/vnic" || fail "completion for bash"
   # What it completes the program says itself: sourced, and asked as a shell would.
-  PATH=$at/bin:/usr/bin:/bin bash -c '. "$1"; vnic __complete "" 2>/dev/null' - "$at/share/bash-completion/completions/vnic" > "$work/commands"
+  PATH=$at/bin:/usr/bin:/bin bash -c '. "$1"; vnic __complete "" 2>/dev/null' \
+    - "$at/share/bash-completion/completions/vnic" > "$work/commands"
   grep -q '^stat' "$work/commands" || fail "completion of commands"
   if command -v zsh > /dev/null; then zsh -n "$at/share/zsh/site-functions/_vnic"; fi
   if command -v fish > /dev/null; then fish -n "$at/share/fish/vendor_completions.d/vnic.fish"; fi
-  "$work/jsoncheck" 'type == "net"' "binary == \"$prefix/libexec/vhost-user-vnic\"" < "$at/share/qemu/vhost-user/50-vnic.json"
+  "$work/jsoncheck" 'type == "net"' "binary == \"$prefix/libexec/vhost-user-vnic\"" \
+    < "$at/share/qemu/vhost-user/50-vnic.json"
   "$at/libexec/vhost-user-vnic" --print-capabilities | "$work/jsoncheck" 'type == "net"'
   grep -q "^ExecStart=$prefix/bin/vnic serve " "$at/lib/systemd/system/vnic@.service" || fail "systemd unit"
   ! grep -rIl '@bindir@\|'"$root" "$at" || fail "paths of the build are in it"
@@ -67,8 +75,10 @@ echo "== make install"
 make -s install DESTDIR="$work/dest" PREFIX=/opt/vnic
 complete /opt/vnic "$work/dest/opt/vnic"
 if command -v systemd-analyze > /dev/null; then
-  sed "s|/opt/vnic/bin/vnic|$work/dest/opt/vnic/bin/vnic|" "$work/dest/opt/vnic/lib/systemd/system/vnic@.service" > "$work/vnic@x.service"
-  systemd-analyze verify --man=no "$work/vnic@x.service" 2> "$work/unit" || { cat "$work/unit" >&2; fail "systemd unit"; }
+  sed "s|/opt/vnic/bin/vnic|$work/dest/opt/vnic/bin/vnic|" "$work/dest/opt/vnic/lib/systemd/system/vnic@.service" \
+    > "$work/vnic@x.service"
+  systemd-analyze verify --man=no "$work/vnic@x.service" 2> "$work/unit" || { cat "$work/unit" >&2; \
+    fail "systemd unit"; }
   ! grep 'vnic@x' "$work/unit" || fail "systemd unit"
 fi
 works "$work/dest/opt/vnic/bin/vnic" "$work/home1"
@@ -95,11 +105,14 @@ mkdir -p "$module"
 echo v0.0.1 > "$module/list"
 echo '{"Version":"v0.0.1"}' > "$module/v0.0.1.info"
 cp go.mod "$module/v0.0.1.mod"
-git archive --format=zip --prefix=vnic.dev/vnic@v0.0.1/ -o "$module/v0.0.1.zip" HEAD -- . ':!tools' # a module of its own
+git archive --format=zip --prefix=vnic.dev/vnic@v0.0.1/ -o "$module/v0.0.1.zip" HEAD \
+  -- . ':!tools' # a module of its own
 # Modules but ours come from the user's cache of them.
 with_go() {
-  bare "$work/home3" GOPATH="$work/gopath" GOMODCACHE="$work/gomod" GOFLAGS=-modcacherw GOCACHE="$("$go" env GOCACHE)" GOBIN="$work/gobin" GOROOT="$goroot" \
-    GOPROXY="file://$work/proxy,file://$("$go" env GOMODCACHE)/cache/download,$("$go" env GOPROXY)" GONOSUMDB=vnic.dev GOSUMDB="$("$go" env GOSUMDB)" \
+  bare "$work/home3" GOPATH="$work/gopath" GOMODCACHE="$work/gomod" GOFLAGS=-modcacherw \
+    GOCACHE="$("$go" env GOCACHE)" GOBIN="$work/gobin" GOROOT="$goroot" \
+    GOPROXY="file://$work/proxy,file://$("$go" env GOMODCACHE)/cache/download,$("$go" env GOPROXY)" \
+      GONOSUMDB=vnic.dev GOSUMDB="$("$go" env GOSUMDB)" \
     CGO_ENABLED=0 http_proxy="${http_proxy:-}" https_proxy="${https_proxy:-}" PATH="$(dirname "$go"):/usr/bin:/bin" "$@"
 }
 with_go go install vnic.dev/vnic/cmd/vnic@v0.0.1
@@ -107,11 +120,13 @@ bare "$work/home3" "$work/gobin/vnic" version | grep '^vnic v0\.0\.1, go' || fai
 private_cache "$work/home3/cache"
 status=0
 bare "$work/home3" "$work/gobin/vnic" run --size 4M --mode devmem > "$work/out" 2> "$work/err" || status=$?
-[ $status = 3 ] && grep -q '^vnic: .*carries no guest program.*put Go in PATH' "$work/err" || { cat "$work/err" >&2; fail "without Go: status $status"; }
+[ $status = 3 ] && grep -q '^vnic: .*carries no guest program.*put Go in PATH' "$work/err" || { cat "$work/err" >&2; \
+  fail "without Go: status $status"; }
 echo "ok   without Go: $(grep '^vnic:' "$work/err")"
 with_go "$work/gobin/vnic" run --size 4M --mode devmem --json > "$work/first.json" || fail "the first run, with Go"
 holds "$work/first.json" "$(devmem_proof 0)"
-bare "$work/home3" "$work/gobin/vnic" run --size 4M --mode devmem --json > "$work/second.json" || fail "the next run, without Go"
+bare "$work/home3" "$work/gobin/vnic" run --size 4M --mode devmem --json > "$work/second.json" || \
+  fail "the next run, without Go"
 holds "$work/second.json" "$(devmem_proof 0)"
 exports "$work/gobin/vnic" "$work/home3"
 bare "$work/home3" "$work/gobin/vnic" cache ls | grep '^programs/' || fail "the guest program is not in the cache"

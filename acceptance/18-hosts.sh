@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# "an unprivileged Debian container with 64 MiB of /dev/shm and no /dev/kvm": the same made of namespaces, which need no engine.
-# "Ubuntu 24.04 by --mirror/--keyring": this machine, with what apt and /etc say there.
+# "an unprivileged Debian container with 64 MiB of /dev/shm and no /dev/kvm": the same made of
+# namespaces, which need no engine. "Ubuntu 24.04 by --mirror/--keyring": this machine, with what
+# apt and /etc say there.
 . "$(dirname "$0")/lib.sh"
 
 # As a user who is nobody outside, without privileges and network, without /dev/kvm, with a small /dev/shm.
@@ -33,9 +34,10 @@ echo "== as on Ubuntu 24.04: apt knows no Debian mirror, and there is no key of 
 mirror=${VNIC_MIRROR:-$(. tools/debs.sh; mirror)} key=${VNIC_KEYRING:-/usr/share/keyrings/debian-archive-keyring.gpg}
 mkdir "$work/etc" "$work/keys"
 cp "$key" "$work/keys/debian.gpg"
-printf 'NAME="Ubuntu"\nID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nVERSION_CODENAME=noble\nPRETTY_NAME="Ubuntu 24.04 LTS"\n' > "$work/etc/os-release"
-printf 'Types: deb\nURIs: http://archive.ubuntu.com/ubuntu/\nSuites: noble\nComponents: main\nSigned-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg\n' \
-  > "$work/etc/ubuntu.sources"
+printf '%s\n' 'NAME="Ubuntu"' ID=ubuntu ID_LIKE=debian 'VERSION_ID="24.04"' VERSION_CODENAME=noble \
+  'PRETTY_NAME="Ubuntu 24.04 LTS"' > "$work/etc/os-release"
+printf '%s\n' 'Types: deb' 'URIs: http://archive.ubuntu.com/ubuntu/' 'Suites: noble' 'Components: main' \
+  'Signed-By: /usr/share/keyrings/ubuntu-archive-keyring.gpg' > "$work/etc/ubuntu.sources"
 cat > "$work/ubuntu" <<'EOF'
 #!/bin/sh
 exec unshare --user --map-root-user --mount sh -euc '
@@ -52,7 +54,8 @@ chmod +x "$work/ubuntu"
 s=0; "$work/ubuntu" "$vnic" run --size 1M --cache "$work/empty" > "$work/out" 2> "$work/err" || s=$?
 [ $s = 3 ] && grep -q '^vnic: .*--mirror' "$work/err" || fail "status $s: $(cat "$work/err")"
 echo "ok   status 3: $(grep '^vnic: ' "$work/err")"
-within 300 "$work/ubuntu" "$vnic" run --nic gve --size 1M --mode devmem --cache "$work/empty" --mirror "$mirror" --keyring "$work/keys/debian.gpg" --json > "$work/ubuntu.json"
+within 300 "$work/ubuntu" "$vnic" run --nic gve --size 1M --mode devmem --cache "$work/empty" --mirror "$mirror" \
+  --keyring "$work/keys/debian.gpg" --json > "$work/ubuntu.json"
 holds "$work/ubuntu.json" "$(devmem_proof 0)" 'nic == "gve"'
 
 echo "== it compiles for arm64, no more"

@@ -1,25 +1,27 @@
 #!/usr/bin/env bash
-# "Killed, interrupted, started twice, socket in use, stale socket, full disk, wrong kernel modules: one clear message each,
-# nothing left." For boot, serve, stat, cache, and run with --pcap and --metrics; 4-signals.sh has the rest of run.
+# "Killed, interrupted, started twice, socket in use, stale socket, full disk, wrong kernel modules:
+# one clear message each, nothing left." For boot, serve, stat, cache, and run with --pcap and
+# --metrics; 4-signals.sh has the rest of run.
 #
 # Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 . "$(dirname "$0")/lib.sh"
 . acceptance/signals.sh
-tool silent
 export VNIC_RUNTIME_DIR=$work/rt VNIC_QEMU= VNIC_KERNEL= VNIC_MODULES=
 cd "$work"
 mkdir dir sockets mods
 echo > file
 
 kept() { files | grep -vE '/images/[0-9a-f]{64}\.cpio$'; } # the cache may have new images
-# says STATUS PATTERN COMMAND...: one message, with the words of PATTERN, the exit status, and nothing that was not there before.
+# says STATUS PATTERN COMMAND...: one message, with the words of PATTERN, the exit status, and
+# nothing that was not there before.
 says() {
   local want=$1 pattern=$2 status=0; shift 2
   kept > before.says
   timeout --kill-after=5 100 "$@" > out 2> err.says < /dev/null || status=$?
   sed -i '/^stage: /d; /^  update /d' err.says # how far it is
   [ $status = "$want" ] || { cat err.says >&2; fail "status $status, not $want: $*"; }
-  [ "$(grep -c '^vnic: ' err.says)" = 1 ] && grep -Eq "^vnic: .*($pattern)" err.says || { cat err.says >&2; fail "not one message with /$pattern/: $*"; }
+  [ "$(grep -c '^vnic: ' err.says)" = 1 ] && grep -Eq "^vnic: .*($pattern)" err.says || { cat err.says >&2; \
+    fail "not one message with /$pattern/: $*"; }
   ! grep -q 'goroutine ' err.says && [ ! -s out ] || { cat out err.says >&2; fail "more than a message: $*"; }
   kept | diff before.says - >&2 && [ -z "$(find sockets dir -mindepth 1)" ] || fail "something is left: $*"
   echo "ok   $status: $(grep '^vnic: ' err.says | cut -c -240)"
@@ -28,24 +30,28 @@ says() {
 fine() {
   local want=$1 status=0; shift
   timeout --kill-after=5 100 "$@" > out 2> err.fine < /dev/null || status=$?
-  [ $status = "$want" ] && ! grep -q '^vnic: ' err.fine || { cat out err.fine >&2; fail "status $status, not $want: $*"; }
+  [ $status = "$want" ] && ! grep -q '^vnic: ' err.fine || { cat out err.fine >&2; \
+    fail "status $status, not $want: $*"; }
 }
 # once PATTERN FILE: exactly one line of it is that.
 once() { [ "$(grep -Ec "$1" "$2")" = 1 ] || { cat "$2" >&2; fail "not once: $1"; }; }
-wait_for() { local pid=$$; until_ "$@"; }
+wait_for() { local pid=$!; until_ "$@"; } # with the last that was started, which is to live meanwhile
 free_port() { # of TCP, with the one above it
   local p
   for p in $(shuf -i 20000-30000 -n 100); do
-    { : <> "/dev/tcp/127.0.0.1/$p"; } 2> /dev/null || { : <> "/dev/tcp/127.0.0.1/$((p + 1))"; } 2> /dev/null || { echo "$p"; return; }
+    { : <> "/dev/tcp/127.0.0.1/$p"; } 2> /dev/null || \
+      { : <> "/dev/tcp/127.0.0.1/$((p + 1))"; } 2> /dev/null || { echo "$p"; return; }
   done
   fail "no free port"
 }
 no_sockets() { [ ! -e rt ] || [ -z "$(ls rt)" ] || fail "$1: $(ls rt) is left"; }
-serve() { rm -f out.serve; "$vnic" serve --gpu-memory 0 "$@" > out.serve 2> err.serve & server=$!; wait_for test -s out.serve; }
+serve() { rm -f out.serve; "$vnic" serve --gpu-memory 0 "$@" > out.serve 2> err.serve & server=$!; \
+  wait_for test -s out.serve; }
 
 # qemu VERSION SHELL...: ./qemu says that it is one, and does that when it is to run a machine.
 qemu() {
-  { printf '#!/bin/sh\ncase "$*" in *--version) echo "QEMU emulator version %s"; exit ;; esac\n' "$1"; echo "${2-}"; } > qemu
+  { printf '#!/bin/sh\ncase "$*" in *--version) echo "QEMU emulator version %s"; exit ;; esac\n' "$1"; echo "${2-}"; \
+    } > qemu
   chmod +x qemu
 }
 qemu 11.1.0 'exit 1'
@@ -77,7 +83,8 @@ says 1 'no vnic of this user is running: looked in .*/rt' "$vnic" stat
 says 1 'no vnic of this user is running as process 1' "$vnic" stat 1
 says 2 'not the number of a process' "$vnic" stat x
 mkdir -m 755 open
-says 1 'open \(not to be trusted: open to others, mode 0755: chmod 700 it\)' env VNIC_RUNTIME_DIR="$work/open" "$vnic" stat
+says 1 'open \(not to be trusted: open to others, mode 0755: chmod 700 it\)' env VNIC_RUNTIME_DIR="$work/open" \
+  "$vnic" stat
 says 3 'cache .*/file: no cache directory.*: set VNIC_CACHE' "$vnic" cache ls --cache file
 says 3 'cache .*/file: no cache directory.*: set VNIC_CACHE' "$vnic" boot --cache file -- sh
 says 1 '"nothing" is not in the cache' "$vnic" cache rm nothing
@@ -118,7 +125,8 @@ for nic in virtio gve; do
     for x in $driver uio_pci_generic; do head -c 1000 /dev/urandom > mods/$x.ko; done
     says 3 "module $m: .*$m.ko: cannot be read as a module" "$vnic" $cmd --kernel "$kernel" --modules mods $end
     rm mods/*; : > mods/$driver.ko.bz2; : > mods/uio_pci_generic.ko.lz4
-    says 3 "module $m: .* is unknown: it must be unpacked, or packed by" "$vnic" $cmd --kernel "$kernel" --modules mods $end
+    says 3 "module $m: .* is unknown: it must be unpacked, or packed by" "$vnic" $cmd --kernel "$kernel" \
+      --modules mods $end
     rm mods/*
   done
 done
@@ -131,17 +139,21 @@ case $(of gve) in *.xz)
   sed -i "s/vermagic=$version/vermagic=$other/" mods/*.ko
   for cmd in boot run; do
     for nic in virtio gve; do
-      says 3 "made for another kernel: its is ${other%%+*}.*, this is ${version%%+*}" "$vnic" $cmd --nic $nic --kernel "$kernel" --modules mods
+      says 3 "made for another kernel: its is ${other%%+*}.*, this is ${version%%+*}" "$vnic" $cmd --nic $nic \
+        --kernel "$kernel" --modules mods
     done
   done
 esac
 
 rm mods/*
 head -c 1000 /dev/urandom > mods/virtio_net.ko.zst # the guest's kernel is to unpack it
-says 3 'kernel .* does not load module virtio_net: .*: give the modules of this very kernel' "$vnic" boot --kernel "$kernel" --modules mods -- sh
+says 3 'kernel .* does not load module virtio_net: .*: give the modules of this very kernel' "$vnic" boot \
+  --kernel "$kernel" --modules mods -- sh
 own=(--kernel "$kernel" --modules "$(dirname "$kernel")" --append) # as if it had less built in
-says 1 'guest kernel panic: .* root fs .*: the kernel must have initramfs' "$vnic" boot "${own[@]}" initcall_blacklist=populate_rootfs -- sh
-says 3 'no network interface .*: take a newer one' "$vnic" boot "${own[@]}" initcall_blacklist=virtio_pci_driver_init -- sh
+says 1 'guest kernel panic: .* root fs .*: the kernel must have initramfs' "$vnic" boot "${own[@]}" \
+  initcall_blacklist=populate_rootfs -- sh
+says 3 'no network interface .*: take a newer one' "$vnic" boot "${own[@]}" initcall_blacklist=virtio_pci_driver_init \
+  -- sh
 
 echo "== full disk"
 if unshare --user --map-root-user --mount true 2> unshare; then
@@ -151,25 +163,30 @@ if unshare --user --map-root-user --mount true 2> unshare; then
     mount -t tmpfs -o nr_inodes=1 tmpfs $work/mnt/inodes && echo \$\$ > $work/holder && exec sleep 1000" &
   wait_for test -s holder
   full=$(readlink -f "/proc/$(pgrep -P $! | head -n 1)")/root$work/mnt
-  left() { find "$full" ! -type d ! -name lock ! -name '*.json' ! -type l ! -name fill | grep . >&2 && fail "$1: files are left"; return 0; }
+  left() { find "$full" ! -type d ! -name lock ! -name '*.json' ! -type l ! -name fill | grep . >&2 && \
+    fail "$1: files are left"; return 0; }
   mkdir "$full/c"
   for d in qemu kernel; do ln -s "$cache/$d" "$full/c/$d"; done
   cp "$cache/resolved.json" "$full/c/"
   for cmd in "boot -- sh" "boot --nic gve -- sh" "run --size 1M"; do
     set -- $cmd; c=$1; shift
-    says 3 'cache .*: not enough space: write .*no space left on device: free some, or set VNIC_CACHE' "$vnic" $c --cache "$full/c" "$@"
+    says 3 'cache .*: not enough space: write .*no space left on device: free some, or set VNIC_CACHE' "$vnic" $c \
+      --cache "$full/c" "$@"
     left "an image"
   done
   private_cache limited
   rm -rf limited/images
-  says 3 'cache .*: not enough space: write .*file too large: free some' bash -c 'ulimit -f 100; exec "$@"' sh "$vnic" boot --cache "$work/limited" -- sh
+  says 3 'cache .*: not enough space: write .*file too large: free some' \
+    bash -c 'ulimit -f 100; exec "$@"' sh "$vnic" boot --cache "$work/limited" -- sh
   if python3 -c '' 2> unshare; then # a mirror whose lists do not fit
     mkdir -p mirror/debian/dists/{forky,trixie,trixie-backports}
     for d in mirror/debian/dists/*; do head -c 300000 /dev/zero > $d/InRelease; done
     python3 -u -m http.server 0 --bind 127.0.0.1 --directory mirror > http 2>&1 &
     wait_for grep -q 'port [0-9]' http
-    says 3 'not enough space .*No space left.*: free some, or set VNIC_CACHE' env PATH=/usr/bin:/bin:/usr/sbin:/sbin no_proxy=127.0.0.1 http_proxy= \
-      "$vnic" boot --mirror "http://127.0.0.1:$(sed -n 's/.*port \([0-9]*\).*/\1/p' http)/debian" --cache "$full/c2" -- sh
+    says 3 'not enough space .*No space left.*: free some, or set VNIC_CACHE' env PATH=/usr/bin:/bin:/usr/sbin:/sbin \
+      no_proxy=127.0.0.1 http_proxy= \
+      "$vnic" boot --mirror "http://127.0.0.1:$(sed -n 's/.*port \([0-9]*\).*/\1/p' http)/debian" --cache "$full/c2" \
+        -- sh
     left "a fetch"
   fi
   head -c 100000 /dev/zero > "$full/fill" 2> /dev/null || true
@@ -179,18 +196,21 @@ if unshare --user --map-root-user --mount true 2> unshare; then
   once 'nothing more is captured: .*no space left' err.fine
   grep -q 'digest *match' out || fail "a full disk of a capture harms the traffic: $(cat out)"
   rm "$full/p"
-  fine 7 "$vnic" boot --cache "$work/cache" --pcap "$full/p" --log-dir "$full/logs" --append loglevel=7 -- sh -c 'exit 7'
+  fine 7 "$vnic" boot --cache "$work/cache" --pcap "$full/p" --log-dir "$full/logs" --append loglevel=7 -- \
+    sh -c 'exit 7'
   once 'no space left' <(grep pcap err.fine)
   once 'no space left' <(grep log-dir err.fine)
   echo "ok   caches, captures, logs, TMPDIR, sockets on a full disk: $(grep -c '^note: ' err.fine) notes"
 else
   echo "skip full disk: this machine allows no file systems of ours: $(cat unshare)"
 fi
-for cmd in "run --guest inproc --size 1M --gpu-memory 32M --json" "cache ls" "serve --socket-path sockets/s" "version"; do
+for cmd in "run --guest inproc --size 1M --gpu-memory 32M --json" "cache ls" "serve --socket-path sockets/s" \
+  "version"; do
   timeout 60 "$vnic" $cmd > /dev/full 2> err && fail "$cmd > /dev/full: status 0"
   once '^vnic: write /dev/stdout: no space left on device$' err
 done
-says 3 'files for the guests: not enough memory: file too large: free some' bash -c 'ulimit -f 1024; exec "$@"' sh "$vnic" boot -- sh
+says 3 'files for the guests: not enough memory: file too large: free some' \
+  bash -c 'ulimit -f 1024; exec "$@"' sh "$vnic" boot -- sh
 
 echo "== started twice: two serves"
 forward=$(free_port)
@@ -205,7 +225,8 @@ for cmd in "serve --socket-path s/two" "run --guest inproc --size 1M --gpu-memor
   says 1 'pcap: in use: another process writes to it: give another' "$vnic" $c --pcap pcap "$@"
   says 1 "metrics $metrics: .*address already in use: give another" "$vnic" $c --metrics "$metrics" "$@"
 done
-says 1 "forward tcp 127.0.0.1:$forward .*in use: give another port" "$vnic" serve --socket-path s/two --forward "$forward:80"
+says 1 "forward tcp 127.0.0.1:$forward .*in use: give another port" "$vnic" serve --socket-path s/two \
+  --forward "$forward:80"
 says 1 "forward tcp 127.0.0.1:$forward .*in use: give another port" "$vnic" boot --forward "$forward:80" -- sh
 serve2=$server
 serve --socket-path s/two --nic gve
@@ -249,24 +270,24 @@ no_sockets "the run after one that was killed"
 
 echo "== boot: at each stage"
 fine 0 "$vnic" boot -- sh -c true # its image is there
-"$work/silent" > port & silent=$!
-wait_for test -s port
+silent_mirror
 mkdir nothing
 for sig in INT HUP KILL; do
-  PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy='' launch boot --mirror "http://127.0.0.1:$(cat port)/debian" --cache "$work/nothing" -- sh
+  PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy='' launch boot --mirror "$mirror" --cache "$work/nothing" -- sh
   until_alive 3
   end $sig "boot, while a mirror does not answer" 3
   [ -z "$(find nothing -mindepth 2)" ] || fail "a fetch leaves $(find nothing -mindepth 2)"
 done
-kill $silent
+kill -KILL $silent
 for ms in 30 60 100 150 220 300; do # also where the image is made
   rm -f "$VNIC_CACHE"/images/*
   setsid "$vnic" boot -- sh > out 2> err < /dev/null & pid=$!
   sleep 0.$(printf %03d $ms)
   kill -KILL $pid 2> /dev/null || true; wait $pid 2> /dev/null || true
   gone() { [ -z "$(alive "$victim")" ]; }
-  victim=$pid; wait_for gone
-  [ -z "$(ls "$VNIC_CACHE/images" | grep -vE '^[0-9a-f]{64}\.cpio$')" ] && [ -z "$(ls "$TMPDIR")" ] || fail "killed after $ms ms: $(ls "$VNIC_CACHE/images" "$TMPDIR") is left"
+  victim=$pid pid=$$; until_ gone
+  [ -z "$(ls "$VNIC_CACHE/images" | grep -vE '^[0-9a-f]{64}\.cpio$')" ] && [ -z "$(ls "$TMPDIR")" ] || \
+    fail "killed after $ms ms: $(ls "$VNIC_CACHE/images" "$TMPDIR") is left"
 done
 fine 0 "$vnic" boot -- sh -c true
 no_sockets "the boot after some that were killed"
@@ -288,11 +309,13 @@ done
 echo "== started twice: two boots"
 gdb=$(free_port)
 mkfifo in
-setsid "$vnic" boot --gdb "$gdb" --log-dir logs --pcap pcap --metrics 127.0.0.1:0 -- sh -c 'echo up >&2; read x; echo $x; exit 9' < in > out.first 2> err.first & pid=$!
+setsid "$vnic" boot --gdb "$gdb" --log-dir logs --pcap pcap --metrics 127.0.0.1:0 -- \
+  sh -c 'echo up >&2; read x; echo $x; exit 9' < in > out.first 2> err.first & pid=$!
 exec 3> in
 wait_for grep -q '^up' err.first
 console=$(stat -c '%i %s' logs/console-guest0.log)
-says 1 'log-dir: logs/console-guest0.log: in use: another process writes to it: give another' "$vnic" boot --log-dir logs -- sh
+says 1 'log-dir: logs/console-guest0.log: in use: another process writes to it: give another' "$vnic" boot \
+  --log-dir logs -- sh
 says 1 "gdb: port $gdb of guest0 is in use: give another" "$vnic" boot --gdb "$gdb" -- sh
 says 1 'pcap: in use: another process' "$vnic" boot --pcap pcap -- sh
 [ "$(stat -c '%i %s' logs/console-guest0.log)" = "$console" ] || fail "its console was touched"

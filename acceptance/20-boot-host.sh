@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# `vnic boot` and the machine that it runs on: --forward, --pcap, --metrics, `vnic stat` and `vnic cache` of a boot, by a user
-# without privileges; a shell with a working terminal (job control, resize), which is set back however it ends.
+# `vnic boot` and the machine that it runs on: --forward, --pcap, --metrics, `vnic stat` and `vnic
+# cache` of a boot, by a user without privileges; a shell with a working terminal (job control,
+# resize), which is set back however it ends.
 #
 # Invariant: vnic: A mistake gives one message that says what to do, and leaves nothing.
 . "$(dirname "$0")/lib.sh"
@@ -47,7 +48,8 @@ func main() {
 GO
 (cd "$root" && CGO_ENABLED=0 tools/with-tools go build -o "$work/server" "$work/server.go")
 
-# A user without privileges, who has a home, and in it a cache with what ours has of QEMU and kernel: nobody, before a command.
+# A user without privileges, who has a home, and in it a cache with what ours has of QEMU and
+# kernel: nobody, before a command.
 home=$work/home
 mkdir -p "$home/.cache/vnic"
 for d in qemu kernel; do mkdir "$home/.cache/vnic/$d"; cp -a "$cache/$d/." "$home/.cache/vnic/$d/"; done
@@ -63,7 +65,8 @@ fi
 nobody+=(env -i -C "$home" HOME="$home" PATH=/usr/bin:/bin)
 free_port() {
   local p
-  for p in $(shuf -i 20000-30000 -n 100); do { : <> "/dev/tcp/127.0.0.1/$p"; } 2> /dev/null || { echo "$p"; return; }; done
+  for p in $(shuf -i 20000-30000 -n 100); do { : <> "/dev/tcp/127.0.0.1/$p"; } 2> /dev/null || { echo "$p"; return; \
+    }; done
 }
 wait_for() { # PATTERN FILE
   for _ in $(seq 1800); do
@@ -76,7 +79,8 @@ wait_for() { # PATTERN FILE
 
 echo "== a server in a guest, of a user without privileges"
 tcp=$(free_port) udp=$(free_port)
-"${nobody[@]}" "$home/vnic" boot --forward "$tcp:8080" --forward "udp:$udp:7" --pcap p.pcapng --pcap-payload 200 --metrics 127.0.0.1:0 --log-dir logs \
+"${nobody[@]}" "$home/vnic" boot --forward "$tcp:8080" --forward "udp:$udp:7" --pcap p.pcapng --pcap-payload 200 \
+  --metrics 127.0.0.1:0 --log-dir logs \
   -- ./server > out 2> err < /dev/null & pid=$!
 wait_for '^up as 0$' out
 # get PATH: what the server has there, by curl or without.
@@ -96,20 +100,25 @@ answer=$(timeout 20 dd bs=2000 count=1 <&6 2> dd) || fail "--forward udp: no ans
 exec 6>&-
 echo "ok   --forward: TCP, 4 MiB as they are, UDP"
 "${nobody[@]}" "$home/vnic" stat $pid --json > stat.json || fail "vnic stat"
-holds stat.json 'command == "boot"' 'ports.0.name == "guest0"' 'ports.0.link.sent_bytes >= 4194304' 'ports.0.link.received >= 10'
+holds stat.json 'command == "boot"' 'ports.0.name == "guest0"' 'ports.0.link.sent_bytes >= 4194304' \
+  'ports.0.link.received >= 10'
 "${nobody[@]}" "$home/vnic" stat $pid --once | grep -E '^ +guest0 +wire +tx' | sed 's/^/ok  /'
 url=$(sed -n 's/^note: metrics at \(.*\)/\1/p' err)
 curl -sS --noproxy '*' "$url" > metrics 2> curl || true
-[ ! -s metrics ] || awk '$1 == "vnic_link_bytes_total{direction=\"tx\",port=\"guest0\"}" && $2 >= 4194304 { ok = 1 } END { exit !ok }' metrics ||
+[ ! -s metrics ] || awk \
+  '$1 == "vnic_link_bytes_total{direction=\"tx\",port=\"guest0\"}" && $2 >= 4194304 { ok = 1 } END { exit !ok }' \
+  metrics ||
   { grep '^vnic_link' metrics >&2; fail "--metrics"; }
 echo "ok   $(grep '^vnic_link_bytes_total.*guest0' metrics | head -n 1)"
 s=0; "${nobody[@]}" "$home/vnic" cache rm --all > rm.out 2> rm.err || s=$?
-[ $s = 1 ] && [ "$(grep -c '^vnic: .*in use by' rm.err)" = 1 ] && [ "$(ls "$home/.cache/vnic/qemu" | wc -l)" = 1 ] || fail "cache rm of a boot: status $s: $(cat rm.err)"
+[ $s = 1 ] && [ "$(grep -c '^vnic: .*in use by' rm.err)" = 1 ] && [ "$(ls "$home/.cache/vnic/qemu" | wc -l)" = 1 ] || \
+  fail "cache rm of a boot: status $s: $(cat rm.err)"
 echo "ok   $(grep ^vnic: rm.err)"
 get /end > end 2>&1 || true
 s=0; wait $pid || s=$?
 [ $s = 4 ] && ! grep -q '^vnic: ' err || fail "status $s: $(cat err)"
-[ "$(od -An -tx1 -N4 "$home/p.pcapng")" = " 0a 0d 0d 0a" ] && grep -aq 'hello from the guest' "$home/p.pcapng" || fail "--pcap"
+[ "$(od -An -tx1 -N4 "$home/p.pcapng")" = " 0a 0d 0d 0a" ] && grep -aq 'hello from the guest' "$home/p.pcapng" || \
+  fail "--pcap"
 [ -e "$home/logs/console-guest0.log" ] || fail "--log-dir"
 [ "$(id -u)" != 0 ] || [ "$(stat -c %u "$home/p.pcapng")" = 65534 ] || fail "it ran as another user"
 [ ! -e /tmp/vnic-65534 ] || [ -z "$(ls /tmp/vnic-65534)" ] || fail "left: $(ls /tmp/vnic-65534)"
@@ -119,9 +128,11 @@ echo "== terminals"
 if ! python3 -c 'import pty' 2> err; then echo "skip terminals: no python3"; echo PASS; exit; fi
 export VNIC_RUNTIME_DIR=$work/rt VNIC_QEMU= VNIC_KERNEL= VNIC_MODULES=
 private_cache "$work/cache"
-for how in 'exit:status 5, .*: $' 'TERM:status 1, .*: interrupted' 'INT:status 1, .*: interrupted' 'HUP:status 1, .*: interrupted' \
+for how in 'exit:status 5, .*: $' 'TERM:status 1, .*: interrupted' 'INT:status 1, .*: interrupted' \
+  'HUP:status 1, .*: interrupted' \
   'QEMU:status 1, .*: guest0: QEMU ended early: signal: killed' 'TWICE:status 1, '; do
-  timeout 200 python3 "$root/acceptance/terminal.py" "${how%%:*}" "$vnic" boot --cache "$work/cache" > out 2> err || { cat err >&2; fail "terminal, ${how%%:*}"; }
+  timeout 200 python3 "$root/acceptance/terminal.py" "${how%%:*}" "$vnic" boot --cache "$work/cache" > out 2> err || \
+    { cat err >&2; fail "terminal, ${how%%:*}"; }
   grep -Eq "^${how#*:}" out || fail "terminal, ${how%%:*}: $(cat out)"
   [ ! -e rt ] || [ -z "$(ls rt)" ] || fail "terminal, ${how%%:*}: $(ls rt) is left"
   echo "ok   ${how%%:*}: $(cat out)"

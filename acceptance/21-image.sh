@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# "`vnic image build` and `vnic image export` (the static guest tool)", for a QEMU of the user's own on `vnic serve`: two QEMUs are
-# started by hand with the flags that it prints, on either NIC. One boots an image of `vnic image build` and has a shell on its serial
-# line, the other somebody else's initramfs with nothing of ours but the exported tool. The tool sends from GPU to GPU; the host
+# "`vnic image build` and `vnic image export` (the static guest tool)", for a QEMU of the user's own
+# on `vnic serve`: two QEMUs are started by hand with the flags that it prints, on either NIC. One
+# boots an image of `vnic image build` and has a shell on its serial line, the other a user's own
+# initramfs with nothing of ours but the exported tool. The tool sends from GPU to GPU; the host
 # counts where the payload lay.
 #
 # Invariant: vnic image: The tool works in a guest that has nothing else of ours.
@@ -18,15 +19,20 @@ tree=$(find -L "$cache/qemu" -path '*/usr/bin/qemu-system-x86_64' | head -n 1); 
 cat > qemu <<SH
 #!/bin/sh
 QEMU_MODULE_DIR='$tree/usr/lib/x86_64-linux-gnu/qemu' exec '$tree/usr/lib64/ld-linux-x86-64.so.2' --library-path \
-  '$tree/usr/lib/x86_64-linux-gnu' '$tree/usr/bin/qemu-system-x86_64' -L '$tree/usr/share/qemu' -L '$tree/usr/share/seabios' "\$@"
+  '$tree/usr/lib/x86_64-linux-gnu' '$tree/usr/bin/qemu-system-x86_64' \
+  -L '$tree/usr/share/qemu' -L '$tree/usr/share/seabios' "\$@"
 SH
 chmod +x qemu
 common='-nographic -vga none -nic none -no-reboot -accel tcg,thread=multi -cpu max'
 
-# waits FILE TEXT SECONDS: until it is there.
+# waits FILE TEXT SECONDS PROCESS: until it is there, or the process has ended that writes it.
 waits() {
   local i
-  for i in $(seq $(($3 * 10))); do grep -aq -- "$2" "$1" 2>/dev/null && return; sleep 0.1; done
+  for i in $(seq $(($3 * 10))); do
+    grep -aq -- "$2" "$1" 2>/dev/null && return
+    kill -0 "$4" 2>/dev/null || break
+    sleep 0.1
+  done
   tail -n 20 "$1" >&2
   fail "no '$2' in $1"
 }
@@ -72,19 +78,24 @@ sum() {
 }
 bytes=16777216
 
-# pair NIC DEVICE QUEUE ARGUMENT...: the transfer, on a vnic serve with these arguments; QUEUE is the one that the receiver binds.
+# pair NIC DEVICE QUEUE ARGUMENT...: the transfer, on a vnic serve with these arguments; QUEUE is
+# the one that the receiver binds.
 pair() {
   local nic=$1 device=$2 words serve recv send sha; shift 3
   rm -f in serve.out ./*.log; mkfifo in
-  "$vnic" serve --nic "$nic" --socket-path "$work/s%d" --ports 2 --gpu-memory 128M "$@" > serve.out 2> serve.err & serve=$!
-  waits serve.out 'dev-net0.*\(s1\|:02,\)' 20
+  "$vnic" serve --nic "$nic" --socket-path "$work/s%d" --ports 2 --gpu-memory 128M "$@" > serve.out \
+    2> serve.err & serve=$!
+  waits serve.out 'dev-net0.*\(s1\|:02,\)' 20 $serve
   words=$(sed -n 's/^for devmem TCP.*: //p' serve.out)
   eval "timeout 150 ./qemu $(flags port0) $common -kernel $nic/kernel -initrd bare-$nic" \
-    "-append 'console=ttyS0 quiet panic=-1 $words -- recv -f $device -s 10.118.110.101 -p 5201 -L'" < /dev/null > recv.log 2>&1 & recv=$!
-  eval "timeout 150 ./qemu $(flags port1) $common -kernel $nic/kernel -initrd $nic/initrd -append \"\$(cat $nic/append)\"" < in > send.log 2>&1 & send=$!
+    "-append 'console=ttyS0 quiet panic=-1 $words -- recv -f $device -s 10.118.110.101 -p 5201 -L'" < /dev/null \
+      > recv.log 2>&1 & recv=$!
+  eval "timeout 150 ./qemu $(flags \
+    port1) $common -kernel $nic/kernel -initrd $nic/initrd -append \"\$(cat $nic/append)\"" < in \
+    > send.log 2>&1 & send=$!
   exec 3> in
-  waits send.log 'port1:~# ' 100
-  waits recv.log 'Waiting for connection on 10.118.110.101:5201' 100
+  waits send.log 'port1:~# ' 100 $send
+  waits recv.log 'Waiting for connection on 10.118.110.101:5201' 100 $recv
   grep -aq 'eth0 has 10.118.110.2/24' send.log || fail "no address by DHCP"
   echo "head -c $bytes /dev/urandom > /tmp/x; sha256sum /tmp/x; sleep 1000 & jobs" >&3
   echo "/opt/devmem send -s 10.118.110.101 -p 5201 < /tmp/x; exit 5" >&3
@@ -97,7 +108,8 @@ pair() {
   grep -q 'Running *sleep 1000' s.log || { cat s.log >&2; fail "no job control"; }
   grep -q '^vnic-guest: .*sh: exit status 5$' s.log || { cat s.log >&2; fail "the shell's end"; }
   sha=$(sed -n 's/^.*\([0-9a-f]\{64\}\)  \/tmp\/x$/\1/p' s.log)
-  [ -n "$sha" ] && grep -q "^bareguest: recv: $bytes bytes, sha256 $sha: exit status 0\$" r.log || { cat s.log r.log >&2; fail "$nic: not what was sent"; }
+  [ -n "$sha" ] && grep -q "^bareguest: recv: $bytes bytes, sha256 $sha: exit status 0\$" r.log || \
+    { cat s.log r.log >&2; fail "$nic: not what was sent"; }
   echo "ok   $nic $*: $bytes bytes, sha256 $sha, in both guests"
 }
 
@@ -111,32 +123,40 @@ for nic in virtio gve; do
   ./bareguest -o bare-$nic -tool devmem $(for f in $files; do ls "$modules/kernel/drivers/$f"*; done)
   pair $nic $device $queue
   # Payload is sent again now and then at most: no frame is lost. Host memory: that of DHCP.
-  tx=$(sum port1 tx device_bytes) host=$(sum port1 tx host_bytes) rx=$(sum port0 rx device_bytes) rxhost=$(sum port0 rx host_bytes $queue)
-  echo "ok   $nic: sent from device memory $tx, from host memory $host; received in device memory $rx, in host memory $rxhost"
-  [ "$tx" = "$rx" ] && [ "$tx" -ge $bytes ] && [ "$tx" -lt $((bytes + bytes / 20)) ] && [ "$host" -lt 8192 ] && [ "$rxhost" = 0 ] || fail "counters"
+  tx=$(sum port1 tx device_bytes) host=$(sum port1 tx host_bytes) rx=$(sum port0 rx device_bytes) \
+    rxhost=$(sum port0 rx host_bytes $queue)
+  echo "ok   $nic: sent from device memory $tx, from host memory $host; \
+received in device memory $rx, in host memory $rxhost"
+  [ "$tx" = "$rx" ] && [ "$tx" -ge $bytes ] && [ "$tx" -lt $((bytes + bytes / 20)) ] && [ "$host" -lt 8192 ] && \
+    [ "$rxhost" = 0 ] || fail "counters"
 done
 
 # The negative control: where the NIC cannot reach the GPU the same bytes arrive, and are counted as host memory.
 pair virtio virtio 1 --p2p off
-tx=$(sum port1 tx device_bytes) host=$(sum port1 tx host_bytes) rx=$(sum port0 rx device_bytes) rxhost=$(sum port0 rx host_bytes 1)
-echo "ok   --p2p off: sent from device memory $tx, from host memory $host; received in device memory $rx, in host memory $rxhost"
+tx=$(sum port1 tx device_bytes) host=$(sum port1 tx host_bytes) rx=$(sum port0 rx device_bytes) \
+  rxhost=$(sum port0 rx host_bytes 1)
+echo "ok   --p2p off: sent from device memory $tx, from host memory $host; \
+received in device memory $rx, in host memory $rxhost"
 [ "$tx" = 0 ] && [ "$rx" = 0 ] && [ "$host" -ge $bytes ] && [ "$rxhost" -ge $bytes ] || fail "counters without P2P"
 
-# A program of the user's in both guests, which sends by the kernel's own API: its output and its end are on the console.
+# A program of the user's in both guests, which sends by the kernel's own API: its output and its
+# end are on the console.
 "$root/tools/with-tools" --cc sh -c '"${CC:-gcc}" -O2 -o cdevmem "$0"' "$root/guest/docs/devmem.c"
 image gve program --copy cdevmem:/opt/ -- sh -c 'echo "I am $(hostname) with $VNIC_DEVICE"; /opt/cdevmem && exit 7'
 rm serve.out
 "$vnic" serve --nic gve --socket-path "$work/s%d" --ports 2 --gpu-memory 128M > serve.out 2> serve.err & serve=$!
-waits serve.out 'dev-net0.*s1' 20
+waits serve.out 'dev-net0.*s1' 20 $serve
 for i in 0 1; do
-  eval "timeout 150 ./qemu $(flags port$i) $common -kernel program/kernel -initrd program/initrd -append \"\$(cat program/append)\"" \
+  eval "timeout 150 ./qemu $(flags \
+    port$i) $common -kernel program/kernel -initrd program/initrd -append \"\$(cat program/append)\"" \
     < /dev/null > $i.log 2>&1 &
   guest[$i]=$!
 done
 for i in 0 1; do
   wait ${guest[$i]} || { cat $i.log >&2; fail "QEMU $i"; }
   tr -d '\r' < $i.log > s.log
-  grep -q "I am port$i with eth0\$" s.log && grep -q '^vnic-guest: sh: exit status 7$' s.log || { cat s.log >&2; fail "a program"; }
+  grep -q "I am port$i with eth0\$" s.log && grep -q '^vnic-guest: sh: exit status 7$' s.log || { cat s.log >&2; \
+    fail "a program"; }
 done
 tr -d '\r' < 0.log | grep -q 'received 25165824 bytes, 0 not in GPU memory, 0 wrong$' || fail "$(cat 0.log)"
 kill -TERM $serve; wait $serve

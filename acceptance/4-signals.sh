@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# "SIGINT, SIGTERM and SIGKILL at each of 8 named stages: within 5 s no child, socket, memory file or temporary directory
-# is left (compared before and after), and the next run works. Bad flags, no QEMU and no network, no space for GPU memory, a
-# kernel without what we need, a killed guest: one clear message each, exit status as CONVENTIONS.md says."
+# "SIGINT, SIGTERM and SIGKILL at each of 8 named stages: within 5 s no child, socket, memory file
+# or temporary directory is left (compared before and after), and the next run works. Bad flags, no
+# QEMU and no network, no space for GPU memory, a kernel without what we need, a killed guest: one
+# clear message each, exit status as CONVENTIONS.md says."
 #
 # Each run is a session; what it has open is noted before the signal, and looked for on the whole machine after it. That
 # the next run works is shown by the next case, which goes as far as its own stage, and by a whole run at the end.
@@ -9,7 +10,6 @@
 # Invariant: vnic: A signal at any stage ends what was started, and leaves nothing.
 . "$(dirname "$0")/lib.sh"
 . acceptance/signals.sh
-tool silent
 
 "$vnic" run --size 4M --mode devmem --json > /dev/null # fills the cache, and shows that a run works
 echo "== at each stage"
@@ -23,10 +23,9 @@ for stage in fetch gpu-memory boot setup prepare connect transfer verify; do
 done
 echo "== in the middle of things"
 mkdir "$work/nothing"
-"$work/silent" > "$work/port" & silent=$!
-until [ -s "$work/port" ]; do kill -0 $silent; sleep 0.05; done
+silent_mirror
 for sig in INT KILL; do # TERM goes INT's way
-  PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy='' begin --mirror "http://127.0.0.1:$(cat "$work/port")/debian" --cache "$work/nothing" --size 4M
+  PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy='' begin --mirror "$mirror" --cache "$work/nothing" --size 4M
   until_alive 3 # vnic, apt-get, what it reads the mirror with
   end $sig "while a mirror does not answer" 3
   left=$(find "$work/nothing" -mindepth 2)
@@ -41,7 +40,7 @@ for sig in INT KILL; do # TERM goes INT's way
   until_line '^stage: transfer' && sleep 0.3
   end $sig "in mid-transfer, mode copy" 3
 done
-kill $silent
+kill -KILL $silent
 begin --size 4M --mode devmem --pause-at transfer
 until_line '^stage: transfer'
 end GROUP "(Ctrl-C of a terminal) at transfer" 3
@@ -75,7 +74,8 @@ refused 2 'gpu-memory' "$vnic" run --gpu-memory 100M
 refused 2 'mtu' "$vnic" run --mtu 20
 refused 2 'modules' "$vnic" run --modules /lib/modules
 echo "== something is missing: 3"
-refused 3 'package mirror not reachable.*(--mirror|--qemu)' env PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy= VNIC_MIRROR=http://127.0.0.1:9/debian "$vnic" run --cache "$work/nothing"
+refused 3 'package mirror not reachable.*(--mirror|--qemu)' env PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy= \
+  VNIC_MIRROR=http://127.0.0.1:9/debian "$vnic" run --cache "$work/nothing"
 refused 3 'not in the cache' env PATH=/usr/bin:/bin "$vnic" run --offline --cache "$work/nothing"
 refused 3 'no/such/qemu.*install' "$vnic" run --qemu /no/such/qemu
 refused 3 'no/such/kernel.*--kernel' "$vnic" run --kernel /no/such/kernel

@@ -1,6 +1,7 @@
 # Sourced by the scripts of this folder. $vnic is the program under test, $work a directory that goes away.
 set -euo pipefail
-# SIGHUP as it is by default: below nohup(1) it is ignored, by vnic too, and what waits for its end here would wait for ever.
+# SIGHUP as it is by default: below nohup(1) it is ignored, by vnic too, and what waits for its end
+# here would wait for ever.
 [ "${SIGHUP-}" = default ] || SIGHUP=default exec env --default-signal=HUP "$BASH" "$0" "$@"
 unset MAKEFLAGS MAKELEVEL MFLAGS # of the make that runs us
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -9,7 +10,7 @@ vnic=${VNIC:-$root/bin/vnic}
 [ -x "$vnic" ] || { echo "no $vnic: run make build first" >&2; exit 1; }
 cache=${VNIC_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vnic}
 work=$(mktemp -d)
-trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
+trap 'kill $(jobs -p) 2>/dev/null && kill -CONT $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 fail() { echo "FAIL $*" >&2; exit 1; }
 
 # tool NAME: builds acceptance/internal/NAME as $work/NAME.
@@ -44,7 +45,8 @@ holds() {
   "$work/jsoncheck" "${conds[@]}" < "$file"
 }
 
-# private_cache DIR: a cache of our own, with what the user's has; only what a run adds is new. Nobody else's run shows in it.
+# private_cache DIR: a cache of our own, with what the user's has; only what a run adds is new.
+# Nobody else's run shows in it.
 private_cache() {
   mkdir "$1"
   for d in qemu kernel; do [ ! -d "$cache/$d" ] || ln -s "$cache/$d" "$1/$d"; done
@@ -70,6 +72,7 @@ held() {
 }
 # still FILE: which of these anybody has open.
 still() {
-  { find /proc/[0-9]*/fd -lname 'socket:*' -printf '%l\n' || true; find /proc/[0-9]*/fd -lname '/memfd:*' -exec stat -L -c 'memfd:%d:%i' {} + || true; } 2>/dev/null |
+  { find /proc/[0-9]*/fd -lname 'socket:*' -printf '%l\n' || true; \
+    find /proc/[0-9]*/fd -lname '/memfd:*' -exec stat -L -c 'memfd:%d:%i' {} + || true; } 2>/dev/null |
     sort -u | comm -12 "$1" -
 }

@@ -1,9 +1,11 @@
-# Sourced, after lib.sh, by scripts that end runs by signals. Each run is a session; what it has open is noted before the signal,
-# and looked for on the whole machine after it. The cache and the directory for temporary files are our own.
+# Sourced, after lib.sh, by scripts that end runs by signals. Each run is a session; what it has
+# open is noted before the signal, and looked for on the whole machine after it. The cache and the
+# directory for temporary files are our own.
 export TMPDIR=$work/tmp VNIC_CACHE=$work/cache
 mkdir "$TMPDIR"
 private_cache "$VNIC_CACHE"
-files() { find "$TMPDIR" "$VNIC_CACHE" -mindepth 1 -maxdepth 4 | sort; find /dev/shm -maxdepth 1 -name '*vnic*' | sort; }
+files() { find "$TMPDIR" "$VNIC_CACHE" -mindepth 1 -maxdepth 4 | sort; \
+  find /dev/shm -maxdepth 1 -name '*vnic*' | sort; }
 
 # begin ARGS...: starts a run in a session of its own. launch COMMAND ARGS...: another command.
 begin() { launch run "$@"; }
@@ -29,13 +31,16 @@ until_() {
 # end SIGNAL WHAT [PROCESSES]: sends it, and holds what is left, the status and the message against what they must be.
 end() {
   local sig=$1 what=$2 status=0 t0 took
-  [ "$(alive "$pid" | wc -l)" -ge "${3:-1}" ] || fail "$what: fewer than ${3:-1} processes before the signal: this test would see nothing"
+  [ "$(alive "$pid" | wc -l)" -ge "${3:-1}" ] || \
+    fail "$what: fewer than ${3:-1} processes before the signal: this test would see nothing"
   held "$pid" > "$work/held"
   t0=${EPOCHREALTIME/./}
-  case $sig in GROUP) kill -INT -- "-$pid" ;; TWICE) kill -INT "$pid"; sleep 1.2; kill -INT "$pid" ;; *) kill "-$sig" "$pid" ;; esac
+  case $sig in GROUP) kill -INT -- "-$pid" ;; TWICE) kill -INT "$pid"; sleep 1.2; kill -INT "$pid" ;; \
+    *) kill "-$sig" "$pid" ;; esac
   wait "$pid" 2>/dev/null || status=$?
   while [ -n "$(alive "$pid")" ]; do
-    [ $((${EPOCHREALTIME/./} - t0)) -lt 5000000 ] || { for p in $(alive "$pid"); do tr '\0' ' ' < "/proc/$p/cmdline"; echo; done >&2; fail "$sig $what: processes are left"; }
+    [ $((${EPOCHREALTIME/./} - t0)) -lt 5000000 ] || { for p in $(alive "$pid"); do tr '\0' ' ' < "/proc/$p/cmdline"; \
+      echo; done >&2; fail "$sig $what: processes are left"; }
     sleep 0.05
   done
   took=$((${EPOCHREALTIME/./} - t0))
@@ -47,9 +52,21 @@ end() {
   case $sig in
     KILL) [ $status = 137 ] || fail "$sig $what: status $status" ;;
     *) [ $status = 1 ] || { cat "$work/err" >&2; fail "$sig $what: status $status"; }
-      [ "$(grep -c '^vnic: interrupted' "$work/err")" = 1 ] && [ "$(grep -c '^vnic: ' "$work/err")" = 1 ] || { cat "$work/err" >&2; fail "$sig $what: not one message"; } ;;
+      [ "$(grep -c '^vnic: interrupted' "$work/err")" = 1 ] && [ "$(grep -c '^vnic: ' "$work/err")" = 1 ] || \
+        { cat "$work/err" >&2; fail "$sig $what: not one message"; } ;;
   esac
-  echo "ok   $sig $what: $(wc -l < "$work/held") sockets and memory files, none left after $((took / 1000)) ms, status $status"
+  echo "ok   $sig $what: $(wc -l \
+    < "$work/held") sockets and memory files, none left after $((took / 1000)) ms, status $status"
+}
+# silent_mirror: a server that takes connections and never says a word, as it is stopped: what a
+# fetch waits for. $mirror is its URL, $silent its process.
+silent_mirror() {
+  VNIC_RUNTIME_DIR=$work/silent "$vnic" serve --gpu-memory 0 --socket-path "$work/silent.sock" --metrics 127.0.0.1:0 \
+    > "$work/silent.out" 2> "$work/silent.err" &
+  silent=$! pid=$!
+  until_ grep -q '^metrics at ' "$work/silent.err"
+  kill -STOP $silent
+  mirror=$(sed -n 's|^metrics at \(http://[^/]*\)/.*|\1/debian|p' "$work/silent.err")
 }
 
 one_message() { # PATTERN WHAT

@@ -1,6 +1,8 @@
-"""terminal.py END COMMAND...: runs vnic boot's shell on a terminal of our own, ends it in one way, and says what it found.
+"""terminal.py END COMMAND...: runs vnic boot's shell on a terminal of our own, ends it in one way, and
+says what it found.
 
-END is exit, which tries job control and resizing first, QEMU (it is killed), TWICE (two signals, QEMU hangs), or a signal's name."""
+END is exit, which tries job control and resizing first, QEMU (it is killed), TWICE (two signals, QEMU
+hangs), or a signal's name."""
 import fcntl, os, pty, select, signal, struct, sys, termios, time
 
 end, command = sys.argv[1], sys.argv[2:]
@@ -29,8 +31,8 @@ def fail(what):
 
 
 def until(want, key=b""):
-    """Reads until the shell has written this. Strikes keys, again after each second of silence: the shell may not have given the
-    terminal away."""
+    """Reads until the shell has written this. Strikes keys, again after each second of silence: the
+    shell may not have given the terminal away."""
     global seen
     last = time.monotonic() + 120
     os.write(master, key)
@@ -76,7 +78,8 @@ if end == "exit":
     say(b"fg\n")
     until(b"sleep 1000'\r\n")
     until(b"# ", b"\x03")  # Ctrl-C
-    until(b"status 130\r\n", b"\necho status $interrupted\n")  # a shell that is busy with Ctrl-C may forget what is typed
+    # A shell that is busy with Ctrl-C may forget what is typed.
+    until(b"status 130\r\n", b"\necho status $interrupted\n")
     say(b"exit 5\n")
 elif end == "QEMU":
     os.kill(qemu(), signal.SIGKILL)
@@ -101,4 +104,5 @@ while select.select([master], [], [], 0.1)[0]:
 if termios.tcgetattr(slave) != before:
     fail("the terminal is not as it was")
 words = seen.decode(errors="replace").split("\x1b[31mvnic:\x1b[0m ")[-1] if b"vnic:" in seen else ""
-print("status %d, the terminal is as it was: %s" % (os.waitstatus_to_exitcode(status), words.strip().splitlines()[-1] if words.strip() else ""))
+last = (words.strip().splitlines() or [""])[-1]
+print("status %d, the terminal is as it was: %s" % (os.waitstatus_to_exitcode(status), last))

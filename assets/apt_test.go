@@ -13,7 +13,8 @@ func TestParsePrintedURIs(t *testing.T) {
 	sum := strings.Repeat("ab", 32)
 	list, err := parseURIs(`Reading package lists...
 After this operation, 193 MB of additional disk space will be used.
-'http://m.example/pool/q/qemu-system-x86_11.1.2%2bds-3_amd64.deb' qemu-system-x86_1%3a11.1.2+ds-3_amd64.deb 10769532 SHA256:` + sum + `
+'http://m.example/pool/q/qemu-system-x86_11.1.2%2bds-3_amd64.deb' ` +
+		`qemu-system-x86_1%3a11.1.2+ds-3_amd64.deb 10769532 SHA256:` + sum + `
 'http://m.example/pool/s/seabios_1.17.0-1_all.deb' seabios_1.17.0-1_all.deb 158720 SHA256:` + sum + "\n")
 	if err != nil || len(list) != 2 {
 		t.Fatalf("%+v, %v", list, err)
@@ -53,7 +54,8 @@ func TestKernelPackagesArePicked(t *testing.T) {
 	}
 	for in, want := range map[string]string{
 		"linux-base linux-modules-7.2.12+deb14-cloud-amd64 linux-base-7.2.12+deb14-cloud-amd64 " +
-			"linux-binary-7.2.12+deb14-cloud-amd64 linux-image-7.2.12+deb14-cloud-amd64 linux-image-cloud-amd64": "linux-binary-7.2.12+deb14-cloud-amd64 linux-modules-7.2.12+deb14-cloud-amd64",
+			"linux-binary-7.2.12+deb14-cloud-amd64 linux-image-7.2.12+deb14-cloud-amd64 linux-image-cloud-amd64": "" +
+			"linux-binary-7.2.12+deb14-cloud-amd64 linux-modules-7.2.12+deb14-cloud-amd64",
 		"kmod linux-base linux-image-6.12.107-cloud-amd64 linux-image-cloud-amd64": "linux-image-6.12.107-cloud-amd64",
 		"kmod": "",
 	} {

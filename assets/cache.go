@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,13 +17,13 @@ import (
 
 // The cache:
 //
-//	lock           held (flock) by whoever changes something
+//	lock           held (flock) by the process that changes something
 //	resolved.json  what was resolved and unpacked last
 //	qemu/KEY/      a QEMU with all its libraries; KEY names version and content
 //	kernel/KEY/    a kernel and its modules
 //	images/        see guest-images
 //	kvm.json       does KVM work here, since this boot
-//	tmp/           trees in the making: whoever holds the lock removes what is left there
+//	tmp/           trees in the making: the holder of the lock removes what is left there
 //
 // A tree appears by one rename and is never changed after that, so readers need no lock.
 type cache struct{ dir string }
@@ -41,8 +42,9 @@ func CacheDir(o Options) (string, error) {
 	return filepath.Abs(dir)
 }
 
-// lock makes the cache directory and takes its lock, waiting for another vnic when there is one.
-func (c cache) lock(ctx context.Context, waiting func()) (unlock func(), err error) {
+// lock makes the cache directory and takes its lock, waiting for another vnic when there is one, unless
+// waiting gives an error.
+func (c cache) lock(ctx context.Context, waiting func() error) (unlock func(), err error) {
 	if err := os.MkdirAll(filepath.Join(c.dir, "tmp"), 0o755); err != nil {
 		return nil, c.noCache(err)
 	}
@@ -60,13 +62,15 @@ func (c cache) lock(ctx context.Context, waiting func()) (unlock func(), err err
 		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
 			return nil, errors.Join(fmt.Errorf("cache %s: lock: %w", c.dir, err), f.Close())
 		}
-		waiting()
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			_ = f.Close()
-			return nil, ctx.Err()
+		if err = waiting(); err == nil {
+			select {
+			case <-tick.C:
+				continue
+			case <-ctx.Done():
+				err = ctx.Err()
+			}
 		}
+		return nil, errors.Join(err, f.Close())
 	}
 }
 
@@ -79,11 +83,8 @@ func (c cache) noCache(err error) error {
 	return cacheError(c.dir, ErrNoCache, err, fixWrite)
 }
 
-// resolved is resolved.json.
-type resolved struct {
-	QEMU   *tree `json:"qemu,omitempty"`
-	Kernel *tree `json:"kernel,omitempty"`
-}
+// resolved is resolved.json: the tree of each role.
+type resolved map[string]*tree
 
 // tree is one unpacked set of packages.
 type tree struct {
@@ -96,8 +97,8 @@ type tree struct {
 }
 
 // load reads resolved.json; trees that are not there any more are left out.
-func (c cache) load() (*resolved, error) {
-	r := new(resolved)
+func (c cache) load() (resolved, error) {
+	r := resolved{}
 	b, err := os.ReadFile(filepath.Join(c.dir, "resolved.json"))
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, os.ErrPermission) {
 		return r, nil
@@ -105,26 +106,23 @@ func (c cache) load() (*resolved, error) {
 	if err != nil {
 		return r, cacheError(c.dir, ErrNoCache, err, fixWrite)
 	}
-	if json.Unmarshal(b, r) != nil {
-		return new(resolved), nil // not ours, or from another version: fetch again
+	if json.Unmarshal(b, &r) != nil || r == nil {
+		return resolved{}, nil // not ours, or from another version: fetch again
 	}
-	for _, t := range []**tree{&r.QEMU, &r.Kernel} {
-		if *t == nil {
-			continue
+	maps.DeleteFunc(r, func(_ string, t *tree) bool {
+		if t == nil || !filepath.IsLocal(t.Dir) {
+			return true
 		}
-		if !filepath.IsLocal((*t).Dir) {
-			*t = nil
-		} else if st, err := os.Stat(filepath.Join(c.dir, (*t).Dir)); err != nil || !st.IsDir() {
-			*t = nil
-		}
-	}
+		st, err := os.Stat(filepath.Join(c.dir, t.Dir))
+		return err != nil || !st.IsDir()
+	})
 	return r, nil
 }
 
-func (c cache) save(r *resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
+func (c cache) save(r resolved) error { return SaveJSON(c.dir, "resolved.json", r) }
 
-// SaveJSON writes a file of the cache in dir, so that whoever reads it finds the old one or the new
-// one whole.
+// SaveJSON writes a file of the cache in dir, so that a reader finds the old one or the new one
+// whole.
 func SaveJSON(dir, name string, v any) error {
 	b, err := json.MarshalIndent(v, "", "\t")
 	if err != nil {
@@ -171,8 +169,8 @@ func (c cache) free() (int64, error) {
 	}
 }
 
-// room says whether need bytes fit.
-func (c cache) room(need int64) error {
+// checkSpace says whether need bytes fit.
+func (c cache) checkSpace(need int64) error {
 	have, err := c.free()
 	if err != nil || have >= need {
 		return err

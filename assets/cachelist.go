@@ -1,7 +1,6 @@
 package assets
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +32,8 @@ type CacheEntry struct {
 }
 
 // kinds are the directories of the cache, in the order of a list, with the names of what is ours in
-// them: whoever makes a directory the cache that has others of that name must not lose them.
+// them: a user may make a directory the cache that has others of that name, and must not lose
+// them.
 var kinds = []struct {
 	name string
 	ours func(dir *os.Root, base string) bool
@@ -123,7 +123,7 @@ func (c cache) list(root *os.Root) (list []CacheEntry, err error) {
 	return list, nil
 }
 
-func (c cache) entry(root *os.Root, kind, base string, have *resolved) CacheEntry {
+func (c cache) entry(root *os.Root, kind, base string, have resolved) CacheEntry {
 	e := CacheEntry{Name: path.Join(kind, base), Kind: kind, Partial: partial(base)}
 	if to, err := root.Readlink(e.Name); err == nil {
 		e.Link = to
@@ -136,8 +136,8 @@ func (c cache) entry(root *os.Root, kind, base string, have *resolved) CacheEntr
 	if st, err := root.Lstat(mark); err == nil {
 		e.Used = st.ModTime()
 	}
-	for _, t := range []*tree{have.QEMU, have.Kernel} {
-		if t != nil && filepath.Clean(t.Dir) == e.Name {
+	for _, t := range have {
+		if filepath.Clean(t.Dir) == e.Name {
 			e.Current = true
 			if t.Fetched.After(e.Used) {
 				e.Used = t.Fetched
@@ -174,25 +174,25 @@ func usage(root *os.Root, name string) (n int64) {
 func Choose(list []CacheEntry, names []string) (chosen []CacheEntry, err error) {
 	for _, n := range names {
 		n = strings.TrimSuffix(n, "/")
-		var found []CacheEntry
+		var exact, begin []CacheEntry
 		for _, e := range list {
-			switch {
-			case e.Name == n || e.Kind == n:
-				found = append(found, e)
-			case n != "" && (strings.HasPrefix(e.Name, n) || strings.HasPrefix(path.Base(e.Name), n)):
-				found = append(found, e)
+			if e.Name == n || e.Kind == n {
+				exact = append(exact, e)
+			} else if n != "" && (strings.HasPrefix(e.Name, n) || strings.HasPrefix(path.Base(e.Name), n)) {
+				begin = append(begin, e)
 			}
 		}
-		exact := slices.DeleteFunc(slices.Clone(found), func(e CacheEntry) bool { return e.Name != n && e.Kind != n })
-		switch {
-		case len(exact) > 0:
-			found = exact
-		case len(found) == 0:
-			return nil, fmt.Errorf("%q is not in the cache: 'vnic cache ls' lists what is", n)
-		case len(found) > 1:
-			return nil, fmt.Errorf("%q may mean %s or %s: write more of it", n, found[0].Name, found[1].Name)
+		if exact == nil {
+			exact = begin
+			switch len(begin) {
+			case 0:
+				return nil, fmt.Errorf("%q is not in the cache: 'vnic cache ls' lists what is", n)
+			case 1:
+			default:
+				return nil, fmt.Errorf("%q may mean %s or %s: write more of it", n, begin[0].Name, begin[1].Name)
+			}
 		}
-		for _, e := range found {
+		for _, e := range exact {
 			if !slices.ContainsFunc(chosen, func(o CacheEntry) bool { return o.Name == e.Name }) {
 				chosen = append(chosen, e)
 			}
@@ -219,18 +219,16 @@ func RemoveCached(
 		}
 		return nil, c.unusable(err)
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	unlock, err := c.lock(ctx, func() {
-		cancel(fmt.Errorf("cache %s: %w: another vnic is fetching: wait until it is done, or end it", dir, ErrInUse))
-	})
-	if err != nil {
-		return nil, cmp.Or(context.Cause(ctx), err)
-	}
-	defer unlock()
-	if err := context.Cause(ctx); err != nil { // it was let go in the moment that we gave up
+	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
+	unlock, err := c.lock(ctx, func() error {
+		return fmt.Errorf("cache %s: %w: another vnic is fetching: wait until it is done, or end it", dir, ErrInUse)
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return nil, c.unusable(err)
@@ -250,7 +248,7 @@ func RemoveCached(
 		} else {
 			removed = append(removed, e)
 		}
-		if err := context.Cause(ctx); err != nil {
+		if err := ctx.Err(); err != nil {
 			return removed, err
 		}
 	}
@@ -272,17 +270,18 @@ func (c cache) remove(root *os.Root, e CacheEntry) error {
 	case !free || e.InUse:
 		return fmt.Errorf("%s: %w by another vnic: end it first", e.Name, ErrInUse)
 	}
-	// Who comes now does not find it, and who was before us holds it: so it is nobody's before it
-	// is taken apart.
-	gone := e.Name
+	// A process that comes now does not find it, and one that came before us holds it: so no process
+	// uses it when it is taken apart.
+	gone, err := e.Name, error(nil)
 	if e.Kind == roleQEMU || e.Kind == roleKernel || e.Kind == "tools" {
 		gone = path.Join("tmp", "rm-"+e.Kind+"-"+path.Base(e.Name))
-		if err := errors.Join(root.RemoveAll(gone), root.Rename(e.Name, gone)); err != nil {
-			return fmt.Errorf("cache: %w", err)
-		}
+		err = errors.Join(root.RemoveAll(gone), root.Rename(e.Name, gone))
 	}
-	if err := root.RemoveAll(gone); err != nil {
-		return fmt.Errorf("cache: %w", err)
+	if err == nil {
+		err = root.RemoveAll(gone)
 	}
-	return nil
+	if err != nil {
+		err = fmt.Errorf("cache: %w", err)
+	}
+	return err
 }

@@ -30,7 +30,7 @@ func filled(t *testing.T) cache {
 		"lock", "kvm.json", "qemu/mine/x", "images/holiday.jpg", "tools/hammer/x", "tmp/x", "letters/x"} {
 		write(t, filepath.Join(c.dir, name), strings.Repeat("x", 5000))
 	}
-	testkit.OK(t, c.save(&resolved{QEMU: &tree{Dir: treeA}, Kernel: &tree{Dir: treeB}}))
+	testkit.OK(t, c.save(resolved{roleQEMU: {Dir: treeA}, roleKernel: {Dir: treeB}}))
 	return c
 }
 
@@ -71,7 +71,7 @@ func TestCacheIsListed(t *testing.T) {
 	}
 }
 
-// What is not ours stays, whatever directory somebody has called the cache.
+// What is not ours stays, whatever directory a user has called the cache.
 //
 // Invariant: assets: What a process uses of the cache stays, and nothing is removed during a fetch.
 func TestAllThatIsRemovedIsOurs(t *testing.T) {
@@ -86,7 +86,7 @@ func TestAllThatIsRemovedIsOurs(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if r, err := c.load(); err != nil || r.QEMU != nil || r.Kernel != nil {
+	if r, err := c.load(); err != nil || len(r) != 0 {
 		t.Errorf("what is gone is still known: %+v, %v", r, err)
 	}
 }
@@ -155,7 +155,7 @@ func TestWhatIsInUseStays(t *testing.T) {
 func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
-	unlock, err := c.lock(t.Context(), func() {})
+	unlock, err := c.lock(t.Context(), func() error { return nil })
 	testkit.OK(t, err)
 	removed, err := RemoveCached(t.Context(), Options{CacheDir: c.dir}, all)
 	if !errors.Is(err, ErrInUse) || removed != nil || len(c.names(t)) != 5 {

@@ -15,12 +15,12 @@ import (
 
 // hold keeps a tree of the cache from being removed: a shared flock on its directory, which needs
 // no right to write there and ends with this process at the latest. It also marks the tree as used
-// now. The descriptor is a plain one: a file would be closed when nobody refers to it any more.
+// now. The descriptor is a plain one: a file would be closed when nothing refers to it any more.
 func hold(dir string) (fd int, err error) {
 	if fd, err = unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, &os.PathError{Op: "open", Path: dir, Err: err}
 	}
-	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // whoever holds it for himself does so for a moment
+	for err = unix.EINTR; errors.Is(err, unix.EINTR); { // a process that holds it alone does so for a moment
 		err = unix.Flock(fd, unix.LOCK_SH)
 	}
 	if errors.Is(err, unix.ENOLCK) || errors.Is(err, unix.EOPNOTSUPP) { // a file system without locks
@@ -37,12 +37,11 @@ func hold(dir string) (fd int, err error) {
 		return -1, errors.Join(&os.PathError{Op: "lock", Path: dir, Err: err}, unix.Close(fd))
 	}
 	now := time.Now()
-	_ = os.Chtimes(dir, now, now) // a cache that we may not write has nobody who asks
+	_ = os.Chtimes(dir, now, now) // no vnic removes anything from a cache that it may not write
 	return fd, nil
 }
 
-// holdAlone takes a directory that nobody holds; false if somebody does. What it gives is to be
-// closed.
+// holdAlone takes a directory that no process holds; false if one does. What it gives is to be closed.
 func holdAlone(dir *os.Root, name string) (*os.File, bool) {
 	f, err := dir.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -1,7 +1,6 @@
 package assets
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,8 +99,8 @@ type Resolved struct {
 	held []int // the trees that it uses: see hold
 }
 
-// Close lets others remove from the cache what r names. Until then, or the end of this process,
-// nobody does.
+// Close lets others remove from the cache what r names. Until then, or the end of this process, they
+// do not.
 func (r *Resolved) Close() error {
 	var errs []error
 	for _, fd := range r.held {
@@ -175,24 +174,15 @@ func Fetch(ctx context.Context, o Options) (*Resolved, error) {
 		return nil, err
 	}
 	r := &Resolved{Cache: dir}
-	switch path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); {
-	case o.KernelOnly:
-	case path != "":
-		r.QEMU, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
-	case !o.IgnoreSystemQEMU:
-		b, note, ok := systemQEMU(ctx, o.oldest())
-		if ok {
-			r.QEMU = b
-		}
-		if note != "" {
+	if !o.KernelOnly {
+		var note string
+		if r.QEMU, note, err = hostQEMU(ctx, &o); note != "" {
 			r.Notes = append(r.Notes, note)
 			o.Log.Warn("QEMU passed over", "why", note)
 		}
 	}
 	if err == nil {
-		if image := cmp.Or(o.Kernel, os.Getenv(EnvKernel)); image != "" {
-			r.Kernel, err = givenKernel(image, cmp.Or(o.Modules, os.Getenv(EnvModules)))
-		}
+		r.Kernel, err = givenKernel(&o)
 	}
 	if err != nil {
 		return nil, err
@@ -221,7 +211,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		return err
 	}
 	lacks := func(role role) bool {
-		t := *have.tree(role.name)
+		t := have[role.name]
 		return t == nil || role.name == roleQEMU && older(t.Version, o.oldest())
 	}
 	if slices.ContainsFunc(want, lacks) || (o.Refresh && !o.Offline) {
@@ -236,7 +226,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		r.Notes = append(r.Notes, notes...)
 	}
 	for _, role := range want {
-		t := *have.tree(role.name)
+		t := have[role.name]
 		root := filepath.Join(c.dir, t.Dir)
 		fd, err := hold(root)
 		if err != nil {
@@ -245,7 +235,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 		r.held = append(r.held, fd)
 		if role.name == roleQEMU {
 			r.QEMU, err = binaryOf(root)
-			r.QEMU.Version = strings.TrimPrefix(upstream(t.Version), "v")
+			r.QEMU.Version = upstream(t.Version)
 		} else {
 			r.Kernel, err = kernelOf(root)
 		}
@@ -269,31 +259,25 @@ func (r *Resolved) compare() {
 		{roleQEMU, r.QEMU.Version, r.QEMU.Source}, {roleKernel, r.Kernel.Version, r.Kernel.Source},
 	} {
 		if want := upstream(lock.version(p.role)); p.version != "" && p.source != SourceCache && upstream(p.version) != want {
-			r.Untested = append(r.Untested, fmt.Sprintf("%s %s (%s), tested with %s", p.role, p.version, p.source, want[1:]))
+			r.Untested = append(r.Untested, fmt.Sprintf("%s %s (%s), tested with %s", p.role, p.version, p.source, want))
 		}
 	}
 }
 
-func (r *resolved) tree(role string) **tree {
-	if role == roleQEMU {
-		return &r.QEMU
-	}
-	return &r.Kernel
-}
-
 // fetchInto does the work under the cache's lock, and tells of suites that were passed over.
 // Another process may have done it while this one waited.
-func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *resolved, notes []string, err error) {
+func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have resolved, notes []string, err error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, nil, &Missing{What: "a QEMU for " + runtime.GOARCH, Err: ErrNoQEMU,
 			Fix: "the packages that are fetched are for amd64: " + giveBoth}
 	}
 	told := false
-	unlock, err := c.lock(ctx, func() {
+	unlock, err := c.lock(ctx, func() error {
 		if !told {
 			o.Progress(Progress{Step: "wait", What: "another vnic that is fetching"})
 			told = true
 		}
+		return nil
 	})
 	if err != nil {
 		return nil, nil, err
@@ -305,7 +289,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *res
 	}
 	c.clean()
 	if !o.Refresh || told {
-		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return *have.tree(r.name) != nil })
+		want = slices.DeleteFunc(slices.Clone(want), func(r role) bool { return have[r.name] != nil })
 		if len(want) == 0 {
 			return have, nil, nil
 		}
@@ -329,7 +313,7 @@ func fetchInto(ctx context.Context, c cache, o *Options, want []role) (have *res
 		if err != nil {
 			return nil, nil, fmt.Errorf("fetch %s: %w", role.name, err)
 		}
-		*have.tree(role.name) = t
+		have[role.name] = t
 		if err := c.save(have); err != nil {
 			return nil, nil, fmt.Errorf("cache: %w", err)
 		}
@@ -366,8 +350,7 @@ func (f *fetcher) suite(ctx context.Context, name string) (*apt, error) {
 	s, ok := f.suites[name]
 	if !ok {
 		f.o.Progress(Progress{Step: "update", What: name})
-		s.apt, s.err = newApt(ctx, filepath.Join(f.work, "apt-"+name), name, f.archive)
-		if s.err == nil {
+		if s.apt, s.err = newApt(ctx, filepath.Join(f.work, "apt-"+name), name, f.archive); s.err == nil {
 			s.err = s.apt.update(ctx)
 		}
 		f.suites[name] = s
@@ -393,7 +376,7 @@ func (f *fetcher) choose(ctx context.Context, r role, failed map[string]error) (
 	want := lock.version(r.name)
 	var best *candidate
 	var errs []error
-	for _, name := range lock.suites {
+	for _, name := range lock.Suites {
 		c, err := (*candidate)(nil), failed[name]
 		if err == nil {
 			c, err = f.offer(ctx, r, name)
@@ -488,7 +471,7 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 	for _, p := range c.list {
 		download += p.Size
 	}
-	if err := f.cache.room(download * 6); err != nil { // unpacked it is 4 to 5 times as big
+	if err := f.cache.checkSpace(download * 6); err != nil { // unpacked it is 4 to 5 times as big
 		return nil, err
 	}
 	debs, root := filepath.Join(f.work, r.name+"-debs"), filepath.Join(f.work, r.name)

@@ -60,7 +60,7 @@ func TestFetchedWorksOffline(t *testing.T) {
 	}
 }
 
-// Who has a kernel, and a QEMU that starts it without us, needs nothing of the cache.
+// A user with a kernel, and a QEMU that starts it without us, needs nothing of the cache.
 func TestKernelAloneNeedsNoQEMU(t *testing.T) {
 	k := fetched(t).Kernel
 	r, err := Fetch(t.Context(), Options{KernelOnly: true, Offline: true, CacheDir: t.TempDir(), Kernel: k.Image,
@@ -104,7 +104,7 @@ func TestNoNetworkIsSaid(t *testing.T) {
 	needsApt(t)
 	testkit.LeavesNothing(t)
 	s := httptest.NewServer(http.NotFoundHandler())
-	s.Close() // its port answers nobody now
+	s.Close() // nothing answers at its port now
 	o := from(t, s.URL+"/debian")
 	_, err := Fetch(t.Context(), o)
 	var m *Missing
@@ -148,7 +148,7 @@ func TestCacheIsHeldByOneAtATime(t *testing.T) {
 	holders, most := 0, 0
 	for range 4 {
 		g.Go(func() error {
-			unlock, err := c.lock(t.Context(), func() {})
+			unlock, err := c.lock(t.Context(), func() error { return nil })
 			if err != nil {
 				return err
 			}
@@ -172,11 +172,15 @@ func TestCacheIsHeldByOneAtATime(t *testing.T) {
 func TestWaitForTheCacheEndsWithItsContext(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := cache{t.TempDir()}
-	unlock, err := c.lock(t.Context(), func() {})
+	unlock, err := c.lock(t.Context(), func() error { return nil })
 	testkit.OK(t, err)
 	defer unlock()
 	ctx, cancel := context.WithCancel(t.Context())
-	if _, err := c.lock(ctx, cancel); !errors.Is(err, context.Canceled) {
+	waiting := func() error {
+		cancel()
+		return nil
+	}
+	if _, err := c.lock(ctx, waiting); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -185,20 +189,22 @@ func TestCacheForgetsWhatIsNotThere(t *testing.T) {
 	c := cache{t.TempDir()}
 	write(t, filepath.Join(c.dir, "tmp/fetch-1/x"), "left by a run that was killed")
 	write(t, filepath.Join(c.dir, "kernel/a/x"), "")
-	in := &resolved{QEMU: &tree{Dir: "qemu/gone"}, Kernel: &tree{Dir: "kernel/a", Version: "1"}}
+	in := resolved{roleQEMU: {Dir: "qemu/gone"}, roleKernel: {Dir: "kernel/a", Version: "1"}}
 	testkit.OK(t, c.save(in))
 	out, err := c.load()
-	if err != nil || out.QEMU != nil || out.Kernel == nil || out.Kernel.Version != "1" {
+	if err != nil || out[roleQEMU] != nil || out[roleKernel] == nil || out[roleKernel].Version != "1" {
 		t.Errorf("%+v, %v", out, err)
 	}
-	in.Kernel.Dir = "../elsewhere"
+	in[roleKernel].Dir = "../elsewhere"
 	testkit.OK(t, c.save(in))
-	if out, err = c.load(); err != nil || out.Kernel != nil {
+	if out, err = c.load(); err != nil || out[roleKernel] != nil {
 		t.Errorf("a tree outside the cache: %+v, %v", out, err)
 	}
-	write(t, filepath.Join(c.dir, "resolved.json"), "not json")
-	if out, err = c.load(); err != nil || out.Kernel != nil {
-		t.Errorf("a broken file: %+v, %v", out, err)
+	for _, text := range []string{"not json", "null", `{"kernel": null}`} {
+		write(t, filepath.Join(c.dir, "resolved.json"), text)
+		if out, err = c.load(); err != nil || out == nil || len(out) != 0 {
+			t.Errorf("a broken file, %s: %+v, %v", text, out, err)
+		}
 	}
 	c.clean()
 	empty(t, filepath.Join(c.dir, "tmp"))
@@ -206,10 +212,10 @@ func TestCacheForgetsWhatIsNotThere(t *testing.T) {
 
 func TestNoSpaceIsSaid(t *testing.T) {
 	c := cache{filepath.Join(t.TempDir(), "not", "yet")}
-	if err := c.room(1); err != nil {
+	if err := c.checkSpace(1); err != nil {
 		t.Error(err)
 	}
-	if err := c.room(1 << 60); !errors.Is(err, ErrNoSpace) {
+	if err := c.checkSpace(1 << 60); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -244,7 +250,7 @@ func TestErrorsOfTheCacheHaveAFix(t *testing.T) {
 func TestCacheThatCannotBeMadeIsSaid(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	write(t, file, "")
-	if _, err := (cache{filepath.Join(file, "vnic")}).lock(t.Context(), func() {}); !errors.Is(err, ErrNoCache) {
+	if _, err := (cache{filepath.Join(file, "vnic")}).lock(t.Context(), nil); !errors.Is(err, ErrNoCache) {
 		t.Errorf("got %v", err)
 	}
 }

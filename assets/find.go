@@ -1,6 +1,7 @@
 package assets
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -84,33 +85,43 @@ func checkQEMU(ctx context.Context, path, source, oldest string) (Binary, error)
 	return b, CheckVersion(b.Version, oldest)
 }
 
-// systemQEMU looks in PATH. No QEMU there is no error: note then says nothing.
-func systemQEMU(ctx context.Context, oldest string) (b Binary, note string, ok bool) {
+// hostQEMU is the QEMU that the user gives, else that of PATH; its Args are nil if there is none. note
+// says why one of PATH is none.
+func hostQEMU(ctx context.Context, o *Options) (b Binary, note string, err error) {
+	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
+		b, err = checkQEMU(ctx, path, SourceGiven, o.oldest())
+		return b, "", err
+	}
+	if o.IgnoreSystemQEMU {
+		return b, "", nil
+	}
 	path, err := exec.LookPath("qemu-system-x86_64")
 	if err != nil {
-		return b, "", false
+		return b, "", nil
 	}
-	b, err = checkQEMU(ctx, path, SourceSystem, oldest)
-	switch {
+	switch b, err = checkQEMU(ctx, path, SourceSystem, o.oldest()); {
 	case err == nil:
-		return b, "", true
+		return b, "", nil
 	case errors.Is(err, ErrTooOld):
-		return b, fmt.Sprintf("QEMU %s in PATH is too old (%s or newer is needed)", b.Version, oldest), false
+		note = fmt.Sprintf("QEMU %s in PATH is too old (%s or newer is needed)", b.Version, o.oldest())
 	default:
-		return b, fmt.Sprintf("QEMU in PATH cannot be used: %v", err), false
+		note = fmt.Sprintf("QEMU in PATH cannot be used: %v", err)
 	}
+	return Binary{}, note, nil
 }
 
-// givenKernel takes a kernel and its modules from the user.
-func givenKernel(image, modules string) (Kernel, error) {
-	k := Kernel{Image: image, Source: SourceGiven}
-	var err error
+// givenKernel is the kernel with its modules that the user gives; the zero Kernel if none is given.
+func givenKernel(o *Options) (k Kernel, err error) {
+	image, modules := cmp.Or(o.Kernel, os.Getenv(EnvKernel)), cmp.Or(o.Modules, os.Getenv(EnvModules))
+	if image == "" {
+		return k, nil
+	}
+	k = Kernel{Image: image, Source: SourceGiven}
 	if k.Version, err = kernelVersion(image); err != nil {
 		return k, &Missing{What: "kernel " + image, Err: fmt.Errorf("%w: %w", ErrNoKernel, err),
 			Fix: "give the path of a readable bzImage (--kernel)"}
 	}
-	k.Image, err = filepath.Abs(image)
-	if err != nil {
+	if k.Image, err = filepath.Abs(image); err != nil {
 		return k, err
 	}
 	candidates := []string{filepath.Join(modules, "lib/modules", k.Version), filepath.Join(modules, k.Version), modules}

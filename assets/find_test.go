@@ -61,8 +61,9 @@ func TestOldSystemQEMUIsPassedOver(t *testing.T) {
 	if !errors.Is(err, ErrOffline) || !errors.As(err, &m) {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if _, note, ok := systemQEMU(t.Context(), MinQEMU); ok || !strings.Contains(note, "7.2.22") {
-		t.Errorf("%q, %v", note, ok)
+	b, note, err := hostQEMU(t.Context(), &Options{})
+	if err != nil || b.Args != nil || !strings.Contains(note, "7.2.22") {
+		t.Errorf("%+v, %q, %v", b, note, err)
 	}
 }
 
@@ -119,16 +120,16 @@ func TestGivenQEMUIsFoundFromElsewhere(t *testing.T) {
 func TestGivenKernelFindsItsModules(t *testing.T) {
 	k := bzImage(t, "6.12.1-test")
 	dir := t.TempDir()
-	flat, err := givenKernel(k, dir)
+	flat, err := givenKernel(&Options{Kernel: k, Modules: dir})
 	if err != nil || flat.Modules != dir {
 		t.Errorf("a flat directory: %+v, %v", flat, err)
 	}
 	deep := filepath.Join(dir, "lib/modules/6.12.1-test")
 	testkit.OK(t, os.MkdirAll(deep, 0o755))
-	if got, err := givenKernel(k, dir); err != nil || got.Modules != deep {
+	if got, err := givenKernel(&Options{Kernel: k, Modules: dir}); err != nil || got.Modules != deep {
 		t.Errorf("a root: %+v, %v", got, err)
 	}
-	if got, err := givenKernel(k, ""); err != nil || got.Modules != "" {
+	if got, err := givenKernel(&Options{Kernel: k}); err != nil || got.Modules != "" {
 		t.Errorf("none: %+v, %v", got, err)
 	}
 	for name, c := range map[string]struct{ image, modules string }{
@@ -137,7 +138,7 @@ func TestGivenKernelFindsItsModules(t *testing.T) {
 		"empty":        {os.DevNull, ""},
 		"no directory": {k, filepath.Join(dir, "nothing")},
 	} {
-		if _, err := givenKernel(c.image, c.modules); !errors.Is(err, ErrNoKernel) {
+		if _, err := givenKernel(&Options{Kernel: c.image, Modules: c.modules}); !errors.Is(err, ErrNoKernel) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

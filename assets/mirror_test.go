@@ -1,7 +1,6 @@
 package assets
 
 import (
-	"archive/tar"
 	"bytes"
 	"crypto/sha256"
 	"errors"
@@ -67,37 +66,21 @@ func (m *mirror) kernel(suite, version string, validUntil time.Time) {
 	m.suite(suite, index.String(), validUntil)
 }
 
-// deb makes a package (deb(5)).
+// deb makes a package.
 func (m *mirror) deb(control string, files []string) []byte {
 	m.t.Helper()
-	contents := func(names []string, body string) []byte {
-		var b bytes.Buffer
-		w := tar.NewWriter(&b)
-		for _, n := range names {
-			testkit.OK(m.t, w.WriteHeader(&tar.Header{Name: "./" + n, Mode: 0o644, Size: int64(len(body))}))
-			if _, err := w.Write([]byte(body)); err != nil {
-				m.t.Fatal(err)
-			}
-		}
-		testkit.OK(m.t, w.Close())
-		return b.Bytes()
+	dir := m.t.TempDir()
+	write(m.t, filepath.Join(dir, "DEBIAN/control"), control)
+	for _, f := range files {
+		write(m.t, filepath.Join(dir, f), "x")
 	}
-	deb := bytes.NewBufferString("!<arch>\n")
-	for _, part := range []struct {
-		name string
-		b    []byte
-	}{
-		{"debian-binary", []byte("2.0\n")},
-		{"control.tar", contents([]string{"control"}, control)},
-		{"data.tar", contents(files, "x")},
-	} {
-		fmt.Fprintf(deb, "%-16s%-12d%-6d%-6d%-8s%-10d`\n", part.name, 0, 0, 0, "100644", len(part.b))
-		deb.Write(part.b)
-		if len(part.b)%2 != 0 {
-			deb.WriteByte('\n')
-		}
+	out, err := exec.Command("dpkg-deb", "--build", dir, dir+".deb").CombinedOutput()
+	if err != nil {
+		m.t.Fatalf("dpkg-deb: %v: %s", err, out)
 	}
-	return deb.Bytes()
+	b, err := os.ReadFile(dir + ".deb")
+	testkit.OK(m.t, err)
+	return b
 }
 
 // unrelated is an index that has nothing of use here.
@@ -128,11 +111,8 @@ func (m *mirror) suite(name, index string, validUntil time.Time) {
 // Nothing that is fetched hangs on one suite: one whose mirror is out of date, or has moved on, or
 // is half copied, is a note.
 func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
-	if testing.Short() {
-		t.Skip("apt takes seconds for each case")
-	}
 	needsApt(t)
-	newest, other := lock.suites[0], lock.suites[1]
+	newest, other := lock.Suites[0], lock.Suites[1]
 	tested := lock.version(roleKernel)
 	older, lastYear := "6.1.5-1", time.Now().Add(-300*24*time.Hour)
 	index := "dists/" + newest + "/main/binary-amd64/Packages"
@@ -161,6 +141,9 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 			o.kernel(newest, tested, time.Time{})
 		}, other, "no keyring of the Debian archive that signs it"},
 	} {
+		if testing.Short() && name != "out of date" {
+			continue // apt takes seconds for each case
+		}
 		t.Run(name, func(t *testing.T) {
 			testkit.LeavesNothing(t)
 			fakeQEMU(t, "11.1.2")
@@ -185,8 +168,8 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 			}
 			testkit.OK(t, err)
 			have, err := cache{o.CacheDir}.load()
-			if err != nil || have.Kernel.Suite != c.from || r.Kernel.Version == "" {
-				t.Errorf("kernel %+v of %+v, %v; want suite %s", r.Kernel, have.Kernel, err, c.from)
+			if err != nil || have[roleKernel].Suite != c.from || r.Kernel.Version == "" {
+				t.Errorf("kernel %+v of %+v, %v; want suite %s", r.Kernel, have[roleKernel], err, c.from)
 			}
 			notes := strings.Join(r.Notes, "\n")
 			if c.says == "" && notes != "" || !strings.Contains(notes, c.says) || strings.Contains(notes, "\n") {

@@ -8,20 +8,20 @@ import (
 	"strings"
 )
 
-// A personality of the NIC, and what guests need for it: of QEMU a version, of their kernel a
-// module.
-var personalities = []struct{ nic, oldest, module string }{
+// models are the device models of a NIC, and what guests need for each: of QEMU a version, of their
+// kernel a module.
+var models = []struct{ nic, oldest, module string }{
 	{"virtio", MinQEMU, "uio_pci_generic"},
 	{"gve", MinVFIOUser, "gve"},
 }
 
 // nics says which NICs a guest can have. A cached QEMU that is newer serves where that of a run
 // which does not say is too old.
-func (s *Survey) nics(have *resolved) {
-	for _, p := range personalities {
+func (s *Survey) nics(have resolved) {
+	for _, p := range models {
 		version := s.QEMU.Version
-		if older(version, p.oldest) && have.QEMU != nil {
-			version = strings.TrimPrefix(upstream(have.QEMU.Version), "v")
+		if cached := have[roleQEMU]; older(version, p.oldest) && cached != nil {
+			version = upstream(cached.Version)
 		}
 		name := "nic " + p.nic
 		switch module := s.Kernel.module(p.module); {

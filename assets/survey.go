@@ -59,7 +59,7 @@ type Survey struct {
 func Look(ctx context.Context, o Options) *Survey {
 	dir, err := CacheDir(o)
 	s := &Survey{Cache: dir}
-	have := new(resolved)
+	have := resolved{}
 	if err == nil {
 		have, err = cache{dir}.load()
 	}
@@ -69,16 +69,16 @@ func Look(ctx context.Context, o Options) *Survey {
 	packages := s.packages(ctx, o, haveQEMU && haveKernel)
 	for role, there := range map[string]bool{roleQEMU: haveQEMU, roleKernel: haveKernel} {
 		if !there {
-			s.DownloadBytes += lock.fetch[role].download
-			s.DiskBytes += lock.fetch[role].disk
+			s.DownloadBytes += lock.role(role).Download
+			s.DiskBytes += lock.role(role).Disk
 		}
 	}
 	if s.DownloadBytes > 0 {
 		s.DownloadBytes += listBytes
 	}
-	room := s.space(err)
+	fits := s.space(err)
 	s.Ready = haveQEMU && haveKernel
-	s.CanFetch = packages && room
+	s.CanFetch = packages && fits
 	return s
 }
 
@@ -99,64 +99,60 @@ func lacking(name string, err error) Fact {
 	return NewFact(name, Lacking, err.Error(), "")
 }
 
-func (s *Survey) findQEMU(ctx context.Context, o Options, have *resolved) bool {
-	if path := cmp.Or(o.QEMU, os.Getenv(EnvQEMU)); path != "" {
-		b, err := checkQEMU(ctx, path, SourceGiven, o.oldest())
-		if err != nil {
-			s.Found, s.QEMU = append(s.Found, lacking("qemu", err)), b
-			return false
-		}
-		s.found("qemu", Good, fmt.Sprintf("%s (given: %s)", b.Version, path), "")
-		s.QEMU = b
-		return true
+func (s *Survey) findQEMU(ctx context.Context, o Options, have resolved) bool {
+	b, note, err := hostQEMU(ctx, &o)
+	if err != nil {
+		s.Found, s.QEMU = append(s.Found, lacking("qemu", err)), b
+		return false
 	}
-	note := ""
-	if !o.IgnoreSystemQEMU {
-		b, n, ok := systemQEMU(ctx, o.oldest())
-		if ok {
-			s.found("qemu", Good, fmt.Sprintf("%s (%s)", b.Version, b.Args[0]), "")
-			s.QEMU = b
-			return true
-		}
-		if note = n; note != "" {
-			note = "; " + note
+	if note != "" {
+		note = "; " + note
+	}
+	where := ""
+	switch {
+	case b.Source == SourceGiven:
+		where = "given: " + cmp.Or(o.QEMU, os.Getenv(EnvQEMU))
+	case b.Source == SourceSystem:
+		where = b.Args[0]
+	case have[roleQEMU] != nil:
+		cached := have[roleQEMU]
+		if b, err = binaryOf(filepath.Join(s.Cache, cached.Dir)); err == nil {
+			b.Version = upstream(cached.Version)
+			where = "in the cache, from " + cached.Suite
+		} else {
+			note += "; cache: " + err.Error()
 		}
 	}
-	if have.QEMU != nil {
-		b, err := binaryOf(filepath.Join(s.Cache, have.QEMU.Dir))
-		if err == nil {
-			b.Version = strings.TrimPrefix(upstream(have.QEMU.Version), "v")
-			s.found("qemu", Good, fmt.Sprintf("%s (in the cache, from %s)%s", b.Version, have.QEMU.Suite, note), "")
-			s.QEMU = b
-			return true
-		}
-		note += "; cache: " + err.Error()
+	if where == "" {
+		s.found("qemu", Lacking, "none that can be used"+note,
+			"the first run fetches it; or install "+MinQEMU+" or newer, or give its path (--qemu)")
+		return false
 	}
-	s.found("qemu", Lacking, "none that can be used"+note,
-		"the first run fetches it; or install "+MinQEMU+" or newer, or give its path (--qemu)")
-	return false
+	s.found("qemu", Good, fmt.Sprintf("%s (%s)%s", b.Version, where, note), "")
+	s.QEMU = b
+	return true
 }
 
-func (s *Survey) findKernel(o Options, have *resolved) bool {
-	if image := cmp.Or(o.Kernel, os.Getenv(EnvKernel)); image != "" {
-		k, err := givenKernel(image, cmp.Or(o.Modules, os.Getenv(EnvModules)))
-		if err != nil {
-			s.Found, s.Kernel = append(s.Found, lacking("kernel", err)), k
-			return false
-		}
-		s.found("kernel", Good, fmt.Sprintf("%s (given: %s)", k.Version, image), "")
-		s.Kernel = k
-		return true
+func (s *Survey) findKernel(o Options, have resolved) bool {
+	k, err := givenKernel(&o)
+	if err != nil {
+		s.Found, s.Kernel = append(s.Found, lacking("kernel", err)), k
+		return false
 	}
-	if have.Kernel != nil {
-		if k, err := kernelOf(filepath.Join(s.Cache, have.Kernel.Dir)); err == nil {
-			s.found("kernel", Good, fmt.Sprintf("%s (in the cache, from %s)", k.Version, have.Kernel.Suite), "")
-			s.Kernel = k
-			return true
+	where := "given: " + cmp.Or(o.Kernel, os.Getenv(EnvKernel))
+	if cached := have[roleKernel]; k.Image == "" && cached != nil {
+		where = "in the cache, from " + cached.Suite
+		if k, err = kernelOf(filepath.Join(s.Cache, cached.Dir)); err != nil {
+			k = Kernel{}
 		}
 	}
-	s.found("kernel", Lacking, "none for guests", "the first run fetches it, or give one (--kernel, --modules)")
-	return false
+	if k.Image == "" {
+		s.found("kernel", Lacking, "none for guests", "the first run fetches it, or give one (--kernel, --modules)")
+		return false
+	}
+	s.found("kernel", Good, fmt.Sprintf("%s (%s)", k.Version, where), "")
+	s.Kernel = k
+	return true
 }
 
 // packages says whether packages can be fetched; when nothing needs to be, what is missing matters

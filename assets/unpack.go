@@ -44,7 +44,7 @@ func unpack(ctx context.Context, dir, root string, list []Package, done func(byt
 	return nil
 }
 
-// settle makes an unpacked tree fit to keep: no file of it runs as somebody else, its owner may
+// settle makes an unpacked tree fit to keep: no file of it runs as another user, its owner may
 // remove it, and it is on the disk. It gives its size.
 func settle(root string) (size int64, err error) {
 	err = filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -60,10 +60,8 @@ func settle(root string) (size int64, err error) {
 		if st.IsDir() {
 			mode |= 0o700
 		}
-		if mode != st.Mode() { // has more bits: setuid, setgid, sticky or type
-			if clean := st.Mode() &^ fs.ModeType; clean != mode {
-				return os.Chmod(path, mode)
-			}
+		if st.Mode()&^fs.ModeType != mode { // it has more bits: setuid, setgid, sticky
+			return os.Chmod(path, mode)
 		}
 		return nil
 	})
@@ -117,21 +115,24 @@ func binaryOf(root string) (Binary, error) {
 // kernelOf gives the kernel in an unpacked tree.
 func kernelOf(root string) (Kernel, error) {
 	k := Kernel{Source: SourceCache}
-	for _, pattern := range []string{"usr/lib/modules/*/vmlinuz", "lib/modules/*/vmlinuz", "boot/vmlinuz-*"} {
-		if m, _ := filepath.Glob(filepath.Join(root, pattern)); len(m) == 1 {
-			k.Image = m[0]
-			break
-		}
-	}
+	k.Image = single(root, "usr/lib/modules/*/vmlinuz", "lib/modules/*/vmlinuz", "boot/vmlinuz-*")
 	if k.Image == "" {
 		return k, errors.New("the kernel's packages hold no vmlinuz")
 	}
-	for _, pattern := range []string{"usr/lib/modules/*", "lib/modules/*"} {
-		if m, _ := filepath.Glob(filepath.Join(root, pattern)); len(m) == 1 {
-			k.Modules = m[0]
-			k.Version = filepath.Base(m[0])
-			return k, nil
+	k.Modules = single(root, "usr/lib/modules/*", "lib/modules/*")
+	if k.Modules == "" {
+		return k, errors.New("the kernel's packages hold no modules")
+	}
+	k.Version = filepath.Base(k.Modules)
+	return k, nil
+}
+
+// single gives the one file of the first of these patterns that has one.
+func single(root string, patterns ...string) string {
+	for _, p := range patterns {
+		if m, _ := filepath.Glob(filepath.Join(root, p)); len(m) == 1 {
+			return m[0]
 		}
 	}
-	return k, errors.New("the kernel's packages hold no modules")
+	return ""
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# install.sh DESTDIR PREFIX: what `make install` and `make release` do with what was built: bin/vnic, and bin/vnic-docs, which
-# writes what is beside it.
+# install.sh DESTDIR PREFIX: what `make install` and `make release` do with what was built:
+# bin/vnic, and bin/vnic-docs, which writes what is beside it.
 set -eu
 dest=$1$2 prefix=$2
 here=$(dirname "$0")

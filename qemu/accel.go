@@ -23,11 +23,21 @@ const probeLimit = 15 * time.Second
 // probed is what a probe of KVM found: kvm.json of the cache. It holds until the machine boots
 // again.
 type probed struct {
+	probeKey
+	OK  bool   `json:"ok"`
+	Why string `json:"why"`
+}
+
+// probeKey says what was probed.
+type probeKey struct {
 	BootID string `json:"boot_id"`
 	QEMU   string `json:"qemu"`
 	Kernel string `json:"kernel"`
-	OK     bool   `json:"ok"`
-	Why    string `json:"why"`
+}
+
+func keyOf(q assets.Binary, k assets.Kernel) probeKey {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return probeKey{BootID: strings.TrimSpace(string(b)), QEMU: q.Version, Kernel: k.Version}
 }
 
 var probes = struct {
@@ -44,13 +54,13 @@ func ChooseAccel(ctx context.Context, r *assets.Resolved) (accel Accel, why stri
 	}
 	probes.Lock()
 	defer probes.Unlock()
-	key := probed{BootID: bootID(), QEMU: r.QEMU.Version, Kernel: r.Kernel.Version}
+	key := keyOf(r.QEMU, r.Kernel)
 	p := probes.last
-	if p == nil || !p.sameAs(key) {
+	if p == nil || p.probeKey != key {
 		p = readProbe(r.Cache)
 	}
-	if p == nil || !p.sameAs(key) {
-		p = &key
+	if p == nil || p.probeKey != key {
+		p = &probed{probeKey: key}
 		if p.Why, err = probe(ctx, r); err != nil {
 			return "", "", err
 		}
@@ -64,10 +74,6 @@ func ChooseAccel(ctx context.Context, r *assets.Resolved) (accel Accel, why stri
 	return AccelTCG, "TCG (slower): KVM does not work here: " + p.Why, nil
 }
 
-func (p *probed) sameAs(q probed) bool {
-	return p.BootID == q.BootID && p.QEMU == q.QEMU && p.Kernel == q.Kernel
-}
-
 func readProbe(dir string) *probed {
 	b, err := os.ReadFile(filepath.Join(dir, "kvm.json"))
 	p := new(probed)
@@ -75,11 +81,6 @@ func readProbe(dir string) *probed {
 		return nil
 	}
 	return p
-}
-
-func bootID() string {
-	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	return strings.TrimSpace(string(b))
 }
 
 // kvmMissing says why KVM cannot even be tried; "" = it can.
@@ -100,11 +101,11 @@ func kvmMissing() string {
 // probe boots a guest under KVM as far as its init. why says how that failed; err is for what has
 // nothing to do with KVM.
 func probe(ctx context.Context, r *assets.Resolved) (why string, err error) {
+	var initrd io.ReadCloser
 	img, err := guestimages.Build(ctx, guestimages.Options{CacheDir: r.Cache})
-	if err != nil {
-		return "", fmt.Errorf("KVM probe: %w", err)
+	if err == nil {
+		initrd, err = img.Initrd(agent.Config{})
 	}
-	initrd, err := img.Initrd(agent.Config{})
 	if err != nil {
 		return "", fmt.Errorf("KVM probe: %w", err)
 	}

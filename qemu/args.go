@@ -44,8 +44,31 @@ func (f *files) add(x *os.File) int {
 
 // inherited are the descriptors of one machine.
 type inherited struct {
-	ram, initrd, console, results, qmp *os.File
-	port                               *os.File // nil without Config.ResultsPort
+	ram, initrd *os.File
+	channels    []channel
+}
+
+// channel is QEMU's end of a socket to this process: a character device of QEMU's.
+type channel struct {
+	name string
+	file *os.File
+}
+
+// The channels of a machine.
+const (
+	consoleChannel = "console"
+	resultsChannel = "results"
+	qmpChannel     = "qmp"
+	portChannel    = "port" // of Config.ResultsPort
+)
+
+// behind are the arguments for what has a channel.
+var behind = map[string][]string{
+	consoleChannel: {"-serial", "chardev:console"},
+	resultsChannel: {"-serial", "chardev:results"},
+	qmpChannel:     {"-qmp", "chardev:qmp"},
+	portChannel: {"-device", "virtio-serial-pci,id=ports",
+		"-device", "virtserialport,chardev=port,name=" + agent.PortName},
 }
 
 // comma escapes a value for QEMU's option lists.
@@ -53,10 +76,10 @@ func comma(s string) string { return strings.ReplaceAll(s, ",", ",,") }
 
 func fdPath(n int) string { return "/proc/self/fd/" + strconv.Itoa(n) }
 
-// cpus is -smp. With one virtual CPU, and no room for a second, TCG takes the guest's locked
+// cpus is -smp. With one virtual CPU, and no place for a second, TCG takes the guest's locked
 // instructions for plain loads and stores without a barrier: to a device in another process a
 // driver's store of avail.idx and its load of avail_event then change places, and a kick is lost
-// for good (measured: 36 stalls in 10 runs, none with room for a second CPU).
+// for good (measured: 36 stalls in 10 runs, none with a place for a second CPU).
 func cpus(n int, accel Accel) string {
 	if spareCPU(n, accel) {
 		return "1,maxcpus=2"
@@ -76,28 +99,20 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 		"-smp", cpus(c.CPUs, accel),
 	}
 	args = append(args, c.memory(&f, in.ram, accel)...)
-	args = append(args,
-		"-kernel", c.Kernel.Image, "-initrd", fdPath(f.add(in.initrd)),
-		"-append", c.kernelArgs(),
-		"-chardev", socketFD("console", f.add(in.console)), "-serial", "chardev:console",
-		"-chardev", socketFD("results", f.add(in.results)), "-serial", "chardev:results",
-		"-chardev", socketFD("qmp", f.add(in.qmp)), "-qmp", "chardev:qmp",
-	)
-	if in.port != nil {
-		args = append(args, "-chardev", socketFD("port", f.add(in.port)),
-			"-device", "virtio-serial-pci,id=ports", "-device", "virtserialport,chardev=port,name="+agent.PortName)
+	args = append(args, "-kernel", c.Kernel.Image, "-initrd", fdPath(f.add(in.initrd)), "-append", c.kernelArgs())
+	for _, ch := range in.channels {
+		args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,fd=%d", ch.name, f.add(ch.file)))
+		args = append(args, behind[ch.name]...)
 	}
-	switch accel {
-	case AccelKVM:
-		args = append(args, "-accel", "kvm", "-cpu", cmp.Or(c.CPU, "host"))
-	default:
-		args = append(args, "-accel", "tcg,thread=multi", "-cpu", cmp.Or(c.CPU, "max"))
+	if accel == AccelKVM {
+		args = append(args, "-accel", "kvm", "-cpu", "host")
+	} else {
+		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
 	}
 	for i, g := range c.GPUs {
-		if g.Node {
-			continue
+		if !g.Node {
+			args = append(args, BARArgs("gpu"+strconv.Itoa(i), g.Size, fdPath(f.add(g.File)))...)
 		}
-		args = append(args, BARArgs("gpu"+strconv.Itoa(i), g.Size, fdPath(f.add(g.File)))...)
 	}
 	for i, n := range c.Netdevs {
 		args = append(args, n.args("net"+strconv.Itoa(i), &f)...)
@@ -105,17 +120,14 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	return append(args, c.Args...), f.list
 }
 
-// Args are the arguments for a network device with a Path, under a QEMU that somebody else starts;
+// Args are the arguments for a network device with a Path, under a QEMU that another program starts;
 // id is in all its names.
-func (n Netdev) Args(id string) []string {
-	n.complete()
-	return n.args(id, nil)
-}
+func (n Netdev) Args(id string) []string { return n.args(id, nil) }
 
 // args needs f for a device that is Connected.
 func (n *Netdev) args(id string, f *files) []string {
 	if n.VFIOUser {
-		return []string{"-device", vfioUser(id, *n, f)}
+		return []string{"-device", vfioUser(id, n, f)}
 	}
 	chardev := fmt.Sprintf("socket,id=%s,path=%s,", id, comma(cmp.Or(n.abstract, n.Path)))
 	switch {
@@ -126,21 +138,16 @@ func (n *Netdev) args(id string, f *files) []string {
 	default:
 		chardev += "reconnect-ms=1000"
 	}
-	return []string{"-chardev", chardev, "-netdev", fmt.Sprintf("vhost-user,id=%s,chardev=%s,queues=%d", id, id, n.Queues),
-		"-device", netDevice(id, *n)}
-}
-
-func (n *Netdev) complete() {
-	n.Queues = cmp.Or(n.Queues, 1)
-	n.RXQueueSize = cmp.Or(n.RXQueueSize, 1024)
-	n.TXQueueSize = cmp.Or(n.TXQueueSize, 1024)
+	queues := cmp.Or(n.Queues, 1)
+	return []string{"-chardev", chardev, "-netdev", fmt.Sprintf("vhost-user,id=%s,chardev=%s,queues=%d", id, id, queues),
+		"-device", netDevice(id, queues, n)}
 }
 
 // memory is the machine and its memory: one piece, or NUMA nodes when GPUs are such.
 func (c *Config) memory(f *files, ram *os.File, accel Accel) []string {
 	const machine = "q35,usb=off,sata=off,smm=off,vmport=off"
 	total := c.RAMSize
-	args := []string{"-object", memory("ram", c.RAMSize, f.add(ram))}
+	args := []string{"-object", MemoryFile("ram", c.RAMSize, fdPath(f.add(ram)))}
 	last := c.CPUs - 1
 	if spareCPU(c.CPUs, accel) {
 		last++
@@ -149,7 +156,7 @@ func (c *Config) memory(f *files, ram *os.File, accel Accel) []string {
 	for i, g := range c.GPUs {
 		if g.Node {
 			id := "gpu" + strconv.Itoa(i)
-			args = append(args, "-object", memory(id, g.Size, f.add(g.File)))
+			args = append(args, "-object", MemoryFile(id, g.Size, fdPath(f.add(g.File))))
 			nodes = append(nodes, "-numa", fmt.Sprintf("node,nodeid=%d,memdev=%s", len(nodes)/2, id))
 			total += g.Size
 		}
@@ -160,9 +167,6 @@ func (c *Config) memory(f *files, ram *os.File, accel Accel) []string {
 	}
 	return append(append([]string{"-M", machine, "-m", size}, args...), nodes...)
 }
-
-// memory is guest or GPU memory out of our memfd.
-func memory(id string, size uint64, fd int) string { return MemoryFile(id, size, fdPath(fd)) }
 
 // MemoryFile is -object for memory that is a file of ours: shared, so that QEMU hands it on to a
 // backend.
@@ -176,14 +180,15 @@ func BARArgs(id string, size uint64, path string) []string {
 		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s", id, id)}
 }
 
-func socketFD(id string, fd int) string { return fmt.Sprintf("socket,id=%s,fd=%d", id, fd) }
-
 // netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue
 // pair, one for the control queue, one for changes of its configuration; no boot ROM.
-func netDevice(id string, n Netdev) string {
+func netDevice(id string, queues int, n *Netdev) string {
+	mq := "off"
+	if queues > 1 {
+		mq = "on"
+	}
 	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,"+
-		"rx_queue_size=%d,tx_queue_size=%d,romfile=",
-		id, id, onOff(n.Queues > 1), 2*n.Queues+2, n.RXQueueSize, n.TXQueueSize)
+		"rx_queue_size=1024,tx_queue_size=1024,romfile=", id, id, mq, 2*queues+2)
 	if n.MAC != nil {
 		s += ",mac=" + n.MAC.String()
 	}
@@ -199,7 +204,7 @@ func netDevice(id string, n Netdev) string {
 // vfioUser is a vfio-user-pci. Its socket has to be given in JSON, and of that QEMU takes the path
 // alone (hw/vfio-user/pci.c, vfio_user_pci_realize): a name in the abstract namespace, or a
 // descriptor, is not to be had.
-func vfioUser(id string, n Netdev, f *files) string {
+func vfioUser(id string, n *Netdev, f *files) string {
 	path := n.Path
 	if n.socket != nil {
 		path = fdPath(f.add(n.socket))
@@ -207,13 +212,6 @@ func vfioUser(id string, n Netdev, f *files) string {
 	b, _ := json.Marshal(map[string]any{"driver": "vfio-user-pci", "id": "dev-" + id, // never fails
 		"socket": map[string]string{"type": "unix", "path": path}})
 	return string(b)
-}
-
-func onOff(b bool) string {
-	if b {
-		return "on"
-	}
-	return "off"
 }
 
 // complete fills in defaults and refuses what QEMU would refuse in worse words.
@@ -234,11 +232,6 @@ func (c *Config) complete() error {
 	if c.RAMSize%(2<<20) != 0 {
 		return fmt.Errorf("config: guest RAM of %d bytes is not a multiple of 2 MiB", c.RAMSize)
 	}
-	if c.RAM != nil {
-		if err := holds(c.RAM, c.RAMSize); err != nil {
-			return fmt.Errorf("config: guest RAM: %w", err)
-		}
-	}
 	for i, g := range c.GPUs {
 		if g.Node && (g.File == nil || g.Size == 0 || g.Size%(2<<20) != 0) {
 			return fmt.Errorf("config: GPU %d: a file and a size that is a multiple of 2 MiB are needed, for a NUMA node", i)
@@ -250,10 +243,9 @@ func (c *Config) complete() error {
 			return fmt.Errorf("config: GPU %d: %w", i, err)
 		}
 	}
-	c.Netdevs = append([]Netdev(nil), c.Netdevs...) // the caller's stays as it is
+	c.Netdevs = slices.Clone(c.Netdevs) // the caller's stays as it is
 	for i := range c.Netdevs {
 		n := &c.Netdevs[i]
-		n.complete()
 		if n.VFIOUser {
 			if err := assets.CheckVersion(c.QEMU.Version, assets.MinVFIOUser); err != nil {
 				return err

@@ -20,6 +20,15 @@ func sized(t *testing.T, size uint64) *os.File {
 	return f
 }
 
+// made are the descriptors of a machine without its own.
+func made(t *testing.T) inherited {
+	in := inherited{ram: sized(t, 1), initrd: sized(t, 1)}
+	for _, name := range []string{consoleChannel, resultsChannel, qmpChannel} {
+		in.channels = append(in.channels, channel{name, sized(t, 1)})
+	}
+	return in
+}
+
 func TestArguments(t *testing.T) {
 	gpu := sized(t, 1<<20)
 	c := Config{
@@ -33,10 +42,7 @@ func TestArguments(t *testing.T) {
 		Args: []string{"-device", "edu"},
 	}
 	testkit.OK(t, c.complete())
-	var in inherited
-	for _, f := range []**os.File{&in.ram, &in.initrd, &in.console, &in.results, &in.qmp} {
-		*f = sized(t, 1)
-	}
+	in := made(t)
 	args, files := arguments(&c, AccelTCG, in)
 	want := []string{
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
@@ -54,11 +60,13 @@ func TestArguments(t *testing.T) {
 		"-chardev", "socket,id=net0,path=vnic-x,abstract=on",
 		"-netdev", "vhost-user,id=net0,chardev=net0,queues=4",
 		"-device",
-		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=10,rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:00:00:00:00:01,host_mtu=9000",
+		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=on,vectors=10," +
+			"rx_queue_size=1024,tx_queue_size=1024,romfile=,mac=02:00:00:00:00:01,host_mtu=9000",
 		"-chardev", "socket,id=net1,path=/s,,1,reconnect-ms=1000",
 		"-netdev", "vhost-user,id=net1,chardev=net1,queues=1",
 		"-device",
-		"virtio-net-pci,id=dev-net1,netdev=net1,disable-legacy=on,mq=off,vectors=4,rx_queue_size=1024,tx_queue_size=1024,romfile=,packed=on",
+		"virtio-net-pci,id=dev-net1,netdev=net1,disable-legacy=on,mq=off,vectors=4," +
+			"rx_queue_size=1024,tx_queue_size=1024,romfile=,packed=on",
 		"-device", "edu",
 	}
 	if d := cmp.Diff(want, args); d != "" {
@@ -85,10 +93,7 @@ func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 		},
 	}
 	testkit.OK(t, c.complete())
-	var in inherited
-	for _, f := range []**os.File{&in.ram, &in.initrd, &in.console, &in.results, &in.qmp} {
-		*f = sized(t, 1)
-	}
+	in := made(t)
 	args, files := arguments(&c, AccelTCG, in)
 	for _, want := range []string{
 		"-M q35,usb=off,sata=off,smm=off,vmport=off -m size=520M " +
@@ -113,14 +118,15 @@ func TestArgumentsOfNodesAndVFIOUser(t *testing.T) {
 	}
 }
 
-// For a QEMU that somebody else starts.
+// For a QEMU that another program starts.
 func TestNetdevArgs(t *testing.T) {
 	for want, n := range map[string]Netdev{
 		"-chardev socket,id=a,path=/x,,y,reconnect-ms=1000 -netdev vhost-user,id=a,chardev=a,queues=2 -device " +
 			"virtio-net-pci,id=dev-a,netdev=a,": {Path: "/x,y", Queues: 2},
 		"-chardev socket,id=a,path=/x,server=on -netdev vhost-user,id=a,chardev=a,queues=1 -device " +
 			"virtio-net-pci,id=dev-a,netdev=a,": {Path: "/x", Listens: true},
-		`-device {"driver":"vfio-user-pci","id":"dev-a","socket":{"path":"/x,y","type":"unix"}}`: {Path: "/x,y", VFIOUser: true},
+		`-device {"driver":"vfio-user-pci","id":"dev-a","socket":{"path":"/x,y","type":"unix"}}`: {Path: "/x,y",
+			VFIOUser: true},
 	} {
 		if got := strings.Join(n.Args("a"), " "); !strings.HasPrefix(got, want) {
 			t.Errorf("got  %s\nwant %s", got, want)
@@ -137,7 +143,6 @@ func TestBadConfigIsRefused(t *testing.T) {
 		"no QEMU":       func(c *Config) { c.QEMU = assets.Binary{} },
 		"no kernel":     func(c *Config) { c.Kernel = assets.Kernel{} },
 		"odd RAM":       func(c *Config) { c.RAMSize = 1<<20 + 1 },
-		"short RAM":     func(c *Config) { c.RAM = small },
 		"GPU no file":   func(c *Config) { c.GPUs = []GPU{{Size: 4096}} },
 		"GPU size":      func(c *Config) { c.GPUs = []GPU{{File: small, Size: 5000}} },
 		"node no file":  func(c *Config) { c.GPUs = []GPU{{Size: 2 << 20, Node: true}} },

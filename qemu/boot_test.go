@@ -73,17 +73,32 @@ func guestConfig(ctx context.Context, r *assets.Resolved, program string, module
 	}, initrd, nil
 }
 
+// boot boots a guest, which is ended with the test at the latest.
+func boot(t *testing.T, c Config) *Machine {
+	t.Helper()
+	testkit.LeavesNothing(t)
+	m, err := Start(context.WithoutCancel(t.Context()), c) // t's ends before its Cleanup
+	testkit.OK(t, err)
+	t.Cleanup(func() { _ = m.Close() })
+	return m
+}
+
+// initrd makes an image with this test's program, and a configuration of its agent.
+func initrd(t *testing.T, c agent.Config) []io.Reader {
+	t.Helper()
+	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
+	testkit.OK(t, err)
+	r, err := img.Initrd(c)
+	testkit.OK(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	return []io.Reader{r}
+}
+
 func TestGuestBootsAndListsItsDevices(t *testing.T) {
 	c := guest(t, "uio-pci-generic")
-	testkit.LeavesNothing(t)
-	gpu, err := NewMemory("gpu", 16<<20)
-	testkit.OK(t, err)
-	defer gpu.Close()
-	c.GPUs = []GPU{{File: gpu, Size: 16 << 20}}
+	c.GPUs = []GPU{{File: sized(t, 16<<20), Size: 16 << 20}}
 	start := time.Now()
-	m, err := Start(t.Context(), c)
-	testkit.OK(t, err)
-	defer m.Close()
+	m := boot(t, c)
 	t.Logf("init after %v", time.Since(start))
 	var h agent.Hello
 	testkit.OK(t, m.Agent().Call(t.Context(), "hello", nil, &h))
@@ -107,26 +122,18 @@ func TestGuestBootsAndListsItsDevices(t *testing.T) {
 	if err := m.Agent().Call(t.Context(), "nonsense", nil, nil); !errors.As(err, new(*agent.RemoteError)) {
 		t.Errorf("an operation that is not there: %v", err)
 	}
-	if err := m.PowerOff(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, m.PowerOff(t.Context()))
 	t.Logf("off after %v", time.Since(start))
-	if err := m.Close(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, m.Close())
 }
 
 // crash boots a guest and has it end in some way.
 func crash(t *testing.T, how string) error {
-	c := guest(t)
-	testkit.LeavesNothing(t)
-	m, err := Start(t.Context(), c)
-	testkit.OK(t, err)
-	defer m.Close()
+	m := boot(t, guest(t))
 	if err := m.Agent().Call(t.Context(), "crash", how, nil); err == nil {
 		t.Error("the guest lived on")
 	}
-	err = m.Wait()
+	err := m.Wait()
 	t.Log(err)
 	return err
 }
@@ -157,13 +164,8 @@ func TestAgentPanicIsReported(t *testing.T) {
 func TestModuleThatIsNotThereIsReported(t *testing.T) {
 	c := guest(t)
 	testkit.LeavesNothing(t)
-	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
-	testkit.OK(t, err)
-	initrd, err := img.Initrd(agent.Config{Modules: []string{"gve"}})
-	testkit.OK(t, err)
-	defer initrd.Close()
-	c.Initrd = []io.Reader{initrd}
-	_, err = Start(t.Context(), c)
+	c.Initrd = initrd(t, agent.Config{Modules: []string{"gve"}})
+	_, err := Start(t.Context(), c)
 	if err == nil || !strings.Contains(err.Error(), "module gve is not in this guest's image") {
 		t.Errorf("got %v", err)
 	}
@@ -226,14 +228,9 @@ func TestCancelEndsQEMU(t *testing.T) {
 
 // Invariant: qemu: Cancel, Close, or the death of the parent end QEMU.
 func TestCloseEndsQEMU(t *testing.T) {
-	c := guest(t)
-	testkit.LeavesNothing(t)
-	m, err := Start(t.Context(), c)
-	testkit.OK(t, err)
+	m := boot(t, guest(t))
 	for range 2 {
-		if err := m.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, m.Close())
 	}
 	if _, err := os.Stat(fmt.Sprintf("/proc/%d", m.PID())); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("QEMU %d: %v", m.PID(), err)

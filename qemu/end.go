@@ -2,9 +2,9 @@ package qemu
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
-	"os/exec"
 	"regexp"
 	"strings"
 	"time"
@@ -26,15 +26,14 @@ const kernelNeeds = "the kernel must have initramfs, devtmpfs, ELF programs, PCI
 	"and a serial port (8250) or virtio's console"
 
 // grace is how long QEMU has to answer, to go after SIGTERM, and what is left of it to be read.
-// There is nothing in a guest to be saved, and who presses Ctrl-C does not want to wait.
+// There is nothing in a guest to be saved, and a user who presses Ctrl-C does not want to wait.
 var grace = time.Second // a variable for tests
 
 // command runs a QMP command that should take no time.
-func (m *Machine) command(name string) error {
+func (m *Machine) command(name string) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), grace)
 	defer cancel()
-	_, err := m.qmp.do(ctx, name)
-	return err
+	return m.qmp.do(ctx, name)
 }
 
 // event takes note of what QEMU reports.
@@ -50,19 +49,19 @@ func (m *Machine) event(e qmpEvent) {
 // checkStatus ends a guest that QEMU has stopped without being asked: KVM has met what it cannot
 // run.
 func (m *Machine) checkStatus() {
-	ctx, cancel := context.WithTimeout(context.Background(), grace)
-	defer cancel()
-	status, err := m.qmp.status(ctx)
-	switch {
-	case err != nil:
-	case status == "internal-error" || status == "io-error" || status == "guest-panicked":
-		m.cause, m.detail = ErrStopped, status
+	var s struct{ Status string }
+	if r, err := m.command("query-status"); err != nil || json.Unmarshal(r, &s) != nil {
+		return
+	}
+	switch s.Status {
+	case "internal-error", "io-error", "guest-panicked":
+		m.cause, m.detail = ErrStopped, s.Status
 	}
 }
 
 // end ends QEMU: by QMP, by SIGTERM, by SIGKILL. When it returns, the process has been waited for.
 func (m *Machine) end() {
-	_ = m.command("quit")
+	_, _ = m.command("quit")
 	if !m.child.Ends(grace) {
 		m.log.Warn("QEMU does not end by itself", "machine", m.name)
 		m.child.End(grace)
@@ -76,7 +75,10 @@ func (m *Machine) finish() {
 	_ = m.conIn.Close()
 	_ = m.agent.Close()
 	m.closeNet()
-	for e := range drain(m.qmp) {
+	_ = m.qmp.conn.SetReadDeadline(time.Now().Add(grace))
+	<-m.qmp.done
+	_ = m.qmp.conn.Close()
+	for e := range m.qmp.events { // that were still to be taken
 		if e.Event == "SHUTDOWN" {
 			m.shutdown = e.Data.Reason
 		}
@@ -89,14 +91,6 @@ func (m *Machine) closeNet() {
 	for _, b := range m.net {
 		b.close()
 	}
-}
-
-// drain ends the connection and gives the events that were still to be taken.
-func drain(q *qmp) <-chan qmpEvent {
-	_ = q.conn.SetReadDeadline(time.Now().Add(grace))
-	<-q.done
-	_ = q.conn.Close()
-	return q.events
 }
 
 func (m *Machine) verdict() error {
@@ -170,13 +164,8 @@ func (m *Machine) agentEnded(p *agent.PanicError) error {
 
 // status says how the process ended.
 func (m *Machine) status() string {
-	exit := (*exec.ExitError)(nil)
-	switch err := m.child.Err(); {
-	case err == nil:
-		return "exit status 0"
-	case errors.As(err, &exit):
-		return exit.Error()
-	default:
+	if err := m.child.Err(); err != nil {
 		return strings.TrimSpace(err.Error())
 	}
+	return "exit status 0"
 }

@@ -18,6 +18,7 @@ import (
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/proc"
+	"vnic.dev/vnic/internal/scm"
 )
 
 // Accel says how QEMU runs the guest's code.
@@ -56,12 +57,10 @@ type Netdev struct {
 	VFIOUser  bool   // vfio-user-pci: QEMU 10.1 or newer, and nothing of what follows
 
 	// Of a virtio-net-pci.
-	Queues      int              // queue pairs; 0 = 1
-	MAC         net.HardwareAddr // nil = QEMU's
-	RXQueueSize int              // 0 = 1024
-	TXQueueSize int              // 0 = 1024
-	MTU         int              // host_mtu; 0 = none
-	Options     string           // more options of the device, "packed=on"
+	Queues  int              // queue pairs; 0 = 1
+	MAC     net.HardwareAddr // nil = QEMU's
+	MTU     int              // host_mtu; 0 = none
+	Options string           // more options of the device, "packed=on"
 
 	abstract string   // vhost-user: name of our socket in the abstract namespace
 	socket   *os.File // vfio-user: our socket, to be inherited
@@ -75,10 +74,8 @@ type Config struct {
 	Initrd []io.Reader // read to their end, one after the other; see guest-images
 	Append string      // added to the kernel's command line
 
-	RAM     *os.File // shared memfd of RAMSize, stays the caller's; nil = Start makes one
-	RAMSize uint64   // 0 = 512 MiB
-	CPUs    int      // 0 = 1
-	CPU     string   // QEMU's -cpu; "" = all that the accelerator has
+	RAMSize uint64 // 0 = 512 MiB
+	CPUs    int    // 0 = 1
 	Accel   Accel
 	Cache   string // where AccelAuto keeps what its probe found; "" = the user's cache
 	GPUs    []GPU
@@ -104,7 +101,6 @@ type Machine struct {
 	log    *slog.Logger
 	child  *proc.Child
 	ram    *os.File
-	owned  bool // ram is ours
 	con    *console
 	conIn  net.Conn
 	conOK  chan struct{} // closed when the console has been read to its end
@@ -119,7 +115,7 @@ type Machine struct {
 	err    error         // set before done is closed
 	stderr agent.Tail    // QEMU's; read after the child's end
 
-	// watcher
+	// of watch
 	shutdown string // reason of the SHUTDOWN event
 	cause    error  // why we ended it
 	detail   string
@@ -156,69 +152,54 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 		return m, nil
 	case <-m.done:
 	}
-	m.closeRAM()
+	_ = m.ram.Close()
 	if m.err == nil { // booted, and off again before anybody looked
 		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}
 	return nil, m.err
 }
 
-// ends are the host's ends of a machine's sockets.
-type ends struct{ console, results, qmp, port net.Conn }
-
-func (e *ends) close() {
-	for _, c := range []net.Conn{e.console, e.results, e.qmp, e.port} {
-		if c != nil {
-			_ = c.Close()
-		}
-	}
-}
-
 // launch makes what QEMU inherits, starts it and the readers of its sockets.
 func launch(c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
 		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel,
-		log: c.Log, ram: c.RAM,
+		log:   c.Log,
 		con:   &console{tail: agent.Tail{Max: consoleKept}, also: c.Console},
 		conOK: make(chan struct{}), ask: make(chan struct{}), up: make(chan struct{}), done: make(chan struct{}),
 		stderr: agent.Tail{Max: 8 << 10},
 	}
 	var in inherited
-	var host ends
+	host := map[string]net.Conn{} // our ends
 	defer func() {
-		for _, f := range []*os.File{in.initrd, in.console, in.results, in.qmp, in.port} {
-			if f != nil {
-				_ = f.Close()
-			}
+		_ = in.initrd.Close()
+		for _, ch := range in.channels {
+			_ = ch.file.Close()
 		}
 		if err != nil {
-			host.close()
+			for _, c := range host {
+				_ = c.Close()
+			}
 			m.closeNet()
-			m.closeRAM()
+			_ = m.ram.Close()
 		}
 	}()
-	if m.ram == nil {
-		if m.ram, err = NewMemory("vnic-ram", c.RAMSize); err != nil {
-			return nil, err
-		}
-		m.owned = true
+	if m.ram, err = NewMemory("vnic-ram", c.RAMSize); err != nil {
+		return nil, err
 	}
 	in.ram = m.ram
 	if in.initrd, err = gather(c.Initrd); err != nil {
 		return nil, fmt.Errorf("initramfs: %w", err)
 	}
-	for _, p := range []struct {
-		theirs **os.File
-		ours   *net.Conn
-	}{{&in.console, &host.console}, {&in.results, &host.results}, {&in.qmp, &host.qmp}} {
-		if *p.ours, *p.theirs, err = SocketPair(); err != nil {
-			return nil, err
-		}
-	}
+	names := []string{consoleChannel, resultsChannel, qmpChannel}
 	if c.ResultsPort {
-		if host.port, in.port, err = SocketPair(); err != nil {
+		names = append(names, portChannel)
+	}
+	for _, name := range names {
+		ours, theirs, err := socketPair()
+		if err != nil {
 			return nil, err
 		}
+		host[name], in.channels = ours, append(in.channels, channel{name, theirs})
 	}
 	for i := range c.Netdevs {
 		if n := &c.Netdevs[i]; n.Connected != nil {
@@ -245,17 +226,17 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 		b.done = make(chan struct{})
 		go b.accept(m.PID())
 	}
-	m.conIn = host.console
+	m.conIn = host[consoleChannel]
 	go func() {
-		_, _ = io.Copy(m.con, host.console)
+		_, _ = io.Copy(m.con, m.conIn)
 		close(m.conOK)
 	}()
-	m.qmp = newQMP(host.qmp)
-	channel := agent.Conn(host.results)
-	if host.port != nil {
-		channel = newEither(host.results, host.port)
+	m.qmp = newQMP(host[qmpChannel])
+	results := agent.Conn(host[resultsChannel])
+	if c.ResultsPort {
+		results = newFirstToSpeak(host[resultsChannel], host[portChannel])
 	}
-	m.agent = agent.NewClient(channel)
+	m.agent = agent.NewClient(results)
 	return m, nil
 }
 
@@ -298,26 +279,17 @@ func NewMemory(name string, size uint64) (*os.File, error) {
 	return f, nil
 }
 
-// SocketPair makes a connected pair of stream sockets: one for this process, one to be inherited.
-func SocketPair() (net.Conn, *os.File, error) {
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+// socketPair makes a connected pair of stream sockets: one for this process, one to be inherited.
+func socketPair() (net.Conn, *os.File, error) {
+	ours, theirs, err := scm.Pair()
 	if err != nil {
-		return nil, nil, fmt.Errorf("socketpair: %w", err)
+		return nil, nil, err
 	}
-	theirs := os.NewFile(uintptr(fds[1]), "socketpair")
-	f := os.NewFile(uintptr(fds[0]), "socketpair")
-	ours, err := net.FileConn(f) // a duplicate
-	if err = errors.Join(err, f.Close()); err != nil {
-		return nil, nil, errors.Join(err, theirs.Close())
+	f, err := theirs.File() // a duplicate
+	if err = errors.Join(err, theirs.Close()); err != nil {
+		return nil, nil, errors.Join(err, ours.Close())
 	}
-	return ours, theirs, nil
-}
-
-// closeRAM may be called again.
-func (m *Machine) closeRAM() {
-	if m.owned {
-		_ = m.ram.Close()
-	}
+	return ours, f, nil
 }
 
 // Name is the machine's name.
@@ -332,7 +304,7 @@ func (m *Machine) Agent() *agent.Client { return m.agent }
 // PID is QEMU's process id.
 func (m *Machine) PID() int { return m.child.PID() }
 
-// RAM is guest RAM as a file. When Start made it, Close closes it.
+// RAM is guest RAM as a file, which Close closes.
 func (m *Machine) RAM() *os.File { return m.ram }
 
 // Console gives the last of the guest's console (up to 256 KiB).
@@ -366,7 +338,7 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 func (m *Machine) Close() error {
 	m.askOne.Do(func() { close(m.ask) })
 	<-m.done
-	m.closeRAM()
+	_ = m.ram.Close()
 	return m.err
 }
 
@@ -377,7 +349,7 @@ func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration)
 	defer boot.Stop()
 	defer limit.Stop()
 	booted, ctxDone, ask, events := m.agent.Booted(), ctx.Done(), m.ask, m.qmp.events
-	if m.command("qmp_capabilities") == nil {
+	if _, err := m.command("qmp_capabilities"); err == nil {
 		m.checkStatus() // events before this were lost
 	}
 	for {

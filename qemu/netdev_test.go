@@ -53,7 +53,6 @@ func closeFD(fd int) error {
 // Invariant: qemu: Guest RAM is the memfd that the host holds.
 func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
 	c := guest(t)
-	testkit.LeavesNothing(t)
 	served := make(chan error, 1)
 	c.Netdevs = []Netdev{{Queues: 2, MAC: net.HardwareAddr{2, 0, 0, 0, 0, 9}, MTU: 1500,
 		Connected: func(conn *net.UnixConn) {
@@ -62,9 +61,7 @@ func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
 				served <- vhostuser.NewBackend(new(idle), space, slog.New(slog.DiscardHandler)).Serve(t.Context(), conn)
 			}()
 		}}}
-	m, err := Start(t.Context(), c)
-	testkit.OK(t, err)
-	defer m.Close()
+	m := boot(t, c)
 	var h agent.Hello
 	testkit.OK(t, m.Agent().Call(t.Context(), "hello", nil, &h))
 	if got := h.Find(0x1af4, 0x1041); len(got) != 1 {
@@ -75,16 +72,7 @@ func TestGuestHasVhostUserNICAndItsMemoryIsOurs(t *testing.T) {
 	if !bytes.Contains(ram, []byte("Linux version "+h.Kernel)) {
 		t.Error("guest RAM does not hold the guest's kernel")
 	}
-	if err := unix.Munmap(ram); err != nil {
-		t.Error(err)
-	}
-	if err := m.PowerOff(t.Context()); err != nil {
-		t.Error(err)
-	}
-	if err := m.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; err != nil {
-		t.Error(err)
+	for _, err := range []error{unix.Munmap(ram), m.PowerOff(t.Context()), m.Close(), <-served} {
+		testkit.OK(t, err)
 	}
 }

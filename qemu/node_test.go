@@ -3,11 +3,9 @@ package qemu
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"testing"
 	"time"
 
-	"vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/internal/testkit"
@@ -20,20 +18,11 @@ import (
 func TestGPUOnANodeIsTheGuestsToTake(t *testing.T) {
 	const gpuSize, window, ramSize = 128 << 20, 112 << 20, 256 << 20
 	c := guest(t)
-	testkit.LeavesNothing(t)
-	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
-	testkit.OK(t, err)
-	initrd, err := img.Initrd(agent.Config{Node0: true, HugePages: 4})
-	testkit.OK(t, err)
-	defer initrd.Close()
-	gpu, err := NewMemory("gpu", gpuSize)
-	testkit.OK(t, err)
-	defer gpu.Close()
-	c.RAMSize, c.Initrd, c.Append = ramSize, []io.Reader{initrd}, kernelnic.KernelArgs
+	gpu := sized(t, gpuSize)
+	c.Initrd = initrd(t, agent.Config{Node0: true, HugePages: 4})
+	c.RAMSize, c.Append = ramSize, kernelnic.KernelArgs
 	c.GPUs = []GPU{{File: gpu, Size: gpuSize, Node: true}}
-	m, err := Start(t.Context(), c)
-	testkit.OK(t, err)
-	defer m.Close()
+	m := boot(t, c)
 	n := struct {
 		Base, GPU, Window uint64
 		Extents           []kernelnic.Extent
@@ -68,7 +57,5 @@ func TestGPUOnANodeIsTheGuestsToTake(t *testing.T) {
 	if size != window {
 		t.Errorf("extents of %d bytes, a window of %d", size, window)
 	}
-	if err := m.PowerOff(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, m.PowerOff(t.Context()))
 }

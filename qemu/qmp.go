@@ -26,7 +26,6 @@ type qmp struct {
 type qmpEvent struct {
 	Event string `json:"event"`
 	Data  struct {
-		Guest  bool   `json:"guest"`
 		Reason string `json:"reason"`
 	} `json:"data"`
 }
@@ -75,7 +74,7 @@ func (q *qmp) read() {
 			}
 		case line.Return != nil || line.Error != nil:
 			select {
-			case <-q.replies: // one that nobody waits for any more
+			case <-q.replies: // one that is not waited for any more
 			default:
 			}
 			q.replies <- line.qmpReply
@@ -84,7 +83,7 @@ func (q *qmp) read() {
 }
 
 // do runs a command and gives what it returns. Its reply is known by its id: that of a command
-// nobody waits for any more is passed over.
+// which is not waited for any more is passed over.
 func (q *qmp) do(ctx context.Context, command string) (json.RawMessage, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -120,17 +119,4 @@ func (q *qmp) do(ctx context.Context, command string) (json.RawMessage, error) {
 			return nil, fmt.Errorf("QMP %s: %w", command, ctx.Err())
 		}
 	}
-}
-
-// status asks for the run state: "running", "internal-error", ...
-func (q *qmp) status(ctx context.Context) (string, error) {
-	r, err := q.do(ctx, "query-status")
-	if err != nil {
-		return "", err
-	}
-	var s struct {
-		Status string `json:"status"`
-	}
-	err = json.Unmarshal(r, &s)
-	return s.Status, err
 }

@@ -55,7 +55,7 @@ func TestQMPCommandsAndEvents(t *testing.T) {
 	if _, err := q.do(t.Context(), "qmp_capabilities"); err != nil {
 		t.Fatal(err)
 	}
-	if s, err := q.status(t.Context()); s != "running" || err != nil {
+	if s, err := q.do(t.Context(), "query-status"); string(s) != `{"status": "running", "running": true}` || err != nil {
 		t.Errorf("%q, %v", s, err)
 	}
 	if e := <-q.events; e.Event != "SHUTDOWN" || e.Data.Reason != "guest-reset" {

@@ -1,13 +1,10 @@
 package qemu
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -51,10 +48,9 @@ func TestKilledParentLeavesNoQEMU(t *testing.T) {
 	out, err := cmd.StdoutPipe()
 	testkit.OK(t, err)
 	testkit.OK(t, cmd.Start())
-	line, _ := bufio.NewReader(out).ReadString('\n')
-	pid, err := strconv.Atoi(strings.TrimSpace(strings.TrimPrefix(line, "pid ")))
-	if err != nil {
-		t.Fatalf("helper said %q", line)
+	var pid int
+	if _, err := fmt.Fscanf(out, "pid %d\n", &pid); err != nil {
+		t.Fatalf("the helper has told of no QEMU: %v", err)
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	testkit.OK(t, err)

@@ -22,9 +22,10 @@ mirror() {
 
 suite_of_machine() { ( . /etc/os-release && echo "${VERSION_CODENAME:-trixie}" ); }
 
-# fetch NAME SUITES PACKAGE...: the closure of the packages (or, with closure=no, the packages alone) unpacked as $cache/NAME,
-# from the first of SUITES (one argument, separated by spaces) that has them all. A suite whose index is expired, cannot be
-# reached, or has moved on to other packages is a note, not an end, as long as another one serves.
+# fetch NAME SUITES PACKAGE...: the closure of the packages (or, with closure=no, the packages
+# alone) unpacked as $cache/NAME, from the first of SUITES (one argument, separated by spaces) that
+# has them all. A suite whose index is expired, cannot be reached, or has moved on to other packages
+# is a note, not an end, as long as another one serves.
 fetch() {
   local name=$1 suites=$2 suite; shift 2
   [ ! -e "$cache/$name/.complete" ] || return 0
@@ -42,8 +43,8 @@ fetch() {
   return 1
 }
 
-# fetch_from SUITE MIRROR DIRECTORY PACKAGE...: the same from one suite. Its closure may also come from the suite that backports
-# are for.
+# fetch_from SUITE MIRROR DIRECTORY PACKAGE...: the same from one suite. Its closure may also come
+# from the suite that backports are for.
 fetch_from() (
   suite=$1 from=$2 dir=$3; shift 3
   s=$(mktemp -d "$cache/.apt-XXXXXX")
@@ -52,10 +53,12 @@ fetch_from() (
   base=${suite%-backports}; [ "$base" != "$suite" ] || base=
   printf "deb [signed-by=$keyring] $from %s main\n" "$suite" $base > "$s/sources.list"
   # The machine's own hooks (package caches of desktops, say) are not ours to run.
-  printf '#clear %s;\n' APT::Update::Pre-Invoke APT::Update::Post-Invoke APT::Update::Post-Invoke-Success > "$s/apt.conf"
+  printf '#clear %s;\n' \
+    APT::Update::Pre-Invoke APT::Update::Post-Invoke APT::Update::Post-Invoke-Success > "$s/apt.conf"
   opts=(-qq -c "$s/apt.conf" -o "Dir::Etc::sourcelist=$s/sources.list" -o Dir::Etc::sourceparts=/dev/null
     -o "Dir::State::lists=$s/lists" -o "Dir::State::status=$s/status" -o "Dir::Cache::archives=$s/archives"
-    -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= -o "APT::Default-Release=$suite" -o APT::Install-Recommends=false
+    -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache=
+    -o "APT::Default-Release=$suite" -o APT::Install-Recommends=false
     -o APT::Sandbox::User= -o APT::Update::Error-Mode=any -o Debug::NoLocking=1)
   # Behind || and in conditions, as some call us, set -e is off.
   apt-get "${opts[@]}" update >&2 || exit 1
@@ -67,6 +70,8 @@ fetch_from() (
   # On a system with merged /usr, package files under /bin and /lib belong under /usr.
   mkdir -p "$s/root/usr/bin" "$s/root/usr/sbin" "$s/root/usr/lib" "$s/root/usr/lib64"
   ln -s usr/bin usr/sbin usr/lib usr/lib64 "$s/root/"
-  for deb in "$s"/archives/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink -C "$s/root" || exit 1; done
+  for deb in "$s"/archives/*.deb; do
+    dpkg-deb --fsys-tarfile "$deb" | tar -x --keep-directory-symlink -C "$s/root" || exit 1
+  done
   touch "$s/root/.complete" && rm -rf "$dir" && mv -T "$s/root" "$dir"
 )

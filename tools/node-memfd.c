@@ -1,6 +1,7 @@
-// Linked into ncdevmem with -Wl,--wrap=memfd_create: a memfd's pages, and nothing else of the program, come from the NUMA
-// node that GPU_NODE names. Shared memory keeps the policy of a mapping in its inode, so it outlives the mapping
-// (mm/mempolicy.c, mpol_set_shared_policy). A task-wide policy would move the program's socket buffers as well.
+// Linked into ncdevmem with -Wl,--wrap=memfd_create: a memfd's pages, and nothing else of the
+// program, come from the NUMA node that GPU_NODE names. Shared memory keeps the policy of a mapping
+// in its inode, so it outlives the mapping (mm/mempolicy.c, mpol_set_shared_policy). A task-wide
+// policy would move the program's socket buffers as well.
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>

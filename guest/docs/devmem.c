@@ -1,12 +1,12 @@
-// devmem sends GPU memory of one guest to GPU memory of another by Linux's own API for device memory TCP (Documentation/
-// networking/devmem.rst), with nothing but libc:
+// devmem sends GPU memory of one guest to GPU memory of another by Linux's own API for device memory
+// TCP (Documentation/networking/devmem.rst), with nothing but libc:
 //
 //     cc -O2 -Wall -o devmem devmem.c
 //     vnic boot --nic gve --guests 2 -- ./devmem          guest0 receives, guest1 sends
 //     vnic boot --nic gve --guests 2 -- ./devmem host     the same bytes by way of host memory, to compare counters
 //
-// Of vnic it knows $VNIC_INDEX, the names of the guests, and gpu_memory(): where a GPU's driver would be asked for a dma-buf,
-// vnic's socket is.
+// Of vnic it knows $VNIC_INDEX, the names of the guests, and gpu_memory(): where a GPU's driver would
+// be asked for a dma-buf, vnic's socket is.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -62,8 +62,8 @@ static void check(int ok, const char *what)
 // The byte at a place of the stream. No part of it is like another.
 static uint8_t pattern(uint64_t at) { return (at + 1) * 0x9E3779B97F4A7C15ull >> 56; }
 
-// gpu_memory gives a dma-buf of GPU memory, and the CPU's view of it. The socket stays open: as long as it is, the NIC takes the
-// memory for the GPU's.
+// gpu_memory gives a dma-buf of GPU memory, and the CPU's view of it. The socket stays open: as long as
+// it is, the NIC takes the memory for the GPU's.
 static int gpu_memory(uint64_t size, uint8_t **map)
 {
 	struct sockaddr_un to = { .sun_family = AF_UNIX };
@@ -95,7 +95,8 @@ static void cpu_access(int dmabuf, uint64_t flags)
 	check(!ioctl(dmabuf, DMA_BUF_IOCTL_SYNC, &sync), "DMA_BUF_IOCTL_SYNC");
 }
 
-// Generic netlink: a request is built of attributes, and answered by one attribute that is wanted, or by an acknowledgement.
+// Generic netlink: a request is built of attributes, and answered by one attribute that is wanted, or
+// by an acknowledgement.
 struct request {
 	struct nlmsghdr n;
 	struct genlmsghdr g;
@@ -133,9 +134,10 @@ static uint32_t ask(int nl, struct request *r, int want)
 		return 0;
 	}
 	errno = 0;
-	for (char *p = (char *)NLMSG_DATA(n) + GENL_HDRLEN; p < b + n->nlmsg_len; p += NLA_ALIGN(((struct nlattr *)p)->nla_len)) {
+	for (char *p = (char *)NLMSG_DATA(n) + GENL_HDRLEN; p < b + n->nlmsg_len;) {
 		struct nlattr *a = (void *)p;
 
+		p += NLA_ALIGN(a->nla_len);
 		if (a->nla_type == want)
 			return a->nla_len - NLA_HDRLEN == 2 ? *(uint16_t *)(a + 1) : *(uint32_t *)(a + 1);
 	}
@@ -145,9 +147,8 @@ static uint32_t ask(int nl, struct request *r, int want)
 
 static struct request command(int family, int cmd)
 {
-	struct request r = { .n = { .nlmsg_len = NLMSG_LENGTH(GENL_HDRLEN), .nlmsg_type = family }, .g = { .cmd = cmd, .version = 1 } };
-
-	return r;
+	return (struct request){ .n = { .nlmsg_len = NLMSG_LENGTH(GENL_HDRLEN), .nlmsg_type = family },
+				 .g = { .cmd = cmd, .version = 1 } };
 }
 
 static int family(int nl, const char *name)
@@ -169,7 +170,8 @@ static int netlink(void)
 	return nl;
 }
 
-// bind_memory gives a dma-buf to a receive queue, or with queue -1 to senders. The binding lives as long as its netlink socket.
+// bind_memory gives a dma-buf to a receive queue, or with queue -1 to senders. The binding lives as long
+// as its netlink socket.
 static uint32_t bind_memory(int dmabuf, int queue)
 {
 	int nl = netlink();
@@ -197,8 +199,9 @@ static int ethtool(int s, void *cmd)
 	return ioctl(s, SIOCETHTOOL, &ifr);
 }
 
-// steer sets the interface up for device memory: headers are split off, what comes to our port goes to the last receive queue,
-// and nothing else does. It is ethtool -G tcp-data-split on, -X equal N-1, -K ntuple on, -N flow-type tcp4 ... action N-1.
+// steer sets the interface up for device memory: headers are split off, what comes to our port goes to
+// the last receive queue, and nothing else does. It is ethtool -G tcp-data-split on, -X equal N-1,
+// -K ntuple on, -N flow-type tcp4 ... action N-1.
 static int steer(struct sockaddr_in *to)
 {
 	struct request r = { 0 };
@@ -236,7 +239,8 @@ static int steer(struct sockaddr_in *to)
 	flags.cmd = ETHTOOL_SFLAGS;
 	flags.data |= ETH_FLAG_NTUPLE;
 	check(!ethtool(s, &flags), "ntuple");
-	rule = (struct ethtool_rxnfc){ .cmd = ETHTOOL_SRXCLSRLINS, .fs = { .flow_type = TCP_V4_FLOW, .ring_cookie = queues - 1 } };
+	rule = (struct ethtool_rxnfc){ .cmd = ETHTOOL_SRXCLSRLINS,
+				       .fs = { .flow_type = TCP_V4_FLOW, .ring_cookie = queues - 1 } };
 	rule.fs.h_u.tcp_ip4_spec.ip4dst = to->sin_addr.s_addr;
 	rule.fs.h_u.tcp_ip4_spec.pdst = to->sin_port;
 	rule.fs.m_u.tcp_ip4_spec.ip4dst = 0xffffffff;
@@ -327,8 +331,8 @@ static int receive(int host)
 			break;
 		take(c, &m, n, dmabuf, gpu, &got);
 	}
-	printf("received %llu bytes, %llu not in GPU memory, %llu wrong\n", (unsigned long long)got.bytes, (unsigned long long)got.host,
-	       (unsigned long long)got.wrong);
+	printf("received %llu bytes, %llu not in GPU memory, %llu wrong\n", (unsigned long long)got.bytes,
+	       (unsigned long long)got.host, (unsigned long long)got.wrong);
 	return got.bytes != TOTAL || got.wrong || (got.host && !host);
 }
 

@@ -96,7 +96,7 @@ func Attach(c *qemu.Config, hw *lab.Machine) {
 	}
 	for _, p := range hw.Ports {
 		c.Netdevs = append(c.Netdevs, qemu.Netdev{Connected: p.Connected, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
-			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU, RXQueueSize: 1024, TXQueueSize: 1024})
+			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU})
 	}
 }
 

@@ -1,5 +1,5 @@
 // Command bareguest is the least of a guest, with nothing of vnic's in it but the tool that is
-// given: somebody's own. On the host it writes an initramfs,
+// given, such as a user has. On the host it writes an initramfs,
 //
 //	bareguest -o initrd -tool ./devmem a.ko.xz b.ko.xz
 //
@@ -11,6 +11,7 @@ package main
 import (
 	"bytes"
 	"crypto/sha256"
+	"errors"
 	"flag"
 	"fmt"
 	"hash"
@@ -42,30 +43,21 @@ func main() {
 // write makes the initramfs.
 func write(out, tool string, modules []string) error {
 	recs := []cpio.Record{cpio.Directory("proc", 0o755), cpio.Directory("sys", 0o755), cpio.Directory("dev", 0o755),
-		cpio.Directory("modules", 0o755),
-		cpio.Directory("usr", 0o755), cpio.Directory("usr/bin", 0o755), cpio.CharDev("dev/console", 0o600, 5, 1)}
-	add := func(name, from string, mode uint64) error {
-		b, err := os.ReadFile(from)
-		recs = append(recs, cpio.StaticFile(name, string(b), mode))
-		return err
-	}
-	if err := add("init", "/proc/self/exe", 0o755); err != nil {
-		return err
-	}
-	if err := add(strings.TrimPrefix(toolPath, "/"), tool, 0o755); err != nil {
-		return err
-	}
+		cpio.CharDev("dev/console", 0o600, 5, 1)}
+	files := [][2]string{{"init", "/proc/self/exe"}, {strings.TrimPrefix(toolPath, "/"), tool}}
 	for i, m := range modules {
-		if err := add(fmt.Sprintf("modules/%02d-%s", i, filepath.Base(m)), m, 0o644); err != nil {
+		files = append(files, [2]string{fmt.Sprintf("modules/%02d-%s", i, filepath.Base(m)), m})
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f[1])
+		if err != nil {
 			return err
 		}
+		recs = append(recs, cpio.StaticFile(f[0], string(b), 0o755))
 	}
 	var b bytes.Buffer
 	w := cpio.Newc.Writer(&b)
-	if err := cpio.WriteRecords(w, recs); err != nil {
-		return err
-	}
-	if err := cpio.WriteTrailer(w); err != nil {
+	if err := errors.Join(cpio.WriteRecordsAndDirs(w, recs), cpio.WriteTrailer(w)); err != nil {
 		return err
 	}
 	return os.WriteFile(out, b.Bytes(), 0o644)

@@ -1,11 +1,8 @@
 package gvelab
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,17 +22,13 @@ func TestDriverSurvivesChurnUnderTraffic(t *testing.T) {
 	if labtest.Long() {
 		cycles, flaps, reloads = 50, 3, 4
 	}
-	worst := &counter{T: t}
-	b := newBench(t, 4*time.Minute, slog.New(worst), nil)
+	b := newBench(t, 4*time.Minute, labtest.Log(t), nil)
 	b.churn(cycles, flaps, reloads)
 	b.judge()
 	for _, p := range b.lab.Ports() {
 		if n := p.Device().(interface{ Failures() uint64 }).Failures(); n != 0 {
 			t.Errorf("%d queues of %s have stopped for an error", n, p.Name)
 		}
-	}
-	if n := worst.errors.Load(); n > 0 {
-		t.Errorf("our side has logged %d errors", n)
 	}
 	b.control()
 	if err := b.PowerOff(t.Context()); err != nil {
@@ -137,24 +130,4 @@ func text(rs []Record) string {
 		fmt.Fprintf(&b, "\n\t%v", r)
 	}
 	return b.String()
-}
-
-// counter is a log handler: it shows warnings, and counts errors.
-type counter struct {
-	*testing.T
-	errors atomic.Int64
-}
-
-func (c *counter) Enabled(_ context.Context, l slog.Level) bool { return l >= slog.LevelWarn }
-func (c *counter) WithAttrs([]slog.Attr) slog.Handler           { return c }
-func (c *counter) WithGroup(string) slog.Handler                { return c }
-
-func (c *counter) Handle(_ context.Context, r slog.Record) error {
-	if r.Level >= slog.LevelError {
-		c.errors.Add(1)
-	}
-	var b strings.Builder
-	r.Attrs(func(a slog.Attr) bool { fmt.Fprintf(&b, " %v", a); return true })
-	c.Logf("ours: %v %s%s", r.Level, r.Message, b.String())
-	return nil
 }

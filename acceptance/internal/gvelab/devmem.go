@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/devmem/kernel"
+	"vnic.dev/vnic/gpumem"
 )
 
 const (
@@ -138,8 +139,8 @@ func (d *dut) receive() {
 			return
 		}
 		o += uint64(n)
-		d.device.add(inDevice)
-		d.host.add(nl)
+		d.device.n.Add(uint64(inDevice))
+		d.host.n.Add(uint64(nl))
 	}
 }
 
@@ -163,9 +164,7 @@ func (d *dut) send() {
 			return
 		case <-tick:
 		}
-		for i := 0; i < size; i += chunk {
-			copy(mem[i:], pattern(o+uint64(i), chunk))
-		}
+		gpumem.FillAt(mem[:size], seed, o)
 		n, err := d.conn.SendDevmem(from.ID(), []devmem.Range{{Off: 0, Len: size}})
 		o += uint64(n)
 		if errors.Is(err, syscall.EINVAL) { // it was closed: the next is awaited
@@ -205,13 +204,13 @@ func (d *dut) bind(ctx context.Context, queues ...int) error {
 	case d.source <- d.tx:
 		return nil
 	case <-d.out.dead:
-		return fmt.Errorf("%s: %w", d.out.name, d.out.err)
+		return d.out.ended()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// unbind undoes bind in the middle of all that arrives and is sent, and waits until nobody uses the memory any more.
+// unbind undoes bind in the middle of all that arrives and is sent, and waits until the memory is not used any more.
 func (d *dut) unbind(ctx context.Context) error {
 	for _, b := range []devmem.Binding{d.rx, d.tx} {
 		if err := b.Close(); err != nil {

@@ -2,7 +2,6 @@ package gvelab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -13,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/acceptance/internal/guestops"
 	"vnic.dev/vnic/devmem/kernel"
 	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/guest-images/boot"
 )
 
 // module is the driver's.
@@ -59,33 +58,20 @@ type guest struct {
 
 // Main is the guest's program.
 func Main() {
-	registerOps()
-	os.Exit(boot.Main(os.Args))
-}
-
-func registerOps() {
 	g := &guest{}
-	for name, op := range map[string]func(context.Context, *Args) (any, error){
+	ops := map[string]func(context.Context, *Args) (any, error){
 		OpSetup: g.setup, OpTraffic: g.traffic, OpCycles: g.cycles, OpBind: g.bind, OpUnbind: g.unbind, OpFlap: g.flap,
 		OpCarrier: g.carrier, OpReconfigure: g.reconfigure, OpReload: g.reload, OpLog: g.log, OpBindZero: g.bindZero,
 		OpLost: g.lost,
-	} {
-		agent.Register(name, func(ctx context.Context, raw json.RawMessage) (any, error) {
+	}
+	for name, op := range ops {
+		ops[name] = func(ctx context.Context, a *Args) (any, error) {
 			g.mu.Lock()
 			defer g.mu.Unlock()
-			var a Args
-			if len(raw) > 0 {
-				if err := json.Unmarshal(raw, &a); err != nil {
-					return nil, err
-				}
-			}
-			out, err := op(ctx, &a)
-			if out == nil {
-				out = struct{}{}
-			}
-			return out, err
-		})
+			return op(ctx, a)
+		}
 	}
+	guestops.Main(ops)
 }
 
 func say(ctx context.Context, format string, args ...any) {
@@ -174,7 +160,7 @@ func (g *guest) cycles(ctx context.Context, a *Args) (any, error) {
 	say(ctx,
 		"%d times bound to queues 3, 2 and 3, 2 in turn, and unbound: in device memory %d KiB were received, from it %d "+
 			"KiB sent, in host memory %d KiB received between",
-		a.Times, g.dut.device.count()>>10, g.dut.out.count()>>10, g.dut.host.count()>>10)
+		a.Times, g.dut.device.n.Load()>>10, g.dut.out.n.Load()>>10, g.dut.host.n.Load()>>10)
 	return nil, nil
 }
 
@@ -234,8 +220,8 @@ func (g *guest) carrier(ctx context.Context, a *Args) (any, error) {
 
 func (g *guest) log(context.Context, *Args) (any, error) { return kernelLog() }
 
-// lost takes an interface down whose device is gone, or who knows when its driver would notice, and
-// waits for what the driver says in the end. Not up again: Linux 7.2's gve_open then trips over its
+// lost takes an interface down whose device is gone, as its driver may notice late, and waits for what
+// the driver says in the end. Not up again: Linux 7.2's gve_open then trips over its
 // own lost state (gve_tx_add_to_block, a NULL pointer).
 func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 	before, err := kernelLog()
@@ -267,8 +253,7 @@ func (g *guest) lost(ctx context.Context, a *Args) (any, error) {
 // reload takes the driver away under traffic, and all NICs with it, and brings it back; ordinary
 // connections live on. Every other time queues are bound for receive when it goes. Not for
 // transmit: Linux 7.2 forgets to take the interface out of such a binding, and uses it when the
-// binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen), whoever's NIC it
-// is.
+// binding's socket is closed later (Oops in netdev_nl_sock_priv_destroy; seen), with any NIC.
 func (g *guest) reload(ctx context.Context, a *Args) (any, error) {
 	for i := range a.Times {
 		bound := i%2 == 0

@@ -4,12 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/acceptance/internal/guestops"
 )
 
 // Record is a message of the kernel's log.
@@ -73,15 +74,10 @@ func parseRecord(s string) (Record, error) {
 		errors.Join(err1, err2, err3)
 }
 
-// splat is what the kernel says when something is wrong with itself, and the driver when it gives up on the device.
-var splat = regexp.MustCompile(`WARNING:|BUG:|\bOops\b|cut here|Call Trace|Kernel panic|general protection|refcount_t:|use-after-free|` +
-	`blocked for more than|stalled pool|NETDEV WATCHDOG|[Tt]imeout on tx queue|AQ commands? (failed|timed out)|Timeout to configure|` +
-	`DISABLING ALL QUEUES|Reset failed|scheduling reset|Performing reset|Device requested reset|Unrecoverable platform error`)
-
-// Splats picks them from a log.
+// Splats picks from a log what guestops.Splat knows.
 func Splats(log []Record) (bad []Record) {
 	for _, r := range log {
-		if splat.MatchString(r.Text) {
+		if guestops.Splat.MatchString(r.Text) {
 			bad = append(bad, r)
 		}
 	}

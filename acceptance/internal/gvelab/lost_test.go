@@ -1,18 +1,19 @@
 package gvelab
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 	"vnic.dev/vnic/qemu"
@@ -69,7 +70,7 @@ func TestServerGoesWhileQEMULives(t *testing.T) {
 // loss is one guest that loses its server.
 type loss struct {
 	*bench
-	said   *buffer
+	log    *os.File   // ours, and that of the server's process
 	served chan error // of each NIC's server in this process
 	cancel context.CancelCauseFunc
 	remote *remote // or nil
@@ -77,21 +78,24 @@ type loss struct {
 }
 
 func newLoss(t *testing.T, away bool) *loss {
-	x := &loss{said: &buffer{}, served: make(chan error, len(describe().Guests[0].NICs))}
+	log, err := os.OpenFile(filepath.Join(t.TempDir(), "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	testkit.OK(t, err)
+	x := &loss{log: log, served: make(chan error, len(describe().Guests[0].NICs))}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Log("our log:\n" + x.said.String())
+			t.Log("our log:\n" + x.said())
 		}
+		_ = log.Close()
 	})
 	ctx, cancel := context.WithCancelCause(context.Background())
 	x.cancel = cancel
 	t.Cleanup(func() { cancel(nil) })
 	connected := func(p *lab.Port, conn *net.UnixConn) { dma.Go(func() { x.served <- p.Serve(ctx, conn) }) }
 	if away {
-		x.remote = startServer(t, x.said)
+		x.remote = startServer(t, log)
 		connected = x.remote.connect
 	}
-	x.bench = newBench(t, 2*time.Minute, slog.New(slog.NewTextHandler(x.said, nil)), connected)
+	x.bench = newBench(t, 2*time.Minute, slog.New(slog.NewTextHandler(log, nil)), connected)
 	return x
 }
 
@@ -107,10 +111,19 @@ func (x *loss) stop() {
 	x.tells()
 }
 
+// said is what the log has.
+func (x *loss) said() string {
+	b, err := os.ReadFile(x.log.Name())
+	if err != nil {
+		return err.Error()
+	}
+	return string(b)
+}
+
 // tells holds that our log says what the guest will see, for each NIC.
 func (x *loss) tells() {
 	x.Helper()
-	if got := strings.Count(x.said.String(), lost); got != len(x.lab.Ports()) {
+	if got := strings.Count(x.said(), lost); got != len(x.lab.Ports()) {
 		x.Errorf("our log has %d times %q, not for each NIC", got, lost)
 	}
 }
@@ -162,12 +175,10 @@ func (x *loss) after(powerOff, mayAbort bool) {
 
 // gone says whether QEMU has ended by itself. When the guest's channel has, QEMU's own end follows.
 func (x *loss) gone() bool {
-	t := time.NewTimer(quitLimit)
-	defer t.Stop()
 	select {
 	case <-x.Done():
 		return true
-	case <-t.C:
+	case <-time.After(quitLimit):
 		return false
 	}
 }
@@ -200,22 +211,4 @@ func (x *loss) quit() {
 		x.Errorf("QEMU took %v to end", took)
 	}
 	x.ok("QEMU ended %v after it was told to quit", took.Round(time.Millisecond))
-}
-
-// buffer is a log.
-type buffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }

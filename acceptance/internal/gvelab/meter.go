@@ -5,66 +5,52 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 )
 
 // meter counts bytes that have arrived as they were sent.
 type meter struct {
 	name string
+	n    atomic.Uint64
 
-	mu      sync.Mutex
-	n       uint64
-	waiting map[chan struct{}]uint64 // closed at that count
-	err     error                    // why there will be no more
-	dead    chan struct{}            // closed with err
+	once sync.Once
+	err  error         // why there will be no more; set before dead is closed
+	dead chan struct{} // closed by fail
 }
 
-func newMeter(name string) *meter {
-	return &meter{name: name, waiting: map[chan struct{}]uint64{}, dead: make(chan struct{})}
-}
-
-func (m *meter) add(n int) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.n += uint64(n)
-	for c, at := range m.waiting {
-		if m.n >= at {
-			close(c)
-			delete(m.waiting, c)
-		}
-	}
-}
-
-func (m *meter) count() uint64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.n
-}
+func newMeter(name string) *meter { return &meter{name: name, dead: make(chan struct{})} }
 
 // fail says that the stream has ended; the first reason counts.
 func (m *meter) fail(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.err == nil {
+	m.once.Do(func() {
 		m.err = err
 		close(m.dead)
+	})
+}
+
+// ended says why the stream has, if it has.
+func (m *meter) ended() error {
+	select {
+	case <-m.dead:
+		return fmt.Errorf("%s: %w", m.name, m.err)
+	default:
+		return nil
 	}
 }
 
 // more waits for n bytes more than have arrived now.
 func (m *meter) more(ctx context.Context, n uint64) error {
-	c := make(chan struct{})
-	m.mu.Lock()
-	from := m.n
-	m.waiting[c] = from + n
-	m.mu.Unlock()
-	select {
-	case <-c:
-		return nil
-	case <-m.dead:
-		return fmt.Errorf("%s: %w", m.name, m.err)
-	case <-ctx.Done():
-		return fmt.Errorf("%s: %d of %d bytes have come: %w", m.name, m.count()-from, n, context.Cause(ctx))
+	from := m.n.Load()
+	err := poll(ctx, func() (bool, error) {
+		if m.n.Load()-from >= n {
+			return true, nil
+		}
+		return false, m.ended()
+	})
+	if err != nil && m.ended() == nil {
+		err = fmt.Errorf("%s: %d of %d bytes have come: %w", m.name, m.n.Load()-from, n, err)
 	}
+	return err
 }
 
 // all waits for n bytes more of each.

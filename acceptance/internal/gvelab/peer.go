@@ -1,6 +1,7 @@
 package gvelab
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/acceptance/internal/guestops"
 )
 
 // Addresses of the interface under test and of its peer.
@@ -32,7 +35,7 @@ func newNamespace() (*namespace, error) {
 	n := &namespace{calls: make(chan func())}
 	ready := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: nobody else may get this thread
+		runtime.LockOSThread() // and never unlocked: no other goroutine may get this thread
 		err := os.NewSyscallError("unshare", unix.Unshare(unix.CLONE_NEWNET))
 		if err == nil {
 			n.file, err = os.Open("/proc/thread-self/ns/net")
@@ -60,14 +63,7 @@ func (n *namespace) do(f func() error) error {
 
 // take moves an interface there.
 func (n *namespace) take(name string) error {
-	link, err := netlink.LinkByName(name)
-	if err == nil {
-		err = netlink.LinkSetNsFd(link, int(n.file.Fd()))
-	}
-	if err != nil {
-		return fmt.Errorf("move %s: %w", name, err)
-	}
-	return nil
+	return guestops.Link(name, "move", func(l netlink.Link) error { return netlink.LinkSetNsFd(l, int(n.file.Fd())) })
 }
 
 // tcpSettings keep a connection alive through anything, and have it come back soon after: they are the namespace's own.
@@ -82,43 +78,19 @@ func tcpSettings() error {
 
 // bringUp brings an interface up with its address.
 func bringUp(name string, p netip.Prefix) error {
-	link, err := netlink.LinkByName(name)
-	if err == nil {
-		err = netlink.LinkSetUp(link)
-	}
-	if err == nil {
-		err = netlink.AddrReplace(link,
-			&netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}})
-	}
-	if err != nil {
-		return fmt.Errorf("%s: up: %w", name, err)
-	}
-	return nil
+	addr := &netlink.Addr{IPNet: &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}}
+	return guestops.Link(name, "up", func(l netlink.Link) error {
+		return errors.Join(netlink.LinkSetUp(l), netlink.AddrReplace(l, addr))
+	})
 }
 
 // takeDown takes an interface down.
-func takeDown(name string) error {
-	link, err := netlink.LinkByName(name)
-	if err == nil {
-		err = netlink.LinkSetDown(link)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: down: %w", name, err)
-	}
-	return nil
-}
+func takeDown(name string) error { return guestops.Link(name, "down", netlink.LinkSetDown) }
 
 // flap takes an interface down and up again.
 func flap(name string) error {
 	if err := takeDown(name); err != nil {
 		return err
 	}
-	link, err := netlink.LinkByName(name)
-	if err == nil {
-		err = netlink.LinkSetUp(link)
-	}
-	if err != nil {
-		return fmt.Errorf("%s: up again: %w", name, err)
-	}
-	return nil
+	return guestops.Link(name, "up again", netlink.LinkSetUp)
 }

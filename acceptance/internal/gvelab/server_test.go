@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/lab"
 )
 
@@ -68,15 +68,12 @@ func receiveConn(in *net.UnixConn) (*net.UnixConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	ms, err := unix.ParseSocketControlMessage(oob[:n])
-	if err != nil || len(ms) != 1 {
-		return nil, errors.Join(err, io.ErrUnexpectedEOF)
+	var fds scm.FDs
+	defer fds.Close()
+	if err := fds.Collect(oob[:n], 1); err != nil || fds.Len() != 1 {
+		return nil, fmt.Errorf("%d descriptors: %w", fds.Len(), err)
 	}
-	fds, err := unix.ParseUnixRights(&ms[0])
-	if err != nil || len(fds) != 1 {
-		return nil, fmt.Errorf("%d descriptors: %w", len(fds), err)
-	}
-	return fileConn(os.NewFile(uintptr(fds[0]), "vfio-user"))
+	return fileConn(os.NewFile(uintptr(fds.Take(0)), "vfio-user"))
 }
 
 // fileConn takes over f.

@@ -6,10 +6,11 @@ import (
 	"fmt"
 	"net"
 
-	"github.com/mdlayher/genetlink"
 	mdl "github.com/mdlayher/netlink"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/acceptance/internal/guestops"
 )
 
 // carrier says whether an interface of this thread's namespace has a carrier.
@@ -26,13 +27,10 @@ const (
 	cmdRingsSet    = 16
 	cmdChannelsSet = 18
 
-	attrHeader        = 1
-	attrHeaderName    = 2
 	attrRingsRX       = 6
 	attrRingsTX       = 9
 	attrChannelsRX    = 6
 	attrChannelsTX    = 7
-	ethtoolFamily     = "ethtool"
 	netdevFamily      = "netdev"
 	cmdBindRX         = 13
 	attrDmabufIfindex = 1
@@ -43,47 +41,21 @@ const (
 	queueTypeRX       = 0
 )
 
-// ask has a family of generic netlink do something.
-func ask(family string, command uint8, body func(*mdl.AttributeEncoder)) error {
-	c, err := genetlink.Dial(nil)
-	if err != nil {
-		return err
-	}
-	defer c.Close()
-	_ = c.SetOption(mdl.ExtendedAcknowledge, true)
-	f, err := c.GetFamily(family)
-	if err != nil {
-		return err
-	}
-	ae := mdl.NewAttributeEncoder()
-	body(ae)
-	b, err := ae.Encode()
-	if err != nil {
-		return err
-	}
-	_, err = c.Execute(genetlink.Message{Header: genetlink.Header{Command: command, Version: f.Version}, Data: b}, f.ID,
-		mdl.Request|mdl.Acknowledge)
-	return err
-}
-
 // set sets attributes of the interface under test, as ethtool does.
 func set(command uint8, attrs map[uint16]uint32) error {
-	err := ask(ethtoolFamily, command, func(ae *mdl.AttributeEncoder) {
-		ae.Nested(attrHeader, func(ae *mdl.AttributeEncoder) error {
-			ae.String(attrHeaderName, underTestName)
-			return nil
-		})
+	err := guestops.Set(guestops.Ethtool, command, func(ae *mdl.AttributeEncoder) {
+		guestops.Interface(ae, underTestName)
 		for a, v := range attrs {
 			ae.Uint32(a, v)
 		}
 	})
 	if err != nil {
-		return fmt.Errorf("ethtool command %d %v: %w", command, attrs, err)
+		return fmt.Errorf("%v: %w", attrs, err)
 	}
 	return nil
 }
 
-// reconfigure has the driver make all its queues anew, in other numbers and sizes, and back.
+// reconfigure has the driver make its queues again, in other numbers and sizes, and back.
 func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	if err := g.dut.close(); err != nil { // its rule and its table are for 4 queues
 		return nil, err
@@ -91,27 +63,23 @@ func (g *guest) reconfigure(ctx context.Context, _ *Args) (any, error) {
 	g.dut = nil
 	mtu := func(n int) func() error {
 		return func() error {
-			link, err := netlink.LinkByName(underTestName)
-			if err != nil {
-				return err
-			}
-			return netlink.LinkSetMTU(link, n)
+			return guestops.Link(underTestName, "MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, n) })
 		}
+	}
+	queues := func(n uint32) func() error {
+		return func() error { return set(cmdChannelsSet, map[uint16]uint32{attrChannelsRX: n, attrChannelsTX: n}) }
+	}
+	rings := func(rx, tx uint32) func() error {
+		return func() error { return set(cmdRingsSet, map[uint16]uint32{attrRingsRX: rx, attrRingsTX: tx}) }
 	}
 	for _, step := range []struct {
 		name string
 		do   func() error
 	}{
-		{"2 queues", func() error { return set(cmdChannelsSet, map[uint16]uint32{attrChannelsRX: 2, attrChannelsTX: 2}) }},
-		{"1 queue", func() error { return set(cmdChannelsSet, map[uint16]uint32{attrChannelsRX: 1, attrChannelsTX: 1}) }},
-		{"4 queues", func() error { return set(cmdChannelsSet, map[uint16]uint32{attrChannelsRX: 4, attrChannelsTX: 4}) }},
-		{"rings of 64 and 256",
-			func() error { return set(cmdRingsSet, map[uint16]uint32{attrRingsRX: 64, attrRingsTX: 256}) }},
-		{"rings of 4096", func() error { return set(cmdRingsSet, map[uint16]uint32{attrRingsRX: 4096, attrRingsTX: 4096}) }},
-		{"rings of 1024 and 512",
-			func() error { return set(cmdRingsSet, map[uint16]uint32{attrRingsRX: 1024, attrRingsTX: 512}) }},
-		{"MTU 1280", mtu(1280)},
-		{"MTU 1500", mtu(1500)},
+		{"2 queues", queues(2)}, {"1 queue", queues(1)}, {"4 queues", queues(4)},
+		{"rings of 64 and 256", rings(64, 256)}, {"rings of 4096", rings(4096, 4096)},
+		{"rings of 1024 and 512", rings(1024, 512)},
+		{"MTU 1280", mtu(1280)}, {"MTU 1500", mtu(1500)},
 	} {
 		if err := step.do(); err != nil {
 			return nil, fmt.Errorf("%s: %w", step.name, err)
@@ -136,7 +104,7 @@ func (g *guest) bindZero(context.Context, *Args) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = ask(netdevFamily, cmdBindRX, func(ae *mdl.AttributeEncoder) {
+	err = guestops.Set(netdevFamily, cmdBindRX, func(ae *mdl.AttributeEncoder) {
 		ae.Uint32(attrDmabufIfindex, uint32(ifc.Index))
 		ae.Uint32(attrDmabufFD, uint32(fd))
 		ae.Nested(attrDmabufQueues, func(ae *mdl.AttributeEncoder) error {

@@ -1,46 +1,30 @@
 package gvelab
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"time"
+
+	"vnic.dev/vnic/gpumem"
 )
 
-// A stream's byte at offset o is table[o%period]: a prime, so that what is shifted, repeated or of
-// another packet differs.
-const (
-	period = 65521
-	chunk  = 32 << 10
-)
+// All streams are of the pattern of this seed: what is shifted, repeated or of another packet differs.
+const seed = 1
 
-var table = func() []byte {
-	b := make([]byte, period+chunk)
-	_, _ = rand.NewChaCha8([32]byte{1}).Read(b[:period])
-	copy(b[period:], b)
-	return b
-}()
-
-// pattern is n bytes, at most chunk, from offset o on.
-func pattern(o uint64, n int) []byte { return table[o%period : o%period+uint64(n)] }
+// chunk is what a stream sends at a time.
+const chunk = 32 << 10
 
 // compare checks what was received at an offset.
 func compare(o uint64, got []byte) error {
-	for len(got) > 0 {
-		n := min(len(got), chunk)
-		if want := pattern(o, n); !bytes.Equal(got[:n], want) {
-			for i := range want {
-				if got[i] != want[i] {
-					return fmt.Errorf("byte %d of the stream is %#x, not %#x", o+uint64(i), got[i], want[i])
-				}
-			}
-		}
-		got, o = got[n:], o+uint64(n)
+	n := gpumem.MatchAt(got, seed, o)
+	if n == len(got) {
+		return nil
 	}
-	return nil
+	var want [1]byte
+	gpumem.FillAt(want[:], seed, o+uint64(n))
+	return fmt.Errorf("byte %d of the stream is %#x, not %#x", o+uint64(n), got[n], want[0])
 }
 
 // pace is how long a chunk takes at least: a stream is to be there at all times, not to take all there is.
@@ -50,9 +34,11 @@ const pace = 4 * time.Millisecond
 func send(c net.Conn, m *meter) {
 	t := time.NewTicker(pace)
 	defer t.Stop()
+	b := make([]byte, chunk)
 	for o := uint64(0); ; o += chunk {
 		<-t.C
-		if _, err := c.Write(pattern(o, chunk)); err != nil {
+		gpumem.FillAt(b, seed, o)
+		if _, err := c.Write(b); err != nil {
 			m.fail(err)
 			return
 		}
@@ -72,7 +58,7 @@ func receive(c io.Reader, m *meter) {
 			return
 		}
 		o += uint64(n)
-		m.add(n)
+		m.n.Add(uint64(n))
 	}
 }
 

@@ -2,29 +2,31 @@
 //
 //	jsoncheck 'runs.0.tx.device == runs.0.bytes' 'runs.0.tx.host == 0' 'runs.1.tx.host >= 1000'
 //
-// An operand is a number, true, false, a "string", or a path; an index of an array is a number in the path, -len- its
-// length. It prints each condition with both values, and exits with 1 if one does not hold.
+// An operand is a path, or a number, true, false, null or "string" as in JSON; an index of an array is a number in
+// the path, -len- its length. It prints each condition with both values, and exits with 1 if one does not hold.
 package main
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
 )
 
 func main() {
-	var doc any
-	d := json.NewDecoder(os.Stdin)
-	d.UseNumber()
-	if err := d.Decode(&doc); err != nil {
+	doc, err := decode(os.Stdin)
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "jsoncheck: no JSON:", err)
 		os.Exit(1)
 	}
+	values := map[string]string{}
+	flatten(values, "", doc)
 	failed := len(os.Args) < 2
 	for _, cond := range os.Args[1:] {
-		ok, text := check(doc, cond)
+		ok, text := check(values, cond)
 		mark := "ok  "
 		if !ok {
 			mark, failed = "FAIL", true
@@ -36,75 +38,68 @@ func main() {
 	}
 }
 
-func check(doc any, cond string) (bool, string) {
+func decode(r io.Reader) (v any, err error) {
+	d := json.NewDecoder(r)
+	d.UseNumber()
+	err = d.Decode(&v)
+	return v, err
+}
+
+// flatten adds v and all that is in it to values, by their paths.
+func flatten(values map[string]string, path string, v any) {
+	values[path] = fmt.Sprint(v)
+	in := strings.TrimPrefix(path+".", ".")
+	switch v := v.(type) {
+	case map[string]any:
+		for key, below := range v {
+			flatten(values, in+key, below)
+		}
+	case []any:
+		values[in+"-len-"] = strconv.Itoa(len(v))
+		for i, below := range v {
+			flatten(values, in+strconv.Itoa(i), below)
+		}
+	}
+}
+
+// operand gives what stands at a path, or a literal.
+func operand(values map[string]string, s string) (string, error) {
+	if v, there := values[s]; there {
+		return v, nil
+	}
+	literal, err := decode(strings.NewReader(s))
+	if err != nil {
+		return "", fmt.Errorf("no %s", s)
+	}
+	return fmt.Sprint(literal), nil
+}
+
+func check(values map[string]string, cond string) (bool, string) {
 	f := strings.Fields(cond)
 	if len(f) != 3 {
 		return false, fmt.Sprintf("%s: not of the form A OP B", cond)
 	}
-	a, errA := value(doc, f[0])
-	b, errB := value(doc, f[2])
-	for _, err := range []error{errA, errB} {
-		if err != nil {
+	var operands [2]string
+	for i, s := range []string{f[0], f[2]} {
+		var err error
+		if operands[i], err = operand(values, s); err != nil {
 			return false, fmt.Sprintf("%s: %v", cond, err)
 		}
 	}
-	text := fmt.Sprintf("%s   (%v, %v)", cond, a, b)
-	if f[1] == "==" {
-		return fmt.Sprint(a) == fmt.Sprint(b), text
+	a, b := operands[0], operands[1]
+	text := fmt.Sprintf("%s   (%s, %s)", cond, a, b)
+	if f[1] == "==" || f[1] == "!=" {
+		return (a == b) == (f[1] == "=="), text
 	}
-	if f[1] == "!=" {
-		return fmt.Sprint(a) != fmt.Sprint(b), text
-	}
-	x, errX := strconv.ParseFloat(fmt.Sprint(a), 64)
-	y, errY := strconv.ParseFloat(fmt.Sprint(b), 64)
+	x, errX := strconv.ParseFloat(a, 64)
+	y, errY := strconv.ParseFloat(b, 64)
 	if errX != nil || errY != nil {
 		return false, text + ": not numbers"
 	}
-	switch f[1] {
-	case ">=":
-		return x >= y, text
-	case ">":
-		return x > y, text
-	case "<=":
-		return x <= y, text
-	case "<":
-		return x < y, text
+	order := cmp.Compare(x, y)
+	holds, known := map[string]bool{">=": order >= 0, ">": order > 0, "<=": order <= 0, "<": order < 0}[f[1]]
+	if !known {
+		text += ": unknown operator"
 	}
-	return false, text + ": unknown operator"
-}
-
-func value(doc any, s string) (any, error) {
-	if _, err := strconv.ParseFloat(s, 64); err == nil || s == "true" || s == "false" || s == "null" {
-		if s == "null" {
-			return nil, nil
-		}
-		return s, nil
-	}
-	if strings.HasPrefix(s, `"`) {
-		return strings.Trim(s, `"`), nil
-	}
-	at := doc
-	for _, key := range strings.Split(s, ".") {
-		switch v := at.(type) {
-		case map[string]any:
-			next, ok := v[key]
-			if !ok {
-				return nil, fmt.Errorf("no %s", s)
-			}
-			at = next
-		case []any:
-			if key == "-len-" {
-				at = len(v)
-				continue
-			}
-			i, err := strconv.Atoi(key)
-			if err != nil || i < 0 || i >= len(v) {
-				return nil, fmt.Errorf("no %s", s)
-			}
-			at = v[i]
-		default:
-			return nil, fmt.Errorf("no %s", s)
-		}
-	}
-	return at, nil
+	return holds, text
 }

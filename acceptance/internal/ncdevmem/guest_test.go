@@ -3,6 +3,7 @@ package ncdevmem
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -13,29 +14,21 @@ import (
 	"github.com/u-root/u-root/pkg/cpio"
 	"golang.org/x/sync/errgroup"
 
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/guest-images/agent"
 )
 
 // programs makes an archive, to be unpacked over the guest's image, of what tools/ncdevmem built
-// and of some files. It is made anew each time: nothing of the kernel's gets into the cache's
+// and of some files. It is made each time: nothing of the kernel's gets into the cache's
 // images.
 func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	recs := []cpio.Record{cpio.Symlink("bin/sh", "/bin/busybox")}
 	for _, name := range []string{"nc", "ip", "cat", "dmesg", "grep", "usleep"} {
 		recs = append(recs, cpio.Symlink("bin/"+name, "/bin/busybox"))
 	}
-	add := func(name, path string) error {
-		b, err := os.ReadFile(path)
-		if err != nil {
-			return err
-		}
-		recs = append(recs, cpio.StaticFile(name, string(b), 0o755))
-		return nil
-	}
+	from := map[string]string{}
 	for _, name := range []string{"ncdevmem", "busybox", "ethtool"} {
-		if err := add("bin/"+name, filepath.Join(tools, name)); err != nil {
-			return nil, err
-		}
+		from["bin/"+name] = filepath.Join(tools, name)
 	}
 	libs, err := filepath.Glob(filepath.Join(tools, "lib", "*"))
 	if err != nil {
@@ -43,10 +36,15 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	}
 	for _, path := range libs {
 		for _, dir := range []string{"lib/", "lib64/"} { // where the loader looks, and is looked for
-			if err := add(dir+filepath.Base(path), path); err != nil {
-				return nil, err
-			}
+			from[dir+filepath.Base(path)] = path
 		}
+	}
+	for name, path := range from {
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		recs = append(recs, cpio.StaticFile(name, string(b), 0o755))
 	}
 	for name, b := range files {
 		recs = append(recs, cpio.StaticFile(name, string(b), 0o644))
@@ -56,13 +54,7 @@ func programs(tools string, files map[string][]byte) (io.Reader, error) {
 	}
 	var b bytes.Buffer
 	w := cpio.Newc.Writer(&b)
-	if err := cpio.WriteRecordsAndDirs(w, recs); err != nil {
-		return nil, err
-	}
-	if err := cpio.WriteTrailer(w); err != nil {
-		return nil, err
-	}
-	return &b, nil
+	return &b, errors.Join(cpio.WriteRecordsAndDirs(w, recs), cpio.WriteTrailer(w))
 }
 
 // sh runs a script in the guest. Its error is one of ours: the script's own end is in the result.
@@ -105,9 +97,9 @@ func (l *bench) fromGuest(ctx context.Context, path string, each func([]byte) er
 	if err != nil {
 		return err
 	}
-	defer in.close()
+	defer in.Close()
 	eg, ctx := errgroup.WithContext(ctx)
-	eg.Go(func() error { return in.read(ctx, each) })
+	eg.Go(func() error { return read(ctx, in, each) })
 	eg.Go(func() error { return l.do(ctx, fmt.Sprintf("nc %v %d -e cat %s", addr.Addr(), addr.Port(), path)) })
 	return eg.Wait()
 }
@@ -125,6 +117,50 @@ func (l *bench) text(ctx context.Context, path string) (string, error) {
 		return nil
 	})
 	return b.String(), err
+}
+
+// ran is what came of a program of the guest.
+type ran struct {
+	res   agent.ExecResult
+	text  string // standard error
+	meter control.MeterCounters
+	took  time.Duration
+}
+
+// beside runs a program in the guest and has the peer do something meanwhile, which ends when the
+// program has failed or, of one that is the last to end, when it has ended. With an error comes what
+// the program said, if that could be had.
+func (l *bench) beside(ctx context.Context, guest, peer netip.AddrPort, program string, last bool,
+	do func(context.Context) error) (x ran, err error) {
+	counters, err := l.meter(guest, peer)
+	if err != nil {
+		return x, err
+	}
+	start := time.Now()
+	eg, gctx := errgroup.WithContext(ctx)
+	ready, stopWaiting := context.WithCancelCause(gctx)
+	defer stopWaiting(nil)
+	eg.Go(func() (err error) {
+		x.res, err = l.sh(gctx, program)
+		if last || x.res.Status != 0 {
+			stopWaiting(errors.New("the program has ended"))
+		}
+		return err
+	})
+	eg.Go(func() error {
+		if err := do(ready); ready.Err() == nil || gctx.Err() != nil {
+			return err
+		}
+		return nil // what the program says tells more
+	})
+	err = eg.Wait()
+	x.took = time.Since(start)
+	var merr, terr error
+	x.meter, merr = counters()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
+	defer cancel()
+	x.text, terr = l.text(ctx, stderrFile)
+	return x, errors.Join(err, merr, terr)
 }
 
 // kernelLog looks for what the kernel complains about.

@@ -2,19 +2,21 @@ package ncdevmem
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"reflect"
 	"testing"
 )
 
 func TestParseReception(t *testing.T) {
+	const frag = "received frag_page=%d, in_page_offset=0, frag_offset=%d, frag_size=%d, token=%d, total_received=%d, " +
+		"dmabuf_id=3\n"
 	r := parseReception(`using ifindex=2
 got dmabuf id=3
 Got connection from ::ffff:10.0.0.2:40000
 recvmsg ret=6000
-received frag_page=15999, in_page_offset=0, frag_offset=65531904, frag_size=4096, token=0, total_received=4096, dmabuf_id=3
-received frag_page=15998, in_page_offset=0, frag_offset=65527808, frag_size=1904, token=1, total_received=6000, dmabuf_id=3
-total_received=6000
+` + fmt.Sprintf(frag, 15999, 65531904, 4096, 0, 4096) + fmt.Sprintf(frag, 15998, 65527808, 1904, 1, 6000) +
+		`total_received=6000
 SCM_DEVMEM_LINEAR. dmabuf_cmsg->frag_size=5
 Failed validation: expected=1, actual=2, index=0
 recvmsg ret=0

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"vnic.dev/vnic/acceptance/internal/guestops"
 	"vnic.dev/vnic/guest-images/agent"
 )
 
@@ -144,12 +145,8 @@ func complaint(line string) bool {
 // logTrouble finds the lines of a kernel log that nothing of ours may cause.
 func logTrouble(text string) (lines []string) {
 	for line := range strings.SplitSeq(text, "\n") {
-		for _, word := range []string{"WARNING:", "BUG:", "Oops", "Call Trace", "general protection", "NETDEV WATCHDOG",
-			"Reset failed", "page_pool_release_retry", "hung task", "blocked for more than"} {
-			if strings.Contains(line, word) {
-				lines = append(lines, line)
-				break
-			}
+		if guestops.Splat.MatchString(line) {
+			lines = append(lines, line)
 		}
 	}
 	return lines

@@ -8,7 +8,7 @@
 //
 //   - bytes: the peer compares every byte of what ncdevmem says that it found in its buffer (its
 //     standard output comes back over an ordinary connection), and of what it sends. ncdevmem's own
-//     validation is run besides.
+//     validation is run as well.
 //   - place: the NIC's meter of the connection says from which file each payload byte was read, and
 //     to which it was written. ncdevmem registers no buffer, so these are counts of the GPU's file,
 //     whatever in it. Independently of meters, the host looks for the bytes themselves in the GPU's
@@ -69,46 +69,33 @@ const sent = 4 << 20
 // cases runs all that there is. Their order matters: pages of the pattern are looked for in guest
 // RAM before anything may put them there.
 func (l *bench) cases(ctx context.Context, j *judge) error {
-	steps := []func() error{
-		func() error { return l.patternBefore(j) },
-		func() error {
-			return l.receive(ctx, j, receiving{name: "receive, IPv4",
-				port: 5201, size: received, queue: 1, queues: 1, validate: true, node: true})
-		},
-		func() error {
-			return l.receive(ctx, j, receiving{name: "receive, IPv6",
-				port: 5202, v6: true, size: received, queue: 2, queues: 2, validate: true, node: true, client: true})
-		},
-		func() error { return l.patternAfter(j) },
-		func() error {
-			return l.receive(ctx, j, receiving{name: "receive and compare, IPv4",
-				port: 5203, size: compared, queue: 3, queues: 1, node: true, client: true, seed: 4})
-		},
-		func() error {
-			return l.receive(ctx, j, receiving{name: "receive and compare, IPv6",
-				port: 5204, v6: true, size: compared, queue: 1, queues: 1, node: true, seed: 6})
-		},
-		func() error { return l.send(ctx, j, sending{name: "send, IPv4", port: 5205, node: true}) },
-		func() error {
-			return l.send(ctx, j, sending{name: "send in pieces of 1000 bytes, IPv6",
-				port: 5206, v6: true, chunk: 1000, node: true})
-		},
-		func() error {
-			return l.send(ctx, j, sending{name: "negative control: a plain sender",
-				port: 5207, plain: true, node: true})
-		},
-		func() error {
-			return l.receive(ctx, j, receiving{name: "negative control: receive, buffer not on the GPU's node",
-				port: 5208, size: received, queue: 1, queues: 1, validate: true})
-		},
-		func() error { return l.patternControl(j) },
-		func() error {
-			return l.send(ctx, j, sending{name: "negative control: send, buffer not on the GPU's node", port: 5209})
-		},
-		func() error { return l.kernelLog(ctx, j) },
+	receive := func(r receiving) func(context.Context, *judge) error {
+		return func(ctx context.Context, j *judge) error { return l.receive(ctx, j, r) }
 	}
-	for _, step := range steps {
-		if err := step(); err != nil {
+	send := func(s sending) func(context.Context, *judge) error {
+		return func(ctx context.Context, j *judge) error { return l.send(ctx, j, s) }
+	}
+	for _, step := range []func(context.Context, *judge) error{
+		l.patternBefore,
+		receive(receiving{name: "receive, IPv4",
+			port: 5201, size: received, queue: 1, queues: 1, validate: true, node: true}),
+		receive(receiving{name: "receive, IPv6",
+			port: 5202, v6: true, size: received, queue: 2, queues: 2, validate: true, node: true, client: true}),
+		l.patternAfter,
+		receive(receiving{name: "receive and compare, IPv4",
+			port: 5203, size: compared, queue: 3, queues: 1, node: true, client: true, seed: 4}),
+		receive(receiving{name: "receive and compare, IPv6",
+			port: 5204, v6: true, size: compared, queue: 1, queues: 1, node: true, seed: 6}),
+		send(sending{name: "send, IPv4", port: 5205, node: true}),
+		send(sending{name: "send in pieces of 1000 bytes, IPv6", port: 5206, v6: true, chunk: 1000, node: true}),
+		send(sending{name: "negative control: a plain sender", port: 5207, plain: true, node: true}),
+		receive(receiving{name: "negative control: receive, buffer not on the GPU's node",
+			port: 5208, size: received, queue: 1, queues: 1, validate: true}),
+		l.patternControl,
+		send(sending{name: "negative control: send, buffer not on the GPU's node", port: 5209}),
+		l.kernelLog,
+	} {
+		if err := step(ctx, j); err != nil {
 			return err
 		}
 	}

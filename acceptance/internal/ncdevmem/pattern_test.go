@@ -2,6 +2,7 @@ package ncdevmem
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -52,7 +53,7 @@ func patternPages(r io.ReaderAt, size int64) (pages int, err error) {
 }
 
 // lines of the file that ncdevmem sends, one sendmsg each, all from the beginning of its buffer:
-// shorter and longer than a segment, a page and a super-packet.
+// shorter and longer than a segment, a page and a GSO packet.
 var lineLengths = []int{1, 2, 1447, 1448, 1449, 4095, 4097, 40_000, 65_536, 200_001, 300_000}
 
 // makeLines makes n bytes of them, of the pattern of seed, in which only lines' ends are newlines.
@@ -98,14 +99,14 @@ const few = 64
 // many is half of the pages that a receive queue of 1024 goes through before it uses one again; not all are filled.
 const many = 512
 
-func (l *bench) patternBefore(j *judge) error {
+func (l *bench) patternBefore(_ context.Context, j *judge) error {
 	j.begin("pages full of the pattern, as the host sees them, before")
 	s, err := l.look()
 	j.check(s == seen{}, "%d in GPU memory, %d in guest RAM: none", s.gpu, s.ram)
 	return err
 }
 
-func (l *bench) patternAfter(j *judge) error {
+func (l *bench) patternAfter(_ context.Context, j *judge) error {
 	j.begin("pages full of the pattern, after 128 MiB of it came")
 	s, err := l.look()
 	j.check(s.gpu >= many, "%d in GPU memory, which are left: %d and more", s.gpu, many)
@@ -113,7 +114,7 @@ func (l *bench) patternAfter(j *judge) error {
 	return err
 }
 
-func (l *bench) patternControl(j *judge) error {
+func (l *bench) patternControl(_ context.Context, j *judge) error {
 	j.begin("negative control: the same look finds the pattern where it is in RAM")
 	s, err := l.look()
 	j.check(s.ram >= many, "%d in guest RAM: %d and more", s.ram, many)

@@ -11,25 +11,18 @@ import (
 	"vnic.dev/vnic/devmem"
 )
 
-// inlet is a port of the peer's, for one connection.
-type inlet struct {
-	l devmem.Listener
-}
-
-func (l *bench) listen(addr netip.AddrPort) (*inlet, error) {
+func (l *bench) listen(addr netip.AddrPort) (devmem.Listener, error) {
 	ln, err := l.peer.Listen(addr)
 	if err != nil {
 		return nil, fmt.Errorf("peer listens on %v: %w", addr, err)
 	}
-	return &inlet{ln}, nil
+	return ln, nil
 }
 
-func (in *inlet) close() { _ = in.l.Close() }
-
 // read takes one connection, gives all that comes to each, and closes it.
-func (in *inlet) read(ctx context.Context, each func([]byte) error) error {
-	stop := context.AfterFunc(ctx, in.close)
-	c, err := in.l.AcceptConn()
+func read(ctx context.Context, in devmem.Listener, each func([]byte) error) error {
+	stop := context.AfterFunc(ctx, func() { _ = in.Close() })
+	c, err := in.AcceptConn()
 	stop()
 	if err != nil {
 		return errors.Join(context.Cause(ctx), err)

@@ -2,17 +2,13 @@ package ncdevmem
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"vnic.dev/vnic/gpumem"
-	"vnic.dev/vnic/guest-images/agent"
 )
 
 // caseLimit is how long one transfer may take on a busy machine.
@@ -32,7 +28,7 @@ type receiving struct {
 }
 
 // What programs of the guest print goes to files there, and here when they have ended: ncdevmem
-// sets the interface up anew at its start and its end, and of an ordinary connection that sends
+// sets the interface up again at its start and its end, and of an ordinary connection that sends
 // meanwhile the driver may forget a packet in its queue until another goes the same way (gve_turnup
 // starts transmit queues and does not wake them), which TCP does not send again as it is in a queue
 // still (TCPSpuriousRtxHostQueues).
@@ -62,73 +58,44 @@ func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
 	defer cancel()
 	guest, peer := addrs(r.v6)
 	to, from := netip.AddrPortFrom(guest, r.port), netip.AddrPortFrom(peer, r.port)
-	counters, err := l.meter(to, from)
-	if err != nil {
-		return err
-	}
 	start := time.Now()
-	var res agent.ExecResult
 	var connect, moved time.Duration
-	eg, gctx := errgroup.WithContext(ctx)
-	ready, stopWaiting := context.WithCancelCause(gctx)
-	defer stopWaiting(nil)
-	eg.Go(func() (err error) {
-		defer stopWaiting(errors.New("ncdevmem has ended"))
-		res, err = l.sh(gctx, r.command(guest, peer))
-		return err
-	})
-	eg.Go(func() error {
+	x, err := l.beside(ctx, to, from, r.command(guest, peer), true, func(ready context.Context) error {
 		if err := l.listening(ready, r.port); err != nil {
-			if ready.Err() != nil && gctx.Err() == nil {
-				return nil // ncdevmem's end says more
-			}
 			return err
 		}
 		connect = time.Since(start)
-		err := l.write(ready, from, to, r.size, func(b []byte, off uint64) {
+		defer func() { moved = time.Since(start) - connect }()
+		return l.write(ready, from, to, r.size, func(b []byte, off uint64) {
 			if r.validate {
 				copy(b, pattern(int(off%period), len(b)))
 			} else {
 				gpumem.FillAt(b, r.seed, off)
 			}
 		})
-		if moved = time.Since(start) - connect; err != nil && ready.Err() != nil && gctx.Err() == nil {
-			return nil
-		}
-		return err
 	})
-	err = eg.Wait()
-	took := time.Since(start)
-	m, merr := counters()
-	// What it said is worth knowing most of all when it failed.
-	tctx, tcancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-	defer tcancel()
-	text, terr := l.text(tctx, stderrFile)
 	if err != nil {
 		j.check(false, "%v", err)
-		j.words(text, 20)
+		j.words(x.text, 20)
 		return fmt.Errorf("%s: %w", r.name, err)
 	}
-	if merr != nil || terr != nil {
-		return fmt.Errorf("%s: %w", r.name, errors.Join(merr, terr))
-	}
 	failed := j.failed
-	x := parseReception(text)
-	j.check(res.Status == 0 && x.ended,
-		"status %d, saw the end: %v; listens after %.1f s, receives for %.1f s, ends after %.1f s", res.Status, x.ended,
-		connect.Seconds(), moved.Seconds(), took.Seconds())
-	j.check(x.total == r.size && x.bytes == r.size, "its last total_received is %d, its frags together are %d, of %d",
-		x.total, x.bytes, r.size)
-	j.check(x.frags > 0 && x.linear == 0 && len(x.dmabufs) == 1 && x.dmabufs[x.bound],
-		"%d frags, all in dmabuf %v, %d linear", x.frags, slices.Sorted(maps.Keys(x.dmabufs)), x.linear)
-	j.check(len(x.wrong) == 0, "%d complaints%s", len(x.wrong), some(x.wrong))
+	got := parseReception(x.text)
+	j.check(x.res.Status == 0 && got.ended,
+		"status %d, saw the end: %v; listens after %.1f s, receives for %.1f s, ends after %.1f s", x.res.Status, got.ended,
+		connect.Seconds(), moved.Seconds(), x.took.Seconds())
+	j.check(got.total == r.size && got.bytes == r.size, "its last total_received is %d, its frags together are %d, of %d",
+		got.total, got.bytes, r.size)
+	j.check(got.frags > 0 && got.linear == 0 && len(got.dmabufs) == 1 && got.dmabufs[got.bound],
+		"%d frags, all in dmabuf %v, %d linear", got.frags, slices.Sorted(maps.Keys(got.dmabufs)), got.linear)
+	j.check(len(got.wrong) == 0, "%d complaints%s", len(got.wrong), some(got.wrong))
 	if r.validate {
 		out, err := l.sh(ctx, "grep -c '^Validated buffer$' "+stdoutFile)
 		if err != nil {
 			return err
 		}
 		n := number(out.Stdout)
-		j.check(n == uint64(x.frags), "%d frags validated of %d", n, x.frags)
+		j.check(n == uint64(got.frags), "%d frags validated of %d", n, got.frags)
 	} else {
 		var back, same uint64 // what ncdevmem printed, and how much of it is what was sent
 		err := l.fromGuest(ctx, stdoutFile, func(b []byte) error {
@@ -149,9 +116,9 @@ func (l *bench) receive(ctx context.Context, j *judge, r receiving) error {
 			j.check(n >= many*pageSize/2, "%d bytes of them are in GPU memory still", n)
 		}
 	}
-	j.placed(m.Rx, r.size, r.node)
+	j.placed(x.meter.Rx, r.size, r.node)
 	if j.failed > failed {
-		j.words(text, 12)
+		j.words(x.text, 12)
 	}
 	return nil
 }

@@ -3,16 +3,10 @@ package ncdevmem
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 	"time"
-
-	"golang.org/x/sync/errgroup"
-
-	"vnic.dev/vnic/control"
-	"vnic.dev/vnic/guest-images/agent"
 )
 
 // sending is a run of ncdevmem as sender, or of a plain one.
@@ -44,14 +38,11 @@ func (s *sending) command(guest, peer netip.Addr) string {
 
 // sender is what came of one.
 type sender struct {
-	res       agent.ExecResult
-	text      string // standard error
+	ran
 	got, same uint64 // bytes that came, and how many of them are right
-	meter     control.DirCounters
-	took      time.Duration
 }
 
-// attempts is how often ncdevmem may send anew on a machine that is too busy for its time limit.
+// attempts is how often ncdevmem may send again on a machine that is too busy for its time limit.
 const attempts = 5
 
 func (l *bench) send(ctx context.Context, j *judge, s sending) error {
@@ -91,7 +82,7 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 			"%d bytes by %d calls, %d of them complete, of %d", t.bytes, t.calls, t.completed, lines)
 	}
 	j.check(x.got == size && x.same == size, "the peer compared %d bytes, %d are right, of %d", x.got, x.same, size)
-	j.placed(x.meter, size, s.node && !s.plain)
+	j.placed(x.meter.Tx, size, s.node && !s.plain)
 	if j.failed > failed {
 		j.words(x.text, 12)
 	}
@@ -102,28 +93,13 @@ func (l *bench) send(ctx context.Context, j *judge, s sending) error {
 func (l *bench) sendOnce(ctx context.Context, s sending) (x sender, err error) {
 	guest, peer := addrs(s.v6)
 	from, to := netip.AddrPortFrom(guest, s.port), netip.AddrPortFrom(peer, s.port)
-	counters, err := l.meter(from, to)
-	if err != nil {
-		return x, err
-	}
 	in, err := l.listen(to)
 	if err != nil {
 		return x, err
 	}
-	defer in.close()
-	start := time.Now()
-	eg, gctx := errgroup.WithContext(ctx)
-	ready, stopWaiting := context.WithCancelCause(gctx)
-	defer stopWaiting(nil)
-	eg.Go(func() (err error) {
-		x.res, err = l.sh(gctx, s.command(guest, peer))
-		if x.res.Status != 0 {
-			stopWaiting(errors.New("the sender has failed"))
-		}
-		return err
-	})
-	eg.Go(func() error {
-		err := in.read(ready, func(b []byte) error {
+	defer in.Close()
+	x.ran, err = l.beside(ctx, from, to, s.command(guest, peer), false, func(ready context.Context) error {
+		return read(ready, in, func(b []byte) error {
 			n := uint64(len(b))
 			if x.got+n > uint64(len(l.lines)) {
 				return fmt.Errorf("more than %d bytes", len(l.lines))
@@ -134,18 +110,6 @@ func (l *bench) sendOnce(ctx context.Context, s sending) (x sender, err error) {
 			x.got += n
 			return nil
 		})
-		if err != nil && ready.Err() != nil && gctx.Err() == nil {
-			return nil // what the sender says tells more
-		}
-		return err
 	})
-	err = eg.Wait()
-	x.took = time.Since(start)
-	m, merr := counters()
-	x.meter = m.Tx
-	tctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 20*time.Second)
-	defer cancel()
-	var terr error
-	x.text, terr = l.text(tctx, stderrFile)
-	return x, errors.Join(err, merr, terr)
+	return x, err
 }

@@ -15,7 +15,7 @@ import (
 	"vnic.dev/vnic/lab/machines/machinetest"
 )
 
-// bench is a stranger's machine: the program under test, a directory for sockets and consoles, and
+// bench is a user's machine: the program under test, a directory for sockets and consoles, and
 // what is to be tried.
 type bench struct {
 	*testing.T
@@ -37,6 +37,14 @@ func (b *bench) ok(format string, args ...any) {
 	b.Logf("%5.1f s  %s", time.Since(b.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
+// must ends the test at an error.
+func (b *bench) must(what string, err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatalf("%s: %v", what, err)
+	}
+}
+
 // try does what is asked for, of a bench that set has changed.
 func try(t *testing.T, set func(*bench)) {
 	t.Helper()
@@ -44,72 +52,53 @@ func try(t *testing.T, set func(*bench)) {
 	set(b)
 	ctx, cancel := context.WithTimeout(t.Context(), 390*time.Second)
 	defer cancel()
-	do := b.devmem
-	if b.stock {
-		do = b.stockGuests
-	}
-	if err := do(ctx); err != nil {
-		for i := range 2 {
+	defer func() {
+		for i := 0; t.Failed() && i < 2; i++ {
 			console, _ := os.ReadFile(b.consoleOf(i))
 			t.Logf("guest %d: %s", i, agent.Plain(string(console[max(0, len(console)-4<<10):])))
 		}
-		t.Fatal(err)
+	}()
+	if b.stock {
+		b.stockGuests(ctx)
+	} else {
+		b.devmem(ctx)
 	}
 }
 
 // devmem has the guests' tool send from GPU to GPU.
-func (b *bench) devmem(ctx context.Context) error {
+func (b *bench) devmem(ctx context.Context) {
 	im := b.prepare(nil)
-	s, err := b.startServe(ctx, "--nic", b.nic, "--gpu-memory", "128M", fmt.Sprintf("--client=%t", b.client))
-	if err != nil {
-		return err
-	}
+	s := b.startServe(ctx, "--nic", b.nic, "--gpu-memory", "128M", fmt.Sprintf("--client=%t", b.client))
 	defer func() { s.kill() }()
 	b.ok("vnic serve --nic %s --client=%t: %d ports", s.rep.NIC, b.client, len(s.rep.Ports))
 	guests, err := im.bootAll(ctx, s)
 	defer guests.kill()
-	if err != nil {
-		return err
-	}
+	b.must("boot", err)
 	b.ok("QEMU %s runs with what was printed, twice", im.QEMU.Version)
-	if err := b.send(ctx, guests[0], guests[1]); err != nil {
-		return err
-	}
+	b.must("send", b.send(ctx, guests[0], guests[1]))
 	b.ok("from GPU to GPU")
 	guests[1].kill()
-	if guests[1], err = im.boot(ctx, s, 1); err != nil {
-		return err
-	}
+	guests[1], err = im.boot(ctx, s, 1)
+	b.must("boot again", err)
 	b.ok("one QEMU was killed, and another took its NIC")
-	if err := b.send(ctx, guests[0], guests[1]); err != nil {
-		return err
-	}
+	b.must("send", b.send(ctx, guests[0], guests[1]))
 	b.ok("from GPU to GPU")
 	if b.nic == "virtio" { // QEMU's vfio-user does not come back
-		if s, err = s.again(ctx); err != nil {
-			return err
-		}
+		s = s.again(ctx)
 		for _, p := range s.rep.Ports {
-			if err := s.says(ctx, p.Name+": warning: process "); err != nil {
-				return err
-			}
+			s.says(ctx, p.Name+": warning: process ")
 		}
 		b.ok("vnic was killed and started again, and warns of both QEMUs: they have the GPU memory of the first")
 	}
-	took, err := s.term()
-	if err != nil {
-		return err
-	}
-	b.ok("SIGTERM under two QEMUs: gone after %v, status 0", took.Round(time.Millisecond))
+	b.ok("SIGTERM under two QEMUs: gone after %v, status 0", s.term().Round(time.Millisecond))
 	for _, p := range s.rep.Ports {
 		if b.client {
 			break // the sockets are QEMU's
 		}
 		if _, err := os.Lstat(p.Socket); err == nil {
-			return fmt.Errorf("%s is left", p.Socket)
+			b.Fatalf("%s is left", p.Socket)
 		}
 	}
-	return nil
 }
 
 // send has the tool of the guests send device memory.

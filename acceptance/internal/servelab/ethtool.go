@@ -4,8 +4,9 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/mdlayher/genetlink"
 	mdl "github.com/mdlayher/netlink"
+
+	"vnic.dev/vnic/acceptance/internal/guestops"
 )
 
 // Of the family "ethtool" (include/uapi/linux/ethtool_netlink.h).
@@ -15,8 +16,6 @@ const (
 	channelsGet = 17
 	channelsSet = 18
 
-	attrHeader         = 1
-	attrHeaderName     = 2
 	attrWanted         = 3
 	attrActive         = 4
 	attrBits           = 3
@@ -31,50 +30,12 @@ const (
 // switched are what `ethtool -K tx|sg|tso|gso|gro` switches.
 var switched = []string{checksums, scatter, tso, "tx-tcp6-segmentation", "tx-generic-segmentation", "rx-gro"}
 
-// ethtool asks about eth0.
-func ethtool(command uint8, body func(*mdl.AttributeEncoder)) ([]byte, error) {
-	c, err := genetlink.Dial(nil)
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	_ = c.SetOption(mdl.ExtendedAcknowledge, true)
-	f, err := c.GetFamily("ethtool")
-	if err != nil {
-		return nil, err
-	}
-	ae := mdl.NewAttributeEncoder()
-	ae.Nested(attrHeader, func(ae *mdl.AttributeEncoder) error {
-		ae.String(attrHeaderName, iface)
-		return nil
-	})
-	if body != nil {
-		body(ae)
-	}
-	b, err := ae.Encode()
-	if err != nil {
-		return nil, err
-	}
-	flags := mdl.Request
-	if body != nil {
-		flags |= mdl.Acknowledge
-	}
-	list, err := c.Execute(genetlink.Message{Header: genetlink.Header{Command: command, Version: f.Version}, Data: b},
-		f.ID, flags)
-	if err != nil {
-		return nil, fmt.Errorf("ethtool command %d: %w", command, err)
-	}
-	if len(list) == 0 {
-		return nil, nil
-	}
-	return list[0].Data, nil
-}
-
 // offloads turns checksums, scatter-gather, TSO, GSO and GRO on or off. Received checksums cannot
 // be turned off: virtio_net needs CTRL_GUEST_OFFLOADS for that, which QEMU does not offer with
 // vhost-user.
 func offloads(on bool) error {
-	_, err := ethtool(featuresSet, func(ae *mdl.AttributeEncoder) {
+	err := guestops.Set(guestops.Ethtool, featuresSet, func(ae *mdl.AttributeEncoder) {
+		guestops.Interface(ae, iface)
 		ae.Nested(attrWanted, func(ae *mdl.AttributeEncoder) error {
 			ae.Nested(attrBits, func(ae *mdl.AttributeEncoder) error {
 				for _, name := range switched {
@@ -104,13 +65,18 @@ func offloads(on bool) error {
 	return nil
 }
 
-// features names those that are on.
-func features() (names []string, err error) {
-	b, err := ethtool(featuresGet, nil)
+// get asks about eth0.
+func get(command uint8) (*mdl.AttributeDecoder, error) {
+	b, err := guestops.Get(guestops.Ethtool, command, func(ae *mdl.AttributeEncoder) { guestops.Interface(ae, iface) })
 	if err != nil {
 		return nil, err
 	}
-	ad, err := mdl.NewAttributeDecoder(b)
+	return mdl.NewAttributeDecoder(b)
+}
+
+// features names those that are on.
+func features() (names []string, err error) {
+	ad, err := get(featuresGet)
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +107,10 @@ func channels(n uint32) error {
 	if was, err := combined(); err != nil || was == n {
 		return fmt.Errorf("there are %d already: %w", was, err)
 	}
-	if _, err := ethtool(channelsSet, func(ae *mdl.AttributeEncoder) { ae.Uint32(attrCombined, n) }); err != nil {
+	if err := guestops.Set(guestops.Ethtool, channelsSet, func(ae *mdl.AttributeEncoder) {
+		guestops.Interface(ae, iface)
+		ae.Uint32(attrCombined, n)
+	}); err != nil {
 		return err
 	}
 	if now, err := combined(); err != nil || now != n {
@@ -151,11 +120,7 @@ func channels(n uint32) error {
 }
 
 func combined() (n uint32, err error) {
-	b, err := ethtool(channelsGet, nil)
-	if err != nil {
-		return 0, err
-	}
-	ad, err := mdl.NewAttributeDecoder(b)
+	ad, err := get(channelsGet)
 	if err != nil {
 		return 0, err
 	}

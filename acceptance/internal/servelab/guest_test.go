@@ -10,10 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
+	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
@@ -52,12 +52,11 @@ func (b *bench) prepare(files map[string]string) *image {
 	return im
 }
 
-// guest is a QEMU of somebody else's.
+// guest is a QEMU that vnic has not started.
 type guest struct {
 	*agent.Client
-	cmd   *exec.Cmd
-	addr  string
-	ended chan error
+	qemu *proc.Child
+	addr string
 }
 
 // pair is the guests of both ports.
@@ -85,7 +84,7 @@ func (im *image) bootAll(ctx context.Context, s *server) (*pair, error) {
 	return &p, errors.Join(<-errs, <-errs)
 }
 
-// boot starts QEMU with the arguments for port i, and what any machine has besides.
+// boot starts QEMU with the arguments for port i, and what any machine has.
 func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	p := s.rep.Ports[i]
 	addr, _, _ := strings.Cut(p.Addr4, "/")
@@ -103,28 +102,28 @@ func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Image, "-initrd", im.initrd,
 		"-append", "console=ttyS0 quiet panic=-1 tsc=unstable "+s.rep.KernelArgs, "-serial", "file:"+im.consoleOf(i),
 		"-chardev", "socket,id=results,path="+results, "-serial", "chardev:results")
-	g := &guest{cmd: exec.CommandContext(ctx, im.QEMU.Args[0], append(args, p.QEMU...)...), addr: addr,
-		ended: make(chan error, 1)}
-	g.cmd.Env = append(os.Environ(), im.QEMU.Env...)
+	cmd := exec.CommandContext(ctx, im.QEMU.Args[0], append(args, p.QEMU...)...)
+	cmd.Env = append(os.Environ(), im.QEMU.Env...)
 	said, err := os.Create(im.consoleOf(i) + "-qemu") // much, when vnic goes away
 	if err != nil {
 		return nil, err
 	}
 	defer said.Close()
-	g.cmd.Stderr = said
-	g.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := g.cmd.Start(); err != nil {
+	cmd.Stderr = said
+	qemu, err := proc.StartChild(cmd)
+	if err != nil {
 		return nil, err
 	}
 	go func() {
-		g.ended <- g.cmd.Wait()
+		<-qemu.Done()
 		_ = l.Close()
 	}()
 	conn, err := l.Accept()
 	if err != nil {
-		return nil, fmt.Errorf("QEMU %d ended: %w", i, <-g.ended)
+		<-qemu.Done()
+		return nil, fmt.Errorf("QEMU %d ended: %w", i, qemu.Err())
 	}
-	g.Client = agent.NewClient(conn)
+	g := &guest{agent.NewClient(conn), qemu, addr}
 	select {
 	case <-g.Booted():
 		return g, nil
@@ -143,7 +142,6 @@ func (g *guest) run(ctx context.Context, r *agent.ExecResult, args []string) err
 }
 
 func (g *guest) kill() {
-	_ = g.cmd.Process.Kill()
-	g.ended <- <-g.ended
+	kill(g.qemu)
 	_ = g.Close()
 }

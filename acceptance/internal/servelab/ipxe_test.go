@@ -7,8 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
-	"time"
+
+	"vnic.dev/vnic/internal/proc"
 )
 
 // prompt of iPXE's command line.
@@ -34,7 +34,7 @@ func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOu
 	if err != nil {
 		return err
 	}
-	defer c.kill()
+	defer kill(c.Child)
 	addr, _, _ := strings.Cut(p.Addr4, "/")
 	addr6, _, _ := strings.Cut(p.Addr6, "/")
 	for _, step := range []struct {
@@ -66,41 +66,21 @@ func (im *image) ipxe(ctx context.Context, s *server, i int, url string, leaveOu
 
 // console is a QEMU whose serial port is at our end of two pipes.
 type console struct {
+	*proc.Child
 	ctx  context.Context
-	cmd  *exec.Cmd
 	in   io.WriteCloser
-	out  chan []byte // what it said; closed when it has ended
-	seen []byte      // not asked for yet
-	all  []byte
+	out  said
+	seen int // bytes of it that were asked for
 }
 
-func newConsole(ctx context.Context, cmd *exec.Cmd, env []string) (*console, error) {
-	c := &console{ctx: ctx, cmd: cmd, out: make(chan []byte)}
+func newConsole(ctx context.Context, cmd *exec.Cmd, env []string) (c *console, err error) {
+	c = &console{ctx: ctx}
 	cmd.Env = append(os.Environ(), env...)
-	cmd.Stderr = os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err == nil {
-		c.in, err = cmd.StdinPipe()
+	cmd.Stdout, cmd.Stderr = &c.out, os.Stderr
+	if c.in, err = cmd.StdinPipe(); err == nil {
+		c.Child, err = proc.StartChild(cmd)
 	}
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		return nil, err
-	}
-	go func() {
-		defer close(c.out)
-		for {
-			b := make([]byte, 4096)
-			n, err := out.Read(b)
-			if err != nil {
-				return
-			}
-			c.out <- b[:n]
-		}
-	}()
-	return c, nil
+	return c, err
 }
 
 // say types, a letter after the one before has come back: a serial port holds few.
@@ -121,33 +101,11 @@ func (c *console) say(s string) error {
 
 // expect waits until a text has come, and goes on behind it.
 func (c *console) expect(text string) error {
-	late := time.After(patience)
-	for {
-		if _, rest, ok := strings.Cut(string(c.seen), text); ok {
-			c.seen = []byte(rest)
-			return nil
+	return c.out.until(c.ctx, c.Child, text, func(all string) bool {
+		_, rest, ok := strings.Cut(all[c.seen:], text)
+		if ok {
+			c.seen = len(all) - len(rest)
 		}
-		var err error
-		select {
-		case b, ok := <-c.out:
-			if !ok {
-				err = io.EOF
-			}
-			c.seen, c.all = append(c.seen, b...), append(c.all, b...)
-		case <-c.ctx.Done():
-			err = c.ctx.Err()
-		case <-late:
-			err = os.ErrDeadlineExceeded
-		}
-		if err != nil {
-			return fmt.Errorf("no %q: %w: the console says:\n%s", text, err, c.all)
-		}
-	}
-}
-
-func (c *console) kill() {
-	_ = c.cmd.Process.Kill()
-	for range c.out {
-	}
-	_ = c.cmd.Wait()
+		return ok
+	})
 }

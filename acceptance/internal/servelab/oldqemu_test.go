@@ -1,19 +1,15 @@
 package servelab
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
 )
@@ -48,7 +44,7 @@ func TestServeOldQEMU(t *testing.T) {
 		socket := filepath.Join(t.TempDir(), "g")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		flags, said := flagsOf(ctx, t, vnic, socket)
+		flags, said := (&bench{T: t, vnic: vnic}).flagsOf(ctx, socket, why)
 		got, err := exec.CommandContext(ctx, old, append([]string{"-display", "none"}, flags...)...).CombinedOutput()
 		if err == nil || !strings.Contains(string(got), why) {
 			t.Errorf("QEMU 10.0: %v: %s", err, got)
@@ -64,38 +60,17 @@ func TestServeOldQEMU(t *testing.T) {
 	})
 }
 
-// flagsOf gives the arguments for QEMU that vnic serve prints, and its text for people.
-func flagsOf(ctx context.Context, t *testing.T, vnic, socket string) (args []string, text string) {
-	t.Helper()
-	for _, format := range []string{"--json", ""} {
-		a := []string{"serve", "--nic", lab.GVE, "--socket-path", socket}
-		if format != "" {
-			a = append(a, format)
-		}
-		c := exec.CommandContext(ctx, vnic, a...)
-		c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		out, err := c.StdoutPipe()
-		if err == nil {
-			err = c.Start()
-		}
-		testkit.OK(t, err)
-		if format != "" {
-			var rep report
-			testkit.OK(t, json.NewDecoder(out).Decode(&rep))
-			args = rep.Ports[0].QEMU
-		} else {
-			var b bytes.Buffer
-			for buf := make([]byte, 4096); !strings.Contains(b.String(), "is not a valid device model name"); {
-				n, err := out.Read(buf)
-				b.Write(buf[:n])
-				if err != nil {
-					t.Fatalf("%v: %s", err, &b)
-				}
-			}
-			text = b.String()
-		}
-		testkit.OK(t, c.Process.Signal(syscall.SIGTERM))
-		_ = c.Wait()
-	}
-	return args, text
+// flagsOf gives the arguments for QEMU that vnic serve prints, and its text for people, which ends with
+// these words.
+func (b *bench) flagsOf(ctx context.Context, socket, last string) (args []string, text string) {
+	b.Helper()
+	flags := []string{"--nic", lab.GVE, "--socket-path", socket}
+	s := b.serve(ctx, flags...)
+	s.term()
+	args = s.rep.Ports[0].QEMU
+	s = b.launch(ctx, flags...)
+	defer s.kill()
+	b.must("vnic serve", s.stdout.says(ctx, s.Child, last))
+	s.term()
+	return args, s.stdout.String()
 }

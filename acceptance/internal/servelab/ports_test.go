@@ -1,14 +1,12 @@
 package servelab
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,8 +15,8 @@ import (
 	"vnic.dev/vnic/lab/labtest"
 )
 
-// 64 ports: the memory of each; one clear message for whoever takes a socket of theirs; no CPU time
-// while nobody is there; sockets that a killed vnic has left are replaced, and a SIGTERM leaves
+// 64 ports: the memory of each; one clear message for a vnic that takes a socket of theirs; no CPU time
+// while no QEMU is there; sockets that a killed vnic has left are replaced, and a SIGTERM leaves
 // none.
 //
 // Invariant: nic: A device that is idle wakes nobody.
@@ -39,62 +37,44 @@ func TestServe64Ports(t *testing.T) {
 				testkit.OK(t, err)
 				return len(list)
 			}
-			var rep struct {
-				Schema int    `json:"schema"`
-				Bytes  uint64 `json:"port_bytes"`
-				Ports  []struct {
-					MAC string `json:"mac"`
-				} `json:"ports"`
+			b := &bench{T: t, vnic: vnic}
+			serve := func() *server {
+				s := b.serve(t.Context(), "--nic", nic, "--socket-path", dir+"/s%d", "--ports", "64", "--gpu-memory", "0")
+				t.Cleanup(s.kill)
+				return s
 			}
-			serve := func() *exec.Cmd {
-				c := exec.Command(vnic, "serve", "--nic", nic, "--socket-path", dir+"/s%d", "--ports", "64",
-					"--gpu-memory", "0", "--json")
-				c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-				c.Stderr = t.Output()
-				out, err := c.StdoutPipe()
-				if err == nil {
-					err = c.Start()
-				}
-				if err == nil {
-					err = json.NewDecoder(out).Decode(&rep)
-				}
-				testkit.OK(t, err)
-				t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-				return c
-			}
-			c := serve()
+			s := serve()
+			rep := s.rep
 			if rep.Schema != 1 || rep.Bytes > 1<<20 || len(rep.Ports) != 64 || rep.Ports[63].MAC != "02:76:6e:69:00:40" {
 				t.Errorf("%+v", rep)
 			}
 			said, err := exec.Command(vnic, "serve", "--socket-path", dir+"/s7").CombinedOutput()
 			want := fmt.Sprintf("vnic: socket %s/s7: in use: process %d listens there: end it, or give another name\n", dir,
-				c.Process.Pid)
+				s.PID())
 			if err == nil || string(said) != want {
 				t.Errorf("a second start: %v: %q, want %q", err, said, want)
 			}
-			before := ticks(t, c)
+			before := ticks(t, s.PID())
 			time.Sleep(idle) // in which nothing is to happen
-			if n := ticks(t, c) - before; n > 1 {
-				t.Errorf("%d ticks of CPU in %v, with nobody there", n, idle)
+			if n := ticks(t, s.PID()) - before; n > 1 {
+				t.Errorf("%d ticks of CPU in %v, with no QEMU there", n, idle)
 			}
-			testkit.OK(t, c.Process.Kill())
-			_ = c.Wait()
+			s.kill()
 			if n := sockets(); n != 64 {
 				t.Errorf("%d sockets were left by a vnic that was killed", n)
 			}
-			c = serve()
-			testkit.OK(t, c.Process.Signal(syscall.SIGTERM))
-			if err := c.Wait(); err != nil || sockets() != 0 {
-				t.Errorf("SIGTERM: %v, %d sockets are left", err, sockets())
+			serve().term()
+			if n := sockets(); n != 0 {
+				t.Errorf("SIGTERM: %d sockets are left", n)
 			}
 		})
 	}
 }
 
 // ticks is the CPU time of a process, in ticks (proc(5)).
-func ticks(t *testing.T, c *exec.Cmd) (n int) {
+func ticks(t *testing.T, pid int) (n int) {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", c.Process.Pid))
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	testkit.OK(t, err)
 	text := string(b)
 	f := strings.Fields(text[strings.LastIndex(text, ")")+1:])

@@ -1,11 +1,10 @@
-// Package servelab is a stranger with a QEMU of his own, for tests of `vnic serve`: it gives QEMUs
+// Package servelab is a user with a QEMU of their own, for tests of `vnic serve`: it gives QEMUs
 // the arguments that are printed. What is not a test is the side of guests that have nothing of
 // ours but process 1, for their program (guest).
 package servelab
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -16,8 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/guest-images/agent"
-	"vnic.dev/vnic/guest-images/boot"
+	"vnic.dev/vnic/acceptance/internal/guestops"
 	"vnic.dev/vnic/guest-images/dhcp"
 )
 
@@ -44,41 +42,28 @@ type args struct {
 
 // Main is the guest's program.
 func Main() {
-	for name, op := range map[string]func(*args) (any, error){
-		"stock.up": up, "stock.stream": func(a *args) (any, error) {
-			return nil,
-				streams(a.Addr, a.Bytes, max(a.Streams, 1))
-		},
-		"stock.mtu":      func(a *args) (any, error) { return nil, setMTU(iface, a.MTU) },
-		"stock.offloads": func(a *args) (any, error) { return nil, offloads(a.On) },
-		"stock.queues":   func(a *args) (any, error) { return nil, channels(a.Queues) },
-		"stock.vlan":     func(a *args) (any, error) { return nil, addVLAN(a.Addr) },
-		"stock.got":      func(a *args) (any, error) { return nil, got(a.Addr) },
-		"stock.resolve":  resolve, "stock.addr6": addr6,
-		"stock.interrupts": func(*args) (any, error) { return interrupts() },
-	} {
-		agent.Register(name, func(_ context.Context, raw json.RawMessage) (any, error) {
-			var a args
-			if len(raw) > 0 {
-				if err := json.Unmarshal(raw, &a); err != nil {
-					return nil, err
-				}
-			}
-			out, err := op(&a)
-			if out == nil {
-				out = struct{}{}
-			}
-			return out, err
-		})
+	done := func(op func(*args) error) func(context.Context, *args) (any, error) {
+		return func(_ context.Context, a *args) (any, error) { return nil, op(a) }
 	}
-	os.Exit(boot.Main(os.Args))
+	guestops.Main(map[string]func(context.Context, *args) (any, error){
+		"stock.up":         up,
+		"stock.stream":     done(func(a *args) error { return streams(a.Addr, a.Bytes, max(a.Streams, 1)) }),
+		"stock.mtu":        done(setMTU),
+		"stock.offloads":   done(func(a *args) error { return offloads(a.On) }),
+		"stock.queues":     done(func(a *args) error { return channels(a.Queues) }),
+		"stock.vlan":       done(func(a *args) error { return addVLAN(a.Addr) }),
+		"stock.got":        done(func(a *args) error { return got(a.Addr) }),
+		"stock.resolve":    resolve,
+		"stock.addr6":      addr6,
+		"stock.interrupts": func(context.Context, *args) (any, error) { return interrupts() },
+	})
 }
 
 // lease is what DHCP gave.
 type lease struct{ Addr, Router, DNS, MTU string }
 
 // up brings eth0 up by DHCP, and starts servers of streams and HTTP.
-func up(*args) (any, error) {
+func up(ctx context.Context, _ *args) (any, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
 		return nil, err
@@ -87,7 +72,7 @@ func up(*args) (any, error) {
 	if err := errors.Join(err, netlink.LinkSetUp(lo), netlink.LinkSetUp(link)); err != nil {
 		return nil, err
 	}
-	ack, err := dhcp.Ask(context.Background(), iface, link.Attrs().HardwareAddr)
+	ack, err := dhcp.Ask(ctx, iface, link.Attrs().HardwareAddr)
 	if err != nil {
 		return nil, err
 	}
@@ -123,17 +108,13 @@ func up(*args) (any, error) {
 		MTU: fmt.Sprint(link.Attrs().MTU)}, nil
 }
 
-func setMTU(name string, mtu int) error {
-	link, err := netlink.LinkByName(name)
-	if err != nil {
-		return err
-	}
-	return netlink.LinkSetMTU(link, mtu)
+func setMTU(a *args) error {
+	return guestops.Link(iface, "MTU", func(l netlink.Link) error { return netlink.LinkSetMTU(l, a.MTU) })
 }
 
 // resolve asks for the IPv6 address of a name.
-func resolve(a *args) (any, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+func resolve(ctx context.Context, a *args) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	list, err := net.DefaultResolver.LookupNetIP(ctx, "ip6", a.Addr)
 	if err != nil || len(list) != 1 {
@@ -143,8 +124,8 @@ func resolve(a *args) (any, error) {
 }
 
 // addr6 waits for the address that the kernel makes up when it has heard from a router, and has
-// found that nobody else has it.
-func addr6(*args) (any, error) {
+// found that no other host has it.
+func addr6(context.Context, *args) (any, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
 		return nil, err

@@ -43,14 +43,10 @@ func some(list [pairs]uint64, n int) (k int) {
 	return k
 }
 
-func (l *stockLab) counts(ctx context.Context) (c counts, err error) {
-	if err := l.guests[0].Call(ctx, "stock.interrupts", nil, &c.irqs); err != nil {
-		return c, err
-	}
-	out, err := exec.CommandContext(ctx, l.vnic, "stat", "--json", strconv.Itoa(l.cmd.Process.Pid)).Output()
-	if err != nil {
-		return c, fmt.Errorf("vnic stat: %w", err)
-	}
+func (l *stockLab) counts(ctx context.Context) (c counts) {
+	l.must("interrupts", l.guests[0].Call(ctx, "stock.interrupts", nil, &c.irqs))
+	out, err := exec.CommandContext(ctx, l.vnic, "stat", "--json", strconv.Itoa(l.PID())).Output()
+	l.must("vnic stat", err)
 	type direction struct{ Packets, Drops uint64 }
 	var snap struct {
 		Ports []struct {
@@ -60,7 +56,7 @@ func (l *stockLab) counts(ctx context.Context) (c counts, err error) {
 		}
 	}
 	if err := json.Unmarshal(out, &snap); err != nil || len(snap.Ports) == 0 || len(snap.Ports[0].Queues) != pairs {
-		return c, fmt.Errorf("vnic stat: %s: %w", out, err)
+		l.Fatalf("vnic stat: %s: %v", out, err)
 	}
 	for i, q := range snap.Ports[0].Queues {
 		c.rx[i], c.tx[i] = q.RX.Packets, q.TX.Packets
@@ -74,46 +70,31 @@ func (l *stockLab) counts(ctx context.Context) (c counts, err error) {
 			c.drops[p.Name+": "+reason] = n
 		}
 	}
-	return c, nil
+	return c
 }
 
 // queues has many flows go over 4, 2 and 1 queue pairs (ethtool -L): over all that the driver uses, and over no other.
-func (l *stockLab) queues(ctx context.Context) error {
+func (l *stockLab) queues(ctx context.Context) {
 	for _, n := range []int{pairs, 2, 1, pairs} {
 		what := fmt.Sprintf("%d of %d queue pairs", n, pairs)
-		if err := l.do(ctx, what, step{0, "stock.queues", args{Queues: uint32(n)}}); err != nil {
-			return err
-		}
-		if err := l.spread(ctx, what, n); err != nil {
-			return err
-		}
+		l.do(ctx, what, step{0, "stock.queues", args{Queues: uint32(n)}})
+		l.spread(ctx, what, n)
 	}
-	return nil
 }
 
 // spread has streams between guests and host, and looks at which queue pairs of guest 0 they take: some of the first n.
-func (l *stockLab) spread(ctx context.Context, what string, n int) error {
-	before, err := l.counts(ctx)
-	if err != nil {
-		return err
-	}
-	if err := l.streams(ctx, what, 16, short/4); err != nil {
-		return err
-	}
-	after, err := l.counts(ctx)
-	if err != nil {
-		return err
-	}
-	c := after.minus(before)
+func (l *stockLab) spread(ctx context.Context, what string, n int) {
+	before := l.counts(ctx)
+	l.streams(ctx, what, 16, short/4)
+	c := l.counts(ctx).minus(before)
 	for name, list := range map[string][pairs]uint64{"received": c.rx, "sent": c.tx,
 		"interrupts of receive queues": c.irqs} {
 		if used := some(list, n); some(list, pairs) != used || used < min(n, 2) {
-			return fmt.Errorf("%s: %s: %v", what, name, list)
+			l.Fatalf("%s: %s: %v", what, name, list)
 		}
 	}
 	if len(c.drops) != 0 {
-		return fmt.Errorf("%s: packets were dropped: %v", what, c.drops)
+		l.Fatalf("%s: packets were dropped: %v", what, c.drops)
 	}
 	l.ok("%s: received %v, interrupts %v, sent %v, none dropped", what, c.rx, c.irqs, c.tx)
-	return nil
 }

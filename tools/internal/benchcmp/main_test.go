@@ -45,6 +45,8 @@ func TestJudge(t *testing.T) {
 		{"allocates", printed(100, 200, 0), printed(100, 200, 0), printed(100, 200, 1), "dma A/x allocates 1 times"},
 		{"one is missing", printed(100, 200, 0), printed(100, 200, 0),
 			strings.ReplaceAll(printed(100, 200, 0), "BenchmarkB", "BenchmarkC"), "dma B: sec/op of not all sides"},
+		{"a metric of the new side", printed(100, 200, 0), printed(100, 200, 0),
+			strings.ReplaceAll(printed(100, 200, 0), " ns/op", " ns/op\t7 wakes/op"), ""},
 		{"nothing new", printed(100, 200, 0), printed(100, 200, 0), "pkg: dma\n", "not a table of base, aa and new"},
 		{"nothing at all", "pkg: dma\n", "pkg: dma\n", "pkg: dma\n", "nothing was compared"},
 	} {

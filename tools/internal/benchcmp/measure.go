@@ -69,14 +69,14 @@ func (c *comparison) measure(ctx context.Context, dir string) (err error) {
 	if err != nil {
 		return err
 	}
-	anew, err := c.build(ctx, strings.TrimSpace(top), sideNew, c.newPackages())
+	built, err := c.build(ctx, strings.TrimSpace(top), sideNew, c.newPackages())
 	if err != nil {
 		return err
 	}
 	sides := []struct {
 		name     string
 		binaries []binary
-	}{{sideBase, old}, {sideSame, old}, {sideNew, anew}}
+	}{{sideBase, old}, {sideSame, old}, {sideNew, built}}
 	samples := map[string][]sample{}
 	for round := range c.pairs {
 		fmt.Fprintf(c.errs, "benchcmp: round %d of %d\n", round+1, c.pairs)

@@ -95,7 +95,7 @@ func joined(src string) []string {
 		more := strings.HasSuffix(line, "\\")
 		line = strings.TrimSuffix(line, "\\")
 		if open {
-			all[len(all)-1] += " " + line
+			all[len(all)-1] = strings.TrimRight(all[len(all)-1], " \t") + " " + strings.TrimLeft(line, " \t")
 		} else {
 			all = append(all, line)
 		}

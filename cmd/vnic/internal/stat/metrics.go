@@ -1,6 +1,7 @@
 package stat
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"golang.org/x/sys/unix"
 )
 
 // The metrics. Each is made from a Snapshot when it is asked for.
@@ -133,7 +135,7 @@ func (l errorLog) Println(v ...any) { l.log.Warn("metrics", "err", fmt.Sprint(v.
 
 // metricsServer is an HTTP server. A client has seconds, and headers of 16 KiB.
 type metricsServer struct {
-	listener net.Listener
+	listener net.Listener // the first, which is told of
 	http     http.Server
 	handler  http.Handler
 	wg       sync.WaitGroup
@@ -156,17 +158,47 @@ func (m *metricsServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 func serveMetrics(addr string, s *Server) (*metricsServer, error) {
-	l, err := net.Listen("tcp", addr)
+	list, err := listen(addr)
 	if err != nil {
 		return nil, fmt.Errorf("--metrics %s: %w: give another address", addr, err)
 	}
-	m := &metricsServer{listener: l, handler: metricsHandler(s)}
+	m := &metricsServer{listener: list[0], handler: metricsHandler(s)}
 	m.http = http.Server{
 		Handler: m, ReadTimeout: patience, WriteTimeout: 2 * patience, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	m.wg.Go(func() { _ = m.http.Serve(l) }) // ErrServerClosed
+	for _, l := range list {
+		m.wg.Go(func() { _ = m.http.Serve(l) }) // ErrServerClosed
+	}
 	return m, nil
+}
+
+// listen listens at an address. localhost is 127.0.0.1 and, on a machine with IPv6, ::1 at the same port, whatever a
+// resolver knows of that name: there may be no /etc/hosts.
+func listen(addr string) (list []net.Listener, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return nil, err
+	}
+	hosts := []string{host}
+	if host == "localhost" {
+		hosts = []string{"127.0.0.1", "::1"}
+	}
+	for _, host := range hosts {
+		l, err := net.Listen("tcp", net.JoinHostPort(host, port))
+		if len(list) > 0 && (errors.Is(err, unix.EADDRNOTAVAIL) || errors.Is(err, unix.EAFNOSUPPORT)) {
+			break // no IPv6
+		}
+		if err != nil {
+			for _, l := range list {
+				err = errors.Join(err, l.Close())
+			}
+			return nil, err
+		}
+		list = append(list, l)
+		port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port) // 0 has become one
+	}
+	return list, nil
 }
 
 func (m *metricsServer) close() {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -268,6 +269,39 @@ func TestMetricsAreServed(t *testing.T) {
 	if resp, err := client.Get(s.MetricsURL()); err == nil {
 		resp.Body.Close()
 		t.Error("served after its end")
+	}
+}
+
+// localhost is both addresses of the loopback, at one port, and needs no resolver. A port that another has at one of
+// them is taken.
+func TestLocalhostIsBothLoopbacks(t *testing.T) {
+	testkit.LeavesNothing(t)
+	place(t)
+	s, err := Start(Options{Command: "serve", Metrics: "localhost:0"})
+	testkit.OK(t, err)
+	port := strconv.Itoa(s.metrics.listener.Addr().(*net.TCPAddr).Port)
+	for _, host := range []string{"127.0.0.1", "::1"} {
+		addr := net.JoinHostPort(host, port)
+		if c, err := net.Dial("tcp", addr); err == nil {
+			testkit.OK(t, c.Close())
+		} else if !errors.Is(err, unix.EADDRNOTAVAIL) { // of a machine without IPv6
+			t.Errorf("%s: %v", addr, err)
+		}
+		if _, err := listen(addr); err == nil {
+			t.Errorf("%s is free", addr)
+		}
+	}
+	if _, err := listen("localhost:" + port); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("both are taken: %v", err)
+	}
+	s.Close()
+	six, err := net.Listen("tcp", "[::1]:"+port)
+	if err != nil { // a machine without IPv6
+		return
+	}
+	defer six.Close()
+	if _, err := listen("localhost:" + port); !errors.Is(err, unix.EADDRINUSE) {
+		t.Errorf("::1 is taken: %v", err)
 	}
 }
 

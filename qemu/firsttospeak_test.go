@@ -15,7 +15,7 @@ func TestGuestPicksItsChannel(t *testing.T) {
 		for i := range hosts {
 			hosts[i], guests[i] = net.Pipe()
 		}
-		e := newEither(hosts[:]...)
+		e := newFirstToSpeak(hosts[:]...)
 		if _, err := e.Write([]byte("x")); err == nil {
 			t.Error("written before anybody reads")
 		}
@@ -53,7 +53,7 @@ func TestChannelThatNobodyPicksEnds(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	a, b := net.Pipe()
 	c, d := net.Pipe()
-	e := newEither(a, c)
+	e := newFirstToSpeak(a, c)
 	_ = b.Close()
 	_ = d.Close()
 	if n, err := e.Read(make([]byte, 1)); err == nil {

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// either is one connection out of several: that on which the guest, which has the choice, sends
+// firstToSpeak is one connection out of several: that on which the guest, which has the choice, sends
 // first. The others are closed then. Until then nothing can be written.
-type either struct {
+type firstToSpeak struct {
 	conns  []net.Conn
 	picked chan struct{} // closed when the rest is set
 
@@ -19,8 +19,8 @@ type either struct {
 	err   error    // nothing has come, nor will
 }
 
-func newEither(conns ...net.Conn) *either {
-	e := &either{conns: conns, picked: make(chan struct{}), left: len(conns)}
+func newFirstToSpeak(conns ...net.Conn) *firstToSpeak {
+	e := &firstToSpeak{conns: conns, picked: make(chan struct{}), left: len(conns)}
 	for _, c := range conns {
 		go e.wait(c)
 	}
@@ -28,7 +28,7 @@ func newEither(conns ...net.Conn) *either {
 }
 
 // wait waits until something comes on c.
-func (e *either) wait(c net.Conn) {
+func (e *firstToSpeak) wait(c net.Conn) {
 	b := make([]byte, 4096)
 	n, err := c.Read(b)
 	e.mu.Lock()
@@ -47,7 +47,7 @@ func (e *either) wait(c net.Conn) {
 }
 
 // Read implements agent.Conn.
-func (e *either) Read(b []byte) (int, error) {
+func (e *firstToSpeak) Read(b []byte) (int, error) {
 	<-e.picked
 	if len(e.first) > 0 {
 		n := copy(b, e.first)
@@ -61,7 +61,7 @@ func (e *either) Read(b []byte) (int, error) {
 }
 
 // Write implements agent.Conn.
-func (e *either) Write(b []byte) (int, error) {
+func (e *firstToSpeak) Write(b []byte) (int, error) {
 	select {
 	case <-e.picked:
 		return e.conn.Write(b)
@@ -71,7 +71,7 @@ func (e *either) Write(b []byte) (int, error) {
 }
 
 // Close implements agent.Conn.
-func (e *either) Close() error {
+func (e *firstToSpeak) Close() error {
 	var err error
 	for _, c := range e.conns {
 		if cerr := c.Close(); err == nil && c == e.one() {
@@ -82,7 +82,7 @@ func (e *either) Close() error {
 }
 
 // one is the connection that was picked, else any: for what is the same of all.
-func (e *either) one() net.Conn {
+func (e *firstToSpeak) one() net.Conn {
 	select {
 	case <-e.picked:
 		return e.conn
@@ -92,4 +92,4 @@ func (e *either) one() net.Conn {
 }
 
 // SetWriteDeadline implements agent.Conn.
-func (e *either) SetWriteDeadline(t time.Time) error { return e.one().SetWriteDeadline(t) }
+func (e *firstToSpeak) SetWriteDeadline(t time.Time) error { return e.one().SetWriteDeadline(t) }
