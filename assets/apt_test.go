@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/internal/proc"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 func TestParsePrintedURIs(t *testing.T) {
@@ -78,13 +79,9 @@ func TestAptErrorsSayWhatToDo(t *testing.T) {
 		"E: Failed to fetch http://m/pool/x.deb  Hash Sum mismatch":                                           errTorn,
 	} {
 		err := aptError("suite s", &proc.ToolError{Name: "apt-get", Err: errors.New("exit status 100"), Stderr: words})
-		if !errors.Is(err, want) {
-			t.Errorf("%s: %v", words, err)
-		}
+		testkit.ErrorIs(t, err, want, "%s", words)
 	}
-	if err := aptError("x", context.Canceled); !errors.Is(err, context.Canceled) {
-		t.Errorf("a context's error: %v", err)
-	}
+	testkit.ErrorIs(t, aptError("x", context.Canceled), context.Canceled, "a context's error")
 }
 
 func TestAptKeepsTheMachinesProxyOnly(t *testing.T) {

@@ -133,9 +133,7 @@ func TestWhatIsInUseStays(t *testing.T) {
 			t.Errorf("%+v", e)
 		}
 	}
-	if err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, err)
 	removed, err := RemoveCached(t.Context(), o, all)
 	if !errors.Is(err, ErrInUse) || len(removed) != 3 || !strings.Contains(err.Error(), "(sleep): end it first") {
 		t.Errorf("removed %v: %v", removed, err)
@@ -164,9 +162,7 @@ func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	unlock()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := RemoveCached(ctx, Options{CacheDir: c.dir}, all); !errors.Is(err, context.Canceled) {
-		t.Errorf("cancelled: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(RemoveCached(ctx, Options{CacheDir: c.dir}, all)), context.Canceled, "cancelled")
 }
 
 // Links are removed, and what they lead to is not, wherever they stand.
@@ -203,9 +199,7 @@ func TestLinksOutOfTheCacheAreNotFollowed(t *testing.T) {
 		t.Error(err)
 	}
 	for _, gone := range []string{kernels, filepath.Join(c.dir, "qemu/link-0123456789ab")} {
-		if _, err := os.Lstat(gone); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s: %v", gone, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(os.Lstat(gone)), os.ErrNotExist, "%s", gone)
 	}
 }
 
@@ -224,14 +218,10 @@ func TestCacheThatIsNotThereIsNotMade(t *testing.T) {
 
 func TestHeldTreeIsTheOneThatIsThere(t *testing.T) {
 	testkit.LeavesNothing(t)
-	if _, err := hold(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a tree that is not there: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(hold(filepath.Join(t.TempDir(), "none"))), os.ErrNotExist, "a tree that is not there")
 	c := filled(t)
 	fd, err := hold(filepath.Join(c.dir, treeB))
 	testkit.OK(t, err)
 	again, err := hold(filepath.Join(c.dir, treeB)) // as many as there are
-	if err := errors.Join(err, unix.Close(fd), unix.Close(again)); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, errors.Join(err, unix.Close(fd), unix.Close(again)))
 }

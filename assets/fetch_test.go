@@ -34,9 +34,7 @@ func fetched(t *testing.T) *Resolved {
 	}})
 	testkit.OK(t, err)
 	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, r.Close())
 	})
 	return r
 }
@@ -212,9 +210,7 @@ func TestCacheForgetsWhatIsNotThere(t *testing.T) {
 
 func TestNoSpaceIsSaid(t *testing.T) {
 	c := cache{filepath.Join(t.TempDir(), "not", "yet")}
-	if err := c.checkSpace(1); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, c.checkSpace(1))
 	if err := c.checkSpace(1 << 60); !errors.Is(err, ErrNoSpace) {
 		t.Errorf("got %v", err)
 	}

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -138,9 +139,7 @@ func TestGivenKernelFindsItsModules(t *testing.T) {
 		"empty":        {os.DevNull, ""},
 		"no directory": {k, filepath.Join(dir, "nothing")},
 	} {
-		if _, err := givenKernel(&Options{Kernel: c.image, Modules: c.modules}); !errors.Is(err, ErrNoKernel) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(givenKernel(&Options{Kernel: c.image, Modules: c.modules})), ErrNoKernel, "%s", name)
 	}
 }
 

@@ -178,9 +178,7 @@ func TestSuiteThatIsOfNoUseIsPassedOver(t *testing.T) {
 			if c.says != "" && !strings.HasSuffix(notes, ": passed over") {
 				t.Errorf("notes %q", notes)
 			}
-			if err := r.Close(); err != nil {
-				t.Error(err)
-			}
+			testkit.NoError(t, r.Close())
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package devmem_test
 
 import (
-	"errors"
 	"fmt"
 	"syscall"
 	"testing"
@@ -69,9 +68,7 @@ func TestTokensGoBackWithinTheLimitsOfACall(t *testing.T) {
 	}
 	var set devmem.Tokens
 	set.Add(5)
-	if err := set.GiveBack(&tokenConn{}); !errors.Is(err, syscall.EPROTO) {
-		t.Errorf("a token that nobody knows: %v", err)
-	}
+	testkit.ErrorIs(t, set.GiveBack(&tokenConn{}), syscall.EPROTO, "a token that nobody knows")
 }
 
 func ExampleTokens() {

@@ -3,6 +3,7 @@ package dma
 import (
 	"fmt"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -146,9 +147,7 @@ func BenchmarkManyRegions(b *testing.B) {
 				b.StopTimer()
 				s := fill(b)
 				b.StartTimer()
-				if err := remove(s); err != nil {
-					b.Fatal(err)
-				}
+				testkit.OK(b, remove(s))
 			}
 		})
 	}

@@ -83,9 +83,7 @@ func TestSegmentOutsideItsRegionIsAnError(t *testing.T) {
 				t.Errorf("copy from %v: %d, %v", s, n, err)
 			}
 			testkit.ErrorIs(t, testkit.Err(c.Sum([]Segment{s})), ErrBounds, "sum of %v", s)
-			if err := c.View(s, 10, func([]byte) error { t.Error("called"); return nil }); !errors.Is(err, ErrBounds) {
-				t.Errorf("view of %v: %v", s, err)
-			}
+			testkit.ErrorIs(t, c.View(s, 10, func([]byte) error { t.Error("called"); return nil }), ErrBounds, "view of %v", s)
 		}
 		if n, err := c.Copy([]Segment{r.Segment(0, 4096)}, []Segment{ok}); n != 4096 || err != nil {
 			t.Fatalf("copy inside: %d, %v", n, err)

@@ -226,10 +226,8 @@ func TestSpaceRefuses(t *testing.T) {
 			}
 		})
 	}
-	if err := s.Replace([]Map{{IOVA: page, Size: 2 * page, FD: fd}, {IOVA: 0, Size: page + 1, FD: fd}}); !errors.Is(err,
-		unix.EEXIST) {
-		t.Errorf("Replace with an overlap: %v", err)
-	}
+	testkit.ErrorIs(t, s.Replace([]Map{{IOVA: page, Size: 2 * page, FD: fd}, {IOVA: 0, Size: page + 1, FD: fd}}),
+		unix.EEXIST, "Replace with an overlap")
 	testkit.ErrorIs(t, s.Replace(make([]Map, MaxRegions+1)), unix.ENOSPC, "Replace with too many")
 	for _, r := range [][2]uint64{{10 * page, 3 * page}, {11 * page, page}, {9 * page, page}, {0, 0}, {14 * page, page}} {
 		testkit.ErrorIs(t, s.Remove(r[0], r[1]), unix.ENOENT, "Remove [%#x, +%#x)", r[0], r[1])

@@ -198,9 +198,7 @@ func TestGPUToGPUOverTwoNICs(t *testing.T) {
 	if c.Rx.DeviceBytes != 1<<20+probeLen*p.sink.probes.Load() || c.Rx.HostBytes != 0 || c.Rx.BouncedBytes != 0 {
 		t.Errorf("counters: %+v", c.Rx)
 	}
-	if err := p.b.nic.UnbindQueue(1); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, p.b.nic.UnbindQueue(1))
 	if s := p.sink.pool.Stats(); s.Free != s.Pages {
 		t.Errorf("pool: %+v", s)
 	}

@@ -36,9 +36,7 @@ func newGPU(t testing.TB, files *dma.Files, id int, size uint64) *GPU {
 	g, err := NewGPU(files, id, size, Options{})
 	testkit.OK(t, err)
 	t.Cleanup(func() {
-		if err := g.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, g.Close())
 	})
 	return g
 }

@@ -85,9 +85,7 @@ func TestCloseEndsConnections(t *testing.T) {
 		_ = client.Close()
 		client, server = testkit.SocketPair(t)
 		defer client.Close()
-		if err := p.Serve(t.Context(), server); !errors.Is(err, lab.ErrClosed) {
-			t.Errorf("%s: served when closed: %v", nic, err)
-		}
+		testkit.ErrorIs(t, p.Serve(t.Context(), server), lab.ErrClosed, "%s: served when closed", nic)
 	}
 }
 

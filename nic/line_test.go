@@ -1,7 +1,6 @@
 package nic_test
 
 import (
-	"errors"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -173,9 +172,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	if ls.New(fd) != nil {
 		t.Error("a quarantined frontend gave an eventfd")
 	}
-	if _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
-		t.Errorf("it is open: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)), unix.EBADF, "it is open")
 	ls.Trust()
 	if l, _ := frontend(t, &ls); l == nil {
 		t.Error("the next frontend could not")

@@ -149,9 +149,7 @@ func TestCommandsOneAfterAnother(t *testing.T) {
 				if err != nil && !errors.Is(err, syscall.ENOSPC) {
 					t.Error(err)
 				}
-				if err := p.DelFlow(id); err != nil {
-					t.Error(err)
-				}
+				testkit.NoError(t, p.DelFlow(id))
 			}
 		})
 	}

@@ -1,12 +1,12 @@
 package qemu
 
 import (
-	"errors"
 	"io"
 	"net"
 	"os"
 	"os/exec"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -53,9 +53,7 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 			for range 3 {
 				c, err := net.Dial("unix", ours)
 				testkit.OK(t, err)
-				if _, err := c.Read(make([]byte, 1)); !errors.Is(err, io.EOF) {
-					t.Errorf("a stranger read: %v", err)
-				}
+				testkit.ErrorIs(t, testkit.Err(c.Read(make([]byte, 1))), io.EOF, "a stranger read")
 				_ = c.Close()
 			}
 			if len(conns) != 0 {
@@ -72,9 +70,7 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 			if said, err := io.ReadAll(out); err != nil || string(said) != "welcome" {
 				t.Errorf("the one that is meant got %q, %v", said, err)
 			}
-			if err := cmd.Wait(); err != nil {
-				t.Error(err)
-			}
+			testkit.NoError(t, cmd.Wait())
 			if c, err := net.Dial("unix", ours); err == nil { // nobody listens any more
 				_ = c.Close()
 				t.Error("a second one could connect")

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/assets"
-	"vnic.dev/vnic/guest-images"
+	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -221,9 +221,7 @@ func TestCancelEndsQEMU(t *testing.T) {
 	if err := m.Wait(); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	if err := m.Agent().Call(t.Context(), "hello", nil, nil); !errors.Is(err, agent.ErrClosed) {
-		t.Errorf("a call after the end: %v", err)
-	}
+	testkit.ErrorIs(t, m.Agent().Call(t.Context(), "hello", nil, nil), agent.ErrClosed, "a call after the end")
 }
 
 // Invariant: qemu: Cancel, Close, or the death of the parent end QEMU.
@@ -232,9 +230,7 @@ func TestCloseEndsQEMU(t *testing.T) {
 	for range 2 {
 		testkit.OK(t, m.Close())
 	}
-	if _, err := os.Stat(fmt.Sprintf("/proc/%d", m.PID())); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("QEMU %d: %v", m.PID(), err)
-	}
+	testkit.ErrorIs(t, testkit.Err(os.Stat(fmt.Sprintf("/proc/%d", m.PID()))), os.ErrNotExist, "QEMU %d", m.PID())
 }
 
 func TestQEMUThatRefusesItsArgumentsIsReported(t *testing.T) {

@@ -18,9 +18,7 @@ func fetched(t *testing.T) *assets.Resolved {
 	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true})
 	testkit.OK(t, err)
 	t.Cleanup(func() {
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, r.Close())
 	})
 	return r
 }

@@ -184,9 +184,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express bool) {
 	do("stop") // else QEMU may want to tell the server of a change, and takes its absence badly
 	gone := errors.New("stopped by the test")
 	stopServer(gone)
-	if err := <-served; !errors.Is(err, gone) {
-		t.Errorf("Serve: %v", err)
-	}
+	testkit.ErrorIs(t, <-served, gone, "Serve")
 	if s := log.String(); !strings.Contains(s, "the guest has lost a device") || strings.Contains(s, "refused") {
 		t.Errorf("log: %s", s)
 	}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -201,8 +202,6 @@ func BenchmarkPiece(b *testing.B) {
 	var pm Meta
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := s.Piece(dst, &pm, 1448, 1448); err != nil {
-			b.Fatal(err)
-		}
+		testkit.OK(b, s.Piece(dst, &pm, 1448, 1448))
 	}
 }

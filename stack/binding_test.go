@@ -46,9 +46,7 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 			t.Error("done")
 		default:
 		}
-		if err := buf.Close(); !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("close of the buffer: %v", err)
-		}
+		testkit.ErrorIs(t, buf.Close(), syscall.EBUSY, "close of the buffer")
 		if _, err := w.b.BindRX(buf, 1); err == nil {
 			t.Error("a queue that the NIC keeps is bound again")
 		}

@@ -255,18 +255,13 @@ func TestDialErrors(t *testing.T) {
 	}
 	l, err := w.a.Listen(netip.AddrPortFrom(w.a4, 80))
 	testkit.OK(t, err)
-	if _, err := w.a.Listen(netip.AddrPortFrom(w.a4, 80)); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("second listener: %v", err)
-	}
-	if _, err := w.a.Listen(netip.AddrPortFrom(w.b4, 80)); !errors.Is(err, syscall.EADDRNOTAVAIL) {
-		t.Errorf("listen on another's address: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(w.a.Listen(netip.AddrPortFrom(w.a4, 80))), syscall.EADDRINUSE, "second listener")
+	testkit.ErrorIs(t, testkit.Err(w.a.Listen(netip.AddrPortFrom(w.b4, 80))), syscall.EADDRNOTAVAIL,
+		"listen on another's address")
 	done := make(chan error, 1)
 	go func() { _, err := l.Accept(); done <- err }()
 	l.Close()
-	if err := <-done; !errors.Is(err, net.ErrClosed) {
-		t.Errorf("accept: %v", err)
-	}
+	testkit.ErrorIs(t, <-done, net.ErrClosed, "accept")
 }
 
 // Many connections at once over the same bindings, closed from both ends in all ways.
@@ -484,9 +479,7 @@ func TestNICStops(t *testing.T) {
 	if err := <-errs; !errors.Is(err, syscall.ENETDOWN) || !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("recv: %v", err)
 	}
-	if _, err := cb.Write([]byte("x")); !errors.Is(err, syscall.ENETDOWN) {
-		t.Errorf("write: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(cb.Write([]byte("x"))), syscall.ENETDOWN, "write")
 }
 
 // Ordinary traffic of several kinds needs no binding and no control channel.

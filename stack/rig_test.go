@@ -118,9 +118,7 @@ func (w *rig) connect(port uint16, v6 bool) (a, b devmem.Conn) {
 	got := make(chan devmem.Conn, 1)
 	go func() {
 		c, err := l.AcceptConn()
-		if err != nil {
-			w.t.Error(err)
-		}
+		testkit.NoError(w.t, err)
 		got <- c
 	}()
 	a, err = w.a.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(addr, port))

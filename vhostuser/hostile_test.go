@@ -225,9 +225,7 @@ var onePage = memRegion{0, 4096, userBase, 0}
 
 func wantRefused(t *testing.T, what string, err error) {
 	t.Helper()
-	if !errors.Is(err, ErrRefused) {
-		t.Errorf("%s: %v", what, err)
-	}
+	testkit.ErrorIs(t, err, ErrRefused, "%s", what)
 }
 
 // files opens descriptors by kind, separated by spaces, for the time of the test.

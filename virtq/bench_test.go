@@ -44,9 +44,7 @@ func BenchmarkBothEnds(b *testing.B) {
 			b.ReportAllocs()
 			for i := 0; i < b.N; i += batch {
 				for k := range uint32(batch) {
-					if err := dr.Add(out, nil, k); err != nil {
-						b.Fatal(err)
-					}
+					testkit.OK(b, dr.Add(out, nil, k))
 				}
 				dr.Publish()
 				tok := g.space.Enter()

@@ -76,9 +76,7 @@ func newHost(t testing.TB, s *Switch, n byte, opts LinkOptions) *host {
 	testkit.OK(t, h.space.Add(dma.Map{Size: ramSize, FD: fd}))
 	t.Cleanup(func() {
 		testkit.OK(t, h.space.Close())
-		if err := unix.Munmap(h.ram); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, unix.Munmap(h.ram))
 	})
 	h.link, err = s.Attach(h, opts)
 	testkit.OK(t, err)

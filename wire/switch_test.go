@@ -280,9 +280,7 @@ func TestPortsComeAndGoUnderTraffic(t *testing.T) {
 		}
 		late := c.sent(c.arp(broadcast))
 		dropped(t, late, DropStopped)
-		if err := s.Detach(c.link); !errors.Is(err, ErrDetached) {
-			t.Errorf("second Detach: %v", err)
-		}
+		testkit.ErrorIs(t, s.Detach(c.link), ErrDetached, "second Detach")
 		if n := len(c.take()); n != 0 {
 			t.Errorf("%d frames after Detach", n)
 		}
@@ -330,9 +328,7 @@ func TestAttachRefuses(t *testing.T) {
 	s := newSwitch(t)
 	for _, im := range []Impairment{{Loss: 1.5}, {Loss: -1}, {Reorder: 2}, {Loss: nan()}, {HoldMax: -1, Loss: 1},
 		{MaxBytes: -1}} {
-		if _, err := s.Attach(&host{}, LinkOptions{Down: im}); !errors.Is(err, ErrBadImpairment) {
-			t.Errorf("%+v: %v", im, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(s.Attach(&host{}, LinkOptions{Down: im})), ErrBadImpairment, "%+v", im)
 	}
 	var links []*Link
 	for i := range MaxPorts {

@@ -131,9 +131,7 @@ func TestSocketCarriesDescriptors(t *testing.T) {
 		t.Errorf("nine descriptors: %v", err)
 	}
 	testkit.OK(t, from.Close())
-	if err := read("", 0); !errors.Is(err, io.EOF) {
-		t.Errorf("at the end: %v", err)
-	}
+	testkit.ErrorIs(t, read("", 0), io.EOF, "at the end")
 	if err := from.WriteFDs([]byte("more"), nil); err == nil {
 		t.Error("written after the end")
 	}
@@ -144,9 +142,7 @@ func TestSocketCarriesDescriptors(t *testing.T) {
 }
 
 func TestWrap(t *testing.T) {
-	if err := peer.Wrap(nil, "ring %d", 3); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, peer.Wrap(nil, "ring %d", 3))
 	err := peer.Wrap(io.EOF, "ring %d", 3)
 	if testkit.Equal(t, "error", err.Error(), "ring 3: EOF"); !errors.Is(err, io.EOF) {
 		t.Error("not the error that was wrapped")

@@ -62,9 +62,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 		for _, s := range sides {
 			s.dial(t, peer, to)
 		}
-		if err := lockstep(sides, func(s *side, b []byte) error { _, err := s.conn.Write(b); return err }); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, lockstep(sides, func(s *side, b []byte) error { _, err := s.conn.Write(b); return err }))
 		for _, s := range sides {
 			testkit.OK(t, s.conn.Close())
 		}
@@ -106,7 +104,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 			_ = c.SetDeadline(time.Now().Add(time.Minute))
 		}
 		got := make([]byte, chunk)
-		if err := lockstep(sides, func(s *side, want []byte) error {
+		testkit.NoError(t, lockstep(sides, func(s *side, want []byte) error {
 			b := got[:len(want)]
 			if _, err := io.ReadFull(s.conn, b); err != nil {
 				return err
@@ -115,9 +113,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 				return errors.New("bytes are not as sent")
 			}
 			return nil
-		}); err != nil {
-			t.Error(err)
-		}
+		}))
 		tools.wait(t, func(*side, agent.ExecResult) bool { return true })
 		for _, s := range sides {
 			c, _ := s.port.NIC().PortCounters()

@@ -44,9 +44,7 @@ func TestLayouts(t *testing.T) {
 func TestDecodeIsEncodeBackwards(t *testing.T) {
 	check := func(err error) {
 		t.Helper()
-		if err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, err)
 	}
 	check(quick.Check(func(id uint16, addr, header uint64) bool {
 		want, got := rxBuf{id, addr, header}, rxBuf{}

@@ -305,9 +305,7 @@ func TestBadFramesAreDropped(t *testing.T) {
 	w.A.Post(0, 1)
 	w.Bad.Send(0, f)
 	arrives(t, w.A, 0, &f)
-	if err := w.Bad.failure("tx0"); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, w.Bad.failure("tx0"))
 	w.Moves(t)
 }
 

@@ -2,7 +2,6 @@ package pci
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -142,16 +141,10 @@ func TestBounds(t *testing.T) {
 		n   int
 	}{{256, 1}, {255, 2}, {253, 4}, {1<<64 - 1, 2}, {0, 257}, {4096, 0}} {
 		b := make([]byte, w.n)
-		if err := c.Read(w.off, b); !errors.Is(err, ErrBounds) {
-			t.Errorf("read of %d at %#x: %v", w.n, w.off, err)
-		}
-		if err := c.Write(w.off, b); !errors.Is(err, ErrBounds) {
-			t.Errorf("write of %d at %#x: %v", w.n, w.off, err)
-		}
+		testkit.ErrorIs(t, c.Read(w.off, b), ErrBounds, "read of %d at %#x", w.n, w.off)
+		testkit.ErrorIs(t, c.Write(w.off, b), ErrBounds, "write of %d at %#x", w.n, w.off)
 	}
-	if err := c.Read(0, make([]byte, 256)); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, c.Read(0, make([]byte, 256)))
 }
 
 func TestOptionsThatMakeNoDevice(t *testing.T) {

@@ -31,9 +31,7 @@ func TestDriverSurvivesChurnUnderTraffic(t *testing.T) {
 		}
 	}
 	b.control()
-	if err := b.PowerOff(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, b.PowerOff(t.Context()))
 }
 
 // do has the guest do something, which what says.

@@ -39,9 +39,7 @@ func startServer(t *testing.T, log io.Writer) *remote {
 	testkit.OK(t, err)
 	r := &remote{Child: child, conns: ours}
 	t.Cleanup(func() {
-		if err := errors.Join(r.release(), r.conns.Close()); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, errors.Join(r.release(), r.conns.Close()))
 		r.End(0)
 	})
 	return r

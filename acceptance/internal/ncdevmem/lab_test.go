@@ -56,9 +56,7 @@ func newBench(t *testing.T, tools string) *bench {
 		t.Fatal(errors.Join(err, n.Close()))
 	}
 	t.Cleanup(func() {
-		if err := l.peer.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, l.peer.Close())
 	})
 	files, err := programs(tools, map[string][]byte{"data": l.lines})
 	testkit.OK(t, err)

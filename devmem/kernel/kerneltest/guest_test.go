@@ -56,7 +56,5 @@ func TestConformanceOfTheKernel(t *testing.T) {
 		t.Logf("%s: %+v, %d failures", p.Name, p.NIC().Link().Counters(),
 			p.Device().(interface{ Failures() uint64 }).Failures())
 	}
-	if err := m.PowerOff(t.Context()); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, m.PowerOff(t.Context()))
 }

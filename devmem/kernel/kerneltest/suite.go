@@ -129,9 +129,7 @@ func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, 
 	d, err := kernel.Open(kernel.Options{Interface: name, Buffers: gpu})
 	testkit.OK(t, err)
 	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
+		testkit.NoError(t, d.Close())
 		if now, err := settingsOf(name); err != nil {
 			t.Error(err)
 		} else if what := now.differs(was); len(what) > 0 {

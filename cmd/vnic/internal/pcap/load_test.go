@@ -46,9 +46,7 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 	for i := range all {
 		g.Go(func() error { return all[i].Exchange(t.Context(), all[(i+1)%guests], bytes) })
 	}
-	if err := g.Wait(); err != nil {
-		t.Error(err)
-	}
+	testkit.NoError(t, g.Wait())
 	if s := c.Stats(); s.Missed == 0 || s.Packets == 0 {
 		t.Errorf("%+v: is there a pipe that is full?", s)
 	}

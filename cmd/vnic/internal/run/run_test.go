@@ -189,9 +189,7 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 		o.hook = func(x *runner) { l = x }
 		o.Stage = func(s Step) {
 			if s.Stage == "transfer" {
-				if err := l.sw.Detach(l.ends[1].port.Link()); err != nil {
-					t.Error(err)
-				}
+				testkit.NoError(t, l.sw.Detach(l.ends[1].port.Link()))
 			}
 		}
 		_, err := Do(t.Context(), o)

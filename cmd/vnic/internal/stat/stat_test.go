@@ -291,18 +291,14 @@ func TestLocalhostIsBothLoopbacks(t *testing.T) {
 			t.Errorf("%s is free", addr)
 		}
 	}
-	if _, err := listen("localhost:" + port); !errors.Is(err, unix.EADDRINUSE) {
-		t.Errorf("both are taken: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(listen("localhost:"+port)), unix.EADDRINUSE, "both are taken")
 	s.Close()
 	six, err := net.Listen("tcp", "[::1]:"+port)
 	if err != nil { // a machine without IPv6
 		return
 	}
 	defer six.Close()
-	if _, err := listen("localhost:" + port); !errors.Is(err, unix.EADDRINUSE) {
-		t.Errorf("::1 is taken: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(listen("localhost:"+port)), unix.EADDRINUSE, "::1 is taken")
 }
 
 func TestMetricsHandlerTakesGETOnly(t *testing.T) {
