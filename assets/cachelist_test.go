@@ -116,8 +116,7 @@ func TestWhatIsInUseStays(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
 	o := Options{CacheDir: c.dir}
-	fd, err := hold(filepath.Join(c.dir, treeA))
-	testkit.OK(t, err)
+	fd := testkit.Must(hold(filepath.Join(c.dir, treeA)))(t)
 	program := filepath.Join(c.dir, "tools/go/sleep")
 	b, err := os.ReadFile("/bin/sleep")
 	if err == nil {
@@ -153,8 +152,7 @@ func TestWhatIsInUseStays(t *testing.T) {
 func TestNothingIsRemovedDuringAFetch(t *testing.T) {
 	testkit.LeavesNothing(t)
 	c := filled(t)
-	unlock, err := c.lock(t.Context(), func() error { return nil })
-	testkit.OK(t, err)
+	unlock := testkit.Must(c.lock(t.Context(), func() error { return nil }))(t)
 	removed, err := RemoveCached(t.Context(), Options{CacheDir: c.dir}, all)
 	if !errors.Is(err, ErrInUse) || removed != nil || len(c.names(t)) != 5 {
 		t.Errorf("removed %v: %v", removed, err)
@@ -220,8 +218,7 @@ func TestHeldTreeIsTheOneThatIsThere(t *testing.T) {
 	testkit.LeavesNothing(t)
 	testkit.ErrorIs(t, testkit.Err(hold(filepath.Join(t.TempDir(), "none"))), os.ErrNotExist, "a tree that is not there")
 	c := filled(t)
-	fd, err := hold(filepath.Join(c.dir, treeB))
-	testkit.OK(t, err)
+	fd := testkit.Must(hold(filepath.Join(c.dir, treeB)))(t)
 	again, err := hold(filepath.Join(c.dir, treeB)) // as many as there are
 	testkit.NoError(t, errors.Join(err, unix.Close(fd), unix.Close(again)))
 }

@@ -41,8 +41,7 @@ func fetched(t *testing.T) *Resolved {
 
 func TestFetchedWorksOffline(t *testing.T) {
 	r := fetched(t)
-	again, err := Fetch(t.Context(), Options{IgnoreSystemQEMU: true, Offline: true})
-	testkit.OK(t, err)
+	again := testkit.Must(Fetch(t.Context(), Options{IgnoreSystemQEMU: true, Offline: true}))(t)
 	if again.QEMU.Args[0] != r.QEMU.Args[0] || again.Kernel != r.Kernel {
 		t.Errorf("%+v, then %+v", r, again)
 	}

@@ -21,16 +21,14 @@ var lockNames = []string{"qemu-system-x86", "qemu-system-common", "qemu-system-d
 // format is how versions.lock is written.
 func (t *tested) format(tb testing.TB) string {
 	tb.Helper()
-	b, err := json.MarshalIndent(t, "", "\t")
-	testkit.OK(tb, err)
+	b := testkit.Must(json.MarshalIndent(t, "", "\t"))(tb)
 	return string(b) + "\n"
 }
 
 func TestVersionsLockIsCurrent(t *testing.T) {
 	if *update {
 		r := fetched(t)
-		have, err := cache{r.Cache}.load()
-		testkit.OK(t, err)
+		have := testkit.Must(cache{r.Cache}.load())(t)
 		now := &tested{About: lock.About, Suites: lock.Suites, Roles: map[string]*members{}}
 		for _, role := range roles {
 			tr := have[role.name]

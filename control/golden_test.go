@@ -559,8 +559,7 @@ func declaredCommands(t *testing.T) map[number]string {
 	var files []*ast.File
 	for _, path := range sources {
 		if !strings.HasSuffix(path, "_test.go") {
-			f, err := parser.ParseFile(fset, path, nil, 0)
-			testkit.OK(t, err)
+			f := testkit.Must(parser.ParseFile(fset, path, nil, 0))(t)
 			files = append(files, f)
 		}
 	}

@@ -33,8 +33,7 @@ func TestWaitJob(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c, l, p := connect(t, ClientOptions{})
-				id, err := c.SubmitJob(t.Context(), Job{Op: JobFill})
-				testkit.OK(t, err)
+				id := testkit.Must(c.SubmitJob(t.Context(), Job{Op: JobFill}))(t)
 				after := func(d time.Duration, do func()) {
 					if d > 0 {
 						time.AfterFunc(d, do)
@@ -118,8 +117,7 @@ func TestRunJobLeavesNoJobThatNobodyKnows(t *testing.T) {
 func TestResetEndsWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, l, p := connect(t, ClientOptions{})
-		id, err := c.SubmitJob(t.Context(), Job{Op: JobFill})
-		testkit.OK(t, err)
+		id := testkit.Must(c.SubmitJob(t.Context(), Job{Op: JobFill}))(t)
 		time.AfterFunc(time.Millisecond, func() {
 			p.mu.Lock()
 			p.s = NewState(78, &p.info, [40]byte{})

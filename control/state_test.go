@@ -179,8 +179,7 @@ func TestStateIsJSON(t *testing.T) {
 	s.AddFlow(FlowRule{Proto: 6, IPv6: true, Src: netip.MustParseAddr("fd00::1"), Queue: 1}, 2)
 	s.AddMeter(Meter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"), Remote: netip.MustParseAddrPort("1.2.3.4:6")},
 		1)
-	b, err := json.Marshal(s)
-	testkit.OK(t, err)
+	b := testkit.Must(json.Marshal(s))(t)
 	var back State
 	testkit.OK(t, json.Unmarshal(b, &back))
 	if d := cmp.Diff(s, &back, sameAddr); d != "" {

@@ -20,11 +20,9 @@ func TestCopyAgainstBytes(t *testing.T) {
 	files := NewFiles()
 	var regions []*Region
 	for i := range 3 {
-		f, err := files.Open(memfd(t, size), 0)
-		testkit.OK(t, err)
+		f := testkit.Must(files.Open(memfd(t, size), 0))(t)
 		defer f.Close()
-		r, err := f.Region(0, size)
-		testkit.OK(t, err)
+		r := testkit.Must(f.Region(0, size))(t)
 		if i > 0 {
 			f.SetGPU(i * 7)
 			f.Register(100, 300)

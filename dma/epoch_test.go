@@ -63,8 +63,7 @@ func TestRemoveWaitsForThoseInsideAndNobodyWaitsForIt(t *testing.T) {
 				add(t, other, Map{Size: page, FD: fd})
 				elsewhere := other.Enter()
 				inside := s.Enter()
-				segs, err := s.Translate(nil, 0, page, Write)
-				testkit.OK(t, err)
+				segs := testkit.Must(s.Translate(nil, 0, page, Write))(t)
 				done := pending(t, c.name, func() error { return c.change(s) })
 
 				late := s.Enter() // not blocked by the one who waits, and does not hold it up
@@ -149,8 +148,7 @@ func TestWorkersReadWhatTheyTranslated(t *testing.T) {
 	for k := range spaces {
 		for i := range uint64(regions) {
 			fd := memfd(t, page) // a file each: Remove unmaps it
-			f, err := files.Open(fd, page)
-			testkit.OK(t, err)
+			f := testkit.Must(files.Open(fd, page))(t)
 			r, _ := f.Region(0, page)
 			var b [page]byte
 			for o := 0; o < page; o += 8 {

@@ -17,10 +17,8 @@ func TestFileIsMappedOnce(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()
 	fd := memfd(t, 64<<10)
-	a, err := files.Open(fd, 64<<10)
-	testkit.OK(t, err)
-	dup, err := unix.Dup(fd)
-	testkit.OK(t, err)
+	a := testkit.Must(files.Open(fd, 64<<10))(t)
+	dup := testkit.Must(unix.Dup(fd))(t)
 	b, err := files.Open(dup, 1)
 	unix.Close(dup) // the mapping keeps the inode
 	testkit.OK(t, err)
@@ -44,8 +42,7 @@ func TestFileIsMappedOnce(t *testing.T) {
 }
 
 func TestFileClosedTooOftenPanics(t *testing.T) {
-	f, err := NewFiles().Open(memfd(t, 4096), 0)
-	testkit.OK(t, err)
+	f := testkit.Must(NewFiles().Open(memfd(t, 4096), 0))(t)
 	f.Close()
 	defer func() {
 		if recover() == nil {
@@ -59,8 +56,7 @@ func TestOpenRefuses(t *testing.T) {
 	leakFree(t)
 	dir := t.TempDir()
 	open := func(flags int, name string) int {
-		fd, err := unix.Open(name, flags|unix.O_CLOEXEC, 0o600)
-		testkit.OK(t, err)
+		fd := testkit.Must(unix.Open(name, flags|unix.O_CLOEXEC, 0o600))(t)
 		t.Cleanup(func() { unix.Close(fd) })
 		return fd
 	}
@@ -109,8 +105,7 @@ func TestGrownFileKeepsItsSize(t *testing.T) {
 	leakFree(t)
 	files := NewFiles()
 	fd := memfd(t, 4096)
-	a, err := files.Open(fd, 4096)
-	testkit.OK(t, err)
+	a := testkit.Must(files.Open(fd, 4096))(t)
 	truncate(t, fd, 8192)
 	testkit.ErrorIs(t, testkit.Err(files.Open(fd, 8192)), ErrBadFile, "Open of what is not mapped")
 	a.Close()

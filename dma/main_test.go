@@ -54,8 +54,7 @@ func guestSpace(t testing.TB) *Space {
 func openFile(t testing.TB, size int64) *File {
 	t.Helper()
 	leakFree(t)
-	f, err := NewFiles().Open(memfd(t, size), 0)
-	testkit.OK(t, err)
+	f := testkit.Must(NewFiles().Open(memfd(t, size), 0))(t)
 	t.Cleanup(f.Close)
 	return f
 }

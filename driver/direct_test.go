@@ -25,8 +25,7 @@ const directGPU = 1 << 40 // address of the GPU, where no memory is
 // newDirect makes a NIC with two pairs and no polling goroutine, whose queue 1 is bound.
 func newDirect(t testing.TB, feats uint64, ring, pages int, src PageSource, r Receiver) (*NIC, *direct) {
 	t.Helper()
-	mem, err := unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
-	testkit.OK(t, err)
+	mem := testkit.Must(unix.Mmap(-1, 0, 64<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS))(t)
 	t.Cleanup(func() { unix.Munmap(mem) })
 	sl, _ := newTestSleeper(t)
 	d := &direct{mem: mem, feats: feats | featsMandatory | featMQ | featCtrlVQ, rings: map[int]ringAddrs{}, sl: sl}

@@ -33,8 +33,7 @@ func is(t testing.TB, what string, err, want error) {
 // mapped maps a file until the test ends.
 func mapped(t testing.TB, fd int, size uint64) []byte {
 	t.Helper()
-	b, err := unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	testkit.OK(t, err)
+	b := testkit.Must(unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
 	t.Cleanup(func() { unix.Munmap(b) })
 	return b
 }

@@ -106,8 +106,7 @@ func TestStart(t *testing.T) {
 	if r.nic.Start(nil) == nil || r.nic.Start(r.rcv) == nil {
 		t.Error("a second receiver, or none, is accepted")
 	}
-	early, err := attach(t, rigOptions{pairs: 2})
-	testkit.OK(t, err)
+	early := testkit.Must(attach(t, rigOptions{pairs: 2}))(t)
 	is(t, "bind before Start", early.nic.BindQueue(1, 3, early.gpu), unix.EINVAL)
 	is(t, "Close", early.nic.Close(), nil)
 }

@@ -117,8 +117,7 @@ func TestHugeMemory(t *testing.T) {
 	type span struct{ from, to uint64 }
 	var spans []span
 	for _, n := range []int{1, PageSize, PageSize + 1, hugePage - 4*PageSize, hugePage, 100} {
-		m, err := h.alloc(n)
-		testkit.OK(t, err)
+		m := testkit.Must(h.alloc(n))(t)
 		s := span{m.addr, m.addr + uint64(len(m.b))}
 		if len(m.b) < n || m.addr%PageSize != 0 || m.addr/hugePage != (s.to-1)/hugePage {
 			t.Errorf("%d bytes: %#x, %d bytes", n, m.addr, len(m.b))

@@ -17,8 +17,7 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	tree.gpu("0000:00:03.0", 1<<32, testGPUSize)
 	bar := tree.bar(dir)
 	mem := fakeHugePages()
-	n, err := openPCI(tree.root, mem, PCIOptions{})
-	testkit.OK(t, err)
+	n := testkit.Must(openPCI(tree.root, mem, PCIOptions{}))(t)
 	defer n.Close()
 	if n.MAC().String() != "52:54:00:01:02:03" || n.MTU() != 1500 || n.QueuePairs() != 1 ||
 		n.GPUs()[0].Size != testGPUSize {
@@ -58,11 +57,9 @@ func TestPCIDeviceFromOpenToClose(t *testing.T) {
 	le.PutUint32(used[8:], 0)       // length
 	le.PutUint32(used[0:], 0|1<<16) // flags, idx
 	bar.write8(0x1000, 1)           // the ISR
-	intr, err := os.OpenFile(tree.path("dev/uio0"), os.O_WRONLY, 0)
-	testkit.OK(t, err)
+	intr := testkit.Must(os.OpenFile(tree.path("dev/uio0"), os.O_WRONLY, 0))(t)
 	defer intr.Close()
-	cfg, err := pciDev{dir: tree.path(dir)}.openConfig()
-	testkit.OK(t, err)
+	cfg := testkit.Must(pciDev{dir: tree.path(dir)}.openConfig())(t)
 	defer cfg.f.Close()
 	cfg.setCommand(commandINTxDisable, 0) // what uio's handler does
 	intr.Write([]byte{1, 0, 0, 0})

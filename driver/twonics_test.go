@@ -128,8 +128,7 @@ func newPair(t testing.TB, want uint64, check bool) *pair {
 	ctx := t.Context()
 	p.src = &source{room: make(chan struct{}, 1), came: make(chan struct{}, 1)}
 	testkit.OK(t, p.a.nic.Start(p.src))
-	buf, err := p.a.nic.Control().RegisterBuffer(ctx, 0, 0, p.a.gpu.Size())
-	testkit.OK(t, err)
+	buf := testkit.Must(p.a.nic.Control().RegisterBuffer(ctx, 0, 0, p.a.gpu.Size()))(t)
 	testkit.OK(t, errOf(p.a.nic.Control().BindTx(ctx, buf)))
 
 	pool, err := gpumem.NewPool(1, 0, 4<<20, p.b.nic.Refill, func() {})
@@ -177,8 +176,7 @@ func (p *pair) send(t testing.TB, count int, n uint32, mss uint16) {
 	}
 	for at := 0; count > 0; {
 		batch := frames[at:min(len(frames), at+count, at+16)]
-		k, err := p.a.nic.Transmit(0, batch)
-		testkit.OK(t, err)
+		k := testkit.Must(p.a.nic.Transmit(0, batch))(t)
 		if k < len(batch) {
 			<-p.src.room
 		}
@@ -193,8 +191,7 @@ func TestGPUToGPUOverTwoNICs(t *testing.T) {
 	gpumem.FillPattern(mem[:1<<20], 1, 0)
 	p.send(t, 32, 32<<10, 8960)
 	<-p.sink.done
-	c, err := p.b.nic.Control().PortCounters(t.Context())
-	testkit.OK(t, err)
+	c := testkit.Must(p.b.nic.Control().PortCounters(t.Context()))(t)
 	if c.Rx.DeviceBytes != 1<<20+probeLen*p.sink.probes.Load() || c.Rx.HostBytes != 0 || c.Rx.BouncedBytes != 0 {
 		t.Errorf("counters: %+v", c.Rx)
 	}

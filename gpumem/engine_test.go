@@ -244,8 +244,7 @@ func TestCancel(t *testing.T) {
 	j := b.endless()
 	var ids []uint64
 	for range 3 {
-		id, err := b.e.Submit(j)
-		testkit.OK(t, err)
+		id := testkit.Must(b.e.Submit(j))(t)
 		ids = append(ids, id)
 	}
 	is(t, "a fourth job", errOf(b.e.Submit(j)), syscall.EAGAIN)

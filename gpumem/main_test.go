@@ -33,8 +33,7 @@ func noLeak(t testing.TB, files *dma.Files) {
 
 func newGPU(t testing.TB, files *dma.Files, id int, size uint64) *GPU {
 	t.Helper()
-	g, err := NewGPU(files, id, size, Options{})
-	testkit.OK(t, err)
+	g := testkit.Must(NewGPU(files, id, size, Options{}))(t)
 	t.Cleanup(func() {
 		testkit.NoError(t, g.Close())
 	})

@@ -150,8 +150,7 @@ func TestPoolIsWholePages(t *testing.T) {
 // Invariant: gpumem: Only pages that the NIC has are taken from it.
 func TestDryPoolTells(t *testing.T) {
 	var told []int
-	p, err := NewPool(0, 0, 2*PageSize, func(q int) { told = append(told, q) }, func() {})
-	testkit.OK(t, err)
+	p := testkit.Must(NewPool(0, 0, 2*PageSize, func(q int) { told = append(told, q) }, func() {}))(t)
 	offs := make([]uint64, 3)
 	testkit.Equal(t, "pages", p.TakePages(7, offs), 2)
 	pieces, ok := p.Receive(nil, []Range{{Off: offs[0], Len: 10}, {Off: offs[1], Len: 10}}, 20)
@@ -177,8 +176,7 @@ func TestDryPoolTells(t *testing.T) {
 // Invariant: stack: A binding is not done while the NIC may write to its pages.
 func TestClosedPoolEndsWithItsLastPage(t *testing.T) {
 	ended := 0
-	p, err := NewPool(0, 0, 4*PageSize, func(int) { t.Error("refill of a closed pool") }, func() { ended++ })
-	testkit.OK(t, err)
+	p := testkit.Must(NewPool(0, 0, 4*PageSize, func(int) { t.Error("refill of a closed pool") }, func() { ended++ }))(t)
 	offs := make([]uint64, 5)
 	p.TakePages(1, offs)
 	pieces, _ := p.Receive(nil, []Range{{Off: offs[0], Len: 10}}, 10)

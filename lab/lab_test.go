@@ -18,8 +18,7 @@ import (
 
 func open(t *testing.T, d lab.Description, o lab.Options) *lab.Lab {
 	t.Helper()
-	w, err := lab.Open(d, o)
-	testkit.OK(t, err)
+	w := testkit.Must(lab.Open(d, o))(t)
 	t.Cleanup(func() { testkit.OK(t, w.Close()) })
 	return w
 }
@@ -164,8 +163,7 @@ func TestImpairedLinksLose(t *testing.T) {
 	for _, loss := range []float64{0, 0.02} {
 		d := lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0)
 		d.Impair(lab.Impairment{Loss: loss, Seed: 1})
-		w, err := lab.Open(d, lab.Options{})
-		testkit.OK(t, err)
+		w := testkit.Must(lab.Open(d, lab.Options{}))(t)
 		a, b := attach(t, w.Port(0)), attach(t, w.Port(1))
 		testkit.OK(t, errors.Join(a.Exchange(t.Context(), b, 600_000), a.Close(), b.Close()))
 		for _, p := range w.Ports() {

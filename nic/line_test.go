@@ -18,8 +18,7 @@ var almost = []byte{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 // eventFD makes an eventfd, which the test closes.
 func eventFD(t *testing.T) int {
 	t.Helper()
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	testkit.OK(t, err)
+	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC))(t)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return fd
 }
@@ -167,8 +166,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 		var b [8]byte
 		_, _ = unix.Read(front, b[:])
 	}
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	testkit.OK(t, err)
+	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC))(t)
 	if ls.New(fd) != nil {
 		t.Error("a quarantined frontend gave an eventfd")
 	}

@@ -39,8 +39,7 @@ func (m *monitored) TakeEventFDs() {
 
 func newMonitored(t *testing.T) (*monitored, *nic.Monitor) {
 	dev := &monitored{kicked: make(chan int), taken: make(chan struct{})}
-	m, err := nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler))
-	testkit.OK(t, err)
+	m := testkit.Must(nic.NewMonitor(dev, &dev.lines, slog.New(slog.DiscardHandler)))(t)
 	return dev, m
 }
 

@@ -26,8 +26,7 @@ func TestSenderAllocatesNothing(t *testing.T) {
 	round := func() {
 		a.tx.next, a.tx.done, a.tx.staged = 0, a.tx.done[:0], a.tx.staged[:0]
 		for held := range 2 {
-			n, err := a.tx.sender.Round(false)
-			testkit.OK(t, err)
+			n := testkit.Must(a.tx.sender.Round(false))(t)
 			taken += n
 			if held == 0 {
 				b.rx.posted = append(b.rx.posted, bufs...)

@@ -25,8 +25,7 @@ func commandPort(t testing.TB, c Config) *Port {
 	t.Helper()
 	c.Name, c.MAC, c.MTU, c.QueuePairs, c.HeaderLimit = "a", wire.MAC{2, 0, 0, 0, 0, 1}, 1500, 4, 256
 	space := dma.NewSpace("a", dma.NewFiles())
-	p, err := NewPort(c, space, make([]RxQueue, 4), func() wire.Limits { return wire.Limits{} })
-	testkit.OK(t, err)
+	p := testkit.Must(NewPort(c, space, make([]RxQueue, 4), func() wire.Limits { return wire.Limits{} }))(t)
 	return p
 }
 
@@ -170,8 +169,7 @@ func TestMetersCountOn(t *testing.T) {
 		Remote: netip.MustParseAddrPort("10.0.0.2:6")}
 	var ids []uint32
 	for range 3 {
-		id, err := p.AddMeter(m)
-		testkit.OK(t, err)
+		id := testkit.Must(p.AddMeter(m))(t)
 		ids = append(ids, id)
 	}
 	packet := func() {

@@ -14,8 +14,7 @@ import (
 
 func sized(t *testing.T, size uint64) *os.File {
 	t.Helper()
-	f, err := NewMemory("test", size)
-	testkit.OK(t, err)
+	f := testkit.Must(NewMemory("test", size))(t)
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }

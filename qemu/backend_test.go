@@ -32,8 +32,7 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 	for name, vfioUser := range map[string]bool{"vhost-user": false, "vfio-user": true} {
 		t.Run(name, func(t *testing.T) {
 			conns := make(chan *net.UnixConn, 2)
-			b, err := newBackendSocket(func(c *net.UnixConn) { conns <- c }, vfioUser)
-			testkit.OK(t, err)
+			b := testkit.Must(newBackendSocket(func(c *net.UnixConn) { conns <- c }, vfioUser))(t)
 			defer b.close()
 			cmd := exec.Command("/proc/self/exe")
 			ours, theirs := "@"+b.name, "@"+b.name
@@ -42,8 +41,7 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 				ours, theirs = fdPath(int(b.file.Fd())), fdPath(3)
 			}
 			cmd.Env = append(os.Environ(), envCaller+"="+theirs)
-			in, err := cmd.StdinPipe()
-			testkit.OK(t, err)
+			in := testkit.Must(cmd.StdinPipe())(t)
 			out, err := cmd.StdoutPipe()
 			testkit.OK(t, err)
 			testkit.OK(t, cmd.Start())
@@ -51,8 +49,7 @@ func TestOnlyTheChosenProcessIsLetIn(t *testing.T) {
 			go b.accept(cmd.Process.Pid)
 
 			for range 3 {
-				c, err := net.Dial("unix", ours)
-				testkit.OK(t, err)
+				c := testkit.Must(net.Dial("unix", ours))(t)
 				testkit.ErrorIs(t, testkit.Err(c.Read(make([]byte, 1))), io.EOF, "a stranger read")
 				_ = c.Close()
 			}

@@ -47,8 +47,7 @@ func TestMain(m *testing.M) {
 func guest(t *testing.T, modules ...string) Config {
 	t.Helper()
 	r := fetched(t)
-	path, err := program()
-	testkit.OK(t, err)
+	path := testkit.Must(program())(t)
 	c, closer, err := guestConfig(t.Context(), r, path, modules)
 	testkit.OK(t, err)
 	t.Cleanup(func() { _ = closer.Close() })
@@ -88,8 +87,7 @@ func initrd(t *testing.T, c agent.Config) []io.Reader {
 	t.Helper()
 	img, err := guestimages.Build(t.Context(), guestimages.Options{CacheDir: t.TempDir(), Program: must(program())})
 	testkit.OK(t, err)
-	r, err := img.Initrd(c)
-	testkit.OK(t, err)
+	r := testkit.Must(img.Initrd(c))(t)
 	t.Cleanup(func() { _ = r.Close() })
 	return []io.Reader{r}
 }

@@ -15,8 +15,7 @@ func fetched(t *testing.T) *assets.Resolved {
 	if testing.Short() {
 		t.Skip("needs QEMU and a kernel, and the network the first time")
 	}
-	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true})
-	testkit.OK(t, err)
+	r := testkit.Must(assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true}))(t)
 	t.Cleanup(func() {
 		testkit.NoError(t, r.Close())
 	})

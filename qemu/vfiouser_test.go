@@ -90,8 +90,7 @@ func TestVFIOUserDeviceInQEMU(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU, and the network the first time")
 	}
-	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, VFIOUser: true})
-	testkit.OK(t, err)
+	r := testkit.Must(assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true, VFIOUser: true}))(t)
 	for _, express := range []bool{false, true} {
 		t.Run(fmt.Sprintf("express=%t", express), func(t *testing.T) { vfioUserDevice(t, r.QEMU, express) })
 	}
@@ -101,8 +100,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // only of a test that fails
 	defer cancel()
 	path := filepath.Join(t.TempDir(), "s")
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path})
-	testkit.OK(t, err)
+	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
 	defer l.Close()
 	config, err := pci.New(pci.Options{Vendor: 0x1af4, Device: 0x10f0, Class: 0xff0000, Express: express,
 		BARs: [6]pci.BAR{{Size: 4096}, {Size: 4096}}, MSIX: pci.MSIX{Vectors: 3, BAR: 1, PBAOff: 2048}})
@@ -133,8 +131,7 @@ func vfioUserDevice(t *testing.T, b assets.Binary, express bool) {
 	cmd.Env = append(os.Environ(), b.Env...)
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
-	in, err := cmd.StdinPipe()
-	testkit.OK(t, err)
+	in := testkit.Must(cmd.StdinPipe())(t)
 	out, err := cmd.StdoutPipe()
 	testkit.OK(t, err)
 	testkit.OK(t, cmd.Start())

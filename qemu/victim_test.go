@@ -41,8 +41,7 @@ func victim() {
 // Invariant: qemu: Cancel, Close, or the death of the parent end QEMU.
 func TestKilledParentLeavesNoQEMU(t *testing.T) {
 	fetched(t)
-	path, err := program()
-	testkit.OK(t, err)
+	path := testkit.Must(program())(t)
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envVictim+"="+path)
 	out, err := cmd.StdoutPipe()

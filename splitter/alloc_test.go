@@ -12,10 +12,8 @@ func TestNothingAllocates(t *testing.T) {
 	g := golden{tcp4(4000), GSOTCPv4, 1448}
 	super, m := g.super()
 	short := tagged(tcp6(1), 0x8100)[:60]
-	rss, err := NewRSS(DefaultKey, make([]uint16, 8))
-	testkit.OK(t, err)
-	rules, err := NewRules([]Rule{{ID: 1, Fields: FieldDst | FieldDstPort, Flow: m.Headers.Flow}})
-	testkit.OK(t, err)
+	rss := testkit.Must(NewRSS(DefaultKey, make([]uint16, 8)))(t)
+	rules := testkit.Must(NewRules([]Rule{{ID: 1, Fields: FieldDst | FieldDstPort, Flow: m.Headers.Flow}}))(t)
 	var h Headers
 	var s Segmenter
 	var pm Meta

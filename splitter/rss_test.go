@@ -11,8 +11,7 @@ import (
 //
 // Invariant: splitter: RSS hashes are the published ones.
 func TestToeplitzGivesPublishedHashes(t *testing.T) {
-	r, err := NewRSS(DefaultKey, []uint16{0, 1, 2, 3})
-	testkit.OK(t, err)
+	r := testkit.Must(NewRSS(DefaultKey, []uint16{0, 1, 2, 3}))(t)
 	for _, c := range []struct {
 		dst, src  string
 		ip, ports uint32
@@ -61,8 +60,7 @@ func TestHashEqualsReferenceForAnyKey(t *testing.T) {
 		for i := range key {
 			key[i] = byte(rng.Uint32())
 		}
-		r, err := NewRSS(key, []uint16{0})
-		testkit.OK(t, err)
+		r := testkit.Must(NewRSS(key, []uint16{0}))(t)
 		f := Flow{IPv6: rng.IntN(2) == 0, SrcPort: uint16(rng.Uint32()), DstPort: uint16(rng.Uint32())}
 		n := 4
 		if f.IPv6 {
@@ -86,8 +84,7 @@ func TestRSSRefusesOddTables(t *testing.T) {
 }
 
 func BenchmarkHash(b *testing.B) {
-	r, err := NewRSS(DefaultKey, make([]uint16, 128))
-	testkit.OK(b, err)
+	r := testkit.Must(NewRSS(DefaultKey, make([]uint16, 128)))(b)
 	for name, f := range map[string]Flow{"v4": flow("1.2.3.4:5", "6.7.8.9:10"),
 		"v6": flow("[fd00::1]:5", "[fd00::2]:10")} {
 		b.Run(name, func(b *testing.B) {

@@ -14,8 +14,7 @@ func TestRulesMatchTheMostExactRule(t *testing.T) {
 		{ID: 3, Fields: FieldsAll, Flow: f, Queue: 3},
 		{ID: 4, Fields: FieldSrc | FieldSrcPort, Flow: f, Queue: 4},
 	}
-	r, err := NewRules(all)
-	testkit.OK(t, err)
+	r := testkit.Must(NewRules(all))(t)
 	look := func(r *Rules, f Flow, want uint16, found bool) {
 		t.Helper()
 		if q, ok := r.Lookup(&f); q != want || ok != found {
@@ -108,8 +107,7 @@ func BenchmarkLookup(b *testing.B) {
 		f.SrcPort++
 		list = append(list, Rule{ID: uint32(i), Fields: FieldsAll, Flow: f})
 	}
-	r, err := NewRules(list)
-	testkit.OK(b, err)
+	r := testkit.Must(NewRules(list))(b)
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Lookup(&f)

@@ -59,8 +59,7 @@ func (g *golden) super() ([]byte, *Meta) {
 // readPcap gives the frames of a classic capture file.
 func readPcap(t *testing.T, path string) (frames [][]byte) {
 	t.Helper()
-	b, err := os.ReadFile(path)
-	testkit.OK(t, err)
+	b := testkit.Must(os.ReadFile(path))(t)
 	for b = b[24:]; len(b) > 0; {
 		n := binary.LittleEndian.Uint32(b[8:])
 		frames = append(frames, b[16:16+n])

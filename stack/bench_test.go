@@ -44,8 +44,7 @@ func benchReceive(b *testing.B, size int, device bool) {
 	read := func(n int) {
 		for n > 0 {
 			if !device {
-				k, err := cb.Read(linear[:min(n, len(linear))])
-				testkit.OK(b, err)
+				k := testkit.Must(cb.Read(linear[:min(n, len(linear))]))(b)
 				n -= k
 				continue
 			}

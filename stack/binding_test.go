@@ -17,8 +17,7 @@ import (
 func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 	for _, again := range []bool{true, false} { // closed again, or ended by Stack.Close
 		w := newRig(t, stacktest.Options{})
-		buf, err := w.b.Register(0, 0, 1<<20)
-		testkit.OK(t, err)
+		buf := testkit.Must(w.b.Register(0, 0, 1<<20))(t)
 		rx, err := w.b.BindRX(buf, 1, 2)
 		testkit.OK(t, err)
 		_, err = w.b.AddFlow(devmem.Flow{Queue: 1, Dst: w.at(7)})
@@ -64,10 +63,8 @@ func TestBindingIsNotDoneWhileTheNICHasItsPages(t *testing.T) {
 // bound does not cease to split.
 func TestCloseUndoesBindingsAtTheNIC(t *testing.T) {
 	w := newRig(t, stacktest.Options{})
-	buf, err := w.b.Register(0, 0, 1<<20)
-	testkit.OK(t, err)
-	rx, err := w.b.BindRX(buf, 1)
-	testkit.OK(t, err)
+	buf := testkit.Must(w.b.Register(0, 0, 1<<20))(t)
+	rx := testkit.Must(w.b.BindRX(buf, 1))(t)
 	testkit.OK(t, w.b.Close())
 	<-rx.Done()
 	if _, bindings := w.nb.Left(); bindings > 0 {

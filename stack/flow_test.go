@@ -196,8 +196,7 @@ func TestFlowAdmission(t *testing.T) {
 
 // A frame in pages that the device did not get has no slot, so nothing of it is delivered.
 func TestShadowQueueTakesPostedPagesOnly(t *testing.T) {
-	pool, err := gpumem.NewPool(0, 0, 64*pageSize, func(int) {}, func() {})
-	testkit.OK(t, err)
+	pool := testkit.Must(gpumem.NewPool(0, 0, 64*pageSize, func(int) {}, func() {}))(t)
 	l := makeShadowQueue(1, &rxBinding{pool: pool}, nil, 4)
 	if slot, ok := l.take([]driver.Range{{Off: 0, Len: 10}}, 10); ok || slot != junkSlot || len(l.free) != 3 {
 		t.Errorf("slot %d, %v, %d slots are free", slot, ok, len(l.free))

@@ -367,8 +367,7 @@ func TestRebindUnderTraffic(t *testing.T) {
 	})
 	rebinds := 0
 	for running := true; running; rebinds++ {
-		b, err := w.b.BindRX(buf, 1)
-		testkit.OK(t, err)
+		b := testkit.Must(w.b.BindRX(buf, 1))(t)
 		at := w.b.Stats().RxSegments
 		testkit.Eventually(t, "some traffic, or the end", func() bool {
 			select {
@@ -438,8 +437,7 @@ func TestRestore(t *testing.T) {
 	rx := bindRX(t, w.b, 0, 1<<20, 7, 1)
 	tx := bindTX(t, w.a, 0, 1<<20)
 	testkit.OK(t, w.b.SetRSS(1))
-	id, err := w.b.AddFlow(devmem.Flow{Dst: w.at(9), Queue: 2})
-	testkit.OK(t, err)
+	id := testkit.Must(w.b.AddFlow(devmem.Flow{Dst: w.at(9), Queue: 2}))(t)
 	ca, cb := w.connect(7, false)
 	var g errgroup.Group
 	g.Go(func() error {

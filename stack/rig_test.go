@@ -70,8 +70,7 @@ func newRig(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *
 // bindRX binds [off, off+size) of a stack's GPU to a queue, and steers a port to it.
 func bindRX(t testing.TB, s *stack.Stack, off, size uint64, port uint16, queues ...int) devmem.Binding {
 	t.Helper()
-	buf, err := s.Register(0, off, size)
-	testkit.OK(t, err)
+	buf := testkit.Must(s.Register(0, off, size))(t)
 	b, err := s.BindRX(buf, queues...)
 	testkit.OK(t, err)
 	for _, a := range []string{"10.0.0.1", "10.0.0.2", "fd00::1", "fd00::2"} {
@@ -83,10 +82,8 @@ func bindRX(t testing.TB, s *stack.Stack, off, size uint64, port uint16, queues 
 
 func bindTX(t testing.TB, s *stack.Stack, off, size uint64) devmem.Binding {
 	t.Helper()
-	buf, err := s.Register(0, off, size)
-	testkit.OK(t, err)
-	b, err := s.BindTX(buf)
-	testkit.OK(t, err)
+	buf := testkit.Must(s.Register(0, off, size))(t)
+	b := testkit.Must(s.BindTX(buf))(t)
 	return b
 }
 
@@ -143,8 +140,7 @@ func write(t testing.TB, c devmem.Conn, s string) {
 // send sends n bytes of device memory, in one piece.
 func send(t testing.TB, c devmem.Conn, tx devmem.Binding, off, n int) {
 	t.Helper()
-	k, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: uint64(off), Len: uint64(n)}})
-	testkit.OK(t, err)
+	k := testkit.Must(c.SendDevmem(tx.ID(), []devmem.Range{{Off: uint64(off), Len: uint64(n)}}))(t)
 	if k != n {
 		t.Fatalf("%d bytes of %d sent", k, n)
 	}

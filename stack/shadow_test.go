@@ -46,8 +46,7 @@ func TestShadowFaultsWhenItIsRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			// Each has a shadow of its own: a buffer that is left by a panic has lost count of its references.
-			s, err := newShadow(4)
-			testkit.OK(t, err)
+			s := testkit.Must(newShadow(4))(t)
 			defer s.close()
 			v := s.view(2, 1448)
 			addr, ok := faults(func() { f(v) })
@@ -60,8 +59,7 @@ func TestShadowFaultsWhenItIsRead(t *testing.T) {
 
 // Invariant: stack: netstack carries the shadow without reading it, whatever a device delivers.
 func TestShadowIsCarriedWithoutATouch(t *testing.T) {
-	s, err := newShadow(8)
-	testkit.OK(t, err)
+	s := testkit.Must(newShadow(8))(t)
 	defer s.close()
 	if addr, ok := faults(func() {
 		b := buffer.MakeWithView(buffer.NewViewWithData([]byte("headers")))
@@ -82,8 +80,7 @@ func TestShadowIsCarriedWithoutATouch(t *testing.T) {
 }
 
 func TestShadowFindsItsSlots(t *testing.T) {
-	s, err := newShadow(5)
-	testkit.OK(t, err)
+	s := testkit.Must(newShadow(5))(t)
 	defer s.close()
 	for slot := range uint32(5) {
 		for _, off := range []int{0, 1, 4096, slotSize - 2} {

@@ -289,8 +289,7 @@ func memfd(t testing.TB, size int64) int {
 
 func eventfd(t testing.TB) int {
 	t.Helper()
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
-	testkit.OK(t, err)
+	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC))(t)
 	t.Cleanup(func() { unix.Close(fd) })
 	return fd
 }

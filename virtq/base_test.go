@@ -18,8 +18,7 @@ func TestBaseOfASplitRing(t *testing.T) {
 	r := newRaw(g, Config{Size: 8, Desc: ringIOVA, Avail: ringIOVA + 0x1000, Used: ringIOVA + 0x2000})
 	for state, resumed := range map[uint32]bool{0: false, 1: true, 0xffff: true} {
 		r.conf.Base = BaseOf(state)
-		q, err := NewDevice(g.space, r.conf)
-		testkit.OK(t, err)
+		q := testkit.Must(NewDevice(g.space, r.conf))(t)
 		if q.Resumed() != resumed || q.Base().State() != state {
 			t.Errorf("base %#x: resumed: %t, %#x", state, q.Resumed(), q.Base().State())
 		}

@@ -24,8 +24,7 @@ func newLoop(b *testing.B, g *guest, base, bufs uint64, size int, n uint32, flag
 		r.desc(i, desc{addr: bufs + uint64(i)*2048, len: n, flags: flags})
 		r.entry(i, uint16(i))
 	}
-	h, err := headerAt(g.ring(r.conf.Avail))
-	testkit.OK(b, err)
+	h := testkit.Must(headerAt(g.ring(r.conf.Avail)))(b)
 	return &loop{avail: h, dev: r.device(b)}
 }
 

@@ -68,8 +68,7 @@ func FuzzDescriptorWalk(f *testing.F) {
 		copy(area, mem)
 		g.write(seamIOVA-fuzzArea/2, area) // so that a table across the seam is something
 		conf := fuzzConfig(shape, base)
-		q, err := NewDevice(g.space, conf)
-		testkit.OK(t, err)
+		q := testkit.Must(NewDevice(g.space, conf))(t)
 		defer q.Close()
 		w := &owner{t: t, q: q, conf: conf}
 		g.inside(func() {
@@ -210,8 +209,7 @@ func TestChainIsReadOnce(t *testing.T) {
 	r.idx(1)
 	good1, bad1 := 0, 0
 	for range 20_000 {
-		q, err := NewDevice(g.space, r.conf)
-		testkit.OK(t, err)
+		q := testkit.Must(NewDevice(g.space, r.conf))(t)
 		w := &owner{t: t, q: q, conf: r.conf}
 		g.inside(func() {
 			if w.peek() {

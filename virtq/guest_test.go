@@ -36,8 +36,7 @@ type guest struct {
 func newGuest(t testing.TB) *guest {
 	t.Helper()
 	fd := int(testkit.Memfd(t, fileLen).Fd())
-	mem, err := unix.Mmap(fd, 0, fileLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	testkit.OK(t, err)
+	mem := testkit.Must(unix.Mmap(fd, 0, fileLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
 	t.Cleanup(func() { unix.Munmap(mem) })
 	g := &guest{fd: fd, mem: mem, files: dma.NewFiles()}
 	g.space = dma.NewSpace("test", g.files)
@@ -88,8 +87,7 @@ func (g *guest) ends(t testing.TB, size uint16, indirect, eventIdx bool) (*Drive
 		c.IndirectAddr = ringIOVA + total
 		c.Indirect = g.ring(c.IndirectAddr)[:min(int(size)*8*descLen, mib-int(total))]
 	}
-	dr, err := NewDriver(c)
-	testkit.OK(t, err)
+	dr := testkit.Must(NewDriver(c))(t)
 	desc, avail, used := dr.Addrs()
 	dev, err := NewDevice(g.space, Config{Size: size, Desc: desc, Avail: avail, Used: used, Indirect: indirect,
 		EventIdx: eventIdx})
@@ -178,8 +176,7 @@ func (r *raw) used(i int) (id, n uint32) {
 
 func (r *raw) device(t testing.TB) *Device {
 	t.Helper()
-	q, err := NewDevice(r.g.space, r.conf)
-	testkit.OK(t, err)
+	q := testkit.Must(NewDevice(r.g.space, r.conf))(t)
 	t.Cleanup(q.Close)
 	return q
 }
@@ -196,8 +193,7 @@ func (g *guest) echo(t testing.TB) {
 		dr.Publish()
 		g.inside(func() {
 			peek(t, dev, c)
-			n, err := copier.Copy(c.In, c.Out)
-			testkit.OK(t, err)
+			n := testkit.Must(copier.Copy(c.In, c.Out))(t)
 			dev.Commit(c.Head, uint32(n))
 			dev.Publish()
 		})

@@ -15,8 +15,7 @@ func TestFieldIsReadFromEitherHalf(t *testing.T) {
 		for i := range b {
 			b[i] = byte(i)
 		}
-		f, err := fieldAt(b, off)
-		testkit.OK(t, err)
+		f := testkit.Must(fieldAt(b, off))(t)
 		if got, want := f.load(), le.Uint16(b[off:]); got != want {
 			t.Errorf("at %d: got %#x, want %#x", off, got, want)
 		}
@@ -31,8 +30,7 @@ func TestEventStoreTouchesTwoBytesOnly(t *testing.T) {
 		for i := range b {
 			b[i] = 0xa5
 		}
-		f, err := fieldAt(b, off)
-		testkit.OK(t, err)
+		f := testkit.Must(fieldAt(b, off))(t)
 		f.store(0x1234)
 		want := bytes.Repeat([]byte{0xa5}, 16)
 		le.PutUint16(want[off:], 0x1234)
@@ -122,8 +120,7 @@ func TestNothingBehindTheRingsIsWritten(t *testing.T) {
 func (g *guest) roundTrips(t *testing.T, c Config, n int) {
 	t.Helper()
 	dr := newPlain(t, g, c)
-	dev, err := NewDevice(g.space, c)
-	testkit.OK(t, err)
+	dev := testkit.Must(NewDevice(g.space, c))(t)
 	defer dev.Close()
 	var chain Chain
 	for round := range n {
@@ -224,10 +221,8 @@ func (p *plain) enableCall() (more bool) {
 // the whole word would now and then undo what they do meanwhile.
 func TestEventStoreDoesNotUndoItsNeighbour(t *testing.T) {
 	b := newGuest(t).ring(ringIOVA)
-	event, err := fieldAt(b, 0)
-	testkit.OK(t, err)
-	neighbour, err := fieldAt(b, 2)
-	testkit.OK(t, err)
+	event := testkit.Must(fieldAt(b, 0))(t)
+	neighbour := testkit.Must(fieldAt(b, 2))(t)
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	started := make(chan struct{})

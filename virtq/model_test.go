@@ -71,8 +71,7 @@ func newModel(t *rapid.T, g *guest) *model {
 		c.IndirectAddr = ringIOVA + 0x10000
 		c.Indirect = g.ring(c.IndirectAddr)[:perTable*size*descLen]
 	}
-	dr, err := NewDriver(c)
-	testkit.OK(t, err)
+	dr := testkit.Must(NewDriver(c))(t)
 	desc, avail, used := dr.Addrs()
 	// A ring with a past: both indices at base.
 	dr.added, dr.shown, dr.polled, dr.seen = uint64(base), uint64(base), uint64(base), uint16(base)
@@ -274,11 +273,9 @@ func (m *model) check(t *rapid.T) {
 func TestSegmentsReachTheirBytes(t *testing.T) {
 	g := newGuest(t)
 	rapid.Check(t, func(t *rapid.T) {
-		dr, err := NewDriver(DriverConfig{Size: 8, Mem: g.ring(ringIOVA), Addr: ringIOVA})
-		testkit.OK(t, err)
+		dr := testkit.Must(NewDriver(DriverConfig{Size: 8, Mem: g.ring(ringIOVA), Addr: ringIOVA}))(t)
 		desc, avail, used := dr.Addrs()
-		dev, err := NewDevice(g.space, Config{Size: 8, Desc: desc, Avail: avail, Used: used})
-		testkit.OK(t, err)
+		dev := testkit.Must(NewDevice(g.space, Config{Size: 8, Desc: desc, Avail: avail, Used: used}))(t)
 		defer dev.Close()
 		data := rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "data")
 		// out and in are cut differently, but hold the same; out lies before the seam and over it, in behind

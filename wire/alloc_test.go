@@ -37,8 +37,7 @@ func attachSink(t testing.TB, up, down Impairment, lim Limits) (a *host, k *sink
 	s := newSwitch(t)
 	a = newHost(t, s, 1, LinkOptions{Up: up})
 	k = &sink{lim: lim}
-	l, err := s.Attach(k, LinkOptions{Down: down})
-	testkit.OK(t, err)
+	l := testkit.Must(s.Attach(k, LinkOptions{Down: down}))(t)
 	to = MAC{2, 0, 0, 0, 0, 7}
 	s.table.learn(to.key(), l.id)
 	return a, k, to
@@ -125,8 +124,7 @@ func BenchmarkDeliver(b *testing.B) {
 			a, _, to := attachSink(b, c.up, c.down, c.lim)
 			other := to
 			if c.two {
-				l, err := a.link.sw.Attach(&sink{}, LinkOptions{})
-				testkit.OK(b, err)
+				l := testkit.Must(a.link.sw.Attach(&sink{}, LinkOptions{}))(b)
 				other[5]++
 				a.link.sw.table.learn(other.key(), l.id)
 			}

@@ -168,8 +168,7 @@ func (placer) TellsTap() {}
 func TestPlacerTellsTheTapItself(t *testing.T) {
 	s := newSwitch(t)
 	a, b := newHost(t, s, 1, LinkOptions{}), newHost(t, s, 2, LinkOptions{})
-	l, err := s.Attach(placer{b}, LinkOptions{})
-	testkit.OK(t, err)
+	l := testkit.Must(s.Attach(placer{b}, LinkOptions{}))(t)
 	to := MAC{2, 0, 0, 0, 0, 9}
 	s.table.learn(to.key(), l.id)
 	w := watch(l)

@@ -47,8 +47,7 @@ func receiveAll(b *testing.B, ends func(*Conn, net.Conn) (recv func([]byte) (int
 	b.ReportAllocs()
 	for b.Loop() {
 		for got := 0; got < size; {
-			n, err := recv(linear[:size-got])
-			testkit.OK(b, err)
+			n := testkit.Must(recv(linear[:size-got]))(b)
 			got += n
 		}
 	}

@@ -39,16 +39,14 @@ func encodeTable(t []uint32) (b []byte) {
 
 func (td *testDevice) buffer(t *testing.T, off, size uint64) devmem.Buffer {
 	t.Helper()
-	b, err := td.Register(0, off, size)
-	testkit.OK(t, err)
+	b := testkit.Must(td.Register(0, off, size))(t)
 	return b
 }
 
 // bindRX binds a MiB to queues.
 func (td *testDevice) bindRX(t *testing.T, queues ...int) *binding {
 	t.Helper()
-	b, err := td.BindRX(td.buffer(t, 0, 1<<20), queues...)
-	testkit.OK(t, err)
+	b := testkit.Must(td.BindRX(td.buffer(t, 0, 1<<20), queues...))(t)
 	return b.(*binding)
 }
 
@@ -172,10 +170,8 @@ func TestRuleOnTheWire(t *testing.T) {
 func TestDoneWaitsForTheKernel(t *testing.T) {
 	td := newTestDevice(t)
 	buf := td.buffer(t, 0, 1<<20)
-	rx, err := td.BindRX(buf, 1)
-	testkit.OK(t, err)
-	tx, err := td.BindTX(buf)
-	testkit.OK(t, err)
+	rx := testkit.Must(td.BindRX(buf, 1))(t)
+	tx := testkit.Must(td.BindTX(buf))(t)
 	td.nic.keep(rx.ID())
 	testkit.OK(t, errors.Join(rx.Close(), tx.Close()))
 	<-tx.Done()
@@ -197,8 +193,7 @@ func TestCloseDropsWhatTheInterfaceForgot(t *testing.T) {
 	flushTime = time.Millisecond
 	td := newTestDevice(t)
 	buf := td.buffer(t, 0, 1<<20)
-	tx, err := td.BindTX(buf)
-	testkit.OK(t, err)
+	tx := testkit.Must(td.BindTX(buf))(t)
 	td.nic.keep(tx.ID())
 	dropped := 0
 	td.flush = func() error {
@@ -286,8 +281,7 @@ func TestRulesOfTheDeadAreDeleted(t *testing.T) {
 		testkit.OK(t, errOf(td.AddFlow(devmem.Flow{Dst: netip.AddrPortFrom(localhost, 7000+i), Queue: 1})))
 	}
 	again := func(alone bool) {
-		d, err := newDevice(Options{Interface: td.name, Alone: alone}, td.index, td.nic.dial, td.nic.ioctl)
-		testkit.OK(t, err)
+		d := testkit.Must(newDevice(Options{Interface: td.name, Alone: alone}, td.index, td.nic.dial, td.nic.ioctl))(t)
 		is(t, "Close", d.Close(), nil)
 	}
 	again(false)

@@ -10,8 +10,7 @@ import (
 
 // The documents show it whole.
 func TestSnippetIsShort(t *testing.T) {
-	b, err := os.ReadFile("docs/dmabuf.c")
-	testkit.OK(t, err)
+	b := testkit.Must(os.ReadFile("docs/dmabuf.c"))(t)
 	if n := bytes.Count(b, []byte("\n")); n > 40 {
 		t.Errorf("docs/dmabuf.c has %d lines", n)
 	}

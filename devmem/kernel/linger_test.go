@@ -17,8 +17,7 @@ func fillPeer(t *testing.T, td *testDevice, tx devmem.Binding) (h io.ReadCloser,
 	syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_SNDBUF, 1<<20)
 	c.s.unuse()
 	for sent < 8<<20 && !full(t, c) {
-		n, err := c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 64 << 10}})
-		testkit.OK(t, err)
+		n := testkit.Must(c.SendDevmem(tx.ID(), []devmem.Range{{Off: 0, Len: 64 << 10}}))(t)
 		sent += n
 	}
 	testkit.OK(t, c.Close())

@@ -32,8 +32,7 @@ func TestMain(m *testing.M) {
 
 func loopback(t testing.TB) *net.Interface {
 	t.Helper()
-	ifs, err := net.Interfaces()
-	testkit.OK(t, err)
+	ifs := testkit.Must(net.Interfaces())(t)
 	for _, i := range ifs {
 		if i.Flags&net.FlagLoopback != 0 {
 			return &i
@@ -93,8 +92,7 @@ func TestConformanceOverLoopback(t *testing.T) {
 // listen listens on a port of the loopback.
 func listen(t testing.TB, d devmem.Device, at netip.Addr) (devmem.Listener, netip.AddrPort) {
 	t.Helper()
-	l, err := d.Listen(netip.AddrPortFrom(at, 0))
-	testkit.OK(t, err)
+	l := testkit.Must(d.Listen(netip.AddrPortFrom(at, 0)))(t)
 	t.Cleanup(func() { l.Close() })
 	return l, l.Addr().(*net.TCPAddr).AddrPort()
 }
@@ -103,11 +101,9 @@ func listen(t testing.TB, d devmem.Device, at netip.Addr) (devmem.Listener, neti
 func pair(t testing.TB, d devmem.Device) (*Conn, *net.TCPConn) {
 	t.Helper()
 	l, at := listen(t, d, localhost)
-	h, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(at))
-	testkit.OK(t, err)
+	h := testkit.Must(net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(at)))(t)
 	t.Cleanup(func() { h.Close() })
-	c, err := l.AcceptConn()
-	testkit.OK(t, err)
+	c := testkit.Must(l.AcceptConn())(t)
 	t.Cleanup(func() { c.Close() })
 	return c.(*Conn), h
 }
@@ -135,8 +131,7 @@ func TestDialAndListen(t *testing.T) {
 				at = map[bool]netip.Addr{true: localhost, false: netip.IPv6Loopback()}[at.Is4()]
 				from = netip.AddrPortFrom(at, 0)
 			}
-			c, err := td.Dial(t.Context(), from, netip.AddrPortFrom(at, on.Port()))
-			testkit.OK(t, err)
+			c := testkit.Must(td.Dial(t.Context(), from, netip.AddrPortFrom(at, on.Port())))(t)
 			defer c.Close()
 			p, err := l.AcceptConn()
 			testkit.OK(t, err)
@@ -173,8 +168,7 @@ func TestDialErrors(t *testing.T) {
 func TestDialEndsWithItsContext(t *testing.T) {
 	td := newTestDevice(t)
 	// A listener whose backlog is full drops SYNs.
-	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	testkit.OK(t, err)
+	fd := testkit.Must(unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer unix.Close(fd)
 	testkit.OK(t, errors.Join(unix.Bind(fd, &unix.SockaddrInet4{Addr: localhost.As4()}), unix.Listen(fd, 0)))
 	name, err := unix.Getsockname(fd)
@@ -356,8 +350,7 @@ func TestDeviceCloseEndsCalls(t *testing.T) {
 
 func bindTX(t *testing.T, td *testDevice) devmem.Binding {
 	t.Helper()
-	tx, err := td.BindTX(td.buffer(t, 0, memSize))
-	testkit.OK(t, err)
+	tx := testkit.Must(td.BindTX(td.buffer(t, 0, memSize)))(t)
 	return tx
 }
 

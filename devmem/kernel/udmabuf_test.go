@@ -27,8 +27,7 @@ func TestUDMABuf(t *testing.T) {
 	fd, _, err := u.Export(0, 4096, 8192)
 	testkit.OK(t, err)
 	defer unix.Close(fd)
-	n, err := dmabufRefs(fd)
-	testkit.OK(t, err)
+	n := testkit.Must(dmabufRefs(fd))(t)
 	other, err := unix.Dup(fd)
 	testkit.OK(t, err)
 	if m, err := dmabufRefs(fd); m != n+1 || err != nil {
@@ -41,8 +40,7 @@ func TestUDMABuf(t *testing.T) {
 }
 
 func TestOnlyADMABufHasReferences(t *testing.T) {
-	f, err := os.Open("/dev/null")
-	testkit.OK(t, err)
+	f := testkit.Must(os.Open("/dev/null"))(t)
 	defer f.Close()
 	is(t, "/dev/null", errOf(dmabufRefs(int(f.Fd()))), syscall.EINVAL)
 	is(t, "no descriptor", errOf(dmabufRefs(1<<20)), os.ErrNotExist)

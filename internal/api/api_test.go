@@ -78,8 +78,7 @@ func load(ctx context.Context, root, module string, dirs []string) (*checkout, e
 }
 
 func TestAPIExportsNothingButAPI(t *testing.T) {
-	c, err := load(t.Context(), root, module, apiPackages())
-	testkit.OK(t, err)
+	c := testkit.Must(load(t.Context(), root, module, apiPackages()))(t)
 	for _, o := range c.offences(module) {
 		t.Error(o)
 	}
@@ -88,10 +87,8 @@ func TestAPIExportsNothingButAPI(t *testing.T) {
 // The module in testdata exports what is not API in each way that there is.
 func TestOffencesAreFound(t *testing.T) {
 	const module = "example.org/m"
-	c, err := load(t.Context(), "testdata/m", module, []string{"api", "api/more"})
-	testkit.OK(t, err)
-	src, err := os.ReadFile("testdata/m/api/api.go")
-	testkit.OK(t, err)
+	c := testkit.Must(load(t.Context(), "testdata/m", module, []string{"api", "api/more"}))(t)
+	src := testkit.Must(os.ReadFile("testdata/m/api/api.go"))(t)
 	// Each line that offends ends in a comment that says what of it does.
 	var want, got []string
 	for i, text := range strings.Split(string(src), "\n") {

@@ -29,8 +29,7 @@ func docOf(t *testing.T, dir string) string {
 		if strings.HasSuffix(f, "_test.go") {
 			continue
 		}
-		tree, err := parser.ParseFile(token.NewFileSet(), f, nil, parser.PackageClauseOnly|parser.ParseComments)
-		testkit.OK(t, err)
+		tree := testkit.Must(parser.ParseFile(token.NewFileSet(), f, nil, parser.PackageClauseOnly|parser.ParseComments))(t)
 		doc.WriteString(tree.Doc.Text())
 	}
 	return doc.String()
@@ -42,8 +41,7 @@ func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 	says := map[string]bool{}
 	list := exec.Command("go", "list", "-f", "{{.Name}}\t{{.ImportPath}}", "./...")
 	list.Dir = root
-	out, err := list.Output()
-	testkit.OK(t, err)
+	out := testkit.Must(list.Output())(t)
 	for line := range strings.Lines(string(out)) {
 		f := strings.Split(strings.TrimSpace(line), "\t")
 		name, dir := f[0], strings.TrimPrefix(f[1], module+"/")
@@ -66,8 +64,7 @@ func TestPackagesSayWhetherTheyAreAPI(t *testing.T) {
 
 // README.md names the packages under "Stability".
 func TestReadmeNamesTheAPI(t *testing.T) {
-	b, err := os.ReadFile(filepath.Join(root, "README.md"))
-	testkit.OK(t, err)
+	b := testkit.Must(os.ReadFile(filepath.Join(root, "README.md")))(t)
 	_, section, ok := strings.Cut(string(b), "\n## Stability\n")
 	if !ok {
 		t.Fatal("README.md has no section Stability")

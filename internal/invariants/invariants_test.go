@@ -234,15 +234,13 @@ func wrap(text, first, rest string) string {
 }
 
 func TestDocumentIsWhatTheTestsSay(t *testing.T) {
-	list, err := collect(root)
-	testkit.OK(t, err)
+	list := testkit.Must(collect(root))(t)
 	want := render(list)
 	if *update {
 		testkit.OK(t, os.WriteFile(document, []byte(want), 0o644))
 		return
 	}
-	got, err := os.ReadFile(document)
-	testkit.OK(t, err)
+	got := testkit.Must(os.ReadFile(document))(t)
 	if string(got) != want {
 		t.Errorf("%s is not what the comments above the tests say: go test ./internal/invariants -update", document)
 	}

@@ -19,8 +19,7 @@ func TestFuzzTargetsHaveACorpus(t *testing.T) {
 		files, err := filepath.Glob(filepath.Join(p.Dir, "*_test.go"))
 		testkit.OK(t, err)
 		for _, file := range files {
-			tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
-			testkit.OK(t, err)
+			tree := testkit.Must(parser.ParseFile(token.NewFileSet(), file, nil, 0))(t)
 			for _, d := range tree.Decls {
 				f, ok := d.(*ast.FuncDecl)
 				if !ok || f.Recv != nil || !strings.HasPrefix(f.Name.Name, "Fuzz") {

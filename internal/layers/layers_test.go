@@ -200,8 +200,7 @@ func TestUnsafeStaysWhereItIs(t *testing.T) {
 			if strings.HasSuffix(f, "_test.go") {
 				continue
 			}
-			tree, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, f), nil, parser.ImportsOnly)
-			testkit.OK(t, err)
+			tree := testkit.Must(parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, f), nil, parser.ImportsOnly))(t)
 			for _, i := range tree.Imports {
 				if i.Path.Value != `"unsafe"` {
 					continue

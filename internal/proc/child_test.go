@@ -57,11 +57,9 @@ func again(t *testing.T, env string, look func()) string {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), env)
-	out, err := cmd.StdoutPipe()
-	testkit.OK(t, err)
+	out := testkit.Must(cmd.StdoutPipe())(t)
 	testkit.OK(t, cmd.Start())
-	line, err := bufio.NewReader(out).ReadString('\n')
-	testkit.OK(t, err)
+	line := testkit.Must(bufio.NewReader(out).ReadString('\n'))(t)
 	look()
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
@@ -69,8 +67,7 @@ func again(t *testing.T, env string, look func()) string {
 }
 
 func TestKilledParentLeavesNoChild(t *testing.T) {
-	pid, err := strconv.Atoi(again(t, envParent+"=1", func() {}))
-	testkit.OK(t, err)
+	pid := testkit.Must(strconv.Atoi(again(t, envParent+"=1", func() {})))(t)
 	gone(t, pid)
 }
 
@@ -94,10 +91,8 @@ func TestChildIsEnded(t *testing.T) {
 			child, err := StartChild(cmd)
 			_ = w.Close()
 			testkit.OK(t, err)
-			line, err := bufio.NewReader(r).ReadString('\n')
-			testkit.OK(t, err)
-			pid, err := strconv.Atoi(strings.TrimSpace(line))
-			testkit.OK(t, err)
+			line := testkit.Must(bufio.NewReader(r).ReadString('\n'))(t)
+			pid := testkit.Must(strconv.Atoi(strings.TrimSpace(line)))(t)
 			if child.Ends(0) {
 				t.Error("ended before it was told to")
 			}

@@ -85,8 +85,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 	t.Run("send", func(t *testing.T) {
 		var ls []devmem.Listener
 		for i := range sides {
-			ln, err := peer.Listen(netip.AddrPortFrom(to, uint16(5301+i)))
-			testkit.OK(t, err)
+			ln := testkit.Must(peer.Listen(netip.AddrPortFrom(to, uint16(5301+i))))(t)
 			defer ln.Close()
 			ls = append(ls, ln)
 		}
@@ -97,8 +96,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 				"-p", fmt.Sprint(5301 + i), "-v", fmt.Sprint(s.pattern), "-b", fmt.Sprint(s.bytes)}
 		})
 		for i, s := range sides {
-			c, err := ls[i].AcceptConn()
-			testkit.OK(t, err)
+			c := testkit.Must(ls[i].AcceptConn())(t)
 			defer c.Close()
 			s.conn = c
 			_ = c.SetDeadline(time.Now().Add(time.Minute))
@@ -126,8 +124,7 @@ func TestGuestWithTwoModelsAndTwoGPUs(t *testing.T) {
 // stackOf is a guest in this process.
 func stackOf(t *testing.T, p *lab.Port) *stack.Stack {
 	t.Helper()
-	n, err := p.InProcess(driver.Options{QueuePairs: 1})
-	testkit.OK(t, err)
+	n := testkit.Must(p.InProcess(driver.Options{QueuePairs: 1}))(t)
 	// A guest that is emulated is late, and nothing is lost here.
 	s, err := stack.New(n, n.Control(), stack.Options{Addresses: []netip.Prefix{p.Addr4, p.Addr6},
 		MinRTO: 3 * time.Second})

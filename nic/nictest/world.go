@@ -115,8 +115,7 @@ func (m *Memory) At(addr uint64) []byte {
 // EventFD makes an eventfd that does not block, for as long as the test runs.
 func EventFD(t testing.TB) int {
 	t.Helper()
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	testkit.OK(t, err)
+	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return fd
 }

@@ -166,8 +166,7 @@ func TestRingsReplacedByTable(t *testing.T) {
 // memfd makes a memory file that is known by its name.
 func memfd(t testing.TB, name string, size int64) int {
 	t.Helper()
-	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC)
-	testkit.OK(t, err)
+	fd := testkit.Must(unix.MemfdCreate(name, unix.MFD_CLOEXEC))(t)
 	testkit.OK(t, unix.Ftruncate(fd, size))
 	return fd
 }
@@ -175,8 +174,7 @@ func memfd(t testing.TB, name string, size int64) int {
 // mapped gives the line of a memfd in this process's map, "" if there is none.
 func mapped(t *testing.T, memfd string) string {
 	t.Helper()
-	maps, err := os.ReadFile("/proc/self/maps")
-	testkit.OK(t, err)
+	maps := testkit.Must(os.ReadFile("/proc/self/maps"))(t)
 	for line := range strings.Lines(string(maps)) {
 		if strings.Contains(line, "memfd:"+memfd+" ") {
 			return line

@@ -37,8 +37,7 @@ func BenchmarkToHost(b *testing.B) {
 		run(b, c)
 	})
 	b.Run("loopback", func(b *testing.B) {
-		c, err := net.Dial("tcp4", sink(b).Addr().String())
-		testkit.OK(b, err)
+		c := testkit.Must(net.Dial("tcp4", sink(b).Addr().String()))(b)
 		defer c.Close()
 		run(b, c.(*net.TCPConn))
 	})

@@ -50,8 +50,7 @@ func TestCloseUnderTraffic(t *testing.T) {
 		defer u.Close()
 		_, _ = u.Write([]byte("x"))
 	}
-	c, err := net.Dial("tcp4", g.Forwards()[0].Listen.String())
-	testkit.OK(t, err)
+	c := testkit.Must(net.Dial("tcp4", g.Forwards()[0].Listen.String()))(t)
 	defer c.Close()
 	<-began
 	<-began
@@ -98,8 +97,7 @@ func TestCloseLeavesNoDescriptor(t *testing.T) {
 			u := v.dialUDP(own4(udpEcho(t).Port()))
 			defer u.Close()
 			testkit.OK(t, exchangeDatagram(u, []byte("x")))
-			host, err := net.Dial("udp4", g.Forwards()[1].Listen.String())
-			testkit.OK(t, err)
+			host := testkit.Must(net.Dial("udp4", g.Forwards()[1].Listen.String()))(t)
 			defer host.Close()
 			_, _ = host.Write([]byte("x"))
 			testkit.OK(t, exchange(c, []byte("hello")))

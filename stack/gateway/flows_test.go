@@ -142,8 +142,7 @@ func TestOneFamily(t *testing.T) {
 func guestAndHost(t *testing.T) (*gonet.TCPConn, *net.TCPConn) {
 	l, port := listenTCP(t)
 	guest := newRig(t, nil).guest(1).mustDial(own4(port))
-	host, err := l.Accept()
-	testkit.OK(t, err)
+	host := testkit.Must(l.Accept())(t)
 	t.Cleanup(func() {
 		guest.Close()
 		host.Close()
@@ -247,8 +246,7 @@ func TestForwards(t *testing.T) {
 	v, fs := w.guest(1), w.g.Forwards()
 	serveTCP(t, v.listen(addr4Of(1), 80), echo)
 	for i := range 2 {
-		c, err := net.Dial("tcp4", fs[0].Listen.String())
-		testkit.OK(t, err)
+		c := testkit.Must(net.Dial("tcp4", fs[0].Listen.String()))(t)
 		_ = c.SetDeadline(time.Now().Add(patience))
 		testkit.OK(t, exchange(c.(*net.TCPConn), noise(1<<20, uint64(i))))
 		c.Close()
@@ -266,8 +264,7 @@ func TestForwards(t *testing.T) {
 	testkit.OK(t, err)
 	serveUDP(t, u, sameDatagram)
 	for i := range 3 { // three senders, each gets its own answer
-		c, err := net.Dial("udp4", fs[1].Listen.String())
-		testkit.OK(t, err)
+		c := testkit.Must(net.Dial("udp4", fs[1].Listen.String()))(t)
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(patience))
 		testkit.OK(t, exchangeDatagram(c, noise(700, uint64(i))))

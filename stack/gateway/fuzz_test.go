@@ -16,8 +16,7 @@ import (
 
 // unstarted is a gateway whose handlers can be called.
 func unstarted(t testing.TB) *Gateway {
-	g, err := newGateway(newSwitch(t), options())
-	testkit.OK(t, err)
+	g := testkit.Must(newGateway(newSwitch(t), options()))(t)
 	g.port = &port{filter: filter{prefix4: prefix4, prefix6: prefix6}}
 	return g
 }

@@ -152,8 +152,7 @@ func TestBadChecksumsAreDropped(t *testing.T) {
 // Invariant: nic: A guest that takes nothing stalls nobody.
 func TestDeadGuestStallsNobody(t *testing.T) {
 	w := newRig(t, nil)
-	link, err := w.sw.Attach(&busyPort{}, wire.LinkOptions{})
-	testkit.OK(t, err)
+	link := testkit.Must(w.sw.Attach(&busyPort{}, wire.LinkOptions{}))(t)
 	r := w.raw(1)
 	r.link, r.mac = link, macOf(2) // its frames, by hand
 	r.send(r.arp(1, addr4Of(2), prefix4.Addr(), wire.MAC{}))

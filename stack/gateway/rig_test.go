@@ -121,8 +121,7 @@ func (w *rig) guest(n byte, link ...wire.LinkOptions) *guest {
 	}
 	routes := []tcpip.Route{ether.DefaultRoute(prefix4.Addr()), ether.DefaultRoute(prefix6.Addr())}
 	for _, p := range []netip.Prefix{netip.PrefixFrom(addr4Of(n), 24), netip.PrefixFrom(addr6Of(n), 64)} {
-		r, err := ether.AddAddress(v.ns, p)
-		testkit.OK(t, err)
+		r := testkit.Must(ether.AddAddress(v.ns, p))(t)
 		routes = append([]tcpip.Route{r}, routes...)
 	}
 	v.ns.SetRouteTable(routes)
@@ -409,8 +408,7 @@ func serveUDP(t testing.TB, c net.PacketConn, answer func(b []byte) [][]byte) {
 
 // listenTCP listens on the host's loopback, and returns the port.
 func listenTCP(t testing.TB) (net.Listener, uint16) {
-	l, err := net.Listen("tcp4", "127.0.0.1:0")
-	testkit.OK(t, err)
+	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { l.Close() })
 	return l, l.Addr().(*net.TCPAddr).AddrPort().Port()
 }
@@ -430,8 +428,7 @@ func echoServer(t testing.TB, network string) netip.AddrPort {
 func echo(c net.Conn) { _, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) }
 
 func udpEcho(t testing.TB) netip.AddrPort {
-	c, err := net.ListenPacket("udp4", "127.0.0.1:0")
-	testkit.OK(t, err)
+	c := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 	serveUDP(t, c, sameDatagram)
 	return c.LocalAddr().(*net.UDPAddr).AddrPort()
 }

@@ -18,8 +18,7 @@ func nic() Options {
 
 func mustNew(t testing.TB, o Options) *Config {
 	t.Helper()
-	c, err := New(o)
-	testkit.OK(t, err)
+	c := testkit.Must(New(o))(t)
 	return c
 }
 

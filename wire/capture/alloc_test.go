@@ -66,8 +66,7 @@ func BenchmarkDeliver(b *testing.B) {
 	}{{"bare", false, 0}, {"headers", true, 0}, {"256 bytes", true, 256}} {
 		b.Run(c.name, func(b *testing.B) {
 			x, y := pair(b)
-			cap, err := New(io.Discard, Options{Payload: c.payload})
-			testkit.OK(b, err)
+			cap := testkit.Must(New(io.Discard, Options{Payload: c.payload}))(b)
 			if c.capture {
 				cap.Attach(x.link)
 				cap.Attach(y.link)

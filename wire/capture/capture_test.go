@@ -30,8 +30,7 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	a, b := pair(t)
 	name := filepath.Join(t.TempDir(), "x.pcapng")
 	testkit.OK(t, os.WriteFile(name, bytes.Repeat([]byte("old"), 1000), 0o644))
-	c, err := Create(name, Options{Payload: MaxPayload, Comment: "a test"})
-	testkit.OK(t, err)
+	c := testkit.Must(Create(name, Options{Payload: MaxPayload, Comment: "a test"}))(t)
 	c.Attach(a.link)
 	c.Attach(b.link)
 	payloads := map[string][]byte{}
@@ -476,8 +475,7 @@ func TestCreateRefuses(t *testing.T) {
 // TestNoPortIsAFileToo: what had nothing to capture can be read all the same.
 func TestNoPortIsAFileToo(t *testing.T) {
 	var out bytes.Buffer
-	c, err := New(&out, Options{})
-	testkit.OK(t, err)
+	c := testkit.Must(New(&out, Options{}))(t)
 	testkit.OK(t, c.Close())
 	if frames, _ := read(t, &out); len(frames) != 0 {
 		t.Errorf("%d frames", len(frames))

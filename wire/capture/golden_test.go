@@ -48,8 +48,7 @@ func step() {
 }
 
 func goldenNoPort(t *testing.T, out io.Writer) {
-	c, err := New(out, Options{Comment: "nothing"})
-	testkit.OK(t, err)
+	c := testkit.Must(New(out, Options{Comment: "nothing"}))(t)
 	step()
 	testkit.OK(t, c.Close())
 }
@@ -288,8 +287,7 @@ func TestDumpShowsEveryByte(t *testing.T) {
 	var out bytes.Buffer
 	synctest.Test(t, func(t *testing.T) { goldenMissed(t, &out) })
 	file := out.Bytes()
-	want, err := dumpBlocks(file)
-	testkit.OK(t, err)
+	want := testkit.Must(dumpBlocks(file))(t)
 	for i := range file {
 		file[i] ^= 0x41
 		if got, err := dumpBlocks(file); err == nil && got == want {

@@ -124,8 +124,7 @@ func pair(t testing.TB) (a, b *host) {
 // attached starts a capture of what hosts send and receive.
 func attached(t testing.TB, w io.Writer, o Options, hosts ...*host) *Capture {
 	t.Helper()
-	c, err := New(w, o)
-	testkit.OK(t, err)
+	c := testkit.Must(New(w, o))(t)
 	for _, h := range hosts {
 		c.Attach(h.link)
 	}
@@ -197,8 +196,7 @@ func read(t testing.TB, r io.Reader) (frames []frame, stats map[string]pcapgo.Ng
 	var ng *pcapgo.NgReader
 	ng, err := pcapgo.NewNgReader(r,
 		pcapgo.NgReaderOptions{StatisticsCallback: func(i int, s pcapgo.NgInterfaceStatistics) {
-			about, err := ng.Interface(i)
-			testkit.OK(t, err)
+			about := testkit.Must(ng.Interface(i))(t)
 			stats[about.Name] = s
 		}})
 	testkit.OK(t, err)
@@ -208,8 +206,7 @@ func read(t testing.TB, r io.Reader) (frames []frame, stats map[string]pcapgo.Ng
 			return frames, stats
 		}
 		testkit.OK(t, err)
-		about, err := ng.Interface(info.InterfaceIndex)
-		testkit.OK(t, err)
+		about := testkit.Must(ng.Interface(info.InterfaceIndex))(t)
 		if len(opts.Comments) != 1 || opts.Flags == nil || info.CaptureLength != len(data) {
 			t.Fatalf("%+v: %+v", info, opts)
 		}

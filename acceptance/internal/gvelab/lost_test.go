@@ -78,8 +78,7 @@ type loss struct {
 }
 
 func newLoss(t *testing.T, away bool) *loss {
-	log, err := os.OpenFile(filepath.Join(t.TempDir(), "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
-	testkit.OK(t, err)
+	log := testkit.Must(os.OpenFile(filepath.Join(t.TempDir(), "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))(t)
 	x := &loss{log: log, served: make(chan error, len(describe().Guests[0].NICs))}
 	t.Cleanup(func() {
 		if t.Failed() {

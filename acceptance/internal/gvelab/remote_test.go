@@ -29,14 +29,12 @@ func startServer(t *testing.T, log io.Writer) *remote {
 	t.Helper()
 	ours, theirs := testkit.SocketPair(t)
 	defer theirs.Close()
-	f, err := theirs.File()
-	testkit.OK(t, err)
+	f := testkit.Must(theirs.File())(t)
 	defer f.Close()
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), envServer+"=1")
 	cmd.Stderr, cmd.ExtraFiles = log, []*os.File{f}
-	child, err := proc.StartChild(cmd)
-	testkit.OK(t, err)
+	child := testkit.Must(proc.StartChild(cmd))(t)
 	r := &remote{Child: child, conns: ours}
 	t.Cleanup(func() {
 		testkit.NoError(t, errors.Join(r.release(), r.conns.Close()))

@@ -58,8 +58,7 @@ func newBench(t *testing.T, tools string) *bench {
 	t.Cleanup(func() {
 		testkit.NoError(t, l.peer.Close())
 	})
-	files, err := programs(tools, map[string][]byte{"data": l.lines})
-	testkit.OK(t, err)
+	files := testkit.Must(programs(tools, map[string][]byte{"data": l.lines}))(t)
 	start := time.Now()
 	// Without duplicate address detection IPv6 addresses can be used at once.
 	l.machine = machinetest.Boot(t, im, w.Machine(0), machines.Config{RAMSize: guestRAM, BootLimit: 2 * time.Minute,

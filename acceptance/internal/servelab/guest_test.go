@@ -40,8 +40,7 @@ func (b *bench) prepare(files map[string]string) *image {
 	}
 	im := &image{bench: b, Images: machinetest.Images(b.T, []string{b.nic}, what),
 		initrd: filepath.Join(b.dir, "initrd")}
-	r, err := im.Initrd(conf)
-	testkit.OK(b, err)
+	r := testkit.Must(im.Initrd(conf))(b)
 	defer r.Close()
 	f, err := os.Create(im.initrd)
 	testkit.OK(b, err)

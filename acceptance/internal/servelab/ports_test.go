@@ -33,8 +33,7 @@ func TestServe64Ports(t *testing.T) {
 		t.Run(nic, func(t *testing.T) {
 			dir := t.TempDir()
 			sockets := func() int {
-				list, err := filepath.Glob(filepath.Join(dir, "s[0-9]*"))
-				testkit.OK(t, err)
+				list := testkit.Must(filepath.Glob(filepath.Join(dir, "s[0-9]*")))(t)
 				return len(list)
 			}
 			b := &bench{T: t, vnic: vnic}
@@ -79,8 +78,7 @@ func ticks(t *testing.T, pid int) (n int) {
 	text := string(b)
 	f := strings.Fields(text[strings.LastIndex(text, ")")+1:])
 	for _, field := range f[11:13] { // utime, stime
-		v, err := strconv.Atoi(field)
-		testkit.OK(t, err)
+		v := testkit.Must(strconv.Atoi(field))(t)
 		n += v
 	}
 	return n

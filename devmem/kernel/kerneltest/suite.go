@@ -124,8 +124,7 @@ func (r *Result) add(c devmemtest.Result) {
 // world opens the device for a case, on memory without traces of the case before.
 func world(t devmemtest.T, name string, addr netip.Prefix, gpu *kernel.UDMABuf, p *peer) *devmemtest.World {
 	clear(gpu.Bytes())
-	was, err := settingsOf(name)
-	testkit.OK(t, err)
+	was := testkit.Must(settingsOf(name))(t)
 	d, err := kernel.Open(kernel.Options{Interface: name, Buffers: gpu})
 	testkit.OK(t, err)
 	t.Cleanup(func() {

@@ -10,10 +10,8 @@ import (
 // The tutorial shows the program as it is: its blocks of Go, one after the other, are main.go.
 func TestTutorialShowsThisProgram(t *testing.T) {
 	const tutorial = "../../tutorial-vhost-user-device.md"
-	text, err := os.ReadFile(tutorial)
-	testkit.OK(t, err)
-	program, err := os.ReadFile("main.go")
-	testkit.OK(t, err)
+	text := testkit.Must(os.ReadFile(tutorial))(t)
+	program := testkit.Must(os.ReadFile("main.go"))(t)
 	var shown strings.Builder
 	in := false
 	for line := range strings.Lines(string(text)) {

@@ -45,8 +45,7 @@ func startDevice(t *testing.T, args ...string) (path string) {
 	path = filepath.Join(dir, "s")
 	cmd := exec.Command(os.Args[0], append([]string{"-socket-path", path}, args...)...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
-	out, err := cmd.StderrPipe()
-	testkit.OK(t, err)
+	out := testkit.Must(cmd.StderrPipe())(t)
 	testkit.OK(t, cmd.Start())
 	lines := bufio.NewReader(out)
 	first, err := lines.ReadString('\n')
@@ -90,19 +89,16 @@ func TestGuestReadsTheDevicesBytes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs QEMU and a kernel, and the network the first time")
 	}
-	r, err := assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true})
-	testkit.OK(t, err)
+	r := testkit.Must(assets.Fetch(t.Context(), assets.Options{IgnoreSystemQEMU: true}))(t)
 	defer r.Close()
 	const guest = "vnic.dev/vnic/docs/examples/vhost-user-rng/testdata/guest"
-	program, err := guestimages.BuildProgram(t.Context(), guest, t.TempDir())
-	testkit.OK(t, err)
+	program := testkit.Must(guestimages.BuildProgram(t.Context(), guest, t.TempDir()))(t)
 	modules := []string{"virtio-rng"}
 	img, err := guestimages.Build(t.Context(), guestimages.Options{
 		CacheDir: r.Cache, ModulesDir: r.Kernel.Modules, Modules: modules, Program: program,
 	})
 	testkit.OK(t, err)
-	initrd, err := img.Initrd(agent.Config{Modules: modules, Hostname: "a"})
-	testkit.OK(t, err)
+	initrd := testkit.Must(img.Initrd(agent.Config{Modules: modules, Hostname: "a"}))(t)
 	defer initrd.Close()
 	path := startDevice(t, "-counter")
 	m, err := qemu.Start(t.Context(), qemu.Config{
@@ -167,11 +163,9 @@ func ask(t *testing.T, path string, n int) []byte {
 	t.Helper()
 	const size, memLen, user, bufAt = 4, 1 << 20, 0x7f00_0000_0000, 0x80000
 	mem := testkit.Memfd(t, memLen)
-	m, err := unix.Mmap(int(mem.Fd()), 0, memLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	testkit.OK(t, err)
+	m := testkit.Must(unix.Mmap(int(mem.Fd()), 0, memLen, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
 	defer func() { _ = unix.Munmap(m) }()
-	driver, err := virtq.NewDriver(virtq.DriverConfig{Size: size, Mem: m})
-	testkit.OK(t, err)
+	driver := testkit.Must(virtq.NewDriver(virtq.DriverConfig{Size: size, Mem: m}))(t)
 	conn, err := net.Dial("unix", path)
 	testkit.OK(t, err)
 	f := vhostuser.NewFrontend(conn.(*net.UnixConn))
@@ -212,8 +206,7 @@ func ask(t *testing.T, path string, n int) []byte {
 
 func eventfd(t *testing.T) int {
 	t.Helper()
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
-	testkit.OK(t, err)
+	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
 	t.Cleanup(func() { _ = unix.Close(fd) })
 	return fd
 }

@@ -57,8 +57,7 @@ func Program(t *testing.T, pkg string) string {
 	skipIfShort(t)
 	dir := filepath.Join(t.TempDir(), filepath.Base(pkg))
 	testkit.OK(t, os.Mkdir(dir, 0o755))
-	path, err := guestimages.BuildProgram(t.Context(), pkg, dir)
-	testkit.OK(t, err)
+	path := testkit.Must(guestimages.BuildProgram(t.Context(), pkg, dir))(t)
 	return path
 }
 
@@ -68,8 +67,7 @@ func Lab(t *testing.T, d lab.Description, log *slog.Logger) *lab.Lab {
 	if log == nil {
 		log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	}
-	l, err := lab.Open(d, lab.Options{Farewell: machines.Farewell, Log: log})
-	testkit.OK(t, err)
+	l := testkit.Must(lab.Open(d, lab.Options{Farewell: machines.Farewell, Log: log}))(t)
 	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	return l
 }

@@ -33,8 +33,7 @@ func TestGoldenCaptures(t *testing.T) {
 		o.Log = slog.New(slog.DiscardHandler)
 		what := pcap.Options{File: filepath.Join(t.TempDir(), "run.pcapng")}
 		change(&o, &what)
-		p, err := pcap.Start(what, func(format string, args ...any) { t.Errorf("note: "+format, args...) })
-		testkit.OK(t, err)
+		p := testkit.Must(pcap.Start(what, func(format string, args ...any) { t.Errorf("note: "+format, args...) }))(t)
 		o.Services = append(o.Services, p.Service)
 		testkit.Must(run.Do(t.Context(), o))(t)
 		if r := p.Report(); r.Packets == 0 || r.Missed != 0 || r.Error != "" {

@@ -34,8 +34,7 @@ func TestPrintedFlagsCanBePasted(t *testing.T) {
 			_, rest, _ := strings.Cut(b.String(), "# port0")
 			for i, block := range strings.Split(rest, "# port1") {
 				_, flags, _ := strings.Cut(block, "\n")
-				out, err := exec.Command("sh", "-c", "printf '%s\\n' "+strings.TrimSpace(flags)).Output()
-				testkit.OK(t, err)
+				out := testkit.Must(exec.Command("sh", "-c", "printf '%s\\n' "+strings.TrimSpace(flags)).Output())(t)
 				if d := cmp.Diff(r.Ports[i].QEMU, strings.Split(strings.TrimSpace(string(out)), "\n")); d != "" {
 					t.Error(d)
 				}
