@@ -10,7 +10,7 @@ func (s *Sleeper) Signaled() bool {
 }
 
 // Open says whether there is any Line that is not closed.
-func (ls *Lines) Open() bool {
+func (ls *EventFDs) Open() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return len(ls.open)+len(ls.ended) > 0

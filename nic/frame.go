@@ -29,7 +29,7 @@ var (
 	errChanged   = fmt.Errorf("%w: its buffers became shorter while it waited", ErrBadFrame)
 )
 
-// Describe fills in p for the frame that lies in segs behind skip bytes of the device model's own
+// ParseFrame fills in p for the frame that lies in segs behind skip bytes of the device model's own
 // (virtio_net_hdr); all is total bytes long. buf holds skip + MaxHeader bytes and is the caller's
 // as long as p is: it gets the device model's bytes, then the frame's headers. Payload stays in
 // place. Meta.Headers is set; the rest of Meta is the caller's to set before it calls p.Prepare.
@@ -37,7 +37,7 @@ var (
 //
 // Of the frame's first segment no more than its own bytes are read unless the headers go on behind
 // it, so that a driver that keeps headers and payload apart never has payload read as headers.
-func Describe(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
+func ParseFrame(c *dma.Copier, segs []dma.Segment, skip, total uint32, buf []byte, p *wire.Packet) error {
 	if total < skip+splitter.EthLen || total > skip+MaxFrame {
 		return errFrameLen
 	}
@@ -83,10 +83,10 @@ func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 	return 0
 }
 
-// Again places the payload of a frame that Describe has seen, after its memory may have moved: the
+// RelocatePayload places the payload of a frame that Describe has seen, after its memory may have moved: the
 // same bytes of segs, total in all. The headers are those that were read then: headers that were
 // checked are not read twice.
-func Again(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
+func RelocatePayload(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {
 	if total < skip || total-skip < p.Len() {
 		return errChanged
 	}

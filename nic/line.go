@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Line is an eventfd that a frontend wants written: the call of a virtqueue, an MSI-X vector. Lines
+// EventFD is an eventfd that a frontend wants written: the call of a virtqueue, an MSI-X vector. Lines
 // makes it and ends it; it is fired on any goroutine.
 //
 // Nothing but O_NONBLOCK keeps a write to a full eventfd from blocking (eventfd(2)), and that flag
@@ -17,17 +17,17 @@ import (
 // RWF_NOWAIT for it. The writer is mostly another guest's worker. So the device's Monitor looks for
 // writers that are blocked in a full eventfd, takes the frontend's eventfds away, and frees the
 // writers by reading. The eventfd of an honest frontend is never full.
-type Line struct {
-	lines  *Lines
+type EventFD struct {
+	lines  *EventFDs
 	f      *os.File     // counts its users: it may be closed while a writer is about to write
 	inside atomic.Int32 // writers
 }
 
 // Enter says that Write follows.
-func (l *Line) Enter() { l.inside.Add(1) }
+func (l *EventFD) Enter() { l.inside.Add(1) }
 
 // Write signals, after Enter.
-func (l *Line) Write() {
+func (l *EventFD) Write() {
 	if ls := l.lines; ls.parked.Load() && ls.parked.Swap(false) {
 		ls.wake()
 	}
@@ -36,16 +36,16 @@ func (l *Line) Write() {
 }
 
 // Fire signals.
-func (l *Line) Fire() {
+func (l *EventFD) Fire() {
 	l.Enter()
 	l.Write()
 }
 
 // Busy says whether a writer is between Enter and the end of Write.
-func (l *Line) Busy() bool { return l.inside.Load() > 0 }
+func (l *EventFD) Busy() bool { return l.inside.Load() > 0 }
 
 // Stuck says whether a writer is blocked in Write.
-func (l *Line) Stuck() (stuck bool) {
+func (l *EventFD) Stuck() (stuck bool) {
 	if l.Busy() {
 		l.do(func(fd int) { stuck = isFull(fd) })
 	}
@@ -54,7 +54,7 @@ func (l *Line) Stuck() (stuck bool) {
 
 // drain reads the eventfd if it is full: else what is read is a signal that is lost. A writer that
 // is blocked in it goes on, unless another one fills it first.
-func (l *Line) drain() {
+func (l *EventFD) drain() {
 	l.do(func(fd int) {
 		if isFull(fd) {
 			_ = unix.SetNonblock(fd, true)
@@ -65,7 +65,7 @@ func (l *Line) drain() {
 }
 
 // do does something with the descriptor that does not block.
-func (l *Line) do(f func(fd int)) {
+func (l *EventFD) do(f func(fd int)) {
 	if raw, err := l.f.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { f(int(fd)) })
 	}
@@ -77,30 +77,30 @@ func isFull(fd int) bool {
 	return err == nil && p[0].Revents&unix.POLLOUT == 0
 }
 
-// Lines are the eventfds of a device, given to it by one frontend after another. The zero Lines is
+// EventFDs are the eventfds of a device, given to it by one frontend after another. The zero EventFDs is
 // ready; its methods may be called on any goroutine.
-type Lines struct {
+type EventFDs struct {
 	quarantined atomic.Bool
 	parked      atomic.Bool // the monitor sleeps until wake
 	wake        func()      // set before the first Doze
 
 	mu    sync.Mutex
-	open  map[*Line]bool // under mu: made, and not ended
-	ended []*Line        // under mu: ended with writers inside
+	open  map[*EventFD]bool // under mu: made, and not ended
+	ended []*EventFD        // under mu: ended with writers inside
 }
 
 // New makes a Line of an eventfd, which it owns from then on. nil: the frontend is quarantined, and
 // fd is closed.
-func (ls *Lines) New(fd int) *Line {
+func (ls *EventFDs) New(fd int) *EventFD {
 	if ls.quarantined.Load() {
 		_ = unix.Close(fd)
 		return nil
 	}
-	l := &Line{lines: ls, f: eventFile(fd, "interrupt")}
+	l := &EventFD{lines: ls, f: eventFile(fd, "interrupt")}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if ls.open == nil {
-		ls.open = make(map[*Line]bool)
+		ls.open = make(map[*EventFD]bool)
 	}
 	ls.open[l] = true
 	return l
@@ -108,7 +108,7 @@ func (ls *Lines) New(fd int) *Line {
 
 // End ends a Line that its owner does not use any more; nil is none. If writers are inside, Free
 // closes it.
-func (ls *Lines) End(l *Line) {
+func (ls *EventFDs) End(l *EventFD) {
 	if l == nil {
 		return
 	}
@@ -122,13 +122,13 @@ func (ls *Lines) End(l *Line) {
 	_ = l.f.Close()
 }
 
-// Watched sets the function that wakes a parked monitor: it is called on the goroutine that writes,
+// OnWrite sets the function that wakes a parked monitor: it is called on the goroutine that writes,
 // under none of its locks, and never waits. Doze needs it.
-func (ls *Lines) Watched(wake func()) { ls.wake = wake }
+func (ls *EventFDs) OnWrite(wake func()) { ls.wake = wake }
 
-// Doze parks the monitor: it need not look until the next write, which wakes it. So a device that
+// Park parks the monitor: it need not look until the next write, which wakes it. So a device that
 // is idle costs nothing. false: there are writers inside, so the monitor looks again after a while.
-func (ls *Lines) Doze() bool {
+func (ls *EventFDs) Park() bool {
 	ls.parked.Store(true) // before looking: a writer that enters later sees it
 	if ls.busy() {
 		ls.parked.Store(false)
@@ -138,21 +138,21 @@ func (ls *Lines) Doze() bool {
 }
 
 // busy says whether there are writers inside.
-func (ls *Lines) busy() bool {
+func (ls *EventFDs) busy() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return len(ls.ended) > 0 || ls.anyOpen((*Line).Busy)
+	return len(ls.ended) > 0 || ls.anyOpen((*EventFD).Busy)
 }
 
 // anyStuck says whether a writer is blocked in a Line that has not ended.
-func (ls *Lines) anyStuck() bool {
+func (ls *EventFDs) anyStuck() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return ls.anyOpen((*Line).Stuck)
+	return ls.anyOpen((*EventFD).Stuck)
 }
 
 // anyOpen says whether f is true of a Line that has not ended. The caller holds mu.
-func (ls *Lines) anyOpen(f func(*Line) bool) bool {
+func (ls *EventFDs) anyOpen(f func(*EventFD) bool) bool {
 	for l := range ls.open {
 		if f(l) {
 			return true
@@ -161,29 +161,29 @@ func (ls *Lines) anyOpen(f func(*Line) bool) bool {
 	return false
 }
 
-// Dozing says whether the monitor is parked: there was no write since Doze.
-func (ls *Lines) Dozing() bool { return ls.parked.Load() }
+// Parked says whether the monitor is parked: there was no write since Doze.
+func (ls *EventFDs) Parked() bool { return ls.parked.Load() }
 
-// Distrust quarantines the frontend, which has blocked writers: New refuses all eventfds. Trust
+// Quarantine quarantines the frontend, which has blocked writers: New refuses all eventfds. Trust
 // ends that, for the next frontend.
-func (ls *Lines) Distrust() { ls.quarantined.Store(true) }
+func (ls *EventFDs) Quarantine() { ls.quarantined.Store(true) }
 
-// Trust ends the quarantine.
-func (ls *Lines) Trust() { ls.quarantined.Store(false) }
+// Release ends the quarantine.
+func (ls *EventFDs) Release() { ls.quarantined.Store(false) }
 
-// Distrusted says whether the frontend is quarantined.
-func (ls *Lines) Distrusted() bool { return ls.quarantined.Load() }
+// Quarantined says whether the frontend is quarantined.
+func (ls *EventFDs) Quarantined() bool { return ls.quarantined.Load() }
 
 // freeTime bounds one call of Free: the frontend may fill an eventfd again meanwhile.
 const freeTime = 100 * time.Millisecond
 
 // Free frees the writers of Lines that have ended, and closes the Lines that have no writers left.
-func (ls *Lines) Free() {
+func (ls *EventFDs) Free() {
 	ls.mu.Lock()
 	left := ls.ended
 	ls.ended = nil
 	ls.mu.Unlock()
-	var still []*Line
+	var still []*EventFD
 	for end := time.Now().Add(freeTime); len(left) > 0; left = left[1:] {
 		l := left[0]
 		for l.Busy() && time.Now().Before(end) {

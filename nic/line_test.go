@@ -34,7 +34,7 @@ func write(t *testing.T, fd int, count []byte) {
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
 // frontend makes an eventfd, a Line of it, and the frontend's own descriptor.
-func frontend(t *testing.T, ls *nic.Lines) (l *nic.Line, front int) {
+func frontend(t *testing.T, ls *nic.EventFDs) (l *nic.EventFD, front int) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	testkit.OK(t, err)
@@ -45,11 +45,11 @@ func frontend(t *testing.T, ls *nic.Lines) (l *nic.Line, front int) {
 }
 
 // freeStuck waits until a writer is stuck in the only Line, and does as a Monitor does.
-func freeStuck(ls *nic.Lines, l *nic.Line) {
+func freeStuck(ls *nic.EventFDs, l *nic.EventFD) {
 	for !l.Stuck() {
 		runtime.Gosched()
 	}
-	ls.Distrust()
+	ls.Quarantine()
 	ls.End(l)
 	for ls.Open() {
 		ls.Free()
@@ -57,7 +57,7 @@ func freeStuck(ls *nic.Lines, l *nic.Line) {
 }
 
 func TestLineSignals(t *testing.T) {
-	var ls nic.Lines
+	var ls nic.EventFDs
 	l, front := frontend(t, &ls)
 	l.Fire()
 	l.Fire()
@@ -82,20 +82,20 @@ func TestLineSignals(t *testing.T) {
 //
 // Invariant: nic: A device that is idle wakes nobody.
 func TestFirstWriterWakesTheWatcher(t *testing.T) {
-	var ls nic.Lines
+	var ls nic.EventFDs
 	l, _ := frontend(t, &ls)
 	woken := make(chan bool, 9)
-	ls.Watched(func() { woken <- true })
+	ls.OnWrite(func() { woken <- true })
 	l.Fire() // the monitor is not parked yet
 	l.Enter()
-	if ls.Doze() || ls.Dozing() {
+	if ls.Park() || ls.Parked() {
 		t.Error("parked while a writer is inside")
 	}
 	l.Write()
 	l.Fire()
 	l.Enter()
 	ls.End(l)
-	if ls.Doze() || ls.Dozing() {
+	if ls.Park() || ls.Parked() {
 		t.Error("parked while a writer is inside of what has ended")
 	}
 	l.Write()
@@ -106,13 +106,13 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	var front int
 	l, front = frontend(t, &ls)
 	for range 3 {
-		if !ls.Doze() || !ls.Dozing() {
+		if !ls.Park() || !ls.Parked() {
 			t.Fatal("not parked")
 		}
 		l.Fire()
 		l.Fire()
-		if len(woken) != 1 || ls.Dozing() {
-			t.Fatalf("woken %d times, parked %t", len(woken), ls.Dozing())
+		if len(woken) != 1 || ls.Parked() {
+			t.Fatalf("woken %d times, parked %t", len(woken), ls.Parked())
 		}
 		<-woken
 	}
@@ -120,7 +120,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 	testkit.OK(t, err)
 	write(t, front, almost)
 	testkit.OK(t, unix.SetNonblock(front, false))
-	ls.Doze()
+	ls.Park()
 	written := make(chan bool)
 	go func() {
 		l.Fire()
@@ -134,7 +134,7 @@ func TestFirstWriterWakesTheWatcher(t *testing.T) {
 // Writers go on that are blocked by a frontend, which makes the eventfd block and fills it as fast
 // as it can.
 func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
-	var ls nic.Lines
+	var ls nic.EventFDs
 	l, front := frontend(t, &ls)
 	write(t, front, almost) // before all others: it fits an empty one only
 	var stop atomic.Bool
@@ -152,7 +152,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 	var writers sync.WaitGroup
 	for range 3 {
 		writers.Go(func() {
-			for !ls.Distrusted() {
+			for !ls.Quarantined() {
 				l.Fire()
 			}
 		})
@@ -171,7 +171,7 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 		t.Error("a quarantined frontend gave an eventfd")
 	}
 	testkit.ErrorIs(t, testkit.Err(unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)), unix.EBADF, "it is open")
-	ls.Trust()
+	ls.Release()
 	if l, _ := frontend(t, &ls); l == nil {
 		t.Error("the next frontend could not")
 	} else {

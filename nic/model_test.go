@@ -272,7 +272,7 @@ func (q *toyTx) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 		s.at = q.next
 		q.next++
 		taken++
-		if err := nic.Describe(q.t.Worker.Copier, segs, 0, segs[0].Len, s.buf[:], &f.Packet); err != nil {
+		if err := nic.ParseFrame(q.t.Worker.Copier, segs, 0, segs[0].Len, s.buf[:], &f.Packet); err != nil {
 			q.staged = append(q.staged, s.at)
 			continue
 		}
@@ -293,7 +293,7 @@ func (q *toyTx) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 	q.mu.Lock()
 	segs := q.ring[s.at]
 	q.mu.Unlock()
-	return true, nic.Again(segs, 0, segs[0].Len, &f.Packet)
+	return true, nic.RelocatePayload(segs, 0, segs[0].Len, &f.Packet)
 }
 
 func (q *toyTx) Done(fs []*nic.TxFrame) error {

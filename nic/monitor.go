@@ -21,7 +21,7 @@ const stuckAfter = 500 * time.Millisecond
 type Monitor struct {
 	event
 	dev     Monitored
-	lines   *Lines
+	lines   *EventFDs
 	log     *slog.Logger
 	ep      int
 	closing atomic.Bool
@@ -47,7 +47,7 @@ type Monitored interface {
 const wakeTag = -1 // epoll data of the Monitor's own event
 
 // NewMonitor starts the Monitor of a device. Any goroutine may Wake it.
-func NewMonitor(d Monitored, ls *Lines, log *slog.Logger) (*Monitor, error) {
+func NewMonitor(d Monitored, ls *EventFDs, log *slog.Logger) (*Monitor, error) {
 	ep, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
 		return nil, os.NewSyscallError("epoll_create1", err)
@@ -62,7 +62,7 @@ func NewMonitor(d Monitored, ls *Lines, log *slog.Logger) (*Monitor, error) {
 		_ = unix.Close(ep)
 		return nil, err
 	}
-	ls.Watched(m.Wake)
+	ls.OnWrite(m.Wake)
 	dma.Go(m.run)
 	return m, nil
 }
@@ -124,15 +124,15 @@ func (m *Monitor) run() {
 // at the next write.
 func (m *Monitor) look(now time.Time) (next time.Time) {
 	switch {
-	case m.parked && !m.lines.Dozing(): // a write began: look again after stuckAfter whether it still blocks
+	case m.parked && !m.lines.Parked(): // a write began: look again after stuckAfter whether it still blocks
 		m.looked, m.parked = now, false
 	case !m.parked && now.Sub(m.looked) >= stuckAfter:
 		if m.lines.anyStuck() {
-			m.lines.Distrust()
+			m.lines.Quarantine()
 			m.dev.TakeEventFDs()
 		}
 		m.lines.Free()
-		m.looked, m.parked = now, m.lines.Doze()
+		m.looked, m.parked = now, m.lines.Park()
 	}
 	if m.parked {
 		return time.Time{}

@@ -14,8 +14,8 @@ import (
 
 // monitored is a device with one eventfd, on which each call of the monitor is seen.
 type monitored struct {
-	lines  nic.Lines
-	line   *nic.Line
+	lines  nic.EventFDs
+	line   *nic.EventFD
 	kicked chan int
 	taken  chan struct{}
 	tended atomic.Int64
@@ -93,7 +93,7 @@ func TestMonitorFreesAStuckWriter(t *testing.T) {
 	testkit.OK(t, unix.SetNonblock(front, false))
 	l.Fire() // returns when it is freed
 	<-dev.taken
-	if !dev.lines.Distrusted() {
+	if !dev.lines.Quarantined() {
 		t.Error("the frontend is not quarantined")
 	}
 	for dev.lines.Open() {

@@ -151,9 +151,9 @@ func (p *Port) Reset() {
 	p.reset()
 }
 
-// Begins says that another driver took over without a device reset: its guest replaced one that has
+// DriverChanged says that another driver took over without a device reset: its guest replaced one that has
 // gone. What commands set up was the previous driver's, and is dropped.
-func (p *Port) Begins() {
+func (p *Port) DriverChanged() {
 	p.mu.Lock()
 	s := p.state()
 	untouched := !p.known && s.LastID == 0 && len(s.Buffers) == 0 &&

@@ -233,9 +233,9 @@ func (p *Port) applyDefaultRSS() {
 	})
 }
 
-// Spread tells which receive queues the driver uses: they are enabled, and have had buffers. Flows
+// SetDefaultRSS tells which receive queues the driver uses: they are enabled, and have had buffers. Flows
 // are spread over them until a driver sets RSS or says Hello.
-func (p *Port) Spread(queues []uint16) {
+func (p *Port) SetDefaultRSS(queues []uint16) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.inUse = slices.Clone(queues)

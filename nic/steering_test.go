@@ -220,7 +220,7 @@ func TestDefaultRSS(t *testing.T) {
 		}
 	}
 	use := func(queues ...uint16) func(*Port) error {
-		return func(p *Port) error { p.Spread(queues); return nil }
+		return func(p *Port) error { p.SetDefaultRSS(queues); return nil }
 	}
 	over := func(queues ...uint16) []uint16 { return slices.Repeat(queues, defaultTableLen/len(queues)) }
 	hello := func(p *Port) error { _, err := p.Info(); return err }
@@ -290,7 +290,7 @@ func BenchmarkSteer(b *testing.B) {
 	for _, rules := range []int{0, 1, 100} {
 		b.Run(fmt.Sprintf("rules=%d", rules), func(b *testing.B) {
 			p := commandPort(b, Config{})
-			p.Spread([]uint16{0, 1, 2, 3})
+			p.SetDefaultRSS([]uint16{0, 1, 2, 3})
 			var pkt wire.Packet
 			r := ruleOf(0)
 			for i := range rules {

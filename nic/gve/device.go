@@ -123,7 +123,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 		}
 		d.tx = append(d.tx, q)
 	}
-	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.vectors.Lines, d.log); err != nil {
+	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.vectors.EventFDs, d.log); err != nil {
 		d.close()
 		return nil, err
 	}
@@ -330,7 +330,7 @@ func (d *Device) MemoryChanged() {}
 func (d *Device) Disconnected() {
 	d.release()
 	d.vectors.close()
-	d.vectors.Trust()
+	d.vectors.Release()
 	d.regs, d.aq = registers{}, adminQueue{}
 	d.config.Reset()
 	d.status.And(^uint32(statusReset))

@@ -133,5 +133,5 @@ func (d *Device) setDefaultRSS() {
 	for i := range queues {
 		queues[i] = uint16(i)
 	}
-	d.port.Spread(queues)
+	d.port.SetDefaultRSS(queues)
 }

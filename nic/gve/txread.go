@@ -55,7 +55,7 @@ func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 		err = s.translate(q.space)
 	}
 	if err == nil {
-		err = nic.Again(s.segs, 0, s.total, &f.Packet)
+		err = nic.RelocatePayload(s.segs, 0, s.total, &f.Packet)
 	}
 	if err != nil {
 		q.count.unmapped.add(1)
@@ -164,7 +164,7 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 		return err
 	}
 	p := &f.Packet
-	if err := nic.Describe(q.t.Worker.Copier, s.segs, 0, s.total, s.buf[:], p); err != nil {
+	if err := nic.ParseFrame(q.t.Worker.Copier, s.segs, 0, s.total, s.buf[:], p); err != nil {
 		return err
 	}
 	m := &p.Meta

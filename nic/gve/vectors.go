@@ -16,17 +16,17 @@ const irqEnable = 1 << 0 // GVE_ITR_ENABLE_BIT_DQO
 // does not look again after it has armed (gve_napi_poll_dqo). They may be fired and armed on any
 // goroutine.
 type vectors struct {
-	nic.Lines
+	nic.EventFDs
 	v []vector
 }
 
 // vector is one MSI-X vector. Its lock is a leaf, held over no system call.
 type vector struct {
 	mu     sync.Mutex
-	l      *nic.Line // under mu; nil: none
-	armed  bool      // under mu
-	always bool      // under mu: never masked, as the management vector
-	due    bool      // under mu: latched
+	l      *nic.EventFD // under mu; nil: none
+	armed  bool         // under mu
+	always bool         // under mu: never masked, as the management vector
+	due    bool         // under mu: latched
 }
 
 func (vs *vectors) init(n int) { vs.v = make([]vector, n) }
@@ -84,11 +84,11 @@ func (vs *vectors) setFD(i, fd int) {
 		scm.Close(fd)
 		return
 	}
-	var l *nic.Line
+	var l *nic.EventFD
 	if fd >= 0 {
 		l = vs.New(fd)
 	}
-	var old *nic.Line
+	var old *nic.EventFD
 	v.change(func() {
 		old, v.l = v.l, l
 		if old != nil && old.Busy() { // a write to the old one may be lost: the new one gets it

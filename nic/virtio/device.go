@@ -51,7 +51,7 @@ type Device struct {
 	rx       []*rxQueue
 	tx       []*txQueue
 	serving  chan struct{} // holds one while a frontend is served
-	eventFDs nic.Lines     // calls and errors
+	eventFDs nic.EventFDs  // calls and errors
 	rssMu    sync.Mutex    // of setDefaultRSS
 
 	// Of the control goroutine.
@@ -244,7 +244,7 @@ func (d *Device) Disconnected() {
 		_, _ = d.StopQueue(i)
 		_ = d.EnableQueue(i, false)
 	}
-	d.eventFDs.Trust() // the next frontend
+	d.eventFDs.Release() // the next frontend
 	d.status = 0
 	d.pair0 = pair0{}
 }
@@ -265,7 +265,7 @@ func (d *Device) noteStart(v *vhostuser.Vring, resumed bool) {
 	if p.rx && p.tx && !p.decided {
 		p.decided = true
 		if !p.goes {
-			d.port.Begins()
+			d.port.DriverChanged()
 		}
 	}
 }

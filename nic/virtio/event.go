@@ -11,8 +11,8 @@ import (
 // call is an eventfd that a frontend wants written: a queue's call, or its error. Any goroutine
 // fires it, while the control goroutine may replace it, and the monitor take it away.
 type call struct {
-	eventFDs *nic.Lines               // the device's
-	fd       atomic.Pointer[nic.Line] // nil: the driver polls
+	eventFDs *nic.EventFDs               // the device's
+	fd       atomic.Pointer[nic.EventFD] // nil: the driver polls
 }
 
 // fire writes the eventfd. A driver's broken call is its own loss.
@@ -24,7 +24,7 @@ func (c *call) fire() {
 
 // set puts a new eventfd (none if fd is negative) in the place of the old one.
 func (c *call) set(fd int) {
-	var l *nic.Line
+	var l *nic.EventFD
 	if fd >= 0 {
 		l = c.eventFDs.New(fd)
 	}

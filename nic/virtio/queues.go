@@ -118,7 +118,7 @@ func (d *Device) setDefaultRSS() {
 			used = append(used, uint16(i))
 		}
 	}
-	d.port.Spread(used)
+	d.port.SetDefaultRSS(used)
 }
 
 // StopQueue implements vhostuser.Device. What a transmit queue holds is sent, left to the driver, or dropped.

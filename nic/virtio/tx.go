@@ -75,7 +75,7 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	if c.InLen > 0 {
 		return fmt.Errorf("%w: head %d: device-writable buffer on a transmit queue", virtq.ErrBadChain, c.Head)
 	}
-	if err := nic.Describe(q.t.Worker.Copier, c.Out, netHdrLen, c.OutLen, s.buf[:], p); err != nil {
+	if err := nic.ParseFrame(q.t.Worker.Copier, c.Out, netHdrLen, c.OutLen, s.buf[:], p); err != nil {
 		return err
 	}
 	var h netHdr
@@ -101,7 +101,7 @@ func (q *txQueue) Reload(f *nic.TxFrame, moved bool) (ok bool, err error) {
 			return false, err
 		}
 	}
-	if err := nic.Again(c.Out, netHdrLen, c.OutLen, &f.Packet); err != nil {
+	if err := nic.RelocatePayload(c.Out, netHdrLen, c.OutLen, &f.Packet); err != nil {
 		return false, fmt.Errorf("%w: head %d: %w", virtq.ErrBadChain, c.Head, err)
 	}
 	return true, nil
