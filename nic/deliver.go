@@ -152,8 +152,8 @@ func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
 	return at
 }
 
-// TellsTap implements wire.Placer.
-func (p *Port) TellsTap() {}
+// ReportsPlacement implements wire.Placer.
+func (p *Port) ReportsPlacement() {}
 
 // tap is the tap of the port's link, nil if there is none.
 func (p *Port) tap() wire.Tap {

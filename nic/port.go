@@ -77,8 +77,8 @@ type Port struct {
 }
 
 var (
-	_ wire.Placer     = (*Port)(nil)
-	_ control.Handler = (*Port)(nil)
+	_ wire.PlacementReporter = (*Port)(nil)
+	_ control.Handler        = (*Port)(nil)
 )
 
 // NewPort makes the port of a device model that owns space and queues; limits is asked for what the

@@ -79,7 +79,7 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 	}
 	s.serial++
 	l := &Link{sw: s, port: p, id: uint16(id), serial: s.serial, drained: make(chan struct{}, 1)}
-	_, l.places = p.(Placer)
+	_, l.places = p.(PlacementReporter)
 	l.up, l.down = newImpaired(l, levelUp, opts.Up), newImpaired(l, levelDown, opts.Down)
 	next.byID[id] = l
 	next.list = append(slices.Clone(old.list), l)

@@ -29,11 +29,11 @@ type Placement struct {
 // Nowhere is the Placement of a packet that was dropped, and of one that lies where only its port knows.
 var Nowhere = Placement{Queue: -1}
 
-// Placer is a Port that itself tells its link's tap what it received, as it knows where that lies.
+// PlacementReporter is a Port that itself tells its link's tap what it received, as it knows where that lies.
 // For all other ports the link does so.
-type Placer interface {
+type PlacementReporter interface {
 	Port
-	TellsTap()
+	ReportsPlacement()
 }
 
 // SetTap sets the link's tap; nil takes it away. Workers that are on their way may still call the one before.
