@@ -74,7 +74,7 @@ func (f *File) publish() {
 }
 
 // Domain returns the domain of the byte at off and for how many bytes it goes on; 0 bytes at or past the end.
-func (f *File) Domain(off uint64) (d Domain, n uint64) {
+func (f *File) Domain(off uint64) (d MemKind, n uint64) {
 	if off >= f.Size() {
 		return Host, 0
 	}

@@ -52,7 +52,7 @@ func (u *cursor) advance(n int) {
 }
 
 // domain returns the domain at the cursor, how far it goes on, and the GPU.
-func (u *cursor) domain() (d Domain, n uint64, gpu int) {
+func (u *cursor) domain() (d MemKind, n uint64, gpu int) {
 	switch {
 	case u.region == nil:
 		return Private, uint64(len(u.rest)), -1

@@ -31,7 +31,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 		regions = append(regions, r)
 	}
 	regions = append(regions, NewBuffer(make([]byte, size), Wire))
-	domainAt := func(s Segment, i uint32) (Domain, int) {
+	domainAt := func(s Segment, i uint32) (MemKind, int) {
 		s.Off += uint64(i)
 		s.Len -= i
 		d, n := s.Domain()
@@ -59,7 +59,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 		}
 		src, dst := draw(0, half, "src"), draw(half+1, 3, "dst")
 		type byteAt struct {
-			d   Domain
+			d   MemKind
 			gpu int
 		}
 		places := func(segs []Segment) (p []byteAt) {
@@ -148,9 +148,9 @@ func TestCopyAgainstBytes(t *testing.T) {
 	})
 }
 
-func snapshot(c *Counts) (m [NumDomains][NumDomains][MaxGPUs + 1]uint64) {
-	for s := range NumDomains {
-		for d := range NumDomains {
+func snapshot(c *Counts) (m [NumMemKinds][NumMemKinds][MaxGPUs + 1]uint64) {
+	for s := range NumMemKinds {
+		for d := range NumMemKinds {
 			for g := range MaxGPUs + 1 {
 				m[s][d][g] = c.Bytes(s, d, g-1)
 			}
@@ -226,11 +226,11 @@ func TestViewInPieces(t *testing.T) {
 
 func TestCountsOutOfRange(t *testing.T) {
 	c := NewCopier().Counts()
-	if c.Bytes(NumDomains, 0, 0)+c.Bytes(0, NumDomains, 0)+c.Bytes(0, 0, MaxGPUs)+c.Bytes(0, 0, -2)+c.Total(Host,
+	if c.Bytes(NumMemKinds, 0, 0)+c.Bytes(0, NumMemKinds, 0)+c.Bytes(0, 0, MaxGPUs)+c.Bytes(0, 0, -2)+c.Total(Host,
 		GPU) != 0 {
 		t.Fatal("counted")
 	}
-	for d := range NumDomains {
+	for d := range NumMemKinds {
 		if d.String() == "" || d.String() == (d+1).String() {
 			t.Fatalf("domain %d has no name", d)
 		}

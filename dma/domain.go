@@ -5,24 +5,24 @@ import (
 	"sync/atomic"
 )
 
-// Domain says what kind of memory a byte lies in. It comes from the file behind the byte, never from an address.
-type Domain uint8
+// MemKind says what kind of memory a byte lies in. It comes from the file behind the byte, never from an address.
+type MemKind uint8
 
 // The domains.
 const (
-	Private    Domain = iota // a slice of the caller's own (header copies): neither guest nor GPU memory
-	Host                     // guest RAM, or process memory that stands for host RAM (bounce)
-	GPUFile                  // a GPU's file, outside every registered buffer
-	GPU                      // inside a registered GPU buffer: the only one that counts as device memory
-	Wire                     // buffers of the wire (delay line, gateway)
-	NumDomains               // how many there are
+	Private     MemKind = iota // a slice of the caller's own (header copies): neither guest nor GPU memory
+	Host                       // guest RAM, or process memory that stands for host RAM (bounce)
+	GPUFile                    // a GPU's file, outside every registered buffer
+	GPU                        // inside a registered GPU buffer: the only one that counts as device memory
+	Wire                       // buffers of the wire (delay line, gateway)
+	NumMemKinds                // how many there are
 )
 
-var domainNames = [NumDomains]string{Private: "private", Host: "host", GPUFile: "gpu-file", GPU: "gpu", Wire: "wire"}
+var domainNames = [NumMemKinds]string{Private: "private", Host: "host", GPUFile: "gpu-file", GPU: "gpu", Wire: "wire"}
 
 // String returns the domain's name as counters spell it.
-func (d Domain) String() string {
-	if d < NumDomains {
+func (d MemKind) String() string {
+	if d < NumMemKinds {
 		return domainNames[d]
 	}
 	return "domain-" + strconv.Itoa(int(d))
@@ -33,21 +33,21 @@ const MaxGPUs = 16
 
 // Counts holds the bytes that one Copier moved. The copier's goroutine writes, anyone reads.
 type Counts struct {
-	bytes [NumDomains][NumDomains][MaxGPUs + 1]atomic.Uint64 // last index: gpu + 1, 0 = none
-	_     [64]byte                                           // keeps the next object off the last line
+	bytes [NumMemKinds][NumMemKinds][MaxGPUs + 1]atomic.Uint64 // last index: gpu + 1, 0 = none
+	_     [64]byte                                             // keeps the next object off the last line
 }
 
 // Bytes returns how many bytes went from src to dst. gpu is the GPU of the destination if that is GPU memory, else the
 // GPU of the source; -1 asks for the bytes that touched no GPU. An index out of range counts nothing.
-func (c *Counts) Bytes(src, dst Domain, gpu int) uint64 {
-	if src >= NumDomains || dst >= NumDomains || gpu < -1 || gpu >= MaxGPUs {
+func (c *Counts) Bytes(src, dst MemKind, gpu int) uint64 {
+	if src >= NumMemKinds || dst >= NumMemKinds || gpu < -1 || gpu >= MaxGPUs {
 		return 0
 	}
 	return c.bytes[src][dst][gpu+1].Load()
 }
 
 // Total returns how many bytes went from src to dst, whatever the GPU.
-func (c *Counts) Total(src, dst Domain) uint64 {
+func (c *Counts) Total(src, dst MemKind) uint64 {
 	var n uint64
 	for gpu := -1; gpu < MaxGPUs; gpu++ {
 		n += c.Bytes(src, dst, gpu)

@@ -15,15 +15,15 @@ type Region struct {
 	file     *File  // nil: process memory
 	off      uint64 // in file
 	iova     uint64
-	size     uint64 // len(mem), but of a region without mem (NoAccess) its own
-	buf      Domain // of process memory
+	size     uint64  // len(mem), but of a region without mem (NoAccess) its own
+	buf      MemKind // of process memory
 	readOnly bool
 	noAccess bool
 }
 
 // NewBuffer returns process memory as a region of domain d (Wire, Host, Private). b is the caller's to keep alive and
 // unchanged in length.
-func NewBuffer(b []byte, d Domain) *Region {
+func NewBuffer(b []byte, d MemKind) *Region {
 	return &Region{mem: b, size: uint64(len(b)), buf: d}
 }
 
@@ -47,7 +47,7 @@ func (r *Region) info() RegionInfo {
 func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
 
 // domain returns the domain at off and how far it goes on in the region's memory.
-func (r *Region) domain(off uint64) (Domain, uint64) {
+func (r *Region) domain(off uint64) (MemKind, uint64) {
 	if r.file == nil {
 		if off > uint64(len(r.mem)) {
 			return r.buf, 0
@@ -65,7 +65,7 @@ type Segment struct {
 }
 
 // Domain returns the domain at the segment's first byte and for how many of its bytes it goes on.
-func (s Segment) Domain() (Domain, uint32) {
+func (s Segment) Domain() (MemKind, uint32) {
 	if s.Region == nil {
 		return Private, s.Len
 	}

@@ -7,11 +7,11 @@ import (
 )
 
 // moved is what a copier has moved, by kind of memory of source and destination.
-type moved [dma.NumDomains][dma.NumDomains]uint64
+type moved [dma.NumMemKinds][dma.NumMemKinds]uint64
 
 func counted(c *dma.Counts) (m moved) {
-	for s := range dma.NumDomains {
-		for d := range dma.NumDomains {
+	for s := range dma.NumMemKinds {
+		for d := range dma.NumMemKinds {
 			m[s][d] = c.Total(s, d)
 		}
 	}

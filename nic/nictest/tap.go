@@ -38,7 +38,7 @@ type arrival struct {
 	at      wire.Placement // Payload is gone
 	payload []byte         // what lay there
 	offs    []uint64       // of the pieces, in their GPU's memory
-	kind    dma.Domain     // of the first
+	kind    dma.MemKind    // of the first
 }
 
 func (w *tapLog) Sending(*wire.Packet) uint64 {

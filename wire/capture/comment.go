@@ -162,7 +162,7 @@ func (ps *locations) text(t *text) {
 }
 
 // memory names memory that is no GPU's.
-func memory(d dma.Domain) string {
+func memory(d dma.MemKind) string {
 	if d == dma.Wire {
 		return "a buffer of the wire"
 	}

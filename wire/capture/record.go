@@ -90,7 +90,7 @@ type locations struct {
 // those of other memory are added up.
 type frag struct {
 	gpu    int // -1: none
-	domain dma.Domain
+	domain dma.MemKind
 	off    uint64 // in the GPU's memory
 	len    uint32
 }
