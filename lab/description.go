@@ -127,7 +127,7 @@ func (d *Description) Check() error {
 }
 
 func (n *NIC) check(gpus int) error {
-	m, known := Of(n.Model)
+	m, known := LookupModel(n.Model)
 	switch {
 	case !known:
 		return fmt.Errorf("--nic %s: virtio or gve", n.Model)
@@ -151,9 +151,9 @@ func (g *Guest) checkGPUs() error {
 		if owner < 0 {
 			return fmt.Errorf("GPU %d of guest %s: no NIC of the guest may address it", i, g.Name)
 		}
-		m, _ := Of(g.NICs[owner].Model)
+		m, _ := LookupModel(g.NICs[owner].Model)
 		for _, n := range g.NICs {
-			if other, _ := Of(n.Model); n.reaches(i) && other.Node != m.Node {
+			if other, _ := LookupModel(n.Model); n.reaches(i) && other.Node != m.Node {
 				return fmt.Errorf("GPU %d of guest %s: NICs of both models may address it, and it can only be one of PCI "+
 					"device and NUMA node", i, g.Name)
 			}
@@ -187,7 +187,7 @@ func (d *Description) complete() (c Description) {
 		g.NICs, g.GPUs = slices.Clone(g.NICs), slices.Clone(g.GPUs)
 		for j := range g.NICs {
 			n := &g.NICs[j]
-			m, _ := Of(n.Model)
+			m, _ := LookupModel(n.Model)
 			n.Name, n.MAC = cmp.Or(n.Name, fmt.Sprint(PortName, port)), cmp.Or(n.MAC, MAC(port))
 			n.Addr4, n.Addr6 = cmp.Or(n.Addr4, Addr4(port)), cmp.Or(n.Addr6, Addr6(port))
 			n.MTU, n.QueuePairs = cmp.Or(n.MTU, defaultMTU), cmp.Or(n.QueuePairs, m.QueuePairs)

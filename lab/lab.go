@@ -85,7 +85,7 @@ func (l *Lab) addMachine(g *Guest, tree *gpumem.Topology) error {
 	nodes := 0
 	for i, spec := range g.GPUs {
 		owner := &g.NICs[g.owner(i)]
-		model, _ := Of(owner.Model)
+		model, _ := LookupModel(owner.Model)
 		if err := tree.AddDevice("gpu"+spec.Name, "sw"+owner.Name); err != nil {
 			return err
 		}

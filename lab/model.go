@@ -37,8 +37,8 @@ var models = map[string]Model{
 	GVE:    {Name: GVE, Node: true, VFIOUser: true, QueuePairs: 4, MaxMTU: 9198, open: newGVE},
 }
 
-// Of gives the model that has a name.
-func Of(name string) (m Model, known bool) {
+// LookupModel gives the model that has a name.
+func LookupModel(name string) (m Model, known bool) {
 	m, known = models[name]
 	return m, known
 }

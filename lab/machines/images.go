@@ -43,7 +43,7 @@ type Images struct {
 func Fetch(ctx context.Context, o assets.Options, models []string, note func(format string, args ...any)) (*Images,
 	error) {
 	for _, name := range models {
-		m, _ := lab.Of(name)
+		m, _ := lab.LookupModel(name)
 		o.VFIOUser = o.VFIOUser || m.VFIOUser
 	}
 	res, err := assets.Fetch(ctx, o)

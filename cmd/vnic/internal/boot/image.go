@@ -35,7 +35,7 @@ func NewImage(ctx context.Context, o Options) (i *Image, err error) {
 		_ = l.close()
 		return nil, err
 	}
-	model, _ := lab.Of(o.NIC)
+	model, _ := lab.LookupModel(o.NIC)
 	software := machines.For(o.NIC)
 	if l.images.Kernel.Modules == "" {
 		o.Note("kernel %s came without modules: unless it has %s built in, its guest has no network: give them by --modules",

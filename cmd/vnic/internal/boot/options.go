@@ -82,7 +82,7 @@ func (o *Options) Check() error {
 
 // node says whether GPU memory is a NUMA node's.
 func (o *Options) node() bool {
-	p, _ := lab.Of(o.NIC)
+	p, _ := lab.LookupModel(o.NIC)
 	return p.Node
 }
 

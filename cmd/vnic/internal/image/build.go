@@ -94,7 +94,7 @@ type usage struct {
 
 func (u *usage) print(w io.Writer) error {
 	oldest := assets.MinQEMU
-	if m, _ := lab.Of(u.NIC); m.VFIOUser {
+	if m, _ := lab.LookupModel(u.NIC); m.VFIOUser {
 		oldest = assets.MinVFIOUser
 	}
 	at := func(name string) string { return filepath.Join(u.Dir, name) }

@@ -22,7 +22,7 @@ func (o *Options) models() (m [2]lab.Model, err error) {
 	}
 	for i := range m {
 		known := false
-		if m[i], known = lab.Of(names[min(i, len(names)-1)]); !known {
+		if m[i], known = lab.LookupModel(names[min(i, len(names)-1)]); !known {
 			return m, fmt.Errorf("--nic %s: virtio or gve", o.NIC)
 		}
 		if m[i].Name == NICGVE && o.InProc {

@@ -128,7 +128,7 @@ func TestPlanOfANode(t *testing.T) {
 	} {
 		o := Options{NIC: NICGVE, Size: tt.size, GPUMemory: tt.gpu}
 		p := testkit.Must(o.plan())(t)
-		m, _ := lab.Of(NICGVE)
+		m, _ := lab.LookupModel(NICGVE)
 		if w := p.window(); w != tt.window || w > o.usable(m) || p.pool+p.rounds[0] > w {
 			t.Errorf("%d of %d: window of %d of %d MiB, plan %+v", tt.size, tt.gpu, w>>20, o.usable(m)>>20, p)
 		}
@@ -143,7 +143,7 @@ func TestQueuesToBind(t *testing.T) {
 		bind, pairs, host int
 	}{{NICVirtio, 1, 2, 1}, {NICVirtio, 3, 4, 1}, {NICGVE, 1, 4, 3}, {NICGVE, 2, 4, 2}, {NICGVE, 7, 8, 1}} {
 		o := Options{NIC: tt.nic, BindQueues: tt.bind}
-		m, _ := lab.Of(tt.nic)
+		m, _ := lab.LookupModel(tt.nic)
 		if b := o.bound(m); o.queuePairs(m) != tt.pairs || o.hostQueues(m) != tt.host || len(b) != tt.bind ||
 			b[0] != tt.host {
 			t.Errorf("%+v: %d pairs, %d for the host, bound %v", tt, o.queuePairs(m), o.hostQueues(m), b)

@@ -115,7 +115,7 @@ func (o *Options) Check() error {
 	case o.Client && len(o.FDs) > 0:
 		return errors.New("--client and --fd: an open socket is what it is")
 	}
-	if m, _ := lab.Of(o.NIC.Model); o.Client && m.VFIOUser {
+	if m, _ := lab.LookupModel(o.NIC.Model); o.Client && m.VFIOUser {
 		return fmt.Errorf("--client and --nic %s: QEMU listens at no vfio-user socket, it only connects", m.Name)
 	}
 	if o.NoGateway && len(o.Forwards) > 0 {
