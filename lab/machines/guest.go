@@ -61,7 +61,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	a := c.Agent
 	a.Modules = im.Modules
 	for _, model := range modelsOf(hw) {
-		s := For(model)
+		s := SoftwareFor(model)
 		conf.Append = strings.TrimSpace(conf.Append + " " + s.KernelArgs)
 		a.HugePages += s.HugePages
 	}

@@ -27,8 +27,8 @@ var software = map[string]Software{
 		Driver: "gve"},
 }
 
-// For gives the software for a model.
-func For(model string) Software { return software[model] }
+// SoftwareFor gives the software for a model.
+func SoftwareFor(model string) Software { return software[model] }
 
 // Images is what guests boot from.
 type Images struct {

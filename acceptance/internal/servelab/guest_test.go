@@ -30,7 +30,7 @@ type image struct {
 // prepare makes a guest of ours, or a stock one with these files.
 func (b *bench) prepare(files map[string]string) *image {
 	b.Helper()
-	soft := machines.For(b.nic)
+	soft := machines.SoftwareFor(b.nic)
 	conf := agent.Config{Modules: soft.Modules, HugePages: soft.HugePages, Node0: b.nic == lab.GVE}
 	what := guestimages.Options{Applets: []string{"devmem"}}
 	if b.stock {

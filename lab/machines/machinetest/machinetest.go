@@ -37,7 +37,7 @@ func Images(t *testing.T, models []string, o guestimages.Options) *machines.Imag
 	t.Cleanup(func() { testkit.OK(t, im.Close()) })
 	if o.Modules == nil {
 		for _, m := range models {
-			o.Modules = append(o.Modules, machines.For(m).Modules...)
+			o.Modules = append(o.Modules, machines.SoftwareFor(m).Modules...)
 		}
 	}
 	testkit.OK(t, im.BuildImage(t.Context(), o))

@@ -97,7 +97,7 @@ func (l *runner) fetch(ctx context.Context) error {
 }
 
 // driver is the kernel's module for eth0.
-func (o *Options) driver() string { return machines.For(o.NIC).Driver }
+func (o *Options) driver() string { return machines.SoftwareFor(o.NIC).Driver }
 
 // busDriver is what virtio_net needs, and does not name: many kernels have it as a module.
 const busDriver = "virtio_pci"
@@ -115,7 +115,7 @@ func (l *runner) initrd(ctx context.Context) error {
 		all = []string{busDriver, o.driver()}
 	}
 	need := len(all)
-	for _, m := range machines.For(o.NIC).Modules {
+	for _, m := range machines.SoftwareFor(o.NIC).Modules {
 		if !slices.Contains(all, m) {
 			all = append(all, m)
 		}

@@ -31,7 +31,7 @@ func prepareGuests(ctx context.Context, o *Options) (*machines.Images, error) {
 	names, modules := []string{}, []string{}
 	for _, m := range models {
 		if !slices.Contains(names, m.Name) {
-			names, modules = append(names, m.Name), append(modules, machines.For(m.Name).Modules...)
+			names, modules = append(names, m.Name), append(modules, machines.SoftwareFor(m.Name).Modules...)
 		}
 	}
 	im, err := machines.Fetch(ctx, o.Fetch, names, o.note)

@@ -52,7 +52,7 @@ func newReport(l *lab.Lab, sources []source, client bool) *Report {
 	first := l.Port(0)
 	m := first.Model
 	r := &Report{Schema: 1, NIC: m.Name, PID: os.Getpid(), OldestQEMU: assets.MinQEMU, Client: client,
-		KernelArgs: machines.For(m.Name).KernelArgs, mtu: first.MTU}
+		KernelArgs: machines.SoftwareFor(m.Name).KernelArgs, mtu: first.MTU}
 	if m.VFIOUser {
 		r.OldestQEMU = assets.MinVFIOUser
 	}
