@@ -137,9 +137,9 @@ func (p *Pool) index(off uint64) (uint32, bool) {
 type Supply uint8
 
 const (
-	Plenty Supply = iota
-	Low           // data out of order is to be refused
-	Dry           // only the segment that is missing is to be taken
+	SupplyOK    Supply = iota
+	SupplyLow          // data out of order is to be refused
+	SupplyEmpty        // only the segment that is missing is to be taken
 )
 
 // Supply is Low when the reserve is touched, or when queued data has half of the pages. The other
@@ -150,11 +150,11 @@ func (p *Pool) Supply() Supply {
 	defer p.mu.Unlock()
 	switch spare := len(p.free) + p.posted; {
 	case spare < FramePages:
-		return Dry
+		return SupplyEmpty
 	case spare < p.reserve || 2*(spare+p.held) < len(p.pages):
-		return Low
+		return SupplyLow
 	}
-	return Plenty
+	return SupplyOK
 }
 
 // Window is the receive buffer that fits the pool, if each page has a segment of mss bytes.

@@ -119,8 +119,8 @@ func TestPaths(t *testing.T) {
 			t.Errorf("%s to %s: %v %q, %v", tc.a, tc.b, p.Kind, p.Reason, err)
 		}
 	}
-	if tree.Place("gpu1") != "rc0/sw0/sw1/gpu1" || tree.Place("x") != "" {
-		t.Error(tree.Place("gpu1"))
+	if tree.PathName("gpu1") != "rc0/sw0/sw1/gpu1" || tree.PathName("x") != "" {
+		t.Error(tree.PathName("gpu1"))
 	}
 	for name, err := range map[string]error{
 		"same name":     tree.AddDevice("gpu0", "rc0"),

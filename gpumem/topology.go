@@ -139,8 +139,8 @@ func (t *Topology) ancestors(name string) (up []*node, err error) {
 	return up, nil
 }
 
-// Place returns where something is: "rc0/sw0/gpu0"; "" if it is not in the tree.
-func (t *Topology) Place(name string) string {
+// PathName returns where something is: "rc0/sw0/gpu0"; "" if it is not in the tree.
+func (t *Topology) PathName(name string) string {
 	n := t.nodes[name]
 	if n == nil {
 		return ""

@@ -111,7 +111,7 @@ func (l *Lab) addMachine(g *Guest, tree *gpumem.Topology) error {
 				return err
 			}
 			info := gpu.info
-			info.Place = tree.Place("gpu" + g.GPUs[j].Name)
+			info.Place = tree.PathName("gpu" + g.GPUs[j].Name)
 			gpus, reached = append(gpus, nic.GPU{GPU: gpu.GPU, Info: info, Path: path}), append(reached, gpu)
 		}
 		p, err := l.newPort(n, gpus, reached)

@@ -227,8 +227,8 @@ func (f *flow) receive(h *splitter.Headers, wnd uint32, n int, queue int, pages 
 	case off <= int64(f.acked): // what we asked for: always
 		f.ahead = uint64(end) // netstack may have dropped what came behind it before
 		return deliver
-	case uint64(off) == f.ahead && pages < gpumem.Dry: // most likely in order
-	case pages > gpumem.Plenty:
+	case uint64(off) == f.ahead && pages < gpumem.SupplyEmpty: // most likely in order
+	case pages > gpumem.SupplyOK:
 		return refuse
 	}
 	if off <= int64(f.ahead) {

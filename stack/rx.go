@@ -72,7 +72,7 @@ func (s *Stack) receiveWhole(fr *driver.RxFrame) {
 	if h.Class == splitter.TCP {
 		if f := s.flows.get(&h.Flow); f != nil {
 			f.mu.Lock()
-			f.receive(&h, tcpWindow(start[:n], &h), int(h.FrameLen)-hdrLen, s.queueOf(fr), gpumem.Plenty)
+			f.receive(&h, tcpWindow(start[:n], &h), int(h.FrameLen)-hdrLen, s.queueOf(fr), gpumem.SupplyOK)
 			f.synOptions(start[h.L4Off:hdrLen], &h)
 			f.mu.Unlock()
 		}
