@@ -40,9 +40,9 @@ type Handler interface {
 	Unbind(id uint32) error
 	Bindings() ([]Binding, error) // sorted by ID
 
-	AddMeter(m Meter) (id uint32, err error)
-	ReadMeter(id uint32) (MeterCounters, error)
-	DelMeter(id uint32) error
+	AddFlowCounter(m FlowCounter) (id uint32, err error)
+	ReadFlowCounter(id uint32) (FlowCounts, error)
+	DelFlowCounter(id uint32) error
 	PortCounters() (PortCounters, error)
 
 	SubmitJob(j Job) (id uint64, err error)
@@ -80,10 +80,10 @@ var (
 	unbind      = row[uint32, none](ClassBinding, BindingUndo, withoutReply(Handler.Unbind))
 	bindingList = row[uint32, list[Binding]](ClassBinding, BindingList, listOf(Handler.Bindings))
 
-	meterAdd  = row[Meter, uint32](ClassMeter, MeterAdd, Handler.AddMeter)
-	meterRead = row[uint32, MeterCounters](ClassMeter, MeterRead, Handler.ReadMeter)
-	meterDel  = row[uint32, none](ClassMeter, MeterDel, withoutReply(Handler.DelMeter))
-	meterPort = row[none, PortCounters](ClassMeter, MeterPort, withoutArgs(Handler.PortCounters))
+	meterAdd        = row[FlowCounter, uint32](ClassFlowCounter, FlowCounterAdd, Handler.AddFlowCounter)
+	meterRead       = row[uint32, FlowCounts](ClassFlowCounter, FlowCounterRead, Handler.ReadFlowCounter)
+	meterDel        = row[uint32, none](ClassFlowCounter, FlowCounterDel, withoutReply(Handler.DelFlowCounter))
+	flowCounterPort = row[none, PortCounters](ClassFlowCounter, FlowCounterPort, withoutArgs(Handler.PortCounters))
 
 	jobSubmit = row[Job, uint64](ClassJob, JobSubmit, Handler.SubmitJob)
 	jobPoll   = row[uint64, JobStatus](ClassJob, JobPoll, Handler.PollJob)
@@ -267,24 +267,24 @@ func (c *Client) Bindings(ctx context.Context) ([]Binding, error) {
 	return callList(ctx, c, bindingList)
 }
 
-// AddMeter installs a meter and returns its id.
-func (c *Client) AddMeter(ctx context.Context, m Meter) (uint32, error) {
+// AddFlowCounter installs a flow counter and returns its id.
+func (c *Client) AddFlowCounter(ctx context.Context, m FlowCounter) (uint32, error) {
 	return meterAdd.call(ctx, c, m)
 }
 
-// ReadMeter reads a meter.
-func (c *Client) ReadMeter(ctx context.Context, id uint32) (MeterCounters, error) {
+// ReadFlowCounter reads a flow counter.
+func (c *Client) ReadFlowCounter(ctx context.Context, id uint32) (FlowCounts, error) {
 	return meterRead.call(ctx, c, id)
 }
 
-// DelMeter removes a meter.
-func (c *Client) DelMeter(ctx context.Context, id uint32) error {
+// DelFlowCounter removes a flow counter.
+func (c *Client) DelFlowCounter(ctx context.Context, id uint32) error {
 	return callVoid(ctx, c, meterDel, id)
 }
 
 // PortCounters reads what the port has seen in all.
 func (c *Client) PortCounters(ctx context.Context) (PortCounters, error) {
-	return meterPort.call(ctx, c, none{})
+	return flowCounterPort.call(ctx, c, none{})
 }
 
 // SubmitJob starts a job and returns its id. EAGAIN: as many as can be are under way.

@@ -120,10 +120,10 @@ func numbered[T any](n uint32, element func(i uint32) T) []T {
 func goldenInfo() []exchange {
 	hello := get((*Client).Hello)
 	small := Info{Generation: 0x0a0b0c0d, MAC: [6]byte{2, 0, 0, 0, 0, 9}, MTU: 1500, QueuePairs: 1,
-		HeaderLimit: 256, MaxRSS: 1, MaxRules: 1024, MaxBuffers: 64, MaxBindings: 16, MaxMeters: 32, MaxJobs: 8}
+		HeaderLimit: 256, MaxRSS: 1, MaxRules: 1024, MaxBuffers: 64, MaxBindings: 16, MaxFlowCounters: 32, MaxJobs: 8}
 	full := Info{Generation: 0x01020304, Flags: InfoP2P | 0xa5a60010, MAC: [6]byte{2, 3, 5, 7, 11, 13}, MTU: 0x2328,
 		QueuePairs: 0x0102, HeaderLimit: 0x0304, MaxRSS: 0x0506, MaxRules: 0x0708, MaxBuffers: 0x090a,
-		MaxBindings: 0x0b0c, MaxMeters: 0x0d0e, MaxJobs: 0x0f10, GPUs: 0x1112}
+		MaxBindings: 0x0b0c, MaxFlowCounters: 0x0d0e, MaxJobs: 0x0f10, GPUs: 0x1112}
 	return []exchange{
 		{"1.1 hello: no flag, no GPU", hello, small},
 		{"1.1 hello: every field", hello, full},
@@ -310,12 +310,12 @@ func goldenBinding() []exchange {
 	}
 }
 
-func goldenMeter() []exchange {
+func goldenFlowCounter() []exchange {
 	add := func(proto uint8, local, remote string) clientCall {
-		return send((*Client).AddMeter, Meter{Proto: proto, Local: netip.MustParseAddrPort(local),
+		return send((*Client).AddFlowCounter, FlowCounter{Proto: proto, Local: netip.MustParseAddrPort(local),
 			Remote: netip.MustParseAddrPort(remote)})
 	}
-	read, del := send((*Client).ReadMeter, 0x01020304), set((*Client).DelMeter, 0x01020304)
+	read, del := send((*Client).ReadFlowCounter, 0x01020304), set((*Client).DelFlowCounter, 0x01020304)
 	port := get((*Client).PortCounters)
 	v4 := add(6, "10.0.0.1:80", "192.168.255.254:65534")
 	counters := PortCounters{Rx: fullDir(2), Tx: fullDir(0x30), Engine: EngineCounters{
@@ -327,8 +327,8 @@ func goldenMeter() []exchange {
 		{"8.1 add meter: IPv6", add(17, "[fd00:1:2:3:4:5:6:7]:258", "[fe80::1]:1"), uint32(0x01020304)},
 		{"8.1 add meter: zeros", add(0, "0.0.0.0:0", "0.0.0.0:0"), uint32(2)},
 		{"8.1 add meter: refused", v4, refusal(syscall.ENOSPC, "all in use")},
-		{"8.2 read meter: nothing", read, MeterCounters{}},
-		{"8.2 read meter: every counter", read, MeterCounters{Rx: fullDir(1), Tx: fullDir(0x20)}},
+		{"8.2 read meter: nothing", read, FlowCounts{}},
+		{"8.2 read meter: every counter", read, FlowCounts{Rx: fullDir(1), Tx: fullDir(0x20)}},
 		{"8.2 read meter: refused", read, refusal(syscall.ENOENT, "no meter")},
 		{"8.3 delete meter", del, nil},
 		{"8.3 delete meter: refused", del, refusal(syscall.ENOENT, "no meter")},
@@ -440,7 +440,7 @@ func TestGolden(t *testing.T) {
 			"5-gpu":      play(t, "Class 5: GPUs", goldenGPU()),
 			"6-buffer":   play(t, "Class 6: buffers", goldenBuffer()),
 			"7-binding":  play(t, "Class 7: bindings", goldenBinding()),
-			"8-meter":    play(t, "Class 8: meters", goldenMeter()),
+			"8-meter":    play(t, "Class 8: meters", goldenFlowCounter()),
 			"9-job":      play(t, "Class 9: jobs", goldenJob()),
 			"9-notify":   goldenNotify(t),
 			"9-table":    goldenTable(),

@@ -170,29 +170,29 @@ func (h *goldenHandler) done(arg any) error {
 	return err
 }
 
-func (h *goldenHandler) Generation() uint32                          { return h.generation }
-func (h *goldenHandler) Info() (Info, error)                         { return reply[Info](h) }
-func (h *goldenHandler) SetSplit(s Split) error                      { return h.done(s) }
-func (h *goldenHandler) Split(queue uint16) (Split, error)           { return reply[Split](h, queue) }
-func (h *goldenHandler) AddFlow(r FlowRule) (uint32, error)          { return reply[uint32](h, r) }
-func (h *goldenHandler) DelFlow(id uint32) error                     { return h.done(id) }
-func (h *goldenHandler) Flows() ([]FlowRule, error)                  { return reply[[]FlowRule](h) }
-func (h *goldenHandler) SetRSS(r RSS) error                          { return h.done(r) }
-func (h *goldenHandler) RSS() (RSS, error)                           { return reply[RSS](h) }
-func (h *goldenHandler) GPUs() ([]GPUInfo, error)                    { return reply[[]GPUInfo](h) }
-func (h *goldenHandler) GPUMaps() ([]GPUMap, error)                  { return reply[[]GPUMap](h) }
-func (h *goldenHandler) RegisterBuffer(b Buffer) (uint32, error)     { return reply[uint32](h, b) }
-func (h *goldenHandler) UnregisterBuffer(id uint32) error            { return h.done(id) }
-func (h *goldenHandler) Buffers() ([]Buffer, error)                  { return reply[[]Buffer](h) }
-func (h *goldenHandler) BindRx(b uint32, q []uint16) (uint32, error) { return reply[uint32](h, b, q) }
-func (h *goldenHandler) BindTx(buffer uint32) (uint32, error)        { return reply[uint32](h, buffer) }
-func (h *goldenHandler) Unbind(id uint32) error                      { return h.done(id) }
-func (h *goldenHandler) Bindings() ([]Binding, error)                { return reply[[]Binding](h) }
-func (h *goldenHandler) AddMeter(m Meter) (uint32, error)            { return reply[uint32](h, m) }
-func (h *goldenHandler) ReadMeter(id uint32) (MeterCounters, error) {
-	return reply[MeterCounters](h, id)
+func (h *goldenHandler) Generation() uint32                           { return h.generation }
+func (h *goldenHandler) Info() (Info, error)                          { return reply[Info](h) }
+func (h *goldenHandler) SetSplit(s Split) error                       { return h.done(s) }
+func (h *goldenHandler) Split(queue uint16) (Split, error)            { return reply[Split](h, queue) }
+func (h *goldenHandler) AddFlow(r FlowRule) (uint32, error)           { return reply[uint32](h, r) }
+func (h *goldenHandler) DelFlow(id uint32) error                      { return h.done(id) }
+func (h *goldenHandler) Flows() ([]FlowRule, error)                   { return reply[[]FlowRule](h) }
+func (h *goldenHandler) SetRSS(r RSS) error                           { return h.done(r) }
+func (h *goldenHandler) RSS() (RSS, error)                            { return reply[RSS](h) }
+func (h *goldenHandler) GPUs() ([]GPUInfo, error)                     { return reply[[]GPUInfo](h) }
+func (h *goldenHandler) GPUMaps() ([]GPUMap, error)                   { return reply[[]GPUMap](h) }
+func (h *goldenHandler) RegisterBuffer(b Buffer) (uint32, error)      { return reply[uint32](h, b) }
+func (h *goldenHandler) UnregisterBuffer(id uint32) error             { return h.done(id) }
+func (h *goldenHandler) Buffers() ([]Buffer, error)                   { return reply[[]Buffer](h) }
+func (h *goldenHandler) BindRx(b uint32, q []uint16) (uint32, error)  { return reply[uint32](h, b, q) }
+func (h *goldenHandler) BindTx(buffer uint32) (uint32, error)         { return reply[uint32](h, buffer) }
+func (h *goldenHandler) Unbind(id uint32) error                       { return h.done(id) }
+func (h *goldenHandler) Bindings() ([]Binding, error)                 { return reply[[]Binding](h) }
+func (h *goldenHandler) AddFlowCounter(m FlowCounter) (uint32, error) { return reply[uint32](h, m) }
+func (h *goldenHandler) ReadFlowCounter(id uint32) (FlowCounts, error) {
+	return reply[FlowCounts](h, id)
 }
-func (h *goldenHandler) DelMeter(id uint32) error               { return h.done(id) }
+func (h *goldenHandler) DelFlowCounter(id uint32) error         { return h.done(id) }
 func (h *goldenHandler) PortCounters() (PortCounters, error)    { return reply[PortCounters](h) }
 func (h *goldenHandler) SubmitJob(j Job) (uint64, error)        { return reply[uint64](h, j) }
 func (h *goldenHandler) PollJob(id uint64) (JobStatus, error)   { return reply[JobStatus](h, id) }

@@ -9,15 +9,15 @@ type Info struct {
 	QueuePairs uint16    // 16: receive queues are 0 to QueuePairs-1, and so are transmit queues
 	// 18: longest header, in bytes, that is split; a header buffer is at least 12 bytes longer
 	// (virtio)
-	HeaderLimit uint16
-	MaxRSS      uint16  // 20: entries of the largest RSS table
-	MaxRules    uint16  // 22
-	MaxBuffers  uint16  // 24
-	MaxBindings uint16  // 26
-	MaxMeters   uint16  // 28
-	MaxJobs     uint16  // 30: jobs that may be under way at one time
-	GPUs        uint16  // 32: GPUs that this port may use
-	_           [6]byte // 34
+	HeaderLimit     uint16
+	MaxRSS          uint16  // 20: entries of the largest RSS table
+	MaxRules        uint16  // 22
+	MaxBuffers      uint16  // 24
+	MaxBindings     uint16  // 26
+	MaxFlowCounters uint16  // 28
+	MaxJobs         uint16  // 30: jobs that may be under way at one time
+	GPUs            uint16  // 32: GPUs that this port may use
+	_               [6]byte // 34
 }
 
 // InfoFlags tell how a NIC was configured.

@@ -27,7 +27,7 @@ type port struct {
 }
 
 func newPort() *port {
-	i := Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 100, MaxBuffers: 4, MaxBindings: 3, MaxMeters: 3, MaxJobs: 4, GPUs: 2,
+	i := Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 100, MaxBuffers: 4, MaxBindings: 3, MaxFlowCounters: 3, MaxJobs: 4, GPUs: 2,
 		HeaderLimit: 256, MTU: 9000}
 	gpus := goldenHandler{answer: []GPUInfo{{ID: 0, Size: 1 << 20, Place: "rc0/sw0/gpu0"}, {ID: 1, P2P: P2PBus}}}
 	return &port{goldenHandler: gpus, s: NewState(77, &i, [40]byte{}), info: i, jobs: make(map[uint64]*JobStatus),
@@ -94,11 +94,11 @@ func (p *port) BindTx(b uint32) (uint32, error) {
 }
 func (p *port) Unbind(id uint32) error       { defer p.in("")(); return p.s.Unbind(id) }
 func (p *port) Bindings() ([]Binding, error) { defer p.in("")(); return p.s.Bindings, nil }
-func (p *port) AddMeter(m Meter) (uint32, error) {
+func (p *port) AddFlowCounter(m FlowCounter) (uint32, error) {
 	defer p.in("")()
-	return p.s.AddMeter(m, int(p.info.MaxMeters))
+	return p.s.AddFlowCounter(m, int(p.info.MaxFlowCounters))
 }
-func (p *port) DelMeter(id uint32) error { defer p.in("")(); return p.s.DelMeter(id) }
+func (p *port) DelFlowCounter(id uint32) error { defer p.in("")(); return p.s.DelFlowCounter(id) }
 
 func (p *port) SubmitJob(j Job) (uint64, error) {
 	defer p.in("job")()

@@ -5,17 +5,17 @@ import (
 	"net/netip"
 )
 
-// Meter names a connection to be counted on this port. Both directions are counted.
-type Meter struct {
+// FlowCounter names a connection to be counted on this port. Both directions are counted.
+type FlowCounter struct {
 	ID     uint32         // offset 0: chosen by the NIC, from 1
 	Proto  uint8          // 5
 	Local  netip.AddrPort // 8, 40: as the port's guest sees it: received packets go from Remote to Local; 4: 1 if IPv6
 	Remote netip.AddrPort // 24, 42: of the same family
 }
 
-func (m Meter) number() uint32 { return m.ID }
+func (m FlowCounter) number() uint32 { return m.ID }
 
-// meter is a Meter as it travels.
+// meter is a FlowCounter as it travels.
 type meter struct {
 	ID                    uint32
 	IPv6                  bool
@@ -26,7 +26,7 @@ type meter struct {
 	_                     uint32
 }
 
-func (m Meter) append(b []byte) ([]byte, error) {
+func (m FlowCounter) append(b []byte) ([]byte, error) {
 	if !m.Local.IsValid() || !m.Remote.IsValid() {
 		return nil, badData("meter: %v and %v: both ends are needed", m.Local, m.Remote)
 	}
@@ -38,10 +38,10 @@ func (m Meter) append(b []byte) ([]byte, error) {
 	return encode(b, w)
 }
 
-func (m *Meter) decode(data []byte) (int, error) {
+func (m *FlowCounter) decode(data []byte) (int, error) {
 	var w meter
 	n, err := decodeFixed(data, &w)
-	*m = Meter{ID: w.ID, Proto: w.Proto, Local: netip.AddrPortFrom(getAddr(w.Local, w.IPv6), w.LocalPort),
+	*m = FlowCounter{ID: w.ID, Proto: w.Proto, Local: netip.AddrPortFrom(getAddr(w.Local, w.IPv6), w.LocalPort),
 		Remote: netip.AddrPortFrom(getAddr(w.Remote, w.IPv6), w.RemotePort)}
 	return n, err
 }
@@ -67,8 +67,8 @@ func (c *DirCounters) All() [10]*uint64 {
 		&c.BouncedBytes, &c.RetransBytes, &c.Drops, &c.DroppedBytes}
 }
 
-// MeterCounters is what a meter has seen.
-type MeterCounters struct {
+// FlowCounts is what a flow counter has seen.
+type FlowCounts struct {
 	Rx DirCounters // offset 0
 	Tx DirCounters // 80
 }

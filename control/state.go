@@ -14,14 +14,14 @@ import (
 // They never write to what a slice of it holds, but replace the slice: a copy of the struct is a
 // State of its own, to be changed or to be kept. Doing what the State says is the owner's.
 type State struct {
-	Generation uint32
-	Splits     []Split // one for each receive queue, in order
-	RSS        RSS
-	Rules      []FlowRule // each list is sorted by ID
-	Buffers    []Buffer
-	Bindings   []Binding
-	Meters     []Meter
-	LastID     uint32 // the last one given to a rule, binding or meter
+	Generation   uint32
+	Splits       []Split // one for each receive queue, in order
+	RSS          RSS
+	Rules        []FlowRule // each list is sorted by ID
+	Buffers      []Buffer
+	Bindings     []Binding
+	FlowCounters []FlowCounter
+	LastID       uint32 // the last one given to a rule, binding or flow counter
 }
 
 // NewState returns the state of a port after reset: nothing split, all receive queues in RSS as far
@@ -42,7 +42,7 @@ func NewState(generation uint32, i *Info, key [40]byte) *State {
 func (s *State) Clone() *State {
 	c := *s
 	c.Splits, c.RSS.Table = slices.Clone(s.Splits), slices.Clone(s.RSS.Table)
-	c.Rules, c.Buffers, c.Meters = slices.Clone(s.Rules), slices.Clone(s.Buffers), slices.Clone(s.Meters)
+	c.Rules, c.Buffers, c.FlowCounters = slices.Clone(s.Rules), slices.Clone(s.Buffers), slices.Clone(s.FlowCounters)
 	c.Bindings = slices.Clone(s.Bindings)
 	for i := range c.Bindings {
 		c.Bindings[i].Queues = slices.Clone(c.Bindings[i].Queues)
@@ -224,9 +224,9 @@ func (s *State) Unbind(id uint32) error {
 	return del(&s.Bindings, id, "binding")
 }
 
-// AddMeter notes a meter; limit is the most there can be. Several of one connection count each on
+// AddFlowCounter notes a flow counter; limit is the most there can be. Several of one connection count each on
 // their own.
-func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
+func (s *State) AddFlowCounter(m FlowCounter, limit int) (uint32, error) {
 	m.ID = 0
 	if _, err := encode(nil, m); err != nil {
 		return 0, err
@@ -234,20 +234,20 @@ func (s *State) AddMeter(m Meter, limit int) (uint32, error) {
 	if m.Proto != 6 && m.Proto != 17 {
 		return 0, refuse(syscall.EOPNOTSUPP, "meter for protocol %d: only TCP (6) and UDP (17) have meters", m.Proto)
 	}
-	if len(s.Meters) >= limit {
+	if len(s.FlowCounters) >= limit {
 		return 0, refuse(syscall.ENOSPC, "all %d meters are in use", limit)
 	}
 	m.ID = s.nextID()
-	s.Meters = slices.Concat(s.Meters, []Meter{m})
+	s.FlowCounters = slices.Concat(s.FlowCounters, []FlowCounter{m})
 	return m.ID, nil
 }
 
-// DelMeter forgets a meter.
-func (s *State) DelMeter(id uint32) error {
-	return del(&s.Meters, id, "meter")
+// DelFlowCounter forgets a flow counter.
+func (s *State) DelFlowCounter(id uint32) error {
+	return del(&s.FlowCounters, id, "meter")
 }
 
-// nextID is a number that no rule, binding or meter had since reset.
+// nextID is a number that no rule, binding or flow counter had since reset.
 func (s *State) nextID() uint32 {
 	s.LastID++
 	return s.LastID

@@ -16,7 +16,7 @@ import (
 // check holds what every State keeps to.
 func (s *State) check(t interface{ Fatalf(string, ...any) }, i *Info) {
 	if len(s.Splits) != int(i.QueuePairs) || len(s.Rules) > int(i.MaxRules) || len(s.Bindings) > int(i.MaxBindings) ||
-		len(s.Meters) > int(i.MaxMeters) {
+		len(s.FlowCounters) > int(i.MaxFlowCounters) {
 		t.Fatalf("out of limits: %+v", s)
 	}
 	ids := map[uint32]bool{}
@@ -47,7 +47,7 @@ func (s *State) check(t interface{ Fatalf(string, ...any) }, i *Info) {
 }
 
 func testInfo() *Info {
-	return &Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 2, MaxBuffers: 4, MaxBindings: 3, MaxMeters: 1}
+	return &Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 2, MaxBuffers: 4, MaxBindings: 3, MaxFlowCounters: 1}
 }
 
 // TestRules is the errno of each refusal, and that a refusal changes nothing.
@@ -69,15 +69,15 @@ func TestRules(t *testing.T) {
 		return s
 	}
 	flow := FlowRule{Proto: 6, DstPort: 1, Queue: 1}
-	meter := Meter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"), Remote: netip.MustParseAddrPort("1.2.3.4:6")}
+	meter := FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"), Remote: netip.MustParseAddrPort("1.2.3.4:6")}
 	bindRx := func(b uint32, q ...uint16) func(*State) error {
 		return func(s *State) error { _, err := s.BindRx(b, q, 3); return err }
 	}
 	addFlow := func(r FlowRule) func(*State) error {
 		return func(s *State) error { _, err := s.AddFlow(r, 2); return err }
 	}
-	addMeter := func(m Meter) func(*State) error {
-		return func(s *State) error { _, err := s.AddMeter(m, 1); return err }
+	addMeter := func(m FlowCounter) func(*State) error {
+		return func(s *State) error { _, err := s.AddFlowCounter(m, 1); return err }
 	}
 	bindTx := func(b uint32) func(*State) error {
 		return func(s *State) error { _, err := s.BindTx(b, 3); return err }
@@ -150,13 +150,13 @@ func TestRules(t *testing.T) {
 		{"bound buffer", func(s *State) error { return s.DelBuffer(2) }, syscall.EBUSY},
 		{"no such buffer", twice(func(s *State) error { return s.DelBuffer(1) }), syscall.ENOENT},
 		{"meters", twice(addMeter(meter)), syscall.ENOSPC},
-		{"meter of ICMP", addMeter(Meter{Proto: 1, Local: meter.Local, Remote: meter.Remote}), syscall.EOPNOTSUPP},
-		{"meter of one end", addMeter(Meter{Proto: 6, Local: meter.Local}), syscall.EINVAL},
+		{"meter of ICMP", addMeter(FlowCounter{Proto: 1, Local: meter.Local, Remote: meter.Remote}), syscall.EOPNOTSUPP},
+		{"meter of one end", addMeter(FlowCounter{Proto: 6, Local: meter.Local}), syscall.EINVAL},
 		{"meter that goes", func(s *State) error {
-			id, err := s.AddMeter(meter, 1)
-			return errors.Join(err, s.DelMeter(id))
+			id, err := s.AddFlowCounter(meter, 1)
+			return errors.Join(err, s.DelFlowCounter(id))
 		}, nil},
-		{"no such meter", func(s *State) error { return s.DelMeter(9) }, syscall.ENOENT},
+		{"no such meter", func(s *State) error { return s.DelFlowCounter(9) }, syscall.ENOENT},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			s := set(t)
@@ -177,7 +177,7 @@ func TestStateIsJSON(t *testing.T) {
 	s.BindRx(1, []uint16{1}, 3)
 	s.AddFlow(FlowRule{Proto: 6, DstPort: 1, Queue: 1}, 2)
 	s.AddFlow(FlowRule{Proto: 6, IPv6: true, Src: netip.MustParseAddr("fd00::1"), Queue: 1}, 2)
-	s.AddMeter(Meter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"), Remote: netip.MustParseAddrPort("1.2.3.4:6")},
+	s.AddFlowCounter(FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"), Remote: netip.MustParseAddrPort("1.2.3.4:6")},
 		1)
 	b := testkit.Must(json.Marshal(s))(t)
 	var back State

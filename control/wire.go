@@ -34,15 +34,15 @@ type Class uint8
 
 // Classes of commands.
 const (
-	ClassInfo    Class = 1
-	ClassSplit   Class = 2
-	ClassFlow    Class = 3
-	ClassRSS     Class = 4
-	ClassGPU     Class = 5
-	ClassBuffer  Class = 6
-	ClassBinding Class = 7
-	ClassMeter   Class = 8
-	ClassJob     Class = 9
+	ClassInfo        Class = 1
+	ClassSplit       Class = 2
+	ClassFlow        Class = 3
+	ClassRSS         Class = 4
+	ClassGPU         Class = 5
+	ClassBuffer      Class = 6
+	ClassBinding     Class = 7
+	ClassFlowCounter Class = 8
+	ClassJob         Class = 9
 )
 
 // Command is the number of a command in its class.
@@ -69,18 +69,18 @@ const (
 	BufferUnregister Command = 2
 	BufferList       Command = 3
 
-	BindingRx    Command = 1
-	BindingTx    Command = 2
-	BindingUndo  Command = 3
-	BindingList  Command = 4
-	MeterAdd     Command = 1
-	MeterRead    Command = 2
-	MeterDel     Command = 3
-	MeterPort    Command = 4
-	JobSubmit    Command = 1
-	JobPoll      Command = 2
-	JobCancel    Command = 3
-	JobCompleted Command = 4 // notify only
+	BindingRx       Command = 1
+	BindingTx       Command = 2
+	BindingUndo     Command = 3
+	BindingList     Command = 4
+	FlowCounterAdd  Command = 1
+	FlowCounterRead Command = 2
+	FlowCounterDel  Command = 3
+	FlowCounterPort Command = 4
+	JobSubmit       Command = 1
+	JobPoll         Command = 2
+	JobCancel       Command = 3
+	JobCompleted    Command = 4 // notify only
 )
 
 // Header precedes the data of every control frame, after the Ethernet header. All fields are little

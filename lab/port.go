@@ -53,7 +53,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory) (*Port, erro
 	return p, p.NIC().Attach(l.sw, n.Link)
 }
 
-// NIC is the port's end on the wire: counters, meters, link.
+// NIC is the port's end on the wire: counters, flow counters, link.
 func (p *Port) NIC() *nic.Port { return p.dev.Port() }
 
 // Device is the NIC itself, for what only one device model has: methods of nic/virtio's or

@@ -26,7 +26,7 @@ func (p *Port) Info() (control.Info, error) {
 func (p *Port) info() control.Info {
 	i := control.Info{Generation: p.generation.Load(), MAC: p.conf.MAC, MTU: uint16(p.mtu.Load()),
 		QueuePairs: uint16(len(p.queues)), HeaderLimit: uint16(p.conf.HeaderLimit), MaxRSS: uint16(p.conf.MaxRSS),
-		MaxRules: MaxRules, MaxBuffers: maxBuffers, MaxBindings: maxBindings, MaxMeters: maxMeters, MaxJobs: maxJobs,
+		MaxRules: MaxRules, MaxBuffers: maxBuffers, MaxBindings: maxBindings, MaxFlowCounters: maxFlowCounters, MaxJobs: maxJobs,
 		GPUs: uint16(len(p.conf.GPUs))}
 	if p.p2p.Load() != 0 {
 		i.Flags |= control.InfoP2P
@@ -181,22 +181,22 @@ func (p *Port) Unbind(id uint32) error {
 // Bindings implements control.Handler.
 func (p *Port) Bindings() ([]control.Binding, error) { return p.State().Bindings, nil }
 
-// AddMeter implements control.Handler.
-func (p *Port) AddMeter(m control.Meter) (id uint32, err error) {
-	return p.add(func(s *control.State) (uint32, error) { return s.AddMeter(m, maxMeters) })
+// AddFlowCounter implements control.Handler.
+func (p *Port) AddFlowCounter(m control.FlowCounter) (id uint32, err error) {
+	return p.add(func(s *control.State) (uint32, error) { return s.AddFlowCounter(m, maxFlowCounters) })
 }
 
-// ReadMeter implements control.Handler.
-func (p *Port) ReadMeter(id uint32) (control.MeterCounters, error) {
+// ReadFlowCounter implements control.Handler.
+func (p *Port) ReadFlowCounter(id uint32) (control.FlowCounts, error) {
 	if m := p.steering.Load().meter(id); m != nil {
-		return control.MeterCounters{Rx: m.rx.Read(), Tx: m.tx.Read()}, nil
+		return control.FlowCounts{Rx: m.rx.Read(), Tx: m.tx.Read()}, nil
 	}
-	return control.MeterCounters{}, fmt.Errorf("no meter %d: %w", id, syscall.ENOENT)
+	return control.FlowCounts{}, fmt.Errorf("no meter %d: %w", id, syscall.ENOENT)
 }
 
-// DelMeter implements control.Handler.
-func (p *Port) DelMeter(id uint32) error {
-	return p.change(func(s *control.State) error { return s.DelMeter(id) })
+// DelFlowCounter implements control.Handler.
+func (p *Port) DelFlowCounter(id uint32) error {
+	return p.change(func(s *control.State) error { return s.DelFlowCounter(id) })
 }
 
 // PortCounters implements control.Handler.

@@ -7,7 +7,7 @@ import (
 	"vnic.dev/vnic/dma"
 )
 
-// Counters count one direction of a queue or a meter. Their owner of the moment (a transmit
+// Counters count one direction of a queue or a flow counter. Their owner of the moment (a transmit
 // queue's worker, the holder of a receive queue's lock) adds; any goroutine may read.
 type Counters struct {
 	live control.DirCounters // each field is stored and loaded atomically

@@ -1,5 +1,5 @@
 // Package nic is the part of a NIC that all device models share: a port of the wire with
-// receive queues that are chosen by flow rules and RSS, header split decided by one policy, meters
+// receive queues that are chosen by flow rules and RSS, header split decided by one policy, flow counters
 // and counters by kind of memory, the path to the GPUs (peer to peer or bounced), and the control
 // channel of frames to its own control MAC.
 //

@@ -7,13 +7,13 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// meter counts the packets of one connection on one port.
-type meter struct {
+// flowCounter counts the packets of one connection on one port.
+type flowCounter struct {
 	id     uint32
 	rx, tx direction
 }
 
-// direction is one flow of a meter's connection. A flow keeps to one queue, so the lock is free but
+// direction is one flow of a flow counter's connection. A flow keeps to one queue, so the lock is free but
 // while a rule moves it; it is a leaf, held for a few additions, and only packets of metered flows
 // meet it.
 type direction struct {
@@ -54,7 +54,7 @@ func (d *direction) lose(n uint64) {
 }
 
 // meterFlows gives the flows of a connection as the port receives and sends it.
-func meterFlows(m control.Meter) (rx, tx splitter.Flow) {
+func meterFlows(m control.FlowCounter) (rx, tx splitter.Flow) {
 	local, remote := m.Local.Addr().Unmap(), m.Remote.Addr().Unmap()
 	rx = splitter.Flow{Proto: m.Proto, IPv6: !local.Is4(), SrcPort: m.Remote.Port(), DstPort: m.Local.Port()}
 	copy(rx.Src[:], remote.AsSlice())
@@ -69,7 +69,7 @@ func meterFlows(m control.Meter) (rx, tx splitter.Flow) {
 const maxRanges = 256
 
 // seen is the set of a TCP flow's sequence numbers that have passed. It tells a byte that comes
-// again from one that comes late, as after a loss or a reordering before the meter. Numbers are
+// again from one that comes late, as after a loss or a reordering before the flow counter. Numbers are
 // compared by their distance to edge, so that they may wrap; a flow's window is far below half of
 // their space.
 type seen struct {

@@ -8,7 +8,7 @@ import (
 
 // A flow's set against one that holds each number by itself, around the wrap.
 //
-// Invariant: nic: A meter counts its connection only, by kind of memory, and knows retransmissions.
+// Invariant: nic: A flow counter counts its connection only, by kind of memory, and knows retransmissions.
 func TestSeenIsASet(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		start := rapid.SampledFrom([]uint32{0, 1 << 31, ^uint32(0) - 200, 12345}).Draw(t, "start")

@@ -16,12 +16,12 @@ import (
 
 // Bounds of what a port holds.
 const (
-	MaxQueuePairs = 128
-	MaxRules      = 1024 // flow rules
-	maxBuffers    = 64
-	maxBindings   = 64
-	maxMeters     = 16
-	maxJobs       = 16
+	MaxQueuePairs   = 128
+	MaxRules        = 1024 // flow rules
+	maxBuffers      = 64
+	maxBindings     = 64
+	maxFlowCounters = 16
+	maxJobs         = 16
 )
 
 // Config says what a port is. The device model sets QueuePairs, and from HeaderLimit to Hash, to

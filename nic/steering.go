@@ -11,18 +11,18 @@ import (
 )
 
 // steering is what a port does to packets because of commands: a State, and what is compiled from
-// all of it. It is immutable but for what meters count, and replaced whole: a batch is steered by
+// all of it. It is immutable but for what flow counters count, and replaced whole: a batch is steered by
 // one.
 type steering struct {
 	state  *control.State
 	rules  *splitter.Rules
 	rss    *splitter.RSS
 	splits []control.Split // the State's
-	meters []*meter
+	meters []*flowCounter
 }
 
 // compile makes the steering of a State. What was compiled before from the same rules or the same
-// RSS is used again, and meters that stay go on counting; old is the steering before, empty at
+// RSS is used again, and flow counters that stay go on counting; old is the steering before, empty at
 // first and after reset.
 func compile(s *control.State, old *steering) (*steering, error) {
 	rules, err := compileRules(s.Rules, old)
@@ -35,10 +35,10 @@ func compile(s *control.State, old *steering) (*steering, error) {
 			return nil, err
 		}
 	}
-	for _, m := range s.Meters {
+	for _, m := range s.FlowCounters {
 		mt := old.meter(m.ID)
 		if mt == nil {
-			mt = &meter{id: m.ID}
+			mt = &flowCounter{id: m.ID}
 			mt.rx.flow, mt.tx.flow = meterFlows(m)
 		}
 		n.meters = append(n.meters, mt)
@@ -46,8 +46,8 @@ func compile(s *control.State, old *steering) (*steering, error) {
 	return n, nil
 }
 
-// meter gives the meter with an id, nil if there is none.
-func (s *steering) meter(id uint32) *meter {
+// meter gives the flow counter with an id, nil if there is none.
+func (s *steering) meter(id uint32) *flowCounter {
 	for _, m := range s.meters {
 		if m.id == id {
 			return m

@@ -142,7 +142,7 @@ func TestCommandsOneAfterAnother(t *testing.T) {
 			for range 100 {
 				id, err := p.AddFlow(ruleOf(n))
 				if err == nil {
-					_, err = p.AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"),
+					_, err = p.AddFlowCounter(control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"),
 						Remote: netip.MustParseAddrPort("1.2.3.4:6")})
 				}
 				if err != nil && !errors.Is(err, syscall.ENOSPC) {
@@ -156,20 +156,20 @@ func TestCommandsOneAfterAnother(t *testing.T) {
 	close(stop)
 	readers.Wait()
 	s := p.State()
-	if len(s.Rules) != 1 || len(s.Meters) != maxMeters || s.LastID != 1+400+maxMeters {
-		t.Errorf("%d rules, %d meters, last id %d", len(s.Rules), len(s.Meters), s.LastID)
+	if len(s.Rules) != 1 || len(s.FlowCounters) != maxFlowCounters || s.LastID != 1+400+maxFlowCounters {
+		t.Errorf("%d rules, %d meters, last id %d", len(s.Rules), len(s.FlowCounters), s.LastID)
 	}
 }
 
-// TestMetersCountOn holds that a meter keeps what it has counted while other commands come and go,
+// TestMetersCountOn holds that a flow counter keeps what it has counted while other commands come and go,
 // and no longer.
 func TestMetersCountOn(t *testing.T) {
 	p := commandPort(t, Config{})
-	m := control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.1:5"),
+	m := control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.1:5"),
 		Remote: netip.MustParseAddrPort("10.0.0.2:6")}
 	var ids []uint32
 	for range 3 {
-		id := testkit.Must(p.AddMeter(m))(t)
+		id := testkit.Must(p.AddFlowCounter(m))(t)
 		ids = append(ids, id)
 	}
 	packet := func() {
@@ -179,7 +179,7 @@ func TestMetersCountOn(t *testing.T) {
 	}
 	read := func(id uint32, want uint64) {
 		t.Helper()
-		c, err := p.ReadMeter(id)
+		c, err := p.ReadFlowCounter(id)
 		if err != nil || c.Rx.Packets != want || c.Rx.RetransBytes != 100*(want-1) {
 			t.Errorf("meter %d: %+v, %v; not %d packets", id, c.Rx, err, want)
 		}
@@ -191,18 +191,18 @@ func TestMetersCountOn(t *testing.T) {
 		func() error { _, err := p.AddFlow(ruleOf(0)); return err }(),
 		p.SetSplit(control.Split{Queue: 1, On: true}),
 		p.SetRSS(rss),
-		p.DelMeter(ids[0]),
+		p.DelFlowCounter(ids[0]),
 	} {
 		testkit.OK(t, err)
 	}
 	packet()
 	read(ids[1], 2)
 	read(ids[2], 2)
-	if _, err := p.ReadMeter(ids[0]); !errors.Is(err, syscall.ENOENT) {
+	if _, err := p.ReadFlowCounter(ids[0]); !errors.Is(err, syscall.ENOENT) {
 		t.Error(err)
 	}
 	p.Reset()
-	if id, err := p.AddMeter(m); err != nil || id != ids[0] {
+	if id, err := p.AddFlowCounter(m); err != nil || id != ids[0] {
 		t.Fatalf("meter %d, %v", id, err)
 	}
 	packet()

@@ -168,7 +168,7 @@ func TestPathKeepsBytes(t *testing.T) {
 
 // A metered flow, for the allocation test.
 func (l *stream) meter() {
-	_, err := l.b.Port().AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
+	_, err := l.b.Port().AddFlowCounter(control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
 		Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
 	l.b.OK(err)
 }

@@ -331,14 +331,14 @@ func bounce(t *testing.T, lab Lab, _ Traits) {
 	}
 }
 
-// Invariant: nic: A meter counts its connection only, by kind of memory, and knows retransmissions.
+// Invariant: nic: A flow counter counts its connection only, by kind of memory, and knows retransmissions.
 func meters(t *testing.T, lab Lab, _ Traits) {
 	a, b := lab(t, Options{})
 	from, to := netip.AddrFrom4([4]byte{10, 0, 0, a.MAC()[5]}), netip.AddrFrom4([4]byte{10, 0, 0, b.MAC()[5]})
 	local, remote := netip.AddrPortFrom(from, 1000), netip.AddrPortFrom(to, 2000)
-	ma, err := a.Port().AddMeter(control.Meter{Proto: 6, Local: local, Remote: remote})
+	ma, err := a.Port().AddFlowCounter(control.FlowCounter{Proto: 6, Local: local, Remote: remote})
 	must(t, err)
-	mb, err := b.Port().AddMeter(control.Meter{Proto: 6, Local: remote, Remote: local})
+	mb, err := b.Port().AddFlowCounter(control.FlowCounter{Proto: 6, Local: remote, Remote: local})
 	must(t, err)
 	SplitTo(t, b, 1, 2000)
 	b.Post(1, 8)
@@ -350,9 +350,9 @@ func meters(t *testing.T, lab Lab, _ Traits) {
 		a.SendGPU(0, Make(b.MAC(), a.MAC(), s))
 	}
 	a.Send(0, Make(b.MAC(), a.MAC(), Spec{Port: 2001, Payload: 77})) // not of this connection
-	ca, err := a.Port().ReadMeter(ma)
+	ca, err := a.Port().ReadFlowCounter(ma)
 	must(t, err)
-	cb, err := b.Port().ReadMeter(mb)
+	cb, err := b.Port().ReadFlowCounter(mb)
 	must(t, err)
 	for _, c := range []control.DirCounters{ca.Tx, cb.Rx} {
 		if want := (control.DirCounters{Packets: 4, Segments: 4, HeaderBytes: 4 * 54, DeviceBytes: 2536,

@@ -31,7 +31,7 @@ func TestPathAllocatesNothing(t *testing.T) {
 func TestSplitPathAllocatesNothing(t *testing.T) {
 	w := newWorld(t)
 	nictest.SplitTo(t, w.B, 1, 2000)
-	_, err := w.B.Port().AddMeter(control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
+	_, err := w.B.Port().AddFlowCounter(control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.2:2000"),
 		Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
 	w.B.OK(err)
 	f := tcp(w.A, w.B, 6000)

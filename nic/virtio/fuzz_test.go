@@ -336,7 +336,7 @@ func fuzzSeeds() [][]byte {
 		}),
 		seedCommand(5, func(c *control.Client) { _, _ = c.BindRx(ctx, 1, 1) }),
 		seedCommand(6, func(c *control.Client) {
-			_, _ = c.AddMeter(ctx, control.Meter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.3:2000"),
+			_, _ = c.AddFlowCounter(ctx, control.FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("10.0.0.3:2000"),
 				Remote: netip.MustParseAddrPort("10.0.0.1:1000")})
 		}),
 		work(1),

@@ -123,7 +123,7 @@ func (l *bench) text(ctx context.Context, path string) (string, error) {
 type ran struct {
 	res   agent.ExecResult
 	text  string // standard error
-	meter control.MeterCounters
+	meter control.FlowCounts
 	took  time.Duration
 }
 

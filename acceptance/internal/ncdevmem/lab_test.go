@@ -80,14 +80,14 @@ func addrs(v6 bool) (guest, peer netip.Addr) {
 }
 
 // meter counts a connection on the guest's NIC.
-func (l *bench) meter(guest, peer netip.AddrPort) (read func() (control.MeterCounters, error), err error) {
-	id, err := l.port.AddMeter(control.Meter{Proto: unix.IPPROTO_TCP, Local: guest, Remote: peer})
+func (l *bench) meter(guest, peer netip.AddrPort) (read func() (control.FlowCounts, error), err error) {
+	id, err := l.port.AddFlowCounter(control.FlowCounter{Proto: unix.IPPROTO_TCP, Local: guest, Remote: peer})
 	if err != nil {
 		return nil, err
 	}
-	return func() (control.MeterCounters, error) {
-		c, err := l.port.ReadMeter(id)
-		return c, errors.Join(err, l.port.DelMeter(id))
+	return func() (control.FlowCounts, error) {
+		c, err := l.port.ReadFlowCounter(id)
+		return c, errors.Join(err, l.port.DelFlowCounter(id))
 	}, nil
 }
 

@@ -17,25 +17,25 @@ type flowCounters struct {
 
 func (l *runner) addFlowCounters(from, to netip.AddrPort) (m *flowCounters, err error) {
 	m = &flowCounters{l: l}
-	if m.id[0], err = l.ends[0].port.AddMeter(control.Meter{Proto: 6, Local: from, Remote: to}); err != nil {
+	if m.id[0], err = l.ends[0].port.AddFlowCounter(control.FlowCounter{Proto: 6, Local: from, Remote: to}); err != nil {
 		return nil, err
 	}
-	if m.id[1], err = l.ends[1].port.AddMeter(control.Meter{Proto: 6, Local: to, Remote: from}); err != nil {
-		_ = l.ends[0].port.DelMeter(m.id[0])
+	if m.id[1], err = l.ends[1].port.AddFlowCounter(control.FlowCounter{Proto: 6, Local: to, Remote: from}); err != nil {
+		_ = l.ends[0].port.DelFlowCounter(m.id[0])
 		return nil, err
 	}
 	return m, nil
 }
 
-func (m *flowCounters) read() (tx, rx control.DirCounters, a, b control.MeterCounters) {
-	a, _ = m.l.ends[0].port.ReadMeter(m.id[0])
-	b, _ = m.l.ends[1].port.ReadMeter(m.id[1])
+func (m *flowCounters) read() (tx, rx control.DirCounters, a, b control.FlowCounts) {
+	a, _ = m.l.ends[0].port.ReadFlowCounter(m.id[0])
+	b, _ = m.l.ends[1].port.ReadFlowCounter(m.id[1])
 	return a.Tx, b.Rx, a, b
 }
 
 func (m *flowCounters) remove() {
-	_ = m.l.ends[0].port.DelMeter(m.id[0])
-	_ = m.l.ends[1].port.DelMeter(m.id[1])
+	_ = m.l.ends[0].port.DelFlowCounter(m.id[0])
+	_ = m.l.ends[1].port.DelFlowCounter(m.id[1])
 }
 
 // settle waits until the sender's worker has counted what the receiver already has: it counts after it has delivered.
