@@ -27,7 +27,8 @@ type port struct {
 }
 
 func newPort() *port {
-	i := Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 100, MaxBuffers: 4, MaxBindings: 3, MaxFlowCounters: 3, MaxJobs: 4, GPUs: 2,
+	i := Info{QueuePairs: 4, MaxRSS: 8, MaxRules: 100, MaxBuffers: 4, MaxBindings: 3, MaxFlowCounters: 3, MaxJobs: 4,
+		GPUs:        2,
 		HeaderLimit: 256, MTU: 9000}
 	gpus := goldenHandler{answer: []GPUInfo{{ID: 0, Size: 1 << 20, Place: "rc0/sw0/gpu0"}, {ID: 1, P2P: P2PBus}}}
 	return &port{goldenHandler: gpus, s: NewState(77, &i, [40]byte{}), info: i, jobs: make(map[uint64]*JobStatus),

@@ -69,7 +69,8 @@ func TestRules(t *testing.T) {
 		return s
 	}
 	flow := FlowRule{Proto: 6, DstPort: 1, Queue: 1}
-	meter := FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"), Remote: netip.MustParseAddrPort("1.2.3.4:6")}
+	meter := FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"),
+		Remote: netip.MustParseAddrPort("1.2.3.4:6")}
 	bindRx := func(b uint32, q ...uint16) func(*State) error {
 		return func(s *State) error { _, err := s.BindRx(b, q, 3); return err }
 	}
@@ -177,7 +178,8 @@ func TestStateIsJSON(t *testing.T) {
 	s.BindRx(1, []uint16{1}, 3)
 	s.AddFlow(FlowRule{Proto: 6, DstPort: 1, Queue: 1}, 2)
 	s.AddFlow(FlowRule{Proto: 6, IPv6: true, Src: netip.MustParseAddr("fd00::1"), Queue: 1}, 2)
-	s.AddFlowCounter(FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"), Remote: netip.MustParseAddrPort("1.2.3.4:6")},
+	s.AddFlowCounter(FlowCounter{Proto: 6, Local: netip.MustParseAddrPort("1.2.3.4:5"),
+		Remote: netip.MustParseAddrPort("1.2.3.4:6")},
 		1)
 	b := testkit.Must(json.Marshal(s))(t)
 	var back State

@@ -25,7 +25,7 @@ func (f *File) SetGPU(id int) {
 // GPU returns the id of the GPU whose memory the file is, or -1.
 func (f *File) GPU() int { return int(f.gpu.Load()) }
 
-// Register makes [off, off+n) a registered GPU buffer: its bytes are of domain GPU from now on. Ranges may overlap and
+// Register makes [off, off+n) a registered GPU buffer: its bytes are of kind GPU from now on. Ranges may overlap and
 // may be given twice; each needs its own Unregister.
 func (f *File) Register(off, n uint64) error {
 	if f.GPU() < 0 {
@@ -73,8 +73,8 @@ func (f *File) publish() {
 	f.bufs.Store(&union)
 }
 
-// Domain returns the domain of the byte at off and for how many bytes it goes on; 0 bytes at or past the end.
-func (f *File) Domain(off uint64) (d MemKind, n uint64) {
+// MemKind returns the kind of memory of the byte at off and for how many bytes it goes on; 0 bytes at or past the end.
+func (f *File) MemKind(off uint64) (d MemKind, n uint64) {
 	if off >= f.Size() {
 		return Host, 0
 	}

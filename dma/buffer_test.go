@@ -9,7 +9,7 @@ import (
 
 func TestDomainsOfAGPU(t *testing.T) {
 	f := openFile(t, 64<<10)
-	if d, n := f.Domain(4096); d != Host || n != 60<<10 || f.GPU() != -1 {
+	if d, n := f.MemKind(4096); d != Host || n != 60<<10 || f.GPU() != -1 {
 		t.Fatalf("before SetGPU: %v for %d bytes", d, n)
 	}
 	testkit.ErrorIs(t, f.Register(0, 4096), ErrBadFile, "Register in host memory")
@@ -18,7 +18,7 @@ func TestDomainsOfAGPU(t *testing.T) {
 		testkit.ErrorIs(t, f.Register(r[0], r[1]), ErrBounds, "Register [%#x, +%#x)", r[0], r[1])
 	}
 	testkit.ErrorIs(t, f.Unregister(0, 4096), ErrBounds, "Unregister of nothing")
-	if d, n := f.Domain(64 << 10); n != 0 {
+	if d, n := f.MemKind(64 << 10); n != 0 {
 		t.Fatalf("at the end: %v for %d bytes", d, n)
 	}
 }
@@ -55,7 +55,7 @@ func TestDomainAgainstACountPerByte(t *testing.T) {
 				}
 			}
 			for off := range uint64(size) {
-				d, n := f.Domain(off)
+				d, n := f.MemKind(off)
 				if want := count[off] > 0; (d == GPU) != want || n == 0 || n > size-off {
 					t.Fatalf("byte %d: %v for %d bytes, registered %v", off, d, n, want)
 				}

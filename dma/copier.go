@@ -51,15 +51,15 @@ func (u *cursor) advance(n int) {
 	u.off += uint64(n)
 }
 
-// domain returns the domain at the cursor, how far it goes on, and the GPU.
-func (u *cursor) domain() (d MemKind, n uint64, gpu int) {
+// memKind returns the kind of memory at the cursor, how far it goes on, and the GPU.
+func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	switch {
 	case u.region == nil:
 		return Private, uint64(len(u.rest)), -1
 	case u.region.file == nil:
 		return u.region.buf, uint64(len(u.rest)), -1
 	}
-	d, n = u.region.file.Domain(u.region.off + u.off)
+	d, n = u.region.file.MemKind(u.region.off + u.off)
 	return d, n, u.region.file.GPU()
 }
 
@@ -68,8 +68,8 @@ func (u *cursor) domain() (d MemKind, n uint64, gpu int) {
 func (c *Copier) done(dst, src *cursor, n int) {
 	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here.
 	for n > 0 {
-		sd, sn, sg := src.domain()
-		dd, dn, dg := dst.domain()
+		sd, sn, sg := src.memKind()
+		dd, dn, dg := dst.memKind()
 		if dg < 0 {
 			dg = sg
 		}

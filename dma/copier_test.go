@@ -34,7 +34,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 	domainAt := func(s Segment, i uint32) (MemKind, int) {
 		s.Off += uint64(i)
 		s.Len -= i
-		d, n := s.Domain()
+		d, n := s.MemKind()
 		if n == 0 {
 			t.Fatal("no domain")
 		}
@@ -219,7 +219,7 @@ func TestViewInPieces(t *testing.T) {
 	if err := view(0, nil); !errors.Is(err, ErrBounds) {
 		t.Fatal(err)
 	}
-	if d, n := r.Segment(1, 8).Domain(); d != Host || n != 8 {
+	if d, n := r.Segment(1, 8).MemKind(); d != Host || n != 8 {
 		t.Fatalf("%v for %d", d, n)
 	}
 }

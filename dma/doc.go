@@ -1,12 +1,12 @@
 // Package dma is a guest's memory as a device sees it: files mapped once, address spaces of regions in them,
 // translation from I/O virtual addresses to places, and the one copier through which every byte moves.
 //
-// A Segment is a place {region, offset, length}, not a slice: only this package turns one into bytes, so bounds, byte
-// counts by domain, faults and (later) dirty pages are dealt with here and nowhere else. Rings are the exception: a Pin
-// hands out their memory, because its owner must use atomics on it.
+// A Segment is a place {region, offset, length}, not a slice: only this package turns one into bytes, so
+// bounds, byte counts by kind of memory, faults and (later) dirty pages are dealt with here and nowhere
+// else. Rings are the exception: a Pin hands out their memory, because its owner must use atomics on it.
 //
 // Files owns the mappings: one mmap per (device, inode), counted, so a place in a file has one
-// address and one domain however many spaces map it. A Space owns its table of regions, which is
+// address and one kind of memory however many spaces map it. A Space owns its table of regions, which is
 // immutable and replaced as a whole. A worker translates and copies between Enter and Leave;
 // Remove, RemoveRange, Replace and Close put the new table in place first and then wait for the
 // workers that were inside this space, so what a worker translated stays mapped until it leaves.

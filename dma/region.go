@@ -21,7 +21,7 @@ type Region struct {
 	noAccess bool
 }
 
-// NewBuffer returns process memory as a region of domain d (Wire, Host, Private). b is the caller's to keep alive and
+// NewBuffer returns process memory as a region of kind d (Wire, Host, Private). b is the caller's to keep alive and
 // unchanged in length.
 func NewBuffer(b []byte, d MemKind) *Region {
 	return &Region{mem: b, size: uint64(len(b)), buf: d}
@@ -46,15 +46,15 @@ func (r *Region) info() RegionInfo {
 // Segment returns [off, off+n) of the region as a place. Bounds are checked when it is used.
 func (r *Region) Segment(off uint64, n uint32) Segment { return Segment{Region: r, Off: off, Len: n} }
 
-// domain returns the domain at off and how far it goes on in the region's memory.
-func (r *Region) domain(off uint64) (MemKind, uint64) {
+// memKind returns the kind of memory at off and how far it goes on in the region's memory.
+func (r *Region) memKind(off uint64) (MemKind, uint64) {
 	if r.file == nil {
 		if off > uint64(len(r.mem)) {
 			return r.buf, 0
 		}
 		return r.buf, uint64(len(r.mem)) - off
 	}
-	return r.file.Domain(r.off + off)
+	return r.file.MemKind(r.off + off)
 }
 
 // Segment is a place: Len bytes at Off of Region. A Segment that a Space gave is good until Leave.
@@ -64,12 +64,12 @@ type Segment struct {
 	Len    uint32
 }
 
-// Domain returns the domain at the segment's first byte and for how many of its bytes it goes on.
-func (s Segment) Domain() (MemKind, uint32) {
+// MemKind returns the kind of memory at the segment's first byte and for how many of its bytes it goes on.
+func (s Segment) MemKind() (MemKind, uint32) {
 	if s.Region == nil {
 		return Private, s.Len
 	}
-	d, n := s.Region.domain(s.Off)
+	d, n := s.Region.memKind(s.Off)
 	return d, uint32(min(n, uint64(s.Len)))
 }
 

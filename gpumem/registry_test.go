@@ -18,7 +18,7 @@ func TestRegisteredBuffersAreDeviceMemory(t *testing.T) {
 	noLeak(t, files)
 	g0, g1 := newGPU(t, files, 0, 64<<10), newGPU(t, files, 1, 64<<10)
 	r := NewRegistry([]*GPU{g0, g1}, 3)
-	domain := func(g *GPU, off uint64) dma.MemKind { d, _ := g.File().Domain(off); return d }
+	domain := func(g *GPU, off uint64) dma.MemKind { d, _ := g.File().MemKind(off); return d }
 	id, err := r.RegisterBuffer(1, 8192, 8192)
 	if err != nil || id != 1 {
 		t.Fatal(id, err)

@@ -26,8 +26,8 @@ func (p *Port) Info() (control.Info, error) {
 func (p *Port) info() control.Info {
 	i := control.Info{Generation: p.generation.Load(), MAC: p.conf.MAC, MTU: uint16(p.mtu.Load()),
 		QueuePairs: uint16(len(p.queues)), HeaderLimit: uint16(p.conf.HeaderLimit), MaxRSS: uint16(p.conf.MaxRSS),
-		MaxRules: MaxRules, MaxBuffers: maxBuffers, MaxBindings: maxBindings, MaxFlowCounters: maxFlowCounters, MaxJobs: maxJobs,
-		GPUs: uint16(len(p.conf.GPUs))}
+		MaxRules: MaxRules, MaxBuffers: maxBuffers, MaxBindings: maxBindings,
+		MaxFlowCounters: maxFlowCounters, MaxJobs: maxJobs, GPUs: uint16(len(p.conf.GPUs))}
 	if p.p2p.Load() != 0 {
 		i.Flags |= control.InfoP2P
 	}

@@ -36,7 +36,7 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 	for _, s := range segs {
 		total += uint64(s.Len)
 		for s.Len > 0 {
-			d, n := s.Domain()
+			d, n := s.MemKind()
 			if n == 0 { // beyond its region: the copier refuses it
 				n = s.Len
 			}

@@ -152,7 +152,7 @@ func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
 	return at
 }
 
-// ReportsPlacement implements wire.Placer.
+// ReportsPlacement implements wire.PlacementReporter.
 func (p *Port) ReportsPlacement() {}
 
 // tap is the tap of the port's link, nil if there is none.

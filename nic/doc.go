@@ -20,8 +20,8 @@
 //     when it has Stopped; the ring calls Fail for an error of its driver and WakeAll when the
 //     driver posts. A ring whose driver cannot take buffers back is a Returner as well.
 //   - TxQueue, for the ring in which the driver posts frames: Gather, which makes packets of them
-//     by way of Describe, Packet.Meta and Packet.Prepare; Reload, which finds a held frame's memory
-//     again (Again); Done, Abandon, Publish and Call, which give frames back; Pending, EnableKick
+//     by way of ParseFrame, Packet.Meta and Packet.Prepare; Reload, which finds a held frame's memory
+//     again (RelocatePayload); Done, Abandon, Publish and Call, which give frames back; Pending, EnableKick
 //     and DisableKick, which say whether there are more; and Stopped.
 //
 // and makes
@@ -32,12 +32,12 @@
 //     The Sender is the queue's worker: it holds and retries frames of busy receivers, sleeps, and
 //     stops. The device model calls its Start and Stop as the driver starts and stops the queue,
 //     and Wake at a doorbell that is no eventfd;
-//   - for the eventfds that a frontend gives it, Lines; and a Monitor, by NewMonitor, which frees
+//   - for the eventfds that a frontend gives it, EventFDs; and a Monitor, by NewMonitor, which frees
 //     writers that are blocked in one of them, and which calls the device model (Monitored) for kicks of
 //     receive queues and for what is due at times.
 //
-// Besides, the device model tells the Port of device reset (Reset), of another driver (Begins), of
-// the queues that a driver uses (Spread), and of what its driver says about header split, MTU and
+// Besides, the device model tells the Port of device reset (Reset), of another driver (DriverChanged), of
+// the queues that a driver uses (SetDefaultRSS), and of what its driver says about header split, MTU and
 // carrier. Nothing else of a NIC is a device model's: the model in this package's tests is two
 // slices and these two interfaces.
 //

@@ -9,7 +9,7 @@ func (s *Sleeper) Signaled() bool {
 	return err == nil && n == 1
 }
 
-// Open says whether there is any Line that is not closed.
+// Open says whether there is any EventFD that is not closed.
 func (ls *EventFDs) Open() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -83,7 +83,7 @@ func firstBytes(segs []dma.Segment, skip uint32) uint32 {
 	return 0
 }
 
-// RelocatePayload places the payload of a frame that Describe has seen, after its memory may have moved: the
+// RelocatePayload places the payload of a frame that ParseFrame has seen, after its memory may have moved: the
 // same bytes of segs, total in all. The headers are those that were read then: headers that were
 // checked are not read twice.
 func RelocatePayload(segs []dma.Segment, skip, total uint32, p *wire.Packet) error {

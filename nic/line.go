@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// EventFD is an eventfd that a frontend wants written: the call of a virtqueue, an MSI-X vector. Lines
+// EventFD is an eventfd that a frontend wants written: the call of a virtqueue, an MSI-X vector. EventFDs
 // makes it and ends it; it is fired on any goroutine.
 //
 // Nothing but O_NONBLOCK keeps a write to a full eventfd from blocking (eventfd(2)), and that flag
@@ -82,14 +82,14 @@ func isFull(fd int) bool {
 type EventFDs struct {
 	quarantined atomic.Bool
 	parked      atomic.Bool // the monitor sleeps until wake
-	wake        func()      // set before the first Doze
+	wake        func()      // set before the first Park
 
 	mu    sync.Mutex
 	open  map[*EventFD]bool // under mu: made, and not ended
 	ended []*EventFD        // under mu: ended with writers inside
 }
 
-// New makes a Line of an eventfd, which it owns from then on. nil: the frontend is quarantined, and
+// New makes an EventFD of an eventfd, which it owns from then on. nil: the frontend is quarantined, and
 // fd is closed.
 func (ls *EventFDs) New(fd int) *EventFD {
 	if ls.quarantined.Load() {
@@ -106,7 +106,7 @@ func (ls *EventFDs) New(fd int) *EventFD {
 	return l
 }
 
-// End ends a Line that its owner does not use any more; nil is none. If writers are inside, Free
+// End ends an EventFD that its owner does not use any more; nil is none. If writers are inside, Free
 // closes it.
 func (ls *EventFDs) End(l *EventFD) {
 	if l == nil {
@@ -123,7 +123,7 @@ func (ls *EventFDs) End(l *EventFD) {
 }
 
 // OnWrite sets the function that wakes a parked monitor: it is called on the goroutine that writes,
-// under none of its locks, and never waits. Doze needs it.
+// under none of its locks, and never waits. Park needs it.
 func (ls *EventFDs) OnWrite(wake func()) { ls.wake = wake }
 
 // Park parks the monitor: it need not look until the next write, which wakes it. So a device that
@@ -144,14 +144,14 @@ func (ls *EventFDs) busy() bool {
 	return len(ls.ended) > 0 || ls.anyOpen((*EventFD).Busy)
 }
 
-// anyStuck says whether a writer is blocked in a Line that has not ended.
+// anyStuck says whether a writer is blocked in an EventFD that has not ended.
 func (ls *EventFDs) anyStuck() bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	return ls.anyOpen((*EventFD).Stuck)
 }
 
-// anyOpen says whether f is true of a Line that has not ended. The caller holds mu.
+// anyOpen says whether f is true of an EventFD that has not ended. The caller holds mu.
 func (ls *EventFDs) anyOpen(f func(*EventFD) bool) bool {
 	for l := range ls.open {
 		if f(l) {
@@ -161,10 +161,10 @@ func (ls *EventFDs) anyOpen(f func(*EventFD) bool) bool {
 	return false
 }
 
-// Parked says whether the monitor is parked: there was no write since Doze.
+// Parked says whether the monitor is parked: there was no write since Park.
 func (ls *EventFDs) Parked() bool { return ls.parked.Load() }
 
-// Quarantine quarantines the frontend, which has blocked writers: New refuses all eventfds. Trust
+// Quarantine quarantines the frontend, which has blocked writers: New refuses all eventfds. Release
 // ends that, for the next frontend.
 func (ls *EventFDs) Quarantine() { ls.quarantined.Store(true) }
 
@@ -177,7 +177,7 @@ func (ls *EventFDs) Quarantined() bool { return ls.quarantined.Load() }
 // freeTime bounds one call of Free: the frontend may fill an eventfd again meanwhile.
 const freeTime = 100 * time.Millisecond
 
-// Free frees the writers of Lines that have ended, and closes the Lines that have no writers left.
+// Free frees the writers of EventFDs that have ended, and closes the EventFDs that have no writers left.
 func (ls *EventFDs) Free() {
 	ls.mu.Lock()
 	left := ls.ended

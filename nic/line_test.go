@@ -33,7 +33,7 @@ func write(t *testing.T, fd int, count []byte) {
 // one is a signal.
 var one = []byte{1, 0, 0, 0, 0, 0, 0, 0}
 
-// frontend makes an eventfd, a Line of it, and the frontend's own descriptor.
+// frontend makes an eventfd, an EventFD of it, and the frontend's own descriptor.
 func frontend(t *testing.T, ls *nic.EventFDs) (l *nic.EventFD, front int) {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
@@ -44,7 +44,7 @@ func frontend(t *testing.T, ls *nic.EventFDs) (l *nic.EventFD, front int) {
 	return ls.New(fd), front
 }
 
-// freeStuck waits until a writer is stuck in the only Line, and does as a Monitor does.
+// freeStuck waits until a writer is stuck in the only EventFD, and does as a Monitor does.
 func freeStuck(ls *nic.EventFDs, l *nic.EventFD) {
 	for !l.Stuck() {
 		runtime.Gosched()

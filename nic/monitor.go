@@ -16,7 +16,7 @@ import (
 const stuckAfter = 500 * time.Millisecond
 
 // Monitor is the goroutine of a device that does what none of its queues can do: it frees writers
-// that are blocked in the frontend's eventfds (Lines), passes on kicks of receive queues, and calls
+// that are blocked in the frontend's eventfds (EventFDs), passes on kicks of receive queues, and calls
 // the device when something is due. Else it sleeps.
 type Monitor struct {
 	event
@@ -40,7 +40,7 @@ type Monitored interface {
 	// Wake. It is called after each Wake, and also when nothing is due.
 	Tend(now time.Time) (next time.Time)
 	// TakeEventFDs takes all eventfds away from the frontend, which has blocked writers
-	// (Lines.End); Lines gives it no more.
+	// (EventFDs.End); EventFDs gives it no more.
 	TakeEventFDs()
 }
 

@@ -72,7 +72,7 @@ type Port struct {
 	mu           sync.Mutex // guards what follows; taken on no fast path
 	transmitters []*Transmitter
 	known        bool     // the driver has read this generation
-	inUse        []uint16 // receive queues: Spread
+	inUse        []uint16 // receive queues: SetDefaultRSS
 	rssSet       bool     // RSS's table is another than the default
 }
 

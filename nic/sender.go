@@ -25,11 +25,11 @@ type TxFrame struct {
 // address space. None of them waits.
 type TxQueue interface {
 	// Gather takes new frames from the ring, at most as many as free has, and describes those that
-	// are to be sent in free[:filled], in their order (Describe, Meta, Prepare). taken counts also
+	// are to be sent in free[:filled], in their order (ParseFrame, Meta, Prepare). taken counts also
 	// those that the queue disposed of by itself, as they are malformed. An error stops the queue,
 	// when what was filled has been sent; what comes behind it stays the driver's.
 	Gather(free []*TxFrame) (filled, taken int, err error)
-	// Reload finds the payload of a held frame again, before each retry (Again): Send may have put
+	// Reload finds the payload of a held frame again, before each retry (RelocatePayload): Send may have put
 	// other segments in its place. moved says that the address space has changed since Gather or
 	// the last Reload, so that translations are void. ok is false if the frame's memory has gone:
 	// it is dropped. An error stops the queue.

@@ -42,8 +42,8 @@ func (p *Port) NewTransmitter(batch int) *Transmitter {
 }
 
 // Send takes the control channel's frames out of the batch, hands the rest to the wire, and counts
-// what became of it. It sets every Verdict. The packets were made by Describe and Prepare, or are
-// retries (Again), in their old order.
+// what became of it. It sets every Verdict. The packets were made by ParseFrame and Prepare, or are
+// retries (RelocatePayload), in their old order.
 func (t *Transmitter) Send(batch []*wire.Packet) {
 	bounced := uint32(0)
 	run := t.run[:0]

@@ -189,7 +189,7 @@ func (h *host) Deliver(w *Worker, batch []*Packet) {
 		}
 		r := received{frame: b, meta: p.Meta}
 		if len(p.Payload) > 0 {
-			d, _ := p.Payload[0].Domain()
+			d, _ := p.Payload[0].MemKind()
 			r.wire = d == dma.Wire
 		}
 		h.got = append(h.got, r)

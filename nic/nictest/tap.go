@@ -63,7 +63,7 @@ func (w *tapLog) Received(worker *wire.Worker, p *wire.Packet, at wire.Placement
 	}
 	for i, s := range at.Payload {
 		if i == 0 {
-			a.kind, _ = s.Domain()
+			a.kind, _ = s.MemKind()
 		}
 		if s.GPU() >= 0 {
 			a.offs = append(a.offs, s.Region.FileOffset()+s.Off)

@@ -102,7 +102,7 @@ func (ps *locations) set(segs []dma.Segment, n uint32) {
 		s.Len = min(s.Len, n)
 		n -= s.Len
 		for s.Len > 0 {
-			d, k := s.Domain()
+			d, k := s.MemKind()
 			if k == 0 { // beyond its region: the copier refuses it
 				k = s.Len
 			}

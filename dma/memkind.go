@@ -8,7 +8,7 @@ import (
 // MemKind says what kind of memory a byte lies in. It comes from the file behind the byte, never from an address.
 type MemKind uint8
 
-// The domains.
+// The kinds of memory.
 const (
 	Private     MemKind = iota // a slice of the caller's own (header copies): neither guest nor GPU memory
 	Host                       // guest RAM, or process memory that stands for host RAM (bounce)
@@ -18,12 +18,12 @@ const (
 	NumMemKinds                // how many there are
 )
 
-var domainNames = [NumMemKinds]string{Private: "private", Host: "host", GPUFile: "gpu-file", GPU: "gpu", Wire: "wire"}
+var memKindNames = [NumMemKinds]string{Private: "private", Host: "host", GPUFile: "gpu-file", GPU: "gpu", Wire: "wire"}
 
-// String returns the domain's name as counters spell it.
+// String returns the name as counters spell it.
 func (d MemKind) String() string {
 	if d < NumMemKinds {
-		return domainNames[d]
+		return memKindNames[d]
 	}
 	return "domain-" + strconv.Itoa(int(d))
 }
