@@ -144,9 +144,7 @@ func TestModulesOfAnotherKernelAreRefused(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	o.Kernel = "6.1.0"
-	if _, err := Build(t.Context(), o); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(Build(t.Context(), o))(t)
 }
 
 func options(t *testing.T) Options {
@@ -161,20 +159,16 @@ func options(t *testing.T) Options {
 }
 
 func TestImageHoldsWhatWasAskedFor(t *testing.T) {
-	img, err := Build(t.Context(), options(t))
-	testkit.OK(t, err)
-	initrd, err := img.Initrd(agent.Config{Hostname: "h", Modules: []string{"top_module"}})
-	testkit.OK(t, err)
+	img := testkit.Must(Build(t.Context(), options(t)))(t)
+	initrd := testkit.Must(img.Initrd(agent.Config{Hostname: "h", Modules: []string{"top_module"}}))(t)
 	defer initrd.Close()
-	all, err := io.ReadAll(initrd)
-	testkit.OK(t, err)
+	all := testkit.Must(io.ReadAll(initrd))(t)
 	if st, err := os.Stat(img.Path); err != nil || st.Size() != img.Size || img.Size%4 != 0 {
 		t.Errorf("size %d, %v", img.Size, err)
 	}
 	got := map[string]string{}
 	for _, part := range [][]byte{all[:img.Size], all[img.Size:]} {
-		recs, err := cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(part)))
-		testkit.OK(t, err)
+		recs := testkit.Must(cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(part))))(t)
 		for _, r := range recs {
 			var b []byte
 			if r.ReaderAt != nil {
@@ -205,10 +199,8 @@ func TestImageHoldsWhatWasAskedFor(t *testing.T) {
 
 func TestImageIsReproducibleAndKept(t *testing.T) {
 	o := options(t)
-	a, err := Build(t.Context(), o)
-	testkit.OK(t, err)
-	first, err := os.ReadFile(a.Path)
-	testkit.OK(t, err)
+	a := testkit.Must(Build(t.Context(), o))(t)
+	first := testkit.Must(os.ReadFile(a.Path))(t)
 	old := time.Now().Add(-time.Hour)
 	testkit.OK(t, os.Chtimes(a.Path, old, old))
 	again, err := Build(t.Context(), o)
@@ -219,8 +211,7 @@ func TestImageIsReproducibleAndKept(t *testing.T) {
 		t.Errorf("an image in use is not marked so: %v", err)
 	}
 	o.CacheDir = t.TempDir()
-	elsewhere, err := Build(t.Context(), o)
-	testkit.OK(t, err)
+	elsewhere := testkit.Must(Build(t.Context(), o))(t)
 	if second, err := os.ReadFile(elsewhere.Path); err != nil || !bytes.Equal(first, second) {
 		t.Errorf("built again, it differs: %v", err)
 	}
@@ -238,15 +229,12 @@ func TestOldImagesGo(t *testing.T) {
 		when := time.Now().Add(-age)
 		testkit.OK(t, os.Chtimes(filepath.Join(dir, name), when, when))
 	}
-	img, err := Build(t.Context(), o)
-	testkit.OK(t, err)
+	img := testkit.Must(Build(t.Context(), o))(t)
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 2 {
 		t.Errorf("%v, %v", entries, err)
 	}
-	if _, err := os.Stat(img.Path); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(os.Stat(img.Path))(t)
 }
 
 func TestBadProgramIsRefused(t *testing.T) {
@@ -258,9 +246,7 @@ func TestBadProgramIsRefused(t *testing.T) {
 		}
 	}
 	o.Program = filepath.Join(t.TempDir(), "nothing")
-	if _, err := Build(t.Context(), o); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(Build(t.Context(), o)), os.ErrNotExist)
 	o = options(t)
 	o.Applets = []string{"a/b"}
 	if _, err := Build(t.Context(), o); err == nil {
@@ -269,12 +255,10 @@ func TestBadProgramIsRefused(t *testing.T) {
 }
 
 func TestGzippedProgramIsTheSameInTheGuest(t *testing.T) {
-	p, err := readProgram(options(t).Program)
-	testkit.OK(t, err)
+	p := testkit.Must(readProgram(options(t).Program))(t)
 	path := filepath.Join(t.TempDir(), "p.gz")
 	put(t, path, gzOf(t, p.content))
-	z, err := readProgram(path)
-	testkit.OK(t, err)
+	z := testkit.Must(readProgram(path))(t)
 	if b, err := z.unpack(); err != nil || !bytes.Equal(b, p.content) {
 		t.Errorf("%q, %v", b, err)
 	}

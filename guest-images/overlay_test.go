@@ -90,18 +90,10 @@ func TestCopiesThatCannotBeAreRefused(t *testing.T) {
 		}
 	}
 	o := NewOverlay(6)
-	if err := o.Copy(filepath.Join(dir, "none"), "/x"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
-	if err := errors.Join(o.Copy(a, "/x"), o.Copy(a, "/x")); err != nil {
-		t.Errorf("twice the same: %v", err)
-	}
-	if err := o.Copy(b, "/x"); err == nil || !strings.Contains(err.Error(), a) {
-		t.Errorf("two files at one place: %v", err)
-	}
-	if err := o.Copy(b, "/y"); !errors.Is(err, ErrTooMuch) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, o.Copy(filepath.Join(dir, "none"), "/x"), os.ErrNotExist)
+	testkit.OK(t, errors.Join(o.Copy(a, "/x"), o.Copy(a, "/x")))
+	testkit.ErrorSays(t, o.Copy(b, "/x"), a)
+	testkit.ErrorIs(t, o.Copy(b, "/y"), ErrTooMuch)
 	if err := os.Truncate(a, 1); err != nil { // shrinks before it is read
 		t.Fatal(err)
 	}

@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"errors"
 	"flag"
 	"net/netip"
 	"os"
@@ -10,6 +9,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // The examples are programs for guests: they run there, and their output is compared
@@ -31,9 +31,7 @@ func TestOutsideOfAGuestItSaysSo(t *testing.T) {
 		for _, k := range []string{"VNIC_DEVICE", "VNIC_ADDR", "VNIC_INDEX", "VNIC_GUESTS"} {
 			t.Setenv(k, env[k])
 		}
-		if _, err := Open(t.Context()); !errors.Is(err, ErrNoGuest) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(Open(t.Context())), ErrNoGuest, "%s", name)
 	}
 }
 

@@ -86,23 +86,15 @@ func TestCallsAreAnswered(t *testing.T) {
 		!strings.Contains(remote.Text, "too long") {
 		t.Errorf("a reply that is too long: %v", err)
 	}
-	if err := c.Call(t.Context(), "test-echo", strings.Repeat("x", maxRequest), nil); !errors.Is(err, ErrLineTooLong) {
-		t.Errorf("a request that is too long: %v", err)
-	}
+	testkit.ErrorIs(t, c.Call(t.Context(), "test-echo", strings.Repeat("x", maxRequest), nil), ErrLineTooLong)
 	var h Hello
 	if err := c.Call(t.Context(), "hello", nil, &h); err != nil || h.Kernel == "" || h.CPUs < 1 {
 		t.Errorf("%+v, %v", h, err)
 	}
-	if err := c.Call(t.Context(), "poweroff", nil, nil); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; err != nil {
-		t.Errorf("Serve: %v", err)
-	}
+	testkit.OK(t, c.Call(t.Context(), "poweroff", nil, nil))
+	testkit.OK(t, <-served)
 	<-c.Done()
-	if err := c.Call(t.Context(), "hello", nil, nil); !errors.Is(err, ErrClosed) {
-		t.Errorf("after the end: %v", err)
-	}
+	testkit.ErrorIs(t, c.Call(t.Context(), "hello", nil, nil), ErrClosed)
 }
 
 func TestProgressComesInOrder(t *testing.T) {
@@ -119,9 +111,7 @@ func TestCancelReachesTheGuest(t *testing.T) {
 	c, _ := link(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	err := c.CallProgress(ctx, "test-wait", nil, nil, func(json.RawMessage) { cancel() })
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, err, context.Canceled)
 	if err := c.Call(t.Context(), "test-echo", 1, nil); err != nil { // and the channel still works
 		t.Error(err)
 	}
@@ -134,12 +124,8 @@ func TestPowerOffEndsOperations(t *testing.T) {
 		ended <- c.CallProgress(t.Context(), "test-wait", nil, nil, func(json.RawMessage) { close(waiting) })
 	}()
 	<-waiting
-	if err := c.Call(t.Context(), "poweroff", nil, nil); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; err != nil {
-		t.Errorf("Serve: %v", err)
-	}
+	testkit.OK(t, c.Call(t.Context(), "poweroff", nil, nil))
+	testkit.OK(t, <-served)
 	if err := <-ended; err == nil {
 		t.Error("the operation was not ended")
 	}
@@ -152,9 +138,7 @@ func TestGuestThatDoesNotReadDoesNotBlockItsHost(t *testing.T) {
 	c := NewClient(host)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := c.Call(ctx, "hello", nil, nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, c.Call(ctx, "hello", nil, nil), context.DeadlineExceeded)
 	_ = guest.Close()
 	_ = c.Close()
 }
@@ -166,18 +150,14 @@ func TestWhatIsNoMessageIsDropped(t *testing.T) {
 	defer c.Close()
 	text := "\n\r\nnoise\n{\"half\":\n[]\n{}\n" + strings.Repeat("y", MaxLine+10) + "\n" +
 		`{"id":7,"ok":1}` + "\n" + `{"id":1,"event":"unknown"}` + "\n{\"event\":\"boot\"}\r\n{\"event\":\"boot\"}\n"
-	if _, err := io.WriteString(guest, text); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(io.WriteString(guest, text))(t)
 	<-c.Booted()
 	if n := c.Dropped(); n != 5 {
 		t.Errorf("%d lines dropped", n)
 	}
 	_ = guest.Close()
 	<-c.Done()
-	if err := c.Err(); !errors.Is(err, ErrClosed) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, c.Err(), ErrClosed)
 }
 
 func TestDeathOfTheAgentEndsCalls(t *testing.T) {

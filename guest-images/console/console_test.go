@@ -50,9 +50,7 @@ func TestInterfacesAreInTheOrderOfTheirPlaces(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := interfaces(ctx, root, "virtio_net", time.Hour); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	testkit.ErrorIs(t, testkit.Err(interfaces(ctx, root, "virtio_net", time.Hour)), context.Canceled)
 }
 
 func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
@@ -106,9 +104,7 @@ func TestConsoleIsTheLastOne(t *testing.T) {
 	}
 	_ = f.Close()
 	testkit.OK(t, os.WriteFile(active, nil, 0o600))
-	if _, err := open(root); err == nil || !strings.Contains(err.Error(), "console=ttyS0") {
-		t.Error(err)
-	}
+	testkit.ErrorSays(t, testkit.Err(open(root)), "console=ttyS0")
 }
 
 // Programs run, and how they ended is said in words, whether or not the console is a terminal.

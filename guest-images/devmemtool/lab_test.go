@@ -32,14 +32,9 @@ type guest struct {
 
 func newWorld(t testing.TB, pairs int) *world {
 	t.Helper()
-	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: pairs}, 16<<20),
-		lab.Options{Log: labtest.Log(t)})
-	testkit.OK(t, err)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	l := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: pairs}, 16<<20),
+		lab.Options{Log: labtest.Log(t)}))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	w := &world{t: t}
 	for i := range w.guests {
 		w.guests[i] = &guest{t: t, port: l.Port(i), gpu: l.Port(i).GPU().GPU}

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // closing sees that the tool leaves nothing in the NIC when it closes its device.
@@ -441,7 +442,5 @@ func TestPatternIsNcdevmems(t *testing.T) {
 	v.fill(all, 0)
 	_, _ = v.Write(all[:3])
 	_, _ = v.Write(all[3:])
-	if err := v.err(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, v.err())
 }

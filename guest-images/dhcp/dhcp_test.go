@@ -2,7 +2,6 @@ package dhcp
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"slices"
@@ -33,8 +32,7 @@ func pair(t *testing.T) (*client, net.PacketConn) {
 	t.Helper()
 	var ends [2]net.PacketConn
 	for i := range ends {
-		pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
-		testkit.OK(t, err)
+		pc := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 		t.Cleanup(func() { _ = pc.Close() })
 		ends[i] = pc
 	}
@@ -112,9 +110,7 @@ func TestAsksAgainAndGivesUp(t *testing.T) {
 	c.wait = time.Millisecond
 	n := 0
 	done := serve(t, pc, tries, func(int, *dhcpv4.DHCPv4) [][]byte { n++; return nil })
-	if _, err := c.lease(t.Context()); !errors.Is(err, ErrNoAnswer) {
-		t.Error(err)
-	}
+	testkit.ErrorIs(t, testkit.Err(c.lease(t.Context())), ErrNoAnswer)
 	<-done
 	if n != tries {
 		t.Errorf("asked %d times", n)
@@ -123,9 +119,7 @@ func TestAsksAgainAndGivesUp(t *testing.T) {
 	c, pc = pair(t)
 	c.wait = time.Hour
 	done = serve(t, pc, 1, func(int, *dhcpv4.DHCPv4) [][]byte { cancel(); return nil })
-	if _, err := c.lease(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	testkit.ErrorIs(t, testkit.Err(c.lease(ctx)), context.Canceled)
 	<-done
 }
 
@@ -165,10 +159,9 @@ func TestBadLeasesAreRefused(t *testing.T) {
 }
 
 func FuzzLease(f *testing.F) {
-	m, err := dhcpv4.New(dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
+	m := testkit.Must(dhcpv4.New(dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
 		dhcpv4.WithRouter(net.IPv4(10, 1, 2, 254)),
-		dhcpv4.WithOption(dhcpv4.OptHostName("a\nb")))
-	testkit.OK(f, err)
+		dhcpv4.WithOption(dhcpv4.OptHostName("a\nb"))))(f)
 	f.Add(m.ToBytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := dhcpv4.FromBytes(b)

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -181,9 +180,7 @@ func TestWhatIsMissingIsNamedWithWhoNeedsIt(t *testing.T) {
 		"interpreter": {map[string]any{"/p": file{interp: ld}}, []string{"interpreter " + ld}},
 	} {
 		_, err := Finder{Root: tree(t, c.files)}.Find("/p")
-		if !errors.Is(err, ErrMissing) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.ErrorIs(t, err, ErrMissing, "%s", name)
 		for _, s := range c.says {
 			if err != nil && !strings.Contains(err.Error(), s) {
 				t.Errorf("%s: %v does not say %q", name, err, s)
@@ -206,8 +203,7 @@ func TestProgramOfThisMachineRunsWithWhatIsFound(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for _, path := range files[1:] {
-		b, err := os.ReadFile(path)
-		testkit.OK(t, err)
+		b := testkit.Must(os.ReadFile(path))(t)
 		testkit.OK(t, os.WriteFile(filepath.Join(dir, filepath.Base(path)), b, 0o755))
 	}
 	cmd := exec.CommandContext(t.Context(), files[0], "--inhibit-cache", "--library-path", dir, "--list", "/bin/ls")

@@ -39,8 +39,7 @@ func start(t *testing.T) (*gpu, string) {
 	ignore := goleak.IgnoreCurrent()
 	g := &gpu{make(chan uint64, 100)}
 	path := filepath.Join(t.TempDir(), "run", "gpu")
-	s, err := listen(path, g.take)
-	testkit.OK(t, err)
+	s := testkit.Must(listen(path, g.take))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -57,17 +56,13 @@ func start(t *testing.T) (*gpu, string) {
 
 func dial(t *testing.T, path string) *net.UnixConn {
 	t.Helper()
-	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
-	testkit.OK(t, err)
-	return c
+	return testkit.Must(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"}))(t)
 }
 
 // ask sends a request and gives what the descriptor that comes has in bytes; -1: none.
 func ask(t *testing.T, c *net.UnixConn, request []byte) (e unix.Errno, size int64) {
 	t.Helper()
-	if _, err := c.Write(request); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(c.Write(request))(t)
 	b, oob := make([]byte, 100), make([]byte, 100)
 	n, noob, _, _, err := c.ReadMsgUnix(b, oob)
 	if err != nil || n != answerLen {
@@ -147,8 +142,7 @@ func TestEndGivesAllBack(t *testing.T) {
 	ignore := goleak.IgnoreCurrent()
 	g := &gpu{make(chan uint64, 1)}
 	path := filepath.Join(t.TempDir(), "gpu")
-	s, err := listen(path, g.take)
-	testkit.OK(t, err)
+	s := testkit.Must(listen(path, g.take))(t)
 	if _, err := listen(path, g.take); err == nil {
 		t.Error("two at one place: no error")
 	}

@@ -171,9 +171,7 @@ func TestCancelEndsTheProgram(t *testing.T) {
 		_, _ = io.ReadFull(r, b)
 		cancel(why)
 	}()
-	if _, err := Run(ctx, c, cmd); !errors.Is(err, why) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(Run(ctx, c, cmd)), why)
 	if st, err := Run(t.Context(), c, sh("exit 5")); err != nil || st.Code != 5 { // and the guest serves the next
 		t.Errorf("%+v, %v", st, err)
 	}
@@ -192,8 +190,7 @@ func TestChildThatGoesOnKeepsNobody(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &pid); err != nil || pid < 2 {
 		t.Fatalf("%q, %v", out.String(), err)
 	}
-	p, err := os.FindProcess(pid)
-	testkit.OK(t, err)
+	p := testkit.Must(os.FindProcess(pid))(t)
 	_ = p.Kill()
 }
 

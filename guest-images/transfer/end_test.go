@@ -99,9 +99,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	x := trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 9}
 	fails := func(t *testing.T, what string, errs <-chan error, want error) {
 		t.Helper()
-		if err := <-errs; !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", what, err, want)
-		}
+		testkit.ErrorIs(t, <-errs, want, "%s", what)
 	}
 	async := func(f func(context.Context) error) <-chan error {
 		errs := make(chan error, 1)
@@ -112,9 +110,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 		w := w.in(t)
 		send, recv := w.prepares(x)
 		testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)))
-		if err := w.a.end.Prepare(t.Context(), send); !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("a second Prepare: %v", err)
-		}
+		testkit.ErrorIs(t, w.a.end.Prepare(t.Context(), send), syscall.EBUSY)
 		w.finish()
 		w.a.empty()
 		w.b.empty()
@@ -161,9 +157,7 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 				}
 			} else { // nobody sends
 				testkit.Eventually(t, "Receive", func() bool { return w.b.busy() == 1 })
-				if err := w.b.end.Finish(t.Context()); err != nil {
-					t.Error(err)
-				}
+				testkit.OK(t, w.b.end.Finish(t.Context()))
 				w.finish()
 				fails(t, "receive", rerrs, errFinished)
 			}
@@ -177,13 +171,9 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 		w.finish()
 		for what, err := range map[string]error{"listen": w.a.end.Listen(t.Context()),
 			"connect": w.a.end.Connect(t.Context()), "accept": w.a.end.Accept(t.Context())} {
-			if !errors.Is(err, syscall.EINVAL) {
-				t.Errorf("%s of nothing: %v", what, err)
-			}
+			testkit.ErrorIs(t, err, syscall.EINVAL, "%s of nothing", what)
 		}
-		if _, err := w.a.end.Send(t.Context()); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("send of nothing: %v", err)
-		}
+		testkit.ErrorIs(t, testkit.Err(w.a.end.Send(t.Context())), syscall.EINVAL)
 		if s := w.a.end.State(t.Context()); s != "no connection" {
 			t.Errorf("state %q", s)
 		}
@@ -207,9 +197,7 @@ func TestOrderOfCalls(t *testing.T) {
 	testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)))
 	wrong := func(what string, err error, want syscall.Errno) {
 		t.Helper()
-		if !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", what, err, want)
-		}
+		testkit.ErrorIs(t, err, want, "%s", what)
 	}
 	_, err := w.a.end.Send(t.Context())
 	wrong("send before connect", err, syscall.ENOTCONN)
@@ -236,8 +224,7 @@ func TestAcceptTakesOnlyThePeer(t *testing.T) {
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
 	testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv),
 		w.b.end.Listen(t.Context())))
-	c, err := w.a.node.dev.Dial(t.Context(), netip.AddrPort{}, recv.Local)
-	testkit.OK(t, err)
+	c := testkit.Must(w.a.node.dev.Dial(t.Context(), netip.AddrPort{}, recv.Local))(t)
 	defer c.Close()
 	testkit.OK(t, both(t.Context(), w.a.end.Connect, w.b.end.Accept))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
@@ -255,10 +242,8 @@ var errAny = errors.New("an error")
 // TestPrepareLeavesNothingAfterAnError breaks each step of Prepare.
 func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w := newWorld(t, options{pairs: 3})
-	buf, err := w.b.node.dev.Register(1, 4<<20, 1<<20)
-	testkit.OK(t, err)
-	taken, err := w.b.node.dev.BindRX(buf, 2)
-	testkit.OK(t, err)
+	buf := testkit.Must(w.b.node.dev.Register(1, 4<<20, 1<<20))(t)
+	taken := testkit.Must(w.b.node.dev.BindRX(buf, 2))(t)
 	var rules []devmem.FlowID
 	for _, x := range []struct {
 		name   string
@@ -320,9 +305,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 		before := w.b.holds()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := w.b.end.Prepare(ctx, p); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		testkit.ErrorIs(t, w.b.end.Prepare(ctx, p), context.Canceled)
 		for range 20 { // in the middle, wherever that is
 			ctx, cancel := context.WithCancel(t.Context())
 			errs := make(chan error, 1)
@@ -332,9 +315,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 			if err := <-errs; err != nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-			if err := w.b.end.Finish(t.Context()); err != nil {
-				t.Error(err)
-			}
+			testkit.OK(t, w.b.end.Finish(t.Context()))
 			if after := w.b.holds(); after != before {
 				t.Fatalf("left in the NIC: %s, before: %s", after, before)
 			}

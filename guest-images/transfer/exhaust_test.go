@@ -23,8 +23,7 @@ func (g *guest) dry() (unposted, drops uint64) {
 func (g *guest) leastPool() uint64 {
 	g.t.Helper()
 	for n := uint64(1); n <= 1024; n++ {
-		buf, err := g.node.dev.Register(g.gpu.ID(), 0, n<<12)
-		testkit.OK(g.t, err)
+		buf := testkit.Must(g.node.dev.Register(g.gpu.ID(), 0, n<<12))(g.t)
 		b, err := g.node.dev.BindRX(buf, 1)
 		if err == nil {
 			err = unbind(g.t.Context(), b)

@@ -76,13 +76,8 @@ func newWorld(t testing.TB, o options) *world {
 	}
 	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: o.mtu, QueuePairs: o.pairs}, o.gpuSize)
 	d.Impair(o.bad)
-	l, err := lab.Open(d, lab.Options{Log: labtest.Log(t)})
-	testkit.OK(t, err)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	l := testkit.Must(lab.Open(d, lab.Options{Log: labtest.Log(t)}))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	w := &world{t: t, ports: new(atomic.Uint32)}
 	w.ports.Store(5000)
 	w.a, w.b = newGuest(t, l.Port(0), o), newGuest(t, l.Port(1), o)
@@ -181,9 +176,7 @@ func (w *world) move(ctx context.Context) (ra, rb Result, err error) {
 
 func (w *world) finish() {
 	w.t.Helper()
-	if err := errors.Join(w.a.end.Finish(w.t.Context()), w.b.end.Finish(w.t.Context())); err != nil {
-		w.t.Error(err)
-	}
+	testkit.OK(w.t, errors.Join(w.a.end.Finish(w.t.Context()), w.b.end.Finish(w.t.Context())))
 }
 
 // run does a whole transfer, and checks every byte and that nothing is left.

@@ -116,15 +116,12 @@ func TestLinearFragments(t *testing.T) {
 			w := &world{t: t}
 			var hosts [2]*fakeHost
 			for i, n := range []*stacktest.NIC{na, nb} {
-				s, err := stack.New(n, n,
-					stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", i+1))}})
-				testkit.OK(t, err)
+				s := testkit.Must(stack.New(n, n,
+					stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", i+1))}}))(t)
 				hosts[i] = &fakeHost{gpu: n.Memory(), dma: make([]byte, 0, 8<<20)}
 				node := NewNode(s, hosts[i], hosts[i], nil)
 				t.Cleanup(func() {
-					if err := node.Close(); err != nil {
-						t.Error(err)
-					}
+					testkit.OK(t, node.Close())
 				})
 				g := &guest{t: t, node: node, end: node, ram: n.Memory()}
 				if i == 0 {

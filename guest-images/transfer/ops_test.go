@@ -78,18 +78,14 @@ func TestRemoteGuests(t *testing.T) {
 		ctx := t.Context()
 
 		send, _ := w.prepares(trial{mode: Devmem, size: 1 << 20})
-		if err := ra.Prepare(ctx, send); err == nil || !strings.Contains(err.Error(), OpSetup) {
-			t.Errorf("before setup: %v", err)
-		}
+		testkit.ErrorSays(t, ra.Prepare(ctx, send), OpSetup)
 		if err := ra.Finish(ctx); err == nil {
 			t.Error("finish before setup")
 		}
 		if s := ra.State(ctx); !strings.HasPrefix(s, "unknown: ") {
 			t.Errorf("state %q", s)
 		}
-		if _, err := ra.Setup(ctx, Setup{}); err == nil || !strings.Contains(err.Error(), "no address") {
-			t.Errorf("setup that fails: %v", err)
-		}
+		testkit.ErrorSays(t, testkit.Err(ra.Setup(ctx, Setup{})), "no address")
 		for _, x := range []struct {
 			r Remote
 			g *guest
@@ -108,9 +104,7 @@ func TestRemoteGuests(t *testing.T) {
 				w.run(trial{mode: mode, size: size, v6: size > 1, seed: size})
 			}
 		}
-		if err := ra.Prepare(ctx, Prepare{Mode: "none"}); err == nil || !strings.Contains(err.Error(), "neither") {
-			t.Errorf("a bad prepare: %v", err)
-		}
+		testkit.ErrorSays(t, ra.Prepare(ctx, Prepare{Mode: "none"}), "neither")
 
 		// A host that gives up: its calls return at once, the guests' go on for a moment, Finish waits for them.
 		for range 5 {
@@ -124,9 +118,7 @@ func TestRemoteGuests(t *testing.T) {
 				t.Errorf("state %q", s)
 			}
 			cancel()
-			if err := <-done; !errors.Is(err, context.Canceled) {
-				t.Errorf("cancelled: %v", err)
-			}
+			testkit.ErrorIs(t, <-done, context.Canceled)
 			w.finish()
 			w.a.empty()
 			w.b.empty()
@@ -143,9 +135,7 @@ func TestRemoteGuests(t *testing.T) {
 			w.a.empty()
 		}
 		w.run(trial{mode: Devmem, size: 1 << 20})
-		if err := errors.Join(ra.Close(ctx), rb.Close(ctx), ra.Close(ctx)); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, errors.Join(ra.Close(ctx), rb.Close(ctx), ra.Close(ctx)))
 		if w.a.drv.Err() == nil {
 			t.Error("the NIC is still open")
 		}
@@ -166,7 +156,5 @@ func TestOpsWithoutNIC(t *testing.T) {
 	if _, err := h.ops()[OpPrepare](t.Context(), nil); err == nil {
 		t.Error("an operation without a NIC")
 	}
-	if _, err := h.opClose(t.Context(), nil); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(h.opClose(t.Context(), nil))(t)
 }
