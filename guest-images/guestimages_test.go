@@ -65,9 +65,7 @@ func gzOf(t *testing.T, b []byte) []byte {
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
 	_, err := w.Write(b)
-	if err = errors.Join(err, w.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(err, w.Close()))
 	return out.Bytes()
 }
 
@@ -97,9 +95,7 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 			t.Errorf("%s: content of %d bytes", m.name, len(m.content))
 		}
 	}
-	if got := strings.Join(names, " "); got != "low mid built_in top_module" {
-		t.Errorf("%q", got)
-	}
+	testkit.Equal(t, "modules", strings.Join(names, " "), "low mid built_in top_module")
 	mods, err = resolve(dir, []string{"packed"})
 	if err != nil || len(mods) != 3 || mods[2].ext != zstd || strings.Join(mods[2].needs, " ") != "mid low" ||
 		string(mods[2].content) != "as it is" {
@@ -115,9 +111,7 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 		t.Errorf("a broken module: %v", err)
 	}
 	for name, want := range map[string]bool{"top-module": true, "built-in": false, "nothing": false} {
-		if HasModule(dir, name) != want {
-			t.Errorf("has %s: not %v", name, want)
-		}
+		testkit.Equal(t, "has "+name, HasModule(dir, name), want)
 	}
 	odd := t.TempDir()
 	put(t, filepath.Join(odd, "low.ko.bz2"), []byte("BZh9"))

@@ -73,9 +73,7 @@ func TestCopiesKeepModesLinksAndDirectories(t *testing.T) {
 		"opt/tree/link":  "-> sub/run", "usr/bin/one": "4755 1", "followed": "755 #!/bin/sh\n", "etc/passwd": "644 root",
 		"bin/x": "-> /usr/bin/one",
 	} {
-		if m[name] != want {
-			t.Errorf("%s: %q, want %q", name, m[name], want)
-		}
+		testkit.Equal(t, name, m[name], want)
 	}
 }
 

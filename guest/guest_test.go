@@ -52,14 +52,10 @@ func TestLastQueueIsTheOneToBind(t *testing.T) {
 		if err != nil || d.Queue != 3 || d.GPU != 3 || d.Size != 8192 || (under.rss == 3) != shared {
 			t.Errorf("%+v, %v", d, err)
 		}
-		if a := d.AddrOf(2); a != netip.MustParseAddr("10.118.110.103") {
-			t.Errorf("%v", a)
-		}
+		testkit.Equal(t, "address of guest 2", d.AddrOf(2), netip.MustParseAddr("10.118.110.103"))
 	}
 	d := &Device{Addr: netip.MustParseAddr("fd76:6e69::65")}
-	if a := d.AddrOf(1); a != netip.MustParseAddr("fd76:6e69::66") {
-		t.Errorf("%v", a)
-	}
+	testkit.Equal(t, "address of guest 1", d.AddrOf(1), netip.MustParseAddr("fd76:6e69::66"))
 	for _, bad := range []devmemtool.Device{{Queues: 2}, {Queues: 1, GPUs: make([]devmemtool.GPU, 1)}} {
 		if err := d.take(&bad, d.Addr); err == nil {
 			t.Errorf("%+v: no error", bad)

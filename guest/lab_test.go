@@ -143,9 +143,7 @@ func TestGuestsFindEachOther(t *testing.T) {
 			got += string(b)
 		}
 	}
-	if got != text {
-		t.Errorf("%q", got)
-	}
+	testkit.Equal(t, "received", got, text)
 	testkit.OK(t, errors.Join(c.Close(), <-sent))
 	testkit.ErrorIs(t, testkit.Err(to.ListenGPU(5202, 1<<20)), syscall.EEXIST)
 }

@@ -40,13 +40,23 @@ func init() {
 	})
 }
 
+// client gives a client, and the guest's end of its pipe.
+func client(t *testing.T) (*Client, net.Conn) {
+	ignore := goleak.IgnoreCurrent()
+	host, guest := net.Pipe()
+	c := NewClient(host)
+	t.Cleanup(func() {
+		_, _ = guest.Close(), c.Close()
+		goleak.VerifyNone(t, ignore)
+	})
+	return c, guest
+}
+
 // link serves one end of a pipe and gives a client on the other.
 func link(t *testing.T) (c *Client, served <-chan error) {
 	t.Helper()
-	ignore := goleak.IgnoreCurrent()
-	host, guest := net.Pipe()
+	c, guest := client(t)
 	done := make(chan error, 1)
-	c = NewClient(host)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		err := WriteEvent(guest, EventBoot, nil)
@@ -62,7 +72,6 @@ func link(t *testing.T) (c *Client, served <-chan error) {
 		_ = c.Close()
 		for range done { // its end
 		}
-		goleak.VerifyNone(t, ignore)
 	})
 	<-c.Booted()
 	return c, done
@@ -133,38 +142,26 @@ func TestPowerOffEndsOperations(t *testing.T) {
 
 // A guest that does not read must not hold its host up beyond the call's context.
 func TestGuestThatDoesNotReadDoesNotBlockItsHost(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	host, guest := net.Pipe()
-	c := NewClient(host)
+	c, _ := client(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	testkit.ErrorIs(t, c.Call(ctx, "hello", nil, nil), context.DeadlineExceeded)
-	_ = guest.Close()
-	_ = c.Close()
 }
 
 func TestWhatIsNoMessageIsDropped(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	host, guest := net.Pipe()
-	c := NewClient(host)
-	defer c.Close()
+	c, guest := client(t)
 	text := "\n\r\nnoise\n{\"half\":\n[]\n{}\n" + strings.Repeat("y", MaxLine+10) + "\n" +
 		`{"id":7,"ok":1}` + "\n" + `{"id":1,"event":"unknown"}` + "\n{\"event\":\"boot\"}\r\n{\"event\":\"boot\"}\n"
 	testkit.Must(io.WriteString(guest, text))(t)
 	<-c.Booted()
-	if n := c.Dropped(); n != 5 {
-		t.Errorf("%d lines dropped", n)
-	}
+	testkit.Equal(t, "lines dropped", c.Dropped(), 5)
 	_ = guest.Close()
 	<-c.Done()
 	testkit.ErrorIs(t, c.Err(), ErrClosed)
 }
 
 func TestDeathOfTheAgentEndsCalls(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	host, guest := net.Pipe()
-	c := NewClient(host)
-	defer c.Close()
+	c, guest := client(t)
 	go func() {
 		b := make([]byte, 1000)
 		_, _ = guest.Read(b)
@@ -187,9 +184,7 @@ func TestWriterStartsANewLineAfterABrokenOne(t *testing.T) {
 	}
 	w.limit = 1000
 	testkit.OK(t, l.send(&message{Event: "b"}, MaxLine))
-	if got := w.String(); got != "{\"eve\n{\"event\":\"b\"}\n" {
-		t.Errorf("%q", got)
-	}
+	testkit.Equal(t, "written", w.String(), "{\"eve\n{\"event\":\"b\"}\n")
 }
 
 type shortWriter struct {
@@ -221,9 +216,7 @@ func TestGuestTextIsMadePlain(t *testing.T) {
 		"\x1b]0;title":                         "0;title",
 		"grüß\xff\u009b31m":                    "grüß31m",
 	} {
-		if got := Plain(in); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
+		testkit.Equal(t, in, Plain(in), want)
 	}
 }
 
@@ -234,9 +227,7 @@ func TestTailKeepsTheEnd(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	if got := string(tail.Bytes()); got != "mnop" {
-		t.Errorf("%q", got)
-	}
+	testkit.Equal(t, "the tail", string(tail.Bytes()), "mnop")
 }
 
 func FuzzLines(f *testing.F) {

@@ -4,6 +4,7 @@ import (
 	"io"
 	"strings"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 

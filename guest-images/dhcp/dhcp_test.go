@@ -58,9 +58,7 @@ func serve(t *testing.T, pc net.PacketConn, n int,
 				return
 			}
 			for _, a := range answers(i, m) {
-				if _, err := pc.WriteTo(a, from); err != nil {
-					t.Error(err)
-				}
+				testkit.NoError(t, testkit.Err(pc.WriteTo(a, from)))
 			}
 		}
 	}()
@@ -112,9 +110,7 @@ func TestAsksAgainAndGivesUp(t *testing.T) {
 	done := serve(t, pc, tries, func(int, *dhcpv4.DHCPv4) [][]byte { n++; return nil })
 	testkit.ErrorIs(t, testkit.Err(c.lease(t.Context())), ErrNoAnswer)
 	<-done
-	if n != tries {
-		t.Errorf("asked %d times", n)
-	}
+	testkit.Equal(t, "questions", n, tries)
 	ctx, cancel := context.WithCancel(t.Context())
 	c, pc = pair(t)
 	c.wait = time.Hour

@@ -150,7 +150,5 @@ func TestDeviceIsFoundAndLeft(t *testing.T) {
 	testkit.OK(t, os.Symlink(driver, filepath.Join(pci, "driver")))
 	testkit.OK(t, os.WriteFile(filepath.Join(driver, "unbind"), nil, 0o644))
 	testkit.OK(t, leave(root, f))
-	if b, _ := os.ReadFile(filepath.Join(driver, "unbind")); string(b) != f.PCI {
-		t.Errorf("%q", b)
-	}
+	testkit.Equal(t, "unbound", string(testkit.Must(os.ReadFile(filepath.Join(driver, "unbind")))(t)), f.PCI)
 }

@@ -41,9 +41,7 @@ func TestGuardEnds(t *testing.T) {
 		testkit.OK(t, g.note(s, 7))
 	}
 	testkit.OK(t, g.close())
-	if g, err = startGuard("no-such-interface"); err != nil {
-		t.Fatal(err)
-	}
+	g = testkit.Must(startGuard("no-such-interface"))(t)
 	testkit.OK(t, g.note('+', 7))
 	testkit.ErrorSays(t, g.close(), "exit status 1")
 	var none *guard

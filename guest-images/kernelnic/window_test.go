@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -43,14 +44,8 @@ func TestPagesAreInTheOrderOfTheirAddresses(t *testing.T) {
 		{hugePage, 32<<20 + 5*hugePage, hugePage},
 		{2 * hugePage, 0, 3 * hugePage},
 	}
-	got := w.Extents()
-	if len(got) != len(want) {
-		t.Fatalf("%+v", got)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("extent %d: %+v, not %+v", i, got[i], want[i])
-		}
+	if got := w.Extents(); !slices.Equal(got, want) {
+		t.Errorf("%+v, not %+v", got, want)
 	}
 	if one := window(t, 1<<32+hugePage, 1<<32); len(one.extents) != 1 || one.extents[0] != (Extent{0, 0, 2 * hugePage}) {
 		t.Errorf("%+v", one.extents)
@@ -192,7 +187,7 @@ func TestJobsOnRangesAreTranslated(t *testing.T) {
 		{Op: control.JobFill, GPU: 2, Off: 32<<20 + 5*hugePage + 10, Len: hugePage - 10, Seed: 5, Stream: 100},
 		{Op: control.JobFill, GPU: 2, Off: 0, Len: hugePage + 10, Seed: 5, Stream: 100 + hugePage - 10},
 	}
-	if len(g.list) != 2 || g.list[0] != want[0] || g.list[1] != want[1] {
+	if !slices.Equal(g.list, want) {
 		t.Errorf("%+v", g.list)
 	}
 	g.list, g.fail = nil, 1
@@ -265,9 +260,7 @@ func TestJobTablesAreTranslated(t *testing.T) {
 		bad := control.JobEntry{Src: w.Size() - 1, Dst: w.Size() - 1, Len: 2}
 		bad.Encode((*[control.JobEntryLen]byte)(table))
 		testkit.ErrorIs(t, testkit.Err(e.RunJob(t.Context(), control.Job{Op: op, GPU: 2, Table: iova, Entries: 1})), unix.EINVAL, "operation %d past the end", op)
-		if len(e.tables) != maxTables {
-			t.Errorf("%d tables of %d are back", len(e.tables), maxTables)
-		}
+		testkit.Equal(t, "tables that are back", len(e.tables), maxTables)
 	}
 }
 

@@ -87,9 +87,7 @@ func TestStalledConnectionGoesOn(t *testing.T) {
 	if got.Bytes != size || got.Stalls != 1 || got.Held == 0 || got.Held > least {
 		t.Errorf("%+v of a pool of %d pages", got, least)
 	}
-	w.finish()
-	w.a.empty()
-	w.b.empty()
+	w.end()
 }
 
 // TestStallIsAnError has a receiver that gives no token back: both ends find out, say where TCP
@@ -99,10 +97,8 @@ func TestStallIsAnError(t *testing.T) {
 	least := w.b.leastPool()
 	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: least, hold: 1 << 40, stall: 1, seed: 3})
 	testkit.OK(t, w.connect(t.Context(), send, recv))
-	errs := make(chan error, 1) // each by itself: none cancels the other
-	go func() { _, err := w.a.end.Send(t.Context()); errs <- err }()
-	_, rerr := w.b.end.Receive(t.Context())
-	for what, err := range map[string]error{"sender": <-errs, "receiver": rerr} {
+	errs := start(t.Context(), w.a.send) // each by itself: none cancels the other
+	for what, err := range map[string]error{"receiver": w.b.receive(t.Context()), "sender": <-errs} {
 		var stall *devmem.StallError
 		if !errors.As(err, &stall) {
 			t.Errorf("%s: %v", what, err)
@@ -127,9 +123,7 @@ func TestStallIsAnError(t *testing.T) {
 			t.Errorf("pages %+v", b)
 		}
 	}
-	w.finish()
-	w.a.empty()
-	w.b.empty()
+	w.end()
 	w.run(trial{mode: Devmem, size: 1 << 20, pages: least, seed: 4})
 	w.run(trial{mode: Copy, size: 1 << 20, seed: 4})
 }

@@ -60,9 +60,7 @@ func TestRuleThatGoes(t *testing.T) {
 				t.Errorf("%+v", rb)
 			}
 			t.Logf("%d of %d bytes linear", rb.Linear, rb.Bytes)
-			w.finish()
-			w.a.empty()
-			w.b.empty()
+			w.end()
 		})
 	}
 }

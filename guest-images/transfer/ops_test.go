@@ -111,23 +111,19 @@ func TestRemoteGuests(t *testing.T) {
 			send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 7})
 			testkit.OK(t, w.connect(ctx, send, recv))
 			part, cancel := context.WithCancel(ctx)
-			done := make(chan error, 1)
-			go func() { _, _, err := w.move(part); done <- err }()
+			done := start(part, func(ctx context.Context) error { return both(ctx, w.a.send, w.b.receive) })
 			testkit.Eventually(t, "operations", func() bool { return w.a.busy() > 0 && w.b.busy() > 0 })
 			if s := rb.State(ctx); !strings.Contains(s, "ESTABLISHED") {
 				t.Errorf("state %q", s)
 			}
 			cancel()
 			testkit.ErrorIs(t, <-done, context.Canceled)
-			w.finish()
-			w.a.empty()
-			w.b.empty()
+			w.end()
 		}
 		for range 5 { // and while it prepares
 			send, _ = w.prepares(trial{mode: Devmem, size: 4 << 20})
 			part, cancel := context.WithCancel(ctx)
-			done := make(chan error, 1)
-			go func() { done <- ra.Prepare(part, send) }()
+			done := start(part, func(ctx context.Context) error { return ra.Prepare(ctx, send) })
 			testkit.Eventually(t, "Prepare", func() bool { return w.a.busy() > 0 || len(done) > 0 })
 			cancel()
 			<-done
