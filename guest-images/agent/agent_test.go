@@ -179,9 +179,7 @@ func TestDeathOfTheAgentEndsCalls(t *testing.T) {
 func TestWriterStartsANewLineAfterABrokenOne(t *testing.T) {
 	w := &shortWriter{limit: 5}
 	l := &lineWriter{w: w}
-	if err := l.send(&message{Event: "a"}, MaxLine); err == nil {
-		t.Fatal("no error")
-	}
+	testkit.ErrorIs(t, l.send(&message{Event: "a"}, MaxLine), io.ErrShortWrite)
 	w.limit = 1000
 	testkit.OK(t, l.send(&message{Event: "b"}, MaxLine))
 	testkit.Equal(t, "written", w.String(), "{\"eve\n{\"event\":\"b\"}\n")

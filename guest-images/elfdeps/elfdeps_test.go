@@ -182,11 +182,7 @@ func TestWhatIsMissingIsNamedWithWhoNeedsIt(t *testing.T) {
 	} {
 		_, err := Finder{Root: tree(t, c.files)}.Find("/p")
 		testkit.ErrorIs(t, err, ErrMissing, "%s", name)
-		for _, s := range c.says {
-			if err != nil && !strings.Contains(err.Error(), s) {
-				t.Errorf("%s: %v does not say %q", name, err, s)
-			}
-		}
+		testkit.ErrorSays(t, err, c.says...)
 	}
 	for name, v := range map[string]any{"text": "#!/bin/sh\n", "no sections": file{interp: ld, noSections: true},
 		"empty": ""} {

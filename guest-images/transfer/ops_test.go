@@ -79,9 +79,7 @@ func TestRemoteGuests(t *testing.T) {
 
 		send, _ := w.prepares(trial{mode: Devmem, size: 1 << 20})
 		testkit.ErrorSays(t, ra.Prepare(ctx, send), OpSetup)
-		if err := ra.Finish(ctx); err == nil {
-			t.Error("finish before setup")
-		}
+		testkit.ErrorSays(t, ra.Finish(ctx), OpSetup)
 		if s := ra.State(ctx); !strings.HasPrefix(s, "unknown: ") {
 			t.Errorf("state %q", s)
 		}
@@ -95,9 +93,8 @@ func TestRemoteGuests(t *testing.T) {
 			if err != nil || res.MAC != x.g.drv.MAC().String() || len(res.GPUs) != 1 || res.GPUs[0].Size != x.g.gpu.Size() {
 				t.Fatalf("%+v, %v", res, err)
 			}
-			if _, err := x.r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}}); err == nil {
-				t.Error("a second setup")
-			}
+			_, err = x.r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}})
+			testkit.ErrorSays(t, err, "set up already")
 		}
 		for _, mode := range modes {
 			for _, size := range []uint64{1, 3<<20 + 5} {
@@ -143,14 +140,8 @@ func TestOpsWithoutNIC(t *testing.T) {
 	h := &host{open: func(context.Context, Setup) (*Node, SetupResult, error) {
 		return nil, SetupResult{}, errors.New("no NIC")
 	}}
-	if _, err := h.opSetup(t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`)); err == nil {
-		t.Error("no error")
-	}
-	if _, err := h.opSetup(t.Context(), json.RawMessage(`[`)); err == nil {
-		t.Error("bad arguments")
-	}
-	if _, err := h.ops()[OpPrepare](t.Context(), nil); err == nil {
-		t.Error("an operation without a NIC")
-	}
+	testkit.ErrorSays(t, testkit.Err(h.opSetup(t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`))), "no NIC")
+	testkit.ErrorSays(t, testkit.Err(h.opSetup(t.Context(), json.RawMessage(`[`))), "unexpected end of JSON input")
+	testkit.ErrorSays(t, testkit.Err(h.ops()[OpPrepare](t.Context(), nil)), OpSetup)
 	testkit.Must(h.opClose(t.Context(), nil))(t)
 }
