@@ -74,7 +74,8 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	if len(other.Hosts) != 1 {
 		t.Errorf("names in a stranger's network: %+v", other.Hosts)
 	}
-	testkit.Equal(t, "identity", strings.Join(identity(l.Addr), " "), "VNIC_INDEX=1 VNIC_GUESTS=0 VNIC_ADDR=10.118.110.102/24")
+	testkit.Equal(t, "identity", strings.Join(identity(l.Addr), " "),
+		"VNIC_INDEX=1 VNIC_GUESTS=0 VNIC_ADDR=10.118.110.102/24")
 	for _, stranger := range []string{"192.168.1.0/24", "192.168.1.101/24"} {
 		if got := identity(netip.MustParsePrefix(stranger)); got != nil {
 			t.Errorf("%s: %v", stranger, got)

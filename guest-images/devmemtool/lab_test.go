@@ -87,7 +87,8 @@ func (w *world) start(ctx context.Context, i int, in, args string) (done <-chan 
 	go func() {
 		var out bytes.Buffer
 		e := watched{listens: listens}
-		status := Main(ctx, strings.Fields(args), Stdio{In: bytes.NewReader([]byte(in)), Out: &out, Err: &e}, w.guests[i].open)
+		std := Stdio{In: strings.NewReader(in), Out: &out, Err: &e}
+		status := Main(ctx, strings.Fields(args), std, w.guests[i].open)
 		e.end()
 		d <- run{status: status, out: out.String(), err: e.buf.String()}
 	}()
