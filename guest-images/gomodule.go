@@ -72,7 +72,7 @@ func (m goModule) build(ctx context.Context, work string) (string, error) {
 	case found.Error != "":
 		return "", fmt.Errorf("go mod download %s@%s: %s", m.path, m.version, found.Error)
 	case err != nil:
-		return "", fmt.Errorf("go mod download %s@%s: %w%s", m.path, m.version, err, said(err))
+		return "", fmt.Errorf("go mod download %s@%s: %w%s", m.path, m.version, err, stderrOf(err))
 	case found.Sum != m.sum:
 		return "", fmt.Errorf("module %s@%s is not the one that this vnic was built from: %s, not %s", m.path, m.version,
 			found.Sum, m.sum)
@@ -80,8 +80,8 @@ func (m goModule) build(ctx context.Context, work string) (string, error) {
 	return buildProgram(ctx, found.Dir, ProgramPackage, work)
 }
 
-// said is what a program that failed said on stderr.
-func said(err error) string {
+// stderrOf is what a program that failed wrote on stderr.
+func stderrOf(err error) string {
 	var e *exec.ExitError
 	if errors.As(err, &e) && len(e.Stderr) > 0 {
 		return ": " + strings.TrimSpace(string(e.Stderr))

@@ -65,9 +65,7 @@ func gzOf(t *testing.T, b []byte) []byte {
 	var out bytes.Buffer
 	w := gzip.NewWriter(&out)
 	_, err := w.Write(b)
-	if err = errors.Join(err, w.Close()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.OK(t, errors.Join(err, w.Close()))
 	return out.Bytes()
 }
 
@@ -97,37 +95,29 @@ func TestModulesComeWithWhatTheyNeed(t *testing.T) {
 			t.Errorf("%s: content of %d bytes", m.name, len(m.content))
 		}
 	}
-	if got := strings.Join(names, " "); got != "low mid built_in top_module" {
-		t.Errorf("%q", got)
-	}
+	testkit.Equal(t, "modules", strings.Join(names, " "), "low mid built_in top_module")
 	mods, err = resolve(dir, []string{"packed"})
 	if err != nil || len(mods) != 3 || mods[2].ext != zstd || strings.Join(mods[2].needs, " ") != "mid low" ||
 		string(mods[2].content) != "as it is" {
 		t.Errorf("a module that the kernel unpacks: %+v, %v", mods, err)
 	}
 	for name, want := range map[string]string{"nothing": "nothing", "lost": "nowhere, needed by lost"} {
-		if _, err := resolve(dir, []string{name}); !errors.Is(err, ErrNoModule) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := resolve(dir, []string{name})
+		testkit.ErrorIs(t, err, ErrNoModule, name)
+		testkit.ErrorSays(t, err, want)
 	}
-	if _, err := resolve(dir, []string{"broken"}); !errors.Is(err, ErrBadModule) ||
-		!strings.Contains(err.Error(), "/broken.ko") {
-		t.Errorf("a broken module: %v", err)
-	}
+	_, err = resolve(dir, []string{"broken"})
+	testkit.ErrorIs(t, err, ErrBadModule, "a broken module")
+	testkit.ErrorSays(t, err, "/broken.ko")
 	for name, want := range map[string]bool{"top-module": true, "built-in": false, "nothing": false} {
-		if HasModule(dir, name) != want {
-			t.Errorf("has %s: not %v", name, want)
-		}
+		testkit.Equal(t, "has "+name, HasModule(dir, name), want)
 	}
 	odd := t.TempDir()
 	put(t, filepath.Join(odd, "low.ko.bz2"), []byte("BZh9"))
-	if _, err := resolve(odd, []string{"low"}); !errors.Is(err, ErrBadModule) ||
-		!strings.Contains(err.Error(), "packed by xz, gzip or zstd") {
-		t.Errorf("packed in another way: %v", err)
-	}
-	if _, err := resolve("", []string{"low"}); err == nil {
-		t.Error("no directory: no error")
-	}
+	_, err = resolve(odd, []string{"low"})
+	testkit.ErrorIs(t, err, ErrBadModule, "packed in another way")
+	testkit.ErrorSays(t, err, "packed by xz, gzip or zstd")
+	testkit.ErrorSays(t, testkit.Err(resolve("", []string{"low"})), "no module directory given")
 	if mods, err := resolve("", nil); err != nil || mods != nil {
 		t.Errorf("no modules asked for: %v, %v", mods, err)
 	}
@@ -139,14 +129,11 @@ func TestModulesOfAnotherKernelAreRefused(t *testing.T) {
 	put(t, filepath.Join(dir, "b.ko"), ko(t, "depends=a\x00"))
 	o := options(t)
 	o.ModulesDir, o.Modules, o.Kernel = dir, []string{"b"}, "6.12.0"
-	if _, err := Build(t.Context(), o); !errors.Is(err, ErrOtherKernel) ||
-		!strings.Contains(err.Error(), "its is 6.1.0, this is 6.12.0") {
-		t.Errorf("got %v", err)
-	}
+	_, err := Build(t.Context(), o)
+	testkit.ErrorIs(t, err, ErrOtherKernel)
+	testkit.ErrorSays(t, err, "its is 6.1.0, this is 6.12.0")
 	o.Kernel = "6.1.0"
-	if _, err := Build(t.Context(), o); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(Build(t.Context(), o))(t)
 }
 
 func options(t *testing.T) Options {
@@ -161,20 +148,16 @@ func options(t *testing.T) Options {
 }
 
 func TestImageHoldsWhatWasAskedFor(t *testing.T) {
-	img, err := Build(t.Context(), options(t))
-	testkit.OK(t, err)
-	initrd, err := img.Initrd(agent.Config{Hostname: "h", Modules: []string{"top_module"}})
-	testkit.OK(t, err)
+	img := testkit.Must(Build(t.Context(), options(t)))(t)
+	initrd := testkit.Must(img.Initrd(agent.Config{Hostname: "h", Modules: []string{"top_module"}}))(t)
 	defer initrd.Close()
-	all, err := io.ReadAll(initrd)
-	testkit.OK(t, err)
+	all := testkit.Must(io.ReadAll(initrd))(t)
 	if st, err := os.Stat(img.Path); err != nil || st.Size() != img.Size || img.Size%4 != 0 {
 		t.Errorf("size %d, %v", img.Size, err)
 	}
 	got := map[string]string{}
 	for _, part := range [][]byte{all[:img.Size], all[img.Size:]} {
-		recs, err := cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(part)))
-		testkit.OK(t, err)
+		recs := testkit.Must(cpio.ReadAllRecords(cpio.Newc.Reader(bytes.NewReader(part))))(t)
 		for _, r := range recs {
 			var b []byte
 			if r.ReaderAt != nil {
@@ -205,10 +188,8 @@ func TestImageHoldsWhatWasAskedFor(t *testing.T) {
 
 func TestImageIsReproducibleAndKept(t *testing.T) {
 	o := options(t)
-	a, err := Build(t.Context(), o)
-	testkit.OK(t, err)
-	first, err := os.ReadFile(a.Path)
-	testkit.OK(t, err)
+	a := testkit.Must(Build(t.Context(), o))(t)
+	first := testkit.Must(os.ReadFile(a.Path))(t)
 	old := time.Now().Add(-time.Hour)
 	testkit.OK(t, os.Chtimes(a.Path, old, old))
 	again, err := Build(t.Context(), o)
@@ -219,8 +200,7 @@ func TestImageIsReproducibleAndKept(t *testing.T) {
 		t.Errorf("an image in use is not marked so: %v", err)
 	}
 	o.CacheDir = t.TempDir()
-	elsewhere, err := Build(t.Context(), o)
-	testkit.OK(t, err)
+	elsewhere := testkit.Must(Build(t.Context(), o))(t)
 	if second, err := os.ReadFile(elsewhere.Path); err != nil || !bytes.Equal(first, second) {
 		t.Errorf("built again, it differs: %v", err)
 	}
@@ -238,15 +218,12 @@ func TestOldImagesGo(t *testing.T) {
 		when := time.Now().Add(-age)
 		testkit.OK(t, os.Chtimes(filepath.Join(dir, name), when, when))
 	}
-	img, err := Build(t.Context(), o)
-	testkit.OK(t, err)
+	img := testkit.Must(Build(t.Context(), o))(t)
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 2 {
 		t.Errorf("%v, %v", entries, err)
 	}
-	if _, err := os.Stat(img.Path); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(os.Stat(img.Path))(t)
 }
 
 func TestBadProgramIsRefused(t *testing.T) {
@@ -258,23 +235,17 @@ func TestBadProgramIsRefused(t *testing.T) {
 		}
 	}
 	o.Program = filepath.Join(t.TempDir(), "nothing")
-	if _, err := Build(t.Context(), o); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(Build(t.Context(), o)), os.ErrNotExist)
 	o = options(t)
 	o.Applets = []string{"a/b"}
-	if _, err := Build(t.Context(), o); err == nil {
-		t.Error("an applet with a slash: no error")
-	}
+	testkit.ErrorSays(t, testkit.Err(Build(t.Context(), o)), "is no name for an applet")
 }
 
 func TestGzippedProgramIsTheSameInTheGuest(t *testing.T) {
-	p, err := readProgram(options(t).Program)
-	testkit.OK(t, err)
+	p := testkit.Must(readProgram(options(t).Program))(t)
 	path := filepath.Join(t.TempDir(), "p.gz")
 	put(t, path, gzOf(t, p.content))
-	z, err := readProgram(path)
-	testkit.OK(t, err)
+	z := testkit.Must(readProgram(path))(t)
 	if b, err := z.unpack(); err != nil || !bytes.Equal(b, p.content) {
 		t.Errorf("%q, %v", b, err)
 	}

@@ -73,9 +73,7 @@ func TestCopiesKeepModesLinksAndDirectories(t *testing.T) {
 		"opt/tree/link":  "-> sub/run", "usr/bin/one": "4755 1", "followed": "755 #!/bin/sh\n", "etc/passwd": "644 root",
 		"bin/x": "-> /usr/bin/one",
 	} {
-		if m[name] != want {
-			t.Errorf("%s: %q, want %q", name, m[name], want)
-		}
+		testkit.Equal(t, name, m[name], want)
 	}
 }
 
@@ -90,18 +88,10 @@ func TestCopiesThatCannotBeAreRefused(t *testing.T) {
 		}
 	}
 	o := NewOverlay(6)
-	if err := o.Copy(filepath.Join(dir, "none"), "/x"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("got %v", err)
-	}
-	if err := errors.Join(o.Copy(a, "/x"), o.Copy(a, "/x")); err != nil {
-		t.Errorf("twice the same: %v", err)
-	}
-	if err := o.Copy(b, "/x"); err == nil || !strings.Contains(err.Error(), a) {
-		t.Errorf("two files at one place: %v", err)
-	}
-	if err := o.Copy(b, "/y"); !errors.Is(err, ErrTooMuch) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, o.Copy(filepath.Join(dir, "none"), "/x"), os.ErrNotExist)
+	testkit.OK(t, errors.Join(o.Copy(a, "/x"), o.Copy(a, "/x")))
+	testkit.ErrorSays(t, o.Copy(b, "/x"), a)
+	testkit.ErrorIs(t, o.Copy(b, "/y"), ErrTooMuch)
 	if err := os.Truncate(a, 1); err != nil { // shrinks before it is read
 		t.Fatal(err)
 	}

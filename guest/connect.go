@@ -95,8 +95,8 @@ func notYet(err error) bool {
 		syscall.ENETUNREACH, syscall.ETIMEDOUT}, func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
-// lastWords is how long a connection's Close waits for the peer's.
-const lastWords = 5 * time.Second
+// closeTime is how long a connection's Close waits for the peer's.
+const closeTime = 5 * time.Second
 
 // conn is a connection that ends before its device does.
 type conn struct {
@@ -107,7 +107,7 @@ type conn struct {
 // Close implements net.Conn. What the peer still sends is dropped; what lies in device memory ends
 // the wait, as it cannot be read.
 func (c *conn) Close() error {
-	if !c.abort.Load() && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(lastWords)) == nil {
+	if !c.abort.Load() && c.CloseWrite() == nil && c.SetReadDeadline(time.Now().Add(closeTime)) == nil {
 		for b, err := make([]byte, 4096), error(nil); err == nil; {
 			_, err = c.Read(b)
 		}

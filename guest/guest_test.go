@@ -1,7 +1,6 @@
 package guest
 
 import (
-	"errors"
 	"flag"
 	"net/netip"
 	"os"
@@ -10,6 +9,7 @@ import (
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/guest-images/devmemtool"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // The examples are programs for guests: they run there, and their output is compared
@@ -31,9 +31,7 @@ func TestOutsideOfAGuestItSaysSo(t *testing.T) {
 		for _, k := range []string{"VNIC_DEVICE", "VNIC_ADDR", "VNIC_INDEX", "VNIC_GUESTS"} {
 			t.Setenv(k, env[k])
 		}
-		if _, err := Open(t.Context()); !errors.Is(err, ErrNoGuest) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(Open(t.Context())), ErrNoGuest, "%s", name)
 	}
 }
 
@@ -54,14 +52,10 @@ func TestLastQueueIsTheOneToBind(t *testing.T) {
 		if err != nil || d.Queue != 3 || d.GPU != 3 || d.Size != 8192 || (under.rss == 3) != shared {
 			t.Errorf("%+v, %v", d, err)
 		}
-		if a := d.AddrOf(2); a != netip.MustParseAddr("10.118.110.103") {
-			t.Errorf("%v", a)
-		}
+		testkit.Equal(t, "address of guest 2", d.AddrOf(2), netip.MustParseAddr("10.118.110.103"))
 	}
 	d := &Device{Addr: netip.MustParseAddr("fd76:6e69::65")}
-	if a := d.AddrOf(1); a != netip.MustParseAddr("fd76:6e69::66") {
-		t.Errorf("%v", a)
-	}
+	testkit.Equal(t, "address of guest 1", d.AddrOf(1), netip.MustParseAddr("fd76:6e69::66"))
 	for _, bad := range []devmemtool.Device{{Queues: 2}, {Queues: 1, GPUs: make([]devmemtool.GPU, 1)}} {
 		if err := d.take(&bad, d.Addr); err == nil {
 			t.Errorf("%+v: no error", bad)

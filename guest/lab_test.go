@@ -44,8 +44,7 @@ func pair(t *testing.T) (a, b *Device) {
 	var list []*Device
 	for i, n := range []*stacktest.NIC{na, nb} {
 		addr := netip.AddrFrom4([4]byte{10, 118, 110, byte(guestnet.DevmemHost + i + 1)})
-		s, err := stack.New(n, n, stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}})
-		testkit.OK(t, err)
+		s := testkit.Must(stack.New(n, n, stack.Options{Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}}))(t)
 		d := &Device{Index: i, Guests: 2}
 		testkit.OK(t, d.take(&devmemtool.Device{Device: s, Queues: 4, GPUs: []devmemtool.GPU{{Size: 4 << 20}},
 			Memory: plain(n.Memory())}, addr))
@@ -53,9 +52,7 @@ func pair(t *testing.T) (a, b *Device) {
 	}
 	t.Cleanup(func() {
 		for _, d := range list {
-			if err := errors.Join(d.Close(), d.Close()); err != nil {
-				t.Error(err)
-			}
+			testkit.OK(t, errors.Join(d.Close(), d.Close()))
 		}
 		goleak.VerifyNone(t, ignore)
 	})
@@ -64,15 +61,12 @@ func pair(t *testing.T) (a, b *Device) {
 
 func TestMemoryIsApartAndBounded(t *testing.T) {
 	d, _ := pair(t)
-	x, err := d.Alloc(1 << 20)
-	testkit.OK(t, err)
+	x := testkit.Must(d.Alloc(1 << 20))(t)
 	y, err := d.Alloc(3 << 20)
 	if err != nil || y.Buffer.Offset() != 1<<20 {
 		t.Fatalf("%+v, %v", y, err)
 	}
-	if _, err := d.Alloc(devmem.PageSize); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("more than there is: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(d.Alloc(devmem.PageSize)), syscall.ENOMEM)
 	var _ interface {
 		io.ReaderAt
 		io.WriterAt
@@ -95,9 +89,7 @@ func TestMemoryIsApartAndBounded(t *testing.T) {
 		t.Errorf("over the end: %d, %v", n, err)
 	}
 	for _, off := range []int64{-1, 1<<20 + 1} {
-		if _, err := x.ReadAt(b, off); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("at %d: %v", off, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(x.ReadAt(b, off)), syscall.EINVAL, "at %d", off)
 	}
 }
 
@@ -132,8 +124,7 @@ func TestGuestsFindEachOther(t *testing.T) {
 		sent <- errors.Join(err, cerr, c.Close())
 	}()
 	<-refused
-	l, err := to.ListenGPU(5201, 2<<20)
-	testkit.OK(t, err)
+	l := testkit.Must(to.ListenGPU(5201, 2<<20))(t)
 	c, err := l.Accept()
 	testkit.OK(t, err)
 	frags := make([]devmem.Frag, 4)
@@ -148,34 +139,22 @@ func TestGuestsFindEachOther(t *testing.T) {
 		}
 		for _, f := range frags[:n] {
 			b := make([]byte, f.Size)
-			if _, err := l.Memory.ReadAt(b, int64(f.Off)); err != nil {
-				t.Error(err)
-			}
+			testkit.Must(l.Memory.ReadAt(b, int64(f.Off)))(t)
 			got += string(b)
 		}
 	}
-	if got != text {
-		t.Errorf("%q", got)
-	}
-	if err := errors.Join(c.Close(), <-sent); err != nil {
-		t.Error(err)
-	}
-	if _, err := to.ListenGPU(5202, 1<<20); !errors.Is(err, syscall.EEXIST) {
-		t.Errorf("a second time: %v", err)
-	}
+	testkit.Equal(t, "received", got, text)
+	testkit.OK(t, errors.Join(c.Close(), <-sent))
+	testkit.ErrorIs(t, testkit.Err(to.ListenGPU(5202, 1<<20)), syscall.EEXIST)
 }
 
 func TestDialEndsWithItsContextAndOnErrors(t *testing.T) {
 	d, _ := pair(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := d.DialGuest(ctx, 1, 5201); err == nil || !strings.Contains(err.Error(), "guest1") {
-		t.Errorf("%v", err)
-	}
+	testkit.ErrorSays(t, testkit.Err(d.DialGuest(ctx, 1, 5201)), "guest1")
 	d.Addr = netip.MustParseAddr("10.9.9.9") // not ours: no use in trying again
-	if _, err := d.DialGuest(t.Context(), 1, 5201); !errors.Is(err, syscall.EADDRNOTAVAIL) {
-		t.Errorf("%v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(d.DialGuest(t.Context(), 1, 5201)), syscall.EADDRNOTAVAIL)
 }
 
 func TestProgramEndsWithItsDeviceClosed(t *testing.T) {
@@ -186,17 +165,13 @@ func TestProgramEndsWithItsDeviceClosed(t *testing.T) {
 	for _, want := range []error{nil, ours} {
 		d, _ := pair(t)
 		err := run(t.Context(), open(d), func(context.Context, *Device) error { return want })
-		if !errors.Is(err, want) {
-			t.Errorf("%v", err)
-		}
+		testkit.ErrorIs(t, err, want)
 		if _, err := d.Listen(netip.AddrPortFrom(d.Addr, 1)); err == nil {
 			t.Error("the device is open")
 		}
 	}
 	err := run(t.Context(), func(context.Context) (*Device, error) { return nil, ErrNoGuest }, nil)
-	if !errors.Is(err, ErrNoGuest) {
-		t.Errorf("%v", err)
-	}
+	testkit.ErrorIs(t, err, ErrNoGuest)
 	// A program that waits, for ever by itself, ends when it is told to.
 	d, _ := pair(t)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -218,19 +193,10 @@ func TestProgramEndsWithItsDeviceClosed(t *testing.T) {
 // A connection that is to be aborted is, at once.
 func TestLingerOfZeroAborts(t *testing.T) {
 	a, b := pair(t)
-	l, err := a.ListenGPU(5201, 1<<20)
-	testkit.OK(t, err)
-	x, err := b.DialGuest(t.Context(), 0, 5201)
-	testkit.OK(t, err)
-	y, err := l.AcceptConn()
-	testkit.OK(t, err)
-	if err := errors.Join(x.SetLinger(0), x.Close()); err != nil {
-		t.Error(err)
-	}
-	if _, err := y.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("%v", err)
-	}
-	if err := y.Close(); err != nil {
-		t.Error(err)
-	}
+	l := testkit.Must(a.ListenGPU(5201, 1<<20))(t)
+	x := testkit.Must(b.DialGuest(t.Context(), 0, 5201))(t)
+	y := testkit.Must(l.AcceptConn())(t)
+	testkit.OK(t, errors.Join(x.SetLinger(0), x.Close()))
+	testkit.ErrorIs(t, testkit.Err(y.Read(make([]byte, 1))), syscall.ECONNRESET)
+	testkit.OK(t, y.Close())
 }

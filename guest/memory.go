@@ -37,44 +37,33 @@ func (d *Device) Alloc(size uint64) (*Memory, error) {
 // from disk: what the device sends does not pass here. What lies there must not be under way
 // (SendDevmem).
 func (m *Memory) WriteAt(b []byte, off int64) (int, error) {
-	n, err := m.within(len(b), off)
-	if err != nil {
-		return 0, err
-	}
-	m.d.mu.Lock()
-	defer m.d.mu.Unlock()
-	if err := m.d.memory.WriteGPU(context.Background(), m.Buffer.GPU(), m.Buffer.Offset()+uint64(off), b[:n]); err != nil {
-		return 0, err
-	}
-	if n < len(b) {
-		return n, io.ErrShortWrite
-	}
-	return n, nil
+	return m.access(b, off, io.ErrShortWrite, func(b []byte, at uint64) error {
+		return m.d.memory.WriteGPU(context.Background(), m.Buffer.GPU(), at, b)
+	})
 }
 
 // ReadAt gets bytes from there, as io.ReaderAt: those of a frag, which starts at its Off, as long as its token is held.
 func (m *Memory) ReadAt(b []byte, off int64) (int, error) {
-	n, err := m.within(len(b), off)
-	if err != nil {
-		return 0, err
-	}
-	m.d.mu.Lock()
-	defer m.d.mu.Unlock()
-	at := []devmem.Range{{Off: m.Buffer.Offset() + uint64(off), Len: uint64(n)}}
-	if err := m.d.memory.ReadGPU(context.Background(), m.Buffer.GPU(), at, b[:n]); err != nil {
-		return 0, err
-	}
-	if n < len(b) {
-		return n, io.EOF
-	}
-	return n, nil
+	return m.access(b, off, io.EOF, func(b []byte, at uint64) error {
+		return m.d.memory.ReadGPU(context.Background(), m.Buffer.GPU(), []devmem.Range{{Off: at, Len: uint64(len(b))}}, b)
+	})
 }
 
-// within is how many of n bytes at off are in the memory.
-func (m *Memory) within(n int, off int64) (int, error) {
+// access calls f with as much of b as is in the memory at off, and where in the GPU that is. If it is not all of b,
+// the error is short.
+func (m *Memory) access(b []byte, off int64, short error, f func(b []byte, at uint64) error) (int, error) {
 	size := m.Buffer.Size()
 	if off < 0 || uint64(off) > size {
 		return 0, fmt.Errorf("offset %d in %d bytes of GPU memory: %w", off, size, syscall.EINVAL)
 	}
-	return int(min(uint64(n), size-uint64(off))), nil
+	n := int(min(uint64(len(b)), size-uint64(off)))
+	m.d.mu.Lock()
+	defer m.d.mu.Unlock()
+	if err := f(b[:n], m.Buffer.Offset()+uint64(off)); err != nil {
+		return 0, err
+	}
+	if n < len(b) {
+		return n, short
+	}
+	return n, nil
 }

@@ -40,13 +40,23 @@ func init() {
 	})
 }
 
+// client gives a client, and the guest's end of its pipe.
+func client(t *testing.T) (*Client, net.Conn) {
+	ignore := goleak.IgnoreCurrent()
+	host, guest := net.Pipe()
+	c := NewClient(host)
+	t.Cleanup(func() {
+		_, _ = guest.Close(), c.Close()
+		goleak.VerifyNone(t, ignore)
+	})
+	return c, guest
+}
+
 // link serves one end of a pipe and gives a client on the other.
 func link(t *testing.T) (c *Client, served <-chan error) {
 	t.Helper()
-	ignore := goleak.IgnoreCurrent()
-	host, guest := net.Pipe()
+	c, guest := client(t)
 	done := make(chan error, 1)
-	c = NewClient(host)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		err := WriteEvent(guest, EventBoot, nil)
@@ -62,7 +72,6 @@ func link(t *testing.T) (c *Client, served <-chan error) {
 		_ = c.Close()
 		for range done { // its end
 		}
-		goleak.VerifyNone(t, ignore)
 	})
 	<-c.Booted()
 	return c, done
@@ -86,23 +95,15 @@ func TestCallsAreAnswered(t *testing.T) {
 		!strings.Contains(remote.Text, "too long") {
 		t.Errorf("a reply that is too long: %v", err)
 	}
-	if err := c.Call(t.Context(), "test-echo", strings.Repeat("x", maxRequest), nil); !errors.Is(err, ErrLineTooLong) {
-		t.Errorf("a request that is too long: %v", err)
-	}
+	testkit.ErrorIs(t, c.Call(t.Context(), "test-echo", strings.Repeat("x", maxRequest), nil), ErrLineTooLong)
 	var h Hello
 	if err := c.Call(t.Context(), "hello", nil, &h); err != nil || h.Kernel == "" || h.CPUs < 1 {
 		t.Errorf("%+v, %v", h, err)
 	}
-	if err := c.Call(t.Context(), "poweroff", nil, nil); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; err != nil {
-		t.Errorf("Serve: %v", err)
-	}
+	testkit.OK(t, c.Call(t.Context(), "poweroff", nil, nil))
+	testkit.OK(t, <-served)
 	<-c.Done()
-	if err := c.Call(t.Context(), "hello", nil, nil); !errors.Is(err, ErrClosed) {
-		t.Errorf("after the end: %v", err)
-	}
+	testkit.ErrorIs(t, c.Call(t.Context(), "hello", nil, nil), ErrClosed)
 }
 
 func TestProgressComesInOrder(t *testing.T) {
@@ -119,9 +120,7 @@ func TestCancelReachesTheGuest(t *testing.T) {
 	c, _ := link(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	err := c.CallProgress(ctx, "test-wait", nil, nil, func(json.RawMessage) { cancel() })
-	if !errors.Is(err, context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, err, context.Canceled)
 	if err := c.Call(t.Context(), "test-echo", 1, nil); err != nil { // and the channel still works
 		t.Error(err)
 	}
@@ -134,12 +133,8 @@ func TestPowerOffEndsOperations(t *testing.T) {
 		ended <- c.CallProgress(t.Context(), "test-wait", nil, nil, func(json.RawMessage) { close(waiting) })
 	}()
 	<-waiting
-	if err := c.Call(t.Context(), "poweroff", nil, nil); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; err != nil {
-		t.Errorf("Serve: %v", err)
-	}
+	testkit.OK(t, c.Call(t.Context(), "poweroff", nil, nil))
+	testkit.OK(t, <-served)
 	if err := <-ended; err == nil {
 		t.Error("the operation was not ended")
 	}
@@ -147,44 +142,26 @@ func TestPowerOffEndsOperations(t *testing.T) {
 
 // A guest that does not read must not hold its host up beyond the call's context.
 func TestGuestThatDoesNotReadDoesNotBlockItsHost(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	host, guest := net.Pipe()
-	c := NewClient(host)
+	c, _ := client(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	if err := c.Call(ctx, "hello", nil, nil); !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
-	}
-	_ = guest.Close()
-	_ = c.Close()
+	testkit.ErrorIs(t, c.Call(ctx, "hello", nil, nil), context.DeadlineExceeded)
 }
 
 func TestWhatIsNoMessageIsDropped(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	host, guest := net.Pipe()
-	c := NewClient(host)
-	defer c.Close()
+	c, guest := client(t)
 	text := "\n\r\nnoise\n{\"half\":\n[]\n{}\n" + strings.Repeat("y", MaxLine+10) + "\n" +
 		`{"id":7,"ok":1}` + "\n" + `{"id":1,"event":"unknown"}` + "\n{\"event\":\"boot\"}\r\n{\"event\":\"boot\"}\n"
-	if _, err := io.WriteString(guest, text); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(io.WriteString(guest, text))(t)
 	<-c.Booted()
-	if n := c.Dropped(); n != 5 {
-		t.Errorf("%d lines dropped", n)
-	}
+	testkit.Equal(t, "lines dropped", c.Dropped(), 5)
 	_ = guest.Close()
 	<-c.Done()
-	if err := c.Err(); !errors.Is(err, ErrClosed) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, c.Err(), ErrClosed)
 }
 
 func TestDeathOfTheAgentEndsCalls(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
-	host, guest := net.Pipe()
-	c := NewClient(host)
-	defer c.Close()
+	c, guest := client(t)
 	go func() {
 		b := make([]byte, 1000)
 		_, _ = guest.Read(b)
@@ -202,14 +179,10 @@ func TestDeathOfTheAgentEndsCalls(t *testing.T) {
 func TestWriterStartsANewLineAfterABrokenOne(t *testing.T) {
 	w := &shortWriter{limit: 5}
 	l := &lineWriter{w: w}
-	if err := l.send(&message{Event: "a"}, MaxLine); err == nil {
-		t.Fatal("no error")
-	}
+	testkit.ErrorIs(t, l.send(&message{Event: "a"}, MaxLine), io.ErrShortWrite)
 	w.limit = 1000
 	testkit.OK(t, l.send(&message{Event: "b"}, MaxLine))
-	if got := w.String(); got != "{\"eve\n{\"event\":\"b\"}\n" {
-		t.Errorf("%q", got)
-	}
+	testkit.Equal(t, "written", w.String(), "{\"eve\n{\"event\":\"b\"}\n")
 }
 
 type shortWriter struct {
@@ -241,9 +214,7 @@ func TestGuestTextIsMadePlain(t *testing.T) {
 		"\x1b]0;title":                         "0;title",
 		"grüß\xff\u009b31m":                    "grüß31m",
 	} {
-		if got := Plain(in); got != want {
-			t.Errorf("%q: %q, want %q", in, got, want)
-		}
+		testkit.Equal(t, in, Plain(in), want)
 	}
 }
 
@@ -254,9 +225,7 @@ func TestTailKeepsTheEnd(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	}
-	if got := string(tail.Bytes()); got != "mnop" {
-		t.Errorf("%q", got)
-	}
+	testkit.Equal(t, "the tail", string(tail.Bytes()), "mnop")
 }
 
 func FuzzLines(f *testing.F) {

@@ -12,8 +12,8 @@ import (
 // opPoweroff is answered by Serve itself: it ends Serve.
 const opPoweroff = "poweroff"
 
-// patience is how long Serve waits, at its end, for operations that were told to stop.
-const patience = 5 * time.Second
+// stopTime is how long Serve waits, at its end, for operations that were told to stop.
+const stopTime = 5 * time.Second
 
 // ErrBusy says that operations went on after they were cancelled.
 var ErrBusy = errors.New("operations did not end")
@@ -42,7 +42,7 @@ func Serve(ctx context.Context, rw io.ReadWriter, env Env) error {
 	cancel()
 	done := make(chan struct{})
 	go func() { s.wg.Wait(); close(done) }()
-	t := time.NewTimer(patience)
+	t := time.NewTimer(stopTime)
 	defer t.Stop()
 	select {
 	case <-done:

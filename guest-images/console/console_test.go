@@ -50,9 +50,7 @@ func TestInterfacesAreInTheOrderOfTheirPlaces(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := interfaces(ctx, root, "virtio_net", time.Hour); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	testkit.ErrorIs(t, testkit.Err(interfaces(ctx, root, "virtio_net", time.Hour)), context.Canceled)
 }
 
 func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
@@ -76,9 +74,8 @@ func TestLeaseBecomesNetworkAndIdentity(t *testing.T) {
 	if len(other.Hosts) != 1 {
 		t.Errorf("names in a stranger's network: %+v", other.Hosts)
 	}
-	if got := strings.Join(identity(l.Addr), " "); got != "VNIC_INDEX=1 VNIC_GUESTS=0 VNIC_ADDR=10.118.110.102/24" {
-		t.Error(got)
-	}
+	testkit.Equal(t, "identity", strings.Join(identity(l.Addr), " "),
+		"VNIC_INDEX=1 VNIC_GUESTS=0 VNIC_ADDR=10.118.110.102/24")
 	for _, stranger := range []string{"192.168.1.0/24", "192.168.1.101/24"} {
 		if got := identity(netip.MustParsePrefix(stranger)); got != nil {
 			t.Errorf("%s: %v", stranger, got)
@@ -106,9 +103,7 @@ func TestConsoleIsTheLastOne(t *testing.T) {
 	}
 	_ = f.Close()
 	testkit.OK(t, os.WriteFile(active, nil, 0o600))
-	if _, err := open(root); err == nil || !strings.Contains(err.Error(), "console=ttyS0") {
-		t.Error(err)
-	}
+	testkit.ErrorSays(t, testkit.Err(open(root)), "console=ttyS0")
 }
 
 // Programs run, and how they ended is said in words, whether or not the console is a terminal.

@@ -36,8 +36,7 @@ func terminal(t *testing.T) (master, slave *os.File) {
 
 func TestTerminalSaysItsSize(t *testing.T) {
 	master, slave := terminal(t)
-	before, err := unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS)
-	testkit.OK(t, err)
+	before := testkit.Must(unix.IoctlGetTermios(int(slave.Fd()), unix.TCGETS))(t)
 	answered := make(chan error, 1)
 	go func() {
 		var seen []byte

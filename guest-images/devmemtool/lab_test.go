@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -32,14 +34,9 @@ type guest struct {
 
 func newWorld(t testing.TB, pairs int) *world {
 	t.Helper()
-	l, err := lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: pairs}, 16<<20),
-		lab.Options{Log: labtest.Log(t)})
-	testkit.OK(t, err)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	l := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: lab.Virtio, QueuePairs: pairs}, 16<<20),
+		lab.Options{Log: labtest.Log(t)}))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	w := &world{t: t}
 	for i := range w.guests {
 		w.guests[i] = &guest{t: t, port: l.Port(i), gpu: l.Port(i).GPU().GPU}
@@ -74,14 +71,24 @@ func (r run) String() string {
 	return fmt.Sprintf("status %d\nstdout: %.200q\nstderr: %s", r.status, r.out, r.err)
 }
 
-// start runs the tool in guest i. line is closed once it has said that it waits for a connection.
-func (w *world) start(ctx context.Context, i int, in string, args ...string) (done <-chan run,
-	waiting <-chan struct{}) {
+// want fails the test unless the run ended with a status, wrote no more than out to stdout, and says all
+// of says on stderr.
+func (r run) want(t testing.TB, who string, status int, out string, says ...string) {
+	t.Helper()
+	missing := func(part string) bool { return !strings.Contains(r.err, part) }
+	if r.status != status || r.out != out || slices.ContainsFunc(says, missing) {
+		t.Errorf("%s: %v", who, r)
+	}
+}
+
+// start runs the tool in guest i. waiting is closed once it has said that it waits for a connection.
+func (w *world) start(ctx context.Context, i int, in, args string) (done <-chan run, waiting <-chan struct{}) {
 	d, listens := make(chan run, 1), make(chan struct{})
 	go func() {
 		var out bytes.Buffer
 		e := watched{listens: listens}
-		status := Main(ctx, args, Stdio{In: bytes.NewReader([]byte(in)), Out: &out, Err: &e}, w.guests[i].open)
+		std := Stdio{In: strings.NewReader(in), Out: &out, Err: &e}
+		status := Main(ctx, strings.Fields(args), std, w.guests[i].open)
 		e.end()
 		d <- run{status: status, out: out.String(), err: e.buf.String()}
 	}()
@@ -104,11 +111,23 @@ func (w *watched) Write(b []byte) (int, error) {
 	return w.buf.Write(b)
 }
 
-// both runs the receiver in guest 1 and the sender in guest 0.
-func (w *world) both(in string, recv, send []string) (r, s run) {
+// recv runs the receiver in guest 1, and returns when it waits for a connection.
+func (w *world) recv(ctx context.Context, args string) <-chan run {
+	done, waiting := w.start(ctx, 1, "", "recv "+args)
+	<-waiting
+	return done
+}
+
+// send runs the sender in guest 0.
+func (w *world) send(ctx context.Context, in, args string) <-chan run {
+	done, _ := w.start(ctx, 0, in, "send "+args)
+	return done
+}
+
+// both runs the receiver and the sender.
+func (w *world) both(in, recv, send string) (r, s run) {
 	w.t.Helper()
-	rd, listens := w.start(w.t.Context(), 1, "", append([]string{"recv"}, recv...)...)
-	<-listens
-	sd, _ := w.start(w.t.Context(), 0, in, append([]string{"send"}, send...)...)
-	return <-rd, <-sd
+	done := w.recv(w.t.Context(), recv)
+	s = <-w.send(w.t.Context(), in, send)
+	return <-done, s
 }

@@ -20,7 +20,8 @@ const help = `  On the receiving guest:   devmem recv -s 10.0.0.2 -p 5201 -v 7
   One flow, two queues:     devmem recv -s fd00::2/64 -c fd00::1 -p 5201 -t 1 -q 2
 
 Netcat for device memory TCP: payload goes from one guest's GPU memory to another's. The flags are ncdevmem's, but for
--b, -g, -w, -d and -H. In a guest of vnic boot or vnic image, -f and our own address need not be given. Payload is written to stdout, all else to stderr. Exit status: 0 done, 1 failed, 2 wrong use.
+-b, -g, -w, -d and -H. In a guest of vnic boot or vnic image, -f and our own address need not be given. ` +
+	`Payload is written to stdout, all else to stderr. Exit status: 0 done, 1 failed, 2 wrong use.
 
 `
 

@@ -4,6 +4,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // What a guest's environment says of the device and of us need not be said again; what is said counts.
@@ -24,13 +26,7 @@ func TestGuestSaysWhoWeAre(t *testing.T) {
 			t.Errorf("%s: %+v, %v", args, o, err)
 		}
 	}
-	if _, err := parse(strings.Fields("send -p 1"), io.Discard); err == nil ||
-		!strings.Contains(err.Error(), "missing -s") {
-		t.Errorf("nobody to send to: %v", err)
-	}
+	testkit.ErrorSays(t, testkit.Err(parse(strings.Fields("send -p 1"), io.Discard)), "missing -s")
 	t.Setenv("VNIC_ADDR", "nonsense")
-	if _, err := parse(strings.Fields("recv -p 1"), io.Discard); err == nil ||
-		!strings.Contains(err.Error(), "VNIC_ADDR: ") {
-		t.Errorf("nonsense: %v", err)
-	}
+	testkit.ErrorSays(t, testkit.Err(parse(strings.Fields("recv -p 1"), io.Discard)), "VNIC_ADDR: ")
 }

@@ -52,7 +52,7 @@ func (t *tool) sendAll(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := t.sayGoodbye(c); err != nil {
+	if err := t.closeBoth(c); err != nil {
 		return err
 	}
 	whole = true
@@ -60,14 +60,14 @@ func (t *tool) sendAll(ctx context.Context) error {
 	return nil
 }
 
-// lastWords is how long the peer may take to close its end too.
-const lastWords = 5 * time.Second
+// closeTime is how long the peer may take to close its end too.
+const closeTime = 5 * time.Second
 
-// sayGoodbye closes our end and waits for the peer's. Once the tool has
+// closeBoth closes our end and waits for the peer's. Once the tool has
 // closed its device nothing repeats a lost FIN: there is no kernel behind it. All bytes are acknowledged before, so
 // that a peer that stays is no failure; nor is a reset, by which a peer's device may end too.
-func (t *tool) sayGoodbye(c devmem.Conn) error {
-	if err := errors.Join(c.CloseWrite(), c.SetReadDeadline(time.Now().Add(lastWords))); err != nil {
+func (t *tool) closeBoth(c devmem.Conn) error {
+	if err := errors.Join(c.CloseWrite(), c.SetReadDeadline(time.Now().Add(closeTime))); err != nil {
 		return err
 	}
 	for b := make([]byte, 4096); ; {

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/internal/testkit"
 )
 
 // closing sees that the tool leaves nothing in the NIC when it closes its device.
@@ -34,7 +35,11 @@ func (c *closing) Close() error {
 	return c.Device.Close()
 }
 
-func words(s string) []string { return strings.Fields(s) }
+// The flags of a receiver, and of a sender to it.
+const (
+	toServer   = "-s 10.0.0.2 -p 5201"
+	fromClient = "-s 10.0.0.2 -c 10.0.0.1 -p 5201"
+)
 
 func TestPatternArrives(t *testing.T) {
 	for _, x := range []struct{ name, recv, send, want string }{
@@ -52,12 +57,8 @@ func TestPatternArrives(t *testing.T) {
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			w := newWorld(t, 3)
-			r, s := w.both("", words(x.recv), words(x.send))
-			if r.status != 0 || !strings.Contains(r.err, x.want+"\n") && !strings.Contains(r.err, x.want) ||
-				r.out != "Validated buffer\n" ||
-				!strings.Contains(r.err, "linear_received=0\n") || !strings.Contains(r.err, "client exited\n") {
-				t.Errorf("recv: %v", r)
-			}
+			r, s := w.both("", x.recv, x.send)
+			r.want(t, "recv", 0, "Validated buffer\n", x.want, "linear_received=0\n", "client exited\n")
 			if s.status != 0 || !strings.HasSuffix(s.err, "devmem: tx ok\n") || s.out != "" {
 				t.Errorf("send: %v", s)
 			}
@@ -75,13 +76,10 @@ func TestStdinArrivesAtStdout(t *testing.T) {
 			if len(in) > 100 && chunk == " -z 1" {
 				continue
 			}
-			r, s := w.both(in, words("-s 10.0.0.2 -p 5201"), words("-s 10.0.0.2 -c 10.0.0.1 -p 5201"+chunk))
-			if r.status != 0 || r.out != in || !strings.Contains(r.err, fmt.Sprintf("total_received=%d\n", len(in))) {
-				t.Errorf("%d bytes%s: recv: %v", len(in), chunk, r)
-			}
-			if s.status != 0 || !strings.Contains(s.err, fmt.Sprintf("total_sent=%d\n", len(in))) {
-				t.Errorf("%d bytes%s: send: %v", len(in), chunk, s)
-			}
+			r, s := w.both(in, toServer, fromClient+chunk)
+			what := fmt.Sprintf("%d bytes%s: ", len(in), chunk)
+			r.want(t, what+"recv", 0, in, fmt.Sprintf("total_received=%d\n", len(in)))
+			s.want(t, what+"send", 0, "", fmt.Sprintf("total_sent=%d\n", len(in)))
 		}
 	}
 }
@@ -99,22 +97,16 @@ func TestWrongBytesFail(t *testing.T) {
 		{"none", "", "validation failed: nothing was received"},
 	} {
 		t.Run(x.name, func(t *testing.T) {
-			r, s := w.both(x.in, words("-s 10.0.0.2 -p 5201 -v 7"), words("-s 10.0.0.2 -c 10.0.0.1 -p 5201"))
-			if r.status != 1 || !strings.Contains(r.err, x.want) || r.out != "" {
-				t.Errorf("recv: %v", r)
-			}
+			r, s := w.both(x.in, toServer+" -v 7", fromClient)
+			r.want(t, "recv", 1, "", x.want)
 			if n := strings.Count(r.err, "Failed validation"); n > maxWrong {
 				t.Errorf("%d wrong bytes are described", n)
 			}
-			if s.status != 0 {
-				t.Errorf("send: %v", s)
-			}
+			s.want(t, "send", 0, "")
 		})
 	}
-	r, _ := w.both(string(good), words("-s 10.0.0.2 -p 5201 -v 7"), words("-s 10.0.0.2 -c 10.0.0.1 -p 5201"))
-	if r.status != 0 || r.out != "Validated buffer\n" {
-		t.Errorf("recv: %v", r)
-	}
+	r, _ := w.both(string(good), toServer+" -v 7", fromClient)
+	r.want(t, "recv", 0, "Validated buffer\n")
 }
 
 func TestWrongUse(t *testing.T) {
@@ -139,7 +131,7 @@ func TestWrongUse(t *testing.T) {
 		"recv -s 10.0.0.2 -p 5201 -g 9",
 		"send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -g 9",
 	} {
-		d, _ := w.start(t.Context(), 1, "", words(args)...)
+		d, _ := w.start(t.Context(), 1, "", args)
 		if r := <-d; r.status != 2 || r.out != "" || !strings.HasPrefix(r.err, "devmem: ") &&
 			!strings.Contains(r.err, "\ndevmem: ") {
 			t.Errorf("%q: %v", args, r)
@@ -150,14 +142,14 @@ func TestWrongUse(t *testing.T) {
 func TestHelpOpensWithExamples(t *testing.T) {
 	w := newWorld(t, 2)
 	for _, args := range []string{"-h", "--help", "help", "recv -h", "send -help"} {
-		d, _ := w.start(t.Context(), 0, "", words(args)...)
+		d, _ := w.start(t.Context(), 0, "", args)
 		if r := <-d; r.status != 0 || r.err != "" || !strings.HasPrefix(r.out, "  On the receiving guest:   devmem recv -s") {
 			t.Errorf("%q: %v", args, r)
 		}
 	}
-	d, _ := w.start(t.Context(), 0, "", "recv", "-h")
+	d, _ := w.start(t.Context(), 0, "", "recv -h")
 	r := <-d
-	for _, f := range words("-s -c -p -v -t -q -f -L -g -w -d -l") {
+	for _, f := range strings.Fields("-s -c -p -v -t -q -f -L -g -w -d -l") {
 		if !strings.Contains(r.out, "\n  "+f+" ") && !strings.Contains(r.out, "\n  "+f+"\t") {
 			t.Errorf("no word of %s:\n%s", f, r.out)
 		}
@@ -176,7 +168,7 @@ func TestExamplesRun(t *testing.T) {
 		t.Fatalf("%q", lines)
 	}
 	for _, line := range lines {
-		args := words(strings.TrimSuffix(line, " > received"))
+		args := strings.Fields(strings.TrimSuffix(line, " > received"))
 		if _, err := parse(args, io.Discard); err != nil {
 			t.Errorf("%q: %v", line, err)
 		}
@@ -187,7 +179,7 @@ func TestFailures(t *testing.T) {
 	t.Run("no device", func(t *testing.T) {
 		var e bytes.Buffer
 		open := func(context.Context, Request) (*Device, error) { return nil, syscall.ENODEV }
-		status := Main(t.Context(), words("recv -s 10.0.0.2 -p 1"), Stdio{Err: &e, Out: io.Discard}, open)
+		status := Main(t.Context(), strings.Fields("recv -s 10.0.0.2 -p 1"), Stdio{Err: &e, Out: io.Discard}, open)
 		if status != 1 || !strings.Contains(e.String(), "open virtio: no such device") {
 			t.Errorf("%d %s", status, e.String())
 		}
@@ -195,44 +187,30 @@ func TestFailures(t *testing.T) {
 	t.Run("no GPU", func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.guests[0].change = func(d *Device) { d.GPUs = nil }
-		d, _ := w.start(t.Context(), 0, "", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
-		if r := <-d; r.status != 1 || !strings.Contains(r.err, "reaches no GPU") {
-			t.Error(r)
-		}
+		(<-w.send(t.Context(), "", fromClient)).want(t, "send", 1, "", "reaches no GPU")
 	})
 	t.Run("nobody listens", func(t *testing.T) {
 		w := newWorld(t, 2)
-		rd, listens := w.start(t.Context(), 1, "", words("recv -s 10.0.0.2 -p 5201")...)
-		<-listens
-		sd, _ := w.start(t.Context(), 0, "x", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5202")...)
-		if s := <-sd; s.status != 1 || !strings.Contains(s.err, "connection refused") {
-			t.Errorf("send: %v", s)
-		}
-		sd, _ = w.start(t.Context(), 0, "x", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
-		if r, s := <-rd, <-sd; r.status != 0 || r.out != "x" || s.status != 0 {
-			t.Errorf("recv: %v\nsend: %v", r, s)
-		}
+		recv := w.recv(t.Context(), toServer)
+		(<-w.send(t.Context(), "x", "-s 10.0.0.2 -c 10.0.0.1 -p 5202")).want(t, "send", 1, "", "connection refused")
+		(<-w.send(t.Context(), "x", fromClient)).want(t, "send", 0, "")
+		(<-recv).want(t, "recv", 0, "x")
 	})
 	t.Run("a stranger", func(t *testing.T) {
 		w := newWorld(t, 2)
-		rd, listens := w.start(t.Context(), 1, "", words("recv -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
-		<-listens
-		sd, _ := w.start(t.Context(), 0, "x", words("send -s 10.0.0.2 -c 10.0.0.9 -p 5201")...)
-		<-sd // its byte may have been acknowledged before it was turned away
-		sd, _ = w.start(t.Context(), 0, "y", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
-		if r, s := <-rd, <-sd; r.status != 0 || r.out != "y" || s.status != 0 ||
-			!strings.Contains(r.err, "turned away 10.0.0.9") {
-			t.Errorf("recv: %v\nsend: %v", r, s)
-		}
+		recv := w.recv(t.Context(), fromClient)
+		// its byte may have been acknowledged before it was turned away
+		<-w.send(t.Context(), "x", "-s 10.0.0.2 -c 10.0.0.9 -p 5201")
+		(<-w.send(t.Context(), "y", fromClient)).want(t, "send", 0, "")
+		(<-recv).want(t, "recv", 0, "y", "turned away 10.0.0.9")
 	})
 	t.Run("not steered", func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.guests[1].change = func(d *Device) { d.Device = noRules{d.Device} }
-		r, s := w.both("hello", words("-s 10.0.0.2 -p 5201"), words("-s 10.0.0.2 -c 10.0.0.1 -p 5201"))
+		r, _ := w.both("hello", toServer, fromClient) // the sender may have been done before
 		if r.status != 1 || !strings.Contains(r.err, "flow steering error: 5 bytes") {
 			t.Errorf("recv: %v", r)
 		}
-		_ = s // it may have been done before
 	})
 	t.Run("stdout closed", func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -240,31 +218,28 @@ func TestFailures(t *testing.T) {
 		e := watched{listens: make(chan struct{})}
 		go func() {
 			defer e.end()
-			rd <- Main(t.Context(), words("recv -s 10.0.0.2 -p 5201"), Stdio{Out: brokenPipe{}, Err: &e}, w.guests[1].open)
+			rd <- Main(t.Context(), strings.Fields("recv "+toServer), Stdio{Out: brokenPipe{}, Err: &e}, w.guests[1].open)
 		}()
 		<-e.listens
-		sd, _ := w.start(t.Context(), 0, "hello", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
+		sent := w.send(t.Context(), "hello", fromClient)
 		if status := <-rd; status != 1 || !strings.Contains(e.buf.String(), "broken pipe") {
 			t.Errorf("%d: %s", status, e.buf.String())
 		}
-		<-sd
+		<-sent
 	})
 	t.Run("stdin fails", func(t *testing.T) {
 		w := newWorld(t, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		rd, listens := w.start(ctx, 1, "", words("recv -s 10.0.0.2 -p 5201")...)
-		<-listens
+		recv := w.recv(ctx, toServer)
 		var e bytes.Buffer
-		status := Main(t.Context(), words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201"), Stdio{In: brokenPipe{}, Out: io.Discard,
-			Err: &e}, w.guests[0].open)
+		status := Main(t.Context(), strings.Fields("send "+fromClient), Stdio{In: brokenPipe{}, Out: io.Discard, Err: &e},
+			w.guests[0].open)
 		if status != 1 || !strings.Contains(e.String(), "stdin: broken pipe") {
 			t.Errorf("%d: %s", status, e.String())
 		}
 		cancel() // it may not have seen the connection before that was reset
-		if r := <-rd; r.status != 1 {
-			t.Errorf("recv: %v", r)
-		}
+		(<-recv).want(t, "recv", 1, "")
 	})
 }
 
@@ -284,50 +259,32 @@ func TestInterrupted(t *testing.T) {
 	t.Run("accept", func(t *testing.T) {
 		w := newWorld(t, 2)
 		ctx, cancel := context.WithCancel(t.Context())
-		rd, listens := w.start(ctx, 1, "", words("recv -s 10.0.0.2 -p 5201")...)
-		<-listens
+		recv := w.recv(ctx, toServer)
 		cancel()
-		if r := <-rd; r.status != 1 || !strings.Contains(r.err, "devmem: interrupted") {
-			t.Error(r)
-		}
+		(<-recv).want(t, "recv", 1, "", "devmem: interrupted")
 	})
 	t.Run("connect", func(t *testing.T) {
 		w := newWorld(t, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		w.guests[0].change = func(d *Device) { d.Device = &dialing{d.Device, cancel} }
-		sd, _ := w.start(ctx, 0, "x", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201")...)
-		if s := <-sd; s.status != 1 || !strings.Contains(s.err, "devmem: interrupted") {
-			t.Error(s)
-		}
+		(<-w.send(ctx, "x", fromClient)).want(t, "send", 1, "", "devmem: interrupted")
 	})
 	for _, who := range []string{"recv", "send"} {
 		t.Run(who, func(t *testing.T) {
 			w := newWorld(t, 2)
 			ctx, cancel := context.WithCancel(t.Context())
 			w.guests[1].change = func(d *Device) { d.Memory = &slow{Memory: d.Memory, after: 3, then: cancel} }
-			rctx, sctx := ctx, t.Context()
+			rctx, sctx, says := ctx, t.Context(), map[string]string{who: "devmem: interrupted"}
 			if who == "send" {
 				rctx, sctx = sctx, rctx
 			}
-			rd, listens := w.start(rctx, 1, "", words("recv -s 10.0.0.2 -p 5201 -v 7")...)
-			<-listens
-			sd, _ := w.start(sctx, 0, "", words("send -s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1G")...)
-			r, s := <-rd, <-sd
-			if r.status != 1 || s.status != 1 {
-				t.Errorf("recv: %v\nsend: %v", r, s)
-			}
-			ended := r
-			if who == "send" {
-				ended = s
-			}
-			if !strings.Contains(ended.err, "devmem: interrupted") {
-				t.Error(ended)
-			}
+			recv := w.recv(rctx, toServer+" -v 7")
+			(<-w.send(sctx, "", fromClient+" -v 7 -b 1G")).want(t, "send", 1, "", says["send"])
+			(<-recv).want(t, "recv", 1, "", says["recv"])
 			w.guests[1].change = nil
-			r, s = w.both("", words("-s 10.0.0.2 -p 5201 -v 7"), words("-s 10.0.0.2 -c 10.0.0.1 -p 5201 -v 7 -b 1M"))
-			if r.status != 0 || s.status != 0 {
-				t.Errorf("afterwards: recv: %v\nsend: %v", r, s)
-			}
+			r, s := w.both("", toServer+" -v 7", fromClient+" -v 7 -b 1M")
+			r.want(t, "recv afterwards", 0, "Validated buffer\n")
+			s.want(t, "send afterwards", 0, "")
 		})
 	}
 }
@@ -429,19 +386,13 @@ func (c *countingConn) DontNeed(ranges []devmem.TokenRange) (int, error) {
 func TestPatternIsNcdevmems(t *testing.T) {
 	b := make([]byte, 15)
 	pattern{7}.fill(b, 0)
-	if string(b) != "\x01\x02\x03\x04\x05\x06\n\x01\x02\x03\x04\x05\x06\n\x01" {
-		t.Errorf("%q", b)
-	}
+	testkit.Equal(t, "the pattern", string(b), "\x01\x02\x03\x04\x05\x06\n\x01\x02\x03\x04\x05\x06\n\x01")
 	pattern{7}.fill(b[:3], 5)
-	if string(b[:3]) != "\x06\n\x01" {
-		t.Errorf("%q", b[:3])
-	}
+	testkit.Equal(t, "the pattern from 5 on", string(b[:3]), "\x06\n\x01")
 	v := &validator{pattern: pattern{256}, out: io.Discard}
 	all := make([]byte, 1000)
 	v.fill(all, 0)
 	_, _ = v.Write(all[:3])
 	_, _ = v.Write(all[3:])
-	if err := v.err(); err != nil {
-		t.Error(err)
-	}
+	testkit.OK(t, v.err())
 }

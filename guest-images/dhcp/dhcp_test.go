@@ -2,11 +2,9 @@ package dhcp
 
 import (
 	"context"
-	"errors"
 	"net"
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -33,8 +31,7 @@ func pair(t *testing.T) (*client, net.PacketConn) {
 	t.Helper()
 	var ends [2]net.PacketConn
 	for i := range ends {
-		pc, err := net.ListenPacket("udp4", "127.0.0.1:0")
-		testkit.OK(t, err)
+		pc := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 		t.Cleanup(func() { _ = pc.Close() })
 		ends[i] = pc
 	}
@@ -60,9 +57,7 @@ func serve(t *testing.T, pc net.PacketConn, n int,
 				return
 			}
 			for _, a := range answers(i, m) {
-				if _, err := pc.WriteTo(a, from); err != nil {
-					t.Error(err)
-				}
+				testkit.NoError(t, testkit.Err(pc.WriteTo(a, from)))
 			}
 		}
 	}()
@@ -112,20 +107,14 @@ func TestAsksAgainAndGivesUp(t *testing.T) {
 	c.wait = time.Millisecond
 	n := 0
 	done := serve(t, pc, tries, func(int, *dhcpv4.DHCPv4) [][]byte { n++; return nil })
-	if _, err := c.lease(t.Context()); !errors.Is(err, ErrNoAnswer) {
-		t.Error(err)
-	}
+	testkit.ErrorIs(t, testkit.Err(c.lease(t.Context())), ErrNoAnswer)
 	<-done
-	if n != tries {
-		t.Errorf("asked %d times", n)
-	}
+	testkit.Equal(t, "questions", n, tries)
 	ctx, cancel := context.WithCancel(t.Context())
 	c, pc = pair(t)
 	c.wait = time.Hour
 	done = serve(t, pc, 1, func(int, *dhcpv4.DHCPv4) [][]byte { cancel(); return nil })
-	if _, err := c.lease(ctx); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	testkit.ErrorIs(t, testkit.Err(c.lease(ctx)), context.Canceled)
 	<-done
 }
 
@@ -138,9 +127,7 @@ func TestRefusalIsSaid(t *testing.T) {
 		}
 		return [][]byte{reply(t, m, dhcpv4.MessageTypeNak, dhcpv4.WithOption(dhcpv4.OptMessage("no more addresses")))}
 	})
-	if l, err := c.lease(t.Context()); err == nil || !strings.Contains(err.Error(), "no more addresses") {
-		t.Errorf("%+v, %v", l, err)
-	}
+	testkit.ErrorSays(t, testkit.Err(c.lease(t.Context())), "no more addresses")
 	<-done
 }
 
@@ -165,10 +152,9 @@ func TestBadLeasesAreRefused(t *testing.T) {
 }
 
 func FuzzLease(f *testing.F) {
-	m, err := dhcpv4.New(dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
+	m := testkit.Must(dhcpv4.New(dhcpv4.WithYourIP(net.IPv4(10, 1, 2, 3)), dhcpv4.WithNetmask(net.CIDRMask(24, 32)),
 		dhcpv4.WithRouter(net.IPv4(10, 1, 2, 254)),
-		dhcpv4.WithOption(dhcpv4.OptHostName("a\nb")))
-	testkit.OK(f, err)
+		dhcpv4.WithOption(dhcpv4.OptHostName("a\nb"))))(f)
 	f.Add(m.ToBytes())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := dhcpv4.FromBytes(b)

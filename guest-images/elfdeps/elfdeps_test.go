@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 
@@ -181,14 +181,8 @@ func TestWhatIsMissingIsNamedWithWhoNeedsIt(t *testing.T) {
 		"interpreter": {map[string]any{"/p": file{interp: ld}}, []string{"interpreter " + ld}},
 	} {
 		_, err := Finder{Root: tree(t, c.files)}.Find("/p")
-		if !errors.Is(err, ErrMissing) {
-			t.Errorf("%s: %v", name, err)
-		}
-		for _, s := range c.says {
-			if err != nil && !strings.Contains(err.Error(), s) {
-				t.Errorf("%s: %v does not say %q", name, err, s)
-			}
-		}
+		testkit.ErrorIs(t, err, ErrMissing, "%s", name)
+		testkit.ErrorSays(t, err, c.says...)
 	}
 	for name, v := range map[string]any{"text": "#!/bin/sh\n", "no sections": file{interp: ld, noSections: true},
 		"empty": ""} {
@@ -206,8 +200,7 @@ func TestProgramOfThisMachineRunsWithWhatIsFound(t *testing.T) {
 	}
 	dir := t.TempDir()
 	for _, path := range files[1:] {
-		b, err := os.ReadFile(path)
-		testkit.OK(t, err)
+		b := testkit.Must(os.ReadFile(path))(t)
 		testkit.OK(t, os.WriteFile(filepath.Join(dir, filepath.Base(path)), b, 0o755))
 	}
 	cmd := exec.CommandContext(t.Context(), files[0], "--inhibit-cache", "--library-path", dir, "--list", "/bin/ls")

@@ -15,8 +15,10 @@ const Name = "gpusocket"
 
 const help = `  gpusocket eth0 &      then run a program that asks at ` + Path + `
 
-Gives programs of this guest memory of the GPU beside a gVNIC of vnic's, as dma-bufs for Linux's own devmem TCP. A program connects
-to the socket (SOCK_SEQPACKET), sends a size in bytes (u64), and gets an errno (u32) and a dma-buf (SCM_RIGHTS); the memory is its own
+Gives programs of this guest memory of the GPU beside a gVNIC of vnic's, as dma-bufs for Linux's own devmem TCP. ` +
+	`A program connects
+to the socket (SOCK_SEQPACKET), sends a size in bytes (u64), and gets an errno (u32) and a dma-buf (SCM_RIGHTS); ` +
+	`the memory is its own
 until it closes the connection. It needs root, /proc, /sys and /dev/udmabuf, and serves until it is ended.
 `
 

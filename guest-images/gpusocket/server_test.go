@@ -39,8 +39,7 @@ func start(t *testing.T) (*gpu, string) {
 	ignore := goleak.IgnoreCurrent()
 	g := &gpu{make(chan uint64, 100)}
 	path := filepath.Join(t.TempDir(), "run", "gpu")
-	s, err := listen(path, g.take)
-	testkit.OK(t, err)
+	s := testkit.Must(listen(path, g.take))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -57,17 +56,13 @@ func start(t *testing.T) (*gpu, string) {
 
 func dial(t *testing.T, path string) *net.UnixConn {
 	t.Helper()
-	c, err := net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"})
-	testkit.OK(t, err)
-	return c
+	return testkit.Must(net.DialUnix("unixpacket", nil, &net.UnixAddr{Name: path, Net: "unixpacket"}))(t)
 }
 
-// ask sends a request and gives what the descriptor that comes has in bytes; -1: none.
-func ask(t *testing.T, c *net.UnixConn, request []byte) (e unix.Errno, size int64) {
+// asks sends a request, which is answered by an errno and a descriptor of so many bytes; -1: none.
+func asks(t *testing.T, c *net.UnixConn, request []byte, want unix.Errno, wantSize int64) {
 	t.Helper()
-	if _, err := c.Write(request); err != nil {
-		t.Fatal(err)
-	}
+	testkit.Must(c.Write(request))(t)
 	b, oob := make([]byte, 100), make([]byte, 100)
 	n, noob, _, _, err := c.ReadMsgUnix(b, oob)
 	if err != nil || n != answerLen {
@@ -76,13 +71,15 @@ func ask(t *testing.T, c *net.UnixConn, request []byte) (e unix.Errno, size int6
 	var fds scm.FDs
 	defer fds.Close()
 	testkit.OK(t, fds.Collect(oob[:noob], 1))
-	size = -1
+	size := int64(-1)
 	if fds.Len() == 1 {
 		var st unix.Stat_t
 		testkit.OK(t, unix.Fstat(fds.At(0), &st))
 		size = st.Size
 	}
-	return unix.Errno(binary.NativeEndian.Uint32(b)), size
+	if e := unix.Errno(binary.NativeEndian.Uint32(b)); e != want || size != wantSize {
+		t.Errorf("errno %v, %d bytes; want %v, %d", e, size, want, wantSize)
+	}
 }
 
 func request(size uint64) []byte { return binary.NativeEndian.AppendUint64(nil, size) }
@@ -92,13 +89,9 @@ func TestProgramGetsMemoryUntilItGoes(t *testing.T) {
 	a, b := dial(t, path), dial(t, path)
 	defer b.Close()
 	for _, size := range []uint64{4096, 1 << 20} { // as many as it wants
-		if e, got := ask(t, a, request(size)); e != 0 || got != int64(size) {
-			t.Errorf("errno %v, %d bytes of %d", e, got, size)
-		}
+		asks(t, a, request(size), 0, int64(size))
 	}
-	if e, got := ask(t, b, request(8192)); e != 0 || got != 8192 {
-		t.Errorf("errno %v, %d bytes", e, got)
-	}
+	asks(t, b, request(8192), 0, 8192)
 	select {
 	case size := <-g.released:
 		t.Errorf("%d bytes are given back while they are in use", size)
@@ -108,9 +101,7 @@ func TestProgramGetsMemoryUntilItGoes(t *testing.T) {
 	if x, y := <-g.released, <-g.released; x != 4096 || y != 1<<20 {
 		t.Errorf("given back: %d, %d", x, y)
 	}
-	if e, got := ask(t, b, request(4096)); e != 0 || got != 4096 { // the other has its connection still
-		t.Errorf("errno %v, %d bytes", e, got)
-	}
+	asks(t, b, request(4096), 0, 4096) // the other has its connection still
 }
 
 // What is no request, or too much, is refused by errno; the connection, and others, go on.
@@ -129,26 +120,21 @@ func TestBadRequestsAreRefused(t *testing.T) {
 		"half a page": {request(2048), unix.EINVAL},
 		"much":        {request(1 << 62), unix.ENOMEM},
 	} {
-		if e, got := ask(t, c, bad.request); e != bad.want || got != -1 {
-			t.Errorf("%s: errno %v, %d bytes", name, e, got)
-		}
+		t.Run(name, func(t *testing.T) { asks(t, c, bad.request, bad.want, -1) })
 	}
 	for range 50 { // and takes no answer
 		if _, err := other.Write(request(4096)); err != nil {
 			break
 		}
 	}
-	if e, got := ask(t, c, request(4096)); e != 0 || got != 4096 {
-		t.Errorf("errno %v, %d bytes", e, got)
-	}
+	asks(t, c, request(4096), 0, 4096)
 }
 
 func TestEndGivesAllBack(t *testing.T) {
 	ignore := goleak.IgnoreCurrent()
 	g := &gpu{make(chan uint64, 1)}
 	path := filepath.Join(t.TempDir(), "gpu")
-	s, err := listen(path, g.take)
-	testkit.OK(t, err)
+	s := testkit.Must(listen(path, g.take))(t)
 	if _, err := listen(path, g.take); err == nil {
 		t.Error("two at one place: no error")
 	}
@@ -160,13 +146,9 @@ func TestEndGivesAllBack(t *testing.T) {
 	}()
 	c := dial(t, path)
 	defer c.Close()
-	if e, _ := ask(t, c, request(4096)); e != 0 {
-		t.Error(e)
-	}
+	asks(t, c, request(4096), 0, 4096)
 	cancel()
 	<-done
-	if size := <-g.released; size != 4096 {
-		t.Errorf("%d bytes", size)
-	}
+	testkit.Equal(t, "given back", <-g.released, 4096)
 	goleak.VerifyNone(t, ignore)
 }

@@ -106,8 +106,7 @@ func TestNetworkWithoutIPv6(t *testing.T) {
 	if r, err := c.apply(t.Context(), t.TempDir()); err != nil || r.NotReady != "" {
 		t.Fatalf("%+v, %v", r, err)
 	}
-	l, err := netlink.LinkByName("d0")
-	testkit.OK(t, err)
+	l := testkit.Must(netlink.LinkByName("d0"))(t)
 	if routes, err := netlink.RouteList(l, netlink.FAMILY_V4); err != nil || len(routes) != 2 {
 		t.Errorf("%v, %v", routes, err)
 	}
@@ -123,13 +122,9 @@ func TestInterfaceThatIsLateIsWaitedFor(t *testing.T) {
 		t.Error("an interface that is not there: no error")
 	}
 	dummy(t, "d3", "02:00:00:00:00:03")
-	if _, err := c.apply(t.Context(), t.TempDir()); err != nil {
-		t.Error(err)
-	}
+	testkit.Must(c.apply(t.Context(), t.TempDir()))(t)
 	c.Interfaces[0].Leave = true
-	if _, err := c.apply(t.Context(), t.TempDir()); err == nil || !strings.Contains(err.Error(), "no PCI device") {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorSays(t, testkit.Err(c.apply(t.Context(), t.TempDir())), "no PCI device")
 }
 
 // The PCI device of a virtio interface is its parent's parent; a driver lets go of it by its address.
@@ -149,15 +144,9 @@ func TestDeviceIsFoundAndLeft(t *testing.T) {
 	if f.PCI != "0000:01:00.0" || pciAddress(root, "eth8") != "" {
 		t.Errorf("%+v", f)
 	}
-	if err := leave(root, f); err == nil {
-		t.Error("no driver: no error")
-	}
+	testkit.ErrorIs(t, leave(root, f), os.ErrNotExist, "no driver")
 	testkit.OK(t, os.Symlink(driver, filepath.Join(pci, "driver")))
 	testkit.OK(t, os.WriteFile(filepath.Join(driver, "unbind"), nil, 0o644))
-	if err := leave(root, f); err != nil {
-		t.Error(err)
-	}
-	if b, _ := os.ReadFile(filepath.Join(driver, "unbind")); string(b) != f.PCI {
-		t.Errorf("%q", b)
-	}
+	testkit.OK(t, leave(root, f))
+	testkit.Equal(t, "unbound", string(testkit.Must(os.ReadFile(filepath.Join(driver, "unbind")))(t)), f.PCI)
 }

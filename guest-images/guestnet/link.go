@@ -19,39 +19,24 @@ const appears = 20 * time.Second
 
 // find waits until all interfaces are there, and gives them in their order.
 func (c *Config) find(ctx context.Context) ([]netlink.Link, error) {
-	updates, stop, err := changes()
-	if err != nil {
-		return nil, err
+	var links, found []netlink.Link
+	var missing string
+	there, err := until(ctx, appears, func() (ok bool, err error) {
+		if links, err = netlink.LinkList(); err != nil {
+			return false, fmt.Errorf("network interfaces: %w", err)
+		}
+		found, missing = c.sort(links)
+		return missing == "", nil
+	})
+	if err != nil || there {
+		return found, err
 	}
-	defer stop()
-	limit := time.NewTimer(appears)
-	defer limit.Stop()
-	for {
-		links, err := netlink.LinkList()
-		if err != nil {
-			return nil, fmt.Errorf("network interfaces: %w", err)
-		}
-		found, missing := c.sort(links)
-		if missing == "" {
-			return found, nil
-		}
-		select {
-		case _, ok := <-updates:
-			if !ok {
-				return nil, errors.New("network interfaces: netlink has ended")
-			}
-		case <-limit.C:
-			var names []string
-			for _, l := range links {
-				names = append(names, l.Attrs().Name)
-			}
-			return nil,
-				fmt.Errorf("no network interface %s, only %v: its driver is not in the kernel, or its probe has failed: %w",
-					missing, names, unix.ENODEV)
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
+	var names []string
+	for _, l := range links {
+		names = append(names, l.Attrs().Name)
 	}
+	return nil, fmt.Errorf("no network interface %s, only %v: "+
+		"its driver is not in the kernel, or its probe has failed: %w", missing, names, unix.ENODEV)
 }
 
 // sort puts links in the order of the interfaces, and gives the MAC address of one that is missing.

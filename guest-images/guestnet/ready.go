@@ -23,30 +23,43 @@ const readyTime = 15 * time.Second
 // addresses are good to bind and to send from. It gives what is missing at the end of its patience;
 // "" = nothing.
 func (c *Config) ready(ctx context.Context, links []netlink.Link, patience time.Duration) (missing string, err error) {
-	changes, stop, err := changes()
-	if err != nil {
+	good, err := until(ctx, patience, func() (ok bool, err error) {
+		for {
+			missing, err = c.missing(links)
+			if !errors.Is(err, netlink.ErrDumpInterrupted) { // by a change: which is to be seen
+				return missing == "", err
+			}
+		}
+	})
+	if err != nil || good {
 		return "", err
 	}
+	return fmt.Sprintf("%s, %v after it was to be up", missing, patience), nil
+}
+
+// until calls f now, and after each change of links and addresses, until it gives true or an error.
+// It gives false when limit has passed.
+func until(ctx context.Context, limit time.Duration, f func() (bool, error)) (bool, error) {
+	changes, stop, err := changes()
+	if err != nil {
+		return false, err
+	}
 	defer stop()
-	limit := time.NewTimer(patience)
-	defer limit.Stop()
+	late := time.NewTimer(limit)
+	defer late.Stop()
 	for {
-		missing, err := c.missing(links)
-		switch {
-		case errors.Is(err, netlink.ErrDumpInterrupted): // by a change: which is to be seen
-			continue
-		case err != nil || missing == "":
-			return "", err
+		if ok, err := f(); ok || err != nil {
+			return ok, err
 		}
 		select {
 		case _, ok := <-changes:
 			if !ok {
-				return "", errors.New("network interfaces: netlink has ended")
+				return false, errors.New("network interfaces: netlink has ended")
 			}
-		case <-limit.C:
-			return fmt.Sprintf("%s, %v after it was to be up", missing, patience), nil
+		case <-late.C:
+			return false, nil
 		case <-ctx.Done():
-			return "", ctx.Err()
+			return false, ctx.Err()
 		}
 	}
 }

@@ -22,8 +22,7 @@ func cable(t *testing.T) (ours, peers netlink.Link) {
 		t.Skipf("no interfaces to play with: %v", err)
 	}
 	for i, name := range []string{"v0", "v1"} {
-		l, err := netlink.LinkByName(name)
-		testkit.OK(t, err)
+		l := testkit.Must(netlink.LinkByName(name))(t)
 		if i == 0 {
 			ours = l
 		} else {
@@ -81,8 +80,7 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	for _, l := range []netlink.Link{ours, peers} {
 		testkit.OK(t, netlink.LinkSetUp(l))
 	}
-	a, err := netlink.ParseAddr("fd00::7/64")
-	testkit.OK(t, err)
+	a := testkit.Must(netlink.ParseAddr("fd00::7/64"))(t)
 	if err := netlink.AddrAdd(ours, a); err != nil { // with duplicate address detection
 		t.Fatal(err)
 	}
@@ -96,12 +94,9 @@ func TestTentativeAddressIsWaitedFor(t *testing.T) {
 	if missing, err := c.ready(t.Context(), links, time.Minute); missing != "" || err != nil {
 		t.Errorf("%q, %v", missing, err)
 	}
-	s, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	testkit.OK(t, err)
+	s := testkit.Must(unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0))(t)
 	defer func() { _ = unix.Close(s) }()
-	if err := unix.Bind(s, &unix.SockaddrInet6{Addr: [16]byte{0: 0xfd, 15: 7}}); err != nil {
-		t.Errorf("bind: %v", err)
-	}
+	testkit.OK(t, unix.Bind(s, &unix.SockaddrInet6{Addr: [16]byte{0: 0xfd, 15: 7}}))
 	// One that was to be there and is not.
 	c.Interfaces[0].Addrs = append(c.Interfaces[0].Addrs, netip.MustParsePrefix("10.9.8.7/24"))
 	if missing, err := c.ready(t.Context(), links, 0); err != nil ||

@@ -51,7 +51,7 @@ func (c *channel) read() {
 		if n > 0 {
 			c.ctl.Receive(b[:n])
 		}
-		if err != nil && !passes(err) {
+		if err != nil && !transient(err) {
 			return
 		}
 	}
@@ -69,14 +69,14 @@ type sender struct{ f *os.File }
 
 func (s sender) Send(frame []byte) error {
 	_, err := s.f.Write(frame)
-	if err != nil && !passes(err) {
+	if err != nil && !transient(err) {
 		return fmt.Errorf("%w: %w", net.ErrClosed, err)
 	}
 	return err
 }
 
-// passes says whether an error of the socket is one of a moment: the interface is down, or its queue full.
-func passes(err error) bool {
+// transient says whether an error of the socket is of a moment only: the interface is down, or its queue full.
+func transient(err error) bool {
 	return errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENOBUFS) || errors.Is(err, unix.EAGAIN) ||
 		errors.Is(err, unix.ENXIO)
 }

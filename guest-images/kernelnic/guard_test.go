@@ -38,22 +38,12 @@ func TestGuardEnds(t *testing.T) {
 	g, err := startGuard("no-such-interface")
 	testkit.OK(t, err)
 	for _, s := range []byte("+-") {
-		if err := g.note(s, 7); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, g.note(s, 7))
 	}
-	if err := g.close(); err != nil {
-		t.Errorf("nothing was left: %v", err)
-	}
-	if g, err = startGuard("no-such-interface"); err != nil {
-		t.Fatal(err)
-	}
-	if err := g.note('+', 7); err != nil {
-		t.Error(err)
-	}
-	if err := g.close(); err == nil || !strings.Contains(err.Error(), "exit status 1") {
-		t.Errorf("it has tried: %v", err)
-	}
+	testkit.OK(t, g.close())
+	g = testkit.Must(startGuard("no-such-interface"))(t)
+	testkit.OK(t, g.note('+', 7))
+	testkit.ErrorSays(t, g.close(), "exit status 1")
 	var none *guard
 	if err := none.note('+', 1); err != nil || none.close() != nil {
 		t.Error(err)

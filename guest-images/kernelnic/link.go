@@ -65,13 +65,13 @@ func bringUp(name string, mtu int, addrs []netip.Prefix) (net.HardwareAddr, int,
 	return link.Attrs().HardwareAddr, link.Attrs().Index, nil
 }
 
-// patience are settings of TCP (Linux Documentation/networking/ip-sysctl.rst): no tail loss probes,
+// rtoSettings are settings of TCP (Linux Documentation/networking/ip-sysctl.rst): no tail loss probes,
 // and 2 s at least until a retransmission.
-var patience = map[string]string{"tcp_early_retrans": "0", "tcp_rto_min_us": "2000000"}
+var rtoSettings = map[string]string{"tcp_early_retrans": "0", "tcp_rto_min_us": "2000000"}
 
-// bePatient makes TCP so. A setting that a kernel does not have it does without.
-func bePatient() error {
-	for name, value := range patience {
+// raiseMinRTO makes these settings. One that the kernel does not have is left out.
+func raiseMinRTO() error {
+	for name, value := range rtoSettings {
 		if err := os.WriteFile("/proc/sys/net/ipv4/"+name, []byte(value), 0); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return err
 		}

@@ -82,7 +82,7 @@ func Open(ctx context.Context, o Options) (n *NIC, err error) {
 	}
 	n.addrs = o.Addrs
 	if o.Lossless {
-		if err := bePatient(); err != nil {
+		if err := raiseMinRTO(); err != nil {
 			return n, err
 		}
 	}

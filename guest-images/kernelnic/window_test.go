@@ -7,7 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -44,14 +44,8 @@ func TestPagesAreInTheOrderOfTheirAddresses(t *testing.T) {
 		{hugePage, 32<<20 + 5*hugePage, hugePage},
 		{2 * hugePage, 0, 3 * hugePage},
 	}
-	got := w.Extents()
-	if len(got) != len(want) {
-		t.Fatalf("%+v", got)
-	}
-	for i := range want {
-		if got[i] != want[i] {
-			t.Errorf("extent %d: %+v, not %+v", i, got[i], want[i])
-		}
+	if got := w.Extents(); !slices.Equal(got, want) {
+		t.Errorf("%+v, not %+v", got, want)
 	}
 	if one := window(t, 1<<32+hugePage, 1<<32); len(one.extents) != 1 || one.extents[0] != (Extent{0, 0, 2 * hugePage}) {
 		t.Errorf("%+v", one.extents)
@@ -63,9 +57,7 @@ func TestPageThatIsNoGPUsIsRefused(t *testing.T) {
 	for name, addr := range map[string]uint64{"before": 0x4000_0000 - hugePage, "behind": 0x4000_0000 + 32<<20,
 		"over the end": 1<<32 + 32<<20 - 4096} {
 		w := &Window{gpu: 2}
-		if err := w.arrange([]uint64{1 << 32, addr}, testMaps); !errors.Is(err, unix.ENODEV) {
-			t.Errorf("%s: %v", name, err)
-		}
+		testkit.ErrorIs(t, w.arrange([]uint64{1 << 32, addr}, testMaps), unix.ENODEV, "%s", name)
 	}
 }
 
@@ -87,8 +79,7 @@ func TestPiecesAgainstAByteAtATime(t *testing.T) {
 	for range 2000 {
 		off := r.Uint64N(w.Size() + 1)
 		size := r.Uint64N(w.Size() - off + 1)
-		pieces, err := w.pieces(off, size)
-		testkit.OK(t, err)
+		pieces := testkit.Must(w.pieces(off, size))(t)
 		at := off
 		for _, p := range pieces {
 			if p.Off != at || p.Size == 0 || p.GPUOff != place(at) || p.GPUOff+p.Size-1 != place(at+p.Size-1) {
@@ -113,9 +104,7 @@ func TestPiecesAgainstAByteAtATime(t *testing.T) {
 		}
 	}
 	for _, bad := range [][2]uint64{{w.Size(), 1}, {w.Size() + 1, 0}, {1, w.Size()}, {^uint64(0), 2}, {1, ^uint64(0)}} {
-		if _, err := w.pieces(bad[0], bad[1]); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("[%#x, +%#x): %v", bad[0], bad[1], err)
-		}
+		testkit.ErrorIs(t, testkit.Err(w.pieces(bad[0], bad[1])), unix.EINVAL, "[%#x, +%#x)", bad[0], bad[1])
 	}
 }
 
@@ -137,26 +126,18 @@ func TestWindowIsReadAndWritten(t *testing.T) {
 			t.Errorf("%+v is elsewhere", e)
 		}
 	}
-	if _, err := w.ReadAt(got, int64(w.Size())-1); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("past the end: %v", err)
-	}
-	if _, err := w.WriteAt(data, -1); !errors.Is(err, unix.EINVAL) {
-		t.Errorf("before the beginning: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(w.ReadAt(got, int64(w.Size())-1)), unix.EINVAL)
+	testkit.ErrorIs(t, testkit.Err(w.WriteAt(data, -1)), unix.EINVAL)
 }
 
 func TestWindowInUseIsNotClosed(t *testing.T) {
 	w := &Window{fd: -1, inUse: 1, restore: func() error { t.Error("closed"); return nil }}
-	if err := w.Close(); !errors.Is(err, unix.EBUSY) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, w.Close(), unix.EBUSY)
 }
 
 func TestWindowOfNoSize(t *testing.T) {
 	for _, size := range []uint64{0, 1 << 47} {
-		if _, err := NewWindow(0, 1, size, nil); !errors.Is(err, unix.EINVAL) {
-			t.Errorf("%d: %v", size, err)
-		}
+		testkit.ErrorIs(t, testkit.Err(NewWindow(0, 1, size, nil)), unix.EINVAL, "%d", size)
 	}
 }
 
@@ -206,7 +187,7 @@ func TestJobsOnRangesAreTranslated(t *testing.T) {
 		{Op: control.JobFill, GPU: 2, Off: 32<<20 + 5*hugePage + 10, Len: hugePage - 10, Seed: 5, Stream: 100},
 		{Op: control.JobFill, GPU: 2, Off: 0, Len: hugePage + 10, Seed: 5, Stream: 100 + hugePage - 10},
 	}
-	if len(g.list) != 2 || g.list[0] != want[0] || g.list[1] != want[1] {
+	if !slices.Equal(g.list, want) {
 		t.Errorf("%+v", g.list)
 	}
 	g.list, g.fail = nil, 1
@@ -225,9 +206,7 @@ func TestJobsOnRangesAreTranslated(t *testing.T) {
 		{control.Job{Op: control.JobGather, GPU: 2, Entries: 1, TableInGPU: true}, unix.EOPNOTSUPP},
 		{control.Job{Op: control.JobGather, GPU: 2, Entries: 1, Table: 7}, unix.EFAULT},
 	} {
-		if _, err := e.RunJob(t.Context(), bad.j); !errors.Is(err, bad.want) {
-			t.Errorf("%+v: %v, not %v", bad.j, err, bad.want)
-		}
+		testkit.ErrorIs(t, testkit.Err(e.RunJob(t.Context(), bad.j)), bad.want, "%+v", bad.j)
 	}
 }
 
@@ -238,8 +217,7 @@ func TestJobTablesAreTranslated(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	w := scattered(t)
 	gpuPlace := func(off uint64) uint64 {
-		p, err := w.pieces(off, 1)
-		testkit.OK(t, err)
+		p := testkit.Must(w.pieces(off, 1))(t)
 		return p[0].GPUOff
 	}
 	for op, side := range map[control.JobOp][2]bool{control.JobGather: {true, true}, control.JobToGuest: {true, false},
@@ -281,13 +259,9 @@ func TestJobTablesAreTranslated(t *testing.T) {
 		}
 		bad := control.JobEntry{Src: w.Size() - 1, Dst: w.Size() - 1, Len: 2}
 		bad.Encode((*[control.JobEntryLen]byte)(table))
-		if _, err := e.RunJob(t.Context(), control.Job{Op: op, GPU: 2, Table: iova, Entries: 1}); !errors.Is(err,
-			unix.EINVAL) {
-			t.Errorf("operation %d past the end: %v", op, err)
-		}
-		if len(e.tables) != maxTables {
-			t.Errorf("%d tables of %d are back", len(e.tables), maxTables)
-		}
+		_, err = e.RunJob(t.Context(), control.Job{Op: op, GPU: 2, Table: iova, Entries: 1})
+		testkit.ErrorIs(t, err, unix.EINVAL, "operation %d past the end", op)
+		testkit.Equal(t, "tables that are back", len(e.tables), maxTables)
 	}
 }
 
@@ -299,10 +273,8 @@ func TestWaitForATableEnds(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := e.RunJob(ctx, control.Job{Op: control.JobGather, GPU: 2, Table: 0x1000_0000, Entries: 1}); !errors.Is(err,
-		context.Canceled) {
-		t.Errorf("got %v", err)
-	}
+	_, err := e.RunJob(ctx, control.Job{Op: control.JobGather, GPU: 2, Table: 0x1000_0000, Entries: 1})
+	testkit.ErrorIs(t, err, context.Canceled)
 }
 
 func TestMemoryIsFoundByItsAddress(t *testing.T) {
@@ -321,9 +293,7 @@ func TestMemoryIsFoundByItsAddress(t *testing.T) {
 	}
 	for _, bad := range [][2]uint64{{iova - 1, 1}, {iova + hugePage, 1}, {iova + hugePage - 1, 2}, {iova, ^uint64(0)},
 		{0, 1}} {
-		if _, err := m.at(bad[0], bad[1]); !errors.Is(err, unix.EFAULT) {
-			t.Errorf("[%#x, +%#x): %v", bad[0], bad[1], err)
-		}
+		testkit.ErrorIs(t, testkit.Err(m.at(bad[0], bad[1])), unix.EFAULT, "[%#x, +%#x)", bad[0], bad[1])
 	}
 	for _, n := range []int{0, -1, hugePage + 1} {
 		if _, _, err := m.AllocDMA(n); !errors.Is(err, unix.EINVAL) {
@@ -340,15 +310,11 @@ func TestInterfaceIsFoundByItsDriver(t *testing.T) {
 			filepath.Join(dir, "driver"))))
 	}
 	add("eth0", "virtio_net")
-	if _, err := findInterface(sys, "gve"); !errors.Is(err, unix.ENODEV) {
-		t.Errorf("none: %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(findInterface(sys, "gve")), unix.ENODEV)
 	add("eth1", "gve")
 	if name, err := findInterface(sys, "gve"); err != nil || name != "eth1" {
 		t.Errorf("%q, %v", name, err)
 	}
 	add("eth2", "gve")
-	if _, err := findInterface(sys, "gve"); err == nil || !strings.Contains(err.Error(), "eth1, eth2") {
-		t.Errorf("two: %v", err)
-	}
+	testkit.ErrorSays(t, testkit.Err(findInterface(sys, "gve")), "eth1, eth2")
 }

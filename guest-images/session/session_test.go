@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -76,9 +77,7 @@ func TestOutputInputAndStatusArePassedOn(t *testing.T) {
 	if st, err := Run(t.Context(), c, sh("cat; exit 4")); err != nil || st.Exit() != 4 {
 		t.Errorf("without streams: %+v, %v", st, err)
 	}
-	if got := (Status{Signal: 9}).Exit(); got != 137 {
-		t.Errorf("a signal is status %d", got)
-	}
+	testkit.Equal(t, "status of a signal", (Status{Signal: 9}).Exit(), 137)
 	var remote *agent.RemoteError
 	for _, path := range []string{"/no/such/program", "nosuchprogram", "/"} {
 		if _, err := Run(t.Context(), c, Command{Path: path, Args: []string{"x"}, Env: env}); !errors.As(err, &remote) {
@@ -128,7 +127,7 @@ func TestSlowHostHoldsTheProgramUp(t *testing.T) {
 	c := link(t)
 	const size = 4 * window
 	w := &stuck{begun: make(chan struct{}), free: make(chan struct{})}
-	cmd := sh("head -c " + itoa(size) + " /dev/zero; echo done >&2")
+	cmd := sh("head -c " + strconv.Itoa(size) + " /dev/zero; echo done >&2")
 	var errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = w, &errs
 	done := make(chan error, 1)
@@ -154,11 +153,6 @@ func TestSlowHostHoldsTheProgramUp(t *testing.T) {
 	}
 }
 
-func itoa(n int) string {
-	b, _ := json.Marshal(n)
-	return string(b)
-}
-
 func TestCancelEndsTheProgram(t *testing.T) {
 	c := link(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
@@ -171,9 +165,7 @@ func TestCancelEndsTheProgram(t *testing.T) {
 		_, _ = io.ReadFull(r, b)
 		cancel(why)
 	}()
-	if _, err := Run(ctx, c, cmd); !errors.Is(err, why) {
-		t.Errorf("got %v", err)
-	}
+	testkit.ErrorIs(t, testkit.Err(Run(ctx, c, cmd)), why)
 	if st, err := Run(t.Context(), c, sh("exit 5")); err != nil || st.Code != 5 { // and the guest serves the next
 		t.Errorf("%+v, %v", st, err)
 	}
@@ -192,8 +184,7 @@ func TestChildThatGoesOnKeepsNobody(t *testing.T) {
 	if err := json.Unmarshal(out.Bytes(), &pid); err != nil || pid < 2 {
 		t.Fatalf("%q, %v", out.String(), err)
 	}
-	p, err := os.FindProcess(pid)
-	testkit.OK(t, err)
+	p := testkit.Must(os.FindProcess(pid))(t)
 	_ = p.Kill()
 }
 
@@ -267,10 +258,6 @@ func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
 			true},
 		"nonsense": {[]any{"text"}, false},
 	} {
-		ignore := goleak.IgnoreCurrent()
-		host, guest := net.Pipe()
-		c := agent.NewClient(host)
-		ctx, cancel := context.WithCancel(t.Context())
 		agent.Register("session", func(ctx context.Context, _ json.RawMessage) (any, error) {
 			for _, r := range tt.reports {
 				if err := agent.Progress(ctx, r); err != nil {
@@ -280,18 +267,15 @@ func TestGuestThatSendsTooMuchIsFoundOut(t *testing.T) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
-		done := make(chan error, 1)
-		go func() { done <- agent.Serve(ctx, guest, agent.Env{}) }()
-		w := &stuck{begun: make(chan struct{}), free: make(chan struct{})}
-		_, err := Run(t.Context(), c, Command{Path: "x", Args: []string{"x"}, Stdout: w})
-		if err == nil || errors.Is(err, ErrFlood) != tt.flood {
-			t.Errorf("%s: %v", name, err)
-		}
-		close(w.free)
-		cancel()
-		<-done
-		_, _ = c.Close(), guest.Close()
-		goleak.VerifyNone(t, ignore)
+		t.Run(name, func(t *testing.T) {
+			c := link(t)
+			w := &stuck{begun: make(chan struct{}), free: make(chan struct{})}
+			_, err := Run(t.Context(), c, Command{Path: "x", Args: []string{"x"}, Stdout: w})
+			if err == nil || errors.Is(err, ErrFlood) != tt.flood {
+				t.Error(err)
+			}
+			close(w.free)
+		})
 	}
 	Ops()
 }

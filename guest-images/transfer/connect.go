@@ -120,23 +120,31 @@ func (n *Node) State(context.Context) string {
 	return c.State()
 }
 
-// move enters Receive or Send, which a transfer sees once: both start at the first byte.
-func (n *Node) move(ctx context.Context, what string, send bool) (_ context.Context, s *session, end func(error),
-	err error) {
-	ctx, s, leave, err := n.begin(ctx, what)
+// A mover moves the bytes of a session and counts them in r.
+type mover func(ctx context.Context, p *pipe, s *session, r *Result) error
+
+// move is Receive or Send, which a transfer sees once: both start at the first byte.
+func (n *Node) move(ctx context.Context, what string, send bool, byCopy, byReference mover) (r Result, err error) {
+	ctx, s, end, err := n.begin(ctx, what)
 	if err != nil {
-		return nil, nil, nil, err
+		return r, err
 	}
+	defer end()
 	if err := n.mayMove(s, send); err != nil {
-		leave()
-		return nil, nil, nil, fmt.Errorf("%s: %w", what, err)
+		return r, fmt.Errorf("%s: %w", what, err)
 	}
-	return ctx, s, func(err error) {
-		n.mu.Lock()
-		s.whole = err == nil
-		n.mu.Unlock()
-		leave()
-	}, nil
+	err = n.measure(&r, func() error {
+		ctx, p := n.newPipe(ctx, s.conn)
+		defer p.end()
+		if s.conf.Mode == Copy {
+			return because(ctx, byCopy(ctx, p, s, &r))
+		}
+		return because(ctx, byReference(ctx, p, s, &r))
+	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	s.whole = err == nil
+	return r, err
 }
 
 func (n *Node) mayMove(s *session, send bool) error {

@@ -1,6 +1,10 @@
 package transfer
 
-import "testing"
+import (
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
 
 func TestParseStat(t *testing.T) {
 	c, err := parseStat([]byte("cpu  100 20 30 4000 5 6 7 8 9 10\ncpu0 1 2 3\n"))
@@ -19,10 +23,6 @@ func TestParseStat(t *testing.T) {
 
 func TestWorkIsTimeWithoutSpin(t *testing.T) {
 	a := CPU{User: 2, System: 1, IRQ: 0.5, Spin: 1.5}
-	if w := a.Add(a).minus(a).Work(); w != 2 {
-		t.Error(w)
-	}
-	if w := (CPU{Spin: 1}).Work(); w != 0 {
-		t.Error(w)
-	}
+	testkit.Equal(t, "work", a.Add(a).minus(a).Work(), 2)
+	testkit.Equal(t, "work of polling", (CPU{Spin: 1}).Work(), 0)
 }

@@ -44,47 +44,37 @@ func TestCancelInTheMiddle(t *testing.T) {
 				rctx, rcancel := context.WithCancel(t.Context())
 				defer scancel()
 				defer rcancel()
-				serrs, rerrs := make(chan error, 1), make(chan error, 1)
-				go func() { _, err := w.a.end.Send(sctx); serrs <- err }()
+				serrs := start(sctx, w.a.send)
+				var rerrs <-chan error
 				if mode == Devmem {
-					go func() { _, err := w.b.end.Receive(rctx); rerrs <- err }()
+					rerrs = start(rctx, w.b.receive)
 					w.arrived(100 << 10)
 				} else {
 					w.arrived(100 << 10) // more than the socket takes is not sent before somebody reads
-					go func() { _, err := w.b.end.Receive(rctx); rerrs <- err }()
+					rerrs = start(rctx, w.b.receive)
 					testkit.Eventually(t, "Receive", func() bool { return w.b.busy() == 1 || len(rerrs) > 0 })
 				}
-				switch who {
-				case "sender":
-					scancel()
-				case "receiver":
-					rcancel()
-				case "both":
-					scancel()
-					rcancel()
-				default:
+				for name, cancel := range map[string]func(){"sender": scancel, "receiver": rcancel} {
+					if who == name || who == "both" {
+						cancel()
+					}
+				}
+				if who == "connections" {
 					w.b.node.mu.Lock()
 					c := w.b.node.now.conn
 					w.b.node.mu.Unlock()
 					abort(c)
 				}
-				serr, rerr := <-serrs, <-rerrs
-				for _, x := range []struct {
-					name string
-					mine bool
-					err  error
-				}{{"sender", who == "sender" || who == "both", serr}, {"receiver", who == "receiver" || who == "both", rerr}} {
-					if mode == Copy && x.err == nil {
+				for name, err := range map[string]error{"sender": <-serrs, "receiver": <-rerrs} {
+					if mode == Copy && err == nil {
 						continue // it was done before
 					}
-					if x.err == nil || x.mine != errors.Is(x.err, context.Canceled) {
-						t.Errorf("%s: %v", x.name, x.err)
+					if err == nil || (who == name || who == "both") != errors.Is(err, context.Canceled) {
+						t.Errorf("%s: %v", name, err)
 					}
 				}
 				w.finish()
-				w.finish()
-				w.a.empty()
-				w.b.empty()
+				w.end()
 				w.run(trial{mode: mode, size: 1 << 20, seed: 2})
 			})
 		}
@@ -97,27 +87,12 @@ func TestCancelInTheMiddle(t *testing.T) {
 func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 	w := newWorld(t, options{})
 	x := trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 9}
-	fails := func(t *testing.T, what string, errs <-chan error, want error) {
-		t.Helper()
-		if err := <-errs; !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", what, err, want)
-		}
-	}
-	async := func(f func(context.Context) error) <-chan error {
-		errs := make(chan error, 1)
-		go func() { errs <- f(t.Context()) }()
-		return errs
-	}
 	t.Run("prepared", func(t *testing.T) {
 		w := w.in(t)
 		send, recv := w.prepares(x)
 		testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)))
-		if err := w.a.end.Prepare(t.Context(), send); !errors.Is(err, syscall.EBUSY) {
-			t.Errorf("a second Prepare: %v", err)
-		}
-		w.finish()
-		w.a.empty()
-		w.b.empty()
+		testkit.ErrorIs(t, w.a.end.Prepare(t.Context(), send), syscall.EBUSY)
+		w.end()
 	})
 	t.Run("accepting", func(t *testing.T) {
 		w := w.in(t)
@@ -126,10 +101,10 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 		if err := w.b.end.Listen(t.Context()); err == nil {
 			t.Error("a second Listen")
 		}
-		errs := async(w.b.end.Accept)
+		errs := start(t.Context(), w.b.end.Accept)
 		testkit.Eventually(t, "Accept", func() bool { return w.b.busy() == 1 })
 		w.finish()
-		fails(t, "accept", errs, errFinished)
+		testkit.ErrorIs(t, <-errs, errFinished, "accept")
 		w.b.empty()
 	})
 	t.Run("connecting", func(t *testing.T) {
@@ -137,10 +112,10 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 		send, _ := w.prepares(x)
 		send.Remote = netip.AddrPortFrom(netip.MustParseAddr("10.118.110.99"), send.Remote.Port()) // nobody
 		testkit.OK(t, w.a.end.Prepare(t.Context(), send))
-		errs := async(w.a.end.Connect)
+		errs := start(t.Context(), w.a.end.Connect)
 		testkit.Eventually(t, "Connect", func() bool { return w.a.busy() == 1 })
 		w.finish()
-		fails(t, "connect", errs, errFinished)
+		testkit.ErrorIs(t, <-errs, errFinished, "connect")
 		w.a.empty()
 	})
 	for _, mode := range modes {
@@ -150,22 +125,20 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 			x.mode = mode
 			send, recv := w.prepares(x)
 			testkit.OK(t, w.connect(t.Context(), send, recv))
-			rerrs := async(func(ctx context.Context) error { _, err := w.b.end.Receive(ctx); return err })
+			rerrs := start(t.Context(), w.b.receive)
 			if mode == Devmem {
-				serrs := async(func(ctx context.Context) error { _, err := w.a.end.Send(ctx); return err })
+				serrs := start(t.Context(), w.a.send)
 				w.arrived(100 << 10)
 				w.finish() // the sender's end first, which resets the receiver's
-				fails(t, "send", serrs, errFinished)
+				testkit.ErrorIs(t, <-serrs, errFinished, "send")
 				if err := <-rerrs; !errors.Is(err, errFinished) && !errors.Is(err, syscall.ECONNRESET) {
 					t.Errorf("receive: %v", err)
 				}
 			} else { // nobody sends
 				testkit.Eventually(t, "Receive", func() bool { return w.b.busy() == 1 })
-				if err := w.b.end.Finish(t.Context()); err != nil {
-					t.Error(err)
-				}
+				testkit.OK(t, w.b.end.Finish(t.Context()))
 				w.finish()
-				fails(t, "receive", rerrs, errFinished)
+				testkit.ErrorIs(t, <-rerrs, errFinished, "receive")
 			}
 			w.a.empty()
 			w.b.empty()
@@ -177,17 +150,18 @@ func TestFinishEndsWhatIsUnderWay(t *testing.T) {
 		w.finish()
 		for what, err := range map[string]error{"listen": w.a.end.Listen(t.Context()),
 			"connect": w.a.end.Connect(t.Context()), "accept": w.a.end.Accept(t.Context())} {
-			if !errors.Is(err, syscall.EINVAL) {
-				t.Errorf("%s of nothing: %v", what, err)
-			}
+			testkit.ErrorIs(t, err, syscall.EINVAL, "%s of nothing", what)
 		}
-		if _, err := w.a.end.Send(t.Context()); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("send of nothing: %v", err)
-		}
-		if s := w.a.end.State(t.Context()); s != "no connection" {
-			t.Errorf("state %q", s)
-		}
+		testkit.ErrorIs(t, testkit.Err(w.a.end.Send(t.Context())), syscall.EINVAL)
+		testkit.Equal(t, "state", w.a.end.State(t.Context()), "no connection")
 	})
+}
+
+// start runs an operation beside the test.
+func start(ctx context.Context, f func(context.Context) error) <-chan error {
+	errs := make(chan error, 1)
+	go func() { errs <- f(ctx) }()
+	return errs
 }
 
 // busy is how many operations are under way.
@@ -205,29 +179,15 @@ func TestOrderOfCalls(t *testing.T) {
 	w := newWorld(t, options{})
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
 	testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv)))
-	wrong := func(what string, err error, want syscall.Errno) {
-		t.Helper()
-		if !errors.Is(err, want) {
-			t.Errorf("%s: %v, want %v", what, err, want)
-		}
-	}
-	_, err := w.a.end.Send(t.Context())
-	wrong("send before connect", err, syscall.ENOTCONN)
-	wrong("accept before listen", w.b.end.Accept(t.Context()), syscall.EINVAL)
+	testkit.ErrorIs(t, testkit.Err(w.a.end.Send(t.Context())), syscall.ENOTCONN, "send before connect")
+	testkit.ErrorIs(t, w.b.end.Accept(t.Context()), syscall.EINVAL, "accept before listen")
 	testkit.OK(t, errors.Join(w.b.end.Listen(t.Context()), both(t.Context(), w.a.end.Connect, w.b.end.Accept)))
-	_, err = w.a.end.Receive(t.Context())
-	wrong("receive by the sender", err, syscall.EINVAL)
-	_, err = w.b.end.Send(t.Context())
-	wrong("send by the receiver", err, syscall.EINVAL)
-	if _, _, err := w.move(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	testkit.ErrorIs(t, testkit.Err(w.a.end.Receive(t.Context())), syscall.EINVAL, "receive by the sender")
+	testkit.ErrorIs(t, testkit.Err(w.b.end.Send(t.Context())), syscall.EINVAL, "send by the receiver")
+	w.moves()
 	w.check(recv, send.Seed)
-	_, err = w.a.end.Send(t.Context())
-	wrong("send again", err, syscall.EALREADY)
-	w.finish()
-	w.a.empty()
-	w.b.empty()
+	testkit.ErrorIs(t, testkit.Err(w.a.end.Send(t.Context())), syscall.EALREADY, "send again")
+	w.end()
 }
 
 // TestAcceptTakesOnlyThePeer has a stranger connect first.
@@ -236,16 +196,13 @@ func TestAcceptTakesOnlyThePeer(t *testing.T) {
 	send, recv := w.prepares(trial{mode: Devmem, size: 100000, seed: 9})
 	testkit.OK(t, errors.Join(w.a.end.Prepare(t.Context(), send), w.b.end.Prepare(t.Context(), recv),
 		w.b.end.Listen(t.Context())))
-	c, err := w.a.node.dev.Dial(t.Context(), netip.AddrPort{}, recv.Local)
-	testkit.OK(t, err)
+	c := testkit.Must(w.a.node.dev.Dial(t.Context(), netip.AddrPort{}, recv.Local))(t)
 	defer c.Close()
 	testkit.OK(t, both(t.Context(), w.a.end.Connect, w.b.end.Accept))
 	if _, err := c.Read(make([]byte, 1)); !errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, io.EOF) {
 		t.Errorf("the stranger: %v", err)
 	}
-	if _, _, err := w.move(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w.moves()
 	w.check(recv, send.Seed)
 	w.finish()
 }
@@ -255,10 +212,8 @@ var errAny = errors.New("an error")
 // TestPrepareLeavesNothingAfterAnError breaks each step of Prepare.
 func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 	w := newWorld(t, options{pairs: 3})
-	buf, err := w.b.node.dev.Register(1, 4<<20, 1<<20)
-	testkit.OK(t, err)
-	taken, err := w.b.node.dev.BindRX(buf, 2)
-	testkit.OK(t, err)
+	buf := testkit.Must(w.b.node.dev.Register(1, 4<<20, 1<<20))(t)
+	taken := testkit.Must(w.b.node.dev.BindRX(buf, 2))(t)
 	var rules []devmem.FlowID
 	for _, x := range []struct {
 		name   string
@@ -307,9 +262,7 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 			if err := w.b.end.Prepare(t.Context(), p); err == nil || x.want != errAny && !errors.Is(err, x.want) {
 				t.Errorf("%v, want %v", err, x.want)
 			}
-			if after := w.b.holds(); after != before {
-				t.Errorf("left in the NIC: %s, before: %s", after, before)
-			}
+			testkit.Equal(t, "left in the NIC", w.b.holds(), before)
 		})
 	}
 	for _, id := range rules {
@@ -320,21 +273,16 @@ func TestPrepareLeavesNothingAfterAnError(t *testing.T) {
 		before := w.b.holds()
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
-		if err := w.b.end.Prepare(ctx, p); !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		testkit.ErrorIs(t, w.b.end.Prepare(ctx, p), context.Canceled)
 		for range 20 { // in the middle, wherever that is
 			ctx, cancel := context.WithCancel(t.Context())
-			errs := make(chan error, 1)
-			go func() { errs <- w.b.end.Prepare(ctx, p) }()
+			errs := start(ctx, func(ctx context.Context) error { return w.b.end.Prepare(ctx, p) })
 			testkit.Eventually(t, "Prepare", func() bool { return w.b.busy() > 0 || len(errs) > 0 })
 			cancel()
 			if err := <-errs; err != nil && !errors.Is(err, context.Canceled) {
 				t.Error(err)
 			}
-			if err := w.b.end.Finish(t.Context()); err != nil {
-				t.Error(err)
-			}
+			testkit.OK(t, w.b.end.Finish(t.Context()))
 			if after := w.b.holds(); after != before {
 				t.Fatalf("left in the NIC: %s, before: %s", after, before)
 			}

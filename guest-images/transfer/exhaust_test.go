@@ -23,8 +23,7 @@ func (g *guest) dry() (unposted, drops uint64) {
 func (g *guest) leastPool() uint64 {
 	g.t.Helper()
 	for n := uint64(1); n <= 1024; n++ {
-		buf, err := g.node.dev.Register(g.gpu.ID(), 0, n<<12)
-		testkit.OK(g.t, err)
+		buf := testkit.Must(g.node.dev.Register(g.gpu.ID(), 0, n<<12))(g.t)
 		b, err := g.node.dev.BindRX(buf, 1)
 		if err == nil {
 			err = unbind(g.t.Context(), b)
@@ -88,9 +87,7 @@ func TestStalledConnectionGoesOn(t *testing.T) {
 	if got.Bytes != size || got.Stalls != 1 || got.Held == 0 || got.Held > least {
 		t.Errorf("%+v of a pool of %d pages", got, least)
 	}
-	w.finish()
-	w.a.empty()
-	w.b.empty()
+	w.end()
 }
 
 // TestStallIsAnError has a receiver that gives no token back: both ends find out, say where TCP
@@ -100,20 +97,14 @@ func TestStallIsAnError(t *testing.T) {
 	least := w.b.leastPool()
 	send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: least, hold: 1 << 40, stall: 1, seed: 3})
 	testkit.OK(t, w.connect(t.Context(), send, recv))
-	errs := make(chan error, 1) // each by itself: none cancels the other
-	go func() { _, err := w.a.end.Send(t.Context()); errs <- err }()
-	_, rerr := w.b.end.Receive(t.Context())
-	for what, err := range map[string]error{"sender": <-errs, "receiver": rerr} {
+	errs := start(t.Context(), w.a.send) // each by itself: none cancels the other
+	for what, err := range map[string]error{"receiver": w.b.receive(t.Context()), "sender": <-errs} {
 		var stall *devmem.StallError
 		if !errors.As(err, &stall) {
 			t.Errorf("%s: %v", what, err)
 			continue
 		}
-		for _, part := range []string{"no progress for", "ESTABLISHED", "snd{", "rcv{", " of 4194304 bytes"} {
-			if !strings.Contains(err.Error(), part) {
-				t.Errorf("%s does not say %q: %v", what, part, err)
-			}
-		}
+		testkit.ErrorSays(t, err, "no progress for", "ESTABLISHED", "snd{", "rcv{", " of 4194304 bytes")
 	}
 	for _, g := range []*guest{w.a, w.b} { // the State of a connection that has stalled is there until Finish
 		if s := g.end.State(t.Context()); !strings.Contains(s, "snd{") {
@@ -128,9 +119,7 @@ func TestStallIsAnError(t *testing.T) {
 			t.Errorf("pages %+v", b)
 		}
 	}
-	w.finish()
-	w.a.empty()
-	w.b.empty()
+	w.end()
 	w.run(trial{mode: Devmem, size: 1 << 20, pages: least, seed: 4})
 	w.run(trial{mode: Copy, size: 1 << 20, seed: 4})
 }

@@ -2,6 +2,7 @@ package transfer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"net/netip"
@@ -68,21 +69,12 @@ var (
 
 func newWorld(t testing.TB, o options) *world {
 	t.Helper()
-	if o.pairs == 0 {
-		o.pairs = 2
-	}
-	if o.gpuSize == 0 {
-		o.gpuSize = 16 << 20
-	}
+	o.pairs = cmp.Or(o.pairs, 2)
+	o.gpuSize = cmp.Or(o.gpuSize, 16<<20)
 	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: o.mtu, QueuePairs: o.pairs}, o.gpuSize)
 	d.Impair(o.bad)
-	l, err := lab.Open(d, lab.Options{Log: labtest.Log(t)})
-	testkit.OK(t, err)
-	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	l := testkit.Must(lab.Open(d, lab.Options{Log: labtest.Log(t)}))(t)
+	t.Cleanup(func() { testkit.OK(t, l.Close()) })
 	w := &world{t: t, ports: new(atomic.Uint32)}
 	w.ports.Store(5000)
 	w.a, w.b = newGuest(t, l.Port(0), o), newGuest(t, l.Port(1), o)
@@ -92,21 +84,14 @@ func newWorld(t testing.TB, o options) *world {
 func newGuest(t testing.TB, p *lab.Port, o options) *guest {
 	t.Helper()
 	g := &guest{t: t, v4: p.Addr4.Addr(), v6: p.Addr6.Addr(), gpu: p.GPU().GPU, port: p.NIC()}
-	var err error
-	if g.ram, err = unix.Mmap(g.gpu.FD(), 0, int(o.gpuSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		t.Fatal(err)
-	}
+	g.ram = testkit.Must(unix.Mmap(g.gpu.FD(), 0, int(o.gpuSize), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
 	t.Cleanup(func() { _ = unix.Munmap(g.ram) })
-	if g.drv, err = p.InProcess(driver.Options{QueuePairs: o.pairs, HostQueues: 1}); err != nil {
-		t.Fatal(err)
-	}
+	g.drv = testkit.Must(p.InProcess(driver.Options{QueuePairs: o.pairs, HostQueues: 1}))(t)
 	loss := PoolLoss
 	if o.bad.Lossy() {
 		loss = LinkLoss
 	}
-	if g.node, err = Open(g.drv, []netip.Prefix{p.Addr4, p.Addr6}, p.MTU, loss, nil); err != nil {
-		t.Fatal(err)
-	}
+	g.node = testkit.Must(Open(g.drv, []netip.Prefix{p.Addr4, p.Addr6}, p.MTU, loss, ProcStat))(t)
 	g.end, g.new = g.node, g.holds()
 	t.Cleanup(func() {
 		if err := g.node.Close(); err != nil {
@@ -120,8 +105,7 @@ func newGuest(t testing.TB, p *lab.Port, o options) *guest {
 func (w *world) in(t testing.TB) *world {
 	a, b := *w.a, *w.b
 	a.t, b.t = t, t
-	n := &world{t: t, a: &a, b: &b, ports: w.ports}
-	return n
+	return &world{t: t, a: &a, b: &b, ports: w.ports}
 }
 
 // trial is one transfer from A to B.
@@ -145,12 +129,8 @@ func (w *world) prepares(x trial) (send, recv Prepare) {
 	if x.v6 {
 		from, to = netip.AddrPortFrom(w.a.v6, port), netip.AddrPortFrom(w.b.v6, port)
 	}
-	if x.pages == 0 {
-		x.pages = 1024
-	}
-	if x.queue == 0 {
-		x.queue = 1
-	}
+	x.pages = cmp.Or(x.pages, 1024)
+	x.queue = cmp.Or(x.queue, 1)
 	whole := (x.size + 4095) &^ 4095
 	send = Prepare{Mode: x.mode, Send: true, GPU: 0, Off: dataOff, Bytes: whole, Len: x.size, Seed: x.seed, Local: from,
 		Remote:       to,
@@ -172,6 +152,15 @@ func (w *world) connect(ctx context.Context, send, recv Prepare) error {
 	return both(ctx, w.a.end.Connect, w.b.end.Accept)
 }
 
+func (g *guest) send(ctx context.Context) error    { return testkit.Err(g.end.Send(ctx)) }
+func (g *guest) receive(ctx context.Context) error { return testkit.Err(g.end.Receive(ctx)) }
+
+// moves sends and receives what must arrive.
+func (w *world) moves() {
+	w.t.Helper()
+	testkit.OK(w.t, both(w.t.Context(), w.a.send, w.b.receive))
+}
+
 // move sends and receives.
 func (w *world) move(ctx context.Context) (ra, rb Result, err error) {
 	err = both(ctx, func(ctx context.Context) (err error) { ra, err = w.a.end.Send(ctx); return err },
@@ -181,9 +170,15 @@ func (w *world) move(ctx context.Context) (ra, rb Result, err error) {
 
 func (w *world) finish() {
 	w.t.Helper()
-	if err := errors.Join(w.a.end.Finish(w.t.Context()), w.b.end.Finish(w.t.Context())); err != nil {
-		w.t.Error(err)
-	}
+	testkit.OK(w.t, errors.Join(w.a.end.Finish(w.t.Context()), w.b.end.Finish(w.t.Context())))
+}
+
+// end finishes both ends, of which nothing is left.
+func (w *world) end() {
+	w.t.Helper()
+	w.finish()
+	w.a.empty()
+	w.b.empty()
 }
 
 // run does a whole transfer, and checks every byte and that nothing is left.
@@ -199,9 +194,7 @@ func (w *world) run(x trial) (ra, rb Result) {
 	if ra.Bytes != x.size || rb.Bytes != x.size {
 		w.t.Errorf("%d bytes sent, %d received, of %d", ra.Bytes, rb.Bytes, x.size)
 	}
-	w.finish()
-	w.a.empty()
-	w.b.empty()
+	w.end()
 	return ra, rb
 }
 
@@ -227,9 +220,7 @@ func (w *world) check(p Prepare, seed uint64) {
 // empty sees that a guest holds nothing of any transfer, by what its NIC says and by what its stack says.
 func (g *guest) empty() {
 	g.t.Helper()
-	if now := g.holds(); now != g.new {
-		g.t.Errorf("left: %s; at the beginning: %s", now, g.new)
-	}
+	testkit.Equal(g.t, "left", g.holds(), g.new)
 	g.node.mu.Lock()
 	defer g.node.mu.Unlock()
 	if g.node.now != nil {

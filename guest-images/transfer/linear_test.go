@@ -32,21 +32,12 @@ func TestRuleThatGoes(t *testing.T) {
 				t.Error("memory for linear bytes was made again")
 			}
 			s := w.b.node.now
-			forget := func() {
-				if err := w.b.node.dev.DelFlow(s.flow); err != nil {
-					t.Error(err)
-				}
-			}
+			forget := func() { testkit.NoError(t, w.b.node.dev.DelFlow(s.flow)) }
 			if name == "before" {
 				forget()
 			}
-			errs := make(chan error, 1)
 			var rb Result
-			go func() {
-				var err error
-				_, rb, err = w.move(t.Context())
-				errs <- err
-			}()
+			errs := start(t.Context(), func(ctx context.Context) (err error) { _, rb, err = w.move(ctx); return err })
 			if name == "in the middle" {
 				w.arrived(2*size + size/3) // after what other rounds received, on all queues
 				forget()
@@ -60,9 +51,7 @@ func TestRuleThatGoes(t *testing.T) {
 				t.Errorf("%+v", rb)
 			}
 			t.Logf("%d of %d bytes linear", rb.Linear, rb.Bytes)
-			w.finish()
-			w.a.empty()
-			w.b.empty()
+			w.end()
 		})
 	}
 }
@@ -113,26 +102,17 @@ func TestLinearFragments(t *testing.T) {
 	for _, head := range []int{1, 100} {
 		t.Run(fmt.Sprint(head), func(t *testing.T) {
 			na, nb := stacktest.NewPair(stacktest.Options{GPUSize: 16 << 20, LinearHead: head, Seed: 1, Cut: head == 100})
-			w := &world{t: t}
+			var guests [2]*guest
 			var hosts [2]*fakeHost
 			for i, n := range []*stacktest.NIC{na, nb} {
-				s, err := stack.New(n, n,
-					stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", i+1))}})
-				testkit.OK(t, err)
+				s := testkit.Must(stack.New(n, n,
+					stack.Options{Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", i+1))}}))(t)
 				hosts[i] = &fakeHost{gpu: n.Memory(), dma: make([]byte, 0, 8<<20)}
 				node := NewNode(s, hosts[i], hosts[i], nil)
-				t.Cleanup(func() {
-					if err := node.Close(); err != nil {
-						t.Error(err)
-					}
-				})
-				g := &guest{t: t, node: node, end: node, ram: n.Memory()}
-				if i == 0 {
-					w.a = g
-				} else {
-					w.b = g
-				}
+				t.Cleanup(func() { testkit.OK(t, node.Close()) })
+				guests[i] = &guest{t: t, node: node, end: node, ram: n.Memory()}
 			}
+			w := &world{t: t, a: guests[0], b: guests[1]}
 			from, to := netip.MustParseAddrPort("10.0.0.1:5000"), netip.MustParseAddrPort("10.0.0.2:5000")
 			used := 0
 			for round := range uint64(3) {

@@ -20,10 +20,10 @@ const (
 	LinkLoss             // on the link
 )
 
-// patience is the least retransmission timeout where nothing is lost: an acknowledgement that late
+// lossFreeRTO is the least retransmission timeout where nothing is lost: an acknowledgement that late
 // is late because a guest, which may be emulated on a busy host, did not run, and what is sent
 // again all the same would spoil the counts.
-const patience = 3 * time.Second
+const lossFreeRTO = 3 * time.Second
 
 // Open starts our stack on a NIC and makes a Node of both. cpu reads the guest's CPU time, to which
 // the driver adds how much of it was idle polling; nil: unknown. The Node owns the NIC, also after
@@ -31,7 +31,7 @@ const patience = 3 * time.Second
 func Open(n *driver.NIC, addrs []netip.Prefix, mtu int, loss Loss, cpu func() (CPU, error)) (*Node, error) {
 	o := stack.Options{Addresses: addrs, MTU: mtu, RACK: loss == LinkLoss}
 	if loss == NoLoss {
-		o.MinRTO = patience
+		o.MinRTO = lossFreeRTO
 	}
 	s, err := stack.New(n, n.Control(), o)
 	if err != nil {

@@ -78,18 +78,12 @@ func TestRemoteGuests(t *testing.T) {
 		ctx := t.Context()
 
 		send, _ := w.prepares(trial{mode: Devmem, size: 1 << 20})
-		if err := ra.Prepare(ctx, send); err == nil || !strings.Contains(err.Error(), OpSetup) {
-			t.Errorf("before setup: %v", err)
-		}
-		if err := ra.Finish(ctx); err == nil {
-			t.Error("finish before setup")
-		}
+		testkit.ErrorSays(t, ra.Prepare(ctx, send), OpSetup)
+		testkit.ErrorSays(t, ra.Finish(ctx), OpSetup)
 		if s := ra.State(ctx); !strings.HasPrefix(s, "unknown: ") {
 			t.Errorf("state %q", s)
 		}
-		if _, err := ra.Setup(ctx, Setup{}); err == nil || !strings.Contains(err.Error(), "no address") {
-			t.Errorf("setup that fails: %v", err)
-		}
+		testkit.ErrorSays(t, testkit.Err(ra.Setup(ctx, Setup{})), "no address")
 		for _, x := range []struct {
 			r Remote
 			g *guest
@@ -99,43 +93,34 @@ func TestRemoteGuests(t *testing.T) {
 			if err != nil || res.MAC != x.g.drv.MAC().String() || len(res.GPUs) != 1 || res.GPUs[0].Size != x.g.gpu.Size() {
 				t.Fatalf("%+v, %v", res, err)
 			}
-			if _, err := x.r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}}); err == nil {
-				t.Error("a second setup")
-			}
+			_, err = x.r.Setup(ctx, Setup{Addrs: []netip.Prefix{netip.PrefixFrom(x.g.v4, 24)}})
+			testkit.ErrorSays(t, err, "set up already")
 		}
 		for _, mode := range modes {
 			for _, size := range []uint64{1, 3<<20 + 5} {
 				w.run(trial{mode: mode, size: size, v6: size > 1, seed: size})
 			}
 		}
-		if err := ra.Prepare(ctx, Prepare{Mode: "none"}); err == nil || !strings.Contains(err.Error(), "neither") {
-			t.Errorf("a bad prepare: %v", err)
-		}
+		testkit.ErrorSays(t, ra.Prepare(ctx, Prepare{Mode: "none"}), "neither")
 
 		// A host that gives up: its calls return at once, the guests' go on for a moment, Finish waits for them.
 		for range 5 {
 			send, recv := w.prepares(trial{mode: Devmem, size: 4 << 20, pages: 128, hold: 1 << 40, seed: 7})
 			testkit.OK(t, w.connect(ctx, send, recv))
 			part, cancel := context.WithCancel(ctx)
-			done := make(chan error, 1)
-			go func() { _, _, err := w.move(part); done <- err }()
+			done := start(part, func(ctx context.Context) error { return both(ctx, w.a.send, w.b.receive) })
 			testkit.Eventually(t, "operations", func() bool { return w.a.busy() > 0 && w.b.busy() > 0 })
 			if s := rb.State(ctx); !strings.Contains(s, "ESTABLISHED") {
 				t.Errorf("state %q", s)
 			}
 			cancel()
-			if err := <-done; !errors.Is(err, context.Canceled) {
-				t.Errorf("cancelled: %v", err)
-			}
-			w.finish()
-			w.a.empty()
-			w.b.empty()
+			testkit.ErrorIs(t, <-done, context.Canceled)
+			w.end()
 		}
 		for range 5 { // and while it prepares
 			send, _ = w.prepares(trial{mode: Devmem, size: 4 << 20})
 			part, cancel := context.WithCancel(ctx)
-			done := make(chan error, 1)
-			go func() { done <- ra.Prepare(part, send) }()
+			done := start(part, func(ctx context.Context) error { return ra.Prepare(ctx, send) })
 			testkit.Eventually(t, "Prepare", func() bool { return w.a.busy() > 0 || len(done) > 0 })
 			cancel()
 			<-done
@@ -143,9 +128,7 @@ func TestRemoteGuests(t *testing.T) {
 			w.a.empty()
 		}
 		w.run(trial{mode: Devmem, size: 1 << 20})
-		if err := errors.Join(ra.Close(ctx), rb.Close(ctx), ra.Close(ctx)); err != nil {
-			t.Error(err)
-		}
+		testkit.OK(t, errors.Join(ra.Close(ctx), rb.Close(ctx), ra.Close(ctx)))
 		if w.a.drv.Err() == nil {
 			t.Error("the NIC is still open")
 		}
@@ -157,16 +140,8 @@ func TestOpsWithoutNIC(t *testing.T) {
 	h := &host{open: func(context.Context, Setup) (*Node, SetupResult, error) {
 		return nil, SetupResult{}, errors.New("no NIC")
 	}}
-	if _, err := h.opSetup(t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`)); err == nil {
-		t.Error("no error")
-	}
-	if _, err := h.opSetup(t.Context(), json.RawMessage(`[`)); err == nil {
-		t.Error("bad arguments")
-	}
-	if _, err := h.ops()[OpPrepare](t.Context(), nil); err == nil {
-		t.Error("an operation without a NIC")
-	}
-	if _, err := h.opClose(t.Context(), nil); err != nil {
-		t.Error(err)
-	}
+	testkit.ErrorSays(t, testkit.Err(h.opSetup(t.Context(), json.RawMessage(`{"addrs":["10.0.0.1/24"]}`))), "no NIC")
+	testkit.ErrorSays(t, testkit.Err(h.opSetup(t.Context(), json.RawMessage(`[`))), "unexpected end of JSON input")
+	testkit.ErrorSays(t, testkit.Err(h.ops()[OpPrepare](t.Context(), nil)), OpSetup)
+	testkit.Must(h.opClose(t.Context(), nil))(t)
 }

@@ -13,21 +13,8 @@ import (
 )
 
 // Receive receives all bytes and returns when they lie in the destination, contiguous.
-func (n *Node) Receive(ctx context.Context) (r Result, err error) {
-	ctx, s, end, err := n.move(ctx, "receive", false)
-	if err != nil {
-		return r, err
-	}
-	defer func() { end(err) }()
-	err = n.measure(&r, func() error {
-		ctx, p := n.newPipe(ctx, s.conn)
-		defer p.end()
-		if s.conf.Mode == Copy {
-			return because(ctx, n.receiveCopy(ctx, p, s, &r))
-		}
-		return because(ctx, n.receiveDevmem(ctx, p, s, &r))
-	})
-	return r, err
+func (n *Node) Receive(ctx context.Context) (Result, error) {
+	return n.move(ctx, "receive", false, n.receiveCopy, n.receiveDevmem)
 }
 
 // receiveDevmem gathers fragments. Tokens go back when the fragments they stand for have been gathered.

@@ -15,24 +15,11 @@ const sendPiece = 1 << 20
 
 // Send sends all bytes, and returns when their memory is free again: in mode devmem acknowledged by the peer and not in
 // use by the NIC, in mode copy with the socket, which Finish leaves to send what it has.
-func (n *Node) Send(ctx context.Context) (r Result, err error) {
-	ctx, s, end, err := n.move(ctx, "send", true)
-	if err != nil {
-		return r, err
-	}
-	defer func() { end(err) }()
-	err = n.measure(&r, func() error {
-		ctx, p := n.newPipe(ctx, s.conn)
-		defer p.end()
-		if s.conf.Mode == Copy {
-			return because(ctx, n.sendCopy(ctx, p, s, &r))
-		}
-		return because(ctx, n.sendDevmem(s, &r))
-	})
-	return r, err
+func (n *Node) Send(ctx context.Context) (Result, error) {
+	return n.move(ctx, "send", true, n.sendCopy, n.sendDevmem)
 }
 
-func (n *Node) sendDevmem(s *session, r *Result) error {
+func (n *Node) sendDevmem(_ context.Context, _ *pipe, s *session, r *Result) error {
 	calls := uint32(0)
 	for r.Bytes < s.conf.Len {
 		k := min(s.conf.Len-r.Bytes, sendPiece)
