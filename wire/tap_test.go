@@ -163,7 +163,7 @@ func TestTapIsToldWhatTheLinkLost(t *testing.T) {
 // placer is a port that tells the tap itself.
 type placer struct{ *host }
 
-func (placer) TellsTap() {}
+func (placer) ReportsPlacement() {}
 
 func TestPlacerTellsTheTapItself(t *testing.T) {
 	s := newSwitch(t)

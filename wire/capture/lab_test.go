@@ -73,8 +73,8 @@ func newHost(t testing.TB, sw *wire.Switch, n int, o wire.LinkOptions) *host {
 	return h
 }
 
-func (h *host) Name() string { return h.name }
-func (h *host) TellsTap()    {}
+func (h *host) Name() string      { return h.name }
+func (h *host) ReportsPlacement() {}
 func (h *host) Limits() wire.Limits {
 	return wire.Limits{Csum: true, GSO: wire.GSO(splitter.GSOTCPv4)}
 }
