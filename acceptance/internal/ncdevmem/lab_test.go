@@ -3,6 +3,8 @@ package ncdevmem
 import (
 	"errors"
 	"net/netip"
+	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -41,10 +43,23 @@ type bench struct {
 	ports   uint16 // the last one of an ordinary connection
 }
 
+// buildTools gives the folder of the kernel's program and of what it calls in the guest.
+func buildTools(t *testing.T) string {
+	t.Helper()
+	build := exec.CommandContext(t.Context(), "../../../tools/ncdevmem")
+	build.Stderr = t.Output()
+	dir, err := build.Output()
+	if err != nil {
+		t.Fatalf("tools/ncdevmem: %v", err)
+	}
+	return strings.TrimSpace(string(dir))
+}
+
 // newBench starts both sides.
-func newBench(t *testing.T, tools string) *bench {
+func newBench(t *testing.T) *bench {
 	t.Helper()
 	im := machinetest.Images(t, []string{lab.GVE}, guestimages.Options{})
+	tools := buildTools(t) // now that a kernel is fetched, whose source it takes
 	w := machinetest.Lab(t, lab.Description{Guests: []lab.Guest{
 		{Name: "guest", NICs: []lab.NIC{{Name: "guest", Model: lab.GVE}}, GPUs: []lab.GPU{{Memory: gpuMemory}}},
 		{Name: "peer", NICs: []lab.NIC{{Name: "peer", Model: lab.Virtio}}},

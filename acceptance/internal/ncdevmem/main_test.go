@@ -19,8 +19,6 @@ package ncdevmem
 
 import (
 	"context"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -44,13 +42,7 @@ func TestKernelsOwnTestOfDevmem(t *testing.T) {
 	if labtest.Long() {
 		received, compared = 64<<20, 64<<20
 	}
-	build := exec.CommandContext(t.Context(), "../../../tools/ncdevmem")
-	build.Stderr = t.Output()
-	dir, err := build.Output()
-	if err != nil {
-		t.Fatalf("tools/ncdevmem: %v", err)
-	}
-	l := newBench(t, strings.TrimSpace(string(dir)))
+	l := newBench(t)
 	j := &judge{out: t.Output()}
 	testkit.OK(t, l.cases(t.Context(), j))
 	if j.failed > 0 {
