@@ -194,7 +194,7 @@ func TestTerminalHasASessionASizeAndNewSizes(t *testing.T) {
 	var out bytes.Buffer
 	sizes := make(chan Size, 1)
 	r, w := io.Pipe()
-	cmd := sh("trap 'stty size; exit 9' WINCH; test -t 0 && test -t 1 && test -t 2 && stty size; ps -o tty= -p $$; " +
+	cmd := sh("trap 'stty size; exit 9' WINCH; test -t 0 && test -t 1 && test -t 2 && stty size; : > /dev/tty && tty; " +
 		"echo ready; read x; read x")
 	cmd.TTY, cmd.Size, cmd.Resize, cmd.Stdin = true, Size{Rows: 11, Cols: 22}, sizes, r
 	seen := make(chan struct{})
@@ -215,7 +215,7 @@ func TestTerminalHasASessionASizeAndNewSizes(t *testing.T) {
 	}
 	_ = w.Close()
 	got := strings.ReplaceAll(out.String(), "\r\n", "\n")
-	if !strings.HasPrefix(got, "11 22\npts/") || !strings.HasSuffix(got, "ready\n33 44\n") {
+	if !strings.HasPrefix(got, "11 22\n/dev/pts/") || !strings.HasSuffix(got, "ready\n33 44\n") {
 		t.Errorf("%q", got)
 	}
 }

@@ -109,6 +109,7 @@ func (x *pair) run(t *testing.T, o Options) *Report {
 		slices.Reverse(x.ends[:])
 	}
 	x.opt = &o
+	x.port += 2000 // two modes of at most 1,000 ports each
 	for i, e := range x.ends {
 		e.opt, e.size = &o, p.window()
 		x.relink(t, e, o.link(i))

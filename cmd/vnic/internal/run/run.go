@@ -99,7 +99,7 @@ func (l *runner) runMode(ctx context.Context, p plan, mode string, number uint64
 		r.GuestCPU, r.GuestCPUSeconds = &CPU{}, new(float64)
 	}
 	for i, n := range p.rounds {
-		t := l.newRound(p, mode, i+1, n, seeds.Uint64(), uint16(basePort+int(number)*1000+i%1000))
+		t := l.newRound(p, mode, i+1, n, seeds.Uint64(), l.port+uint16(int(number)*1000+i%1000))
 		if err := t.run(ctx, r); err != nil {
 			if len(p.rounds) > 1 {
 				err = fmt.Errorf("round %d of %d: %w", i+1, len(p.rounds), err)

@@ -55,6 +55,7 @@ type runner struct {
 	sw   *wire.Switch
 	ends [2]*end            // sender, receiver
 	info Report             // what is known of the guests
+	port uint16             // the first that rounds use: Linux keeps those of a connection busy for a minute (TIME_WAIT)
 	stop context.CancelFunc // ends guests that are still about to boot
 }
 
@@ -87,7 +88,7 @@ func newRunner(o *Options, p plan) (*runner, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &runner{opt: o, lab: l, sw: l.Switch(), stop: func() {}}
+	r := &runner{opt: o, lab: l, sw: l.Switch(), port: basePort, stop: func() {}}
 	for i, hw := range l.Machines() {
 		port := hw.Ports[0]
 		r.ends[i] = &end{name: hw.Name, opt: o, log: o.Log, hw: hw, nic: port, gpu: port.GPU().GPU, size: p.window(),
