@@ -24,11 +24,9 @@ func faultReason(err error) DropReason {
 	return DropBadFrame
 }
 
-// unplaced says whether a packet that admit let pass has a partial checksum that no receiver of
-// ours can place: one of neither TCP nor UDP.
-func unplaced(m *splitter.Meta) bool {
-	return m.Csum == splitter.CsumPartial && m.Headers.Class != splitter.TCP && m.Headers.Class != splitter.UDP
-}
+// unplaced is what admit says of a packet that can pass, but whose partial checksum no receiver of ours
+// can place: one of neither TCP nor UDP. It is no reason to drop, and never counted.
+const unplaced = NumDropReasons
 
 // reachable says whether the field of an unplaced checksum lies in the part of a packet that
 // completed copies.

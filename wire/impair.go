@@ -131,7 +131,7 @@ func (im *impaired) on(w *Worker, run []*Packet) {
 func (im *impaired) pass(w *Worker, batch []*Packet) {
 	start := 0
 	for i, p := range batch {
-		if r := admit(p); r != DropNone {
+		if r := admit(p); r != DropNone && r != unplaced {
 			continue // forward drops it, and does not count it as a segment
 		}
 		at := &p.Progress.level[levelUp]

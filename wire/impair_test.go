@@ -339,3 +339,16 @@ func TestNothingGoesAstray(t *testing.T) {
 	p := c.sent(c.packet(d.mac, spec{n: 10}))
 	taken(t, p)
 }
+
+// A frame whose checksum only the link can complete is lost as any other.
+func TestUnplacedChecksumIsNoWayRoundLoss(t *testing.T) {
+	a, b := badPair(t, newSwitch(t), Impairment{Loss: 1}, Impairment{})
+	p := a.packet(b.mac, spec{n: 1448})
+	p.Header[12], p.Header[13] = 0x88, 0x47 // MPLS
+	testkit.OK(t, splitter.Parse(p.Header, p.Len(), &p.Meta.Headers))
+	partial(p, 34, 40)
+	a.send(p)
+	dropped(t, p, DropLinkLoss)
+	testkit.Equal(t, "frames", len(b.take()), 0)
+	testkit.Equal(t, "lost", a.link.Counters().Drops[DropLinkLoss], 1)
+}

@@ -108,16 +108,10 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	var to, run *Link // where dst is, and where batch[start:i] goes; nil: none
 	start := 0        // of the run
 	for i, p := range batch {
-		r := admit(p)
-		if r != DropNone || unplaced(&p.Meta) {
+		if r := admit(p); r != DropNone {
 			l.send(w, ports, run, batch[start:i])
+			l.forwardAlone(w, p, r)
 			run, start = nil, i+1
-			if r == DropNone {
-				r = l.forwardCompleted(w, p)
-			}
-			if r != DropNone {
-				l.count.drop(p, r)
-			}
 			continue
 		}
 		if p.Src != src || to == nil {
@@ -138,15 +132,18 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	l.send(w, ports, run, batch[start:])
 }
 
-// forwardCompleted switches one packet whose checksum is unplaced: it is completed before the
-// packet is looked at.
-func (l *Link) forwardCompleted(w *Worker, p *Packet) DropReason {
-	if r := w.completed(p); r != DropNone {
-		return r
+// forwardAlone drops a packet that admit gave a reason for, or switches one that is unplaced: its
+// checksum is completed before the packet is looked at.
+func (l *Link) forwardAlone(w *Worker, p *Packet, r DropReason) {
+	if r == unplaced {
+		r = w.completed(p)
+	}
+	if r != DropNone {
+		l.count.drop(p, r)
+		return
 	}
 	l.forward(w, w.wholeRun[:])
 	p.Verdict, p.Progress = w.whole.Verdict, w.whole.Progress
-	return DropNone
 }
 
 // send gives a run of packets to the link where they all go.
@@ -222,7 +219,7 @@ func (l *Link) flood(w *Worker, ports *ports, run []*Packet) {
 	}
 }
 
-// admit says why a packet cannot pass the wire at all. It looks only at what splitter has parsed.
+// admit says why a packet cannot pass the wire at all, or unplaced. It looks only at what splitter has parsed.
 func admit(p *Packet) DropReason {
 	h := &p.Meta.Headers
 	if len(p.Header) < splitter.EthLen {
@@ -238,11 +235,21 @@ func admit(p *Packet) DropReason {
 	if (h.Class == splitter.TCP || h.Class == splitter.UDP) && (len(p.Header) != int(h.HdrLen) || p.Len() != h.FrameLen) {
 		return DropBadFrame
 	}
-	if p.Meta.Csum == splitter.CsumPartial && (!p.Meta.CsumAllowed(p.Len()) || unplaced(&p.Meta) && !reachable(p)) {
-		return DropBadCsum
+	partial := p.Meta.Csum == splitter.CsumPartial
+	if p.Meta.GSOType != splitter.GSONone && partial && splitter.CheckGSO(p.Header, &p.Meta, p.PayloadLen) == nil {
+		return DropNone // CheckGSO holds CsumAllowed too
 	}
-	if p.Meta.GSOType != splitter.GSONone &&
-		(p.Meta.Csum != splitter.CsumPartial || splitter.CheckGSO(p.Header, &p.Meta, p.PayloadLen) != nil) {
+	// Most partial checksums are where TCP and UDP have theirs: that needs no call.
+	if start, offset, ok := splitter.CsumPlace(h); partial &&
+		(!ok || p.Meta.CsumStart != start || p.Meta.CsumOffset != offset) {
+		switch {
+		case !p.Meta.CsumAllowed(p.Len()) || !reachable(p):
+			return DropBadCsum
+		case p.Meta.GSOType == splitter.GSONone:
+			return unplaced
+		}
+	}
+	if p.Meta.GSOType != splitter.GSONone {
 		return DropBadGSO
 	}
 	return DropNone
