@@ -235,21 +235,32 @@ func admit(p *Packet) DropReason {
 	if (h.Class == splitter.TCP || h.Class == splitter.UDP) && (len(p.Header) != int(h.HdrLen) || p.Len() != h.FrameLen) {
 		return DropBadFrame
 	}
-	partial := p.Meta.Csum == splitter.CsumPartial
-	if p.Meta.GSOType != splitter.GSONone && partial && splitter.CheckGSO(p.Header, &p.Meta, p.PayloadLen) == nil {
+	if p.Meta.Csum == splitter.CsumPartial {
+		return admitPartial(p)
+	}
+	if p.Meta.GSOType != splitter.GSONone {
+		return DropBadGSO
+	}
+	return DropNone
+}
+
+// admitPartial is admit's last part for packets with a partial checksum, GSO packets among them.
+func admitPartial(p *Packet) DropReason {
+	m := &p.Meta
+	gso := m.GSOType != splitter.GSONone
+	if gso && splitter.CheckGSO(p.Header, m, p.PayloadLen) == nil {
 		return DropNone // CheckGSO holds CsumAllowed too
 	}
 	// Most partial checksums are where TCP and UDP have theirs: that needs no call.
-	if start, offset, ok := splitter.CsumPlace(h); partial &&
-		(!ok || p.Meta.CsumStart != start || p.Meta.CsumOffset != offset) {
+	if start, offset, ok := splitter.CsumPlace(&m.Headers); !ok || m.CsumStart != start || m.CsumOffset != offset {
 		switch {
-		case !p.Meta.CsumAllowed(p.Len()) || !reachable(p):
+		case !m.CsumAllowed(p.Len()) || !reachable(p):
 			return DropBadCsum
-		case p.Meta.GSOType == splitter.GSONone:
+		case !gso:
 			return unplaced
 		}
 	}
-	if p.Meta.GSOType != splitter.GSONone {
+	if gso {
 		return DropBadGSO
 	}
 	return DropNone
