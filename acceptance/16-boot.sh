@@ -2,7 +2,7 @@
 # "A static program that exits 7, and a dynamic one that prints, on both fetched kernels and on a
 # kernel given by path; output unmangled, status passed on." "A C program with the kernel's API on
 # gve." And errors, signals, what is left. Programs of package guest, written from its documentation
-# alone: TestExamplesRunInGuests (cmd/vnic/internal/boot).
+# alone: TestProgramRunsInAGuest (cmd/vnic/internal/boot).
 #
 # Invariant: vnic boot: A program's bytes and status come out as they are, on either NIC.
 . "$(dirname "$0")/lib.sh"
