@@ -39,14 +39,20 @@ func (h *Headers) JudgedLen() uint32 {
 // follow (PPPoE, MPLS, a third VLAN tag, a tunnel, a source route that is not at its end).
 // Fragments have no partial checksum, and Malformed frames may have none.
 func (m *Meta) CsumAllowed(frameLen uint32) bool {
+	return m.csumPlaced() || m.csumBehindJudged(frameLen)
+}
+
+// csumPlaced says whether start and offset are where TCP and UDP have their checksum.
+func (m *Meta) csumPlaced() bool {
+	start, offset, ok := CsumPlace(&m.Headers)
+	return ok && m.CsumStart == start && m.CsumOffset == offset
+}
+
+func (m *Meta) csumBehindJudged(frameLen uint32) bool {
 	h := &m.Headers
-	switch h.Class {
-	case TCP, UDP:
-		start, offset, _ := CsumPlace(h)
-		return m.CsumStart == start && m.CsumOffset == offset
-	case NotIP, OtherIP:
-		start := uint32(m.CsumStart)
-		return start >= h.JudgedLen() && start+uint32(m.CsumOffset)+2 <= frameLen
+	if h.Class != NotIP && h.Class != OtherIP {
+		return false
 	}
-	return false
+	start := uint32(m.CsumStart)
+	return start >= h.JudgedLen() && start+uint32(m.CsumOffset)+2 <= frameLen
 }

@@ -62,7 +62,7 @@ func CheckGSO(hdr []byte, m *Meta, payloadLen uint32) error {
 	switch m.Csum {
 	case CsumGood:
 	case CsumPartial:
-		if start, offset, _ := CsumPlace(h); m.CsumStart != start || m.CsumOffset != offset {
+		if !m.csumPlaced() {
 			return errGSOCsum
 		}
 	default:

@@ -251,17 +251,14 @@ func admitPartial(p *Packet) DropReason {
 	if gso && splitter.CheckGSO(p.Header, m, p.PayloadLen) == nil {
 		return DropNone // CheckGSO holds CsumAllowed too
 	}
-	// Most partial checksums are where TCP and UDP have theirs: that needs no call.
-	if start, offset, ok := splitter.CsumPlace(&m.Headers); !ok || m.CsumStart != start || m.CsumOffset != offset {
-		switch {
-		case !m.CsumAllowed(p.Len()) || !reachable(p):
-			return DropBadCsum
-		case !gso:
-			return unplaced
-		}
-	}
-	if gso {
+	l4 := m.Headers.Class == splitter.TCP || m.Headers.Class == splitter.UDP
+	switch {
+	case !m.CsumAllowed(p.Len()) || !l4 && !reachable(p):
+		return DropBadCsum
+	case gso:
 		return DropBadGSO
+	case !l4:
+		return unplaced
 	}
 	return DropNone
 }
