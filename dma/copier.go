@@ -195,7 +195,7 @@ func (c *Copier) View(seg Segment, limit int, f func([]byte) error) (err error) 
 	if limit <= 0 {
 		return fmt.Errorf("%w: view in pieces of %d bytes", ErrBounds, limit)
 	}
-	b, err := seg.bytes(Read) // whoever fills has translated for Write
+	b, err := seg.bytes(Read) // the caller that fills has translated for Write
 	if err != nil {
 		return err
 	}

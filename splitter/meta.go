@@ -26,8 +26,8 @@ type Csum uint8
 
 // States of a checksum.
 const (
-	CsumNone    Csum = iota // nothing is known: whoever must know verifies it
-	CsumPartial             // the field holds the pseudo-header's sum; the rest is for whoever needs it complete
+	CsumNone    Csum = iota // nothing is known: a receiver that must know verifies it
+	CsumPartial             // the field holds the pseudo-header's sum; a receiver that needs it complete adds the rest
 	CsumGood                // verified or computed here, or vouched for by a port of ours
 	CsumBad                 // verified, and wrong
 )

@@ -15,7 +15,7 @@ type Chain struct {
 	Out, In []dma.Segment
 	OutLen  uint32
 	InLen   uint32
-	InFirst uint32 // bytes of In that lie in the first writable buffer: a header buffer, to whoever splits
+	InFirst uint32 // bytes of In that lie in the first writable buffer: a header buffer, to a device that splits
 }
 
 // Trim lets go of the segments of a chain that the caller is done with: of their memory too, if the
@@ -42,7 +42,7 @@ type Config struct {
 // published. Err has it too, also where a method returns none: ring memory may fault under any of
 // them. One error stops nothing: a translation miss (dma.ErrMiss). The chain stays where it is,
 // available or held, and the same call succeeds once the IOTLB has the entry; until then Pending
-// says true, so whoever sleeps on a miss waits for the entry, not for a kick.
+// says true, so a worker that sleeps on a miss waits for the entry, not for a kick.
 type Device struct {
 	size    uint16
 	ring    deviceRing

@@ -20,7 +20,7 @@ import (
 //   - A 32-bit store is allowed only where both halves are ours to write: {flags, idx} of the ring that this end
 //     writes. It is an atomic store.
 //   - avail_event and used_event are stored as 16 bits, by an ordinary aligned store: a 32-bit one would write
-//     two bytes that belong to whoever owns the memory behind the ring.
+//     two bytes that belong to the owner of the memory behind the ring.
 //
 // Three orders are needed:
 //

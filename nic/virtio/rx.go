@@ -173,7 +173,7 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 		buffers = q.buffers
 	}
 	q.payload = dma.Cut(dma.Reuse(q.payload), buffers, 0, uint64(need))
-	hlen := uint32(0)                       // unsplit: whoever expects split can tell
+	hlen := uint32(0)                       // unsplit: a driver that expects split can tell
 	if f.Meta.GSOType != splitter.GSONone { // a receiver's hint (5.1.6.4.1)
 		hlen = uint32(len(f.Header))
 	}
