@@ -142,14 +142,19 @@ const (
 	SupplyEmpty        // only the segment that is missing is to be taken
 )
 
-// Supply is Low when the reserve is touched, or when queued data has half of the pages. The other
-// half is for tokens and for what comes in order: an application that waits for missing data with
-// up to so many tokens in its hands gets it.
-func (p *Pool) Supply() Supply {
+// segmentPages hold one segment of a jumbo frame (9,000 bytes): what a sender sends again is no longer.
+const segmentPages = 4
+
+// Supply judges the pool as it will be when a frame that has come in keeps its pages. It is Low when the reserve is
+// touched, or when queued data has half of the pages. The other half is for tokens and for what comes in order: an
+// application that waits for missing data with up to so many tokens in its hands gets it. It is Empty when what is left
+// would not hold the segment that is missing. Not before: a sender whose segments in order are refused gets one through
+// in each of its retransmission timeouts.
+func (p *Pool) Supply(frame int) Supply {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	switch spare := len(p.free) + p.posted; {
-	case spare < FramePages:
+	switch spare := len(p.free) + p.posted - frame; {
+	case spare < segmentPages:
 		return SupplyEmpty
 	case spare < p.reserve || 2*(spare+p.held) < len(p.pages):
 		return SupplyLow

@@ -204,21 +204,23 @@ func TestSupply(t *testing.T) {
 	p := newPool(0, 0, 100*PageSize)
 	offs := make([]uint64, 100)
 	p.TakePages(1, offs)
-	testkit.Equal(t, "supply: posted pages are spare", p.Supply(), SupplyOK)
+	testkit.Equal(t, "supply: posted pages are spare", p.Supply(0), SupplyOK)
 	var tk Tokens
 	for i, off := range offs {
+		for _, frame := range []int{1, FramePages} { // judged before it is received
+			want := SupplyOK
+			if spare := 100 - i - frame; spare < segmentPages {
+				want = SupplyEmpty
+			} else if spare < 2*FramePages {
+				want = SupplyLow
+			}
+			if got := p.Supply(frame); got != want {
+				t.Fatalf("%d pages in use, a frame of %d: %v, want %v", i, frame, got, want)
+			}
+		}
 		pieces, _ := p.Receive(nil, []Range{{Off: off, Len: 1}}, 1)
 		if i%2 == 0 { // every other page is the user's: only the reserve counts then
 			tk.Issue(p, []uint32{pieces[0].Page}, make([]uint32, 1))
-		}
-		want := SupplyOK
-		if spare := 99 - i; spare < FramePages {
-			want = SupplyEmpty
-		} else if spare < 2*FramePages {
-			want = SupplyLow
-		}
-		if got := p.Supply(); got != want {
-			t.Fatalf("%d pages in use: %v, want %v", i+1, got, want)
 		}
 	}
 }

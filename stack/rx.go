@@ -125,7 +125,7 @@ func (s *Stack) receiveSplit(fr *driver.RxFrame) {
 	var slot uint32 = junkSlot
 	v := junk
 	if f := s.flows.get(&h.Flow); f != nil {
-		pages := pool.Supply()
+		pages := pool.Supply(len(fr.Payload))
 		f.mu.Lock()
 		v = f.receive(&h, tcpWindow(hdr[:n], &h), payload, fr.Queue, pages)
 		if v == deliver && device > 0 {

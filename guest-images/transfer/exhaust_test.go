@@ -58,7 +58,8 @@ func TestTinyPool(t *testing.T) {
 	}
 }
 
-// TestHeldTokensRunThePoolDry keeps tokens of most pages until the end: what is left must do.
+// TestHeldTokensRunThePoolDry keeps tokens of most pages until the end: what is left must do, without a timeout of the
+// sender's for each segment or two.
 func TestHeldTokensRunThePoolDry(t *testing.T) {
 	w := newWorld(t, options{})
 	pages := 2 * w.b.leastPool()
@@ -66,9 +67,13 @@ func TestHeldTokensRunThePoolDry(t *testing.T) {
 		t.Run(fmt.Sprint(hold), func(t *testing.T) {
 			w := w.in(t)
 			was, wasDrops := w.b.dry()
+			wasAgain := w.a.node.dev.Stats().Retransmits
 			w.run(trial{mode: Devmem, size: 2 << 20, pages: pages, hold: hold << 12, seed: hold})
 			if unposted, drops := w.b.dry(); unposted == was && drops == wasDrops {
 				t.Error("the pool was never dry")
+			}
+			if again := w.a.node.dev.Stats().Retransmits - wasAgain; again > 100 { // of 1,500 segments
+				t.Errorf("%d segments were sent again", again)
 			}
 		})
 	}
