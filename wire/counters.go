@@ -7,27 +7,28 @@ type DropReason uint8
 
 // Reasons to drop a packet.
 const (
-	DropNone       DropReason = iota
-	DropNoBuffer              // the receiver had no buffer, and waiting was not allowed or went on for too long
-	DropLinkLoss              // lost by an Impairment; counted by segments
-	DropUnknownDst            // no port to give it to
-	DropSamePort              // its destination is the port that it came from
-	DropControlMAC            // control EtherType or control MAC outside the control channel
-	DropTooBig                // longer than the receiver takes, and not to be cut
-	DropStopped               // the port or its queue is stopped, or the link is detached
-	DropFault                 // its memory went away under it
-	DropBadFrame              // too short for a link header, or lengths that do not fit
-	DropBadSource             // a multicast source address
-	DropBadGSO                // a GSO packet that contradicts itself
-	DropBadCsum               // a partial checksum where it would change what is judged, or outside the frame
-	DropDelay                 // left in a delay line: its link was detached, or the receiver stayed busy
-	DropDisabled              // the receiving queue is not enabled
-	DropUnsplit               // the receiver wanted it split, and it cannot be
+	DropNone         DropReason = iota
+	DropNoBuffer                // the receiver had no buffer, and waiting was not allowed or went on for too long
+	DropLinkLoss                // lost by an Impairment; counted by segments
+	DropUnknownDst              // no port to give it to
+	DropSamePort                // its destination is the port that it came from
+	DropControlMAC              // control EtherType or control MAC outside the control channel
+	DropTooBig                  // longer than the receiver takes, and not to be cut
+	DropStopped                 // the port or its queue is stopped, or the link is detached
+	DropFault                   // its memory went away under it
+	DropBadFrame                // too short for a link header, or lengths that do not fit
+	DropBadSource               // a multicast source address
+	DropBadGSO                  // a GSO packet that contradicts itself
+	DropBadCsum                 // a partial checksum where it would change what is judged, or outside the frame
+	DropDelay                   // left in a delay line: its link was detached, or the receiver stayed busy
+	DropDisabled                // the receiving queue is not enabled
+	DropUnsplit                 // the receiver wanted it split, and it cannot be
+	DropSlowReceiver            // frames to a slow receiver held all of a queue's slots
 	NumDropReasons
 )
 
 var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unknown-dst", "same-port", "control-mac",
-	"too-big", "stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit"}
+	"too-big", "stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit", "slow-receiver"}
 
 // String gives the reason's name in counters.
 func (r DropReason) String() string {
