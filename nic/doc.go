@@ -21,8 +21,8 @@
 //     driver posts. A ring whose driver cannot take buffers back is a Returner as well.
 //   - TxQueue, for the ring in which the driver posts frames: Gather, which makes packets of them
 //     by way of ParseFrame, Packet.Meta and Packet.Prepare; Reload, which finds a held frame's memory
-//     again (RelocatePayload); Done, Abandon, Publish and Call, which give frames back; Pending, EnableKick
-//     and DisableKick, which say whether there are more; and Stopped.
+//     again (RelocatePayload); Done, Abandon, Publish and Call, which give frames back; Pending, Backlog,
+//     EnableKick and DisableKick, which say whether there are more; and Stopped.
 //
 // and makes
 //
@@ -40,6 +40,21 @@
 // the queues that a driver uses (SetDefaultRSS), and of what its driver says about header split, MTU and
 // carrier. Nothing else of a NIC is a device model's: the model in this package's tests is two
 // slices and these two interfaces.
+//
+// # Fairness
+//
+// A frame to a receiver without buffers is held, in one of the Sender's Batch places, and nothing
+// is lost as long as the held frames keep no other receiver's frame from being seen. When they
+// take all places, the receiver that holds most gives up its oldest frames, until half of the
+// places are free: dropped, and counted as DropSlowReceiver. It does so only if frames to it have waited
+// for more than 50 ms of the last second, it took less than half of what was sent to it in that time, and
+// frames went to another receiver in it. A receiver that takes nothing at all for Patience loses
+// what is held for it in any case.
+//
+// What a Sender knows of receivers is bounded: 64 of them, three numbers each. It reads the clock
+// only while frames are held. What remains is a ring that a guest has filled with frames to one
+// slow receiver: the first frame behind them that goes elsewhere waits until that receiver has taken
+// Batch frames, or for Patience if it takes none.
 //
 // The outbox of stack/gateway, which is no NIC, has a Sender too, over a queue of netstack's
 // packets.

@@ -26,6 +26,7 @@ const toyBatch = 8
 type toy struct {
 	t    testing.TB
 	mac  wire.MAC
+	sw   *wire.Switch
 	port *nic.Port
 	rx   *toyRx
 	tx   *toyTx
@@ -35,7 +36,7 @@ type toy struct {
 // queue is stopped.
 func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions) *toy {
 	t.Helper()
-	d := &toy{t: t, mac: wire.MAC{2, 0, 0, 0, 0, n}, rx: &toyRx{called: make(chan struct{}, 1)}}
+	d := &toy{t: t, sw: sw, mac: wire.MAC{2, 0, 0, 0, 0, n}, rx: &toyRx{called: make(chan struct{}, 1)}}
 	d.rx.Init(d.rx)
 	space := dma.NewSpace(fmt.Sprint("toy", n), dma.NewFiles())
 	limits := func() wire.Limits { return wire.Limits{MaxFrame: 1514} }
@@ -330,6 +331,12 @@ func (q *toyTx) Pending() bool {
 	return q.next < len(q.ring)
 }
 
+func (q *toyTx) Backlog() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.ring) - q.next
+}
+
 func (q *toyTx) EnableKick() (more bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -581,4 +588,33 @@ func TestSenderMissesNoWake(t *testing.T) {
 			}
 		})
 	}
+}
+
+// Frames to a receiver that takes one now and then do not keep those to another waiting: it gives up some, which are
+// counted. Where there is no other, they wait.
+func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
+	ds := toys(t, 3, patient) // patience ends long after this test has failed
+	a, slow, other := ds[0], ds[1], ds[2]
+	const n = 200
+	other.rx.postNew(n)
+	a.start()
+	for i := range n {
+		a.send(a.frame(slow.mac, i), a.frame(other.mac, i))
+	}
+	for i := range n {
+		if i%50 == 0 {
+			slow.rx.postNew(1)
+		}
+		other.receives(a, i)
+	}
+	s := a.tx.sender.Stats()
+	if s.Slow < n/2 || s.Slow != s.GaveUp {
+		t.Errorf("%+v", s)
+	}
+	a.tx.sender.Stop()
+	var dropped uint64
+	for _, l := range a.sw.Links() {
+		dropped += l.Counters().Drops[wire.DropSlowReceiver]
+	}
+	testkit.Equal(t, "drops for a slow receiver", dropped, s.Slow)
 }

@@ -55,7 +55,6 @@ const (
 )
 
 var verdicts = [...]wire.Verdict{
-	PutTaken:    {Kind: wire.Taken},
 	PutDisabled: wire.Drop(wire.DropDisabled),
 	PutStopped:  wire.Drop(wire.DropStopped),
 	PutTooBig:   wire.Drop(wire.DropTooBig),
@@ -64,7 +63,10 @@ var verdicts = [...]wire.Verdict{
 }
 
 func (r Result) verdict(q RxQueue) wire.Verdict {
-	if r == PutNoBuffer {
+	switch r {
+	case PutTaken:
+		return wire.Verdict{Kind: wire.Taken, Queue: q}
+	case PutNoBuffer:
 		return wire.Verdict{Kind: wire.Busy, Queue: q}
 	}
 	return verdicts[r]

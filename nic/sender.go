@@ -17,7 +17,7 @@ type TxFrame struct {
 	// keeps what it knows of the frame, from Gather to Done or Abandon.
 	Slot int
 
-	since time.Time // held since, for a busy receiver; only of frames that are held
+	since time.Time // only of frames that are held: since then its receiver has taken none of them
 }
 
 // TxQueue is the ring of a transmit queue, as a device model gives it to its Sender. The Sender's
@@ -47,6 +47,8 @@ type TxQueue interface {
 	// Pending says whether Gather would find something; an error is something. It is cheap: it is
 	// polled.
 	Pending() bool
+	// Backlog is about how many frames Gather would find.
+	Backlog() int
 	// EnableKick asks the driver to kick, or to Wake the Sender, at the next frame. more says that
 	// there are frames already, for which no kick may come. DisableKick takes it back.
 	EnableKick() (more bool)
@@ -63,7 +65,7 @@ type Outlet interface {
 	// Send sends a batch and sets every Verdict.
 	Send(batch []*wire.Packet)
 	// Dropped tells of a packet that Send did not see to its end: it was Busy, and is given up.
-	Dropped(p *wire.Packet)
+	Dropped(p *wire.Packet, r wire.DropReason)
 }
 
 // SenderOptions say how a Sender works.
@@ -102,13 +104,15 @@ type Sender struct {
 	generation uint64          // of the space for which the held frames' segments are good
 	armed      []wire.Waitable // receivers that held frames wait for, while we sleep
 	patience   Patience
-	count      struct{ waits, gaveUp, putBack counter }
+	receivers  receivers
+	count      struct{ waits, gaveUp, slow, putBack counter }
 }
 
 // SenderStats count what became of frames that met a busy receiver.
 type SenderStats struct {
 	Waits   uint64 // sleeps for a busy receiver
 	GaveUp  uint64 // frames dropped after waiting, or as the queue stopped
+	Slow    uint64 // of these: for a slow receiver, so that frames to others are seen
 	PutBack uint64 // frames that waited when the queue was stopped, and were left to the driver
 }
 
@@ -150,6 +154,7 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 		}
 		err := s.run(kickFirst)
 		s.patience.Reset()
+		s.receivers = receivers{}
 		if err != nil {
 			s.q.Stopped(err)
 		}
@@ -183,7 +188,7 @@ func (s *Sender) Wake() { s.sleep.Wake() }
 // Stats reads the counters.
 func (s *Sender) Stats() SenderStats {
 	c := &s.count
-	return SenderStats{Waits: c.waits.v.Load(), GaveUp: c.gaveUp.v.Load(), PutBack: c.putBack.v.Load()}
+	return SenderStats{Waits: c.waits.v.Load(), GaveUp: c.gaveUp.v.Load(), Slow: c.slow.v.Load(), PutBack: c.putBack.v.Load()}
 }
 
 // run moves frames until the queue is told to stop, or until an error of it.
@@ -287,7 +292,7 @@ func (s *Sender) reload(moved bool) (err error) {
 			kept++
 			continue
 		}
-		s.out.Dropped(&f.Packet)
+		s.out.Dropped(&f.Packet, wire.DropFault)
 		gone = append(gone, f)
 	}
 	s.held = kept
@@ -301,29 +306,39 @@ func (s *Sender) reload(moved bool) (err error) {
 // first old ones have before.
 func (s *Sender) settle(old int) error {
 	all := s.frames[:s.held]
-	first := 0 // that is busy
-	for first < len(all) && all[first].Packet.Verdict.Kind != wire.Busy {
-		first++
-	}
-	if first == len(all) {
+	busy := s.receivers.count(all, old, time.Now)
+	if busy == 0 && len(s.receivers.busy) == 0 {
 		s.held = 0
 		return s.q.Done(all)
 	}
 	now := time.Now()
+	s.receivers.hold(all, now)
+	slow, give := (*receiver)(nil), 0
+	if busy == len(s.frames) {
+		slow, give = s.receivers.slow(s.q.Backlog(), now), len(s.frames)/2
+	}
 	done := s.disposed[:0]
 	kept := 0
 	for i, f := range all {
 		if f.Packet.Verdict.Kind == wire.Busy {
-			if i >= old {
+			r := s.receivers.of(f.Packet.Verdict.Queue, nil)
+			if i >= old || r.lastTook.After(f.since) {
 				f.since = now
 			}
-			if s.patience.ShouldWait(f.Packet.Verdict.Queue, f.since, now) {
+			reason := wire.DropNoBuffer
+			switch {
+			case r == slow && give > 0:
+				give--
+				reason = wire.DropSlowReceiver
+				s.count.slow.add(1)
+			case s.patience.ShouldWait(r.queue, f.since, now):
 				s.keep(kept, i)
 				kept++
 				continue
 			}
+			r.held--
 			s.count.gaveUp.add(1)
-			s.out.Dropped(&f.Packet)
+			s.out.Dropped(&f.Packet, reason)
 		}
 		done = append(done, f)
 	}
@@ -349,7 +364,7 @@ func (s *Sender) Release() {
 			continue
 		}
 		s.count.gaveUp.add(1)
-		s.out.Dropped(&f.Packet)
+		s.out.Dropped(&f.Packet, wire.DropNoBuffer)
 	}
 	s.trim()
 	if s.q.Publish() {
@@ -436,12 +451,23 @@ func (s *Sender) disarm() {
 	s.armed = s.armed[:0]
 }
 
-// timeLeft is how long the first of the held frames may wait on; negative: there are none.
+// timeLeft is how long the held frame whose patience ends first may wait on, or until the receivers are judged again;
+// negative: none is held.
 func (s *Sender) timeLeft() time.Duration {
 	if s.held == 0 {
 		return -1
 	}
-	return max(0, time.Until(s.frames[0].since.Add(s.patience.Limit))) // the oldest
+	first := s.frames[0].since
+	for _, f := range s.frames[1:s.held] {
+		if f.since.Before(first) {
+			first = f.since
+		}
+	}
+	left := max(0, time.Until(first.Add(s.patience.Limit)))
+	if s.held == len(s.frames) && s.receivers.again {
+		return min(left, slowWait)
+	}
+	return left
 }
 
 // spinTime bounds the busy wait of a worker for its next frame.

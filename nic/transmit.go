@@ -126,9 +126,9 @@ func (t *Transmitter) count(p *wire.Packet, m *mark) {
 }
 
 // Dropped counts a packet that the device model gave up on after Busy.
-func (t *Transmitter) Dropped(p *wire.Packet) {
+func (t *Transmitter) Dropped(p *wire.Packet, r wire.DropReason) {
 	if link := t.port.link.Load(); link != nil {
-		link.GaveUp(t.Worker, p, wire.DropNoBuffer)
+		link.GaveUp(t.Worker, p, r)
 	}
 	t.lose(p)
 	t.delta.flush(&t.out)

@@ -333,6 +333,18 @@ func (q *Device) Pending() (some bool) {
 	return some
 }
 
+// Available is how many chains Peek would find, if nothing is wrong with them: in a packed ring, at least so many.
+func (q *Device) Available() (n int) {
+	if q.err != nil {
+		return 0
+	}
+	defer dma.Recover(&q.err)
+	if n, err := q.ring.available(q.next, int(q.number-q.done)); err == nil {
+		return n
+	}
+	return 0
+}
+
 // Held is how many chains are peeked and not committed.
 func (q *Device) Held() int { return int(q.number-q.done) - len(q.staged) }
 

@@ -75,6 +75,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 	}
 	from := cursor{segs: p.Payload}
 	from.skip(at.done)
+	var took Waitable
 	for {
 		n, end, reason := 0, at.done, DropNone
 		for ; n < maxPieces && (end < p.PayloadLen || p.PayloadLen == 0 && n == 0); n++ {
@@ -100,7 +101,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 					p.Verdict = Verdict{Kind: Busy, Queue: q}
 					return
 				case Taken:
-					at.taken = true
+					at.taken, took = true, w.pieces[i].Verdict.Queue
 				default:
 					p.Verdict = w.pieces[i].Verdict
 				}
@@ -115,7 +116,7 @@ func (l *Link) cut(w *Worker, lim *Limits, p *Packet) {
 		}
 	}
 	if at.taken {
-		p.Verdict = Verdict{Kind: Taken}
+		p.Verdict = Verdict{Kind: Taken, Queue: took}
 	}
 }
 

@@ -125,7 +125,7 @@ func (k VerdictKind) String() string { return kindNames[min(k, Busy)] }
 type Verdict struct {
 	Kind   VerdictKind
 	Reason DropReason // of Dropped
-	Queue  Waitable   // of Busy
+	Queue  Waitable   // of Busy; of Taken the queue that has it, nil where that is not known
 }
 
 // Drop is the verdict of a packet dropped for a reason.

@@ -67,8 +67,9 @@ func sent(t Tap, w *Worker, batch []*Packet) {
 }
 
 // GaveUp tells the tap of a packet that the port itself has dropped on its way to Deliver, or after
-// it was Busy. The packet's payload may be out of reach by then: where it lay is not told.
+// it was Busy, and counts it. The packet's payload may be out of reach by then: where it lay is not told.
 func (l *Link) GaveUp(w *Worker, p *Packet, r DropReason) {
+	l.count.dropped(r)
 	t := l.Tap()
 	if t == nil {
 		return

@@ -146,6 +146,9 @@ func (q *txQueue) Pending() bool {
 	return tail != q.head&q.in.mask && tail != q.partly
 }
 
+// Backlog implements nic.TxQueue: a frame has one descriptor at least.
+func (q *txQueue) Backlog() int { return int((q.tail.Load() - q.head) & q.in.mask) }
+
 // EnableKick implements nic.TxQueue: each doorbell wakes the sender.
 func (q *txQueue) EnableKick() (more bool) { return q.Pending() }
 

@@ -99,14 +99,13 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 	b.Post(1, 2)
 	a.SendGPU(0, f)
 	Arrives(t, b, 1, &f)
-	taken := wire.Verdict{Kind: wire.Taken}
 	sent, _ := from.take()
 	_, came := to.take()
-	if len(sent) != 1 || sent[0] != taken || len(came) != 1 {
+	if len(sent) != 1 || sent[0].Kind != wire.Taken || len(came) != 1 {
 		t.Fatalf("sent %v, came %v", sent, came)
 	}
 	want := wire.Placement{Queue: 1, Split: true, HeaderLen: uint32(len(f.Header))}
-	if c := came[0]; c.verdict != taken || c.at.Queue != want.Queue || !c.at.Split || c.at.HeaderLen != want.HeaderLen ||
+	if c := came[0]; c.verdict.Kind != wire.Taken || c.at.Queue != want.Queue || !c.at.Split || c.at.HeaderLen != want.HeaderLen ||
 		c.at.Bounced || c.at.Unsplit ||
 		!bytes.Equal(c.payload, f.Payload) || c.kind != dma.GPU || len(c.offs) == 0 {
 		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.kind, c.offs, c.at)

@@ -150,6 +150,9 @@ func (q *txQueue) Call() { q.call.fire() }
 // Pending implements nic.TxQueue.
 func (q *txQueue) Pending() bool { return q.vq.Pending() }
 
+// Backlog implements nic.TxQueue.
+func (q *txQueue) Backlog() int { return q.vq.Available() }
+
 // EnableKick implements nic.TxQueue.
 func (q *txQueue) EnableKick() (more bool) { return q.vq.EnableKick() }
 

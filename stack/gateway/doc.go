@@ -17,7 +17,9 @@
 // flows, leases and questions under way have bounds, most of them also a share for each guest
 // address; what is beyond them is refused or dropped, and counted in Stats. A full queue towards
 // netstack makes senders wait (Busy), as it is always emptied; towards a guest without buffers the
-// gateway waits as a NIC's worker does (nic.Sender).
+// gateway waits as a NIC's worker does (nic.Sender). What waits for the wire has a queue for each destination, served
+// in turn: 1,024 frames and 8 MiB of data, 64 frames of what anybody can ask for (ICMP, ARP, ND, RST, DHCP), 32 MiB
+// in all; and no destination has more than 8 of the 32 frames under way.
 //
 // Locks are leaves: the inbox's and the outbox's queues, the leases, quotas, the UDP forwards'
 // tables. Under them nothing is called but wakers, a quota, and what makes a socket in netstack.

@@ -13,9 +13,8 @@ import (
 )
 
 const (
-	outboxFrames = 1024    // that wait for the worker; netstack takes more for lost
-	outboxBytes  = 8 << 20 // of the same
-	outBatch     = 16      // frames under way, those that wait for a busy receiver included
+	outBatch     = 32           // frames under way, those that wait for a busy receiver included
+	destUnderWay = outBatch / 4 // of these, for one destination
 	slotSize     = 66 << 10
 )
 
@@ -27,9 +26,8 @@ type outbox struct {
 	sender *nic.Sender
 
 	mu     sync.Mutex
-	queue  []*stack.PacketBuffer // oldest first
-	bytes  int
-	closed bool
+	queue  outQueue // under mu
+	closed bool     // under mu
 
 	// The sender's worker's.
 	worker *wire.Worker
@@ -42,10 +40,11 @@ var _ nic.TxQueue = (*outbox)(nil)
 type outSlot struct {
 	frame []byte
 	mem   *dma.Region
+	dest  *dest
 }
 
 func newOutbox(count *counters, log *slog.Logger) (*outbox, error) {
-	o := &outbox{count: count, log: log, worker: wire.NewWorker()}
+	o := &outbox{count: count, log: log, worker: wire.NewWorker(), queue: outQueue{dests: map[wire.MAC]*dest{}}}
 	for i := range o.slots {
 		b := make([]byte, slotSize)
 		o.slots[i] = outSlot{frame: b, mem: dma.NewBuffer(b, dma.Wire)}
@@ -60,18 +59,17 @@ func (o *outbox) run() { o.sender.Start(-1, false) }
 
 // put adds a packet, of which it keeps a reference; false if there is no room.
 func (o *outbox) put(pkt *stack.PacketBuffer) bool {
-	n := pkt.Size()
 	o.mu.Lock()
-	if o.closed || len(o.queue) >= outboxFrames || o.bytes+n > outboxBytes && o.bytes > 0 {
-		o.mu.Unlock()
-		o.count.outFull.Add(1)
-		return false
+	taken, lost := false, 1
+	if !o.closed {
+		taken, lost = o.queue.put(pkt)
 	}
-	o.queue = append(o.queue, pkt.IncRef())
-	o.bytes += n
 	o.mu.Unlock()
-	o.sender.Wake()
-	return true
+	o.count.outFull.Add(uint64(lost))
+	if taken {
+		o.sender.Wake()
+	}
+	return taken
 }
 
 // close ends the worker, once it has sent what receivers take at once.
@@ -94,39 +92,45 @@ func (o *outbox) Send(batch []*wire.Packet) {
 }
 
 // Dropped implements nic.Outlet. Done and Abandon count.
-func (o *outbox) Dropped(*wire.Packet) {}
+func (o *outbox) Dropped(p *wire.Packet, r wire.DropReason) {
+	if o.link != nil {
+		o.link.GaveUp(o.worker, p, r)
+	}
+}
 
 // Gather implements nic.TxQueue.
 func (o *outbox) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	for filled < len(free) {
-		pkt := o.take()
+		pkt, dest := o.take()
 		if pkt == nil {
 			break
 		}
 		taken++
 		f := free[filled]
-		if o.slots[f.Slot].describe(pkt, &f.Packet) {
+		s := &o.slots[f.Slot]
+		if s.describe(pkt, &f.Packet) {
+			s.dest = dest
 			filled++
 		} else {
 			o.count.outBad.Add(1)
+			o.done(dest)
 		}
 		pkt.DecRef()
 	}
 	return filled, taken, nil
 }
 
-// take takes the oldest packet out of the queue; nil: it is empty.
-func (o *outbox) take() *stack.PacketBuffer {
+func (o *outbox) take() (*stack.PacketBuffer, *dest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.queue) == 0 {
-		return nil
-	}
-	pkt := o.queue[0]
-	o.queue[0] = nil
-	o.queue = o.queue[1:]
-	o.bytes -= pkt.Size()
-	return pkt
+	return o.queue.take()
+}
+
+// done says that a frame of a destination is no longer under way.
+func (o *outbox) done(d *dest) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.queue.done(d)
 }
 
 // Reload implements nic.TxQueue: memory of ours stays where it is.
@@ -134,7 +138,10 @@ func (o *outbox) Reload(*nic.TxFrame, bool) (ok bool, err error) { return true, 
 
 // Done implements nic.TxQueue.
 func (o *outbox) Done(fs []*nic.TxFrame) error {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	for _, f := range fs {
+		o.queue.done(o.slots[f.Slot].dest)
 		switch f.Packet.Verdict.Kind {
 		case wire.Taken:
 			o.count.sent.Add(1)
@@ -148,8 +155,9 @@ func (o *outbox) Done(fs []*nic.TxFrame) error {
 }
 
 // Abandon implements nic.TxQueue.
-func (o *outbox) Abandon(*nic.TxFrame) (kept bool) {
+func (o *outbox) Abandon(f *nic.TxFrame) (kept bool) {
 	o.count.outGaveUp.Add(1)
+	o.done(o.slots[f.Slot].dest)
 	return false
 }
 
@@ -163,8 +171,11 @@ func (o *outbox) Call() {}
 func (o *outbox) Pending() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.queue) > 0
+	return len(o.queue.turn) > 0
 }
+
+// Backlog implements nic.TxQueue: what waits here keeps no frame to another from being seen.
+func (o *outbox) Backlog() int { return 0 }
 
 // EnableKick implements nic.TxQueue: put wakes the sender each time.
 func (o *outbox) EnableKick() (more bool) { return o.Pending() }

@@ -69,7 +69,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			continue
 		}
 		p.in.put(a)
-		pkt.Verdict = wire.Verdict{Kind: wire.Taken}
+		pkt.Verdict = wire.Verdict{Kind: wire.Taken, Queue: p.in}
 	}
 }
 

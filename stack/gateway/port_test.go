@@ -1,11 +1,16 @@
 package gateway
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -97,7 +102,7 @@ func TestFullInboxIsBusy(t *testing.T) {
 		p.Deliver(r.w, pkts)
 		return pkts[0].Verdict
 	}
-	taken := wire.Verdict{Kind: wire.Taken}
+	taken := wire.Verdict{Kind: wire.Taken, Queue: p.in}
 	for range inboxFrames {
 		testkit.Equal(t, "verdict", one(), taken)
 	}
@@ -165,6 +170,96 @@ func TestDeadGuestStallsNobody(t *testing.T) {
 	}
 	testkit.OK(t, exchange(conn, noise(1<<20, 1)))
 	testkit.Eventually(t, "it gives up", func() bool { return w.g.Stats().OutGaveUp > 0 })
+}
+
+// A guest that takes 50 frames a second, and has the gateway send it many more, holds up nothing but what goes to it;
+// nor do several such guests.
+//
+// Invariant: gateway: A guest that takes little gets its own frames late, and nobody else's.
+func TestSlowGuestsStarveNobody(t *testing.T) {
+	for _, slow := range []int{1, 5} { // five want more places among the frames under way than there are
+		t.Run(fmt.Sprint(slow), func(t *testing.T) {
+			w := newRig(t, nil)
+			to, server := udpEcho(t), own4(echoServer(t, "tcp4").Port())
+			v := w.guest(1)
+			ctx, cancel := context.WithCancel(t.Context())
+			var floods sync.WaitGroup
+			defer floods.Wait()
+			defer cancel()
+			for n := range slow {
+				r, p := w.raw(byte(n+2)), newSlowPort()
+				r.link = testkit.Must(w.sw.Attach(p, wire.LinkOptions{}))(t)
+				floods.Go(func() { p.flood(ctx, r, to.Port()) })
+			}
+			testkit.Eventually(t, "frames to slow guests wait, or are given up", func() bool {
+				o := w.g.out
+				o.mu.Lock()
+				defer o.mu.Unlock()
+				return o.queue.bytes > 200_000 || w.g.Stats().OutGaveUp > 100
+			})
+			for i := range 16 {
+				conn := v.mustDial(server)
+				testkit.OK(t, exchange(conn, noise(64<<10, uint64(i))))
+				testkit.OK(t, conn.Close())
+			}
+		})
+	}
+}
+
+// flood takes 50 frames a second, and has the gateway send 40 times as many.
+func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
+	from := netip.AddrPortFrom(addr4Of(r.mac[5]), 1000)
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for i := uint64(0); ctx.Err() == nil; i++ {
+		p.take()
+		r.send(r.arp(1, from.Addr(), prefix4.Addr(), wire.MAC{}))
+		for flow := range uint16(20) { // the send buffer of one would not fill the queue
+			from := netip.AddrPortFrom(from.Addr(), 1000+flow)
+			r.send(r.udp4(gatewayMAC, from, own4(echo), noise(1000, i)))
+			r.send(r.udp4(gatewayMAC, from, own4(9), nil)) // answered by an ICMP error
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// slowPort takes a frame for each call of take.
+type slowPort struct {
+	nic.RxBase
+	room int // under its lock
+}
+
+func newSlowPort() *slowPort {
+	p := new(slowPort)
+	p.Init(p)
+	return p
+}
+
+func (p *slowPort) take() {
+	p.Lock()
+	defer p.Unlock()
+	p.room++
+	p.WakeAll()
+}
+
+func (p *slowPort) Name() string        { return "slow" }
+func (p *slowPort) Limits() wire.Limits { return wire.Limits{} }
+func (p *slowPort) AwaitBuffers() bool  { return p.room == 0 }
+func (p *slowPort) Stopped(error)       {}
+
+func (p *slowPort) Deliver(_ *wire.Worker, batch []*wire.Packet) {
+	p.Lock()
+	defer p.Unlock()
+	for _, pkt := range batch {
+		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: p}
+		if p.room > 0 {
+			p.room--
+			pkt.Verdict.Kind = wire.Taken
+		}
+	}
 }
 
 type busyPort struct{}

@@ -1,0 +1,169 @@
+package gateway
+
+import (
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"vnic.dev/vnic/wire"
+)
+
+// Bounds of what netstack has sent and the worker has not taken. What is beyond them netstack takes for lost.
+const (
+	outBytes    = 32 << 20 // of all; beyond, the longest queue gives its newest packet
+	destBytes   = 8 << 20  // of a destination's data
+	destFrames  = 1024     // the same
+	destAnswers = 64       // frames of a destination that answer what anybody may ask: ICMP, ARP, ND, RST and DHCP
+	maxDests    = 256      // destinations with frames; group addresses are some as well
+)
+
+// outQueue is what waits for the worker: a queue for each destination, served in turn, so that a guest that takes
+// little holds up its own frames alone.
+type outQueue struct {
+	dests map[wire.MAC]*dest
+	turn  []*dest // those with packets that may go
+	bytes int
+}
+
+// dest is a destination's queue. It is forgotten when it is empty and nothing of it is under way.
+type dest struct {
+	mac      wire.MAC
+	data     fifo
+	answers  fifo
+	underWay int  // frames that the worker has
+	inTurn   bool // it is in outQueue.turn
+}
+
+// fifo is a queue of packets, of which it has a reference.
+type fifo struct {
+	pkts  []*stack.PacketBuffer // oldest first
+	bytes int
+}
+
+func (f *fifo) push(pkt *stack.PacketBuffer) {
+	f.pkts = append(f.pkts, pkt.IncRef())
+	f.bytes += pkt.Size()
+}
+
+func (f *fifo) pop() *stack.PacketBuffer {
+	pkt := f.pkts[0]
+	f.pkts[0] = nil
+	f.pkts = f.pkts[1:]
+	f.bytes -= pkt.Size()
+	return pkt
+}
+
+// dropNewest drops the packet that came last.
+func (f *fifo) dropNewest() (bytes int) {
+	last := len(f.pkts) - 1
+	pkt := f.pkts[last]
+	f.pkts[last] = nil
+	f.pkts = f.pkts[:last]
+	n := pkt.Size()
+	f.bytes -= n
+	pkt.DecRef()
+	return n
+}
+
+// put adds a packet. lost says how many packets there was no room for: this one, or those that made room for it.
+func (q *outQueue) put(pkt *stack.PacketBuffer) (taken bool, lost int) {
+	var mac wire.MAC
+	copy(mac[:], pkt.LinkHeader().Slice())
+	d := q.dests[mac]
+	if d == nil {
+		if len(q.dests) >= maxDests {
+			return false, 1
+		}
+		d = &dest{mac: mac}
+		q.dests[mac] = d
+	}
+	n := pkt.Size()
+	f := &d.data
+	if isAnswer(pkt) {
+		if f = &d.answers; len(f.pkts) >= destAnswers {
+			return false, 1
+		}
+	} else if len(f.pkts) >= destFrames || f.bytes+n > destBytes && f.bytes > 0 {
+		return false, 1
+	}
+	for q.bytes+n > outBytes {
+		longest := q.longest()
+		if longest == nil || longest.data.bytes <= d.data.bytes {
+			q.rest(d)
+			return false, lost + 1
+		}
+		q.bytes -= longest.data.dropNewest()
+		lost++
+	}
+	f.push(pkt)
+	q.bytes += n
+	q.rest(d)
+	return true, lost
+}
+
+// longest is the destination with the most bytes of data; nil: there is none with data.
+func (q *outQueue) longest() (longest *dest) {
+	for _, d := range q.dests {
+		if len(d.data.pkts) > 0 && (longest == nil || d.data.bytes > longest.data.bytes) {
+			longest = d
+		}
+	}
+	return longest
+}
+
+// take takes the next packet of the destination whose turn it is; nil: there is none that may go. The destination is
+// told by done when the worker has disposed of it.
+func (q *outQueue) take() (*stack.PacketBuffer, *dest) {
+	for len(q.turn) > 0 {
+		d := q.turn[0]
+		q.turn[0] = nil
+		q.turn = q.turn[1:]
+		d.inTurn = false
+		f := &d.answers
+		if len(f.pkts) == 0 {
+			f = &d.data
+		}
+		if len(f.pkts) == 0 { // it gave up what it had
+			q.rest(d)
+			continue
+		}
+		pkt := f.pop()
+		q.bytes -= pkt.Size()
+		d.underWay++
+		q.rest(d)
+		return pkt, d
+	}
+	return nil, nil
+}
+
+// done says that a frame of a destination is no longer under way.
+func (q *outQueue) done(d *dest) {
+	d.underWay--
+	q.rest(d)
+}
+
+// rest puts a destination behind the others, if it has packets that may go, or forgets it.
+func (q *outQueue) rest(d *dest) {
+	switch some := len(d.data.pkts)+len(d.answers.pkts) > 0; {
+	case some && !d.inTurn && d.underWay < destUnderWay:
+		d.inTurn = true
+		q.turn = append(q.turn, d)
+	case !some && d.underWay == 0 && !d.inTurn:
+		delete(q.dests, d.mac)
+	}
+}
+
+// isAnswer says whether a packet is of the kinds that anybody can have us send, as many as he likes.
+func isAnswer(pkt *stack.PacketBuffer) bool {
+	if pkt.NetworkProtocolNumber == header.ARPProtocolNumber {
+		return true
+	}
+	switch b := pkt.TransportHeader().Slice(); pkt.TransportProtocolNumber {
+	case header.ICMPv4ProtocolNumber, header.ICMPv6ProtocolNumber:
+		return true
+	case header.TCPProtocolNumber:
+		return len(b) >= header.TCPMinimumSize && header.TCP(b).Flags()&header.TCPFlagRst != 0
+	case header.UDPProtocolNumber:
+		return len(b) >= header.UDPMinimumSize && header.UDP(b).SourcePort() == portDHCPServer
+	}
+	return false
+}
