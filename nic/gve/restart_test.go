@@ -219,6 +219,12 @@ func TestHalfAPacketIsNotPolled(t *testing.T) {
 // Invariant: nic: A guest that takes nothing stalls nobody.
 func TestDeadGuestStallsNobody(t *testing.T) { nictest.DeadGuestStallsNobody(t, newWorld(t)) }
 
+// Invariant: nic: A guest that takes little gets its own frames late, and nobody else's.
+func TestSlowReceiverStallsNobody(t *testing.T) { nictest.SlowReceiverStallsNobody(t, newWorld(t)) }
+
+// Invariant: nic: Two guests alone lose nothing while the receiver pauses.
+func TestPausesLoseNothing(t *testing.T) { nictest.PausesLoseNothing(t, newWorld(t)) }
+
 // flag is a waker.
 type flag struct{ atomic.Int32 }
 

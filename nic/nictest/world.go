@@ -2,7 +2,9 @@ package nictest
 
 import (
 	"log/slog"
+	"runtime"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -226,4 +228,54 @@ func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 	f := send(w.Bad, 20)
 	w.A.Send(0, f)
 	Arrives(t, w.Bad, 0, &f)
+}
+
+// SlowReceiverStallsNobody says that a guest that takes a frame now and then does not hold up a sender's frames to
+// another: it loses some, which are counted.
+func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
+	const n = 100
+	frame := func(to Guest, i int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)}) }
+	w.B.Post(0, n)
+	for i := range n {
+		w.A.Queue(0, frame(w.Bad, i), frame(w.B, i))
+	}
+	for i := range n {
+		if i%10 == 0 {
+			w.Bad.Post(0, 1)
+		}
+		f := frame(w.B, i)
+		Arrives(t, w.B, 0, &f)
+	}
+	w.A.Sent(0)
+	if drops := w.A.Port().Link().Counters().Drops; drops[wire.DropSlowReceiver] == 0 {
+		t.Errorf("no drop for a slow receiver: %v", drops)
+	}
+}
+
+// PausesLoseNothing says that a guest alone with another, that posts no buffers for 100 ms now and then, loses nothing,
+// though its frames fill all places of the sender.
+func PausesLoseNothing[G Guest](t *testing.T, w *World[G]) {
+	const n = 60
+	_, was := w.A.Port().QueueCounters(0)
+	before := w.B.Port().Link().Counters().Busy
+	for range 3 {
+		for i := range n {
+			w.A.Queue(0, Make(w.B.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)}))
+		}
+		end := time.Now().Add(100 * time.Millisecond)
+		for time.Now().Before(end) {
+			runtime.Gosched()
+		}
+		w.B.Post(0, n)
+		for i := range n {
+			f := Make(w.B.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)})
+			Arrives(t, w.B, 0, &f)
+		}
+		w.A.Sent(0)
+	}
+	if w.B.Port().Link().Counters().Busy == before {
+		t.Error("no frame waited")
+	}
+	_, tx := w.A.Port().QueueCounters(0)
+	testkit.Equal(t, "drops", tx.Drops, was.Drops)
 }

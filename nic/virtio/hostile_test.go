@@ -97,6 +97,12 @@ func TestBadFramesAreDropped(t *testing.T) {
 // Invariant: nic: A guest that takes nothing stalls nobody.
 func TestDeadGuestStallsNobody(t *testing.T) { nictest.DeadGuestStallsNobody(t, newWorld(t)) }
 
+// Invariant: nic: A guest that takes little gets its own frames late, and nobody else's.
+func TestSlowReceiverStallsNobody(t *testing.T) { nictest.SlowReceiverStallsNobody(t, newWorld(t)) }
+
+// Invariant: nic: Two guests alone lose nothing while the receiver pauses.
+func TestPausesLoseNothing(t *testing.T) { nictest.PausesLoseNothing(t, newWorld(t)) }
+
 // Frames that wait for a receiver when their queue is stopped are the driver's again: each arrives
 // once after the restart.
 //
