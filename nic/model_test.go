@@ -618,3 +618,42 @@ func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
 	}
 	testkit.Equal(t, "drops for a slow receiver", dropped, s.Slow)
 }
+
+// BenchmarkSlowReceiver sends frames to two receivers in turn, of which one takes so many a second. share is what the
+// other gets, in parts of what it gets where both take all.
+func BenchmarkSlowReceiver(b *testing.B) {
+	const frames = 100_000 // to each
+	run := func(b *testing.B, perSecond int) time.Duration {
+		ds := toys(b, 3, nic.SenderOptions{Spin: true})
+		a, slow, other := ds[0], ds[1], ds[2]
+		a.start()
+		toSlow, toOther := a.frame(slow.mac, 0), a.frame(other.mac, 0)
+		start := time.Now()
+		posted, sent := 0, 0
+		for got := 0; got < frames; got++ {
+			for ; sent < frames && sent-got < 256; sent += 16 {
+				other.rx.postNew(16)
+				if perSecond < 0 {
+					slow.rx.postNew(16)
+				}
+				for range 16 {
+					a.send(toSlow, toOther)
+				}
+			}
+			for ; perSecond > 0 && posted < int(time.Since(start).Seconds()*float64(perSecond)); posted++ {
+				slow.rx.postNew(1)
+			}
+			other.rx.receive()
+		}
+		return time.Since(start)
+	}
+	for _, perSecond := range []int{0, 50, 1000} {
+		b.Run(fmt.Sprint(perSecond), func(b *testing.B) {
+			var share float64
+			for b.Loop() {
+				share += float64(run(b, -1)) / float64(run(b, perSecond))
+			}
+			b.ReportMetric(share/float64(b.N), "share")
+		})
+	}
+}
