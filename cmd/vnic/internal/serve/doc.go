@@ -10,6 +10,9 @@
 // A socket is our user's: its mode is 0600 whatever the umask, so QEMU runs as the same user, or as
 // root.
 //
+// What is said of a port, notes and log from warnings on, is at most 100 lines at once and then one a second; how many
+// were left out is said with the next.
+//
 // A socket's file that a dead process has left is replaced, one that a process listens at is not.
 // While that is found out the directory is locked, so that of two that start at once one wins. At
 // the end, our files are removed, if they are still ours.

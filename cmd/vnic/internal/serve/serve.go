@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"slices"
 	"sync"
 
@@ -16,6 +17,10 @@ import (
 func Do(ctx context.Context, o Options) (err error) {
 	if err := o.Check(); err != nil {
 		return err
+	}
+	q := newQuiet()
+	if o.Log != nil {
+		o.Log = slog.New(&quietHandler{Handler: o.Log.Handler(), q: q})
 	}
 	sources, err := o.open(ctx)
 	defer func() {
@@ -58,7 +63,7 @@ func Do(ctx context.Context, o Options) (err error) {
 	}
 	var wg sync.WaitGroup
 	for i, s := range sources {
-		p := &port{Port: l.Port(i), src: s, note: o.Note, silence: cmp.Or(o.silence, silence), turn: make(chan struct{}, 1)}
+		p := &port{Port: l.Port(i), src: s, note: q.note(o.Note), silence: cmp.Or(o.silence, silence), turn: make(chan struct{}, 1)}
 		wg.Go(func() { s.each(ctx, p.serve) })
 	}
 	wg.Wait()
