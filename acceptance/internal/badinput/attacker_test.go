@@ -1,0 +1,160 @@
+package badinput
+
+import (
+	"encoding/binary"
+	"net"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/vhostuser"
+	"vnic.dev/vnic/virtq"
+)
+
+var le = binary.LittleEndian
+
+// Flags of descriptors (virtio 1.3, 2.7.5).
+const (
+	flagNext     = 1
+	flagWrite    = 2
+	flagIndirect = 4
+)
+
+// Features that an attacker takes (virtio 1.3, 5.1.3 and 6).
+const features = 1<<0 | 1<<15 | 1<<28 | 1<<32 // CSUM, MRG_RXBUF, INDIRECT_DESC, VERSION_1
+
+const (
+	ramSize = 64 << 20
+	userAt  = 1 << 46 // of guest-physical address 0, for ring addresses
+)
+
+// attacker is a frontend that says and shares what it likes: rings are bytes in its memory.
+type attacker struct {
+	t     *testing.T
+	s     *server
+	port  int
+	mac   net.HardwareAddr
+	front *vhostuser.Frontend
+	fd    int
+	ram   []byte
+	next  uint64
+	rings map[int]*ring
+}
+
+// ring is a split virtqueue.
+type ring struct {
+	size              uint16
+	desc, avail, used uint64
+	kick, call        int
+}
+
+// attacker makes one, which is not connected.
+func (s *server) attacker(t *testing.T, port int) *attacker {
+	t.Helper()
+	a := &attacker{t: t, s: s, port: port, mac: net.HardwareAddr{2, 0x76, 0x6e, 0x69, 0, byte(port + 1)},
+		fd: int(testkit.Memfd(t, ramSize).Fd())}
+	a.ram = testkit.Must(unix.Mmap(a.fd, 0, ramSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
+	t.Cleanup(func() {
+		a.hangUp()
+		_ = unix.Munmap(a.ram)
+	})
+	return a
+}
+
+// connect negotiates, with no memory.
+func (a *attacker) connect() *attacker {
+	a.t.Helper()
+	a.front = vhostuser.NewFrontend(a.s.dial(a.port))
+	_, _, err := a.front.Negotiate(features, uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|
+		vhostuser.ProtocolMemSlots|vhostuser.ProtocolResetDevice))
+	testkit.OK(a.t, err)
+	a.next, a.rings = 0, map[int]*ring{}
+	return a
+}
+
+// share shares all memory as one region.
+func (a *attacker) share() *attacker {
+	a.t.Helper()
+	testkit.OK(a.t, a.front.AddMemory(a.fd, 0, userAt, ramSize, 0))
+	return a
+}
+
+func (a *attacker) hangUp() {
+	if a.front != nil {
+		_ = a.front.Close()
+		a.front = nil
+	}
+	for _, r := range a.rings {
+		_, _ = unix.Close(r.kick), unix.Close(r.call)
+	}
+	a.rings = nil
+}
+
+// alloc gives n bytes of memory, on pages of their own.
+func (a *attacker) alloc(n uint64) uint64 {
+	at := a.next
+	a.next += (n + 4095) &^ 4095
+	if a.next > ramSize {
+		a.t.Fatal("the attacker's memory is used up")
+	}
+	return at
+}
+
+// start starts ring i.
+func (a *attacker) start(i int, size uint16) *ring {
+	a.t.Helper()
+	desc, avail, used, total := virtq.Layout(size)
+	at := a.alloc(total)
+	clear(a.ram[at : at+total])
+	r := &ring{size: size, desc: at + desc, avail: at + avail, used: at + used, kick: -1, call: -1}
+	for _, fd := range []*int{&r.kick, &r.call} {
+		*fd = testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(a.t)
+	}
+	a.rings[i] = r
+	testkit.OK(a.t, a.front.SetEnable(i, true))
+	testkit.OK(a.t, a.front.SetupVring(vhostuser.VringSetup{Index: i, Size: size, Desc: userAt + r.desc,
+		Avail: userAt + r.avail, Used: userAt + r.used, Kick: r.kick, Call: r.call}))
+	return r
+}
+
+// put writes a descriptor at a place in memory.
+func (a *attacker) put(at, addr uint64, n uint32, flags, next uint16) {
+	b := a.ram[at:]
+	le.PutUint64(b, addr)
+	le.PutUint32(b[8:], n)
+	le.PutUint16(b[12:], flags)
+	le.PutUint16(b[14:], next)
+}
+
+// offer makes chains with these heads available, and kicks.
+func (a *attacker) offer(r *ring, heads ...uint16) {
+	idx := le.Uint16(a.ram[r.avail+2:])
+	for _, h := range heads {
+		le.PutUint16(a.ram[r.avail+4+2*uint64(idx%r.size):], h)
+		idx++
+	}
+	le.PutUint16(a.ram[r.avail+2:], idx)
+	_, _ = unix.Write(r.kick, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+}
+
+// usedIdx is how many chains came back.
+func (a *attacker) usedIdx(r *ring) uint16 { return le.Uint16(a.ram[r.used+2:]) }
+
+// send sends a frame, with a virtio_net_hdr, on a transmit ring, and waits until it is done with.
+func (a *attacker) send(r *ring, hdr [12]byte, frame []byte) {
+	a.t.Helper()
+	before := a.usedIdx(r)
+	at := uint64(ramSize - 4096)
+	n := copy(a.ram[at:], hdr[:])
+	n += copy(a.ram[at+12:], frame)
+	a.put(r.desc, at, uint32(n), 0, 0)
+	a.offer(r, 0)
+	testkit.Eventually(a.t, "the frame comes back", func() bool { return a.usedIdx(r) != before })
+}
+
+// refused says that a request was answered by an error, and that the connection goes on.
+func (a *attacker) refused(err error) {
+	a.t.Helper()
+	testkit.ErrorIs(a.t, err, vhostuser.ErrRefused)
+}

@@ -1,0 +1,103 @@
+package badinput
+
+import (
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+// world is a vnic serve with two innocent guests and an attacker.
+type world struct {
+	t        *testing.T
+	s        *server
+	a, b     *guest
+	in       *innocents
+	attacker *attacker
+	control  uint64 // controlFrames before the row
+}
+
+// Each class of bad inputs has a row at each layer, or a reason why not.
+func TestTableIsWhole(t *testing.T) {
+	have := map[class]map[layer]bool{}
+	for _, r := range table {
+		if have[r.class] == nil {
+			have[r.class] = map[layer]bool{}
+		}
+		have[r.class][r.layer] = true
+	}
+	for _, c := range []class{costly, changed, slow, disguised, descriptor, repeated, together} {
+		for _, l := range []layer{messages, txRing, rxRing, frames, gateway} {
+			if have[c][l] == (noRow[c][l] != "") {
+				t.Errorf("%s, %s: a row %v, a reason %q", c, l, have[c][l], noRow[c][l])
+			}
+		}
+	}
+}
+
+// Every bad input costs no more than its row says, has the answer that its row says, and leaves the process and its
+// other guests as they were.
+//
+// Invariant: cmd/vnic: What a frontend or a guest sends costs no more than the table of bad inputs says.
+func TestBadInputs(t *testing.T) {
+	if testing.Short() {
+		t.Skip("runs vnic")
+	}
+	s := serve(t, 4)
+	a, b := s.attach(0), s.attach(1)
+	in := talk(t, a, b)
+	in.move(t, 1000)
+	_, _ = in.since()
+	in.move(t, 1000)
+	usual, _ := in.since()
+	for _, r := range table {
+		t.Run(string(r.class)+"/"+string(r.layer)+"/"+r.name, func(t *testing.T) {
+			w := &world{t: t, s: s, a: a, b: b, in: in, attacker: s.attacker(t, 2)}
+			w.control = w.controlFrames()
+			in.move(t, 100)
+			s.forget()
+			_, _ = in.since()
+			before, start := s.cost(), time.Now()
+			r.input(w)
+			w.attacker.hangUp()
+			in.move(t, 100) // they still move bytes
+			worst, n := in.since()
+			testkit.Eventually(t, "its descriptors are closed", func() bool { return s.cost().files <= before.files })
+			after := s.cost()
+			// What the innocent frames cost is not the row's.
+			spent := time.Duration(after.ticks-before.ticks) * 10 * time.Millisecond
+			t.Logf("%6.0f ms, %d frames: memory %+d KiB, peak %+d KiB, %v of processor time, %d lines, "+
+				"worst frame %v (usual %v)", float64(time.Since(start).Milliseconds()), n, (after.memory-before.memory)>>10,
+				(after.peak-before.peak)>>10, spent, after.lines-before.lines, worst, usual)
+			if d := after.memory - before.memory; d > r.bound.memory {
+				t.Errorf("%d bytes are left, at most %d", d, r.bound.memory)
+			}
+			if d := after.peak - before.peak; d > r.bound.peak {
+				t.Errorf("%d bytes at the peak, at most %d", d, r.bound.peak)
+			}
+			if d := after.lines - before.lines; d > r.bound.lines {
+				t.Errorf("%d lines of log, at most %d", d, r.bound.lines)
+			}
+			if worst > r.bound.stall+10*usual {
+				t.Errorf("an innocent frame took %v, at most %v", worst, r.bound.stall)
+			}
+			if idle := time.Duration(n) * 50 * time.Microsecond; spent > r.bound.cpu+idle {
+				t.Errorf("%v of processor time, at most %v", spent, r.bound.cpu)
+			}
+		})
+	}
+}
+
+// ended waits until the other end hangs up.
+func ended(t *testing.T, c *net.UnixConn) {
+	t.Helper()
+	testkit.OK(t, c.SetReadDeadline(time.Now().Add(testkit.Patience)))
+	if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+		t.Errorf("the connection is not ended: %v", err)
+	}
+	_ = c.Close()
+}

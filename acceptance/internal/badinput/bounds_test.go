@@ -1,0 +1,85 @@
+package badinput
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/labtest"
+)
+
+// mutant is a vnic with a bound taken out, by edits of which each is of something that stands once in its file.
+type mutant struct {
+	name  string
+	row   string // that goes red
+	edits []edit
+}
+
+type edit struct{ file, old, new string }
+
+var mutants = []mutant{
+	{"regions of any size", "a region that is no whole page",
+		[]edit{{"vhostuser/memory.go", "(r.GPA|r.Size|r.Offset)%pageSize != 0", "false"}}},
+	{"chains of any length", "chains that are longer than any may be", []edit{
+		{"virtq/virtq.go", "MaxDescriptors = 1024", "MaxDescriptors = 32768"},
+		{"virtq/virtq.go", "MaxSegments = 4 * MaxDescriptors", "MaxSegments = 1 << 30"}}},
+	{"control frames pass", "a control frame$", []edit{
+		{"wire/link.go", "h.EtherType == EtherTypeControl || p.Header[12]", "p.Src == p.Dst && p.Header[12]"},
+		{"wire/link.go", "p.Dst == ControlMAC || p.Src == ControlMAC {", "false {"}}},
+	{"nobody is slow", "50 buffers a second", []edit{{"nic/fairness.go", "2*most.taken >= offered", "offered >= 0"}}},
+	{"all is said", "a connection$",
+		[]edit{{"cmd/vnic/internal/serve/quiet.go", "const quietBurst = 100", "const quietBurst = 1 << 30"}}},
+}
+
+// Each bound that the table is about is needed: without it a row goes red. Each vnic is built with one taken out.
+func TestEachBoundIsNeeded(t *testing.T) {
+	if !labtest.Long() {
+		t.Skip("in the large form only (VNIC_LONG)")
+	}
+	root := testkit.Must(filepath.Abs("../../.."))(t)
+	for _, m := range mutants {
+		t.Run(m.name, func(t *testing.T) {
+			dir := t.TempDir()
+			replace := map[string]string{}
+			for _, e := range m.edits {
+				path := filepath.Join(root, e.file)
+				now := path
+				if changed := replace[path]; changed != "" {
+					now = changed
+				}
+				source := string(testkit.Must(os.ReadFile(now))(t))
+				if n := strings.Count(source, e.old); n != 1 {
+					t.Fatalf("%q stands %d times in %s", e.old, n, e.file)
+				}
+				replace[path] = filepath.Join(dir, filepath.Base(e.file))
+				testkit.OK(t, os.WriteFile(replace[path], []byte(strings.Replace(source, e.old, e.new, 1)), 0o600))
+			}
+			overlay := testkit.Must(json.Marshal(map[string]any{"Replace": replace}))(t)
+			testkit.OK(t, os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o600))
+			build := exec.CommandContext(t.Context(), "go", "build", "-overlay", filepath.Join(dir, "overlay.json"),
+				"-o", filepath.Join(dir, "vnic"), "vnic.dev/vnic/cmd/vnic")
+			build.Dir = root
+			if out, err := build.CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			var row string
+			for _, r := range table {
+				if ok, _ := regexp.MatchString(m.row, r.name); ok {
+					row = r.name
+				}
+			}
+			run := exec.CommandContext(t.Context(), os.Args[0], "-test.timeout", "5m", "-test.run",
+				"^TestBadInputs$/^.*$/^.*$/^"+strings.ReplaceAll(regexp.QuoteMeta(row), " ", "_")+"$")
+			run.Env = append(os.Environ(), programEnv+"="+filepath.Join(dir, "vnic"))
+			out, err := run.CombinedOutput()
+			if err == nil || !strings.Contains(string(out), "--- FAIL: TestBadInputs/") {
+				t.Errorf("row %q is not red: %v\n%s", row, err, out)
+			}
+		})
+	}
+}

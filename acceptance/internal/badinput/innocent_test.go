@@ -1,0 +1,152 @@
+package badinput
+
+import (
+	"bytes"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// innocents are two guests that send each other one frame after another: the next when the one before has come.
+type innocents struct {
+	a, b *guest
+	stop chan struct{}
+	done sync.WaitGroup
+
+	mu     sync.Mutex
+	worst  time.Duration // under mu: the longest that a frame took
+	frames int           // under mu
+}
+
+// guest is a guest with a driver that behaves.
+type guest struct {
+	nic *driver.NIC
+	mac net.HardwareAddr
+	got chan []byte
+}
+
+// attach makes a guest at a port.
+func (s *server) attach(port int) *guest {
+	s.t.Helper()
+	mac := net.HardwareAddr{2, 0x76, 0x6e, 0x69, 0, byte(port + 1)}
+	nic, err := driver.Attach(driver.FrontendOptions{Conn: s.dial(port), MAC: mac, Options: driver.Options{QueuePairs: 1}})
+	testkit.OK(s.t, err)
+	g := &guest{nic: nic, mac: mac, got: make(chan []byte, 256)}
+	testkit.OK(s.t, nic.Start(g))
+	s.t.Cleanup(func() { testkit.OK(s.t, nic.Close()) })
+	return g
+}
+
+// Receive implements driver.Receiver.
+func (g *guest) Receive(frames []driver.RxFrame) {
+	for i := range frames {
+		select {
+		case g.got <- bytes.Clone(frames[i].Header):
+		default:
+		}
+	}
+}
+
+// transmit sends a frame, if there is room for it.
+func (g *guest) transmit(frame []byte) (n int, err error) {
+	return g.nic.Transmit(0, []driver.TxFrame{{Header: frame}})
+}
+
+// Completed implements driver.Receiver.
+func (g *guest) Completed(int, []uint64) {}
+
+// Wake implements driver.Receiver.
+func (g *guest) Wake() {}
+
+// testType is an EtherType for experiments (IEEE 802, 9.2.4).
+const testType = 0x88b6
+
+func (g *guest) frame(to net.HardwareAddr, n byte) []byte {
+	b := append(append(append([]byte{}, to...), g.mac...), testType>>8, testType&0xff)
+	return append(b, bytes.Repeat([]byte{n}, 100)...)
+}
+
+// talk begins.
+func talk(t *testing.T, a, b *guest) *innocents {
+	in := &innocents{a: a, b: b, stop: make(chan struct{})}
+	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	for _, g := range []*guest{a, b} { // the switch knows them from now on
+		_, err := g.nic.Transmit(0, []driver.TxFrame{{Header: g.frame(broadcast, 0)}})
+		testkit.OK(t, err)
+	}
+	in.done.Go(func() {
+		for n := byte(0); ; n++ {
+			select {
+			case <-in.stop:
+				return
+			default:
+			}
+			from, to := a, b
+			if n%2 == 1 {
+				from, to = b, a
+			}
+			if !in.exchange(t, from, to, n) {
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		close(in.stop)
+		in.done.Wait()
+	})
+	return in
+}
+
+// exchange sends one frame and waits for it.
+func (in *innocents) exchange(t *testing.T, from, to *guest, n byte) bool {
+	want := from.frame(to.mac, n)
+	start := time.Now()
+	if _, err := from.nic.Transmit(0, []driver.TxFrame{{Header: want}}); err != nil {
+		t.Errorf("an innocent guest cannot send: %v", err)
+		return false
+	}
+	for lost := time.After(testkit.Patience); ; {
+		select {
+		case b := <-to.got:
+			if !bytes.Equal(b, want) {
+				continue // somebody else's, or the broadcast of before
+			}
+		case <-lost:
+			t.Error("an innocent guest's frame is lost")
+			return false
+		}
+		break
+	}
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	in.worst = max(in.worst, time.Since(start))
+	in.frames++
+	return true
+}
+
+// since gives the longest time that a frame took, and how many there were, since the last call.
+func (in *innocents) since() (worst time.Duration, frames int) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	worst, frames = in.worst, in.frames
+	in.worst, in.frames = 0, 0
+	return worst, frames
+}
+
+// move waits until n more frames have come.
+func (in *innocents) move(t *testing.T, n int) {
+	t.Helper()
+	moved := 0
+	testkit.Eventually(t, "innocent guests exchange frames", func() bool {
+		in.mu.Lock()
+		defer in.mu.Unlock()
+		if moved == 0 {
+			moved = in.frames + n
+		}
+		return in.frames >= moved
+	})
+}

@@ -1,0 +1,123 @@
+package badinput
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab/machines/machinetest"
+)
+
+// server is a vnic serve, seen from outside.
+type server struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	dir  string
+	mu   sync.Mutex
+	said bytes.Buffer // under mu: its log
+	end  chan error
+}
+
+// programEnv names a vnic to try in the place of one that is built from this tree.
+const programEnv = "BADINPUT_VNIC"
+
+// serve starts a vnic with so many ports.
+func serve(t *testing.T, ports int, args ...string) *server {
+	t.Helper()
+	s := &server{t: t, dir: t.TempDir(), end: make(chan error, 1)}
+	args = append([]string{"serve", "--socket-path", s.dir + "/s%d", "--ports", strconv.Itoa(ports), "--gpu-memory", "0",
+		"--json"}, args...)
+	ctx, cancel := context.WithCancel(context.Background())
+	program := os.Getenv(programEnv)
+	if program == "" {
+		program = machinetest.Program(t, "vnic.dev/vnic/cmd/vnic")
+	}
+	s.cmd = exec.CommandContext(ctx, program, args...)
+	out := testkit.Must(s.cmd.StdoutPipe())(t)
+	s.cmd.Stderr = s
+	testkit.OK(t, s.cmd.Start())
+	t.Cleanup(func() {
+		_ = s.cmd.Process.Signal(syscall.SIGTERM)
+		err := <-s.end
+		cancel()
+		if err != nil || t.Failed() {
+			t.Errorf("vnic serve ended with %v and said:\n%s", err, s.log())
+		}
+	})
+	var started json.RawMessage
+	err := json.NewDecoder(out).Decode(&started)
+	go func() { s.end <- s.cmd.Wait() }()
+	testkit.OK(t, err)
+	return s
+}
+
+// Write keeps what the process says.
+func (s *server) Write(b []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.said.Write(b)
+}
+
+func (s *server) log() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.said.String()
+}
+
+// dial connects to a port.
+func (s *server) dial(port int) *net.UnixConn {
+	s.t.Helper()
+	a := &net.UnixAddr{Name: filepath.Join(s.dir, fmt.Sprintf("s%d", port)), Net: "unix"}
+	return testkit.Must(net.DialUnix("unix", nil, a))(s.t)
+}
+
+// cost is what the process has used.
+type cost struct {
+	memory int // bytes now, not those of files
+	peak   int // the same, at most since forget
+	ticks  int // of processor time, 10 ms each
+	lines  int // of log
+	files  int // descriptors
+}
+
+// cost measures.
+func (s *server) cost() (c cost) {
+	s.t.Helper()
+	status := s.proc("status")
+	for name, to := range map[string]*int{"RssAnon:": &c.memory, "VmHWM:": &c.peak} {
+		_, rest, _ := strings.Cut(status, name)
+		*to = 1024 * testkit.Must(strconv.Atoi(strings.Fields(rest)[0]))(s.t)
+	}
+	stat := s.proc("stat")
+	f := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
+	for _, field := range f[11:13] { // utime, stime
+		c.ticks += testkit.Must(strconv.Atoi(field))(s.t)
+	}
+	c.lines = strings.Count(s.log(), "\n")
+	files := testkit.Must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", s.cmd.Process.Pid)))(s.t)
+	c.files = len(files)
+	return c
+}
+
+// forget begins to measure the peak of memory anew.
+func (s *server) forget() {
+	s.t.Helper()
+	testkit.OK(s.t, os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", s.cmd.Process.Pid), []byte("5"), 0))
+}
+
+func (s *server) proc(name string) string {
+	s.t.Helper()
+	b := testkit.Must(os.ReadFile(fmt.Sprintf("/proc/%d/%s", s.cmd.Process.Pid, name)))(s.t)
+	return string(b)
+}

@@ -1,0 +1,407 @@
+package badinput
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/vhostuser"
+	"vnic.dev/vnic/virtq"
+)
+
+// class is what is bad about an input, and layer where it comes in.
+type (
+	class string
+	layer string
+)
+
+// The classes of bad inputs.
+const (
+	costly     class = "costs much"
+	changed    class = "bytes change after they were judged"
+	slow       class = "takes little"
+	disguised  class = "false identity"
+	descriptor class = "descriptors that are no memory"
+	repeated   class = "one harmless thing, a thousand times"
+	together   class = "two at once"
+)
+
+// The layers that a frontend, or a guest, reaches.
+const (
+	messages layer = "vhost-user"
+	txRing   layer = "transmit ring"
+	rxRing   layer = "receive ring"
+	frames   layer = "frames"
+	gateway  layer = "gateway"
+)
+
+// bound is what a row may cost, all repetitions together.
+type bound struct {
+	memory int // bytes that are left
+	peak   int // bytes above what there was before, at any time
+	cpu    time.Duration
+	lines  int           // of log
+	stall  time.Duration // of an innocent frame
+}
+
+const mib = 1 << 20
+
+// few is what a row costs that costs nothing to speak of.
+var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 2 * time.Second, lines: 110, stall: 250 * time.Millisecond}
+
+func (b bound) with(change func(*bound)) bound {
+	change(&b)
+	return b
+}
+
+// row is a bad input.
+type row struct {
+	class  class
+	layer  layer
+	name   string
+	answer string // what the one who sends it gets
+	input  func(w *world)
+	bound  bound
+}
+
+// reps is how often a row does what it does.
+const reps = 1000
+
+// table is the table.
+var table = []row{
+	{costly, messages, "a region that is no whole page", "refused", func(w *world) {
+		a := w.attacker.connect()
+		for i := range uint64(reps) {
+			a.refused(a.front.AddMemory(a.fd, i<<12, userAt+i<<12, 1+i, 0))
+		}
+	}, few},
+	{costly, messages, "as many regions as there may be, each added and removed again and again", "they are mapped", func(w *world) {
+		a := w.attacker.connect()
+		const most = 500
+		at := func(i int) uint64 { return uint64(i) << 13 } // with holes
+		for i := range most {
+			testkit.OK(w.t, a.front.AddMemory(a.fd, at(i), userAt+at(i), 4096, 0))
+		}
+		for i := range reps {
+			i %= most
+			testkit.OK(w.t, a.front.RemoveMemory(at(i), userAt+at(i), 4096))
+			testkit.OK(w.t, a.front.AddMemory(a.fd, at(i), userAt+at(i), 4096, 0))
+		}
+	}, few},
+	{costly, txRing, "the longest chains over the most regions, on the largest ring", "the queue stops", func(w *world) {
+		a, r := w.longChains(1, 0, virtq.MaxDescriptors)
+		a.offer(r, heads(64)...)
+		a.await(r, 1)
+	}, few},
+	{costly, txRing, "chains that are longer than any may be", "the queue stops", func(w *world) {
+		a, r := w.longChains(1, 0, 16384)
+		a.offer(r, heads(64)...)
+		a.await(r, 1)
+	}, few},
+	{costly, rxRing, "the longest chains over the most regions, walked for each frame", "the frames are dropped", func(w *world) {
+		a, r := w.longChains(0, flagWrite, virtq.MaxDescriptors)
+		w.introduce(a)
+		a.offer(r, heads(64)...)
+		w.flood(a, reps)
+	}, few.with(func(b *bound) { b.stall = time.Second })}, // it took 64 frames, and has a moment to take more
+	{changed, frames, "a partial checksum that makes a control frame of it", "the frames are dropped", func(w *world) {
+		a := w.attacker.connect().share()
+		r := a.start(1, 256)
+		frame, hdr := forged(w.a.mac)
+		for range reps {
+			a.send(r, hdr, frame)
+		}
+		w.noControl()
+	}, few},
+	{slow, rxRing, "no buffers", "the frames to it are dropped", func(w *world) {
+		a := w.attacker.connect().share()
+		r := a.start(0, 256)
+		w.introduce(a)
+		a.offer(r)
+		w.flood(a, reps)
+	}, few.with(func(b *bound) { b.stall = time.Second })},
+	{slow, rxRing, "50 buffers a second", "the frames to it are dropped", func(w *world) {
+		a := w.attacker.connect().share()
+		r := a.start(0, 256)
+		w.introduce(a)
+		buf := a.alloc(4096)
+		for i := range uint16(50) {
+			a.put(r.desc+16*uint64(i), buf, 4096, flagWrite, 0)
+			a.offer(r, i)
+			w.flood(a, reps/50)
+			time.Sleep(20 * time.Millisecond) // that is its rate
+		}
+	}, few},
+	{disguised, frames, "a control frame", "the frames are dropped", func(w *world) {
+		a := w.attacker.connect().share()
+		r := a.start(1, 256)
+		b := append(append([]byte{}, w.a.mac...), 2, 0x76, 0x6e, 0x69, 0x63, 1, 0x88, 0xb5)
+		for range reps {
+			a.send(r, [12]byte{}, append(b, make([]byte, 60)...))
+		}
+		w.noControl()
+	}, few},
+	{descriptor, messages, "pipes, sockets, devices, directories and files that are read-only", "refused", func(w *world) {
+		a := w.attacker.connect()
+		fds := w.oddFiles()
+		for i := range reps {
+			a.refused(a.front.AddMemory(fds[i%len(fds)], 0, userAt, 4096, 0))
+		}
+	}, few},
+	{repeated, messages, "a connection", "it is served", func(w *world) {
+		for range reps {
+			w.attacker.connect().hangUp()
+		}
+	}, few},
+	{repeated, messages, "a connection that ends in the middle of a message", "it is ended", func(w *world) {
+		for range reps {
+			c := w.s.dial(w.attacker.port)
+			_, _ = c.Write([]byte{1, 0, 0, 0, 1, 0})
+			_ = c.Close()
+		}
+	}, few},
+	{repeated, messages, "a message that says it is 4 GiB long", "the connection is ended", func(w *world) {
+		for range reps {
+			c := w.s.dial(w.attacker.port)
+			_, _ = c.Write([]byte{5, 0, 0, 0, 1, 0, 0, 0, 0xff, 0xff, 0xff, 0xff})
+			ended(w.t, c)
+		}
+	}, few},
+	{repeated, messages, "a ring set up again with new descriptors", "the old ones are closed", func(w *world) {
+		a := w.attacker.connect().share()
+		r := a.start(1, 256)
+		for range reps {
+			fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(w.t)
+			testkit.OK(w.t, a.front.SetVringCall(1, fd))
+			testkit.OK(w.t, a.front.SetVringKick(1, fd))
+			_ = unix.Close(fd)
+		}
+		_ = r
+	}, few},
+	{repeated, txRing, "a bad chain, and the ring set up again", "the queue stops until then", func(w *world) {
+		a := w.attacker.connect().share()
+		r := a.start(1, 256)
+		for range reps {
+			a.put(r.desc, 1<<50, 64, 0, 0) // nowhere
+			clear(a.ram[r.avail : r.avail+4])
+			clear(a.ram[r.used : r.used+4])
+			a.offer(r, 0)
+			_, err := a.front.GetVringBase(1)
+			testkit.OK(w.t, err)
+			testkit.OK(w.t, a.front.SetupVring(vhostuser.VringSetup{Index: 1, Size: r.size, Desc: userAt + r.desc,
+				Avail: userAt + r.avail, Used: userAt + r.used, Kick: r.kick, Call: r.call}))
+		}
+	}, few},
+	{repeated, gateway, "broadcasts of all kinds that it answers or drops", "as far as bounds allow", func(w *world) {
+		a := w.attacker.connect().share()
+		r := a.start(1, 256)
+		for i := range reps {
+			a.send(r, [12]byte{}, w.arp(a, uint32(i)))
+		}
+	}, few},
+	{together, frames, "two guests without buffers that send each other all they can", "the frames are dropped", func(w *world) {
+		a, b := w.attacker.connect().share(), w.s.attacker(w.t, w.attacker.port+1).connect().share()
+		defer b.hangUp()
+		for _, x := range []struct{ from, to *attacker }{{a, b}, {b, a}} {
+			x.from.start(0, 256)
+			w.introduce(x.from)
+		}
+		for _, x := range []struct{ from, to *attacker }{{a, b}, {b, a}} {
+			r := x.from.rings[1]
+			at := x.from.alloc(4096)
+			n := copy(x.from.ram[at+12:], frameTo(x.to.mac, x.from.mac))
+			var all []uint16
+			for i := range uint16(200) {
+				x.from.put(r.desc+16*uint64(i), at, uint32(12+n), 0, 0)
+				all = append(all, i)
+			}
+			x.from.offer(r, all...)
+		}
+		w.in.move(w.t, reps)
+	}, few.with(func(b *bound) { b.stall = time.Second })},
+	{disguised, frames, "an innocent guest's address as source", "the frames are dropped", func(w *world) {
+		a := w.attacker.connect().share()
+		r := a.start(1, 256)
+		b := append(append(append([]byte{}, w.b.mac...), w.a.mac...), testType>>8, testType&0xff)
+		for range reps {
+			a.send(r, [12]byte{}, append(b, make([]byte, 50)...))
+		}
+	}, few},
+}
+
+// noRow says why a class has no row at a layer.
+var noRow = map[class]map[layer]string{
+	costly: {
+		frames:  "a frame is at most 64 KiB and 64 pieces: what it costs more is the ring's",
+		gateway: "what a guest can have the gateway do has quotas: stack/gateway's tests, and the row of broadcasts",
+	},
+	changed: {
+		messages: "a message is copied before it is looked at: vhostuser FuzzSession",
+		txRing:   "a chain is read once: virtq TestChainIsReadOnce",
+		rxRing:   "the same",
+		gateway:  "it judges what the wire has judged, in memory of its own: stack/gateway TestFilterIsNotBypassedByChecksums",
+	},
+	slow: {
+		messages: "a frontend that does not read its answers is ended: vhostuser TestHostileFrontends",
+		txRing:   "a sender that sends little harms nobody",
+		frames:   "a frame is there or not",
+		gateway:  "stack/gateway TestSlowGuestsStarveNobody",
+	},
+	disguised: {
+		messages: "a socket is its port: who connects has it",
+		txRing:   "a ring is its port's",
+		rxRing:   "the same",
+		gateway:  "stack/gateway and wire: identity is judged before the gateway sees a frame",
+	},
+	descriptor: {
+		txRing:  "rings carry no descriptors",
+		rxRing:  "the same",
+		frames:  "the same",
+		gateway: "the same",
+	},
+	repeated: {
+		rxRing: "its rows are of costs, each with a thousand frames",
+		frames: "each row of frames has a thousand",
+	},
+	together: {
+		messages: "connections share nothing but the registry of files: dma's tests",
+		txRing:   "rings share nothing",
+		rxRing:   "the same",
+		gateway:  "stack/gateway TestSlowGuestsStarveNobody/5",
+	},
+}
+
+// heads counts to n.
+func heads(n uint16) (hs []uint16) {
+	for i := range n {
+		hs = append(hs, i)
+	}
+	return hs
+}
+
+// longChains shares as many regions as there may be, side by side, a page each, and makes a ring of the largest size
+// whose chains have n descriptors, each of which crosses from one region to the next.
+func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring) {
+	a := w.attacker.connect()
+	const pages, size = 400, 32768
+	const high = 1 << 40 // where the single pages lie, as the device sees them
+	testkit.OK(w.t, a.front.AddMemory(a.fd, 0, userAt, ramSize, 0))
+	for i := range uint64(pages) {
+		testkit.OK(w.t, a.front.AddMemory(a.fd, high+i<<12, userAt+high+i<<12, 4096, ramSize-pages<<12+i<<12))
+	}
+	r := a.start(queue, size)
+	tables := a.alloc(n * 16)
+	for i := range n {
+		next, more := uint16(i+1), uint16(flagNext)
+		if i == n-1 {
+			next, more = 0, 0
+		}
+		// Half of a page and half of the one behind it.
+		a.put(tables+16*i, high+(i%(pages-1))<<12+2048, 4096, flags|more, next)
+	}
+	for i := range uint64(64) {
+		a.put(r.desc+16*i, tables, uint32(n*16), flagIndirect, 0)
+	}
+	return a, r
+}
+
+// await waits until n chains have come back, or the queue has stopped, which a chain that is too long has it do.
+func (a *attacker) await(r *ring, n uint16) {
+	a.t.Helper()
+	testkit.Eventually(a.t, "the ring is looked at", func() bool {
+		return a.usedIdx(r) >= n || le.Uint16(a.ram[r.used:])&1 != 0 // kicks are off: it was taken up
+	})
+}
+
+// introduce has the switch learn an attacker's address, and starts its transmit ring for that.
+func (w *world) introduce(a *attacker) {
+	w.t.Helper()
+	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+	a.send(a.start(1, 256), [12]byte{}, frameTo(broadcast, a.mac))
+}
+
+func frameTo(to, from net.HardwareAddr) []byte {
+	b := append(append(append([]byte{}, to...), from...), testType>>8, testType&0xff)
+	return append(b, make([]byte, 100)...)
+}
+
+// flood has an innocent guest send frames to an attacker, beside those that it sends to the other.
+func (w *world) flood(a *attacker, n int) {
+	w.t.Helper()
+	frame := frameTo(a.mac, w.a.mac)
+	testkit.Eventually(w.t, "the innocent guest's frames are sent", func() bool {
+		k, err := w.a.transmit(frame)
+		testkit.OK(w.t, err)
+		n -= k
+		return n <= 0
+	})
+}
+
+// controlFrames is how many the innocent guests' drivers have kept for themselves. They ask for nothing meanwhile.
+func (w *world) controlFrames() uint64 {
+	return w.a.nic.Stats().Rx[0].Control + w.b.nic.Stats().Rx[0].Control
+}
+
+// noControl says that no innocent guest got a control frame from another.
+func (w *world) noControl() {
+	w.t.Helper()
+	if n := w.controlFrames() - w.control; n > 0 {
+		w.t.Errorf("%d control frames came", n)
+	}
+}
+
+// forged is a frame of which a partial checksum makes a control frame: of its source and EtherType.
+func forged(to net.HardwareAddr) ([]byte, [12]byte) {
+	b := append(append([]byte{}, to...), 2, 0x76, 0x6e, 0x69, 0x63, 0x77, 0x99, 0xb5)
+	b = append(b, make([]byte, 60)...)
+	sum := uint32(0)
+	for i := 11; i+1 < len(b); i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	for sum > 0xffff {
+		sum = sum>>16 + sum&0xffff
+	}
+	fill := uint32(^uint16(0x0188)) + 0xffff - sum
+	binary.BigEndian.PutUint16(b[31:], uint16(fill%0xffff))
+	hdr := [12]byte{1} // NEEDS_CSUM
+	le.PutUint16(hdr[6:], 11)
+	return b, hdr
+}
+
+// arp is a request for the gateway's address.
+func (w *world) arp(a *attacker, n uint32) []byte {
+	b := append([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, a.mac...)
+	b = append(b, 8, 6, 0, 1, 8, 0, 6, 4, 0, 1)
+	b = append(b, a.mac...)
+	b = append(b, 10, 118, 110, byte(1+n%200), 0, 0, 0, 0, 0, 0, 10, 118, 110, 254)
+	return append(b, make([]byte, 18)...)
+}
+
+// oddFiles are descriptors that no guest's memory has.
+func (w *world) oddFiles() (fds []int) {
+	w.t.Helper()
+	keep := func(f *os.File, err error) {
+		testkit.OK(w.t, err)
+		w.t.Cleanup(func() { _ = f.Close() })
+		fds = append(fds, int(f.Fd()))
+	}
+	r, p, err := os.Pipe()
+	keep(r, err)
+	keep(p, err)
+	keep(os.Open("/dev/zero"))
+	keep(os.OpenFile("/dev/null", os.O_RDWR, 0))
+	keep(os.Open(w.t.TempDir()))
+	keep(os.Open(fmt.Sprintf("/proc/self/fd/%d", w.attacker.fd)))
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	testkit.OK(w.t, err)
+	keep(os.NewFile(uintptr(pair[0]), "socket"), nil)
+	keep(os.NewFile(uintptr(pair[1]), "socket"), nil)
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	keep(os.NewFile(uintptr(fd), "eventfd"), err)
+	return fds
+}
