@@ -34,7 +34,7 @@ func (w *walker) init(s *dma.Space, c *Config) {
 func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	table := w.descs
 	if int(head) >= len(table) {
-		return bad(head, "avail entry %d: ring of %d", entry, len(table))
+		return badEntry(entry, head, len(table))
 	}
 	c.Head = head
 	if cap(c.Out)|cap(c.In) < dma.KeepSegments { // nearly always
@@ -134,6 +134,11 @@ func bad(head uint16, format string, args ...any) error {
 		return fmt.Errorf("head %d: %w", head, reason)
 	}
 	return &chainError{head: head, reason: reason}
+}
+
+// badEntry is the error of an avail entry that names no descriptor.
+func badEntry(entry pos, head uint16, size int) error {
+	return bad(head, "avail entry %d: ring of %d", entry, size)
 }
 
 // BadHead tells which head an ErrBadChain is about.
