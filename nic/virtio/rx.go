@@ -231,22 +231,17 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// Return implements nic.Returner: every posted chain comes back with used.len 0. A driver that goes on posting is not
-// waited for.
-func (q *rxQueue) Return() {
+// Return implements nic.Returner: chains come back with used.len 0. They are not looked at.
+func (q *rxQueue) Return(n int) (returned int) {
 	if q.vq == nil || q.Err() != nil || !q.started && !q.begin() {
-		return
+		return 0
 	}
-	defer q.trim(0)
-	q.peeked = max(q.peeked, 1)
-	for range q.vq.Size() {
-		c, res := q.peek(0)
-		if res != nic.PutTaken {
-			return
-		}
-		q.vq.Commit(c.Head, 0)
-		q.staged = true
+	returned, err := q.vq.ReturnUnused(n)
+	q.staged = q.staged || returned > 0
+	if err != nil {
+		q.fail(err)
 	}
+	return returned
 }
 
 // next peeks chain n of a frame, those before which have so many segments.
