@@ -286,15 +286,18 @@ func TestSlowWalk(t *testing.T) {
 		for range 3 {
 			w.A.Send(0, tcp(w.A, w.Bad, 8000))
 		}
-		if n := r.usedIdx(); n != 0 || w.Bad.dev.Errors()[0] != "" {
+		if n := r.usedIdx(); n != 3*5 || w.Bad.dev.Errors()[0] != "" { // returned: 5 of them have 5120 segments
 			t.Errorf("%d chains are used, errors %v", n, w.Bad.dev.Errors())
+		}
+		for i := range 15 {
+			testkit.Equal(t, "bytes in a chain that is returned", le.Uint32(r.used[8+8*i:]), 0)
 		}
 		chains, _ := w.Bad.dev.RxLists(0)
 		if n := slices.IndexFunc(chains, func(n int) bool { return n == 0 }); n < 2 || n > 5 {
 			t.Errorf("%d chains were looked at", n)
 		}
 		w.A.Send(0, tcp(w.A, w.Bad, 4000)) // has room in 4
-		testkit.Equal(t, "chains used for a frame that fits", r.usedIdx(), 4)
+		testkit.Equal(t, "chains used for a frame that fits", r.usedIdx(), 3*5+4)
 		w.A.Send(0, tcp(w.A, w.Bad, 10)) // needs one, and keeps no other
 		chains, _ = w.Bad.dev.RxLists(0)
 		short(t, "after a short frame", chains[1:]...)
