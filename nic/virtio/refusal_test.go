@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"testing"
 
-	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
-	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/virtq"
 	"vnic.dev/vnic/wire"
@@ -55,23 +53,10 @@ func (r *refusing) post(n int, table uint64) {
 	r.publish()
 }
 
-// deliver gives the NIC a frame of n bytes of payload.
-func (r *refusing) deliver(n int) (v wire.Verdict) {
-	r.g.Helper()
-	f := nictest.Make(r.g.mac, wire.MAC{2, 9}, nictest.Spec{Payload: n})
-	b := f.Bytes()
-	segs := []dma.Segment{dma.NewBuffer(b, dma.Host).Segment(0, uint32(len(b)))}
-	pkt := new(wire.Packet)
-	r.g.OK(nic.ParseFrame(r.worker.Copier, segs, 0, segs[0].Len, make([]byte, nic.MaxHeader), pkt))
-	pkt.Prepare()
-	r.g.Port().Deliver(r.worker, []*wire.Packet{pkt})
-	return pkt.Verdict
-}
-
 // wants fails the test if a frame gets another verdict.
 func (r *refusing) wants(what string, n int, want wire.Verdict) {
 	r.g.Helper()
-	got := r.deliver(n)
+	got := nictest.Deliver(r.g, r.g, r.worker, n)
 	if got.Kind != want.Kind || got.Reason != want.Reason {
 		r.g.Fatalf("%s, %d bytes: %v, want %v; errors %v", what, n, got, want, r.g.dev.Errors())
 	}
