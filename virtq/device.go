@@ -16,6 +16,7 @@ type Chain struct {
 	OutLen  uint32
 	InLen   uint32
 	InFirst uint32 // bytes of In that lie in the first writable buffer: a header buffer, to a device that splits
+	Empty   int    // empty buffers, which have no segment
 }
 
 // Trim lets go of the segments of a chain that the caller is done with: of their memory too, if the

@@ -167,6 +167,13 @@ func (m *model) same(t *rapid.T, c *Chain, want *modelChain) {
 	if i := slices.IndexFunc(want.in, func(b Buf) bool { return b.Len > 0 }); i >= 0 {
 		first = want.in[i].Len
 	}
+	empty := 0
+	for _, b := range slices.Concat(want.out, want.in) {
+		if b.Len == 0 {
+			empty++
+		}
+	}
+	testkit.Equal(t, "empty buffers", c.Empty, empty)
 	if c.InFirst != first {
 		t.Fatalf("first writable buffer is %d bytes, want %d", c.InFirst, first)
 	}
