@@ -14,13 +14,15 @@ import (
 type refusing struct {
 	*handRing
 	worker *wire.Worker
-	longs  uint64 // a table of 64 bytes, and as many empty buffers as there may be
+	longs  uint64 // a table of 64 bytes, and as many empty buffers as 64 chains of a frame may have
 	shorts uint64 // one of a single buffer of 100 bytes
 	large  uint64 // and of 16 KiB
 }
 
-func newRefusing(w *world, vring int) *refusing {
-	g := w.Bad
+// long is how many descriptors a table of longs has: 64 of them have 4096.
+const long = 64
+
+func newRefusing(g *suiteGuest, vring int) *refusing {
 	r := &refusing{handRing: g.handRing(vring), worker: wire.NewWorker()}
 	buf, _ := g.Alloc(16 << 10)
 	table := func(n int, size uint32) uint64 {
@@ -32,9 +34,9 @@ func newRefusing(w *world, vring int) *refusing {
 		b[16*n-4] = vringWrite
 		return addr
 	}
-	r.longs, r.shorts, r.large = table(virtq.MaxDescriptors, 64), table(1, 100), table(1, 16<<10)
+	r.longs, r.shorts, r.large = table(long, 64), table(1, 100), table(1, 16<<10)
 	for i := range virtq.MaxSize {
-		put(r.desc, i, virtq.Buf{Addr: r.longs, Len: 16 * virtq.MaxDescriptors}, vringIndirect, 0)
+		put(r.desc, i, virtq.Buf{Addr: r.longs, Len: 16 * long}, vringIndirect, 0)
 	}
 	return r
 }
@@ -43,7 +45,7 @@ func newRefusing(w *world, vring int) *refusing {
 func (r *refusing) post(n int, table uint64) {
 	size := uint32(16)
 	if table == r.longs {
-		size *= virtq.MaxDescriptors
+		size *= long
 	}
 	for range n {
 		head := r.entries % virtq.MaxSize
@@ -88,7 +90,7 @@ var (
 func TestRefusedFramesWalkOnce(t *testing.T) {
 	t.Run("not enough", func(t *testing.T) {
 		w := newWorld(t)
-		r := newRefusing(w, 0)
+		r := newRefusing(w.Bad, 0)
 		r.post(62, r.longs)
 		r.wants("not enough", 4000, busy)
 		r.unread("not enough", 4000, busy)
@@ -108,7 +110,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	t.Run("split", func(t *testing.T) {
 		w := newWorld(t)
 		nictest.SplitTo(t, w.Bad, 1, 2000)
-		r := newRefusing(w, 2)
+		r := newRefusing(w.Bad, 2)
 		heads, table := w.Bad.Alloc(32)
 		payload, _ := w.Bad.Alloc(4096)
 		put(table, 0, virtq.Buf{Addr: payload, Len: 300}, vringWrite|vringNext, 1)
@@ -126,7 +128,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	})
 	t.Run("whole ring", func(t *testing.T) {
 		w := newWorld(t)
-		r := newRefusing(w, 0)
+		r := newRefusing(w.Bad, 0)
 		r.setup.Size = 32
 		r.restart()
 		r.post(32, r.shorts)
@@ -137,7 +139,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	})
 	t.Run("one chain for each frame", func(t *testing.T) {
 		w := newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, drop: fMrg})
-		r := newRefusing(w, 0)
+		r := newRefusing(w.Bad, 0)
 		r.post(20, r.longs)
 		r.wants("too short", 4000, tooBig)
 		r.unread("too short", 4000, tooBig)
@@ -146,7 +148,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	})
 	t.Run("other memory", func(t *testing.T) {
 		w := newWorld(t)
-		r := newRefusing(w, 0)
+		r := newRefusing(w.Bad, 0)
 		r.post(10, r.longs)
 		r.wants("not enough", 4000, busy)
 		put(r.desc, 0, virtq.Buf{Addr: r.large, Len: 16}, vringIndirect, 0) // no driver may
@@ -157,7 +159,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 	})
 	t.Run("another ring", func(t *testing.T) {
 		w := newWorld(t)
-		r := newRefusing(w, 0)
+		r := newRefusing(w.Bad, 0)
 		r.post(1, r.longs)
 		r.wants("not enough", 4000, busy)
 		r.restart()
@@ -186,7 +188,7 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		} {
 			t.Run(name, func(t *testing.T) {
 				w := newWorld(t)
-				r := newRefusing(w, 0)
+				r := newRefusing(w.Bad, 0)
 				r.post(1, r.shorts)
 				r.wants("not enough", 8000, busy)
 				switch name {
@@ -216,35 +218,71 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 }
 
 // Chains that are too little for a frame, though it may have no more of them, are returned: each is walked over once.
+// These are 64, or those that have more than 4096 segments and empty buffers.
 //
 // Invariant: nic/virtio: A frame that is refused is walked for once, until the ring or the memory changes.
 func TestChainsThatAreTooLittleAreReturned(t *testing.T) {
-	w := newWorld(t)
-	r := newRefusing(w, 0)
-	const frames = virtq.MaxSize / 64
-	r.post(virtq.MaxSize, r.longs)
-	for i := range frames {
-		r.wants("too little", 8000, tooBig)
-		testkit.Equal(t, "chains used", r.usedIdx(), uint16(64*(i+1)))
+	for _, c := range []struct {
+		name   string
+		descs  int // of a table
+		pieces int // of these, a byte long
+		each   int // chains
+	}{
+		{"64 chains", long, 0, 64},
+		{"many descriptors", virtq.MaxDescriptors, 0, 5}, // 4096 in 4 of them
+		{"a few more", long + 1, 0, 64},                  // 4095 before the last
+		{"too many for one more", 67, 0, 62},             // 4154
+		{"many segments", virtq.MaxDescriptors, virtq.MaxDescriptors - 1, 5},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			r := newRefusing(w.Bad, 0)
+			addr, table := w.Bad.Alloc(16 * c.descs)
+			buf, _ := w.Bad.Alloc(64)
+			for i := range c.descs {
+				b := virtq.Buf{Addr: buf}
+				switch {
+				case i == 0:
+					b.Len = 64
+				case i <= c.pieces:
+					b.Len = 1
+				}
+				put(table, i, b, vringWrite|vringNext, uint16(i+1))
+			}
+			table[16*c.descs-4] = vringWrite
+			for i := range virtq.MaxSize {
+				put(r.desc, i, virtq.Buf{Addr: addr, Len: uint32(16 * c.descs)}, vringIndirect, 0)
+				r.head(uint16(i))
+			}
+			r.publish()
+			frames := virtq.MaxSize / c.each
+			for i := range frames {
+				r.wants("too little", 8000, tooBig)
+				testkit.Equal(t, "chains used", r.usedIdx(), uint16(c.each*(i+1)))
+			}
+			for i := range frames * c.each {
+				if n := le.Uint32(r.used[8+8*i:]); n != 0 {
+					t.Fatalf("used element %d: %d bytes", i, n)
+				}
+			}
+			if left := virtq.MaxSize - frames*c.each; left > 0 {
+				testkit.Equal(t, "chains that are left", w.Bad.dev.ReturnRx(0, virtq.MaxSize), left)
+			}
+			r.wants("none", 8000, busy)
+			r.post(1, r.large)
+			r.wants("enough", 8000, taken)
+			if e := w.Bad.dev.Errors(); len(e) != 0 {
+				t.Errorf("queues ended: %v", e)
+			}
+			w.Moves(t)
+		})
 	}
-	for i := range virtq.MaxSize {
-		if n := le.Uint32(r.used[8+8*i:]); n != 0 {
-			t.Fatalf("used element %d: %d bytes", i, n)
-		}
-	}
-	r.wants("none", 8000, busy)
-	r.post(1, r.large)
-	r.wants("enough", 8000, taken)
-	if e := w.Bad.dev.Errors(); len(e) != 0 {
-		t.Errorf("queues ended: %v", e)
-	}
-	w.Moves(t)
 }
 
 // A chain of nearly 4 GiB has room, whatever comes before it.
 func TestHugeChainHasRoom(t *testing.T) {
 	w := newWorld(t)
-	r := newRefusing(w, 0)
+	r := newRefusing(w.Bad, 0)
 	r.post(1, r.shorts)
 	addr, table := w.Bad.Alloc(16 * 256)
 	for i := range 256 { // 2^32 - 64 bytes
@@ -263,4 +301,49 @@ func TestHugeChainHasRoom(t *testing.T) {
 	r.wants("enough", 8000, taken)
 	testkit.Equal(t, "chains used", r.usedIdx(), 2)
 	w.Moves(t)
+}
+
+// BenchmarkRefused is what a frame costs that finds the worst chains there may be.
+func BenchmarkRefused(b *testing.B) {
+	for _, c := range []struct {
+		name    string
+		buffers int // of a byte in each chain, among empty ones
+		post    int // chains for each frame
+	}{{"empty buffers", 1, 4}, {"too little, empty buffers", 1, 5}, {"too little, some pieces", 64, 5},
+		{"too little, most pieces", virtq.MaxDescriptors, 5}} {
+		b.Run(c.name, func(b *testing.B) {
+			files, sw := nictest.Switch(b)
+			g := newSuiteGuest(b, files, sw, 0, rawOptions{pairs: 1, mtu: 9000, p2p: true})
+			r := newRefusing(g, 0)
+			addr, table := g.Alloc(16 * virtq.MaxDescriptors)
+			for i := range virtq.MaxDescriptors {
+				size := uint32(0)
+				if i < c.buffers {
+					size = 1
+				}
+				if i == 0 {
+					size = 12
+				}
+				put(table, i, virtq.Buf{Addr: addr, Len: size}, vringWrite|vringNext, uint16(i+1))
+			}
+			table[16*virtq.MaxDescriptors-4] = vringWrite
+			for i := range virtq.MaxSize {
+				put(r.desc, i, virtq.Buf{Addr: addr, Len: 16 * virtq.MaxDescriptors}, vringIndirect, 0)
+				le.PutUint16(r.avail[4+2*i:], uint16(i))
+			}
+			r.publish() // starts the ring
+			for b.Loop() {
+				r.entries += uint16(c.post)
+				le.PutUint16(r.avail[2:], r.entries)
+				want := tooBig
+				if c.post == 4 {
+					want = busy
+				}
+				r.wants("refused", 8900, want)
+				if c.post == 4 {
+					testkit.Equal(b, "returned", g.dev.ReturnRx(0, c.post), c.post)
+				}
+			}
+		})
+	}
 }

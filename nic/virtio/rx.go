@@ -11,9 +11,9 @@ import (
 // maxChains is how many chains one frame may take (MRG_RXBUF): a 64 KiB frame in buffers of 1 KiB.
 const maxChains = 64
 
-// maxSegments is how many segments the chains of one frame may have before another one is taken: as
-// many as one chain may have.
-const maxSegments = virtq.MaxSegments
+// maxPieces is how many segments and empty buffers the chains of one frame may have before another
+// one is taken: as many segments as one chain may have.
+const maxPieces = virtq.MaxSegments
 
 // maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
@@ -226,13 +226,13 @@ func (q *rxQueue) kicked() {
 // chains were peeked, and has committed them if the frame is taken.
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	need := roomFor(f)
-	for room, segs := uint32(0), 0; room < need; n++ {
-		c, res := q.next(n, segs)
+	for room, pieces := uint32(0), 0; room < need; n++ {
+		c, res := q.next(n, pieces)
 		if res != nic.PutTaken {
 			q.room = room
 			return n, res
 		}
-		segs += len(c.In)
+		pieces += len(c.In) + c.Empty
 		if c.InLen < netHdrLen { // also of those that follow (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
@@ -273,13 +273,13 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload that belongs to the header buffer: of a frame without TCP
 	need := roomFor(f)
 	q.payload = dma.Reuse(q.payload)
-	for room, segs := uint32(0), 0; n == 0 || room < need; n++ {
-		c, res := q.next(n, segs)
+	for room, pieces := uint32(0), 0; n == 0 || room < need; n++ {
+		c, res := q.next(n, pieces)
 		if res != nic.PutTaken {
 			q.room = room
 			return n, res
 		}
-		segs += len(c.In)
+		pieces += len(c.In) + c.Empty
 		if c.InFirst < headerBuf || c.InLen == c.InFirst && need > 0 {
 			q.fail(errNotSplit)
 			return n + 1, nic.PutStopped
@@ -324,9 +324,9 @@ func (q *rxQueue) Return(n int) (returned int) {
 	return returned
 }
 
-// next peeks chain n of a frame, those before which have so many segments.
-func (q *rxQueue) next(n, segs int) (*virtq.Chain, nic.Result) {
-	if n == maxChains || n == 1 && !q.mrg || segs > maxSegments {
+// next peeks chain n of a frame, those before which have so many segments and empty buffers.
+func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
+	if n == maxChains || n == 1 && !q.mrg || pieces > maxPieces {
 		return nil, nic.PutTooBig
 	}
 	c, res := q.peek(n)
