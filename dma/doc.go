@@ -15,8 +15,9 @@
 //
 // The table is a tree whose nodes are shared by old and new: with n regions, of which a space has
 // MaxRegions at most, Add, Remove and a translation take O(log n) time, and each region of a range
-// O(log n) more. A change allocates at most 16 KiB for each region that it adds or removes, most of
-// it garbage at once; 65,535 regions hold less than 16 MiB.
+// O(log n) more, or all of them O(n). A change allocates at most 16 KiB for each region that it adds
+// or removes, most of it garbage at once, and RemoveRange of however many no more than 4 MiB; 65,535
+// regions hold less than 16 MiB.
 //
 // The regions may be the entries of an IOTLB (Space.SetIOTLB). An address in none of them is then
 // ErrMiss, an answer of its own: the entry may be added, and the same call succeeds. One miss is

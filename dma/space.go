@@ -139,10 +139,7 @@ func (s *Space) RemoveRange(iova, size uint64) error {
 	t := s.table.Load()
 	gone, err := t.within(iova, size)
 	if err == nil && len(gone) > 0 {
-		for _, r := range gone {
-			t = t.without(r)
-		}
-		s.set(t, s.count-len(gone))
+		s.set(t.withoutAll(gone, s.count), s.count-len(gone))
 	}
 	s.mu.Unlock()
 	if err != nil {

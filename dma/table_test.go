@@ -54,6 +54,14 @@ func TestTableAgainstAList(t *testing.T) {
 			from := rapid.Uint64Range(0, 5000).Draw(t, "at")
 			n := rapid.SampledFrom([]uint64{1, 2, 40, 400}).Draw(t, "how many")
 			remove := rapid.Bool().Draw(t, "remove")
+			if rapid.IntRange(0, 3).Draw(t, "a range") == 0 {
+				if gone, err := tree.within(from*4, n*4); err == nil && len(gone) > 0 {
+					tree = tree.withoutAll(gone, len(model))
+					i := slices.Index(model, gone[0])
+					model = slices.Delete(model, i, i+len(gone))
+				}
+				n = 0
+			}
 			for k := range n {
 				r := &Region{iova: (from + k*7%n) * 4, size: 1 + k%4, noAccess: true}
 				i, there := slices.BinarySearchFunc(model, r, (*Region).compare)
@@ -159,11 +167,12 @@ func TestOneRegionOfManyIsCheap(t *testing.T) {
 	const (
 		each = 4 << 10 // a table of 65,535 addresses and pointers has 1 MiB
 		all  = 16 << 20
+		rest = 4 << 20 // the list of those that go, twice as it grows; one by one it is 150 MiB
 	)
 	fd := memfd(t, page)
 	s := NewSpace("guest", NewFiles())
 	defer s.Close()
-	var before, added, after, removed runtime.MemStats
+	var before, added, after, removed, none runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 	for i := range uint64(MaxRegions) {
@@ -177,6 +186,11 @@ func TestOneRegionOfManyIsCheap(t *testing.T) {
 		testkit.OK(t, s.Remove(i*7919%MaxRegions*page, page))
 	}
 	runtime.ReadMemStats(&removed)
+	testkit.OK(t, s.RemoveRange(0, 1<<63))
+	runtime.ReadMemStats(&none)
+	if got := none.TotalAlloc - removed.TotalAlloc; got > rest {
+		t.Errorf("removing a range of %d regions allocates %d bytes", MaxRegions-some, got)
+	}
 	if got := (added.TotalAlloc - before.TotalAlloc) / MaxRegions; got > each {
 		t.Errorf("adding one of %d regions allocates %d bytes", MaxRegions, got)
 	}
@@ -188,6 +202,51 @@ func TestOneRegionOfManyIsCheap(t *testing.T) {
 	}
 	t.Logf("add %d, remove %d, held %d", (added.TotalAlloc-before.TotalAlloc)/MaxRegions,
 		(removed.TotalAlloc-after.TotalAlloc)/some, after.HeapAlloc-before.HeapAlloc)
+}
+
+// A change makes a node or two on each level, and shares all others: also where leaves are cut in two, or made one.
+func TestChangeCopiesAFewNodes(t *testing.T) {
+	const n = 50_000
+	regions := make([]*Region, n)
+	for i := range regions {
+		regions[i] = &Region{iova: uint64(i) * 4, size: 2, noAccess: true}
+	}
+	tree := newTable(slices.Clone(regions))
+	height := tree.valid(t, true)
+	most := 0
+	check := func(next *table) {
+		old := map[*table]bool{}
+		tree.nodes(func(k *table) { old[k] = true })
+		made := 0
+		next.nodes(func(k *table) {
+			if !old[k] {
+				made++
+			}
+		})
+		most = max(most, made)
+		tree = next
+	}
+	for i := range 200 {
+		check(testkit.Must(tree.with(&Region{iova: uint64(20_000+i)*4 + 2, size: 1, noAccess: true}))(t))
+	}
+	for i := range 200 {
+		check(tree.without(regions[30_000+i]))
+	}
+	tree.valid(t, true)
+	if most > 2*height {
+		t.Errorf("a change of a tree of %d levels made %d nodes", height, most)
+	}
+	if most <= height {
+		t.Errorf("no node was cut: %d were made at most", most)
+	}
+}
+
+// nodes calls f with each node.
+func (t *table) nodes(f func(*table)) {
+	f(t)
+	for _, k := range t.kids {
+		k.nodes(f)
+	}
 }
 
 // Workers are waited for once, however many regions go, and not at all if there are none inside.

@@ -35,20 +35,24 @@ func (p *Port) info() control.Info {
 }
 
 // SetSplit implements control.Handler. Queue 0 is never split: it carries what cannot be, and the
-// answers to commands. Where split goes off, what is posted comes back unused.
+// answers to commands. Where split goes off, what is posted comes back unused, before steering
+// changes: no whole frame may find a chain that is laid out for split ones.
 func (p *Port) SetSplit(s control.Split) error {
 	if p.conf.QueueSplits {
 		return fmt.Errorf("split of queue %d: it goes with the queue's ring, which is the driver's to set up: %w", s.Queue,
 			syscall.EOPNOTSUPP)
 	}
-	return p.change(func(state *control.State) error {
-		was, _ := state.Split(s.Queue)
-		err := state.SetSplit(s)
-		if err == nil && was.On && !s.On {
-			p.returnBuffers(s.Queue) // before steering changes: no whole frame may find a chain that is laid out for split ones
-		}
+	p.splitMu.Lock()
+	defer p.splitMu.Unlock()
+	state := *p.state()
+	was, _ := state.Split(s.Queue)
+	if err := state.SetSplit(s); err != nil {
 		return err
-	})
+	}
+	if was.On && !s.On {
+		p.returnBuffers(s.Queue)
+	}
+	return p.change(func(state *control.State) error { return state.SetSplit(s) })
 }
 
 // SplitQueue says that a queue is to be started with header split on or off, for device models with

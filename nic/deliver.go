@@ -1,6 +1,8 @@
 package nic
 
 import (
+	"runtime"
+
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/wire"
 )
@@ -206,11 +208,22 @@ func (rq *rxQueue) locked(f func()) (call bool) {
 	return rq.q.Flush()
 }
 
-// returnBuffers returns the posted buffers of a queue whose split was turned off: it has no use for
-// header buffers and GPU pages. The caller need not be inside the epoch.
+const (
+	returnPiece = 256     // posted buffers that are returned under one hold of a queue's lock
+	maxReturned = 1 << 15 // in all: as many as a ring has. A driver that goes on posting is not waited for
+)
+
+// returnBuffers returns the posted buffers of a queue whose split is to be turned off: it has no use
+// for header buffers and GPU pages. The caller need not be inside the epoch, and holds no lock that
+// others wait for: between pieces frames pass, and the driver is called.
 func (p *Port) returnBuffers(queue uint16) {
 	rq := p.queues[queue]
-	if r, ok := rq.q.(Returner); ok {
-		p.with(rq, r.Return)
+	r, ok := rq.q.(Returner)
+	if !ok {
+		return
+	}
+	for all, n := 0, returnPiece; n == returnPiece && all < maxReturned; all += n {
+		p.with(rq, func() { n = r.Return(returnPiece) })
+		runtime.Gosched() // to those that wait for the lock
 	}
 }

@@ -8,6 +8,9 @@
 // queue under that queue's lock. At most one such lock is held at a time; under it nothing is
 // delivered, called, logged or waited for.
 //
+// What a queue's driver posted is given back (Returner) in pieces of 256 buffers, each under one hold
+// of the queue's lock, and at most 32,768 in all. The port's lock is free meanwhile, and frames pass.
+//
 // State set by commands is one control.State; it dies with device reset (Reset).
 //
 // # Device models

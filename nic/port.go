@@ -69,6 +69,8 @@ type Port struct {
 	backlog     replyBacklog
 	lostReplies atomic.Uint64 // answers and notices of the control channel that did not get into receive queue 0
 
+	splitMu sync.Mutex // held by SetSplit; before mu
+
 	mu           sync.Mutex // guards what follows; taken on no fast path
 	transmitters []*Transmitter
 	known        bool     // the driver has read this generation

@@ -20,10 +20,11 @@ type RxQueue interface {
 }
 
 // Returner is an RxQueue whose driver cannot stop it and so cannot take buffers back by itself.
-// Return gives back all that is posted, unused; it is called under the lock, inside the epoch, and
+// Return gives back up to n posted buffers, unused, and says how many. What a buffer costs does not
+// depend on what the driver made of it. Return is called under the lock, inside the epoch, and
 // followed by Flush.
 type Returner interface {
-	Return()
+	Return(n int) (returned int)
 }
 
 // Frame is what a receive queue is to write.

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/vfiouser"
 	"vnic.dev/vnic/vfiouser/vfiotest"
 )
@@ -65,5 +66,21 @@ func BenchmarkMapUnmap(b *testing.B) {
 	for b.Loop() {
 		must(b, c.MapRange(1<<20, 4096, m.FD(), 0, true))
 		must(b, c.Unmap(1<<20, 4096))
+	}
+}
+
+// As many maps as there may be, each by a message, and one that undoes them: what a client can keep
+// the server busy with.
+func BenchmarkMostMaps(b *testing.B) {
+	c := serveQuiet(b)
+	m := memory(b, 1<<22)
+	fds := []int{m.FD()}
+	b.ReportAllocs()
+	for b.Loop() {
+		for i := range uint64(dma.MaxRegions) {
+			must(b, c.Send(vfiotest.Message{Header: vfiouser.Header{Command: vfiouser.CmdDMAMap, Flags: vfiouser.FlagNoReply},
+				Body: dmaMap(3, i%1024<<12, i<<13, 4096), FDs: fds}))
+		}
+		must(b, c.UnmapAll())
 	}
 }

@@ -12,7 +12,10 @@
 // no handler takes are closed.
 //
 // A range is whole pages of 4 KiB, and there are at most max_dma_maps of them, so n bytes lie in at
-// most n/4096 + 2.
+// most n/4096 + 2. With n mapped a message that maps or unmaps one takes O(log n) time; one that unmaps
+// a range, O(log n) for each in it, and never more than a pass over all: 65,535 are mapped, and unmapped
+// again, in less than a second of a processor, and hold less than 64 MiB. A message makes at most 16 KiB
+// of garbage; to unmap all 65,535, 32 MiB.
 //
 // Not served, with ENOTSUP: descriptors for regions (mmap, ioeventfd), DMA by message (memory must
 // be shared: share=on), dirty pages, migration. A server never sends commands of its own.

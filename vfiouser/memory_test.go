@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -203,6 +204,86 @@ func TestTruncatedMemoryEndsTheConnection(t *testing.T) {
 	}
 	l.Close()
 }
+
+// As many maps as there may be are made and undone by messages: what they hold, and what one message
+// makes, has a bound.
+//
+// Invariant: vfiouser: 65,535 maps hold less than 64 MiB, and a message about one costs the same as
+// about the first.
+func TestMostMaps(t *testing.T) {
+	const (
+		most = dma.MaxRegions
+		held = 64 << 20
+		each = 16 << 10 // a message, with what the client makes of it
+		all  = 32 << 20 // one message that undoes all
+	)
+	testkit.CheckFDs(t)
+	h := newHost(t)
+	device := &counting{}
+	h.server = vfiouser.NewServer(device, h.Space, nil)
+	l := h.connect()
+	must(t, l.Conn().SetDeadline(time.Time{}))
+	m := memory(t, guestSize)
+	at := func(i uint64) uint64 { return i * 7919 % most << 13 }
+	mapOne := func(i uint64) error { return l.MapRange(at(i), 4096, m.FD(), i%256<<12, true) }
+	var stats [6]runtime.MemStats
+	read := func(i int) {
+		runtime.GC()
+		runtime.ReadMemStats(&stats[i])
+	}
+	read(0)
+	for i := range uint64(most) {
+		must(t, mapOne(i))
+	}
+	read(1)
+	want(t, l.MapRange(1<<50, 4096, m.FD(), 0, true), unix.ENOSPC)
+	for i := range uint64(1000) {
+		must(t, l.Unmap(at(i), 4096))
+		must(t, mapOne(i))
+	}
+	read(2)
+	for i := range uint64(1000) { // what QEMU does when a device with an emulated IOMMU is reset
+		must(t, l.Unmap(1<<50+i<<20, 1<<20))
+	}
+	read(3)
+	must(t, l.Unmap(0, 1<<47))
+	read(4)
+	if n := len(h.Space.Regions()); n != 0 || device.unmapping != most+1000 || device.changed != most+2001 {
+		t.Errorf("%d regions are left; the device was told of %d that go, and %d changes", n, device.unmapping,
+			device.changed)
+	}
+	made := func(i, messages int) uint64 {
+		return (stats[i].TotalAlloc - stats[i-1].TotalAlloc) / uint64(messages)
+	}
+	for _, c := range []struct {
+		what     string
+		i, count int
+		most     uint64
+	}{{"map", 1, most, each}, {"unmap and map, of all", 2, 2000, each}, {"unmap of nothing", 3, 1000, each},
+		{"unmap of all", 4, 1, all}} {
+		if got := made(c.i, c.count); got > c.most {
+			t.Errorf("%s: %d bytes are made for a message, more than %d", c.what, got, c.most)
+		}
+		t.Logf("%s: %d bytes", c.what, made(c.i, c.count))
+	}
+	if got := int64(stats[1].HeapAlloc) - int64(stats[0].HeapAlloc); got > held {
+		t.Errorf("%d maps hold %d bytes", most, got)
+	} else {
+		t.Logf("held: %d bytes", got)
+	}
+	must(t, l.HangUp())
+	h.server = vfiouser.NewServer(h.recorder, h.Space, nil)
+	h.servesAnother()
+}
+
+// counting is a device that counts what it is told of memory.
+type counting struct {
+	quiet
+	unmapping, changed int
+}
+
+func (d *counting) Unmapping(uint64, uint64) { d.unmapping++ }
+func (d *counting) MemoryChanged()           { d.changed++ }
 
 func TestManyMaps(t *testing.T) {
 	h, l := serving(t)

@@ -16,7 +16,8 @@
 // unmapped, and the next connection finds the Backend as the first did.
 //
 // A region is whole pages of 4 KiB, and there are at most MaxMemSlots, so a range of n bytes lies
-// in at most n/4096 + 2 regions.
+// in at most n/4096 + 2 regions. A message about regions looks for each ring's three parts among them
+// all, so it costs at most 3 x rings x MaxMemSlots comparisons, twice, beside the rings that move.
 //
 // Not served: migration (dirty logs, device state, postcopy), IOTLB, packed rings, inflight tracking, in-band
 // notifications, and requests of the backend's own (the channel is accepted and stays unused). Between REM_MEM_REG and

@@ -16,6 +16,7 @@ type Chain struct {
 	OutLen  uint32
 	InLen   uint32
 	InFirst uint32 // bytes of In that lie in the first writable buffer: a header buffer, to a device that splits
+	Empty   int    // empty buffers, which have no segment
 }
 
 // Trim lets go of the segments of a chain that the caller is done with: of their memory too, if the
@@ -199,9 +200,13 @@ func (q *Device) take(c *Chain) (ok bool, err error) {
 func (q *Device) refuse(c *Chain, err error) error {
 	c.Out, c.In = nil, nil
 	if err == nil {
-		err = bad(c.Head, "avail entry %d: made available again while in use", q.next)
+		err = q.inUse(c.Head)
 	}
 	return err
+}
+
+func (q *Device) inUse(head uint16) error {
+	return bad(head, "avail entry %d: made available again while in use", q.next)
 }
 
 // chain is where the chain of that number is kept once it was taken.
@@ -282,6 +287,42 @@ func (q *Device) Commit(head uint16, written uint32) {
 	}
 	q.held[head] = false
 	q.staged = append(q.staged, usedElement(head)|usedElement(written)<<32)
+}
+
+// ReturnUnused commits up to n available chains with nothing written, and says how many those were. It reads no
+// descriptor: a chain costs the same whatever it is, and a bad one comes back like any other.
+func (q *Device) ReturnUnused(n int) (returned int, err error) {
+	if q.err != nil {
+		return 0, q.err
+	}
+	if err = q.returnUnused(n, &returned); err != nil {
+		q.stop(err)
+	}
+	return returned, err
+}
+
+// returnUnused counts by a pointer, because a fault ends it in the middle.
+func (q *Device) returnUnused(n int, returned *int) (err error) {
+	defer dma.Recover(&err)
+	for ; *returned < n; *returned++ {
+		if q.number == q.known {
+			if some, err := q.refresh(); !some {
+				return err
+			}
+		}
+		next, head, err := q.ring.head(q.next)
+		if err != nil {
+			return err
+		}
+		if q.held[head] {
+			return q.inUse(head)
+		}
+		*q.chain(q.number) = taken{q.next, head}
+		q.number++
+		q.next = next
+		q.staged = append(q.staged, usedElement(head))
+	}
+	return nil
 }
 
 // Publish shows all committed chains to the driver by one store, and tells whether it wants a call.

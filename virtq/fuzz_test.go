@@ -131,6 +131,11 @@ func (w *owner) do(op byte) {
 	case 7:
 		w.q.DisableKick()
 		w.q.Pending()
+		if op >= 64 { // behind those held, of which none can be rewound from now on
+			if n, _ := w.q.ReturnUnused(int(op-64) / 8); n > 0 {
+				w.run = 0
+			}
+		}
 	}
 	if err := w.q.Err(); err != nil && !errors.Is(err, ErrBadChain) {
 		w.t.Fatalf("not a bad chain: %v", err)

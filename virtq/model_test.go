@@ -18,17 +18,18 @@ func TestRingIsAModelOfItself(t *testing.T) {
 		m := newModel(t, g)
 		defer m.dev.Close()
 		t.Repeat(map[string]func(*rapid.T){
-			"":             m.check,
-			"add":          m.add,
-			"publish":      m.publish,
-			"peek":         m.peek,
-			"rewind":       m.rewind,
-			"load":         m.load,
-			"commit":       m.commit,
-			"publish used": m.publishUsed,
-			"poll":         m.poll,
-			"kick":         m.kick,
-			"call":         m.call,
+			"":              m.check,
+			"add":           m.add,
+			"publish":       m.publish,
+			"peek":          m.peek,
+			"rewind":        m.rewind,
+			"load":          m.load,
+			"commit":        m.commit,
+			"return unused": m.returnUnused,
+			"publish used":  m.publishUsed,
+			"poll":          m.poll,
+			"kick":          m.kick,
+			"call":          m.call,
 		})
 	})
 }
@@ -166,6 +167,13 @@ func (m *model) same(t *rapid.T, c *Chain, want *modelChain) {
 	if i := slices.IndexFunc(want.in, func(b Buf) bool { return b.Len > 0 }); i >= 0 {
 		first = want.in[i].Len
 	}
+	empty := 0
+	for _, b := range slices.Concat(want.out, want.in) {
+		if b.Len == 0 {
+			empty++
+		}
+	}
+	testkit.Equal(t, "empty buffers", c.Empty, empty)
 	if c.InFirst != first {
 		t.Fatalf("first writable buffer is %d bytes, want %d", c.InFirst, first)
 	}
@@ -210,6 +218,20 @@ func (m *model) commit(t *rapid.T) {
 	m.held = slices.Delete(slices.Clone(m.held), i, i+1)
 	m.staged = append(m.staged, Used{c.cookie, n})
 	m.stagedDescs = append(m.stagedDescs, c.descs)
+}
+
+func (m *model) returnUnused(t *rapid.T) {
+	n := rapid.IntRange(0, m.size).Draw(t, "n")
+	want := min(n, len(m.avail))
+	if got, err := m.dev.ReturnUnused(n); got != want || err != nil {
+		t.Fatalf("returned %d of %d, with %d available: %v", got, n, len(m.avail), err)
+	}
+	for _, c := range m.avail[:want] {
+		m.staged = append(m.staged, Used{c.cookie, 0})
+		m.stagedDescs = append(m.stagedDescs, c.descs)
+	}
+	m.avail = m.avail[want:]
+	m.peeked += want
 }
 
 func (m *model) publishUsed(t *rapid.T) {
@@ -264,6 +286,7 @@ func (m *model) check(t *rapid.T) {
 	testkit.Equal(t, "base", m.dev.Base().State(), uint32(uint16(m.base+m.peeked)))
 	testkit.Equal(t, "held", m.dev.Held(), len(m.held))
 	testkit.Equal(t, "pending", m.dev.Pending(), len(m.avail) > 0)
+	testkit.Equal(t, "available", m.dev.Available(), len(m.avail))
 	if m.dev.Err() != nil || m.dr.Err() != nil {
 		t.Fatal(m.dev.Err(), m.dr.Err())
 	}

@@ -88,6 +88,17 @@ func (r *fakePacked) take(p pos, c *Chain) (next pos, err error) {
 	return r.behind(p, s.n), r.load(s.id, c)
 }
 
+func (r *fakePacked) head(p pos) (next pos, head uint16, err error) {
+	s := r.slot(p)
+	if int(s.id) >= len(r.slots) {
+		return p, s.id, bad(s.id, "id of a ring of %d", len(r.slots))
+	}
+	if _, twice := r.taken[s.id]; !twice {
+		r.taken[s.id] = s.n
+	}
+	return r.behind(p, s.n), s.id, nil
+}
+
 func (r *fakePacked) load(id uint16, c *Chain) error {
 	c.Head, c.Out, c.In = id, append(c.Out[:0], r.segment), nil
 	c.OutLen, c.InLen, c.InFirst = r.segment.Len, 0, 0
@@ -188,6 +199,11 @@ func TestRingOfAnotherFormat(t *testing.T) {
 		if !slices.Equal(r.back, want) || r.used != at || q.Base() != r.base(at) {
 			t.Fatalf("round %d: returned %v, want %v; base %#x", round, r.back, want, q.Base().State())
 		}
+		r.back, used = nil, at
+		at = r.offer(r.offer(at, ids[0], 2), ids[1], 3)
+		returned := testkit.Must(q.ReturnUnused(12))(t)
+		check("those that are there are returned, unused", returned == 2 && q.Held() == 0 && q.Publish() &&
+			slices.Equal(r.back, []fakeUsed{{used, ids[0], 0}, {r.behind(used, 2), ids[1], 0}}) && r.used == at)
 		r.back = nil
 		if round%7 == 3 { // another device goes on from there
 			conf.Base = BaseOf(q.Base().State())

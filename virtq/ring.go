@@ -28,6 +28,9 @@ type deviceRing interface {
 	// take reads the chain at p, which is available, and tells where the next one is. Its head is below the
 	// ring's size.
 	take(p pos, c *Chain) (next pos, err error)
+	// head tells the head of the chain at p, which is available, and where the next one is, as take does. It looks at no
+	// buffer, and makes no list.
+	head(p pos) (next pos, head uint16, err error)
 	// load reads a chain again that was taken.
 	load(head uint16, c *Chain) error
 

@@ -135,6 +135,15 @@ func (r *splitDevice) take(p pos, c *Chain) (next pos, err error) {
 	return pos(uint16(p) + 1), r.walk.walk(p, le.Uint16(r.avails[uint16(p)&r.mask][:]), c)
 }
 
+// head reads the avail entry once.
+func (r *splitDevice) head(p pos) (next pos, head uint16, err error) {
+	head = le.Uint16(r.avails[uint16(p)&r.mask][:])
+	if head > r.mask {
+		return p, head, badEntry(p, head, len(r.avails))
+	}
+	return pos(uint16(p) + 1), head, nil
+}
+
 func (r *splitDevice) load(head uint16, c *Chain) error { return r.walk.walk(0, head, c) }
 
 // publish writes the used elements {id u32, len u32}, moves used.idx behind them, and tells whether the driver wants a

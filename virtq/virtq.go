@@ -19,7 +19,8 @@
 // and one, copy a table of at most 16 KiB, and make lists of at most MaxSegments segments (96 KiB,
 // grown step by step): some 40 us of a processor, where an ordinary packet takes 20 ns. A Chain
 // whose lists have grown beyond what packets need drops them once it has held a chain that did not
-// need them, or when its owner says so by Trim.
+// need them, or when its owner says so by Trim. ReturnUnused gives chains back without reading
+// their descriptors: 8 ns each, whatever they are.
 //
 // It does not know the packed ring (2.8) yet. A Device knows no index of its ring: where chains are, how
 // many there are and what a Base means is said by a deviceRing alone, of which the split ring's is the

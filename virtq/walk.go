@@ -34,7 +34,7 @@ func (w *walker) init(s *dma.Space, c *Config) {
 func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	table := w.descs
 	if int(head) >= len(table) {
-		return bad(head, "avail entry %d: ring of %d", entry, len(table))
+		return badEntry(entry, head, len(table))
 	}
 	c.Head = head
 	if cap(c.Out)|cap(c.In) < dma.KeepSegments { // nearly always
@@ -42,7 +42,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 	} else {
 		c.Out, c.In = dma.Reuse(c.Out), dma.Reuse(c.In)
 	}
-	c.OutLen, c.InLen, c.InFirst = 0, 0, 0
+	c.OutLen, c.InLen, c.InFirst, c.Empty = 0, 0, 0, 0
 	var (
 		nested bool        // table is an indirect one
 		left   = w.longest // how many descriptors may follow before the chain is a loop, or too long
@@ -76,12 +76,16 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 				}
 				c.InLen += d.len
 				c.In, err = w.space.TranslateMax(c.In, MaxSegments-len(c.Out), d.addr, uint64(d.len), dma.Write)
+			} else {
+				c.Empty++
 			}
 		} else if writes {
 			return bad(head, "descriptor %d: a readable buffer follows a writable one", i)
 		} else if d.len != 0 {
 			c.OutLen += d.len
 			c.Out, err = w.space.TranslateMax(c.Out, MaxSegments, d.addr, uint64(d.len), dma.Read)
+		} else {
+			c.Empty++
 		}
 		if err != nil {
 			return bad(head, "descriptor %d: buffer at %#x, %d bytes: %w", i, d.addr, d.len, err)
@@ -134,6 +138,11 @@ func bad(head uint16, format string, args ...any) error {
 		return fmt.Errorf("head %d: %w", head, reason)
 	}
 	return &chainError{head: head, reason: reason}
+}
+
+// badEntry is the error of an avail entry that names no descriptor.
+func badEntry(entry pos, head uint16, size int) error {
+	return bad(head, "avail entry %d: ring of %d", entry, size)
 }
 
 // BadHead tells which head an ErrBadChain is about.

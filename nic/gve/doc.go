@@ -13,7 +13,9 @@
 //
 // What a buffer costs is bounded: one in more than 5 segments, which whole pages cannot make of it,
 // is none. Its packet is dropped, or comes back as bad. So a packet to send has at most 64 buffers
-// and 320 segments, a received one 17 and 90.
+// and 320 segments, a received one 17 and 90. How many buffers a received frame needs follows from
+// their size, which a ring's are all of: a frame for which there are too few, or never can be enough,
+// is refused without reading any of them.
 //
 // What the driver sets through the admin queue (flow rules, RSS, header split) lands in the same
 // control.State of the port that in-band commands change, so there is one truth. Layouts and rules

@@ -11,7 +11,9 @@ import (
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/nic/nictest"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
 )
 
 // A receive buffer that cannot be used comes back marked as bad, with the frame it was for dropped;
@@ -61,6 +63,26 @@ func TestBadReceiveBufferComesBack(t *testing.T) {
 			w.Moves(t)
 		})
 	}
+}
+
+// A frame for which there are too few buffers is refused without a look at those that there are, however often.
+//
+// Invariant: nic/gve: A frame without enough buffers reads none of them.
+func TestRefusedFramesReadNoBuffer(t *testing.T) {
+	w := newWorld(t)
+	d, q, worker := w.Bad.rxd[0], w.Bad.dev.rx[0], wire.NewWorker()
+	d.post(1 << 45) // unmapped: who looks at it gives it back as bad
+	d.doorbell()
+	for i := range 1000 {
+		v := nictest.Deliver(t, w.Bad, worker, 5000+i)
+		if v.Kind != wire.Busy || q.count.badBuffer.get() != 0 || q.count.noBuffer.get() != uint64(i+1) {
+			t.Fatalf("frame %d: %v, %d bad buffers, %d times too few", i, v, q.count.badBuffer.get(), q.count.noBuffer.get())
+		}
+	}
+	if v := nictest.Deliver(t, w.Bad, worker, 100); v.Kind != wire.Dropped || q.count.badBuffer.get() != 1 {
+		t.Errorf("frame for one buffer: %v, %d bad buffers", v, q.count.badBuffer.get())
+	}
+	w.Moves(t)
 }
 
 // What cannot be a ring is refused, and nothing of it is kept.

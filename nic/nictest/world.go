@@ -170,6 +170,19 @@ func Hello(g Guest) {
 	g.Send(0, f)
 }
 
+// Deliver gives a guest's port a frame of n bytes of payload for its port 2000, and says what became of it.
+func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
+	t.Helper()
+	f := Make(to.MAC(), wire.MAC{2, 9}, Spec{Payload: n})
+	b := f.Bytes()
+	segs := []dma.Segment{dma.NewBuffer(b, dma.Host).Segment(0, uint32(len(b)))}
+	pkt := new(wire.Packet)
+	must(t, nic.ParseFrame(w.Copier, segs, 0, segs[0].Len, make([]byte, nic.MaxHeader), pkt))
+	pkt.Prepare()
+	to.Port().Deliver(w, []*wire.Packet{pkt})
+	return pkt.Verdict
+}
+
 // Everyone is the broadcast address.
 var Everyone = wire.MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 

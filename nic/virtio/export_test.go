@@ -44,3 +44,14 @@ func (d *Device) RxLists(i int) (chains []int, frame int) {
 	}
 	return chains, max(cap(q.buffers), cap(q.header), cap(q.payload))
 }
+
+// ReturnRx gives up to n chains of receive queue i back.
+func (d *Device) ReturnRx(i, n int) (returned int) {
+	defer d.space.Leave(d.space.Enter())
+	q := d.rx[i]
+	q.Lock()
+	defer q.Unlock()
+	returned = q.Return(n)
+	q.Flush()
+	return returned
+}

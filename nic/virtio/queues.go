@@ -59,6 +59,7 @@ func (q *rxQueue) open(vq *virtq.Device, v *vhostuser.Vring, features uint64) er
 	q.Lock()
 	q.Restart()
 	q.vq, q.kick, q.started, q.staged, q.short = vq, v.Kick, v.Running, false, 0
+	q.forget()
 	q.mrg, q.csum = features&fMrgRxbuf != 0, features&fGuestCsum != 0
 	q.hadBuffers = vq.Resumed()
 	if v.Running {

@@ -11,9 +11,9 @@ import (
 // maxChains is how many chains one frame may take (MRG_RXBUF): a 64 KiB frame in buffers of 1 KiB.
 const maxChains = 64
 
-// maxSegments is how many segments the chains of one frame may have before another one is taken: as
-// many as one chain may have.
-const maxSegments = virtq.MaxSegments
+// maxPieces is how many segments and empty buffers the chains of one frame may have before another
+// one is taken: as many segments as one chain may have.
+const maxPieces = virtq.MaxSegments
 
 // maxOwn is the most that a packet has in Header: a frame of the control channel, which comes from no guest.
 const maxOwn = max(nic.MaxHeader, control.MaxFrame)
@@ -34,6 +34,9 @@ type rxQueue struct {
 	staged     bool
 	short      int // how many chains were not enough, when a frame last found too few
 	awaited    awaited
+	remembers  bool       // there is a refusal
+	refused    [2]refusal // of a whole frame, of a split one
+	room       uint32     // in the chains of a frame that is refused: see roomFor
 	chains     [maxChains]virtq.Chain
 	peeked     int           // how many of chains the last frame needed
 	buffers    []dma.Segment // of all chains of a frame, in order
@@ -46,6 +49,15 @@ type rxQueue struct {
 type awaited struct {
 	base virtq.Base
 	n    int
+}
+
+// refusal is that a frame was not taken, and what it found. Until a chain is added or returned, or memory changes, a
+// frame of this kind that needs more room is refused without another walk.
+type refusal struct {
+	result     nic.Result // PutNoBuffer or PutTooBig
+	generation uint64     // of the space
+	chains     int        // that were looked at: all there were, if PutNoBuffer
+	room       uint32
 }
 
 var (
@@ -70,6 +82,11 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	case len(f.Header) > maxOwn:
 		return nic.PutTooBig
 	}
+	if q.remembers {
+		if res, known := q.recall(f); known {
+			return res
+		}
+	}
 	var n int
 	var res nic.Result
 	if f.Split {
@@ -78,18 +95,79 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 		n, res = q.putWhole(m, f)
 	}
 	q.trim(n)
-	if res == nic.PutTaken {
+	switch {
+	case res == nic.PutTaken:
 		q.staged = true
+		q.forget()
+		return res
+	case res == nic.PutTooBig && q.mrg:
+		q.giveUp(n)
 		return res
 	}
 	q.vq.Rewind(n)
 	if res == nic.PutNoBuffer {
-		if n == int(q.vq.Size()) {
-			return nic.PutTooBig // all that there can be is too little
-		}
 		q.short = n
+		if n == int(q.vq.Size()) {
+			res = nic.PutTooBig // all that there can be is too little
+		}
+	}
+	if n > 0 && (res == nic.PutNoBuffer || res == nic.PutTooBig) {
+		q.remember(f, n, res)
 	}
 	return res
+}
+
+// giveUp returns chains that are too little for a frame, though it may have no more of them, unused: with used.len 0,
+// for drivers a frame that is too short. (Linux counts it in rx_length_errors, and posts others.) The driver may make
+// its buffers as small as that (5.1.6.3.1), so the queue is not failed: any sender could stop it. And they do not stay,
+// else frames that find them walk over them again and again. Without MRG_RXBUF one chain does stay, as with Linux's
+// vhost and QEMU: it is no longer a walk than for any frame, and what such drivers make of an empty frame is not known.
+func (q *rxQueue) giveUp(n int) {
+	for i := range n {
+		q.vq.Commit(q.chains[i].Head, 0)
+	}
+	q.staged = true
+	q.forget()
+}
+
+// roomFor is how much room a frame needs in its chains: a split one for the payload in their payload buffers.
+func roomFor(f *nic.Frame) uint32 {
+	if f.Split {
+		return f.PayloadLen - (f.HeaderLen - uint32(len(f.Header))) // but for what belongs to the header buffer
+	}
+	return netHdrLen + uint32(len(f.Header)) + f.PayloadLen
+}
+
+// refusalOf is that of a frame's kind.
+func (q *rxQueue) refusalOf(f *nic.Frame) *refusal {
+	if f.Split {
+		return &q.refused[1]
+	}
+	return &q.refused[0]
+}
+
+// remember keeps what a frame found that is refused: n chains, which are rewound.
+func (q *rxQueue) remember(f *nic.Frame, n int, res nic.Result) {
+	q.remembers = true
+	*q.refusalOf(f) = refusal{res, q.dev.space.Generation(), n, q.room}
+}
+
+// recall refuses a frame if that is known without a walk.
+func (q *rxQueue) recall(f *nic.Frame) (res nic.Result, known bool) {
+	r := q.refusalOf(f)
+	if r.chains == 0 || roomFor(f) <= r.room || r.generation != q.dev.space.Generation() ||
+		r.result == nic.PutNoBuffer && q.vq.Available() != r.chains {
+		return 0, false
+	}
+	q.short = r.chains
+	return r.result, true
+}
+
+// forget drops what is known of the next chains: there are others now.
+func (q *rxQueue) forget() {
+	if q.remembers {
+		q.remembers, q.refused = false, [2]refusal{}
+	}
 }
 
 // trim lets go of the lists of chains that the frame before needed and this one, of n, did not.
@@ -147,19 +225,19 @@ func (q *rxQueue) kicked() {
 // putWhole writes a frame as one run of bytes: virtio_net_hdr and the frame (virtio 1.3, 5.1.6.4). It returns how many
 // chains were peeked, and has committed them if the frame is taken.
 func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
-	head := netHdrLen + uint32(len(f.Header))
-	need := head + f.PayloadLen
-	for room, segs := uint32(0), 0; room < need; n++ {
-		c, res := q.next(n, segs)
+	need := roomFor(f)
+	for room, pieces := uint32(0), 0; room < need; n++ {
+		c, res := q.next(n, pieces)
 		if res != nic.PutTaken {
+			q.room = room
 			return n, res
 		}
-		segs += len(c.In)
+		pieces += len(c.In) + c.Empty
 		if c.InLen < netHdrLen { // also of those that follow (5.1.6.3.1)
 			q.fail(errShortBuffer)
 			return n + 1, nic.PutStopped
 		}
-		room += c.InLen
+		room += min(need-room, c.InLen) // else chains of 4 GiB would make it less
 		switch n {
 		case 0: // nearly always the only one
 		case 1:
@@ -193,14 +271,15 @@ func (q *rxQueue) putWhole(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 // first chain, payload alone in the others, whose header buffers stay as they are.
 func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	inHeader := f.HeaderLen - uint32(len(f.Header)) // payload that belongs to the header buffer: of a frame without TCP
-	need := f.PayloadLen - inHeader
+	need := roomFor(f)
 	q.payload = dma.Reuse(q.payload)
-	for room, segs := uint32(0), 0; n == 0 || room < need; n++ {
-		c, res := q.next(n, segs)
+	for room, pieces := uint32(0), 0; n == 0 || room < need; n++ {
+		c, res := q.next(n, pieces)
 		if res != nic.PutTaken {
+			q.room = room
 			return n, res
 		}
-		segs += len(c.In)
+		pieces += len(c.In) + c.Empty
 		if c.InFirst < headerBuf || c.InLen == c.InFirst && need > 0 {
 			q.fail(errNotSplit)
 			return n + 1, nic.PutStopped
@@ -231,27 +310,23 @@ func (q *rxQueue) putSplit(m *nic.Mover, f *nic.Frame) (n int, res nic.Result) {
 	return n, nic.PutTaken
 }
 
-// Return implements nic.Returner: every posted chain comes back with used.len 0. A driver that goes on posting is not
-// waited for.
-func (q *rxQueue) Return() {
+// Return implements nic.Returner: chains come back with used.len 0. They are not looked at.
+func (q *rxQueue) Return(n int) (returned int) {
 	if q.vq == nil || q.Err() != nil || !q.started && !q.begin() {
-		return
+		return 0
 	}
-	defer q.trim(0)
-	q.peeked = max(q.peeked, 1)
-	for range q.vq.Size() {
-		c, res := q.peek(0)
-		if res != nic.PutTaken {
-			return
-		}
-		q.vq.Commit(c.Head, 0)
-		q.staged = true
+	q.forget()
+	returned, err := q.vq.ReturnUnused(n)
+	q.staged = q.staged || returned > 0
+	if err != nil {
+		q.fail(err)
 	}
+	return returned
 }
 
-// next peeks chain n of a frame, those before which have so many segments.
-func (q *rxQueue) next(n, segs int) (*virtq.Chain, nic.Result) {
-	if n == maxChains || n == 1 && !q.mrg || segs > maxSegments {
+// next peeks chain n of a frame, those before which have so many segments and empty buffers.
+func (q *rxQueue) next(n, pieces int) (*virtq.Chain, nic.Result) {
+	if n == maxChains || n == 1 && !q.mrg || pieces > maxPieces {
 		return nil, nic.PutTooBig
 	}
 	c, res := q.peek(n)
