@@ -246,14 +246,14 @@ func DeadGuestStallsNobody[G Guest](t *testing.T, w *World[G]) {
 // SlowReceiverStallsNobody says that a guest that takes a frame now and then does not hold up a sender's frames to
 // another: it loses some, which are counted.
 func SlowReceiverStallsNobody[G Guest](t *testing.T, w *World[G]) {
-	const n = 60 // of each: a ring has room for all
+	const n = 80 // of each: a ring has room for all
 	frame := func(to Guest, i int) Frame { return Make(to.MAC(), w.A.MAC(), Spec{Payload: 1000, Seq: uint32(i)}) }
 	w.B.Post(0, n)
 	for i := range n {
 		w.A.Queue(0, frame(w.Bad, i), frame(w.B, i))
 	}
 	for i := range n {
-		if i%10 == 0 {
+		if i%20 == 0 {
 			w.Bad.Post(0, 1)
 		}
 		f := frame(w.B, i)
