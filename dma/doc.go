@@ -5,7 +5,7 @@
 // bounds, byte counts by kind of memory, faults and (later) dirty pages are dealt with here and nowhere
 // else. Rings are the exception: a Pin hands out their memory, because its owner must use atomics on it.
 //
-// Files owns the mappings: one mmap per (device, inode), counted, so a place in a file has one
+// Files owns the mappings: one mmap per file (FileID), counted, so a place in a file has one
 // address and one kind of memory however many spaces map it. A Space owns its table of regions, which is
 // immutable and replaced as a whole. A worker translates and copies between Enter and Leave;
 // Remove, RemoveRange, Replace and Close put the new table in place first and then wait for the
@@ -24,6 +24,12 @@
 // told at a time, for the first address that lacks: a range that n entries cover is translated at
 // most n+1 times. The package asks no IOMMU and drops no entry; a Pin, and so each part of a ring,
 // must lie in one entry.
+//
+// No system call on a peer's descriptor waits for the peer. Files takes files of tmpfs, hugetlbfs and
+// of local disks only, and knows which is which without asking a server that may be behind one: 7
+// system calls, and a look at /proc/self/mountinfo for what is no memory. A disk has 2 s to answer
+// (ErrBlocked). A descriptor that may not even be closed stays open (Space.Discard), 64 of them in a
+// Space and those of one message; then the Space serves nobody any more (Space.DiscardErr).
 //
 // A peer may truncate a file under its mapping. Goroutines that touch mapped memory are started by Go, and the fault is
 // turned by Recover, which guards each call of the Copier, into a *FaultError that names the file: the file is dead

@@ -26,19 +26,17 @@ const (
 	maxFiles      = 16384
 )
 
-type fileID struct{ dev, ino uint64 }
-
 // Files is the registry of mapped files. Files of one process that are to know each other (the guests' and the GPUs')
 // are opened in one registry.
 type Files struct {
 	mu   sync.Mutex
-	open map[fileID]*File // under mu
+	open map[FileID]*File // under mu
 	size uint64           // under mu: sum of their sizes
 }
 
 // NewFiles returns an empty registry.
 func NewFiles() *Files {
-	return &Files{open: make(map[fileID]*File)}
+	return &Files{open: make(map[FileID]*File)}
 }
 
 // Len returns how many files are mapped.
@@ -53,11 +51,17 @@ func (fs *Files) Len() int {
 // for reading and writing, is no regular file (memfd, tmpfs, hugetlbfs or disk) of this machine, or is shorter than
 // need; ENOSPC if too much is mapped already. A file that has grown since it was mapped keeps its old size until its
 // last reference is closed.
-func (fs *Files) Open(fd int, need uint64) (*File, error) {
+//
+// It waits for no server that is behind a file, and 2 s at the most for a disk: ErrBlocked then.
+func (fs *Files) Open(fd int, need uint64) (*File, error) { return fs.openFor(nil, fd, need) }
+
+// openFor is Open for a Space, which hugetlbfs files are known in alone.
+func (fs *Files) openFor(s *Space, fd int, need uint64) (*File, error) {
 	id, size, err := check(fd)
 	if err != nil {
 		return nil, err
 	}
+	id = id.in(s)
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	f := fs.open[id]
@@ -73,61 +77,26 @@ func (fs *Files) Open(fd int, need uint64) (*File, error) {
 		return f, nil
 	}
 	if need > size {
-		return nil, fmt.Errorf("%w: file %d:%d: %#x bytes needed, it has %#x", ErrBadFile, id.dev, id.ino, need, size)
+		return nil, fmt.Errorf("%w: file %v: %#x bytes needed, it has %#x", ErrBadFile, id, need, size)
 	}
 	if len(fs.open) >= maxFiles || size > maxBytes-fs.size {
-		return nil, fmt.Errorf("file %d:%d: %#x bytes: %d files of %#x bytes are mapped already: %w", id.dev, id.ino, size,
+		return nil, fmt.Errorf("file %v: %#x bytes: %d files of %#x bytes are mapped already: %w", id, size,
 			len(fs.open), fs.size, unix.ENOSPC)
 	}
 	f = &File{files: fs, id: id, refs: 1, spaces: make(map[*Space]int)}
 	f.gpu.Store(-1)
 	if err := f.mapFile(fd, int(size)); err != nil { // size <= maxFile, so it is an int
-		return nil, fmt.Errorf("%w: file %d:%d: mmap of %#x bytes: %w", ErrBadFile, id.dev, id.ino, size, err)
+		return nil, fmt.Errorf("%w: file %v: mmap of %#x bytes: %w", ErrBadFile, id, size, err)
 	}
 	fs.open[id] = f
 	fs.size += size
 	return f, nil
 }
 
-// check looks at fd before anything is mapped.
-func check(fd int) (id fileID, size uint64, err error) {
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
-	}
-	id = fileID{uint64(st.Dev), st.Ino}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return id, 0, fmt.Errorf("%w: fd %d: mode %#o: not a regular file: use a memfd, or a file in /dev/shm or hugetlbfs",
-			ErrBadFile, fd, st.Mode)
-	}
-	fl, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
-	if err != nil {
-		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
-	}
-	if fl&unix.O_ACCMODE != unix.O_RDWR {
-		return id, 0, fmt.Errorf("%w: file %d:%d: not open for reading and writing", ErrBadFile, id.dev, id.ino)
-	}
-	if st.Size <= 0 || st.Size > maxFile {
-		return id, 0, fmt.Errorf("%w: file %d:%d: size %d", ErrBadFile, id.dev, id.ino, st.Size)
-	}
-	// A page fault on these asks a server, which may be the guest's own and never answer.
-	var vfs unix.Statfs_t
-	if err := unix.Fstatfs(fd, &vfs); err != nil {
-		return id, 0, fmt.Errorf("%w: fd %d: %w", ErrBadFile, fd, err)
-	}
-	switch uint32(vfs.Type) {
-	case unix.FUSE_SUPER_MAGIC, unix.NFS_SUPER_MAGIC, unix.SMB_SUPER_MAGIC, unix.SMB2_SUPER_MAGIC, unix.CIFS_SUPER_MAGIC,
-		unix.V9FS_MAGIC, unix.CEPH_SUPER_MAGIC, unix.AFS_SUPER_MAGIC, unix.CODA_SUPER_MAGIC:
-		return id, 0, fmt.Errorf("%w: file %d:%d: on FUSE or a network file system (%#x): use a memfd, or a file in /dev/shm",
-			ErrBadFile, id.dev, id.ino, uint32(vfs.Type))
-	}
-	return id, uint64(st.Size), nil
-}
-
 // File is a file mapped once. Its methods may be called from any goroutine.
 type File struct {
 	files *Files
-	id    fileID
+	id    FileID
 	mem   []byte  // set by mapFile, never changed
 	base  uintptr // address of mem
 	refs  int     // under files.mu
@@ -177,7 +146,7 @@ func (f *File) hold() {
 func (f *File) Size() uint64 { return uint64(len(f.mem)) }
 
 // String returns the file's device and inode.
-func (f *File) String() string { return fmt.Sprintf("%d:%d", f.id.dev, f.id.ino) }
+func (f *File) String() string { return f.id.String() }
 
 // Dead reports whether a fault was seen in the file. It stays dead until its last reference is closed.
 func (f *File) Dead() bool {

@@ -38,6 +38,7 @@ type Space struct {
 	gen   atomic.Uint64
 	epoch epoch
 	iotlb atomic.Bool
+	kept  atomic.Int32 // descriptors that Discard has kept
 
 	mu    sync.Mutex         // held while the table is changed; not while waiting
 	count int                // under mu: regions in the table
@@ -243,7 +244,7 @@ func (s *Space) open(m Map) (*Region, error) {
 	if m.FileOffset > ^uint64(0)-m.Size {
 		return fail(fmt.Errorf("file offset %#x: %w", m.FileOffset, unix.EINVAL))
 	}
-	f, err := s.files.Open(m.FD, m.FileOffset+m.Size)
+	f, err := s.files.openFor(s, m.FD, m.FileOffset+m.Size)
 	if err != nil {
 		return fail(err)
 	}

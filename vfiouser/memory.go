@@ -42,7 +42,7 @@ func (s *session) dmaMap(m *message) error {
 		to.FD, to.NoAccess = -1, true
 	}
 	err := s.space.Add(to)
-	if errors.Is(err, dma.ErrBadFile) && to.ReadOnly {
+	if errors.Is(err, dma.ErrBadFile) && !errors.Is(err, dma.ErrBlocked) && to.ReadOnly {
 		// The file of a ROM, which is not open for writing: nothing that a device needs.
 		to.NoAccess = true
 		err = s.space.Add(to)

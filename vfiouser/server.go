@@ -34,8 +34,8 @@ func NewServer(dev Device, space *dma.Space, log *slog.Logger) *Server {
 // Serve speaks for the device on sock, which it owns, until the client hangs up (nil;
 // io.ErrUnexpectedEOF in the middle of a message), ctx ends (its cause), memory of the client
 // faults (a *dma.FaultError), or the client breaks the protocol (ErrBadMessage). When it returns
-// Disconnected was called, the space is empty, and every descriptor that came is closed or the
-// device's.
+// Disconnected was called, the space is empty, and every descriptor that came is closed, discarded
+// (dma.Space.Discard) or the device's.
 func (s *Server) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !s.busy.CompareAndSwap(false, true) {

@@ -32,11 +32,13 @@ func newSession(s *Server, sock *net.UnixConn, over <-chan struct{}) *session {
 	info := s.dev.Info()
 	info.Regions = info.Regions[:min(len(info.Regions), NumRegions)]
 	info.IRQs = info.IRQs[:min(len(info.IRQs), NumIRQs)]
-	return &session{
+	ses := &session{
 		conn: conn{sock: peer.Socket{UnixConn: sock, MaxFDs: MaxFDs, Bad: ErrBadMessage}},
 		dev:  s.dev, space: s.space, log: s.log, stop: over, info: info,
 		refusals: peer.Refusals{Log: s.log, Protocol: "vfio-user"},
 	}
+	ses.msg.fds.Discard = s.space.Discard
+	return ses
 }
 
 // qemuTimeout is how long QEMU waits for a reply (vfio-user-pci's x-msg-timeout). It drops the message
@@ -72,7 +74,7 @@ func (s *session) serveOne() error {
 		err = fmt.Errorf("%v: %w", m.Command, err)
 	}
 	switch {
-	case errors.Is(err, ErrBadMessage):
+	case errors.Is(err, ErrBadMessage), errors.Is(err, dma.ErrBlocked):
 		s.fail(m)
 		return err
 	case err != nil:

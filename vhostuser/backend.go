@@ -34,7 +34,8 @@ func NewBackend(dev Device, space *dma.Space, log *slog.Logger) *Backend {
 // Serve speaks for the device on sock, which it owns, until the frontend hangs up (nil), ctx ends
 // (its cause), memory of the frontend faults (a *dma.FaultError), or the frontend breaks the
 // protocol (ErrBadMessage, ErrUnsupported). When it returns every queue is stopped, every
-// descriptor that came is closed, Disconnected was called and the space is empty.
+// descriptor that came is closed or discarded (dma.Space.Discard), Disconnected was called and the
+// space is empty.
 func (b *Backend) Serve(ctx context.Context, sock *net.UnixConn) error {
 	defer sock.Close()
 	if !b.busy.CompareAndSwap(false, true) {
@@ -87,7 +88,7 @@ func (s *session) serveOne() error {
 		return nil
 	case ru.answer == ownReply:
 		return err
-	case errors.Is(err, ErrBadMessage), errors.Is(err, ErrUnsupported):
+	case errors.Is(err, ErrBadMessage), errors.Is(err, ErrUnsupported), errors.Is(err, dma.ErrBlocked):
 		if due {
 			s.fail(m)
 		}

@@ -70,7 +70,7 @@ func FuzzMessage(f *testing.F) {
 				if regions[i].check() == nil {
 					if at, err := translate(known[:i+1], regions[i].User, 1); err != nil || i == 0 &&
 						at != (location{gpa: regions[i].GPA, off: regions[i].Offset}) {
-						t.Fatalf("%+v: %#x, %v", regions[i], at, err)
+						t.Fatalf("%+v: %+v, %v", regions[i], at, err)
 					}
 				}
 			}

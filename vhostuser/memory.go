@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/peer"
 )
@@ -13,18 +11,21 @@ import (
 // region is a piece of the frontend's memory, and which file it is of: another file may come to lie where one was.
 type region struct {
 	memRegion
-	dev, ino uint64
+	file dma.FileID
 }
 
-// newRegion records which file fd is. If fd is not open, it cannot be mapped either.
-func newRegion(r memRegion, fd int) region {
-	var st unix.Stat_t
-	_ = unix.Fstat(fd, &st)
-	return region{r, uint64(st.Dev), st.Ino}
+// newRegion records which file fd is.
+func newRegion(r memRegion, fd int) (region, error) {
+	file, err := dma.FileIDOf(fd)
+	return region{r, file}, peer.Wrap(err, "region at %#x", r.GPA)
 }
 
 // location is a guest-physical address, and the file and offset that are mapped there.
-type location struct{ gpa, dev, ino, off uint64 }
+type location struct {
+	gpa  uint64
+	file dma.FileID
+	off  uint64
+}
 
 // pageSize is what regions are made of: the smallest page there is. QEMU shares the guest's RAM,
 // which is made of pages of 4 KiB at least, in sections that end where others begin
@@ -67,7 +68,7 @@ func translate(regions []region, user, n uint64) (location, error) {
 	for i := range regions {
 		r := &regions[i]
 		if off := user - r.User; user >= r.User && off < r.Size && n <= r.Size-off {
-			return location{r.GPA + off, r.dev, r.ino, r.Offset + off}, nil
+			return location{r.GPA + off, r.file, r.Offset + off}, nil
 		}
 	}
 	return location{}, fmt.Errorf("user address [%#x, +%#x) is not in one of the %d regions that the frontend shares: "+
@@ -102,7 +103,9 @@ func (s *session) setMemTable(m *message) ([]byte, error) {
 		if err := table[i].check(); err != nil {
 			return nil, fmt.Errorf("SET_MEM_TABLE: %d: %w", i, err)
 		}
-		next[i] = newRegion(table[i], m.fds.At(i))
+		if next[i], err = newRegion(table[i], m.fds.At(i)); err != nil {
+			return nil, memoryError("SET_MEM_TABLE", err)
+		}
 		maps[i] = table[i].dma(m.fds.At(i))
 	}
 	return nil, s.remap(next, func() error { return memoryError("SET_MEM_TABLE", s.space.Replace(maps)) })
@@ -120,7 +123,11 @@ func (s *session) addMemReg(m *message) ([]byte, error) {
 	if len(s.regions) >= MaxMemSlots {
 		return nil, fmt.Errorf("ADD_MEM_REG: all %d slots are used: %w", MaxMemSlots, ErrMemory)
 	}
-	next := append(slices.Clone(s.regions), newRegion(r.memRegion, m.fds.At(0)))
+	added, err := newRegion(r.memRegion, m.fds.At(0))
+	if err != nil {
+		return nil, memoryError("ADD_MEM_REG", err)
+	}
+	next := append(slices.Clone(s.regions), added)
 	return nil, s.remap(next, func() error { return memoryError("ADD_MEM_REG", s.space.Add(r.dma(m.fds.At(0)))) })
 }
 

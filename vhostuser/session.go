@@ -40,6 +40,7 @@ func newSession(b *Backend, sock *net.UnixConn) *session {
 		backendReq: -1,
 		refusals:   peer.Refusals{Log: b.log, Protocol: "vhost-user"},
 	}
+	s.msg.fds.Discard = b.space.Discard
 	for i := range s.rings {
 		s.rings[i] = newRing()
 	}
@@ -58,7 +59,7 @@ func (s *session) end() {
 	if err := s.space.Replace(nil); err != nil {
 		s.log.Error("guest memory was not unmapped", "error", err)
 	}
-	scm.Close(s.backendReq)
+	s.space.Discard(s.backendReq)
 	s.backendReq = -1
 	s.refusals.End()
 }
@@ -137,9 +138,9 @@ func (s *session) getQueueNum(*message) ([]byte, error) {
 	return replyU64(uint64(len(s.rings)))
 }
 
-// setBackendReqFD keeps the channel open, as the frontend watches it.
+// setBackendReqFD keeps the channel open, as the frontend watches it. Nobody looks what it is.
 func (s *session) setBackendReqFD(m *message) ([]byte, error) {
-	scm.Close(s.backendReq)
+	s.space.Discard(s.backendReq)
 	s.backendReq = m.fds.Take(0)
 	return nil, nil
 }

@@ -12,7 +12,8 @@ import (
 )
 
 // Serve calls next, which serves one message, until it returns an error. err is that error, and nil
-// if it means that the peer hung up between two messages.
+// if it means that the peer hung up between two messages. It serves nobody when too many
+// descriptors had to be kept (dma.Space.DiscardErr), now or before.
 //
 // Once ctx ends or memory of the space faults, Serve calls interrupt on a goroutine of its own: it
 // has next return soon. cause is then why: the cause of ctx, or a *dma.FaultError.
@@ -29,8 +30,10 @@ func Serve(ctx context.Context, space *dma.Space, interrupt func(), next func() 
 		}
 		interrupt()
 	})
-	for err == nil {
-		err = next()
+	for err = space.DiscardErr(); err == nil; {
+		if err = next(); err == nil {
+			err = space.DiscardErr()
+		}
 	}
 	close(done)
 	wg.Wait()

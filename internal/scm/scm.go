@@ -23,6 +23,10 @@ var ErrAncillary = errors.New("bad ancillary data")
 // FDs are the descriptors that came with a message. A caller that keeps one takes it; Close closes
 // the others. The zero FDs is ready for use.
 type FDs struct {
+	// Discard closes a descriptor that is not taken, which may be anything: close(2) of some waits for a server of
+	// the peer's (dma.Space.Discard knows). Close of this package if nil.
+	Discard func(fd int)
+
 	fd [MaxFDs]int
 	n  int
 }
@@ -43,10 +47,20 @@ func (d *FDs) Take(i int) int {
 // Close closes those that were not taken, and empties d.
 func (d *FDs) Close() {
 	for i, fd := range d.fd[:d.n] {
-		Close(fd)
+		d.discard(fd)
 		d.fd[i] = -1
 	}
 	d.n = 0
+}
+
+func (d *FDs) discard(fd int) {
+	switch {
+	case fd < 0:
+	case d.Discard != nil:
+		d.Discard(fd)
+	default:
+		Close(fd)
+	}
 }
 
 // Collect adds the descriptors in control messages. It closes those by which d would hold more than
@@ -66,7 +80,7 @@ func (d *FDs) Collect(oob []byte, limit int) error {
 		}
 		for _, fd := range fds {
 			if d.n == min(limit, MaxFDs) {
-				Close(fd)
+				d.discard(fd)
 				over++
 				continue
 			}
@@ -80,7 +94,7 @@ func (d *FDs) Collect(oob []byte, limit int) error {
 	return nil
 }
 
-// Close closes fd unless it is -1.
+// Close closes fd, an eventfd or socket, unless it is -1.
 func Close(fd int) {
 	if fd >= 0 {
 		_ = unix.Close(fd) // of a descriptor that is ours: EIO at worst, and gone all the same

@@ -1,0 +1,105 @@
+package vhostuser
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/fusetest"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// TestSilentFUSE: a frontend sends files whose server answers no system call. Nothing waits for it:
+// not what looks at the files, not what closes them, and not the end of Serve.
+//
+// Invariant: vhostuser: No descriptor that a frontend sends makes Serve wait, not one whose file
+// system is a server that does not answer either.
+func TestSilentFUSE(t *testing.T) {
+	fusetest.Run(t, func(t *testing.T) {
+		fs := fusetest.Mount(t)
+		gone := fusetest.Mount(t)
+		files := map[string]int{"FUSE": fs.File(fs.Dir), "overlay": fs.File(fs.Overlay()), "unmounted": gone.File(gone.Dir)}
+		testkit.OK(t, unix.Unmount(gone.Dir, unix.MNT_DETACH))
+		fs.Silence()
+		gone.Silence()
+		for name, fd := range files {
+			t.Run(name, func(t *testing.T) { inTime(t, func() { silentFile(t, fd) }, fs, gone) })
+		}
+	})
+}
+
+// inTime fails if f waits, and ends the servers then, so that it does no longer.
+func inTime(t *testing.T, f func(), servers ...*fusetest.FS) {
+	t.Helper()
+	late := time.AfterFunc(testkit.Patience, func() {
+		t.Error("waits for the server")
+		for _, s := range servers {
+			s.End()
+		}
+	})
+	defer late.Stop()
+	f()
+}
+
+func silentFile(t *testing.T, fd int) {
+	bystander, other := newHost(t), newGuest(t)
+	b := bystander.connect()
+	other.start(b, 2)
+	h := newHost(t)
+	l := h.connect()
+	l.negotiate(t, allProtocol)
+	wantRefused(t, "memory", l.AddMemory(fd, 0, userBase, fusetest.Size, 0))
+	must(t, l.command(SetBackendReqFD, nil, fd))
+	must(t, l.HangUp())
+	l = h.connect()
+	l.negotiate(t, allProtocol)
+	if err := l.SetVringKick(0, fd); err == nil {
+		t.Error("a kick: not refused")
+	}
+	testkit.ErrorIs(t, l.Wait(), ErrBadMessage)
+	h.servesAnother()
+	// It may have so many, and then nobody is served there; the others are.
+	l = h.connect()
+	l.negotiate(t, allProtocol)
+	sent := 0
+	for sent < 100 && errors.Is(l.AddMemory(fd, 0, userBase, fusetest.Size, 0), ErrRefused) {
+		sent++
+	}
+	if sent > 64 {
+		t.Fatalf("%d descriptors were taken", sent)
+	}
+	testkit.ErrorIs(t, l.Wait(), dma.ErrBadFile, "after %d", sent)
+	a, theirs := testkit.SocketPair(t)
+	testkit.ErrorIs(t, h.back.Serve(t.Context(), theirs), dma.ErrBadFile)
+	testkit.OK(t, a.Close())
+	bystander.works(b)
+	must(t, b.HangUp())
+	// The context ends a connection that has sent one.
+	h = newHost(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	a, theirs = testkit.SocketPair(t)
+	f := NewFrontend(a)
+	done := make(chan error, 1)
+	go func() { done <- h.back.Serve(ctx, theirs) }()
+	_, _, err := f.Negotiate(testFeatures, uint64(allProtocol))
+	must(t, err)
+	wantRefused(t, "memory", f.AddMemory(fd, 0, userBase, fusetest.Size, 0))
+	cancel()
+	testkit.ErrorIs(t, <-done, context.Canceled)
+	must(t, f.Close())
+}
+
+// A file system that does not answer in time ends the connection.
+func TestServeEndsWhenAFileSystemIsBlocked(t *testing.T) {
+	h, g, l := serving(t)
+	l.negotiate(t, allProtocol)
+	h.FailWith("MemoryChanged", fmt.Errorf("disk: %w", dma.ErrBlocked))
+	wantRefused(t, "memory", l.AddMemory(g.fd, 0, userBase, guestSize, 0))
+	testkit.ErrorIs(t, l.Wait(), dma.ErrBlocked)
+	h.FailWith("MemoryChanged", nil)
+}
