@@ -2,6 +2,7 @@ package outfile
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,4 +59,59 @@ func TestErrorsSayWhatCanBeDone(t *testing.T) {
 		t.Error(err)
 	}
 	_ = f.Close()
+}
+
+// What guests have said is their user's alone, whatever the umask and whatever was there before.
+func TestFilesAreTheirUsersAlone(t *testing.T) {
+	dir := t.TempDir()
+	old := filepath.Join(dir, "old")
+	testkit.OK(t, os.WriteFile(old, nil, 0o600))
+	testkit.OK(t, os.Chmod(old, 0o644))
+	for _, name := range []string{old, filepath.Join(dir, "new")} {
+		f := testkit.Must(Create(name))(t)
+		st := testkit.Must(f.Stat())(t)
+		testkit.Equal(t, "mode of "+name, st.Mode().Perm(), 0o600)
+		testkit.OK(t, f.Close())
+	}
+}
+
+// A link leads where its maker wants: it is followed if that is our user or root, and nobody else.
+//
+// Invariant: vnic: No link of another user makes vnic empty a file.
+func TestLinksOfOthersAreNotFollowed(t *testing.T) {
+	dir := t.TempDir()
+	file, link, second := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "second")
+	testkit.OK(t, os.Symlink("file", link))
+	testkit.OK(t, os.Symlink(link, second))
+	f := testkit.Must(Create(link))(t) // ours, to what is not there yet
+	testkit.OK(t, testkit.Err(f.WriteString("precious")))
+	testkit.OK(t, f.Close())
+	testkit.Equal(t, "file", string(testkit.Must(os.ReadFile(file))(t)), "precious")
+	f, err := Create(second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Equal(t, "file", string(testkit.Must(os.ReadFile(file))(t)), "") // emptied
+	testkit.OK(t, f.Close())
+	f = testkit.Must(os.OpenFile(file, os.O_WRONLY, 0))(t)
+	testkit.OK(t, testkit.Err(f.WriteString("precious")))
+	defer f.Close()
+	r, w, err := os.Pipe() // as /dev/stdout often is
+	testkit.OK(t, err)
+	defer r.Close()
+	defer w.Close()
+	fd := fmt.Sprintf("/proc/self/fd/%d", w.Fd())
+	out := testkit.Must(Create(fd))(t)
+	testkit.OK(t, out.Close())
+	testkit.OK(t, os.Remove(second))
+	testkit.OK(t, os.Symlink("second", second))
+	testkit.ErrorIs(t, testkit.Err(Create(second)), unix.ELOOP)
+	if os.Geteuid() != 0 {
+		t.Skip("a link of another user takes root to make: the rest was not tried")
+	}
+	testkit.OK(t, os.Lchown(link, 12345, 12345))
+	err = testkit.Err(Create(link))
+	testkit.ErrorIs(t, err, ErrLink)
+	testkit.ErrorSays(t, err, link+": a symbolic link that another user has made: give another name")
+	testkit.Equal(t, "file", string(testkit.Must(os.ReadFile(file))(t)), "precious")
 }
