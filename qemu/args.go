@@ -46,6 +46,7 @@ func (f *files) add(x *os.File) int {
 type inherited struct {
 	ram, initrd *os.File
 	channels    []channel
+	sandbox     bool // QEMU has one
 }
 
 // channel is QEMU's end of a socket to this process: a character device of QEMU's.
@@ -97,6 +98,9 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 		"-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
 		"-name", "guest=" + comma(c.Name) + ",debug-threads=on",
 		"-smp", cpus(c.CPUs, accel),
+	}
+	if in.sandbox {
+		args = append(args, "-sandbox", sandbox)
 	}
 	args = append(args, c.memory(&f, in.ram, accel)...)
 	args = append(args, "-kernel", c.Kernel.Image, "-initrd", fdPath(f.add(in.initrd)), "-append", c.kernelArgs())

@@ -142,7 +142,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 		}
 		c.Log.Info("accelerator chosen", "machine", c.Name, "accel", accel, "why", why)
 	}
-	m, err := launch(&c, accel)
+	m, err := launch(ctx, &c, accel)
 	if err != nil {
 		return nil, MemoryError(c.Name, fmt.Errorf("%s: %w", c.Name, err))
 	}
@@ -160,7 +160,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 }
 
 // launch makes what QEMU inherits, starts it and the readers of its sockets.
-func launch(c *Config, accel Accel) (_ *Machine, err error) {
+func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error) {
 	m := &Machine{
 		name: c.Name, qemu: strings.TrimSpace("QEMU " + c.QEMU.Version), kernel: c.Kernel, accel: accel,
 		log:   c.Log,
@@ -211,6 +211,7 @@ func launch(c *Config, accel Accel) (_ *Machine, err error) {
 			n.abstract, n.socket = b.name, b.file
 		}
 	}
+	in.sandbox = hasSandbox(ctx, c.QEMU)
 	args, fds := arguments(c, accel, in)
 	cmd := exec.Command(c.QEMU.Args[0], append(c.QEMU.Args[1:len(c.QEMU.Args):len(c.QEMU.Args)], args...)...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=/", "LC_ALL=C.UTF-8"}, c.QEMU.Env...)
