@@ -115,6 +115,9 @@ is this machine. For management software vnic serve keeps to QEMU's conventions 
 	f.IntSliceVar(&o.FDs, "fd", nil,
 		"socket that is open already, connected or listening (default: those of systemd's LISTEN_FDS)")
 	f.BoolVar(&o.Client, "client", false, "connect to --socket-path, where QEMU listens (server=on)")
+	f.StringVar(&o.Group, "socket-group", "",
+		"also let members of a group connect (default: nobody but this user and root); the GPUs' memory they cannot open: "+
+			"their QEMU needs --gpu-memory 0, or to be started by this user or root")
 	f.BoolVar(&capabilities, capabilitiesFlag[2:], false,
 		"print the capabilities as management software wants them, and nothing else")
 	f.StringVar(&o.NIC.Model, "nic", lab.Virtio,

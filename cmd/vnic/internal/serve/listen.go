@@ -24,6 +24,10 @@ type listener struct {
 	file os.FileInfo // what we made at name; nil: the socket came open
 	gone func()      // the file is
 	once sync.Once
+
+	shared  bool                             // a group may connect
+	note    func(format string, args ...any) // nil: nobody is refused, the socket came open
+	refused map[uint32]bool                  // users of whom that was said; of each
 }
 
 // listen makes a socket at path. A file that a dead process has left there is replaced.

@@ -26,6 +26,7 @@ type Options struct {
 	Paths     []string       // sockets' files, one a port
 	FDs       []int          // instead: sockets that are open already
 	Client    bool           // QEMU listens at Paths
+	Group     string         // who may connect at Paths besides our user and root; "": nobody
 	NoGateway bool
 	Forwards  []string // as lab.ParseForward takes them
 
@@ -114,6 +115,17 @@ func (o *Options) Check() error {
 		return errors.New("--socket-path and --fd: one or the other")
 	case o.Client && len(o.FDs) > 0:
 		return errors.New("--client and --fd: an open socket is what it is")
+	}
+	if o.Group != "" {
+		switch {
+		case o.Client:
+			return errors.New("--socket-group and --client: the socket is QEMU's")
+		case len(o.FDs) > 0:
+			return errors.New("--socket-group and --fd: an open socket has its group and mode already")
+		}
+		if _, err := groupID(o.Group); err != nil {
+			return fmt.Errorf("--socket-group %s: %w", o.Group, err)
+		}
 	}
 	if m, _ := lab.LookupModel(o.NIC.Model); o.Client && m.VFIOUser {
 		return fmt.Errorf("--client and --nic %s: QEMU listens at no vfio-user socket, it only connects", m.Name)

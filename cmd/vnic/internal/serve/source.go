@@ -34,6 +34,10 @@ func (o *Options) open(ctx context.Context) (list []source, err error) {
 			return list, err
 		}
 		list = append(list, l)
+		if err := l.share(o.Group); err != nil {
+			return list, fmt.Errorf("socket %s: %w", p, err)
+		}
+		l.note = func(format string, args ...any) { o.Note(p, format, args...) }
 	}
 	for _, fd := range o.FDs {
 		s, err := inherit(fd)
@@ -65,6 +69,10 @@ func (l *listener) each(ctx context.Context, serve func(context.Context, *net.Un
 			return
 		case err != nil: // no descriptors left: what is connected goes on
 			pause(ctx, time.Second)
+			continue
+		}
+		if !l.admits(conn) {
+			_ = conn.Close()
 			continue
 		}
 		select {
