@@ -54,13 +54,13 @@ A QEMU that hangs up may be followed by the next, and finds the GPU's memory as 
 started anew has new GPUs, so start QEMU anew as well: it warns of a QEMU that has memory of an earlier
 one. A gateway gives guests addresses by DHCP, names, and a way out: port0, port1, ... are guests, gateway
 is this machine. For management software vnic serve keeps to QEMU's conventions of backend programs.`,
-		Example: `  vnic serve --socket-path /tmp/vnic.sock                        one virtio NIC
-  vnic serve --socket-path /tmp/vnic%d.sock --ports 2            two on one switch
-  vnic serve --socket-path /tmp/vnic.sock --nic gve              a gVNIC, by vfio-user
-  vnic serve --socket-path /tmp/vnic%d.sock --ports 64 --gpu-memory 0
-  vnic serve --socket-path /tmp/vnic.sock --client               QEMU listens, with server=on
-  vnic serve --socket-path /tmp/vnic.sock --forward 2222:22      ssh -p 2222 localhost leads to the guest
-  vnic serve --socket-path /tmp/vnic.sock --json                 the same as one JSON object, for scripts`,
+		Example: `  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock                        one virtio NIC
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic%d.sock --ports 2            two on one switch
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic gve              a gVNIC, by vfio-user
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic%d.sock --ports 64 --gpu-memory 0
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --client               QEMU listens, with server=on
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --forward 2222:22      ssh -p 2222 localhost leads to the guest
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --json                 the same as one JSON object, for scripts`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if capabilities {

@@ -100,7 +100,7 @@ func (u *usage) print(w io.Writer) error {
 	at := func(name string) string { return filepath.Join(u.Dir, name) }
 	_, err := fmt.Fprintf(w, `Guest image for a %s NIC, kernel %s. In one terminal:
 
-  vnic serve --socket-path /tmp/vnic.sock --nic %s
+  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic %s
 
 In another, QEMU %s or newer, with the flags that it prints for the port and with these. RAM may be any from %s.
 
