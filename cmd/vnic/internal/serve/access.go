@@ -53,8 +53,8 @@ func (l *listener) share(group string) error {
 // maxRefused is how many users are told of, each once: a process can connect for ever.
 const maxRefused = 16
 
-// admits says whether the peer may be served: at a socket that is ours alone our user and root only, whatever has become
-// of its mode. Each other user is told of once.
+// admits says whether the peer may be served: at a socket that is ours alone our user and root only,
+// whatever has become of its mode. Each other user is told of once.
 func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.shared || l.note == nil {
 		return true
@@ -77,8 +77,8 @@ func (l *listener) admits(conn *net.UnixConn) bool {
 			l.refused = map[uint32]bool{}
 		}
 		l.refused[cred.Uid] = true
-		l.note("process %d of user %d is refused: the socket is for user %d alone; --socket-group NAME shares it with a group",
-			cred.Pid, cred.Uid, os.Geteuid())
+		l.note("process %d of user %d is refused: the socket is for user %d alone; --socket-group NAME shares it with a "+
+			"group", cred.Pid, cred.Uid, os.Geteuid())
 	}
 	return false
 }
