@@ -109,7 +109,7 @@ echo v0.0.1 > "$module/list"
 echo '{"Version":"v0.0.1"}' > "$module/v0.0.1.info"
 cp go.mod "$module/v0.0.1.mod"
 git archive --format=zip --prefix=vnic.dev/vnic@v0.0.1/ -o "$module/v0.0.1.zip" HEAD \
-  -- . ':!tools' # a module of its own
+  -- . ':!tools' ':!internal/api/testdata' # modules of their own, which a proxy leaves out
 # Modules but ours come from the user's cache of them.
 with_go() {
   bare "$work/home3" GOPATH="$work/gopath" GOMODCACHE="$work/gomod" GOFLAGS=-modcacherw \
