@@ -103,7 +103,7 @@ func (l *line) hold(w *Worker, p *Packet, due uint64, r *DropReason) bool {
 			return false
 		}
 	}
-	h.Meta, h.Src, h.Dst = p.Meta, p.Src, p.Dst
+	h.Meta, h.Src, h.Dst, h.From = p.Meta, p.Src, p.Dst, p.From
 	h.Verdict, h.Progress = Verdict{}, Progress{}
 	h.due, h.late, h.tries = due, time.Now().Add(l.wait), 0
 	l.im.link.count.held.Add(1)

@@ -40,6 +40,7 @@ type received struct {
 	frame []byte
 	meta  splitter.Meta
 	wire  bool // the payload came from a buffer of the wire
+	from  uint32
 }
 
 const ramSize = 1 << 18
@@ -187,7 +188,7 @@ func (h *host) Deliver(w *Worker, batch []*Packet) {
 			p.Verdict = Drop(DropFault)
 			continue
 		}
-		r := received{frame: b, meta: p.Meta}
+		r := received{frame: b, meta: p.Meta, from: p.From}
 		if len(p.Payload) > 0 {
 			d, _ := p.Payload[0].MemKind()
 			r.wire = d == dma.Wire

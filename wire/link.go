@@ -71,6 +71,10 @@ func (l *Link) drain() {
 // Name returns the port's name.
 func (l *Link) Name() string { return l.port.Name() }
 
+// Serial is the link's number, by which receivers know who sent a packet (Packet.From). It is never 0, and on one
+// switch no two links ever have the same.
+func (l *Link) Serial() uint32 { return l.serial }
+
 // Port returns the port.
 func (l *Link) Port() Port { return l.port }
 
@@ -108,6 +112,7 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	var to, run *Link // where dst is, and where batch[start:i] goes; nil: none
 	start := 0        // of the run
 	for i, p := range batch {
+		p.From = l.serial
 		if r := admit(p); r != DropNone {
 			l.send(w, ports, run, batch[start:i])
 			l.forwardAlone(w, p, r)

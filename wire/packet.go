@@ -16,8 +16,8 @@ var ControlMAC = MAC{0x02, 0x76, 0x6e, 0x69, 0x63, 0x01}
 const EtherTypeControl = 0x88b5
 
 // Packet is one frame, or one GSO packet, described where it lies. The sender owns it and all it
-// points to; a receiver may use it only until its Deliver returns. The wire writes only Verdict and
-// Progress.
+// points to; a receiver may use it only until its Deliver returns. The wire writes only Verdict,
+// Progress and From.
 //
 // For a new packet the sender sets Header, Payload, PayloadLen and Meta (with Meta.Headers from splitter.Parse), then
 // calls Prepare. To retry after Busy it sets Header, Payload and PayloadLen to the same bytes again if they have moved,
@@ -33,6 +33,7 @@ type Packet struct {
 	Progress   Progress // how much of it was disposed of before it met a busy port
 	Tag        uint64   // the sender's own; the wire never looks
 	Src, Dst   MAC      // from Header, by Prepare
+	From       uint32   // Link.Serial of the port that sent it: the wire says so, whatever the frame claims
 
 	taken  bool       // flood: some receiver has it
 	reason DropReason // flood: why the last one that has not

@@ -137,7 +137,7 @@ func (x *piece) cut(s *splitter.Segmenter, p *Packet, at *cursor, off, n uint32)
 		return DropBadFrame
 	}
 	x.PayloadLen = n
-	x.Src, x.Dst, x.Tag = p.Src, p.Dst, p.Tag
+	x.Src, x.Dst, x.Tag, x.From = p.Src, p.Dst, p.Tag, p.From
 	x.Verdict, x.Progress = Verdict{}, Progress{}
 	return DropNone
 }
