@@ -24,11 +24,14 @@ const (
 	DropDisabled                // the receiving queue is not enabled
 	DropUnsplit                 // the receiver wanted it split, and it cannot be
 	DropSlowReceiver            // frames to a slow receiver held all of a queue's slots
+	DropMAC                     // its source MAC, or one that it names as its sender's, is not its port's (Identity)
+	DropAddress                 // an IP address that it says is its sender's is not its port's (Identity)
 	NumDropReasons
 )
 
 var reasonNames = [NumDropReasons]string{"none", "no-buffer", "link-loss", "unknown-dst", "same-port", "control-mac",
-	"too-big", "stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit", "slow-receiver"}
+	"too-big", "stopped", "fault", "bad-frame", "bad-source", "bad-gso", "bad-csum", "delay", "disabled", "unsplit",
+	"slow-receiver", "mac-not-yours", "address-not-yours"}
 
 // String gives the reason's name in counters.
 func (r DropReason) String() string {
