@@ -40,18 +40,13 @@ func reachable(p *Packet) bool {
 // is the worker's, until the next one.
 func (w *Worker) completed(p *Packet) DropReason {
 	x := &w.whole
-	if len(p.Header) > len(x.hdr) || len(p.Header) < int(p.Meta.Headers.HdrLen) {
+	if len(p.Header) < int(p.Meta.Headers.HdrLen) {
 		return DropBadFrame
 	}
-	x.Header = x.hdr[:copy(x.hdr[:], p.Header)]
 	from := cursor{segs: p.Payload}
-	var ok bool
-	if x.Payload, ok = from.take(x.Payload[:0], p.PayloadLen); !ok {
+	if !x.describe(p, &from, p.PayloadLen) {
 		return DropBadFrame
 	}
-	x.PayloadLen, x.Meta = p.PayloadLen, p.Meta
-	x.Src, x.Dst, x.Tag = p.Src, p.Dst, p.Tag
-	x.Verdict, x.Progress = Verdict{}, p.Progress
 	if r := x.sumUnplaced(w); r != DropNone {
 		return r
 	}
@@ -59,6 +54,19 @@ func (w *Worker) completed(p *Packet) DropReason {
 		return DropBadCsum // the sender's headers were not those of its bytes
 	}
 	return DropNone
+}
+
+// describe makes x a copy of p with a header of its own, and the n bytes at a cursor as its payload.
+func (x *piece) describe(p *Packet, from *cursor, n uint32) (ok bool) {
+	if len(p.Header) > len(x.hdr) {
+		return false
+	}
+	x.Header = x.hdr[:copy(x.hdr[:], p.Header)]
+	x.Payload, ok = from.take(x.Payload[:0], n)
+	x.PayloadLen, x.Meta = n, p.Meta
+	x.Src, x.Dst, x.Tag, x.From = p.Src, p.Dst, p.Tag, p.From
+	x.Verdict, x.Progress = Verdict{}, p.Progress
+	return ok
 }
 
 // sumUnplaced completes a checksum at a place that only the sender understands: it sums from start

@@ -11,6 +11,8 @@ import (
 type LinkOptions struct {
 	Up   Impairment // of what the port sends
 	Down Impairment // of what the port receives
+	// Identity says which source addresses the port's frames may have; nil: any.
+	Identity *Identity
 }
 
 // Link is a port's way into the switch.
@@ -24,6 +26,7 @@ type Link struct {
 	count  counters
 	tap    atomic.Pointer[Tap] // nil: none
 	places bool                // port is a Placer
+	who    *identity           // nil: any
 
 	// inside counts the workers in the port's Deliver or in the link's; closed is added once it is to be detached.
 	inside  atomic.Int64
@@ -111,11 +114,19 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	var src, dst MAC  // of the packet before
 	var to, run *Link // where dst is, and where batch[start:i] goes; nil: none
 	start := 0        // of the run
+	checked := l.checked()
+	var before *Packet // one that passed identity's check; nil: none
 	for i, p := range batch {
 		p.From = l.serial
-		if r := admit(p); r != DropNone {
+		r := admit(p)
+		if checked && r == DropNone && (before == nil || !sameSource(p, before)) {
+			if before = p; !l.who.passes(p) {
+				before, r = nil, unjudged
+			}
+		}
+		if r != DropNone {
 			l.send(w, ports, run, batch[start:i])
-			l.forwardAlone(w, p, r)
+			l.forwardAlone(w, ports, batch[i:i+1], r)
 			run, start = nil, i+1
 			continue
 		}
@@ -137,18 +148,33 @@ func (l *Link) forward(w *Worker, batch []*Packet) {
 	l.send(w, ports, run, batch[start:])
 }
 
-// forwardAlone drops a packet that admit gave a reason for, or switches one that is unplaced: its
-// checksum is completed before the packet is looked at.
-func (l *Link) forwardAlone(w *Worker, p *Packet, r DropReason) {
+// forwardAlone drops a packet that admit gave a reason for, or switches one that is unplaced or
+// unjudged: its checksum is completed, and then its source is judged, before the switch looks at it.
+func (l *Link) forwardAlone(w *Worker, ports *ports, one []*Packet, r DropReason) {
+	p := one[0]
+	q := p
 	if r == unplaced {
-		r = w.completed(p)
+		q, r = &w.whole.Packet, w.completed(p)
+	} else if r == unjudged {
+		r = DropNone
+	}
+	if r == DropNone && l.checked() {
+		q, r = l.judge(w, q)
 	}
 	if r != DropNone {
 		l.count.drop(p, r)
 		return
 	}
-	l.forward(w, w.wholeRun[:])
-	p.Verdict, p.Progress = w.whole.Verdict, w.whole.Progress
+	if q != p {
+		one = w.wholeRun[:]
+	}
+	if !l.sw.table.learn(q.Src.key(), l.id) {
+		l.count.notLearned.Add(1)
+	}
+	l.send(w, ports, l.sw.find(ports, q.Dst), one)
+	if q != p {
+		p.Verdict, p.Progress = q.Verdict, q.Progress
+	}
 }
 
 // send gives a run of packets to the link where they all go.

@@ -23,6 +23,7 @@ var (
 type Switch struct {
 	log   *slog.Logger
 	table *macTable
+	names registry // of addresses
 	ports atomic.Pointer[ports]
 
 	mu     sync.Mutex // of changes
@@ -77,10 +78,17 @@ func (s *Switch) Attach(p Port, opts LinkOptions) (*Link, error) {
 		}
 		next.byID = append(next.byID, nil)
 	}
+	who, err := s.names.enter(opts.Identity)
+	if err != nil {
+		return nil, fmt.Errorf("port %s: %w", p.Name(), err)
+	}
 	s.serial++
-	l := &Link{sw: s, port: p, id: uint16(id), serial: s.serial, drained: make(chan struct{}, 1)}
+	l := &Link{who: who, sw: s, port: p, id: uint16(id), serial: s.serial, drained: make(chan struct{}, 1)}
 	_, l.places = p.(PlacementReporter)
 	l.up, l.down = newImpaired(l, levelUp, opts.Up), newImpaired(l, levelDown, opts.Down)
+	if who != nil {
+		who.link = l
+	}
 	next.byID[id] = l
 	next.list = append(slices.Clone(old.list), l)
 	s.ports.Store(next)
@@ -101,6 +109,7 @@ func (s *Switch) Detach(l *Link) error {
 		l.up.close()
 		l.down.close()
 		s.table.forget(l.id) // no address is learned for it any more
+		s.names.leave(l)
 		s.remove(l, true)
 		s.log.Info("port detached", "port", l.Name())
 		err = nil

@@ -1,0 +1,471 @@
+package wire
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/splitter"
+)
+
+// refusals notes what an Identity tells.
+type refusals struct {
+	mu  sync.Mutex
+	got []Refusal
+}
+
+func (r *refusals) note(f Refusal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.got = append(r.got, f)
+}
+
+func (r *refusals) take() []Refusal {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	got := r.got
+	r.got = nil
+	return got
+}
+
+// town is a switch with a router and two checked hosts, which it has heard of, and a clock.
+type town struct {
+	s      *Switch
+	router *host // number 9
+	a, b   *host
+	told   refusals
+	now    time.Time
+}
+
+func newTown(t testing.TB, change func(n byte, o *Identity)) *town {
+	v := &town{s: newSwitch(t), now: time.Unix(1000, 0)}
+	v.s.names.clock = func() time.Time { return v.now }
+	add := func(n byte, o Identity) *host {
+		o.MAC, o.Refused = MAC{2, 0, 0, 0, 0, n}, v.told.note
+		if change != nil {
+			change(n, &o)
+		}
+		return newHost(t, v.s, n, LinkOptions{Identity: &o})
+	}
+	v.router = add(9, Identity{Router: true})
+	v.a, v.b = add(1, Identity{}), add(2, Identity{})
+	v.router.link.Reserve(v.router.mac, netip.MustParseAddr("10.0.0.9"), netip.MustParseAddr("fd00::9"),
+		netip.MustParseAddr("fe80::9"))
+	for _, h := range []*host{v.router, v.a, v.b} {
+		v.s.table.learn(h.mac.key(), h.link.id)
+	}
+	return v
+}
+
+// ip4 and ip6 are addresses of host n.
+func ip4(n byte) []byte { return []byte{10, 0, 0, n} }
+func ip6(n byte) []byte { return []byte{0: 0xfd, 15: n} }
+func ll6(n byte) []byte { return []byte{0: 0xfe, 1: 0x80, 15: n} }
+
+var none6 = make([]byte, 16)
+
+// frame makes a frame from src, with tags of VLAN 0 or more.
+func frame(src MAC, tags int, etherType uint16, body []byte) []byte {
+	b := append(append([]byte{}, broadcast[:]...), src[:]...)
+	for i := range tags {
+		b = binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, splitter.EtherTypeVLAN), uint16(i*5))
+	}
+	return append(binary.BigEndian.AppendUint16(b, etherType), body...)
+}
+
+func arpBody(op byte, mac MAC, from, to []byte) []byte {
+	b := append([]byte{0, 1, 8, 0, 6, 4, 0, op}, mac[:]...)
+	b = append(append(b, from...), make([]byte, 6)...)
+	return append(b, to...)
+}
+
+// ipv4Body makes an IPv4 packet of a protocol that has no header of its own here.
+func ipv4Body(from, to []byte, proto byte, body ...byte) []byte {
+	b := make([]byte, 20)
+	b[0], b[8], b[9] = 0x45, 64, proto
+	binary.BigEndian.PutUint16(b[2:], uint16(20+len(body)))
+	copy(b[12:], from)
+	copy(b[16:], to)
+	return append(b, body...)
+}
+
+func ipv6Body(from, to []byte, proto byte, body ...byte) []byte {
+	b := make([]byte, 8, 40)
+	b[0], b[6], b[7] = 0x60, proto, 255
+	binary.BigEndian.PutUint16(b[4:], uint16(len(body)))
+	b = append(append(b, from...), to...)
+	return append(b, body...)
+}
+
+// nd makes a neighbor discovery message, with the option kind that names mac, if that is not 0.
+func nd(kind byte, target []byte, option byte, mac MAC) []byte {
+	b := append([]byte{kind, 0, 0, 0, 0, 0, 0, 0}, target...)
+	if option != 0 {
+		b = append(append(b, option, 1), mac[:]...)
+	}
+	return b
+}
+
+var allNodes = []byte{0: 0xff, 1: 2, 15: 1}
+
+// try sends a frame, of which hdr bytes lie in the header and the rest in memory, and gives what became of it.
+func (h *host) try(frame []byte, hdr int) DropReason {
+	h.t.Helper()
+	p := h.sent(h.rawFrame(frame, hdr, 0, 5))
+	if p.Verdict.Kind == Taken {
+		return DropNone
+	}
+	if p.Verdict.Kind != Dropped {
+		h.t.Fatalf("%+v", p.Verdict)
+	}
+	return p.Verdict.Reason
+}
+
+// say sends a frame with its headers whole, and with only the link header in the header: what became of it must be
+// the same.
+func (h *host) say(what string, frame []byte, want DropReason) {
+	h.t.Helper()
+	for _, hdr := range []int{splitter.EthLen, 60, 512} {
+		if got := h.try(frame, hdr); got != want {
+			h.t.Errorf("%s, %d bytes in the header: %v, want %v", what, hdr, got, want)
+		}
+	}
+}
+
+// claims are frames by which a host says that an address is its own.
+func claims(mac MAC, n byte, tags int) map[string][]byte {
+	return map[string][]byte{
+		"ARP request":       frame(mac, tags, 0x0806, arpBody(1, mac, ip4(n), ip4(77))),
+		"ARP reply":         frame(mac, tags, 0x0806, arpBody(2, mac, ip4(n), ip4(1))),
+		"gratuitous ARP":    frame(mac, tags, 0x0806, arpBody(1, mac, ip4(n), ip4(n))),
+		"IPv4":              frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 1, 8, 0, 0, 0)),
+		"IPv4, TCP":         frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 6, tcp()...)),
+		"IPv4, UDP":         frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 17, 0, 1, 0, 2, 0, 8, 0, 0)),
+		"IPv4, bad UDP":     frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 17, 0, 1, 0, 2, 0, 7, 0, 0)),
+		"IPv4 fragment":     frame(mac, tags, 0x0800, fragment4(ipv4Body(ip4(n), ip4(77), 17, make([]byte, 16)...))),
+		"IPv6, echo":        frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 58, 128, 0, 0, 0, 0, 0, 0, 0)),
+		"IPv6, TCP":         frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 6, tcp()...)),
+		"IPv6, bad TCP":     frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 6, make([]byte, 20)...)),
+		"IPv6 fragment":     frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 44, 17, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0)),
+		"solicitation":      frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 58, nd(135, ip6(77), 1, mac)...)),
+		"router solicit":    frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 58, 133, 0, 0, 0, 0, 0, 0, 0)),
+		"advertisement":     frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 58, nd(136, ip6(n), 2, mac)...)),
+		"IPv6, link-local":  frame(mac, tags, 0x86dd, ipv6Body(ll6(n), allNodes, 58, 128, 0, 0, 0, 0, 0, 0, 0)),
+		"behind an option":  frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 60, append([]byte{58, 0, 1, 4, 0, 0, 0, 0}, nd(136, ip6(n), 2, mac)...)...)),
+		"a router's advert": frame(mac, tags, 0x86dd, ipv6Body(ll6(n), allNodes, 58, append([]byte{134, 0, 0, 0}, make([]byte, 12)...)...)),
+	}
+}
+
+func tcp() []byte {
+	b := make([]byte, 20)
+	b[12] = 5 << 4
+	return b
+}
+
+func fragment4(ip []byte) []byte {
+	ip[6] = 0x20
+	return ip
+}
+
+// TestAPortSaysOnlyWhatItHas: each way to say that an address is one's own passes from who has it, and not from
+// another port: not the router's, not another host's; whole, and inside tags. Nobody hears of it, and the switch goes
+// on to find the right port.
+//
+// Invariant: wire: No frame says that an address is its sender's which another port has.
+func TestAPortSaysOnlyWhatItHas(t *testing.T) {
+	v := newTown(t, nil)
+	a, b := v.a, v.b
+	for _, tags := range []int{0, 1, 2} {
+		for name, f := range claims(b.mac, 2, tags) { // b's own
+			b.say(name, f, DropNone)
+		}
+	}
+	a.take()
+	v.router.take()
+	for _, tags := range []int{0, 1, 2} {
+		for _, victim := range []byte{2, 9} {
+			for name, f := range claims(a.mac, victim, tags) {
+				a.say(name, f, DropAddress)
+			}
+			for name, f := range claims(MAC{2, 0, 0, 0, 0, victim}, victim, tags) {
+				a.say(name+" with its MAC", f, DropMAC)
+			}
+		}
+	}
+	testkit.Equal(t, "frames that b and the router saw", len(b.take())+len(v.router.take()), 0)
+	if n := a.link.Counters(); n.Drops[DropAddress] == 0 || n.Drops[DropMAC] == 0 {
+		t.Errorf("%+v", n)
+	}
+	for _, h := range []*host{b, v.router} {
+		testkit.Equal(t, "where the switch finds it", v.s.Find(h.mac), h.link)
+	}
+	for name, f := range claims(a.mac, 1, 0) {
+		a.say(name+", its own", f, DropNone)
+	}
+}
+
+// TestNeighborsNameOnlyTheirMAC: ARP and neighbor discovery of an address of one's own that name another's MAC, those
+// that are not to be read, and IPv6 sources that nobody may have.
+func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
+	v := newTown(t, nil)
+	a := v.a
+	long := make([]byte, 8*63)
+	long[0], long[1] = 58, 62
+	for name, c := range map[string]struct {
+		frame []byte
+		want  DropReason
+	}{
+		"ARP, b's MAC":           {frame(a.mac, 0, 0x0806, arpBody(1, v.b.mac, ip4(1), ip4(2))), DropMAC},
+		"ARP, an invented MAC":   {frame(a.mac, 1, 0x0806, arpBody(2, MAC{2, 7}, ip4(1), ip4(2))), DropMAC},
+		"solicit, router's MAC":  {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, nd(135, ip6(2), 1, v.router.mac)...)), DropMAC},
+		"advert, b's MAC":        {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, nd(136, ip6(1), 2, v.b.mac)...)), DropMAC},
+		"router solicit":         {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, append([]byte{133, 0, 0, 0, 0, 0, 0, 0, 1, 1}, v.b.mac[:]...)...)), DropMAC},
+		"advert, b's address":    {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, nd(136, ip6(9), 2, a.mac)...)), DropAddress},
+		"redirect":               {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, append(nd(137, ip6(9), 0, a.mac), make([]byte, 16)...)...)), DropAddress},
+		"ARP, short":             {frame(a.mac, 0, 0x0806, arpBody(1, a.mac, ip4(1), ip4(2))[:27]), DropBadFrame},
+		"ARP, of another kind":   {frame(a.mac, 0, 0x0806, append([]byte{0, 1, 8, 0, 6, 16}, make([]byte, 40)...)), DropBadFrame},
+		"three tags":             {frame(a.mac, 3, 0x0806, arpBody(2, a.mac, ip4(9), ip4(2))), DropBadFrame},
+		"an advert in fragments": {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 44, append([]byte{58, 0, 0, 0, 0, 0, 0, 1}, nd(136, ip6(1), 2, a.mac)...)...)), DropBadFrame},
+		"one behind an option":   {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 44, append([]byte{60, 0, 0, 1, 0, 0, 0, 1, 58, 0, 1, 4, 0, 0, 0, 0}, nd(136, ip6(1), 2, a.mac)...)...)), DropBadFrame},
+		"long options":           {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 60, append(long, nd(136, ip6(9), 2, a.mac)...)...)), DropBadFrame},
+		"an advert cut short":    {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, nd(136, ip6(1), 0, a.mac)[:20]...)), DropBadFrame},
+		"a group as source":      {frame(a.mac, 0, 0x86dd, ipv6Body(allNodes, allNodes, 58, 128, 0, 0, 0)), DropAddress},
+		"IPv4 broadcast":         {frame(a.mac, 0, 0x0800, ipv4Body([]byte{255, 255, 255, 255}, ip4(2), 1)), DropAddress},
+		"IPv4 loopback":          {frame(a.mac, 0, 0x0800, ipv4Body([]byte{127, 0, 0, 1}, ip4(2), 1)), DropAddress},
+		"a MAC of zeros":         {frame(MAC{}, 0, 0x88cc, make([]byte, 10)), DropMAC},
+
+		"DHCP":                  {frame(a.mac, 0, 0x0800, ipv4Body(make([]byte, 4), []byte{255, 255, 255, 255}, 17, 0, 68, 0, 67, 0, 8, 0, 0)), DropNone},
+		"a report from nowhere": {frame(a.mac, 0, 0x86dd, ipv6Body(none6, allNodes, 58, 143, 0, 0, 0, 0, 0, 0, 0)), DropNone},
+		"not IP":                {frame(a.mac, 0, 0x88cc, make([]byte, 10)), DropNone},
+		"MPLS":                  {frame(a.mac, 0, 0x8847, ipv4Body(ip4(2), ip4(1), 1)), DropNone},
+		"an ordinary fragment":  {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 44, 58, 0, 0, 1, 0, 0, 0, 1, 128, 0, 0, 0)), DropNone},
+		"a later fragment":      {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 44, 58, 0, 0, 8, 0, 0, 0, 1, 136, 0, 0, 0)), DropNone},
+		"a redirect to itself":  {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, append(nd(137, ip6(1), 0, a.mac), make([]byte, 16)...)...)), DropNone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a.t = t
+			a.say(name, c.frame, c.want)
+		})
+	}
+}
+
+// TestWhatWasJudgedOfNeighborsArrives: a sender that rewrites its memory once it has been judged changes no byte of
+// what it said.
+func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
+	v := newTown(t, nil)
+	for name, f := range claims(v.a.mac, 1, 1) {
+		p := v.a.rawFrame(f, splitter.EthLen, 0, 3)
+		n := len(f)
+		if p.Meta.Headers.Class == splitter.OtherIP && p.Meta.Headers.Proto != protoICMPv6 {
+			continue // its headers are all
+		}
+		v.b.slow = func() { clear(v.a.ram[:600]) }
+		v.a.send(p)
+		v.b.slow = nil
+		taken(t, p)
+		got := v.b.take()
+		v.router.take()
+		if len(got) != 1 || len(got[0].frame) != n {
+			t.Fatalf("%s: %d frames", name, len(got))
+		}
+		if c := p.Meta.Headers.Class; c == splitter.TCP || c == splitter.UDP || c == splitter.Malformed ||
+			c == splitter.Fragment {
+			continue // what lies behind the headers nobody judges
+		}
+		testkit.Equal(t, name, string(got[0].frame), string(f))
+	}
+}
+
+// TestDuplicatesAreFound: a probe for duplicates passes, so that whoever has the address answers; but not one for what
+// another has just probed itself: that would take it away before it is used.
+func TestDuplicatesAreFound(t *testing.T) {
+	for name, probe := range map[string]func(h *host) []byte{
+		"DAD": func(h *host) []byte {
+			return frame(h.mac, 0, 0x86dd, ipv6Body(none6, allNodes, 58, nd(135, ip6(70), 0, h.mac)...))
+		},
+		"ARP": func(h *host) []byte { return frame(h.mac, 0, 0x0806, arpBody(1, h.mac, make([]byte, 4), ip4(70))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			v := newTown(t, nil)
+			use := func(h *host) []byte {
+				if name == "DAD" {
+					return frame(h.mac, 0, 0x86dd, ipv6Body(ip6(70), allNodes, 58, 128, 0, 0, 0))
+				}
+				return frame(h.mac, 0, 0x0806, arpBody(1, h.mac, ip4(70), ip4(70)))
+			}
+			v.a.say("a's probe", probe(v.a), DropNone)
+			v.b.say("b's at the same time", probe(v.b), DropAddress)
+			v.b.say("b's use", use(v.b), DropAddress)
+			v.a.say("a's use", use(v.a), DropNone)
+			v.b.say("b's probe for what a uses", probe(v.b), DropNone)
+			v.b.say("b's use", use(v.b), DropAddress)
+			v.a.say("a's, after b's probe", use(v.a), DropNone)
+			v.a.say("a's probe, booted again", probe(v.a), DropNone)
+			v.b.say("b's then", probe(v.b), DropAddress)
+			v.a.link.Forget() // it is gone
+			v.b.say("b's probe", probe(v.b), DropNone)
+			v.now = v.now.Add(probeIdle)
+			v.a.say("a's probe for what b has not used", probe(v.a), DropNone)
+			v.a.say("a's use", use(v.a), DropNone)
+			v.b.say("b's use", use(v.b), DropAddress)
+		})
+	}
+}
+
+// ping makes a frame from an address that is not to be another's.
+func ping(h *host, n int) []byte {
+	return frame(h.mac, 0, 0x0800, ipv4Body([]byte{172, 16, byte(n >> 8), byte(n)}, ip4(2), 1))
+}
+
+// TestAddressesMove: an address goes to another port when its port has left, forgotten it or not used it for a while,
+// and not while it uses it, however often another wants it.
+func TestAddressesMove(t *testing.T) {
+	v := newTown(t, nil)
+	a, b := v.a, v.b
+	a.say("first use", ping(a, 1), DropNone)
+	b.say("another's", ping(b, 1), DropAddress)
+	for range 100 { // a's frames are those that show that it is there
+		v.now = v.now.Add(ClaimIdle / 2)
+		b.say("while it is used", ping(b, 1), DropAddress)
+		a.say("its use", ping(a, 1), DropNone)
+	}
+	v.now = v.now.Add(24 * time.Hour)
+	b.say("idle, and not wanted yet", ping(b, 1), DropAddress)
+	v.now = v.now.Add(ClaimIdle - 1)
+	b.say("wanted", ping(b, 1), DropAddress)
+	v.now = v.now.Add(1)
+	b.say("idle", ping(b, 1), DropNone)
+	a.say("it was its", ping(a, 1), DropAddress)
+	b.link.Forget()
+	a.say("forgotten", ping(a, 1), DropNone)
+	testkit.OK(t, v.s.Detach(a.link))
+	b.say("detached", ping(b, 1), DropNone)
+	testkit.Equal(t, "addresses, and MACs of two", len(v.s.names.claims), 3+1+2)
+}
+
+// TestInventedAddressesAreBounded: a port that invents addresses gets MaxClaims, of IP and of MACs, and nobody else
+// notices. What it does not use for a while makes room.
+func TestInventedAddressesAreBounded(t *testing.T) {
+	v := newTown(t, func(n byte, o *Identity) { o.Any = n == 1 })
+	a, b := v.a, v.b
+	b.say("b's first", ping(b, 60001), DropNone)
+	ok := 0
+	for n := range 10_000 {
+		if a.try(ping(a, n), 512) == DropNone {
+			ok++
+		}
+	}
+	testkit.Equal(t, "addresses that it got", ok, MaxClaims)
+	ok = 0
+	for n := range 10_000 {
+		if a.try(frame(MAC{2, 5, 0, 0, byte(n >> 8), byte(n)}, 0, 0x88cc, nil), 512) == DropNone {
+			ok++
+		}
+	}
+	testkit.Equal(t, "MACs that it got", ok, MaxClaims)
+	testkit.Equal(t, "what the registry holds", len(v.s.names.claims), 3+3+2*MaxClaims+1)
+	b.say("b's", ping(b, 60001), DropNone)
+	b.say("b's second", ping(b, 60002), DropNone)
+	told := v.told.take()
+	if len(told) != 1 || !told[0].Full || told[0].Link != a.link {
+		t.Errorf("told: %+v", told)
+	}
+	v.now = v.now.Add(wantedAgain)
+	a.say("one more", ping(a, 20_000), DropAddress)
+	told = v.told.take()
+	if len(told) != 1 || told[0].Addr != netip.MustParseAddr("172.16.78.32") || told[0].More != 2*(10_000-MaxClaims)-1 {
+		t.Errorf("told: %+v", told)
+	}
+	v.now = v.now.Add(ClaimIdle - 1)
+	a.say("in use", ping(a, 5), DropNone)
+	v.now = v.now.Add(1)
+	a.say("one more, when others are idle", ping(a, 20_000), DropNone)
+	a.say("that which is in use", ping(a, 5), DropNone)
+}
+
+// TestMACs: which MACs a port may send from.
+func TestMACs(t *testing.T) {
+	x, y := MAC{2, 8, 8, 8, 8, 1}, MAC{2, 8, 8, 8, 8, 2}
+	from := func(m MAC) []byte { return frame(m, 0, 0x88cc, nil) }
+	v := newTown(t, nil)
+	v.a.say("its own", from(v.a.mac), DropNone)
+	v.a.say("another", from(x), DropMAC)
+
+	v = newTown(t, func(n byte, o *Identity) { o.Also = []MAC{x, {2, 0, 0, 0, 0, 2}, {2, 0, 0, 0, 0, 9}} })
+	v.a.say("one of the list", from(x), DropNone)
+	v.b.say("which another has", from(x), DropMAC)
+	v.a.say("not of the list", from(y), DropMAC)
+	v.a.say("b's own, in the list", from(v.b.mac), DropMAC)
+	v.a.say("the router's, in the list", from(v.router.mac), DropMAC)
+
+	v = newTown(t, func(n byte, o *Identity) { o.Any = true })
+	v.a.say("any", from(x), DropNone)
+	v.b.say("which another has", from(x), DropMAC)
+	v.b.say("any", from(y), DropNone)
+	v.a.say("b's own", from(v.b.mac), DropMAC)
+	v.a.say("the router's", from(v.router.mac), DropMAC)
+	v.now = v.now.Add(wantedAgain)
+	v.b.say("wanted", from(x), DropMAC)
+	v.now = v.now.Add(ClaimIdle)
+	v.b.say("a machine that has moved", from(x), DropNone)
+	v.a.say("from here", from(x), DropMAC)
+
+	v = newTown(t, func(n byte, o *Identity) { o.Learn = n != 9 })
+	v.a.say("the router's first", from(v.router.mac), DropMAC)
+	v.a.say("b's first", from(v.b.mac), DropMAC)
+	v.a.say("the first", from(x), DropNone)
+	v.a.say("the second", from(y), DropMAC)
+	v.a.say("that which it was to have", from(v.a.mac), DropMAC)
+	v.b.say("another's", from(x), DropMAC)
+	v.b.say("its own", from(v.b.mac), DropNone)
+	v.a.link.Forget()
+	v.b.say("b has one", from(x), DropMAC)
+	v.a.say("the first of the next guest", from(y), DropNone)
+	v.a.say("the one before", from(x), DropMAC)
+
+	_, err := v.s.Attach(&sinkPort{}, LinkOptions{Identity: &Identity{MAC: v.b.mac}})
+	testkit.ErrorIs(t, err, ErrIdentity)
+	_, err = v.s.Attach(&sinkPort{}, LinkOptions{Identity: &Identity{MAC: broadcast}})
+	testkit.ErrorIs(t, err, ErrIdentity)
+	testkit.OK(t, v.s.Detach(v.b.link))
+	_, err = v.s.Attach(&sinkPort{}, LinkOptions{Identity: &Identity{MAC: v.b.mac}})
+	testkit.OK(t, err)
+}
+
+type sinkPort struct{}
+
+func (sinkPort) Name() string               { return "sink" }
+func (sinkPort) Limits() Limits             { return Limits{} }
+func (sinkPort) Deliver(*Worker, []*Packet) {}
+
+// TestLeases: what is leased to a port's MAC is its own, used or not; what is reserved is only that port's.
+func TestLeases(t *testing.T) {
+	v := newTown(t, nil)
+	a, b := v.a, v.b
+	x := netip.AddrFrom4([4]byte{172, 16, 0, 1})
+	until := v.now.Add(time.Hour)
+	b.say("b's", ping(b, 1), DropNone)
+	testkit.Equal(t, "a may", v.s.MayLease(a.mac, x), false)
+	testkit.Equal(t, "a's lease", v.s.Lease(a.mac, x, until), false)
+	testkit.Equal(t, "b's lease", v.s.Lease(b.mac, x, until), true)
+	v.now = v.now.Add(time.Hour - 1)
+	a.say("a's use", ping(a, 1), DropAddress)
+	v.s.EndLease(a.mac, x)
+	a.say("a's use, after it has ended b's", ping(a, 1), DropAddress)
+	v.s.EndLease(b.mac, x)
+	testkit.Equal(t, "a may", v.s.MayLease(a.mac, x), true)
+	a.say("a's use", ping(a, 1), DropNone)
+	testkit.Equal(t, "of nobody", v.s.Lease(MAC{2, 1, 1}, x, until), true)
+
+	b.say("b's", ping(b, 2), DropNone)
+	v.router.link.Reserve(a.mac, netip.AddrFrom4([4]byte{172, 16, 0, 2}))
+	b.say("reserved for a", ping(b, 2), DropAddress)
+	a.say("its own", ping(a, 2), DropNone)
+	a.link.Forget()
+	b.say("though a is away", ping(b, 2), DropAddress)
+	testkit.OK(t, v.s.Detach(v.router.link))
+	b.say("by nobody", ping(b, 2), DropNone)
+}

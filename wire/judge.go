@@ -1,0 +1,291 @@
+package wire
+
+import (
+	"encoding/binary"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/splitter"
+)
+
+// unjudged is what forward says of a packet that can pass, but of whose sender's addresses one has to
+// be looked for in the packet, or in the registry. It is no reason to drop, and never counted.
+const unjudged = NumDropReasons + 1
+
+// checked says whether the link's source addresses are judged.
+func (l *Link) checked() bool { return l.who != nil && !l.who.Router }
+
+// passes says whether a packet's source addresses are all that it says of its sender, and its port has
+// used them before. It takes no lock, and looks only at what splitter has parsed.
+func (d *identity) passes(p *Packet) bool {
+	held, h := d.held.Load(), &p.Meta.Headers
+	if !held.hasMAC(p.Src) {
+		return false
+	}
+	switch h.Class {
+	case splitter.TCP, splitter.UDP:
+	case splitter.NotIP:
+		return h.EtherType != splitter.EtherTypeARP && !tagged(h)
+	case splitter.OtherIP:
+		if h.Proto == protoICMPv6 || len(p.Header) < int(h.HdrLen) {
+			return false
+		}
+	case splitter.Fragment:
+		if h.IPv6 || len(p.Header) < int(h.HdrLen) {
+			return false
+		}
+	default:
+		return false
+	}
+	k := kindIPv4
+	if h.IPv6 {
+		k = kindIPv6
+	}
+	return held.hasAddr(k, &h.Flow.Src)
+}
+
+// sameSource says whether a packet that passes is from where the one before it in its batch was, which passes.
+func sameSource(p, before *Packet) bool {
+	h, b := &p.Meta.Headers, &before.Meta.Headers
+	return (h.Class == splitter.TCP || h.Class == splitter.UDP) && (b.Class == splitter.TCP || b.Class == splitter.UDP) &&
+		h.IPv6 == b.IPv6 && h.Flow.Src == b.Flow.Src && p.Src == before.Src
+}
+
+func flowSource(h *splitter.Headers) source {
+	s := source{b: h.Flow.Src}
+	if h.IPv6 {
+		s.kind = kindIPv6
+	}
+	return s
+}
+
+// tagged says whether there are more tags than splitter looks behind.
+func tagged(h *splitter.Headers) bool {
+	return h.EtherType == splitter.EtherTypeVLAN || h.EtherType == splitter.EtherTypeQinQ
+}
+
+// Lengths and offsets of what says who its sender is.
+const (
+	arpLen      = 28 // RFC 826, for IPv4 on Ethernet
+	ipv4Len     = 20 // RFC 791
+	ipv6Len     = 40 // RFC 8200
+	protoICMPv6 = 58
+
+	ndRouterSolicit   = 133 // RFC 4861, 4.1
+	ndRouterAdvert    = 134 // 4.2
+	ndNeighborSolicit = 135 // 4.3
+	ndNeighborAdvert  = 136 // 4.4
+	ndRedirect        = 137 // 4.5
+
+	ndSourceLink = 1 // 4.6.1: options with a MAC
+	ndTargetLink = 2
+)
+
+// judge says whether a packet's sender may send it. Of what has addresses behind the headers, ARP and
+// neighbor discovery, it gives a copy whose header has them: the sender may rewrite its memory.
+func (l *Link) judge(w *Worker, p *Packet) (*Packet, DropReason) {
+	d, h := l.who, &p.Meta.Headers
+	if r := d.from(p.Src.source(), p.Src); r != DropNone {
+		return p, r
+	}
+	if tagged(h) || h.Class == splitter.Malformed && h.EtherType == 0 {
+		return p, DropBadFrame // receivers may look further
+	}
+	l3 := int(h.L3Off)
+	q, r := w.pulled(p, judgedLen(h))
+	if r != DropNone {
+		return q, r
+	}
+	b := q.Header
+	switch {
+	case h.Class == splitter.NotIP && h.EtherType == splitter.EtherTypeARP:
+		return q, d.arp(b[min(l3, len(b)):], p.Src)
+	case h.Class == splitter.NotIP:
+		return q, DropNone
+	case h.Class == splitter.Malformed:
+		return q, d.malformed(h, b, p.Src)
+	}
+	if r := d.from(flowSource(h), p.Src); r != DropNone {
+		return q, r
+	}
+	switch {
+	case h.IPv6 && h.Class == splitter.OtherIP && h.Proto == protoICMPv6:
+		return q, d.neighbor(b[min(int(h.L4Off), len(b)):], flowSource(h).unspecified(), h.FrameLen > uint32(len(b)), p.Src)
+	case h.IPv6 && h.Class == splitter.Fragment:
+		return q, fragmented(h, b)
+	}
+	return q, DropNone
+}
+
+// judgedLen is how many bytes judge reads of a frame.
+func judgedLen(h *splitter.Headers) uint32 {
+	switch {
+	case h.Class == splitter.TCP || h.Class == splitter.UDP:
+		return 0 // Header has them
+	case h.EtherType == splitter.EtherTypeARP:
+		return uint32(h.L3Off) + arpLen
+	case h.Class == splitter.Malformed:
+		return uint32(h.L3Off) + ipv6Len
+	case h.IPv6 && (h.Class == splitter.Fragment || h.Proto == protoICMPv6):
+		return splitter.MaxHeader
+	}
+	return uint32(h.HdrLen)
+}
+
+// pulled gives a packet with at least n bytes in its header, or all that it has: p itself, or the
+// worker's copy.
+func (w *Worker) pulled(p *Packet, n uint32) (*Packet, DropReason) {
+	n = min(n, p.Len(), splitter.MaxHeader)
+	have := uint32(len(p.Header))
+	if have >= n {
+		return p, DropNone
+	}
+	x := &w.whole
+	if p != &x.Packet {
+		from := cursor{segs: p.Payload}
+		if !x.describe(p, &from, p.PayloadLen) {
+			return p, DropBadFrame
+		}
+	}
+	if k, err := w.Copier.Read(x.hdr[have:n], x.Payload); err != nil || uint32(k) != n-have {
+		return p, DropFault
+	}
+	rest := cursor{segs: x.Payload}
+	rest.skip(n - have)
+	w.csumSegs, _ = rest.take(dma.Reuse(w.csumSegs), x.PayloadLen-(n-have))
+	x.Payload, w.csumSegs = w.csumSegs, x.Payload
+	x.Header, x.PayloadLen = x.hdr[:n], x.PayloadLen-(n-have)
+	return &x.Packet, DropNone
+}
+
+// from says whether the port may send from an address.
+func (d *identity) from(s source, mac MAC) DropReason {
+	if s.kind != kindMAC && s.unspecified() || d.held.Load().has(s) {
+		return DropNone
+	}
+	return d.allow(s, false, mac)
+}
+
+// link says whether a link-layer address that a frame names is the port's.
+func (d *identity) linkAddr(b []byte) DropReason {
+	m := MAC(b[:6])
+	return d.from(m.source(), m)
+}
+
+// arp judges an ARP frame (RFC 826), of whatever operation, by what it says of its sender; and a probe
+// (RFC 5227) by what it asks for. One that is not of IPv4 on Ethernet is refused: nobody can tell what
+// it says.
+func (d *identity) arp(b []byte, mac MAC) DropReason {
+	if len(b) < arpLen || binary.BigEndian.Uint16(b[2:]) != splitter.EtherTypeIPv4 || b[4] != 6 || b[5] != 4 {
+		return DropBadFrame
+	}
+	if r := d.linkAddr(b[8:]); r != DropNone {
+		return r
+	}
+	from, to := source4(b[14:18]), source4(b[24:28])
+	if !from.unspecified() {
+		return d.from(from, mac)
+	}
+	if to.unicast() {
+		return d.allow(to, true, mac)
+	}
+	return DropNone
+}
+
+// neighbor judges an ICMPv6 message, from :: if unspecified, of which there is more behind b if cut.
+func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason {
+	if len(b) < 1 {
+		return DropNone
+	}
+	options := 8
+	switch b[0] {
+	case ndRouterSolicit:
+	case ndRouterAdvert:
+		options = 16
+	case ndNeighborSolicit, ndNeighborAdvert:
+		options = 24
+	case ndRedirect:
+		options = 40
+	default:
+		return DropNone
+	}
+	if len(b) < options || cut && b[0] != ndRouterAdvert && b[0] != ndRedirect {
+		return DropBadFrame
+	}
+	r := DropNone
+	switch target := source6(b[8:min(24, len(b))]); {
+	case b[0] == ndNeighborSolicit && unspecified:
+		r = d.allow(target, true, mac)
+	case b[0] == ndNeighborAdvert, b[0] == ndRedirect:
+		r = d.from(target, mac)
+	}
+	for b = b[options:]; r == DropNone && len(b) >= 8 && b[1] != 0; b = b[min(len(b), int(b[1])*8):] {
+		if b[0] == ndSourceLink || b[0] == ndTargetLink {
+			r = d.linkAddr(b[2:])
+		}
+	}
+	return r
+}
+
+// malformed judges a frame whose headers contradict themselves, or go on for too long. A receiver may
+// be less strict, so its source address counts; what lies behind extension headers nobody can tell.
+func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason {
+	ip := b[min(int(h.L3Off), len(b)):]
+	switch {
+	case h.EtherType == splitter.EtherTypeIPv4 && len(ip) >= ipv4Len:
+		return d.from(source4(ip[12:16]), mac)
+	case h.EtherType == splitter.EtherTypeIPv6 && len(ip) >= ipv6Len && !extension(ip[6]) && ip[6] != protoICMPv6:
+		return d.from(source6(ip[8:24]), mac)
+	}
+	return DropBadFrame
+}
+
+// fragmented refuses the first fragment of a neighbor discovery message, which nobody may send (RFC
+// 6980), and one that does not show what it is of (RFC 7112). A whole packet with a fragment header is
+// a first fragment too.
+func fragmented(h *splitter.Headers, b []byte) DropReason {
+	at := int(h.L4Off)
+	if at < 8 || at > len(b) {
+		return DropBadFrame
+	}
+	if binary.BigEndian.Uint16(b[at-6:])&^7 != 0 {
+		return DropNone // not the first
+	}
+	next := b[at-8]
+	for extension(next) {
+		if len(b) < at+8 {
+			return DropBadFrame
+		}
+		n := (int(b[at+1]) + 1) * 8
+		switch next {
+		case extFragment:
+			n = 8
+		case extAH:
+			n = (int(b[at+1]) + 2) * 4
+		}
+		next, at = b[at], at+n
+	}
+	if next != protoICMPv6 {
+		return DropNone
+	}
+	if len(b) <= at || b[at] >= ndRouterSolicit && b[at] <= ndRedirect {
+		return DropBadFrame
+	}
+	return DropNone
+}
+
+// Extension headers of IPv6 (RFC 8200, 4.1; RFC 4302).
+const (
+	extHopByHop = 0
+	extRouting  = 43
+	extFragment = 44
+	extAH       = 51
+	extDestOpts = 60
+)
+
+func extension(next byte) bool {
+	switch next {
+	case extHopByHop, extRouting, extFragment, extAH, extDestOpts:
+		return true
+	}
+	return false
+}
