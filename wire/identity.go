@@ -22,10 +22,10 @@ type Identity struct {
 	Also    []MAC         // it may send from these too, unless another port does
 	Any     bool          // and from any MAC that no other port has
 	Router  bool          // it is not checked, as it forwards others' packets; MAC is its own all the same
-	Refused func(Refusal) // told of what is refused, once a second at most, by the sender's goroutine; nil: nobody
+	Refused func(Refusal) // told of what is refused, see TellEvery, by the sender's goroutine; nil: nobody
 }
 
-// Refusal is a frame that was refused, and how many others were since the last one that was told.
+// Refusal is a frame that was refused, and how many others were for the same reason since the last one that was told.
 type Refusal struct {
 	Link   *Link
 	Reason DropReason // DropMAC or DropAddress
@@ -44,6 +44,8 @@ const (
 	// ClaimIdle is how long an address was not used that another port may take, or that makes room for another of the same
 	// port. The time counts from when it was first wanted by somebody.
 	ClaimIdle = time.Minute
+	// TellEvery is how often Identity.Refused is told at most, of each reason.
+	TellEvery = time.Minute
 	// probeIdle is that of an address that a probe for duplicates asked for, and that was never used.
 	probeIdle = 10 * time.Second
 	// wantedAgain is how long an address's last use must lie back before its port has to show again that it uses it: what
@@ -151,7 +153,9 @@ func (c *claim) idle(now time.Time) bool {
 	switch {
 	case c.bound() || now.Before(c.until):
 		return false
-	case !c.used && c.until.IsZero():
+	case !c.until.IsZero():
+		return true // its lease has run out
+	case !c.used:
 		return now.Sub(c.seen) >= probeIdle
 	}
 	return !c.wanted.IsZero() && now.Sub(c.wanted) >= ClaimIdle
@@ -165,9 +169,9 @@ type identity struct {
 
 	// under the registry's mu
 	learned MAC
-	mine    [2][]*claim // that are not bound: IP addresses, MACs
-	told    time.Time   // when Refused was called last
-	more    uint64      // refused since
+	mine    [2][]*claim  // that are not bound: IP addresses, MACs
+	told    [2]time.Time // when Refused was called last: for DropMAC, for DropAddress
+	more    [2]uint64    // refused since
 }
 
 // sources are the addresses that a port's frames may have without a look into the registry; immutable.
@@ -333,6 +337,16 @@ func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 // MayLease says whether Lease would succeed.
 func (s *Switch) MayLease(mac MAC, addr netip.Addr) bool { return s.names.lease(mac, addr, nil) }
 
+// Holds says whether an address is that of the port that has mac. Where no port with an Identity has it,
+// nobody's address is checked.
+func (s *Switch) Holds(mac MAC, addr netip.Addr) bool {
+	r := &s.names
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	d, c := r.holder(mac.source()), r.claims[sourceOf(addr)]
+	return d == nil || c != nil && c.by == d
+}
+
 // EndLease says that the port that has mac does not use an address any more.
 func (s *Switch) EndLease(mac MAC, addr netip.Addr) {
 	r := &s.names
@@ -357,7 +371,11 @@ func (r *registry) lease(mac MAC, addr netip.Addr, until *time.Time) bool {
 		return c.mac == d.MAC
 	}
 	if until == nil {
-		return c == nil || c.by == d || c.idle(now)
+		if c == nil || c.by == d || c.idle(now) {
+			return true
+		}
+		r.want(c, now)
+		return false
 	}
 	if ok, _ := r.claim(d, a, false, now); !ok {
 		return false
@@ -424,25 +442,34 @@ func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	if s.kind == kindMAC {
 		reason = DropMAC
 	}
-	tell := d.Refused != nil && (d.told.IsZero() || now.Sub(d.told) >= time.Second)
-	if !tell {
-		d.more++
+	told, more := &d.told[reason-DropMAC], &d.more[reason-DropMAC]
+	if d.Refused == nil || !told.IsZero() && now.Sub(*told) < TellEvery {
+		*more++
 		r.mu.Unlock()
 		return reason
 	}
-	told := Refusal{Link: d.link, Reason: reason, MAC: mac, Addr: s.addr(), More: d.more}
-	switch {
-	case c != nil && c.by != nil:
-		told.Holder = c.by.link.Name()
-	case c != nil:
-		told.Holder = c.lessor.Name()
-	default:
-		told.Full = len(*d.like(s)) >= MaxClaims
+	f := Refusal{Link: d.link, Reason: reason, MAC: mac, Addr: s.addr(), More: *more}
+	*told, *more = now, 0
+	if c != nil {
+		f.Holder = r.name(c)
+	} else {
+		f.Full = s.unicast() && len(*d.like(s)) >= MaxClaims
 	}
-	d.told, d.more = now, 0
 	r.mu.Unlock()
-	d.Refused(told)
+	d.Refused(f)
 	return reason
+}
+
+// name is that of the port that has an address. Under mu.
+func (r *registry) name(c *claim) string {
+	d := c.by
+	if d == nil {
+		d = r.holder(c.mac.source())
+	}
+	if d == nil {
+		return c.lessor.Name()
+	}
+	return d.link.Name()
 }
 
 // claimMAC says whether a port may send from a MAC. If not, it gives who has it. Under mu.

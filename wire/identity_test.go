@@ -370,16 +370,18 @@ func TestInventedAddressesAreBounded(t *testing.T) {
 	b.say("b's", ping(b, 60001), DropNone)
 	b.say("b's second", ping(b, 60002), DropNone)
 	told := v.told.take()
-	if len(told) != 1 || !told[0].Full || told[0].Link != a.link {
+	if len(told) != 2 || !told[0].Full || told[0].Link != a.link || !told[1].Full || told[1].Reason != DropMAC {
 		t.Errorf("told: %+v", told)
 	}
 	v.now = v.now.Add(wantedAgain)
 	a.say("one more", ping(a, 20_000), DropAddress)
+	testkit.Equal(t, "what is told at once", len(v.told.take()), 0)
+	v.now = v.now.Add(ClaimIdle - 1)
+	a.say("one more, when others were not used for nearly a minute", ping(a, 20_000), DropAddress)
 	told = v.told.take()
-	if len(told) != 1 || told[0].Addr != netip.MustParseAddr("172.16.78.32") || told[0].More != 2*(10_000-MaxClaims)-1 {
+	if len(told) != 1 || told[0].Addr != netip.MustParseAddr("172.16.78.32") || told[0].More != 10_000-MaxClaims-1+3 {
 		t.Errorf("told: %+v", told)
 	}
-	v.now = v.now.Add(ClaimIdle - 1)
 	a.say("in use", ping(a, 5), DropNone)
 	v.now = v.now.Add(1)
 	a.say("one more, when others are idle", ping(a, 20_000), DropNone)
@@ -458,6 +460,13 @@ func TestLeases(t *testing.T) {
 	v.s.EndLease(b.mac, x)
 	testkit.Equal(t, "a may", v.s.MayLease(a.mac, x), true)
 	a.say("a's use", ping(a, 1), DropNone)
+	testkit.Equal(t, "a's lease", v.s.Lease(a.mac, x, v.now.Add(time.Minute)), true)
+	testkit.Equal(t, "a holds it", v.s.Holds(a.mac, x), true)
+	testkit.Equal(t, "b does", v.s.Holds(b.mac, x), false)
+	v.now = v.now.Add(time.Minute)
+	testkit.Equal(t, "b may, as the lease has run out", v.s.MayLease(b.mac, x), true)
+	testkit.Equal(t, "b's lease", v.s.Lease(b.mac, x, v.now.Add(time.Minute)), true)
+	a.say("a's use", ping(a, 1), DropAddress)
 	testkit.Equal(t, "of nobody", v.s.Lease(MAC{2, 1, 1}, x, until), true)
 
 	b.say("b's", ping(b, 2), DropNone)

@@ -15,6 +15,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 
+	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
 )
@@ -43,11 +44,15 @@ func (g *Gateway) serveDHCP(c *gonet.UDPConn) {
 	defer c.Close()
 	buf := make([]byte, 64<<10)
 	for {
-		n, _, err := c.ReadFrom(buf)
+		n, from, err := c.ReadFrom(buf)
 		if err != nil {
 			return
 		}
-		reply, to := g.answerDHCP(buf[:n], time.Now())
+		var reply []byte
+		var to netip.AddrPort
+		if a, ok := from.(*net.UDPAddr); ok && g.mayAsk(buf[:n], addr4(a.IP)) {
+			reply, to = g.answerDHCP(buf[:n], time.Now())
+		}
 		if reply == nil {
 			g.count.badDHCP.Add(1)
 		}
@@ -55,6 +60,36 @@ func (g *Gateway) serveDHCP(c *gonet.UDPConn) {
 			_, _ = c.WriteTo(reply, net.UDPAddrFromAddrPort(to)) // what is lost the client asks for again
 		}
 	}
+}
+
+// mayAsk says whether a datagram asks in the name of who sent it. That of a whole frame is known by its MAC, see
+// asksForAnother; of fragments only by the source address, which no other port has.
+func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
+	mac, ok := clientOf(b)
+	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))
+}
+
+// Where the client's MAC lies in a DHCP message: chaddr (RFC 2131, 2).
+const (
+	dhcpClient    = 28
+	dhcpClientEnd = dhcpClient + 6
+)
+
+func clientOf(b []byte) (mac wire.MAC, ok bool) {
+	if len(b) < dhcpClientEnd {
+		return mac, false
+	}
+	return wire.MAC(b[dhcpClient:dhcpClientEnd]), true
+}
+
+// asksForAnother says whether a frame, b from its network header on, is a DHCP message with another
+// client's MAC than that which it came from. A client sends for itself; relays have no business here.
+func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
+	if h.Class != splitter.UDP || h.IPv6 || h.Flow.DstPort != portDHCPServer {
+		return false
+	}
+	mac, ok := clientOf(b[min(len(b), int(h.HdrLen-h.L3Off)):])
+	return !ok || mac != src
 }
 
 // answerDHCP gives the answer to a datagram, and where it goes to. It is empty if none is due, nil

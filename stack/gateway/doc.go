@@ -21,14 +21,21 @@
 // in turn: 1,024 frames and 8 MiB of data, 64 frames of what anybody can ask for (ICMP, ARP, ND, RST, DHCP), 32 MiB
 // in all; and no destination has more than 8 of the 32 frames under way.
 //
+// Its addresses, and those of Hosts, are reserved on the switch: what other ports with a
+// wire.Identity send from them is dropped there. A lease is its client's: a DHCP message is heard if
+// the client's MAC in it is the frame's source, and if that has the message's source address; what
+// another port uses is not given out. Otherwise it is dropped, and counted as BadDHCP.
+//
 // Locks are leaves: the inbox's and the outbox's queues, the leases, quotas, the UDP forwards'
-// tables. Under them nothing is called but wakers, a quota, and what makes a socket in netstack.
+// tables. Under them nothing is called but wakers, a quota, what makes a socket in netstack, and,
+// under the leases', the switch's register of addresses.
 //
 // It does not know: DHCPv6; ICMP beyond its own addresses (guests cannot ping the world); IP
 // multicast, and protocols other than TCP and UDP; VLANs; guests' addresses outside its prefixes;
-// two gateways with the same addresses on a switch. A guest that takes another's address or MAC is
-// not found out: the guests of a switch trust each other that far, and one that takes many
-// addresses can use up flows and leases that others want. TCP options, urgent data and path MTU
+// two gateways with the same addresses on a switch. Where guests' links have no wire.Identity, one
+// that takes another's address or MAC is not found out. A guest that takes many addresses can use
+// up flows and leases that others want. Guests may send router advertisements and answer DHCP
+// themselves. TCP options, urgent data and path MTU
 // discovery end here. A host's ICMP error ends a UDP flow, and the guest is not told. To guests
 // with NAT the network of the host is open, its loopback included; without NAT no question of a
 // guest leaves either.

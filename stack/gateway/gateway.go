@@ -74,6 +74,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 		udpIdle: udpIdle}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
+	g.leases.sw = sw
 	g.names = newNames(&g.o)
 	g.tcp, g.udp = newQuota(maxTCP, maxTCP/2, &g.count.refused), newQuota(maxUDP, maxUDP/2, &g.count.refused)
 	return g, nil
@@ -98,7 +99,10 @@ func (g *Gateway) start() error {
 		err = errors.Join(g.startDHCP(), g.startDNS(), g.startForwards())
 	}
 	if err == nil { // the last step: netstack is not to be configured under traffic
-		g.link, err = g.sw.Attach(g.port, wire.LinkOptions{})
+		g.link, err = g.sw.Attach(g.port, wire.LinkOptions{Identity: &wire.Identity{MAC: g.o.MAC, Router: true}})
+	}
+	if err == nil {
+		g.reserve()
 	}
 	go g.port.run()
 	g.out.link = g.link
@@ -109,6 +113,28 @@ func (g *Gateway) start() error {
 	g.startAdvertising()
 	g.log.Info("gateway serves", "ipv4", g.o.Prefix4, "ipv6", g.o.Prefix6, "nat", g.o.NAT, "hosts", len(g.o.Hosts))
 	return nil
+}
+
+// reserve has nobody else send from the gateway's addresses, nor from those of its networks that are no
+// host's, and from a Host's only the port whose MAC it is for.
+func (g *Gateway) reserve() {
+	own := []netip.Addr{g.local6()}
+	for _, p := range []netip.Prefix{g.o.Prefix4, g.o.Prefix6} {
+		if p.IsValid() {
+			own = append(own, p.Addr(), p.Masked().Addr())
+		}
+	}
+	if g.o.Prefix4.IsValid() {
+		own = append(own, lastOf(g.o.Prefix4))
+	}
+	g.link.Reserve(g.o.MAC, own...)
+	for _, h := range g.o.Hosts {
+		for _, a := range []netip.Addr{h.Addr4, h.Addr6} {
+			if a.IsValid() && h.MAC != (wire.MAC{}) {
+				g.link.Reserve(h.MAC, a)
+			}
+		}
+	}
 }
 
 // local6 is the link-local address.

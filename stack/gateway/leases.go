@@ -19,6 +19,7 @@ const (
 // leases are the IPv4 addresses that the gateway gives out. Their number is fixed from the start.
 type leases struct {
 	hosts map[wire.MAC]*Host // with an IPv4 address
+	sw    *wire.Switch       // knows which port has which address; nil: nobody does
 
 	mu   sync.Mutex
 	pool []lease // in the order of their addresses
@@ -67,9 +68,9 @@ func (l *leases) offer(mac wire.MAC, want netip.Addr, now time.Time) (netip.Addr
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := l.byMAC(mac)
-	if at == nil {
-		if at = l.byAddr(want); at == nil || !at.free(now) {
-			at = l.oldest(now)
+	if at == nil || !l.may(mac, at) {
+		if at = l.byAddr(want); at == nil || !at.free(now) || !l.may(mac, at) {
+			at = l.oldest(mac, now)
 		}
 	}
 	if at == nil {
@@ -89,10 +90,11 @@ func (l *leases) confirm(mac wire.MAC, addr netip.Addr, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := l.byAddr(addr)
-	if at == nil || at.owner != mac && !at.free(now) {
+	if at == nil || at.owner != mac && !at.free(now) || l.sw != nil && !l.sw.Lease(mac, addr, now.Add(leaseTime)) {
 		return false
 	}
 	if old := l.byMAC(mac); old != nil && old != at {
+		l.ended(mac, old)
 		*old = lease{addr: old.addr}
 	}
 	at.owner, at.until = mac, now.Add(leaseTime)
@@ -104,6 +106,7 @@ func (l *leases) release(mac wire.MAC, addr netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if at := l.byAddr(addr); at != nil && at.owner == mac {
+		l.ended(mac, at)
 		*at = lease{addr: at.addr}
 	}
 }
@@ -113,6 +116,7 @@ func (l *leases) decline(mac wire.MAC, addr netip.Addr, now time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if at := l.byAddr(addr); at != nil && at.owner == mac {
+		l.ended(mac, at)
 		at.owner, at.until = wire.MAC{}, now.Add(badTime)
 	}
 }
@@ -128,6 +132,16 @@ func (l *leases) taken() (n int64) {
 		}
 	}
 	return n
+}
+
+// may says whether no other port than the client's has an address. Under mu.
+func (l *leases) may(mac wire.MAC, at *lease) bool { return l.sw == nil || l.sw.MayLease(mac, at.addr) }
+
+// ended says that a client's port does not use an address any more. Under mu.
+func (l *leases) ended(mac wire.MAC, at *lease) {
+	if l.sw != nil {
+		l.sw.EndLease(mac, at.addr)
+	}
 }
 
 func (at *lease) free(now time.Time) bool { return !now.Before(at.until) }
@@ -149,10 +163,11 @@ func (l *leases) find(is func(lease) bool) *lease {
 	return nil
 }
 
-// oldest finds the free address that has been free for longest, so that clients that come back find theirs. Under mu.
-func (l *leases) oldest(now time.Time) (found *lease) {
+// oldest finds the free address that has been free for longest, so that clients that come back find theirs, and that
+// the client may have. Under mu.
+func (l *leases) oldest(mac wire.MAC, now time.Time) (found *lease) {
 	for i := range l.pool {
-		if at := &l.pool[i]; at.free(now) && (found == nil || at.until.Before(found.until)) {
+		if at := &l.pool[i]; at.free(now) && (found == nil || at.until.Before(found.until)) && l.may(mac, at) {
 			found = at
 		}
 	}

@@ -68,6 +68,13 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 			pkt.Verdict = wire.Drop(reason)
 			continue
 		}
+		if asksForAnother(&pkt.Meta.Headers, pkt.Src, a.view.AsSlice()) {
+			p.in.unreserve(n)
+			a.view.Release()
+			p.count.badDHCP.Add(1)
+			pkt.Verdict = wire.Drop(wire.DropMAC)
+			continue
+		}
 		p.in.put(a)
 		pkt.Verdict = wire.Verdict{Kind: wire.Taken, Queue: p.in}
 	}

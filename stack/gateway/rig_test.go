@@ -210,15 +210,15 @@ type raw struct {
 	got  chan []byte
 }
 
-func (w *rig) raw(n byte) *raw { return newRaw(w.t, w.sw, n) }
+func (w *rig) raw(n byte, link ...wire.LinkOptions) *raw { return newRaw(w.t, w.sw, n, link...) }
 
-func newRaw(t testing.TB, sw *wire.Switch, n byte) *raw {
+func newRaw(t testing.TB, sw *wire.Switch, n byte, link ...wire.LinkOptions) *raw {
 	t.Helper()
 	b := make([]byte, slotSize)
 	r := &raw{t: t, mac: macOf(n), slot: &outSlot{frame: b, mem: dma.NewBuffer(b, dma.Wire)}, w: wire.NewWorker(),
 		got: make(chan []byte, 4096)}
 	var err error
-	r.link, err = sw.Attach(r, wire.LinkOptions{})
+	r.link, err = sw.Attach(r, append(link, wire.LinkOptions{})[0])
 	testkit.OK(t, err)
 	return r
 }

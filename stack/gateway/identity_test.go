@@ -1,0 +1,215 @@
+package gateway
+
+import (
+	"encoding/binary"
+	"net/netip"
+	"testing"
+
+	"github.com/insomniacslk/dhcp/dhcpv4"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
+)
+
+// checked is the link of guest n, which may send from its own addresses only.
+func checked(n byte) wire.LinkOptions {
+	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n)}}
+}
+
+// anyMAC is that of a guest that has a bridge.
+func anyMAC(n byte) wire.LinkOptions {
+	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n), Any: true}}
+}
+
+// TestCheckedGuestsReachAll: netstacks with static addresses, whose sources are checked, find each other and the host,
+// over both IP versions.
+func TestCheckedGuestsReachAll(t *testing.T) {
+	w := newRig(t, nil)
+	a, b := w.guest(1, checked(1)), w.guest(2, checked(2))
+	for _, to := range []netip.AddrPort{
+		netip.AddrPortFrom(prefix4.Addr(), echoServer(t, "tcp4").Port()),
+		netip.AddrPortFrom(prefix6.Addr(), echoServer(t, "tcp6").Port()),
+	} {
+		for _, g := range []*guest{a, b} {
+			testkit.OK(t, exchange(g.mustDial(to), noise(1<<20, 1)))
+		}
+	}
+	for _, at := range []netip.Addr{addr4Of(2), addr6Of(2)} {
+		serveTCP(t, b.listen(at, 7), echo)
+		testkit.OK(t, exchange(a.mustDial(netip.AddrPortFrom(at, 7)), noise(1<<20, 2)))
+	}
+	for _, l := range w.sw.Links() {
+		if n := l.Counters(); n.Drops[wire.DropMAC]+n.Drops[wire.DropAddress]+n.Drops[wire.DropBadFrame] != 0 {
+			t.Errorf("%s: %+v", l.Name(), n)
+		}
+	}
+}
+
+// ask is a DHCP message of a client that speaks of itself as mac, from an address.
+func (r *raw) ask(mac wire.MAC, from netip.Addr, mods ...dhcpv4.Modifier) []byte {
+	m := testkit.Must(dhcpv4.New(append([]dhcpv4.Modifier{dhcpv4.WithHwAddr(mac[:])}, mods...)...))(r.t)
+	src, dst := netip.AddrPortFrom(netip.IPv4Unspecified(), 68), netip.AddrPortFrom(broadcast4, 67)
+	to := broadcastMAC
+	if from.IsValid() {
+		src, dst, to = netip.AddrPortFrom(from, 68), own4(67), gatewayMAC
+	}
+	return r.udp4(to, src, dst, m.ToBytes())
+}
+
+// lease gets an address by DHCP, that which it wants if that is valid.
+func (r *raw) lease(want netip.Addr) netip.Addr {
+	r.t.Helper()
+	kind := dhcpv4.WithMessageType
+	var mods []dhcpv4.Modifier
+	if want.IsValid() {
+		mods = append(mods, dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(want.AsSlice())))
+	}
+	offer := r.dhcp(append(mods, kind(dhcpv4.MessageTypeDiscover))...)
+	ack := r.dhcp(kind(dhcpv4.MessageTypeRequest),
+		dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(offer.YourIPAddr)),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(offer.ServerIdentifier())))
+	testkit.Equal(r.t, "answer", ack.MessageType(), dhcpv4.MessageTypeAck)
+	return addr4(ack.YourIPAddr)
+}
+
+// refused fails the test unless a frame is dropped for a reason.
+func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
+	r.t.Helper()
+	if v := r.send(frame); v != wire.Drop(want) {
+		r.t.Errorf("%s: %+v, want %v", what, v, want)
+	}
+}
+
+// TestLeasesAreTheirOwners: what DHCP gives to a guest no other uses, gives back or asks for in its name; and once it is
+// given back, another has it.
+//
+// Invariant: stack/gateway: A lease is asked for, declined and given back by its owner alone.
+func TestLeasesAreTheirOwners(t *testing.T) {
+	w := newRig(t, nil)
+	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))
+	x := b.lease(netip.Addr{}) // from 0.0.0.0, as iPXE does
+	b.mustSend(b.arp(1, x, prefix4.Addr(), wire.MAC{}))
+	server := dhcpv4.WithOption(dhcpv4.OptServerIdentifier(prefix4.Addr().AsSlice()))
+	kind := dhcpv4.WithMessageType
+	theft := func(a *raw, from netip.Addr) {
+		for what, f := range map[string][]byte{
+			"release": a.ask(b.mac, from, kind(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(x.AsSlice()), server),
+			"decline": a.ask(b.mac, from, kind(dhcpv4.MessageTypeDecline), server,
+				dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(x.AsSlice()))),
+			"request": a.ask(b.mac, from, kind(dhcpv4.MessageTypeRequest),
+				dhcpv4.WithOption(dhcpv4.OptRequestedIPAddress(x.AsSlice()))),
+			"discover": a.ask(macOf(2), from, kind(dhcpv4.MessageTypeDiscover)), // a Host's
+		} {
+			if !from.IsValid() {
+				copy(f, gatewayMAC[:]) // as a broadcast all others would have it, too
+			}
+			a.refused(what+" in another's name", f, wire.DropMAC)
+		}
+	}
+	theft(a, netip.Addr{})
+	own := a.lease(netip.Addr{})
+	theft(a, own)
+	testkit.Equal(t, "malformed DHCP", w.g.Stats().BadDHCP, 8)
+	for what, f := range map[string][]byte{
+		"release from its address": a.ask(a.mac, x, kind(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(x.AsSlice()), server),
+		"ARP":                      a.arp(2, x, prefix4.Addr(), gatewayMAC),
+		"a datagram":               a.udp4(gatewayMAC, netip.AddrPortFrom(x, 1), own4(53), nil),
+		"a Host's address":         a.arp(1, addr4Of(1), addr4Of(1), wire.MAC{}),
+		"the gateway's":            a.arp(2, prefix4.Addr(), x, b.mac),
+		"the broadcast address":    a.udp4(gatewayMAC, netip.AddrPortFrom(lastOf(prefix4), 1), own4(53), nil),
+		"the gateway's, IPv6":      a.icmp6(broadcastMAC, prefix6.Addr(), addr6Of(5), []byte{128, 0, 0, 0, 0, 0, 0, 0}),
+		"its link-local": a.icmp6(broadcastMAC, w.g.local6(), addr6Of(5),
+			append([]byte{134, 0, 0, 0}, make([]byte, 12)...)),
+	} {
+		a.refused(what, f, wire.DropAddress)
+	}
+	testkit.Equal(t, "what b has", b.lease(netip.Addr{}), x)
+
+	b.mustSend(b.ask(b.mac, x, kind(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(x.AsSlice()), server))
+	testkit.Eventually(t, "the release arrives", func() bool { return w.sw.MayLease(a.mac, x) })
+	a.mustSend(a.ask(a.mac, own, kind(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(own.AsSlice()), server))
+	testkit.Eventually(t, "the release arrives", func() bool { return w.sw.MayLease(b.mac, own) })
+	testkit.Equal(t, "what a has, after b has given it back", a.lease(x), x)
+	a.mustSend(a.arp(1, x, prefix4.Addr(), wire.MAC{}))
+	b.refused("b's use", b.arp(1, x, prefix4.Addr(), wire.MAC{}), wire.DropAddress)
+}
+
+// TestFragmentsAskForNobodyElse: DHCP in fragments, of which the gateway's port sees no message, is known by its source
+// address.
+func TestFragmentsAskForNobodyElse(t *testing.T) {
+	w := newRig(t, nil)
+	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))
+	x, own := b.lease(netip.Addr{}), a.lease(netip.Addr{})
+	release := a.ask(b.mac, own, dhcpv4.WithMessageType(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(x.AsSlice()),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(prefix4.Addr().AsSlice())))
+	before := w.g.Stats().BadDHCP
+	fragments := func(f []byte) {
+		const head, first = splitter.EthLen + 20, 64
+		for i, part := range [][]byte{f[head : head+first], f[head+first:]} {
+			p := append(append([]byte{}, f[:head]...), part...)
+			ip := p[splitter.EthLen:head]
+			binary.BigEndian.PutUint16(ip[2:], uint16(20+len(part)))
+			ip[4], ip[5] = 0x12, 0x34
+			binary.BigEndian.PutUint16(ip[6:], []uint16{0x2000, first / 8}[i])
+			ip[10], ip[11] = 0, 0
+			binary.BigEndian.PutUint16(ip[10:], ^splitter.Sum(ip, 0))
+			a.mustSend(p)
+		}
+	}
+	fragments(release)
+	testkit.Eventually(t, "it is refused", func() bool { return w.g.Stats().BadDHCP == before+1 })
+	testkit.Equal(t, "b's lease", w.sw.Holds(b.mac, x), true)
+	// The control: its own release comes through in this form.
+	fragments(a.ask(a.mac, own, dhcpv4.WithMessageType(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(own.AsSlice()),
+		dhcpv4.WithOption(dhcpv4.OptServerIdentifier(prefix4.Addr().AsSlice()))))
+	testkit.Eventually(t, "its own is heard", func() bool { return w.g.Stats().Leases == 1 })
+}
+
+// TestBridgeInAGuest: with any MAC allowed, machines behind a guest's bridge get addresses by DHCP and use them; what
+// another port uses they do not get.
+func TestBridgeInAGuest(t *testing.T) {
+	w := newRig(t, nil)
+	a, b := w.raw(5, anyMAC(5)), w.raw(6, checked(6))
+	static := netip.MustParseAddr("10.118.110.3") // the first of the pool
+	b.mustSend(b.arp(1, static, static, wire.MAC{}))
+	got := map[netip.Addr]bool{static: true}
+	for n := byte(5); n < 25; n++ {
+		if a.mac = macOf(n); n == 6 {
+			a.refused("b's MAC", a.ask(a.mac, netip.Addr{}), wire.DropMAC)
+			continue
+		}
+		x := a.lease(netip.Addr{})
+		if got[x] {
+			t.Errorf("%v is another's", x)
+		}
+		got[x] = true
+		a.mustSend(a.arp(1, x, prefix4.Addr(), wire.MAC{}))
+	}
+	a.mac = gatewayMAC
+	a.refused("the gateway's MAC", a.arp(1, addr4Of(5), prefix4.Addr(), wire.MAC{}), wire.DropMAC)
+}
+
+// TestNobodyTakesTheGatewaysTraffic: a frame with the gateway's MAC leads nothing away from it, nor one with another
+// guest's.
+func TestNobodyTakesTheGatewaysTraffic(t *testing.T) {
+	w := newRig(t, nil)
+	a, b := w.raw(1, anyMAC(1)), w.raw(2, checked(2))
+	b.meet()
+	for _, mac := range []wire.MAC{gatewayMAC, b.mac} {
+		a.mac = mac
+		a.refused("their MAC", a.eth(broadcastMAC, 0x88cc, make([]byte, 40)), wire.DropMAC)
+	}
+	a.mac = macOf(1)
+	for len(a.got) > 0 {
+		<-a.got
+	}
+	b.mustSend(b.arp(1, addr4Of(2), prefix4.Addr(), wire.MAC{}))
+	b.await("answer", func(f []byte) bool { return isARP(f, 2) })
+	b.mustSend(b.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(2), 1), own4(9), []byte("secret of b")))
+	for len(a.got) > 0 {
+		if f := <-a.got; f[0]&1 == 0 {
+			t.Errorf("a got %x", f)
+		}
+	}
+}
