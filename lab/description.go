@@ -38,14 +38,16 @@ type Guest struct {
 type NIC struct {
 	// of its port, for logs, counters and captures; "": port0, port1, ... counted over all guests
 	Name       string
-	Model      string           // Virtio or GVE
-	MAC        wire.MAC         // zero: MAC(i) of port i
-	Addr4      netip.Prefix     // what the guest is meant to have; zero: Addr4(i)
-	Addr6      netip.Prefix     // zero: Addr6(i)
-	MTU        int              // bytes; 0: 1500
-	QueuePairs int              // 0: the model's
-	GPUs       []int            // which of the guest's GPUs it may address, by number; nil: all of them
-	Link       wire.LinkOptions // impairment, in either direction
+	Model      string       // Virtio or GVE
+	MAC        wire.MAC     // zero: MAC(i) of port i
+	Addr4      netip.Prefix // what the guest is meant to have; zero: Addr4(i)
+	Addr6      netip.Prefix // zero: Addr6(i)
+	MTU        int          // bytes; 0: 1500
+	QueuePairs int          // 0: the model's
+	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
+	// Link is impairment, in either direction, and which source addresses the guest's frames may have. Its Identity is
+	// completed: nil stands for MAC alone.
+	Link wire.LinkOptions
 }
 
 // GPU is memory that is neither the guest's RAM nor its CPUs'. How the guest sees it follows from
@@ -74,6 +76,8 @@ type Options struct {
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service
+	// Note is told what becomes of a guest's frames that its user should know: nil: Log is, as a warning
+	Note func(port, text string)
 }
 
 // Service is something else that is on the switch, a gateway or a capture: it is made when all

@@ -50,8 +50,18 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory) (*Port, erro
 		p.dev = nil // not an interface of a nil pointer
 		return p, err
 	}
-	return p, p.NIC().Attach(l.sw, n.Link)
+	link := n.Link
+	who := wire.Identity{}
+	if link.Identity != nil {
+		who = *link.Identity
+	}
+	who.MAC, who.Refused = p.MAC, p.refused
+	link.Identity = &who
+	return p, p.NIC().Attach(l.sw, link)
 }
+
+// Reserve keeps addresses from all other ports, whether the port's guest uses them or not.
+func (p *Port) Reserve(addrs ...netip.Addr) { p.NIC().Link().Reserve(p.MAC, addrs...) }
 
 // NIC is the port's end on the wire: counters, flow counters, link.
 func (p *Port) NIC() *nic.Port { return p.dev.Port() }
@@ -82,6 +92,13 @@ func (p *Port) Serve(ctx context.Context, conn *net.UnixConn) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(p.life, func() { cancel(ErrClosed) })()
+	return p.serve(ctx, conn)
+}
+
+// serve serves a connection. Whatever comes next at this port may be another guest: it begins without
+// addresses.
+func (p *Port) serve(ctx context.Context, conn *net.UnixConn) error {
+	defer p.NIC().Link().Forget()
 	return p.dev.Serve(ctx, conn)
 }
 
@@ -96,7 +113,7 @@ func (p *Port) Connected(conn *net.UnixConn) {
 		defer p.serving.Done()
 		p.turn.Lock()
 		defer p.turn.Unlock()
-		if err := p.dev.Serve(p.life, conn); err != nil && p.life.Err() == nil {
+		if err := p.serve(p.life, conn); err != nil && p.life.Err() == nil {
 			p.lab.opt.Log.Error("connection to QEMU", "port", p.Name, "err", err)
 		}
 	})

@@ -1,0 +1,137 @@
+package lab_test
+
+import (
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/wire"
+)
+
+// attachAs has a guest on a port whose driver has another MAC than the NIC.
+func attachAs(t *testing.T, p *lab.Port, mac string) *labtest.Guest {
+	t.Helper()
+	client, server := testkit.SocketPair(t)
+	p.Connected(server)
+	return testkit.Must(labtest.New(client, mac, []netip.Prefix{p.Addr4, p.Addr6}))(t)
+}
+
+// notes are what a lab tells.
+type notes struct {
+	mu  sync.Mutex
+	all []string
+}
+
+func (n *notes) note(port, text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.all = append(n.all, port+": "+text)
+}
+
+func (n *notes) has(parts ...string) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range n.all {
+		ok := true
+		for _, p := range parts {
+			ok = ok && strings.Contains(s, p)
+		}
+		if ok {
+			return true
+		}
+	}
+	return false
+}
+
+// refuses has a guest open a connection in vain, until a reason to drop has been counted at its port.
+func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.DropReason) {
+	t.Helper()
+	ctx := t.Context()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if c, err := g.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(to, 9)); err == nil {
+			_ = c.Close()
+		}
+	}()
+	testkit.Eventually(t, "a frame is refused", func() bool { return p.NIC().Link().Counters().Drops[r] > 0 })
+	testkit.OK(t, g.Close())
+	<-done
+}
+
+// TestPortsSendFromTheirOwnMAC: a port's frames have its NIC's MAC unless others are allowed, and never that of another
+// port or the gateway. What is refused is told, with the flag that allows it.
+func TestPortsSendFromTheirOwnMAC(t *testing.T) {
+	testkit.LeavesNothing(t)
+	const stranger = "02:aa:bb:cc:dd:01"
+	gw := []lab.Service{lab.Gateway(gateway.Options{})}
+	for name, c := range map[string]struct {
+		who  *wire.Identity
+		mac  string
+		pass bool
+		text string
+	}{
+		"own":                    {mac: "02:76:6e:69:00:02", pass: true},
+		"a stranger's":           {mac: stranger, text: "--allow-mac " + stranger},
+		"allowed":                {who: &wire.Identity{Also: []wire.MAC{{2, 0xaa, 0xbb, 0xcc, 0xdd, 1}}}, mac: stranger, pass: true},
+		"any":                    {who: &wire.Identity{Any: true}, mac: stranger, pass: true},
+		"learned":                {who: &wire.Identity{Learn: true}, mac: stranger, pass: true},
+		"another port's":         {who: &wire.Identity{Any: true}, mac: "02:76:6e:69:00:01", text: "address of port0"},
+		"learned, another's":     {who: &wire.Identity{Learn: true}, mac: "02:76:6e:69:00:01", text: "address of port0"},
+		"the gateway's":          {who: &wire.Identity{Any: true}, mac: "02:76:6e:69:00:fe", text: "address of gateway"},
+		"learned, the gateway's": {who: &wire.Identity{Learn: true}, mac: "02:76:6e:69:00:fe", text: "address of gateway"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var told notes
+			w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio, Link: wire.LinkOptions{Identity: c.who}}, 0),
+				lab.Options{Services: gw, Note: told.note})
+			a, b := attach(t, w.Port(0)), attachAs(t, w.Port(1), c.mac)
+			defer a.Close()
+			if c.pass {
+				testkit.OK(t, b.Exchange(t.Context(), a, 10_000))
+				testkit.OK(t, b.Close())
+				testkit.Equal(t, "refusals", len(told.all), 0)
+				return
+			}
+			refuses(t, w.Port(1), b, w.Port(0).Addr4.Addr(), wire.DropMAC)
+			if !told.has("port1: mac-not-yours", c.mac, c.text) {
+				t.Errorf("told: %q", told.all)
+			}
+		})
+	}
+}
+
+// TestTheNextGuestBeginsAnew: what a guest has learned and claimed ends with its connection.
+func TestTheNextGuestBeginsAnew(t *testing.T) {
+	testkit.LeavesNothing(t)
+	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio, Link: wire.LinkOptions{Identity: &wire.Identity{Learn: true}}},
+		0), lab.Options{})
+	a := attach(t, w.Port(0))
+	defer a.Close()
+	for _, mac := range []string{"02:aa:bb:cc:dd:01", "02:aa:bb:cc:dd:02"} {
+		b := attachAs(t, w.Port(1), mac)
+		testkit.OK(t, b.Exchange(t.Context(), a, 10_000))
+		testkit.OK(t, b.Close())
+	}
+}
+
+// TestAddressesOfOthersAreTold: a guest with the address of another is told whose it is.
+func TestAddressesOfOthersAreTold(t *testing.T) {
+	testkit.LeavesNothing(t)
+	var told notes
+	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0),
+		lab.Options{Services: []lab.Service{lab.Gateway(gateway.Options{})}, Note: told.note})
+	client, server := testkit.SocketPair(t)
+	w.Port(1).Connected(server)
+	b := testkit.Must(labtest.New(client, "02:76:6e:69:00:02", []netip.Prefix{w.Port(0).Addr4}))(t)
+	gw, _ := lab.GatewayAddrs()
+	refuses(t, w.Port(1), b, gw.Addr(), wire.DropAddress)
+	if !told.has("port1: address-not-yours", "10.118.110.1", "address of port0") {
+		t.Errorf("told: %q", told.all)
+	}
+}
