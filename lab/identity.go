@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -10,37 +9,48 @@ import (
 	"vnic.dev/vnic/wire"
 )
 
-// ParseAllowMAC reads which MACs guests may send from beside their NIC's: "" (none), "any", or a list
-// with commas.
-func ParseAllowMAC(s string) (also []wire.MAC, anyMAC bool, err error) {
-	switch s {
-	case "":
-		return nil, false, nil
-	case "any":
-		return nil, true, nil
+// AllowedMACs are those that guests may send from beside their NIC's own.
+type AllowedMACs struct {
+	Any  bool // all that are no other port's nor the gateway's
+	List []wire.MAC
+}
+
+// ParseAllowedMACs reads "any", or MACs with commas between them.
+func ParseAllowedMACs(s string) (a AllowedMACs, err error) {
+	if s == "any" {
+		return AllowedMACs{Any: true}, nil
 	}
 	for _, w := range strings.Split(s, ",") {
-		hw, err := net.ParseMAC(strings.TrimSpace(w))
-		if err != nil || len(hw) != 6 {
-			return nil, false, fmt.Errorf("--allow-mac %s: %q is no MAC, as 02:aa:bb:cc:dd:01; or give any alone", s, w)
+		hw, err := net.ParseMAC(w)
+		if err != nil || len(hw) != len(wire.MAC{}) {
+			return a, fmt.Errorf("%q is no MAC, as 02:aa:bb:cc:dd:01: give MACs with commas, or any", w)
 		}
 		m := wire.MAC(hw)
 		switch {
 		case m[0]&1 != 0, m == wire.MAC{}, m == wire.ControlMAC:
-			err = errors.New("a frame cannot come from it")
+			return a, fmt.Errorf("no frame may come from %s", w)
 		case m == MAC(gatewayHost-1):
-			err = errors.New("it is the gateway's")
-		case slices.Contains(also, m):
-			err = errors.New("twice")
-		case len(also) == wire.MaxClaims:
-			err = fmt.Errorf("more than %d: give any", wire.MaxClaims)
+			return a, fmt.Errorf("%s is the gateway's", w)
+		case slices.Contains(a.List, m):
+			return a, fmt.Errorf("%s twice", w)
+		case len(a.List) == wire.MaxClaims:
+			return a, fmt.Errorf("more than %d: give any", wire.MaxClaims)
 		}
-		if err != nil {
-			return nil, false, fmt.Errorf("--allow-mac %s: %w", w, err)
-		}
-		also = append(also, m)
+		a.List = append(a.List, m)
 	}
-	return also, false, nil
+	return a, nil
+}
+
+// String writes them as ParseAllowedMACs reads them; "": none.
+func (a AllowedMACs) String() string {
+	if a.Any {
+		return "any"
+	}
+	var words []string
+	for _, m := range a.List {
+		words = append(words, net.HardwareAddr(m[:]).String())
+	}
+	return strings.Join(words, ",")
 }
 
 // refused tells of a frame whose source addresses are not the port's.

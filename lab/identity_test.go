@@ -135,3 +135,37 @@ func TestAddressesOfOthersAreTold(t *testing.T) {
 		t.Errorf("told: %q", told.all)
 	}
 }
+
+func TestParseAllowedMACs(t *testing.T) {
+	many := make([]string, 65)
+	for i := range many {
+		many[i] = "02:00:00:00:01:" + string("0123456789abcdef"[i/16]) + string("0123456789abcdef"[i%16])
+	}
+	for s, want := range map[string]string{
+		"any":                                 "any",
+		"02:aa:bb:cc:dd:01":                   "02:aa:bb:cc:dd:01",
+		"02-AA-BB-CC-DD-01,02aa.bbcc.dd02":    "02:aa:bb:cc:dd:01,02:aa:bb:cc:dd:02",
+		strings.Join(many[:64], ","):          strings.Join(many[:64], ","),
+		strings.Join(many, ","):               "! more than 64",
+		"":                                    `! "" is no MAC`,
+		"all":                                 `! "all" is no MAC`,
+		"any,02:aa:bb:cc:dd:01":               `! "any" is no MAC`,
+		"02:aa:bb:cc:dd:01,":                  `! "" is no MAC`,
+		"02:aa:bb:cc:dd:01, 02:aa:bb:cc:dd:2": `! " 02:aa:bb:cc:dd:2" is no MAC`,
+		"02:aa:bb:cc:dd:01:02:03":             `! "02:aa:bb:cc:dd:01:02:03" is no MAC`,
+		"ff:ff:ff:ff:ff:ff":                   "! no frame may come from ff:",
+		"00:00:00:00:00:00":                   "! no frame may come from 00:",
+		"02:76:6e:69:63:01":                   "! no frame may come from 02:76:6e:69:63:01",
+		"02:76:6e:69:00:fe":                   "! 02:76:6e:69:00:fe is the gateway's",
+		"02:aa:bb:cc:dd:01,02:AA:bb:cc:dd:01": "! 02:AA:bb:cc:dd:01 twice",
+	} {
+		a, err := lab.ParseAllowedMACs(s)
+		got := a.String()
+		if err != nil {
+			got = "! " + err.Error()
+		}
+		if !strings.HasPrefix(got, want) || err == nil && got != want {
+			t.Errorf("%q: %s, want %s", s, got, want)
+		}
+	}
+}

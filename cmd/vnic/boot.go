@@ -103,6 +103,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	impairSeedFlag(f, &o.Impair)
 	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")
 	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the guests")
+	allowMACFlag(f, &o.AllowMAC, "only the NIC's own")
 	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")
 	f.StringArrayVar(&o.QEMUArgs, "qemu-arg", nil, "an argument for QEMU; once for each")
 	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")

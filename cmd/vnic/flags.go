@@ -73,3 +73,21 @@ func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args .
 		note("--loss and --reorder: seed %d", i.Seed)
 	}
 }
+
+// macsFlag are MACs that guests may send from.
+type macsFlag lab.AllowedMACs
+
+func (m *macsFlag) Type() string   { return "MACs" }
+func (m *macsFlag) String() string { return lab.AllowedMACs(*m).String() }
+
+func (m *macsFlag) Set(s string) error {
+	a, err := lab.ParseAllowedMACs(s)
+	*m = macsFlag(a)
+	return err
+}
+
+// allowMACFlag says which MACs guests may send from; own is what they may without.
+func allowMACFlag(f *pflag.FlagSet, m *lab.AllowedMACs, own string) {
+	f.Var((*macsFlag)(m), "allow-mac", "other MACs that guests may send from, with commas, or any, as for a bridge or "+
+		"macvlan in a guest; never the gateway's or another guest's (default: "+own+")")
+}

@@ -132,6 +132,7 @@ is this machine. For management software vnic serve keeps to QEMU's conventions 
 		"nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network")
 	f.StringArrayVar(&o.Forwards, "forward", nil,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
+	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
 	dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	metricsFlag(f, &show)

@@ -65,7 +65,7 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 		return 0, err
 	}
 	if l.lab, err = lab.Open(o.describe(), lab.Options{Farewell: machines.Farewell, Log: o.Log,
-		Services: append(services, o.Services...)}); err != nil {
+		Services: slices.Concat(services, []lab.Service{o.reserve}, o.Services), Note: o.refused}); err != nil {
 		return 0, err
 	}
 	if err := l.boot(ctx); err != nil {
@@ -74,6 +74,9 @@ func Do(ctx context.Context, o Options) (status int, err error) {
 	o.stage("")
 	return l.run(ctx)
 }
+
+// refused notes what becomes of a guest's frames.
+func (o *Options) refused(port, text string) { o.Note("%s: %s", port, text) }
 
 func (o *Options) stage(what string) {
 	if o.Stage != nil {

@@ -24,6 +24,7 @@ type Options struct {
 
 	NoGateway bool
 	Forwards  []string // [tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT
+	AllowMAC  lab.AllowedMACs
 
 	Copies   []string // HOST:GUEST, or HOST for the same place
 	Env      []string // NAME=VALUE, or NAME for its value here

@@ -1,12 +1,14 @@
 package boot
 
 import (
+	"io"
 	"net"
 	"net/netip"
 
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/wire"
 )
 
 // place is what a guest has on the switch.
@@ -25,15 +27,16 @@ func (o *Options) devmemAddrs(i int) (v4, v6 netip.Prefix) {
 
 // describe is the lab that the guests are in: of each the kernel's NIC, and on virtio another, which the GPU is at.
 func (o *Options) describe() (d lab.Description) {
+	link := wire.LinkOptions{Identity: &wire.Identity{Also: o.AllowMAC.List, Any: o.AllowMAC.Any}}
 	for i := range o.Guests {
 		g := lab.Guest{Name: guestnet.HostName(i),
 			NICs: []lab.NIC{{Name: guestnet.HostName(i), Model: o.NIC, MAC: lab.MAC(i), Addr4: lab.Addr4(i),
-				Addr6: lab.Addr6(i), MTU: o.MTU}}}
+				Addr6: lab.Addr6(i), MTU: o.MTU, Link: link}}}
 		if !o.node() {
 			g.NICs[0].GPUs = []int{} // none
 			n := guestnet.DevmemHost + i
 			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n),
-				Addr6: lab.Addr6(n), MTU: o.MTU})
+				Addr6: lab.Addr6(n), MTU: o.MTU, Link: link})
 		}
 		if o.GPUMemory != 0 {
 			g.GPUs = []lab.GPU{{Memory: o.GPUMemory}}
@@ -50,6 +53,16 @@ func (o *Options) places(l *lab.Lab) (list []place) {
 		list = append(list, place{index: i, name: m.Name, hw: m, kernel: m.Ports[0], devmem: m.Ports[len(m.Ports)-1]})
 	}
 	return list
+}
+
+// reserve is a service of the lab: each guest's addresses are its own, before it uses them, too.
+func (o *Options) reserve(l *lab.Lab) (io.Closer, error) {
+	for i, p := range o.places(l) {
+		p.kernel.Reserve(p.kernel.Addr4.Addr(), p.kernel.Addr6.Addr())
+		v4, v6 := o.devmemAddrs(i)
+		p.devmem.Reserve(v4.Addr(), v6.Addr())
+	}
+	return io.NopCloser(nil), nil
 }
 
 // network is what the guest is told of it.

@@ -15,6 +15,7 @@ import (
 
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack/gateway"
+	"vnic.dev/vnic/wire"
 )
 
 // Options are the flags of `vnic serve`.
@@ -29,6 +30,7 @@ type Options struct {
 	Group     string         // who may connect at Paths besides our user and root; "": nobody
 	NoGateway bool
 	Forwards  []string // as lab.ParseForward takes them
+	AllowMAC  lab.AllowedMACs
 
 	Log      *slog.Logger
 	Services []lab.Service // behind the gateway
@@ -142,7 +144,10 @@ func (o *Options) Check() error {
 
 // describe has a guest with one port for each socket.
 func (o *Options) describe() lab.Description {
-	d := lab.Uniform(len(o.Paths)+len(o.FDs), o.NIC, o.GPUMemory)
+	nic := o.NIC
+	who := wire.Identity{Learn: true, Also: o.AllowMAC.List, Any: o.AllowMAC.Any} // QEMU's mac= decides
+	nic.Link.Identity = &who
+	d := lab.Uniform(len(o.Paths)+len(o.FDs), nic, o.GPUMemory)
 	d.NoP2P = o.NoP2P
 	d.Impair(o.Impair)
 	if !o.NoGateway {

@@ -12,6 +12,9 @@ import (
 	"vnic.dev/vnic/lab"
 )
 
+// text notes what happens at a port.
+func (o *Options) text(port, text string) { o.Note(port, "%s", text) }
+
 // Do serves until ctx ends, which is a good end, or until no connection can come any more. Nothing
 // is left when it returns.
 func Do(ctx context.Context, o Options) (err error) {
@@ -47,7 +50,7 @@ func Do(ctx context.Context, o Options) (err error) {
 		return io.NopCloser(nil), nil
 	}
 	l, err := lab.Open(o.describe(), lab.Options{Log: o.Log, Services: slices.Concat([]lab.Service{measure}, services,
-		o.Services)})
+		o.Services), Note: o.text})
 	if err != nil {
 		return err
 	}

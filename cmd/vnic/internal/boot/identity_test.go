@@ -1,0 +1,40 @@
+package boot
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/wire"
+)
+
+// TestGuestsHaveTheirAddresses: --allow-mac is every NIC's, and each guest's addresses are reserved for it: those of its
+// devmem programs too, on whichever NIC they are.
+func TestGuestsHaveTheirAddresses(t *testing.T) {
+	for _, model := range []string{lab.Virtio, lab.GVE} {
+		o := Options{NIC: model, Guests: 2, GPUMemory: 2 << 20, MTU: 1500, NoGateway: true,
+			AllowMAC: lab.AllowedMACs{Any: true, List: []wire.MAC{{2, 1}}}}
+		w := testkit.Must(lab.Open(o.describe(), lab.Options{Services: []lab.Service{o.reserve}}))(t)
+		d := o.describe()
+		for _, g := range d.Guests {
+			for _, n := range g.NICs {
+				if id := n.Link.Identity; id.Learn || !id.Any || len(id.Also) != 1 {
+					t.Errorf("%s: %+v", model, id)
+				}
+			}
+		}
+		for i, p := range o.places(w) {
+			v4, v6 := o.devmemAddrs(i)
+			for _, c := range []struct {
+				port *lab.Port
+				is   bool
+			}{{p.devmem, true}, {o.places(w)[1-i].devmem, false}, {o.places(w)[1-i].kernel, false}} {
+				testkit.Equal(t, "a devmem address", w.Switch().MayLease(c.port.MAC, v4.Addr()), c.is)
+				testkit.Equal(t, "a devmem address", w.Switch().MayLease(c.port.MAC, v6.Addr()), c.is)
+			}
+			testkit.Equal(t, "its own", w.Switch().MayLease(p.kernel.MAC, p.kernel.Addr4.Addr()), true)
+			testkit.Equal(t, "the other's", w.Switch().MayLease(p.kernel.MAC, o.places(w)[1-i].kernel.Addr4.Addr()), false)
+		}
+		testkit.OK(t, w.Close())
+	}
+}
