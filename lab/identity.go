@@ -53,6 +53,16 @@ func (a AllowedMACs) String() string {
 	return strings.Join(words, ",")
 }
 
+// Identify has every port's guest send from the MACs that are allowed, beside its NIC's own;
+// learned: beside that of its first frame after a connect, whatever the NIC's is.
+func (d *Description) Identify(a AllowedMACs, learned bool) {
+	for g := range d.Guests {
+		for n := range d.Guests[g].NICs {
+			d.Guests[g].NICs[n].Link.Identity = &wire.Identity{Also: a.List, Any: a.Any, Learn: learned}
+		}
+	}
+}
+
 // refused tells of a frame whose source addresses are not the port's.
 func (p *Port) refused(r wire.Refusal) {
 	text := refusalText(r)

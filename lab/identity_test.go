@@ -48,7 +48,8 @@ func (n *notes) has(parts ...string) bool {
 	return false
 }
 
-// refuses has a guest open a connection in vain, until a reason to drop has been counted at its port.
+// refuses has a guest open a connection in vain, until a reason to drop has been counted at its
+// port.
 func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.DropReason) {
 	t.Helper()
 	ctx := t.Context()
@@ -64,8 +65,8 @@ func refuses(t *testing.T, p *lab.Port, g *labtest.Guest, to netip.Addr, r wire.
 	<-done
 }
 
-// TestPortsSendFromTheirOwnMAC: a port's frames have its NIC's MAC unless others are allowed, and never that of another
-// port or the gateway. What is refused is told, with the flag that allows it.
+// TestPortsSendFromTheirOwnMAC: a port's frames have its NIC's MAC unless others are allowed, and
+// never that of another port or the gateway. What is refused is told, with the flag that allows it.
 func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 	testkit.LeavesNothing(t)
 	const stranger = "02:aa:bb:cc:dd:01"

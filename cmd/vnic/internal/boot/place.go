@@ -8,7 +8,6 @@ import (
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack/gateway"
-	"vnic.dev/vnic/wire"
 )
 
 // place is what a guest has on the switch.
@@ -27,16 +26,15 @@ func (o *Options) devmemAddrs(i int) (v4, v6 netip.Prefix) {
 
 // describe is the lab that the guests are in: of each the kernel's NIC, and on virtio another, which the GPU is at.
 func (o *Options) describe() (d lab.Description) {
-	link := wire.LinkOptions{Identity: &wire.Identity{Also: o.AllowMAC.List, Any: o.AllowMAC.Any}}
 	for i := range o.Guests {
 		g := lab.Guest{Name: guestnet.HostName(i),
 			NICs: []lab.NIC{{Name: guestnet.HostName(i), Model: o.NIC, MAC: lab.MAC(i), Addr4: lab.Addr4(i),
-				Addr6: lab.Addr6(i), MTU: o.MTU, Link: link}}}
+				Addr6: lab.Addr6(i), MTU: o.MTU}}}
 		if !o.node() {
 			g.NICs[0].GPUs = []int{} // none
 			n := guestnet.DevmemHost + i
 			g.NICs = append(g.NICs, lab.NIC{Name: guestnet.DevmemName(i), Model: o.NIC, MAC: lab.MAC(n), Addr4: lab.Addr4(n),
-				Addr6: lab.Addr6(n), MTU: o.MTU, Link: link})
+				Addr6: lab.Addr6(n), MTU: o.MTU})
 		}
 		if o.GPUMemory != 0 {
 			g.GPUs = []lab.GPU{{Memory: o.GPUMemory}}
@@ -44,6 +42,7 @@ func (o *Options) describe() (d lab.Description) {
 		d.Guests = append(d.Guests, g)
 	}
 	d.Impair(o.Impair)
+	d.Identify(o.AllowMAC, false)
 	return d
 }
 

@@ -8,11 +8,10 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/labtest"
-	"vnic.dev/vnic/wire"
 )
 
-// TestTheMACIsWhatQEMUGave: a guest sends from the MAC that its QEMU chose, another one after each connect; but not from
-// that of another port.
+// TestTheMACIsWhatQEMUGave: a guest sends from the MAC that its QEMU chose, another one after each
+// connect; but not from that of another port.
 func TestTheMACIsWhatQEMUGave(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir()
@@ -40,13 +39,15 @@ func TestTheMACIsWhatQEMUGave(t *testing.T) {
 
 // TestAllowedMACs: --allow-mac is every port's.
 func TestAllowedMACs(t *testing.T) {
-	m := wire.MAC{2, 1}
-	o := Options{Paths: []string{"a", "b"}, NIC: lab.NIC{Model: lab.Virtio},
-		AllowMAC: lab.AllowedMACs{Any: true, List: []wire.MAC{m}}}
-	d := o.describe()
-	for _, g := range d.Guests {
-		if id := g.NICs[0].Link.Identity; !id.Learn || !id.Any || len(id.Also) != 1 || id.Also[0] != m {
-			t.Errorf("%+v", id)
+	o := Options{Paths: []string{"a", "b"}, NIC: lab.NIC{Model: lab.Virtio}}
+	for _, list := range []string{"any", "02:aa:bb:cc:dd:01"} {
+		o.AllowMAC = testkit.Must(lab.ParseAllowedMACs(list))(t)
+		d := o.describe()
+		for _, g := range d.Guests {
+			id := g.NICs[0].Link.Identity
+			if got := (lab.AllowedMACs{Any: id.Any, List: id.Also}); !id.Learn || got.String() != list {
+				t.Errorf("%s: %+v", list, id)
+			}
 		}
 	}
 }

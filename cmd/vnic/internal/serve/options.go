@@ -15,7 +15,6 @@ import (
 
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack/gateway"
-	"vnic.dev/vnic/wire"
 )
 
 // Options are the flags of `vnic serve`.
@@ -144,10 +143,8 @@ func (o *Options) Check() error {
 
 // describe has a guest with one port for each socket.
 func (o *Options) describe() lab.Description {
-	nic := o.NIC
-	who := wire.Identity{Learn: true, Also: o.AllowMAC.List, Any: o.AllowMAC.Any} // QEMU's mac= decides
-	nic.Link.Identity = &who
-	d := lab.Uniform(len(o.Paths)+len(o.FDs), nic, o.GPUMemory)
+	d := lab.Uniform(len(o.Paths)+len(o.FDs), o.NIC, o.GPUMemory)
+	d.Identify(o.AllowMAC, true) // QEMU's mac= decides
 	d.NoP2P = o.NoP2P
 	d.Impair(o.Impair)
 	if !o.NoGateway {
