@@ -17,6 +17,9 @@ const (
 //     GSO take all they know;
 //   - the gateway's filter: also the body of ARP and the start of ICMPv6.
 //
+// Where a wire judges source addresses (wire.Identity), it reads more of neighbor discovery, behind its
+// checksum: what it reads it has copied, after it has completed a partial checksum.
+//
 // A capture copies headers and payload to a file and judges nothing. A reader of more bytes has to
 // be added here. Of a Malformed frame nothing is known, so all of it counts.
 func (h *Headers) JudgedLen() uint32 {

@@ -25,7 +25,8 @@ type Identity struct {
 	Refused func(Refusal) // told of what is refused, see TellEvery, by the sender's goroutine; nil: nobody
 }
 
-// Refusal is a frame that was refused, and how many others were for the same reason since the last one that was told.
+// Refusal is a frame that was refused, and how many others were for the same reason since the last
+// one that was told.
 type Refusal struct {
 	Link   *Link
 	Reason DropReason // DropMAC or DropAddress
@@ -38,18 +39,20 @@ type Refusal struct {
 
 // Bounds of what a port claims.
 const (
-	// MaxClaims is how many IP addresses a port has, beside those that are reserved for it, and how many MACs, beside its
-	// own. One more is refused, unless one of them is idle.
+	// MaxClaims is how many IP addresses a port has, beside those that are reserved for it, and how
+	// many MACs, beside its own. One more is refused, unless one of them is idle.
 	MaxClaims = 64
-	// ClaimIdle is how long an address was not used that another port may take, or that makes room for another of the same
-	// port. The time counts from when it was first wanted by somebody.
+	// ClaimIdle is how long an address was not used that another port may take, or that makes room
+	// for another of the same port. The time counts from when it was first wanted by somebody.
 	ClaimIdle = time.Minute
 	// TellEvery is how often Identity.Refused is told at most, of each reason.
 	TellEvery = time.Minute
-	// probeIdle is that of an address that a probe for duplicates asked for, and that was never used.
+	// probeIdle is that of an address that a probe for duplicates asked for, and that was never
+	// used.
 	probeIdle = 10 * time.Second
-	// wantedAgain is how long an address's last use must lie back before its port has to show again that it uses it: what
-	// others want, or a port that has too many, costs the user a search a few times a minute, and not at each frame.
+	// wantedAgain is how long an address's last use must lie back before its port has to show again
+	// that it uses it: what others want, or a port that has too many, costs the user a search a few
+	// times a minute, and not at each frame.
 	wantedAgain = 10 * time.Second
 )
 
@@ -123,8 +126,8 @@ func (s source) unicast() bool {
 	return s.b[0]&1 == 0 && !s.unspecified()
 }
 
-// registry knows which port of a switch has which address. Frames whose addresses their port has used
-// before do not get here: see identity.held.
+// registry knows which port of a switch has which address. Frames whose addresses their port has
+// used before do not get here: see identity.held.
 type registry struct {
 	mu     sync.Mutex
 	clock  func() time.Time // nil: time.Now
@@ -174,7 +177,8 @@ type identity struct {
 	more    [2]uint64    // refused since
 }
 
-// sources are the addresses that a port's frames may have without a look into the registry; immutable.
+// sources are the addresses that a port's frames may have without a look into the registry;
+// immutable.
 type sources struct {
 	macs  []MAC
 	addrs [2][][16]byte // by kind
@@ -308,8 +312,8 @@ func (l *Link) Forget() {
 	d.held.Store(h)
 }
 
-// Reserve keeps addresses for the port whose Identity.MAC is mac, which need not be there yet, as long as the link is
-// attached: no other port has them, and none that has one now keeps it.
+// Reserve keeps addresses for the port whose Identity.MAC is mac, which need not be there yet, as
+// long as the link is attached: no other port has them, and none that has one now keeps it.
 func (l *Link) Reserve(mac MAC, addrs ...netip.Addr) {
 	r := &l.sw.names
 	r.mu.Lock()
@@ -337,8 +341,8 @@ func (s *Switch) Lease(mac MAC, addr netip.Addr, until time.Time) bool {
 // MayLease says whether Lease would succeed.
 func (s *Switch) MayLease(mac MAC, addr netip.Addr) bool { return s.names.lease(mac, addr, nil) }
 
-// Holds says whether an address is that of the port that has mac. Where no port with an Identity has it,
-// nobody's address is checked.
+// Holds says whether an address is that of the port that has mac. Where no port with an Identity
+// has it, nobody's address is checked.
 func (s *Switch) Holds(mac MAC, addr netip.Addr) bool {
 	r := &s.names
 	r.mu.Lock()
@@ -421,8 +425,8 @@ func (d *identity) like(s source) *[]*claim {
 	return &d.mine[0]
 }
 
-// allow says whether a port may send from an address, and claims it: probe, if it only asks whether it
-// is somebody's. It looks into the registry, and tells of a refusal.
+// allow says whether a port may send from an address, and claims it: probe, if it only asks whether
+// it is somebody's. It looks into the registry, and tells of a refusal.
 func (d *identity) allow(s source, probe bool, mac MAC) DropReason {
 	r := &d.link.sw.names
 	r.mu.Lock()

@@ -109,9 +109,35 @@ func nd(kind byte, target []byte, option byte, mac MAC) []byte {
 	return b
 }
 
+// icmp makes an ICMPv6 message from an address of host n; n and 0x80: its link-local one.
+func icmp(n byte, body ...byte) []byte {
+	from := ip6(n)
+	if n&0x80 != 0 {
+		from = ll6(n &^ 0x80)
+	}
+	return ipv6Body(from, allNodes, protoICMPv6, body...)
+}
+
+// padded puts an ICMPv6 message behind an options header.
+func padded(body ...byte) []byte { return append([]byte{protoICMPv6, 0, 1, 4, 0, 0, 0, 0}, body...) }
+
+// whole puts a message behind the header of a first and only fragment; next is its kind.
+func whole(next byte, body ...byte) []byte {
+	return ipv6Body(ip6(1), allNodes, 44, append([]byte{next, 0, 0, 0, 0, 0, 0, 1}, body...)...)
+}
+
+// router makes a router's message: its fixed part, and options.
+func router(kind byte, fixed int, options ...byte) []byte {
+	return append(append([]byte{kind}, make([]byte, fixed-1)...), options...)
+}
+
+// redirect makes a redirect to a target.
+func redirect(target []byte) []byte { return append(nd(137, target, 0, MAC{}), make([]byte, 16)...) }
+
 var allNodes = []byte{0: 0xff, 1: 2, 15: 1}
 
-// try sends a frame, of which hdr bytes lie in the header and the rest in memory, and gives what became of it.
+// try sends a frame, of which hdr bytes lie in the header and the rest in memory, and gives what
+// became of it.
 func (h *host) try(frame []byte, hdr int) DropReason {
 	h.t.Helper()
 	p := h.sent(h.rawFrame(frame, hdr, 0, 5))
@@ -124,8 +150,8 @@ func (h *host) try(frame []byte, hdr int) DropReason {
 	return p.Verdict.Reason
 }
 
-// say sends a frame with its headers whole, and with only the link header in the header: what became of it must be
-// the same.
+// say sends a frame with its headers whole, and with only the link header in the header: what
+// became of it must be the same.
 func (h *host) say(what string, frame []byte, want DropReason) {
 	h.t.Helper()
 	for _, hdr := range []int{splitter.EthLen, 60, 512} {
@@ -138,24 +164,25 @@ func (h *host) say(what string, frame []byte, want DropReason) {
 // claims are frames by which a host says that an address is its own.
 func claims(mac MAC, n byte, tags int) map[string][]byte {
 	return map[string][]byte{
-		"ARP request":       frame(mac, tags, 0x0806, arpBody(1, mac, ip4(n), ip4(77))),
-		"ARP reply":         frame(mac, tags, 0x0806, arpBody(2, mac, ip4(n), ip4(1))),
-		"gratuitous ARP":    frame(mac, tags, 0x0806, arpBody(1, mac, ip4(n), ip4(n))),
-		"IPv4":              frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 1, 8, 0, 0, 0)),
-		"IPv4, TCP":         frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 6, tcp()...)),
-		"IPv4, UDP":         frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 17, 0, 1, 0, 2, 0, 8, 0, 0)),
-		"IPv4, bad UDP":     frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 17, 0, 1, 0, 2, 0, 7, 0, 0)),
-		"IPv4 fragment":     frame(mac, tags, 0x0800, fragment4(ipv4Body(ip4(n), ip4(77), 17, make([]byte, 16)...))),
-		"IPv6, echo":        frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 58, 128, 0, 0, 0, 0, 0, 0, 0)),
-		"IPv6, TCP":         frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 6, tcp()...)),
-		"IPv6, bad TCP":     frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 6, make([]byte, 20)...)),
-		"IPv6 fragment":     frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 44, 17, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0)),
-		"solicitation":      frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 58, nd(135, ip6(77), 1, mac)...)),
-		"router solicit":    frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 58, 133, 0, 0, 0, 0, 0, 0, 0)),
-		"advertisement":     frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 58, nd(136, ip6(n), 2, mac)...)),
-		"IPv6, link-local":  frame(mac, tags, 0x86dd, ipv6Body(ll6(n), allNodes, 58, 128, 0, 0, 0, 0, 0, 0, 0)),
-		"behind an option":  frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 60, append([]byte{58, 0, 1, 4, 0, 0, 0, 0}, nd(136, ip6(n), 2, mac)...)...)),
-		"a router's advert": frame(mac, tags, 0x86dd, ipv6Body(ll6(n), allNodes, 58, append([]byte{134, 0, 0, 0}, make([]byte, 12)...)...)),
+		"ARP request":      frame(mac, tags, 0x0806, arpBody(1, mac, ip4(n), ip4(77))),
+		"ARP reply":        frame(mac, tags, 0x0806, arpBody(2, mac, ip4(n), ip4(1))),
+		"gratuitous ARP":   frame(mac, tags, 0x0806, arpBody(1, mac, ip4(n), ip4(n))),
+		"IPv4":             frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 1, 8, 0, 0, 0)),
+		"IPv4, TCP":        frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 6, tcp()...)),
+		"IPv4, UDP":        frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 17, 0, 1, 0, 2, 0, 8, 0, 0)),
+		"IPv4, bad UDP":    frame(mac, tags, 0x0800, ipv4Body(ip4(n), ip4(77), 17, 0, 1, 0, 2, 0, 7, 0, 0)),
+		"IPv4 fragment":    frame(mac, tags, 0x0800, fragment4(ipv4Body(ip4(n), ip4(77), 17, make([]byte, 16)...))),
+		"IPv6, echo":       frame(mac, tags, 0x86dd, icmp(n, 128, 0, 0, 0, 0, 0, 0, 0)),
+		"IPv6, TCP":        frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 6, tcp()...)),
+		"IPv6, bad TCP":    frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 6, make([]byte, 20)...)),
+		"IPv6 fragment":    frame(mac, tags, 0x86dd, ipv6Body(ip6(n), allNodes, 44, 17, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0)),
+		"solicitation":     frame(mac, tags, 0x86dd, icmp(n, nd(135, ip6(77), 1, mac)...)),
+		"router solicit":   frame(mac, tags, 0x86dd, icmp(n, 133, 0, 0, 0, 0, 0, 0, 0)),
+		"advertisement":    frame(mac, tags, 0x86dd, icmp(n, nd(136, ip6(n), 2, mac)...)),
+		"IPv6, link-local": frame(mac, tags, 0x86dd, icmp(n|0x80, 128, 0, 0, 0, 0, 0, 0, 0)),
+		"behind an option": frame(mac, tags, 0x86dd,
+			ipv6Body(ip6(n), allNodes, 60, padded(nd(136, ip6(n), 2, mac)...)...)),
+		"a router's advert": frame(mac, tags, 0x86dd, icmp(n|0x80, router(134, 16)...)),
 	}
 }
 
@@ -170,9 +197,9 @@ func fragment4(ip []byte) []byte {
 	return ip
 }
 
-// TestAPortSaysOnlyWhatItHas: each way to say that an address is one's own passes from who has it, and not from
-// another port: not the router's, not another host's; whole, and inside tags. Nobody hears of it, and the switch goes
-// on to find the right port.
+// TestAPortSaysOnlyWhatItHas: each way to say that an address is one's own passes from who has it,
+// and not from another port: not the router's, not another host's; whole, and inside tags. Nobody
+// hears of it, and the switch goes on to find the right port.
 //
 // Invariant: wire: No frame says that an address is its sender's which another port has.
 func TestAPortSaysOnlyWhatItHas(t *testing.T) {
@@ -207,43 +234,48 @@ func TestAPortSaysOnlyWhatItHas(t *testing.T) {
 	}
 }
 
-// TestNeighborsNameOnlyTheirMAC: ARP and neighbor discovery of an address of one's own that name another's MAC, those
-// that are not to be read, and IPv6 sources that nobody may have.
+// TestNeighborsNameOnlyTheirMAC: ARP and neighbor discovery of an address of one's own that name
+// another's MAC, those that are not to be read, and IPv6 sources that nobody may have.
 func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	v := newTown(t, nil)
 	a := v.a
+	v4 := func(ip []byte) []byte { return frame(a.mac, 0, splitter.EtherTypeIPv4, ip) }
+	v6 := func(ip []byte) []byte { return frame(a.mac, 0, splitter.EtherTypeIPv6, ip) }
+	arp := func(b []byte) []byte { return frame(a.mac, 0, splitter.EtherTypeARP, b) }
+	all4 := []byte{255, 255, 255, 255}
 	long := make([]byte, 8*63)
 	long[0], long[1] = 58, 62
+	long = append(long, nd(136, ip6(9), 2, a.mac)...)
 	for name, c := range map[string]struct {
 		frame []byte
 		want  DropReason
 	}{
-		"ARP, b's MAC":           {frame(a.mac, 0, 0x0806, arpBody(1, v.b.mac, ip4(1), ip4(2))), DropMAC},
+		"ARP, b's MAC":           {arp(arpBody(1, v.b.mac, ip4(1), ip4(2))), DropMAC},
 		"ARP, an invented MAC":   {frame(a.mac, 1, 0x0806, arpBody(2, MAC{2, 7}, ip4(1), ip4(2))), DropMAC},
-		"solicit, router's MAC":  {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, nd(135, ip6(2), 1, v.router.mac)...)), DropMAC},
-		"advert, b's MAC":        {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, nd(136, ip6(1), 2, v.b.mac)...)), DropMAC},
-		"router solicit":         {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, append([]byte{133, 0, 0, 0, 0, 0, 0, 0, 1, 1}, v.b.mac[:]...)...)), DropMAC},
-		"advert, b's address":    {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, nd(136, ip6(9), 2, a.mac)...)), DropAddress},
-		"redirect":               {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, append(nd(137, ip6(9), 0, a.mac), make([]byte, 16)...)...)), DropAddress},
-		"ARP, short":             {frame(a.mac, 0, 0x0806, arpBody(1, a.mac, ip4(1), ip4(2))[:27]), DropBadFrame},
-		"ARP, of another kind":   {frame(a.mac, 0, 0x0806, append([]byte{0, 1, 8, 0, 6, 16}, make([]byte, 40)...)), DropBadFrame},
+		"solicit, router's MAC":  {v6(icmp(1, nd(135, ip6(2), 1, v.router.mac)...)), DropMAC},
+		"advert, b's MAC":        {v6(icmp(1, nd(136, ip6(1), 2, v.b.mac)...)), DropMAC},
+		"router solicit":         {v6(icmp(1, router(133, 8, append([]byte{1, 1}, v.b.mac[:]...)...)...)), DropMAC},
+		"advert, b's address":    {v6(icmp(1, nd(136, ip6(9), 2, a.mac)...)), DropAddress},
+		"redirect":               {v6(icmp(1, redirect(ip6(9))...)), DropAddress},
+		"ARP, short":             {arp(arpBody(1, a.mac, ip4(1), ip4(2))[:27]), DropBadFrame},
+		"ARP, of another kind":   {arp(append([]byte{0, 1, 8, 0, 6, 16}, make([]byte, 40)...)), DropBadFrame},
 		"three tags":             {frame(a.mac, 3, 0x0806, arpBody(2, a.mac, ip4(9), ip4(2))), DropBadFrame},
-		"an advert in fragments": {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 44, append([]byte{58, 0, 0, 0, 0, 0, 0, 1}, nd(136, ip6(1), 2, a.mac)...)...)), DropBadFrame},
-		"one behind an option":   {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 44, append([]byte{60, 0, 0, 1, 0, 0, 0, 1, 58, 0, 1, 4, 0, 0, 0, 0}, nd(136, ip6(1), 2, a.mac)...)...)), DropBadFrame},
-		"long options":           {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 60, append(long, nd(136, ip6(9), 2, a.mac)...)...)), DropBadFrame},
-		"an advert cut short":    {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, nd(136, ip6(1), 0, a.mac)[:20]...)), DropBadFrame},
-		"a group as source":      {frame(a.mac, 0, 0x86dd, ipv6Body(allNodes, allNodes, 58, 128, 0, 0, 0)), DropAddress},
-		"IPv4 broadcast":         {frame(a.mac, 0, 0x0800, ipv4Body([]byte{255, 255, 255, 255}, ip4(2), 1)), DropAddress},
-		"IPv4 loopback":          {frame(a.mac, 0, 0x0800, ipv4Body([]byte{127, 0, 0, 1}, ip4(2), 1)), DropAddress},
+		"an advert in fragments": {v6(whole(58, nd(136, ip6(1), 2, a.mac)...)), DropBadFrame},
+		"one behind an option":   {v6(whole(60, padded(nd(136, ip6(1), 2, a.mac)...)...)), DropBadFrame},
+		"long options":           {v6(ipv6Body(ip6(1), allNodes, 60, long...)), DropBadFrame},
+		"an advert cut short":    {v6(icmp(1, nd(136, ip6(1), 0, a.mac)[:20]...)), DropBadFrame},
+		"a group as source":      {v6(ipv6Body(allNodes, allNodes, 58, 128, 0, 0, 0)), DropAddress},
+		"IPv4 broadcast":         {v4(ipv4Body(all4, ip4(2), 1)), DropAddress},
+		"IPv4 loopback":          {v4(ipv4Body([]byte{127, 0, 0, 1}, ip4(2), 1)), DropAddress},
 		"a MAC of zeros":         {frame(MAC{}, 0, 0x88cc, make([]byte, 10)), DropMAC},
 
-		"DHCP":                  {frame(a.mac, 0, 0x0800, ipv4Body(make([]byte, 4), []byte{255, 255, 255, 255}, 17, 0, 68, 0, 67, 0, 8, 0, 0)), DropNone},
-		"a report from nowhere": {frame(a.mac, 0, 0x86dd, ipv6Body(none6, allNodes, 58, 143, 0, 0, 0, 0, 0, 0, 0)), DropNone},
+		"DHCP":                  {v4(ipv4Body(make([]byte, 4), all4, 17, 0, 68, 0, 67, 0, 8, 0, 0)), DropNone},
+		"a report from nowhere": {v6(ipv6Body(none6, allNodes, 58, 143, 0, 0, 0, 0, 0, 0, 0)), DropNone},
 		"not IP":                {frame(a.mac, 0, 0x88cc, make([]byte, 10)), DropNone},
 		"MPLS":                  {frame(a.mac, 0, 0x8847, ipv4Body(ip4(2), ip4(1), 1)), DropNone},
-		"an ordinary fragment":  {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 44, 58, 0, 0, 1, 0, 0, 0, 1, 128, 0, 0, 0)), DropNone},
-		"a later fragment":      {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 44, 58, 0, 0, 8, 0, 0, 0, 1, 136, 0, 0, 0)), DropNone},
-		"a redirect to itself":  {frame(a.mac, 0, 0x86dd, ipv6Body(ip6(1), allNodes, 58, append(nd(137, ip6(1), 0, a.mac), make([]byte, 16)...)...)), DropNone},
+		"an ordinary fragment":  {v6(ipv6Body(ip6(1), allNodes, 44, 58, 0, 0, 1, 0, 0, 0, 1, 128, 0, 0, 0)), DropNone},
+		"a later fragment":      {v6(ipv6Body(ip6(1), allNodes, 44, 58, 0, 0, 8, 0, 0, 0, 1, 136, 0, 0, 0)), DropNone},
+		"a redirect to itself":  {v6(icmp(1, redirect(ip6(1))...)), DropNone},
 	} {
 		t.Run(name, func(t *testing.T) {
 			a.t = t
@@ -252,8 +284,8 @@ func TestNeighborsNameOnlyTheirMAC(t *testing.T) {
 	}
 }
 
-// TestWhatWasJudgedOfNeighborsArrives: a sender that rewrites its memory once it has been judged changes no byte of
-// what it said.
+// TestWhatWasJudgedOfNeighborsArrives: a sender that rewrites its memory once it has been judged
+// changes no byte of what it said.
 func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	v := newTown(t, nil)
 	for name, f := range claims(v.a.mac, 1, 1) {
@@ -279,8 +311,8 @@ func TestWhatWasJudgedOfNeighborsArrives(t *testing.T) {
 	}
 }
 
-// TestDuplicatesAreFound: a probe for duplicates passes, so that whoever has the address answers; but not one for what
-// another has just probed itself: that would take it away before it is used.
+// TestDuplicatesAreFound: a probe for duplicates passes, so that whoever has the address answers;
+// but not one for what another has just probed itself: that would take it away before it is used.
 func TestDuplicatesAreFound(t *testing.T) {
 	for name, probe := range map[string]func(h *host) []byte{
 		"DAD": func(h *host) []byte {
@@ -292,7 +324,7 @@ func TestDuplicatesAreFound(t *testing.T) {
 			v := newTown(t, nil)
 			use := func(h *host) []byte {
 				if name == "DAD" {
-					return frame(h.mac, 0, 0x86dd, ipv6Body(ip6(70), allNodes, 58, 128, 0, 0, 0))
+					return frame(h.mac, 0, 0x86dd, icmp(70, 128, 0, 0, 0))
 				}
 				return frame(h.mac, 0, 0x0806, arpBody(1, h.mac, ip4(70), ip4(70)))
 			}
@@ -320,8 +352,8 @@ func ping(h *host, n int) []byte {
 	return frame(h.mac, 0, 0x0800, ipv4Body([]byte{172, 16, byte(n >> 8), byte(n)}, ip4(2), 1))
 }
 
-// TestAddressesMove: an address goes to another port when its port has left, forgotten it or not used it for a while,
-// and not while it uses it, however often another wants it.
+// TestAddressesMove: an address goes to another port when its port has left, forgotten it or not
+// used it for a while, and not while it uses it, however often another wants it.
 func TestAddressesMove(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b
@@ -346,8 +378,8 @@ func TestAddressesMove(t *testing.T) {
 	testkit.Equal(t, "addresses, and MACs of two", len(v.s.names.claims), 3+1+2)
 }
 
-// TestInventedAddressesAreBounded: a port that invents addresses gets MaxClaims, of IP and of MACs, and nobody else
-// notices. What it does not use for a while makes room.
+// TestInventedAddressesAreBounded: a port that invents addresses gets MaxClaims, of IP and of MACs,
+// and nobody else notices. What it does not use for a while makes room.
 func TestInventedAddressesAreBounded(t *testing.T) {
 	v := newTown(t, func(n byte, o *Identity) { o.Any = n == 1 })
 	a, b := v.a, v.b
@@ -443,7 +475,8 @@ func (sinkPort) Name() string               { return "sink" }
 func (sinkPort) Limits() Limits             { return Limits{} }
 func (sinkPort) Deliver(*Worker, []*Packet) {}
 
-// TestLeases: what is leased to a port's MAC is its own, used or not; what is reserved is only that port's.
+// TestLeases: what is leased to a port's MAC is its own, used or not; what is reserved is only that
+// port's.
 func TestLeases(t *testing.T) {
 	v := newTown(t, nil)
 	a, b := v.a, v.b

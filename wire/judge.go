@@ -7,15 +7,15 @@ import (
 	"vnic.dev/vnic/splitter"
 )
 
-// unjudged is what forward says of a packet that can pass, but of whose sender's addresses one has to
-// be looked for in the packet, or in the registry. It is no reason to drop, and never counted.
+// unjudged is what forward says of a packet that can pass, but of whose sender's addresses one has
+// to be looked for in the packet, or in the registry. It is no reason to drop, and never counted.
 const unjudged = NumDropReasons + 1
 
 // checked says whether the link's source addresses are judged.
 func (l *Link) checked() bool { return l.who != nil && !l.who.Router }
 
-// passes says whether a packet's source addresses are all that it says of its sender, and its port has
-// used them before. It takes no lock, and looks only at what splitter has parsed.
+// passes says whether a packet's source addresses are all that it says of its sender, and its port
+// has used them before. It takes no lock, and looks only at what splitter has parsed.
 func (d *identity) passes(p *Packet) bool {
 	held, h := d.held.Load(), &p.Meta.Headers
 	if !held.hasMAC(p.Src) {
@@ -43,7 +43,8 @@ func (d *identity) passes(p *Packet) bool {
 	return held.hasAddr(k, &h.Flow.Src)
 }
 
-// sameSource says whether a packet that passes is from where the one before it in its batch was, which passes.
+// sameSource says whether a packet that passes is from where the one before it in its batch was,
+// which passes.
 func sameSource(p, before *Packet) bool {
 	h, b := &p.Meta.Headers, &before.Meta.Headers
 	return (h.Class == splitter.TCP || h.Class == splitter.UDP) && (b.Class == splitter.TCP || b.Class == splitter.UDP) &&
@@ -80,8 +81,8 @@ const (
 	ndTargetLink = 2
 )
 
-// judge says whether a packet's sender may send it. Of what has addresses behind the headers, ARP and
-// neighbor discovery, it gives a copy whose header has them: the sender may rewrite its memory.
+// judge says whether a packet's sender may send it. Of what has addresses behind the headers, ARP
+// and neighbor discovery, it gives a copy whose header has them: the sender may rewrite its memory.
 func (l *Link) judge(w *Worker, p *Packet) (*Packet, DropReason) {
 	d, h := l.who, &p.Meta.Headers
 	if r := d.from(p.Src.source(), p.Src); r != DropNone {
@@ -109,7 +110,8 @@ func (l *Link) judge(w *Worker, p *Packet) (*Packet, DropReason) {
 	}
 	switch {
 	case h.IPv6 && h.Class == splitter.OtherIP && h.Proto == protoICMPv6:
-		return q, d.neighbor(b[min(int(h.L4Off), len(b)):], flowSource(h).unspecified(), h.FrameLen > uint32(len(b)), p.Src)
+		b = b[min(int(h.L4Off), len(b)):]
+		return q, d.neighbor(b, flowSource(h).unspecified(), q.Len() > uint32(len(q.Header)), p.Src)
 	case h.IPv6 && h.Class == splitter.Fragment:
 		return q, fragmented(h, b)
 	}
@@ -171,9 +173,9 @@ func (d *identity) linkAddr(b []byte) DropReason {
 	return d.from(m.source(), m)
 }
 
-// arp judges an ARP frame (RFC 826), of whatever operation, by what it says of its sender; and a probe
-// (RFC 5227) by what it asks for. One that is not of IPv4 on Ethernet is refused: nobody can tell what
-// it says.
+// arp judges an ARP frame (RFC 826), of whatever operation, by what it says of its sender; and a
+// probe (RFC 5227) by what it asks for. One that is not of IPv4 on Ethernet is refused: nobody can
+// tell what it says.
 func (d *identity) arp(b []byte, mac MAC) DropReason {
 	if len(b) < arpLen || binary.BigEndian.Uint16(b[2:]) != splitter.EtherTypeIPv4 || b[4] != 6 || b[5] != 4 {
 		return DropBadFrame
@@ -226,8 +228,9 @@ func (d *identity) neighbor(b []byte, unspecified, cut bool, mac MAC) DropReason
 	return r
 }
 
-// malformed judges a frame whose headers contradict themselves, or go on for too long. A receiver may
-// be less strict, so its source address counts; what lies behind extension headers nobody can tell.
+// malformed judges a frame whose headers contradict themselves, or go on for too long. A receiver
+// may be less strict, so its source address counts; what lies behind extension headers nobody can
+// tell.
 func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason {
 	ip := b[min(int(h.L3Off), len(b)):]
 	switch {
@@ -240,8 +243,8 @@ func (d *identity) malformed(h *splitter.Headers, b []byte, mac MAC) DropReason 
 }
 
 // fragmented refuses the first fragment of a neighbor discovery message, which nobody may send (RFC
-// 6980), and one that does not show what it is of (RFC 7112). A whole packet with a fragment header is
-// a first fragment too.
+// 6980), and one that does not show what it is of (RFC 7112). A whole packet with a fragment header
+// is a first fragment too.
 func fragmented(h *splitter.Headers, b []byte) DropReason {
 	at := int(h.L4Off)
 	if at < 8 || at > len(b) {

@@ -62,8 +62,8 @@ func (g *Gateway) serveDHCP(c *gonet.UDPConn) {
 	}
 }
 
-// mayAsk says whether a datagram asks in the name of who sent it. That of a whole frame is known by its MAC, see
-// asksForAnother; of fragments only by the source address, which no other port has.
+// mayAsk says whether a datagram asks in the name of who sent it. That of a whole frame is known by
+// its MAC, see asksForAnother; of fragments only by the source address, which no other port has.
 func (g *Gateway) mayAsk(b []byte, from netip.Addr) bool {
 	mac, ok := clientOf(b)
 	return ok && (from.IsUnspecified() || g.sw.Holds(mac, from))
@@ -83,7 +83,8 @@ func clientOf(b []byte) (mac wire.MAC, ok bool) {
 }
 
 // asksForAnother says whether a frame, b from its network header on, is a DHCP message with another
-// client's MAC than that which it came from. A client sends for itself; relays have no business here.
+// client's MAC than that which it came from. A client sends for itself; relays have no business
+// here.
 func asksForAnother(h *splitter.Headers, src wire.MAC, b []byte) bool {
 	if h.Class != splitter.UDP || h.IPv6 || h.Flow.DstPort != portDHCPServer {
 		return false
@@ -135,7 +136,8 @@ func (g *Gateway) answerDHCP(b []byte, now time.Time) (reply []byte, to netip.Ad
 	if err != nil {
 		return nil, to
 	}
-	// To a client that has no address yet, and with a NAK (RFC 2131, 4.1), the answer is a broadcast, which each may take.
+	// To a client that has no address yet, and with a NAK (RFC 2131, 4.1), the answer is a
+	// broadcast, which each may take.
 	to = netip.AddrPortFrom(broadcast4, portDHCPClient)
 	if kind != dhcpv4.MessageTypeNak && g.port.filter.neighbor4(client) {
 		to = netip.AddrPortFrom(client, portDHCPClient)

@@ -22,8 +22,8 @@ func anyMAC(n byte) wire.LinkOptions {
 	return wire.LinkOptions{Identity: &wire.Identity{MAC: macOf(n), Any: true}}
 }
 
-// TestCheckedGuestsReachAll: netstacks with static addresses, whose sources are checked, find each other and the host,
-// over both IP versions.
+// TestCheckedGuestsReachAll: netstacks with static addresses, whose sources are checked, find each
+// other and the host, over both IP versions.
 func TestCheckedGuestsReachAll(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.guest(1, checked(1)), w.guest(2, checked(2))
@@ -81,8 +81,8 @@ func (r *raw) refused(what string, frame []byte, want wire.DropReason) {
 	}
 }
 
-// TestLeasesAreTheirOwners: what DHCP gives to a guest no other uses, gives back or asks for in its name; and once it is
-// given back, another has it.
+// TestLeasesAreTheirOwners: what DHCP gives to a guest no other uses, gives back or asks for in its
+// name; and once it is given back, another has it.
 //
 // Invariant: stack/gateway: A lease is asked for, declined and given back by its owner alone.
 func TestLeasesAreTheirOwners(t *testing.T) {
@@ -135,8 +135,8 @@ func TestLeasesAreTheirOwners(t *testing.T) {
 	b.refused("b's use", b.arp(1, x, prefix4.Addr(), wire.MAC{}), wire.DropAddress)
 }
 
-// TestFragmentsAskForNobodyElse: DHCP in fragments, of which the gateway's port sees no message, is known by its source
-// address.
+// TestFragmentsAskForNobodyElse: DHCP in fragments, of which the gateway's port sees no message, is
+// known by its source address.
 func TestFragmentsAskForNobodyElse(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, checked(5)), w.raw(6, checked(6))
@@ -166,8 +166,8 @@ func TestFragmentsAskForNobodyElse(t *testing.T) {
 	testkit.Eventually(t, "its own is heard", func() bool { return w.g.Stats().Leases == 1 })
 }
 
-// TestBridgeInAGuest: with any MAC allowed, machines behind a guest's bridge get addresses by DHCP and use them; what
-// another port uses they do not get.
+// TestBridgeInAGuest: with any MAC allowed, machines behind a guest's bridge get addresses by DHCP
+// and use them; what another port uses they do not get.
 func TestBridgeInAGuest(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(5, anyMAC(5)), w.raw(6, checked(6))
@@ -190,8 +190,8 @@ func TestBridgeInAGuest(t *testing.T) {
 	a.refused("the gateway's MAC", a.arp(1, addr4Of(5), prefix4.Addr(), wire.MAC{}), wire.DropMAC)
 }
 
-// TestNobodyTakesTheGatewaysTraffic: a frame with the gateway's MAC leads nothing away from it, nor one with another
-// guest's.
+// TestNobodyTakesTheGatewaysTraffic: a frame with the gateway's MAC leads nothing away from it, nor
+// one with another guest's.
 func TestNobodyTakesTheGatewaysTraffic(t *testing.T) {
 	w := newRig(t, nil)
 	a, b := w.raw(1, anyMAC(1)), w.raw(2, checked(2))
