@@ -5,6 +5,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"time"
 
 	"vnic.dev/vnic/wire"
 )
@@ -78,23 +79,26 @@ func (p *Port) refused(r wire.Refusal) {
 
 // refusalText says what was refused and what to do.
 func refusalText(r wire.Refusal) string {
+	const idle = wire.ClaimIdle / time.Second
 	mac := net.HardwareAddr(r.MAC[:]).String()
 	s := r.Reason.String() + ": the guest's frames from "
 	switch {
 	case r.Reason == wire.DropMAC && r.Holder != "":
 		return s + "MAC " + mac + " are dropped: it is the address of " + r.Holder + ", and no flag gives it to another"
 	case r.Reason == wire.DropMAC && r.Full:
-		return s + fmt.Sprintf("MAC %s are dropped: it has %d already: one that is not used for %v makes room", mac,
-			wire.MaxClaims, wire.ClaimIdle)
+		return s + fmt.Sprintf("MAC %s are dropped: it has %d already: one that is not used for %d s makes room", mac,
+			wire.MaxClaims, idle)
+	case r.Reason == wire.DropMAC && (r.MAC[0]&1 != 0 || r.MAC == wire.MAC{}):
+		return s + "MAC " + mac + " are dropped: no host can have that address"
 	case r.Reason == wire.DropMAC:
 		return s + "MAC " + mac + " are dropped, as it is not the NIC's: --allow-mac " + mac + ", or --allow-mac any, lets " +
 			"them pass"
 	case r.Holder != "":
 		return s + fmt.Sprintf("%s are dropped: it is the address of %s: give the guest another, or have that one end its "+
-			"use (a DHCP release, or %v without a frame)", r.Addr, r.Holder, wire.ClaimIdle)
+			"use (a DHCP release, or %d s without a frame)", r.Addr, r.Holder, idle)
 	case r.Full:
-		return s + fmt.Sprintf("%s are dropped: it has %d addresses already: one that is not used for %v makes room", r.Addr,
-			wire.MaxClaims, wire.ClaimIdle)
+		return s + fmt.Sprintf("%s are dropped: it has %d addresses already: one that is not used for %d s makes room", r.Addr,
+			wire.MaxClaims, idle)
 	}
 	return s + r.Addr.String() + " are dropped: no host can have that address"
 }

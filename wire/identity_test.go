@@ -511,3 +511,89 @@ func TestLeases(t *testing.T) {
 	testkit.OK(t, v.s.Detach(v.router.link))
 	b.say("by nobody", ping(b, 2), DropNone)
 }
+
+// consistent fails the test unless what ports may send without a look into the registry is what it has for them, and
+// the lists of claims are those of their ports.
+func (v *town) consistent(t *testing.T) {
+	t.Helper()
+	r := &v.s.names
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	listed := 0
+	for _, h := range []*host{v.router, v.a, v.b} {
+		d := h.link.who
+		held := d.held.Load()
+		for k, list := range held.addrs {
+			for _, b := range list {
+				if c := r.claims[source{b, kind(k)}]; c == nil || c.by != d || c.probed {
+					t.Errorf("%s sends from %v: %+v", h.Name(), b, c)
+				}
+			}
+		}
+		for _, m := range held.macs {
+			if c := r.claims[m.source()]; c == nil || c.by != d {
+				t.Errorf("%s sends from %x: %+v", h.Name(), m, c)
+			}
+		}
+		for _, list := range d.mine {
+			for _, c := range list {
+				if listed++; r.claims[c.at] != c || c.by != d || c.bound() {
+					t.Errorf("%s: %+v", h.Name(), c)
+				}
+			}
+			if len(list) > MaxClaims {
+				t.Errorf("%s: %d claims", h.Name(), len(list))
+			}
+		}
+	}
+	for _, c := range r.claims {
+		if c.by != nil && !c.bound() {
+			listed--
+		}
+	}
+	testkit.Equal(t, "claims that no port lists", listed, 0)
+}
+
+// TestClaimsFromManySides: several queues of two ports use overlapping addresses while leases come and go. What the
+// ports keep is what the registry has.
+func TestClaimsFromManySides(t *testing.T) {
+	v := newTown(t, func(n byte, o *Identity) { o.Any = true })
+	var wg sync.WaitGroup
+	for i, h := range []*host{v.a, v.a, v.b, v.b} {
+		var ps []*Packet
+		for n := range 80 {
+			src := h.mac
+			if n%8 == 7 {
+				src = MAC{2, 6, 0, 0, 0, byte(n)}
+			}
+			b := frame(src, n%2, splitter.EtherTypeIPv4, ipv4Body([]byte{172, 16, byte(i % 3), byte(n)}, ip4(2), 1))
+			ps = append(ps, h.rawFrame(b, 512, 0))
+		}
+		w := NewWorker()
+		wg.Go(func() {
+			tok := h.space.Enter()
+			defer h.space.Leave(tok)
+			for range 50 {
+				for j := range ps {
+					ps[j].Prepare()
+				}
+				h.link.Deliver(w, ps)
+			}
+		})
+	}
+	wg.Go(func() {
+		for n := range 2000 {
+			h := []*host{v.a, v.b}[n%2]
+			x := netip.AddrFrom4([4]byte{172, 16, byte(n % 3), byte(n % 80)})
+			if v.s.Lease(h.mac, x, v.now.Add(time.Hour)) && n%5 != 0 {
+				v.s.EndLease(h.mac, x)
+			}
+			v.s.MayLease(v.b.mac, x)
+			v.s.Holds(v.a.mac, x)
+		}
+	})
+	wg.Wait()
+	v.consistent(t)
+	v.a.link.Forget()
+	v.consistent(t)
+}

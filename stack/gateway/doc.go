@@ -35,8 +35,7 @@
 // two gateways with the same addresses on a switch. Where guests' links have no wire.Identity, one
 // that takes another's address or MAC is not found out. A guest that takes many addresses can use
 // up flows and leases that others want. Guests may send router advertisements and answer DHCP
-// themselves. TCP options, urgent data and path MTU
-// discovery end here. A host's ICMP error ends a UDP flow, and the guest is not told. To guests
+// themselves. TCP options, urgent data and path MTU discovery end here. A host's ICMP error ends a UDP flow, and the guest is not told. To guests
 // with NAT the network of the host is open, its loopback included; without NAT no question of a
 // guest leaves either.
 package gateway
