@@ -10,10 +10,7 @@ import (
 	"github.com/insomniacslk/dhcp/dhcpv4"
 	"github.com/insomniacslk/dhcp/iana"
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/network/ipv4"
-	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
-	"gvisor.dev/gvisor/pkg/waiter"
 
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/stack/internal/ether"
@@ -25,40 +22,24 @@ func (g *Gateway) startDHCP() error {
 	if !g.o.Prefix4.IsValid() {
 		return nil
 	}
-	var wq waiter.Queue
-	ep, err := g.ns.NewEndpoint(udp.ProtocolNumber, ipv4.ProtocolNumber, &wq)
-	if err != nil {
-		return fmt.Errorf("dhcp: %s", err)
+	at := tcpip.FullAddress{NIC: ether.NIC, Port: portDHCPServer}
+	if err := g.serveDatagrams(at, ipv4.ProtocolNumber, g.dhcp); err != nil {
+		return fmt.Errorf("dhcp: %w", err)
 	}
-	ep.SocketOptions().SetBroadcast(true)
-	if err := ep.Bind(tcpip.FullAddress{NIC: ether.NIC, Port: portDHCPServer}); err != nil {
-		ep.Close()
-		return fmt.Errorf("dhcp: port %d: %s", portDHCPServer, err)
-	}
-	c := gonet.NewUDPConn(&wq, ep)
-	g.serve(func() { g.serveDHCP(c) })
 	return nil
 }
 
-func (g *Gateway) serveDHCP(c *gonet.UDPConn) {
-	defer c.Close()
-	buf := make([]byte, 64<<10)
-	for {
-		n, from, err := c.ReadFrom(buf)
-		if err != nil {
-			return
-		}
-		var reply []byte
-		var to netip.AddrPort
-		if a, ok := from.(*net.UDPAddr); ok && g.mayAsk(buf[:n], addr4(a.IP)) {
-			reply, to = g.answerDHCP(buf[:n], time.Now())
-		}
-		if reply == nil {
-			g.count.badDHCP.Add(1)
-		}
-		if len(reply) > 0 {
-			_, _ = c.WriteTo(reply, net.UDPAddrFromAddrPort(to)) // what is lost the client asks for again
-		}
+func (g *Gateway) dhcp(at *datagramServer, d datagram) {
+	var reply []byte
+	var to netip.AddrPort
+	if g.mayAsk(d.data, d.from.Addr()) {
+		reply, to = g.answerDHCP(d.data, time.Now())
+	}
+	if reply == nil {
+		g.count.badDHCP.Add(1)
+	}
+	if len(reply) > 0 {
+		at.reply(reply, to)
 	}
 }
 

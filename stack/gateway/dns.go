@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/net/dns/dnsmessage"
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
+	"gvisor.dev/gvisor/pkg/waiter"
 
 	"vnic.dev/vnic/stack/internal/ether"
 )
@@ -28,96 +30,70 @@ type dnsServer struct {
 	conns *quota // of connections
 }
 
-// startDNS serves DNS on each of the gateway's addresses.
+// startDNS serves DNS on each of the gateway's addresses. Connections come by way of the pending ones.
 func (g *Gateway) startDNS() error {
 	s := &dnsServer{g: g, asked: newQuota(maxQuestions, maxQuestions/4, &g.count.refused),
 		conns: newQuota(maxDNSConns, maxDNSConns/4, &g.count.refused)}
+	g.dns = s
 	for _, p := range []netip.Prefix{g.o.Prefix4, g.o.Prefix6} {
 		if !p.IsValid() {
 			continue
 		}
 		at := fullAddress(netip.AddrPortFrom(p.Addr(), portDNS))
-		c, err := gonet.DialUDP(g.ns, &at, nil, ether.Protocol(p.Addr()))
-		if err != nil {
+		if err := g.serveDatagrams(at, ether.Protocol(p.Addr()), s.datagram); err != nil {
 			return fmt.Errorf("dns: %w", err)
 		}
-		g.serve(func() { s.datagrams(c) })
-		l, err := gonet.ListenTCP(g.ns, at, ether.Protocol(p.Addr()))
-		if err != nil {
-			return fmt.Errorf("dns: %w", err)
-		}
-		context.AfterFunc(g.ctx, l.Shutdown)
-		g.serve(func() { s.listen(l) })
 	}
 	return nil
 }
 
-// datagrams answers questions over UDP.
-func (s *dnsServer) datagrams(c *gonet.UDPConn) {
-	defer c.Close()
-	buf := make([]byte, 64<<10)
-	for {
-		n, from, err := c.ReadFrom(buf)
-		if err != nil {
-			return
-		}
-		reply := func(b []byte) { _, _ = c.WriteTo(b, from) } // what is lost is asked again
-		if b, forward := s.answer(buf[:n]); b != nil {
-			reply(b)
-		} else if forward != nil {
-			s.begin(forward, guestOf(from), reply)
-		}
+// datagram answers a question over UDP.
+func (s *dnsServer) datagram(at *datagramServer, d datagram) {
+	if b, forward := s.answer(d.data); b != nil {
+		at.reply(b, d.from)
+	} else if forward != nil {
+		s.begin(forward, d.sender, func(b []byte) { at.reply(b, d.from) })
 	}
-}
-
-// guestOf is the guest at the other end.
-func guestOf(a net.Addr) netip.Addr {
-	if a == nil { // it is gone
-		return netip.Addr{}
-	}
-	ap, _ := netip.ParseAddrPort(a.String())
-	return ap.Addr().Unmap()
 }
 
 // begin has a question forwarded on a goroutine of its own, if there are not too many.
-func (s *dnsServer) begin(q *question, guest netip.Addr, reply func([]byte)) {
-	if !s.asked.take(guest) {
+func (s *dnsServer) begin(q *question, o owner, reply func([]byte)) {
+	if !s.asked.take(o) {
 		reply(s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure))
 		return
 	}
 	if !s.g.serve(func() {
-		defer s.asked.give(guest)
+		defer s.asked.give(o)
 		reply(s.ask(q, "udp"))
 	}) {
-		s.asked.give(guest)
+		s.asked.give(o)
 	}
 }
 
-// listen answers questions over TCP (RFC 7766).
-func (s *dnsServer) listen(l *gonet.TCPListener) {
-	defer l.Close()
-	for {
-		c, err := l.Accept()
-		if err != nil {
-			return
-		}
-		guest := guestOf(c.RemoteAddr())
-		if !s.conns.take(guest) {
-			c.Close()
-			continue
-		}
-		began := s.g.serve(func() {
-			defer s.conns.give(guest)
-			stop := context.AfterFunc(s.g.ctx, func() { _ = c.SetDeadline(time.Now()) })
-			defer stop()
-			defer c.Close()
-			s.stream(c)
-		})
-		if !began {
-			s.conns.give(guest)
-			c.Close()
-		}
+// is says whether an address is one where DNS is served.
+func (s *dnsServer) is(a netip.AddrPort) bool {
+	return a.Port() == portDNS && (a.Addr() == s.g.o.Prefix4.Addr() || a.Addr() == s.g.o.Prefix6.Addr())
+}
+
+// connection answers questions over TCP (RFC 7766), of a connection that a guest asks for. made says that it has it.
+func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
+	if !s.conns.take(o) {
+		r.Complete(true)
+		return
 	}
+	defer s.conns.give(o)
+	wq := new(waiter.Queue)
+	ep, err := r.CreateEndpoint(wq)
+	r.Complete(err != nil)
+	if err != nil {
+		return
+	}
+	made()
+	c := gonet.NewTCPConn(wq, ep)
+	stop := context.AfterFunc(s.g.ctx, func() { _ = c.SetDeadline(time.Now()) })
+	defer stop()
+	defer c.Close()
+	s.stream(c)
 }
 
 // stream answers the questions of a connection, one after the other.

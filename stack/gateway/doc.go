@@ -14,8 +14,11 @@
 //
 // Guests are hostile. What may come in is decided by addresses alone, in filter.go, before netstack
 // sees it: netstack is promiscuous when there is NAT, and would answer for everybody. Queues,
-// flows, leases and questions under way have bounds, most of them also a share for each guest
-// address; what is beyond them is refused or dropped, and counted in Stats. A full queue towards
+// flows, leases and questions under way have bounds. Of flows, connections that are pending, datagrams
+// that wait for a service and questions that are forwarded each port of the switch has a share of a
+// half or a quarter; which port it is the wire says (wire.Packet.From), not the source address, so a
+// guest that makes up addresses gets no more (quota.go). What is beyond the bounds is
+// refused or dropped, and counted in Stats. A full queue towards
 // netstack makes senders wait (Busy), as it is always emptied; towards a guest without buffers the
 // gateway waits as a NIC's worker does (nic.Sender). What waits for the wire has a queue for each destination, served
 // in turn: 1,024 frames and 8 MiB of data, 64 frames of what anybody can ask for (ICMP, ARP, ND, RST, DHCP), 32 MiB
@@ -33,9 +36,9 @@
 // It does not know: DHCPv6; ICMP beyond its own addresses (guests cannot ping the world); IP
 // multicast, and protocols other than TCP and UDP; VLANs; guests' addresses outside its prefixes;
 // two gateways with the same addresses on a switch. Where guests' links have no wire.Identity, one
-// that takes another's address or MAC is not found out. A guest that takes many addresses can use
-// up flows and leases that others want. Guests may send router advertisements and answer DHCP
-// themselves. TCP options, urgent data and path MTU discovery end here. A host's ICMP error ends a UDP flow, and the guest is not told. To guests
+// that takes another's address or MAC is not found out. Guests may send router advertisements and
+// answer DHCP themselves. TCP options, urgent data and path MTU discovery end here. A host's ICMP error
+// ends a UDP flow, and the guest is not told. To guests
 // with NAT the network of the host is open, its loopback included; without NAT no question of a
 // guest leaves either.
 package gateway

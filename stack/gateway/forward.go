@@ -53,11 +53,14 @@ func (g *Gateway) listenTCP(f *Forward) error {
 				}
 				continue
 			}
-			host := hostConn{c}
-			if !g.takeTCP(to.Addr()) {
+			host, o := hostConn{c}, g.ownerOf(to.Addr())
+			if !g.takeTCP(o) {
 				host.reset()
-			} else if !g.serve(func() { g.toGuest(host, to) }) {
-				g.tcp.give(to.Addr())
+			} else if !g.serve(func() {
+				defer g.tcp.give(o)
+				g.toGuest(host, to)
+			}) {
+				g.tcp.give(o)
 				host.reset()
 			}
 		}
@@ -67,7 +70,6 @@ func (g *Gateway) listenTCP(f *Forward) error {
 
 // toGuest carries on a connection of the host to a guest.
 func (g *Gateway) toGuest(host hostConn, to netip.AddrPort) {
-	defer g.tcp.give(to.Addr())
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()
 	guest, err := g.dialGuest(ctx, to)

@@ -67,7 +67,8 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	if f := u.flows[from]; f != nil {
 		return f
 	}
-	if !u.g.udp.take(u.to.Addr()) {
+	o := u.g.ownerOf(u.to.Addr())
+	if !u.g.udp.take(o) {
 		return nil
 	}
 	to := fullAddress(u.to)
@@ -77,7 +78,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 			c.Close()
 		}
 		u.g.count.unreached.Add(1)
-		u.g.udp.give(u.to.Addr())
+		u.g.udp.give(o)
 		return nil
 	}
 	f := &outerFlow{UDPConn: c, state: udpFlow{g: u.g}}
@@ -86,6 +87,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	u.g.count.udpFlows.Add(1)
 	go func() {
 		defer u.g.end()
+		defer u.g.udp.give(o)
 		u.back(f, from)
 	}()
 	return f
@@ -93,7 +95,6 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 
 // back brings the guest's answers to the sender, until the flow ends.
 func (u *udpForward) back(f *outerFlow, from netip.AddrPort) {
-	defer u.g.udp.give(u.to.Addr())
 	stop := context.AfterFunc(u.g.ctx, func() { _ = f.SetReadDeadline(time.Now()) })
 	defer stop()
 	f.state.pour(answerTo{u.host, from}, f.UDPConn)

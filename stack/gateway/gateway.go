@@ -34,6 +34,7 @@ type Gateway struct {
 	count  counters
 	leases *leases
 	names  *names
+	dns    *dnsServer
 	tcp    *quota // of connections; NAT and forwards alike
 	udp    *quota // of flows
 
@@ -95,8 +96,8 @@ func (g *Gateway) start() error {
 	g.ns = ether.New(udp.NewProtocol)
 	err = g.configure(ep)
 	if err == nil {
-		g.startNAT()
 		err = errors.Join(g.startDHCP(), g.startDNS(), g.startForwards())
+		g.startFlows()
 	}
 	if err == nil { // the last step: netstack is not to be configured under traffic
 		g.link, err = g.sw.Attach(g.port, wire.LinkOptions{Identity: &wire.Identity{MAC: g.o.MAC, Router: true}})

@@ -16,6 +16,7 @@ const (
 // arrived is a frame that the wire delivered, from its network header on.
 type arrived struct {
 	view      *buffer.View
+	from      uint32 // wire.Packet.From
 	proto     uint16 // EtherType
 	group     bool   // its link address was a group's
 	solicited bool   // it is a router solicitation

@@ -13,7 +13,7 @@ import (
 	"vnic.dev/vnic/stack/internal/ether"
 )
 
-// Bounds of flows, those of NAT and forwards together. A guest has no more than half of them; of the pending a quarter.
+// Bounds of flows, those of NAT and forwards together. A port has no more than half of them; of the pending a quarter.
 const (
 	maxTCP     = 1024
 	maxPending = 256 // connections that guests ask for and do not have yet
@@ -23,15 +23,15 @@ const (
 	maxUDPSize = 64 << 10
 )
 
-// startNAT has guests reach the host's network, if they may.
-func (g *Gateway) startNAT() {
+// startFlows has guests reach the gateway's own services over TCP and, if they may, the host's network.
+func (g *Gateway) startFlows() {
+	p := &pending{g: g, quota: newQuota(maxPending, maxPending/4, &g.count.refused),
+		ids: map[stack.TransportEndpointID]owner{}}
+	p.next = tcp.NewForwarder(g.ns, 0, maxPending+1, p.connection)
+	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	if !g.o.NAT {
 		return
 	}
-	p := &pending{g: g, quota: newQuota(maxPending, maxPending/4, &g.count.refused),
-		ids: map[stack.TransportEndpointID]bool{}}
-	p.next = tcp.NewForwarder(g.ns, 0, maxPending+1, p.connection)
-	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	flows := udp.NewForwarder(g.ns, g.flow)
 	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, flows.HandlePacket)
 	// From here on netstack answers for any address. The filter has let in what it may answer for.
@@ -45,6 +45,16 @@ var (
 	loopback4 = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	loopback6 = netip.IPv6Loopback()
 )
+
+// looped says whether a packet is one that the gateway sent itself: netstack hears its own broadcasts. The filter lets
+// in no frame with such a source.
+func (g *Gateway) looped(id stack.TransportEndpointID) bool {
+	switch addrPort(id.RemoteAddress, 0).Addr() {
+	case g.o.Prefix4.Addr(), g.o.Prefix6.Addr(), g.port.filter.local6:
+		return true
+	}
+	return false
+}
 
 // hostSide gives the host's addresses for one that a guest sends to: the gateway's own is the host's loopback.
 func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {

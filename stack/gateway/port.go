@@ -1,6 +1,8 @@
 package gateway
 
 import (
+	"sync/atomic"
+
 	"gvisor.dev/gvisor/pkg/buffer"
 	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
@@ -22,7 +24,14 @@ type port struct {
 	ep        *endpoint
 	solicited chan struct{} // capacity 1: a guest asks for a router advertisement
 	done      chan struct{} // closed when run is done
+
+	// from is the link of the frame that netstack has now. It is for what netstack calls on run's goroutine: handlers of segments and datagrams that no endpoint wants, and an endpoint's waiters (see sender). Of a
+	// reassembled packet it is that of the fragment that came last.
+	from atomic.Uint32
 }
+
+// sender is who sent the frame that netstack has now, for what netstack calls on run's goroutine.
+func (p *port) sender() owner { return owner{link: p.from.Load()} }
 
 var _ wire.Port = (*port)(nil)
 
@@ -130,7 +139,8 @@ func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, w
 	if at := int(h.L4Off) - int(h.L3Off); h.IPv6 && h.Proto == protoICMPv6 && h.Class == splitter.OtherIP && at < n {
 		solicited = b[at] == ndRouterSolicit
 	}
-	return arrived{view: v, proto: h.EtherType, group: pkt.Dst[0]&1 != 0, solicited: solicited}, wire.DropNone
+	return arrived{view: v, from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0, solicited: solicited},
+		wire.DropNone
 }
 
 // run gives what arrives to netstack, until the inbox is closed. It never waits.
@@ -161,6 +171,7 @@ func (p *port) inject(a *arrived, closed bool) {
 		ether.Signal(p.solicited)
 	}
 	p.count.received.Add(1)
+	p.from.Store(a.from)
 	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(a.view)})
 	if a.group {
 		pkt.PktType = tcpip.PacketBroadcast

@@ -15,7 +15,7 @@ type Stats struct {
 	UDPFlows   uint64
 	TCPOpen    int64 // now
 	UDPOpen    int64
-	Refused    uint64 // flows, and questions to be forwarded, beyond the bounds
+	Refused    uint64 // flows, datagrams for us and questions to be forwarded, beyond the bounds
 	Unreached  uint64 // flows whose other end could not be reached
 	Leases     int64  // given to unknown MACs, now
 	BadDHCP    uint64 // requests that were none, or got no answer

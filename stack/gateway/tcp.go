@@ -3,7 +3,6 @@ package gateway
 import (
 	"context"
 	"net"
-	"net/netip"
 	"sync"
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
@@ -14,12 +13,12 @@ import (
 
 // takeTCP counts one connection more. Those without an owner whose guest has not confirmed
 // the end count too.
-func (g *Gateway) takeTCP(guest netip.Addr) bool {
+func (g *Gateway) takeTCP(o owner) bool {
 	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP {
 		g.count.refused.Add(1)
 		return false
 	}
-	return g.tcp.take(guest)
+	return g.tcp.take(o)
 }
 
 // pending are the connections that guests ask for and do not have yet.
@@ -29,7 +28,7 @@ type pending struct {
 	quota *quota
 
 	mu  sync.Mutex
-	ids map[stack.TransportEndpointID]bool
+	ids map[stack.TransportEndpointID]owner
 }
 
 // segment gets the segments of TCP that belong to no connection; false: they are refused.
@@ -38,11 +37,16 @@ func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 	if len(h) < header.TCPMinimumSize || h.Flags()&(header.TCPFlagSyn|header.TCPFlagAck) != header.TCPFlagSyn {
 		return false
 	}
+	g, to := p.g, addrPort(id.LocalAddress, id.LocalPort)
+	if g.looped(id) || !g.o.NAT && !g.dns.is(to) {
+		return false
+	}
+	from := g.port.sender()
 	p.mu.Lock()
-	known := p.ids[id]
-	taken := !known && p.quota.take(addrPort(id.RemoteAddress, 0).Addr())
+	_, known := p.ids[id]
+	taken := !known && p.quota.take(from)
 	if taken {
-		p.ids[id] = true
+		p.ids[id] = from
 	}
 	p.mu.Unlock()
 	if !taken {
@@ -58,8 +62,15 @@ func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 func (p *pending) end(id stack.TransportEndpointID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.quota.give(p.ids[id])
 	delete(p.ids, id)
-	p.quota.give(addrPort(id.RemoteAddress, 0).Addr())
+}
+
+// owner is who asked for a connection that is pending.
+func (p *pending) owner(id stack.TransportEndpointID) owner {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.ids[id]
 }
 
 // connection carries on a connection that a guest asks for. Netstack calls it on a goroutine of its own.
@@ -72,13 +83,17 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer g.end()
-	from := addrPort(id.RemoteAddress, id.RemotePort).Addr()
+	from, at := p.owner(id), addrPort(id.LocalAddress, id.LocalPort)
+	if g.dns.is(at) {
+		g.dns.connection(r, from, made)
+		return
+	}
 	if !g.takeTCP(from) {
 		r.Complete(true)
 		return
 	}
 	defer g.tcp.give(from)
-	to := g.hostSide(addrPort(id.LocalAddress, id.LocalPort))
+	to := g.hostSide(at)
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()
 	c, err := g.dialFirst(ctx, to)

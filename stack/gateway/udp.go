@@ -15,11 +15,11 @@ import (
 // flow carries on a UDP flow that a guest begins. Netstack calls it with the flow's first datagram,
 // on the goroutine that brought it.
 func (g *Gateway) flow(r *udp.ForwarderRequest) bool {
-	if !g.begin() {
+	id := r.ID()
+	if g.looped(id) || !g.begin() {
 		return true
 	}
-	id := r.ID()
-	from := addrPort(id.RemoteAddress, id.RemotePort).Addr()
+	from := g.port.sender()
 	if !g.udp.take(from) {
 		g.end()
 		return true
