@@ -27,7 +27,8 @@ func TestGatewayLeadsBothWays(t *testing.T) {
 	testkit.OK(t, free.Close())
 	f := testkit.Must(lab.ParseForward(port+":port1:80", "port", 2))(t)
 	w := open(t, lab.Uniform(2, lab.NIC{Model: lab.Virtio}, 0),
-		lab.Options{Services: []lab.Service{lab.Gateway(gateway.Options{NAT: true, Forwards: []gateway.Forward{f}})}})
+		lab.Options{Services: []lab.Service{lab.Gateway(gateway.Options{NAT: true,
+			Policy: gateway.Policy{HostPorts: gateway.AllPorts}, Forwards: []gateway.Forward{f}})}})
 	g := attach(t, w.Port(1))
 	defer g.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)

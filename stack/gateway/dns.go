@@ -52,12 +52,14 @@ func (s *dnsServer) datagram(at *datagramServer, d datagram) {
 	if b, forward := s.answer(d.data); b != nil {
 		at.reply(b, d.from)
 	} else if forward != nil {
-		s.begin(forward, d.sender, func(b []byte) { at.reply(b, d.from) })
+		forward.owner, forward.from = d.sender, d.from
+		s.begin(forward, func(b []byte) { at.reply(b, d.from) })
 	}
 }
 
 // begin has a question forwarded on a goroutine of its own, if there are not too many.
-func (s *dnsServer) begin(q *question, o owner, reply func([]byte)) {
+func (s *dnsServer) begin(q *question, reply func([]byte)) {
+	o := q.owner
 	if !s.asked.take(o) {
 		reply(s.refuse(&q.header, &q.q, dnsmessage.RCodeServerFailure))
 		return
@@ -82,6 +84,7 @@ func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
 		return
 	}
 	defer s.conns.give(o)
+	id := r.ID()
 	wq := new(waiter.Queue)
 	ep, err := r.CreateEndpoint(wq)
 	r.Complete(err != nil)
@@ -93,11 +96,11 @@ func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
 	stop := context.AfterFunc(s.g.ctx, func() { _ = c.SetDeadline(time.Now()) })
 	defer stop()
 	defer c.Close()
-	s.stream(c)
+	s.stream(c, o, addrPort(id.RemoteAddress, id.RemotePort))
 }
 
 // stream answers the questions of a connection, one after the other.
-func (s *dnsServer) stream(c net.Conn) {
+func (s *dnsServer) stream(c net.Conn, o owner, from netip.AddrPort) {
 	buf := make([]byte, maxQuestion)
 	for s.g.ctx.Err() == nil {
 		_ = c.SetDeadline(time.Now().Add(dnsIdle))
@@ -107,6 +110,7 @@ func (s *dnsServer) stream(c net.Conn) {
 		}
 		b, forward := s.answer(buf[:n])
 		if forward != nil {
+			forward.owner, forward.from = o, from
 			b = s.ask(forward, "tcp")
 		}
 		if b == nil || len(b) > 0xffff {
@@ -123,6 +127,8 @@ type question struct {
 	header dnsmessage.Header
 	q      dnsmessage.Question
 	raw    []byte // the whole message
+	owner  owner  // who asks
+	from   netip.AddrPort
 }
 
 // answer answers a message, or says what is to be forwarded. If it does neither, the message deserves nothing.

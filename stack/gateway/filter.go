@@ -86,10 +86,11 @@ func (f *filter) ipv4(h *splitter.Headers) bool {
 	return f.outside(h, dst) && !f.prefix4.Contains(dst) && h.Flow.Dst[0] != 0 && dst != broadcast4
 }
 
-// outside says whether a packet may go to an address that is not on the link.
+// outside says whether a packet may go to an address that is not on the link, as far as netstack is to see it: the
+// policy judges where a socket is made.
 func (f *filter) outside(h *splitter.Headers, dst netip.Addr) bool {
-	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP) && dst.IsGlobalUnicast() &&
-		!dst.Is4In6()
+	return f.nat && (h.Proto == splitter.ProtoTCP || h.Proto == splitter.ProtoUDP) &&
+		!dst.IsMulticast() && !dst.IsLoopback() && !dst.IsUnspecified() && !dst.Is4In6()
 }
 
 func (f *filter) ipv6(h *splitter.Headers, b []byte) bool {

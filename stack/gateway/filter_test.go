@@ -52,8 +52,8 @@ var (
 func notDialled(t *testing.T) (*rig, chan string) {
 	asked := make(chan string, 10)
 	w := newRig(t, nil, func(g *Gateway) {
-		g.dial = func(_ context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-			asked <- network + " " + to.String()
+		g.dial = func(_ context.Context, network string, p permit) (net.Conn, error) {
+			asked <- network + " " + p.to.String()
 			return nil, net.ErrClosed
 		}
 	})

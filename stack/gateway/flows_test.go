@@ -94,14 +94,14 @@ func TestFlowsToElsewhere(t *testing.T) {
 	tcp, udp := echoServer(t, "tcp4"), udpEcho(t)
 	asked := make(chan string, 10)
 	v := newRig(t, nil, func(g *Gateway) {
-		g.dial = func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
-			asked <- network + " " + to.String()
+		g.dial = func(ctx context.Context, network string, p permit) (net.Conn, error) {
+			asked <- network + " " + p.to.String()
 			if network == "udp" {
-				to = udp
+				p.to = udp
 			} else {
-				to = tcp
+				p.to = tcp
 			}
-			return dialHost(ctx, network, to)
+			return dialHost(ctx, network, p)
 		}
 	}).guest(1)
 	for _, to := range []string{"192.0.2.1:80", "[2001:db8::1]:80"} {

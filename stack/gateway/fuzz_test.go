@@ -87,7 +87,7 @@ func FuzzDNS(f *testing.F) {
 // Whatever a guest sends, another one is answered.
 func FuzzFrames(f *testing.F) {
 	w := newRig(f, nil, func(g *Gateway) {
-		g.dial = func(context.Context, string, netip.AddrPort) (net.Conn, error) { // nothing that a fuzzer says leaves
+		g.dial = func(context.Context, string, permit) (net.Conn, error) { // nothing that a fuzzer says leaves
 			return nil, net.ErrClosed
 		}
 	})
@@ -124,5 +124,79 @@ func FuzzFrames(f *testing.F) {
 		other.await("answer", func(b []byte) bool { // it also gets what the fuzzer sends to all
 			return isARP(b, 2) && wire.MAC(b[6:12]) == gatewayMAC
 		})
+	})
+}
+
+// Whatever address a guest dials: each that is written into it is judged, the judgement has a bound, and what passes is
+// neither built in nor denied in any layer.
+func FuzzPolicy(f *testing.F) {
+	for _, s := range []string{"169.254.169.254", "::ffff:169.254.169.254", "64:ff9b::a9fe:a9fe", "2002:a9fe:a9fe::",
+		"2001:0:c000:201:0:ffff:5601:5601", "64:ff9b:1:a9fe:a9:fe00::", "fd00:ec2::254", "2001:db8::5efe:a9fe:a9fe", "::",
+		"::1", "10.1.2.3", "100.100.100.200"} {
+		a := netip.MustParseAddr(s)
+		f.Add(a.AsSlice(), uint16(80))
+	}
+	g := judging(f, Policy{HostPorts: ports(f, "22"), Deny: prefixes(f, "10.0.0.0/8", "2001:db8:1::/48")})
+	f.Fuzz(func(t *testing.T, b []byte, port uint16) {
+		a, ok := netip.AddrFromSlice(b)
+		if !ok {
+			return
+		}
+		list := layers(a)
+		if len(list) > maxLayers || list[0] != a {
+			t.Fatalf("%v: %v", a, list)
+		}
+		p, no := g.judge(netip.AddrPortFrom(a, port))
+		if (no == nil) != (p.to == netip.AddrPortFrom(a, port)) || no != nil && (no.rule == RuleNone || no.flag == "") {
+			t.Fatalf("%v: %v, %v", a, p, no)
+		}
+		if no != nil {
+			return
+		}
+		v4 := a.Unmap()
+		if v4.Is4() && (v4.IsLoopback() && port != 22 || v4.IsLinkLocalUnicast() || v4.IsMulticast()) {
+			t.Fatalf("%v passes", a)
+		}
+		for _, e := range embedded { // each way to write a metadata service's address into this one is refused
+			if !e.prefix.Contains(a) {
+				continue
+			}
+			for _, at := range e.at {
+				b := a.As16()
+				if v4 := netip.AddrFrom4(at(&b)); v4.IsLinkLocalUnicast() || v4 == netip.AddrFrom4([4]byte{100, 100, 100, 200}) {
+					t.Fatalf("%v passes, with %v in it", a, v4)
+				}
+			}
+		}
+	})
+}
+
+// Whatever a user writes: a network is one, and reads the same again; so do ports.
+func FuzzPolicyFlags(f *testing.F) {
+	for _, s := range []string{"10.0.0.0/8", "10.0.0.1", "::/0", "2001:db8::/32", "::ffff:10.0.0.0/104", "fe80::1%eth0", "all", "none",
+		"80", "80,8000-8010", "0", "1-65535", "80-", "-", ",", "+80", " 80", "0x50"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		if p, err := ParsePrefix(s); err == nil {
+			again, err := ParsePrefix(p.String())
+			if err != nil || again != p || p != p.Masked() || p.Addr().Zone() != "" || p.Addr().Is4In6() {
+				t.Fatalf("%q: %v, then %v, %v", s, p, again, err)
+			}
+			if !p.Contains(p.Addr()) {
+				t.Fatalf("%q: %v", s, p)
+			}
+		}
+		if p, err := ParsePorts(s); err == nil {
+			again, err := ParsePorts(p.String())
+			if err != nil || again.String() != p.String() || len(again.ranges) != len(p.ranges) && p.String() != "all" {
+				t.Fatalf("%q: %v, then %v, %v", s, p, again, err)
+			}
+			for _, port := range []uint16{0, 1, 22, 80, 8005, 65535} {
+				if again.Contains(port) != p.Contains(port) {
+					t.Fatalf("%q: %v", s, p)
+				}
+			}
+		}
 	})
 }

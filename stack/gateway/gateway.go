@@ -17,6 +17,7 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/stack/internal/netlog"
 	"vnic.dev/vnic/wire"
@@ -40,7 +41,8 @@ type Gateway struct {
 
 	// settings that tests change before start
 	resolvers func() []netip.AddrPort
-	dial      func(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) // for NAT
+	dial      func(ctx context.Context, network string, to permit) (net.Conn, error)
+	host      *hostAddrs
 	udpIdle   time.Duration
 
 	ctx    context.Context // of all that runs
@@ -50,6 +52,7 @@ type Gateway struct {
 	mu       sync.Mutex
 	closed   bool
 	forwards []Forward
+	told     map[uint32]*nic.LogLimit // of refusals, by wire.Link.Serial
 }
 
 // New makes a gateway, attaches it to a switch, and has it serve.
@@ -67,12 +70,13 @@ func New(sw *wire.Switch, o Options) (*Gateway, error) {
 // newGateway makes a gateway that does not run yet.
 func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	o.Hosts, o.Forwards = slices.Clone(o.Hosts), slices.Clone(o.Forwards)
+	o.Policy.Deny, o.Policy.Allow = slices.Clone(o.Policy.Deny), slices.Clone(o.Policy.Allow)
 	if err := o.check(); err != nil {
 		return nil, err
 	}
 	netlog.Quiet()
 	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
-		udpIdle: udpIdle}
+		host: newHostAddrs(), udpIdle: udpIdle, told: map[uint32]*nic.LogLimit{}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
 	g.leases.sw = sw
@@ -91,7 +95,7 @@ func (g *Gateway) start() error {
 	g.port = &port{
 		name: g.o.Name, mac: g.o.MAC, limits: portLimits(g.o.MTU), count: &g.count, in: newInbox(), ep: ep,
 		filter:    filter{prefix4: g.o.Prefix4, prefix6: g.o.Prefix6, local6: g.local6(), nat: g.o.NAT},
-		solicited: make(chan struct{}, 1), done: make(chan struct{}),
+		solicited: make(chan struct{}, 1), done: make(chan struct{}), stats: g.Stats,
 	}
 	g.ns = ether.New(udp.NewProtocol)
 	err = g.configure(ep)

@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"net/netip"
 	"time"
@@ -10,7 +11,9 @@ import (
 	"gvisor.dev/gvisor/pkg/tcpip/transport/tcp"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 
+	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/stack/internal/ether"
+	"vnic.dev/vnic/wire"
 )
 
 // Bounds of flows, those of NAT and forwards together. A port has no more than half of them; of the pending a quarter.
@@ -26,14 +29,13 @@ const (
 // startFlows has guests reach the gateway's own services over TCP and, if they may, the host's network.
 func (g *Gateway) startFlows() {
 	p := &pending{g: g, quota: newQuota(maxPending, maxPending/4, &g.count.refused),
-		ids: map[stack.TransportEndpointID]owner{}}
+		ids: map[stack.TransportEndpointID]asked{}}
 	p.next = tcp.NewForwarder(g.ns, 0, maxPending+1, p.connection)
 	g.ns.SetTransportProtocolHandler(tcp.ProtocolNumber, p.segment)
 	if !g.o.NAT {
 		return
 	}
-	flows := udp.NewForwarder(g.ns, g.flow)
-	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, flows.HandlePacket)
+	g.ns.SetTransportProtocolHandler(udp.ProtocolNumber, g.flow)
 	// From here on netstack answers for any address. The filter has let in what it may answer for.
 	_ = g.ns.SetPromiscuousMode(ether.NIC, true)
 	_ = g.ns.SetSpoofing(ether.NIC, true)
@@ -68,8 +70,49 @@ func (g *Gateway) hostSide(to netip.AddrPort) []netip.AddrPort {
 	return []netip.AddrPort{to}
 }
 
+// permits are those of the host's addresses for one that a guest sends to that it may reach. Without any, it is told
+// of in the counters and the log.
+func (g *Gateway) permits(from owner, id stack.TransportEndpointID) (list []permit) {
+	var first *refusal
+	for _, a := range g.hostSide(addrPort(id.LocalAddress, id.LocalPort)) {
+		p, r := g.judge(a)
+		if r == nil {
+			list = append(list, p)
+		} else if first == nil {
+			first = r
+		}
+	}
+	if list == nil {
+		g.refuse(from, addrPort(id.RemoteAddress, id.RemotePort), first)
+	}
+	return list
+}
+
+// refuse counts a refusal, and tells of it: once a second at most for each port of the switch.
+func (g *Gateway) refuse(from owner, src netip.AddrPort, r *refusal) {
+	g.count.denied[r.rule].Add(1)
+	name := ""
+	for _, l := range g.sw.Links() {
+		if l.Serial() == from.link {
+			name = l.Name()
+		}
+	}
+	g.mu.Lock()
+	if len(g.told) > wire.MaxPorts { // links that are gone
+		clear(g.told)
+	}
+	limit := g.told[from.link]
+	if limit == nil {
+		limit = new(nic.LogLimit)
+		g.told[from.link] = limit
+	}
+	g.mu.Unlock()
+	limit.Log(g.log, slog.LevelWarn, "refused to a guest", "guest", name, "from", src, "to", r.to, "rule", r.rule,
+		"flag", r.flag)
+}
+
 // dialFirst makes a connection to the first of the addresses that takes it.
-func (g *Gateway) dialFirst(ctx context.Context, to []netip.AddrPort) (c net.Conn, err error) {
+func (g *Gateway) dialFirst(ctx context.Context, to []permit) (c net.Conn, err error) {
 	for _, a := range to {
 		if c, err = g.dial(ctx, "tcp", a); err == nil {
 			break
@@ -79,7 +122,7 @@ func (g *Gateway) dialFirst(ctx context.Context, to []netip.AddrPort) (c net.Con
 }
 
 // dialHost makes a socket of the host.
-func dialHost(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+func dialHost(ctx context.Context, network string, p permit) (net.Conn, error) {
 	var d net.Dialer
-	return d.DialContext(ctx, network, to.String())
+	return d.DialContext(ctx, network, p.to.String())
 }

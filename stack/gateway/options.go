@@ -26,9 +26,10 @@ type Options struct {
 	Hosts            []Host
 	Forwards         []Forward
 	// guests reach the host's network, and its loopback (TCP: of either family) by the gateway's
-	// addresses
-	NAT bool
-	Log *slog.Logger
+	// addresses, as far as Policy lets them; without it they reach each other, and the gateway's services
+	NAT    bool
+	Policy Policy
+	Log    *slog.Logger
 }
 
 // Host is a guest that the gateway knows: it gets its address by DHCP, and has a name.
@@ -79,7 +80,7 @@ func (o *Options) check() error {
 	case o.MTU < 576 || o.MTU > 65521 || p6.IsValid() && o.MTU < 1280: // RFC 791; RFC 8200, 5
 		return bad("an MTU of %d", o.MTU)
 	}
-	return errors.Join(o.checkHosts(), o.checkForwards())
+	return errors.Join(o.checkHosts(), o.checkForwards(), o.checkPolicy())
 }
 
 func (o *Options) checkHosts() error {

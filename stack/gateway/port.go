@@ -24,6 +24,7 @@ type port struct {
 	ep        *endpoint
 	solicited chan struct{} // capacity 1: a guest asks for a router advertisement
 	done      chan struct{} // closed when run is done
+	stats     func() Stats
 
 	// from is the link of the frame that netstack has now. It is for what netstack calls on run's goroutine: handlers of segments and datagrams that no endpoint wants, and an endpoint's waiters (see sender). Of a
 	// reassembled packet it is that of the fragment that came last.
@@ -45,6 +46,9 @@ func portLimits(mtu int) wire.Limits {
 
 // Name implements wire.Port.
 func (p *port) Name() string { return p.name }
+
+// Stats are the gateway's, for those who see its port only.
+func (p *port) Stats() Stats { return p.stats() }
 
 // Limits implements wire.Port.
 func (p *port) Limits() wire.Limits { return p.limits }

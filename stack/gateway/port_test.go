@@ -38,7 +38,7 @@ func TestFilter(t *testing.T) {
 		{"10.118.110.1", "127.0.0.1", splitter.TCP, 6, 80, false, false},
 		{"10.118.110.1", "0.0.0.0", splitter.TCP, 6, 80, false, false},
 		{"10.118.110.1", "0.1.2.3", splitter.TCP, 6, 80, false, false},
-		{"10.118.110.1", "169.254.169.254", splitter.TCP, 6, 80, false, false},
+		{"10.118.110.1", "169.254.169.254", splitter.TCP, 6, 80, true, false}, // the policy refuses it
 		{"10.118.110.1", "224.0.0.251", splitter.UDP, 17, 5353, false, false},
 		{"10.118.110.1", "255.255.255.255", splitter.UDP, 17, 80, false, false},
 		{"0.0.0.0", "255.255.255.255", splitter.UDP, 17, 67, true, true},
@@ -55,7 +55,7 @@ func TestFilter(t *testing.T) {
 		{"fd76:6e69::1", "2001:db8::1", splitter.OtherIP, 58, 0, false, false},
 		{"fe80::1", "2001:db8::1", splitter.TCP, 6, 80, false, false},
 		{"fd76:6e69::1", "fd76:6e69::2", splitter.TCP, 6, 80, false, false},
-		{"fd76:6e69::1", "fe80::2", splitter.TCP, 6, 80, false, false},
+		{"fd76:6e69::1", "fe80::2", splitter.TCP, 6, 80, true, false}, // the same
 		{"fd76:6e69::1", "::1", splitter.TCP, 6, 80, false, false},
 		{"fd76:6e69::1", "::", splitter.TCP, 6, 80, false, false},
 		{"fd76:6e69::1", "::ffff:127.0.0.1", splitter.TCP, 6, 80, false, false},

@@ -49,7 +49,12 @@ func readResolvers(r io.Reader) (found []netip.AddrPort) {
 func (s *dnsServer) ask(q *question, network string) []byte {
 	s.g.count.forwarded.Add(1)
 	for _, r := range s.g.resolvers() {
-		if b, err := askOne(s.g.ctx, q, network, r); err == nil {
+		p, no := s.g.judgeResolver(r)
+		if no != nil {
+			s.g.refuse(q.owner, q.from, no)
+			continue
+		}
+		if b, err := s.g.askOne(q, network, p); err == nil {
 			binary.BigEndian.PutUint16(b, q.header.ID)
 			return b
 		}
@@ -59,11 +64,10 @@ func (s *dnsServer) ask(q *question, network string) []byte {
 
 // askOne asks one resolver. The question gets a number of our own: the guest's is not to be trusted
 // to be hard to guess.
-func askOne(ctx context.Context, q *question, network string, to netip.AddrPort) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTime)
+func (g *Gateway) askOne(q *question, network string, to permit) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(g.ctx, askTime)
 	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, network, to.String())
+	c, err := dialHost(ctx, network, to)
 	if err != nil {
 		return nil, err
 	}

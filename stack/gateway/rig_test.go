@@ -51,7 +51,7 @@ func own6(port uint16) netip.AddrPort { return netip.AddrPortFrom(prefix6.Addr()
 // options are those of a gateway that knows guests 1 ("a") and 2 ("b").
 func options() Options {
 	return Options{
-		MAC: gatewayMAC, Prefix4: prefix4, Prefix6: prefix6, NAT: true,
+		MAC: gatewayMAC, Prefix4: prefix4, Prefix6: prefix6, NAT: true, Policy: Policy{HostPorts: AllPorts},
 		Hosts: []Host{{"a", macOf(1), addr4Of(1), addr6Of(1)}, {"b", macOf(2), addr4Of(2), addr6Of(2)}},
 	}
 }

@@ -15,29 +15,35 @@ type Stats struct {
 	UDPFlows   uint64
 	TCPOpen    int64 // now
 	UDPOpen    int64
-	Refused    uint64 // flows, datagrams for us and questions to be forwarded, beyond the bounds
-	Unreached  uint64 // flows whose other end could not be reached
-	Leases     int64  // given to unknown MACs, now
-	BadDHCP    uint64 // requests that were none, or got no answer
-	Queries    uint64 // of names
-	Forwarded  uint64 // of these, to the host's resolvers
-	BadQueries uint64 // that were none, or got an error of ours
+	Refused    uint64           // flows, datagrams for us and questions to be forwarded, beyond the bounds
+	Denied     [NumRules]uint64 // flows, and questions, that Policy refuses
+	Unreached  uint64           // flows whose other end could not be reached
+	Leases     int64            // given to unknown MACs, now
+	BadDHCP    uint64           // requests that were none, or got no answer
+	Queries    uint64           // of names
+	Forwarded  uint64           // of these, to the host's resolvers
+	BadQueries uint64           // that were none, or got an error of ours
 }
 
 type counters struct {
 	received, filtered, sent, outDropped, outGaveUp, outFull, outBad atomic.Uint64
 	tcpFlows, udpFlows, refused, unreached                           atomic.Uint64
+	denied                                                           [NumRules]atomic.Uint64
 	badDHCP, queries, forwarded, badQueries                          atomic.Uint64
 }
 
 // Stats reads the counters.
 func (g *Gateway) Stats() Stats {
 	c := &g.count
-	return Stats{
+	s := Stats{
 		Received: c.received.Load(), Filtered: c.filtered.Load(), Sent: c.sent.Load(), OutDropped: c.outDropped.Load(),
 		OutGaveUp: c.outGaveUp.Load(), OutFull: c.outFull.Load(), OutBad: c.outBad.Load(),
 		TCPFlows: c.tcpFlows.Load(), UDPFlows: c.udpFlows.Load(), TCPOpen: g.tcp.taken(), UDPOpen: g.udp.taken(),
 		Refused: c.refused.Load(), Unreached: c.unreached.Load(), Leases: g.leases.taken(), BadDHCP: c.badDHCP.Load(),
 		Queries: c.queries.Load(), Forwarded: c.forwarded.Load(), BadQueries: c.badQueries.Load(),
 	}
+	for i := range c.denied {
+		s.Denied[i] = c.denied[i].Load()
+	}
+	return s
 }

@@ -28,7 +28,13 @@ type pending struct {
 	quota *quota
 
 	mu  sync.Mutex
-	ids map[stack.TransportEndpointID]owner
+	ids map[stack.TransportEndpointID]asked
+}
+
+// asked is a connection that is pending.
+type asked struct {
+	owner owner
+	to    []permit // the host's end
 }
 
 // segment gets the segments of TCP that belong to no connection; false: they are refused.
@@ -41,16 +47,23 @@ func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 	if g.looped(id) || !g.o.NAT && !g.dns.is(to) {
 		return false
 	}
-	from := g.port.sender()
+	a := asked{owner: g.port.sender()}
+	if p.known(id) {
+		return true // it is on its way
+	}
+	if !g.dns.is(to) {
+		if a.to = g.permits(a.owner, id); a.to == nil {
+			return false
+		}
+	}
 	p.mu.Lock()
-	_, known := p.ids[id]
-	taken := !known && p.quota.take(from)
+	taken := p.quota.take(a.owner)
 	if taken {
-		p.ids[id] = from
+		p.ids[id] = a
 	}
 	p.mu.Unlock()
 	if !taken {
-		return known // what is known is on its way
+		return false
 	}
 	if !p.next.HandlePacket(id, pkt) { // a bad checksum, or the like
 		p.end(id)
@@ -62,12 +75,20 @@ func (p *pending) segment(id stack.TransportEndpointID, pkt *stack.PacketBuffer)
 func (p *pending) end(id stack.TransportEndpointID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.quota.give(p.ids[id])
+	p.quota.give(p.ids[id].owner)
 	delete(p.ids, id)
 }
 
-// owner is who asked for a connection that is pending.
-func (p *pending) owner(id stack.TransportEndpointID) owner {
+// known says whether a connection is pending. Only segment adds one.
+func (p *pending) known(id stack.TransportEndpointID) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, known := p.ids[id]
+	return known
+}
+
+// asked is what is known of a connection that is pending.
+func (p *pending) asked(id stack.TransportEndpointID) asked {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.ids[id]
@@ -83,8 +104,9 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer g.end()
-	from, at := p.owner(id), addrPort(id.LocalAddress, id.LocalPort)
-	if g.dns.is(at) {
+	a := p.asked(id)
+	from := a.owner
+	if a.to == nil {
 		g.dns.connection(r, from, made)
 		return
 	}
@@ -93,10 +115,9 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 		return
 	}
 	defer g.tcp.give(from)
-	to := g.hostSide(at)
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()
-	c, err := g.dialFirst(ctx, to)
+	c, err := g.dialFirst(ctx, a.to)
 	if err != nil {
 		g.count.unreached.Add(1)
 		r.Complete(true)

@@ -8,30 +8,37 @@ import (
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
 
 // flow carries on a UDP flow that a guest begins. Netstack calls it with the flow's first datagram,
 // on the goroutine that brought it.
-func (g *Gateway) flow(r *udp.ForwarderRequest) bool {
-	id := r.ID()
+func (g *Gateway) flow(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bool {
 	if g.looped(id) || !g.begin() {
 		return true
 	}
 	from := g.port.sender()
+	to := g.permits(from, id)
+	if to == nil {
+		g.end()
+		g.prohibit(pkt)
+		return true
+	}
 	if !g.udp.take(from) {
 		g.end()
 		return true
 	}
 	wq := new(waiter.Queue)
-	ep, terr := r.CreateEndpoint(wq)
+	pkt = pkt.Clone()
+	defer pkt.DecRef()
+	ep, terr := udp.NewForwarderRequest(g.ns, id, pkt).CreateEndpoint(wq)
 	if terr != nil {
 		g.udp.give(from)
 		g.end()
 		return true
 	}
-	to := g.hostSide(addrPort(id.LocalAddress, id.LocalPort))
 	guest := gonet.NewUDPConn(wq, ep)
 	go func() {
 		defer g.end()
@@ -46,6 +53,17 @@ func (g *Gateway) flow(r *udp.ForwarderRequest) bool {
 		g.relay(guest, host)
 	}()
 	return true
+}
+
+// prohibit tells the sender of a packet that it was refused (RFC 1812, 5.2.7.1; RFC 4443, 3.1), as often as netstack
+// answers by ICMP.
+func (g *Gateway) prohibit(pkt *stack.PacketBuffer) {
+	switch p := g.ns.NetworkProtocolInstance(pkt.NetworkProtocolNumber).(type) {
+	case stack.RejectIPv4WithHandler:
+		p.SendRejectionError(pkt, stack.RejectIPv4WithICMPAdminProhibited, true)
+	case stack.RejectIPv6WithHandler:
+		p.SendRejectionError(pkt, stack.RejectIPv6WithICMPAdminProhibited, true)
+	}
 }
 
 // relay joins the two ends of a UDP flow until it has been silent for a while, or one end fails. It closes both.

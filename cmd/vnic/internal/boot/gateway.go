@@ -11,7 +11,7 @@ func (o *Options) gateway() ([]lab.Service, error) {
 	if o.NoGateway {
 		return nil, nil
 	}
-	g := gateway.Options{NAT: true}
+	g := gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}}
 	for i := range o.Guests {
 		d4, d6 := o.devmemAddrs(i)
 		g.Hosts = append(g.Hosts,

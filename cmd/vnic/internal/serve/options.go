@@ -161,7 +161,7 @@ func (o *Options) gateway() ([]lab.Service, error) {
 	if o.NoGateway {
 		return nil, nil
 	}
-	g := gateway.Options{NAT: true}
+	g := gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}}
 	for _, s := range o.Forwards {
 		f, err := lab.ParseForward(s, lab.PortName, len(o.Paths)+len(o.FDs))
 		if err != nil {

@@ -1,0 +1,225 @@
+package gateway
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+)
+
+// Policy says what guests reach through NAT. It is judged once for each socket that is made for a guest, on the address
+// and port that are dialled: whatever name, fragments or headers led there.
+//
+// An address may be written into an IPv6 address in many ways (embedded). Such an address is refused if any of the
+// addresses in it is: each layer is judged by itself, as follows.
+//
+//  1. What is reserved is refused: multicast, broadcast, 0.0.0.0/8, 240.0.0.0/4, ::.
+//  2. Of the prefixes of Deny and Allow and the built-in ones that contain it, the longest decides; of equally long ones
+//     Deny comes before Allow, and Allow before what is built in. No prefix: it passes.
+//  3. An address of the host itself, loopback and interfaces', passes only with a port in HostPorts, whatever Allow says.
+//     The gateway's own addresses stand for the loopback.
+//
+// The resolver that questions are forwarded to is not of the guest's choice: it is refused by Deny only (judgeResolver).
+type Policy struct {
+	HostPorts   Ports // of the host, that guests reach
+	Deny, Allow []netip.Prefix
+}
+
+// Rule is a part of a Policy that refuses addresses.
+type Rule uint8
+
+// Rules.
+const (
+	RuleNone      Rule = iota
+	RuleReserved       // no address of a host
+	RuleLinkLocal      // of the host's links
+	RuleMetadata       // of a cloud's services for the host
+	RuleDeny           // Policy.Deny
+	RuleHostPorts      // a port of the host that is not in Policy.HostPorts
+	NumRules
+)
+
+var ruleNames = [NumRules]string{"none", "reserved", "link-local", "metadata", "deny", "host-ports"}
+
+// String gives the rule's name in counters.
+func (r Rule) String() string {
+	if r < NumRules {
+		return ruleNames[r]
+	}
+	return "unknown"
+}
+
+// builtin is what is refused unless a flag allows it, but for what is reserved, which no flag allows.
+var builtin = parseBuiltin([]struct {
+	prefix string
+	rule   Rule
+	why    string
+}{
+	{"0.0.0.0/8", RuleReserved, "this network (RFC 1122, 3.2.1.3); Linux takes 0.0.0.0 for its loopback"},
+	{"224.0.0.0/4", RuleReserved, "multicast (RFC 5771)"},
+	{"240.0.0.0/4", RuleReserved, "reserved (RFC 1112, 4), and broadcast"},
+	{"::/128", RuleReserved, "unspecified (RFC 4291, 2.5.2); Linux takes it for its loopback"},
+	{"ff00::/8", RuleReserved, "multicast (RFC 4291, 2.7)"},
+
+	{"169.254.0.0/16", RuleLinkLocal, "link-local (RFC 3927); most clouds' services for their hosts"},
+	{"fe80::/10", RuleLinkLocal, "link-local (RFC 4291, 2.5.6)"},
+
+	{"169.254.169.254/32", RuleMetadata, "AWS, Azure, Google, Oracle, IBM, DigitalOcean, Hetzner, Vultr, Linode, OpenStack"},
+	{"169.254.169.253/32", RuleMetadata, "AWS: DNS"},
+	{"169.254.169.123/32", RuleMetadata, "AWS: time"},
+	{"169.254.170.2/32", RuleMetadata, "AWS: credentials of ECS tasks"},
+	{"169.254.170.23/32", RuleMetadata, "AWS: credentials of EKS pods"},
+	{"169.254.0.23/32", RuleMetadata, "Tencent: metadata.tencentyun.com"},
+	{"169.254.42.42/32", RuleMetadata, "Scaleway"},
+	{"fd00:ec2::/32", RuleMetadata, "AWS: metadata ::254, DNS ::253, time ::123, EKS ::23"},
+	{"fd20:ce::254/128", RuleMetadata, "Google: metadata"},
+	{"fd00:c1::a9fe:a9fe/128", RuleMetadata, "Oracle: metadata"},
+	{"fd00:a9fe:a9fe::1/128", RuleMetadata, "Linode: metadata"},
+	{"fd00:42::42/128", RuleMetadata, "Scaleway: metadata"},
+	{"fe80::a9fe:a9fe/128", RuleMetadata, "OpenStack: metadata"},
+	{"100.100.100.200/32", RuleMetadata, "Alibaba: metadata"},
+	{"168.63.129.16/32", RuleMetadata, "Azure: WireServer, DNS, DHCP"},
+	{"192.0.0.192/32", RuleMetadata, "Oracle: metadata of its classic hosts"},
+})
+
+// refuses is a prefix that something is refused by; or allowed, with RuleNone.
+type refuses struct {
+	prefix netip.Prefix
+	rule   Rule
+}
+
+func parseBuiltin(list []struct {
+	prefix string
+	rule   Rule
+	why    string
+}) (out []refuses) {
+	for _, l := range list {
+		out = append(out, refuses{netip.MustParsePrefix(l.prefix), l.rule})
+	}
+	return out
+}
+
+// reserved says whether no flag allows an address.
+func reserved(a netip.Addr) bool {
+	for _, b := range builtin {
+		if b.rule == RuleReserved && b.prefix.Contains(a) {
+			return true
+		}
+	}
+	return false
+}
+
+// Reserved says whether all of a network is reserved: no flag allows it.
+func Reserved(p netip.Prefix) bool {
+	for _, b := range builtin {
+		if b.rule == RuleReserved && b.prefix.Bits() <= p.Bits() && b.prefix.Contains(p.Addr()) {
+			return true
+		}
+	}
+	return false
+}
+
+// permit is an address that may be dialled. Only judge and judgeResolver make them, and Gateway.dial takes nothing else.
+type permit struct{ to netip.AddrPort }
+
+// refusal says why an address may not be.
+type refusal struct {
+	to   netip.AddrPort
+	rule Rule
+	flag string // that allows it
+}
+
+func (r *refusal) Error() string {
+	return fmt.Sprintf("%v is refused: %v; %s", r.to, r.rule, r.flag)
+}
+
+// judge says whether a guest may reach an address. Its cost is that of a look at each prefix of the policy for each
+// layer of the address, at most maxLayers; the host's addresses are read once a second at most.
+func (g *Gateway) judge(to netip.AddrPort) (permit, *refusal) {
+	for _, a := range layers(to.Addr()) {
+		rule, flag := g.o.Policy.addr(a, builtin)
+		if rule == RuleNone && !g.o.Policy.HostPorts.Contains(to.Port()) && g.host.has(a) {
+			rule, flag = RuleHostPorts, fmt.Sprintf("--host-ports %d allows it", to.Port())
+		}
+		if rule != RuleNone {
+			return permit{}, &refusal{to, rule, flag}
+		}
+	}
+	return permit{to}, nil
+}
+
+// judgeResolver says whether a resolver of the host may be asked. It often is a link-local address or the host's own,
+// and no guest chooses it.
+func (g *Gateway) judgeResolver(to netip.AddrPort) (permit, *refusal) {
+	for _, a := range layers(to.Addr()) {
+		if rule, flag := g.o.Policy.addr(a, nil); rule == RuleDeny {
+			return permit{}, &refusal{to, rule, flag}
+		}
+	}
+	return permit{to}, nil
+}
+
+// addr says which rule refuses an address, of the policy and those that are built in, and which flag allows it.
+func (p *Policy) addr(a netip.Addr, builtin []refuses) (Rule, string) {
+	if reserved(a) {
+		return RuleReserved, "no flag allows it"
+	}
+	best := refuses{}
+	look := func(prefix netip.Prefix, rule Rule) {
+		if prefix.Contains(a) && (!best.prefix.IsValid() || prefix.Bits() > best.prefix.Bits()) {
+			best = refuses{prefix, rule}
+		}
+	}
+	for _, d := range p.Deny { // of equally long ones the first counts
+		look(d, RuleDeny)
+	}
+	for _, d := range p.Allow {
+		look(d, RuleNone)
+	}
+	for _, b := range builtin {
+		look(b.prefix, b.rule)
+	}
+	switch best.rule {
+	case RuleNone:
+		return RuleNone, ""
+	case RuleDeny:
+		return RuleDeny, fmt.Sprintf("--deny %v says so", best.prefix)
+	}
+	return best.rule, fmt.Sprintf("--allow %v allows it", a)
+}
+
+// hostAddrs are the addresses that the host has now.
+type hostAddrs struct {
+	read func() ([]net.Addr, error)
+	now  func() time.Time
+
+	mu    sync.Mutex
+	until time.Time // under mu: when they are to be read again
+	known bool
+	addrs map[netip.Addr]bool
+}
+
+func newHostAddrs() *hostAddrs { return &hostAddrs{read: net.InterfaceAddrs, now: time.Now} }
+
+const hostAddrsAge = time.Second // that what was read may have
+
+// has says whether an address leads to the host. If it cannot be known, it does.
+func (h *hostAddrs) has(a netip.Addr) bool {
+	if a.IsLoopback() || a.IsUnspecified() {
+		return true
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if now := h.now(); !now.Before(h.until) {
+		list, err := h.read()
+		h.until, h.known, h.addrs = now.Add(hostAddrsAge), err == nil, map[netip.Addr]bool{}
+		for _, l := range list {
+			if n, ok := l.(*net.IPNet); ok {
+				ip, _ := netip.AddrFromSlice(n.IP)
+				h.addrs[ip.Unmap()] = true
+			}
+		}
+	}
+	return !h.known || h.addrs[a]
+}
