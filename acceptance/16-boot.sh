@@ -54,7 +54,7 @@ head -c 300000 /dev/urandom > input
 # programs WHAT ARGUMENT...: both, in a guest of that kind.
 programs() {
   local what=$1 s=0; shift
-  timeout 240 "$vnic" boot "$@" -- ./static < input > out 2> err || s=$?
+  timeout 240 "$vnic" boot "$@" --host-ports all -- ./static < input > out 2> err || s=$?
   [ $s = 7 ] || { cat err >&2; fail "$what: static: status $s"; }
   cmp out want || fail "$what: its output is mangled"
   [ "$(cat err)" = "to stderr" ] || fail "$what: stderr: $(cat err)"

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -40,6 +41,98 @@ func Gateway(o gateway.Options) Service {
 		}
 		return g, nil
 	}
+}
+
+// What a gateway leads to.
+const (
+	GatewayNAT      = "nat"      // this machine's network, and its own ports as far as they are opened
+	GatewayIsolated = "isolated" // the guests, names of ours, and forwards
+	GatewayOff      = "off"      // there is none
+)
+
+// GatewayFlags are what a user says of the gateway, as flags.
+type GatewayFlags struct {
+	Gateway   string   // GatewayNAT, GatewayIsolated or GatewayOff; "": GatewayNAT, or off by NoGateway
+	NoGateway bool     // the same as GatewayOff
+	HostPorts string   // gateway.ParsePorts; "": the command's default
+	Deny      []string // gateway.ParsePrefix
+	Allow     []string
+	Forwards  []string // ParseForward
+}
+
+// Off says whether there is to be no gateway.
+func (f *GatewayFlags) Off() bool { return f.NoGateway || f.Gateway == GatewayOff }
+
+// Options makes a gateway's options of the flags, for guests whose names are name and a number below n. ports is the
+// command's default for HostPorts. Of a gateway that is to be off they say nothing.
+func (f *GatewayFlags) Options(name string, n int, ports string) (o gateway.Options, err error) {
+	mode := cmp.Or(f.Gateway, GatewayNAT)
+	switch {
+	case mode != GatewayNAT && mode != GatewayIsolated && mode != GatewayOff:
+		return o, fmt.Errorf("--gateway %s: nat, isolated or off", mode)
+	case f.NoGateway && f.Gateway != "" && f.Gateway != GatewayOff:
+		return o, fmt.Errorf("--no-gateway and --gateway %s: one or the other", f.Gateway)
+	case f.Off() && len(f.Forwards) > 0:
+		return o, fmt.Errorf("--forward is the gateway's: not with %s", f.off())
+	}
+	if o.NAT = mode == GatewayNAT && !f.Off(); !o.NAT {
+		for _, x := range []struct {
+			flag string
+			set  bool
+		}{{"--host-ports", f.HostPorts != ""}, {"--deny", len(f.Deny) > 0}, {"--allow", len(f.Allow) > 0}} {
+			if x.set {
+				return o, fmt.Errorf("%s is for a gateway that leads out: not with %s", x.flag, f.off())
+			}
+		}
+	}
+	if o.Policy, err = f.policy(ports); err != nil {
+		return o, err
+	}
+	for _, s := range f.Forwards {
+		fw, err := ParseForward(s, name, n)
+		if err != nil {
+			return o, err
+		}
+		o.Forwards = append(o.Forwards, fw)
+	}
+	return o, nil
+}
+
+// off is the flag by which the gateway does not lead out.
+func (f *GatewayFlags) off() string {
+	if f.NoGateway {
+		return "--no-gateway"
+	}
+	return "--gateway " + f.Gateway
+}
+
+func (f *GatewayFlags) policy(ports string) (p gateway.Policy, err error) {
+	if p.HostPorts, err = gateway.ParsePorts(cmp.Or(f.HostPorts, ports)); err != nil {
+		return p, fmt.Errorf("--host-ports %w", err)
+	}
+	denied := map[netip.Prefix]bool{}
+	for _, s := range f.Deny {
+		c, err := gateway.ParsePrefix(s)
+		if err != nil {
+			return p, fmt.Errorf("--deny %s: %w", s, err)
+		}
+		p.Deny, denied[c] = append(p.Deny, c), true
+	}
+	for _, s := range f.Allow {
+		c, err := gateway.ParsePrefix(s)
+		switch {
+		case err != nil:
+			return p, fmt.Errorf("--allow %s: %w", s, err)
+		case denied[c]:
+			return p, fmt.Errorf("--allow %s and --deny %s: one or the other", s, s)
+		case c.Addr().IsLoopback():
+			return p, fmt.Errorf("--allow %s: this machine's own ports are opened by --host-ports", s)
+		case gateway.Reserved(c):
+			return p, fmt.Errorf("--allow %s: no machine has such an address", s)
+		}
+		p.Allow = append(p.Allow, c)
+	}
+	return p, nil
 }
 
 // ParseForward reads a forward to one of n guests, whose names are name and a number:

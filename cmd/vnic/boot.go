@@ -37,8 +37,8 @@ exit status (128 and more: a signal). When stdin, stdout and stderr are a termin
 Without a command there is a shell, with these tools of this machine, as far as it has them:
 ` + indented(boot.Tools) + `
 In the guest, eth0 is the kernel's. guest0, guest1, ... are names of the guests; gateway leads to this
-machine: its address is this machine's loopback, and TCP and UDP to anywhere else goes out by this
-machine's sockets.
+machine: its address is this machine's loopback, as far as --host-ports says, and TCP and UDP to anywhere
+else goes out by this machine's sockets, but to link-local addresses and clouds' metadata (--allow).
 
 A program that does device memory TCP opens $VNIC_DEVICE and gives it the address $VNIC_ADDR (guest1's is
 the name guest1-devmem); the Go package vnic.dev/vnic/guest does that. devmem is such a program, netcat,
@@ -102,7 +102,8 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
 	f.StringArrayVar(&o.Forwards, "forward", nil, "[tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT, from 127.0.0.1 here to a guest")
-	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the guests")
+	gatewayFlags(f, &o.GatewayFlags, boot.HostPorts)
+	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the guests: as --gateway off")
 	allowMACFlag(f, &o.AllowMAC, "only the NIC's own")
 	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")
 	f.StringArrayVar(&o.QEMUArgs, "qemu-arg", nil, "an argument for QEMU; once for each")

@@ -61,6 +61,20 @@ func impairFlags(f *pflag.FlagSet, i *lab.Impairment) {
 	f.Var((*fraction)(&i.Reorder), "reorder", "part of the segments that the link holds back")
 }
 
+// gatewayFlags say what guests reach by the gateway. ports is the command's default of --host-ports.
+func gatewayFlags(f *pflag.FlagSet, g *lab.GatewayFlags, ports string) {
+	f.StringVar(&g.Gateway, "gateway", "",
+		"nat, to this machine's network; isolated: the guests, their names and --forward; off: there is none (default nat)")
+	f.StringVar(&g.HostPorts, "host-ports", "",
+		"ports of this machine itself that guests reach, TCP and UDP, loopback included: all, none or 80,8000-8010 "+
+			"(default "+ports+")")
+	f.StringArrayVar(&g.Deny, "deny", nil,
+		"address or network, as 10.0.0.0/8, that guests do not reach; once for each")
+	f.StringArrayVar(&g.Allow, "allow", nil,
+		"one that they do reach, as 169.254.169.254, of what --deny or vnic itself refuses: link-local addresses and "+
+			"clouds' metadata; the longest network decides, --host-ports is for this machine's own")
+}
+
 // impairSeedFlag is for commands of which nothing else is random.
 func impairSeedFlag(f *pflag.FlagSet, i *lab.Impairment) {
 	f.Uint64Var(&i.Seed, "seed", 0, "seed of loss and reordering (default: random, printed)")

@@ -53,7 +53,8 @@ func serveCommand() *cobra.Command {
 A QEMU that hangs up may be followed by the next, and finds the GPU's memory as it was; a vnic that is
 started anew has new GPUs, so start QEMU anew as well: it warns of a QEMU that has memory of an earlier
 one. A gateway gives guests addresses by DHCP, names, and a way out: port0, port1, ... are guests, gateway
-is this machine. For management software vnic serve keeps to QEMU's conventions of backend programs.`,
+is this machine, of which --host-ports says what they reach. For management software vnic serve keeps to
+QEMU's conventions of backend programs.`,
 		Example: `  vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock                        one virtio NIC
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic%d.sock --ports 2            two on one switch
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --nic gve              a gVNIC, by vfio-user
@@ -128,8 +129,9 @@ is this machine. For management software vnic serve keeps to QEMU's conventions 
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
+	gatewayFlags(f, &o.GatewayFlags, serve.HostPorts)
 	f.BoolVar(&o.NoGateway, "no-gateway", false,
-		"nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network")
+		"nothing on the switch but the NICs: no DHCP, no DNS, no way to this machine's network; as --gateway off")
 	f.StringArrayVar(&o.Forwards, "forward", nil,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")

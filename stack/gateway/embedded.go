@@ -54,7 +54,8 @@ func layers(a netip.Addr) []netip.Addr {
 			}
 		}
 	}
-	if id := [4]byte(b[8:12]); id == [4]byte{0, 0, 0x5e, 0xfe} || id == [4]byte{2, 0, 0x5e, 0xfe} { // ISATAP (RFC 5214, 6.1)
+	// ISATAP (RFC 5214, 6.1)
+	if id := [4]byte(b[8:12]); id == [4]byte{0, 0, 0x5e, 0xfe} || id == [4]byte{2, 0, 0x5e, 0xfe} {
 		list = append(list, netip.AddrFrom4([4]byte(b[12:])))
 	}
 	return list

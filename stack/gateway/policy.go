@@ -8,19 +8,22 @@ import (
 	"time"
 )
 
-// Policy says what guests reach through NAT. It is judged once for each socket that is made for a guest, on the address
-// and port that are dialled: whatever name, fragments or headers led there.
+// Policy says what guests reach through NAT. It is judged once for each socket that is made for a
+// guest, on the address and port that are dialled: whatever name, fragments or headers led there.
 //
-// An address may be written into an IPv6 address in many ways (embedded). Such an address is refused if any of the
-// addresses in it is: each layer is judged by itself, as follows.
+// An address may be written into an IPv6 address in many ways (embedded). Such an address is
+// refused if any of the addresses in it is: each layer is judged by itself, as follows.
 //
 //  1. What is reserved is refused: multicast, broadcast, 0.0.0.0/8, 240.0.0.0/4, ::.
-//  2. Of the prefixes of Deny and Allow and the built-in ones that contain it, the longest decides; of equally long ones
-//     Deny comes before Allow, and Allow before what is built in. No prefix: it passes.
-//  3. An address of the host itself, loopback and interfaces', passes only with a port in HostPorts, whatever Allow says.
-//     The gateway's own addresses stand for the loopback.
+//  2. Of the prefixes of Deny and Allow and the built-in ones that contain it, the longest decides;
+//     of equally long ones Deny comes before Allow, and Allow before what is built in. No prefix:
+//     it passes.
+//  3. An address of the host itself, loopback and interfaces', passes only with a port in
+//     HostPorts, whatever Allow says. The gateway's own addresses stand for the loopback.
 //
-// The resolver that questions are forwarded to is not of the guest's choice: it is refused by Deny only (judgeResolver).
+// The resolver that questions are forwarded to is not of the guest's choice: it is refused by Deny
+// only (judgeResolver). An address that leads to the host by a route alone, without an interface
+// that has it (ip route add local), is not known for the host's.
 type Policy struct {
 	HostPorts   Ports // of the host, that guests reach
 	Deny, Allow []netip.Prefix
@@ -65,7 +68,7 @@ var builtin = parseBuiltin([]struct {
 	{"169.254.0.0/16", RuleLinkLocal, "link-local (RFC 3927); most clouds' services for their hosts"},
 	{"fe80::/10", RuleLinkLocal, "link-local (RFC 4291, 2.5.6)"},
 
-	{"169.254.169.254/32", RuleMetadata, "AWS, Azure, Google, Oracle, IBM, DigitalOcean, Hetzner, Vultr, Linode, OpenStack"},
+	{"169.254.169.254/32", RuleMetadata, "AWS, Azure, Google, Oracle, IBM, DigitalOcean, Hetzner, Linode, OpenStack"},
 	{"169.254.169.253/32", RuleMetadata, "AWS: DNS"},
 	{"169.254.169.123/32", RuleMetadata, "AWS: time"},
 	{"169.254.170.2/32", RuleMetadata, "AWS: credentials of ECS tasks"},
@@ -120,7 +123,8 @@ func Reserved(p netip.Prefix) bool {
 	return false
 }
 
-// permit is an address that may be dialled. Only judge and judgeResolver make them, and Gateway.dial takes nothing else.
+// permit is an address that may be dialled. Only judge and judgeResolver make them, and nothing else
+// is taken by what makes sockets.
 type permit struct{ to netip.AddrPort }
 
 // refusal says why an address may not be.

@@ -380,7 +380,8 @@ func TestRefusedGuestsAreTold(t *testing.T) {
 	r.mustSend(r.syn(netip.AddrPortFrom(addr4Of(1), 1000), to))
 	r.await("reset", func(b []byte) bool {
 		r.answerARP(b)
-		return len(b) >= 54 && b[23] == splitter.ProtoTCP && b[47]&splitter.RST != 0 && netip.AddrFrom4([4]byte(b[26:30])) == to.Addr()
+		return len(b) >= 54 && b[23] == splitter.ProtoTCP && b[47]&splitter.RST != 0 &&
+			netip.AddrFrom4([4]byte(b[26:30])) == to.Addr()
 	})
 	r.mustSend(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000), to, []byte("x")))
 	r.await("ICMP", func(b []byte) bool { return len(b) >= 42 && b[23] == 1 && b[34] == 3 && b[35] == 13 })
@@ -475,8 +476,8 @@ func TestRefusalsAreLogged(t *testing.T) {
 	if len(lines) < 2 || len(lines) > 60 { // a line a second
 		t.Fatalf("%d lines", len(lines))
 	}
-	const want = `level=WARN msg="refused to a guest" port=gateway guest=raw from=10.118.110.1:1000 to=169.254.169.254:80 ` +
-		`rule=metadata flag="--allow 169.254.169.254 allows it"`
+	const want = `level=WARN msg="refused to a guest" port=gateway guest=raw from=10.118.110.1:1000 ` +
+		`to=169.254.169.254:80 rule=metadata flag="--allow 169.254.169.254 allows it"`
 	if _, got, _ := strings.Cut(lines[0], " "); got != want {
 		t.Error(got)
 	}

@@ -26,8 +26,9 @@ type port struct {
 	done      chan struct{} // closed when run is done
 	stats     func() Stats
 
-	// from is the link of the frame that netstack has now. It is for what netstack calls on run's goroutine: handlers of segments and datagrams that no endpoint wants, and an endpoint's waiters (see sender). Of a
-	// reassembled packet it is that of the fragment that came last.
+	// from is the link of the frame that netstack has now. It is for what netstack calls on run's
+	// goroutine: handlers of segments and datagrams that no endpoint wants, and an endpoint's
+	// waiters. Of a reassembled packet it is that of the fragment that came last.
 	from atomic.Uint32
 }
 

@@ -35,7 +35,7 @@ func (b *bench) stockGuests(ctx context.Context) {
 	b.must("curl", err)
 	l.im = b.prepare(l.curl.files)
 	l.network(ctx)
-	l.server = b.startServe(ctx, "--gpu-memory", "0", "--mtu", "9000", "--queues", "4",
+	l.server = b.startServe(ctx, "--gpu-memory", "0", "--mtu", "9000", "--queues", "4", "--host-ports", "all",
 		"--forward", fmt.Sprint(l.in, ":port0:", guestPort), "--forward", fmt.Sprint(l.webIn, ":port0:", webPort))
 	defer func() { l.kill() }()
 	defer func() { l.guests.kill() }()
@@ -48,7 +48,7 @@ func (b *bench) stockGuests(ctx context.Context) {
 // network boots from the network, with frames of usual length and longer ones.
 func (l *stockLab) network(ctx context.Context) {
 	for mtu, leaveOut := range map[int][]string{1500: {romfile}, 9000: {romfile, ",host_mtu=9000"}} {
-		s := l.startServe(ctx, "--gpu-memory", "0", "--mtu", strconv.Itoa(mtu))
+		s := l.startServe(ctx, "--gpu-memory", "0", "--mtu", strconv.Itoa(mtu), "--host-ports", "all")
 		err := l.im.ipxe(ctx, s, 0, "http://gateway:"+l.web, leaveOut)
 		s.kill()
 		l.must(fmt.Sprint("MTU ", mtu), err)

@@ -6,24 +6,28 @@ import (
 	"vnic.dev/vnic/stack/gateway"
 )
 
+// HostPorts are the ports of this machine that guests reach unless a user says otherwise, as behind QEMU's slirp, or
+// passt.
+const HostPorts = "all"
+
+// openPorts tells of them.
+func (o *Options) openPorts() {
+	if g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts); err == nil && g.NAT && o.HostPorts == "" {
+		o.Note("guests reach all ports of this machine, loopback too, by the name gateway; --host-ports LIST or none: fewer")
+	}
+}
+
 // gateway is a router among the lab's services, unless there is to be none.
 func (o *Options) gateway() ([]lab.Service, error) {
-	if o.NoGateway {
-		return nil, nil
+	g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts)
+	if err != nil || o.Off() {
+		return nil, err
 	}
-	g := gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}}
 	for i := range o.Guests {
 		d4, d6 := o.devmemAddrs(i)
 		g.Hosts = append(g.Hosts,
 			gateway.Host{Name: guestnet.HostName(i), MAC: lab.MAC(i), Addr4: lab.Addr4(i).Addr(), Addr6: lab.Addr6(i).Addr()},
 			gateway.Host{Name: guestnet.DevmemName(i), Addr4: d4.Addr(), Addr6: d6.Addr()}) // DHCP is not for it
-	}
-	for _, s := range o.Forwards {
-		f, err := lab.ParseForward(s, guestnet.GuestName, o.Guests)
-		if err != nil {
-			return nil, err
-		}
-		g.Forwards = append(g.Forwards, f)
 	}
 	return []lab.Service{lab.Gateway(g)}, nil
 }

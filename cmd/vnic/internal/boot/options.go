@@ -22,9 +22,8 @@ type Options struct {
 	MTU       int
 	Impair    lab.Impairment // of all links
 
-	NoGateway bool
-	Forwards  []string // [tcp:|udp:]HOSTPORT:[guestN:]GUESTPORT
-	AllowMAC  lab.AllowedMACs
+	AllowMAC lab.AllowedMACs
+	lab.GatewayFlags
 
 	Copies   []string // HOST:GUEST, or HOST for the same place
 	Env      []string // NAME=VALUE, or NAME for its value here
@@ -72,9 +71,6 @@ func (o *Options) Check() error {
 		if name, _, _ := strings.Cut(e, "="); name == "" {
 			return fmt.Errorf("--env %q: NAME=VALUE, or NAME for its value here", e)
 		}
-	}
-	if o.NoGateway && len(o.Forwards) > 0 {
-		return errors.New("--forward is the gateway's: not with --no-gateway")
 	}
 	d := o.describe()
 	_, err := o.gateway()

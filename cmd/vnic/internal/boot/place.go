@@ -80,10 +80,13 @@ func (o *Options) network(p place) guestnet.Config {
 			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a.Addr(), Names: []string{guestnet.DevmemName(i)}})
 		}
 	}
-	if !o.NoGateway {
+	if !o.Off() {
 		g4, g6 := lab.GatewayAddrs()
-		c.Gateways, c.DNS = []netip.Addr{g4.Addr(), g6.Addr()}, []netip.Addr{g4.Addr()}
-		for _, a := range c.Gateways {
+		addrs := []netip.Addr{g4.Addr(), g6.Addr()}
+		if c.DNS = addrs[:1]; o.Gateway != lab.GatewayIsolated {
+			c.Gateways = addrs
+		}
+		for _, a := range addrs {
 			c.Hosts = append(c.Hosts, guestnet.Host{Addr: a, Names: []string{gateway.GatewayName}})
 		}
 	}

@@ -27,9 +27,9 @@ type Options struct {
 	FDs       []int          // instead: sockets that are open already
 	Client    bool           // QEMU listens at Paths
 	Group     string         // who may connect at Paths besides our user and root; "": nobody
-	NoGateway bool
-	Forwards  []string // as lab.ParseForward takes them
 	AllowMAC  lab.AllowedMACs
+
+	lab.GatewayFlags
 
 	Log      *slog.Logger
 	Services []lab.Service // behind the gateway
@@ -131,9 +131,6 @@ func (o *Options) Check() error {
 	if m, _ := lab.LookupModel(o.NIC.Model); o.Client && m.VFIOUser {
 		return fmt.Errorf("--client and --nic %s: QEMU listens at no vfio-user socket, it only connects", m.Name)
 	}
-	if o.NoGateway && len(o.Forwards) > 0 {
-		return errors.New("--forward is the gateway's: not with --no-gateway")
-	}
 	if _, err := o.gateway(); err != nil {
 		return err
 	}
@@ -147,7 +144,7 @@ func (o *Options) describe() lab.Description {
 	d.Identify(o.AllowMAC, true) // QEMU's mac= decides
 	d.NoP2P = o.NoP2P
 	d.Impair(o.Impair)
-	if !o.NoGateway {
+	if !o.Off() {
 		for i := range d.Guests { // the kernel's drivers make it up: a name is to lead to what they have
 			net6 := lab.Addr6(i)
 			d.Guests[i].NICs[0].Addr6 = netip.PrefixFrom(gateway.EUI64(net6, lab.MAC(i)), net6.Bits())
@@ -156,18 +153,18 @@ func (o *Options) describe() lab.Description {
 	return d
 }
 
+// HostPorts are the ports of this machine that guests reach unless a user says otherwise.
+const HostPorts = "none"
+
+func (o *Options) gatewayOptions() (gateway.Options, error) {
+	return o.Options(lab.PortName, len(o.Paths)+len(o.FDs), HostPorts)
+}
+
 // gateway is a router among the lab's services, unless there is to be none.
 func (o *Options) gateway() ([]lab.Service, error) {
-	if o.NoGateway {
-		return nil, nil
-	}
-	g := gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}}
-	for _, s := range o.Forwards {
-		f, err := lab.ParseForward(s, lab.PortName, len(o.Paths)+len(o.FDs))
-		if err != nil {
-			return nil, err
-		}
-		g.Forwards = append(g.Forwards, f)
+	g, err := o.gatewayOptions()
+	if err != nil || o.Off() {
+		return nil, err
 	}
 	return []lab.Service{lab.Gateway(g)}, nil
 }

@@ -15,6 +15,7 @@ import (
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
+	"vnic.dev/vnic/stack/gateway"
 )
 
 // Report is what `vnic serve` prints when QEMU may come. Its keys are API.
@@ -30,7 +31,8 @@ type Report struct {
 	PortBytes     uint64       `json:"port_bytes"`     // what each port added to it
 	Ports         []PortReport `json:"ports"`
 
-	mtu int
+	mtu     int
+	gateway gateway.Options // of that gateway
 }
 
 // PortReport is one port.
@@ -111,6 +113,20 @@ func resident() uint64 {
 	return 0
 }
 
+// leadsTo says what a gateway gives to guests.
+func leadsTo(o *gateway.Options) string {
+	switch ports := o.Policy.HostPorts.String(); {
+	case !o.NAT:
+		return "DHCP, and DNS of the guests' names; it leads nowhere else"
+	case ports == "none":
+		return "DHCP, DNS, and this machine's network, but for its own ports (--host-ports)"
+	case ports == "all":
+		return "DHCP, DNS, and this machine's network; its own address leads to this machine's loopback, all ports are open"
+	default:
+		return "DHCP, DNS, and this machine's network; its own address leads to this machine's loopback, ports " + ports
+	}
+}
+
 // Print writes the report for people: for each port, what to give QEMU.
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
@@ -131,8 +147,7 @@ func (r *Report) Print(w io.Writer) error {
 		fmt.Fprintf(&b, "To boot from the network (iPXE), leave out romfile=%s.\n", also)
 	}
 	if r.Gateway != "" {
-		fmt.Fprintf(&b,
-			"gateway %s: DHCP, DNS, and this machine's network; its own address leads to this machine's loopback\n", r.Gateway)
+		fmt.Fprintf(&b, "gateway %s: %s\n", r.Gateway, leadsTo(&r.gateway))
 	}
 	if r.KernelArgs != "" {
 		fmt.Fprintf(&b, "for devmem TCP, on the guest kernel's command line: %s\n", r.KernelArgs)

@@ -56,9 +56,10 @@ func Do(ctx context.Context, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
 	rep := newReport(l, sources, o.Client)
-	if !o.NoGateway {
+	if !o.Off() {
 		gw, _ := lab.GatewayAddrs()
 		rep.Gateway = gw.Addr().String()
+		rep.gateway, _ = o.gatewayOptions()
 	}
 	rep.ResidentBytes, rep.PortBytes = resident(), ports/uint64(len(rep.Ports))
 	if err := o.Ready(rep); err != nil {

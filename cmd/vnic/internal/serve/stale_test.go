@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
 )
 
 // survivor is another process, which has the memory mapped that is its fourth file, and connects to
@@ -102,7 +103,8 @@ func TestWhoHasAnEarlierGPUIsWarned(t *testing.T) {
 func TestAddressIsWhatTheKernelMakesUp(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for alone, want := range map[bool]string{false: "fd76:6e69::76:6eff:fe69:%d/64", true: "fd76:6e69::%d/64"} {
-		s := serve(t, Options{Paths: []string{t.TempDir() + "/a", t.TempDir() + "/b"}, NoGateway: alone})
+		s := serve(t, Options{Paths: []string{t.TempDir() + "/a", t.TempDir() + "/b"},
+			GatewayFlags: lab.GatewayFlags{NoGateway: alone}})
 		for i, p := range s.rep.Ports {
 			if want := fmt.Sprintf(want, i+1); p.Addr6 != want {
 				t.Errorf("--no-gateway=%t: port %d has %s, want %s", alone, i, p.Addr6, want)
