@@ -30,7 +30,10 @@ var (
 	descBusy      = desc("link_busy_total", "Times that a port had no buffers.", "port")
 	descUnsplit   = desc("unsplit_frames_total", "Frames that a queue was to split, and that could not be.", "port")
 	descLost      = desc("lost_replies_total", "Answers of the control channel that did not reach the guest.", "port")
-	descRules     = desc("flow_rules", "Flow rules that are set.", "port")
+	descRefused   = desc("gateway_refused_total", "Flows and questions of guests beyond the gateway's bounds.", "port")
+	descDenied    = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
+		"port", "rule")
+	descRules = desc("flow_rules", "Flow rules that are set.", "port")
 
 	descMemory     = desc("gpu_memory_bytes", "Memory of a GPU.", "port", "gpu")
 	descRegistered = desc("gpu_registered_bytes", "Memory of a GPU that a guest has registered as buffers.", "port", "gpu")
@@ -73,6 +76,12 @@ func (p *PortCounters) collect(ch chan<- prometheus.Metric) {
 	count(descBusy, l.Busy)
 	for reason, n := range l.Drops {
 		count(descLinkDrops, n, reason)
+	}
+	if g := p.Gateway; g != nil {
+		count(descRefused, g.Refused)
+		for rule, n := range g.Denied {
+			count(descDenied, n, rule)
+		}
 	}
 	for _, q := range p.Queues {
 		i := strconv.Itoa(q.Index)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/stack/gateway"
 	"vnic.dev/vnic/wire"
 )
 
@@ -23,6 +24,8 @@ type Port struct {
 	NIC  *nic.Port  // nil: a port without queues
 	Link *wire.Link // of a port without NIC
 	Name string     // "" = the link's
+
+	Gateway func() gateway.Stats // nil: it is none
 }
 
 // Snapshot is what a vnic's counters were at one moment. Counters begin at 0 with the process and
@@ -46,6 +49,7 @@ type PortCounters struct {
 	LostReplies uint64          `json:"lost_replies"` // of the control channel
 	Rules       int             `json:"rules"`        // flow rules that are set
 	Engine      *EngineCounters `json:"engine,omitempty"`
+	Gateway     *Gateway        `json:"gateway,omitempty"`
 	GPUs        []GPU           `json:"gpus,omitempty"`
 	Queues      []Queue         `json:"queues"`
 }
@@ -63,6 +67,12 @@ type LinkCounters struct {
 	DelayFull        uint64            `json:"delay_full"`
 	NotLearned       uint64            `json:"not_learned"`
 	Drops            map[string]uint64 `json:"drops"` // by wire.DropReason; what is 0 is left out
+}
+
+// Gateway is what a gateway refused guests.
+type Gateway struct {
+	Refused uint64            `json:"refused"` // beyond the bounds
+	Denied  map[string]uint64 `json:"denied"`  // by gateway.Rule of its policy
 }
 
 // GPU is one that a port uses.
@@ -106,6 +116,13 @@ func (p *Port) read() PortCounters {
 	if p.NIC != nil {
 		c.readNIC(p.NIC)
 		link = p.NIC.Link()
+	}
+	if p.Gateway != nil {
+		s := p.Gateway()
+		c.Gateway = &Gateway{Refused: s.Refused, Denied: map[string]uint64{}}
+		for r := gateway.RuleNone + 1; r < gateway.NumRules; r++ {
+			c.Gateway.Denied[r.String()] = s.Denied[r]
+		}
 	}
 	if link != nil {
 		c.Link.read(link)

@@ -5,6 +5,7 @@ import (
 
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/stack/gateway"
 	"vnic.dev/vnic/wire"
 )
 
@@ -17,6 +18,9 @@ func (s *Server) Watch(l *lab.Lab) (io.Closer, error) {
 	s.SetPorts(func() (list []Port) {
 		for _, link := range l.Switch().Links() {
 			p := Port{Kind: "host", Link: link} // a gateway's: the host itself is behind it
+			if g, ok := link.Port().(interface{ Stats() gateway.Stats }); ok {
+				p.Gateway = g.Stats
+			}
 			if n, ok := link.Port().(*nic.Port); ok {
 				p = Port{Kind: ports[n].Model.Name, NIC: n, MAC: ports[n].MAC}
 			}
