@@ -8,19 +8,25 @@
 //   - DHCPv4 (RFC 2131): the address of each Host by its MAC, and a pool for all others;
 //   - DNS over UDP and TCP: the Hosts' names and its own; with NAT, everything else goes to the host's resolvers;
 //   - NAT, if asked: TCP connections and UDP flows of guests end here, and go on as sockets of the
-//     host. The gateway's own
-//     address stands for the host's loopback;
+//     host, as far as Policy lets them. The gateway's own address stands for the host's loopback;
 //   - forwards: sockets of the host that lead to a guest.
 //
 // Guests are hostile. What may come in is decided by addresses alone, in filter.go, before netstack
-// sees it: netstack is promiscuous when there is NAT, and would answer for everybody. Queues,
-// flows, leases and questions under way have bounds. Of flows, connections that are pending, datagrams
-// that wait for a service and questions that are forwarded each port of the switch has a share of a
-// half or a quarter; which port it is the wire says (wire.Packet.From), not the source address, so a
-// guest that makes up addresses gets no more (quota.go). What is beyond the bounds is
-// refused or dropped, and counted in Stats. A full queue towards
-// netstack makes senders wait (Busy), as it is always emptied; towards a guest without buffers the
-// gateway waits as a NIC's worker does (nic.Sender). What waits for the wire has a queue for each destination, served
+// sees it: netstack is promiscuous when there is NAT, and would answer for everybody. Where a guest
+// gets to is judged once, where a socket is made for it, on the address and port that are dialled
+// (Policy, policy.go): after reassembly, whatever name or headers led there. Without a flag it is
+// not link-local addresses and clouds' metadata services, nor an IPv6 address with one of them
+// in it; of the host's own ports Policy.HostPorts has the list, which is empty unless set. Judging
+// costs a look at each prefix of the policy for each of at most 8 layers of the address, and a
+// reading of the host's addresses a second at most. A guest's refusals make one line in the log a second.
+//
+// Queues, flows, leases and questions under way have bounds. Of flows, pending connections, datagrams that
+// wait for a service and questions that are forwarded, a port of the switch has a half or a quarter at
+// most; which port it is the wire says (wire.Packet.From), not the source address, so a guest that
+// makes up addresses gets no more (quota.go). All datagrams that wait are 256 of 4 KiB for each service.
+// What is beyond the bounds is refused or dropped, and counted in Stats. A full queue towards netstack
+// makes senders wait (Busy), as it is always emptied; towards a guest without buffers the gateway waits
+// as a NIC's worker does (nic.Sender). What waits for the wire has a queue for each destination, served
 // in turn: 1,024 frames and 8 MiB of data, 64 frames of what anybody can ask for (ICMP, ARP, ND, RST, DHCP), 32 MiB
 // in all; and no destination has more than 8 of the 32 frames under way.
 //
@@ -38,7 +44,6 @@
 // two gateways with the same addresses on a switch. Where guests' links have no wire.Identity, one
 // that takes another's address or MAC is not found out. Guests may send router advertisements and
 // answer DHCP themselves. TCP options, urgent data and path MTU discovery end here. A host's ICMP error
-// ends a UDP flow, and the guest is not told. To guests
-// with NAT the network of the host is open, its loopback included; without NAT no question of a
-// guest leaves either.
+// ends a UDP flow, and the guest is not told. To guests with NAT the network of the host is open,
+// as far as Policy lets them; without NAT no question of a guest leaves either.
 package gateway
