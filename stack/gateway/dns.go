@@ -79,7 +79,7 @@ func (s *dnsServer) is(a netip.AddrPort) bool {
 
 // connection answers questions over TCP (RFC 7766), of a connection that a guest asks for. made says that it has it.
 func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
-	if !s.conns.take(o) {
+	if !s.g.unfinished.room(o) || !s.conns.take(o) {
 		r.Complete(true)
 		return
 	}
@@ -95,7 +95,10 @@ func (s *dnsServer) connection(r *tcp.ForwarderRequest, o owner, made func()) {
 	c := gonet.NewTCPConn(wq, ep)
 	stop := context.AfterFunc(s.g.ctx, func() { _ = c.SetDeadline(time.Now()) })
 	defer stop()
-	defer c.Close()
+	defer func() {
+		c.Close()
+		s.g.unfinished.add(o, ep)
+	}()
 	s.stream(c, o, addrPort(id.RemoteAddress, id.RemotePort))
 }
 

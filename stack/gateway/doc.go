@@ -23,7 +23,8 @@
 // Queues, flows, leases and questions under way have bounds. Of flows, pending connections, datagrams that
 // wait for a service and questions that are forwarded, a port of the switch has a half or a quarter at
 // most; which port it is the wire says (wire.Packet.From), not the source address, so a guest that
-// makes up addresses gets no more (quota.go). All datagrams that wait are 256 of 4 KiB for each service.
+// makes up addresses gets no more (quota.go). So it is of connections that are closed
+// and that a guest does not confirm (unfinished.go). All datagrams that wait are 256 of 4 KiB for each service.
 // What is beyond the bounds is refused or dropped, and counted in Stats. A full queue towards netstack
 // makes senders wait (Busy), as it is always emptied; towards a guest without buffers the gateway waits
 // as a NIC's worker does (nic.Sender). What waits for the wire has a queue for each destination, served

@@ -1,12 +1,17 @@
 package gateway
 
 import (
+	"io"
+	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/wire"
 )
 
 // One guest's flood of flows is bounded, and leaves room for another guest.
@@ -66,4 +71,59 @@ func TestFloodOfConnections(t *testing.T) {
 	if s := w.g.Stats(); s.TCPOpen > maxPending/4+1 || s.Refused == 0 {
 		t.Errorf("%+v", s)
 	}
+}
+
+// A guest that never confirms the end of its connections has so many of them, and then no more; another has its own.
+func TestUnfinishedConnectionsAreShared(t *testing.T) {
+	const n = 4
+	w := newRig(t, nil, func(g *Gateway) { g.unfinished.max = n })
+	to := own4(echoServer(t, "tcp4").Port())
+	w.lose = func(p *wire.Packet) bool { return p.Meta.Headers.TCPFlags&splitter.FIN != 0 }
+	v := w.guest(1)
+	w.lose = nil
+	for i := range n {
+		c := v.mustDial(to)
+		testkit.OK(t, c.CloseWrite())
+		testkit.Eventually(t, "the gateway has closed it", func() bool { return w.g.Stats().TCPOpen == 0 })
+		testkit.Equal(t, "unfinished", w.g.unfinished.len(), i+1)
+		defer c.Close()
+	}
+	for _, at := range []netip.AddrPort{to, own4(portDNS)} {
+		if _, err := v.dial(at); err == nil || !strings.Contains(err.Error(), "refused") {
+			t.Errorf("%v: %v", at, err)
+		}
+	}
+	c := w.guest(2).mustDial(to)
+	defer c.Close()
+	testkit.OK(t, exchange(c, noise(1000, 1)))
+}
+
+// Connections in TIME-WAIT keep no guest from another.
+func TestConnectionsInTimeWaitMakeRoom(t *testing.T) {
+	const n = 4
+	w := newRig(t, nil, func(g *Gateway) { g.unfinished.max = n })
+	l, port := listenTCP(t)
+	serveTCP(t, l, func(c net.Conn) {}) // the host ends them
+	v := w.guest(1)
+	for i := range 3 * n {
+		c := v.mustDial(own4(port))
+		if _, err := c.Read(make([]byte, 1)); err != io.EOF {
+			t.Fatal(err)
+		}
+		c.Close()
+		testkit.Eventually(t, "the gateway has closed it", func() bool {
+			return w.g.Stats().TCPOpen == 0 && w.g.unfinished.len() == min(i+1, n)
+		})
+	}
+	testkit.Equal(t, "refused", w.g.Stats().Refused, 0)
+}
+
+// len is how many there are in all.
+func (u *unfinished) len() (n int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, list := range u.by {
+		n += len(list)
+	}
+	return n
 }

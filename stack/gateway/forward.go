@@ -58,7 +58,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 				host.reset()
 			} else if !g.serve(func() {
 				defer g.tcp.give(o)
-				g.toGuest(host, to)
+				g.toGuest(host, to, o)
 			}) {
 				g.tcp.give(o)
 				host.reset()
@@ -69,7 +69,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 }
 
 // toGuest carries on a connection of the host to a guest.
-func (g *Gateway) toGuest(host hostConn, to netip.AddrPort) {
+func (g *Gateway) toGuest(host hostConn, to netip.AddrPort, o owner) {
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()
 	guest, err := g.dialGuest(ctx, to)
@@ -80,4 +80,5 @@ func (g *Gateway) toGuest(host hostConn, to netip.AddrPort) {
 	}
 	g.count.tcpFlows.Add(1)
 	splice(g.ctx, guest, host)
+	g.unfinished.add(o, guest.ep)
 }

@@ -39,6 +39,8 @@ type Gateway struct {
 	tcp    *quota // of connections; NAT and forwards alike
 	udp    *quota // of flows
 
+	unfinished unfinished
+
 	// settings that tests change before start
 	resolvers func() []netip.AddrPort
 	dial      func(ctx context.Context, network string, to permit) (net.Conn, error)
@@ -76,7 +78,8 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	}
 	netlog.Quiet()
 	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
-		host: newHostAddrs(), udpIdle: udpIdle, told: map[uint32]*nic.LogLimit{}}
+		host: newHostAddrs(), udpIdle: udpIdle, told: map[uint32]*nic.LogLimit{},
+		unfinished: unfinished{max: maxUnfinished, by: map[owner][]tcpip.Endpoint{}}}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
 	g.leases.sw = sw

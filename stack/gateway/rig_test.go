@@ -67,6 +67,8 @@ type rig struct {
 	t  testing.TB
 	sw *wire.Switch
 	g  *Gateway
+
+	lose func(*wire.Packet) bool // of what comes to guests that are made from now on; nil: nothing
 }
 
 // newRig makes a gateway that asks no resolver of the machine, unless set says which. change
@@ -102,6 +104,7 @@ type guest struct {
 	ns     *stack.Stack
 	in     *inbox
 	limits wire.Limits
+	lose   func(*wire.Packet) bool
 }
 
 // guest makes guest n, with the gateway's MTU.
@@ -112,7 +115,7 @@ func (w *rig) guest(n byte, link ...wire.LinkOptions) *guest {
 	testkit.OK(t, err)
 	mac, mtu := macOf(n), w.g.o.MTU
 	ep := &endpoint{Link: ether.Link{Addr: tcpip.LinkAddress(mac[:]), Bytes: uint32(mtu)}, out: out}
-	v := &guest{t: t, in: newInbox(), limits: portLimits(mtu), ns: ether.New(udp.NewProtocol)}
+	v := &guest{t: t, in: newInbox(), limits: portLimits(mtu), ns: ether.New(udp.NewProtocol), lose: w.lose}
 	recovery, rto := tcpip.TCPRecovery(0), tcpip.TCPMinRTOOption(50*time.Millisecond)
 	sack := tcpip.TCPSACKEnabled(true)
 	testkit.OK(t, ether.SetTCP(v.ns, &recovery, &rto, &sack))
@@ -146,6 +149,10 @@ func (v *guest) Limits() wire.Limits { return v.limits }
 
 func (v *guest) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	for i, p := range batch {
+		if v.lose != nil && v.lose(p) {
+			p.Verdict = wire.Verdict{Kind: wire.Taken}
+			continue
+		}
 		n := int(p.Len()) - int(p.Meta.Headers.L3Off)
 		if full, _ := v.in.reserve(n); full {
 			for _, rest := range batch[i:] {

@@ -14,7 +14,7 @@ import (
 // takeTCP counts one connection more. Those without an owner whose guest has not confirmed
 // the end count too.
 func (g *Gateway) takeTCP(o owner) bool {
-	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP {
+	if g.ns.Stats().TCP.CurrentConnected.Value() >= 2*maxTCP || !g.unfinished.room(o) {
 		g.count.refused.Add(1)
 		return false
 	}
@@ -136,4 +136,5 @@ func (p *pending) connection(r *tcp.ForwarderRequest) {
 	made()
 	g.count.tcpFlows.Add(1)
 	splice(g.ctx, newGuestConn(wq, ep), host)
+	g.unfinished.add(from, ep)
 }
