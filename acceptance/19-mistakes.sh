@@ -334,7 +334,9 @@ kill -KILL "$(alive $pid | grep -vx $pid)"
 s=0; wait $pid || s=$?
 [ $s = 1 ] || fail "QEMU killed: status $s: $(cat err)"
 one_message 'guest0: QEMU ended early: signal: killed' "QEMU killed"
-s=0; { timeout 60 "$vnic" boot --host-ports all -- sh -c 'while echo y; do :; done' 2> err; echo $? > status; } | head -n 1 > out || true
+s=0
+{ timeout 60 "$vnic" boot --host-ports all -- sh -c 'while echo y; do :; done' 2> err; echo $? > status; } | \
+  head -n 1 > out || true
 [ "$(cat status)" = 141 ] && [ ! -s err ] || fail "| head: status $(cat status): $(cat err)"
 no_sockets "| head"
 echo PASS
