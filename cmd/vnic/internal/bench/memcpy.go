@@ -78,7 +78,7 @@ func mapFile(fd, size int) ([]byte, error) {
 }
 
 // copier copies pieces, one after another through both memories.
-func (m *memory) copier(piece int) func(context.Context, time.Duration) (work, error) {
+func (m *memory) copier(piece int) runFunc {
 	from, to := 0, 0
 	return func(_ context.Context, d time.Duration) (w work, _ error) {
 		start := time.Now()

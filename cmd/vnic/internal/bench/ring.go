@@ -270,7 +270,7 @@ const burst = 32
 
 // byRounds measures what a batch costs the worker, in processor time of the thread that does its rounds: the rings'
 // other ends are not counted.
-func byRounds(s side, batch, payload int) func(context.Context, time.Duration) (work, error) {
+func byRounds(s side, batch, payload int) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -300,7 +300,7 @@ func byRounds(s side, batch, payload int) func(context.Context, time.Duration) (
 
 // byStream measures what a frame takes from ring to ring, with rings that are kept full. meanwhile is called where
 // the worker has no thread of its own.
-func byStream(s side, payload int, meanwhile func() error) func(context.Context, time.Duration) (work, error) {
+func byStream(s side, payload int, meanwhile func() error) runFunc {
 	return func(ctx context.Context, d time.Duration) (w work, err error) {
 		start, last, most := time.Now(), time.Now(), s.room()
 		for out := 0; ; {
