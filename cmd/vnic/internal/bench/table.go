@@ -44,14 +44,22 @@ func (v *Interval) ratio() string {
 	if v == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%.2f", v.Median)
+	return digits(v.Median)
+}
+
+// digits writes a ratio: small ones, as of TCP to memcpy, have a digit more.
+func digits(v float64) string {
+	if v < 0.1 {
+		return fmt.Sprintf("%.3f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
 }
 
 func (v *Interval) bounds() string {
 	if v == nil {
 		return "-"
 	}
-	return fmt.Sprintf("%.2f - %.2f", v.Low, v.High)
+	return digits(v.Low) + " - " + digits(v.High)
 }
 
 // List prints what there is to measure: name, unit, what it is and its yardstick.
