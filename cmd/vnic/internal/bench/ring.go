@@ -47,6 +47,7 @@ type network struct {
 	guests []*guest
 	flows  []*flow
 	batch  int // of each flow
+	ended  bool
 	length int // of a frame, virtio_net_hdr included
 }
 
@@ -170,6 +171,9 @@ func until(f func() (bool, error)) error {
 }
 
 func (n *network) close() (err error) {
+	if n.ended {
+		n.endWorkers() // once more: what stops the queues comes after the last round
+	}
 	for _, g := range n.guests {
 		err = errors.Join(err, g.close())
 	}
@@ -226,6 +230,7 @@ func (n *network) take() (frames int, err error) {
 
 // endWorkers ends the sender's workers: rounds does theirs.
 func (n *network) endWorkers() {
+	n.ended = true
 	for q := range n.guests[0].port.QueuePairs {
 		n.guests[0].dev.EndWorker(q)
 	}
