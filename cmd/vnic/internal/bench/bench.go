@@ -57,7 +57,7 @@ func (w work) value(unit string) float64 {
 // Options say what is measured, and how long.
 type Options struct {
 	Only  []string // names; nil: all
-	Pairs int      // rounds of a measurement
+	Pairs int      // runs of ours and of the yardstick, in turn
 	Time  time.Duration
 	Quick bool         // for the report
 	Log   *slog.Logger // of the networks that are measured; nil: none
@@ -79,7 +79,7 @@ const (
 func Defaults() Options { return Options{Pairs: 15, Time: 200 * time.Millisecond} }
 
 // QuickOptions take a minute in all.
-func QuickOptions() Options { return Options{Pairs: 7, Time: 50 * time.Millisecond, Quick: true} }
+func QuickOptions() Options { return Options{Pairs: 7, Time: 70 * time.Millisecond, Quick: true} }
 
 // Check says what is wrong with the options, in terms of flags.
 func (o *Options) Check() error {
@@ -186,6 +186,7 @@ func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err err
 		if err != nil {
 			return 0
 		}
+		runtime.GC() // not in the middle of a run, where it can be helped
 		w, e := f(ctx, d)
 		if e == nil && (w.frames == 0 || w.bytes == 0 || w.spent <= 0) {
 			e = fmt.Errorf("a run moved %d frames and %d bytes in %v", w.frames, w.bytes, w.spent)
@@ -218,17 +219,18 @@ func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err err
 		run(r.yardstick, o.Time)
 	}
 	row.Bytes = 0
-	for range o.Pairs {
-		runtime.GC() // not in the middle of a run, where it can be helped
-		a := run(counted, o.Time)
+	for a := run(counted, o.Time); len(ours) < o.Pairs && err == nil; {
+		ours = append(ours, a)
 		if r.yardstick != nil {
 			y := run(r.yardstick, o.Time)
 			yard, ratio = append(yard, y), append(ratio, a/y)
 		}
-		b := run(counted, o.Time)
-		if ours, again = append(ours, a), append(again, b/a); err != nil {
-			return row, err
-		}
+		next := run(counted, o.Time)
+		again = append(again, next/a)
+		a = next
+	}
+	if err != nil {
+		return row, err
 	}
 	row.Measured = true
 	row.Ours, row.AA = summarize(ours), summarize(again)

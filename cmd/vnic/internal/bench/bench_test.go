@@ -77,7 +77,7 @@ func TestARunThatCountersDenyFails(t *testing.T) {
 		switch {
 		case c.says != "":
 			testkit.ErrorSays(t, err, c.says)
-		case err != nil || len(rep.Rows) != 1 || rep.Rows[0].Bytes != 2*MinPairs*1000:
+		case err != nil || len(rep.Rows) != 1 || rep.Rows[0].Bytes != (MinPairs+1)*1000:
 			t.Errorf("%v %+v", err, rep)
 		default:
 			testkit.Equal(t, "ratio", *rep.Rows[0].Ratio, Interval{2, 2, 2})

@@ -16,8 +16,8 @@ type Report struct {
 	Arch       string  `json:"arch"` // "linux/amd64"
 	Go         string  `json:"go"`
 	Quick      bool    `json:"quick"`
-	Pairs      int     `json:"pairs"`       // rounds of each row
-	RunSeconds float64 `json:"run_seconds"` // of one run, three of which are a round
+	Pairs      int     `json:"pairs"`       // of each row: ours, the yardstick
+	RunSeconds float64 `json:"run_seconds"` // of one run, two of which are a pair
 	Rows       []Row   `json:"rows"`
 }
 
@@ -29,10 +29,10 @@ type Row struct {
 	Yardstick string `json:"yardstick"` // what it is compared with, in words; "": it is one itself
 	Measured  bool   `json:"measured"`
 	Note      string `json:"note,omitempty"` // why it was not measured
-	Bytes     uint64 `json:"bytes"`          // payload that ours moved in all rounds, by counters
+	Bytes     uint64 `json:"bytes"`          // payload that ours moved in all runs, by counters
 
 	Ours  *Interval `json:"ours"`            // in Unit; null: not measured, and so below
 	Yard  *Interval `json:"yardstick_value"` // likewise; null also without a yardstick
-	Ratio *Interval `json:"ratio"`           // of a round: ours / yardstick
-	AA    *Interval `json:"aa"`              // of a round: ours again / ours
+	Ratio *Interval `json:"ratio"`           // of a pair: ours / yardstick
+	AA    *Interval `json:"aa"`              // ours of the next pair / ours
 }

@@ -22,7 +22,7 @@ func (rep *Report) Table(w io.Writer) error {
 	if err := tw.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\n%d processors, %s, %s; median of %d rounds of ours, yardstick, ours, %g s each\n", rep.CPUs,
+	_, err := fmt.Fprintf(w, "\n%d processors, %s, %s; medians of %d pairs of ours and yardstick, %g s a run\n", rep.CPUs,
 		rep.Arch, rep.Go, rep.Pairs, rep.RunSeconds)
 	return err
 }
