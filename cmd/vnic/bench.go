@@ -22,8 +22,8 @@ func benchCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "bench",
 		Short: "Measure how fast the datapath is on this machine, each measurement beside a yardstick",
-		Long: `Measure how fast the datapath is on this machine, each measurement beside a yardstick in the same run: a copy of
-the same bytes, a plain loop over the same kind of rings, a socket of the host. A row has the ratio to its
+		Long: `Measure how fast the datapath is on this machine, each measurement beside a yardstick in the same run: a copy
+of the same bytes, a plain loop over the same kind of rings, a socket of the host. A row has the ratio to its
 yardstick, the median of alternating pairs, with the interval in which it lies with a confidence of 95 %, and
 the same of ours against ours (A/A): what the machine's noise alone makes of a ratio.`,
 		Example: `  vnic bench                        all of it, in some minutes

@@ -110,7 +110,8 @@ func (o *Options) chosen() ([]Measurement, error) {
 			return nil, fmt.Errorf("--only %s: no such measurement: see 'vnic bench --list'", name)
 		}
 	}
-	return slices.DeleteFunc(slices.Clone(all), func(m Measurement) bool { return !slices.ContainsFunc(o.Only, m.is) }), nil
+	others := func(m Measurement) bool { return !slices.ContainsFunc(o.Only, m.is) }
+	return slices.DeleteFunc(slices.Clone(all), others), nil
 }
 
 // Names are those of all measurements, and what several begin with.

@@ -38,8 +38,9 @@ func (rep *Report) SVG(w io.Writer) error {
 	}
 	width, bottom := svgLeft+svgAxis+svgRight, svgMargin+svgRow*len(rows)
 	var b strings.Builder
-	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" font-family="sans-serif" font-size="12">`+
-		"\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n", width, bottom+2*svgMargin)
+	fmt.Fprintf(&b, `<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" `+
+		`font-family="sans-serif" font-size="12">`+"\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
+		width, bottom+2*svgMargin)
 	text := func(x float64, y int, anchor, s string) {
 		fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="%s">`, x, y, anchor)
 		_ = xml.EscapeText(&b, []byte(s)) // a Builder takes all
@@ -54,7 +55,8 @@ func (rep *Report) SVG(w io.Writer) error {
 		if v == 1 {
 			color = "#888"
 		}
-		fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="%s"/>`+"\n", x(v), svgMargin-8, x(v), bottom, color)
+		fmt.Fprintf(&b, `<line x1="%.1f" y1="%d" x2="%.1f" y2="%d" stroke="%s"/>`+"\n", x(v), svgMargin-8, x(v),
+			bottom, color)
 		text(x(v), bottom+16, "middle", fmt.Sprint(v))
 	}
 	bar := func(v *Interval, y int, color string) {
@@ -68,7 +70,7 @@ func (rep *Report) SVG(w io.Writer) error {
 		text(svgLeft-10, y+3, "end", r.Name)
 		text(svgLeft+svgAxis+10, y+3, "start", r.Ratio.ratio()+" ("+r.Ratio.bounds()+")")
 	}
-	text(svgLeft, bottom+svgMargin, "start", "GB/s rows: more is better. ns/frame rows: less is better. The axis is logarithmic.")
+	text(svgLeft, bottom+svgMargin, "start", "GB/s rows: more is better. ns/frame rows: less is better. Logarithmic axis.")
 	b.WriteString("</svg>\n")
 	_, err := io.WriteString(w, b.String())
 	return err
