@@ -95,7 +95,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.AddCommand(serveCommand())
 	root.AddCommand(runCommand(), bootCommand(), doctorCommand(), versionCommand())
 	root.AddCommand(imageCommand())
-	root.AddCommand(statCommand(), cacheCommand())
+	root.AddCommand(statCommand(), cacheCommand(), benchCommand())
 	for _, c := range more {
 		root.AddCommand(c())
 	}

@@ -106,6 +106,19 @@ func (u *ui) stage(s run.Step) {
 	}
 }
 
+// measuring says which of several measurements is under way.
+func (u *ui) measuring(name string, done, total int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	switch what := fmt.Sprintf("%s (%d of %d)", name, done+1, total); {
+	case u.quiet:
+	case u.tty:
+		u.spin(what)
+	default:
+		fmt.Fprintf(u.w, "  %s\n", what)
+	}
+}
+
 // fetch shows a download.
 func (u *ui) fetch(p assets.Progress) {
 	u.mu.Lock()

@@ -1,0 +1,242 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Units of measurements.
+const (
+	GBps    = "GB/s"     // 10^9 bytes a second: more is better
+	NsFrame = "ns/frame" // less is better
+)
+
+// Measurement is a row: something of ours, and its yardstick.
+type Measurement struct {
+	Name      string
+	Unit      string
+	About     string // what is measured
+	Yardstick string // what it is compared with; "": it is a yardstick itself
+	open      func(ctx context.Context, log *slog.Logger) (*rig, error)
+	find      func() (note string) // set: a program that may be missing; why it is not measured, "" if it is
+}
+
+// runFunc moves something for about a time, and waits until it has come.
+type runFunc func(ctx context.Context, d time.Duration) (work, error)
+
+// rig is a measurement that is set up. Its functions are called by one goroutine at a time.
+type rig struct {
+	ours, yardstick runFunc
+	counted         func() uint64 // payload bytes that counters outside of ours have seen, ever; nil: see check
+	atLeast         bool          // counted sees more: what came twice, and what is not ours
+	check           func() error  // whether what ours has moved is there; nil: counted says it
+	close           func() error
+}
+
+// work is what a run has done.
+type work struct {
+	frames uint64
+	bytes  uint64 // of payload
+	spent  time.Duration
+}
+
+// value is the work's in a measurement's unit.
+func (w work) value(unit string) float64 {
+	if unit == NsFrame {
+		return float64(w.spent.Nanoseconds()) / float64(w.frames)
+	}
+	return float64(w.bytes) / float64(w.spent.Nanoseconds())
+}
+
+// Options say what is measured, and how long.
+type Options struct {
+	Only  []string // names; nil: all
+	Pairs int      // runs of ours and of the yardstick, in turn
+	Time  time.Duration
+	Quick bool         // for the report
+	Log   *slog.Logger // of the networks that are measured; nil: none
+	// Progress is called before each measurement; it may be nil.
+	Progress func(name string, done, total int)
+
+	all []Measurement // tests have their own; nil: All
+}
+
+// Bounds of the options.
+const (
+	MinPairs = 6 // fewer have no interval of 95 %
+	MaxPairs = 1000
+	MinTime  = time.Millisecond
+	MaxTime  = time.Minute
+)
+
+// Defaults are the options of a measurement that is to be reported.
+func Defaults() Options { return Options{Pairs: 15, Time: 200 * time.Millisecond} }
+
+// QuickOptions take a minute in all.
+func QuickOptions() Options { return Options{Pairs: 7, Time: 70 * time.Millisecond, Quick: true} }
+
+// Check says what is wrong with the options, in terms of flags.
+func (o *Options) Check() error {
+	switch {
+	case o.Pairs < MinPairs || o.Pairs > MaxPairs:
+		return fmt.Errorf("--pairs %d: %d to %d (fewer have no interval of 95 %%)", o.Pairs, MinPairs, MaxPairs)
+	case o.Time < MinTime || o.Time > MaxTime:
+		return fmt.Errorf("--time %v: %v to %v", o.Time, MinTime, MaxTime)
+	}
+	_, err := o.chosen()
+	return err
+}
+
+// chosen are the measurements that the options name, in the order of the table.
+func (o *Options) chosen() ([]Measurement, error) {
+	all := o.all
+	if all == nil {
+		all = All()
+	}
+	if o.Only == nil {
+		return all, nil
+	}
+	for _, name := range o.Only {
+		if name == "" {
+			return nil, errors.New("--only: a name is empty: see 'vnic bench --list'")
+		}
+		if !slices.ContainsFunc(all, func(m Measurement) bool { return m.is(name) }) {
+			return nil, fmt.Errorf("--only %s: no such measurement: see 'vnic bench --list'", name)
+		}
+	}
+	others := func(m Measurement) bool { return !slices.ContainsFunc(o.Only, m.is) }
+	return slices.DeleteFunc(slices.Clone(all), others), nil
+}
+
+// Names are those of all measurements, and what several begin with.
+func Names() (names []string) {
+	for _, m := range All() {
+		if first, _, _ := strings.Cut(m.Name, "-"); !slices.Contains(names, first) {
+			names = append(names, first)
+		}
+		if !slices.Contains(names, m.Name) {
+			names = append(names, m.Name)
+		}
+	}
+	return names
+}
+
+// is tells whether a name means the measurement: its own, or its first words, as "ring" for "ring-64".
+func (m *Measurement) is(name string) bool {
+	return m.Name == name || strings.HasPrefix(m.Name, name+"-")
+}
+
+// Do measures. A report comes with an error, too, if some rows were measured before.
+func Do(ctx context.Context, o Options) (*Report, error) {
+	list, err := o.chosen()
+	if err != nil {
+		return nil, err
+	}
+	rep := &Report{Schema: 1, Pairs: o.Pairs, RunSeconds: o.Time.Seconds(), Quick: o.Quick, CPUs: runtime.NumCPU(),
+		Arch: runtime.GOOS + "/" + runtime.GOARCH, Go: runtime.Version(), Rows: []Row{}}
+	for i, m := range list {
+		if o.Progress != nil {
+			o.Progress(m.Name, i, len(list))
+		}
+		row, err := m.measure(ctx, &o)
+		if err != nil {
+			return rep, fmt.Errorf("%s: %w", m.Name, err)
+		}
+		rep.Rows = append(rep.Rows, row)
+	}
+	return rep, nil
+}
+
+// compare says whether the counters saw what a run claims. What is published may be counted a moment later.
+func (r *rig) compare(before, claimed uint64) error {
+	var n uint64
+	for deadline := time.Now().Add(time.Second); ; runtime.Gosched() {
+		if n = r.counted() - before; n == claimed || n > claimed && r.atLeast {
+			return nil
+		}
+		if n > claimed || time.Now().After(deadline) {
+			return fmt.Errorf("a run claims %d bytes, and the counters saw %d", claimed, n)
+		}
+	}
+}
+
+// measure measures one row.
+func (m *Measurement) measure(ctx context.Context, o *Options) (row Row, err error) {
+	row = Row{Name: m.Name, Unit: m.Unit, About: m.About, Yardstick: m.Yardstick}
+	if m.find != nil {
+		if row.Note = m.find(); row.Note != "" {
+			return row, nil
+		}
+	}
+	r, err := m.open(ctx, o.Log)
+	if err != nil {
+		return row, err
+	}
+	defer func() { err = errors.Join(err, r.close()) }()
+	var ours, yard, ratio, again []float64
+	run := func(f runFunc, d time.Duration) (v float64) {
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return 0
+		}
+		runtime.GC() // not in the middle of a run, where it can be helped
+		w, e := f(ctx, d)
+		if e == nil && (w.frames == 0 || w.bytes == 0 || w.spent <= 0) {
+			e = fmt.Errorf("a run moved %d frames and %d bytes in %v", w.frames, w.bytes, w.spent)
+		}
+		err = e
+		return w.value(m.Unit)
+	}
+	counted := func(ctx context.Context, d time.Duration) (work, error) {
+		var before uint64
+		if r.counted != nil {
+			before = r.counted()
+		}
+		w, err := r.ours(ctx, d)
+		if err != nil {
+			return w, err
+		}
+		if r.counted != nil {
+			if err := r.compare(before, w.bytes); err != nil {
+				return w, err
+			}
+		}
+		if r.check != nil {
+			err = r.check()
+		}
+		row.Bytes += w.bytes
+		return w, err
+	}
+	run(counted, o.Time) // warms up: pages are touched, addresses learnt
+	if r.yardstick != nil {
+		run(r.yardstick, o.Time)
+	}
+	row.Bytes = 0
+	for a := run(counted, o.Time); len(ours) < o.Pairs && err == nil; {
+		ours = append(ours, a)
+		if r.yardstick != nil {
+			y := run(r.yardstick, o.Time)
+			yard, ratio = append(yard, y), append(ratio, a/y)
+		}
+		next := run(counted, o.Time)
+		again = append(again, next/a)
+		a = next
+	}
+	if err != nil {
+		return row, err
+	}
+	row.Measured = true
+	row.Ours, row.AA = summarize(ours), summarize(again)
+	if r.yardstick != nil {
+		row.Yard, row.Ratio = summarize(yard), summarize(ratio)
+	}
+	return row, nil
+}

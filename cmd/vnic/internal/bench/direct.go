@@ -1,0 +1,209 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/splitter"
+)
+
+const (
+	directFrame  = 64 << 10 // bytes of a frame, link header included
+	directWindow = 32       // frames under way
+)
+
+// pages is the pool of GPU pages that a bound queue posts. Pages go round: the one that was free longest is next.
+type pages struct {
+	mu   sync.Mutex
+	free []uint64
+}
+
+func newPages(size int) *pages {
+	p := new(pages)
+	for off := 0; off < size; off += driver.PageSize {
+		p.free = append(p.free, uint64(off))
+	}
+	return p
+}
+
+func (p *pages) TakePages(_ int, dst []uint64) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := copy(dst, p.free)
+	p.free = p.free[n:]
+	return n
+}
+
+func (p *pages) ReturnPages(_ int, offs []uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.free = append(p.free, offs...)
+}
+
+// sink is the receiving driver's Receiver.
+type sink struct {
+	nic   *driver.NIC
+	pages *pages
+	came  chan int // payload bytes of a frame
+	offs  []uint64
+}
+
+func (s *sink) Receive(frames []driver.RxFrame) {
+	for i := range frames {
+		f := &frames[i]
+		if !f.Split {
+			continue // the counters will tell
+		}
+		s.offs = s.offs[:0]
+		for _, r := range f.Payload {
+			s.offs = append(s.offs, r.Off)
+		}
+		s.pages.ReturnPages(f.Queue, s.offs)
+		select {
+		case s.came <- f.PayloadLen:
+		default: // more than were sent
+		}
+	}
+	s.nic.Refill(gpuQueue)
+}
+
+func (s *sink) Completed(int, []uint64) {}
+func (s *sink) Wake()                   {}
+
+// nobody is the sending driver's Receiver.
+type nobody struct{}
+
+func (nobody) Receive([]driver.RxFrame) {}
+func (nobody) Completed(int, []uint64)  {}
+func (nobody) Wake()                    {}
+
+// gpuDirect measures frames of 64 KiB from GPU to GPU, from driver to driver, without TCP.
+func gpuDirect(name, about, yardstick string, f footprint) Measurement {
+	return Measurement{Name: name, Unit: GBps, About: about, Yardstick: yardstick,
+		open: func(ctx context.Context, log *slog.Logger) (*rig, error) {
+			l, err := f.open(2, 1500, log)
+			if err != nil {
+				return nil, err
+			}
+			r, err := directRig(ctx, l, f)
+			if err != nil {
+				return nil, errors.Join(err, l.Close())
+			}
+			return f.withCopy(r)
+		}}
+}
+
+// tellPlace has the driver of port 1 tell the switch where it is, by a frame to port 0: else all to it is flooded.
+func tellPlace(l *lab.Lab, n *driver.NIC) error {
+	f := newFrame(l.Port(0).MAC, l.Port(1).MAC, tcpPort, 64, 1500)
+	if _, err := n.Transmit(0, []driver.TxFrame{{Header: f.head[netHeader:], Linear: f.payload, NeedsCsum: true,
+		CsumStart: le.Uint16(f.head[6:]), CsumOffset: le.Uint16(f.head[8:])}}); err != nil {
+		return err
+	}
+	return until(func() (bool, error) {
+		_, sent := l.Port(1).NIC().QueueCounters(0)
+		return sent.Packets > 0, n.Err()
+	})
+}
+
+// directRig sets two drivers up, on a lab that the rig closes.
+func directRig(ctx context.Context, l *lab.Lab, f footprint) (_ *rig, err error) {
+	var nics []*driver.NIC
+	end := func() (err error) {
+		for _, n := range nics {
+			err = errors.Join(err, n.Close())
+		}
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, end())
+		}
+	}()
+	for _, p := range l.Ports() {
+		n, err := p.InProcess(driver.Options{QueuePairs: p.QueuePairs, PagesPerChain: 16, RingSize: 64})
+		if err != nil {
+			return nil, err
+		}
+		nics = append(nics, n)
+	}
+	a, b := nics[0], nics[1]
+	s := &sink{nic: b, pages: newPages(f.pool), came: make(chan int, directWindow)}
+	if err := errors.Join(a.Start(nobody{}), b.Start(s)); err != nil {
+		return nil, err
+	}
+	gpuA, gpuB := l.Port(0).GPU().ID(), l.Port(1).GPU().ID()
+	source, err := a.Control().RegisterBuffer(ctx, uint16(gpuA), 0, uint64(f.source))
+	if err != nil {
+		return nil, err
+	}
+	if _, err = a.Control().BindTx(ctx, source); err != nil {
+		return nil, err
+	}
+	pool, err := b.Control().RegisterBuffer(ctx, uint16(gpuB), 0, uint64(f.pool))
+	if err != nil {
+		return nil, err
+	}
+	if err = b.BindQueue(gpuQueue, gpuB, s.pages); err != nil {
+		return nil, err
+	}
+	if _, err = b.Control().BindRx(ctx, pool, gpuQueue); err != nil {
+		return nil, err
+	}
+	if _, err = b.Control().AddFlow(ctx, control.FlowRule{Proto: splitter.ProtoTCP, Queue: gpuQueue, DstPort: tcpPort,
+		Dst: l.Port(1).Addr4.Addr()}); err != nil {
+		return nil, err
+	}
+	if err := tellPlace(l, b); err != nil {
+		return nil, err
+	}
+	frame := newFrame(l.Port(1).MAC, l.Port(0).MAC, tcpPort, directFrame, 1500)
+	tx := []driver.TxFrame{{Header: frame.head[netHeader:], NeedsCsum: true, CsumStart: le.Uint16(frame.head[6:]),
+		CsumOffset: le.Uint16(frame.head[8:]), GSOType: splitter.GSOTCPv4, GSOSize: le.Uint16(frame.head[4:]),
+		Device: []driver.Range{{GPU: gpuA, Len: uint32(len(frame.payload))}}}}
+	run := func(ctx context.Context, d time.Duration) (w work, err error) {
+		late := time.NewTimer(d + patience)
+		defer late.Stop()
+		start, out := time.Now(), 0
+		for {
+			for out < directWindow && (w.frames == 0 && out == 0 || time.Since(start) < d) {
+				n, err := a.Transmit(0, tx)
+				if err != nil {
+					return w, err
+				}
+				if n == 0 {
+					runtime.Gosched() // the ring is full: what was sent is not yet taken back
+					continue
+				}
+				out++
+				if r := &tx[0].Device[0]; r.Off+2*directFrame <= uint64(f.source) {
+					r.Off += directFrame
+				} else {
+					r.Off = 0
+				}
+			}
+			if out == 0 {
+				w.spent = time.Since(start)
+				return w, ctx.Err()
+			}
+			select {
+			case n := <-s.came:
+				w.frames++
+				w.bytes += uint64(n)
+				out--
+			case <-late.C:
+				return w, fmt.Errorf("%w: %d frames under way; drivers: %w", errStuck, out, errors.Join(a.Err(), b.Err()))
+			}
+		}
+	}
+	return &rig{ours: run, counted: arrived(l.Port(1), true),
+		close: func() error { return errors.Join(end(), l.Close()) }}, nil
+}

@@ -1,0 +1,214 @@
+package bench
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/nic/virtio"
+	"vnic.dev/vnic/vhostuser"
+	"vnic.dev/vnic/virtq"
+)
+
+const (
+	ringSize  = 256
+	userBase  = 1 << 46 // user address of guest-physical 0: nothing is mapped there, it is a name
+	tableSize = 16 * 4  // bytes of an indirect table: of four descriptors
+	features  = 1<<32 | // VIRTIO_F_VERSION_1
+		1<<15 | 1<<29 | 1<<28 | // MRG_RXBUF, EVENT_IDX, INDIRECT_DESC
+		1<<0 | 1<<1 | 1<<7 | 1<<8 | 1<<11 | 1<<12 // CSUM, GUEST_CSUM, GUEST_TSO4 and 6, HOST_TSO4 and 6
+)
+
+// guest is a port's frontend without a driver: rings that a measurement fills by hand, and polls.
+type guest struct {
+	port  *lab.Port
+	dev   *virtio.Device
+	front *vhostuser.Frontend
+	ram   []byte
+	next  int
+	rings []*virtq.Driver
+	fds   []int // eventfds, and memory
+	kicks []int
+
+	bufs []virtq.Buf // receive buffers, by cookie
+	used []virtq.Used
+}
+
+// newGuest attaches a frontend with ram bytes of memory to a port; its rings run.
+func newGuest(port *lab.Port, ram int) (g *guest, err error) {
+	g = &guest{port: port, dev: port.Device().(*virtio.Device), used: make([]virtq.Used, ringSize)}
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("%s: %w", port.Name, err), g.close())
+		}
+	}()
+	fd, err := memfd()
+	if err != nil {
+		return nil, err
+	}
+	g.fds = append(g.fds, fd)
+	if g.ram, err = mapFile(fd, ram); err != nil {
+		return nil, err
+	}
+	backend, frontend, err := scm.Pair()
+	if err != nil {
+		return nil, err
+	}
+	port.Connected(backend)
+	g.front = vhostuser.NewFrontend(frontend)
+	if _, _, err = g.front.Negotiate(features,
+		uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|vhostuser.ProtocolMemSlots)); err != nil {
+		return nil, err
+	}
+	if err = g.front.AddMemory(fd, 0, userBase, uint64(ram), 0); err != nil {
+		return nil, err
+	}
+	for i := range 2 * port.QueuePairs {
+		if err = g.start(i); err != nil {
+			return nil, fmt.Errorf("ring %d: %w", i, err)
+		}
+	}
+	return g, nil
+}
+
+func (g *guest) close() (err error) {
+	if g.front != nil {
+		err = g.front.Close()
+	}
+	if g.ram != nil {
+		err = errors.Join(err, unix.Munmap(g.ram))
+	}
+	for _, fd := range g.fds {
+		err = errors.Join(err, unix.Close(fd))
+	}
+	return err
+}
+
+// alloc gives memory on pages of its own.
+func (g *guest) alloc(n int) (addr uint64, b []byte, err error) {
+	at := g.next
+	if n > len(g.ram)-at {
+		return 0, nil, fmt.Errorf("%d bytes of guest memory are too few", len(g.ram))
+	}
+	g.next += (n + 4095) &^ 4095
+	return uint64(at), g.ram[at:][:n], nil
+}
+
+// start makes ring i and has it run.
+func (g *guest) start(i int) error {
+	_, _, _, total := virtq.Layout(ringSize)
+	addr, mem, err := g.alloc(int(total))
+	if err != nil {
+		return err
+	}
+	tables, indirect, err := g.alloc(ringSize * tableSize)
+	if err != nil {
+		return err
+	}
+	d, err := virtq.NewDriver(virtq.DriverConfig{Size: ringSize, Mem: mem, Addr: addr, Indirect: indirect,
+		IndirectAddr: tables, EventIdx: true})
+	if err != nil {
+		return err
+	}
+	var fds [2]int
+	for k := range fds {
+		if fds[k], err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+			return fmt.Errorf("eventfd: %w", err)
+		}
+		g.fds = append(g.fds, fds[k])
+	}
+	g.rings, g.kicks = append(g.rings, d), append(g.kicks, fds[0])
+	if err := g.front.SetEnable(i, true); err != nil {
+		return err
+	}
+	desc, avail, used := d.Addrs()
+	err = g.front.SetupVring(vhostuser.VringSetup{Index: i, Size: ringSize, Desc: userBase + desc,
+		Avail: userBase + avail, Used: userBase + used, Kick: fds[0], Call: fds[1]})
+	g.kick(i)
+	return err
+}
+
+var one = [8]byte{1}
+
+func (g *guest) kick(i int) { _, _ = unix.Write(g.kicks[i], one[:]) }
+
+// publish shows the device what was added to ring i.
+func (g *guest) publish(i int) {
+	if g.rings[i].Publish() {
+		g.kick(i)
+	}
+}
+
+// post gives receive queue q n buffers of a size. Cookies are places in bufs.
+func (g *guest) post(q, n, size int) error {
+	for range n {
+		addr, _, err := g.alloc(size)
+		if err != nil {
+			return err
+		}
+		g.bufs = append(g.bufs, virtq.Buf{Addr: addr, Len: uint32(size)})
+		if err := g.repost(q, uint32(len(g.bufs)-1)); err != nil {
+			return err
+		}
+	}
+	g.publish(2 * q)
+	return nil
+}
+
+func (g *guest) repost(q int, cookie uint32) error {
+	return g.rings[2*q].Add(nil, g.bufs[cookie:cookie+1], cookie)
+}
+
+// layOut puts a frame in memory.
+func (g *guest) layOut(f *frame) (bufs []virtq.Buf, err error) {
+	for _, part := range [][]byte{f.head, f.payload} {
+		addr, b, err := g.alloc(len(part))
+		if err != nil {
+			return nil, err
+		}
+		copy(b, part)
+		if len(part) > 0 {
+			bufs = append(bufs, virtq.Buf{Addr: addr, Len: uint32(len(part))})
+		}
+	}
+	return bufs, nil
+}
+
+// take takes the frames of length n that have come to queue q, and posts their buffers again.
+func (g *guest) take(q, n int) (frames int, err error) {
+	if frames, err = g.rings[2*q].Poll(g.used); err != nil || frames == 0 {
+		return frames, err
+	}
+	for _, u := range g.used[:frames] {
+		if int(u.Len) != n {
+			return frames, fmt.Errorf("a frame of %d bytes arrived as %d", n, u.Len)
+		}
+		if err := g.repost(q, u.Cookie); err != nil {
+			return frames, err
+		}
+	}
+	g.publish(2 * q)
+	return frames, nil
+}
+
+// sent takes back the frames of transmit queue q that were sent.
+func (g *guest) sent(q int) (frames int, err error) { return g.rings[2*q+1].Poll(g.used) }
+
+// received is how many payload bytes the device says that it wrote to the guest, ever.
+func (g *guest) received() (n uint64) {
+	for q := range g.port.QueuePairs {
+		rx, _ := g.port.NIC().QueueCounters(q)
+		n += rx.HostBytes
+	}
+	return n
+}
+
+// patience is for what must come, as a stuck measurement must end.
+const patience = 20 * time.Second
+
+// errStuck says that frames did not come within patience.
+var errStuck = fmt.Errorf("nothing moves for %v", patience)

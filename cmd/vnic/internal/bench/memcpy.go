@@ -1,0 +1,119 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	pieceLen = 64 << 10 // what is copied at a time
+	// Footprints of copies: hot bytes stay in a processor's caches, cold ones come from memory.
+	hotLen  = pieceLen
+	coldLen = 128 << 20
+)
+
+// memory is two memory files of a size, mapped: what a yardstick copies from and to.
+type memory struct{ src, dst []byte }
+
+// newMemory makes memory whose pages are there.
+func newMemory(src, dst int) (m *memory, err error) {
+	m = new(memory)
+	for _, a := range []struct {
+		b *[]byte
+		n int
+	}{{&m.src, src}, {&m.dst, dst}} {
+		if *a.b, err = mapped(a.n); err != nil {
+			return nil, errors.Join(err, m.close())
+		}
+	}
+	for i := range m.src {
+		m.src[i] = byte(i*7 + i>>8)
+	}
+	clear(m.dst)
+	return m, nil
+}
+
+func (m *memory) close() (err error) {
+	for _, b := range [][]byte{m.src, m.dst} {
+		if b != nil {
+			err = errors.Join(err, unix.Munmap(b))
+		}
+	}
+	return err
+}
+
+// mapped makes a memory file and maps it. The file is closed: the mapping keeps it.
+func mapped(size int) ([]byte, error) {
+	fd, err := memfd()
+	if err != nil {
+		return nil, err
+	}
+	b, err := mapFile(fd, size)
+	return b, errors.Join(err, unix.Close(fd))
+}
+
+func memfd() (fd int, err error) {
+	if fd, err = unix.MemfdCreate("vnic-bench", unix.MFD_CLOEXEC); err != nil {
+		return -1, fmt.Errorf("memfd: %w", err)
+	}
+	return fd, nil
+}
+
+// mapFile sizes a memory file and maps it.
+func mapFile(fd, size int) ([]byte, error) {
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return nil, fmt.Errorf("memfd of %d bytes: %w", size, err)
+	}
+	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mapping a memfd of %d bytes: %w", size, err)
+	}
+	return b, nil
+}
+
+// copier copies pieces, one after another through both memories.
+func (m *memory) copier(piece int) runFunc {
+	from, to := 0, 0
+	return func(_ context.Context, d time.Duration) (w work, _ error) {
+		start := time.Now()
+		for w.spent < d || w.frames == 0 {
+			for range max(1, 1<<20/piece) { // a clock read for each megabyte
+				if from+piece > len(m.src) {
+					from = 0
+				}
+				if to+piece > len(m.dst) {
+					to = 0
+				}
+				copy(m.dst[to:to+piece], m.src[from:from+piece])
+				from, to = from+piece, to+piece
+				w.frames++
+			}
+			w.spent = time.Since(start)
+		}
+		w.bytes = w.frames * uint64(piece)
+		return w, nil
+	}
+}
+
+// memcpy measures copies of 64 KiB through memory of a size.
+func memcpy(name, what string, size int) Measurement {
+	return Measurement{Name: name, Unit: GBps, About: what, open: func(context.Context, *slog.Logger) (*rig, error) {
+		m, err := newMemory(size, size)
+		if err != nil {
+			return nil, err
+		}
+		return &rig{ours: m.copier(pieceLen), close: m.close, check: func() error {
+			// a run writes from the start on, or went on from where the one before has ended
+			if !bytes.Equal(m.dst[:pieceLen], m.src[:pieceLen]) {
+				return errors.New("what was copied is not there")
+			}
+			return nil
+		}}, nil
+	}}
+}

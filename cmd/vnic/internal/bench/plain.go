@@ -1,0 +1,217 @@
+package bench
+
+import (
+	"encoding/binary"
+	"fmt"
+	"sync/atomic"
+)
+
+var le = binary.LittleEndian
+
+// plainRing is a ring of descriptors in a memory file, as a split virtqueue is one: table, avail ring and used ring
+// have its layout. Its two indices, which the sides tell each other, are Go's atomics. Nothing that it says is doubted
+// but that a buffer lies in memory.
+//
+// It is half of the yardstick of the datapath, so it shares no code with virtq, and does not change.
+type plainRing struct {
+	size               uint32
+	table, avail, used []byte
+	made               atomic.Uint32 // chains that the driver made available, ever
+	_                  [60]byte      // the indices are on lines of their own, as in the rings' memory
+	done               atomic.Uint32 // chains that the loop gave back, ever
+	_                  [60]byte
+
+	added, seen uint32 // the driver's
+	taken       uint32 // the loop's
+}
+
+const (
+	plainDesc = 16 // bytes: address, length, flags, next
+	plainNext = 1  // VIRTQ_DESC_F_NEXT
+	plainUsed = 8  // head and length
+)
+
+// newPlainRing makes a ring of chains whose descriptors are given: chain i is head i*len(pieces).
+func newPlainRing(mem []byte, chains uint32, pieces func(chain uint32) [][2]uint64) *plainRing {
+	r := &plainRing{size: chains}
+	per := uint32(len(pieces(0)))
+	cut := func(n uint32) (b []byte) {
+		b, mem = mem[:n:n], mem[n:]
+		clear(b)
+		return b
+	}
+	r.table, r.avail, r.used = cut(chains*per*plainDesc), cut(2*chains), cut(plainUsed*chains)
+	for i := range chains {
+		for k, p := range pieces(i) {
+			at := i*per + uint32(k)
+			d := r.table[at*plainDesc:]
+			le.PutUint64(d, p[0])
+			le.PutUint32(d[8:], uint32(p[1]))
+			if uint32(k) < per-1 {
+				le.PutUint16(d[12:], plainNext)
+				le.PutUint16(d[14:], uint16(at+1))
+			}
+		}
+	}
+	return r
+}
+
+// add makes a chain available that begins with a descriptor.
+func (r *plainRing) add(head uint16) {
+	le.PutUint16(r.avail[2*(r.added%r.size):], head)
+	r.added++
+}
+
+func (r *plainRing) publish() { r.made.Store(r.added) }
+
+// poll gives the next chain that came back.
+func (r *plainRing) poll() (head uint16, n uint32, ok bool) {
+	if r.seen == r.done.Load() {
+		return 0, 0, false
+	}
+	u := r.used[plainUsed*(r.seen%r.size):]
+	r.seen++
+	return uint16(le.Uint32(u)), le.Uint32(u[4:]), true
+}
+
+// plainLoop moves frames from one ring to another: what a switch costs that does nothing but that.
+type plainLoop struct {
+	tx, rx *plainRing
+	src    []byte // memory that the descriptors of tx are about
+	dst    []byte
+}
+
+// give writes a used element.
+func (r *plainRing) give(at uint32, head uint16, n uint32) {
+	u := r.used[plainUsed*(at%r.size):]
+	le.PutUint32(u, uint32(head))
+	le.PutUint32(u[4:], n)
+}
+
+// round moves what there is to move, at most so many frames, and shows both sides what was moved.
+func (l *plainLoop) round(most uint32) (frames int, err error) {
+	tx, rx := l.tx, l.rx
+	n := min(tx.made.Load()-tx.taken, rx.made.Load()-rx.taken, most)
+	for range n {
+		from := le.Uint16(tx.avail[2*(tx.taken%tx.size):])
+		to := le.Uint16(rx.avail[2*(rx.taken%rx.size):])
+		d := rx.table[uint32(to)*plainDesc:]
+		addr, room := le.Uint64(d), uint64(le.Uint32(d[8:]))
+		if room > uint64(len(l.dst)) || addr > uint64(len(l.dst))-room {
+			return frames, fmt.Errorf("a buffer of %d bytes at %#x: not in memory", room, addr)
+		}
+		free := l.dst[addr:][:room]
+		written := 0
+		for at := from; ; {
+			d := tx.table[uint32(at)*plainDesc:]
+			addr, size := le.Uint64(d), uint64(le.Uint32(d[8:]))
+			if size > uint64(len(l.src)) || addr > uint64(len(l.src))-size || size > uint64(len(free)-written) {
+				return frames, fmt.Errorf("%d bytes at %#x: not in memory, or too many", size, addr)
+			}
+			written += copy(free[written:], l.src[addr:][:size])
+			if le.Uint16(d[12:])&plainNext == 0 {
+				break
+			}
+			at = le.Uint16(d[14:])
+		}
+		rx.give(rx.taken, to, uint32(written))
+		tx.give(tx.taken, from, 0)
+		tx.taken++
+		rx.taken++
+		frames++
+	}
+	if frames == 0 {
+		return 0, nil
+	}
+	rx.done.Store(rx.taken)
+	tx.done.Store(tx.taken)
+	return frames, nil
+}
+
+// plainSide is both guests on a plainLoop.
+type plainSide struct {
+	loop  plainLoop
+	batch int
+	frame uint32 // bytes, virtio_net_hdr included
+	out   int    // frames sent that have not come back
+	mem   *memory
+}
+
+// newPlainSide makes a loop and memory for frames of a length, in two pieces: the headers, and payload.
+func newPlainSide(f *frame, batch int) (*plainSide, error) {
+	size := f.bufferLen()
+	rings := batch * 64
+	m, err := newMemory(rings+2*4096+len(f.payload)+4096, rings+batch*size)
+	if err != nil {
+		return nil, err
+	}
+	head, body := uint64(rings), uint64(rings+4096)
+	copy(m.src[head:], f.head)
+	copy(m.src[body:], f.payload)
+	p := &plainSide{batch: batch, frame: uint32(len(f.head) + len(f.payload)), mem: m}
+	p.loop.src, p.loop.dst = m.src, m.dst
+	p.loop.tx = newPlainRing(m.src, uint32(batch), func(uint32) [][2]uint64 {
+		return [][2]uint64{{head, uint64(len(f.head))}, {body, uint64(len(f.payload))}}
+	})
+	p.loop.rx = newPlainRing(m.dst, uint32(batch), func(i uint32) [][2]uint64 {
+		return [][2]uint64{{uint64(rings) + uint64(i)*uint64(size), uint64(size)}}
+	})
+	for i := range batch {
+		p.loop.rx.add(uint16(i))
+	}
+	p.loop.rx.publish()
+	return p, nil
+}
+
+func (p *plainSide) close() error { return p.mem.close() }
+
+// send adds frames and shows them to the loop.
+func (p *plainSide) send(n int) error {
+	for range n {
+		p.loop.tx.add(uint16(2 * (p.loop.tx.added % p.loop.tx.size)))
+	}
+	p.loop.tx.publish()
+	p.out += n
+	return nil
+}
+
+// room is how many frames may be sent.
+func (p *plainSide) room() int { return p.batch - p.out }
+
+// take takes frames that have come, posts their buffers again, and takes back what was sent.
+func (p *plainSide) take() (frames int, err error) {
+	for {
+		head, n, ok := p.loop.rx.poll()
+		if !ok {
+			break
+		}
+		if n != p.frame {
+			return frames, fmt.Errorf("a frame of %d bytes arrived as %d", p.frame, n)
+		}
+		p.loop.rx.add(head)
+		frames++
+	}
+	if frames > 0 {
+		p.loop.rx.publish()
+	}
+	for {
+		if _, _, ok := p.loop.tx.poll(); !ok {
+			return frames, nil
+		}
+		p.out--
+	}
+}
+
+// rounds has the loop move what was sent.
+func (p *plainSide) rounds(frames int) error {
+	for moved := 0; moved < frames; {
+		n, err := p.loop.round(burst)
+		if err != nil {
+			return err
+		}
+		if moved += n; n == 0 {
+			return fmt.Errorf("the plain loop moved %d frames of %d", moved, frames)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,394 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/virtq"
+)
+
+const (
+	guestRAM  = 16 << 20
+	jumboMTU  = 9000
+	mostBatch = 256     // frames that are sent at a time
+	batchLen  = 1 << 20 // bytes, of frames that are large
+)
+
+// side is one of two things that move frames from rings to rings: ours, or a plain loop.
+type side interface {
+	send(n int) error              // adds frames and shows them
+	room() int                     // how many may be added
+	take() (frames int, err error) // takes frames that have come, posts their buffers again, takes back what was sent
+	rounds(frames int) error       // does the worker's rounds, until as many frames were moved
+	close() error
+}
+
+// flow is frames from a transmit queue to a receive queue.
+type flow struct {
+	from, to           *guest
+	fromQueue, toQueue int
+	tx                 []virtq.Buf
+	out                int // frames sent that have not come back
+}
+
+// network is ours: ports of a lab, and flows between them.
+type network struct {
+	lab    *lab.Lab
+	guests []*guest
+	flows  []*flow
+	batch  int // of each flow
+	ended  bool
+	length int // of a frame, virtio_net_hdr included
+}
+
+// shape says what differs between networks.
+type shape struct {
+	ports  int // the first one sends to all others
+	queues int // of each port; the sender's i-th sends to the receiver's i-th
+	rules  int // of the receiver: the frame's is the last
+	frame  int // bytes, link header included
+	mtu    int
+}
+
+// newNetwork makes a network; its workers run.
+func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
+	n = new(network)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.close())
+		}
+	}()
+	d := lab.Uniform(s.ports, lab.NIC{Model: lab.Virtio, MTU: s.mtu, QueuePairs: s.queues}, 0)
+	if n.lab, err = lab.Open(d, lab.Options{Log: log}); err != nil {
+		return nil, err
+	}
+	for _, p := range n.lab.Ports() {
+		g, err := newGuest(p, guestRAM)
+		if err != nil {
+			return nil, err
+		}
+		n.guests = append(n.guests, g)
+	}
+	a, receivers := n.guests[0], n.guests[1:]
+	n.batch = max(1, min(mostBatch, batchLen/s.frame)/(len(receivers)*s.queues))
+	if err := a.post(0, len(receivers), 2048); err != nil {
+		return nil, err
+	}
+	for _, b := range receivers {
+		if err := n.introduce(b, a, s.mtu); err != nil {
+			return nil, err
+		}
+		for q := range s.queues {
+			f := newFrame(b.port.MAC, a.port.MAC, tcpPort+uint16(q), s.frame, s.mtu)
+			n.length = f.len()
+			l := &flow{from: a, to: b, fromQueue: q, toQueue: q}
+			if l.tx, err = a.layOut(f); err != nil {
+				return nil, err
+			}
+			if err := b.post(q, n.batch, f.bufferLen()); err != nil {
+				return nil, err
+			}
+			if err := steer(b, q, s.rules); err != nil {
+				return nil, err
+			}
+			if err := n.begin(l); err != nil {
+				return nil, err
+			}
+			n.flows = append(n.flows, l)
+		}
+	}
+	return n, nil
+}
+
+// introduce has b tell the switch where it is, by a frame to a.
+func (n *network) introduce(b, a *guest, mtu int) error {
+	tx, err := b.layOut(newFrame(a.port.MAC, b.port.MAC, tcpPort, 64, mtu))
+	if err != nil {
+		return err
+	}
+	if err := b.rings[1].Add(tx, nil, 0); err != nil {
+		return err
+	}
+	b.publish(1)
+	return until(func() (bool, error) { k, err := b.sent(0); return k > 0, err })
+}
+
+// steer has flow q of a guest come to receive queue q, by a rule behind others that are not met.
+func steer(b *guest, q, rules int) error {
+	for i := range rules {
+		port := uint16(tcpPort + q)
+		if i < rules-1 {
+			port = uint16(1<<14 + q*rules + i)
+		}
+		if _, err := b.port.NIC().AddFlow(control.FlowRule{Proto: splitter.ProtoTCP, Queue: uint16(q), DstPort: port,
+			Dst: addr4(b)}); err != nil {
+			return fmt.Errorf("flow rule %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+func addr4(g *guest) netip.Addr { return g.port.Addr4.Addr() }
+
+// begin sends frames of a flow until one arrives: the first may meet a ring that has not started, and is dropped then.
+func (n *network) begin(l *flow) error {
+	err := until(func() (bool, error) {
+		if l.out == 0 {
+			if err := n.sendOn(l, 1); err != nil {
+				return false, err
+			}
+		}
+		k, err := n.takeOf(l)
+		return k > 0, err
+	})
+	if err != nil {
+		return fmt.Errorf("from %s to queue %d of %s: %w", l.from.port.Name, l.toQueue, l.to.port.Name, err)
+	}
+	return until(func() (bool, error) { _, err := n.takeOf(l); return l.out == 0, err })
+}
+
+// until waits for something that is polled for.
+func until(f func() (bool, error)) error {
+	for deadline := time.Now().Add(patience); ; {
+		if ok, err := f(); ok || err != nil {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return errStuck
+		}
+		runtime.Gosched()
+	}
+}
+
+func (n *network) close() (err error) {
+	if n.ended {
+		n.endWorkers() // once more: what stops the queues comes after the last round
+	}
+	for _, g := range n.guests {
+		err = errors.Join(err, g.close())
+	}
+	if n.lab != nil {
+		err = errors.Join(err, n.lab.Close())
+	}
+	return err
+}
+
+func (n *network) sendOn(l *flow, frames int) error {
+	ring := 2*l.fromQueue + 1
+	for range frames {
+		if err := l.from.rings[ring].Add(l.tx, nil, 0); err != nil {
+			return err
+		}
+	}
+	l.out += frames
+	l.from.publish(ring)
+	return nil
+}
+
+// takeOf takes what has come of a flow. Of flows on one transmit queue, the first takes back what all have sent.
+func (n *network) takeOf(l *flow) (frames int, err error) {
+	if frames, err = l.to.take(l.toQueue, n.length); err != nil {
+		return frames, err
+	}
+	k, err := l.from.sent(l.fromQueue)
+	l.out -= k
+	return frames, err
+}
+
+// send sends an equal part on each flow.
+func (n *network) send(frames int) error {
+	for _, l := range n.flows {
+		if err := n.sendOn(l, frames/len(n.flows)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// room is that of the only flow, as frames are streamed on one.
+func (n *network) room() int { return n.batch - n.flows[0].out }
+
+func (n *network) take() (frames int, err error) {
+	for _, l := range n.flows {
+		k, err := n.takeOf(l)
+		if frames += k; err != nil {
+			return frames, err
+		}
+	}
+	return frames, nil
+}
+
+// endWorkers ends the sender's workers: rounds does theirs.
+func (n *network) endWorkers() {
+	n.ended = true
+	for q := range n.guests[0].port.QueuePairs {
+		n.guests[0].dev.EndWorker(q)
+	}
+}
+
+func (n *network) rounds(frames int) error {
+	a := n.guests[0]
+	for moved, idle := 0, 0; moved < frames; {
+		k := 0
+		for q := range a.port.QueuePairs {
+			done, err := a.dev.Round(q)
+			if k += done; err != nil {
+				return err
+			}
+		}
+		if moved += k; k > 0 {
+			idle = 0
+		} else if idle++; idle > 1000 {
+			return fmt.Errorf("the worker moved %d frames of %d", moved, frames)
+		}
+	}
+	return nil
+}
+
+// received is how many payload bytes the devices have written to receivers.
+func (n *network) received() (sum uint64) {
+	for _, g := range n.guests[1:] {
+		sum += g.received()
+	}
+	return sum
+}
+
+// threadTime is the processor time of the calling thread.
+func threadTime() time.Duration {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &t)
+	return time.Duration(t.Nano())
+}
+
+// burst is how many frames the streams' rings are given at a time, as DPDK's drivers do.
+const burst = 32
+
+// byRounds measures what a batch costs the worker, in processor time of the thread that does its rounds: the rings'
+// other ends are not counted.
+func byRounds(s side, batch, payload int) runFunc {
+	return func(ctx context.Context, d time.Duration) (w work, err error) {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		for begin := time.Now(); time.Since(begin) < d || w.frames == 0; {
+			if err := s.send(batch); err != nil {
+				return w, err
+			}
+			start := threadTime()
+			err := s.rounds(batch)
+			w.spent += threadTime() - start
+			if err != nil {
+				return w, err
+			}
+			n, err := s.take()
+			if err == nil && n != batch {
+				err = fmt.Errorf("%d frames arrived of %d", n, batch)
+			}
+			if err != nil {
+				return w, err
+			}
+			w.frames += uint64(n)
+		}
+		w.bytes = w.frames * uint64(payload)
+		return w, ctx.Err()
+	}
+}
+
+// byStream measures what a frame takes from ring to ring, with rings that are kept full. meanwhile is called where
+// the worker has no thread of its own.
+func byStream(s side, payload int, meanwhile func() error) runFunc {
+	return func(ctx context.Context, d time.Duration) (w work, err error) {
+		start, last, most := time.Now(), time.Now(), s.room()
+		for out := 0; ; {
+			now := time.Now()
+			if now.Sub(start) < d || w.frames == 0 && out == 0 {
+				if n := s.room(); n >= min(burst, most) {
+					if err := s.send(n); err != nil {
+						return w, err
+					}
+					out += n
+				}
+			}
+			if err := meanwhile(); err != nil {
+				return w, err
+			}
+			n, err := s.take()
+			if err != nil {
+				return w, err
+			}
+			out -= n
+			w.frames += uint64(n)
+			switch {
+			case n > 0:
+				last = now
+			case now.Sub(last) > patience:
+				return w, errStuck
+			case out > 0:
+				runtime.Gosched()
+			}
+			if out == 0 && now.Sub(start) >= d {
+				w.spent = time.Since(start)
+				w.bytes = w.frames * uint64(payload)
+				return w, ctx.Err()
+			}
+		}
+	}
+}
+
+// ringAndWorker measures one size of frames in two ways.
+func ringAndWorker(size int) []Measurement {
+	open := func(threads bool) func(context.Context, *slog.Logger) (*rig, error) {
+		return func(_ context.Context, log *slog.Logger) (*rig, error) {
+			s := shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU}
+			n, err := newNetwork(s, log)
+			if err != nil {
+				return nil, err
+			}
+			f := newFrame(n.guests[1].port.MAC, n.guests[0].port.MAC, tcpPort, size, s.mtu)
+			p, err := newPlainSide(f, n.batch)
+			if err != nil {
+				return nil, errors.Join(err, n.close())
+			}
+			payload := len(f.payload)
+			r := &rig{counted: n.received, close: func() error { return errors.Join(n.close(), p.close()) }}
+			if threads {
+				r.ours = byStream(n, payload, func() error { return nil })
+				r.yardstick = byStream(p, payload, func() error { _, err := p.loop.round(burst); return err })
+				return r, nil
+			}
+			n.endWorkers()
+			r.ours, r.yardstick = byRounds(n, n.batch, payload), byRounds(p, p.batch, payload)
+			return r, nil
+		}
+	}
+	name := sizeName(size)
+	return []Measurement{
+		{Name: "worker-" + name, Unit: NsFrame, Yardstick: "a plain loop over two descriptor rings",
+			About: "processor time of a transmit queue's worker, frames of " + bytesName(size), open: open(false)},
+		{Name: "ring-" + name, Unit: NsFrame, Yardstick: "the plain loop and both rings' other ends on one thread",
+			About: "from ring to ring, kept full, frames of " + bytesName(size), open: open(true)},
+	}
+}
+
+func sizeName(n int) string {
+	if n >= 1<<10 && n%(1<<10) == 0 {
+		return fmt.Sprintf("%dk", n>>10)
+	}
+	return fmt.Sprint(n)
+}
+
+func bytesName(n int) string {
+	if n >= 1<<10 && n%(1<<10) == 0 {
+		return fmt.Sprintf("%d KiB", n>>10)
+	}
+	return fmt.Sprintf("%d B", n)
+}

@@ -1,0 +1,76 @@
+package bench
+
+import (
+	"fmt"
+	"io"
+	"text/tabwriter"
+)
+
+// Table prints the report for people: a line a row.
+func (rep *Report) Table(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "measurement\tunit\tours\tyardstick\tratio\t95 % of ratio\tA/A\t95 % of A/A\t")
+	for i := range rep.Rows {
+		r := &rep.Rows[i]
+		if !r.Measured {
+			fmt.Fprintf(tw, "%s\t%s\t-\t-\t-\t-\t-\t-\t %s\n", r.Name, r.Unit, r.Note)
+			continue
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t\n", r.Name, r.Unit, r.Ours.value(), r.Yard.value(),
+			r.Ratio.ratio(), r.Ratio.bounds(), r.AA.ratio(), r.AA.bounds())
+	}
+	if err := tw.Flush(); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "\n%d processors, %s, %s; medians of %d pairs of ours and yardstick, %g s a run\n", rep.CPUs,
+		rep.Arch, rep.Go, rep.Pairs, rep.RunSeconds)
+	return err
+}
+
+// value writes the median of measured values.
+func (v *Interval) value() string {
+	switch {
+	case v == nil:
+		return "-"
+	case v.Median >= 100:
+		return fmt.Sprintf("%.0f", v.Median)
+	case v.Median >= 10:
+		return fmt.Sprintf("%.1f", v.Median)
+	}
+	return fmt.Sprintf("%.2f", v.Median)
+}
+
+func (v *Interval) ratio() string {
+	if v == nil {
+		return "-"
+	}
+	return digits(v.Median)
+}
+
+// digits writes a ratio: small ones, as of TCP to memcpy, have a digit more.
+func digits(v float64) string {
+	if v < 0.1 {
+		return fmt.Sprintf("%.3f", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+func (v *Interval) bounds() string {
+	if v == nil {
+		return "-"
+	}
+	return digits(v.Low) + " - " + digits(v.High)
+}
+
+// List prints what there is to measure: name, unit, what it is and its yardstick.
+func List(w io.Writer) error {
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, m := range All() {
+		yardstick := ""
+		if m.Yardstick != "" {
+			yardstick = "against " + m.Yardstick
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\n", m.Name, m.Unit, m.About, yardstick)
+	}
+	return tw.Flush()
+}
