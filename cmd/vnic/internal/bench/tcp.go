@@ -242,7 +242,8 @@ func toHost(name, about string, out bool) Measurement {
 	return Measurement{Name: name, Unit: GBps, About: about, Yardstick: "the same between two sockets over loopback",
 		open: func(ctx context.Context, log *slog.Logger) (_ *rig, err error) {
 			d := lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0)
-			l, err := lab.Open(d, lab.Options{Log: log, Services: []lab.Service{lab.Gateway(gateway.Options{NAT: true})}})
+			l, err := lab.Open(d, lab.Options{Log: log, Services: []lab.Service{lab.Gateway(gateway.Options{NAT: true,
+				Policy: gateway.Policy{HostPorts: gateway.AllPorts}})}})
 			if err != nil {
 				return nil, err
 			}
