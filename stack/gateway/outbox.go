@@ -174,8 +174,15 @@ func (o *outbox) Pending() bool {
 	return len(o.queue.turn) > 0
 }
 
-// Backlog implements nic.TxQueue: what waits here keeps no frame to another from being seen.
-func (o *outbox) Backlog() int { return 0 }
+// Backlog implements nic.TxQueue.
+func (o *outbox) Backlog() (frames int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, d := range o.queue.dests {
+		frames += len(d.data.pkts) + len(d.answers.pkts)
+	}
+	return frames
+}
 
 // EnableKick implements nic.TxQueue: put wakes the sender each time.
 func (o *outbox) EnableKick() (more bool) { return o.Pending() }
