@@ -154,7 +154,11 @@ func (n *network) begin(l *flow) error {
 	if err != nil {
 		return fmt.Errorf("from %s to queue %d of %s: %w", l.from.port.Name, l.toQueue, l.to.port.Name, err)
 	}
-	return until(func() (bool, error) { _, err := n.takeOf(l); return l.out == 0, err })
+	if err := until(func() (bool, error) { _, err := n.takeOf(l); return l.out == 0, err }); err != nil {
+		return err
+	}
+	_, err = n.takeOf(l) // what had come when the last frame was taken back, and not when it was looked for before
+	return err
 }
 
 // until waits for something that is polled for.
