@@ -52,12 +52,7 @@ type bound struct {
 const mib = 1 << 20
 
 // few is what a row costs that costs nothing to speak of.
-var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 2 * time.Second, lines: 110, stall: 250 * time.Millisecond}
-
-func (b bound) with(change func(*bound)) bound {
-	change(&b)
-	return b
-}
+var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 2 * time.Second, lines: 110, stall: time.Second}
 
 // row is a bad input.
 type row struct {
@@ -108,7 +103,7 @@ var table = []row{
 		w.introduce(a)
 		a.offer(r, heads(64)...)
 		w.flood(a, reps)
-	}, few.with(func(b *bound) { b.stall = time.Second })}, // it took 64 frames, and has a moment to take more
+	}, few}, // it took 64 frames, and has a moment to take more
 	{changed, frames, "a partial checksum that makes a control frame of it", "the frames are dropped", func(w *world) {
 		a := w.attacker.connect().share()
 		r := a.start(1, 256)
@@ -124,7 +119,7 @@ var table = []row{
 		w.introduce(a)
 		a.offer(r)
 		w.flood(a, reps)
-	}, few.with(func(b *bound) { b.stall = time.Second })},
+	}, few},
 	{slow, rxRing, "50 buffers a second", "the frames to it are dropped", func(w *world) {
 		a := w.attacker.connect().share()
 		r := a.start(0, 256)
@@ -223,7 +218,7 @@ var table = []row{
 			x.from.offer(r, all...)
 		}
 		w.in.move(w.t, reps)
-	}, few.with(func(b *bound) { b.stall = time.Second })},
+	}, few},
 	{disguised, frames, "an innocent guest's address as source", "the frames are dropped", func(w *world) {
 		a := w.attacker.connect().share()
 		r := a.start(1, 256)
