@@ -81,7 +81,8 @@ if command -v systemd-analyze > /dev/null; then
     fail "systemd unit"; }
   ! grep 'vnic@x' "$work/unit" || fail "systemd unit"
   # Exposure in tenths, of 100; --threshold makes more than that an error. (systemd 250 and newer.)
-  systemd-analyze security --offline=yes --threshold=20 "$work/vnic@x.service" > "$work/unit" || { cat "$work/unit" >&2; \
+  systemd-analyze security --offline=yes --threshold=20 "$work/vnic@x.service" > "$work/unit" || \
+    { cat "$work/unit" >&2; \
     fail "systemd unit: more exposed than 2.0 of 10"; }
 fi
 works "$work/dest/opt/vnic/bin/vnic" "$work/home1"

@@ -97,7 +97,8 @@ func refusalText(r wire.Refusal) string {
 		return s + fmt.Sprintf("%s are dropped: it is the address of %s: give the guest another, or have that one end its "+
 			"use (a DHCP release, or %d s without a frame)", r.Addr, r.Holder, idle)
 	case r.Full:
-		return s + fmt.Sprintf("%s are dropped: it has %d addresses already: one that is not used for %d s makes room", r.Addr,
+		return s + fmt.Sprintf("%s are dropped: it has %d addresses already: one that is not used for %d s makes room",
+			r.Addr,
 			wire.MaxClaims, idle)
 	}
 	return s + r.Addr.String() + " are dropped: no host can have that address"

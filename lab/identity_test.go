@@ -77,9 +77,10 @@ func TestPortsSendFromTheirOwnMAC(t *testing.T) {
 		pass bool
 		text string
 	}{
-		"own":                    {mac: "02:76:6e:69:00:02", pass: true},
-		"a stranger's":           {mac: stranger, text: "--allow-mac " + stranger},
-		"allowed":                {who: &wire.Identity{Also: []wire.MAC{{2, 0xaa, 0xbb, 0xcc, 0xdd, 1}}}, mac: stranger, pass: true},
+		"own":          {mac: "02:76:6e:69:00:02", pass: true},
+		"a stranger's": {mac: stranger, text: "--allow-mac " + stranger},
+		"allowed": {who: &wire.Identity{Also: []wire.MAC{{2, 0xaa, 0xbb, 0xcc, 0xdd, 1}}}, mac: stranger,
+			pass: true},
 		"any":                    {who: &wire.Identity{Any: true}, mac: stranger, pass: true},
 		"learned":                {who: &wire.Identity{Learn: true}, mac: stranger, pass: true},
 		"another port's":         {who: &wire.Identity{Any: true}, mac: "02:76:6e:69:00:01", text: "address of port0"},

@@ -188,7 +188,8 @@ func (s *Sender) Wake() { s.sleep.Wake() }
 // Stats reads the counters.
 func (s *Sender) Stats() SenderStats {
 	c := &s.count
-	return SenderStats{Waits: c.waits.v.Load(), GaveUp: c.gaveUp.v.Load(), Slow: c.slow.v.Load(), PutBack: c.putBack.v.Load()}
+	return SenderStats{Waits: c.waits.v.Load(), GaveUp: c.gaveUp.v.Load(), Slow: c.slow.v.Load(),
+		PutBack: c.putBack.v.Load()}
 }
 
 // run moves frames until the queue is told to stop, or until an error of it.

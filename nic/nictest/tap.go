@@ -105,7 +105,8 @@ func tap(t *testing.T, lab Lab, _ Traits) {
 		t.Fatalf("sent %v, came %v", sent, came)
 	}
 	want := wire.Placement{Queue: 1, Split: true, HeaderLen: uint32(len(f.Header))}
-	if c := came[0]; c.verdict.Kind != wire.Taken || c.at.Queue != want.Queue || !c.at.Split || c.at.HeaderLen != want.HeaderLen ||
+	if c := came[0]; c.verdict.Kind != wire.Taken || c.at.Queue != want.Queue || !c.at.Split ||
+		c.at.HeaderLen != want.HeaderLen ||
 		c.at.Bounced || c.at.Unsplit ||
 		!bytes.Equal(c.payload, f.Payload) || c.kind != dma.GPU || len(c.offs) == 0 {
 		t.Errorf("%d bytes of payload in %v at %#x: %+v", len(c.payload), c.kind, c.offs, c.at)

@@ -112,13 +112,14 @@ func TestLeasesAreTheirOwners(t *testing.T) {
 	theft(a, own)
 	testkit.Equal(t, "malformed DHCP", w.g.Stats().BadDHCP, 8)
 	for what, f := range map[string][]byte{
-		"release from its address": a.ask(a.mac, x, kind(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(x.AsSlice()), server),
-		"ARP":                      a.arp(2, x, prefix4.Addr(), gatewayMAC),
-		"a datagram":               a.udp4(gatewayMAC, netip.AddrPortFrom(x, 1), own4(53), nil),
-		"a Host's address":         a.arp(1, addr4Of(1), addr4Of(1), wire.MAC{}),
-		"the gateway's":            a.arp(2, prefix4.Addr(), x, b.mac),
-		"the broadcast address":    a.udp4(gatewayMAC, netip.AddrPortFrom(lastOf(prefix4), 1), own4(53), nil),
-		"the gateway's, IPv6":      a.icmp6(broadcastMAC, prefix6.Addr(), addr6Of(5), []byte{128, 0, 0, 0, 0, 0, 0, 0}),
+		"release from its address": a.ask(a.mac, x, kind(dhcpv4.MessageTypeRelease), dhcpv4.WithClientIP(x.AsSlice()),
+			server),
+		"ARP":                   a.arp(2, x, prefix4.Addr(), gatewayMAC),
+		"a datagram":            a.udp4(gatewayMAC, netip.AddrPortFrom(x, 1), own4(53), nil),
+		"a Host's address":      a.arp(1, addr4Of(1), addr4Of(1), wire.MAC{}),
+		"the gateway's":         a.arp(2, prefix4.Addr(), x, b.mac),
+		"the broadcast address": a.udp4(gatewayMAC, netip.AddrPortFrom(lastOf(prefix4), 1), own4(53), nil),
+		"the gateway's, IPv6":   a.icmp6(broadcastMAC, prefix6.Addr(), addr6Of(5), []byte{128, 0, 0, 0, 0, 0, 0, 0}),
 		"its link-local": a.icmp6(broadcastMAC, w.g.local6(), addr6Of(5),
 			append([]byte{134, 0, 0, 0}, make([]byte, 12)...)),
 	} {

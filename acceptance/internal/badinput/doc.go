@@ -1,4 +1,5 @@
-// Package badinput is the table of bad inputs: what a hostile frontend or guest sends, what it may cost, and the answer.
+// Package badinput is the table of bad inputs: what a hostile frontend or guest sends, what it may
+// cost, and the answer.
 //
 // Each row goes to a real `vnic serve`, a process of its own, from a client that has no part of this module between
 // itself and the socket that it does not misuse. Beside it, two innocent guests on other ports of the same switch send

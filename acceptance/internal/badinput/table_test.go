@@ -75,19 +75,20 @@ var table = []row{
 			a.refused(a.front.AddMemory(a.fd, i<<12, userAt+i<<12, 1+i, 0))
 		}
 	}, few},
-	{costly, messages, "as many regions as there may be, each added and removed again and again", "they are mapped", func(w *world) {
-		a := w.attacker.connect()
-		const most = 500
-		at := func(i int) uint64 { return uint64(i) << 13 } // with holes
-		for i := range most {
-			testkit.OK(w.t, a.front.AddMemory(a.fd, at(i), userAt+at(i), 4096, 0))
-		}
-		for i := range reps {
-			i %= most
-			testkit.OK(w.t, a.front.RemoveMemory(at(i), userAt+at(i), 4096))
-			testkit.OK(w.t, a.front.AddMemory(a.fd, at(i), userAt+at(i), 4096, 0))
-		}
-	}, few},
+	{costly, messages, "as many regions as there may be, each added and removed again and again", "they are mapped",
+		func(w *world) {
+			a := w.attacker.connect()
+			const most = 500
+			at := func(i int) uint64 { return uint64(i) << 13 } // with holes
+			for i := range most {
+				testkit.OK(w.t, a.front.AddMemory(a.fd, at(i), userAt+at(i), 4096, 0))
+			}
+			for i := range reps {
+				i %= most
+				testkit.OK(w.t, a.front.RemoveMemory(at(i), userAt+at(i), 4096))
+				testkit.OK(w.t, a.front.AddMemory(a.fd, at(i), userAt+at(i), 4096, 0))
+			}
+		}, few},
 	{costly, txRing, "the longest chains over the most regions, on the largest ring", "the queue stops", func(w *world) {
 		a, r := w.longChains(1, 0, virtq.MaxDescriptors)
 		a.offer(r, heads(64)...)
@@ -98,12 +99,13 @@ var table = []row{
 		a.offer(r, heads(64)...)
 		a.await(r, 1)
 	}, few},
-	{costly, rxRing, "the longest chains over the most regions, walked for each frame", "the frames are dropped", func(w *world) {
-		a, r := w.longChains(0, flagWrite, virtq.MaxDescriptors)
-		w.introduce(a)
-		a.offer(r, heads(64)...)
-		w.flood(a, reps)
-	}, few}, // it took 64 frames, and has a moment to take more
+	{costly, rxRing, "the longest chains over the most regions, walked for each frame", "the frames are dropped",
+		func(w *world) {
+			a, r := w.longChains(0, flagWrite, virtq.MaxDescriptors)
+			w.introduce(a)
+			a.offer(r, heads(64)...)
+			w.flood(a, reps)
+		}, few}, // it took 64 frames, and has a moment to take more
 	{changed, frames, "a partial checksum that makes a control frame of it", "the frames are dropped", func(w *world) {
 		a := w.attacker.connect().share()
 		r := a.start(1, 256)
@@ -199,26 +201,27 @@ var table = []row{
 			a.send(r, [12]byte{}, w.arp(a, uint32(i)))
 		}
 	}, few},
-	{together, frames, "two guests without buffers that send each other all they can", "the frames are dropped", func(w *world) {
-		a, b := w.attacker.connect().share(), w.s.attacker(w.t, w.attacker.port+1).connect().share()
-		defer b.hangUp()
-		for _, x := range []struct{ from, to *attacker }{{a, b}, {b, a}} {
-			x.from.start(0, 256)
-			w.introduce(x.from)
-		}
-		for _, x := range []struct{ from, to *attacker }{{a, b}, {b, a}} {
-			r := x.from.rings[1]
-			at := x.from.alloc(4096)
-			n := copy(x.from.ram[at+12:], frameTo(x.to.mac, x.from.mac))
-			var all []uint16
-			for i := range uint16(200) {
-				x.from.put(r.desc+16*uint64(i), at, uint32(12+n), 0, 0)
-				all = append(all, i)
+	{together, frames, "two guests without buffers that send each other all they can", "the frames are dropped",
+		func(w *world) {
+			a, b := w.attacker.connect().share(), w.s.attacker(w.t, w.attacker.port+1).connect().share()
+			defer b.hangUp()
+			for _, x := range []struct{ from, to *attacker }{{a, b}, {b, a}} {
+				x.from.start(0, 256)
+				w.introduce(x.from)
 			}
-			x.from.offer(r, all...)
-		}
-		w.in.move(w.t, reps)
-	}, few},
+			for _, x := range []struct{ from, to *attacker }{{a, b}, {b, a}} {
+				r := x.from.rings[1]
+				at := x.from.alloc(4096)
+				n := copy(x.from.ram[at+12:], frameTo(x.to.mac, x.from.mac))
+				var all []uint16
+				for i := range uint16(200) {
+					x.from.put(r.desc+16*uint64(i), at, uint32(12+n), 0, 0)
+					all = append(all, i)
+				}
+				x.from.offer(r, all...)
+			}
+			w.in.move(w.t, reps)
+		}, few},
 	{disguised, frames, "an innocent guest's address as source", "the frames are dropped", func(w *world) {
 		a := w.attacker.connect().share()
 		r := a.start(1, 256)
@@ -239,7 +242,8 @@ var noRow = map[class]map[layer]string{
 		messages: "a message is copied before it is looked at: vhostuser FuzzSession",
 		txRing:   "a chain is read once: virtq TestChainIsReadOnce",
 		rxRing:   "the same",
-		gateway:  "it judges what the wire has judged, in memory of its own: stack/gateway TestFilterIsNotBypassedByChecksums",
+		gateway: "it judges what the wire has judged, in memory of its own: stack/gateway " +
+			"TestFilterIsNotBypassedByChecksums",
 	},
 	slow: {
 		messages: "a frontend that does not read its answers is ended: vhostuser TestHostileFrontends",

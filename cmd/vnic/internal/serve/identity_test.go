@@ -27,7 +27,8 @@ func TestTheMACIsWhatQEMUGave(t *testing.T) {
 	gone := make(chan struct{})
 	go func() {
 		defer close(gone)
-		if c, err := g.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(addrs(s.rep.Ports[0])[0].Addr(), 9)); err == nil {
+		if c, err := g.Dial(t.Context(), netip.AddrPort{}, netip.AddrPortFrom(addrs(s.rep.Ports[0])[0].Addr(),
+			9)); err == nil {
 			_ = c.Close()
 		}
 	}()

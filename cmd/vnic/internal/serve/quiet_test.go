@@ -10,7 +10,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// What is said of one port is bounded, by notes and log alike; of another all is said, and what was left out is counted.
+// What is said of one port is bounded, by notes and log alike; of another all is said, and what was
+// left out is counted.
 func TestQuiet(t *testing.T) {
 	var said bytes.Buffer
 	q := newQuiet()
@@ -38,7 +39,8 @@ func TestQuiet(t *testing.T) {
 		note("port0", "hung up")
 		return said.Len() > 0
 	})
-	if s := said.String(); !strings.Contains(s, "port0: ") || !strings.HasSuffix(s, "lines were left out\nport0: hung up\n") {
+	if s := said.String(); !strings.Contains(s, "port0: ") ||
+		!strings.HasSuffix(s, "lines were left out\nport0: hung up\n") {
 		t.Errorf("said %q", s)
 	}
 }

@@ -67,7 +67,8 @@ func Do(ctx context.Context, o Options) (err error) {
 	}
 	var wg sync.WaitGroup
 	for i, s := range sources {
-		p := &port{Port: l.Port(i), src: s, note: q.note(o.Note), silence: cmp.Or(o.silence, silence), turn: make(chan struct{}, 1)}
+		p := &port{Port: l.Port(i), src: s, note: q.note(o.Note), silence: cmp.Or(o.silence, silence),
+			turn: make(chan struct{}, 1)}
 		wg.Go(func() { s.each(ctx, p.serve) })
 	}
 	wg.Wait()
