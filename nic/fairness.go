@@ -107,7 +107,8 @@ func (rs *receivers) hold(frames []*TxFrame, now time.Time) {
 		if f.Packet.Verdict.Kind != wire.Busy {
 			continue
 		}
-		r := rs.of(f.Packet.Verdict.Queue, nil)
+		// It may have been forgotten since count, for another frame's receiver. One of which frames are held is not.
+		r := rs.of(f.Packet.Verdict.Queue, func() time.Time { return now })
 		if r.held == 0 {
 			r.pass(now)
 			rs.busy = append(rs.busy, r)

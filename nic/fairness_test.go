@@ -120,6 +120,16 @@ func TestReceiversAreBounded(t *testing.T) {
 	if n := len(s.rs.known); n != maxReceivers {
 		t.Errorf("%d are known", n)
 	}
+	// One that is forgotten for a frame behind it, in the batch in which it turns busy, is known again.
+	s.slots[0].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: s.rs.known[1].queue}
+	for i := range maxReceivers {
+		s.slots[1].Packet.Verdict = wire.Verdict{Kind: wire.Taken, Queue: queueNamed(fmt.Sprint("new", i))}
+		s.slots[2].Packet.Verdict = wire.Verdict{Kind: wire.Busy, Queue: queueNamed("held")}
+		s.rs.count(s.slots[:3], 0, func() time.Time { return s.now })
+		s.rs.hold(s.slots[:3], s.now)
+		s.slots[0].Packet.Verdict.Queue = s.rs.known[(i+1)%maxReceivers].queue
+		s.now = s.now.Add(time.Millisecond)
+	}
 	if r := s.rs.of(queueNamed("held"), nil); r.held != 1 || r.waited < 0.5 {
 		t.Errorf("%+v", r)
 	}

@@ -322,7 +322,7 @@ func (s *Sender) settle(old int) error {
 	kept := 0
 	for i, f := range all {
 		if f.Packet.Verdict.Kind == wire.Busy {
-			r := s.receivers.of(f.Packet.Verdict.Queue, nil)
+			r := s.receivers.of(f.Packet.Verdict.Queue, time.Now)
 			if i >= old || r.lastTook.After(f.since) {
 				f.since = now
 			}
