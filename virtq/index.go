@@ -48,6 +48,10 @@ import (
 // nothing, though the device is another thread or process. TCG keeps explicit barriers whatever the
 // number of processors (tcg_gen_mb: "even with a single cpu we have i/o threads running in
 // parallel"), so such a driver has one: barrier, in fence_$GOARCH.s.
+//
+// A build with -race needs it too. There atomic.StoreUint32 is a call of ThreadSanitizer, whose store to memory that is
+// not the Go heap's (a ring's) is a plain one that releases and nothing more (tsan_interface_atomic.cpp,
+// __tsan_go_atomic32_store: mo_release): no barrier follows.
 
 // field is a 16-bit little-endian field in shared memory.
 type field struct {
@@ -94,7 +98,12 @@ func headerAt(b []byte) (header, error) {
 }
 
 // store releases, and is a full barrier before a load that follows, on a processor that is not emulated.
-func (h header) store(flags, idx uint16) { atomic.StoreUint32(h.word, uint32(flags)|uint32(idx)<<16) }
+func (h header) store(flags, idx uint16) {
+	atomic.StoreUint32(h.word, uint32(flags)|uint32(idx)<<16)
+	if raceEnabled {
+		barrier()
+	}
+}
 
 // barrier is an instruction that is a full barrier and nothing else: MFENCE, DMB ISH.
 func barrier()
@@ -102,7 +111,12 @@ func barrier()
 // fence is a full barrier between the stores before it and the field loads after it.
 type fence struct{ word uint32 }
 
-func (f *fence) full() { atomic.StoreUint32(&f.word, 0) }
+func (f *fence) full() {
+	atomic.StoreUint32(&f.word, 0)
+	if raceEnabled {
+		barrier()
+	}
+}
 
 // rows is b as descriptors or as entries of a ring; what is left over at its end is not in it.
 // Bytes need no alignment.

@@ -1,5 +1,0 @@
-//go:build race
-
-package virtq
-
-const raceEnabled = true
