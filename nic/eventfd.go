@@ -9,14 +9,66 @@ import (
 
 var signal = [8]byte{1} // what an eventfd is written
 
-// eventFile makes a file of an eventfd, which it owns from then on. The file counts its users: one
-// may close it while another writes. Its writes go straight to the kernel and never wait in the
-// netpoller, to which os.NewFile leaves only descriptors that do not block when it gets them.
-func eventFile(fd int, name string) *os.File {
-	_ = unix.SetNonblock(fd, false)
-	f := os.NewFile(uintptr(fd), name)
-	_ = unix.SetNonblock(fd, true)
-	return f
+// sharedFD is an eventfd that goroutines write while its owner closes it: the last of them ends it.
+//
+// It is no os.File. Writes of one wait in Go's netpoller, unless its descriptor blocks when the file is made. But that
+// flag belongs to the open file: a read of the peer's that met it would block until the next signal.
+type sharedFD struct {
+	fd     int
+	users  atomic.Int32 // and the owner; 0: closed
+	closed atomic.Bool  // by the owner
+}
+
+// own takes an eventfd.
+func (s *sharedFD) own(fd int) {
+	s.fd = fd
+	s.users.Store(1)
+}
+
+// do calls f with the descriptor, unless it is closed.
+func (s *sharedFD) do(f func(fd int)) {
+	if s.enter() {
+		f(s.fd)
+		s.leave()
+	}
+}
+
+// signal writes it once. A full counter is a signal already, a broken eventfd its owner's loss.
+func (s *sharedFD) signal() {
+	if !s.enter() {
+		return
+	}
+	for {
+		if _, err := unix.Write(s.fd, signal[:]); err != unix.EINTR {
+			break
+		}
+	}
+	s.leave()
+}
+
+func (s *sharedFD) enter() bool {
+	for {
+		n := s.users.Load()
+		if n == 0 {
+			return false
+		}
+		if s.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (s *sharedFD) leave() {
+	if s.users.Add(-1) == 0 {
+		_ = unix.Close(s.fd)
+	}
+}
+
+// close is the owner's. It waits for nobody.
+func (s *sharedFD) close() {
+	if !s.closed.Swap(true) {
+		s.leave()
+	}
 }
 
 // EventReader reads eventfds that a frontend shares with us. It holds the memory that a read needs,
@@ -43,18 +95,17 @@ func (r *EventReader) Consume(fd int) bool {
 // calls Unpark. A goroutine that has work for it makes the work visible first, and then calls Wake:
 // one of the two sees the other.
 type event struct {
-	f      *os.File
-	fd     int
+	file   sharedFD
 	parked atomic.Bool
 	b      [8]byte // memory for consume
 }
 
 func (e *event) open() error {
-	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		return os.NewSyscallError("eventfd", err)
 	}
-	e.fd, e.f = fd, eventFile(fd, "wake")
+	e.file.own(fd)
 	return nil
 }
 
@@ -62,7 +113,7 @@ func (e *event) open() error {
 // after Close.
 func (e *event) Wake() {
 	if e.parked.Load() && e.parked.Swap(false) {
-		_, _ = e.f.Write(signal[:])
+		e.file.signal()
 	}
 }
 
@@ -73,7 +124,7 @@ func (e *event) Park() { e.parked.Store(true) }
 func (e *event) Unpark() { e.parked.Store(false) }
 
 // consume takes the signals, if there are any.
-func (e *event) consume() { _, _ = unix.Read(e.fd, e.b[:]) }
+func (e *event) consume() { _, _ = unix.Read(e.file.fd, e.b[:]) }
 
 // Close closes the descriptor. The owner does not sleep any more.
-func (e *event) Close() { _ = e.f.Close() }
+func (e *event) Close() { e.file.close() }

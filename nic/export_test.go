@@ -4,7 +4,7 @@ import "golang.org/x/sys/unix"
 
 // Signaled tells whether the sleeper's own eventfd has signals.
 func (s *Sleeper) Signaled() bool {
-	p := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
+	p := []unix.PollFd{{Fd: int32(s.file.fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(p, 0)
 	return err == nil && n == 1
 }

@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,7 +18,7 @@ import (
 // writers by reading. The eventfd of an honest frontend is never full.
 type EventFD struct {
 	lines  *EventFDs
-	f      *os.File     // counts its users: it may be closed while a writer is about to write
+	file   sharedFD
 	inside atomic.Int32 // writers
 }
 
@@ -31,7 +30,7 @@ func (l *EventFD) Write() {
 	if ls := l.lines; ls.parked.Load() && ls.parked.Swap(false) {
 		ls.wake()
 	}
-	_, _ = l.f.Write(signal[:]) // a full counter is a signal already, a broken eventfd its owner's loss
+	l.file.signal()
 	l.inside.Add(-1)
 }
 
@@ -47,7 +46,7 @@ func (l *EventFD) Busy() bool { return l.inside.Load() > 0 }
 // Stuck says whether a writer is blocked in Write.
 func (l *EventFD) Stuck() (stuck bool) {
 	if l.Busy() {
-		l.do(func(fd int) { stuck = isFull(fd) })
+		l.file.do(func(fd int) { stuck = isFull(fd) })
 	}
 	return stuck
 }
@@ -55,20 +54,13 @@ func (l *EventFD) Stuck() (stuck bool) {
 // drain reads the eventfd if it is full: else what is read is a signal that is lost. A writer that
 // is blocked in it goes on, unless another one fills it first.
 func (l *EventFD) drain() {
-	l.do(func(fd int) {
+	l.file.do(func(fd int) {
 		if isFull(fd) {
 			_ = unix.SetNonblock(fd, true)
 			var b [8]byte
 			_, _ = unix.Preadv2(fd, [][]byte{b[:]}, -1, unix.RWF_NOWAIT) // whatever the file's flags say
 		}
 	})
-}
-
-// do does something with the descriptor that does not block.
-func (l *EventFD) do(f func(fd int)) {
-	if raw, err := l.f.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { f(int(fd)) })
-	}
 }
 
 func isFull(fd int) bool {
@@ -96,7 +88,8 @@ func (ls *EventFDs) New(fd int) *EventFD {
 		_ = unix.Close(fd)
 		return nil
 	}
-	l := &EventFD{lines: ls, f: eventFile(fd, "interrupt")}
+	l := &EventFD{lines: ls}
+	l.file.own(fd)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	if ls.open == nil {
@@ -119,7 +112,7 @@ func (ls *EventFDs) End(l *EventFD) {
 		ls.ended = append(ls.ended, l)
 		return
 	}
-	_ = l.f.Close()
+	l.file.close()
 }
 
 // OnWrite sets the function that wakes a parked monitor: it is called on the goroutine that writes,
@@ -193,7 +186,7 @@ func (ls *EventFDs) Free() {
 			still = append(still, l)
 			continue
 		}
-		_ = l.f.Close()
+		l.file.close()
 	}
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

@@ -178,3 +178,58 @@ func TestLineFreesWritersOfAHostileFrontend(t *testing.T) {
 		ls.End(l)
 	}
 }
+
+// TestPeerSeesNoOtherFlags: O_NONBLOCK belongs to the open file. A driver that reads its eventfd until EAGAIN, as QEMU
+// does, would wait for ever if it met the moment at which ours is off.
+func TestPeerSeesNoOtherFlags(t *testing.T) {
+	fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
+	defer unix.Close(fd)
+	var ls nic.EventFDs
+	var stop atomic.Bool
+	var peer sync.WaitGroup
+	defer func() { stop.Store(true); peer.Wait() }()
+	looked := make(chan struct{})
+	peer.Go(func() {
+		for first := true; first || !stop.Load(); first = false {
+			if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); err != nil || flags&unix.O_NONBLOCK == 0 {
+				t.Errorf("flags %#x, %v: no O_NONBLOCK", flags, err)
+				break
+			}
+			if first {
+				close(looked)
+			}
+		}
+	})
+	<-looked
+	for range 20_000 {
+		ls.End(ls.New(testkit.Must(unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0))(t)))
+	}
+}
+
+// TestEndWhileOthersFire: who fires an EventFD that is being ended writes that or nothing, never its number's next file.
+func TestEndWhileOthersFire(t *testing.T) {
+	testkit.CheckFDs(t)
+	var ls nic.EventFDs
+	for range 2000 {
+		fd := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t)
+		l := ls.New(fd)
+		var fires sync.WaitGroup
+		started := make(chan struct{})
+		fires.Go(func() {
+			close(started)
+			for range 20 {
+				l.Fire()
+			}
+		})
+		<-started
+		ls.End(l)
+		next := testkit.Must(unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK))(t) // perhaps by the same number
+		fires.Wait()
+		ls.Free()
+		var b [8]byte
+		if _, err := unix.Read(next, b[:]); err != unix.EAGAIN {
+			t.Fatalf("another descriptor was written: %x, %v", b, err)
+		}
+		testkit.OK(t, unix.Close(next))
+	}
+}

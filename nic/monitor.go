@@ -54,7 +54,7 @@ func NewMonitor(d Monitored, ls *EventFDs, log *slog.Logger) (*Monitor, error) {
 	}
 	m := &Monitor{dev: d, lines: ls, log: log, ep: ep, done: make(chan struct{})}
 	if err = m.open(); err == nil {
-		if err = m.Watch(m.fd, wakeTag); err != nil {
+		if err = m.Watch(m.file.fd, wakeTag); err != nil {
 			m.event.Close()
 		}
 	}

@@ -36,7 +36,7 @@ func (s *Sleeper) Sleep(kick int, d time.Duration) (kicked bool, err error) {
 		s.wait = unix.NsecToTimespec(int64(d))
 		ts = &s.wait
 	}
-	s.fds[0] = unix.PollFd{Fd: int32(s.fd), Events: unix.POLLIN}
+	s.fds[0] = unix.PollFd{Fd: int32(s.file.fd), Events: unix.POLLIN}
 	s.fds[1] = unix.PollFd{Fd: int32(kick), Events: unix.POLLIN} // ppoll skips -1
 	if _, err = unix.Ppoll(s.fds[:], ts, nil); err == unix.EINTR {
 		return false, nil
