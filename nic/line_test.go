@@ -206,7 +206,8 @@ func TestPeerSeesNoOtherFlags(t *testing.T) {
 	}
 }
 
-// TestEndWhileOthersFire: who fires an EventFD that is being ended writes that or nothing, never its number's next file.
+// TestEndWhileOthersFire: who fires an EventFD that is being ended writes that or nothing, never the next file of its
+// number.
 func TestEndWhileOthersFire(t *testing.T) {
 	testkit.CheckFDs(t)
 	var ls nic.EventFDs
