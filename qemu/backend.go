@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 // backendSocket is where QEMU finds a backend of this process. QEMU passes no descriptors over a
@@ -92,17 +94,10 @@ func (b *backendSocket) accept(pid int) {
 
 // peer gives the process at the other end.
 func peer(conn *net.UnixConn) int {
-	raw, err := conn.SyscallConn()
-	if err != nil {
-		return -1
+	if c, err := scm.Peer(conn); err == nil {
+		return int(c.Pid)
 	}
-	pid := -1
-	_ = raw.Control(func(fd uintptr) {
-		if c, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-			pid = int(c.Pid)
-		}
-	})
-	return pid
+	return -1
 }
 
 // close may be called again.

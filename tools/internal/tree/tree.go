@@ -20,9 +20,8 @@ const Module = "vnic.dev/vnic"
 // test support too. A package that imports "testing" outside its _test.go files must be in this
 // list: tools/size says so if it is not.
 var Support = []string{
-	"devmemtest", "golden", "kerneltest", "labtest", "leaktest", "machinetest", "nictest", "peertest", "stacktest",
-	"testkit", "vfiotest",
-	"vhostusertest", "worldtest",
+	"devmemtest", "fusetest", "golden", "kerneltest", "labtest", "leaktest", "machinetest", "nictest", "peertest",
+	"stacktest", "testkit", "vfiotest", "vhostusertest", "worldtest",
 }
 
 // A Class is what a file is for.

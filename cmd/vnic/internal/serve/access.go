@@ -9,6 +9,8 @@ import (
 	"strconv"
 
 	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/scm"
 )
 
 // groupMode is the mode of a socket that a group shares.
@@ -59,14 +61,8 @@ func (l *listener) admits(conn *net.UnixConn) bool {
 	if l.shared || l.note == nil {
 		return true
 	}
-	raw, err := conn.SyscallConn()
+	cred, err := scm.Peer(conn)
 	if err != nil {
-		return false
-	}
-	var cred *unix.Ucred
-	if e := raw.Control(func(fd uintptr) {
-		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}); e != nil || err != nil {
 		return false
 	}
 	if mayConnect(cred.Uid, uint32(os.Geteuid())) {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/lab"
 )
 
@@ -86,13 +87,9 @@ func (p *port) speaks(ctx context.Context, conn *net.UnixConn) (some bool) {
 }
 
 // peer is the process at the other end; 0 if that cannot be told.
-func peer(conn *net.UnixConn) (pid int) {
-	if raw, err := conn.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) {
-			if c, err := unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil {
-				pid = int(c.Pid)
-			}
-		})
+func peer(conn *net.UnixConn) int {
+	if c, err := scm.Peer(conn); err == nil {
+		return int(c.Pid)
 	}
-	return pid
+	return 0
 }
