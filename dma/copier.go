@@ -91,6 +91,11 @@ func (c *Copier) Copy(dst, src []Segment) (n uint64, err error) {
 
 // CopyBehind copies head, a slice of the caller's own, and behind it src to dst until one end is reached.
 func (c *Copier) CopyBehind(dst []Segment, head []byte, src []Segment) (n uint64, err error) {
+	if len(dst) == 1 && len(src) <= 1 && uint64(len(head)) <= uint64(dst[0].Len) {
+		if n, err, done := c.behind(&dst[0], head, src); done {
+			return n, err
+		}
+	}
 	return c.copy(&cursor{segs: dst, access: Write}, &cursor{rest: head, segs: src})
 }
 
@@ -176,14 +181,13 @@ func (c *Copier) Sum(src []Segment) (sum uint16, err error) {
 	}
 }
 
-// Read copies src to dst, a slice of the caller's own, until one of them ends.
-func (c *Copier) Read(dst []byte, src []Segment) (int, error) {
-	n, err := c.copy(&cursor{rest: dst}, &cursor{segs: src})
-	return int(n), err
-}
-
 // Write copies src, a slice of the caller's own, to dst until one of them ends.
 func (c *Copier) Write(dst []Segment, src []byte) (int, error) {
+	if len(dst) == 1 {
+		if n, err, done := c.behind(&dst[0], src[:min(len(src), int(dst[0].Len))], nil); done {
+			return int(n), err
+		}
+	}
 	n, err := c.copy(&cursor{segs: dst, access: Write}, &cursor{rest: src})
 	return int(n), err
 }

@@ -3,6 +3,7 @@ package dma
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -81,12 +82,18 @@ func TestCopyAgainstBytes(t *testing.T) {
 		data := flat(src)
 		n := min(len(from), len(to))
 		want := snapshot(c.Counts())
-		for i := range n {
-			gpu := to[i].gpu
-			if gpu < 0 {
-				gpu = from[i].gpu
+		// count adds what a copy between these places counts, and compares.
+		count := func(to, from []byteAt) {
+			for i := range min(len(to), len(from)) {
+				gpu := to[i].gpu
+				if gpu < 0 {
+					gpu = from[i].gpu
+				}
+				want[from[i].d][to[i].d][gpu+1]++
 			}
-			want[from[i].d][to[i].d][gpu+1]++
+			if snapshot(c.Counts()) != want {
+				t.Fatal("counts differ")
+			}
 		}
 		// What the regions hold after b was copied to dst. Destinations may overlap each other: the
 		// later wins, as in a loop over bytes.
@@ -123,18 +130,19 @@ func TestCopyAgainstBytes(t *testing.T) {
 			t.Fatalf("%d bytes of %d: %v", got, n, err)
 		}
 		holds("copy", copied)
-		if snapshot(c.Counts()) != want {
-			t.Fatal("counts differ")
-		}
+		count(to, from)
 		buf := make([]byte, rapid.IntRange(0, 600).Draw(t, "private"))
+		own := slices.Repeat([]byteAt{{Private, -1}}, len(buf))
 		k, err := c.Read(buf, src)
 		if err != nil || k != min(len(buf), len(data)) || !bytes.Equal(buf[:k], flat(src)[:k]) {
 			t.Fatalf("Read: %d, %v", k, err)
 		}
+		count(own, from)
 		k, err = c.Write(dst, buf)
 		if err != nil || k != min(len(buf), len(to)) {
 			t.Fatalf("Write: %d, %v", k, err)
 		}
+		count(to, own)
 		both := append(bytes.Clone(buf), flat(src)...)
 		both = both[:min(len(both), len(to))]
 		copied = model(both)
@@ -142,6 +150,7 @@ func TestCopyAgainstBytes(t *testing.T) {
 			t.Fatalf("CopyBehind: %d of %d, %v", got, len(both), err)
 		}
 		holds("CopyBehind", copied)
+		count(to, slices.Concat(own, from))
 		if sum, err := c.Sum(dst); err != nil || sum != naiveSum(flat(dst)) {
 			t.Fatalf("Sum: %#x, %v", sum, err)
 		}

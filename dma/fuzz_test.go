@@ -1,7 +1,11 @@
 package dma
 
 import (
+	"bytes"
 	"errors"
+	"fmt"
+	"math"
+	"slices"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -85,7 +89,7 @@ func FuzzSpace(f *testing.F) {
 			}
 			return x, nil
 		}
-		c := NewCopier()
+		c, tr := NewCopier(), NewTranslator(s)
 		for len(ops) > 0 {
 			switch next() & 7 {
 			case 0, 1:
@@ -136,7 +140,7 @@ func FuzzSpace(f *testing.F) {
 					n *= 97
 				}
 				access := Access(next() % 2)
-				checkTranslate(t, s, c, &model, base, off, n, access)
+				checkTranslate(t, s, &tr, c, &model, base, off, n, access)
 			case 5:
 				off, n := next()%window*page+next()*16, next()*33+1
 				p, err := s.Pin(base+uint64(off), uint64(n))
@@ -170,9 +174,15 @@ func FuzzSpace(f *testing.F) {
 
 func tagOf(file, off int) byte { return byte(file*101 + off/4096*17 + off*3) }
 
-func checkTranslate(t *testing.T, s *Space, c *Copier, model *[64]modelPage, base uint64, off, n int, a Access) {
+// checkTranslate also asks a Translator that has seen all that was asked before, whatever has been mapped since.
+func checkTranslate(t *testing.T, s *Space, tr *Translator, c *Copier, model *[64]modelPage, base uint64, off, n int,
+	a Access) {
 	defer s.Leave(s.Enter())
 	segs, err := s.Translate(nil, base+uint64(off), uint64(n), a)
+	again, e := tr.TranslateMax(nil, math.MaxInt, base+uint64(off), uint64(n), a)
+	if !slices.Equal(segs, again) || fmt.Sprint(err) != fmt.Sprint(e) {
+		t.Fatalf("Translate(%#x, %#x, %v): %v, %v; a Translator: %v, %v", off, n, a, segs, err, again, e)
+	}
 	var want error
 	for i := off; i < off+n && want == nil; i += page - i%page {
 		switch {
@@ -189,8 +199,15 @@ func checkTranslate(t *testing.T, s *Space, c *Copier, model *[64]modelPage, bas
 		return
 	}
 	got := make([]byte, n)
+	if err := tr.ReadAt(got, base+uint64(off)); err != nil {
+		t.Fatalf("ReadAt: %v", err)
+	}
+	byReadAt := slices.Clone(got)
 	if k, err := c.Read(got, segs); k != n || err != nil {
 		t.Fatalf("Read: %d of %d, %v", k, n, err)
+	}
+	if !bytes.Equal(got, byReadAt) {
+		t.Fatalf("ReadAt of %#x bytes at %#x reads others", n, off)
 	}
 	for i, b := range got {
 		m := model[(off+i)/page]

@@ -66,8 +66,12 @@ func (s *Space) Translate(dst []Segment, iova, n uint64, a Access) ([]Segment, e
 // would need more is ErrScattered, found before one more is made: limit bounds time and memory,
 // however many regions the guest has made.
 func (s *Space) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
+	return s.translate(s.table.Load(), dst, limit, iova, n, a)
+}
+
+// translate is TranslateMax by a table that was the space's when the caller was inside.
+func (s *Space) translate(root *table, dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
 	out := dst
-	root := s.table.Load()
 	t := root
 	for i := t.find(iova); n > 0; i++ {
 		if i < 0 || i >= len(t.regions) {

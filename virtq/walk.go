@@ -11,9 +11,10 @@ import (
 // walker turns descriptor chains into segments (2.7.5). Its input is hostile.
 type walker struct {
 	space    *dma.Space
-	size     int  // of the ring
-	longest  int  // descriptors that a chain may have: the ring's size, or MaxDescriptors
-	indirect bool // VIRTIO_F_INDIRECT_DESC was negotiated
+	mem      dma.Translator // of it
+	size     int            // of the ring
+	longest  int            // descriptors that a chain may have: the ring's size, or MaxDescriptors
+	indirect bool           // VIRTIO_F_INDIRECT_DESC was negotiated
 
 	descs [][descLen]byte // the ring's descriptor table
 	table []byte          // private copy of an indirect table
@@ -21,7 +22,10 @@ type walker struct {
 }
 
 func (w *walker) init(s *dma.Space, c *Config) {
-	*w = walker{space: s, size: int(c.Size), longest: min(int(c.Size), MaxDescriptors), indirect: c.Indirect}
+	*w = walker{
+		space: s, mem: dma.NewTranslator(s), size: int(c.Size), longest: min(int(c.Size), MaxDescriptors),
+		indirect: c.Indirect,
+	}
 	if c.Indirect {
 		w.table = make([]byte, w.longest*descLen)
 		w.rows = rows[[descLen]byte](w.table)
@@ -75,7 +79,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 					c.InFirst = d.len
 				}
 				c.InLen += d.len
-				c.In, err = w.space.TranslateMax(c.In, MaxSegments-len(c.Out), d.addr, uint64(d.len), dma.Write)
+				c.In, err = w.mem.TranslateMax(c.In, MaxSegments-len(c.Out), d.addr, uint64(d.len), dma.Write)
 			} else {
 				c.Empty++
 			}
@@ -83,7 +87,7 @@ func (w *walker) walk(entry pos, head uint16, c *Chain) (err error) {
 			return bad(head, "descriptor %d: a readable buffer follows a writable one", i)
 		} else if d.len != 0 {
 			c.OutLen += d.len
-			c.Out, err = w.space.TranslateMax(c.Out, MaxSegments, d.addr, uint64(d.len), dma.Read)
+			c.Out, err = w.mem.TranslateMax(c.Out, MaxSegments, d.addr, uint64(d.len), dma.Read)
 		} else {
 			c.Empty++
 		}
@@ -112,7 +116,7 @@ func (w *walker) fetch(t desc, head uint16) (table [][descLen]byte, err error) {
 		return nil, bad(head, "indirect table of %d descriptors, ring of %d (at most %d are read)",
 			t.len/descLen, w.size, w.longest)
 	}
-	if err = w.space.ReadAt(w.table[:t.len], t.addr); err != nil {
+	if err = w.mem.ReadAt(w.table[:t.len], t.addr); err != nil {
 		return nil, bad(head, "indirect table at %#x, %d bytes: %w", t.addr, t.len, err)
 	}
 	return w.rows[:t.len/descLen], nil

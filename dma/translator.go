@@ -1,0 +1,49 @@
+package dma
+
+import "math"
+
+// Translator translates the addresses of one space for one user, such as a ring, whose buffers mostly lie in the same
+// region: that one is looked at first. It belongs to whoever may use it now, who is inside the space.
+type Translator struct {
+	space  *Space
+	table  *table  // in which region was found; with another table nothing is known
+	region *Region // of the last address, accessible; nil: none yet
+}
+
+// NewTranslator returns a Translator of a space.
+func NewTranslator(s *Space) Translator { return Translator{space: s} }
+
+// TranslateMax is Space.TranslateMax.
+func (t *Translator) TranslateMax(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
+	if r := t.region; r != nil && t.table == t.space.table.Load() {
+		off := iova - r.iova
+		if off < r.size && n <= min(r.size-off, maxSegment) && n != 0 && len(dst) < limit && (a == Read || !r.readOnly) {
+			return append(dst, Segment{r, off, uint32(n)}), nil
+		}
+	}
+	return t.translate(dst, limit, iova, n, a)
+}
+
+// translate asks the space, and remembers the last region that it found.
+func (t *Translator) translate(dst []Segment, limit int, iova, n uint64, a Access) ([]Segment, error) {
+	root := t.space.table.Load()
+	out, err := t.space.translate(root, dst, limit, iova, n, a)
+	if len(out) > len(dst) {
+		t.table, t.region = root, out[len(out)-1].Region
+	}
+	return out, err
+}
+
+// ReadAt is Space.ReadAt, of a caller that defers Recover itself.
+func (t *Translator) ReadAt(dst []byte, iova uint64) error {
+	var few [2]Segment
+	segs, err := t.TranslateMax(few[:0], math.MaxInt, iova, uint64(len(dst)), Read)
+	for i := range segs {
+		b, err := segs[i].bytes(Read)
+		if err != nil {
+			return err
+		}
+		dst = dst[copy(dst, b):]
+	}
+	return err
+}
