@@ -1,0 +1,22 @@
+package dma
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// What one segment takes from a GPU's is that GPU's, as where there are several.
+func TestOneSegmentIsCountedByItsGPU(t *testing.T) {
+	f := openFile(t, page)
+	f.SetGPU(3)
+	testkit.OK(t, f.Register(0, page))
+	gpu := testkit.Must(f.Region(0, page))(t)
+	host := NewBuffer(make([]byte, page), Host)
+	c := NewCopier()
+	n, err := c.CopyBehind([]Segment{host.Segment(0, 100)}, make([]byte, 10), []Segment{gpu.Segment(50, 200)})
+	testkit.OK(t, err)
+	testkit.Equal(t, "bytes", n, 100)
+	testkit.Equal(t, "bytes from GPU 3", c.Counts().Bytes(GPU, Host, 3), 90)
+	testkit.Equal(t, "bytes of the head", c.Counts().Bytes(Private, Host, -1), 10)
+}
