@@ -76,6 +76,8 @@ type Options struct {
 	Farewell time.Duration
 	Log      *slog.Logger // nil: none
 	Services []Service
+	Poll     int  // threads that serve all virtio NICs by polling (nic.Pollers); 0: a thread sleeps at each queue
+	Hot      bool // they never sleep
 	// Note is told what becomes of a guest's frames that its user should know: nil: Log is, as a warning
 	Note func(port, text string)
 }

@@ -20,6 +20,7 @@ type Lab struct {
 	opt      Options
 	files    *dma.Files
 	sw       *wire.Switch
+	pollers  *nic.Pollers // nil: each transmit queue has a thread
 	machines []*Machine
 	ports    []*Port // of all machines, in their order
 	services []io.Closer
@@ -47,6 +48,11 @@ func Open(d Description, o Options) (l *Lab, err error) {
 			l, err = nil, errors.Join(err, l.Close())
 		}
 	}()
+	if o.Poll > 0 {
+		if l.pollers, err = nic.NewPollers(o.Poll, o.Hot); err != nil {
+			return l, err
+		}
+	}
 	tree := gpumem.NewTopology()
 	if err := tree.AddRoot(rootComplex, false); err != nil {
 		return l, err
@@ -165,6 +171,9 @@ func (l *Lab) Close() error {
 		})
 	}
 	wg.Wait()
+	if l.pollers != nil {
+		l.pollers.Close()
+	}
 	for _, m := range l.machines { // no NIC is left that reads another's GPU
 		for _, g := range m.GPUs {
 			errs = append(errs, g.close())

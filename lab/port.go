@@ -46,7 +46,7 @@ func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory) (*Port, erro
 	p.life, p.end = context.WithCancelCause(context.Background())
 	var err error
 	if p.dev, err = model.open(l.files, nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MTU), QueuePairs: p.QueuePairs,
-		GPUs: gpus, Log: l.opt.Log}); err != nil {
+		GPUs: gpus, Pollers: l.pollers, Log: l.opt.Log}); err != nil {
 		p.dev = nil // not an interface of a nil pointer
 		return p, err
 	}

@@ -15,3 +15,11 @@ func (ls *EventFDs) Open() bool {
 	defer ls.mu.Unlock()
 	return len(ls.open)+len(ls.ended) > 0
 }
+
+// Loads gives how many queues each thread serves.
+func (p *Pollers) Loads() (loads []int) {
+	for _, t := range p.threads {
+		loads = append(loads, int(t.load.Load()))
+	}
+	return loads
+}

@@ -37,6 +37,7 @@ type Config struct {
 	QueueSplits  bool   // a queue's driver says whether it is split, as it starts it (SplitQueue): no command does
 	Hash         bool   // receive queues want each IP frame's hash
 	GPUs         []GPU
+	Pollers      *Pollers     // that serve its transmit queues, if the model's rings can be polled; nil: a thread each
 	Log          *slog.Logger // nil: none
 }
 

@@ -75,6 +75,7 @@ type SenderOptions struct {
 	Patience time.Duration // how long a frame waits for a receiver without buffers; 0: DefaultPatience
 	Spin     bool          // it has a thread of its own, and waits busily for a moment before it sleeps
 	Drain    bool          // Stop sends what the ring has, to receivers that take it at once
+	Pollers  *Pollers      // whose threads serve it; nil: a goroutine of its own does
 }
 
 // Sender is the worker of a transmit queue. It gathers frames, sends them, gives back what is
@@ -105,6 +106,10 @@ type Sender struct {
 	armed      []wire.Waitable // receivers that held frames wait for, while we sleep
 	patience   Patience
 	receivers  receivers
+	kicked     bool  // the ring may be touched
+	started    bool  // a poller has begun with it
+	asked      bool  // the driver, for kicks
+	broken     error // of the poller
 	count      struct{ waits, gaveUp, slow, putBack counter }
 }
 
@@ -144,6 +149,11 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 	s.stopping.Store(false)
 	done := make(chan struct{})
 	s.done = done
+	s.kicked, s.started, s.broken = !kickFirst, false, nil
+	if s.o.Pollers != nil {
+		s.o.Pollers.serve(s)
+		return
+	}
 	dma.Go(func() {
 		defer close(done)
 		if s.o.Spin {
@@ -152,13 +162,17 @@ func (s *Sender) Start(kick int, kickFirst bool) {
 			workers.Add(1)
 			defer workers.Add(-1)
 		}
-		err := s.run(kickFirst)
-		s.patience.Reset()
-		s.receivers = receivers{}
-		if err != nil {
-			s.q.Stopped(err)
-		}
+		s.end(s.run())
 	})
+}
+
+// end is the worker's last step; err has ended it, nil: Stop.
+func (s *Sender) end(err error) {
+	s.patience.Reset()
+	s.receivers = receivers{}
+	if err != nil {
+		s.q.Stopped(err)
+	}
 }
 
 // Stop ends the worker after a last round, in which held frames are sent once more: when it returns
@@ -193,24 +207,14 @@ func (s *Sender) Stats() SenderStats {
 }
 
 // run moves frames until the queue is told to stop, or until an error of it.
-func (s *Sender) run(kickFirst bool) error {
-	if kickFirst {
-		if err := s.waitKick(); err != nil || s.stopping.Load() {
+func (s *Sender) run() error {
+	s.cores = runtime.GOMAXPROCS(0)
+	for {
+		n, ended, err := s.step()
+		if ended {
 			return err
 		}
-	}
-	s.cores = runtime.GOMAXPROCS(0)
-	s.q.DisableKick()
-	for {
-		last, full := s.stopping.Load(), s.held == len(s.frames)
-		n, err := s.Round(last)
-		switch {
-		case err != nil, last:
-			s.Release()
-			if err != nil || n == 0 && !full { // where held frames filled the batch, there may be more
-				return err
-			}
-		case s.held > 0 || n == 0:
+		if s.held > 0 || n == 0 {
 			if err = s.Wait(); err != nil {
 				s.Release()
 				return err
@@ -219,18 +223,41 @@ func (s *Sender) run(kickFirst bool) error {
 	}
 }
 
-// waitKick waits for the first kick, or Stop.
-func (s *Sender) waitKick() error {
-	for {
-		s.sleep.Park()
-		if s.stopping.Load() {
-			s.sleep.Unpark()
-			return nil
-		}
-		if kicked, err := s.sleep.Sleep(s.kick, -1); kicked || err != nil {
-			return err
-		}
+// step is a round, or the last one, behind which nothing touches the ring. Before the first kick, if one is waited for,
+// it is neither.
+func (s *Sender) step() (n int, ended bool, err error) {
+	last, full := s.stopping.Load(), s.held == len(s.frames)
+	if !s.kicked {
+		return 0, last, nil
 	}
+	if !s.started {
+		s.started = true
+		s.q.DisableKick()
+	}
+	n, err = s.Round(last)
+	if err != nil || last {
+		s.Release()
+		// Where held frames filled the batch, there may be more.
+		return n, err != nil || n == 0 && !full, err
+	}
+	return n, false, nil
+}
+
+// turn is a poller's: a step, and the end if it was the last one; the poller closes done then.
+// kicks says that the first kick is looked for, if one is waited for.
+func (s *Sender) turn(kicks bool) (n int, ended bool) {
+	if !s.kicked && kicks && s.sleep.kicks.Consume(s.kick) {
+		s.kicked = true
+	}
+	n, ended, err := s.step()
+	if s.broken != nil && !ended {
+		s.Release()
+		ended, err = true, s.broken
+	}
+	if ended {
+		s.end(err)
+	}
+	return n, ended
 }
 
 // Round sends what is held and what is new, and publishes what came of it. It returns how many new
@@ -388,30 +415,46 @@ func (s *Sender) Frames() []*TxFrame { return s.frames }
 // Wait waits until the driver has more frames and the batch has space, a receiver of held frames
 // has buffers, or patience ends: first busily, if that is allowed and nothing is held, then asleep.
 func (s *Sender) Wait() error {
-	if s.held == 0 && s.spin() {
+	if s.kicked && s.held == 0 && s.spin() {
 		return nil
 	}
+	defer s.resume()
+	if !s.prepare() {
+		return nil
+	}
+	kicked, err := s.sleep.Sleep(s.kick, s.timeLeft())
+	s.kicked = s.kicked || kicked
+	return err
+}
+
+// prepare asks all for a wake who can give one. false: there is something to do already. resume follows in any case.
+func (s *Sender) prepare() bool {
 	s.trim()
 	s.sleep.Park()
-	defer s.sleep.Unpark()
-	defer s.disarm()
 	if s.held > 0 {
 		s.count.waits.add(1)
 		if !s.arm() {
-			return nil
+			return false
 		}
 	}
 	if s.stopping.Load() {
-		return nil
+		return false
 	}
-	if s.held < len(s.frames) {
-		defer s.q.DisableKick()
-		if s.q.EnableKick() {
-			return nil
-		}
+	if s.kicked && s.held < len(s.frames) {
+		s.asked = true
+		return !s.q.EnableKick()
 	}
-	_, err := s.sleep.Sleep(s.kick, s.timeLeft())
-	return err
+	return true
+}
+
+// resume takes back what prepare asked for.
+func (s *Sender) resume() {
+	if s.asked {
+		s.asked = false
+		s.q.DisableKick()
+	}
+	s.disarm()
+	s.sleep.Unpark()
 }
 
 // spin waits busily for a moment, and says whether there is something to do.

@@ -126,6 +126,10 @@ QEMU's conventions of backend programs.`,
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")
 	f.IntVar(&o.NIC.QueuePairs, "queues", 0, "queue pairs of each NIC (default: virtio 2, gve 4)")
 	f.IntVar(&o.NIC.MTU, "mtu", 1500, "MTU of the link")
+	f.IntVar(&o.Poll, "poll", 0,
+		"threads that look at the rings of all NICs, virtio's, without waiting for kicks: for drivers that poll, as DPDK's "+
+			"do; each takes a processor, on which no QEMU should run (default 0: a thread sleeps at each ring)")
+	f.BoolVar(&o.Hot, "hot", false, "threads of --poll never sleep (default: after 1 ms without a frame)")
 	impairFlags(f, &o.Impair)
 	impairSeedFlag(f, &o.Impair)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")

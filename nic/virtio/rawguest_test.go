@@ -57,6 +57,7 @@ type rawOptions struct {
 
 	patience time.Duration // virtio.Config's
 	log      *slog.Logger  // nil: none
+	pollers  *nic.Pollers  // nil: each queue's worker has a thread
 }
 
 const (
@@ -98,7 +99,8 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOp
 	t.Helper()
 	g := &suiteGuest{Memory: nictest.NewMemory(t, 0, rawMem, rawBehind), mac: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}}
 	g.Sender.Driver = g
-	conf := nic.Config{Name: string(rune('a' + i)), MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log}
+	conf := nic.Config{Name: string(rune('a' + i)), MAC: g.mac, MTU: o.mtu, QueuePairs: o.pairs, Log: o.log,
+		Pollers: o.pollers}
 	if !o.noGPU {
 		conf.GPUs = []nic.GPU{g.AddGPU(files, i, o.p2p)}
 	}

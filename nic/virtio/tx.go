@@ -38,7 +38,8 @@ type txSlot struct {
 func newTxQueue(d *Device, index int) (*txQueue, error) {
 	q := &txQueue{t: d.port.NewTransmitter(txBatch)}
 	q.init(d, index)
-	o := nic.SenderOptions{Space: d.space, Batch: txBatch, Patience: d.conf.Patience, Spin: true}
+	o := nic.SenderOptions{Space: d.space, Batch: txBatch, Patience: d.conf.Patience, Spin: true,
+		Pollers: d.conf.Port.Pollers}
 	var err error
 	q.sender, err = nic.NewSender(q, q.t, o)
 	return q, err

@@ -58,6 +58,7 @@ type shape struct {
 	rules  int // of the receiver: the frame's is the last
 	frame  int // bytes, link header included
 	mtu    int
+	poll   int // threads that poll the rings; 0: each has a worker that sleeps
 }
 
 // newNetwork makes a network; its workers run.
@@ -69,7 +70,7 @@ func newNetwork(s shape, log *slog.Logger) (n *network, err error) {
 		}
 	}()
 	d := lab.Uniform(s.ports, lab.NIC{Model: lab.Virtio, MTU: s.mtu, QueuePairs: s.queues}, 0)
-	if n.lab, err = lab.Open(d, lab.Options{Log: log}); err != nil {
+	if n.lab, err = lab.Open(d, lab.Options{Log: log, Poll: s.poll}); err != nil {
 		return nil, err
 	}
 	for _, p := range n.lab.Ports() {
@@ -348,11 +349,11 @@ func byStream(s side, payload int, meanwhile func() error) runFunc {
 	}
 }
 
-// ringAndWorker measures one size of frames in two ways.
+// ringAndWorker measures one size of frames in three ways.
 func ringAndWorker(size int) []Measurement {
-	open := func(threads bool) func(context.Context, *slog.Logger) (*rig, error) {
+	open := func(threads bool, poll int) func(context.Context, *slog.Logger) (*rig, error) {
 		return func(_ context.Context, log *slog.Logger) (*rig, error) {
-			s := shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU}
+			s := shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU, poll: poll}
 			n, err := newNetwork(s, log)
 			if err != nil {
 				return nil, err
@@ -374,12 +375,15 @@ func ringAndWorker(size int) []Measurement {
 			return r, nil
 		}
 	}
-	name := sizeName(size)
+	const together = "the plain loop and both rings' other ends on one thread"
+	name, frames := sizeName(size), "frames of "+bytesName(size)
 	return []Measurement{
 		{Name: "worker-" + name, Unit: NsFrame, Yardstick: "a plain loop over two descriptor rings",
-			About: "processor time of a transmit queue's worker, frames of " + bytesName(size), open: open(false)},
-		{Name: "ring-" + name, Unit: NsFrame, Yardstick: "the plain loop and both rings' other ends on one thread",
-			About: "from ring to ring, kept full, frames of " + bytesName(size), open: open(true)},
+			About: "processor time of a transmit queue's worker, " + frames, open: open(false, 0)},
+		{Name: "ring-" + name, Unit: NsFrame, Yardstick: together,
+			About: "from ring to ring, kept full, " + frames, open: open(true, 0)},
+		{Name: "poll-" + name, Unit: NsFrame, Yardstick: together,
+			About: "the same, by a thread that polls (serve --poll 1), " + frames, open: open(true, 1)},
 	}
 }
 

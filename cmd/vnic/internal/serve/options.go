@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +29,8 @@ type Options struct {
 	Client    bool           // QEMU listens at Paths
 	Group     string         // who may connect at Paths besides our user and root; "": nobody
 	AllowMAC  lab.AllowedMACs
+	Poll      int  // threads that poll the NICs' rings; 0: none
+	Hot       bool // they never sleep
 
 	lab.GatewayFlags
 
@@ -131,11 +134,32 @@ func (o *Options) Check() error {
 	if m, _ := lab.LookupModel(o.NIC.Model); o.Client && m.VFIOUser {
 		return fmt.Errorf("--client and --nic %s: QEMU listens at no vfio-user socket, it only connects", m.Name)
 	}
+	if err := o.checkPoll(runtime.NumCPU()); err != nil {
+		return err
+	}
 	if _, err := o.gateway(); err != nil {
 		return err
 	}
 	d := o.describe()
 	return errors.Join(d.Check(), o.Impair.Check())
+}
+
+// checkPoll says what is wrong with the threads that poll, on a machine with so many processors.
+func (o *Options) checkPoll(processors int) error {
+	m, _ := lab.LookupModel(o.NIC.Model)
+	switch {
+	case o.Poll < 0:
+		return fmt.Errorf("--poll %d: a number of threads, or 0 for none", o.Poll)
+	case o.Hot && o.Poll == 0:
+		return errors.New("--hot: only threads of --poll N never sleep")
+	case o.Poll > 0 && m.VFIOUser:
+		return fmt.Errorf("--poll and --nic %s: its driver says by a doorbell, not in memory, that there are frames; "+
+			"only virtio's rings can be polled", m.Name)
+	case o.Poll > 0 && o.Poll >= processors:
+		return fmt.Errorf("--poll %d: each thread takes a processor for itself, and this machine has %d: at most %d", o.Poll,
+			processors, processors-1)
+	}
+	return nil
 }
 
 // describe has a guest with one port for each socket.

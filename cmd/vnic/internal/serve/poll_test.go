@@ -1,0 +1,31 @@
+package serve
+
+import (
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+)
+
+// TestPollIsChecked: what cannot be polled, or would leave QEMU no processor, is refused in words.
+func TestPollIsChecked(t *testing.T) {
+	for _, c := range []struct {
+		o          Options
+		processors int
+		says       string
+	}{
+		{Options{Poll: -1}, 4, "--poll -1: a number of threads"},
+		{Options{Hot: true}, 4, "--hot: only threads of --poll"},
+		{Options{Poll: 1, NIC: lab.NIC{Model: lab.GVE}}, 4, "by a doorbell"},
+		{Options{Poll: 4}, 4, "this machine has 4: at most 3"},
+		{Options{Poll: 1}, 1, "this machine has 1: at most 0"},
+		{Options{Poll: 3, Hot: true}, 4, ""},
+		{Options{}, 1, ""},
+	} {
+		if err := c.o.checkPoll(c.processors); c.says == "" {
+			testkit.OK(t, err)
+		} else {
+			testkit.ErrorSays(t, err, c.says)
+		}
+	}
+}
