@@ -144,7 +144,7 @@ func (o *Options) Check() error {
 	return errors.Join(d.Check(), o.Impair.Check())
 }
 
-// checkPoll says what is wrong with the threads that poll, on a machine with so many processors.
+// checkPoll says what is wrong with the threads that poll, of a process that may use so many processors.
 func (o *Options) checkPoll(processors int) error {
 	m, _ := lab.LookupModel(o.NIC.Model)
 	switch {
@@ -155,9 +155,9 @@ func (o *Options) checkPoll(processors int) error {
 	case o.Poll > 0 && m.VFIOUser:
 		return fmt.Errorf("--poll and --nic %s: its driver says by a doorbell, not in memory, that there are frames; "+
 			"only virtio's rings can be polled", m.Name)
-	case o.Poll > 0 && o.Poll >= processors:
-		return fmt.Errorf("--poll %d: each thread takes a processor for itself, and this machine has %d: at most %d", o.Poll,
-			processors, processors-1)
+	case o.Poll > processors:
+		return fmt.Errorf("--poll %d: each thread takes a processor for itself, and this process may use %d", o.Poll,
+			processors)
 	}
 	return nil
 }
