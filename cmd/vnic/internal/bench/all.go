@@ -42,7 +42,9 @@ func All() (list []Measurement) {
 	return append(list,
 		toHost("gateway-out", "guest's stack to a TCP socket of this machine, by the gateway", true),
 		toHost("gateway-in", "the other way", false),
-		external("testpmd", NsFrame, "DPDK's testpmd as the switch", "dpdk-testpmd", "testpmd"),
+		testpmdRow("testpmd-64", 64, 256, 1), testpmdRow("testpmd-64-32", 64, 32, 1),
+		testpmdRow("testpmd-64-asleep", 64, 256, 0),
+		testpmdRow("testpmd-1514", 1518, 256, 1), testpmdRow("testpmd-1514-32", 1518, 32, 1),
 		external("passt", GBps, "passt as the gateway, over vhost-user", "passt"),
 		external("slirp", GBps, "slirp as the gateway", "slirp4netns"))
 }
