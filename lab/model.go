@@ -76,7 +76,7 @@ func newGVE(files *dma.Files, c nic.Config) (device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return gveDevice{d, c.Log}, nil
+	return gveDevice{d, c.Log.With("port", c.Name)}, nil
 }
 
 // Serve speaks vfio-user.
