@@ -40,6 +40,9 @@ type attacker struct {
 	ram   []byte
 	next  uint64
 	rings map[int]*ring
+
+	waiting [][]byte // frames, for flush
+	also    []func() // to be done as it hangs up
 }
 
 // ring is a split virtqueue.
@@ -52,7 +55,7 @@ type ring struct {
 // attacker makes one, which is not connected.
 func (s *server) attacker(t *testing.T, port int) *attacker {
 	t.Helper()
-	a := &attacker{t: t, s: s, port: port, mac: net.HardwareAddr{2, 0x76, 0x6e, 0x69, 0, byte(port + 1)},
+	a := &attacker{t: t, s: s, port: port, mac: macOf(port),
 		fd: int(testkit.Memfd(t, ramSize).Fd())}
 	a.ram = testkit.Must(unix.Mmap(a.fd, 0, ramSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED))(t)
 	t.Cleanup(func() {
@@ -81,6 +84,10 @@ func (a *attacker) share() *attacker {
 }
 
 func (a *attacker) hangUp() {
+	for _, f := range a.also {
+		f()
+	}
+	a.also = nil
 	if a.front != nil {
 		_ = a.front.Close()
 		a.front = nil

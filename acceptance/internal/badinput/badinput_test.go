@@ -3,6 +3,8 @@ package badinput
 import (
 	"io"
 	"net"
+	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -19,19 +21,25 @@ type world struct {
 	in       *innocents
 	attacker *attacker
 	control  uint64 // controlFrames before the row
+	before   cost   // the process's, before the row
+	port     uint16 // of this machine, that guests reach
+	files    int    // the most descriptors that count has seen
 }
+
+// count counts the process's descriptors.
+func (w *world) count() { w.files = max(w.files, w.s.cost().files) }
 
 // Each class of bad inputs has a row at each layer, or a reason why not.
 func TestTableIsWhole(t *testing.T) {
 	have := map[class]map[layer]bool{}
-	for _, r := range table {
+	for _, r := range slices.Concat(table, onFiles) {
 		if have[r.class] == nil {
 			have[r.class] = map[layer]bool{}
 		}
 		have[r.class][r.layer] = true
 	}
-	for _, c := range []class{costly, changed, slow, disguised, descriptor, repeated, together} {
-		for _, l := range []layer{messages, txRing, rxRing, frames, gateway} {
+	for _, c := range classes {
+		for _, l := range layers {
 			if have[c][l] == (noRow[c][l] != "") {
 				t.Errorf("%s, %s: a row %v, a reason %q", c, l, have[c][l], noRow[c][l])
 			}
@@ -47,32 +55,51 @@ func TestBadInputs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs vnic")
 	}
-	s := serve(t, 4)
-	a, b := s.attach(0), s.attach(1)
+	for _, model := range []string{"virtio", "gve"} {
+		t.Run(model, func(t *testing.T) { try(t, model, table) })
+	}
+}
+
+// try tries those rows that concern a device model.
+func try(t *testing.T, model string, rows []row) {
+	port := freePort(t)
+	s := serve(t, 4, "--nic", model, "--host-ports", strconv.Itoa(int(port)))
+	var a, b *guest
+	if model == "gve" {
+		a, b = s.gveGuest(0), s.gveGuest(1)
+	} else {
+		a, b = s.attach(0), s.attach(1)
+	}
 	in := talk(t, a, b)
 	in.move(t, 1000)
 	_, _ = in.since()
 	in.move(t, 1000)
 	usual, _ := in.since()
-	for _, r := range table {
+	for _, r := range rows {
+		if r.layer.model() != model {
+			continue
+		}
 		t.Run(string(r.class)+"/"+string(r.layer)+"/"+r.name, func(t *testing.T) {
-			w := &world{t: t, s: s, a: a, b: b, in: in, attacker: s.attacker(t, 2)}
+			w := &world{t: t, s: s, a: a, b: b, in: in, attacker: s.attacker(t, 2), port: port}
 			w.control = w.controlFrames()
 			in.move(t, 100)
 			s.forget()
 			_, _ = in.since()
 			before, start := s.cost(), time.Now()
+			w.before, w.files = before, before.files
 			r.input(w)
 			w.attacker.hangUp()
 			in.move(t, 100) // they still move bytes
 			worst, n := in.since()
-			testkit.Eventually(t, "its descriptors are closed", func() bool { return s.cost().files <= before.files })
+			testkit.Eventually(t, "its descriptors are closed", func() bool {
+				return s.cost().files <= before.files+r.bound.left
+			})
 			after := s.cost()
 			// What the innocent frames cost is not the row's.
 			spent := time.Duration(after.ticks-before.ticks) * 10 * time.Millisecond
-			t.Logf("%6.0f ms, %d frames: memory %+d KiB, peak %+d KiB, %v of processor time, %d lines, "+
+			t.Logf("%6.0f ms, %d frames: memory %+d KiB, peak %+d KiB, %v of processor time, %d lines, %d descriptors, "+
 				"worst frame %v (usual %v)", float64(time.Since(start).Milliseconds()), n, (after.memory-before.memory)>>10,
-				(after.peak-before.peak)>>10, spent, after.lines-before.lines, worst, usual)
+				(after.peak-before.peak)>>10, spent, after.lines-before.lines, w.files-before.files, worst, usual)
 			if d := after.memory - before.memory; d > r.bound.memory {
 				t.Errorf("%d bytes are left, at most %d", d, r.bound.memory)
 			}
@@ -82,6 +109,9 @@ func TestBadInputs(t *testing.T) {
 			if d := after.lines - before.lines; d > r.bound.lines {
 				t.Errorf("%d lines of log, at most %d", d, r.bound.lines)
 			}
+			if d := w.files - before.files; d > r.bound.files {
+				t.Errorf("%d descriptors at the peak, at most %d", d, r.bound.files)
+			}
 			if worst > r.bound.stall+10*usual {
 				t.Errorf("an innocent frame took %v, at most %v", worst, r.bound.stall)
 			}
@@ -90,6 +120,14 @@ func TestBadInputs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// freePort is a UDP port of this machine that nobody has.
+func freePort(t *testing.T) uint16 {
+	t.Helper()
+	c := testkit.Must(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
+	defer func() { testkit.OK(t, c.Close()) }()
+	return c.LocalAddr().(*net.UDPAddr).AddrPort().Port()
 }
 
 // ended waits until the other end hangs up.

@@ -7,5 +7,11 @@
 // descriptors, processor time and lines of log are measured from outside (proc(5)) and held to the row's bounds. How
 // long an innocent frame took at worst is held to a bound as well, in terms of what it takes while nothing bad happens.
 //
-// table.go is the table as data; classes and layers are those of docs/threat-model.md. A cell without a row says why.
+// Classes and layers are those of docs/threat-model.md. The rows are data: those of vhost-user, its rings and of frames
+// in table_test.go; of the control channel and the gateway in guesttable_test.go; of vfio-user, the gVNIC's registers,
+// admin queue and rings in gvetable_test.go; and of files that need mounts of their own in files_test.go. A cell
+// without a row says why (norow_test.go). Rows of gVNICs have a server and innocent guests of that model.
+//
+// A row does what it does a thousand times, or once where it has the most of everything: the largest ring, the most
+// regions or mappings, the longest chains.
 package badinput

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,14 +32,32 @@ const (
 	together   class = "two at once"
 )
 
+var classes = []class{costly, changed, slow, disguised, descriptor, repeated, together}
+
 // The layers that a frontend, or a guest, reaches.
 const (
-	messages layer = "vhost-user"
-	txRing   layer = "transmit ring"
-	rxRing   layer = "receive ring"
-	frames   layer = "frames"
-	gateway  layer = "gateway"
+	messages  layer = "vhost-user"
+	txRing    layer = "transmit ring"
+	rxRing    layer = "receive ring"
+	frames    layer = "frames"
+	commands  layer = "control channel"
+	gateway   layer = "gateway"
+	vfio      layer = "vfio-user"
+	registers layer = "gve registers and admin queue"
+	gveTx     layer = "gve transmit ring"
+	gveRx     layer = "gve receive ring"
 )
+
+var layers = []layer{messages, txRing, rxRing, frames, commands, gateway, vfio, registers, gveTx, gveRx}
+
+// model is the device model that has a layer. Of what both have, frames and what is behind them, the code is one.
+func (l layer) model() string {
+	switch l {
+	case vfio, registers, gveTx, gveRx:
+		return "gve"
+	}
+	return "virtio"
+}
 
 // bound is what a row may cost, all repetitions together.
 type bound struct {
@@ -46,6 +65,8 @@ type bound struct {
 	peak   int // bytes above what there was before, at any time
 	cpu    time.Duration
 	lines  int           // of log
+	files  int           // descriptors, where the row counts them
+	left   int           // of these, those that are left
 	stall  time.Duration // of an innocent frame
 }
 
@@ -67,8 +88,11 @@ type row struct {
 // reps is how often a row does what it does.
 const reps = 1000
 
-// table is the table.
-var table = []row{
+// table is the table, but for the rows that need file systems of their own: onFiles.
+var table = slices.Concat(virtioTable, guestTable, gveTable)
+
+// virtioTable has the rows of vhost-user, its rings and frames.
+var virtioTable = []row{
 	{costly, messages, "a region that is no whole page", "refused", func(w *world) {
 		a := w.attacker.connect()
 		for i := range uint64(reps) {
@@ -150,6 +174,16 @@ var table = []row{
 			a.refused(a.front.AddMemory(fds[i%len(fds)], 0, userAt, 4096, 0))
 		}
 	}, few},
+	{slow, messages, "connections that say nothing", "8 wait, the others are ended", func(w *world) {
+		var all []*net.UnixConn
+		for range reps / 2 {
+			all = append(all, w.s.dial(w.attacker.port))
+		}
+		w.settle()
+		for _, c := range all {
+			_ = c.Close()
+		}
+	}, bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: few.lines, files: 8 + 8, stall: few.stall}},
 	{repeated, messages, "a connection", "it is served", func(w *world) {
 		for range reps {
 			w.attacker.connect().hangUp()
@@ -232,49 +266,6 @@ var table = []row{
 	}, few},
 }
 
-// noRow says why a class has no row at a layer.
-var noRow = map[class]map[layer]string{
-	costly: {
-		frames:  "a frame is at most 64 KiB and 64 pieces: what it costs more is the ring's",
-		gateway: "what a guest can have the gateway do has quotas: stack/gateway's tests, and the row of broadcasts",
-	},
-	changed: {
-		messages: "a message is copied before it is looked at: vhostuser FuzzSession",
-		txRing:   "a chain is read once: virtq TestChainIsReadOnce",
-		rxRing:   "the same",
-		gateway: "it judges what the wire has judged, in memory of its own: stack/gateway " +
-			"TestFilterIsNotBypassedByChecksums",
-	},
-	slow: {
-		messages: "a frontend that does not read its answers is ended: vhostuser TestHostileFrontends",
-		txRing:   "a sender that sends little harms nobody",
-		frames:   "a frame is there or not",
-		gateway:  "stack/gateway TestSlowGuestsStarveNobody",
-	},
-	disguised: {
-		messages: "a socket is its port: who connects has it",
-		txRing:   "a ring is its port's",
-		rxRing:   "the same",
-		gateway:  "stack/gateway and wire: identity is judged before the gateway sees a frame",
-	},
-	descriptor: {
-		txRing:  "rings carry no descriptors",
-		rxRing:  "the same",
-		frames:  "the same",
-		gateway: "the same",
-	},
-	repeated: {
-		rxRing: "its rows are of costs, each with a thousand frames",
-		frames: "each row of frames has a thousand",
-	},
-	together: {
-		messages: "connections share nothing but the registry of files: dma's tests",
-		txRing:   "rings share nothing",
-		rxRing:   "the same",
-		gateway:  "stack/gateway TestSlowGuestsStarveNobody/5",
-	},
-}
-
 // heads counts to n.
 func heads(n uint16) (hs []uint16) {
 	for i := range n {
@@ -330,9 +321,11 @@ func frameTo(to, from net.HardwareAddr) []byte {
 }
 
 // flood has an innocent guest send frames to an attacker, beside those that it sends to the other.
-func (w *world) flood(a *attacker, n int) {
+func (w *world) flood(a *attacker, n int) { w.floodMAC(a.mac, n) }
+
+func (w *world) floodMAC(to net.HardwareAddr, n int) {
 	w.t.Helper()
-	frame := frameTo(a.mac, w.a.mac)
+	frame := frameTo(to, w.a.mac)
 	testkit.Eventually(w.t, "the innocent guest's frames are sent", func() bool {
 		k, err := w.a.transmit(frame)
 		testkit.OK(w.t, err)
@@ -343,7 +336,7 @@ func (w *world) flood(a *attacker, n int) {
 
 // controlFrames is how many the innocent guests' drivers have kept for themselves. They ask for nothing meanwhile.
 func (w *world) controlFrames() uint64 {
-	return w.a.nic.Stats().Rx[0].Control + w.b.nic.Stats().Rx[0].Control
+	return w.a.control() + w.b.control()
 }
 
 // noControl says that no innocent guest got a control frame from another.

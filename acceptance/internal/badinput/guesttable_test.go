@@ -1,0 +1,256 @@
+package badinput
+
+import (
+	"net"
+	"net/netip"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"vnic.dev/vnic/control"
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// guestTable has the rows of what any guest sends in frames: to its NIC, and to the gateway.
+var guestTable = []row{
+	{costly, commands, "rules up to the most, and more, then none again and again", "refused from the most on",
+		func(w *world) {
+			s, r := w.sender()
+			rule := make([]byte, 48)
+			rule[5] = 6 // TCP
+			for seq := range uint32(2 * reps) {
+				rule[4] = 1 << 4 // a destination port
+				le.PutUint16(rule[42:], uint16(seq+1))
+				s.batch(r, s.request(control.ClassFlow, control.FlowAdd, 7, seq+1, rule))
+			}
+			for id := range uint32(2 * reps) {
+				s.batch(r, s.request(control.ClassFlow, control.FlowDel, 7, 2*reps+id+1, le.AppendUint32(nil, id+1)))
+			}
+			s.flush(r)
+		}, bound{memory: few.memory, peak: few.peak, cpu: 3 * few.cpu, lines: few.lines, stall: few.stall}},
+	{slow, commands, "requests whose answers find no buffers", "32 answers wait", func(w *world) {
+		s, r := w.sender()
+		s.offer(s.start(0, 256))
+		for seq := range uint32(reps) {
+			s.batch(r, s.request(control.ClassInfo, control.InfoHello, 7, seq+1, nil))
+		}
+		s.flush(r)
+	}, few},
+	{repeated, commands, "requests of as many sessions, and frames that are none", "answered, or dropped", func(w *world) {
+		s, r := w.sender()
+		for i := range uint32(reps) {
+			odd := s.request(control.Class(i), control.Command(i>>4), i, i, make([]byte, i%1400))
+			odd[control.EthernetLen+int(i)%control.HeaderLen] ^= byte(i)
+			s.batch(r, s.request(control.ClassInfo, control.InfoHello, i+1, 1, nil), odd, odd[:14+i%30])
+		}
+		s.flush(r)
+	}, few},
+	{repeated, commands, "one request again and again", "answered once, and from memory", func(w *world) {
+		s, r := w.sender()
+		for range reps {
+			s.batch(r, s.request(control.ClassInfo, control.InfoHello, 7, 1, nil))
+		}
+		s.flush(r)
+	}, few},
+
+	{costly, gateway, "fragments that overlap, and datagrams that are never whole", "dropped after a while", func(w *world) {
+		s, r := w.sender()
+		piece := make([]byte, 1400)
+		for i := range uint16(8 * reps) {
+			// A datagram of each number has 4 pieces, of which each covers half of the one before, and no end.
+			s.batch(r, s.ipv4(gatewayAddr, 17, i/4, 1<<13|(i%4)*700/8+(i%4)*4000, piece))
+		}
+		s.flush(r)
+	}, bound{memory: few.memory, peak: few.peak, cpu: 2 * few.cpu, lines: few.lines, stall: few.stall}},
+	{costly, gateway, "datagrams of a thousand flows to this machine", "a share of the flows", func(w *world) {
+		host := testkit.Must(net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(w.port)}))(w.t)
+		s, r := w.sender()
+		defer func() { // each flow ends as its place has gone
+			_ = host.Close()
+			testkit.Eventually(w.t, "the flows end", func() bool {
+				for i := range uint16(reps) {
+					s.batch(r, s.udp(gatewayAddr, 10000+i, w.port, []byte("on")))
+				}
+				s.flush(r)
+				return w.s.cost().files <= w.before.files+8
+			})
+		}()
+		for i := range uint16(reps) {
+			s.batch(r, s.udp(gatewayAddr, 10000+i, w.port, []byte("on")))
+		}
+		s.flush(r)
+		w.settle()
+	}, bound{memory: 32 * mib, peak: 48 * mib, cpu: 2 * few.cpu, lines: few.lines, files: 512/2 + 8, stall: few.stall}},
+	{disguised, gateway, "metadata services by TCP and UDP, and names of others by DHCP", "refused", func(w *world) {
+		s, r := w.sender()
+		metadata := netip.AddrFrom4([4]byte{169, 254, 169, 254})
+		for i := range uint16(reps) {
+			s.batch(r, s.udp(metadata, 10000+i, 80, nil), s.syn(metadata, 10000+i, 80), s.dhcp(3, macOf(0), i))
+		}
+		s.flush(r)
+	}, few},
+	{repeated, gateway, "all that DHCP knows, again and again", "as far as bounds allow", func(w *world) {
+		s, r := w.sender()
+		for i := range uint16(2 * reps) {
+			s.batch(r, s.dhcp(byte(i%10), s.mac, i))
+		}
+		s.flush(r)
+	}, few},
+	{repeated, gateway, "questions, to others and of no sense", "as far as bounds allow", func(w *world) {
+		s, r := w.sender()
+		for i := range uint16(2 * reps) {
+			q := s.question("port0.", i)
+			switch i % 4 {
+			case 1:
+				q = s.question("unknown.invalid.", i)
+			case 2:
+				q = q[:len(q)/2]
+			case 3:
+				q[5] = 200 // so many questions
+			}
+			s.batch(r, s.udp(gatewayAddr, 10000+i, 53, q))
+		}
+		s.flush(r)
+		w.settle()
+	}, bound{memory: few.memory, peak: few.peak, cpu: 2 * few.cpu, lines: few.lines, files: 128/4 + 8, stall: few.stall}},
+	{repeated, gateway, "connections that are refused, and pieces of none", "refused", func(w *world) {
+		s, r := w.sender()
+		for i := range uint16(2 * reps) {
+			s.batch(r, s.syn(gatewayAddr, 10000+i, 1))
+		}
+		s.flush(r)
+	}, few},
+	{together, gateway, "one asks for all that others get and the other takes nothing", "shares of each", func(w *world) {
+		s, r := w.sender()
+		deaf := w.s.attacker(w.t, w.attacker.port+1).connect().share()
+		defer deaf.hangUp()
+		x := deaf.start(1, 256)
+		deaf.offer(deaf.start(0, 256))
+		for i := range uint16(reps) {
+			deaf.batch(x, deaf.udp(gatewayAddr, i, 53, deaf.question("port0.", i)), deaf.syn(gatewayAddr, i, 1))
+			s.batch(r, s.udp(gatewayAddr, i, 53, s.question("port0.", i)))
+		}
+		deaf.flush(x)
+		s.flush(r)
+	}, few},
+}
+
+// gatewayAddr is the gateway's, and that of a port has its number, from 1 (lab.Addr4).
+var gatewayAddr = netip.AddrFrom4([4]byte{10, 118, 110, 254})
+
+func addrOf(port int) [4]byte { return [4]byte{10, 118, 110, byte(port + 1)} }
+
+// sender is the attacker as a guest that sends, and so has told where it is.
+func (w *world) sender() (*attacker, *ring) {
+	a := w.attacker.connect().share()
+	r := a.start(1, 256)
+	a.send(r, [12]byte{}, w.arp(a, uint32(a.port)))
+	return a, r
+}
+
+// settle waits until the process has been as busy as it will, and counts its descriptors then.
+func (w *world) settle() {
+	for range 20 {
+		w.count()
+		w.in.move(w.t, 100)
+	}
+}
+
+// frameSpace is where batch has its frames, at the end of memory.
+const (
+	frameSpace = ramSize - 1<<20
+	frameLen   = 4096
+	batchLen   = 128
+)
+
+// batch sends frames when there are enough.
+func (a *attacker) batch(r *ring, frames ...[]byte) {
+	for _, f := range frames {
+		a.waiting = append(a.waiting, f)
+		if len(a.waiting) == batchLen {
+			a.flush(r)
+		}
+	}
+}
+
+// flush sends what batch has, and waits until it is done with.
+func (a *attacker) flush(r *ring) {
+	a.t.Helper()
+	before := a.usedIdx(r)
+	n := uint16(len(a.waiting))
+	for i, f := range a.waiting {
+		at := frameSpace + uint64(i)*frameLen
+		clear(a.ram[at:][:12])
+		a.put(r.desc+16*uint64(i), at, uint32(12+copy(a.ram[at+12:][:frameLen-12], f)), 0, 0)
+	}
+	a.waiting = a.waiting[:0]
+	a.offer(r, heads(n)...)
+	testkit.Eventually(a.t, "the frames come back", func() bool { return a.usedIdx(r)-before == n })
+}
+
+// request is a control frame.
+func (a *attacker) request(class control.Class, command control.Command, session, seq uint32, data []byte) []byte {
+	f := control.Frame{Dst: control.MAC, Src: [6]byte(a.mac), Data: data}
+	f.Kind, f.Class, f.Command, f.Session, f.Seq = control.KindRequest, class, command, session, seq
+	return f.Append(nil)
+}
+
+// ipv4 is a frame to the gateway, or by way of it.
+func (a *attacker) ipv4(to netip.Addr, proto byte, id, fragment uint16, data []byte) []byte {
+	b := append(append([]byte{}, macOf(253)...), a.mac...)
+	b = append(b, 8, 0, 0x45, 0)
+	b = be.AppendUint16(b, uint16(20+len(data)))
+	b = be.AppendUint16(be.AppendUint16(b, id), fragment)
+	from, dst := addrOf(a.port), to.As4()
+	b = append(append(append(b, 64, proto, 0, 0), from[:]...), dst[:]...)
+	be.PutUint16(b[24:], ^sum(b[14:], 0))
+	return append(b, data...)
+}
+
+func (a *attacker) udp(to netip.Addr, src, dst uint16, data []byte) []byte {
+	b := be.AppendUint16(be.AppendUint16(nil, src), dst)
+	b = append(be.AppendUint16(b, uint16(8+len(data))), 0, 0) // no checksum
+	return a.ipv4(to, 17, src, 0, append(b, data...))
+}
+
+// syn opens a connection.
+func (a *attacker) syn(to netip.Addr, src, dst uint16) []byte {
+	b := be.AppendUint16(be.AppendUint16(nil, src), dst)
+	b = append(b, 0, 0, 0, 1, 0, 0, 0, 0, 5<<4, 2, 0xff, 0xff, 0, 0, 0, 0)
+	f := a.ipv4(to, 6, src, 0, b)
+	be.PutUint16(f[50:], ^sum(f[26:], 6+uint32(len(b)))) // addresses are the pseudo header's
+	return f
+}
+
+// sum is the Internet checksum, not complemented.
+func sum(b []byte, n uint32) uint16 {
+	for ; len(b) > 1; b = b[2:] {
+		n += uint32(be.Uint16(b))
+	}
+	for n > 0xffff {
+		n = n>>16 + n&0xffff
+	}
+	return uint16(n)
+}
+
+// dhcp is a message of a type in the name of a client.
+func (a *attacker) dhcp(kind byte, client net.HardwareAddr, n uint16) []byte {
+	m := make([]byte, 236, 300)
+	m[0], m[1], m[2] = 1, 1, 6
+	be.PutUint16(m[4:], n)
+	copy(m[28:], client)
+	m = append(m, 99, 130, 83, 99, 53, 1, kind)
+	m = append(m, 50, 4, 10, 118, 110, byte(n), 255)
+	f := a.udp(netip.AddrFrom4([4]byte{255, 255, 255, 255}), 68, 67, m)
+	copy(f, []byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff})
+	clear(f[24:30]) // from nobody
+	be.PutUint16(f[24:], ^sum(f[14:34], 0))
+	return f
+}
+
+// question is one of DNS.
+func (a *attacker) question(name string, id uint16) []byte {
+	m := dnsmessage.Message{Header: dnsmessage.Header{ID: id, RecursionDesired: true},
+		Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(name), Type: dnsmessage.TypeA,
+			Class: dnsmessage.ClassINET}}}
+	return testkit.Must(m.Pack())(a.t)
+}
