@@ -31,9 +31,30 @@ var mutants = []mutant{
 	{"control frames pass", "a control frame$", []edit{
 		{"wire/link.go", "h.EtherType == EtherTypeControl || p.Header[12]", "p.Src == p.Dst && p.Header[12]"},
 		{"wire/link.go", "p.Dst == ControlMAC || p.Src == ControlMAC {", "false {"}}},
-	{"nobody is slow", "50 buffers a second", []edit{{"nic/fairness.go", "2*most.taken >= offered", "offered >= 0"}}},
+	{"nobody is slow", "10 buffers a second", []edit{{"nic/fairness.go", "2*most.taken >= offered", "offered >= 0"}}},
 	{"all is said", "a connection$",
 		[]edit{{"cmd/vnic/internal/serve/quiet.go", "const quietBurst = 100", "const quietBurst = 1 << 30"}}},
+	{"all refusals of a connection are said", "a region that is no whole page",
+		[]edit{{"internal/peer/refusals.go", "const MaxRefusalLogs = 16", "const MaxRefusalLogs = 1 << 30"}}},
+	{"all that a queue meets is said", "a bad chain, and the ring set up again",
+		[]edit{{"nic/loglimit.go", "if now.Before(l.next) {", "if false {"}}},
+	{"all that a driver does wrong is said", "the longest admin queue",
+		[]edit{{"nic/loglimit.go", "if now.Before(l.next) {", "if false {"}}},
+	{"anybody is whoever they say", "an innocent guest's address as source",
+		[]edit{{"wire/link.go", "before = p; !l.who.passes(p)", "before = p; false"}}},
+	{"no shares of flows", "datagrams of a thousand flows",
+		[]edit{{"stack/gateway/gateway.go", "newQuota(maxUDP, maxUDP/2,", "newQuota(1<<20, 1<<20,"}}},
+	{"no shares of questions", "questions, to others and of no sense", []edit{
+		{"stack/gateway/dns.go", "newQuota(maxQuestions, maxQuestions/4,", "newQuota(1<<20, 1<<20,"},
+		{"stack/gateway/datagrams.go", "newQuota(maxWaiting, maxWaiting/4,", "newQuota(1<<20, 1<<20,"}}},
+	{"a frame waits for a receiver for 5 s", "the longest chains over the most regions, walked for each frame",
+		[]edit{{"nic/patience.go", "DefaultPatience = 500 * time.Millisecond", "DefaultPatience = 5 * time.Second"}}},
+	{"a ring's old descriptor stays open", "a ring set up again with new descriptors",
+		[]edit{{"vhostuser/rings.go", "scm.Close(r.call)\n\tr.call = fd", "r.call = fd"}}},
+	{"all connections wait", "connections that say nothing",
+		[]edit{{"cmd/vnic/internal/serve/source.go", "const maxWaiting = 8", "const maxWaiting = 1 << 20"}}},
+	{"any number of mappings", "as many mappings as there may be",
+		[]edit{{"dma/space.go", "const MaxRegions = 65535", "const MaxRegions = 1 << 20"}}},
 }
 
 // Each bound that the table is about is needed: without it a row goes red. Each vnic is built with one taken out.

@@ -86,7 +86,7 @@ var gveTable = []row{
 			_, err := c.Request(all[i%len(all)], make([]byte, 64), -1, fds[:i%4]...)
 			w.errno(err, unix.ENOTSUP)
 		}
-	}, few},
+	}, quiet},
 	{repeated, vfio, "a connection, with memory", "it is served", func(w *world) {
 		for range reps / 4 { // of 64 MiB, and five messages
 			w.hangUp(w.vfio())
@@ -141,7 +141,7 @@ var gveTable = []row{
 				}
 				c.write(regDoorbell, c.count)
 			}
-		}, bound{memory: few.memory, peak: few.peak, cpu: 3 * few.cpu, lines: few.lines, stall: few.stall}},
+		}, bound{memory: few.memory, peak: few.peak, cpu: 3 * few.cpu, lines: quiet.lines, stall: few.stall}},
 	{costly, registers, "queues with rings of wrong sizes, at addresses that are nowhere", "refused", func(w *world) {
 		c := w.vfio()
 		c.start(slots)
@@ -218,7 +218,7 @@ var gveTable = []row{
 			clear(c.at(tx.compl, 256*8))
 			c.createTx(tx)
 		}
-	}, few},
+	}, quiet},
 	{repeated, gveTx, "doorbells of queues that are not, and beyond rings", "nothing, or the queue stops",
 		func(w *world) {
 			c := w.vfio()

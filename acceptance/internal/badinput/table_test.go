@@ -75,6 +75,9 @@ const mib = 1 << 20
 // few is what a row costs that costs nothing to speak of.
 var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 2 * time.Second, lines: 110, stall: time.Second}
 
+// quiet is what a row costs of which a peer says little in the log, as what it repeats is not said again.
+var quiet = bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: 40, stall: few.stall}
+
 // row is a bad input.
 type row struct {
 	class  class
@@ -98,7 +101,7 @@ var virtioTable = []row{
 		for i := range uint64(reps) {
 			a.refused(a.front.AddMemory(a.fd, i<<12, userAt+i<<12, 1+i, 0))
 		}
-	}, few},
+	}, quiet},
 	{costly, messages, "as many regions as there may be, each added and removed again and again", "they are mapped",
 		func(w *world) {
 			a := w.attacker.connect()
@@ -130,6 +133,19 @@ var virtioTable = []row{
 			a.offer(r, heads(64)...)
 			w.flood(a, reps)
 		}, few}, // it took 64 frames, and has a moment to take more
+	{costly, rxRing, "chains that are long and too little, walked for each frame and kick", "the frames wait, and are dropped",
+		func(w *world) {
+			a := w.attacker.connect().share()
+			r := a.start(0, 1024)
+			w.introduce(a)
+			a.offer(r, a.tooLittle(r, 4)...)
+			for range 100 {
+				w.flood(a, reps/100)
+				for range reps {
+					a.offer(r)
+				}
+			}
+		}, few},
 	{changed, frames, "a partial checksum that makes a control frame of it", "the frames are dropped", func(w *world) {
 		a := w.attacker.connect().share()
 		r := a.start(1, 256)
@@ -147,17 +163,11 @@ var virtioTable = []row{
 		w.flood(a, reps)
 	}, few},
 	{slow, rxRing, "50 buffers a second", "the frames to it are dropped", func(w *world) {
-		a := w.attacker.connect().share()
-		r := a.start(0, 256)
-		w.introduce(a)
-		buf := a.alloc(4096)
-		for i := range uint16(50) {
-			a.put(r.desc+16*uint64(i), buf, 4096, flagWrite, 0)
-			a.offer(r, i)
-			w.flood(a, reps/50)
-			time.Sleep(20 * time.Millisecond) // that is its rate
-		}
+		w.slowly(50, 20*time.Millisecond)
 	}, few},
+	{slow, rxRing, "10 buffers a second", "the frames to it are dropped", func(w *world) {
+		w.slowly(20, 100*time.Millisecond)
+	}, bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: few.lines, stall: 700 * time.Millisecond}},
 	{disguised, frames, "a control frame", "the frames are dropped", func(w *world) {
 		a := w.attacker.connect().share()
 		r := a.start(1, 256)
@@ -227,7 +237,7 @@ var virtioTable = []row{
 			testkit.OK(w.t, a.front.SetupVring(vhostuser.VringSetup{Index: 1, Size: r.size, Desc: userAt + r.desc,
 				Avail: userAt + r.avail, Used: userAt + r.used, Kick: r.kick, Call: r.call}))
 		}
-	}, few},
+	}, quiet},
 	{repeated, gateway, "broadcasts of all kinds that it answers or drops", "as far as bounds allow", func(w *world) {
 		a := w.attacker.connect().share()
 		r := a.start(1, 256)
@@ -298,6 +308,36 @@ func (w *world) longChains(queue int, flags uint16, n uint64) (*attacker, *ring)
 		a.put(r.desc+16*i, tables, uint32(n*16), flagIndirect, 0)
 	}
 	return a, r
+}
+
+// slowly floods an attacker that gives so many buffers, one after the other.
+func (w *world) slowly(buffers uint16, each time.Duration) {
+	a := w.attacker.connect().share()
+	r := a.start(0, 256)
+	w.introduce(a)
+	buf := a.alloc(4096)
+	for i := range buffers {
+		a.put(r.desc+16*uint64(i), buf, 4096, flagWrite, 0)
+		a.offer(r, i)
+		w.flood(a, reps/int(buffers))
+		time.Sleep(each) // that is its rate
+	}
+}
+
+// tooLittle makes n chains as long as they may be, which have 20 bytes each: all other buffers are empty.
+func (a *attacker) tooLittle(r *ring, n uint16) []uint16 {
+	buf, tables := a.alloc(4096), a.alloc(virtq.MaxDescriptors*16)
+	for i := range uint64(virtq.MaxDescriptors) {
+		size, next, more := uint32(0), uint16(i+1), uint16(flagNext)
+		if i == virtq.MaxDescriptors-1 {
+			size, next, more = 20, 0, 0
+		}
+		a.put(tables+16*i, buf, size, flagWrite|more, next)
+	}
+	for i := range uint64(n) {
+		a.put(r.desc+16*i, tables, virtq.MaxDescriptors*16, flagIndirect, 0)
+	}
+	return heads(n)
 }
 
 // await waits until n chains have come back, or the queue has stopped, which a chain that is too long has it do.
