@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ type innocents struct {
 type guest struct {
 	mac      net.HardwareAddr
 	got      chan []byte
+	count    atomic.Uint64                         // frames that came
 	transmit func(frame []byte) (n int, err error) // sends a frame, if there is room for it
 	control  func() uint64                         // control frames that the driver has kept for itself
 }
@@ -58,6 +60,7 @@ func (g *guest) Receive(frames []driver.RxFrame) {
 
 // receive takes a frame, which is its own.
 func (g *guest) receive(frame []byte) {
+	g.count.Add(1)
 	select {
 	case g.got <- frame:
 	default:
