@@ -52,7 +52,7 @@ var guestTable = []row{
 		s.flush(r)
 	}, few},
 
-	{costly, gateway, "fragments that overlap, and datagrams that are never whole", "dropped after a while", func(w *world) {
+	{costly, gateway, "fragments that overlap, and datagrams that are never whole", "dropped in time", func(w *world) {
 		s, r := w.sender()
 		piece := make([]byte, 1400)
 		for i := range uint16(8 * reps) {

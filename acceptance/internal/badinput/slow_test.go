@@ -164,8 +164,8 @@ const (
 	before  = 200 * time.Millisecond
 )
 
-// A receiver that takes what is sent to it has 90 % of its share of what a sender sends, whatever another one takes. Its
-// share is what it gets when the other takes all as well; ratios are of measurements one after the other.
+// A receiver that takes what is sent to it has 90 % of its share of what a sender sends, whatever another one takes.
+// Its share is what it gets when the other takes all as well; ratios are of measurements one after the other.
 func TestOthersKeepTheirShare(t *testing.T) {
 	if os.Getenv(slowEnv) == "" {
 		t.Skip("takes minutes: acceptance/23-slow.sh")

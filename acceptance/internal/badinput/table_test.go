@@ -133,7 +133,7 @@ var virtioTable = []row{
 			a.offer(r, heads(64)...)
 			w.flood(a, reps)
 		}, few}, // it took 64 frames, and has a moment to take more
-	{costly, rxRing, "chains that are long and too little, walked for each frame and kick", "the frames wait, and are dropped",
+	{costly, rxRing, "chains that are long and too little, walked for each frame and kick", "the frames are dropped",
 		func(w *world) {
 			a := w.attacker.connect().share()
 			r := a.start(0, 1024)
