@@ -1,0 +1,202 @@
+#include "textflag.h"
+
+// Sixteen SHA-256 computations, one in each 32-bit lane of the registers: Z0 to Z7 are the working variables a to h,
+// Z16 to Z31 the last sixteen words of the message schedule (FIPS 180-4, 6.2.2), Z8 to Z13 scratch.
+
+// ROUND is one round: a to h move on by the order of the arguments. off is its constant's place behind R9.
+#define ROUND(a, b, c, d, e, f, g, h, w, off) \
+	VPRORD      $6, e, Z8           \
+	VPRORD      $11, e, Z9          \
+	VPRORD      $25, e, Z10         \
+	VPTERNLOGD  $0x96, Z9, Z10, Z8  \
+	VMOVDQA32   e, Z9               \
+	VPTERNLOGD  $0xCA, g, f, Z9     \
+	VPADDD.BCST off(R9), w, Z10     \
+	VPADDD      Z8, h, h            \
+	VPADDD      Z9, Z10, Z10        \
+	VPADDD      Z10, h, h           \
+	VPADDD      h, d, d             \
+	VPRORD      $2, a, Z8           \
+	VPRORD      $13, a, Z9          \
+	VPRORD      $22, a, Z10         \
+	VPTERNLOGD  $0x96, Z9, Z10, Z8  \
+	VMOVDQA32   a, Z9               \
+	VPTERNLOGD  $0xE8, c, b, Z9     \
+	VPADDD      Z9, Z8, Z8          \
+	VPADDD      Z8, h, h
+
+// SCHEDULE makes word t of the message schedule of words t-16 (in whose place it comes), t-15, t-7 and t-2.
+#define SCHEDULE(w0, w1, w9, w14) \
+	VPRORD     $7, w1, Z11          \
+	VPRORD     $18, w1, Z12         \
+	VPSRLD     $3, w1, Z13          \
+	VPTERNLOGD $0x96, Z12, Z13, Z11 \
+	VPADDD     w9, w0, w0           \
+	VPADDD     Z11, w0, w0          \
+	VPRORD     $17, w14, Z11        \
+	VPRORD     $19, w14, Z12        \
+	VPSRLD     $10, w14, Z13        \
+	VPTERNLOGD $0x96, Z12, Z13, Z11 \
+	VPADDD     Z11, w0, w0
+
+// LOAD reads 64 bytes of the next lane, big endian.
+#define LOAD(w) \
+	VMOVDQU32 (R10), w  \
+	VPSHUFB   Z0, w, w  \
+	ADDQ      BX, R10
+
+// PAIRS and QUADS transpose within groups of four lanes, JOIN across the groups.
+#define PAIRS(r0, r1, t0, t1) \
+	VPUNPCKLDQ r1, r0, t0 \
+	VPUNPCKHDQ r1, r0, t1
+
+#define QUADS(t0, t1, t2, t3, r0, r1, r2, r3) \
+	VPUNPCKLQDQ t2, t0, r0 \
+	VPUNPCKHQDQ t2, t0, r1 \
+	VPUNPCKLQDQ t3, t1, r2 \
+	VPUNPCKHQDQ t3, t1, r3
+
+#define JOIN(r0, r4, r8, r12) \
+	VSHUFI32X4 $0x88, r4, r0, Z0  \
+	VSHUFI32X4 $0xDD, r4, r0, Z1  \
+	VSHUFI32X4 $0x88, r12, r8, Z2 \
+	VSHUFI32X4 $0xDD, r12, r8, Z3 \
+	VSHUFI32X4 $0x88, Z2, Z0, r0  \
+	VSHUFI32X4 $0xDD, Z2, Z0, r8  \
+	VSHUFI32X4 $0x88, Z3, Z1, r4  \
+	VSHUFI32X4 $0xDD, Z3, Z1, r12
+
+// func blocks(state *[8][16]uint32, p *byte, stride, n uint64)
+TEXT ·blocks(SB), NOSPLIT, $0-32
+	MOVQ state+0(FP), DI
+	MOVQ p+8(FP), SI
+	MOVQ stride+16(FP), BX
+	MOVQ n+24(FP), CX
+	TESTQ CX, CX
+	JZ   done
+
+block:
+	VMOVDQU32 ·bigEndian(SB), Z0
+	MOVQ      SI, R10
+	LOAD(Z16)
+	LOAD(Z17)
+	LOAD(Z18)
+	LOAD(Z19)
+	LOAD(Z20)
+	LOAD(Z21)
+	LOAD(Z22)
+	LOAD(Z23)
+	LOAD(Z24)
+	LOAD(Z25)
+	LOAD(Z26)
+	LOAD(Z27)
+	LOAD(Z28)
+	LOAD(Z29)
+	LOAD(Z30)
+	LOAD(Z31)
+
+	PAIRS(Z16, Z17, Z0, Z1)
+	PAIRS(Z18, Z19, Z2, Z3)
+	PAIRS(Z20, Z21, Z4, Z5)
+	PAIRS(Z22, Z23, Z6, Z7)
+	PAIRS(Z24, Z25, Z8, Z9)
+	PAIRS(Z26, Z27, Z10, Z11)
+	PAIRS(Z28, Z29, Z12, Z13)
+	PAIRS(Z30, Z31, Z14, Z15)
+	QUADS(Z0, Z1, Z2, Z3, Z16, Z17, Z18, Z19)
+	QUADS(Z4, Z5, Z6, Z7, Z20, Z21, Z22, Z23)
+	QUADS(Z8, Z9, Z10, Z11, Z24, Z25, Z26, Z27)
+	QUADS(Z12, Z13, Z14, Z15, Z28, Z29, Z30, Z31)
+	JOIN(Z16, Z20, Z24, Z28)
+	JOIN(Z17, Z21, Z25, Z29)
+	JOIN(Z18, Z22, Z26, Z30)
+	JOIN(Z19, Z23, Z27, Z31)
+
+	VMOVDQU32 0(DI), Z0
+	VMOVDQU32 64(DI), Z1
+	VMOVDQU32 128(DI), Z2
+	VMOVDQU32 192(DI), Z3
+	VMOVDQU32 256(DI), Z4
+	VMOVDQU32 320(DI), Z5
+	VMOVDQU32 384(DI), Z6
+	VMOVDQU32 448(DI), Z7
+	LEAQ ·constants(SB), R9
+
+	ROUND(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z16, 0)
+	ROUND(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z17, 4)
+	ROUND(Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z18, 8)
+	ROUND(Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z19, 12)
+	ROUND(Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z20, 16)
+	ROUND(Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z21, 20)
+	ROUND(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z22, 24)
+	ROUND(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z23, 28)
+	ROUND(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z24, 32)
+	ROUND(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z25, 36)
+	ROUND(Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z26, 40)
+	ROUND(Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z27, 44)
+	ROUND(Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z28, 48)
+	ROUND(Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z29, 52)
+	ROUND(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z30, 56)
+	ROUND(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z31, 60)
+	MOVQ $3, R8
+
+rounds:
+	ADDQ $64, R9
+	SCHEDULE(Z16, Z17, Z25, Z30)
+	ROUND(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z16, 0)
+	SCHEDULE(Z17, Z18, Z26, Z31)
+	ROUND(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z17, 4)
+	SCHEDULE(Z18, Z19, Z27, Z16)
+	ROUND(Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z18, 8)
+	SCHEDULE(Z19, Z20, Z28, Z17)
+	ROUND(Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z19, 12)
+	SCHEDULE(Z20, Z21, Z29, Z18)
+	ROUND(Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z20, 16)
+	SCHEDULE(Z21, Z22, Z30, Z19)
+	ROUND(Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z21, 20)
+	SCHEDULE(Z22, Z23, Z31, Z20)
+	ROUND(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z22, 24)
+	SCHEDULE(Z23, Z24, Z16, Z21)
+	ROUND(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z23, 28)
+	SCHEDULE(Z24, Z25, Z17, Z22)
+	ROUND(Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z24, 32)
+	SCHEDULE(Z25, Z26, Z18, Z23)
+	ROUND(Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z6, Z25, 36)
+	SCHEDULE(Z26, Z27, Z19, Z24)
+	ROUND(Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z5, Z26, 40)
+	SCHEDULE(Z27, Z28, Z20, Z25)
+	ROUND(Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z4, Z27, 44)
+	SCHEDULE(Z28, Z29, Z21, Z26)
+	ROUND(Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z3, Z28, 48)
+	SCHEDULE(Z29, Z30, Z22, Z27)
+	ROUND(Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z2, Z29, 52)
+	SCHEDULE(Z30, Z31, Z23, Z28)
+	ROUND(Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z1, Z30, 56)
+	SCHEDULE(Z31, Z16, Z24, Z29)
+	ROUND(Z1, Z2, Z3, Z4, Z5, Z6, Z7, Z0, Z31, 60)
+	DECQ R8
+	JNZ  rounds
+
+	VPADDD 0(DI), Z0, Z0
+	VMOVDQU32 Z0, 0(DI)
+	VPADDD 64(DI), Z1, Z1
+	VMOVDQU32 Z1, 64(DI)
+	VPADDD 128(DI), Z2, Z2
+	VMOVDQU32 Z2, 128(DI)
+	VPADDD 192(DI), Z3, Z3
+	VMOVDQU32 Z3, 192(DI)
+	VPADDD 256(DI), Z4, Z4
+	VMOVDQU32 Z4, 256(DI)
+	VPADDD 320(DI), Z5, Z5
+	VMOVDQU32 Z5, 320(DI)
+	VPADDD 384(DI), Z6, Z6
+	VMOVDQU32 Z6, 384(DI)
+	VPADDD 448(DI), Z7, Z7
+	VMOVDQU32 Z7, 448(DI)
+	ADDQ $64, SI
+	DECQ CX
+	JNZ  block
+
+done:
+	VZEROUPPER
+	RET

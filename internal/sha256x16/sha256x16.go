@@ -1,0 +1,86 @@
+// Package sha256x16 computes sixteen SHA-256 digests at the same time (FIPS 180-4), one in each lane of AVX-512
+// registers: nearly twice as fast as crypto/sha256 with the processor's SHA instructions, on one core.
+//
+// The sixteen messages have one length, a multiple of 64 bytes, and lie at equal distances in memory. A State
+// belongs to one goroutine; nothing here allocates. Assembly reads exactly what Write has checked to be in its slice; a
+// fault there is a panic as in Go code (dma.Recover). Where Available is false, Write panics: use crypto/sha256.
+//
+// The package is not API (README, Stability).
+package sha256x16
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Lanes is how many digests are computed at a time.
+const Lanes = 16
+
+const (
+	blockLen = 64
+	sumLen   = 32
+)
+
+// initial is the initial hash value (FIPS 180-4, 5.3.3).
+var initial = [8]uint32{0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}
+
+// constants are K (FIPS 180-4, 4.2.2).
+var constants = [64]uint32{
+	0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+	0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+	0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+	0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+	0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+	0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+	0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+	0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+}
+
+// bigEndian is the byte shuffle that turns the words of a register around.
+var bigEndian = func() (b [blockLen]byte) {
+	for i := range b {
+		b[i] = byte(i&^3 | 3 - i&3)
+	}
+	return b
+}()
+
+// State is the state of sixteen computations. Reset makes it ready for use.
+type State struct {
+	h [8][Lanes]uint32 // by word, then lane
+	n uint64           // bytes that each lane has had
+}
+
+// Reset begins anew.
+func (s *State) Reset() {
+	for i := range s.h {
+		for j := range s.h[i] {
+			s.h[i][j] = initial[i]
+		}
+	}
+	s.n = 0
+}
+
+// Write adds n bytes, a multiple of 64, to each lane: lane i's are b[i*stride:][:n].
+func (s *State) Write(b []byte, stride, n int) {
+	if !Available || n < 0 || n%blockLen != 0 || stride < 0 || stride > len(b)/(Lanes-1) ||
+		n > len(b)-(Lanes-1)*stride {
+		panic(fmt.Sprintf("sha256x16: available: %t, %d bytes every %d of %d", Available, n, stride, len(b)))
+	}
+	if n > 0 {
+		blocks(&s.h, &b[0], uint64(stride), uint64(n/blockLen))
+		s.n += uint64(n)
+	}
+}
+
+// Sums writes the digests to out. What comes after is Reset.
+func (s *State) Sums(out [][sumLen]byte) {
+	var pad [blockLen]byte
+	pad[0] = 0x80
+	binary.BigEndian.PutUint64(pad[blockLen-8:], 8*s.n)
+	blocks(&s.h, &pad[0], 0, 1)
+	for i := range Lanes {
+		for j := range s.h {
+			binary.BigEndian.PutUint32(out[i][4*j:], s.h[j][i])
+		}
+	}
+}
