@@ -39,6 +39,10 @@ func word(seed, i uint64) uint64 { return mix64(seed + (i+1)*step) }
 // FillPattern writes the pattern of seed to b, which begins with the 8-byte word number word of the stream.
 func FillPattern(b []byte, seed uint64, word uint64) {
 	z := seed + word*step
+	if n := uint64(len(b) / 64); vector && n > 0 {
+		fill64(&b[0], n, z)
+		b, z = b[64*n:], z+8*n*step
+	}
 	for len(b) >= 32 {
 		le.PutUint64(b[0:8], mix64(z+step))
 		le.PutUint64(b[8:16], mix64(z+step2))
@@ -83,6 +87,10 @@ func MatchAt(b []byte, seed uint64, off uint64) int {
 		off += uint64(n)
 	}
 	z := seed + off/8*step
+	if v := uint64(len(b)-n) / 64; vector && v > 0 {
+		v = match64(&b[n], v, z)
+		n, z = n+int(64*v), z+8*v*step
+	}
 	for ; len(b)-n >= 8; n += 8 {
 		z += step
 		if d := le.Uint64(b[n:]) ^ mix64(z); d != 0 {

@@ -2,7 +2,9 @@ package gpumem
 
 import (
 	"bytes"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -33,7 +35,15 @@ func TestPatternBytes(t *testing.T) {
 	}
 }
 
+// Eight words at a time or one by one: the bytes are the same, and so is where they differ.
 func TestFillAtAnyPlace(t *testing.T) {
+	defer func(was bool) { vector = was }(vector)
+	for _, vector = range slices.Compact([]bool{vector, false}) {
+		t.Run(fmt.Sprintf("vector=%t", vector), testFillAtAnyPlace)
+	}
+}
+
+func testFillAtAnyPlace(t *testing.T) {
 	const seed = 42
 	all := make([]byte, 512)
 	for i := range all {
@@ -73,6 +83,17 @@ func BenchmarkFill(b *testing.B) {
 	b.SetBytes(int64(len(buf)))
 	for b.Loop() {
 		FillAt(buf, 1, 3)
+	}
+}
+
+func BenchmarkMatch(b *testing.B) {
+	buf := make([]byte, 1<<20)
+	FillAt(buf, 1, 0)
+	b.SetBytes(int64(len(buf)))
+	for b.Loop() {
+		if n := MatchAt(buf, 1, 0); n != len(buf) {
+			b.Fatalf("%d bytes match", n)
+		}
 	}
 }
 

@@ -1,0 +1,24 @@
+package gpumem
+
+import "golang.org/x/sys/cpu"
+
+// vector says whether this machine can do eight words of the pattern at a time: it has AVX-512 (F and DQ).
+var vector = cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ
+
+// steps are what the states of eight words in a row are ahead of the one before them.
+var steps = func() (s [8]uint64) {
+	for i := range s {
+		s[i] = uint64(i+1) * (step & (1<<64 - 1))
+	}
+	return s
+}()
+
+// fill64 writes n times 64 bytes of the pattern, n > 0, to p. z is the state before the first word: seed + i*step.
+//
+//go:noescape
+func fill64(p *byte, n, z uint64)
+
+// match64 returns how many times 64 bytes, of n > 0, are the pattern's, from p on.
+//
+//go:noescape
+func match64(p *byte, n, z uint64) uint64
