@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"context"
 	"sync"
 
 	"vnic.dev/vnic/control"
@@ -54,4 +55,9 @@ func (p *Port) jobDone(s gpumem.Status) {
 	defer p.notify.mu.Unlock()
 	ownFrame(&p.notify.pkt, p.dispatcher.NotifyJob(p.notify.frame[:0], p.conf.MAC, &c))
 	p.putOwn(p.notify.copier, &p.notify.pkt)
+}
+
+// Digest is gpumem.Engine.Digest, of the port's engine: the host's call, which no guest can make.
+func (p *Port) Digest(ctx context.Context, gpu int, extents []gpumem.Extent) ([32]byte, error) {
+	return p.engine.Digest(ctx, gpu, extents)
 }

@@ -1,0 +1,203 @@
+package gpumem
+
+import (
+	"context"
+	"crypto/sha256"
+	"fmt"
+	"hash"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sync/errgroup"
+
+	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/internal/sha256x16"
+)
+
+// DigestPiece is how many bytes there are to a digest in the list that Digest hashes.
+const DigestPiece = 1 << 20
+
+// groupLen is what a worker takes at a time: a piece for each lane of sha256x16.
+const groupLen = sha256x16.Lanes * DigestPiece
+
+// inLanes says whether groups are hashed in lanes.
+var inLanes = sha256x16.Available
+
+// Extent is [Off, Off+Size) of a GPU's memory.
+type Extent struct{ Off, Size uint64 }
+
+// Digest returns the digest of memory of a GPU, all extents one after the other: the SHA-256 of the SHA-256s of its
+// pieces of DigestPiece bytes, the last of which may be shorter. The memory must lie in buffers that the port
+// registered, else the error is EFAULT.
+//
+// It is for the host: no guest can call it, and it does not count among MaxJobs. It works as jobs do, 1 MiB at a time
+// and maxInHand times at the same time, those of the jobs included, and enters the address space and the registry for
+// each. It needs 32 bytes of memory for a piece. It ends with the cause of ctx, and with ECANCELED by CancelAll and
+// Reset; when it returns nothing of it runs.
+func (e *Engine) Digest(ctx context.Context, gpu int, extents []Extent) (sum [32]byte, err error) {
+	g := e.registry.GPU(gpu)
+	if g == nil {
+		return sum, fmt.Errorf("digest: the port has no GPU %d: %w", gpu, syscall.ENODEV)
+	}
+	d := &digest{gpu: g, extents: extents}
+	for _, x := range extents {
+		if x.Size > g.Size() || x.Off > g.Size()-x.Size || d.total > 1<<62 {
+			return sum, fmt.Errorf("digest of [%#x, +%#x): beyond the %#x bytes of GPU %d: %w", x.Off, x.Size, g.Size(), gpu,
+				syscall.EINVAL)
+		}
+		d.total += x.Size
+	}
+	d.sums = make([][32]byte, (d.total+DigestPiece-1)/DigestPiece)
+	r := e.enterDigest()
+	defer e.leaveDigest(r)
+	eg, inner := errgroup.WithContext(ctx)
+	stop := context.AfterFunc(inner, func() { r.cancelled.Store(true) })
+	defer stop()
+	for range min(maxInHand, runtime.GOMAXPROCS(0), (len(d.sums)+sha256x16.Lanes-1)/sha256x16.Lanes) {
+		eg.Go(func() error {
+			dma.Guard()
+			return d.run(&work{running: r, e: e, gpu: g, copier: dma.NewCopier()})
+		})
+	}
+	if err := eg.Wait(); err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return sum, fmt.Errorf("digest: %w", err)
+	}
+	list := sha256.New()
+	for i := range d.sums {
+		list.Write(d.sums[i][:])
+	}
+	list.Sum(sum[:0])
+	return sum, nil
+}
+
+// enterDigest makes a digest known to CancelAll, until leaveDigest.
+func (e *Engine) enterDigest() *running {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.last++
+	r := &running{id: e.last, gone: make(chan struct{})}
+	e.alive[r] = true
+	return r
+}
+
+func (e *Engine) leaveDigest(r *running) {
+	e.mu.Lock()
+	delete(e.alive, r)
+	e.mu.Unlock()
+	close(r.gone)
+}
+
+// digest is a call of Digest.
+type digest struct {
+	gpu     *GPU
+	extents []Extent
+	total   uint64
+	next    atomic.Uint64 // where the group begins that a worker takes next
+	sums    [][32]byte    // each written by the worker that took its piece
+}
+
+// run is a worker: it hashes groups of pieces until there are no more.
+func (d *digest) run(w *work) error {
+	h, lanes := sha256.New(), new(sha256x16.State)
+	for {
+		at := d.next.Add(groupLen) - groupLen
+		if at >= d.total {
+			return nil
+		}
+		sums := d.sums[at/DigestPiece:]
+		if off, ok := d.contiguous(w, at); ok && inLanes {
+			if err := d.group(w, lanes, off, sums[:sha256x16.Lanes]); err != nil {
+				return err
+			}
+			continue
+		}
+		for end := min(at+groupLen, d.total); at < end; at += DigestPiece {
+			if err := d.piece(w, h, at, min(DigestPiece, end-at), &sums[0]); err != nil {
+				return err
+			}
+			sums = sums[1:]
+		}
+	}
+}
+
+// contiguous says where [at, at+groupLen) of the extents begins in the GPU's memory, if all of it is there, in one
+// extent and in one buffer.
+func (d *digest) contiguous(w *work, at uint64) (off uint64, ok bool) {
+	if d.total-at < groupLen {
+		return 0, false
+	}
+	_ = d.segments(at, groupLen, func(o, n uint64) error {
+		off, ok = o, n == groupLen
+		return nil
+	})
+	bufs := w.e.registry.enter()
+	defer w.e.registry.leave(bufs)
+	return off, ok && bufs.covers(d.gpu.id, off, groupLen)
+}
+
+// group hashes sixteen pieces, from off on, at the same time: a part of each in turn, pieceLen in all.
+func (d *digest) group(w *work, lanes *sha256x16.State, off uint64, sums [][32]byte) error {
+	const part = pieceLen / sha256x16.Lanes
+	const span = groupLen - DigestPiece + part // from the first part's beginning to the last one's end
+	lanes.Reset()
+	for at := uint64(0); at < DigestPiece; at += part {
+		if err := d.look(w, off+at, span, pieceLen, func(b []byte) { lanes.Write(b, DigestPiece, part) }); err != nil {
+			return err
+		}
+	}
+	lanes.Sums(sums)
+	return nil
+}
+
+// piece hashes [at, at+n) of the extents.
+func (d *digest) piece(w *work, h hash.Hash, at, n uint64, sum *[32]byte) error {
+	h.Reset()
+	if err := d.segments(at, n, func(off, n uint64) error {
+		return d.look(w, off, n, n, func(b []byte) { h.Write(b) })
+	}); err != nil {
+		return err
+	}
+	h.Sum(sum[:0])
+	return nil
+}
+
+// segments calls f with where [at, at+n) of the extents lies in the GPU's memory.
+func (d *digest) segments(at, n uint64, f func(off, n uint64) error) error {
+	for _, x := range d.extents {
+		if n == 0 {
+			return nil
+		}
+		if at >= x.Size {
+			at -= x.Size
+			continue
+		}
+		k := min(n, x.Size-at)
+		if err := f(x.Off+at, k); err != nil {
+			return err
+		}
+		at, n = 0, n-k
+	}
+	return nil
+}
+
+// look calls f with [off, off+n) of the GPU's memory, of which f reads the given number of bytes.
+func (d *digest) look(w *work, off, n, reads uint64, f func([]byte)) error {
+	if err := w.acquire(); err != nil {
+		return err
+	}
+	defer w.e.release()
+	return w.piece(func(bufs *buffers) error {
+		if !bufs.covers(d.gpu.id, off, n) {
+			return w.outside(off, n)
+		}
+		return w.copier.View(d.gpu.segment(off, n), groupLen, func(b []byte) error {
+			f(b)
+			w.moved(&w.e.hashed, reads)
+			return nil
+		})
+	})
+}
