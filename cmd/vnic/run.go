@@ -112,6 +112,8 @@ Memory TCP.`,
 		"tokens that the receiver keeps until nothing comes any more (exhaustion test)")
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
+	f.StringVar(&o.Digest, "digest", o.Digest,
+		"pieces: the SHA-256 of the SHA-256s of each MiB, by the GPUs' engines; or sha256, of all bytes, by the host: slower")
 	f.Uint64Var(&o.Seed, "seed", 0, "seed of payload, loss and reordering (default: random, printed)")
 	f.Var((*bytesFlag)(&o.Memory), "memory", "RAM of each guest")
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each GPU, a power of two")

@@ -28,6 +28,7 @@ type Options struct {
 	GPUMemory  uint64
 	P2P        bool
 	Audit      bool
+	Digest     string // DigestPieces or DigestSHA256
 	InProc     bool
 	Keep       bool   // keep the guests' consoles and the NICs' counters
 	KeepDir    string // where; "" = a directory named for the seed, here
@@ -49,7 +50,8 @@ type Options struct {
 // Defaults are the options of `vnic run` without a flag, but for a seed.
 func Defaults() Options {
 	return Options{NIC: NICVirtio, BindQueues: 1, Size: 256 << 20, Modes: []string{transfer.Devmem, transfer.Copy},
-		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true, StallSecs: 60}
+		MTU: 1500, Family: 4, Memory: 512 << 20, GPUMemory: 512 << 20, P2P: true, StallSecs: 60,
+		Digest: DigestPieces}
 }
 
 // Step is a stage as it begins. The last four stages come once for each round of each mode.
@@ -167,6 +169,8 @@ func (o *Options) Check() error {
 		return fmt.Errorf("--memory %s: at least 192M, in steps of 2M", lab.FormatBytes(o.Memory))
 	case o.Fetch.Modules != "" && o.Fetch.Kernel == "":
 		return errors.New("--modules without --kernel: give the kernel that they belong to")
+	case o.Digest != DigestPieces && o.Digest != DigestSHA256:
+		return fmt.Errorf("--digest %s: %s or %s", o.Digest, DigestPieces, DigestSHA256)
 	case o.StallSecs < 1:
 		return fmt.Errorf("--stall %d: at least 1 second", o.StallSecs)
 	case o.Pause != "" && !slices.Contains(Stages, o.Pause):

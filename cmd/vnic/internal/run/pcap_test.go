@@ -167,7 +167,7 @@ func TestCaptureOfALossyRun(t *testing.T) {
 func TestCaptureHasThePayload(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
 		o := options(2 << 20)
-		o.Loss = loss
+		o.Loss, o.Digest = loss, DigestSHA256
 		rep, frames := capturedRun(t, o, capture.MaxPayload)
 		for _, iface := range []string{"A-tx", "B-rx"} {
 			data := make([]byte, o.Size)

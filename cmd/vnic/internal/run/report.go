@@ -29,6 +29,7 @@ type Report struct {
 	Loss        float64  `json:"loss"`
 	Reorder     float64  `json:"reorder"`
 	Seed        uint64   `json:"seed"`
+	Digest      string   `json:"digest"` // what sha256 of the runs is: DigestPieces or DigestSHA256
 	Untested    []string `json:"untested,omitempty"`
 	BootSeconds float64  `json:"boot_seconds,omitempty"`
 

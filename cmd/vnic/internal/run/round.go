@@ -20,6 +20,7 @@ type round struct {
 	n, seed    uint64
 	send, recv transfer.Prepare
 	from, to   netip.AddrPort
+	source     sum // the digest of what is sent, of kind pieces
 	flows      *flowCounters
 	sent, got  transfer.Result
 	took       time.Duration
@@ -50,12 +51,18 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	}
 	// An engine fills and poisons far faster than 64 MiB/s.
 	fill := l.opt.patience() + time.Duration(t.n>>26)*time.Second
-	if err := l.onBoth(ctx, fill, func(ctx context.Context) error { return a.guest.Prepare(ctx, t.send) },
-		func(ctx context.Context) error { return b.guest.Prepare(ctx, t.recv) }); err != nil {
+	if err := l.onBoth(ctx, fill, func(ctx context.Context) error {
+		if err := a.guest.Prepare(ctx, t.send); err != nil {
+			return err
+		}
+		return t.digestSource(ctx)
+	}, func(ctx context.Context) error {
+		if err := b.guest.Prepare(ctx, t.recv); err != nil {
+			return err
+		}
+		return l.poisoned(ctx, b, t.recv)
+	}); err != nil {
 		return fmt.Errorf("prepare: %w", err)
-	}
-	if err := l.poisoned(ctx, b, t.recv); err != nil {
-		return err
 	}
 	var err error
 	if t.flows, err = l.addFlowCounters(t.from, t.to); err != nil {
@@ -85,7 +92,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	}
 	t.flows.settle(ctx, t.n)
 	t.account(r)
-	if err := l.verify(ctx, r, b, t.recv.Off, t.n, t.seed); err != nil {
+	if err := t.verify(ctx, r); err != nil {
 		return err
 	}
 	if err := l.audit(ctx, r, gpumem.Stream{Seed: t.seed, Bytes: t.n}); err != nil {

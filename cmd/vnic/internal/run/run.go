@@ -45,7 +45,7 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	case err != nil || kerr != nil:
 		return nil, cmp.Or(err, kerr)
 	}
-	return rep, rep.check(&o)
+	return rep, errors.Join(append([]error{rep.check(&o)}, l.wrong...)...)
 }
 
 // orCause puts the end of ctx before what came of it.
@@ -73,7 +73,7 @@ func (l *runner) transfer(ctx context.Context, p plan) (*Report, error) {
 	o := l.opt
 	rep := l.info
 	rep.Schema, rep.NIC, rep.BindQueues, rep.P2P, rep.MTU, rep.Family = 1, o.NIC, o.BindQueues, o.P2P, o.MTU, o.Family
-	rep.Loss, rep.Reorder, rep.Seed = o.Loss, o.Reorder, o.Seed
+	rep.Loss, rep.Reorder, rep.Seed, rep.Digest = o.Loss, o.Reorder, o.Seed, o.Digest
 	for i, mode := range o.Modes {
 		r, err := l.runMode(ctx, p, mode, uint64(i))
 		if err != nil {

@@ -46,17 +46,21 @@ type end struct {
 	guest  guest
 	qemu   *machines.Guest // nil: an in-process guest
 	close  []func() error  // in reverse
+
+	// digest digests memory that the guest has of its GPU: engineDigest.
+	digest func(ctx context.Context, off, n uint64) (sum, error)
 }
 
 // runner is the lab, and its guests.
 type runner struct {
-	opt  *Options
-	lab  *lab.Lab
-	sw   *wire.Switch
-	ends [2]*end            // sender, receiver
-	info Report             // what is known of the guests
-	port uint16             // the first that rounds use: Linux keeps those of a connection busy for a minute (TIME_WAIT)
-	stop context.CancelFunc // ends guests that are still about to boot
+	opt   *Options
+	lab   *lab.Lab
+	sw    *wire.Switch
+	ends  [2]*end            // sender, receiver
+	info  Report             // what is known of the guests
+	wrong []error            // destinations that are not what was sent, the first byte of each round
+	port  uint16             // the first that rounds use: Linux keeps those of a connection busy for a minute (TIME_WAIT)
+	stop  context.CancelFunc // ends guests that are still about to boot
 }
 
 // describe is the lab of a run: two guests, sender and receiver, each with a NIC and a GPU.
@@ -93,6 +97,7 @@ func newRunner(o *Options, p plan) (*runner, error) {
 		port := hw.Ports[0]
 		r.ends[i] = &end{name: hw.Name, opt: o, log: o.Log, hw: hw, nic: port, gpu: port.GPU().GPU, size: p.window(),
 			port: port.NIC()}
+		r.ends[i].digest = r.ends[i].engineDigest
 	}
 	return r, nil
 }

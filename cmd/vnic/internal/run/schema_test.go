@@ -125,12 +125,13 @@ func sample() *Report {
 	c.Audit = &AuditCount{HitsSender: 5, HitsReceiver: 4, BytesFound: 9 << 20, BytesScanned: 1 << 30}
 	return &Report{Schema: 1, NIC: NICVirtio, BindQueues: 1, Runs: []Run{r, c}, Ratio: &ratio, QEMU: "11.1.2",
 		Kernel: "7.2.12", Accel: "tcg", Guest: "qemu", P2P: true, MTU: 1500, Family: 4, Loss: 0.01, Reorder: 0.02, Seed: 7,
-		Untested: []string{"qemu 11.1.3, tested with 11.1.2"}, BootSeconds: 4.6}
+		Untested: []string{"qemu 11.1.3, tested with 11.1.2"}, BootSeconds: 4.6, Digest: DigestPieces}
 }
 
 func TestReportIsAsItsSchema(t *testing.T) {
 	validReport(t, sample())
-	empty := &Report{Schema: 1, NIC: NICGVE, BindQueues: 15, Runs: []Run{}, Accel: "none", Guest: "inproc", Family: 6}
+	empty := &Report{Schema: 1, NIC: NICGVE, BindQueues: 15, Runs: []Run{}, Accel: "none", Guest: "inproc", Family: 6,
+		Digest: DigestSHA256}
 	validReport(t, empty)
 }
 

@@ -6,7 +6,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"hash"
+	"runtime"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -18,26 +19,13 @@ import (
 // view calls f with [off, off+n) of a guest's GPU memory, in pieces: of the GPU's, or of the window
 // that a guest has of it.
 func (e *end) view(ctx context.Context, off, n uint64, f func([]byte) error) error {
-	if e.window == nil {
-		return viewRegion(ctx, e.gpu.Region(), off, n, 1<<20, f)
-	}
-	for _, x := range e.window {
-		if n == 0 {
-			return nil
-		}
-		if off < x.Off || off-x.Off >= x.Size {
-			continue
-		}
-		k := min(n, x.Size-(off-x.Off))
-		if err := viewRegion(ctx, e.gpu.Region(), x.GPUOff+(off-x.Off), k, 1<<20, f); err != nil {
+	extents, err := e.extents(off, n)
+	for _, x := range extents {
+		if err := viewRegion(ctx, e.gpu.Region(), x.Off, x.Size, 1<<20, f); err != nil {
 			return err
 		}
-		off, n = off+k, n-k
 	}
-	if n > 0 {
-		return fmt.Errorf("guest %s: %d bytes at %#x are outside its window", e.name, n, off)
-	}
-	return nil
+	return err
 }
 
 // viewRegion calls f with [off, off+n) of a region, in pieces of at most limit, until ctx ends.
@@ -64,12 +52,38 @@ func viewRegion(ctx context.Context, r *dma.Region, off, n uint64, limit int, ea
 	return <-errc
 }
 
+// each calls f with all bytes of [off, off+n) of a guest's GPU memory, in pieces of at most 1 MiB, and where in that
+// range they begin. Workers, one a processor, do so at the same time, until one returns an error.
+func (e *end) each(ctx context.Context, off, n uint64, f func(b []byte, at uint64) error) error {
+	const share = 16 << 20 // what a worker takes at a time
+	var next atomic.Uint64
+	eg, ctx := errgroup.WithContext(ctx)
+	for range min(uint64(runtime.GOMAXPROCS(0)), (n+share-1)/share) {
+		eg.Go(func() error {
+			for {
+				at := next.Add(share) - share
+				if at >= n {
+					return nil
+				}
+				if err := e.view(ctx, off+at, min(share, n-at), func(b []byte) error {
+					err := f(b, at)
+					at += uint64(len(b))
+					return err
+				}); err != nil {
+					return err
+				}
+			}
+		})
+	}
+	return eg.Wait()
+}
+
 // poisoned makes sure that destination and pool hold nothing of any payload before a round: the
 // digest cannot be that of an earlier one.
 func (l *runner) poisoned(ctx context.Context, e *end, p transfer.Prepare) error {
 	want := bytes.Repeat([]byte{byte(p.Seed)}, 1<<20)
 	check := func(what string, off, n uint64) error {
-		return e.view(ctx, off, n, func(b []byte) error {
+		return e.each(ctx, off, n, func(b []byte, _ uint64) error {
 			if !bytes.Equal(b, want[:len(b)]) {
 				return fmt.Errorf("%s of guest %s is not poisoned as ordered", what, e.name)
 			}
@@ -85,30 +99,109 @@ func (l *runner) poisoned(ctx context.Context, e *end, p transfer.Prepare) error
 	return check("page pool", p.PoolOff, p.PoolBytes)
 }
 
-// verify digests the destination, and compares with the digest of what the seed says was sent.
-func (l *runner) verify(ctx context.Context, r *Run, e *end, off, n, seed uint64) error {
-	got, want := sha256.New(), sha256.New()
-	var eg errgroup.Group
+// Kinds of digests, as users name them.
+const (
+	DigestPieces = "pieces" // the SHA-256 of the SHA-256s of the pieces of 1 MiB
+	DigestSHA256 = "sha256" // of all bytes
+)
+
+// maxWrong is for how many rounds a message says which byte is wrong.
+const maxWrong = 8
+
+// sum is a digest.
+type sum = [sha256.Size]byte
+
+// engineDigest has a GPU's engine digest [off, off+n) of what its guest has of the memory.
+func (e *end) engineDigest(ctx context.Context, off, n uint64) (d sum, err error) {
+	extents, err := e.extents(off, n)
+	if err != nil {
+		return d, err
+	}
+	if d, err = e.port.Digest(ctx, e.gpu.ID(), extents); err != nil {
+		err = fmt.Errorf("guest %s: %w", e.name, err)
+	}
+	return d, err
+}
+
+// extents say where in the GPU's memory [off, off+n) is of what a guest has of it.
+func (e *end) extents(off, n uint64) (list []gpumem.Extent, err error) {
+	if e.window == nil {
+		return []gpumem.Extent{{Off: off, Size: n}}, nil
+	}
+	for _, x := range e.window {
+		if n == 0 {
+			return list, nil
+		}
+		if off < x.Off || off-x.Off >= x.Size {
+			continue
+		}
+		k := min(n, x.Size-(off-x.Off))
+		list = append(list, gpumem.Extent{Off: x.GPUOff + (off - x.Off), Size: k})
+		off, n = off+k, n-k
+	}
+	if n > 0 {
+		return nil, fmt.Errorf("guest %s: %d bytes at %#x are outside its window", e.name, n, off)
+	}
+	return list, nil
+}
+
+// digestSource digests what is going to be sent, with the sender's engine. Of kind sha256 nothing is digested before
+// the transfer.
+func (t *round) digestSource(ctx context.Context) (err error) {
+	if t.l.opt.Digest == DigestPieces {
+		t.source, err = t.l.ends[0].digest(ctx, t.send.Off, t.n)
+	}
+	return err
+}
+
+// verify compares the destination with what the seed says was sent, byte by byte, and its digest with the source's.
+// The comparison is the host's own and asks nobody. Of kind pieces each digest is an engine's; of kind sha256 both are
+// the host's, and the source's is the pattern's.
+func (t *round) verify(ctx context.Context, r *Run) error {
+	e, off := t.l.ends[1], t.recv.Off
+	source, destination := t.source, sum{}
+	var first atomic.Uint64 // byte that is wrong
+	first.Store(t.n)
+	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error {
-		return e.view(ctx, off, n, func(b []byte) error { _, err := got.Write(b); return err })
+		return e.each(ctx, off, t.n, func(b []byte, at uint64) error {
+			if k := gpumem.MatchAt(b, t.seed, at); k < len(b) {
+				at += uint64(k)
+				for was := first.Load(); at < was && !first.CompareAndSwap(was, at); was = first.Load() {
+				}
+			}
+			return nil
+		})
 	})
-	eg.Go(func() error { return pattern(ctx, want, seed, n) })
+	if t.l.opt.Digest == DigestPieces {
+		eg.Go(func() (err error) { destination, err = e.digest(ctx, off, t.n); return err })
+	} else {
+		eg.Go(func() (err error) {
+			h := sha256.New()
+			err = e.view(ctx, off, t.n, func(b []byte) error { _, err := h.Write(b); return err })
+			h.Sum(destination[:0])
+			return err
+		})
+		eg.Go(func() (err error) { source, err = pattern(ctx, t.seed, t.n); return err })
+	}
 	if err := eg.Wait(); err != nil {
 		return fmt.Errorf("digest of the destination: %w", err)
 	}
-	sum := got.Sum(nil)
-	if !bytes.Equal(sum, want.Sum(nil)) {
-		r.SHA256Match = false
+	if at := first.Load(); at < t.n && len(t.l.wrong) < maxWrong {
+		t.l.wrong = append(t.l.wrong,
+			fmt.Errorf("mode %s, round %d: byte %d of the destination is not what the seed says", t.mode, t.number, at))
 	}
-	if r.SHA256 == "" {
-		r.SHA256 = hex.EncodeToString(sum)
-	} else {
-		r.SHA256 += "," + hex.EncodeToString(sum)
+	r.SHA256Match = r.SHA256Match && first.Load() == t.n && source == destination
+	if r.SHA256 != "" {
+		r.SHA256 += ","
 	}
+	r.SHA256 += hex.EncodeToString(destination[:])
 	return nil
 }
 
-func pattern(ctx context.Context, h hash.Hash, seed, n uint64) error {
+// pattern is the SHA-256 of the first n bytes of a seed's pattern.
+func pattern(ctx context.Context, seed, n uint64) (d sum, err error) {
+	h := sha256.New()
 	b := make([]byte, 1<<18)
 	for off := uint64(0); off < n; {
 		k := min(n-off, uint64(len(b)))
@@ -116,10 +209,11 @@ func pattern(ctx context.Context, h hash.Hash, seed, n uint64) error {
 		h.Write(b[:k])
 		off += k
 		if err := context.Cause(ctx); err != nil {
-			return err
+			return d, err
 		}
 	}
-	return nil
+	h.Sum(d[:0])
+	return d, nil
 }
 
 // audit scans the RAM of both guests for what was sent.
