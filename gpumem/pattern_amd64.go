@@ -6,7 +6,7 @@ import "golang.org/x/sys/cpu"
 var vector = cpu.X86.HasAVX512F && cpu.X86.HasAVX512DQ
 
 // steps are what the states of eight words in a row are ahead of the one before them.
-var steps = func() (s [8]uint64) {
+var steps = func() (s [8]uint64) { //nolint:unused // pattern_amd64.s reads it
 	for i := range s {
 		s[i] = uint64(i+1) * (step & (1<<64 - 1))
 	}
