@@ -38,6 +38,7 @@ type Meta struct {
 	GSOType    GSOType
 	ECN        bool   // VIRTIO_NET_HDR_GSO_ECN: a super-packet with CWR set
 	GSOSize    uint16 // payload bytes per segment (MSS) of a super-packet
+	FixedID    bool   // the segments of an IPv4 super-packet all have its identification (RFC 6864, atomic datagrams)
 	Csum       Csum
 	CsumStart  uint16 // of CsumPartial: where summing starts, in the frame
 	CsumOffset uint16 // of CsumPartial: where the field is, from CsumStart

@@ -122,7 +122,9 @@ func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 		binary.BigEndian.PutUint16(ip[4:], uint16(h.FrameLen-uint32(h.L3Off)-40))
 	} else {
 		binary.BigEndian.PutUint16(ip[2:], uint16(h.FrameLen-uint32(h.L3Off)))
-		binary.BigEndian.PutUint16(ip[4:], s.id+uint16(off/s.mss))
+		if !s.meta.FixedID {
+			binary.BigEndian.PutUint16(ip[4:], s.id+uint16(off/s.mss))
+		}
 		FixIPv4(h, dst)
 	}
 	m.Csum, m.CsumStart = CsumPartial, h.L4Off
@@ -145,7 +147,7 @@ func (s *Segmenter) Piece(dst []byte, m *Meta, off, n uint32) error {
 	if n > s.mss {
 		m.ECN = h.Class == TCP && h.TCPFlags&CWR != 0
 	} else {
-		m.GSOType, m.GSOSize, m.ECN = GSONone, 0, false
+		m.GSOType, m.GSOSize, m.ECN, m.FixedID = GSONone, 0, false, false
 	}
 	return nil
 }

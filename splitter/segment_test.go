@@ -204,3 +204,28 @@ func BenchmarkPiece(b *testing.B) {
 		testkit.OK(b, s.Piece(dst, &pm, 1448, 1448))
 	}
 }
+
+// TestFixedIDStays: identifications rise from segment to segment, as Linux's TSO has them, unless the packet says that
+// they stay.
+func TestFixedIDStays(t *testing.T) {
+	for _, fixed := range []bool{false, true} {
+		f := tcp4(3000)
+		f.id, f.fragOff = 0xffff, 0x4000
+		g := golden{f, GSOTCPv4, 1000}
+		hdr, m := g.super()
+		m.FixedID = fixed
+		var s Segmenter
+		testkit.OK(t, s.Init(hdr[:m.Headers.HdrLen], m, 3000))
+		for i, want := range map[bool][]uint16{false: {0xffff, 0, 1}, true: {0xffff, 0xffff, 0xffff}}[fixed] {
+			dst := make([]byte, m.Headers.HdrLen)
+			var pm Meta
+			testkit.OK(t, s.Piece(dst, &pm, uint32(i)*1000, 1000))
+			if id := binary.BigEndian.Uint16(dst[m.Headers.L3Off+4:]); id != want || pm.FixedID || !VerifyIPv4(&pm.Headers, dst) {
+				t.Errorf("fixed %v, segment %d: identification %#x, want %#x; FixedID %v", fixed, i, id, want, pm.FixedID)
+			}
+		}
+		var pm Meta
+		testkit.OK(t, s.Piece(make([]byte, m.Headers.HdrLen), &pm, 0, 2000))
+		testkit.Equal(t, "FixedID of a smaller super-packet", pm.FixedID, fixed)
+	}
+}
