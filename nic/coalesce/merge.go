@@ -1,0 +1,208 @@
+package coalesce
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"vnic.dev/vnic/splitter"
+)
+
+// MaxFrames is how many frames a Merge takes: 64 KiB of the smallest segments that are worth it.
+const MaxFrames = 256
+
+// maxIP is the longest IPv4 packet, and the most that IPv6's payload length says.
+const maxIP = 65535
+
+// Offsets in the IP and TCP headers (RFC 791, 3.1; RFC 8200, 3; RFC 9293, 3.1).
+const (
+	ipv4Len     = 20
+	ipv4Total   = 2
+	ipv4ID      = 4
+	ipv4Frag    = 6
+	ipv4Csum    = 10
+	ipv4Src     = 12
+	ipv4DF      = 0x4000
+	ipv6Len     = 40
+	ipv6Payload = 4
+	ipv6Next    = 6
+	tcpSeq      = 4
+	tcpAck      = 8
+	tcpOffset   = 12 // and the bits that are reserved or for accurate ECN
+	tcpFlags    = 13
+	tcpWindow   = 14
+	tcpCsum     = 16
+	tcpUrgent   = 18
+)
+
+// Possible says whether a frame could be one of a Merge, the first or a later one, by what
+// splitter.Parse has found. It is cheap: most frames that could not be are told by it.
+func Possible(m *splitter.Meta, payload uint32) bool {
+	h := &m.Headers
+	return h.Class == splitter.TCP && m.GSOType == splitter.GSONone && payload > 0 &&
+		h.TCPFlags&^splitter.PSH == splitter.ACK && (h.L4Off-h.L3Off == ipv4Len || h.IPv6 && h.L4Off-h.L3Off == ipv6Len)
+}
+
+// Vouched says whether a frame's checksum is such that it needs no place in a GSO packet: it was
+// found good, or is left to be completed. sum is that of the payload (splitter.Sum); it counts only
+// if NeedsSum.
+func Vouched(hdr []byte, m *splitter.Meta, payload uint32, sum uint16) bool {
+	h := &m.Headers
+	field := binary.BigEndian.Uint16(hdr[h.L4Off+tcpCsum:])
+	switch m.Csum {
+	case splitter.CsumGood:
+		return true
+	case splitter.CsumPartial: // its field has to be what a segmenter would write
+		return field == splitter.PseudoSum(h, hdr, uint32(h.HdrLen-h.L4Off)+payload)
+	case splitter.CsumNone:
+		return field != 0xffff && splitter.VerifyL4(h, hdr, payload, sum) == splitter.CsumGood
+	}
+	return false
+}
+
+// NeedsSum says whether Vouched needs the sum of a frame's payload.
+func NeedsSum(m *splitter.Meta) bool { return m.Csum == splitter.CsumNone }
+
+// Merge is frames of one flow that a receiver gets as one GSO packet. The zero value is none. It
+// keeps the first frame's header and Meta, which are not changed until Header was called.
+type Merge struct {
+	hdr     []byte
+	meta    *splitter.Meta
+	mss     uint32
+	payload uint32
+	max     uint32 // most payload
+	frames  uint32
+	fixedID bool
+	psh     bool
+	ended   bool
+}
+
+// Begin makes it the Merge of one frame, which Possible holds for, and which is given to the
+// receiver as it is if no other joins it. max is the longest GSO packet that the receiver takes,
+// headers included. false: the frame cannot be followed by another, and the Merge is none.
+func (g *Merge) Begin(hdr []byte, m *splitter.Meta, payload, max uint32) bool {
+	*g = Merge{}
+	h := &m.Headers
+	if h.TCPFlags&splitter.PSH != 0 || payload < splitter.MinGSOSize || len(hdr) != int(h.HdrLen) ||
+		hdr[h.L4Off+tcpOffset]&15 != 0 || !headerGood(hdr, h) {
+		return false
+	}
+	limit := uint32(h.L3Off) + maxIP
+	if h.IPv6 {
+		limit += ipv6Len
+	}
+	limit = min(limit, max)
+	if limit < uint32(h.HdrLen)+payload {
+		return false
+	}
+	*g = Merge{hdr: hdr, meta: m, mss: payload, payload: payload, max: limit - uint32(h.HdrLen), frames: 1}
+	return true
+}
+
+// headerGood says whether an IPv4 header is one that a segmenter gives again; of IPv6 there is
+// nothing to check.
+func headerGood(hdr []byte, h *splitter.Headers) bool {
+	if h.IPv6 {
+		return true
+	}
+	ip := hdr[h.L3Off:]
+	return binary.BigEndian.Uint16(ip[ipv4Frag:])&^ipv4DF == 0 && binary.BigEndian.Uint16(ip[ipv4Csum:]) != 0xffff &&
+		splitter.VerifyIPv4(h, hdr)
+}
+
+// Flow says whether a frame is of the Merge's flow, so that it must not overtake it.
+func (g *Merge) Flow(f *splitter.Flow) bool { return g.meta.Headers.Flow == *f }
+
+// Continues says whether a frame, for which Possible holds, continues the Merge. Its checksum, and
+// that of the first frame, are the caller's to ask Vouched for.
+func (g *Merge) Continues(hdr []byte, m *splitter.Meta, payload uint32) bool {
+	h, first := &m.Headers, &g.meta.Headers
+	return !g.ended && g.frames < MaxFrames && h.Seq == first.Seq+g.payload && payload <= g.mss &&
+		payload <= g.max-g.payload && len(hdr) == len(g.hdr) && h.L3Off == first.L3Off && h.L4Off == first.L4Off &&
+		h.IPv6 == first.IPv6 && h.HdrLen == first.HdrLen && g.sameHeader(hdr) && headerGood(hdr, h) && g.follows(hdr)
+}
+
+// sameHeader compares a header, as long as the first one and with the same parts, in all fields that
+// are not to be different in a segment.
+func (g *Merge) sameHeader(hdr []byte) bool {
+	h := &g.meta.Headers
+	a, b := g.hdr, hdr
+	if !bytes.Equal(a[:h.L3Off], b[:h.L3Off]) {
+		return false
+	}
+	ip, with := a[h.L3Off:h.L4Off], b[h.L3Off:h.L4Off]
+	if h.IPv6 {
+		if !bytes.Equal(ip[:ipv6Payload], with[:ipv6Payload]) || !bytes.Equal(ip[ipv6Next:], with[ipv6Next:]) {
+			return false
+		}
+	} else if !bytes.Equal(ip[:ipv4Total], with[:ipv4Total]) ||
+		!bytes.Equal(ip[ipv4Frag:ipv4Csum], with[ipv4Frag:ipv4Csum]) || !bytes.Equal(ip[ipv4Src:], with[ipv4Src:]) {
+		return false
+	}
+	tcp, as := a[h.L4Off:], b[h.L4Off:]
+	return bytes.Equal(tcp[:tcpSeq], as[:tcpSeq]) && bytes.Equal(tcp[tcpAck:tcpFlags], as[tcpAck:tcpFlags]) &&
+		(tcp[tcpFlags]^as[tcpFlags])&^splitter.PSH == 0 && bytes.Equal(tcp[tcpWindow:tcpCsum], as[tcpWindow:tcpCsum]) &&
+		bytes.Equal(tcp[tcpUrgent:], as[tcpUrgent:])
+}
+
+// follows says whether an identification is that of the next frame. The second frame decides whether
+// they rise.
+func (g *Merge) follows(hdr []byte) bool {
+	h := &g.meta.Headers
+	if h.IPv6 {
+		return true
+	}
+	ip := g.hdr[h.L3Off:]
+	d := binary.BigEndian.Uint16(hdr[h.L3Off+ipv4ID:]) - binary.BigEndian.Uint16(ip[ipv4ID:])
+	if d == 0 {
+		return (g.frames == 1 || g.fixedID) && binary.BigEndian.Uint16(ip[ipv4Frag:]) == ipv4DF
+	}
+	return !g.fixedID && uint32(d) == g.frames
+}
+
+// Add takes a frame that continues the Merge.
+func (g *Merge) Add(hdr []byte, m *splitter.Meta, payload uint32) {
+	at := g.meta.Headers.L3Off + ipv4ID
+	if g.frames == 1 && !m.Headers.IPv6 {
+		g.fixedID = hdr[at] == g.hdr[at] && hdr[at+1] == g.hdr[at+1]
+	}
+	g.frames++
+	g.payload += payload
+	g.psh = m.Headers.TCPFlags&splitter.PSH != 0
+	g.ended = g.psh || payload < g.mss
+}
+
+// Frames is how many there are.
+func (g *Merge) Frames() int { return int(g.frames) }
+
+// Payload is how many bytes they carry.
+func (g *Merge) Payload() uint32 { return g.payload }
+
+// Ended says that no frame can continue the Merge.
+func (g *Merge) Ended() bool { return g.ended || g.payload == g.max || g.frames == MaxFrames }
+
+// Header writes the header of the GSO packet to dst, which has room for splitter.MaxHeader bytes,
+// and fills in its Meta: as of any GSO packet the checksum is partial.
+func (g *Merge) Header(dst []byte, m *splitter.Meta) []byte {
+	dst = dst[:copy(dst, g.hdr)]
+	*m = *g.meta
+	h := &m.Headers
+	h.FrameLen = uint32(h.HdrLen) + g.payload
+	if g.psh {
+		h.TCPFlags |= splitter.PSH
+		dst[h.L4Off+tcpFlags] = h.TCPFlags
+	}
+	n := uint16(h.FrameLen - uint32(h.L3Off))
+	if ip := dst[h.L3Off:]; h.IPv6 {
+		binary.BigEndian.PutUint16(ip[ipv6Payload:], uint16(h.FrameLen-uint32(h.L3Off)-ipv6Len))
+		m.GSOType = splitter.GSOTCPv6
+	} else {
+		binary.BigEndian.PutUint16(ip[ipv4Total:], n)
+		splitter.FixIPv4(h, dst)
+		m.GSOType = splitter.GSOTCPv4
+	}
+	m.GSOSize, m.FixedID, m.ECN = uint16(g.mss), g.fixedID, false
+	m.Csum = splitter.CsumPartial
+	m.CsumStart, m.CsumOffset, _ = splitter.CsumPlace(h)
+	splitter.FixPartial(h, dst, g.payload)
+	return dst
+}
