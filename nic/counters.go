@@ -65,6 +65,10 @@ func (t *delta) count(segments, header uint64, w *bytesByMem) {
 	t.packets++
 	t.segments += segments
 	t.header += header
+	t.add(w)
+}
+
+func (t *bytesByMem) add(w *bytesByMem) {
 	t.device += w.device
 	t.gpuFile += w.gpuFile
 	t.host += w.host

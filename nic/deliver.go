@@ -12,9 +12,12 @@ type rxQueue struct {
 	q       RxQueue
 	mover   Mover
 	frame   Frame
-	delta   delta // of this batch
+	merger  *merger // made when frames are first merged
+	delta   delta   // of this batch
 	in      Counters
 	unsplit counter // frames that came here because, or although, they could not be split
+	merged  counter // frames that came as part of a GSO packet, of which the merger made
+	merges  counter // so many
 }
 
 // blockedQueues remembers which queues lacked buffers in a batch, so that nothing overtakes a
@@ -70,11 +73,10 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
-	s := p.steering.Load()
-	var blocked blockedQueues
-	for r := p.steer(s, batch[0]); len(batch) > 0; {
+	d := delivery{w: w, s: p.steering.Load(), port: p, tap: p.tap()}
+	for r := p.steer(d.s, batch[0]); len(batch) > 0; {
 		rq := p.queues[r.q]
-		n, call := rq.fill(w, s, p, batch, &r, &blocked)
+		n, call := rq.fill(&d, batch, &r)
 		if call {
 			rq.q.Call()
 		}
@@ -82,37 +84,54 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 }
 
+// delivery is a Deliver on its way.
+type delivery struct {
+	w       *wire.Worker
+	s       *steering
+	port    *Port
+	tap     wire.Tap // nil: none
+	blocked blockedQueues
+}
+
 // fill puts the run of packets at the start of batch that go to r.q into that queue, under its
 // lock, and returns how many those are; r is the first one's route, and then that of the packet
 // behind the run.
-func (rq *rxQueue) fill(w *wire.Worker, s *steering, p *Port, batch []*wire.Packet, r *route,
-	blocked *blockedQueues) (n int, call bool) {
+func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, call bool) {
 	rq.q.Lock()
 	defer rq.q.Unlock()
-	rq.mover.c = w.Copier
-	tap := p.tap()
+	rq.mover.c = d.w.Copier
+	m := rq.merging(d.port, batch)
 	for q := r.q; r.q == q; {
-		pkt := batch[n]
-		if wait := blocked.waitFor(r); wait != nil {
-			pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}
-		} else {
-			res := rq.put(s, pkt, r)
-			pkt.Verdict = res.verdict(rq.q)
-			if res == PutNoBuffer {
-				blocked.add(r, rq.q)
-			} else if tap != nil {
-				tap.Received(w, pkt, rq.placement(r, pkt))
-			}
+		if m == nil || !m.take(d, rq, batch, n, r) {
+			rq.one(d, batch[n], r)
 		}
 		if n++; n == len(batch) {
 			break
 		}
-		*r = p.steer(s, batch[n])
+		*r = d.port.steer(d.s, batch[n])
+	}
+	if m != nil {
+		m.finish(d, rq, batch)
 	}
 	rq.mover.c = nil
 	rq.frame.Packet = nil
 	rq.delta.flush(&rq.in) // before the driver sees the frames
 	return n, rq.q.Flush()
+}
+
+// one puts one packet into the queue.
+func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
+	if wait := d.blocked.waitFor(r); wait != nil {
+		pkt.Verdict = wire.Verdict{Kind: wire.Busy, Queue: wait}
+		return
+	}
+	res := rq.put(d.s, pkt, r)
+	pkt.Verdict = res.verdict(rq.q)
+	if res == PutNoBuffer {
+		d.blocked.add(r, rq.q)
+	} else if d.tap != nil {
+		d.tap.Received(d.w, pkt, rq.placement(r, pkt))
+	}
 }
 
 func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
@@ -149,7 +168,7 @@ func (rq *rxQueue) placement(r *route, pkt *wire.Packet) wire.Placement {
 	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit,
 		Bounced: rq.mover.byMem.bounced > 0}
 	if pkt.Verdict.Kind == wire.Taken {
-		at.Payload = rq.mover.placed(pkt.PayloadLen)
+		at.Payload = rq.mover.placed(0, pkt.PayloadLen)
 	}
 	return at
 }

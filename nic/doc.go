@@ -59,6 +59,27 @@
 // slow receiver: the first frame behind them that goes elsewhere waits until that receiver has taken
 // Batch frames, or for Patience if it takes none.
 //
+// # Receive coalescing
+//
+// Frames of one TCP flow that come in one batch to one receive queue go to the guest as one GSO packet
+// (RSC, LRO), if its driver takes such packets, and unless SetCoalescing says no. Which they are says
+// package coalesce: what Linux's GRO would merge, and no more. A merge ends with the batch, with another
+// queue's frame, with the first frame of its flow that does not continue it, and with a frame of which
+// it is not known whether it is of that flow (fragments, other protocols than TCP and UDP). So nothing
+// waits for frames to come, nothing overtakes its flow, and a reset or restart finds no merge.
+//
+// The queue is given the GSO packet whole: its payload lies in one piece in payload buffers, and nothing
+// is published before. If it does not take the packet (few buffers, or small ones), the frames are put
+// one by one, as without coalescing. Counters, flow counters and taps see the frames as they crossed the
+// wire; Coalesced counts those that were merged. Frames with a whole checksum are verified before they
+// join, which reads their payload once more.
+//
+// What it may cost: at most 8 merges are under way on a queue, each of at most 256 frames, 64 KiB and 128
+// pieces of memory. A frame that begins none costs a look at the 8 packets behind it; one that ends a
+// merge a comparison with each of the 8. A merge that the queue refuses costs one walk of the chains that it
+// would take (64 at most); a refusal that is known already costs none. Nothing is allocated for a packet: a
+// queue has scratch of about 6 KiB from its first batch on.
+//
 // The outbox of stack/gateway, which is no NIC, has a Sender too, over a queue of netstack's
 // packets.
 //

@@ -92,10 +92,19 @@ func (m *Mover) payload(dst, src []dma.Segment, summed bool) (sum uint16, err er
 	return sum, nil
 }
 
-// placed is where the first n bytes of payload of the frame just moved lie, until the next one.
-func (m *Mover) placed(n uint32) []dma.Segment {
-	m.shown = dma.Cut(dma.Reuse(m.shown), m.at, m.skip, uint64(n))
+// placed is where bytes [off, off+n) of the payload of the frame just moved lie, until the next call or frame.
+func (m *Mover) placed(off, n uint32) []dma.Segment {
+	m.shown = dma.Cut(dma.Reuse(m.shown), m.at, m.skip+uint64(off), uint64(n))
 	return m.shown
+}
+
+// part is what bytes [off, off+n) of the payload of the frame just moved are of byMem.
+func (m *Mover) part(off, n uint32) (w bytesByMem) {
+	w.locate(m.placed(off, n))
+	if m.byMem.bounced > 0 {
+		w = bytesByMem{host: uint64(n), bounced: w.device + w.gpuFile}
+	}
+	return w
 }
 
 // copy copies n bytes.

@@ -58,6 +58,7 @@ type Port struct {
 	link       atomic.Pointer[wire.Link] // nil until Attach
 	sw         *wire.Switch              // set by Attach
 	down       atomic.Bool               // no carrier
+	separate   atomic.Bool               // no frames are merged: SetCoalescing
 	dispatcher *control.Dispatcher
 	registry   *gpumem.Registry
 	engine     *gpumem.Engine
@@ -223,6 +224,20 @@ func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 		tx = p.transmitters[i].out.Read()
 	}
 	return rx, tx
+}
+
+// SetCoalescing says whether frames of one flow that come together may go to the guest as one GSO
+// packet, as they do at first where its driver takes such packets.
+func (p *Port) SetCoalescing(on bool) { p.separate.Store(!on) }
+
+// Coalesced counts the frames that came to the guest as part of a GSO packet that was made of
+// several, and those packets.
+func (p *Port) Coalesced() (frames, packets uint64) {
+	for _, q := range p.queues {
+		frames += q.merged.v.Load()
+		packets += q.merges.v.Load()
+	}
+	return frames, packets
 }
 
 // Unsplit counts the frames that should have been split and could not be, on all queues.

@@ -36,9 +36,13 @@ type Frame struct {
 	// HeaderLen is how many bytes of the frame go to the header buffer. It is len(Header), or all
 	// of a frame that has no payload worth splitting (ARP, SYN, UDP; splitter.Headers.SplitLen).
 	HeaderLen uint32
-	Unsplit   bool   // the queue is split, and the frame cannot be
-	Hashed    bool   // Hash is valid (Config.Hash)
-	Hash      uint32 // RSS hash: of the 4-tuple, or of the 2-tuple of what has no ports
+	Unsplit   bool // the queue is split, and the frame cannot be
+	// Merged says that the Port has made the frame of several (coalesce.go): it is a GSO packet that
+	// nobody sent. If it is not taken they come one by one, so a queue counts nothing then, and
+	// neither remembers it nor gives back buffers for it.
+	Merged bool
+	Hashed bool   // Hash is valid (Config.Hash)
+	Hash   uint32 // RSS hash: of the 4-tuple, or of the 2-tuple of what has no ports
 }
 
 // Result is what Put did.

@@ -29,7 +29,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	case q.Err() != nil:
 		return nic.PutStopped
 	case len(f.Header) > maxOwn || f.Meta.GSOType != splitter.GSONone && !q.p.rsc:
-		q.count.tooBig.add(1)
+		q.lost(f, &q.count.tooBig)
 		return nic.PutTooBig
 	}
 	at := &q.frame
@@ -41,12 +41,12 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	size := uint32(q.p.bufSize)
 	at.n = max(1, (at.rest+size-1)/size)
 	if at.n > min(maxRxBufs, q.in.mask) {
-		q.count.tooBig.add(1)
+		q.lost(f, &q.count.tooBig)
 		return nic.PutTooBig
 	}
 	if have := q.avail(); have < at.n {
 		q.short = have
-		q.count.noBuffer.add(1)
+		q.lost(f, &q.count.noBuffer)
 		return nic.PutNoBuffer
 	}
 	if err := q.peek(at.n); err != nil {
@@ -70,6 +70,13 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 	}
 	q.fail(fmt.Errorf("receive queue %d: %w", q.id, err))
 	return nic.PutStopped
+}
+
+// lost counts a frame that was not taken. One that was made of several comes again in its parts.
+func (q *rxQueue) lost(f *nic.Frame, c *counter) {
+	if !f.Merged {
+		c.add(1)
+	}
 }
 
 // peek reads the next n posted buffers.

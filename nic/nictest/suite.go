@@ -40,6 +40,12 @@ func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.S
 		{"SplitOffReturnsBuffers", splitOff},
 		{"TapSeesPlaces", tap},
 		{"TapSeesBounces", tapBounced},
+		{"Coalesces", coalesces},
+		{"NothingIsMergedUnasked", apart},
+		{"MergeThatDoesNotFit", mergeShortage},
+		{"MergeGivesFramesAgain", mergeModel},
+		{"BadChecksumJoinsNoMerge", badSumAlone},
+		{"MergesKeepOrder", mergeOrder},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, lab, traits) })
 	}

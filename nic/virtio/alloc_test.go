@@ -64,3 +64,42 @@ func TestSplitPathAllocatesNothing(t *testing.T) {
 		t.Errorf("%+v", rx)
 	}
 }
+
+// The same of frames that are merged: their payload lies in the GPU in one piece, as far as a batch has them together.
+//
+// Invariant: hot path: Nothing is allocated for a packet.
+func TestMergedPathAllocatesNothing(t *testing.T) {
+	w := newWorld(t)
+	nictest.SplitTo(t, w.B, 1, 2000)
+	const frames = 16
+	var bufs [frames][]virtq.Buf
+	for i := range bufs {
+		f := nictest.Make(w.B.mac, w.A.mac, nictest.Spec{V6: true, Payload: 1448, Seq: uint32(i) * 1448})
+		bufs[i] = w.A.layOut(&f, false)
+	}
+	w.B.Post(1, 64)
+	var used [rawRing]virtq.Used
+	round := func() {
+		for i := range bufs {
+			w.A.OK(w.A.rings[1].Add(bufs[i], nil, 0))
+		}
+		w.A.publish(1)
+		for n := 0; n < frames; {
+			n += w.A.poll(1, used[:])
+		}
+		for k := w.B.poll(2, used[:]); k > 0; k, _ = w.B.rings[2].Poll(used[:]) { // all have come
+			for _, u := range used[:k] {
+				w.B.repost(1, u)
+			}
+			w.B.publish(2)
+		}
+	}
+	for range 100 {
+		round()
+	}
+	testkit.Equal(t, "allocations of 16 frames", testing.AllocsPerRun(200, round), 0)
+	merged, packets := w.B.Port().Coalesced()
+	if merged < 100*frames || packets*frames < merged {
+		t.Errorf("%d frames are merged to %d packets", merged, packets)
+	}
+}

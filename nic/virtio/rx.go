@@ -100,7 +100,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 		q.staged = true
 		q.forget()
 		return res
-	case res == nic.PutTooBig && q.mrg:
+	case res == nic.PutTooBig && q.mrg && !f.Merged:
 		q.giveUp(n)
 		return res
 	}
@@ -111,7 +111,7 @@ func (q *rxQueue) Put(m *nic.Mover, f *nic.Frame) nic.Result {
 			res = nic.PutTooBig // all that there can be is too little
 		}
 	}
-	if n > 0 && (res == nic.PutNoBuffer || res == nic.PutTooBig) {
+	if n > 0 && !f.Merged && (res == nic.PutNoBuffer || res == nic.PutTooBig) {
 		q.remember(f, n, res)
 	}
 	return res
