@@ -1,0 +1,42 @@
+package bench
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// BenchmarkCoalescing is a connection from GPU to GPU at an MTU of 1500, without TSO, with the receiver's coalescing and
+// without, in turn: medians, and that of the ratios.
+func BenchmarkCoalescing(b *testing.B) {
+	const pairs, each = 15, 200 * time.Millisecond
+	f := hot
+	l, err := f.open(2, 1500, nil)
+	testkit.OK(b, err)
+	r, err := connectGPUs(b.Context(), l, f, false)
+	testkit.OK(b, err)
+	defer func() { testkit.OK(b, r.close()) }()
+	port := l.Port(1).NIC()
+	run := func(on bool) float64 {
+		port.SetCoalescing(on)
+		w, err := r.ours(b.Context(), each)
+		testkit.OK(b, err)
+		return w.value(GBps)
+	}
+	run(true)
+	for b.Loop() {
+		var on, off, ratio []float64
+		for range pairs {
+			x, y := run(true), run(false)
+			on, off, ratio = append(on, x), append(off, y), append(ratio, x/y)
+		}
+		for unit, list := range map[string][]float64{"on-GB/s": on, "off-GB/s": off, "on/off": ratio} {
+			slices.Sort(list)
+			b.ReportMetric(list[pairs/2], unit)
+		}
+	}
+	frames, packets := port.Coalesced()
+	b.ReportMetric(float64(frames)/float64(packets), "frames/packet")
+}
