@@ -47,11 +47,19 @@ type PortCounters struct {
 	Link        LinkCounters    `json:"link"`
 	Unsplit     uint64          `json:"unsplit"`      // frames that a split queue was to split, and that could not be
 	LostReplies uint64          `json:"lost_replies"` // of the control channel
+	Coalesced   Coalesced       `json:"coalesced"`    // of receive queues
 	Rules       int             `json:"rules"`        // flow rules that are set
 	Engine      *EngineCounters `json:"engine,omitempty"`
 	Gateway     *Gateway        `json:"gateway,omitempty"`
 	GPUs        []GPU           `json:"gpus,omitempty"`
 	Queues      []Queue         `json:"queues"`
+}
+
+// Coalesced counts frames that came to a guest as part of a GSO packet that was made of several, and
+// such packets.
+type Coalesced struct {
+	Frames  uint64 `json:"frames"`
+	Packets uint64 `json:"packets"`
 }
 
 // LinkCounters are the wire's, of one port: wire.Counters.
@@ -138,6 +146,7 @@ func (c *PortCounters) readNIC(p *nic.Port) {
 		c.Name = p.Name()
 	}
 	c.Unsplit, c.LostReplies = p.Unsplit(), p.LostReplies()
+	c.Coalesced.Frames, c.Coalesced.Packets = p.Coalesced()
 	all, _ := p.PortCounters()
 	c.Engine = (*EngineCounters)(&all.Engine)
 	state := p.State()
