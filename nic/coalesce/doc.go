@@ -25,6 +25,9 @@
 // splitter.MinGSOSize, which no GSO packet may have; checksums of 0xffff where a segmenter would
 // write 0.
 //
+// A guest is not told that identifications stay: virtio_net_hdr has no bit for it. If it forwards
+// the packet, those of the segments rise; with DF they mean nothing (RFC 6864, 4.1).
+//
 // A Merge has at most MaxFrames frames and 64 KiB. What a frame costs does not depend on how many
 // came before it: one comparison of headers, and the sums of two headers. Nothing is allocated,
 // and no header makes it panic: it works on private copies of headers that splitter.Parse has

@@ -1,0 +1,125 @@
+package lab_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/devmem"
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/stack"
+)
+
+// Our stacks send from GPU to GPU at an MTU of 1500, without TSO: every byte is right with coalescing and without, on
+// links that lose and reorder too.
+//
+// Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
+func TestCoalescedTransfersKeepBytes(t *testing.T) {
+	for name, links := range map[string]lab.Impairment{
+		"clean": {}, "loss": {Loss: 0.01, Seed: 1}, "reorder": {Reorder: 0.02, Seed: 2},
+		"both": {Loss: 0.01, Reorder: 0.02, Seed: 3},
+	} {
+		for _, on := range []bool{true, false} {
+			t.Run(name+map[bool]string{true: "/merged", false: "/apart"}[on], func(t *testing.T) {
+				testkit.LeavesNothing(t)
+				sendGPU(t, links, on)
+			})
+		}
+	}
+}
+
+func sendGPU(t *testing.T, links lab.Impairment, on bool) {
+	const size, pool, queue, port = 2 << 20, 4 << 20, 1, 7
+	d := lab.Uniform(2, lab.NIC{Model: lab.Virtio, MTU: 1500, QueuePairs: queue + 1}, pool)
+	d.Impair(links)
+	w := open(t, d, lab.Options{})
+	nic := w.Port(1).NIC()
+	nic.SetCoalescing(on)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	var stacks [2]*stack.Stack
+	for i := range stacks {
+		n, err := w.Port(i).InProcess(driver.Options{QueuePairs: queue + 1})
+		testkit.OK(t, err)
+		stacks[i], err = stack.New(n, n.Control(), stack.Options{NoGSO: true, RACK: links.Lossy(),
+			Addresses: []netip.Prefix{w.Port(i).Addr4}})
+		testkit.OK(t, err)
+		defer func() { testkit.OK(t, stacks[i].Close()) }()
+	}
+	a, b := stacks[0], stacks[1]
+	want := make([]byte, size)
+	rnd := rand.NewChaCha8([32]byte{1})
+	_, _ = rnd.Read(want)
+	_, err := w.Port(0).GPU().File.WriteAt(want, 0)
+	testkit.OK(t, err)
+	source, err := a.Register(w.Port(0).GPU().ID(), 0, size)
+	testkit.OK(t, err)
+	tx, err := a.BindTX(source)
+	testkit.OK(t, err)
+	into, err := b.Register(w.Port(1).GPU().ID(), 0, pool)
+	testkit.OK(t, err)
+	_, err = b.BindRX(into, queue)
+	testkit.OK(t, err)
+	at := netip.AddrPortFrom(w.Port(1).Addr4.Addr(), port)
+	_, err = b.AddFlow(devmem.Flow{Dst: at, Queue: queue})
+	testkit.OK(t, err)
+
+	l, err := b.Listen(at)
+	testkit.OK(t, err)
+	sent := make(chan error, 1)
+	go func() {
+		c, err := a.Dial(ctx, netip.AddrPort{}, at)
+		if err == nil {
+			c.SetStallLimit(time.Minute)
+			_, err = c.SendDevmem(tx.ID(), []devmem.Range{{Len: size}})
+			err = errors.Join(err, c.CloseWrite())
+		}
+		sent <- err
+	}()
+	c, err := l.AcceptConn()
+	testkit.OK(t, err)
+	testkit.OK(t, l.Close())
+	c.SetStallLimit(time.Minute)
+	var got []byte
+	frags, linear := make([]devmem.Frag, 256), make([]byte, 64<<10)
+	for len(got) < size {
+		_, n, _, err := c.RecvDevmem(frags, linear, 0)
+		testkit.OK(t, err)
+		var tokens []devmem.TokenRange
+		at := 0 // in linear
+		for _, f := range frags[:n] {
+			if f.Kind != devmem.Dmabuf {
+				got = append(got, linear[at:at+int(f.Size)]...)
+				at += int(f.Size)
+				continue
+			}
+			part := make([]byte, f.Size)
+			_, err := w.Port(1).GPU().File.ReadAt(part, int64(f.Off))
+			testkit.OK(t, err)
+			got = append(got, part...)
+			tokens = append(tokens, devmem.TokenRange{Start: f.Token, Count: 1})
+		}
+		for len(tokens) > 0 {
+			k := min(len(tokens), devmem.MaxTokenRanges)
+			_, err := c.DontNeed(tokens[:k])
+			testkit.OK(t, err)
+			tokens = tokens[k:]
+		}
+	}
+	testkit.OK(t, <-sent)
+	if !bytes.Equal(got, want) {
+		t.Errorf("%d bytes came, and they are others", len(got))
+	}
+	frames, packets := nic.Coalesced()
+	if on != (frames > 0) || on && frames < 2*packets {
+		t.Errorf("%d frames came as %d packets", frames, packets)
+	}
+	rx, _ := nic.QueueCounters(queue)
+	t.Logf("%d frames, of which %d came as %d packets", rx.Packets, frames, packets)
+}
