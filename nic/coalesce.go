@@ -215,7 +215,8 @@ func (m *merger) put(d *delivery, rq *rxQueue, batch []*wire.Packet, g *merge) b
 	if rq.q.Put(&rq.mover, &rq.frame) != PutTaken {
 		return false
 	}
-	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Bounced: rq.mover.byMem.bounced > 0}
+	at := wire.Placement{Queue: r.q, Split: r.split, HeaderLen: r.hlen, Merged: true,
+		Bounced: rq.mover.byMem.bounced > 0}
 	off := uint32(0)
 	for i, n := g.first, g.Frames(); n > 0; i, n = m.next[i], n-1 {
 		pkt := batch[i]

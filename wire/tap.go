@@ -22,6 +22,7 @@ type Placement struct {
 	Split     bool          // headers lie apart from the payload
 	HeaderLen uint32        // if Split: bytes of the frame in the header buffer
 	Unsplit   bool          // it should have been split, and could not be
+	Merged    bool          // the guest gets it as part of a GSO packet made of several: HeaderLen is 0 but in the first
 	Bounced   bool          // the payload went through host memory, as the NIC cannot reach the GPU
 	Payload   []dma.Segment // where the payload lies now; nil: not known
 }

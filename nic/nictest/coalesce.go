@@ -225,11 +225,25 @@ func coalesces(t *testing.T, lab Lab, traits Traits) {
 					kind = dma.GPU
 				}
 				if !bytes.Equal(at.payload, fs[i].Payload) || at.at.Split != c.split || at.at.HeaderLen != hlen ||
-					at.kind != kind || at.at.Bounced != (c.o.NoP2P && c.split) {
+					at.kind != kind || !at.at.Merged || at.at.Bounced != (c.o.NoP2P && c.split) {
 					t.Errorf("the tap saw of frame %d: %+v", i, at.at)
 				}
 			}
 		})
+	}
+}
+
+// mergeLong: what frames are merged to is no longer than an IP packet can be.
+//
+// Invariant: nic: What Linux's GRO would not merge is not merged.
+func mergeLong(t *testing.T, lab Lab, _ Traits) {
+	const n, mss = 20, 8000
+	a, b := lab(t, Options{})
+	SplitTo(t, b, 1, 2000)
+	s := tcpStream{a: a, b: b, source: 1000}
+	b.Post(1, 3*n)
+	for i, got := range comeAs(t, a, b, 1, s.frames(n*mss, mss)) {
+		testkit.Equal(t, "payload", len(got.Payload), []int{8 * mss, 8 * mss, 4 * mss}[i])
 	}
 }
 

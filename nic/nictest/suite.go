@@ -41,6 +41,7 @@ func Run(t *testing.T, traits Traits, guest func(testing.TB, *dma.Files, *wire.S
 		{"TapSeesPlaces", tap},
 		{"TapSeesBounces", tapBounced},
 		{"Coalesces", coalesces},
+		{"LongestMerge", mergeLong},
 		{"NothingIsMergedUnasked", apart},
 		{"MergeThatDoesNotFit", mergeShortage},
 		{"MergeGivesFramesAgain", mergeModel},

@@ -221,6 +221,9 @@ func TestCommentsOfWhatIsLostOrDropped(t *testing.T) {
 		testkit.Equal(t, "comment", said(&r), want)
 	}
 	check("lost on the receiver's link")
+	merged := record{iface: rx, verdict: wire.Taken, queue: 1, split: true, merged: true}
+	testkit.Equal(t, "comment", said(&merged),
+		"queue 1, split: 0 bytes in the header buffer, merged with others of its flow")
 	r.losses, r.lost[0] = 1, run{0, 1}
 	check("lost on the link")
 	r.segments, r.mss, r.lost[0] = 12, 100, run{2, 2}

@@ -54,6 +54,9 @@ func (r *record) comment(t *text) {
 		default:
 			t.add(", whole")
 		}
+		if r.merged {
+			t.add(", merged with others of its flow")
+		}
 	}
 	if r.payload > 0 && r.places.n > 0 {
 		t.part(r.payload)

@@ -33,6 +33,7 @@ type record struct {
 	split    bool
 	header   uint32 // if split: bytes in the header buffer
 	unsplit  bool
+	merged   bool
 	bounced  bool
 	places   locations
 	lost     [maxLost]run // segments that the link lost
@@ -48,7 +49,7 @@ type run struct{ first, n uint32 }
 func (r *record) frame(w *wire.Worker, p *wire.Packet, segs []dma.Segment, payload int) {
 	r.length, r.payload, r.segments, r.mss = p.Len(), p.PayloadLen, p.Segments(), uint32(p.Meta.GSOSize)
 	r.verdict, r.reason = p.Verdict.Kind, p.Verdict.Reason
-	r.queue, r.split, r.unsplit, r.bounced = -1, false, false, false
+	r.queue, r.split, r.unsplit, r.merged, r.bounced = -1, false, false, false, false
 	r.losses, r.lostMore, r.held = 0, false, 0
 	r.places.set(segs, p.PayloadLen)
 	r.n = copy(r.data, p.Header)

@@ -71,7 +71,8 @@ func (t *tap) Received(w *wire.Worker, p *wire.Packet, at wire.Placement) {
 	if at.Payload == nil && p.Verdict.Kind == wire.Taken {
 		r.places.set(nil, 0) // where it went only its port knows
 	}
-	r.queue, r.split, r.header, r.unsplit, r.bounced = at.Queue, at.Split, at.HeaderLen, at.Unsplit, at.Bounced
+	r.queue, r.split, r.header, r.unsplit = at.Queue, at.Split, at.HeaderLen, at.Unsplit
+	r.merged, r.bounced = at.Merged, at.Bounced
 	t.c.commit(r)
 }
 
