@@ -220,7 +220,8 @@ func TestFixedIDStays(t *testing.T) {
 			dst := make([]byte, m.Headers.HdrLen)
 			var pm Meta
 			testkit.OK(t, s.Piece(dst, &pm, uint32(i)*1000, 1000))
-			if id := binary.BigEndian.Uint16(dst[m.Headers.L3Off+4:]); id != want || pm.FixedID || !VerifyIPv4(&pm.Headers, dst) {
+			id := binary.BigEndian.Uint16(dst[m.Headers.L3Off+4:])
+			if id != want || pm.FixedID || !VerifyIPv4(&pm.Headers, dst) {
 				t.Errorf("fixed %v, segment %d: identification %#x, want %#x; FixedID %v", fixed, i, id, want, pm.FixedID)
 			}
 		}

@@ -174,13 +174,35 @@ func Hello(g Guest) {
 func Deliver(t testing.TB, to Guest, w *wire.Worker, n int) wire.Verdict {
 	t.Helper()
 	f := Make(to.MAC(), wire.MAC{2, 9}, Spec{Payload: n})
-	b := f.Bytes()
+	pkt := packet(t, w, f.Bytes())
+	to.Port().Deliver(w, []*wire.Packet{pkt})
+	return pkt.Verdict
+}
+
+// DeliverFlow gives a guest's port, at once, count such frames that follow one another in a flow, their checksums
+// whole, and says what became of each.
+func DeliverFlow(t testing.TB, to Guest, w *wire.Worker, count, n int) (vs []wire.Verdict) {
+	t.Helper()
+	var batch []*wire.Packet
+	for i := range count {
+		f := Make(to.MAC(), wire.MAC{2, 9}, Spec{V6: true, Payload: n, Seq: uint32(i * n)})
+		batch = append(batch, packet(t, w, f.complete(t)))
+	}
+	to.Port().Deliver(w, batch)
+	for _, p := range batch {
+		vs = append(vs, p.Verdict)
+	}
+	return vs
+}
+
+// packet makes a packet of a frame.
+func packet(t testing.TB, w *wire.Worker, b []byte) *wire.Packet {
+	t.Helper()
 	segs := []dma.Segment{dma.NewBuffer(b, dma.Host).Segment(0, uint32(len(b)))}
 	pkt := new(wire.Packet)
 	must(t, nic.ParseFrame(w.Copier, segs, 0, segs[0].Len, make([]byte, nic.MaxHeader), pkt))
 	pkt.Prepare()
-	to.Port().Deliver(w, []*wire.Packet{pkt})
-	return pkt.Verdict
+	return pkt
 }
 
 // Everyone is the broadcast address.

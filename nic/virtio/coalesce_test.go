@@ -12,8 +12,8 @@ import (
 	"vnic.dev/vnic/virtq"
 )
 
-// Frames that would take too many chains as one come one by one. Chains that are too little for the merge are not given
-// back unused for it, as they are for a frame.
+// Frames that would take too many chains as one come one by one. Chains that are too little for the
+// merge are not given back unused for it, as they are for a frame.
 //
 // Invariant: nic: A merge that does not fit is undone, and loses nothing.
 func TestMergeOfTooManyChains(t *testing.T) {
@@ -60,8 +60,8 @@ func TestMergeOfTooManyChains(t *testing.T) {
 	testkit.Equal(t, "frames merged", merged, 0)
 }
 
-// Where a queue splits only frames from a length on, shorter ones are not merged with longer ones, nor to one that would
-// be split.
+// Where a queue splits only frames from a length on, shorter ones are not merged with longer ones, nor
+// to one that would be split.
 //
 // Invariant: nic: Frames are merged to a GSO packet that gives them again, byte for byte.
 func TestMergeBelowThreshold(t *testing.T) {

@@ -64,17 +64,26 @@ func (r *refusing) wants(what string, n int, want wire.Verdict) {
 	}
 }
 
-// unread delivers frames of n bytes and more a thousand times while each chain ends a queue that looks at it.
-func (r *refusing) unread(what string, n int, want wire.Verdict) {
-	r.g.Helper()
+// unreadDuring has f deliver frames a thousand times while each chain ends a queue that looks at it.
+func (r *refusing) unreadDuring(f func()) {
 	good := bytes.Clone(r.desc)
 	for i := range virtq.MaxSize {
 		put(r.desc, i, virtq.Buf{}, vringIndirect|vringNext, 0)
 	}
-	for i := range 1000 {
-		r.wants(what+", again", n+i, want)
+	for range 1000 {
+		f()
 	}
 	copy(r.desc, good)
+}
+
+// unread delivers frames of n bytes and more a thousand times while each chain ends a queue that looks at it.
+func (r *refusing) unread(what string, n int, want wire.Verdict) {
+	r.g.Helper()
+	i := -1
+	r.unreadDuring(func() {
+		i++
+		r.wants(what+", again", n+i, want)
+	})
 }
 
 var (
@@ -105,6 +114,28 @@ func TestRefusedFramesWalkOnce(t *testing.T) {
 		r.post(1, r.large)
 		r.wants("enough", 4000, taken)
 		testkit.Equal(t, "chains used", r.usedIdx(), 73)
+		w.Moves(t)
+	})
+	t.Run("merged", func(t *testing.T) {
+		w := newWorld(t)
+		r := newRefusing(w.Bad, 0)
+		r.post(30, r.longs) // room for 1920 bytes
+		flow := func() {
+			for i, v := range nictest.DeliverFlow(t, w.Bad, r.worker, 3, 2000) {
+				if v.Kind != wire.Busy {
+					t.Fatalf("frame %d: %v; errors %v", i, v, w.Bad.dev.Errors())
+				}
+			}
+		}
+		flow()
+		r.unreadDuring(flow)
+		r.post(70, r.longs) // each frame has room now; all in one need more chains than 64
+		for i, v := range nictest.DeliverFlow(t, w.Bad, r.worker, 3, 2000) {
+			if v.Kind != wire.Taken {
+				t.Errorf("frame %d: %v; errors %v", i, v, w.Bad.dev.Errors())
+			}
+		}
+		testkit.Equal(t, "chains used", r.usedIdx(), 3*33)
 		w.Moves(t)
 	})
 	t.Run("split", func(t *testing.T) {

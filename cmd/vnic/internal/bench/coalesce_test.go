@@ -8,8 +8,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// BenchmarkCoalescing is a connection from GPU to GPU at an MTU of 1500, without TSO, with the receiver's coalescing and
-// without, in turn: medians, and that of the ratios.
+// BenchmarkCoalescing is a connection from GPU to GPU at an MTU of 1500, without TSO, with the
+// receiver's coalescing and without, in turn: medians, and that of the ratios.
 func BenchmarkCoalescing(b *testing.B) {
 	const pairs, each = 15, 200 * time.Millisecond
 	f := hot

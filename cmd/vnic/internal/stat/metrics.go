@@ -30,10 +30,11 @@ var (
 	descBusy      = desc("link_busy_total", "Times that a port had no buffers.", "port")
 	descUnsplit   = desc("unsplit_frames_total", "Frames that a queue was to split, and that could not be.", "port")
 	descLost      = desc("lost_replies_total", "Answers of the control channel that did not reach the guest.", "port")
-	descMerged    = desc("coalesced_frames_total", "Frames that a guest got as part of a GSO packet made of several.", "port")
-	descMerges    = desc("coalesced_packets_total", "GSO packets made of several frames for a guest.", "port")
-	descRefused   = desc("gateway_refused_total", "Flows and questions of guests beyond the gateway's bounds.", "port")
-	descDenied    = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
+	descMerged    = desc("coalesced_frames_total", "Frames that a guest got as part of a GSO packet made of several.",
+		"port")
+	descMerges  = desc("coalesced_packets_total", "GSO packets made of several frames for a guest.", "port")
+	descRefused = desc("gateway_refused_total", "Flows and questions of guests beyond the gateway's bounds.", "port")
+	descDenied  = desc("gateway_denied_total", "Flows and questions of guests that the gateway's policy refuses.",
 		"port", "rule")
 	descRules = desc("flow_rules", "Flow rules that are set.", "port")
 
