@@ -18,8 +18,8 @@
 WITH  := tools/with-tools
 GUEST := guest-images/bin/vnic-guest.gz
 # Everything that Go builds from: a change of any of it builds anew.
-SRC   := $(shell find . -name '*.go' -o -name go.mod -o -name go.sum -o -name '*.json' -path '*/internal/*' | \
-                 grep -v '^./tools/')
+SRC   := $(shell find . -name '*.go' -o -name '*.s' -o -name go.mod -o -name go.sum -o \
+                 -name '*.json' -path '*/internal/*' | grep -v '^./tools/')
 
 # What is made bears the date of its source, not of its making.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)

@@ -80,7 +80,8 @@ func TestWrongDestinationIsFound(t *testing.T) {
 				if err == nil || rep.Runs[0].SHA256Match {
 					t.Fatalf("not found: %v", err)
 				}
-				testkit.ErrorSays(t, err, fmt.Sprintf("mode devmem, round 1: byte %d of the destination is not what the seed says", c.first))
+				testkit.ErrorSays(t, err, fmt.Sprintf("mode devmem, round 1: byte %d of the destination is not what the seed says",
+					c.first))
 				testkit.ErrorSays(t, err, "the destination's digest is not the source's")
 			})
 		}
