@@ -35,6 +35,11 @@ func Run(t *testing.T, test func(t *testing.T)) {
 	switch os.Getenv(role) {
 	case "test":
 		defer func() { // not through TestMain, which looks for what is left
+			// As long as a server is silent this process cannot end: that closes files, which asks the server. The
+			// servers would be killed behind it, or before, if the thread that started them is not the last to end.
+			for _, f := range mounted {
+				f.End()
+			}
 			if t.Failed() {
 				os.Exit(1)
 			}
@@ -92,6 +97,9 @@ type FS struct {
 	silent io.Reader
 }
 
+// mounted are those of this process.
+var mounted []*FS
+
 // Mount mounts one until the end of the test, in Run.
 func Mount(t *testing.T) *FS {
 	t.Helper()
@@ -115,6 +123,7 @@ func Mount(t *testing.T) *FS {
 	ok("server", f.server.Start())
 	_ = f.server.ExtraFiles[0].Close() // the server's is the last: once that has ended, nobody waits any more
 	t.Cleanup(f.End)
+	mounted = append(mounted, f)
 	return f
 }
 

@@ -73,7 +73,7 @@ type bound struct {
 const mib = 1 << 20
 
 // few is what a row costs that costs nothing to speak of.
-var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 2 * time.Second, lines: 110, stall: time.Second}
+var few = bound{memory: 16 * mib, peak: 32 * mib, cpu: 4 * time.Second, lines: 110, stall: time.Second}
 
 // quiet is what a row costs of which a peer says little in the log, as what it repeats is not said again.
 var quiet = bound{memory: few.memory, peak: few.peak, cpu: few.cpu, lines: 40, stall: few.stall}
