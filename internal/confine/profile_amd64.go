@@ -1,0 +1,11 @@
+package confine
+
+import "golang.org/x/sys/unix"
+
+// goRuntimeArch is what only this architecture has.
+var goRuntimeArch = []Call{
+	{unix.SYS_ARCH_PRCTL, "arch_prctl", []Arg{IsInt(0, archSetFS)}, "C's threads"},
+	{unix.SYS_EPOLL_WAIT, "epoll_wait", nil, "the network poller"},
+}
+
+const archSetFS = 0x1002 // ARCH_SET_FS, asm/prctl.h

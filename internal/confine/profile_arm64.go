@@ -1,0 +1,4 @@
+package confine
+
+// goRuntimeArch is what only this architecture has.
+var goRuntimeArch []Call

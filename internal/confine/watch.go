@@ -1,0 +1,76 @@
+package confine
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/abi/linux"
+)
+
+// A Refusal is a system call that was not listed, with its arguments.
+type Refusal struct {
+	Nr   int32
+	Args [6]uint64
+}
+
+// String names the call.
+func (r Refusal) String() string {
+	switch r.Nr {
+	case unix.SYS_SOCKET:
+		return fmt.Sprintf("socket, family %d", uint32(r.Args[0]))
+	case unix.SYS_FCNTL, unix.SYS_IOCTL:
+		return fmt.Sprintf("%s, request %#x", name(r.Nr), uint32(r.Args[1]))
+	case unix.SYS_SETSOCKOPT:
+		return fmt.Sprintf("setsockopt, level %d option %d", uint32(r.Args[1]), uint32(r.Args[2]))
+	case unix.SYS_PRCTL:
+		return fmt.Sprintf("prctl, option %#x", uint32(r.Args[0]))
+	}
+	return name(r.Nr)
+}
+
+var ne = binary.NativeEndian
+
+// refusedWith is what a refused call returns to the kernel's side of it: a negative errno.
+var refusedWith = -int32(unix.EPERM)
+
+// Watch answers the refused calls of a listener, until its last process has ended: with EPERM, or, in a trial, by
+// letting the call happen. refused is told of each one first.
+func Watch(listener int, trial bool, refused func(Refusal)) error {
+	for {
+		// A RECV that waits is not told of the end of the last process (Linux before 6.11).
+		ready := []unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}
+		if _, err := unix.Poll(ready, -1); errors.Is(err, unix.EINTR) {
+			continue
+		} else if err != nil {
+			return err
+		}
+		if ready[0].Revents&unix.POLLIN == 0 {
+			return nil
+		}
+		// struct seccomp_notif: id 8, pid 4, flags 4, then seccomp_data: nr 4, arch 4, instruction pointer 8, args 6 x 8
+		var b [notifLen]byte
+		if err := receive(listener, &b); errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) {
+			continue // ENOENT: the caller has been killed
+		} else if err != nil {
+			return err
+		}
+		r := Refusal{Nr: int32(ne.Uint32(b[16:]))}
+		for i := range r.Args {
+			r.Args[i] = ne.Uint64(b[32+8*i:])
+		}
+		refused(r)
+		// struct seccomp_notif_resp: id 8, val 8, error 4, flags 4
+		var a [respLen]byte
+		copy(a[:8], b[:8])
+		if trial {
+			ne.PutUint32(a[20:], linux.SECCOMP_USER_NOTIF_FLAG_CONTINUE)
+		} else {
+			ne.PutUint32(a[16:], uint32(refusedWith))
+		}
+		if err := answer(listener, &a); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
