@@ -44,12 +44,14 @@ func (s *Socket) ReadFDs(b []byte, fds *scm.FDs) (int, error) {
 	return n, nil
 }
 
-// WriteFDs writes all of b; the descriptors, which stay the caller's, go with its first byte.
+// WriteFDs writes all of b; the descriptors, which stay the caller's, go with its first byte. Without any it is a
+// write(2): a process in a sandbox may have no sendmsg(2).
 func (s *Socket) WriteFDs(b []byte, fds []int) error {
-	var oob []byte
-	if len(fds) > 0 {
-		oob = unix.UnixRights(fds...)
+	if len(fds) == 0 {
+		_, err := s.Write(b)
+		return err
 	}
+	oob := unix.UnixRights(fds...)
 	for len(b) > 0 {
 		n, oobn, err := s.WriteMsgUnix(b, oob, nil)
 		if err != nil {
