@@ -16,7 +16,7 @@ import (
 // udpForward is a socket of the host whose datagrams go to a guest; each sender's is a flow of its own.
 type udpForward struct {
 	g    *Gateway
-	host *net.UDPConn
+	host Datagrams
 	to   netip.AddrPort
 
 	mu    sync.Mutex
@@ -30,7 +30,7 @@ type outerFlow struct {
 }
 
 func (g *Gateway) listenUDP(f *Forward) error {
-	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(f.Listen))
+	c, err := g.listenHost(f.Listen)
 	if err != nil {
 		return err
 	}
@@ -106,7 +106,7 @@ func (u *udpForward) back(f *outerFlow, from netip.AddrPort) {
 
 // answerTo writes to one of the senders of a socket.
 type answerTo struct {
-	c  *net.UDPConn
+	c  Datagrams
 	to netip.AddrPort
 }
 

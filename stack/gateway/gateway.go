@@ -47,6 +47,9 @@ type Gateway struct {
 	host      *hostAddrs
 	udpIdle   time.Duration
 
+	dialResolver func(ctx context.Context, network string, to permit) (net.Conn, error)
+	listenHost   func(at netip.AddrPort) (Datagrams, error)
+
 	ctx    context.Context // of all that runs
 	cancel context.CancelFunc
 	work   sync.WaitGroup // all that runs and uses netstack
@@ -78,8 +81,15 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	}
 	netlog.Quiet()
 	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
-		host: newHostAddrs(), udpIdle: udpIdle, told: map[uint32]*nic.LogLimit{},
+		host: newHostAddrs(net.InterfaceAddrs), udpIdle: udpIdle, dialResolver: dialHost, listenHost: listenHost, told: map[uint32]*nic.LogLimit{},
 		unfinished: unfinished{max: maxUnfinished, by: map[owner][]tcpip.Endpoint{}}}
+	if out := o.Outside; out != nil {
+		g.resolvers, g.listenHost, g.host = out.Resolvers, out.ListenUDP, newHostAddrs(addrsOf(out))
+		g.dial = func(ctx context.Context, n string, p permit) (net.Conn, error) { return out.Dial(ctx, n, p.to) }
+		g.dialResolver = func(ctx context.Context, n string, p permit) (net.Conn, error) {
+			return out.DialResolver(ctx, n, p.to)
+		}
+	}
 	g.ctx, g.cancel = context.WithCancel(context.Background())
 	g.leases = newLeases(&g.o)
 	g.leases.sw = sw

@@ -120,9 +120,3 @@ func (g *Gateway) dialFirst(ctx context.Context, to []permit) (c net.Conn, err e
 	}
 	return c, err
 }
-
-// dialHost makes a socket of the host.
-func dialHost(ctx context.Context, network string, p permit) (net.Conn, error) {
-	var d net.Dialer
-	return d.DialContext(ctx, network, p.to.String())
-}

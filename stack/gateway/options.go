@@ -2,9 +2,11 @@ package gateway
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/netip"
 	"strings"
 
@@ -30,6 +32,30 @@ type Options struct {
 	NAT    bool
 	Policy Policy
 	Log    *slog.Logger
+	// Outside makes the sockets of the host; nil: this process does. One that is in another process judges by the
+	// same Policy once more (Dialer), so what this process has become does not matter.
+	Outside Outside
+}
+
+// Outside is the host as a gateway sees it.
+type Outside interface {
+	// Dial makes a connection, of "tcp", or a socket that is connected, of "udp".
+	Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
+	// DialResolver is Dial to one of Resolvers.
+	DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error)
+	Resolvers() []netip.AddrPort
+	// Addrs are the host's own addresses.
+	Addrs() ([]netip.Addr, error)
+	// ListenUDP makes the socket of a forward, at its Listen.
+	ListenUDP(at netip.AddrPort) (Datagrams, error)
+}
+
+// Datagrams is an unconnected socket of UDP.
+type Datagrams interface {
+	ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error)
+	WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error)
+	LocalAddr() net.Addr
+	Close() error
 }
 
 // Host is a guest that the gateway knows: it gets its address by DHCP, and has a name.

@@ -140,10 +140,12 @@ func (r *refusal) Error() string {
 
 // judge says whether a guest may reach an address. Its cost is that of a look at each prefix of the policy for each
 // layer of the address, at most maxLayers; the host's addresses are read once a second at most.
-func (g *Gateway) judge(to netip.AddrPort) (permit, *refusal) {
+func (g *Gateway) judge(to netip.AddrPort) (permit, *refusal) { return g.o.Policy.judge(to, g.host) }
+
+func (p *Policy) judge(to netip.AddrPort, host *hostAddrs) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {
-		rule, flag := g.o.Policy.addr(a, builtin)
-		if rule == RuleNone && !g.o.Policy.HostPorts.Contains(to.Port()) && g.host.has(a) {
+		rule, flag := p.addr(a, builtin)
+		if rule == RuleNone && !p.HostPorts.Contains(to.Port()) && host.has(a) {
 			rule, flag = RuleHostPorts, fmt.Sprintf("--host-ports %d allows it", to.Port())
 		}
 		if rule != RuleNone {
@@ -155,9 +157,9 @@ func (g *Gateway) judge(to netip.AddrPort) (permit, *refusal) {
 
 // judgeResolver says whether a resolver of the host may be asked. It often is a link-local address or the host's own,
 // and no guest chooses it.
-func (g *Gateway) judgeResolver(to netip.AddrPort) (permit, *refusal) {
+func (p *Policy) judgeResolver(to netip.AddrPort) (permit, *refusal) {
 	for _, a := range layers(to.Addr()) {
-		if rule, flag := g.o.Policy.addr(a, nil); rule == RuleDeny {
+		if rule, flag := p.addr(a, nil); rule == RuleDeny {
 			return permit{}, &refusal{to, rule, flag}
 		}
 	}
@@ -204,7 +206,9 @@ type hostAddrs struct {
 	addrs map[netip.Addr]bool
 }
 
-func newHostAddrs() *hostAddrs { return &hostAddrs{read: net.InterfaceAddrs, now: time.Now} }
+func newHostAddrs(read func() ([]net.Addr, error)) *hostAddrs {
+	return &hostAddrs{read: read, now: time.Now}
+}
 
 const hostAddrsAge = time.Second // that what was read may have
 

@@ -428,7 +428,7 @@ func TestResolverIsJudged(t *testing.T) {
 	for _, deny := range [][]netip.Prefix{nil, prefixes(t, "10.0.0.0/8"), prefixes(t, "169.254.0.0/16"),
 		prefixes(t, "169.254.169.253")} {
 		for _, a := range []netip.AddrPort{at, netip.MustParseAddrPort("127.0.0.53:53")} {
-			p, no := judging(t, Policy{Deny: deny}).judgeResolver(a)
+			p, no := judging(t, Policy{Deny: deny}).o.Policy.judgeResolver(a)
 			if refused := len(deny) > 0 && deny[0].Contains(a.Addr()); refused != (no != nil) ||
 				no == nil && p.to != a {
 				t.Errorf("deny %v, %v: %v", deny, a, no)

@@ -49,7 +49,7 @@ func readResolvers(r io.Reader) (found []netip.AddrPort) {
 func (s *dnsServer) ask(q *question, network string) []byte {
 	s.g.count.forwarded.Add(1)
 	for _, r := range s.g.resolvers() {
-		p, no := s.g.judgeResolver(r)
+		p, no := s.g.o.Policy.judgeResolver(r)
 		if no != nil {
 			s.g.refuse(q.owner, q.from, no)
 			continue
@@ -67,7 +67,7 @@ func (s *dnsServer) ask(q *question, network string) []byte {
 func (g *Gateway) askOne(q *question, network string, to permit) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(g.ctx, askTime)
 	defer cancel()
-	c, err := dialHost(ctx, network, to)
+	c, err := g.dialResolver(ctx, network, to)
 	if err != nil {
 		return nil, err
 	}
