@@ -11,8 +11,10 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
@@ -42,6 +44,7 @@ func serveCommand() *cobra.Command {
 		ports           int
 		asJSON, verbose bool
 		capabilities    bool
+		sandbox         = broker.On
 		dump            pcap.Options
 		show            = stat.Options{Command: "serve"}
 		o               = serve.Options{GPUMemory: 256 << 20}
@@ -63,11 +66,13 @@ QEMU's conventions of backend programs.`,
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --forward 2222:22      ssh -p 2222 localhost leads to the guest
   vnic serve --socket-path $XDG_RUNTIME_DIR/vnic.sock --json                 the same as one JSON object, for scripts`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: func(c *cobra.Command, _ []string) (err error) {
 			if capabilities {
 				return serve.PrintCapabilities(c.OutOrStdout())
 			}
-			var err error
+			if err := broker.CheckMode(sandbox); err != nil {
+				return misuse(c, err)
+			}
 			if o.Paths, err = serve.Paths(paths, ports); err != nil {
 				return misuse(c, err)
 			}
@@ -95,6 +100,14 @@ QEMU's conventions of backend programs.`,
 				return r.Print(out)
 			}
 			seeded(c.Flags(), &o.Impair, note)
+			asked := c.Flags().Changed("sandbox")
+			if o.Broker, o.Confine, err = confined(&o, sandbox, asked, note); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, o.Broker.Close()) }()
+			if o.Broker != nil {
+				show.Keep = o.Broker.Keep
+			}
 			look, err := observe(show, dump, o.Log, note)
 			if err != nil {
 				return err
@@ -104,6 +117,11 @@ QEMU's conventions of backend programs.`,
 			err = serve.Do(c.Context(), o)
 			if r := look.capture.Report(); r != nil {
 				note("%v", r)
+			}
+			if o.Broker != nil {
+				if n := o.Broker.Refused(); n > 0 {
+					note("sandbox: %d system calls that vnic is not known to need", n)
+				}
 			}
 			return err
 		},
@@ -139,11 +157,51 @@ QEMU's conventions of backend programs.`,
 	f.StringArrayVar(&o.Forwards, "forward", nil,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
+	f.StringVar(&sandbox, "sandbox", sandbox,
+		"on: this process can start, open and dial nothing once guests may come, a small one outside does (doctor says what "+
+			"holds here); log: it can, and says what would be refused; off")
 	dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	metricsFlag(f, &show)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
+}
+
+// confined starts the process outside of the sandbox, and gives what closes the sandbox. Where it cannot be had that is an
+// error if the user has asked for it, else a line.
+func confined(o *serve.Options, mode string, asked bool, note func(string, ...any)) (*broker.Client, func() error,
+	error) {
+	if mode == broker.Off {
+		return nil, nil, nil
+	}
+	for _, fd := range o.FDs { // the other process is not to have them
+		unix.CloseOnExec(fd)
+	}
+	config, err := o.BrokerConfig(mode)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := broker.Start(config)
+	if err != nil && !asked {
+		note("%v: there is no sandbox", err)
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: see 'vnic doctor', or give --sandbox off", err)
+	}
+	return b, func() error {
+		warning, err := b.Confine(mode)
+		if err != nil && asked {
+			return fmt.Errorf("--sandbox %s: %w: see 'vnic doctor', or give --sandbox off", mode, err)
+		}
+		if err != nil {
+			warning = fmt.Sprintf("there is none: %v", err)
+		}
+		if warning != "" {
+			note("sandbox: %s", warning)
+		}
+		return nil
+	}, nil
 }
 
 // lines has whole lines of several goroutines written one after the other.

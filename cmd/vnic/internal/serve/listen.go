@@ -25,6 +25,8 @@ type listener struct {
 	gone func()      // the file is
 	once sync.Once
 
+	outside func() error // removes the file; nil: this process does
+
 	shared  bool                             // a group may connect
 	note    func(format string, args ...any) // nil: nobody is refused, the socket came open
 	refused map[uint32]bool                  // users of whom that was said; of each
@@ -215,6 +217,9 @@ func (l *listener) Close() (err error) {
 
 // remove removes the file if it is still ours.
 func (l *listener) remove() error {
+	if l.outside != nil {
+		return l.outside()
+	}
 	if st, err := os.Lstat(l.name); err != nil || !os.SameFile(st, l.file) || !sameTime(st, l.file) {
 		return nil
 	}

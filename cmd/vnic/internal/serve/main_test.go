@@ -6,9 +6,21 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 )
 
 func TestMain(m *testing.M) {
+	if broker.Is(os.Args) {
+		os.Exit(broker.Main())
+	}
+	if what := os.Getenv(apart); what != "" {
+		if err := serveApart(what); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	if path := os.Getenv(survivor); path != "" {
 		if err := survive(path); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack/gateway"
 )
@@ -40,7 +41,22 @@ type Options struct {
 	Ready func(*Report) error                    // all sockets are there, and QEMU may come
 	Note  func(port, format string, args ...any) // what happens at a port
 
+	// Broker, if there is one, does outside of the process what it may not do any more once
+	// Confine has been called: when all is there, and no QEMU has been let in.
+	Broker  *broker.Client
+	Confine func() error
+
 	silence time.Duration // tests
+}
+
+// BrokerConfig is that of the Broker for these options.
+func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
+	g, err := o.gatewayOptions()
+	c := broker.Config{Mode: mode, NAT: g.NAT, Policy: g.Policy, Forwards: g.Forwards, Memory: lab.GPUFilePrefix}
+	if o.Client {
+		c.Connect = o.Paths
+	}
+	return c, err
 }
 
 // maxPath is the longest name of a socket (sockaddr_un).
@@ -189,6 +205,9 @@ func (o *Options) gateway() ([]lab.Service, error) {
 	g, err := o.gatewayOptions()
 	if err != nil || o.Off() {
 		return nil, err
+	}
+	if o.Broker != nil {
+		g.Outside = o.Broker
 	}
 	return []lab.Service{lab.Gateway(g)}, nil
 }

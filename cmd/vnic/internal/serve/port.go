@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/lab"
 )
@@ -18,8 +19,9 @@ type port struct {
 	src     source
 	note    func(port, format string, args ...any)
 	silence time.Duration
-	turn    chan struct{} // holds one while a QEMU is served
-	peer    atomic.Int64  // its process
+	outside *broker.Client // nil: none
+	turn    chan struct{}  // holds one while a QEMU is served
+	peer    atomic.Int64   // its process
 }
 
 // silence is how long a process that has connected may say nothing: QEMU speaks at once.
@@ -51,7 +53,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 	defer func() { <-p.turn }()
 	p.peer.Store(int64(pid))
 	p.note(p.Name, "process %d connected", pid)
-	if g := p.GPU(); g != nil && hasOldGPU(pid, g.File) {
+	if g := p.GPU(); g != nil && p.hasOldGPU(pid, g.File) {
 		p.note(p.Name,
 			"warning: process %d has the GPU memory of an earlier vnic, not that of this one, and nothing tells its guest: "+
 				"payload "+

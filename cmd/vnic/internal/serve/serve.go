@@ -62,13 +62,18 @@ func Do(ctx context.Context, o Options) (err error) {
 		rep.gateway, _ = o.gatewayOptions()
 	}
 	rep.ResidentBytes, rep.PortBytes = resident(), ports/uint64(len(rep.Ports))
+	if o.Confine != nil {
+		if err := o.Confine(); err != nil {
+			return err
+		}
+	}
 	if err := o.Ready(rep); err != nil {
 		return err
 	}
 	var wg sync.WaitGroup
 	for i, s := range sources {
 		p := &port{Port: l.Port(i), src: s, note: q.note(o.Note), silence: cmp.Or(o.silence, silence),
-			turn: make(chan struct{}, 1)}
+			outside: o.Broker, turn: make(chan struct{}, 1)}
 		wg.Go(func() { s.each(ctx, p.serve) })
 	}
 	wg.Wait()

@@ -24,9 +24,9 @@ type source interface {
 
 // open makes the sources of all ports, in order. The caller closes them, even when there is an error.
 func (o *Options) open(ctx context.Context) (list []source, err error) {
-	for _, p := range o.Paths {
+	for i, p := range o.Paths {
 		if o.Client {
-			list = append(list, dialer(p))
+			list = append(list, o.dialer(i))
 			continue
 		}
 		l, err := listen(ctx, p)
@@ -36,6 +36,11 @@ func (o *Options) open(ctx context.Context) (list []source, err error) {
 		list = append(list, l)
 		if err := l.share(o.Group); err != nil {
 			return list, fmt.Errorf("socket %s: %w", p, err)
+		}
+		if o.Broker != nil {
+			if l.outside, err = o.Broker.Keep(p, false); err != nil {
+				return list, fmt.Errorf("socket %w", err)
+			}
 		}
 		l.note = func(format string, args ...any) { o.Note(p, format, args...) }
 	}
@@ -87,10 +92,23 @@ func (l *listener) each(ctx context.Context, serve func(context.Context, *net.Un
 	}
 }
 
-// dialer is the name of a socket that QEMU listens at.
-type dialer string
+// dialer is a socket that QEMU listens at.
+type dialer struct {
+	name    string
+	connect func(context.Context) (*net.UnixConn, error)
+}
 
-func (d dialer) path() string { return string(d) }
+func (o *Options) dialer(i int) dialer {
+	name := o.Paths[i]
+	if o.Broker != nil {
+		return dialer{name, func(ctx context.Context) (*net.UnixConn, error) { return o.Broker.Connect(ctx, i) }}
+	}
+	return dialer{name, func(context.Context) (*net.UnixConn, error) {
+		return net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: name})
+	}}
+}
+
+func (d dialer) path() string { return d.name }
 func (d dialer) Close() error { return nil }
 
 // QEMU may be started before us or after: at first we look often, then seldom.
@@ -101,7 +119,7 @@ const (
 
 func (d dialer) each(ctx context.Context, serve func(context.Context, *net.UnixConn)) {
 	for wait := redial; ctx.Err() == nil; wait = min(2*wait, maxRedial) {
-		if conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: string(d)}); err == nil {
+		if conn, err := d.connect(ctx); err == nil {
 			serve(ctx, conn)
 			wait = redial
 		}

@@ -31,6 +31,9 @@ type Options struct {
 	Metrics string       // HOST:PORT for Prometheus; "" = none
 	Log     *slog.Logger // nil: none
 
+	// Keep names the socket's file to who removes it at the end, and its directory if that is empty then; nil: Close does.
+	Keep func(path string, dir bool) (remove func() error, err error)
+
 	patience time.Duration // tests; 0: patience
 }
 
@@ -46,6 +49,8 @@ type Server struct {
 	path     string   // dir's name
 	listener *net.UnixListener
 	gone     func() // the socket's name is
+	keep     func(path string, dir bool) (remove func() error, err error)
+	remove   func() error // nil: Close does
 	metrics  *metricsServer
 	wg       sync.WaitGroup
 
@@ -61,7 +66,7 @@ func Start(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Server{command: o.Command, log: o.Log, began: time.Now(), wait: cmp.Or(o.patience, patience),
+	s := &Server{command: o.Command, log: o.Log, began: time.Now(), keep: o.Keep, wait: cmp.Or(o.patience, patience),
 		clients: map[*net.UnixConn]bool{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -116,7 +121,11 @@ func (s *Server) Close() {
 	}
 	if s.listener != nil {
 		_ = s.listener.Close()
-		_ = unix.Unlinkat(int(s.dir.Fd()), socketName(), 0)
+		if s.remove != nil {
+			_ = s.remove()
+		} else {
+			_ = unix.Unlinkat(int(s.dir.Fd()), socketName(), 0)
+		}
 	}
 	s.mu.Lock()
 	s.closed = true
@@ -128,7 +137,9 @@ func (s *Server) Close() {
 	if s.dir != nil {
 		s.gone()
 		_ = s.dir.Close()
-		_ = os.Remove(s.path) // if it is empty
+		if s.remove == nil {
+			_ = os.Remove(s.path) // if it is empty
+		}
 	}
 }
 
@@ -170,7 +181,13 @@ func (s *Server) listenIn(path string) error {
 	}
 	l.SetUnlinkOnClose(false) // Close does, while d is open
 	s.dir, s.path, s.listener = d, path, l
-	s.gone = atexit.Register(func() { _ = unix.Unlinkat(int(d.Fd()), name, 0) })
+	atEnd := func() { _ = unix.Unlinkat(int(d.Fd()), name, 0) }
+	if s.keep != nil {
+		if s.remove, err = s.keep(path+"/"+name, true); err == nil {
+			atEnd = func() { _ = s.remove() }
+		}
+	}
+	s.gone = atexit.Register(atEnd)
 	return nil
 }
 

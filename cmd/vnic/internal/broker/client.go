@@ -1,0 +1,270 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/proc"
+	"vnic.dev/vnic/stack/gateway"
+)
+
+// Client is a process's way to its broker. Its methods can be used by several goroutines.
+type Client struct {
+	conn  *net.UnixConn
+	child *proc.Child
+	ended chan struct{} // the broker has, or has hung up
+
+	mu    sync.Mutex
+	next  uint32
+	waits map[uint32]chan reply
+}
+
+var (
+	_ gateway.Outside = (*Client)(nil)
+
+	errGone = errors.New("the process that opens and connects for this one has ended")
+)
+
+// patience is how long anything but a connection may take. The broker answers at once.
+const patience = 5 * time.Second
+
+func newClient(c *net.UnixConn) *Client {
+	k := &Client{conn: c, ended: make(chan struct{}), waits: map[uint32]chan reply{}}
+	go k.read()
+	return k
+}
+
+func (k *Client) read() {
+	defer close(k.ended)
+	b := make([]byte, maxReply)
+	for {
+		n, fd, err := receive(k.conn, b)
+		if err != nil || n == 0 {
+			return
+		}
+		var r reply
+		if !r.decode(b[:n]) {
+			if fd >= 0 {
+				_ = unix.Close(fd)
+			}
+			continue
+		}
+		r.fd = fd
+		k.mu.Lock()
+		wait := k.waits[r.id]
+		delete(k.waits, r.id)
+		k.mu.Unlock()
+		if wait != nil {
+			wait <- r
+		} else if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// ask waits for an answer; the descriptor in it is the caller's.
+func (k *Client) ask(ctx context.Context, q request, more ...byte) (reply, error) {
+	wait := make(chan reply, 1)
+	k.mu.Lock()
+	k.next++
+	q.id = k.next
+	k.waits[q.id] = wait
+	k.mu.Unlock()
+	_, err := k.conn.Write(append(q.encode(), more...))
+	if err == nil {
+		select {
+		case r := <-wait:
+			if r.errno != 0 {
+				return r, os.NewSyscallError("broker", r.errno)
+			}
+			return r, nil
+		case <-ctx.Done():
+			err = ctx.Err()
+		case <-k.ended:
+			err = errGone
+		}
+	}
+	k.mu.Lock()
+	_, waits := k.waits[q.id]
+	delete(k.waits, q.id)
+	k.mu.Unlock()
+	if !waits { // it came, or comes just now
+		if r := <-wait; r.fd >= 0 {
+			_ = unix.Close(r.fd)
+		}
+		return reply{}, err
+	}
+	cancel := request{op: opCancel, number: uint64(q.id)}
+	_, _ = k.conn.Write(cancel.encode())
+	return reply{}, err
+}
+
+// quick is ask for what takes no time.
+func (k *Client) quick(q request) (reply, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return k.ask(ctx, q)
+}
+
+// socket asks for one.
+func (k *Client) socket(ctx context.Context, q request) (net.Conn, error) {
+	r, err := k.ask(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	if r.fd < 0 {
+		return nil, errors.New("broker: no descriptor left")
+	}
+	return fileConn(r.fd)
+}
+
+func ofNetwork(network string, tcp, udp op) op {
+	if network == "udp" {
+		return udp
+	}
+	return tcp
+}
+
+// Dial is gateway.Outside's.
+func (k *Client) Dial(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	return k.socket(ctx, request{op: ofNetwork(network, opDialTCP, opDialUDP), to: to})
+}
+
+// DialResolver is gateway.Outside's.
+func (k *Client) DialResolver(ctx context.Context, network string, to netip.AddrPort) (net.Conn, error) {
+	return k.socket(ctx, request{op: ofNetwork(network, opResolverTCP, opResolverUDP), to: to})
+}
+
+// Resolvers is gateway.Outside's.
+func (k *Client) Resolvers() []netip.AddrPort {
+	r, _ := k.quick(request{op: opResolvers})
+	return r.addrs
+}
+
+// Addrs is gateway.Outside's.
+func (k *Client) Addrs() ([]netip.Addr, error) {
+	r, err := k.quick(request{op: opAddrs})
+	out := make([]netip.Addr, len(r.addrs))
+	for i, a := range r.addrs {
+		out[i] = a.Addr()
+	}
+	return out, err
+}
+
+// ListenUDP is gateway.Outside's.
+func (k *Client) ListenUDP(at netip.AddrPort) (gateway.Datagrams, error) {
+	r, err := k.quick(request{op: opListenUDP, to: at})
+	if err != nil {
+		return nil, err
+	}
+	c, err := conn(r.fd)
+	if err != nil {
+		return nil, err
+	}
+	return &relayed{c: c, at: netip.AddrPortFrom(at.Addr(), uint16(r.number))}, nil
+}
+
+// Connect connects to a socket of Config.Connect.
+func (k *Client) Connect(ctx context.Context, i int) (*net.UnixConn, error) {
+	c, err := k.socket(ctx, request{op: opConnect, number: uint64(i)})
+	if err != nil {
+		return nil, err
+	}
+	u, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.Join(errors.New("broker: not a Unix domain socket"), c.Close())
+	}
+	return u, nil
+}
+
+// OldMemory says whether a process has files mapped of which Config.Memory is how the name begins, and not this one.
+func (k *Client) OldMemory(pid int, own *os.File) bool {
+	var st unix.Stat_t
+	if own == nil || unix.Fstat(int(own.Fd()), &st) != nil {
+		return false
+	}
+	r, err := k.quick(request{op: opOldMemory, number: uint64(pid), dev: uint64(st.Dev), ino: st.Ino})
+	return err == nil && r.number != 0
+}
+
+// Keep names a file that is to be removed later, before Confine; dir: its directory too, if it is
+// empty then.
+func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
+	path, err = filepath.Abs(path)
+	if err != nil {
+		return nil, err
+	}
+	q := request{op: opKeep}
+	if dir {
+		q.number = 1
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	r, err := k.ask(ctx, q, []byte(path)...)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return func() error {
+		_, err := k.quick(request{op: opRemove, number: r.number})
+		return err
+	}, nil
+}
+
+// Refused is how many system calls of this process were refused, or would be.
+func (k *Client) Refused() uint64 {
+	r, _ := k.quick(request{op: opRefused})
+	return r.number
+}
+
+// Close ends the broker, and waits for it.
+func (k *Client) Close() error {
+	if k == nil {
+		return nil
+	}
+	_ = k.conn.Close()
+	<-k.ended
+	if k.child != nil && !k.child.Ends(patience) {
+		return errors.New("the broker does not end")
+	}
+	return nil
+}
+
+// relayed is a socket that the broker keeps: each message has an address before it.
+type relayed struct {
+	c  *net.UnixConn
+	at netip.AddrPort
+}
+
+// maxDatagram is the longest of UDP.
+const maxDatagram = 64 << 10
+
+func (r *relayed) ReadFromUDPAddrPort(b []byte) (int, netip.AddrPort, error) {
+	m := make([]byte, addrLen+maxDatagram)
+	n, err := r.c.Read(m)
+	if err != nil {
+		return 0, netip.AddrPort{}, err
+	}
+	if n < addrLen { // the broker has hung up
+		return 0, netip.AddrPort{}, net.ErrClosed
+	}
+	return copy(b, m[addrLen:n]), readAddr(m), nil
+}
+
+func (r *relayed) WriteToUDPAddrPort(b []byte, to netip.AddrPort) (int, error) {
+	if _, err := r.c.Write(append(appendAddr(make([]byte, 0, addrLen+len(b)), to), b...)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+func (r *relayed) LocalAddr() net.Addr { return net.UDPAddrFromAddrPort(r.at) }
+func (r *relayed) Close() error        { return r.c.Close() }

@@ -1,0 +1,34 @@
+package broker
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/confine"
+)
+
+// paths are all that a confined process reads of the file system.
+var paths = []confine.Path{
+	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; its own descriptors"},
+}
+
+// calls are all that a confined process calls. broker is the descriptor that leads to it.
+func calls(pid, broker int) []confine.Call {
+	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
+	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, []confine.Call{
+		{Nr: unix.SYS_OPENAT, Name: "openat", If: []confine.Arg{confine.Without(2, writes)},
+			Why: "dma: /proc/self; Landlock says which, and nothing is made or written"},
+		{Nr: unix.SYS_SENDMSG, Name: "sendmsg", If: []confine.Arg{confine.IsInt(0, uint32(broker))},
+			Why: "the listener, once: with an address a UDP socket would send anywhere"},
+		{Nr: unix.SYS_READLINKAT, Name: "readlinkat", Why: "dma, scm: what a descriptor is"},
+		{Nr: unix.SYS_STATX, Name: "statx", Why: "dma: which file a guest's memory is"},
+		{Nr: unix.SYS_FSTATFS, Name: "fstatfs", Why: "dma: hugetlbfs"},
+		{Nr: unix.SYS_FCNTL, Name: "fcntl", If: []confine.Arg{confine.IsInt(1, unix.F_GET_SEALS)}, Why: "dma: memory, or a disk"},
+		{Nr: unix.SYS_PREADV2, Name: "preadv2", Why: "nic: reads of eventfds that never wait"},
+		{Nr: unix.SYS_GETEUID, Name: "geteuid", Why: "serve: whose the peer is"},
+		{Nr: unix.SYS_EVENTFD2, Name: "eventfd2", Why: "nic: a worker sleeps on one"},
+		{Nr: unix.SYS_PPOLL, Name: "ppoll", Why: "nic: a worker sleeps on several eventfds"},
+		{Nr: unix.SYS_FALLOCATE, Name: "fallocate", Why: "gpumem: a reset gives pages back"},
+	})
+}

@@ -1,0 +1,378 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/confine"
+	"vnic.dev/vnic/stack/gateway"
+)
+
+// Bounds of what a process can have its broker hold.
+const (
+	maxUnderWay = 1024 // requests
+	maxKept     = 256  // files
+	maxKinds    = 64   // of refused calls, that make a line each
+)
+
+// server is a broker.
+type server struct {
+	conn   *net.UnixConn
+	config Config
+	dialer *gateway.Dialer
+	log    *slog.Logger
+
+	slots   chan struct{} // of requests under way
+	refused atomic.Uint64
+
+	sealed bool   // of the reader
+	kept   []kept // likewise
+
+	mu      sync.Mutex
+	cancels map[uint32]context.CancelFunc
+	kinds   map[string]bool // of refused calls, that were told of
+}
+
+// kept is a file that may be removed.
+type kept struct {
+	dir  *os.File
+	name string
+	st   unix.Stat_t
+	path string // of the directory, if that may be removed; "": it may not
+}
+
+// serve answers until the process hangs up.
+func serve(c *net.UnixConn, config Config, log *slog.Logger) {
+	s := &server{conn: c, config: config, log: log, slots: make(chan struct{}, maxUnderWay),
+		cancels: map[uint32]context.CancelFunc{}, kinds: map[string]bool{},
+		dialer: gateway.NewDialer(gateway.Options{NAT: config.NAT, Policy: config.Policy, Forwards: config.Forwards})}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	b := make([]byte, requestLen+unix.PathMax)
+	for {
+		n, fd, err := receive(c, b)
+		if err != nil || n == 0 {
+			return
+		}
+		var q request
+		if q.decode(b[:n]) {
+			fd = s.handle(ctx, q, b[requestLen:n], fd)
+		}
+		if fd >= 0 {
+			_ = unix.Close(fd)
+		}
+	}
+}
+
+// handle answers a request, or has it answered. It gives back the descriptor unless it keeps it.
+func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int {
+	r := reply{id: q.id, fd: -1}
+	switch q.op {
+	case opCancel:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if cancel := s.cancels[uint32(q.number)]; cancel != nil {
+			cancel()
+		}
+		return fd
+	case opDialTCP, opDialUDP, opResolverTCP, opResolverUDP, opConnect:
+		s.begin(ctx, q)
+		return fd
+	case opListenUDP:
+		s.listen(q, &r)
+	case opResolvers:
+		r.addrs = s.dialer.Resolvers()
+	case opAddrs:
+		list, err := s.dialer.Addrs()
+		r.errno = errnoOf(err)
+		for _, a := range list {
+			r.addrs = append(r.addrs, netip.AddrPortFrom(a, 0))
+		}
+		if len(r.addrs) > maxAddrs { // then nobody knows, and all addresses count for the host's
+			r.addrs, r.errno = nil, unix.E2BIG
+		}
+	case opOldMemory:
+		if oldMemory(int(q.number), q.dev, q.ino, s.config.Memory) {
+			r.number = 1
+		}
+	case opRefused:
+		r.number = s.refused.Load()
+	case opKeep:
+		if s.sealed || len(s.kept) == maxKept {
+			r.errno = unix.EPERM
+		} else {
+			k, err := keep(string(more), q.number == 1)
+			if r.errno = errnoOf(err); err == nil {
+				r.number = uint64(len(s.kept))
+				s.kept = append(s.kept, k)
+			}
+		}
+	case opRemove:
+		if q.number >= uint64(len(s.kept)) {
+			r.errno = unix.EINVAL
+		} else {
+			r.errno = errnoOf(s.kept[q.number].remove())
+		}
+	case opSeal:
+		if s.sealed {
+			r.errno = unix.EPERM
+			break
+		}
+		if s.sealed = true; fd >= 0 {
+			go s.watch(fd)
+			fd = -1
+		}
+	default:
+		r.errno = unix.EINVAL
+	}
+	s.answer(&r)
+	return fd
+}
+
+// answer sends a reply, and closes its descriptor.
+func (s *server) answer(r *reply) {
+	var oob []byte
+	if r.fd >= 0 {
+		oob = unix.UnixRights(r.fd)
+		defer unix.Close(r.fd)
+	}
+	_, _, _ = s.conn.WriteMsgUnix(r.encode(), oob, nil)
+}
+
+// begin makes a connection on a goroutine, as long as there are not too many.
+func (s *server) begin(ctx context.Context, q request) {
+	select {
+	case s.slots <- struct{}{}:
+	default:
+		s.answer(&reply{id: q.id, errno: unix.EAGAIN, fd: -1})
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, dialTime)
+	s.mu.Lock()
+	s.cancels[q.id] = cancel
+	s.mu.Unlock()
+	go func() {
+		defer func() { <-s.slots }()
+		r := reply{id: q.id, fd: -1}
+		c, err := s.dial(ctx, q)
+		if err == nil {
+			r.fd, err = dup(c)
+			_ = c.Close()
+		}
+		r.errno = errnoOf(err)
+		s.mu.Lock()
+		delete(s.cancels, q.id)
+		s.mu.Unlock()
+		cancel()
+		s.answer(&r)
+	}()
+}
+
+func (s *server) dial(ctx context.Context, q request) (net.Conn, error) {
+	switch q.op {
+	case opDialTCP:
+		return s.dialer.Dial(ctx, "tcp", q.to)
+	case opDialUDP:
+		return s.dialer.Dial(ctx, "udp", q.to)
+	case opResolverTCP:
+		return s.dialer.DialResolver(ctx, "tcp", q.to)
+	case opResolverUDP:
+		return s.dialer.DialResolver(ctx, "udp", q.to)
+	}
+	if q.number >= uint64(len(s.config.Connect)) {
+		return nil, unix.EINVAL
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", s.config.Connect[q.number])
+}
+
+// dup gives another descriptor of a connection.
+func dup(c net.Conn) (fd int, err error) {
+	sc, ok := c.(syscall.Conn)
+	if !ok {
+		return -1, unix.EINVAL
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	fd = -1
+	e := raw.Control(func(own uintptr) { fd, err = unix.FcntlInt(own, unix.F_DUPFD_CLOEXEC, 0) })
+	return fd, errors.Join(e, err)
+}
+
+// errnoOf is what is passed on of an error.
+func errnoOf(err error) unix.Errno {
+	var e unix.Errno
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &e):
+		return e
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return unix.ETIMEDOUT
+	case errors.Is(err, context.Canceled):
+		return unix.ECANCELED
+	}
+	return unix.EIO
+}
+
+// watch counts what is refused, and says each kind once.
+func (s *server) watch(listener int) {
+	trial := s.config.Mode == Log
+	err := confine.Watch(listener, trial, func(r confine.Refusal) {
+		s.refused.Add(1)
+		kind := r.String()
+		s.mu.Lock()
+		known := s.kinds[kind] || len(s.kinds) == maxKinds
+		if !known {
+			s.kinds[kind] = true
+		}
+		s.mu.Unlock()
+		if !known {
+			what := "sandbox: refused"
+			if trial {
+				what = "sandbox: would be refused"
+			}
+			s.log.Warn(what, "call", kind)
+		}
+	})
+	if err != nil {
+		s.log.Error("sandbox: refused calls are not counted any more", "err", err)
+	}
+	_ = unix.Close(listener)
+}
+
+// keep looks at a file that may be removed later.
+func keep(path string, dir bool) (k kept, err error) {
+	parent, name := filepath.Split(path)
+	if !filepath.IsAbs(path) || name == "" || strings.ContainsRune(path, 0) {
+		return k, unix.EINVAL
+	}
+	fd, err := unix.Open(parent, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return k, err
+	}
+	k = kept{dir: os.NewFile(uintptr(fd), parent), name: name}
+	if dir {
+		k.path = parent
+	}
+	if err := unix.Fstatat(fd, name, &k.st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return k, errors.Join(err, k.dir.Close())
+	}
+	return k, nil
+}
+
+// remove removes it, if it is still the same.
+func (k *kept) remove() error {
+	var st unix.Stat_t
+	fd := int(k.dir.Fd())
+	if err := unix.Fstatat(fd, k.name, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil && st.Ino == k.st.Ino &&
+		st.Dev == k.st.Dev && st.Mtim == k.st.Mtim {
+		if err := unix.Unlinkat(fd, k.name, 0); err != nil {
+			return err
+		}
+	}
+	if k.path != "" {
+		_ = os.Remove(k.path) // if it is empty
+	}
+	return nil
+}
+
+// listen makes the socket of a forward of UDP, and carries its datagrams.
+func (s *server) listen(q request, r *reply) {
+	if s.sealed { // forwards begin before there is a guest
+		r.errno = unix.EPERM
+		return
+	}
+	host, err := s.dialer.ListenUDP(q.to)
+	if err != nil {
+		r.errno = errnoOf(err)
+		return
+	}
+	a, b, err := pair()
+	if err == nil {
+		r.fd, err = dup(b)
+		_ = b.Close()
+	}
+	if r.errno = errnoOf(err); err != nil {
+		_ = host.Close()
+		return
+	}
+	r.number = uint64(host.LocalAddr().(*net.UDPAddr).Port)
+	go relay(host, a)
+}
+
+// maxSenders is how many a forward knows at a time: the oldest is forgotten.
+const maxSenders = 4096
+
+// relay carries datagrams between a socket of the host and a process, which may answer who has sent something, and nobody
+// else.
+func relay(host gateway.Datagrams, process *net.UnixConn) {
+	var mu sync.Mutex
+	seen := map[netip.AddrPort]uint64{}
+	var turn uint64
+	note := func(from netip.AddrPort) {
+		mu.Lock()
+		defer mu.Unlock()
+		turn++
+		if _, known := seen[from]; !known && len(seen) == maxSenders {
+			for a, at := range seen { // those of the older half: so this is done once in 2048 senders
+				if at+maxSenders/2 <= turn {
+					delete(seen, a)
+				}
+			}
+			if len(seen) == maxSenders {
+				clear(seen)
+			}
+		}
+		seen[from] = turn
+	}
+	go func() {
+		defer host.Close()
+		defer process.Close()
+		b := make([]byte, addrLen+maxDatagram)
+		for {
+			n, err := process.Read(b)
+			if err != nil || n < addrLen {
+				return
+			}
+			to := readAddr(b)
+			mu.Lock()
+			_, known := seen[to]
+			mu.Unlock()
+			if known {
+				_, _ = host.WriteToUDPAddrPort(b[addrLen:n], to)
+			}
+		}
+	}()
+	b := make([]byte, addrLen+maxDatagram)
+	for {
+		n, from, err := host.ReadFromUDPAddrPort(b[addrLen:])
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil { // an ICMP error of an answer
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		note(from)
+		copy(b, appendAddr(nil, from))
+		if _, err := process.Write(b[:addrLen+n]); err != nil {
+			_ = host.Close()
+			return
+		}
+	}
+}

@@ -1,0 +1,309 @@
+package serve
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/internal/confine"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labtest"
+	"vnic.dev/vnic/vfiouser/vfiotest"
+)
+
+// apart has the test's program be a process that serves in a sandbox: what is to be done in JSON.
+const apart = "VNIC_TEST_APART"
+
+// apartOptions are what such a process is told.
+type apartOptions struct {
+	Mode      string
+	Paths     []string
+	Client    bool
+	NIC       string
+	GPUMemory uint64
+	Gateway   lab.GatewayFlags
+	Probe     bool
+}
+
+// attempt is what came of something that a process which was taken over would try.
+type attempt struct {
+	Name, Err string
+	Refused   bool
+}
+
+// attempts are made where guests' memory is mapped, when QEMU may come.
+func attempts(dir string) (list []attempt) {
+	for name, do := range map[string]func() error{
+		"open /etc/passwd": func() error { _, err := os.ReadFile("/etc/passwd"); return err },
+		"write a file":     func() error { return os.WriteFile(dir+"/probe", nil, 0o600) },
+		"start a program":  func() error { return exec.Command("/bin/true").Run() },
+		"socket":           func() error { return socket(unix.AF_INET) },
+		"netlink":          func() error { _, err := net.Interfaces(); return err },
+		"unix":             func() error { return socket(unix.AF_UNIX) },
+		"dial": func() error {
+			c, err := net.Dial("udp", "127.0.0.1:9")
+			if err == nil {
+				_ = c.Close()
+			}
+			return err
+		},
+		"ptrace": func() error {
+			runtime.LockOSThread()
+			defer runtime.UnlockOSThread()
+			if _, _, e := unix.Syscall(unix.SYS_PTRACE, unix.PTRACE_ATTACH, 1<<30, 0); e != unix.ESRCH {
+				return e
+			}
+			return nil
+		},
+		"signal": func() error { return unix.Kill(os.Getppid(), 0) },
+	} {
+		a := attempt{Name: name}
+		if err := do(); err != nil {
+			a.Err, a.Refused = err.Error(), errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES)
+		}
+		list = append(list, a)
+	}
+	return list
+}
+
+func socket(family int) error {
+	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
+	if err == nil {
+		err = unix.Close(fd)
+	}
+	return err
+}
+
+// serveApart is that process: it says its report, what the attempts came to, and at the end how much was refused.
+func serveApart(what string) error {
+	var a apartOptions
+	if err := json.Unmarshal([]byte(what), &a); err != nil {
+		return err
+	}
+	out := json.NewEncoder(os.Stdout)
+	o := Options{Paths: a.Paths, Client: a.Client, NIC: lab.NIC{Model: a.NIC}, GPUMemory: a.GPUMemory, GatewayFlags: a.Gateway,
+		Note: func(port, format string, args ...any) { fmt.Fprintf(os.Stderr, port+": "+format+"\n", args...) }}
+	o.Ready = func(r *Report) error {
+		err := out.Encode(r)
+		if a.Probe {
+			err = errors.Join(err, out.Encode(attempts(filepath.Dir(a.Paths[0]))))
+		}
+		return err
+	}
+	if a.Mode != broker.Off {
+		config, err := o.BrokerConfig(a.Mode)
+		if err != nil {
+			return err
+		}
+		if o.Broker, err = broker.Start(config); err != nil {
+			return err
+		}
+		o.Confine = func() error {
+			warning, err := o.Broker.Confine(a.Mode)
+			if warning != "" {
+				fmt.Fprintln(os.Stderr, warning)
+			}
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	err := Do(ctx, o)
+	refused := uint64(0)
+	if o.Broker != nil {
+		refused = o.Broker.Refused()
+	}
+	return errors.Join(err, out.Encode(refused), o.Broker.Close())
+}
+
+// process is such a process, as the test sees it.
+type process struct {
+	t    *testing.T
+	rep  *Report
+	in   io.Closer
+	out  *json.Decoder
+	cmd  *exec.Cmd
+	said *strings.Builder // stderr; after end
+}
+
+func startApart(t *testing.T, a apartOptions) *process {
+	t.Helper()
+	if a.NIC == "" {
+		a.NIC = lab.Virtio
+	}
+	b := testkit.Must(json.Marshal(a))(t)
+	p := &process{t: t, cmd: exec.Command("/proc/self/exe"), rep: new(Report), said: new(strings.Builder)}
+	p.cmd.Env, p.cmd.Stderr = append(os.Environ(), apart+"="+string(b)), p.said
+	in, err := p.cmd.StdinPipe()
+	testkit.OK(t, err)
+	out, err := p.cmd.StdoutPipe()
+	testkit.OK(t, errors.Join(err, p.cmd.Start()))
+	p.in, p.out = in, json.NewDecoder(bufio.NewReader(out))
+	if err := p.out.Decode(p.rep); err != nil {
+		_ = p.cmd.Wait()
+		t.Fatalf("%v: %s", err, p.said)
+	}
+	return p
+}
+
+// end has it end well, and gives how many calls it was refused.
+func (p *process) end() (refused uint64) {
+	p.t.Helper()
+	err := errors.Join(p.in.Close(), p.out.Decode(&refused), p.cmd.Wait())
+	if err != nil {
+		p.t.Fatalf("%v: %s", err, p.said)
+	}
+	return refused
+}
+
+func (p *process) guest(i int) *labtest.Guest {
+	return (&served{t: p.t, rep: p.rep}).guest(i)
+}
+
+// echo is a server of the host: what comes goes back.
+func echo(t *testing.T) netip.AddrPort {
+	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer c.Close()
+				_, _ = io.Copy(struct{ io.Writer }{c}, struct{ io.Reader }{c}) // package net keeps pipes for splice(2)
+			}()
+		}
+	}()
+	return l.Addr().(*net.TCPAddr).AddrPort()
+}
+
+// through has a guest talk to a port of the host by the gateway.
+func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
+	defer cancel()
+	c, err := g.Dial(ctx, netip.AddrPort{}, gateway)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(testkit.Patience))
+	got := make([]byte, 5)
+	if _, err = c.Write([]byte("hello")); err == nil {
+		_, err = io.ReadFull(c, got)
+	}
+	if err == nil && string(got) != "hello" {
+		err = fmt.Errorf("%q came back", got)
+	}
+	return err
+}
+
+// A vnic serve in its sandbox does all that it is for, and nothing that it needs is refused: guests come and go, their
+// GPUs' memory is known, traffic goes through the gateway, forwards lead in, its files are removed.
+//
+// Invariant: sandbox: A confined vnic serve is refused nothing that it needs.
+func TestServeNeedsNothingThatIsRefused(t *testing.T) {
+	testkit.LeavesNothing(t)
+	for _, mode := range []string{broker.Log, broker.On} {
+		host := echo(t)
+		dir := t.TempDir()
+		free := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
+		port := free.LocalAddr().(*net.UDPAddr).Port
+		testkit.OK(t, free.Close())
+		p := startApart(t, apartOptions{Mode: mode, Paths: []string{dir + "/0", dir + "/1"}, GPUMemory: 2 << 20,
+			Gateway: lab.GatewayFlags{HostPorts: fmt.Sprint(host.Port()), Forwards: []string{fmt.Sprintf("udp:%d:port0:9", port)}}})
+		gw, _ := lab.GatewayAddrs()
+		for range 2 {
+			a, b := p.guest(0), p.guest(1)
+			buf := testkit.Must(a.Register(0, 0, 1<<20))(t)
+			testkit.OK(t, buf.Close())
+			testkit.OK(t, through(t, a, netip.AddrPortFrom(gw.Addr(), host.Port())))
+			if err := through(t, a, netip.AddrPortFrom(gw.Addr(), host.Port()+1)); err == nil {
+				t.Error("another port of the host is open")
+			}
+			u := testkit.Must(net.Dial("udp4", fmt.Sprintf("127.0.0.1:%d", port)))(t)
+			testkit.Must(u.Write([]byte("in")))(t)
+			testkit.OK(t, u.Close())
+			testkit.OK(t, errors.Join(a.Exchange(t.Context(), b, 200_000), a.Close(), b.Close()))
+		}
+		if n := p.end(); n != 0 {
+			t.Errorf("%s: %d system calls were refused: %s", mode, n, p.said)
+		}
+		if list, err := os.ReadDir(dir); err != nil || len(list) != 0 {
+			t.Errorf("%s: left: %v, %v", mode, list, err)
+		}
+	}
+}
+
+func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
+	testkit.LeavesNothing(t)
+	p := startApart(t, apartOptions{Mode: broker.On, Paths: []string{t.TempDir() + "/g"}, NIC: lab.GVE, GPUMemory: 4 << 20})
+	for range 2 {
+		conn := testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: p.rep.Ports[0].Socket}))(t)
+		c := testkit.Must(vfiotest.Connect(conn))(t)
+		testkit.OK(t, c.Close())
+	}
+	if n := p.end(); n != 0 {
+		t.Errorf("gve: %d system calls were refused: %s", n, p.said)
+	}
+	path := t.TempDir() + "/q"
+	p = startApart(t, apartOptions{Mode: broker.On, Paths: []string{path}, Client: true})
+	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
+	conn, err := l.AcceptUnix()
+	testkit.OK(t, errors.Join(err, l.Close()))
+	testkit.OK(t, testkit.Must(labtest.New(conn, p.rep.Ports[0].MAC, addrs(p.rep.Ports[0])))(t).Close())
+	if n := p.end(); n != 0 {
+		t.Errorf("client: %d system calls were refused: %s", n, p.said)
+	}
+}
+
+// What maps guests' memory can start, open and dial nothing, lives on, and serves; without the sandbox it can.
+//
+// Invariant: sandbox: The process that maps guests starts, opens and dials nothing.
+func TestServingProcessIsHeld(t *testing.T) {
+	testkit.LeavesNothing(t)
+	for _, mode := range []string{broker.Off, broker.Log, broker.On} {
+		dir := t.TempDir()
+		p := startApart(t, apartOptions{Mode: mode, Paths: []string{dir + "/0", dir + "/1"}, Probe: true})
+		var list []attempt
+		testkit.OK(t, p.out.Decode(&list))
+		for _, a := range list {
+			switch {
+			case mode != broker.On && a.Err != "":
+				t.Errorf("%s: %s: %s", mode, a.Name, a.Err)
+			case mode == broker.On && !a.Refused &&
+				(confine.LandlockABI() > 0 || !slices.Contains([]string{"open /etc/passwd"}, a.Name)):
+				t.Errorf("on: %s: not refused: %q", a.Name, a.Err)
+			}
+		}
+		a, b := p.guest(0), p.guest(1)
+		testkit.OK(t, errors.Join(a.Exchange(t.Context(), b, 200_000), a.Close(), b.Close()))
+		if n := p.end(); (n > 0) != (mode != broker.Off) {
+			t.Errorf("%s: %d counted", mode, n)
+		}
+		if said := strings.Contains(p.said.String(), "socket, family 2"); said != (mode != broker.Off) {
+			t.Errorf("%s: said: %s", mode, p.said)
+		}
+	}
+}
