@@ -24,6 +24,7 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 func bootCommand() *cobra.Command {
 	var (
 		verbose bool
+		sandbox string
 		dump    pcap.Options
 		show    = stat.Options{Command: "boot"}
 		o       = boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}
@@ -58,6 +59,9 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 		Args: programArgs,
 		RunE: func(c *cobra.Command, args []string) error {
 			o.Command = args
+			if err := checkUnconfined(c, sandbox); err != nil {
+				return err
+			}
 			if dump.File == "-" {
 				return usagef(c, "--pcap -: stdout is the program's: name a file")
 			}
@@ -89,6 +93,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	}
 	f := c.Flags()
 	f.SortFlags = false
+	unconfinedFlag(c, &sandbox)
 	f.StringVar(&o.NIC, "nic", lab.Virtio,
 		"virtio; or gve, whose devmem TCP is the kernel's, and which needs QEMU "+assets.MinVFIOUser)
 	f.IntVar(&o.Guests, "guests", 1, "how many guests; the command runs in all of them")

@@ -16,12 +16,16 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/qemu"
 )
 
 func TestMain(m *testing.M) {
+	if broker.Is(os.Args) { // of a vnic serve that a test runs in its own process
+		os.Exit(broker.Main())
+	}
 	testscript.Main(m, map[string]func(){"vnic": main, serve.BackendName: main})
 }
 

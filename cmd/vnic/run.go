@@ -23,7 +23,7 @@ func runCommand() *cobra.Command {
 	var (
 		mode, p2p, guest        = "both", "on", "qemu"
 		asJSON, verbose, schema bool
-		profile                 string
+		profile, sandbox        string
 		dump                    pcap.Options
 		show                    = stat.Options{Command: "run"}
 		o                       = run.Defaults()
@@ -47,6 +47,9 @@ Memory TCP.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if schema {
 				_, err := fmt.Fprint(c.OutOrStdout(), run.Schema)
+				return err
+			}
+			if err := checkUnconfined(c, sandbox); err != nil {
 				return err
 			}
 			if !c.Flags().Changed("seed") {
@@ -110,6 +113,7 @@ Memory TCP.`,
 	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
 	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0,
 		"tokens that the receiver keeps until nothing comes any more (exhaustion test)")
+	unconfinedFlag(c, &sandbox)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
 	f.StringVar(&o.Digest, "digest", o.Digest,

@@ -158,8 +158,8 @@ QEMU's conventions of backend programs.`,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
 	f.StringVar(&sandbox, "sandbox", sandbox,
-		"on: this process can start, open and dial nothing once guests may come, a small one outside does (doctor says what "+
-			"holds here); log: it can, and says what would be refused; off")
+		"on: once guests may come, this process can start, open and dial nothing, a small one outside of it does; "+
+			"log: say what would be refused; off")
 	dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	metricsFlag(f, &show)

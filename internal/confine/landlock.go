@@ -34,7 +34,8 @@ func Files(paths []Path) error {
 	if LandlockABI() == 0 {
 		return ErrNoLandlock
 	}
-	const read = landlock.AccessFSSet(llsys.AccessFSReadFile)
+	const file = landlock.AccessFSSet(llsys.AccessFSReadFile)
+	const dir = file | llsys.AccessFSReadDir
 	var rules []landlock.Rule
 	for _, p := range paths {
 		fd, err := unix.Open(p.Path, unix.O_PATH|unix.O_CLOEXEC, 0)
@@ -42,7 +43,15 @@ func Files(paths []Path) error {
 			return fmt.Errorf("%s: %w", p.Path, err)
 		}
 		pinned = append(pinned, fd)
-		rules = append(rules, landlock.PathAccess(read, p.Path))
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return fmt.Errorf("%s: %w", p.Path, err)
+		}
+		rights := file
+		if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+			rights = dir
+		}
+		rules = append(rules, landlock.PathAccess(rights, p.Path))
 	}
 	if err := landlock.V7.BestEffort().Restrict(rules...); err != nil {
 		return fmt.Errorf("landlock: %w", err)

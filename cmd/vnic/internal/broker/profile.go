@@ -10,13 +10,18 @@ import (
 
 // paths are all that a confined process reads of the file system.
 var paths = []confine.Path{
-	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; its own descriptors"},
+	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; its own descriptors; " +
+		"--metrics: its own memory, CPU time and descriptors"},
+	{Path: "/proc/stat", Why: "--metrics: when the machine started"},
 }
 
 // calls are all that a confined process calls. broker is the descriptor that leads to it.
 func calls(pid, broker int) []confine.Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
 	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, []confine.Call{
+		{Nr: sysFstatat, Name: "fstatat", Why: "--metrics: whether /proc is there; names, no contents"},
+		{Nr: unix.SYS_STATFS, Name: "statfs", Why: "--metrics: whether /proc is procfs"},
+		{Nr: unix.SYS_GETDENTS64, Name: "getdents64", Why: "--metrics: how many descriptors there are"},
 		{Nr: unix.SYS_OPENAT, Name: "openat", If: []confine.Arg{confine.Without(2, writes)},
 			Why: "dma: /proc/self; Landlock says which, and nothing is made or written"},
 		{Nr: unix.SYS_SENDMSG, Name: "sendmsg", If: []confine.Arg{confine.IsInt(0, uint32(broker))},
