@@ -8,6 +8,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/internal/confine"
 	"vnic.dev/vnic/internal/memavail"
 )
 
@@ -35,6 +36,7 @@ func Doctor(ctx context.Context, o assets.Options) *Report {
 	d.kvm(s)
 	d.Facts = append(d.Facts, s.Means...)
 	memory := d.memory()
+	d.sandbox()
 	d.Ready = s.Ready && program && memory
 	d.CanFetch = s.CanFetch && program
 	return &d.Report
@@ -58,6 +60,22 @@ func (d *doctor) kvm(s *assets.Survey) {
 		d.add("kvm", assets.Good, "works (tried since this boot)", "")
 	default:
 		d.add("kvm", assets.Worse, "does not work: "+p.Why, "guests run by TCG, which needs no more but is slower")
+	}
+}
+
+// sandbox is of vnic serve, and in nobody's way.
+func (d *doctor) sandbox() {
+	switch s := confine.Look(); {
+	case !s.Seccomp:
+		d.add("sandbox", assets.Worse, "none: "+s.String(), "vnic serve is not confined: a kernel with CONFIG_SECCOMP_FILTER, or "+
+			"a container that permits seccomp(2)")
+	case s.Landlock == 0:
+		d.add("sandbox", assets.Worse, s.String()+"; no Landlock", "vnic serve can open files that its user may read: a kernel "+
+			"with Landlock (5.13, CONFIG_SECURITY_LANDLOCK, and landlock in lsm= of its command line)")
+	case !s.Listeners:
+		d.add("sandbox", assets.Worse, s.String(), "what is refused is not counted: Linux 5.7 or newer")
+	default:
+		d.add("sandbox", assets.Good, s.String(), "")
 	}
 }
 

@@ -36,6 +36,18 @@ func setFilter(p []bpf.Instruction, flags uintptr) (fd int, err error) {
 	return int(n), nil
 }
 
+// What a filter can do with a call (SECCOMP_RET_ERRNO, SECCOMP_RET_USER_NOTIF).
+const (
+	actionErrno  = uint32(linux.SECCOMP_RET_ERRNO)
+	actionNotify = uint32(linux.SECCOMP_RET_USER_NOTIF)
+)
+
+// available says whether the kernel knows an action (SECCOMP_GET_ACTION_AVAIL reads 32 bits).
+func available(action uint32) bool {
+	_, _, errno := unix.Syscall(unix.SYS_SECCOMP, linux.SECCOMP_GET_ACTION_AVAIL, 0, uintptr(unsafe.Pointer(&action)))
+	return errno == 0
+}
+
 // Sizes of the kernel's structs (linux/seccomp.h), which are in the numbers of its ioctls.
 const (
 	notifLen = 80 // struct seccomp_notif

@@ -78,6 +78,9 @@ func (s *server) term() time.Duration {
 	if err := s.Err(); err != nil {
 		s.Fatalf("vnic serve after SIGTERM: %v: %s", err, s.stderr.String())
 	}
+	if strings.Contains(s.stderr.String(), "sandbox:") {
+		s.Errorf("something that it needs was refused, or is not confined: %s", s.stderr.String())
+	}
 	return time.Since(begin)
 }
 

@@ -40,6 +40,8 @@ type server struct {
 	sealed bool   // of the reader
 	kept   []kept // likewise
 
+	wg sync.WaitGroup // of requests under way, and relays
+
 	mu      sync.Mutex
 	cancels map[uint32]context.CancelFunc
 	kinds   map[string]bool // of refused calls, that were told of
@@ -59,7 +61,14 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 		cancels: map[uint32]context.CancelFunc{}, kinds: map[string]bool{},
 		dialer: gateway.NewDialer(gateway.Options{NAT: config.NAT, Policy: config.Policy, Forwards: config.Forwards})}
 	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
+	defer func() {
+		cancel()
+		_ = c.Close() // nobody reads answers any more
+		s.wg.Wait()
+		for _, k := range s.kept {
+			_ = k.dir.Close()
+		}
+	}()
 	b := make([]byte, requestLen+unix.PathMax)
 	for {
 		n, fd, err := receive(c, b)
@@ -91,7 +100,7 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 		s.begin(ctx, q)
 		return fd
 	case opListenUDP:
-		s.listen(q, &r)
+		s.listen(ctx, q, &r)
 	case opResolvers:
 		r.addrs = s.dialer.Resolvers()
 	case opAddrs:
@@ -163,7 +172,7 @@ func (s *server) begin(ctx context.Context, q request) {
 	s.mu.Lock()
 	s.cancels[q.id] = cancel
 	s.mu.Unlock()
-	go func() {
+	s.wg.Go(func() {
 		defer func() { <-s.slots }()
 		r := reply{id: q.id, fd: -1}
 		c, err := s.dial(ctx, q)
@@ -177,7 +186,7 @@ func (s *server) begin(ctx context.Context, q request) {
 		s.mu.Unlock()
 		cancel()
 		s.answer(&r)
-	}()
+	})
 }
 
 func (s *server) dial(ctx context.Context, q request) (net.Conn, error) {
@@ -292,7 +301,7 @@ func (k *kept) remove() error {
 }
 
 // listen makes the socket of a forward of UDP, and carries its datagrams.
-func (s *server) listen(q request, r *reply) {
+func (s *server) listen(ctx context.Context, q request, r *reply) {
 	if s.sealed { // forwards begin before there is a guest
 		r.errno = unix.EPERM
 		return
@@ -312,7 +321,11 @@ func (s *server) listen(q request, r *reply) {
 		return
 	}
 	r.number = uint64(host.LocalAddr().(*net.UDPAddr).Port)
-	go relay(host, a)
+	context.AfterFunc(ctx, func() {
+		_ = host.Close()
+		_ = a.Close()
+	})
+	s.wg.Go(func() { relay(host, a) })
 }
 
 // maxSenders is how many a forward knows at a time: the oldest is forgotten.

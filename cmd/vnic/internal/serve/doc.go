@@ -23,4 +23,7 @@
 // starts QEMU before us gets an error instead. A QEMU that lives on while vnic is started anew
 // comes back by itself, with the memory of the GPU that is gone. Nothing can tell its guest; the
 // user is warned (hasOldGPU).
+//
+// With a Broker the process that serves is confined, once all is there and before a connection is taken: what
+// needs more rights the broker does from then on (package broker).
 package serve

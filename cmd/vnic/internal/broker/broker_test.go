@@ -1,0 +1,185 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/stack/gateway"
+)
+
+func TestMain(m *testing.M) {
+	if Is(os.Args) {
+		os.Exit(Main())
+	}
+	testkit.Main(m)
+}
+
+// both has a broker and its client in this process.
+func both(t *testing.T, c Config) *Client {
+	t.Helper()
+	a, b, err := pair()
+	testkit.OK(t, err)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		serve(b, c, slog.New(slog.DiscardHandler))
+		_ = b.Close()
+	}()
+	k := newClient(a)
+	t.Cleanup(func() {
+		testkit.OK(t, k.Close())
+		<-done
+	})
+	return k
+}
+
+func refused(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, unix.EPERM) {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+// What asks a broker may be anything: it gets what the policy permits, and what was named before it was
+// sealed, and no more.
+//
+// Invariant: sandbox: The broker gives a process nothing that the policy or its start did not name.
+func TestBrokerTrustsNobody(t *testing.T) {
+	testkit.LeavesNothing(t)
+	ctx := t.Context()
+	l := testkit.Must(net.Listen("tcp4", "127.0.0.1:0"))(t)
+	defer l.Close()
+	open := l.Addr().(*net.TCPAddr).AddrPort()
+	dir := t.TempDir()
+	named, other := filepath.Join(dir, "named"), filepath.Join(dir, "other")
+	for _, name := range []string{named, other} {
+		testkit.OK(t, os.WriteFile(name, nil, 0o600))
+	}
+	qemu := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: dir + "/q"}))(t)
+	defer qemu.Close()
+	ports := testkit.Must(gateway.ParsePorts(netPort(open)))(t)
+	k := both(t, Config{Mode: On, NAT: true, Policy: gateway.Policy{HostPorts: ports}, Connect: []string{dir + "/q"}})
+	c := testkit.Must(k.Dial(ctx, "tcp", open))(t)
+	if _, ok := c.(*net.TCPConn); !ok {
+		t.Errorf("%T", c)
+	}
+	testkit.OK(t, c.Close())
+	u := testkit.Must(k.Connect(ctx, 0))(t)
+	testkit.OK(t, u.Close())
+	_, err := k.Dial(ctx, "tcp", netip.AddrPortFrom(open.Addr(), open.Port()^1))
+	refused(t, "another port", err)
+	_, err = k.Dial(ctx, "udp", netip.MustParseAddrPort("169.254.169.254:80"))
+	refused(t, "metadata", err)
+	_, err = k.DialResolver(ctx, "tcp", open)
+	refused(t, "no resolver", err)
+	_, err = k.ListenUDP(open)
+	refused(t, "no forward", err)
+	_, err = k.Connect(ctx, 1)
+	testkit.ErrorIs(t, err, unix.EINVAL)
+	remove := testkit.Must(k.Keep(named, false))(t)
+	testkit.Must(k.ask(ctx, request{op: opSeal}))(t)
+	_, err = k.Keep(other, false)
+	refused(t, "a file after the seal", err)
+	_, err = k.ask(ctx, request{op: opSeal})
+	refused(t, "a second seal", err)
+	_, err = k.quick(request{op: opRemove, number: 1})
+	testkit.ErrorIs(t, err, unix.EINVAL)
+	_, err = k.quick(request{op: 99})
+	testkit.ErrorIs(t, err, unix.EINVAL)
+	for _, junk := range []string{"x", strings.Repeat("x", 47), strings.Repeat("\xff", 5000)} { // ignored, or EINVAL to nobody
+		testkit.Must(k.conn.Write([]byte(junk)))(t)
+	}
+	testkit.OK(t, remove())
+	left := testkit.Must(filepath.Glob(dir + "/*"))(t)
+	testkit.Equal(t, "left", strings.Join(left, " "), other+" "+dir+"/q")
+}
+
+func netPort(a netip.AddrPort) string { return strings.TrimPrefix(a.String(), a.Addr().String()+":") }
+
+// A file that has become another is not removed.
+func TestOnlyTheSameFileIsRemoved(t *testing.T) {
+	testkit.LeavesNothing(t)
+	k := both(t, Config{Mode: On})
+	name := filepath.Join(t.TempDir(), "f")
+	testkit.OK(t, os.WriteFile(name, nil, 0o600))
+	remove := testkit.Must(k.Keep(name, false))(t)
+	testkit.OK(t, os.WriteFile(name+"2", nil, 0o600))
+	testkit.OK(t, os.Rename(name+"2", name))
+	testkit.OK(t, remove())
+	if _, err := os.Lstat(name); err != nil {
+		t.Error(err)
+	}
+}
+
+// A forward of UDP answers who has sent something, and nobody else.
+func TestRelayAnswersWhoAsked(t *testing.T) {
+	testkit.LeavesNothing(t)
+	at := netip.MustParseAddrPort("127.0.0.1:0")
+	k := both(t, Config{Mode: On, Forwards: []gateway.Forward{{Proto: "udp", Listen: at}}})
+	d := testkit.Must(k.ListenUDP(at))(t)
+	defer d.Close()
+	asker := testkit.Must(net.Dial("udp4", d.LocalAddr().String()))(t)
+	defer asker.Close()
+	stranger := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
+	defer stranger.Close()
+	testkit.Must(asker.Write([]byte("question")))(t)
+	b := make([]byte, 100)
+	n, from, err := d.ReadFromUDPAddrPort(b)
+	if err != nil || string(b[:n]) != "question" || from != asker.LocalAddr().(*net.UDPAddr).AddrPort() {
+		t.Fatalf("%q from %v, %v", b[:n], from, err)
+	}
+	to := stranger.LocalAddr().(*net.UDPAddr).AddrPort()
+	testkit.Must(d.WriteToUDPAddrPort([]byte("attack"), to))(t)
+	testkit.Must(d.WriteToUDPAddrPort([]byte("answer"), from))(t) // behind it
+	testkit.OK(t, asker.SetReadDeadline(time.Now().Add(testkit.Patience)))
+	n, err = asker.Read(b)
+	testkit.OK(t, err)
+	testkit.Equal(t, "answer", string(b[:n]), "answer")
+	testkit.OK(t, stranger.SetReadDeadline(time.Unix(1, 0)))
+	if n, _, err := stranger.ReadFrom(b); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the stranger got %q, %v", b[:n], err)
+	}
+}
+
+// Who waits no longer leaves nothing behind, and a broker that is gone makes nobody wait.
+func TestNobodyWaitsForABroker(t *testing.T) {
+	testkit.LeavesNothing(t)
+	k := both(t, Config{Mode: On, NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 100 {
+		c, err := k.Dial(ctx, "tcp", netip.MustParseAddrPort("127.0.0.1:9"))
+		if err == nil {
+			t.Error("a connection", c.Close())
+		}
+	}
+	a, b, err := pair()
+	testkit.OK(t, errors.Join(err, b.Close()))
+	gone := newClient(a)
+	<-gone.ended
+	if _, err := gone.Addrs(); err == nil {
+		t.Error("addresses of nobody")
+	}
+	testkit.OK(t, gone.Close())
+}
+
+// A broker is a process of its own, and ends with its client.
+func TestStart(t *testing.T) {
+	testkit.LeavesNothing(t)
+	k := testkit.Must(Start(Config{Mode: On, NAT: true}))(t)
+	want := testkit.Must(gateway.NewDialer(gateway.Options{}).Addrs())(t)
+	got := testkit.Must(k.Addrs())(t)
+	testkit.Equal(t, "addresses", len(got), len(want))
+	testkit.OK(t, k.Close())
+}

@@ -1,0 +1,49 @@
+package confine
+
+import (
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Support is what of this package a machine has.
+type Support struct {
+	Landlock  int  // LandlockABI
+	Seccomp   bool // filters
+	Listeners bool // refused calls can be counted; whether one is to be had in this process only Calls finds out
+}
+
+// Look finds out, and changes nothing.
+func Look() Support {
+	s := Support{Landlock: LandlockABI()}
+	// PR_GET_SECCOMP is EINVAL without seccomp (prctl(2)).
+	if _, err := unix.PrctlRetInt(unix.PR_GET_SECCOMP, 0, 0, 0, 0); err != nil {
+		return s
+	}
+	s.Seccomp = available(actionErrno)
+	s.Listeners = s.Seccomp && available(actionNotify)
+	return s
+}
+
+// String says it in words.
+func (s Support) String() string {
+	var words []string
+	if s.Seccomp {
+		words = append(words, "seccomp")
+		if s.Listeners {
+			words[0] += ", what is refused is counted"
+		}
+	}
+	switch {
+	case s.Landlock >= 6:
+		words = append(words, "Landlock: files, TCP, signals")
+	case s.Landlock >= 4:
+		words = append(words, "Landlock: files, TCP")
+	case s.Landlock > 0:
+		words = append(words, "Landlock: files")
+	}
+	if len(words) == 0 {
+		return "neither seccomp filters nor Landlock"
+	}
+	return strings.Join(words, "; ")
+}
