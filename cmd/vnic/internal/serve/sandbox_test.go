@@ -138,7 +138,7 @@ func serveApart(what string) error {
 
 // process is such a process, as the test sees it.
 type process struct {
-	t    *testing.T
+	t    testing.TB
 	rep  *Report
 	in   io.Closer
 	out  *json.Decoder
@@ -146,7 +146,7 @@ type process struct {
 	said *strings.Builder // stderr; after end
 }
 
-func startApart(t *testing.T, a apartOptions) *process {
+func startApart(t testing.TB, a apartOptions) *process {
 	t.Helper()
 	if a.NIC == "" {
 		a.NIC = lab.Virtio
@@ -177,7 +177,8 @@ func (p *process) end() (refused uint64) {
 }
 
 func (p *process) guest(i int) *labtest.Guest {
-	return (&served{t: p.t, rep: p.rep}).guest(i)
+	p.t.Helper()
+	return guestOf(p.t, p.rep, i)
 }
 
 // echo is a server of the host: what comes goes back.
@@ -305,5 +306,24 @@ func TestServingProcessIsHeld(t *testing.T) {
 		if said := strings.Contains(p.said.String(), "socket, family 2"); said != (mode != broker.Off) {
 			t.Errorf("%s: said: %s", mode, p.said)
 		}
+	}
+}
+
+// BenchmarkSandbox is what the sandbox costs who talks through a vnic serve: the datapath's own calls are
+// reads and writes of eventfds, and ppoll.
+func BenchmarkSandbox(b *testing.B) {
+	for _, mode := range []string{broker.Off, broker.On} {
+		b.Run(mode, func(b *testing.B) {
+			dir := b.TempDir()
+			p := startApart(b, apartOptions{Mode: mode, Paths: []string{dir + "/0", dir + "/1"}})
+			x, y := p.guest(0), p.guest(1)
+			const n = 8 << 20
+			b.SetBytes(2 * n)
+			for b.Loop() {
+				testkit.OK(b, x.Exchange(b.Context(), y, n))
+			}
+			testkit.OK(b, errors.Join(x.Close(), y.Close()))
+			p.end()
+		})
 	}
 }

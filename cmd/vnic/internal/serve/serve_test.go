@@ -91,16 +91,20 @@ func (s *served) noted(want string) {
 // guest has a guest on port i.
 func (s *served) guest(i int) *labtest.Guest {
 	s.t.Helper()
-	p := s.rep.Ports[i]
+	return guestOf(s.t, s.rep, i)
+}
+
+func guestOf(t testing.TB, rep *Report, i int) *labtest.Guest {
+	t.Helper()
+	p := rep.Ports[i]
 	var gpus []driver.FrontendGPU
 	if p.GPUPath != "" {
 		f, err := os.OpenFile(p.GPUPath, os.O_RDWR, 0) // as QEMU does
-		testkit.OK(s.t, err)
+		testkit.OK(t, err)
 		defer f.Close()
 		gpus = append(gpus, driver.FrontendGPU{FD: int(f.Fd()), ID: i, Size: p.GPUBytes})
 	}
-	g := testkit.Must(labtest.Dial(p.Socket, p.MAC, addrs(p), gpus...))(s.t)
-	return g
+	return testkit.Must(labtest.Dial(p.Socket, p.MAC, addrs(p), gpus...))(t)
 }
 
 func addrs(p PortReport) []netip.Prefix {
