@@ -18,7 +18,7 @@ var paths = []confine.Path{
 // calls are all that a confined process calls. broker is the descriptor that leads to it.
 func calls(pid, broker int) []confine.Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
-	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, []confine.Call{
+	return slices.Concat(confine.GoRuntime(pid), confine.Sockets, callsArch, []confine.Call{
 		{Nr: sysFstatat, Name: "fstatat", Why: "--metrics: whether /proc is there; names, no contents"},
 		{Nr: unix.SYS_STATFS, Name: "statfs", Why: "--metrics: whether /proc is procfs"},
 		{Nr: unix.SYS_GETDENTS64, Name: "getdents64", Why: "--metrics: how many descriptors there are"},
@@ -33,6 +33,8 @@ func calls(pid, broker int) []confine.Call {
 		{Nr: unix.SYS_PREADV2, Name: "preadv2", Why: "nic: reads of eventfds that never wait"},
 		{Nr: unix.SYS_GETEUID, Name: "geteuid", Why: "serve: whose the peer is"},
 		{Nr: unix.SYS_EVENTFD2, Name: "eventfd2", Why: "nic: a worker sleeps on one"},
+		{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TCGETS)},
+			Why: "messages: whether stderr is a terminal, for colour"},
 		{Nr: unix.SYS_PPOLL, Name: "ppoll", Why: "nic: a worker sleeps on several eventfds"},
 		{Nr: unix.SYS_FALLOCATE, Name: "fallocate", Why: "gpumem: a reset gives pages back"},
 	})

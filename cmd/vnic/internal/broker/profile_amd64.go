@@ -1,5 +1,14 @@
 package broker
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/confine"
+)
 
 const sysFstatat = unix.SYS_NEWFSTATAT
+
+// callsArch are those of calls that other architectures do not have.
+var callsArch = []confine.Call{
+	{Nr: unix.SYS_POLL, Name: "poll", Why: "nic, vfiouser: whether an eventfd is full"},
+}

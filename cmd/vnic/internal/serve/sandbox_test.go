@@ -40,6 +40,7 @@ type apartOptions struct {
 	GPUMemory uint64
 	Gateway   lab.GatewayFlags
 	Probe     bool
+	Poll      int
 }
 
 // attempt is what came of something that a process which was taken over would try.
@@ -98,7 +99,7 @@ func serveApart(what string) error {
 		return err
 	}
 	out := json.NewEncoder(os.Stdout)
-	o := Options{Paths: a.Paths, Client: a.Client, NIC: lab.NIC{Model: a.NIC}, GPUMemory: a.GPUMemory, GatewayFlags: a.Gateway,
+	o := Options{Paths: a.Paths, Client: a.Client, NIC: lab.NIC{Model: a.NIC}, GPUMemory: a.GPUMemory, GatewayFlags: a.Gateway, Poll: a.Poll,
 		Note: func(port, format string, args ...any) { fmt.Fprintf(os.Stderr, port+": "+format+"\n", args...) }}
 	o.Ready = func(r *Report) error {
 		err := out.Encode(r)
@@ -226,13 +227,14 @@ func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 // Invariant: sandbox: A confined vnic serve is refused nothing that it needs.
 func TestServeNeedsNothingThatIsRefused(t *testing.T) {
 	testkit.LeavesNothing(t)
-	for _, mode := range []string{broker.Log, broker.On} {
+	for i, mode := range []string{broker.Log, broker.On, broker.On} {
+		poll := i % 2 // a thread that polls, or none
 		host := echo(t)
 		dir := t.TempDir()
 		free := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 		port := free.LocalAddr().(*net.UDPAddr).Port
 		testkit.OK(t, free.Close())
-		p := startApart(t, apartOptions{Mode: mode, Paths: []string{dir + "/0", dir + "/1"}, GPUMemory: 2 << 20,
+		p := startApart(t, apartOptions{Mode: mode, Paths: []string{dir + "/0", dir + "/1"}, GPUMemory: 2 << 20, Poll: poll,
 			Gateway: lab.GatewayFlags{HostPorts: fmt.Sprint(host.Port()), Forwards: []string{fmt.Sprintf("udp:%d:port0:9", port)}}})
 		gw, _ := lab.GatewayAddrs()
 		for range 2 {
