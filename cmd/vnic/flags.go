@@ -90,7 +90,8 @@ func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args .
 	}
 }
 
-// unconfinedFlag is --sandbox of a command that has none: it is not in the help, and asking for one has an answer.
+// unconfinedFlag is --sandbox of a command that has none: it is not in the help, and asking for one
+// has an answer.
 func unconfinedFlag(c *cobra.Command, mode *string) {
 	c.Flags().StringVar(mode, "sandbox", broker.Off, "off: only vnic serve has one")
 	_ = c.Flags().MarkHidden("sandbox")
@@ -102,8 +103,8 @@ func checkUnconfined(c *cobra.Command, mode string) error {
 		return misuse(c, err)
 	}
 	if mode != broker.Off {
-		return usagef(c, "--sandbox %s: vnic %s starts QEMU from the process that maps its guests' memory, so that is not confined: "+
-			"vnic serve is, for a QEMU of your own", mode, c.Name())
+		return usagef(c, "--sandbox %s: vnic %s starts QEMU from the process that maps its guests' memory, so that is not "+
+			"confined: vnic serve is, for a QEMU of your own", mode, c.Name())
 	}
 	return nil
 }

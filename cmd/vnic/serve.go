@@ -167,8 +167,8 @@ QEMU's conventions of backend programs.`,
 	return c
 }
 
-// confined starts the process outside of the sandbox, and gives what closes the sandbox. Where it cannot be had that is an
-// error if the user has asked for it, else a line.
+// confined starts the process outside of the sandbox, and gives what closes the sandbox. Where it
+// cannot be had that is an error if the user has asked for it, else a line.
 func confined(o *serve.Options, mode string, asked bool, note func(string, ...any)) (*broker.Client, func() error,
 	error) {
 	if mode == broker.Off {

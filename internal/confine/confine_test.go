@@ -21,7 +21,8 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 )
 
-// probing has the test's program be a process that confines itself, and then tries what it may not: on, log, off.
+// probing has the test's program be a process that confines itself, and then tries what it may not:
+// on, log, off.
 const probing = "VNIC_CONFINE_PROBE"
 
 func TestMain(m *testing.M) {
@@ -42,7 +43,8 @@ type try struct {
 	do   func() error
 }
 
-// tries are made on several threads. Sockets were open before: two of TCP, one of UDP. dir has a file "mine".
+// tries are made on several threads. Sockets were open before: two of TCP, one of UDP. dir has a
+// file "mine".
 func tries(sockets [3]int, dir string) []try {
 	nobody := &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}
 	return []try{
@@ -143,12 +145,14 @@ func probe(mode, dir string) error {
 
 func confineProbe(mode string) error {
 	if mode == "on" {
-		if err := confine.Files([]confine.Path{{Path: "/proc/self", Why: "a test"}}); err != nil && !errors.Is(err, confine.ErrNoLandlock) {
+		err := confine.Files([]confine.Path{{Path: "/proc/self", Why: "a test"}})
+		if err != nil && !errors.Is(err, confine.ErrNoLandlock) {
 			return err
 		}
 	}
+	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC
 	list := slices.Concat(confine.GoRuntime(os.Getpid()), confine.Sockets, []confine.Call{
-		{Nr: unix.SYS_OPENAT, Name: "openat", If: []confine.Arg{confine.Without(2, unix.O_ACCMODE|unix.O_CREAT|unix.O_TRUNC)}},
+		{Nr: unix.SYS_OPENAT, Name: "openat", If: []confine.Arg{confine.Without(2, writes)}},
 		{Nr: unix.SYS_SENDMSG, Name: "sendmsg", If: []confine.Arg{confine.IsInt(0, 3)}},
 		{Nr: unix.SYS_GETPPID, Name: "getppid"},
 	})
@@ -209,7 +213,8 @@ func run(t *testing.T, mode string) (results map[string]result, refused map[stri
 }
 
 // What a process that was taken over would try fails, with an errno and a count, on each of its
-// threads; and the process lives. The same without confinement succeeds, and in a trial as well, counted.
+// threads; and the process lives. The same without confinement succeeds, and in a trial as well,
+// counted.
 //
 // Invariant: sandbox: A confined process starts, opens, connects and traces nothing.
 func TestConfinedProcessIsHeld(t *testing.T) {

@@ -56,22 +56,24 @@ func program(list []Call, otherwise seccomp.Action) ([]bpf.Instruction, error) {
 	}
 	p := seccomp.Program{RuleSets: []seccomp.RuleSet{{Rules: rules, Action: seccomp.Allow},
 		{Rules: absent, Action: seccomp.ReturnError.Code(uint16(unix.ENOSYS))}},
-		Options: seccomp.ProgramOptions{DefaultAction: otherwise, BadArchAction: seccomp.ReturnError.Code(uint16(unix.EPERM))}}
+		Options: seccomp.ProgramOptions{DefaultAction: otherwise,
+			BadArchAction: seccomp.ReturnError.Code(uint16(unix.EPERM))}}
 	instructions, _, err := p.Build()
 	return instructions, err
 }
 
-// Calls leaves the process no system calls but these, on all threads and for ever. The listener is to be handed
-// to another process, whose Watch answers, and closed here; until then each thread that makes a refused call waits.
-// An error that is ErrNoListener comes with a filter that holds nevertheless. trial: nothing may be refused, so
-// without a listener there is no filter.
+// Calls leaves the process no system calls but these, on all threads and for ever. The listener is
+// to be handed to another process, whose Watch answers, and closed here; until then each thread
+// that makes a refused call waits. An error that is ErrNoListener comes with a filter that holds
+// nevertheless. trial: nothing may be refused, so without a listener there is no filter.
 func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	p, err := program(list, seccomp.UserNotify)
 	if err != nil {
 		return nil, err
 	}
 	const all = linux.SECCOMP_FILTER_FLAG_TSYNC | linux.SECCOMP_FILTER_FLAG_NEW_LISTENER | flagTSyncESRCH
-	// A thread that a signal interrupts while it waits would else make its call, and have it counted, again.
+	// A thread that a signal interrupts while it waits would else make its call, and have it
+	// counted, again.
 	fd, err := setFilter(p, all|flagWaitKillable)
 	if errors.Is(err, unix.EINVAL) { // older than 5.19
 		fd, err = setFilter(p, all)

@@ -10,11 +10,11 @@ import (
 )
 
 // ErrNoLandlock says that this kernel has no Landlock, or not in use.
-var ErrNoLandlock = errors.New("the kernel has no Landlock, or does not use it (CONFIG_SECURITY_LANDLOCK, lsm= on its " +
-	"command line)")
+var ErrNoLandlock = errors.New("the kernel has no Landlock, or does not use it (CONFIG_SECURITY_LANDLOCK, lsm= on " +
+	"its command line)")
 
-// LandlockABI is the version of Landlock that the kernel has; 0: none. 1 is files only; 4 and newer know TCP too, 6
-// signals and abstract sockets.
+// LandlockABI is the version of Landlock that the kernel has; 0: none. 1 is files only; 4 and newer
+// know TCP too, 6 signals and abstract sockets.
 func LandlockABI() int {
 	v, err := llsys.LandlockGetABIVersion()
 	if err != nil {
@@ -27,9 +27,9 @@ func LandlockABI() int {
 // rule is about an inode.
 var pinned []int
 
-// Files leaves the process nothing of the file system but reading these paths, and takes binding and
-// connecting of TCP sockets, signals to and abstract sockets of others, as far as the kernel knows
-// these. What is open stays open. It is for all threads, and for ever.
+// Files leaves the process nothing of the file system but reading these paths, and takes binding
+// and connecting of TCP sockets, signals to and abstract sockets of others, as far as the kernel
+// knows these. What is open stays open. It is for all threads, and for ever.
 func Files(paths []Path) error {
 	if LandlockABI() == 0 {
 		return ErrNoLandlock

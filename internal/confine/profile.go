@@ -15,8 +15,8 @@ type Call struct {
 	Why  string
 }
 
-// Absent are calls that fail with ENOSYS and are not counted, as on a kernel without them: who makes them
-// has another way.
+// Absent are calls that fail with ENOSYS and are not counted, as on a kernel without them: who
+// makes them has another way.
 var Absent = []Call{
 	{unix.SYS_CLONE3, "clone3", nil, "C's threads; its flags are in memory, which no filter sees, and clone does"},
 }
@@ -42,8 +42,8 @@ type Path struct {
 	Why  string
 }
 
-// GoRuntime is what Go's runtime and its packages os, net and time call in any program, without a way to
-// open, connect or start anything. pid is the process's own.
+// GoRuntime is what Go's runtime and its packages os, net and time call in any program, without a
+// way to open, connect or start anything. pid is the process's own.
 func GoRuntime(pid int) []Call {
 	own := uint32(pid)
 	return append([]Call{
@@ -108,7 +108,7 @@ var Sockets = []Call{
 	{unix.SYS_SETSOCKOPT, "setsockopt", []Arg{IsInt(1, unix.IPPROTO_TCP), IsInt(2, unix.TCP_KEEPCNT)}, "package net"},
 	{unix.SYS_SETSOCKOPT, "setsockopt", []Arg{IsInt(1, unix.SOL_SOCKET), IsInt(2, unix.SO_KEEPALIVE)}, "package net"},
 	{unix.SYS_SETSOCKOPT, "setsockopt", []Arg{IsInt(1, unix.SOL_SOCKET), IsInt(2, unix.SO_LINGER)}, "a reset"},
-	{unix.SYS_SETSOCKOPT, "setsockopt", []Arg{IsInt(1, unix.SOL_SOCKET), IsInt(2, unix.SO_BROADCAST)}, "net.FileConn of UDP"},
+	{unix.SYS_SETSOCKOPT, "setsockopt", []Arg{IsInt(1, unix.SOL_SOCKET), IsInt(2, unix.SO_BROADCAST)}, "net.FileConn"},
 	{unix.SYS_RECVFROM, "recvfrom", nil, ""},
 	{unix.SYS_RECVMSG, "recvmsg", nil, "descriptors"},
 	{unix.SYS_SENDTO, "sendto", []Arg{Is(4, 0)}, "what is connected: with an address a UDP socket would send anywhere"},
@@ -131,7 +131,8 @@ var names = map[int32]string{
 	unix.SYS_SPLICE: "splice", unix.SYS_SENDFILE: "sendfile",
 }
 
-// name is that of a system call, as far as it is known; the call may be a listed one with other arguments.
+// name is that of a system call, as far as it is known; the call may be a listed one with other
+// arguments.
 func name(nr int32) string {
 	if n, ok := names[nr]; ok {
 		return n

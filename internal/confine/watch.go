@@ -35,8 +35,8 @@ var ne = binary.NativeEndian
 // refusedWith is what a refused call returns to the kernel's side of it: a negative errno.
 var refusedWith = -int32(unix.EPERM)
 
-// Watch answers the refused calls of a listener, until its last process has ended: with EPERM, or, in a trial, by
-// letting the call happen. refused is told of each one first.
+// Watch answers the refused calls of a listener, until its last process has ended: with EPERM, or,
+// in a trial, by letting the call happen. refused is told of each one first.
 func Watch(listener int, trial bool, refused func(Refusal)) error {
 	for {
 		// A RECV that waits is not told of the end of the last process (Linux before 6.11).
@@ -49,7 +49,8 @@ func Watch(listener int, trial bool, refused func(Refusal)) error {
 		if ready[0].Revents&unix.POLLIN == 0 {
 			return nil
 		}
-		// struct seccomp_notif: id 8, pid 4, flags 4, then seccomp_data: nr 4, arch 4, instruction pointer 8, args 6 x 8
+		// struct seccomp_notif: id 8, pid 4, flags 4, then seccomp_data: nr 4, arch 4, instruction
+		// pointer 8, args 6 x 8
 		var b [notifLen]byte
 		if err := receive(listener, &b); errors.Is(err, unix.EINTR) || errors.Is(err, unix.ENOENT) {
 			continue // ENOENT: the caller has been killed

@@ -22,8 +22,8 @@ func listenHost(at netip.AddrPort) (Datagrams, error) {
 }
 
 // A Dialer makes sockets of this process's for a gateway in another one, and trusts it in nothing:
-// each address is judged here, by the policy that the Dialer was made with. It can be used by several
-// goroutines.
+// each address is judged here, by the policy that the Dialer was made with. It can be used by
+// several goroutines.
 type Dialer struct {
 	nat       bool
 	policy    Policy

@@ -81,7 +81,8 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	}
 	netlog.Quiet()
 	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
-		host: newHostAddrs(net.InterfaceAddrs), udpIdle: udpIdle, dialResolver: dialHost, listenHost: listenHost, told: map[uint32]*nic.LogLimit{},
+		host: newHostAddrs(net.InterfaceAddrs), udpIdle: udpIdle, dialResolver: dialHost,
+		listenHost: listenHost, told: map[uint32]*nic.LogLimit{},
 		unfinished: unfinished{max: maxUnfinished, by: map[owner][]tcpip.Endpoint{}}}
 	if out := o.Outside; out != nil {
 		g.resolvers, g.listenHost, g.host = out.Resolvers, out.ListenUDP, newHostAddrs(addrsOf(out))

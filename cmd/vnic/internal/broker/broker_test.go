@@ -51,8 +51,8 @@ func refused(t *testing.T, what string, err error) {
 	}
 }
 
-// What asks a broker may be anything: it gets what the policy permits, and what was named before it was
-// sealed, and no more.
+// What asks a broker may be anything: it gets what the policy permits, and what was named before it
+// was sealed, and no more.
 //
 // Invariant: sandbox: The broker gives a process nothing that the policy or its start did not name.
 func TestBrokerTrustsNobody(t *testing.T) {
@@ -97,7 +97,8 @@ func TestBrokerTrustsNobody(t *testing.T) {
 	testkit.ErrorIs(t, err, unix.EINVAL)
 	_, err = k.quick(request{op: 99})
 	testkit.ErrorIs(t, err, unix.EINVAL)
-	for _, junk := range []string{"x", strings.Repeat("x", 47), strings.Repeat("\xff", 5000)} { // ignored, or EINVAL to nobody
+	// Junk is ignored, or EINVAL to nobody.
+	for _, junk := range []string{"x", strings.Repeat("x", 47), strings.Repeat("\xff", 5000)} {
 		testkit.Must(k.conn.Write([]byte(junk)))(t)
 	}
 	testkit.OK(t, remove())

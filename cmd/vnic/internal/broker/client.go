@@ -186,7 +186,8 @@ func (k *Client) Connect(ctx context.Context, i int) (*net.UnixConn, error) {
 	return u, nil
 }
 
-// OldMemory says whether a process has files mapped of which Config.Memory is how the name begins, and not this one.
+// OldMemory says whether a process has files mapped of which Config.Memory is how the name begins,
+// and not this one.
 func (k *Client) OldMemory(pid int, own *os.File) bool {
 	var st unix.Stat_t
 	if own == nil || unix.Fstat(int(own.Fd()), &st) != nil {

@@ -1,8 +1,10 @@
-// Package broker confines a process that maps guests, and does outside of it what it may not do any more.
+// Package broker confines a process that maps guests, and does outside of it what it may not do any
+// more.
 //
-// Start starts the broker: this program again, with other arguments, before anything of a guest is there. Confine then
-// takes from the process all but what profile.go lists, for good: by Landlock, it opens nothing but its own /proc; by
-// seccomp, it starts, connects, binds, traces, signals nothing. From then on it asks the broker over a socket pair:
+// Start starts the broker: this program again, with other arguments, before anything of a guest is
+// there. Confine then takes from the process all but what profile.go lists, for good: by Landlock,
+// it opens nothing but its own /proc; by seccomp, it starts, connects, binds, traces, signals
+// nothing. From then on it asks the broker over a socket pair:
 //
 //   - for connections and UDP sockets of the host, each of which the broker judges by the gateway's
 //     policy that it was started with (gateway.Dialer), and for the host's addresses and resolvers;
@@ -10,16 +12,18 @@
 //     anybody, and passes answers only to who has sent something;
 //   - to connect to one of the sockets at which QEMUs listen (serve --client), by its number;
 //   - to remove one of the files named before Confine, if it is still the same;
-//   - whether a process has memory of an earlier vnic (serve's warning), which takes a look into its /proc;
-//   - how many system calls were refused: the broker is told of them by the kernel, and writes a line for each
-//     kind, at most 64.
+//   - whether a process has memory of an earlier vnic (serve's warning), which takes a look into
+//     its /proc;
+//   - how many system calls were refused: the broker is told of them by the kernel, and writes a
+//     line for each kind, at most 64.
 //
-// Requests are 48 bytes; anything else is ignored. The broker keeps at most 1024 requests under way, and 4096
-// senders for each forward. It ends when the process ends, whatever way.
+// Requests are 48 bytes; anything else is ignored. The broker keeps at most 1024 requests under
+// way, and 4096 senders for each forward. It ends when the process ends, whatever way.
 //
-// A process that has been taken over keeps what it has: the memory of all guests that are served, the connections that
-// there are, the log and the capture that are open. It cannot kill the broker, nor read its memory.
+// A process that has been taken over keeps what it has: the memory of all guests that are served,
+// the connections that there are, the log and the capture that are open. It cannot kill the broker,
+// nor read its memory.
 //
-// Where the kernel has no Landlock, files that the user may read can be opened, for reading; where it has no
-// seccomp filters, Confine is an error.
+// Where the kernel has no Landlock, files that the user may read can be opened, for reading; where
+// it has no seccomp filters, Confine is an error.
 package broker

@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OldMemory says whether a process has memfds mapped whose names begin with prefix, and not the one that
-// is own.
+// OldMemory says whether a process has memfds mapped whose names begin with prefix, and not the one
+// that is own.
 func OldMemory(pid int, own *os.File, prefix string) bool {
 	var st unix.Stat_t
 	if own == nil || unix.Fstat(int(own.Fd()), &st) != nil {

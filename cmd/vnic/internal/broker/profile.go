@@ -10,8 +10,8 @@ import (
 
 // paths are all that a confined process reads of the file system.
 var paths = []confine.Path{
-	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; its own descriptors; " +
-		"--metrics: its own memory, CPU time and descriptors"},
+	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; " +
+		"its own descriptors; --metrics: its own memory, CPU time and descriptors"},
 	{Path: "/proc/stat", Why: "--metrics: when the machine started"},
 }
 
@@ -29,7 +29,8 @@ func calls(pid, broker int) []confine.Call {
 		{Nr: unix.SYS_READLINKAT, Name: "readlinkat", Why: "dma, scm: what a descriptor is"},
 		{Nr: unix.SYS_STATX, Name: "statx", Why: "dma: which file a guest's memory is"},
 		{Nr: unix.SYS_FSTATFS, Name: "fstatfs", Why: "dma: hugetlbfs"},
-		{Nr: unix.SYS_FCNTL, Name: "fcntl", If: []confine.Arg{confine.IsInt(1, unix.F_GET_SEALS)}, Why: "dma: memory, or a disk"},
+		{Nr: unix.SYS_FCNTL, Name: "fcntl", If: []confine.Arg{confine.IsInt(1, unix.F_GET_SEALS)},
+			Why: "dma: memory, or a disk"},
 		{Nr: unix.SYS_PREADV2, Name: "preadv2", Why: "nic: reads of eventfds that never wait"},
 		{Nr: unix.SYS_GETEUID, Name: "geteuid", Why: "serve: whose the peer is"},
 		{Nr: unix.SYS_EVENTFD2, Name: "eventfd2", Why: "nic: a worker sleeps on one"},

@@ -331,8 +331,8 @@ func (s *server) listen(ctx context.Context, q request, r *reply) {
 // maxSenders is how many a forward knows at a time: the oldest is forgotten.
 const maxSenders = 4096
 
-// relay carries datagrams between a socket of the host and a process, which may answer who has sent something, and nobody
-// else.
+// relay carries datagrams between a socket of the host and a process, which may answer who has sent
+// something, and nobody else.
 func relay(host gateway.Datagrams, process *net.UnixConn) {
 	var mu sync.Mutex
 	seen := map[netip.AddrPort]uint64{}

@@ -76,7 +76,8 @@ const argument = "__broker"
 // Is says whether this process was started by Start.
 func Is(args []string) bool { return len(args) == 2 && args[1] == argument }
 
-// Start starts a broker for this process. What has no close-on-exec is its too, so there should be nothing.
+// Start starts a broker for this process. What has no close-on-exec is its too, so there should be
+// nothing.
 func Start(c Config) (*Client, error) {
 	b, err := c.encode()
 	if err != nil {
@@ -126,8 +127,9 @@ func Main() int {
 	return 0
 }
 
-// Confine takes from this process what profile.go does not list. Files that are to be removed have been
-// named, and listeners are there. The warning says what does not hold on this machine; "": all does.
+// Confine takes from this process what profile.go does not list. Files that are to be removed have
+// been named, and listeners are there. The warning says what does not hold on this machine; "": all
+// does.
 func (k *Client) Confine(mode string) (warning string, err error) {
 	_ = time.Now().Local().String() // reads the time zone
 	fd := -1

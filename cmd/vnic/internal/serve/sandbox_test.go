@@ -92,14 +92,16 @@ func socket(family int) error {
 	return err
 }
 
-// serveApart is that process: it says its report, what the attempts came to, and at the end how much was refused.
+// serveApart is that process: it says its report, what the attempts came to, and at the end how
+// much was refused.
 func serveApart(what string) error {
 	var a apartOptions
 	if err := json.Unmarshal([]byte(what), &a); err != nil {
 		return err
 	}
 	out := json.NewEncoder(os.Stdout)
-	o := Options{Paths: a.Paths, Client: a.Client, NIC: lab.NIC{Model: a.NIC}, GPUMemory: a.GPUMemory, GatewayFlags: a.Gateway, Poll: a.Poll,
+	o := Options{Paths: a.Paths, Client: a.Client, NIC: lab.NIC{Model: a.NIC}, GPUMemory: a.GPUMemory,
+		GatewayFlags: a.Gateway, Poll: a.Poll,
 		Note: func(port, format string, args ...any) { fmt.Fprintf(os.Stderr, port+": "+format+"\n", args...) }}
 	o.Ready = func(r *Report) error {
 		err := out.Encode(r)
@@ -221,8 +223,9 @@ func through(t *testing.T, g *labtest.Guest, gateway netip.AddrPort) error {
 	return err
 }
 
-// A vnic serve in its sandbox does all that it is for, and nothing that it needs is refused: guests come and go, their
-// GPUs' memory is known, traffic goes through the gateway, forwards lead in, its files are removed.
+// A vnic serve in its sandbox does all that it is for, and nothing that it needs is refused: guests
+// come and go, their GPUs' memory is known, traffic goes through the gateway, forwards lead in, its
+// files are removed.
 //
 // Invariant: sandbox: A confined vnic serve is refused nothing that it needs.
 func TestServeNeedsNothingThatIsRefused(t *testing.T) {
@@ -235,7 +238,8 @@ func TestServeNeedsNothingThatIsRefused(t *testing.T) {
 		port := free.LocalAddr().(*net.UDPAddr).Port
 		testkit.OK(t, free.Close())
 		p := startApart(t, apartOptions{Mode: mode, Paths: []string{dir + "/0", dir + "/1"}, GPUMemory: 2 << 20, Poll: poll,
-			Gateway: lab.GatewayFlags{HostPorts: fmt.Sprint(host.Port()), Forwards: []string{fmt.Sprintf("udp:%d:port0:9", port)}}})
+			Gateway: lab.GatewayFlags{HostPorts: fmt.Sprint(host.Port()),
+				Forwards: []string{fmt.Sprintf("udp:%d:port0:9", port)}}})
 		gw, _ := lab.GatewayAddrs()
 		for range 2 {
 			a, b := p.guest(0), p.guest(1)
@@ -261,7 +265,8 @@ func TestServeNeedsNothingThatIsRefused(t *testing.T) {
 
 func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 	testkit.LeavesNothing(t)
-	p := startApart(t, apartOptions{Mode: broker.On, Paths: []string{t.TempDir() + "/g"}, NIC: lab.GVE, GPUMemory: 4 << 20})
+	p := startApart(t, apartOptions{Mode: broker.On, Paths: []string{t.TempDir() + "/g"}, NIC: lab.GVE,
+		GPUMemory: 4 << 20})
 	for range 2 {
 		conn := testkit.Must(net.DialUnix("unix", nil, &net.UnixAddr{Net: "unix", Name: p.rep.Ports[0].Socket}))(t)
 		c := testkit.Must(vfiotest.Connect(conn))(t)
@@ -281,7 +286,8 @@ func TestServeOfGVEAndOfClientInSandbox(t *testing.T) {
 	}
 }
 
-// What maps guests' memory can start, open and dial nothing, lives on, and serves; without the sandbox it can.
+// What maps guests' memory can start, open and dial nothing, lives on, and serves; without the
+// sandbox it can.
 //
 // Invariant: sandbox: The process that maps guests starts, opens and dials nothing.
 func TestServingProcessIsHeld(t *testing.T) {
@@ -311,8 +317,8 @@ func TestServingProcessIsHeld(t *testing.T) {
 	}
 }
 
-// BenchmarkSandbox is what the sandbox costs who talks through a vnic serve: the datapath's own calls are
-// reads and writes of eventfds, and ppoll.
+// BenchmarkSandbox is what the sandbox costs who talks through a vnic serve: the datapath's own
+// calls are reads and writes of eventfds, and ppoll.
 func BenchmarkSandbox(b *testing.B) {
 	for _, mode := range []string{broker.Off, broker.On} {
 		b.Run(mode, func(b *testing.B) {
