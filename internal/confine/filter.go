@@ -94,3 +94,25 @@ func Calls(list []Call, trial bool) (listener *os.File, err error) {
 	}
 	return nil, ErrNoListener
 }
+
+// Forbid takes system calls away from all threads that Calls has left: what was needed to hand the
+// listener over. They fail with EPERM and are not counted. seccomp(2) and prctl(PR_SET_NO_NEW_PRIVS)
+// have to be left until then.
+func Forbid(list ...uintptr) error {
+	rules := seccomp.NewSyscallRules()
+	for _, nr := range list {
+		rules.Set(nr, seccomp.MatchAll{})
+	}
+	p := seccomp.Program{
+		RuleSets: []seccomp.RuleSet{{Rules: rules, Action: seccomp.ReturnError.Code(uint16(unix.EPERM))}},
+		Options:  seccomp.ProgramOptions{DefaultAction: seccomp.Allow, BadArchAction: seccomp.Allow},
+	}
+	instructions, _, err := p.Build()
+	if err == nil {
+		err = seccomp.SetFilter(instructions)
+	}
+	if err != nil {
+		return fmt.Errorf("seccomp: %w", err)
+	}
+	return nil
+}

@@ -15,6 +15,10 @@ var paths = []confine.Path{
 	{Path: "/proc/stat", Why: "--metrics: when the machine started"},
 }
 
+// handover are calls that are taken away when the listener has been passed: a descriptor that takes the
+// place of the broker's would else do for sendmsg.
+var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}
+
 // calls are all that a confined process calls. broker is the descriptor that leads to it.
 func calls(pid, broker int) []confine.Call {
 	const writes = unix.O_ACCMODE | unix.O_CREAT | unix.O_TRUNC | unix.O_PATH
@@ -25,7 +29,10 @@ func calls(pid, broker int) []confine.Call {
 		{Nr: unix.SYS_OPENAT, Name: "openat", If: []confine.Arg{confine.Without(2, writes)},
 			Why: "dma: /proc/self; Landlock says which, and nothing is made or written"},
 		{Nr: unix.SYS_SENDMSG, Name: "sendmsg", If: []confine.Arg{confine.IsInt(0, uint32(broker))},
-			Why: "the listener, once: with an address a UDP socket would send anywhere"},
+			Why: "the listener, once, and then no more (handover): a UDP socket would send anywhere"},
+		{Nr: unix.SYS_SECCOMP, Name: "seccomp", Why: "to take away what the listener needed (handover)"},
+		{Nr: unix.SYS_PRCTL, Name: "prctl", If: []confine.Arg{confine.IsInt(0, unix.PR_SET_NO_NEW_PRIVS)},
+			Why: "the same; it is set already"},
 		{Nr: unix.SYS_READLINKAT, Name: "readlinkat", Why: "dma, scm: what a descriptor is"},
 		{Nr: unix.SYS_STATX, Name: "statx", Why: "dma: which file a guest's memory is"},
 		{Nr: unix.SYS_FSTATFS, Name: "fstatfs", Why: "dma: hugetlbfs"},

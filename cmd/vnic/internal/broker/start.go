@@ -162,8 +162,12 @@ func (k *Client) Confine(mode string) (warning string, err error) {
 	seal := request{op: opSeal}
 	if listener == nil {
 		_, err = k.conn.Write(seal.encode())
-		return warning, err
+	} else {
+		_, _, err = k.conn.WriteMsgUnix(seal.encode(), unix.UnixRights(int(listener.Fd())), nil)
+		err = errors.Join(err, listener.Close())
 	}
-	_, _, err = k.conn.WriteMsgUnix(seal.encode(), unix.UnixRights(int(listener.Fd())), nil)
-	return warning, errors.Join(err, listener.Close())
+	if err == nil && mode == On {
+		err = confine.Forbid(handover...)
+	}
+	return warning, err
 }

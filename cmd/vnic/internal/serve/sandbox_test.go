@@ -50,7 +50,7 @@ type attempt struct {
 }
 
 // attempts are made where guests' memory is mapped, when QEMU may come.
-func attempts(dir string) (list []attempt) {
+func attempts(dir string, held bool) (list []attempt) {
 	for name, do := range map[string]func() error{
 		"open /etc/passwd": func() error { _, err := os.ReadFile("/etc/passwd"); return err },
 		"write a file":     func() error { return os.WriteFile(dir+"/probe", nil, 0o600) },
@@ -72,6 +72,20 @@ func attempts(dir string) (list []attempt) {
 				return e
 			}
 			return nil
+		},
+		"message": func() error { // by any descriptor, the broker's too
+			if !held {
+				if err := unix.Sendmsg(0, []byte("x"), nil, nil, 0); err != unix.ENOTSOCK {
+					return fmt.Errorf("of no socket: %w", err)
+				}
+				return nil
+			}
+			for fd := range 100 {
+				if err := unix.Sendmsg(fd, []byte("x"), nil, nil, unix.MSG_DONTWAIT); err != unix.EPERM {
+					return fmt.Errorf("descriptor %d: %v", fd, err)
+				}
+			}
+			return unix.EPERM
 		},
 		"signal": func() error { return unix.Kill(os.Getppid(), 0) },
 	} {
@@ -106,7 +120,7 @@ func serveApart(what string) error {
 	o.Ready = func(r *Report) error {
 		err := out.Encode(r)
 		if a.Probe {
-			err = errors.Join(err, out.Encode(attempts(filepath.Dir(a.Paths[0]))))
+			err = errors.Join(err, out.Encode(attempts(filepath.Dir(a.Paths[0]), a.Mode == broker.On)))
 		}
 		return err
 	}
