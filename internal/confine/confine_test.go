@@ -46,7 +46,7 @@ type try struct {
 // tries are made on several threads. Sockets were open before: two of TCP, one of UDP. dir has a
 // file "mine".
 func tries(sockets [3]int, dir string) []try {
-	nobody := &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}}
+	nobody := func() unix.Sockaddr { return &unix.SockaddrInet4{Port: 9, Addr: [4]byte{127, 0, 0, 1}} }
 	return []try{
 		{"open a file", "", func() error { _, err := os.ReadFile("/etc/passwd"); return err }},
 		{"open another's /proc", "", func() error {
@@ -64,13 +64,13 @@ func tries(sockets [3]int, dir string) []try {
 			return err
 		}},
 		{"connect", "connect", func() error {
-			if err := unix.Connect(sockets[0], nobody); !errors.Is(err, unix.ECONNREFUSED) {
+			if err := unix.Connect(sockets[0], nobody()); !errors.Is(err, unix.ECONNREFUSED) {
 				return err
 			}
 			return nil
 		}},
-		{"datagram to anybody", "sendto", func() error { return unix.Sendto(sockets[2], []byte("x"), 0, nobody) }},
-		{"message to anybody", "sendmsg", func() error { return unix.Sendmsg(sockets[2], []byte("x"), nil, nobody, 0) }},
+		{"datagram to anybody", "sendto", func() error { return unix.Sendto(sockets[2], []byte("x"), 0, nobody()) }},
+		{"message to anybody", "sendmsg", func() error { return unix.Sendmsg(sockets[2], []byte("x"), nil, nobody(), 0) }},
 		{"bind", "bind", func() error { return unix.Bind(sockets[1], &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}) }},
 		{"ptrace", "ptrace", func() error { // of a process that there is not
 			if _, _, e := unix.Syscall(unix.SYS_PTRACE, unix.PTRACE_ATTACH, 1<<30, 0); e != unix.ESRCH {
