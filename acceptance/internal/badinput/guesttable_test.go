@@ -79,7 +79,7 @@ var guestTable = []row{
 		}
 		s.flush(r)
 		w.settle()
-	}, bound{memory: 32 * mib, peak: 48 * mib, cpu: 2 * few.cpu, lines: few.lines, files: 512/2 + 8, stall: few.stall}},
+	}, bound{memory: 32 * mib, peak: 48 * mib, cpu: 10 * few.cpu, lines: few.lines, files: 512/2 + 8, stall: few.stall}},
 	{disguised, gateway, "metadata services by TCP and UDP, and names of others by DHCP", "refused", func(w *world) {
 		s, r := w.sender()
 		metadata := netip.AddrFrom4([4]byte{169, 254, 169, 254})
