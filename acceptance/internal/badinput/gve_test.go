@@ -1,7 +1,6 @@
 package badinput
 
 import (
-	"bytes"
 	"context"
 	"encoding/binary"
 	"net"
@@ -264,7 +263,7 @@ func (g *gveClient) send(q *gveQueue, frames ...[]byte) {
 func (s *server) gveGuest(port int) *guest {
 	s.t.Helper()
 	g := s.gve(s.t, port)
-	guest := &guest{mac: g.mac, got: make(chan []byte, 256), control: func() uint64 { return 0 }}
+	guest := &guest{mac: g.mac, came: make(chan *[]byte, 2), control: func() uint64 { return 0 }}
 	tx, rx := g.up(gveRing, gveRing)
 	const vector = 1
 	event := testkit.Must(vfiotest.NewEvent())(s.t)
@@ -308,7 +307,7 @@ func (s *server) gveGuest(port int) *guest {
 			}
 			for b := g.received(rx); b != nil; b = g.received(rx) {
 				addr := at[le.Uint16(b[12:])%gveRing]
-				guest.receive(bytes.Clone(g.at(addr, int(dma.LoadWord(b[4:])&0x3fff))))
+				guest.receive(g.at(addr, int(dma.LoadWord(b[4:])&0x3fff)))
 				post(addr)
 			}
 			if g.bell(rxDoorbells, rx.posted%gveRing) != nil {

@@ -3,6 +3,7 @@ package badinput
 import (
 	"bytes"
 	"net"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -26,7 +27,8 @@ type innocents struct {
 // guest is a guest with a driver that behaves.
 type guest struct {
 	mac      net.HardwareAddr
-	got      chan []byte
+	want     atomic.Pointer[[]byte]                // the frame that came tells of
+	came     chan *[]byte                          // it came: 2 long, for one that came late as well
 	count    atomic.Uint64                         // frames that came
 	transmit func(frame []byte) (n int, err error) // sends a frame, if there is room for it
 	control  func() uint64                         // control frames that the driver has kept for itself
@@ -43,7 +45,7 @@ func (s *server) attach(port int) *guest {
 	mac := macOf(port)
 	nic, err := driver.Attach(driver.FrontendOptions{Conn: s.dial(port), MAC: mac, Options: driver.Options{QueuePairs: 1}})
 	testkit.OK(s.t, err)
-	g := &guest{mac: mac, got: make(chan []byte, 256),
+	g := &guest{mac: mac, came: make(chan *[]byte, 2),
 		transmit: func(frame []byte) (n int, err error) { return nic.Transmit(0, []driver.TxFrame{{Header: frame}}) },
 		control:  func() uint64 { return nic.Stats().Rx[0].Control }}
 	testkit.OK(s.t, nic.Start(g))
@@ -54,16 +56,20 @@ func (s *server) attach(port int) *guest {
 // Receive implements driver.Receiver.
 func (g *guest) Receive(frames []driver.RxFrame) {
 	for i := range frames {
-		g.receive(bytes.Clone(frames[i].Header))
+		g.receive(frames[i].Header)
 	}
 }
 
-// receive takes a frame, which is its own.
+// receive takes a frame, and says so if it is the one that is waited for.
 func (g *guest) receive(frame []byte) {
 	g.count.Add(1)
+	want := g.want.Load()
+	if want == nil || !bytes.Equal(frame, *want) {
+		return // somebody else's
+	}
 	select {
-	case g.got <- frame:
-	default:
+	case g.came <- want:
+	default: // a broadcast, which is sent until it comes
 	}
 }
 
@@ -84,11 +90,8 @@ func (g *guest) frame(to net.HardwareAddr, n byte) []byte {
 // talk begins.
 func talk(t *testing.T, a, b *guest) *innocents {
 	in := &innocents{a: a, b: b, stop: make(chan struct{})}
-	broadcast := net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	for _, g := range []*guest{a, b} { // the switch knows them from now on
-		_, err := g.transmit(g.frame(broadcast, 0))
-		testkit.OK(t, err)
-	}
+	a.meet(t, b)
+	b.meet(t, a)
 	in.done.Go(func() {
 		for n := byte(0); ; n++ {
 			select {
@@ -112,25 +115,45 @@ func talk(t *testing.T, a, b *guest) *innocents {
 	return in
 }
 
+// meet has the switch know a guest, and sees that another one's buffers are there: what is sent to all, or to somebody
+// that the switch does not know yet, waits for nobody.
+func (g *guest) meet(t *testing.T, other *guest) {
+	t.Helper()
+	hello := g.frame(net.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}, 0)
+	other.want.Store(&hello)
+	testkit.Eventually(t, "the innocent guests know each other", func() bool {
+		_, err := g.transmit(hello)
+		testkit.OK(t, err)
+		return len(other.came) > 0
+	})
+}
+
 // exchange sends one frame and waits for it.
 func (in *innocents) exchange(t *testing.T, from, to *guest, n byte) bool {
 	want := from.frame(to.mac, n)
-	start := time.Now()
-	if _, err := from.transmit(want); err != nil {
-		t.Errorf("an innocent guest cannot send: %v", err)
-		return false
+	to.want.Store(&want)
+	for len(to.came) > 0 { // broadcasts
+		<-to.came
 	}
-	for lost := time.After(testkit.Patience); ; {
+	start := time.Now()
+	for sent := 0; sent == 0; runtime.Gosched() { // the ring may be full of what a row has it send
+		var err error
+		if sent, err = from.transmit(want); err != nil {
+			t.Errorf("an innocent guest cannot send: %v", err)
+			return false
+		}
+		if time.Since(start) > testkit.Patience {
+			t.Error("an innocent guest's ring stays full")
+			return false
+		}
+	}
+	for lost, came := time.After(testkit.Patience), (*[]byte)(nil); came != &want; {
 		select {
-		case b := <-to.got:
-			if !bytes.Equal(b, want) {
-				continue // somebody else's, or the broadcast of before
-			}
+		case came = <-to.came:
 		case <-lost:
 			t.Error("an innocent guest's frame is lost")
 			return false
 		}
-		break
 	}
 	in.mu.Lock()
 	defer in.mu.Unlock()

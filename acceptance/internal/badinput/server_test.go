@@ -52,7 +52,8 @@ func serve(t *testing.T, ports int, args ...string) *server {
 		err := <-s.end
 		cancel()
 		if err != nil || t.Failed() {
-			t.Errorf("vnic serve ended with %v and said:\n%s", err, s.log())
+			said := s.log()
+			t.Errorf("vnic serve ended with %v and said at last:\n%s", err, said[max(0, len(said)-4096):])
 		}
 	})
 	var started json.RawMessage
