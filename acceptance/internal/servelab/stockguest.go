@@ -21,8 +21,8 @@ import (
 
 // The guest's program is process 1, with operations on eth0, whose driver is the kernel's.
 
-// stockModules are the kernel's driver, and its VLANs.
-var stockModules = []string{"virtio_net", "8021q"}
+// stockModules are the kernel's driver, and what is put on top of it.
+var stockModules = []string{"virtio_net", "8021q", "macvlan", "bridge"}
 
 const (
 	iface     = "eth0"
@@ -33,6 +33,7 @@ const (
 // args of all operations.
 type args struct {
 	Addr    string `json:"addr,omitempty"`
+	MAC     string `json:"mac,omitempty"`
 	Bytes   uint64 `json:"bytes,omitempty"`
 	Streams int    `json:"streams,omitempty"`
 	MTU     int    `json:"mtu,omitempty"`
@@ -51,7 +52,10 @@ func Main() {
 		"stock.mtu":        done(setMTU),
 		"stock.offloads":   done(func(a *args) error { return offloads(a.On) }),
 		"stock.queues":     done(func(a *args) error { return channels(a.Queues) }),
-		"stock.vlan":       done(func(a *args) error { return addVLAN(a.Addr) }),
+		"stock.vlan":       done(addVLAN),
+		"stock.macvlan":    done(addMACVLAN),
+		"stock.bridge":     done(addBridge),
+		"stock.private":    private,
 		"stock.got":        done(func(a *args) error { return got(a.Addr) }),
 		"stock.resolve":    resolve,
 		"stock.addr6":      addr6,
@@ -126,6 +130,39 @@ func resolve(ctx context.Context, a *args) (any, error) {
 // addr6 waits for the address that the kernel makes up when it has heard from a router, and has
 // found that no other host has it.
 func addr6(context.Context, *args) (any, error) {
+	return globalAddr(0)
+}
+
+// private turns privacy addresses on (RFC 8981), and waits until the kernel has made up one. That is what it sends from,
+// to an address.
+func private(_ context.Context, a *args) (any, error) {
+	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+iface+"/use_tempaddr", []byte("2"), 0); err != nil {
+		return nil, err
+	}
+	// It asks for a router again, whose prefix it is that has one.
+	err := guestops.Link(iface, "state", func(l netlink.Link) error {
+		return errors.Join(netlink.LinkSetDown(l), netlink.LinkSetUp(l))
+	})
+	if err != nil {
+		return nil, err
+	}
+	has, err := globalAddr(unix.IFA_F_TEMPORARY)
+	if err != nil {
+		return nil, err
+	}
+	c, err := net.Dial("udp6", a.Addr)
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	if from := c.LocalAddr().(*net.UDPAddr).IP.String(); !strings.HasPrefix(has.Addr, from+"/") {
+		return nil, fmt.Errorf("the kernel sends from %s, and not from %s", from, has.Addr)
+	}
+	return has, nil
+}
+
+// globalAddr waits for a global IPv6 address, with or without a flag, that no other host has.
+func globalAddr(temporary int) (*args, error) {
 	link, err := netlink.LinkByName(iface)
 	if err != nil {
 		return nil, err
@@ -137,7 +174,8 @@ func addr6(context.Context, *args) (any, error) {
 			return nil, err
 		}
 		for _, a := range list {
-			if a.Scope == unix.RT_SCOPE_UNIVERSE && a.Flags&unix.IFA_F_TENTATIVE == 0 {
+			if a.Scope == unix.RT_SCOPE_UNIVERSE && a.Flags&unix.IFA_F_TENTATIVE == 0 &&
+				a.Flags&unix.IFA_F_TEMPORARY == temporary {
 				return &args{Addr: a.IPNet.String()}, nil
 			}
 		}
@@ -145,19 +183,58 @@ func addr6(context.Context, *args) (any, error) {
 	return nil, errors.New("no global IPv6 address")
 }
 
-func addVLAN(addr string) error {
-	link, err := netlink.LinkByName(iface)
+// addMACVLAN makes an interface with a MAC of its own on top of eth0, and addBridge a bridge with one
+// that eth0 is a port of.
+func addMACVLAN(a *args) error {
+	return addLink(a, "macvlan", func(eth, attrs netlink.LinkAttrs) netlink.Link {
+		attrs.ParentIndex = eth.Index
+		return &netlink.Macvlan{LinkAttrs: attrs, Mode: netlink.MACVLAN_MODE_BRIDGE}
+	})
+}
+
+func addBridge(a *args) error {
+	err := addLink(a, "bridge", func(_, attrs netlink.LinkAttrs) netlink.Link {
+		return &netlink.Bridge{LinkAttrs: attrs}
+	})
 	if err != nil {
 		return err
 	}
-	v := &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: "vlan", ParentIndex: link.Attrs().Index}, VlanId: vlan,
-		VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
-	if err := netlink.LinkAdd(v); err != nil {
-		return err
-	}
-	a, err := netlink.ParseAddr(addr)
+	return guestops.Link(iface, "bridge", func(l netlink.Link) error {
+		br, err := netlink.LinkByName("bridge")
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMaster(l, br)
+	})
+}
+
+// addLink adds a link that what makes of eth0's attributes and its own, with a MAC and an address.
+func addLink(a *args, name string, what func(eth, attrs netlink.LinkAttrs) netlink.Link) error {
+	eth, err := netlink.LinkByName(iface)
 	if err != nil {
 		return err
 	}
-	return errors.Join(netlink.AddrAdd(v, a), netlink.LinkSetUp(v))
+	attrs := netlink.NewLinkAttrs()
+	attrs.Name = name
+	if a.MAC != "" {
+		if attrs.HardwareAddr, err = net.ParseMAC(a.MAC); err != nil {
+			return err
+		}
+	}
+	l := what(*eth.Attrs(), attrs)
+	if err := netlink.LinkAdd(l); err != nil {
+		return err
+	}
+	addr, err := netlink.ParseAddr(a.Addr)
+	if err != nil {
+		return err
+	}
+	return errors.Join(netlink.AddrAdd(l, addr), netlink.LinkSetUp(l))
+}
+
+func addVLAN(a *args) error {
+	return addLink(a, "vlan", func(eth, attrs netlink.LinkAttrs) netlink.Link {
+		attrs.ParentIndex, attrs.HardwareAddr = eth.Index, eth.HardwareAddr
+		return &netlink.Vlan{LinkAttrs: attrs, VlanId: vlan, VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"strings"
 )
 
 // stockLab is two guests with nothing of ours but what process 1 is: the kernel's virtio_net and its TCP.
@@ -39,7 +40,7 @@ func (b *bench) stockGuests(ctx context.Context) {
 		"--forward", fmt.Sprint(l.in, ":port0:", guestPort), "--forward", fmt.Sprint(l.webIn, ":port0:", webPort))
 	defer func() { l.kill() }()
 	defer func() { l.guests.kill() }()
-	for _, f := range []func(context.Context){l.boot, l.offloads, l.names, l.fetch, l.queues, l.vlan, l.restart} {
+	for _, f := range []func(context.Context){l.boot, l.offloads, l.names, l.fetch, l.queues, l.vlan, l.restart, l.private, l.macs} {
 		f(ctx)
 	}
 	l.term()
@@ -171,6 +172,35 @@ func (l *stockLab) restart(ctx context.Context) {
 	const what = "vnic was killed and started again"
 	l.streams(ctx, what, 1, short)
 	l.spread(ctx, what+fmt.Sprintf(", %d queue pairs", pairs), pairs)
+}
+
+// private has a guest send from a privacy address, which it claims as any other.
+func (l *stockLab) private(ctx context.Context) {
+	to := net.JoinHostPort(strings.TrimSuffix(l.rep.Ports[1].Addr6, "/64"), strconv.Itoa(guestPort))
+	var has struct{ Addr string }
+	l.must("privacy address", l.guests[0].Call(ctx, "stock.private", args{Addr: to}, &has))
+	if has.Addr == l.rep.Ports[0].Addr6 {
+		l.Fatalf("%s is the address that is printed", has.Addr)
+	}
+	l.do(ctx, "from a privacy address", step{0, "stock.stream", args{Addr: to, Bytes: short}})
+	l.ok("from the privacy address %s: %d KiB each way between the guests", has.Addr, short>>10)
+}
+
+// macs has guests send from MACs of their own making: a macvlan in one, and a bridge in the other. vnic drops what they
+// send, until it is told that they may.
+func (l *stockLab) macs(ctx context.Context) {
+	const first, second = "02:00:00:00:07:01", "02:00:00:00:07:02"
+	l.do(ctx, "macvlan", step{0, "stock.macvlan", args{Addr: "192.168.7.1/24", MAC: first}})
+	l.do(ctx, "bridge", step{1, "stock.bridge", args{Addr: "192.168.7.2/24", MAC: second}})
+	for i, mac := range []string{first, second} {
+		l.says(ctx, l.rep.Ports[i].Name+": mac-not-yours: the guest's frames from MAC "+mac)
+	}
+	l.ok("macvlan in a guest, a bridge in the other: what they send is dropped, and --allow-mac named")
+	l.kill()
+	l.server = l.serve(ctx, append(l.args, "--allow-mac", "any")...)
+	to := net.JoinHostPort("192.168.7.1", strconv.Itoa(guestPort))
+	l.do(ctx, "bridge to macvlan", step{1, "stock.stream", args{Addr: to, Bytes: short}})
+	l.ok("--allow-mac any: %d KiB each way between bridge and macvlan", short>>10)
 }
 
 func (b *bench) freePort() string {
