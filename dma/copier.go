@@ -3,6 +3,7 @@ package dma
 import (
 	"fmt"
 	"math/bits"
+	"sync/atomic"
 )
 
 // Copier moves bytes between places. It belongs to one goroutine at a time, started by Go, which is
@@ -11,14 +12,25 @@ import (
 // A fault in a file comes back as that file's *FaultError; Space.Has tells whose it is. The count of bytes is then
 // that of the pieces that were copied whole.
 type Copier struct {
-	counts *Counts
+	counts atomic.Pointer[Counts] // nil: nobody has asked
 }
 
 // NewCopier returns a Copier.
-func NewCopier() *Copier { return &Copier{counts: new(Counts)} }
+func NewCopier() *Copier { return new(Copier) }
 
-// Counts returns the copier's counters, which anyone may read at any time.
-func (c *Copier) Counts() *Counts { return c.counts }
+// Counts returns the copier's counters, which anyone may read at any time. The copier counts from the first call on:
+// where the bytes of each small frame lie, and to add them so that others may read the sum, costs about as much as
+// their copy.
+func (c *Copier) Counts() *Counts {
+	if counts := c.counts.Load(); counts != nil {
+		return counts
+	}
+	c.counts.CompareAndSwap(nil, new(Counts))
+	return c.counts.Load()
+}
+
+// counting says whether anybody wants to know what is copied.
+func (c *Copier) counting() bool { return c.counts.Load() != nil }
 
 // cursor walks over segments, or over one private slice.
 type cursor struct {
@@ -63,10 +75,16 @@ func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	return d, n, u.region.file.GPU()
 }
 
-// done counts the next n bytes of both cursors, which have just been copied, and moves on. Every write to guest and GPU
+// done moves on by n bytes, which have just been copied, and counts them if that is wanted. Every write to guest and GPU
 // memory passes here or through View, but for those to rings (Pin).
 func (c *Copier) done(dst, src *cursor, n int) {
 	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here.
+	counts := c.counts.Load()
+	if counts == nil {
+		src.advance(n)
+		dst.advance(n)
+		return
+	}
 	for n > 0 {
 		sd, sn, sg := src.memKind()
 		dd, dn, dg := dst.memKind()
@@ -77,7 +95,7 @@ func (c *Copier) done(dst, src *cursor, n int) {
 		if k == 0 {
 			k = n
 		}
-		c.counts.bytes[sd][dd][dg+1].Add(uint64(k))
+		counts.bytes[sd][dd][dg+1].Add(uint64(k))
 		src.advance(k)
 		dst.advance(k)
 		n -= k

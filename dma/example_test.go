@@ -35,6 +35,7 @@ func Example() {
 	must(receiver.Add(dma.Map{IOVA: 0x80000000, Size: 1 << 20, FD: vram}))
 
 	worker := dma.NewCopier()
+	counts := worker.Counts()
 	done := make(chan error)
 	dma.Go(func() { // a truncated file is an error here, not the end of the process
 		defer sender.Leave(sender.Enter())
@@ -53,8 +54,8 @@ func Example() {
 		done <- err
 	})
 	must(<-done)
-	fmt.Println("to GPU 0:", worker.Counts().Bytes(dma.Host, dma.GPU, 0))
-	fmt.Println("to host memory:", worker.Counts().Total(dma.Host, dma.Host))
+	fmt.Println("to GPU 0:", counts.Bytes(dma.Host, dma.GPU, 0))
+	fmt.Println("to host memory:", counts.Total(dma.Host, dma.Host))
 	// Output:
 	// to GPU 0: 1448
 	// to host memory: 0

@@ -14,9 +14,10 @@ func TestOneSegmentIsCountedByItsGPU(t *testing.T) {
 	gpu := testkit.Must(f.Region(0, page))(t)
 	host := NewBuffer(make([]byte, page), Host)
 	c := NewCopier()
+	counts := c.Counts()
 	n, err := c.CopyBehind([]Segment{host.Segment(0, 100)}, make([]byte, 10), []Segment{gpu.Segment(50, 200)})
 	testkit.OK(t, err)
 	testkit.Equal(t, "bytes", n, 100)
-	testkit.Equal(t, "bytes from GPU 3", c.Counts().Bytes(GPU, Host, 3), 90)
-	testkit.Equal(t, "bytes of the head", c.Counts().Bytes(Private, Host, -1), 10)
+	testkit.Equal(t, "bytes from GPU 3", counts.Bytes(GPU, Host, 3), 90)
+	testkit.Equal(t, "bytes of the head", counts.Bytes(Private, Host, -1), 10)
 }
