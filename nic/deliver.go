@@ -74,7 +74,8 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
 	d := delivery{w: w, s: p.steering.Load(), port: p, tap: p.tap()}
-	for r := p.steer(d.s, batch[0]); len(batch) > 0; {
+	var r route
+	for p.steer(d.s, batch[0], &r); len(batch) > 0; {
 		rq := p.queues[r.q]
 		n, call := rq.fill(&d, batch, &r)
 		if call {
@@ -108,7 +109,7 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 		if n++; n == len(batch) {
 			break
 		}
-		*r = d.port.steer(d.s, batch[n])
+		d.port.steer(d.s, batch[n], r)
 	}
 	if m != nil {
 		m.finish(d, rq, batch)
@@ -136,7 +137,10 @@ func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 
 func (rq *rxQueue) put(s *steering, pkt *wire.Packet, r *route) Result {
 	rq.mover.byMem, rq.mover.at = bytesByMem{}, nil
-	rq.frame = Frame{Packet: pkt, Split: r.split, HeaderLen: r.hlen, Unsplit: r.unsplit, Hashed: r.hashed, Hash: r.hash}
+	// One by one: a processor waits for narrow writes to be done before it reads them at once, to copy a whole Frame.
+	f := &rq.frame
+	f.Packet, f.Split, f.HeaderLen, f.Unsplit, f.Merged = pkt, r.split, r.hlen, r.unsplit, false
+	f.Hashed, f.Hash = r.hashed, r.hash
 	res := rq.q.Put(&rq.mover, &rq.frame)
 	if res == PutNoBuffer {
 		return res

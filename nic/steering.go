@@ -107,7 +107,8 @@ type route struct {
 }
 
 // steer finds the receive queue of a packet, and whether and where it is split.
-func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
+func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
+	*r = route{}
 	h := &pkt.Meta.Headers
 	if h.Class != splitter.NotIP && h.Class != splitter.Malformed {
 		to, ruled := s.rules.Lookup(&h.Flow)
@@ -129,7 +130,7 @@ func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
 	r.q = r.home
 	split := &s.splits[r.home]
 	if !split.On || pkt.PayloadLen < split.Threshold {
-		return r
+		return
 	}
 	n, ok := h.SplitLen(p.conf.HeaderLimit)
 	if h.Class != splitter.TCP {
@@ -141,10 +142,9 @@ func (p *Port) steer(s *steering, pkt *wire.Packet) (r route) {
 		if p.conf.UnsplitQueue >= 0 {
 			r.q = p.conf.UnsplitQueue
 		}
-		return r
+		return
 	}
 	r.split, r.hlen = true, n
-	return r
 }
 
 // hashTypes are what RSS can hash: 4-tuples of TCP and UDP, 2-tuples of the rest.

@@ -307,7 +307,7 @@ func BenchmarkSteer(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				s := p.steering.Load()
-				p.steer(s, &pkt)
+				p.steer(s, &pkt, new(route))
 			}
 		})
 	}

@@ -43,10 +43,15 @@ type Packet struct {
 // Prepare makes a new packet ready for Deliver: it clears verdict and progress, takes the addresses from the header and
 // cuts the padding of a runt (what lies behind Meta.Headers.FrameLen).
 func (p *Packet) Prepare() {
-	p.Verdict, p.Progress = Verdict{}, Progress{}
-	p.Src, p.Dst = MAC{}, MAC{}
+	// One by one: in an assignment of several each value is written twice, and read before the first write is done.
+	p.Verdict = Verdict{}
+	p.Progress = Progress{}
 	if len(p.Header) >= splitter.EthLen {
-		p.Dst, p.Src = MAC(p.Header[0:6]), MAC(p.Header[6:12])
+		p.Dst = MAC(p.Header[0:6])
+		p.Src = MAC(p.Header[6:12])
+	} else {
+		p.Dst = MAC{}
+		p.Src = MAC{}
 	}
 	if n := p.Meta.Headers.FrameLen; n >= splitter.EthLen && n < p.Len() {
 		p.Header = p.Header[:min(uint32(len(p.Header)), n)]

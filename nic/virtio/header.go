@@ -95,7 +95,8 @@ func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 
 // describe says of a frame what its receiver may know; csum: it has VIRTIO_NET_F_GUEST_CSUM, without which flags are 0.
 func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool) {
-	*h = netHdr{hdrLen: uint16(hlen), numBuffers: 1}
+	h.flags, h.gsoType, h.hdrLen, h.gsoSize = 0, hdrGSONone, uint16(hlen), 0
+	h.csumStart, h.csumOffset, h.numBuffers = 0, 0, 1
 	switch {
 	case !csum:
 	case m.Csum == splitter.CsumPartial:
