@@ -10,6 +10,7 @@ import (
 // rxQueue is a receive queue with what the port keeps for it, used under q's lock.
 type rxQueue struct {
 	q       RxQueue
+	wait    wire.Waitable // q, for those that wait for it
 	mover   Mover
 	frame   Frame
 	merger  *merger // made when frames are first merged
@@ -127,9 +128,9 @@ func (rq *rxQueue) one(d *delivery, pkt *wire.Packet, r *route) {
 		return
 	}
 	res := rq.put(d.s, pkt, r)
-	pkt.Verdict = res.verdict(rq.q)
+	pkt.Verdict = res.verdict(rq.wait)
 	if res == PutNoBuffer {
-		d.blocked.add(r, rq.q)
+		d.blocked.add(r, rq.wait)
 	} else if d.tap != nil {
 		d.tap.Received(d.w, pkt, rq.placement(r, pkt))
 	}

@@ -113,7 +113,7 @@ func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Li
 	p.engine = gpumem.NewEngine(p.registry, space, gpumem.EngineOptions{MaxJobs: maxJobs, Done: p.jobDone})
 	p.dispatcher = control.NewDispatcher(p)
 	for _, q := range queues {
-		rq := &rxQueue{q: q}
+		rq := &rxQueue{q: q, wait: q}
 		rq.mover.port = p
 		p.queues = append(p.queues, rq)
 	}

@@ -67,7 +67,7 @@ var verdicts = [...]wire.Verdict{
 	PutFault:    wire.Drop(wire.DropFault),
 }
 
-func (r Result) verdict(q RxQueue) wire.Verdict {
+func (r Result) verdict(q wire.Waitable) wire.Verdict {
 	switch r {
 	case PutTaken:
 		return wire.Verdict{Kind: wire.Taken, Queue: q}

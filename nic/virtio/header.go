@@ -25,34 +25,16 @@ const (
 	hdrGSOECN   = 0x80 // VIRTIO_NET_HDR_GSO_ECN
 )
 
-// netHdr is struct virtio_net_hdr_v1.
-type netHdr struct {
-	flags      uint8  // offset 0
-	gsoType    uint8  // 1
-	hdrLen     uint16 // 2: a hint, never trusted
-	gsoSize    uint16 // 4
-	csumStart  uint16 // 6
-	csumOffset uint16 // 8
-	numBuffers uint16 // 10
-}
+// netHdr is struct virtio_net_hdr_v1 as it lies in memory: flags u8, gso_type u8, hdr_len u16 (a hint, never trusted),
+// gso_size u16, csum_start u16, csum_offset u16, num_buffers u16. It is read where it was copied to, and written whole:
+// where a processor's reads and writes of the same bytes differ in width, the reads wait.
+type netHdr [netHdrLen]byte
 
-func (h *netHdr) decode(b *[netHdrLen]byte) {
-	h.flags, h.gsoType = b[0], b[1]
-	h.hdrLen = le.Uint16(b[2:])
-	h.gsoSize = le.Uint16(b[4:])
-	h.csumStart = le.Uint16(b[6:])
-	h.csumOffset = le.Uint16(b[8:])
-	h.numBuffers = le.Uint16(b[10:])
-}
-
-func (h *netHdr) encode(b *[netHdrLen]byte) {
-	b[0], b[1] = h.flags, h.gsoType
-	le.PutUint16(b[2:], h.hdrLen)
-	le.PutUint16(b[4:], h.gsoSize)
-	le.PutUint16(b[6:], h.csumStart)
-	le.PutUint16(b[8:], h.csumOffset)
-	le.PutUint16(b[10:], h.numBuffers)
-}
+func (h *netHdr) flags() uint8       { return h[0] }
+func (h *netHdr) gsoType() uint8     { return h[1] }
+func (h *netHdr) gsoSize() uint16    { return le.Uint16(h[4:]) }
+func (h *netHdr) csumStart() uint16  { return le.Uint16(h[6:]) }
+func (h *netHdr) csumOffset() uint16 { return le.Uint16(h[8:]) }
 
 // meta reads what a driver said of a frame that it sends. The features decide what it may say.
 // Where its checksum may lie the wire decides (splitter.Meta.CsumAllowed).
@@ -60,14 +42,14 @@ func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	m.GSOType, m.GSOSize, m.ECN = splitter.GSONone, 0, false
 	m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumNone, 0, 0
 	m.HashValid = false
-	if h.flags&hdrNeedsCsum != 0 {
+	if h.flags()&hdrNeedsCsum != 0 {
 		if features&fCsum == 0 {
 			return fmt.Errorf("%w: virtio_net_hdr asks for a checksum without VIRTIO_NET_F_CSUM", nic.ErrBadFrame)
 		}
-		m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumPartial, h.csumStart, h.csumOffset
+		m.Csum, m.CsumStart, m.CsumOffset = splitter.CsumPartial, h.csumStart(), h.csumOffset()
 	}
 	need := uint64(0)
-	switch h.gsoType &^ hdrGSOECN {
+	switch h.gsoType() &^ hdrGSOECN {
 	case hdrGSONone:
 		return nil
 	case hdrGSOTCPv4:
@@ -75,47 +57,53 @@ func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 	case hdrGSOTCPv6:
 		m.GSOType, need = splitter.GSOTCPv6, fHostTSO6
 	default:
-		return fmt.Errorf("%w: virtio_net_hdr.gso_type %#x was not negotiated", nic.ErrBadFrame, h.gsoType)
+		return fmt.Errorf("%w: virtio_net_hdr.gso_type %#x was not negotiated", nic.ErrBadFrame, h.gsoType())
 	}
-	m.ECN = h.gsoType&hdrGSOECN != 0
+	m.ECN = h.gsoType()&hdrGSOECN != 0
 	if m.ECN {
 		need |= fHostECN
 	}
 	switch {
 	case features&need != need:
-		return fmt.Errorf("%w: virtio_net_hdr.gso_type %#x was not negotiated", nic.ErrBadFrame, h.gsoType)
-	case h.gsoSize == 0:
+		return fmt.Errorf("%w: virtio_net_hdr.gso_type %#x was not negotiated", nic.ErrBadFrame, h.gsoType())
+	case h.gsoSize() == 0:
 		return fmt.Errorf("%w: virtio_net_hdr.gso_size is 0", nic.ErrBadFrame)
 	case m.Csum != splitter.CsumPartial:
 		return fmt.Errorf("%w: super-packet without VIRTIO_NET_HDR_F_NEEDS_CSUM", nic.ErrBadFrame)
 	}
-	m.GSOSize = h.gsoSize
+	m.GSOSize = h.gsoSize()
 	return nil
 }
 
-// describe says of a frame what its receiver may know; csum: it has VIRTIO_NET_F_GUEST_CSUM, without which flags are 0.
-func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool) {
-	h.flags, h.gsoType, h.hdrLen, h.gsoSize = 0, hdrGSONone, uint16(hlen), 0
-	h.csumStart, h.csumOffset, h.numBuffers = 0, 0, 1
+// describe says of a frame in so many buffers what its receiver may know; csum: it has VIRTIO_NET_F_GUEST_CSUM, without
+// which flags are 0.
+func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool, buffers int) {
+	lo := uint64(uint16(hlen)) << 16    // flags, gso_type, hdr_len, gso_size
+	hi := uint64(uint16(buffers)) << 32 // csum_start, csum_offset, num_buffers
 	switch {
 	case !csum:
 	case m.Csum == splitter.CsumPartial:
-		h.flags, h.csumStart, h.csumOffset = hdrNeedsCsum, m.CsumStart, m.CsumOffset
+		lo |= hdrNeedsCsum
+		hi |= uint64(m.CsumStart) | uint64(m.CsumOffset)<<16
 	case m.Csum == splitter.CsumGood:
-		h.flags = hdrDataValid
+		lo |= hdrDataValid
 	}
+	gso := uint64(hdrGSONone)
 	switch m.GSOType {
 	case splitter.GSOTCPv4:
-		h.gsoType = hdrGSOTCPv4
+		gso = hdrGSOTCPv4
 	case splitter.GSOTCPv6:
-		h.gsoType = hdrGSOTCPv6
+		gso = hdrGSOTCPv6
 	case splitter.GSOUDPL4:
-		h.gsoType = hdrGSOUDPL4
-	default:
-		return
+		gso = hdrGSOUDPL4
 	}
-	h.gsoSize = m.GSOSize
-	if m.ECN {
-		h.gsoType |= hdrGSOECN
+	if gso != hdrGSONone {
+		if m.ECN {
+			gso |= hdrGSOECN
+		}
+		lo |= gso<<8 | uint64(m.GSOSize)<<32
 	}
+	lo |= hi << 48
+	le.PutUint64(h[:], lo)
+	le.PutUint32(h[8:], uint32(hi>>16))
 }

@@ -352,12 +352,10 @@ func (q *rxQueue) peek(n int) (*virtq.Chain, nic.Result) {
 
 // headers gives virtio_net_hdr and the headers of a frame, which is no longer than maxOwn.
 func (q *rxQueue) headers(f *nic.Frame, hlen uint32, buffers int) []byte {
-	var h netHdr
-	h.describe(&f.Meta, hlen, q.csum)
-	if q.mrg {
-		h.numBuffers = uint16(buffers)
+	if !q.mrg {
+		buffers = 1
 	}
-	h.encode((*[netHdrLen]byte)(q.scratch[:netHdrLen]))
+	(*netHdr)(q.scratch[:netHdrLen]).describe(&f.Meta, hlen, q.csum, buffers)
 	return q.scratch[:netHdrLen+copy(q.scratch[netHdrLen:], f.Header)]
 }
 

@@ -100,9 +100,7 @@ func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
 	if err := nic.ParseFrame(q.t.Worker.Copier, c.Out, netHdrLen, c.OutLen, s.buf[:], p); err != nil {
 		return err
 	}
-	var h netHdr
-	h.decode((*[netHdrLen]byte)(s.buf[:]))
-	if err := h.meta(&p.Meta, q.dev.features.Load()); err != nil {
+	if err := (*netHdr)(s.buf[:netHdrLen]).meta(&p.Meta, q.dev.features.Load()); err != nil {
 		return err
 	}
 	p.Prepare()
