@@ -14,7 +14,7 @@ var ErrNoLandlock = errors.New("the kernel has no Landlock, or does not use it (
 	"its command line)")
 
 // LandlockABI is the version of Landlock that the kernel has; 0: none. 1 is files only; 4 and newer
-// know TCP too, 6 signals and abstract sockets.
+// know TCP too, 6 abstract sockets.
 func LandlockABI() int {
 	v, err := llsys.LandlockGetABIVersion()
 	if err != nil {
@@ -27,9 +27,14 @@ func LandlockABI() int {
 // rule is about an inode.
 var pinned []int
 
+// scopes are what of Landlock's scopes is in use: not that of signals. It would hold for the one, too,
+// by which the kernel ends our children when we die (PR_SET_PDEATHSIG): they would outlive a process
+// that is killed. Calls leaves no way to signal others.
+const scopes = landlock.ScopedSet(llsys.ScopeAbstractUnixSocket)
+
 // Files leaves the process nothing of the file system but reading these paths, and takes binding
-// and connecting of TCP sockets, signals to and abstract sockets of others, as far as the kernel
-// knows these. What is open stays open. It is for all threads, and for ever.
+// and connecting of TCP sockets, and abstract sockets of others, as far as the kernel knows these.
+// What is open stays open. It is for all threads, and for ever.
 func Files(paths []Path) error {
 	if LandlockABI() == 0 {
 		return ErrNoLandlock
@@ -53,7 +58,9 @@ func Files(paths []Path) error {
 		}
 		rules = append(rules, landlock.PathAccess(rights, p.Path))
 	}
-	if err := landlock.V7.BestEffort().Restrict(rules...); err != nil {
+	config := landlock.V7
+	config.Scoped = scopes
+	if err := config.BestEffort().Restrict(rules...); err != nil {
 		return fmt.Errorf("landlock: %w", err)
 	}
 	return nil

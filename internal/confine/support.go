@@ -36,7 +36,7 @@ func (s Support) String() string {
 	}
 	switch {
 	case s.Landlock >= 6:
-		words = append(words, "Landlock: files, TCP, signals")
+		words = append(words, "Landlock: files, TCP, abstract sockets")
 	case s.Landlock >= 4:
 		words = append(words, "Landlock: files, TCP")
 	case s.Landlock > 0:
