@@ -42,6 +42,9 @@ var (
 	descRegistered = desc("gpu_registered_bytes", "Memory of a GPU that a guest has registered as buffers.", "port", "gpu")
 )
 
+var descSandbox = desc("sandbox_refused_total",
+	"System calls of the process that its sandbox refused, or, in mode log, would refuse.", "mode")
+
 func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc("vnic_"+name, help, labels, nil)
 }
@@ -56,7 +59,11 @@ func (s *Server) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (s *Server) Collect(ch chan<- prometheus.Metric) {
-	for _, p := range s.Snapshot().Ports {
+	now := s.Snapshot()
+	if b := now.Sandbox; b != nil {
+		ch <- prometheus.MustNewConstMetric(descSandbox, prometheus.CounterValue, float64(b.Refused), b.Mode)
+	}
+	for _, p := range now.Ports {
 		p.collect(ch)
 	}
 }

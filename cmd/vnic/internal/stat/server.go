@@ -31,6 +31,8 @@ type Options struct {
 	Metrics string       // HOST:PORT for Prometheus; "" = none
 	Log     *slog.Logger // nil: none
 
+	Sandbox func() *Sandbox // what the process is in; nil: nothing
+
 	// Keep names the socket's file to who removes it at the end, and its directory if that is empty then; nil: Close does.
 	Keep func(path string, dir bool) (remove func() error, err error)
 
@@ -44,6 +46,7 @@ type Server struct {
 	began   time.Time
 	wait    time.Duration // for a client
 	ports   atomic.Pointer[func() []Port]
+	sandbox func() *Sandbox
 
 	dir      *os.File // of the socket; nil: none
 	path     string   // dir's name
@@ -66,7 +69,7 @@ func Start(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Server{command: o.Command, log: o.Log, began: time.Now(), keep: o.Keep, wait: cmp.Or(o.patience, patience),
+	s := &Server{command: o.Command, log: o.Log, began: time.Now(), keep: o.Keep, sandbox: o.Sandbox, wait: cmp.Or(o.patience, patience),
 		clients: map[*net.UnixConn]bool{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -103,7 +106,11 @@ func (s *Server) Snapshot() *Snapshot {
 	if ports := s.ports.Load(); ports != nil {
 		list = (*ports)()
 	}
-	return snapshot(s.command, s.began, list)
+	now := snapshot(s.command, s.began, list)
+	if s.sandbox != nil {
+		now.Sandbox = s.sandbox()
+	}
+	return now
 }
 
 // MetricsURL is where Prometheus finds the metrics; "" if nowhere.

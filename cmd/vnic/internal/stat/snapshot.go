@@ -35,8 +35,15 @@ type Snapshot struct {
 	PID     int            `json:"pid"`
 	Command string         `json:"command"` // "run", "boot", "serve"
 	Time    time.Time      `json:"time"`
-	Uptime  float64        `json:"uptime_seconds"` // by the monotonic clock: rates go by it
+	Uptime  float64        `json:"uptime_seconds"`    // by the monotonic clock: rates go by it
+	Sandbox *Sandbox       `json:"sandbox,omitempty"` // nil: the process has none
 	Ports   []PortCounters `json:"ports"`
+}
+
+// Sandbox is what keeps the process from what it does not need.
+type Sandbox struct {
+	Mode    string `json:"mode"`    // "on"; or "log": nothing is refused
+	Refused uint64 `json:"refused"` // system calls, or what would be; what Landlock refuses is not counted
 }
 
 // PortCounters are those of one port.

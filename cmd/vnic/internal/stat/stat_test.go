@@ -382,3 +382,36 @@ func TestPortsComeAndGo(t *testing.T) {
 func debugLog(w io.Writer) *slog.Logger {
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: slog.LevelDebug}))
 }
+
+// What a sandbox has refused is shown in all three forms, and nothing of a process without one.
+func TestRefusalsOfTheSandboxAreShown(t *testing.T) {
+	place(t)
+	for _, tt := range []struct {
+		is                  *Sandbox
+		json, metric, table string // "": nothing of it
+	}{
+		{nil, "", "", ""},
+		{&Sandbox{Mode: "on"}, `"sandbox":{"mode":"on","refused":0}`, `vnic_sandbox_refused_total{mode="on"} 0`, ""},
+		{&Sandbox{Mode: "on", Refused: 1234}, `"sandbox":{"mode":"on","refused":1234}`,
+			`vnic_sandbox_refused_total{mode="on"} 1234`, "its sandbox refused 1,234 system calls"},
+		{&Sandbox{Mode: "log", Refused: 2}, `"sandbox":{"mode":"log","refused":2}`,
+			`vnic_sandbox_refused_total{mode="log"} 2`, "its sandbox would refuse 2 system calls"},
+	} {
+		s := start(t, Options{Command: "serve", Sandbox: func() *Sandbox { return tt.is }})
+		w := httptest.NewRecorder()
+		metricsHandler(s).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+		var table bytes.Buffer
+		now := self(t)
+		testkit.OK(t, Table(&table, nil, now))
+		for _, x := range []struct{ text, want, none string }{
+			{string(testkit.Must(json.Marshal(now))(t)), tt.json, `"sandbox"`},
+			{w.Body.String(), tt.metric, "vnic_sandbox"},
+			{table.String(), tt.table, "its sandbox"},
+		} {
+			if x.want != "" && !strings.Contains(x.text, x.want) || x.want == "" && strings.Contains(x.text, x.none) {
+				t.Errorf("%+v: %q is not in, or %q is: %s", tt.is, x.want, x.none, x.text)
+			}
+		}
+		s.Close()
+	}
+}

@@ -26,6 +26,16 @@ func Table(w io.Writer, before, now *Snapshot) error {
 		time.Duration(now.Uptime*float64(time.Second)).Round(time.Second), what); err != nil {
 		return err
 	}
+	if b := now.Sandbox; b != nil && b.Refused > 0 {
+		would := "refused"
+		if b.Mode != "on" {
+			would = "would refuse"
+		}
+		if _, err := fmt.Fprintf(w, "its sandbox %s %s system calls that vnic is not known to need\n", would,
+			humanize.Comma(int64(b.Refused))); err != nil {
+			return err
+		}
+	}
 	if len(now.Ports) == 0 {
 		_, err := fmt.Fprintln(w, "no ports")
 		return err
