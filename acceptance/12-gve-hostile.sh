@@ -14,23 +14,23 @@ within 180 "$vnic" run "${gve[@]}" --json > "$work/first.json" # fills the cache
 holds "$work/first.json" "$(devmem_proof 0)"
 for sig in INT TERM KILL; do # 4-signals.sh has the other stages
   begin "${gve[@]}"
-  until_alive 3
-  end $sig "while guests boot" 3
+  until_alive 4
+  end $sig "while guests boot" 4
 done
 for sig in TERM KILL; do
   begin "${gve[@]}" --pause-at transfer
   until_line '^stage: transfer'
-  end $sig "at transfer" 3
+  end $sig "at transfer" 4
 done
 begin --nic gve --size 256M --mode devmem
 until_line '^stage: transfer' && sleep 0.3 # wherever that is
-end KILL "in mid-transfer" 3
+end KILL "in mid-transfer" 4
 
 echo "== a QEMU that aborts or is killed: vnic says so, and all is gone in 5 s"
 for sig in ABRT KILL; do
   begin --nic gve --size 256M --mode devmem
   until_line '^stage: transfer'
-  kill -$sig "$(alive "$pid" | grep -vx "$pid" | head -n 1)"
+  kill -$sig "$(qemus | head -n 1)"
   t0=$SECONDS status=0
   wait "$pid" || status=$?
   [ $((SECONDS - t0)) -le 5 ] || fail "took $((SECONDS - t0)) s to notice"

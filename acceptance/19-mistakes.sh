@@ -262,7 +262,7 @@ echo "== run with --pcap and --metrics"
 for sig in INT HUP KILL; do
   begin --guest inproc --size 1M --gpu-memory 32M --pcap "$work/pcap" --metrics 127.0.0.1:0 --pause-at transfer
   until_line '^stage: transfer'
-  end $sig "with --pcap and --metrics" 1
+  end $sig "with --pcap and --metrics" 2
   [ $sig = KILL ] || no_sockets "SIG$sig"
 done
 fine 0 "$vnic" run --guest inproc --size 1M --gpu-memory 32M --pcap pcap
@@ -274,8 +274,8 @@ silent_mirror
 mkdir nothing
 for sig in INT HUP KILL; do
   PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy='' launch boot --mirror "$mirror" --cache "$work/nothing" -- sh
-  until_alive 3
-  end $sig "boot, while a mirror does not answer" 3
+  until_alive 4
+  end $sig "boot, while a mirror does not answer" 4
   [ -z "$(find nothing -mindepth 2)" ] || fail "a fetch leaves $(find nothing -mindepth 2)"
 done
 kill -KILL $silent
@@ -293,16 +293,16 @@ fine 0 "$vnic" boot -- sh -c true
 no_sockets "the boot after some that were killed"
 for sig in TERM HUP GROUP KILL; do
   launch boot -- sh
-  until_alive 2
-  end $sig "boot, while the guest boots" 2
+  until_alive 3
+  end $sig "boot, while the guest boots" 3
 done
 for sig in KILL HUP TWICE; do
   nic=virtio; [ $sig != KILL ] || nic=gve
   launch boot --nic $nic --log-dir "$work/logs" --pcap "$work/pcap" -- sh -c 'echo up >&2; sleep 1000'
   until_line '^up$'
   files > before # the image of this NIC may be new
-  [ $sig != TWICE ] || kill -STOP "$(alive $pid | grep -vx $pid)"
-  end $sig "boot, while its program runs" 2
+  [ $sig != TWICE ] || kill -STOP "$(qemus)"
+  end $sig "boot, while its program runs" 3
   [ $sig = KILL ] || no_sockets "SIG$sig"
 done
 
@@ -330,7 +330,7 @@ echo "ok   two boots at a time, one after the other's mistakes; what they write 
 echo "== QEMU killed; a reader that goes away"
 launch boot -- sh -c 'echo up >&2; sleep 1000'
 until_line '^up$'
-kill -KILL "$(alive $pid | grep -vx $pid)"
+kill -KILL "$(qemus)"
 s=0; wait $pid || s=$?
 [ $s = 1 ] || fail "QEMU killed: status $s: $(cat err)"
 one_message 'guest0: QEMU ended early: signal: killed' "QEMU killed"

@@ -14,7 +14,7 @@
 "$vnic" run --size 4M --mode devmem --json > /dev/null # fills the cache, and shows that a run works
 echo "== at each stage"
 for stage in fetch gpu-memory boot setup prepare connect transfer verify; do
-  case $stage in fetch | gpu-memory | boot) n=1 ;; *) n=3 ;; esac # vnic and two QEMUs
+  case $stage in fetch | gpu-memory | boot) n=2 ;; *) n=4 ;; esac # vnic, its broker and two QEMUs
   for sig in INT TERM KILL; do
     begin --size 4M --mode devmem --pause-at $stage
     until_line "^stage: $stage\$"
@@ -26,29 +26,29 @@ mkdir "$work/nothing"
 silent_mirror
 for sig in INT KILL; do # TERM goes INT's way
   PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy='' begin --mirror "$mirror" --cache "$work/nothing" --size 4M
-  until_alive 3 # vnic, apt-get, what it reads the mirror with
-  end $sig "while a mirror does not answer" 3
+  until_alive 4 # vnic, its broker, apt-get, what it reads the mirror with
+  end $sig "while a mirror does not answer" 4
   left=$(find "$work/nothing" -mindepth 2)
   [ -z "$left" ] || fail "$sig while fetching: left $left"
   begin --size 4M --mode devmem
-  until_alive 3
-  end $sig "while guests boot" 3
+  until_alive 4
+  end $sig "while guests boot" 4
   begin --size 2G --mode devmem
   until_line '^stage: transfer' && sleep 0.3
-  end $sig "in mid-transfer, mode devmem" 3
+  end $sig "in mid-transfer, mode devmem" 4
   begin --size 2G --mode copy
   until_line '^stage: transfer' && sleep 0.3
-  end $sig "in mid-transfer, mode copy" 3
+  end $sig "in mid-transfer, mode copy" 4
 done
 kill -KILL $silent
 begin --size 4M --mode devmem --pause-at transfer
 until_line '^stage: transfer'
-end GROUP "(Ctrl-C of a terminal) at transfer" 3
+end GROUP "(Ctrl-C of a terminal) at transfer" 4
 for which in 1 2; do # a QEMU that does not react, as it is stopped
   begin --size 4M --mode devmem --pause-at transfer
   until_line '^stage: transfer'
-  kill -STOP "$(alive $pid | grep -vx $pid | sed -n ${which}p)"
-  if [ $which = 1 ]; then end INT "with a QEMU that hangs" 3; else end TWICE "with a QEMU that hangs" 3; fi
+  kill -STOP "$(qemus | sed -n ${which}p)"
+  if [ $which = 1 ]; then end INT "with a QEMU that hangs" 4; else end TWICE "with a QEMU that hangs" 4; fi
 done
 within 120 "$vnic" run --size 4M --mode devmem --json > "$work/next.json"
 holds "$work/next.json" "$(devmem_proof 0)"
@@ -90,7 +90,7 @@ echo "== a guest that is killed: 1"
 for which in 1 2; do
   begin --size 2G --mode devmem
   until_line '^stage: transfer' && sleep 0.3
-  kill -KILL "$(alive $pid | grep -vx $pid | sed -n ${which}p)"
+  kill -KILL "$(qemus | sed -n ${which}p)"
   t0=$SECONDS status=0
   wait $pid || status=$?
   [ $((SECONDS - t0)) -le 5 ] || fail "took $((SECONDS - t0)) s to notice"

@@ -15,6 +15,13 @@ launch() {
   setsid "$vnic" "$@" > "$work/out" 2> "$work/err" < /dev/null &
   pid=$!
 }
+# qemus: those of the run that was begun: what is neither vnic nor its broker.
+qemus() {
+  local p
+  for p in $(alive "$pid"); do
+    [ "$p" = "$pid" ] || tr '\0' ' ' < "/proc/$p/cmdline" | grep -q ' __broker ' || echo "$p"
+  done
+}
 # until_line PATTERN: waits for a line on its stderr; until_alive N: for that many processes.
 until_line() { until_ grep -q "$1" "$work/err"; }
 until_alive() { until_ enough "$1"; }

@@ -50,7 +50,7 @@ func (m *Machine) event(e qmpEvent) {
 // run.
 func (m *Machine) checkStatus() {
 	var s struct{ Status string }
-	if r, err := m.command("query-status"); err != nil || json.Unmarshal(r, &s) != nil {
+	if r, err := m.command(commandStatus); err != nil || json.Unmarshal(r, &s) != nil {
 		return
 	}
 	switch s.Status {
@@ -61,7 +61,7 @@ func (m *Machine) checkStatus() {
 
 // end ends QEMU: by QMP, by SIGTERM, by SIGKILL. When it returns, the process has been waited for.
 func (m *Machine) end() {
-	_, _ = m.command("quit")
+	_, _ = m.command(commandQuit)
 	if !m.child.Ends(grace) {
 		m.log.Warn("QEMU does not end by itself", "machine", m.name)
 		m.child.End(grace)
@@ -164,6 +164,11 @@ func (m *Machine) agentEnded(p *agent.PanicError) error {
 
 // status says how the process ended.
 func (m *Machine) status() string {
+	select {
+	case <-m.child.Done():
+	default:
+		return "nobody can end it"
+	}
 	if err := m.child.Err(); err != nil {
 		return strings.TrimSpace(err.Error())
 	}

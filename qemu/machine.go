@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -90,7 +91,21 @@ type Config struct {
 	BootLimit time.Duration // until the guest's init reports; 0 = 1 min
 	TimeLimit time.Duration // whole run; 0 = 10 min
 	Log       *slog.Logger  // may be nil
+
+	// Started, if it is not nil, is called when QEMU's process is there, before anything that it says is
+	// read and any connection of its devices is taken: it may wait, and take rights from this process.
+	Started Started
 }
+
+// Started is called with QEMU's process and its monitor (QMP), by which a QEMU can be had to open any
+// file. For a process that is to have neither rights any more, what it gives takes their place: signal
+// sends signals to QEMU; and monitor, which is the caller's, may take the commands of Commands only.
+// Without an error neither is nil.
+type Started func(ctx context.Context, pid int, monitor net.Conn) (signal func(syscall.Signal) error,
+	instead net.Conn, err error)
+
+// Commands are all that a Machine says to QEMU's monitor: the keys "execute" and "id", no arguments.
+var Commands = []string{commandCapabilities, commandStatus, commandQuit}
 
 // Machine is a running QEMU. Its methods may be called from any goroutine.
 type Machine struct {
@@ -223,6 +238,18 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 		return nil, fmt.Errorf("start QEMU: %w", err)
 	}
 	m.log.Debug("QEMU started", "machine", m.name, "pid", cmd.Process.Pid, "accel", accel, "args", cmd.Args)
+	if c.Started != nil {
+		signal, instead, err := c.Started(ctx, m.PID(), host[qmpChannel])
+		if signal != nil {
+			m.child.SignalBy(signal)
+		}
+		if err != nil {
+			m.child.End(0)
+			return nil, err
+		}
+		_ = host[qmpChannel].Close()
+		host[qmpChannel] = instead
+	}
 	for _, b := range m.net {
 		b.done = make(chan struct{})
 		go b.accept(m.PID())
@@ -350,7 +377,7 @@ func (m *Machine) watch(ctx context.Context, bootLimit, timeLimit time.Duration)
 	defer boot.Stop()
 	defer limit.Stop()
 	booted, ctxDone, ask, events := m.agent.Booted(), ctx.Done(), m.ask, m.qmp.events
-	if _, err := m.command("qmp_capabilities"); err == nil {
+	if _, err := m.command(commandCapabilities); err == nil {
 		m.checkStatus() // events before this were lost
 	}
 	for {

@@ -39,6 +39,13 @@ type qmpReply struct {
 	} `json:"error"`
 }
 
+// The commands that a Machine gives.
+const (
+	commandCapabilities = "qmp_capabilities"
+	commandStatus       = "query-status"
+	commandQuit         = "quit"
+)
+
 // maxQMP bounds a line from QEMU.
 const maxQMP = 1 << 20
 

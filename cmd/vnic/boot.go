@@ -11,6 +11,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/boot"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
 	"vnic.dev/vnic/lab"
@@ -24,7 +25,7 @@ func (s exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(s)
 func bootCommand() *cobra.Command {
 	var (
 		verbose bool
-		sandbox string
+		sandbox = broker.On
 		dump    pcap.Options
 		show    = stat.Options{Command: "boot"}
 		o       = boot.Options{Memory: 512 << 20, GPUMemory: 256 << 20}
@@ -57,10 +58,10 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
   vnic boot --kernel bzImage --modules lib    a kernel of your own
   vnic boot --copy data:/data -- ls -l /data  with files`,
 		Args: programArgs,
-		RunE: func(c *cobra.Command, args []string) error {
+		RunE: func(c *cobra.Command, args []string) (err error) {
 			o.Command = args
-			if err := checkUnconfined(c, sandbox); err != nil {
-				return err
+			if err := broker.CheckMode(sandbox); err != nil {
+				return misuse(c, err)
 			}
 			if dump.File == "-" {
 				return usagef(c, "--pcap -: stdout is the program's: name a file")
@@ -75,6 +76,12 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			o.Note, o.Stage = ui.note, ui.doingNow
 			o.Stdin, o.Stdout, o.Stderr = os.Stdin, c.OutOrStdout(), c.ErrOrStderr()
 			seeded(c.Flags(), &o.Impair, ui.note)
+			if o.Broker, o.Confine, err = confined(o.BrokerConfig, sandbox, c.Flags().Changed("sandbox"), ui.note,
+				broker.Terminal); err != nil {
+				return err
+			}
+			defer func() { err = errors.Join(err, o.Broker.Close()) }()
+			showSandbox(&show, o.Broker)
 			look, err := observe(show, dump, o.Log, ui.note)
 			if err != nil {
 				return err
@@ -85,6 +92,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			if r := look.capture.Report(); r != nil && (r.Missed > 0 || verbose) {
 				ui.note("%v", r)
 			}
+			noteRefused(o.Broker, ui.note)
 			if err == nil && status != 0 {
 				return exitStatus(status)
 			}
@@ -93,7 +101,6 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	}
 	f := c.Flags()
 	f.SortFlags = false
-	unconfinedFlag(c, &sandbox)
 	f.StringVar(&o.NIC, "nic", lab.Virtio,
 		"virtio; or gve, whose devmem TCP is the kernel's, and which needs QEMU "+assets.MinVFIOUser)
 	f.IntVar(&o.Guests, "guests", 1, "how many guests; the command runs in all of them")
@@ -110,6 +117,7 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 	gatewayFlags(f, &o.GatewayFlags, boot.HostPorts)
 	f.BoolVar(&o.NoGateway, "no-gateway", false, "nothing on the switch but the guests: as --gateway off")
 	allowMACFlag(f, &o.AllowMAC, "only the NIC's own")
+	sandboxFlag(f, &sandbox)
 	f.StringVar(&o.Append, "append", "", "words for the kernel's command line")
 	f.StringArrayVar(&o.QEMUArgs, "qemu-arg", nil, "an argument for QEMU; once for each")
 	f.IntVar(&o.GDB, "gdb", 0, "port at 127.0.0.1 for gdb, the second guest's is the next (--qemu-arg -S waits for it)")

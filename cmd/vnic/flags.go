@@ -7,10 +7,8 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/lab"
 )
 
@@ -88,25 +86,6 @@ func seeded(f *pflag.FlagSet, i *lab.Impairment, note func(format string, args .
 		i.Seed = uint64(rand.Uint32())
 		note("--loss and --reorder: seed %d", i.Seed)
 	}
-}
-
-// unconfinedFlag is --sandbox of a command that has none: it is not in the help, and asking for one
-// has an answer.
-func unconfinedFlag(c *cobra.Command, mode *string) {
-	c.Flags().StringVar(mode, "sandbox", broker.Off, "off: only vnic serve has one")
-	_ = c.Flags().MarkHidden("sandbox")
-}
-
-// checkUnconfined says what is wrong with that flag.
-func checkUnconfined(c *cobra.Command, mode string) error {
-	if err := broker.CheckMode(mode); err != nil {
-		return misuse(c, err)
-	}
-	if mode != broker.Off {
-		return usagef(c, "--sandbox %s: vnic %s starts QEMU from the process that maps its guests' memory, so that is not "+
-			"confined: vnic serve is, for a QEMU of your own", mode, c.Name())
-	}
-	return nil
 }
 
 // macsFlag are MACs that guests may send from.

@@ -8,12 +8,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"runtime/pprof"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/run"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
@@ -23,7 +25,8 @@ func runCommand() *cobra.Command {
 	var (
 		mode, p2p, guest        = "both", "on", "qemu"
 		asJSON, verbose, schema bool
-		profile, sandbox        string
+		profile                 string
+		sandbox                 = broker.On
 		dump                    pcap.Options
 		show                    = stat.Options{Command: "run"}
 		o                       = run.Defaults()
@@ -44,13 +47,13 @@ Memory TCP.`,
   vnic run --pcap run.pcapng        every packet as tshark reads it, with where its payload lay
   vnic run --json                   one JSON object on stdout`,
 		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
+		RunE: func(c *cobra.Command, _ []string) (err error) {
 			if schema {
 				_, err := fmt.Fprint(c.OutOrStdout(), run.Schema)
 				return err
 			}
-			if err := checkUnconfined(c, sandbox); err != nil {
-				return err
+			if err := broker.CheckMode(sandbox); err != nil {
+				return misuse(c, err)
 			}
 			if !c.Flags().Changed("seed") {
 				o.Seed = uint64(rand.Uint32())
@@ -75,6 +78,20 @@ Memory TCP.`,
 			o.Log = logTo(ui, slog.LevelError, verbose)
 			o.Fetch.Log, o.Fetch.Progress = o.Log, ui.fetch
 			o.Stage, o.Progress, o.Note = ui.stage, ui.progress, ui.note
+			asked := c.Flags().Changed("sandbox")
+			if profile != "" && !asked {
+				sandbox = broker.Off // the profiler makes timers for new threads
+			}
+			more := broker.Terminal
+			if o.InProc {
+				more = slices.Concat(more, broker.InProcess)
+			}
+			if o.Broker, o.Confine, err = confined(o.BrokerConfig, sandbox, asked, ui.note, more); err != nil {
+				ui.done()
+				return err
+			}
+			defer func() { err = errors.Join(err, o.Broker.Close()) }()
+			showSandbox(&show, o.Broker)
 			look, err := observe(show, dump, o.Log, ui.note)
 			if err != nil {
 				ui.done()
@@ -89,6 +106,7 @@ Memory TCP.`,
 			}
 			rep, err := run.Do(c.Context(), o)
 			stop()
+			noteRefused(o.Broker, ui.note)
 			ui.done()
 			if rep != nil {
 				rep.Pcap = look.capture.Report()
@@ -113,7 +131,7 @@ Memory TCP.`,
 	f.IntVar(&o.BindQueues, "bind-queues", o.BindQueues, "receive queues that are bound to GPU memory")
 	f.Uint64Var(&o.HoldTokens, "hold-tokens", 0,
 		"tokens that the receiver keeps until nothing comes any more (exhaustion test)")
-	unconfinedFlag(c, &sandbox)
+	sandboxFlag(f, &sandbox)
 	f.StringVar(&p2p, "p2p", p2p, "on, or off: the NICs cannot reach the GPUs, payload goes through host memory")
 	f.BoolVar(&o.Audit, "audit", false, "scan each guest's RAM for 64-byte pieces of the payload")
 	f.StringVar(&o.Digest, "digest", o.Digest,

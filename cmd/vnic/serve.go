@@ -101,13 +101,14 @@ QEMU's conventions of backend programs.`,
 			}
 			seeded(c.Flags(), &o.Impair, note)
 			asked := c.Flags().Changed("sandbox")
-			if o.Broker, o.Confine, err = confined(&o, sandbox, asked, note); err != nil {
+			for _, fd := range o.FDs { // the other process is not to have them
+				unix.CloseOnExec(fd)
+			}
+			if o.Broker, o.Confine, err = confined(o.BrokerConfig, sandbox, asked, note, nil); err != nil {
 				return err
 			}
 			defer func() { err = errors.Join(err, o.Broker.Close()) }()
-			if o.Broker != nil {
-				show.Keep = o.Broker.Keep
-			}
+			showSandbox(&show, o.Broker)
 			look, err := observe(show, dump, o.Log, note)
 			if err != nil {
 				return err
@@ -118,11 +119,7 @@ QEMU's conventions of backend programs.`,
 			if r := look.capture.Report(); r != nil {
 				note("%v", r)
 			}
-			if o.Broker != nil {
-				if n := o.Broker.Refused(); n > 0 {
-					note("sandbox: %d system calls that vnic is not known to need", n)
-				}
-			}
+			noteRefused(o.Broker, note)
 			return err
 		},
 	}
@@ -157,51 +154,12 @@ QEMU's conventions of backend programs.`,
 	f.StringArrayVar(&o.Forwards, "forward", nil,
 		"lead a port of this machine's loopback to a guest: [tcp:|udp:]HOSTPORT:[portN:]GUESTPORT")
 	allowMACFlag(f, &o.AllowMAC, "only that of the first frame after QEMU connects")
-	f.StringVar(&sandbox, "sandbox", sandbox,
-		"on: once guests may come, this process can start, open and dial nothing, a small one outside of it does; "+
-			"log: say what would be refused; off")
+	sandboxFlag(f, &sandbox)
 	dump.Flags(f)
 	f.BoolVar(&asJSON, "json", false, "print one JSON object")
 	metricsFlag(f, &show)
 	f.BoolVarP(&verbose, "verbose", "v", false, "log what happens")
 	return c
-}
-
-// confined starts the process outside of the sandbox, and gives what closes the sandbox. Where it
-// cannot be had that is an error if the user has asked for it, else a line.
-func confined(o *serve.Options, mode string, asked bool, note func(string, ...any)) (*broker.Client, func() error,
-	error) {
-	if mode == broker.Off {
-		return nil, nil, nil
-	}
-	for _, fd := range o.FDs { // the other process is not to have them
-		unix.CloseOnExec(fd)
-	}
-	config, err := o.BrokerConfig(mode)
-	if err != nil {
-		return nil, nil, err
-	}
-	b, err := broker.Start(config)
-	if err != nil && !asked {
-		note("%v: there is no sandbox", err)
-		return nil, nil, nil
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("%w: see 'vnic doctor', or give --sandbox off", err)
-	}
-	return b, func() error {
-		warning, err := b.Confine(mode)
-		if err != nil && asked {
-			return fmt.Errorf("--sandbox %s: %w: see 'vnic doctor', or give --sandbox off", mode, err)
-		}
-		if err != nil {
-			warning = fmt.Sprintf("there is none: %v", err)
-		}
-		if warning != "" {
-			note("sandbox: %s", warning)
-		}
-		return nil
-	}, nil
 }
 
 // lines has whole lines of several goroutines written one after the other.

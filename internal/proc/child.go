@@ -13,6 +13,8 @@ type Child struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed after Wait
 	err  error         // Wait's; set before done is closed
+
+	send func(syscall.Signal) error // SignalBy's; nil: this process
 }
 
 // StartChild starts cmd in a process group of its own, with /dev/null for the streams that cmd
@@ -56,9 +58,24 @@ func (c *Child) Ends(d time.Duration) bool {
 	}
 }
 
+// SignalBy has signals for the child and what it has started sent by another process, as this one may
+// not any more. It is called before End.
+func (c *Child) SignalBy(send func(syscall.Signal) error) { c.send = send }
+
 // End ends the child by SIGTERM, and by SIGKILL if it has not ended after grace, with whatever it
-// has started. When End returns, the child has been waited for.
+// has started. When End returns, the child has been waited for; unless nobody is left to signal it:
+// then it ends with this process, at the latest.
 func (c *Child) End(grace time.Duration) {
+	if c.send != nil {
+		_ = c.send(syscall.SIGTERM)
+		if c.Ends(grace) {
+			return
+		}
+		if c.send(syscall.SIGKILL) == nil {
+			<-c.done
+		}
+		return
+	}
 	_ = c.cmd.Process.Signal(syscall.SIGTERM) // by pidfd: never another process
 	if c.Ends(grace) {
 		return

@@ -40,6 +40,7 @@ type Config struct {
 	BootLimit   time.Duration
 	TimeLimit   time.Duration
 	Log         *slog.Logger
+	Started     qemu.Started // may be nil
 }
 
 // Guest is a machine that has booted.
@@ -54,7 +55,7 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 	conf := qemu.Config{Name: c.Name, QEMU: im.QEMU, Kernel: im.Kernel, RAMSize: c.RAMSize, CPUs: c.CPUs, Cache: im.Cache,
 		Log: c.Log, Args: c.Args,
 		Console: c.Console, BootLimit: c.BootLimit, TimeLimit: c.TimeLimit, ResultsPort: c.ResultsPort,
-		Accel: c.Accel}
+		Accel: c.Accel, Started: c.Started}
 	if conf.BootLimit == 0 {
 		conf.BootLimit = BootLimit
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	guestimages "vnic.dev/vnic/guest-images"
 	"vnic.dev/vnic/guest-images/devmemtool"
 	"vnic.dev/vnic/lab"
@@ -28,7 +29,8 @@ type runner struct {
 	images  *images
 	lab     *lab.Lab
 	guests  []*guest
-	logs    []*log // with LogDir, one a guest
+	logs    []*log       // with LogDir, one a guest
+	gate    *broker.Gate // that QEMUs wait at; nil: none
 }
 
 // images is what guests boot from.
@@ -157,6 +159,9 @@ func (l *runner) files() error {
 func (l *runner) boot(ctx context.Context) error {
 	o := l.opt
 	o.stage("booting")
+	if o.Confine != nil {
+		l.gate = broker.NewGate(o.Broker, o.Guests, o.Confine)
+	}
 	eg, ready := errgroup.WithContext(ctx)
 	for _, p := range o.places(l.lab) {
 		g := &guest{place: p, runner: l}

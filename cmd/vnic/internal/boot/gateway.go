@@ -1,8 +1,10 @@
 package boot
 
 import (
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/guest-images/guestnet"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
 	"vnic.dev/vnic/stack/gateway"
 )
 
@@ -17,11 +19,20 @@ func (o *Options) openPorts() {
 	}
 }
 
+// BrokerConfig is what a broker is to do for this command: to end QEMUs, and to dial for the gateway.
+func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
+	g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts)
+	return broker.Config{Mode: mode, NAT: g.NAT, Policy: g.Policy, Forwards: g.Forwards, Monitor: qemu.Commands}, err
+}
+
 // gateway is a router among the lab's services, unless there is to be none.
 func (o *Options) gateway() ([]lab.Service, error) {
 	g, err := o.Options(guestnet.GuestName, o.Guests, HostPorts)
 	if err != nil || o.Off() {
 		return nil, err
+	}
+	if o.Broker != nil {
+		g.Outside = o.Broker
 	}
 	for i := range o.Guests {
 		d4, d6 := o.devmemAddrs(i)

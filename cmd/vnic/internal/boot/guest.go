@@ -33,6 +33,9 @@ func (g *guest) boot(ctx, ready context.Context) error {
 	c := machines.Config{Name: g.name, Agent: agent.Config{Hostname: g.name, Port: true},
 		Files: io.NewSectionReader(im.files, 0, im.size), RAMSize: o.Memory, CPUs: o.CPUs, Append: o.Append,
 		Args: o.QEMUArgs, TimeLimit: forever, ResultsPort: true, Log: o.Log}
+	if g.runner.gate != nil {
+		c.Started = g.runner.gate.Pass
+	}
 	if o.GDB != 0 {
 		port := o.GDB + g.index
 		c.Args = append(c.Args[:len(c.Args):len(c.Args)], "-gdb", "tcp:127.0.0.1:"+strconv.Itoa(port))

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/lab"
 )
 
@@ -35,6 +36,11 @@ type Options struct {
 	Command []string // empty: a shell
 
 	Services []lab.Service // what else is to see the lab: a capture
+
+	// Confine takes rights from this process when all guests are there, and none has been let in; Broker
+	// then does for it what it may not any more. Both or neither may be nil.
+	Confine func() error
+	Broker  *broker.Client
 
 	Fetch          assets.Options
 	Log            *slog.Logger

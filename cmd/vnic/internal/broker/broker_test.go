@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -21,6 +22,13 @@ import (
 func TestMain(m *testing.M) {
 	if Is(os.Args) {
 		os.Exit(Main())
+	}
+	if os.Getenv(starter) != "" {
+		if err := start(); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
 	}
 	testkit.Main(m)
 }

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +24,8 @@ type Client struct {
 	conn  *net.UnixConn
 	child *proc.Child
 	ended chan struct{} // the broker has, or has hung up
+
+	mode atomic.Pointer[string] // nil: Confine has not succeeded
 
 	mu    sync.Mutex
 	next  uint32
@@ -73,13 +77,23 @@ func (k *Client) read() {
 
 // ask waits for an answer; the descriptor in it is the caller's.
 func (k *Client) ask(ctx context.Context, q request, more ...byte) (reply, error) {
+	return k.askWith(ctx, q, -1, more...)
+}
+
+// askWith has a descriptor go with the question, unless it is -1: before Confine only.
+func (k *Client) askWith(ctx context.Context, q request, fd int, more ...byte) (reply, error) {
 	wait := make(chan reply, 1)
 	k.mu.Lock()
 	k.next++
 	q.id = k.next
 	k.waits[q.id] = wait
 	k.mu.Unlock()
-	_, err := k.conn.Write(append(q.encode(), more...))
+	var err error
+	if b := append(q.encode(), more...); fd < 0 {
+		_, err = k.conn.Write(b)
+	} else {
+		_, _, err = k.conn.WriteMsgUnix(b, unix.UnixRights(fd), nil)
+	}
 	if err == nil {
 		select {
 		case r := <-wait:
@@ -218,6 +232,61 @@ func (k *Client) Keep(path string, dir bool) (remove func() error, err error) {
 		_, err := k.quick(request{op: opRemove, number: r.number})
 		return err
 	}, nil
+}
+
+// Own names a process of ours that is to be ended later, before Confine; signal sends it SIGTERM or
+// SIGKILL, the latter to what it has started, too.
+func (k *Client) Own(pid int) (signal func(syscall.Signal) error, err error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if errors.Is(err, unix.ESRCH) { // it has ended already, and has been waited for
+		return func(syscall.Signal) error { return unix.ESRCH }, nil
+	}
+	if err != nil {
+		return nil, os.NewSyscallError("pidfd_open", err)
+	}
+	defer unix.Close(fd)
+	r, err := k.hand(request{op: opOwn}, fd)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", pid, err)
+	}
+	return func(sig syscall.Signal) error {
+		_, err := k.quick(request{op: opSignal, number: r.number, ino: uint64(sig)})
+		return err
+	}, nil
+}
+
+// Monitor gives the socket of a QEMU's monitor away, before Confine, and gets another instead, which
+// leads there for the commands of Config.Monitor. The first is the caller's to close.
+func (k *Client) Monitor(monitor net.Conn) (net.Conn, error) {
+	fd, err := dup(monitor)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(fd)
+	r, err := k.hand(request{op: opMonitor}, fd)
+	if err == nil && r.fd < 0 {
+		err = errors.New("broker: no descriptor left")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("monitor: %w", err)
+	}
+	return fileConn(r.fd)
+}
+
+// hand is quick with a descriptor.
+func (k *Client) hand(q request, fd int) (reply, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return k.askWith(ctx, q, fd)
+}
+
+// State is the mode of Confine, "" before it has succeeded, and how many system calls of this process
+// were refused since, or would be.
+func (k *Client) State() (mode string, refused uint64) {
+	if m := k.mode.Load(); m != nil {
+		return *m, k.Refused()
+	}
+	return "", 0
 }
 
 // Refused is how many system calls of this process were refused, or would be.

@@ -15,6 +15,21 @@ var paths = []confine.Path{
 	{Path: "/proc/stat", Why: "--metrics: when the machine started"},
 }
 
+// Calls are more that a process may call, for what it does besides serving NICs.
+type Calls []confine.Call
+
+// Terminal are calls for a process that has a terminal to show progress on, or to hand on to a guest.
+// What would put characters into its input (TIOCSTI) is not among them.
+var Terminal = Calls{
+	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TIOCGWINSZ)}, Why: "its size"},
+	{Nr: unix.SYS_IOCTL, Name: "ioctl", If: []confine.Arg{confine.IsInt(1, unix.TCSETS)}, Why: "raw mode, and back"},
+}
+
+// InProcess are calls for a process that is its own guests. It has no socket that is not connected.
+var InProcess = Calls{
+	{Nr: unix.SYS_SENDMSG, Name: "sendmsg", Why: "driver: eventfds for the NIC, with the messages of vhost-user"},
+}
+
 // handover are calls that are taken away when the listener has been passed: a descriptor that takes the
 // place of the broker's would else do for sendmsg.
 var handover = []uintptr{unix.SYS_SENDMSG, unix.SYS_SECCOMP}

@@ -24,6 +24,7 @@ import (
 const (
 	maxUnderWay = 1024 // requests
 	maxKept     = 256  // files
+	maxOwn      = 256  // processes
 	maxKinds    = 64   // of refused calls, that make a line each
 )
 
@@ -39,6 +40,7 @@ type server struct {
 
 	sealed bool   // of the reader
 	kept   []kept // likewise
+	own    []int  // likewise: pidfds of processes that may be ended
 
 	wg sync.WaitGroup // of requests under way, and relays
 
@@ -67,6 +69,9 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 		s.wg.Wait()
 		for _, k := range s.kept {
 			_ = k.dir.Close()
+		}
+		for _, fd := range s.own {
+			_ = unix.Close(fd)
 		}
 	}()
 	b := make([]byte, requestLen+unix.PathMax)
@@ -118,6 +123,27 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 		}
 	case opRefused:
 		r.number = s.refused.Load()
+	case opOwn:
+		if s.sealed || len(s.own) == maxOwn || fd < 0 {
+			r.errno = unix.EPERM
+		} else {
+			r.number = uint64(len(s.own))
+			s.own, fd = append(s.own, fd), -1
+		}
+	case opMonitor:
+		if s.sealed || fd < 0 {
+			r.errno = unix.EPERM
+		} else {
+			s.monitor(ctx, fd, &r)
+			fd = -1
+		}
+	case opSignal:
+		switch sig := unix.Signal(q.ino); {
+		case q.number >= uint64(len(s.own)), sig != unix.SIGTERM && sig != unix.SIGKILL:
+			r.errno = unix.EINVAL
+		default:
+			r.errno = errnoOf(signal(s.own[q.number], sig))
+		}
 	case opKeep:
 		if s.sealed || len(s.kept) == maxKept {
 			r.errno = unix.EPERM
@@ -148,6 +174,15 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 	}
 	s.answer(&r)
 	return fd
+}
+
+// signal sends SIGTERM to a process, SIGKILL to what it has started, too.
+func signal(pidfd int, sig unix.Signal) error {
+	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: nobody else is in it (internal/proc)
+	if sig == unix.SIGKILL && unix.PidfdSendSignal(pidfd, sig, nil, group) == nil {
+		return nil
+	}
+	return unix.PidfdSendSignal(pidfd, sig, nil, 0)
 }
 
 // answer sends a reply, and closes its descriptor.

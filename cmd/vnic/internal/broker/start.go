@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -42,6 +43,7 @@ type Config struct {
 	Forwards []gateway.Forward
 	Connect  []string // sockets that the process may ask to be connected to
 	Memory   string   // how names of memfds begin that OldMemory looks for
+	Monitor  []string // commands that the process may give to the monitors of its QEMUs
 }
 
 // config is a Config on its way.
@@ -53,11 +55,12 @@ type config struct {
 	Forwards    []gateway.Forward
 	Connect     []string
 	Memory      string
+	Monitor     []string
 }
 
 func (c *Config) encode() ([]byte, error) {
 	return json.Marshal(config{c.Mode, c.NAT, c.Policy.HostPorts.String(), c.Policy.Deny, c.Policy.Allow, c.Forwards,
-		c.Connect, c.Memory})
+		c.Connect, c.Memory, c.Monitor})
 }
 
 func decode(b []byte) (Config, error) {
@@ -67,7 +70,7 @@ func decode(b []byte) (Config, error) {
 	}
 	ports, err := gateway.ParsePorts(c.HostPorts)
 	return Config{c.Mode, c.NAT, gateway.Policy{HostPorts: ports, Deny: c.Deny, Allow: c.Allow}, c.Forwards, c.Connect,
-		c.Memory}, err
+		c.Memory, c.Monitor}, err
 }
 
 // argument makes this program a broker. It is no command's name.
@@ -127,10 +130,10 @@ func Main() int {
 	return 0
 }
 
-// Confine takes from this process what profile.go does not list. Files that are to be removed have
+// Confine takes from this process what profile.go does not list, nor more. Files that are to be removed have
 // been named, and listeners are there. The warning says what does not hold on this machine; "": all
 // does.
-func (k *Client) Confine(mode string) (warning string, err error) {
+func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 	_ = time.Now().Local().String() // reads the time zone
 	fd := -1
 	raw, err := k.conn.SyscallConn()
@@ -149,7 +152,7 @@ func (k *Client) Confine(mode string) (warning string, err error) {
 			return "", err
 		}
 	}
-	listener, err := confine.Calls(calls(os.Getpid(), fd), mode == Log)
+	listener, err := confine.Calls(append(calls(os.Getpid(), fd), more...), mode == Log)
 	if errors.Is(err, confine.ErrNoListener) && mode == On {
 		if warning != "" {
 			warning += "; "
@@ -167,7 +170,12 @@ func (k *Client) Confine(mode string) (warning string, err error) {
 		err = errors.Join(err, listener.Close())
 	}
 	if err == nil && mode == On {
-		err = confine.Forbid(handover...)
+		err = confine.Forbid(slices.DeleteFunc(slices.Clone(handover), func(nr uintptr) bool {
+			return slices.ContainsFunc(more, func(c confine.Call) bool { return c.Nr == nr && len(c.If) == 0 })
+		})...)
+	}
+	if err == nil {
+		k.mode.Store(&mode)
 	}
 	return warning, err
 }

@@ -28,10 +28,13 @@ const (
 	opOldMemory // number: process; dev, ino: of the memory that is not old
 	opRemove    // number: of those that opKeep has named
 	opRefused
+	opSignal // number: of those that opOwn has named; ino: SIGTERM or SIGKILL
 	opCancel // number: the request that nobody waits for any more
 
-	opKeep // a file's directory and name follow, with a 0 between; number 1: the directory too; before opSeal only
-	opSeal // the listener, if there is one, comes along
+	opKeep    // a file's directory and name follow, with a 0 between; number 1: the directory too; before opSeal only
+	opOwn     // a pidfd comes along; before opSeal only
+	opMonitor // the monitor's socket comes along, another goes back; before opSeal only
+	opSeal    // the listener, if there is one, comes along
 )
 
 // request is 48 bytes: op 1, IPv4 1, port 2, id 4, number 8, address 16, device 8, inode 8.

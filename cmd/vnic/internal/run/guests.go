@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/driver"
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/guest-images/transfer"
@@ -62,7 +63,10 @@ func (l *runner) boot(ctx context.Context, im *machines.Images) error {
 		if err := l.opt.stage(ctx, Step{Stage: "setup"}); err != nil {
 			return err
 		}
-		return both(ctx, l.ends[0].inProc, l.ends[1].inProc)
+		if err := both(ctx, l.ends[0].inProc, l.ends[1].inProc); err != nil || l.opt.Confine == nil {
+			return err
+		}
+		return l.opt.Confine()
 	}
 	if err := l.start(ctx, im); err != nil {
 		return err
@@ -94,7 +98,7 @@ func (l *runner) start(ctx context.Context, im *machines.Images) error {
 	l.stop = cancel
 	boot := func(e *end) func(context.Context) error {
 		return func(context.Context) error {
-			err := e.boot(mctx, im)
+			err := e.boot(mctx, im, l.gate)
 			if err != nil {
 				cancel()
 			}
@@ -126,9 +130,12 @@ func (e *end) inProc(context.Context) error {
 }
 
 // boot starts a guest under QEMU, which lives as long as ctx, at most until the end is closed.
-func (e *end) boot(ctx context.Context, im *machines.Images) error {
+func (e *end) boot(ctx context.Context, im *machines.Images, gate *broker.Gate) error {
 	c := machines.Config{Name: "guest " + e.name, Agent: agent.Config{Hostname: "vnic-" + strings.ToLower(e.name)},
 		RAMSize: e.opt.Memory, TimeLimit: time.Hour + time.Duration(e.opt.Size>>20)*time.Second, Log: e.log}
+	if gate != nil {
+		c.Started = gate.Pass
+	}
 	if e.opt.Keep {
 		console, err := e.opt.keep("console-" + e.name + ".log")
 		if err != nil {

@@ -30,7 +30,7 @@ func (o *Options) keep(name string) (*os.File, error) {
 
 // keepCounters writes all counters of both NICs as they are now.
 func (l *runner) keepCounters() error {
-	if !l.opt.Keep {
+	if l.kept == nil {
 		return nil
 	}
 	type nic struct {
@@ -49,11 +49,7 @@ func (l *runner) keepCounters() error {
 		}
 		all[e.name] = n
 	}
-	f, err := l.opt.keep("counters.json")
-	if err != nil {
-		return err
-	}
-	enc := json.NewEncoder(f)
+	enc := json.NewEncoder(l.kept)
 	enc.SetIndent("", "  ")
-	return errors.Join(enc.Encode(all), f.Close())
+	return errors.Join(enc.Encode(all), l.kept.Close())
 }

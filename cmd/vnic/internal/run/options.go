@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/guest-images/transfer"
 	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/qemu"
 )
 
 // Options are the flags of `vnic run`.
@@ -44,7 +46,17 @@ type Options struct {
 
 	Services []lab.Service // what else is to see the lab: counters, a capture
 
+	// Confine takes rights from this process when all guests are there, and none has been let in; Broker
+	// then does for it what it may not any more. Both or neither may be nil.
+	Confine func() error
+	Broker  *broker.Client
+
 	hook func(*runner) // tests: the runner, before its guests boot
+}
+
+// BrokerConfig is what a broker is to do for this command: to end QEMUs; there is no gateway.
+func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
+	return broker.Config{Mode: mode, Monitor: qemu.Commands}, nil
 }
 
 // Defaults are the options of `vnic run` without a flag, but for a seed.

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/kernelnic"
 	"vnic.dev/vnic/guest-images/transfer"
@@ -60,6 +62,8 @@ type runner struct {
 	info  Report             // what is known of the guests
 	wrong []error            // destinations that are not what was sent, the first byte of each round
 	port  uint16             // the first that rounds use: Linux keeps those of a connection busy for a minute (TIME_WAIT)
+	gate  *broker.Gate       // that QEMUs wait at; nil: none
+	kept  *os.File           // Options.Keep's counters; nil: none
 	stop  context.CancelFunc // ends guests that are still about to boot
 }
 
@@ -93,6 +97,14 @@ func newRunner(o *Options, p plan) (*runner, error) {
 		return nil, err
 	}
 	r := &runner{opt: o, lab: l, sw: l.Switch(), port: basePort, stop: func() {}}
+	if o.Confine != nil {
+		r.gate = broker.NewGate(o.Broker, len(r.ends), o.Confine)
+	}
+	if o.Keep {
+		if r.kept, err = o.keep("counters.json"); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+	}
 	for i, hw := range l.Machines() {
 		port := hw.Ports[0]
 		r.ends[i] = &end{name: hw.Name, opt: o, log: o.Log, hw: hw, nic: port, gpu: port.GPU().GPU, size: p.window(),

@@ -133,7 +133,7 @@ func serveApart(what string) error {
 			return err
 		}
 		o.Confine = func() error {
-			warning, err := o.Broker.Confine(a.Mode)
+			warning, err := o.Broker.Confine(a.Mode, nil)
 			if warning != "" {
 				fmt.Fprintln(os.Stderr, warning)
 			}
