@@ -11,7 +11,11 @@
 // process: the confined one could else permit everything to itself. The holder counts, and answers
 // with EPERM, or, in a trial run, lets it happen. Without a holder (it has ended, or the kernel
 // knows no listeners) refused calls fail all the same, with ENOSYS or EPERM. Landlock tells nobody
-// of what it refuses.
+// of what it refuses, and cannot be tried: in a trial run the holder looks at what each openat leads
+// to (Trial, Refusal.Opens), and says what Landlock would refuse.
+//
+// A confined process cannot signal others; those of its children that are to end with it (internal/proc)
+// do, as Landlock's scope of signals, which would hold for that signal, too, is not used.
 //
 // Costs: a system call that is listed without conditions costs nothing measurable, as the kernel
 // keeps one bit for it (Linux 5.11); others cost the filter, some tens of instructions of BPF. A

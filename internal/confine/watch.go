@@ -12,6 +12,7 @@ import (
 // A Refusal is a system call that was not listed, with its arguments.
 type Refusal struct {
 	Nr   int32
+	PID  int // of the thread, as the holder of the listener sees it
 	Args [6]uint64
 }
 
@@ -57,7 +58,7 @@ func Watch(listener int, trial bool, refused func(Refusal)) error {
 		} else if err != nil {
 			return err
 		}
-		r := Refusal{Nr: int32(ne.Uint32(b[16:]))}
+		r := Refusal{Nr: int32(ne.Uint32(b[16:])), PID: int(ne.Uint32(b[8:]))}
 		for i := range r.Args {
 			r.Args[i] = ne.Uint64(b[32+8*i:])
 		}

@@ -12,13 +12,22 @@
 //     anybody, and passes answers only to who has sent something;
 //   - to connect to one of the sockets at which QEMUs listen (serve --client), by its number;
 //   - to remove one of the files named before Confine, if it is still the same;
+//   - to end one of the QEMUs that the process has started before Confine (run, boot: Gate), which the
+//     broker has pidfds of, by SIGTERM or SIGKILL; and to give a QEMU's monitor one of three commands,
+//     as a monitor would open any file;
 //   - whether a process has memory of an earlier vnic (serve's warning), which takes a look into
 //     its /proc;
 //   - how many system calls were refused: the broker is told of them by the kernel, and writes a
-//     line for each kind, at most 64.
+//     line for each kind, at most 64. In mode log nothing is refused, and opening files that Landlock
+//     would not permit counts, too.
 //
 // Requests are 48 bytes; anything else is ignored. The broker keeps at most 1024 requests under
-// way, and 4096 senders for each forward. It ends when the process ends, whatever way.
+// way, 4096 senders for each forward, 256 files and 256 processes; a command to a monitor has 4 KiB at
+// most. It ends when the process ends, whatever way.
+//
+// vnic run and vnic boot start their QEMUs themselves, while they may, and take no connection of any
+// before they are confined: a Gate sees to that. So nobody starts a QEMU for a process that may have
+// been taken over.
 //
 // A process that has been taken over keeps what it has: the memory of all guests that are served,
 // the connections that there are, the log and the capture that are open. It cannot kill the broker,

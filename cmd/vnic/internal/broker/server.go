@@ -276,9 +276,16 @@ func errnoOf(err error) unix.Errno {
 // watch counts what is refused, and says each kind once.
 func (s *server) watch(listener int) {
 	trial := s.config.Mode == Log
+	list := calls(os.Getppid(), 0)
 	err := confine.Watch(listener, trial, func(r confine.Refusal) {
-		s.refused.Add(1)
 		kind := r.String()
+		if trial && r.Nr == unix.SYS_OPENAT {
+			kind = r.Opens(list, paths)
+		}
+		if kind == "" { // Landlock would permit it
+			return
+		}
+		s.refused.Add(1)
 		s.mu.Lock()
 		known := s.kinds[kind] || len(s.kinds) == maxKinds
 		if !known {

@@ -152,7 +152,12 @@ func (k *Client) Confine(mode string, more Calls) (warning string, err error) {
 			return "", err
 		}
 	}
-	listener, err := confine.Calls(append(calls(os.Getpid(), fd), more...), mode == Log)
+	list := append(calls(os.Getpid(), fd), more...)
+	if mode == Log {
+		confine.LetLook(k.child.PID())
+		list = confine.Trial(list)
+	}
+	listener, err := confine.Calls(list, mode == Log)
 	if errors.Is(err, confine.ErrNoListener) && mode == On {
 		if warning != "" {
 			warning += "; "

@@ -328,6 +328,9 @@ func TestServingProcessIsHeld(t *testing.T) {
 		if said := strings.Contains(p.said.String(), "socket, family 2"); said != (mode != broker.Off) {
 			t.Errorf("%s: said: %s", mode, p.said)
 		}
+		if said := strings.Contains(p.said.String(), "openat of /etc/passwd, by Landlock"); said != (mode == broker.Log) {
+			t.Errorf("%s: said of Landlock: %s", mode, p.said)
+		}
 	}
 }
 
