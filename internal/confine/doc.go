@@ -17,8 +17,9 @@
 // A confined process cannot signal others; those of its children that are to end with it (internal/proc)
 // do, as Landlock's scope of signals, which would hold for that signal, too, is not used.
 //
-// Costs: a system call that is listed without conditions costs nothing measurable, as the kernel
-// keeps one bit for it (Linux 5.11); others cost the filter, some tens of instructions of BPF. A
+// Costs: a system call that is listed without conditions costs some tens of ns, for entering it by the
+// way that looks for filters, as the kernel keeps one bit for it (Linux 5.11); others cost the filter,
+// some tens of instructions of BPF (cmd/vnic/internal/broker, BenchmarkCall; docs/threat-model.md). A
 // refused one costs two switches to the holder and back, and the holder one count: it keeps nothing
 // for each, and how many lines it writes is up to it.
 //

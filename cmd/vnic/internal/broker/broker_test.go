@@ -23,6 +23,13 @@ func TestMain(m *testing.M) {
 	if Is(os.Args) {
 		os.Exit(Main())
 	}
+	if what := os.Getenv(caller); what != "" {
+		if err := call(what); err != nil {
+			fmt.Println(err)
+			os.Exit(1)
+		}
+		return
+	}
 	if os.Getenv(starter) != "" {
 		if err := start(); err != nil {
 			fmt.Println(err)

@@ -1,0 +1,102 @@
+package broker
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// caller has the test's program make one call again and again: its mode, name, and how often.
+const caller = "VNIC_TEST_CALLER"
+
+// datapath are the calls that a NIC's threads make, for each batch of frames at most. None waits.
+func datapath() (map[string]func() error, error) {
+	fd, err := unix.Eventfd(1, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	b, one := make([]byte, 8), []byte{1, 0, 0, 0, 0, 0, 0, 0}
+	return map[string]func() error{
+		"eventfd": func() error {
+			_, err := unix.Write(fd, one)
+			_, rerr := unix.Read(fd, b)
+			return errors.Join(err, rerr)
+		},
+		"preadv2": func() error {
+			if _, err := unix.Preadv2(fd, [][]byte{b}, -1, unix.RWF_NOWAIT); !errors.Is(err, unix.EAGAIN) && err != nil {
+				return err
+			}
+			return nil
+		},
+		"ppoll": func() error {
+			_, err := unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, &unix.Timespec{}, nil)
+			return err
+		},
+		"fcntl": func() error { _, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0); return err }, // with a condition
+	}, err
+}
+
+// call is that process: it says how many ns a call took, the least of ten runs.
+func call(what string) error {
+	words := strings.Fields(what)
+	n, err := strconv.Atoi(words[2])
+	if err != nil {
+		return err
+	}
+	calls, err := datapath()
+	if err != nil {
+		return err
+	}
+	if words[0] == On {
+		k, err := Start(Config{Mode: On})
+		if err != nil {
+			return err
+		}
+		if _, err := k.Confine(On, nil); err != nil {
+			return err
+		}
+		defer k.Close()
+	}
+	f, least := calls[words[1]], time.Hour
+	for range 10 {
+		begin := time.Now()
+		for range n {
+			if err := f(); err != nil {
+				return err
+			}
+		}
+		least = min(least, time.Since(begin))
+	}
+	_, err = fmt.Println(float64(least.Nanoseconds()) / float64(n))
+	return err
+}
+
+// BenchmarkCall is what the sandbox costs a system call.
+func BenchmarkCall(b *testing.B) {
+	for _, name := range []string{"eventfd", "preadv2", "ppoll", "fcntl"} {
+		for _, mode := range []string{Off, On} {
+			b.Run(name+"/"+mode, func(b *testing.B) {
+				least := 0.0
+				for b.Loop() {
+					cmd := exec.Command("/proc/self/exe")
+					cmd.Env, cmd.Stderr = append(os.Environ(), caller+"="+mode+" "+name+" 20000"), os.Stderr
+					out, err := cmd.Output()
+					testkit.OK(b, err)
+					ns, err := strconv.ParseFloat(strings.TrimSpace(string(out)), 64)
+					testkit.OK(b, err)
+					if least == 0 || ns < least {
+						least = ns
+					}
+				}
+				b.ReportMetric(least, "ns/call")
+				b.ReportMetric(0, "ns/op")
+			})
+		}
+	}
+}
