@@ -23,6 +23,8 @@ import (
 
 const capabilitiesFlag = "--print-capabilities"
 
+const memoryMaxFlag = "print-memory-max"
+
 // backendArgs are the arguments of a program that may have been started by a backend's name, without a subcommand.
 func backendArgs(args []string) []string {
 	if filepath.Base(args[0]) == serve.BackendName {
@@ -44,6 +46,7 @@ func serveCommand() *cobra.Command {
 		ports           int
 		asJSON, verbose bool
 		capabilities    bool
+		guestRAM        uint64
 		sandbox         = broker.On
 		dump            pcap.Options
 		show            = stat.Options{Command: "serve"}
@@ -84,6 +87,13 @@ QEMU's conventions of backend programs.`,
 			}
 			if err := cmp.Or(errors.Join(o.Check(), show.Check()), serve.CheckInherited(o.FDs)); err != nil {
 				return misuse(c, err)
+			}
+			if c.Flags().Changed(memoryMaxFlag) {
+				if guestRAM == 0 {
+					return usagef(c, "--%s 0: the RAM of each guest, as 2G", memoryMaxFlag)
+				}
+				_, err := fmt.Fprintf(c.OutOrStdout(), "MemoryMax=%d\n", o.MemoryMax(guestRAM))
+				return err
 			}
 			out, err := results(c, &dump, asJSON)
 			if err != nil {
@@ -136,6 +146,8 @@ QEMU's conventions of backend programs.`,
 			"their QEMU needs --gpu-memory 0, or to be started by this user or root")
 	f.BoolVar(&capabilities, capabilitiesFlag[2:], false,
 		"print the capabilities as management software wants them, and nothing else")
+	f.Var((*bytesFlag)(&guestRAM), memoryMaxFlag,
+		"print the memory limit of a systemd unit with these flags, when each guest has that much RAM, and nothing else")
 	f.StringVar(&o.NIC.Model, "nic", lab.Virtio,
 		"virtio, by vhost-user; or gve, by vfio-user, which needs QEMU "+assets.MinVFIOUser)
 	f.Var((*bytesFlag)(&o.GPUMemory), "gpu-memory", "memory of each NIC's GPU, a power of two; 0: no GPUs")

@@ -1,0 +1,66 @@
+package serve
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+)
+
+// status is a number of KiB in a process's /proc/PID/status, in bytes.
+func statusBytes(t *testing.T, pid int, key string) uint64 {
+	t.Helper()
+	b := testkit.Must(os.ReadFile(fmt.Sprintf("/proc/%d/status", pid)))(t)
+	for lines := bufio.NewScanner(bytes.NewReader(b)); lines.Scan(); {
+		if f := strings.Fields(lines.Text()); len(f) == 3 && f[0] == key+":" {
+			return testkit.Must(strconv.ParseUint(f[1], 10, 64))(t) << 10
+		}
+	}
+	t.Fatalf("no %s in %s", key, b)
+	return 0
+}
+
+// What a vnic serve has in memory at its peak is below what MemoryMax says, also when all of its GPUs'
+// memory is in use.
+func TestMemoryMaxIsEnough(t *testing.T) {
+	testkit.LeavesNothing(t)
+	const most, ram = 8 << 20, 64 << 20
+	for _, n := range []int{1, 16, 64} {
+		gpu := most
+		if n > lab.MaxGPUs {
+			gpu = 0
+		}
+		paths := testkit.Must(Paths([]string{t.TempDir() + "/%d"}, n))(t)
+		p := startApart(t, apartOptions{Mode: broker.On, Paths: paths, GPUMemory: uint64(gpu),
+			Gateway: lab.GatewayFlags{NoGateway: true}})
+		o := Options{Paths: paths, GPUMemory: uint64(gpu), GatewayFlags: lab.GatewayFlags{NoGateway: true}}
+		for i := range min(n, n*gpu) { // all of each GPU is there, and the process has it mapped
+			f := testkit.Must(os.OpenFile(p.rep.Ports[i].GPUPath, os.O_RDWR, 0))(t)
+			testkit.Must(f.WriteAt(bytes.Repeat([]byte{1}, gpu), 0))(t)
+			testkit.OK(t, f.Close())
+		}
+		if n > 1 {
+			a, b := p.guest(0), p.guest(n-1)
+			testkit.OK(t, errors.Join(a.Exchange(t.Context(), b, 4<<20), a.Close(), b.Close()))
+		}
+		own, limit := statusBytes(t, p.rep.PID, "VmHWM"), o.MemoryMax(0)
+		t.Logf("%d ports: %d MiB at the peak, GPUs' %d; the limit is %d", n, own>>20, n*gpu>>20, limit>>20)
+		if need := own + uint64(n*gpu); need > limit { // GPU memory is not mapped until it is used
+			t.Errorf("%d ports: %d bytes, the limit is %d", n, need, limit)
+		}
+		p.end()
+	}
+	o := Options{Paths: make([]string, 4), GPUMemory: most}
+	testkit.Equal(t, "what guests' RAM adds", o.MemoryMax(ram)-o.MemoryMax(0), uint64(4*ram))
+	with := o.MemoryMax(0)
+	o.Gateway = lab.GatewayOff
+	testkit.Equal(t, "what a gateway adds", with-o.MemoryMax(0), uint64(maxGateway))
+}
