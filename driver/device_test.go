@@ -43,6 +43,7 @@ type testDevice struct {
 	hold       bool                   // received, not sent back, not given back
 	mangle     func(h *netHdr)        // of frames to the driver
 	flush      bool                   // return the chains of a queue when its split goes off
+	longest    int                    // chain of a frame from the driver, in buffers
 
 	hangUp context.CancelFunc
 	wakeFD int
@@ -177,6 +178,7 @@ func (d *testDevice) sendOne(q *testQueue) bool {
 	if !ok {
 		return false
 	}
+	d.longest = max(d.longest, len(c.Out))
 	b := make([]byte, c.OutLen)
 	if _, err := d.copier.Read(b, c.Out); err != nil {
 		d.t.Errorf("transmit queue: %v", err)

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
 	"vnic.dev/vnic/splitter"
 )
 
@@ -36,7 +38,10 @@ type netHdr struct {
 	numBuffers uint16 // 10
 }
 
-var le = binary.LittleEndian
+var (
+	le = binary.LittleEndian
+	be = binary.BigEndian
+)
 
 // decode reads each word once: the device may write it at any time.
 func (h *netHdr) decode(b *[netHdrLen]byte) {
@@ -60,7 +65,9 @@ func (h *netHdr) encode(b *[netHdrLen]byte) {
 // offload copies what the header says of checksum and segmentation. A GSO type that was not negotiated or is unknown
 // is the device's fault.
 func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
-	f.CsumGood = o.RxCsum && h.flags&(hdrNeedsCsum|hdrDataValid) != 0
+	// DATA_VALID of a device that has not GUEST_CSUM is against virtio 1.3 (5.1.6.4.1), but Linux believes it, and so
+	// there are backends that make no checksum at all (passt).
+	f.CsumGood = o.RxCsum && h.flags&hdrNeedsCsum != 0 || h.flags&hdrDataValid != 0
 	f.GSOType, f.GSOSize = splitter.GSONone, 0
 	switch t := h.gsoType &^ hdrGSOECN; {
 	case t == hdrGSONone:
@@ -76,13 +83,28 @@ func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
 	return nil
 }
 
+// sum is the checksum of a frame that the device does not complete.
+func (f *TxFrame) sum() uint16 {
+	head := f.Header[f.CsumStart:]
+	c := splitter.Add(splitter.Sum(head, 0), splitter.SumAt(splitter.Sum(f.Linear, 0), uint32(len(head))))
+	if c != 0xffff {
+		c = ^c
+	}
+	return c // never 0, which UDP has for none
+}
+
 // netHdrOf makes the header of a frame to send.
 func netHdrOf(o *Offloads, f *TxFrame) (netHdr, error) {
 	h := netHdr{hdrLen: uint16(len(f.Header))}
-	if f.NeedsCsum {
-		if !o.TxCsum {
-			return h, fmt.Errorf("%w: CSUM, for NeedsCsum", ErrFeature)
+	switch {
+	case !f.NeedsCsum:
+	case !o.TxCsum && len(f.Device) > 0:
+		return h, fmt.Errorf("%w: CSUM, for NeedsCsum of payload that is not in reach", ErrFeature)
+	case !o.TxCsum: // sum is done here, with the frame's copy
+		if at := int(f.CsumStart) + int(f.CsumOffset); at+2 > min(len(f.Header), chunkLen-netHdrLen) {
+			return h, fmt.Errorf("frame with its checksum at %d, %d bytes of header: %w", at, len(f.Header), unix.EINVAL)
 		}
+	default:
 		h.flags, h.csumStart, h.csumOffset = hdrNeedsCsum, f.CsumStart, f.CsumOffset
 	}
 	switch f.GSOType {

@@ -20,7 +20,10 @@ type Options struct {
 	// Spin is how long at most the idle driver polls before it sleeps; 0: 30 us, or not at all on one processor;
 	// negative: not at all.
 	Spin time.Duration
-	Log  *slog.Logger
+	// WholeFrames has what a frame to send has in host memory lie in one buffer, for backends that take no chain of
+	// several (passt). Frames then have no Device ranges.
+	WholeFrames bool
+	Log         *slog.Logger
 	// OnGeneration is called, on a goroutine of its own, when the device has lost its in-band state and the split of
 	// bound queues was set again: rules, buffers and bindings are the caller's to set again. Close waits for it.
 	OnGeneration func(generation uint32)

@@ -12,8 +12,9 @@ import (
 
 // Sizes of transmission.
 const (
-	chunkLen   = 2048 // DMA memory for headers and linear data comes in chunks: an ordinary frame takes one
-	maxTxDescs = 64   // of a chain
+	chunkLen   = 2048          // DMA memory for headers and linear data comes in chunks: an ordinary frame takes one
+	wholeLen   = 17 * PageSize // a chunk that any frame fits in: Options.WholeFrames
+	maxTxDescs = 64            // of a chain
 	// MaxTxRanges is how many device ranges a TxFrame may have, beside 64 KiB of linear data.
 	MaxTxRanges = 30
 	// MaxTxLinear is how much Header and Linear a frame may have together, in bytes.
@@ -29,6 +30,7 @@ type txQueue struct {
 	ring    *ring
 	err     error    // it is closed
 	chunks  []memory // DMA memory
+	chunk   int      // bytes of each
 	free    []uint32 // chunks that are
 	slots   []txSlot // frames in flight, by the ring's cookie
 	idle    []uint32 // slots that are
@@ -64,7 +66,11 @@ func newTxQueue(n *NIC, index int) (*txQueue, error) {
 		used: make([]virtq.Used, min(size, 64)), done: make([]uint64, 0, doneLen(size)),
 	}
 	// Each slot has its own first chunk; what is left is for long frames.
-	if q.chunks, err = slab(n.t, max(4*size, 2*MaxTxLinear/chunkLen), chunkLen); err != nil {
+	count := max(4*size, 2*MaxTxLinear/chunkLen)
+	if q.chunk = chunkLen; n.opts.WholeFrames {
+		q.chunk, count = wholeLen, size
+	}
+	if q.chunks, err = slab(n.t, count, q.chunk); err != nil {
 		return nil, err
 	}
 	for i := len(q.chunks) - 1; i >= 0; i-- {
@@ -129,7 +135,10 @@ func (q *txQueue) add(f *TxFrame) error {
 	if err != nil {
 		return err
 	}
-	chunks := (netHdrLen + linear + chunkLen - 1) / chunkLen
+	if q.n.opts.WholeFrames && len(f.Device) > 0 {
+		return fmt.Errorf("a frame with %d ranges, where frames are to lie in one buffer: %w", len(f.Device), unix.EINVAL)
+	}
+	chunks := (netHdrLen + linear + q.chunk - 1) / q.chunk
 	if len(q.idle) == 0 || len(q.free) < chunks || len(q.done) == cap(q.done) {
 		return virtq.ErrFull
 	}
@@ -174,6 +183,9 @@ func (q *txQueue) copyIn(slot *txSlot, h *netHdr, f *TxFrame) {
 			}
 		}
 		q.addBuf(m.addr, uint32(at))
+	}
+	if f.NeedsCsum && !q.n.offloads.TxCsum {
+		be.PutUint16(q.chunks[slot.chunks[0]].b[netHdrLen+int(f.CsumStart)+int(f.CsumOffset):], f.sum())
 	}
 }
 
