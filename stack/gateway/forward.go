@@ -58,7 +58,7 @@ func (g *Gateway) listenTCP(f *Forward) error {
 				host.reset()
 			} else if !g.serve(func() {
 				defer g.tcp.give(o)
-				g.toGuest(host, to, o)
+				g.fromHost(host, to, o)
 			}) {
 				g.tcp.give(o)
 				host.reset()
@@ -68,8 +68,8 @@ func (g *Gateway) listenTCP(f *Forward) error {
 	return nil
 }
 
-// toGuest carries on a connection of the host to a guest.
-func (g *Gateway) toGuest(host hostConn, to netip.AddrPort, o owner) {
+// fromHost carries on a connection of the host to a guest.
+func (g *Gateway) fromHost(host hostConn, to netip.AddrPort, o owner) {
 	ctx, cancel := context.WithTimeout(g.ctx, dialTime)
 	defer cancel()
 	guest, err := g.dialGuest(ctx, to)

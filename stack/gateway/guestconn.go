@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
@@ -26,7 +27,10 @@ const (
 // guestConn is a connection to a guest, in netstack.
 type guestConn struct {
 	*gonet.TCPConn
-	ep tcpip.Endpoint
+	ep   tcpip.Endpoint
+	wq   *waiter.Queue
+	gone chan struct{} // closed by reset
+	end  sync.Once
 }
 
 func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
@@ -38,11 +42,12 @@ func newGuestConn(wq *waiter.Queue, ep tcpip.Endpoint) *guestConn {
 	_ = ep.SetSockOpt(&interval)
 	_ = ep.SetSockOpt(&unacked)
 	_ = ep.SetSockOptInt(tcpip.KeepaliveCountOption, keepCount)
-	return &guestConn{gonet.NewTCPConn(wq, ep), ep}
+	return &guestConn{TCPConn: gonet.NewTCPConn(wq, ep), ep: ep, wq: wq, gone: make(chan struct{})}
 }
 
-// reset ends the connection at once.
+// reset ends the connection and calls that wait in it, at once. It may be called more than once.
 func (c *guestConn) reset() {
+	c.end.Do(func() { close(c.gone) })
 	_ = c.SetDeadline(time.Now()) // wakes readers and writers
 	c.ep.Abort()
 }

@@ -16,10 +16,22 @@ const (
 // arrived is a frame that the wire delivered, from its network header on.
 type arrived struct {
 	view      *buffer.View
-	from      uint32 // wire.Packet.From
-	proto     uint16 // EtherType
-	group     bool   // its link address was a group's
-	solicited bool   // it is a router solicitation
+	payload   *buffer.View // behind view; nil: view has all
+	from      uint32       // wire.Packet.From
+	proto     uint16       // EtherType
+	group     bool         // its link address was a group's
+	solicited bool         // it is a router solicitation
+}
+
+// size is how much of the inbox's space it takes.
+func (a *arrived) size() int { return a.view.Size() + a.payload.Size() }
+
+// release lets go of a frame that netstack does not get.
+func (a *arrived) release() {
+	a.view.Release()
+	if a.payload != nil {
+		a.payload.Release()
+	}
 }
 
 // inbox is the queue of frames for netstack. Senders wait when it is full, on its RxBase; not for
@@ -77,7 +89,7 @@ func (q *inbox) take(into []arrived) (got []arrived, closed bool) {
 	q.queue = q.queue[:0]
 	for i := range into {
 		q.used--
-		q.bytes -= into[i].view.Size()
+		q.bytes -= into[i].size()
 	}
 	q.relieve()
 	return into, q.closed

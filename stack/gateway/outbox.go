@@ -16,6 +16,7 @@ const (
 	outBatch     = 32           // frames under way, those that wait for a busy receiver included
 	destUnderWay = outBatch / 4 // of these, for one destination
 	slotSize     = 66 << 10
+	directPieces = 4 // of a payload that is sent from netstack's memory
 )
 
 // outbox is what netstack sends, on its way to the wire: an nic.TxQueue, and the nic.Outlet of its own sender.
@@ -38,9 +39,19 @@ var _ nic.TxQueue = (*outbox)(nil)
 
 // outSlot has the bytes of a frame under way, in memory of ours, of the wire's domain.
 type outSlot struct {
-	frame []byte
+	frame []byte // its header, or all of it
 	mem   *dma.Region
+	pkt   *stack.PacketBuffer // whose memory has the rest; nil: frame has all
 	dest  *dest
+}
+
+// release lets go of what the slot's frame was made of.
+func (s *outSlot) release() *dest {
+	if s.pkt != nil {
+		s.pkt.DecRef()
+		s.pkt = nil
+	}
+	return s.dest
 }
 
 func newOutbox(count *counters, log *slog.Logger) (*outbox, error) {
@@ -141,7 +152,7 @@ func (o *outbox) Done(fs []*nic.TxFrame) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, f := range fs {
-		o.queue.done(o.slots[f.Slot].dest)
+		o.queue.done(o.slots[f.Slot].release())
 		switch f.Packet.Verdict.Kind {
 		case wire.Taken:
 			o.count.sent.Add(1)
@@ -157,7 +168,7 @@ func (o *outbox) Done(fs []*nic.TxFrame) error {
 // Abandon implements nic.TxQueue.
 func (o *outbox) Abandon(f *nic.TxFrame) (kept bool) {
 	o.count.outGaveUp.Add(1)
-	o.done(o.slots[f.Slot].dest)
+	o.done(o.slots[f.Slot].release())
 	return false
 }
 
@@ -198,27 +209,13 @@ func (o *outbox) Stopped(err error) { o.log.Error("the gateway sends no more", "
 
 // describe makes a packet for the wire of one of netstack's; false if it is none that can be sent.
 func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
-	n := 0
-	for _, b := range pkt.AsSlices() {
-		if len(b) > len(s.frame)-n {
-			return false
-		}
-		n += copy(s.frame[n:], b)
-	}
 	*p = wire.Packet{Payload: p.Payload[:0]}
-	h := &p.Meta.Headers
-	head := min(n, splitter.MaxHeader)
-	if n < splitter.EthLen || splitter.Parse(s.frame[:head], uint32(n), h) != nil || h.Class == splitter.Malformed {
+	slices, h := pkt.AsSlices(), &p.Meta.Headers
+	if !s.refer(pkt, slices, p) && !s.copyAll(slices, p) {
 		return false
 	}
 	if h.Class == splitter.TCP || h.Class == splitter.UDP {
-		head = int(h.HdrLen)
 		p.Meta.Csum = splitter.CsumGood
-	}
-	p.Header = s.frame[:head]
-	p.PayloadLen = uint32(n - head)
-	if n > head {
-		p.Payload = append(p.Payload, s.mem.Segment(uint64(head), p.PayloadLen))
 	}
 	if g := &pkt.GSOOptions; h.Class == splitter.TCP && g.Type != stack.GSONone && g.NeedsCsum {
 		p.Meta.Csum = splitter.CsumPartial
@@ -232,5 +229,49 @@ func (s *outSlot) describe(pkt *stack.PacketBuffer, p *wire.Packet) bool {
 		}
 	}
 	p.Prepare()
+	return true
+}
+
+// refer has a packet's payload stay where netstack has it, until the frame is released; false if it is not TCP with its
+// headers in one piece and a payload of a few long ones. Nobody changes what netstack has sent.
+func (s *outSlot) refer(pkt *stack.PacketBuffer, slices [][]byte, p *wire.Packet) bool {
+	h, size := &p.Meta.Headers, pkt.Size()
+	if len(slices) < 2 || len(slices) > 1+directPieces || len(slices[0]) > splitter.MaxHeader ||
+		size-len(slices[0]) < directLen {
+		return false
+	}
+	n := copy(s.frame, slices[0])
+	if splitter.Parse(s.frame[:n], uint32(size), h) != nil || h.Class != splitter.TCP || int(h.HdrLen) != n {
+		return false
+	}
+	p.Header, p.PayloadLen = s.frame[:n], uint32(size-n)
+	for _, b := range slices[1:] {
+		p.Payload = append(p.Payload, dma.NewBuffer(b, dma.Wire).Segment(0, uint32(len(b))))
+	}
+	s.pkt = pkt.IncRef()
+	return true
+}
+
+// copyAll copies a packet into the slot.
+func (s *outSlot) copyAll(slices [][]byte, p *wire.Packet) bool {
+	n, h := 0, &p.Meta.Headers
+	for _, b := range slices {
+		if len(b) > len(s.frame)-n {
+			return false
+		}
+		n += copy(s.frame[n:], b)
+	}
+	head := min(n, splitter.MaxHeader)
+	if n < splitter.EthLen || splitter.Parse(s.frame[:head], uint32(n), h) != nil || h.Class == splitter.Malformed {
+		return false
+	}
+	if h.Class == splitter.TCP || h.Class == splitter.UDP {
+		head = int(h.HdrLen)
+	}
+	p.Header = s.frame[:head]
+	p.PayloadLen = uint32(n - head)
+	if n > head {
+		p.Payload = append(p.Payload, s.mem.Segment(uint64(head), p.PayloadLen))
+	}
 	return true
 }

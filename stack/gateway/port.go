@@ -84,7 +84,7 @@ func (p *port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 		}
 		if asksForAnother(&pkt.Meta.Headers, pkt.Src, a.view.AsSlice()) {
 			p.in.unreserve(n)
-			a.view.Release()
+			a.release()
 			p.count.badDHCP.Add(1)
 			pkt.Verdict = wire.Drop(wire.DropMAC)
 			continue
@@ -121,11 +121,20 @@ func (p *port) wants(w *wire.Worker, pkt *wire.Packet, buf *[splitter.MaxHeader]
 // taken from where it was read then.
 func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, wire.DropReason) {
 	h := &pkt.Meta.Headers
-	v := buffer.NewViewSize(n)
-	b := v.AsSlice()
-	hdr := copy(b, pkt.Header[h.L3Off:])
-	if k, err := w.Copier.Read(b[hdr:], pkt.Payload); err != nil || hdr+k != n {
-		v.Release()
+	a := arrived{from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0}
+	hdr := len(pkt.Header) - int(h.L3Off)
+	var b, payload []byte
+	if h.Class == splitter.TCP && hdr < n { // netstack copies what lies in a view with headers when it looks at these
+		a.view, a.payload = buffer.NewViewSize(hdr), buffer.NewViewSize(n-hdr)
+		b, payload = a.view.AsSlice(), a.payload.AsSlice()
+	} else {
+		a.view = buffer.NewViewSize(n)
+		b = a.view.AsSlice()
+		payload = b[hdr:]
+	}
+	copy(b, pkt.Header[h.L3Off:])
+	if k, err := w.Copier.Read(payload, pkt.Payload); err != nil || k != len(payload) {
+		a.release()
 		return arrived{}, wire.DropFault
 	}
 	if int(h.L3Off) < len(judged) {
@@ -133,19 +142,17 @@ func receive(w *wire.Worker, pkt *wire.Packet, judged []byte, n int) (arrived, w
 	}
 	bad := pkt.Meta.Csum == splitter.CsumBad
 	if pkt.Meta.Csum == splitter.CsumNone && (h.Class == splitter.TCP || h.Class == splitter.UDP) {
-		sum := dma.Fold(dma.Checksum(b[hdr:], 0))
+		sum := dma.Fold(dma.Checksum(payload, 0))
 		bad = splitter.VerifyL4(h, pkt.Header, pkt.PayloadLen, sum) == splitter.CsumBad
 	}
 	if bad {
-		v.Release()
+		a.release()
 		return arrived{}, wire.DropBadCsum
 	}
-	solicited := false
 	if at := int(h.L4Off) - int(h.L3Off); h.IPv6 && h.Proto == protoICMPv6 && h.Class == splitter.OtherIP && at < n {
-		solicited = b[at] == ndRouterSolicit
+		a.solicited = b[at] == ndRouterSolicit
 	}
-	return arrived{view: v, from: pkt.From, proto: h.EtherType, group: pkt.Dst[0]&1 != 0, solicited: solicited},
-		wire.DropNone
+	return a, wire.DropNone
 }
 
 // run gives what arrives to netstack, until the inbox is closed. It never waits.
@@ -169,7 +176,7 @@ func (p *port) run() {
 func (p *port) inject(a *arrived, closed bool) {
 	d := p.ep.Dispatcher()
 	if closed || d == nil {
-		a.view.Release()
+		a.release()
 		return
 	}
 	if a.solicited {
@@ -177,7 +184,12 @@ func (p *port) inject(a *arrived, closed bool) {
 	}
 	p.count.received.Add(1)
 	p.from.Store(a.from)
-	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: buffer.MakeWithView(a.view)})
+	b := buffer.MakeWithView(a.view)
+	if a.payload != nil {
+		payload := buffer.MakeWithView(a.payload)
+		b.Merge(&payload)
+	}
+	pkt := stack.NewPacketBuffer(stack.PacketBufferOptions{Payload: b})
 	if a.group {
 		pkt.PktType = tcpip.PacketBroadcast
 	}

@@ -2,50 +2,250 @@ package gateway
 
 import (
 	"context"
+	"errors"
 	"io"
+	"net"
 	"sync"
+
+	"golang.org/x/sys/unix"
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"vnic.dev/vnic/stack/internal/ether"
 )
 
-// stream is an end of a connection.
-type stream interface {
-	io.ReadWriteCloser
-	CloseWrite() error
-	reset() // ends it and calls that wait in it, at once; may be called more than once
-}
+const (
+	chunkLen = 64 << 10
+	// Pieces of a guest's stream that are at least so long go from netstack's memory to the socket. A chunk collects
+	// shorter ones: a call for each segment of an ordinary MTU costs more than its copy.
+	directLen = 8 << 10
+	// What netstack is given at a time: its largest segment (ether.MaxGSO).
+	segmentLen = ether.MaxGSO - 160 - 1
+)
 
-// chunks are what splice copies by.
-var chunks = sync.Pool{New: func() any { return new([64 << 10]byte) }}
+// chunks are where short pieces are collected, and datagrams.
+var chunks = sync.Pool{New: func() any { return new([chunkLen]byte) }}
 
-// splice joins two connections until both directions have ended. The end of a direction is passed
+// splice joins a guest's connection and a host's until both directions have ended. The end of a direction is passed
 // on as such, and so is a failure, which ends both.
-func splice(ctx context.Context, a, b stream) {
+func splice(ctx context.Context, guest *guestConn, host hostConn) {
 	abort := sync.OnceFunc(func() {
-		a.reset()
-		b.reset()
+		guest.reset()
+		host.reset()
 	})
 	stop := context.AfterFunc(ctx, abort)
 	var back sync.WaitGroup
-	back.Go(func() { pour(a, b, abort) })
-	pour(b, a, abort)
+	back.Go(func() {
+		if err := toHost(host, guest); err != nil {
+			abort()
+		}
+	})
+	if err := toGuest(guest, host); err != nil {
+		abort()
+	}
 	back.Wait()
 	if !stop() { // abort is on its way
 		abort()
 		return
 	}
-	a.Close()
-	b.Close()
+	guest.Close()
+	host.Close()
 }
 
-// pour copies from src to dst, to the end of src.
-func pour(dst, src stream, abort func()) {
-	chunk := chunks.Get().(*[64 << 10]byte)
-	defer chunks.Put(chunk)
-	// Not with the ends' own ReadFrom and WriteTo, which would take buffers of theirs.
-	_, err := io.CopyBuffer(struct{ io.Writer }{dst}, struct{ io.Reader }{src}, chunk[:])
-	if err == nil {
-		err = dst.CloseWrite()
-	}
+// toHost passes on what a guest sends, to the end: netstack writes it to the socket.
+func toHost(host hostConn, guest *guestConn) error {
+	raw, err := host.SyscallConn()
 	if err != nil {
-		abort()
+		return err
+	}
+	chunk := chunks.Get().(*[chunkLen]byte)
+	defer chunks.Put(chunk)
+	s := socketWriter{chunk: chunk[:0]}
+	more := guest.watch(waiter.ReadableEvents)
+	defer more.end()
+	for {
+		var gerr tcpip.Error
+		err := raw.Write(func(fd uintptr) bool {
+			s.fd, s.full = int(fd), false
+			for s.flush(nil); s.err == nil && !s.full; {
+				if _, gerr = guest.ep.Read(&s, tcpip.ReadOptions{}); gerr != nil && !s.full {
+					s.flush(nil)
+					break
+				}
+			}
+			return s.err != nil || !s.full
+		})
+		if err = errors.Join(err, s.err); err != nil {
+			return err
+		}
+		switch gerr.(type) {
+		case *tcpip.ErrWouldBlock:
+			if err := more.wait(); err != nil {
+				return err
+			}
+		case *tcpip.ErrClosedForReceive:
+			return host.CloseWrite()
+		default:
+			return errors.New(gerr.String())
+		}
+	}
+}
+
+// socketWriter is a socket for netstack to write to, under its lock: it never waits.
+type socketWriter struct {
+	fd    int
+	chunk []byte // collected, not yet written
+	full  bool   // the socket takes no more now
+	err   error
+}
+
+var errFull = errors.New("socket full")
+
+// Write implements io.Writer. An error other than the socket's is that it is full.
+func (s *socketWriter) Write(b []byte) (int, error) {
+	if len(b) < directLen && len(b) <= cap(s.chunk)-len(s.chunk) {
+		s.chunk = append(s.chunk, b...)
+		return len(b), nil
+	}
+	n := s.flush(b)
+	if s.err != nil {
+		return n, s.err
+	}
+	if n < len(b) {
+		return n, errFull
+	}
+	return n, nil
+}
+
+// flush writes what was collected and b behind it, and returns how much of b was written.
+func (s *socketWriter) flush(b []byte) (done int) {
+	for !s.full && s.err == nil && len(s.chunk)+len(b) > done {
+		n, err := unix.Writev(s.fd, [][]byte{s.chunk, b[done:]})
+		switch err {
+		case nil:
+			from := min(n, len(s.chunk))
+			s.chunk = s.chunk[:copy(s.chunk, s.chunk[from:])]
+			done += n - from
+		case unix.EINTR:
+		case unix.EAGAIN: // seen, so the poller will tell when it is over
+			s.full = true
+		default:
+			s.err = err
+		}
+	}
+	return done
+}
+
+// toGuest passes on what the host's end sends, to the end: netstack reads it from the socket.
+func toGuest(guest *guestConn, host hostConn) error {
+	raw, err := host.SyscallConn()
+	if err != nil {
+		return err
+	}
+	chunk := chunks.Get().(*[chunkLen]byte)
+	defer chunks.Put(chunk)
+	more := guest.watch(waiter.WritableEvents)
+	defer more.end()
+	for {
+		var s socketReader
+		var gerr tcpip.Error
+		err := raw.Read(func(fd uintptr) bool {
+			for s.fd = int(fd); s.look(chunk[:]); {
+				if s.left == 0 {
+					return s.ended
+				}
+				if _, gerr = guest.ep.Write(&s, tcpip.WriteOptions{}); gerr != nil {
+					return true
+				}
+			}
+			return true
+		})
+		switch {
+		case err != nil || s.err != nil:
+			return errors.Join(err, s.err)
+		case s.ended:
+			return guest.CloseWrite()
+		}
+		if _, full := gerr.(*tcpip.ErrWouldBlock); !full {
+			return errors.New(gerr.String())
+		}
+		if err := more.wait(); err != nil {
+			return err
+		}
+	}
+}
+
+// socketReader is what a socket has, for netstack to read without waiting: a tcpip.Payloader.
+type socketReader struct {
+	fd    int
+	left  int  // bytes that the socket has
+	ended bool // there will be no more
+	err   error
+}
+
+// look sees what there is to read; false if there was an error. With MSG_TRUNC nothing is copied (tcp(7)), and scratch is
+// there for a protocol that does.
+func (s *socketReader) look(scratch []byte) bool {
+	for {
+		n, _, err := unix.Recvfrom(s.fd, scratch[:segmentLen], unix.MSG_PEEK|unix.MSG_TRUNC)
+		switch err {
+		case nil:
+			s.left, s.ended = min(n, segmentLen), n == 0
+			return true
+		case unix.EINTR:
+		case unix.EAGAIN: // seen, so the poller will tell when it is over
+			s.left = 0
+			return true
+		default:
+			s.err = err
+			return false
+		}
+	}
+}
+
+// Len implements tcpip.Payloader.
+func (s *socketReader) Len() int { return s.left }
+
+// Read implements io.Reader. Netstack asks for no more than Len.
+func (s *socketReader) Read(b []byte) (int, error) {
+	if len(b) == 0 {
+		return 0, nil
+	}
+	n, err := unix.Read(s.fd, b[:min(len(b), s.left)])
+	switch {
+	case err == unix.EINTR:
+		return 0, nil
+	case err != nil:
+		s.err = err
+	case n == 0:
+		s.err = io.ErrUnexpectedEOF
+	}
+	s.left -= n
+	return max(n, 0), s.err
+}
+
+// watch has a channel filled when there may be something to do with a connection in netstack.
+type watch struct {
+	c     *guestConn
+	entry waiter.Entry
+	ready chan struct{}
+}
+
+func (c *guestConn) watch(events waiter.EventMask) *watch {
+	w := &watch{c: c}
+	w.entry, w.ready = waiter.NewChannelEntry(events | waiter.EventHUp | waiter.EventErr)
+	c.wq.EventRegister(&w.entry)
+	return w
+}
+
+func (w *watch) end() { w.c.wq.EventUnregister(&w.entry) }
+
+// wait waits for that, from the last wait on; an error: the connection was reset.
+func (w *watch) wait() error {
+	select {
+	case <-w.ready:
+		return nil
+	case <-w.c.gone:
+		return net.ErrClosed
 	}
 }
