@@ -3,7 +3,8 @@
 // It is a wire.Port without a NIC. What the wire delivers is copied into memory of the process and
 // given to netstack by one goroutine; what netstack sends is handed to the wire by another. It
 // takes GSO packets and partial checksums, and sends them. Streams are not copied in between: netstack
-// writes what a guest sends to the host's socket, and reads what it is to send from there. It offers, at addresses of its own:
+// writes what a guest sends to the host's socket, and reads what it is to send from there. It
+// offers, at addresses of its own:
 //
 //   - ARP, neighbor discovery and router advertisements (RFC 4861), ICMP echo of its own addresses;
 //   - DHCPv4 (RFC 2131): the address of each Host by its MAC, and a pool for all others;

@@ -183,7 +183,7 @@ type socketReader struct {
 	err   error
 }
 
-// look sees what there is to read; false if there was an error. With MSG_TRUNC nothing is copied (tcp(7)), and scratch is
+// look sees what there is to read; false if there was an error. With MSG_TRUNC nothing is copied (tcp(7)): scratch is
 // there for a protocol that does.
 func (s *socketReader) look(scratch []byte) bool {
 	for {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -240,61 +241,86 @@ func ignore(error) error { return nil }
 // yardstick is the same between two sockets.
 func toHost(name, about string, out bool) Measurement {
 	return Measurement{Name: name, Unit: GBps, About: about, Yardstick: "the same between two sockets over loopback",
-		open: func(ctx context.Context, log *slog.Logger) (_ *rig, err error) {
-			d := lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0)
-			l, err := lab.Open(d, lab.Options{Log: log, Services: []lab.Service{lab.Gateway(gateway.Options{NAT: true,
-				Policy: gateway.Policy{HostPorts: gateway.AllPorts}})}})
-			if err != nil {
-				return nil, err
-			}
-			closers := []io.Closer{l}
-			end := func() (err error) {
-				for i := len(closers) - 1; i >= 0; i-- {
-					err = errors.Join(err, closers[i].Close())
-				}
-				return err
-			}
-			defer func() {
-				if err != nil {
-					err = errors.Join(err, end())
-				}
-			}()
-			s, err := newStack(l.Port(0), stack.Options{})
-			if err != nil {
-				return nil, err
-			}
-			closers = append(closers, s)
-			host, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-			if err != nil {
-				return nil, err
-			}
-			closers = append(closers, host)
-			port := host.Addr().(*net.TCPAddr).AddrPort()
-			v4, _ := lab.GatewayAddrs()
-			near, far, err := meet(ctx, host, func(ctx context.Context) (net.Conn, error) {
-				return s.Dial(ctx, netip.AddrPort{}, netip.AddrPortFrom(v4.Addr(), port.Port()))
-			})
-			if err != nil {
-				return nil, err
-			}
-			closers = append(closers, far, near)
-			one, other, err := meet(ctx, host, func(ctx context.Context) (net.Conn, error) {
+		open: func(ctx context.Context, log *slog.Logger) (*rig, error) {
+			return openToHost(ctx, log, out, func(ctx context.Context, host *net.TCPListener) (*ends, error) {
 				var d net.Dialer
-				return d.DialContext(ctx, "tcp4", port.String())
+				near, far, err := meet(ctx, host, func(ctx context.Context) (net.Conn, error) {
+					return d.DialContext(ctx, "tcp4", host.Addr().String())
+				})
+				return &ends{near: near, far: far, close: nothing}, err
 			})
-			if err != nil {
-				return nil, err
-			}
-			closers = append(closers, one, other)
-			r := &rig{close: end, atLeast: true}
-			if out {
-				r.ours, r.counted = stream(near, far), sentBy(l.Port(0))
-			} else {
-				r.ours, r.counted = stream(far, near), arrived(l.Port(0), false)
-			}
-			r.yardstick = stream(one, other)
-			return r, nil
 		}}
+}
+
+// ends are those of a connection: a guest's, and a host's.
+type ends struct {
+	near, far net.Conn
+	close     func() error // what carries it; the connection is closed by itself
+}
+
+func nothing() error { return nil }
+
+// stream sends out of the guest, or into it.
+func (e *ends) stream(out bool) runFunc {
+	if out {
+		return stream(e.near, e.far)
+	}
+	return stream(e.far, e.near)
+}
+
+// openToHost makes a rig whose yardstick is another connection to the same listener.
+func openToHost(ctx context.Context, log *slog.Logger, out bool,
+	yardstick func(ctx context.Context, host *net.TCPListener) (*ends, error)) (_ *rig, err error) {
+	var closers []func() error
+	end := func() (err error) {
+		for _, c := range slices.Backward(closers) {
+			err = errors.Join(err, c())
+		}
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, end())
+		}
+	}()
+	host, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return nil, err
+	}
+	closers = append(closers, host.Close)
+	l, err := lab.Open(lab.Uniform(1, lab.NIC{Model: lab.Virtio}, 0), lab.Options{Log: log, Services: []lab.Service{
+		lab.Gateway(gateway.Options{NAT: true, Policy: gateway.Policy{HostPorts: gateway.AllPorts}})}})
+	if err != nil {
+		return nil, err
+	}
+	closers = append(closers, l.Close)
+	s, err := newStack(l.Port(0), stack.Options{})
+	if err != nil {
+		return nil, err
+	}
+	closers = append(closers, s.Close)
+	v4, _ := lab.GatewayAddrs()
+	near, far, err := meet(ctx, host, dialFrom(s, v4.Addr(), host))
+	if err != nil {
+		return nil, err
+	}
+	closers = append(closers, far.Close, near.Close)
+	y, err := yardstick(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	closers = append(closers, y.close, y.far.Close, y.near.Close)
+	r := &rig{close: end, atLeast: true, ours: (&ends{near: near, far: far}).stream(out), yardstick: y.stream(out)}
+	if r.counted = sentBy(l.Port(0)); !out {
+		r.counted = arrived(l.Port(0), false)
+	}
+	return r, nil
+}
+
+// dialFrom connects a guest's stack to a listener of this machine, which it knows by another address.
+func dialFrom(s *stack.Stack, at netip.Addr, host *net.TCPListener) func(ctx context.Context) (net.Conn, error) {
+	to := netip.AddrPortFrom(at, host.Addr().(*net.TCPAddr).AddrPort().Port())
+	return func(ctx context.Context) (net.Conn, error) { return s.Dial(ctx, netip.AddrPort{}, to) }
 }
 
 // sentBy is how much payload a guest has sent from host memory.

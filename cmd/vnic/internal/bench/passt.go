@@ -1,0 +1,133 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"syscall"
+
+	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/stack"
+)
+
+// Of the network behind passt: the largest MTU that it has, and the MSS that it says.
+const (
+	passtMTU = 65520
+	passtMSS = 60 << 10
+)
+
+var (
+	passtGuest = netip.MustParsePrefix("10.0.2.15/24")
+	passtHost  = netip.MustParseAddr("10.0.2.2") // this machine's loopback
+	passtMAC   = net.HardwareAddr{0x52, 0x54, 0, 0x12, 0x34, 0x56}
+)
+
+// passtOptions are what passt is fastest with. It has no segmentation offload; it drops what a socket does not take at
+// once; and it may acknowledge the end of what it has only 10 ms later, so with little under way it stalls. Of send
+// buffers of 256 and 512 KiB, 1, 1.5, 2 and 3 MiB none was faster than 1 MiB.
+var passtOptions = stack.Options{Addresses: []netip.Prefix{passtGuest}, NoGSO: true, RACK: true,
+	SendBuffer: 1 << 20}
+
+// passtRow measures a connection between a guest's stack and a socket of this machine, through the gateway; the
+// yardstick is the same through passt, whose vhost-user backend the same driver and stack use.
+func passtRow(name, about string, out bool) Measurement {
+	return Measurement{Name: name, Unit: GBps, About: about,
+		Yardstick: "the same by passt over vhost-user, MTU 65520", find: findPasst,
+		open: func(ctx context.Context, log *slog.Logger) (*rig, error) {
+			return openToHost(ctx, log, out, throughPasst)
+		}}
+}
+
+// findPasst says why passt is not measured. Before 2024 it knew no vhost-user.
+func findPasst() string {
+	path, err := exec.LookPath("passt")
+	if err != nil {
+		return "not installed (Debian: passt)"
+	}
+	help, err := exec.Command(path, "--help").CombinedOutput()
+	if err != nil && len(help) == 0 {
+		return fmt.Sprintf("%s does not run: %v", path, err)
+	}
+	if !bytes.Contains(help, []byte("--vhost-user")) {
+		return path + " has no vhost-user: it is older than Debian 13's"
+	}
+	return ""
+}
+
+// throughPasst starts passt and connects a guest's stack to a listener of this machine through it.
+func throughPasst(ctx context.Context, host *net.TCPListener) (_ *ends, err error) {
+	backend, frontend, err := scm.Pair()
+	if err != nil {
+		return nil, err
+	}
+	end, err := startPasst(backend)
+	if err != nil {
+		return nil, errors.Join(err, frontend.Close())
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, end())
+		}
+	}()
+	nic, err := driver.Attach(driver.FrontendOptions{Conn: frontend, MAC: passtMAC, MTU: passtMTU,
+		Options: driver.Options{QueuePairs: 1, WholeFrames: true}})
+	if err != nil {
+		return nil, fmt.Errorf("passt: %w", err)
+	}
+	s, err := stack.New(nic, nil, passtOptions)
+	if err != nil {
+		return nil, errors.Join(err, nic.Close())
+	}
+	near, far, err := meet(ctx, host, dialFrom(s, passtHost, host))
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("through passt: %w", err), s.Close())
+	}
+	return &ends{near: inSegments{near}, far: far, close: func() error { return errors.Join(s.Close(), end()) }}, nil
+}
+
+// inSegments writes by passt's MSS, which netstack does not do by itself: it would send a small segment behind each.
+type inSegments struct{ net.Conn }
+
+func (s inSegments) Write(b []byte) (n int, err error) {
+	for err == nil && n < len(b) {
+		var k int
+		k, err = s.Conn.Write(b[n:min(len(b), n+passtMSS)])
+		n += k
+	}
+	return n, err
+}
+
+// startPasst starts passt as the backend of a connection, which it gets; end stops it.
+func startPasst(backend *net.UnixConn) (end func() error, err error) {
+	defer backend.Close()
+	file, err := backend.File()
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var log bytes.Buffer
+	cmd := exec.Command("passt", "--foreground", "--quiet", "--vhost-user", "--fd", "3", "--ipv4-only",
+		"--address", passtGuest.Addr().String(), "--netmask", "24", "--gateway", passtHost.String(),
+		"--map-host-loopback", passtHost.String(), "--dns", "none", "--tcp-ports", "none", "--udp-ports", "none")
+	cmd.ExtraFiles = []*os.File{file}
+	cmd.Stdout, cmd.Stderr = &log, &log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	return func() error {
+		_ = cmd.Process.Kill() // it has ended by itself, if the connection was closed before
+		var exit *exec.ExitError
+		if err := cmd.Wait(); err != nil && !(errors.As(err, &exit) && exit.ExitCode() < 0) {
+			return fmt.Errorf("passt: %w: %s", err, lastLines(log.String()))
+		}
+		return nil
+	}, nil
+}
