@@ -45,6 +45,8 @@ func All() (list []Measurement) {
 		testpmdRow("testpmd-64", 64, 256, 1), testpmdRow("testpmd-64-32", 64, 32, 1),
 		testpmdRow("testpmd-64-asleep", 64, 256, 0),
 		testpmdRow("testpmd-1514", 1518, 256, 1), testpmdRow("testpmd-1514-32", 1518, 32, 1),
-		external("passt", GBps, "passt as the gateway, over vhost-user", "passt"),
-		external("slirp", GBps, "slirp as the gateway", "slirp4netns"))
+		passtRow("passt-out", "guest's stack to a TCP socket of this machine, by the gateway", true),
+		passtRow("passt-in", "the other way", false),
+		external("slirp", GBps, "slirp as the gateway", " has no vhost-user: beside a guest of QEMU's it is measured by "+
+			"acceptance/25-gateways.sh", "slirp4netns"))
 }
