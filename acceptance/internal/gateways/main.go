@@ -1,0 +1,144 @@
+// Command gateways compares TCP through several gateways of one guest with this machine. 25-gateways.sh runs it on
+// both.
+//
+//	gateways serve                            prints a port of 127.0.0.1 that takes and gives bytes
+//	gateways ROUNDS BYTES NAME=HOST:PORT...   in turn to and from each; the first one is compared with the others
+//
+// It prints a line for each direction and each gateway but the first: the median of the ratios of rounds, of bytes a
+// second, and with how many rounds that is. Status 1: a ratio is not above 1.
+package main
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	var err error
+	switch {
+	case len(os.Args) == 2 && os.Args[1] == "serve":
+		err = serve()
+	case len(os.Args) > 4:
+		err = measure(os.Args[1], os.Args[2], os.Args[3:])
+	default:
+		err = fmt.Errorf("usage: gateways serve, or gateways ROUNDS BYTES NAME=HOST:PORT")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "gateways:", err)
+		os.Exit(1)
+	}
+}
+
+func serve() error {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	fmt.Println(l.Addr().(*net.TCPAddr).Port)
+	for {
+		c, err := l.Accept()
+		if err != nil {
+			return err
+		}
+		go answer(c)
+	}
+}
+
+// answer reads "DIRECTION BYTES\n", and moves them: "out" of the guest, or "in".
+func answer(c net.Conn) {
+	defer c.Close()
+	r := bufio.NewReader(c)
+	var direction string
+	var n int64
+	if _, err := fmt.Fscanf(r, "%s %d\n", &direction, &n); err != nil {
+		return
+	}
+	if direction == "in" {
+		_, _ = io.CopyN(c, zeros{}, n)
+	} else if _, err := io.CopyN(io.Discard, r, n); err == nil {
+		_, _ = c.Write([]byte{1})
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) { return len(b), nil }
+
+// move moves n bytes and says how long that took.
+func move(direction, addr string, n int64) (time.Duration, error) {
+	c, err := net.DialTimeout("tcp4", addr, 20*time.Second)
+	if err != nil {
+		return 0, err
+	}
+	defer c.Close()
+	if err := c.SetDeadline(time.Now().Add(2 * time.Minute)); err != nil {
+		return 0, err
+	}
+	start := time.Now()
+	if _, err := fmt.Fprintf(c, "%s %d\n", direction, n); err != nil {
+		return 0, err
+	}
+	if direction == "in" {
+		_, err = io.CopyN(io.Discard, c, n)
+	} else if _, err = io.CopyN(c, zeros{}, n); err == nil {
+		_, err = io.ReadFull(c, make([]byte, 1))
+	}
+	return time.Since(start), err
+}
+
+func measure(roundsText, bytesText string, gateways []string) error {
+	rounds, err := strconv.Atoi(roundsText)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.ParseInt(bytesText, 10, 64)
+	if err != nil {
+		return err
+	}
+	failed := false
+	for _, direction := range []string{"out", "in"} {
+		rates := make([][]float64, len(gateways))
+		for round := range rounds + 1 {
+			for i, g := range gateways {
+				name, addr, _ := strings.Cut(g, "=")
+				d, err := move(direction, addr, n)
+				if err != nil {
+					return fmt.Errorf("%s %s: %w", direction, name, err)
+				}
+				if round > 0 { // the first one warms up
+					rates[i] = append(rates[i], float64(n)/d.Seconds()/1e6)
+				}
+			}
+		}
+		ours, _, _ := strings.Cut(gateways[0], "=")
+		for i := 1; i < len(gateways); i++ {
+			name, _, _ := strings.Cut(gateways[i], "=")
+			var ratios []float64
+			for k := range rates[i] {
+				ratios = append(ratios, rates[0][k]/rates[i][k])
+			}
+			slices.Sort(ratios)
+			ratio := median(ratios)
+			fmt.Printf("%s: %s %.1f MB/s, %s %.1f MB/s, ratio %.2f (%.2f to %.2f in %d rounds)\n", direction, ours,
+				median(rates[0]), name, median(rates[i]), ratio, ratios[0], ratios[len(ratios)-1], rounds)
+			failed = failed || ratio <= 1
+		}
+	}
+	if failed {
+		return fmt.Errorf("not faster than each of the others")
+	}
+	return nil
+}
+
+func median(v []float64) float64 {
+	v = slices.Clone(v)
+	slices.Sort(v)
+	return v[len(v)/2]
+}
