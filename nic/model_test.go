@@ -425,6 +425,26 @@ func TestSenderGivesUp(t *testing.T) {
 	dead.receives(a, 99)
 }
 
+// Behind long frames a round takes few, so that sender and receiver work on these while the next ones are moved.
+func TestSenderTellsOfLongFramesSoon(t *testing.T) {
+	const size, n = 60_000, 3 * toyBatch
+	a, b := pair(t, patient)
+	for i := range n { // no receiver takes these: what becomes of them is nothing to the round
+		f := nictest.Make(b.mac, a.mac, nictest.Spec{UDP: true, Payload: size, Seq: uint32(i)})
+		a.send(f.Bytes())
+	}
+	dma.Guard()
+	var rounds []int
+	for done := 0; done < n; done = len(a.tx.done) {
+		k := testkit.Must(a.tx.sender.Round(false))(t)
+		rounds = append(rounds, k)
+		testkit.Equal(t, "frames that came back", len(a.tx.done), done+k)
+	}
+	if !slices.Equal(rounds, []int{toyBatch, 4, 4, 4, 4}) { // 4 are 256 KiB, nearly
+		t.Errorf("rounds of %v frames", rounds)
+	}
+}
+
 // A queue that is stopped while frames are held ends at once. They are left to the driver for the
 // next start if the ring can take them, else they are dropped.
 func TestSenderStopsWithFramesHeld(t *testing.T) {

@@ -100,6 +100,7 @@ type Sender struct {
 	kick       int        // the driver's eventfd; -1: it calls Wake
 	frames     []*TxFrame // frames[:held] are under way, oldest first; the others are free
 	held       int
+	size       batchSize
 	batch      []*wire.Packet  // frames' packets, always in the same order
 	disposed   []*TxFrame      // memory of settle
 	generation uint64          // of the space for which the held frames' segments are good
@@ -293,8 +294,9 @@ func (s *Sender) exchange(last bool) (n int, err error) {
 	old := s.held
 	if !last && old < len(s.frames) {
 		var filled int
-		filled, n, err = s.q.Gather(s.frames[old:])
+		filled, n, err = s.q.Gather(s.size.of(s.frames[old:]))
 		s.held += filled
+		s.size.filled(s.frames[old:s.held])
 	}
 	if s.held > 0 {
 		s.out.Send(s.batch[:s.held])
