@@ -1,0 +1,49 @@
+package bench
+
+import (
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// BenchmarkGPU is the rows of the table from GPU to GPU, to be profiled: `go test -bench GPU/tcp-hot -cpuprofile F`.
+// Beside GB/s, of which other work on the machine takes its part, it says the processor time of all our threads.
+func BenchmarkGPU(b *testing.B) {
+	for _, m := range All() {
+		if !slices.ContainsFunc([]string{"gpu", "mtu"}, m.is) {
+			continue
+		}
+		b.Run(m.Name, func(b *testing.B) {
+			r := testkit.Must(m.open(b.Context(), slog.New(slog.DiscardHandler)))(b)
+			testkit.Must(r.ours(b.Context(), 100*time.Millisecond))(b)
+			best := 0.0
+			b.ResetTimer()
+			before := spentCPU(b)
+			var all work
+			for b.Loop() {
+				w := testkit.Must(r.ours(b.Context(), 200*time.Millisecond))(b)
+				all.bytes, all.spent = all.bytes+w.bytes, all.spent+w.spent
+				best = max(best, w.value(GBps))
+			}
+			cpu := spentCPU(b) - before
+			b.StopTimer()
+			b.ReportMetric(all.value(GBps), "GB/s")
+			b.ReportMetric(best, "best-GB/s")
+			b.ReportMetric(float64(cpu)/float64(all.bytes)*1024, "cpu-ns/KiB")
+			b.ReportMetric(float64(cpu)/float64(all.spent), "cpus")
+			testkit.OK(b, r.close())
+		})
+	}
+}
+
+// spentCPU is the processor time of this process.
+func spentCPU(b *testing.B) time.Duration {
+	var u unix.Rusage
+	testkit.OK(b, unix.Getrusage(unix.RUSAGE_SELF, &u))
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
