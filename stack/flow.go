@@ -26,6 +26,7 @@ type flow struct {
 	// Transmit. What lies in no part was written by Write, and netstack carries its bytes.
 	issKnown, finSent bool
 	iss               uint32
+	mss               int    // of the packets that netstack leaves to be cut; 0: not known
 	una, nxt, written uint64 // acknowledged, sent, accepted from the application
 	parts             deque[part]
 	sends             deque[send]

@@ -229,3 +229,12 @@ func TestFlowKeepsUntilRead(t *testing.T) {
 		t.Errorf("%d frames, %d pages left", f.pending.len(), f.pages)
 	}
 }
+
+// A packet has whole segments, or is one, however long the MTU allows it to be.
+func TestLongestPacket(t *testing.T) {
+	for mss, want := range map[int]int{0: writeSize, 1: writeSize, 1448: 45 * 1448, 8948: 7 * 8948, 40_000: 40_000,
+		writeSize - 1: writeSize - 1, writeSize: writeSize, writeSize + 1: writeSize, 65483: writeSize} {
+		f := flow{mss: mss}
+		testkit.Equal(t, fmt.Sprintf("longest packet of segments of %d bytes", mss), f.longest(), want)
+	}
+}

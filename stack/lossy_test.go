@@ -68,6 +68,7 @@ func TestLossy(t *testing.T) {
 	}{
 		{name: "mtu1500", change: func(o *stacktest.Options) {}, noGSO: true},
 		{name: "mtu1500-sack", change: func(o *stacktest.Options) { o.Cut = true }, slow: true},
+		{name: "mtu1500-cut", change: func(o *stacktest.Options) { o.Merge = true }, noGSO: true, slow: true},
 		{name: "mtu9000", change: func(o *stacktest.Options) { o.MTU = 9000; o.Cut = true }},
 		{name: "gso-whole", change: func(o *stacktest.Options) {}},
 		{name: "gso-cut", change: func(o *stacktest.Options) { o.Cut = true }},

@@ -26,9 +26,9 @@ func (c *Conn) room(op string, n int) (int, error) {
 		size := int(c.ep.SocketOptions().GetSendBufferSize())
 		c.f.mu.Lock()
 		free := size - int(c.f.written-c.f.una)
-		ended := c.f.ended
+		ended, most := c.f.ended, c.f.longest()
 		c.f.mu.Unlock()
-		n = min(n, writeSize)
+		n = min(n, most)
 		if free >= min(n, size/2) || ended {
 			return max(1, min(n, free)), nil
 		}
@@ -36,6 +36,14 @@ func (c *Conn) room(op string, n int) (int, error) {
 			return 0, err
 		}
 	}
+}
+
+// longest is the longest packet that netstack is to make: whole segments, as what is left would be one of its own.
+func (f *flow) longest() int {
+	if f.mss > 0 && f.mss < writeSize {
+		return writeSize - writeSize%f.mss
+	}
+	return writeSize
 }
 
 // put gives netstack payload; it may take less.

@@ -59,7 +59,10 @@ type Options struct {
 	// bytes of a connection that may be unread; the window is half of it. 0: 1 MiB, and up to 8 MiB by
 	// itself
 	RecvBuffer int
-	NoGSO      bool // send segments of the MTU's size
+	// NoGSO has frames of the MTU's size sent. Netstack still makes packets of up to 64 KiB, which are cut before they go
+	// to the NIC, as Linux does for a NIC without TSO (GSO); with RACK, which has a time for each segment sent, it makes
+	// the segments itself.
+	NoGSO bool
 	// RACK is loss recovery by time with tail loss probes (RFC 8985), for links that lose segments. Without it recovery is
 	// by SACK alone (RFC 6675), and nothing is sent twice only because an acknowledgement is late, as it often is from
 	// emulated guests. gVisor's RACK needs the help of repeat.go. And it hardly recovers
@@ -91,6 +94,7 @@ type Stack struct {
 	maxRecv      int // bytes of a receive buffer
 	wide         bool
 	repeat       bool // the last segment of a flow, when it is silent
+	cut          bool // netstack's packets, to the MTU's size
 
 	stop    chan struct{}
 	work    sync.WaitGroup
@@ -131,14 +135,16 @@ func New(nic NIC, ctl Control, o Options) (*Stack, error) {
 	}
 	netlog.Quiet()
 	s := &Stack{
-		nic: nic, control: ctl, log: o.Log, addrs: o.Addresses, wide: o.WideWindow, repeat: o.RACK, stop: make(chan struct{}),
+		nic: nic, control: ctl, log: o.Log, addrs: o.Addresses, wide: o.WideWindow, repeat: o.RACK,
+		cut: o.NoGSO && !o.RACK, stop: make(chan struct{}),
 		conns: map[*Conn]struct{}{}, listeners: map[*Listener]struct{}{},
 		rules:   map[devmem.FlowID]control.FlowRule{},
 		buffers: map[*Buffer]struct{}{}, rxBinds: map[uint32]*rxBinding{}, shadows: map[int][]*shadow{},
 	}
 	s.flows = flows{s: s, m: map[flowKey]*flow{}, kick: make(chan struct{}, 1)}
 	s.shadowQueues.Store(&[]*shadowQueue{})
-	s.link = &link{Link: ether.Link{Addr: tcpip.LinkAddress(nic.MAC()), Bytes: uint32(o.MTU)}, s: s, gso: !o.NoGSO}
+	s.link = &link{Link: ether.Link{Addr: tcpip.LinkAddress(nic.MAC()), Bytes: uint32(o.MTU)}, s: s,
+		gso: !o.NoGSO || s.cut}
 	s.rx = make([]atomic.Pointer[shadowQueue], nic.QueuePairs())
 	for i := range nic.QueuePairs() {
 		s.tx = append(s.tx, &txQueue{s: s, queue: i})

@@ -222,13 +222,19 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 		tcp.SetFlags(uint8(header.TCPFlagAck))
 		return true
 	}
-	mss := pkt.GSOOptions.MSS
+	mss, most := pkt.GSOOptions.MSS, total
 	if pkt.GSOOptions.Type == stack.GSONone {
 		mss = 0
 	}
+	if mss > 0 {
+		f.mss = int(mss)
+		if q.s.cut {
+			mss, most = 0, f.mss
+		}
+	}
 	for pos := max(skip, int(int64(f.una)-base)); pos < total; {
 		b, fr := q.next()
-		linear, device, lo, hi := f.place(uint64(base+int64(pos)), total-pos, b.ranges[:0])
+		linear, device, lo, hi := f.place(uint64(base+int64(pos)), min(total-pos, most), b.ranges[:0])
 		n := linear
 		for _, r := range device {
 			n += int(r.Len)

@@ -190,6 +190,45 @@ func TestTransmitPlacesPayload(t *testing.T) {
 	}
 }
 
+// A stack without GSO cuts netstack's packets: frames have a segment each, wherever its bytes lie, and go on where a full
+// ring stopped them.
+func TestTransmitCuts(t *testing.T) {
+	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
+	for _, ipv6 := range []bool{false, true} {
+		for _, c := range []struct {
+			name                   string
+			una, deviceFrom, total int
+			pos, n                 int
+			room                   int
+			frames                 int
+		}{
+			{"linear", 0, 5000, 5000, 0, 3000, 9, 3},
+			{"device, and the last segment is full", 0, 0, 9000, 0, 4 * 1448, 9, 4},
+			{"both, partly acknowledged", 2222, 3000, 9000, 300, 8000, 9, 5},
+			{"a full ring", 0, 1000, 9000, 0, 9000, 2, 7},
+		} {
+			t.Run(fmt.Sprintf("%s/v6=%v", c.name, ipv6), func(t *testing.T) {
+				q, n, f := newTxRig(ipv6, c.una, c.deviceFrom, c.total)
+				q.s.cut = true
+				n.room = c.room
+				pkt := testPacket(ipv6, c.pos, c.n, &gso)
+				defer pkt.DecRef()
+				if err := q.write(pkt); err != nil {
+					t.Fatal(err)
+				}
+				for q.backlog.len() > 0 {
+					n.room = c.room
+					q.completed(nil)
+				}
+				checkFrames(t, n.frames, max(c.pos, c.una), c.pos+c.n, c.deviceFrom)
+				testkit.Equal(t, "frames", len(n.frames), c.frames)
+				testkit.Equal(t, "what one segment has", f.mss, 1448)
+				returnAll(t, q, n, f)
+			})
+		}
+	}
+}
+
 // returnAll completes all frames and the flow.
 func returnAll(t *testing.T, q *txQueue, n *ringNIC, f *flow) {
 	t.Helper()
