@@ -150,6 +150,9 @@ func (n *NIC) MAC() net.HardwareAddr { return slices.Clone(n.mac) }
 // MTU is the largest IP packet, in bytes.
 func (n *NIC) MTU() int { return n.mtu }
 
+// Offloads are what the device does for us.
+func (n *NIC) Offloads() Offloads { return n.offloads }
+
 // QueuePairs is how many receive queues, and transmit queues, are in use.
 func (n *NIC) QueuePairs() int { return len(n.tx) }
 

@@ -83,8 +83,10 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 
 // fitWindow makes the receive buffer, of which the window is half, no larger than the pool that its
 // payload will come to, if the handshake came to a bound queue. Linux leaves that to the
-// administrator; but a window that is wider than the pool is an invitation to lose segments. It is
-// done now or never: netstack deadlocks when a buffer shrinks under data out of order.
+// administrator; but a window that is wider than the pool is an invitation to lose segments. Of a NIC
+// that gives GSO packets, pages are taken to come full: a sender that needs all of the window is one
+// whose frames come together. Where they do not, as nobody merges them, they wait at the NIC for pages.
+// It is done now or never: netstack deadlocks when a buffer shrinks under data out of order.
 func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
 	queue := c.f.queue
@@ -93,7 +95,11 @@ func (c *Conn) fitWindow() {
 	if l == nil || c.s.wide {
 		return
 	}
-	if n := l.binding.pool.Window(int(c.s.link.MTU()) - 52); n < c.s.maxRecv { // IPv4 and TCP headers with timestamps
+	page := int(c.s.link.MTU()) - 52 // what a page has of a frame: less IPv4 and TCP headers with timestamps
+	if c.s.merges(c.f.key.IPv6) {
+		page = pageSize
+	}
+	if n := l.binding.pool.Window(page); n < c.s.maxRecv {
 		c.ep.SocketOptions().SetReceiveBufferSize(int64(n), true)
 	}
 }

@@ -28,6 +28,19 @@ type NIC interface {
 	Stats() driver.Stats
 }
 
+// merges says whether the NIC gives GSO packets: those that are sent so, and what it merges by itself. One that does not
+// say so gives none.
+func (s *Stack) merges(ipv6 bool) bool {
+	n, ok := s.nic.(interface{ Offloads() driver.Offloads })
+	if !ok {
+		return false
+	}
+	if ipv6 {
+		return n.Offloads().RxTSO6
+	}
+	return n.Offloads().RxTSO4
+}
+
 // Control is the NIC's control channel: *control.Client.
 type Control interface {
 	RegisterBuffer(ctx context.Context, gpu uint16, off, size uint64) (uint32, error)

@@ -390,6 +390,29 @@ func TestRebindUnderTraffic(t *testing.T) {
 	}
 }
 
+// The window fits the pool: a page has a segment at the least, and of a NIC that gives GSO packets it is full.
+func TestWindowFitsThePool(t *testing.T) {
+	const pages = 256
+	for _, v6 := range []bool{false, true} {
+		for merge, most := range map[bool]int{false: pages * 1448 / 2, true: pages * 4096 / 2} { // netstack's is half
+			w := newRig(t, stacktest.Options{Cut: true, Merge: merge})
+			bindRX(t, w.b, 0, pages*4096, 7, 1)
+			ca, cb := w.connect(7, v6)
+			wnd := 0
+			testkit.Eventually(t, "the window is open", func() bool {
+				write(t, ca, strings.Repeat("x", 4<<10))
+				skip(t, cb, 4<<10)
+				state, s, _ := strings.Cut(ca.State(), " wnd ")
+				testkit.Must(fmt.Sscan(s, &wnd))(t)
+				return wnd > most*9/10 && !strings.Contains(state, " una 0 ") // a SYN's window is not scaled
+			})
+			if wnd > most {
+				t.Errorf("v6=%v merge=%v: a window of %d bytes, %d fit", v6, merge, wnd, most)
+			}
+		}
+	}
+}
+
 // A receiver that does not read, and whose news that it has read are lost: the sender asks.
 func TestZeroWindow(t *testing.T) {
 	t.Parallel()

@@ -185,6 +185,12 @@ func (n *NIC) MAC() net.HardwareAddr { return n.mac }
 func (n *NIC) MTU() int              { return n.o.MTU }
 func (n *NIC) QueuePairs() int       { return n.o.Queues }
 func (n *NIC) Stats() driver.Stats   { return driver.Stats{} }
+
+// Offloads says that GSO packets come where the wire merges.
+func (n *NIC) Offloads() driver.Offloads {
+	return driver.Offloads{RxCsum: true, RxTSO4: n.o.Merge, RxTSO6: n.o.Merge}
+}
+
 func (n *NIC) GPUs() []driver.GPUInfo {
 	return []driver.GPUInfo{{ID: 0, Size: uint64(len(n.gpu))}}
 }
