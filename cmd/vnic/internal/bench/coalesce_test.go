@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/stack"
 )
 
 // BenchmarkCoalescing is a connection from GPU to GPU at an MTU of 1500, without TSO, with the
@@ -15,7 +16,7 @@ func BenchmarkCoalescing(b *testing.B) {
 	f := hot
 	l, err := f.open(2, 1500, nil)
 	testkit.OK(b, err)
-	r, err := connectGPUs(b.Context(), l, f, false)
+	r, err := connectGPUs(b.Context(), l, f, stack.Options{NoGSO: true})
 	testkit.OK(b, err)
 	defer func() { testkit.OK(b, r.close()) }()
 	port := l.Port(1).NIC()

@@ -121,7 +121,7 @@ func gpuTCP(name, about, yardstick string, f footprint, mtu int, gso bool) Measu
 			if err != nil {
 				return nil, err
 			}
-			r, err := connectGPUs(ctx, l, f, gso)
+			r, err := connectGPUs(ctx, l, f, stack.Options{NoGSO: !gso})
 			if err != nil {
 				return nil, errors.Join(err, l.Close())
 			}
@@ -130,7 +130,7 @@ func gpuTCP(name, about, yardstick string, f footprint, mtu int, gso bool) Measu
 }
 
 // connectGPUs makes the connection, on a lab that the rig closes.
-func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, gso bool) (_ *rig, err error) {
+func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, o stack.Options) (_ *rig, err error) {
 	var stacks []*stack.Stack
 	end := func() (err error) {
 		for _, s := range stacks {
@@ -144,7 +144,7 @@ func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, gso bool) (_ *rig
 		}
 	}()
 	for _, p := range l.Ports() {
-		s, err := newStack(p, stack.Options{NoGSO: !gso})
+		s, err := newStack(p, o)
 		if err != nil {
 			return nil, err
 		}
