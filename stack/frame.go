@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/checksum"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"vnic.dev/vnic/driver"
@@ -22,6 +23,9 @@ type txHeader struct {
 	n    int // of b in use
 	l4   int // offset of the transport header; 0 if there is none
 	ipv6 bool
+	// The sum of the pseudo-header but for the length, of the packet's frames: addresses are long.
+	sum    uint16
+	summed bool
 }
 
 // set copies a packet's headers. It returns false if they are longer than any header that netstack makes.
@@ -38,6 +42,7 @@ func (h *txHeader) set(pkt *stack.PacketBuffer) bool {
 	}
 	h.n += copy(h.b[h.n:], transport)
 	h.ipv6 = pkt.NetworkProtocolNumber == header.IPv6ProtocolNumber
+	h.summed = false
 	return true
 }
 
@@ -76,12 +81,15 @@ func (h *txHeader) frame(dst []byte, f *driver.TxFrame, pos, n, total int, mss u
 
 // pseudoSum is the sum of the pseudo-header for n bytes of transport header and payload.
 func (h *txHeader) pseudoSum(proto tcpip.TransportProtocolNumber, n uint16) uint16 {
-	if h.ipv6 {
-		ip := header.IPv6(h.b[ethLen:])
-		return header.PseudoHeaderChecksum(proto, ip.SourceAddress(), ip.DestinationAddress(), n)
+	if !h.summed {
+		h.summed = true
+		var ip header.Network = header.IPv4(h.b[ethLen:])
+		if h.ipv6 {
+			ip = header.IPv6(h.b[ethLen:])
+		}
+		h.sum = header.PseudoHeaderChecksum(proto, ip.SourceAddress(), ip.DestinationAddress(), 0)
 	}
-	ip := header.IPv4(h.b[ethLen:])
-	return header.PseudoHeaderChecksum(proto, ip.SourceAddress(), ip.DestinationAddress(), n)
+	return checksum.Combine(h.sum, n)
 }
 
 // other fills in the frame of a packet that is not TCP. UDP's checksum is left to the device.
