@@ -2,11 +2,9 @@ package gateway
 
 import (
 	"fmt"
-	"net"
 	"net/netip"
 
 	"gvisor.dev/gvisor/pkg/tcpip"
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
 )
@@ -27,7 +25,7 @@ type datagram struct {
 // datagramServer is a UDP port of the gateway. It knows which port of the switch sent a datagram: it takes each out of
 // its endpoint at once, on the goroutine that brought the frame.
 type datagramServer struct {
-	conn  *gonet.UDPConn // to answer by
+	conn  *udpConn // to answer by
 	ep    tcpip.Endpoint
 	g     *Gateway
 	quota *quota
@@ -42,7 +40,7 @@ func (g *Gateway) serveDatagrams(at tcpip.FullAddress, proto tcpip.NetworkProtoc
 	if err != nil {
 		return fmt.Errorf("netstack: %s", err)
 	}
-	s := &datagramServer{conn: gonet.NewUDPConn(wq, ep), ep: ep, g: g, in: make(chan datagram, maxWaiting),
+	s := &datagramServer{conn: newUDPConn(wq, ep), ep: ep, g: g, in: make(chan datagram, maxWaiting),
 		quota: newQuota(maxWaiting, maxWaiting/4, &g.count.refused)}
 	entry := waiter.NewFunctionEntry(waiter.ReadableEvents, func(waiter.EventMask) { s.drain() })
 	wq.EventRegister(&entry) // before it is bound: nothing is to wait in the endpoint
@@ -84,5 +82,6 @@ func (s *datagramServer) drain() {
 
 // reply answers a datagram. What is lost is asked again.
 func (s *datagramServer) reply(b []byte, to netip.AddrPort) {
-	_, _ = s.conn.WriteTo(b, net.UDPAddrFromAddrPort(to))
+	at := fullAddress(to)
+	_, _ = s.conn.send(b, &at)
 }

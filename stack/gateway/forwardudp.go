@@ -7,10 +7,6 @@ import (
 	"net/netip"
 	"sync"
 	"time"
-
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
-
-	"vnic.dev/vnic/stack/internal/ether"
 )
 
 // udpForward is a socket of the host whose datagrams go to a guest; each sender's is a flow of its own.
@@ -25,7 +21,7 @@ type udpForward struct {
 
 // outerFlow is the host's end of such a flow, as a net.Conn that relay can use.
 type outerFlow struct {
-	*gonet.UDPConn
+	*udpConn
 	state udpFlow
 }
 
@@ -71,17 +67,16 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 	if !u.g.udp.take(o) {
 		return nil
 	}
-	to := fullAddress(u.to)
-	c, err := gonet.DialUDP(u.g.ns, nil, &to, ether.Protocol(u.to.Addr()))
-	if err != nil || !u.g.begin() {
-		if err == nil {
+	c := u.g.dialUDP(u.to)
+	if c == nil || !u.g.begin() {
+		if c != nil {
 			c.Close()
 		}
 		u.g.count.unreached.Add(1)
 		u.g.udp.give(o)
 		return nil
 	}
-	f := &outerFlow{UDPConn: c, state: udpFlow{g: u.g}}
+	f := &outerFlow{udpConn: c, state: udpFlow{g: u.g}}
 	f.state.touch()
 	u.flows[from] = f
 	u.g.count.udpFlows.Add(1)
@@ -97,7 +92,7 @@ func (u *udpForward) flow(from netip.AddrPort) *outerFlow {
 func (u *udpForward) back(f *outerFlow, from netip.AddrPort) {
 	stop := context.AfterFunc(u.g.ctx, func() { _ = f.SetReadDeadline(time.Now()) })
 	defer stop()
-	f.state.pour(answerTo{u.host, from}, f.UDPConn)
+	f.state.pour(answerTo{u.host, from}, f.udpConn)
 	u.mu.Lock()
 	delete(u.flows, from)
 	u.mu.Unlock()

@@ -7,7 +7,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
 	"gvisor.dev/gvisor/pkg/tcpip/stack"
 	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
 	"gvisor.dev/gvisor/pkg/waiter"
@@ -39,7 +38,7 @@ func (g *Gateway) flow(id stack.TransportEndpointID, pkt *stack.PacketBuffer) bo
 		g.end()
 		return true
 	}
-	guest := gonet.NewUDPConn(wq, ep)
+	guest := newUDPConn(wq, ep)
 	go func() {
 		defer g.end()
 		defer g.udp.give(from)

@@ -1,0 +1,68 @@
+package gateway
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/adapters/gonet"
+	"gvisor.dev/gvisor/pkg/tcpip/transport/udp"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"vnic.dev/vnic/stack/internal/ether"
+)
+
+// udpConn is a UDP endpoint in netstack that waits for space in its send buffer. gonet's own Write asks to be woken
+// after the write that found none, and does not try again: if all that was sent has left in between, it waits for ever.
+type udpConn struct {
+	*gonet.UDPConn
+	ep tcpip.Endpoint
+	wq *waiter.Queue
+}
+
+func newUDPConn(wq *waiter.Queue, ep tcpip.Endpoint) *udpConn {
+	return &udpConn{gonet.NewUDPConn(wq, ep), ep, wq}
+}
+
+// dialUDP makes an endpoint that is connected to a guest; nil: there is no port for one, or no way to it.
+func (g *Gateway) dialUDP(to netip.AddrPort) *udpConn {
+	wq := new(waiter.Queue)
+	ep, err := g.ns.NewEndpoint(udp.ProtocolNumber, ether.Protocol(to.Addr()), wq)
+	if err != nil {
+		return nil
+	}
+	if ep.Connect(fullAddress(to)) != nil {
+		ep.Close()
+		return nil
+	}
+	return newUDPConn(wq, ep)
+}
+
+// Write sends a datagram on a connected endpoint. Close ends it.
+func (c *udpConn) Write(b []byte) (int, error) { return c.send(b, nil) }
+
+// send sends a datagram to somebody; nil: to whom the endpoint is connected.
+func (c *udpConn) send(b []byte, to *tcpip.FullAddress) (int, error) {
+	var r bytes.Reader
+	r.Reset(b)
+	o := tcpip.WriteOptions{To: to}
+	n, err := c.ep.Write(&r, o)
+	if isFull(err) {
+		entry, free := waiter.NewChannelEntry(waiter.WritableEvents)
+		c.wq.EventRegister(&entry)
+		defer c.wq.EventUnregister(&entry)
+		for n, err = c.ep.Write(&r, o); isFull(err); n, err = c.ep.Write(&r, o) {
+			<-free
+		}
+	}
+	if err != nil {
+		return int(n), fmt.Errorf("netstack: %s", err)
+	}
+	return int(n), nil
+}
+
+func isFull(err tcpip.Error) bool {
+	_, full := err.(*tcpip.ErrWouldBlock)
+	return full
+}

@@ -1,0 +1,37 @@
+package gateway
+
+import (
+	"testing"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/waiter"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+// fullEndpoint has no space at the first writes, and says that it has some as soon as each has failed.
+type fullEndpoint struct {
+	tcpip.Endpoint
+	wq     waiter.Queue
+	full   int
+	writes int
+}
+
+func (e *fullEndpoint) Write(p tcpip.Payloader, _ tcpip.WriteOptions) (int64, tcpip.Error) {
+	if e.writes++; e.writes <= e.full {
+		e.wq.Notify(waiter.WritableEvents)
+		return 0, &tcpip.ErrWouldBlock{}
+	}
+	return int64(p.Len()), nil
+}
+
+// A writer whose endpoint gets space again while it is on its way to wait for that does not wait for ever.
+func TestWriterSeesSpace(t *testing.T) {
+	for full := range 4 {
+		e := &fullEndpoint{full: full}
+		n, err := newUDPConn(&e.wq, e).Write(make([]byte, 10))
+		testkit.OK(t, err)
+		testkit.Equal(t, "bytes", n, 10)
+		testkit.Equal(t, "writes", e.writes, full+1)
+	}
+}
