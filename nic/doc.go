@@ -46,18 +46,30 @@
 //
 // # Fairness
 //
-// A frame to a receiver without buffers is held, in one of the Sender's Batch places, and nothing
-// is lost as long as the held frames keep no other receiver's frame from being seen. When they
-// take all places, the receiver that holds most gives up its oldest frames, until half of the
-// places are free: dropped, and counted as DropSlowReceiver. It does so only if frames to it have waited
-// for more than 50 ms of the last second, it took less than half of what was sent to it in that time, and
-// frames went to another receiver in it. A receiver that takes nothing at all for Patience loses
-// what is held for it in any case.
+// A frame to a receiver without buffers is held, in one of the Sender's Batch places, and nothing is
+// lost as long as the held frames keep no other receiver's frame from being seen. When they take all
+// places, the receiver that holds most gives up its oldest frames, and keeps one place in eight:
+// dropped, and counted as DropSlowReceiver. It does so only if in the last second frames to it have
+// waited for more than 50 ms, it took fewer than 5,000, it took less than half of what was sent to it,
+// and frames went to another receiver. As long as that is so it does not wait for all places to be held
+// again. A receiver that takes nothing at all for Patience loses what is held for it in any case.
 //
-// What a Sender knows of receivers is bounded: 64 of them, three numbers each. It reads the clock
-// only while frames are held. What remains is a ring that a guest has filled with frames to one
-// slow receiver: the first frame behind them that goes elsewhere waits until that receiver has taken
-// Batch frames, or for Patience if it takes none.
+// What was sent to it is more than what was taken from the ring. With it counts its share of the frames
+// that wait there, by the mix of the last ones. And while all places are held and the driver's ring is
+// full, the driver waits as well, and sends no more than the receiver takes, which tells nothing. For
+// that time what is counted is the rate at which the ring became full. So a receiver that takes 1,000 a
+// second of a driver that fills its ring at once is found out after 50 to 100 ms; one that takes 1,000
+// of 1,700 is not judged. A ring that is not full says that its driver does not wait for us: TCP's
+// window does that.
+//
+// What a Sender knows of receivers is bounded: 64 of them, a dozen numbers each. It reads the clock only
+// while frames are held, and looks at all receivers at most when frames begin to be held, and when they
+// take all places. What remains: a receiver that takes 5,000 a second or more, or half of what came
+// until the ring was full, is waited for, and others get from this sender as many frames as it takes for
+// each of its own. One that took much before is not judged for some seconds (3, after 100,000 a second).
+// And a ring that a guest has filled with frames to one receiver that takes some now and then: the first
+// frame behind them that goes elsewhere waits until that receiver has taken Batch frames; for Patience,
+// if it takes none.
 //
 // # Receive coalescing
 //

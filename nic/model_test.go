@@ -331,10 +331,10 @@ func (q *toyTx) Pending() bool {
 	return q.next < len(q.ring)
 }
 
-func (q *toyTx) Backlog() int {
+func (q *toyTx) Backlog() (frames int, full bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return len(q.ring) - q.next
+	return len(q.ring) - q.next, false // it has no end
 }
 
 func (q *toyTx) EnableKick() (more bool) {

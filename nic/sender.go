@@ -47,8 +47,9 @@ type TxQueue interface {
 	// Pending says whether Gather would find something; an error is something. It is cheap: it is
 	// polled.
 	Pending() bool
-	// Backlog is about how many frames Gather would find.
-	Backlog() int
+	// Backlog is about how many frames Gather would find. full says that with those under way they take about all
+	// of the ring, so that the driver may be waiting to send more. It is asked only where frames fill the batch.
+	Backlog() (frames int, full bool)
 	// EnableKick asks the driver to kick, or to Wake the Sender, at the next frame. more says that
 	// there are frames already, for which no kick may come. DisableKick takes it back.
 	EnableKick() (more bool)
@@ -342,10 +343,13 @@ func (s *Sender) settle(old int) error {
 		return s.q.Done(all)
 	}
 	now := time.Now()
-	s.receivers.hold(all, now)
+	s.receivers.hold(all, old, now)
 	slow, give := (*receiver)(nil), 0
-	if busy == len(s.frames) {
-		slow, give = s.receivers.slow(s.q.Backlog(), now), len(s.frames)/2
+	if s.held == len(s.frames) && s.receivers.judges(busy == s.held) {
+		backlog, full := s.q.Backlog()
+		if slow = s.receivers.slow(backlog, full && busy == s.held, now); slow != nil {
+			give = slow.held - len(s.frames)/slowKeeps
+		}
 	}
 	done := s.disposed[:0]
 	kept := 0
@@ -511,7 +515,7 @@ func (s *Sender) timeLeft() time.Duration {
 	}
 	left := max(0, time.Until(first.Add(s.patience.Limit)))
 	if s.held == len(s.frames) && s.receivers.again {
-		return min(left, slowWait)
+		return min(left, judgeAgain)
 	}
 	return left
 }

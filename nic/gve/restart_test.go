@@ -362,3 +362,24 @@ func TestMemoryRemovedUnderTraffic(t *testing.T) {
 	}
 	w.Moves(t)
 }
+
+// A transmit queue says how many descriptors wait, and whether the driver has used about all of its ring.
+func TestBacklog(t *testing.T) {
+	w := newWorld(t)
+	q, d := w.A.dev.tx[0], w.A.txd[0]
+	q.sender.Stop() // and its rings stay
+	f := nictest.Make(w.Bad.mac, w.A.mac, nictest.Spec{Payload: 100})
+	for range txBatch {
+		w.A.Add(0, &f, false)
+	}
+	q.tail.Store(d.posted & d.mask)
+	_, err := q.sender.Round(false)
+	testkit.OK(t, err)
+	size := int(q.in.mask) + 1
+	for waits := 0; waits < size; waits++ { // descriptors that nobody looks at
+		frames, full := q.Backlog()
+		testkit.Equal(t, "descriptors that wait", frames, waits)
+		testkit.Equal(t, fmt.Sprint("ring is full with ", waits), full, waits+txBatch >= size*3/4)
+		q.tail.Store((q.tail.Load() + 1) & q.in.mask)
+	}
+}

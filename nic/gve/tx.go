@@ -147,7 +147,10 @@ func (q *txQueue) Pending() bool {
 }
 
 // Backlog implements nic.TxQueue: a frame has one descriptor at least.
-func (q *txQueue) Backlog() int { return int((q.tail.Load() - q.head) & q.in.mask) }
+func (q *txQueue) Backlog() (frames int, full bool) {
+	frames = int((q.tail.Load() - q.head) & q.in.mask)
+	return frames, nic.RingFull(len(q.slots)+frames, int(q.in.mask)+1)
+}
 
 // EnableKick implements nic.TxQueue: each doorbell wakes the sender.
 func (q *txQueue) EnableKick() (more bool) { return q.Pending() }

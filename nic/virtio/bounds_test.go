@@ -372,3 +372,42 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	defer l.mu.Unlock()
 	return l.b.Write(p)
 }
+
+// A transmit queue says how many frames wait, and whether the driver has used about all of its ring: where a chain takes
+// one descriptor of it, and where it takes as many as it has buffers.
+func TestBacklog(t *testing.T) {
+	const size = 256
+	for _, c := range []struct {
+		name    string
+		drop    uint64 // features
+		buffers int    // of a frame
+		frames  int
+		full    bool
+	}{
+		{"indirect", 0, 1, 191, false},
+		{"indirect, full", 0, 1, 192, true},
+		{"no indirect", fIndirect, 2, 95, false},
+		{"no indirect, full", fIndirect, 2, 96, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true, drop: c.drop})
+			w.A.dev.EndWorker(0)
+			r := w.A.handRing(1)
+			r.setup.Size = size
+			r.restart()
+			w.A.dev.EndWorker(0)
+			f := tcp(w.A, w.Bad, 1000*(c.buffers-1))
+			bufs := w.A.layOut(&f, false)
+			testkit.Equal(t, "buffers", len(bufs), c.buffers)
+			for range c.frames {
+				r.chain(0, bufs...)
+			}
+			r.publish()
+			_, err := w.A.dev.Round(0)
+			testkit.OK(t, err)
+			frames, full := w.A.dev.Backlog(0)
+			testkit.Equal(t, "frames that wait", frames, c.frames-len(w.A.dev.TxLists(0)))
+			testkit.Equal(t, "ring is full", full, c.full)
+		})
+	}
+}

@@ -11,6 +11,9 @@ func (d *Device) Park(i int) error {
 	return d.tx[i].sender.Wait()
 }
 
+// Backlog is how many frames wait for the worker of transmit queue i, which has been ended.
+func (d *Device) Backlog(i int) (frames int, full bool) { return d.tx[i].Backlog() }
+
 // TxLists is how many segments there is room for in the lists of transmit queue i, whose worker has
 // been ended: of each frame under way, its chain's and its packet's.
 func (d *Device) TxLists(i int) (room []int) {

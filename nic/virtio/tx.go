@@ -170,8 +170,22 @@ func (q *txQueue) Call() { q.call.fire() }
 // Pending implements nic.TxQueue.
 func (q *txQueue) Pending() bool { return q.vq.Pending() }
 
-// Backlog implements nic.TxQueue.
-func (q *txQueue) Backlog() int { return q.vq.Available() }
+// Backlog implements nic.TxQueue. Frames that are not looked at yet are taken to be as long as those under way. With
+// indirect descriptors each needs one of the ring.
+func (q *txQueue) Backlog() (frames int, full bool) {
+	frames = q.vq.Available()
+	each := 1
+	if q.dev.features.Load()&fIndirect == 0 {
+		all := 0
+		for i := range q.slots {
+			if c := q.slots[i].chain; c != nil {
+				all += max(1, len(c.Out)+c.Empty)
+			}
+		}
+		each = max(1, all/len(q.slots))
+	}
+	return frames, nic.RingFull(each*(q.vq.Held()+frames), int(q.vq.Size()))
+}
 
 // EnableKick implements nic.TxQueue.
 func (q *txQueue) EnableKick() (more bool) { return q.vq.EnableKick() }

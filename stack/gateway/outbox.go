@@ -185,14 +185,14 @@ func (o *outbox) Pending() bool {
 	return len(o.queue.turn) > 0
 }
 
-// Backlog implements nic.TxQueue.
-func (o *outbox) Backlog() (frames int) {
+// Backlog implements nic.TxQueue. No sender waits for space: what is too much for a destination is dropped.
+func (o *outbox) Backlog() (frames int, full bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, d := range o.queue.dests {
 		frames += len(d.data.pkts) + len(d.answers.pkts)
 	}
-	return frames
+	return frames, false
 }
 
 // EnableKick implements nic.TxQueue: put wakes the sender each time.
