@@ -170,7 +170,7 @@ func TestSlowReceivers(t *testing.T) {
 		{"pauses of 100 ms, much to others", behaviour{each: 20, buffers: pausing(100_000, 100)}, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			s, seconds := newSim(), 2
+			s, seconds := newSim(), 1
 			if c.sends > 0 && c.sends < 1000 {
 				seconds = 20
 			}

@@ -391,7 +391,6 @@ func TestBacklog(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorldWith(t, rawOptions{pairs: 1, mtu: 9000, p2p: true, drop: c.drop})
-			w.A.dev.EndWorker(0)
 			r := w.A.handRing(1)
 			r.setup.Size = size
 			r.restart()
@@ -408,6 +407,7 @@ func TestBacklog(t *testing.T) {
 			frames, full := w.A.dev.Backlog(0)
 			testkit.Equal(t, "frames that wait", frames, c.frames-len(w.A.dev.TxLists(0)))
 			testkit.Equal(t, "ring is full", full, c.full)
+			w.A.dev.EndWorker(0)
 		})
 	}
 }
