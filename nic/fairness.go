@@ -33,21 +33,23 @@ const (
 // receiver is what a Sender knows of one receive queue: what it sent there in the last second, and what became of it.
 // The last second is a mean whose weights fall with age, by e in a second: it is five numbers and no list.
 type receiver struct {
-	queue wire.Waitable
-	at    time.Time // the numbers are those of this moment
+	// What is used for each frame comes first, in one cache line.
+	queue             wire.Waitable
+	place             int // in receivers.known
+	newSent, newTaken int // frames since at: the clock is read only where frames are held
+	held              int // frames
 
-	sent, taken float64 // frames
-	waited      float64 // seconds in which frames to it were held
-	stuck       float64 // of these: in which they had most places, no place was free, and the driver's ring was full
-	stuckSent   float64 // frames in that time
+	at          time.Time // the numbers are those of this moment
+	sent, taken float64   // frames
+	waited      float64   // seconds in which frames to it were held
+	stuck       float64   // of these: in which they had most places, no place was free, and the driver's ring was full
+	stuckSent   float64   // frames in that time
 
-	newSent, newTaken int       // frames since at: the clock is read only where frames are held
-	held              int       // frames
-	busy              bool      // it is one of the Sender's busy ones
-	sticks            bool      // since at
-	lastTook          time.Time // frames that were held, the last time
-	lastSent          time.Time // frames, the last time; long ago, if it is not known within window
-	mixed             int       // frames to it since any were held, or of the last recent ones to all
+	busy     bool      // it is one of the Sender's busy ones
+	sticks   bool      // since at
+	lastTook time.Time // frames that were held, the last time
+	lastSent time.Time // frames, the last time; long ago, if it is not known within window
+	mixed    int       // frames to it since any were held, or of the last recent ones to all
 
 	fill fill
 }
@@ -65,42 +67,54 @@ type fill struct {
 // receivers are those of one Sender.
 type receivers struct {
 	known []*receiver
-	last  *receiver   // of the frame before
-	busy  []*receiver // frames to them are held
-	slows *receiver   // of slow, the last time
-	again bool        // slow may say something else in a while
+	index map[wire.Waitable]*receiver // of known
+	last  *receiver                   // of the frame before
+	busy  []*receiver                 // frames to them are held
+	slows *receiver                   // of slow, the last time
+	again bool                        // slow may say something else in a while
 }
 
-// of gives what is known of a queue.
+// of gives what is known of a queue, at the same cost however many are known: a sender that serves its receivers in turn
+// finds each behind the one before.
 func (rs *receivers) of(q wire.Waitable, now func() time.Time) *receiver {
 	if r := rs.last; r != nil && r.queue == q {
 		return r
 	}
-	for _, r := range rs.known {
-		if r.queue == q {
+	if rs.last != nil && len(rs.known) > 0 {
+		if r := rs.known[(rs.last.place+1)%len(rs.known)]; r.queue == q {
 			rs.last = r
 			return r
 		}
 	}
-	r := &receiver{queue: q, at: now()}
-	if len(rs.known) < maxReceivers {
-		rs.known = append(rs.known, r)
-	} else {
-		rs.forget(r)
+	r := rs.index[q]
+	if r == nil {
+		r = rs.add()
+		*r = receiver{queue: q, place: r.place, at: now()}
+		rs.index[q] = r
 	}
 	rs.last = r
 	return r
 }
 
-// forget puts r in the place of the receiver that was counted last the longest ago, and of which nothing is held.
-func (rs *receivers) forget(r *receiver) {
+// add gives the place for one more receiver: a new one, or of the one that was counted last the longest ago, and of
+// which nothing is held.
+func (rs *receivers) add() *receiver {
+	if len(rs.known) < maxReceivers {
+		if rs.index == nil {
+			rs.index = make(map[wire.Waitable]*receiver)
+		}
+		rs.known = append(rs.known, &receiver{place: len(rs.known)})
+		return rs.known[len(rs.known)-1]
+	}
 	oldest := 0
 	for i, k := range rs.known {
 		if o := rs.known[oldest]; k.held == 0 && (o.held > 0 || k.at.Before(o.at)) {
 			oldest = i
 		}
 	}
-	rs.known[oldest] = r
+	r := rs.known[oldest]
+	delete(rs.index, r.queue)
+	return r
 }
 
 // count notes what became of frames, of which the first old were held before. It is all that is done where no frame is,
