@@ -2,10 +2,12 @@ package splitter
 
 import (
 	"cmp"
+	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
+	"math"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -48,10 +50,117 @@ type Rules struct {
 	groups []group // best first
 }
 
-// group is the rules with the same fields.
+// group is the rules with the same fields: a hash table with open addressing, at most half full. A lookup reads the
+// flow's fields where they lie and one cache line of the table, in nearly all cases; a map would want a copy of the
+// masked flow.
 type group struct {
 	fields Fields
-	queue  map[Flow]uint16 // by masked flow
+	mask   words
+	n      int
+	table  []entry // a power of two
+}
+
+// entry is a rule's place in the table.
+type entry struct {
+	flow  words // masked
+	queue uint16
+	used  bool
+}
+
+// words is a Flow as the table compares it. (Where it is one value, the compiler keeps it in memory.)
+type words struct{ src0, src1, dst0, dst1, rest uint64 }
+
+var le = binary.LittleEndian
+
+// rest is what a flow has beside its addresses.
+func (f *Flow) rest() (w uint64) {
+	w = uint64(f.SrcPort) | uint64(f.DstPort)<<16 | uint64(f.Proto)<<32
+	if f.IPv6 {
+		w |= 1 << 40
+	}
+	return w
+}
+
+// mask has the bits of the fields; the IP version always counts.
+func (f Fields) mask() (m words) {
+	all := Flow{IPv6: true}
+	if f&FieldSrc != 0 {
+		m.src0, m.src1 = math.MaxUint64, math.MaxUint64
+	}
+	if f&FieldDst != 0 {
+		m.dst0, m.dst1 = math.MaxUint64, math.MaxUint64
+	}
+	if f&FieldSrcPort != 0 {
+		all.SrcPort = math.MaxUint16
+	}
+	if f&FieldDstPort != 0 {
+		all.DstPort = math.MaxUint16
+	}
+	if f&FieldProto != 0 {
+		all.Proto = math.MaxUint8
+	}
+	m.rest = all.rest()
+	return m
+}
+
+// seeds keep those who choose rules or flows from aiming at one place of a table. They are odd, so that no word is lost.
+var seeds = [6]uint64{rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1,
+	rand.Uint64() | 1}
+
+// hash folds products of 128 bits, as wyhash does.
+func hash(src0, src1, dst0, dst1, rest uint64) uint64 {
+	h := product(src0^seeds[0], dst0^seeds[1]) ^ product(rest^seeds[2], seeds[3])
+	if src1|dst1 != 0 { // IPv6
+		h ^= product(src1^seeds[4], dst1^seeds[5])
+	}
+	return h
+}
+
+func product(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a, b)
+	return hi ^ lo
+}
+
+// minTable is how many entries the smallest table has.
+const minTable = 4
+
+func newGroup(f Fields, n int) group {
+	size := minTable
+	for size < 2*n {
+		size *= 2
+	}
+	return group{fields: f, mask: f.mask(), table: make([]entry, size)}
+}
+
+// find gives the entry of a flow, or the free one where it belongs.
+func (g *group) find(src0, src1, dst0, dst1, rest uint64) *entry {
+	m := &g.mask
+	src0, src1, dst0, dst1, rest = src0&m.src0, src1&m.src1, dst0&m.dst0, dst1&m.dst1, rest&m.rest
+	for i := hash(src0, src1, dst0, dst1, rest); ; i++ {
+		e := &g.table[i&uint64(len(g.table)-1)]
+		w := &e.flow
+		if (w.src0^src0)|(w.src1^src1)|(w.dst0^dst0)|(w.dst1^dst1)|(w.rest^rest) == 0 || !e.used {
+			return e
+		}
+	}
+}
+
+// with gives a group with space for one more rule, which shares nothing with this one.
+func (g *group) with() group {
+	if 2*(g.n+1) <= len(g.table) {
+		n := *g
+		n.table = slices.Clone(g.table)
+		return n
+	}
+	n := newGroup(g.fields, g.n+1)
+	n.n = g.n
+	for i := range g.table {
+		if e := &g.table[i]; e.used {
+			w := &e.flow
+			*n.find(w.src0, w.src1, w.dst0, w.dst1, w.rest) = *e
+		}
+	}
+	return n
 }
 
 // NewRules makes the table of a list of rules, in time that grows with the list. ErrRuleExists: two
@@ -66,8 +175,8 @@ func NewRules(list []Rule) (*Rules, error) {
 	}
 	r := &Rules{}
 	for fields, n := range count {
-		if n > 0 { // a map that grows would cost as much again
-			r.groups = append(r.groups, group{Fields(fields), make(map[Flow]uint16, n)})
+		if n > 0 {
+			r.groups = append(r.groups, newGroup(Fields(fields), n))
 		}
 	}
 	r.sort()
@@ -86,9 +195,9 @@ func (r *Rules) With(rule Rule) (*Rules, error) {
 	}
 	n := &Rules{groups: slices.Clone(r.groups)}
 	if g := n.group(rule.Fields); g != nil {
-		g.queue = maps.Clone(g.queue)
+		*g = g.with()
 	} else {
-		n.groups = append(n.groups, group{rule.Fields, make(map[Flow]uint16)})
+		n.groups = append(n.groups, newGroup(rule.Fields, 1))
 		n.sort()
 	}
 	if err := n.add(&rule); err != nil {
@@ -110,35 +219,20 @@ func (r *Rules) sort() {
 	slices.SortFunc(r.groups, func(a, b group) int { return cmp.Compare(b.fields.weight(), a.fields.weight()) })
 }
 
-// add puts a rule that was checked into its group, whose map is not shared yet.
+// add puts a rule that was checked into its group, whose table has space and is not shared yet.
 func (r *Rules) add(rule *Rule) error {
-	queue := r.group(rule.Fields).queue
-	n := len(queue)
-	if queue[rule.Fields.mask(&rule.Flow)] = rule.Queue; len(queue) == n {
+	g := r.group(rule.Fields)
+	m := &g.mask
+	f := &rule.Flow
+	e := g.find(le.Uint64(f.Src[:]), le.Uint64(f.Src[8:]), le.Uint64(f.Dst[:]), le.Uint64(f.Dst[8:]), f.rest())
+	if e.used {
 		return fmt.Errorf("rule %d: %w: another one matches the same", rule.ID, ErrRuleExists)
 	}
+	*e = entry{queue: rule.Queue, used: true, flow: words{
+		src0: le.Uint64(f.Src[:]) & m.src0, src1: le.Uint64(f.Src[8:]) & m.src1,
+		dst0: le.Uint64(f.Dst[:]) & m.dst0, dst1: le.Uint64(f.Dst[8:]) & m.dst1, rest: f.rest() & m.rest}}
+	g.n++
 	return nil
-}
-
-// mask clears the fields of a flow that a rule does not look at.
-func (f Fields) mask(flow *Flow) Flow {
-	m := Flow{IPv6: flow.IPv6}
-	if f&FieldSrc != 0 {
-		m.Src = flow.Src
-	}
-	if f&FieldDst != 0 {
-		m.Dst = flow.Dst
-	}
-	if f&FieldSrcPort != 0 {
-		m.SrcPort = flow.SrcPort
-	}
-	if f&FieldDstPort != 0 {
-		m.DstPort = flow.DstPort
-	}
-	if f&FieldProto != 0 {
-		m.Proto = flow.Proto
-	}
-	return m
 }
 
 // weight orders groups: the number of fields, then which.
@@ -169,15 +263,14 @@ func (r *Rule) check() error {
 
 // Lookup finds the queue for the flow of an IP frame.
 func (r *Rules) Lookup(f *Flow) (queue uint16, ok bool) {
+	if len(r.groups) == 0 {
+		return 0, false
+	}
+	src0, src1, dst0, dst1 := le.Uint64(f.Src[:]), le.Uint64(f.Src[8:]), le.Uint64(f.Dst[:]), le.Uint64(f.Dst[8:])
+	rest := f.rest()
 	for i := range r.groups {
-		g := &r.groups[i]
-		if g.fields == FieldsAll {
-			queue, ok = g.queue[*f]
-		} else {
-			queue, ok = g.queue[g.fields.mask(f)]
-		}
-		if ok {
-			return queue, true
+		if e := r.groups[i].find(src0, src1, dst0, dst1, rest); e.used {
+			return e.queue, true
 		}
 	}
 	return 0, false
