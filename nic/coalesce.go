@@ -45,7 +45,7 @@ func (rq *rxQueue) merging(p *Port, batch []*wire.Packet) *merger {
 	if len(batch) < 2 || p.separate.Load() {
 		return nil
 	}
-	limits := p.limits()
+	limits := p.limits.Load()
 	if !limits.Csum || limits.GSO == 0 {
 		return nil
 	}
@@ -55,7 +55,7 @@ func (rq *rxQueue) merging(p *Port, batch []*wire.Packet) *merger {
 		m.pkt.Payload = make([]dma.Segment, 0, mergeSegments)
 		rq.merger = m
 	}
-	m.limits = limits
+	m.limits = *limits
 	if len(m.next) < len(batch) {
 		m.next = make([]int32, len(batch))
 	}

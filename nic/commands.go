@@ -208,7 +208,7 @@ func (p *Port) PortCounters() (c control.PortCounters, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, q := range p.queues {
-		sum(&c.Rx, q.in.Read())
+		sum(&c.Rx, q.counters())
 	}
 	for _, t := range p.transmitters {
 		sum(&c.Tx, t.out.Read())

@@ -8,7 +8,7 @@ import (
 )
 
 // Counters count one direction of a queue or a flow counter. Their owner of the moment (a transmit
-// queue's worker, the holder of a receive queue's lock) adds; any goroutine may read.
+// queue's worker, the holder of a flow counter's lock) adds; any goroutine may read.
 type Counters struct {
 	live control.DirCounters // each field is stored and loaded atomically
 }
@@ -52,6 +52,24 @@ func (w *bytesByMem) locate(segs []dma.Segment) (total uint64) {
 		}
 	}
 	return total
+}
+
+// addTo adds the delta, and empties it, where a lock is held that readers take too: that is cheaper than flush.
+func (t *delta) addTo(c *control.DirCounters) {
+	if t.packets > 0 {
+		c.Packets += t.packets
+		c.Segments += t.segments
+		c.HeaderBytes += t.header
+		c.DeviceBytes += t.device
+		c.GPUFileBytes += t.gpuFile
+		c.HostBytes += t.host
+		c.BouncedBytes += t.bounced
+	}
+	if t.drops > 0 {
+		c.Drops += t.drops
+		c.DroppedBytes += t.dropped
+	}
+	*t = delta{}
 }
 
 // delta is what a batch adds to Counters: a store that others may read at any time costs as much as

@@ -3,6 +3,7 @@ package nic
 import (
 	"runtime"
 
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/wire"
 )
@@ -15,7 +16,7 @@ type rxQueue struct {
 	frame   Frame
 	merger  *merger // made when frames are first merged
 	delta   delta   // of this batch
-	in      Counters
+	in      control.DirCounters
 	unsplit counter // frames that came here because, or although, they could not be split
 	merged  counter // frames that came as part of a GSO packet, of which the merger made
 	merges  counter // so many
@@ -74,7 +75,9 @@ func (p *Port) Deliver(w *wire.Worker, batch []*wire.Packet) {
 	}
 	tok := p.space.Enter()
 	defer p.space.Leave(tok)
-	d := delivery{w: w, s: p.steering.Load(), port: p, tap: p.tap()}
+	var d delivery // field by field: a copy of what was just written would wait for it
+	d.w, d.s, d.port = w, p.steering.Load(), p
+	d.tap = p.tap()
 	var r route
 	for p.steer(d.s, batch[0], &r); len(batch) > 0; {
 		rq := p.queues[r.q]
@@ -110,15 +113,22 @@ func (rq *rxQueue) fill(d *delivery, batch []*wire.Packet, r *route) (n int, cal
 		if n++; n == len(batch) {
 			break
 		}
-		d.port.steer(d.s, batch[n], r)
+		d.port.follow(d.s, r, batch[n-1], batch[n])
 	}
 	if m != nil {
 		m.finish(d, rq, batch)
 	}
 	rq.mover.c = nil
 	rq.frame.Packet = nil
-	rq.delta.flush(&rq.in) // before the driver sees the frames
+	rq.delta.addTo(&rq.in)
 	return n, rq.q.Flush()
+}
+
+// counters reads what the queue counted.
+func (rq *rxQueue) counters() control.DirCounters {
+	rq.q.Lock()
+	defer rq.q.Unlock()
+	return rq.in
 }
 
 // one puts one packet into the queue.

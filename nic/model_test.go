@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -39,7 +40,8 @@ func newToy(t testing.TB, sw *wire.Switch, n byte, o nic.SenderOptions) *toy {
 	d := &toy{t: t, sw: sw, mac: wire.MAC{2, 0, 0, 0, 0, n}, rx: &toyRx{called: make(chan struct{}, 1)}}
 	d.rx.Init(d.rx)
 	space := dma.NewSpace(fmt.Sprint("toy", n), dma.NewFiles())
-	limits := func() wire.Limits { return wire.Limits{MaxFrame: 1514} }
+	limits := new(atomic.Pointer[wire.Limits])
+	limits.Store(&wire.Limits{MaxFrame: 1514})
 	conf := nic.Config{Name: space.Name(), MAC: d.mac, MTU: 1500, QueuePairs: 1, HeaderLimit: 256}
 	var err error
 	d.port, err = nic.NewPort(conf, space, []nic.RxQueue{d.rx}, limits)

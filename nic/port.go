@@ -50,21 +50,23 @@ type GPU struct {
 
 // Port is a NIC on the wire: a wire.Port, and the control.Handler of its guest's commands.
 type Port struct {
-	conf   Config
-	space  *dma.Space
-	limits func() wire.Limits
-	queues []*rxQueue
+	// What each run of packets looks at, in one cache line: with many ports none of it is at hand.
+	space    *dma.Space
+	steering atomic.Pointer[steering]     // of the State; stored under mu
+	limits   *atomic.Pointer[wire.Limits] // what the driver takes
+	queues   []*rxQueue
+	link     atomic.Pointer[wire.Link] // nil until Attach
+	down     atomic.Bool               // no carrier
+	separate atomic.Bool               // no frames are merged: SetCoalescing
 
-	link       atomic.Pointer[wire.Link] // nil until Attach
-	sw         *wire.Switch              // set by Attach
-	down       atomic.Bool               // no carrier
-	separate   atomic.Bool               // no frames are merged: SetCoalescing
+	conf Config
+	sw   *wire.Switch // set by Attach
+
 	dispatcher *control.Dispatcher
 	registry   *gpumem.Registry
 	engine     *gpumem.Engine
 
-	steering    atomic.Pointer[steering] // of the State; stored under mu
-	p2p         atomic.Uint32            // bit g: peer to peer with GPU g
+	p2p         atomic.Uint32 // bit g: peer to peer with GPU g
 	mtu         atomic.Uint32
 	generation  atomic.Uint32
 	notify      notifier
@@ -85,9 +87,9 @@ var (
 	_ control.Handler        = (*Port)(nil)
 )
 
-// NewPort makes the port of a device model that owns space and queues; limits is asked for what the
-// driver takes.
-func NewPort(c Config, space *dma.Space, queues []RxQueue, limits func() wire.Limits) (*Port, error) {
+// NewPort makes the port of a device model that owns space and queues; limits is what the
+// driver takes now.
+func NewPort(c Config, space *dma.Space, queues []RxQueue, limits *atomic.Pointer[wire.Limits]) (*Port, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
@@ -193,7 +195,7 @@ func (p *Port) state() *control.State { return p.steering.Load().state }
 func (p *Port) Name() string { return p.conf.Name }
 
 // Limits implements wire.Port.
-func (p *Port) Limits() wire.Limits { return p.limits() }
+func (p *Port) Limits() wire.Limits { return *p.limits.Load() }
 
 // SetCarrier says whether the link is up, as it is at first. While it is down the port takes
 // nothing from the wire, and what its guest sends is dropped. Telling the guest is the
@@ -218,7 +220,7 @@ func (p *Port) QueueCounters(i int) (rx, tx control.DirCounters) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if i < len(p.queues) {
-		rx = p.queues[i].in.Read()
+		rx = p.queues[i].counters()
 	}
 	if i < len(p.transmitters) {
 		tx = p.transmitters[i].out.Read()

@@ -2,6 +2,7 @@ package nic
 
 import (
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -78,7 +79,7 @@ func TestBuffersAreReturnedInPieces(t *testing.T) {
 			other.Init(other)
 			space := dma.NewSpace("a", dma.NewFiles())
 			conf := Config{Name: "a", MAC: wire.MAC{2, 0, 0, 0, 0, 1}, MTU: 1500, QueuePairs: 2, HeaderLimit: 256}
-			p, err := NewPort(conf, space, []RxQueue{other, q}, func() wire.Limits { return wire.Limits{} })
+			p, err := NewPort(conf, space, []RxQueue{other, q}, new(atomic.Pointer[wire.Limits]))
 			testkit.OK(t, err)
 			w := wire.NewWorker()
 			deliver := func(class splitter.Class) { // UDP goes to q, what is not IP to the other

@@ -106,10 +106,20 @@ type route struct {
 	hash    uint32
 }
 
+// follow changes the route of a packet into that of the one behind it in a batch.
+func (p *Port) follow(s *steering, r *route, before, pkt *wire.Packet) {
+	h, b := &pkt.Meta.Headers, &before.Meta.Headers
+	if h.Class != b.Class || h.Flow != b.Flow {
+		p.steer(s, pkt, r)
+		return
+	}
+	p.split(s, pkt, r)
+}
+
 // steer finds the receive queue of a packet, and whether and where it is split.
 func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
-	*r = route{}
 	h := &pkt.Meta.Headers
+	r.home, r.hashed, r.hash = 0, false, 0
 	if h.Class != splitter.NotIP && h.Class != splitter.Malformed {
 		to, ruled := s.rules.Lookup(&h.Flow)
 		if p.conf.Hash || !ruled && len(s.rss.Table) > 1 {
@@ -127,7 +137,13 @@ func (p *Port) steer(s *steering, pkt *wire.Packet, r *route) {
 	if r.home >= len(s.splits) { // commands refuse such queues
 		r.home = 0
 	}
-	r.q = r.home
+	p.split(s, pkt, r)
+}
+
+// split completes a route that has the packet's home and hash.
+func (p *Port) split(s *steering, pkt *wire.Packet, r *route) {
+	h := &pkt.Meta.Headers
+	r.q, r.split, r.unsplit, r.hlen = r.home, false, false, 0
 	split := &s.splits[r.home]
 	if !split.On || pkt.PayloadLen < split.Threshold {
 		return

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -25,7 +26,7 @@ func commandPort(t testing.TB, c Config) *Port {
 	t.Helper()
 	c.Name, c.MAC, c.MTU, c.QueuePairs, c.HeaderLimit = "a", wire.MAC{2, 0, 0, 0, 0, 1}, 1500, 4, 256
 	space := dma.NewSpace("a", dma.NewFiles())
-	p := testkit.Must(NewPort(c, space, make([]RxQueue, 4), func() wire.Limits { return wire.Limits{} }))(t)
+	p := testkit.Must(NewPort(c, space, make([]RxQueue, 4), new(atomic.Pointer[wire.Limits])))(t)
 	return p
 }
 
@@ -305,9 +306,10 @@ func BenchmarkSteer(b *testing.B) {
 			copy(f.Dst[:], r.Dst.AsSlice())
 			pkt.Meta.Headers.Class = splitter.TCP
 			b.ReportAllocs()
+			var to route
 			for b.Loop() {
 				s := p.steering.Load()
-				p.steer(s, &pkt, new(route))
+				p.steer(s, &pkt, &to)
 			}
 		})
 	}

@@ -55,19 +55,22 @@ type Counters struct {
 
 // counters are the live ones, written by many workers, a few times a batch.
 type counters struct {
-	sent, sentBytes, sentSegments             atomic.Uint64
-	received, receivedBytes, receivedSegments atomic.Uint64
-	busy                                      atomic.Uint64
-	drops                                     [NumDropReasons]atomic.Uint64
-	held, delayFull, notLearned               atomic.Uint64
+	received, receivedBytes     atomic.Uint64
+	receivedMore                atomic.Uint64 // segments, beyond one of each packet
+	sent, sentBytes, sentMore   atomic.Uint64 // likewise
+	busy                        atomic.Uint64
+	drops                       [NumDropReasons]atomic.Uint64
+	held, delayFull, notLearned atomic.Uint64
 }
 
 func (c *counters) load() Counters {
 	out := Counters{
-		Sent: c.sent.Load(), SentBytes: c.sentBytes.Load(), SentSegments: c.sentSegments.Load(),
-		Received: c.received.Load(), ReceivedBytes: c.receivedBytes.Load(), ReceivedSegments: c.receivedSegments.Load(),
+		Sent: c.sent.Load(), SentBytes: c.sentBytes.Load(), SentSegments: c.sentMore.Load(),
+		Received: c.received.Load(), ReceivedBytes: c.receivedBytes.Load(), ReceivedSegments: c.receivedMore.Load(),
 		Busy: c.busy.Load(), Held: c.held.Load(), DelayFull: c.delayFull.Load(), NotLearned: c.notLearned.Load(),
 	}
+	out.SentSegments += out.Sent
+	out.ReceivedSegments += out.Received
 	for i := range c.drops {
 		out.Drops[i] = c.drops[i].Load()
 	}
@@ -106,7 +109,14 @@ func (c *counters) sentAll(batch []*Packet) {
 	if n > 0 {
 		c.sent.Add(n)
 		c.sentBytes.Add(bytes)
-		c.sentSegments.Add(segments)
+		addMore(&c.sentMore, segments-n)
+	}
+}
+
+// addMore spares the locked addition where there is nothing to add, as of frames that nobody would cut.
+func addMore(c *atomic.Uint64, n uint64) {
+	if n > 0 {
+		c.Add(n)
 	}
 }
 
@@ -133,7 +143,7 @@ func (c *counters) deliveredAll(run []*Packet) (q Waitable, busy bool) {
 	if n > 0 {
 		c.received.Add(n)
 		c.receivedBytes.Add(bytes)
-		c.receivedSegments.Add(segments)
+		addMore(&c.receivedMore, segments-n)
 	}
 	if waits > 0 {
 		c.busy.Add(waits)

@@ -17,19 +17,20 @@ type LinkOptions struct {
 
 // Link is a port's way into the switch.
 type Link struct {
-	sw     *Switch
-	port   Port
-	id     uint16 // in the tables, while attached
-	serial uint32 // never used again
-	up     *impaired
-	down   *impaired
-	count  counters
-	tap    atomic.Pointer[Tap] // nil: none
-	places bool                // port is a Placer
-	who    *identity           // nil: any
-
+	// What each run of packets that comes down looks at, in one cache line with the first counters.
+	port Port
+	down *impaired
+	tap  atomic.Pointer[Tap] // nil: none
 	// inside counts the workers in the port's Deliver or in the link's; closed is added once it is to be detached.
-	inside  atomic.Int64
+	inside atomic.Int64
+	count  counters
+
+	sw      *Switch
+	id      uint16 // in the tables, while attached
+	serial  uint32 // never used again
+	up      *impaired
+	places  bool          // port is a Placer
+	who     *identity     // nil: any
 	drained chan struct{} // capacity 1: the last worker has left
 	detach  sync.Once
 }

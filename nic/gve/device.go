@@ -112,7 +112,7 @@ func New(o Options, space *dma.Space) (*Device, error) {
 		d.rx = append(d.rx, q)
 		queues[i] = q
 	}
-	if d.port, err = nic.NewPort(o.Port, space, queues, func() wire.Limits { return *d.limits.Load() }); err != nil {
+	if d.port, err = nic.NewPort(o.Port, space, queues, &d.limits); err != nil {
 		return nil, err
 	}
 	for i := range o.Queues {

@@ -97,7 +97,7 @@ func New(c Config) (*Device, error) {
 	c.Port.HeaderLimit = HeaderLimit
 	c.Port.UnsplitQueue = 0
 	var err error
-	if d.port, err = nic.NewPort(c.Port, d.space, queues, func() wire.Limits { return *d.limits.Load() }); err != nil {
+	if d.port, err = nic.NewPort(c.Port, d.space, queues, &d.limits); err != nil {
 		return nil, err
 	}
 	if d.monitor, err = nic.NewMonitor((*monitored)(d), &d.eventFDs, d.log); err != nil {
