@@ -74,8 +74,8 @@ type receivers struct {
 	again bool                        // slow may say something else in a while
 }
 
-// of gives what is known of a queue, at the same cost however many are known: a sender that serves its receivers in turn
-// finds each behind the one before.
+// of gives what is known of a queue, at the same cost however many are known: a sender that serves its receivers in
+// turn finds each behind the one before.
 func (rs *receivers) of(q wire.Waitable, now func() time.Time) *receiver {
 	if r := rs.last; r != nil && r.queue == q {
 		return r

@@ -103,9 +103,8 @@ func (f Fields) mask() (m words) {
 	return m
 }
 
-// seeds keep those who choose rules or flows from aiming at one place of a table. They are odd, so that no word is lost.
-var seeds = [6]uint64{rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1,
-	rand.Uint64() | 1}
+// seeds keep those who choose rules or flows from aiming at one place of a table.
+var seeds = [6]uint64{rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64(), rand.Uint64()}
 
 // hash folds products of 128 bits, as wyhash does.
 func hash(src0, src1, dst0, dst1, rest uint64) uint64 {

@@ -25,6 +25,18 @@ func TestPathAllocatesNothing(t *testing.T) {
 	}
 }
 
+// The same where a thread polls, and where source addresses are judged.
+//
+// Invariant: hot path: Nothing is allocated for a packet.
+func TestPolledPathAllocatesNothing(t *testing.T) {
+	for _, payload := range []int{64, 65000} {
+		t.Run(fmt.Sprint(payload), func(t *testing.T) {
+			ro := rawOptions{pollers: newPollers(t, 1, false), claims: true}
+			nictest.StreamAllocatesNothing(t, newStreamOf(t, payload, ro))
+		})
+	}
+}
+
 // The same with split: headers to host memory, payload to the GPU, on a metered flow.
 //
 // Invariant: hot path: Nothing is allocated for a packet.

@@ -23,9 +23,11 @@ type stream struct {
 }
 
 // newStream prepares frames of payload bytes; above the MTU they are GSO packets.
-func newStream(t testing.TB, payload int) *stream {
+func newStream(t testing.TB, payload int) *stream { return newStreamOf(t, payload, rawOptions{}) }
+
+func newStreamOf(t testing.TB, payload int, ro rawOptions) *stream {
 	files, sw := nictest.Switch(t)
-	ro := rawOptions{pairs: 1, mtu: 1500, noGPU: true}
+	ro.pairs, ro.mtu, ro.noGPU = 1, 1500, true
 	l := &stream{a: newRawGuest(t, files, sw, 0, ro), b: newRawGuest(t, files, sw, 1, ro)}
 	nictest.Hello(l.b) // so that the switch floods nothing
 	l.f = nictest.Make(l.b.mac, l.a.mac, nictest.Spec{Payload: payload})

@@ -58,6 +58,7 @@ type rawOptions struct {
 	patience time.Duration // virtio.Config's
 	log      *slog.Logger  // nil: none
 	pollers  *nic.Pollers  // nil: each queue's worker has a thread
+	claims   bool          // source addresses are judged: wire.Identity
 }
 
 const (
@@ -108,7 +109,11 @@ func newRawGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o rawOp
 	g.dev, err = virtio.New(virtio.Config{Files: files, Port: conf, SetMemTable: o.table, Patience: o.patience})
 	g.OK(err)
 	t.Cleanup(g.dev.Close)
-	g.OK(g.Port().Attach(sw, wire.LinkOptions{}))
+	var link wire.LinkOptions
+	if o.claims {
+		link.Identity = &wire.Identity{MAC: g.mac}
+	}
+	g.OK(g.Port().Attach(sw, link))
 	g.connect(o)
 	return g
 }
