@@ -66,7 +66,9 @@ func (s *server) attacker(t *testing.T, port int) *attacker {
 }
 
 // connect negotiates, with no memory.
-func (a *attacker) connect() *attacker {
+func (a *attacker) connect() *attacker { return a.connectWith(features) }
+
+func (a *attacker) connectWith(features uint64) *attacker {
 	a.t.Helper()
 	a.front = vhostuser.NewFrontend(a.s.dial(a.port))
 	_, _, err := a.front.Negotiate(features, uint64(vhostuser.ProtocolMQ|vhostuser.ProtocolReplyAck|

@@ -16,12 +16,13 @@ const idlePorts = 64
 // idleEnv says for how long the process is watched, as 10s.
 const idleEnv = "BADINPUT_IDLE"
 
-// idleTries is how many times the process is watched at most: what starting leaves to do ends by itself, and the runtime
-// collects garbage every two minutes.
+// idleTries is how many times the process is watched at most: what starting leaves to do ends by itself, and the
+// runtime collects garbage every two minutes.
 const idleTries = 10
 
 // The server does nothing while its guests do nothing: in a second no tick of processor time is counted, and no thread
-// wakes up, so there is no timer that comes as often. Each port has a guest that has started its rings, has said where it is, and has posted buffers.
+// wakes up, so there is no timer that comes as often. Each port has a guest that has started its rings, has said where
+// it is, and has posted buffers.
 //
 // Invariant: cmd/vnic: A port whose guest does nothing costs no processor time.
 func TestIdlePortsDoNothing(t *testing.T) {
