@@ -2,6 +2,7 @@ package splitter
 
 import (
 	"errors"
+	"math/rand/v2"
 	"testing"
 	"vnic.dev/vnic/internal/testkit"
 )
@@ -111,5 +112,61 @@ func BenchmarkLookup(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Lookup(&f)
+	}
+}
+
+// A table of many rules, made at once or one rule at a time, answers as a look at each rule would.
+func TestRulesAnswerAsAList(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	some := func() Flow { // few values, so that rules and flows meet
+		f := Flow{Proto: []uint8{ProtoTCP, ProtoUDP}[r.IntN(2)], IPv6: r.IntN(2) == 0, SrcPort: uint16(1 + r.IntN(20)),
+			DstPort: uint16(1 + r.IntN(20))}
+		f.Src[r.IntN(4)], f.Dst[r.IntN(4)] = byte(r.IntN(3)), byte(r.IntN(3))
+		if f.IPv6 {
+			f.Src[8+r.IntN(8)], f.Dst[15] = byte(r.IntN(2)), byte(r.IntN(2))
+		}
+		return f
+	}
+	matches := func(rule *Rule, f Flow) bool {
+		g, m := rule.Flow, rule.Fields
+		return f.IPv6 == g.IPv6 && (m&FieldSrc == 0 || f.Src == g.Src) && (m&FieldDst == 0 || f.Dst == g.Dst) &&
+			(m&FieldSrcPort == 0 || f.SrcPort == g.SrcPort) && (m&FieldDstPort == 0 || f.DstPort == g.DstPort) &&
+			(m&FieldProto == 0 || f.Proto == g.Proto)
+	}
+	var list []Rule
+	grown := new(Rules)
+	for len(list) < 600 {
+		rule := Rule{ID: uint32(len(list)), Fields: Fields(1+r.IntN(int(FieldsAll))) | FieldSrcPort | FieldDst, Flow: some(),
+			Queue: uint16(r.IntN(1 << 16))}
+		next, err := grown.With(rule)
+		if errors.Is(err, ErrRuleExists) {
+			continue
+		}
+		testkit.OK(t, err)
+		list, grown = append(list, rule), next
+	}
+	whole := testkit.Must(NewRules(list))(t)
+	hits := 0
+	for range 20000 {
+		f := some()
+		best := -1
+		for i := range list {
+			if matches(&list[i], f) && (best < 0 || list[i].Fields.weight() > list[best].Fields.weight()) {
+				best = i
+			}
+		}
+		want := uint16(0)
+		if best >= 0 {
+			hits++
+			want = list[best].Queue
+		}
+		for _, table := range []*Rules{whole, grown} {
+			if q, ok := table.Lookup(&f); q != want || ok != (best >= 0) {
+				t.Fatalf("%+v: queue %d, %v, want %d, %v", f, q, ok, want, best >= 0)
+			}
+		}
+	}
+	if hits < 1000 || hits > 19900 {
+		t.Errorf("%d of 20000 flows met a rule", hits)
 	}
 }
