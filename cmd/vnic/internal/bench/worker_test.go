@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"fmt"
 	"log/slog"
 	"strconv"
 	"testing"
@@ -18,6 +19,26 @@ func BenchmarkWorker(b *testing.B) {
 				slog.New(slog.DiscardHandler)))(b)
 			n.endWorkers()
 			run := byRounds(n, n.batch, size)
+			b.ReportAllocs()
+			b.ResetTimer()
+			w := testkit.Must(run(b.Context(), time.Duration(b.N)*time.Microsecond))(b)
+			b.StopTimer()
+			b.ReportMetric(float64(w.spent)/float64(w.frames), "ns/frame")
+			testkit.OK(b, n.close())
+		})
+	}
+}
+
+// BenchmarkScale is what the rows of queues, ports and rules compare, each alone: to be profiled, and for the least of
+// many runs where the machine is not quiet.
+func BenchmarkScale(b *testing.B) {
+	for _, s := range []shape{{ports: 2, queues: 1, rules: 1}, {ports: 64, queues: 1, rules: 1},
+		{ports: 2, queues: 8, rules: 1}, {ports: 2, queues: 1, rules: 1024}} {
+		b.Run(fmt.Sprintf("ports-%d/queues-%d/rules-%d", s.ports, s.queues, s.rules), func(b *testing.B) {
+			s.frame, s.mtu = 64, jumboMTU
+			n := testkit.Must(newNetwork(s, slog.New(slog.DiscardHandler)))(b)
+			n.endWorkers()
+			run := byRounds(n, n.batch*len(n.flows), s.frame)
 			b.ReportAllocs()
 			b.ResetTimer()
 			w := testkit.Must(run(b.Context(), time.Duration(b.N)*time.Microsecond))(b)
