@@ -24,7 +24,7 @@ const scaleEnv = "BADINPUT_SCALE"
 // number. Without it as many are in use in all, however many there are.
 const scaleColdEnv = "BADINPUT_SCALE_COLD"
 
-// Bounds of growth: acceptance/25-scale.sh says what they mean.
+// Bounds of growth: acceptance/27-scale.sh says what they mean.
 const (
 	mostGrowth = 1.25
 	mostStep   = 1.10
@@ -316,7 +316,7 @@ func spent(t *testing.T, pids []int) (sum time.Duration) {
 // use, queues or rules by more than the bounds.
 func TestCostsGrowSlowly(t *testing.T) {
 	if os.Getenv(scaleEnv) == "" {
-		t.Skip("takes minutes: acceptance/25-scale.sh")
+		t.Skip("takes minutes: acceptance/27-scale.sh")
 	}
 	t.Run("virtio/ports", func(t *testing.T) { portsInUse(t, "virtio") })
 	t.Run("virtio/fan", func(t *testing.T) { portsFromOne(t, "virtio") })
@@ -350,7 +350,7 @@ func portsInUse(t *testing.T, model string) {
 }
 
 // portsFromOne has one port send to all others in use in turn, as many frames as divide 256 among them. It is measured
-// and not judged: acceptance/25-scale.sh says why.
+// and not judged: acceptance/27-scale.sh says why.
 func portsFromOne(t *testing.T, model string) {
 	s := serve(t, 64, "--nic", model, "--gateway", "off", "--queues", "1")
 	from := s.scaleGuest(t, model, 0, 1, scaleRing)
