@@ -80,14 +80,6 @@ func TestFileTruncatedUnderACopy(t *testing.T) {
 			_, _, err := c.CopySum(dst, src)
 			return err
 		}},
-		{"touched", func(_ *Copier, victim, _ *Space) (err error) {
-			defer Recover(&err)
-			defer victim.Leave(victim.Enter())
-			src, _ := victim.Translate(nil, 0, 1<<20, Read)
-			src[0].Touch(1 << 20)
-			_, err = src[0].bytes(Read) // Touch passes over a file that has gone
-			return err
-		}},
 		{"in place", func(c *Copier, victim, healthy *Space) error {
 			defer victim.Leave(victim.Enter())
 			src, _ := victim.Translate(nil, 0, 1<<20, Write)

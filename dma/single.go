@@ -2,20 +2,6 @@ package dma
 
 // Copies of what most frames are: few bytes in one or two segments, for which two cursors cost more than the bytes.
 
-// Touch loads the first byte of each cache line among the first n bytes of a segment. A processor waits for memory that
-// another one has written when it needs the bytes: so many waits overlap where many segments are touched before the
-// first of them is read. The caller defers Recover; what is wrong with the segment its reader finds.
-func (s *Segment) Touch(n int) (sum byte) {
-	b, err := s.bytes(Read)
-	if err != nil {
-		return 0
-	}
-	for i := 0; i < min(n, len(b)); i += 64 {
-		sum += b[i]
-	}
-	return sum
-}
-
 // Read copies src to dst, a slice of the caller's own, until one of them ends.
 func (c *Copier) Read(dst []byte, src []Segment) (n int, err error) {
 	defer Recover(&err)

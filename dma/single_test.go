@@ -1,7 +1,6 @@
 package dma
 
 import (
-	"bytes"
 	"testing"
 
 	"vnic.dev/vnic/internal/testkit"
@@ -13,20 +12,6 @@ func TestCountsBeginWithTheFirstCall(t *testing.T) {
 	for _, want := range []uint64{0, 10} {
 		testkit.Must(c.Write([]Segment{buf.Segment(0, 100)}, make([]byte, 10)))(t)
 		testkit.Equal(t, "bytes written", c.Counts().Bytes(Private, Host, -1), want)
-	}
-}
-
-// Touch reads no further than a segment, and nothing of one that may not be read.
-func TestTouchStaysInside(t *testing.T) {
-	b := bytes.Repeat([]byte{1}, 256)
-	buf := NewBuffer(b, Host)
-	for _, c := range []struct {
-		seg  Segment
-		n    int
-		want byte // cache lines: a 1 of each
-	}{{buf.Segment(0, 256), 256, 4}, {buf.Segment(0, 256), 65, 2}, {buf.Segment(200, 56), 1000, 1}, {Segment{}, 64, 0},
-		{Segment{buf, 250, 10}, 10, 0}} {
-		testkit.Equal(t, "sum", c.seg.Touch(c.n), c.want)
 	}
 }
 

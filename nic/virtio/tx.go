@@ -6,9 +6,7 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/nic"
-	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/virtq"
 )
 
@@ -24,9 +22,8 @@ type txQueue struct {
 	t       *nic.Transmitter
 	enabled atomic.Bool // set by the control goroutine
 
-	peeked  [txBatch]virtq.Chain // by the last Gather
-	touched byte                 // of no use, but for the compiler: see touch
-	slots   [txBatch]txSlot
+	peeked [txBatch]virtq.Chain // by the last Gather
+	slots  [txBatch]txSlot
 }
 
 var _ nic.TxQueue = (*txQueue)(nil)
@@ -51,9 +48,6 @@ func newTxQueue(d *Device, index int) (*txQueue, error) {
 // Gather implements nic.TxQueue.
 func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	taken, err = q.vq.PeekBatch(q.peeked[:len(free)])
-	if taken > 1 {
-		q.touched += touch(q.peeked[:taken])
-	}
 	enabled := q.enabled.Load()
 	for i := range q.peeked[:taken] {
 		c, f := &q.peeked[i], free[filled]
@@ -75,21 +69,6 @@ func (q *txQueue) Gather(free []*nic.TxFrame) (filled, taken int, err error) {
 	}
 	return filled, taken, err
 }
-
-// touch has the headers of chains on their way before the first of them is parsed.
-func touch(chains []virtq.Chain) (sum byte) {
-	var err error // of a file, for those who read
-	defer dma.Recover(&err)
-	for i := range chains {
-		if out := chains[i].Out; len(out) > 0 {
-			sum += out[0].Touch(netHdrLen + commonHeaders)
-		}
-	}
-	return sum
-}
-
-// commonHeaders is as much as the headers of most frames are: TCP over IPv6 with timestamps.
-const commonHeaders = splitter.EthLen + 40 + 32
 
 // describe makes a packet of a chain: virtio_net_hdr, then the frame.
 func (q *txQueue) describe(f *nic.TxFrame, s *txSlot) error {
