@@ -65,7 +65,6 @@ type work struct {
 	gpu    *GPU
 	copier *dma.Copier
 	hash   hash.Hash
-	thread idleThread // of a digest
 
 	table    [batchLen * EntryLen]byte // scratch
 	entries  [batchLen]entry           // read and not yet done, from first on
