@@ -57,10 +57,6 @@ func TestTransferIsProved(t *testing.T) {
 				t.Errorf("%+v", rep)
 			}
 			for _, r := range rep.Runs {
-				// Nothing is lost. But netstack asks for a lost tail by sending it again when no acknowledgement has come
-				// for two round trips, however short these are (RFC 8985, 7.2), and on a busy machine a goroutine waits
-				// longer.
-				const probes = 64 << 10
 				device, host := r.Bytes+r.RetransmittedBytes, uint64(0)
 				if r.Mode == transfer.Copy {
 					device, host = 0, device
