@@ -112,7 +112,7 @@ func flags(o *Options) string {
 	return s
 }
 
-// probes is how much netstack may send again though nothing is lost. It asks for a lost tail by sending that when no
+// probes is how much netstack may send again though nothing is lost. It sends a tail again, to ask for it, when no
 // acknowledgement has come for two round trips, however short these are (RFC 8985, 7.2), and on a busy machine a
 // goroutine waits longer for its turn.
 const probes = 64 << 10
