@@ -272,10 +272,18 @@ echo "== boot: at each stage"
 fine 0 "$vnic" boot -- sh -c true # its image is there
 silent_mirror
 mkdir nothing
+# fetching says whether apt's process for HTTP is there, which waits for the mirror.
+fetching() {
+  local p
+  for p in $(alive "$pid"); do
+    ! tr '\0' ' ' < "/proc/$p/cmdline" | grep -q '/methods/http' || return 0
+  done
+  return 1
+}
 for sig in INT HUP KILL; do
   PATH=/usr/bin:/bin no_proxy=127.0.0.1 http_proxy='' launch boot --mirror "$mirror" --cache "$work/nothing" -- sh
-  until_alive 4
-  end $sig "boot, while a mirror does not answer" 4
+  until_ fetching # before there are others, for a moment
+  end $sig "boot, while a mirror does not answer" 3
   [ -z "$(find nothing -mindepth 2)" ] || fail "a fetch leaves $(find nothing -mindepth 2)"
 done
 kill -KILL $silent
