@@ -18,9 +18,8 @@ type Copier struct {
 // NewCopier returns a Copier.
 func NewCopier() *Copier { return new(Copier) }
 
-// Counts returns the copier's counters, which anyone may read at any time. The copier counts from the first call on:
-// where the bytes of each small frame lie, and to add them so that others may read the sum, costs about as much as
-// their copy.
+// Counts returns the copier's counters, which anyone may read at any time. The copier counts from the first call on: to
+// look where the bytes of each small frame lie, and to add them so that others may read the sum, is not for nothing.
 func (c *Copier) Counts() *Counts {
 	if counts := c.counts.Load(); counts != nil {
 		return counts

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/splitter"
 )
 
@@ -86,7 +87,8 @@ func (h *netHdr) offload(o *Offloads, f *RxFrame) error {
 // sum is the checksum of a frame that the device does not complete.
 func (f *TxFrame) sum() uint16 {
 	head := f.Header[f.CsumStart:]
-	c := splitter.Add(splitter.Sum(head, 0), splitter.SumAt(splitter.Sum(f.Linear, 0), uint32(len(head))))
+	payload := dma.Fold(dma.Checksum(f.Linear, 0))
+	c := splitter.Add(splitter.Sum(head, 0), splitter.SumAt(payload, uint32(len(head))))
 	if c != 0xffff {
 		c = ^c
 	}

@@ -63,14 +63,14 @@ func (d *doctor) kvm(s *assets.Survey) {
 	}
 }
 
-// sandbox is of vnic serve, and in nobody's way.
+// sandbox is of vnic itself, and in nobody's way.
 func (d *doctor) sandbox() {
 	switch s := confine.Look(); {
 	case !s.Seccomp:
-		d.add("sandbox", assets.Worse, "none: "+s.String(), "vnic serve is not confined: a kernel with "+
+		d.add("sandbox", assets.Worse, "none: "+s.String(), "vnic is not confined: a kernel with "+
 			"CONFIG_SECCOMP_FILTER, or a container that permits seccomp(2)")
 	case s.Landlock == 0:
-		d.add("sandbox", assets.Worse, s.String()+"; no Landlock", "vnic serve can open files that its user may read: "+
+		d.add("sandbox", assets.Worse, s.String()+"; no Landlock", "vnic can open files that its user may read: "+
 			"a kernel with Landlock (5.13, CONFIG_SECURITY_LANDLOCK, and landlock in lsm= of its command line)")
 	case !s.Listeners:
 		d.add("sandbox", assets.Worse, s.String(), "what is refused is not counted: Linux 5.7 or newer")

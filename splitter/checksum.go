@@ -16,16 +16,6 @@ const (
 // meant for headers.
 func Sum(b []byte, initial uint16) uint16 {
 	acc := uint64(initial)
-	for len(b) >= 32 { // a chain of carries
-		var c uint64
-		acc, c = bits.Add64(acc, binary.BigEndian.Uint64(b), 0)
-		acc, c = bits.Add64(acc, binary.BigEndian.Uint64(b[8:]), c)
-		acc, c = bits.Add64(acc, binary.BigEndian.Uint64(b[16:]), c)
-		acc, c = bits.Add64(acc, binary.BigEndian.Uint64(b[24:]), c)
-		acc += c // cannot carry: what a chain leaves when it carries is at most 2^64-2
-		b = b[32:]
-	}
-	acc = acc>>32 + acc&0xffffffff
 	for len(b) >= 4 {
 		acc += uint64(binary.BigEndian.Uint32(b))
 		b = b[4:]

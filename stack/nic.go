@@ -26,19 +26,16 @@ type NIC interface {
 	Refill(queue int)
 	Transmit(queue int, f []driver.TxFrame) (int, error)
 	Stats() driver.Stats
+	Offloads() driver.Offloads
 }
 
-// merges says whether the NIC gives GSO packets: those that are sent so, and what it merges by itself. One that does not
-// say so gives none.
+// merges says whether the NIC gives GSO packets: those that are sent so, and what it merges by itself.
 func (s *Stack) merges(ipv6 bool) bool {
-	n, ok := s.nic.(interface{ Offloads() driver.Offloads })
-	if !ok {
-		return false
-	}
+	o := s.nic.Offloads()
 	if ipv6 {
-		return n.Offloads().RxTSO6
+		return o.RxTSO6
 	}
-	return n.Offloads().RxTSO4
+	return o.RxTSO4
 }
 
 // Control is the NIC's control channel: *control.Client.

@@ -14,7 +14,7 @@ type Child struct {
 	done chan struct{} // closed after Wait
 	err  error         // Wait's; set before done is closed
 
-	send func(syscall.Signal) error // SignalBy's; nil: this process
+	send func(syscall.Signal) error // own, or SignalBy's
 }
 
 // StartChild starts cmd in a process group of its own, with /dev/null for the streams that cmd
@@ -22,6 +22,7 @@ type Child struct {
 func StartChild(cmd *exec.Cmd) (*Child, error) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	c := &Child{cmd: cmd, done: make(chan struct{})}
+	c.send = c.own
 	started := make(chan error)
 	go func() {
 		runtime.LockOSThread()
@@ -66,20 +67,20 @@ func (c *Child) SignalBy(send func(syscall.Signal) error) { c.send = send }
 // has started. When End returns, the child has been waited for; unless nobody is left to signal it:
 // then it ends with this process, at the latest.
 func (c *Child) End(grace time.Duration) {
-	if c.send != nil {
-		_ = c.send(syscall.SIGTERM)
-		if c.Ends(grace) {
-			return
-		}
-		if c.send(syscall.SIGKILL) == nil {
-			<-c.done
-		}
-		return
-	}
-	_ = c.cmd.Process.Signal(syscall.SIGTERM) // by pidfd: never another process
+	_ = c.send(syscall.SIGTERM)
 	if c.Ends(grace) {
 		return
 	}
-	_ = syscall.Kill(-c.PID(), syscall.SIGKILL) // it has not been waited for, so the group is its
-	<-c.done
+	if c.send(syscall.SIGKILL) == nil {
+		<-c.done
+	}
+}
+
+// own sends a signal to a child that was not waited for; SIGKILL, without an error, to its group.
+func (c *Child) own(sig syscall.Signal) error {
+	if sig == syscall.SIGKILL {
+		_ = syscall.Kill(-c.PID(), sig) // it has not been waited for, so the group is its
+		return nil
+	}
+	return c.cmd.Process.Signal(sig) // by pidfd: never another process
 }

@@ -78,13 +78,13 @@ func (h *netHdr) meta(m *splitter.Meta, features uint64) error {
 // describe says of a frame in so many buffers what its receiver may know; csum: it has VIRTIO_NET_F_GUEST_CSUM, without
 // which flags are 0.
 func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool, buffers int) {
-	lo := uint64(uint16(hlen)) << 16    // flags, gso_type, hdr_len, gso_size
-	hi := uint64(uint16(buffers)) << 32 // csum_start, csum_offset, num_buffers
+	lo := uint64(uint16(hlen)) << 16    // flags, gso_type, hdr_len, gso_size, csum_start
+	hi := uint32(uint16(buffers)) << 16 // csum_offset, num_buffers
 	switch {
 	case !csum:
 	case m.Csum == splitter.CsumPartial:
-		lo |= hdrNeedsCsum
-		hi |= uint64(m.CsumStart) | uint64(m.CsumOffset)<<16
+		lo |= hdrNeedsCsum | uint64(m.CsumStart)<<48
+		hi |= uint32(m.CsumOffset)
 	case m.Csum == splitter.CsumGood:
 		lo |= hdrDataValid
 	}
@@ -103,7 +103,6 @@ func (h *netHdr) describe(m *splitter.Meta, hlen uint32, csum bool, buffers int)
 		}
 		lo |= gso<<8 | uint64(m.GSOSize)<<32
 	}
-	lo |= hi << 48
 	le.PutUint64(h[:], lo)
-	le.PutUint32(h[8:], uint32(hi>>16))
+	le.PutUint32(h[8:], hi)
 }

@@ -166,7 +166,7 @@ func toGuest(guest *guestConn, host hostConn) error {
 		case s.ended:
 			return guest.CloseWrite()
 		}
-		if _, full := gerr.(*tcpip.ErrWouldBlock); !full {
+		if !isFull(gerr) {
 			return errors.New(gerr.String())
 		}
 		if err := more.wait(); err != nil {

@@ -15,18 +15,22 @@ import (
 func BenchmarkWorker(b *testing.B) {
 	for _, size := range []int{64, 1514, 64 << 10} {
 		b.Run(strconv.Itoa(size), func(b *testing.B) {
-			n := testkit.Must(newNetwork(shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU},
-				slog.New(slog.DiscardHandler)))(b)
-			n.endWorkers()
-			run := byRounds(n, n.batch, size)
-			b.ReportAllocs()
-			b.ResetTimer()
-			w := testkit.Must(run(b.Context(), time.Duration(b.N)*time.Microsecond))(b)
-			b.StopTimer()
-			b.ReportMetric(float64(w.spent)/float64(w.frames), "ns/frame")
-			testkit.OK(b, n.close())
+			benchRounds(b, shape{ports: 2, queues: 1, frame: size, mtu: jumboMTU})
 		})
 	}
+}
+
+// benchRounds measures rounds of a network's worker, of a batch for each flow.
+func benchRounds(b *testing.B, s shape) {
+	n := testkit.Must(newNetwork(s, slog.New(slog.DiscardHandler)))(b)
+	n.endWorkers()
+	run := byRounds(n, n.batch*len(n.flows), s.frame)
+	b.ReportAllocs()
+	b.ResetTimer()
+	w := testkit.Must(run(b.Context(), time.Duration(b.N)*time.Microsecond))(b)
+	b.StopTimer()
+	b.ReportMetric(float64(w.spent)/float64(w.frames), "ns/frame")
+	testkit.OK(b, n.close())
 }
 
 // BenchmarkScale is what the rows of queues, ports and rules compare, each alone: to be profiled, and for the least of
@@ -36,15 +40,7 @@ func BenchmarkScale(b *testing.B) {
 		{ports: 2, queues: 8, rules: 1}, {ports: 2, queues: 1, rules: 1024}} {
 		b.Run(fmt.Sprintf("ports-%d/queues-%d/rules-%d", s.ports, s.queues, s.rules), func(b *testing.B) {
 			s.frame, s.mtu = 64, jumboMTU
-			n := testkit.Must(newNetwork(s, slog.New(slog.DiscardHandler)))(b)
-			n.endWorkers()
-			run := byRounds(n, n.batch*len(n.flows), s.frame)
-			b.ReportAllocs()
-			b.ResetTimer()
-			w := testkit.Must(run(b.Context(), time.Duration(b.N)*time.Microsecond))(b)
-			b.StopTimer()
-			b.ReportMetric(float64(w.spent)/float64(w.frames), "ns/frame")
-			testkit.OK(b, n.close())
+			benchRounds(b, s)
 		})
 	}
 }
