@@ -11,8 +11,11 @@ command -v python3 >/dev/null || fail "no python3: install it"
 git worktree add --detach --quiet "$work/base" "$base"
 trap 'git worktree remove --force "$work/base"; rm -rf "$work"' EXIT
 make -s -C "$work/base" build
+export PYTHONPATH=acceptance PYTHONDONTWRITEBYTECODE=1 # interval.py
 python3 - "$work/base/bin/vnic" "$vnic" "$pairs" "$size" <<'PY' || fail "too slow, or too much memory"
-import json, math, os, resource, statistics, subprocess, sys, tempfile, time
+import json, os, resource, subprocess, sys, tempfile, time
+
+from interval import interval
 
 base, new, pairs, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 
@@ -32,14 +35,6 @@ def run(program):
         if not r["sha256_match"]:
             sys.exit(f"{program}: no match")
         return wall, r["seconds"], usage.ru_maxrss
-
-def interval(x):
-    """The median and its 95 % interval, by order statistics (binomial)."""
-    x, n, k, tail = sorted(x), len(x), 0, 0.0
-    while k < n // 2 and (tail := tail + math.comb(n, k) / 2**n) <= 0.025:
-        k += 1
-    k = max(k - 1, 0)
-    return statistics.median(x), x[k], x[n - 1 - k]
 
 ratios = {"A/A total": [], "total": [], "A/A transfer": [], "transfer": []}
 rss = {base: 0, new: 0}

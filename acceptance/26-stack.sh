@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# "Stack": TCP from GPU to GPU in frames of MTU 1500 is at least 2.5 times as fast as at df71dac, the commit of the first
-# figures of vnic bench (BASE=COMMIT names another); a byte that is received into GPU memory costs the receiver at most
-# 0.5 of the processor time of one that is copied to host memory, in frames of 1448 bytes that the NIC merges, and at
-# most 0.15 in GSO packets of 64 KiB; and on links that lose 1 % or reorder 2 %, a transfer with coalescing takes no
-# longer, and no more acknowledgements and retransmissions, than without. Each is the median of 15 alternating pairs with
-# its 95 % interval (PAIRS=N, at least 6), an A/A pair beside it where that can differ. Met: the median is within 5 %,
-# and the better end of the interval reaches it. Takes some 10 minutes, on a machine with nothing else to do. The history
-# is needed: no shallow clone.
+# "Stack": TCP from GPU to GPU in frames of MTU 1500 is at least 2.5 times as fast as at df71dac, the commit of the
+# first figures of vnic bench (BASE=COMMIT names another); a byte that is received into GPU memory costs the receiver
+# at most 0.5 of the processor time of one that is copied to host memory, in frames of 1448 bytes that the NIC merges,
+# and at most 0.15 in GSO packets of 64 KiB; and on links that lose 1 % or reorder 2 %, a transfer with coalescing
+# takes no longer, and no more acknowledgements and retransmissions, than without. Each is the median of 15
+# alternating pairs with its 95 % interval (PAIRS=N, at least 6), an A/A pair beside it where that can differ. Met:
+# the median is within 5 %, and the better end of the interval reaches it. Takes some 10 minutes, on a machine with
+# nothing else to do. The history is needed: no shallow clone.
 . "$(dirname "$0")/lib.sh"
 base=${BASE:-df71dac} pairs=${PAIRS:-15}
 git cat-file -e "$base^{commit}" 2>/dev/null || fail "no commit $base here: git fetch --unshallow"
@@ -15,18 +15,13 @@ git worktree add --detach --quiet "$work/base" "$base"
 trap 'git worktree remove --force "$work/base"; rm -rf "$work"' EXIT
 make -s -C "$work/base" build
 tools/with-tools go test -c -o "$work/bench.test" ./cmd/vnic/internal/bench
+export PYTHONPATH=acceptance PYTHONDONTWRITEBYTECODE=1 # interval.py
 tools/with-tools python3 - "$work" "$vnic" "$pairs" <<'PY' || fail "slower or dearer than it is to be: see above"
-import json, math, re, statistics, subprocess, sys
+import json, re, subprocess, sys
+
+from interval import interval
 
 work, vnic, pairs = sys.argv[1], sys.argv[2], int(sys.argv[3])
-
-def interval(x):
-    """The median and its 95 % interval, by order statistics (binomial)."""
-    x, n, k, tail = sorted(x), len(x), 0, 0.0
-    while k < n // 2 and (tail := tail + math.comb(n, k) / 2**n) <= 0.025:
-        k += 1
-    k = max(k - 1, 0)
-    return statistics.median(x), x[k], x[n - 1 - k]
 
 def out(*command):
     p = subprocess.run(command, capture_output=True, text=True, cwd="cmd/vnic/internal/bench")

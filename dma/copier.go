@@ -74,8 +74,8 @@ func (u *cursor) memKind() (d MemKind, n uint64, gpu int) {
 	return d, n, u.region.file.GPU()
 }
 
-// done moves on by n bytes, which have just been copied, and counts them if that is wanted. Every write to guest and GPU
-// memory passes here or through View, but for those to rings (Pin).
+// done moves on by n bytes, which have just been copied, and counts them if that is wanted. Every
+// write to guest and GPU memory passes here or through View, but for those to rings (Pin).
 func (c *Copier) done(dst, src *cursor, n int) {
 	// A dirty-page log would mark [dst.off, dst.off+n) of dst.region here.
 	counts := c.counts.Load()

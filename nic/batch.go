@@ -1,8 +1,9 @@
 package nic
 
-// batchBytes is how much payload the frames of a batch have together, at about the most. Their sender and their
-// receivers are told of them when the last one has been moved: while the next batch is, they work on this one. Of frames
-// as long as GSO packets, a batch as large as the ring allows would have them take turns with the worker instead.
+// batchBytes is how much payload the frames of a batch have together, at about the most. Their
+// sender and their receivers are told of them when the last one has been moved: while the next
+// batch is, they work on this one. Of frames as long as GSO packets, a batch as large as the ring
+// allows would have them take turns with the worker instead.
 const batchBytes = 256 << 10
 
 // batchSize limits the batches of a Sender.

@@ -190,8 +190,8 @@ func TestTransmitPlacesPayload(t *testing.T) {
 	}
 }
 
-// A stack without GSO cuts netstack's packets: frames have a segment each, wherever its bytes lie, and go on where a full
-// ring stopped them.
+// A stack without GSO cuts netstack's packets: frames have a segment each, wherever its bytes lie,
+// and go on where a full ring stopped them.
 func TestTransmitCuts(t *testing.T) {
 	gso := stack.GSO{Type: stack.GSOTCPv4, MSS: 1448, NeedsCsum: true}
 	for _, ipv6 := range []bool{false, true} {

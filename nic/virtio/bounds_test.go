@@ -373,8 +373,8 @@ func (l *lockedBuffer) Write(p []byte) (int, error) {
 	return l.b.Write(p)
 }
 
-// A transmit queue says how many frames wait, and whether the driver has used about all of its ring: where a chain takes
-// one descriptor of it, and where it takes as many as it has buffers.
+// A transmit queue says how many frames wait, and whether the driver has used about all of its
+// ring: where a chain takes one descriptor of it, and where it takes as many as it has buffers.
 func TestBacklog(t *testing.T) {
 	const size = 256
 	for _, c := range []struct {

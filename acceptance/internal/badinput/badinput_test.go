@@ -2,10 +2,12 @@ package badinput
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,46 +95,66 @@ func try(t *testing.T, model string, rows []row) {
 			continue
 		}
 		t.Run(string(r.class)+"/"+string(r.layer)+"/"+r.name, func(t *testing.T) {
-			w := &world{t: t, s: s, a: a, b: b, in: in, attacker: s.attacker(t, 2), port: port}
-			w.control = w.controlFrames()
-			in.move(t, 100)
-			s.forget()
-			_, _ = in.since()
-			before, start := s.cost(), time.Now()
-			w.before, w.files = before, before.files
-			r.input(w)
-			w.attacker.hangUp()
-			in.move(t, 100) // they still move bytes
-			worst, n := in.since()
-			testkit.Eventually(t, "its descriptors are closed", func() bool {
-				return s.cost().files <= before.files+r.bound.left
-			})
-			after := s.cost()
-			// What the innocent frames cost is not the row's.
-			spent := time.Duration(after.ticks-before.ticks) * tick
-			t.Logf("%6.0f ms, %d frames: memory %+d KiB, peak %+d KiB, %v of processor time, %d lines, %d descriptors, "+
-				"worst frame %v (usual %v)", float64(time.Since(start).Milliseconds()), n, (after.memory-before.memory)>>10,
-				(after.peak-before.peak)>>10, spent, after.lines-before.lines, w.files-before.files, worst, usual)
-			if d := after.memory - before.memory; d > r.bound.memory {
-				t.Errorf("%d bytes are left, at most %d", d, r.bound.memory)
+			var over []string
+			attempts := attempts
+			if r.bound.left > 0 {
+				attempts = 1 // the port serves nobody any more
 			}
-			if d := after.peak - before.peak; d > r.bound.peak {
-				t.Errorf("%d bytes at the peak, at most %d", d, r.bound.peak)
+			for i := range attempts {
+				w := &world{t: t, s: s, a: a, b: b, in: in, attacker: s.attacker(t, 2), port: port}
+				if over = w.try(r, usual, slowness); len(over) == 0 {
+					return
+				}
+				t.Logf("attempt %d: %s", i+1, strings.Join(over, "; "))
 			}
-			if d := after.lines - before.lines; d > r.bound.lines {
-				t.Errorf("%d lines of log, at most %d", d, r.bound.lines)
-			}
-			if d := w.files - before.files; d > r.bound.files {
-				t.Errorf("%d descriptors at the peak, at most %d", d, r.bound.files)
-			}
-			if worst > r.bound.stall+10*usual {
-				t.Errorf("an innocent frame took %v, at most %v", worst, r.bound.stall)
-			}
-			if most := time.Duration(slowness * float64(r.bound.cpu+time.Duration(n)*innocent)); spent > most {
-				t.Errorf("%v of processor time, at most %v", spent, most)
-			}
+			t.Errorf("in each of %d attempts: at last %s", attempts, strings.Join(over, "; "))
 		})
 	}
+}
+
+// attempts is how often a row is tried before its cost is held against it: what else the machine does, and when garbage
+// was last collected, only ever add to it.
+const attempts = 3
+
+// try tries a row once, and says which of its bounds it exceeds. It returns only when the innocent still move bytes and
+// the row's descriptors are closed. An innocent frame usually takes so long, and takes slowness as much processor time
+// as it should.
+func (w *world) try(r row, usual time.Duration, slowness float64) (over []string) {
+	w.control = w.controlFrames()
+	w.in.move(w.t, 100)
+	w.s.forget()
+	_, _ = w.in.since()
+	before, start := w.s.cost(), time.Now()
+	w.before, w.files = before, before.files
+	r.input(w)
+	w.attacker.hangUp()
+	w.in.move(w.t, 100) // they still move bytes
+	worst, n := w.in.since()
+	testkit.Eventually(w.t, "its descriptors are closed", func() bool {
+		return w.s.cost().files <= before.files+r.bound.left
+	})
+	after := w.s.cost()
+	spent := time.Duration(after.ticks-before.ticks) * tick
+	w.t.Logf("%6.0f ms, %d frames: memory %+d KiB, peak %+d KiB, %v of processor time, %d lines, %d descriptors, "+
+		"worst frame %v (usual %v)", float64(time.Since(start).Milliseconds()), n, (after.memory-before.memory)>>10,
+		(after.peak-before.peak)>>10, spent, after.lines-before.lines, w.files-before.files, worst, usual)
+	exceeds := func(is, most int, what string) {
+		if is > most {
+			over = append(over, fmt.Sprintf("%d %s, at most %d", is, what, most))
+		}
+	}
+	exceeds(after.memory-before.memory, r.bound.memory, "bytes are left")
+	exceeds(after.peak-before.peak, r.bound.peak, "bytes at the peak")
+	exceeds(after.lines-before.lines, r.bound.lines, "lines of log")
+	exceeds(w.files-before.files, r.bound.files, "descriptors at the peak")
+	if most := r.bound.stall + 10*usual; worst > most {
+		over = append(over, fmt.Sprintf("%v for an innocent frame, at most %v", worst, most))
+	}
+	// What the innocent frames cost is not the row's.
+	if most := time.Duration(slowness * float64(r.bound.cpu+time.Duration(n)*innocent)); spent > most {
+		over = append(over, fmt.Sprintf("%v of processor time, at most %v", spent, most))
+	}
+	return over
 }
 
 // freePort is a UDP port of this machine that nobody has.

@@ -133,8 +133,8 @@ func addr6(context.Context, *args) (any, error) {
 	return globalAddr(0)
 }
 
-// private turns privacy addresses on (RFC 8981), and waits until the kernel has made up one. That is what it sends from,
-// to an address.
+// private turns privacy addresses on (RFC 8981), and waits until the kernel has made up one. That
+// is what it sends from, to an address.
 func private(_ context.Context, a *args) (any, error) {
 	if err := os.WriteFile("/proc/sys/net/ipv6/conf/"+iface+"/use_tempaddr", []byte("2"), 0); err != nil {
 		return nil, err

@@ -40,7 +40,8 @@ func (b *bench) stockGuests(ctx context.Context) {
 		"--forward", fmt.Sprint(l.in, ":port0:", guestPort), "--forward", fmt.Sprint(l.webIn, ":port0:", webPort))
 	defer func() { l.kill() }()
 	defer func() { l.guests.kill() }()
-	for _, f := range []func(context.Context){l.boot, l.offloads, l.names, l.fetch, l.queues, l.vlan, l.restart, l.private, l.macs} {
+	for _, f := range []func(context.Context){l.boot, l.offloads, l.names, l.fetch, l.queues, l.vlan, l.restart, l.private,
+		l.macs} {
 		f(ctx)
 	}
 	l.term()

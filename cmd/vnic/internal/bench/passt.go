@@ -10,9 +10,9 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"syscall"
 
 	"vnic.dev/vnic/driver"
+	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/scm"
 	"vnic.dev/vnic/stack"
 )
@@ -118,14 +118,14 @@ func startPasst(backend *net.UnixConn) (end func() error, err error) {
 		"--map-host-loopback", passtHost.String(), "--dns", "none", "--tcp-ports", "none", "--udp-ports", "none")
 	cmd.ExtraFiles = []*os.File{file}
 	cmd.Stdout, cmd.Stderr = &log, &log
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := cmd.Start(); err != nil {
+	child, err := proc.StartChild(cmd)
+	if err != nil {
 		return nil, err
 	}
 	return func() error {
-		_ = cmd.Process.Kill() // it has ended by itself, if the connection was closed before
+		child.End(0) // it has ended by itself, if the connection was closed before
 		var exit *exec.ExitError
-		if err := cmd.Wait(); err != nil && !(errors.As(err, &exit) && exit.ExitCode() < 0) {
+		if err := child.Err(); err != nil && !(errors.As(err, &exit) && exit.ExitCode() < 0) {
 			return fmt.Errorf("passt: %w: %s", err, lastLines(log.String()))
 		}
 		return nil

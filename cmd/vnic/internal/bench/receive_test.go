@@ -22,8 +22,8 @@ import (
 	"vnic.dev/vnic/stack"
 )
 
-// testStream is a connection from one guest's stack to another's, in this process. What the receiver does, but for its NIC,
-// is labelled "side: receiver" in a CPU profile.
+// testStream is a connection from one guest's stack to another's, in this process. What the
+// receiver does, but for its NIC, is labelled "side: receiver" in a CPU profile.
 type testStream struct {
 	lab      *lab.Lab
 	stacks   [2]*stack.Stack
@@ -122,9 +122,10 @@ func (s *testStream) receive(n int) error {
 
 var receiverProfile = flag.String("receiver-profile", "", "file for the CPU profile of BenchmarkReceiver")
 
-// BenchmarkReceiver is a stream whose payload comes to GPU memory (devmem) or to host memory (copy), as frames of 1448
-// bytes that the NIC merges or in GSO packets of 64 KiB. Of its profile `go tool pprof -tags` says what the receiver has
-// spent: acceptance/26-stack.sh compares that by byte.
+// BenchmarkReceiver is a stream whose payload comes to GPU memory (devmem) or to host memory
+// (copy), as frames of 1448 bytes that the NIC merges or in GSO packets of 64 KiB. Of its profile
+// `go tool pprof -tags` says what the receiver has spent: acceptance/26-stack.sh compares that by
+// byte.
 func BenchmarkReceiver(b *testing.B) {
 	for _, size := range []string{"1448", "64k"} {
 		for _, mode := range []string{"devmem", "copy"} {
@@ -153,8 +154,9 @@ func BenchmarkReceiver(b *testing.B) {
 
 var lossyPairs = flag.Uint64("lossy-pairs", 15, "pairs of transfers of BenchmarkLossy")
 
-// BenchmarkLossy is what receive coalescing is to links that lose and reorder: pairs of transfers of 16 MiB in frames of
-// 1448 bytes, on and off in turn over equal links. It reports the medians of the ratios on/off, and logs them all.
+// BenchmarkLossy is what receive coalescing is to links that lose and reorder: pairs of transfers
+// of 16 MiB in frames of 1448 bytes, on and off in turn over equal links. It reports the medians of
+// the ratios on/off, and logs them all.
 func BenchmarkLossy(b *testing.B) {
 	const chunks = 64
 	type result struct{ seconds, acks, retransmits float64 }

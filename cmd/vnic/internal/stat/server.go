@@ -69,8 +69,8 @@ func Start(o Options) (*Server, error) {
 	if err := o.Check(); err != nil {
 		return nil, err
 	}
-	s := &Server{command: o.Command, log: o.Log, began: time.Now(), keep: o.Keep, sandbox: o.Sandbox, wait: cmp.Or(o.patience, patience),
-		clients: map[*net.UnixConn]bool{}}
+	s := &Server{command: o.Command, log: o.Log, began: time.Now(), keep: o.Keep, sandbox: o.Sandbox,
+		wait: cmp.Or(o.patience, patience), clients: map[*net.UnixConn]bool{}}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
