@@ -72,7 +72,8 @@ func TestHeldTokensRunThePoolDry(t *testing.T) {
 			if unposted, drops := w.b.dry(); unposted == was && drops == wasDrops {
 				t.Error("the pool was never dry")
 			}
-			if again := w.a.node.dev.Stats().Retransmits - wasAgain; again > 100 { // of 1,500 segments
+			if again := w.a.node.dev.Stats().Retransmits - wasAgain; again > 600 {
+				// Of 1,500 segments. A timeout sends again what the window has, 200 at most; there are two or three.
 				t.Errorf("%d segments were sent again", again)
 			}
 		})

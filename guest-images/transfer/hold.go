@@ -22,17 +22,33 @@ type held struct {
 	stalls uint64          // under mu: how often they were given back
 }
 
-// take keeps tokens if there is room.
-func (h *held) take(t devmem.Tokens) bool {
+// take keeps tokens, as many as there is room for, and returns the others.
+func (h *held) take(t devmem.Tokens) (rest devmem.Tokens) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stalls > 0 || h.tokens >= h.limit {
-		return false
+		return t
+	}
+	room := h.limit - h.tokens
+	if uint64(t.Len()) > room {
+		var keep devmem.Tokens
+		for ranges := range t.Calls() {
+			for _, r := range ranges {
+				for i := range r.Count {
+					if uint64(keep.Len()) < room {
+						keep.Add(r.Start + i)
+					} else {
+						rest.Add(r.Start + i)
+					}
+				}
+			}
+		}
+		t = keep
 	}
 	h.sets = append(h.sets, t)
 	h.tokens += uint64(t.Len())
 	h.most = max(h.most, h.tokens)
-	return true
+	return rest
 }
 
 // deadline is until when a receiver may wait for data.

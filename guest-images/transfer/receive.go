@@ -35,8 +35,8 @@ func (n *Node) receiveDevmem(ctx context.Context, p *pipe, s *session, r *Result
 			if err := n.run(ctx, s, control.JobGather, sl); err != nil {
 				return err
 			}
-			if !h.take(tokens) {
-				if err := tokens.GiveBack(s.conn); err != nil {
+			if rest := h.take(tokens); rest.Len() > 0 {
+				if err := rest.GiveBack(s.conn); err != nil {
 					return err
 				}
 			}
