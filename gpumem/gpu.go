@@ -27,7 +27,8 @@ type GPU struct {
 const fallocStep = 64 << 20
 
 // NewGPU makes a GPU of size bytes, a multiple of 4 KiB; ids are below dma.MaxGPUs. The memory is a memfd that can
-// neither shrink nor grow, allocated in full, so that no later access lacks a page.
+// neither shrink nor grow, nor be made a program, where Linux knows how (6.3); it is allocated in full, so that no later
+// access lacks a page.
 func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 	if id < 0 || id >= dma.MaxGPUs {
 		return nil, fmt.Errorf("GPU %d: ids are 0 to %d: %w", id, dma.MaxGPUs-1, syscall.EINVAL)
@@ -41,7 +42,11 @@ func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 	if o.Name == "" {
 		o.Name = fmt.Sprintf("vnic-gpu%d", id)
 	}
-	fd, err := unix.MemfdCreate(o.Name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	const flags = unix.MFD_CLOEXEC | unix.MFD_ALLOW_SEALING
+	fd, err := unix.MemfdCreate(o.Name, flags|unix.MFD_NOEXEC_SEAL) // mode 0666: whoever is given it may open it again
+	if errors.Is(err, syscall.EINVAL) {                             // before Linux 6.3
+		fd, err = unix.MemfdCreate(o.Name, flags)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("GPU %d: memfd_create: %w", id, err)
 	}
