@@ -96,7 +96,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetUsageTemplate(usageTemplate)
 	root.SetHelpTemplate(helpTemplate)
-	root.AddCommand(serveCommand())
+	root.AddCommand(serveCommand(), gpuFDCommand())
 	root.AddCommand(runCommand(), bootCommand(), doctorCommand(), versionCommand())
 	root.AddCommand(imageCommand())
 	root.AddCommand(statCommand(), cacheCommand(), benchCommand())

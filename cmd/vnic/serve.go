@@ -15,6 +15,7 @@ import (
 
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/cmd/vnic/internal/pcap"
 	"vnic.dev/vnic/cmd/vnic/internal/serve"
 	"vnic.dev/vnic/cmd/vnic/internal/stat"
@@ -142,8 +143,8 @@ QEMU's conventions of backend programs.`,
 		"socket that is open already, connected or listening (default: those of systemd's LISTEN_FDS)")
 	f.BoolVar(&o.Client, "client", false, "connect to --socket-path, where QEMU listens (server=on)")
 	f.StringVar(&o.Group, "socket-group", "",
-		"also let members of a group connect (default: nobody but this user and root); the GPUs' memory they cannot open: "+
-			"their QEMU needs --gpu-memory 0, or to be started by this user or root")
+		"also let members of a group connect (default: nobody but this user and root); beside each port's socket there is "+
+			"one, with "+gpufd.Suffix+" at its end, where 'vnic gpu-fd' gets the GPU's memory for their QEMU")
 	f.BoolVar(&capabilities, capabilitiesFlag[2:], false,
 		"print the capabilities as management software wants them, and nothing else")
 	f.Var((*bytesFlag)(&guestRAM), memoryMaxFlag,

@@ -273,11 +273,35 @@ func (k *Client) Monitor(monitor net.Conn) (net.Conn, error) {
 	return fileConn(r.fd)
 }
 
+// Give has the broker give a GPU's memory to those of a group who connect to l, whose name is path, before
+// Confine. Both stay the caller's, l to be closed.
+func (k *Client) Give(l *net.UnixListener, path string, memory *os.File, group int) error {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	raw, err := l.SyscallConn()
+	if err != nil {
+		return err
+	}
+	r, err := k.hand(request{op: opMemory}, int(memory.Fd()))
+	if err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	e := raw.Control(func(fd uintptr) {
+		_, err = k.hand(request{op: opGive, number: r.number, ino: uint64(group)}, int(fd), []byte(path)...)
+	})
+	if err = errors.Join(e, err); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	return nil
+}
+
 // hand is quick with a descriptor.
-func (k *Client) hand(q request, fd int) (reply, error) {
+func (k *Client) hand(q request, fd int, more ...byte) (reply, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	return k.askWith(ctx, q, fd)
+	return k.askWith(ctx, q, fd, more...)
 }
 
 // State is the mode of Confine, "" before it has succeeded, and how many system calls of this process

@@ -15,6 +15,8 @@
 //   - to end one of the QEMUs that the process has started before Confine (run, boot: Gate), which the
 //     broker has pidfds of, by SIGTERM or SIGKILL; and to give a QEMU's monitor one of three commands,
 //     as a monitor would open any file;
+//   - to give a GPU's memory to a group's processes that connect to a socket made before Confine (serve
+//     --socket-group: package gpufd), as long as it lives;
 //   - whether a process has memory of an earlier vnic (serve's warning), which takes a look into
 //     its /proc;
 //   - how many system calls were refused: the broker is told of them by the kernel, and writes a
@@ -22,7 +24,7 @@
 //     would not permit counts, too.
 //
 // Requests are 48 bytes; anything else is ignored. The broker keeps at most 1024 requests under
-// way, 4096 senders for each forward, 256 files and 256 processes; a command to a monitor has 4 KiB at
+// way, 4096 senders for each forward, 256 files, 256 processes and 16 GPUs' memory; a command to a monitor has 4 KiB at
 // most. It ends when the process ends, whatever way.
 //
 // vnic run and vnic boot start their QEMUs themselves, while they may, and take no connection of any

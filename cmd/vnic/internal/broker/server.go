@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -16,6 +17,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/cmd/vnic/internal/access"
+	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/confine"
 	"vnic.dev/vnic/stack/gateway"
 )
@@ -26,6 +30,7 @@ const (
 	maxKept     = 256  // files
 	maxOwn      = 256  // processes
 	maxKinds    = 64   // of refused calls, that make a line each
+	maxMemories = dma.MaxGPUs
 )
 
 // server is a broker.
@@ -41,6 +46,9 @@ type server struct {
 	sealed bool   // of the reader
 	kept   []kept // likewise
 	own    []int  // likewise: pidfds of processes that may be ended
+
+	memories []int        // likewise: of GPUs
+	gpus     gpufd.Server // who gives these away
 
 	wg sync.WaitGroup // of requests under way, and relays
 
@@ -62,6 +70,7 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 	s := &server{conn: c, config: config, log: log, slots: make(chan struct{}, maxUnderWay),
 		cancels: map[uint32]context.CancelFunc{}, kinds: map[string]bool{},
 		dialer: gateway.NewDialer(gateway.Options{NAT: config.NAT, Policy: config.Policy, Forwards: config.Forwards})}
+	s.gpus.Note = func(format string, args ...any) { log.Warn(fmt.Sprintf(format, args...)) }
 	ctx, cancel := context.WithCancel(context.Background())
 	defer func() {
 		cancel()
@@ -71,6 +80,10 @@ func serve(c *net.UnixConn, config Config, log *slog.Logger) {
 			_ = k.dir.Close()
 		}
 		for _, fd := range s.own {
+			_ = unix.Close(fd)
+		}
+		s.gpus.Close()
+		for _, fd := range s.memories {
 			_ = unix.Close(fd)
 		}
 	}()
@@ -137,6 +150,23 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 			s.monitor(ctx, fd, &r)
 			fd = -1
 		}
+	case opMemory:
+		if s.sealed || len(s.memories) == maxMemories || fd < 0 {
+			r.errno = unix.EPERM
+		} else {
+			r.number = uint64(len(s.memories))
+			s.memories, fd = append(s.memories, fd), -1
+		}
+	case opGive:
+		switch {
+		case s.sealed || fd < 0:
+			r.errno = unix.EPERM
+		case q.number >= uint64(len(s.memories)):
+			r.errno = unix.EINVAL
+		default:
+			r.errno = errnoOf(s.give(ctx, fd, s.memories[q.number], int(q.ino), string(more)))
+			fd = -1
+		}
 	case opSignal:
 		switch sig := unix.Signal(q.ino); {
 		case q.number >= uint64(len(s.own)), sig != unix.SIGTERM && sig != unix.SIGKILL:
@@ -174,6 +204,29 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 	}
 	s.answer(&r)
 	return fd
+}
+
+// give has a GPU's memory given to those who connect to a listener, fd, and may.
+func (s *server) give(ctx context.Context, fd, memory, group int, path string) error {
+	f := os.NewFile(uintptr(fd), "socket")
+	l, err := net.FileListener(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	u, ok := l.(*net.UnixListener)
+	if !ok {
+		return errors.Join(unix.ENOTSOCK, l.Close())
+	}
+	rule, err := access.ForGroup(path, group)
+	if err != nil {
+		return errors.Join(err, u.Close())
+	}
+	s.wg.Go(func() {
+		s.gpus.Serve(ctx, u, memory, rule)
+		_ = u.Close()
+		_ = rule.Close()
+	})
+	return nil
 }
 
 // signal sends SIGTERM to a process, SIGKILL to what it has started, too.

@@ -34,6 +34,8 @@ const (
 	opKeep    // a file's directory and name follow, with a 0 between; number 1: the directory too; before opSeal only
 	opOwn     // a pidfd comes along; before opSeal only
 	opMonitor // the monitor's socket comes along, another goes back; before opSeal only
+	opMemory  // a GPU's memory comes along; before opSeal only
+	opGive    // a listener comes along; number: of the memory; ino: the group; its path follows; before opSeal only
 	opSeal    // the listener, if there is one, comes along
 )
 

@@ -10,11 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/cmd/vnic/internal/access"
 )
-
-// groupMode is the mode of a socket that a group shares.
-const groupMode = 0o660
 
 // groupID is that of a group by its name or number.
 func groupID(name string) (int, error) {
@@ -43,40 +40,29 @@ func (l *listener) share(group string) error {
 			"who is, or as root", group)
 	}
 	if err == nil {
-		err = os.Chmod(l.name, groupMode)
+		err = os.Chmod(l.name, access.GroupMode)
+	}
+	if err == nil {
+		l.rule, err = access.ForGroup(l.name, id)
 	}
 	if err != nil {
 		return fmt.Errorf("--socket-group %s: %w", group, plainPath(err))
 	}
-	l.shared = true
 	return nil
 }
 
-// maxRefused is how many users are told of, each once: a process can connect for ever.
-const maxRefused = 16
-
-// admits says whether the peer may be served: at a socket that is ours alone our user and root only,
-// whatever has become of its mode. Each other user is told of once.
+// admits says whether the peer may be served, whatever has become of the socket's mode. Each user who is
+// refused is told of once.
 func (l *listener) admits(conn *net.UnixConn) bool {
-	if l.shared || l.note == nil {
+	if l.note == nil {
 		return true
 	}
-	cred, err := scm.Peer(conn)
-	if err != nil {
-		return false
-	}
-	if mayConnect(cred.Uid, uint32(os.Geteuid())) {
+	peer, why := l.rule.Check(conn)
+	if why == "" {
 		return true
 	}
-	if !l.refused[cred.Uid] && len(l.refused) < maxRefused {
-		if l.refused == nil {
-			l.refused = map[uint32]bool{}
-		}
-		l.refused[cred.Uid] = true
-		l.note("process %d of user %d is refused: the socket is for user %d alone; --socket-group NAME shares it with a "+
-			"group", cred.Pid, cred.Uid, os.Geteuid())
+	if l.told.First(peer.Uid) {
+		l.note("process %d of user %d is refused: %s", peer.Pid, peer.Uid, why)
 	}
 	return false
 }
-
-func mayConnect(uid, ours uint32) bool { return uid == ours || uid == 0 }

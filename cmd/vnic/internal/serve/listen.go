@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/cmd/vnic/internal/access"
 	"vnic.dev/vnic/cmd/vnic/internal/atexit"
 )
 
@@ -27,9 +28,9 @@ type listener struct {
 
 	outside func() error // removes the file; nil: this process does
 
-	shared  bool                             // a group may connect
-	note    func(format string, args ...any) // nil: nobody is refused, the socket came open
-	refused map[uint32]bool                  // users of whom that was said; of each
+	rule access.Rule                      // who may connect
+	note func(format string, args ...any) // nil: nobody is refused, the socket came open
+	told access.Told                      // users who were refused; of each
 }
 
 // listen makes a socket at path. A file that a dead process has left there is replaced.
@@ -206,7 +207,10 @@ func listening(path string) (pid int, err error) {
 // Close ends accepting, and removes the file if it is still ours.
 func (l *listener) Close() (err error) {
 	l.once.Do(func() {
-		if err = l.UnixListener.Close(); l.file == nil {
+		if l.UnixListener != nil {
+			err = l.UnixListener.Close()
+		}
+		if err = errors.Join(err, l.rule.Close()); l.file == nil {
 			return
 		}
 		err = errors.Join(err, l.remove())

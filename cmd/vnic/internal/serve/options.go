@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/cmd/vnic/internal/broker"
+	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/stack/gateway"
 )
@@ -60,7 +61,7 @@ func (o *Options) BrokerConfig(mode string) (broker.Config, error) {
 }
 
 // maxPath is the longest name of a socket (sockaddr_un).
-const maxPath = 107
+const maxPath = gpufd.MaxPath
 
 // Paths makes the sockets' names of what a user gave: names, or one with %d in it, for n ports.
 func Paths(given []string, n int) ([]string, error) {
@@ -116,10 +117,19 @@ func (o *Options) Check() error {
 			return errors.New("--socket-path: no name")
 		case len(p) > maxPath:
 			return fmt.Errorf("--socket-path %s: %d bytes, a socket's name has %d at most", p, len(p), maxPath)
+		case o.sharesGPUs() && len(p+gpufd.Suffix) > maxPath:
+			return fmt.Errorf("--socket-path %s: with %s at its end, as its GPU's socket has, it has %d bytes, and a socket's "+
+				"name has %d at most", p, gpufd.Suffix, len(p+gpufd.Suffix), maxPath)
 		case seen[abs]:
 			return fmt.Errorf("--socket-path %s: twice", p)
 		}
 		seen[abs] = true
+	}
+	for _, p := range o.Paths {
+		abs, err := filepath.Abs(p)
+		if port, ok := strings.CutSuffix(abs, gpufd.Suffix); err == nil && ok && o.sharesGPUs() && seen[port] {
+			return fmt.Errorf("--socket-path %s: with --socket-group this is the socket of another port's GPU", p)
+		}
 	}
 	fds := map[int]bool{}
 	for _, fd := range o.FDs {

@@ -6,12 +6,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime/debug"
 	"strconv"
 	"strings"
 
 	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/lab"
 	"vnic.dev/vnic/lab/machines"
 	"vnic.dev/vnic/qemu"
@@ -32,29 +34,33 @@ type Report struct {
 	Ports         []PortReport `json:"ports"`
 
 	mtu     int
+	program string          // this, as another user may call it
 	gateway gateway.Options // of that gateway
 }
 
 // PortReport is one port.
 type PortReport struct {
-	Name     string   `json:"name"`
-	Socket   string   `json:"socket"` // "": it has no name
-	MAC      string   `json:"mac"`
-	Addr4    string   `json:"addr4"` // meant for the guest: the gateway's DHCP gives it
-	Addr6    string   `json:"addr6"`
-	GPUBytes uint64   `json:"gpu_bytes"` // 0: no GPU
-	GPUPath  string   `json:"gpu_path"`
-	QEMU     []string `json:"qemu"` // arguments
+	Name     string `json:"name"`
+	Socket   string `json:"socket"` // "": it has no name
+	MAC      string `json:"mac"`
+	Addr4    string `json:"addr4"` // meant for the guest: the gateway's DHCP gives it
+	Addr6    string `json:"addr6"`
+	GPUBytes uint64 `json:"gpu_bytes"` // 0: no GPU
+	GPUPath  string `json:"gpu_path"`
+	// GPUSocket is where `vnic gpu-fd` gets the GPU's memory for the arguments of QEMU; "": they have GPUPath.
+	GPUSocket string   `json:"gpu_socket"`
+	QEMU      []string `json:"qemu"` // arguments
 }
 
 // guestRAM is what the printed flags have; users name their own.
 const guestRAM = 1 << 30
 
-func newReport(l *lab.Lab, sources []source, client bool) *Report {
+// newReport says how QEMUs reach a lab's NICs. shared: they get the GPUs' memory from sockets.
+func newReport(l *lab.Lab, sources []source, client, shared bool) *Report {
 	first := l.Port(0)
 	m := first.Model
 	r := &Report{Schema: 1, NIC: m.Name, PID: os.Getpid(), OldestQEMU: assets.MinQEMU, Client: client,
-		KernelArgs: machines.SoftwareFor(m.Name).KernelArgs, mtu: first.MTU}
+		KernelArgs: machines.SoftwareFor(m.Name).KernelArgs, mtu: first.MTU, program: program()}
 	if m.VFIOUser {
 		r.OldestQEMU = assets.MinVFIOUser
 	}
@@ -64,31 +70,53 @@ func newReport(l *lab.Lab, sources []source, client bool) *Report {
 	for i, p := range l.Ports() {
 		e := PortReport{Name: p.Name, MAC: net.HardwareAddr(p.MAC[:]).String(), Addr4: p.Addr4.String(),
 			Addr6: p.Addr6.String()}
+		gpuPath := "" // as QEMU has it
 		if path := sources[i].path(); path != "" {
 			e.Socket, _ = filepath.Abs(path)
 		}
 		if g := p.GPU(); g != nil {
 			e.GPUBytes, e.GPUPath = g.Size(), fmt.Sprintf("/proc/%d/fd/%d", r.PID, g.File.Fd())
+			gpuPath = e.GPUPath
+			if shared {
+				e.GPUSocket, gpuPath = e.Socket+gpufd.Suffix, gpufd.Path(0)
+			}
 		}
-		e.QEMU = append(machine(m, &e), nicArgs(p, &e, client)...)
+		e.QEMU = append(machine(m, e.GPUBytes, gpuPath), nicArgs(p, &e, client)...)
 		r.Ports = append(r.Ports, e)
 	}
 	return r
 }
 
 // machine is memory that a backend can reach, and the GPU's. Two CPUs, as one under TCG loses kicks (qemu/args.go).
-func machine(m lab.Model, e *PortReport) []string {
+func machine(m lab.Model, gpuBytes uint64, gpuPath string) []string {
 	ram := []string{"-object", fmt.Sprintf("memory-backend-memfd,id=ram,size=%dM,share=on", guestRAM>>20)}
-	if !m.Node || e.GPUBytes == 0 {
+	if !m.Node || gpuBytes == 0 {
 		args := append([]string{"-M", "q35,memory-backend=ram", "-smp", "2", "-m", fmt.Sprintf("%dM", guestRAM>>20)}, ram...)
-		if e.GPUBytes != 0 {
-			args = append(args, qemu.BARArgs("gpu0", e.GPUBytes, e.GPUPath)...)
+		if gpuBytes != 0 {
+			args = append(args, qemu.BARArgs("gpu0", gpuBytes, gpuPath)...)
 		}
 		return args
 	}
-	args := append([]string{"-M", "q35", "-smp", "2", "-m", fmt.Sprintf("%dM", (guestRAM+e.GPUBytes)>>20)}, ram...)
-	return append(args, "-object", qemu.MemoryFile("gpu0", e.GPUBytes, e.GPUPath),
+	args := append([]string{"-M", "q35", "-smp", "2", "-m", fmt.Sprintf("%dM", (guestRAM+gpuBytes)>>20)}, ram...)
+	return append(args, "-object", qemu.MemoryFile("gpu0", gpuBytes, gpuPath),
 		"-numa", "node,nodeid=0,cpus=0-1,memdev=ram", "-numa", "node,nodeid=1,memdev=gpu0")
+}
+
+// program is how this program is called: by its name, if that leads to it, else by where it is.
+func program() string {
+	const name = "vnic"
+	own, err := os.Executable()
+	if err != nil {
+		return name
+	}
+	if path, err := exec.LookPath(name); err == nil {
+		a, errA := os.Stat(own)
+		b, errB := os.Stat(path)
+		if errA == nil && errB == nil && os.SameFile(a, b) {
+			return name
+		}
+	}
+	return own
 }
 
 func nicArgs(p *lab.Port, e *PortReport, client bool) []string {
@@ -157,6 +185,9 @@ func (r *Report) Print(w io.Writer) error {
 		fmt.Fprintf(&b, "\n# %s: %s, for %s and %s\n", p.Name, p.MAC, p.Addr4, p.Addr6)
 		if p.Socket == "" {
 			fmt.Fprintln(&b, "# its socket has no name: QEMU has it already")
+		}
+		if p.GPUSocket != "" {
+			fmt.Fprintf(&b, "  %s gpu-fd %s -- qemu-system-x86_64 \\\n", quote(r.program), quote(p.GPUSocket))
 		}
 		for j := 0; j < len(p.QEMU); j += 2 {
 			end := " \\"

@@ -27,7 +27,7 @@ func TestPrintedFlagsCanBePasted(t *testing.T) {
 	for _, nic := range []string{lab.Virtio, lab.GVE} {
 		for _, gpu := range []uint64{0, 2 << 20} {
 			w := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: nic}, gpu), lab.Options{}))(t)
-			r := newReport(w, []source{dialer{name: dir + "/a"}, dialer{name: "/tmp/b"}}, false)
+			r := newReport(w, []source{dialer{name: dir + "/a"}, dialer{name: "/tmp/b"}}, false, false)
 			testkit.OK(t, w.Close())
 			var b bytes.Buffer
 			testkit.OK(t, r.Print(&b))
@@ -58,7 +58,7 @@ func TestPrintedAdvice(t *testing.T) {
 		{lab.NIC{Model: lab.GVE}, old, ipxe},
 	} {
 		w := testkit.Must(lab.Open(lab.Uniform(1, tt.nic, 0), lab.Options{}))(t)
-		r := newReport(w, []source{dialer{name: "/s"}}, false)
+		r := newReport(w, []source{dialer{name: "/s"}}, false, false)
 		var b bytes.Buffer
 		testkit.OK(t, errors.Join(r.Print(&b), w.Close()))
 		if s := b.String(); !strings.Contains(s, tt.says) || strings.Contains(s, tt.saysNo) {
@@ -72,7 +72,7 @@ func TestFlags(t *testing.T) {
 	flags := func(nic lab.NIC, gpu uint64, client bool) string {
 		w := testkit.Must(lab.Open(lab.Uniform(1, nic, gpu), lab.Options{}))(t)
 		defer w.Close()
-		r := newReport(w, []source{dialer{name: "/s"}}, client)
+		r := newReport(w, []source{dialer{name: "/s"}}, client, false)
 		return strings.Replace(strings.Join(r.Ports[0].QEMU, " "), "mem-path="+r.Ports[0].GPUPath, "mem-path=GPU", 1) + " " +
 			r.KernelArgs
 	}

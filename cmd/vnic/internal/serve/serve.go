@@ -55,7 +55,12 @@ func Do(ctx context.Context, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, l.Close()) }()
-	rep := newReport(l, sources, o.Client)
+	gpus, err := o.shareGPUs(ctx, l)
+	defer func() { err = errors.Join(err, gpus.Close()) }()
+	if err != nil {
+		return err
+	}
+	rep := newReport(l, sources, o.Client, o.sharesGPUs())
 	if !o.Off() {
 		gw, _ := lab.GatewayAddrs()
 		rep.Gateway = gw.Addr().String()

@@ -1,0 +1,93 @@
+package gpufd
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// First is the descriptor of the first GPU's memory in a program that was started by Exec.
+const First = 3
+
+// Path is the name by which that program opens the memory of GPU i.
+func Path(i int) string { return fmt.Sprintf("/proc/self/fd/%d", First+i) }
+
+// Check says what is wrong with sockets and a command, before anything is received.
+func Check(sockets, command []string) error {
+	switch {
+	case len(sockets) == 0:
+		return errors.New("no socket: vnic gpu-fd SOCKET... -- COMMAND [ARG...]")
+	case len(command) == 0:
+		return errors.New("no command behind --: vnic gpu-fd SOCKET... -- COMMAND [ARG...]")
+	}
+	seen := map[string]bool{}
+	for i, s := range sockets {
+		abs, err := filepath.Abs(s)
+		switch {
+		case err != nil:
+			return err
+		case s == "":
+			return errors.New("a socket has no name")
+		case seen[abs]:
+			return fmt.Errorf("%s: twice", s)
+		case inherited(First + i):
+			return fmt.Errorf("descriptor %d is open already, and is to be the GPU's memory: start with %d<&-", First+i, First+i)
+		}
+		seen[abs] = true
+	}
+	for _, arg := range command[1:] {
+		for _, m := range named.FindAllStringSubmatch(arg, -1) {
+			fd, err := strconv.Atoi(m[1])
+			if err == nil && fd >= First+len(sockets) && !inherited(fd) {
+				return fmt.Errorf("the command has %s, and with %d %s the last descriptor is %d: name a socket for each GPU", m[0],
+					len(sockets), plural(len(sockets), "socket"), First+len(sockets)-1)
+			}
+		}
+	}
+	return nil
+}
+
+var named = regexp.MustCompile(`/proc/self/fd/([0-9]+)`)
+
+func plural(n int, s string) string {
+	if n == 1 {
+		return s
+	}
+	return s + "s"
+}
+
+// inherited says whether a descriptor is one that this process was started with: its own have close-on-exec.
+func inherited(fd int) bool {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+	return err == nil && flags&unix.FD_CLOEXEC == 0
+}
+
+// Exec has a program take the place of this process, with these descriptors as First and the next. It takes
+// them, and returns only if that fails; then the process should end.
+func Exec(program string, args []string, fds []int) error {
+	runtime.LockOSThread()
+	// A table of descriptors for this thread alone: what has these numbers here, as the runtime's epoll, stays
+	// the other threads'. (Linux 5.9; before, there is a moment in which they might miss it, and panic.)
+	_ = unix.CloseRange(math.MaxUint32, math.MaxUint32, unix.CLOSE_RANGE_UNSHARE)
+	for i, fd := range fds {
+		high, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, First+len(fds))
+		if err != nil {
+			return os.NewSyscallError("fcntl", err)
+		}
+		fds[i] = high
+	}
+	for i, fd := range fds {
+		if err := unix.Dup3(fd, First+i, 0); err != nil {
+			return os.NewSyscallError("dup3", err)
+		}
+	}
+	return fmt.Errorf("%s: %w", program, syscall.Exec(program, args, os.Environ()))
+}

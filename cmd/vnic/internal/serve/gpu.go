@@ -1,0 +1,78 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
+	"vnic.dev/vnic/lab"
+)
+
+// gpuSockets are the sockets where processes of a group get descriptors of the GPUs' memory: the broker gives
+// them, or this process, if there is none.
+type gpuSockets struct {
+	list   []*listener
+	server gpufd.Server
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// sharesGPUs says whether there are such sockets.
+func (o *Options) sharesGPUs() bool { return o.Group != "" && o.GPUMemory > 0 }
+
+// shareGPUs makes them, one beside each port's. The caller closes them, even when there is an error.
+func (o *Options) shareGPUs(ctx context.Context, l *lab.Lab) (*gpuSockets, error) {
+	s := &gpuSockets{}
+	ctx, s.stop = context.WithCancel(ctx)
+	if !o.sharesGPUs() {
+		return s, nil
+	}
+	s.server.Note = func(format string, args ...any) { o.Note("GPU", format, args...) }
+	for i, path := range o.Paths {
+		if err := s.share(ctx, o, path+gpufd.Suffix, l.Port(i).GPU()); err != nil {
+			return s, err
+		}
+	}
+	return s, nil
+}
+
+func (s *gpuSockets) share(ctx context.Context, o *Options, path string, gpu *lab.GPUMemory) error {
+	l, err := listen(ctx, path)
+	if err != nil {
+		return err
+	}
+	s.list = append(s.list, l)
+	if err := l.share(o.Group); err != nil {
+		return fmt.Errorf("socket %s: %w", path, err)
+	}
+	if o.Broker == nil {
+		s.wg.Go(func() { s.server.Serve(ctx, l.UnixListener, int(gpu.File.Fd()), l.rule) })
+		return nil
+	}
+	if l.outside, err = o.Broker.Keep(path, false); err != nil {
+		return fmt.Errorf("socket %w", err)
+	}
+	group, err := groupID(o.Group)
+	if err != nil {
+		return err
+	}
+	if err := o.Broker.Give(l.UnixListener, path, gpu.File, group); err != nil {
+		return fmt.Errorf("socket %w", err)
+	}
+	given := l.UnixListener
+	l.UnixListener = nil // if the broker is killed nobody is left waiting
+	return given.Close()
+}
+
+// Close ends them, and removes their files.
+func (s *gpuSockets) Close() (err error) {
+	s.stop()
+	s.wg.Wait()
+	s.server.Close()
+	for _, l := range s.list {
+		err = errors.Join(err, l.Close())
+	}
+	return err
+}
