@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/stack/gateway"
 )
@@ -122,6 +123,47 @@ func TestBrokerTrustsNobody(t *testing.T) {
 }
 
 func netPort(a netip.AddrPort) string { return strings.TrimPrefix(a.String(), a.Addr().String()+":") }
+
+// GPUs' memory is given away at sockets that were named before the seal, and only of memory that is there.
+func TestMemoryIsGivenUntilTheSeal(t *testing.T) {
+	testkit.LeavesNothing(t)
+	k := both(t, Config{Mode: On})
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s.gpu")
+	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
+	fd := testkit.Must(unix.MemfdCreate("gpu", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING))(t)
+	memory := os.NewFile(uintptr(fd), "gpu")
+	defer memory.Close()
+	testkit.OK(t, memory.Truncate(4096))
+	testkit.Must(unix.FcntlInt(memory.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK))(t)
+	give := func(what request) (err error) {
+		raw := testkit.Must(l.SyscallConn())(t)
+		testkit.OK(t, raw.Control(func(fd uintptr) { _, err = k.hand(what, int(fd), []byte(path)...) }))
+		return err
+	}
+	testkit.ErrorIs(t, give(request{op: opGive}), unix.EINVAL) // there is no memory
+	if err := k.Give(l, path, memory, os.Getegid()); err == nil {
+		t.Error("a socket whose mode lets others in")
+	}
+	testkit.OK(t, os.Chmod(path, 0o660))
+	if err := k.Give(l, path, memory, os.Getegid()+1); err == nil {
+		t.Error("a socket of another group")
+	}
+	if err := k.Give(l, path+"x", memory, os.Getegid()); err == nil {
+		t.Error("a socket without a name")
+	}
+	if _, err := k.hand(request{op: opGive}, int(memory.Fd()), []byte(path)...); err == nil {
+		t.Error("no socket")
+	}
+	testkit.OK(t, k.Give(l, path, memory, os.Getegid()))
+	testkit.Must(k.ask(t.Context(), request{op: opSeal}))(t)
+	refused(t, "after the seal", k.Give(l, path, memory, os.Getegid()))
+	refused(t, "a socket after the seal", give(request{op: opGive}))
+	l.SetUnlinkOnClose(false)
+	testkit.OK(t, l.Close())
+	got := testkit.Must(gpufd.Receive(t.Context(), path))(t) // the broker's is there
+	testkit.OK(t, unix.Close(got))
+}
 
 // A file that has become another is not removed.
 func TestOnlyTheSameFileIsRemoved(t *testing.T) {

@@ -47,12 +47,10 @@ func receive(ctx context.Context, path string) (int, error) {
 	}
 	limit, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(limit, "unix", path)
+	conn, err := dial(limit, path)
 	if err != nil {
 		return -1, advise(path, err)
 	}
-	conn := c.(*net.UnixConn)
 	defer conn.Close()
 	defer context.AfterFunc(limit, func() { _ = conn.SetReadDeadline(time.Unix(1, 0)) })() // long past
 	b, oob := make([]byte, maxText), make([]byte, unix.CmsgSpace(4*scm.MaxFDs))
@@ -83,6 +81,27 @@ func receive(ctx context.Context, path string) (int, error) {
 		return -1, errors.New("what came is no GPU's memory of vnic's")
 	}
 	return fds.Take(0), nil
+}
+
+// dial connects, and waits for its turn where many do.
+func dial(ctx context.Context, path string) (*net.UnixConn, error) {
+	retry := time.NewTicker(10 * time.Millisecond)
+	defer retry.Stop()
+	for {
+		var d net.Dialer
+		c, err := d.DialContext(ctx, "unix", path)
+		if err == nil {
+			return c.(*net.UnixConn), nil
+		}
+		if !errors.Is(err, unix.EAGAIN) {
+			return nil, err
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
 }
 
 // sealed says whether that is memory which nobody makes shorter.

@@ -81,6 +81,19 @@ func TestSocketGroup(t *testing.T) {
 	if os.Geteuid() == 0 {
 		testkit.Equal(t, "of no group", as(t, dir, path, 65534), unix.EACCES)
 		testkit.Equal(t, "of the group", as(t, dir, path, 65534, 54321), 0)
+		moved := path + "-moved"
+		for want, spoil := range map[string]func() error{
+			"the socket's mode was 0660, and has become 0666":            func() error { return os.Chmod(moved, 0o666) },
+			"the socket was group 54321's, and has become group 65534's": func() error { return os.Lchown(moved, -1, 65534) },
+		} {
+			s := serve(t, Options{Paths: []string{path + "2"}, Group: strconv.Itoa(group)})
+			testkit.OK(t, os.Rename(path+"2", moved)) // whatever its name becomes
+			testkit.OK(t, spoil())
+			testkit.Equal(t, "connect", as(t, dir, moved, 65534), 0)
+			s.noted("of user 65534 is refused: " + want)
+			s.end()
+			testkit.OK(t, os.Remove(moved))
+		}
 	}
 	s.end()
 	if list, err := os.ReadDir(dir); err != nil || len(list) > 1 { // the program of as

@@ -31,5 +31,8 @@ func TestMain(m *testing.M) {
 	if path := os.Getenv(stranger); path != "" {
 		os.Exit(knock(path))
 	}
+	if path := os.Getenv(member); path != "" {
+		os.Exit(useGPU(path))
+	}
 	goleak.VerifyTestMain(m)
 }

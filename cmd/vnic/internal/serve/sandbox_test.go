@@ -38,6 +38,7 @@ type apartOptions struct {
 	Client    bool
 	NIC       string
 	GPUMemory uint64
+	Group     string
 	Gateway   lab.GatewayFlags
 	Probe     bool
 	Poll      int
@@ -114,7 +115,7 @@ func serveApart(what string) error {
 		return err
 	}
 	out := json.NewEncoder(os.Stdout)
-	o := Options{Paths: a.Paths, Client: a.Client, NIC: lab.NIC{Model: a.NIC}, GPUMemory: a.GPUMemory,
+	o := Options{Paths: a.Paths, Client: a.Client, NIC: lab.NIC{Model: a.NIC}, GPUMemory: a.GPUMemory, Group: a.Group,
 		GatewayFlags: a.Gateway, Poll: a.Poll,
 		Note: func(port, format string, args ...any) { fmt.Fprintf(os.Stderr, port+": "+format+"\n", args...) }}
 	o.Ready = func(r *Report) error {

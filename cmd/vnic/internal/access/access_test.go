@@ -1,0 +1,61 @@
+package access
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+func TestMain(m *testing.M) { testkit.Main(m) }
+
+func TestWhoMayConnect(t *testing.T) {
+	testkit.Equal(t, "ours", mayConnect(1000, 1000), true)
+	testkit.Equal(t, "root", mayConnect(0, 1000), true)
+	testkit.Equal(t, "another", mayConnect(1001, 1000), false)
+}
+
+// A group's socket is known by its file, whatever its name becomes; what has become of its mode counts.
+// What other users get of it is in cmd/vnic/internal/serve, TestSocketGroup.
+func TestForGroup(t *testing.T) {
+	testkit.LeavesNothing(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "s")
+	_, err := ForGroup(path, os.Getegid())
+	testkit.ErrorSays(t, err, "no such file")
+	_, err = ForGroup(dir, os.Getegid())
+	testkit.ErrorSays(t, err, "no socket")
+	l := testkit.Must(net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: path}))(t)
+	defer l.Close()
+	testkit.OK(t, os.Chmod(path, 0o666))
+	_, err = ForGroup(path, os.Getegid())
+	testkit.ErrorSays(t, err, "has become 0666")
+	testkit.OK(t, os.Chmod(path, GroupMode))
+	_, err = ForGroup(path, os.Getegid()+1)
+	testkit.ErrorSays(t, err, "and has become group")
+	r := testkit.Must(ForGroup(path, os.Getegid()))(t)
+	defer r.Close()
+	testkit.OK(t, os.Rename(path, path+"2"))
+	testkit.Equal(t, "renamed", r.changed(), "")
+	testkit.OK(t, os.Chmod(path+"2", 0o600)) // fewer
+	testkit.Equal(t, "closed", r.changed(), "")
+	testkit.OK(t, os.Chmod(path+"2", 0o662))
+	testkit.Equal(t, "opened", r.changed(), "the socket's mode was 0660, and has become 0662")
+	testkit.OK(t, os.Remove(path+"2"))
+}
+
+func TestTold(t *testing.T) {
+	var told Told
+	n := 0
+	for range 3 {
+		for uid := range uint32(100) {
+			if told.First(uid) {
+				n++
+			}
+		}
+	}
+	testkit.Equal(t, "lines", n, maxTold)
+	testkit.Equal(t, "text", Plain([]byte("no\n\x1b[1m\xff")), "no[1m")
+}
