@@ -8,7 +8,7 @@
 // the socket is served, is not noticed.
 //
 // A socket is our user's: its mode is 0600 whatever the umask, so QEMU runs as the same user, or as
-// root.
+// root. With a group its mode is 0660, and QEMUs of the group's users come in, too (package access).
 //
 // What is said of a port, notes and log from warnings on, is at most 100 lines at once and then one a second; how many
 // were left out is said with the next.
@@ -20,7 +20,8 @@
 // GPU memory is a memfd, which QEMU opens as /proc/PID/fd/N: a process of the same user may. There
 // is no link to that in the file system, as QEMU takes one that leads nowhere for a file in the
 // making, and looks for it for ever (system/physmem.c, file_ram_open; seen with 11.1.2): whoever
-// starts QEMU before us gets an error instead. A QEMU that lives on while vnic is started anew
+// starts QEMU before us gets an error instead. A group's users get a descriptor from one more socket
+// for each GPU, beside its port's (package gpufd). A QEMU that lives on while vnic is started anew
 // comes back by itself, with the memory of the GPU that is gone. Nothing can tell its guest; the
 // user is warned (hasOldGPU).
 //

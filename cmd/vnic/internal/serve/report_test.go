@@ -24,10 +24,11 @@ import (
 func TestPrintedFlagsCanBePasted(t *testing.T) {
 	testkit.LeavesNothing(t)
 	dir := t.TempDir() + "/it's, $HOME"
-	for _, nic := range []string{lab.Virtio, lab.GVE} {
+	for i, nic := range []string{lab.Virtio, lab.GVE, lab.Virtio, lab.GVE} {
 		for _, gpu := range []uint64{0, 2 << 20} {
+			shared := i > 1
 			w := testkit.Must(lab.Open(lab.Uniform(2, lab.NIC{Model: nic}, gpu), lab.Options{}))(t)
-			r := newReport(w, []source{dialer{name: dir + "/a"}, dialer{name: "/tmp/b"}}, false, false)
+			r := newReport(w, []source{dialer{name: dir + "/a"}, dialer{name: "/tmp/b"}}, false, shared)
 			testkit.OK(t, w.Close())
 			var b bytes.Buffer
 			testkit.OK(t, r.Print(&b))
@@ -35,7 +36,11 @@ func TestPrintedFlagsCanBePasted(t *testing.T) {
 			for i, block := range strings.Split(rest, "# port1") {
 				_, flags, _ := strings.Cut(block, "\n")
 				out := testkit.Must(exec.Command("sh", "-c", "printf '%s\\n' "+strings.TrimSpace(flags)).Output())(t)
-				if d := cmp.Diff(r.Ports[i].QEMU, strings.Split(strings.TrimSpace(string(out)), "\n")); d != "" {
+				want := r.Ports[i].QEMU
+				if gpu > 0 && shared {
+					want = append([]string{r.program, "gpu-fd", r.Ports[i].Socket + ".gpu", "--", "qemu-system-x86_64"}, want...)
+				}
+				if d := cmp.Diff(want, strings.Split(strings.TrimSpace(string(out)), "\n")); d != "" {
 					t.Error(d)
 				}
 			}
