@@ -18,9 +18,13 @@ type Child struct {
 }
 
 // StartChild starts cmd in a process group of its own, with /dev/null for the streams that cmd
-// leaves open.
+// leaves open. Of cmd.SysProcAttr it keeps the Credential.
 func StartChild(cmd *exec.Cmd) (*Child, error) {
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	attr := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if cmd.SysProcAttr != nil {
+		attr.Credential = cmd.SysProcAttr.Credential
+	}
+	cmd.SysProcAttr = attr
 	c := &Child{cmd: cmd, done: make(chan struct{})}
 	c.send = c.own
 	started := make(chan error)

@@ -26,6 +26,9 @@ type report struct {
 		Addr4  string   `json:"addr4"`
 		Addr6  string   `json:"addr6"`
 		QEMU   []string `json:"qemu"`
+
+		GPUPath   string `json:"gpu_path"`
+		GPUSocket string `json:"gpu_socket"`
 	} `json:"ports"`
 }
 

@@ -1,0 +1,109 @@
+package servelab
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"vnic.dev/vnic/assets"
+	guestimages "vnic.dev/vnic/guest-images"
+	"vnic.dev/vnic/internal/proc"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/machines/machinetest"
+)
+
+// A QEMU of another user, of the group that vnic serve shares its sockets with, starts with what that prints,
+// by vnic gpu-fd, and has the GPU's memory mapped. Without gpu-fd it gets an error.
+func TestServeGroupsQEMU(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be another user: nothing was tried")
+	}
+	cache := testkit.Must(assets.CacheDir(assets.Options{}))(t)
+	for _, nic := range []string{lab.Virtio, lab.GVE} {
+		t.Run(nic, func(t *testing.T) {
+			dir := testkit.Must(os.MkdirTemp("/tmp", "vnic-group"))(t) // t.TempDir is its user's alone
+			t.Cleanup(func() { _ = os.RemoveAll(dir) })
+			testkit.OK(t, os.Chmod(dir, 0o755))
+			b := &bench{T: t, vnic: filepath.Join(dir, "vnic"), dir: dir, nic: nic, start: time.Now()}
+			testkit.OK(t, os.WriteFile(b.vnic, testkit.Must(os.ReadFile(program(t)))(t), 0o755))
+			im := machinetest.Images(t, []string{nic}, guestimages.Options{})
+			ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+			defer cancel()
+			s := b.startServe(ctx, "--nic", nic, "--gpu-memory", "4M", "--socket-group", fmt.Sprint(group))
+			defer func() { s.kill() }()
+			p := s.rep.Ports[1]
+			var args, env []string
+			for _, arg := range im.QEMU.Args {
+				args = append(args, strings.ReplaceAll(arg, cache+"/", ""))
+			}
+			for _, v := range im.QEMU.Env {
+				env = append(env, strings.ReplaceAll(v, cache+"/", ""))
+			}
+			args = append(args, "-nodefaults", "-no-user-config", "-display", "none", "-accel", "tcg", "-S", "-monitor", "stdio")
+			args = append(args, p.QEMU...)
+
+			q := b.startOfGroup(ctx, cache, env, append([]string{b.vnic, "gpu-fd", p.GPUSocket, "--"}, args...))
+			defer kill(q.Child)
+			b.must("QEMU by gpu-fd", q.said.says(ctx, q.Child, "(qemu)"))
+			s.says(ctx, fmt.Sprintf("%s: process %d connected", p.Name, q.PID()))
+			maps := string(testkit.Must(os.ReadFile(fmt.Sprintf("/proc/%d/maps", q.PID())))(t))
+			if !strings.Contains(maps, "/memfd:vnic-gpu"+p.Name) {
+				t.Errorf("the GPU's memory is not mapped: %s", maps)
+			}
+			b.ok("QEMU of another user has the GPU's memory")
+			testkit.Must(io.WriteString(q.monitor, "quit\n"))(t)
+			<-q.Done()
+			s.says(ctx, fmt.Sprintf("%s: process %d hung up", p.Name, q.PID()))
+
+			for i := range args {
+				args[i] = strings.Replace(args[i], "mem-path=/proc/self/fd/3", "mem-path="+p.GPUPath, 1)
+			}
+			q = b.startOfGroup(ctx, cache, env, args)
+			defer kill(q.Child)
+			<-q.Done()
+			if said := q.said.String(); !strings.Contains(said, p.GPUPath+" for guest RAM: Permission denied") {
+				t.Errorf("by %s: %s", p.GPUPath, said)
+			}
+			s.term()
+		})
+	}
+}
+
+// group is one that nobody has, nobody a user who has nothing.
+const group, nobody = 54321, 65534
+
+// groupsQEMU is a QEMU of another user, of the group, with a monitor.
+type groupsQEMU struct {
+	*proc.Child
+	monitor io.Writer
+	said    said
+}
+
+// startOfGroup starts it in a directory below which it finds all; how it gets there is no matter of the user's
+// rights.
+func (b *bench) startOfGroup(ctx context.Context, dir string, env, args []string) *groupsQEMU {
+	b.Helper()
+	q := &groupsQEMU{}
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody,
+		Groups: []uint32{group}}}
+	root, err := os.Open(dir)
+	b.must("the cache", err)
+	defer root.Close()
+	cmd.Dir = fmt.Sprintf("/proc/self/fd/%d", root.Fd())
+	cmd.Env = append(os.Environ(), env...)
+	cmd.Stdout, cmd.Stderr = &q.said, &q.said
+	q.monitor, err = cmd.StdinPipe()
+	b.must("stdin", err)
+	q.Child, err = proc.StartChild(cmd)
+	b.must(args[0], err)
+	return q
+}
