@@ -277,19 +277,17 @@ func TestMistakes(t *testing.T) {
 		}
 	}
 	own := memory(t, "x")
-	var silent []*net.UnixConn
-	defer func() {
-		for _, c := range silent {
-			_ = c.Close()
-		}
-	}()
+	silent := func(c *net.UnixConn) {
+		_, _ = c.Read(make([]byte, 1)) // until the other end has enough
+		_ = c.Close()
+	}
 	for path, want := range map[string]string{
-		serves("silent", func(c *net.UnixConn) { silent = append(silent, c) }): "no answer: that is no socket of a GPU's",
-		serves("hangs-up", func(c *net.UnixConn) { _ = c.Close() }):            "hung up without an answer",
-		serves("refuses", gives("no\x1b[31m, never")):                          "vnic serve gives no memory: no[31m, never",
-		serves("byte", gives("\x00")):                                          "an answer of 1 bytes with 0 descriptors",
-		serves("two", gives("\x00", own, own)):                                 "an answer of 1 bytes with 2 descriptors",
-		serves("file", gives("\x00", 2)):                                       "no GPU's memory of vnic's",
+		serves("silent", silent):                                    "no answer: that is no socket of a GPU's",
+		serves("hangs-up", func(c *net.UnixConn) { _ = c.Close() }): "hung up without an answer",
+		serves("refuses", gives("no\x1b[31m, never")):               "vnic serve gives no memory: no[31m, never",
+		serves("byte", gives("\x00")):                               "an answer of 1 bytes with 0 descriptors",
+		serves("two", gives("\x00", own, own)):                      "an answer of 1 bytes with 2 descriptors",
+		serves("file", gives("\x00", 2)):                            "no GPU's memory of vnic's",
 	} {
 		_, err := Receive(t.Context(), path)
 		testkit.ErrorSays(t, err, path+": ")
