@@ -68,9 +68,8 @@ test-all: test
 # go vet is one of the linter's.
 lint:
 	$(WITH) go mod tidy -diff
-	$(WITH) go vet -tags docs ./cmd/vnic
 	$(WITH) go vet -C tools ./...
-	cd tools && ./with-tools go build -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+	cd tools && ./with-tools go build -ldflags='-s -w' -o ../bin/ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	$(WITH) bin/golangci-lint run --allow-parallel-runners ./...
 	tools/apidiff
 
@@ -84,7 +83,7 @@ short: $(GUEST)
 # Without -race as well: the tests that count allocations mean nothing under it.
 unit: $(GUEST)
 	$(WITH) $(GOTEST) -timeout 10m ./...
-	$(WITH) go test -C tools ./...
+	$(WITH) go test -C tools -vet=off ./...
 
 # Golden files and bounds of memory are the same with -race, or mean nothing.
 race: $(GUEST)
