@@ -86,6 +86,8 @@ unit: $(GUEST)
 	$(WITH) go test -C tools -vet=off ./...
 
 # Golden files and bounds of memory are the same with -race, or mean nothing.
+# No goroutine outlives a test (testkit.Main): programs need not wait at their end, a second each, for races of such.
+race: export GORACE := atexit_sleep_ms=10
 race: $(GUEST)
 	$(WITH) --cc $(GOTEST) -race -short -timeout 15m -skip '^(TestGolden|TestMemoryIsBounded)$$' ./...
 
