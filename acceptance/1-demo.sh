@@ -3,13 +3,16 @@
 # tx.device == rx.device == bytes, tx.host == rx.host == 0 in devmem mode, >= size in copy mode; at
 # most 3 minutes after the downloads, 90 s when warm, on 2 cores."
 #
-# FULL=1 also begins with empty caches of Go's: modules are downloaded and everything is compiled anew.
+# FULL=1 also begins with empty caches of Go's: modules are downloaded and everything is compiled anew; and with no
+# toolchain of our own, which make build has fetched before, where the machine has none.
 . "$(dirname "$0")/lib.sh"
 export VNIC_CACHE=$work/cache XDG_CACHE_HOME=$work/xdg
 if [ "${FULL:-0}" = 1 ]; then
   export GOMODCACHE=$work/gomod GOCACHE=$work/gocache GOFLAGS=-modcacherw
 else
-  echo "skipped: Go's own caches are not emptied (FULL=1 does)"
+  echo "skipped: Go's own caches are not emptied, nor is Go fetched anew (FULL=1 does)"
+  mkdir -p "$VNIC_CACHE"
+  [ ! -d "$cache/tools/go" ] || { mkdir "$VNIC_CACHE/tools"; ln -s "$cache/tools/go" "$VNIC_CACHE/tools/go"; }
 fi
 git clone -q "$root" "$work/clone"
 [ -z "$(git -C "$root" status --porcelain)" ] || \

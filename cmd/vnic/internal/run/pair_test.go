@@ -42,12 +42,7 @@ type pair struct {
 
 var pairs = map[string]*pair{} // by name
 
-const (
-	noP2P = " without P2P"
-	// unused is a pair in which nothing has run: lossless transfers before leave TCP patient, and a
-	// sender may then see for minutes not that its receiver is gone.
-	unused = " unused"
-)
+const noP2P = " without P2P"
 
 // booted gives the pair of guests with these NICs. QEMU and the kernel are fetched if they are not
 // there.
@@ -70,6 +65,17 @@ func booted(t *testing.T, name string) *pair {
 	return x
 }
 
+// unused is booted, but nothing has run in the pair that it gives: lossless transfers before leave TCP patient, and a
+// sender may then see for minutes not that its receiver is gone.
+func unused(t *testing.T, name string) *pair {
+	t.Helper()
+	if x := pairs[name]; x != nil {
+		delete(pairs, name)
+		testkit.OK(t, x.end())
+	}
+	return booted(t, name)
+}
+
 // pairOptions are of guests under QEMU.
 func pairOptions(nic string, size uint64) Options {
 	o := options(size)
@@ -82,7 +88,7 @@ func pairOptions(nic string, size uint64) Options {
 
 func boot(t *testing.T, name string) *pair {
 	t.Helper()
-	nic, off := strings.CutSuffix(strings.TrimSuffix(name, unused), noP2P)
+	nic, off := strings.CutSuffix(name, noP2P)
 	o := pairOptions(nic, 1)
 	o.P2P = !off
 	p := testkit.Must(o.plan())(t)

@@ -1,0 +1,47 @@
+package run
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"vnic.dev/vnic/guest-images/agent"
+)
+
+// A receiver that gives no token back is killed when its pool is dry and its connection stalls. The
+// kernel and the NIC then have what they had: there is room for one window only on the GPU, and the
+// next receiver gets it.
+//
+// This is the first test of this package that boots guests: those after it share them.
+//
+// Invariant: guest-images: A receiver that is killed leaves nothing with kernel and NIC.
+func TestKilledReceiverLeavesNothing(t *testing.T) {
+	x := newTools(t, unused(t, NICGVE), "eth0")
+	b := x.ends[1]
+	ctx, kill := context.WithCancel(x.Context())
+	defer kill()
+	got := x.receiver(ctx, "-H")
+	sent := make(chan agent.ExecResult, 1)
+	go func() { sent <- x.send(x.Context(), "128M") }()
+	received := func() bool { c, _ := b.port.PortCounters(); return c.Rx.DeviceBytes > 0 }
+	if !x.until(received) {
+		t.Fatal("nothing was received")
+	}
+	before := x.counters().drops
+	if !x.until(func() bool { return x.counters().drops > before }) {
+		t.Fatal("nothing was dropped")
+	}
+	if list, err := b.port.Buffers(); err != nil || len(list) == 0 {
+		t.Errorf("buffers of a receiver that is alive: %v, %v", list, err)
+	}
+	kill()
+	<-got
+	if r := <-sent; r.Status != 1 || !strings.Contains(r.Stderr, "reset by peer") &&
+		!strings.Contains(r.Stderr, "broken pipe") {
+		t.Errorf("send to a receiver that was killed: %+v", r)
+	}
+	if !x.until(func() bool { return x.ends[0].empty() == nil && b.empty() == nil }) {
+		t.Error(b.empty())
+	}
+	x.transfer(little)
+}
