@@ -26,9 +26,9 @@ type GPU struct {
 // fallocStep bounds one fallocate: a signal undoes the whole call.
 const fallocStep = 64 << 20
 
-// NewGPU makes a GPU of size bytes, a multiple of 4 KiB; ids are below dma.MaxGPUs. The memory is a memfd that can
-// neither shrink nor grow, nor be made a program, where Linux knows how (6.3); it is allocated in full, so that no later
-// access lacks a page.
+// NewGPU makes a GPU of size bytes, a multiple of 4 KiB; ids are below dma.MaxGPUs. The memory is a
+// memfd that can neither shrink nor grow, nor be made a program, where Linux knows how (6.3); it is
+// allocated in full, so that no later access lacks a page.
 func NewGPU(files *dma.Files, id int, size uint64, o Options) (*GPU, error) {
 	if id < 0 || id >= dma.MaxGPUs {
 		return nil, fmt.Errorf("GPU %d: ids are 0 to %d: %w", id, dma.MaxGPUs-1, syscall.EINVAL)

@@ -94,7 +94,8 @@ func TestGroupGetsTheGPU(t *testing.T) {
 				testkit.Equal(t, "a member's", uses(t, dir, gpu, 65534, 54321), text+"; cut: false; chmod: false")
 				testkit.Must(own.ReadAt(got[:6], 0))(t)
 				testkit.Equal(t, "a member wrote", string(got[:6]), "from t")
-				if s := uses(t, dir, gpu, 65534); !strings.Contains(s, "permission denied: it is for user 0 and members of group 54321") {
+				if s := uses(t, dir, gpu, 65534); !strings.Contains(s,
+					"permission denied: it is for user 0 and members of group 54321") {
 					t.Errorf("of no group: %s", s)
 				}
 				if s := uses(t, dir, p.rep.Ports[i].GPUPath, 65534, 54321); !strings.Contains(s, "permission denied") {
