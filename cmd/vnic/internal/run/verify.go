@@ -58,7 +58,7 @@ func (e *end) each(ctx context.Context, off, n uint64, f func(b []byte, at uint6
 	const share = 16 << 20 // what a worker takes at a time
 	var next atomic.Uint64
 	eg, ctx := errgroup.WithContext(ctx)
-	for range min(uint64(runtime.GOMAXPROCS(0)), (n+share-1)/share) {
+	for range min(uint64(runtime.NumCPU()), (n+share-1)/share) {
 		eg.Go(func() error {
 			for {
 				at := next.Add(share) - share
