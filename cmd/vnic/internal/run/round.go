@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/transfer"
 )
@@ -52,10 +54,10 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	// An engine fills and poisons far faster than 64 MiB/s.
 	fill := l.opt.patience() + time.Duration(t.n>>26)*time.Second
 	if err := l.onBoth(ctx, fill, func(ctx context.Context) error {
-		if err := a.guest.Prepare(ctx, t.send); err != nil {
+		if err := a.guest.Prepare(ctx, t.send); err != nil || l.opt.InProc {
 			return err
 		}
-		return t.digestSource(ctx)
+		return t.digestSource(ctx, nil)
 	}, func(ctx context.Context) error {
 		if err := b.guest.Prepare(ctx, t.recv); err != nil {
 			return err
@@ -83,7 +85,7 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.stage(ctx, "transfer"); err != nil {
 		return err
 	}
-	if err := t.move(ctx, r.Bytes); err != nil {
+	if err := t.transfer(ctx, r.Bytes); err != nil {
 		return err
 	}
 
@@ -138,6 +140,23 @@ func (l *runner) onBoth(ctx context.Context, limit time.Duration, sender, receiv
 		}
 	}
 	return both(octx, do(l.ends[0], sender), do(l.ends[1], receiver))
+}
+
+// transfer moves. What in-process guests leave idle of the processors meanwhile, the digest of the source takes; when
+// QEMU runs guests there is nothing idle, and it is made before.
+func (t *round) transfer(ctx context.Context, base uint64) error {
+	if !t.l.opt.InProc {
+		return t.move(ctx, base)
+	}
+	defer addProcs(1)()
+	hurry := make(chan struct{})
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.Go(func() error { return t.digestSource(ctx, hurry) })
+	eg.Go(func() error {
+		defer close(hurry)
+		return t.move(ctx, base)
+	})
+	return eg.Wait()
 }
 
 // move transfers, watched. base is how much earlier rounds have moved.
