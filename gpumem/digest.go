@@ -56,6 +56,9 @@ func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurr
 		}
 		d.total += x.Size
 	}
+	if err := context.Cause(ctx); err != nil {
+		return sum, fmt.Errorf("digest: %w", err)
+	}
 	d.sums = make([][32]byte, (d.total+DigestPiece-1)/DigestPiece)
 	r := e.enterDigest()
 	defer e.leaveDigest(r)
