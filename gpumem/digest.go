@@ -36,6 +36,14 @@ type Extent struct{ Off, Size uint64 }
 // each. It needs 32 bytes of memory for a piece. It ends with the cause of ctx, and with ECANCELED by CancelAll and
 // Reset; when it returns nothing of it runs.
 func (e *Engine) Digest(ctx context.Context, gpu int, extents []Extent) (sum [32]byte, err error) {
+	return e.DigestIdle(ctx, gpu, extents, nil)
+}
+
+// DigestIdle is Digest, but until hurry is closed only one thread works on it, which the kernel runs where no other
+// wants to (SCHED_IDLE): what goes on meanwhile is not slower for it. One who takes memory away may wait for that
+// thread to get through 1 MiB.
+func (e *Engine) DigestIdle(ctx context.Context, gpu int, extents []Extent, hurry <-chan struct{}) (sum [32]byte,
+	err error) {
 	g := e.registry.GPU(gpu)
 	if g == nil {
 		return sum, fmt.Errorf("digest: the port has no GPU %d: %w", gpu, syscall.ENODEV)
@@ -48,16 +56,31 @@ func (e *Engine) Digest(ctx context.Context, gpu int, extents []Extent) (sum [32
 		}
 		d.total += x.Size
 	}
+	if err := context.Cause(ctx); err != nil {
+		return sum, fmt.Errorf("digest: %w", err)
+	}
 	d.sums = make([][32]byte, (d.total+DigestPiece-1)/DigestPiece)
 	r := e.enterDigest()
 	defer e.leaveDigest(r)
 	eg, inner := errgroup.WithContext(ctx)
 	stop := context.AfterFunc(inner, func() { r.cancelled.Store(true) })
 	defer stop()
-	for range min(maxInHand, runtime.GOMAXPROCS(0), (len(d.sums)+sha256x16.Lanes-1)/sha256x16.Lanes) {
+	for i := range min(maxInHand, runtime.GOMAXPROCS(0), (len(d.sums)+sha256x16.Lanes-1)/sha256x16.Lanes) {
 		eg.Go(func() error {
 			dma.Guard()
-			return d.run(&work{running: r, e: e, gpu: g, copier: dma.NewCopier()})
+			w := &work{running: r, e: e, gpu: g, copier: dma.NewCopier()}
+			switch {
+			case hurry == nil:
+			case i == 0:
+				w.thread.hurry = hurry
+				w.thread.begin(inner.Done())
+			default:
+				select {
+				case <-hurry:
+				case <-inner.Done():
+				}
+			}
+			return d.run(w)
 		})
 	}
 	if err := eg.Wait(); err != nil {
@@ -186,6 +209,7 @@ func (d *digest) segments(at, n uint64, f func(off, n uint64) error) error {
 
 // look calls f with [off, off+n) of the GPU's memory, of which f reads the given number of bytes.
 func (d *digest) look(w *work, off, n, reads uint64, f func([]byte)) error {
+	w.thread.look()
 	if err := w.acquire(); err != nil {
 		return err
 	}

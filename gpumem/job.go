@@ -65,6 +65,7 @@ type work struct {
 	gpu    *GPU
 	copier *dma.Copier
 	hash   hash.Hash
+	thread idleThread // of a digest
 
 	table    [batchLen * EntryLen]byte // scratch
 	entries  [batchLen]entry           // read and not yet done, from first on

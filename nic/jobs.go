@@ -57,7 +57,7 @@ func (p *Port) jobDone(s gpumem.Status) {
 	p.putOwn(p.notify.copier, &p.notify.pkt)
 }
 
-// Digest is gpumem.Engine.Digest, of the port's engine: the host's call, which no guest can make.
-func (p *Port) Digest(ctx context.Context, gpu int, extents []gpumem.Extent) ([32]byte, error) {
-	return p.engine.Digest(ctx, gpu, extents)
+// Digest is gpumem.Engine.DigestIdle, of the port's engine: the host's call, which no guest can make.
+func (p *Port) Digest(ctx context.Context, gpu int, extents []gpumem.Extent, hurry <-chan struct{}) ([32]byte, error) {
+	return p.engine.DigestIdle(ctx, gpu, extents, hurry)
 }

@@ -298,15 +298,15 @@ func (c *Conn) State() string {
 	f := c.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var ours, theirs uint8
+	var theirs uint8
 	if f.scale[0] >= 0 && f.scale[1] >= 0 {
-		ours, theirs = uint8(f.scale[0]), uint8(f.scale[1])
+		theirs = uint8(f.scale[1])
 	}
 	return fmt.Sprintf("%v %v->%v snd{iss %d una %d nxt %d written %d wnd %d sends %d cwnd %d ssthresh %d rto %v rtt %v} "+
 		"rcv{irs %d acked %d ahead %d read %d unread %d wnd %d kept %d frames %d pages}",
 		tcp.EndpointState(c.ep.State()), c.local, c.remote,
 		f.iss, f.una, f.nxt, f.written, f.wnd<<theirs, f.sends.len(), info.SndCwnd, info.SndSsthresh, info.RTO, info.RTT,
-		f.irs, f.acked, f.ahead, f.read, unread, f.adv<<ours, f.pending.len(), f.pages)
+		f.irs, f.acked, f.ahead, f.read, unread, f.adv<<f.shift(), f.pending.len(), f.pages)
 }
 
 var _ io.ReadWriteCloser = (*Conn)(nil)

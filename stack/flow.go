@@ -46,8 +46,9 @@ type flow struct {
 	pages      int    // in pending
 	linear     []span // of packets that are not readable but begin with bytes in host memory
 	rxShutdown bool   // no more is read
-	adv        uint32 // as we advertised it last, not scaled
+	adv        uint32 // as netstack advertised it last, not scaled
 	scale      [2]int8
+	answered   bool // our SYN answered the peer's
 }
 
 // part is a piece of the stream that lies in a GPU.

@@ -202,6 +202,7 @@ func (q *txQueue) build(pkt *stack.PacketBuffer, skip int) bool {
 		f.remember(pkt, tcp, total)
 	}
 	f.sent(tcp, total)
+	f.narrow(tcp)
 	if total == 0 {
 		b, fr := q.next()
 		h.frame(b.header[:], fr, 0, 0, 0, 0)
@@ -277,7 +278,7 @@ func (f *flow) sent(tcp header.TCP, n int) {
 		f.adv = uint32(tcp.WindowSize())
 	}
 	if flags.Contains(header.TCPFlagSyn) {
-		f.scale[0] = wscale(tcp)
+		f.scale[0], f.answered = wscale(tcp), flags.Contains(header.TCPFlagAck)
 		return
 	}
 	if end := f.txOffset(tcp.SequenceNumber()) + int64(n); end > int64(f.nxt) && n > 0 {
@@ -286,6 +287,32 @@ func (f *flow) sent(tcp header.TCP, n int) {
 	if flags.Contains(header.TCPFlagFin) {
 		f.finSent = true
 	}
+}
+
+// narrow makes the window that an outgoing segment advertises one unit of the window scale smaller.
+//
+// Netstack takes nothing back of what it has advertised, but in the header it is rounded down: the edge that a peer
+// sees moves to the left by up to a unit. Linux takes what is sent up to the old edge all the same. Netstack drops it
+// if the window is closed by that (tcp/rcv.go: acceptable), and a short segment that the peer was free to send is sent
+// twice. With a unit less, no segment promises what lies behind the edge that a later one is rounded to.
+//
+// Netstack opens a closed window when an MSS fits in again, and this is not to close one that it takes to be open: so
+// two units have to be less than the least MSS (RFC 9293, 3.7.1). They are in windows of up to 16 MiB.
+func (f *flow) narrow(tcp header.TCP) {
+	const least = 536
+	unit := 1 << f.shift()
+	if w := tcp.WindowSize(); w > 0 && unit > 1 && 2*unit < least && !tcp.Flags().Contains(header.TCPFlagSyn) {
+		tcp.SetWindowSize(w - 1)
+	}
+}
+
+// shift is the scale of the windows that we advertise: both ends have to offer theirs, and who answers a SYN offers
+// what was offered to him (RFC 7323, 2.2). What that SYN said came before there was a flow.
+func (f *flow) shift() uint8 {
+	if f.scale[0] > 0 && (f.scale[1] >= 0 || f.answered) {
+		return uint8(f.scale[0])
+	}
+	return 0
 }
 
 // place says where up to n bytes of the stream from off on lie: first linear bytes that netstack has, then device

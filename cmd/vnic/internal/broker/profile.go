@@ -28,6 +28,9 @@ var Terminal = Calls{
 // InProcess are calls for a process that is its own guests. It has no socket that is not connected.
 var InProcess = Calls{
 	{Nr: unix.SYS_SENDMSG, Name: "sendmsg", Why: "driver: eventfds for the NIC, with the messages of vhost-user"},
+	{Nr: unix.SYS_SCHED_GETATTR, Name: "sched_getattr", If: []confine.Arg{confine.IsInt(0, 0)},
+		Why: "gpumem: a thread that runs where no other wants to digests what is sent"},
+	{Nr: unix.SYS_SCHED_SETATTR, Name: "sched_setattr", If: []confine.Arg{confine.IsInt(0, 0)}, Why: "the same"},
 }
 
 // handover are calls that are taken away when the listener has been passed: a descriptor that takes the

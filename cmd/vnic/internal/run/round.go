@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/guest-images/transfer"
 )
@@ -49,13 +51,19 @@ func (t *round) run(ctx context.Context, r *Run) error {
 	if err := t.stage(ctx, "prepare"); err != nil {
 		return err
 	}
+	early := t.newIdleDigest(ctx)
+	defer early.stop()
 	// An engine fills and poisons far faster than 64 MiB/s.
 	fill := l.opt.patience() + time.Duration(t.n>>26)*time.Second
 	if err := l.onBoth(ctx, fill, func(ctx context.Context) error {
 		if err := a.guest.Prepare(ctx, t.send); err != nil {
 			return err
 		}
-		return t.digestSource(ctx)
+		if l.opt.InProc {
+			early.start()
+			return nil
+		}
+		return t.digestSource(ctx, nil)
 	}, func(ctx context.Context) error {
 		if err := b.guest.Prepare(ctx, t.recv); err != nil {
 			return err
@@ -84,6 +92,9 @@ func (t *round) run(ctx context.Context, r *Run) error {
 		return err
 	}
 	if err := t.move(ctx, r.Bytes); err != nil {
+		return err
+	}
+	if err := early.finish(); err != nil {
 		return err
 	}
 
@@ -138,6 +149,47 @@ func (l *runner) onBoth(ctx context.Context, limit time.Duration, sender, receiv
 		}
 	}
 	return both(octx, do(l.ends[0], sender), do(l.ends[1], receiver))
+}
+
+// idleDigest is the digest of the source of in-process guests. What they leave idle of the processors from when the
+// source lies there until it has been transferred, the digest takes; when QEMU runs guests there is nothing idle.
+type idleDigest struct {
+	t      *round
+	ctx    context.Context
+	cancel context.CancelFunc
+	procs  func() // takes the thread away
+	hurry  chan struct{}
+	eg     errgroup.Group
+	once   sync.Once // finish
+	err    error
+}
+
+func (t *round) newIdleDigest(ctx context.Context) *idleDigest {
+	d := &idleDigest{t: t, procs: func() {}, hurry: make(chan struct{})}
+	d.ctx, d.cancel = context.WithCancel(ctx)
+	return d
+}
+
+// start begins it. It has a thread of its own.
+func (d *idleDigest) start() {
+	d.procs = addProcs(1)
+	d.eg.Go(func() error { return d.t.digestSource(d.ctx, d.hurry) })
+}
+
+// finish waits for it, and it is not to be idle any more. One that has not begun has nothing to do.
+func (d *idleDigest) finish() error {
+	d.once.Do(func() {
+		close(d.hurry)
+		d.err = d.eg.Wait()
+		d.procs()
+	})
+	return d.err
+}
+
+// stop ends it, if it has not ended.
+func (d *idleDigest) stop() {
+	d.cancel()
+	_ = d.finish()
 }
 
 // move transfers, watched. base is how much earlier rounds have moved.

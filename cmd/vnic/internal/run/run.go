@@ -32,6 +32,9 @@ func Do(ctx context.Context, o Options) (*Report, error) {
 	if err != nil {
 		return nil, orCause(ctx, err)
 	}
+	if o.InProc {
+		defer addProcs(len(l.ends))()
+	}
 	rep, err := l.run(ctx, p, im)
 	if err != nil {
 		err = l.blame(ctx, err)

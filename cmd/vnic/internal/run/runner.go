@@ -50,7 +50,7 @@ type end struct {
 	close  []func() error  // in reverse
 
 	// digest digests memory that the guest has of its GPU: engineDigest.
-	digest func(ctx context.Context, off, n uint64) (sum, error)
+	digest func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error)
 }
 
 // runner is the lab, and its guests.

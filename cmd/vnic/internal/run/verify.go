@@ -58,7 +58,7 @@ func (e *end) each(ctx context.Context, off, n uint64, f func(b []byte, at uint6
 	const share = 16 << 20 // what a worker takes at a time
 	var next atomic.Uint64
 	eg, ctx := errgroup.WithContext(ctx)
-	for range min(uint64(runtime.GOMAXPROCS(0)), (n+share-1)/share) {
+	for range min(uint64(runtime.NumCPU()), (n+share-1)/share) {
 		eg.Go(func() error {
 			for {
 				at := next.Add(share) - share
@@ -81,11 +81,15 @@ func (e *end) each(ctx context.Context, off, n uint64, f func(b []byte, at uint6
 // poisoned makes sure that destination and pool hold nothing of any payload before a round: the
 // digest cannot be that of an earlier one.
 func (l *runner) poisoned(ctx context.Context, e *end, p transfer.Prepare) error {
-	want := bytes.Repeat([]byte{byte(p.Seed)}, 1<<20)
+	want := bytes.Repeat([]byte{byte(p.Seed)}, 8<<10) // stays in the first cache
 	check := func(what string, off, n uint64) error {
 		return e.each(ctx, off, n, func(b []byte, _ uint64) error {
-			if !bytes.Equal(b, want[:len(b)]) {
-				return fmt.Errorf("%s of guest %s is not poisoned as ordered", what, e.name)
+			for len(b) > 0 {
+				k := min(len(b), len(want))
+				if !bytes.Equal(b[:k], want[:k]) {
+					return fmt.Errorf("%s of guest %s is not poisoned as ordered", what, e.name)
+				}
+				b = b[k:]
 			}
 			return nil
 		})
@@ -111,13 +115,14 @@ const maxWrong = 8
 // sum is a digest.
 type sum = [sha256.Size]byte
 
-// engineDigest has a GPU's engine digest [off, off+n) of what its guest has of the memory.
-func (e *end) engineDigest(ctx context.Context, off, n uint64) (d sum, err error) {
+// engineDigest has a GPU's engine digest [off, off+n) of what its guest has of the memory; until hurry is closed, where
+// nothing else wants to run. nil is closed.
+func (e *end) engineDigest(ctx context.Context, off, n uint64, hurry <-chan struct{}) (d sum, err error) {
 	extents, err := e.extents(off, n)
 	if err != nil {
 		return d, err
 	}
-	if d, err = e.port.Digest(ctx, e.gpu.ID(), extents); err != nil {
+	if d, err = e.port.Digest(ctx, e.gpu.ID(), extents, hurry); err != nil {
 		err = fmt.Errorf("guest %s: %w", e.name, err)
 	}
 	return d, err
@@ -145,11 +150,11 @@ func (e *end) extents(off, n uint64) (list []gpumem.Extent, err error) {
 	return list, nil
 }
 
-// digestSource digests what is going to be sent, with the sender's engine. Of kind sha256 nothing is digested before
-// the transfer.
-func (t *round) digestSource(ctx context.Context) (err error) {
+// digestSource digests what is sent, with the sender's engine; hurry as engineDigest has it. Of kind sha256 nothing is
+// digested before the transfer has ended.
+func (t *round) digestSource(ctx context.Context, hurry <-chan struct{}) (err error) {
 	if t.l.opt.Digest == DigestPieces {
-		t.source, err = t.l.ends[0].digest(ctx, t.send.Off, t.n)
+		t.source, err = t.l.ends[0].digest(ctx, t.send.Off, t.n, hurry)
 	}
 	return err
 }
@@ -174,7 +179,7 @@ func (t *round) verify(ctx context.Context, r *Run) error {
 		})
 	})
 	if t.l.opt.Digest == DigestPieces {
-		eg.Go(func() (err error) { destination, err = e.digest(ctx, off, t.n); return err })
+		eg.Go(func() (err error) { destination, err = e.digest(ctx, off, t.n, nil); return err })
 	} else {
 		eg.Go(func() (err error) {
 			h := sha256.New()

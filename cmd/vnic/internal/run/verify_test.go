@@ -64,7 +64,7 @@ func TestWrongDestinationIsFound(t *testing.T) {
 	}
 	blind := func(l *runner) { // the digests always agree
 		for _, e := range l.ends {
-			e.digest = func(context.Context, uint64, uint64) (sum, error) { return sum{}, nil }
+			e.digest = func(context.Context, uint64, uint64, <-chan struct{}) (sum, error) { return sum{}, nil }
 		}
 	}
 	for name, c := range changes {
@@ -106,8 +106,8 @@ func TestWrongDigestIsFound(t *testing.T) {
 					return
 				}
 				e := l.ends[who]
-				e.digest = func(ctx context.Context, off, n uint64) (sum, error) {
-					d, err := e.engineDigest(ctx, off, n)
+				e.digest = func(ctx context.Context, off, n uint64, hurry <-chan struct{}) (sum, error) {
+					d, err := e.engineDigest(ctx, off, n, hurry)
 					d[31] ^= 1
 					return d, err
 				}
