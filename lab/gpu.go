@@ -1,13 +1,18 @@
 package lab
 
 import (
+	"context"
 	"errors"
+	"math"
 	"os"
+	"runtime"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/internal/memavail"
 )
 
 // GPUFilePrefix and a GPU's name is the name of its memory's file in /proc.
@@ -22,25 +27,64 @@ type GPUMemory struct {
 	info control.GPUInfo // how its guest finds it, but for its place in the PCIe tree
 }
 
-// newGPU makes a GPU whose guest finds it as model says; node is its number if it is a NUMA node.
-// GPUs are numbered over the lab.
-func (l *Lab) newGPU(spec GPU, model Model, node int) (*GPUMemory, error) {
+// allocate makes the memory of all GPUs, which are numbered over the lab; at the same time, as the kernel clears each
+// page, unless it is more than there is: then one after the other, and the error is that of the first that has none.
+func (l *Lab) allocate() error {
+	var specs []GPU
+	total := uint64(0)
+	for _, g := range l.desc.Guests {
+		specs = append(specs, g.GPUs...)
+		for _, spec := range g.GPUs {
+			total += min(spec.Memory, math.MaxUint64-total)
+		}
+	}
+	l.memory = make([]*gpumem.GPU, len(specs))
+	eg, ctx := errgroup.WithContext(context.Background())
+	eg.SetLimit(runtime.NumCPU())
+	if memavail.Enough(total, "/") != nil {
+		eg.SetLimit(1)
+	}
+	for id, spec := range specs {
+		eg.Go(func() (err error) {
+			if ctx.Err() != nil {
+				return nil // another has none
+			}
+			l.memory[id], err = gpumem.NewGPU(l.files, id, spec.Memory, gpumem.Options{Name: GPUFilePrefix + spec.Name})
+			return l.memoryError(spec.Memory, err)
+		})
+	}
+	return eg.Wait()
+}
+
+// newGPU makes a GPU whose guest finds it as model says; node is its number if it is a NUMA node. Its memory is there.
+func (l *Lab) newGPU(model Model, node int) (*GPUMemory, error) {
 	id := 0
 	for _, m := range l.machines {
 		id += len(m.GPUs)
 	}
-	g, err := gpumem.NewGPU(l.files, id, spec.Memory, gpumem.Options{Name: GPUFilePrefix + spec.Name})
-	if err != nil {
-		return nil, l.memoryError(spec.Memory, err)
-	}
+	g := l.memory[id]
 	fd, err := unix.FcntlInt(uintptr(g.FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, errors.Join(os.NewSyscallError("fcntl", err), g.Close())
+		return nil, os.NewSyscallError("fcntl", err)
 	}
 	return &GPUMemory{GPU: g, File: os.NewFile(uintptr(fd), "gpu"), Node: model.Node, info: model.gpuInfo(node)}, nil
 }
 
-func (g *GPUMemory) close() error { return errors.Join(g.GPU.Close(), g.File.Close()) }
+// free lets go of all GPUs' memory, at the same time: the kernel takes page by page.
+func (l *Lab) free() error {
+	for _, m := range l.machines {
+		for _, g := range m.GPUs {
+			_ = g.File.Close() // not the last to be closed
+		}
+	}
+	var eg errgroup.Group
+	for _, g := range l.memory {
+		if g != nil {
+			eg.Go(g.Close)
+		}
+	}
+	return eg.Wait()
+}
 
 // memoryError makes of a lack of memory an error that says what to do.
 func (l *Lab) memoryError(size uint64, err error) error {

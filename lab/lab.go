@@ -22,7 +22,8 @@ type Lab struct {
 	sw       *wire.Switch
 	pollers  *nic.Pollers // nil: each transmit queue has a thread
 	machines []*Machine
-	ports    []*Port // of all machines, in their order
+	memory   []*gpumem.GPU // of all GPUs, by their number
+	ports    []*Port       // of all machines, in their order
 	services []io.Closer
 }
 
@@ -52,6 +53,9 @@ func Open(d Description, o Options) (l *Lab, err error) {
 		if l.pollers, err = nic.NewPollers(o.Poll, o.Hot); err != nil {
 			return l, err
 		}
+	}
+	if err := l.allocate(); err != nil {
+		return l, err
 	}
 	tree := gpumem.NewTopology()
 	if err := tree.AddRoot(rootComplex, false); err != nil {
@@ -98,7 +102,7 @@ func (l *Lab) addMachine(g *Guest, tree *gpumem.Topology) error {
 		if model.Node {
 			nodes++
 		}
-		gpu, err := l.newGPU(spec, model, nodes)
+		gpu, err := l.newGPU(model, nodes)
 		if err != nil {
 			return err
 		}
@@ -174,11 +178,7 @@ func (l *Lab) Close() error {
 	if l.pollers != nil {
 		l.pollers.Close()
 	}
-	for _, m := range l.machines { // no NIC is left that reads another's GPU
-		for _, g := range m.GPUs {
-			errs = append(errs, g.close())
-		}
-	}
-	l.ports, l.machines, l.services = nil, nil, nil
+	errs = append(errs, l.free()) // no NIC is left that reads another's GPU
+	l.ports, l.machines, l.services, l.memory = nil, nil, nil, nil
 	return errors.Join(append(errs, l.sw.Close())...)
 }
