@@ -1,7 +1,7 @@
 package lab
 
 import (
-	"context"
+	"cmp"
 	"errors"
 	"math"
 	"os"
@@ -27,8 +27,9 @@ type GPUMemory struct {
 	info control.GPUInfo // how its guest finds it, but for its place in the PCIe tree
 }
 
-// allocate makes the memory of all GPUs, which are numbered over the lab; at the same time, as the kernel clears each
-// page, unless it is more than there is: then one after the other, and the error is that of the first that has none.
+// allocate makes the memory of all GPUs, which are numbered over the lab: at the same time, as the kernel clears each
+// page; but one after the other, until there is no more, where there is not enough for all. The error is that of the
+// first GPU that has none.
 func (l *Lab) allocate() error {
 	var specs []GPU
 	total := uint64(0)
@@ -39,21 +40,27 @@ func (l *Lab) allocate() error {
 		}
 	}
 	l.memory = make([]*gpumem.GPU, len(specs))
-	eg, ctx := errgroup.WithContext(context.Background())
-	eg.SetLimit(runtime.NumCPU())
+	one := func(id int) (err error) {
+		o := gpumem.Options{Name: GPUFilePrefix + specs[id].Name}
+		l.memory[id], err = gpumem.NewGPU(l.files, id, specs[id].Memory, o)
+		return l.memoryError(specs[id].Memory, err)
+	}
 	if memavail.Enough(total, "/") != nil {
-		eg.SetLimit(1)
-	}
-	for id, spec := range specs {
-		eg.Go(func() (err error) {
-			if ctx.Err() != nil {
-				return nil // another has none
+		for id := range specs {
+			if err := one(id); err != nil {
+				return err
 			}
-			l.memory[id], err = gpumem.NewGPU(l.files, id, spec.Memory, gpumem.Options{Name: GPUFilePrefix + spec.Name})
-			return l.memoryError(spec.Memory, err)
-		})
+		}
+		return nil // somebody has let go of some
 	}
-	return eg.Wait()
+	errs := make([]error, len(specs))
+	var eg errgroup.Group
+	eg.SetLimit(runtime.NumCPU())
+	for id := range specs {
+		eg.Go(func() error { errs[id] = one(id); return nil })
+	}
+	_ = eg.Wait()
+	return cmp.Or(errs...)
 }
 
 // newGPU makes a GPU whose guest finds it as model says; node is its number if it is a NUMA node. Its memory is there.

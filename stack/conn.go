@@ -84,8 +84,9 @@ func (s *Stack) newConn(ep tcpip.Endpoint, wq *waiter.Queue) (*Conn, error) {
 // fitWindow makes the receive buffer, of which the window is half, no larger than the pool that its
 // payload will come to, if the handshake came to a bound queue. Linux leaves that to the
 // administrator; but a window that is wider than the pool is an invitation to lose segments. Of a NIC
-// that gives GSO packets, pages are taken to come full: a sender that needs all of the window is one
-// whose frames come together. Where they do not, as nobody merges them, they wait at the NIC for pages.
+// that gives GSO packets, pages are taken to come half full: a sender that needs all of the window is
+// one whose frames come together, in pages that are full, and as many again are the application's to
+// hold. Taken as full, a receiver that was late lost segments (vnic run on a busy machine).
 // It is done now or never: netstack deadlocks when a buffer shrinks under data out of order.
 func (c *Conn) fitWindow() {
 	c.f.mu.Lock()
@@ -97,7 +98,7 @@ func (c *Conn) fitWindow() {
 	}
 	page := int(c.s.link.MTU()) - 52 // what a page has of a frame: less IPv4 and TCP headers with timestamps
 	if c.s.merges(c.f.key.IPv6) {
-		page = pageSize
+		page = pageSize / 2
 	}
 	if n := l.binding.pool.Window(page); n < c.s.maxRecv {
 		c.ep.SocketOptions().SetReceiveBufferSize(int64(n), true)
