@@ -32,7 +32,7 @@ func (t *idleThread) look() {
 	}
 	select {
 	case <-t.hurry:
-		_ = setPolicy(unix.SCHED_NORMAL) // if it must not, it is slow where others want to run
+		_ = setPolicy(unix.SCHED_NORMAL) // if it must not (sched(7)), it is slow where others want to run
 		t.idle = false
 	default:
 	}
