@@ -20,12 +20,13 @@ import (
 //	lock           held (flock) by the process that changes something
 //	resolved.json  what was resolved and unpacked last
 //	qemu/KEY/      a QEMU with all its libraries; KEY names version and content
-//	kernel/KEY/    a kernel and its modules
+//	kernel/KEY/    a kernel, the same unpacked (vmlinux), and its modules
 //	images/        see guest-images
 //	kvm.json       does KVM work here, since this boot
 //	tmp/           trees in the making: the holder of the lock removes what is left there
 //
-// A tree appears by one rename and is never changed after that, so readers need no lock.
+// A tree appears by one rename and is never changed after that, so readers need no lock. Only vmlinux may
+// come later, by one rename as well.
 type cache struct{ dir string }
 
 // CacheDir says where the cache is, without making it.
@@ -128,11 +129,16 @@ func SaveJSON(dir, name string, v any) error {
 	if err != nil {
 		return err
 	}
+	return saveFile(dir, name, append(b, '\n'))
+}
+
+// saveFile writes a file whole, or not at all.
+func saveFile(dir, name string, b []byte) error {
 	f, err := os.CreateTemp(dir, "."+name+"-*")
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(append(b, '\n'))
+	_, err = f.Write(b)
 	err = errors.Join(err, f.Chmod(0o644), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), filepath.Join(dir, name))

@@ -1,6 +1,7 @@
 package assets
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -73,10 +74,14 @@ type Binary struct {
 // Kernel is a bootable guest kernel.
 type Kernel struct {
 	Image   string `json:"image"`   // bzImage
+	ELF     string `json:"-"`       // the same kernel unpacked, which QEMU boots sooner; "" = none
 	Version string `json:"version"` // uname -r
 	Modules string `json:"modules"` // directory with its modules; "" = none
 	Source  string `json:"source"`  // SourceGiven, SourceCache
 }
+
+// Boots is the file that QEMU is given.
+func (k *Kernel) Boots() string { return cmp.Or(k.ELF, k.Image) }
 
 // Package is one package that was unpacked.
 type Package struct {
@@ -115,7 +120,8 @@ type role struct {
 	name    string // roleQEMU, roleKernel
 	install string // the package whose closure is computed
 	pick    func(closure []Package) []Package
-	own     func(Package) bool // the package whose version counts
+	own     func(Package) bool      // the package whose version counts
+	build   func(root string) error // what is made of a tree's files; nil = nothing
 	check   func(ctx context.Context, root string) error
 }
 
@@ -136,8 +142,9 @@ var roles = []role{
 	},
 	{
 		name: roleKernel, install: "linux-image-cloud-amd64",
-		pick: pickKernel,
-		own:  func(p Package) bool { return !strings.HasPrefix(p.Name, "linux-modules-") },
+		pick:  pickKernel,
+		own:   func(p Package) bool { return !strings.HasPrefix(p.Name, "linux-modules-") },
+		build: unpackKernel,
 		check: func(_ context.Context, root string) error {
 			_, err := kernelOf(root)
 			return err
@@ -237,6 +244,7 @@ func (r *Resolved) fromCache(ctx context.Context, c cache, o *Options) error {
 			r.QEMU, err = binaryOf(root)
 			r.QEMU.Version = upstream(t.Version)
 		} else {
+			_ = unpackKernel(root) // where that cannot be, the bzImage is booted
 			r.Kernel, err = kernelOf(root)
 		}
 		if err != nil {
@@ -489,6 +497,11 @@ func (f *fetcher) install(ctx context.Context, r role, c *candidate) (t *tree, e
 	}
 	if err := unpack(ctx, debs, root, c.list, step("unpack")); err != nil {
 		return nil, err
+	}
+	if r.build != nil {
+		if err := r.build(root); err != nil {
+			return nil, err
+		}
 	}
 	if t.Disk, err = settle(root); err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
 	"vnic.dev/vnic/internal/testkit"
 )
 

@@ -124,6 +124,9 @@ func kernelOf(root string) (Kernel, error) {
 		return k, errors.New("the kernel's packages hold no modules")
 	}
 	k.Version = filepath.Base(k.Modules)
+	if st, err := os.Stat(filepath.Join(root, vmlinuxName)); err == nil && st.Size() > 0 {
+		k.ELF = filepath.Join(root, vmlinuxName)
+	}
 	return k, nil
 }
 

@@ -103,7 +103,7 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 		args = append(args, "-sandbox", sandbox)
 	}
 	args = append(args, c.memory(&f, in.ram, accel)...)
-	args = append(args, "-kernel", c.Kernel.Image, "-initrd", fdPath(f.add(in.initrd)), "-append", c.kernelArgs())
+	args = append(args, "-kernel", c.Kernel.Boots(), "-initrd", fdPath(f.add(in.initrd)), "-append", c.kernelArgs())
 	for _, ch := range in.channels {
 		args = append(args, "-chardev", fmt.Sprintf("socket,id=%s,fd=%d", ch.name, f.add(ch.file)))
 		args = append(args, behind[ch.name]...)

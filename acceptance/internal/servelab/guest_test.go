@@ -98,7 +98,7 @@ func (im *image) boot(ctx context.Context, s *server, i int) (*guest, error) {
 	// times too fast, once in 13 runs.
 	args := append(im.QEMU.Args[1:len(im.QEMU.Args):len(im.QEMU.Args)], "-nodefaults", "-no-user-config",
 		"-display", "none", "-no-reboot",
-		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Image, "-initrd", im.initrd,
+		"-accel", "tcg,thread=multi", "-cpu", "max", "-kernel", im.Kernel.Boots(), "-initrd", im.initrd,
 		"-append", "console=ttyS0 quiet panic=-1 tsc=unstable "+s.rep.KernelArgs, "-serial", "file:"+im.consoleOf(i),
 		"-chardev", "socket,id=results,path="+results, "-serial", "chardev:results")
 	cmd := exec.CommandContext(ctx, im.QEMU.Args[0], append(args, p.QEMU...)...)
