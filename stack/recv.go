@@ -197,7 +197,7 @@ func (c *Conn) RecvDevmem(fs []devmem.Frag, linear []byte, flags devmem.RecvFlag
 
 // end is why there is nothing more to read.
 func (c *Conn) end() error {
-	if f := c.s.failure.Load(); f != nil {
+	if c.s.failure.Load() != nil || c.isClosed() {
 		return c.failure(nil)
 	}
 	return io.EOF

@@ -191,7 +191,7 @@ func TestSlowGuestsStarveNobody(t *testing.T) {
 			for n := range slow {
 				r, p := w.raw(byte(n+2)), newSlowPort()
 				r.link = testkit.Must(w.sw.Attach(p, wire.LinkOptions{}))(t)
-				floods.Go(func() { p.flood(ctx, r, to.Port(), time.Duration(slow)*20*time.Millisecond) })
+				floods.Go(func() { p.flood(ctx, r, to.Port()) })
 			}
 			testkit.Eventually(t, "frames to slow guests wait, or are given up", func() bool {
 				o := w.g.out
@@ -216,10 +216,10 @@ func TestSlowGuestsStarveNobody(t *testing.T) {
 	}
 }
 
-// flood takes a frame each time, and has the gateway send 40 times as many.
-func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16, each time.Duration) {
+// flood takes 50 frames a second, and has the gateway send 40 times as many.
+func (p *slowPort) flood(ctx context.Context, r *raw, echo uint16) {
 	from := netip.AddrPortFrom(addr4Of(r.mac[5]), 1000)
-	tick := time.NewTicker(each)
+	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for i := uint64(0); ctx.Err() == nil; i++ {
 		p.take()
