@@ -32,8 +32,8 @@ func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err
 	if err != nil {
 		return 0, err, true
 	}
-	if len(src) > 0 && src[0].Region != nil && src[0].Region.file == dst.Region.file {
-		return 0, nil, false // in one file they may overlap
+	if len(src) > 0 && overlap(dst, &src[0]) {
+		return 0, nil, false
 	}
 	copy(to, head)
 	n = uint64(len(head))
@@ -49,6 +49,18 @@ func (c *Copier) behind(dst *Segment, head []byte, src []Segment) (n uint64, err
 	k := copy(to[len(head):], from)
 	c.single(dst, head, &src[0], from[:k])
 	return n + uint64(k), nil, true
+}
+
+// overlap says whether two segments may share bytes: those of one file, or of none.
+func overlap(a, b *Segment) bool {
+	if b.Region == nil || b.Region.file != a.Region.file {
+		return false
+	}
+	if a.Region.file == nil {
+		return true
+	}
+	x, y := a.Region.off+a.Off, b.Region.off+b.Off
+	return x < y+uint64(b.Len) && y < x+uint64(a.Len)
 }
 
 // single counts what behind has copied to dst: head, and the first bytes of src, which are from.

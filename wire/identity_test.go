@@ -597,3 +597,41 @@ func TestClaimsFromManySides(t *testing.T) {
 	v.a.link.Forget()
 	v.consistent(t)
 }
+
+// Frames that need no judgement go as they came, in one run: those whose addresses their port has, and those from
+// 0.0.0.0 and ::, which are nobody's.
+func TestWhatPassesGoesTogether(t *testing.T) {
+	v := newTown(t, nil)
+	udp := []byte{0, 1, 0, 2, 0, 8, 0, 0}
+	for name, body := range map[string]struct {
+		etherType uint16
+		b         []byte
+	}{
+		"10.0.0.1": {0x0800, ipv4Body(ip4(1), ip4(2), 17, udp...)},
+		"0.0.0.0":  {0x0800, ipv4Body(make([]byte, 4), ip4(2), 17, udp...)},
+		"fd00::1":  {0x86dd, ipv6Body(ip6(1), ip6(2), 17, udp...)},
+		"::":       {0x86dd, ipv6Body(none6, ip6(2), 17, udp...)},
+	} {
+		send := func(n int) []int {
+			var batch []*Packet
+			for range n {
+				b := frame(v.a.mac, 0, body.etherType, body.b)
+				copy(b, v.b.mac[:])
+				batch = append(batch, v.a.rawFrame(b, len(b), 0, 0))
+			}
+			v.a.send(batch...)
+			for _, p := range batch {
+				taken(t, p)
+			}
+			v.b.mu.Lock()
+			sizes := v.b.sizes
+			v.b.mu.Unlock()
+			v.b.take()
+			return sizes
+		}
+		send(1) // claims the address
+		if sizes := send(8); len(sizes) != 1 {
+			t.Errorf("from %s: batches of %v", name, sizes)
+		}
+	}
+}

@@ -36,11 +36,8 @@ func (d *identity) passes(p *Packet) bool {
 	default:
 		return false
 	}
-	k := kindIPv4
-	if h.IPv6 {
-		k = kindIPv6
-	}
-	return held.hasAddr(k, &h.Flow.Src)
+	s := flowSource(h)
+	return s.unspecified() || held.has(s)
 }
 
 // sameSource says whether a packet that passes is from where the one before it in its batch was,
