@@ -88,7 +88,10 @@ receiver in C: devmem.c, in share/doc/vnic/examples beside bin, and in guest/doc
 			}
 			defer look.close()
 			o.Services = look.services
-			status, err := boot.Do(c.Context(), o)
+			ctx, cancel := o.Broker.Guard(c.Context())
+			defer cancel()
+			status, err := boot.Do(ctx, o)
+			err = unlessLost(ctx, err)
 			if r := look.capture.Report(); r != nil && (r.Missed > 0 || verbose) {
 				ui.note("%v", r)
 			}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -11,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -58,9 +60,11 @@ func ends(t *testing.T, pidfd int) bool {
 }
 
 // What a vnic has started ends when it is killed, in its sandbox too: the broker, and QEMUs. (Landlock's
-// scope of signals would keep the kernel from ending them.)
+// scope of signals would keep the kernel from ending them.) And when its broker is killed, it ends by itself,
+// with all that it has started, and says so.
 //
 // Invariant: sandbox: A killed vnic leaves no broker and no QEMU.
+// Invariant: sandbox: A vnic whose broker is killed ends and says so.
 func TestKilledVnicLeavesNothing(t *testing.T) {
 	dir, err := assets.CacheDir(assets.Options{})
 	if err == nil {
@@ -78,40 +82,91 @@ func TestKilledVnicLeavesNothing(t *testing.T) {
 			"transfer"}},
 		{"boot", "up", 2, []string{"boot", "--sandbox", "on", "--offline", "--", "sh", "-c", "echo up; sleep 1000"}},
 	} {
-		t.Run(tt.name, func(t *testing.T) {
+		needs := func(t *testing.T) {
 			if tt.children > 1 && (testing.Short() || err != nil) {
 				t.Skipf("QEMU in -short, or none without the network: %v", err)
 			}
-			c := exec.Command("vnic", tt.args...)
-			c.Env = append(os.Environ(), assets.EnvCache+"="+dir)
-			r, w, err := os.Pipe()
-			testkit.OK(t, err)
-			defer r.Close()
-			c.Stdout, c.Stderr = w, w
-			testkit.OK(t, errors.Join(c.Start(), w.Close()))
-			var said strings.Builder
-			lines := bufio.NewScanner(io.TeeReader(r, &said))
-			for lines.Scan() && !strings.HasPrefix(strings.TrimSpace(lines.Text()), tt.ready) {
+		}
+		t.Run(tt.name, func(t *testing.T) {
+			needs(t)
+			c := startKillable(t, dir, tt.ready, tt.args)
+			if len(c.started) != tt.children {
+				t.Errorf("%d processes, not %d: %v", len(c.started), tt.children, c.started)
 			}
-			started := children(t, c.Process.Pid)
-			if len(started) != tt.children {
-				t.Errorf("%d processes, not %d: %v", len(started), tt.children, started)
-			}
-			for _, cmd := range started {
+			for _, cmd := range c.started {
 				if strings.Contains(cmd, "qemu-system") && !strings.Contains(cmd, " -sandbox on,") {
 					t.Errorf("QEMU has no sandbox: %s", cmd)
 				}
 			}
 			_ = c.Process.Kill()
-			if err := c.Wait(); err == nil || err.Error() != "signal: killed" {
-				t.Errorf("%v: %s", err, &said)
-			}
-			for fd, cmd := range started {
-				if !ends(t, fd) {
-					t.Errorf("still there: %s", cmd)
-					_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+			c.leavesNothing("signal: killed")
+		})
+		if tt.name == "run" {
+			continue // as inproc, and as boot
+		}
+		t.Run(tt.name+" without its broker", func(t *testing.T) {
+			needs(t)
+			c := startKillable(t, dir, tt.ready, tt.args)
+			for fd, cmd := range c.started {
+				if strings.HasSuffix(cmd, " __broker ") {
+					testkit.OK(t, unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0))
 				}
 			}
+			c.leavesNothing("exit status 1")
+			const end = "vnic: sandbox: the process outside of the sandbox, which opens, connects and ends QEMUs for " +
+				"this one, has ended: signal: killed: start this vnic again, or give --sandbox off\n"
+			if !strings.HasSuffix(c.said.String(), end) {
+				t.Errorf("said: %s", &c.said)
+			}
 		})
+	}
+	t.Run("all are told to end", func(t *testing.T) { // as by systemd
+		c := startKillable(t, dir, "gateway ", []string{"serve", "--sandbox", "on", "--socket-path", t.TempDir() + "/s"})
+		for fd := range c.started {
+			testkit.OK(t, unix.PidfdSendSignal(fd, unix.SIGTERM, nil, 0))
+		}
+		testkit.OK(t, c.Process.Signal(unix.SIGTERM))
+		c.leavesNothing("<nil>")
+	})
+}
+
+// killable is a vnic that is there for as long as nobody ends it.
+type killable struct {
+	*exec.Cmd
+	t       *testing.T
+	said    strings.Builder
+	out     *os.File
+	started map[int]string
+}
+
+func startKillable(t *testing.T, cache, ready string, args []string) *killable {
+	t.Helper()
+	c := &killable{Cmd: exec.Command("vnic", args...), t: t}
+	c.Env = append(os.Environ(), assets.EnvCache+"="+cache)
+	r, w, err := os.Pipe()
+	testkit.OK(t, err)
+	t.Cleanup(func() { _ = r.Close() })
+	c.Stdout, c.Stderr, c.out = w, w, r
+	testkit.OK(t, errors.Join(c.Start(), w.Close()))
+	lines := bufio.NewScanner(io.TeeReader(r, &c.said))
+	for lines.Scan() && !strings.HasPrefix(strings.TrimSpace(lines.Text()), ready) {
+	}
+	c.started = children(t, c.Process.Pid)
+	return c
+}
+
+// leavesNothing waits for the end of a vnic and of what it has started.
+func (c *killable) leavesNothing(status string) {
+	c.t.Helper()
+	testkit.OK(c.t, c.out.SetReadDeadline(time.Now().Add(testkit.Patience)))
+	testkit.Must(io.Copy(&c.said, c.out))(c.t)
+	if err := c.Wait(); fmt.Sprint(err) != status {
+		c.t.Errorf("%v, not %s: %s", err, status, &c.said)
+	}
+	for fd, cmd := range c.started {
+		if !ends(c.t, fd) {
+			c.t.Errorf("still there: %s", cmd)
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
+		}
 	}
 }

@@ -104,7 +104,10 @@ Memory TCP.`,
 				ui.done()
 				return err
 			}
-			rep, err := run.Do(c.Context(), o)
+			ctx, cancel := o.Broker.Guard(c.Context())
+			defer cancel()
+			rep, err := run.Do(ctx, o)
+			err = unlessLost(ctx, err)
 			stop()
 			noteRefused(o.Broker, ui.note)
 			ui.done()

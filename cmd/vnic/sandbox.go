@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
 
 	"github.com/spf13/pflag"
@@ -49,6 +51,15 @@ func confined(of func(mode string) (broker.Config, error), mode string, asked bo
 		}
 		return nil
 	}, nil
+}
+
+// unlessLost is err, or else says that the process outside of the sandbox has ended, and a context of
+// broker.Client.Guard for that.
+func unlessLost(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, broker.ErrGone) {
+		return fmt.Errorf("sandbox: %w: start this vnic again, or give --sandbox off", cause)
+	}
+	return err
 }
 
 // showSandbox has a process's counters tell of its sandbox, and its broker remove their socket.

@@ -126,7 +126,9 @@ QEMU's conventions of backend programs.`,
 			}
 			defer look.close()
 			o.Services = look.services
-			err = serve.Do(c.Context(), o)
+			ctx, cancel := o.Broker.Guard(c.Context())
+			defer cancel()
+			err = unlessLost(ctx, serve.Do(ctx, o))
 			if r := look.capture.Report(); r != nil {
 				note("%v", r)
 			}

@@ -145,7 +145,12 @@ func probe(mode, dir string) error {
 
 func confineProbe(mode string) error {
 	if mode == "on" {
-		err := confine.Files([]confine.Path{{Path: "/proc/self", Why: "a test"}})
+		list := []confine.Path{{Path: "/proc/self", Why: "a test"}, {Path: "/proc/not/there", Why: "a test"}}
+		if err := confine.Files(list); err == nil {
+			return errors.New("a path that is not there is none that is needed")
+		}
+		list[1].Optional = true
+		err := confine.Files(list)
 		if err != nil && !errors.Is(err, confine.ErrNoLandlock) {
 			return err
 		}

@@ -44,6 +44,9 @@ func Files(paths []Path) error {
 	var rules []landlock.Rule
 	for _, p := range paths {
 		fd, err := unix.Open(p.Path, unix.O_PATH|unix.O_CLOEXEC, 0)
+		if p.Optional && err == unix.ENOENT {
+			continue
+		}
 		if err != nil {
 			return fmt.Errorf("%s: %w", p.Path, err)
 		}

@@ -38,8 +38,9 @@ func Without(index int, bits uintptr) Arg { return Arg{index, bits, 0} }
 
 // A Path is what can still be read: a file, or all below a directory.
 type Path struct {
-	Path string
-	Why  string
+	Path     string
+	Why      string
+	Optional bool // where it is not there, nobody needs it; else that is an error
 }
 
 // GoRuntime is what Go's runtime and its packages os, net and time call in any program, without a

@@ -1,6 +1,7 @@
 package proc
 
 import (
+	"errors"
 	"os/exec"
 	"runtime"
 	"syscall"
@@ -71,11 +72,10 @@ func (c *Child) SignalBy(send func(syscall.Signal) error) { c.send = send }
 // has started. When End returns, the child has been waited for; unless nobody is left to signal it:
 // then it ends with this process, at the latest.
 func (c *Child) End(grace time.Duration) {
-	_ = c.send(syscall.SIGTERM)
-	if c.Ends(grace) {
+	if c.send(syscall.SIGTERM) == nil && c.Ends(grace) {
 		return
 	}
-	if c.send(syscall.SIGKILL) == nil {
+	if err := c.send(syscall.SIGKILL); err == nil || errors.Is(err, syscall.ESRCH) {
 		<-c.done
 	}
 }

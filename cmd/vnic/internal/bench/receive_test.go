@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"os"
 	"runtime/pprof"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -33,7 +32,7 @@ type testStream struct {
 	device   bool // payload comes to GPU memory, else to host memory
 	frags    []devmem.Frag
 	linear   []byte
-	tokens   []devmem.TokenRange
+	tokens   devmem.Tokens
 }
 
 // asReceiver calls f with the receiver's label.
@@ -105,16 +104,13 @@ func (s *testStream) receive(n int) error {
 			return err
 		}
 		n -= k
-		s.tokens = s.tokens[:0]
 		for _, f := range s.frags[:nf] {
 			if f.Kind == devmem.Dmabuf {
-				s.tokens = append(s.tokens, devmem.TokenRange{Start: f.Token, Count: 1})
+				s.tokens.Add(f.Token)
 			}
 		}
-		for rest := range slices.Chunk(s.tokens, devmem.MaxTokenRanges) {
-			if _, err := s.to.DontNeed(rest); err != nil {
-				return err
-			}
+		if err := s.tokens.GiveBack(s.to); err != nil {
+			return err
 		}
 	}
 	return nil

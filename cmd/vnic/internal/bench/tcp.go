@@ -184,7 +184,7 @@ func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, o stack.Options) 
 		return err
 	}
 	frags, linear := make([]devmem.Frag, 256), make([]byte, chunkLen)
-	tokens := make([]devmem.TokenRange, 0, len(frags))
+	var tokens devmem.Tokens
 	receive := func(n int) error {
 		for n > 0 {
 			k, nf, _, err := to.RecvDevmem(frags, linear[:n], 0)
@@ -192,18 +192,13 @@ func connectGPUs(ctx context.Context, l *lab.Lab, f footprint, o stack.Options) 
 				return err
 			}
 			n -= k
-			tokens = tokens[:0]
 			for _, f := range frags[:nf] {
 				if f.Kind == devmem.Dmabuf {
-					tokens = append(tokens, devmem.TokenRange{Start: f.Token, Count: 1})
+					tokens.Add(f.Token)
 				}
 			}
-			for rest := tokens; len(rest) > 0; {
-				part := rest[:min(len(rest), devmem.MaxTokenRanges)]
-				if _, err := to.DontNeed(part); err != nil {
-					return err
-				}
-				rest = rest[len(part):]
+			if err := tokens.GiveBack(to); err != nil {
+				return err
 			}
 		}
 		return nil

@@ -35,7 +35,9 @@ type Client struct {
 var (
 	_ gateway.Outside = (*Client)(nil)
 
-	errGone = errors.New("the process that opens and connects for this one has ended")
+	// ErrGone is what everybody hears who needs a broker that has ended.
+	ErrGone = errors.New("the process outside of the sandbox, which opens, connects and ends QEMUs for this one, " +
+		"has ended")
 )
 
 // patience is how long anything but a connection may take. The broker answers at once.
@@ -104,7 +106,7 @@ func (k *Client) askWith(ctx context.Context, q request, fd int, more ...byte) (
 		case <-ctx.Done():
 			err = ctx.Err()
 		case <-k.ended:
-			err = errGone
+			err = ErrGone
 		}
 	}
 	k.mu.Lock()
@@ -317,6 +319,35 @@ func (k *Client) State() (mode string, refused uint64) {
 func (k *Client) Refused() uint64 {
 	r, _ := k.quick(request{op: opRefused})
 	return r.number
+}
+
+// Guard gives a context that ends when the broker does, which it does not by itself, with an ErrGone that
+// says how: without a broker this process can do nothing new, nor end what it has started. cancel is called
+// before Close.
+func (k *Client) Guard(ctx context.Context) (guarded context.Context, cancel context.CancelFunc) {
+	guarded, end := context.WithCancelCause(ctx)
+	if k == nil {
+		return guarded, func() { end(nil) }
+	}
+	go func() {
+		select {
+		case <-guarded.Done():
+		case <-k.ended:
+			end(k.gone())
+		}
+	}()
+	return guarded, func() { end(nil) }
+}
+
+// gone is ErrGone with how the broker has ended.
+func (k *Client) gone() error {
+	if k.child == nil || !k.child.Ends(patience) {
+		return ErrGone
+	}
+	if err := k.child.Err(); err != nil {
+		return fmt.Errorf("%w: %w", ErrGone, err)
+	}
+	return ErrGone
 }
 
 // Close ends the broker, and waits for it.

@@ -13,6 +13,8 @@ var paths = []confine.Path{
 	{Path: "/proc/self", Why: "dma: the mounts, to refuse memory of file systems that a server is behind; " +
 		"its own descriptors; --metrics: its own memory, CPU time and descriptors"},
 	{Path: "/proc/stat", Why: "--metrics: when the machine started"},
+	{Path: "/sys/devices/system/cpu/online", Optional: true, Why: "malloc of glibc, in a vnic that is built with cgo " +
+		"(or -race): how many arenas, when it has eight"},
 }
 
 // Calls are more that a process may call, for what it does besides serving NICs.

@@ -137,12 +137,7 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 	case opRefused:
 		r.number = s.refused.Load()
 	case opOwn:
-		if s.sealed || len(s.own) == maxOwn || fd < 0 {
-			r.errno = unix.EPERM
-		} else {
-			r.number = uint64(len(s.own))
-			s.own, fd = append(s.own, fd), -1
-		}
+		fd = s.take(&s.own, maxOwn, fd, &r)
 	case opMonitor:
 		if s.sealed || fd < 0 {
 			r.errno = unix.EPERM
@@ -151,12 +146,7 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 			fd = -1
 		}
 	case opMemory:
-		if s.sealed || len(s.memories) == maxMemories || fd < 0 {
-			r.errno = unix.EPERM
-		} else {
-			r.number = uint64(len(s.memories))
-			s.memories, fd = append(s.memories, fd), -1
-		}
+		fd = s.take(&s.memories, maxMemories, fd, &r)
 	case opGive:
 		switch {
 		case s.sealed || fd < 0:
@@ -172,7 +162,7 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 		case q.number >= uint64(len(s.own)), sig != unix.SIGTERM && sig != unix.SIGKILL:
 			r.errno = unix.EINVAL
 		default:
-			r.errno = errnoOf(signal(s.own[q.number], sig))
+			r.errno = errnoOf(sendSignal(s.own[q.number], sig))
 		}
 	case opKeep:
 		if s.sealed || len(s.kept) == maxKept {
@@ -206,6 +196,17 @@ func (s *server) handle(ctx context.Context, q request, more []byte, fd int) int
 	return fd
 }
 
+// take keeps a descriptor that came along, under the number that it answers with. It returns the one that is left, -1.
+func (s *server) take(kept *[]int, most, fd int, r *reply) (left int) {
+	if s.sealed || len(*kept) == most || fd < 0 {
+		r.errno = unix.EPERM
+		return fd
+	}
+	r.number = uint64(len(*kept))
+	*kept = append(*kept, fd)
+	return -1
+}
+
 // give has a GPU's memory given to those who connect to a listener, fd, and may.
 func (s *server) give(ctx context.Context, fd, memory, group int, path string) error {
 	f := os.NewFile(uintptr(fd), "socket")
@@ -229,8 +230,8 @@ func (s *server) give(ctx context.Context, fd, memory, group int, path string) e
 	return nil
 }
 
-// signal sends SIGTERM to a process, SIGKILL to what it has started, too.
-func signal(pidfd int, sig unix.Signal) error {
+// sendSignal sends SIGTERM to a process, SIGKILL to what it has started, too.
+func sendSignal(pidfd int, sig unix.Signal) error {
 	const group = 1 << 2 // PIDFD_SIGNAL_PROCESS_GROUP, Linux 6.9: nobody else is in it (internal/proc)
 	if sig == unix.SIGKILL && unix.PidfdSendSignal(pidfd, sig, nil, group) == nil {
 		return nil

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"os/signal"
 	"slices"
 	"time"
 
@@ -110,6 +111,8 @@ func Start(c Config) (*Client, error) {
 // Main is a broker: its configuration comes on standard input, its requests on descriptor 3.
 func Main() int {
 	_ = unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0) // nobody of our user reads its memory
+	// Who tells all of vnic to end, as systemd and pkill(1) do, tells the process, which needs this one for that.
+	signal.Ignore(unix.SIGTERM, unix.SIGINT, unix.SIGHUP)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	var config Config
 	var c *net.UnixConn

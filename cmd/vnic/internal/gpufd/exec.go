@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"github.com/dustin/go-humanize/english"
 	"golang.org/x/sys/unix"
 )
 
@@ -48,7 +49,7 @@ func Check(sockets, command []string) error {
 			fd, err := strconv.Atoi(m[1])
 			if err == nil && fd >= First+len(sockets) && !inherited(fd) {
 				return fmt.Errorf("the command has %s, and with %d %s the last descriptor is %d: name a socket for each GPU", m[0],
-					len(sockets), plural(len(sockets), "socket"), First+len(sockets)-1)
+					len(sockets), english.PluralWord(len(sockets), "socket", ""), First+len(sockets)-1)
 			}
 		}
 	}
@@ -56,13 +57,6 @@ func Check(sockets, command []string) error {
 }
 
 var named = regexp.MustCompile(`/proc/self/fd/([0-9]+)`)
-
-func plural(n int, s string) string {
-	if n == 1 {
-		return s
-	}
-	return s + "s"
-}
 
 // inherited says whether a descriptor is one that this process was started with: its own have close-on-exec.
 func inherited(fd int) bool {

@@ -112,9 +112,9 @@ func flags(o *Options) string {
 	return s
 }
 
-// again is how much in-process guests may send again of n bytes though nothing is lost: they share the processors with
-// all else that runs, and a receiver that waits for its turn may be short of pages, or a timer of its sender fire.
-func again(n uint64) uint64 { return max(64<<10, n/100) }
+// again is how much in-process guests may send again though nothing is lost: they share the processors with all else
+// that runs, and a receiver that waits for its turn may be short of pages, or a timer of its sender fire.
+const again = 64 << 10
 
 // unproved says which conditions of a run's proof do not hold: those of the report's own check, and
 // what follows from the options. Where nothing is lost nothing is sent twice, but for again.
@@ -136,7 +136,7 @@ func unproved(rep *Report, o *Options) (wrong []string) {
 		r := &rep.Runs[i]
 		all := func(n uint64) bool { return n == r.Bytes } // of the payload
 		if o.InProc {
-			is(o.Lossy() || o.HoldTokens > 1 || r.DroppedPackets == 0 && r.RetransmittedBytes <= again(r.Bytes),
+			is(o.Lossy() || o.HoldTokens > 1 || r.DroppedPackets == 0 && r.RetransmittedBytes <= again,
 				"mode %s: %d bytes sent again, %d packets dropped", r.Mode, r.RetransmittedBytes, r.DroppedPackets)
 			all = func(n uint64) bool { return n == r.Bytes+r.RetransmittedBytes }
 		}

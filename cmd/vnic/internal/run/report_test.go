@@ -121,7 +121,7 @@ func TestPlan(t *testing.T) {
 // Of a node not all memory is the guest's to use.
 func TestPlanOfANode(t *testing.T) {
 	for _, tt := range []struct{ size, gpu, window uint64 }{
-		{1, 64 << 20, 8 << 20},
+		{1, 64 << 20, 6 << 20},
 		{16 << 20, 256 << 20, 44 << 20},
 		{256 << 20, 512 << 20, 312 << 20},
 		{1 << 30, 512 << 20, 448 << 20},

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/dustin/go-humanize/english"
+
 	"vnic.dev/vnic/assets"
 	"vnic.dev/vnic/cmd/vnic/internal/gpufd"
 	"vnic.dev/vnic/lab"
@@ -159,7 +161,7 @@ func leadsTo(o *gateway.Options) string {
 func (r *Report) Print(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%d %s on one switch: %d KiB of memory for each, %d KiB in all\n", len(r.Ports),
-		plural(len(r.Ports), r.NIC+" NIC"), r.PortBytes>>10, r.ResidentBytes>>10)
+		english.PluralWord(len(r.Ports), r.NIC+" NIC", ""), r.PortBytes>>10, r.ResidentBytes>>10)
 	fmt.Fprintf(&b, "QEMU %s or newer. Any guest RAM will do, as long as it is shared memory.\n", r.OldestQEMU)
 	if r.OldestQEMU == assets.MinVFIOUser {
 		fmt.Fprintln(&b,
@@ -199,13 +201,6 @@ func (r *Report) Print(w io.Writer) error {
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
-}
-
-func plural(n int, s string) string {
-	if n == 1 {
-		return s
-	}
-	return s + "s"
 }
 
 // quote makes one word of s in a shell.

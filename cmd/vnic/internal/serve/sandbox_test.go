@@ -15,6 +15,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -42,6 +43,7 @@ type apartOptions struct {
 	Gateway   lab.GatewayFlags
 	Probe     bool
 	Poll      int
+	Threads   int // that wait in calls until it ends, once it serves
 }
 
 // attempt is what came of something that a process which was taken over would try.
@@ -99,6 +101,38 @@ func attempts(dir string, held bool) (list []attempt) {
 	return list
 }
 
+// arenas is how many glibc's malloc makes before it asks how many processors there are: more than it has
+// made when the process confines itself.
+const arenas = 16
+
+// wait has n threads wait in a read for ever. One starts the next, so that glibc, where Go uses it (-race),
+// gives each an arena.
+func wait(n int) error {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+		return err
+	}
+	var all sync.WaitGroup
+	var thread func(left int)
+	thread = func(left int) {
+		if left > 1 {
+			go thread(left - 1)
+		}
+		all.Done()
+		for {
+			if _, err := unix.Read(pipe[0], make([]byte, 1)); err != unix.EINTR {
+				return
+			}
+		}
+	}
+	all.Add(n)
+	if n > 0 {
+		go thread(n)
+	}
+	all.Wait()
+	return nil
+}
+
 func socket(family int) error {
 	fd, err := unix.Socket(family, unix.SOCK_STREAM, 0)
 	if err == nil {
@@ -119,7 +153,7 @@ func serveApart(what string) error {
 		GatewayFlags: a.Gateway, Poll: a.Poll,
 		Note: func(port, format string, args ...any) { fmt.Fprintf(os.Stderr, port+": "+format+"\n", args...) }}
 	o.Ready = func(r *Report) error {
-		err := out.Encode(r)
+		err := errors.Join(wait(a.Threads), out.Encode(r))
 		if a.Probe {
 			err = errors.Join(err, out.Encode(attempts(filepath.Dir(a.Paths[0]), a.Mode == broker.On)))
 		}
@@ -171,7 +205,9 @@ func startApart(t testing.TB, a apartOptions) *process {
 	}
 	b := testkit.Must(json.Marshal(a))(t)
 	p := &process{t: t, cmd: exec.Command("/proc/self/exe"), rep: new(Report), said: new(strings.Builder)}
-	p.cmd.Env, p.cmd.Stderr = append(os.Environ(), apart+"="+string(b)), p.said
+	p.cmd.Env = append(os.Environ(), apart+"="+string(b),
+		fmt.Sprintf("GLIBC_TUNABLES=glibc.malloc.arena_test=%d", arenas))
+	p.cmd.Stderr = p.said
 	in, err := p.cmd.StdinPipe()
 	testkit.OK(t, err)
 	out, err := p.cmd.StdoutPipe()
@@ -252,7 +288,8 @@ func TestServeNeedsNothingThatIsRefused(t *testing.T) {
 		free := testkit.Must(net.ListenPacket("udp4", "127.0.0.1:0"))(t)
 		port := free.LocalAddr().(*net.UDPAddr).Port
 		testkit.OK(t, free.Close())
-		p := startApart(t, apartOptions{Mode: mode, Paths: []string{dir + "/0", dir + "/1"}, GPUMemory: 2 << 20, Poll: poll,
+		p := startApart(t, apartOptions{Mode: mode, Paths: []string{dir + "/0", dir + "/1"}, GPUMemory: 2 << 20,
+			Poll: poll, Threads: 2 * arenas,
 			Gateway: lab.GatewayFlags{HostPorts: fmt.Sprint(host.Port()),
 				Forwards: []string{fmt.Sprintf("udp:%d:port0:9", port)}}})
 		gw, _ := lab.GatewayAddrs()
