@@ -6,7 +6,8 @@
 # FULL=1 also begins with empty caches of Go's: modules are downloaded and everything is compiled anew; and with no
 # toolchain of our own, which make build has fetched before, where the machine has none.
 . "$(dirname "$0")/lib.sh"
-export VNIC_CACHE=$work/cache XDG_CACHE_HOME=$work/xdg
+gocache=$(tools/with-tools go env GOCACHE) # before XDG_CACHE_HOME hides it
+export VNIC_CACHE=$work/cache XDG_CACHE_HOME=$work/xdg GOCACHE=$gocache
 if [ "${FULL:-0}" = 1 ]; then
   export GOMODCACHE=$work/gomod GOCACHE=$work/gocache GOFLAGS=-modcacherw
 else

@@ -14,7 +14,7 @@ within 180 "$vnic" run "${gve[@]}" --json > "$work/first.json" # fills the cache
 holds "$work/first.json" "$(devmem_proof 0)"
 for sig in INT TERM KILL; do # 4-signals.sh has the other stages
   begin "${gve[@]}"
-  until_alive 4
+  until_guests 2
   end $sig "while guests boot" 4
 done
 for sig in TERM KILL; do

@@ -301,7 +301,7 @@ fine 0 "$vnic" boot -- sh -c true
 no_sockets "the boot after some that were killed"
 for sig in TERM HUP GROUP KILL; do
   launch boot -- sh
-  until_alive 3
+  until_guests 1
   end $sig "boot, while the guest boots" 3
 done
 for sig in KILL HUP TWICE; do

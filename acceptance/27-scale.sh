@@ -18,7 +18,7 @@
 # it is. BADINPUT_SCALE_COLD=1 has each guest use 256 buffers, too. gve is driven by hand, a doorbell for 32 or 64
 # frames is a message: its frame costs more than twice as much as virtio's, most of it for these.
 #
-# And: 64 idle ports take no tick and wake no thread, for 10 s. It takes three minutes in all: run it on a machine with
+# And: 64 idle ports take no tick and wake no thread, for 10 s. It takes five minutes in all: run it on a machine with
 # nothing else to do.
 . "$(dirname "$0")/lib.sh"
 BADINPUT_SCALE=1 BADINPUT_IDLE=10s BADINPUT_VNIC=$vnic tools/with-tools go test ./acceptance/internal/badinput \

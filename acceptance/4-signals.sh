@@ -31,7 +31,7 @@ for sig in INT KILL; do # TERM goes INT's way
   left=$(find "$work/nothing" -mindepth 2)
   [ -z "$left" ] || fail "$sig while fetching: left $left"
   begin --size 4M --mode devmem
-  until_alive 4
+  until_guests 2
   end $sig "while guests boot" 4
   begin --size 2G --mode devmem
   until_line '^stage: transfer' && sleep 0.3

@@ -11,7 +11,8 @@ vnic=${VNIC:-$root/bin/vnic}
 cache=${VNIC_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/vnic}
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null && kill -CONT $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
-fail() { echo "FAIL $*" >&2; exit 1; }
+exec {said}>&2 # also where a command's own stderr goes elsewhere
+fail() { echo "FAIL $*" >&"$said"; exit 1; }
 
 # tool NAME: builds acceptance/internal/NAME as $work/NAME.
 tool() { "$root/tools/with-tools" go build -ldflags="-s -w" -o "$work/$1" "./acceptance/internal/$1"; }

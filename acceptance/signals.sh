@@ -26,6 +26,15 @@ qemus() {
 until_line() { until_ grep -q "$1" "$work/err"; }
 until_alive() { until_ enough "$1"; }
 enough() { [ "$(alive "$pid" | wc -l)" -ge "$1" ]; }
+# until_guests N: for so many QEMUs that boot a guest. There are others before, for a moment: what asks for a version.
+until_guests() { until_ booting "$1"; }
+booting() {
+  local p n=0
+  for p in $(alive "$pid"); do
+    ! tr '\0' ' ' < "/proc/$p/cmdline" 2>/dev/null | grep -q ' -kernel ' || n=$((n + 1))
+  done
+  [ $n -ge "$1" ]
+}
 until_() {
   local i
   for ((i = 0; i < 1200; i++)); do

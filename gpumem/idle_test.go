@@ -36,8 +36,8 @@ func TestDigestIdle(t *testing.T) {
 	testkit.ErrorIs(t, testkit.Err(e.DigestIdle(ctx, 0, all, make(chan struct{}))), gone)
 }
 
-// The thread is idle to the kernel until there is a hurry, and keeps its nice value. Who is not root may leave SCHED_IDLE
-// only where RLIMIT_NICE covers the nice value (sched(7)): elsewhere the thread stays as it is.
+// The thread is idle to the kernel until there is a hurry, and keeps its nice value. Who is not root may leave
+// SCHED_IDLE only where RLIMIT_NICE covers the nice value (sched(7)): elsewhere the thread stays as it is.
 func TestThreadIsIdleUntilThereIsAHurry(t *testing.T) {
 	var limit unix.Rlimit
 	testkit.OK(t, unix.Getrlimit(unix.RLIMIT_NICE, &limit))

@@ -79,9 +79,10 @@ func (l *Lab) newGPU(model Model, node int) (*GPUMemory, error) {
 
 // free lets go of all GPUs' memory, at the same time: the kernel takes page by page.
 func (l *Lab) free() error {
+	var errs []error
 	for _, m := range l.machines {
 		for _, g := range m.GPUs {
-			_ = g.File.Close() // not the last to be closed
+			errs = append(errs, g.File.Close()) // not the memory's last descriptor
 		}
 	}
 	var eg errgroup.Group
@@ -90,7 +91,7 @@ func (l *Lab) free() error {
 			eg.Go(g.Close)
 		}
 	}
-	return eg.Wait()
+	return errors.Join(append(errs, eg.Wait())...)
 }
 
 // memoryError makes of a lack of memory an error that says what to do.

@@ -74,35 +74,24 @@ const innocent = 50 * time.Microsecond
 
 // try tries those rows that concern a device model.
 func try(t *testing.T, model string, rows []row) {
-	port := freePort(t)
-	s := serve(t, 4, "--nic", model, "--host-ports", strconv.Itoa(int(port)))
-	var a, b *guest
-	if model == "gve" {
-		a, b = s.gveGuest(0), s.gveGuest(1)
-	} else {
-		a, b = s.attach(0), s.attach(1)
-	}
-	in := talk(t, a, b)
-	in.move(t, 1000)
-	_, _ = in.since()
-	idle := s.cost()
-	in.move(t, 2000)
-	usual, n := in.since()
-	slowness := max(1, float64(s.cost().ticks-idle.ticks)*float64(tick)/float64(time.Duration(n)*innocent))
-	t.Logf("an innocent frame takes %.1f times as much processor time as it should", slowness)
+	first := open(t, model)
 	for _, r := range rows {
 		if r.layer.model() != model {
 			continue
 		}
 		t.Run(string(r.class)+"/"+string(r.layer)+"/"+r.name, func(t *testing.T) {
-			var over []string
+			v := first
 			attempts := attempts
 			if r.bound.left > 0 {
 				attempts = 1 // the port serves nobody any more
 			}
+			var over []string
 			for i := range attempts {
-				w := &world{t: t, s: s, a: a, b: b, in: in, attacker: s.attacker(t, 2), port: port}
-				if over = w.try(r, usual, slowness); len(over) == 0 {
+				if i > 0 {
+					v = open(t, model) // what was said, or grew, at the first attempt is not said again
+				}
+				w := &world{t: t, s: v.s, a: v.a, b: v.b, in: v.in, attacker: v.s.attacker(t, 2), port: v.port}
+				if over = w.try(r, v.usual, v.slowness); len(over) == 0 {
 					return
 				}
 				t.Logf("attempt %d: %s", i+1, strings.Join(over, "; "))
@@ -112,8 +101,39 @@ func try(t *testing.T, model string, rows []row) {
 	}
 }
 
-// attempts is how often a row is tried before its cost is held against it: what else the machine does, and when garbage
-// was last collected, only ever add to it.
+// victim is a server whose ports 0 and 1 have innocent guests.
+type victim struct {
+	s    *server
+	a, b *guest
+	in   *innocents
+	port uint16 // of this machine, that guests reach
+
+	usual    time.Duration // an innocent frame takes so long
+	slowness float64       // and so many times the processor time that it should
+}
+
+func open(t *testing.T, model string) *victim {
+	v := &victim{port: freePort(t)}
+	v.s = serve(t, 4, "--nic", model, "--host-ports", strconv.Itoa(int(v.port)))
+	if model == "gve" {
+		v.a, v.b = v.s.gveGuest(0), v.s.gveGuest(1)
+	} else {
+		v.a, v.b = v.s.attach(0), v.s.attach(1)
+	}
+	v.in = talk(t, v.a, v.b)
+	v.in.move(t, 1000)
+	_, _ = v.in.since()
+	idle := v.s.cost()
+	v.in.move(t, 2000)
+	usual, n := v.in.since()
+	v.usual = usual
+	v.slowness = max(1, float64(v.s.cost().ticks-idle.ticks)*float64(tick)/float64(time.Duration(n)*innocent))
+	t.Logf("an innocent frame takes %.1f times as much processor time as it should", v.slowness)
+	return v
+}
+
+// attempts is how often a row is tried, each time at a new server, before its cost is held against it: what else the
+// machine does, and when garbage was last collected, only ever add to it.
 const attempts = 3
 
 // try tries a row once, and says which of its bounds it exceeds. It returns only when the innocent still move bytes and

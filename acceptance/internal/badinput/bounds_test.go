@@ -22,6 +22,9 @@ type mutant struct {
 
 type edit struct{ file, old, new string }
 
+// Two bounds are not among them, as rows cannot see them any more: patience, since a slow receiver gives up its frames
+// to those of others long before that, and that a refused walk is not walked again, which costs too little to stand out
+// (tests of nic and nic/virtio count what waits, and the walks).
 var mutants = []mutant{
 	{"regions of any size", "a region that is no whole page",
 		[]edit{{"vhostuser/memory.go", "(r.GPA|r.Size|r.Offset)%pageSize != 0", "false"}}},
@@ -47,8 +50,6 @@ var mutants = []mutant{
 	{"no shares of questions", "questions, to others and of no sense", []edit{
 		{"stack/gateway/dns.go", "newQuota(maxQuestions, maxQuestions/4,", "newQuota(1<<20, 1<<20,"},
 		{"stack/gateway/datagrams.go", "newQuota(maxWaiting, maxWaiting/4,", "newQuota(1<<20, 1<<20,"}}},
-	{"a frame waits for a receiver for 5 s", "the longest chains over the most regions, walked for each frame",
-		[]edit{{"nic/patience.go", "DefaultPatience = 500 * time.Millisecond", "DefaultPatience = 5 * time.Second"}}},
 	{"a ring's old descriptor stays open", "a ring set up again with new descriptors",
 		[]edit{{"vhostuser/rings.go", "scm.Close(r.call)\n\tr.call = fd", "r.call = fd"}}},
 	{"all connections wait", "connections that say nothing",

@@ -32,7 +32,7 @@ const (
 
 // Of a measurement.
 const (
-	scaleTime  = 150 * time.Millisecond
+	scaleTime  = 300 * time.Millisecond
 	scaleWarm  = 20 * time.Millisecond // before it
 	scaleLeast = 10000                 // frames
 	scaleRing  = 256                   // frames that are out, of each transmit queue
