@@ -61,7 +61,7 @@ const (
 // P2P is the kind of path between a NIC and a GPU.
 type P2P uint8
 
-// Kinds of paths. The numbers are those of gpumem.PathKind.
+// Kinds of paths. The numbers are those of pcie.PathKind.
 const (
 	P2PNone       P2P = 0 // payload is bounced through host memory
 	P2PBus        P2P = 1 // below a common switch

@@ -29,7 +29,7 @@ func (d MemKind) String() string {
 }
 
 // MaxGPUs is how many GPUs are told apart by Counts; GPU ids are below it.
-const MaxGPUs = 16
+const MaxGPUs = 64
 
 // Counts holds the bytes that one Copier moved. The copier's goroutine writes, anyone reads.
 type Counts struct {

@@ -14,6 +14,7 @@ import (
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/virtio"
+	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -34,7 +35,7 @@ func newStation(t testing.TB, sw *wire.Switch, files *dma.Files, i int) *station
 	testkit.OK(t, err)
 	dev, err := virtio.New(virtio.Config{Files: files, Port: nic.Config{
 		Name: string(rune('A' + i)), MAC: s.mac, MTU: 9000, QueuePairs: 2, Log: log,
-		GPUs: []nic.GPU{{GPU: s.gpu, Path: gpumem.Path{Kind: gpumem.PathBus}}},
+		GPUs: []nic.GPU{{GPU: s.gpu, Path: pcie.Path{Kind: pcie.Bus}}},
 	}})
 	testkit.OK(t, err)
 	testkit.OK(t, dev.Port().Attach(sw, wire.LinkOptions{}))

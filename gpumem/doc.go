@@ -10,8 +10,6 @@
 // which a socket's user returns its frags, each a piece {offset, length} of a page (Linux devmem
 // TCP: net/core/devmem.c). Package stack is on both; they touch no memory.
 //
-// Topology says where in a PCIe tree GPUs and NICs are, and so whether one can reach the other's memory.
-//
 // FillPattern and Audit are how "no payload in host memory" is proved: payload is made of 64-byte windows that occur
 // nowhere by chance, and Audit finds each that lies in memory where it should not.
 //

@@ -50,7 +50,7 @@ func TestBadGPUs(t *testing.T) {
 		text string
 	}{
 		{-1, 4096, syscall.EINVAL, "GPU -1"},
-		{dma.MaxGPUs, 4096, syscall.EINVAL, "0 to 15"},
+		{dma.MaxGPUs, 4096, syscall.EINVAL, "0 to 63"},
 		{0, 0, syscall.EINVAL, "multiple of 4096"},
 		{0, 4097, syscall.EINVAL, "multiple of 4096"},
 		{0, 1 << 63, syscall.EINVAL, "multiple of 4096"},

@@ -10,7 +10,9 @@ import (
 	"slices"
 	"time"
 
+	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
+	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/wire"
 )
 
@@ -32,6 +34,30 @@ type Guest struct {
 	Name string // for messages; "": guest0, guest1, ...
 	NICs []NIC
 	GPUs []GPU
+	// Sockets and Switches are what NICs and GPUs are below. Without any socket the guest has one that forwards nothing,
+	// and below it a switch for each NIC, with the GPUs of which that NIC is the first that may address them; but no
+	// QEMU is told of these.
+	Sockets  []Socket
+	Switches []Switch
+}
+
+// Socket is a CPU socket: a NUMA node with a host bridge.
+type Socket struct {
+	Name    string
+	Routing pcie.Routing // what the host bridge forwards between its ports, and between itself and others
+}
+
+// Switch is a PCIe switch.
+type Switch struct {
+	Name string
+	Slot
+}
+
+// Slot is where something is plugged in: a root port of a socket, or a downstream port of a switch.
+type Slot struct {
+	Below    string    // the name of a socket or a switch of the guest
+	Link     pcie.Link // zero: nothing is said of it
+	Redirect bool      // the port redirects requests between endpoints upstream (ACS)
 }
 
 // NIC is a network device, and its port on the switch. Of the zero NIC only Model is wanting.
@@ -45,6 +71,7 @@ type NIC struct {
 	MTU        int          // bytes; 0: 1500
 	QueuePairs int          // 0: the model's
 	GPUs       []int        // which of the guest's GPUs it may address, by number; nil: all of them
+	Slot       Slot         // of a guest with sockets
 	// Link is impairment, in either direction, and which source addresses the guest's frames may have. Its Identity is
 	// completed: nil stands for MAC alone.
 	Link wire.LinkOptions
@@ -55,6 +82,7 @@ type NIC struct {
 type GPU struct {
 	Name   string // "": that of the first NIC that may address it
 	Memory uint64 // bytes: a power of two from 4 KiB; where it is a NUMA node, a multiple of 2 MiB
+	Slot   Slot   // of a guest with sockets
 }
 
 // Uniform describes n guests of one NIC each, and one GPU each unless gpuMemory is 0.
@@ -129,6 +157,12 @@ func (d *Description) Check() error {
 			return err
 		}
 	}
+	c := d.complete()
+	for i := range c.Guests {
+		if _, err := c.Guests[i].tree(); err != nil {
+			return fmt.Errorf("guest %s: %w", c.Guests[i].Name, err)
+		}
+	}
 	return nil
 }
 
@@ -141,6 +175,14 @@ func (n *NIC) check(gpus int) error {
 		return fmt.Errorf("--mtu %d: 576 to %d with --nic %s", n.MTU, m.MaxMTU, n.Model)
 	case n.QueuePairs < 0 || n.QueuePairs > maxQueuePairs:
 		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, maxQueuePairs)
+	}
+	reached := gpus
+	if n.GPUs != nil {
+		reached = len(n.GPUs)
+	}
+	if reached > control.MaxGPUs {
+		return fmt.Errorf("NIC %s may address %d GPUs: %d at most, so name those that it may", n.Name, reached,
+			control.MaxGPUs)
 	}
 	for i, g := range n.GPUs {
 		if g < 0 || g >= gpus || slices.Contains(n.GPUs[:i], g) {
@@ -191,6 +233,7 @@ func (d *Description) complete() (c Description) {
 	for i, g := range d.Guests {
 		g.Name = cmp.Or(g.Name, fmt.Sprint(GuestName, i))
 		g.NICs, g.GPUs = slices.Clone(g.NICs), slices.Clone(g.GPUs)
+		g.Sockets, g.Switches = slices.Clone(g.Sockets), slices.Clone(g.Switches)
 		for j := range g.NICs {
 			n := &g.NICs[j]
 			m, _ := LookupModel(n.Model)

@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/wire"
 )
 
@@ -31,6 +32,7 @@ type Lab struct {
 // process.
 type Machine struct {
 	Name  string
+	Tree  *pcie.Tree
 	Ports []*Port
 	GPUs  []*GPUMemory
 }
@@ -57,13 +59,8 @@ func Open(d Description, o Options) (l *Lab, err error) {
 	if err := l.allocate(); err != nil {
 		return l, err
 	}
-	tree := gpumem.NewTopology()
-	if err := tree.AddRoot(rootComplex, false); err != nil {
-		return l, err
-	}
-	tree.SetOff(d.NoP2P)
 	for i := range l.desc.Guests {
-		if err := l.addMachine(&l.desc.Guests[i], tree); err != nil {
+		if err := l.addMachine(&l.desc.Guests[i]); err != nil {
 			return l, err
 		}
 	}
@@ -77,28 +74,18 @@ func Open(d Description, o Options) (l *Lab, err error) {
 	return l, nil
 }
 
-// rootComplex forwards nothing between its ports, and each NIC has a PCIe switch of its own below
-// it.
-const rootComplex = "rc0"
-
 // addMachine makes a guest's GPUs and NICs. What it has made when there is an error, Close takes
 // down.
-func (l *Lab) addMachine(g *Guest, tree *gpumem.Topology) error {
-	m := &Machine{Name: g.Name}
-	l.machines = append(l.machines, m)
-	for _, n := range g.NICs {
-		if err := errors.Join(tree.AddSwitch("sw"+n.Name, rootComplex, false),
-			tree.AddDevice("nic"+n.Name, "sw"+n.Name)); err != nil {
-			return err
-		}
+func (l *Lab) addMachine(g *Guest) error {
+	tree, err := g.tree()
+	if err != nil {
+		return err
 	}
+	m := &Machine{Name: g.Name, Tree: tree}
+	l.machines = append(l.machines, m)
 	nodes := 0
-	for i, spec := range g.GPUs {
-		owner := &g.NICs[g.owner(i)]
-		model, _ := LookupModel(owner.Model)
-		if err := tree.AddDevice("gpu"+spec.Name, "sw"+owner.Name); err != nil {
-			return err
-		}
+	for i := range g.GPUs {
+		model, _ := LookupModel(g.NICs[g.owner(i)].Model)
 		if model.Node {
 			nodes++
 		}
@@ -116,12 +103,13 @@ func (l *Lab) addMachine(g *Guest, tree *gpumem.Topology) error {
 			if !n.reaches(j) {
 				continue
 			}
-			path, err := tree.Path("nic"+n.Name, "gpu"+g.GPUs[j].Name)
-			if err != nil {
-				return err
+			name := g.gpuInTree(&g.GPUs[j])
+			path := tree.Path(g.nicInTree(n), name)
+			if l.desc.NoP2P {
+				path = path.Off()
 			}
 			info := gpu.info
-			info.Place = tree.PathName("gpu" + g.GPUs[j].Name)
+			info.Place = tree.Place(name)
 			gpus, reached = append(gpus, nic.GPU{GPU: gpu.GPU, Info: info, Path: path}), append(reached, gpu)
 		}
 		p, err := l.newPort(n, gpus, reached)

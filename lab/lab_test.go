@@ -136,7 +136,7 @@ func TestBadOptionsAreRefused(t *testing.T) {
 		"251 ports":                        lab.Uniform(251, virtio, 0),
 		"--mtu 9199":                       lab.Uniform(1, lab.NIC{Model: lab.GVE, MTU: 9199}, 0),
 		"17 queue pairs":                   lab.Uniform(1, lab.NIC{Model: lab.GVE, QueuePairs: 17}, 0),
-		"17 ports with GPU":                lab.Uniform(17, virtio, 4096),
+		"65 ports with GPU":                lab.Uniform(65, virtio, 4096),
 		"--gpu-memory 3M: not":             lab.Uniform(1, virtio, 3<<20),
 		"--gpu-memory 1M: not":             lab.Uniform(1, lab.NIC{Model: lab.GVE}, 1<<20),
 		"GPU 0 of guest : NICs of both":    {Guests: []lab.Guest{two}},

@@ -10,6 +10,7 @@ import (
 	"vnic.dev/vnic/control"
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/gpumem"
+	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/splitter"
 	"vnic.dev/vnic/wire"
 )
@@ -45,7 +46,7 @@ type Config struct {
 type GPU struct {
 	*gpumem.GPU
 	Info control.GPUInfo // how the guest sees it; ID, Size and P2P are set by the port
-	Path gpumem.Path     // from this NIC
+	Path pcie.Path       // from this NIC
 }
 
 // Port is a NIC on the wire: a wire.Port, and the control.Handler of its guest's commands.
@@ -66,7 +67,7 @@ type Port struct {
 	registry   *gpumem.Registry
 	engine     *gpumem.Engine
 
-	p2p         atomic.Uint32 // bit g: peer to peer with GPU g
+	p2p         atomic.Uint64 // bit g: peer to peer with GPU g
 	mtu         atomic.Uint32
 	generation  atomic.Uint32
 	notify      notifier

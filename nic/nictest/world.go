@@ -13,6 +13,7 @@ import (
 	"vnic.dev/vnic/gpumem"
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/nic"
+	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/wire"
 )
 
@@ -65,9 +66,9 @@ func (m *Memory) AddGPU(files *dma.Files, id int, p2p bool) nic.GPU {
 	m.OK(err)
 	m.Cleanup(func() { _ = m.GPU.Close() })
 	m.GPUMem = m.mmap(m.GPU.FD(), GPUSize)
-	path := gpumem.Path{}
+	path := pcie.Path{}
 	if p2p {
-		path.Kind = gpumem.PathBus
+		path.Kind = pcie.Bus
 	}
 	return nic.GPU{GPU: m.GPU, Path: path}
 }

@@ -32,7 +32,7 @@ func TestBadOptionsAreRefusedByName(t *testing.T) {
 	for want, change := range map[string]func(o *Options){
 		"--nic e1000":         func(o *Options) { o.NIC = "e1000" },
 		"--guests 0":          func(o *Options) { o.Guests = 0 },
-		"--guests 17":         func(o *Options) { o.Guests = 17 },
+		"--guests 65":         func(o *Options) { o.Guests = 65 },
 		"--guests: a shell":   func(o *Options) { o.Guests, o.Command = 2, nil },
 		"--cpus 0":            func(o *Options) { o.CPUs = 0 },
 		"--memory 100M":       func(o *Options) { o.Memory = 100 << 20 },

@@ -24,7 +24,7 @@
 //     would not permit counts, too.
 //
 // Requests are 48 bytes; anything else is ignored. The broker keeps at most 1024 requests under
-// way, 4096 senders for each forward, 256 files, 256 processes and 16 GPUs' memory; a command to a monitor has 4 KiB at
+// way, 4096 senders for each forward, 256 files, 256 processes and 64 GPUs' memory; a command to a monitor has 4 KiB at
 // most. It ends when the process ends, whatever way; and when it is killed, Client.Guard has the process end, and
 // the kernel has its QEMUs end then (internal/proc).
 //

@@ -129,6 +129,9 @@ func TestCapabilitiesAndDescriptionKeepToTheSchema(t *testing.T) {
 	}
 }
 
+// names65 has a character for each of 65 sockets.
+const names65 = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-_"
+
 func TestBadOptions(t *testing.T) {
 	for want, o := range map[string]Options{
 		"no socket":             {},
@@ -141,7 +144,7 @@ func TestBadOptions(t *testing.T) {
 		"--client and --fd":     {FDs: []int{3}, Client: true},
 		"--client and --nic":    {Paths: []string{"/x"}, Client: true, NIC: lab.NIC{Model: lab.GVE}},
 		"--nic e1000":           {Paths: []string{"/x"}, NIC: lab.NIC{Model: "e1000"}},
-		"17 ports with GPU mem": {Paths: strings.Split("abcdefghijklmnopq", ""), GPUMemory: 4096},
+		"65 ports with GPU mem": {Paths: strings.Split(names65, ""), GPUMemory: 4096},
 	} {
 		if o.NIC.Model == "" {
 			o.NIC.Model = lab.Virtio

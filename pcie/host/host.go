@@ -1,0 +1,266 @@
+// Package host reads the PCIe tree of the machine that the program runs on, from sysfs.
+//
+// What of it decides about peer to peer is read as Linux does (drivers/pci/p2pdma.c): the CPU's family and the devices
+// that stand for host bridges on a list, and Access Control Services from configuration space, of which only root may
+// read that part.
+package host
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/prometheus/procfs"
+	"github.com/prometheus/procfs/sysfs"
+
+	"vnic.dev/vnic/pcie"
+)
+
+// Machine is what a machine has on PCI.
+type Machine struct {
+	Tree *pcie.Tree
+	NICs []Device
+	GPUs []Device // graphics and other accelerators
+
+	// ACSKnown says whether configuration space could be read: else no port of the tree redirects, whatever is true.
+	ACSKnown bool
+	// Hypervisor has the machine's vendor as firmware names it where this is a virtual machine: the tree is what its
+	// hypervisor shows. "": it is none, as far as the CPU says.
+	Hypervisor string
+}
+
+// Device is an endpoint.
+type Device struct {
+	Name      string // where it is: 0000:3b:00.0
+	Vendor    uint16
+	Device    uint16
+	Interface string // of a NIC whose driver has one
+}
+
+// Read reads the tree of a machine whose /proc and /sys are here.
+func Read(proc, sys string) (*Machine, error) {
+	m := &Machine{ACSKnown: true}
+	cpu, err := m.cpu(proc, sys)
+	if err != nil {
+		return nil, err
+	}
+	s, err := sysfs.NewFS(sys)
+	if err != nil {
+		return nil, err
+	}
+	list, err := s.PciDevices()
+	if err != nil {
+		return nil, fmt.Errorf("PCI devices: %w", err)
+	}
+	r := reader{machine: m, sys: sys, devices: make(map[string]*device)}
+	for _, d := range list {
+		r.devices[nameOf(d.Location)] = &device{PciDevice: d, name: nameOf(d.Location)}
+	}
+	nodes, err := r.nodes(cpu)
+	if err != nil {
+		return nil, err
+	}
+	m.Tree, err = pcie.New(nodes)
+	return m, err
+}
+
+// cpu says what the CPU's host bridges forward, whatever is on the list.
+func (m *Machine) cpu(proc, sys string) (pcie.Routing, error) {
+	p, err := procfs.NewFS(proc)
+	if err != nil {
+		return 0, err
+	}
+	cpus, err := p.CPUInfo()
+	if err != nil {
+		return 0, fmt.Errorf("CPUs: %w", err)
+	}
+	if len(cpus) == 0 {
+		return pcie.NoRouting, nil
+	}
+	if slices.Contains(cpus[0].Flags, "hypervisor") {
+		m.Hypervisor = "a hypervisor"
+		s, err := sysfs.NewFS(sys)
+		if err == nil {
+			if dmi, err := s.DMIClass(); err == nil && dmi.SystemVendor != nil {
+				m.Hypervisor = cmp.Or(*dmi.SystemVendor, m.Hypervisor)
+			}
+		}
+	}
+	const zen = 0x17
+	if family, _ := strconv.Atoi(cpus[0].CPUFamily); cpus[0].VendorID == "AuthenticAMD" && family >= zen {
+		return pcie.AnyBridge, nil
+	}
+	return pcie.NoRouting, nil
+}
+
+// Intel's devices in slot 0 of a root bus that stand for a host bridge which forwards (pci_p2pdma_whitelist).
+const intel = 0x8086
+
+var listed = map[uint32]pcie.Routing{
+	0x3c00: pcie.SameBridge, 0x3c01: pcie.SameBridge, // Xeon E5
+	0x2f00: pcie.SameBridge, 0x2f01: pcie.SameBridge, // Xeon E5 v3, E7 v3
+	0x2030: pcie.AnyBridge, 0x2031: pcie.AnyBridge, 0x2032: pcie.AnyBridge, 0x2033: pcie.AnyBridge, // Skylake-E
+	0x2020: pcie.AnyBridge, 0x09a2: pcie.AnyBridge, // and Ice Lake
+	0x0b25: pcie.AnyBridge, 0x0cfe: pcie.AnyBridge, // Sapphire Rapids: DSA, IAX
+}
+
+type reader struct {
+	machine *Machine
+	sys     string
+	devices map[string]*device
+}
+
+type device struct {
+	sysfs.PciDevice
+	name string
+}
+
+func nameOf(l sysfs.PciDeviceLocation) string {
+	return fmt.Sprintf("%04x:%02x:%02x.%x", l.Segment, l.Bus, l.Device, l.Function)
+}
+
+// Classes of devices (PCI Code and ID Assignment Specification, section 1).
+const (
+	classNVMe    = 0x0108
+	classNetwork = 0x02
+	classDisplay = 0x03
+	classBridge  = 0x0604
+	classCo      = 0x0b40
+	classAccel   = 0x12
+)
+
+func (d *device) bridge() bool { return d.Class>>8 == classBridge }
+
+// wanted says whether an endpoint is one that moves bytes.
+func (d *device) wanted() bool { return d.nic() || d.gpu() || d.Class>>8 == classNVMe }
+
+func (d *device) nic() bool { return d.Class>>16 == classNetwork }
+
+func (d *device) gpu() bool {
+	return d.Class>>16 == classDisplay || d.Class>>16 == classAccel || d.Class>>8 == classCo
+}
+
+// nodes makes a tree of endpoints that move bytes and of what is above them. Below a host bridge are root ports, below
+// a port is an endpoint or a switch's upstream port, below that are the switch's downstream ports: a port is a property
+// of what is below it. Functions of one device are taken for devices at ports of their own.
+func (r *reader) nodes(cpu pcie.Routing) ([]pcie.Node, error) {
+	var ends []*device
+	for _, d := range r.devices {
+		if d.wanted() && !d.bridge() {
+			ends = append(ends, d)
+		}
+	}
+	slices.SortFunc(ends, func(a, b *device) int { return cmp.Compare(a.name, b.name) })
+	var nodes []pcie.Node
+	made := make(map[string]bool)
+	add := func(n pcie.Node) {
+		if !made[n.Name] {
+			made[n.Name] = true
+			nodes = append(nodes, n)
+		}
+	}
+	for _, d := range ends {
+		chain := []*device{d} // and the bridges above it
+		for up := r.above(d); up != nil; up = r.above(up) {
+			if chain = append(chain, up); len(chain) > len(r.devices) {
+				return nil, fmt.Errorf("%s is below itself", d.name)
+			}
+		}
+		root := chain[len(chain)-1]
+		socket := fmt.Sprintf("pci%04x:%02x", root.Location.Segment, root.Location.Bus)
+		add(pcie.Node{Name: socket, Kind: pcie.Socket, Routing: max(cpu, r.routing(root)), NUMA: numa(root)})
+		slices.Reverse(chain)
+		below, redirect := socket, false
+		for level, b := range chain {
+			if b.bridge() && level%2 == 0 {
+				acs, err := r.redirects(b.name)
+				if err != nil {
+					return nil, err
+				}
+				redirect = acs
+				continue
+			}
+			n := pcie.Node{Name: b.name, Kind: pcie.Endpoint, Below: below, Link: linkOf(b.PciDevice), Redirect: redirect}
+			if b.bridge() {
+				n.Kind = pcie.Switch
+			}
+			add(n)
+			below, redirect = b.name, false
+		}
+		r.list(d)
+	}
+	return nodes, nil
+}
+
+func (r *reader) above(d *device) *device {
+	if d.ParentLocation == nil {
+		return nil
+	}
+	return r.devices[nameOf(*d.ParentLocation)]
+}
+
+// list puts an endpoint among the machine's NICs or GPUs.
+func (r *reader) list(d *device) {
+	e := Device{Name: d.name, Vendor: uint16(d.Vendor), Device: uint16(d.Device)}
+	switch {
+	case d.nic():
+		if names, err := os.ReadDir(filepath.Join(r.path(d.name), "net")); err == nil && len(names) > 0 {
+			e.Interface = names[0].Name()
+		}
+		r.machine.NICs = append(r.machine.NICs, e)
+	case d.gpu():
+		r.machine.GPUs = append(r.machine.GPUs, e)
+	}
+}
+
+func (r *reader) path(name string) string { return filepath.Join(r.sys, "bus/pci/devices", name) }
+
+// routing is what the list says of the host bridge of a root bus.
+func (r *reader) routing(root *device) pcie.Routing {
+	slot0 := root.Location
+	slot0.Device, slot0.Function = 0, 0
+	if d := r.devices[nameOf(slot0)]; d != nil && d.Vendor == intel {
+		return listed[d.Device]
+	}
+	return pcie.NoRouting
+}
+
+func numa(d *device) int {
+	if d.NumaNode == nil {
+		return -1
+	}
+	return int(*d.NumaNode)
+}
+
+// linkOf is the link as it is now; the zero Link where sysfs does not know it.
+func linkOf(d sysfs.PciDevice) (l pcie.Link) {
+	if d.CurrentLinkSpeed == nil || d.CurrentLinkWidth == nil {
+		return l
+	}
+	for gen := range 6 {
+		known := pcie.Link{Gen: gen + 1, Width: int(*d.CurrentLinkWidth)}
+		if _, err := pcie.ParseLink(known.String()); err == nil && known.Transfers() == *d.CurrentLinkSpeed {
+			return known
+		}
+	}
+	return l
+}
+
+// redirects says whether a port has Access Control Services that send requests upstream (pci_bridge_has_acs_redir).
+func (r *reader) redirects(name string) (bool, error) {
+	const readable = 64 // bytes of configuration space that everybody may read
+	config, err := os.ReadFile(filepath.Join(r.path(name), "config"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
+		return false, err
+	}
+	if len(config) <= readable {
+		r.machine.ACSKnown = false
+		return false, nil
+	}
+	return acsRedirects(config), nil
+}

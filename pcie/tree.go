@@ -1,0 +1,188 @@
+package pcie
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// MaxDepth is how many switches may be below one another; MaxNodes how many nodes a tree has.
+const (
+	MaxDepth = 8
+	MaxNodes = 4096
+)
+
+// Kind is what a node is.
+type Kind uint8
+
+// Kinds of nodes.
+const (
+	Socket   Kind = iota // with a host bridge, of which root ports are below, and memory
+	Switch               // below a port of its own
+	Endpoint             // a NIC, a GPU or anything else that has no ports, below a port of its own
+)
+
+// Routing is what a host bridge does with requests from one of its root ports to another's endpoints.
+type Routing uint8
+
+// Kinds of Routing (drivers/pci/p2pdma.c: pci_p2pdma_whitelist, cpu_supports_p2pdma).
+const (
+	NoRouting  Routing = iota // they are not answered
+	SameBridge                // forwarded between its own ports (REQ_SAME_HOST_BRIDGE)
+	AnyBridge                 // also to those of other host bridges that do
+)
+
+var routings = []string{NoRouting: "none", SameBridge: "same-bridge", AnyBridge: "any"}
+
+// String is the kind as lab files name it.
+func (r Routing) String() string { return routings[r] }
+
+// MarshalText is String.
+func (r Routing) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads what String writes.
+func (r *Routing) UnmarshalText(b []byte) error {
+	i := slices.Index(routings, string(b))
+	if i < 0 {
+		return fmt.Errorf("%q: none, same-bridge or any", b)
+	}
+	*r = Routing(i)
+	return nil
+}
+
+// Node is a part of a tree.
+type Node struct {
+	Name  string
+	Kind  Kind
+	Below string // a socket or switch; "" of a socket
+
+	Link Link // to what it is below
+	// The port above it, a root port or a switch's downstream port, redirects requests between endpoints upstream: Access
+	// Control Services, P2P Request Redirect (PCI Express Base Specification 6.0, section 6.12.1.1).
+	Redirect bool
+
+	Routing Routing // of a socket
+	NUMA    int     // of a socket: its NUMA node, -1 if it has none
+}
+
+// Tree is a PCIe tree.
+type Tree struct {
+	nodes  []Node
+	byName map[string]*node
+}
+
+type node struct {
+	Node
+	above *node // nil of a socket
+	depth int
+}
+
+// A NodeError says what is wrong with a node of a tree.
+type NodeError struct {
+	Index int // among those that New was given
+	Text  string
+}
+
+func (e *NodeError) Error() string { return e.Text }
+
+// New makes a tree of nodes in any order. An error is a *NodeError.
+func New(nodes []Node) (*Tree, error) {
+	t := &Tree{nodes: slices.Clone(nodes), byName: make(map[string]*node, len(nodes))}
+	if len(nodes) > MaxNodes {
+		return nil, &NodeError{MaxNodes, fmt.Sprintf("%d nodes: %d at most", len(nodes), MaxNodes)}
+	}
+	for i, n := range nodes {
+		switch {
+		case n.Name == "" || strings.ContainsAny(n.Name, "/ "):
+			return nil, &NodeError{i, fmt.Sprintf("%q is no name", n.Name)}
+		case t.byName[n.Name] != nil:
+			return nil, &NodeError{i, fmt.Sprintf("there are two %s", n.Name)}
+		}
+		t.byName[n.Name] = &node{Node: n}
+	}
+	for i, n := range nodes {
+		if (n.Kind == Socket) != (n.Below == "") {
+			return nil, &NodeError{i, n.Name + ": a socket is below nothing, all else is below a socket or a switch"}
+		}
+		if n.Kind == Socket {
+			continue
+		}
+		above := t.byName[n.Below]
+		if above == nil || above.Kind == Endpoint {
+			return nil, &NodeError{i, fmt.Sprintf("%s is below %s, which is no socket and no switch", n.Name, n.Below)}
+		}
+		t.byName[n.Name].above = above
+	}
+	for i, n := range nodes {
+		if text := t.settle(t.byName[n.Name]); text != "" {
+			return nil, &NodeError{i, text}
+		}
+	}
+	return t, nil
+}
+
+// settle counts what is above a node, and says what is wrong with that.
+func (t *Tree) settle(n *node) string {
+	for up := n.above; up != nil; up = up.above {
+		if n.depth++; n.depth > MaxDepth+1 {
+			if t.circle(n) {
+				return n.Name + " is below itself"
+			}
+			return fmt.Sprintf("%s is below more than %d switches", n.Name, MaxDepth)
+		}
+	}
+	return ""
+}
+
+func (t *Tree) circle(n *node) bool {
+	seen := make(map[*node]bool)
+	for ; n != nil; n = n.above {
+		if seen[n] {
+			return true
+		}
+		seen[n] = true
+	}
+	return false
+}
+
+// Nodes gives all nodes, in the order in which New got them.
+func (t *Tree) Nodes() []Node { return slices.Clone(t.nodes) }
+
+// Children gives what is below a node, in that order; "": the sockets.
+func (t *Tree) Children(name string) (list []Node) {
+	for _, n := range t.nodes {
+		if n.Below == name {
+			list = append(list, n)
+		}
+	}
+	return list
+}
+
+// Place says where something is, from its socket down: "s0/sw0/gpu0"; "" if it is not in the tree.
+func (t *Tree) Place(name string) string {
+	n := t.byName[name]
+	if n == nil {
+		return ""
+	}
+	place := n.Name
+	for n = n.above; n != nil; n = n.above {
+		place = n.Name + "/" + place
+	}
+	return place
+}
+
+// SocketOf is the socket that something is below.
+func (t *Tree) SocketOf(name string) string {
+	n := t.byName[name]
+	if n == nil {
+		return ""
+	}
+	return n.socket().Name
+}
+
+func (n *node) socket() *node {
+	for n.above != nil {
+		n = n.above
+	}
+	return n
+}
