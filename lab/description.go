@@ -157,7 +157,7 @@ func (d *Description) Check() error {
 			return err
 		}
 	}
-	c := d.complete()
+	c := d.Complete()
 	for i := range c.Guests {
 		if _, err := c.Guests[i].tree(); err != nil {
 			return fmt.Errorf("guest %s: %w", c.Guests[i].Name, err)
@@ -171,10 +171,10 @@ func (n *NIC) check(gpus int) error {
 	switch {
 	case !known:
 		return fmt.Errorf("--nic %s: virtio or gve", n.Model)
-	case n.MTU != 0 && (n.MTU < 576 || n.MTU > m.MaxMTU):
-		return fmt.Errorf("--mtu %d: 576 to %d with --nic %s", n.MTU, m.MaxMTU, n.Model)
-	case n.QueuePairs < 0 || n.QueuePairs > maxQueuePairs:
-		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, maxQueuePairs)
+	case n.MTU != 0 && (n.MTU < MinMTU || n.MTU > m.MaxMTU):
+		return fmt.Errorf("--mtu %d: %d to %d with --nic %s", n.MTU, MinMTU, m.MaxMTU, n.Model)
+	case n.QueuePairs < 0 || n.QueuePairs > MaxQueuePairs:
+		return fmt.Errorf("%d queue pairs: 1 to %d", n.QueuePairs, MaxQueuePairs)
 	}
 	reached := gpus
 	if n.GPUs != nil {
@@ -197,20 +197,20 @@ func (g *Guest) checkGPUs() error {
 	for i, gpu := range g.GPUs {
 		owner := g.owner(i)
 		if owner < 0 {
-			return fmt.Errorf("GPU %d of guest %s: no NIC of the guest may address it", i, g.Name)
+			return &GPUError{Index: i, guest: g.Name, Text: "no NIC of the guest may address it"}
 		}
 		m, _ := LookupModel(g.NICs[owner].Model)
 		for _, n := range g.NICs {
-			if other, _ := LookupModel(n.Model); n.reaches(i) && other.Node != m.Node {
-				return fmt.Errorf("GPU %d of guest %s: NICs of both models may address it, and it can only be one of PCI "+
-					"device and NUMA node", i, g.Name)
+			if other, _ := LookupModel(n.Model); n.Reaches(i) && other.Node != m.Node {
+				return &GPUError{Index: i, guest: g.Name,
+					Text: "NICs of both models may address it, and it can only be one of PCI device and NUMA node"}
 			}
 		}
 		switch {
 		case !m.Node && (gpu.Memory < 4096 || gpu.Memory&(gpu.Memory-1) != 0):
-			return fmt.Errorf("--gpu-memory %s: not a power of two from 4K, as a PCI BAR must be", FormatBytes(gpu.Memory))
+			return &GPUError{Index: i, Size: FormatBytes(gpu.Memory), Text: "not a power of two from 4K, as a PCI BAR must be"}
 		case m.Node && (gpu.Memory == 0 || gpu.Memory%hugePage != 0):
-			return fmt.Errorf("--gpu-memory %s: not a multiple of 2M, as a NUMA node must be", FormatBytes(gpu.Memory))
+			return &GPUError{Index: i, Size: FormatBytes(gpu.Memory), Text: "not a multiple of 2M, as a NUMA node must be"}
 		}
 	}
 	return nil
@@ -218,16 +218,16 @@ func (g *Guest) checkGPUs() error {
 
 const hugePage = 2 << 20
 
-// reaches says whether the NIC may address GPU i of its guest.
-func (n *NIC) reaches(i int) bool { return n.GPUs == nil || slices.Contains(n.GPUs, i) }
+// Reaches says whether the NIC may address GPU i of its guest.
+func (n *NIC) Reaches(i int) bool { return n.GPUs == nil || slices.Contains(n.GPUs, i) }
 
 // owner is the first NIC that may address GPU i: the GPU is below the same PCIe switch; -1: none.
 func (g *Guest) owner(i int) int {
-	return slices.IndexFunc(g.NICs, func(n NIC) bool { return n.reaches(i) })
+	return slices.IndexFunc(g.NICs, func(n NIC) bool { return n.Reaches(i) })
 }
 
-// complete gives a copy in which every name, address and size is set.
-func (d *Description) complete() (c Description) {
+// Complete gives a copy in which every name, address and size is set.
+func (d *Description) Complete() (c Description) {
 	c.NoP2P = d.NoP2P
 	port := 0
 	for i, g := range d.Guests {
@@ -258,6 +258,22 @@ func (d *Description) complete() (c Description) {
 	return c
 }
 
+// GPUError says what is wrong with a GPU of a guest.
+type GPUError struct {
+	Index int    // of the guest's
+	Size  string // of its memory, which is wrong; "": something else is
+	Text  string
+
+	guest string
+}
+
+func (e *GPUError) Error() string {
+	if e.Size != "" {
+		return "--gpu-memory " + e.Size + ": " + e.Text
+	}
+	return fmt.Sprintf("GPU %d of guest %s: %s", e.Index, e.guest, e.Text)
+}
+
 // MemoryError says that there is not enough memory for a GPU, and what to do.
 type MemoryError struct {
 	Size uint64 // bytes of the GPU
@@ -275,15 +291,6 @@ func (e *MemoryError) Error() string {
 
 // Unwrap gives the system's error.
 func (e *MemoryError) Unwrap() error { return e.Err }
-
-// FormatBytes writes a number of bytes as the flags take it: 4097, 64K, 512M, 4G.
-func FormatBytes(n uint64) string {
-	unit := 0
-	for n != 0 && n%1024 == 0 && unit < 4 {
-		n, unit = n/1024, unit+1
-	}
-	return fmt.Sprint(n, []string{"", "K", "M", "G", "T"}[unit])
-}
 
 // ErrClosed is a port's whose lab has been closed.
 var ErrClosed = errors.New("port closed")

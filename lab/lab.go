@@ -45,7 +45,7 @@ func Open(d Description, o Options) (l *Lab, err error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	l = &Lab{desc: d.complete(), opt: o, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log)}
+	l = &Lab{desc: d.Complete(), opt: o, files: dma.NewFiles(), sw: wire.NewSwitch(o.Log)}
 	defer func() {
 		if err != nil {
 			l, err = nil, errors.Join(err, l.Close())
@@ -100,7 +100,7 @@ func (l *Lab) addMachine(g *Guest) error {
 		var gpus []nic.GPU
 		var reached []*GPUMemory
 		for j, gpu := range m.GPUs {
-			if !n.reaches(j) {
+			if !n.Reaches(j) {
 				continue
 			}
 			name := g.gpuInTree(&g.GPUs[j])

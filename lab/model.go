@@ -19,7 +19,11 @@ const (
 	GVE    = "gve"    // the kernel's
 )
 
-const maxQueuePairs = 16 // of either
+// Bounds of a NIC of either model.
+const (
+	MaxQueuePairs = 16
+	MinMTU        = 576 // what IPv4 wants of every host (RFC 791)
+)
 
 // Model is what differs between device models on the host, besides the device itself.
 type Model struct {

@@ -10,27 +10,27 @@ import (
 // its own below it.
 const rootComplex = "rc0"
 
-// A guest's NICs and GPUs have names that say which guest's they are; in its tree that is left out.
-func (g *Guest) local(name string) string { return strings.TrimPrefix(name, g.Name+".") }
+// Local is the name of a NIC or GPU inside the guest: in the lab it may begin with the guest's, as a.nic0.
+func (g *Guest) Local(name string) string { return strings.TrimPrefix(name, g.Name+".") }
 
 // inTree are the names of a NIC and a GPU in the guest's tree. Without sockets they may have the same name.
 func (g *Guest) nicInTree(n *NIC) string {
 	if len(g.Sockets) == 0 {
 		return "nic" + n.Name
 	}
-	return g.local(n.Name)
+	return g.Local(n.Name)
 }
 
 func (g *Guest) gpuInTree(m *GPU) string {
 	if len(g.Sockets) == 0 {
 		return "gpu" + m.Name
 	}
-	return g.local(m.Name)
+	return g.Local(m.Name)
 }
 
 // Tree is the PCIe tree of guest i, and the names of its NICs and GPUs there. The description has been checked.
 func (d *Description) Tree(i int) (tree *pcie.Tree, nics, gpus []string) {
-	c := d.complete()
+	c := d.Complete()
 	g := &c.Guests[i]
 	tree, err := g.tree()
 	if err != nil {

@@ -7,6 +7,8 @@
 // Paths follow drivers/pci/p2pdma.c, calc_map_type_and_dist. What is between two endpoints has the words of
 // nvidia-smi topo -m: PIX, PXB, PHB, NODE, SYS. Rates follow the PCI Express Base Specification 6.0, section 4.2.
 //
+// The package is not API (README, Stability).
+//
 // New takes time and memory of the number of nodes times the depth, of which MaxDepth is the bound; Path takes time of
 // the depth.
 package pcie

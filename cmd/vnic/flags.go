@@ -1,11 +1,7 @@
 package main
 
 import (
-	"errors"
-	"math"
 	"math/rand/v2"
-	"strconv"
-	"strings"
 
 	"github.com/spf13/pflag"
 
@@ -20,39 +16,21 @@ func (b *bytesFlag) Type() string { return "bytes" }
 func (b *bytesFlag) String() string { return lab.FormatBytes(uint64(*b)) }
 
 func (b *bytesFlag) Set(s string) error {
-	t := strings.TrimSuffix(strings.ToUpper(s), "IB")
-	shift := uint(0)
-	for suffix, sh := range map[string]uint{"K": 10, "M": 20, "G": 30, "T": 40} {
-		if strings.HasSuffix(t, suffix) {
-			t, shift = strings.TrimSuffix(t, suffix), sh
-			break
-		}
-	}
-	n, err := strconv.ParseUint(t, 10, 64)
-	if err != nil || n > math.MaxInt64>>shift {
-		return errors.New("not a number of bytes, as 4096, 64K, 256M or 4G")
-	}
-	*b = bytesFlag(n << shift)
-	return nil
+	n, err := lab.ParseBytes(s)
+	*b = bytesFlag(n)
+	return err
 }
 
 // fraction is 0 to less than 1: 0.01 or 1%.
 type fraction float64
 
 func (f *fraction) Type() string   { return "part" }
-func (f *fraction) String() string { return strconv.FormatFloat(float64(*f)*100, 'g', -1, 64) + "%" }
+func (f *fraction) String() string { return lab.FormatFraction(float64(*f)) }
 
 func (f *fraction) Set(s string) error {
-	t, percent := strings.CutSuffix(s, "%")
-	v, err := strconv.ParseFloat(t, 64)
-	if percent {
-		v /= 100
-	}
-	if err != nil || math.IsNaN(v) || v < 0 || v >= 1 {
-		return errors.New("not a part, as 0.01 or 1%, less than 100%")
-	}
+	v, err := lab.ParseFraction(s)
 	*f = fraction(v)
-	return nil
+	return err
 }
 
 // impairFlags say what links do to the segments that guests send.

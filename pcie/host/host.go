@@ -3,6 +3,8 @@
 // What of it decides about peer to peer is read as Linux does (drivers/pci/p2pdma.c): the CPU's family and the devices
 // that stand for host bridges on a list, and Access Control Services from configuration space, of which only root may
 // read that part.
+//
+// The package is not API (README, Stability).
 package host
 
 import (

@@ -1,0 +1,483 @@
+package labfile
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/agnivade/levenshtein"
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/pcie"
+	"vnic.dev/vnic/wire"
+)
+
+// Lab is what a lab file describes.
+type Lab struct {
+	lab.Description
+	Machines []Machine // of the guests
+	Seed     *uint64   // nil: each run draws its own
+}
+
+// Machine is what a guest has besides NICs and GPUs.
+type Machine struct {
+	RAM  uint64 // bytes
+	CPUs int
+}
+
+// Memory is how much all GPUs take and, with ram, the guests' RAM.
+func (l *Lab) Memory(ram bool) (sum uint64) {
+	for i, g := range l.Guests {
+		if ram {
+			sum += l.Machines[i].RAM
+		}
+		for _, m := range g.GPUs {
+			sum += m.Memory
+		}
+	}
+	return sum
+}
+
+// Defaults of what a file does not say.
+const (
+	defaultRAM = 512 << 20
+	minRAM     = 192 << 20
+	maxRAM     = 1 << 42
+	defaultGPU = 64 << 20
+	maxCPUs    = 64
+	maxNICs    = 64 // of a guest: each has a subnet
+)
+
+// Parse reads a lab file; name is for messages. An error is an *Error.
+func Parse(name string, text []byte) (*Lab, error) {
+	d, err := parse(name, text)
+	if err != nil {
+		return nil, err
+	}
+	var f File
+	dec := yaml.NewDecoder(bytes.NewReader(text), yaml.DisallowUnknownField(), yaml.AllowDuplicateMapKey())
+	if err := dec.Decode(&f); err != nil {
+		return nil, d.undecoded(err)
+	}
+	b := builder{document: d, file: &f, out: &Lab{Seed: f.Seed}, given: make(map[string]bool)}
+	if err := b.build(); err != nil {
+		return nil, err
+	}
+	return b.out, nil
+}
+
+// undecoded puts an error of the decoder into words.
+func (d *document) undecoded(err error) error {
+	bad := syntax(d.name, err).(*Error)
+	if unknown := (*yaml.UnknownFieldError)(nil); errors.As(err, &unknown) {
+		key := unknown.Token.Value
+		bad.Text = fmt.Sprintf("there is no %q here", key)
+		if like := alike(key, words()); like != "" {
+			bad.Text += fmt.Sprintf(": %s is meant?", like)
+		}
+	}
+	want := ""
+	if other := (*yaml.TypeError)(nil); errors.As(err, &other) {
+		want = kindOf(other.DstType)
+	}
+	if other := (*yaml.OverflowError)(nil); errors.As(err, &other) {
+		want = kindOf(other.DstType)
+	}
+	if other := (*yaml.UnexpectedNodeTypeError)(nil); errors.As(err, &other) {
+		want = map[ast.NodeType]string{ast.MappingType: "a mapping", ast.SequenceType: "a list"}[other.Expected]
+	}
+	if want != "" {
+		bad.Text = "this is not " + want + ", as it has to be"
+	}
+	return bad
+}
+
+func kindOf(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Int:
+		return "a whole number"
+	case reflect.Uint64:
+		return "a whole number from 0"
+	case reflect.Bool:
+		return "true or false"
+	case reflect.Slice:
+		return "a list"
+	case reflect.Map, reflect.Struct:
+		return "a mapping"
+	}
+	return "a word"
+}
+
+// words are all keys of a lab file.
+func words() []string {
+	seen := make(map[string]bool)
+	var walk func(t reflect.Type)
+	walk = func(t reflect.Type) {
+		switch t.Kind() {
+		case reflect.Slice, reflect.Map, reflect.Pointer:
+			walk(t.Elem())
+		case reflect.Struct:
+			for i := range t.NumField() {
+				if word, _, _ := strings.Cut(t.Field(i).Tag.Get("yaml"), ","); word != "" {
+					seen[word] = true
+				}
+				walk(t.Field(i).Type)
+			}
+		}
+	}
+	walk(reflect.TypeFor[File]())
+	var list []string
+	for w := range seen {
+		list = append(list, w)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// alike is the word that was probably meant; "": none.
+func alike(s string, words []string) (best string) {
+	least := max(2, len(s)/3) + 1
+	for _, w := range words {
+		if n := levenshtein.ComputeDistance(s, w); n < least {
+			best, least = w, n
+		}
+	}
+	return best
+}
+
+// builder makes a description of a file.
+type builder struct {
+	*document
+	file  *File
+	out   *Lab
+	port  int             // ports made so far
+	given map[string]bool // MACs and addresses, of all guests
+}
+
+var named = regexp.MustCompile(`^[a-z][a-z0-9-]{0,30}$`)
+
+func (b *builder) build() error {
+	names := b.keys(b.at("guests"))
+	if len(b.file.Guests) == 0 {
+		return b.wrong([]any{"guests"}, "no guests: at least one, as `vnic lab show pair` prints")
+	}
+	switch b.file.P2P {
+	case "", "on", "off":
+		b.out.NoP2P = b.file.P2P == "off"
+	default:
+		return b.wrong([]any{"p2p"}, "p2p is %q: on or off", b.file.P2P)
+	}
+	for i, name := range names {
+		if slices.Contains(names[:i], name) {
+			continue // a merged one's that is written anew
+		}
+		if err := b.guest(name); err != nil {
+			return err
+		}
+	}
+	if err := b.links(); err != nil {
+		return err
+	}
+	if err := b.out.Check(); err != nil { // what is above the whole of it: ports, GPUs
+		return b.wrong([]any{"guests"}, "%v", err)
+	}
+	return nil
+}
+
+func (b *builder) guest(name string) error {
+	f := b.file.Guests[name]
+	at := path{"guests", name}
+	if !named.MatchString(name) {
+		return b.wrong(at, "%q is no name of a guest: a letter, then letters, digits and dashes", name)
+	}
+	m := Machine{RAM: defaultRAM, CPUs: cmp.Or(f.CPUs, 1)}
+	if err := b.bytes(at.to("memory"), f.Memory, &m.RAM); err != nil {
+		return err
+	}
+	switch {
+	case m.RAM < minRAM || m.RAM > maxRAM || m.RAM%(2<<20) != 0:
+		return b.wrong(at.to("memory"), "memory of %s: at least 192M, in steps of 2M", lab.FormatBytes(m.RAM))
+	case m.CPUs < 1 || m.CPUs > maxCPUs:
+		return b.wrong(at.to("cpus"), "%d CPUs: 1 to %d", f.CPUs, maxCPUs)
+	case len(f.NICs) == 0 || len(f.NICs) > maxNICs:
+		return b.wrong(at.to("nics"), "%s has %d NICs: 1 to %d", name, len(f.NICs), maxNICs)
+	case len(f.Sockets) == 0 && len(f.Switches) > 0:
+		return b.wrong(at.to("switches"), "switches without sockets: name one that they are below, as sockets: [{name: s0}]")
+	}
+	g := lab.Guest{Name: name}
+	if err := b.tree(at, &f, &g); err != nil {
+		return err
+	}
+	for i := range f.NICs {
+		n, err := b.nic(at.to("nics", i), &f, &f.NICs[i], name)
+		if err != nil {
+			return err
+		}
+		n.Addr4, n.Addr6 = cmp.Or(n.Addr4, addr4(i, len(b.out.Guests))), cmp.Or(n.Addr6, addr6(i, len(b.out.Guests)))
+		for _, x := range []struct{ key, value string }{{"mac", net.HardwareAddr(n.MAC[:]).String()},
+			{"ipv4", n.Addr4.Addr().String()}, {"ipv6", n.Addr6.Addr().String()}} {
+			if b.given[x.value] {
+				return b.wrong(at.to("nics", i, x.key), "%s has the %s %s, as another NIC has", n.Name, x.key, x.value)
+			}
+			b.given[x.value] = true
+		}
+		g.NICs = append(g.NICs, n)
+		b.port++
+	}
+	for i := range f.GPUs {
+		p := &f.GPUs[i]
+		mem := uint64(defaultGPU)
+		if err := b.bytes(at.to("gpus", i, "memory"), p.Memory, &mem); err != nil {
+			return err
+		}
+		slot, err := b.slot(at.to("gpus", i), &f, p.Slot)
+		if err != nil {
+			return err
+		}
+		g.GPUs = append(g.GPUs, lab.GPU{Name: name + "." + p.Name, Memory: mem, Slot: slot})
+	}
+	b.out.Guests, b.out.Machines = append(b.out.Guests, g), append(b.out.Machines, m)
+	return b.reaches(at, &g)
+}
+
+// reaches sees whether NICs can show the guest's GPUs to it, as the NIC's model has it.
+func (b *builder) reaches(at path, g *lab.Guest) error {
+	one := lab.Description{Guests: []lab.Guest{*g}}
+	err := one.Check()
+	if bad := (*pcie.NodeError)(nil); errors.As(err, &bad) {
+		i := bad.Index
+		for _, part := range []struct {
+			name string
+			n    int
+		}{{"sockets", len(g.Sockets)}, {"switches", len(g.Switches)}, {"nics", len(g.NICs)}, {"gpus", len(g.GPUs)}} {
+			if i < part.n {
+				return b.wrong(at.to(part.name, i), "%s", bad.Text)
+			}
+			i -= part.n
+		}
+	}
+	if bad := (*lab.GPUError)(nil); errors.As(err, &bad) {
+		if bad.Size != "" {
+			return b.wrong(at.to("gpus", bad.Index, "memory"), "memory of %s: %s", bad.Size, bad.Text)
+		}
+		return b.wrong(at.to("gpus", bad.Index), "%s: %s", g.GPUs[bad.Index].Name, bad.Text)
+	}
+	if err != nil {
+		return b.wrong(at, "%v", err)
+	}
+	return nil
+}
+
+// tree puts a guest's sockets and switches into its description. Nothing has the name of anything else.
+func (b *builder) tree(at path, f *Guest, g *lab.Guest) error {
+	seen := make(map[string]bool)
+	name := func(at path, s string) error {
+		switch {
+		case !named.MatchString(s):
+			return b.wrong(at.to("name"), "%q is no name: a letter, then letters, digits and dashes", s)
+		case seen[s]:
+			return b.wrong(at.to("name"), "there are two %s", s)
+		}
+		seen[s] = true
+		return nil
+	}
+	for i, s := range f.Sockets {
+		if err := name(at.to("sockets", i), s.Name); err != nil {
+			return err
+		}
+		out := lab.Socket{Name: s.Name}
+		if s.P2P != "" {
+			if err := out.Routing.UnmarshalText([]byte(s.P2P)); err != nil {
+				return b.wrong(at.to("sockets", i, "p2p"), "p2p is %v", err)
+			}
+		}
+		g.Sockets = append(g.Sockets, out)
+	}
+	for i, s := range f.Switches {
+		if err := name(at.to("switches", i), s.Name); err != nil {
+			return err
+		}
+		slot, err := b.slot(at.to("switches", i), f, s.Slot)
+		if err != nil {
+			return err
+		}
+		g.Switches = append(g.Switches, lab.Switch{Name: s.Name, Slot: slot})
+	}
+	for i, n := range f.NICs {
+		if err := name(at.to("nics", i), n.Name); err != nil {
+			return err
+		}
+	}
+	for i, p := range f.GPUs {
+		if err := name(at.to("gpus", i), p.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// slot reads where something is plugged in.
+func (b *builder) slot(at path, f *Guest, s Slot) (out lab.Slot, err error) {
+	if len(f.Sockets) == 0 {
+		if s != (Slot{}) {
+			return out, b.wrong(at,
+				"below, link and acs-redirect are of a guest with sockets: name them, as sockets: [{name: s0}]")
+		}
+		return out, nil
+	}
+	var places []string
+	for _, x := range f.Sockets {
+		places = append(places, x.Name)
+	}
+	for _, x := range f.Switches {
+		places = append(places, x.Name)
+	}
+	switch {
+	case s.Below == "":
+		return out, b.wrong(at, "it does not say what it is below: one of %s", strings.Join(places, ", "))
+	case !slices.Contains(places, s.Below):
+		return out, b.wrong(at.to("below"), "below %s: no socket or switch of the guest, which has %s", s.Below,
+			strings.Join(places, ", "))
+	}
+	out = lab.Slot{Below: s.Below, Redirect: s.ACSRedirect}
+	if s.Link != "" {
+		if out.Link, err = pcie.ParseLink(s.Link); err != nil {
+			return out, b.wrong(at.to("link"), "%v", err)
+		}
+	}
+	return out, nil
+}
+
+func (b *builder) nic(at path, f *Guest, n *NIC, guest string) (out lab.NIC, err error) {
+	out = lab.NIC{Name: guest + "." + n.Name, Model: cmp.Or(n.Model, lab.Virtio), MTU: n.MTU, QueuePairs: n.Queues,
+		MAC: lab.MAC(b.port)}
+	model, known := lab.LookupModel(out.Model)
+	switch {
+	case !known:
+		return out, b.wrong(at.to("model"), "model %s: %s or %s", n.Model, lab.Virtio, lab.GVE)
+	case n.MTU != 0 && (n.MTU < lab.MinMTU || n.MTU > model.MaxMTU):
+		return out, b.wrong(at.to("mtu"), "an MTU of %d: %d to %d with model %s", n.MTU, lab.MinMTU, model.MaxMTU, model.Name)
+	case n.Queues < 0 || n.Queues > lab.MaxQueuePairs:
+		return out, b.wrong(at.to("queues"), "%d pairs of queues: 1 to %d", n.Queues, lab.MaxQueuePairs)
+	}
+	if out.Slot, err = b.slot(at, f, n.Slot); err != nil {
+		return out, err
+	}
+	if n.MAC != "" {
+		a, err := lab.ParseAllowedMACs(n.MAC)
+		if err != nil || len(a.List) != 1 {
+			return out, b.wrong(at.to("mac"), "mac is one address of a NIC, as 02:76:6e:69:00:01")
+		}
+		out.MAC = wire.MAC(a.List[0])
+	}
+	for _, a := range []struct {
+		key, text string
+		is4       bool
+		to        *netip.Prefix
+	}{{"ipv4", n.IPv4, true, &out.Addr4}, {"ipv6", n.IPv6, false, &out.Addr6}} {
+		if a.text == "" {
+			continue
+		}
+		if *a.to, err = netip.ParsePrefix(a.text); err != nil || a.to.Addr().Is4() != a.is4 || a.to.Addr().Zone() != "" ||
+			!a.to.Addr().IsGlobalUnicast() {
+			return out, b.wrong(at.to(a.key), "%s is an address of a guest with the length of its prefix, as %s", a.key,
+				map[bool]string{true: "10.0.0.1/24", false: "fd00::1/64"}[a.is4])
+		}
+	}
+	if n.GPUs == nil {
+		return out, nil
+	}
+	out.GPUs = []int{}
+	for i, name := range *n.GPUs {
+		j := slices.IndexFunc(f.GPUs, func(g GPU) bool { return g.Name == name })
+		if j < 0 {
+			return out, b.wrong(at.to("gpus", i), "%s is no GPU of the guest", name)
+		}
+		if slices.Contains(out.GPUs, j) {
+			return out, b.wrong(at.to("gpus", i), "%s is there twice", name)
+		}
+		out.GPUs = append(out.GPUs, j)
+	}
+	return out, nil
+}
+
+// links puts what links do into the description.
+func (b *builder) links() error {
+	seen := make(map[string]bool)
+	for i, l := range b.file.Links {
+		at := path{"links", i}
+		n := b.find(l.Of)
+		switch {
+		case n == nil:
+			return b.wrong(at.to("of"), "%q is no NIC: guest and NIC, as %s", l.Of, b.out.Guests[0].NICs[0].Name)
+		case seen[l.Of]:
+			return b.wrong(at.to("of"), "the link of %s is there twice", l.Of)
+		}
+		seen[l.Of] = true
+		for _, p := range []struct {
+			key, text string
+			to        *float64
+		}{{"loss", l.Loss, &n.Link.Up.Loss}, {"reorder", l.Reorder, &n.Link.Up.Reorder}} {
+			if p.text == "" {
+				continue
+			}
+			v, err := lab.ParseFraction(p.text)
+			if err != nil {
+				return b.wrong(at.to(p.key), "%s is %s: %v", p.key, p.text, err)
+			}
+			*p.to = v
+		}
+	}
+	return nil
+}
+
+func (b *builder) find(name string) *lab.NIC {
+	for i := range b.out.Guests {
+		for j := range b.out.Guests[i].NICs {
+			if n := &b.out.Guests[i].NICs[j]; n.Name == name {
+				return n
+			}
+		}
+	}
+	return nil
+}
+
+func (b *builder) bytes(at path, text string, to *uint64) error {
+	if text == "" {
+		return nil
+	}
+	n, err := lab.ParseBytes(text)
+	if err != nil {
+		return b.wrong(at, "%s is %v", text, err)
+	}
+	*to = n
+	return nil
+}
+
+// path is where in a file something is: keys, and numbers of elements.
+type path []any
+
+func (p path) to(steps ...any) path { return append(slices.Clip(p), steps...) }
+
+// Each NIC of a guest is on a subnet with those of the same number of other guests: interfaces of one subnet would
+// answer each other's ARP.
+func addr4(rail, guest int) netip.Prefix {
+	b := lab.Addr4(guest).Addr().As4()
+	b[2] += byte(rail)
+	return netip.PrefixFrom(netip.AddrFrom4(b), 24)
+}
+
+func addr6(rail, guest int) netip.Prefix {
+	b := lab.Addr6(guest).Addr().As16()
+	b[7] = byte(rail)
+	return netip.PrefixFrom(netip.AddrFrom16(b), 64)
+}

@@ -1,0 +1,117 @@
+package labfile
+
+import "github.com/goccy/go-yaml"
+
+// File is a lab file as it is written.
+type File struct {
+	// Guests by their names, which begin with a letter.
+	Guests map[string]Guest `yaml:"guests"`
+	// Links from NICs to the switch that all NICs are on. One that is not named loses nothing.
+	Links []Link `yaml:"links,omitempty"`
+	// P2P, on or off, says whether NICs reach the memory of GPUs without a detour through host memory, where their PCIe
+	// tree allows it.
+	P2P string `yaml:"p2p,omitempty"`
+	// Seed decides what is lost and held back; without one each run draws its own.
+	Seed *uint64 `yaml:"seed,omitempty"`
+}
+
+// Guest is a machine.
+type Guest struct {
+	// Memory is its RAM, as 512M.
+	Memory string `yaml:"memory,omitempty"`
+	// CPUs is how many it has.
+	CPUs int `yaml:"cpus,omitempty"`
+	// Sockets with the host bridges that all else is below, at some distance. Without any, each NIC has a PCIe switch of
+	// its own, below which are the GPUs that it is the first to reach.
+	Sockets []Socket `yaml:"sockets,omitempty"`
+	// Switches of PCIe.
+	Switches []Switch `yaml:"switches,omitempty"`
+	// NICs, of which the first is the one of programs that know of one only.
+	NICs []NIC `yaml:"nics"`
+	// GPUs.
+	GPUs []GPU `yaml:"gpus,omitempty"`
+}
+
+// Socket is a CPU socket: a NUMA node with a host bridge.
+type Socket struct {
+	Name string `yaml:"name"`
+	// P2P is what the host bridge forwards between endpoints: none, same-bridge (between its own ports), or any (also to
+	// and from other host bridges that do).
+	P2P string `yaml:"p2p,omitempty"`
+}
+
+// Slot is where something is plugged in.
+type Slot struct {
+	// Below is the name of the socket or switch that it is below.
+	Below string `yaml:"below,omitempty"`
+	// Link is generation and lanes of the link to that, as gen4x16.
+	Link string `yaml:"link,omitempty"`
+	// ACSRedirect says that the port above sends requests for other endpoints upstream (PCIe Access Control Services).
+	ACSRedirect bool `yaml:"acs-redirect,omitempty"`
+}
+
+// Switch is a PCIe switch.
+type Switch struct {
+	Name string `yaml:"name"`
+	Slot `yaml:",inline"`
+}
+
+// NIC is a network device.
+type NIC struct {
+	Name string `yaml:"name"`
+	// Model is virtio or gve.
+	Model string `yaml:"model,omitempty"`
+	Slot  `yaml:",inline"`
+	MTU   int `yaml:"mtu,omitempty"`
+	// Queues is how many pairs of queues it has.
+	Queues int    `yaml:"queues,omitempty"`
+	MAC    string `yaml:"mac,omitempty"`
+	// IPv4 and IPv6 are the addresses that the guest is to have there, with the length of their prefix.
+	IPv4 string `yaml:"ipv4,omitempty"`
+	IPv6 string `yaml:"ipv6,omitempty"`
+	// GPUs are the names of the guest's GPUs that it can reach; without, all of them.
+	GPUs *[]string `yaml:"gpus,omitempty"`
+}
+
+// GPU is memory that is neither RAM nor the CPUs'.
+type GPU struct {
+	Name string `yaml:"name"`
+	Slot `yaml:",inline"`
+	// Memory is its size, as 64M.
+	Memory string `yaml:"memory,omitempty"`
+}
+
+// Link is a NIC's link to the switch.
+type Link struct {
+	// Of is the NIC, as a.nic0.
+	Of string `yaml:"of"`
+	// Loss is the part of the segments that the guest sends which are lost, as 1%.
+	Loss string `yaml:"loss,omitempty"`
+	// Reorder is the part of them that are held back.
+	Reorder string `yaml:"reorder,omitempty"`
+}
+
+// Bounds of a file.
+const (
+	MaxSize   = 64 << 10 // bytes
+	MaxLine   = 1 << 10  // bytes of a line
+	MaxTokens = 20_000   // words and signs of YAML
+	MaxNodes  = 100_000  // parts, with aliases written out
+)
+
+var _ yaml.InterfaceMarshaler = ordered{}
+
+// ordered is guests in an order, to be written.
+type ordered struct {
+	names  []string
+	guests map[string]Guest
+}
+
+// MarshalYAML writes a mapping.
+func (o ordered) MarshalYAML() (any, error) {
+	m := make(yaml.MapSlice, 0, len(o.names))
+	for _, name := range o.names {
+		m = append(m, yaml.MapItem{Key: name, Value: o.guests[name]})
+	}
+	return m, nil
+}

@@ -1,0 +1,244 @@
+package labfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/pcie"
+)
+
+// A preset is a lab, it fits into 4 GiB with all its guests, and its paths are what its name promises.
+func TestPresets(t *testing.T) {
+	testkit.Equal(t, "presets", strings.Join(Presets(), " "), "a3-high acs flat pair")
+	for _, name := range Presets() {
+		l := testkit.Must(Load(name, nil))(t)
+		if all := l.Memory(true); all > 4<<30 || all <= l.Memory(false) || len(l.Guests) != 2 {
+			t.Errorf("%s: %d guests, %d bytes", name, len(l.Guests), all)
+		}
+	}
+	kinds := func(name string) (s string) {
+		l := testkit.Must(Load(name, nil))(t)
+		tree, nics, gpus := l.Tree(1)
+		for _, g := range gpus {
+			p := tree.Path(nics[0], g)
+			s += fmt.Sprint(p.Kind, " ", p.Distance, " ")
+		}
+		return strings.TrimSpace(s)
+	}
+	testkit.Equal(t, "pair", kinds("pair"), "bus PIX")
+	testkit.Equal(t, "flat", kinds("flat"), "none PHB none PHB")
+	testkit.Equal(t, "acs", kinds("acs"), "bus PIX none PIX")
+	testkit.Equal(t, "a3-high", kinds("a3-high"),
+		"bus PIX bus PIX host bridge PHB host bridge PHB none SYS none SYS none SYS none SYS")
+}
+
+// What is completed says everything: read again it is the same.
+func TestCompletedFileIsTheSameLab(t *testing.T) {
+	for _, name := range append(Presets(), "testdata/all.yaml") {
+		l := testkit.Must(Load(name, nil))(t)
+		b := testkit.Must(l.YAML())(t)
+		again, err := Parse(name, b)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, b)
+		}
+		if d := diff(l.Complete(), again.Complete()); d != "" || !cmp.Equal(l.Machines, again.Machines) ||
+			!cmp.Equal(l.Seed, again.Seed) {
+			t.Errorf("%s:\n%s", name, d)
+		}
+		if twice := testkit.Must(again.YAML())(t); !bytes.Equal(b, twice) {
+			t.Errorf("%s\nthen\n%s", b, twice)
+		}
+	}
+}
+
+// diff says how descriptions differ; of which GPUs a NIC reaches, nil is all of them.
+func diff(a, b lab.Description) string {
+	for _, d := range []*lab.Description{&a, &b} {
+		for i := range d.Guests {
+			for j := range d.Guests[i].NICs {
+				n := &d.Guests[i].NICs[j]
+				var all []int
+				for k := range d.Guests[i].GPUs {
+					if n.Reaches(k) {
+						all = append(all, k)
+					}
+				}
+				n.GPUs = all
+			}
+		}
+	}
+	return cmp.Diff(strings.ReplaceAll(fmt.Sprintf("%+v", a), "{", "\n{"),
+		strings.ReplaceAll(fmt.Sprintf("%+v", b), "{", "\n{"))
+}
+
+// Each mistake is one message, with its place and what was meant.
+func TestMistakes(t *testing.T) {
+	text := string(testkit.Must(os.ReadFile("testdata/all.yaml"))(t))
+	for _, c := range []struct{ old, new, want string }{
+		{text, "", "it is empty"},
+		{text, "guests: [", "1:9: "},
+		{text, "guests: {a: 5}", "1:13: this is not a mapping"},
+		{text, "guests: {}", "no guests"},
+		{text, "guests: {a: {}}", "a has 0 NICs: 1 to 64"},
+		{text, "guests: {A: {nics: [{name: n}]}}", `"A" is no name of a guest`},
+		{text, "guests: {a: {nics: [{name: n, model: e1000}]}}", "1:38: model e1000: virtio or gve"},
+		{text, "guests: {a: {nics: [{name: n, mtu: fast}]}}", "1:36: this is not a whole number"},
+		{text, "guests: {a: {nics: [{name: n, below: s0}]}}", "below, link and acs-redirect are of a guest with sockets"},
+		{text, "guests: {a: {switches: [{name: s}], nics: [{name: n}]}}", "switches without sockets"},
+		{text, "guests: {a: {nics: {name: n}}}", "this is not a list"},
+		{text, "guests: {a: &x {nics: [{name: n}], b: *x}}", "or is part of itself"},
+		{text, "a: &a [" + strings.Repeat("1,\n", 999) + "]\nb: &b [" + strings.Repeat("*a,\n", 999) + "]\nguests: *b",
+			"more than 100000 parts"},
+		{text, strings.Repeat("#\n", MaxSize/2+1), "65538 bytes: a lab file has 65536 at most"},
+		{text, "\n" + strings.Repeat("#", MaxLine+1), "file.yaml:2:1024: a line of 1025 bytes"},
+		{text, strings.Repeat("[", 33), "1:33: nested more than 32 deep"},
+		{text, strings.Repeat("- ", 33), "1:65: nested more than 32 deep"},
+		{text, "guests:\n" + strings.Repeat("- 1\n", 10_000), "10001:1: more than 20000 words and signs"},
+		{text, "guests:\n" + strings.Repeat("- 1\n", 40), "2:1: this is not a mapping"},
+		{"guests:", "---\nguests:", ""},
+		{"p2p: ", "p2pp: ", `there is no "p2pp" here: p2p is meant?`},
+		{"p2p: \"on\"", "p2p: maybe", `p2p is "maybe": on or off`},
+		{"memory: 256M", "memory: 256X", "5:13: 256X is not a number of bytes, as 4096, 64K, 256M or 4G"},
+		{"memory: 256M", "memory: 100M", "memory of 100M: at least 192M"},
+		{"cpus: 2", "cpus: 65", "65 CPUs: 1 to 64"},
+		{"cpus: 2", "cpus: yes", "this is not a whole number"},
+		{"cpus: 2", "cpu: 2", "cpus is meant?"},
+		{"p2p: same-bridge", "p2p: same", "none, same-bridge or any"},
+		{"{name: s1,", "{name: s0,", "there are two s0"},
+		{"{name: sw0, below: s0", "{name: sw0, below: sw1", "sw0 is below itself"},
+		{"{name: sw0, below: s0", "{name: sw0, below: sw0", "sw0 is below itself"},
+		{"{name: sw0, below: s0", "{name: sw0", "it does not say what it is below: one of s0, s1, sw0, sw1"},
+		{"{name: sw0, below: s0", "{name: sw0, below: [s0, s1]", "this is not a word"},
+		{"{name: nic0, below: sw0", "{name: nic0, below: gpu0",
+			"no socket or switch of the guest, which has s0, s1, sw0, sw1"},
+		{"link: gen4x16, acs", "link: gen9x16, acs", "from gen1x1 to gen6x16"},
+		{"acs-redirect: true", "acs-redirect: 1", "this is not true or false"},
+		{"mtu: 9000", "mtu: 90000", "an MTU of 90000: 576 to 65521 with model virtio"},
+		{"queues: 4", "queues: 17", "17 pairs of queues: 1 to 16"},
+		{"mac: 02:00:00:00:00:07", "mac: 03:00:00:00:00:07", "mac is one address of a NIC"},
+		{"mac: 02:00:00:00:00:07", "mac: 02:76:6e:69:00:01", "a.nic1 has the mac 02:76:6e:69:00:01, as another NIC has"},
+		{"ipv4: 10.0.0.7/16", "ipv4: 10.0.0.7", "with the length of its prefix, as 10.0.0.1/24"},
+		{"ipv4: 10.0.0.7/16", "ipv4: 10.118.110.1/24", "a.nic1 has the ipv4 10.118.110.1, as another NIC has"},
+		{"ipv6: fd00::7/64", "ipv6: 10.0.0.1/8", "as fd00::1/64"},
+		{"gpus: [gpu1]", "gpus: [gpu7]", "gpu7 is no GPU of the guest"},
+		{"gpus: [gpu1]", "gpus: [gpu1, gpu1]", "gpu1 is there twice"},
+		{text, "guests: {a: {nics: [{name: n, gpus: []}], gpus: [{name: p}]}}", "1:51: a.p: no NIC of the guest may"},
+		{text, "guests: {a: {nics: [{name: n}, {name: m, model: gve}], gpus: [{name: p}]}}", "a.p: NICs of both models"},
+		{"memory: 128M", "memory: 100M", "memory of 100M: not a power of two"},
+		{"memory: 96M", "memory: 97M", "memory of 97M: not a multiple of 2M"},
+		{"of: a.nic0", "of: nic0", `"nic0" is no NIC: guest and NIC, as a.nic0`},
+		{"of: b.nic0", "of: a.nic0", "the link of a.nic0 is there twice"},
+		{"loss: 1%", "loss: 100%", "loss is 100%: not a part"},
+		{"seed: 7", "seed: -7", "this is not a whole number"},
+		{"{name: gpu1, below", "{name: gpu0, below", "there are two gpu0"},
+	} {
+		if !strings.Contains(text, c.old) {
+			t.Errorf("the file has no %q", c.old)
+		}
+		_, err := Parse("file.yaml", []byte(strings.Replace(text, c.old, c.new, 1)))
+		if c.want == "" {
+			testkit.OK(t, err)
+			continue
+		}
+		bad := (*Error)(nil)
+		first, _, _ := strings.Cut(fmt.Sprint(err), "\n")
+		if !errors.As(err, &bad) || !strings.Contains(first, c.want) || !strings.HasPrefix(first, "file.yaml:") {
+			t.Errorf("%s instead of %s: %v, want %s", c.new, c.old, err, c.want)
+		}
+	}
+}
+
+// 65 guests with a GPU each are one too many, whatever else.
+func TestTooMany(t *testing.T) {
+	var b strings.Builder
+	b.WriteString("guests:\n")
+	for i := range 65 {
+		fmt.Fprintf(&b, "  g%d: {nics: [{name: n}], gpus: [{name: p, memory: 4K}]}\n", i)
+	}
+	_, err := Parse("f", []byte(b.String()))
+	testkit.ErrorSays(t, err, "f:2:3: 65 ports with GPU memory: 64 at most")
+	b.Reset()
+	b.WriteString("guests:\n")
+	for i := range 251 {
+		fmt.Fprintf(&b, "  g%d: {nics: [{name: n}]}\n", i)
+	}
+	_, err = Parse("f", []byte(b.String()))
+	testkit.ErrorSays(t, err, "251 ports: 1 to 250")
+}
+
+func TestLoad(t *testing.T) {
+	for name, want := range map[string]string{
+		"nosuch": "presets are a3-high, acs, flat, pair", "pear": "the preset pair is meant?",
+		"./pair": "no such lab file"} {
+		testkit.ErrorSays(t, testkit.Err(Load(name, nil)), want)
+	}
+	testkit.ErrorSays(t, testkit.Err(Load(t.TempDir(), nil)), "is a directory")
+	file := filepath.Join(t.TempDir(), "pair")
+	testkit.OK(t, os.WriteFile(file, []byte("guests: {x: {nics: [{name: n}]}}"), 0o644))
+	testkit.Equal(t, "guest", testkit.Must(Load(file, nil))(t).Guests[0].Name, "x")
+	l := testkit.Must(Load("-", strings.NewReader("guests: {y: {nics: [{name: n}]}}")))(t)
+	testkit.Equal(t, "guest", l.Guests[0].Name, "y")
+	testkit.ErrorSays(t, testkit.Err(Load("-", strings.NewReader("gests: {}"))),
+		"-:1:1: there is no \"gests\" here: guests is meant?")
+}
+
+// Rails are subnets of their own: NICs of the same number are on one.
+func TestRailsAreSubnets(t *testing.T) {
+	l := testkit.Must(Load("a3-high", nil))(t)
+	for i, n := range l.Guests[0].NICs {
+		peer := l.Guests[1].NICs[i]
+		if n.Addr4.Masked() != peer.Addr4.Masked() || n.Addr6.Masked() != peer.Addr6.Masked() || n.Addr4 == peer.Addr4 {
+			t.Errorf("%v, %v", n, peer)
+		}
+		for _, other := range l.Guests[0].NICs[:i] {
+			if n.Addr4.Overlaps(other.Addr4) || n.Addr6.Overlaps(other.Addr6) {
+				t.Errorf("%s and %s are in one subnet", n.Name, other.Name)
+			}
+		}
+	}
+}
+
+// Whatever a file says, reading it ends with an *Error, or with a lab that can be written and read again.
+func FuzzParse(f *testing.F) {
+	for _, name := range Presets() {
+		f.Add(testkit.Must(read(name, nil))(f))
+	}
+	f.Add(testkit.Must(os.ReadFile("testdata/all.yaml"))(f))
+	f.Add([]byte("guests: {a: &x {nics: [{name: n}], b: *x}}"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, err := Parse("f", b)
+		if err != nil {
+			if bad := (*Error)(nil); !errors.As(err, &bad) {
+				t.Errorf("%T: %v", err, err)
+			}
+			return
+		}
+		text := testkit.Must(l.YAML())(t)
+		again, err := Parse("f", text)
+		if err != nil {
+			t.Fatalf("%v\n%s", err, text)
+		}
+		if d := diff(l.Complete(), again.Complete()); d != "" {
+			t.Errorf("%s", d)
+		}
+		for i := range l.Guests {
+			tree, nics, gpus := l.Tree(i)
+			for _, n := range nics {
+				for _, g := range gpus {
+					if p := tree.Path(n, g); p.Reason == "" || p.Kind == pcie.Bus && p.Distance > pcie.PXB {
+						t.Errorf("%s to %s: %+v", n, g, p)
+					}
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,258 @@
+package labfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/lexer"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+)
+
+// Error is what is wrong with a lab file.
+type Error struct {
+	Name         string // of the file
+	Line, Column int    // from 1; 0: of no place in it
+	Text         string
+	Source       string // some lines of the file, with a mark; may be ""
+}
+
+func (e *Error) Error() string {
+	s := e.Name + ": " + e.Text
+	if e.Line > 0 {
+		s = fmt.Sprintf("%s:%d:%d: %s", e.Name, e.Line, e.Column, e.Text)
+	}
+	if e.Source != "" {
+		s += "\n" + e.Source
+	}
+	return s
+}
+
+// document is a file's YAML, and where in it what is.
+type document struct {
+	name    string
+	root    ast.Node
+	anchors map[string]ast.Node
+}
+
+func parse(name string, text []byte) (*document, error) {
+	if len(text) > MaxSize {
+		return nil, &Error{Name: name, Text: fmt.Sprintf("%d bytes: a lab file has %d at most", len(text), MaxSize)}
+	}
+	for i, line := range bytes.Split(text, []byte("\n")) {
+		if len(line) > MaxLine {
+			return nil, &Error{Name: name, Line: i + 1, Column: MaxLine,
+				Text: fmt.Sprintf("a line of %d bytes: a lab file's have %d at most", len(line), MaxLine)}
+		}
+	}
+	tokens := lexer.Tokenize(string(text))
+	if err := simple(name, tokens); err != nil {
+		return nil, err
+	}
+	f, err := parser.Parse(tokens, 0)
+	if err != nil {
+		return nil, syntax(name, err)
+	}
+	d := &document{name: name, anchors: make(map[string]ast.Node)}
+	for _, doc := range f.Docs {
+		if doc.Body == nil {
+			continue
+		}
+		if d.root != nil {
+			return nil, d.fail(doc.Body.GetToken(), "a second document: a lab file is one")
+		}
+		d.root = doc.Body
+	}
+	if d.root == nil {
+		return nil, &Error{Name: name, Text: "it is empty: a lab file has guests, as `vnic lab show pair` prints"}
+	}
+	ast.Walk(anchored(d.anchors), d.root)
+	if n := d.count(d.root, 0); n > MaxNodes {
+		return nil, &Error{Name: name,
+			Text: fmt.Sprintf("with all its aliases it has more than %d parts, or is part of itself", MaxNodes)}
+	}
+	return d, nil
+}
+
+// simple refuses what would take the parser's time: it goes over a list, or what is nested, again for each part of it.
+func simple(name string, tokens token.Tokens) error {
+	if len(tokens) > MaxTokens {
+		return syntax(name, &yaml.SyntaxError{Token: tokens[MaxTokens],
+			Message: fmt.Sprintf("more than %d words and signs: a lab file has no more", MaxTokens)})
+	}
+	depth, dashes := 0, 0
+	for _, t := range tokens {
+		dashes++
+		switch t.Type {
+		case token.SequenceEntryType:
+		case token.MappingStartType, token.SequenceStartType:
+			depth, dashes = depth+1, 0
+		case token.MappingEndType, token.SequenceEndType:
+			depth, dashes = depth-1, 0
+		default:
+			dashes = 0
+		}
+		if depth+dashes > maxDepth {
+			return syntax(name, &yaml.SyntaxError{Token: t, Message: fmt.Sprintf("nested more than %d deep", maxDepth)})
+		}
+	}
+	return nil
+}
+
+// anchored finds anchors.
+type anchored map[string]ast.Node
+
+func (a anchored) Visit(n ast.Node) ast.Visitor {
+	if n, ok := n.(*ast.AnchorNode); ok {
+		a[n.Name.GetToken().Value] = n.Value
+	}
+	return a
+}
+
+// maxDepth is how deep YAML may be nested.
+const maxDepth = 32
+
+// count is how many nodes there are below n, aliases written out: MaxNodes + 1 where there are more.
+func (d *document) count(n ast.Node, depth int) int {
+	if depth > maxDepth {
+		return MaxNodes + 1
+	}
+	sum := 1
+	for _, c := range d.below(n) {
+		if sum += d.count(c, depth+1); sum > MaxNodes {
+			return MaxNodes + 1
+		}
+	}
+	return sum
+}
+
+// below are the nodes that a node is made of.
+func (d *document) below(n ast.Node) (list []ast.Node) {
+	switch n := n.(type) {
+	case *ast.MappingNode:
+		for _, v := range n.Values {
+			list = append(list, v.Value)
+		}
+	case *ast.MappingValueNode:
+		list = append(list, n.Value)
+	case *ast.SequenceNode:
+		list = n.Values
+	case *ast.AnchorNode:
+		list = append(list, n.Value)
+	case *ast.AliasNode:
+		if v := d.anchors[n.Value.GetToken().Value]; v != nil {
+			list = append(list, v)
+		}
+	case *ast.TagNode:
+		list = append(list, n.Value)
+	}
+	return list
+}
+
+// solid is what a node stands for: an alias for what its anchor marks.
+func (d *document) solid(n ast.Node) ast.Node {
+	for range maxDepth {
+		switch v := n.(type) {
+		case *ast.AnchorNode:
+			n = v.Value
+		case *ast.TagNode:
+			n = v.Value
+		case *ast.AliasNode:
+			n = d.anchors[v.Value.GetToken().Value]
+		default:
+			return n
+		}
+	}
+	return nil
+}
+
+// entries are what a mapping has, what it merges (<<) last.
+func (d *document) entries(n ast.Node) (list []*ast.MappingValueNode) {
+	switch n := d.solid(n).(type) {
+	case *ast.MappingNode:
+		list = n.Values
+	case *ast.MappingValueNode:
+		list = []*ast.MappingValueNode{n}
+	}
+	for _, v := range list {
+		if v.Key.IsMergeKey() {
+			list = append(list[:len(list):len(list)], d.entries(v.Value)...)
+		}
+	}
+	return list
+}
+
+// keys are those of a mapping, in their order.
+func (d *document) keys(n ast.Node) (list []string) {
+	for _, v := range d.entries(n) {
+		if !v.Key.IsMergeKey() {
+			list = append(list, v.Key.GetToken().Value)
+		}
+	}
+	return list
+}
+
+// at finds the value at a path of keys and numbers of elements, or that of as much of it as there is.
+func (d *document) at(path ...any) ast.Node {
+	n := d.root
+	for _, step := range path {
+		next := ast.Node(nil)
+		switch step := step.(type) {
+		case string:
+			for _, v := range d.entries(n) {
+				if v.Key.GetToken().Value == step {
+					next = v.Value
+					break
+				}
+			}
+		case int:
+			if s, ok := d.solid(n).(*ast.SequenceNode); ok && step < len(s.Values) {
+				next = s.Values[step]
+			}
+		}
+		if next == nil {
+			break
+		}
+		n = next
+	}
+	return n
+}
+
+// wrong says what is wrong at a path.
+func (d *document) wrong(path []any, format string, args ...any) error {
+	n := d.solid(d.at(path...))
+	if n == nil {
+		n = d.root
+	}
+	t := n.GetToken()
+	if m, ok := n.(*ast.MappingNode); ok && len(m.Values) > 0 {
+		t = m.Values[0].Key.GetToken() // a mapping's own token is a colon or a brace
+	}
+	if m, ok := n.(*ast.MappingValueNode); ok {
+		t = m.Key.GetToken()
+	}
+	return d.fail(t, fmt.Sprintf(format, args...))
+}
+
+func (d *document) fail(t *token.Token, text string) error {
+	return syntax(d.name, &yaml.SyntaxError{Token: t, Message: text})
+}
+
+// syntax makes an *Error of one of the YAML library's.
+func syntax(name string, err error) error {
+	e := &Error{Name: name, Text: err.Error()}
+	var placed yaml.Error
+	if !errors.As(err, &placed) {
+		return e
+	}
+	e.Text = placed.GetMessage()
+	if t := placed.GetToken(); t != nil && t.Position != nil {
+		e.Line, e.Column = t.Position.Line, t.Position.Column
+		_, e.Source, _ = strings.Cut(strings.TrimRight(yaml.FormatError(err, false, true), "\n "), "\n")
+	}
+	return e
+}

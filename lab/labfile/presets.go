@@ -1,0 +1,60 @@
+package labfile
+
+import (
+	"embed"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+)
+
+//go:embed presets/*.yaml
+var presets embed.FS
+
+// Presets are the names of the lab files inside the program.
+func Presets() (names []string) {
+	list, _ := presets.ReadDir("presets") // it is there
+	for _, e := range list {
+		names = append(names, strings.TrimSuffix(e.Name(), ".yaml"))
+	}
+	return names
+}
+
+// Load reads a preset, or a file: one of a preset's name is meant where it has a slash in it, as ./pair. "-" is
+// standard input.
+func Load(name string, stdin io.Reader) (*Lab, error) {
+	text, err := read(name, stdin)
+	if err != nil {
+		return nil, err
+	}
+	return Parse(name, text)
+}
+
+func read(name string, stdin io.Reader) ([]byte, error) {
+	if b, err := presets.ReadFile("presets/" + name + ".yaml"); err == nil && !strings.Contains(name, "/") {
+		return b, nil
+	}
+	r := stdin
+	if name != "-" {
+		f, err := os.Open(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			fix := "presets are " + strings.Join(Presets(), ", ")
+			if like := alike(name, Presets()); like != "" {
+				fix = "the preset " + like + " is meant?"
+			}
+			return nil, &Error{Name: name, Text: "no such lab file, nor preset: " + fix}
+		}
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = f.Close() }()
+		r = f
+	}
+	b, err := io.ReadAll(io.LimitReader(r, MaxSize+1))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return b, nil
+}

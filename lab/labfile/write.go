@@ -1,0 +1,73 @@
+package labfile
+
+import (
+	"net"
+
+	"github.com/goccy/go-yaml"
+
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/pcie"
+)
+
+// YAML is the lab as a file in which everything is said.
+func (l *Lab) YAML() ([]byte, error) {
+	on := "on"
+	if l.NoP2P {
+		on = "off"
+	}
+	out := struct {
+		Guests ordered `yaml:"guests"`
+		Links  []Link  `yaml:"links,omitempty"`
+		P2P    string  `yaml:"p2p"`
+		Seed   *uint64 `yaml:"seed,omitempty"`
+	}{ordered{guests: make(map[string]Guest)}, nil, on, l.Seed}
+	d := l.Complete()
+	for i := range d.Guests {
+		g := &d.Guests[i]
+		out.Guests.names = append(out.Guests.names, g.Name)
+		out.Guests.guests[g.Name] = l.guest(i, g)
+		for _, n := range g.NICs {
+			if up := n.Link.Up; up.Loss > 0 || up.Reorder > 0 {
+				out.Links = append(out.Links, Link{Of: n.Name, Loss: lab.FormatFraction(up.Loss),
+					Reorder: lab.FormatFraction(up.Reorder)})
+			}
+		}
+	}
+	return yaml.MarshalWithOptions(out, yaml.Indent(2), yaml.IndentSequence(true))
+}
+
+func (l *Lab) guest(i int, g *lab.Guest) Guest {
+	f := Guest{Memory: lab.FormatBytes(l.Machines[i].RAM), CPUs: l.Machines[i].CPUs}
+	for _, s := range g.Sockets {
+		f.Sockets = append(f.Sockets, Socket{s.Name, s.Routing.String()})
+	}
+	for _, s := range g.Switches {
+		f.Switches = append(f.Switches, Switch{s.Name, slotOf(s.Slot)})
+	}
+	for _, m := range g.GPUs {
+		f.GPUs = append(f.GPUs, GPU{g.Local(m.Name), slotOf(m.Slot), lab.FormatBytes(m.Memory)})
+	}
+	for _, n := range g.NICs {
+		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, Queues: n.QueuePairs,
+			MAC: net.HardwareAddr(n.MAC[:]).String(), IPv4: n.Addr4.String(), IPv6: n.Addr6.String()}
+		reached := []string{}
+		for j := range g.GPUs {
+			if n.Reaches(j) {
+				reached = append(reached, f.GPUs[j].Name)
+			}
+		}
+		if len(g.GPUs) > 0 {
+			nic.GPUs = &reached
+		}
+		f.NICs = append(f.NICs, nic)
+	}
+	return f
+}
+
+func slotOf(s lab.Slot) Slot {
+	f := Slot{Below: s.Below, ACSRedirect: s.Redirect}
+	if s.Link != (pcie.Link{}) {
+		f.Link = s.Link.String()
+	}
+	return f
+}
