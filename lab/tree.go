@@ -13,19 +13,24 @@ const rootComplex = "rc0"
 // Local is the name of a NIC or GPU inside the guest: in the lab it may begin with the guest's, as a.nic0.
 func (g *Guest) Local(name string) string { return strings.TrimPrefix(name, g.Name+".") }
 
-// inTree are the names of a NIC and a GPU in the guest's tree. Without sockets they may have the same name.
-func (g *Guest) nicInTree(n *NIC) string {
-	if len(g.Sockets) == 0 {
-		return "nic" + n.Name
+// inTree is the name of a NIC or a GPU in the guest's tree. Where it does not begin with the guest's, a NIC and a GPU
+// may have the same.
+func (g *Guest) inTree(kind, name string) string {
+	if local := g.Local(name); local != name {
+		return local
 	}
-	return g.Local(n.Name)
+	return kind + name
 }
 
-func (g *Guest) gpuInTree(m *GPU) string {
-	if len(g.Sockets) == 0 {
-		return "gpu" + m.Name
+func (g *Guest) nicInTree(n *NIC) string { return g.inTree("nic", n.Name) }
+func (g *Guest) gpuInTree(m *GPU) string { return g.inTree("gpu", m.Name) }
+
+// switchOf is the switch of a NIC in the tree of a guest without sockets.
+func (g *Guest) switchOf(n *NIC) string {
+	if local := g.Local(n.Name); local != n.Name {
+		return "sw." + local // nobody else can have such a name
 	}
-	return g.Local(m.Name)
+	return "sw" + n.Name
 }
 
 // Tree is the PCIe tree of guest i, and the names of its NICs and GPUs there. The description has been checked.
@@ -59,21 +64,21 @@ func (g *Guest) nodes() (nodes []pcie.Node) {
 	bare := len(g.Sockets) == 0
 	if bare {
 		nodes = append(nodes, pcie.Node{Name: rootComplex, Kind: pcie.Socket})
-		for _, n := range g.NICs {
-			add("sw"+n.Name, pcie.Switch, Slot{Below: rootComplex})
+		for i := range g.NICs {
+			add(g.switchOf(&g.NICs[i]), pcie.Switch, Slot{Below: rootComplex})
 		}
 	}
 	for i := range g.NICs {
 		n := &g.NICs[i]
 		if bare {
-			n.Slot.Below = "sw" + n.Name
+			n.Slot.Below = g.switchOf(n)
 		}
 		add(g.nicInTree(n), pcie.Endpoint, n.Slot)
 	}
 	for i := range g.GPUs {
 		m := &g.GPUs[i]
 		if bare {
-			m.Slot.Below = "sw" + g.NICs[g.owner(i)].Name
+			m.Slot.Below = g.switchOf(&g.NICs[g.owner(i)])
 		}
 		add(g.gpuInTree(m), pcie.Endpoint, m.Slot)
 	}

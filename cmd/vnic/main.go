@@ -98,7 +98,7 @@ steering, and a GPU whose memory the NIC can reach. Both are emulated; the paylo
 	root.SetHelpTemplate(helpTemplate)
 	root.AddCommand(serveCommand(), gpuFDCommand())
 	root.AddCommand(runCommand(), bootCommand(), doctorCommand(), versionCommand())
-	root.AddCommand(imageCommand())
+	root.AddCommand(imageCommand(), labCommand())
 	root.AddCommand(statCommand(), cacheCommand(), benchCommand())
 	for _, c := range more {
 		root.AddCommand(c())

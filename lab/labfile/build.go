@@ -424,13 +424,14 @@ func (b *builder) links() error {
 		}
 		seen[l.Of] = true
 		for _, p := range []struct {
-			key, text string
-			to        *float64
+			key  string
+			text Quantity
+			to   *float64
 		}{{"loss", l.Loss, &n.Link.Up.Loss}, {"reorder", l.Reorder, &n.Link.Up.Reorder}} {
 			if p.text == "" {
 				continue
 			}
-			v, err := lab.ParseFraction(p.text)
+			v, err := lab.ParseFraction(string(p.text))
 			if err != nil {
 				return b.wrong(at.to(p.key), "%s is %s: %v", p.key, p.text, err)
 			}
@@ -451,11 +452,11 @@ func (b *builder) find(name string) *lab.NIC {
 	return nil
 }
 
-func (b *builder) bytes(at path, text string, to *uint64) error {
+func (b *builder) bytes(at path, text Quantity, to *uint64) error {
 	if text == "" {
 		return nil
 	}
-	n, err := lab.ParseBytes(text)
+	n, err := lab.ParseBytes(string(text))
 	if err != nil {
 		return b.wrong(at, "%s is %v", text, err)
 	}

@@ -10,7 +10,7 @@ type File struct {
 	Links []Link `yaml:"links,omitempty"`
 	// P2P, on or off, says whether NICs reach the memory of GPUs without a detour through host memory, where their PCIe
 	// tree allows it.
-	P2P string `yaml:"p2p,omitempty"`
+	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=on,enum=off"`
 	// Seed decides what is lost and held back; without one each run draws its own.
 	Seed *uint64 `yaml:"seed,omitempty"`
 }
@@ -18,7 +18,7 @@ type File struct {
 // Guest is a machine.
 type Guest struct {
 	// Memory is its RAM, as 512M.
-	Memory string `yaml:"memory,omitempty"`
+	Memory Quantity `yaml:"memory,omitempty"`
 	// CPUs is how many it has.
 	CPUs int `yaml:"cpus,omitempty"`
 	// Sockets with the host bridges that all else is below, at some distance. Without any, each NIC has a PCIe switch of
@@ -37,7 +37,7 @@ type Socket struct {
 	Name string `yaml:"name"`
 	// P2P is what the host bridge forwards between endpoints: none, same-bridge (between its own ports), or any (also to
 	// and from other host bridges that do).
-	P2P string `yaml:"p2p,omitempty"`
+	P2P string `yaml:"p2p,omitempty" jsonschema:"enum=none,enum=same-bridge,enum=any"`
 }
 
 // Slot is where something is plugged in.
@@ -45,7 +45,7 @@ type Slot struct {
 	// Below is the name of the socket or switch that it is below.
 	Below string `yaml:"below,omitempty"`
 	// Link is generation and lanes of the link to that, as gen4x16.
-	Link string `yaml:"link,omitempty"`
+	Link string `yaml:"link,omitempty" jsonschema:"pattern=^gen[1-6]x(1|2|4|8|12|16|32)$"`
 	// ACSRedirect says that the port above sends requests for other endpoints upstream (PCIe Access Control Services).
 	ACSRedirect bool `yaml:"acs-redirect,omitempty"`
 }
@@ -60,7 +60,7 @@ type Switch struct {
 type NIC struct {
 	Name string `yaml:"name"`
 	// Model is virtio or gve.
-	Model string `yaml:"model,omitempty"`
+	Model string `yaml:"model,omitempty" jsonschema:"enum=virtio,enum=gve"`
 	Slot  `yaml:",inline"`
 	MTU   int `yaml:"mtu,omitempty"`
 	// Queues is how many pairs of queues it has.
@@ -78,7 +78,7 @@ type GPU struct {
 	Name string `yaml:"name"`
 	Slot `yaml:",inline"`
 	// Memory is its size, as 64M.
-	Memory string `yaml:"memory,omitempty"`
+	Memory Quantity `yaml:"memory,omitempty"`
 }
 
 // Link is a NIC's link to the switch.
@@ -86,10 +86,13 @@ type Link struct {
 	// Of is the NIC, as a.nic0.
 	Of string `yaml:"of"`
 	// Loss is the part of the segments that the guest sends which are lost, as 1%.
-	Loss string `yaml:"loss,omitempty"`
+	Loss Quantity `yaml:"loss,omitempty"`
 	// Reorder is the part of them that are held back.
-	Reorder string `yaml:"reorder,omitempty"`
+	Reorder Quantity `yaml:"reorder,omitempty"`
 }
+
+// Quantity is a number, with or without a unit.
+type Quantity string
 
 // Bounds of a file.
 const (

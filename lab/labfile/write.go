@@ -28,8 +28,8 @@ func (l *Lab) YAML() ([]byte, error) {
 		out.Guests.guests[g.Name] = l.guest(i, g)
 		for _, n := range g.NICs {
 			if up := n.Link.Up; up.Loss > 0 || up.Reorder > 0 {
-				out.Links = append(out.Links, Link{Of: n.Name, Loss: lab.FormatFraction(up.Loss),
-					Reorder: lab.FormatFraction(up.Reorder)})
+				out.Links = append(out.Links, Link{Of: n.Name, Loss: Quantity(lab.FormatFraction(up.Loss)),
+					Reorder: Quantity(lab.FormatFraction(up.Reorder))})
 			}
 		}
 	}
@@ -37,7 +37,7 @@ func (l *Lab) YAML() ([]byte, error) {
 }
 
 func (l *Lab) guest(i int, g *lab.Guest) Guest {
-	f := Guest{Memory: lab.FormatBytes(l.Machines[i].RAM), CPUs: l.Machines[i].CPUs}
+	f := Guest{Memory: Quantity(lab.FormatBytes(l.Machines[i].RAM)), CPUs: l.Machines[i].CPUs}
 	for _, s := range g.Sockets {
 		f.Sockets = append(f.Sockets, Socket{s.Name, s.Routing.String()})
 	}
@@ -45,7 +45,7 @@ func (l *Lab) guest(i int, g *lab.Guest) Guest {
 		f.Switches = append(f.Switches, Switch{s.Name, slotOf(s.Slot)})
 	}
 	for _, m := range g.GPUs {
-		f.GPUs = append(f.GPUs, GPU{g.Local(m.Name), slotOf(m.Slot), lab.FormatBytes(m.Memory)})
+		f.GPUs = append(f.GPUs, GPU{g.Local(m.Name), slotOf(m.Slot), Quantity(lab.FormatBytes(m.Memory))})
 	}
 	for _, n := range g.NICs {
 		nic := NIC{Name: g.Local(n.Name), Model: n.Model, Slot: slotOf(n.Slot), MTU: n.MTU, Queues: n.QueuePairs,

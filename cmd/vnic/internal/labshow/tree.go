@@ -1,0 +1,227 @@
+package labshow
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"vnic.dev/vnic/lab"
+	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/pcie"
+)
+
+// view is a tree with what is to be said of it.
+type view struct {
+	tree       *pcie.Tree
+	nics, gpus []string          // endpoints
+	about      map[string]string // of nodes
+	off        bool              // peer to peer is switched off
+	linux      *pcie.Tree        // as a guest's kernel sees it; nil: that is the tree
+}
+
+// Lab prints the trees of a lab's guests. Guests that are alike have one.
+func Lab(w io.Writer, l *labfile.Lab) error {
+	var texts []string
+	names := make(map[string][]string)
+	d := l.Complete()
+	for i := range d.Guests {
+		var b strings.Builder
+		if err := guestView(l, &d, i).print(&b); err != nil {
+			return err
+		}
+		text := b.String()
+		if names[text] == nil {
+			texts = append(texts, text)
+		}
+		names[text] = append(names[text], d.Guests[i].Name)
+	}
+	var b strings.Builder
+	for i, text := range texts {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		word := "guest "
+		if len(names[text]) > 1 {
+			word = "guests "
+		}
+		b.WriteString(word + strings.Join(names[text], ", ") + "\n\n" + text)
+	}
+	b.WriteString("\n" + legend)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+const legend = `PIX: through one PCIe switch. PXB: several. PHB: a host bridge. NODE: two of one NUMA node. SYS: the sockets' link.
+direct: the NIC reads and writes GPU memory itself. bounced: payload goes through host memory.
+`
+
+func guestView(l *labfile.Lab, d *lab.Description, i int) *view {
+	g := &d.Guests[i]
+	v := &view{about: make(map[string]string), off: d.NoP2P}
+	v.tree, v.nics, v.gpus = d.Tree(i)
+	for _, s := range g.Sockets {
+		v.about[s.Name] = "host bridge forwards " + map[pcie.Routing]string{pcie.NoRouting: "nothing",
+			pcie.SameBridge: "between its ports", pcie.AnyBridge: "between its ports and those of others"}[s.Routing]
+	}
+	for j, n := range g.NICs {
+		v.about[v.nics[j]] = fmt.Sprintf("%s, MTU %d, %d queues", n.Model, n.MTU, n.QueuePairs)
+	}
+	for j, m := range g.GPUs {
+		v.about[v.gpus[j]] = lab.FormatBytes(m.Memory)
+	}
+	if len(g.Sockets) > 0 {
+		v.linux = seen(v.tree)
+	}
+	return v
+}
+
+// seen is what a guest's own kernel sees of a tree: QEMU's switches have no ACS, and its CPU is none whose host bridges
+// are known to forward.
+func seen(t *pcie.Tree) *pcie.Tree {
+	nodes := t.Nodes()
+	for i := range nodes {
+		nodes[i].Redirect, nodes[i].Routing = false, pcie.NoRouting
+	}
+	s, err := pcie.New(nodes)
+	if err != nil {
+		panic("labshow: a tree that was one: " + err.Error())
+	}
+	return s
+}
+
+// print writes the tree, the matrix of NICs and GPUs, and why it is so.
+func (v *view) print(w io.Writer) error {
+	var b strings.Builder
+	t := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	v.branch(t, "", "")
+	_ = t.Flush() // nothing is wrong with memory
+	for line := range strings.Lines(b.String()) {
+		if _, err := fmt.Fprintln(w, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
+	}
+	if !v.pairs() {
+		_, err := fmt.Fprintln(w, "\nno pair of a NIC and a GPU")
+		return err
+	}
+	fmt.Fprintln(w)
+	t = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "\t"+strings.Join(v.gpus, "\t"))
+	for _, n := range v.nics {
+		row := n
+		for _, g := range v.gpus {
+			p := v.path(n, g)
+			row += "\t" + p.Distance.String() + " " + verdict(p)
+		}
+		fmt.Fprintln(t, row)
+	}
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	return v.reasons(w)
+}
+
+func (v *view) pairs() bool { return len(v.nics) > 0 && len(v.gpus) > 0 }
+
+func (v *view) path(nic, gpu string) pcie.Path {
+	p := v.tree.Path(nic, gpu)
+	if v.off {
+		p = p.Off()
+	}
+	return p
+}
+
+func verdict(p pcie.Path) string {
+	if p.P2P() {
+		return "direct"
+	}
+	return "bounced"
+}
+
+// branch writes what is below a node, a line each.
+func (v *view) branch(w io.Writer, above, indent string) {
+	children := v.tree.Children(above)
+	for i, n := range children {
+		twig, more := "├─ ", "│  "
+		if i == len(children)-1 {
+			twig, more = "└─ ", "   "
+		}
+		if above == "" {
+			twig, more = "", ""
+		}
+		link := ""
+		if n.Link.Known() {
+			link = n.Link.String()
+		}
+		about := v.about[n.Name]
+		if n.Redirect {
+			about = strings.TrimPrefix(about+", port redirects (ACS)", ", ")
+		}
+		fmt.Fprintln(w, indent+twig+n.Name+"\t"+link+"\t"+about)
+		v.branch(w, n.Name, indent+more)
+	}
+}
+
+// reasons writes what is behind the verdicts, each once, and where a guest's kernel comes to another.
+func (v *view) reasons(w io.Writer) error {
+	type why struct {
+		text  string
+		pairs []string
+	}
+	var list []*why
+	add := func(text, pair string) {
+		i := slices.IndexFunc(list, func(x *why) bool { return x.text == text })
+		if i < 0 {
+			i = len(list)
+			list = append(list, &why{text: text})
+		}
+		list[i].pairs = append(list[i].pairs, pair)
+	}
+	for _, n := range v.nics {
+		for _, g := range v.gpus {
+			p := v.path(n, g)
+			add(verdict(p)+": "+p.Reason, n+"-"+g)
+		}
+	}
+	slices.SortStableFunc(list, func(a, b *why) int { return -cmp.Compare(verdictOf(a.text), verdictOf(b.text)) })
+	if v.linux != nil && !v.off {
+		for _, n := range v.nics {
+			for _, g := range v.gpus {
+				p, q := v.tree.Path(n, g), v.linux.Path(n, g)
+				if p.P2P() == q.P2P() {
+					continue
+				}
+				text := "Linux in this guest allows it: QEMU's switches have no ACS"
+				if p.P2P() {
+					text = "Linux in this guest refuses it: its CPU is none whose host bridges are known to forward"
+				}
+				add(text, n+"-"+g)
+			}
+		}
+	}
+	for _, x := range list {
+		if _, err := fmt.Fprintf(w, "%s\n    %s\n", x.text, shortened(x.pairs)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// verdictOf is what is sorted by: direct before bounced.
+func verdictOf(text string) string {
+	word, _, _ := strings.Cut(text, ":")
+	return word
+}
+
+// shortened names some of many.
+func shortened(pairs []string) string {
+	const most = 8
+	if len(pairs) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(pairs[:most], " "), len(pairs)-most)
+	}
+	return strings.Join(pairs, " ")
+}

@@ -1,0 +1,82 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"vnic.dev/vnic/cmd/vnic/internal/labshow"
+	"vnic.dev/vnic/lab/labfile"
+	"vnic.dev/vnic/pcie/host"
+)
+
+func labCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "lab",
+		Short: "Look at a description of guests, NICs, GPUs and PCIe trees",
+		Args:  cobra.NoArgs,
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(labShowCommand())
+	return c
+}
+
+func labShowCommand() *cobra.Command {
+	var tree, schema, fromHost bool
+	c := &cobra.Command{
+		Use:   "show [flags] [FILE|PRESET]",
+		Short: "Print a lab file with all that it does not say, its PCIe trees, or this machine's",
+		Long: `Print a lab file, or a preset, with all that it does not say filled in; or with --tree the PCIe trees of
+its guests, and how each NIC reaches the memory of each GPU: by Linux's rule (drivers/pci/p2pdma.c), and
+with the words of nvidia-smi topo. - is standard input. Presets are:
+` + indented(labfile.Presets()),
+		Example: `  vnic lab show pair                    a file to begin with
+  vnic lab show --tree a3-high          what is below what, and who reaches whom
+  vnic lab show --from-host             the same of this machine's own NICs and GPUs
+  vnic lab show --schema > lab.json     for an editor: JSON schema of lab files`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			out := c.OutOrStdout()
+			switch {
+			case fromHost && (len(args) > 0 || schema):
+				return usagef(c, "--from-host is of this machine: neither a lab file nor --schema goes with it")
+			case schema && (len(args) > 0 || tree):
+				return usagef(c, "--schema is that of all lab files: neither a file nor --tree goes with it")
+			case !fromHost && !schema && len(args) == 0:
+				return usagef(c, "name a lab file, or a preset: %s", strings.Join(labfile.Presets(), ", "))
+			case schema:
+				_, err := out.Write(labfile.Schema())
+				return err
+			case fromHost:
+				m, err := host.Read("/proc", "/sys")
+				if err != nil {
+					return err
+				}
+				return labshow.Host(out, m)
+			}
+			l, err := labfile.Load(args[0], os.Stdin)
+			if bad := (*labfile.Error)(nil); errors.As(err, &bad) {
+				return misuse(c, err)
+			}
+			if err != nil {
+				return err
+			}
+			if tree {
+				return labshow.Lab(out, l)
+			}
+			b, err := l.YAML()
+			if err == nil {
+				_, err = out.Write(b)
+			}
+			return err
+		},
+	}
+	f := c.Flags()
+	f.SortFlags = false
+	f.BoolVar(&tree, "tree", false, "PCIe trees, and how NICs reach the memory of GPUs")
+	f.BoolVar(&fromHost, "from-host", false, "this machine's own tree")
+	f.BoolVar(&schema, "schema", false, "the JSON schema of lab files")
+	return c
+}

@@ -1,0 +1,67 @@
+package labfile
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+	"github.com/invopop/jsonschema"
+	check "github.com/santhosh-tekuri/jsonschema/v6"
+
+	"vnic.dev/vnic/internal/testkit"
+)
+
+var update = flag.Bool("update", false, "write schema.json anew")
+
+// The schema is that of File, with its comments.
+//
+//	go test ./lab/labfile -run Schema -update
+func TestSchemaIsThatOfFile(t *testing.T) {
+	r := &jsonschema.Reflector{FieldNameTag: "yaml", Mapper: func(t reflect.Type) *jsonschema.Schema {
+		if t != reflect.TypeFor[Quantity]() {
+			return nil
+		}
+		return &jsonschema.Schema{AnyOf: []*jsonschema.Schema{{Type: "string"}, {Type: "number"}}}
+	}}
+	testkit.OK(t, r.AddGoComments("vnic.dev/vnic/lab/labfile", "./"))
+	s := r.Reflect(&File{})
+	s.ID = ""
+	b := testkit.Must(json.MarshalIndent(s, "", "  "))(t)
+	b = append(b, '\n')
+	if *update {
+		testkit.OK(t, os.WriteFile("schema.json", b, 0o644))
+	}
+	if !bytes.Equal(b, Schema()) {
+		t.Error("schema.json is not that of File: write it anew with -update")
+	}
+}
+
+// What Parse reads the schema takes, and keys that are not there it does not.
+func TestSchemaTakesWhatParseReads(t *testing.T) {
+	c := check.NewCompiler()
+	doc, err := check.UnmarshalJSON(bytes.NewReader(Schema()))
+	testkit.OK(t, err)
+	testkit.OK(t, c.AddResource("lab.json", doc))
+	s := testkit.Must(c.Compile("lab.json"))(t)
+	valid := func(text []byte) error {
+		j := testkit.Must(yaml.YAMLToJSON(text))(t)
+		v := testkit.Must(check.UnmarshalJSON(bytes.NewReader(j)))(t)
+		return s.Validate(v)
+	}
+	for _, name := range append(Presets(), "testdata/all.yaml") {
+		text := testkit.Must(read(name, nil))(t)
+		testkit.OK(t, valid(text))
+		full := testkit.Must(testkit.Must(Parse(name, text))(t).YAML())(t)
+		testkit.OK(t, valid(full))
+		for _, key := range []string{"guests:", "nics:", "name:"} {
+			if valid([]byte(strings.Replace(string(full), key, "x"+key, 1))) == nil {
+				t.Errorf("%s: the schema takes x%s", name, key)
+			}
+		}
+	}
+}
