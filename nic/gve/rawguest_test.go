@@ -41,6 +41,8 @@ type rawOptions struct {
 	p2p, rsc bool
 	bufSize  int // 0: 4096
 	ring     int // 0: rawRing
+
+	patience time.Duration // Options.Patience
 }
 
 const (
@@ -59,7 +61,8 @@ func newSuiteGuest(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o raw
 	m := nictest.NewMemory(t, 0, rawMem, 0)
 	conf := nic.Config{Name: string(rune('a' + i)), MAC: wire.MAC{2, 0, 0, 0, 0, byte(i + 1)}, MTU: o.mtu,
 		GPUs: []nic.GPU{m.AddGPU(files, i, o.p2p)}}
-	g := &suiteGuest{ctl: newCtlIn(m, files, Options{Port: conf, Queues: o.pairs}), o: o, mac: conf.MAC,
+	c := newCtlIn(m, files, Options{Port: conf, Queues: o.pairs, Patience: o.patience})
+	g := &suiteGuest{ctl: c, o: o, mac: conf.MAC,
 		errs: map[string]error{}, failed: make(chan struct{}, 64), rxd: make([]*rxDriver, o.pairs),
 		txd: make([]*txDriver, o.pairs)}
 	g.Sender.Driver = g

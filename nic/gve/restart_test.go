@@ -223,7 +223,7 @@ func TestDeadGuestStallsNobody(t *testing.T) { nictest.DeadGuestStallsNobody(t, 
 func TestSlowReceiverStallsNobody(t *testing.T) { nictest.SlowReceiverStallsNobody(t, newWorld(t)) }
 
 // Invariant: nic: Two guests alone lose nothing while the receiver pauses.
-func TestPausesLoseNothing(t *testing.T) { nictest.PausesLoseNothing(t, newWorld(t)) }
+func TestPausesLoseNothing(t *testing.T) { nictest.PausesLoseNothing(t, newPatientWorld(t)) }
 
 // flag is a waker.
 type flag struct{ atomic.Int32 }
@@ -235,7 +235,7 @@ func (f *flag) Wake() { f.Add(1) }
 //
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestArm(t *testing.T) {
-	w := newWorld(t)
+	w := newPatientWorld(t)
 	f := tcp(w.A, w.B, 9000-40) // takes three
 	q, d := w.B.dev.rx[0], w.B.rxd[0]
 	var woken flag
@@ -280,7 +280,7 @@ func TestArm(t *testing.T) {
 //
 // Invariant: nic/gve: No wake-up of a sender is lost.
 func TestNoWakeIsLost(t *testing.T) {
-	w := newWorld(t)
+	w := newPatientWorld(t)
 	f := tcp(w.A, w.B, 100)
 	for range 2000 {
 		w.A.Next, w.B.Next = 8<<20, 8<<20
@@ -325,7 +325,7 @@ func TestTruncatedMemoryIsItsOwnersFault(t *testing.T) {
 //
 // Invariant: nic/gve: A ring whose memory goes away stops its queue first.
 func TestMemoryRemovedUnderTraffic(t *testing.T) {
-	w := newWorld(t)
+	w := newPatientWorld(t)
 	for range 4 {
 		f := tcp(w.Bad, w.B, 4000)
 		w.Bad.Add(0, &f, true)

@@ -2,6 +2,7 @@ package gve
 
 import (
 	"testing"
+	"time"
 
 	"vnic.dev/vnic/dma"
 	"vnic.dev/vnic/internal/testkit"
@@ -15,15 +16,28 @@ func TestMain(m *testing.M) { testkit.Main(m) }
 func TestNIC(t *testing.T) {
 	traits := nictest.Traits{OwnUnsplit: true, Completes: true, SplitStops: true}
 	nictest.Run(t, traits, func(t testing.TB, files *dma.Files, sw *wire.Switch, i int, o nictest.Options) nictest.Guest {
-		ro := rawOptions{pairs: 3, mtu: 9000, p2p: !o.NoP2P, rsc: i == 0 || !o.NoOffload}
+		ro := rawOptions{pairs: 3, mtu: 9000, p2p: !o.NoP2P, rsc: i == 0 || !o.NoOffload, patience: patient}
 		return newSuiteGuest(t, files, sw, i, ro)
 	})
 }
+
+// patient is for tests with frames that wait until the test goes on, however long a loaded machine keeps it from that.
+const patient = time.Minute
 
 type world = nictest.World[*suiteGuest]
 
 func newWorld(t testing.TB) *world {
 	return newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true})
+}
+
+// newPatientWorld makes a world in which frames wait as long as the test takes.
+func newPatientWorld(t testing.TB) *world {
+	t.Helper()
+	testkit.CheckFDs(t)
+	return nictest.NewWorld(t, func(files *dma.Files, sw *wire.Switch, i int) *suiteGuest {
+		ro := rawOptions{pairs: 3, mtu: 9000, p2p: true, rsc: true, patience: patient}
+		return newSuiteGuest(t, files, sw, i, ro)
+	})
 }
 
 // newWorldWith makes a world in which the third guest is special.
