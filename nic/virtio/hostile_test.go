@@ -101,7 +101,9 @@ func TestDeadGuestStallsNobody(t *testing.T) { nictest.DeadGuestStallsNobody(t, 
 func TestSlowReceiverStallsNobody(t *testing.T) { nictest.SlowReceiverStallsNobody(t, newWorld(t)) }
 
 // Invariant: nic: Two guests alone lose nothing while the receiver pauses.
-func TestPausesLoseNothing(t *testing.T) { nictest.PausesLoseNothing(t, newWorld(t)) }
+func TestPausesLoseNothing(t *testing.T) {
+	nictest.PausesLoseNothing(t, newWorldWith(t, rawOptions{pairs: 3, mtu: 9000, p2p: true, patience: patient}))
+}
 
 // Frames that wait for a receiver when their queue is stopped are the driver's again: each arrives
 // once after the restart.
