@@ -246,11 +246,14 @@ func TestArm(t *testing.T) {
 	if !q.Arm(&woken) || woken.Load() != 0 {
 		t.Error("not let wait")
 	}
-	n := w.A.dev.tx[0].sender.Stats().Waits
 	d.post(17 << 20)
 	d.doorbell() // too few still, but more than there were
 	testkit.Equal(t, "wake-ups", woken.Load(), 1)
-	testkit.Eventually(t, "a sender that waits again", func() bool { return w.A.dev.tx[0].sender.Stats().Waits > n })
+	testkit.Eventually(t, "a sender that waits again", func() bool { // one that is about to looks once more
+		q.Lock()
+		defer q.Unlock()
+		return q.Waiting()
+	})
 	d.post(18 << 20)
 	q.tail.Store(d.posted) // a doorbell that sees no waiter yet
 	if q.Arm(&woken) {
