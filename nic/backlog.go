@@ -14,7 +14,7 @@ const maxBacklog = 32
 
 // replyBacklog has the frames of the control channel that found no buffer on receive queue 0. A
 // goroutine puts them there when the queue has buffers: it is started for this, as the goroutine
-// that calls Wake must not wait, and a driver's call may block.
+// that calls Wake must not wait, and a driver's call may block. mu is taken under the queue's lock.
 type replyBacklog struct {
 	port   *Port
 	copier *dma.Copier // the goroutine's
@@ -62,14 +62,24 @@ func (b *replyBacklog) start() {
 
 // flush puts frames into the queue until there are none, or no buffer again.
 func (b *replyBacklog) flush() {
+	rq := b.port.queues[0]
 	for frame := b.first(); frame != nil; frame = b.first() {
 		var pkt wire.Packet
 		ownFrame(&pkt, frame)
-		res := b.port.tryOwn(b.copier, &pkt)
-		if res != PutNoBuffer {
+		res, kept := PutNoBuffer, false
+		b.port.with(rq, func() {
+			b.mu.Lock() // behind clear none of the frames that it dropped is put any more
+			defer b.mu.Unlock()
+			if kept = b.isFirst(frame); kept {
+				res = rq.putOwn(b.copier, &pkt)
+			}
+		})
+		switch {
+		case !kept:
+		case res != PutNoBuffer:
 			b.remove(frame)
 			b.port.lost(res)
-		} else if b.port.queues[0].q.Arm(b) {
+		case rq.q.Arm(b):
 			return
 		}
 	}
@@ -85,11 +95,16 @@ func (b *replyBacklog) first() []byte {
 	return b.frames[0]
 }
 
+// isFirst says whether a frame is the first, as it was: clear may have dropped it. The caller holds mu.
+func (b *replyBacklog) isFirst(frame []byte) bool {
+	return len(b.frames) > 0 && &b.frames[0][0] == &frame[0]
+}
+
 // remove takes the first frame out, unless clear has done so before.
 func (b *replyBacklog) remove(frame []byte) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if len(b.frames) > 0 && &b.frames[0][0] == &frame[0] {
+	if b.isFirst(frame) {
 		b.frames = b.frames[1:]
 	}
 }

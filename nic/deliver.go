@@ -216,13 +216,17 @@ func (p *Port) lost(res Result) {
 
 func (p *Port) tryOwn(c *dma.Copier, pkt *wire.Packet) (res Result) {
 	rq := p.queues[0]
-	p.with(rq, func() {
-		rq.mover.c = c
-		rq.frame = Frame{Packet: pkt}
-		res = rq.q.Put(&rq.mover, &rq.frame)
-		rq.mover.c = nil
-		rq.frame.Packet = nil
-	})
+	p.with(rq, func() { res = rq.putOwn(c, pkt) })
+	return res
+}
+
+// putOwn puts a frame of our own into the queue, whose lock is held.
+func (rq *rxQueue) putOwn(c *dma.Copier, pkt *wire.Packet) Result {
+	rq.mover.c = c
+	rq.frame = Frame{Packet: pkt}
+	res := rq.q.Put(&rq.mover, &rq.frame)
+	rq.mover.c = nil
+	rq.frame.Packet = nil
 	return res
 }
 
