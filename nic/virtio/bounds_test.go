@@ -330,6 +330,9 @@ func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 		r.restart()
 	}
 	w.Moves(t)
+	testkit.Eventually(t, "a line", func() bool { // the monitor's, which may see many ends of a queue as one
+		return strings.Contains(log.String(), "queue stopped")
+	})
 	lines, held := 0, 0
 	for text := range strings.Lines(log.String()) {
 		var line struct {
@@ -349,7 +352,7 @@ func TestBrokenQueuesDoNotFillTheLog(t *testing.T) {
 	if most := int(time.Since(began)/time.Second) + 1; lines < 1 || lines > most {
 		t.Errorf("%d lines, want 1 to %d", lines, most)
 	}
-	if lines > 1 && held == 0 || lines+held > breaks {
+	if lines+held > breaks {
 		t.Errorf("%d lines, %d held back, of %d", lines, held, breaks)
 	}
 	t.Logf("%d lines, %d held back", lines, held)
