@@ -18,6 +18,9 @@ import (
 // lost is what the log says when a guest loses its device (gve.md, section 2, "Disconnect").
 const lost = "the guest has lost a device"
 
+// drainPatiently has answers sent however long a loaded machine keeps the server, or the test, from running.
+func drainPatiently(t *testing.T) { t.Cleanup(vfiouser.SetDrainTimeout(testkit.Patience)) }
+
 // blockRead has the device wait in a read: inRead is closed when it does, goOn by the test.
 func (h *host) blockRead() (inRead, goOn chan struct{}) {
 	inRead, goOn = make(chan struct{}), make(chan struct{})
@@ -74,6 +77,7 @@ func TestCancelSaysWhatTheGuestSees(t *testing.T) {
 // Invariant: vfiouser: A server that ends answers what was sent, says what the guest will see, and
 // resets no connection.
 func TestCancelAnswersWhatWasSent(t *testing.T) {
+	drainPatiently(t)
 	h, l := serving(t)
 	inRead, goOn := h.blockRead()
 	send := func(id uint16, cmd vfiouser.Command, flags vfiouser.Flags, body []byte, fds ...int) {
@@ -114,6 +118,7 @@ func TestCancelAnswersWhatWasSent(t *testing.T) {
 
 // A message of very many writes keeps no server that is to end: each write may be as much work as a device has to give.
 func TestCancelInManyWrites(t *testing.T) {
+	drainPatiently(t)
 	h, l := serving(t)
 	const n = 40_000
 	writes := 0
@@ -220,6 +225,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 
 // What comes when the device is gone already is answered too.
 func TestLateRequestsAreAnswered(t *testing.T) {
+	drainPatiently(t)
 	h, l := serving(t)
 	must(t, l.Map(guestIOVA, memory(t, 4096)))
 	h.OnCall(func(method string) {

@@ -135,8 +135,8 @@ func (s *session) end() {
 	s.refusals.End()
 }
 
-// drainTimeout is how long a client that does not read its answers may delay the end of Serve.
-const drainTimeout = time.Second
+// drainTimeout is how long a client that does not read its answers may delay the end of Serve; a test gives it more.
+var drainTimeout = time.Second
 
 // drain answers what the client has sent already, all of it with an error. A QEMU whose request
 // just goes unanswered waits for it, with its lock held, for as long as qemuTimeout; what it sends
