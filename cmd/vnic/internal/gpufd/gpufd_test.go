@@ -251,8 +251,8 @@ func TestExec(t *testing.T) {
 // Each mistake ends by itself, and says what is wrong.
 func TestMistakes(t *testing.T) {
 	testkit.LeavesNothing(t)
-	patience = 50 * time.Millisecond
-	defer func() { patience = 5 * time.Second }()
+	defer func(was time.Duration) { patience = was }(patience)
+	patience = testkit.Patience
 	dir := t.TempDir()
 	// serves has somebody else listen, who does something with each who connects.
 	serves := func(name string, do func(*net.UnixConn)) string {
@@ -282,7 +282,6 @@ func TestMistakes(t *testing.T) {
 		_ = c.Close()
 	}
 	for path, want := range map[string]string{
-		serves("silent", silent):                                    "no answer: that is no socket of a GPU's",
 		serves("hangs-up", func(c *net.UnixConn) { _ = c.Close() }): "hung up without an answer",
 		serves("refuses", gives("no\x1b[31m, never")):               "vnic serve gives no memory: no[31m, never",
 		serves("byte", gives("\x00")):                               "an answer of 1 bytes with 0 descriptors",
@@ -293,16 +292,25 @@ func TestMistakes(t *testing.T) {
 		testkit.ErrorSays(t, err, path+": ")
 		testkit.ErrorSays(t, err, want)
 	}
+	nobody, err := serves("silent", silent), error(nil)
+	patience = 20 * time.Millisecond
+	testkit.Eventually(t, "a connection to the silent one", func() bool { // in so little time it may not get that far
+		patience *= 2
+		_, err = Receive(t.Context(), nobody)
+		return !strings.Contains(err.Error(), "nobody takes connections there")
+	})
+	testkit.ErrorSays(t, err, nobody+": no answer: that is no socket of a GPU's")
+	patience = testkit.Patience
 	fds := testkit.Must(unix.Socketpair(unix.AF_UNIX, unix.SOCK_DGRAM, 0))(t)
 	defer unix.Close(fds[0])
 	defer unix.Close(fds[1])
 	packets := filepath.Join(dir, "packets")
 	testkit.OK(t, unix.Bind(fds[0], &unix.SockaddrUnix{Name: packets}))
-	_, err := Receive(t.Context(), packets)
+	_, err = Receive(t.Context(), packets)
 	testkit.ErrorSays(t, err, "a socket of another type")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = Receive(ctx, filepath.Join(dir, "silent"))
+	_, err = Receive(ctx, nobody)
 	if err == nil || strings.Contains(err.Error(), "no answer") {
 		t.Errorf("told to end: %v", err)
 	}
