@@ -47,7 +47,7 @@ type Options struct {
 	Broker  *broker.Client
 	Confine func() error
 
-	silence time.Duration // tests
+	silence, takeover time.Duration // tests
 }
 
 // BrokerConfig is that of the Broker for these options.

@@ -18,10 +18,11 @@ type port struct {
 	*lab.Port
 	src     source
 	note    func(port, format string, args ...any)
-	silence time.Duration
 	outside *broker.Client // nil: none
 	turn    chan struct{}  // holds one while a QEMU is served
 	peer    atomic.Int64   // its process
+
+	silence, takeover time.Duration
 }
 
 // silence is how long a process that has connected may say nothing: QEMU speaks at once.
@@ -37,7 +38,7 @@ func (p *port) serve(ctx context.Context, conn *net.UnixConn) {
 		return
 	}
 	pid := peer(conn)
-	late := time.NewTimer(takeover)
+	late := time.NewTimer(p.takeover)
 	defer late.Stop()
 	select {
 	case p.turn <- struct{}{}:

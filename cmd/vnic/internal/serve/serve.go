@@ -78,7 +78,7 @@ func Do(ctx context.Context, o Options) (err error) {
 	var wg sync.WaitGroup
 	for i, s := range sources {
 		p := &port{Port: l.Port(i), src: s, note: q.note(o.Note), silence: cmp.Or(o.silence, silence),
-			outside: o.Broker, turn: make(chan struct{}, 1)}
+			takeover: cmp.Or(o.takeover, takeover), outside: o.Broker, turn: make(chan struct{}, 1)}
 		wg.Go(func() { s.each(ctx, p.serve) })
 	}
 	wg.Wait()
