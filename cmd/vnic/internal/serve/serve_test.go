@@ -359,7 +359,13 @@ func TestSilentOnesKeepNobodyOut(t *testing.T) {
 		}
 		_ = c.Close()
 	}
-	testkit.OK(t, s.guest(0).Close())
+	var g *labtest.Guest
+	testkit.Eventually(t, "QEMU comes in", func() (in bool) { // it may be late with its first word itself
+		p, err := s.rep.Ports[0], error(nil)
+		g, err = labtest.Dial(p.Socket, p.MAC, addrs(p))
+		return err == nil
+	})
+	testkit.OK(t, g.Close())
 }
 
 func TestGVEIsServedByVFIOUser(t *testing.T) {
