@@ -30,9 +30,18 @@ func start() error {
 	if err != nil {
 		return err
 	}
-	// It does not end by SIGTERM, and has a child.
-	child, err := proc.StartChild(exec.Command("sh", "-c", "trap '' TERM; sleep 1000 & wait; wait"))
+	// It does not end by SIGTERM, once it has said so, and has a child.
+	cmd := exec.Command("sh", "-c", "trap '' TERM; echo ready; sleep 1000 & wait; wait")
+	r, w, err := os.Pipe()
 	if err != nil {
+		return err
+	}
+	cmd.Stdout = w
+	child, err := proc.StartChild(cmd)
+	if err != nil {
+		return err
+	}
+	if _, err := r.Read(make([]byte, 1)); err != nil {
 		return err
 	}
 	a, b, err := scm.Pair()
