@@ -184,11 +184,12 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 	testkit.LeavesNothing(t)
 	for _, mode := range []string{transfer.Devmem, transfer.Copy} {
 		o := options(16 << 20)
-		o.Modes, o.StallSecs = []string{mode}, 1
+		o.Modes = []string{mode}
 		var l *runner
 		o.hook = func(x *runner) { l = x }
 		o.Stage = func(s Step) {
 			if s.Stage == "transfer" {
+				l.opt.StallSecs = 1 // from here on: all before it comes to an end
 				testkit.NoError(t, l.sw.Detach(l.ends[1].port.Link()))
 			}
 		}
@@ -206,11 +207,11 @@ func TestStallShowsBothTCPStates(t *testing.T) {
 func TestConnectionThatCannotBeMade(t *testing.T) {
 	testkit.LeavesNothing(t)
 	o := options(1 << 20)
-	o.StallSecs = 1
 	var l *runner
 	o.hook = func(x *runner) { l = x }
 	o.Stage = func(s Step) {
 		if s.Stage == "connect" {
+			l.opt.StallSecs = 1 // from here on
 			_ = l.sw.Detach(l.ends[1].port.Link())
 		}
 	}
