@@ -47,9 +47,10 @@ func TestEightGuestsAreNotHeldUp(t *testing.T) {
 		g.Go(func() error { return all[i].Exchange(t.Context(), all[(i+1)%guests], bytes) })
 	}
 	testkit.NoError(t, g.Wait())
-	if s := c.Stats(); s.Missed == 0 || s.Packets == 0 {
-		t.Errorf("%+v: is there a pipe that is full?", s)
-	}
+	testkit.Eventually(t, "packets in the pipe, and others for which it was full", func() bool { // the writer may be late
+		s := c.Stats()
+		return s.Missed > 0 && s.Packets > 0
+	})
 	for _, guest := range all {
 		testkit.OK(t, guest.Close())
 	}
