@@ -166,7 +166,7 @@ func TestCaptureOfALossyRun(t *testing.T) {
 // was not asked for.
 func TestCaptureHasThePayload(t *testing.T) {
 	for _, loss := range []float64{0, 0.01} {
-		o := options(2 << 20)
+		o := options(1 << 20) // in as many records as wait for a writer that is late
 		o.Loss, o.Digest = loss, DigestSHA256
 		rep, frames := capturedRun(t, o, capture.MaxPayload)
 		for _, iface := range []string{"A-tx", "B-rx"} {
