@@ -216,8 +216,12 @@ func (r *running) pump(ctx context.Context, n int, s *stream) {
 			_ = s.from.SetReadDeadline(time.Now().Add(grace))
 		default:
 		}
+		begin := time.Now()
 		got, err := s.from.Read(buf[:room])
 		s.credit.give(room - got)
+		if errors.Is(err, os.ErrDeadlineExceeded) && time.Since(begin) < grace/2 {
+			continue // it had passed before: there was no look at what is there
+		}
 		// a terminal's end is EIO
 		if got > 0 && agent.Progress(ctx, report{Stream: n, Data: buf[:got]}) != nil || err != nil {
 			return
