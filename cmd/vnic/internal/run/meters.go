@@ -38,9 +38,12 @@ func (m *flowCounters) remove() {
 	_ = m.l.ends[1].port.DelFlowCounter(m.id[1])
 }
 
+// unsettled is how long a worker may take from what it has delivered to its count: it has only to get a processor.
+const unsettled = 20 * time.Second
+
 // settle waits until the sender's worker has counted what the receiver already has: it counts after it has delivered.
 func (m *flowCounters) settle(ctx context.Context, n uint64) {
-	for end := time.Now().Add(time.Second); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(unsettled); time.Now().Before(end) && ctx.Err() == nil; time.Sleep(time.Millisecond) {
 		tx, rx, _, _ := m.read()
 		if payload(tx) >= n && payload(rx) >= n {
 			return
