@@ -35,7 +35,7 @@ func opExec(ctx context.Context, a Exec) (any, error) {
 	cmd := exec.CommandContext(ctx, a.Args[0], a.Args[1:]...)
 	cmd.Stdin = bytes.NewReader([]byte(a.Stdin))
 	cmd.Stdout, cmd.Stderr = &out, &errs
-	cmd.WaitDelay = time.Second
+	cmd.WaitDelay = stopTime - time.Second // for output that its children may hold open; Serve waits longer
 	err := cmd.Run()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		return nil, err
