@@ -420,7 +420,10 @@ func TestNamesLeadNowhereElse(t *testing.T) {
 			t.Errorf("%v is reached", a)
 		}
 	}
-	testkit.Equal(t, "refused", w.g.Stats().Denied[RuleMetadata], 2)
+	// A guest whose first SYN is not answered within a second sends another, which is refused as well.
+	if n := w.g.Stats().Denied[RuleMetadata]; n < 2 {
+		t.Errorf("%d refused, want both", n)
+	}
 }
 
 // The resolver is the host's choice, on its loopback or a link-local address of its cloud: only --deny refuses it.
