@@ -23,7 +23,7 @@ func TestFloodOfDatagrams(t *testing.T) {
 	for i := range uint16(maxUDP) {
 		r.send(r.udp4(gatewayMAC, netip.AddrPortFrom(addr4Of(1), 1000+i), to, []byte("x")))
 	}
-	conn := w.guest(2).dialUDP(to)
+	conn := w.guest(2).dialUDP(own4(udpEcho(t).Port())) // the other one's buffer may be full
 	defer conn.Close()
 	testkit.OK(t, exchangeDatagram(conn, []byte("hello")))
 	if s := w.g.Stats(); s.UDPOpen != maxUDP/2+1 || s.Refused != maxUDP/2 {
