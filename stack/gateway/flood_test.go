@@ -6,11 +6,14 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
+	"gvisor.dev/gvisor/pkg/tcpip"
 	"gvisor.dev/gvisor/pkg/tcpip/header"
 
 	"vnic.dev/vnic/internal/testkit"
 	"vnic.dev/vnic/splitter"
+	"vnic.dev/vnic/stack/internal/ether"
 	"vnic.dev/vnic/wire"
 )
 
@@ -102,6 +105,8 @@ func TestUnfinishedConnectionsAreShared(t *testing.T) {
 func TestConnectionsInTimeWaitMakeRoom(t *testing.T) {
 	const n = 4
 	w := newRig(t, nil, func(g *Gateway) { g.unfinished.max = n })
+	timeWait := tcpip.TCPTimeWaitTimeoutOption(time.Hour) // none ends by itself, however long all this takes
+	testkit.OK(t, ether.SetTCP(w.g.ns, &timeWait))
 	l, port := listenTCP(t)
 	serveTCP(t, l, func(c net.Conn) {}) // the host ends them
 	v := w.guest(1)
