@@ -30,7 +30,10 @@ func (v *guest) resolver(network string, at netip.AddrPort) *net.Resolver {
 
 func TestNames(t *testing.T) {
 	upstream := newResolver(t)
-	w := newRig(t, nil, func(g *Gateway) { g.resolvers = func() []netip.AddrPort { return upstream } })
+	w := newRig(t, nil, func(g *Gateway) {
+		g.askTime = patience
+		g.resolvers = func() []netip.AddrPort { return upstream }
+	})
 	v := w.guest(1)
 	for _, network := range []string{"udp", "tcp"} {
 		for _, at := range []netip.AddrPort{own4(53), own6(53)} {

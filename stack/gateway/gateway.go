@@ -46,6 +46,7 @@ type Gateway struct {
 	dial      func(ctx context.Context, network string, to permit) (net.Conn, error)
 	host      *hostAddrs
 	udpIdle   time.Duration
+	askTime   time.Duration
 
 	dialResolver func(ctx context.Context, network string, to permit) (net.Conn, error)
 	listenHost   func(at netip.AddrPort) (Datagrams, error)
@@ -81,7 +82,7 @@ func newGateway(sw *wire.Switch, o Options) (*Gateway, error) {
 	}
 	netlog.Quiet()
 	g := &Gateway{o: o, log: o.Log.With("port", o.Name), sw: sw, resolvers: hostResolvers, dial: dialHost,
-		host: newHostAddrs(net.InterfaceAddrs), udpIdle: udpIdle, dialResolver: dialHost,
+		host: newHostAddrs(net.InterfaceAddrs), udpIdle: udpIdle, askTime: askTime, dialResolver: dialHost,
 		listenHost: listenHost, told: map[uint32]*nic.LogLimit{},
 		unfinished: unfinished{max: maxUnfinished, by: map[owner][]tcpip.Endpoint{}}}
 	if out := o.Outside; out != nil {

@@ -408,6 +408,7 @@ func TestNamesLeadNowhereElse(t *testing.T) {
 		return [][]byte{evil.answer(&h, &q)}
 	})
 	w := newRig(t, nil, func(g *Gateway) {
+		g.askTime = patience
 		g.resolvers = func() []netip.AddrPort { return []netip.AddrPort{upstream.LocalAddr().(*net.UDPAddr).AddrPort()} }
 	})
 	v := w.guest(1)

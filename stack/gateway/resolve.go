@@ -65,7 +65,7 @@ func (s *dnsServer) ask(q *question, network string) []byte {
 // askOne asks one resolver. The question gets a number of our own: the guest's is not to be trusted
 // to be hard to guess.
 func (g *Gateway) askOne(q *question, network string, to permit) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(g.ctx, askTime)
+	ctx, cancel := context.WithTimeout(g.ctx, g.askTime)
 	defer cancel()
 	c, err := g.dialResolver(ctx, network, to)
 	if err != nil {
