@@ -30,7 +30,7 @@ func TestFileTellsWhatPassed(t *testing.T) {
 	a, b := pair(t)
 	name := filepath.Join(t.TempDir(), "x.pcapng")
 	testkit.OK(t, os.WriteFile(name, bytes.Repeat([]byte("old"), 1000), 0o644))
-	c := testkit.Must(Create(name, Options{Payload: MaxPayload, Comment: "a test"}))(t)
+	c := testkit.Must(Create(name, Options{Payload: MaxPayload, Comment: "a test", patience: testkit.Patience}))(t)
 	c.Attach(a.link)
 	c.Attach(b.link)
 	payloads := map[string][]byte{}
@@ -440,7 +440,7 @@ func TestWriteErrorStopsCapture(t *testing.T) {
 	hosts := eight(t)
 	var failed atomic.Int32
 	told := make(chan struct{})
-	c, err := Create("/dev/full", Options{Failed: func(err error) {
+	c, err := Create("/dev/full", Options{patience: testkit.Patience, Failed: func(err error) {
 		if failed.Add(1) == 1 {
 			close(told)
 		}
@@ -478,7 +478,7 @@ func TestCreateRefuses(t *testing.T) {
 // TestNoPortIsAFileToo: what had nothing to capture can be read all the same.
 func TestNoPortIsAFileToo(t *testing.T) {
 	var out bytes.Buffer
-	c := testkit.Must(New(&out, Options{}))(t)
+	c := testkit.Must(New(&out, Options{patience: testkit.Patience}))(t)
 	testkit.OK(t, c.Close())
 	if frames, _ := read(t, &out); len(frames) != 0 {
 		t.Errorf("%d frames", len(frames))

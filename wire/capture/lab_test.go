@@ -2,6 +2,7 @@ package capture
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -121,9 +122,10 @@ func pair(t testing.TB) (a, b *host) {
 	return a, b
 }
 
-// attached starts a capture of what hosts send and receive.
+// attached starts a capture of what hosts send and receive. A writer that gets no processor for a while is not stuck.
 func attached(t testing.TB, w io.Writer, o Options, hosts ...*host) *Capture {
 	t.Helper()
+	o.patience = cmp.Or(o.patience, testkit.Patience)
 	c := testkit.Must(New(w, o))(t)
 	for _, h := range hosts {
 		c.Attach(h.link)
