@@ -5,7 +5,6 @@ import (
 	"io"
 	"sync"
 	"testing"
-	"time"
 
 	"vnic.dev/vnic/devmem"
 	"vnic.dev/vnic/internal/testkit"
@@ -28,8 +27,6 @@ func TestLastSegmentIsSentUntilItArrives(t *testing.T) { // not beside others: a
 				bindRX(t, w.b, 0, 1<<20, 7, 1)
 				tx := bindTX(t, w.a, 0, 1<<20)
 				ca, cb := w.connect(7, false)
-				ca.SetStallLimit(5 * time.Second)
-				cb.SetStallLimit(5 * time.Second)
 				// This opens the congestion window; netstack recovers no first segment without a time out.
 				send(t, ca, tx, 0, 50_000)
 				skip(t, cb, 50_000)
