@@ -95,7 +95,22 @@ func (w *rig) start(change func(*Options), set ...func(*Gateway)) {
 	}
 	testkit.OK(w.t, g.start())
 	w.t.Cleanup(func() { testkit.OK(w.t, g.Close()) })
+	patient(w.t, g.ns)
 	w.g = g
+}
+
+// patient has a netstack ask for a neighbor's address for as long as a test waits. By itself it asks three times, a
+// second each, and a neighbor that gets no processor for so long is not to be reached.
+func patient(t testing.TB, ns *stack.Stack) {
+	t.Helper()
+	c := stack.DefaultNUDConfigurations()
+	n := uint32(patience / c.RetransmitTimer)
+	c.MaxMulticastProbes, c.MaxUnicastProbes = n, n
+	for _, p := range []tcpip.NetworkProtocolNumber{header.IPv4ProtocolNumber, header.IPv6ProtocolNumber} {
+		if err := ns.SetNUDConfigurations(ether.NIC, p, c); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // guest is a machine with a netstack of its own, that has fixed addresses.
@@ -122,6 +137,7 @@ func (w *rig) guest(n byte, link ...wire.LinkOptions) *guest {
 	if err := v.ns.CreateNIC(ether.NIC, ep); err != nil {
 		t.Fatal(err)
 	}
+	patient(t, v.ns)
 	routes := []tcpip.Route{ether.DefaultRoute(prefix4.Addr()), ether.DefaultRoute(prefix6.Addr())}
 	for _, p := range []netip.Prefix{netip.PrefixFrom(addr4Of(n), 24), netip.PrefixFrom(addr6Of(n), 64)} {
 		r := testkit.Must(ether.AddAddress(v.ns, p))(t)
