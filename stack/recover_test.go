@@ -248,6 +248,9 @@ func TestDialErrors(t *testing.T) {
 		{"192.0.2.1:1", []error{syscall.ENETUNREACH, syscall.EHOSTUNREACH}}, // no route
 		{"10.0.0.77:1", []error{syscall.EHOSTUNREACH}},                      // no neighbour
 	} {
+		if c.to == "10.0.0.77:1" { // nobody is there to be late
+			testkit.OK(t, w.a.AskNeighbors(3))
+		}
 		_, err := w.a.Dial(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(c.to))
 		if !slices.ContainsFunc(c.want, func(want error) bool { return errors.Is(err, want) }) {
 			t.Errorf("%s: %v", c.to, err)

@@ -53,6 +53,7 @@ func newRig(t testing.TB, o stacktest.Options, change ...func(*stack.Options)) *
 		}
 		s, err := stack.New(n, n, c)
 		testkit.OK(t, err)
+		testkit.OK(t, s.AskNeighbors(60)) // on a busy machine three seconds are not many
 		t.Cleanup(func() {
 			if err := s.Close(); err != nil {
 				t.Errorf("close: %v", err)

@@ -1,0 +1,24 @@
+package stack
+
+import (
+	"fmt"
+
+	"gvisor.dev/gvisor/pkg/tcpip"
+	"gvisor.dev/gvisor/pkg/tcpip/header"
+	"gvisor.dev/gvisor/pkg/tcpip/stack"
+
+	"vnic.dev/vnic/stack/internal/ether"
+)
+
+// AskNeighbors has a stack ask so many times, a second each, for a neighbor's address until that neighbor is not to be
+// reached. Without it, netstack asks three times.
+func (s *Stack) AskNeighbors(times uint32) error {
+	c := stack.DefaultNUDConfigurations()
+	c.MaxMulticastProbes, c.MaxUnicastProbes = times, times
+	for _, p := range []tcpip.NetworkProtocolNumber{header.IPv4ProtocolNumber, header.IPv6ProtocolNumber} {
+		if err := s.ns.SetNUDConfigurations(ether.NIC, p, c); err != nil {
+			return fmt.Errorf("neighbors of protocol %#x: %s", p, err)
+		}
+	}
+	return nil
+}
