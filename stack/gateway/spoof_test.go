@@ -39,8 +39,8 @@ func TestSpoofedSourcesGetOneShare(t *testing.T) {
 	set := func(g *Gateway) {
 		g.dial = func(ctx context.Context, network string, to permit) (net.Conn, error) {
 			if to.to == hold {
-				<-ctx.Done()
-				return nil, ctx.Err()
+				<-g.ctx.Done() // ctx ends after dialTime
+				return nil, g.ctx.Err()
 			}
 			return dialHost(ctx, network, to)
 		}
