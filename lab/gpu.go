@@ -24,6 +24,8 @@ type GPUMemory struct {
 	File *os.File // its memory, to be mapped or handed on to a QEMU
 	Node bool     // its guest sees it as a NUMA node's memory; else as BAR 2 of an ivshmem device
 
+	Place string // its name in the machine's tree
+
 	info control.GPUInfo // how its guest finds it, but for its place in the PCIe tree
 }
 

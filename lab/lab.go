@@ -32,7 +32,8 @@ type Lab struct {
 // process.
 type Machine struct {
 	Name  string
-	Tree  *pcie.Tree
+	Tree  *pcie.Tree // in which ports and GPUs have a Place
+	Bare  bool       // nobody has said what is in the tree: the guest need not see it
 	Ports []*Port
 	GPUs  []*GPUMemory
 }
@@ -81,9 +82,9 @@ func (l *Lab) addMachine(g *Guest) error {
 	if err != nil {
 		return err
 	}
-	m := &Machine{Name: g.Name, Tree: tree}
+	m := &Machine{Name: g.Name, Tree: tree, Bare: len(g.Sockets) == 0}
 	l.machines = append(l.machines, m)
-	nodes := 0
+	nodes := max(len(g.Sockets), 1) - 1 // the last that is a socket's; GPUs that are nodes follow
 	for i := range g.GPUs {
 		model, _ := LookupModel(g.NICs[g.owner(i)].Model)
 		if model.Node {
@@ -93,6 +94,7 @@ func (l *Lab) addMachine(g *Guest) error {
 		if err != nil {
 			return err
 		}
+		gpu.Place = g.gpuInTree(&g.GPUs[i])
 		m.GPUs = append(m.GPUs, gpu)
 	}
 	for i := range g.NICs {
@@ -112,8 +114,9 @@ func (l *Lab) addMachine(g *Guest) error {
 			info.Place = tree.Place(name)
 			gpus, reached = append(gpus, nic.GPU{GPU: gpu.GPU, Info: info, Path: path}), append(reached, gpu)
 		}
-		p, err := l.newPort(n, gpus, reached)
+		p, err := l.newPort(n, gpus, reached, g)
 		if p != nil {
+			p.Place = g.nicInTree(n)
 			l.ports, m.Ports = append(l.ports, p), append(m.Ports, p)
 		}
 		if err != nil {

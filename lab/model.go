@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
@@ -10,7 +11,9 @@ import (
 	"vnic.dev/vnic/nic"
 	"vnic.dev/vnic/nic/gve"
 	"vnic.dev/vnic/nic/virtio"
+	"vnic.dev/vnic/pcie"
 	"vnic.dev/vnic/vfiouser"
+	"vnic.dev/vnic/vfiouser/pci"
 )
 
 // Device models of a NIC.
@@ -33,7 +36,7 @@ type Model struct {
 	QueuePairs int    // unless more are asked for
 	MaxMTU     int
 
-	open func(files *dma.Files, c nic.Config) (device, error)
+	open func(files *dma.Files, c nic.Config, slot pcie.Link) (device, error)
 }
 
 var models = map[string]Model{
@@ -65,7 +68,18 @@ type device interface {
 	Close()
 }
 
-func newVirtio(files *dma.Files, c nic.Config) (device, error) {
+// express is the link of the slot that a NIC is in; zero: it is on the root complex, and shows none.
+func express(g *Guest, n *NIC) pcie.Link {
+	if len(g.Sockets) == 0 {
+		return pcie.Link{}
+	}
+	return cmp.Or(n.Slot.Link, defaultLink)
+}
+
+// defaultLink is that of a slot of which nothing is said.
+var defaultLink = pcie.Link{Gen: 3, Width: 16}
+
+func newVirtio(files *dma.Files, c nic.Config, _ pcie.Link) (device, error) {
 	return virtio.New(virtio.Config{Files: files, Port: c})
 }
 
@@ -75,8 +89,12 @@ type gveDevice struct {
 	log *slog.Logger
 }
 
-func newGVE(files *dma.Files, c nic.Config) (device, error) {
-	d, err := gve.New(gve.Options{Port: c, Queues: c.QueuePairs}, dma.NewSpace(c.Name, files))
+func newGVE(files *dma.Files, c nic.Config, slot pcie.Link) (device, error) {
+	o := gve.Options{Port: c, Queues: c.QueuePairs}
+	if slot.Known() {
+		o.Express = pci.Link{Generation: slot.Gen, Lanes: slot.Width}
+	}
+	d, err := gve.New(o, dma.NewSpace(c.Name, files))
 	if err != nil {
 		return nil, err
 	}

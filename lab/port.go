@@ -23,6 +23,7 @@ type Port struct {
 	MTU          int
 	QueuePairs   int
 	GPUs         []*GPUMemory // that it may address
+	Place        string       // its name in the machine's tree
 
 	lab *Lab
 	dev device
@@ -38,15 +39,16 @@ type Port struct {
 }
 
 // newPort makes a port. The caller closes it even when there is an error, unless it is nil.
-func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory) (*Port, error) {
+func (l *Lab) newPort(n *NIC, gpus []nic.GPU, reached []*GPUMemory, g *Guest) (*Port, error) {
 	model, _ := LookupModel(n.Model)
 	p := &Port{Index: len(l.ports), Name: n.Name, Model: model, MAC: n.MAC, Addr4: n.Addr4, Addr6: n.Addr6, MTU: n.MTU,
 		QueuePairs: n.QueuePairs,
 		GPUs:       reached, lab: l}
 	p.life, p.end = context.WithCancelCause(context.Background())
 	var err error
-	if p.dev, err = model.open(l.files, nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MTU), QueuePairs: p.QueuePairs,
-		GPUs: gpus, Pollers: l.pollers, Log: l.opt.Log}); err != nil {
+	c := nic.Config{Name: p.Name, MAC: p.MAC, MTU: uint16(p.MTU), QueuePairs: p.QueuePairs, GPUs: gpus, Pollers: l.pollers,
+		Log: l.opt.Log}
+	if p.dev, err = model.open(l.files, c, express(g, n)); err != nil {
 		p.dev = nil // not an interface of a nil pointer
 		return p, err
 	}

@@ -45,12 +45,20 @@ func (l Link) String() string {
 	return fmt.Sprintf("gen%dx%d", l.Gen, l.Width)
 }
 
-// MarshalText is String.
-func (l Link) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
+// MarshalText is String; the zero Link is no text.
+func (l Link) MarshalText() ([]byte, error) {
+	if !l.Known() {
+		return nil, nil
+	}
+	return []byte(l.String()), nil
+}
 
-// UnmarshalText is ParseLink.
+// UnmarshalText reads what MarshalText writes.
 func (l *Link) UnmarshalText(b []byte) (err error) {
-	*l, err = ParseLink(string(b))
+	*l = Link{}
+	if len(b) > 0 {
+		*l, err = ParseLink(string(b))
+	}
 	return err
 }
 

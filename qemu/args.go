@@ -44,9 +44,10 @@ func (f *files) add(x *os.File) int {
 
 // inherited are the descriptors of one machine.
 type inherited struct {
-	ram, initrd *os.File
-	channels    []channel
-	sandbox     bool // QEMU has one
+	ram      []*os.File // Machine.RAM
+	initrd   *os.File
+	channels []channel
+	sandbox  bool // QEMU has one
 }
 
 // channel is QEMU's end of a socket to this process: a character device of QEMU's.
@@ -113,25 +114,30 @@ func arguments(c *Config, accel Accel, in inherited) ([]string, []*os.File) {
 	} else {
 		args = append(args, "-accel", "tcg,thread=multi", "-cpu", "max")
 	}
+	args = append(args, c.tree()...)
 	for i, g := range c.GPUs {
-		if !g.Node {
-			args = append(args, BARArgs("gpu"+strconv.Itoa(i), g.Size, fdPath(f.add(g.File)))...)
+		id := "gpu" + strconv.Itoa(i)
+		switch {
+		case !g.Node:
+			args = append(args, BARArgs(id, g.Size, fdPath(f.add(g.File)), c.on(g.Place))...)
+		case c.Tree != nil: // a place on PCI, for what the guest's node is
+			args = append(args, BARArgs("place-"+id, g.Size, fdPath(f.add(g.File)), c.on(g.Place))...)
 		}
 	}
 	for i, n := range c.Netdevs {
-		args = append(args, n.args("net"+strconv.Itoa(i), &f)...)
+		args = append(args, n.args("net"+strconv.Itoa(i), &f, c.on(n.Place))...)
 	}
 	return append(args, c.Args...), f.list
 }
 
 // Args are the arguments for a network device with a Path, under a QEMU that another program starts;
 // id is in all its names.
-func (n Netdev) Args(id string) []string { return n.args(id, nil) }
+func (n Netdev) Args(id string) []string { return n.args(id, nil, "") }
 
-// args needs f for a device that is Connected.
-func (n *Netdev) args(id string, f *files) []string {
+// args needs f for a device that is Connected. on is where on PCI it is: Config.on.
+func (n *Netdev) args(id string, f *files, on string) []string {
 	if n.VFIOUser {
-		return []string{"-device", vfioUser(id, n, f)}
+		return []string{"-device", vfioUser(id, n, f, on)}
 	}
 	chardev := fmt.Sprintf("socket,id=%s,path=%s,", id, comma(cmp.Or(n.abstract, n.Path)))
 	switch {
@@ -144,27 +150,40 @@ func (n *Netdev) args(id string, f *files) []string {
 	}
 	queues := cmp.Or(n.Queues, 1)
 	return []string{"-chardev", chardev, "-netdev", fmt.Sprintf("vhost-user,id=%s,chardev=%s,queues=%d", id, id, queues),
-		"-device", netDevice(id, queues, n)}
+		"-device", netDevice(id, queues, n, on)}
 }
 
 // memory is the machine and its memory: one piece, or NUMA nodes when GPUs are such.
-func (c *Config) memory(f *files, ram *os.File, accel Accel) []string {
+func (c *Config) memory(f *files, ram []*os.File, accel Accel) []string {
 	const machine = "q35,usb=off,sata=off,smm=off,vmport=off"
 	total := c.RAMSize
-	args := []string{"-object", MemoryFile("ram", c.RAMSize, fdPath(f.add(ram)))}
+	var args []string
 	last := c.CPUs - 1
 	if spareCPU(c.CPUs, accel) {
 		last++
 	}
 	nodes := []string{"-numa", fmt.Sprintf("node,nodeid=0,cpus=0-%d,memdev=ram", last)}
+	var sockets []string // of all nodes
+	if c.Tree == nil {
+		args = []string{"-object", MemoryFile("ram", c.RAMSize, fdPath(f.add(ram[0])))}
+	} else {
+		args, nodes = c.nodes(f, ram, last+1)
+		for _, s := range c.Tree.Children("") {
+			sockets = append(sockets, s.Name)
+		}
+	}
 	for i, g := range c.GPUs {
 		if g.Node {
 			id := "gpu" + strconv.Itoa(i)
 			args = append(args, "-object", MemoryFile(id, g.Size, fdPath(f.add(g.File))))
 			nodes = append(nodes, "-numa", fmt.Sprintf("node,nodeid=%d,memdev=%s", len(nodes)/2, id))
 			total += g.Size
+			if c.Tree != nil {
+				sockets = append(sockets, c.Tree.SocketOf(g.Place))
+			}
 		}
 	}
+	nodes = append(nodes, distances(sockets)...)
 	size := "size=" + strconv.FormatUint(total>>20, 10) + "M"
 	if len(nodes) == 2 {
 		return append([]string{"-M", machine + ",memory-backend=ram", "-m", size}, args...)
@@ -178,21 +197,21 @@ func MemoryFile(id string, size uint64, path string) string {
 	return fmt.Sprintf("memory-backend-file,id=%s,size=%d,mem-path=%s,share=on", id, size, comma(path))
 }
 
-// BARArgs are the arguments for GPU memory that is a BAR.
-func BARArgs(id string, size uint64, path string) []string {
+// BARArgs are the arguments for GPU memory that is a BAR; options are more of the device's.
+func BARArgs(id string, size uint64, path, options string) []string {
 	return []string{"-object", MemoryFile(id, size, path),
-		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s", id, id)}
+		"-device", fmt.Sprintf("ivshmem-plain,id=dev-%s,memdev=%s%s", id, id, options)}
 }
 
 // netDevice is a virtio-net-pci, the modern one (1af4:1041) on any bus: two vectors for each queue
 // pair, one for the control queue, one for changes of its configuration; no boot ROM.
-func netDevice(id string, queues int, n *Netdev) string {
+func netDevice(id string, queues int, n *Netdev, on string) string {
 	mq := "off"
 	if queues > 1 {
 		mq = "on"
 	}
 	s := fmt.Sprintf("virtio-net-pci,id=dev-%s,netdev=%s,disable-legacy=on,mq=%s,vectors=%d,"+
-		"rx_queue_size=1024,tx_queue_size=1024,romfile=", id, id, mq, 2*queues+2)
+		"rx_queue_size=1024,tx_queue_size=1024,romfile=", id, id, mq, 2*queues+2) + on
 	if n.MAC != nil {
 		s += ",mac=" + n.MAC.String()
 	}
@@ -208,13 +227,17 @@ func netDevice(id string, queues int, n *Netdev) string {
 // vfioUser is a vfio-user-pci. Its socket has to be given in JSON, and of that QEMU takes the path
 // alone (hw/vfio-user/pci.c, vfio_user_pci_realize): a name in the abstract namespace, or a
 // descriptor, is not to be had.
-func vfioUser(id string, n *Netdev, f *files) string {
+func vfioUser(id string, n *Netdev, f *files, on string) string {
 	path := n.Path
 	if n.socket != nil {
 		path = fdPath(f.add(n.socket))
 	}
-	b, _ := json.Marshal(map[string]any{"driver": "vfio-user-pci", "id": "dev-" + id, // never fails
-		"socket": map[string]string{"type": "unix", "path": path}})
+	device := map[string]any{"driver": "vfio-user-pci", "id": "dev-" + id,
+		"socket": map[string]string{"type": "unix", "path": path}}
+	if bus, there := strings.CutPrefix(on, ",bus="); there {
+		device["bus"] = bus
+	}
+	b, _ := json.Marshal(device) // never fails
 	return string(b)
 }
 
@@ -246,6 +269,9 @@ func (c *Config) complete() error {
 		if err := holds(g.File, g.Size); err != nil {
 			return fmt.Errorf("config: GPU %d: %w", i, err)
 		}
+	}
+	if err := c.checkTree(); err != nil {
+		return err
 	}
 	c.Netdevs = slices.Clone(c.Netdevs) // the caller's stays as it is
 	for i := range c.Netdevs {

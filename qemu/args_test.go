@@ -21,7 +21,7 @@ func sized(t *testing.T, size uint64) *os.File {
 
 // made are the descriptors of a machine without its own.
 func made(t *testing.T) inherited {
-	in := inherited{ram: sized(t, 1), initrd: sized(t, 1)}
+	in := inherited{ram: []*os.File{sized(t, 1)}, initrd: sized(t, 1)}
 	for _, name := range []string{consoleChannel, resultsChannel, qmpChannel} {
 		in.channels = append(in.channels, channel{name, sized(t, 1)})
 	}
@@ -71,7 +71,7 @@ func TestArguments(t *testing.T) {
 	if d := cmp.Diff(want, args); d != "" {
 		t.Error(d)
 	}
-	if len(files) != 6 || files[0] != in.ram || files[5] != gpu {
+	if len(files) != 6 || files[0] != in.ram[0] || files[5] != gpu {
 		t.Errorf("descriptors: %v", files)
 	}
 	args, _ = arguments(&c, AccelKVM, in)

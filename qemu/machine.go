@@ -20,6 +20,7 @@ import (
 	"vnic.dev/vnic/guest-images/agent"
 	"vnic.dev/vnic/internal/proc"
 	"vnic.dev/vnic/internal/scm"
+	"vnic.dev/vnic/pcie"
 )
 
 // Accel says how QEMU runs the guest's code.
@@ -43,8 +44,10 @@ type GPU struct {
 	File *os.File // shared memory; stays the caller's
 	Size uint64   // of a BAR a power of two, of a node a multiple of 2 MiB
 	// Node makes it the memory of a NUMA node without CPUs. Guest RAM and all CPUs are node 0 then;
-	// the GPUs that are nodes follow, in their order, from 1.
-	Node bool
+	// the GPUs that are nodes follow, in their order, from 1; with a Tree, its sockets are nodes 0, 1 and
+	// so on, and the GPUs follow these.
+	Node  bool
+	Place string // its name in Config.Tree
 }
 
 // Netdev is a network device on a backend in this process (Connected) or elsewhere (Path): a
@@ -55,7 +58,8 @@ type Netdev struct {
 	Connected func(conn *net.UnixConn)
 	Path      string // the backend's socket, to which QEMU connects again whenever it is lost (vfio-user: connects once)
 	Listens   bool   // with Path: QEMU listens there, and waits until the backend has connected; vhost-user only
-	VFIOUser  bool   // vfio-user-pci: QEMU 10.1 or newer, and nothing of what follows
+	VFIOUser  bool   // vfio-user-pci: QEMU 10.1 or newer, and nothing of what follows but Place
+	Place     string // its name in Config.Tree
 
 	// Of a virtio-net-pci.
 	Queues  int              // queue pairs; 0 = 1
@@ -81,7 +85,8 @@ type Config struct {
 	Cache   string // where AccelAuto keeps what its probe found; "" = the user's cache
 	GPUs    []GPU
 	Netdevs []Netdev
-	Args    []string // more QEMU arguments, last
+	Tree    *pcie.Tree // that GPUs and Netdevs are in, each at its Place; nil: they are on the root complex
+	Args    []string   // more QEMU arguments, last
 	// ResultsPort offers the results channel as a port of a virtio-serial device, too
 	// (agent.PortName): much faster than a serial line, for guests whose kernel has a driver for
 	// it. The guest picks one (agent.Config.Port).
@@ -115,7 +120,7 @@ type Machine struct {
 	accel  Accel
 	log    *slog.Logger
 	child  *proc.Child
-	ram    *os.File
+	ram    []*os.File
 	con    *console
 	conIn  net.Conn
 	conOK  chan struct{} // closed when the console has been read to its end
@@ -167,7 +172,7 @@ func Start(ctx context.Context, c Config) (*Machine, error) {
 		return m, nil
 	case <-m.done:
 	}
-	_ = m.ram.Close()
+	m.closeRAM()
 	if m.err == nil { // booted, and off again before anybody looked
 		return nil, &RunError{Name: m.name, Err: ErrPowerOff, Console: proc.LastLines(m.Console(), consoleLines)}
 	}
@@ -195,11 +200,15 @@ func launch(ctx context.Context, c *Config, accel Accel) (_ *Machine, err error)
 				_ = c.Close()
 			}
 			m.closeNet()
-			_ = m.ram.Close()
+			m.closeRAM()
 		}
 	}()
-	if m.ram, err = NewMemory("vnic-ram", c.RAMSize); err != nil {
-		return nil, err
+	for _, size := range c.ramSizes() {
+		f, err := NewMemory("vnic-ram", size)
+		if err != nil {
+			return nil, err
+		}
+		m.ram = append(m.ram, f)
 	}
 	in.ram = m.ram
 	if in.initrd, err = gather(c.Initrd); err != nil {
@@ -332,8 +341,14 @@ func (m *Machine) Agent() *agent.Client { return m.agent }
 // PID is QEMU's process id.
 func (m *Machine) PID() int { return m.child.PID() }
 
-// RAM is guest RAM as a file, which Close closes.
-func (m *Machine) RAM() *os.File { return m.ram }
+// RAM is guest RAM: a file, or one for each socket of a Tree, which Close closes.
+func (m *Machine) RAM() []*os.File { return m.ram }
+
+func (m *Machine) closeRAM() {
+	for _, f := range m.ram {
+		_ = f.Close()
+	}
+}
 
 // Console gives the last of the guest's console (up to 256 KiB).
 func (m *Machine) Console() []byte { return m.con.bytes() }
@@ -366,7 +381,7 @@ func (m *Machine) PowerOff(ctx context.Context) error {
 func (m *Machine) Close() error {
 	m.askOne.Do(func() { close(m.ask) })
 	<-m.done
-	_ = m.ram.Close()
+	m.closeRAM()
 	return m.err
 }
 

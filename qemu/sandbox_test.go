@@ -32,7 +32,7 @@ func TestSandboxWhereQEMUHasOne(t *testing.T) {
 	c := Config{QEMU: assets.Binary{Args: []string{"qemu"}}, Kernel: assets.Kernel{Image: "/k"}}
 	testkit.OK(t, c.complete())
 	for _, on := range []bool{true, false} {
-		args, _ := arguments(&c, AccelTCG, inherited{sandbox: on})
+		args, _ := arguments(&c, AccelTCG, inherited{ram: []*os.File{sized(t, 1)}, sandbox: on})
 		i := slices.Index(args, "-sandbox")
 		if on && (i < 0 || args[i+1] != sandbox) || !on && i >= 0 {
 			t.Errorf("sandbox %t: %q", on, args)

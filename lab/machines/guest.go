@@ -92,12 +92,15 @@ func (im *Images) Boot(ctx context.Context, hw *lab.Machine, c Config) (*Guest, 
 
 // Attach gives a machine of QEMU's the GPUs and NICs of one of a lab.
 func Attach(c *qemu.Config, hw *lab.Machine) {
+	if !hw.Bare {
+		c.Tree = hw.Tree
+	}
 	for _, g := range hw.GPUs {
-		c.GPUs = append(c.GPUs, qemu.GPU{File: g.File, Size: g.Size(), Node: g.Node})
+		c.GPUs = append(c.GPUs, qemu.GPU{File: g.File, Size: g.Size(), Node: g.Node, Place: g.Place})
 	}
 	for _, p := range hw.Ports {
 		c.Netdevs = append(c.Netdevs, qemu.Netdev{Connected: p.Connected, VFIOUser: p.Model.VFIOUser, Queues: p.QueuePairs,
-			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU})
+			MAC: net.HardwareAddr(p.MAC[:]), MTU: p.MTU, Place: p.Place})
 	}
 }
 

@@ -28,7 +28,9 @@ type Options struct {
 	// 4096.
 	RxRing, TxRing, MaxRxRing, MaxTxRing int
 	LinkSpeed                            uint32 // as the driver shows it, in Mbit/s; 0: 100,000
-	Express                              bool   // a PCI Express endpoint, for a slot behind a root port
+	// Express makes it a PCI Express endpoint, for a slot behind a root port, that says that its link is this; zero: it is
+	// on a root bus.
+	Express pci.Link
 	// Patience is how long a frame waits for a receiver without buffers before it is dropped; 0: nic.DefaultPatience.
 	Patience time.Duration
 }

@@ -143,8 +143,9 @@ func (d *device) wanted() bool { return d.nic() || d.gpu() || d.Class>>8 == clas
 
 func (d *device) nic() bool { return d.Class>>16 == classNetwork }
 
+// gpu also knows the memory that is a GPU of vnic's to its guests (ivshmem-plain).
 func (d *device) gpu() bool {
-	return d.Class>>16 == classDisplay || d.Class>>16 == classAccel || d.Class>>8 == classCo
+	return d.Vendor == 0x1af4 && d.Device == 0x1110 || d.Class>>16 == classDisplay || d.Class>>16 == classAccel || d.Class>>8 == classCo
 }
 
 // nodes makes a tree of endpoints that move bytes and of what is above them. Below a host bridge are root ports, below
@@ -211,8 +212,10 @@ func (r *reader) list(d *device) {
 	e := Device{Name: d.name, Vendor: uint16(d.Vendor), Device: uint16(d.Device)}
 	switch {
 	case d.nic():
-		if names, err := os.ReadDir(filepath.Join(r.path(d.name), "net")); err == nil && len(names) > 0 {
-			e.Interface = names[0].Name()
+		for _, below := range []string{"net/*", "virtio*/net/*"} {
+			if names, _ := filepath.Glob(filepath.Join(r.path(d.name), below)); len(names) > 0 { // a good pattern
+				e.Interface = filepath.Base(names[0])
+			}
 		}
 		r.machine.NICs = append(r.machine.NICs, e)
 	case d.gpu():

@@ -61,7 +61,7 @@ type Options struct {
 	Revision             uint8
 	BARs                 [6]BAR
 	MSIX                 MSIX
-	Express              bool // a PCI Express endpoint, with 4096 bytes; else 256
+	Express              Link // not zero: a PCI Express endpoint, with 4096 bytes and such a link; else 256 bytes
 }
 
 // Config is a configuration space.
@@ -75,8 +75,11 @@ type Config struct {
 // New returns the configuration space of a device after reset. An error means that o makes no device.
 func New(o Options) (*Config, error) {
 	size := Size
-	if o.Express {
+	if o.Express != (Link{}) {
 		size = ExpressSize
+		if err := o.Express.check(); err != nil {
+			return nil, err
+		}
 	}
 	c := &Config{data: make([]byte, size), mask: make([]byte, size)}
 	if o.Class>>24 != 0 {
@@ -94,8 +97,8 @@ func New(o Options) (*Config, error) {
 		return nil, err
 	}
 	next, link := firstCap, regCapPtr
-	if o.Express {
-		c.addExpress(next, link)
+	if o.Express != (Link{}) {
+		c.addExpress(next, link, o.Express)
 		next, link = next+expressLen, next+1
 	}
 	if o.MSIX.Vectors != 0 {

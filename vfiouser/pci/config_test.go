@@ -108,7 +108,7 @@ func TestCommandAndMSIXControl(t *testing.T) {
 
 func TestExpress(t *testing.T) {
 	o := nic()
-	o.Express = true
+	o.Express = Link{Generation: 4, Lanes: 16}
 	c := mustNew(t, o)
 	testkit.Equal(t, "size", c.Size(), 4096)
 	ids := map[byte]int{}
@@ -124,6 +124,11 @@ func TestExpress(t *testing.T) {
 		t.Fatalf("capabilities %v", ids)
 	}
 	testkit.Equal(t, "capabilities register", get(t, c, uint64(ids[capExpress])+2, 2), 2)
+	at64 := uint64(ids[capExpress])
+	testkit.Equal(t, "link capabilities", get(t, c, at64+linkCap, 4), 4|16<<4)
+	testkit.Equal(t, "link status", get(t, c, at64+linkStatus, 2), 4|16<<4|slotClock)
+	testkit.Equal(t, "link speeds", get(t, c, at64+linkCap2, 4), 0b11110)
+	testkit.Equal(t, "target speed", get(t, c, at64+linkCtl2, 2), 4)
 	put(t, c, uint64(ids[capMSIX])+2, 2, 0x8000)
 	if !c.MSIXEnabled() {
 		t.Error("MSI-X is not enabled")
@@ -165,6 +170,8 @@ func TestOptionsThatMakeNoDevice(t *testing.T) {
 		{"alignment", func(o *Options) { o.MSIX.TableOff = 4 }, "multiples of 8"},
 		{"table", func(o *Options) { o.MSIX.TableOff = 0x1ff8 }, "0x2208"},
 		{"pending", func(o *Options) { o.MSIX.PBAOff = 0xfffffff8 }, "0x100000000"},
+		{"generation", func(o *Options) { o.Express = Link{7, 1} }, "a link of generation 7 with 1 lanes"},
+		{"lanes", func(o *Options) { o.Express = Link{1, 33} }, "a link of generation 1 with 33 lanes"},
 		{"overlap", func(o *Options) { o.MSIX.PBAOff = 0x200 }, "overlap"},
 	} {
 		o := nic()
@@ -183,7 +190,9 @@ func FuzzConfig(f *testing.F) {
 	f.Add(false, []byte{0xfe, 0, 4, 1, 2, 3, 4, 0, 0, 1, 0xff})
 	f.Fuzz(func(t *testing.T, express bool, b []byte) {
 		o := nic()
-		o.Express = express
+		if express {
+			o.Express = Link{Generation: 5, Lanes: 8}
+		}
 		c := mustNew(t, o)
 		fresh := mustNew(t, o)
 		for len(b) >= 3 {

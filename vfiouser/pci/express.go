@@ -1,5 +1,7 @@
 package pci
 
+import "fmt"
+
 // The PCI Express capability, version 2, of an endpoint (PCI Express 5.0, 7.5.3).
 const (
 	capExpress  = 0x10
@@ -17,32 +19,43 @@ const (
 	linkCtl    = 0x10
 	linkMask   = 0x00c8 // read completion boundary, common clock, extended synch
 	linkStatus = 0x12
-	link8GTx16 = 3 | 16<<4 // both in link capabilities and link status: 8 GT/s, 16 lanes
+	linkLanes  = 4 // shift of the number of lanes, in link capabilities and link status; the speed is below
 	slotClock  = 1 << 12
 
 	devCap2    = 0x24
 	devCap2CTD = 1 << 4 // completion timeout may be disabled
 	devCtl2    = 0x28
-	linkCap2   = 0x2c
-	linkSpeeds = 7 << 1 // 2.5, 5 and 8 GT/s
-	linkCtl2   = 0x30
-	linkTarget = 3 // target speed: 8 GT/s
+	linkCap2   = 0x2c // a bit for each speed, from bit 1
+	linkCtl2   = 0x30 // target speed
 )
+
+// Link is what a device says of its link, trained as it can be.
+type Link struct {
+	Generation int // 1 to 6: 2.5, 5, 8, 16, 32, 64 GT/s
+	Lanes      int // 1 to 32
+}
+
+func (l Link) check() error {
+	if l.Generation < 1 || l.Generation > 6 || l.Lanes < 1 || l.Lanes > 32 {
+		return fmt.Errorf("a link of generation %d with %d lanes: 1 to 6, 1 to 32", l.Generation, l.Lanes)
+	}
+	return nil
+}
 
 // addExpress adds the capability at off. There are no extended capabilities: the space above 256 is
 // zero. On a root bus QEMU shows the endpoint as an integrated one, and hides the link.
-func (c *Config) addExpress(off, link int) {
+func (c *Config) addExpress(off, link int, l Link) {
 	c.capability(off, link, capExpress)
 	d, m := c.data[off:off+expressLen], c.mask[off:off+expressLen]
 	le.PutUint16(d[2:], expressType)
 	le.PutUint32(d[devCap:], devCapRBER)
 	le.PutUint16(d[devCtl:], devCtlReset)
 	le.PutUint16(m[devCtl:], devCtlMask)
-	le.PutUint32(d[linkCap:], link8GTx16)
+	le.PutUint32(d[linkCap:], uint32(l.Generation|l.Lanes<<linkLanes))
 	le.PutUint16(m[linkCtl:], linkMask)
-	le.PutUint16(d[linkStatus:], link8GTx16|slotClock)
+	le.PutUint16(d[linkStatus:], uint16(l.Generation|l.Lanes<<linkLanes)|slotClock)
 	le.PutUint32(d[devCap2:], devCap2CTD)
 	le.PutUint16(m[devCtl2:], devCap2CTD)
-	le.PutUint32(d[linkCap2:], linkSpeeds)
-	le.PutUint16(d[linkCtl2:], linkTarget)
+	le.PutUint32(d[linkCap2:], uint32(1<<(l.Generation+1)-2))
+	le.PutUint16(d[linkCtl2:], uint16(l.Generation))
 }

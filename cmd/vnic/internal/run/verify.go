@@ -253,13 +253,18 @@ func (l *runner) audit(ctx context.Context, r *Run, s gpumem.Stream) error {
 func (e *end) audit(ctx context.Context, s gpumem.Stream) (hits []gpumem.Hit, scanned uint64, err error) {
 	streams := []gpumem.Stream{s}
 	if e.qemu != nil {
-		ram := e.qemu.RAM()
-		st, err := ram.Stat()
-		if err != nil {
-			return nil, 0, err
+		for _, ram := range e.qemu.RAM() {
+			st, err := ram.Stat()
+			if err != nil {
+				return nil, 0, err
+			}
+			found, err := gpumem.AuditReader(ram, st.Size(), streams)
+			if err != nil {
+				return nil, 0, err
+			}
+			hits, scanned = append(hits, found...), scanned+uint64(st.Size())
 		}
-		hits, err = gpumem.AuditReader(ram, st.Size(), streams)
-		return hits, uint64(st.Size()), err
+		return hits, scanned, nil
 	}
 	for _, r := range e.nic.Space().Regions() {
 		if r.NoAccess || r.File.GPU() >= 0 {

@@ -95,7 +95,7 @@ func machine(m lab.Model, gpuBytes uint64, gpuPath string) []string {
 	if !m.Node || gpuBytes == 0 {
 		args := append([]string{"-M", "q35,memory-backend=ram", "-smp", "2", "-m", fmt.Sprintf("%dM", guestRAM>>20)}, ram...)
 		if gpuBytes != 0 {
-			args = append(args, qemu.BARArgs("gpu0", gpuBytes, gpuPath)...)
+			args = append(args, qemu.BARArgs("gpu0", gpuBytes, gpuPath, "")...)
 		}
 		return args
 	}

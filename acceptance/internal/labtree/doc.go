@@ -1,0 +1,16 @@
+// Package labtree boots guests of labs with PCIe trees, and compares what their kernels make of these with what was
+// described. Its program in the guest is in guest.
+package labtree
+
+import "vnic.dev/vnic/pcie"
+
+// PageSize is that of the pages that are numbered.
+const PageSize = 4096
+
+// Seen is what a guest's kernel has found.
+type Seen struct {
+	Nodes []pcie.Node
+	NICs  map[string]string // endpoints, by MAC
+	GPUs  map[uint64]string // endpoints, by the number that is at the beginning of most pages of their memory
+	NUMA  []int             // nodes
+}

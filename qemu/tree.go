@@ -1,0 +1,193 @@
+package qemu
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"vnic.dev/vnic/pcie"
+)
+
+// A machine's PCIe tree (Config.Tree): each socket is a PCI expander bus (pxb-pcie) of its NUMA node, each port a root
+// port or a switch's downstream port. QEMU's generic switch with links of any speed is the one of CXL, which without
+// -M cxl=on is an ordinary PCIe switch to its guest; x3130's ports are 2.5 GT/s, one lane. No switch of QEMU's has ACS.
+
+const (
+	firstBus  = 0x10 // of the first expander bus: those below are of what is on the root complex itself
+	firstSlot = 0x10 // of expander buses on the root complex
+	buses     = 256
+
+	maxSockets = 8 // their expander buses have slots of the root complex
+)
+
+// treeID is a tree's name of a node in QEMU: it is nobody else's.
+func treeID(name string) string { return "pcie-" + name }
+
+// portOf is the id of the port above a node, the bus that a device is on.
+func portOf(name string) string { return treeID(name) + "-port" }
+
+// checkTree refuses what QEMU would refuse in worse words, or would take and the guest would not see.
+func (c *Config) checkTree() error {
+	if c.Tree == nil {
+		return nil
+	}
+	var places []string
+	for _, g := range c.GPUs {
+		places = append(places, g.Place)
+	}
+	for _, n := range c.Netdevs {
+		places = append(places, n.Place)
+	}
+	ends := make(map[string]bool)
+	for _, n := range c.Tree.Nodes() {
+		if n.Kind == pcie.Endpoint {
+			ends[n.Name] = true
+		}
+	}
+	for _, p := range places {
+		if !ends[p] {
+			return fmt.Errorf("config: nothing in the PCIe tree has the name %q, or two devices have it", p)
+		}
+		delete(ends, p)
+	}
+	sockets := len(c.Tree.Children(""))
+	switch need := c.buses(); {
+	case need > buses:
+		return fmt.Errorf("config: a PCIe tree that takes %d numbers of buses: PCI has %d", need, buses)
+	case sockets > maxSockets:
+		return fmt.Errorf("config: %d sockets: %d at most", sockets, maxSockets)
+	case c.RAMSize>>21 < uint64(sockets):
+		return fmt.Errorf("config: guest RAM of %d bytes for %d sockets: each has 2 MiB at least", c.RAMSize, sockets)
+	}
+	return nil
+}
+
+// tree are the arguments for all sockets, switches and ports.
+func (c *Config) tree() (args []string) {
+	if c.Tree == nil {
+		return nil
+	}
+	t := trunk{tree: c.Tree, bus: firstBus}
+	sockets := c.Tree.Children("")
+	slack := (buses - c.buses()) / len(sockets)
+	for i, s := range sockets {
+		t.add("pxb-pcie,id=%s,bus=pcie.0,bus_nr=%d,numa_node=%d,addr=%#x", treeID(s.Name), t.bus, i, firstSlot+i)
+		t.bus++
+		t.below(s)
+		t.bus += slack
+	}
+	return t.args
+}
+
+// buses is how many numbers of buses a machine's tree takes.
+func (c *Config) buses() int {
+	n := firstBus
+	for _, x := range c.Tree.Nodes() {
+		n++ // of an expander bus, or below a port
+		if x.Kind == pcie.Switch {
+			n++ // inside it
+		}
+	}
+	return n
+}
+
+// trunk is a tree that is being written.
+type trunk struct {
+	tree    *pcie.Tree
+	args    []string
+	bus     int // the next that is nobody's
+	chassis int
+}
+
+func (t *trunk) add(format string, args ...any) {
+	t.args = append(t.args, "-device", fmt.Sprintf(format, args...))
+}
+
+// below adds the ports of a socket or switch, and what is below them but for endpoints. Guests number buses as they go
+// down, so what is below an expander bus lies between its own number and the next one's.
+func (t *trunk) below(above pcie.Node) {
+	for _, n := range t.tree.Children(above.Name) {
+		t.chassis++
+		t.bus++
+		if above.Kind == pcie.Socket {
+			t.add("pcie-root-port,id=%s,bus=%s,chassis=%d,slot=0,hotplug=off,io-reserve=0%s", portOf(n.Name),
+				treeID(above.Name), t.chassis, speed(n.Link))
+		} else {
+			t.add("cxl-downstream,id=%s,bus=%s,chassis=%d,slot=0,hotplug=off%s", portOf(n.Name), treeID(above.Name), t.chassis,
+				speed(n.Link))
+		}
+		if n.Kind == pcie.Switch {
+			t.bus++
+			t.add("cxl-upstream,id=%s,bus=%s%s", treeID(n.Name), portOf(n.Name), speed(n.Link))
+			t.below(n)
+		}
+	}
+}
+
+// speed are a port's options for a link, in QEMU's words: 2_5, 5, 8, 16, 32 and 64 GT/s.
+func speed(l pcie.Link) string {
+	if !l.Known() {
+		return ""
+	}
+	return fmt.Sprintf(",x-speed=%s,x-width=%d", strings.ReplaceAll(fmt.Sprint(l.Transfers()), ".", "_"), l.Width)
+}
+
+// on is the option that puts a device on the bus of its place; "" without a tree.
+func (c *Config) on(place string) string {
+	if c.Tree == nil {
+		return ""
+	}
+	return ",bus=" + portOf(place)
+}
+
+// ramSizes are the sizes of the machine's RAM: of each socket of a tree, a file of its own, as QEMU's vfio-user tells a
+// device nothing of where in a file memory begins (memory-backend-file,offset=, seen with 11.1).
+func (c *Config) ramSizes() (sizes []uint64) {
+	n := uint64(1)
+	if c.Tree != nil {
+		n = uint64(len(c.Tree.Children("")))
+	}
+	left := c.RAMSize
+	for i := range n {
+		size := left / (n - i) &^ (2<<20 - 1)
+		sizes, left = append(sizes, size), left-size
+	}
+	return sizes
+}
+
+// nodes are the NUMA nodes of a tree's sockets, each with its part of the RAM and of the CPUs. GPUs that are nodes
+// follow, from the number of sockets on.
+func (c *Config) nodes(f *files, ram []*os.File, places int) (objects, numa []string) {
+	sizes := c.ramSizes()
+	n := len(sizes)
+	for i, size := range sizes {
+		objects = append(objects, "-object", MemoryFile(fmt.Sprint("ram", i), size, fdPath(f.add(ram[i]))))
+		cpus := ""
+		for cpu := range places {
+			if cpu*n/places == i || places < n && cpu == i {
+				cpus += fmt.Sprintf(",cpus=%d", cpu)
+			}
+		}
+		numa = append(numa, "-numa", fmt.Sprintf("node,nodeid=%d%s,memdev=ram%d", i, cpus, i))
+	}
+	return objects, numa
+}
+
+// distances are those between NUMA nodes, of each of which the socket is named: 10 is a node's to itself, as ACPI has
+// it (System Locality Distance Information Table).
+func distances(sockets []string) (args []string) {
+	const own, same, far = 10, 20, 40
+	for i, a := range sockets {
+		for j, b := range sockets {
+			d := far
+			switch {
+			case i == j:
+				d = own
+			case a == b:
+				d = same
+			}
+			args = append(args, "-numa", fmt.Sprintf("dist,src=%d,dst=%d,val=%d", i, j, d))
+		}
+	}
+	return args
+}

@@ -1,0 +1,134 @@
+package qemu
+
+import (
+	"net"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"vnic.dev/vnic/assets"
+	"vnic.dev/vnic/internal/testkit"
+	"vnic.dev/vnic/pcie"
+)
+
+// treeConfig is a machine with two sockets: below the first a switch with a NIC of each model and a GPU, below the
+// second a GPU that is a NUMA node.
+func treeConfig(t *testing.T) Config {
+	link := pcie.Link{Gen: 4, Width: 16}
+	tree := testkit.Must(pcie.New([]pcie.Node{
+		{Name: "s0"}, {Name: "s1"},
+		{Name: "sw0", Kind: pcie.Switch, Below: "s0", Link: pcie.Link{Gen: 5, Width: 16}},
+		{Name: "nic0", Kind: pcie.Endpoint, Below: "sw0", Link: link},
+		{Name: "nic1", Kind: pcie.Endpoint, Below: "sw0", Link: pcie.Link{Gen: 1, Width: 1}},
+		{Name: "gpu0", Kind: pcie.Endpoint, Below: "sw0", Link: link},
+		{Name: "gpu1", Kind: pcie.Endpoint, Below: "s1"},
+	}))(t)
+	return Config{QEMU: assets.Binary{Args: []string{"qemu"}, Version: "11.1.2"}, Kernel: assets.Kernel{Image: "/k"},
+		RAMSize: 6 << 20, CPUs: 2, Tree: tree,
+		GPUs: []GPU{{File: sized(t, 4096), Size: 4096, Place: "gpu0"},
+			{File: sized(t, 2<<20), Size: 2 << 20, Node: true, Place: "gpu1"}},
+		Netdevs: []Netdev{{Path: "/s", Place: "nic0"}, {Path: "/t", VFIOUser: true, Place: "nic1"}}}
+}
+
+func TestArgumentsOfATree(t *testing.T) {
+	c := treeConfig(t)
+	testkit.OK(t, c.complete())
+	in := made(t)
+	in.ram = append(in.ram, sized(t, 1))
+	args, files := arguments(&c, AccelTCG, in)
+	var devices, memory []string
+	for i, a := range args {
+		switch a {
+		case "-device":
+			devices = append(devices, args[i+1])
+		case "-object", "-numa", "-m":
+			memory = append(memory, args[i+1])
+		}
+	}
+	if d := cmp.Diff([]string{
+		"pxb-pcie,id=pcie-s0,bus=pcie.0,bus_nr=16,numa_node=0,addr=0x10",
+		"pcie-root-port,id=pcie-sw0-port,bus=pcie-s0,chassis=1,slot=0,hotplug=off,io-reserve=0,x-speed=32,x-width=16",
+		"cxl-upstream,id=pcie-sw0,bus=pcie-sw0-port,x-speed=32,x-width=16",
+		"cxl-downstream,id=pcie-nic0-port,bus=pcie-sw0,chassis=2,slot=0,hotplug=off,x-speed=16,x-width=16",
+		"cxl-downstream,id=pcie-nic1-port,bus=pcie-sw0,chassis=3,slot=0,hotplug=off,x-speed=2_5,x-width=1",
+		"cxl-downstream,id=pcie-gpu0-port,bus=pcie-sw0,chassis=4,slot=0,hotplug=off,x-speed=16,x-width=16",
+		"pxb-pcie,id=pcie-s1,bus=pcie.0,bus_nr=138,numa_node=1,addr=0x11",
+		"pcie-root-port,id=pcie-gpu1-port,bus=pcie-s1,chassis=5,slot=0,hotplug=off,io-reserve=0",
+		"ivshmem-plain,id=dev-gpu0,memdev=gpu0,bus=pcie-gpu0-port",
+		"ivshmem-plain,id=dev-place-gpu1,memdev=place-gpu1,bus=pcie-gpu1-port",
+		"virtio-net-pci,id=dev-net0,netdev=net0,disable-legacy=on,mq=off,vectors=4,rx_queue_size=1024,tx_queue_size=1024," +
+			"romfile=,bus=pcie-nic0-port",
+		`{"bus":"pcie-nic1-port","driver":"vfio-user-pci","id":"dev-net1","socket":{"path":"/t","type":"unix"}}`,
+	}, devices); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{"size=8M",
+		"memory-backend-file,id=ram0,size=2097152,mem-path=/proc/self/fd/3,share=on",
+		"memory-backend-file,id=ram1,size=4194304,mem-path=/proc/self/fd/4,share=on",
+		"memory-backend-file,id=gpu1,size=2097152,mem-path=/proc/self/fd/5,share=on",
+		"node,nodeid=0,cpus=0,memdev=ram0", "node,nodeid=1,cpus=1,memdev=ram1", "node,nodeid=2,memdev=gpu1",
+		"dist,src=0,dst=0,val=10", "dist,src=0,dst=1,val=40", "dist,src=0,dst=2,val=40",
+		"dist,src=1,dst=0,val=40", "dist,src=1,dst=1,val=10", "dist,src=1,dst=2,val=20",
+		"dist,src=2,dst=0,val=40", "dist,src=2,dst=1,val=20", "dist,src=2,dst=2,val=10",
+		"memory-backend-file,id=gpu0,size=4096,mem-path=/proc/self/fd/10,share=on",
+		"memory-backend-file,id=place-gpu1,size=2097152,mem-path=/proc/self/fd/11,share=on",
+	}, memory); d != "" {
+		t.Error(d)
+	}
+	if len(files) != 9 || files[2] != files[8] {
+		t.Errorf("descriptors: %v", files)
+	}
+}
+
+// Fewer CPUs than sockets, and more: each CPU is on one node.
+func TestCPUsOfATree(t *testing.T) {
+	for n, want := range map[int]string{1: ",cpus=0 ,cpus=1", 3: ",cpus=0,cpus=1 ,cpus=2",
+		4: ",cpus=0,cpus=1 ,cpus=2,cpus=3"} {
+		c := treeConfig(t)
+		c.CPUs = n
+		in := made(t)
+		in.ram = append(in.ram, sized(t, 1))
+		args, _ := arguments(&c, AccelTCG, in)
+		var got []string
+		for _, a := range args {
+			if rest, is := strings.CutPrefix(a, "node,nodeid="); is {
+				if i := strings.Index(rest, ",cpus"); i >= 0 {
+					cpus, _, _ := strings.Cut(rest[i:], ",memdev")
+					got = append(got, cpus)
+				}
+			}
+		}
+		testkit.Equal(t, "CPUs", strings.Join(got, " "), want)
+	}
+}
+
+func TestTreesThatNoMachineHas(t *testing.T) {
+	for want, change := range map[string]func(c *Config){
+		`nothing in the PCIe tree has the name "nic9"`: func(c *Config) { c.Netdevs[0].Place = "nic9" },
+		`the name "nic1", or two devices have it`:      func(c *Config) { c.Netdevs[0].Place = "nic1" },
+		`the name "sw0"`:                     func(c *Config) { c.GPUs[0].Place = "sw0" },
+		"RAM of 2097152 bytes for 2 sockets": func(c *Config) { c.RAMSize = 2 << 20 },
+		"9 sockets: 8 at most": func(c *Config) {
+			nodes := c.Tree.Nodes()
+			for i := range 7 {
+				nodes = append(nodes, pcie.Node{Name: "t" + string(rune('0'+i))})
+			}
+			c.Tree, _ = pcie.New(nodes)
+		},
+		"takes 262 numbers of buses": func(c *Config) {
+			nodes := c.Tree.Nodes()
+			for i := range 238 {
+				nodes = append(nodes, pcie.Node{Name: strings.Repeat("x", i+1), Kind: pcie.Endpoint, Below: "sw0"})
+			}
+			c.Tree, _ = pcie.New(nodes)
+		},
+	} {
+		c := treeConfig(t)
+		change(&c)
+		testkit.ErrorSays(t, c.complete(), want)
+	}
+	c := treeConfig(t)
+	c.Netdevs = append(c.Netdevs, Netdev{Connected: func(*net.UnixConn) {}})
+	testkit.ErrorSays(t, c.complete(), `the name ""`)
+}
