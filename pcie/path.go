@@ -58,7 +58,8 @@ func (p Path) P2P() bool { return p.Kind != NoPath }
 func (p Path) Off() Path { return Path{NoPath, p.Distance, "peer to peer is switched off"} }
 
 // Path gives the way between two endpoints by Linux's rule. Where they have a common switch, and no port on either way
-// to it redirects, requests stay below it. Else they go to the host bridge, and host bridges forward them or do not. A name that is no endpoint's is the caller's error, and panics.
+// to it redirects, requests stay below it. Else they go to the host bridge, and host bridges forward them or do not. A
+// name that is no endpoint's is the caller's error, and panics.
 func (t *Tree) Path(a, b string) Path {
 	x, y := t.endpoint(a), t.endpoint(b)
 	common := meet(x, y)
